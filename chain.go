@@ -1,0 +1,220 @@
+package onpath
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+)
+
+// Chain says which traffic passes through which deployments, in which order, to
+// where (Stratos §3; RFC 7665: a service function chain).
+type Chain struct {
+	TypeMeta
+	Metadata Metadata    `json:"metadata"`
+	Spec     ChainSpec   `json:"spec"`
+	Status   ChainStatus `json:"status,omitzero"`
+}
+
+// ChainSpec is a chain as written.
+type ChainSpec struct {
+	// Tier: a packet passes at most one chain of each tier; whoever starts a
+	// flow meets the operator's first. Default tenant.
+	Tier Tier `json:"tier,omitempty"`
+	// Priority within the tier; higher wins. An overlap at equal priority is refused.
+	Priority int       `json:"priority,omitempty"`
+	From     Endpoints `json:"from"`
+	To       Endpoints `json:"to"`
+	At       At        `json:"at,omitzero"`
+	// Select narrows From→To; empty selects all of it. A packet is selected if
+	// any entry matches.
+	Select  []Selector `json:"select,omitempty"`
+	Through []Element  `json:"through"`
+	// Exit: entry (default): back to the gateway where the flow entered; last:
+	// leave at the last element's node.
+	Exit Exit `json:"exit,omitempty"`
+	// Direction: both (default): both directions cross the same instances; forward.
+	Direction Direction `json:"direction,omitempty"`
+	// Adopt is how long, after the chain begins, TCP connections older than it
+	// are passed by; default 60s.
+	Adopt *Duration `json:"adopt,omitempty"`
+	// Existing: pass (default) or cut connections older than the chain.
+	Existing Existing `json:"existing,omitempty"`
+	// Disabled true takes the chain out of traffic and keeps its instances.
+	Disabled bool `json:"disabled,omitempty"`
+}
+
+// Tier is the level of a chain.
+type Tier string
+
+// The tiers.
+const (
+	TierOperator Tier = "operator"
+	TierTenant   Tier = "tenant"
+)
+
+// Exit says where a packet leaves after its last element.
+type Exit string
+
+// The exits.
+const (
+	ExitEntry Exit = "entry"
+	ExitLast  Exit = "last"
+)
+
+// Direction says which directions of a flow are steered.
+type Direction string
+
+// The directions.
+const (
+	DirectionBoth    Direction = "both"
+	DirectionForward Direction = "forward"
+)
+
+// Existing says what becomes of connections older than the chain.
+type Existing string
+
+// The choices for older connections.
+const (
+	ExistingPass Existing = "pass"
+	ExistingCut  Existing = "cut"
+)
+
+// At limits a chain to cloudlets; each does the whole chain by itself, once.
+type At struct {
+	Cloudlets []string `json:"cloudlets,omitempty"` // empty: all that have a gateway
+}
+
+// Endpoints is one end of a chain: "any", or exactly one of the fields.
+type Endpoints struct {
+	Any        bool     `json:"-"`
+	Prefixes   []Prefix `json:"prefixes,omitempty"`
+	Hosts      Ref      `json:"hosts,omitempty"`
+	Deployment Ref      `json:"deployment,omitempty"`
+}
+
+type endpointFields Endpoints
+
+// MarshalJSON writes "any" or the object.
+func (e Endpoints) MarshalJSON() ([]byte, error) {
+	if e.Any {
+		return []byte(`"any"`), nil
+	}
+	return json.Marshal(endpointFields(e))
+}
+
+// UnmarshalJSON reads "any" or the object.
+func (e *Endpoints) UnmarshalJSON(b []byte) error {
+	if b = bytes.TrimSpace(b); len(b) > 0 && b[0] == '"' {
+		var s string
+		if err := json.Unmarshal(b, &s); err != nil {
+			return err
+		}
+		if s != "any" {
+			return fmt.Errorf("%q is no end of a chain (write any, {prefixes: […]}, {hosts: name} or {deployment: name})", s)
+		}
+		*e = Endpoints{Any: true}
+		return nil
+	}
+	var f endpointFields
+	if err := json.Unmarshal(b, &f); err != nil {
+		return err
+	}
+	*e = Endpoints(f)
+	return nil
+}
+
+// Selector matches packets in the chain's forward direction; replies match it
+// turned round. Empty fields match everything.
+type Selector struct {
+	// Protocol: tcp, udp, icmp (with ICMPv6), or a number.
+	Protocol         Protocol    `json:"protocol,omitempty"`
+	SourcePorts      []PortRange `json:"sourcePorts,omitempty"`
+	DestinationPorts []PortRange `json:"destinationPorts,omitempty"`
+	Sources          []Prefix    `json:"sources,omitempty"`
+	Destinations     []Prefix    `json:"destinations,omitempty"`
+}
+
+// Protocol is "tcp", "udp", "icmp" or an IP protocol number in text; empty is any.
+type Protocol string
+
+// Element is one step of a chain: a deployment, or the short form that makes
+// one owned by the chain (named CHAIN-FUNCTION).
+type Element struct {
+	// Exactly one of Deployment and Function.
+	Deployment Ref `json:"deployment,omitempty"`
+	Function   Ref `json:"function,omitempty"`
+	// Instances, Place and Drain belong to the short form.
+	Instances *int            `json:"instances,omitempty"`
+	Place     Place           `json:"place,omitzero"`
+	Env       Env             `json:"env,omitempty"`
+	Files     map[string]File `json:"files,omitempty"`
+	// Mode: inline (default) or mirror (gets copies; what it emits is dropped).
+	Mode Mode `json:"mode,omitempty"`
+	// Select narrows the chain's; other flows skip the element.
+	Select []Selector `json:"select,omitempty"`
+	// Lost: what happens to the live flows of an instance that died while
+	// others live. Default: repick for state none and flow, reset for terminates.
+	Lost Lost `json:"lost,omitempty"`
+	// None: when no instance is ready. Default drop; mirrors always bypass.
+	None None `json:"none,omitempty"`
+	// Weights gives instances a share by node name; default 1 each.
+	Weights map[string]int `json:"weights,omitempty"`
+}
+
+// Mode is how an element gets packets.
+type Mode string
+
+// The modes.
+const (
+	ModeInline Mode = "inline"
+	ModeMirror Mode = "mirror"
+)
+
+// Lost is the fate of a dead instance's flows.
+type Lost string
+
+// The fates.
+const (
+	LostRepick Lost = "repick"
+	LostReset  Lost = "reset"
+)
+
+// None is what an element without a ready instance does to packets.
+type None string
+
+// The choices without an instance.
+const (
+	NoneDrop   None = "drop"
+	NoneBypass None = "bypass"
+)
+
+// ChainStatus says whether traffic is steered, and for each element how many
+// instances are ready and where.
+type ChainStatus struct {
+	// Active: rules are in place. It becomes true when every element has had
+	// an instance ready once, and then stays true until disabled: from then on
+	// None decides what happens without instances.
+	Active   bool            `json:"active"`
+	Elements []ElementStatus `json:"elements,omitempty"`
+	// Path identifies the present list of elements in the data path; a change
+	// of Through gets a new one.
+	Path PathID `json:"path,omitempty"`
+	// Shape is a hash of what Path stands for.
+	Shape      string      `json:"shape,omitempty"`
+	Conditions []Condition `json:"conditions,omitempty"`
+}
+
+// ElementStatus is one element as it stands.
+type ElementStatus struct {
+	Deployment string   `json:"deployment"`
+	Ready      int      `json:"ready"`
+	Desired    int      `json:"desired"`
+	Nodes      []string `json:"nodes,omitempty"` // where ready ones run, with repeats
+	Message    string   `json:"message,omitempty"`
+}
+
+// Meta implements Object.
+func (c *Chain) Meta() *Metadata { return &c.Metadata }
+
+// ObjectKind implements Object.
+func (c *Chain) ObjectKind() Kind { return KindChain }

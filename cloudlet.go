@@ -1,0 +1,38 @@
+package onpath
+
+// Cloudlet is a named group of nodes at one place (PacketCloud §3: a PoP).
+type Cloudlet struct {
+	TypeMeta
+	Metadata Metadata       `json:"metadata"`
+	Spec     CloudletSpec   `json:"spec"`
+	Status   CloudletStatus `json:"status,omitzero"`
+}
+
+// CloudletSpec is what the operator says about a cloudlet.
+type CloudletSpec struct {
+	// Location is for people and, later, for choosing the nearest instance.
+	Location Location `json:"location,omitzero"`
+	// OperatorShare is the part of every node's capacity, in percent, that
+	// only instances of tenant operator may use.
+	OperatorShare int `json:"operatorShare,omitempty"`
+}
+
+// Location is a place on earth.
+type Location struct {
+	City      string  `json:"city,omitempty"`
+	Latitude  float64 `json:"latitude,omitempty"`  // degrees north
+	Longitude float64 `json:"longitude,omitempty"` // degrees east
+}
+
+// CloudletStatus sums up the cloudlet's nodes.
+type CloudletStatus struct {
+	Nodes      int         `json:"nodes"`
+	ReadyNodes int         `json:"readyNodes"`
+	Conditions []Condition `json:"conditions,omitempty"`
+}
+
+// Meta implements Object.
+func (c *Cloudlet) Meta() *Metadata { return &c.Metadata }
+
+// ObjectKind implements Object.
+func (c *Cloudlet) ObjectKind() Kind { return KindCloudlet }

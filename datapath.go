@@ -1,0 +1,461 @@
+package onpath
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/netip"
+	"time"
+)
+
+// The data path is a match-action machine over vports. In one paragraph:
+//
+// A packet enters at a vport. Its flow entry (vport, 5-tuple) says what comes
+// next. Without an entry the vport's table is walked: the first matching rule
+// gives an action; a group action picks one member by weight and consistent
+// hash, and the choice is written as flow entries, forward and reverse, insert
+// if absent. A group also says which table continues when the packet comes out
+// of the member again; that, the entry vport, the path and the direction are
+// the *context* of the flow at the member, written when the packet is
+// delivered there. So a chain is a row of tables linked by groups, and the same
+// table serves all instances of an element.
+
+// VportID identifies a vport. Unique within one operator, 24 bits, never 0.
+type VportID uint32
+
+// TableID identifies a table of rules on a node. 32 bits, never 0; not carried
+// in packets. 1 and 2 are the classifiers of the tiers, ids with the top bit
+// are emit tables, the others come from TableOf.
+type TableID uint32
+
+// GroupID identifies a group. 24 bits, never 0; it stands for (path, element,
+// direction) and is carried in tunnelled packets, so it must mean the same on
+// every node that knows it.
+type GroupID uint32
+
+// PathID identifies one list of elements of one chain. 18 bits, never 0.
+type PathID uint32
+
+// MaxID24 is the largest VportID, TableID or GroupID.
+const MaxID24 = 1<<24 - 1
+
+// MaxElements is the largest number of elements in a chain.
+const MaxElements = 31
+
+// Group and table ids are made from the path id: path·64 + element·2 + direction.
+
+// GroupOf is the group that chooses an instance for element i of a path, in the
+// given direction.
+func GroupOf(p PathID, element int, reverse bool) GroupID {
+	return GroupID(idOf(p, element, reverse))
+}
+
+// TableOf is the table walked when a packet leaves element i of a path in the
+// given direction.
+func TableOf(p PathID, element int, reverse bool) TableID {
+	return TableID(idOf(p, element, reverse))
+}
+
+func idOf(p PathID, element int, reverse bool) uint32 {
+	id := uint32(p)<<6 | uint32(element)<<1
+	if reverse {
+		id |= 1
+	}
+	return id
+}
+
+// Split gives back what GroupOf was made from.
+func (g GroupID) Split() (p PathID, element int, reverse bool) {
+	return PathID(g >> 6), int(g>>1) & 31, g&1 == 1
+}
+
+// ClassifierTable is the table of a tier at every edge of a node.
+func ClassifierTable(t Tier) TableID {
+	if t == TierOperator {
+		return 1
+	}
+	return 2
+}
+
+// EmitTableOf is the table for what an instance's vport emits without an entry.
+func EmitTableOf(v VportID) TableID { return TableID(1<<31 | uint32(v)) }
+
+// DeviceName is the host-side network device of an instance's vport.
+func DeviceName(id VportID) string { return fmt.Sprintf("op%06x", uint32(id)) }
+
+// InstanceMAC is the address of the instance's end of a vport's pair, HostMAC of
+// the node's end: locally administered, made from the id.
+func InstanceMAC(id VportID) string { return macOf(0x70, id) }
+
+// HostMAC is the address of the node's end of a vport's pair.
+func HostMAC(id VportID) string { return macOf(0x50, id) }
+
+func macOf(third byte, id VportID) string {
+	return fmt.Sprintf("02:6f:%02x:%02x:%02x:%02x", third, byte(id>>16), byte(id>>8), byte(id))
+}
+
+// DatapathConfig is the whole desired state of one node's data path. Zero
+// values mean absent. Slices are ordered by id; a driver treats equal contents
+// as equal configurations.
+type DatapathConfig struct {
+	Node       string `json:"node"`
+	Generation uint64 `json:"generation"`
+
+	Underlay Underlay `json:"underlay"`
+	Peers    []Peer   `json:"peers,omitempty"`
+	// Edge is absent on nodes without uplinks.
+	Edge *Edge `json:"edge,omitempty"`
+
+	Vports []Vport `json:"vports,omitempty"`
+	Tables []Table `json:"tables,omitempty"`
+	Groups []Group `json:"groups,omitempty"`
+	Paths  []Path  `json:"paths,omitempty"`
+}
+
+// Peer is another node to which tunnels lead.
+type Peer struct {
+	Node    string     `json:"node"`
+	Address netip.Addr `json:"address"` // underlay
+	Port    uint16     `json:"port"`
+	// Secret is shared by the two nodes of a pair; 24 bits, symmetric.
+	Secret uint32 `json:"secret"`
+	MTU    int    `json:"mtu"` // of the underlay between the two, bytes
+}
+
+// Edge is all uplinks of the node together: a reply may come in on another
+// uplink than the request left by, so entries are keyed by Vport, not device.
+type Edge struct {
+	Vport   VportID  `json:"vport"`
+	Uplinks []Uplink `json:"uplinks"`
+	// Table classifies packets without an entry; 0: nothing is selected.
+	Table TableID `json:"table,omitempty"`
+	// NAT: sources in these prefixes (the instances' private addresses) are
+	// translated to the uplink's address when they leave here.
+	NAT []netip.Prefix `json:"nat,omitempty"`
+}
+
+// VportKind says what stands behind a vport.
+type VportKind string
+
+// The kinds of vport in a configuration. The edge is described by Edge.
+const (
+	VportInstance VportKind = "instance" // a local instance's interface: device DeviceName(ID)
+	VportRemote   VportKind = "remote"   // a vport of another node (an instance's, or its edge), reached through the tunnel to Peer
+)
+
+// VportState says whether a vport takes packets.
+type VportState string
+
+// The vport states.
+const (
+	VportUp       VportState = "up"
+	VportClosed   VportState = "closed"   // takes nothing: flows go by Lost, new ones elsewhere
+	VportDraining VportState = "draining" // keeps its flows, gets no new ones
+)
+
+// Vport is an instance's interface on this node, or one on another node.
+type Vport struct {
+	ID    VportID    `json:"id"`
+	Kind  VportKind  `json:"kind"`
+	State VportState `json:"state"`
+
+	// Peer is the node of a remote vport.
+	Peer string `json:"peer,omitempty"`
+
+	// The rest is for local instances.
+
+	Instance string `json:"instance,omitempty"` // tenant/name, for display
+	Tenant   string `json:"tenant,omitempty"`
+	// Other is where packets delivered here come out: the other side of a
+	// bridged instance, the vport itself (or 0) for a routed one.
+	Other VportID `json:"other,omitempty"`
+	// MAC of the instance's end of the pair; what is delivered is sent to it.
+	MAC string `json:"mac,omitempty"`
+	// HostMAC of our end: the source of what is delivered to a routed
+	// instance. A bridged one gets source HostMAC of this side and destination
+	// HostMAC of the other, always the same.
+	HostMAC string          `json:"hostMAC,omitempty"`
+	Attach  ContainerAttach `json:"attach,omitempty"`
+	Packets PacketRights    `json:"packets,omitempty"`
+	// Own addresses of the instance.
+	Own []netip.Addr `json:"own,omitempty"`
+	// Routes: packets from an own address that no chain selects exit at Entry
+	// (pool addresses, and private ones with outbound: nat); else dropped.
+	Routes bool `json:"routes,omitempty"`
+	// Entry is the edge vport (often a remote one) at which flows leave that
+	// start at this instance and so have no context.
+	Entry VportID `json:"entry,omitempty"`
+	// Mirror: everything it emits, but from its own address, is dropped.
+	Mirror bool `json:"mirror,omitempty"`
+	// Emit is the table for packets it emits without an entry (rewrite and
+	// originate only); 0: those are dropped as spoofed.
+	Emit TableID `json:"emit,omitempty"`
+	// MaxFlows caps the entries that its Tenant's instances cause on this node.
+	MaxFlows int `json:"maxFlows,omitempty"`
+}
+
+// Table is a list of rules in order of precedence; the first match decides.
+type Table struct {
+	ID    TableID `json:"id"`
+	Rules []Rule  `json:"rules,omitempty"`
+	// Miss is done when no rule matches. At an edge, exit without any element
+	// passed means: leave the packet to the kernel, write nothing, count nothing.
+	Miss Action `json:"miss"`
+}
+
+// Rule is a match and what to do.
+type Rule struct {
+	Match  Match  `json:"match"`
+	Action Action `json:"action"`
+	// Path is the chain's path the rule starts (in classifiers and emit
+	// tables) or continues; it decides adoption and accounting.
+	Path PathID `json:"path,omitempty"`
+	// Reverse: packets matching here run against the chain's from→to.
+	Reverse bool `json:"reverse,omitempty"`
+}
+
+// Match is a conjunction; an empty list or zero matches everything, within
+// Family.
+type Match struct {
+	// Family 4 or 6 limits the rule to one IP version; 0: both. Src and Dst
+	// hold prefixes of both versions; for a version of which a non-empty list
+	// has no prefix the rule does not match.
+	Family   uint8          `json:"family,omitempty"`
+	Src      []netip.Prefix `json:"src,omitempty"`
+	Dst      []netip.Prefix `json:"dst,omitempty"`
+	Protocol []uint8        `json:"protocol,omitempty"` // IP protocol numbers; icmp is 1 and 58
+	SrcPorts []PortRange    `json:"srcPorts,omitempty"` // TCP, UDP, SCTP, UDP-Lite only
+	DstPorts []PortRange    `json:"dstPorts,omitempty"`
+}
+
+// ActionKind is what to do with a packet.
+type ActionKind string
+
+// The actions.
+const (
+	ActionGroup ActionKind = "group" // choose a member of Group (mirror groups: copy, then go on with its Then)
+	ActionTable ActionKind = "table" // go on with Table
+	ActionExit  ActionKind = "exit"  // return to the edge vport where the flow entered and leave there
+	ActionRoute ActionKind = "route" // leave by this node's routes (exit: last)
+	ActionDrop  ActionKind = "drop"  // with Reason
+)
+
+// Action is one thing to do.
+type Action struct {
+	Kind   ActionKind `json:"kind"`
+	Group  GroupID    `json:"group,omitempty"`
+	Table  TableID    `json:"table,omitempty"`
+	Reason DropReason `json:"reason,omitempty"`
+}
+
+// Group chooses among the instances of one element, in one direction.
+type Group struct {
+	ID      GroupID  `json:"id"`
+	Path    PathID   `json:"path"`
+	Reverse bool     `json:"reverse,omitempty"`
+	Mode    Mode     `json:"mode"`
+	Members []Member `json:"members,omitempty"`
+	// Then is the table walked when the packet leaves the member in this
+	// direction; Back is the one for the other direction (answers, and the
+	// mirrors that replies must meet).
+	Then TableID `json:"then"`
+	Back TableID `json:"back"`
+	Lost Lost    `json:"lost"`
+	None None    `json:"none"`
+}
+
+// Member is one instance of a group.
+type Member struct {
+	// Vport to deliver to in this direction (a bridged instance has another
+	// one for the other direction).
+	Vport VportID `json:"vport"`
+	// Key is the instance's, the same in both directions: the hash uses it.
+	Key uint32 `json:"key"`
+	// Weight is the share of new flows; 0 gets none.
+	Weight uint32 `json:"weight"`
+}
+
+// Path is what the data path must know about one chain.
+type Path struct {
+	ID     PathID `json:"id"`
+	Chain  string `json:"chain"` // tenant/name, for display
+	Tenant string `json:"tenant"`
+	// MTU is the largest IP packet, in bytes, that all hops of the path carry;
+	// TCP's MSS is clamped to it, larger packets get an ICMP error. 0: no limit
+	// below the uplinks'.
+	MTU int `json:"mtu,omitempty"`
+	// Began is when steering began; TCP without SYN and without entry is
+	// passed by (pass entry) for Adopt after it, or reset if Cut.
+	Began time.Time `json:"began,omitzero"`
+	Adopt Duration  `json:"adopt,omitempty"`
+	Cut   bool      `json:"cut,omitempty"`
+	// Strict: none of the chain's strictest element is drop; what cannot be
+	// classified to the port is then dropped, else passed by.
+	Strict bool `json:"strict,omitempty"`
+	// Forward: only the forward direction is steered.
+	Forward bool `json:"forward,omitempty"`
+}
+
+// Datapath is a driver of the packet path. datapathtest is its exam.
+type Datapath interface {
+	// Apply makes the configuration so, replacing the one before as a whole.
+	// Idempotent. Nothing that stays is touched: a flow that need not move
+	// loses no packet. On error the old configuration stays in force. The
+	// driver keeps no pointer into c.
+	Apply(ctx context.Context, c *DatapathConfig) error
+	// Counters reads all hop counters.
+	Counters(ctx context.Context) (*Counters, error)
+	// Flows calls yield for each flow entry that f selects, in no order, until
+	// it returns false.
+	Flows(ctx context.Context, f FlowFilter, yield func(FlowEntry) bool) error
+	// Capture writes packets seen at a vport to w as pcapng, until ctx ends or
+	// s.Count is reached.
+	Capture(ctx context.Context, s CaptureSpec, w io.Writer) error
+	// Close lets go of everything and leaves the packet path running.
+	Close() error
+	// Remove takes the whole data path off this machine, also one left by
+	// another process; traffic is ordinary again.
+	Remove(ctx context.Context) error
+}
+
+// DropReason says why a packet was dropped; one list from C to the CLI.
+type DropReason string
+
+// DropReasons, in the order of their numbers in bpf/abi.h (from 1).
+var DropReasons = []DropReason{
+	DropNoInstance, DropClosed, DropSpoofed, DropQuota, DropTooBig, DropTTL, DropNoRoute, DropNoNeighbour,
+	DropMalformed, DropUnclassified, DropTunnelSource, DropTunnelSecret, DropUnknownVport, DropNoTable,
+	DropMirror, DropReset, DropNATPorts, DropRedirect, DropLoop, DropPolicy,
+}
+
+// The drop reasons.
+const (
+	DropNoInstance   DropReason = "no-instance"   // no ready instance, none: drop
+	DropClosed       DropReason = "closed"        // the flow's instance is gone and the flow cannot move
+	DropSpoofed      DropReason = "spoofed"       // emitted by an instance that may not
+	DropQuota        DropReason = "quota"         // the tenant's flow entries are used up
+	DropTooBig       DropReason = "too-big"       // longer than the path's MTU; an ICMP error was sent or rate-limited
+	DropTTL          DropReason = "ttl"           // hop limit ran out
+	DropNoRoute      DropReason = "no-route"      // the FIB has none
+	DropNoNeighbour  DropReason = "no-neighbour"  // next hop does not resolve
+	DropMalformed    DropReason = "malformed"     // headers lie about lengths
+	DropUnclassified DropReason = "unclassified"  // ports cannot be read and the chain is strict
+	DropTunnelSource DropReason = "tunnel-source" // tunnel packet from no known node, or not on the underlay
+	DropTunnelSecret DropReason = "tunnel-secret" // tunnel packet without the pair's secret
+	DropUnknownVport DropReason = "unknown-vport" // tunnel packet for a vport this node has not
+	DropNoTable      DropReason = "no-table"      // a table or group is missing: plan out of step
+	DropMirror       DropReason = "mirror"        // emitted by a mirror; as it should be
+	DropReset        DropReason = "reset"         // answered with a TCP RST
+	DropNATPorts     DropReason = "nat-ports"     // no free port for translation
+	DropRedirect     DropReason = "redirect"      // the device refused the packet
+	DropLoop         DropReason = "loop"          // too many steps
+	DropPolicy       DropReason = "policy"        // a rule says so
+)
+
+// Counters are the hop counters of one node since the data path was installed.
+// Packets are wire segments (gso_segs), bytes are IP bytes on the wire.
+type Counters struct {
+	Vports map[VportID]VportCounters `json:"vports"`
+	Paths  map[PathID]PathCounters   `json:"paths,omitempty"`
+	// Flows is the number of flow entries now, Learned of all ever written.
+	Flows   uint64 `json:"flows"`
+	Learned uint64 `json:"learned"`
+	// Untouched encapsulations seen: GRE, IP-in-IP, MPLS, PPPoE….
+	Encapsulated uint64 `json:"encapsulated,omitempty"`
+}
+
+// Tally counts packets and bytes.
+type Tally struct {
+	Packets uint64 `json:"packets"`
+	Bytes   uint64 `json:"bytes"`
+}
+
+// VportCounters are one vport's. In and Out are seen from the data path: In
+// came from the vport, Out was handed to it.
+type VportCounters struct {
+	In      Tally                 `json:"in"`
+	Out     Tally                 `json:"out"`
+	Dropped map[DropReason]uint64 `json:"dropped,omitempty"` // packets that came from the vport
+	Flows   uint64                `json:"flows,omitempty"`   // live entries that lead to it
+}
+
+// PathCounters are one chain's on this node's edge.
+type PathCounters struct {
+	Steered Tally `json:"steered"` // entered the chain here
+	Passed  Tally `json:"passed"`  // selected, but passed by (adoption, bypass)
+}
+
+// Tuple is the 5-tuple of a packet. For ICMP echo the identifier stands in both
+// ports. Addresses are of one family and never IPv4-mapped.
+type Tuple struct {
+	Protocol uint8      `json:"protocol"`
+	Src      netip.Addr `json:"src"`
+	Dst      netip.Addr `json:"dst"`
+	SrcPort  uint16     `json:"srcPort"`
+	DstPort  uint16     `json:"dstPort"`
+}
+
+// Reverse is the tuple of the answer.
+func (t Tuple) Reverse() Tuple {
+	return Tuple{Protocol: t.Protocol, Src: t.Dst, Dst: t.Src, SrcPort: t.DstPort, DstPort: t.SrcPort}
+}
+
+// NextKind says what a flow entry leads to.
+type NextKind string
+
+// What flow entries lead to.
+const (
+	NextVport   NextKind = "vport"   // Next
+	NextExit    NextKind = "exit"    // out at this node's edge
+	NextPass    NextKind = "pass"    // the kernel's ordinary forwarding (adopted connections)
+	NextPending NextKind = "pending" // context only: nothing came out of the instance yet
+	NextDrop    NextKind = "drop"
+)
+
+// FlowEntry is what the data path learnt: (vport, 5-tuple) → what comes next.
+type FlowEntry struct {
+	Vport   VportID   `json:"vport"` // where the packet comes from
+	Tuple   Tuple     `json:"tuple"`
+	Kind    NextKind  `json:"kind"`
+	Next    VportID   `json:"next,omitempty"`
+	Mirrors []VportID `json:"mirrors,omitempty"`
+	Entry   VportID   `json:"entry,omitempty"` // edge vport where the flow entered
+	Path    PathID    `json:"path,omitempty"`
+	Reverse bool      `json:"reverse,omitempty"`
+	Packets uint64    `json:"packets"`
+	Bytes   uint64    `json:"bytes"`
+	Idle    Duration  `json:"idle"`
+}
+
+// FlowFilter selects flow entries; zero fields select all.
+type FlowFilter struct {
+	Vport VportID `json:"vport,omitempty"` // entries that come from or lead to it
+	Tuple *Tuple  `json:"tuple,omitempty"` // zero parts are wild; the reverse matches too
+	Path  PathID  `json:"path,omitempty"`
+}
+
+// Matches reports whether e is selected.
+func (f FlowFilter) Matches(e FlowEntry) bool {
+	if f.Vport != 0 && e.Vport != f.Vport && e.Next != f.Vport {
+		return false
+	}
+	if f.Path != 0 && e.Path != f.Path {
+		return false
+	}
+	return f.Tuple == nil || f.Tuple.covers(e.Tuple) || f.Tuple.covers(e.Tuple.Reverse())
+}
+
+func (t Tuple) covers(o Tuple) bool {
+	return (t.Protocol == 0 || t.Protocol == o.Protocol) &&
+		(!t.Src.IsValid() || t.Src == o.Src) && (!t.Dst.IsValid() || t.Dst == o.Dst) &&
+		(t.SrcPort == 0 || t.SrcPort == o.SrcPort) && (t.DstPort == 0 || t.DstPort == o.DstPort)
+}
+
+// CaptureSpec says what to capture.
+type CaptureSpec struct {
+	Vport  VportID `json:"vport"` // an instance's vport, or the edge
+	Count  int     `json:"count,omitempty"`
+	Length int     `json:"length,omitempty"` // bytes kept of each packet; 0: all
+	// Filter in the language of pcap-filter(7) is not understood; a tuple is.
+	Tuple *Tuple `json:"tuple,omitempty"`
+}

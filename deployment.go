@@ -1,0 +1,55 @@
+package onpath
+
+// Deployment is the instances of one function that share traffic.
+type Deployment struct {
+	TypeMeta
+	Metadata Metadata         `json:"metadata"`
+	Spec     DeploymentSpec   `json:"spec"`
+	Status   DeploymentStatus `json:"status,omitzero"`
+}
+
+// DeploymentSpec says which function, how many instances, and where.
+type DeploymentSpec struct {
+	Function Ref `json:"function"`
+	// Instances in each cloudlet; default 1.
+	Instances *int  `json:"instances,omitempty"`
+	Place     Place `json:"place,omitzero"`
+	// Env and Files are added to the function's; equal keys win over it.
+	Env   Env             `json:"env,omitempty"`
+	Files map[string]File `json:"files,omitempty"`
+	// Drain is how long the flows of an instance that goes on purpose may take
+	// to end; default 30s.
+	Drain Duration `json:"drain,omitempty"`
+}
+
+// Place limits where instances run.
+type Place struct {
+	// Cloudlets; empty: those of the chains that use the deployment.
+	Cloudlets []string `json:"cloudlets,omitempty"`
+	// Nodes: labels that a node must have; the label "name" is the node's name.
+	Nodes map[string]string `json:"nodes,omitempty"`
+	// Spread: node (default): as few instances of this deployment on one node as possible; none: pack.
+	Spread Spread `json:"spread,omitempty"`
+}
+
+// Spread is a placement preference.
+type Spread string
+
+// The spreads.
+const (
+	SpreadNode Spread = "node"
+	SpreadNone Spread = "none"
+)
+
+// DeploymentStatus counts instances.
+type DeploymentStatus struct {
+	Desired    int         `json:"desired"`
+	Ready      int         `json:"ready"`
+	Conditions []Condition `json:"conditions,omitempty"`
+}
+
+// Meta implements Object.
+func (d *Deployment) Meta() *Metadata { return &d.Metadata }
+
+// ObjectKind implements Object.
+func (d *Deployment) ObjectKind() Kind { return KindDeployment }

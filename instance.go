@@ -1,0 +1,60 @@
+package onpath
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Instance is one running copy of a function on a node (PacketCloud §4: a VI).
+// onpath writes it; it is created when placed, and deleted when its node has
+// acknowledged that nothing of it is left.
+type Instance struct {
+	TypeMeta
+	Metadata Metadata       `json:"metadata"` // name: DEPLOYMENT-xxxxx
+	Spec     InstanceSpec   `json:"spec"`
+	Status   InstanceStatus `json:"status,omitzero"`
+}
+
+// InstanceSpec is fixed at creation, but for Draining.
+type InstanceSpec struct {
+	Deployment string  `json:"deployment"` // in the same tenant
+	Node       string  `json:"node"`
+	Vport      VportID `json:"vport"`          // where forward packets are delivered
+	Back       VportID `json:"back,omitempty"` // bridged only: the second side, where reverse packets are delivered
+	// Key orders and hashes the instance among its siblings; never reused
+	// within a deployment.
+	Key uint32 `json:"key"`
+	// Addresses are its own, with the length of the network they lie in.
+	Addresses []netip.Prefix `json:"addresses,omitempty"`
+	// Shape is a hash of everything that needs a new instance when it changes.
+	Shape string `json:"shape"`
+	// Draining is set when the instance is to go: it gets no new flows.
+	Draining time.Time `json:"draining,omitzero"`
+}
+
+// InstanceStatus is what the node says.
+type InstanceStatus struct {
+	State    InstanceState `json:"state"`
+	Message  string        `json:"message,omitempty"` // why, in words, where State is failed or unready
+	Restarts int           `json:"restarts,omitempty"`
+	Since    time.Time     `json:"since,omitzero"`
+}
+
+// InstanceState is how far an instance is.
+type InstanceState string
+
+// The states.
+const (
+	InstancePending  InstanceState = "pending"  // its node has not taken it up
+	InstanceStarting InstanceState = "starting" // image, namespace, process, first probe
+	InstanceReady    InstanceState = "ready"
+	InstanceUnready  InstanceState = "unready" // runs, but its probe fails
+	InstanceFailed   InstanceState = "failed"  // died or could not start; is tried again with backoff
+	InstanceStopped  InstanceState = "stopped" // gone on purpose; nothing of it is left
+)
+
+// Meta implements Object.
+func (i *Instance) Meta() *Metadata { return &i.Metadata }
+
+// ObjectKind implements Object.
+func (i *Instance) ObjectKind() Kind { return KindInstance }

@@ -1,0 +1,115 @@
+package onpath
+
+import "net/netip"
+
+// Node is one machine that runs `onpath node`. A node with uplinks is a gateway.
+type Node struct {
+	TypeMeta
+	Metadata Metadata   `json:"metadata"`
+	Spec     NodeSpec   `json:"spec"`
+	Status   NodeStatus `json:"status,omitzero"`
+}
+
+// NodeSpec is what the operator says about a machine.
+type NodeSpec struct {
+	Cloudlet string `json:"cloudlet"`
+	// Schedulable false means cordoned: no new instances. Default true.
+	Schedulable *bool `json:"schedulable,omitempty"`
+	// Drain true moves the instances off (set by `onpath drain`).
+	Drain    bool     `json:"drain,omitempty"`
+	Underlay Underlay `json:"underlay"`
+	Uplinks  []Uplink `json:"uplinks,omitempty"`
+	// Capacity limits what instances may use; default is what the node reports.
+	Capacity Resources `json:"capacity,omitzero"`
+}
+
+// Underlay is the network that carries tunnels and control, never an uplink.
+type Underlay struct {
+	Address netip.Addr `json:"address"`
+	MTU     int        `json:"mtu,omitempty"` // bytes; default: the device's
+	// Port is the UDP port of the tunnels; default DefaultTunnelPort, which is free beside
+	// Cilium (8472) and others (4789). The same on all nodes of a cloudlet.
+	Port uint16 `json:"port,omitempty"`
+}
+
+// DefaultTunnelPort is used where Underlay.Port is 0. 4789 and 8472 are avoided:
+// other overlays own them on many hosts.
+const DefaultTunnelPort = 4797
+
+// Attach says how an uplink's packets come in and go out.
+type Attach string
+
+// The ways to attach an uplink.
+const (
+	AttachRouter Attach = "router" // the kernel routes between uplinks
+	AttachBridge Attach = "bridge" // two devices, a bump in the wire
+	AttachArm    Attach = "arm"    // the operator's router diverts to us and takes it back
+	AttachTap    Attach = "tap"    // copies only; nothing goes back
+	AttachHost   Attach = "host"   // this machine's own traffic
+)
+
+// Side says which way an uplink looks; it only matters for attach: bridge,
+// which needs one device of each, and for display.
+type Side string
+
+// The two sides.
+const (
+	SideCore   Side = "core"
+	SideAccess Side = "access"
+)
+
+// Uplink is a device that carries transit traffic.
+type Uplink struct {
+	Name   string `json:"name"`
+	Device string `json:"device"`
+	Attach Attach `json:"attach"`
+	Side   Side   `json:"side,omitempty"`
+	// BypassHostFirewall is the operator's word that steered packets may pass
+	// by the host's netfilter; without it an uplink with NAT or a forward
+	// policy of drop is refused.
+	BypassHostFirewall bool `json:"bypassHostFirewall,omitempty"`
+}
+
+// Resources is a capacity ⟨cpu, memory, disk, network⟩ (PacketCloud §4).
+type Resources struct {
+	CPU     CPU  `json:"cpu,omitempty"`
+	Memory  Size `json:"memory,omitempty"`
+	Disk    Size `json:"disk,omitempty"`
+	Network Rate `json:"network,omitempty"`
+}
+
+// Add is the sum of r and o.
+func (r Resources) Add(o Resources) Resources {
+	return Resources{r.CPU + o.CPU, r.Memory + o.Memory, r.Disk + o.Disk, r.Network + o.Network}
+}
+
+// Sub is r less o; parts may become negative.
+func (r Resources) Sub(o Resources) Resources {
+	return Resources{r.CPU - o.CPU, r.Memory - o.Memory, r.Disk - o.Disk, r.Network - o.Network}
+}
+
+// Fits reports whether o fits into r, part by part.
+func (r Resources) Fits(o Resources) bool {
+	return o.CPU <= r.CPU && o.Memory <= r.Memory && o.Disk <= r.Disk && o.Network <= r.Network
+}
+
+// NodeStatus is what the node last reported, and what the planner gave it.
+type NodeStatus struct {
+	Ready    bool      `json:"ready"`
+	Version  string    `json:"version,omitempty"` // of the agent
+	Kernel   string    `json:"kernel,omitempty"`
+	Capacity Resources `json:"capacity,omitzero"`
+	Used     Resources `json:"used,omitzero"`
+	// Edge is the vport of all uplinks together; 0 without uplinks.
+	Edge       VportID     `json:"edge,omitempty"`
+	Conditions []Condition `json:"conditions,omitempty"`
+}
+
+// Meta implements Object.
+func (n *Node) Meta() *Metadata { return &n.Metadata }
+
+// ObjectKind implements Object.
+func (n *Node) ObjectKind() Kind { return KindNode }
+
+// Gateway reports whether the node carries transit traffic.
+func (n *Node) Gateway() bool { return len(n.Spec.Uplinks) > 0 }

@@ -1,0 +1,74 @@
+package onpath
+
+import (
+	"context"
+	"io"
+	"time"
+)
+
+// Runtime runs instances of one kind of function. The network namespace is
+// prepared by the node; a runtime only joins it. runtimetest is its exam.
+type Runtime interface {
+	// Prepare makes the image available (pull, unpack), reporting progress in
+	// words. Idempotent.
+	Prepare(ctx context.Context, spec *FunctionSpec, progress func(string)) error
+	// Start starts the instance; it returns once the process runs. An instance
+	// of that id which exists already is CodeExists.
+	Start(ctx context.Context, r RunSpec) (Process, error)
+	// Adopt finds the running or ended instances that an earlier process of
+	// ours started on this machine, by id.
+	Adopt(ctx context.Context) (map[string]Process, error)
+	// Exec runs a command inside; it returns the exit code.
+	Exec(ctx context.Context, id string, e ExecSpec) (int, error)
+	// Logs copies the output of the instance to w, from the last n lines on
+	// (n < 0: all); with follow until ctx ends.
+	Logs(ctx context.Context, id string, n int, follow bool, w io.Writer) error
+	// Close lets go and leaves everything running.
+	Close() error
+	// Remove stops and deletes everything of ours on this machine.
+	Remove(ctx context.Context) error
+}
+
+// RunSpec is what a runtime needs to start one instance.
+type RunSpec struct {
+	// ID is unique on the machine and safe as a file name.
+	ID     string
+	Labels map[string]string // tenant, deployment, instance, plan hash; returned by Adopt
+	Spec   FunctionSpec
+	NetNS  string // path of the prepared network namespace
+	// Hostname inside; default ID.
+	Hostname string
+}
+
+// Process is one started instance.
+type Process interface {
+	ID() string
+	Labels() map[string]string
+	// Pid of its first process in the host's pid namespace; 0 once ended.
+	Pid() int
+	// Exited is closed when it has ended; Exit then says how.
+	Exited() <-chan struct{}
+	Exit() (code int, at time.Time)
+	// Resize changes CPU and memory limits while it runs.
+	Resize(ctx context.Context, r Resources) error
+	// Usage since start.
+	Usage(ctx context.Context) (Usage, error)
+	// Stop sends SIGTERM, after grace SIGKILL, and deletes everything of it.
+	// An instance already gone is no error.
+	Stop(ctx context.Context, grace time.Duration) error
+}
+
+// Usage is what an instance has used.
+type Usage struct {
+	CPU    time.Duration `json:"cpu"`    // processor time
+	Memory Size          `json:"memory"` // resident now
+}
+
+// ExecSpec is a command to run inside an instance.
+type ExecSpec struct {
+	Command []string
+	Stdin   io.Reader
+	Stdout  io.Writer
+	Stderr  io.Writer
+	TTY     bool
+}

@@ -1,0 +1,24 @@
+package onpath
+
+// Tenant is a customer: a name under which hosts, functions, deployments and
+// chains live.
+type Tenant struct {
+	TypeMeta
+	Metadata Metadata   `json:"metadata"`
+	Spec     TenantSpec `json:"spec"`
+}
+
+// TenantSpec is what the operator says about a tenant.
+type TenantSpec struct {
+	// Display is the name for people.
+	Display string `json:"display,omitempty"`
+	// MaxFlows caps the flow entries that the tenant's instances may cause on
+	// one node; 0 means 262144.
+	MaxFlows int `json:"maxFlows,omitempty"`
+}
+
+// Meta implements Object.
+func (t *Tenant) Meta() *Metadata { return &t.Metadata }
+
+// ObjectKind implements Object.
+func (t *Tenant) ObjectKind() Kind { return KindTenant }
