@@ -1,0 +1,55 @@
+# Two commands matter: `make demo` and `make test`. Both install what they need
+# and ask for root by sudo where root is needed.
+
+GO      ?= go
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS := -s -w -X main.version=$(VERSION)
+ROOT    := $(if $(filter 0,$(shell id -u)),,sudo)
+
+.PHONY: demo test build images soak test-kernels bpf generate install clean help
+
+help: ## Show the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: ## Build everything and run the demonstration (about two minutes after the first build)
+	@scripts/setup demo
+	@$(MAKE) --no-print-directory build
+	@$(ROOT) bin/onpath images build --out bin/images
+	@$(ROOT) bin/onpath demo --images bin/images
+
+test: ## Run all tests, say what was skipped and why
+	@scripts/setup test
+	@$(MAKE) --no-print-directory build
+	@$(GO) run ./test/runner
+
+build: ## Build bin/onpath, one static binary
+	@scripts/setup build
+	@echo "building bin/onpath $(VERSION)"
+	@CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o bin/onpath ./cmd/onpath
+	@ls -lh bin/onpath | awk '{print "bin/onpath: " $$5}'
+
+images: build ## Build the images of the first-party functions (cached)
+	@scripts/setup demo
+	@$(ROOT) bin/onpath images build --out bin/images
+
+soak: ## Longer tests: repeated failures, twenty cycles of everything
+	@scripts/setup test
+	@$(MAKE) --no-print-directory build
+	@$(GO) run ./test/runner -soak
+
+test-kernels: ## The data-path exam, lab and cgroup tests on Debian's own kernel under QEMU
+	@scripts/setup test
+	@test/kernels/run
+
+bpf: ## Compile the eBPF objects again (needs clang)
+	$(GO) generate ./datapath/ebpf
+
+generate: ## Write the generated references again
+	$(GO) generate ./...
+
+install: build ## Install the binary and the systemd units
+	$(ROOT) install -D -m 0755 bin/onpath $(DESTDIR)/usr/local/bin/onpath
+	$(ROOT) install -D -m 0644 -t $(DESTDIR)/etc/systemd/system packaging/systemd/*.service
+
+clean: ## Remove what was built here (cached images stay in the user's cache)
+	rm -rf bin

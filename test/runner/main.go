@@ -1,0 +1,266 @@
+// Command runner runs all tests the way people and CI do: vet, then every
+// package with the race detector, test binaries as root; it prints what was
+// skipped and why, fails on a skip that nobody announced in skips.txt, and fails
+// if anything is left behind on the machine.
+package main
+
+import (
+	"bufio"
+	_ "embed"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"sort"
+	"strings"
+	"time"
+)
+
+//go:embed skips.txt
+var skipsText string
+
+// event is one line of `go test -json`.
+type event struct {
+	Action, Package, Test, Output string
+	Elapsed                       float64
+}
+
+type outcome struct {
+	passed, failed, skipped int
+	skips                   []string // "package.Test: reason"
+	failures                []string
+	output                  map[string][]string
+	slow                    []string
+}
+
+func main() {
+	soak := flag.Bool("soak", false, "run the long tests too (ONPATH_SOAK=1)")
+	run := flag.String("run", "", "only tests that match, as go test -run")
+	flag.Parse()
+	packages := flag.Args()
+	if len(packages) == 0 {
+		packages = []string{"./..."}
+	}
+	if err := execute(*soak, *run, packages); err != nil {
+		fmt.Fprintln(os.Stderr, "FAIL:", err)
+		os.Exit(1)
+	}
+}
+
+func execute(soak bool, run string, packages []string) error {
+	start := time.Now()
+	before := machineState()
+	if out, err := exec.Command("go", append([]string{"vet"}, packages...)...).CombinedOutput(); err != nil {
+		return fmt.Errorf("go vet: %w\n%s", err, out)
+	}
+	args := []string{"test", "-race", "-json", "-p", "2", "-timeout", "18m"}
+	if soak {
+		os.Setenv("ONPATH_SOAK", "1")
+		args = append(args, "-timeout", "3h", "-count", "1")
+	}
+	if os.Getenv("CI") != "" {
+		args = append(args, "-count", "1")
+	}
+	if bin, err := filepath.Abs("bin/onpath"); err == nil {
+		os.Setenv("ONPATH_BIN", bin)
+	}
+	if os.Getuid() != 0 { // binaries are built as the user and run as root
+		args = append(args, "-exec", "sudo --preserve-env=ONPATH_BIN,ONPATH_SOAK,ONPATH_CACHE,XDG_CACHE_HOME,HOME,PATH,CI")
+	}
+	if run != "" {
+		args = append(args, "-run", run)
+	}
+	cmd := exec.Command("go", append(args, packages...)...)
+	cmd.Stderr = os.Stderr
+	pipe, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	res := read(pipe)
+	testErr := cmd.Wait()
+	unexpected := res.report()
+	left := leftovers(before)
+	for _, l := range left {
+		fmt.Println("left behind:", l)
+	}
+	fmt.Printf("\n%d passed, %d failed, %d skipped\n", res.passed, res.failed, res.skipped)
+	fmt.Printf("in %s\n", time.Since(start).Round(time.Second))
+	switch {
+	case testErr != nil || res.failed > 0:
+		return fmt.Errorf("%d tests failed (%v)", res.failed, testErr)
+	case len(unexpected) > 0:
+		return fmt.Errorf("%d tests were skipped for a reason that test/runner/skips.txt does not allow", len(unexpected))
+	case len(left) > 0:
+		return fmt.Errorf("the tests left %d things behind on this machine", len(left))
+	}
+	return nil
+}
+
+func read(r io.Reader) *outcome {
+	res := &outcome{output: map[string][]string{}}
+	in := bufio.NewScanner(r)
+	in.Buffer(make([]byte, 1<<20), 1<<24)
+	for in.Scan() {
+		var e event
+		if json.Unmarshal(in.Bytes(), &e) != nil {
+			fmt.Println(in.Text()) // a build failure
+			continue
+		}
+		res.add(e)
+	}
+	return res
+}
+
+func (o *outcome) add(e event) {
+	name := strings.TrimPrefix(e.Package, "github.com/onpath/onpath/") + " " + e.Test
+	switch e.Action {
+	case "output", "build-output":
+		o.output[name] = append(o.output[name], e.Output)
+	case "pass", "fail", "skip":
+		if e.Test == "" {
+			o.packageDone(name, e)
+			return
+		}
+		switch e.Action {
+		case "pass":
+			o.passed++
+		case "fail":
+			o.failed++
+			o.failures = append(o.failures, name)
+			fmt.Printf("--- FAIL %s\n%s", name, strings.Join(o.output[name], ""))
+		case "skip":
+			o.skipped++
+			o.skips = append(o.skips, name+": "+reason(o.output[name]))
+		}
+		if e.Elapsed > 10 {
+			o.slow = append(o.slow, fmt.Sprintf("%s %.0f s", name, e.Elapsed))
+		}
+		delete(o.output, name)
+	}
+}
+
+func (o *outcome) packageDone(name string, e event) {
+	if e.Action == "fail" {
+		o.failed++
+		fmt.Printf("FAIL %s\n%s", name, strings.Join(o.output[name], ""))
+		return
+	}
+	if e.Action == "pass" {
+		fmt.Printf("ok   %s(%.1f s)\n", name, e.Elapsed)
+	}
+}
+
+// reason is what the test said when it skipped: the last line with a file
+// position.
+func reason(lines []string) string {
+	for i := len(lines) - 1; i >= 0; i-- {
+		l := strings.TrimSpace(lines[i])
+		if m := regexp.MustCompile(`^\S+\.go:\d+: (.+)$`).FindStringSubmatch(l); m != nil {
+			return m[1]
+		}
+	}
+	return "no reason given"
+}
+
+// report prints the skips and returns those that are not announced.
+func (o *outcome) report() (unexpected []string) {
+	var allowed []*regexp.Regexp
+	for _, l := range strings.Split(skipsText, "\n") {
+		if l = strings.TrimSpace(l); l != "" && !strings.HasPrefix(l, "#") {
+			allowed = append(allowed, regexp.MustCompile(l))
+		}
+	}
+	sort.Strings(o.skips)
+	for _, s := range o.skips {
+		ok := false
+		for _, re := range allowed {
+			ok = ok || re.MatchString(s)
+		}
+		mark := "skipped"
+		if !ok {
+			mark = "SKIPPED UNEXPECTEDLY"
+			unexpected = append(unexpected, s)
+		}
+		fmt.Println(mark, s)
+	}
+	for _, s := range o.slow {
+		fmt.Println("slow", s)
+	}
+	return unexpected
+}
+
+// machineState is what tests must leave as it was: network namespaces (also
+// unnamed ones that a process holds), links, mounts of ours, pinned BPF.
+func machineState() map[string]bool {
+	state := map[string]bool{}
+	add := func(kind string, out []byte) {
+		for _, l := range strings.Split(string(out), "\n") {
+			if f := strings.Fields(l); len(f) > 0 {
+				state[kind+" "+f[0]] = true
+			}
+		}
+	}
+	out, _ := exec.Command("ip", "netns", "list").Output()
+	add("namespace", out)
+	out, _ = exec.Command("ip", "-br", "link").Output()
+	add("link", out)
+	mounts, _ := os.ReadFile("/proc/mounts")
+	for _, l := range strings.Split(string(mounts), "\n") {
+		if f := strings.Fields(l); len(f) > 2 && (strings.Contains(l, "onpath") || f[2] == "nsfs" || f[2] == "overlay") {
+			state["mount "+f[1]] = true
+		}
+	}
+	for _, dir := range []string{"/sys/fs/bpf/onpath", "/run/onpath", "/run/netns"} {
+		entries, _ := os.ReadDir(dir)
+		for _, e := range entries {
+			state["path "+filepath.Join(dir, e.Name())] = true
+		}
+	}
+	for _, p := range processes() {
+		state["process "+p] = true
+	}
+	return state
+}
+
+// processes lists "name" of daemons that tests may start.
+func processes() (out []string) {
+	dirs, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, d := range dirs {
+		b, err := os.ReadFile(d)
+		if err != nil {
+			continue
+		}
+		line := strings.ReplaceAll(string(b), "\x00", " ")
+		name := filepath.Base(strings.Fields(line + " -")[0])
+		if strings.HasPrefix(name, "containerd") || name == "onpath" || strings.HasSuffix(name, ".test") {
+			out = append(out, filepath.Base(filepath.Dir(d))+" "+line)
+		}
+	}
+	return out
+}
+
+// leftovers compares with the state before, giving the kernel a moment to
+// finish what it tears down in the background.
+func leftovers(before map[string]bool) (left []string) {
+	for try := 0; try < 20; try++ {
+		left = left[:0]
+		for s := range machineState() {
+			if !before[s] {
+				left = append(left, s)
+			}
+		}
+		if len(left) == 0 {
+			return nil
+		}
+		time.Sleep(250 * time.Millisecond)
+	}
+	sort.Strings(left)
+	return left
+}

@@ -1,0 +1,165 @@
+package onpath_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/onpath/onpath"
+
+// rules is the house: which folder must not import which, and why. A folder
+// stands for all below it. Tests may cross folders; programs may not.
+var rules = []struct {
+	from string   // folder, "." is the root package alone
+	not  []string // folders, or import paths outside the module
+	why  string
+}{
+	{".", []string{"*"}, "the root package is the contract between all parts and does no I/O"},
+	{"plan", []string{"*"}, "plan decides from a snapshot; whatever it imported could make it impure"},
+	{"plan", []string{"net", "net/http", "os", "log", "log/slog", "io/fs", "math/rand", "math/rand/v2", "crypto/rand"}, "plan has no clock, no network, no logger and no randomness of its own"},
+	{"control", []string{"node", "datapath", "runtime", "lab", "api", "cmd", "demo"}, "the server's loops reach nodes through the session and nothing else"},
+	{"store", []string{"control", "api", "plan", "node", "cmd"}, "a store keeps objects and knows nobody who uses it"},
+	{"node", []string{"control", "plan", "store", "lab", "cmd", "datapath/ebpf", "runtime/container", "demo"}, "the agent is the other role; it knows drivers by their interface"},
+	{"api", []string{"control", "plan", "store/etcd", "node", "datapath", "runtime", "lab", "cmd", "demo"}, "the API decides nothing"},
+	{"runtime", []string{"datapath", "node", "control", "plan", "api", "store", "lab", "cmd"}, "a runtime runs processes; who wants them is not its business"},
+	{"datapath", []string{"runtime", "node", "control", "plan", "api", "store", "lab", "cmd"}, "the data path takes a configuration and nothing else"},
+	{"datapath/ebpf", []string{"datapath/fake"}, "drivers do not know each other"},
+	{"datapath/fake", []string{"datapath/ebpf"}, "drivers do not know each other"},
+	{"runtime/container", []string{"runtime/fake"}, "drivers do not know each other"},
+	{"lab", []string{"control", "plan", "node", "api", "store", "datapath", "runtime", "cmd"}, "the lab emulates networks and must not know what runs in them"},
+	{"internal", []string{"control", "plan", "node", "store", "datapath", "lab", "cmd", "demo"}, "small helpers are below the parts, not above"},
+}
+
+// banned names hide what a package is for.
+var banned = map[string]bool{"util": true, "utils": true, "common": true, "helpers": true, "manager": true, "misc": true}
+
+type goFile struct {
+	dir  string // slash path from the module's root
+	name string
+	ast  *ast.File
+}
+
+func parseAll(t *testing.T) (files []goFile, fset *token.FileSet) {
+	t.Helper()
+	fset = token.NewFileSet()
+	err := filepath.WalkDir(".", func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if n := d.Name(); p != "." && (strings.HasPrefix(n, ".") || n == "bin" || n == "testdata" || n == "deps") {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(p, ".go") {
+			return nil
+		}
+		f, err := parser.ParseFile(fset, p, nil, parser.ParseComments)
+		if err != nil {
+			return err
+		}
+		files = append(files, goFile{dir: filepath.ToSlash(filepath.Dir(p)), name: filepath.Base(p), ast: f})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files, fset
+}
+
+func within(dir, folder string) bool {
+	return dir == folder || strings.HasPrefix(dir, folder+"/")
+}
+
+func TestForbiddenImports(t *testing.T) {
+	files, fset := parseAll(t)
+	for _, f := range files {
+		if strings.HasSuffix(f.name, "_test.go") {
+			continue
+		}
+		for _, imp := range f.ast.Imports {
+			p, _ := strconv.Unquote(imp.Path.Value)
+			local, inModule := strings.CutPrefix(p, module+"/")
+			for _, r := range rules {
+				if r.from == "." && f.dir != "." || r.from != "." && !within(f.dir, r.from) {
+					continue
+				}
+				for _, not := range r.not {
+					bad := inModule && within(local, not) && !within(local, r.from) || p == not
+					if not == "*" { // all of the module but the root, and all outside the standard library
+						bad = inModule && !within(local, r.from) || !inModule && p != module && strings.Contains(strings.Split(p, "/")[0], ".")
+					}
+					if bad {
+						t.Errorf("%s imports %s: %s", fset.Position(imp.Pos()), p, r.why)
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestPackageCommentsAndNames(t *testing.T) {
+	files, _ := parseAll(t)
+	commented := map[string]bool{}
+	for _, f := range files {
+		if strings.HasSuffix(f.name, "_test.go") {
+			continue
+		}
+		if banned[path.Base(f.dir)] {
+			t.Errorf("%s: %q says nothing about what it is for", f.dir, path.Base(f.dir))
+		}
+		commented[f.dir] = commented[f.dir] || f.ast.Doc != nil
+	}
+	for dir, ok := range commented {
+		if !ok {
+			t.Errorf("%s: no package comment", dir)
+		}
+	}
+}
+
+func TestInterfacesAreSmall(t *testing.T) {
+	files, fset := parseAll(t)
+	for _, f := range files {
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			if it, ok := n.(*ast.InterfaceType); ok && it.Methods.NumFields() > 10 {
+				t.Errorf("%s: an interface of %d methods; ten are enough", fset.Position(n.Pos()), it.Methods.NumFields())
+			}
+			return true
+		})
+	}
+}
+
+// TestArchitectureIsTrue: each folder that ARCHITECTURE.md's table names
+// exists, and each folder at the top is named.
+func TestArchitectureIsTrue(t *testing.T) {
+	text, err := os.ReadFile("ARCHITECTURE.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := map[string]bool{}
+	for _, m := range regexp.MustCompile("(?m)^\\| `([a-z/]+)/`").FindAllStringSubmatch(string(text), -1) {
+		named[m[1]] = true
+		if st, err := os.Stat(m[1]); err != nil || !st.IsDir() {
+			t.Errorf("ARCHITECTURE.md names %s/, which is not there", m[1])
+		}
+	}
+	entries, err := os.ReadDir(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if n := e.Name(); e.IsDir() && !strings.HasPrefix(n, ".") && n != "bin" && !named[n] {
+			t.Errorf("ARCHITECTURE.md does not name %s/", n)
+		}
+	}
+}
