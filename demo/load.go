@@ -1,0 +1,142 @@
+package demo
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// LoadSpec says what a client fetches.
+type LoadSpec struct {
+	Base     string        `json:"base"`     // http://10.9.0.2
+	Kind     string        `json:"kind"`     // object (caches may keep it) or live
+	Objects  int           `json:"objects"`  // how many different ones
+	Bytes    int64         `json:"bytes"`    // of each
+	Requests int           `json:"requests"` // in all, over the objects in turn
+	Parallel int           `json:"parallel"` // connections at a time
+	Timeout  time.Duration `json:"timeout"`  // of one request
+}
+
+// LoadResult is what the client saw.
+type LoadResult struct {
+	Requests int           `json:"requests"`
+	Failed   int           `json:"failed"`
+	Wrong    int           `json:"wrong"` // bodies that differ from what the origin sends
+	Bytes    int64         `json:"bytes"`
+	Hits     int           `json:"hits"` // answers that a cache marked as its own
+	Took     time.Duration `json:"took"`
+	Median   time.Duration `json:"median"` // of one request, connection included
+	P95      time.Duration `json:"p95"`
+	Error    string        `json:"error,omitempty"` // the first failure
+}
+
+// Rate is the goodput in bits per second.
+func (r LoadResult) Rate() float64 {
+	if r.Took <= 0 {
+		return 0
+	}
+	return float64(r.Bytes) * 8 / r.Took.Seconds()
+}
+
+// RunLoad fetches and checks every byte. Each request has a connection of its
+// own, as short web transfers do.
+func RunLoad(ctx context.Context, s LoadSpec) (LoadResult, error) {
+	if s.Objects < 1 || s.Requests < 1 || s.Parallel < 1 {
+		return LoadResult{}, fmt.Errorf("load: objects, requests and parallel must be at least 1")
+	}
+	client := &http.Client{Timeout: s.Timeout, Transport: &http.Transport{
+		DisableKeepAlives: true, DisableCompression: true, Proxy: nil,
+		DialContext: (&net.Dialer{Timeout: s.Timeout}).DialContext,
+	}}
+	var (
+		mu    sync.Mutex
+		res   LoadResult
+		times []time.Duration
+		wg    sync.WaitGroup
+		next  = make(chan int)
+	)
+	start := time.Now()
+	for range s.Parallel {
+		wg.Go(func() {
+			for i := range next {
+				name := fmt.Sprintf("o%d", i%s.Objects)
+				t := time.Now()
+				n, hit, wrong, err := fetch(ctx, client, fmt.Sprintf("%s/%s/%s/%d", s.Base, s.Kind, name, s.Bytes), name, s.Bytes)
+				took := time.Since(t)
+				mu.Lock()
+				res.Requests++
+				res.Bytes += n
+				switch {
+				case err != nil:
+					res.Failed++
+					if res.Error == "" {
+						res.Error = err.Error()
+					}
+				case wrong:
+					res.Wrong++
+				default:
+					times = append(times, took)
+				}
+				if hit {
+					res.Hits++
+				}
+				mu.Unlock()
+			}
+		})
+	}
+feed:
+	for i := range s.Requests {
+		select {
+		case next <- i:
+		case <-ctx.Done():
+			break feed
+		}
+	}
+	close(next)
+	wg.Wait()
+	res.Took = time.Since(start)
+	if len(times) > 0 {
+		slices.Sort(times)
+		res.Median, res.P95 = times[len(times)/2], times[len(times)*95/100]
+	}
+	return res, ctx.Err()
+}
+
+// fetch reads one object and compares it with what it must be.
+func fetch(ctx context.Context, c *http.Client, url, name string, size int64) (n int64, hit, wrong bool, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return 0, false, false, err
+	}
+	resp, err := c.Do(req)
+	if err != nil {
+		return 0, false, false, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return 0, false, false, fmt.Errorf("%s: %s", url, resp.Status)
+	}
+	hit = strings.HasPrefix(resp.Header.Get("X-Cache"), "HIT")
+	want, buf, ref := content(name), make([]byte, 64<<10), make([]byte, 64<<10)
+	for {
+		k, err := resp.Body.Read(buf)
+		if k > 0 {
+			_, _ = io.ReadFull(want, ref[:k]) // endless, cannot fail
+			wrong = wrong || !bytes.Equal(buf[:k], ref[:k])
+			n += int64(k)
+		}
+		if err == io.EOF {
+			return n, hit, wrong || n != size, nil
+		}
+		if err != nil {
+			return n, hit, wrong, err
+		}
+	}
+}
