@@ -137,6 +137,15 @@ type Selector struct {
 // Protocol is "tcp", "udp", "icmp" or an IP protocol number in text; empty is any.
 type Protocol string
 
+// UnmarshalText takes any text; Chain.Validate checks it.
+func (p *Protocol) UnmarshalText(b []byte) error {
+	*p = Protocol(b)
+	return nil
+}
+
+// UnmarshalJSON also takes a plain number.
+func (p *Protocol) UnmarshalJSON(b []byte) error { return textOrNumber(b, p) }
+
 // Element is one step of a chain: a deployment, or the short form that makes
 // one owned by the chain (named CHAIN-FUNCTION).
 type Element struct {

@@ -12,7 +12,7 @@ type Function struct {
 type FunctionSpec struct {
 	Container *ContainerSpec `json:"container,omitempty"`
 	// State is what the function keeps about flows; it decides whether a live
-	// flow can be moved to another instance.
+	// flow can be moved to another instance. Default flow.
 	State FlowState `json:"state,omitempty"`
 	// Packets is what the function may do to packets. Default keep.
 	Packets PacketRights `json:"packets,omitempty"`
@@ -39,7 +39,7 @@ type ContainerSpec struct {
 	Attach  ContainerAttach   `json:"attach,omitempty"`
 	Caps    []string          `json:"capabilities,omitempty"` // NET_ADMIN, NET_RAW, …
 	Sysctls map[string]string `json:"sysctls,omitempty"`      // net.* only, in the instance's namespace
-	// Addresses: none | private | pool. Default private.
+	// Addresses: none | private | pool. Default private, none if bridged.
 	Addresses Addressing `json:"addresses,omitempty"`
 	// Outbound: none | nat. What becomes of packets from a private own address
 	// that no chain selects. Default none.

@@ -1,0 +1,158 @@
+package onpath
+
+import (
+	"math"
+	"net/netip"
+	"strings"
+)
+
+// DefaultMaxFlows is the cap of a tenant's flow entries on one node where
+// TenantSpec.MaxFlows is 0.
+const DefaultMaxFlows = 262144
+
+// Validate implements Object.
+func (t *Tenant) Validate() error {
+	v := begin(t, &t.TypeMeta)
+	v.text("spec.display", t.Spec.Display, 200)
+	byDefault(&t.Spec.MaxFlows, DefaultMaxFlows)
+	v.number("spec.maxFlows", t.Spec.MaxFlows, 1, 1<<26)
+	return v.err()
+}
+
+// Validate implements Object.
+func (c *Cloudlet) Validate() error {
+	v := begin(c, &c.TypeMeta)
+	l := c.Spec.Location
+	v.text("spec.location.city", l.City, 200)
+	if math.IsNaN(l.Latitude) || l.Latitude < -90 || l.Latitude > 90 {
+		v.add("spec.location.latitude", "write degrees north, -90 to 90", "%v is out of range", l.Latitude)
+	}
+	if math.IsNaN(l.Longitude) || l.Longitude < -180 || l.Longitude > 180 {
+		v.add("spec.location.longitude", "write degrees east, -180 to 180", "%v is out of range", l.Longitude)
+	}
+	v.number("spec.operatorShare", c.Spec.OperatorShare, 0, 100)
+	return v.err()
+}
+
+// Validate implements Object.
+func (n *Node) Validate() error {
+	v := begin(n, &n.TypeMeta)
+	s := &n.Spec
+	if s.Schedulable == nil {
+		s.Schedulable = new(bool)
+		*s.Schedulable = true
+	}
+	v.name("spec.cloudlet", s.Cloudlet)
+	v.underlay(&s.Underlay)
+	v.uplinks(s.Uplinks)
+	v.resources("spec.capacity", s.Capacity)
+	return v.err()
+}
+
+func (v *validation) underlay(u *Underlay) {
+	switch a := u.Address; {
+	case !a.IsValid():
+		v.add("spec.underlay.address", "write the address by which other nodes reach this one, such as 10.255.0.7", "is missing")
+	case a.IsUnspecified() || a.IsMulticast() || a.Is4In6() || a.Zone() != "" || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		v.add("spec.underlay.address", "write the address by which other nodes reach this one", "%s cannot be the address of one machine", a)
+	}
+	if u.MTU != 0 {
+		v.number("spec.underlay.mtu", u.MTU, MinMTU, MaxMTU)
+	}
+	byDefault(&u.Port, DefaultTunnelPort)
+}
+
+func (v *validation) uplinks(uplinks []Uplink) {
+	if len(uplinks) > maxUplinks {
+		v.add("spec.uplinks", "", "%d uplinks are too many; at most %d", len(uplinks), maxUplinks)
+		return
+	}
+	sides := map[Side]int{}
+	bridge := -1
+	for i := range uplinks {
+		u := &uplinks[i]
+		at := index("spec.uplinks", i)
+		v.name(at+".name", u.Name)
+		v.device(at+".device", u.Device)
+		for j := range i {
+			if u.Name != "" && uplinks[j].Name == u.Name {
+				v.add(at+".name", "", "another uplink is called %q", u.Name)
+			}
+			if u.Device != "" && uplinks[j].Device == u.Device {
+				v.add(at+".device", "", "uplink %q has device %s already", uplinks[j].Name, u.Device)
+			}
+		}
+		enum(v, at+".attach", &u.Attach, "", AttachRouter, AttachBridge, AttachArm, AttachTap, AttachHost)
+		if u.Side != "" || u.Attach == AttachBridge {
+			enum(v, at+".side", &u.Side, "", SideCore, SideAccess)
+		}
+		if u.Attach == AttachBridge {
+			sides[u.Side]++
+			bridge = i
+		}
+	}
+	if bridge >= 0 && (len(sides) != 2 || sides[SideCore] != 1 || sides[SideAccess] != 1) {
+		v.add(index("spec.uplinks", bridge)+".attach", "write two uplinks with attach: bridge, one with side: core and one with side: access",
+			"a bridge has two devices, one on each side")
+	}
+}
+
+// device checks the name of a network device as the kernel does.
+func (v *validation) device(field, s string) {
+	if s == "" {
+		v.add(field, "write the name of a network device, such as eth1", "is missing")
+		return
+	}
+	if len(s) > 15 || s == "." || s == ".." || strings.ContainsAny(s, "/: \t\n\r\v\f\x00") {
+		v.add(field, "", "%s is not the name of a network device: at most 15 characters, no slash, colon or space", quote(s))
+	}
+}
+
+// Bounds of resources: of one machine, for years to come.
+const (
+	maxCPU     CPU  = 4096 * 1000
+	minMemory  Size = 4 << 20
+	maxMemory  Size = 64 << 40
+	maxDisk    Size = 1024 << 40
+	maxNetwork Rate = 100e12
+)
+
+// resources checks amounts, of which zero means not said.
+func (v *validation) resources(field string, r Resources) {
+	if r.CPU != 0 {
+		quantity(v, field+".cpu", r.CPU, 1, maxCPU)
+	}
+	if r.Memory != 0 {
+		quantity(v, field+".memory", r.Memory, minMemory, maxMemory)
+	}
+	if r.Disk != 0 {
+		quantity(v, field+".disk", r.Disk, 1, maxDisk)
+	}
+	if r.Network != 0 {
+		quantity(v, field+".network", r.Network, 1, maxNetwork)
+	}
+}
+
+// Validate implements Object.
+func (i *Instance) Validate() error {
+	v := begin(i, &i.TypeMeta)
+	v.name("spec.deployment", i.Spec.Deployment)
+	v.name("spec.node", i.Spec.Node)
+	if i.Spec.Vport == 0 || i.Spec.Vport > MaxID24 {
+		v.add("spec.vport", "", "%d is not a vport", i.Spec.Vport)
+	}
+	if i.Spec.Back > MaxID24 {
+		v.add("spec.back", "", "%d is not a vport", i.Spec.Back)
+	}
+	return v.err()
+}
+
+// Validate implements Object.
+func (e *Event) Validate() error {
+	v := begin(e, &e.TypeMeta)
+	if e.Spec.Reason == "" {
+		v.add("spec.reason", "", "is missing")
+	}
+	byDefault(&e.Spec.Count, 1)
+	return v.err()
+}
