@@ -1,0 +1,132 @@
+// Package netnsrun creates network namespaces that outlive their creator and
+// runs code inside them. A namespace is named by the path of a file on which it
+// is bind-mounted, as ip-netns(8) does it, but in any folder.
+package netnsrun
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// self is the calling thread's namespace; /proc/self would be the main thread's.
+const self = "/proc/thread-self/ns/net"
+
+// Do runs fn in the namespace at path, on a thread of its own; sockets that fn
+// opens stay in that namespace. An empty path is the process's own namespace.
+// fn must not start goroutines that need the namespace.
+func Do(path string, fn func() error) error {
+	if path == "" {
+		return fn()
+	}
+	target, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("open network namespace: %w", err)
+	}
+	defer target.Close()
+	return onThread(func() error {
+		if err := unix.Setns(int(target.Fd()), unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("enter network namespace %s: %w", path, err)
+		}
+		return fn()
+	})
+}
+
+// onThread runs fn on a locked thread that returns to its first namespace
+// afterwards; a thread that cannot return is ended instead of reused.
+func onThread(fn func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		home, err := os.Open(self)
+		if err != nil {
+			runtime.UnlockOSThread()
+			done <- fmt.Errorf("open own network namespace: %w", err)
+			return
+		}
+		defer home.Close()
+		err = fn()
+		if unix.Setns(int(home.Fd()), unix.CLONE_NEWNET) == nil {
+			runtime.UnlockOSThread()
+		}
+		done <- err
+	}()
+	return <-done
+}
+
+// Create makes a new namespace and mounts it at path, whose folder is made if
+// need be. A file left there by a crash or a reboot is used again; a namespace
+// there already is an error.
+func Create(path string) error {
+	if Is(path) {
+		return fmt.Errorf("create network namespace %s: %w", path, fs.ErrExist)
+	}
+	if err := mountPoint(path); err != nil {
+		return err
+	}
+	err := onThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("create network namespace: %w", err)
+		}
+		return bind(self, path)
+	})
+	if err != nil {
+		os.Remove(path)
+	}
+	return err
+}
+
+// Bind mounts the namespace at source (such as /proc/PID/ns/net) at path.
+func Bind(source, path string) error {
+	if err := mountPoint(path); err != nil {
+		return err
+	}
+	if err := bind(source, path); err != nil {
+		os.Remove(path)
+		return err
+	}
+	return nil
+}
+
+func mountPoint(path string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("create network namespace: %w", err)
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDONLY, 0o444)
+	if err != nil {
+		return fmt.Errorf("create network namespace: %w", err)
+	}
+	return f.Close()
+}
+
+func bind(source, path string) error {
+	if err := unix.Mount(source, path, "none", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("mount network namespace %s at %s: %w", source, path, err)
+	}
+	return nil
+}
+
+// Is reports whether a namespace is mounted at path.
+func Is(path string) bool {
+	var st unix.Statfs_t
+	return unix.Statfs(path, &st) == nil && st.Type == unix.NSFS_MAGIC
+}
+
+// Remove takes the name away; the namespace ends with its last process. A path
+// that is not there is no error.
+func Remove(path string) error {
+	for Is(path) { // a crash between two mounts leaves one above the other
+		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
+			return fmt.Errorf("unmount network namespace %s: %w", path, err)
+		}
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove network namespace: %w", err)
+	}
+	return nil
+}
