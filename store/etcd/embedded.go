@@ -1,0 +1,198 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"golang.org/x/sys/unix"
+
+	"github.com/onpath/onpath"
+)
+
+// The limits of an embedded etcd.
+const (
+	quota = 4 << 30 // bytes of database, after which writes are refused
+	// maxRequest is the largest transaction in bytes; onpath.MaxWrite objects
+	// of ordinary size, or a few with large files.
+	maxRequest = 16 << 20
+	// history is how many revisions stay for watchers to resume from; older
+	// ones are compacted every five minutes, and the space is used again.
+	history = "10000"
+	// readyTimeout is for replaying the log of a large store on a slow disk.
+	readyTimeout = 60 * time.Second
+)
+
+// embedded is an etcd server in this process, of one member, without listeners.
+type embedded struct {
+	dir     string
+	reserve int64
+	lock    *os.File
+	etcd    *embed.Etcd
+	client  *clientv3.Client
+
+	mu  sync.Mutex
+	err *onpath.Error // why it stopped by itself
+}
+
+func startEmbedded(ctx context.Context, o Options) (*embedded, error) {
+	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+		return nil, onpath.Errorf(onpath.CodeUnavailable, "data directory %s cannot be made: %w", o.Dir, err)
+	}
+	lock, err := lockDir(o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	e := &embedded{dir: o.Dir, reserve: o.Reserve, lock: lock}
+	if err := e.start(ctx, o.Logger); err != nil {
+		_ = lock.Close()
+		return nil, err
+	}
+	return e, nil
+}
+
+// lockDir keeps a second server out of the directory. The kernel releases the
+// lock with the process, whatever its end.
+func lockDir(dir string) (*os.File, error) {
+	path := filepath.Join(dir, "lock")
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, onpath.Errorf(onpath.CodeUnavailable, "data directory %s: %w", dir, err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		pid := make([]byte, 20)
+		n, _ := f.ReadAt(pid, 0)
+		_ = f.Close()
+		e := onpath.Errorf(onpath.CodeExists, "another onpath server (process %s) uses the data directory %s", strings.TrimSpace(string(pid[:n])), dir)
+		e.Remedy = "stop it first, or give this one another directory"
+		return nil, e
+	}
+	_ = f.Truncate(0)
+	_, _ = f.WriteAt([]byte(fmt.Sprintf("%d\n", os.Getpid())), 0)
+	return f, nil
+}
+
+func (e *embedded) config(log *slog.Logger) *embed.Config {
+	c := embed.NewConfig()
+	c.Name = "onpath"
+	c.Dir = filepath.Join(e.dir, "etcd")
+	// No listener of any kind; the member's peer URL is a name only.
+	self := url.URL{Scheme: "http", Host: "127.0.0.1:0"}
+	c.ListenPeerUrls, c.ListenClientUrls = nil, nil
+	c.AdvertisePeerUrls, c.AdvertiseClientUrls = []url.URL{self}, []url.URL{self}
+	c.InitialCluster = c.Name + "=" + self.String()
+	c.InitialClusterToken = "onpath"
+	// A single member elects itself: short ticks only shorten the start.
+	c.TickMs, c.ElectionMs = 10, 100
+	c.QuotaBackendBytes, c.MaxRequestBytes = quota, maxRequest
+	c.AutoCompactionMode, c.AutoCompactionRetention = embed.CompactorModeRevision, history
+	c.SnapshotCount, c.SnapshotCatchUpEntries = 10000, 1000
+	c.MaxWalFiles, c.MaxSnapFiles = 2, 2
+	c.BackendBatchInterval = 100 * time.Millisecond
+	c.WarningApplyDuration, c.WarningUnaryRequestDuration = time.Second, 2*time.Second
+	c.EnableGRPCGateway = false
+	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zapTo(log, e.fatal))
+	return c
+}
+
+func (e *embedded) start(ctx context.Context, log *slog.Logger) error {
+	if err := e.room(); err != nil {
+		return err
+	}
+	began := time.Now()
+	var err error
+	if e.etcd, err = embed.StartEtcd(e.config(log)); err != nil {
+		return e.startFailed(err)
+	}
+	wait := time.NewTimer(readyTimeout)
+	defer wait.Stop()
+	select {
+	case <-e.etcd.Server.ReadyNotify():
+	case err = <-e.etcd.Err():
+	case <-e.etcd.Server.StopNotify():
+		err = errors.New("etcd stopped")
+	case <-wait.C:
+		err = fmt.Errorf("not ready after %s", readyTimeout)
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if err != nil {
+		e.etcd.Close()
+		return e.startFailed(err)
+	}
+	e.client = v3client.New(e.etcd.Server)
+	log.Info("store ready", "dir", e.dir, "took", time.Since(began).Round(time.Millisecond))
+	return nil
+}
+
+func (e *embedded) startFailed(err error) error {
+	if b := e.broken(); b != nil {
+		return b
+	}
+	f := onpath.Errorf(onpath.CodeUnavailable, "the store in %s cannot be opened: %w", e.dir, err)
+	f.Remedy = "if a disk fault damaged it, restore the directory from a backup"
+	return f
+}
+
+// fatal is called where etcd would end the process: a write to its disk
+// failed. The store stays closed from then on, so that nothing is acknowledged
+// that is not on disk.
+func (e *embedded) fatal(message string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.err == nil {
+		e.err = onpath.Errorf(onpath.CodeUnavailable, "the store in %s stopped: %s", e.dir, message)
+		e.err.Remedy = "make sure the disk is healthy and has room, then restart the server"
+	}
+}
+
+// broken says why the store stopped by itself; nil while it works.
+func (e *embedded) broken() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.err == nil {
+		return nil
+	}
+	return e.err
+}
+
+// room refuses writes before the disk is full: etcd does not survive a write
+// to its log that fails.
+func (e *embedded) room() error {
+	if err := e.broken(); err != nil {
+		return err
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(e.dir, &st); err != nil {
+		return nil // it says so itself when it writes
+	}
+	if free := int64(st.Bavail) * st.Bsize; free < e.reserve {
+		f := onpath.Errorf(onpath.CodeUnavailable, "the disk of %s is full: %d MiB are free, changes need %d MiB", e.dir, free>>20, e.reserve>>20)
+		f.Remedy = "free space there; running nodes and traffic go on meanwhile"
+		return f
+	}
+	return nil
+}
+
+func (s *Store) room() error {
+	if s.embedded == nil {
+		return nil
+	}
+	return s.embedded.room()
+}
+
+func (e *embedded) stop() {
+	e.etcd.Close()
+	_ = e.lock.Close()
+}

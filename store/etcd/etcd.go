@@ -1,0 +1,342 @@
+// Package etcd keeps resources in etcd: one embedded in this process, which
+// listens on nothing and whose data lie in one directory, or an external
+// cluster. Behind Open both are the same code.
+package etcd
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/store"
+)
+
+// Options say where the data are. Exactly one of Dir and Endpoints is set.
+type Options struct {
+	// Dir is the data directory of an embedded etcd.
+	Dir string
+	// Endpoints of an external cluster ("https://10.0.0.1:2379"), with TLS.
+	Endpoints []string
+	TLS       *tls.Config
+
+	Logger *slog.Logger // default: none
+	Clock  onpath.Clock // default time.Now; stamps Created
+
+	// Buffer is how many events may wait for a watcher (default 1024), Patience
+	// how long a full buffer may stay full before the watcher is closed
+	// (default 5 s).
+	Buffer   int
+	Patience time.Duration
+
+	// Reserve is how much must be free on the disk of Dir for a write to be
+	// accepted, in bytes; default 160 MiB: the next log segment of 64 MiB and
+	// the growth of the database.
+	Reserve int64
+}
+
+// requestTimeout ends a request to a cluster that has no quorum.
+const requestTimeout = 5 * time.Second
+
+// page is how many objects one range request reads.
+const page = 5000
+
+// attempts is how often a write with AnyVersion is tried against concurrent ones.
+const attempts = 16
+
+// Store is an onpath.Store in etcd. It is safe for concurrent use.
+type Store struct {
+	o        Options
+	client   *clientv3.Client
+	embedded *embedded // nil with an external cluster
+	ctx      context.Context
+	cancel   context.CancelFunc
+	closing  sync.Once
+}
+
+// Open opens the store; with an embedded etcd it returns when that is ready.
+func Open(ctx context.Context, o Options) (*Store, error) {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Clock == nil {
+		o.Clock = time.Now
+	}
+	if o.Buffer == 0 {
+		o.Buffer = 1024
+	}
+	if o.Patience == 0 {
+		o.Patience = 5 * time.Second
+	}
+	if o.Reserve == 0 {
+		o.Reserve = 160 << 20
+	}
+	s := &Store{o: o}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	var err error
+	switch {
+	case (o.Dir == "") == (len(o.Endpoints) == 0):
+		err = onpath.Errorf(onpath.CodeInvalid, "the store needs either a data directory or the endpoints of an etcd cluster")
+	case o.Dir != "":
+		if s.embedded, err = startEmbedded(ctx, o); err == nil {
+			s.client = s.embedded.client
+		}
+	default:
+		s.client, err = connect(ctx, o)
+	}
+	if err != nil {
+		s.cancel()
+		return nil, err
+	}
+	return s, nil
+}
+
+func connect(ctx context.Context, o Options) (*clientv3.Client, error) {
+	c, err := clientv3.New(clientv3.Config{
+		Endpoints: o.Endpoints, TLS: o.TLS, Logger: zapTo(o.Logger, nil),
+		DialTimeout: requestTimeout, DialKeepAliveTime: 5 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
+	})
+	if err != nil {
+		return nil, onpath.Errorf(onpath.CodeInvalid, "etcd cluster %v: %w", o.Endpoints, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	if _, err := c.Get(ctx, store.Root, clientv3.WithCountOnly()); err != nil {
+		_ = c.Close()
+		e := onpath.Errorf(onpath.CodeUnavailable, "the etcd cluster at %v does not answer: %w", o.Endpoints, err)
+		e.Remedy = "check its addresses, its TLS certificates and that a majority of it is up"
+		return nil, e
+	}
+	return c, nil
+}
+
+// Get implements onpath.Store.
+func (s *Store) Get(ctx context.Context, k onpath.Key) (onpath.Object, error) {
+	ctx, cancel := s.limit(ctx)
+	defer cancel()
+	r, err := s.client.Get(ctx, store.Path(k))
+	if err != nil {
+		return nil, s.failed(ctx, "read "+k.String(), err)
+	}
+	if len(r.Kvs) == 0 {
+		return nil, store.NotFound(k)
+	}
+	return store.Decode(r.Kvs[0].Value, r.Kvs[0].ModRevision)
+}
+
+// List implements onpath.Store.
+func (s *Store) List(ctx context.Context, kind onpath.Kind, tenant string) ([]onpath.Object, int64, error) {
+	prefix := store.KindPath(kind, tenant)
+	end := clientv3.GetPrefixRangeEnd(prefix)
+	list, revision, next := []onpath.Object{}, int64(0), prefix
+	for {
+		r, err := s.rangePage(ctx, next, end, revision)
+		if err != nil {
+			return nil, 0, s.failed(ctx, "list "+kind.Plural(), err)
+		}
+		if revision == 0 {
+			revision = r.Header.Revision
+		}
+		for _, kv := range r.Kvs {
+			o, err := store.Decode(kv.Value, kv.ModRevision)
+			if err != nil {
+				return nil, 0, fmt.Errorf("stored under %s: %w", kv.Key, err)
+			}
+			list = append(list, o)
+		}
+		if !r.More {
+			store.Sort(list)
+			return list, revision, nil
+		}
+		next = string(r.Kvs[len(r.Kvs)-1].Key) + "\x00"
+	}
+}
+
+func (s *Store) rangePage(ctx context.Context, from, end string, revision int64) (*clientv3.GetResponse, error) {
+	ctx, cancel := s.limit(ctx)
+	defer cancel()
+	return s.client.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(page), clientv3.WithRev(revision))
+}
+
+// Write implements onpath.Store.
+func (s *Store) Write(ctx context.Context, changes []onpath.Change) error {
+	if err := store.Check(changes); err != nil || len(changes) == 0 {
+		return err
+	}
+	if err := s.room(); err != nil {
+		return err
+	}
+	ctx, cancel := s.limit(ctx)
+	defer cancel()
+	for range attempts {
+		done, err := s.tryWrite(ctx, changes)
+		if done || err != nil {
+			return err
+		}
+	}
+	return store.Conflict(changes[0].Key, changes[0].Version, onpath.AnyVersion)
+}
+
+// tryWrite reads what is stored under the keys of changes, and writes if it is
+// still that. done is false when another writer came between.
+func (s *Store) tryWrite(ctx context.Context, changes []onpath.Change) (done bool, err error) {
+	reads := make([]clientv3.Op, len(changes))
+	for i, c := range changes {
+		reads[i] = clientv3.OpGet(store.Path(c.Key))
+	}
+	r, err := s.client.Txn(ctx).Then(reads...).Commit()
+	if err != nil {
+		return false, s.failed(ctx, "write", err)
+	}
+	compares := make([]clientv3.Cmp, len(changes))
+	writes := make([]clientv3.Op, len(changes))
+	for i, c := range changes {
+		var have int64
+		var prev onpath.Object
+		if kvs := r.Responses[i].GetResponseRange().Kvs; len(kvs) > 0 {
+			have = kvs[0].ModRevision
+			if prev, err = store.Decode(kvs[0].Value, have); err != nil {
+				return false, fmt.Errorf("stored under %s: %w", kvs[0].Key, err)
+			}
+		}
+		if c.Version != onpath.AnyVersion && c.Version != have {
+			return false, store.Conflict(c.Key, c.Version, have)
+		}
+		compares[i] = clientv3.Compare(clientv3.ModRevision(store.Path(c.Key)), "=", have)
+		if writes[i], err = s.op(c, prev); err != nil {
+			return false, err
+		}
+	}
+	w, err := s.client.Txn(ctx).If(compares...).Then(writes...).Commit()
+	if err != nil {
+		return false, s.failed(ctx, "write", err)
+	}
+	if !w.Succeeded {
+		return false, nil
+	}
+	for _, c := range changes {
+		if c.Object != nil {
+			c.Object.Meta().Version = w.Header.Revision
+		}
+	}
+	return true, nil
+}
+
+func (s *Store) op(c onpath.Change, prev onpath.Object) (clientv3.Op, error) {
+	if c.Object == nil {
+		return clientv3.OpDelete(store.Path(c.Key)), nil
+	}
+	store.Stamp(prev, c.Object, s.o.Clock())
+	data, err := store.Encode(c.Object)
+	if err != nil {
+		return clientv3.Op{}, err
+	}
+	return clientv3.OpPut(store.Path(c.Key), string(data)), nil
+}
+
+// NextIDs implements onpath.Store.
+func (s *Store) NextIDs(ctx context.Context, sequence string, n int) (uint64, error) {
+	if n < 1 {
+		return 0, onpath.Errorf(onpath.CodeInvalid, "sequence %s: %d numbers asked for", sequence, n)
+	}
+	if err := s.room(); err != nil {
+		return 0, err
+	}
+	ctx, cancel := s.limit(ctx)
+	defer cancel()
+	key := store.Sequences + sequence
+	for {
+		r, err := s.client.Get(ctx, key)
+		if err != nil {
+			return 0, s.failed(ctx, "sequence "+sequence, err)
+		}
+		var last uint64
+		var have int64
+		if len(r.Kvs) > 0 {
+			have = r.Kvs[0].ModRevision
+			if _, err := fmt.Sscanf(string(r.Kvs[0].Value), "%d", &last); err != nil {
+				return 0, fmt.Errorf("stored under %s: %q is no number", key, r.Kvs[0].Value)
+			}
+		}
+		w, err := s.client.Txn(ctx).
+			If(clientv3.Compare(clientv3.ModRevision(key), "=", have)).
+			Then(clientv3.OpPut(key, fmt.Sprint(last+uint64(n)))).Commit()
+		if err != nil {
+			return 0, s.failed(ctx, "sequence "+sequence, err)
+		}
+		if w.Succeeded {
+			return last + 1, nil
+		}
+	}
+}
+
+// Compact forgets the changes up to revision; an embedded etcd does so by
+// itself, an external one as its operator configured it.
+func (s *Store) Compact(ctx context.Context, revision int64) error {
+	ctx, cancel := s.limit(ctx)
+	defer cancel()
+	_, err := s.client.Compact(ctx, revision)
+	return s.failed(ctx, "compact", err)
+}
+
+// Close ends watchers and, with an embedded etcd, shuts it down.
+func (s *Store) Close() (err error) {
+	s.closing.Do(func() {
+		s.cancel()
+		if err = s.client.Close(); errors.Is(err, context.Canceled) {
+			err = nil
+		}
+		if s.embedded != nil {
+			s.embedded.stop()
+		}
+	})
+	return err
+}
+
+// limit gives a request an end, also when the store is closed meanwhile.
+func (s *Store) limit(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	stop := context.AfterFunc(s.ctx, cancel)
+	return ctx, func() { stop(); cancel() }
+}
+
+// failed turns an etcd error into one with words; nil stays nil.
+func (s *Store) failed(ctx context.Context, doing string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if s.embedded != nil {
+		if e := s.embedded.broken(); e != nil {
+			return e
+		}
+	}
+	switch {
+	case s.ctx.Err() != nil:
+		return onpath.Errorf(onpath.CodeUnavailable, "%s: the store is closed", doing)
+	case errors.Is(err, context.Canceled):
+		return err
+	case errors.Is(err, rpctypes.ErrNoSpace) || rpctypes.ErrorDesc(err) == rpctypes.ErrorDesc(rpctypes.ErrGRPCNoSpace):
+		e := onpath.Errorf(onpath.CodeUnavailable, "%s: the store has reached its quota: %w", doing, err)
+		e.Remedy = "delete objects that are not needed; with an external etcd raise its --quota-backend-bytes and disarm the alarm"
+		return e
+	case rpctypes.ErrorDesc(err) == rpctypes.ErrorDesc(rpctypes.ErrGRPCRequestTooLarge):
+		e := onpath.Errorf(onpath.CodeInvalid, "%s: the objects are too large to be written at once: %w", doing, err)
+		e.Remedy = "apply them in smaller parts, and put large files into the image"
+		return e
+	case errors.Is(err, rpctypes.ErrCompacted) || rpctypes.ErrorDesc(err) == rpctypes.ErrorDesc(rpctypes.ErrGRPCCompacted):
+		return onpath.Errorf(onpath.CodeConflict, "%s: the revision is no longer kept: %w", doing, err)
+	}
+	e := onpath.Errorf(onpath.CodeUnavailable, "%s: the store does not answer: %w", doing, err)
+	e.Remedy = "check that a majority of the etcd cluster is up, then try again"
+	if s.embedded != nil {
+		e.Remedy = "try again; see the server's log if it stays so"
+	}
+	return e
+}

@@ -1,0 +1,153 @@
+package etcd_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/store/etcd"
+	"github.com/onpath/onpath/store/storetest"
+)
+
+func open(t *testing.T, o etcd.Options) *etcd.Store {
+	t.Helper()
+	s, err := etcd.Open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+func chain(name string, priority int) *onpath.Chain {
+	o, _ := onpath.New(onpath.KindChain)
+	c := o.(*onpath.Chain)
+	c.Metadata.Tenant, c.Metadata.Name, c.Spec.Priority = "a", name, priority
+	return c
+}
+
+func put(o onpath.Object, version int64) []onpath.Change {
+	return []onpath.Change{{Key: onpath.KeyOf(o), Object: o, Version: version}}
+}
+
+func TestEmbedded(t *testing.T) {
+	storetest.Run(t, func(t *testing.T) storetest.Harness {
+		s := open(t, etcd.Options{Dir: t.TempDir(), Buffer: 16, Patience: 200 * time.Millisecond})
+		return storetest.Harness{Store: s, Compact: s.Compact, Slow: 50}
+	})
+}
+
+func TestSecondServerIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, etcd.Options{Dir: dir})
+	_, err := etcd.Open(t.Context(), etcd.Options{Dir: dir})
+	if onpath.CodeOf(err) != onpath.CodeExists || !strings.Contains(err.Error(), dir) {
+		t.Fatalf("got %v", err)
+	}
+	if err := s.Write(t.Context(), put(chain("x", 1), 0)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	again := open(t, etcd.Options{Dir: dir})
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("opening took %s", took)
+	}
+	if o, err := again.Get(t.Context(), onpath.KeyOf(chain("x", 0))); err != nil || o.Meta().Generation != 1 {
+		t.Errorf("after reopening: %+v, %v", o, err)
+	}
+}
+
+func TestNothingListens(t *testing.T) {
+	before := listeners(t)
+	open(t, etcd.Options{Dir: t.TempDir()})
+	if after := listeners(t); after != before {
+		t.Errorf("%d sockets listen, %d before", after, before)
+	}
+}
+
+// listeners counts this process's listening sockets.
+func listeners(t *testing.T) int {
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, fd := range fds {
+		target, _ := os.Readlink(filepath.Join("/proc/self/fd", fd.Name()))
+		if !strings.HasPrefix(target, "socket:") {
+			continue
+		}
+		var number int
+		for _, c := range fd.Name() {
+			number = number*10 + int(c-'0')
+		}
+		if on, err := unix.GetsockoptInt(number, unix.SOL_SOCKET, unix.SO_ACCEPTCONN); err == nil && on == 1 {
+			n++
+		}
+	}
+	return n
+}
+
+func TestFullDisk(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=400m"); err != nil {
+		if errors.Is(err, unix.EPERM) {
+			t.Skip("mounting a small file system needs root")
+		}
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	s := open(t, etcd.Options{Dir: filepath.Join(dir, "data")})
+	if err := s.Write(t.Context(), put(chain("x", 1), 0)); err != nil {
+		t.Fatal(err)
+	}
+	ballast := filepath.Join(dir, "ballast")
+	f, err := os.Create(ballast)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Fallocate(int(f.Fd()), 0, 0, int64(st.Bavail)*st.Bsize-(10<<20)); err != nil {
+		t.Fatal(err)
+	}
+	err = s.Write(t.Context(), put(chain("y", 1), 0))
+	if onpath.CodeOf(err) != onpath.CodeUnavailable || !strings.Contains(err.Error(), "free space") {
+		t.Fatalf("a full disk gives %v", err)
+	}
+	if _, err := s.Get(t.Context(), onpath.KeyOf(chain("x", 0))); err != nil {
+		t.Errorf("reading with a full disk: %v", err)
+	}
+	if err := os.Remove(ballast); err != nil {
+		t.Fatal(err)
+	}
+	_ = f.Close()
+	if err := s.Write(t.Context(), put(chain("y", 1), 0)); err != nil {
+		t.Errorf("with room again: %v", err)
+	}
+}
+
+func TestNoCluster(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for a time-out of 5 s")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	_, err := etcd.Open(ctx, etcd.Options{Endpoints: []string{"http://127.0.0.1:1"}})
+	if onpath.CodeOf(err) != onpath.CodeUnavailable || !strings.Contains(err.Error(), "127.0.0.1:1") {
+		t.Errorf("got %v", err)
+	}
+}

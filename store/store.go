@@ -1,0 +1,170 @@
+// Package store holds what every implementation of onpath.Store shares: how
+// keys are written, which metadata the store sets by itself, and the errors it
+// gives. The implementations are store/mem and store/etcd; store/storetest is
+// their exam.
+//
+// The store, and nobody else, sets Metadata.UID and Created (when an object
+// comes into being), Generation (when its spec differs from what is stored) and
+// Version (the revision of the write). So all writers, users' requests and
+// onpath's own alike, get them right by construction.
+package store
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"sort"
+	"strings"
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+// MaxObject is the largest object that is stored, in bytes of JSON. It leaves
+// room below etcd's default limit of 1.5 MiB for a request.
+const MaxObject = 1 << 20
+
+// Stamp sets the metadata of next that belongs to the store, given what is
+// stored under its key now (nil: nothing).
+func Stamp(prev, next onpath.Object, now time.Time) {
+	m := next.Meta()
+	if prev == nil {
+		m.UID, m.Created, m.Generation = newUID(), now.UTC().Truncate(time.Millisecond), 1
+		return
+	}
+	p := prev.Meta()
+	m.UID, m.Created, m.Generation = p.UID, p.Created, p.Generation
+	if !SameSpec(prev, next) {
+		m.Generation++
+	}
+}
+
+// SameSpec reports whether the specs of two objects of one kind say the same.
+func SameSpec(a, b onpath.Object) bool {
+	x, err1 := json.Marshal(field(a, "Spec"))
+	y, err2 := json.Marshal(field(b, "Spec"))
+	return err1 == nil && err2 == nil && bytes.Equal(x, y)
+}
+
+func field(o onpath.Object, name string) any {
+	v := reflect.ValueOf(o)
+	if v.Kind() != reflect.Pointer || v.IsNil() {
+		return nil
+	}
+	if f := v.Elem().FieldByName(name); f.IsValid() {
+		return f.Interface()
+	}
+	return nil
+}
+
+func newUID() string {
+	var b [12]byte
+	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
+	return hex.EncodeToString(b[:])
+}
+
+// Check refuses changes that no store can take: too many, an object under
+// another's key, the same key twice, names that would break out of their key.
+func Check(changes []onpath.Change) error {
+	if len(changes) > onpath.MaxWrite {
+		return onpath.Errorf(onpath.CodeInvalid, "%d changes in one write; at most %d are possible", len(changes), onpath.MaxWrite)
+	}
+	seen := make(map[onpath.Key]bool, len(changes))
+	for _, c := range changes {
+		if err := CheckKey(c.Key); err != nil {
+			return err
+		}
+		if seen[c.Key] {
+			return fail(onpath.CodeInvalid, c.Key, "it is changed twice in one write")
+		}
+		seen[c.Key] = true
+		if c.Object != nil && onpath.KeyOf(c.Object) != c.Key {
+			return fail(onpath.CodeInvalid, c.Key, "the object to be written is "+onpath.KeyOf(c.Object).String())
+		}
+	}
+	return nil
+}
+
+// CheckKey refuses keys that are not complete or contain a slash.
+func CheckKey(k onpath.Key) error {
+	if _, ok := onpath.ParseKind(string(k.Kind)); !ok {
+		return fail(onpath.CodeInvalid, k, fmt.Sprintf("there is no kind %q", k.Kind))
+	}
+	if k.Name == "" || strings.ContainsAny(k.Name+k.Tenant, "/\x00") || k.Kind.Tenanted() != (k.Tenant != "") {
+		return fail(onpath.CodeInvalid, k, "the key is not well formed")
+	}
+	return nil
+}
+
+// Encode is the stored form of o: JSON without the version, which is the
+// revision of the write itself.
+func Encode(o onpath.Object) ([]byte, error) {
+	m := o.Meta()
+	version := m.Version
+	m.Version = 0
+	data, err := json.Marshal(o)
+	m.Version = version
+	if err != nil {
+		return nil, fmt.Errorf("encode %s: %w", onpath.KeyOf(o), err)
+	}
+	if len(data) > MaxObject {
+		e := fail(onpath.CodeInvalid, onpath.KeyOf(o), fmt.Sprintf("it is %d bytes long; an object may have %d", len(data), MaxObject))
+		e.Remedy = "put large files into the image"
+		return nil, e
+	}
+	return data, nil
+}
+
+// Decode reads the stored form, written at revision version.
+func Decode(data []byte, version int64) (onpath.Object, error) {
+	o, err := onpath.Decode(data)
+	if err != nil {
+		return nil, err
+	}
+	o.Meta().Version = version
+	return o, nil
+}
+
+// Sort orders objects by tenant and name.
+func Sort(list []onpath.Object) {
+	sort.Slice(list, func(i, j int) bool {
+		a, b := list[i].Meta(), list[j].Meta()
+		if a.Tenant != b.Tenant {
+			return a.Tenant < b.Tenant
+		}
+		return a.Name < b.Name
+	})
+}
+
+// NotFound is the error for a key under which nothing is stored.
+func NotFound(k onpath.Key) error { return fail(onpath.CodeNotFound, k, "it does not exist") }
+
+// Conflict is the error for a write that named version want where have (0: no
+// object) is stored.
+func Conflict(k onpath.Key, want, have int64) error {
+	var e *onpath.Error
+	switch {
+	case want == 0:
+		e = fail(onpath.CodeConflict, k, "it exists already")
+	case have == 0:
+		e = fail(onpath.CodeConflict, k, "it was deleted since it was read")
+	default:
+		e = fail(onpath.CodeConflict, k, fmt.Sprintf("it changed since it was read (version %d is now %d)", want, have))
+	}
+	e.Remedy = "read it again and repeat the change"
+	return e
+}
+
+// Compacted is the error for a watch from a revision that is no longer kept.
+func Compacted(from int64) error {
+	e := onpath.Errorf(onpath.CodeConflict, "changes after revision %d are no longer kept", from)
+	e.Remedy = "list again and watch from the revision of the list"
+	return e
+}
+
+func fail(code onpath.Code, k onpath.Key, message string) *onpath.Error {
+	return &onpath.Error{Code: code, Object: k.String(), Message: message}
+}
