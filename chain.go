@@ -209,7 +209,10 @@ type ChainStatus struct {
 	// of Through gets a new one.
 	Path PathID `json:"path,omitempty"`
 	// Shape is a hash of what Path stands for.
-	Shape      string      `json:"shape,omitempty"`
+	Shape string `json:"shape,omitempty"`
+	// Cloudlets are those in which Path steers traffic. After a change of
+	// Through the old path does so until the new one is ready.
+	Cloudlets  []string    `json:"cloudlets,omitempty"`
 	Conditions []Condition `json:"conditions,omitempty"`
 }
 

@@ -294,6 +294,12 @@ type Path struct {
 	Strict bool `json:"strict,omitempty"`
 	// Forward: only the forward direction is steered.
 	Forward bool `json:"forward,omitempty"`
+	// Elements are the deployments passed, tenant/name, for display and for a
+	// planner that finds the path on a node and nowhere else.
+	Elements []string `json:"elements,omitempty"`
+	// Ended is set once no rule starts the path any more: it serves the flows
+	// that it has, which nodes count in NodeReport.Paths, and goes after them.
+	Ended time.Time `json:"ended,omitzero"`
 }
 
 // Datapath is a driver of the packet path. datapathtest is its exam.

@@ -30,6 +30,8 @@ type InstanceSpec struct {
 	Shape string `json:"shape"`
 	// Draining is set when the instance is to go: it gets no new flows.
 	Draining time.Time `json:"draining,omitzero"`
+	// Until is when a draining instance goes even if flows remain.
+	Until time.Time `json:"until,omitzero"`
 }
 
 // InstanceStatus is what the node says.

@@ -52,6 +52,9 @@ type NodeReport struct {
 	UnderlayMTU int              `json:"underlayMTU"`
 	Instances   []InstanceReport `json:"instances,omitempty"`
 	Conditions  []Condition      `json:"conditions,omitempty"` // of the node: uplinks, firewall, runtime
+	// Paths counts the live flow entries of each path of the plan in force
+	// that has Ended set, those without any included.
+	Paths map[PathID]uint64 `json:"paths,omitempty"`
 	// Counters since the last report are not here; see the session's operations.
 }
 
