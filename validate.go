@@ -56,7 +56,9 @@ func begin(o Object, t *TypeMeta) *validation {
 	if kind.Tenanted() && m.Tenant == "" {
 		m.Tenant = DefaultTenant
 	}
-	v.object = KeyOf(o).String()
+	if v.object = KeyOf(o).String(); len(v.object) > 200 {
+		v.object = strings.ToLower(string(kind)) // the name is no name
+	}
 	if t.APIVersion != APIVersion {
 		v.add("apiVersion", "write "+APIVersion, "%q is not a version that this onpath knows", t.APIVersion)
 	}

@@ -1,0 +1,113 @@
+package manifest
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/onpath/onpath"
+)
+
+// forgetServerFields empties what only the server sets, so that the output of
+// `onpath get -o yaml` can be applied again.
+func forgetServerFields(o onpath.Object) {
+	m := o.Meta()
+	m.UID, m.Version, m.Generation, m.Created = "", 0, 0, time.Time{}
+	switch o := o.(type) {
+	case *onpath.Cloudlet:
+		o.Status = onpath.CloudletStatus{}
+	case *onpath.Node:
+		o.Status = onpath.NodeStatus{}
+	case *onpath.Deployment:
+		o.Status = onpath.DeploymentStatus{}
+	case *onpath.Chain:
+		o.Status = onpath.ChainStatus{}
+	}
+}
+
+// readFiles replaces every fromFile of the object by the file's content.
+func readFiles(d *Document, dir string) []located {
+	switch o := d.Object.(type) {
+	case *onpath.Function:
+		if o.Spec.Container != nil {
+			return d.readFiles("spec.container.files", o.Spec.Container.Files, dir)
+		}
+	case *onpath.Deployment:
+		return d.readFiles("spec.files", o.Spec.Files, dir)
+	case *onpath.Chain:
+		var errs []located
+		for i, e := range o.Spec.Through {
+			errs = append(errs, d.readFiles(fmt.Sprintf("spec.through[%d].files", i), e.Files, dir)...)
+		}
+		return errs
+	}
+	return nil
+}
+
+func (d *Document) readFiles(at string, files map[string]onpath.File, dir string) (errs []located) {
+	paths := make([]string, 0, len(files))
+	for p := range files {
+		paths = append(paths, p)
+	}
+	slices.Sort(paths)
+	for _, p := range paths {
+		f := files[p]
+		if f.FromFile == "" || f.Content != "" { // both: Validate refuses it
+			continue
+		}
+		content, err := readContent(resolve(f.FromFile, dir))
+		if err != nil {
+			err.Object = onpath.KeyOf(d.Object).String()
+			err.Field = at + "[" + p + "].fromFile"
+			err.Place = d.PlaceOf(err.Field)
+			errs = append(errs, located{err: err, position: d.position(err.Field)})
+			continue
+		}
+		f.Content, f.FromFile = content, ""
+		files[p] = f
+	}
+	return errs
+}
+
+func readContent(path string) (string, *onpath.Error) {
+	f, err := os.Open(path)
+	if err != nil {
+		e := unreadable("", err)
+		e.Message = path + ": " + e.Message
+		return "", e
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err == nil && !info.Mode().IsRegular() {
+		return "", invalid("", path+" is not a file", "")
+	}
+	data, failure := readLimited(f, path)
+	switch {
+	case failure != nil || len(data) > onpath.MaxFileBytes:
+		return "", invalid("", fmt.Sprintf("%s has more than %d bytes", path, onpath.MaxFileBytes), "put large files into the image")
+	case !utf8.Valid(data) || strings.ContainsRune(string(data), 0):
+		return "", invalid("", path+" is not text", "put binary files into the image")
+	}
+	return string(data), nil
+}
+
+// resolveImage makes the path of a local image absolute, seen from dir.
+func resolveImage(o onpath.Object, dir string) {
+	f, ok := o.(*onpath.Function)
+	if !ok || f.Spec.Container == nil || !onpath.LocalImage(f.Spec.Container.Image) {
+		return
+	}
+	if p, err := filepath.Abs(resolve(f.Spec.Container.Image, dir)); err == nil {
+		f.Spec.Container.Image = p
+	}
+}
+
+func resolve(path, dir string) string {
+	if filepath.IsAbs(path) {
+		return path
+	}
+	return filepath.Join(dir, path)
+}
