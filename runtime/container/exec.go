@@ -1,0 +1,174 @@
+package container
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/pkg/cio"
+	"github.com/containerd/errdefs"
+
+	"github.com/onpath/onpath"
+)
+
+// drainTime is how long output may still come after a command has ended: a
+// child left behind could hold the pipe open for ever.
+const drainTime = 2 * time.Second
+
+// Exec implements onpath.Runtime.
+func (d *Driver) Exec(ctx context.Context, id string, e onpath.ExecSpec) (int, error) {
+	if len(e.Command) == 0 {
+		return 0, onpath.Errorf(onpath.CodeInvalid, "no command given")
+	}
+	p, err := d.lookup(id)
+	if err != nil {
+		return 0, err
+	}
+	if p.ended() {
+		return 0, gone(id)
+	}
+	sctx := d.scope(ctx)
+	c, err := d.client.LoadContainer(sctx, id)
+	if err != nil {
+		return 0, execError(id, err)
+	}
+	task, err := c.Task(sctx, nil)
+	if err != nil {
+		return 0, execError(id, err)
+	}
+	spec, err := c.Spec(sctx)
+	if err != nil {
+		return 0, execError(id, err)
+	}
+	proc := spec.Process
+	proc.Args, proc.Terminal = e.Command, e.TTY
+	if e.TTY && !slices.ContainsFunc(proc.Env, func(v string) bool { return strings.HasPrefix(v, "TERM=") }) {
+		proc.Env = append(proc.Env, "TERM=xterm")
+	}
+	in := &closingReader{r: e.Stdin, closed: make(chan struct{})}
+	x, err := task.Exec(sctx, "x"+strings.ToLower(rand.Text()[:12]), proc, cio.NewCreator(d.streams(e, in)...))
+	if err != nil {
+		return 0, execError(id, err)
+	}
+	return runExec(sctx, x, in, e)
+}
+
+func (d *Driver) streams(e onpath.ExecSpec, in *closingReader) []cio.Opt {
+	var stdin io.Reader
+	stdout, stderr := e.Stdout, e.Stderr
+	if e.Stdin != nil {
+		stdin = in
+	}
+	if stdout == nil {
+		stdout = io.Discard
+	}
+	if stderr == nil {
+		stderr = io.Discard
+	}
+	if e.TTY {
+		stderr = nil
+	}
+	opts := []cio.Opt{cio.WithStreams(stdin, stdout, stderr), cio.WithFIFODir(filepath.Join(d.opt.StateDir, "fifo"))}
+	if e.TTY {
+		opts = append(opts, cio.WithTerminal)
+	}
+	return opts
+}
+
+// runExec runs a created process to its end and removes it, also when ctx ends
+// before.
+func runExec(ctx context.Context, x containerd.Process, in *closingReader, e onpath.ExecSpec) (int, error) {
+	defer func() {
+		tidy, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTime)
+		defer cancel()
+		_, _ = x.Delete(tidy, containerd.WithProcessKill)
+	}()
+	exit, err := x.Wait(context.WithoutCancel(ctx)) // outlives ctx, for the end after a kill
+	if err != nil {
+		return 0, execError(x.ID(), err)
+	}
+	if err := x.Start(ctx); err != nil {
+		return 0, &onpath.Error{Code: onpath.CodeInvalid, Message: fmt.Sprintf("cannot run %s: %s", e.Command[0], lastReason(err)), Cause: err}
+	}
+	if e.Stdin != nil {
+		stop := make(chan struct{})
+		defer close(stop)
+		go func() {
+			select {
+			case <-in.closed:
+				_ = x.CloseIO(ctx, containerd.WithStdinCloser)
+			case <-stop:
+			}
+		}()
+	}
+	select {
+	case status := <-exit:
+		code, _, err := status.Result()
+		if err != nil {
+			return 0, execError(x.ID(), err)
+		}
+		drain(x.IO())
+		return int(code), nil
+	case <-ctx.Done():
+		return 0, ctx.Err() // the clean-up kills it
+	}
+}
+
+func drain(stream cio.IO) {
+	if stream == nil {
+		return
+	}
+	all := make(chan struct{})
+	go func() {
+		stream.Wait()
+		close(all)
+	}()
+	select {
+	case <-all:
+	case <-time.After(drainTime):
+	}
+}
+
+func execError(id string, err error) error {
+	if errdefs.IsNotFound(err) || errdefs.IsFailedPrecondition(err) {
+		return gone(id)
+	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return unavailable("run a command in "+id, err)
+}
+
+// lastReason is the end of runc's long chain of messages.
+func lastReason(err error) string {
+	text := strings.TrimSuffix(err.Error(), ": unknown")
+	const mark = "unable to start container process: "
+	if i := strings.LastIndex(text, mark); i >= 0 {
+		return text[i+len(mark):]
+	}
+	return text
+}
+
+// closingReader tells when its reader has ended, so that the command inside can
+// be told too.
+type closingReader struct {
+	r      io.Reader
+	once   sync.Once
+	closed chan struct{}
+}
+
+func (c *closingReader) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	if err != nil {
+		c.once.Do(func() { close(c.closed) })
+	}
+	return n, err
+}

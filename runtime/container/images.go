@@ -1,0 +1,229 @@
+package container
+
+import (
+	"archive/tar"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+	"github.com/containerd/errdefs"
+
+	"github.com/onpath/onpath"
+)
+
+// HostImage is the image name that stands for the node's root file system.
+const HostImage = "host"
+
+// Prepare implements onpath.Runtime.
+func (d *Driver) Prepare(ctx context.Context, spec *onpath.FunctionSpec, progress func(string)) error {
+	if spec.Container == nil {
+		return onpath.Errorf(onpath.CodeUnsupported, "the function is not of kind container")
+	}
+	if progress == nil {
+		progress = func(string) {}
+	}
+	_, err := d.image(ctx, spec.Container.Image, progress)
+	return err
+}
+
+// image finds the unpacked image of a function, fetching what is missing; nil
+// for HostImage.
+func (d *Driver) image(ctx context.Context, name string, progress func(string)) (containerd.Image, error) {
+	ctx = d.scope(ctx)
+	switch {
+	case name == "":
+		return nil, onpath.Errorf(onpath.CodeInvalid, "the function names no image")
+	case name == HostImage:
+		if !d.opt.HostImage {
+			return nil, &onpath.Error{Code: onpath.CodeForbidden, Message: "image: host is not permitted on this node, since it shows the operator's files",
+				Remedy: "use an image, or permit it in the node's configuration"}
+		}
+		return nil, nil
+	}
+	key, local, err := imageKey(name)
+	if err != nil {
+		return nil, err
+	}
+	// Lookups need no lock; fetching the same image twice would be waste.
+	if img := d.unpacked(ctx, key); img != nil && (local || strings.Contains(name, "@")) {
+		return img, nil
+	}
+	d.prepare.Lock()
+	defer d.prepare.Unlock()
+	if img := d.unpacked(ctx, key); img != nil && (local || strings.Contains(name, "@")) {
+		return img, nil
+	}
+	if local {
+		err = d.importLocal(ctx, name, key, progress)
+	} else {
+		err = d.pull(ctx, key, progress)
+	}
+	if err != nil {
+		// A tag that cannot be looked up anew is as good as what is here.
+		if img := d.unpacked(ctx, key); img != nil {
+			d.log.Warn("image could not be looked up anew; the copy here is used", "image", name, "err", err)
+			return img, nil
+		}
+		return nil, err
+	}
+	img := d.unpacked(ctx, key)
+	if img == nil {
+		return nil, onpath.Errorf(onpath.CodeInternal, "image %s: containerd does not know it after it was fetched", name)
+	}
+	return img, nil
+}
+
+func (d *Driver) unpacked(ctx context.Context, key string) containerd.Image {
+	img, err := d.client.GetImage(ctx, key)
+	if err != nil {
+		return nil
+	}
+	if ok, err := img.IsUnpacked(ctx, d.opt.Snapshotter); err != nil || !ok {
+		return nil
+	}
+	return img
+}
+
+// imageKey is the name under which containerd keeps the image: for local files
+// one made from the digest of their index, so that equal contents are one image.
+func imageKey(name string) (key string, local bool, err error) {
+	if !strings.HasPrefix(name, "/") && !strings.HasPrefix(name, "./") && !strings.HasPrefix(name, "../") {
+		return name, false, nil
+	}
+	index, err := readIndex(name)
+	if err != nil {
+		code := onpath.CodeInvalid
+		if errors.Is(err, fs.ErrNotExist) {
+			code = onpath.CodeNotFound
+		}
+		return "", true, &onpath.Error{Code: code, Message: fmt.Sprintf("image %s: %v", name, err),
+			Remedy: "give an OCI archive, an OCI layout directory or a registry reference", Cause: err}
+	}
+	sum := sha256.Sum256(index)
+	return "onpath.local/image:" + hex.EncodeToString(sum[:]), true, nil
+}
+
+// readIndex reads the index of an OCI layout or archive (or a docker archive's manifest).
+func readIndex(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if info.IsDir() {
+		return os.ReadFile(filepath.Join(path, "index.json"))
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	for r := tar.NewReader(f); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return nil, errors.New("it is no image archive: neither index.json nor manifest.json is in it")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("it is no tar archive: %w", err)
+		}
+		if name := filepath.Clean(h.Name); name == "index.json" || name == "manifest.json" {
+			return io.ReadAll(io.LimitReader(r, 4<<20))
+		}
+	}
+}
+
+func (d *Driver) importLocal(ctx context.Context, path, key string, progress func(string)) error {
+	r, err := openArchive(path)
+	if err != nil {
+		return fmt.Errorf("image %s: %w", path, err)
+	}
+	defer r.Close()
+	progress("importing image " + filepath.Base(path))
+	_, err = d.client.Import(ctx, r, containerd.WithIndexName(key),
+		containerd.WithImageLabels(map[string]string{ownerLabel: d.opt.Name}),
+		containerd.WithImageRefTranslator(func(string) string { return "" }))
+	if err != nil {
+		return &onpath.Error{Code: onpath.CodeInvalid, Message: fmt.Sprintf("image %s cannot be imported: %v", path, err), Cause: err}
+	}
+	img, err := d.client.GetImage(ctx, key)
+	if err != nil {
+		return fmt.Errorf("image %s: %w", path, err)
+	}
+	progress("unpacking image " + filepath.Base(path))
+	if err := img.Unpack(ctx, d.opt.Snapshotter); err != nil && !errdefs.IsAlreadyExists(err) {
+		return fmt.Errorf("unpack image %s: %w", path, err)
+	}
+	return nil
+}
+
+// openArchive streams an archive, or a layout directory as one.
+func openArchive(path string) (io.ReadCloser, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.IsDir() {
+		return os.Open(path)
+	}
+	r, w := io.Pipe()
+	go func() {
+		t := tar.NewWriter(w)
+		err := t.AddFS(os.DirFS(path))
+		if err == nil {
+			err = t.Close()
+		}
+		w.CloseWithError(err)
+	}()
+	return r, nil
+}
+
+func (d *Driver) pull(ctx context.Context, ref string, progress func(string)) error {
+	progress("pulling image " + ref)
+	resolver := docker.NewResolver(docker.ResolverOptions{Hosts: d.registryHosts()})
+	_, err := d.client.Pull(ctx, ref, containerd.WithPullUnpack, containerd.WithPullSnapshotter(d.opt.Snapshotter),
+		containerd.WithResolver(resolver), containerd.WithPullLabel(ownerLabel, d.opt.Name))
+	switch {
+	case err == nil:
+		progress("image " + ref + " is here")
+		return nil
+	case errdefs.IsNotFound(err):
+		return &onpath.Error{Code: onpath.CodeNotFound, Message: fmt.Sprintf("image %s does not exist: %v", ref, err), Cause: err}
+	case errdefs.IsInvalidArgument(err):
+		return &onpath.Error{Code: onpath.CodeInvalid, Message: fmt.Sprintf("image %s: %v", ref, err), Cause: err}
+	}
+	return &onpath.Error{Code: onpath.CodeUnavailable, Message: fmt.Sprintf("image %s cannot be pulled: %v", ref, err), Cause: err}
+}
+
+func (d *Driver) registryHosts() docker.RegistryHosts {
+	usual := docker.ConfigureDefaultRegistries(docker.WithPlainHTTP(docker.MatchLocalhost))
+	return func(host string) ([]docker.RegistryHost, error) {
+		if d.opt.Registry == nil {
+			return usual(host)
+		}
+		reg, ok := d.opt.Registry(host)
+		if !ok {
+			return usual(host)
+		}
+		u, err := url.Parse(reg.URL)
+		if err != nil {
+			return nil, fmt.Errorf("registry %s: %w", host, err)
+		}
+		path := strings.TrimSuffix(u.Path, "/")
+		if !strings.HasSuffix(path, "/v2") {
+			path += "/v2"
+		}
+		return []docker.RegistryHost{{
+			Client: reg.Client, Host: u.Host, Scheme: u.Scheme, Path: path, Header: reg.Header,
+			Capabilities: docker.HostCapabilityPull | docker.HostCapabilityResolve,
+		}}, nil
+	}
+}

@@ -1,0 +1,334 @@
+package container
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	cgroup1 "github.com/containerd/cgroups/v3/cgroup1/stats"
+	cgroup2 "github.com/containerd/cgroups/v3/cgroup2/stats"
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/typeurl/v2"
+
+	"github.com/onpath/onpath"
+)
+
+// exitWait is how long the exit code is waited for once the process is seen to
+// have ended: containerd may be away, and the end itself must be told.
+const exitWait = 2 * time.Second
+
+// unknownExit is the exit code where containerd does not know one, as after a
+// reboot.
+const unknownExit = -1
+
+type process struct {
+	d      *Driver
+	id     string
+	labels map[string]string
+	done   chan struct{}
+
+	mu   sync.Mutex
+	pid  int // 0 once ended
+	code int
+	at   time.Time
+
+	stopping sync.Mutex // one Stop at a time
+}
+
+func newProcess(d *Driver, id string, labels map[string]string, pid int) *process {
+	return &process{d: d, id: id, labels: maps.Clone(labels), pid: pid, done: make(chan struct{})}
+}
+
+// adopt enters a running process and watches for its end.
+func (d *Driver) adopt(p *process, w *pidWatch) {
+	d.mu.Lock()
+	d.procs[p.id] = p
+	d.mu.Unlock()
+	d.goes(func(ctx context.Context) {
+		if err := w.wait(ctx); err != nil {
+			if ctx.Err() == nil {
+				d.log.Error("watch instance", "instance", p.id, "err", err)
+			}
+			return
+		}
+		code, at := d.exitOf(ctx, p.id)
+		p.end(code, at)
+	})
+}
+
+// exitOf asks containerd how the task ended.
+func (d *Driver) exitOf(ctx context.Context, id string) (int, time.Time) {
+	ctx, cancel := context.WithTimeout(d.scope(ctx), exitWait)
+	defer cancel()
+	now := time.Now()
+	for {
+		status, err := d.taskStatus(ctx, id)
+		switch {
+		case err == nil && status.Status == containerd.Stopped:
+			return int(status.ExitStatus), status.ExitTime
+		case errdefs.IsNotFound(err):
+			return unknownExit, now
+		}
+		select {
+		case <-ctx.Done():
+			return unknownExit, now
+		case <-time.After(2 * time.Millisecond):
+		}
+	}
+}
+
+func (d *Driver) taskStatus(ctx context.Context, id string) (containerd.Status, error) {
+	t, err := d.task(ctx, id)
+	if err != nil {
+		return containerd.Status{}, err
+	}
+	return t.Status(ctx)
+}
+
+func (d *Driver) task(ctx context.Context, id string) (containerd.Task, error) {
+	c, err := d.client.LoadContainer(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return c.Task(ctx, nil)
+}
+
+func (p *process) end(code int, at time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ended() {
+		return
+	}
+	p.pid, p.code, p.at = 0, code, at
+	close(p.done)
+}
+
+func (p *process) ended() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// ID implements onpath.Process.
+func (p *process) ID() string { return p.id }
+
+// Labels implements onpath.Process.
+func (p *process) Labels() map[string]string { return maps.Clone(p.labels) }
+
+// Pid implements onpath.Process.
+func (p *process) Pid() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.pid
+}
+
+// Exited implements onpath.Process.
+func (p *process) Exited() <-chan struct{} { return p.done }
+
+// Exit implements onpath.Process.
+func (p *process) Exit() (int, time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.code, p.at
+}
+
+// gone is the error of an operation that needs a running instance.
+func gone(id string) error {
+	return onpath.Errorf(onpath.CodeNotFound, "instance %s does not run", id)
+}
+
+// Resize implements onpath.Process.
+func (p *process) Resize(ctx context.Context, r onpath.Resources) error {
+	ctx = p.d.scope(ctx)
+	t, err := p.d.task(ctx, p.id)
+	if errdefs.IsNotFound(err) || p.ended() {
+		return gone(p.id)
+	}
+	if err != nil {
+		return unavailable("resize instance "+p.id, err)
+	}
+	if err := t.Update(ctx, containerd.WithResources(linuxResources(r))); err != nil {
+		return &onpath.Error{Code: onpath.CodeInvalid, Message: fmt.Sprintf("instance %s cannot get %v CPU and %v memory: %v", p.id, r.CPU, r.Memory, err),
+			Remedy: "memory cannot go below what is in use", Cause: err}
+	}
+	return nil
+}
+
+// Usage implements onpath.Process.
+func (p *process) Usage(ctx context.Context) (onpath.Usage, error) {
+	ctx = p.d.scope(ctx)
+	t, err := p.d.task(ctx, p.id)
+	if errdefs.IsNotFound(err) || p.ended() {
+		return onpath.Usage{}, gone(p.id)
+	}
+	if err != nil {
+		return onpath.Usage{}, unavailable("usage of instance "+p.id, err)
+	}
+	m, err := t.Metrics(ctx)
+	if err != nil {
+		return onpath.Usage{}, unavailable("usage of instance "+p.id, err)
+	}
+	data, err := typeurl.UnmarshalAny(m.Data)
+	if err != nil {
+		return onpath.Usage{}, fmt.Errorf("usage of instance %s: %w", p.id, err)
+	}
+	return usageOf(data)
+}
+
+// usageOf reads cgroup metrics of either version. Memory is what could not be
+// given back at once: usage less the inactive page cache.
+func usageOf(data any) (onpath.Usage, error) {
+	var u onpath.Usage
+	switch m := data.(type) {
+	case *cgroup1.Metrics:
+		u.CPU = time.Duration(m.GetCPU().GetUsage().GetTotal())
+		u.Memory = workingSet(m.GetMemory().GetUsage().GetUsage(), m.GetMemory().GetTotalInactiveFile())
+	case *cgroup2.Metrics:
+		u.CPU = time.Duration(m.GetCPU().GetUsageUsec()) * time.Microsecond
+		u.Memory = workingSet(m.GetMemory().GetUsage(), m.GetMemory().GetInactiveFile())
+	default:
+		return u, fmt.Errorf("containerd gives metrics of type %T, which is unknown here", data)
+	}
+	return u, nil
+}
+
+func workingSet(usage, inactive uint64) onpath.Size {
+	if inactive > usage {
+		return 0
+	}
+	return onpath.Size(usage - inactive)
+}
+
+// Stop implements onpath.Process.
+func (p *process) Stop(ctx context.Context, grace time.Duration) error {
+	p.stopping.Lock()
+	defer p.stopping.Unlock()
+	sctx := p.d.scope(ctx)
+	if !p.ended() {
+		if err := p.terminate(sctx, grace); err != nil {
+			return err
+		}
+	}
+	if err := p.d.delete(sctx, p.id); err != nil {
+		return fmt.Errorf("stop instance: %w", err)
+	}
+	p.end(unknownExit, time.Now()) // if the watch has not seen it yet, it will find nothing
+	p.d.forget(p)
+	return nil
+}
+
+// terminate asks the process to end, and after grace makes it.
+func (p *process) terminate(ctx context.Context, grace time.Duration) error {
+	t, err := p.d.task(ctx, p.id)
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return unavailable("stop instance "+p.id, err)
+	}
+	if grace > 0 {
+		if err := t.Kill(ctx, syscall.SIGTERM); err != nil && !errdefs.IsNotFound(err) {
+			p.d.log.Warn("SIGTERM", "instance", p.id, "err", err)
+		}
+		select {
+		case <-p.done:
+			return nil
+		case <-time.After(grace):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	if err := t.Kill(ctx, syscall.SIGKILL, containerd.WithKillAll); err != nil && !errdefs.IsNotFound(err) {
+		return unavailable("kill instance "+p.id, err)
+	}
+	select {
+	case <-p.done:
+	case <-time.After(10 * time.Second):
+		return onpath.Errorf(onpath.CodeInternal, "instance %s does not end, even killed; it may wait for a device or a file system", p.id)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return nil
+}
+
+// Adopt implements onpath.Runtime.
+func (d *Driver) Adopt(ctx context.Context) (map[string]onpath.Process, error) {
+	sctx := d.scope(ctx)
+	list, err := d.client.ContainerService().List(sctx, fmt.Sprintf("labels.%q==%q", ownerLabel, d.opt.Name))
+	if err != nil {
+		return nil, unavailable("find instances", err)
+	}
+	out := map[string]onpath.Process{}
+	for _, c := range list {
+		d.mu.Lock()
+		known, starting := d.procs[c.ID], d.starting[c.ID]
+		d.mu.Unlock()
+		if starting {
+			continue
+		}
+		if known != nil {
+			out[c.ID] = known
+			continue
+		}
+		p, err := d.adoptOne(sctx, c.ID, c.Labels)
+		if err != nil {
+			return nil, err
+		}
+		out[c.ID] = p
+	}
+	d.sweep(sctx, out)
+	return out, nil
+}
+
+// adoptOne takes over one container. Without a task (after a reboot, or where a
+// start was cut short) it has ended.
+func (d *Driver) adoptOne(ctx context.Context, id string, stored map[string]string) (*process, error) {
+	labels := map[string]string{}
+	for k, v := range stored {
+		if len(k) > len(userLabel) && k[:len(userLabel)] == userLabel {
+			labels[k[len(userLabel):]] = v
+		}
+	}
+	p := newProcess(d, id, labels, 0)
+	ended := func(code int, at time.Time) *process {
+		p.end(code, at)
+		d.mu.Lock()
+		d.procs[id] = p
+		d.mu.Unlock()
+		return p
+	}
+	t, err := d.task(ctx, id)
+	if errdefs.IsNotFound(err) {
+		return ended(unknownExit, time.Now()), nil
+	}
+	if err != nil {
+		return nil, unavailable("adopt instance "+id, err)
+	}
+	w, err := watchPid(int(t.Pid()))
+	if err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return nil, fmt.Errorf("adopt instance %s: %w", id, err)
+	}
+	// Asked after the watch is set: else the number could already be another process's.
+	status, serr := t.Status(ctx)
+	if err == nil && serr == nil && status.Status == containerd.Running {
+		p.pid = int(t.Pid())
+		d.adopt(p, w)
+		return p, nil
+	}
+	if err == nil {
+		w.file.Close()
+	}
+	if serr == nil && status.Status == containerd.Created { // a start was cut short
+		return ended(unknownExit, time.Now()), nil
+	}
+	return ended(d.exitOf(ctx, id)), nil
+}

@@ -1,0 +1,215 @@
+package container
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sort"
+	"strings"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/contrib/seccomp"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/pkg/oci"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/onpath/onpath"
+)
+
+const (
+	defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	// maxPids of one instance: enough for a multi-process proxy, too little for a fork bomb.
+	maxPids = 2048
+	// maxFiles is wished for; a machine's hard limit may be lower and cannot be raised.
+	maxFiles = 65536
+	// cfsPeriod is the kernel's default bandwidth period, µs.
+	cfsPeriod = 100_000
+	// minMemory is what runc itself needs to set up a container, bytes.
+	minMemory = 8 << 20
+	// cgroupParent holds the cgroups of all instances.
+	cgroupParent = "/onpath"
+)
+
+// imageConfig reads what the image says about running it.
+func imageConfig(ctx context.Context, img containerd.Image) (ocispec.ImageConfig, error) {
+	desc, err := img.Config(ctx)
+	if err != nil {
+		return ocispec.ImageConfig{}, fmt.Errorf("image %s: %w", img.Name(), err)
+	}
+	data, err := content.ReadBlob(ctx, img.ContentStore(), desc)
+	if err != nil {
+		return ocispec.ImageConfig{}, fmt.Errorf("image %s: %w", img.Name(), err)
+	}
+	var c ocispec.Image
+	if err := json.Unmarshal(data, &c); err != nil {
+		return ocispec.ImageConfig{}, fmt.Errorf("image %s: its configuration: %w", img.Name(), err)
+	}
+	return c.Config, nil
+}
+
+// command is what to run: the function's, else the image's.
+func command(r onpath.RunSpec, image ocispec.ImageConfig) ([]string, error) {
+	if c := r.Spec.Container.Command; len(c) > 0 {
+		return c, nil
+	}
+	args := append(slices.Clone(image.Entrypoint), image.Cmd...)
+	if len(args) == 0 {
+		return nil, &onpath.Error{Code: onpath.CodeInvalid, Message: "neither the function nor its image says what to run", Remedy: "set container.command"}
+	}
+	return args, nil
+}
+
+func environment(r onpath.RunSpec, image ocispec.ImageConfig) []string {
+	env := map[string]string{"PATH": defaultPath, "HOSTNAME": r.Hostname}
+	for _, e := range image.Env {
+		k, v, _ := strings.Cut(e, "=")
+		env[k] = v
+	}
+	for k, v := range r.Spec.Container.Env {
+		env[k] = v
+	}
+	out := make([]string, 0, len(env))
+	for k, v := range env {
+		out = append(out, k+"="+v)
+	}
+	sort.Strings(out)
+	return out
+}
+
+// spec makes the OCI runtime specification of an instance.
+func (d *Driver) spec(ctx context.Context, r onpath.RunSpec, image ocispec.ImageConfig, args []string) (oci.SpecOpts, error) {
+	c := r.Spec.Container
+	caps, err := capabilities(c.Caps)
+	if err != nil {
+		return nil, err
+	}
+	for k := range c.Sysctls {
+		if !strings.HasPrefix(k, "net.") {
+			return nil, onpath.Errorf(onpath.CodeInvalid, "sysctl %s: only net.* can be set, in the instance's own namespace", k)
+		}
+	}
+	cwd := c.WorkingDir
+	if cwd == "" {
+		cwd = image.WorkingDir
+	}
+	if cwd == "" {
+		cwd = "/"
+	}
+	return func(ctx context.Context, client oci.Client, cc *containers.Container, s *oci.Spec) error {
+		s.Version = "1.0.2" // what the oldest runc in use knows; nothing newer is asked for
+		s.Hostname = r.Hostname
+		p := s.Process
+		p.Args, p.Env, p.Cwd = args, environment(r, image), cwd
+		p.NoNewPrivileges = true
+		files := fileLimit()
+		p.Rlimits = []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Hard: files, Soft: files}}
+		if image.User != "" {
+			if err := oci.WithUser(image.User)(ctx, client, cc, s); err != nil {
+				return &onpath.Error{Code: onpath.CodeInvalid, Message: fmt.Sprintf("the image wants to run as user %q: %v", image.User, err), Cause: err}
+			}
+		}
+		setCapabilities(p, caps, c.Caps)
+		s.Linux.Sysctl = c.Sysctls
+		s.Linux.CgroupsPath = cgroupParent + "/" + r.ID
+		devices := s.Linux.Resources.Devices
+		s.Linux.Resources = linuxResources(r.Spec.Resources)
+		s.Linux.Resources.Devices = devices
+		s.Linux.Resources.Pids = &specs.LinuxPids{Limit: new(int64(maxPids))}
+		for i, ns := range s.Linux.Namespaces {
+			if ns.Type == specs.NetworkNamespace {
+				s.Linux.Namespaces[i].Path = r.NetNS
+			}
+		}
+		// The default /run would hide what the image and Files have there.
+		opts := []oci.SpecOpts{oci.WithoutRunMount}
+		if c.Image == HostImage {
+			opts = append(opts, oci.WithMounts(d.hostMounts()))
+		}
+		for _, dev := range c.Devices {
+			if dev != "tun" {
+				return onpath.Errorf(onpath.CodeInvalid, "there is no device %q for functions (tun is the only one)", dev)
+			}
+			opts = append(opts, oci.WithLinuxDevice("/dev/net/tun", "rwm"))
+		}
+		if seccompWorks() {
+			opts = append(opts, seccomp.WithDefaultProfile())
+		}
+		return oci.ApplyOpts(ctx, client, cc, s, opts...)
+	}, nil
+}
+
+// linuxResources translates limits; zero parts are unlimited. Disk is not
+// limited here (overlayfs has no quota); network is the data path's.
+func linuxResources(r onpath.Resources) *specs.LinuxResources {
+	out := &specs.LinuxResources{}
+	if r.CPU > 0 {
+		quota := max(int64(r.CPU)*cfsPeriod/1000, 1000)
+		shares := max(uint64(r.CPU)*1024/1000, 2)
+		out.CPU = &specs.LinuxCPU{Quota: &quota, Period: new(uint64(cfsPeriod)), Shares: &shares}
+	}
+	if r.Memory > 0 {
+		limit := max(int64(r.Memory), minMemory)
+		out.Memory = &specs.LinuxMemory{Limit: &limit}
+		if swapAccounted() {
+			out.Memory.Swap = &limit // memory and swap together: no swap
+		}
+	}
+	return out
+}
+
+// swapAccounted says whether cgroups can limit swap here; asking where they
+// cannot fails.
+func swapAccounted() bool {
+	for _, f := range []string{"/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes", "/sys/fs/cgroup/cgroup.controllers"} {
+		if _, err := os.Stat(f); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+func seccompWorks() bool {
+	_, err := os.Stat("/proc/sys/kernel/seccomp/actions_avail")
+	return err == nil
+}
+
+// fileLimit is the number of open files that an instance may have; a limit
+// above our own hard one could not be set.
+func fileLimit() uint64 {
+	var own unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &own); err != nil || own.Max == 0 {
+		return 1024
+	}
+	return min(own.Max, maxFiles)
+}
+
+// hostMounts are laid over the node's root file system: everything that lives
+// in memory is fresh, and what is secret is hidden.
+func (d *Driver) hostMounts() []specs.Mount {
+	fresh := func(dst, mode string) specs.Mount {
+		return specs.Mount{Destination: dst, Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "nodev", "size=16m", "mode=" + mode}}
+	}
+	mounts := []specs.Mount{fresh("/run", "755"), fresh("/tmp", "1777"), fresh("/var/tmp", "1777")}
+	hidden := append([]string{d.opt.StateDir, d.opt.ContainerdDir, "/root", "/home"}, d.opt.Hide...)
+	sort.Strings(hidden) // parents first, so that children are seen to be covered
+	var done []string
+	for _, dir := range hidden {
+		dir = filepath.Clean(dir)
+		if info, err := os.Stat(dir); err != nil || !info.IsDir() || covered(dir, append(done, "/run", "/tmp", "/var/tmp", "/proc", "/sys", "/dev")) {
+			continue
+		}
+		done = append(done, dir)
+		mounts = append(mounts, specs.Mount{Destination: dir, Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "nodev", "size=1m", "mode=700"}})
+	}
+	return mounts
+}
+
+func covered(dir string, by []string) bool {
+	return slices.ContainsFunc(by, func(b string) bool { return dir == b || strings.HasPrefix(dir, b+"/") })
+}
