@@ -58,8 +58,9 @@ func syntaxError(data []byte, name string, err error) located {
 	remedy := ""
 	if at := tabIndented(lines, line); at > 0 {
 		line, message, remedy = at, "a tab indents this line", "YAML is indented with spaces"
-	} else if i := strings.Index(message, "did not find expected"); i >= 0 {
-		message = "the YAML breaks off or its indentation is wrong here (" + message + ")"
+	} else if strings.HasPrefix(message, "did not find expected") {
+		line = min(line+1, len(lines)) // the parser counts from 0 here, and names where the block begins
+		message = "the YAML breaks off, or its indentation is wrong, in what begins here (" + message + ")"
 	}
 	column := 1
 	if line >= 1 && line <= len(lines) {

@@ -1,0 +1,155 @@
+package session
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+
+	"github.com/hashicorp/yamux"
+
+	"github.com/onpath/onpath"
+)
+
+// conn is the server's end of one node's session.
+type conn struct {
+	hub   *Hub
+	mux   *yamux.Session
+	up    *yamux.Stream
+	node  string
+	who   Peer
+	done  chan struct{} // closed after NodeGone
+	calls atomic.Uint64
+
+	mu      sync.Mutex
+	why     string
+	plan    *onpath.NodePlan // to be sent
+	cancels []uint64         // to be sent
+	wake    chan struct{}    // something is to be sent
+}
+
+func newConn(h *Hub, mux *yamux.Session, up *yamux.Stream, node string, who Peer) *conn {
+	return &conn{hub: h, mux: mux, up: up, node: node, who: who, done: make(chan struct{}), wake: make(chan struct{}, 1)}
+}
+
+// serve tells the hub's listener what the node says until the session ends.
+func (c *conn) serve(hello onpath.NodeHello) {
+	nodes := c.hub.listener()
+	nodes.NodeConnected(hello)
+	go c.speak()
+	err := c.listen(nodes)
+	_ = c.mux.Close()
+	c.close(fmt.Sprintf("the session broke: %v", err))
+	c.hub.unregister(c)
+	nodes.NodeGone(c.node, c.reason())
+	close(c.done)
+}
+
+func (c *conn) listen(nodes Nodes) error {
+	for {
+		var m upMessage
+		if err := receive(c.up, &m); err != nil {
+			return err
+		}
+		switch {
+		case m.Report != nil:
+			m.Report.Node = c.node // it speaks for itself only
+			nodes.NodeReported(*m.Report)
+		case m.Event != nil:
+			nodes.NodeEvent(c.node, *m.Event)
+		}
+	}
+}
+
+// speak sends what is to be sent; a slow node holds up nobody but itself.
+func (c *conn) speak() {
+	down, err := c.mux.OpenStream()
+	if err != nil {
+		c.close(fmt.Sprintf("the session broke: %v", err))
+		return
+	}
+	for {
+		select {
+		case <-c.wake:
+		case <-c.mux.CloseChan():
+			return
+		}
+		for _, m := range c.pending() {
+			if err := send(down, m); err != nil {
+				c.close(fmt.Sprintf("the session broke: %v", err))
+				return
+			}
+		}
+	}
+}
+
+func (c *conn) pending() (messages []downMessage) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, id := range c.cancels {
+		messages = append(messages, downMessage{Cancel: id})
+	}
+	if c.plan != nil {
+		messages = append(messages, downMessage{Plan: c.plan})
+	}
+	c.cancels, c.plan = nil, nil
+	return messages
+}
+
+func (c *conn) pushPlan(p *onpath.NodePlan) {
+	c.mu.Lock()
+	c.plan = p
+	c.mu.Unlock()
+	c.signal()
+}
+
+func (c *conn) cancel(call uint64) {
+	c.mu.Lock()
+	c.cancels = append(c.cancels, call)
+	c.mu.Unlock()
+	c.signal()
+}
+
+func (c *conn) signal() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// close ends the session; the first reason stays.
+func (c *conn) close(reason string) {
+	c.mu.Lock()
+	if c.why == "" {
+		c.why = reason
+	}
+	c.mu.Unlock()
+	_ = c.mux.Close()
+}
+
+func (c *conn) reason() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.why
+}
+
+func (c *conn) call(ctx context.Context, op onpath.NodeOp, request json.RawMessage) (io.ReadWriteCloser, error) {
+	id := c.calls.Add(1)
+	stream, err := c.mux.OpenStream()
+	a := &answerReader{stream: stream, node: c.node, op: op}
+	if err != nil {
+		return nil, a.gone(err)
+	}
+	if err := send(stream, callMessage{Call: id, Op: op, Request: request}); err != nil {
+		_ = stream.Close()
+		return nil, a.gone(err)
+	}
+	armed := make(chan struct{})
+	var stop func() bool
+	a.closed = func() { <-armed; stop(); c.cancel(id) }
+	stop = context.AfterFunc(ctx, func() { _ = a.Close() })
+	close(armed)
+	return a, nil
+}

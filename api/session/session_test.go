@@ -1,0 +1,374 @@
+package session
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+// server is a hub behind an HTTP server on a unix socket.
+type server struct {
+	hub  *Hub
+	http *http.Server
+	path string
+	said chan string // what the hub's listener was told
+}
+
+func (s *server) NodeConnected(h onpath.NodeHello) { s.said <- "connected " + h.Node }
+func (s *server) NodeReported(r onpath.NodeReport) { s.said <- fmt.Sprint("report ", r.Plan) }
+func (s *server) NodeEvent(node string, e onpath.NodeEvent) {
+	s.said <- "event " + e.Reason
+}
+func (s *server) NodeGone(node, reason string) { s.said <- "gone " + node }
+
+func (s *server) start(t *testing.T) {
+	t.Helper()
+	l, err := net.Listen("unix", s.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.hub = NewHub(slog.New(slog.DiscardHandler), time.Now)
+	s.hub.Attach(s)
+	hub := s.hub
+	s.http = &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		hub.ServeSession(w, r, Peer{Credential: r.Header.Get("Test-Credential"), Address: "test"})
+	})}
+	go func(h *http.Server) { _ = h.Serve(l) }(s.http)
+}
+
+func (s *server) stop() {
+	_ = s.http.Close()
+	s.hub.Close()
+}
+
+func newServer(t *testing.T) *server {
+	s := &server{path: filepath.Join(t.TempDir(), "s"), said: make(chan string, 1000)}
+	s.start(t)
+	t.Cleanup(s.stop)
+	return s
+}
+
+func (s *server) expect(t *testing.T, want string) {
+	t.Helper()
+	select {
+	case got := <-s.said:
+		if got != want {
+			t.Fatalf("the hub said %q, want %q", got, want)
+		}
+	case <-time.After(15 * time.Second):
+		t.Fatalf("the hub did not say %q", want)
+	}
+}
+
+// fakeNode is a Handler.
+type fakeNode struct {
+	plans chan uint64
+	block chan struct{} // not nil: Plan waits for it
+	serve func(ctx context.Context, op onpath.NodeOp, request json.RawMessage, stream io.ReadWriteCloser) error
+}
+
+func (n *fakeNode) Plan(_ context.Context, p *onpath.NodePlan) {
+	n.plans <- p.Generation
+	if n.block != nil {
+		<-n.block
+	}
+}
+
+func (n *fakeNode) Serve(ctx context.Context, op onpath.NodeOp, request json.RawMessage, stream io.ReadWriteCloser) error {
+	return n.serve(ctx, op, request, stream)
+}
+
+func (s *server) dial(t *testing.T, name, credential string, h Handler) (*Session, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(context.Background())
+	node := Dial(ctx, Options{
+		Connect: func(ctx context.Context) (net.Conn, error) {
+			c, err := new(net.Dialer).DialContext(ctx, "unix", s.path)
+			return &credentialConn{Conn: c, credential: credential}, err
+		},
+		Hello: func() onpath.NodeHello { return onpath.NodeHello{Node: name} },
+	}, h)
+	t.Cleanup(func() {
+		cancel()
+		select {
+		case <-node.Done():
+		case <-time.After(15 * time.Second):
+			t.Error("the node's session does not end")
+		}
+	})
+	return node, cancel
+}
+
+// credentialConn puts a header into the first write, which is the request.
+type credentialConn struct {
+	net.Conn
+	credential string
+	wrote      bool
+}
+
+func (c *credentialConn) Write(b []byte) (int, error) {
+	if c.wrote {
+		return c.Conn.Write(b)
+	}
+	c.wrote = true
+	_, err := c.Conn.Write(bytes.Replace(b, []byte("\r\n"), []byte("\r\nTest-Credential: "+c.credential+"\r\n"), 1))
+	return len(b), err
+}
+
+func TestReportsAndEvents(t *testing.T) {
+	s := newServer(t)
+	node, cancel := s.dial(t, "n1", "k", &fakeNode{plans: make(chan uint64, 10)})
+	s.expect(t, "connected n1")
+	node.Report(&onpath.NodeReport{Plan: 7})
+	s.expect(t, "report 7")
+	node.Event(onpath.NodeEvent{Reason: "A"})
+	s.expect(t, "event A")
+	if got := s.hub.Connected(); len(got) != 1 || got[0] != "n1" {
+		t.Errorf("connected: %v", got)
+	}
+	cancel()
+	s.expect(t, "gone n1")
+	if got := s.hub.Connected(); len(got) != 0 {
+		t.Errorf("still connected: %v", got)
+	}
+}
+
+func TestPushLatestWins(t *testing.T) {
+	s := newServer(t)
+	n := &fakeNode{plans: make(chan uint64, 100), block: make(chan struct{})}
+	s.dial(t, "n1", "k", n)
+	s.expect(t, "connected n1")
+	big := strings.Repeat("x", 1<<20) // fills the stream's window: the node is slow
+	began := time.Now()
+	for g := uint64(1); g <= 50; g++ {
+		s.hub.Push("n1", &onpath.NodePlan{Node: big, Generation: g})
+		if g == 1 {
+			if got := <-n.plans; got != 1 {
+				t.Fatalf("first plan %d", got)
+			}
+		}
+	}
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("pushing to a slow node took %s", took)
+	}
+	s.hub.Push("nobody", &onpath.NodePlan{})
+	close(n.block)
+	seen := 1
+	for last := uint64(1); last != 50; seen++ {
+		select {
+		case g := <-n.plans:
+			if g <= last {
+				t.Fatalf("plan %d after %d", g, last)
+			}
+			last = g
+		case <-time.After(15 * time.Second):
+			t.Fatalf("the last plan did not come; %d was the last", last)
+		}
+	}
+	if seen > 25 {
+		t.Errorf("%d of 50 plans were handed to a node that was busy with the first", seen)
+	}
+}
+
+func TestReconnects(t *testing.T) {
+	s := newServer(t)
+	node, _ := s.dial(t, "n1", "k", &fakeNode{plans: make(chan uint64, 10)})
+	s.expect(t, "connected n1")
+	s.stop()
+	s.expect(t, "gone n1")
+	node.Event(onpath.NodeEvent{Reason: "Meanwhile"})
+	s.start(t)
+	s.expect(t, "connected n1")
+	s.expect(t, "event Meanwhile")
+}
+
+func TestSameName(t *testing.T) {
+	s := newServer(t)
+	_, cancel := s.dial(t, "n1", "first", &fakeNode{})
+	s.expect(t, "connected n1")
+	_, cancel2 := s.dial(t, "n1", "thief", &fakeNode{})
+	s.expect(t, "event SessionRefused")
+	cancel2()
+	if got := s.hub.Connected(); len(got) != 1 {
+		t.Fatalf("connected: %v", got)
+	}
+	// The first must not come back after the newer one of its own key replaced it.
+	newer := make(chan struct{})
+	go func() {
+		<-newer
+		cancel()
+	}()
+	s.dial(t, "n1", "first", &fakeNode{})
+	s.expect(t, "event SessionReplaced")
+	close(newer)
+	s.expect(t, "gone n1")
+	s.expect(t, "connected n1")
+}
+
+func TestCall(t *testing.T) {
+	s := newServer(t)
+	cancelled := make(chan struct{})
+	n := &fakeNode{serve: func(ctx context.Context, op onpath.NodeOp, request json.RawMessage, stream io.ReadWriteCloser) error {
+		switch op {
+		case onpath.OpCounters:
+			_, err := io.Copy(stream, strings.NewReader(strings.Repeat("c", 200_000)+string(request)))
+			return err
+		case onpath.OpFlows:
+			_, _ = stream.Write([]byte("some"))
+			return onpath.Errorf(onpath.CodeNotFound, "no such vport")
+		case onpath.OpLogs:
+			<-ctx.Done()
+			close(cancelled)
+			return ctx.Err()
+		}
+		return errors.New("what?")
+	}}
+	node, cancel := s.dial(t, "n1", "k", n)
+	s.expect(t, "connected n1")
+	ctx := t.Context()
+
+	all := func(op onpath.NodeOp) (string, error) {
+		c, err := s.hub.Call(ctx, "n1", op, map[string]int{"a": 1})
+		if err != nil {
+			return "", err
+		}
+		defer c.Close()
+		b, err := io.ReadAll(c)
+		return string(b), err
+	}
+	if got, err := all(onpath.OpCounters); err != nil || len(got) != 200_007 || !strings.HasSuffix(got, `{"a":1}`) {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+	if got, err := all(onpath.OpFlows); got != "some" || onpath.CodeOf(err) != onpath.CodeNotFound || err.Error() != "no such vport" {
+		t.Errorf("a late failure: %q, %v", got, err)
+	}
+	if _, err := all(onpath.OpUsage); onpath.CodeOf(err) != onpath.CodeInternal {
+		t.Errorf("an unknown failure: %v", err)
+	}
+	if _, err := s.hub.Call(ctx, "n2", onpath.OpLogs, nil); onpath.CodeOf(err) != onpath.CodeUnavailable {
+		t.Errorf("a node that is away: %v", err)
+	}
+	cctx, stop := context.WithCancel(ctx)
+	c, err := s.hub.Call(cctx, "n1", onpath.OpLogs, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(50*time.Millisecond, stop)
+	if _, err := c.Read(make([]byte, 1)); err == nil {
+		t.Error("a cancelled call gave bytes")
+	}
+	select {
+	case <-cancelled:
+	case <-time.After(15 * time.Second):
+		t.Error("the node was not told that the call is cancelled")
+	}
+	cancelled = make(chan struct{})
+	if c, err = s.hub.Call(ctx, "n1", onpath.OpLogs, nil); err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(50*time.Millisecond, cancel) // the node goes
+	if _, err := io.ReadAll(c); onpath.CodeOf(err) != onpath.CodeUnavailable {
+		t.Errorf("the node went away: %v", err)
+	}
+	<-node.Done()
+}
+
+func TestExec(t *testing.T) {
+	s := newServer(t)
+	resized := make(chan WindowSize, 1)
+	n := &fakeNode{serve: func(ctx context.Context, op onpath.NodeOp, request json.RawMessage, stream io.ReadWriteCloser) error {
+		return ServeExec(ctx, stream, func(ctx context.Context, e ExecIO) (int, error) {
+			if string(request) == `"fail"` {
+				return 0, onpath.Errorf(onpath.CodeNotFound, "no such program")
+			}
+			resized <- <-e.Resize
+			n, err := io.Copy(e.Stdout, e.Stdin)
+			fmt.Fprintf(e.Stderr, "%d bytes", n)
+			return 42, err
+		})
+	}}
+	s.dial(t, "n1", "k", n)
+	s.expect(t, "connected n1")
+	run := func(request string, in io.Reader) (int, string, string, error) {
+		c, err := s.hub.Call(t.Context(), "n1", onpath.OpExec, request)
+		if err != nil {
+			return 0, "", "", err
+		}
+		defer c.Close()
+		var out, errs bytes.Buffer
+		sizes := make(chan WindowSize, 1)
+		sizes <- WindowSize{24, 80}
+		exit, err := RunExec(t.Context(), c, ExecIO{Stdin: in, Stdout: &out, Stderr: &errs, Resize: sizes})
+		return exit, out.String(), errs.String(), err
+	}
+	input := strings.Repeat("0123456789", 100_000)
+	exit, out, errs, err := run("cat", strings.NewReader(input))
+	if err != nil || exit != 42 || out != input || errs != "1000000 bytes" {
+		t.Errorf("exit %d, %d bytes, %q, %v", exit, len(out), errs, err)
+	}
+	if got := <-resized; got != (WindowSize{24, 80}) {
+		t.Errorf("resized to %v", got)
+	}
+	if _, _, _, err = run("fail", nil); onpath.CodeOf(err) != onpath.CodeNotFound {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestDeadPeerIsFound stops all bytes without closing anything, as a node that
+// loses power does.
+func TestDeadPeerIsFound(t *testing.T) {
+	s := newServer(t)
+	var mu sync.Mutex
+	stalled := false
+	ctx, cancel := context.WithCancel(context.Background())
+	node := Dial(ctx, Options{
+		Connect: func(ctx context.Context) (net.Conn, error) {
+			c, err := new(net.Dialer).DialContext(ctx, "unix", s.path)
+			return &stallingConn{c, &mu, &stalled}, err
+		},
+		Hello: func() onpath.NodeHello { return onpath.NodeHello{Node: "n1"} },
+	}, &fakeNode{})
+	defer func() { cancel(); <-node.Done() }()
+	s.expect(t, "connected n1")
+	mu.Lock()
+	stalled = true
+	mu.Unlock()
+	began := time.Now()
+	s.expect(t, "gone n1")
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("a dead node was found after %s", took)
+	}
+	mu.Lock()
+	stalled = false
+	mu.Unlock()
+	s.expect(t, "connected n1")
+}
+
+// stallingConn swallows what is written while it is stalled.
+type stallingConn struct {
+	net.Conn
+	mu      *sync.Mutex
+	stalled *bool
+}
+
+func (c *stallingConn) Write(b []byte) (int, error) {
+	c.mu.Lock()
+	stalled := *c.stalled
+	c.mu.Unlock()
+	if stalled {
+		return len(b), nil
+	}
+	return c.Conn.Write(b)
+}
