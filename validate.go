@@ -56,8 +56,8 @@ func begin(o Object, t *TypeMeta) *validation {
 	if kind.Tenanted() && m.Tenant == "" {
 		m.Tenant = DefaultTenant
 	}
-	if v.object = KeyOf(o).String(); len(v.object) > 200 {
-		v.object = strings.ToLower(string(kind)) // the name is no name
+	if v.object = KeyOf(o).String(); m.Name == "" || len(m.Name) > 253 {
+		v.object = strings.ToLower(string(kind)) // no name to call it by
 	}
 	if t.APIVersion != APIVersion {
 		v.add("apiVersion", "write "+APIVersion, "%q is not a version that this onpath knows", t.APIVersion)
