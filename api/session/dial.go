@@ -93,9 +93,9 @@ func (s *Session) Connected() bool {
 
 // Report sends a report. It never waits; a report that could not be sent yet is
 // replaced.
-func (s *Session) Report(r *onpath.NodeReport) {
+func (s *Session) Report(r onpath.NodeReport) {
 	s.mu.Lock()
-	s.report = r
+	s.report = &r
 	s.mu.Unlock()
 	s.signal()
 }

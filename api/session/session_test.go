@@ -131,7 +131,7 @@ func TestReportsAndEvents(t *testing.T) {
 	s := newServer(t)
 	node, cancel := s.dial(t, "n1", "k", &fakeNode{plans: make(chan uint64, 10)})
 	s.expect(t, "connected n1")
-	node.Report(&onpath.NodeReport{Plan: 7})
+	node.Report(onpath.NodeReport{Plan: 7})
 	s.expect(t, "report 7")
 	node.Event(onpath.NodeEvent{Reason: "A"})
 	s.expect(t, "event A")

@@ -1,0 +1,101 @@
+package onpath
+
+// ImageHost is the name under which function images that were pushed to the
+// server are referred to: server.onpath.internal/TENANT/NAME@sha256:…. It is no
+// DNS name: nodes reach it through their own connection to the server.
+const ImageHost = "server.onpath.internal"
+
+// Preview says what changes of objects would do to instances and rules.
+type Preview struct {
+	Instances []InstancePreview `json:"instances,omitempty"`
+	Rules     []RulesPreview    `json:"rules,omitempty"`
+	// Notes say in words what else is worth knowing before: what does not fit
+	// yet, which connections are cut.
+	Notes []string `json:"notes,omitempty"`
+}
+
+// InstancePreview is an instance that would begin, end or change.
+type InstancePreview struct {
+	Action     PreviewAction `json:"action"`
+	Tenant     string        `json:"tenant"`
+	Deployment string        `json:"deployment"`
+	Name       string        `json:"name,omitempty"` // of one that exists
+	Node       string        `json:"node,omitempty"`
+	Reason     string        `json:"reason,omitempty"`
+}
+
+// PreviewAction is what would happen to an instance.
+type PreviewAction string
+
+// The actions.
+const (
+	PreviewStart PreviewAction = "start"
+	PreviewDrain PreviewAction = "drain" // get no new flows, then stop
+	PreviewStop  PreviewAction = "stop"
+)
+
+// RulesPreview is how a node's rules would change.
+type RulesPreview struct {
+	Node    string `json:"node"`
+	Added   int    `json:"added"`
+	Removed int    `json:"removed"`
+}
+
+// TraceRequest asks which way a packet takes.
+type TraceRequest struct {
+	// Tuple of the packet; a source port of 0 stands for any flow.
+	Tuple Tuple `json:"tuple"`
+	// Gateway where it enters; empty: all.
+	Gateway string `json:"gateway,omitempty"`
+	// Tenant limits what is shown to that tenant's; empty: the operator asks.
+	Tenant string `json:"tenant,omitempty"`
+}
+
+// Trace is the way of a flow, from the plan and from live flow entries.
+type Trace struct {
+	Tuple   Tuple      `json:"tuple"`
+	Forward []TraceHop `json:"forward"`
+	Reverse []TraceHop `json:"reverse"`
+	// Chains that select it, the operator's first: "tenant/name".
+	Chains []string `json:"chains,omitempty"`
+	// Live: a flow entry of it was found.
+	Live bool `json:"live"`
+	// Warnings say where live differs from planned, or traffic bypasses.
+	Warnings []string `json:"warnings,omitempty"`
+}
+
+// TraceHop is one hop in order of travel.
+type TraceHop struct {
+	Kind HopKind `json:"kind"`
+	Node string  `json:"node,omitempty"`
+	// Vport it stands for; 0 where more than one are possible.
+	Vport VportID `json:"vport,omitempty"`
+	// Name of the instance ("tenant/name"), or of the uplinks.
+	Name string `json:"name,omitempty"`
+	// Chain ("tenant/name") and Element (from 0) it belongs to.
+	Chain   string `json:"chain,omitempty"`
+	Element int    `json:"element"`
+	Mode    Mode   `json:"mode,omitempty"`
+	State   string `json:"state,omitempty"`
+	// Candidates are the instances that a new flow may be given to.
+	Candidates []string `json:"candidates,omitempty"`
+	// Live: this is what flow entries say, not the plan alone.
+	Live bool `json:"live"`
+	// Counters of the vport, and of this flow at it where there is an entry.
+	Counters *VportCounters `json:"counters,omitempty"`
+	Flow     *Tally         `json:"flow,omitempty"`
+	Message  string         `json:"message,omitempty"`
+}
+
+// HopKind says what a hop is.
+type HopKind string
+
+// The kinds of hop.
+const (
+	HopEdge    HopKind = "edge"    // the uplinks of a gateway, coming in
+	HopElement HopKind = "element" // an instance
+	HopTunnel  HopKind = "tunnel"  // to another node
+	HopExit    HopKind = "exit"    // the uplinks of a gateway, going out
+	HopKernel  HopKind = "kernel"  // ordinary forwarding, untouched
+	HopDrop    HopKind = "drop"    // ends here; Message says why
+)
