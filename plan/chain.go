@@ -1,0 +1,266 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/onpath/onpath"
+)
+
+// chain is a chain with its references resolved. Its errors are why it is
+// impossible; such a chain changes nothing and keeps what it has.
+type chain struct {
+	obj       *onpath.Chain
+	key       name
+	tier      onpath.Tier
+	from, to  ends
+	elements  []element
+	cloudlets []string
+	errs      onpath.Errors
+	shape     string
+	// forward and reverse select the chain's packets, seen from whoever starts
+	// the flow at its from end and at its to end.
+	forward, reverse []onpath.Match
+}
+
+type element struct {
+	dep     name
+	d       *deployment
+	mode    onpath.Mode
+	lost    onpath.Lost
+	none    onpath.None
+	sel     []onpath.Selector
+	weights map[string]int
+}
+
+func (e *element) mirror() bool { return e.mode == onpath.ModeMirror }
+
+func (c *chain) priority() int { return c.obj.Spec.Priority }
+
+func (c *chain) fail(code onpath.Code, field, remedy, format string, args ...any) {
+	e := onpath.Errorf(code, format, args...)
+	e.Object, e.Field, e.Remedy = onpath.KeyOf(c.obj).String(), field, remedy
+	c.errs = append(c.errs, e)
+}
+
+// addChains resolves all chains, orders them by precedence and finds what no
+// chain alone can show.
+func (w *world) addChains() {
+	for _, o := range objects[*onpath.Chain](w.Snapshot) {
+		w.chains = append(w.chains, w.newChain(o))
+	}
+	slices.SortStableFunc(w.chains, func(a, b *chain) int {
+		if a.tier != b.tier {
+			return cmp.Compare(a.tier, b.tier) // operator before tenant
+		}
+		return cmp.Or(cmp.Compare(b.priority(), a.priority()), a.key.less(b.key))
+	})
+	w.checkUses()
+	w.checkOverlaps()
+	for _, c := range w.chains {
+		if len(c.errs) > 0 {
+			continue
+		}
+		for i := range c.elements {
+			w.use(c, &c.elements[i])
+		}
+	}
+}
+
+// use has the element's deployment run where the chain is.
+func (w *world) use(c *chain, e *element) {
+	e.d.used = true
+	e.d.mirror = e.d.mirror || e.mirror()
+	if e.d.owner != nil {
+		w.deployments[e.dep] = e.d
+	}
+	if len(e.d.place.Cloudlets) > 0 && e.d.obj != nil {
+		return // addDeployments did
+	}
+	for _, n := range c.cloudlets {
+		e.d.in[n] = true
+	}
+}
+
+func (w *world) newChain(o *onpath.Chain) *chain {
+	c := &chain{obj: o, key: nameOf(o), tier: cmp.Or(o.Spec.Tier, onpath.TierTenant)}
+	if c.tier == onpath.TierOperator && c.key.tenant != onpath.OperatorTenant {
+		c.fail(onpath.CodeForbidden, "spec.tier", "write tier: tenant", "only tenant %s has chains of tier operator", onpath.OperatorTenant)
+	}
+	if c.tier == onpath.TierOperator && o.Spec.Exit == onpath.ExitLast {
+		c.fail(onpath.CodeInvalid, "spec.exit", "write exit: entry, or tier: tenant", "packets leaving at the last element of an operator's chain would miss the tenants' chains")
+	}
+	c.from = w.ends(c, "spec.from", o.Spec.From)
+	c.to = w.ends(c, "spec.to", o.Spec.To)
+	w.resolveElements(c)
+	w.locate(c)
+	c.selectTraffic()
+	c.shape = c.shapeOf()
+	return c
+}
+
+func (w *world) ends(c *chain, field string, e onpath.Endpoints) ends {
+	switch {
+	case e.Hosts != "":
+		return w.hostsEnd(c, field+".hosts", resolve(e.Hosts, c.key.tenant))
+	case e.Deployment != "":
+		return w.deploymentEnd(c, field, resolve(e.Deployment, c.key.tenant))
+	case e.Any:
+		return ends{any: true}
+	}
+	return ends{addrs: plain(e.Prefixes)}
+}
+
+func (w *world) hostsEnd(c *chain, field string, n name) ends {
+	h, ok := lookUp[*onpath.Hosts](w, onpath.KindHosts, n)
+	switch {
+	case !ok:
+		c.fail(onpath.CodeNotFound, field, "apply it, or correct the name", "there are no hosts %s", n)
+		return ends{}
+	case n.tenant != c.key.tenant && c.key.tenant != onpath.OperatorTenant:
+		c.fail(onpath.CodeForbidden, field, "describe the end points in a Hosts of your own", "hosts %s belong to another tenant", n)
+		return ends{}
+	case h.Spec.Node == "":
+		return ends{addrs: plain(h.Spec.Addresses), virtual: plain(h.Spec.Virtual)}
+	}
+	node := w.nodes[h.Spec.Node]
+	if node == nil {
+		c.fail(onpath.CodeNotFound, field, "correct spec.node there, or have the node join", "hosts %s are node %s, which does not exist", n, h.Spec.Node)
+		return ends{}
+	}
+	a := node.obj.Spec.Underlay.Address
+	return ends{addrs: []netip.Prefix{netip.PrefixFrom(a, a.BitLen())}}
+}
+
+// deploymentEnd resolves an end that is a deployment's instances, by the own
+// addresses that they have.
+func (w *world) deploymentEnd(c *chain, field string, n name) ends {
+	if field == "spec.to" {
+		c.fail(onpath.CodeUnsupported, field+".deployment", "write hosts or prefixes", "a chain cannot lead to a deployment in this version")
+		return ends{}
+	}
+	d := w.deployments[n]
+	switch {
+	case d == nil:
+		c.fail(onpath.CodeNotFound, field+".deployment", "apply it, or correct the name", "there is no deployment %s", n)
+		return ends{}
+	case n.tenant != c.key.tenant:
+		c.fail(onpath.CodeForbidden, field+".deployment", "", "deployment %s belongs to another tenant", n)
+	case d.function != nil && d.addressing() == onpath.AddressesNone:
+		c.fail(onpath.CodeInvalid, field+".deployment", "write addresses: private in its function", "the instances of deployment %s have no address of their own", n)
+	}
+	e := ends{deployment: n}
+	for _, i := range objects[*onpath.Instance](w.Snapshot) {
+		if i.Metadata.Tenant == n.tenant && i.Spec.Deployment == n.name {
+			e.addrs = append(e.addrs, ownPrefixes(i)...)
+		}
+	}
+	return e
+}
+
+func ownPrefixes(i *onpath.Instance) []netip.Prefix {
+	var out []netip.Prefix
+	for _, a := range i.Spec.Addresses {
+		out = append(out, netip.PrefixFrom(a.Addr(), a.Addr().BitLen()))
+	}
+	return out
+}
+
+// selectTraffic works out the matches and refuses a chain that has none.
+func (c *chain) selectTraffic() {
+	s := c.obj.Spec.Select
+	c.forward = matches(c.from.any, c.from.source(), c.to.any, c.to.destination(), s)
+	if c.obj.Spec.Direction != onpath.DirectionForward && c.from.deployment == (name{}) {
+		c.reverse = matches(c.to.any, c.to.source(), c.from.any, c.from.destination(), turned(s))
+	}
+	if len(c.forward) > 0 || len(c.errs) > 0 || c.from.deployment != (name{}) {
+		return
+	}
+	if families(c.from.addrs)&families(c.to.destination()) == 0 && !c.from.any && !c.to.any {
+		c.fail(onpath.CodeInvalid, "spec.to", "write addresses of one IP version on both sides, or of both",
+			"spec.from and spec.to have no IP version in common: no packet goes from one to the other")
+		return
+	}
+	c.fail(onpath.CodeInvalid, "spec.select", "write a part of what lies between from and to", "no packet from spec.from to spec.to matches it")
+}
+
+// locate finds the cloudlets; each must have exactly one gateway.
+func (w *world) locate(c *chain) {
+	at := c.obj.Spec.At.Cloudlets
+	if len(at) == 0 {
+		for n, cl := range w.cloudlets {
+			if cl.gateway != nil {
+				c.cloudlets = append(c.cloudlets, n)
+			}
+		}
+		slices.Sort(c.cloudlets)
+		if len(c.cloudlets) == 0 {
+			// Nodes may join at any time: this is no fault of the chain.
+			return
+		}
+	}
+	for i, n := range at {
+		field := fmt.Sprintf("spec.at.cloudlets[%d]", i)
+		if w.cloudlets[n] == nil {
+			c.fail(onpath.CodeNotFound, field, "apply it, or correct the name", "there is no cloudlet %s", n)
+			continue
+		}
+		c.cloudlets = append(c.cloudlets, n)
+	}
+	slices.Sort(c.cloudlets)
+	for _, n := range c.cloudlets {
+		w.checkUplinks(c, w.cloudlets[n])
+	}
+	w.checkPlaces(c)
+}
+
+func (w *world) checkUplinks(c *chain, cl *cloudlet) {
+	if cl.gateway == nil {
+		return
+	}
+	copies := !slices.ContainsFunc(cl.gateway.obj.Spec.Uplinks, func(u onpath.Uplink) bool { return u.Attach != onpath.AttachTap })
+	for i, e := range c.elements {
+		if copies && !e.mirror() {
+			c.fail(onpath.CodeInvalid, fmt.Sprintf("spec.through[%d].mode", i), "write mode: mirror, or attach the uplink in another way",
+				"gateway %s of cloudlet %s only taps its uplinks: it sees copies, and nothing goes back", cl.gateway.name, cl.name)
+		}
+	}
+}
+
+// checkPlaces refuses a deployment that is kept out of one of the chain's
+// cloudlets: each does the whole chain by itself.
+func (w *world) checkPlaces(c *chain) {
+	for i, e := range c.elements {
+		if e.d == nil || len(e.d.place.Cloudlets) == 0 {
+			continue
+		}
+		for _, n := range c.cloudlets {
+			if !slices.Contains(e.d.place.Cloudlets, n) {
+				c.fail(onpath.CodeInvalid, fmt.Sprintf("spec.through[%d]", i), "write at: {cloudlets: […]} in the chain, or add the cloudlet to the deployment's place",
+					"deployment %s does not run in cloudlet %s, where the chain is", e.dep, n)
+				break
+			}
+		}
+	}
+}
+
+// shapeOf is a hash of what a path stands for: what must change at all elements
+// at once. Weights, lost, none and the selection of traffic are not in it.
+func (c *chain) shapeOf() string {
+	type step struct {
+		Deployment string
+		Mode       onpath.Mode
+		Select     []onpath.Selector
+	}
+	var steps []step
+	for _, e := range c.elements {
+		steps = append(steps, step{e.dep.String(), e.mode, e.sel})
+	}
+	return hash(struct {
+		Tier      onpath.Tier
+		Direction bool
+		Steps     []step
+	}{c.tier, c.obj.Spec.Direction == onpath.DirectionForward, steps})
+}

@@ -1,0 +1,153 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/onpath/onpath"
+)
+
+// chainStatus says whether the chain's traffic is steered, and where what is
+// missing.
+func (w *world) chainStatus(c *chain) {
+	next := *current(w, c.obj)
+	st := &next.Status
+	old := c.obj.Status
+	var waits []string
+	st.Active = false
+	var at []string
+	for _, cl := range w.cloudletsInOrder() {
+		for _, p := range cl.paths {
+			if p.chain != c || p.ended() {
+				continue
+			}
+			st.Active = st.Active || p.steers
+			if p.present && p.steers && st.Path == p.id {
+				at = append(at, cl.name)
+			}
+			if p.present && !p.steers {
+				waits = append(waits, p.waits)
+			}
+		}
+	}
+	if len(c.errs) == 0 {
+		st.Cloudlets = at
+		st.Elements = w.elementStatus(c)
+	}
+	w.chainConditions(c, st, waits)
+	w.chainEvents(c, old, *st)
+	w.update(&next)
+}
+
+func (w *world) elementStatus(c *chain) []onpath.ElementStatus {
+	var out []onpath.ElementStatus
+	for i := range c.elements {
+		e := &c.elements[i]
+		s := onpath.ElementStatus{Deployment: e.dep.name, Desired: e.d.want * len(c.cloudlets)}
+		for _, cl := range c.cloudlets {
+			for _, i := range w.instancesOf(w.cloudlets[cl], e.dep) {
+				if i.ready() && !i.draining() {
+					s.Ready++
+					s.Nodes = append(s.Nodes, i.node.name)
+				}
+			}
+		}
+		switch {
+		case len(e.d.noRoom) > 0:
+			s.Message = strings.Join(e.d.noRoom, "; ")
+		case s.Ready < s.Desired:
+			s.Message = w.trouble(e.dep, "")
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+func (w *world) chainConditions(c *chain, st *onpath.ChainStatus, waits []string) {
+	if len(c.errs) > 0 {
+		st.Conditions = w.condition(st.Conditions, "Valid", false, "Impossible", c.errs[0].Message+remedy(c.errs[0])+unchanged(st))
+		st.Conditions = w.condition(st.Conditions, "Active", st.Active, "Impossible", c.errs[0].Message)
+		return
+	}
+	st.Conditions = w.condition(st.Conditions, "Valid", true, "Possible", "")
+	var room, unready []string
+	for i, e := range st.Elements {
+		if len(c.elements[i].d.noRoom) > 0 {
+			room = append(room, e.Message)
+		}
+		if e.Ready < e.Desired {
+			unready = append(unready, fmt.Sprintf("%s: %d of %d ready%s", e.Deployment, e.Ready, e.Desired, inBrackets(e.Message)))
+		}
+	}
+	st.Conditions = w.condition(st.Conditions, "Placed", len(room) == 0, pick(len(room) == 0, "Placed", "NoRoom"), strings.Join(slices.Compact(room), "; "))
+	st.Conditions = w.condition(st.Conditions, "Ready", len(unready) == 0, pick(len(unready) == 0, "Ready", "NotReady"), strings.Join(unready, "; "))
+	reason, message := "Steering", ""
+	switch {
+	case c.obj.Spec.Disabled:
+		reason, message = "Disabled", "the chain is disabled"
+	case len(c.cloudlets) == 0:
+		reason, message = "NoGateway", "no cloudlet has a gateway: name an uplink in a node's spec.uplinks"
+	case len(waits) > 0:
+		reason, message = pick(st.Active, "Steering", "Waiting"), strings.Join(slices.Compact(waits), "; ")
+	case !st.Active:
+		reason, message = "Waiting", "gets its path"
+	}
+	st.Conditions = w.condition(st.Conditions, "Active", st.Active, reason, message)
+}
+
+func remedy(e *onpath.Error) string {
+	if e.Remedy == "" {
+		return ""
+	}
+	return "; " + e.Remedy
+}
+
+func unchanged(st *onpath.ChainStatus) string {
+	if st.Active {
+		return " (until then traffic is steered as before)"
+	}
+	return ""
+}
+
+func inBrackets(s string) string {
+	if s == "" {
+		return ""
+	}
+	return " (" + s + ")"
+}
+
+func pick(b bool, yes, no string) string {
+	if b {
+		return yes
+	}
+	return no
+}
+
+func (w *world) chainEvents(c *chain, old, st onpath.ChainStatus) {
+	k := onpath.KeyOf(c.obj)
+	switch {
+	case st.Active && !old.Active:
+		w.event(Event{About: k, Reason: "Active", Message: "traffic is steered through " + strings.Join(stringsOf(c), " → ")})
+	case !st.Active && old.Active:
+		w.event(Event{About: k, Reason: "Inactive", Message: "its traffic is not steered any more"})
+	case st.Active && st.Path == old.Path && len(st.Cloudlets) > 0 && len(old.Cloudlets) == 0:
+		w.event(Event{About: k, Reason: "Changed", Message: "new flows go through " + strings.Join(stringsOf(c), " → ")})
+	}
+	if len(c.errs) > 0 {
+		w.tellOnce(old.Conditions, c.obj, "Valid", "Impossible", c.errs[0].Message)
+	}
+	for _, cond := range st.Conditions {
+		if cond.Type == "Placed" && cond.Status == onpath.False {
+			w.tellOnce(old.Conditions, c.obj, "Placed", cond.Reason, cond.Message)
+		}
+	}
+}
+
+func stringsOf(c *chain) []string {
+	var out []string
+	for _, e := range c.elements {
+		out = append(out, e.dep.name)
+	}
+	return out
+}

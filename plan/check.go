@@ -1,0 +1,149 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/onpath/onpath"
+)
+
+// Check finds what is impossible in a snapshot whose objects have each been
+// validated by themselves: references to what does not exist or is not the
+// tenant's, loops, overlaps, second gateways. A nil error means all is well;
+// else it is an onpath.Errors.
+func Check(s *Snapshot) error { return check(s).Err() }
+
+// CheckChange is Check for a change from before to after: what was wrong
+// before and does not concern the changed objects is left out.
+func CheckChange(before, after *Snapshot, changed []onpath.Key) error {
+	known := map[string]bool{}
+	for _, e := range check(before) {
+		known[e.Error()] = true
+	}
+	about := map[string]bool{}
+	for _, k := range changed {
+		about[k.String()] = true
+	}
+	var out onpath.Errors
+	for _, e := range check(after) {
+		if about[e.Object] || !known[e.Error()] {
+			out = append(out, e)
+		}
+	}
+	return out.Err()
+}
+
+func check(s *Snapshot) onpath.Errors {
+	w := newWorld(s)
+	var errs onpath.Errors
+	errs = append(errs, w.checkTenants()...)
+	errs = append(errs, w.checkNodes()...)
+	errs = append(errs, w.checkDeployments()...)
+	for _, c := range w.chains {
+		errs = append(errs, c.errs...)
+	}
+	return errs
+}
+
+func fault(o onpath.Object, code onpath.Code, field, remedy, format string, args ...any) *onpath.Error {
+	e := onpath.Errorf(code, format, args...)
+	e.Object, e.Field, e.Remedy = onpath.KeyOf(o).String(), field, remedy
+	return e
+}
+
+// checkTenants refuses objects of tenants that do not exist.
+func (w *world) checkTenants() (errs onpath.Errors) {
+	for _, k := range w.keys() {
+		if !k.Kind.Tenanted() || k.Kind.ReadOnly() || k.Tenant == onpath.OperatorTenant || k.Tenant == onpath.DefaultTenant {
+			continue
+		}
+		if _, ok := w.Objects[onpath.Key{Kind: onpath.KindTenant, Name: k.Tenant}]; !ok {
+			errs = append(errs, fault(w.Objects[k], onpath.CodeNotFound, "metadata.tenant", "apply a Tenant of that name first, or correct it", "there is no tenant %s", k.Tenant))
+		}
+	}
+	return errs
+}
+
+// keys are those of all objects, in order.
+func (w *world) keys() []onpath.Key {
+	rank := map[onpath.Kind]int{}
+	for i, k := range onpath.Kinds() {
+		rank[k] = i
+	}
+	keys := make([]onpath.Key, 0, len(w.Objects))
+	for k := range w.Objects {
+		keys = append(keys, k)
+	}
+	slices.SortFunc(keys, func(a, b onpath.Key) int {
+		if a.Kind != b.Kind {
+			return rank[a.Kind] - rank[b.Kind]
+		}
+		return name{a.Tenant, a.Name}.less(name{b.Tenant, b.Name})
+	})
+	return keys
+}
+
+// secondGateway is why a second one is refused.
+const secondGateway = "two gateways of one cloudlet would have to tell each other of every flow before its first packet leaves, or replies that come in at the other miss the chain; this version cannot"
+
+func (w *world) checkNodes() (errs onpath.Errors) {
+	for _, o := range objects[*onpath.Node](w.Snapshot) {
+		n := w.nodes[o.Metadata.Name]
+		if _, ok := w.Objects[onpath.Key{Kind: onpath.KindCloudlet, Name: o.Spec.Cloudlet}]; !ok {
+			errs = append(errs, fault(o, onpath.CodeNotFound, "spec.cloudlet", "apply it first, or correct the name", "there is no cloudlet %s", o.Spec.Cloudlet))
+		}
+		if o.Gateway() && n.c.gateway != n {
+			errs = append(errs, fault(o, onpath.CodeUnsupported, "spec.uplinks", "put the node into a cloudlet of its own, or take its uplinks away",
+				"cloudlet %s has gateway %s already: %s", n.c.name, n.c.gateway.name, secondGateway))
+		}
+		errs = append(errs, w.checkUnderlay(n)...)
+	}
+	return errs
+}
+
+// checkUnderlay compares the node's underlay with those of its neighbours.
+func (w *world) checkUnderlay(n *node) (errs onpath.Errors) {
+	for _, m := range n.c.nodes {
+		if m.name >= n.name {
+			break
+		}
+		a, b := n.obj.Spec.Underlay, m.obj.Spec.Underlay
+		switch {
+		case a.Address == b.Address:
+			errs = append(errs, fault(n.obj, onpath.CodeInvalid, "spec.underlay.address", "", "node %s has %s already", m.name, a.Address))
+		case a.Address.Is4() != b.Address.Is4():
+			errs = append(errs, fault(n.obj, onpath.CodeInvalid, "spec.underlay.address", "use addresses of one IP version in a cloudlet", "node %s has %s: no tunnel leads from one to the other", m.name, b.Address))
+		case port(a) != port(b):
+			errs = append(errs, fault(n.obj, onpath.CodeInvalid, "spec.underlay.port", fmt.Sprintf("write %d", port(b)), "node %s has port %d; it must be the same on all nodes of a cloudlet", m.name, port(b)))
+		}
+	}
+	return errs
+}
+
+func port(u onpath.Underlay) uint16 {
+	if u.Port == 0 {
+		return onpath.DefaultTunnelPort
+	}
+	return u.Port
+}
+
+func (w *world) checkDeployments() (errs onpath.Errors) {
+	for _, o := range objects[*onpath.Deployment](w.Snapshot) {
+		d := w.deployments[nameOf(o)]
+		f, ok := lookUp[*onpath.Function](w, onpath.KindFunction, d.fnName)
+		switch {
+		case !ok:
+			errs = append(errs, fault(o, onpath.CodeNotFound, "spec.function", w.functionRemedy(d.fnName), "there is no function %s", d.fnName))
+		case !mayUse(f, d.key.tenant):
+			errs = append(errs, fault(o, onpath.CodeForbidden, "spec.function", "its owner can write shared: true", "function %s belongs to another tenant and is not shared", d.fnName))
+		case d.addressing() == onpath.AddressesPool && len(w.set.PublicPools) == 0:
+			errs = append(errs, fault(o, onpath.CodeInvalid, "spec.function", "write addresses: private, or have the operator give the server a pool", "function %s wants addresses of a pool, and the server has none", d.fnName))
+		}
+		for i, c := range o.Spec.Place.Cloudlets {
+			if w.cloudlets[c] == nil {
+				errs = append(errs, fault(o, onpath.CodeNotFound, fmt.Sprintf("spec.place.cloudlets[%d]", i), "apply it, or correct the name", "there is no cloudlet %s", c))
+			}
+		}
+	}
+	return errs
+}

@@ -1,0 +1,108 @@
+package plan
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"maps"
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+// addDeployments takes up the deployments that are objects; those of chains'
+// short forms come with the chains.
+func (w *world) addDeployments() {
+	for _, o := range objects[*onpath.Deployment](w.Snapshot) {
+		d := &deployment{key: nameOf(o), obj: o, want: 1, place: o.Spec.Place, drain: time.Duration(o.Spec.Drain), in: map[string]bool{}}
+		if o.Spec.Instances != nil {
+			d.want = *o.Spec.Instances
+		}
+		d.fnName = resolve(o.Spec.Function, d.key.tenant)
+		d.function, _ = lookUp[*onpath.Function](w, onpath.KindFunction, d.fnName)
+		if d.function != nil && !mayUse(d.function, d.key.tenant) {
+			d.function = nil
+		}
+		d.complete(o.Spec.Env, o.Spec.Files)
+		for _, c := range o.Spec.Place.Cloudlets {
+			d.in[c] = true
+		}
+		w.deployments[d.key] = d
+	}
+}
+
+// mayUse reports whether a tenant may run the function.
+func mayUse(f *onpath.Function, tenant string) bool {
+	return f.Spec.Shared || nameOf(f).tenant == tenant
+}
+
+// shortForm is the deployment that element e of the chain makes.
+func (w *world) shortForm(c *chain, e *onpath.Element) *deployment {
+	d := &deployment{
+		key:   name{c.key.tenant, onpath.ShortDeployment(c.key.name, e.Function)},
+		place: e.Place, want: 1, owner: c, in: map[string]bool{}, drain: time.Duration(onpath.DefaultDrain),
+	}
+	if e.Instances != nil {
+		d.want = *e.Instances
+	}
+	d.fnName = resolve(e.Function, c.key.tenant)
+	d.function, _ = lookUp[*onpath.Function](w, onpath.KindFunction, d.fnName)
+	d.complete(e.Env, e.Files)
+	return d
+}
+
+// complete merges the function's part of the specification with the
+// deployment's own, which wins.
+func (d *deployment) complete(env onpath.Env, files map[string]onpath.File) {
+	if d.function == nil {
+		return
+	}
+	d.spec = onpath.Clone(d.function).Spec
+	if c := d.spec.Container; c != nil {
+		c.Env = merged(c.Env, env)
+		c.Files = merged(c.Files, files)
+	}
+	d.shape = hash(struct {
+		Function  string
+		Container *onpath.ContainerSpec
+	}{d.fnName.String(), d.spec.Container})
+}
+
+func merged[M ~map[string]V, V any](base, over M) M {
+	if len(base)+len(over) == 0 {
+		return nil
+	}
+	out := maps.Clone(base)
+	if out == nil {
+		out = M{}
+	}
+	maps.Copy(out, over)
+	return out
+}
+
+// hash stands for the content of v.
+func hash(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic("plan: hash: " + err.Error()) // all that is hashed marshals
+	}
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:8])
+}
+
+func (d *deployment) attach() onpath.ContainerAttach {
+	if d.spec.Container != nil {
+		return d.spec.Container.Attach
+	}
+	return onpath.Routed
+}
+
+func (d *deployment) addressing() onpath.Addressing {
+	if d.spec.Container != nil && d.spec.Container.Addresses != "" {
+		return d.spec.Container.Addresses
+	}
+	if d.attach() == onpath.Bridged {
+		return onpath.AddressesNone
+	}
+	return onpath.AddressesPrivate
+}

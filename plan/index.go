@@ -1,0 +1,109 @@
+package plan
+
+import "github.com/onpath/onpath"
+
+// index answers questions about one node's plan. A nil index is that of no plan.
+type index struct {
+	plan   *onpath.NodePlan
+	local  map[onpath.VportID]*onpath.Vport
+	remote map[onpath.VportID]bool
+	paths  map[onpath.PathID]*onpath.Path
+	groups map[onpath.GroupID]*onpath.Group
+	tables map[onpath.TableID]*onpath.Table
+	peers  map[string]bool
+	vports map[onpath.VportID]*onpath.Vport
+	// sends holds (path, vport) for each remote member of each group.
+	sends map[send]bool
+	edge  onpath.VportID
+}
+
+type send struct {
+	path  onpath.PathID
+	vport onpath.VportID
+}
+
+func indexOf(p *onpath.NodePlan) *index {
+	if p == nil {
+		return nil
+	}
+	d := &p.Datapath
+	x := &index{
+		plan: p, local: map[onpath.VportID]*onpath.Vport{}, remote: map[onpath.VportID]bool{}, vports: map[onpath.VportID]*onpath.Vport{},
+		paths: map[onpath.PathID]*onpath.Path{}, groups: map[onpath.GroupID]*onpath.Group{},
+		tables: map[onpath.TableID]*onpath.Table{}, peers: map[string]bool{}, sends: map[send]bool{},
+	}
+	for i := range d.Vports {
+		v := &d.Vports[i]
+		x.vports[v.ID] = v
+		if v.Kind == onpath.VportRemote {
+			x.remote[v.ID] = true
+		} else {
+			x.local[v.ID] = v
+		}
+	}
+	for i := range d.Paths {
+		x.paths[d.Paths[i].ID] = &d.Paths[i]
+	}
+	for i := range d.Tables {
+		x.tables[d.Tables[i].ID] = &d.Tables[i]
+	}
+	for i := range d.Groups {
+		g := &d.Groups[i]
+		x.groups[g.ID] = g
+		for _, m := range g.Members {
+			if x.remote[m.Vport] {
+				x.sends[send{g.Path, m.Vport}] = true
+			}
+		}
+	}
+	for _, p := range d.Peers {
+		x.peers[p.Node] = true
+	}
+	if d.Edge != nil {
+		x.edge = d.Edge.Vport
+	}
+	return x
+}
+
+func (x *index) instance(uid string) *onpath.InstancePlan {
+	if x == nil {
+		return nil
+	}
+	for i := range x.plan.Instances {
+		if p := &x.plan.Instances[i]; p.UID == uid {
+			return p
+		}
+	}
+	return nil
+}
+
+func (x *index) path(p onpath.PathID) *onpath.Path {
+	if x == nil {
+		return nil
+	}
+	return x.paths[p]
+}
+
+func (x *index) hasLocal(v onpath.VportID) bool { return x != nil && x.local[v] != nil }
+
+func (x *index) hasRemote(v onpath.VportID) bool { return x != nil && x.remote[v] }
+
+func (x *index) hasPeer(node string) bool { return x != nil && x.peers[node] }
+
+// sendsTo reports whether packets of the path may be sent to a remote vport.
+func (x *index) sendsTo(p onpath.PathID, v onpath.VportID) bool {
+	return x != nil && x.sends[send{p, v}]
+}
+
+// member reports whether the group has a member that takes new flows.
+func (x *index) member(g onpath.GroupID) bool {
+	if x == nil || x.groups[g] == nil {
+		return false
+	}
+	for _, m := range x.groups[g].Members {
+		if v := x.vports[m.Vport]; v != nil && v.State == onpath.VportUp {
+			return true
+		}
+	}
+	return false
+}

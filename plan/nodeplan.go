@@ -1,0 +1,321 @@
+package plan
+
+import (
+	"cmp"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+
+	"github.com/onpath/onpath"
+)
+
+// planNode makes the node's plan, and puts it into the result if it differs
+// from the newest that the node has.
+func (w *world) planNode(n *node) {
+	b := &builder{w: w, n: n, vports: map[onpath.VportID]onpath.Vport{}}
+	p := b.plan()
+	var generation uint64
+	if last := n.newest; last != nil {
+		if same(p, last.plan) {
+			return
+		}
+		generation = last.plan.Generation
+	}
+	if n.st.Report != nil {
+		generation = max(generation, n.st.Report.Plan)
+	}
+	p.Generation, p.Datapath.Generation = generation+1, generation+1
+	w.res.Plans[n.name] = p
+}
+
+// same compares two plans but for their generation.
+func same(a, b *onpath.NodePlan) bool {
+	x, y := *a, *b
+	x.Generation, y.Generation = 0, 0
+	x.Datapath.Generation, y.Datapath.Generation = 0, 0
+	return reflect.DeepEqual(x, y)
+}
+
+// builder makes one node's plan.
+type builder struct {
+	w      *world
+	n      *node
+	local  []*instance
+	paths  []*path
+	vports map[onpath.VportID]onpath.Vport
+	groups []onpath.Group
+	tables []onpath.Table
+}
+
+func (b *builder) plan() *onpath.NodePlan {
+	b.chooseInstances()
+	b.choosePaths()
+	p := &onpath.NodePlan{Node: b.n.name}
+	for _, i := range b.local {
+		p.Instances = append(p.Instances, b.instance(i))
+		b.addLocal(i)
+	}
+	b.addEdge()
+	for _, q := range b.paths {
+		b.addGroups(q)
+		b.tables = append(b.tables, q.tables...)
+	}
+	b.addClassifiers()
+	d := &p.Datapath
+	d.Node, d.Underlay, d.Peers, d.Edge = b.n.name, b.n.obj.Spec.Underlay, b.peers(), b.edge()
+	d.Vports = slices.SortedFunc(maps.Values(b.vports), func(x, y onpath.Vport) int { return cmp.Compare(x.ID, y.ID) })
+	d.Tables, d.Groups = b.tables, b.groups
+	slices.SortFunc(d.Tables, func(x, y onpath.Table) int { return cmp.Compare(x.ID, y.ID) })
+	slices.SortFunc(d.Groups, func(x, y onpath.Group) int { return cmp.Compare(x.ID, y.ID) })
+	for _, q := range b.paths {
+		d.Paths = append(d.Paths, q.spec)
+	}
+	slices.SortFunc(d.Paths, func(x, y onpath.Path) int { return cmp.Compare(x.ID, y.ID) })
+	return p
+}
+
+// chooseInstances takes the node's instances but those that leave and to which
+// nobody sends any more.
+func (b *builder) chooseInstances() {
+	for _, i := range b.n.insts {
+		if !i.known || i.leaving && !b.w.pointedAt(i) {
+			continue
+		}
+		b.local = append(b.local, i)
+	}
+	slices.SortFunc(b.local, func(x, y *instance) int { return x.key.less(y.key) })
+}
+
+// choosePaths takes the paths that packets can be on at this node: all at the
+// gateway; those of the instances here; behind an operator's chain also the
+// tenants', which begin there; and what others still send here.
+func (b *builder) choosePaths() {
+	operator := false
+	here := map[*path]bool{}
+	for _, p := range b.n.c.paths {
+		if slices.ContainsFunc(b.local, func(i *instance) bool { return slices.Contains(p.deps, i.dep) || p.starts(i) }) {
+			here[p] = true
+			operator = operator || p.tier == onpath.TierOperator
+		}
+	}
+	for _, p := range b.n.c.paths {
+		if p.over && !b.w.sentPath(b.n, p.id) {
+			continue
+		}
+		if here[p] || b.n == b.n.c.gateway || operator && p.tier == onpath.TierTenant || b.w.sentPath(b.n, p.id) {
+			b.paths = append(b.paths, p)
+		}
+	}
+}
+
+// starts reports whether the path's flows begin at the instance.
+func (p *path) starts(i *instance) bool {
+	return startsAtInstances(p) && p.chain.from.deployment == i.dep
+}
+
+func (b *builder) instance(i *instance) onpath.InstancePlan {
+	s := &i.obj.Spec
+	p := onpath.InstancePlan{
+		Name: i.key.name, Tenant: i.key.tenant, Deployment: s.Deployment, UID: i.obj.Metadata.UID, Spec: i.fn,
+		Vport: s.Vport, Back: s.Back, Addresses: s.Addresses, MTU: b.n.interfaceMTU(), Draining: i.draining(),
+	}
+	switch {
+	case i.d != nil:
+		p.Function = i.d.fnName.String()
+	case i.planned != nil:
+		p.Function = i.planned.Function
+	}
+	return p
+}
+
+// addLocal adds the vports of an instance on this node.
+func (b *builder) addLocal(i *instance) {
+	s := &i.obj.Spec
+	v := onpath.Vport{
+		ID: s.Vport, Kind: onpath.VportInstance, State: i.state(), Instance: i.key.String(), Tenant: i.key.tenant,
+		MAC: onpath.InstanceMAC(s.Vport), HostMAC: onpath.HostMAC(s.Vport), Attach: onpath.Routed,
+		Packets: cmp.Or(i.fn.Packets, onpath.PacketsKeep), MaxFlows: b.w.maxFlows(i.key.tenant), Mirror: b.mirror(i),
+	}
+	for _, a := range s.Addresses {
+		v.Own = append(v.Own, a.Addr())
+	}
+	v.Routes = routes(i.fn) && len(v.Own) > 0
+	if mayPointEdge(b.n) {
+		v.Entry = b.n.c.gateway.obj.Status.Edge
+	}
+	if i.bridged() {
+		v.Attach, v.Other = onpath.Bridged, s.Back
+		back := v
+		back.ID, back.Other = s.Back, s.Vport
+		back.MAC, back.HostMAC = onpath.InstanceMAC(s.Back), onpath.HostMAC(s.Back)
+		b.addEmit(i, &back)
+	}
+	b.addEmit(i, &v)
+}
+
+func (b *builder) addEmit(i *instance, v *onpath.Vport) {
+	if t := emitTable(b.paths, i, v.ID); t != nil {
+		v.Emit = t.ID
+		b.tables = append(b.tables, *t)
+	}
+	b.vports[v.ID] = *v
+}
+
+// mirror reports whether the instance gets copies only.
+func (b *builder) mirror(i *instance) bool {
+	if i.d != nil && i.d.used {
+		return i.d.mirror
+	}
+	v := b.n.newest
+	return v != nil && v.local[i.obj.Spec.Vport] != nil && v.local[i.obj.Spec.Vport].Mirror
+}
+
+func (w *world) maxFlows(tenant string) int {
+	if t, ok := lookUp[*onpath.Tenant](w, onpath.KindTenant, name{"", tenant}); ok && t.Spec.MaxFlows > 0 {
+		return t.Spec.MaxFlows
+	}
+	return onpath.DefaultMaxFlows
+}
+
+// addEdge adds the way back to the gateway.
+func (b *builder) addEdge() {
+	g := b.n.c.gateway
+	if g == nil || g == b.n || !mayPointEdge(b.n) {
+		return
+	}
+	id := g.obj.Status.Edge
+	b.vports[id] = onpath.Vport{ID: id, Kind: onpath.VportRemote, State: onpath.VportUp, Peer: g.name}
+}
+
+// addGroups fills the path's groups with the instances that this node may send
+// to, and makes these known.
+func (b *builder) addGroups(p *path) {
+	for _, g := range p.groups {
+		_, k, reverse := g.ID.Split()
+		old := g.Members
+		g.Members = nil
+		if k < len(p.deps) {
+			for _, i := range b.w.instancesOf(b.n.c, p.deps[k]) {
+				if b.isMember(p, i) {
+					g.Members = append(g.Members, onpath.Member{Vport: i.into(reverse), Key: i.obj.Spec.Key, Weight: p.weight(k, i, old)})
+					b.addRemote(i, i.into(reverse))
+				}
+			}
+		}
+		slices.SortFunc(g.Members, func(x, y onpath.Member) int { return cmp.Compare(x.Key, y.Key) })
+		b.groups = append(b.groups, g)
+	}
+}
+
+func (b *builder) isMember(p *path, i *instance) bool {
+	if i.node == b.n {
+		return slices.Contains(b.local, i)
+	}
+	return !i.leaving && !p.over && mayPoint(b.n, i, p.id)
+}
+
+// weight is the instance's share of new flows at element k.
+func (p *path) weight(k int, i *instance, old []onpath.Member) uint32 {
+	if p.weights != nil {
+		if v, ok := p.weights[k][i.node.name]; ok {
+			return uint32(v)
+		}
+		return 1
+	}
+	for _, m := range old {
+		if m.Key == i.obj.Spec.Key {
+			return m.Weight
+		}
+	}
+	return 1
+}
+
+func (b *builder) addRemote(i *instance, v onpath.VportID) {
+	if i.node != b.n {
+		b.vports[v] = onpath.Vport{ID: v, Kind: onpath.VportRemote, State: i.state(), Peer: i.node.name}
+	}
+}
+
+// addClassifiers adds the tiers' tables where packets may come to be
+// classified: at the gateway, and behind an operator's chain.
+func (b *builder) addClassifiers() {
+	operator := slices.ContainsFunc(b.paths, func(p *path) bool { return p.tier == onpath.TierOperator })
+	if b.n == b.n.c.gateway {
+		b.tables = append(b.tables, classifier(b.paths, onpath.TierOperator), classifier(b.paths, onpath.TierTenant))
+	} else if operator {
+		b.tables = append(b.tables, classifier(b.paths, onpath.TierTenant))
+	}
+}
+
+// edge describes the uplinks of the gateway in use. Without any rule nothing is
+// looked at.
+func (b *builder) edge() *onpath.Edge {
+	if b.n != b.n.c.gateway || b.n.obj.Status.Edge == 0 {
+		return nil
+	}
+	e := &onpath.Edge{Vport: b.n.obj.Status.Edge, Uplinks: b.n.obj.Spec.Uplinks}
+	for _, t := range b.tables {
+		if (t.ID == 1 || t.ID == 2) && len(t.Rules) > 0 {
+			e.Table = onpath.ClassifierTable(onpath.TierOperator)
+		}
+	}
+	e.NAT = b.w.translated(b.n.c)
+	return e
+}
+
+// translated are the private pools, if an instance of the cloudlet has an
+// address of them.
+func (w *world) translated(cl *cloudlet) []netip.Prefix {
+	var out []netip.Prefix
+	for _, pool := range w.set.PrivatePools {
+		for _, n := range cl.nodes {
+			if slices.ContainsFunc(n.insts, func(i *instance) bool {
+				return slices.ContainsFunc(i.obj.Spec.Addresses, func(a netip.Prefix) bool { return pool.Contains(a.Addr()) })
+			}) {
+				out = append(out, pool)
+				break
+			}
+		}
+	}
+	return out
+}
+
+// peers are the other nodes of the cloudlet.
+func (b *builder) peers() []onpath.Peer {
+	var out []onpath.Peer
+	for _, m := range b.n.c.nodes {
+		if m == b.n || !m.obj.Spec.Underlay.Address.IsValid() {
+			continue
+		}
+		out = append(out, onpath.Peer{
+			Node: m.name, Address: m.obj.Spec.Underlay.Address, Port: port(m.obj.Spec.Underlay),
+			Secret: b.w.secret(b.n, m), MTU: min(b.n.underlayMTU(), m.underlayMTU()),
+		})
+	}
+	return out
+}
+
+// secret is what two nodes share. One that they have already is kept: both
+// cannot change it in the same instant.
+func (w *world) secret(a, b *node) uint32 {
+	if a.name > b.name {
+		a, b = b, a
+	}
+	for _, pair := range [][2]*node{{a, b}, {b, a}} {
+		if pair[0].newest == nil {
+			continue
+		}
+		for _, p := range pair[0].newest.plan.Datapath.Peers {
+			if p.Node == pair[1].name && p.Secret != 0 {
+				return p.Secret
+			}
+		}
+	}
+	mac := hmac.New(sha256.New, w.set.Secret)
+	mac.Write([]byte(a.name + "\x00" + b.name))
+	return max(binary.BigEndian.Uint32(mac.Sum(nil))>>8, 1)
+}

@@ -1,0 +1,244 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/onpath/onpath"
+)
+
+// mayPoint reports whether node m may send packets of a path to an instance: if
+// the instance's node has acknowledged that it takes them. Of a node that has
+// not been heard of, what m was told before holds.
+func mayPoint(m *node, i *instance, p onpath.PathID) bool {
+	n := i.node
+	switch {
+	case n == nil:
+		return false
+	case n == m:
+		return true
+	case n.c != m.c:
+		return false
+	case n.st == nil:
+		return m.acked.sendsTo(p, i.obj.Spec.Vport) || m.acked.sendsTo(p, i.obj.Spec.Back)
+	}
+	return n.acked.hasLocal(i.obj.Spec.Vport) && n.acked.path(p) != nil && n.acked.hasPeer(m.name)
+}
+
+// mayPointEdge reports whether node m may send packets to its gateway's edge.
+func mayPointEdge(m *node) bool {
+	g := m.c.gateway
+	if g == nil || g.obj.Status.Edge == 0 {
+		return false
+	}
+	if g == m {
+		return true
+	}
+	if g.st == nil {
+		return m.newest.hasRemote(g.obj.Status.Edge)
+	}
+	return g.acked != nil && g.acked.edge == g.obj.Status.Edge && g.acked.hasPeer(m.name)
+}
+
+// pointedAt reports whether a node other than the instance's own may still send
+// to it: by a plan in force, or by one on its way. Nodes away for longer than
+// the grace are past caring for.
+func (w *world) pointedAt(i *instance) bool {
+	for _, m := range w.neighbours(i.node) {
+		if m.st == nil {
+			if !m.gone && m != i.node {
+				return true // it may
+			}
+			continue
+		}
+		for _, x := range m.possible {
+			if x.hasRemote(i.obj.Spec.Vport) || i.bridged() && x.hasRemote(i.obj.Spec.Back) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// neighbours are the nodes that may send to n: those of its cloudlet, or all if
+// n is not there any more.
+func (w *world) neighbours(n *node) []*node {
+	var out []*node
+	for _, m := range w.nodes {
+		if m != n && !m.gone && (n == nil || m.c == n.c) {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+// sentPath reports whether another node may still send packets of the path to
+// an instance of node n.
+func (w *world) sentPath(n *node, p onpath.PathID) bool {
+	for _, m := range w.neighbours(n) {
+		if m.st == nil && n.newest.path(p) != nil {
+			return true // it may
+		}
+		for _, x := range m.possible {
+			if x == nil {
+				continue
+			}
+			for s := range x.sends {
+				if i := w.byVport[s.vport]; s.path == p && i != nil && i.node == n {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// leaving reports whether a draining instance may go: no flow leads to it any
+// more, its time is up, or it is dead anyway.
+func (w *world) leaving(i *instance) bool {
+	if !i.draining() {
+		return false
+	}
+	if i.node == nil || i.node.gone || w.passed(i.obj.Spec.Until) {
+		return true
+	}
+	if i.node.away || i.node.st == nil {
+		return false // it may come back with its flows
+	}
+	if !i.ready() {
+		return true
+	}
+	// The count of flows means something once nobody starts new ones.
+	p := i.node.acked.instance(i.obj.Metadata.UID)
+	if p == nil || !p.Draining {
+		return i.node.st != nil && p == nil && i.planned == nil && !w.pointedAt(i)
+	}
+	for _, m := range w.neighbours(i.node) {
+		for _, x := range m.possible {
+			if x == nil {
+				continue
+			}
+			if v := x.vports[i.obj.Spec.Vport]; v != nil && v.State == onpath.VportUp {
+				return false
+			}
+		}
+	}
+	return i.report != nil && i.report.Flows == 0
+}
+
+// inService reports whether an instance can take over for another: it is ready,
+// and every node of its cloudlet that steers its deployment's traffic knows it.
+func (w *world) inService(i *instance) bool {
+	if !i.ready() || i.draining() {
+		return false
+	}
+	for _, m := range w.neighbours(i.node) {
+		if m.away || m.acked == nil {
+			continue
+		}
+		for id, p := range m.acked.paths {
+			if !p.Ended.IsZero() || p.Began.IsZero() || !slices.Contains(p.Elements, i.dep.String()) {
+				continue
+			}
+			if v := m.acked.vports[i.obj.Spec.Vport]; v == nil || v.State != onpath.VportUp || !m.acked.sendsTo(id, i.obj.Spec.Vport) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// waits says, in words, what keeps a present path from beginning: an element
+// without an instance that was ready, or a node that has not acknowledged its
+// part. "" means that nothing does.
+func (w *world) waits(cl *cloudlet, p *path) string {
+	g := cl.gateway
+	switch {
+	case g == nil:
+		return fmt.Sprintf("cloudlet %s has no gateway: name an uplink on one of its nodes", cl.name)
+	case g.st == nil || g.away:
+		return fmt.Sprintf("gateway %s of cloudlet %s is away", g.name, cl.name)
+	case g.obj.Status.Edge == 0:
+		return fmt.Sprintf("gateway %s gets its edge", g.name)
+	case !canCarry(p.spec.MTU):
+		return fmt.Sprintf("its hops in cloudlet %s carry only %d bytes, and IPv6 needs 1280: raise the MTU of the underlay", cl.name, p.spec.MTU)
+	}
+	hosts := map[*node]bool{}
+	var need []int // elements that have a ready instance
+	for k := range p.deps {
+		ready, why := w.elementReady(cl, p, k)
+		if why != "" {
+			return why
+		}
+		if len(ready) > 0 {
+			need = append(need, k)
+		}
+		for _, i := range ready {
+			hosts[i.node] = true
+		}
+	}
+	return w.unacknowledged(cl, p, hosts, need)
+}
+
+// elementReady are the element's ready instances in the cloudlet, and why the
+// path has to wait for one. An element that may be bypassed holds nothing up
+// once it has failed.
+func (w *world) elementReady(cl *cloudlet, p *path, k int) (ready []*instance, why string) {
+	e := &p.chain.elements[k]
+	failed, reason := 0, ""
+	all := w.instancesOf(cl, e.dep)
+	for _, i := range all {
+		switch {
+		case i.draining():
+		case i.ready():
+			ready = append(ready, i)
+		case i.report != nil && (i.report.State == onpath.InstanceFailed || i.report.State == onpath.InstanceUnready):
+			failed++
+			reason = i.report.Message
+		}
+	}
+	if len(ready) > 0 || e.d.want == 0 || e.none == onpath.NoneBypass && failed > 0 && failed == len(all) {
+		return ready, ""
+	}
+	why = fmt.Sprintf("waits for an instance of %s to be ready in cloudlet %s", e.dep.name, cl.name)
+	if reason != "" {
+		why += ": " + strings.TrimSuffix(reason, ".")
+	}
+	return nil, why
+}
+
+func (w *world) instancesOf(cl *cloudlet, dep name) []*instance {
+	var out []*instance
+	for _, i := range w.instances {
+		if i.dep == dep && i.node != nil && i.node.c == cl {
+			out = append(out, i)
+		}
+	}
+	return out
+}
+
+// unacknowledged says which node is not yet able to pass the path's packets on.
+func (w *world) unacknowledged(cl *cloudlet, p *path, hosts map[*node]bool, need []int) string {
+	for _, n := range cl.nodes {
+		if !hosts[n] || n == cl.gateway {
+			continue
+		}
+		if !n.acked.hasRemote(cl.gateway.obj.Status.Edge) {
+			return fmt.Sprintf("node %s gets the way back to gateway %s", n.name, cl.gateway.name)
+		}
+		for _, k := range need {
+			if !n.acked.member(onpath.GroupOf(p.id, k, false)) || !n.acked.member(onpath.GroupOf(p.id, k, true)) {
+				return fmt.Sprintf("node %s gets its part of the path", n.name)
+			}
+		}
+	}
+	for _, k := range need {
+		if !slices.ContainsFunc(w.instancesOf(cl, p.deps[k]), func(i *instance) bool {
+			return i.ready() && !i.draining() && mayPoint(cl.gateway, i, p.id)
+		}) {
+			return fmt.Sprintf("gateway %s gets the way to %s", cl.gateway.name, p.deps[k].name)
+		}
+	}
+	return ""
+}

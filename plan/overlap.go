@@ -1,0 +1,55 @@
+package plan
+
+import (
+	"slices"
+
+	"github.com/onpath/onpath"
+)
+
+// checkOverlaps refuses traffic that two chains of one tier and priority claim
+// in one cloudlet. The newer of the two is refused, the other goes on.
+//
+// Both are compared in their forward orientation, as whoever starts a flow sees
+// them: a chain from a to b and one from b to a share packets but no flows, as
+// forward rules stand before reverse rules of the same priority.
+func (w *world) checkOverlaps() {
+	for i, a := range w.chains {
+		for _, b := range w.chains[i+1:] {
+			if b.tier != a.tier || b.priority() != a.priority() {
+				break // ordered by both
+			}
+			older, newer := a, b
+			if b.obj.Metadata.Created.Before(a.obj.Metadata.Created) {
+				older, newer = b, a
+			}
+			m, ok := contest(older, newer)
+			if !ok {
+				continue
+			}
+			newer.fail(onpath.CodeInvalid, "spec.priority", "give one of the two a higher priority, or narrow its select",
+				"chain %s selects the same traffic with the same priority %d: %s", older.key, newer.priority(), words(m))
+		}
+	}
+}
+
+// contest is traffic that two chains claim.
+func contest(a, b *chain) (onpath.Match, bool) {
+	none := onpath.Match{}
+	if a.obj.Spec.Disabled || b.obj.Spec.Disabled || len(a.errs) > 0 || len(b.errs) > 0 {
+		return none, false
+	}
+	if !slices.ContainsFunc(a.cloudlets, func(n string) bool { return slices.Contains(b.cloudlets, n) }) {
+		return none, false
+	}
+	if (a.from.deployment == name{}) != (b.from.deployment == name{}) {
+		return none, false // one starts at an edge, the other at instances
+	}
+	for _, m := range a.forward {
+		for _, n := range b.forward {
+			if x, ok := overlap(m, n); ok {
+				return x, true
+			}
+		}
+	}
+	return none, false
+}

@@ -1,0 +1,306 @@
+package plan
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+// path is one list of elements of one chain in one cloudlet. A present one is
+// compiled from its chain; any other is carried on as the nodes know it, until
+// its flows are gone.
+type path struct {
+	id    onpath.PathID
+	key   name   // of the chain
+	chain *chain // nil: deleted, or too broken to say anything about the path
+	tier  onpath.Tier
+	spec  onpath.Path
+	deps  []name // of the elements
+	// weights by element and node; nil for carried paths, whose members keep
+	// the weights they have.
+	weights []map[string]int
+
+	present bool // compiled from the chain
+	steers  bool // rules start it, or shall
+	over    bool // ended, and without flows: nodes let go of each other's parts
+
+	tables []onpath.Table
+	groups []onpath.Group // members are filled in for each node
+	// forward and reverse are the classifiers' rules; emits are, for carried
+	// paths, the rules in emit tables that continue it.
+	forward, reverse []onpath.Rule
+	emits            map[onpath.TableID][]onpath.Rule
+	// waits says what keeps a present path from steering.
+	waits string
+}
+
+func (p *path) ended() bool { return !p.spec.Ended.IsZero() }
+
+// assignPaths gives every possible chain the path id of its present elements.
+// The id is used once the store has it.
+func (w *world) assignPaths() {
+	for _, c := range w.chains {
+		if len(c.errs) > 0 || len(c.elements) == 0 {
+			continue
+		}
+		st := &c.obj.Status
+		if st.Path != 0 && st.Shape == c.shape {
+			continue
+		}
+		if w.res.Used.Paths == len(w.IDs.Paths) {
+			w.res.Short.Paths++
+			continue
+		}
+		next := *c.obj
+		next.Status.Path = w.IDs.Paths[w.res.Used.Paths]
+		next.Status.Shape = c.shape
+		next.Status.Cloudlets = nil
+		w.res.Used.Paths++
+		w.update(&next)
+	}
+}
+
+// addPaths finds the cloudlet's paths: those of chains, and those that nodes
+// still have.
+func (w *world) addPaths(cl *cloudlet) {
+	known := w.knownPaths(cl)
+	for _, c := range w.chains {
+		if len(c.errs) > 0 || !slices.Contains(c.cloudlets, cl.name) || c.obj.Status.Path == 0 || c.obj.Status.Shape != c.shape {
+			continue
+		}
+		p := w.compile(cl, c)
+		if k := known[p.id]; k != nil && k.spec.Ended.IsZero() {
+			p.spec.Began = k.spec.Began
+		}
+		delete(known, p.id)
+		cl.paths = append(cl.paths, p)
+	}
+	for _, id := range slices.Sorted(maps.Keys(known)) {
+		cl.paths = append(cl.paths, known[id])
+	}
+	for _, p := range cl.paths {
+		if p.present {
+			w.decide(cl, p)
+		}
+	}
+	for _, p := range cl.paths {
+		if !p.present {
+			w.carry(cl, p)
+		}
+	}
+	w.orderPaths(cl)
+}
+
+// orderPaths puts the paths into the order of their rules: by tier, priority,
+// chain; of one chain the present one first.
+func (w *world) orderPaths(cl *cloudlet) {
+	prio := func(p *path) int {
+		if p.chain == nil {
+			return -onpath.MaxPriority - 1
+		}
+		return p.chain.priority()
+	}
+	slices.SortStableFunc(cl.paths, func(a, b *path) int {
+		if a.tier != b.tier {
+			return cmp.Compare(a.tier, b.tier)
+		}
+		if c := cmp.Or(cmp.Compare(prio(b), prio(a)), a.key.less(b.key)); c != 0 {
+			return c
+		}
+		if a.present != b.present {
+			if a.present {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Compare(a.id, b.id)
+	})
+}
+
+// knownPaths reads the paths off the newest plans of the cloudlet's nodes, the
+// gateway's first.
+func (w *world) knownPaths(cl *cloudlet) map[onpath.PathID]*path {
+	out := map[onpath.PathID]*path{}
+	nodes := cl.nodes
+	if cl.gateway != nil {
+		nodes = append([]*node{cl.gateway}, nodes...)
+	}
+	for _, n := range nodes {
+		if n.newest == nil {
+			continue
+		}
+		for i := range n.newest.plan.Datapath.Paths {
+			spec := n.newest.plan.Datapath.Paths[i]
+			p := out[spec.ID]
+			if p == nil {
+				p = w.readPath(n.newest, spec)
+				out[spec.ID] = p
+			}
+			if p.spec.Began.IsZero() {
+				p.spec.Began = spec.Began
+			}
+			p.readEmits(n.newest)
+		}
+	}
+	return out
+}
+
+// readPath takes a path over as a node has it.
+func (w *world) readPath(x *index, spec onpath.Path) *path {
+	p := &path{id: spec.ID, spec: spec, tier: onpath.TierTenant, emits: map[onpath.TableID][]onpath.Rule{}}
+	p.key.tenant, p.key.name, _ = strings.Cut(spec.Chain, "/")
+	for _, d := range spec.Elements {
+		t, n, _ := strings.Cut(d, "/")
+		p.deps = append(p.deps, name{t, n})
+	}
+	for _, t := range x.plan.Datapath.Tables {
+		switch {
+		case t.ID == onpath.ClassifierTable(onpath.TierOperator) || t.ID == onpath.ClassifierTable(onpath.TierTenant):
+			p.readRules(t)
+		case isEmit(t.ID):
+		case onpath.PathID(t.ID>>6) == p.id:
+			p.tables = append(p.tables, t)
+			if t.Miss.Kind == onpath.ActionTable {
+				p.tier = onpath.TierOperator
+			}
+		}
+	}
+	for _, g := range x.plan.Datapath.Groups {
+		if g.Path == p.id {
+			p.groups = append(p.groups, g)
+		}
+	}
+	for _, c := range w.chains {
+		if c.key == p.key {
+			p.chain = c
+		}
+	}
+	return p
+}
+
+func isEmit(t onpath.TableID) bool { return t>>31 == 1 }
+
+func (p *path) readRules(t onpath.Table) {
+	for _, r := range t.Rules {
+		switch {
+		case r.Path != p.id:
+		case r.Reverse:
+			p.reverse = append(p.reverse, r)
+		default:
+			p.forward = append(p.forward, r)
+		}
+	}
+}
+
+func (p *path) readEmits(x *index) {
+	for _, t := range x.plan.Datapath.Tables {
+		if !isEmit(t.ID) || p.emits[t.ID] != nil {
+			continue
+		}
+		for _, r := range t.Rules {
+			if r.Path == p.id {
+				p.emits[t.ID] = append(p.emits[t.ID], r)
+			}
+		}
+	}
+}
+
+// decide says whether a present path steers: because it does already, or
+// because everything it needs is in place.
+func (w *world) decide(cl *cloudlet, p *path) {
+	c := p.chain
+	if c.obj.Spec.Disabled {
+		p.spec.Began = time.Time{}
+		p.waits = "the chain is disabled"
+		return
+	}
+	switch {
+	case !p.spec.Began.IsZero():
+		p.steers = true
+	case slices.Contains(c.obj.Status.Cloudlets, cl.name) && cl.gateway != nil:
+		// It did before its nodes forgot: it must not be bypassed meanwhile.
+		p.steers, p.spec.Began = true, w.Now.UTC().Round(0)
+	default:
+		if p.waits = w.waits(cl, p); p.waits == "" {
+			p.steers, p.spec.Began = true, w.Now.UTC().Round(0)
+		}
+	}
+}
+
+// carry decides the fate of a path that is no chain's present one. It goes on
+// steering while its successor is not ready or while its chain is impossible;
+// it ends with the chain.
+func (w *world) carry(cl *cloudlet, p *path) {
+	successor := w.successor(cl, p)
+	switch {
+	case p.ended():
+	case p.spec.Began.IsZero():
+		p.end(w)
+	case p.chain == nil || p.chain.obj.Spec.Disabled:
+		p.end(w)
+	case len(p.chain.errs) > 0:
+		p.steers = true // as it was, rules and all
+	case !slices.Contains(p.chain.cloudlets, cl.name):
+		p.end(w)
+	case successor == nil && cl.gateway == nil:
+		p.end(w)
+	case successor == nil || !successor.steers:
+		p.steers = true
+		p.forward, p.reverse = rulesOf(p.chain, p.id, p.tables)
+	default:
+		p.end(w)
+	}
+	if p.ended() {
+		p.forward, p.reverse = nil, nil
+		p.over = w.isOver(cl, p)
+	}
+}
+
+func (p *path) end(w *world) { p.spec.Ended = w.Now.UTC().Round(0) }
+
+func (w *world) successor(cl *cloudlet, p *path) *path {
+	for _, q := range cl.paths {
+		if q.present && q.chain == p.chain {
+			return q
+		}
+	}
+	return nil
+}
+
+// isOver reports whether an ended path has no flow left: every node that has it
+// says so, or nothing alive is left for flows to pass.
+func (w *world) isOver(cl *cloudlet, p *path) bool {
+	alive := false
+	for _, i := range w.instances {
+		if i.node != nil && i.node.c == cl && !i.leaving && slices.Contains(p.deps, i.dep) {
+			alive = true
+		}
+	}
+	if !alive {
+		return true
+	}
+	counted := true
+	for _, n := range cl.nodes {
+		if n.gone || n.newest.path(p.id) == nil {
+			continue
+		}
+		acked := n.acked.path(p.id)
+		if acked == nil || acked.Ended.IsZero() || n.st.Report == nil {
+			return false // still starts flows, as far as is known
+		}
+		flows, ok := n.st.Report.Paths[p.id]
+		if ok && flows > 0 {
+			return false
+		}
+		counted = counted && ok
+	}
+	if counted {
+		return true
+	}
+	// A node does not count, or has not yet.
+	return w.passed(p.spec.Ended.Add(time.Duration(onpath.DefaultDrain)))
+}

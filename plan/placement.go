@@ -1,0 +1,226 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/onpath/onpath"
+)
+
+type placedOn struct {
+	d name
+	n *node
+}
+
+// place chooses a node of the cloudlet for one more instance, or says for each
+// node why not.
+func (w *world) place(d *deployment, cl *cloudlet) (*node, string) {
+	var fit []*node
+	var why []string
+	for _, n := range cl.nodes {
+		if reason := w.unfit(d, n); reason != "" {
+			why = append(why, n.name+" "+reason)
+		} else {
+			fit = append(fit, n)
+		}
+	}
+	if len(fit) == 0 {
+		return nil, strings.Join(shorten(why, 5), "; ")
+	}
+	spread := d.place.Spread != onpath.SpreadNone
+	return slices.MinFunc(fit, func(a, b *node) int {
+		full := cmp.Compare(load(a, d.spec.Resources), load(b, d.spec.Resources))
+		if !spread {
+			return cmp.Or(boolCompare(a == cl.gateway, b == cl.gateway), -full, cmp.Compare(a.name, b.name))
+		}
+		return cmp.Or(cmp.Compare(w.siblings(d, a), w.siblings(d, b)), boolCompare(a == cl.gateway, b == cl.gateway), full, cmp.Compare(a.name, b.name))
+	}), ""
+}
+
+func boolCompare(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}
+
+// siblings counts the deployment's instances on the node, those just created
+// included.
+func (w *world) siblings(d *deployment, n *node) int {
+	k := w.created[placedOn{d.key, n}]
+	for _, i := range n.insts {
+		if i.dep == d.key && !i.draining() {
+			k++
+		}
+	}
+	return k
+}
+
+// unfit says why the node cannot take an instance; "" if it can.
+func (w *world) unfit(d *deployment, n *node) string {
+	spec := &n.obj.Spec
+	switch {
+	case n.st == nil || n.st.Report == nil:
+		return "has not connected"
+	case n.away:
+		return "is away"
+	case spec.Drain:
+		return "is being drained"
+	case spec.Schedulable != nil && !*spec.Schedulable:
+		return "is cordoned"
+	}
+	for _, c := range n.st.Report.Conditions {
+		if c.Type == "Ready" && c.Status == onpath.False {
+			return "is not ready: " + c.Message
+		}
+	}
+	for _, k := range sortedKeys(d.place.Nodes) {
+		v := d.place.Nodes[k]
+		has := n.obj.Metadata.Labels[k]
+		if k == "name" {
+			has = n.name
+		}
+		if has != v {
+			return fmt.Sprintf("has not the label %s: %s", k, v)
+		}
+	}
+	return w.lacks(d, n)
+}
+
+// capacity is what instances may use of the node in all; a part that is zero is
+// not limited.
+func (n *node) capacity() onpath.Resources {
+	var r onpath.Resources
+	if n.st != nil && n.st.Report != nil {
+		r = n.st.Report.Capacity
+	}
+	s := n.obj.Spec.Capacity
+	return onpath.Resources{
+		CPU: cmp.Or(s.CPU, r.CPU), Memory: cmp.Or(s.Memory, r.Memory), Disk: cmp.Or(s.Disk, r.Disk), Network: cmp.Or(s.Network, r.Network),
+	}
+}
+
+// lacks says which part of the node's capacity is too small for one more
+// instance. Tenants may not use the operator's share.
+func (w *world) lacks(d *deployment, n *node) string {
+	c, need := n.capacity(), d.spec.Resources
+	free := c.Sub(n.used[true]).Sub(n.used[false])
+	if d.key.tenant != onpath.OperatorTenant && n.c.obj != nil && n.c.obj.Spec.OperatorShare > 0 {
+		rest := tenantsPart(c, n.c.obj.Spec.OperatorShare).Sub(n.used[false])
+		free = onpath.Resources{CPU: min(free.CPU, rest.CPU), Memory: min(free.Memory, rest.Memory), Disk: min(free.Disk, rest.Disk), Network: min(free.Network, rest.Network)}
+	}
+	var parts []string
+	if c.CPU > 0 && need.CPU > free.CPU {
+		parts = append(parts, fmt.Sprintf("%s of CPU", need.CPU-free.CPU))
+	}
+	if c.Memory > 0 && need.Memory > free.Memory {
+		parts = append(parts, fmt.Sprintf("%s of memory", need.Memory-free.Memory))
+	}
+	if c.Disk > 0 && need.Disk > free.Disk {
+		parts = append(parts, fmt.Sprintf("%s of disk", need.Disk-free.Disk))
+	}
+	if c.Network > 0 && need.Network > free.Network {
+		parts = append(parts, fmt.Sprintf("%s of network", need.Network-free.Network))
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return "lacks " + strings.Join(parts, " and ")
+}
+
+func tenantsPart(r onpath.Resources, share int) onpath.Resources {
+	p := int64(100 - share)
+	return onpath.Resources{
+		CPU: r.CPU * onpath.CPU(p) / 100, Memory: r.Memory / 100 * onpath.Size(p), Disk: r.Disk / 100 * onpath.Size(p), Network: r.Network / 100 * onpath.Rate(p),
+	}
+}
+
+// load is how full the node would be with one more instance, by its scarcest
+// part, in thousandths.
+func load(n *node, need onpath.Resources) int64 {
+	c, u := n.capacity(), n.used[true].Add(n.used[false]).Add(need)
+	var worst int64
+	for _, p := range [][2]int64{{int64(u.CPU), int64(c.CPU)}, {int64(u.Memory), int64(c.Memory)}, {int64(u.Disk), int64(c.Disk)}, {int64(u.Network), int64(c.Network)}} {
+		if p[1] > 0 {
+			worst = max(worst, int64(float64(p[0])/float64(p[1])*1000))
+		}
+	}
+	return worst
+}
+
+func (w *world) noRoom(d *deployment, cl *cloudlet, why string) {
+	if why == "" {
+		why = "it has no nodes"
+	}
+	d.noRoom = append(d.noRoom, fmt.Sprintf("no node of cloudlet %s has room for %s: %s", cl.name, resources(d.spec.Resources), why))
+}
+
+func resources(r onpath.Resources) string {
+	s := fmt.Sprintf("%s CPU and %s of memory", r.CPU, r.Memory)
+	if r.Disk > 0 {
+		s += fmt.Sprintf(", %s of disk", r.Disk)
+	}
+	if r.Network > 0 {
+		s += fmt.Sprintf(", %s of network", r.Network)
+	}
+	return s
+}
+
+func shorten(list []string, n int) []string {
+	if len(list) <= n {
+		return list
+	}
+	return append(list[:n:n], fmt.Sprintf("and %d more", len(list)-n))
+}
+
+// addresses makes own addresses from a number, one of each pool. The numbers
+// outlast a small pool, so an address in use is passed over.
+func (w *world) addresses(pools []netip.Prefix, number uint64) []netip.Prefix {
+	inUse := map[netip.Addr]bool{}
+	for _, o := range objects[*onpath.Instance](w.Snapshot) {
+		for _, a := range o.Spec.Addresses {
+			inUse[a.Addr()] = true
+		}
+	}
+	for _, o := range w.res.Create {
+		for _, a := range o.Spec.Addresses {
+			inUse[a.Addr()] = true
+		}
+	}
+	var out []netip.Prefix
+	for _, pool := range pools {
+		for try := range uint64(1 << 16) {
+			if a := nth(pool, number+try); !inUse[a] {
+				out = append(out, netip.PrefixFrom(a, pool.Bits()))
+				break
+			}
+		}
+	}
+	return out
+}
+
+// nth is the n-th address of a pool that a host may have, beginning anew behind
+// the last one; the first and the last of the pool are left out.
+func nth(pool netip.Prefix, n uint64) netip.Addr {
+	bits := min(pool.Addr().BitLen()-pool.Bits(), 48)
+	size := uint64(1) << bits
+	if size > 2 {
+		n = 1 + (n-1)%(size-2)
+	} else {
+		n %= size
+	}
+	b := pool.Masked().Addr().AsSlice()
+	for k := len(b) - 1; k >= 0 && n > 0; k-- {
+		n += uint64(b[k])
+		b[k] = byte(n)
+		n >>= 8
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}

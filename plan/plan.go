@@ -1,0 +1,96 @@
+package plan
+
+import (
+	"cmp"
+	"maps"
+	"reflect"
+	"slices"
+
+	"github.com/onpath/onpath"
+)
+
+// Make decides what follows from a snapshot.
+func Make(s *Snapshot) *Result {
+	w := newWorld(s)
+	w.assignEdges()
+	w.assignPaths()
+	for _, cl := range w.cloudletsInOrder() {
+		w.addPaths(cl)
+	}
+	for _, n := range w.nodesInOrder() {
+		if n.st != nil {
+			w.planNode(n)
+		}
+	}
+	w.rollOut()
+	w.forget()
+	w.status()
+	return w.finish()
+}
+
+func (w *world) nodesInOrder() []*node {
+	return slices.SortedFunc(maps.Values(w.nodes), func(a, b *node) int { return cmp.Compare(a.name, b.name) })
+}
+
+// update has a changed copy written. Later updates of the same object build on
+// earlier ones.
+func (w *world) update(o onpath.Object) { w.updates[onpath.KeyOf(o)] = o }
+
+// current is an object with the updates so far.
+func current[T onpath.Object](w *world, o T) T {
+	if u, ok := w.updates[onpath.KeyOf(o)]; ok {
+		return u.(T)
+	}
+	return o
+}
+
+// assignEdges gives gateways their edge vports.
+func (w *world) assignEdges() {
+	for _, n := range w.nodesInOrder() {
+		if n.c.gateway != n || n.obj.Status.Edge != 0 {
+			continue
+		}
+		if !w.take(Count{Vports: 1}) {
+			continue
+		}
+		next := *n.obj
+		next.Status.Edge = w.IDs.Vports[w.res.Used.Vports-1]
+		w.update(&next)
+	}
+}
+
+// forget deletes instances of which nothing is left: their nodes have
+// acknowledged plans without them, or are gone for good.
+func (w *world) forget() {
+	for _, i := range w.instances {
+		if !i.draining() || !i.leaving || w.pointedAt(i) {
+			continue
+		}
+		if i.node != nil && (i.node.st == nil || !w.stopped(i)) {
+			continue
+		}
+		delete(w.updates, onpath.KeyOf(i.obj))
+		w.res.Delete = append(w.res.Delete, onpath.KeyOf(i.obj))
+		w.event(Event{About: onpath.KeyOf(i.obj), Node: i.obj.Spec.Node, Reason: "Removed", Message: "nothing of it is left"})
+	}
+}
+
+// stopped reports whether the instance's node has nothing of it any more.
+func (w *world) stopped(i *instance) bool {
+	for _, x := range i.node.possible {
+		if x.instance(i.obj.Metadata.UID) != nil || x.hasLocal(i.obj.Spec.Vport) {
+			return false
+		}
+	}
+	return w.res.Plans[i.node.name] == nil && (i.report == nil || i.report.State == onpath.InstanceStopped)
+}
+
+// finish puts the updates into order and drops those that change nothing.
+func (w *world) finish() *Result {
+	for _, k := range w.keys() {
+		if u := w.updates[k]; u != nil && !reflect.DeepEqual(u, w.Objects[k]) {
+			w.res.Update = append(w.res.Update, u)
+		}
+	}
+	return w.res
+}

@@ -1,0 +1,151 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+
+	"github.com/onpath/onpath"
+)
+
+// resolveElements looks up the chain's elements and fills in the defaults that
+// depend on their functions.
+func (w *world) resolveElements(c *chain) {
+	seen := map[name]int{}
+	for i := range c.obj.Spec.Through {
+		o := &c.obj.Spec.Through[i]
+		field := fmt.Sprintf("spec.through[%d]", i)
+		e := element{mode: cmp.Or(o.Mode, onpath.ModeInline), sel: o.Select, weights: o.Weights}
+		if o.Function != "" {
+			e.d = w.shortForm(c, o)
+			e.dep = e.d.key
+			w.checkShortForm(c, field, e.d)
+		} else {
+			e.dep = resolve(o.Deployment, c.key.tenant)
+			e.d = w.deployments[e.dep]
+			w.checkDeployment(c, field, e)
+		}
+		if first, ok := seen[e.dep]; ok {
+			c.fail(onpath.CodeInvalid, field, "make a second deployment for it", "the chain is a loop: deployment %s is spec.through[%d] already", e.dep, first)
+		}
+		seen[e.dep] = i
+		if c.from.deployment == e.dep && e.dep != (name{}) {
+			c.fail(onpath.CodeInvalid, field, "", "the chain is a loop: deployment %s is its spec.from too", e.dep)
+		}
+		e.lost, e.none = fates(o, e)
+		c.elements = append(c.elements, e)
+	}
+}
+
+// fates are lost and none with their defaults.
+func fates(o *onpath.Element, e element) (onpath.Lost, onpath.None) {
+	lost, none := onpath.LostRepick, onpath.NoneDrop
+	if e.d != nil && e.d.spec.State == onpath.StateTerminates {
+		lost = onpath.LostReset
+	}
+	if e.mirror() {
+		return onpath.LostRepick, onpath.NoneBypass
+	}
+	return cmp.Or(o.Lost, lost), cmp.Or(o.None, none)
+}
+
+func (w *world) checkShortForm(c *chain, field string, d *deployment) {
+	if other := w.deployments[d.key]; other != nil && other.obj != nil {
+		c.fail(onpath.CodeExists, field+".function", "write deployment: "+d.key.name+", or rename one of the two", "the short form makes a deployment %s, and there is one already", d.key)
+	}
+	w.checkFunction(c, field+".function", d)
+}
+
+func (w *world) checkDeployment(c *chain, field string, e element) {
+	field += ".deployment"
+	switch {
+	case e.d == nil:
+		c.fail(onpath.CodeNotFound, field, "apply it, or correct the name", "there is no deployment %s", e.dep)
+	case e.dep.tenant != c.key.tenant:
+		c.fail(onpath.CodeForbidden, field, "make a deployment of your own", "deployment %s belongs to another tenant", e.dep)
+	default:
+		w.checkFunction(c, field, e.d)
+	}
+}
+
+// checkFunction says why a deployment has no function.
+func (w *world) checkFunction(c *chain, field string, d *deployment) {
+	f, ok := lookUp[*onpath.Function](w, onpath.KindFunction, d.fnName)
+	prefix := ""
+	if d.obj != nil {
+		prefix = fmt.Sprintf("deployment %s: ", d.key)
+	}
+	switch {
+	case !ok:
+		c.fail(onpath.CodeNotFound, field, w.functionRemedy(d.fnName), "%sthere is no function %s", prefix, d.fnName)
+	case !mayUse(f, c.key.tenant):
+		c.fail(onpath.CodeForbidden, field, "its owner can write shared: true", "%sfunction %s belongs to another tenant and is not shared", prefix, d.fnName)
+	case f.Spec.Container == nil:
+		c.fail(onpath.CodeUnsupported, field, "write container: {…}", "%sfunction %s is of a kind that this version does not run", prefix, d.fnName)
+	}
+}
+
+// functionRemedy guesses what was meant: a shared function of the operator's,
+// or one with nearly the name.
+func (w *world) functionRemedy(n name) string {
+	op := name{onpath.OperatorTenant, n.name}
+	if f, ok := lookUp[*onpath.Function](w, onpath.KindFunction, op); ok && f.Spec.Shared && n != op {
+		return "did you mean " + op.String() + "?"
+	}
+	var names []string
+	for _, f := range objects[*onpath.Function](w.Snapshot) {
+		if nameOf(f).tenant == n.tenant {
+			names = append(names, f.Metadata.Name)
+		}
+	}
+	if near := onpath.Nearest(n.name, names); near != "" {
+		return fmt.Sprintf("did you mean %s?", near)
+	}
+	return "apply it, or correct the name"
+}
+
+// checkUses finds deployments that chains use in ways that exclude each other.
+func (w *world) checkUses() {
+	type use struct {
+		c *chain
+		e *element
+	}
+	first := map[name]use{}
+	owners := map[name]*chain{}
+	for _, c := range w.chains {
+		for i := range c.elements {
+			e := &c.elements[i]
+			field := fmt.Sprintf("spec.through[%d]", i)
+			if e.d != nil && e.d.owner == c {
+				if o := owners[e.dep]; o != nil && o != c {
+					c.fail(onpath.CodeExists, field+".function", "rename one of the two chains", "the short form makes a deployment %s, and so does chain %s", e.dep, o.key)
+				}
+				owners[e.dep] = c
+				continue
+			}
+			u, ok := first[e.dep]
+			if !ok {
+				first[e.dep] = use{c, e}
+				continue
+			}
+			if u.e.mode != e.mode {
+				c.fail(onpath.CodeInvalid, field+".mode", "make a second deployment for it", "chain %s uses deployment %s with mode: %s; one vport cannot be both", u.c.key, e.dep, u.e.mode)
+			}
+			if u.c.tier != c.tier && meet(u.c, c) {
+				c.fail(onpath.CodeInvalid, field, "make a second deployment for it", "a loop: packets would pass deployment %s in chain %s and again here", e.dep, u.c.key)
+			}
+		}
+	}
+}
+
+// meet reports whether two chains of different tiers select common traffic,
+// in either orientation.
+func meet(a, b *chain) bool {
+	for _, m := range a.forward {
+		for _, n := range append(b.forward[:len(b.forward):len(b.forward)], b.reverse...) {
+			if _, ok := overlap(m, n); ok {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,239 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+// rollOut brings each deployment, in each cloudlet, to its number of instances
+// of its present shape, as little replaced as possible and the new in service
+// before the old drain.
+func (w *world) rollOut() {
+	names := sortedNames(w.deployments)
+	for _, n := range names {
+		d := w.deployments[n]
+		for _, cl := range w.cloudletsInOrder() {
+			w.rollOutIn(d, cl)
+		}
+	}
+	w.drainOrphans()
+}
+
+func (w *world) cloudletsInOrder() []*cloudlet {
+	var out []*cloudlet
+	for _, c := range w.cloudlets {
+		out = append(out, c)
+	}
+	slices.SortFunc(out, func(a, b *cloudlet) int { return cmp.Compare(a.name, b.name) })
+	return out
+}
+
+func (w *world) rollOutIn(d *deployment, cl *cloudlet) {
+	want := d.want
+	if !d.in[cl.name] {
+		want = 0
+	}
+	if d.function == nil {
+		return // nothing can be decided; what runs goes on
+	}
+	var good, old []*instance
+	for _, i := range w.instancesOf(cl, d.key) {
+		switch {
+		case i.draining():
+		case i.node.gone:
+			w.drain(i, fmt.Sprintf("node %s is away", i.node.name))
+		case i.obj.Spec.Shape != d.shape || i.node.obj.Spec.Drain:
+			old = append(old, i)
+		default:
+			good = append(good, i)
+		}
+	}
+	if len(good) > want {
+		good = w.scaleDown(good, len(good)-want)
+	}
+	placed := true
+	for n := len(good); n < want && placed; n++ {
+		placed = w.create(d, cl)
+	}
+	w.replace(d, want, good, old, placed)
+}
+
+// scaleDown drains n of the instances: those not ready first, then from the
+// node with most of them, then the newest. It returns the others.
+func (w *world) scaleDown(list []*instance, n int) []*instance {
+	left := slices.Clone(list)
+	for range n {
+		on := map[*node]int{}
+		for _, i := range left {
+			on[i.node]++
+		}
+		victim := slices.MinFunc(left, func(a, b *instance) int {
+			if a.ready() != b.ready() {
+				if b.ready() {
+					return -1
+				}
+				return 1
+			}
+			return cmp.Or(cmp.Compare(on[b.node], on[a.node]), cmp.Compare(b.obj.Spec.Key, a.obj.Spec.Key))
+		})
+		w.drain(victim, "it is one more than wanted")
+		left = slices.DeleteFunc(left, func(i *instance) bool { return i == victim })
+	}
+	return left
+}
+
+// replace drains old instances as far as good ones are in service. Where there
+// is no room for a new one beside the old ones, one of several makes room.
+func (w *world) replace(d *deployment, want int, good, old []*instance, placed bool) {
+	serving := 0
+	for _, i := range good {
+		if w.inService(i) {
+			serving++
+		}
+	}
+	var running []*instance
+	for _, i := range old {
+		if i.ready() {
+			running = append(running, i)
+		} else if i.node.st != nil {
+			w.drain(i, "it is to be replaced and does not serve")
+		}
+	}
+	surplus := len(running) - max(0, want-serving)
+	if !placed && surplus <= 0 && len(running)+serving > 1 && len(running) > 0 && !w.anyDraining(d, running[0].node.c) {
+		surplus = 1
+	}
+	slices.SortFunc(running, func(a, b *instance) int { return cmp.Compare(a.obj.Spec.Key, b.obj.Spec.Key) })
+	for _, i := range running[:min(max(surplus, 0), len(running))] {
+		w.drain(i, "a new one takes over")
+	}
+}
+
+func (w *world) anyDraining(d *deployment, cl *cloudlet) bool {
+	return slices.ContainsFunc(w.instancesOf(cl, d.key), func(i *instance) bool { return i.draining() })
+}
+
+// drainOrphans drains the instances that no deployment wants, unless a path in
+// force still needs them.
+func (w *world) drainOrphans() {
+	for _, i := range w.instances {
+		switch {
+		case i.draining():
+		case i.node == nil:
+			w.drain(i, "its node does not exist any more")
+		case i.d != nil:
+		case i.node.gone || !w.needed(i):
+			w.drain(i, "nothing uses it any more")
+		}
+	}
+}
+
+// needed reports whether a path that starts flows, or may come to again, has
+// the instance's deployment; and whether its chain is merely impossible now.
+func (w *world) needed(i *instance) bool {
+	for _, p := range i.node.c.paths {
+		if slices.Contains(p.deps, i.dep) && !p.present && !p.ended() {
+			return true
+		}
+	}
+	for _, c := range w.chains {
+		if len(c.errs) > 0 && slices.ContainsFunc(c.elements, func(e element) bool { return e.dep == i.dep }) {
+			return true
+		}
+	}
+	return false
+}
+
+// drain marks an instance as one to go.
+func (w *world) drain(i *instance, why string) {
+	next := *i.obj
+	next.Spec.Draining = w.Now.UTC().Round(0)
+	grace := time.Duration(onpath.DefaultDrain)
+	if i.d != nil {
+		grace = i.d.drain
+	}
+	next.Spec.Until = next.Spec.Draining.Add(grace)
+	w.update(&next)
+	w.event(Event{About: onpath.KeyOf(i.obj), Node: i.obj.Spec.Node, Reason: "Draining", Message: "drains: " + why})
+}
+
+// create places one more instance; false if there is no room or no id.
+func (w *world) create(d *deployment, cl *cloudlet) bool {
+	n, why := w.place(d, cl)
+	if n == nil {
+		w.noRoom(d, cl, why)
+		return false
+	}
+	bridged := d.attach() == onpath.Bridged
+	need := Count{Vports: 1}
+	if bridged {
+		need.Vports = 2
+	}
+	if d.addressing() != onpath.AddressesNone {
+		need.Addresses = 1
+	}
+	if !w.take(need) {
+		return true // the ids are on their way
+	}
+	o := w.newInstance(d, n, bridged)
+	w.res.Create = append(w.res.Create, o)
+	op := d.key.tenant == onpath.OperatorTenant
+	n.used[op] = n.used[op].Add(d.spec.Resources)
+	w.created[placedOn{d.key, n}]++
+	w.event(Event{About: onpath.KeyOf(o), Node: n.name, Reason: "Placed", Message: fmt.Sprintf("placed on node %s for deployment %s", n.name, d.key.name)})
+	return true
+}
+
+// take reserves ids, all or none.
+func (w *world) take(c Count) bool {
+	u := &w.res.Used
+	if w.res.Short.Vports+w.res.Short.Addresses > 0 || u.Vports+c.Vports > len(w.IDs.Vports) || u.Addresses+c.Addresses > len(w.IDs.Addresses) {
+		w.res.Short.Vports += c.Vports
+		w.res.Short.Addresses += c.Addresses
+		return false
+	}
+	u.Vports += c.Vports
+	u.Addresses += c.Addresses
+	return true
+}
+
+// newInstance makes the object, with the ids that take has just reserved.
+func (w *world) newInstance(d *deployment, n *node, bridged bool) *onpath.Instance {
+	o := &onpath.Instance{TypeMeta: onpath.TypeMeta{APIVersion: onpath.APIVersion, Kind: onpath.KindInstance}}
+	v := w.IDs.Vports[w.res.Used.Vports-1]
+	o.Spec = onpath.InstanceSpec{Deployment: d.key.name, Node: n.name, Vport: v, Shape: d.shape}
+	if bridged {
+		o.Spec.Vport, o.Spec.Back = w.IDs.Vports[w.res.Used.Vports-2], v
+	}
+	o.Spec.Key = uint32(o.Spec.Vport)
+	o.Metadata = onpath.Metadata{
+		Name: fmt.Sprintf("%s-%s", d.key.name, suffix(o.Spec.Vport)), Tenant: d.key.tenant,
+		UID: fmt.Sprintf("i%06x-%s", uint32(o.Spec.Vport), d.shape), Generation: 1, Created: w.Now.UTC().Round(0),
+	}
+	if d.addressing() != onpath.AddressesNone {
+		pools := w.set.PrivatePools
+		if d.addressing() == onpath.AddressesPool {
+			pools = w.set.PublicPools
+		}
+		o.Spec.Addresses = w.addresses(pools, w.IDs.Addresses[w.res.Used.Addresses-1])
+	}
+	o.Status = onpath.InstanceStatus{State: onpath.InstancePending, Since: w.Now.UTC().Round(0)}
+	return o
+}
+
+// suffix is five characters that look different for neighbouring ids and are
+// so for all: multiplying by an odd number permutes the 25-bit numbers.
+func suffix(v onpath.VportID) string {
+	const letters = "0123456789abcdefghjkmnpqrstvwxyz" // Crockford's base 32
+	x := uint32(v) * 20_923_139 & (1<<25 - 1)
+	var b [5]byte
+	for i := range b {
+		b[i] = letters[x&31]
+		x >>= 5
+	}
+	return string(b[:])
+}

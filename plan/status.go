@@ -1,0 +1,212 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/onpath/onpath"
+)
+
+// status brings what people are told up to date. Only changes of readiness and
+// totals make an update.
+func (w *world) status() {
+	for _, i := range w.instances {
+		w.instanceStatus(i)
+	}
+	for _, n := range w.nodesInOrder() {
+		w.nodeStatus(n)
+	}
+	for _, cl := range w.cloudletsInOrder() {
+		w.cloudletStatus(cl)
+	}
+	for _, k := range sortedNames(w.deployments) {
+		w.deploymentStatus(w.deployments[k])
+	}
+	for _, c := range w.chains {
+		w.chainStatus(c)
+	}
+}
+
+// condition adds one to a copy of the list, so that the stored object is left
+// alone.
+func (w *world) condition(list []onpath.Condition, typ string, ok bool, reason, message string) []onpath.Condition {
+	out := slices.Clone(list)
+	st := onpath.False
+	if ok {
+		st = onpath.True
+	}
+	onpath.SetCondition(&out, onpath.Condition{Type: typ, Status: st, Reason: reason, Message: message, Since: w.Now.UTC().Round(0)})
+	return out
+}
+
+func (w *world) instanceStatus(i *instance) {
+	o := current(w, i.obj)
+	st := o.Status
+	switch {
+	case i.node != nil && i.node.away:
+		st.State, st.Message = onpath.InstanceUnready, fmt.Sprintf("node %s is away", i.node.name)
+	case i.report != nil:
+		st = onpath.InstanceStatus{State: i.report.State, Message: i.report.Message, Restarts: i.report.Restarts, Since: i.report.Since.UTC().Round(0)}
+	case i.node != nil && i.node.st != nil && st.State != onpath.InstancePending:
+		st.State, st.Message = onpath.InstancePending, ""
+	}
+	if st.State != o.Status.State && (i.report == nil || i.node.away) {
+		st.Since = w.Now.UTC().Round(0)
+	}
+	if st == o.Status {
+		return
+	}
+	next := *o
+	next.Status = st
+	w.update(&next)
+	if st.State != o.Status.State {
+		w.event(Event{About: onpath.KeyOf(o), Node: o.Spec.Node, Reason: title(string(st.State)), Message: st.Message,
+			Warning: st.State == onpath.InstanceFailed || st.State == onpath.InstanceUnready})
+	}
+}
+
+func title(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
+
+func (w *world) nodeStatus(n *node) {
+	o := current(w, n.obj)
+	st := o.Status
+	st.Used = n.used[true].Add(n.used[false])
+	ok, reason, message := true, "Reports", "reports every second"
+	switch {
+	case n.st == nil || n.st.Report == nil:
+		ok, reason, message = false, "NeverSeen", "has not connected since the server started; start `onpath node` there"
+		if !n.away {
+			return
+		}
+	case n.away:
+		ok, reason, message = false, "Away", fmt.Sprintf("not heard of for %s; its traffic goes on by itself, nothing on it can be changed", onpath.NodeTimeout)
+	}
+	if n.st != nil && n.st.Report != nil {
+		r := n.st.Report
+		st.Version, st.Kernel, st.Capacity = r.Version, r.Kernel, n.capacity()
+		for _, c := range r.Conditions {
+			if c.Type == "Ready" {
+				ok, reason, message = ok && c.Status != onpath.False, c.Reason, c.Message
+				continue
+			}
+			st.Conditions = slices.Clone(st.Conditions)
+			onpath.SetCondition(&st.Conditions, c)
+		}
+		if r.PlanError != "" && ok {
+			st.Conditions = w.condition(st.Conditions, "Planned", false, "PlanFailed", r.PlanError)
+		} else {
+			st.Conditions = w.condition(st.Conditions, "Planned", true, "InForce", "")
+		}
+	}
+	if n.obj.Gateway() && n.c.gateway != n {
+		st.Conditions = w.condition(st.Conditions, "Gateway", false, "SecondGateway", fmt.Sprintf("its uplinks are left alone: cloudlet %s has gateway %s already, and %s", n.c.name, n.c.gateway.name, secondGateway))
+	} else if n.obj.Gateway() {
+		st.Conditions = w.condition(st.Conditions, "Gateway", true, "InUse", "")
+	}
+	st.Ready = ok
+	st.Conditions = w.condition(st.Conditions, "Ready", ok, reason, message)
+	if st.Ready != o.Status.Ready {
+		r := "Ready"
+		if !ok {
+			r = reason
+		}
+		w.event(Event{About: onpath.KeyOf(o), Node: n.name, Reason: r, Message: message, Warning: !ok})
+	}
+	next := *o
+	next.Status = st
+	w.update(&next)
+}
+
+func (w *world) cloudletStatus(cl *cloudlet) {
+	if cl.obj == nil {
+		return
+	}
+	next := *current(w, cl.obj)
+	next.Status.Nodes, next.Status.ReadyNodes = len(cl.nodes), 0
+	for _, n := range cl.nodes {
+		if n.st != nil && !n.away {
+			next.Status.ReadyNodes++
+		}
+	}
+	ok, reason, message := true, "HasGateway", ""
+	switch {
+	case cl.gateway == nil:
+		ok, reason, message = false, "NoGateway", "no node has an uplink: no traffic can be steered here; name one in a node's spec.uplinks"
+	case len(cl.gateways) > 1:
+		ok, reason, message = true, "SecondGateway", fmt.Sprintf("gateway %s is used; %s", cl.gateway.name, secondGateway)
+	default:
+		message = "gateway " + cl.gateway.name
+	}
+	next.Status.Conditions = w.condition(next.Status.Conditions, "Gateway", ok, reason, message)
+	w.update(&next)
+}
+
+func (w *world) deploymentStatus(d *deployment) {
+	if d.obj == nil {
+		return
+	}
+	next := *current(w, d.obj)
+	next.Status.Desired, next.Status.Ready = d.want*len(d.in), 0
+	for _, i := range w.instances {
+		if i.dep == d.key && i.ready() && !i.draining() {
+			next.Status.Ready++
+		}
+	}
+	ok, reason, message := next.Status.Ready >= next.Status.Desired, "Ready", ""
+	switch {
+	case d.function == nil:
+		ok, reason, message = false, "NoFunction", fmt.Sprintf("there is no function %s that tenant %s may use", d.fnName, d.key.tenant)
+	case len(d.in) == 0:
+		ok, reason, message = false, "Unused", "no chain uses it: it has no instances; write place: {cloudlets: […]} to run it all the same"
+	case len(d.noRoom) > 0:
+		ok, reason, message = false, "NoRoom", strings.Join(d.noRoom, "; ")
+	case !ok:
+		reason, message = "NotReady", w.trouble(d.key, "")
+	}
+	if reason == "NoRoom" {
+		w.tellOnce(next.Status.Conditions, d.obj, "Ready", reason, message)
+	}
+	next.Status.Conditions = w.condition(next.Status.Conditions, "Ready", ok, reason, message)
+	w.update(&next)
+}
+
+// tellOnce makes a warning of something that the condition does not say yet.
+func (w *world) tellOnce(list []onpath.Condition, o onpath.Object, typ, reason, message string) {
+	for _, c := range list {
+		if c.Type == typ && c.Reason == reason {
+			return
+		}
+	}
+	w.event(Event{About: onpath.KeyOf(o), Reason: reason, Message: message, Warning: true})
+}
+
+// trouble is what the worst of a deployment's instances says; in one cloudlet
+// or ("") in all.
+func (w *world) trouble(dep name, cl string) string {
+	worst, message := 0, ""
+	for _, i := range w.instances {
+		if i.dep != dep || i.draining() || i.ready() || cl != "" && (i.node == nil || i.node.c.name != cl) {
+			continue
+		}
+		rank, text := 1, "is pending"
+		switch {
+		case i.node != nil && i.node.away:
+			rank, text = 2, fmt.Sprintf("is on node %s, which is away", i.node.name)
+		case i.report == nil:
+		case i.report.State == onpath.InstanceFailed:
+			rank, text = 4, "failed"
+		case i.report.State == onpath.InstanceUnready:
+			rank, text = 3, "is not ready"
+		default:
+			text = "is " + string(i.report.State)
+		}
+		if i.report != nil && i.report.Message != "" && !i.node.away {
+			text += ": " + i.report.Message
+		}
+		if rank > worst {
+			worst, message = rank, fmt.Sprintf("instance %s %s", i.key.name, text)
+		}
+	}
+	return message
+}

@@ -1,0 +1,264 @@
+package plan
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/onpath/onpath"
+)
+
+// start is the element number whose tables stand before the first element and,
+// reversed, behind the last: elements are numbered below it.
+const start = onpath.MaxElements
+
+// compile makes a chain's present path.
+func (w *world) compile(cl *cloudlet, c *chain) *path {
+	p := &path{id: c.obj.Status.Path, key: c.key, chain: c, tier: c.tier, present: true}
+	p.spec = onpath.Path{
+		ID: p.id, Chain: c.key.String(), Tenant: c.key.tenant, Forward: c.obj.Spec.Direction == onpath.DirectionForward,
+		Cut: c.obj.Spec.Existing == onpath.ExistingCut, Adopt: onpath.DefaultAdopt,
+	}
+	if c.obj.Spec.Adopt != nil {
+		p.spec.Adopt = *c.obj.Spec.Adopt
+	}
+	for i, e := range c.elements {
+		p.deps = append(p.deps, e.dep)
+		p.spec.Elements = append(p.spec.Elements, e.dep.String())
+		p.weights = append(p.weights, e.weights)
+		p.spec.Strict = p.spec.Strict || e.none == onpath.NoneDrop && !e.mirror()
+		for _, reverse := range []bool{false, true} {
+			p.groups = append(p.groups, groupOf(p.id, i, reverse, &e))
+		}
+	}
+	p.spec.MTU = w.mtu(cl, p)
+	p.tables = tablesOf(p.id, c)
+	p.forward, p.reverse = rulesOf(c, p.id, p.tables)
+	return p
+}
+
+func groupOf(p onpath.PathID, i int, reverse bool, e *element) onpath.Group {
+	return onpath.Group{
+		ID: onpath.GroupOf(p, i, reverse), Path: p, Reverse: reverse, Mode: e.mode,
+		Then: onpath.TableOf(p, i, reverse), Back: onpath.TableOf(p, i, !reverse), Lost: e.lost, None: e.none,
+	}
+}
+
+// tablesOf are the tables of a path: what comes after each element, in each
+// direction, and what comes first.
+func tablesOf(p onpath.PathID, c *chain) []onpath.Table {
+	var out []onpath.Table
+	n := len(c.elements)
+	for i := range n {
+		out = append(out, tableOf(p, c, i, false), tableOf(p, c, i, true))
+	}
+	return append(out, tableOf(p, c, start, false), tableOf(p, c, start, true))
+}
+
+// tableOf lists, in order, the elements that a packet meets after element i.
+func tableOf(p onpath.PathID, c *chain, i int, reverse bool) onpath.Table {
+	t := onpath.Table{ID: onpath.TableOf(p, i, reverse), Miss: endOf(c, reverse)}
+	for _, j := range following(i, len(c.elements), reverse) {
+		act := onpath.Action{Kind: onpath.ActionGroup, Group: onpath.GroupOf(p, j, reverse)}
+		sel := c.elements[j].sel
+		if reverse {
+			sel = turned(sel)
+		}
+		if len(sel) == 0 {
+			t.Rules = append(t.Rules, onpath.Rule{Action: act, Path: p, Reverse: reverse})
+			break // takes all: nothing behind it is reached from here
+		}
+		for _, s := range sel {
+			if m, ok := matchOf(s); ok {
+				t.Rules = append(t.Rules, onpath.Rule{Match: m, Action: act, Path: p, Reverse: reverse})
+			}
+		}
+	}
+	return t
+}
+
+// following are the elements behind i in a direction; all of them behind start.
+func following(i, n int, reverse bool) []int {
+	var out []int
+	for j := range n {
+		if i == start || j > i && !reverse || j < i && reverse {
+			out = append(out, j)
+		}
+	}
+	if reverse {
+		slices.Reverse(out)
+	}
+	return out
+}
+
+// endOf is what comes after the last element. Behind an operator's chain the
+// tenants' chains are looked at; replies that leave by exit: last come back to
+// where the flow entered.
+func endOf(c *chain, reverse bool) onpath.Action {
+	switch {
+	case c.tier == onpath.TierOperator:
+		return onpath.Action{Kind: onpath.ActionTable, Table: onpath.ClassifierTable(onpath.TierTenant)}
+	case c.obj.Spec.Exit == onpath.ExitLast && !reverse:
+		return onpath.Action{Kind: onpath.ActionRoute}
+	}
+	return onpath.Action{Kind: onpath.ActionExit}
+}
+
+// beginning is the action that starts a path: its first element at once where
+// that takes everything, else the table that chooses.
+func beginning(p onpath.PathID, tables []onpath.Table, reverse bool) onpath.Action {
+	id := onpath.TableOf(p, start, reverse)
+	for _, t := range tables {
+		if t.ID == id && len(t.Rules) == 1 && isAll(t.Rules[0].Match) {
+			return t.Rules[0].Action
+		}
+	}
+	return onpath.Action{Kind: onpath.ActionTable, Table: id}
+}
+
+func isAll(m onpath.Match) bool {
+	return m.Family == 0 && len(m.Src)+len(m.Dst)+len(m.Protocol)+len(m.SrcPorts)+len(m.DstPorts) == 0
+}
+
+// rulesOf are the classifiers' rules of a chain, for one of its paths.
+func rulesOf(c *chain, p onpath.PathID, tables []onpath.Table) (forward, reverse []onpath.Rule) {
+	for _, m := range c.forward {
+		forward = append(forward, onpath.Rule{Match: m, Action: beginning(p, tables, false), Path: p})
+	}
+	for _, m := range c.reverse {
+		reverse = append(reverse, onpath.Rule{Match: m, Action: beginning(p, tables, true), Path: p, Reverse: true})
+	}
+	return forward, reverse
+}
+
+// classifier makes the table of a tier from a node's paths. Within one priority all
+// forward rules stand before all reverse rules: where the two ends of a chain
+// overlap (any → any), whoever starts the flow is its from end.
+func classifier(paths []*path, tier onpath.Tier) onpath.Table {
+	t := onpath.Table{ID: onpath.ClassifierTable(tier), Miss: onpath.Action{Kind: onpath.ActionExit}}
+	if tier == onpath.TierOperator {
+		t.Miss = onpath.Action{Kind: onpath.ActionTable, Table: onpath.ClassifierTable(onpath.TierTenant)}
+	}
+	var reverse []onpath.Rule
+	prio := 0
+	for _, p := range paths {
+		if p.tier != tier || !p.steers || startsAtInstances(p) {
+			continue
+		}
+		if p.chain != nil && p.chain.priority() != prio {
+			t.Rules, reverse = append(t.Rules, reverse...), nil
+			prio = p.chain.priority()
+		}
+		t.Rules = append(t.Rules, p.forward...)
+		reverse = append(reverse, p.reverse...)
+	}
+	t.Rules = append(t.Rules, reverse...)
+	return t
+}
+
+func startsAtInstances(p *path) bool {
+	return p.chain != nil && p.chain.from.deployment != name{}
+}
+
+// emitTable says what becomes of a packet that an instance sends at one of its
+// vports without a flow entry. Nil: nothing may be sent so.
+//
+// A chain's selection holds here too, with addresses exchanged: an element that
+// rewrites may have turned virtual into own addresses, and one that originates
+// sends from its own address in place of the from end's.
+func emitTable(paths []*path, i *instance, side onpath.VportID) *onpath.Table {
+	t := &onpath.Table{ID: onpath.EmitTableOf(side), Miss: onpath.Action{Kind: onpath.ActionDrop, Reason: onpath.DropSpoofed}}
+	own := ownPrefixes(i.obj)
+	var reverse []onpath.Rule
+	for _, p := range paths {
+		if startsAtInstances(p) && p.steers && p.chain.from.deployment == i.dep {
+			t.Rules = append(t.Rules, startRules(p, own)...)
+		}
+		k := slices.Index(p.deps, i.dep)
+		if k < 0 || p.over {
+			continue
+		}
+		if !p.present && !p.steers || p.chain == nil || len(p.chain.errs) > 0 {
+			t.Rules = append(t.Rules, p.emits[t.ID]...)
+			continue
+		}
+		if !mayEmit(i, p, k) || !p.steers {
+			continue
+		}
+		f, r := continueRules(p, k, own)
+		if !i.bridged() || side == i.obj.Spec.Back {
+			t.Rules = append(t.Rules, f...)
+		}
+		if !i.bridged() || side == i.obj.Spec.Vport {
+			reverse = append(reverse, r...)
+		}
+	}
+	t.Rules = append(t.Rules, reverse...)
+	if len(t.Rules) == 0 {
+		return nil
+	}
+	if routes(i.fn) && len(own) > 0 {
+		t.Rules = append(t.Rules, onpath.Rule{Match: onpath.Match{Src: tidy(own)}, Action: onpath.Action{Kind: onpath.ActionExit}})
+	}
+	return t
+}
+
+func mayEmit(i *instance, p *path, k int) bool {
+	mirror := k < len(p.groups)/2 && p.groups[2*k].Mode == onpath.ModeMirror
+	return !mirror && (i.fn.Packets == onpath.PacketsRewrite || i.fn.Packets == onpath.PacketsOriginate)
+}
+
+// startRules begin a chain whose from end is the instance's deployment.
+func startRules(p *path, own []netip.Prefix) []onpath.Rule {
+	var out []onpath.Rule
+	c := p.chain
+	for _, m := range matches(false, own, c.to.any, c.to.destination(), c.obj.Spec.Select) {
+		out = append(out, onpath.Rule{Match: m, Action: beginning(p.id, p.tables, false), Path: p.id})
+	}
+	return out
+}
+
+// continueRules continue a chain behind element k. The own address stands for
+// the from end as a source only where the chain then still says something: with
+// from any, all that the instance sends would run backwards.
+func continueRules(p *path, k int, own []netip.Prefix) (forward, reverse []onpath.Rule) {
+	c := p.chain
+	next := func(reverse bool) onpath.Action {
+		return onpath.Action{Kind: onpath.ActionTable, Table: onpath.TableOf(p.id, k, reverse)}
+	}
+	all := matches(c.from.any, c.from.source(), c.to.any, c.to.destination(), c.obj.Spec.Select)
+	if sel, narrower := withoutSources(c); len(own) > 0 && (narrower || !c.from.any) {
+		all = append(all, matches(false, own, c.to.any, c.to.destination(), sel)...)
+	}
+	for _, m := range all {
+		forward = append(forward, onpath.Rule{Match: m, Action: next(false), Path: p.id})
+	}
+	if p.spec.Forward {
+		return forward, nil
+	}
+	src := c.to.destination()
+	if !c.from.any {
+		src = slices.Concat(src, own)
+	}
+	for _, m := range matches(c.to.any, src, c.from.any, c.from.destination(), turned(c.obj.Spec.Select)) {
+		reverse = append(reverse, onpath.Rule{Match: m, Action: next(true), Path: p.id, Reverse: true})
+	}
+	return forward, reverse
+}
+
+// withoutSources are the chain's selectors without what they say of sources: an
+// own address stands for them. narrower is false if they say nothing.
+func withoutSources(c *chain) (sel []onpath.Selector, narrower bool) {
+	for _, s := range c.obj.Spec.Select {
+		narrower = narrower || len(s.Sources)+len(s.SourcePorts) > 0
+		s.Sources, s.SourcePorts = nil, nil
+		sel = append(sel, s)
+	}
+	return sel, narrower
+}
+
+// routes reports whether what the instance sends from its own address, and no
+// chain selects, is routed.
+func routes(f onpath.FunctionSpec) bool {
+	c := f.Container
+	return c != nil && (c.Addresses == onpath.AddressesPool || c.Addresses != onpath.AddressesNone && c.Outbound == onpath.OutboundNAT)
+}

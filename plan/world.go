@@ -1,0 +1,292 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+// name is tenant/name: of a deployment, a chain, an instance.
+type name struct{ tenant, name string }
+
+func (n name) String() string { return n.tenant + "/" + n.name }
+
+func (n name) less(o name) int {
+	return cmp.Or(cmp.Compare(n.tenant, o.tenant), cmp.Compare(n.name, o.name))
+}
+
+func nameOf(o onpath.Object) name {
+	k := onpath.KeyOf(o)
+	return name{k.Tenant, k.Name}
+}
+
+func resolve(r onpath.Ref, own string) name {
+	t, n := r.Resolve(own)
+	return name{t, n}
+}
+
+// world is a snapshot with everything looked up and put into order.
+type world struct {
+	*Snapshot
+	set         Settings
+	cloudlets   map[string]*cloudlet
+	nodes       map[string]*node
+	deployments map[name]*deployment
+	chains      []*chain // in order of precedence
+	instances   []*instance
+	byVport     map[onpath.VportID]*instance
+	byName      map[name]*instance
+	updates     map[onpath.Key]onpath.Object
+	created     map[placedOn]int
+	res         *Result
+}
+
+type cloudlet struct {
+	name     string
+	obj      *onpath.Cloudlet // nil: only nodes speak of it
+	nodes    []*node          // by name
+	gateway  *node            // the one whose uplinks are used, or nil
+	gateways []*node
+	paths    []*path
+}
+
+type node struct {
+	obj  *onpath.Node
+	name string
+	c    *cloudlet
+	st   *NodeState // nil: not heard of
+	// away: unheard of for NodeTimeout; gone: for longer than the grace.
+	away, gone bool
+	since      time.Time // last sign of life
+	acked      *index
+	possible   []*index // acked and sent
+	newest     *index
+	insts      []*instance
+	used       map[bool]onpath.Resources // by tenant is the operator
+}
+
+type deployment struct {
+	key      name
+	obj      *onpath.Deployment // nil: short form
+	function *onpath.Function
+	spec     onpath.FunctionSpec // function's and deployment's merged
+	fnName   name
+	shape    string
+	want     int
+	place    onpath.Place
+	drain    time.Duration
+	// in are the cloudlets where it shall run.
+	in     map[string]bool
+	mirror bool // gets copies
+	used   bool // by a chain
+	owner  *chain
+	noRoom []string // why instances are missing
+}
+
+type instance struct {
+	obj    *onpath.Instance
+	key    name
+	dep    name
+	d      *deployment // nil: nobody declares it any more
+	node   *node       // nil: the Node object is gone
+	report *onpath.InstanceReport
+	// planned is what its node was told last.
+	planned *onpath.InstancePlan
+	fn      onpath.FunctionSpec
+	known   bool // fn is known
+	leaving bool // drained: others let go of it, then its node does
+}
+
+func (i *instance) bridged() bool { return i.obj.Spec.Back != 0 }
+
+// into is the vport to deliver to in a direction, out where it comes out again.
+func (i *instance) into(reverse bool) onpath.VportID {
+	if reverse && i.bridged() {
+		return i.obj.Spec.Back
+	}
+	return i.obj.Spec.Vport
+}
+
+func (i *instance) ready() bool {
+	return i.node != nil && !i.node.away && i.report != nil && i.report.State == onpath.InstanceReady
+}
+
+func (i *instance) draining() bool { return !i.obj.Spec.Draining.IsZero() }
+
+// state is that of its vports.
+func (i *instance) state() onpath.VportState {
+	switch {
+	case !i.ready():
+		return onpath.VportClosed
+	case i.draining():
+		return onpath.VportDraining
+	}
+	return onpath.VportUp
+}
+
+// newWorld looks everything up. Faults of chains are kept with the chains.
+func newWorld(s *Snapshot) *world {
+	w := &world{
+		Snapshot: s, set: s.Settings.withDefaults(), res: &Result{Plans: map[string]*onpath.NodePlan{}},
+		cloudlets: map[string]*cloudlet{}, nodes: map[string]*node{}, deployments: map[name]*deployment{},
+		byVport: map[onpath.VportID]*instance{}, byName: map[name]*instance{},
+		updates: map[onpath.Key]onpath.Object{}, created: map[placedOn]int{},
+	}
+	w.addNodes()
+	w.addDeployments()
+	w.addChains()
+	w.addInstances()
+	return w
+}
+
+// objects lists those of one type by tenant and name.
+func objects[T onpath.Object](s *Snapshot) []T {
+	var out []T
+	for _, o := range s.Objects {
+		if t, ok := o.(T); ok {
+			out = append(out, t)
+		}
+	}
+	slices.SortFunc(out, func(a, b T) int { return nameOf(a).less(nameOf(b)) })
+	return out
+}
+
+func lookUp[T onpath.Object](w *world, k onpath.Kind, n name) (T, bool) {
+	key := onpath.Key{Kind: k, Name: n.name}
+	if k.Tenanted() {
+		key.Tenant = n.tenant
+	}
+	t, ok := w.Objects[key].(T)
+	return t, ok
+}
+
+func (w *world) addNodes() {
+	for _, c := range objects[*onpath.Cloudlet](w.Snapshot) {
+		w.cloudlets[c.Metadata.Name] = &cloudlet{name: c.Metadata.Name, obj: c}
+	}
+	for _, o := range objects[*onpath.Node](w.Snapshot) {
+		n := &node{obj: o, name: o.Metadata.Name, st: w.States[o.Metadata.Name], used: map[bool]onpath.Resources{}}
+		n.c = w.cloudlets[o.Spec.Cloudlet]
+		if n.c == nil {
+			n.c = &cloudlet{name: o.Spec.Cloudlet}
+			w.cloudlets[n.c.name] = n.c
+		}
+		n.c.nodes = append(n.c.nodes, n)
+		if o.Gateway() {
+			n.c.gateways = append(n.c.gateways, n)
+		}
+		w.nodes[n.name] = n
+		w.hear(n)
+	}
+	for _, c := range w.cloudlets {
+		c.chooseGateway()
+	}
+}
+
+// chooseGateway takes the gateway that has been one for longest: a second one
+// is refused, and a newcomer must not displace the one in use.
+func (c *cloudlet) chooseGateway() {
+	slices.SortFunc(c.gateways, func(a, b *node) int {
+		x, y := a.obj.Status.Edge, b.obj.Status.Edge
+		if (x == 0) != (y == 0) {
+			return cmp.Compare(y, x) // one that has an edge before one that has none
+		}
+		return cmp.Or(cmp.Compare(x, y), a.obj.Metadata.Created.Compare(b.obj.Metadata.Created), cmp.Compare(a.name, b.name))
+	})
+	if len(c.gateways) > 0 {
+		c.gateway = c.gateways[0]
+	}
+}
+
+// hear judges how long ago the node was heard of, and indexes its plans.
+func (w *world) hear(n *node) {
+	n.since = w.Started
+	if n.st != nil {
+		n.since = n.st.Seen
+		n.acked = indexOf(n.st.Acked)
+		n.possible = append(n.possible, n.acked)
+		n.newest = n.acked
+		for _, p := range n.st.Sent {
+			n.newest = indexOf(p)
+			n.possible = append(n.possible, n.newest)
+		}
+	}
+	n.away = w.passed(n.since.Add(onpath.NodeTimeout))
+	n.gone = n.away && w.passed(n.since.Add(w.set.Grace))
+}
+
+// passed reports whether t lies behind, and else has the planner called again
+// at t.
+func (w *world) passed(t time.Time) bool {
+	if !w.Now.Before(t) {
+		return true
+	}
+	if w.res.Again.IsZero() || t.Before(w.res.Again) {
+		w.res.Again = t
+	}
+	return false
+}
+
+func (w *world) addInstances() {
+	for _, o := range objects[*onpath.Instance](w.Snapshot) {
+		i := &instance{obj: o, key: nameOf(o), node: w.nodes[o.Spec.Node]}
+		i.dep = name{i.key.tenant, o.Spec.Deployment}
+		i.d = w.deployments[i.dep]
+		w.instances = append(w.instances, i)
+		w.byName[i.key] = i
+		w.byVport[o.Spec.Vport] = i
+		if o.Spec.Back != 0 {
+			w.byVport[o.Spec.Back] = i
+		}
+		if i.node == nil {
+			continue
+		}
+		i.node.insts = append(i.node.insts, i)
+		i.lookUp()
+		op := i.key.tenant == onpath.OperatorTenant
+		i.node.used[op] = i.node.used[op].Add(i.fn.Resources)
+	}
+	for _, i := range w.instances {
+		i.leaving = w.leaving(i)
+	}
+}
+
+// lookUp finds what its node says of it, and what it runs: an instance of a
+// present shape runs what is declared now, any other what its node was told.
+func (i *instance) lookUp() {
+	if st := i.node.st; st != nil && st.Report != nil {
+		for k := range st.Report.Instances {
+			if r := &st.Report.Instances[k]; r.Name == i.key.name && r.Tenant == i.key.tenant {
+				i.report = r
+			}
+		}
+	}
+	if p := i.node.newest.instance(i.obj.Metadata.UID); p != nil {
+		i.planned = p
+	}
+	switch {
+	case i.d != nil && i.d.function != nil && i.d.shape == i.obj.Spec.Shape:
+		i.fn, i.known = i.d.spec, true
+	case i.planned != nil:
+		i.fn, i.known = i.planned.Spec, true
+	}
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
+
+func sortedNames[V any](m map[name]V) []name {
+	return slices.SortedFunc(maps.Keys(m), name.less)
+}
+
+func (w *world) event(e Event) { w.res.Events = append(w.res.Events, e) }
+
+func count(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}
