@@ -1,0 +1,106 @@
+package render
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/manifest"
+	"github.com/onpath/onpath/internal/table"
+)
+
+// Describe prints everything about one object: what was asked, how it stands,
+// the objects that belong to it, and what happened lately.
+func Describe(w io.Writer, o onpath.Object, parts []onpath.Object, events []*onpath.Event, now time.Time) error {
+	k := onpath.KeyOf(o)
+	fmt.Fprintf(w, "%s, %s old, version %d\n", k, orUnknown(Age(o.Meta().Created, now)), o.Meta().Version)
+	conditions, elements := status(o)
+	if len(conditions) > 0 {
+		fmt.Fprintln(w)
+		t := table.New("CONDITION", "STATUS", ">SINCE", "REASON", "MESSAGE")
+		for _, c := range conditions {
+			t.Row(c.Type, string(c.Status), Age(c.Since, now), c.Reason, c.Message)
+		}
+		if err := t.Write(w); err != nil {
+			return err
+		}
+	}
+	if len(elements) > 0 {
+		fmt.Fprintln(w)
+		t := table.New(">ELEMENT", "DEPLOYMENT", ">READY", "NODES", "MESSAGE")
+		for i, e := range elements {
+			t.Row(fmt.Sprint(i+1), e.Deployment, fmt.Sprintf("%d/%d", e.Ready, e.Desired), strings.Join(e.Nodes, ","), e.Message)
+		}
+		if err := t.Write(w); err != nil {
+			return err
+		}
+	}
+	if len(parts) > 0 {
+		fmt.Fprintln(w)
+		if err := Objects(w, parts[0].ObjectKind(), parts, now); err != nil {
+			return err
+		}
+	}
+	if err := written(w, o); err != nil {
+		return err
+	}
+	if len(events) == 0 {
+		return nil
+	}
+	fmt.Fprintln(w)
+	list := make([]onpath.Object, len(events))
+	for i, e := range events {
+		list[i] = e
+	}
+	return Objects(w, onpath.KindEvent, list, now)
+}
+
+func orUnknown(s string) string {
+	if s == "" {
+		return "0s"
+	}
+	return s
+}
+
+// written prints labels and spec as YAML.
+func written(w io.Writer, o onpath.Object) error {
+	var b bytes.Buffer
+	if err := manifest.Encode(&b, o); err != nil {
+		return err
+	}
+	fmt.Fprintln(w)
+	keep := false
+	for line := range strings.Lines(b.String()) {
+		if !strings.HasPrefix(line, " ") {
+			keep = strings.HasPrefix(line, "spec:")
+		}
+		if keep || strings.HasPrefix(line, "  labels:") {
+			if _, err := io.WriteString(w, line); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func status(o onpath.Object) ([]onpath.Condition, []onpath.ElementStatus) {
+	switch o := o.(type) {
+	case *onpath.Cloudlet:
+		return o.Status.Conditions, nil
+	case *onpath.Node:
+		return o.Status.Conditions, nil
+	case *onpath.Deployment:
+		return o.Status.Conditions, nil
+	case *onpath.Chain:
+		return o.Status.Conditions, o.Status.Elements
+	case *onpath.Instance:
+		if o.Status.State == "" {
+			return nil, nil
+		}
+		return []onpath.Condition{{Type: "State", Status: onpath.ConditionStatus(o.Status.State), Since: o.Status.Since, Message: o.Status.Message}}, nil
+	}
+	return nil, nil
+}

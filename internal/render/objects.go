@@ -1,0 +1,205 @@
+// Package render shows objects, traces and previews as text for a terminal.
+package render
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/table"
+)
+
+// Objects prints objects of one kind as a table.
+func Objects(w io.Writer, kind onpath.Kind, objects []onpath.Object, now time.Time) error {
+	t := Table(kind)
+	for _, o := range objects {
+		t.Row(Row(o, now)...)
+	}
+	return t.Write(w)
+}
+
+// Table is an empty table with the columns of a kind.
+func Table(kind onpath.Kind) *table.Table { return table.New(columns[kind]...) }
+
+var columns = map[onpath.Kind][]string{
+	onpath.KindTenant:     {"NAME", "DISPLAY", ">MAX-FLOWS", ">AGE"},
+	onpath.KindCloudlet:   {"NAME", "CITY", ">READY", ">AGE"},
+	onpath.KindNode:       {"NAME", "CLOUDLET", "STATE", "UPLINKS", "CPU", "MEMORY", "VERSION", ">AGE", "MESSAGE"},
+	onpath.KindHosts:      {"TENANT", "NAME", "ADDRESSES", "VIRTUAL", ">AGE"},
+	onpath.KindFunction:   {"TENANT", "NAME", "IMAGE", "ATTACH", "STATE", "PACKETS", ">AGE"},
+	onpath.KindDeployment: {"TENANT", "NAME", "FUNCTION", ">READY", ">AGE", "MESSAGE"},
+	onpath.KindChain:      {"TENANT", "NAME", "TIER", "FROM", "TO", "THROUGH", "STATE", ">AGE", "MESSAGE"},
+	onpath.KindInstance:   {"TENANT", "NAME", "NODE", "STATE", ">RESTARTS", ">AGE", "MESSAGE"},
+	onpath.KindEvent:      {">AGE", ">COUNT", "ABOUT", "NODE", "REASON", "MESSAGE"},
+}
+
+// Row are the cells of one object.
+func Row(o onpath.Object, now time.Time) []string {
+	m := o.Meta()
+	age := Age(m.Created, now)
+	switch o := o.(type) {
+	case *onpath.Tenant:
+		return []string{m.Name, o.Spec.Display, strconv.Itoa(o.Spec.MaxFlows), age}
+	case *onpath.Cloudlet:
+		return []string{m.Name, o.Spec.Location.City, fmt.Sprintf("%d/%d", o.Status.ReadyNodes, o.Status.Nodes), age}
+	case *onpath.Node:
+		return nodeRow(o, age)
+	case *onpath.Hosts:
+		addresses := prefixes(o.Spec.Addresses)
+		if o.Spec.Node != "" {
+			addresses = "node " + o.Spec.Node
+		}
+		return []string{m.Tenant, m.Name, addresses, prefixes(o.Spec.Virtual), age}
+	case *onpath.Function:
+		image, attach := "", ""
+		if c := o.Spec.Container; c != nil {
+			image, attach = shortImage(c.Image), string(c.Attach)
+		}
+		return []string{m.Tenant, m.Name, image, attach, string(o.Spec.State), string(o.Spec.Packets), age}
+	case *onpath.Deployment:
+		return []string{m.Tenant, m.Name, string(o.Spec.Function), fmt.Sprintf("%d/%d", o.Status.Ready, o.Status.Desired), age, trouble(o.Status.Conditions)}
+	case *onpath.Chain:
+		return []string{m.Tenant, m.Name, string(o.Spec.Tier), Endpoints(o.Spec.From), Endpoints(o.Spec.To), through(o), chainState(o), age, trouble(o.Status.Conditions)}
+	case *onpath.Instance:
+		state := string(o.Status.State)
+		if !o.Spec.Draining.IsZero() && o.Status.State != onpath.InstanceStopped {
+			state += ", draining"
+		}
+		return []string{m.Tenant, m.Name, o.Spec.Node, state, strconv.Itoa(o.Status.Restarts), age, o.Status.Message}
+	case *onpath.Event:
+		s := o.Spec
+		reason := s.Reason
+		if s.Warning {
+			reason = "! " + reason
+		}
+		return []string{Age(s.Time, now), strconv.Itoa(s.Count), s.About, s.Node, reason, s.Message}
+	}
+	return []string{m.Name}
+}
+
+func nodeRow(o *onpath.Node, age string) []string {
+	state := "ready"
+	if !o.Status.Ready {
+		state = "away"
+	}
+	if o.Spec.Schedulable != nil && !*o.Spec.Schedulable {
+		state += ", cordoned"
+	}
+	if o.Spec.Drain {
+		state += ", draining"
+	}
+	var uplinks []string
+	for _, u := range o.Spec.Uplinks {
+		uplinks = append(uplinks, u.Device)
+	}
+	used, has := o.Status.Used, o.Status.Capacity
+	return []string{o.Metadata.Name, o.Spec.Cloudlet, state, strings.Join(uplinks, ","),
+		fmt.Sprintf("%s/%s", used.CPU, has.CPU), Bytes(uint64(used.Memory)) + "/" + Bytes(uint64(has.Memory)),
+		o.Status.Version, age, trouble(o.Status.Conditions)}
+}
+
+// chainState is one word for how far a chain is.
+func chainState(c *onpath.Chain) string {
+	ready, desired := 0, 0
+	for _, e := range c.Status.Elements {
+		ready += e.Ready
+		desired += e.Desired
+	}
+	switch {
+	case c.Spec.Disabled:
+		return "disabled"
+	case !c.Status.Active:
+		return fmt.Sprintf("starting %d/%d", ready, desired)
+	case ready < desired:
+		return fmt.Sprintf("active %d/%d", ready, desired)
+	}
+	return "active"
+}
+
+func through(c *onpath.Chain) string {
+	var names []string
+	for _, e := range c.Spec.Through {
+		name := string(e.Deployment) + string(e.Function)
+		if e.Mode == onpath.ModeMirror {
+			name = "(" + name + ")"
+		}
+		names = append(names, name)
+	}
+	return strings.Join(names, " → ")
+}
+
+// Endpoints is one end of a chain in a few words.
+func Endpoints(e onpath.Endpoints) string {
+	switch {
+	case e.Hosts != "":
+		return string(e.Hosts)
+	case e.Deployment != "":
+		return "deployment " + string(e.Deployment)
+	case len(e.Prefixes) > 0:
+		return prefixes(e.Prefixes)
+	}
+	return "any"
+}
+
+func prefixes(list []onpath.Prefix) string {
+	var out []string
+	for i, p := range list {
+		if i == 3 && len(list) > 4 {
+			return strings.Join(out, ",") + fmt.Sprintf(",… (%d)", len(list))
+		}
+		out = append(out, p.String())
+	}
+	return strings.Join(out, ",")
+}
+
+// shortImage leaves out most of a digest.
+func shortImage(image string) string {
+	if i := strings.Index(image, "@sha256:"); i >= 0 && len(image) > i+8+12 {
+		return image[:i+8+12]
+	}
+	return image
+}
+
+// trouble is the message of the first condition that is not as it should be.
+func trouble(list []onpath.Condition) string {
+	i := slices.IndexFunc(list, func(c onpath.Condition) bool { return c.Status != onpath.True && c.Message != "" })
+	if i < 0 {
+		return ""
+	}
+	return list[i].Message
+}
+
+// Age is how long ago t was, in one or two units: "3s", "2m10s", "5h", "12d".
+func Age(t, now time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	d := max(now.Sub(t), 0)
+	switch {
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < 10*time.Minute:
+		return fmt.Sprintf("%dm%ds", int(d.Minutes()), int(d.Seconds())%60)
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", int(d.Hours()))
+	}
+	return fmt.Sprintf("%dd", int(d.Hours())/24)
+}
+
+// Bytes rounds to three digits: "1.5 GiB" is written 1.5Gi.
+func Bytes(n uint64) string {
+	v := float64(n)
+	for _, unit := range []string{"", "Ki", "Mi", "Gi", "Ti"} {
+		if v < 1000 || unit == "Ti" {
+			return strings.TrimSuffix(fmt.Sprintf("%.3g", v), ".0") + unit
+		}
+		v /= 1024
+	}
+	return ""
+}

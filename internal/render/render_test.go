@@ -1,0 +1,165 @@
+package render_test
+
+import (
+	"errors"
+	"net/netip"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/render"
+)
+
+var now = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+
+func TestAge(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "0s", -time.Second: "0s", 119 * time.Second: "119s", 130 * time.Second: "2m10s",
+		90 * time.Minute: "90m", 47 * time.Hour: "47h", 49 * time.Hour: "2d",
+	} {
+		if got := render.Age(now.Add(-d), now); got != want {
+			t.Errorf("%s: %s, want %s", d, got, want)
+		}
+	}
+	if got := render.Age(time.Time{}, now); got != "" {
+		t.Errorf("zero time: %q", got)
+	}
+}
+
+func TestBytes(t *testing.T) {
+	for n, want := range map[uint64]string{0: "0", 999: "999", 1024: "1Ki", 1536: "1.5Ki", 5 << 30: "5Gi", 1 << 60: "1.05e+06Ti"} {
+		if got := render.Bytes(n); got != want {
+			t.Errorf("%d: %s, want %s", n, got, want)
+		}
+	}
+}
+
+// TestEveryKind checks that rows fit their headings.
+func TestEveryKind(t *testing.T) {
+	for _, k := range onpath.Kinds() {
+		o, err := onpath.New(k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.Meta().Name, o.Meta().Created = "x", now.Add(-time.Minute)
+		var b strings.Builder
+		if err := render.Objects(&b, k, []onpath.Object{o}, now); err != nil {
+			t.Fatal(err)
+		}
+		lines := strings.Split(strings.TrimSpace(b.String()), "\n")
+		if len(lines) != 2 || len(lines[0]) == 0 {
+			t.Errorf("%s:\n%s", k, b.String())
+		}
+		head := strings.Fields(lines[0])
+		if cells := render.Row(o, now); len(cells) != len(head) {
+			t.Errorf("%s: %d cells under %d headings", k, len(cells), len(head))
+		}
+		b.Reset()
+		if err := render.Describe(&b, o, nil, nil, now); err != nil {
+			t.Errorf("%s: %v", k, err)
+		}
+	}
+}
+
+func TestChainRow(t *testing.T) {
+	c := &onpath.Chain{
+		Metadata: onpath.Metadata{Name: "web", Tenant: "acme", Created: now.Add(-3 * time.Second)},
+		Spec: onpath.ChainSpec{
+			Tier: onpath.TierTenant, From: onpath.Endpoints{Any: true}, To: onpath.Endpoints{Hosts: "website"},
+			Through: []onpath.Element{{Function: "firewall"}, {Deployment: "ids", Mode: onpath.ModeMirror}},
+		},
+		Status: onpath.ChainStatus{
+			Elements:   []onpath.ElementStatus{{Deployment: "web-firewall", Ready: 1, Desired: 2}, {Deployment: "ids", Ready: 1, Desired: 1}},
+			Conditions: []onpath.Condition{{Type: "Placed", Status: onpath.False, Message: "no node has room"}},
+		},
+	}
+	got := strings.Join(render.Row(c, now), "|")
+	want := "acme|web|tenant|any|website|firewall → (ids)|starting 2/3|3s|no node has room"
+	if got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+func TestTrace(t *testing.T) {
+	tr := &onpath.Trace{
+		Tuple:  onpath.Tuple{Protocol: 6, Src: netip.MustParseAddr("10.1.0.2"), Dst: netip.MustParseAddr("10.9.0.2"), SrcPort: 40000, DstPort: 80},
+		Chains: []string{"operator/guard", "default/web"}, Live: true,
+		Forward: []onpath.TraceHop{
+			{Kind: onpath.HopEdge, Node: "gw1", Name: "uplinks", Live: true, Flow: &onpath.Tally{Packets: 7, Bytes: 2048}},
+			{Kind: onpath.HopElement, Node: "c1", Name: "default/fw-x", State: "ready", Element: 0, Live: true, Counters: &onpath.VportCounters{
+				In: onpath.Tally{Packets: 9}, Dropped: map[onpath.DropReason]uint64{onpath.DropSpoofed: 1, onpath.DropQuota: 3}}},
+			{Kind: onpath.HopElement, Element: 1, Mode: onpath.ModeMirror, Candidates: []string{"a", "b"}},
+		},
+		Warnings: []string{"the reply bypasses the chain"},
+	}
+	var b strings.Builder
+	if err := render.Trace(&b, tr); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"10.1.0.2:40000 → 10.9.0.2 tcp/80", "chains operator/guard, then default/web; seen on the path now",
+		"forward", "live", "2Ki", "quota 3, spoofed 1", "element 2 (mirror)", "one of a, b", "! the reply bypasses the chain",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("lacks %q:\n%s", want, b.String())
+		}
+	}
+	if strings.Contains(b.String(), "reverse") {
+		t.Error("shows a way without hops")
+	}
+}
+
+func TestParseFlow(t *testing.T) {
+	for in, want := range map[string]string{
+		"10.1.0.2 10.9.0.2 tcp/80":          "{6 10.1.0.2 10.9.0.2 0 80}",
+		"10.1.0.2:40000 10.9.0.2:443 tcp":   "{6 10.1.0.2 10.9.0.2 40000 443}",
+		"2001:db8::1 2001:db8::2 icmp":      "{58 2001:db8::1 2001:db8::2 0 0}",
+		"[2001:db8::1]:9 2001:db8::2 udp/5": "{17 2001:db8::1 2001:db8::2 9 5}",
+		"10.1.0.2 10.9.0.2 47":              "{47 10.1.0.2 10.9.0.2 0 0}",
+		"10.1.0.2 10.9.0.2 tcp":             "error",
+		"10.1.0.2 10.9.0.2 tcp/http":        "error",
+		"10.1.0.2 10.9.0.2 300":             "error",
+		"10.1.0.2 2001:db8::1 icmp":         "error",
+		"client 10.9.0.2 icmp":              "error",
+	} {
+		f := strings.Fields(in)
+		got, err := render.ParseFlow(f[0], f[1], f[2])
+		if want == "error" {
+			if onpath.CodeOf(err) != onpath.CodeInvalid {
+				t.Errorf("%s: got %v, %v", in, got, err)
+			}
+			continue
+		}
+		if s := strings.TrimSpace(strings.Join(strings.Fields(sprint(got)), " ")); err != nil || s != want {
+			t.Errorf("%s: got %s, %v, want %s", in, s, err, want)
+		}
+	}
+	var e *onpath.Error
+	if _, err := render.ParseFlow("a", "b", "c"); !errors.As(err, &e) || e.Remedy == "" {
+		t.Errorf("no remedy: %v", err)
+	}
+}
+
+func TestPreview(t *testing.T) {
+	var b strings.Builder
+	err := render.Preview(&b, &onpath.Preview{
+		Instances: []onpath.InstancePreview{{Action: onpath.PreviewStart, Tenant: "default", Deployment: "web-fw", Node: "c1", Reason: "new"}},
+		Rules:     []onpath.RulesPreview{{Node: "gw1", Added: 3}}, Notes: []string{"running connections are passed by"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"start", "default/web-fw", "+3", "-0", "note: running"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("lacks %q:\n%s", want, b.String())
+		}
+	}
+}
+
+func sprint(t onpath.Tuple) string {
+	return "{" + strings.Join([]string{num(int(t.Protocol)), t.Src.String(), t.Dst.String(), num(int(t.SrcPort)), num(int(t.DstPort))}, " ") + "}"
+}
+
+func num(n int) string { return strconv.Itoa(n) }

@@ -1,0 +1,214 @@
+package render
+
+import (
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/table"
+)
+
+// Trace prints the way of a flow: hops in order of travel, both ways.
+func Trace(w io.Writer, t *onpath.Trace) error {
+	fmt.Fprintf(w, "%s\n", tuple(t.Tuple))
+	switch {
+	case len(t.Chains) == 0:
+		fmt.Fprintln(w, "no chain selects it")
+	case t.Live:
+		fmt.Fprintf(w, "%s; seen on the path now\n", chains(t.Chains))
+	default:
+		fmt.Fprintf(w, "%s; no such flow now: this is what a new one meets\n", chains(t.Chains))
+	}
+	for _, way := range []struct {
+		name string
+		hops []onpath.TraceHop
+	}{{"forward", t.Forward}, {"reverse", t.Reverse}} {
+		if len(way.hops) == 0 {
+			continue
+		}
+		fmt.Fprintf(w, "\n%s\n", way.name)
+		if err := hops(w, way.hops); err != nil {
+			return err
+		}
+	}
+	if len(t.Warnings) > 0 {
+		fmt.Fprintln(w)
+	}
+	for _, warning := range t.Warnings {
+		fmt.Fprintf(w, "! %s\n", warning)
+	}
+	return nil
+}
+
+func chains(list []string) string {
+	if len(list) == 1 {
+		return "chain " + list[0]
+	}
+	return "chains " + strings.Join(list, ", then ")
+}
+
+func hops(w io.Writer, list []onpath.TraceHop) error {
+	t := table.New(">", "HOP", "NODE", "NAME", "STATE", "FROM", ">PACKETS", ">BYTES", ">ALL-IN", ">ALL-OUT", ">DROPPED", "NOTE")
+	for i, h := range list {
+		from := "plan"
+		if h.Live {
+			from = "live"
+		}
+		packets, bytes := "", ""
+		if h.Flow != nil {
+			packets, bytes = strconv.FormatUint(h.Flow.Packets, 10), Bytes(h.Flow.Bytes)
+		}
+		in, out, dropped := "", "", ""
+		if c := h.Counters; c != nil {
+			in, out = strconv.FormatUint(c.In.Packets, 10), strconv.FormatUint(c.Out.Packets, 10)
+			dropped = strconv.FormatUint(drops(c.Dropped), 10)
+		}
+		t.Row(strconv.Itoa(i+1), hopName(h), h.Node, h.Name, h.State, from, packets, bytes, in, out, dropped, hopNote(h))
+	}
+	return t.Write(w)
+}
+
+func hopName(h onpath.TraceHop) string {
+	name := string(h.Kind)
+	if h.Kind == onpath.HopElement {
+		name += " " + strconv.Itoa(h.Element+1)
+		if h.Mode == onpath.ModeMirror {
+			name += " (mirror)"
+		}
+	}
+	return name
+}
+
+func hopNote(h onpath.TraceHop) string {
+	var notes []string
+	if h.Message != "" {
+		notes = append(notes, h.Message)
+	}
+	if len(h.Candidates) > 0 && h.Name == "" {
+		notes = append(notes, "one of "+strings.Join(h.Candidates, ", "))
+	}
+	if h.Counters != nil && len(h.Counters.Dropped) > 0 {
+		notes = append(notes, Drops(h.Counters.Dropped))
+	}
+	return strings.Join(notes, "; ")
+}
+
+// Drops lists drop reasons with their counts, the largest first.
+func Drops(m map[onpath.DropReason]uint64) string {
+	reasons := make([]onpath.DropReason, 0, len(m))
+	for r, n := range m {
+		if n > 0 {
+			reasons = append(reasons, r)
+		}
+	}
+	slices.SortFunc(reasons, func(a, b onpath.DropReason) int {
+		if m[a] != m[b] {
+			if m[a] > m[b] {
+				return -1
+			}
+			return 1
+		}
+		return strings.Compare(string(a), string(b))
+	})
+	out := make([]string, len(reasons))
+	for i, r := range reasons {
+		out[i] = fmt.Sprintf("%s %d", r, m[r])
+	}
+	return strings.Join(out, ", ")
+}
+
+func drops(m map[onpath.DropReason]uint64) (n uint64) {
+	for _, c := range m {
+		n += c
+	}
+	return n
+}
+
+// tuple is "10.1.0.2 → 10.9.0.2 tcp/80".
+func tuple(t onpath.Tuple) string {
+	s := address(t.Src, t.SrcPort) + " → " + t.Dst.String() + " "
+	switch t.Protocol {
+	case 6:
+		s += "tcp"
+	case 17:
+		s += "udp"
+	case 1, 58:
+		return s + "icmp"
+	default:
+		return s + "protocol " + strconv.Itoa(int(t.Protocol))
+	}
+	return s + "/" + strconv.Itoa(int(t.DstPort))
+}
+
+func address(a netip.Addr, port uint16) string {
+	if port == 0 {
+		return a.String()
+	}
+	return netip.AddrPortFrom(a, port).String()
+}
+
+// ParseFlow reads what the trace command is given: two addresses and
+// "tcp/80", "udp/53", "icmp" or a protocol number.
+func ParseFlow(src, dst, protocol string) (onpath.Tuple, error) {
+	var t onpath.Tuple
+	s, d := parseEnd(src), parseEnd(dst)
+	for i, end := range []netip.AddrPort{s, d} {
+		if !end.Addr().IsValid() {
+			return t, invalid("write an address such as 10.1.0.2 or 2001:db8::2", "%q is not an IP address", []string{src, dst}[i])
+		}
+	}
+	if s.Addr().Is4() != d.Addr().Is4() {
+		return t, invalid("write two of one version", "%s and %s are of different IP versions", s.Addr(), d.Addr())
+	}
+	name, port, hasPort := strings.Cut(protocol, "/")
+	switch name {
+	case "tcp":
+		t.Protocol = 6
+	case "udp":
+		t.Protocol = 17
+	case "icmp":
+		if t.Protocol = 1; s.Addr().Is6() {
+			t.Protocol = 58
+		}
+	default:
+		n, err := strconv.ParseUint(name, 10, 8)
+		if err != nil {
+			return t, invalid("write tcp/80, udp/53, icmp or a number", "%q is not a protocol", protocol)
+		}
+		t.Protocol = uint8(n)
+	}
+	t.Src, t.SrcPort, t.Dst, t.DstPort = s.Addr(), s.Port(), d.Addr(), d.Port()
+	if hasPort {
+		n, err := strconv.ParseUint(port, 10, 16)
+		if err != nil {
+			return t, invalid("write tcp/80", "%q is not a port", port)
+		}
+		t.DstPort = uint16(n)
+	}
+	if (t.Protocol == 6 || t.Protocol == 17) && t.DstPort == 0 {
+		return t, invalid("write -p "+name+"/PORT", "which port is meant?")
+	}
+	return t, nil
+}
+
+// parseEnd reads an address with or without a port.
+func parseEnd(s string) netip.AddrPort {
+	if a, err := netip.ParseAddr(s); err == nil {
+		return netip.AddrPortFrom(a.Unmap(), 0)
+	}
+	p, err := netip.ParseAddrPort(s)
+	if err != nil {
+		return netip.AddrPort{}
+	}
+	return netip.AddrPortFrom(p.Addr().Unmap(), p.Port())
+}
+
+func invalid(remedy, format string, args ...any) error {
+	e := onpath.Errorf(onpath.CodeInvalid, format, args...)
+	e.Remedy = remedy
+	return e
+}
