@@ -1,0 +1,166 @@
+package fake
+
+import (
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+// flowKey is what a flow entry is found by.
+type flowKey struct {
+	vport onpath.VportID
+	tuple onpath.Tuple
+}
+
+// flow is one entry.
+type flow struct {
+	kind onpath.NextKind
+	next onpath.VportID // a vport, or the edge for exits
+	// group by which next was chosen; 0 where it was not: exits, own traffic.
+	group onpath.GroupID
+	// context is the group by which the packets came to the instance that they
+	// now come out of; its Then table goes on. 0 at edges.
+	context onpath.GroupID
+	mirrors []mirror
+	entry   onpath.VportID
+	path    onpath.PathID
+	reverse bool
+	route   bool   // exit: last
+	tenant  string // whose instance caused it
+	counts  bool   // against the tenant's MaxFlows
+
+	packets, bytes uint64
+	seen           time.Time
+}
+
+// mirror is one copy to be made.
+type mirror struct {
+	group onpath.GroupID
+	vport onpath.VportID
+}
+
+// sweepFirst is the number of entries at which ageing first sweeps all.
+const sweepFirst = 1 << 16
+
+func (f *flow) describe(k flowKey, now time.Time) onpath.FlowEntry {
+	e := onpath.FlowEntry{
+		Vport: k.vport, Tuple: k.tuple, Kind: f.kind, Next: f.next, Entry: f.entry,
+		Path: f.path, Reverse: f.reverse, Packets: f.packets, Bytes: f.bytes,
+		Idle: onpath.Duration(max(0, now.Sub(f.seen))),
+	}
+	for _, m := range f.mirrors {
+		e.Mirrors = append(e.Mirrors, m.vport)
+	}
+	return e
+}
+
+func (n *Node) idle(k flowKey) time.Duration {
+	if k.tuple.Protocol == protoTCP {
+		return n.options.IdleTCP
+	}
+	return n.options.IdleOther
+}
+
+// find looks an entry up; one that has aged is none.
+func (n *Node) find(k flowKey) *flow {
+	f := n.flows[k]
+	if f == nil || n.now().Sub(f.seen) <= n.idle(k) {
+		return f
+	}
+	n.drop(k, f)
+	return nil
+}
+
+// drop forgets an entry.
+func (n *Node) drop(k flowKey, f *flow) {
+	delete(n.flows, k)
+	if f.counts {
+		n.caused[f.tenant]--
+	}
+}
+
+// learn writes an entry unless there is one, which it then gives, and marks it
+// as seen either way: what leads to an instance keeps its context alive.
+func (n *Node) learn(k flowKey, f flow) *flow {
+	now := n.now()
+	if old := n.find(k); old != nil {
+		old.seen = now
+		return old
+	}
+	f.seen = now
+	n.flows[k] = &f
+	n.counters.Learned++
+	if f.counts {
+		n.caused[f.tenant]++
+	}
+	if len(n.flows) >= n.sweepAt {
+		n.sweep()
+		n.sweepAt = max(sweepFirst, 2*len(n.flows))
+	}
+	return &f
+}
+
+// sweep forgets everything that has aged.
+func (n *Node) sweep() {
+	now := n.now()
+	for k, f := range n.flows {
+		if now.Sub(f.seen) > n.idle(k) {
+			n.drop(k, f)
+		}
+	}
+	for k, f := range n.fragments {
+		if now.Sub(f.at) > fragmentLife {
+			delete(n.fragments, k)
+		}
+	}
+	n.nat.sweep(now, n.options)
+}
+
+// purge forgets the entries of vports that are no longer here.
+func (n *Node) purge() {
+	for k, f := range n.flows {
+		if k.vport != n.edgeVport() && n.local(k.vport) == nil {
+			n.drop(k, f)
+		}
+	}
+}
+
+// fragmentKey finds the first fragment's ports for those that follow.
+type fragmentKey struct {
+	vport    onpath.VportID
+	tuple    onpath.Tuple // without ports; IPv6 without protocol (RFC 8200)
+	id       uint32
+	protocol uint8
+}
+
+type fragment struct {
+	tuple onpath.Tuple
+	at    time.Time
+}
+
+// fragmentLife is how long the rest of a datagram may take (RFC 1122: 60 s).
+const fragmentLife = 60 * time.Second
+
+// defragment gives the packet the tuple of its first fragment. A fragment whose
+// first did not come by stays unreadable.
+func (n *Node) defragment(vport onpath.VportID, h *header) {
+	if !h.fragment || (!h.first && h.verdict == fine) {
+		return
+	}
+	k := fragmentKey{vport: vport, tuple: h.tuple, id: h.id}
+	k.tuple.SrcPort, k.tuple.DstPort, k.tuple.Protocol = 0, 0, 0
+	if !h.v6 {
+		k.protocol = h.protocol
+	}
+	now := n.now()
+	if h.first {
+		if h.verdict == fine {
+			n.fragments[k] = fragment{h.tuple, now}
+		}
+		return
+	}
+	if f, ok := n.fragments[k]; ok && now.Sub(f.at) <= fragmentLife {
+		h.tuple, h.verdict = f.tuple, fine
+		h.protocol = f.tuple.Protocol
+	}
+}

@@ -1,0 +1,253 @@
+package fake
+
+import (
+	"slices"
+
+	"github.com/onpath/onpath"
+)
+
+// follow does with a packet what its entry says.
+func (n *Node) follow(w *work, f *flow) {
+	if !w.writes {
+		c := *f // an error leaves no trace in entries
+		f = &c
+	}
+	f.seen = n.now()
+	f.packets++
+	f.bytes += uint64(w.h.length)
+	if f.kind == onpath.NextPending && !n.decide(w, f) {
+		return
+	}
+	n.steer(w, f)
+}
+
+// decide finds out where a packet goes that came out of an instance for the
+// first time, and writes that into its entry.
+func (n *Node) decide(w *work, f *flow) bool {
+	g := n.groups[f.context]
+	if g == nil {
+		n.countDrop(w.key.vport, onpath.DropNoTable)
+		return false
+	}
+	return n.goOn(w, f, g)
+}
+
+// goOn walks the Then table of g, which the packet has left or which is passed
+// by, and lets the entry lead where the walk ends.
+func (n *Node) goOn(w *work, f *flow, g *onpath.Group) bool {
+	from := atElement
+	if w.key.vport == n.edgeVport() {
+		from = atEdge
+	}
+	d := n.walk(g.Then, w.key.tuple, &w.h, from, g.Path)
+	f.mirrors = append(f.mirrors[:len(f.mirrors):len(f.mirrors)], d.mirrors...)
+	f.path, f.reverse = d.path, d.reverse
+	if d.path == g.Path {
+		f.reverse = g.Reverse
+	}
+	if d.passed != 0 && from == atElement {
+		n.countPassed(d.passed, w.h.length)
+	}
+	switch d.outcome {
+	case toMember:
+		f.kind, f.next, f.group = onpath.NextVport, d.member, d.group.ID
+	case toExit:
+		f.group = 0
+		n.aimAtExit(f)
+	case toRoute:
+		f.kind, f.next, f.group, f.route = onpath.NextExit, n.edgeVport(), 0, true
+	case toKernel, toPass: // nothing is left of the chain but passing by
+		f.kind, f.next, f.group = onpath.NextPass, 0, 0
+	default:
+		if from == atEdge {
+			n.countIn(w.key.vport, w.h.length)
+		}
+		n.refuse(w, d)
+		return false
+	}
+	return true
+}
+
+// steer sends a packet where its entry leads.
+func (n *Node) steer(w *work, f *flow) {
+	fromEdge := w.key.vport == n.edgeVport()
+	if f.kind == onpath.NextVport && !n.takes(f.next) && !n.lost(w, f) {
+		return
+	}
+	if f.kind == onpath.NextPass {
+		n.countPassed(f.path, w.h.length)
+		n.kernel(w.b, w.h)
+		return
+	}
+	if fromEdge {
+		n.countIn(w.key.vport, w.h.length)
+		if f.path != 0 {
+			n.countSteered(f.path, w.h.length)
+		}
+	}
+	if p := n.paths[f.path]; p != nil && p.MTU > 0 && f.next != f.entry {
+		if w.h.length > p.MTU {
+			n.tooBig(w, p.MTU)
+			return
+		}
+		clamp(w.b, &w.h, p.MTU)
+	}
+	n.copyToMirrors(w, f)
+	if f.kind == onpath.NextExit {
+		n.exit(w, f)
+		return
+	}
+	n.hand(w, f)
+}
+
+// lost acts when the vport that an entry leads to takes nothing any more. It
+// reports whether the packet goes on.
+func (n *Node) lost(w *work, f *flow) bool {
+	g := n.groups[f.group]
+	running := w.h.protocol == protoTCP && w.h.flags&(flagSYN|flagACK) != flagSYN
+	why := onpath.DropClosed
+	if g != nil {
+		member, ok := n.pick(g, w.key.tuple)
+		switch {
+		case ok && (g.Lost == onpath.LostRepick || !running):
+			f.next = member
+			return true
+		case !ok && g.None == onpath.NoneDrop:
+			why = onpath.DropNoInstance
+		case !ok && (g.Lost == onpath.LostRepick || !running):
+			return n.goOn(w, f, g)
+		default:
+			why = onpath.DropReset
+		}
+	}
+	if w.key.vport == n.edgeVport() {
+		n.countIn(w.key.vport, w.h.length)
+	}
+	if why == onpath.DropReset {
+		n.reset(w)
+		return false
+	}
+	n.countDrop(w.key.vport, why)
+	return false
+}
+
+// copyToMirrors makes the copies that an entry asks for. A mirror that is gone
+// is chosen anew; one without instances is passed by.
+func (n *Node) copyToMirrors(w *work, f *flow) {
+	for i := range f.mirrors {
+		m := &f.mirrors[i]
+		if !n.takes(m.vport) {
+			g := n.groups[m.group]
+			if g == nil {
+				continue
+			}
+			member, ok := n.pick(g, w.key.tuple)
+			if !ok {
+				continue
+			}
+			m.vport = member
+		}
+		c := *w
+		c.b, c.writes = slices.Clone(w.b), false
+		n.handTo(&c, m.vport, &flow{next: m.vport, group: m.group, entry: f.entry}, ByMirror)
+	}
+}
+
+// hand gives a packet to the vport that its entry leads to, here or elsewhere.
+func (n *Node) hand(w *work, f *flow) { n.handTo(w, f.next, f, BySteering) }
+
+func (n *Node) handTo(w *work, to onpath.VportID, f *flow, by By) {
+	v := n.vports[to]
+	switch {
+	case v == nil:
+		n.countDrop(w.key.vport, onpath.DropClosed)
+	case v.Kind == onpath.VportRemote:
+		n.tunnelOut(w, v, f)
+	case by == ByMirror:
+		n.out(w, v, by)
+	default:
+		n.enter(w, f)
+	}
+}
+
+// tunnelOut carries a packet to the node of a remote vport.
+func (n *Node) tunnelOut(w *work, v *onpath.Vport, f *flow) {
+	p := n.peers[v.Peer]
+	to := n.net.underlay[p.Address]
+	if to == nil {
+		n.countDrop(w.key.vport, onpath.DropNoNeighbour)
+		return
+	}
+	n.countOut(v.ID, w.h.length)
+	group := f.group
+	if v.ID == f.entry {
+		group = f.context
+	}
+	to.tunnelIn(Tunnelled{
+		From: n.underlay, Secret: p.Secret, Next: v.ID, Prev: w.key.vport, Entry: f.entry,
+		Group: group, Packet: w.b,
+	})
+}
+
+// enter delivers a packet to an instance on this node and writes the context in
+// which it will come out again: f leads from w.key.vport to the instance.
+func (n *Node) enter(w *work, f *flow) {
+	v := n.vports[f.next]
+	g := n.groups[f.group]
+	if w.writes && g != nil && g.Mode != onpath.ModeMirror {
+		n.learnContext(w, f, v, g)
+	}
+	by := BySteering
+	if g != nil && g.Mode == onpath.ModeMirror {
+		by = ByMirror
+	}
+	n.out(w, v, by)
+}
+
+// learnContext writes the two entries of a flow at an instance: what comes out
+// behind goes on, what comes out in front goes back.
+func (n *Node) learnContext(w *work, f *flow, v *onpath.Vport, g *onpath.Group) {
+	t, from := w.key.tuple, w.key.vport
+	n.learn(flowKey{v.Other, t}, flow{
+		kind: onpath.NextPending, context: g.ID, entry: f.entry, path: g.Path, reverse: g.Reverse,
+	})
+	back := flowKey{v.ID, t.Reverse()}
+	old := n.find(back)
+	if old != nil && old.kind != onpath.NextPending {
+		old.seen = n.now()
+		return
+	}
+	e := flow{kind: onpath.NextVport, next: from, context: g.ID ^ 1, entry: f.entry, path: g.Path, reverse: !g.Reverse}
+	var group onpath.GroupID
+	e.mirrors, group = n.answering(g, t, from)
+	switch from {
+	case n.edgeVport():
+		e.kind = onpath.NextExit
+	case f.entry:
+	default:
+		e.group = group
+	}
+	if old == nil {
+		n.learn(back, e)
+		return
+	}
+	// The answers' way was open; now it is known from where the flow comes.
+	e.seen, e.packets, e.bytes = n.now(), old.packets, old.bytes
+	*old = e
+}
+
+// out gives a packet to an instance's device.
+func (n *Node) out(w *work, v *onpath.Vport, by By) {
+	n.countOut(v.ID, w.h.length)
+	d := Delivery{Device: onpath.DeviceName(v.ID), By: by, Src: v.HostMAC, Dst: v.MAC, Packet: w.b}
+	if o := n.vports[v.Other]; v.Attach == onpath.Bridged && o != nil {
+		d.Dst = o.HostMAC
+	}
+	n.show(v.ID, true, w.b)
+	n.deliver(d)
+}
+
+func (n *Node) deliver(d Delivery) {
+	d.Node = n.name
+	n.net.emit(d)
+}

@@ -1,0 +1,351 @@
+package fake
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/onpath/onpath"
+)
+
+// work is one packet on its way through one node.
+type work struct {
+	b []byte
+	h header
+	// key is what entries are looked up by: the packet's own tuple, or for ICMP
+	// errors the reverse of the one they quote.
+	key flowKey
+	// writes is false for ICMP errors: they follow entries and make none.
+	writes bool
+	// uplink is the device by which the packet came in, if by one.
+	uplink string
+}
+
+func (n *Node) newWork(b []byte, h header, in onpath.VportID) *work {
+	w := &work{b: b[:h.length], h: h, key: flowKey{in, h.tuple}, writes: true}
+	if h.isError && h.quotes {
+		w.key.tuple, w.writes = h.quoted.Reverse(), false
+	}
+	return w
+}
+
+// frameIn takes a frame at a device.
+func (n *Node) frameIn(device string, f frame) {
+	if f.isIP() {
+		n.packetIn(device, f.payload)
+		return
+	}
+	if n.devices[device] != 0 {
+		return // what is not IP stays between an instance and its own kernel
+	}
+	if u := n.edgeUplink(device); u != nil && n.edge.Table != 0 && encapsulating(f.etherType) {
+		n.counters.Encapsulated++
+	}
+	n.deliver(Delivery{By: ByLocal, Packet: f.payload})
+}
+
+// packetIn takes an IP packet at a device.
+func (n *Node) packetIn(device string, b []byte) {
+	h := parse(b)
+	if id := n.devices[device]; id != 0 {
+		n.show(id, false, b)
+		n.fromInstance(n.vports[id], b, h)
+		return
+	}
+	if n.edgeUplink(device) == nil || n.edge.Vport == 0 {
+		n.kernel(b, h)
+		return
+	}
+	n.show(n.edge.Vport, false, b)
+	n.fromUplink(device, b, h)
+}
+
+func (n *Node) edgeUplink(device string) *onpath.Uplink {
+	if n.edge == nil {
+		return nil
+	}
+	for i := range n.edge.Uplinks {
+		if n.edge.Uplinks[i].Device == device {
+			return &n.edge.Uplinks[i]
+		}
+	}
+	return nil
+}
+
+// encapsulating tells MPLS and PPPoE.
+func encapsulating(etherType uint16) bool {
+	return etherType == 0x8847 || etherType == 0x8848 || etherType == 0x8863 || etherType == 0x8864
+}
+
+// wraps tells the IP protocols that carry whole packets: IPv4, IPv6, GRE,
+// EtherIP, MPLS.
+func wraps(protocol uint8) bool {
+	return slices.Contains([]uint8{4, 41, 47, 97, 137}, protocol)
+}
+
+// fromUplink decides on a packet from outside.
+func (n *Node) fromUplink(device string, b []byte, h header) {
+	edge := n.edge.Vport
+	if h.verdict == malformed {
+		n.kernel(b, h)
+		return
+	}
+	if n.tunnelled(&h) {
+		n.countIn(edge, h.length)
+		n.countDrop(edge, onpath.DropTunnelSource)
+		return
+	}
+	n.defragment(edge, &h)
+	n.nat.in(n, b, &h)
+	if n.isLocal(h.tuple.Dst) || n.isLocal(h.tuple.Src) || neverSelected(&h) {
+		n.kernel(b, h)
+		return
+	}
+	if h.verdict == unreadable {
+		n.blind(b, h)
+		return
+	}
+	w := n.newWork(b, h, edge)
+	w.uplink = device
+	if f := n.find(w.key); f != nil {
+		n.follow(w, f)
+		return
+	}
+	if h.isError || n.edge.Table == 0 {
+		n.leaveAlone(w)
+		return
+	}
+	n.classify(w)
+}
+
+// leaveAlone gives a packet that is nobody's to the kernel.
+func (n *Node) leaveAlone(w *work) {
+	if n.edge.Table != 0 && wraps(w.h.protocol) {
+		n.counters.Encapsulated++
+	}
+	n.kernel(w.b, w.h)
+}
+
+// blind decides on a packet from outside whose ports cannot be read.
+func (n *Node) blind(b []byte, h header) {
+	passed, strict := n.unclassified(&h)
+	switch {
+	case strict:
+		n.countIn(n.edge.Vport, h.length)
+		n.countDrop(n.edge.Vport, onpath.DropUnclassified)
+		return
+	case passed != 0:
+		n.countPassed(passed, h.length)
+	}
+	n.kernel(b, h)
+}
+
+// classify takes a packet from outside that has no entry through the tables.
+func (n *Node) classify(w *work) {
+	edge := n.edge.Vport
+	d := n.walk(n.edge.Table, w.key.tuple, &w.h, atEdge, 0)
+	f := flow{path: d.path, reverse: d.reverse, entry: edge, mirrors: d.mirrors}
+	switch d.outcome {
+	case toKernel:
+		n.leaveAlone(w)
+		return
+	case toPass:
+		f.kind, f.path = onpath.NextPass, d.passed
+		back := f
+		back.reverse = !f.reverse
+		n.learn(flowKey{edge, w.key.tuple.Reverse()}, back)
+	case toMember:
+		f.kind, f.next, f.group = onpath.NextVport, d.member, d.group.ID
+	case toExit, toRoute:
+		f.kind, f.next = onpath.NextExit, edge
+	default:
+		n.countIn(edge, w.h.length)
+		n.refuse(w, d)
+		return
+	}
+	n.follow(w, n.learn(w.key, f))
+}
+
+// refuse ends a packet that a walk dropped or reset.
+func (n *Node) refuse(w *work, d decision) {
+	if d.outcome == toReset {
+		n.reset(w)
+		return
+	}
+	n.countDrop(w.key.vport, d.reason)
+}
+
+// fromInstance decides on a packet that came out of an instance.
+func (n *Node) fromInstance(v *onpath.Vport, b []byte, h header) {
+	if h.verdict != malformed && quietKind(&h) {
+		return
+	}
+	length := h.length
+	if h.verdict == malformed {
+		length = len(b)
+	}
+	n.countIn(v.ID, length)
+	own := h.verdict != malformed && slices.Contains(v.Own, h.tuple.Src)
+	switch {
+	case h.verdict == malformed:
+		n.countDrop(v.ID, onpath.DropMalformed)
+		return
+	case v.Mirror && !own:
+		n.countDrop(v.ID, onpath.DropMirror)
+		return
+	case n.tunnelled(&h):
+		n.countDrop(v.ID, onpath.DropTunnelSource)
+		return
+	}
+	n.defragment(v.ID, &h)
+	if h.verdict == unreadable {
+		n.countDrop(v.ID, onpath.DropUnclassified)
+		return
+	}
+	w := n.newWork(b, h, v.ID)
+	if f := n.find(w.key); f != nil {
+		n.follow(w, f)
+		return
+	}
+	if h.isError {
+		n.countDrop(v.ID, onpath.DropSpoofed)
+		return
+	}
+	n.emission(w, v, own)
+}
+
+// emission decides on a packet that an instance emits and that belongs to
+// nothing it was given.
+func (n *Node) emission(w *work, v *onpath.Vport, own bool) {
+	d := decision{outcome: unselected}
+	if v.Emit != 0 {
+		from := atPretender
+		if own {
+			from = atEmitter
+		}
+		d = n.walk(v.Emit, w.key.tuple, &w.h, from, 0)
+	}
+	f := flow{
+		path: d.path, reverse: d.reverse, mirrors: d.mirrors, entry: v.Entry,
+		tenant: v.Tenant, counts: true,
+	}
+	switch d.outcome {
+	case toMember:
+		f.kind, f.next, f.group = onpath.NextVport, d.member, d.group.ID
+	case toExit:
+		n.aimAtExit(&f)
+	case toRoute:
+		f.kind, f.next, f.route = onpath.NextExit, n.edgeVport(), true
+	case unselected:
+		if !own || !v.Routes {
+			n.countDrop(v.ID, onpath.DropSpoofed)
+			return
+		}
+		n.aimAtExit(&f)
+	default:
+		n.refuse(w, d)
+		return
+	}
+	if p := n.paths[d.path]; p != nil && !(own && p.Forward) {
+		f.context = n.member[membership{v.Other, d.path, d.reverse}]
+	}
+	if v.MaxFlows > 0 && n.caused[v.Tenant] >= v.MaxFlows {
+		n.countDrop(v.ID, onpath.DropQuota)
+		return
+	}
+	n.follow(w, n.learn(w.key, f))
+}
+
+// aimAtExit lets an entry lead to the edge at which its flow entered.
+func (n *Node) aimAtExit(f *flow) {
+	f.kind, f.next = onpath.NextVport, f.entry
+	if f.entry == n.edgeVport() {
+		f.kind = onpath.NextExit
+	}
+}
+
+// tunnelIn takes a packet from the underlay.
+func (n *Node) tunnelIn(t Tunnelled) {
+	secret, known := n.secrets[t.From]
+	switch {
+	case !known:
+		n.countDrop(0, onpath.DropTunnelSource)
+		return
+	case secret != t.Secret:
+		n.countDrop(0, onpath.DropTunnelSecret)
+		return
+	}
+	prev := t.Prev
+	if n.vports[prev] == nil {
+		prev = 0
+	}
+	h := parse(t.Packet)
+	if h.verdict == malformed {
+		n.countDrop(prev, onpath.DropMalformed)
+		return
+	}
+	n.countIn(prev, h.length)
+	n.defragment(t.Prev, &h)
+	w := n.newWork(t.Packet, h, t.Prev)
+	f := flow{next: t.Next, group: t.Group, entry: t.Entry}
+	f.path, _, f.reverse = t.Group.Split()
+	switch {
+	case t.Next != 0 && t.Next == n.edgeVport():
+		n.exit(w, &flow{next: t.Next, context: t.Group, entry: t.Entry, path: f.path, reverse: f.reverse})
+	case n.local(t.Next) == nil:
+		n.countDrop(prev, onpath.DropUnknownVport)
+	case !n.takes(t.Next):
+		n.countDrop(prev, onpath.DropClosed)
+	default:
+		n.enter(w, &f)
+	}
+}
+
+// isLocal tells the node's own addresses.
+func (n *Node) isLocal(a netip.Addr) bool {
+	if a == n.underlay {
+		return a.IsValid()
+	}
+	for i := range n.options.Uplinks {
+		if slices.Contains(n.options.Uplinks[i].Addresses, a) {
+			return true
+		}
+	}
+	return false
+}
+
+// tunnelled tells packets that want to be taken for tunnel packets: to the
+// tunnels' port of this node or of a peer, but not on the underlay.
+func (n *Node) tunnelled(h *header) bool {
+	if h.protocol != protoUDP || h.verdict != fine || h.tuple.DstPort != n.port {
+		return false
+	}
+	_, peer := n.secrets[h.tuple.Dst]
+	return peer || n.isLocal(h.tuple.Dst)
+}
+
+// quietKind tells link-local and multicast traffic, which concerns a link only.
+func quietKind(h *header) bool {
+	for _, a := range [2]netip.Addr{h.tuple.Src, h.tuple.Dst} {
+		if a.IsLinkLocalUnicast() || a.IsMulticast() || a.IsLoopback() {
+			return true
+		}
+	}
+	return h.tuple.Dst.IsUnspecified() || h.tuple.Dst == netip.AddrFrom4([4]byte{255, 255, 255, 255})
+}
+
+// neverSelected tells what no chain may take: what concerns a link only,
+// addresses that name nobody, and DHCP.
+func neverSelected(h *header) bool {
+	if quietKind(h) || h.tuple.Src.IsUnspecified() {
+		return true
+	}
+	if h.protocol != protoUDP || h.verdict != fine {
+		return false
+	}
+	for _, p := range [2]uint16{h.tuple.SrcPort, h.tuple.DstPort} {
+		if p == 67 || p == 68 || p == 546 || p == 547 {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,151 @@
+package fake
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+// Ports that translation may use beside the flow's own.
+const (
+	natFirst = 32768
+	natLast  = 60999
+)
+
+// natTable translates private own addresses at the edge.
+type natTable struct {
+	outward map[onpath.Tuple]*translation // by the tuple inside
+	inward  map[onpath.Tuple]*translation // by the tuple of the answers outside
+}
+
+type translation struct {
+	inside, outside onpath.Tuple // of packets that leave
+	seen            time.Time
+}
+
+func newNATTable() natTable {
+	return natTable{map[onpath.Tuple]*translation{}, map[onpath.Tuple]*translation{}}
+}
+
+func (t *natTable) sweep(now time.Time, o Options) {
+	for k, x := range t.outward {
+		idle := o.IdleOther
+		if k.Protocol == protoTCP {
+			idle = o.IdleTCP
+		}
+		if now.Sub(x.seen) > idle {
+			delete(t.outward, k)
+			delete(t.inward, x.outside.Reverse())
+		}
+	}
+}
+
+// out translates the source of a packet that leaves by u. It reports false if
+// no port is free.
+func (t *natTable) out(n *Node, w *work, u *Uplink) bool {
+	inside := w.h.tuple
+	if w.h.isError && w.h.quotes {
+		t.errorOut(n, w, u)
+		return true
+	}
+	x := t.outward[inside]
+	if x == nil {
+		outside, ok := t.free(inside, u)
+		if !ok {
+			return false
+		}
+		x = &translation{inside: inside, outside: outside}
+		t.outward[inside], t.inward[outside.Reverse()] = x, x
+	}
+	x.seen = n.now()
+	setAddress(w.b, &w.h, true, x.outside.Src)
+	if x.outside.SrcPort != inside.SrcPort {
+		setPort(w.b, &w.h, true, x.outside.SrcPort)
+	}
+	return true
+}
+
+// free finds a tuple that nobody uses: with the flow's own port, if that is
+// free, else with the next that is.
+func (t *natTable) free(inside onpath.Tuple, u *Uplink) (onpath.Tuple, bool) {
+	a, ok := u.address(inside.Src.Is6())
+	if !ok {
+		return inside, false
+	}
+	o := inside
+	o.Src = a
+	if t.inward[o.Reverse()] == nil {
+		return o, true
+	}
+	if !hasPorts(o.Protocol) {
+		return o, false
+	}
+	from := int(hashTuple(0, inside) % (natLast - natFirst + 1))
+	for i := range natLast - natFirst + 1 {
+		o.SrcPort = uint16(natFirst + (from+i)%(natLast-natFirst+1))
+		if o.Protocol == protoICMP || o.Protocol == protoICMPv6 {
+			o.DstPort = o.SrcPort
+		}
+		if t.inward[o.Reverse()] == nil {
+			return o, true
+		}
+	}
+	return o, false
+}
+
+// errorOut translates an ICMP error about a packet that had come in.
+func (t *natTable) errorOut(n *Node, w *work, u *Uplink) {
+	if a, ok := u.address(w.h.v6); ok {
+		setAddress(w.b, &w.h, true, a)
+	}
+	if x := t.outward[w.h.quoted.Reverse()]; x != nil {
+		x.seen = n.now()
+		requote(w.b, &w.h, x.outside.Src, x.outside.SrcPort, false)
+	}
+}
+
+// in translates the destination of an answer back, or the packet that an ICMP
+// error quotes.
+func (t *natTable) in(n *Node, b []byte, h *header) {
+	if h.verdict != fine {
+		return
+	}
+	if h.isError && h.quotes {
+		if x := t.inward[h.quoted.Reverse()]; x != nil {
+			x.seen = n.now()
+			setAddress(b, h, false, x.inside.Src)
+			requote(b, h, x.inside.Src, x.inside.SrcPort, true)
+		}
+		return
+	}
+	x := t.inward[h.tuple]
+	if x == nil {
+		return
+	}
+	x.seen = n.now()
+	setAddress(b, h, false, x.inside.Src)
+	if x.inside.SrcPort != x.outside.SrcPort {
+		setPort(b, h, false, x.inside.SrcPort)
+	}
+}
+
+// requote writes an address and port into the packet that an ICMP error quotes.
+func requote(b []byte, h *header, a netip.Addr, port uint16, source bool) {
+	inner := b[h.quotedAt:h.length]
+	q := parseNetwork(inner, true)
+	if q.verdict != fine || !q.v6 && len(inner) < 20 {
+		return
+	}
+	q.verdict = unreadable // its transport checksum covers what is not quoted
+	setAddress(inner, &q, source, a)
+	if hasPorts(q.protocol) && q.l4+8 <= len(inner) {
+		setPort(inner, &q, source, port)
+	}
+	if source {
+		h.quoted.Src, h.quoted.SrcPort = a, port
+	} else {
+		h.quoted.Dst, h.quoted.DstPort = a, port
+	}
+	recomputeICMP(b, h)
+}

@@ -1,0 +1,305 @@
+package fake
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+// Node is one machine's data path; it implements onpath.Datapath.
+type Node struct {
+	net     *Network
+	name    string
+	options Options
+
+	// What Apply gave, indexed.
+	applied  bool
+	underlay netip.Addr
+	port     uint16
+	peers    map[string]onpath.Peer
+	secrets  map[netip.Addr]uint32
+	edge     *onpath.Edge
+	vports   map[onpath.VportID]*onpath.Vport
+	devices  map[string]onpath.VportID
+	tables   map[onpath.TableID]*onpath.Table
+	groups   map[onpath.GroupID]*onpath.Group
+	member   map[membership]onpath.GroupID
+	side     map[side]onpath.GroupID
+	paths    map[onpath.PathID]*onpath.Path
+
+	// What packets left behind.
+	flows     map[flowKey]*flow
+	caused    map[string]int // entries by tenant, against Vport.MaxFlows
+	fragments map[fragmentKey]fragment
+	nat       natTable
+	counters  onpath.Counters
+	sweepAt   int
+	forwarded uint64
+
+	taps map[*tap]struct{}
+}
+
+var _ onpath.Datapath = (*Node)(nil)
+
+// membership finds the group through which an instance's side belongs to a path.
+type membership struct {
+	vport   onpath.VportID
+	path    onpath.PathID
+	reverse bool
+}
+
+// side finds any group that delivers to a vport in a direction: the one with the
+// lowest id.
+type side struct {
+	vport   onpath.VportID
+	reverse bool
+}
+
+// forget makes the node as it is without any data path.
+func (n *Node) forget() {
+	if n.net.underlay[n.underlay] == n {
+		delete(n.net.underlay, n.underlay)
+	}
+	n.applied, n.underlay, n.edge = false, netip.Addr{}, nil
+	n.index(&onpath.DatapathConfig{})
+	n.flows = map[flowKey]*flow{}
+	n.caused = map[string]int{}
+	n.fragments = map[fragmentKey]fragment{}
+	n.nat = newNATTable()
+	n.counters = onpath.Counters{
+		Vports: map[onpath.VportID]onpath.VportCounters{},
+		Paths:  map[onpath.PathID]onpath.PathCounters{},
+	}
+	n.sweepAt = sweepFirst
+}
+
+// Apply implements onpath.Datapath.
+func (n *Node) Apply(ctx context.Context, c *onpath.DatapathConfig) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := c.Validate(); err != nil {
+		return err
+	}
+	n.net.mu.Lock()
+	defer n.net.mu.Unlock()
+	if other := n.net.underlay[c.Underlay.Address]; other != nil && other != n {
+		return onpath.Errorf(onpath.CodeInvalid, "underlay address %s belongs to node %s", c.Underlay.Address, other.name)
+	}
+	if n.net.underlay[n.underlay] == n {
+		delete(n.net.underlay, n.underlay)
+	}
+	n.applied, n.underlay = true, c.Underlay.Address
+	if n.underlay.IsValid() {
+		n.net.underlay[n.underlay] = n
+	}
+	n.index(c)
+	n.purge()
+	return nil
+}
+
+// index takes a copy of the configuration apart.
+func (n *Node) index(c *onpath.DatapathConfig) {
+	n.port = c.Underlay.Port
+	if n.port == 0 {
+		n.port = onpath.DefaultTunnelPort
+	}
+	n.peers, n.secrets = map[string]onpath.Peer{}, map[netip.Addr]uint32{}
+	for _, p := range c.Peers {
+		n.peers[p.Node], n.secrets[p.Address] = p, p.Secret
+	}
+	n.edge = nil
+	if c.Edge != nil {
+		e := *c.Edge
+		e.Uplinks, e.NAT = slices.Clone(e.Uplinks), slices.Clone(e.NAT)
+		n.edge = &e
+	}
+	n.vports, n.devices = map[onpath.VportID]*onpath.Vport{}, map[string]onpath.VportID{}
+	for _, v := range c.Vports {
+		v.Own = slices.Clone(v.Own)
+		if v.Other == 0 {
+			v.Other = v.ID
+		}
+		n.vports[v.ID] = &v
+		if v.Kind == onpath.VportInstance {
+			n.devices[onpath.DeviceName(v.ID)] = v.ID
+		}
+	}
+	n.indexTables(c)
+}
+
+func (n *Node) indexTables(c *onpath.DatapathConfig) {
+	n.tables = map[onpath.TableID]*onpath.Table{}
+	for _, t := range c.Tables {
+		t.Rules = cloneRules(t.Rules)
+		n.tables[t.ID] = &t
+	}
+	n.groups, n.member = map[onpath.GroupID]*onpath.Group{}, map[membership]onpath.GroupID{}
+	n.side = map[side]onpath.GroupID{}
+	for _, g := range c.Groups {
+		g.Members = slices.Clone(g.Members)
+		n.groups[g.ID] = &g
+		for _, m := range g.Members {
+			k := membership{m.Vport, g.Path, g.Reverse}
+			if old := n.member[k]; old == 0 || g.ID < old {
+				n.member[k] = g.ID
+			}
+			s := side{m.Vport, g.Reverse}
+			if old := n.side[s]; old == 0 || g.ID < old {
+				n.side[s] = g.ID
+			}
+		}
+	}
+	n.paths = map[onpath.PathID]*onpath.Path{}
+	for _, p := range c.Paths {
+		n.paths[p.ID] = &p
+	}
+}
+
+func cloneRules(rules []onpath.Rule) []onpath.Rule {
+	rules = slices.Clone(rules)
+	for i := range rules {
+		m := &rules[i].Match
+		m.Src, m.Dst = slices.Clone(m.Src), slices.Clone(m.Dst)
+		m.Protocol = slices.Clone(m.Protocol)
+		m.SrcPorts, m.DstPorts = slices.Clone(m.SrcPorts), slices.Clone(m.DstPorts)
+	}
+	return rules
+}
+
+// Counters implements onpath.Datapath.
+func (n *Node) Counters(ctx context.Context) (*onpath.Counters, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	n.net.mu.Lock()
+	defer n.net.mu.Unlock()
+	n.sweep()
+	c := n.counters
+	c.Flows = uint64(len(n.flows))
+	c.Vports = make(map[onpath.VportID]onpath.VportCounters, len(n.counters.Vports))
+	for id, v := range n.counters.Vports {
+		dropped := make(map[onpath.DropReason]uint64, len(v.Dropped))
+		for r, x := range v.Dropped {
+			dropped[r] = x
+		}
+		v.Dropped = dropped
+		c.Vports[id] = v
+	}
+	for _, f := range n.flows {
+		if f.kind == onpath.NextVport || f.kind == onpath.NextExit {
+			v := c.Vports[f.next]
+			v.Flows++
+			c.Vports[f.next] = v
+		}
+	}
+	c.Paths = make(map[onpath.PathID]onpath.PathCounters, len(n.counters.Paths))
+	for id, p := range n.counters.Paths {
+		c.Paths[id] = p
+	}
+	return &c, nil
+}
+
+// Flows implements onpath.Datapath.
+func (n *Node) Flows(ctx context.Context, f onpath.FlowFilter, yield func(onpath.FlowEntry) bool) error {
+	n.net.mu.Lock()
+	n.sweep()
+	var found []onpath.FlowEntry
+	now := n.net.clock()
+	for k, e := range n.flows {
+		if x := e.describe(k, now); f.Matches(x) {
+			found = append(found, x)
+		}
+	}
+	n.net.mu.Unlock()
+	for _, e := range found {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if !yield(e) {
+			return nil
+		}
+	}
+	return nil
+}
+
+// Close implements onpath.Datapath: there is nothing to let go of.
+func (n *Node) Close() error { return nil }
+
+// Remove implements onpath.Datapath.
+func (n *Node) Remove(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	n.net.mu.Lock()
+	defer n.net.mu.Unlock()
+	n.forget()
+	return nil
+}
+
+func (n *Node) now() time.Time { return n.net.clock() }
+
+// edgeVport is 0 on nodes without an edge.
+func (n *Node) edgeVport() onpath.VportID {
+	if n.edge == nil {
+		return 0
+	}
+	return n.edge.Vport
+}
+
+// takes reports whether a vport can be given packets of running flows.
+func (n *Node) takes(id onpath.VportID) bool {
+	if id == n.edgeVport() {
+		return id != 0
+	}
+	v := n.vports[id]
+	return v != nil && v.State != onpath.VportClosed
+}
+
+// local gives an instance's vport on this node.
+func (n *Node) local(id onpath.VportID) *onpath.Vport {
+	if v := n.vports[id]; v != nil && v.Kind == onpath.VportInstance {
+		return v
+	}
+	return nil
+}
+
+func (n *Node) countIn(id onpath.VportID, bytes int) {
+	c := n.counters.Vports[id]
+	c.In.Packets++
+	c.In.Bytes += uint64(bytes)
+	n.counters.Vports[id] = c
+}
+
+func (n *Node) countOut(id onpath.VportID, bytes int) {
+	c := n.counters.Vports[id]
+	c.Out.Packets++
+	c.Out.Bytes += uint64(bytes)
+	n.counters.Vports[id] = c
+}
+
+func (n *Node) countDrop(id onpath.VportID, why onpath.DropReason) {
+	c := n.counters.Vports[id]
+	if c.Dropped == nil {
+		c.Dropped = map[onpath.DropReason]uint64{}
+	}
+	c.Dropped[why]++
+	n.counters.Vports[id] = c
+}
+
+func (n *Node) countSteered(id onpath.PathID, bytes int) {
+	c := n.counters.Paths[id]
+	c.Steered.Packets++
+	c.Steered.Bytes += uint64(bytes)
+	n.counters.Paths[id] = c
+}
+
+func (n *Node) countPassed(id onpath.PathID, bytes int) {
+	c := n.counters.Paths[id]
+	c.Passed.Packets++
+	c.Passed.Bytes += uint64(bytes)
+	n.counters.Paths[id] = c
+}

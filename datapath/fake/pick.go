@@ -1,0 +1,64 @@
+package fake
+
+import (
+	"encoding/binary"
+	"math"
+	"net/netip"
+
+	"github.com/onpath/onpath"
+)
+
+// Picker chooses one of members, all of which may be chosen and have a weight,
+// for a flow, by its tuple in the chain's from/to orientation. It must depend on
+// nothing else, so that both directions choose alike.
+type Picker func(g *onpath.Group, members []onpath.Member, oriented onpath.Tuple) int
+
+// Rendezvous is weighted rendezvous hashing: a member that comes or goes moves
+// only its own share of new flows.
+func Rendezvous(g *onpath.Group, members []onpath.Member, oriented onpath.Tuple) int {
+	seed := hashTuple(uint64(g.ID>>1), oriented)
+	best, lowest := 0, math.Inf(1)
+	for i, m := range members {
+		x := mix(seed ^ (uint64(m.Key)+1)*0x9e3779b97f4a7c15)
+		u := (float64(x>>11) + 0.5) / (1 << 53)
+		if score := -math.Log(u) / float64(m.Weight); score < lowest {
+			best, lowest = i, score
+		}
+	}
+	return best
+}
+
+func hashTuple(h uint64, t onpath.Tuple) uint64 {
+	for _, a := range [2]netip.Addr{t.Src, t.Dst} {
+		b := a.As16()
+		h = mix(h ^ binary.BigEndian.Uint64(b[:8]))
+		h = mix(h ^ binary.BigEndian.Uint64(b[8:]))
+	}
+	return mix(h ^ uint64(t.SrcPort)<<32 ^ uint64(t.DstPort)<<8 ^ uint64(t.Protocol))
+}
+
+// mix is the finalizer of splitmix64.
+func mix(x uint64) uint64 {
+	x += 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// pick chooses a member of g for a new flow with tuple t, as it stands in the
+// packet. Members that are closed, draining or away are passed over.
+func (n *Node) pick(g *onpath.Group, t onpath.Tuple) (onpath.VportID, bool) {
+	members := make([]onpath.Member, 0, 8)
+	for _, m := range g.Members {
+		if v := n.vports[m.Vport]; v != nil && v.State == onpath.VportUp && m.Weight > 0 {
+			members = append(members, m)
+		}
+	}
+	if len(members) == 0 {
+		return 0, false
+	}
+	if g.Reverse {
+		t = t.Reverse()
+	}
+	return members[n.options.Pick(g, members, t)].Vport, true
+}
