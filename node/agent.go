@@ -1,0 +1,436 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/onpath/onpath"
+)
+
+// KindContainer is the key of the container runtime in Options.Runtimes.
+const KindContainer = "container"
+
+// Labels that the agent gives to what it starts, in onpath.RunSpec.Labels; they
+// are how a restarted agent knows its own.
+const (
+	LabelNode       = "onpath.node"
+	LabelState      = "onpath.state" // the agent's StateDir
+	LabelTenant     = "onpath.tenant"
+	LabelDeployment = "onpath.deployment"
+	LabelInstance   = "onpath.instance"
+	LabelUID        = "onpath.uid"
+	LabelShape      = "onpath.shape" // hash of what cannot change while it runs
+)
+
+// Session is the way to the server (session.Session is one). Report and Event
+// return at once; the session keeps the newest report, and what events it can,
+// while the server is away.
+type Session interface {
+	Report(onpath.NodeReport)
+	Event(onpath.NodeEvent)
+	// Done is closed when the session has ended and calls no method of the
+	// agent any more.
+	Done() <-chan struct{}
+}
+
+// Options is what an agent needs.
+type Options struct {
+	Name string
+	Spec onpath.NodeSpec
+	// StateDir holds the plan, the records of instances and their namespaces.
+	// One agent per folder.
+	StateDir string
+	// Runtimes by kind of function (KindContainer); a missing kind is reported
+	// as a condition and its instances fail.
+	Runtimes map[string]onpath.Runtime
+	Datapath onpath.Datapath
+	// Dial begins the session, with a as its handler, once the saved plan is
+	// in force; the session ends with ctx. Nil: the agent works by its saved
+	// plan and what SetPlan is told.
+	Dial    func(ctx context.Context, a *Agent) Session
+	Version string
+	Log     *slog.Logger // default: none
+	Clock   Clock        // default: the wall clock
+	// NetNS is the path of the network namespace of underlay and uplinks;
+	// default: the process's own.
+	NetNS string
+	// SetForwarding lets the agent turn IP forwarding on where a routing
+	// uplink needs it; else it only says so.
+	SetForwarding bool
+	// StopGrace is how long an instance may take to end after SIGTERM; default 5s.
+	StopGrace time.Duration
+}
+
+// Agent is one running agent. Its methods are safe for concurrent use.
+type Agent struct {
+	opt     Options
+	log     *slog.Logger
+	clock   Clock
+	state   state
+	wirer   wirer
+	started time.Time
+	up      chan struct{} // closed when start-up has put the saved plan in force
+	ctx     context.Context
+	tasks   sync.WaitGroup
+
+	apply   *applier
+	report  chan struct{} // a report is due
+	inspect chan struct{} // look at the machine again
+	planned sync.Mutex    // serialises SetPlan
+
+	applyTime prometheus.Histogram
+
+	mu      sync.Mutex
+	plan    *onpath.NodePlan // wanted
+	inForce *onpath.NodePlan // last one acknowledged; may be plan
+	// appliedPlan was applied by this process, perhaps with vports still missing.
+	appliedPlan *onpath.NodePlan
+	acked       uint64 // generation in force since this process started
+	planErr     string
+	instances   map[string]*instance
+	adopted     map[string]onpath.Process // found at start, by id
+	runtimes    map[string]error          // why a runtime cannot be used; nil: usable
+	stopped     []stoppedReport
+	machine     machine
+	swept       bool
+	paths       map[onpath.PathID]uint64 // live flow entries of ended paths
+	session     Session
+	early       []onpath.NodeEvent // before there was a session
+}
+
+// stoppedReport is the last word about an instance that is gone.
+type stoppedReport struct {
+	report onpath.InstanceReport
+	until  time.Time
+}
+
+// New makes an agent; Run starts it.
+func New(o Options) (*Agent, error) {
+	switch {
+	case o.Name == "":
+		return nil, onpath.Errorf(onpath.CodeInvalid, "the node has no name")
+	case o.StateDir == "":
+		return nil, onpath.Errorf(onpath.CodeInvalid, "node %s has no state folder", o.Name)
+	case o.Datapath == nil:
+		return nil, onpath.Errorf(onpath.CodeInvalid, "node %s has no data path", o.Name)
+	}
+	dir, err := filepath.Abs(o.StateDir)
+	if err != nil {
+		return nil, fmt.Errorf("find the state folder: %w", err)
+	}
+	o.StateDir = dir
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Clock == nil {
+		o.Clock = wallClock{}
+	}
+	if o.StopGrace == 0 {
+		o.StopGrace = 5 * time.Second
+	}
+	a := &Agent{
+		opt: o, log: o.Log.With("node", o.Name), clock: o.Clock, started: o.Clock.Now(),
+		state: state{dir}, up: make(chan struct{}),
+		report: make(chan struct{}, 1), inspect: make(chan struct{}, 1),
+		instances: map[string]*instance{}, adopted: map[string]onpath.Process{}, runtimes: map[string]error{},
+	}
+	a.wirer = wirer{node: o.Name, netns: o.NetNS, state: a.state, log: a.log}
+	a.apply = newApplier(a)
+	a.applyTime = newApplyTime()
+	return a, nil
+}
+
+// Up is closed once the saved plan, if any, is in force again. The session
+// begins after it, so that the first report tells the truth.
+func (a *Agent) Up() <-chan struct{} { return a.up }
+
+// Run works until ctx ends; then it leaves data path and instances as they are.
+func (a *Agent) Run(ctx context.Context) error {
+	if err := a.state.init(); err != nil {
+		return err
+	}
+	saved, err := a.state.loadPlan()
+	if err != nil {
+		// Nothing is touched until a server says what is wanted.
+		a.log.Error("the saved plan is unusable; waiting for the server's", "err", err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer a.tasks.Wait()
+	defer cancel()
+	a.ctx = ctx
+	a.look()
+	a.adoptAll(ctx)
+	if saved != nil && saved.Node == a.opt.Name {
+		a.restore(saved)
+	}
+	a.goDo(a.watchMachine)
+	a.goDo(a.retryRuntimes)
+	a.tasks.Go(func() { a.reportLoop(ctx) })
+	a.awaitWiring(ctx)
+	a.goDo(a.apply.run)
+	a.apply.kick(true)
+	a.apply.firstRound(ctx)
+	close(a.up)
+	a.log.Info("agent is up", "state", a.opt.StateDir)
+	if a.opt.Dial != nil {
+		a.connect(ctx)
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// connect begins the session and hands it the events that came before it.
+func (a *Agent) connect(ctx context.Context) {
+	s := a.opt.Dial(ctx, a)
+	a.mu.Lock()
+	early := a.early
+	a.session, a.early = s, nil
+	a.mu.Unlock()
+	for _, e := range early {
+		s.Event(e)
+	}
+	kick(a.report)
+	a.tasks.Go(func() { <-s.Done() })
+}
+
+func (a *Agent) goDo(fn func(context.Context)) {
+	a.tasks.Go(func() { fn(a.ctx) })
+}
+
+// restore takes up the plan of an earlier process.
+func (a *Agent) restore(s *savedPlan) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.plan = s.Wanted
+	a.inForce = s.InForce
+	if s.Acked {
+		a.inForce = s.Wanted
+	}
+	a.reconcile()
+}
+
+// awaitWiring waits until every instance's devices have been looked at once, so
+// that the first configuration takes away no vport that lives.
+func (a *Agent) awaitWiring(ctx context.Context) {
+	a.mu.Lock()
+	all := make([]*instance, 0, len(a.instances))
+	for _, in := range a.instances {
+		all = append(all, in)
+	}
+	a.mu.Unlock()
+	for _, in := range all {
+		select {
+		case <-in.looked:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// SetPlan takes the whole desired state. It returns when the plan is saved and
+// taken up; the report says when it is in force. A plan equal to the present
+// one changes nothing.
+func (a *Agent) SetPlan(ctx context.Context, p *onpath.NodePlan) error {
+	if err := a.checkPlan(p); err != nil {
+		return err
+	}
+	select {
+	case <-a.up:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	a.planned.Lock()
+	defer a.planned.Unlock()
+	p = clonePlan(p)
+	a.mu.Lock()
+	same := a.plan != nil && hashOf(a.plan) == hashOf(p)
+	inForce := a.inForce
+	if a.plan != nil && p.Generation < a.plan.Generation {
+		a.log.Warn("the server's plan is older than the one here", "here", a.plan.Generation, "got", p.Generation)
+	}
+	a.mu.Unlock()
+	if same {
+		kick(a.report)
+		return nil
+	}
+	if err := a.state.savePlan(savedPlan{Node: a.opt.Name, Wanted: p, InForce: inForce}); err != nil {
+		return err
+	}
+	a.mu.Lock()
+	a.plan = p
+	a.planErr = ""
+	a.reconcile()
+	a.mu.Unlock()
+	a.log.Info("new plan", "generation", p.Generation, "instances", len(p.Instances), "vports", len(p.Datapath.Vports))
+	a.apply.kick(false)
+	kick(a.inspect)
+	kick(a.report)
+	return nil
+}
+
+func (a *Agent) checkPlan(p *onpath.NodePlan) error {
+	if p == nil || p.Node != a.opt.Name {
+		return onpath.Errorf(onpath.CodeInvalid, "the plan is not for node %s", a.opt.Name)
+	}
+	seen := map[onpath.VportID]string{}
+	for _, in := range p.Instances {
+		ids := []onpath.VportID{in.Vport}
+		if c := in.Spec.Container; c != nil && c.Attach == onpath.Bridged {
+			ids = append(ids, in.Back)
+		}
+		for _, v := range ids {
+			name := in.Tenant + "/" + in.Name
+			if v == 0 || v > onpath.MaxID24 {
+				return onpath.Errorf(onpath.CodeInvalid, "plan %d gives instance %s the vport %d, which is none", p.Generation, name, v)
+			}
+			if other, ok := seen[v]; ok {
+				return onpath.Errorf(onpath.CodeInvalid, "plan %d gives vport %d to both %s and %s", p.Generation, v, other, name)
+			}
+			seen[v] = name
+		}
+	}
+	return nil
+}
+
+// reconcile starts what the plan names and dismisses what it does not. Callers
+// hold mu.
+func (a *Agent) reconcile() {
+	want := map[string]onpath.InstancePlan{}
+	for _, p := range a.plan.Instances {
+		want[instanceID(a.opt.Name, p)] = p
+	}
+	for id, in := range a.instances {
+		if _, ok := want[id]; !ok {
+			in.dismiss()
+		}
+	}
+	for id, p := range want {
+		if in, ok := a.instances[id]; ok && !in.leaving {
+			in.update(p)
+			continue
+		}
+		if in, ok := a.instances[id]; ok { // named again while it goes: begin anew behind it
+			in.successor = &p
+			continue
+		}
+		a.begin(id, p)
+	}
+}
+
+// adoptAll asks each runtime for what an earlier process of ours left running.
+func (a *Agent) adoptAll(ctx context.Context) {
+	for kind, rt := range a.opt.Runtimes {
+		a.adopt(ctx, kind, rt)
+	}
+}
+
+const adoptTimeout = 15 * time.Second
+
+func (a *Agent) adopt(ctx context.Context, kind string, rt onpath.Runtime) {
+	ctx, cancel := context.WithTimeout(ctx, adoptTimeout)
+	defer cancel()
+	found, err := rt.Adopt(ctx)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.runtimes[kind] = err
+	if err != nil {
+		a.log.Error("the runtime does not answer", "runtime", kind, "err", err)
+		return
+	}
+	for id, p := range found {
+		l := p.Labels()
+		if l[LabelNode] == a.opt.Name && l[LabelState] == a.opt.StateDir {
+			a.adopted[id] = p
+		}
+	}
+}
+
+// retryRuntimes asks a runtime that did not answer again. Until it does, its
+// instances stay as the records say: no agent, no change.
+func (a *Agent) retryRuntimes(ctx context.Context) {
+	for a.clock.Sleep(ctx, time.Second) == nil {
+		a.mu.Lock()
+		var failed []string
+		for kind, err := range a.runtimes {
+			if err != nil {
+				failed = append(failed, kind)
+			}
+		}
+		a.mu.Unlock()
+		if len(failed) == 0 {
+			return
+		}
+		slices.Sort(failed)
+		for _, kind := range failed {
+			a.adopt(ctx, kind, a.opt.Runtimes[kind])
+		}
+		a.wakeAll()
+		kick(a.inspect)
+	}
+}
+
+func (a *Agent) wakeAll() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, in := range a.instances {
+		kick(in.changed)
+	}
+}
+
+// event tells people what happened to an instance.
+func (a *Agent) event(p onpath.InstancePlan, warning bool, reason, format string, args ...any) {
+	e := onpath.NodeEvent{
+		Time:   a.clock.Now(),
+		About:  onpath.Key{Kind: onpath.KindInstance, Tenant: p.Tenant, Name: p.Name}.String(),
+		Reason: reason, Message: fmt.Sprintf(format, args...), Warning: warning,
+	}
+	level := slog.LevelInfo
+	if warning {
+		level = slog.LevelWarn
+	}
+	a.log.Log(context.Background(), level, e.Message, "about", e.About, "reason", reason)
+	a.mu.Lock()
+	s := a.session
+	if s == nil && len(a.early) < maxEarly {
+		a.early = append(a.early, e)
+	}
+	a.mu.Unlock()
+	if s != nil {
+		s.Event(e)
+	}
+}
+
+// maxEarly is how many events wait for the first session.
+const maxEarly = 1000
+
+// kick makes sure that whoever reads ch runs once more.
+func kick(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}
+
+// Health is an error while the agent does not do its work: not up yet, or a
+// plan that cannot be put in force.
+func (a *Agent) Health() error {
+	select {
+	case <-a.up:
+	default:
+		return errors.New("the agent is starting")
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.planErr != "" {
+		return fmt.Errorf("the plan is not in force: %s", a.planErr)
+	}
+	return nil
+}

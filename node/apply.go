@@ -1,0 +1,312 @@
+package node
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/onpath/onpath"
+)
+
+// applier puts the data path's configuration in force: one Apply at a time, and
+// any number of changes meanwhile make one more.
+type applier struct {
+	a    *Agent
+	wake chan struct{}
+
+	mu        sync.Mutex
+	asked     uint64 // changes so far
+	turn      turn
+	force     bool          // apply even an equal configuration (a device is new)
+	turned    chan struct{} // closed and replaced after each round
+	lastHash  string
+	hadConfig bool
+}
+
+func newApplier(a *Agent) *applier {
+	return &applier{a: a, wake: make(chan struct{}, 1), turned: make(chan struct{})}
+}
+
+// kick asks for a round.
+func (p *applier) kick(force bool) uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.asked++
+	p.force = p.force || force
+	kick(p.wake)
+	return p.asked
+}
+
+// sync returns when the state at the time of the call is in force.
+func (p *applier) sync(ctx context.Context) error {
+	n := p.kick(false)
+	return p.await(ctx, func(t turn) bool { return t.done >= n })
+}
+
+// firstRound returns after the first attempt, good or bad.
+func (p *applier) firstRound(ctx context.Context) {
+	_ = p.await(ctx, func(t turn) bool { return t.tried })
+}
+
+// awaitIn returns when those of the vports that the plan names are in force.
+func (p *applier) awaitIn(ctx context.Context, ids []onpath.VportID) error {
+	return p.await(ctx, func(t turn) bool {
+		return !slices.ContainsFunc(ids, func(v onpath.VportID) bool { return p.a.namesVport(v) && !t.vports[v] })
+	})
+}
+
+// awaitOut returns when none of the vports is in force.
+func (p *applier) awaitOut(ctx context.Context, ids []onpath.VportID) error {
+	n := p.kick(false)
+	return p.await(ctx, func(t turn) bool {
+		return t.done >= n && !slices.ContainsFunc(ids, func(v onpath.VportID) bool { return t.vports[v] })
+	})
+}
+
+// turn is how far the applier is.
+type turn struct {
+	done   uint64                  // changes that are in force
+	tried  bool                    // a first round is over
+	vports map[onpath.VportID]bool // instance vports in force; replaced, never written
+}
+
+func (p *applier) await(ctx context.Context, ok func(turn) bool) error {
+	for {
+		p.mu.Lock()
+		now, turned := p.turn, p.turned
+		p.mu.Unlock()
+		if ok(now) { // takes Agent.mu, which comes before ours
+			return nil
+		}
+		select {
+		case <-turned:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (p *applier) run(ctx context.Context) {
+	var b backoff
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.wake:
+		}
+		if p.round(ctx) {
+			b = backoff{}
+		} else {
+			d := b.after(0)
+			p.a.goDo(func(ctx context.Context) {
+				if p.a.clock.Sleep(ctx, d) == nil {
+					kick(p.wake)
+				}
+			})
+		}
+	}
+}
+
+// round applies once; it reports whether the wanted plan is in force as far as
+// this machine has what it names.
+func (p *applier) round(ctx context.Context) bool {
+	p.mu.Lock()
+	asked, force := p.asked, p.force
+	p.force = false
+	p.mu.Unlock()
+
+	want, fallback := p.a.plans()
+	ok, inForce := want == nil, false
+	if want != nil {
+		c, missing := p.a.config(want)
+		err := p.try(ctx, c, force)
+		ok, inForce = err == nil, err == nil
+		switch {
+		case err == nil:
+			p.a.applied(want, missing)
+		case ctx.Err() == nil:
+			p.a.applyFailed(want, err)
+			if fallback != nil { // what happened here since must hold in the old plan too
+				c, _ := p.a.config(fallback)
+				inForce = p.try(ctx, c, force) == nil
+			}
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if ok || inForce {
+		p.turn.done = max(p.turn.done, asked)
+	} else {
+		p.force = p.force || force
+	}
+	p.turn.tried = true
+	close(p.turned)
+	p.turned = make(chan struct{})
+	return ok
+}
+
+// try applies c unless it is in force already.
+func (p *applier) try(ctx context.Context, c *onpath.DatapathConfig, force bool) error {
+	hash := hashOf(c)
+	p.mu.Lock()
+	same := p.hadConfig && hash == p.lastHash && !force
+	p.mu.Unlock()
+	if same {
+		return nil
+	}
+	begin := time.Now()
+	err := p.a.opt.Datapath.Apply(ctx, c)
+	p.a.applyTime.Observe(time.Since(begin).Seconds())
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.hadConfig, p.lastHash = true, hash
+	p.turn.vports = map[onpath.VportID]bool{}
+	for _, v := range c.Vports {
+		if v.Kind == onpath.VportInstance {
+			p.turn.vports[v.ID] = true
+		}
+	}
+	return nil
+}
+
+// inForce gives the instance vports in force; callers must not write to it.
+func (p *applier) inForce() map[onpath.VportID]bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.turn.vports
+}
+
+// plans gives the wanted plan, and what to fall back to while it cannot be
+// applied: nothing, once it has been.
+func (a *Agent) plans() (want, fallback *onpath.NodePlan) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.inForce != a.plan && a.appliedPlan != a.plan {
+		fallback = a.inForce
+	}
+	return a.plan, fallback
+}
+
+// namesVport reports whether the wanted plan's data path has the instance vport.
+func (a *Agent) namesVport(v onpath.VportID) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.plan != nil && slices.ContainsFunc(a.plan.Datapath.Vports, func(o onpath.Vport) bool {
+		return o.ID == v && o.Kind == onpath.VportInstance
+	})
+}
+
+// config is the plan's data path as this machine can carry it now: without
+// instance vports that have no device, closed where the instance is not ready,
+// without uplinks that are missing or refused. missing names the vports left out.
+func (a *Agent) config(plan *onpath.NodePlan) (c *onpath.DatapathConfig, missing []onpath.VportID) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	cfg := plan.Datapath // slices are replaced below, never written
+	wired, open := map[onpath.VportID]bool{}, map[onpath.VportID]bool{}
+	for _, in := range a.instances {
+		for _, v := range wiringOf(in.id, in.plan).vports() {
+			wired[v] = wired[v] || in.wired
+			open[v] = open[v] || in.open()
+		}
+	}
+	cfg.Vports = nil
+	gone := map[onpath.VportID]bool{}
+	for _, v := range plan.Datapath.Vports {
+		if v.Kind == onpath.VportInstance {
+			if !wired[v.ID] {
+				gone[v.ID] = true
+				missing = append(missing, v.ID)
+				continue
+			}
+			if !open[v.ID] {
+				v.State = onpath.VportClosed
+			}
+		}
+		cfg.Vports = append(cfg.Vports, v)
+	}
+	cfg.Groups = without(plan.Datapath.Groups, gone)
+	if e := plan.Datapath.Edge; e != nil {
+		edge := *e
+		edge.Uplinks = slices.DeleteFunc(slices.Clone(e.Uplinks), func(u onpath.Uplink) bool { return a.machine.refused[u.Name] != "" })
+		cfg.Edge = &edge
+	}
+	return &cfg, missing
+}
+
+// without is groups less the members whose vport has no device: a driver need
+// not know of members that lead nowhere.
+func without(groups []onpath.Group, gone map[onpath.VportID]bool) []onpath.Group {
+	if len(gone) == 0 {
+		return groups
+	}
+	out := slices.Clone(groups)
+	for i, g := range out {
+		out[i].Members = slices.DeleteFunc(slices.Clone(g.Members), func(m onpath.Member) bool { return gone[m.Vport] })
+	}
+	return out
+}
+
+// applied acknowledges the plan once nothing of it is missing.
+func (a *Agent) applied(plan *onpath.NodePlan, missing []onpath.VportID) {
+	a.mu.Lock()
+	if a.plan != plan { // a newer one came meanwhile
+		a.mu.Unlock()
+		return
+	}
+	a.appliedPlan = plan
+	a.planErr = ""
+	for _, in := range a.instances {
+		if in.wireErr != "" && slices.ContainsFunc(missing, func(v onpath.VportID) bool { return v == in.plan.Vport || v == in.plan.Back }) {
+			a.planErr = "instance " + in.plan.Tenant + "/" + in.plan.Name + " cannot be connected: " + in.wireErr
+		}
+	}
+	ack := len(missing) == 0 && a.acked != plan.Generation
+	save := ack && a.inForce != plan
+	if len(missing) == 0 {
+		a.inForce = plan
+	}
+	sweep := !a.swept
+	a.swept = true
+	a.mu.Unlock()
+
+	if save {
+		if err := a.state.savePlan(savedPlan{Node: a.opt.Name, Wanted: plan, Acked: true}); err != nil {
+			a.log.Error("the plan is in force, but that cannot be saved", "err", err)
+		}
+	}
+	if ack {
+		a.mu.Lock()
+		a.acked = plan.Generation
+		a.mu.Unlock()
+		a.log.Info("plan is in force", "generation", plan.Generation)
+	}
+	kick(a.report)
+	if sweep {
+		a.goDo(a.sweep)
+	}
+}
+
+func (a *Agent) applyFailed(plan *onpath.NodePlan, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.plan != plan {
+		return
+	}
+	a.planErr = err.Error()
+	a.log.Error("the plan cannot be put in force; the one before stays", "generation", plan.Generation, "err", err)
+	kick(a.report)
+}
+
+func newApplyTime() prometheus.Histogram {
+	return prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "onpath_node_apply_seconds", Help: "Time to put a data path configuration in force.",
+		Buckets: []float64{.0005, .001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 2, 5},
+	})
+}

@@ -1,0 +1,50 @@
+package node
+
+import (
+	"context"
+	"time"
+)
+
+// Clock is the time as the agent sees it; tests pass their own.
+type Clock interface {
+	Now() time.Time
+	// Sleep returns nil after d, or ctx's error if that ends earlier.
+	Sleep(ctx context.Context, d time.Duration) error
+}
+
+type wallClock struct{}
+
+func (wallClock) Now() time.Time { return time.Now() }
+
+func (wallClock) Sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}
+
+// The waits between attempts: the first, the longest, and how long an instance
+// must have run well for the next failure to count as the first.
+const (
+	backoffFirst = 100 * time.Millisecond
+	backoffMax   = 30 * time.Second
+	backoffReset = 60 * time.Second
+)
+
+// backoff doubles the wait from one failure to the next.
+type backoff struct{ next time.Duration }
+
+// after is how long to wait before the next attempt, given how long the last
+// one went well.
+func (b *backoff) after(good time.Duration) time.Duration {
+	if b.next == 0 || good >= backoffReset {
+		b.next = backoffFirst
+	}
+	d := b.next
+	b.next = min(2*b.next, backoffMax)
+	return d
+}

@@ -1,0 +1,525 @@
+package node_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/netnsrun"
+	"github.com/onpath/onpath/node"
+	"github.com/onpath/onpath/runtime/fake"
+)
+
+// patience is how long a test waits for what should happen soon.
+const patience = 10 * time.Second
+
+// story is what happened, in order, on a machine.
+type story struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (s *story) tell(format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lines = append(s.lines, fmt.Sprintf(format, args...))
+}
+
+func (s *story) all() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.lines)
+}
+
+func (s *story) count(line string) (n int) {
+	for _, l := range s.all() {
+		if l == line {
+			n++
+		}
+	}
+	return n
+}
+
+// path is a data path that only remembers. It outlives agents, as the real one.
+type path struct {
+	story *story
+
+	mu      sync.Mutex
+	config  *onpath.DatapathConfig
+	applies int
+	fail    func(*onpath.DatapathConfig) error
+	flows   []onpath.FlowEntry
+	removed bool
+}
+
+func (p *path) Apply(ctx context.Context, c *onpath.DatapathConfig) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.applies++
+	if p.fail != nil {
+		if err := p.fail(c); err != nil {
+			return err
+		}
+	}
+	p.config = c
+	var words []string
+	for _, v := range c.Vports {
+		words = append(words, fmt.Sprintf("%d:%s", v.ID, v.State))
+	}
+	p.story.tell("apply %d [%s]", c.Generation, strings.Join(words, " "))
+	return nil
+}
+
+func (p *path) Counters(context.Context) (*onpath.Counters, error) {
+	return &onpath.Counters{Flows: 7, Vports: map[onpath.VportID]onpath.VportCounters{
+		16: {In: onpath.Tally{Packets: 3, Bytes: 300}, Dropped: map[onpath.DropReason]uint64{onpath.DropSpoofed: 2}},
+	}}, nil
+}
+
+func (p *path) Flows(_ context.Context, f onpath.FlowFilter, yield func(onpath.FlowEntry) bool) error {
+	p.mu.Lock()
+	flows := slices.Clone(p.flows)
+	p.mu.Unlock()
+	for _, e := range flows {
+		if f.Matches(e) && !yield(e) {
+			return nil
+		}
+	}
+	return nil
+}
+
+func (p *path) Capture(context.Context, onpath.CaptureSpec, io.Writer) error { return nil }
+func (p *path) Close() error                                                 { return nil }
+
+func (p *path) Remove(context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.removed, p.config = true, nil
+	p.story.tell("remove path")
+	return nil
+}
+
+func (p *path) state(id onpath.VportID) onpath.VportState {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.config != nil {
+		for _, v := range p.config.Vports {
+			if v.ID == id {
+				return v.State
+			}
+		}
+	}
+	return ""
+}
+
+func (p *path) uplinks() (names []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.config != nil && p.config.Edge != nil {
+		for _, u := range p.config.Edge.Uplinks {
+			names = append(names, u.Name)
+		}
+	}
+	return names
+}
+
+func (p *path) set(fn func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	fn()
+}
+
+// told is a runtime that tells the story.
+type told struct {
+	onpath.Runtime
+	story *story
+	// adopt, if set, replaces the answer of Adopt.
+	adopt func() error
+}
+
+func (r told) Start(ctx context.Context, s onpath.RunSpec) (onpath.Process, error) {
+	p, err := r.Runtime.Start(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	r.story.tell("start %s", s.Labels[node.LabelInstance])
+	return toldProcess{p, r.story}, nil
+}
+
+func (r told) Adopt(ctx context.Context) (map[string]onpath.Process, error) {
+	if r.adopt != nil {
+		if err := r.adopt(); err != nil {
+			return nil, err
+		}
+	}
+	found, err := r.Runtime.Adopt(ctx)
+	for id, p := range found {
+		found[id] = toldProcess{p, r.story}
+	}
+	return found, err
+}
+
+func (r told) Remove(ctx context.Context) error {
+	r.story.tell("remove instances")
+	return r.Runtime.Remove(ctx)
+}
+
+type toldProcess struct {
+	onpath.Process
+	story *story
+}
+
+func (p toldProcess) Stop(ctx context.Context, grace time.Duration) error {
+	if p.Process.Pid() != 0 {
+		p.story.tell("stop %s", p.Labels()[node.LabelInstance])
+	}
+	return p.Process.Stop(ctx, grace)
+}
+
+// server is the other end of a session that always works.
+type server struct {
+	story *story
+	ctx   context.Context
+
+	mu     sync.Mutex
+	report onpath.NodeReport
+	events []onpath.NodeEvent
+}
+
+func (s *server) Report(r onpath.NodeReport) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.report = r
+}
+
+func (s *server) Event(e onpath.NodeEvent) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.events = append(s.events, e)
+}
+
+func (s *server) Done() <-chan struct{} { return s.ctx.Done() }
+
+func (s *server) last() onpath.NodeReport {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.report
+}
+
+func (s *server) reasons() (out []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.events {
+		out = append(out, e.Reason)
+	}
+	return out
+}
+
+func (s *server) instance(name string) (onpath.InstanceReport, bool) {
+	for _, i := range s.last().Instances {
+		if i.Name == name {
+			return i, true
+		}
+	}
+	return onpath.InstanceReport{}, false
+}
+
+// bed is one machine: a network namespace, a data path, a runtime.
+type bed struct {
+	t       *testing.T
+	host    string // path of the namespace
+	dir     string
+	path    *path
+	story   *story
+	machine *fake.Machine
+	runtime told
+	clock   node.Clock
+	spec    onpath.NodeSpec
+	edit    func(*node.Options)
+}
+
+func newBed(t *testing.T) *bed {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("needs root to create network namespaces and devices")
+	}
+	before := runtime.NumGoroutine()
+	base := t.TempDir()
+	s := &story{}
+	m := fake.NewMachine()
+	b := &bed{
+		t: t, host: filepath.Join(base, "host"), dir: filepath.Join(base, "state"),
+		story: s, path: &path{story: s}, machine: m, runtime: told{Runtime: fake.New(m), story: s},
+	}
+	if err := netnsrun.Create(b.host); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		b.sweep()
+		if err := netnsrun.Remove(b.host); err != nil {
+			t.Error(err)
+		}
+		b.noGoroutines(before)
+	})
+	return b
+}
+
+// sweep removes what a failed test left; mounts would outlive the folder.
+func (b *bed) sweep() {
+	names, _ := filepath.Glob(filepath.Join(b.dir, "netns", "*"))
+	for _, n := range names {
+		_ = netnsrun.Remove(n)
+	}
+	if b.t.Failed() {
+		b.t.Logf("story:\n%s", strings.Join(b.story.all(), "\n"))
+	}
+}
+
+func (b *bed) noGoroutines(before int) {
+	for deadline := time.Now().Add(patience); runtime.NumGoroutine() > before; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			buf := make([]byte, 1<<16)
+			b.t.Errorf("%d goroutines before, %d after:\n%s", before, runtime.NumGoroutine(), buf[:runtime.Stack(buf, true)])
+			return
+		}
+	}
+}
+
+// running is an agent at work.
+type running struct {
+	*node.Agent
+	b      *bed
+	server *server
+	stop   func()
+}
+
+const nodeName = "n1"
+
+func (b *bed) options() node.Options {
+	o := node.Options{
+		Name: nodeName, Spec: b.spec, StateDir: b.dir, NetNS: b.host, Datapath: b.path, Version: "v0.0.0-test",
+		Runtimes: map[string]onpath.Runtime{node.KindContainer: b.runtime}, Clock: b.clock,
+		Log: slog.New(slog.NewTextHandler(testWriter{b.t}, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	}
+	if b.edit != nil {
+		b.edit(&o)
+	}
+	return o
+}
+
+type testWriter struct{ t *testing.T }
+
+func (w testWriter) Write(p []byte) (int, error) {
+	w.t.Log(strings.TrimSpace(string(p)))
+	return len(p), nil
+}
+
+func (b *bed) run() *running {
+	b.t.Helper()
+	srv := &server{story: b.story}
+	o := b.options()
+	o.Dial = func(ctx context.Context, _ *node.Agent) node.Session {
+		srv.ctx = ctx
+		return srv
+	}
+	a, err := node.New(o)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(b.t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- a.Run(ctx) }()
+	r := &running{Agent: a, b: b, server: srv}
+	r.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			b.t.Errorf("Run: %v", err)
+		}
+	})
+	b.t.Cleanup(r.stop)
+	select {
+	case <-a.Up():
+	case <-time.After(patience):
+		b.t.Fatal("the agent does not come up")
+	}
+	return r
+}
+
+func (r *running) plan(p *onpath.NodePlan) {
+	r.b.t.Helper()
+	if err := r.SetPlan(r.b.t.Context(), p); err != nil {
+		r.b.t.Fatal(err)
+	}
+}
+
+// until waits for what, which the message names.
+func (b *bed) until(message string, what func() bool) {
+	b.t.Helper()
+	for deadline := time.Now().Add(patience); !what(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			b.t.Fatalf("not within %s: %s\n%s", patience, message, strings.Join(b.story.all(), "\n"))
+		}
+	}
+}
+
+func (r *running) untilState(name string, s onpath.InstanceState) onpath.InstanceReport {
+	r.b.t.Helper()
+	var got onpath.InstanceReport
+	r.b.until(fmt.Sprintf("instance %s %s", name, s), func() bool {
+		got, _ = r.server.instance(name)
+		return got.State == s
+	})
+	return got
+}
+
+// gone waits until no device, namespace or record of an instance is left.
+func (b *bed) gone() {
+	b.t.Helper()
+	b.until("all devices, namespaces and records are gone", func() bool { return len(b.leftovers()) == 0 })
+}
+
+func (b *bed) leftovers() (out []string) {
+	for _, l := range b.links() {
+		if strings.HasPrefix(l.Attrs().Name, "op") {
+			out = append(out, l.Attrs().Name)
+		}
+	}
+	for _, d := range []string{"netns", "instances"} {
+		files, _ := filepath.Glob(filepath.Join(b.dir, d, "*"))
+		out = append(out, files...)
+	}
+	return out
+}
+
+func (b *bed) links() []netlink.Link {
+	b.t.Helper()
+	h := b.netlink(b.host)
+	defer h.Close()
+	links, err := h.LinkList()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return links
+}
+
+func (b *bed) netlink(path string) *netlink.Handle {
+	b.t.Helper()
+	ns, err := netns.GetFromPath(path)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer ns.Close()
+	h, err := netlink.NewHandleAt(ns)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return h
+}
+
+// id of an instance as the runtime knows it.
+func (b *bed) id(name string) string {
+	b.t.Helper()
+	for _, id := range b.machine.Running() {
+		if s, ok := b.machine.Spec(id); ok && s.Labels[node.LabelInstance] == name {
+			return id
+		}
+	}
+	b.t.Fatalf("instance %s does not run", name)
+	return ""
+}
+
+// plans make a plan of instances; each has its vports in the data path.
+func planOf(generation uint64, instances ...onpath.InstancePlan) *onpath.NodePlan {
+	p := &onpath.NodePlan{Node: nodeName, Generation: generation, Instances: instances}
+	p.Datapath.Node, p.Datapath.Generation = nodeName, generation
+	vports := map[onpath.VportID]onpath.Vport{}
+	for _, in := range instances {
+		for _, v := range []onpath.VportID{in.Vport, in.Back} {
+			if v == 0 {
+				continue
+			}
+			state := onpath.VportUp
+			if in.Draining {
+				state = onpath.VportDraining
+			}
+			vports[v] = onpath.Vport{ID: v, Kind: onpath.VportInstance, State: state, Instance: in.Tenant + "/" + in.Name}
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(vports)) {
+		p.Datapath.Vports = append(p.Datapath.Vports, vports[id])
+	}
+	return p
+}
+
+func routed(name string, v onpath.VportID, addresses ...string) onpath.InstancePlan {
+	p := onpath.InstancePlan{
+		Name: name, Tenant: "acme", Deployment: "d", Function: "acme/f", UID: "uid-" + name, Vport: v, MTU: 1400,
+		Spec: onpath.FunctionSpec{Container: &onpath.ContainerSpec{Image: "host", Command: []string{"run"}, Attach: onpath.Routed}},
+	}
+	for _, a := range addresses {
+		p.Addresses = append(p.Addresses, netip.MustParsePrefix(a))
+	}
+	return p
+}
+
+// hands is a clock that tests move.
+type hands struct {
+	mu      sync.Mutex
+	now     time.Time
+	waiters map[chan struct{}]time.Time
+}
+
+func newHands() *hands {
+	return &hands{now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), waiters: map[chan struct{}]time.Time{}}
+}
+
+func (h *hands) Now() time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.now
+}
+
+func (h *hands) Sleep(ctx context.Context, d time.Duration) error {
+	ch := make(chan struct{})
+	h.mu.Lock()
+	h.waiters[ch] = h.now.Add(d)
+	h.mu.Unlock()
+	defer func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.waiters, ch)
+	}()
+	select {
+	case <-ch:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (h *hands) move(d time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.now = h.now.Add(d)
+	for ch, at := range h.waiters {
+		if !at.After(h.now) {
+			close(ch)
+			delete(h.waiters, ch)
+		}
+	}
+}

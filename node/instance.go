@@ -1,0 +1,138 @@
+package node
+
+import (
+	"context"
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+// instance is one instance on this machine. The first fields are its own
+// goroutine's (life.go), the others are guarded by Agent.mu.
+type instance struct {
+	id      string
+	a       *Agent
+	changed chan struct{} // the plan for it changed, or its runtime is back
+	looked  chan struct{} // closed when its devices have been looked at once
+	stop    context.CancelFunc
+
+	rec     record
+	backoff backoff
+	// launched is the process that this agent started, not an adopted one.
+	launched onpath.Process
+
+	// Guarded by Agent.mu.
+
+	plan      onpath.InstancePlan
+	state     onpath.InstanceState
+	message   string
+	since     time.Time
+	restarts  int
+	wired     bool   // its devices exist
+	wireErr   string // why not
+	leaving   bool
+	successor *onpath.InstancePlan
+	proc      onpath.Process // running
+	flows     uint64
+}
+
+// begin takes up an instance. Callers hold a.mu.
+func (a *Agent) begin(id string, p onpath.InstancePlan) {
+	ctx, stop := context.WithCancel(a.ctx)
+	in := &instance{
+		id: id, a: a, plan: p, stop: stop,
+		changed: make(chan struct{}, 1), looked: make(chan struct{}),
+		state: onpath.InstanceStarting, since: a.clock.Now(),
+		rec: record{ID: id, Tenant: p.Tenant, Name: p.Name, Kind: kindOf(p.Spec)},
+	}
+	a.instances[id] = in
+	a.goDo(func(context.Context) {
+		defer stop()
+		in.live(ctx)
+	})
+}
+
+// kindOf is the runtime that runs a function.
+func kindOf(s onpath.FunctionSpec) string {
+	if s.Container != nil {
+		return KindContainer
+	}
+	return "unknown"
+}
+
+// dismiss lets an instance go. Callers hold a.mu.
+func (in *instance) dismiss() {
+	in.successor = nil
+	if !in.leaving {
+		in.leaving = true
+		in.stop()
+	}
+}
+
+// update takes up what may change while an instance lives. Callers hold a.mu.
+func (in *instance) update(p onpath.InstancePlan) {
+	if hashOf(in.plan) != hashOf(p) {
+		in.plan = p
+		kick(in.changed)
+	}
+}
+
+// shapeOf is a hash of all that needs a new process when it changes.
+func shapeOf(s onpath.FunctionSpec) string {
+	s.Resources, s.Health = onpath.Resources{}, onpath.Health{}
+	s.State, s.Packets, s.Shared = "", "", false
+	return hashOf(s)
+}
+
+// set changes the state as reported. It does not touch the data path.
+func (in *instance) set(s onpath.InstanceState, message string) {
+	in.a.mu.Lock()
+	defer in.a.mu.Unlock()
+	if in.state == s && in.message == message {
+		return
+	}
+	if in.state != s {
+		in.since = in.a.clock.Now()
+	}
+	in.state, in.message = s, message
+	kick(in.a.report)
+}
+
+// current is the plan for it now.
+func (in *instance) current() onpath.InstancePlan {
+	in.a.mu.Lock()
+	defer in.a.mu.Unlock()
+	return in.plan
+}
+
+func (in *instance) process(p onpath.Process) {
+	in.a.mu.Lock()
+	defer in.a.mu.Unlock()
+	in.proc = p
+}
+
+// open reports whether its vports may take packets. Callers hold a.mu.
+func (in *instance) open() bool { return in.state == onpath.InstanceReady }
+
+// remember writes the record, and logs if it cannot: the worst that follows is
+// that the next agent takes a ready instance for one not ready.
+func (in *instance) remember() {
+	if err := in.a.state.saveRecord(in.rec); err != nil {
+		in.a.log.Error("cannot save", "instance", in.id, "err", err)
+	}
+}
+
+// runtime is the driver for it, or why there is none.
+func (in *instance) runtime() (onpath.Runtime, error) {
+	kind := kindOf(in.current().Spec)
+	rt, ok := in.a.opt.Runtimes[kind]
+	if !ok {
+		return nil, onpath.Errorf(onpath.CodeUnsupported, "this node has no runtime for %s functions", kind)
+	}
+	in.a.mu.Lock()
+	defer in.a.mu.Unlock()
+	if err := in.a.runtimes[kind]; err != nil {
+		return nil, onpath.Errorf(onpath.CodeUnavailable, "the %s runtime does not answer: %w", kind, err)
+	}
+	return rt, nil
+}

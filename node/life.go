@@ -1,0 +1,381 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/onpath/onpath"
+)
+
+// How long the data path may take to close or open a vport before the instance
+// goes on without; the applier keeps trying.
+const applyPatience = 5 * time.Second
+
+// startTimeout bounds Runtime.Start, which does not wait for readiness.
+const startTimeout = time.Minute
+
+// live is the life of one instance: wire, start, supervise, start again; until
+// it is dismissed, and then all of it goes, or the agent ends, and all stays.
+func (in *instance) live(ctx context.Context) {
+	p := in.recall()
+	in.keepWired(ctx, p)
+	for ctx.Err() == nil {
+		if p == nil {
+			if p = in.obtain(ctx); p == nil {
+				continue
+			}
+		}
+		in.process(p)
+		assumed := in.launched != p && in.rec.Ready && !ended(p)
+		good, why := in.supervise(ctx, p, assumed)
+		if ctx.Err() != nil {
+			break
+		}
+		in.process(nil)
+		if err := in.clear(ctx, p); err != nil {
+			in.a.log.Warn("cannot clear away what ended", "instance", in.id, "err", err)
+		}
+		p = nil
+		if why != "" {
+			in.rest(ctx, good, why)
+		}
+	}
+	if in.a.ctx.Err() == nil {
+		in.teardown(in.a.ctx)
+	}
+}
+
+// recall is what an earlier agent left: the record, and the process if it runs.
+// One that was ready is taken to be so until a probe says otherwise, and also
+// while its runtime does not answer: no agent, no change.
+func (in *instance) recall() onpath.Process {
+	all, err := in.a.state.records()
+	if err != nil {
+		in.a.log.Error("cannot read records", "err", err)
+	}
+	old, known := all[in.id]
+	plan := in.current()
+	if known {
+		in.rec.Wiring, in.rec.Ready, in.rec.Restarts = old.Wiring, old.Ready, old.Restarts
+	}
+	in.rec.Vports = wiringOf(in.id, plan).vports()
+	for _, v := range old.Vports { // never forget a device that was made
+		if !slices.Contains(in.rec.Vports, v) {
+			in.rec.Vports = append(in.rec.Vports, v)
+		}
+	}
+	in.remember()
+	_, rtErr := in.runtime()
+	p := in.takeAdopted()
+	in.a.mu.Lock()
+	defer in.a.mu.Unlock()
+	in.restarts = in.rec.Restarts
+	switch {
+	case p != nil && !ended(p) && in.rec.Ready, p == nil && known && in.rec.Ready && rtErr != nil:
+		in.state = onpath.InstanceReady
+	case p != nil && ended(p):
+		in.state, in.message = onpath.InstanceFailed, "ended while the agent was away"
+	}
+	return p
+}
+
+func (in *instance) takeAdopted() onpath.Process {
+	in.a.mu.Lock()
+	defer in.a.mu.Unlock()
+	p := in.a.adopted[in.id]
+	delete(in.a.adopted, in.id)
+	return p
+}
+
+func ended(p onpath.Process) bool {
+	select {
+	case <-p.Exited():
+		return true
+	default:
+		return false
+	}
+}
+
+// keepWired wires the instance, again and again until it works. It closes
+// looked after the first attempt.
+func (in *instance) keepWired(ctx context.Context, p onpath.Process) {
+	var b backoff
+	for first := true; ; first = false {
+		err := in.wire(ctx, p)
+		if first {
+			close(in.looked)
+		}
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		in.set(onpath.InstanceFailed, err.Error())
+		if first {
+			in.a.event(in.current(), true, "WiringFailed", "%v", err)
+		}
+		if in.a.clock.Sleep(ctx, b.after(0)) != nil {
+			return
+		}
+	}
+}
+
+// wire makes namespace, devices, addresses and routes what the plan says.
+func (in *instance) wire(ctx context.Context, p onpath.Process) error {
+	plan := in.current()
+	w := wiringOf(in.id, plan)
+	err := checkSysctls(w.Sysctls)
+	fresh := false
+	if err == nil {
+		pid := 0
+		if p != nil {
+			pid = p.Pid()
+		}
+		fresh, err = in.a.wirer.wire(ctx, w, in.rec.Wiring, pid)
+	}
+	if err == nil && in.rec.Wiring != hashOf(w) {
+		in.rec.Wiring = hashOf(w)
+		in.remember()
+	}
+	in.a.mu.Lock()
+	was := in.wired
+	in.wired, in.wireErr = err == nil, ""
+	if err != nil {
+		in.wireErr = err.Error()
+	}
+	in.a.mu.Unlock()
+	if fresh || was != (err == nil) {
+		in.a.apply.kick(fresh)
+	}
+	return err
+}
+
+// obtain prepares the image and starts the process; nil if that failed, after
+// the wait before the next attempt.
+func (in *instance) obtain(ctx context.Context) onpath.Process {
+	plan := in.current()
+	if plan.Draining {
+		in.set(onpath.InstanceFailed, "ended while draining; it is not started again")
+		in.idle(ctx)
+		return nil
+	}
+	rt, err := in.runtime()
+	if err != nil {
+		if onpath.CodeOf(err) == onpath.CodeUnavailable { // keeps its state
+			in.idle(ctx)
+			return in.takeAdopted()
+		}
+		in.a.event(plan, true, "RuntimeMissing", "%v", err)
+		in.rest(ctx, 0, err.Error())
+		return nil
+	}
+	if p := in.takeAdopted(); p != nil {
+		return p
+	}
+	if in.stateNow() == onpath.InstanceReady { // assumed, and wrong
+		in.close(ctx, onpath.InstanceFailed, "ended while the agent was away")
+	}
+	in.set(onpath.InstanceStarting, "preparing the image")
+	progress := func(words string) { in.set(onpath.InstanceStarting, "preparing the image: "+words) }
+	if err := rt.Prepare(ctx, &plan.Spec, progress); err != nil {
+		if ctx.Err() == nil {
+			reason := "PrepareFailed"
+			if onpath.CodeOf(err) == onpath.CodeNotFound {
+				reason = "ImageMissing"
+			}
+			in.a.event(plan, true, reason, "%v", err)
+			in.rest(ctx, 0, err.Error())
+		}
+		return nil
+	}
+	in.set(onpath.InstanceStarting, "waiting for the data path")
+	if in.a.apply.awaitIn(ctx, in.rec.Vports) != nil {
+		return nil
+	}
+	in.set(onpath.InstanceStarting, "starting")
+	p, err := in.launch(ctx, rt, plan)
+	if err != nil {
+		in.a.event(plan, true, "StartFailed", "%v", err)
+		in.rest(ctx, 0, err.Error())
+		return nil
+	}
+	in.launched = p
+	in.a.event(plan, false, "Started", "process %d of function %s runs", p.Pid(), plan.Function)
+	return p
+}
+
+// launch starts the process. It is not cut short by the agent's end: the next
+// agent finds the instance started or not, never half.
+func (in *instance) launch(ctx context.Context, rt onpath.Runtime, plan onpath.InstancePlan) (onpath.Process, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
+	defer cancel()
+	p, err := rt.Start(ctx, onpath.RunSpec{
+		ID: in.id, Spec: plan.Spec, NetNS: in.a.state.netns(in.id), Hostname: plan.Name,
+		Labels: map[string]string{
+			LabelNode: in.a.opt.Name, LabelState: in.a.opt.StateDir,
+			LabelTenant: plan.Tenant, LabelDeployment: plan.Deployment, LabelInstance: plan.Name,
+			LabelUID: plan.UID, LabelShape: shapeOf(plan.Spec),
+		},
+	})
+	if onpath.CodeOf(err) != onpath.CodeExists {
+		return p, err
+	}
+	// Left by a start that was cut off; what it is cannot be known.
+	found, aerr := rt.Adopt(ctx)
+	if aerr != nil {
+		return nil, errors.Join(err, aerr)
+	}
+	if old, ok := found[in.id]; ok {
+		if serr := old.Stop(ctx, 0); serr != nil {
+			return nil, errors.Join(err, serr)
+		}
+	}
+	return nil, err
+}
+
+// idle waits until something about the instance changes.
+func (in *instance) idle(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-in.changed:
+	}
+}
+
+// rest is the wait before the next attempt, after the last one went well for
+// the time good. A change of the plan does not shorten it.
+func (in *instance) rest(ctx context.Context, good time.Duration, why string) {
+	if in.current().Draining {
+		return
+	}
+	d := in.backoff.after(good)
+	in.set(onpath.InstanceFailed, fmt.Sprintf("%s; next attempt in %s", why, d))
+	if d > backoffFirst {
+		in.a.event(in.current(), true, "BackOff", "waiting %s before the next attempt: %s", d, why)
+	}
+	_ = in.a.clock.Sleep(ctx, d)
+}
+
+// close shuts the vports in the data path and only then tells the world.
+func (in *instance) close(ctx context.Context, s onpath.InstanceState, why string) {
+	in.a.mu.Lock()
+	in.state, in.message, in.since = s, why, in.a.clock.Now()
+	in.a.mu.Unlock()
+	in.syncApply(ctx)
+	if in.rec.Ready {
+		in.rec.Ready = false
+		in.remember()
+	}
+	kick(in.a.report)
+}
+
+// open opens the vports and then tells the world.
+func (in *instance) openUp(ctx context.Context) {
+	in.a.mu.Lock()
+	in.state, in.message, in.since = onpath.InstanceReady, "", in.a.clock.Now()
+	in.a.mu.Unlock()
+	in.syncApply(ctx)
+	in.rec.Ready = true
+	in.remember()
+	kick(in.a.report)
+	in.a.event(in.current(), false, "Ready", "takes traffic")
+}
+
+func (in *instance) syncApply(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, applyPatience)
+	defer cancel()
+	if err := in.a.apply.sync(ctx); err != nil && !errors.Is(err, context.Canceled) {
+		in.a.log.Error("the data path does not take the instance's new state", "instance", in.id, "err", err)
+	}
+}
+
+// exitWords says how a process ended.
+func exitWords(code int) string {
+	if code > 128 && code < 128+65 {
+		return fmt.Sprintf("killed by signal %d (%s)", code-128, unix.SignalName(unix.Signal(code-128)))
+	}
+	return fmt.Sprintf("exited with code %d", code)
+}
+
+// clear deletes what is left of an ended process.
+func (in *instance) clear(ctx context.Context, p onpath.Process) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
+	defer cancel()
+	return p.Stop(ctx, 0)
+}
+
+// teardown takes the instance away: rules first, then the process, then its
+// devices and namespace, then the record.
+func (in *instance) teardown(ctx context.Context) {
+	in.set(in.stateNow(), "stopping")
+	if in.a.apply.awaitOut(ctx, in.rec.Vports) != nil {
+		return
+	}
+	var b backoff
+	for {
+		err := in.remove(ctx)
+		if err == nil {
+			break
+		}
+		in.set(onpath.InstanceFailed, "cannot be removed yet: "+err.Error())
+		in.a.log.Error("cannot remove instance", "instance", in.id, "err", err)
+		if in.a.clock.Sleep(ctx, b.after(0)) != nil {
+			return
+		}
+	}
+	in.a.event(in.current(), false, "Stopped", "nothing of it is left on this node")
+	in.a.forget(in)
+}
+
+func (in *instance) stateNow() onpath.InstanceState {
+	in.a.mu.Lock()
+	defer in.a.mu.Unlock()
+	return in.state
+}
+
+func (in *instance) remove(ctx context.Context) error {
+	if _, err := in.runtime(); err != nil && onpath.CodeOf(err) == onpath.CodeUnavailable {
+		return err // whether it runs cannot be known
+	}
+	if p := in.takeAdopted(); p != nil {
+		in.process(p)
+	}
+	in.a.mu.Lock()
+	p := in.proc
+	in.a.mu.Unlock()
+	if p != nil {
+		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), in.a.opt.StopGrace+startTimeout)
+		defer cancel()
+		if err := p.Stop(stop, in.a.opt.StopGrace); err != nil {
+			return fmt.Errorf("stop its process: %w", err)
+		}
+		in.process(nil)
+	}
+	if err := in.a.wirer.unwire(in.id, in.rec.Vports); err != nil {
+		return err
+	}
+	return in.a.state.removeRecord(in.id)
+}
+
+// stoppedFor is how long an instance that is gone stays in reports, so that one
+// lost report does not matter.
+const stoppedFor = 5 * onpath.ReportEvery
+
+// forget takes a stopped instance out, reports it a last time, and begins its
+// successor if the plan has named it again meanwhile.
+func (a *Agent) forget(in *instance) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.instances, in.id)
+	if in.successor != nil {
+		a.begin(in.id, *in.successor)
+		return
+	}
+	now := a.clock.Now()
+	a.stopped = append(a.stopped, stoppedReport{until: now.Add(stoppedFor), report: onpath.InstanceReport{
+		Name: in.plan.Name, Tenant: in.plan.Tenant, State: onpath.InstanceStopped, Restarts: in.restarts, Since: now,
+	}})
+	kick(a.report)
+}

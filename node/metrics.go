@@ -1,0 +1,89 @@
+package node
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/onpath/onpath"
+)
+
+var (
+	descInstances = prometheus.NewDesc("onpath_node_instances", "Instances on this node by state.", []string{"state"}, nil)
+	descRestarts  = prometheus.NewDesc("onpath_node_instance_restarts_total", "Restarts of an instance.", []string{"tenant", "instance"}, nil)
+	descPlan      = prometheus.NewDesc("onpath_node_plan_generation", "Generation of the plan in force.", nil, nil)
+	descPackets   = prometheus.NewDesc("onpath_vport_packets_total", "Packets (wire segments) that came from (in) and were handed to (out) a vport.", []string{"vport", "instance", "direction"}, nil)
+	descBytes     = prometheus.NewDesc("onpath_vport_bytes_total", "IP bytes that came from (in) and were handed to (out) a vport.", []string{"vport", "instance", "direction"}, nil)
+	descDropped   = prometheus.NewDesc("onpath_vport_dropped_packets_total", "Packets from a vport that were dropped, by reason.", []string{"vport", "instance", "reason"}, nil)
+	descFlows     = prometheus.NewDesc("onpath_node_flow_entries", "Flow entries now.", nil, nil)
+	descLearned   = prometheus.NewDesc("onpath_node_flow_entries_learned_total", "Flow entries ever written.", nil, nil)
+)
+
+// scrapeTimeout bounds reading the counters for one scrape.
+const scrapeTimeout = 2 * time.Second
+
+// Register puts the agent's metrics on a registry.
+func (a *Agent) Register(r prometheus.Registerer) error {
+	if err := r.Register(a.applyTime); err != nil {
+		return err
+	}
+	return r.Register(collector{a})
+}
+
+type collector struct{ a *Agent }
+
+// Describe implements prometheus.Collector.
+func (c collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{descInstances, descRestarts, descPlan, descPackets, descBytes, descDropped, descFlows, descLearned} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c collector) Collect(ch chan<- prometheus.Metric) {
+	states := map[onpath.InstanceState]int{
+		onpath.InstanceStarting: 0, onpath.InstanceReady: 0, onpath.InstanceUnready: 0, onpath.InstanceFailed: 0,
+	}
+	names := map[onpath.VportID]string{}
+	c.a.mu.Lock()
+	acked := c.a.acked
+	for _, in := range c.a.instances {
+		states[in.state]++
+		for _, v := range wiringOf(in.id, in.plan).vports() {
+			names[v] = in.plan.Tenant + "/" + in.plan.Name
+		}
+		if !in.leaving {
+			ch <- prometheus.MustNewConstMetric(descRestarts, prometheus.CounterValue, float64(in.restarts), in.plan.Tenant, in.plan.Name)
+		}
+	}
+	c.a.mu.Unlock()
+	for s, n := range states {
+		ch <- prometheus.MustNewConstMetric(descInstances, prometheus.GaugeValue, float64(n), string(s))
+	}
+	ch <- prometheus.MustNewConstMetric(descPlan, prometheus.GaugeValue, float64(acked))
+
+	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
+	defer cancel()
+	counters, err := c.a.opt.Datapath.Counters(ctx)
+	if err != nil {
+		c.a.log.Warn("cannot read the data path's counters", "err", err)
+		return
+	}
+	ch <- prometheus.MustNewConstMetric(descFlows, prometheus.GaugeValue, float64(counters.Flows))
+	ch <- prometheus.MustNewConstMetric(descLearned, prometheus.CounterValue, float64(counters.Learned))
+	for id, v := range counters.Vports {
+		vport, name := strconv.FormatUint(uint64(id), 10), names[id]
+		for _, d := range []struct {
+			direction string
+			tally     onpath.Tally
+		}{{"in", v.In}, {"out", v.Out}} {
+			ch <- prometheus.MustNewConstMetric(descPackets, prometheus.CounterValue, float64(d.tally.Packets), vport, name, d.direction)
+			ch <- prometheus.MustNewConstMetric(descBytes, prometheus.CounterValue, float64(d.tally.Bytes), vport, name, d.direction)
+		}
+		for reason, n := range v.Dropped {
+			ch <- prometheus.MustNewConstMetric(descDropped, prometheus.CounterValue, float64(n), vport, name, string(reason))
+		}
+	}
+}

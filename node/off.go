@@ -1,0 +1,134 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/onpath/onpath"
+)
+
+// OffOptions is what Off needs. No agent may run with the same StateDir.
+type OffOptions struct {
+	// Name of the node; default: the one in the state folder.
+	Name     string
+	StateDir string
+	Runtimes map[string]onpath.Runtime
+	Datapath onpath.Datapath
+	NetNS    string // as in Options
+	Log      *slog.Logger
+}
+
+// Off takes everything of a node off this machine, with all else dead: first
+// the data path, so that traffic is ordinary again, then the instances, their
+// devices and namespaces, and the state. It says what it removed, in words, and
+// goes on after errors. Doing it again does no harm.
+func Off(ctx context.Context, o OffOptions) (removed []string, err error) {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	dir, err := filepath.Abs(o.StateDir)
+	if err != nil {
+		return nil, fmt.Errorf("find the state folder: %w", err)
+	}
+	st := state{dir}
+	if saved, err := st.loadPlan(); err == nil && saved != nil && o.Name == "" {
+		o.Name = saved.Node
+	}
+	off := off{o: o, state: st, wirer: wirer{node: o.Name, netns: o.NetNS, state: st, log: o.Log}}
+	off.step(o.Datapath != nil, "the data path", func() error { return o.Datapath.Remove(ctx) })
+	kinds := make([]string, 0, len(o.Runtimes))
+	for kind := range o.Runtimes {
+		kinds = append(kinds, kind)
+	}
+	slices.Sort(kinds)
+	for _, kind := range kinds {
+		off.step(true, "the instances of the "+kind+" runtime", func() error { return o.Runtimes[kind].Remove(ctx) })
+	}
+	off.wires()
+	off.folder()
+	return off.removed, errors.Join(off.errs...)
+}
+
+type off struct {
+	o       OffOptions
+	state   state
+	wirer   wirer
+	removed []string
+	errs    []error
+}
+
+func (f *off) step(do bool, what string, fn func() error) {
+	if !do {
+		return
+	}
+	if err := fn(); err != nil {
+		f.errs = append(f.errs, fmt.Errorf("remove %s: %w", what, err))
+		return
+	}
+	f.removed = append(f.removed, what)
+	f.o.Log.Info("removed", "what", what)
+}
+
+// wires removes devices and namespaces, found by record, by alias and by name.
+func (f *off) wires() {
+	records, err := f.state.records()
+	if err != nil {
+		f.errs = append(f.errs, err)
+	}
+	if f.o.Name != "" {
+		devices, err := f.wirer.devices()
+		if err != nil {
+			f.errs = append(f.errs, err)
+		}
+		for name := range devices {
+			f.step(true, "device "+name, func() error { return f.wirer.deleteDevice(name) })
+		}
+	}
+	names, err := os.ReadDir(f.state.netnsDir())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		f.errs = append(f.errs, err)
+	}
+	for _, n := range names {
+		if _, ok := records[n.Name()]; !ok {
+			if records == nil {
+				records = map[string]record{}
+			}
+			records[n.Name()] = record{ID: n.Name()}
+		}
+	}
+	for id, rec := range records {
+		f.step(true, "network namespace of instance "+id, func() error { return f.wirer.unwire(id, rec.Vports) })
+	}
+}
+
+// folder removes what the agent keeps; other files in the folder stay.
+func (f *off) folder() {
+	if len(f.errs) > 0 {
+		return // the records are needed to try again
+	}
+	if _, err := os.Stat(f.state.dir); err != nil {
+		return
+	}
+	f.step(true, "the state in "+f.state.dir, func() error {
+		var errs []error
+		for _, p := range []string{f.state.planFile(), f.state.recordDir(), f.state.netnsDir()} {
+			errs = append(errs, os.RemoveAll(p))
+		}
+		left, err := filepath.Glob(filepath.Join(f.state.dir, ".tmp-*"))
+		errs = append(errs, err)
+		for _, p := range left {
+			errs = append(errs, os.Remove(p))
+		}
+		if err := os.Remove(f.state.dir); err != nil && !strings.Contains(err.Error(), "not empty") && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+		return errors.Join(errs...)
+	})
+}

@@ -1,0 +1,140 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/session"
+)
+
+var _ session.Handler = (*Agent)(nil)
+
+// Plan implements session.Handler.
+func (a *Agent) Plan(ctx context.Context, p *onpath.NodePlan) {
+	if err := a.SetPlan(ctx, p); err != nil && ctx.Err() == nil {
+		a.log.Error("the server's plan is not taken", "err", err)
+		a.mu.Lock()
+		a.planErr = err.Error()
+		a.mu.Unlock()
+		kick(a.report)
+	}
+}
+
+// Serve implements session.Handler: one operation of the server's on this node.
+func (a *Agent) Serve(ctx context.Context, op onpath.NodeOp, request json.RawMessage, stream io.ReadWriteCloser) error {
+	switch op {
+	case onpath.OpFlows:
+		return serve(request, func(f onpath.FlowFilter) error { return a.serveFlows(ctx, f, stream) })
+	case onpath.OpCounters:
+		c, err := a.opt.Datapath.Counters(ctx)
+		if err != nil {
+			return err
+		}
+		return json.NewEncoder(stream).Encode(c)
+	case onpath.OpCapture:
+		return serve(request, func(s onpath.CaptureSpec) error { return a.opt.Datapath.Capture(ctx, s, stream) })
+	case onpath.OpExec:
+		return serve(request, func(e onpath.ExecRequest) error { return a.serveExec(ctx, e, stream) })
+	case onpath.OpLogs:
+		return serve(request, func(l onpath.LogsRequest) error { return a.serveLogs(ctx, l, stream) })
+	case onpath.OpUsage:
+		return json.NewEncoder(stream).Encode(a.Usage(ctx))
+	}
+	return onpath.Errorf(onpath.CodeUnsupported, "node %s does not know the operation %q; its agent is version %s", a.opt.Name, op, a.opt.Version)
+}
+
+// serve decodes a request; an absent one is the zero request.
+func serve[T any](request json.RawMessage, do func(T) error) error {
+	var r T
+	if len(request) > 0 {
+		if err := json.Unmarshal(request, &r); err != nil {
+			return onpath.Errorf(onpath.CodeInvalid, "the request cannot be read: %w", err)
+		}
+	}
+	return do(r)
+}
+
+func (a *Agent) serveFlows(ctx context.Context, f onpath.FlowFilter, w io.Writer) error {
+	enc := json.NewEncoder(w)
+	var failed error
+	err := a.opt.Datapath.Flows(ctx, f, func(e onpath.FlowEntry) bool {
+		failed = enc.Encode(e)
+		return failed == nil && ctx.Err() == nil
+	})
+	if failed != nil {
+		return failed
+	}
+	return err
+}
+
+// find looks an instance up by "tenant/name". One that goes is found too, if no
+// successor has its name.
+func (a *Agent) find(name string) (*instance, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var going *instance
+	for _, in := range a.instances {
+		switch {
+		case in.plan.Tenant+"/"+in.plan.Name != name:
+		case !in.leaving:
+			return in, nil
+		default:
+			going = in
+		}
+	}
+	if going == nil {
+		return nil, onpath.Errorf(onpath.CodeNotFound, "there is no instance %s on node %s", name, a.opt.Name)
+	}
+	return going, nil
+}
+
+func (a *Agent) serveExec(ctx context.Context, e onpath.ExecRequest, stream io.ReadWriter) error {
+	in, err := a.find(e.Instance)
+	if err != nil {
+		return err
+	}
+	rt, err := in.runtime()
+	if err != nil {
+		return err
+	}
+	return session.ServeExec(ctx, stream, func(ctx context.Context, x session.ExecIO) (int, error) {
+		s := onpath.ExecSpec{Command: e.Command, Stdout: x.Stdout, Stderr: x.Stderr, TTY: e.TTY}
+		if e.Stdin {
+			s.Stdin = x.Stdin
+		}
+		return rt.Exec(ctx, in.id, s)
+	})
+}
+
+func (a *Agent) serveLogs(ctx context.Context, l onpath.LogsRequest, w io.Writer) error {
+	in, err := a.find(l.Instance)
+	if err != nil {
+		return err
+	}
+	rt, err := in.runtime()
+	if err != nil {
+		return err
+	}
+	return rt.Logs(ctx, in.id, l.Tail, l.Follow, w)
+}
+
+// Usage is what each running instance has used, by tenant/name.
+func (a *Agent) Usage(ctx context.Context) map[string]onpath.Usage {
+	procs := map[string]onpath.Process{}
+	a.mu.Lock()
+	for _, in := range a.instances {
+		if in.proc != nil {
+			procs[in.plan.Tenant+"/"+in.plan.Name] = in.proc
+		}
+	}
+	a.mu.Unlock()
+	out := map[string]onpath.Usage{}
+	for name, p := range procs {
+		if u, err := p.Usage(ctx); err == nil { // one that just ended has none
+			out[name] = u
+		}
+	}
+	return out
+}

@@ -1,0 +1,160 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/netnsrun"
+)
+
+// health is onpath.Health with its defaults filled in.
+type health onpath.Health
+
+func healthOf(h onpath.Health) health {
+	if h.Every <= 0 {
+		h.Every = onpath.Duration(time.Second)
+	}
+	if h.Failures <= 0 {
+		h.Failures = 3
+	}
+	if h.Start <= 0 {
+		h.Start = onpath.Duration(time.Minute)
+	}
+	return health(h)
+}
+
+func (h health) probed() bool { return h.TCP != 0 || len(h.Exec) > 0 }
+
+// Until the first success probes come as often as this, so that readiness is
+// not found a whole period late; running a command costs more.
+const (
+	eagerTCP  = 50 * time.Millisecond
+	eagerExec = 250 * time.Millisecond
+)
+
+// wait is the time between two probes.
+func (h health) wait(eager bool) time.Duration {
+	every := time.Duration(h.Every)
+	switch {
+	case !eager:
+		return every
+	case h.TCP != 0:
+		return min(every, eagerTCP)
+	}
+	return min(every, eagerExec)
+}
+
+// timeout of one probe. A probe that takes longer than a period has failed, but
+// nothing is asked to answer within less than these.
+func (h health) timeout() time.Duration {
+	if h.TCP != 0 {
+		return min(max(time.Duration(h.Every), 100*time.Millisecond), 5*time.Second)
+	}
+	return min(max(time.Duration(h.Every), time.Second), 10*time.Second)
+}
+
+// startProbes probes until the returned function is called; without a probe the
+// channel stays silent.
+func (in *instance) startProbes(ctx context.Context, w *watch) (<-chan error, func()) {
+	if !w.health.probed() {
+		w.eager = make(chan bool, 1)
+		return nil, func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	results, done := make(chan error), make(chan struct{})
+	w.eager = make(chan bool, 1)
+	h, eagerly, eager := w.health, w.eager, !w.ready
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case eager = <-eagerly:
+			default:
+			}
+			err := in.probe(ctx, h)
+			select {
+			case results <- err:
+			case <-ctx.Done():
+				return
+			}
+			if in.a.clock.Sleep(ctx, h.wait(eager)) != nil {
+				return
+			}
+		}
+	}()
+	return results, func() {
+		cancel()
+		<-done
+	}
+}
+
+// probe asks once.
+func (in *instance) probe(ctx context.Context, h health) error {
+	ctx, cancel := context.WithTimeout(ctx, h.timeout())
+	defer cancel()
+	if h.TCP != 0 {
+		return in.probeTCP(ctx, h.TCP)
+	}
+	return in.probeExec(ctx, h.Exec)
+}
+
+// probeTCP connects within the instance's namespace: to its loopback, else to
+// its own addresses.
+func (in *instance) probeTCP(ctx context.Context, p uint16) error {
+	targets := []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
+	for _, a := range in.current().Addresses {
+		targets = append(targets, a.Addr())
+	}
+	var last error
+	err := netnsrun.Do(in.a.state.netns(in.id), func() error {
+		var d net.Dialer
+		for _, a := range targets {
+			c, err := d.DialContext(ctx, "tcp", netip.AddrPortFrom(a, p).String())
+			if err == nil {
+				c.Close()
+				return nil
+			}
+			if last == nil {
+				last = err
+			}
+		}
+		return last
+	})
+	if err != nil {
+		return fmt.Errorf("TCP port %d does not answer: %w", p, err)
+	}
+	return nil
+}
+
+// probeExec runs the command in the instance.
+func (in *instance) probeExec(ctx context.Context, command []string) error {
+	rt, err := in.runtime()
+	if err != nil {
+		return err
+	}
+	var out tail
+	code, err := rt.Exec(ctx, in.id, onpath.ExecSpec{Command: command, Stdout: &out, Stderr: &out})
+	if err != nil {
+		return fmt.Errorf("run %s: %w", command[0], err)
+	}
+	if code != 0 {
+		return errors.New(strings.TrimSpace(fmt.Sprintf("%s gives %d: %s", command[0], code, out.String())))
+	}
+	return nil
+}
+
+// tail keeps the first 200 bytes of a probe's output, for the message.
+type tail struct{ b []byte }
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.b = append(t.b, p[:min(len(p), 200-len(t.b))]...)
+	return len(p), nil
+}
+
+func (t *tail) String() string { return string(t.b) }

@@ -1,0 +1,184 @@
+package node
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/onpath/onpath"
+)
+
+// savedPlan is StateDir/plan.json: what was asked of the node, and, while that
+// is not in force yet, what was in force before it.
+type savedPlan struct {
+	Node    string           `json:"node"`
+	Wanted  *onpath.NodePlan `json:"wanted"`
+	InForce *onpath.NodePlan `json:"inForce,omitempty"`
+	Acked   bool             `json:"acked"` // Wanted is in force
+}
+
+// record is StateDir/instances/ID.json. It is written before anything of the
+// instance is made and removed after all of it is gone, so that nothing is ever
+// left without a record.
+type record struct {
+	ID     string           `json:"id"`
+	Tenant string           `json:"tenant"`
+	Name   string           `json:"name"`
+	Kind   string           `json:"kind"`
+	Vports []onpath.VportID `json:"vports"`
+	// Wiring is a hash of how the interfaces were set up; empty: not finished.
+	Wiring string `json:"wiring,omitempty"`
+	// Ready is what the next agent assumes of a process that still runs.
+	Ready    bool `json:"ready"`
+	Restarts int  `json:"restarts,omitempty"`
+}
+
+// state is the agent's folder.
+type state struct{ dir string }
+
+func (s state) planFile() string            { return filepath.Join(s.dir, "plan.json") }
+func (s state) recordDir() string           { return filepath.Join(s.dir, "instances") }
+func (s state) recordFile(id string) string { return filepath.Join(s.recordDir(), id+".json") }
+func (s state) netnsDir() string            { return filepath.Join(s.dir, "netns") }
+func (s state) netns(id string) string      { return filepath.Join(s.netnsDir(), id) }
+
+func (s state) init() error {
+	for _, d := range []string{s.dir, s.recordDir(), s.netnsDir()} {
+		if err := os.MkdirAll(d, 0o750); err != nil {
+			return fmt.Errorf("create the agent's state folder: %w", err)
+		}
+	}
+	return nil
+}
+
+// loadPlan gives nil if there is none.
+func (s state) loadPlan() (*savedPlan, error) {
+	data, err := os.ReadFile(s.planFile())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the saved plan: %w", err)
+	}
+	var p savedPlan
+	if err := json.Unmarshal(data, &p); err != nil {
+		return nil, fmt.Errorf("read the saved plan %s: %w", s.planFile(), err)
+	}
+	if p.Wanted == nil {
+		return nil, fmt.Errorf("read the saved plan %s: it names no plan", s.planFile())
+	}
+	return &p, nil
+}
+
+func (s state) savePlan(p savedPlan) error {
+	data, err := json.Marshal(p)
+	if err != nil {
+		return fmt.Errorf("save the plan: %w", err)
+	}
+	if err := writeFile(s.planFile(), data, true); err != nil {
+		return fmt.Errorf("save the plan: %w", err)
+	}
+	return nil
+}
+
+func (s state) saveRecord(r record) error {
+	data, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("save the record of instance %s: %w", r.ID, err)
+	}
+	// Not synced: what a power cut loses here, it loses in the kernel too.
+	if err := writeFile(s.recordFile(r.ID), data, false); err != nil {
+		return fmt.Errorf("save the record of instance %s: %w", r.ID, err)
+	}
+	return nil
+}
+
+// records reads all records; an unreadable one still names its instance.
+func (s state) records() (map[string]record, error) {
+	files, err := filepath.Glob(filepath.Join(s.recordDir(), "*.json"))
+	if err != nil {
+		return nil, fmt.Errorf("list the records of instances: %w", err)
+	}
+	out := make(map[string]record, len(files))
+	for _, f := range files {
+		id := strings.TrimSuffix(filepath.Base(f), ".json")
+		data, err := os.ReadFile(f)
+		if err != nil {
+			return nil, fmt.Errorf("read the record of instance %s: %w", id, err)
+		}
+		var r record
+		if json.Unmarshal(data, &r) != nil {
+			r = record{}
+		}
+		r.ID = id
+		out[id] = r
+	}
+	return out, nil
+}
+
+func (s state) removeRecord(id string) error {
+	if err := os.Remove(s.recordFile(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove the record of instance %s: %w", id, err)
+	}
+	return nil
+}
+
+// writeFile replaces the file whole or not at all.
+func writeFile(path string, data []byte, sync bool) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".tmp-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	_, err = f.Write(data)
+	if err == nil && sync {
+		err = f.Sync()
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil || !sync {
+		return err
+	}
+	d, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
+
+// instanceID is unique on the machine, and readable: tenant, name and a hash.
+// It is a container's id (at most 76 letters in containerd) and a file name.
+func instanceID(node string, p onpath.InstancePlan) string {
+	sum := sha256.Sum256([]byte(strings.Join([]string{node, p.Tenant, p.Name, p.UID}, "\x00")))
+	words := strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '-' {
+			return r
+		}
+		return '-'
+	}, strings.ToLower(p.Tenant+"-"+p.Name))
+	if len(words) > 48 {
+		words = words[:48]
+	}
+	return strings.Trim(words, "-") + "-" + hex.EncodeToString(sum[:5])
+}
+
+// hashOf is a short hash of v's JSON.
+func hashOf(v any) string {
+	data, err := json.Marshal(v)
+	if err != nil {
+		panic("node: hash: " + err.Error()) // only plain structs come here
+	}
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:8])
+}

@@ -1,0 +1,189 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+// watch is what supervise knows about one run of a process.
+type watch struct {
+	p         onpath.Process
+	plan      onpath.InstancePlan
+	resources onpath.Resources // in force
+	health    health
+	began     time.Time // of the run, as far as this agent knows
+	ready     bool
+	everReady bool
+	badSince  time.Time // not ready since
+	failures  int       // probes in a row
+	eager     chan bool // to the prober: probe often (starting) or as told
+}
+
+// supervise watches a running process until it ends, must be ended, or ctx
+// ends. good is how long it ran; why is empty if it is to start again at once.
+func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed bool) (good time.Duration, why string) {
+	now := in.a.clock.Now()
+	w := &watch{p: p, plan: in.current(), began: now, badSince: now, ready: assumed, everReady: assumed}
+	w.health = healthOf(w.plan.Spec.Health)
+	probes, stopProbes := in.startProbes(ctx, w)
+	defer func() { stopProbes() }()
+	if !ended(p) {
+		in.resize(ctx, w, true)
+	}
+	if in.launched != p {
+		kick(in.changed) // whatever changed while no agent looked
+	}
+	switch {
+	case assumed:
+		in.a.event(w.plan, false, "Adopted", "process %d ran on while the agent was away", p.Pid())
+	case !w.health.probed() && !ended(p):
+		in.becomeReady(ctx, w)
+	default:
+		in.set(onpath.InstanceStarting, "waiting for the first probe to succeed")
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return 0, ""
+		case <-p.Exited():
+			return in.exited(ctx, w)
+		case err := <-probes:
+			if why := in.probed(ctx, w, err); why != "" {
+				in.kill(ctx, w, why)
+				return in.a.clock.Now().Sub(w.began), why
+			}
+		case <-in.changed:
+			old := w.plan
+			w.plan = in.current()
+			if shape := p.Labels()[LabelShape]; shape != "" && shape != shapeOf(w.plan.Spec) {
+				in.a.event(w.plan, false, "Replaced", "its function changed; it is started anew")
+				in.kill(ctx, w, "its function changed")
+				return 0, ""
+			}
+			if err := in.wire(ctx, p); err != nil && ctx.Err() == nil {
+				in.a.event(w.plan, true, "WiringFailed", "%v", err)
+			}
+			in.resize(ctx, w, false)
+			if w.plan.Draining && !old.Draining {
+				in.a.event(w.plan, false, "Draining", "keeps its flows and gets no new ones")
+			}
+			if h := healthOf(w.plan.Spec.Health); hashOf(h) != hashOf(w.health) {
+				w.health = h
+				stopProbes()
+				probes, stopProbes = in.startProbes(ctx, w)
+				if !h.probed() && !w.ready {
+					in.becomeReady(ctx, w)
+				}
+			}
+		}
+	}
+}
+
+func (in *instance) becomeReady(ctx context.Context, w *watch) {
+	w.ready, w.everReady, w.failures = true, true, 0
+	in.openUp(ctx)
+}
+
+// exited closes the vports of an ended process before anything else.
+func (in *instance) exited(ctx context.Context, w *watch) (good time.Duration, why string) {
+	code, _ := w.p.Exit()
+	why = exitWords(code)
+	good = in.a.clock.Now().Sub(w.began)
+	in.close(ctx, onpath.InstanceFailed, why)
+	in.a.event(w.plan, true, "Exited", "%s after %s", why, good.Round(time.Millisecond))
+	if !w.plan.Draining {
+		in.rec.Restarts++
+		in.a.mu.Lock()
+		in.restarts = in.rec.Restarts
+		in.a.mu.Unlock()
+		in.remember()
+	}
+	if !w.everReady {
+		return 0, why
+	}
+	return good, why
+}
+
+// probed takes the result of one probe; why is not empty if the process must be
+// ended.
+func (in *instance) probed(ctx context.Context, w *watch, err error) (why string) {
+	if onpath.CodeOf(err) == onpath.CodeUnavailable {
+		return "" // who could not ask has not been answered no
+	}
+	now := in.a.clock.Now()
+	if err == nil {
+		w.failures = 0
+		if !w.ready {
+			in.becomeReady(ctx, w)
+			w.setEager(false)
+		}
+		return ""
+	}
+	w.failures++
+	switch {
+	case w.ready && w.failures >= w.health.Failures:
+		w.ready, w.badSince = false, now
+		in.close(ctx, onpath.InstanceUnready, fmt.Sprintf("its probe fails: %v", err))
+		in.a.event(w.plan, true, "ProbeFailed", "%d probes in a row failed: %v", w.failures, err)
+		w.setEager(true)
+	case !w.ready && now.Sub(w.badSince) >= time.Duration(w.health.Start):
+		state := "not ready"
+		if w.everReady {
+			state = "unready"
+		}
+		return fmt.Sprintf("%s for %s: %v", state, w.health.Start, err)
+	case !w.ready && !w.everReady:
+		in.set(onpath.InstanceStarting, fmt.Sprintf("waiting for the first probe to succeed: %v", err))
+	}
+	return ""
+}
+
+func (w *watch) setEager(on bool) {
+	select {
+	case <-w.eager:
+	default:
+	}
+	w.eager <- on
+}
+
+// kill ends a process that runs but must not.
+func (in *instance) kill(ctx context.Context, w *watch, why string) {
+	in.close(ctx, onpath.InstanceFailed, why)
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), in.a.opt.StopGrace+startTimeout)
+	defer cancel()
+	if err := w.p.Stop(stop, in.a.opt.StopGrace); err != nil {
+		in.a.log.Error("cannot stop process", "instance", in.id, "err", err)
+	}
+	in.a.event(w.plan, true, "Killed", "%s; it is started anew", why)
+	in.rec.Restarts++
+	in.a.mu.Lock()
+	in.restarts = in.rec.Restarts
+	in.a.mu.Unlock()
+	in.remember()
+}
+
+// resize sets the limits that the plan says; always after adoption, since what
+// is in force is then unknown.
+func (in *instance) resize(ctx context.Context, w *watch, first bool) {
+	want := w.plan.Spec.Resources
+	if first && in.launched == w.p {
+		w.resources = want // just started with them
+		return
+	}
+	if !first && w.resources == want {
+		return
+	}
+	if err := w.p.Resize(ctx, want); err != nil {
+		if ctx.Err() == nil {
+			in.a.event(w.plan, true, "ResizeFailed", "its limits cannot be changed: %v", err)
+		}
+		return
+	}
+	if !first {
+		in.a.event(w.plan, false, "Resized", "has %s CPU and %s memory now", want.CPU, want.Memory)
+	}
+	w.resources = want
+}

@@ -1,0 +1,507 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/netnsrun"
+)
+
+// The next hops of a routed instance: no device has these addresses, permanent
+// neighbour entries stand for them.
+var (
+	gateway4 = netip.MustParseAddr("169.254.1.1")
+	gateway6 = netip.MustParseAddr("fe80::1")
+)
+
+// wiring is how one instance hangs in the network.
+type wiring struct {
+	ID        string                 `json:"id"`
+	Attach    onpath.ContainerAttach `json:"attach"`
+	Vport     onpath.VportID         `json:"vport"`
+	Back      onpath.VportID         `json:"back,omitempty"`
+	Addresses []netip.Prefix         `json:"addresses,omitempty"`
+	MTU       int                    `json:"mtu"` // bytes
+	Sysctls   map[string]string      `json:"sysctls,omitempty"`
+}
+
+const defaultMTU = 1500 // bytes, where the plan says nothing
+
+func wiringOf(id string, p onpath.InstancePlan) wiring {
+	w := wiring{ID: id, Attach: onpath.Routed, Vport: p.Vport, Back: p.Back, Addresses: p.Addresses, MTU: p.MTU}
+	if c := p.Spec.Container; c != nil {
+		w.Sysctls = c.Sysctls
+		if c.Attach == onpath.Bridged {
+			w.Attach = onpath.Bridged
+		}
+	}
+	if w.MTU == 0 {
+		w.MTU = defaultMTU
+	}
+	return w
+}
+
+// port is one veth pair: its vport, and the name of the instance's end.
+type port struct {
+	id     onpath.VportID
+	inside string
+}
+
+func (w wiring) ports() []port {
+	if w.Attach == onpath.Bridged {
+		return []port{{w.Vport, "eth0"}, {w.Back, "eth1"}}
+	}
+	return []port{{w.Vport, "eth0"}}
+}
+
+func (w wiring) vports() []onpath.VportID {
+	var ids []onpath.VportID
+	for _, p := range w.ports() {
+		ids = append(ids, p.id)
+	}
+	return ids
+}
+
+// wirer makes and removes namespaces and devices. The host's ends lie in the
+// agent's own namespace.
+type wirer struct {
+	node  string
+	netns string // of the host's ends; empty: the process's own
+	state state
+	log   *slog.Logger
+}
+
+// handle opens netlink in the namespace at path.
+func handle(path string) (*netlink.Handle, error) {
+	ns := netns.None()
+	if path != "" {
+		f, err := netns.GetFromPath(path)
+		if err != nil {
+			return nil, fmt.Errorf("open network namespace %s: %w", path, err)
+		}
+		defer f.Close()
+		ns = f
+	}
+	h, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("open netlink in network namespace %q: %w", path, err)
+	}
+	return h, nil
+}
+
+// wire makes the instance's namespace, devices, addresses and routes, where
+// they are not as w wants them; done is the hash of what an earlier wire made.
+// pid, if not 0, is a running process of the instance: its namespace is used.
+// It reports whether a device was made anew.
+func (r wirer) wire(ctx context.Context, w wiring, done string, pid int) (fresh bool, err error) {
+	path := r.state.netns(w.ID)
+	if !netnsrun.Is(path) {
+		if pid != 0 { // the name is gone (another mount namespace), the namespace is not
+			err = netnsrun.Bind(fmt.Sprintf("/proc/%d/ns/net", pid), path)
+		} else {
+			err = netnsrun.Create(path)
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	host, err := handle(r.netns)
+	if err != nil {
+		return false, err
+	}
+	defer host.Close()
+	in, err := handle(path)
+	if err != nil {
+		return false, err
+	}
+	defer in.Close()
+	for _, p := range w.ports() {
+		if err := ctx.Err(); err != nil {
+			return fresh, err
+		}
+		made, err := r.pair(host, in, w, p)
+		if err != nil {
+			return fresh, err
+		}
+		fresh = fresh || made
+	}
+	if !fresh && done == hashOf(w) {
+		return false, nil
+	}
+	if err := r.inside(in, w, path); err != nil {
+		return fresh, err
+	}
+	return fresh, r.outside(host, w)
+}
+
+// pair makes one veth pair unless it is there, whole.
+func (r wirer) pair(host, in *netlink.Handle, w wiring, p port) (made bool, err error) {
+	name := onpath.DeviceName(p.id)
+	switch l, err := host.LinkByName(name); {
+	case err == nil && connected(in, l, p.inside):
+		return false, nil
+	case err == nil:
+		if owner, ok := strings.CutPrefix(l.Attrs().Alias, r.alias("")); ok && owner != w.ID {
+			return false, fmt.Errorf("device %s still belongs to instance %s", name, owner)
+		}
+		if err := host.LinkDel(l); err != nil {
+			return false, fmt.Errorf("delete half-made device %s: %w", name, err)
+		}
+	case !isNoLink(err):
+		return false, fmt.Errorf("look for device %s: %w", name, err)
+	}
+	hostMAC, err := net.ParseMAC(onpath.HostMAC(p.id))
+	if err != nil {
+		return false, err
+	}
+	inMAC, err := net.ParseMAC(onpath.InstanceMAC(p.id))
+	if err != nil {
+		return false, err
+	}
+	ns, err := netns.GetFromPath(r.state.netns(w.ID))
+	if err != nil {
+		return false, fmt.Errorf("open the instance's network namespace: %w", err)
+	}
+	defer ns.Close()
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU, attrs.HardwareAddr = name, w.MTU, hostMAC
+	// Checksum, segmentation and generic receive offloads stay as veth has
+	// them: tc hands partial checksums and whole GSO packets on as they are.
+	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: p.inside, PeerHardwareAddr: inMAC, PeerNamespace: netlink.NsFd(int(ns))}
+	if err := host.LinkAdd(veth); err != nil {
+		return false, fmt.Errorf("create device %s with %s in the instance: %w", name, p.inside, err)
+	}
+	l, err := host.LinkByName(name)
+	if err != nil {
+		return true, fmt.Errorf("find device %s just made: %w", name, err)
+	}
+	if err := host.LinkSetAlias(l, r.alias(w.ID)); err != nil {
+		return true, fmt.Errorf("mark device %s: %w", name, err)
+	}
+	return true, nil
+}
+
+// aliasPrefix begins the alias of every host-side device of any agent.
+const aliasPrefix = "onpath "
+
+func (r wirer) alias(id string) string { return aliasPrefix + r.node + " " + id }
+
+// connected reports whether the device named inside is l's other end.
+func connected(in *netlink.Handle, l netlink.Link, inside string) bool {
+	peer, err := in.LinkByName(inside)
+	return err == nil && l.Type() == "veth" && l.Attrs().ParentIndex == peer.Attrs().Index && peer.Attrs().ParentIndex == l.Attrs().Index
+}
+
+func isNoLink(err error) bool {
+	var gone netlink.LinkNotFoundError
+	return errors.As(err, &gone) || errors.Is(err, unix.ENODEV)
+}
+
+// outside sets the host's ends: no addresses of their own, no talk of their own.
+func (r wirer) outside(host *netlink.Handle, w wiring) error {
+	err := netnsrun.Do(r.netns, func() error {
+		for _, p := range w.ports() {
+			dev := onpath.DeviceName(p.id)
+			// The data path decides what of an instance's packets is routed; where
+			// it asks the kernel's FIB, the device must be allowed to forward.
+			for _, s := range []sysctl{
+				{"net.ipv6.conf." + dev + ".accept_ra", "0"},
+				{"net.ipv6.conf." + dev + ".addr_gen_mode", "1"}, // no link-local address, no chatter
+				{"net.ipv6.conf." + dev + ".forwarding", "1"},
+				{"net.ipv4.conf." + dev + ".forwarding", "1"},
+				{"net.ipv4.conf." + dev + ".arp_ignore", "8"},
+				{"net.ipv4.conf." + dev + ".send_redirects", "0"},
+			} {
+				if err := s.set(); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, p := range w.ports() {
+		if err := up(host, onpath.DeviceName(p.id), w.MTU); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// inside sets up the instance's namespace.
+func (r wirer) inside(in *netlink.Handle, w wiring, path string) error {
+	if err := netnsrun.Do(path, func() error { return setAll(w.baseSysctls()) }); err != nil {
+		return err
+	}
+	if err := up(in, "lo", 0); err != nil {
+		return err
+	}
+	for _, p := range w.ports() {
+		if err := up(in, p.inside, w.MTU); err != nil {
+			return err
+		}
+	}
+	if w.Attach == onpath.Routed {
+		if err := routes(in, w); err != nil {
+			return err
+		}
+	}
+	return netnsrun.Do(path, func() error { return setAll(w.ownSysctls()) })
+}
+
+func up(h *netlink.Handle, name string, mtu int) error {
+	l, err := h.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("find device %s: %w", name, err)
+	}
+	if mtu != 0 && l.Attrs().MTU != mtu {
+		if err := h.LinkSetMTU(l, mtu); err != nil {
+			return fmt.Errorf("set the MTU of %s to %d: %w", name, mtu, err)
+		}
+	}
+	if err := h.LinkSetUp(l); err != nil {
+		return fmt.Errorf("set %s up: %w", name, err)
+	}
+	return nil
+}
+
+// routes gives a routed instance its addresses, next hops and default routes.
+func routes(in *netlink.Handle, w wiring) error {
+	eth, err := in.LinkByName("eth0")
+	if err != nil {
+		return fmt.Errorf("find eth0 in the instance: %w", err)
+	}
+	if err := addresses(in, eth, w.Addresses); err != nil {
+		return err
+	}
+	mac, err := net.ParseMAC(onpath.HostMAC(w.Vport))
+	if err != nil {
+		return err
+	}
+	for _, gw := range []netip.Addr{gateway4, gateway6} {
+		if gw.Is6() && !hasIPv6() {
+			continue
+		}
+		family := netlink.FAMILY_V4
+		if gw.Is6() {
+			family = netlink.FAMILY_V6
+		}
+		n := &netlink.Neigh{LinkIndex: eth.Attrs().Index, Family: family, State: netlink.NUD_PERMANENT, IP: gw.AsSlice(), HardwareAddr: mac}
+		if err := in.NeighSet(n); err != nil {
+			return fmt.Errorf("set the next hop %s of the instance: %w", gw, err)
+		}
+		rt := &netlink.Route{LinkIndex: eth.Attrs().Index, Gw: gw.AsSlice(), Flags: int(netlink.FLAG_ONLINK), Dst: anywhere(gw)}
+		if err := in.RouteReplace(rt); err != nil {
+			return fmt.Errorf("set the default route of the instance via %s: %w", gw, err)
+		}
+	}
+	return nil
+}
+
+func anywhere(a netip.Addr) *net.IPNet {
+	return &net.IPNet{IP: make(net.IP, a.BitLen()/8), Mask: net.CIDRMask(0, a.BitLen())}
+}
+
+// addresses makes eth0's own addresses those of want. They come without the
+// network's route (noprefixroute): neighbours in it are behind the gateway too.
+func addresses(in *netlink.Handle, eth netlink.Link, want []netip.Prefix) error {
+	have, err := in.AddrList(eth, netlink.FAMILY_ALL)
+	if err != nil {
+		return fmt.Errorf("list the instance's addresses: %w", err)
+	}
+	for _, a := range have {
+		if a.Flags&unix.IFA_F_NOPREFIXROUTE == 0 || slices.Contains(want, prefixOf(a.IPNet)) {
+			continue // the kernel's, the program's, or as it should be
+		}
+		if err := in.AddrDel(eth, &a); err != nil {
+			return fmt.Errorf("remove address %s from the instance: %w", a.IPNet, err)
+		}
+	}
+	for _, p := range want {
+		a := &netlink.Addr{
+			IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())},
+			Flags: unix.IFA_F_NOPREFIXROUTE,
+		}
+		if p.Addr().Is6() {
+			a.Flags |= unix.IFA_F_NODAD
+		} else {
+			a.Broadcast = net.IPv4zero // none: the library would make one up
+		}
+		if err := in.AddrReplace(eth, a); err != nil {
+			return fmt.Errorf("give address %s to the instance: %w", p, err)
+		}
+	}
+	return nil
+}
+
+func prefixOf(n *net.IPNet) netip.Prefix {
+	a, _ := netip.AddrFromSlice(n.IP)
+	bits, _ := n.Mask.Size()
+	return netip.PrefixFrom(a.Unmap(), bits)
+}
+
+// unwire deletes the devices and the namespace of an instance; what is gone
+// already is no error.
+func (r wirer) unwire(id string, vports []onpath.VportID) error {
+	host, err := handle(r.netns)
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	var errs []error
+	for _, v := range vports {
+		name := onpath.DeviceName(v)
+		l, err := host.LinkByName(name)
+		if isNoLink(err) {
+			continue
+		}
+		if err == nil {
+			if owner, ok := strings.CutPrefix(l.Attrs().Alias, aliasPrefix); ok && owner != r.node+" "+id {
+				continue // made anew for another
+			}
+			if l.Attrs().HardwareAddr.String() != onpath.HostMAC(v) {
+				continue // not one of ours
+			}
+			err = host.LinkDel(l)
+		}
+		if err != nil && !isNoLink(err) {
+			errs = append(errs, fmt.Errorf("delete device %s: %w", name, err))
+		}
+	}
+	errs = append(errs, netnsrun.Remove(r.state.netns(id)))
+	return errors.Join(errs...)
+}
+
+// devices lists the host-side devices that carry our alias, with the id of the
+// instance each belongs to.
+func (r wirer) devices() (map[string]string, error) {
+	host, err := handle(r.netns)
+	if err != nil {
+		return nil, err
+	}
+	defer host.Close()
+	links, err := host.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("list the network devices: %w", err)
+	}
+	out := map[string]string{}
+	for _, l := range links {
+		if id, ok := strings.CutPrefix(l.Attrs().Alias, r.alias("")); ok {
+			out[l.Attrs().Name] = id
+		}
+	}
+	return out, nil
+}
+
+func (r wirer) deleteDevice(name string) error {
+	host, err := handle(r.netns)
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	l, err := host.LinkByName(name)
+	if err == nil {
+		err = host.LinkDel(l)
+	}
+	if err != nil && !isNoLink(err) {
+		return fmt.Errorf("delete device %s: %w", name, err)
+	}
+	return nil
+}
+
+// sysctl is one kernel setting of the calling thread's network namespace.
+type sysctl struct{ key, value string }
+
+func (s sysctl) set() error {
+	path := "/proc/sys/" + strings.ReplaceAll(s.key, ".", "/")
+	err := os.WriteFile(path, []byte(s.value), 0)
+	if errors.Is(err, fs.ErrNotExist) && strings.HasPrefix(s.key, "net.ipv6.") && !hasIPv6() {
+		return nil // a kernel without IPv6 needs no setting
+	}
+	if err != nil {
+		return fmt.Errorf("set %s=%s: %w", s.key, s.value, err)
+	}
+	return nil
+}
+
+func setAll(all []sysctl) error {
+	for _, s := range all {
+		if err := s.set(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func hasIPv6() bool {
+	_, err := os.Stat("/proc/sys/net/ipv6")
+	return err == nil
+}
+
+// baseSysctls make a routed instance an IP hop that forwards whatever it is
+// handed, and a bridged one silent.
+func (w wiring) baseSysctls() []sysctl {
+	forward := "1"
+	if w.Attach == onpath.Bridged {
+		forward = "0"
+	}
+	out := []sysctl{
+		{"net.ipv4.ip_forward", forward},
+		{"net.ipv6.conf.all.forwarding", forward},
+		{"net.ipv6.conf.default.forwarding", forward},
+	}
+	devs := []string{"all", "default"}
+	for _, p := range w.ports() {
+		devs = append(devs, p.inside)
+	}
+	for _, d := range devs {
+		out = append(out,
+			sysctl{"net.ipv4.conf." + d + ".rp_filter", "0"},
+			sysctl{"net.ipv4.conf." + d + ".send_redirects", "0"},
+			sysctl{"net.ipv4.conf." + d + ".accept_redirects", "0"},
+			sysctl{"net.ipv6.conf." + d + ".accept_redirects", "0"},
+			sysctl{"net.ipv6.conf." + d + ".accept_ra", "0"},
+			sysctl{"net.ipv6.conf." + d + ".accept_dad", "0"},
+		)
+		if w.Attach == onpath.Bridged && d != "all" {
+			// No link-local addresses: a bump in the wire says nothing itself.
+			out = append(out, sysctl{"net.ipv6.conf." + d + ".addr_gen_mode", "1"})
+		}
+	}
+	return out
+}
+
+// ownSysctls are the function's, in order of their keys; they come last and win.
+func (w wiring) ownSysctls() []sysctl {
+	var out []sysctl
+	for k, v := range w.Sysctls {
+		out = append(out, sysctl{k, v})
+	}
+	slices.SortFunc(out, func(a, b sysctl) int { return strings.Compare(a.key, b.key) })
+	return out
+}
+
+// checkSysctls refuses settings that are not of a network namespace.
+func checkSysctls(m map[string]string) error {
+	for k := range m {
+		if !strings.HasPrefix(k, "net.") || strings.Contains(k, "/") || strings.Contains(k, "..") {
+			return onpath.Errorf(onpath.CodeInvalid, "sysctl %q is not a network setting; only net.* can be set for an instance", k)
+		}
+	}
+	return nil
+}
