@@ -93,7 +93,8 @@ func featureNames(fd int, device string) ([]string, error) {
 	names := make([]string, n)
 	for i := range names {
 		s := b[ethtoolHeaderOfNames+i*ethtoolStringLen:][:ethtoolStringLen]
-		names[i] = string(s[:bytes.IndexByte(append(s, 0), 0)])
+		name, _, _ := bytes.Cut(s, []byte{0})
+		names[i] = string(name)
 	}
 	return names, nil
 }
