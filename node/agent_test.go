@@ -380,7 +380,6 @@ func TestSameNameNewUID(t *testing.T) {
 	})
 	r.untilState("web", onpath.InstanceReady)
 }
-}
 
 // A plan that names again what is just being taken away.
 func TestNamedAgainWhileItGoes(t *testing.T) {
