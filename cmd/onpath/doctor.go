@@ -1,0 +1,69 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/config"
+	"github.com/onpath/onpath/internal/doctor"
+	"github.com/onpath/onpath/internal/table"
+	"github.com/onpath/onpath/runtime/container"
+)
+
+func newDoctor(g *global) *cobra.Command {
+	return &cobra.Command{
+		Use:     "doctor",
+		Short:   "Say what this machine has and lacks for onpath, in two seconds",
+		Long:    "Say what this machine has and lacks for onpath, in two seconds and without\nchanging anything. The exit code is 8 if onpath cannot run here.",
+		Example: examples("sudo onpath doctor", "sudo onpath doctor -o json"),
+		GroupID: groupAround,
+		Args:    cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := g.checkOutput(); err != nil {
+				return err
+			}
+			list := doctor.Run(c.Context(), doctor.Machine{Data: config.DefaultNodeDir}, append(doctor.Checks(), containerParts))
+			err := g.print(c, list, func(w io.Writer) error {
+				t := table.New("", "WHAT", "FOUND")
+				for _, r := range list {
+					found := r.Detail
+					if r.Remedy != "" {
+						found += " → " + r.Remedy
+					}
+					t.Row(string(r.Status), r.Name, found)
+				}
+				return t.WriteRows(w)
+			})
+			if err == nil && doctor.Worst(list) == doctor.Lack {
+				return onpath.Errorf(onpath.CodeUnsupported, "onpath cannot run on this machine as it is; see the lines that begin with lack")
+			}
+			return err
+		},
+	}
+}
+
+// containerParts asks the container runtime what it finds.
+func containerParts(ctx context.Context, _ doctor.Machine) []doctor.Result {
+	var list []doctor.Result
+	for _, p := range container.Probe(ctx) {
+		if p.Name == "cgroups" {
+			continue // looked at already
+		}
+		r := doctor.Result{Name: p.Name, Status: doctor.OK, Detail: p.Detail}
+		if !p.Found {
+			r.Status = doctor.Warn
+			if p.Required {
+				r.Remedy = fmt.Sprintf("functions of kind container need it: install %s", p.Name)
+			}
+		}
+		if r.Detail == "" {
+			r.Detail = "found"
+		}
+		list = append(list, r)
+	}
+	return list
+}

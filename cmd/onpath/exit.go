@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/onpath/onpath"
+)
+
+// Exit codes. They are part of the interface: docs/reference/cli.md lists them.
+const (
+	exitOK          = 0
+	exitFailed      = 1
+	exitBadInput    = 2
+	exitNotFound    = 3
+	exitUnavailable = 4
+	exitConflict    = 5
+	exitForbidden   = 6
+	exitNoRoom      = 7
+	exitUnsupported = 8
+	exitInterrupted = 130
+)
+
+var exitCodes = []struct {
+	code    int
+	meaning string
+}{
+	{exitOK, "done"},
+	{exitFailed, "failed, for a reason that the message gives"},
+	{exitBadInput, "the input is wrong: command line, file or object; nothing was changed"},
+	{exitNotFound, "what was named does not exist"},
+	{exitUnavailable, "server or node cannot be reached now; try again"},
+	{exitConflict, "it exists already, or was changed by somebody else meanwhile"},
+	{exitForbidden, "the caller may not"},
+	{exitNoRoom, "no capacity"},
+	{exitUnsupported, "this machine or version lacks what it takes"},
+	{exitInterrupted, "interrupted by a signal"},
+}
+
+// byCode is the one table from error codes to exit codes.
+var byCode = map[onpath.Code]int{
+	onpath.CodeInvalid:     exitBadInput,
+	onpath.CodeNotFound:    exitNotFound,
+	onpath.CodeExists:      exitConflict,
+	onpath.CodeConflict:    exitConflict,
+	onpath.CodeForbidden:   exitForbidden,
+	onpath.CodeNoRoom:      exitNoRoom,
+	onpath.CodeUnavailable: exitUnavailable,
+	onpath.CodeUnsupported: exitUnsupported,
+	onpath.CodeInternal:    exitFailed,
+}
+
+// usageError is a command line that cannot be understood.
+type usageError struct{ error }
+
+func (u usageError) Unwrap() error { return u.error }
+
+// exitStatus is the exit code of a command that ran elsewhere (onpath exec);
+// nothing is printed about it.
+type exitStatus int
+
+func (e exitStatus) Error() string { return fmt.Sprintf("the command ended with code %d", int(e)) }
+
+func exitCode(err error) int {
+	var usage usageError
+	var status exitStatus
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.As(err, &status):
+		return int(status)
+	case errors.As(err, &usage):
+		return exitBadInput
+	case errors.Is(err, context.Canceled):
+		return exitInterrupted
+	}
+	if code, ok := byCode[onpath.CodeOf(err)]; ok {
+		return code
+	}
+	return exitFailed
+}
+
+// printError prints one line per error.
+func printError(w io.Writer, err error) {
+	var status exitStatus
+	if errors.As(err, &status) {
+		return
+	}
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		fmt.Fprintln(w, "onpath:", line)
+	}
+}
+
+func badUsage(format string, args ...any) error {
+	return usageError{fmt.Errorf(format, args...)}
+}

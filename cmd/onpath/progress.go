@@ -1,0 +1,43 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/onpath/onpath/internal/terminal"
+)
+
+// progress shows one changing line on a terminal, and one line per change where
+// output goes to a file.
+type progress struct {
+	w        io.Writer
+	terminal bool
+	last     string
+}
+
+func newProgress(w io.Writer) *progress {
+	f, ok := w.(*os.File)
+	return &progress{w: w, terminal: ok && terminal.Is(f)}
+}
+
+func (p *progress) show(format string, args ...any) {
+	line := fmt.Sprintf(format, args...)
+	if line == p.last {
+		return
+	}
+	p.last = line
+	if p.terminal {
+		fmt.Fprintf(p.w, "\r\x1b[K%s", line)
+		return
+	}
+	fmt.Fprintln(p.w, line)
+}
+
+// done clears the changing line.
+func (p *progress) done() {
+	if p.terminal && p.last != "" {
+		fmt.Fprint(p.w, "\r\x1b[K")
+	}
+	p.last = ""
+}

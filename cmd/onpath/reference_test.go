@@ -1,0 +1,107 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/onpath/onpath/internal/reference"
+)
+
+//go:generate go test . -run ^TestReference$ -update
+
+var update = flag.Bool("update", false, "write docs/reference/cli.md instead of comparing it")
+
+const cliReference = "../../docs/reference/cli.md"
+
+// TestReference compares the committed reference with the commands.
+func TestReference(t *testing.T) {
+	t.Setenv("ONPATH_SERVER", "")
+	var codes strings.Builder
+	codes.WriteString("\n## Exit codes\n\n| code | meaning |\n|---|---|\n")
+	for _, c := range exitCodes {
+		fmt.Fprintf(&codes, "| %d | %s |\n", c.code, c.meaning)
+	}
+	codes.WriteString("\n`onpath exec` and `onpath lab exec` end with the code of the command they ran.\n")
+	want := reference.CLI(newRoot(), codes.String())
+	if *update {
+		if err := os.WriteFile(cliReference, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if got, err := os.ReadFile(cliReference); err != nil || string(got) != want {
+		t.Errorf("%s is not what the commands say (%v); run go generate ./...", cliReference, err)
+	}
+}
+
+// TestEveryCommandHelps checks that each command says what it does and shows it.
+func TestEveryCommandHelps(t *testing.T) {
+	var walk func(c *cobra.Command)
+	walk = func(c *cobra.Command) {
+		for _, sub := range c.Commands() {
+			walk(sub)
+		}
+		if c.Hidden || c.Name() == "help" || c.Name() == "completion" || c.HasParent() && c.Parent().Name() == "completion" || c.HasAvailableSubCommands() {
+			return
+		}
+		switch {
+		case c.Short == "" || strings.HasSuffix(c.Short, "."):
+			t.Errorf("%s: Short is %q", c.CommandPath(), c.Short)
+		case !strings.Contains(c.Example, "onpath "):
+			t.Errorf("%s: no example", c.CommandPath())
+		case c.Args == nil:
+			t.Errorf("%s: takes any arguments", c.CommandPath())
+		case !c.HasParent() || c.Parent().Name() == "onpath" && c.GroupID == "":
+			t.Errorf("%s: in no group", c.CommandPath())
+		}
+	}
+	walk(newRoot())
+}
+
+func TestExitCodes(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want int
+	}{
+		{[]string{"--version"}, exitOK},
+		{[]string{"schema"}, exitOK},
+		{[]string{"schemma"}, exitBadInput},
+		{[]string{"schema", "x"}, exitBadInput},
+		{[]string{"schema", "--nothing"}, exitBadInput},
+		{[]string{"lab", "upp"}, exitBadInput},
+		{[]string{"lab", "up", "/absent.yaml"}, exitBadInput},
+		{[]string{"doctor", "-o", "xml"}, exitBadInput},
+	} {
+		if got := quietly(t, c.args); got != c.want {
+			t.Errorf("onpath %s: exit code %d, want %d", strings.Join(c.args, " "), got, c.want)
+		}
+	}
+	documented := map[int]bool{}
+	for _, c := range exitCodes {
+		documented[c.code] = true
+	}
+	for code, exit := range byCode {
+		if !documented[exit] {
+			t.Errorf("%s: exit code %d is not documented", code, exit)
+		}
+	}
+}
+
+// quietly runs a command line with its output thrown away.
+func quietly(t *testing.T, args []string) int {
+	t.Helper()
+	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	out, errs := os.Stdout, os.Stderr
+	os.Stdout, os.Stderr = null, null
+	defer func() { os.Stdout, os.Stderr = out, errs }()
+	return run(args)
+}

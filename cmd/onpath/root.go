@@ -1,0 +1,128 @@
+package main
+
+import (
+	"runtime/debug"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/onpath/onpath"
+)
+
+// version is set by the linker (-X main.version=…).
+var version = ""
+
+// versionString is the linker's version, else what Go noted of the source.
+func versionString() string {
+	if version != "" {
+		return version
+	}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	revision, dirty := "", ""
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			revision = s.Value[:min(len(s.Value), 12)]
+		case s.Key == "vcs.modified" && s.Value == "true":
+			dirty = "-dirty"
+		}
+	}
+	if revision != "" {
+		return revision + dirty
+	}
+	return info.Main.Version
+}
+
+// The groups of commands in the help.
+const (
+	groupUse    = "use"
+	groupSee    = "see"
+	groupRun    = "run"
+	groupAround = "around"
+)
+
+func newRoot() *cobra.Command {
+	g := &global{}
+	root := &cobra.Command{
+		Use:   "onpath",
+		Short: "Run in-network services: chains of functions on the way of real traffic",
+		Long: `onpath sends chosen traffic through chains of functions, which are ordinary
+containers, on machines near the traffic; the end points notice nothing.
+
+Begin with "onpath demo", or with "onpath doctor" and then "onpath up".`,
+		Version:       versionString(),
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          cobra.ArbitraryArgs,
+		RunE:          noCommand,
+	}
+	root.AddGroup(
+		&cobra.Group{ID: groupUse, Title: "Objects:"},
+		&cobra.Group{ID: groupSee, Title: "Seeing:"},
+		&cobra.Group{ID: groupRun, Title: "Running:"},
+		&cobra.Group{ID: groupAround, Title: "Around:"},
+	)
+	root.SetHelpCommandGroupID(groupAround)
+	root.SetCompletionCommandGroupID(groupAround)
+	root.SetVersionTemplate("onpath {{.Version}}\n")
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return badUsage("%w; see %s --help", err, c.CommandPath())
+	})
+	g.flags(root)
+	for _, add := range commands {
+		root.AddCommand(add(g))
+	}
+	finish(root)
+	return root
+}
+
+// commands make the subcommands; each file adds its own to the list below.
+var commands = []func(*global) *cobra.Command{
+	newDoctor, newSchema, newLab,
+}
+
+// finish makes wrong arguments errors of usage, everywhere alike.
+func finish(c *cobra.Command) {
+	if check := c.Args; check != nil {
+		c.Args = func(c *cobra.Command, args []string) error {
+			if err := check(c, args); err != nil {
+				return badUsage("%s; usage: %s", strings.TrimSuffix(err.Error(), "\n"), c.UseLine())
+			}
+			return nil
+		}
+	}
+	for _, sub := range c.Commands() {
+		finish(sub)
+	}
+}
+
+// group is a command that only has subcommands.
+func group(use, short, in string, subs ...*cobra.Command) *cobra.Command {
+	c := &cobra.Command{Use: use, Short: short, GroupID: in, Args: cobra.ArbitraryArgs, RunE: noCommand}
+	c.AddCommand(subs...)
+	return c
+}
+
+// noCommand is what a command with subcommands does by itself: help, or say
+// which subcommand was meant.
+func noCommand(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return c.Help()
+	}
+	var names []string
+	for _, sub := range c.Commands() {
+		if sub.IsAvailableCommand() {
+			names = append(names, sub.Name())
+		}
+	}
+	if w := onpath.Nearest(args[0], names); w != "" {
+		return badUsage("%s has no command %q; did you mean %s?", c.CommandPath(), args[0], w)
+	}
+	return badUsage("%s has no command %q; see %s --help", c.CommandPath(), args[0], c.CommandPath())
+}
+
+// examples indents examples for the help.
+func examples(lines ...string) string { return "  " + strings.Join(lines, "\n  ") }

@@ -1,0 +1,227 @@
+// Package config reads the configuration file of server and node. Flags
+// override what it says.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/manifest"
+)
+
+// Where things are unless a file or flag says otherwise.
+const (
+	DefaultPath      = "/etc/onpath/onpath.yaml"
+	DefaultSocket    = "/run/onpath/server.sock"
+	DefaultServerDir = "/var/lib/onpath/server"
+	DefaultNodeDir   = "/var/lib/onpath/node"
+	DefaultPort      = 7443 // of the server's TLS listener, where one is asked for
+)
+
+// Config is the whole file. A machine with one role leaves the other out.
+type Config struct {
+	Server Server `json:"server,omitzero"`
+	Node   Node   `json:"node,omitzero"`
+}
+
+// Server configures `onpath server`.
+type Server struct {
+	// StateDir holds the embedded store, keys and images. Default /var/lib/onpath/server.
+	StateDir string `json:"stateDir,omitempty"`
+	// Socket is the unix socket for this machine. Default /run/onpath/server.sock.
+	Socket string `json:"socket,omitempty"`
+	// Listen is the address of the TLS listener for other machines, such as
+	// "[::]:7443". Default none: only the socket.
+	Listen string `json:"listen,omitempty"`
+	// Names are what other machines call this server, for its certificate and
+	// for join tokens.
+	Names []string `json:"names,omitempty"`
+	// Metrics is the address of a plain HTTP listener for Prometheus, such as
+	// "127.0.0.1:7444". Default none; the socket serves them too.
+	Metrics string `json:"metrics,omitempty"`
+	// Etcd names an external cluster; default is the embedded one.
+	Etcd Etcd `json:"etcd,omitzero"`
+	// Log is debug, info (default), warn or error.
+	Log string `json:"log,omitempty"`
+}
+
+// Etcd is an external cluster.
+type Etcd struct {
+	Endpoints []string `json:"endpoints,omitempty"`
+	CA        string   `json:"ca,omitempty"`   // file with the CA's certificate
+	Cert      string   `json:"cert,omitempty"` // file with our certificate
+	Key       string   `json:"key,omitempty"`  // file with its key
+}
+
+// Node configures `onpath node`.
+type Node struct {
+	// Name of the node. Default: the machine's host name.
+	Name     string `json:"name,omitempty"`
+	Cloudlet string `json:"cloudlet,omitempty"` // default "default"
+	// Server is unix:///run/onpath/server.sock (default) or https://HOST:PORT.
+	Server string `json:"server,omitempty"`
+	// Token joins the node to the server the first time; TokenFile holds one.
+	Token     string `json:"token,omitempty"`
+	TokenFile string `json:"tokenFile,omitempty"`
+	// StateDir holds the plan in force and the instances' records. One agent
+	// each. Default /var/lib/onpath/node.
+	StateDir string `json:"stateDir,omitempty"`
+	// Underlay is the address by which other nodes reach this one. Default: the
+	// address that leads to the server, or the machine's first.
+	Underlay onpath.Underlay `json:"underlay,omitzero"`
+	Uplinks  []onpath.Uplink `json:"uplinks,omitempty"`
+	Capacity Resources       `json:"capacity,omitzero"`
+	// Containerd is the socket of a containerd. Default: a private one.
+	Containerd string `json:"containerd,omitempty"`
+	// HostImage permits functions with image: host, which see this machine's
+	// files read-only. For laboratories.
+	HostImage bool `json:"hostImage,omitempty"`
+	// SetForwarding lets the agent turn IP forwarding on for routing uplinks.
+	SetForwarding bool `json:"setForwarding,omitempty"`
+	// Metrics is the address of a plain HTTP listener for Prometheus. Default none.
+	Metrics string `json:"metrics,omitempty"`
+	// Log is debug, info (default), warn or error.
+	Log string `json:"log,omitempty"`
+}
+
+// Resources limits what instances may use; default: what the machine has.
+type Resources = onpath.Resources
+
+// Load reads the file. A file at DefaultPath need not exist.
+func Load(path string) (*Config, error) {
+	c := &Config{}
+	p := path
+	if p == "" {
+		p = DefaultPath
+		if _, err := os.Stat(p); errors.Is(err, fs.ErrNotExist) {
+			return c, nil
+		}
+	}
+	return c, manifest.ReadStrict(p, c)
+}
+
+// Complete fills in defaults and checks the server's part.
+func (s *Server) Complete() error {
+	def(&s.StateDir, DefaultServerDir)
+	def(&s.Socket, DefaultSocket)
+	def(&s.Log, "info")
+	var es onpath.Errors
+	for _, l := range []struct{ field, address string }{{"server.listen", s.Listen}, {"server.metrics", s.Metrics}} {
+		if l.address == "" {
+			continue
+		}
+		if _, _, err := net.SplitHostPort(l.address); err != nil {
+			es = append(es, wrong(l.field, `write ADDRESS:PORT, such as "[::]:7443"`, "%q is not an address to listen on", l.address))
+		}
+	}
+	if (s.Etcd.CA != "" || s.Etcd.Cert != "" || s.Etcd.Key != "") && len(s.Etcd.Endpoints) == 0 {
+		es = append(es, wrong("server.etcd.endpoints", "write the cluster's addresses, or take etcd out", "is missing"))
+	}
+	if (s.Etcd.Cert == "") != (s.Etcd.Key == "") {
+		es = append(es, wrong("server.etcd", "write both or neither", "has one of cert and key"))
+	}
+	return append(es, level("server.log", s.Log)...).Err()
+}
+
+// Complete fills in defaults and checks the node's part. hostname is the
+// machine's.
+func (n *Node) Complete(hostname string) error {
+	if n.Name == "" {
+		name, _, _ := strings.Cut(strings.ToLower(hostname), ".")
+		n.Name = strings.Trim(strings.Map(func(r rune) rune {
+			if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
+				return r
+			}
+			return '-'
+		}, name), "-")
+	}
+	def(&n.Cloudlet, "default")
+	def(&n.Server, "unix://"+DefaultSocket)
+	def(&n.StateDir, DefaultNodeDir)
+	def(&n.Log, "info")
+	es := level("node.log", n.Log)
+	if n.Token != "" && n.TokenFile != "" {
+		es = append(es, wrong("node.token", "keep one of them", "both token and tokenFile are given"))
+	}
+	if n.Token == "" && n.TokenFile != "" {
+		b, err := os.ReadFile(n.TokenFile)
+		if err != nil {
+			es = append(es, wrong("node.tokenFile", "", "%v", err))
+		}
+		n.Token = strings.TrimSpace(string(b))
+	}
+	return es.Err()
+}
+
+// Spec is the node as it describes itself to the server. It fails if what the
+// file says is not a node.
+func (n *Node) Spec() (onpath.NodeSpec, error) {
+	o := &onpath.Node{
+		Metadata: onpath.Metadata{Name: n.Name},
+		Spec:     onpath.NodeSpec{Cloudlet: n.Cloudlet, Underlay: n.Underlay, Uplinks: n.Uplinks, Capacity: n.Capacity},
+	}
+	err := o.Validate()
+	return o.Spec, err
+}
+
+// ParseUplink reads the flag --uplink: DEVICE[:ATTACH[:SIDE]], called by its
+// device's name. The default is a router.
+func ParseUplink(s string) (onpath.Uplink, error) {
+	p := strings.Split(s, ":")
+	u := onpath.Uplink{Device: p[0], Name: strings.ToLower(strings.NewReplacer("_", "-", ".", "-").Replace(p[0])), Attach: onpath.AttachRouter}
+	if len(p) > 1 {
+		u.Attach = onpath.Attach(p[1])
+	}
+	if len(p) > 2 {
+		u.Side = onpath.Side(p[2])
+	}
+	if len(p) > 3 || p[0] == "" {
+		return u, wrong("--uplink", "write DEVICE, DEVICE:ATTACH or DEVICE:ATTACH:SIDE", "%q is not an uplink", s)
+	}
+	return u, nil
+}
+
+// UnderlayFor guesses the underlay address: the one this machine would use to
+// reach server, else its first global unicast address, else loopback, which is
+// enough for a node that stands alone.
+func UnderlayFor(server string) netip.Addr {
+	if host, ok := strings.CutPrefix(server, "https://"); ok {
+		if c, err := net.Dial("udp", host); err == nil { // sends nothing
+			defer c.Close()
+			if a, err := netip.ParseAddrPort(c.LocalAddr().String()); err == nil {
+				return a.Addr().Unmap().WithZone("")
+			}
+		}
+	}
+	addrs, _ := net.InterfaceAddrs()
+	for _, a := range addrs {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().IsGlobalUnicast() {
+			return p.Addr().Unmap()
+		}
+	}
+	return netip.AddrFrom4([4]byte{127, 0, 0, 1})
+}
+
+func level(field, s string) onpath.Errors {
+	switch s {
+	case "debug", "info", "warn", "error":
+		return nil
+	}
+	return onpath.Errors{wrong(field, "write debug, info, warn or error", "%q is not a level", s)}
+}
+
+func wrong(field, remedy, format string, args ...any) *onpath.Error {
+	return &onpath.Error{Code: onpath.CodeInvalid, Field: field, Message: fmt.Sprintf(format, args...), Remedy: remedy}
+}
+
+func def(s *string, v string) {
+	if *s == "" {
+		*s = v
+	}
+}

@@ -1,0 +1,119 @@
+package config_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/config"
+)
+
+func load(t *testing.T, text string) (*config.Config, error) {
+	t.Helper()
+	p := filepath.Join(t.TempDir(), "onpath.yaml")
+	if err := os.WriteFile(p, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return config.Load(p)
+}
+
+func TestLoad(t *testing.T) {
+	c, err := load(t, `
+server:
+  listen: "[::]:7443"
+  etcd: {endpoints: ["https://10.0.0.1:2379"]}
+node:
+  name: fra1-gw1
+  cloudlet: fra1
+  underlay: {address: 10.255.0.7, mtu: 9000}
+  uplinks:
+  - {name: core, device: eth0, attach: router, side: core}
+  capacity: {cpu: 3500m, memory: 6Gi}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Server.Complete(); err != nil {
+		t.Error(err)
+	}
+	if err := c.Node.Complete("x"); err != nil {
+		t.Error(err)
+	}
+	spec, err := c.Node.Spec()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if spec.Capacity.CPU != 3500 || spec.Uplinks[0].Attach != onpath.AttachRouter || spec.Underlay.Port != onpath.DefaultTunnelPort {
+		t.Errorf("got %+v", spec)
+	}
+	if c.Server.Socket != config.DefaultSocket || c.Node.Server != "unix://"+config.DefaultSocket {
+		t.Errorf("defaults: %+v", c)
+	}
+}
+
+func TestLoadRefuses(t *testing.T) {
+	for text, want := range map[string]string{
+		"serverr: {}":                     `onpath.yaml:1:1: unknown field "serverr"; did you mean server?`,
+		"node:\n  uplinks: [{devise: a}]": `onpath.yaml:2:14: node.uplinks[0]: unknown field "devise"; did you mean device?`,
+		"a: 1\n---\nb: 2":                 "more than one document",
+		"node: [1]":                       "is a list where a mapping",
+		"node:\n\tname: a":                "a tab indents this line",
+	} {
+		_, err := load(t, text)
+		if err == nil || !strings.Contains(err.Error(), want) || onpath.CodeOf(err) != onpath.CodeInvalid {
+			t.Errorf("%q: got %v, want %s", text, err, want)
+		}
+	}
+	if _, err := config.Load("/absent/onpath.yaml"); err == nil {
+		t.Error("a file that was named and is not there")
+	}
+	if _, err := load(t, "# nothing\n"); err != nil {
+		t.Errorf("empty file: %v", err)
+	}
+	for _, s := range []config.Server{{Listen: "7443"}, {Metrics: "x"}, {Log: "loud"}, {Etcd: config.Etcd{CA: "ca.pem"}}, {Etcd: config.Etcd{Endpoints: []string{"a"}, Cert: "b"}}} {
+		if err := s.Complete(); onpath.CodeOf(err) != onpath.CodeInvalid {
+			t.Errorf("%+v: %v", s, err)
+		}
+	}
+}
+
+func TestNodeDefaults(t *testing.T) {
+	var n config.Node
+	if err := n.Complete("Fra1_GW1.example.net"); err != nil || n.Name != "fra1-gw1" {
+		t.Errorf("name %q, %v", n.Name, err)
+	}
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("secret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n = config.Node{TokenFile: token}
+	if err := n.Complete("a"); err != nil || n.Token != "secret" {
+		t.Errorf("token %q, %v", n.Token, err)
+	}
+	n = config.Node{TokenFile: token, Token: "b"}
+	if err := n.Complete("a"); err == nil {
+		t.Error("two tokens")
+	}
+	if a := config.UnderlayFor("unix:///x"); !a.IsValid() {
+		t.Error("no underlay address")
+	}
+}
+
+func TestParseUplink(t *testing.T) {
+	for in, want := range map[string]onpath.Uplink{
+		"eth1":              {Name: "eth1", Device: "eth1", Attach: onpath.AttachRouter},
+		"eth1:tap":          {Name: "eth1", Device: "eth1", Attach: onpath.AttachTap},
+		"a_b.7:bridge:core": {Name: "a-b-7", Device: "a_b.7", Attach: onpath.AttachBridge, Side: onpath.SideCore},
+	} {
+		if got, err := config.ParseUplink(in); err != nil || got != want {
+			t.Errorf("%s: %+v, %v", in, got, err)
+		}
+	}
+	for _, in := range []string{"", "a:b:c:d"} {
+		if _, err := config.ParseUplink(in); onpath.CodeOf(err) != onpath.CodeInvalid {
+			t.Errorf("%q: %v", in, err)
+		}
+	}
+}
