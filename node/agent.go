@@ -85,6 +85,7 @@ type Agent struct {
 	report  chan struct{} // a report is due
 	inspect chan struct{} // look at the machine again
 	planned sync.Mutex    // serialises SetPlan
+	looking sync.Mutex    // serialises look
 
 	applyTime prometheus.Histogram
 
@@ -157,6 +158,11 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err := a.state.init(); err != nil {
 		return err
 	}
+	unlock, err := a.state.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	saved, err := a.state.loadPlan()
 	if err != nil {
 		// Nothing is touched until a server says what is wanted.
@@ -166,11 +172,14 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer a.tasks.Wait()
 	defer cancel()
 	a.ctx = ctx
-	a.look()
 	a.adoptAll(ctx)
 	if saved != nil && saved.Node == a.opt.Name {
 		a.restore(saved)
 	}
+	a.look() // knows the saved plan's uplinks before the first configuration
+	a.mu.Lock()
+	a.reconcile()
+	a.mu.Unlock()
 	a.goDo(a.watchMachine)
 	a.goDo(a.retryRuntimes)
 	a.tasks.Go(func() { a.reportLoop(ctx) })
@@ -214,7 +223,6 @@ func (a *Agent) restore(s *savedPlan) {
 	if s.Acked {
 		a.inForce = s.Wanted
 	}
-	a.reconcile()
 }
 
 // awaitWiring waits until every instance's devices have been looked at once, so
@@ -264,14 +272,19 @@ func (a *Agent) SetPlan(ctx context.Context, p *onpath.NodePlan) error {
 	if err := a.state.savePlan(savedPlan{Node: a.opt.Name, Wanted: p, InForce: inForce}); err != nil {
 		return err
 	}
+	before := a.spec()
 	a.mu.Lock()
 	a.plan = p
 	a.planErr = ""
+	a.mu.Unlock()
+	if hashOf(before) != hashOf(a.spec()) {
+		a.look() // a new uplink is judged before it is attached
+	}
+	a.mu.Lock()
 	a.reconcile()
 	a.mu.Unlock()
 	a.log.Info("new plan", "generation", p.Generation, "instances", len(p.Instances), "vports", len(p.Datapath.Vports))
 	a.apply.kick(false)
-	kick(a.inspect)
 	kick(a.report)
 	return nil
 }
@@ -303,6 +316,9 @@ func (a *Agent) checkPlan(p *onpath.NodePlan) error {
 // reconcile starts what the plan names and dismisses what it does not. Callers
 // hold mu.
 func (a *Agent) reconcile() {
+	if a.plan == nil {
+		return
+	}
 	want := map[string]onpath.InstancePlan{}
 	for _, p := range a.plan.Instances {
 		want[instanceID(a.opt.Name, p)] = p

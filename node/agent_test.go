@@ -403,8 +403,11 @@ func TestOff(t *testing.T) {
 	r.plan(planOf(1, routed("web", 16), routed("ids", 17)))
 	r.untilState("web", onpath.InstanceReady)
 	r.untilState("ids", onpath.InstanceReady)
-	r.stop()
 	o := node.OffOptions{StateDir: b.dir, NetNS: b.host, Datapath: b.path, Runtimes: map[string]onpath.Runtime{node.KindContainer: b.runtime}}
+	if _, err := node.Off(t.Context(), o); onpath.CodeOf(err) != onpath.CodeConflict || b.path.removed {
+		t.Fatalf("Off beside a living agent: got %v, want CodeConflict and nothing removed", err)
+	}
+	r.stop()
 	for round := range 2 {
 		removed, err := node.Off(context.Background(), o)
 		if err != nil {

@@ -35,6 +35,7 @@ type machine struct {
 	underlayMTU int // bytes
 	conditions  []onpath.Condition
 	refused     map[string]string // uplinks left out of the configuration: name → reason word
+	firewallErr string            // why the host's firewall could not be read whole
 }
 
 // defaultNetwork is assumed where no device tells its speed.
@@ -139,6 +140,8 @@ func (a *Agent) linkChanged(u netlink.LinkUpdate) {
 // look inspects the machine, and puts the configuration in force again if the
 // set of usable uplinks is another one.
 func (a *Agent) look() {
+	a.looking.Lock()
+	defer a.looking.Unlock()
 	spec := a.spec()
 	m, err := a.inspectMachine(spec)
 	if err != nil {
@@ -155,6 +158,9 @@ func (a *Agent) look() {
 	uplinks := hashOf(old.refused) != hashOf(m.refused)
 	a.machine = m
 	a.mu.Unlock()
+	if m.firewallErr != "" && m.firewallErr != old.firewallErr {
+		a.log.Warn("cannot read the host's firewall; uplinks are attached in spite of it", "err", m.firewallErr)
+	}
 	if changed {
 		kick(a.report)
 	}
@@ -196,7 +202,7 @@ func (a *Agent) inspectMachine(spec onpath.NodeSpec) (machine, error) {
 	}
 	fw, err := inspectFirewall(a.opt.NetNS)
 	if err != nil {
-		a.log.Warn("cannot read the host's firewall", "err", err)
+		m.firewallErr = err.Error()
 	}
 	var uplinkRate onpath.Rate
 	for _, u := range spec.Uplinks {
@@ -268,8 +274,8 @@ func (a *Agent) capacity(network onpath.Rate) onpath.Resources {
 func underlay(h *netlink.Handle, addr netip.Addr) (netlink.Link, onpath.Condition) {
 	c := onpath.Condition{Type: ConditionUnderlay, Status: onpath.True}
 	if !addr.IsValid() {
-		c.Status, c.Reason = onpath.False, "NoAddress"
-		c.Message = "the node has no underlay address; no tunnels lead here. Set spec.underlay.address"
+		c.Status, c.Reason = onpath.Unknown, "NoAddress"
+		c.Message = "the node has no underlay address, which only a node alone can do without; set spec.underlay.address"
 		return nil, c
 	}
 	all, err := h.AddrList(nil, netlink.FAMILY_ALL)

@@ -38,6 +38,13 @@ func Off(ctx context.Context, o OffOptions) (removed []string, err error) {
 		return nil, fmt.Errorf("find the state folder: %w", err)
 	}
 	st := state{dir}
+	if _, err := os.Stat(dir); err == nil {
+		unlock, err := st.lock()
+		if err != nil {
+			return nil, err
+		}
+		defer unlock()
+	}
 	if saved, err := st.loadPlan(); err == nil && saved != nil && o.Name == "" {
 		o.Name = saved.Node
 	}
@@ -118,7 +125,7 @@ func (f *off) folder() {
 	}
 	f.step(true, "the state in "+f.state.dir, func() error {
 		var errs []error
-		for _, p := range []string{f.state.planFile(), f.state.recordDir(), f.state.netnsDir()} {
+		for _, p := range []string{f.state.planFile(), f.state.recordDir(), f.state.netnsDir(), filepath.Join(f.state.dir, "lock")} {
 			errs = append(errs, os.RemoveAll(p))
 		}
 		left, err := filepath.Glob(filepath.Join(f.state.dir, ".tmp-*"))

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/onpath/onpath"
 )
 
@@ -55,6 +57,22 @@ func (s state) init() error {
 		}
 	}
 	return nil
+}
+
+// lock keeps a second agent, and Off, out of the folder while an agent runs.
+func (s state) lock() (unlock func(), err error) {
+	f, err := os.OpenFile(filepath.Join(s.dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock the agent's state folder: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		return nil, &onpath.Error{
+			Code: onpath.CodeConflict, Message: "an agent runs with the state folder " + s.dir,
+			Remedy: "stop it, or give this one a folder of its own", Cause: err,
+		}
+	}
+	return func() { f.Close() }, nil
 }
 
 // loadPlan gives nil if there is none.

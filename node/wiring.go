@@ -109,8 +109,8 @@ func handle(path string) (*netlink.Handle, error) {
 func (r wirer) wire(ctx context.Context, w wiring, done string, pid int) (fresh bool, err error) {
 	path := r.state.netns(w.ID)
 	if !netnsrun.Is(path) {
-		if pid != 0 { // the name is gone (another mount namespace), the namespace is not
-			err = netnsrun.Bind(fmt.Sprintf("/proc/%d/ns/net", pid), path)
+		if own := fmt.Sprintf("/proc/%d/ns/net", pid); pid != 0 && !isHosts(own) {
+			err = netnsrun.Bind(own, path) // the name is gone (another mount namespace), the namespace is not
 		} else {
 			err = netnsrun.Create(path)
 		}
@@ -145,6 +145,14 @@ func (r wirer) wire(ctx context.Context, w wiring, done string, pid int) (fresh 
 		return fresh, err
 	}
 	return fresh, r.outside(host, w)
+}
+
+// isHosts reports whether the namespace is this process's own, which no
+// instance is in.
+func isHosts(ns string) bool {
+	a, err := os.Readlink(ns)
+	b, err2 := os.Readlink("/proc/self/ns/net")
+	return err != nil || err2 != nil || a == b
 }
 
 // pair makes one veth pair unless it is there, whole.

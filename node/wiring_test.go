@@ -1,0 +1,466 @@
+package node_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/netnsrun"
+	"github.com/onpath/onpath/node"
+)
+
+// nsOf is the namespace of the one instance of that name.
+func (b *bed) nsOf(name string) string {
+	b.t.Helper()
+	return filepath.Join(b.dir, "netns", b.id(name))
+}
+
+func sysctl(t *testing.T, ns, key, value string) {
+	t.Helper()
+	err := netnsrun.Do(ns, func() error {
+		return os.WriteFile("/proc/sys/"+strings.ReplaceAll(key, ".", "/"), []byte(value), 0)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func readSysctl(t *testing.T, ns, key string) string {
+	t.Helper()
+	var data []byte
+	err := netnsrun.Do(ns, func() (err error) {
+		data, err = os.ReadFile("/proc/sys/" + strings.ReplaceAll(key, ".", "/"))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(data))
+}
+
+// station is an end point in a namespace of its own, linked to the host.
+func (b *bed) station(name, device string, host, own []string) string {
+	b.t.Helper()
+	path := filepath.Join(filepath.Dir(b.host), name)
+	if err := netnsrun.Create(path); err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() {
+		if err := netnsrun.Remove(path); err != nil {
+			b.t.Error(err)
+		}
+	})
+	ns, err := netns.GetFromPath(path)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer ns.Close()
+	h, in := b.netlink(b.host), b.netlink(path)
+	defer h.Close()
+	defer in.Close()
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = device
+	must(b.t, h.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "eth0", PeerNamespace: netlink.NsFd(int(ns))}))
+	sysctl(b.t, b.host, "net.ipv6.conf."+device+".accept_dad", "0")
+	sysctl(b.t, path, "net.ipv6.conf.eth0.accept_dad", "0")
+	address(b.t, h, device, host)
+	address(b.t, in, "eth0", own)
+	eth, err := in.LinkByName("eth0")
+	must(b.t, err)
+	for _, p := range host {
+		gw := netip.MustParsePrefix(p).Addr()
+		zero := &net.IPNet{IP: make(net.IP, gw.BitLen()/8), Mask: net.CIDRMask(0, gw.BitLen())}
+		must(b.t, in.RouteAdd(&netlink.Route{LinkIndex: eth.Attrs().Index, Gw: gw.AsSlice(), Dst: zero}))
+	}
+	return path
+}
+
+func address(t *testing.T, h *netlink.Handle, device string, all []string) {
+	t.Helper()
+	l, err := h.LinkByName(device)
+	must(t, err)
+	must(t, h.LinkSetUp(l))
+	for _, p := range all {
+		a, err := netlink.ParseAddr(p)
+		must(t, err)
+		a.Flags |= unix.IFA_F_NODAD
+		must(t, h.AddrAdd(l, a))
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// diverted makes the host's kernel do what the data path does: what comes from
+// the client goes to the instance's device, to the instance's MAC.
+func (b *bed) diverted(v onpath.VportID, from string) {
+	b.t.Helper()
+	h := b.netlink(b.host)
+	defer h.Close()
+	l, err := h.LinkByName(onpath.DeviceName(v))
+	must(b.t, err)
+	mac, err := net.ParseMAC(onpath.InstanceMAC(v))
+	must(b.t, err)
+	for _, gw := range []string{"192.0.2.1", "fe80::99"} {
+		ip := netip.MustParseAddr(gw)
+		family, rule := netlink.FAMILY_V4, netlink.NewRule()
+		if ip.Is6() {
+			family = netlink.FAMILY_V6
+		}
+		must(b.t, h.NeighAdd(&netlink.Neigh{LinkIndex: l.Attrs().Index, Family: family, State: netlink.NUD_PERMANENT, IP: ip.AsSlice(), HardwareAddr: mac}))
+		zero := &net.IPNet{IP: make(net.IP, ip.BitLen()/8), Mask: net.CIDRMask(0, ip.BitLen())}
+		must(b.t, h.RouteAdd(&netlink.Route{LinkIndex: l.Attrs().Index, Gw: ip.AsSlice(), Dst: zero, Table: 100, Flags: int(netlink.FLAG_ONLINK)}))
+		rule.IifName, rule.Table, rule.Family = from, 100, family
+		must(b.t, h.RuleAdd(rule))
+	}
+}
+
+// Real packets, IPv4 and IPv6, go from a client into the instance's namespace,
+// out of it and on to a server, and TCP carries a megabyte.
+func TestTrafficCrossesRoutedInstance(t *testing.T) {
+	b := newBed(t)
+	client := b.station("client", "cl0", []string{"10.1.0.1/24", "2001:db8:1::1/64"}, []string{"10.1.0.2/24", "2001:db8:1::2/64"})
+	server := b.station("server", "sv0", []string{"10.2.0.1/24", "2001:db8:2::1/64"}, []string{"10.2.0.2/24", "2001:db8:2::2/64"})
+	for _, k := range []string{"net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"} {
+		sysctl(t, b.host, k, "1")
+	}
+	for _, k := range []string{"all", "cl0", "sv0"} {
+		sysctl(t, b.host, "net.ipv4.conf."+k+".rp_filter", "0")
+	}
+	r := b.run()
+	r.plan(planOf(1, routed("web", 16, "10.9.0.5/24", "fd00::5/64")))
+	r.untilState("web", onpath.InstanceReady)
+	sysctl(t, b.host, "net.ipv4.conf.op000010.rp_filter", "0")
+	b.diverted(16, "cl0")
+
+	for _, addr := range []string{"10.2.0.2", "2001:db8:2::2"} {
+		before := b.received("op000010")
+		if n := transfer(t, client, server, addr, 1<<20); n != 1<<20 {
+			t.Errorf("%s: %d bytes arrived, want %d", addr, n, 1<<20)
+		}
+		if got := b.received("op000010") - before; got < 1<<20 {
+			t.Errorf("%s: the instance sent on %d bytes; the transfer went past it", addr, got)
+		}
+	}
+
+	// Its own addresses answer, and nothing in the namespace says otherwise.
+	in := b.nsOf("web")
+	h := b.netlink(in)
+	defer h.Close()
+	eth, err := h.LinkByName("eth0")
+	must(t, err)
+	if got := eth.Attrs().HardwareAddr.String(); got != onpath.InstanceMAC(16) {
+		t.Errorf("eth0 has %s, want %s", got, onpath.InstanceMAC(16))
+	}
+	if eth.Attrs().MTU != 1400 {
+		t.Errorf("eth0 has MTU %d, want 1400", eth.Attrs().MTU)
+	}
+	routes, err := h.RouteList(eth, netlink.FAMILY_V4)
+	must(t, err)
+	if len(routes) != 1 || routes[0].Gw.String() != "169.254.1.1" {
+		t.Errorf("eth0 has routes %v, want the default one alone", routes)
+	}
+	for key, want := range map[string]string{
+		"net.ipv4.ip_forward": "1", "net.ipv6.conf.all.forwarding": "1", "net.ipv4.conf.eth0.rp_filter": "0",
+		"net.ipv4.conf.all.rp_filter": "0", "net.ipv4.conf.eth0.send_redirects": "0", "net.ipv6.conf.eth0.accept_ra": "0",
+	} {
+		if got := readSysctl(t, in, key); got != want {
+			t.Errorf("%s is %s, want %s", key, got, want)
+		}
+	}
+}
+
+// received is how many bytes came out of the instance.
+func (b *bed) received(device string) uint64 {
+	for _, l := range b.links() {
+		if l.Attrs().Name == device {
+			return l.Attrs().Statistics.RxBytes
+		}
+	}
+	b.t.Fatalf("no device %s", device)
+	return 0
+}
+
+// transfer sends size bytes by TCP and says how many arrived.
+func transfer(t *testing.T, client, server, addr string, size int) (n int64) {
+	t.Helper()
+	var l net.Listener
+	must(t, netnsrun.Do(server, func() (err error) {
+		l, err = net.Listen("tcp", net.JoinHostPort(addr, "0"))
+		return err
+	}))
+	defer l.Close()
+	arrived := make(chan int64, 1)
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			arrived <- -1
+			return
+		}
+		defer c.Close()
+		n, _ := io.Copy(io.Discard, c)
+		arrived <- n
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	var c net.Conn
+	must(t, netnsrun.Do(client, func() (err error) {
+		c, err = (&net.Dialer{}).DialContext(ctx, "tcp", l.Addr().String())
+		return err
+	}))
+	if _, err := c.Write(make([]byte, size)); err != nil {
+		t.Error(err)
+	}
+	c.Close()
+	return <-arrived
+}
+
+func TestBridgedInstanceHasTwoSides(t *testing.T) {
+	b := newBed(t)
+	r := b.run()
+	in := routed("bump", 32)
+	in.Back = 33
+	in.Spec.Container.Attach = onpath.Bridged
+	in.Spec.Container.Sysctls = map[string]string{"net.ipv4.conf.eth1.arp_ignore": "2"}
+	r.plan(planOf(1, in))
+	r.untilState("bump", onpath.InstanceReady)
+	if b.path.state(32) != onpath.VportUp || b.path.state(33) != onpath.VportUp {
+		t.Error("both sides take packets")
+	}
+	ns := b.nsOf("bump")
+	h := b.netlink(ns)
+	defer h.Close()
+	for name, v := range map[string]onpath.VportID{"eth0": 32, "eth1": 33} {
+		l, err := h.LinkByName(name)
+		must(t, err)
+		if l.Attrs().HardwareAddr.String() != onpath.InstanceMAC(v) || l.Attrs().Flags&net.FlagUp == 0 {
+			t.Errorf("%s is %+v, want %s, up", name, l.Attrs(), onpath.InstanceMAC(v))
+		}
+		addrs, err := h.AddrList(l, netlink.FAMILY_ALL)
+		must(t, err)
+		if len(addrs) != 0 {
+			t.Errorf("%s has addresses %v, want none", name, addrs)
+		}
+	}
+	if got := readSysctl(t, ns, "net.ipv4.conf.eth1.arp_ignore"); got != "2" {
+		t.Errorf("the function's own sysctl is %s, want 2", got)
+	}
+	if got := readSysctl(t, ns, "net.ipv4.ip_forward"); got != "0" {
+		t.Errorf("a bump in the wire does not route; ip_forward is %s", got)
+	}
+	b.machine.Kill(b.id("bump"), 1)
+	b.until("both sides close", func() bool {
+		return strings.Contains(strings.Join(b.story.all(), "\n"), "[32:closed 33:closed]\nstart bump\napply 1 [32:up 33:up]\napply 1 [32:closed 33:closed]")
+	})
+	r.plan(planOf(2))
+	b.gone()
+}
+
+// Somebody deletes the device of a living instance: it is made again.
+func TestDeviceIsMadeAgain(t *testing.T) {
+	b := newBed(t)
+	r := b.run()
+	r.plan(planOf(1, routed("web", 16, "10.9.0.5/24")))
+	r.untilState("web", onpath.InstanceReady)
+	old := b.index("op000010")
+	h := b.netlink(b.host)
+	defer h.Close()
+	l, err := h.LinkByName("op000010")
+	must(t, err)
+	must(t, h.LinkDel(l))
+	b.until("the device is back", func() bool {
+		l, err := h.LinkByName("op000010")
+		return err == nil && l.Attrs().Index != old && l.Attrs().Flags&net.FlagUp != 0
+	})
+	b.until("the data path was told, though its configuration is the same", func() bool { return b.story.count("apply 1 [16:up]") >= 2 })
+	if b.story.count("start web") != 1 {
+		t.Error("the process was started again")
+	}
+}
+
+func TestProbeTCP(t *testing.T) {
+	b := newBed(t)
+	r := b.run()
+	in := routed("web", 16, "10.9.0.5/24")
+	in.Spec.Health = onpath.Health{TCP: 3128, Every: onpath.Duration(20 * time.Millisecond), Failures: 2}
+	r.plan(planOf(1, in))
+	b.until("it runs", func() bool { return len(b.machine.Running()) == 1 })
+	b.until("it waits for the probe", func() bool {
+		got, _ := r.server.instance("web")
+		return got.State == onpath.InstanceStarting && strings.Contains(got.Message, "port 3128")
+	})
+	if s := b.path.state(16); s != onpath.VportClosed {
+		t.Errorf("vport is %q before the first success, want closed", s)
+	}
+	for range 2 { // comes, goes, comes
+		var l net.Listener
+		must(t, netnsrun.Do(b.nsOf("web"), func() (err error) {
+			l, err = net.Listen("tcp", "10.9.0.5:3128") // its own address only
+			return err
+		}))
+		r.untilState("web", onpath.InstanceReady)
+		if s := b.path.state(16); s != onpath.VportUp {
+			t.Errorf("vport is %q when ready, want up", s)
+		}
+		l.Close()
+		r.untilState("web", onpath.InstanceUnready)
+		if s := b.path.state(16); s != onpath.VportClosed {
+			t.Errorf("vport is %q when unready, want closed", s)
+		}
+	}
+	if b.story.count("start web") != 1 {
+		t.Error("a failing probe is no reason to restart at once")
+	}
+}
+
+// An instance that never gets ready is started anew when its time is over.
+func TestStartTimeout(t *testing.T) {
+	b := newBed(t)
+	r := b.run()
+	in := routed("web", 16)
+	in.Spec.Health = onpath.Health{Exec: []string{"exit", "3"}, Every: onpath.Duration(10 * time.Millisecond), Start: onpath.Duration(50 * time.Millisecond)}
+	r.plan(planOf(1, in))
+	b.until("it is started anew", func() bool { return b.story.count("start web") == 2 })
+	got, _ := r.server.instance("web")
+	if got.Restarts == 0 {
+		t.Error("the restart is not counted")
+	}
+	if b.path.state(16) != onpath.VportClosed {
+		t.Error("open without ever having been ready")
+	}
+}
+
+func (r *running) condition(name string) onpath.Condition {
+	for _, c := range r.Report().Conditions {
+		if c.Type == name {
+			return c
+		}
+	}
+	return onpath.Condition{}
+}
+
+func uplinkPlan(generation uint64, bypass bool, devices ...string) *onpath.NodePlan {
+	p := planOf(generation)
+	p.Datapath.Edge = &onpath.Edge{Vport: 1}
+	for _, d := range devices {
+		p.Datapath.Edge.Uplinks = append(p.Datapath.Edge.Uplinks, onpath.Uplink{Name: "up-" + d, Device: d, Attach: onpath.AttachRouter, BypassHostFirewall: bypass})
+	}
+	return p
+}
+
+func TestUplinksAndForwarding(t *testing.T) {
+	b := newBed(t)
+	sysctl(t, b.host, "net.ipv4.ip_forward", "0")
+	b.spec.Underlay.Address = netip.MustParseAddr("10.255.0.7")
+	b.station("a", "cl0", []string{"10.255.0.7/24"}, []string{"10.255.0.8/24"})
+	r := b.run()
+	if c := r.condition(node.ConditionUnderlay); c.Status != onpath.True || r.Report().UnderlayMTU != 1500 {
+		t.Errorf("underlay: %+v, MTU %d", c, r.Report().UnderlayMTU)
+	}
+	r.plan(uplinkPlan(1, false, "cl0", "later"))
+	b.until("the missing uplink is left out", func() bool { return fmt.Sprint(b.path.uplinks()) == "[up-cl0]" })
+	b.until("and told", func() bool { return r.condition(node.ConditionUplink+"up-later").Reason == "DeviceMissing" })
+	b.until("forwarding is off, and told", func() bool {
+		c := r.condition(node.ConditionForwarding)
+		return c.Status == onpath.False && strings.Contains(c.Message, "net.ipv4.ip_forward=1")
+	})
+	if got := readSysctl(t, b.host, "net.ipv4.ip_forward"); got != "0" {
+		t.Error("the agent changed the host's forwarding without being asked to")
+	}
+	b.until("the plan is acknowledged", func() bool { return r.server.last().Plan == 1 })
+	b.station("z", "later", nil, nil)
+	b.until("an uplink that comes is attached", func() bool { return fmt.Sprint(b.path.uplinks()) == "[up-cl0 up-later]" })
+	r.stop()
+	b.edit = func(o *node.Options) { o.SetForwarding = true }
+	b.run()
+	if got := readSysctl(t, b.host, "net.ipv4.ip_forward"); got != "1" {
+		t.Error("SetForwarding does not set it")
+	}
+}
+
+func TestHostFirewall(t *testing.T) {
+	b := newBed(t)
+	b.station("a", "cl0", []string{"10.255.0.7/24"}, []string{"10.255.0.8/24"})
+	ns, err := netns.GetFromPath(b.host)
+	must(t, err)
+	defer ns.Close()
+	nft, err := nftables.New(nftables.WithNetNSFd(int(ns)))
+	must(t, err)
+	r := b.run()
+	look := func(generation uint64, bypass bool, want string, reason string) {
+		t.Helper()
+		r.plan(uplinkPlan(generation, bypass, "cl0"))
+		b.until(fmt.Sprintf("uplinks %s, reason %q", want, reason), func() bool {
+			return r.server.last().Plan == generation && fmt.Sprint(b.path.uplinks()) == want && r.condition(node.ConditionUplink+"up-cl0").Reason == reason
+		})
+	}
+	look(1, false, "[up-cl0]", "")
+
+	table := nft.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: "host"})
+	drop := nftables.ChainPolicyDrop
+	nft.AddChain(&nftables.Chain{Table: table, Name: "fwd", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter, Policy: &drop})
+	must(t, nft.Flush())
+	look(2, false, "[]", "HostFirewall")
+	if c := r.condition(node.ConditionUplink + "up-cl0"); !strings.Contains(c.Message, "ip host fwd") || !strings.Contains(c.Message, "bypassHostFirewall") {
+		t.Errorf("%q does not say where and what to do", c.Message)
+	}
+	look(3, true, "[up-cl0]", "")
+
+	nft.DelTable(table)
+	table = nft.AddTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: "nat"})
+	post := nft.AddChain(&nftables.Chain{Table: table, Name: "post", Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource})
+	masquerade := func(device string) {
+		nft.AddRule(&nftables.Rule{Table: table, Chain: post, Exprs: []expr.Any{
+			&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: append([]byte(device), make([]byte, 16-len(device))...)},
+			&expr.Masq{},
+		}})
+		must(t, nft.Flush())
+	}
+	masquerade("docker0")
+	look(4, false, "[up-cl0]", "")
+	masquerade("cl0")
+	look(5, false, "[]", "HostFirewall")
+}
+
+func TestMissingRuntime(t *testing.T) {
+	b := newBed(t)
+	b.edit = func(o *node.Options) { o.Runtimes = nil }
+	r := b.run()
+	if c := r.condition(node.ConditionRuntime); c.Status != onpath.False || c.Reason != "Missing" {
+		t.Errorf("runtime condition is %+v", c)
+	}
+	r.plan(planOf(1, routed("web", 16)))
+	got := r.untilState("web", onpath.InstanceFailed)
+	if !strings.Contains(got.Message, "no runtime for container functions") {
+		t.Errorf("message %q does not say why", got.Message)
+	}
+}
+
+func TestCapacity(t *testing.T) {
+	b := newBed(t)
+	b.spec.Capacity.CPU = 1500
+	r := b.run()
+	got := r.Report()
+	if got.Capacity.CPU != 1500 || got.Capacity.Memory < 64<<20 || got.Capacity.Network != 10e9 || got.Kernel == "" || got.Version != "v0.0.0-test" {
+		t.Errorf("report %+v", got)
+	}
+}
