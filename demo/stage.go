@@ -1,0 +1,273 @@
+package demo
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/onpath/onpath/lab"
+)
+
+// StageSpec says what to set up.
+type StageSpec struct {
+	Topology *lab.Topology
+	Bin      string // the onpath program; empty: the running one
+	Dir      string // of logs and state; made if absent
+	Server   StageNode
+	Nodes    []StageNode
+	Progress func(string) // called before each step; nil: silent
+}
+
+// StageNode is a role on a lab host.
+type StageNode struct {
+	Name     string // of the node; the server's is not used
+	Host     string // in the lab
+	Address  string // on the underlay
+	Cloudlet string
+}
+
+// Stage is an emulated network with a real server and real nodes running in it,
+// each as its own process, driven as a user does: through the program.
+type Stage struct {
+	Lab   *lab.Lab
+	spec  StageSpec
+	procs map[string]*process
+}
+
+const (
+	serverPort    = "7443"
+	readyTimeout  = 20 * time.Second
+	stopGrace     = 10 * time.Second
+	socketInHost  = "/run/onpath/server.sock"
+	serverProcess = "server"
+)
+
+// SetUp brings the network, the server and the nodes up. On error everything is
+// taken down again.
+func SetUp(ctx context.Context, spec StageSpec) (s *Stage, err error) {
+	if spec.Bin == "" {
+		if spec.Bin, err = os.Executable(); err != nil {
+			return nil, err
+		}
+	}
+	if spec.Progress == nil {
+		spec.Progress = func(string) {}
+	}
+	if err := os.MkdirAll(spec.Dir, 0o755); err != nil {
+		return nil, err
+	}
+	s = &Stage{spec: spec, procs: map[string]*process{}}
+	defer func() {
+		if err != nil {
+			_ = s.TearDown(context.WithoutCancel(ctx)) // the first error is the one to tell
+		}
+	}()
+	spec.Progress(fmt.Sprintf("network %s: %d hosts, %d links", spec.Topology.Name, len(spec.Topology.Hosts), len(spec.Topology.Links)))
+	if s.Lab, err = lab.Up(ctx, spec.Topology, lab.Options{}); err != nil {
+		return nil, err
+	}
+	spec.Progress("server on " + spec.Server.Host)
+	if err := s.StartServer(ctx); err != nil {
+		return nil, err
+	}
+	for _, n := range spec.Nodes {
+		spec.Progress("node " + n.Name)
+		if err := s.StartNode(ctx, n.Name); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// TearDown stops the agents and their instances, the server, and the network.
+// It goes on after errors and returns all of them.
+func (s *Stage) TearDown(ctx context.Context) error {
+	var errs []error
+	for _, n := range s.spec.Nodes {
+		if p := s.procs[n.Name]; p != nil {
+			p.stop(stopGrace)
+		}
+		if s.Lab == nil {
+			continue
+		}
+		if out, err := s.Lab.Exec(ctx, n.Host, s.spec.Bin, "node", "off", "--name", n.Name); err != nil {
+			errs = append(errs, fmt.Errorf("node off on %s: %w: %s", n.Host, err, out))
+		}
+	}
+	for _, p := range s.procs {
+		p.stop(stopGrace)
+	}
+	if s.Lab != nil {
+		errs = append(errs, s.Lab.Down(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// StartServer starts the server, or starts it again, and waits until it answers.
+func (s *Stage) StartServer(ctx context.Context) error {
+	cmd := s.Lab.Command(s.spec.Server.Host, s.spec.Bin, "server", "--listen", s.spec.Server.Address+":"+serverPort)
+	p, err := start(s.spec.Dir, serverProcess, cmd)
+	if err != nil {
+		return err
+	}
+	s.procs[serverProcess] = p
+	return s.poll(ctx, p, "the server answers", func() (bool, error) {
+		_, err := s.Onpath(ctx, "get", "nodes", "-o", "json")
+		return err == nil, nil
+	})
+}
+
+// StartNode starts an agent, or starts it again (with the credential that it
+// got the first time), and waits until the server calls it ready.
+func (s *Stage) StartNode(ctx context.Context, name string) error {
+	i := slices.IndexFunc(s.spec.Nodes, func(n StageNode) bool { return n.Name == name })
+	if i < 0 {
+		return fmt.Errorf("the stage has no node %q", name)
+	}
+	n := s.spec.Nodes[i]
+	args := []string{"node", "--name", n.Name, "--underlay", n.Address, "--server", "https://" + s.spec.Server.Address + ":" + serverPort}
+	if n.Cloudlet != "" {
+		args = append(args, "--cloudlet", n.Cloudlet)
+	}
+	if s.procs[n.Name] == nil {
+		token, err := s.Onpath(ctx, "token", "create", "--node", n.Name)
+		if err != nil {
+			return err
+		}
+		args = append(args, "--token", strings.TrimSpace(string(token)))
+	}
+	p, err := start(s.spec.Dir, n.Name, s.Lab.Command(n.Host, s.spec.Bin, args...))
+	if err != nil {
+		return err
+	}
+	s.procs[n.Name] = p
+	return s.poll(ctx, p, "node "+n.Name+" is ready", func() (bool, error) {
+		var node struct{ Status struct{ Ready bool } }
+		err := s.Get(ctx, &node, "nodes", n.Name)
+		return err == nil && node.Status.Ready, nil
+	})
+}
+
+// Kill sends a signal to the server ("server") or a node's agent.
+func (s *Stage) Kill(name string, sig syscall.Signal) error {
+	p := s.procs[name]
+	if p == nil || p.pid() == 0 {
+		return fmt.Errorf("%s does not run", name)
+	}
+	p.signal(sig)
+	if sig == syscall.SIGKILL || sig == syscall.SIGTERM {
+		<-p.done
+	}
+	return nil
+}
+
+// Pid of the server or of an agent; 0 if it does not run.
+func (s *Stage) Pid(name string) int {
+	if p := s.procs[name]; p != nil {
+		return p.pid()
+	}
+	return 0
+}
+
+// Log is the end of what the server or an agent wrote.
+func (s *Stage) Log(name string) string {
+	if p := s.procs[name]; p != nil {
+		return p.tail(8 << 10)
+	}
+	return ""
+}
+
+// Socket is the server's API socket, as seen from outside its host.
+func (s *Stage) Socket() string {
+	return "unix:///proc/" + strconv.Itoa(s.Pid(serverProcess)) + "/root" + socketInHost
+}
+
+// Onpath runs the program against the stage's server and returns what it
+// printed; the error has what it said.
+func (s *Stage) Onpath(ctx context.Context, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, s.spec.Bin, append(args, "--server", s.Socket())...)
+	if i := slices.Index(args, "--"); i >= 0 {
+		cmd.Args = slices.Concat([]string{s.spec.Bin}, args[:i], []string{"--server", s.Socket()}, args[i:])
+	}
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return out, fmt.Errorf("onpath %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
+	}
+	return out, nil
+}
+
+// Get reads an object, or the list of a kind, into v.
+func (s *Stage) Get(ctx context.Context, v any, args ...string) error {
+	out, err := s.Onpath(ctx, append(append([]string{"get"}, args...), "-o", "json")...)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(out, v)
+}
+
+// Apply applies files.
+func (s *Stage) Apply(ctx context.Context, paths ...string) error {
+	args := []string{"apply"}
+	for _, p := range paths {
+		args = append(args, "-f", p)
+	}
+	_, err := s.Onpath(ctx, args...)
+	return err
+}
+
+// Exec runs a command in a lab host.
+func (s *Stage) Exec(ctx context.Context, host string, args ...string) ([]byte, error) {
+	return s.Lab.Exec(ctx, host, args[0], args[1:]...)
+}
+
+// Start runs a program in a lab host until the stage is taken down; its output
+// goes to NAME.log.
+func (s *Stage) Start(name, host string, args ...string) error {
+	p, err := start(s.spec.Dir, name, s.Lab.Command(host, args[0], args[1:]...))
+	if err == nil {
+		s.procs[name] = p
+	}
+	return err
+}
+
+// WaitFor polls until ok, or explains what it waited for.
+func (s *Stage) WaitFor(ctx context.Context, what string, limit time.Duration, ok func() (bool, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for {
+		done, err := ok()
+		if done || err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waited %s in vain until %s", limit, what)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+func (s *Stage) poll(ctx context.Context, p *process, what string, ok func() (bool, error)) error {
+	err := s.WaitFor(ctx, what, readyTimeout, func() (bool, error) {
+		if p.pid() == 0 {
+			return false, fmt.Errorf("%s ended early:\n%s", p.name, p.tail(2<<10))
+		}
+		return ok()
+	})
+	if err != nil && p.pid() != 0 {
+		return fmt.Errorf("%w; the end of %s:\n%s", err, filepath.Base(p.log), p.tail(2<<10))
+	}
+	return err
+}
