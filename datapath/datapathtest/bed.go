@@ -15,12 +15,16 @@ import (
 )
 
 // The network of every case: one gateway between clients (up0) and servers
-// (up1), and two nodes without uplinks.
+// (up1), a node without uplinks, and one with an uplink of its own to somewhere
+// else (up2).
 const (
 	edgeVport = onpath.VportID(1)
+	sideVport = onpath.VportID(2) // the edge of n3
 	gateway   = "gw"
+	sideNode  = "n3"
 	clientNet = "up0"
 	serverNet = "up1"
+	sideNet   = "up2"
 	// patience is how long the exam waits for what must come, quietTime for
 	// what must not.
 	patience  = 3 * time.Second
@@ -32,8 +36,9 @@ var (
 	server  = netip.MustParseAddr("10.9.0.2")
 	client6 = netip.MustParseAddr("2001:db8:1::2")
 	server6 = netip.MustParseAddr("2001:db8:9::2")
+	beside  = netip.MustParseAddr("10.77.0.2")    // only n3 has a route to it
 	virtual = netip.MustParseAddr("203.0.113.10") // dialled by clients, rewritten by an element
-	nodes   = []string{gateway, "n2", "n3"}
+	nodes   = []string{gateway, "n2", sideNode}
 )
 
 // bed is one case at work: it applies layouts, moves packets and keeps the
@@ -53,6 +58,7 @@ type node struct {
 	devices []string
 	want    map[onpath.VportID]*onpath.VportCounters
 	loose   map[onpath.VportID]bool // Out may count answers of the data path itself
+	looseIn bool                    // In of the edge, too
 }
 
 func newBed(t *testing.T, h Harness) *bed {
@@ -68,6 +74,9 @@ func newBed(t *testing.T, h Harness) *bed {
 				uplink(clientNet, "10.0.1", "fd00:0:1::", "10.1.0.0/16", "2001:db8:1::/48"),
 				uplink(serverNet, "10.0.9", "fd00:0:9::", "10.9.0.0/16", "2001:db8:9::/48", virtual.String()+"/32"),
 			}
+		}
+		if name == sideNode {
+			s.Uplinks = []UplinkSpec{uplink(sideNet, "10.0.77", "fd00:0:77::", "10.77.0.0/16")}
 		}
 		n := &node{spec: s, dp: h.AddNode(s), want: map[onpath.VportID]*onpath.VportCounters{}, loose: map[onpath.VportID]bool{}}
 		for _, u := range s.Uplinks {
@@ -130,13 +139,17 @@ func (b *bed) config(name string, l *layout) *onpath.DatapathConfig {
 			})
 		}
 	}
-	if name == gateway {
-		c.Edge = &onpath.Edge{Vport: edgeVport, Table: onpath.ClassifierTable(onpath.TierOperator), NAT: l.nat}
-		for _, u := range n.spec.Uplinks {
-			c.Edge.Uplinks = append(c.Edge.Uplinks, onpath.Uplink{Name: u.Device, Device: u.Device, Attach: onpath.AttachRouter})
+	for _, other := range nodes {
+		switch id := edgeOf(other); {
+		case id == 0:
+		case other != name:
+			c.Vports = append(c.Vports, onpath.Vport{ID: id, Kind: onpath.VportRemote, State: onpath.VportUp, Peer: other})
+		default:
+			c.Edge = &onpath.Edge{Vport: id, Table: onpath.ClassifierTable(onpath.TierOperator), NAT: l.nat}
+			for _, u := range n.spec.Uplinks {
+				c.Edge.Uplinks = append(c.Edge.Uplinks, onpath.Uplink{Name: u.Device, Device: u.Device, Attach: onpath.AttachRouter})
+			}
 		}
-	} else {
-		c.Vports = append(c.Vports, onpath.Vport{ID: edgeVport, Kind: onpath.VportRemote, State: onpath.VportUp, Peer: gateway})
 	}
 	for _, i := range l.instances {
 		if !i.withdrawn {
@@ -149,6 +162,17 @@ func (b *bed) config(name string, l *layout) *onpath.DatapathConfig {
 	slices.SortFunc(c.Groups, func(x, y onpath.Group) int { return int(x.ID) - int(y.ID) })
 	slices.SortFunc(c.Vports, func(x, y onpath.Vport) int { return int(x.ID) - int(y.ID) })
 	return c
+}
+
+// edgeOf is the vport of a node's edge, 0 if it has none.
+func edgeOf(name string) onpath.VportID {
+	switch name {
+	case gateway:
+		return edgeVport
+	case sideNode:
+		return sideVport
+	}
+	return 0
 }
 
 // secret of a pair of nodes, the same from both ends.
@@ -183,7 +207,7 @@ func one(c *chain, instances ...*instance) *layout {
 func (b *bed) vportOf(node, device string) onpath.VportID {
 	for _, u := range b.nodes[node].spec.Uplinks {
 		if u.Device == device {
-			return edgeVport
+			return edgeOf(node)
 		}
 	}
 	var id onpath.VportID
@@ -278,7 +302,7 @@ func (b *bed) audit(name string) {
 	for _, v := range b.local(name) {
 		want := b.want(name, v)
 		g := got.Vports[v]
-		if g.In != want.In {
+		if g.In != want.In && !(n.looseIn && v == edgeVport) {
 			b.t.Errorf("%s: vport %d: In is %+v, must be %+v", name, v, g.In, want.In)
 		}
 		if g.Out != want.Out && !n.loose[v] {
@@ -300,8 +324,8 @@ func (b *bed) audit(name string) {
 // its instances'.
 func (b *bed) local(name string) []onpath.VportID {
 	var ids []onpath.VportID
-	if name == gateway {
-		ids = append(ids, edgeVport)
+	if id := edgeOf(name); id != 0 {
+		ids = append(ids, id)
 	}
 	if c := b.configs[name]; c != nil {
 		for _, v := range c.Vports {
@@ -367,4 +391,11 @@ func (b *bed) dump() {
 				name, e.Vport, e.Tuple, e.Kind, e.Next, e.Mirrors, e.Entry, e.Path, e.Reverse, e.Packets)
 		}
 	}
+}
+
+// looseEdge lets the gateway's edge count In and Out as the driver likes: it may
+// leave the forwarding of what passes only mirrors to the kernel.
+func (b *bed) looseEdge() {
+	b.nodes[gateway].loose[edgeVport] = true
+	b.nodes[gateway].looseIn = true
 }

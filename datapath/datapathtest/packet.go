@@ -222,6 +222,43 @@ func transportOf(b []byte) (protocol byte, l4 []byte) {
 	return next, b[at:]
 }
 
+// tupleOf reads the tuple of a packet that is no fragment.
+func tupleOf(b []byte) onpath.Tuple {
+	protocol, l4 := transportOf(b)
+	t := onpath.Tuple{Protocol: protocol}
+	t.Src, t.Dst = addresses(b)
+	switch {
+	case (protocol == tcp || protocol == udp) && len(l4) >= 4:
+		t.SrcPort, t.DstPort = binary.BigEndian.Uint16(l4), binary.BigEndian.Uint16(l4[2:])
+	case (protocol == icmp || protocol == icmpv6) && len(l4) >= 6:
+		t.SrcPort = binary.BigEndian.Uint16(l4[4:])
+		t.DstPort = t.SrcPort
+	}
+	return t
+}
+
+// readdress writes other addresses into an IPv4 packet that is no fragment, as a
+// function that translates would; an invalid one stays.
+func readdress(b []byte, src, dst netip.Addr) []byte {
+	b = append([]byte(nil), b...)
+	s, d := addresses(b)
+	if src.IsValid() {
+		s = src
+	}
+	if dst.IsValid() {
+		d = dst
+	}
+	copy(b[12:], s.AsSlice())
+	copy(b[16:], d.AsSlice())
+	b[10], b[11] = 0, 0
+	binary.BigEndian.PutUint16(b[10:], ^sum(0, b[:20]))
+	protocol, l4 := transportOf(b)
+	at := map[byte]int{tcp: 16, udp: 6}[protocol]
+	l4[at], l4[at+1] = 0, 0
+	binary.BigEndian.PutUint16(l4[at:], ^sum(pseudo(s, d, protocol, len(l4)), l4))
+	return b
+}
+
 // checksums says which checksum of a whole packet is wrong.
 func checksums(b []byte) error {
 	if len(b) < 20 || (b[0]>>4 == 6 && len(b) < 40) {

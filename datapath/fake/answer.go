@@ -63,27 +63,40 @@ func (n *Node) blank(h *header, protocol uint8, size int, src, dst netip.Addr) [
 // tooBig drops a packet and tells its sender what fits: fragmentation needed
 // (RFC 1191) or packet too big (RFC 4443).
 func (n *Node) tooBig(w *work, mtu int) {
-	from := w.key.vport
-	n.countDrop(from, onpath.DropTooBig)
+	n.countDrop(w.key.vport, onpath.DropTooBig)
+	if w.h.v6 {
+		n.complain(w, 2, 0, uint32(mtu))
+	} else {
+		n.complain(w, 3, 4, uint32(mtu)) // 16 bits of zero, 16 of MTU
+	}
+}
+
+// expired drops a packet whose hop limit has run out and says so.
+func (n *Node) expired(w *work) {
+	n.countDrop(w.key.vport, onpath.DropTTL)
+	if w.h.v6 {
+		n.complain(w, 3, 0, 0)
+	} else {
+		n.complain(w, 11, 0, 0)
+	}
+}
+
+// complain sends an ICMP error about a packet to its sender.
+func (n *Node) complain(w *work, kind, code byte, rest uint32) {
 	h := &w.h
-	if h.isError || h.fragment && !h.first {
-		return
-	}
 	src, ok := n.speaker(w)
-	if !ok {
+	if !ok || h.isError || h.fragment && !h.first {
 		return
 	}
-	quote := w.b[:min(h.length, 548)] // IPv4: the error stays below 576 bytes
-	protocol, kind, code := uint8(protoICMP), byte(3), byte(4)
+	quote, protocol := w.b[:min(h.length, 548)], uint8(protoICMP) // the error stays below 576 bytes
 	if h.v6 {
-		quote = w.b[:min(h.length, 1232)] // and below 1280
-		protocol, kind, code = protoICMPv6, 2, 0
+		quote, protocol = w.b[:min(h.length, 1232)], protoICMPv6 // and below 1280
 	}
 	size := 8 + len(quote)
 	b := n.blank(h, protocol, size, src, h.tuple.Src)
 	e := b[len(b)-size:]
 	e[0], e[1] = kind, code
-	binary.BigEndian.PutUint32(e[4:], uint32(mtu)) // IPv4: 16 bits of zero, 16 of MTU
+	binary.BigEndian.PutUint32(e[4:], rest)
 	copy(e[8:], quote)
 	start := uint32(0)
 	if h.v6 {

@@ -21,8 +21,7 @@ func (n *Node) exit(w *work, f *flow) {
 func (n *Node) learnReturn(w *work, f *flow) {
 	edge, from := n.edgeVport(), w.key.vport
 	back := flowKey{edge, w.key.tuple.Reverse()}
-	if old := n.find(back); old != nil {
-		old.seen = n.now()
+	if n.leads(back, from) {
 		return
 	}
 	e := flow{kind: onpath.NextVport, next: from, entry: edge, path: f.path, reverse: !f.reverse}
@@ -37,7 +36,7 @@ func (n *Node) learnReturn(w *work, f *flow) {
 	if p := n.paths[e.path]; p != nil && p.Forward && (f.context != 0 || from == edge) {
 		return
 	}
-	n.learn(back, e)
+	n.turn(n.learn(back, e), e)
 }
 
 // behind walks the Then table of the last element that t left, to find which
@@ -70,10 +69,6 @@ func (n *Node) leave(w *work) {
 	if n.vports[from] == nil && from != n.edgeVport() {
 		from = 0
 	}
-	if w.h.ttl <= 1 {
-		n.countDrop(from, onpath.DropTTL)
-		return
-	}
 	u := n.route(w.h.tuple.Dst)
 	if u == nil || n.isLocal(w.h.tuple.Dst) {
 		n.countDrop(from, onpath.DropNoRoute)
@@ -81,6 +76,10 @@ func (n *Node) leave(w *work) {
 	}
 	if u.MTU > 0 && w.h.length > u.MTU {
 		n.tooBig(w, u.MTU)
+		return
+	}
+	if w.h.ttl <= 1 {
+		n.expired(w)
 		return
 	}
 	if n.edge != nil && len(n.edge.NAT) > 0 && within(n.edge.NAT, w.h.tuple.Src) && !n.nat.out(n, w, u) {

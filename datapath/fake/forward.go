@@ -107,17 +107,15 @@ func (n *Node) lost(w *work, f *flow) bool {
 	running := w.h.protocol == protoTCP && w.h.flags&(flagSYN|flagACK) != flagSYN
 	why := onpath.DropClosed
 	if g != nil {
-		member, ok := n.pick(g, w.key.tuple)
-		switch {
-		case ok && (g.Lost == onpath.LostRepick || !running):
+		if g.Lost == onpath.LostReset && running {
+			why = onpath.DropReset
+		} else if member, ok := n.pick(g, w.key.tuple); ok {
 			f.next = member
 			return true
-		case !ok && g.None == onpath.NoneDrop:
-			why = onpath.DropNoInstance
-		case !ok && (g.Lost == onpath.LostRepick || !running):
+		} else if g.None == onpath.NoneBypass {
 			return n.goOn(w, f, g)
-		default:
-			why = onpath.DropReset
+		} else {
+			why = onpath.DropNoInstance
 		}
 	}
 	if w.key.vport == n.edgeVport() {
@@ -208,13 +206,14 @@ func (n *Node) enter(w *work, f *flow) {
 // behind goes on, what comes out in front goes back.
 func (n *Node) learnContext(w *work, f *flow, v *onpath.Vport, g *onpath.Group) {
 	t, from := w.key.tuple, w.key.vport
-	n.learn(flowKey{v.Other, t}, flow{
-		kind: onpath.NextPending, context: g.ID, entry: f.entry, path: g.Path, reverse: g.Reverse,
-	})
+	pending := flow{kind: onpath.NextPending, context: g.ID, entry: f.entry, path: g.Path, reverse: g.Reverse}
+	ahead := n.learn(flowKey{v.Other, t}, pending)
+	if ahead.context != g.ID && !ahead.counts { // of a path that the flow was in before
+		pending.seen, pending.packets, pending.bytes = ahead.seen, ahead.packets, ahead.bytes
+		*ahead = pending
+	}
 	back := flowKey{v.ID, t.Reverse()}
-	old := n.find(back)
-	if old != nil && old.kind != onpath.NextPending {
-		old.seen = n.now()
+	if n.leads(back, from) {
 		return
 	}
 	e := flow{kind: onpath.NextVport, next: from, context: g.ID ^ 1, entry: f.entry, path: g.Path, reverse: !g.Reverse}
@@ -227,12 +226,31 @@ func (n *Node) learnContext(w *work, f *flow, v *onpath.Vport, g *onpath.Group) 
 	default:
 		e.group = group
 	}
-	if old == nil {
-		n.learn(back, e)
+	n.turn(n.learn(back, e), e)
+}
+
+// leads tells whether an entry leads to next already, and marks it as seen.
+func (n *Node) leads(k flowKey, next onpath.VportID) bool {
+	f := n.find(k)
+	if f == nil {
+		return false
+	}
+	f.seen = n.now()
+	return f.next == next && f.kind != onpath.NextPending
+}
+
+// turn lets an entry for answers lead to where the packets come from now, if it
+// led nowhere yet, to another instance of the same element, or to one that is
+// gone; never if an instance began the flow.
+func (n *Node) turn(old *flow, e flow) {
+	if old.counts || old.kind == onpath.NextPass || (old.kind == e.kind && old.next == e.next) {
 		return
 	}
-	// The answers' way was open; now it is known from where the flow comes.
-	e.seen, e.packets, e.bytes = n.now(), old.packets, old.bytes
+	same := old.group != 0 && old.group == e.group
+	if old.kind != onpath.NextPending && !same && n.takes(old.next) {
+		return
+	}
+	e.seen, e.packets, e.bytes = old.seen, old.packets, old.bytes
 	*old = e
 }
 

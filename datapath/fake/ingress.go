@@ -206,11 +206,22 @@ func (n *Node) fromInstance(v *onpath.Vport, b []byte, h header) {
 		n.follow(w, f)
 		return
 	}
-	if h.isError {
-		n.countDrop(v.ID, onpath.DropSpoofed)
+	if !w.writes || h.isError {
+		n.ownError(w, v, own)
 		return
 	}
 	n.emission(w, v, own)
+}
+
+// ownError decides on an ICMP error about nothing that the instance was given.
+func (n *Node) ownError(w *work, v *onpath.Vport, own bool) {
+	if !own || !v.Routes {
+		n.countDrop(v.ID, onpath.DropSpoofed)
+		return
+	}
+	f := flow{entry: v.Entry}
+	n.aimAtExit(&f)
+	n.steer(w, &f)
 }
 
 // emission decides on a packet that an instance emits and that belongs to
