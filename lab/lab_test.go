@@ -46,7 +46,7 @@ func up(t testing.TB, topology *Topology, o Options) *Lab {
 	if o.StateDir == "" {
 		o.StateDir = t.TempDir()
 	}
-	o.Log = slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	o.Log = slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelInfo}))
 	l, err := Up(t.Context(), topology, o)
 	if err != nil {
 		t.Fatal(err)
@@ -89,7 +89,7 @@ func emulations(t *testing.T) []string {
 }
 
 func TestQuickstart(t *testing.T) {
-	topology, err := ParseFile("../examples/quickstart/lab.yaml")
+	topology, err := ParseFile("../examples/lab/quickstart.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

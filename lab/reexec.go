@@ -42,14 +42,16 @@ func init() {
 		return
 	}
 	runtime.LockOSThread()
+	// unix.Exit, because os.Exit sleeps for a second in programs that are built
+	// with the race detector.
 	if err := helper(os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "onpath lab:", err)
 		if errors.Is(err, exec.ErrNotFound) {
-			os.Exit(127) // as a shell does
+			unix.Exit(127) // as a shell does
 		}
-		os.Exit(126)
+		unix.Exit(126)
 	}
-	os.Exit(0)
+	unix.Exit(0)
 }
 
 // gate is the file descriptor on which a helper waits until it has been

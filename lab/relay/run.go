@@ -26,8 +26,8 @@ type Relay struct {
 }
 
 // moderation is how long a direction with a delay of at least moderatedDelay
-// sleeps at least, so that one wake-up serves many frames. It bounds how early
-// or late a frame leaves.
+// sleeps at least, so that one wake-up serves many frames. It bounds how
+// late a frame leaves; none leaves early.
 const (
 	moderation     = 150 * time.Microsecond
 	moderatedDelay = time.Millisecond
@@ -222,7 +222,7 @@ func (l *line) overflow(f *frame, p part) {
 // deliver sends what is due.
 func (d *direction) deliver() {
 	for d.queue.n > 0 {
-		due := monotonic() + d.early()
+		due := monotonic()
 		n := 0
 		for n < batch && n < d.queue.n && d.queue.at(n).depart <= due {
 			d.writer.set(n, d.queue.at(n).frame)
@@ -237,22 +237,13 @@ func (d *direction) deliver() {
 	}
 }
 
-// early is how much before its time a frame may leave: half of the least
-// sleep, so that the error is even around zero.
-func (d *direction) early() int64 {
-	if d.line.Delay < moderatedDelay {
-		return 0
-	}
-	return int64(moderation / 2)
-}
-
 // sleep waits until a frame is due or, if none waits, until one comes.
 func (d *direction) sleep(stop int) (stopped bool, err error) {
 	fds := []unix.PollFd{{Fd: int32(stop), Events: unix.POLLIN}, {Fd: int32(d.from.fd), Events: unix.POLLIN}}
 	var timeout *unix.Timespec
 	if d.queue.n > 0 {
 		fds = fds[:1]
-		wait := max(d.queue.at(0).depart-d.early()-monotonic(), 0)
+		wait := max(d.queue.at(0).depart-monotonic(), 0)
 		if d.line.Delay >= moderatedDelay {
 			wait = max(wait, int64(moderation))
 		}

@@ -1,0 +1,246 @@
+package lab
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"net"
+	"os"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/onpath/onpath"
+	"golang.org/x/sys/unix"
+)
+
+// load is a stream of full-size UDP datagrams and what became of it.
+type load struct {
+	rate     float64 // bit/s of Ethernet frames
+	duration time.Duration
+}
+
+type received struct {
+	sent   int
+	delays []time.Duration // of those that arrived, ascending
+	span   time.Duration   // from the first to the last arrival
+}
+
+func (r received) quantile(q float64) time.Duration {
+	if len(r.delays) == 0 {
+		return 0
+	}
+	return r.delays[min(int(q*float64(len(r.delays))), len(r.delays)-1)]
+}
+
+func (r received) loss() float64 { return 1 - float64(len(r.delays))/float64(r.sent) }
+
+// rate is the bit rate of arrivals, in Ethernet frames.
+func (r received) rate() float64 { return float64(len(r.delays)-1) * frameSize * 8 / r.span.Seconds() }
+
+func (r received) String() string {
+	return fmt.Sprintf("sent %d, arrived %d, loss %.3f %%, rate %.1f Mbit/s, delay min %v, 1 %% %v, median %v, 99 %% %v, 99.9 %% %v, max %v",
+		r.sent, len(r.delays), 100*r.loss(), r.rate()/1e6, r.quantile(0), r.quantile(0.01), r.quantile(0.5), r.quantile(0.99), r.quantile(0.999), r.quantile(1))
+}
+
+// udp opens a UDP socket inside a host.
+func udp(t *testing.T, l *Lab, host string, open func(fd int) error) int {
+	t.Helper()
+	var fd int
+	err := inNetNS(l.NetNS(host), func() (err error) {
+		if fd, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
+			return err
+		}
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, 16<<20)
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20)
+		return open(fd)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	return fd
+}
+
+// transfer sends the load from one host to an address of another.
+func transfer(t *testing.T, l *Lab, from, to string, addr [4]byte, o load) received {
+	t.Helper()
+	const port = 9999
+	in := udp(t, l, to, func(fd int) error {
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1); err != nil {
+			return err
+		}
+		tv := unix.NsecToTimeval(int64(500 * time.Millisecond))
+		if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv); err != nil {
+			return err
+		}
+		return unix.Bind(fd, &unix.SockaddrInet4{Port: port})
+	})
+	out := udp(t, l, from, func(fd int) error { return unix.Connect(fd, &unix.SockaddrInet4{Port: port, Addr: addr}) })
+	run(t, l, from, "ping", "-c1", "-w5", net.IP(addr[:]).String()) // neighbours
+	sent := make(chan int)
+	go func() { sent <- send(out, o) }()
+	r := receive(in)
+	r.sent = <-sent
+	slices.Sort(r.delays)
+	return r
+}
+
+func realtime() int64 {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_REALTIME, &ts)
+	return ts.Nano()
+}
+
+// send sends what is due, sleeps 100 µs, and so on.
+func send(fd int, o load) (sent int) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	payload := make([]byte, frameSize-ethHeader-20-8)
+	gap := frameSize * 8 / o.rate * 1e9
+	start := realtime()
+	for {
+		now := realtime()
+		if now-start > int64(o.duration) {
+			return sent
+		}
+		for due := int(float64(now-start) / gap); sent < due; sent++ {
+			binary.NativeEndian.PutUint64(payload, uint64(realtime()))
+			if _, err := unix.Write(fd, payload); err != nil {
+				break
+			}
+		}
+		ts := unix.NsecToTimespec(int64(100 * time.Microsecond))
+		_ = unix.Nanosleep(&ts, nil)
+	}
+}
+
+const ethHeader = 14
+
+// receive takes the kernel's time of each arrival until none came for half a
+// second.
+func receive(fd int) (r received) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	payload, control := make([]byte, 2048), make([]byte, 64)
+	var first, last int64
+	for {
+		n, oobn, _, _, err := unix.Recvmsg(fd, payload, control, 0)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			r.span = time.Duration(last - first)
+			return r
+		}
+		if n < 8 || oobn < unix.SizeofCmsghdr+16 {
+			continue
+		}
+		stamp := control[unix.SizeofCmsghdr:]
+		last = int64(binary.NativeEndian.Uint64(stamp))*1e9 + int64(binary.NativeEndian.Uint64(stamp[8:]))
+		if first == 0 {
+			first = last
+		}
+		r.delays = append(r.delays, time.Duration(last-int64(binary.NativeEndian.Uint64(payload))))
+	}
+}
+
+const measured = `
+hosts:
+  one: {interfaces: {eth0: [10.0.0.1/24]}}
+  two: {interfaces: {eth0: [10.0.0.2/24]}}
+links: [{a: one, b: two, %s}]`
+
+var two = [4]byte{10, 0, 0, 2}
+
+// TestLinkGigabit is the promise of the lab's links: at 1 Gbit/s of full-size
+// frames, 50 ms of delay are 50 ms ± 1 ms and nothing is dropped. The link's
+// own rate is higher, or the bursts of a sender that was kept waiting would
+// queue, and be late rightly.
+func TestLinkGigabit(t *testing.T) {
+	if os.Getenv("ONPATH_SOAK") == "" {
+		t.Skip("long: set ONPATH_SOAK=1 (it needs both cores for 10 s)")
+	}
+	for _, e := range emulations(t) {
+		t.Run(e, func(t *testing.T) {
+			l := up(t, parse(t, fmt.Sprintf(measured, "delay: 50ms, rate: 10Gbit")), Options{Emulation: e})
+			r := transfer(t, l, "one", "two", two, load{1e9, 10 * time.Second})
+			t.Log(r)
+			if r.sent < 800_000 {
+				t.Errorf("only %d frames could be sent; the machine is too busy to tell", r.sent)
+			}
+			within(t, r, 50*time.Millisecond, 0.001, 0.999)
+			if r.loss() > 0.0001 {
+				t.Errorf("%.4f %% were lost; none should be", 100*r.loss())
+			}
+		})
+	}
+}
+
+// within checks that delays between two quantiles are want ± 1 ms.
+func within(t *testing.T, r received, want time.Duration, low, high float64) {
+	t.Helper()
+	if d := r.quantile(low); d < want-time.Millisecond {
+		t.Errorf("%g %% took less than %v; %v was asked for", 100*low, d, want)
+	}
+	if d := r.quantile(high); d > want+time.Millisecond {
+		t.Errorf("%g %% took more than %v; %v was asked for", 100*(1-high), d, want)
+	}
+}
+
+// TestLinkDelay is the small form of TestLinkGigabit: other tests may run at
+// the same time, so a few frames may be late.
+func TestLinkDelay(t *testing.T) {
+	for _, e := range emulations(t) {
+		t.Run(e, func(t *testing.T) {
+			l := up(t, parse(t, fmt.Sprintf(measured, "delay: 50ms, rate: 10Gbit, back: {delay: 20ms}")), Options{Emulation: e})
+			r := transfer(t, l, "one", "two", two, load{100e6, time.Second})
+			t.Log(r)
+			within(t, r, 50*time.Millisecond, 0, 0.75)
+			back := transfer(t, l, "two", "one", [4]byte{10, 0, 0, 1}, load{20e6, 500 * time.Millisecond})
+			t.Log(back)
+			within(t, back, 20*time.Millisecond, 0, 0.75)
+			if r.loss()+back.loss() > 0 {
+				t.Error("frames were lost")
+			}
+		})
+	}
+}
+
+func TestLinkRate(t *testing.T) {
+	for _, e := range emulations(t) {
+		for _, want := range []onpath.Rate{5e6, 50e6, 300e6} {
+			t.Run(fmt.Sprint(e, "/", want), func(t *testing.T) {
+				l := up(t, parse(t, fmt.Sprintf(measured, "rate: "+want.String())), Options{Emulation: e})
+				r := transfer(t, l, "one", "two", two, load{1.5 * float64(want), 1500 * time.Millisecond})
+				t.Log(r)
+				if got := r.rate() / float64(want); math.Abs(got-1) > 0.02 {
+					t.Errorf("a link of %s carried %.3f times its rate", want, got)
+				}
+				s, err := l.Status(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if d := s.Links[0].There; d.Dropped == 0 || int(d.Packets) < len(r.delays) || int(d.Packets) > len(r.delays)+16 {
+					t.Errorf("%d arrived, and the link counts %+v", len(r.delays), d)
+				}
+			})
+		}
+	}
+}
+
+func TestLinkLoss(t *testing.T) {
+	for _, e := range emulations(t) {
+		for _, want := range []float64{0.01, 0.2} {
+			t.Run(fmt.Sprint(e, "/", want), func(t *testing.T) {
+				l := up(t, parse(t, fmt.Sprintf(measured, fmt.Sprintf("loss: %g%%, seed: 7, back: {loss: 0%%}", 100*want))), Options{Emulation: e})
+				r := transfer(t, l, "one", "two", two, load{200e6, time.Second})
+				t.Log(r)
+				if sigma := math.Sqrt(want * (1 - want) / float64(r.sent)); math.Abs(r.loss()-want) > 5*sigma {
+					t.Errorf("lost %.4f of %d; %.4f ± %.4f was asked for", r.loss(), r.sent, want, 5*sigma)
+				}
+			})
+		}
+	}
+}
