@@ -1,0 +1,41 @@
+package await_test
+
+import (
+	"testing"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/await"
+)
+
+func TestDone(t *testing.T) {
+	two := 2
+	spec := onpath.ChainSpec{Through: []onpath.Element{{Function: "fw", Instances: &two}, {Deployment: "ids"}}}
+	elements := func(a, b int, message string) []onpath.ElementStatus {
+		return []onpath.ElementStatus{{Deployment: "default/web-fw", Ready: a, Desired: 2, Message: message}, {Deployment: "ids", Ready: b, Desired: 1}}
+	}
+	noRoom := []onpath.Condition{{Type: "Placed", Status: onpath.False, Message: "no node has room"}}
+	for _, c := range []struct {
+		name string
+		o    onpath.Object
+		done bool
+		text string
+	}{
+		{"a tenant", &onpath.Tenant{}, true, ""},
+		{"nothing known yet", &onpath.Chain{Spec: spec}, false, "is planned"},
+		{"no room", &onpath.Chain{Spec: spec, Status: onpath.ChainStatus{Conditions: noRoom}}, false, "no node has room"},
+		{"starting", &onpath.Chain{Spec: spec, Status: onpath.ChainStatus{Elements: elements(1, 1, "pulling image")}}, false, "web-fw 1/2 (pulling image) → ids 1/1"},
+		{"not steered", &onpath.Chain{Spec: spec, Status: onpath.ChainStatus{Elements: elements(2, 1, "")}}, false, "web-fw 2/2 → ids 1/1, rules are set"},
+		{"active", &onpath.Chain{Spec: spec, Status: onpath.ChainStatus{Active: true, Elements: elements(2, 1, "")}}, true, "web-fw 2/2 → ids 1/1"},
+		{"active with too few", &onpath.Chain{Spec: spec, Status: onpath.ChainStatus{Active: true, Elements: elements(1, 1, "")}}, false, "web-fw 1/2 → ids 1/1"},
+		{"status of before", &onpath.Chain{Spec: spec, Status: onpath.ChainStatus{Active: true, Elements: []onpath.ElementStatus{{Deployment: "web-fw", Ready: 1, Desired: 1}, {Deployment: "ids", Ready: 1, Desired: 1}}}}, false, "web-fw 1/2 → ids 1/1"},
+		{"disabled", &onpath.Chain{Spec: onpath.ChainSpec{Disabled: true}}, true, "disabled"},
+		{"not disabled yet", &onpath.Chain{Spec: onpath.ChainSpec{Disabled: true}, Status: onpath.ChainStatus{Active: true}}, false, "leaves the path"},
+		{"unused deployment", &onpath.Deployment{Spec: onpath.DeploymentSpec{Instances: &two}}, true, "0/0"},
+		{"placed deployment", &onpath.Deployment{Spec: onpath.DeploymentSpec{Instances: &two, Place: onpath.Place{Cloudlets: []string{"a"}}}}, false, "0/2"},
+		{"deployment without room", &onpath.Deployment{Status: onpath.DeploymentStatus{Desired: 2, Ready: 1, Conditions: noRoom}}, false, "1/2 (no node has room)"},
+	} {
+		if done, text := await.Done(c.o); done != c.done || text != c.text {
+			t.Errorf("%s: %v %q, want %v %q", c.name, done, text, c.done, c.text)
+		}
+	}
+}
