@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/lab"
 )
 
@@ -116,11 +117,10 @@ func (s *Stage) TearDown(ctx context.Context) error {
 // StartServer starts the server, or starts it again, and waits until it answers.
 func (s *Stage) StartServer(ctx context.Context) error {
 	cmd := s.Lab.Command(s.spec.Server.Host, s.spec.Bin, "server", "--listen", s.spec.Server.Address+":"+serverPort)
-	p, err := start(s.spec.Dir, serverProcess, cmd)
+	p, err := s.launch(serverProcess, cmd)
 	if err != nil {
 		return err
 	}
-	s.procs[serverProcess] = p
 	return s.poll(ctx, p, "the server answers", func() (bool, error) {
 		_, err := s.Onpath(ctx, "get", "nodes", "-o", "json")
 		return err == nil, nil
@@ -146,11 +146,10 @@ func (s *Stage) StartNode(ctx context.Context, name string) error {
 		}
 		args = append(args, "--token", strings.TrimSpace(string(token)))
 	}
-	p, err := start(s.spec.Dir, n.Name, s.Lab.Command(n.Host, s.spec.Bin, args...))
+	p, err := s.launch(n.Name, s.Lab.Command(n.Host, s.spec.Bin, args...))
 	if err != nil {
 		return err
 	}
-	s.procs[n.Name] = p
 	return s.poll(ctx, p, "node "+n.Name+" is ready", func() (bool, error) {
 		var node struct{ Status struct{ Ready bool } }
 		err := s.Get(ctx, &node, "nodes", n.Name)
@@ -235,11 +234,18 @@ func (s *Stage) Exec(ctx context.Context, host string, args ...string) ([]byte, 
 // Start runs a program in a lab host until the stage is taken down; its output
 // goes to NAME.log.
 func (s *Stage) Start(name, host string, args ...string) error {
-	p, err := start(s.spec.Dir, name, s.Lab.Command(host, args[0], args[1:]...))
-	if err == nil {
-		s.procs[name] = p
-	}
+	_, err := s.launch(name, s.Lab.Command(host, args[0], args[1:]...))
 	return err
+}
+
+// launch starts a process of the stage and writes down that it runs.
+func (s *Stage) launch(name string, cmd *exec.Cmd) (*process, error) {
+	p, err := start(s.spec.Dir, name, cmd)
+	if err != nil {
+		return nil, err
+	}
+	s.procs[name] = p
+	return p, s.save()
 }
 
 // WaitFor polls until ok, or explains what it waited for.
@@ -268,6 +274,49 @@ func (s *Stage) poll(ctx context.Context, p *process, what string, ok func() (bo
 	})
 	if err != nil && p.pid() != 0 {
 		return fmt.Errorf("%w; the end of %s:\n%s", err, filepath.Base(p.log), p.tail(2<<10))
+	}
+	return err
+}
+
+// InstanceOf is the name of a ready instance of a deployment of tenant default.
+func (s *Stage) InstanceOf(ctx context.Context, deployment string) (string, error) {
+	list, err := s.Instances(ctx)
+	if err != nil {
+		return "", err
+	}
+	for _, i := range list {
+		if i.Spec.Deployment == deployment && i.Status.State == onpath.InstanceReady && i.Spec.Draining.IsZero() {
+			return i.Metadata.Name, nil
+		}
+	}
+	return "", fmt.Errorf("no instance of %s is ready", deployment)
+}
+
+// Instances lists all instances.
+func (s *Stage) Instances(ctx context.Context) ([]onpath.Instance, error) {
+	var list struct{ Items []onpath.Instance }
+	err := s.Get(ctx, &list, "instances")
+	return list.Items, err
+}
+
+// WaitActive waits until a chain steers traffic, telling what it waits for.
+func (s *Stage) WaitActive(ctx context.Context, chain string, limit time.Duration, tell func(string)) error {
+	last := ""
+	err := s.WaitFor(ctx, "chain "+chain+" is active", limit, func() (bool, error) {
+		var c onpath.Chain
+		if err := s.Get(ctx, &c, "chains", chain); err != nil {
+			return false, err
+		}
+		for _, cond := range c.Status.Conditions {
+			if cond.Message != "" && cond.Message != last && tell != nil {
+				last = cond.Message
+				tell(last)
+			}
+		}
+		return c.Status.Active, nil
+	})
+	if err != nil && last != "" {
+		return fmt.Errorf("%w; its status says: %s", err, last)
 	}
 	return err
 }

@@ -81,7 +81,7 @@ Begin with "onpath demo", or with "onpath doctor" and then "onpath up".`,
 
 // commands make the subcommands; each file adds its own to the list below.
 var commands = []func(*global) *cobra.Command{
-	newDoctor, newSchema, newLab,
+	newDoctor, newSchema, newLab, newDemo,
 }
 
 // finish makes wrong arguments errors of usage, everywhere alike.

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/demo"
+)
+
+func newDemo(*global) *cobra.Command {
+	var o demo.Options
+	var down bool
+	c := &cobra.Command{
+		Use:   "demo",
+		Short: "Show a chain at work in an emulated network, and what it changes",
+		Long: `Emulate a network, run a real server and three real nodes in it, drive web
+traffic without and with a chain of nftables, Suricata, tc and squid, and print
+what changed. Every figure is read from the real components. Takes less than
+two minutes, needs root, and leaves nothing behind.
+
+Exit code 0 means that every effect was seen.`,
+		Example: examples("sudo onpath demo", "sudo onpath demo --keep", "sudo onpath demo --down", "sudo onpath demo --json figures.json"),
+		GroupID: groupRun,
+		Args:    cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if os.Geteuid() != 0 {
+				return &onpath.Error{Code: onpath.CodeForbidden, Message: "the demonstration makes network namespaces and runs containers", Remedy: "run it as root: sudo onpath demo"}
+			}
+			if down {
+				return demo.Down(c.Context(), o.Dir, c.OutOrStdout())
+			}
+			o.Out = c.OutOrStdout()
+			return demo.Run(c.Context(), o)
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&o.Images, "images", "bin/images", "folder with the images that `make images` builds")
+	f.StringVar(&o.JSON, "json", "", "also write the figures to this file")
+	f.BoolVar(&o.Keep, "keep", false, "leave everything running, to look around in")
+	f.BoolVar(&down, "down", false, "remove what an earlier run left")
+	f.StringVar(&o.Dir, "dir", demo.DefaultDir, "folder for state and logs while it runs")
+	c.AddCommand(newDemoOrigin(), newDemoLoad(), newDemoProbe(), newDemoStats())
+	return c
+}
+
+// The hidden commands are the two ends of the demonstration's traffic; they run
+// inside the emulated hosts.
+
+func newDemoOrigin() *cobra.Command {
+	return &cobra.Command{
+		Use: "origin ADDRESS…", Short: "Serve the demonstration's web site", Hidden: true, Args: cobra.MinimumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error { return demo.RunOrigin(c.Context(), args) },
+	}
+}
+
+func newDemoLoad() *cobra.Command {
+	return &cobra.Command{
+		Use: "load SPEC", Short: "Fetch from the demonstration's web site", Hidden: true, Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			var spec demo.LoadSpec
+			if err := json.Unmarshal([]byte(args[0]), &spec); err != nil {
+				return err
+			}
+			res, err := demo.RunLoad(c.Context(), spec)
+			if err != nil {
+				return err
+			}
+			return json.NewEncoder(c.OutOrStdout()).Encode(res)
+		},
+	}
+}
+
+func newDemoProbe() *cobra.Command {
+	var count int
+	var timeout time.Duration
+	c := &cobra.Command{
+		Use: "probe ADDRESS", Short: "Time TCP handshakes", Hidden: true, Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			res, err := demo.RunProbe(c.Context(), args[0], count, timeout)
+			if err != nil {
+				return err
+			}
+			return json.NewEncoder(c.OutOrStdout()).Encode(res)
+		},
+	}
+	c.Flags().IntVar(&count, "count", 1, "handshakes")
+	c.Flags().DurationVar(&timeout, "timeout", time.Second, "of one handshake")
+	return c
+}
+
+func newDemoStats() *cobra.Command {
+	return &cobra.Command{
+		Use: "stats URL", Short: "Print what a URL answers", Hidden: true, Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			req, err := http.NewRequestWithContext(c.Context(), http.MethodGet, args[0], nil)
+			if err != nil {
+				return err
+			}
+			resp, err := (&http.Client{Timeout: 10 * time.Second}).Do(req)
+			if err != nil {
+				return err
+			}
+			defer resp.Body.Close()
+			if resp.StatusCode != http.StatusOK {
+				return fmt.Errorf("%s: %s", args[0], resp.Status)
+			}
+			_, err = io.Copy(c.OutOrStdout(), resp.Body)
+			return err
+		},
+	}
+}

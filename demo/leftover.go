@@ -1,0 +1,123 @@
+package demo
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/onpath/onpath/lab"
+)
+
+// record is what Down needs to know of a stage whose program is gone.
+type record struct {
+	Lab   string           `json:"lab"`
+	Bin   string           `json:"bin"`
+	Nodes []StageNode      `json:"nodes"`
+	Procs map[string]ident `json:"procs"`
+}
+
+// ident is a process that cannot be mistaken for a later one of the same number.
+type ident struct {
+	PID   int    `json:"pid"`
+	Start string `json:"start"` // clock ticks after boot
+}
+
+// identify reads who pid is now.
+func identify(pid int) (ident, bool) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return ident{}, false
+	}
+	fields := strings.Fields(string(b)[strings.LastIndexByte(string(b), ')')+1:])
+	if len(fields) < 20 || fields[0] == "Z" {
+		return ident{}, false
+	}
+	return ident{pid, fields[19]}, true
+}
+
+func (i ident) alive() bool {
+	now, ok := identify(i.PID)
+	return ok && now == i
+}
+
+const recordFile = "stage.json"
+
+// save writes down what runs; it is called after each start of a process.
+func (s *Stage) save() error {
+	r := record{Lab: s.spec.Topology.Name, Bin: s.spec.Bin, Nodes: s.spec.Nodes, Procs: map[string]ident{}}
+	for name, p := range s.procs {
+		if id, ok := identify(p.pid()); ok {
+			r.Procs[name] = id
+		}
+	}
+	tmp := filepath.Join(s.spec.Dir, recordFile+".new")
+	if err := writeJSON(tmp, r); err != nil {
+		return err
+	}
+	return os.Rename(tmp, filepath.Join(s.spec.Dir, recordFile))
+}
+
+// Down removes what an earlier run with the same directory left running, also
+// one that was killed. Nothing there is no error.
+func Down(ctx context.Context, dir string, out io.Writer) error {
+	if dir == "" {
+		dir = DefaultDir
+	}
+	b, err := os.ReadFile(filepath.Join(dir, recordFile))
+	if errors.Is(err, os.ErrNotExist) {
+		return os.RemoveAll(dir)
+	}
+	if err != nil {
+		return err
+	}
+	var r record
+	if err := json.Unmarshal(b, &r); err != nil {
+		return fmt.Errorf("%s: %w", filepath.Join(dir, recordFile), err)
+	}
+	return r.down(ctx, dir, out)
+}
+
+func (r record) down(ctx context.Context, dir string, out io.Writer) error {
+	var errs []error
+	for name, id := range r.Procs {
+		if id.alive() {
+			fmt.Fprintf(out, "ending %s (pid %d)\n", name, id.PID)
+			end(id)
+		}
+	}
+	l, err := lab.Open("", r.Lab)
+	if err == nil {
+		for _, n := range r.Nodes {
+			fmt.Fprintf(out, "node off on %s\n", n.Name)
+			if text, err := l.Exec(ctx, n.Host, r.Bin, "node", "off", "--name", n.Name); err != nil {
+				errs = append(errs, fmt.Errorf("node off on %s: %w: %s", n.Host, err, text))
+			}
+		}
+		fmt.Fprintf(out, "removing network %s\n", r.Lab)
+		errs = append(errs, l.Down(ctx))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return os.RemoveAll(dir)
+}
+
+// end asks a process to end, and makes it after five seconds.
+func end(id ident) {
+	_ = syscall.Kill(id.PID, syscall.SIGTERM)
+	for range 500 {
+		if !id.alive() {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	_ = syscall.Kill(id.PID, syscall.SIGKILL)
+}

@@ -1,0 +1,10 @@
+// Package examples carries the runnable YAML files inside the program, so that
+// `onpath demo` needs no checkout.
+package examples
+
+import "embed"
+
+// FS holds the files of this folder.
+//
+//go:embed lab/*.yaml quickstart/*.yaml
+var FS embed.FS
