@@ -19,5 +19,14 @@ func Cases() []Case {
 		{"mirror", "a mirror gets copies of both directions and gives nothing back", mirrors},
 		{"only-mirrors", "a chain of mirrors only lets the traffic pass", onlyMirrors},
 		{"exit-last", "packets leave at the last element's node", exitLast},
+		{"shares", "10,000 flows meet three instances by their weights, within a tenth", shares},
+		{"sticky", "adding, draining and weighing move no flow, removing only its own", sticks},
+		{"symmetric", "whoever starts a flow, it meets the same instance", symmetry},
+		{"lost-repick", "flows of a dead instance go on at another, both ways", repick},
+		{"lost-reset", "connections of a dead instance are reset, new ones work", resets},
+		{"none-drop", "without an instance nothing passes", noneDrop},
+		{"none-bypass", "without an instance traffic goes past the element", noneBypass},
+		{"adoption", "connections older than the chain pass by while it is young", adoption},
+		{"cut", "connections older than the chain are reset where it says so", cuts},
 	}
 }

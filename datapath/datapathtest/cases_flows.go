@@ -1,0 +1,342 @@
+package datapathtest
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+// flows are n UDP flows of many clients.
+func flows(from, n int) []onpath.Tuple {
+	out := make([]onpath.Tuple, n)
+	for i := range out {
+		k := from + i
+		out[i] = tuple(udp, netip.AddrFrom4([4]byte{10, 1, byte(k >> 8), byte(k)}), uint16(1024+k*7%60000), server, 53)
+	}
+	return out
+}
+
+// spread sends the first packet of each flow in, at the clients' side or turned
+// round at the servers', and finds out which instance each came to.
+func (b *bed) spread(ts []onpath.Tuple, reverse bool, among ...*instance) map[onpath.Tuple]*instance {
+	b.t.Helper()
+	device := clientNet
+	if reverse {
+		device = serverNet
+	}
+	sent := map[onpath.Tuple][]byte{}
+	for _, t := range ts {
+		p := newPacket(t).bytes()
+		if reverse {
+			p = answerTo(t).bytes()
+		}
+		sent[t] = p
+		b.send(gateway, device, p)
+	}
+	met := map[onpath.Tuple]*instance{}
+	for _, i := range among {
+		in, _ := hop{at: i, reverse: reverse}.sides()
+		for wait := quietTime; ; {
+			if len(met) < len(ts) && i == among[len(among)-1] {
+				wait = patience
+			}
+			f, ok := b.h.Receive(i.node, in, wait)
+			if !ok || len(met) == len(ts) {
+				break
+			}
+			t := tupleOf(f.Packet)
+			if reverse {
+				t = t.Reverse()
+			}
+			b.same(i.node, in, f.Packet, sent[t])
+			add(&b.want(i.node, b.vportOf(i.node, in)).Out, f.Packet)
+			met[t] = i
+			if len(met) == len(ts) {
+				break
+			}
+		}
+	}
+	if len(met) != len(ts) {
+		b.t.Fatalf("of %d flows %d came to an instance", len(ts), len(met))
+	}
+	return met
+}
+
+// letOut lets the first packet of each flow come out of its instance and leave,
+// so that both directions have entries.
+func (b *bed) letOut(met map[onpath.Tuple]*instance) {
+	b.t.Helper()
+	for t, i := range met {
+		_, out := hop{at: i}.sides()
+		p := withTTL(newPacket(t).bytes(), 1)
+		b.send(i.node, out, p)
+		b.expect(gateway, serverNet, withTTL(p, 1))
+	}
+}
+
+func count(met map[onpath.Tuple]*instance) map[*instance]int {
+	n := map[*instance]int{}
+	for _, i := range met {
+		n[i]++
+	}
+	return n
+}
+
+// pool is a chain of one element with n instances.
+func (b *bed) pool(n int) (*layout, []*instance) {
+	var is []*instance
+	for k := range n {
+		is = append(is, b.instance(string(rune('a'+k)), nodes[k%2]))
+	}
+	c := &chain{path: 1, match: toServer(), elements: []*element{{instances: is}}}
+	return &layout{chains: []*chain{c}, instances: is}, is
+}
+
+// shares: 10,000 flows meet three instances by their weights, within a tenth.
+func shares(b *bed) {
+	l, is := b.pool(3)
+	is[2].weight = 2
+	b.apply(l)
+	n := count(b.spread(flows(0, 10_000), false, is...))
+	for k, want := range []int{2500, 2500, 5000} {
+		if got := n[is[k]]; got < want*9/10 || got > want*11/10 {
+			b.t.Errorf("instance %d got %d of 10000 flows, must be within a tenth of %d", k, got, want)
+		}
+	}
+}
+
+// sticks: adding an instance, draining one, and changing weights move no flow;
+// removing one moves its own only.
+func sticks(b *bed) {
+	l, is := b.pool(4)
+	l.instances, l.chains[0].elements[0].instances = is[:3], is[:3]
+	b.apply(l)
+	ts := flows(0, 600)
+	before := b.spread(ts, false, is[:3]...)
+	b.letOut(before)
+
+	l.instances, l.chains[0].elements[0].instances = is, is
+	is[0].weight = 5
+	b.apply(l)
+	b.mustStick("adding an instance", before, b.spread(ts, false, is...))
+	if n := count(b.spread(flows(1000, 200), false, is...)); n[is[3]] == 0 {
+		b.t.Error("the added instance gets no new flows")
+	}
+
+	is[1].state = onpath.VportDraining
+	b.apply(l)
+	b.mustStick("draining an instance", before, b.spread(ts, false, is...))
+	if n := count(b.spread(flows(2000, 200), false, is...)); n[is[1]] != 0 {
+		b.t.Errorf("the draining instance got %d new flows", n[is[1]])
+	}
+
+	is[2].withdrawn = true
+	b.apply(l)
+	left := []*instance{is[0], is[1], is[3]}
+	after := b.spread(ts, false, left...)
+	maps.DeleteFunc(before, func(_ onpath.Tuple, i *instance) bool { return i == is[2] })
+	b.mustStick("removing another instance", before, after)
+	b.mustStick("nothing at all", after, b.spread(ts, false, left...))
+	back := b.spread(ts, true, left...)
+	b.mustStick("turning round", after, back)
+	b.nodes[is[2].node].devices = slices.DeleteFunc(b.nodes[is[2].node].devices, func(d string) bool {
+		return d == onpath.DeviceName(is[2].vport)
+	})
+}
+
+func (b *bed) mustStick(why string, before, after map[onpath.Tuple]*instance) {
+	b.t.Helper()
+	moved := 0
+	for t, i := range before {
+		if after[t] != i {
+			moved++
+		}
+	}
+	if moved > 0 {
+		b.t.Errorf("%s moved %d of %d flows", why, moved, len(before))
+	}
+}
+
+// symmetry: a flow that the servers' side starts meets the instances that it
+// would meet if the clients' side started it.
+func symmetry(b *bed) {
+	l, is := b.pool(3)
+	b.apply(l)
+	ts := flows(0, 300)
+	forward := b.spread(ts, false, is...)
+	b.remove()
+	b.apply(l)
+	b.mustStick("starting from the other side", forward, b.spread(ts, true, is...))
+}
+
+// remove takes the data path off all nodes; counters begin anew.
+func (b *bed) remove() {
+	b.t.Helper()
+	for _, name := range nodes {
+		n := b.nodes[name]
+		if err := n.dp.Remove(b.t.Context()); err != nil {
+			b.t.Fatalf("Remove on %s: %v", name, err)
+		}
+		n.want = map[onpath.VportID]*onpath.VportCounters{}
+	}
+}
+
+// repick: when an instance is gone, its flows go on at another, both ways, and
+// the others' stay.
+func repick(b *bed) {
+	l, is := b.pool(3)
+	b.apply(l)
+	ts := flows(0, 60)
+	before := b.spread(ts, false, is...)
+	b.letOut(before)
+	is[0].state = onpath.VportClosed
+	b.apply(l)
+	back := b.spread(ts, true, is[1], is[2])
+	after := b.spread(ts, false, is[1], is[2])
+	b.mustStick("turning round", back, after)
+	maps.DeleteFunc(before, func(_ onpath.Tuple, i *instance) bool { return i == is[0] })
+	b.mustStick("closing another instance", before, after)
+
+	// When it comes back, nothing moves again.
+	is[0].state = onpath.VportUp
+	b.apply(l)
+	b.mustStick("coming back", after, b.spread(ts, false, is...))
+	b.mustStick("coming back", after, b.spread(ts, true, is...))
+}
+
+// resets: with lost: reset a running connection of a dead instance is reset,
+// whichever end speaks, and a new one works at once.
+func resets(b *bed) {
+	l, is := b.pool(2)
+	l.chains[0].elements[0].lost = onpath.LostReset
+	b.apply(l)
+	t := tcp4(1000)
+	b.send(gateway, clientNet, newPacket(t).bytes())
+	first, second := is[0], is[1]
+	f, ok := b.h.Receive(first.node, onpath.DeviceName(first.vport), quietTime)
+	if !ok {
+		first, second = second, first
+		f = b.receive(first.node, onpath.DeviceName(first.vport))
+	}
+	add(&b.want(first.node, first.vport).Out, f.Packet)
+
+	first.state = onpath.VportClosed
+	b.apply(l)
+	p := newPacket(t)
+	p.flags, p.seq, p.ack, p.payload = ack|psh, 1001, 5001, []byte("GET /")
+	b.send(gateway, clientNet, p.bytes())
+	b.dropped(gateway, clientNet, onpath.DropReset)
+	b.nodes[gateway].loose[edgeVport] = true
+	b.isReset(clientNet, t, 5001)
+
+	b.forward(tcp4(1001), second)
+	b.forward(t, second)
+	b.backward(t, second)
+}
+
+// isReset expects the RST that ends t for its sender.
+func (b *bed) isReset(device string, t onpath.Tuple, seq uint32) {
+	b.t.Helper()
+	f := b.receive(gateway, device)
+	if err := checksums(f.Packet); err != nil {
+		b.t.Errorf("the RST: %v", err)
+	}
+	_, l4 := transportOf(f.Packet)
+	if got := tupleOf(f.Packet); got != t.Reverse() || l4[13]&rst == 0 {
+		b.t.Fatalf("instead of a RST for %v came %x", t, f.Packet)
+	}
+	if got := uint32(l4[4])<<24 | uint32(l4[5])<<16 | uint32(l4[6])<<8 | uint32(l4[7]); got != seq {
+		b.t.Errorf("the RST has sequence number %d, must be %d", got, seq)
+	}
+}
+
+// noneDrop: without an instance nothing passes, new flows or old.
+func noneDrop(b *bed) {
+	fw := b.instance("fw", gateway)
+	l := one(&chain{path: 1, match: toServer()}, fw)
+	b.apply(l)
+	b.forward(udp4(1), fw)
+	fw.state = onpath.VportClosed
+	b.apply(l)
+	for _, t := range []onpath.Tuple{udp4(1), udp4(2), tcp4(3)} {
+		b.send(gateway, clientNet, newPacket(t).bytes())
+		b.dropped(gateway, clientNet, onpath.DropNoInstance)
+	}
+	b.send(gateway, serverNet, answerTo(udp4(1)).bytes())
+	b.dropped(gateway, serverNet, onpath.DropNoInstance)
+}
+
+// noneBypass: without an instance traffic goes past the element, new flows and
+// old, both ways.
+func noneBypass(b *bed) {
+	ids, fw := b.instance("ids", gateway), b.instance("fw", "n2")
+	l := one(&chain{path: 1, match: toServer()}, ids, fw)
+	l.chains[0].elements[0].none = onpath.NoneBypass
+	b.apply(l)
+	b.forward(udp4(1), ids, fw)
+	b.backward(udp4(1), fw, ids)
+	ids.state = onpath.VportClosed
+	b.apply(l)
+	for _, t := range []onpath.Tuple{udp4(1), udp4(2)} {
+		b.forward(t, fw)
+		b.backward(t, fw)
+	}
+	// Nothing left of the chain: the packet passes, whoever forwards it.
+	l.chains[0].elements[1].none = onpath.NoneBypass
+	fw.state = onpath.VportClosed
+	b.apply(l)
+	b.untouched(clientNet, newPacket(udp4(3)).bytes(), serverNet)
+	b.untouched(serverNet, answerTo(udp4(3)).bytes(), clientNet)
+	if got := b.counters(gateway).Paths[1].Passed.Packets; got == 0 {
+		b.t.Error("what is passed by is not counted as passed")
+	}
+}
+
+// adoption: while a chain is young, TCP connections older than it pass by, in
+// both directions; new ones are steered.
+func adoption(b *bed) {
+	fw := b.instance("fw", gateway)
+	c := &chain{path: 1, match: toServer(), began: b.h.Now().Add(-time.Second), adopt: time.Hour}
+	l := one(c, fw)
+	b.apply(l)
+	old := newPacket(tcp4(1))
+	old.flags = ack
+	reply := newPacket(tcp4(1).Reverse())
+	reply.flags = ack
+	b.untouched(clientNet, old.bytes(), serverNet)
+	b.untouched(serverNet, reply.bytes(), clientNet)
+	b.leads(gateway, edgeVport, tcp4(1), onpath.NextPass, 0)
+	b.leads(gateway, edgeVport, tcp4(1).Reverse(), onpath.NextPass, 0)
+	inside := newPacket(tcp4(2).Reverse()) // begins with an answer
+	inside.flags = syn | ack
+	b.untouched(serverNet, inside.bytes(), clientNet)
+	b.pathCounts(1, 0, 3)
+	b.forward(tcp4(3), fw)
+	b.forward(udp4(3), fw)
+	b.pathCounts(1, 2, 3)
+
+	// Once it is grown, unknown connections are steered, adopted ones still pass.
+	c.began = b.h.Now().Add(-2 * time.Hour)
+	b.apply(l)
+	b.untouched(clientNet, old.bytes(), serverNet)
+	late := newPacket(tcp4(4))
+	late.flags = ack
+	b.through(clientNet, late.bytes(), serverNet, forwards(fw)...)
+}
+
+// cuts: with existing: cut, older connections are reset.
+func cuts(b *bed) {
+	fw := b.instance("fw", gateway)
+	c := &chain{path: 1, match: toServer(), began: b.h.Now().Add(-time.Second), adopt: time.Hour, cut: true}
+	b.apply(one(c, fw))
+	old := newPacket(tcp4(1))
+	old.flags, old.ack = ack, 777
+	b.send(gateway, clientNet, old.bytes())
+	b.dropped(gateway, clientNet, onpath.DropReset)
+	b.nodes[gateway].loose[edgeVport] = true
+	b.isReset(clientNet, tcp4(1), 777)
+	b.forward(tcp4(1), fw)
+}
