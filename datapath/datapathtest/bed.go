@@ -50,6 +50,7 @@ type bed struct {
 	next       onpath.VportID
 	generation uint64
 	configs    map[string]*onpath.DatapathConfig
+	closed     bool // the books are not to be audited
 }
 
 type node struct {
@@ -291,6 +292,9 @@ func (b *bed) finish() {
 	b.t.Helper()
 	b.quiet()
 	for _, name := range nodes {
+		if b.closed {
+			break
+		}
 		b.audit(name)
 	}
 }
@@ -399,3 +403,7 @@ func (b *bed) looseEdge() {
 	b.nodes[gateway].loose[edgeVport] = true
 	b.nodes[gateway].looseIn = true
 }
+
+// skipBooks ends a case whose counters depend on which packets a kernel refuses
+// before the data path sees them.
+func (b *bed) skipBooks() { b.closed = true }

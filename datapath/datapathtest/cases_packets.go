@@ -1,0 +1,322 @@
+package datapathtest
+
+import (
+	"bytes"
+	"encoding/binary"
+	"net/netip"
+
+	"github.com/onpath/onpath"
+)
+
+// icmpErrors follow the reverse of the packet they quote, and write nothing.
+func icmpErrors(b *bed) {
+	fw, br := b.instance("fw", "n2"), b.bridged("br", gateway)
+	b.apply(one(&chain{path: 1, match: toServer()}, fw, br))
+	for _, v := range []struct {
+		t          onpath.Tuple
+		router     netip.Addr // beyond the gateway, at the servers' side
+		kind, code byte
+	}{
+		{udp4(1), netip.MustParseAddr("10.9.0.254"), 3, 1},
+		{tcp4(1), netip.MustParseAddr("10.9.0.254"), 11, 0},
+		{ping(4), netip.MustParseAddr("10.9.0.254"), 3, 4},
+		{tcp6(1), netip.MustParseAddr("2001:db8:9::fe"), 1, 4},
+		{ping6(4), netip.MustParseAddr("2001:db8:9::fe"), 2, 0},
+	} {
+		p := newPacket(v.t).bytes()
+		left := b.through(clientNet, p, serverNet, forwards(fw, br)...)
+		b.backward(v.t, br, fw)
+		before := b.allFlows()
+		// From outside, about what left: back through all elements.
+		e := icmpError(v.router, v.kind, v.code, left).bytes()
+		b.through(serverNet, e, clientNet, backwards(br, fw)...)
+		// From the clients' side, about an answer: the forward way.
+		reply := answerTo(v.t).bytes()
+		e = icmpError(v.t.Src, v.kind, v.code, reply).bytes()
+		b.through(clientNet, e, serverNet, forwards(fw, br)...)
+		// From an element itself, with an address of its own.
+		self := netip.MustParseAddr("10.1.250.1")
+		if v.t.Src.Is6() {
+			self = netip.MustParseAddr("2001:db8:1::250")
+		}
+		e = icmpError(self, v.kind, v.code, p).bytes()
+		b.send(fw.node, onpath.DeviceName(fw.vport), e)
+		b.expect(gateway, clientNet, withTTL(e, 1))
+		if after := b.allFlows(); after != before {
+			b.t.Errorf("ICMP errors wrote %d flow entries", after-before)
+		}
+	}
+	// An error about a packet that no chain had is the kernel's; an instance
+	// may not send one.
+	strange := newPacket(tuple(udp, server, 9, client, 9)).bytes()
+	b.untouched(clientNet, icmpError(client, 3, 3, newPacket(tuple(udp, server, 9, client, 9)).bytes()).bytes(), serverNet)
+	device := onpath.DeviceName(fw.vport)
+	b.send(fw.node, device, icmpError(client, 3, 3, strange).bytes())
+	b.dropped(fw.node, device, onpath.DropSpoofed)
+}
+
+func (b *bed) allFlows() int {
+	n := 0
+	for _, name := range nodes {
+		n += len(b.flows(name, onpath.FlowFilter{}))
+	}
+	return n
+}
+
+// fragments follow the first of their datagram; one whose first did not come by
+// is dropped if the chain is strict, else passed by.
+func fragments(b *bed) {
+	fw, br := b.instance("fw", "n2"), b.bridged("br", gateway)
+	dns := toServer()
+	dns.Protocol, dns.DstPorts = []uint8{udp}, ports(onpath.PortRange{First: 53, Last: 53})
+	c := &chain{path: 1, match: dns, strict: true}
+	l := one(c, fw, br)
+	b.apply(l)
+	for n, t := range []onpath.Tuple{udp4(1), tuple(udp, client6, 1, server6, 53)} {
+		p := newPacket(t)
+		p.payload, p.id = bytes.Repeat([]byte("fragment"), 15), 4000+uint32(n)
+		first, rest := p, p
+		first.more, rest.offset = true, 64
+		for range 2 {
+			b.through(clientNet, first.bytes(), serverNet, forwards(fw, br)...)
+			b.through(clientNet, rest.bytes(), serverNet, forwards(fw, br)...)
+			first.id, rest.id = first.id+100, rest.id+100
+		}
+		reply := p
+		reply.tuple = t.Reverse()
+		first, rest = reply, reply
+		first.more, rest.offset = true, 64
+		b.through(serverNet, first.bytes(), clientNet, backwards(br, fw)...)
+		b.through(serverNet, rest.bytes(), clientNet, backwards(br, fw)...)
+
+		orphan := p
+		orphan.id, orphan.offset = 9000, 64
+		b.send(gateway, clientNet, orphan.bytes())
+		b.dropped(gateway, clientNet, onpath.DropUnclassified)
+	}
+	b.pathCounts(1, 12, 0)
+	c.strict = false
+	b.apply(l)
+	for n, t := range []onpath.Tuple{udp4(2), tuple(udp, client6, 2, server6, 53)} {
+		orphan := newPacket(t)
+		orphan.payload, orphan.id, orphan.offset = bytes.Repeat([]byte("fragment"), 15), 9500, 64
+		b.untouched(clientNet, orphan.bytes(), serverNet)
+		b.pathCounts(1, 12, uint64(n)+1)
+	}
+	// A fragment that no chain selects by its addresses is nobody's.
+	other := newPacket(tuple(udp, server, 1, client, 1))
+	other.payload, other.id, other.offset = bytes.Repeat([]byte("fragment"), 15), 9600, 64
+	other.tuple.Src = netip.MustParseAddr("10.8.0.1")
+	b.untouched(serverNet, other.bytes(), clientNet)
+	b.pathCounts(1, 12, 2)
+}
+
+// unreadable: what is selected by addresses but whose ports cannot be read.
+func unreadable(b *bed) {
+	fw := b.instance("fw", gateway)
+	c := &chain{path: 1, match: web(), strict: true}
+	l := one(c, fw)
+	b.apply(l)
+	cut := newPacket(tcp4(1)).bytes()[:30]
+	binary.BigEndian.PutUint16(cut[2:], 30)
+	cut[10], cut[11] = 0, 0
+	binary.BigEndian.PutUint16(cut[10:], ^sum(0, cut[:20]))
+	b.send(gateway, clientNet, cut)
+	b.dropped(gateway, clientNet, onpath.DropUnclassified)
+	c.strict = false
+	b.apply(l)
+	b.untouched(clientNet, cut, serverNet)
+	b.pathCounts(1, 0, 1)
+}
+
+// extensions: IPv6 extension headers are walked.
+func extensions(b *bed) {
+	fw := b.instance("fw", "n2")
+	b.apply(one(&chain{path: 1, match: web()}, fw))
+	padding := []byte{0, 0, 1, 4, 0, 0, 0, 0} // next header, length, PadN
+	header := func(next byte) []byte { return append([]byte{next}, padding[1:]...) }
+	for n, ext := range [][]byte{
+		header(tcp),
+		append(header(60), header(tcp)...),
+		append(append(header(60), header(60)...), header(tcp)...),
+	} {
+		p := newPacket(tcp6(uint16(n)))
+		p.ext, p.extType = ext, 60 // destination options
+		b.through(clientNet, p.bytes(), serverNet, forwards(fw)...)
+		b.leads(gateway, edgeVport, p.tuple, onpath.NextVport, fw.vport)
+	}
+}
+
+// tooManyExtensions: behind a pile of extension headers the ports count as
+// unreadable, or the pile would lead past the firewall.
+func tooManyExtensions(b *bed) {
+	fw := b.instance("fw", gateway)
+	b.apply(one(&chain{path: 1, match: web(), strict: true}, fw))
+	p := newPacket(tcp6(1))
+	p.extType = 60
+	for n := range 40 {
+		next := byte(60)
+		if n == 39 {
+			next = tcp
+		}
+		p.ext = append(p.ext, next, 0, 1, 4, 0, 0, 0, 0)
+	}
+	b.send(gateway, clientNet, p.bytes())
+	b.dropped(gateway, clientNet, onpath.DropUnclassified)
+}
+
+// vlan: up to two tags are looked behind, and elements see none.
+func vlan(b *bed) {
+	fw := b.instance("fw", gateway)
+	b.apply(one(&chain{path: 1, match: toServer()}, fw))
+	for n, tags := range [][]uint16{{100}, {200, 100}} {
+		p := newPacket(udp4(uint16(n))).bytes()
+		b.sendFrame(gateway, clientNet, Frame{Tags: tags, Packet: p})
+		f := b.expect(gateway, onpath.DeviceName(fw.vport), p)
+		if len(f.Tags) > 0 {
+			b.t.Errorf("the element got VLAN tags %v", f.Tags)
+		}
+	}
+	b.h.Send(gateway, clientNet, Frame{Tags: []uint16{1, 2}, EtherType: 0x8100,
+		Packet: append([]byte{0, 3, 8, 0}, newPacket(udp4(9)).bytes()...)})
+}
+
+// mtu: what is longer than the path carries is dropped and its sender told;
+// what just fits passes; the MSS of TCP is lowered in both directions.
+func mtu(b *bed) {
+	fw := b.instance("fw", "n2")
+	b.apply(one(&chain{path: 1, match: toServer(), mtu: 1400}, fw))
+	b.nodes[gateway].loose[edgeVport] = true
+	for n, t := range []onpath.Tuple{udp4(1), tuple(udp, client6, 1, server6, 53)} {
+		p := newPacket(t)
+		head := []int{28, 48}[n]
+		p.payload = make([]byte, 1400-head)
+		b.through(clientNet, p.bytes(), serverNet, forwards(fw)...)
+		p.payload = make([]byte, 1401-head)
+		b.send(gateway, clientNet, p.bytes())
+		b.dropped(gateway, clientNet, onpath.DropTooBig)
+		b.isTooBig(clientNet, p.bytes(), 1400)
+	}
+	for n, t := range []onpath.Tuple{tcp4(5), tcp6(5)} {
+		limit := []uint16{1360, 1340}[n]
+		p := newPacket(t)
+		p.mss = 1460
+		b.send(gateway, clientNet, p.bytes())
+		p.mss = limit
+		got := b.cross(hop{at: fw}, p.bytes())
+		b.expect(gateway, serverNet, withTTL(got, 1))
+
+		r := answerTo(t)
+		r.mss = 1460
+		b.send(gateway, serverNet, r.bytes())
+		r.mss = limit
+		got = b.cross(hop{at: fw, reverse: true}, r.bytes())
+		b.expect(gateway, clientNet, withTTL(got, 1))
+
+		p = newPacket(t)
+		p.tuple.SrcPort, p.mss = 6, 500 // small enough already
+		b.through(clientNet, p.bytes(), serverNet, forwards(fw)...)
+	}
+}
+
+// isTooBig expects the ICMP error that tells the sender of p what fits.
+func (b *bed) isTooBig(device string, p []byte, mtu int) {
+	b.t.Helper()
+	f := b.receive(gateway, device)
+	if err := checksums(f.Packet); err != nil {
+		b.t.Errorf("the ICMP error: %v", err)
+	}
+	protocol, e := transportOf(f.Packet)
+	src, dst := addresses(p)
+	_, to := addresses(f.Packet)
+	said, kind := int(binary.BigEndian.Uint16(e[6:])), []byte{3, 4}
+	if protocol == icmpv6 {
+		said, kind = int(binary.BigEndian.Uint32(e[4:])), []byte{2, 0}
+	}
+	if !bytes.Equal(e[:2], kind) || said != mtu || to != src {
+		b.t.Fatalf("instead of an ICMP error to %s with MTU %d came %x", src, mtu, f.Packet)
+	}
+	quote := e[8:]
+	if len(quote) < 28 || !bytes.HasPrefix(p, quote[:min(len(quote), 20)]) {
+		b.t.Errorf("the ICMP error about a packet to %s does not quote it: %x", dst, quote)
+	}
+}
+
+// hopLimit: where it runs out, the packet goes no further.
+func hopLimit(b *bed) {
+	fw := b.bridged("fw", gateway)
+	b.apply(one(&chain{path: 1, match: toServer()}, fw))
+	b.nodes[gateway].loose[fw.back] = true // the error goes back by there
+	p := newPacket(udp4(1))
+	p.ttl = 1
+	b.send(gateway, clientNet, p.bytes())
+	b.cross(hop{at: fw}, p.bytes())
+	b.dropped(gateway, onpath.DeviceName(fw.back), onpath.DropTTL)
+	b.h.Receive(gateway, onpath.DeviceName(fw.back), quietTime) // an ICMP error, if any
+}
+
+// local: what is to or from the node itself, and what concerns a link only, is
+// never selected.
+func local(b *bed) {
+	fw := b.instance("fw", gateway)
+	b.apply(one(&chain{path: 1, match: onpath.Match{}}, fw))
+	up := b.nodes[gateway].spec.Uplinks[0]
+	at4, at6 := up.Addresses[0].Addr(), up.Addresses[1].Addr()
+	for _, t := range []onpath.Tuple{
+		tuple(tcp, client, 1, at4, 22), tuple(tcp, client6, 1, at6, 22),
+		tuple(udp, client, 1, b.nodes[gateway].spec.Underlay.Addr(), 9),
+		tuple(udp, client, 1, netip.MustParseAddr("224.0.0.5"), 89),
+		tuple(udp, netip.MustParseAddr("169.254.9.9"), 1, server, 9),
+		tuple(udp, netip.MustParseAddr("0.0.0.0"), 68, netip.MustParseAddr("255.255.255.255"), 67),
+		tuple(udp, netip.MustParseAddr("fe80::9"), 546, netip.MustParseAddr("ff02::1:2"), 547),
+		tuple(icmpv6, client6, 1, netip.MustParseAddr("ff02::1"), 1),
+	} {
+		b.h.Send(gateway, clientNet, Frame{Packet: newPacket(t).bytes()})
+	}
+	for { // the node's own kernel may answer
+		if _, ok := b.h.Receive(gateway, clientNet, quietTime); !ok {
+			break
+		}
+	}
+	b.noEntries()
+	b.pathCounts(1, 0, 0)
+	b.forward(udp4(1), fw)
+}
+
+// malformed: lengths that lie crash nothing and slip past nothing.
+func malformed(b *bed) {
+	fw := b.instance("fw", gateway)
+	b.apply(one(&chain{path: 1, match: web(), strict: true}, fw))
+	whole := newPacket(tcp4(1)).bytes()
+	for n := range len(whole) - 1 {
+		b.h.Send(gateway, clientNet, Frame{EtherType: 0x0800, Packet: whole[:n+1]})
+	}
+	for at := range 24 { // every bit of the header, wrong
+		for bit := range 8 {
+			p := bytes.Clone(whole)
+			p[at] ^= 1 << bit
+			if at >= 12 && at < 20 || at == 0 && p[0]>>4 != 4 || at == 9 || at >= 20 {
+				continue // other addresses, protocols and ports are other flows
+			}
+			b.h.Send(gateway, clientNet, Frame{EtherType: 0x0800, Packet: p})
+		}
+	}
+	if f, ok := b.h.Receive(gateway, serverNet, quietTime); ok {
+		b.t.Errorf("past the element slipped %x", f.Packet)
+	}
+	b.drain()
+	b.skipBooks()
+}
+
+// drain throws away what comes out.
+func (b *bed) drain() {
+	for _, name := range nodes {
+		for _, d := range b.nodes[name].devices {
+			for wait := quietTime; ; wait = 0 {
+				if _, ok := b.h.Receive(name, d, wait); !ok {
+					break
+				}
+			}
+		}
+	}
+}
