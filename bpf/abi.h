@@ -1,0 +1,351 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * The layouts and numbers that the programs share with the driver
+ * (datapath/ebpf/abi.go). Nothing else may be assumed by both sides. A change
+ * that is not a pure addition raises ONPATH_ABI.
+ *
+ * Byte order: addresses and ports of flow keys stand as on the wire, all other
+ * integers in host order. IPv4 addresses fill the first four bytes of sixteen,
+ * the rest is zero.
+ */
+#ifndef ONPATH_ABI_H
+#define ONPATH_ABI_H
+
+#include <linux/types.h>
+
+#define ONPATH_ABI 1
+
+#define MAX_VPORTS   8192  /* slots; slot 0 stands for "no known vport" */
+#define MAX_PATHS    4096  /* slots; slot 0 stands for "no path" */
+#define MAX_PEERS    1024
+#define MAX_TENANTS  4096
+#define MAX_MEMBERS  128   /* of one group */
+#define MAX_RULES    65536 /* of all tables, after expansion to plain rules */
+#define RULE_BLOCK   32
+#define TABLE_BLOCKS 128   /* a table has at most RULE_BLOCK*TABLE_BLOCKS rules */
+#define MAX_STEPS    40    /* tables walked for one packet */
+#define MAX_MIRRORS  2     /* before one inline element */
+#define MAX_NAT      16    /* prefixes */
+
+#define FAMILY_4 4
+#define FAMILY_6 6
+
+/* What a flow entry leads to; the order of the driver's nextKinds. */
+enum next_kind {
+	NEXT_NONE = 0,
+	NEXT_VPORT,
+	NEXT_EXIT,    /* out at this node's edge */
+	NEXT_PASS,    /* the kernel's ordinary forwarding */
+	NEXT_PENDING, /* context only: nothing came out of the instance yet */
+	NEXT_DROP,
+};
+
+/* Bits of flow.flags. */
+#define FLOW_REVERSE 0x01 /* against the chain's from/to */
+#define FLOW_FIN     0x02 /* TCP: FIN seen in this direction */
+#define FLOW_RST     0x04 /* TCP: RST seen */
+#define FLOW_EMITTED 0x08 /* an instance began it: without context */
+#define FLOW_NAT     0x10 /* addresses are translated at the edge; see nat */
+#define FLOW_LEARNED 0x20 /* written for the answers, not by a choice */
+#define FLOW_REPLIED 0x40 /* packets were seen in the other direction too */
+#define FLOW_BYPASS  0x80 /* pass entries: an element without instance was bypassed */
+
+struct flow_key {
+	__u32 scope; /* vport where the packet comes from */
+	__u8 src[16];
+	__u8 dst[16];
+	__be16 sport;
+	__be16 dport;
+	__u8 proto;
+	__u8 family;
+	__u16 pad;
+};
+
+struct flow {
+	__u8 kind;
+	__u8 flags;
+	__u16 slot;    /* of next; valid while vports[slot].id == next */
+	__u32 next;    /* vport */
+	__u32 context; /* group by which the packet came to scope's instance; 0 at an edge */
+	__u32 group;   /* group by which next was chosen; 0: by none */
+	__u32 entry;   /* edge vport where the flow entered */
+	__u32 path;
+	__u32 mirrors[MAX_MIRRORS];
+	__u32 seen;    /* seconds of the monotonic clock */
+	__u32 ack;     /* TCP: last acknowledgement number, host order */
+	__u16 tenant;  /* slot, of entries that count against a quota */
+	__u16 path_slot;
+	__u16 mirror_slots[MAX_MIRRORS];
+	__u64 packets; /* wire segments */
+	__u64 bytes;
+};
+
+/* Translation at the edge: the key as flow_key, seen before translation. */
+struct nat {
+	__u8 addr[16]; /* new source (going out) or new destination (coming in) */
+	__be16 port;
+	__u16 in;      /* 1: rewrite the destination */
+	__u32 seen;
+};
+
+enum vport_kind {
+	VPORT_NONE = 0,
+	VPORT_INSTANCE,
+	VPORT_REMOTE,
+	VPORT_EDGE,
+};
+
+enum vport_state {
+	STATE_CLOSED = 0,
+	STATE_UP,
+	STATE_DRAINING,
+};
+
+#define VPORT_BRIDGED   0x01
+#define VPORT_MIRROR    0x02
+#define VPORT_ROUTES    0x04
+#define VPORT_EMITS     0x08 /* packets: rewrite or originate */
+
+struct vport {
+	__u32 id;
+	__u8 kind;
+	__u8 state;
+	__u16 flags;
+	__u32 ifindex;
+	__u32 other;  /* where packets delivered here come out */
+	__u32 entry;
+	__u32 emit;   /* table */
+	__u16 peer;   /* slot */
+	__u16 tenant; /* slot */
+	__u16 other_slot;
+	__u16 pad;
+	__u8 dmac[6]; /* of frames delivered here */
+	__u8 smac[6];
+};
+
+/* What stands behind a network device. */
+#define PORT_UPLINK   1
+#define PORT_INSTANCE 2
+#define PORT_UNDERLAY 4
+
+#define ATTACH_ROUTER 1
+#define ATTACH_BRIDGE 2
+#define ATTACH_ARM    3
+#define ATTACH_TAP    4
+#define ATTACH_HOST   5
+
+struct port {
+	__u32 vport;
+	__u16 slot;
+	__u8 kind;
+	__u8 attach;
+	__u32 opposite; /* bridge: ifindex of the other side */
+	__u8 addr4[4];  /* of the device: source of ICMP errors and translations */
+	__u8 addr6[16];
+	__u8 mac[6];
+	__u16 pad;
+};
+
+struct own_key {
+	__u32 vport;
+	__u8 addr[16];
+	__u8 family;
+	__u8 pad[3];
+};
+
+struct addr_key {
+	__u8 addr[16];
+	__u32 family;
+};
+
+struct peer {
+	__u8 addr[16];
+	__u32 family;
+	__u32 secret;
+	__u32 known; /* 0: an empty slot */
+};
+
+struct peer_ref {
+	__u32 secret;
+	__u32 slot;
+};
+
+enum action_kind {
+	ACT_NONE = 0,
+	ACT_GROUP,
+	ACT_TABLE,
+	ACT_EXIT,
+	ACT_ROUTE,
+	ACT_DROP,
+};
+
+#define RULE_REVERSE 0x01
+#define RULE_SPORTS  0x02
+#define RULE_DPORTS  0x04
+
+struct rule {
+	__u64 src[2], src_mask[2];
+	__u64 dst[2], dst_mask[2];
+	__u16 sport_first, sport_last; /* host order */
+	__u16 dport_first, dport_last;
+	__u8 family; /* 0: any */
+	__u8 proto;  /* 0: any */
+	__u8 flags;
+	__u8 action;
+	__u32 arg; /* group, table or drop reason */
+	__u32 path;
+	__u16 path_slot;
+	__u16 pad;
+};
+
+struct table {
+	__u32 base; /* of its rules */
+	__u32 count;
+	__u32 miss_arg;
+	__u8 miss;
+	__u8 pad[3];
+};
+
+#define GROUP_REVERSE 0x01
+#define GROUP_MIRROR  0x02
+#define GROUP_RESET   0x04 /* lost: reset */
+#define GROUP_BYPASS  0x08 /* none: bypass */
+
+struct member {
+	__u32 vport;
+	__u32 key;
+	__u32 weight;
+	__u16 slot;
+	__u16 pad;
+};
+
+struct group {
+	__u32 id;
+	__u32 path;
+	__u16 path_slot;
+	__u16 flags;
+	__u32 then;
+	__u32 back;
+	__u32 count;
+	struct member members[MAX_MEMBERS];
+};
+
+#define PATH_STRICT  0x01
+#define PATH_CUT     0x02
+#define PATH_FORWARD 0x04
+
+struct path {
+	__u32 id;
+	__u32 mtu;          /* 0: no limit */
+	__u64 adopt_until;  /* ns of the monotonic clock; 0: never adopts */
+	__u32 flags;
+	__u32 pad;
+};
+
+struct nat_prefix {
+	__u64 addr[2], mask[2];
+	__u32 family;
+	__u32 pad;
+};
+
+struct node {
+	__u32 edge;         /* vport; 0: none */
+	__u32 edge_table;
+	__u32 edge_slot;
+	__u32 tunnel_ifindex;
+	__u32 tunnel_port;  /* host order */
+	__u32 underlay_ifindex;
+	__u32 uplink_ifindex; /* first uplink: where route look-ups begin */
+	__u32 capture;      /* vport whose packets are copied to user space; 0: none */
+	__u32 capture_length;
+	__u32 nat_count;
+	__u32 underlay_family;
+	__u32 generation;
+	struct nat_prefix nat[MAX_NAT];
+};
+
+struct tenant {
+	__u64 flows; /* entries its instances caused; recounted by the driver */
+	__u64 max;   /* 0: no limit */
+};
+
+/* Drop reasons: onpath.DropReasons, from 1. */
+enum drop_reason {
+	DROP_NONE = 0,
+	DROP_NO_INSTANCE,
+	DROP_CLOSED,
+	DROP_SPOOFED,
+	DROP_QUOTA,
+	DROP_TOO_BIG,
+	DROP_TTL,
+	DROP_NO_ROUTE,
+	DROP_NO_NEIGHBOUR,
+	DROP_MALFORMED,
+	DROP_UNCLASSIFIED,
+	DROP_TUNNEL_SOURCE,
+	DROP_TUNNEL_SECRET,
+	DROP_UNKNOWN_VPORT,
+	DROP_NO_TABLE,
+	DROP_MIRROR,
+	DROP_RESET,
+	DROP_NAT_PORTS,
+	DROP_REDIRECT,
+	DROP_LOOP,
+	DROP_POLICY,
+	DROP_REASONS,
+};
+
+struct vport_counters {
+	__u64 in_packets, in_bytes;
+	__u64 out_packets, out_bytes;
+	__u64 dropped[DROP_REASONS];
+};
+
+struct path_counters {
+	__u64 steered_packets, steered_bytes;
+	__u64 passed_packets, passed_bytes;
+};
+
+struct totals {
+	__u64 learned;
+	__u64 encapsulated;
+};
+
+struct frag_key {
+	__u8 src[16];
+	__u8 dst[16];
+	__u32 id;
+	__u32 scope;
+	__u8 proto;
+	__u8 family;
+	__u16 pad;
+};
+
+struct frag {
+	__be16 sport;
+	__be16 dport;
+};
+
+struct bucket {
+	__u64 tokens; /* thousandths of a packet */
+	__u64 at;     /* ns */
+};
+
+/* Where an Ethernet address lives, learnt by bridge uplinks; key addr_key. */
+struct station {
+	__u8 mac[6];
+	__u16 vlan;
+	__u32 ifindex;
+	__u32 seen;
+};
+
+/* Head of a captured packet; the packet follows. */
+struct captured {
+	__u64 at;     /* ns of the monotonic clock */
+	__u32 vport;
+	__u32 length; /* of the frame */
+	__u32 kept;   /* bytes that follow */
+	__u32 out;    /* 1: handed to the vport, 0: came from it */
+};
+
+#endif

@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * Packets the data path makes itself, by rewriting the one that caused them:
+ * ICMP errors and TCP resets. They go back to where that packet came from.
+ *
+ * The packet may carry a partial checksum (CHECKSUM_PARTIAL), which a program
+ * cannot see: the device then sums from the transport header to the end and
+ * overwrites the checksum field on the way out. So what is written here is right
+ * with and without: free bits are chosen such that the sum which the device
+ * would write is the one that stands there already.
+ */
+#ifndef ONPATH_ANSWER_H
+#define ONPATH_ANSWER_H
+
+#include "count.h"
+#include "parse.h"
+#include "rewrite.h"
+#include "tunnel.h"
+
+#define ICMP_RATE  100 /* errors a second and CPU */
+#define ICMP_BURST 50
+
+#define ERROR_TTL 1
+#define ERROR_BIG 2
+
+/* One's complement sum, folded, in network words as they lie in memory. */
+static __always_inline __u32 fold(__u64 s)
+{
+	s = (s & 0xffff) + ((s >> 16) & 0xffff) + ((s >> 32) & 0xffff) + (s >> 48);
+	s = (s & 0xffff) + (s >> 16);
+	s = (s & 0xffff) + (s >> 16);
+	return s;
+}
+
+/* Negative, and half, modulo 65535. */
+static __always_inline __u32 minus(__u32 s)
+{
+	return 65535 - s % 65535;
+}
+
+static __always_inline __u32 half(__u32 s)
+{
+	return (s % 65535) * 32768 % 65535;
+}
+
+static __always_inline int allowed(void)
+{
+	__u32 zero = 0;
+	struct bucket *b = bpf_map_lookup_elem(&buckets, &zero);
+	__u64 now = bpf_ktime_get_ns(), more;
+
+	if (!b)
+		return 0;
+	more = (now - b->at) / (NSEC / (ICMP_RATE * 1000ull));
+	if (more) {
+		b->tokens += more;
+		b->at = now;
+		if (b->tokens > ICMP_BURST * 1000ull)
+			b->tokens = ICMP_BURST * 1000ull;
+	}
+	if (b->tokens < 1000)
+		return 0;
+	b->tokens -= 1000;
+	return 1;
+}
+
+/* Send the packet back to where it came from. */
+static __always_inline int reflect(struct __sk_buff *skb, struct pkt *p)
+{
+	__u32 slot = p->prev_slot;
+	struct vport *v;
+	__u8 macs[12];
+
+	if (p->is & IS_EDGE) {
+		__builtin_memcpy(macs, p->macs + 6, 6);
+		__builtin_memcpy(macs + 6, p->macs, 6);
+		bpf_skb_store_bytes(skb, 0, macs, 12, 0);
+		return bpf_redirect(p->ifindex, 0);
+	}
+	v = vport_at(slot, p->prev);
+	if (!v || v->state == STATE_CLOSED)
+		return TC_ACT_SHOT;
+	if (v->kind == VPORT_INSTANCE) {
+		set_macs(skb, v);
+		return bpf_redirect(v->ifindex, 0);
+	}
+	if (v->kind == VPORT_REMOTE) {
+		struct node *n = this_node();
+
+		if (!n || encapsulate(skb, p, v, n->edge, p->d.entry, 0))
+			return TC_ACT_SHOT;
+		return bpf_redirect(n->tunnel_ifindex, 0);
+	}
+	return TC_ACT_SHOT;
+}
+
+/* Sum of n (a multiple of 4) bytes of the packet, and make quoted checksum at
+ * field (offset from off) one that a device's sum leaves as it is. */
+static __always_inline int fix_quoted(struct __sk_buff *skb, __u32 off, __u32 tcp)
+{
+	__u8 head[20] = {};
+	__u16 sum;
+	__s64 s;
+
+	if (tcp) {
+		if (bpf_skb_load_bytes(skb, off, head, 20))
+			return -1;
+		head[16] = head[17] = 0;
+	} else {
+		if (bpf_skb_load_bytes(skb, off, head, 8))
+			return -1;
+		head[6] = head[7] = 0;
+	}
+	s = bpf_csum_diff(0, 0, (__be32 *)head, 20, 0);
+	sum = half(minus(fold(s)));
+	return bpf_skb_store_bytes(skb, off + (tcp ? 16 : 6), &sum, 2, 0);
+}
+
+static __always_inline int icmp4(struct __sk_buff *skb, struct pkt *p, const struct port *port,
+				 __u32 what, __u32 mtu, __u32 quoted)
+{
+	struct { struct iphdr ip; __u8 type, code; __u16 sum; __be32 info; } h;
+	__u8 *body = p->body;
+	__s64 s;
+
+	__builtin_memset(&h, 0, sizeof(h));
+	h.ip.version = 4;
+	h.ip.ihl = 5;
+	h.ip.tot_len = bpf_htons(sizeof(h) + quoted);
+	h.ip.ttl = 64;
+	h.ip.protocol = IPPROTO_ICMP;
+	h.ip.saddr = *(__u32 *)port->addr4;
+	h.ip.daddr = *(__u32 *)p->key.src;
+	h.ip.check = ~fold(bpf_csum_diff(0, 0, (__be32 *)&h.ip, 20, 0));
+	h.type = what == ERROR_BIG ? 3 : 11;
+	h.code = what == ERROR_BIG ? 4 : 0;
+	h.info = what == ERROR_BIG ? bpf_htonl(mtu & 0xffff) : 0;
+	if (bpf_skb_adjust_room(skb, sizeof(h), BPF_ADJ_ROOM_MAC, 0))
+		return -1;
+	__builtin_memset(body, 0, 64);
+	if (quoted < 28 || quoted > 64 || bpf_skb_load_bytes(skb, ETH_HLEN + sizeof(h), body, quoted))
+		return -1;
+	s = bpf_csum_diff(0, 0, (__be32 *)&h.type, 8, 0);
+	h.sum = ~fold(bpf_csum_diff(0, 0, (__be32 *)body, 64, fold(s)));
+	return bpf_skb_store_bytes(skb, ETH_HLEN, &h, sizeof(h), 0);
+}
+
+static __always_inline int icmp6(struct __sk_buff *skb, struct pkt *p, const struct port *port,
+				 __u32 what, __u32 mtu, __u32 quoted)
+{
+	struct { struct ipv6hdr ip; __u8 type, code; __u16 sum; __be32 info; } h;
+	struct { __be32 length, next; } pseudo;
+	__u8 *body = p->body;
+	__s64 s;
+
+	__builtin_memset(&h, 0, sizeof(h));
+	h.ip.version = 6;
+	h.ip.payload_len = bpf_htons(8 + quoted);
+	h.ip.nexthdr = IPPROTO_ICMPV6;
+	h.ip.hop_limit = 64;
+	copy_addr(&h.ip.saddr, port->addr6);
+	copy_addr(&h.ip.daddr, p->key.src);
+	h.type = what == ERROR_BIG ? 2 : 3;
+	h.info = what == ERROR_BIG ? bpf_htonl(mtu) : 0;
+	if (bpf_skb_adjust_room(skb, sizeof(h), BPF_ADJ_ROOM_MAC, 0))
+		return -1;
+	__builtin_memset(body, 0, 64);
+	if (quoted < 48 || quoted > 64 || bpf_skb_load_bytes(skb, ETH_HLEN + sizeof(h), body, quoted))
+		return -1;
+	pseudo.length = bpf_htonl(8 + quoted);
+	pseudo.next = bpf_htonl(IPPROTO_ICMPV6);
+	s = bpf_csum_diff(0, 0, (__be32 *)&h.ip.saddr, 32, 0);
+	s = bpf_csum_diff(0, 0, (__be32 *)&pseudo, 8, fold(s));
+	s = bpf_csum_diff(0, 0, (__be32 *)&h.type, 8, fold(s));
+	h.sum = ~fold(bpf_csum_diff(0, 0, (__be32 *)body, 64, fold(s)));
+	return bpf_skb_store_bytes(skb, ETH_HLEN, &h, sizeof(h), 0);
+}
+
+/*
+ * Answer the packet with an ICMP error (what: ERROR_…), and count it as dropped
+ * for that reason. No answer: to ICMP other than echo, to later fragments, to
+ * headers with options, above the rate, and where the node has no address.
+ */
+__noinline int send_error(struct __sk_buff *skb, __u32 what, __u32 mtu)
+{
+	struct pkt *p = packet();
+	struct port *port;
+	__u32 ip, quoted, reason, ifindex, transport = 8;
+	int rc;
+
+	if (!p)
+		return TC_ACT_SHOT;
+	reason = what == ERROR_BIG ? DROP_TOO_BIG : DROP_TTL;
+	drop(p, reason);
+	ip = p->key.family == FAMILY_4 ? 20 : 40;
+	ifindex = p->ifindex;
+	port = bpf_map_lookup_elem(&ports, &ifindex);
+	if (!port || (p->is & (IS_ERROR | IS_ICMP | IS_NOPORTS)) || p->l4 - p->l3 != ip)
+		return TC_ACT_SHOT;
+	if (p->key.family == FAMILY_4 ? !*(__u32 *)port->addr4 : !*(__u32 *)port->addr6)
+		return TC_ACT_SHOT;
+	if (!allowed())
+		return TC_ACT_SHOT;
+	pop_vlans(skb, p);
+	if (p->l3 != ETH_HLEN)
+		return TC_ACT_SHOT;
+	if (p->is & IS_TCP)
+		transport = 20;
+	quoted = ip + transport;
+	if (bpf_skb_change_tail(skb, ETH_HLEN + quoted, 0))
+		return TC_ACT_SHOT;
+	if ((p->is & IS_TCP) || p->key.proto == IPPROTO_UDP)
+		if (fix_quoted(skb, ETH_HLEN + ip, p->is & IS_TCP))
+			return TC_ACT_SHOT;
+	rc = p->key.family == FAMILY_4 ? icmp4(skb, p, port, what, mtu, quoted)
+				       : icmp6(skb, p, port, what, mtu, quoted);
+	if (rc)
+		return TC_ACT_SHOT;
+	return reflect(skb, p);
+}
+
+struct tcp_reset {
+	__be16 sport, dport;
+	__be32 seq, ack;
+	__u8 offset, flags;
+	__u16 window, check, urgent;
+};
+
+/* Answer a TCP packet with a RST (RFC 9293 §3.10.7.1); counted as dropped. */
+__noinline int send_reset(struct __sk_buff *skb)
+{
+	struct { __be32 length, next; } pseudo;
+	struct tcp_head in;
+	struct tcp_reset t;
+	struct pkt *p = packet();
+	__u32 ip, payload, sum, window;
+	__s64 s;
+
+	if (!p)
+		return TC_ACT_SHOT;
+	drop(p, DROP_RESET);
+	ip = p->key.family == FAMILY_4 ? 20 : 40;
+	if (!(p->is & IS_TCP) || (p->is & (IS_ERROR | IS_RST)) || p->l4 - p->l3 != ip)
+		return TC_ACT_SHOT;
+	pop_vlans(skb, p);
+	if (p->l3 != ETH_HLEN || bpf_skb_load_bytes(skb, p->l4, &in, sizeof(in)))
+		return TC_ACT_SHOT;
+	payload = p->length - ip - (in.offset >> 4) * 4;
+	__builtin_memset(&t, 0, sizeof(t));
+	t.sport = in.dport;
+	t.dport = in.sport;
+	t.offset = 5 << 4;
+	if (p->is & IS_ACK) {
+		t.flags = 0x04;
+		t.seq = in.ack;
+	} else {
+		t.flags = 0x14;
+		t.ack = bpf_htonl(bpf_ntohl(in.seq) + payload + !!(p->is & IS_ANYSYN) + !!(p->is & IS_FIN));
+	}
+	pseudo.length = bpf_htonl(20);
+	pseudo.next = bpf_htonl(IPPROTO_TCP);
+	s = bpf_csum_diff(0, 0, (__be32 *)&pseudo, 8, 0);
+	s = bpf_csum_diff(0, 0, (__be32 *)p->key.src, 32, fold(s));
+	sum = fold(s); /* of the pseudo header; unused address bytes are zero */
+	/* The window of a RST means nothing: with -2·pseudo-sum for the header, the
+	 * checksum equals the pseudo-sum, which is what a partial one starts from. */
+	window = fold(bpf_csum_diff(0, 0, (__be32 *)&t, 20, 0));
+	t.window = minus((2 * (sum % 65535) + window) % 65535) % 65535;
+	t.check = sum;
+	if (bpf_skb_change_tail(skb, ETH_HLEN + ip + 20, 0))
+		return TC_ACT_SHOT;
+	if (p->key.family == FAMILY_4) {
+		struct iphdr h;
+
+		if (bpf_skb_load_bytes(skb, ETH_HLEN, &h, sizeof(h)))
+			return TC_ACT_SHOT;
+		h.saddr = *(__u32 *)p->key.dst;
+		h.daddr = *(__u32 *)p->key.src;
+		h.tot_len = bpf_htons(40);
+		h.frag_off = bpf_htons(0x4000);
+		h.ttl = 64;
+		h.check = 0;
+		h.check = ~fold(bpf_csum_diff(0, 0, (__be32 *)&h, 20, 0));
+		bpf_skb_store_bytes(skb, ETH_HLEN, &h, sizeof(h), 0);
+	} else {
+		struct ipv6hdr h;
+
+		if (bpf_skb_load_bytes(skb, ETH_HLEN, &h, sizeof(h)))
+			return TC_ACT_SHOT;
+		copy_addr(&h.saddr, p->key.dst);
+		copy_addr(&h.daddr, p->key.src);
+		h.payload_len = bpf_htons(20);
+		h.hop_limit = 64;
+		bpf_skb_store_bytes(skb, ETH_HLEN, &h, sizeof(h), 0);
+	}
+	bpf_skb_store_bytes(skb, ETH_HLEN + ip, &t, 20, 0);
+	return reflect(skb, p);
+}
+
+#endif

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* Counting, and copies for a capture. */
+#ifndef ONPATH_COUNT_H
+#define ONPATH_COUNT_H
+
+#include "packet.h"
+
+static __always_inline void capture(struct __sk_buff *skb, struct pkt *p, __u32 vport, __u32 out)
+{
+	struct node *n = this_node();
+	struct captured head = {};
+
+	if (!n || n->capture != vport || !vport)
+		return;
+	head.at = bpf_ktime_get_ns();
+	head.vport = vport;
+	head.length = skb->len;
+	head.kept = skb->len;
+	if (n->capture_length && head.kept > n->capture_length)
+		head.kept = n->capture_length;
+	if (head.kept > 65535 - 64)
+		head.kept = 65535 - 64; /* a perf record holds 64 KiB */
+	head.out = out;
+	bpf_perf_event_output(skb, &captures, ((__u64)head.kept << 32) | BPF_F_CURRENT_CPU,
+			      &head, sizeof(head));
+}
+
+static __always_inline void count_in(struct __sk_buff *skb, struct pkt *p, __u32 slot, __u32 vport)
+{
+	struct vport_counters *c = bpf_map_lookup_elem(&vport_stats, &slot);
+
+	if (c) {
+		c->in_packets += p->packets;
+		c->in_bytes += p->bytes;
+	}
+	capture(skb, p, vport, 0);
+}
+
+static __always_inline void count_out(struct __sk_buff *skb, struct pkt *p, __u32 slot, __u32 vport)
+{
+	struct vport_counters *c = bpf_map_lookup_elem(&vport_stats, &slot);
+
+	if (c) {
+		c->out_packets += p->packets;
+		c->out_bytes += p->bytes;
+	}
+	capture(skb, p, vport, 1);
+}
+
+/* Drop a packet that came from the vport in p->prev_slot. */
+static __always_inline int drop(struct pkt *p, __u32 reason)
+{
+	__u32 slot = p->prev_slot;
+	struct vport_counters *c = bpf_map_lookup_elem(&vport_stats, &slot);
+
+	if (c && reason < DROP_REASONS)
+		c->dropped[reason] += p->packets ? p->packets : 1;
+	return TC_ACT_SHOT;
+}
+
+static __always_inline void count_steered(struct pkt *p)
+{
+	__u32 slot = p->d.path_slot;
+	struct path_counters *c;
+
+	if (!slot)
+		return;
+	c = bpf_map_lookup_elem(&path_stats, &slot);
+	if (!c)
+		return;
+	c->steered_packets += p->packets;
+	c->steered_bytes += p->bytes;
+}
+
+static __always_inline void count_passed(struct pkt *p)
+{
+	__u32 slot = p->d.path_slot;
+	struct path_counters *c;
+
+	if (!slot)
+		return;
+	c = bpf_map_lookup_elem(&path_stats, &slot);
+	if (!c)
+		return;
+	c->passed_packets += p->packets;
+	c->passed_bytes += p->bytes;
+}
+
+static __always_inline struct totals *totals(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&total_stats, &zero);
+}
+
+static __always_inline void count_learned(__u32 n)
+{
+	struct totals *t = totals();
+
+	if (t)
+		t->learned += n;
+}
+
+static __always_inline void count_encapsulated(__u32 n)
+{
+	struct totals *t = totals();
+
+	if (t)
+		t->encapsulated += n;
+}
+
+#endif

@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* First packets: what to do with a packet that has no decided flow entry. */
+#ifndef ONPATH_DECIDE_H
+#define ONPATH_DECIDE_H
+
+#include "answer.h"
+#include "flow.h"
+
+/* Multicast, broadcast, link-local, unspecified, loopback: never selected. */
+static __always_inline int confined(const __u8 *a, __u8 family)
+{
+	if (family == FAMILY_4)
+		return a[0] == 0 || a[0] >= 224 || a[0] == 127 || (a[0] == 169 && a[1] == 254);
+	if (a[0] == 0xff || (a[0] == 0xfe && (a[1] & 0xc0) == 0x80))
+		return 1;
+	return !((const __u32 *)a)[0] && !((const __u32 *)a)[1] && !((const __u32 *)a)[2] &&
+	       (bpf_ntohl(((const __u32 *)a)[3]) <= 1);
+}
+
+static __always_inline int is_local(struct pkt *p, const __u8 *a)
+{
+	copy_addr(p->akey.addr, a);
+	p->akey.family = p->key.family;
+	return bpf_map_lookup_elem(&locals, &p->akey) != NULL;
+}
+
+static __always_inline int is_dhcp(const struct flow_key *k)
+{
+	__u16 d = bpf_ntohs(k->dport);
+
+	if (k->proto != IPPROTO_UDP)
+		return 0;
+	return k->family == FAMILY_4 ? d == 67 || d == 68 : d == 546 || d == 547;
+}
+
+/* Both directions of a connection older than the chain go by. */
+static __always_inline void pass_both(struct pkt *p, __u32 edge, __u32 table)
+{
+	p->d.kind = NEXT_PASS;
+	p->d.next = p->d.slot = p->d.group = 0;
+	write_flow();
+	p->back.context = 0;
+	reverse_key(&p->rkey, &p->key, edge);
+	write_answer(p, NEXT_PASS, 0, 0, table, BACK_EDGE);
+}
+
+/* A packet from outside without an entry. */
+__noinline int decide_edge(struct __sk_buff *skb)
+{
+	struct pkt *p = packet();
+	struct node *n = this_node();
+	struct path *path;
+	__u32 slot;
+	int reason;
+
+	if (!p || !n || !n->edge_table || (p->is & IS_ERROR))
+		return TC_ACT_OK;
+	if (confined(p->key.src, p->key.family) || confined(p->key.dst, p->key.family) ||
+	    is_dhcp(&p->key))
+		return TC_ACT_OK;
+	if (!(p->is & IS_HOST) && (is_local(p, p->key.dst) || is_local(p, p->key.src)))
+		return TC_ACT_OK;
+	p->d.context = 0;
+	p->d.entry = n->edge;
+	p->d.path = p->d.path_slot = p->d.flags = p->d.tenant = 0;
+	reason = resolve(n->edge_table, 0);
+	if (!p->d.matched) {
+		if (p->is & IS_ENCAP)
+			count_encapsulated(p->packets);
+		return TC_ACT_OK;
+	}
+	slot = p->d.path_slot;
+	path = bpf_map_lookup_elem(&paths, &slot);
+	if (!slot || !path || path->id != p->d.path) {
+		count_in(skb, p, p->prev_slot, p->prev);
+		return drop(p, DROP_NO_TABLE);
+	}
+	if (p->is & IS_NOPORTS) {
+		if (!(path->flags & PATH_STRICT)) {
+			count_passed(p);
+			return TC_ACT_OK;
+		}
+		count_in(skb, p, p->prev_slot, p->prev);
+		return drop(p, DROP_UNCLASSIFIED);
+	}
+	if ((p->is & IS_TCP) && !(p->is & IS_SYN) && bpf_ktime_get_ns() < path->adopt_until) {
+		if (path->flags & PATH_CUT) {
+			count_in(skb, p, p->prev_slot, p->prev);
+			return send_reset(skb);
+		}
+		pass_both(p, n->edge, 0);
+		count_passed(p);
+		return TC_ACT_OK;
+	}
+	if (reason) {
+		count_in(skb, p, p->prev_slot, p->prev);
+		return drop(p, reason);
+	}
+	if (p->d.kind == NEXT_EXIT) {
+		/* No inline element: mirrors only, or all bypassed. */
+		p->d.flags |= p->d.bypassed ? FLOW_BYPASS : 0;
+		pass_both(p, n->edge, n->edge_table);
+		return GO_ON;
+	}
+	write_flow();
+	return GO_ON;
+}
+
+static __always_inline int leave_at(struct pkt *p, const struct node *n, __u32 entry)
+{
+	if (!entry)
+		return DROP_NO_ROUTE;
+	p->d.entry = entry;
+	p->d.kind = entry == n->edge ? NEXT_EXIT : NEXT_VPORT;
+	p->d.next = entry == n->edge ? 0 : entry;
+	p->d.slot = 0;
+	return 0;
+}
+
+/* Count an entry against the quota of the instance's tenant. */
+static __always_inline int within_quota(struct pkt *p, __u32 slot)
+{
+	struct tenant *t = bpf_map_lookup_elem(&tenants, &slot);
+
+	if (!t || !t->max)
+		return 1;
+	if (t->flows >= t->max)
+		return 0;
+	__sync_fetch_and_add(&t->flows, 1);
+	p->d.tenant = slot;
+	return 1;
+}
+
+/* The first packet that comes out of an instance by the context it got in with. */
+static __always_inline int decide_pending(struct pkt *p, struct node *n, const struct flow *e)
+{
+	struct group *g;
+	__u32 group = e->context;
+	int reason;
+
+	load_decision(&p->d, e);
+	g = bpf_map_lookup_elem(&groups, &group);
+	if (!g)
+		return DROP_NO_TABLE;
+	reason = resolve(g->then, 0);
+	if (reason)
+		return reason;
+	if (p->d.kind == NEXT_EXIT && p->d.entry)
+		reason = leave_at(p, n, p->d.entry);
+	return reason;
+}
+
+/* A packet from a local instance without a decided entry. */
+__noinline int decide_instance(struct __sk_buff *skb)
+{
+	struct pkt *p = packet();
+	struct node *n = this_node();
+	__u32 slot, emit, own;
+	struct vport *v;
+	struct flow *e;
+	int reason;
+
+	if (!p || !n)
+		return TC_ACT_SHOT;
+	slot = p->prev_slot;
+	v = vport_at(slot, p->prev);
+	if (!v)
+		return drop(p, DROP_CLOSED);
+	e = bpf_map_lookup_elem(&flows, &p->key);
+	if (e && e->kind == NEXT_PENDING) {
+		reason = decide_pending(p, n, e);
+		if (reason)
+			return drop(p, reason);
+		if (!(p->is & (IS_ERROR | IS_NOPORTS)))
+			write_flow();
+		return GO_ON;
+	}
+	/* For an error, key is the reverse of the quoted tuple, whose destination
+	 * is the error's: only its sender differs, and own tells by that. */
+	p->okey.vport = p->prev;
+	p->okey.family = p->key.family;
+	p->okey.pad[0] = p->okey.pad[1] = p->okey.pad[2] = 0;
+	if (p->key.family == FAMILY_4) {
+		__builtin_memset(p->okey.addr, 0, 16);
+		bpf_skb_load_bytes(skb, p->l3 + 12, p->okey.addr, 4);
+	} else {
+		bpf_skb_load_bytes(skb, p->l3 + 8, p->okey.addr, 16);
+	}
+	own = bpf_map_lookup_elem(&owns, &p->okey) != NULL;
+	if ((v->flags & VPORT_MIRROR) && !own)
+		return drop(p, DROP_MIRROR);
+	p->d.context = p->d.group = 0;
+	p->d.entry = v->entry;
+	p->d.path = p->d.path_slot = p->d.tenant = p->d.mirror_count = 0;
+	p->d.flags = 0;
+	emit = v->emit;
+	if (emit && !(p->is & (IS_ERROR | IS_NOPORTS))) {
+		reason = resolve(emit, 0);
+		if (p->d.matched) {
+			if (reason)
+				return drop(p, reason);
+			if (p->d.kind == NEXT_EXIT && p->d.entry)
+				reason = leave_at(p, n, p->d.entry);
+			if (reason)
+				return drop(p, reason);
+			if (!within_quota(p, v->tenant))
+				return drop(p, DROP_QUOTA);
+			p->d.flags |= FLOW_EMITTED;
+			write_flow();
+			return GO_ON;
+		}
+	}
+	if (!own || !(v->flags & VPORT_ROUTES))
+		return drop(p, DROP_SPOOFED);
+	p->d.context = p->d.group = 0;
+	p->d.path = p->d.path_slot = p->d.mirror_count = 0;
+	p->d.flags = FLOW_EMITTED;
+	reason = leave_at(p, n, v->entry);
+	if (reason)
+		return drop(p, reason);
+	if (p->is & (IS_ERROR | IS_NOPORTS))
+		return GO_ON;
+	if (!within_quota(p, v->tenant))
+		return drop(p, DROP_QUOTA);
+	write_flow();
+	return GO_ON;
+}
+
+/*
+ * The next vport of a flow is gone. By its group's lost and none: another
+ * member (every direction and node chooses the same one), a reset, a drop, or
+ * past the element.
+ */
+__noinline int lost(struct __sk_buff *skb)
+{
+	struct pkt *p = packet();
+	struct node *n = this_node();
+	struct group *g;
+	struct flow *e;
+	__u32 id;
+	int reason;
+
+	if (!p || !n)
+		return TC_ACT_SHOT;
+	id = p->d.group;
+	g = bpf_map_lookup_elem(&groups, &id);
+	if (!id || !g || (p->is & IS_ERROR))
+		return drop(p, DROP_CLOSED);
+	if ((g->flags & GROUP_RESET) && (p->is & IS_TCP) && !(p->is & IS_SYN)) {
+		bpf_map_delete_elem(&flows, &p->key);
+		return send_reset(skb);
+	}
+	if (choose(id, 0)) {
+		p->d.next = p->member;
+		p->d.slot = p->member_slot;
+	} else {
+		if (!(g->flags & GROUP_BYPASS))
+			return drop(p, DROP_NO_INSTANCE);
+		reason = resolve(g->then, 0);
+		if (reason)
+			return drop(p, reason);
+		if (p->d.kind == NEXT_EXIT && p->d.entry) {
+			if (p->prev == n->edge) {
+				p->d.kind = NEXT_PASS;
+				p->d.flags |= FLOW_BYPASS;
+			} else {
+				reason = leave_at(p, n, p->d.entry);
+				if (reason)
+					return drop(p, reason);
+			}
+		}
+	}
+	p->learn = 1;
+	e = bpf_map_lookup_elem(&flows, &p->key);
+	if (e && !(p->is & IS_NOPORTS))
+		store_decision(e, &p->d);
+	return GO_ON;
+}
+
+#endif

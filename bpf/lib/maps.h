@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* The maps. Sizes of the hash maps may be changed by the driver before loading. */
+#ifndef ONPATH_MAPS_H
+#define ONPATH_MAPS_H
+
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+#include "../abi.h"
+
+#define MAP(name_, type_, key_, value_, max_, flags_)	\
+	struct {					\
+		__uint(type, type_);			\
+		__type(key, key_);			\
+		__type(value, value_);			\
+		__uint(max_entries, max_);		\
+		__uint(map_flags, flags_);		\
+	} name_ SEC(".maps")
+
+/* What was learnt. */
+MAP(flows, BPF_MAP_TYPE_LRU_HASH, struct flow_key, struct flow, 1 << 17, 0);
+MAP(nats, BPF_MAP_TYPE_LRU_HASH, struct flow_key, struct nat, 1 << 14, 0);
+MAP(frags, BPF_MAP_TYPE_LRU_HASH, struct frag_key, struct frag, 1 << 12, 0);
+MAP(stations, BPF_MAP_TYPE_LRU_HASH, struct addr_key, struct station, 1 << 14, 0);
+
+/* The configuration. */
+MAP(nodes, BPF_MAP_TYPE_ARRAY, __u32, struct node, 1, 0);
+MAP(vports, BPF_MAP_TYPE_ARRAY, __u32, struct vport, MAX_VPORTS, 0);
+MAP(slots, BPF_MAP_TYPE_HASH, __u32, __u32, MAX_VPORTS, BPF_F_NO_PREALLOC);
+MAP(ports, BPF_MAP_TYPE_HASH, __u32, struct port, MAX_VPORTS, BPF_F_NO_PREALLOC);
+MAP(owns, BPF_MAP_TYPE_HASH, struct own_key, __u32, MAX_VPORTS * 4, BPF_F_NO_PREALLOC);
+MAP(locals, BPF_MAP_TYPE_HASH, struct addr_key, __u32, 4096, BPF_F_NO_PREALLOC);
+MAP(peers, BPF_MAP_TYPE_ARRAY, __u32, struct peer, MAX_PEERS, 0);
+MAP(peer_addrs, BPF_MAP_TYPE_HASH, struct addr_key, struct peer_ref, MAX_PEERS, BPF_F_NO_PREALLOC);
+MAP(tables, BPF_MAP_TYPE_HASH, __u32, struct table, 1 << 15, BPF_F_NO_PREALLOC);
+MAP(rules, BPF_MAP_TYPE_ARRAY, __u32, struct rule, MAX_RULES, 0);
+MAP(groups, BPF_MAP_TYPE_HASH, __u32, struct group, 1 << 15, BPF_F_NO_PREALLOC);
+MAP(paths, BPF_MAP_TYPE_ARRAY, __u32, struct path, MAX_PATHS, 0);
+MAP(tenants, BPF_MAP_TYPE_ARRAY, __u32, struct tenant, MAX_TENANTS, 0);
+
+/* What was counted. */
+MAP(vport_stats, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct vport_counters, MAX_VPORTS, 0);
+MAP(path_stats, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct path_counters, MAX_PATHS, 0);
+MAP(total_stats, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct totals, 1, 0);
+MAP(buckets, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct bucket, 1, 0);
+
+/* Copies of packets for a capture. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERF_EVENT_ARRAY);
+	__uint(key_size, 4);
+	__uint(value_size, 4);
+} captures SEC(".maps");
+
+#endif

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * The packet being worked on: what was parsed, and what was decided. It lives
+ * in a per-CPU map, so that subprograms which the verifier looks at one by one
+ * can share it without using up the stack. The programs run in the network
+ * receive path with bottom halves off, one packet at a time per CPU.
+ */
+#ifndef ONPATH_PACKET_H
+#define ONPATH_PACKET_H
+
+#include <stddef.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/pkt_cls.h>
+#include <bpf/bpf_endian.h>
+#include "maps.h"
+
+#define NSEC 1000000000ull
+
+/* What the packet is (pkt.is). */
+#define IS_TCP      0x0001
+#define IS_SYN      0x0002 /* SYN without ACK */
+#define IS_FIN      0x0004
+#define IS_RST      0x0008
+#define IS_ACK      0x0010
+#define IS_ANYSYN   0x0020 /* SYN, also with ACK: carries options */
+#define IS_ERROR    0x0040 /* an ICMP error; key is the reverse of what it quotes */
+#define IS_NOPORTS  0x0080 /* ports cannot be read */
+#define IS_TUNNEL   0x0100 /* UDP to the tunnel port */
+#define IS_ENCAP    0x0200
+#define IS_EDGE     0x0400 /* came in at an uplink */
+#define IS_REMOTE   0x0800 /* came over the tunnel */
+#define IS_HOST     0x1000 /* came from or goes to this machine itself */
+#define IS_ICMP     0x2000 /* any ICMP that is not an echo */
+
+/* What to do with a packet: a flow entry, opened up. */
+struct decision {
+	__u32 kind;
+	__u32 next, slot;
+	__u32 context;
+	__u32 group;
+	__u32 entry;
+	__u32 path, path_slot;
+	__u32 flags; /* FLOW_… */
+	__u32 reason;
+	__u32 tenant;
+	__u32 matched;  /* rules of a path that matched */
+	__u32 bypassed; /* elements without an instance */
+	__u32 mirror_count;
+	__u32 mirrors[MAX_MIRRORS];
+	__u32 mirror_slots[MAX_MIRRORS];
+};
+
+/* Subprograms answer with a verdict for the kernel, or: go on with pkt.d. */
+#define GO_ON (-2)
+
+struct pkt {
+	struct flow_key key;  /* scope and tuple as seen */
+	struct flow_key rkey; /* the reverse, elsewhere */
+	struct flow_key wkey; /* used by one function at a time */
+	struct flow fresh;    /* being inserted */
+	struct frag_key fkey;
+	struct addr_key akey;
+	struct own_key okey;
+
+	__u32 is;
+	__u32 now;     /* seconds of the monotonic clock */
+	__u32 l3;      /* offset of the IP header */
+	__u32 l4;      /* offset of the transport header */
+	__u32 headers; /* bytes of IP and transport headers */
+	__u32 length;  /* IP bytes, of all segments as one */
+	__u32 segment; /* IP bytes of the largest segment */
+	__u32 packets, bytes; /* on the wire */
+	__u32 ack;
+	__u32 inner_l3; /* ICMP errors: offset of the quoted header */
+	__u32 inner_l4;
+	__u32 ext;     /* skip_extensions */
+	__u32 frag, frag_id;
+	__u16 tags;    /* VLAN tags in the frame, beside the one in the metadata */
+	__u8 ttl;
+	__u8 learn;    /* write or refresh the entries at the next hop */
+
+	__u32 ifindex; /* where it came in */
+	__u32 prev;    /* vport it came from */
+	__u32 prev_slot;
+
+	struct decision d;    /* for this packet */
+	struct decision back; /* for its answers: mirrors and the group they meet first */
+
+	/* Answer of classify. */
+	__u32 action;
+	__u32 arg;
+	__u32 rule_path, rule_path_slot, rule_flags;
+	__u32 hit;
+
+	/* Answer of choose. */
+	__u32 member, member_slot;
+
+	__u8 macs[12]; /* of the frame as it came */
+
+	/* Too large for the stack. */
+	struct bpf_tunnel_key tunnel;
+	struct bpf_fib_lookup fib;
+	__u8 body[64];
+};
+
+MAP(scratch, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct pkt, 1, 0);
+
+static __always_inline struct pkt *packet(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&scratch, &zero);
+}
+
+static __always_inline struct node *this_node(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&nodes, &zero);
+}
+
+/* The vport in a slot, if it is still that one. */
+static __always_inline struct vport *vport_at(__u32 slot, __u32 id)
+{
+	struct vport *v = bpf_map_lookup_elem(&vports, &slot);
+
+	return v && v->id == id && v->kind ? v : NULL;
+}
+
+/* The vport of an id; *slot is tried first and corrected. */
+static __always_inline struct vport *vport_of(__u32 *slot, __u32 id)
+{
+	struct vport *v = vport_at(*slot, id);
+	__u32 *s;
+
+	if (v)
+		return v;
+	s = bpf_map_lookup_elem(&slots, &id);
+	if (!s)
+		return NULL;
+	*slot = *s;
+	return vport_at(*s, id);
+}
+
+#ifndef PACKET_OTHERHOST
+#define PACKET_OTHERHOST 3
+#endif
+
+/* The coarse clock is half the price; look-ups need seconds only. */
+static __always_inline __u32 now_seconds(void)
+{
+	return bpf_ktime_get_coarse_ns() / NSEC;
+}
+
+static __always_inline void copy_addr(void *to, const void *from)
+{
+	((__u32 *)to)[0] = ((const __u32 *)from)[0];
+	((__u32 *)to)[1] = ((const __u32 *)from)[1];
+	((__u32 *)to)[2] = ((const __u32 *)from)[2];
+	((__u32 *)to)[3] = ((const __u32 *)from)[3];
+}
+
+/* Swap the ends of a tuple; r gets the given scope. */
+static __always_inline void reverse_key(struct flow_key *r, const struct flow_key *k, __u32 scope)
+{
+	r->scope = scope;
+	copy_addr(r->src, k->dst);
+	copy_addr(r->dst, k->src);
+	r->sport = k->dport;
+	r->dport = k->sport;
+	r->proto = k->proto;
+	r->family = k->family;
+	r->pad = 0;
+}
+
+static __always_inline void copy_key(struct flow_key *to, const struct flow_key *k, __u32 scope)
+{
+	to->scope = scope;
+	copy_addr(to->src, k->src);
+	copy_addr(to->dst, k->dst);
+	to->sport = k->sport;
+	to->dport = k->dport;
+	to->proto = k->proto;
+	to->family = k->family;
+	to->pad = 0;
+}
+
+#endif

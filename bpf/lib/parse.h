@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * From a frame to a 5-tuple: Ethernet, up to two VLAN tags, IPv4 or IPv6 with
+ * extension headers, TCP, UDP, UDP-Lite, SCTP, ICMP echo, ICMP errors by what
+ * they quote, fragments by their first.
+ */
+#ifndef ONPATH_PARSE_H
+#define ONPATH_PARSE_H
+
+#include "packet.h"
+
+#define PARSE_IP        0
+#define PARSE_OTHER     1 /* not IP: never selected */
+#define PARSE_MALFORMED 2
+#define PARSE_ENCAP     3 /* an encapsulation we do not look into */
+
+#define MAX_EXTENSIONS 6
+
+#define PROTO_UDPLITE 136
+
+struct tcp_head {
+	__be16 sport, dport;
+	__be32 seq, ack;
+	__u8 offset, flags;
+	__be16 window;
+};
+
+static __always_inline int has_ports(__u8 proto)
+{
+	return proto == IPPROTO_TCP || proto == IPPROTO_UDP || proto == IPPROTO_SCTP ||
+	       proto == PROTO_UDPLITE;
+}
+
+static __always_inline int is_extension(__u32 proto)
+{
+	return proto == IPPROTO_HOPOPTS || proto == IPPROTO_ROUTING || proto == IPPROTO_DSTOPTS ||
+	       proto == IPPROTO_AH || proto == IPPROTO_FRAGMENT;
+}
+
+/* Skip extension headers from pkt.ext on. Returns the upper protocol, or -1 if it
+ * cannot be found; pkt.frag gets the fragment field, pkt.frag_id the identification. */
+__noinline int skip_extensions(struct __sk_buff *skb, __u32 proto)
+{
+	struct { __u8 next, len; __be16 field; __be32 id; } e;
+	struct pkt *p = packet();
+	int i;
+
+	if (!p)
+		return -1;
+	for (i = 0; i < MAX_EXTENSIONS; i++) {
+		if (!is_extension(proto))
+			return proto;
+		if (bpf_skb_load_bytes(skb, p->ext, &e, sizeof(e)))
+			return -1;
+		if (proto == IPPROTO_FRAGMENT) {
+			p->frag = bpf_ntohs(e.field);
+			p->frag_id = e.id;
+			p->ext += 8;
+			if (p->frag & 0xfff8)
+				return e.next;
+		} else if (proto == IPPROTO_AH) {
+			p->ext += ((__u32)e.len + 2) * 4;
+		} else {
+			p->ext += ((__u32)e.len + 1) * 8;
+		}
+		proto = e.next;
+	}
+	return is_extension(proto) ? -1 : proto;
+}
+
+/* Ports of the quoted packet; key becomes the reverse of its tuple. */
+__noinline int parse_quoted(struct __sk_buff *skb)
+{
+	struct pkt *p = packet();
+	__be16 ports[4];
+	__u32 off;
+	__u8 proto;
+	int upper;
+
+	if (!p)
+		return -1;
+	off = p->l4 + 8;
+	p->inner_l3 = off;
+	if (p->key.family == FAMILY_4) {
+		struct iphdr h;
+
+		if (bpf_skb_load_bytes(skb, off, &h, sizeof(h)) || h.version != 4 || h.ihl < 5)
+			return -1;
+		if (h.frag_off & bpf_htons(0x1fff))
+			return -1;
+		__builtin_memset(p->wkey.src, 0, 32);
+		*(__u32 *)p->wkey.src = h.saddr;
+		*(__u32 *)p->wkey.dst = h.daddr;
+		proto = h.protocol;
+		off += h.ihl * 4;
+	} else {
+		struct ipv6hdr h;
+
+		if (bpf_skb_load_bytes(skb, off, &h, sizeof(h)) || h.version != 6)
+			return -1;
+		copy_addr(p->wkey.src, &h.saddr);
+		copy_addr(p->wkey.dst, &h.daddr);
+		p->ext = off + sizeof(h);
+		p->frag = 0;
+		upper = h.nexthdr;
+		if (is_extension(upper))
+			upper = skip_extensions(skb, upper);
+		if (upper < 0 || (p->frag & 0xfff8))
+			return -1;
+		proto = upper;
+		off = p->ext;
+	}
+	p->inner_l4 = off;
+	p->wkey.proto = proto;
+	p->wkey.family = p->key.family;
+	p->wkey.sport = p->wkey.dport = 0;
+	if (has_ports(proto) || proto == IPPROTO_ICMP || proto == IPPROTO_ICMPV6) {
+		if (bpf_skb_load_bytes(skb, off, ports, sizeof(ports)))
+			return -1;
+		if (has_ports(proto)) {
+			p->wkey.sport = ports[0];
+			p->wkey.dport = ports[1];
+		} else {
+			p->wkey.sport = p->wkey.dport = ports[2]; /* echo identifier */
+		}
+	}
+	reverse_key(&p->key, &p->wkey, p->key.scope);
+	return 0;
+}
+
+static __always_inline void parse_tcp(struct __sk_buff *skb, struct pkt *p)
+{
+	struct tcp_head t;
+
+	if (bpf_skb_load_bytes(skb, p->l4, &t, sizeof(t))) {
+		p->is |= IS_NOPORTS;
+		return;
+	}
+	p->key.sport = t.sport;
+	p->key.dport = t.dport;
+	p->headers += (t.offset >> 4) * 4;
+	p->ack = bpf_ntohl(t.ack);
+	p->is |= IS_TCP;
+	if (t.flags & 0x01)
+		p->is |= IS_FIN;
+	if (t.flags & 0x02)
+		p->is |= t.flags & 0x10 ? IS_ANYSYN : IS_ANYSYN | IS_SYN;
+	if (t.flags & 0x04)
+		p->is |= IS_RST;
+	if (t.flags & 0x10)
+		p->is |= IS_ACK;
+}
+
+static __always_inline void parse_icmp(struct __sk_buff *skb, struct pkt *p)
+{
+	struct { __u8 type, code; __be16 sum, id, seq; } h;
+	int echo, error;
+
+	if (bpf_skb_load_bytes(skb, p->l4, &h, sizeof(h))) {
+		p->is |= IS_NOPORTS;
+		return;
+	}
+	if (p->key.proto == IPPROTO_ICMP) {
+		echo = h.type == 8 || h.type == 0;
+		error = h.type == 3 || h.type == 4 || h.type == 11 || h.type == 12;
+	} else {
+		echo = h.type == 128 || h.type == 129;
+		error = h.type >= 1 && h.type <= 4;
+	}
+	p->headers += 8;
+	if (echo) {
+		p->key.sport = p->key.dport = h.id;
+		return;
+	}
+	p->is |= IS_ICMP;
+	if (!error)
+		return;
+	p->is |= IS_ERROR;
+	if (parse_quoted(skb))
+		p->is |= IS_NOPORTS;
+}
+
+/* Fragments share one tuple: the first writes it down, the others read it. */
+__noinline int parse_fragment(__u32 id, __u32 first)
+{
+	struct pkt *p = packet();
+	struct frag f, *known;
+
+	if (!p)
+		return 0;
+	copy_addr(p->fkey.src, p->key.src);
+	copy_addr(p->fkey.dst, p->key.dst);
+	p->fkey.id = id;
+	p->fkey.scope = p->key.scope;
+	p->fkey.proto = p->key.proto;
+	p->fkey.family = p->key.family;
+	p->fkey.pad = 0;
+	if (first) {
+		f.sport = p->key.sport;
+		f.dport = p->key.dport;
+		if (!(p->is & IS_NOPORTS))
+			bpf_map_update_elem(&frags, &p->fkey, &f, BPF_ANY);
+		return 0;
+	}
+	known = bpf_map_lookup_elem(&frags, &p->fkey);
+	if (!known) {
+		p->is |= IS_NOPORTS;
+		return 0;
+	}
+	p->key.sport = known->sport;
+	p->key.dport = known->dport;
+	return 0;
+}
+
+/* Lengths as they are on the wire: a GSO packet stands for several. */
+static __always_inline void measure(struct __sk_buff *skb, struct pkt *p)
+{
+	__u32 size = skb->gso_size, n = skb->gso_segs;
+
+	p->packets = 1;
+	p->bytes = p->length;
+	p->segment = p->length;
+	if (!size)
+		return;
+	if (p->headers > 256)
+		p->headers = 40;
+	p->segment = size + p->headers;
+	if (!n)
+		n = (p->length + size - 1) / size;
+	p->packets = n;
+	p->bytes = p->length + (n - 1) * p->headers;
+}
+
+/* Parse the frame; key.scope must be set (fragments use it). */
+__noinline int parse(struct __sk_buff *skb)
+{
+	struct pkt *p = packet();
+	__u32 off = ETH_HLEN, id = 0, limit;
+	__u16 frag = 0, first = 0, later = 0;
+	__be16 type;
+	int i, upper;
+
+	if (!p)
+		return PARSE_OTHER;
+	p->is = 0;
+	p->tags = 0;
+	p->packets = 0;
+	p->bytes = 0;
+	p->key.pad = 0;
+	p->key.sport = 0;
+	p->key.dport = 0;
+	p->ack = 0;
+	if (bpf_skb_load_bytes(skb, 12, &type, 2))
+		return PARSE_OTHER;
+#pragma unroll
+	for (i = 0; i < 2; i++) {
+		if (type != bpf_htons(ETH_P_8021Q) && type != bpf_htons(ETH_P_8021AD))
+			break;
+		if (bpf_skb_load_bytes(skb, off + 2, &type, 2))
+			return PARSE_MALFORMED;
+		off += 4;
+		p->tags++;
+	}
+	p->l3 = off;
+	limit = skb->len - off;
+	if (type == bpf_htons(ETH_P_IP)) {
+		struct iphdr h;
+
+		if (bpf_skb_load_bytes(skb, off, &h, sizeof(h)) || h.version != 4 || h.ihl < 5)
+			return PARSE_MALFORMED;
+		p->key.family = FAMILY_4;
+		__builtin_memset(p->key.src, 0, 32);
+		*(__u32 *)p->key.src = h.saddr;
+		*(__u32 *)p->key.dst = h.daddr;
+		p->key.proto = h.protocol;
+		p->ttl = h.ttl;
+		p->headers = h.ihl * 4;
+		p->length = bpf_ntohs(h.tot_len);
+		if (!p->length && skb->gso_size)
+			p->length = limit; /* beyond 64 KiB */
+		if (p->length < p->headers || p->length > limit)
+			return PARSE_MALFORMED;
+		frag = bpf_ntohs(h.frag_off);
+		id = h.id;
+		later = (frag & 0x1fff) != 0;
+		first = !later && (frag & 0x2000);
+		off += p->headers;
+	} else if (type == bpf_htons(ETH_P_IPV6)) {
+		struct ipv6hdr h;
+
+		if (bpf_skb_load_bytes(skb, off, &h, sizeof(h)) || h.version != 6)
+			return PARSE_MALFORMED;
+		p->key.family = FAMILY_6;
+		copy_addr(p->key.src, &h.saddr);
+		copy_addr(p->key.dst, &h.daddr);
+		p->ttl = h.hop_limit;
+		p->length = bpf_ntohs(h.payload_len) + sizeof(h);
+		if (!h.payload_len && skb->gso_size)
+			p->length = limit;
+		if (p->length > limit)
+			return PARSE_MALFORMED;
+		p->ext = off + sizeof(h);
+		p->frag = 0;
+		upper = h.nexthdr;
+		if (is_extension(upper))
+			upper = skip_extensions(skb, upper);
+		frag = p->frag;
+		id = p->frag_id;
+		off = p->ext;
+		if (upper < 0) {
+			p->is |= IS_NOPORTS;
+			p->key.proto = h.nexthdr;
+		} else {
+			p->key.proto = upper;
+		}
+		later = (frag & 0xfff8) != 0;
+		first = !later && (frag & 1);
+		p->headers = off - p->l3;
+	} else {
+		/* MPLS, PPPoE */
+		if (type == bpf_htons(0x8847) || type == bpf_htons(0x8848) ||
+		    type == bpf_htons(0x8864))
+			return PARSE_ENCAP;
+		return PARSE_OTHER;
+	}
+	p->l4 = off;
+	if (!later && !(p->is & IS_NOPORTS)) {
+		switch (p->key.proto) {
+		case IPPROTO_TCP:
+			parse_tcp(skb, p);
+			break;
+		case IPPROTO_UDP:
+		case IPPROTO_SCTP:
+		case PROTO_UDPLITE:
+			if (bpf_skb_load_bytes(skb, off, &p->key.sport, 4))
+				p->is |= IS_NOPORTS;
+			p->headers += 8;
+			break;
+		case IPPROTO_ICMP:
+		case IPPROTO_ICMPV6:
+			parse_icmp(skb, p);
+			break;
+		case IPPROTO_IPIP:
+		case IPPROTO_IPV6:
+		case IPPROTO_GRE:
+			p->is |= IS_ENCAP;
+		}
+	}
+	if ((later || first) && !(p->is & IS_ERROR))
+		parse_fragment(id, first);
+	measure(skb, p);
+	return PARSE_IP;
+}
+
+#endif

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* Carrying out a decision. */
+#ifndef ONPATH_SEND_H
+#define ONPATH_SEND_H
+
+#include "decide.h"
+#include "exit.h"
+
+/* Copies for the mirrors. The frame itself keeps its addresses. */
+__noinline int copy_to_mirrors(struct __sk_buff *skb)
+{
+	struct pkt *p = packet();
+	struct node *n = this_node();
+	__u32 i, slot;
+	struct vport *v;
+
+	if (!p || !n)
+		return 0;
+	for (i = 0; i < MAX_MIRRORS; i++) {
+		if (i >= p->d.mirror_count)
+			break;
+		slot = p->d.mirror_slots[i];
+		v = vport_of(&slot, p->d.mirrors[i]);
+		if (!v || v->state == STATE_CLOSED)
+			continue;
+		if (v->kind == VPORT_INSTANCE) {
+			set_macs(skb, v);
+			if (bpf_clone_redirect(skb, v->ifindex, 0))
+				continue;
+		} else if (v->kind == VPORT_REMOTE) {
+			if (encapsulate(skb, p, v, p->prev, p->d.entry, 0) ||
+			    bpf_clone_redirect(skb, n->tunnel_ifindex, 0))
+				continue;
+		} else {
+			continue;
+		}
+		count_out(skb, p, slot, v->id);
+	}
+	bpf_skb_store_bytes(skb, 0, p->macs, 12, 0);
+	return 0;
+}
+
+/* To a vport that is there. */
+static __always_inline int send_to(struct __sk_buff *skb, struct pkt *p, struct node *n,
+				   struct vport *v, __u32 slot)
+{
+	__u32 carried;
+	int reason;
+
+	switch (v->kind) {
+	case VPORT_INSTANCE:
+		if (p->learn && !(p->is & (IS_ERROR | IS_NOPORTS)))
+			learn_at(slot);
+		set_macs(skb, v);
+		count_out(skb, p, slot, v->id);
+		return bpf_redirect(v->ifindex, 0);
+	case VPORT_REMOTE:
+		/* To an edge, the group is the one of the element just passed. */
+		carried = p->is & IS_ERROR ? 0 : p->d.group ? p->d.group : p->d.context;
+		reason = encapsulate(skb, p, v, p->prev, p->d.entry, carried);
+		if (reason)
+			return drop(p, reason);
+		count_out(skb, p, slot, v->id);
+		return bpf_redirect(n->tunnel_ifindex, 0);
+	}
+	return drop(p, DROP_UNKNOWN_VPORT);
+}
+
+/* Do what pkt.d says. */
+__noinline int send(struct __sk_buff *skb)
+{
+	struct pkt *p = packet();
+	struct node *n = this_node();
+	__u32 slot, mtu = 0;
+	struct path *path;
+	struct vport *v;
+	int rc;
+
+	if (!p || !n)
+		return TC_ACT_SHOT;
+	slot = p->d.slot;
+	if (p->d.kind == NEXT_VPORT) {
+		v = vport_of(&slot, p->d.next);
+		if (!v || v->state == STATE_CLOSED) {
+			rc = lost(skb);
+			if (rc != GO_ON)
+				return rc;
+		}
+	}
+	if (p->is & IS_EDGE) {
+		if (p->d.kind == NEXT_PASS && (!p->d.mirror_count || (p->d.flags & FLOW_BYPASS)))
+			count_passed(p);
+		else
+			count_steered(p);
+	}
+	if (p->d.kind == NEXT_PASS) {
+		if (p->d.mirror_count)
+			copy_to_mirrors(skb);
+		return TC_ACT_OK;
+	}
+	slot = p->d.path_slot;
+	path = bpf_map_lookup_elem(&paths, &slot);
+	if (slot && path && path->id == p->d.path)
+		mtu = path->mtu;
+	if (mtu && p->segment > mtu)
+		return send_error(skb, ERROR_BIG, mtu);
+	if (mtu && (p->is & IS_ANYSYN))
+		clamp_mss(skb, mtu);
+	if (p->tags || skb->vlan_present)
+		pop_vlans(skb, p);
+	if (p->d.mirror_count)
+		copy_to_mirrors(skb);
+	if (p->d.kind == NEXT_EXIT)
+		return exit_edge(skb);
+	if (p->d.kind != NEXT_VPORT)
+		return drop(p, DROP_NO_TABLE);
+	slot = p->d.slot;
+	v = vport_of(&slot, p->d.next);
+	if (!v || v->state == STATE_CLOSED)
+		return drop(p, DROP_CLOSED);
+	return send_to(skb, p, n, v, slot);
+}
+
+#endif

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * Between nodes: VXLAN (RFC 7348). The VNI is the next vport. Both ends rewrite
+ * the inner MAC addresses anyway, so their twelve bytes carry what the receiver
+ * must know to learn: previous vport, entry vport, group, and the pair's
+ * secret, three bytes each.
+ */
+#ifndef ONPATH_TUNNEL_H
+#define ONPATH_TUNNEL_H
+
+#include "packet.h"
+
+#define TUNNEL_KEY_SIZE offsetof(struct bpf_tunnel_key, local_ipv4)
+
+static __always_inline void put24(__u8 *b, __u32 v)
+{
+	b[0] = v >> 16;
+	b[1] = v >> 8;
+	b[2] = v;
+}
+
+static __always_inline __u32 get24(const __u8 *b)
+{
+	return (__u32)b[0] << 16 | (__u32)b[1] << 8 | b[2];
+}
+
+/* Make the packet one to vport v, behind a peer. Returns 0, or a drop reason. */
+static __always_inline int encapsulate(struct __sk_buff *skb, struct pkt *p, const struct vport *v,
+				       __u32 prev, __u32 entry, __u32 group)
+{
+	struct bpf_tunnel_key *key = &p->tunnel;
+	__u32 slot = v->peer;
+	struct peer *peer = bpf_map_lookup_elem(&peers, &slot);
+	__u64 flags = BPF_F_ZERO_CSUM_TX | BPF_F_DONT_FRAGMENT;
+	__u8 head[12];
+
+	if (!peer || !peer->known)
+		return DROP_NO_ROUTE;
+	__builtin_memset(key, 0, sizeof(*key));
+	key->tunnel_id = v->id;
+	key->tunnel_ttl = 255;
+	if (peer->family == FAMILY_6) {
+		flags = BPF_F_TUNINFO_IPV6 | BPF_F_DONT_FRAGMENT;
+		copy_addr(key->remote_ipv6, peer->addr);
+	} else {
+		key->remote_ipv4 = bpf_ntohl(*(__u32 *)peer->addr);
+	}
+	put24(head, prev);
+	put24(head + 3, entry);
+	put24(head + 6, group);
+	put24(head + 9, peer->secret);
+	bpf_skb_store_bytes(skb, 0, head, sizeof(head), 0);
+	if (bpf_skb_set_tunnel_key(skb, key, TUNNEL_KEY_SIZE, flags))
+		return DROP_NO_ROUTE;
+	return 0;
+}
+
+#endif

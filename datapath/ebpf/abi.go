@@ -1,0 +1,313 @@
+package ebpf
+
+import "net/netip"
+
+// The layouts and numbers of bpf/abi.h. A test compares every size with what
+// the compiled object says.
+
+const (
+	maxVports   = 8192
+	maxPaths    = 4096
+	maxPeers    = 1024
+	maxTenants  = 4096
+	maxMembers  = 128
+	maxRules    = 65536
+	maxPerTable = 32 * 128
+	maxMirrors  = 2
+	maxNAT      = 16
+	dropReasons = 21 // with 0, which is none
+)
+
+// next kinds
+const (
+	nextNone uint8 = iota
+	nextVport
+	nextExit
+	nextPass
+	nextPending
+	nextDrop
+)
+
+// flow flags
+const (
+	flowReverse uint8 = 1 << iota
+	flowFIN
+	flowRST
+	flowEmitted
+	flowNAT
+	flowLearned
+)
+
+// vport kinds, states and flags
+const (
+	vportInstance uint8 = 1
+	vportRemote   uint8 = 2
+	vportEdge     uint8 = 3
+
+	stateClosed   uint8 = 0
+	stateUp       uint8 = 1
+	stateDraining uint8 = 2
+
+	flagBridged uint16 = 1
+	flagMirror  uint16 = 2
+	flagRoutes  uint16 = 4
+	flagEmits   uint16 = 8
+)
+
+// port kinds and attachments
+const (
+	portUplink   uint8 = 1
+	portInstance uint8 = 2
+
+	attachRouter uint8 = 1
+	attachArm    uint8 = 3
+)
+
+// actions
+const (
+	actGroup uint8 = 1 + iota
+	actTable
+	actExit
+	actRoute
+	actDrop
+)
+
+// rule, group and path flags
+const (
+	ruleReverse uint8 = 1
+	ruleSPorts  uint8 = 2
+	ruleDPorts  uint8 = 4
+
+	groupReverse uint16 = 1
+	groupMirror  uint16 = 2
+	groupReset   uint16 = 4
+	groupBypass  uint16 = 8
+
+	pathStrict  uint32 = 1
+	pathCut     uint32 = 2
+	pathForward uint32 = 4
+)
+
+// addr16 is an address as the programs see it: IPv4 in the first four bytes.
+type addr16 [16]byte
+
+type flowKey struct {
+	Scope  uint32
+	Src    addr16
+	Dst    addr16
+	SPort  [2]byte // network order
+	DPort  [2]byte
+	Proto  uint8
+	Family uint8
+	Pad    uint16
+}
+
+type flowValue struct {
+	Kind        uint8
+	Flags       uint8
+	Slot        uint16
+	Next        uint32
+	Context     uint32
+	Group       uint32
+	Entry       uint32
+	Path        uint32
+	Mirrors     [maxMirrors]uint32
+	Seen        uint32
+	Ack         uint32
+	Tenant      uint16
+	PathSlot    uint16
+	MirrorSlots [maxMirrors]uint16
+	Packets     uint64
+	Bytes       uint64
+}
+
+type natValue struct {
+	Addr addr16
+	Port [2]byte
+	In   uint16
+	Seen uint32
+}
+
+type vportValue struct {
+	ID        uint32
+	Kind      uint8
+	State     uint8
+	Flags     uint16
+	Ifindex   uint32
+	Other     uint32
+	Entry     uint32
+	Emit      uint32
+	Peer      uint16
+	Tenant    uint16
+	OtherSlot uint16
+	Pad       uint16
+	DMAC      [6]byte
+	SMAC      [6]byte
+}
+
+type portValue struct {
+	Vport    uint32
+	Slot     uint16
+	Kind     uint8
+	Attach   uint8
+	Opposite uint32
+	Addr4    [4]byte
+	Addr6    addr16
+	MAC      [6]byte
+	Pad      uint16
+}
+
+type ownKey struct {
+	Vport  uint32
+	Addr   addr16
+	Family uint8
+	Pad    [3]uint8
+}
+
+type addrKey struct {
+	Addr   addr16
+	Family uint32
+}
+
+type peerValue struct {
+	Addr   addr16
+	Family uint32
+	Secret uint32
+	Known  uint32
+}
+
+type peerRef struct {
+	Secret uint32
+	Slot   uint32
+}
+
+type ruleValue struct {
+	Src, SrcMask          addr16
+	Dst, DstMask          addr16
+	SPortFirst, SPortLast uint16
+	DPortFirst, DPortLast uint16
+	Family                uint8
+	Proto                 uint8
+	Flags                 uint8
+	Action                uint8
+	Arg                   uint32
+	Path                  uint32
+	PathSlot              uint16
+	Pad                   uint16
+}
+
+type tableValue struct {
+	Base    uint32
+	Count   uint32
+	MissArg uint32
+	Miss    uint8
+	Pad     [3]uint8
+}
+
+type memberValue struct {
+	Vport  uint32
+	Key    uint32
+	Weight uint32
+	Slot   uint16
+	Pad    uint16
+}
+
+type groupValue struct {
+	ID       uint32
+	Path     uint32
+	PathSlot uint16
+	Flags    uint16
+	Then     uint32
+	Back     uint32
+	Count    uint32
+	Members  [maxMembers]memberValue
+}
+
+type pathValue struct {
+	ID         uint32
+	MTU        uint32
+	AdoptUntil uint64 // ns, monotonic
+	Flags      uint32
+	Pad        uint32
+}
+
+type natPrefix struct {
+	Addr   addr16
+	Mask   addr16
+	Family uint32
+	Pad    uint32
+}
+
+type nodeValue struct {
+	Edge            uint32
+	EdgeTable       uint32
+	EdgeSlot        uint32
+	TunnelIfindex   uint32
+	TunnelPort      uint32
+	UnderlayIfindex uint32
+	UplinkIfindex   uint32
+	Capture         uint32
+	CaptureLength   uint32
+	NATCount        uint32
+	UnderlayFamily  uint32
+	Generation      uint32
+	NAT             [maxNAT]natPrefix
+}
+
+type tenantValue struct {
+	Flows uint64
+	Max   uint64
+}
+
+type vportCounters struct {
+	InPackets, InBytes   uint64
+	OutPackets, OutBytes uint64
+	Dropped              [dropReasons]uint64
+}
+
+type pathCounters struct {
+	SteeredPackets, SteeredBytes uint64
+	PassedPackets, PassedBytes   uint64
+}
+
+type totalCounters struct {
+	Learned      uint64
+	Encapsulated uint64
+}
+
+type capturedHead struct {
+	At     uint64 // ns, monotonic
+	Vport  uint32
+	Length uint32
+	Kept   uint32
+	Out    uint32
+}
+
+func family(a netip.Addr) uint8 {
+	if a.Is4() {
+		return 4
+	}
+	return 6
+}
+
+// wide is a in the form of the flow keys.
+func wide(a netip.Addr) addr16 {
+	var out addr16
+	copy(out[:], a.AsSlice())
+	return out
+}
+
+func narrow(a addr16, family uint8) netip.Addr {
+	if family == 4 {
+		return netip.AddrFrom4([4]byte(a[:4]))
+	}
+	return netip.AddrFrom16(a)
+}
+
+// masked is a prefix and its mask in the form of the flow keys.
+func masked(p netip.Prefix) (addr, mask addr16) {
+	for i := range p.Bits() {
+		mask[i/8] |= 0x80 >> (i % 8)
+	}
+	return wide(p.Masked().Addr()), mask
+}

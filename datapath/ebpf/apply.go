@@ -1,0 +1,366 @@
+package ebpf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/onpath/onpath"
+)
+
+// kernelMaps are the maps of the configuration.
+type kernelMaps struct {
+	nodes     *kmap[uint32, nodeValue]
+	vports    *kmap[uint32, vportValue]
+	slots     *kmap[uint32, uint32]
+	ports     *kmap[uint32, portValue]
+	owns      *kmap[ownKey, uint32]
+	locals    *kmap[addrKey, uint32]
+	peers     *kmap[uint32, peerValue]
+	peerAddrs *kmap[addrKey, peerRef]
+	tables    *kmap[uint32, tableValue]
+	groups    *kmap[uint32, groupValue]
+	paths     *kmap[uint32, pathValue]
+	rules     *ebpf.Map
+	tenants   *ebpf.Map
+	// ruleSets are the rules of each table as they stand in the kernel.
+	ruleSets map[onpath.TableID][]ruleValue
+}
+
+func openMaps(c *ebpf.Collection) (*kernelMaps, error) {
+	m := &kernelMaps{rules: c.Maps["rules"], tenants: c.Maps["tenants"], ruleSets: map[onpath.TableID][]ruleValue{}}
+	var errs []error
+	note := func(err error) { errs = append(errs, err) }
+	m.nodes = opened[uint32, nodeValue](c, "nodes", note)
+	m.vports = opened[uint32, vportValue](c, "vports", note)
+	m.slots = opened[uint32, uint32](c, "slots", note)
+	m.ports = opened[uint32, portValue](c, "ports", note)
+	m.owns = opened[ownKey, uint32](c, "owns", note)
+	m.locals = opened[addrKey, uint32](c, "locals", note)
+	m.peers = opened[uint32, peerValue](c, "peers", note)
+	m.peerAddrs = opened[addrKey, peerRef](c, "peer_addrs", note)
+	m.tables = opened[uint32, tableValue](c, "tables", note)
+	m.groups = opened[uint32, groupValue](c, "groups", note)
+	m.paths = opened[uint32, pathValue](c, "paths", note)
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return m, m.readRules()
+}
+
+func opened[K, V comparable](c *ebpf.Collection, name string, note func(error)) *kmap[K, V] {
+	m, err := openMap[K, V](c, name)
+	note(err)
+	return m
+}
+
+func (m *kernelMaps) readRules() error {
+	for id, t := range m.tables.now {
+		set := make([]ruleValue, t.Count)
+		for i := range set {
+			if err := m.rules.Lookup(t.Base+uint32(i), &set[i]); err != nil {
+				return fmt.Errorf("read rules of table %d: %w", id, err)
+			}
+		}
+		m.ruleSets[onpath.TableID(id)] = set
+	}
+	return nil
+}
+
+// retired is a run of rules that packets under way may still read.
+type retired struct {
+	run run
+	at  time.Time
+}
+
+// grace is far longer than any packet spends in a program.
+const grace = 10 * time.Millisecond
+
+// Apply implements onpath.Datapath.
+func (d *Driver) Apply(ctx context.Context, c *onpath.DatapathConfig) error {
+	if err := c.Validate(); err != nil {
+		return err
+	}
+	if err := supported(c); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return d.errClosed()
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return d.ns.do(func() error { return d.apply(c) })
+}
+
+func (d *Driver) apply(c *onpath.DatapathConfig) error {
+	now, err := d.devicesFor(c)
+	if err != nil {
+		return err
+	}
+	want, err := compile(c, &d.slots, now, d.maps)
+	if err != nil {
+		return err
+	}
+	want.node.Capture, want.node.CaptureLength = d.capturing()
+	if err := d.bring(want); err != nil {
+		if d.state != nil {
+			err = errors.Join(err, d.bring(d.state))
+		}
+		return err
+	}
+	d.state = want
+	return nil
+}
+
+// devicesFor reads the devices, and makes the tunnel's.
+func (d *Driver) devicesFor(c *onpath.DatapathConfig) (*kernel, error) {
+	now, err := look(d.ns.nl)
+	if err != nil {
+		return nil, err
+	}
+	if c.Underlay.Address.IsValid() {
+		if err := now.findUnderlay(d.ns.nl, c.Underlay); err != nil {
+			return nil, err
+		}
+		if err := now.needTunnel(d.ns.nl, tunnelPort(c.Underlay)); err != nil {
+			return nil, err
+		}
+	}
+	if c.Edge == nil {
+		return now, nil
+	}
+	for _, u := range c.Edge.Uplinks {
+		if _, ok := now.devices[u.Device]; !ok {
+			e := onpath.Errorf(onpath.CodeInvalid, "uplink %s: there is no device %s", u.Name, u.Device)
+			e.Remedy = "name a device of this machine (ip link shows them)"
+			return nil, e
+		}
+	}
+	return now, nil
+}
+
+// supported refuses what this driver cannot do.
+func supported(c *onpath.DatapathConfig) error {
+	if c.Edge == nil {
+		return nil
+	}
+	for _, u := range c.Edge.Uplinks {
+		switch u.Attach {
+		case onpath.AttachRouter, onpath.AttachArm:
+		default:
+			e := onpath.Errorf(onpath.CodeUnsupported, "uplink %s: attach: %s is not supported by this version", u.Name, u.Attach)
+			e.Remedy = "attach it as router or arm"
+			return e
+		}
+	}
+	return nil
+}
+
+// bring makes the maps what want says: first everything that is new, from what
+// is pointed at to what points, the classifiers and the programs on uplinks last;
+// then what is gone, the other way round. No packet meets half a chain.
+func (d *Driver) bring(want *state) error {
+	steps := []func(*state) error{
+		d.addTargets, d.addTables, d.attachAll,
+		d.dropTables, d.dropTargets,
+	}
+	for _, step := range steps {
+		if err := step(want); err != nil {
+			return err
+		}
+	}
+	d.giveUpSlots(want)
+	return nil
+}
+
+func (d *Driver) addTargets(want *state) error {
+	m := d.maps
+	return firstError(
+		func() error { return d.clearCounters(want) },
+		func() error { return d.putTenants(want.tenants) },
+		func() error { return m.peers.putAll(want.peers) },
+		func() error { return m.peerAddrs.putAll(want.peerAddrs) },
+		func() error { return m.paths.putAll(want.paths) },
+		func() error { return m.vports.putAll(want.vports) },
+		func() error { return m.slots.putAll(want.slots) },
+		func() error { return m.owns.putAll(want.owns) },
+		func() error { return m.ports.putAll(want.ports) },
+	)
+}
+
+func (d *Driver) addTables(want *state) error {
+	for id := range want.rules {
+		if !isClassifier(id) {
+			if err := d.putTable(id, want); err != nil {
+				return err
+			}
+		}
+	}
+	if err := d.maps.groups.putAll(want.groups); err != nil {
+		return err
+	}
+	for id := range want.rules {
+		if isClassifier(id) {
+			if err := d.putTable(id, want); err != nil {
+				return err
+			}
+		}
+	}
+	return d.maps.nodes.put(0, want.node)
+}
+
+func isClassifier(id onpath.TableID) bool {
+	return id <= onpath.ClassifierTable(onpath.TierTenant)
+}
+
+// putTable writes a table's rules to a new place if they differ, and switches.
+func (d *Driver) putTable(id onpath.TableID, want *state) error {
+	rules, v := want.rules[id], want.miss[id]
+	old, had := d.maps.tables.now[uint32(id)]
+	if had && reflect.DeepEqual(d.maps.ruleSets[id], rules) {
+		v.Base, v.Count = old.Base, old.Count
+		return d.maps.tables.put(uint32(id), v)
+	}
+	base, err := d.takeRules(uint32(len(rules)))
+	if err != nil {
+		return err
+	}
+	for i, r := range rules {
+		if err := d.maps.rules.Put(base+uint32(i), r); err != nil {
+			return fmt.Errorf("write rules of table %d: %w", id, err)
+		}
+	}
+	v.Base, v.Count = base, uint32(len(rules))
+	if err := d.maps.tables.put(uint32(id), v); err != nil {
+		return err
+	}
+	d.maps.ruleSets[id] = rules
+	if had {
+		d.retire(old)
+	}
+	return nil
+}
+
+func (d *Driver) takeRules(n uint32) (uint32, error) {
+	if n == 0 {
+		return 0, nil
+	}
+	kept := d.retired[:0]
+	for _, r := range d.retired {
+		if time.Since(r.at) < grace {
+			kept = append(kept, r)
+			continue
+		}
+		d.rules.free(r.run)
+	}
+	d.retired = kept
+	return d.rules.take(n)
+}
+
+func (d *Driver) retire(t tableValue) {
+	if t.Count > 0 {
+		d.retired = append(d.retired, retired{run{t.Base, t.Count}, time.Now()})
+	}
+}
+
+func (d *Driver) attachAll(want *state) error {
+	for _, program := range []string{programUnderlay, programTunnel, programInstance, programUplink} {
+		for a := range want.attach {
+			if a.program == program {
+				if err := d.att.attach(a); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return d.att.retain(want.attach)
+}
+
+func (d *Driver) dropTables(want *state) error {
+	for id, v := range d.maps.tables.now {
+		if _, ok := want.rules[onpath.TableID(id)]; ok {
+			continue
+		}
+		if err := d.maps.tables.delete(id); err != nil {
+			return err
+		}
+		delete(d.maps.ruleSets, onpath.TableID(id))
+		d.retire(v)
+	}
+	return d.maps.groups.retain(want.groups)
+}
+
+func (d *Driver) dropTargets(want *state) error {
+	m := d.maps
+	return firstError(
+		func() error { return m.ports.retain(want.ports) },
+		func() error { return m.owns.retain(want.owns) },
+		func() error { return m.slots.retain(want.slots) },
+		func() error { return m.vports.retain(want.vports) },
+		func() error { return m.paths.retain(want.paths) },
+		func() error { return m.peerAddrs.retain(want.peerAddrs) },
+		func() error { return m.peers.retain(want.peers) },
+	)
+}
+
+// giveUpSlots frees the places of what is no longer configured.
+func (d *Driver) giveUpSlots(want *state) {
+	d.slots.vports.retain(func(id onpath.VportID) bool { _, ok := want.slots[uint32(id)]; return ok })
+	d.slots.peers.retain(func(a addrKey) bool { _, ok := want.peerAddrs[a]; return ok })
+	d.slots.paths.retain(func(p onpath.PathID) bool { return want.paths[d.slots.paths.of[p]].ID == uint32(p) })
+	d.slots.tenants.retain(func(t string) bool { _, ok := want.tenants[d.slots.tenants.of[t]]; return ok })
+}
+
+// clearCounters sets the counters of newly given places to zero.
+func (d *Driver) clearCounters(want *state) error {
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		return fmt.Errorf("count CPUs: %w", err)
+	}
+	for _, slot := range want.freshVports {
+		if err := d.coll.Maps["vport_stats"].Put(slot, make([]vportCounters, cpus)); err != nil {
+			return fmt.Errorf("clear counters: %w", err)
+		}
+	}
+	for _, slot := range want.freshPaths {
+		if err := d.coll.Maps["path_stats"].Put(slot, make([]pathCounters, cpus)); err != nil {
+			return fmt.Errorf("clear counters: %w", err)
+		}
+	}
+	want.freshVports, want.freshPaths = nil, nil
+	return nil
+}
+
+// putTenants writes the quotas; the counts beside them are the programs'.
+func (d *Driver) putTenants(want map[uint32]uint64) error {
+	for slot, most := range want {
+		var v tenantValue
+		if err := d.maps.tenants.Lookup(slot, &v); err != nil {
+			return fmt.Errorf("read quota: %w", err)
+		}
+		if v.Max == most {
+			continue
+		}
+		v.Max = most
+		if err := d.maps.tenants.Put(slot, v); err != nil {
+			return fmt.Errorf("write quota: %w", err)
+		}
+	}
+	return nil
+}
+
+func firstError(steps ...func() error) error {
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}

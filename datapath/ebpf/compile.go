@@ -1,0 +1,387 @@
+package ebpf
+
+import (
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+// state is a configuration in the programs' terms: the wanted content of every
+// map, and the programs on devices.
+type state struct {
+	node      nodeValue
+	vports    map[uint32]vportValue
+	slots     map[uint32]uint32
+	ports     map[uint32]portValue
+	owns      map[ownKey]uint32
+	peers     map[uint32]peerValue
+	peerAddrs map[addrKey]peerRef
+	rules     map[onpath.TableID][]ruleValue
+	miss      map[onpath.TableID]tableValue
+	groups    map[uint32]groupValue
+	paths     map[uint32]pathValue
+	tenants   map[uint32]uint64 // slot → most flows
+	attach    map[attachment]bool
+	// fresh places, whose counters begin at zero.
+	freshVports, freshPaths []uint32
+}
+
+// compiler turns a configuration into a state.
+type compiler struct {
+	c     *onpath.DatapathConfig
+	s     *slots
+	now   *kernel // devices and addresses as they are
+	st    *state
+	old   map[uint32]pathValue
+	wall  time.Time
+	mono  uint64 // ns, of the same instant as wall
+	peers map[string]uint32
+}
+
+func compile(c *onpath.DatapathConfig, s *slots, now *kernel, m *kernelMaps) (*state, error) {
+	k := &compiler{
+		c: c, s: s, now: now, old: m.paths.now, wall: time.Now(), mono: monotonic(), peers: map[string]uint32{},
+		st: &state{
+			vports: map[uint32]vportValue{}, slots: map[uint32]uint32{}, ports: map[uint32]portValue{},
+			owns: map[ownKey]uint32{}, peers: map[uint32]peerValue{}, peerAddrs: map[addrKey]peerRef{},
+			rules: map[onpath.TableID][]ruleValue{}, miss: map[onpath.TableID]tableValue{},
+			groups: map[uint32]groupValue{}, paths: map[uint32]pathValue{}, tenants: map[uint32]uint64{},
+			attach: map[attachment]bool{},
+		},
+	}
+	for i := range c.Vports {
+		if slot, ok := s.vports.of[c.Vports[i].ID]; ok && c.Vports[i].Tenant != "" {
+			s.recoverTenant(c.Vports[i].Tenant, uint32(m.vports.now[slot].Tenant))
+		}
+	}
+	for _, step := range []func() error{k.paths, k.allPeers, k.takeVportSlots, k.edge, k.vports, k.groups, k.tables} {
+		if err := step(); err != nil {
+			return nil, err
+		}
+	}
+	return k.st, nil
+}
+
+func (k *compiler) paths() error {
+	for _, p := range k.c.Paths {
+		slot, fresh, err := k.s.paths.take(p.ID)
+		if err != nil {
+			return err
+		}
+		if fresh {
+			k.st.freshPaths = append(k.st.freshPaths, slot)
+		}
+		v := pathValue{ID: uint32(p.ID), MTU: uint32(p.MTU), AdoptUntil: k.adoptUntil(&p, k.old[slot])}
+		if p.Strict {
+			v.Flags |= pathStrict
+		}
+		if p.Cut {
+			v.Flags |= pathCut
+		}
+		if p.Forward {
+			v.Flags |= pathForward
+		}
+		k.st.paths[slot] = v
+	}
+	return nil
+}
+
+// adoptUntil puts the end of adoption on the kernel's clock. The two clocks
+// drift, so a value that stands already and hardly differs is kept.
+func (k *compiler) adoptUntil(p *onpath.Path, old pathValue) uint64 {
+	if p.Began.IsZero() {
+		return 0
+	}
+	left := p.Began.Add(time.Duration(p.Adopt)).Sub(k.wall)
+	if left <= 0 {
+		return 0
+	}
+	until := k.mono + uint64(left)
+	if diff := int64(until - old.AdoptUntil); old.ID == uint32(p.ID) && max(diff, -diff) < int64(time.Second) {
+		return old.AdoptUntil
+	}
+	return until
+}
+
+func (k *compiler) pathSlot(p onpath.PathID) uint16 { return uint16(k.s.paths.of[p]) }
+
+func (k *compiler) allPeers() error {
+	for _, p := range k.c.Peers {
+		key := addrKey{wide(p.Address.Unmap()), uint32(family(p.Address.Unmap()))}
+		slot, _, err := k.s.peers.take(key)
+		if err != nil {
+			return err
+		}
+		k.peers[p.Node] = slot
+		k.st.peers[slot] = peerValue{Addr: key.Addr, Family: key.Family, Secret: p.Secret, Known: 1}
+		k.st.peerAddrs[key] = peerRef{Secret: p.Secret, Slot: slot}
+	}
+	return nil
+}
+
+// takeVportSlots comes before everything that refers to slots.
+func (k *compiler) takeVportSlots() error {
+	ids := make([]onpath.VportID, 0, len(k.c.Vports)+1)
+	if k.c.Edge != nil {
+		ids = append(ids, k.c.Edge.Vport)
+	}
+	for i := range k.c.Vports {
+		ids = append(ids, k.c.Vports[i].ID)
+	}
+	for _, id := range ids {
+		slot, fresh, err := k.s.vports.take(id)
+		if err != nil {
+			return err
+		}
+		k.st.slots[uint32(id)] = slot
+		if fresh {
+			k.st.freshVports = append(k.st.freshVports, slot)
+		}
+	}
+	return nil
+}
+
+func (k *compiler) edge() error {
+	n := &k.st.node
+	n.TunnelIfindex = uint32(k.now.tunnel)
+	n.TunnelPort = uint32(tunnelPort(k.c.Underlay))
+	n.UnderlayIfindex = uint32(k.now.underlay)
+	n.UnderlayFamily = 4
+	if a := k.c.Underlay.Address; a.IsValid() {
+		n.UnderlayFamily = uint32(family(a.Unmap()))
+	}
+	n.Generation = uint32(k.c.Generation)
+	if k.now.tunnel != 0 {
+		k.st.attach[attachment{programTunnel, k.now.tunnel}] = true
+		k.st.attach[attachment{programUnderlay, k.now.underlay}] = true
+		k.st.ports[uint32(k.now.tunnel)] = k.gatewayAddress(portValue{})
+	}
+	e := k.c.Edge
+	if e == nil {
+		return nil
+	}
+	slot := k.st.slots[uint32(e.Vport)]
+	n.Edge, n.EdgeSlot, n.EdgeTable = uint32(e.Vport), slot, uint32(e.Table)
+	k.st.vports[slot] = vportValue{ID: uint32(e.Vport), Kind: vportEdge, State: stateUp}
+	if len(e.NAT) > maxNAT {
+		return onpath.Errorf(onpath.CodeNoRoom, "the edge translates %d prefixes; the data path has room for %d", len(e.NAT), maxNAT)
+	}
+	for i, p := range e.NAT {
+		a, m := masked(p)
+		n.NAT[i] = natPrefix{Addr: a, Mask: m, Family: uint32(family(p.Addr()))}
+	}
+	n.NATCount = uint32(len(e.NAT))
+	for _, u := range e.Uplinks {
+		dev := k.now.devices[u.Device]
+		if n.UplinkIfindex == 0 {
+			n.UplinkIfindex = uint32(dev.index)
+		}
+		v := portValue{Vport: uint32(e.Vport), Slot: uint16(slot), Kind: portUplink, Attach: attachRouter, MAC: dev.mac}
+		if u.Attach == onpath.AttachArm {
+			v.Attach = attachArm
+		}
+		k.st.ports[uint32(dev.index)] = ownAddress(v, dev)
+		k.st.attach[attachment{programUplink, dev.index}] = true
+	}
+	return nil
+}
+
+// ownAddress gives a port the first addresses of its device.
+func ownAddress(v portValue, dev device) portValue {
+	if dev.addr4.IsValid() {
+		v.Addr4 = dev.addr4.As4()
+	}
+	if dev.addr6.IsValid() {
+		v.Addr6 = dev.addr6.As16()
+	}
+	return v
+}
+
+// gatewayAddress gives a port without addresses of its own those of the first
+// uplink, or the underlay's: the source of ICMP errors sent there.
+func (k *compiler) gatewayAddress(v portValue) portValue {
+	var sources []device
+	if e := k.c.Edge; e != nil {
+		for _, u := range e.Uplinks {
+			sources = append(sources, k.now.devices[u.Device])
+		}
+	}
+	sources = append(sources, k.now.underlayDevice)
+	for _, s := range slices.Backward(sources) {
+		v = ownAddress(v, s)
+	}
+	return v
+}
+
+func (k *compiler) vports() error {
+	for i := range k.c.Vports {
+		p := &k.c.Vports[i]
+		slot := k.st.slots[uint32(p.ID)]
+		v := vportValue{ID: uint32(p.ID), State: stateNumber(p.State)}
+		if p.Kind == onpath.VportRemote {
+			v.Kind, v.Peer = vportRemote, uint16(k.peers[p.Peer])
+		} else if err := k.instance(p, slot, &v); err != nil {
+			return err
+		}
+		k.st.vports[slot] = v
+	}
+	return nil
+}
+
+func stateNumber(s onpath.VportState) uint8 {
+	switch s {
+	case onpath.VportUp:
+		return stateUp
+	case onpath.VportDraining:
+		return stateDraining
+	}
+	return stateClosed
+}
+
+func (k *compiler) instance(p *onpath.Vport, slot uint32, v *vportValue) error {
+	v.Kind = vportInstance
+	other := p.Other
+	if other == 0 {
+		other = p.ID
+	}
+	v.Other, v.OtherSlot = uint32(other), uint16(k.st.slots[uint32(other)])
+	v.Entry, v.Emit = uint32(p.Entry), uint32(p.Emit)
+	v.DMAC, v.SMAC = mac(p.MAC), mac(p.HostMAC)
+	if p.Attach == onpath.Bridged {
+		v.Flags |= flagBridged
+		v.DMAC = mac(onpath.HostMAC(other))
+	}
+	if p.Mirror {
+		v.Flags |= flagMirror
+	}
+	if p.Routes {
+		v.Flags |= flagRoutes
+	}
+	if p.Packets == onpath.PacketsRewrite || p.Packets == onpath.PacketsOriginate {
+		v.Flags |= flagEmits
+	}
+	tenant, _, err := k.s.tenants.take(p.Tenant)
+	if err != nil {
+		return err
+	}
+	v.Tenant = uint16(tenant)
+	k.st.tenants[tenant] = max(k.st.tenants[tenant], uint64(p.MaxFlows))
+	for _, a := range p.Own {
+		k.st.owns[ownKey{Vport: uint32(p.ID), Addr: wide(a.Unmap()), Family: family(a.Unmap())}] = 1
+	}
+	dev, ok := k.now.devices[onpath.DeviceName(p.ID)]
+	if !ok {
+		if v.State == stateClosed {
+			return nil // its device may be on its way
+		}
+		e := onpath.Errorf(onpath.CodeUnavailable, "vport %d of instance %s has no device %s", p.ID, p.Instance, onpath.DeviceName(p.ID))
+		e.Remedy = "make the instance's interfaces before the configuration names them as open"
+		return e
+	}
+	v.Ifindex = uint32(dev.index)
+	k.st.ports[v.Ifindex] = k.gatewayAddress(portValue{Vport: uint32(p.ID), Slot: uint16(slot), Kind: portInstance, MAC: dev.mac})
+	k.st.attach[attachment{programInstance, dev.index}] = true
+	return nil
+}
+
+func mac(s string) [6]byte {
+	var out [6]byte
+	if m, err := net.ParseMAC(s); err == nil {
+		copy(out[:], m)
+	}
+	return out
+}
+
+func (k *compiler) groups() error {
+	for i := range k.c.Groups {
+		g := &k.c.Groups[i]
+		if len(g.Members) > maxMembers {
+			return onpath.Errorf(onpath.CodeNoRoom, "group %d has %d members; the data path has room for %d", g.ID, len(g.Members), maxMembers)
+		}
+		v := groupValue{
+			ID: uint32(g.ID), Path: uint32(g.Path), PathSlot: k.pathSlot(g.Path),
+			Then: uint32(g.Then), Back: uint32(g.Back), Count: uint32(len(g.Members)),
+		}
+		if g.Reverse {
+			v.Flags |= groupReverse
+		}
+		if g.Mode == onpath.ModeMirror {
+			v.Flags |= groupMirror
+		}
+		if g.Lost == onpath.LostReset {
+			v.Flags |= groupReset
+		}
+		if g.None == onpath.NoneBypass || g.Mode == onpath.ModeMirror {
+			v.Flags |= groupBypass
+		}
+		for j, m := range g.Members {
+			v.Members[j] = memberValue{
+				Vport: uint32(m.Vport), Key: m.Key, Weight: m.Weight, Slot: uint16(k.s.vports.of[m.Vport]),
+			}
+		}
+		k.st.groups[v.ID] = v
+	}
+	return nil
+}
+
+func (k *compiler) tables() error {
+	for i := range k.c.Tables {
+		t := &k.c.Tables[i]
+		rules, err := plainRules(t, k.pathSlot)
+		if err != nil {
+			return err
+		}
+		k.st.rules[t.ID] = rules
+		v := tableValue{}
+		v.Miss, v.MissArg = action(t.Miss)
+		k.st.miss[t.ID] = v
+	}
+	return k.mirrorsFit()
+}
+
+// mirrorsFit refuses more mirrors in a row than a flow entry holds.
+func (k *compiler) mirrorsFit() error {
+	for _, g := range k.st.groups {
+		for n, next := 0, g; next.Flags&groupMirror != 0; n++ {
+			if n == maxMirrors {
+				path, _, _ := onpath.GroupID(g.ID).Split()
+				e := onpath.Errorf(onpath.CodeUnsupported, "path %d has more than %d mirrors in a row", path, maxMirrors)
+				e.Remedy = "put an inline element between them, or fewer mirrors"
+				return e
+			}
+			then := k.st.rules[onpath.TableID(next.Then)]
+			if len(then) == 0 || then[0].Action != actGroup {
+				break
+			}
+			next = k.st.groups[then[0].Arg]
+		}
+	}
+	return nil
+}
+
+func reasonNumber(r onpath.DropReason) uint32 {
+	if i := slices.Index(onpath.DropReasons, r); i >= 0 {
+		return uint32(i) + 1
+	}
+	return reasonNumber(onpath.DropPolicy)
+}
+
+func tunnelPort(u onpath.Underlay) uint16 {
+	if u.Port != 0 {
+		return u.Port
+	}
+	return onpath.DefaultTunnelPort
+}
+
+// localAddresses is the map of the node's own addresses.
+func localAddresses(addrs []netip.Addr) map[addrKey]uint32 {
+	out := map[addrKey]uint32{}
+	for _, a := range addrs {
+		a = a.Unmap().WithZone("")
+		out[addrKey{wide(a), uint32(family(a))}] = 1
+	}
+	return out
+}

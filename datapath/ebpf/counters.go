@@ -1,0 +1,113 @@
+package ebpf
+
+import (
+	"context"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/onpath/onpath"
+)
+
+// Counters implements onpath.Datapath. Vport 0 stands for tunnel packets whose
+// sender's vport is not known here.
+func (d *Driver) Counters(ctx context.Context) (*onpath.Counters, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, d.errClosed()
+	}
+	c := &onpath.Counters{Vports: map[onpath.VportID]onpath.VportCounters{}, Paths: map[onpath.PathID]onpath.PathCounters{}}
+	for slot, v := range d.maps.vports.now {
+		if err := d.readVport(c, slot, onpath.VportID(v.ID)); err != nil {
+			return nil, err
+		}
+	}
+	if err := d.readVport(c, 0, 0); err != nil {
+		return nil, err
+	}
+	for slot, p := range d.maps.paths.now {
+		if err := d.readPath(c, slot, onpath.PathID(p.ID)); err != nil {
+			return nil, err
+		}
+	}
+	var totals []totalCounters
+	if err := d.coll.Maps["total_stats"].Lookup(uint32(0), &totals); err != nil {
+		return nil, fmt.Errorf("read counters: %w", err)
+	}
+	for _, t := range totals {
+		c.Learned += t.Learned
+		c.Encapsulated += t.Encapsulated
+	}
+	leads := map[onpath.VportID]uint64{}
+	err := d.eachFlow(ctx, func(_ *flowKey, v *flowValue) bool {
+		c.Flows++
+		if v.Kind == nextVport {
+			leads[onpath.VportID(v.Next)]++
+		}
+		return true
+	})
+	for id, n := range leads {
+		if v, ok := c.Vports[id]; ok {
+			v.Flows = n
+			c.Vports[id] = v
+		}
+	}
+	return c, err
+}
+
+func (d *Driver) readVport(c *onpath.Counters, slot uint32, id onpath.VportID) error {
+	var perCPU []vportCounters
+	if err := d.coll.Maps["vport_stats"].Lookup(slot, &perCPU); err != nil {
+		return fmt.Errorf("read counters of vport %d: %w", id, err)
+	}
+	var v onpath.VportCounters
+	seen := id != 0
+	for i := range perCPU {
+		p := &perCPU[i]
+		v.In.Packets += p.InPackets
+		v.In.Bytes += p.InBytes
+		v.Out.Packets += p.OutPackets
+		v.Out.Bytes += p.OutBytes
+		for n, dropped := range p.Dropped {
+			if n == 0 || dropped == 0 {
+				continue
+			}
+			if v.Dropped == nil {
+				v.Dropped = map[onpath.DropReason]uint64{}
+			}
+			v.Dropped[onpath.DropReasons[n-1]] += dropped
+			seen = true
+		}
+		seen = seen || p.InPackets+p.OutPackets > 0
+	}
+	if seen {
+		c.Vports[id] = v
+	}
+	return nil
+}
+
+func (d *Driver) readPath(c *onpath.Counters, slot uint32, id onpath.PathID) error {
+	var perCPU []pathCounters
+	if err := d.coll.Maps["path_stats"].Lookup(slot, &perCPU); err != nil {
+		return fmt.Errorf("read counters of path %d: %w", id, err)
+	}
+	var p onpath.PathCounters
+	for _, n := range perCPU {
+		p.Steered.Packets += n.SteeredPackets
+		p.Steered.Bytes += n.SteeredBytes
+		p.Passed.Packets += n.PassedPackets
+		p.Passed.Bytes += n.PassedBytes
+	}
+	c.Paths[id] = p
+	return nil
+}
+
+// monotonic is the clock that the programs stamp with, in ns.
+func monotonic() uint64 {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		return 0
+	}
+	return uint64(ts.Nano())
+}

@@ -1,0 +1,220 @@
+package ebpf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"github.com/onpath/onpath"
+)
+
+// tunnelDevice carries all tunnels of a namespace.
+const tunnelDevice = "onpath0"
+
+// device is a network device as the kernel has it.
+type device struct {
+	index        int
+	mac          [6]byte
+	mtu          int
+	addr4, addr6 netip.Addr // the first global ones
+}
+
+// kernel is what the kernel has of devices and addresses.
+type kernel struct {
+	devices          map[string]device
+	addrs            []netip.Addr // all, with subnet broadcasts
+	tunnel, underlay int          // ifindex; 0: none
+	underlayDevice   device
+}
+
+// look reads devices and addresses of the namespace.
+func look(nl *netlink.Handle) (*kernel, error) {
+	links, err := nl.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("list devices: %w", err)
+	}
+	k := &kernel{devices: make(map[string]device, len(links))}
+	names := map[int]string{}
+	for _, l := range links {
+		a := l.Attrs()
+		d := device{index: a.Index, mtu: a.MTU}
+		copy(d.mac[:], a.HardwareAddr)
+		k.devices[a.Name] = d
+		names[a.Index] = a.Name
+	}
+	addrs, err := nl.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, fmt.Errorf("list addresses: %w", err)
+	}
+	for _, a := range addrs {
+		ip, ok := netip.AddrFromSlice(a.IP)
+		if !ok {
+			continue
+		}
+		ip = ip.Unmap()
+		k.addrs = append(k.addrs, ip)
+		if b, ok := netip.AddrFromSlice(a.Broadcast); ok && !b.IsUnspecified() {
+			k.addrs = append(k.addrs, b.Unmap())
+		}
+		d := k.devices[names[a.LinkIndex]]
+		switch {
+		case a.Scope != unix.RT_SCOPE_UNIVERSE:
+		case ip.Is4() && !d.addr4.IsValid():
+			d.addr4 = ip
+		case ip.Is6() && !d.addr6.IsValid():
+			d.addr6 = ip
+		}
+		k.devices[names[a.LinkIndex]] = d
+	}
+	return k, nil
+}
+
+// findUnderlay finds the device that has the underlay's address.
+func (k *kernel) findUnderlay(nl *netlink.Handle, u onpath.Underlay) error {
+	addrs, err := nl.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return fmt.Errorf("list addresses: %w", err)
+	}
+	for _, a := range addrs {
+		if ip, ok := netip.AddrFromSlice(a.IP); ok && ip.Unmap() == u.Address.Unmap() {
+			k.underlay = a.LinkIndex
+			for _, d := range k.devices {
+				if d.index == a.LinkIndex {
+					k.underlayDevice = d
+				}
+			}
+			return nil
+		}
+	}
+	e := onpath.Errorf(onpath.CodeInvalid, "no device has the underlay address %s", u.Address)
+	e.Remedy = "give the node's underlay the address of the device that reaches the other nodes"
+	return e
+}
+
+// needTunnel makes the tunnel device, or keeps it if it is as it should be.
+func (k *kernel) needTunnel(nl *netlink.Handle, port uint16) error {
+	l, err := nl.LinkByName(tunnelDevice)
+	if err == nil {
+		if v, ok := l.(*netlink.Vxlan); ok && v.FlowBased && v.Port == int(port) {
+			k.tunnel = l.Attrs().Index
+			return nil
+		}
+		if err := nl.LinkDel(l); err != nil {
+			return fmt.Errorf("remove device %s with an old port: %w", tunnelDevice, err)
+		}
+	}
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = tunnelDevice
+	attrs.MTU = 65485 // what fits is checked against each path's MTU
+	v := &netlink.Vxlan{LinkAttrs: attrs, FlowBased: true, Learning: false, Port: int(port), UDP6ZeroCSumRx: true}
+	if err := nl.LinkAdd(v); err != nil {
+		e := onpath.Errorf(onpath.CodeUnavailable, "make tunnel device %s on UDP port %d: %w", tunnelDevice, port, err)
+		if errors.Is(err, unix.EADDRINUSE) || errors.Is(err, unix.EEXIST) {
+			e.Remedy = "choose another port with underlay.port on all nodes of the cloudlet"
+		}
+		return e
+	}
+	l, err = nl.LinkByName(tunnelDevice)
+	if err != nil {
+		return fmt.Errorf("find device %s: %w", tunnelDevice, err)
+	}
+	// No address may appear on it, or the kernel talks over it by itself.
+	if err := sysctl("ipv6/conf/"+tunnelDevice+"/addr_gen_mode", "1"); err != nil && !errors.Is(err, unix.ENOENT) {
+		return err
+	}
+	if err := nl.LinkSetUp(l); err != nil {
+		return fmt.Errorf("set %s up: %w", tunnelDevice, err)
+	}
+	k.tunnel = l.Attrs().Index
+	return forwarding(tunnelDevice)
+}
+
+// forwarding lets route look-ups begin at one of our devices. No packet from
+// there reaches the kernel's own forwarding: the programs see to that.
+func forwarding(dev string) error {
+	for _, v := range []string{"ipv4", "ipv6"} {
+		err := sysctl(v+"/conf/"+dev+"/forwarding", "1")
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return err
+		}
+	}
+	return nil
+}
+
+func removeTunnel(nl *netlink.Handle) error {
+	l, err := nl.LinkByName(tunnelDevice)
+	if err != nil {
+		if errors.As(err, &netlink.LinkNotFoundError{}) {
+			return nil
+		}
+		return fmt.Errorf("find device %s: %w", tunnelDevice, err)
+	}
+	if err := nl.LinkDel(l); err != nil {
+		return fmt.Errorf("remove device %s: %w", tunnelDevice, err)
+	}
+	return nil
+}
+
+// watchAddresses keeps the map of the node's own addresses true until ctx ends.
+func (d *Driver) watchAddresses(ctx context.Context) error {
+	updates := make(chan netlink.AddrUpdate, 64)
+	handle := netns.NsHandle(int(d.ns.file.Fd()))
+	err := netlink.AddrSubscribeWithOptions(updates, ctx.Done(), netlink.AddrSubscribeOptions{Namespace: &handle})
+	if err != nil {
+		return fmt.Errorf("watch addresses: %w", err)
+	}
+	if err := d.refreshAddresses(); err != nil {
+		return err
+	}
+	d.done.Go(func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case _, ok := <-updates:
+				if !ok {
+					return
+				}
+			}
+			settle(updates)
+			if err := d.refreshAddresses(); err != nil && ctx.Err() == nil {
+				d.opts.Log.Warn("the node's own addresses may be steered", "error", err)
+			}
+		}
+	})
+	return nil
+}
+
+// settle swallows a burst of updates.
+func settle(updates <-chan netlink.AddrUpdate) {
+	for {
+		select {
+		case _, ok := <-updates:
+			if !ok {
+				return
+			}
+		case <-time.After(5 * time.Millisecond):
+			return
+		}
+	}
+}
+
+func (d *Driver) refreshAddresses() error {
+	k, err := look(d.ns.nl)
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	want := localAddresses(k.addrs)
+	if err := d.maps.locals.putAll(want); err != nil {
+		return err
+	}
+	return d.maps.locals.retain(want)
+}

@@ -1,0 +1,224 @@
+// Package ebpf is the data path in the kernel: programs of bpf/ on tc, which
+// classify packets, learn flows and pass packets between uplinks, instances and
+// tunnels. Maps and links are pinned: traffic goes on while no process of onpath
+// runs, and the next one takes them over.
+//
+// A driver works in the network namespace in which New was called. Several on
+// one machine need different names and namespaces.
+package ebpf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/rlimit"
+
+	"github.com/onpath/onpath"
+)
+
+// DefaultPinPath is where maps and links are pinned, in a folder per driver.
+const DefaultPinPath = "/sys/fs/bpf/onpath"
+
+// Options of a driver.
+type Options struct {
+	// Name tells the drivers of one machine apart; default "default".
+	Name string
+	// PinPath must lie in a BPF file system, which is mounted if missing.
+	PinPath string
+	Log     *slog.Logger
+	// Flows is the size of the flow table, in entries; default 131072. It only
+	// matters when the table is made.
+	Flows int
+	// NoTCX uses clsact filters also where the kernel has tcx.
+	NoTCX bool
+}
+
+func (o *Options) fill() error {
+	if o.Name == "" {
+		o.Name = "default"
+	}
+	if strings.ContainsAny(o.Name, "/. ") {
+		return onpath.Errorf(onpath.CodeInvalid, "%q cannot name a data path: slashes, dots and blanks are not allowed", o.Name)
+	}
+	if o.PinPath == "" {
+		o.PinPath = DefaultPinPath
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Flows < 0 {
+		return onpath.Errorf(onpath.CodeInvalid, "a flow table cannot have %d entries", o.Flows)
+	}
+	return nil
+}
+
+func (o *Options) dir() string { return filepath.Join(o.PinPath, o.Name) }
+
+// Driver is an onpath.Datapath.
+type Driver struct {
+	opts Options
+	ns   *namespace
+	coll *ebpf.Collection
+	att  *attachments
+
+	mu       sync.Mutex // guards all below
+	maps     *kernelMaps
+	state    *state // what was applied; nil before the first Apply of this process
+	slots    slots
+	rules    ruleSpace
+	retired  []retired
+	capturer *capturer
+	closed   bool
+
+	stop context.CancelFunc
+	done sync.WaitGroup
+}
+
+var _ onpath.Datapath = (*Driver)(nil)
+
+// New opens the data path of that name in the calling thread's network
+// namespace. What an earlier process left goes on as it was until Apply.
+func New(opts Options) (*Driver, error) {
+	if err := opts.fill(); err != nil {
+		return nil, err
+	}
+	if err := rlimit.RemoveMemlock(); err != nil { // kernels before 5.11 count maps against it
+		opts.Log.Debug("cannot raise the limit of locked memory", "error", err)
+	}
+	if err := needBPFFS(opts.PinPath); err != nil {
+		return nil, err
+	}
+	ns, err := currentNamespace()
+	if err != nil {
+		return nil, err
+	}
+	d := &Driver{opts: opts, ns: ns}
+	if err := d.open(); err != nil {
+		return nil, errors.Join(err, d.letGo())
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	d.stop = stop
+	d.done.Go(func() { d.sweepLoop(ctx) })
+	if err := d.watchAddresses(ctx); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	return d, nil
+}
+
+func (d *Driver) open() error {
+	c, err := loadObject(d.opts.dir(), uint32(d.opts.Flows), d.opts.Log)
+	if err != nil {
+		return err
+	}
+	d.coll = c
+	if d.maps, err = openMaps(c); err != nil {
+		return err
+	}
+	d.slots = recoverSlots(d.maps)
+	for _, t := range d.maps.tables.now {
+		if t.Count > 0 {
+			d.rules.mark(run{t.Base, t.Count})
+		}
+	}
+	return d.ns.do(func() error {
+		d.att, err = openAttachments(d.opts.dir(), d.ns, c.Programs)
+		if d.att != nil && d.opts.NoTCX {
+			d.att.noTCX = true
+		}
+		return err
+	})
+}
+
+// Close implements onpath.Datapath.
+func (d *Driver) Close() error {
+	d.mu.Lock()
+	if d.closed {
+		d.mu.Unlock()
+		return nil
+	}
+	d.closed = true
+	d.mu.Unlock()
+	d.stop()
+	d.done.Wait()
+	return d.letGo()
+}
+
+func (d *Driver) letGo() error {
+	if d.att != nil {
+		d.att.close()
+	}
+	if d.coll != nil {
+		d.coll.Close()
+	}
+	return d.ns.close()
+}
+
+// errClosed is what methods say after Close or Remove.
+func (d *Driver) errClosed() error {
+	return onpath.Errorf(onpath.CodeUnavailable, "the data path %s was closed", d.opts.Name)
+}
+
+// Remove implements onpath.Datapath; the driver cannot be used any more.
+func (d *Driver) Remove(ctx context.Context) error {
+	ns, err := d.ownNamespace()
+	if err != nil {
+		return err
+	}
+	defer ns.close()
+	return errors.Join(d.Close(), remove(ctx, d.opts, ns))
+}
+
+func (d *Driver) ownNamespace() (*namespace, error) {
+	var ns *namespace
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, d.errClosed()
+	}
+	err := d.ns.do(func() (err error) {
+		ns, err = currentNamespace()
+		return err
+	})
+	return ns, err
+}
+
+// Remove takes the data path of that name off the calling thread's network
+// namespace, whichever process left it, without loading anything.
+func Remove(ctx context.Context, opts Options) error {
+	if err := opts.fill(); err != nil {
+		return err
+	}
+	ns, err := currentNamespace()
+	if err != nil {
+		return err
+	}
+	defer ns.close()
+	return remove(ctx, opts, ns)
+}
+
+func remove(ctx context.Context, opts Options, ns *namespace) error {
+	return ns.do(func() error {
+		var errs []error
+		links, _ := filepath.Glob(filepath.Join(opts.dir(), "link-*"))
+		for _, f := range links {
+			errs = append(errs, os.Remove(f)) // the pin holds the link, the link the program
+		}
+		devices, err := ns.nl.LinkList()
+		errs = append(errs, err)
+		for _, l := range devices {
+			errs = append(errs, ctx.Err(), removeFilters(ns.nl, l.Attrs().Index))
+		}
+		errs = append(errs, removeTunnel(ns.nl))
+		if err := os.RemoveAll(opts.dir()); err != nil {
+			errs = append(errs, fmt.Errorf("unpin the data path: %w", err))
+		}
+		return errors.Join(errs...)
+	})
+}

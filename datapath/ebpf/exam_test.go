@@ -1,0 +1,400 @@
+package ebpf_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/datapath/datapathtest"
+	"github.com/onpath/onpath/datapath/ebpf"
+	"github.com/onpath/onpath/internal/netnsrun"
+)
+
+func TestExam(t *testing.T) {
+	needKernel(t)
+	datapathtest.Run(t, func(t *testing.T) datapathtest.Harness { return newHarness(t) })
+}
+
+// harness puts every node into a namespace of its own, and the far ends of all
+// its devices into one more, where raw sockets stand on them.
+type harness struct {
+	t     *testing.T
+	w     *world
+	far   string // namespace of the far ends
+	nodes map[string]*examNode
+	ports map[string]*port // by node/device
+	count int
+}
+
+type examNode struct {
+	ns          string
+	underlayMAC string
+	underlay    netip.Addr
+}
+
+// port is a far end.
+type port struct {
+	dev     string
+	fd      int
+	mac     string // of the far end
+	nodeMAC string
+}
+
+func newHarness(t *testing.T) *harness {
+	w := newWorld(t)
+	h := &harness{t: t, w: w, far: w.ns("far"), nodes: map[string]*examNode{}, ports: map[string]*port{}}
+	w.in(h.far, func() error {
+		if err := setting("ipv6/conf/default/disable_ipv6=1"); err != nil {
+			return err
+		}
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name = "under"
+		attrs.MTU = 9000
+		if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
+			return err
+		}
+		br, err := netlink.LinkByName("under")
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetUp(br)
+	})
+	return h
+}
+
+func (h *harness) AddNode(n datapathtest.NodeSpec) onpath.Datapath {
+	h.t.Helper()
+	e := &examNode{ns: h.w.ns(n.Name), underlay: n.Underlay.Addr()}
+	h.nodes[n.Name] = e
+	h.w.forwarding(e.ns)
+	for _, u := range n.Uplinks {
+		p := h.addPort(n.Name, u.Device, "", "", u.MTU, u.Addresses)
+		for _, gw := range u.Gateways {
+			h.w.neighbour(e.ns, u.Device, gw, p.mac)
+		}
+		for _, to := range u.Behind {
+			for _, gw := range u.Gateways {
+				if gw.Is4() == to.Addr().Is4() {
+					h.w.route(e.ns, u.Device, to, gw)
+				}
+			}
+		}
+	}
+	h.addUnderlay(n, e)
+	var d *ebpf.Driver
+	h.w.in(e.ns, func() (err error) {
+		d, err = ebpf.New(ebpf.Options{Name: h.w.name + "-" + n.Name})
+		return err
+	})
+	h.t.Cleanup(func() {
+		if err := d.Remove(context.Background()); err != nil {
+			h.t.Errorf("Remove on %s: %v", n.Name, err)
+		}
+	})
+	return d
+}
+
+func (h *harness) addUnderlay(n datapathtest.NodeSpec, e *examNode) {
+	h.t.Helper()
+	far := "u-" + n.Name
+	h.count++
+	e.underlayMAC = fmt.Sprintf("02:aa:00:00:00:%02x", h.count)
+	h.w.pair(end{ns: e.ns, dev: "under0", mac: e.underlayMAC, addrs: []string{n.Underlay.String()}, mtu: n.UnderlayMTU},
+		end{ns: h.far, dev: far, mtu: n.UnderlayMTU})
+	h.w.in(h.far, func() error {
+		l, err := netlink.LinkByName(far)
+		if err != nil {
+			return err
+		}
+		br, err := netlink.LinkByName("under")
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetMaster(l, br)
+	})
+	h.ports[n.Name+"/under0"] = &port{dev: far, fd: h.socket(far), mac: "02:aa:00:00:00:fe", nodeMAC: e.underlayMAC}
+}
+
+func (h *harness) addPort(node, dev, nodeMAC, farMAC string, mtu int, addrs []netip.Prefix) *port {
+	h.t.Helper()
+	h.count++
+	if nodeMAC == "" {
+		nodeMAC = fmt.Sprintf("02:bb:00:00:00:%02x", h.count)
+		farMAC = fmt.Sprintf("02:cc:00:00:00:%02x", h.count)
+	}
+	p := &port{dev: fmt.Sprintf("far%d", h.count), mac: farMAC, nodeMAC: nodeMAC}
+	near := end{ns: h.nodes[node].ns, dev: dev, mac: nodeMAC, mtu: mtu, silent: len(addrs) == 0}
+	for _, a := range addrs {
+		near.addrs = append(near.addrs, a.String())
+	}
+	h.w.pair(near, end{ns: h.far, dev: p.dev, mac: farMAC, mtu: mtu, silent: true})
+	p.fd = h.socket(p.dev)
+	h.ports[node+"/"+dev] = p
+	return p
+}
+
+// socket opens a raw socket on a far end.
+func (h *harness) socket(dev string) int {
+	h.t.Helper()
+	fd := -1
+	h.w.in(h.far, func() error {
+		l, err := netlink.LinkByName(dev)
+		if err != nil {
+			return err
+		}
+		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		for opt, v := range map[int]int{unix.PACKET_AUXDATA: 1, unix.PACKET_IGNORE_OUTGOING: 1} {
+			if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, opt, v); err != nil {
+				return err
+			}
+		}
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 16<<20); err != nil {
+			return err
+		}
+		all := uint16(unix.ETH_P_ALL<<8 | unix.ETH_P_ALL>>8)
+		return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: l.Attrs().Index})
+	})
+	h.t.Cleanup(func() { unix.Close(fd) })
+	return fd
+}
+
+func (h *harness) AddInstance(node string, vports ...onpath.VportID) {
+	h.t.Helper()
+	for _, v := range vports {
+		h.addPort(node, onpath.DeviceName(v), onpath.HostMAC(v), onpath.InstanceMAC(v), 9000, nil)
+	}
+}
+
+func (h *harness) Send(node, device string, f datapathtest.Frame) {
+	h.t.Helper()
+	p := h.ports[node+"/"+device]
+	if f.Src == "" {
+		f.Src, f.Dst = p.mac, p.nodeMAC
+	}
+	b := append(hw(f.Dst), hw(f.Src)...)
+	for i, tag := range f.Tags {
+		proto := uint16(unix.ETH_P_8021Q)
+		if i == 0 && len(f.Tags) > 1 {
+			proto = unix.ETH_P_8021AD
+		}
+		b = binary.BigEndian.AppendUint16(b, proto)
+		b = binary.BigEndian.AppendUint16(b, tag)
+	}
+	b = binary.BigEndian.AppendUint16(b, etherType(f))
+	h.write(p, append(b, f.Packet...))
+}
+
+func etherType(f datapathtest.Frame) uint16 {
+	switch {
+	case f.EtherType != 0:
+		return f.EtherType
+	case len(f.Packet) > 0 && f.Packet[0]>>4 == 6:
+		return unix.ETH_P_IPV6
+	}
+	return unix.ETH_P_IP
+}
+
+func (h *harness) write(p *port, frame []byte) {
+	h.t.Helper()
+	if _, err := unix.Write(p.fd, frame); err != nil {
+		h.t.Fatalf("send %d bytes at %s: %v", len(frame), p.dev, err)
+	}
+}
+
+func (h *harness) Receive(node, device string, wait time.Duration) (datapathtest.Frame, bool) {
+	h.t.Helper()
+	p := h.ports[node+"/"+device]
+	for until := time.Now().Add(wait); ; {
+		left := max(0, time.Until(until))
+		fds := []unix.PollFd{{Fd: int32(p.fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(fds, int((left + time.Millisecond - 1).Milliseconds()))
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		if n == 0 {
+			return datapathtest.Frame{}, false
+		}
+		if f, ok := h.read(p); ok {
+			return f, true
+		}
+	}
+}
+
+// read takes one frame; false for what kernels send by themselves.
+func (h *harness) read(p *port) (datapathtest.Frame, bool) {
+	h.t.Helper()
+	b, oob := make([]byte, 70000), make([]byte, 256)
+	n, on, _, _, err := unix.Recvmsg(p.fd, b, oob, 0)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	b = b[:n]
+	f := datapathtest.Frame{Dst: net.HardwareAddr(b[:6]).String(), Src: net.HardwareAddr(b[6:12]).String()}
+	if tag, ok := auxTag(oob[:on]); ok {
+		f.Tags = append(f.Tags, tag)
+	}
+	b = b[12:]
+	for binary.BigEndian.Uint16(b) == unix.ETH_P_8021Q || binary.BigEndian.Uint16(b) == unix.ETH_P_8021AD {
+		f.Tags = append(f.Tags, binary.BigEndian.Uint16(b[2:])&0xfff)
+		b = b[4:]
+	}
+	f.EtherType = binary.BigEndian.Uint16(b)
+	f.Packet = trimmed(b[2:])
+	return f, !chatter(f)
+}
+
+// auxTag is the VLAN tag that the kernel took out of the frame.
+func auxTag(oob []byte) (uint16, bool) {
+	msgs, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return 0, false
+	}
+	for _, m := range msgs {
+		if m.Header.Level == unix.SOL_PACKET && m.Header.Type == unix.PACKET_AUXDATA && len(m.Data) >= 20 {
+			if binary.NativeEndian.Uint32(m.Data)&unix.TP_STATUS_VLAN_VALID != 0 {
+				return binary.NativeEndian.Uint16(m.Data[16:]) & 0xfff, true
+			}
+		}
+	}
+	return 0, false
+}
+
+// trimmed takes Ethernet's padding off.
+func trimmed(b []byte) []byte {
+	switch {
+	case len(b) >= 20 && b[0]>>4 == 4:
+		return b[:min(len(b), int(binary.BigEndian.Uint16(b[2:])))]
+	case len(b) >= 40 && b[0]>>4 == 6:
+		return b[:min(len(b), 40+int(binary.BigEndian.Uint16(b[4:])))]
+	}
+	return b
+}
+
+// chatter is what kernels send by themselves: ARP, and IPv6 to multicast or
+// link-local addresses.
+func chatter(f datapathtest.Frame) bool {
+	if f.EtherType == unix.ETH_P_ARP {
+		return true
+	}
+	if f.EtherType != unix.ETH_P_IPV6 || len(f.Packet) < 40 {
+		return false
+	}
+	dst := netip.AddrFrom16([16]byte(f.Packet[24:40]))
+	return dst.IsMulticast() || dst.IsLinkLocalUnicast() || (f.Packet[6] == 58 && len(f.Packet) > 40 && f.Packet[40] >= 130 && f.Packet[40] <= 143)
+}
+
+func (h *harness) SendTunnel(node string, p datapathtest.TunnelPacket) {
+	h.t.Helper()
+	n := h.nodes[node]
+	port := h.ports[node+"/under0"]
+	inner := make([]byte, 0, 64)
+	for _, v := range []uint32{uint32(p.Prev), uint32(p.Entry), uint32(p.Group), p.Secret} {
+		inner = append(inner, byte(v>>16), byte(v>>8), byte(v))
+	}
+	inner = binary.BigEndian.AppendUint16(inner, etherType(datapathtest.Frame{Packet: p.Packet}))
+	inner = append(inner, p.Packet...)
+	vx := []byte{8, 0, 0, 0, byte(p.Next >> 16), byte(p.Next >> 8), byte(p.Next), 0}
+	u := binary.BigEndian.AppendUint16(nil, 40000)
+	u = binary.BigEndian.AppendUint16(u, onpath.DefaultTunnelPort)
+	u = binary.BigEndian.AppendUint16(u, uint16(8+len(vx)+len(inner)))
+	u = append(append(append(u, 0, 0), vx...), inner...)
+	ip := []byte{0x45, 0, 0, 0, 0, 1, 0x40, 0, 255, 17, 0, 0}
+	from, to := p.From.As4(), n.underlay.As4()
+	ip = append(append(ip, from[:]...), to[:]...)
+	binary.BigEndian.PutUint16(ip[2:], uint16(20+len(u)))
+	binary.BigEndian.PutUint16(ip[10:], ipSum(ip))
+	frame := append(hw(port.nodeMAC), hw(port.mac)...)
+	frame = binary.BigEndian.AppendUint16(frame, unix.ETH_P_IP)
+	h.write(port, append(append(frame, ip...), u...))
+}
+
+func ipSum(b []byte) uint16 {
+	var s uint32
+	for i := 0; i+1 < len(b); i += 2 {
+		s += uint32(binary.BigEndian.Uint16(b[i:]))
+	}
+	for s > 0xffff {
+		s = s>>16 + s&0xffff
+	}
+	return ^uint16(s)
+}
+
+func (h *harness) Forwarded(node string) uint64 {
+	h.t.Helper()
+	var n uint64
+	err := netnsrun.Do(h.nodes[node].ns, func() error {
+		v4, err := snmp("/proc/thread-self/net/snmp", "Ip:", "ForwDatagrams")
+		if err != nil {
+			return err
+		}
+		v6, err := snmp6("Ip6OutForwDatagrams")
+		n = v4 + v6
+		return err
+	})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return n
+}
+
+// snmp reads one counter of a file whose lines come in pairs of names and values.
+func snmp(file, group, name string) (uint64, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return 0, err
+	}
+	var names []string
+	for _, line := range strings.Split(string(b), "\n") {
+		fields := strings.Fields(line)
+		if len(fields) == 0 || fields[0] != group {
+			continue
+		}
+		if names == nil {
+			names = fields
+			continue
+		}
+		for i, n := range names {
+			if n == name {
+				return strconv.ParseUint(fields[i], 10, 64)
+			}
+		}
+	}
+	return 0, fmt.Errorf("%s has no %s %s", file, group, name)
+}
+
+func snmp6(name string) (uint64, error) {
+	f, err := os.Open("/proc/thread-self/net/snmp6")
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	for s := bufio.NewScanner(f); s.Scan(); {
+		if fields := strings.Fields(s.Text()); len(fields) == 2 && fields[0] == name {
+			return strconv.ParseUint(fields[1], 10, 64)
+		}
+	}
+	return 0, fmt.Errorf("snmp6 has no %s", name)
+}
+
+func (h *harness) Now() time.Time { return time.Now() }
+
+// Lacks lists what the driver does not do yet.
+func (h *harness) Lacks(name string) string { return "" }

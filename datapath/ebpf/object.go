@@ -1,0 +1,104 @@
+package ebpf
+
+import (
+	"bytes"
+	_ "embed"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+//go:generate make -C ../../bpf
+
+//go:embed steer_bpfel.o
+var object []byte
+
+// The programs of bpf/steer.bpf.c.
+const (
+	programUplink   = "onpath_uplink"
+	programInstance = "onpath_instance"
+	programTunnel   = "onpath_tunnel"
+	programUnderlay = "onpath_underlay"
+)
+
+// transient maps belong to one loaded program, not to the data path.
+var transient = []string{"scratch", "captures", "buckets"}
+
+// loadObject loads the programs with the pinned maps in dir, which are made if
+// they are not there. Maps of another layout, left by another version, are
+// replaced; flows are learnt anew then.
+func loadObject(dir string, flows uint32, log *slog.Logger) (*ebpf.Collection, error) {
+	spec, err := objectSpec(flows)
+	if err != nil {
+		return nil, err
+	}
+	c, err := load(spec, dir)
+	if !errors.Is(err, ebpf.ErrMapIncompatible) {
+		return c, err
+	}
+	log.Warn("the pinned maps have another layout; flows are learnt anew", "path", dir, "error", err)
+	if err := unpinMaps(dir, spec); err != nil {
+		return nil, err
+	}
+	return load(spec, dir)
+}
+
+func objectSpec(flows uint32) (*ebpf.CollectionSpec, error) {
+	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(object))
+	if err != nil {
+		return nil, fmt.Errorf("read the compiled data path: %w", err)
+	}
+	if flows != 0 {
+		spec.Maps["flows"].MaxEntries = flows
+	}
+	for name, m := range spec.Maps {
+		if name[0] != '.' && !slices.Contains(transient, name) {
+			m.Pinning = ebpf.PinByName
+		}
+	}
+	return spec, nil
+}
+
+func load(spec *ebpf.CollectionSpec, dir string) (*ebpf.Collection, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make folder for pinned maps: %w", err)
+	}
+	c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: dir}})
+	if err != nil {
+		return nil, fmt.Errorf("load the data path into the kernel: %w", err)
+	}
+	return c, nil
+}
+
+func unpinMaps(dir string, spec *ebpf.CollectionSpec) error {
+	for name := range spec.Maps {
+		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("remove pinned map: %w", err)
+		}
+	}
+	return nil
+}
+
+// needBPFFS mounts the BPF file system where root lies if it is not mounted: a
+// new mount namespace often lacks it.
+func needBPFFS(root string) error {
+	const magic = 0xcafe4a11
+	at := filepath.Dir(root)
+	var st unix.Statfs_t
+	if err := unix.Statfs(at, &st); err != nil {
+		return fmt.Errorf("find the BPF file system at %s: %w", at, err)
+	}
+	if st.Type == magic {
+		return nil
+	}
+	if err := unix.Mount("bpf", at, "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700"); err != nil {
+		return fmt.Errorf("mount the BPF file system at %s: %w", at, err)
+	}
+	return nil
+}
