@@ -33,7 +33,9 @@ outputs:
       types: [{alert: {}}, {drop: {alerts: yes, flows: all}}, {stats: {threads: no, deltas: no}}]
 logging:
   default-log-level: notice
-  outputs: [{console: {enabled: yes}}]
+  outputs:
+    - console: {enabled: yes}
+    - file: {enabled: yes, level: notice, filename: suricata.log}
 af-packet:
   - interface: eth0
     threads: 1
@@ -79,11 +81,15 @@ if [ "$mode" = inline ]; then
 else
 	set -- "$@" --af-packet=eth0
 fi
-rm -f /run/suricata/suricata.pid
+rm -f /run/suricata/suricata.pid "$logs/suricata.log"
 : >> "$logs/fast.log"
 tail -n 0 -F "$logs/fast.log" 2>/dev/null &
 "$@" &
 suricata=$!
+( # ready once packets are looked at, not when the process exists
+	until grep -qs 'Engine started' "$logs/suricata.log"; do sleep 0.1; done
+	touch /run/ready
+) &
 trap 'kill -TERM $suricata 2>/dev/null || true' TERM INT
 trap 'kill -USR2 $suricata 2>/dev/null || true' HUP
 # Logs are kept small; alerts also go to the instance's log.

@@ -2,6 +2,7 @@ package ociimage
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -25,11 +26,13 @@ const listsAge = 7 * 24 * time.Hour
 type apt struct {
 	dir  string // lists and keys
 	dist distribution
-	tell func(string)
+	// transport is how the machine's apt reaches its mirrors: proxies, retries.
+	transport []string
+	tell      func(string)
 }
 
 // newApt takes over the machine's distribution and its mirror.
-func newApt(cache string, backports bool, tell func(string)) (*apt, error) {
+func newApt(ctx context.Context, cache string, backports bool, tell func(string)) (*apt, error) {
 	lacking := func(what string, err error) error {
 		return &onpath.Error{Code: onpath.CodeUnsupported, Message: fmt.Sprintf("images are made from Debian or Ubuntu packages, and %s: %v", what, err),
 			Remedy: "make them on such a machine, or name images of a registry", Cause: err}
@@ -46,7 +49,7 @@ func newApt(cache string, backports bool, tell func(string)) (*apt, error) {
 	if err != nil {
 		return nil, lacking("this machine has no source for them", err)
 	}
-	a := &apt{dir: filepath.Join(cache, "apt", dist.codename), dist: dist, tell: tell}
+	a := &apt{dir: filepath.Join(cache, "apt", dist.codename), dist: dist, transport: transport(ctx), tell: tell}
 	if backports {
 		a.dist = dist.withBackports()
 		a.dir += "-backports"
@@ -84,9 +87,14 @@ func (a *apt) configure() error {
 	if err != nil {
 		return fmt.Errorf("image cache: %w", err)
 	}
-	conf := fmt.Sprintf("Dir::State %q;\nDir::State::lists %q;\nDir::State::status \"/dev/null\";\nDir::Cache %q;\n"+
+	// The machine's own apt.conf.d is left out: its hooks are not for us, and in
+	// container images it forbids apt the caches that make it quick.
+	conf := fmt.Sprintf("Dir::Etc::main \"/dev/null\";\nDir::Etc::parts \"/dev/null\";\nDir::State %q;\nDir::State::lists %q;\nDir::State::status \"/dev/null\";\nDir::Cache %q;\n"+
 		"Dir::Etc::sourcelist %q;\nDir::Etc::sourceparts \"/dev/null\";\nAPT::Sandbox::User \"root\";\nAcquire::Languages \"none\";\n",
 		a.dir, a.path("lists"), a.path("cache"), a.path("sources.list"))
+	for _, o := range a.transport {
+		conf += o + ";\n"
+	}
 	for name, text := range map[string]string{"sources.list": strings.Join(lines, "\n") + "\n", "apt.conf": conf} {
 		if err := os.WriteFile(a.path(name), []byte(text), 0o644); err != nil {
 			return fmt.Errorf("image cache: %w", err)
@@ -171,17 +179,47 @@ func enough(ctx context.Context, p pkg, version string) bool {
 // resolved are packages with their versions and the apt that has them.
 type resolved struct {
 	apt      *apt
-	versions []string // "name=version", sorted by name
+	Versions []string // "name=version", sorted by name
 	// pinned are dependencies that have to come from backports, with versions;
 	// apt does not take them from there by itself.
-	pinned []string
+	Pinned []string
+}
+
+// memo is where what was resolved from the present lists is kept: asking apt
+// takes seconds.
+func (r *resolved) memo(want []pkg) string {
+	parts := []string{r.apt.signature()}
+	if info, err := os.Stat(r.apt.path("updated")); err == nil {
+		parts = append(parts, info.ModTime().String())
+	}
+	for _, p := range want {
+		parts = append(parts, p.name, p.least)
+	}
+	return r.apt.path("resolved-" + hash(parts...) + ".json")
+}
+
+func (r *resolved) recall(want []pkg) bool {
+	data, err := os.ReadFile(r.memo(want))
+	return err == nil && json.Unmarshal(data, r) == nil && len(r.Versions) == len(want)
+}
+
+func (r *resolved) remember(want []pkg) error {
+	data, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	tmp := fmt.Sprintf("%s.%d", r.memo(want), os.Getpid())
+	if err := os.WriteFile(tmp, data, 0o644); err != nil {
+		return fmt.Errorf("image cache: %w", err)
+	}
+	return os.Rename(tmp, r.memo(want))
 }
 
 // resolve finds the packages in the enabled suites, or else with backports.
 func resolve(ctx context.Context, cache string, want []pkg, tell func(string)) (*resolved, error) {
 	var missing []string
 	for _, backports := range []bool{false, true} {
-		a, err := newApt(cache, backports, tell)
+		a, err := newApt(ctx, cache, backports, tell)
 		if err != nil {
 			return nil, err
 		}
@@ -189,6 +227,9 @@ func resolve(ctx context.Context, cache string, want []pkg, tell func(string)) (
 			return nil, err
 		}
 		r := &resolved{apt: a}
+		if r.recall(want) {
+			return r, nil
+		}
 		missing = nil
 		for _, p := range want {
 			v, err := a.candidate(ctx, p.name)
@@ -198,17 +239,17 @@ func resolve(ctx context.Context, cache string, want []pkg, tell func(string)) (
 			if !enough(ctx, p, v) {
 				missing = append(missing, strings.TrimSpace(p.name+" "+p.least))
 			}
-			r.versions = append(r.versions, p.name+"="+v)
+			r.Versions = append(r.Versions, p.name+"="+v)
 		}
 		if len(missing) > 0 {
 			continue
 		}
 		if backports {
-			if r.pinned, err = a.pins(ctx, r.versions); err != nil {
+			if r.Pinned, err = a.pins(ctx, r.Versions); err != nil {
 				return nil, err
 			}
 		}
-		return r, nil
+		return r, r.remember(want)
 	}
 	return nil, onpath.Errorf(onpath.CodeNotFound, "neither the enabled suites of this machine nor backports have: %s", strings.Join(missing, ", "))
 }

@@ -27,14 +27,14 @@ func bootstrap(ctx context.Context, r *resolved, names []string, tarball string,
 	if err != nil {
 		return &onpath.Error{Code: onpath.CodeUnsupported, Message: "images are made by mmdebstrap, which is not installed", Remedy: "apt-get install mmdebstrap", Cause: err}
 	}
-	args := []string{"--variant=essential", "--format=tar", "--include=" + strings.Join(append(slices.Clone(names), r.pinned...), ","),
+	args := []string{"--variant=essential", "--format=tar", "--include=" + strings.Join(append(slices.Clone(names), r.Pinned...), ","),
 		"--aptopt=Acquire::Languages \"none\"", "--aptopt=APT::Install-Recommends \"false\"", "--skip=download/empty", "--skip=essential/unlink",
 		// Packages are downloaded once for all images.
 		"--setup-hook=mkdir -p \"$1\"/var/cache/apt/archives", "--setup-hook=sync-in " + quote(r.apt.path("debs")) + " /var/cache/apt/archives",
 		"--customize-hook=rm -rf \"$1\"/var/cache/apt/archives/lock \"$1\"/var/cache/apt/archives/partial",
 		"--customize-hook=sync-out /var/cache/apt/archives " + quote(r.apt.path("debs")),
 	}
-	for _, o := range aptTransport(ctx) {
+	for _, o := range r.apt.transport {
 		args = append(args, "--aptopt="+o)
 	}
 	for _, u := range unwanted {
@@ -88,8 +88,8 @@ var steps = map[string]string{
 	"downloading": "downloading packages", "extracting": "extracting packages", "installing": "installing packages", "creating": "packing",
 }
 
-// aptTransport is how the machine's apt reaches its mirrors: proxies, retries.
-func aptTransport(ctx context.Context) []string {
+// transport is how the machine's apt reaches its mirrors: proxies, retries.
+func transport(ctx context.Context) []string {
 	out, err := exec.CommandContext(ctx, "apt-config", "dump", "--format", "%f \"%v\"%n",
 		"Acquire::http", "Acquire::https", "Acquire::ForceIPv4", "Acquire::ForceIPv6", "Acquire::Retries").Output()
 	if err != nil {

@@ -198,7 +198,7 @@ func (b *builder) packages(ctx context.Context, names []string, pkgs []pkg, belo
 	if below != nil {
 		parent = below.key
 	}
-	key := hash(append([]string{format, runtime.GOARCH, r.apt.dist.codename, parent}, slices.Concat(r.versions, r.pinned)...)...)
+	key := hash(append([]string{format, runtime.GOARCH, r.apt.dist.codename, parent}, slices.Concat(r.Versions, r.Pinned)...)...)
 	fs := &rootfs{key: key, layer: b.path("layers", key+".tar.gz"), tar: b.path("layers", key+".tar")}
 	unlock, err := lock(ctx, b.path("locks", key), tell)
 	if err != nil {
@@ -214,7 +214,7 @@ func (b *builder) packages(ctx context.Context, names []string, pkgs []pkg, belo
 		return nil, err
 	}
 	defer os.RemoveAll(tmp)
-	tell("needs " + strings.Join(r.versions, ", "))
+	tell("needs " + strings.Join(r.Versions, ", "))
 	tarball, layer := filepath.Join(tmp, "rootfs.tar"), filepath.Join(tmp, "layer.tar.gz")
 	if err := bootstrap(ctx, r, names, tarball, tell); err != nil {
 		return nil, err

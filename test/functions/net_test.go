@@ -108,6 +108,7 @@ func (n *network) mirror() {
 	for _, in := range []string{"cr", "rs"} {
 		run(n.t, "ip -n %[1]s -4 rule del iif %[2]s lookup 10 && ip -n %[1]s -6 rule del iif %[2]s lookup 10", n.router, in)
 	}
+	run(n.t, "ip -n %s route add 169.254.1.2/32 dev f0", n.router)
 	run(n.t, `ip netns exec %s nft 'table ip mirror { chain p { type filter hook prerouting priority mangle; iif { cr, rs } dup to 169.254.1.2 device "f0"; }; }'`, n.router)
 }
 
