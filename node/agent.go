@@ -277,8 +277,8 @@ func (a *Agent) SetPlan(ctx context.Context, p *onpath.NodePlan) error {
 	a.plan = p
 	a.planErr = ""
 	a.mu.Unlock()
-	if hashOf(before) != hashOf(a.spec()) {
-		a.look() // a new uplink is judged before it is attached
+	if now := a.spec(); len(now.Uplinks) > 0 || hashOf(before) != hashOf(now) {
+		a.look() // uplinks are judged before they are attached
 	}
 	a.mu.Lock()
 	a.reconcile()

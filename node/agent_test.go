@@ -65,7 +65,7 @@ func TestRestartWithBackoff(t *testing.T) {
 		b.machine.Kill(b.id("web"), 137)
 		b.until(fmt.Sprintf("the wait of %s is told", wait), func() bool {
 			got, _ := r.server.instance("web")
-			return got.State == onpath.InstanceFailed && strings.Contains(got.Message, "next attempt in "+wait.String())
+			return got.State == onpath.InstanceFailed && strings.Contains(got.Message, "next attempt in "+wait.String()) && clock.awaited(wait)
 		})
 		if s := b.path.state(16); s != onpath.VportClosed {
 			t.Fatalf("death %d: the vport is %q, want closed", i, s)

@@ -213,7 +213,7 @@ func (a *Agent) config(plan *onpath.NodePlan) (c *onpath.DatapathConfig, missing
 	for _, in := range a.instances {
 		for _, v := range wiringOf(in.id, in.plan).vports() {
 			wired[v] = wired[v] || in.wired
-			open[v] = open[v] || in.open()
+			open[v] = open[v] || in.open
 		}
 	}
 	cfg.Vports = nil

@@ -435,7 +435,7 @@ func (b *bed) netlink(path string) *netlink.Handle {
 func (b *bed) id(name string) string {
 	b.t.Helper()
 	for _, id := range b.machine.Running() {
-		if s, ok := b.machine.Spec(id); ok && s.Labels[node.LabelInstance] == name {
+		if strings.HasPrefix(id, "acme-"+name+"-") {
 			return id
 		}
 	}
@@ -510,6 +510,18 @@ func (h *hands) Sleep(ctx context.Context, d time.Duration) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// awaited reports whether somebody sleeps for exactly d more.
+func (h *hands) awaited(d time.Duration) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, at := range h.waiters {
+		if at.Equal(h.now.Add(d)) {
+			return true
+		}
+	}
+	return false
 }
 
 func (h *hands) move(d time.Duration) {

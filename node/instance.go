@@ -31,6 +31,7 @@ type instance struct {
 	wired     bool   // its devices exist
 	wireErr   string // why not
 	leaving   bool
+	open      bool // its vports may take packets
 	successor *onpath.InstancePlan
 	proc      onpath.Process // running
 	flows     uint64
@@ -110,9 +111,6 @@ func (in *instance) process(p onpath.Process) {
 	defer in.a.mu.Unlock()
 	in.proc = p
 }
-
-// open reports whether its vports may take packets. Callers hold a.mu.
-func (in *instance) open() bool { return in.state == onpath.InstanceReady }
 
 // remember writes the record, and logs if it cannot: the worst that follows is
 // that the next agent takes a ready instance for one not ready.

@@ -77,7 +77,7 @@ func (in *instance) recall() onpath.Process {
 	in.restarts = in.rec.Restarts
 	switch {
 	case p != nil && !ended(p) && in.rec.Ready, p == nil && known && in.rec.Ready && rtErr != nil:
-		in.state = onpath.InstanceReady
+		in.state, in.open = onpath.InstanceReady, true
 	case p != nil && ended(p):
 		in.state, in.message = onpath.InstanceFailed, "ended while the agent was away"
 	}
@@ -175,7 +175,7 @@ func (in *instance) obtain(ctx context.Context) onpath.Process {
 	if p := in.takeAdopted(); p != nil {
 		return p
 	}
-	if in.stateNow() == onpath.InstanceReady { // assumed, and wrong
+	if in.rec.Ready { // assumed, and wrong
 		in.close(ctx, onpath.InstanceFailed, "ended while the agent was away")
 	}
 	in.set(onpath.InstanceStarting, "preparing the image")
@@ -260,27 +260,29 @@ func (in *instance) rest(ctx context.Context, good time.Duration, why string) {
 
 // close shuts the vports in the data path and only then tells the world.
 func (in *instance) close(ctx context.Context, s onpath.InstanceState, why string) {
-	in.a.mu.Lock()
-	in.state, in.message, in.since = s, why, in.a.clock.Now()
-	in.a.mu.Unlock()
-	in.syncApply(ctx)
+	in.turn(ctx, false)
+	in.set(s, why)
 	if in.rec.Ready {
 		in.rec.Ready = false
 		in.remember()
 	}
-	kick(in.a.report)
 }
 
-// open opens the vports and then tells the world.
+// openUp opens the vports and then tells the world.
 func (in *instance) openUp(ctx context.Context) {
-	in.a.mu.Lock()
-	in.state, in.message, in.since = onpath.InstanceReady, "", in.a.clock.Now()
-	in.a.mu.Unlock()
-	in.syncApply(ctx)
+	in.turn(ctx, true)
+	in.set(onpath.InstanceReady, "")
 	in.rec.Ready = true
 	in.remember()
-	kick(in.a.report)
 	in.a.event(in.current(), false, "Ready", "takes traffic")
+}
+
+// turn opens or closes the vports; it returns when that is in force.
+func (in *instance) turn(ctx context.Context, open bool) {
+	in.a.mu.Lock()
+	in.open = open
+	in.a.mu.Unlock()
+	in.syncApply(ctx)
 }
 
 func (in *instance) syncApply(ctx context.Context) {
