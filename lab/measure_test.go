@@ -165,28 +165,35 @@ func TestLinkGigabit(t *testing.T) {
 	for _, e := range emulations(t) {
 		t.Run(e, func(t *testing.T) {
 			l := up(t, parse(t, fmt.Sprintf(measured, "delay: 50ms, rate: 10Gbit")), Options{Emulation: e})
-			r := transfer(t, l, "one", "two", two, load{1e9, 10 * time.Second})
-			t.Log(r)
-			if r.sent < 800_000 {
-				t.Errorf("only %d frames could be sent; the machine is too busy to tell", r.sent)
+			var held error
+			for range 3 { // what else runs on the machine can spoil a run, and no run can pass by chance
+				r := transfer(t, l, "one", "two", two, load{1e9, 10 * time.Second})
+				t.Log(r)
+				held = within(r, 50*time.Millisecond, 0.001, 0.999)
+				if r.sent < 800_000 {
+					held = fmt.Errorf("only %d frames could be sent; the machine is too busy to tell", r.sent)
+				}
+				if r.loss() > 0 {
+					held = fmt.Errorf("%.4f %% were lost; none should be", 100*r.loss())
+				}
+				if held == nil {
+					return
+				}
 			}
-			within(t, r, 50*time.Millisecond, 0.001, 0.999)
-			if r.loss() > 0.0001 {
-				t.Errorf("%.4f %% were lost; none should be", 100*r.loss())
-			}
+			t.Error(held)
 		})
 	}
 }
 
 // within checks that delays between two quantiles are want ± 1 ms.
-func within(t *testing.T, r received, want time.Duration, low, high float64) {
-	t.Helper()
+func within(r received, want time.Duration, low, high float64) error {
 	if d := r.quantile(low); d < want-time.Millisecond {
-		t.Errorf("%g %% took less than %v; %v was asked for", 100*low, d, want)
+		return fmt.Errorf("%g %% took %v or less; %v was asked for", 100*low, d, want)
 	}
 	if d := r.quantile(high); d > want+time.Millisecond {
-		t.Errorf("%g %% took more than %v; %v was asked for", 100*(1-high), d, want)
+		return fmt.Errorf("%g %% took %v or more; %v was asked for", 100*(1-high), d, want)
 	}
+	return nil
 }
 
 // TestLinkDelay is the small form of TestLinkGigabit: other tests may run at
@@ -197,10 +204,14 @@ func TestLinkDelay(t *testing.T) {
 			l := up(t, parse(t, fmt.Sprintf(measured, "delay: 50ms, rate: 10Gbit, back: {delay: 20ms}")), Options{Emulation: e})
 			r := transfer(t, l, "one", "two", two, load{100e6, time.Second})
 			t.Log(r)
-			within(t, r, 50*time.Millisecond, 0, 0.75)
+			if err := within(r, 50*time.Millisecond, 0, 0.75); err != nil {
+				t.Error(err)
+			}
 			back := transfer(t, l, "two", "one", [4]byte{10, 0, 0, 1}, load{20e6, 500 * time.Millisecond})
 			t.Log(back)
-			within(t, back, 20*time.Millisecond, 0, 0.75)
+			if err := within(back, 20*time.Millisecond, 0, 0.75); err != nil {
+				t.Error("back:", err)
+			}
 			if r.loss()+back.loss() > 0 {
 				t.Error("frames were lost")
 			}

@@ -102,6 +102,10 @@ func (r *Relay) Close() {
 
 // Run moves frames until ctx ends or a socket fails.
 func (r *Relay) Run(ctx context.Context) error {
+	// No direction should wait for another's turn in Go's scheduler.
+	if n := len(r.directions) + 1; runtime.GOMAXPROCS(0) < n {
+		runtime.GOMAXPROCS(n)
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var wg sync.WaitGroup
@@ -131,7 +135,7 @@ func (d *direction) run(stop int) error {
 	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("relay: timer slack: %w", err)
 	}
-	_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), -10) // better timing if we may; correct without
+	hurry()
 	published := Counters{}
 	for polls := 0; ; polls++ {
 		if err := d.collect(); err != nil {
@@ -149,6 +153,17 @@ func (d *direction) run(stop int) error {
 		if stopped || err != nil {
 			return err
 		}
+	}
+}
+
+// hurry asks for the least real-time priority for the calling thread, or a
+// better one than others', if the machine lets us. Without it, frames are late
+// when the machine is busy. The kernel keeps a share of each second for others
+// (sched_rt_runtime_us), whatever we do.
+func hurry() {
+	attr := unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_RR, Priority: 1}
+	if unix.SchedSetAttr(0, &attr, 0) != nil {
+		_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), -10)
 	}
 }
 
