@@ -209,3 +209,9 @@ func sendInput(ctx context.Context, out *frames, e ExecIO) {
 	}
 	_ = out.write(frameStdin, nil)
 }
+
+// FailExec tells the caller's side that the command's stream broke.
+func FailExec(w io.Writer, err error) error {
+	body, _ := json.Marshal(worded(err)) // strings only
+	return (&frames{w: w}).write(frameError, body)
+}

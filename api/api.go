@@ -1,0 +1,165 @@
+// Package api is the server's HTTP interface: resources, apply, watches, what
+// operators look at, the nodes' sessions, and the images that nodes pull. It
+// authenticates, checks rights and moves data; everything that takes a decision
+// is behind Controller.
+package api
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/auth"
+	"github.com/onpath/onpath/api/session"
+)
+
+// Controller takes the decisions. Package control implements it.
+type Controller interface {
+	// Check refuses changes that contradict each other or what is stored: a
+	// reference to nothing, ambiguous chains, an object that others need. Each
+	// changed object has passed its own Validate. The error is best an
+	// onpath.Errors.
+	Check(ctx context.Context, changes []onpath.Change) error
+	// Preview says what changes would do, without doing it.
+	Preview(ctx context.Context, changes []onpath.Change) (*onpath.Preview, error)
+	// Trace finds the way of a packet.
+	Trace(ctx context.Context, r onpath.TraceRequest) (*onpath.Trace, error)
+	// Ready says why the controller does not work; nil if it does.
+	Ready(ctx context.Context) error
+}
+
+// Options of a server.
+type Options struct {
+	Store      onpath.Store
+	Controller Controller
+	Hub        *session.Hub
+	// Authority for TLS; nil: the unix socket only, nobody can join.
+	Authority *auth.Authority
+	// Dir keeps images and unconfirmed changes.
+	Dir string
+	// Address is where nodes and users reach the TLS listener (host:port); it
+	// is what join tokens carry if their request names no other.
+	Address string
+	Version string
+	// Metrics are served at /metrics, with the API's own among them; default a
+	// new registry.
+	Metrics *prometheus.Registry
+	Logger  *slog.Logger // default: none
+	Clock   onpath.Clock // default time.Now
+}
+
+// Server is the API. Handlers come from Local and Remote.
+type Server struct {
+	o       Options
+	log     *slog.Logger
+	mux     *http.ServeMux
+	doc     huma.API
+	images  *images
+	pending *pending
+	metrics *metrics
+
+	writing sync.Mutex // Check and Write belong together
+}
+
+// New makes a server. Run does its work in the background.
+func New(o Options) (*Server, error) {
+	if o.Store == nil || o.Controller == nil || o.Hub == nil || o.Dir == "" {
+		return nil, errors.New("api: a store, a controller, a hub and a directory are needed")
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Clock == nil {
+		o.Clock = time.Now
+	}
+	if o.Metrics == nil {
+		o.Metrics = prometheus.NewRegistry()
+	}
+	s := &Server{o: o, log: o.Logger, mux: http.NewServeMux()}
+	var err error
+	if s.images, err = openImages(o.Dir, o.Logger); err != nil {
+		return nil, err
+	}
+	if s.pending, err = openPending(o.Dir); err != nil {
+		return nil, err
+	}
+	if s.metrics, err = newMetrics(o.Metrics, o.Hub); err != nil {
+		return nil, err
+	}
+	s.routes()
+	return s, nil
+}
+
+// Run undoes what is not confirmed in time and removes images that nothing
+// refers to, until ctx ends.
+func (s *Server) Run(ctx context.Context) {
+	var wg sync.WaitGroup
+	wg.Go(func() { s.undoUnconfirmed(ctx) })
+	wg.Go(func() { s.sweepImages(ctx) })
+	wg.Wait()
+}
+
+// Local is the handler for the unix socket: who may open it is an operator.
+func (s *Server) Local() http.Handler {
+	return s.handler(func(*http.Request) (auth.Identity, error) { return auth.LocalOperator(), nil })
+}
+
+// Remote is the handler for the TLS listener: who shows a certificate is whom it
+// names.
+func (s *Server) Remote() http.Handler {
+	return s.handler(func(r *http.Request) (auth.Identity, error) {
+		if s.o.Authority == nil {
+			return auth.Identity{}, onpath.Errorf(onpath.CodeForbidden, "the server has no certificate authority")
+		}
+		return s.o.Authority.Identify(r.TLS)
+	})
+}
+
+// open are the paths that need no identity: they show nothing, or, as join,
+// check a secret of their own.
+var open = map[string]bool{"/healthz": true, "/readyz": true, "/version": true, "/v1/join": true}
+
+// requestTime is how long a request other than a stream may take to arrive.
+const requestTime = 60 * time.Second
+
+func (s *Server) handler(identify func(*http.Request) (auth.Identity, error)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer s.recovered(w, r)
+		who, err := identify(r)
+		if err != nil && !open[r.URL.Path] {
+			s.fail(w, r, err)
+			return
+		}
+		if !isImage(r) && r.Header.Get("Upgrade") == "" {
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(requestTime))
+		}
+		r = r.WithContext(context.WithValue(r.Context(), identityKey{}, who))
+		s.metrics.serve(s.mux, w, r)
+	})
+}
+
+// recovered keeps a fault in one request from ending the server.
+func (s *Server) recovered(w http.ResponseWriter, r *http.Request) {
+	if v := recover(); v != nil {
+		if v == http.ErrAbortHandler {
+			panic(v)
+		}
+		s.log.Error("request failed by a fault of onpath", "path", r.URL.Path, "panic", v)
+		s.fail(w, r, onpath.Errorf(onpath.CodeInternal, "a fault of onpath: %v", v))
+	}
+}
+
+type identityKey struct{}
+
+// whoIs is who makes a request.
+func whoIs(ctx context.Context) auth.Identity {
+	i, _ := ctx.Value(identityKey{}).(auth.Identity)
+	return i
+}

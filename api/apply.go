@@ -1,0 +1,274 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"reflect"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/auth"
+	"github.com/onpath/onpath/api/wire"
+)
+
+// changeSet is what a request wants changed.
+type changeSet struct {
+	puts    []onpath.Object
+	deletes []onpath.Key
+	// version that the only object must have; 0: whatever is there.
+	version   int64
+	mustExist bool // deleting what is not there is an error
+	dryRun    bool
+}
+
+// changed is a change and what was there before.
+type changed struct {
+	change onpath.Change
+	prev   onpath.Object // nil: nothing
+	result wire.ObjectChange
+}
+
+// attempts is how often a change is tried against concurrent writers.
+const attempts = 8
+
+// change makes a changeSet so, or says what it would do. Objects that are as
+// they should be are not written.
+func (s *Server) change(ctx context.Context, c changeSet) ([]changed, error) {
+	if err := s.examine(ctx, c); err != nil {
+		return nil, err
+	}
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	for attempt := 1; ; attempt++ {
+		all, err := s.compare(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		writes := toWrite(all)
+		if len(writes) > onpath.MaxWrite {
+			e := onpath.Errorf(onpath.CodeInvalid, "%d objects change at once; at most %d can", len(writes), onpath.MaxWrite)
+			e.Remedy = "apply them in parts, those that others refer to first"
+			return nil, e
+		}
+		if len(writes) == 0 {
+			return all, nil
+		}
+		if err := s.o.Controller.Check(ctx, writes); err != nil || c.dryRun {
+			return all, err
+		}
+		err = s.o.Store.Write(ctx, writes)
+		if onpath.CodeOf(err) == onpath.CodeConflict && c.version == 0 && attempt < attempts {
+			continue // onpath itself wrote a status meanwhile
+		}
+		if err != nil {
+			return nil, err
+		}
+		for i := range all {
+			if o := all[i].change.Object; o != nil {
+				all[i].result.Version = o.Meta().Version
+			}
+		}
+		s.log.Info("objects changed", "by", whoIs(ctx).URI(), "objects", len(writes), "first", writes[0].Key)
+		return all, nil
+	}
+}
+
+// examine checks rights and each object by itself, and reports all it finds.
+func (s *Server) examine(ctx context.Context, c changeSet) error {
+	var errs onpath.Errors
+	seen := map[onpath.Key]bool{}
+	note := func(k onpath.Key, err error) {
+		if err == nil && seen[k] {
+			err = onpath.Errorf(onpath.CodeInvalid, "it is given twice")
+		}
+		seen[k] = true
+		if err == nil {
+			return
+		}
+		for _, e := range listed(err) {
+			if e.Object == "" {
+				e.Object = k.String()
+			}
+			errs = append(errs, e)
+		}
+	}
+	for _, o := range c.puts {
+		if m := o.Meta(); o.ObjectKind().Tenanted() && m.Tenant == "" {
+			m.Tenant = onpath.DefaultTenant
+		}
+		k := onpath.KeyOf(o)
+		if err := o.Validate(); err != nil {
+			note(k, err)
+			continue
+		}
+		note(k, mayPut(ctx, o))
+	}
+	for _, k := range c.deletes {
+		note(k, mayWrite(ctx, k))
+	}
+	return errs.Err()
+}
+
+// compare reads what is there now.
+func (s *Server) compare(ctx context.Context, c changeSet) ([]changed, error) {
+	var all []changed
+	for _, o := range c.puts {
+		k := onpath.KeyOf(o)
+		prev, err := s.current(ctx, k)
+		if err != nil {
+			return nil, err
+		}
+		n := changed{prev: prev, change: onpath.Change{Key: k, Object: o}, result: wire.ObjectChange{ObjectRef: wire.RefOf(k)}}
+		n.result.Action, n.result.Diff = compareObjects(prev, o)
+		if prev != nil {
+			n.change.Version = prev.Meta().Version
+			keepStatus(prev, o)
+		} else {
+			clearStatus(o)
+		}
+		if c.version != 0 {
+			n.change.Version = c.version
+			if prev != nil && prev.Meta().Version != c.version {
+				n.result.Action = wire.Updated // the store refuses it in its words
+			}
+		}
+		all = append(all, n)
+	}
+	for _, k := range c.deletes {
+		prev, err := s.current(ctx, k)
+		if err != nil {
+			return nil, err
+		}
+		n := changed{prev: prev, change: onpath.Change{Key: k, Version: c.version}, result: wire.ObjectChange{ObjectRef: wire.RefOf(k), Action: wire.Deleted}}
+		switch {
+		case prev == nil && c.mustExist:
+			e := onpath.Errorf(onpath.CodeNotFound, "it does not exist")
+			e.Object = k.String()
+			return nil, e
+		case prev == nil:
+			n.result.Action = wire.Unchanged
+		case c.version == 0:
+			n.change.Version = prev.Meta().Version
+		}
+		all = append(all, n)
+	}
+	return all, nil
+}
+
+// current is what is stored under k; nil if nothing.
+func (s *Server) current(ctx context.Context, k onpath.Key) (onpath.Object, error) {
+	o, err := s.o.Store.Get(ctx, k)
+	if onpath.CodeOf(err) == onpath.CodeNotFound {
+		return nil, nil
+	}
+	return o, err
+}
+
+func toWrite(all []changed) (writes []onpath.Change) {
+	for _, c := range all {
+		if c.result.Action != wire.Unchanged {
+			writes = append(writes, c.change)
+		}
+	}
+	return writes
+}
+
+// keepStatus gives o the status and identity that the server knows; users write
+// neither.
+func keepStatus(prev, o onpath.Object) {
+	m, p := o.Meta(), prev.Meta()
+	m.UID, m.Version, m.Generation, m.Created = p.UID, p.Version, p.Generation, p.Created
+	if f := statusOf(o); f.IsValid() {
+		f.Set(statusOf(prev))
+	}
+}
+
+func clearStatus(o onpath.Object) {
+	m := o.Meta()
+	m.UID, m.Version, m.Generation, m.Created = "", 0, 0, time.Time{}
+	if f := statusOf(o); f.IsValid() {
+		f.SetZero()
+	}
+}
+
+func statusOf(o onpath.Object) reflect.Value {
+	return reflect.ValueOf(o).Elem().FieldByName("Status")
+}
+
+type applyInput struct{ Body wire.Apply }
+
+type applyOutput struct{ Body wire.Applied }
+
+func (s *Server) registerApply() {
+	op := operation(http.MethodPost, "/v1/apply", "apply", "Make objects as they are given, all or nothing")
+	op.MaxBodyBytes = wire.MaxApplyBody
+	op.SkipValidateBody = true // objects are read strictly, and checked by Validate
+	op.BodyReadTimeout = -1    // the server's own limit holds
+	huma.Register(s.doc, op, func(ctx context.Context, in *applyInput) (*applyOutput, error) {
+		out, err := s.apply(ctx, in.Body)
+		if err != nil {
+			return nil, s.answer(err)
+		}
+		return &applyOutput{Body: *out}, nil
+	})
+}
+
+func (s *Server) apply(ctx context.Context, a wire.Apply) (*wire.Applied, error) {
+	c := changeSet{dryRun: a.DryRun}
+	var errs onpath.Errors
+	for _, raw := range a.Objects {
+		o, err := decode(raw)
+		if err != nil {
+			errs = append(errs, listed(err)...)
+			continue
+		}
+		c.puts = append(c.puts, o)
+	}
+	for _, r := range a.Delete {
+		kind, ok := onpath.ParseKind(string(r.Kind))
+		if !ok {
+			errs = append(errs, onpath.Errorf(onpath.CodeInvalid, "there is no kind %q", r.Kind))
+			continue
+		}
+		r.Kind = kind
+		c.deletes = append(c.deletes, r.Key())
+	}
+	if err := errs.Err(); err != nil {
+		return nil, err
+	}
+	if d := time.Duration(a.Confirm); d != 0 && (d < time.Second || d > 24*time.Hour) {
+		return nil, onpath.Errorf(onpath.CodeInvalid, "a time to confirm of %s is not possible (1s to 24h)", a.Confirm)
+	}
+	all, err := s.change(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	return s.applied(ctx, a, all)
+}
+
+// applied completes the answer to an apply.
+func (s *Server) applied(ctx context.Context, a wire.Apply, all []changed) (*wire.Applied, error) {
+	out := &wire.Applied{Changes: make([]wire.ObjectChange, 0, len(all))}
+	for _, c := range all {
+		out.Changes = append(out.Changes, c.result)
+		if k := c.change.Key; k.Kind == onpath.KindNode && c.result.Action == wire.Deleted && !a.DryRun {
+			s.forgetNode(k.Name)
+		}
+	}
+	writes := toWrite(all)
+	var err error
+	switch {
+	case a.DryRun:
+		out.Preview, err = s.o.Controller.Preview(ctx, writes)
+	case a.Confirm > 0 && len(writes) > 0:
+		who := whoIs(ctx)
+		tenant := ""
+		if who.Role == auth.RoleUser {
+			tenant = who.Tenant
+		}
+		out.Confirm, err = s.pending.add(tenant, s.o.Clock().Add(time.Duration(a.Confirm)), all)
+	}
+	return out, err
+}

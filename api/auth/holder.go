@@ -1,0 +1,226 @@
+package auth
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+// Holder is the certificate of a node or user on its own machine: DIR/key.pem
+// (0600, never leaves it), cert.pem, ca.pem and server.json. It is safe for
+// concurrent use.
+type Holder struct {
+	dir  string
+	info holderInfo
+	ca   *x509.Certificate
+	key  crypto.Signer
+
+	mu   sync.Mutex
+	cert *tls.Certificate // nil until joined
+}
+
+type holderInfo struct {
+	Address string `json:"address"` // host:port of the server
+}
+
+// Joined reports whether a holder's files are in dir.
+func Joined(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, "cert.pem"))
+	return err == nil
+}
+
+// OpenHolder reads what Join saved in dir.
+func OpenHolder(dir string) (*Holder, error) {
+	h := &Holder{dir: dir}
+	if err := h.load(); errors.Is(err, fs.ErrNotExist) {
+		e := onpath.Errorf(onpath.CodeNotFound, "this machine has not joined a server: there is no certificate in %s", dir)
+		e.Remedy = "join with a token from `onpath token create`"
+		return nil, e
+	} else if err != nil {
+		e := onpath.Errorf(onpath.CodeInvalid, "the certificate in %s cannot be used: %w", dir, err)
+		e.Remedy = "remove the directory and join again with a new token"
+		return nil, e
+	}
+	return h, nil
+}
+
+func (h *Holder) load() error {
+	pair, err := tls.LoadX509KeyPair(filepath.Join(h.dir, "cert.pem"), filepath.Join(h.dir, "key.pem"))
+	if err != nil {
+		return err
+	}
+	h.cert, h.key = &pair, pair.PrivateKey.(crypto.Signer) // every key LoadX509KeyPair reads signs
+	caPEM, err := os.ReadFile(filepath.Join(h.dir, "ca.pem"))
+	if err != nil {
+		return err
+	}
+	if h.ca, err = parseCert(caPEM); err != nil {
+		return err
+	}
+	data, err := os.ReadFile(filepath.Join(h.dir, "server.json"))
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(data, &h.info)
+}
+
+// NewHolder makes a key in memory for a join with t.
+func NewHolder(dir string, t JoinToken) (*Holder, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	return &Holder{dir: dir, key: key, info: holderInfo{Address: t.Address}}, nil
+}
+
+// Address of the server, host:port.
+func (h *Holder) Address() string { return h.info.Address }
+
+// Identity is what the certificate says.
+func (h *Holder) Identity() (Identity, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.cert == nil || len(h.cert.Leaf.URIs) != 1 {
+		return Identity{}, onpath.Errorf(onpath.CodeInvalid, "the certificate in %s names nobody", h.dir)
+	}
+	return ParseIdentity(h.cert.Leaf.URIs[0].String())
+}
+
+// Request is a certificate request for the holder's key, in PEM.
+func (h *Holder) Request() ([]byte, error) {
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "onpath"}}, h.key)
+	if err != nil {
+		return nil, fmt.Errorf("make a certificate request: %w", err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), nil
+}
+
+// Install takes a certificate for the holder's key into use, and saves it with
+// everything else. caPEM may be nil for a renewal.
+func (h *Holder) Install(certPEM, caPEM []byte) error {
+	keyPEM, err := encodeKey(h.key)
+	if err != nil {
+		return err
+	}
+	pair, err := tls.X509KeyPair(certPEM, keyPEM)
+	if err != nil {
+		return fmt.Errorf("the server's certificate for us: %w", err)
+	}
+	if caPEM == nil {
+		caPEM = encodeCert(h.ca.Raw)
+	}
+	ca, err := parseCert(caPEM)
+	if err != nil {
+		return err
+	}
+	info, _ := json.Marshal(h.info) // a string only
+	if err := os.MkdirAll(h.dir, 0o700); err != nil {
+		return err
+	}
+	files := []struct {
+		name string
+		data []byte
+		mode fs.FileMode
+	}{{"key.pem", keyPEM, 0o600}, {"ca.pem", caPEM, 0o644}, {"server.json", info, 0o644}, {"cert.pem", certPEM, 0o644}}
+	for _, f := range files { // the certificate last: with it the set is complete
+		if old, err := os.ReadFile(filepath.Join(h.dir, f.name)); err == nil && bytes.Equal(old, f.data) {
+			continue
+		}
+		if err := writeFile(filepath.Join(h.dir, f.name), f.data, f.mode); err != nil {
+			return fmt.Errorf("save the certificate: %w", err)
+		}
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.cert, h.ca = &pair, ca
+	return nil
+}
+
+// RenewAt is when the certificate should be renewed, Expires when it ends.
+func (h *Holder) RenewAt() time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return renewAt(h.cert.Leaf)
+}
+
+// Expires is the end of the certificate's life.
+func (h *Holder) Expires() time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.cert.Leaf.NotAfter
+}
+
+// TLS is the configuration for connections to the server. The newest
+// certificate is used, also after a renewal.
+func (h *Holder) TLS() *tls.Config {
+	c := PinnedTLS(pinOf(h.ca))
+	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return h.cert, nil
+	}
+	return c
+}
+
+// PinnedTLS trusts exactly the server of the authority whose certificate has the
+// hash pin, at whatever address it is reached.
+func PinnedTLS(pin string) *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		NextProtos: []string{"http/1.1"},
+		// Names and public authorities mean nothing here; VerifyConnection checks
+		// the chain to the pinned authority instead, on every connection.
+		InsecureSkipVerify: true,
+		VerifyConnection: func(s tls.ConnectionState) error {
+			return checkServer(s.PeerCertificates, pin)
+		},
+	}
+}
+
+func checkServer(chain []*x509.Certificate, pin string) error {
+	roots := x509.NewCertPool()
+	found := false
+	for _, c := range chain {
+		if c.IsCA && pinOf(c) == pin {
+			roots.AddCert(c)
+			found = true
+		}
+	}
+	if !found || len(chain) == 0 {
+		e := onpath.Errorf(onpath.CodeForbidden, "the machine that answers is not the server that made the token: its authority's hash is not %s…", pin[:min(12, len(pin))])
+		e.Remedy = "check the address in between; if the server was installed anew, join again with a new token"
+		return e
+	}
+	leaf := chain[0]
+	if _, err := leaf.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}); err != nil {
+		return onpath.Errorf(onpath.CodeForbidden, "the server's certificate is wrong: %w", err)
+	}
+	if len(leaf.URIs) != 1 || leaf.URIs[0].String() != serverURI {
+		return onpath.Errorf(onpath.CodeForbidden, "the machine that answers is a client of the server, not the server")
+	}
+	return nil
+}
+
+func parseCert(data []byte) (*x509.Certificate, error) {
+	block, _ := pem.Decode(data)
+	if block == nil {
+		return nil, errors.New("the certificate is not PEM")
+	}
+	return x509.ParseCertificate(block.Bytes)
+}

@@ -1,0 +1,207 @@
+// Package client is the Go client of onpath's API. The CLI, the node agent and
+// tests use it and nothing else to talk to a server: over the server's unix
+// socket, or over TLS with a certificate that a join token was redeemed for.
+package client
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/auth"
+	"github.com/onpath/onpath/api/wire"
+)
+
+// dialTimeout is for connecting to a server.
+const dialTimeout = 5 * time.Second
+
+// Client talks to one server. It is safe for concurrent use.
+type Client struct {
+	name   string // of the server, for people
+	dial   func(ctx context.Context) (net.Conn, error)
+	http   *http.Client
+	holder *auth.Holder // nil on a unix socket
+	remedy string       // where nothing answers
+}
+
+// Unix is a client of the server behind a unix socket.
+func Unix(path string) *Client {
+	c := &Client{name: path, remedy: "start one with `onpath up`, or name one with --server"}
+	c.dial = func(ctx context.Context) (net.Conn, error) {
+		return (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "unix", path)
+	}
+	c.http = &http.Client{Transport: c.transport()}
+	return c
+}
+
+// Remote is a client of the server that h has joined.
+func Remote(h *auth.Holder) *Client { return remote(h.Address(), h.TLS(), h) }
+
+func remote(address string, config *tls.Config, h *auth.Holder) *Client {
+	c := &Client{name: address, holder: h, remedy: "check that it runs with --listen, and that nothing between blocks it"}
+	c.dial = func(ctx context.Context) (net.Conn, error) {
+		d := &tls.Dialer{NetDialer: &net.Dialer{Timeout: dialTimeout}, Config: config}
+		return d.DialContext(ctx, "tcp", address)
+	}
+	c.http = &http.Client{Transport: c.transport()}
+	return c
+}
+
+// transport sends every request to the server, whatever host its URL names.
+func (c *Client) transport() *http.Transport {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) { return c.Dial(ctx) }
+	return &http.Transport{DialContext: dial, DialTLSContext: dial, MaxIdleConnsPerHost: 8, IdleConnTimeout: 60 * time.Second}
+}
+
+// Server is where the server is, for people.
+func (c *Client) Server() string { return c.name }
+
+// Dial opens a connection on which the server knows who we are; node sessions
+// use it (session.Options.Connect).
+func (c *Client) Dial(ctx context.Context) (net.Conn, error) {
+	conn, err := c.dial(ctx)
+	if err == nil {
+		return conn, nil
+	}
+	var known *onpath.Error
+	switch {
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case errors.As(err, &known):
+		return nil, known
+	case errors.Is(err, fs.ErrPermission):
+		e := onpath.Errorf(onpath.CodeForbidden, "you may not use %s: %w", c.name, err)
+		e.Remedy = "run as root, or join with a token"
+		return nil, e
+	}
+	e := onpath.Errorf(onpath.CodeUnavailable, "no onpath server answers at %s: %w", c.name, reason(err))
+	e.Remedy = c.remedy
+	return nil, e
+}
+
+// reason shortens the net package's words.
+func reason(err error) error {
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		return errno
+	}
+	return err
+}
+
+// HTTP sends requests to the server whatever host their URL names: a node's
+// runtime pulls images of onpath.ImageHost with it.
+func (c *Client) HTTP() *http.Client { return c.http }
+
+// URL is the base of URLs for HTTP.
+func (c *Client) URL() string { return "http://" + onpath.ImageHost }
+
+// Close lets go of idle connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Default finds the server that is meant where the user names one or none:
+// a unix socket's path, or a directory with a certificate (see Join); "" is the
+// certificate in home if there is one, else socket.
+func Default(server, home, socket string) (*Client, error) {
+	dir := home
+	switch info, err := os.Stat(server); {
+	case server == "" && !auth.Joined(home):
+		return Unix(socket), nil
+	case server == "":
+	case err == nil && info.IsDir():
+		dir = server
+	default:
+		return Unix(strings.TrimPrefix(server, "unix:")), nil
+	}
+	h, err := auth.OpenHolder(dir)
+	if err != nil {
+		return nil, err
+	}
+	return Remote(h), nil
+}
+
+// do sends a request with a JSON body (nil: none) and reads a JSON answer into
+// out (nil: none).
+func (c *Client) do(ctx context.Context, method, path string, q url.Values, in, out any) error {
+	var body io.Reader
+	if in != nil {
+		data, err := json.Marshal(in)
+		if err != nil {
+			return fmt.Errorf("encode request: %w", err)
+		}
+		body = bytes.NewReader(data)
+	}
+	answer, err := c.send(ctx, method, path, q, body)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	if out == nil {
+		return nil
+	}
+	if err := json.NewDecoder(answer.Body).Decode(out); err != nil {
+		return onpath.Errorf(onpath.CodeUnavailable, "the answer of %s broke off: %w", c.name, err)
+	}
+	return nil
+}
+
+// send gives the answer if it is good, and its error if not.
+func (c *Client) send(ctx context.Context, method, path string, q url.Values, body io.Reader) (*http.Response, error) {
+	u := c.URL() + path
+	if len(q) > 0 {
+		u += "?" + q.Encode()
+	}
+	r, err := http.NewRequestWithContext(ctx, method, u, body)
+	if err != nil {
+		return nil, err
+	}
+	if body != nil {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	answer, err := c.http.Do(r)
+	if err != nil {
+		return nil, c.failed(ctx, err)
+	}
+	if answer.StatusCode < 300 {
+		return answer, nil
+	}
+	defer answer.Body.Close()
+	return nil, problem(answer)
+}
+
+func (c *Client) failed(ctx context.Context, err error) error {
+	var known *onpath.Error
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.As(err, &known):
+		return known
+	}
+	e := onpath.Errorf(onpath.CodeUnavailable, "the connection to %s broke: %w", c.name, err)
+	e.Remedy = "try again; look at the server's log if it stays so"
+	return e
+}
+
+func problem(answer *http.Response) error {
+	data, _ := io.ReadAll(io.LimitReader(answer.Body, 16<<20))
+	var p wire.Problem
+	if json.Unmarshal(data, &p) == nil && len(p.Errors) > 0 && p.Errors[0].Code != "" {
+		if len(p.Errors) == 1 {
+			return p.Errors[0]
+		}
+		return p.Errors
+	}
+	return onpath.Errorf(onpath.CodeInternal, "the server answered %s: %s", answer.Status, bytes.TrimSpace(data))
+}

@@ -1,0 +1,344 @@
+package client
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"github.com/onpath/onpath"
+)
+
+// Progress is told how far an image is pushed, in bytes of what was missing.
+type Progress func(done, total int64)
+
+// PushImage sends a local image (an OCI layout as a directory or tar archive, or
+// an archive of `docker save`) to the server, and returns the reference under
+// which nodes pull it. Layers that are there already are not sent.
+func (c *Client) PushImage(ctx context.Context, tenant, path string, progress Progress) (string, error) {
+	image, done, err := openImage(path)
+	if err != nil {
+		return "", err
+	}
+	defer done()
+	p := &push{c: c, ctx: ctx, repo: tenant + "/" + repoName(path), progress: progress}
+	digest, err := p.image(image)
+	if err != nil {
+		return "", err
+	}
+	return onpath.ImageHost + "/" + p.repo + "@" + digest, nil
+}
+
+var notInRepo = regexp.MustCompile(`[^a-z0-9]+`)
+
+// repoName makes a repository's name of a file's.
+func repoName(path string) string {
+	base := strings.ToLower(strings.TrimSuffix(filepath.Base(filepath.Clean(path)), ".tar"))
+	if base = strings.Trim(notInRepo.ReplaceAllString(base, "-"), "-"); base == "" {
+		return "image"
+	}
+	return base
+}
+
+func openImage(path string) (image v1.Image, done func(), err error) {
+	done = func() {}
+	info, err := os.Stat(path)
+	if err != nil {
+		e := onpath.Errorf(onpath.CodeNotFound, "image %s: %w", path, err)
+		e.Remedy = "build it first, or correct the path in container.image"
+		return nil, done, e
+	}
+	dir := path
+	if !info.IsDir() {
+		if docker, err := isDockerArchive(path); err != nil {
+			return nil, done, onpath.Errorf(onpath.CodeInvalid, "image %s is not a tar archive: %w", path, err)
+		} else if docker {
+			image, err = tarball.ImageFromPath(path, nil)
+			if err != nil {
+				err = onpath.Errorf(onpath.CodeInvalid, "image %s: %w", path, err)
+			}
+			return image, done, err
+		}
+		if dir, err = unpack(path); err != nil {
+			return nil, done, onpath.Errorf(onpath.CodeInvalid, "image %s: %w", path, err)
+		}
+		done = func() { _ = os.RemoveAll(dir) }
+	}
+	if image, err = layoutImage(dir); err != nil {
+		done()
+		e := onpath.Errorf(onpath.CodeInvalid, "image %s: %w", path, err)
+		e.Remedy = "give an OCI layout, or an archive of one"
+		return nil, func() {}, e
+	}
+	return image, done, nil
+}
+
+// layoutImage is the image of an OCI layout for this machine's architecture.
+func layoutImage(dir string) (v1.Image, error) {
+	index, err := layout.ImageIndexFromPath(dir)
+	if err != nil {
+		return nil, err
+	}
+	return pick(index)
+}
+
+func pick(index v1.ImageIndex) (v1.Image, error) {
+	m, err := index.IndexManifest()
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range m.Manifests {
+		if d.Platform != nil && d.Platform.Architecture != runtime.GOARCH && d.Platform.Architecture != "" {
+			continue
+		}
+		if d.MediaType.IsIndex() {
+			inner, err := index.ImageIndex(d.Digest)
+			if err != nil {
+				return nil, err
+			}
+			return pick(inner)
+		}
+		return index.Image(d.Digest)
+	}
+	return nil, fmt.Errorf("it holds no image for %s", runtime.GOARCH)
+}
+
+// isDockerArchive looks for the file that only docker's archives have, which an
+// OCI layout in the same archive overrules.
+func isDockerArchive(path string) (bool, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	docker := false
+	for r := tar.NewReader(f); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return docker, nil
+		} else if err != nil {
+			return false, err
+		}
+		switch filepath.Clean(h.Name) {
+		case "oci-layout":
+			return false, nil
+		case "manifest.json":
+			docker = true
+		}
+	}
+}
+
+// unpack extracts the regular files of an archive into a temporary directory
+// beside it, or where temporary files go.
+func unpack(path string) (dir string, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	if dir, err = os.MkdirTemp("", "onpath-image-"); err != nil {
+		return "", err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.RemoveAll(dir)
+		}
+	}()
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return "", err
+	}
+	defer root.Close()
+	for r := tar.NewReader(f); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return dir, nil
+		} else if err != nil {
+			return "", err
+		}
+		if h.Typeflag != tar.TypeReg {
+			continue
+		}
+		name := filepath.Clean(h.Name)
+		if err := root.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			return "", err
+		}
+		out, err := root.Create(name)
+		if err != nil {
+			return "", err
+		}
+		_, err = io.Copy(out, r)
+		if err = errors.Join(err, out.Close()); err != nil {
+			return "", err
+		}
+	}
+}
+
+// push sends one image.
+type push struct {
+	c           *Client
+	ctx         context.Context
+	repo        string
+	progress    Progress
+	done, total int64
+}
+
+// blob is a layer or a config.
+type blob struct {
+	digest string
+	size   int64
+	open   func() (io.ReadCloser, error)
+}
+
+func (p *push) image(image v1.Image) (digest string, err error) {
+	manifest, err := image.RawManifest()
+	if err != nil {
+		return "", err
+	}
+	mediaType, err := image.MediaType()
+	if err != nil {
+		return "", err
+	}
+	blobs, err := blobsOf(image)
+	if err != nil {
+		return "", err
+	}
+	var missing []blob
+	for _, b := range blobs {
+		there, err := p.has(b.digest)
+		if err != nil {
+			return "", err
+		}
+		if !there {
+			missing = append(missing, b)
+			p.total += b.size
+		}
+	}
+	for _, b := range missing {
+		if err := p.blob(b); err != nil {
+			return "", err
+		}
+	}
+	h := sha256.Sum256(manifest)
+	digest = "sha256:" + hex.EncodeToString(h[:])
+	r, err := p.request(http.MethodPut, "manifests/"+digest, bytes.NewReader(manifest))
+	if err != nil {
+		return "", err
+	}
+	r.Header.Set("Content-Type", string(mediaType))
+	return digest, p.expect(r, http.StatusCreated)
+}
+
+func blobsOf(image v1.Image) ([]blob, error) {
+	config, err := image.RawConfigFile()
+	if err != nil {
+		return nil, err
+	}
+	name, err := image.ConfigName()
+	if err != nil {
+		return nil, err
+	}
+	list := []blob{{name.String(), int64(len(config)), func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(config)), nil }}}
+	layers, err := image.Layers()
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range layers {
+		digest, err1 := l.Digest()
+		size, err2 := l.Size()
+		if err := errors.Join(err1, err2); err != nil {
+			return nil, err
+		}
+		list = append(list, blob{digest.String(), size, l.Compressed})
+	}
+	return list, nil
+}
+
+func (p *push) request(method, rest string, body io.Reader) (*http.Request, error) {
+	if _, err := name.NewRepository(onpath.ImageHost + "/" + p.repo); err != nil {
+		return nil, onpath.Errorf(onpath.CodeInvalid, "%s is no name for an image: %w", p.repo, err)
+	}
+	return http.NewRequestWithContext(p.ctx, method, p.c.URL()+"/v2/"+p.repo+"/"+rest, body)
+}
+
+func (p *push) has(digest string) (bool, error) {
+	r, err := p.request(http.MethodHead, "blobs/"+digest, nil)
+	if err != nil {
+		return false, err
+	}
+	answer, err := p.c.http.Do(r)
+	if err != nil {
+		return false, p.c.failed(p.ctx, err)
+	}
+	defer answer.Body.Close()
+	return answer.StatusCode == http.StatusOK, nil
+}
+
+func (p *push) blob(b blob) error {
+	in, err := b.open()
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	r, err := p.request(http.MethodPost, "blobs/uploads/?digest="+url.QueryEscape(b.digest), &counted{in, p})
+	if err != nil {
+		return err
+	}
+	r.ContentLength = b.size
+	return p.expect(r, http.StatusCreated)
+}
+
+func (p *push) expect(r *http.Request, want int) error {
+	answer, err := p.c.http.Do(r)
+	if err != nil {
+		return p.c.failed(p.ctx, err)
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode == want {
+		return nil
+	}
+	if strings.HasPrefix(answer.Header.Get("Content-Type"), "application/problem+json") {
+		return problem(answer)
+	}
+	var refused struct {
+		Errors []struct{ Message string } `json:"errors"`
+	}
+	_ = json.NewDecoder(io.LimitReader(answer.Body, 1<<20)).Decode(&refused)
+	why := answer.Status
+	if len(refused.Errors) > 0 {
+		why = refused.Errors[0].Message
+	}
+	return onpath.Errorf(onpath.CodeUnavailable, "the server did not take the image: %s", why)
+}
+
+// counted reports progress as a body is read.
+type counted struct {
+	io.Reader
+	p *push
+}
+
+func (c *counted) Read(b []byte) (int, error) {
+	n, err := c.Reader.Read(b)
+	c.p.done += int64(n)
+	if c.p.progress != nil && n > 0 {
+		c.p.progress(c.p.done, c.p.total)
+	}
+	return n, err
+}

@@ -1,0 +1,102 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/wire"
+)
+
+func path(k onpath.Key) string {
+	p := "/v1/" + k.Kind.Plural() + "/"
+	if k.Kind.Tenanted() {
+		tenant := k.Tenant
+		if tenant == "" {
+			tenant = onpath.DefaultTenant
+		}
+		p += url.PathEscape(tenant) + "/"
+	}
+	return p + url.PathEscape(k.Name)
+}
+
+// Get reads one object.
+func (c *Client) Get(ctx context.Context, k onpath.Key) (onpath.Object, error) {
+	var raw json.RawMessage
+	if err := c.do(ctx, http.MethodGet, path(k), nil, nil, &raw); err != nil {
+		return nil, err
+	}
+	return onpath.Decode(raw)
+}
+
+// List reads all objects of a kind, of one tenant or ("") of all that the caller
+// may see, and the revision from which Watch continues.
+func (c *Client) List(ctx context.Context, kind onpath.Kind, tenant string) ([]onpath.Object, int64, error) {
+	q := url.Values{}
+	if tenant != "" {
+		q.Set("tenant", tenant)
+	}
+	var raw wire.List[json.RawMessage]
+	if err := c.do(ctx, http.MethodGet, "/v1/"+kind.Plural(), q, nil, &raw); err != nil {
+		return nil, 0, err
+	}
+	list := make([]onpath.Object, len(raw.Items))
+	for i, item := range raw.Items {
+		o, err := onpath.Decode(item)
+		if err != nil {
+			return nil, 0, err
+		}
+		list[i] = o
+	}
+	return list, raw.Revision, nil
+}
+
+// Put writes one object. If its metadata.version is not 0, what is stored must
+// have that version. It returns the object as stored.
+func (c *Client) Put(ctx context.Context, o onpath.Object) (onpath.Object, error) {
+	var raw json.RawMessage
+	if err := c.do(ctx, http.MethodPut, path(onpath.KeyOf(o)), nil, o, &raw); err != nil {
+		return nil, err
+	}
+	return onpath.Decode(raw)
+}
+
+// Delete deletes one object, whatever its version.
+func (c *Client) Delete(ctx context.Context, k onpath.Key) error {
+	return c.do(ctx, http.MethodDelete, path(k), nil, nil, nil)
+}
+
+// ApplyOptions say how to apply.
+type ApplyOptions struct {
+	// Delete these too, all or nothing with the rest; what is not there is no
+	// error.
+	Delete []onpath.Key
+	DryRun bool
+	// Confirm undoes everything after this time unless Confirm is called.
+	Confirm time.Duration
+}
+
+// Apply makes objects as they are given, all or nothing.
+func (c *Client) Apply(ctx context.Context, objects []onpath.Object, o ApplyOptions) (*wire.Applied, error) {
+	a := wire.Apply{DryRun: o.DryRun, Confirm: onpath.Duration(o.Confirm)}
+	for _, object := range objects {
+		data, err := json.Marshal(object)
+		if err != nil {
+			return nil, err
+		}
+		a.Objects = append(a.Objects, data)
+	}
+	for _, k := range o.Delete {
+		a.Delete = append(a.Delete, wire.RefOf(k))
+	}
+	var out wire.Applied
+	return &out, c.do(ctx, http.MethodPost, "/v1/apply", nil, a, &out)
+}
+
+// Confirm keeps an apply that waits for it.
+func (c *Client) Confirm(ctx context.Context, id string) error {
+	return c.do(ctx, http.MethodPost, "/v1/confirm/"+url.PathEscape(id), nil, nil, nil)
+}

@@ -1,0 +1,112 @@
+package api
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/wire"
+)
+
+// status is the one table from codes to HTTP.
+var status = map[onpath.Code]int{
+	onpath.CodeInvalid:     http.StatusBadRequest,
+	onpath.CodeNotFound:    http.StatusNotFound,
+	onpath.CodeExists:      http.StatusConflict,
+	onpath.CodeConflict:    http.StatusConflict,
+	onpath.CodeForbidden:   http.StatusForbidden,
+	onpath.CodeNoRoom:      http.StatusInsufficientStorage,
+	onpath.CodeUnavailable: http.StatusServiceUnavailable,
+	onpath.CodeUnsupported: http.StatusNotImplemented,
+	onpath.CodeInternal:    http.StatusInternalServerError,
+}
+
+// problem is an error as huma sends it.
+type problem struct{ wire.Problem }
+
+func (p *problem) Error() string             { return p.Detail }
+func (p *problem) GetStatus() int            { return p.Status }
+func (p *problem) ContentType(string) string { return "application/problem+json" }
+
+// listed makes onpath.Errors of any error.
+func listed(err error) onpath.Errors {
+	var many onpath.Errors
+	if errors.As(err, &many) {
+		return many
+	}
+	var one *onpath.Error
+	if errors.As(err, &one) {
+		return onpath.Errors{one}
+	}
+	return onpath.Errors{onpath.Errorf(onpath.CodeInternal, "%w", err)}
+}
+
+func problemOf(err error) *problem {
+	errs := listed(err)
+	code := status[errs[0].Code]
+	if code == 0 {
+		code = http.StatusInternalServerError
+	}
+	return &problem{wire.Problem{
+		Type: "about:blank", Title: http.StatusText(code), Status: code,
+		Detail: errs.Error(), Errors: errs,
+	}}
+}
+
+// huma words its own refusals (an unknown query parameter, a body of the wrong
+// shape) through this variable.
+func init() {
+	huma.NewError = func(code int, message string, errs ...error) huma.StatusError {
+		c := onpath.CodeInternal
+		switch {
+		case code == http.StatusNotFound:
+			c = onpath.CodeNotFound
+		case code >= 400 && code < 500:
+			c = onpath.CodeInvalid
+		}
+		list := onpath.Errors{}
+		for _, err := range errs {
+			e := onpath.Errorf(c, "%w", err)
+			var d huma.ErrorDetailer
+			if errors.As(err, &d) {
+				e = onpath.Errorf(c, "%s", d.ErrorDetail().Message)
+				e.Field = d.ErrorDetail().Location
+			}
+			list = append(list, e)
+		}
+		if len(list) == 0 {
+			list = append(list, onpath.Errorf(c, "%s", message))
+		}
+		return &problem{wire.Problem{
+			Type: "about:blank", Title: http.StatusText(code), Status: code,
+			Detail: list.Error(), Errors: list,
+		}}
+	}
+}
+
+// fail answers a request with an error.
+func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
+	p := problemOf(s.noted(r.Method+" "+r.URL.Path, err))
+	w.Header().Set("Content-Type", p.ContentType(""))
+	w.WriteHeader(p.Status)
+	_ = json.NewEncoder(w).Encode(p.Problem)
+}
+
+// noted logs what is the server's fault, not the caller's.
+func (s *Server) noted(doing string, err error) error {
+	if c := listed(err)[0].Code; c == onpath.CodeInternal {
+		s.log.Error("request failed", "request", doing, "error", err)
+	}
+	return err
+}
+
+// answer gives an error the form that huma sends; nil stays nil.
+func (s *Server) answer(err error) error {
+	if err == nil {
+		return nil
+	}
+	return problemOf(s.noted("", err))
+}

@@ -1,0 +1,144 @@
+package api
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/auth"
+	"github.com/onpath/onpath/api/wire"
+)
+
+// authority is the server's, or an error that says how to get one.
+func (s *Server) authority() (*auth.Authority, error) {
+	if s.o.Authority == nil {
+		e := onpath.Errorf(onpath.CodeUnsupported, "the server listens on its unix socket only, so nobody can join from elsewhere")
+		e.Remedy = "start it with --listen ADDRESS:PORT"
+		return nil, e
+	}
+	return s.o.Authority, nil
+}
+
+func (s *Server) registerAuth() {
+	register(s, http.MethodPost, "/v1/tokens", "create-token", "Make a join token for a node or user", s.createToken)
+	register(s, http.MethodGet, "/v1/tokens", "list-tokens", "Join tokens that can still be used", s.listTokens)
+	register(s, http.MethodDelete, "/v1/tokens/{id}", "delete-token", "Make a join token unusable", s.deleteToken)
+	register(s, http.MethodPost, "/v1/join", "join", "Redeem a join token for a certificate; needs no other credential", s.join)
+	register(s, http.MethodPost, "/v1/renew", "renew", "Renew one's certificate", s.renew)
+	register(s, http.MethodPost, "/v1/revoke", "revoke", "Make all certificates of somebody unacceptable", s.revoke)
+	register(s, http.MethodGet, "/v1/whoami", "whoami", "Who the server thinks you are", func(ctx context.Context, _ *struct{}) (*bodyOf[auth.Identity], error) {
+		return &bodyOf[auth.Identity]{whoIs(ctx)}, nil
+	})
+}
+
+type bodyOf[T any] struct{ Body T }
+
+// register adds an operation with a small body.
+func register[In, Out any](s *Server, method, path, id, summary string, do func(context.Context, *In) (*Out, error)) {
+	op := operation(method, path, id, summary)
+	op.MaxBodyBytes = 64 << 10
+	huma.Register(s.doc, op, func(ctx context.Context, in *In) (*Out, error) {
+		out, err := do(ctx, in)
+		return out, s.answer(err)
+	})
+}
+
+func (s *Server) createToken(ctx context.Context, in *bodyOf[auth.TokenRequest]) (*bodyOf[wire.Token], error) {
+	if err := mayOperate(ctx, "make join tokens"); err != nil {
+		return nil, err
+	}
+	a, err := s.authority()
+	if err != nil {
+		return nil, err
+	}
+	if in.Body.Address == "" {
+		in.Body.Address = s.o.Address
+	}
+	if in.Body.Address == "" {
+		e := onpath.Errorf(onpath.CodeInvalid, "it is not known at which address others reach this server")
+		e.Remedy = "name one with --address HOST:PORT"
+		return nil, e
+	}
+	word, info, err := a.CreateToken(in.Body)
+	if err != nil {
+		return nil, err
+	}
+	s.log.Info("join token made", "by", whoIs(ctx).URI(), "id", info.ID, "role", info.Role, "name", info.Name, "expires", info.Expires)
+	return &bodyOf[wire.Token]{wire.Token{Word: word, ID: info.ID, Expires: info.Expires}}, nil
+}
+
+func (s *Server) listTokens(ctx context.Context, _ *struct{}) (*bodyOf[[]auth.TokenInfo], error) {
+	if err := mayOperate(ctx, "see join tokens"); err != nil {
+		return nil, err
+	}
+	a, err := s.authority()
+	if err != nil {
+		return nil, err
+	}
+	return &bodyOf[[]auth.TokenInfo]{a.Tokens()}, nil
+}
+
+func (s *Server) deleteToken(ctx context.Context, in *struct {
+	ID string `path:"id"`
+}) (*struct{}, error) {
+	if err := mayOperate(ctx, "delete join tokens"); err != nil {
+		return nil, err
+	}
+	a, err := s.authority()
+	if err != nil {
+		return nil, err
+	}
+	return nil, a.DeleteToken(in.ID)
+}
+
+func (s *Server) join(_ context.Context, in *bodyOf[wire.Join]) (*bodyOf[wire.Joined], error) {
+	a, err := s.authority()
+	if err != nil {
+		return nil, err
+	}
+	cert, who, err := a.Join(in.Body.Secret, in.Body.Name, []byte(in.Body.Request))
+	if err != nil {
+		s.log.Warn("a join was refused", "name", in.Body.Name, "error", err)
+		return nil, err
+	}
+	s.log.Info("joined", "identity", who.URI())
+	return &bodyOf[wire.Joined]{wire.Joined{Certificate: string(cert), Authority: string(a.CertPEM()), Identity: who.URI()}}, nil
+}
+
+func (s *Server) renew(ctx context.Context, in *bodyOf[wire.Renew]) (*bodyOf[wire.Joined], error) {
+	a, err := s.authority()
+	if err != nil {
+		return nil, err
+	}
+	who := whoIs(ctx)
+	cert, err := a.Renew(who, []byte(in.Body.Request))
+	if err != nil {
+		return nil, err
+	}
+	s.log.Info("certificate renewed", "identity", who.URI())
+	return &bodyOf[wire.Joined]{wire.Joined{Certificate: string(cert), Authority: string(a.CertPEM()), Identity: who.URI()}}, nil
+}
+
+func (s *Server) revoke(ctx context.Context, in *bodyOf[wire.Revoke]) (*struct{}, error) {
+	if err := mayOperate(ctx, "revoke certificates"); err != nil {
+		return nil, err
+	}
+	a, err := s.authority()
+	if err != nil {
+		return nil, err
+	}
+	who, err := auth.ParseIdentity(in.Body.Identity)
+	if err != nil {
+		return nil, err
+	}
+	if err := a.Revoke(who.URI()); err != nil {
+		return nil, err
+	}
+	s.log.Info("certificates revoked", "by", whoIs(ctx).URI(), "identity", who.URI())
+	if who.Role == auth.RoleNode {
+		s.o.Hub.Disconnect(who.Name, "its certificate was revoked")
+	}
+	return nil, nil
+}

@@ -1,0 +1,89 @@
+package api
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/onpath/onpath/api/session"
+)
+
+type metrics struct {
+	registry *prometheus.Registry
+	requests *prometheus.HistogramVec
+	watches  prometheus.Gauge
+}
+
+func newMetrics(registry *prometheus.Registry, hub *session.Hub) (*metrics, error) {
+	m := &metrics{
+		registry: registry,
+		requests: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "onpath_api_request_seconds", Help: "Duration of API requests other than streams.",
+			Buckets: []float64{.001, .005, .02, .1, .5, 2, 10},
+		}, []string{"route", "status"}),
+		watches: prometheus.NewGauge(prometheus.GaugeOpts{Name: "onpath_api_watches", Help: "Watches that are open."}),
+	}
+	all := []prometheus.Collector{
+		m.requests, m.watches,
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "onpath_nodes_connected", Help: "Nodes with a session to this server."},
+			func() float64 { return float64(len(hub.Connected())) }),
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	}
+	for _, c := range all {
+		if err := registry.Register(c); err != nil {
+			if _, twice := err.(prometheus.AlreadyRegisteredError); !twice {
+				return nil, err
+			}
+		}
+	}
+	return m, nil
+}
+
+// statusWriter remembers the status of an answer.
+type statusWriter struct {
+	http.ResponseWriter
+	status int
+}
+
+func (w *statusWriter) WriteHeader(code int) {
+	w.status = code
+	w.ResponseWriter.WriteHeader(code)
+}
+
+// Unwrap lets http.ResponseController reach the connection.
+func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// Flush implements http.Flusher.
+func (w *statusWriter) Flush() { _ = http.NewResponseController(w.ResponseWriter).Flush() }
+
+func (m *metrics) serve(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) {
+	_, route := mux.Handler(r)
+	sw := &statusWriter{ResponseWriter: w, status: http.StatusOK}
+	began := time.Now()
+	mux.ServeHTTP(sw, r)
+	if !streams(route) {
+		m.requests.WithLabelValues(route, strconv.Itoa(sw.status)).Observe(time.Since(began).Seconds())
+	}
+}
+
+func streams(route string) bool {
+	for _, s := range []string{"/v1/watch", "/v1/flows", "/v1/capture", "/logs", "/exec", session.Path, "/v2/"} {
+		if strings.HasSuffix(route, s) {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
+	if err := mayOperate(r.Context(), "read metrics"); err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	promhttp.HandlerFor(s.metrics.registry, promhttp.HandlerOpts{}).ServeHTTP(w, r)
+}

@@ -1,0 +1,260 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"reflect"
+	"strconv"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/auth"
+	"github.com/onpath/onpath/api/wire"
+)
+
+type listInput struct {
+	Tenant string `query:"tenant" doc:"only this tenant's; default all that you may see"`
+}
+
+type listOutput[T any] struct{ Body wire.List[T] }
+
+// item is the object that a path names; the parts of the path depend on the
+// kind, so they are read by hand.
+type item struct{ tenant, name string }
+
+func itemOf(ctx huma.Context) item { return item{ctx.Param("tenant"), ctx.Param("name")} }
+
+func (i item) key(kind onpath.Kind) onpath.Key {
+	return onpath.Key{Kind: kind, Tenant: i.tenant, Name: i.name}
+}
+
+type getInput struct{ at item }
+
+// Resolve implements huma.Resolver.
+func (in *getInput) Resolve(ctx huma.Context) []error { in.at = itemOf(ctx); return nil }
+
+type objectOutput[T any] struct {
+	ETag string `header:"ETag" doc:"the object's version"`
+	Body T
+}
+
+type putInput struct {
+	at      item
+	IfMatch string `header:"If-Match" doc:"the version that was read; default metadata.version, and without either whatever is there"`
+	RawBody []byte `contentType:"application/json"`
+}
+
+// Resolve implements huma.Resolver.
+func (in *putInput) Resolve(ctx huma.Context) []error { in.at = itemOf(ctx); return nil }
+
+type deleteInput struct {
+	at      item
+	IfMatch string `header:"If-Match" doc:"the version that was read; default whatever is there"`
+}
+
+// Resolve implements huma.Resolver.
+func (in *deleteInput) Resolve(ctx huma.Context) []error { in.at = itemOf(ctx); return nil }
+
+type changeOutput struct{ Body wire.ObjectChange }
+
+// registerObjects adds the operations of one kind.
+func registerObjects[T onpath.Object](s *Server, kind onpath.Kind) {
+	base := "/v1/" + kind.Plural()
+	huma.Register(s.doc, operation(http.MethodGet, base, "list-"+kind.Plural(), "List "+kind.Plural()),
+		func(ctx context.Context, in *listInput) (*listOutput[T], error) {
+			list, revision, err := s.list(ctx, kind, in.Tenant)
+			if err != nil {
+				return nil, s.answer(err)
+			}
+			out := &listOutput[T]{Body: wire.List[T]{Items: make([]T, 0, len(list)), Revision: revision}}
+			for _, o := range list {
+				out.Body.Items = append(out.Body.Items, o.(T))
+			}
+			return out, nil
+		})
+	registerItem[T](s, kind)
+}
+
+func registerItem[T onpath.Object](s *Server, kind onpath.Kind) {
+	path := "/v1/" + kind.Plural() + "/{name}"
+	if kind.Tenanted() {
+		path = "/v1/" + kind.Plural() + "/{tenant}/{name}"
+	}
+	one := strings.ToLower(string(kind))
+	huma.Register(s.doc, itemOperation(http.MethodGet, path, "get-"+one, "Read one of the "+kind.Plural()),
+		func(ctx context.Context, in *getInput) (*objectOutput[T], error) {
+			k := in.at.key(kind)
+			if err := mayRead(ctx, k); err != nil {
+				return nil, s.answer(err)
+			}
+			o, err := s.o.Store.Get(ctx, k)
+			if err != nil {
+				return nil, s.answer(err)
+			}
+			return &objectOutput[T]{ETag: etag(o.Meta().Version), Body: o.(T)}, nil
+		})
+	if kind.ReadOnly() {
+		return
+	}
+	put := itemOperation(http.MethodPut, path, "put-"+one, "Create or replace one of the "+kind.Plural())
+	put.MaxBodyBytes = wire.MaxObjectBody
+	put.SkipValidateBody = true // read strictly, and checked by Validate
+	put.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{
+		"application/json": {Schema: s.doc.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[T](), true, "")},
+	}}
+	huma.Register(s.doc, put, func(ctx context.Context, in *putInput) (*objectOutput[T], error) {
+		o, err := s.put(ctx, in.at.key(kind), in.IfMatch, in.RawBody)
+		if err != nil {
+			return nil, s.answer(err)
+		}
+		return &objectOutput[T]{ETag: etag(o.Meta().Version), Body: o.(T)}, nil
+	})
+	huma.Register(s.doc, itemOperation(http.MethodDelete, path, "delete-"+one, "Delete one of the "+kind.Plural()),
+		func(ctx context.Context, in *deleteInput) (*changeOutput, error) {
+			change, err := s.remove(ctx, in.at.key(kind), in.IfMatch)
+			if err != nil {
+				return nil, s.answer(err)
+			}
+			return &changeOutput{Body: change}, nil
+		})
+}
+
+// itemOperation describes the parameters that a path names.
+func itemOperation(method, path, id, summary string) huma.Operation {
+	op := operation(method, path, id, summary)
+	op.Parameters = pathParams(path)
+	return op
+}
+
+func pathParams(path string) (params []*huma.Param) {
+	for _, name := range pathNames(path) {
+		params = append(params, &huma.Param{Name: name, In: "path", Required: true, Schema: &huma.Schema{Type: huma.TypeString}})
+	}
+	return params
+}
+
+func (s *Server) list(ctx context.Context, kind onpath.Kind, tenant string) ([]onpath.Object, int64, error) {
+	tenant, err := scope(ctx, kind, tenant)
+	if err != nil {
+		return nil, 0, err
+	}
+	if kind.Tenanted() {
+		return s.o.Store.List(ctx, kind, tenant)
+	}
+	list, revision, err := s.o.Store.List(ctx, kind, "")
+	if kind == onpath.KindTenant && tenant != "" {
+		kept := list[:0]
+		for _, o := range list {
+			if o.Meta().Name == tenant {
+				kept = append(kept, o)
+			}
+		}
+		list = kept
+	}
+	return list, revision, err
+}
+
+func (s *Server) put(ctx context.Context, k onpath.Key, ifMatch string, body []byte) (onpath.Object, error) {
+	o, err := decode(body)
+	if err != nil {
+		return nil, err
+	}
+	m := o.Meta()
+	if m.Name == "" {
+		m.Name = k.Name
+	}
+	if m.Tenant == "" {
+		m.Tenant = k.Tenant
+	}
+	if onpath.KeyOf(o) != k {
+		return nil, onpath.Errorf(onpath.CodeInvalid, "the path names %s, the body %s", k, onpath.KeyOf(o))
+	}
+	version, err := version(ifMatch, m.Version)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := s.change(ctx, changeSet{puts: []onpath.Object{o}, version: version}); err != nil {
+		return nil, err
+	}
+	return o, nil
+}
+
+func (s *Server) remove(ctx context.Context, k onpath.Key, ifMatch string) (wire.ObjectChange, error) {
+	version, err := version(ifMatch, 0)
+	if err != nil {
+		return wire.ObjectChange{}, err
+	}
+	if _, err := s.change(ctx, changeSet{deletes: []onpath.Key{k}, version: version, mustExist: true}); err != nil {
+		return wire.ObjectChange{}, err
+	}
+	if k.Kind == onpath.KindNode {
+		s.forgetNode(k.Name)
+	}
+	return wire.ObjectChange{ObjectRef: wire.RefOf(k), Action: wire.Deleted}, nil
+}
+
+// forgetNode keeps a deleted node from coming back by itself.
+func (s *Server) forgetNode(name string) {
+	if s.o.Authority != nil {
+		err := s.o.Authority.Revoke(auth.Identity{Role: auth.RoleNode, Name: name}.URI())
+		if err != nil && onpath.CodeOf(err) != onpath.CodeNotFound {
+			s.log.Error("the certificate of a deleted node could not be revoked", "node", name, "error", err)
+		}
+	}
+	s.o.Hub.Disconnect(name, "the node was deleted")
+}
+
+// decode reads one object strictly: an unknown field is an error.
+func decode(body []byte) (onpath.Object, error) {
+	var t onpath.TypeMeta
+	if err := json.Unmarshal(body, &t); err != nil {
+		return nil, onpath.Errorf(onpath.CodeInvalid, "the object is not JSON: %w", err)
+	}
+	if t.APIVersion != onpath.APIVersion {
+		e := onpath.Errorf(onpath.CodeInvalid, "apiVersion is %q", t.APIVersion)
+		e.Field, e.Remedy = "apiVersion", "write "+onpath.APIVersion
+		return nil, e
+	}
+	o, err := onpath.New(t.Kind)
+	if err != nil {
+		return nil, err
+	}
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.DisallowUnknownFields()
+	if err := d.Decode(o); err != nil {
+		e := onpath.Errorf(onpath.CodeInvalid, "%s", strings.TrimPrefix(err.Error(), "json: "))
+		e.Object = onpath.KeyOf(o).String()
+		return nil, e
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return nil, onpath.Errorf(onpath.CodeInvalid, "there is something behind the object")
+	}
+	return o, nil
+}
+
+func etag(version int64) string { return `"` + strconv.FormatInt(version, 10) + `"` }
+
+// version is the one that a write names; 0 where it names none.
+func version(ifMatch string, own int64) (int64, error) {
+	if ifMatch == "" || ifMatch == "*" {
+		return own, nil
+	}
+	v, err := strconv.ParseInt(strings.Trim(ifMatch, `"`), 10, 64)
+	if err != nil || v < 1 {
+		return 0, onpath.Errorf(onpath.CodeInvalid, "If-Match is %s; write the version that was read", ifMatch)
+	}
+	return v, nil
+}
+
+func operation(method, path, id, summary string) huma.Operation {
+	tag := strings.Split(strings.TrimPrefix(path, "/v1/"), "/")[0]
+	return huma.Operation{
+		OperationID: id, Method: method, Path: path, Summary: summary, Tags: []string{strings.Trim(tag, "/")},
+		Errors: []int{400, 403, 404, 409, 503},
+	}
+}

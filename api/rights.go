@@ -1,0 +1,82 @@
+package api
+
+import (
+	"context"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/auth"
+)
+
+// What a user may: read and write the objects of his tenant, read the Tenant
+// itself. What a node may: open its session, pull images, renew its certificate.
+// An operator may everything.
+
+func forbidden(who auth.Identity, doing string) error {
+	e := onpath.Errorf(onpath.CodeForbidden, "%s %s may not %s", who.Role, who.Name, doing)
+	e.Remedy = "ask an operator"
+	return e
+}
+
+// mayOperate is for what concerns all tenants.
+func mayOperate(ctx context.Context, doing string) error {
+	if who := whoIs(ctx); who.Role != auth.RoleOperator {
+		return forbidden(who, doing)
+	}
+	return nil
+}
+
+func mayRead(ctx context.Context, k onpath.Key) error {
+	who := whoIs(ctx)
+	switch {
+	case who.Role == auth.RoleOperator:
+		return nil
+	case who.Role == auth.RoleUser && k.Kind.Tenanted() && k.Tenant == who.Tenant:
+		return nil
+	case who.Role == auth.RoleUser && k.Kind == onpath.KindTenant && k.Name == who.Tenant:
+		return nil
+	}
+	return forbidden(who, "read "+k.String())
+}
+
+func mayWrite(ctx context.Context, k onpath.Key) error {
+	who := whoIs(ctx)
+	switch {
+	case k.Kind.ReadOnly():
+		e := onpath.Errorf(onpath.CodeForbidden, "%s is written by onpath itself", k)
+		e.Remedy = "change the chain or deployment behind it"
+		return e
+	case who.Role == auth.RoleOperator:
+		return nil
+	case who.Role == auth.RoleUser && k.Kind.Tenanted() && k.Tenant == who.Tenant:
+		return nil
+	}
+	return forbidden(who, "write "+k.String())
+}
+
+// mayPut also looks at what an object asks for.
+func mayPut(ctx context.Context, o onpath.Object) error {
+	if err := mayWrite(ctx, onpath.KeyOf(o)); err != nil {
+		return err
+	}
+	if c, ok := o.(*onpath.Chain); ok && c.Spec.Tier == onpath.TierOperator {
+		if who := whoIs(ctx); who.Role != auth.RoleOperator {
+			return forbidden(who, "have a chain of tier operator")
+		}
+	}
+	return nil
+}
+
+// scope is the tenant to which a list or watch is limited, given the one asked
+// for ("": all).
+func scope(ctx context.Context, kind onpath.Kind, asked string) (string, error) {
+	who := whoIs(ctx)
+	switch {
+	case who.Role == auth.RoleOperator:
+		return asked, nil
+	case who.Role != auth.RoleUser || (!kind.Tenanted() && kind != onpath.KindTenant):
+		return "", forbidden(who, "list "+kind.Plural())
+	case asked != "" && asked != who.Tenant:
+		return "", forbidden(who, "see what belongs to tenant "+asked)
+	}
+	return who.Tenant, nil
+}

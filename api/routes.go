@@ -1,0 +1,108 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"reflect"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/session"
+	"github.com/onpath/onpath/api/wire"
+)
+
+// routes builds the whole interface, and its OpenAPI description with it.
+func (s *Server) routes() {
+	registry := huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer)
+	registry.RegisterTypeAlias(reflect.TypeFor[onpath.Endpoints](), reflect.TypeFor[endpointsSchema]())
+	s.doc = humago.New(s.mux, huma.Config{
+		OpenAPI: &huma.OpenAPI{
+			OpenAPI: "3.1.0",
+			Info: &huma.Info{
+				Title: "onpath", Version: s.o.Version,
+				Description: "In-network services: which traffic passes through which functions. Errors are application/problem+json with a list `errors` of {code, object, field, message, remedy}.",
+				License:     &huma.License{Name: "Apache-2.0", Identifier: "Apache-2.0"},
+			},
+			Components: &huma.Components{Schemas: registry},
+		},
+		OpenAPIPath: "/openapi", Formats: map[string]huma.Format{"application/json": huma.DefaultJSONFormat, "json": huma.DefaultJSONFormat},
+		DefaultFormat: "application/json", RejectUnknownQueryParameters: true,
+	})
+	registerObjects[*onpath.Tenant](s, onpath.KindTenant)
+	registerObjects[*onpath.Cloudlet](s, onpath.KindCloudlet)
+	registerObjects[*onpath.Node](s, onpath.KindNode)
+	registerObjects[*onpath.Hosts](s, onpath.KindHosts)
+	registerObjects[*onpath.Function](s, onpath.KindFunction)
+	registerObjects[*onpath.Deployment](s, onpath.KindDeployment)
+	registerObjects[*onpath.Chain](s, onpath.KindChain)
+	registerObjects[*onpath.Instance](s, onpath.KindInstance)
+	registerObjects[*onpath.Event](s, onpath.KindEvent)
+	s.registerApply()
+	s.registerConfirm()
+	s.registerTrace()
+	s.registerPerNode()
+	s.registerAuth()
+	s.registerHealth()
+	s.registerStreams()
+	s.mux.HandleFunc("GET "+session.Path, s.serveSession)
+	s.mux.HandleFunc("/v2/", s.serveImages)
+	s.mux.HandleFunc("GET /metrics", s.serveMetrics)
+	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		e := onpath.Errorf(onpath.CodeNotFound, "there is no %s %s", r.Method, r.URL.Path)
+		e.Remedy = "see /openapi.json"
+		s.fail(w, r, e)
+	})
+}
+
+// endpointsSchema describes onpath.Endpoints, which is "any" or an object.
+type endpointsSchema struct{}
+
+// Schema implements huma.SchemaProvider.
+func (endpointsSchema) Schema(r huma.Registry) *huma.Schema {
+	prefixes := &huma.Schema{Type: huma.TypeArray, Items: &huma.Schema{Type: huma.TypeString}, Description: "addresses or prefixes"}
+	name := func(d string) *huma.Schema { return &huma.Schema{Type: huma.TypeString, Description: d} }
+	return &huma.Schema{OneOf: []*huma.Schema{
+		{Type: huma.TypeString, Enum: []any{"any"}},
+		{Type: huma.TypeObject, AdditionalProperties: false, Properties: map[string]*huma.Schema{
+			"prefixes": prefixes, "hosts": name("a Hosts object"), "deployment": name("a Deployment"),
+		}},
+	}}
+}
+
+func (s *Server) registerHealth() {
+	health := operation(http.MethodGet, "/healthz", "health", "The server answers")
+	huma.Register(s.doc, health, func(context.Context, *struct{}) (*struct{}, error) { return nil, nil })
+	huma.Register(s.doc, operation(http.MethodGet, "/version", "version", "What the server is"),
+		func(context.Context, *struct{}) (*struct{ Body wire.Version }, error) {
+			return &struct{ Body wire.Version }{wire.Version{Version: s.o.Version, API: onpath.APIVersion}}, nil
+		})
+	type readyOutput struct {
+		Status int
+		Body   wire.Ready
+	}
+	huma.Register(s.doc, operation(http.MethodGet, "/readyz", "ready", "The server can do its work"),
+		func(ctx context.Context, _ *struct{}) (*readyOutput, error) {
+			out := &readyOutput{Status: http.StatusOK, Body: s.ready(ctx)}
+			if !out.Body.Ready {
+				out.Status = http.StatusServiceUnavailable
+			}
+			if err := mayOperate(ctx, ""); err != nil {
+				out.Body.Nodes, out.Body.Problems = nil, nil // for strangers the status must do
+			}
+			return out, nil
+		})
+}
+
+func (s *Server) ready(ctx context.Context) wire.Ready {
+	r := wire.Ready{Nodes: s.o.Hub.Connected()}
+	if _, _, err := s.o.Store.List(ctx, onpath.KindCloudlet, ""); err != nil {
+		r.Problems = append(r.Problems, err.Error())
+	}
+	if err := s.o.Controller.Ready(ctx); err != nil {
+		r.Problems = append(r.Problems, err.Error())
+	}
+	r.Ready = len(r.Problems) == 0
+	return r
+}

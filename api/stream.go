@@ -1,0 +1,299 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/auth"
+	"github.com/onpath/onpath/api/session"
+	"github.com/onpath/onpath/api/wire"
+)
+
+// param is a query parameter of a stream, for its description.
+type param struct{ name, kind, doc string }
+
+// registerStreams adds what answers with a stream or an upgrade; they are plain
+// handlers, described by hand.
+func (s *Server) registerStreams() {
+	tuple := []param{{"src", "string", "source address"}, {"dst", "string", "destination address"},
+		{"protocol", "integer", "IP protocol number"}, {"srcPort", "integer", ""}, {"dstPort", "integer", ""}}
+	instance := "/v1/instances/{tenant}/{name}"
+	s.stream("/v1/watch", "watch", "Changes of objects, one JSON line each, after revision from", "application/x-ndjson", s.watch,
+		param{"kinds", "string", "comma-separated; default all you may see"}, param{"tenant", "string", ""},
+		param{"from", "integer", "revision of a list, or of the last line seen; default from now"})
+	s.stream("/v1/flows", "flows", "Flow entries of all nodes, one JSON line each", "application/x-ndjson", s.flows,
+		append(tuple, param{"node", "string", "only this node's"}, param{"instance", "string", "tenant/name"}, param{"path", "integer", ""})...)
+	s.stream("/v1/capture", "capture", "Packets at a vport, as pcapng", "application/x-pcapng", s.capture,
+		append(tuple, param{"instance", "string", "tenant/name"}, param{"back", "boolean", "the second side of a bridged instance"},
+			param{"node", "string", "the uplinks of a gateway"}, param{"count", "integer", "packets"}, param{"length", "integer", "bytes kept of each"})...)
+	s.stream(instance+"/logs", "logs", "The output of an instance", "text/plain", s.logs,
+		param{"tail", "integer", "last lines; default all"}, param{"follow", "boolean", ""})
+	s.stream(instance+"/exec", "exec", "A command in an instance; an upgrade to "+session.ExecProtocol, "application/octet-stream", s.exec,
+		param{"command", "string", "repeated: the command and its arguments"}, param{"tty", "boolean", ""}, param{"stdin", "boolean", ""})
+}
+
+func (s *Server) stream(path, id, summary, mediaType string, do func(http.ResponseWriter, *http.Request) error, params ...param) {
+	s.mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // it lasts as long as it is wanted
+		if err := do(w, r); err != nil {
+			s.fail(w, r, err)
+		}
+	})
+	op := operation(http.MethodGet, path, id, summary)
+	op.Parameters = pathParams(path)
+	for _, p := range params {
+		op.Parameters = append(op.Parameters, &huma.Param{Name: p.name, In: "query", Description: p.doc, Schema: &huma.Schema{Type: p.kind}})
+	}
+	op.Responses = map[string]*huma.Response{"200": {Description: summary, Content: map[string]*huma.MediaType{mediaType: {}}}}
+	s.doc.OpenAPI().AddOperation(&op)
+}
+
+func pathNames(path string) (names []string) {
+	for i := 0; i < len(path); i++ {
+		if path[i] == '{' {
+			j := i
+			for path[j] != '}' {
+				j++
+			}
+			names = append(names, path[i+1:j])
+			i = j
+		}
+	}
+	return names
+}
+
+// instance finds an instance that the caller may see.
+func (s *Server) instance(ctx context.Context, tenant, name string) (*onpath.Instance, error) {
+	k := onpath.Key{Kind: onpath.KindInstance, Tenant: tenant, Name: name}
+	if err := mayRead(ctx, k); err != nil {
+		return nil, err
+	}
+	o, err := s.o.Store.Get(ctx, k)
+	if err != nil {
+		return nil, err
+	}
+	return o.(*onpath.Instance), nil
+}
+
+func (s *Server) logs(w http.ResponseWriter, r *http.Request) error {
+	q := query(r)
+	request := onpath.LogsRequest{Tail: q.integer("tail", -1), Follow: q.boolean("follow")}
+	if q.err != nil {
+		return q.err
+	}
+	i, err := s.instance(r.Context(), r.PathValue("tenant"), r.PathValue("name"))
+	if err != nil {
+		return err
+	}
+	request.Instance = i.Metadata.Tenant + "/" + i.Metadata.Name
+	return s.relay(w, r, "text/plain; charset=utf-8", i.Spec.Node, onpath.OpLogs, request)
+}
+
+func (s *Server) capture(w http.ResponseWriter, r *http.Request) error {
+	q := query(r)
+	spec := onpath.CaptureSpec{Count: q.integer("count", 0), Length: q.integer("length", 0), Tuple: q.tuple()}
+	back := q.boolean("back")
+	if q.err != nil {
+		return q.err
+	}
+	node, err := s.captureAt(r.Context(), q, back, &spec)
+	if err != nil {
+		return err
+	}
+	return s.relay(w, r, "application/x-pcapng", node, onpath.OpCapture, spec)
+}
+
+// captureAt finds the vport meant, and its node.
+func (s *Server) captureAt(ctx context.Context, q *values, back bool, spec *onpath.CaptureSpec) (string, error) {
+	if name := q.Get("node"); name != "" {
+		if err := mayOperate(ctx, "capture at the uplinks of a node"); err != nil {
+			return "", err
+		}
+		o, err := s.o.Store.Get(ctx, onpath.Key{Kind: onpath.KindNode, Name: name})
+		if err != nil {
+			return "", err
+		}
+		if spec.Vport = o.(*onpath.Node).Status.Edge; spec.Vport == 0 {
+			e := onpath.Errorf(onpath.CodeInvalid, "node %s has no uplinks in use", name)
+			e.Remedy = "capture at an instance, or name a gateway"
+			return "", e
+		}
+		return name, nil
+	}
+	tenant, name := onpath.Ref(q.Get("instance")).Resolve(ownTenant(ctx))
+	if name == "" {
+		return "", onpath.Errorf(onpath.CodeInvalid, "name an instance or a node to capture at")
+	}
+	i, err := s.instance(ctx, tenant, name)
+	if err != nil {
+		return "", err
+	}
+	spec.Vport = i.Spec.Vport
+	if back {
+		if spec.Vport = i.Spec.Back; spec.Vport == 0 {
+			return "", onpath.Errorf(onpath.CodeInvalid, "instance %s/%s is not bridged: it has one side only", tenant, name)
+		}
+	}
+	return i.Spec.Node, nil
+}
+
+// ownTenant is the tenant meant where a name comes without one.
+func ownTenant(ctx context.Context) string {
+	if who := whoIs(ctx); who.Role == auth.RoleUser {
+		return who.Tenant
+	}
+	return onpath.DefaultTenant
+}
+
+// grace is how long an operation may take to fail with a status of its own; a
+// log that nobody writes to must not hold back the header for longer.
+const grace = 300 * time.Millisecond
+
+// relay copies a node's answer to the caller as it comes.
+func (s *Server) relay(w http.ResponseWriter, r *http.Request, mediaType, node string, op onpath.NodeOp, request any) error {
+	c, err := s.o.Hub.Call(r.Context(), node, op, request)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	type piece struct {
+		data []byte
+		err  error
+	}
+	pieces := make(chan piece)
+	go func() {
+		defer close(pieces)
+		for {
+			b := make([]byte, 32<<10)
+			n, err := c.Read(b)
+			select {
+			case pieces <- piece{b[:n], err}:
+			case <-r.Context().Done():
+				return
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	out := &lazyHeader{w: w, mediaType: mediaType}
+	first := time.NewTimer(grace)
+	defer first.Stop()
+	for {
+		select {
+		case p := <-pieces:
+			if p.err != nil && p.err != io.EOF && !out.begun {
+				return p.err
+			}
+			out.write(p.data)
+			if p.err != nil {
+				out.end(p.err)
+				return nil
+			}
+		case <-first.C:
+			out.write(nil)
+		case <-r.Context().Done():
+			return nil
+		}
+	}
+}
+
+// lazyHeader sends the header of a stream with its first bytes, and what went
+// wrong afterwards in a trailer.
+type lazyHeader struct {
+	w         http.ResponseWriter
+	mediaType string
+	begun     bool
+}
+
+func (l *lazyHeader) write(b []byte) {
+	if !l.begun {
+		l.begun = true
+		l.w.Header().Set("Content-Type", l.mediaType)
+		l.w.Header().Set("Trailer", wire.Trailer)
+		l.w.WriteHeader(http.StatusOK)
+	}
+	_, _ = l.w.Write(b) // a caller who is gone ends the request's context
+	_ = http.NewResponseController(l.w).Flush()
+}
+
+func (l *lazyHeader) end(err error) {
+	if !l.begun {
+		l.write(nil)
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		b, _ := json.Marshal(listed(err)[0]) // strings only
+		l.w.Header().Set(wire.Trailer, string(b))
+	}
+}
+
+// exec connects the caller with a command; the two speak frames that the server
+// does not look into.
+func (s *Server) exec(w http.ResponseWriter, r *http.Request) error {
+	q := query(r)
+	request := onpath.ExecRequest{Command: q.Values["command"], TTY: q.boolean("tty"), Stdin: q.boolean("stdin")}
+	switch {
+	case q.err != nil:
+		return q.err
+	case len(request.Command) == 0:
+		return onpath.Errorf(onpath.CodeInvalid, "no command is given")
+	case r.Header.Get("Upgrade") != session.ExecProtocol:
+		return onpath.Errorf(onpath.CodeInvalid, "exec needs Upgrade: %s", session.ExecProtocol)
+	}
+	i, err := s.instance(r.Context(), r.PathValue("tenant"), r.PathValue("name"))
+	if err != nil {
+		return err
+	}
+	request.Instance = i.Metadata.Tenant + "/" + i.Metadata.Name
+	ctx, cancel := context.WithCancel(context.Background()) // a hijacked request's own does not end
+	defer cancel()
+	c, err := s.o.Hub.Call(ctx, i.Spec.Node, onpath.OpExec, request)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	conn, err := session.Accept(w, session.ExecProtocol)
+	if err != nil {
+		return nil // the caller is gone
+	}
+	defer conn.Close()
+	s.log.Info("exec", "by", whoIs(r.Context()).URI(), "instance", request.Instance, "command", request.Command)
+	go func() {
+		_, _ = io.Copy(c, conn)
+		_ = c.Close() // the caller is gone: end the command
+	}()
+	if _, err := io.Copy(conn, c); err != nil {
+		_ = session.FailExec(conn, err)
+	}
+	return nil
+}
+
+func (s *Server) serveSession(w http.ResponseWriter, r *http.Request) {
+	who := whoIs(r.Context())
+	peer := session.Peer{Credential: who.Credential, Address: r.RemoteAddr}
+	switch who.Role {
+	case auth.RoleNode:
+		peer.Node = who.Name
+	case auth.RoleOperator:
+		if who.Credential != auth.LocalOperator().Credential {
+			s.fail(w, r, forbidden(who, "be a node"))
+			return
+		}
+		peer.Address = "the unix socket"
+	default:
+		s.fail(w, r, forbidden(who, "be a node"))
+		return
+	}
+	if r.Header.Get("Upgrade") != session.Protocol {
+		s.fail(w, r, onpath.Errorf(onpath.CodeUnsupported, "this server speaks %s with nodes", session.Protocol))
+		return
+	}
+	s.o.Hub.ServeSession(w, r, peer)
+}

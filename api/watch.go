@@ -1,0 +1,126 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/auth"
+	"github.com/onpath/onpath/api/wire"
+)
+
+// heartbeat is how often an idle watch says where it is: the caller learns that
+// it is alive, and resumes from there after changes that did not concern it.
+const heartbeat = 5 * time.Second
+
+// watched says which changes a watch is about.
+type watched struct {
+	kinds  map[onpath.Kind]bool // nil: all
+	tenant string               // empty: all
+	user   bool                 // a user sees what is his tenant's only
+}
+
+func (f watched) covers(k onpath.Key) bool {
+	if f.kinds != nil && !f.kinds[k.Kind] {
+		return false
+	}
+	if k.Kind.Tenanted() {
+		return f.tenant == "" || k.Tenant == f.tenant
+	}
+	return !f.user || (k.Kind == onpath.KindTenant && k.Name == f.tenant)
+}
+
+func (s *Server) watch(w http.ResponseWriter, r *http.Request) error {
+	q := query(r)
+	last := int64(q.integer("from", 0))
+	if q.err != nil {
+		return q.err
+	}
+	f, err := watchFilter(r.Context(), q)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	if last == 0 { // from now: the caller learns when that is, to resume from it
+		if _, last, err = s.o.Store.List(ctx, onpath.KindCloudlet, ""); err != nil {
+			return err
+		}
+	}
+	events, err := s.o.Store.Watch(ctx, last)
+	if err != nil {
+		return err
+	}
+	s.metrics.watches.Inc()
+	defer s.metrics.watches.Dec()
+	out := &lazyHeader{w: w, mediaType: "application/x-ndjson"}
+	out.write(progress(last))
+	tick := time.NewTicker(heartbeat)
+	defer tick.Stop()
+	for {
+		select {
+		case e, ok := <-events:
+			if !ok {
+				ended := onpath.Errorf(onpath.CodeUnavailable, "the watch fell behind, or the store was closed")
+				ended.Remedy = "watch again from the last revision"
+				out.end(ended)
+				return nil
+			}
+			last = e.Revision
+			if line := watchLine(e, f); line != nil {
+				out.write(line)
+			}
+		case <-tick.C:
+			out.write(progress(last - 1)) // perhaps not all of the last write was sent
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// progress is a line that says from where to resume.
+func progress(revision int64) []byte {
+	b, _ := json.Marshal(wire.WatchEvent{Revision: revision})
+	return append(b, '\n')
+}
+
+func watchLine(e onpath.StoreEvent, f watched) []byte {
+	if !f.covers(e.Key) {
+		return nil
+	}
+	ref := wire.RefOf(e.Key)
+	line := wire.WatchEvent{Revision: e.Revision, Key: &ref}
+	if e.Object != nil {
+		line.Object, _ = json.Marshal(e.Object) // every Object marshals
+	}
+	b, _ := json.Marshal(line)
+	return append(b, '\n')
+}
+
+func watchFilter(ctx context.Context, q *values) (f watched, err error) {
+	who := whoIs(ctx)
+	f.tenant, f.user = q.Get("tenant"), who.Role == auth.RoleUser
+	switch {
+	case who.Role == auth.RoleNode:
+		return f, forbidden(who, "watch")
+	case f.user && f.tenant != "" && f.tenant != who.Tenant:
+		return f, forbidden(who, "watch what belongs to tenant "+f.tenant)
+	case f.user:
+		f.tenant = who.Tenant
+	}
+	names := strings.FieldsFunc(q.Get("kinds"), func(r rune) bool { return r == ',' })
+	for _, n := range names {
+		k, ok := onpath.ParseKind(n)
+		if !ok {
+			return f, onpath.Errorf(onpath.CodeInvalid, "there is no kind %q", n)
+		}
+		if f.kinds == nil {
+			f.kinds = map[onpath.Kind]bool{}
+		}
+		f.kinds[k] = true
+	}
+	return f, nil
+}

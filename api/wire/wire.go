@@ -1,0 +1,175 @@
+// Package wire holds the bodies of the API's requests and answers that are not
+// objects themselves, shared by the server (api) and its client (api/client).
+package wire
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+// The largest bodies of requests, in bytes: of one object, and of an apply.
+const (
+	MaxObjectBody = 4 << 20
+	MaxApplyBody  = 64 << 20
+)
+
+// Trailer is the HTTP trailer of a stream that failed after it had begun: an
+// onpath.Error as JSON.
+const Trailer = "Onpath-Error"
+
+// Problem is every error's body (RFC 9457, application/problem+json).
+type Problem struct {
+	Type   string        `json:"type"`
+	Title  string        `json:"title"`
+	Status int           `json:"status"`
+	Detail string        `json:"detail"`
+	Errors onpath.Errors `json:"errors"`
+}
+
+// List is all objects of a kind, and the revision they are of: watch from it.
+type List[T any] struct {
+	Items    []T   `json:"items"`
+	Revision int64 `json:"revision"`
+}
+
+// Apply asks for objects to be as they are given, and others to go; all or
+// nothing. Objects that are so already are not written.
+type Apply struct {
+	Objects []json.RawMessage `json:"objects,omitempty"`
+	Delete  []ObjectRef       `json:"delete,omitempty"`
+	// DryRun changes nothing and says what would happen.
+	DryRun bool `json:"dryRun,omitempty"`
+	// Confirm undoes everything after this time unless it is confirmed.
+	Confirm onpath.Duration `json:"confirm,omitempty"`
+}
+
+// ObjectRef names an object.
+type ObjectRef struct {
+	Kind   onpath.Kind `json:"kind"`
+	Tenant string      `json:"tenant,omitempty"`
+	Name   string      `json:"name"`
+}
+
+// RefOf is the reference to k.
+func RefOf(k onpath.Key) ObjectRef { return ObjectRef(k) }
+
+// Key is the key of r.
+func (r ObjectRef) Key() onpath.Key {
+	k := onpath.Key(r)
+	if k.Tenant == "" && k.Kind.Tenanted() {
+		k.Tenant = onpath.DefaultTenant
+	}
+	return k
+}
+
+// Applied says what an apply did, or would do.
+type Applied struct {
+	Changes []ObjectChange  `json:"changes"`
+	Preview *onpath.Preview `json:"preview,omitempty"` // of a dry run
+	Confirm *Pending        `json:"confirm,omitempty"`
+}
+
+// ObjectChange is what became of one object.
+type ObjectChange struct {
+	ObjectRef
+	Action  Action        `json:"action"`
+	Version int64         `json:"version,omitempty"`
+	Diff    []FieldChange `json:"diff,omitempty"`
+}
+
+// Action is what is done to an object.
+type Action string
+
+// The actions.
+const (
+	Created   Action = "create"
+	Updated   Action = "update"
+	Deleted   Action = "delete"
+	Unchanged Action = "unchanged"
+)
+
+// FieldChange is one difference. An absent Old was not there before, an absent
+// New is not there any more.
+type FieldChange struct {
+	Field string          `json:"field"`
+	Old   json.RawMessage `json:"old,omitempty"`
+	New   json.RawMessage `json:"new,omitempty"`
+}
+
+// Pending is an apply that waits for its confirmation.
+type Pending struct {
+	ID       string    `json:"id"`
+	Tenant   string    `json:"tenant,omitempty"` // of the user who applied; empty: an operator
+	Deadline time.Time `json:"deadline"`
+}
+
+// WatchEvent is one line of a watch. A line without a key says only how far the
+// watch is: resume from Revision.
+type WatchEvent struct {
+	Revision int64           `json:"revision"`
+	Key      *ObjectRef      `json:"key,omitempty"`
+	Object   json.RawMessage `json:"object,omitempty"` // absent: deleted
+}
+
+// Flow is one line of a list of flow entries.
+type Flow struct {
+	Node  string           `json:"node"`
+	Entry onpath.FlowEntry `json:"entry"`
+}
+
+// PerNode is an answer that each node gives by itself; Away says of the others
+// why they did not.
+type PerNode[T any] struct {
+	Nodes map[string]T      `json:"nodes"`
+	Away  map[string]string `json:"away,omitempty"`
+}
+
+// Token is a join token; Word is shown once.
+type Token struct {
+	Word    string    `json:"word"`
+	ID      string    `json:"id"`
+	Expires time.Time `json:"expires"`
+}
+
+// Join redeems a join token.
+type Join struct {
+	Secret string `json:"secret"`
+	// Name of the node, where the token names none.
+	Name string `json:"name,omitempty"`
+	// Request is a certificate request in PEM.
+	Request string `json:"request"`
+}
+
+// Joined is the certificate for it.
+type Joined struct {
+	Certificate string `json:"certificate"` // PEM
+	Authority   string `json:"authority"`   // PEM
+	Identity    string `json:"identity"`
+}
+
+// Renew asks for a new certificate for the same key.
+type Renew struct {
+	Request string `json:"request"`
+}
+
+// Revoke makes all certificates of an identity unacceptable
+// (onpath:node/NAME, onpath:user/TENANT/NAME, onpath:operator/NAME).
+type Revoke struct {
+	Identity string `json:"identity"`
+}
+
+// Version is what the server is.
+type Version struct {
+	Version string `json:"version"`
+	API     string `json:"api"`
+}
+
+// Ready is the server's own state.
+type Ready struct {
+	Ready bool     `json:"ready"`
+	Nodes []string `json:"nodes,omitempty"` // connected
+	// Problems in words.
+	Problems []string `json:"problems,omitempty"`
+}
