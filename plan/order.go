@@ -124,8 +124,12 @@ func (w *world) leaving(i *instance) bool {
 			}
 		}
 	}
-	return i.report != nil && i.report.Flows == 0
+	return i.report.Flows == 0 && w.passed(i.obj.Spec.Draining.Add(counted))
 }
+
+// counted is the time after which a node's counts of flows are of now: nodes
+// count before each regular report.
+const counted = 2 * onpath.ReportEvery
 
 // inService reports whether an instance can take over for another: it is ready,
 // and every node of its cloudlet that steers its deployment's traffic knows it.

@@ -283,7 +283,7 @@ func (w *world) isOver(cl *cloudlet, p *path) bool {
 	if !alive {
 		return true
 	}
-	counted := true
+	every := true
 	for _, n := range cl.nodes {
 		if n.gone || n.newest.path(p.id) == nil {
 			continue
@@ -296,10 +296,10 @@ func (w *world) isOver(cl *cloudlet, p *path) bool {
 		if ok && flows > 0 {
 			return false
 		}
-		counted = counted && ok
+		every = every && ok
 	}
-	if counted {
-		return true
+	if every {
+		return w.passed(p.spec.Ended.Add(counted))
 	}
 	// A node does not count, or has not yet.
 	return w.passed(p.spec.Ended.Add(time.Duration(onpath.DefaultDrain)))

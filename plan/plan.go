@@ -69,7 +69,6 @@ func (w *world) forget() {
 		if i.node != nil && (i.node.st == nil || !w.stopped(i)) {
 			continue
 		}
-		delete(w.updates, onpath.KeyOf(i.obj))
 		w.res.Delete = append(w.res.Delete, onpath.KeyOf(i.obj))
 		w.event(Event{About: onpath.KeyOf(i.obj), Node: i.obj.Spec.Node, Reason: "Removed", Message: "nothing of it is left"})
 	}
@@ -85,10 +84,11 @@ func (w *world) stopped(i *instance) bool {
 	return w.res.Plans[i.node.name] == nil && (i.report == nil || i.report.State == onpath.InstanceStopped)
 }
 
-// finish puts the updates into order and drops those that change nothing.
+// finish puts the updates into order and drops those that change nothing, or
+// what is deleted anyway.
 func (w *world) finish() *Result {
 	for _, k := range w.keys() {
-		if u := w.updates[k]; u != nil && !reflect.DeepEqual(u, w.Objects[k]) {
+		if u := w.updates[k]; u != nil && !slices.Contains(w.res.Delete, k) && !reflect.DeepEqual(u, w.Objects[k]) {
 			w.res.Update = append(w.res.Update, u)
 		}
 	}

@@ -1,0 +1,265 @@
+package control
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/plan"
+)
+
+// Hub reaches the nodes. Its sessions tell the Controller what the nodes say by
+// NodeConnected, NodeReported, NodeEvent and NodeGone.
+type Hub interface {
+	// Push gives a node its newest plan and does not wait. A plan not sent yet
+	// is replaced by the next.
+	Push(node string, p *onpath.NodePlan)
+	// Call has a node do an operation; its answer is read from the result.
+	Call(ctx context.Context, node string, op onpath.NodeOp, request any) (io.ReadWriteCloser, error)
+}
+
+// Options of a Controller.
+type Options struct {
+	Store onpath.Store
+	Hub   Hub
+	// Clock is time.Now where nil.
+	Clock onpath.Clock
+	Log   *slog.Logger
+	// Settings.Secret must be the same at every start.
+	Settings plan.Settings
+	// Wait is how long a started server waits for the nodes it knows before it
+	// plans without the missing ones; 0 means DefaultWait.
+	Wait time.Duration
+	// KeepEvents is how many events stay for each tenant; 0 means 500.
+	KeepEvents int
+}
+
+// DefaultWait lets nodes come back to a restarted server: they try again within
+// two seconds.
+const DefaultWait = 3 * time.Second
+
+// coalesce is how long the loop waits for more of the same after a change:
+// reports of several nodes, objects of one file.
+const coalesce = 2 * time.Millisecond
+
+// Controller is the reconcile loop. Make one with New, connect the sessions to
+// it, and Run it.
+type Controller struct {
+	o      Options
+	log    *slog.Logger
+	events *eventLog
+	wake   chan struct{}
+	loaded chan struct{} // closed once the mirror is filled
+
+	mu       sync.Mutex
+	mirror   *mirror
+	nodes    map[string]*session
+	ids      plan.IDs
+	started  time.Time
+	held     bool                         // nothing is planned yet: nodes are awaited
+	writing  bool                         // decisions are on their way to the store
+	storeErr error                        // why the last decisions could not be written
+	missing  map[onpath.Key]onpath.Object // to be created if absent
+}
+
+// session is what is known of a node that has connected.
+type session struct {
+	state     plan.NodeState
+	connected bool
+	pushed    uint64 // generation pushed to the present session
+}
+
+// New makes a controller that does nothing yet.
+func New(o Options) *Controller {
+	if o.Clock == nil {
+		o.Clock = time.Now
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Wait == 0 {
+		o.Wait = DefaultWait
+	}
+	if o.KeepEvents == 0 {
+		o.KeepEvents = 500
+	}
+	return &Controller{
+		o: o, log: o.Log, events: newEventLog(o.Store, o.Clock, o.Log, o.KeepEvents),
+		wake: make(chan struct{}, 1), loaded: make(chan struct{}),
+		mirror: newMirror(), nodes: map[string]*session{}, missing: map[onpath.Key]onpath.Object{},
+	}
+}
+
+// Loaded is closed once the store has been read.
+func (c *Controller) Loaded() <-chan struct{} { return c.loaded }
+
+// Ready says why the controller does not work; nil if it does.
+func (c *Controller) Ready(context.Context) error {
+	select {
+	case <-c.loaded:
+	default:
+		return onpath.Errorf(onpath.CodeUnavailable, "the server is still reading its store")
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.storeErr != nil {
+		return onpath.Errorf(onpath.CodeUnavailable, "decisions cannot be written: %w", c.storeErr)
+	}
+	return nil
+}
+
+// Run plans until ctx ends. It returns an error only if the store cannot be
+// read at all.
+func (c *Controller) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	revision, err := c.load(ctx)
+	if err != nil {
+		return err
+	}
+	close(c.loaded)
+	for _, f := range []func(){
+		func() { c.follow(ctx, revision) },
+		func() { c.events.run(ctx) },
+		func() { c.awaitNodes(ctx) },
+	} {
+		wg.Add(1)
+		go func() { defer wg.Done(); f() }()
+	}
+	c.loop(ctx, &wg)
+	return nil
+}
+
+// kick has the loop look again.
+func (c *Controller) kick() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// awaitNodes lets planning begin once all known nodes are there, or after Wait.
+func (c *Controller) awaitNodes(ctx context.Context) {
+	deadline := time.NewTimer(c.o.Wait)
+	defer deadline.Stop()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if missing := c.awaited(); len(missing) == 0 {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-deadline.C:
+			c.log.Warn("planning without nodes that have not come back", "nodes", c.awaited())
+		case <-tick.C:
+			continue
+		}
+		break
+	}
+	c.mu.Lock()
+	c.held = false
+	c.mu.Unlock()
+	c.kick()
+}
+
+func (c *Controller) awaited() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var out []string
+	for k := range c.mirror.objects {
+		if k.Kind == onpath.KindNode && c.nodes[k.Name] == nil {
+			out = append(out, k.Name)
+		}
+	}
+	return out
+}
+
+// loop is the heart: something changed, or a deadline passed → plan, push,
+// write.
+func (c *Controller) loop(ctx context.Context, wg *sync.WaitGroup) {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-c.wake:
+			time.Sleep(coalesce)
+			select {
+			case <-c.wake:
+			default:
+			}
+		}
+		at := c.step(ctx, wg)
+		timer.Stop()
+		if !at.IsZero() {
+			timer.Reset(max(at.Sub(c.o.Clock()), coalesce))
+		}
+	}
+}
+
+// step plans once and pushes; decisions go to the store in the background. It
+// returns when time alone will change something.
+func (c *Controller) step(ctx context.Context, wg *sync.WaitGroup) time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.held {
+		return time.Time{}
+	}
+	s := c.snapshot()
+	r := plan.Make(s)
+	c.push(r)
+	d := c.decisions(r)
+	if d.empty() || c.writing { // what is written now has the loop plan again
+		return r.Again
+	}
+	c.writing = true
+	wg.Add(1)
+	go func() {
+		defer wg.Done()
+		c.write(ctx, d)
+	}()
+	return r.Again
+}
+
+// snapshot is what is planned from. Callers hold mu until they are done with it.
+func (c *Controller) snapshot() *plan.Snapshot {
+	s := &plan.Snapshot{
+		Now: c.o.Clock().UTC(), Started: c.started, Objects: c.mirror.objects,
+		States: make(map[string]*plan.NodeState, len(c.nodes)), IDs: c.ids, Settings: c.o.Settings,
+	}
+	for n, st := range c.nodes {
+		s.States[n] = &st.state
+	}
+	return s
+}
+
+// push sends the plans to the nodes that are connected. Others get theirs when
+// they come.
+func (c *Controller) push(r *plan.Result) {
+	for name, p := range r.Plans {
+		st := c.nodes[name]
+		if !st.connected {
+			continue
+		}
+		st.state.Sent = append(st.state.Sent, p)
+		if n := len(st.state.Sent); n > maxUnderWay {
+			st.state.Sent = st.state.Sent[n-maxUnderWay:]
+		}
+		st.pushed = p.Generation
+		c.o.Hub.Push(name, p)
+		c.log.Debug("plan pushed", "node", name, "generation", p.Generation)
+	}
+}
+
+// maxUnderWay bounds the plans that a node has been sent and not acknowledged;
+// of more, the oldest have long been overtaken.
+const maxUnderWay = 64

@@ -1,0 +1,184 @@
+package control
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/plan"
+)
+
+// eventLog keeps the last events of each tenant in the store. Repeats of an
+// event are counted in the one that is there. Writing happens in the
+// background: telling what happened must not hold up doing something about it.
+type eventLog struct {
+	store onpath.Store
+	clock onpath.Clock
+	log   *slog.Logger
+	keep  int
+
+	mu     sync.Mutex
+	byKey  map[eventKey]*onpath.Event
+	tenant map[string][]*onpath.Event // oldest first
+	dirty  map[*onpath.Event]bool
+	gone   []onpath.Key
+	serial uint64
+	wake   chan struct{}
+}
+
+// eventKey tells repeats.
+type eventKey struct {
+	tenant, about, node, reason, message string
+}
+
+func newEventLog(s onpath.Store, clock onpath.Clock, log *slog.Logger, keep int) *eventLog {
+	return &eventLog{
+		store: s, clock: clock, log: log, keep: keep, byKey: map[eventKey]*onpath.Event{},
+		tenant: map[string][]*onpath.Event{}, dirty: map[*onpath.Event]bool{}, wake: make(chan struct{}, 1),
+	}
+}
+
+func keyOf(e *onpath.Event) eventKey {
+	return eventKey{e.Metadata.Tenant, e.Spec.About, e.Spec.Node, e.Spec.Reason, e.Spec.Message}
+}
+
+// load takes up what the store has.
+func (l *eventLog) load(list []onpath.Object) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.byKey) > 0 {
+		return // already kept up to date here
+	}
+	for _, o := range list {
+		e, ok := o.(*onpath.Event)
+		if !ok {
+			continue
+		}
+		l.byKey[keyOf(e)] = e
+		l.tenant[e.Metadata.Tenant] = append(l.tenant[e.Metadata.Tenant], e)
+	}
+	for _, es := range l.tenant {
+		slices.SortFunc(es, func(a, b *onpath.Event) int {
+			return cmp.Or(a.Spec.Time.Compare(b.Spec.Time), strings.Compare(a.Metadata.Name, b.Metadata.Name))
+		})
+	}
+}
+
+// add notes an event, or another of the same.
+func (l *eventLog) add(e plan.Event, at time.Time) {
+	if at.IsZero() {
+		at = l.clock()
+	}
+	at = at.UTC().Round(0)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	o := make1(onpath.KindEvent, "").(*onpath.Event)
+	o.Metadata.Tenant = cmp.Or(e.About.Tenant, onpath.OperatorTenant)
+	o.Spec = onpath.EventSpec{Time: at, About: e.About.String(), Node: e.Node, Reason: e.Reason, Message: e.Message, Warning: e.Warning, Count: 1}
+	if old := l.byKey[keyOf(o)]; old != nil {
+		old.Spec.Count++
+		if old.Spec.First.IsZero() {
+			old.Spec.First = old.Spec.Time
+		}
+		old.Spec.Time = at
+		l.mark(old)
+		return
+	}
+	l.serial++
+	o.Metadata.Name = fmt.Sprintf("%s.%x-%x", trimName(e.About.Name), at.UnixNano(), l.serial)
+	l.byKey[keyOf(o)] = o
+	t := o.Metadata.Tenant
+	l.tenant[t] = append(l.tenant[t], o)
+	l.mark(o)
+	for len(l.tenant[t]) > l.keep {
+		l.drop(t)
+	}
+}
+
+// trimName shortens a name so that the event's stays within bounds.
+func trimName(s string) string {
+	return strings.TrimRight(s[:min(len(s), 30)], "-.")
+}
+
+func (l *eventLog) drop(tenant string) {
+	old := l.tenant[tenant][0]
+	l.tenant[tenant] = l.tenant[tenant][1:]
+	delete(l.byKey, keyOf(old))
+	delete(l.dirty, old)
+	if old.Metadata.Version != 0 {
+		l.gone = append(l.gone, onpath.KeyOf(old))
+	}
+}
+
+func (l *eventLog) mark(e *onpath.Event) {
+	l.dirty[e] = true
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run writes what was added until ctx ends.
+func (l *eventLog) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-l.wake:
+		}
+		// A burst becomes one write.
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(20 * time.Millisecond):
+		}
+		for part := range slices.Chunk(l.take(), onpath.MaxWrite) {
+			if err := l.store.Write(ctx, part); err != nil && ctx.Err() == nil {
+				l.log.Warn("events not written", "events", len(part), "err", err)
+			}
+			l.wrote(part)
+		}
+	}
+}
+
+// take returns the changes to be written.
+func (l *eventLog) take() []onpath.Change {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var out []onpath.Change
+	for e := range l.dirty {
+		c := onpath.Clone(e)
+		out = append(out, onpath.Change{Key: onpath.KeyOf(c), Object: c, Version: onpath.AnyVersion})
+	}
+	clear(l.dirty)
+	slices.SortFunc(out, func(a, b onpath.Change) int { return strings.Compare(a.Key.Name, b.Key.Name) })
+	for _, k := range l.gone {
+		out = append(out, onpath.Change{Key: k, Version: onpath.AnyVersion})
+	}
+	l.gone = nil
+	return out
+}
+
+// wrote notes which events the store has now, so that they are deleted there
+// when they leave the ring.
+func (l *eventLog) wrote(part []onpath.Change) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range part {
+		e, ok := c.Object.(*onpath.Event)
+		if !ok {
+			continue
+		}
+		if mine := l.byKey[keyOf(e)]; mine != nil && mine.Metadata.Name == e.Metadata.Name {
+			mine.Metadata.Version = e.Metadata.Version
+		} else {
+			l.gone = append(l.gone, c.Key)
+		}
+	}
+}

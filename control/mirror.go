@@ -1,0 +1,130 @@
+package control
+
+import (
+	"context"
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+// mirror holds the objects of the store, events apart, as far as known here.
+type mirror struct {
+	objects map[onpath.Key]onpath.Object
+}
+
+func newMirror() *mirror {
+	return &mirror{objects: map[onpath.Key]onpath.Object{}}
+}
+
+// put takes an object over unless a newer version is there.
+func (m *mirror) put(o onpath.Object) bool {
+	k := onpath.KeyOf(o)
+	if k.Kind == onpath.KindEvent {
+		return false
+	}
+	if old := m.objects[k]; old != nil && old.Meta().Version >= o.Meta().Version {
+		return false
+	}
+	m.objects[k] = o
+	return true
+}
+
+// remove forgets an object deleted at a revision, unless it was made anew.
+func (m *mirror) remove(k onpath.Key, revision int64) bool {
+	old := m.objects[k]
+	if old == nil || old.Meta().Version > revision {
+		return false
+	}
+	delete(m.objects, k)
+	return true
+}
+
+// merge takes over the list of a kind as of a revision.
+func (m *mirror) merge(kind onpath.Kind, list []onpath.Object, revision int64) {
+	there := make(map[onpath.Key]bool, len(list))
+	for _, o := range list {
+		there[onpath.KeyOf(o)] = true
+		m.put(o)
+	}
+	for k := range m.objects {
+		if k.Kind == kind && !there[k] {
+			m.remove(k, revision)
+		}
+	}
+}
+
+// load reads the whole store; it returns the revision to watch from.
+func (c *Controller) load(ctx context.Context) (int64, error) {
+	fresh := newMirror()
+	var revision int64
+	for n, k := range onpath.Kinds() {
+		list, rev, err := c.o.Store.List(ctx, k, "")
+		if err != nil {
+			return 0, err
+		}
+		if n == 0 {
+			revision = rev // the oldest: what changes meanwhile is seen twice
+		}
+		for _, o := range list {
+			fresh.put(o)
+		}
+		if k == onpath.KindEvent {
+			c.events.load(list)
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mirror = fresh
+	if c.started.IsZero() {
+		c.started = c.o.Clock()
+		c.held = true
+	}
+	for _, o := range defaults() {
+		c.missing[onpath.KeyOf(o)] = o
+	}
+	return revision, nil
+}
+
+// follow keeps the mirror up to date until ctx ends. If the watch breaks, the
+// store is read again.
+func (c *Controller) follow(ctx context.Context, revision int64) {
+	for ctx.Err() == nil {
+		err := c.watch(ctx, revision)
+		if ctx.Err() != nil {
+			return
+		}
+		c.log.Warn("the watch of the store broke; reading it again", "err", err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(100 * time.Millisecond):
+		}
+		if r, err := c.load(ctx); err == nil {
+			revision = r
+			c.kick()
+		}
+	}
+}
+
+func (c *Controller) watch(ctx context.Context, revision int64) error {
+	ch, err := c.o.Store.Watch(ctx, revision)
+	if err != nil {
+		return err
+	}
+	for e := range ch {
+		if c.changed(e) {
+			c.kick()
+		}
+	}
+	return ctx.Err()
+}
+
+// changed takes one change over, and reports whether it was news.
+func (c *Controller) changed(e onpath.StoreEvent) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e.Object == nil {
+		return c.mirror.remove(e.Key, e.Revision)
+	}
+	return c.mirror.put(e.Object)
+}

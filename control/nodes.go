@@ -1,0 +1,126 @@
+package control
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/plan"
+)
+
+// NodeConnected takes up what a node says first: its plan in force above all.
+func (c *Controller) NodeConnected(h onpath.NodeHello) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.missNode(&h)
+	st := c.nodes[h.Node]
+	if st == nil {
+		st = &session{}
+		c.nodes[h.Node] = st
+	}
+	old := st.state
+	st.connected = true
+	st.state = plan.NodeState{Report: &h.Report, Seen: c.o.Clock(), Acked: h.Plan}
+	if h.Plan != nil && sameAgent(old.Report, &h.Report) {
+		// It may still be at work on what the session before brought.
+		st.state.Sent = slices.DeleteFunc(old.Sent, func(p *onpath.NodePlan) bool { return p.Generation <= h.Plan.Generation })
+	}
+	if n := len(st.state.Sent); n > 0 {
+		c.o.Hub.Push(h.Node, st.state.Sent[n-1])
+	}
+	c.log.Info("node connected", "node", h.Node, "plan", h.Report.Plan, "instances", len(h.Report.Instances))
+	c.kick()
+}
+
+func sameAgent(a, b *onpath.NodeReport) bool { return a != nil && a.Started.Equal(b.Started) }
+
+// NodeReported takes a report up. One that changes nothing but the time of the
+// last sign of life does not make the loop plan.
+func (c *Controller) NodeReported(r onpath.NodeReport) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	st := c.nodes[r.Node]
+	if st == nil || !st.connected {
+		return
+	}
+	wasAway := c.o.Clock().Sub(st.state.Seen) > onpath.NodeTimeout
+	st.state.Seen = c.o.Clock()
+	if !wasAway && equalReports(st.state.Report, &r) {
+		return
+	}
+	st.state.Report = &r
+	c.acknowledge(st, r.Plan)
+	if r.PlanError != "" {
+		c.log.Warn("plan not in force", "node", r.Node, "generation", st.pushed, "err", r.PlanError)
+	}
+	c.kick()
+}
+
+// acknowledge moves the plan of a generation from sent to in force.
+func (c *Controller) acknowledge(st *session, generation uint64) {
+	for i, p := range st.state.Sent {
+		if p.Generation == generation {
+			st.state.Acked = p
+			st.state.Sent = slices.Clone(st.state.Sent[i+1:])
+			return
+		}
+	}
+}
+
+// NodeEvent keeps what a node tells.
+func (c *Controller) NodeEvent(node string, e onpath.NodeEvent) {
+	about, ok := parseKey(e.About)
+	if !ok {
+		about = onpath.Key{Kind: onpath.KindNode, Name: node}
+	}
+	c.events.add(plan.Event{About: about, Node: node, Reason: e.Reason, Message: e.Message, Warning: e.Warning}, e.Time)
+}
+
+// NodeGone notes that a node's session ended. The node counts as away only when
+// nothing was heard of it for onpath.NodeTimeout: an agent that restarts is no
+// dead node.
+func (c *Controller) NodeGone(node, reason string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if st := c.nodes[node]; st != nil {
+		st.connected = false
+	}
+	c.log.Info("node gone", "node", node, "reason", reason)
+	c.kick()
+}
+
+// missNode has the Node object made, if there is none, from what the machine's
+// own configuration says, and its cloudlet likewise.
+func (c *Controller) missNode(h *onpath.NodeHello) {
+	if c.mirror.objects[onpath.Key{Kind: onpath.KindNode, Name: h.Node}] != nil {
+		return
+	}
+	n := make1(onpath.KindNode, h.Node).(*onpath.Node)
+	n.Spec = h.Spec
+	if n.Spec.Cloudlet == "" {
+		n.Spec.Cloudlet = onpath.DefaultTenant
+	}
+	if err := n.Validate(); err != nil {
+		c.events.add(plan.Event{About: onpath.KeyOf(n), Node: h.Node, Reason: "BadConfiguration", Warning: true,
+			Message: fmt.Sprintf("the node's own configuration is refused: %v", err)}, c.o.Clock())
+		return
+	}
+	c.missing[onpath.KeyOf(n)] = n
+	cl := make1(onpath.KindCloudlet, n.Spec.Cloudlet)
+	c.missing[onpath.KeyOf(cl)] = cl
+}
+
+// defaults are the objects that every installation has.
+func defaults() []onpath.Object {
+	return []onpath.Object{make1(onpath.KindTenant, onpath.DefaultTenant), make1(onpath.KindTenant, onpath.OperatorTenant)}
+}
+
+func make1(k onpath.Kind, name string) onpath.Object {
+	o, err := onpath.New(k)
+	if err != nil {
+		panic(err) // only with a kind that is none
+	}
+	o.Meta().Name = name
+	_ = o.Validate() // fills defaults in; the nodes' are checked by the caller
+	return o
+}

@@ -1,0 +1,97 @@
+package control
+
+import (
+	"context"
+	"maps"
+	"reflect"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/plan"
+)
+
+// Check says what is impossible about changes, given everything else: nil, or
+// an onpath.Errors. The changed objects must have been validated.
+func (c *Controller) Check(ctx context.Context, changes []onpath.Change) error {
+	if err := c.freshen(ctx); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	before := c.snapshot()
+	return plan.CheckChange(before, changedSnapshot(before, changes), keysOf(changes))
+}
+
+// Preview says what changes would do to instances and rules.
+func (c *Controller) Preview(ctx context.Context, changes []onpath.Change) (*onpath.Preview, error) {
+	if err := c.freshen(ctx); err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	before := c.snapshot()
+	before.Objects = maps.Clone(before.Objects)
+	for n, st := range before.States {
+		copied := *st
+		before.States[n] = &copied
+	}
+	c.mu.Unlock()
+	after := changedSnapshot(before, changes)
+	if err := plan.CheckChange(before, after, keysOf(changes)); err != nil {
+		return nil, err
+	}
+	return plan.Compare(before, after), nil
+}
+
+// changedSnapshot is s with the changes made.
+func changedSnapshot(s *plan.Snapshot, changes []onpath.Change) *plan.Snapshot {
+	after := *s
+	after.Objects = maps.Clone(s.Objects)
+	for _, ch := range changes {
+		if ch.Object == nil {
+			delete(after.Objects, ch.Key)
+			continue
+		}
+		o := onpath.Clone(ch.Object)
+		keep(s.Objects[ch.Key], o)
+		after.Objects[ch.Key] = o
+	}
+	return &after
+}
+
+// keep gives next the parts that are the server's, from what is stored.
+func keep(old, next onpath.Object) {
+	if old == nil {
+		return
+	}
+	m, was := next.Meta(), old.Meta()
+	m.UID, m.Created, m.Generation = was.UID, was.Created, was.Generation
+	a, b := reflect.ValueOf(next).Elem().FieldByName("Status"), reflect.ValueOf(old).Elem().FieldByName("Status")
+	if a.IsValid() && b.IsValid() {
+		a.Set(b)
+	}
+}
+
+func keysOf(changes []onpath.Change) []onpath.Key {
+	var out []onpath.Key
+	for _, ch := range changes {
+		out = append(out, ch.Key)
+	}
+	return out
+}
+
+// freshen reads what users declare from the store: the watch may be a moment
+// behind, and a check must not miss what was written just before.
+func (c *Controller) freshen(ctx context.Context) error {
+	for _, k := range onpath.Kinds() {
+		if k.ReadOnly() {
+			continue
+		}
+		list, revision, err := c.o.Store.List(ctx, k, "")
+		if err != nil {
+			return err
+		}
+		c.mu.Lock()
+		c.mirror.merge(k, list, revision)
+		c.mu.Unlock()
+	}
+	return nil
+}

@@ -1,0 +1,187 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/plan"
+)
+
+// decisions are what a plan wants written.
+type decisions struct {
+	changes []onpath.Change
+	events  []plan.Event
+	short   plan.Count
+}
+
+func (d *decisions) empty() bool {
+	return len(d.changes)+len(d.events) == 0 && d.short == plan.Count{}
+}
+
+// decisions turns a result into changes. The ids it used are gone for good,
+// once they are to be written. Callers hold mu.
+func (c *Controller) decisions(r *plan.Result) *decisions {
+	d := &decisions{events: r.Events, short: r.Short}
+	for k, o := range c.missing {
+		if c.mirror.objects[k] != nil {
+			delete(c.missing, k)
+			continue
+		}
+		d.changes = append(d.changes, onpath.Change{Key: k, Object: onpath.Clone(o)})
+	}
+	slices.SortFunc(d.changes, func(a, b onpath.Change) int { return rank(a.Key.Kind) - rank(b.Key.Kind) })
+	for _, o := range r.Create {
+		d.changes = append(d.changes, onpath.Change{Key: onpath.KeyOf(o), Object: o})
+	}
+	for _, o := range r.Update {
+		o = onpath.Clone(o) // the store writes the new version into it
+		d.changes = append(d.changes, onpath.Change{Key: onpath.KeyOf(o), Object: o, Version: o.Meta().Version})
+	}
+	for _, k := range r.Delete {
+		d.changes = append(d.changes, onpath.Change{Key: k, Version: c.mirror.objects[k].Meta().Version})
+	}
+	if !c.writing {
+		c.ids.Vports = c.ids.Vports[r.Used.Vports:]
+		c.ids.Paths = c.ids.Paths[r.Used.Paths:]
+		c.ids.Addresses = c.ids.Addresses[r.Used.Addresses:]
+	}
+	if c.low() && d.short == (plan.Count{}) && !d.empty() {
+		d.short = plan.Count{Vports: 1, Paths: 1, Addresses: 1}
+	}
+	return d
+}
+
+func rank(k onpath.Kind) int { return slices.Index(onpath.Kinds(), k) }
+
+// low reports whether ids should be fetched before they are lacking.
+func (c *Controller) low() bool {
+	return len(c.ids.Vports) < reserve/4 || len(c.ids.Paths) < reserve/4 || len(c.ids.Addresses) < reserve/4
+}
+
+// reserve is how many ids of each sequence are fetched beforehand.
+const reserve = 64
+
+// write carries decisions to the store and into the mirror, then has the loop
+// go on with them.
+func (c *Controller) write(ctx context.Context, d *decisions) {
+	defer func() {
+		c.mu.Lock()
+		c.writing = false
+		c.mu.Unlock()
+		c.kick()
+	}()
+	if d.short != (plan.Count{}) {
+		if err := c.fetchIDs(ctx, d.short); err != nil {
+			c.failed(ctx, "reserve ids", err)
+			return
+		}
+	}
+	for part := range slices.Chunk(d.changes, onpath.MaxWrite) {
+		if err := c.writePart(ctx, part); err != nil {
+			c.failed(ctx, "write decisions", err)
+			return
+		}
+	}
+	c.mu.Lock()
+	c.storeErr = nil
+	c.mu.Unlock()
+	for _, e := range d.events {
+		c.events.add(e, c.o.Clock())
+	}
+}
+
+// failed says so, and gives the store time before the loop tries again.
+func (c *Controller) failed(ctx context.Context, what string, err error) {
+	if ctx.Err() != nil {
+		return
+	}
+	c.mu.Lock()
+	c.storeErr = err
+	c.mu.Unlock()
+	c.log.Error("store", "doing", what, "err", err)
+	select {
+	case <-ctx.Done():
+	case <-time.After(200 * time.Millisecond):
+	}
+}
+
+// writePart writes changes that fit into one request. If one of them was
+// overtaken by somebody else's write, each is tried by itself and those
+// overtaken are read again: the next plan is made from what they say now.
+func (c *Controller) writePart(ctx context.Context, part []onpath.Change) error {
+	err := c.o.Store.Write(ctx, part)
+	if err == nil {
+		c.took(part)
+		return nil
+	}
+	if onpath.CodeOf(err) != onpath.CodeConflict {
+		return err
+	}
+	for _, ch := range part {
+		one := []onpath.Change{ch}
+		switch err := c.o.Store.Write(ctx, one); onpath.CodeOf(err) {
+		case "":
+			c.took(one)
+		case onpath.CodeConflict:
+			if err := c.reread(ctx, ch.Key); err != nil {
+				return err
+			}
+		default:
+			return err
+		}
+	}
+	return nil
+}
+
+// took puts what was written into the mirror.
+func (c *Controller) took(changes []onpath.Change) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, ch := range changes {
+		if ch.Object != nil {
+			c.mirror.put(ch.Object)
+		} else {
+			c.mirror.remove(ch.Key, 1<<62)
+		}
+	}
+}
+
+func (c *Controller) reread(ctx context.Context, k onpath.Key) error {
+	o, err := c.o.Store.Get(ctx, k)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case err == nil:
+		c.mirror.put(o)
+	case onpath.CodeOf(err) == onpath.CodeNotFound:
+		c.mirror.remove(k, 1<<62)
+	default:
+		return err
+	}
+	return nil
+}
+
+// fetchIDs tops the reserves up, and by what was lacking.
+func (c *Controller) fetchIDs(ctx context.Context, short plan.Count) error {
+	vports, err1 := c.o.Store.NextIDs(ctx, "vport", reserve+short.Vports)
+	paths, err2 := c.o.Store.NextIDs(ctx, "path", reserve+short.Paths)
+	addresses, err3 := c.o.Store.NextIDs(ctx, "address", reserve+short.Addresses)
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range reserve + short.Vports {
+		c.ids.Vports = append(c.ids.Vports, onpath.VportID(vports)+onpath.VportID(i))
+	}
+	for i := range reserve + short.Paths {
+		c.ids.Paths = append(c.ids.Paths, onpath.PathID(paths)+onpath.PathID(i))
+	}
+	for i := range reserve + short.Addresses {
+		c.ids.Addresses = append(c.ids.Addresses, addresses+uint64(i))
+	}
+	return nil
+}

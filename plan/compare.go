@@ -1,0 +1,200 @@
+package plan
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+// Compare says what a change from before to after would do to instances and
+// rules, once every node has followed.
+func Compare(before, after *Snapshot) *onpath.Preview {
+	a, b := foresee(before), foresee(after)
+	p := &onpath.Preview{}
+	for _, k := range sortedNames(b.instances) {
+		i := b.instances[k]
+		if _, ok := a.instances[k]; !ok && !i.draining {
+			p.Instances = append(p.Instances, onpath.InstancePreview{Action: onpath.PreviewStart, Tenant: k.tenant, Deployment: i.deployment, Node: i.node})
+		}
+	}
+	for _, k := range sortedNames(a.instances) {
+		was, now := a.instances[k], b.instances[k]
+		if was.draining || now.deployment != "" && !now.draining {
+			continue
+		}
+		p.Instances = append(p.Instances, onpath.InstancePreview{Action: onpath.PreviewDrain, Tenant: k.tenant, Deployment: was.deployment, Name: k.name, Node: was.node, Reason: now.reason})
+	}
+	nodes := map[string]bool{}
+	for n := range a.rules {
+		nodes[n] = true
+	}
+	for n := range b.rules {
+		nodes[n] = true
+	}
+	for _, n := range sortedKeys(nodes) {
+		r := onpath.RulesPreview{Node: n, Added: less(b.rules[n], a.rules[n]), Removed: less(a.rules[n], b.rules[n])}
+		if r.Added+r.Removed > 0 {
+			p.Rules = append(p.Rules, r)
+		}
+	}
+	for _, n := range b.notes {
+		if !slices.Contains(a.notes, n) {
+			p.Notes = append(p.Notes, n)
+		}
+	}
+	p.Notes = append(p.Notes, cuts(before, after)...)
+	return p
+}
+
+func less(a, b map[string]int) int {
+	n := 0
+	for k, v := range a {
+		n += max(0, v-b[k])
+	}
+	return n
+}
+
+// cuts warns of connections that a change ends.
+func cuts(before, after *Snapshot) (out []string) {
+	for _, c := range objects[*onpath.Chain](after) {
+		old, _ := before.Objects[onpath.KeyOf(c)].(*onpath.Chain)
+		if c.Spec.Existing == onpath.ExistingCut && (old == nil || old.Status.Shape == "" || old.Spec.Disabled && !c.Spec.Disabled) {
+			out = append(out, fmt.Sprintf("chain %s cuts the TCP connections that exist when it begins", nameOf(c)))
+		}
+	}
+	return out
+}
+
+// foreseen is how things would stand once all is done.
+type foreseen struct {
+	instances map[name]seenInstance
+	rules     map[string]map[string]int // node → rule in words → how many
+	notes     []string
+}
+
+type seenInstance struct {
+	deployment, node, reason string
+	draining                 bool
+}
+
+// foresee lets nodes that do at once what they are told run until nothing
+// changes any more. Instances that are not ready now are taken to become so.
+func foresee(s *Snapshot) *foreseen {
+	w := imagine(s)
+	reasons := map[onpath.Key]string{}
+	for range 64 {
+		r := Make(w)
+		for _, e := range r.Events {
+			if e.Reason == "Draining" {
+				reasons[e.About] = e.Message
+			}
+		}
+		if !carryOut(w, r) {
+			break
+		}
+	}
+	f := &foreseen{instances: map[name]seenInstance{}, rules: map[string]map[string]int{}}
+	for _, i := range objects[*onpath.Instance](w) {
+		f.instances[nameOf(i)] = seenInstance{i.Spec.Deployment, i.Spec.Node, reasons[onpath.KeyOf(i)], !i.Spec.Draining.IsZero()}
+	}
+	for n, st := range w.States {
+		f.rules[n] = rulesIn(st.Acked)
+	}
+	for _, c := range objects[*onpath.Chain](w) {
+		for _, cond := range c.Status.Conditions {
+			if cond.Type == "Placed" && cond.Status == onpath.False {
+				f.notes = append(f.notes, fmt.Sprintf("chain %s: %s", nameOf(c), cond.Message))
+			}
+		}
+	}
+	return f
+}
+
+// imagine copies a snapshot so far that planning may go on with it, with ids in
+// plenty that are not the real ones.
+func imagine(s *Snapshot) *Snapshot {
+	w := *s
+	w.Objects = maps.Clone(s.Objects)
+	w.States = map[string]*NodeState{}
+	for n, st := range s.States {
+		w.States[n] = &NodeState{Report: st.Report, Seen: st.Seen, Acked: st.latest()}
+		answer(w.States[n], w.Now)
+	}
+	w.IDs = IDs{}
+	for i := range 2048 {
+		w.IDs.Vports = append(w.IDs.Vports, onpath.MaxID24-onpath.VportID(i))
+		w.IDs.Addresses = append(w.IDs.Addresses, uint64(1<<40+i))
+		w.IDs.Paths = append(w.IDs.Paths, onpath.PathID(1<<18-1-i))
+	}
+	return &w
+}
+
+// carryOut does what a result says; it reports whether that was anything but
+// the passing of draining instances, whose flows are not foreseen.
+func carryOut(w *Snapshot, r *Result) bool {
+	for _, o := range r.Create {
+		w.Objects[onpath.KeyOf(o)] = o
+	}
+	for _, o := range r.Update {
+		w.Objects[onpath.KeyOf(o)] = o
+	}
+	for _, k := range r.Delete {
+		if k.Kind != onpath.KindInstance {
+			delete(w.Objects, k)
+		}
+	}
+	for n, p := range r.Plans {
+		w.States[n].Acked = p
+		answer(w.States[n], w.Now)
+	}
+	w.IDs.Vports = w.IDs.Vports[r.Used.Vports:]
+	w.IDs.Paths = w.IDs.Paths[r.Used.Paths:]
+	w.IDs.Addresses = w.IDs.Addresses[r.Used.Addresses:]
+	return len(r.Create)+len(r.Update)+len(r.Plans) > 0
+}
+
+// answer has a node report what its plan in force says as done.
+func answer(st *NodeState, now time.Time) {
+	r := *st.Report
+	r.Instances, r.Paths = nil, map[onpath.PathID]uint64{}
+	if st.Acked != nil {
+		r.Plan = st.Acked.Generation
+		for _, i := range st.Acked.Instances {
+			r.Instances = append(r.Instances, onpath.InstanceReport{Name: i.Name, Tenant: i.Tenant, State: onpath.InstanceReady, Since: now, Wired: true, Flows: 1})
+		}
+		for _, p := range st.Acked.Datapath.Paths {
+			r.Paths[p.ID] = 0
+		}
+	}
+	st.Report = &r
+}
+
+// rulesIn counts the rules that begin or continue chains, in words that do not
+// hang on ids.
+func rulesIn(p *onpath.NodePlan) map[string]int {
+	out := map[string]int{}
+	if p == nil {
+		return out
+	}
+	paths := map[onpath.PathID]onpath.Path{}
+	for _, q := range p.Datapath.Paths {
+		paths[q.ID] = q
+	}
+	for _, t := range p.Datapath.Tables {
+		for _, r := range t.Rules {
+			q := paths[r.Path]
+			if !q.Ended.IsZero() {
+				continue
+			}
+			where := t.ID & 63
+			if t.ID < 3 || isEmit(t.ID) {
+				where = min(t.ID, 3)
+			}
+			out[fmt.Sprintf("%s %v %d %v %s %t %v", q.Chain, q.Elements, where, r.Match, r.Action.Kind, r.Reverse, isEmit(t.ID))]++
+		}
+	}
+	return out
+}
