@@ -11,6 +11,7 @@ package container
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"os"
@@ -21,6 +22,8 @@ import (
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/log"
+	"github.com/sirupsen/logrus"
 
 	"github.com/onpath/onpath"
 )
@@ -179,10 +182,17 @@ func (d *Driver) goes(f func(context.Context)) {
 	d.wg.Go(func() { f(d.ctx) })
 }
 
-// scope puts the containerd namespace into ctx.
+// scope puts the containerd namespace into ctx, and a logger that keeps the
+// client library from writing to our standard error: what matters is in errors.
 func (d *Driver) scope(ctx context.Context) context.Context {
-	return namespaces.WithNamespace(ctx, d.opt.Namespace)
+	return log.WithLogger(namespaces.WithNamespace(ctx, d.opt.Namespace), quiet)
 }
+
+var quiet = func() *log.Entry {
+	l := logrus.New()
+	l.SetOutput(io.Discard)
+	return logrus.NewEntry(l)
+}()
 
 // Close lets go; containers and a private containerd go on running.
 func (d *Driver) Close() error {

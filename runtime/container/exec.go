@@ -73,6 +73,9 @@ func (d *Driver) streams(e onpath.ExecSpec, in *closingReader) []cio.Opt {
 	if stderr == nil {
 		stderr = io.Discard
 	}
+	// Callers may give one writer for both, as os/exec lets them.
+	var mu sync.Mutex
+	stdout, stderr = &lockedWriter{&mu, stdout}, &lockedWriter{&mu, stderr}
 	if e.TTY {
 		stderr = nil
 	}
@@ -171,4 +174,16 @@ func (c *closingReader) Read(p []byte) (int, error) {
 		c.once.Do(func() { close(c.closed) })
 	}
 	return n, err
+}
+
+// lockedWriter lets two streams end in one writer.
+type lockedWriter struct {
+	mu *sync.Mutex
+	w  io.Writer
+}
+
+func (l *lockedWriter) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(p)
 }

@@ -2,13 +2,11 @@ package container
 
 import (
 	"bytes"
-	"fmt"
 	"os"
 	"path/filepath"
 	"sort"
 	"strings"
 
-	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/continuity/fs"
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/identity"
@@ -99,39 +97,3 @@ func resolvConf(c *onpath.ContainerSpec) string {
 }
 
 func chainID(ids []digest.Digest) string { return identity.ChainID(ids).String() }
-
-// hostDir holds the overlay of an instance with image: host.
-func (d *Driver) hostDir(id string) string { return filepath.Join(d.instanceDir(id), "host") }
-
-// hostSize bounds what an instance with image: host may write.
-const hostSize = 64 << 20
-
-// hostRoot lays an overlay over the node's root file system. An overlay's lower
-// layer does not cross mounts, so /proc, /sys and everything mounted below stay
-// out. What is written goes to memory: an upper layer on the very file system
-// that is the lower one is refused by some kernels.
-func (d *Driver) hostRoot(r onpath.RunSpec) ([]mount.Mount, error) {
-	dir := d.hostDir(r.ID)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, err
-	}
-	size := int64(r.Spec.Resources.Disk)
-	if size <= 0 {
-		size = hostSize
-	}
-	if err := mountTmpfs(dir, size); err != nil {
-		return nil, fmt.Errorf("overlay of the node's root file system: %w", err)
-	}
-	upper, work := filepath.Join(dir, "upper"), filepath.Join(dir, "work")
-	for _, sub := range []string{upper, work} {
-		if err := os.Mkdir(sub, 0o755); err != nil {
-			return nil, err
-		}
-	}
-	return []mount.Mount{{Type: "overlay", Source: "overlay", Options: []string{"lowerdir=/", "upperdir=" + upper, "workdir=" + work}}}, nil
-}
-
-func mountTmpfs(dir string, size int64) error {
-	m := mount.Mount{Type: "tmpfs", Source: "tmpfs", Options: []string{fmt.Sprintf("size=%d", size), "mode=700", "nosuid", "nodev"}}
-	return m.Mount(dir)
-}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"sort"
 	"strings"
@@ -128,9 +127,6 @@ func (d *Driver) spec(ctx context.Context, r onpath.RunSpec, image ocispec.Image
 		}
 		// The default /run would hide what the image and Files have there.
 		opts := []oci.SpecOpts{oci.WithoutRunMount}
-		if c.Image == HostImage {
-			opts = append(opts, oci.WithMounts(d.hostMounts()))
-		}
 		for _, dev := range c.Devices {
 			if dev != "tun" {
 				return onpath.Errorf(onpath.CodeInvalid, "there is no device %q for functions (tun is the only one)", dev)
@@ -187,29 +183,4 @@ func fileLimit() uint64 {
 		return 1024
 	}
 	return min(own.Max, maxFiles)
-}
-
-// hostMounts are laid over the node's root file system: everything that lives
-// in memory is fresh, and what is secret is hidden.
-func (d *Driver) hostMounts() []specs.Mount {
-	fresh := func(dst, mode string) specs.Mount {
-		return specs.Mount{Destination: dst, Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "nodev", "size=16m", "mode=" + mode}}
-	}
-	mounts := []specs.Mount{fresh("/run", "755"), fresh("/tmp", "1777"), fresh("/var/tmp", "1777")}
-	hidden := append([]string{d.opt.StateDir, d.opt.ContainerdDir, "/root", "/home"}, d.opt.Hide...)
-	sort.Strings(hidden) // parents first, so that children are seen to be covered
-	var done []string
-	for _, dir := range hidden {
-		dir = filepath.Clean(dir)
-		if info, err := os.Stat(dir); err != nil || !info.IsDir() || covered(dir, append(done, "/run", "/tmp", "/var/tmp", "/proc", "/sys", "/dev")) {
-			continue
-		}
-		done = append(done, dir)
-		mounts = append(mounts, specs.Mount{Destination: dir, Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "nodev", "size=1m", "mode=700"}})
-	}
-	return mounts
-}
-
-func covered(dir string, by []string) bool {
-	return slices.ContainsFunc(by, func(b string) bool { return dir == b || strings.HasPrefix(dir, b+"/") })
 }
