@@ -1,0 +1,372 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+// rate of the sequence-numbered UDP in failure tests, packets per second. The
+// issue is what is lost, not how much can be carried: bench/ has that.
+const rate = 5000
+
+const pairChain = `
+apiVersion: onpath/v1alpha1
+kind: Deployment
+metadata: {name: pair}
+spec: {function: hop, instances: 2, drain: 2s}
+---
+apiVersion: onpath/v1alpha1
+kind: Chain
+metadata: {name: failing}
+spec:
+  from: {hosts: client}
+  to: {hosts: origin}
+  through: [{deployment: pair, LOST}]
+`
+
+// TestServerAndAgentKilled: kill -9 of the server and of every agent under
+// sequence-numbered UDP loses nothing; what runs is adopted, not restarted.
+func TestServerAndAgentKilled(t *testing.T) {
+	ctx := need(t, 3*time.Minute)
+	apply(ctx, t, strings.Replace(pairChain, "LOST", "none: drop", 1))
+	active(ctx, t, "failing")
+	ready(ctx, t, 2)
+	before, err := stage.Instances(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := udpEcho(t, "10.9.0.2")
+	s := startStream(t, "10.9.0.2", port, rate)
+	time.Sleep(time.Second)
+	for _, victim := range []string{"server", "gw1", "n1", "n2", "n3"} {
+		if err := stage.Kill(victim, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(500 * time.Millisecond)
+		if victim == "server" {
+			err = stage.StartServer(ctx)
+		} else {
+			err = stage.StartNode(ctx, victim)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	time.Sleep(2 * time.Second)
+	sent, lost, longest := s.end()
+	t.Logf("%d sent, %d lost, longest silence %s", sent, lost, longest)
+	if lost > 0 {
+		t.Errorf("%d of %d packets were lost", lost, sent)
+	}
+	after, err := stage.Instances(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]int{}
+	for _, i := range before {
+		names[i.Metadata.Name] = i.Status.Restarts
+	}
+	for _, i := range after {
+		if r, ok := names[i.Metadata.Name]; !ok || i.Status.Restarts != r || i.Status.State != onpath.InstanceReady {
+			t.Errorf("instance %s was not adopted: %+v, restarts before %d", i.Metadata.Name, i.Status, r)
+		}
+	}
+	if len(after) != len(before) {
+		t.Errorf("%d instances before, %d after", len(before), len(after))
+	}
+}
+
+// killInstance ends the processes of an instance with SIGKILL: the container's
+// first process, found as the only member of its network namespace's users.
+func killInstance(ctx context.Context, t *testing.T, i onpath.Instance) {
+	t.Helper()
+	pid := instancePid(t, i)
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// instancePid finds the first process of a container: pid 1 of a pid namespace
+// whose network namespace has the instance's device (by its MAC address).
+func instancePid(t *testing.T, i onpath.Instance) int {
+	t.Helper()
+	mac := onpath.InstanceMAC(i.Spec.Vport)
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, d := range dirs {
+		status, err := os.ReadFile(d + "/status")
+		if err != nil || !strings.Contains(string(status), "\nNSpid:") {
+			continue
+		}
+		line := lineWith(string(status), "NSpid:")
+		if f := strings.Fields(line); len(f) < 3 || f[len(f)-1] != "1" {
+			continue
+		}
+		pid, _ := strconv.Atoi(filepath.Base(d))
+		found := false
+		_ = doIn(d+"/ns/net", func() error {
+			links, err := net.Interfaces()
+			for _, l := range links {
+				found = found || l.HardwareAddr.String() == mac
+			}
+			return err
+		})
+		if found {
+			return pid
+		}
+	}
+	t.Fatalf("no process of instance %s was found", i.Metadata.Name)
+	return 0
+}
+
+// serving is the instance that carries the client's flow of a connection.
+func serving(ctx context.Context, t *testing.T, tuple onpath.Tuple) onpath.Instance {
+	t.Helper()
+	list, err := stage.Instances(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	choices := nextOf(ctx, t, tuple)
+	for _, i := range list {
+		if i.Spec.Vport == choices {
+			return i
+		}
+	}
+	t.Fatalf("no instance has vport %d, where the flow goes", choices)
+	return onpath.Instance{}
+}
+
+// TestInstanceKilledRepick: the flows of a dead instance go on through another,
+// and it is started again.
+func TestInstanceKilledRepick(t *testing.T) {
+	ctx := need(t, 2*time.Minute)
+	apply(ctx, t, strings.Replace(pairChain, "LOST", "lost: repick", 1))
+	active(ctx, t, "failing")
+	ready(ctx, t, 2)
+	port := udpEcho(t, "10.9.0.2")
+	s := startStream(t, "10.9.0.2", port, rate)
+	time.Sleep(500 * time.Millisecond)
+	victim := serving(ctx, t, tupleOf(s.conn, 17))
+	killInstance(ctx, t, victim)
+	time.Sleep(2 * time.Second)
+	sent, lost, longest := s.end()
+	t.Logf("%d sent, %d lost, longest silence %s", sent, lost, longest)
+	if longest > 300*time.Millisecond {
+		t.Errorf("traffic was silent for %s", longest)
+	}
+	restarted(ctx, t, victim.Metadata.Name)
+}
+
+// restarted waits until the instance is ready again, and looks for the story in
+// the events.
+func restarted(ctx context.Context, t *testing.T, name string) {
+	t.Helper()
+	err := stage.WaitFor(ctx, "the instance runs again", 20*time.Second, func() (bool, error) {
+		list, err := stage.Instances(ctx)
+		for _, i := range list {
+			if i.Metadata.Name == name && i.Status.State == onpath.InstanceReady && i.Status.Restarts > 0 {
+				return true, nil
+			}
+		}
+		return false, err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	err = stage.WaitFor(ctx, "an event tells of it", 5*time.Second, func() (bool, error) {
+		var list struct{ Items []onpath.Event }
+		err := stage.Get(ctx, &list, "events")
+		for _, e := range list.Items {
+			if strings.Contains(e.Spec.About, name) && strings.Contains(e.Spec.Message, "9") { // the signal
+				return true, nil
+			}
+		}
+		return false, err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+const singleChain = `
+apiVersion: onpath/v1alpha1
+kind: Chain
+metadata: {name: single}
+spec:
+  from: {hosts: client}
+  to: {hosts: origin}
+  through: [{function: hop, NONE}]
+`
+
+// TestInstanceKilledNone: with no instance left, bypass lets traffic flow on
+// within 200 ms and drop lets nothing pass until the instance is back.
+func TestInstanceKilledNone(t *testing.T) {
+	for _, none := range []string{"bypass", "drop"} {
+		t.Run(none, func(t *testing.T) {
+			ctx := need(t, 2*time.Minute)
+			apply(ctx, t, strings.Replace(singleChain, "NONE", "none: "+none, 1))
+			active(ctx, t, "single")
+			port := udpEcho(t, "10.9.0.2")
+			s := startStream(t, "10.9.0.2", port, rate)
+			time.Sleep(500 * time.Millisecond)
+			victim := serving(ctx, t, tupleOf(s.conn, 17))
+			killInstance(ctx, t, victim)
+			time.Sleep(2 * time.Second)
+			sent, lost, longest := s.end()
+			t.Logf("%d sent, %d lost, longest silence %s", sent, lost, longest)
+			if none == "bypass" && longest > 200*time.Millisecond {
+				t.Errorf("traffic was silent for %s", longest)
+			}
+			if none == "drop" && lost == 0 {
+				t.Error("nothing was dropped while there was no instance")
+			}
+			restarted(ctx, t, victim.Metadata.Name)
+		})
+	}
+}
+
+// TestInstanceKilledReset: clients of a dead instance get a RST, and new
+// connections work within 500 ms.
+func TestInstanceKilledReset(t *testing.T) {
+	ctx := need(t, 2*time.Minute)
+	apply(ctx, t, strings.Replace(pairChain, "LOST", "lost: reset", 1))
+	active(ctx, t, "failing")
+	ready(ctx, t, 2)
+	srv := serveTCP(t, echo)
+	c, err := dialTCP(t, "10.9.0.2", srv.port, 2*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	b := make([]byte, 1)
+	if err := pingPong(c, b); err != nil {
+		t.Fatal(err)
+	}
+	killInstance(ctx, t, serving(ctx, t, tupleOf(c, 6)))
+	killed := time.Now()
+	var reset error
+	for time.Since(killed) < 5*time.Second && reset == nil {
+		reset = pingPong(c, b)
+		time.Sleep(5 * time.Millisecond)
+	}
+	if !errors.Is(reset, syscall.ECONNRESET) && !errors.Is(reset, syscall.EPIPE) {
+		t.Errorf("the old connection ended with %v, not with a reset", reset)
+	}
+	t.Logf("reset after %s", time.Since(killed).Round(time.Millisecond))
+	n, err := dialTCP(t, "10.9.0.2", srv.port, 500*time.Millisecond)
+	if err != nil {
+		t.Fatal("a new connection after the reset:", err)
+	}
+	defer n.Close()
+	if err := pingPong(n, b); err != nil {
+		t.Error("a new connection after the reset:", err)
+	}
+	if d := time.Since(killed); d > 500*time.Millisecond {
+		t.Errorf("new connections worked after %s", d)
+	}
+}
+
+func pingPong(c *net.TCPConn, b []byte) error {
+	_ = c.SetDeadline(time.Now().Add(time.Second))
+	if _, err := c.Write([]byte{1}); err != nil {
+		return err
+	}
+	_, err := c.Read(b)
+	return err
+}
+
+// TestChangesUnderTraffic: scaling, another chain, draining a node and deleting
+// lose no packet of flows that need not move.
+func TestChangesUnderTraffic(t *testing.T) {
+	ctx := need(t, 4*time.Minute)
+	spread := func(n int) string { return strings.Replace(spreadChain, "COUNT", strconv.Itoa(n), 1) }
+	apply(ctx, t, spread(2))
+	active(ctx, t, "spread")
+	ready(ctx, t, 2)
+	port := udpEcho(t, "10.9.0.2")
+	s := startStream(t, "10.9.0.2", port, rate)
+	time.Sleep(500 * time.Millisecond)
+	carrier := serving(ctx, t, tupleOf(s.conn, 17)).Spec.Node
+
+	apply(ctx, t, spread(4))
+	ready(ctx, t, 4)
+	apply(ctx, t, strings.ReplaceAll(singleChain, "single", "other"+"")+"  priority: 5\n  select: [{protocol: udp, destinationPorts: [\"9\"]}]\n")
+	active(ctx, t, "other")
+	for _, n := range []string{"n1", "n2", "n3"} {
+		if n == carrier {
+			continue
+		}
+		if _, err := stage.Onpath(ctx, "drain", n); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := stage.Onpath(ctx, "uncordon", n); err != nil {
+			t.Fatal(err)
+		}
+		break
+	}
+	time.Sleep(3 * time.Second)
+	sent, lost, longest := s.end()
+	t.Logf("%d sent, %d lost, longest silence %s", sent, lost, longest)
+	if lost > 0 {
+		t.Errorf("%d of %d packets of a flow that need not move were lost", lost, sent)
+	}
+}
+
+// TestBrokenFunctions: an image that does not exist, a program that exits at
+// once, no room: the chain's status says which, and other chains go on.
+func TestBrokenFunctions(t *testing.T) {
+	ctx := need(t, 2*time.Minute)
+	apply(ctx, t, strings.Replace(singleChain, "NONE", "none: drop", 1))
+	active(ctx, t, "single")
+	port := udpEcho(t, "10.9.0.2")
+	for i, c := range []struct{ name, container, resources, want string }{
+		{"noimage", "image: registry.invalid/nothing:1, attach: routed", "", "image"},
+		{"exits", "image: host, command: [\"false\"], attach: routed", "", "exit"},
+		{"noprogram", "image: host, command: [/no/such/program], attach: routed", "", "/no/such/program"},
+		{"noroom", "image: host, command: [sleep, infinity], attach: routed", "resources: {cpu: 900}", "room"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			apply(ctx, t, fmt.Sprintf(`
+apiVersion: onpath/v1alpha1
+kind: Function
+metadata: {name: %[1]s}
+spec:
+  container: {%[2]s}
+  %[3]s
+---
+apiVersion: onpath/v1alpha1
+kind: Chain
+metadata: {name: broken-%[1]s}
+spec:
+  priority: 7
+  from: {hosts: client}
+  to: {hosts: origin}
+  select: [{protocol: tcp, destinationPorts: ["%[4]d"]}]
+  through: [{function: %[1]s}]
+`, c.name, c.container, c.resources, 7000+i))
+			err := stage.WaitFor(ctx, "the chain says what is wrong", 20*time.Second, func() (bool, error) {
+				out, err := stage.Onpath(ctx, "describe", "chain", "broken-"+c.name)
+				return strings.Contains(string(out), c.want), err
+			})
+			if err != nil {
+				out, _ := stage.Onpath(ctx, "describe", "chain", "broken-"+c.name)
+				t.Errorf("%v\n%s", err, out)
+			}
+			u := dialUDP(t, "10.9.0.2", port)
+			defer u.Close()
+			if err := ask(u, time.Second); err != nil {
+				t.Error("the other chain does not go on:", err)
+			}
+		})
+	}
+}

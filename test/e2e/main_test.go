@@ -1,0 +1,210 @@
+// Package e2e runs the whole program, server, agents, containers and data path,
+// in an emulated network and sends real traffic through it.
+package e2e
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/onpath/onpath/api/client"
+	"github.com/onpath/onpath/demo"
+	"github.com/onpath/onpath/internal/netnsrun"
+	"github.com/onpath/onpath/lab"
+)
+
+// stage is shared by all tests of the package, which run one after the other
+// and delete the chains they make.
+var stage *demo.Stage
+
+// lacking says why the tests cannot run here; "" if they can.
+var lacking string
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	code, err := withStage(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func withStage(m *testing.M) (code int, err error) {
+	if lacking = lacks(); lacking != "" {
+		return m.Run(), nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	bin, remove, err := program(ctx)
+	if err != nil {
+		return 1, err
+	}
+	defer remove()
+	topology, err := lab.ParseFile("testdata/lab.yaml")
+	if err != nil {
+		return 1, err
+	}
+	topology.Name = fmt.Sprintf("e2e-%d", os.Getpid())
+	dir, err := os.MkdirTemp("", "onpath-e2e-")
+	if err != nil {
+		return 1, err
+	}
+	defer os.RemoveAll(dir)
+	spec := demo.StageSpec{Topology: topology, Bin: bin, Dir: dir,
+		Server: demo.StageNode{Host: "server", Address: "10.255.0.10"}}
+	for i, n := range []string{"gw1", "n1", "n2", "n3"} {
+		address := fmt.Sprintf("10.255.0.%d", 10+i)
+		if n == "gw1" {
+			address = "10.255.0.1"
+		}
+		spec.Nodes = append(spec.Nodes, demo.StageNode{Name: n, Host: n, Address: address, Cloudlet: "pop"})
+	}
+	if stage, err = demo.SetUp(ctx, spec); err != nil {
+		return 1, err
+	}
+	defer func() {
+		err = errors.Join(err, stage.TearDown(context.Background()))
+	}()
+	if err := stage.Apply(ctx, "testdata/nodes.yaml"); err != nil {
+		return 1, err
+	}
+	return m.Run(), nil
+}
+
+// lacks says what this machine has not.
+func lacks() string {
+	if os.Getuid() != 0 {
+		return "needs root for network namespaces, eBPF and containers"
+	}
+	for _, p := range []string{"containerd", "runc", "nft", "ip", "ping", "iperf3"} {
+		if _, err := exec.LookPath(p); err != nil {
+			return "needs the program " + p
+		}
+	}
+	return ""
+}
+
+// program is the built binary: the one the test run was given, or one built now.
+func program(ctx context.Context) (bin string, remove func(), err error) {
+	if bin = os.Getenv("ONPATH_BIN"); bin != "" {
+		if _, err := os.Stat(bin); err == nil {
+			return bin, func() {}, nil
+		}
+	}
+	dir, err := os.MkdirTemp("", "onpath-bin-")
+	if err != nil {
+		return "", nil, err
+	}
+	remove = func() { os.RemoveAll(dir) }
+	bin = filepath.Join(dir, "onpath")
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", bin, "../../cmd/onpath")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		remove()
+		return "", nil, fmt.Errorf("build the program: %w\n%s", err, out)
+	}
+	return bin, remove, nil
+}
+
+// need skips where the machine cannot, and gives the test a deadline. On
+// failure it shows what the server and the agents said.
+func need(t *testing.T, limit time.Duration) context.Context {
+	t.Helper()
+	if lacking != "" {
+		t.Skip(lacking)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	t.Cleanup(cancel)
+	t.Cleanup(func() {
+		if !t.Failed() {
+			return
+		}
+		for _, name := range []string{"server", "gw1", "n1", "n2", "n3"} {
+			t.Logf("--- end of %s.log\n%s", name, tail(stage.Log(name), 40))
+		}
+	})
+	return ctx
+}
+
+func tail(s string, lines int) string {
+	l := strings.Split(s, "\n")
+	return strings.Join(l[max(0, len(l)-lines):], "\n")
+}
+
+// api is a client of the stage's server.
+func api(t *testing.T) *client.Client {
+	t.Helper()
+	c := client.Unix(strings.TrimPrefix(stage.Socket(), "unix://"))
+	t.Cleanup(c.Close)
+	return c
+}
+
+// apply writes YAML to a file, applies it, and deletes it after the test.
+func apply(ctx context.Context, t *testing.T, yaml string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "objects.yaml")
+	if err := os.WriteFile(file, []byte(yaml), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	applyFile(ctx, t, file)
+}
+
+func applyFile(ctx context.Context, t *testing.T, file string) {
+	t.Helper()
+	t.Cleanup(func() { remove(t, file) })
+	if err := stage.Apply(ctx, file); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// remove deletes what a file declares and waits until all instances are gone.
+func remove(t *testing.T, file string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
+	defer cancel()
+	if _, err := stage.Onpath(ctx, "delete", "-f", file); err != nil {
+		t.Errorf("clean up: %v", err)
+	}
+	err := stage.WaitFor(ctx, "all instances are gone", 80*time.Second, func() (bool, error) {
+		list, err := stage.Instances(ctx)
+		return len(list) == 0, err
+	})
+	if err != nil {
+		t.Errorf("clean up: %v", err)
+	}
+}
+
+// active waits until a chain steers.
+func active(ctx context.Context, t *testing.T, chain string) {
+	t.Helper()
+	if err := stage.WaitActive(ctx, chain, 30*time.Second, nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// in runs fn inside a lab host; fn opens sockets and starts no goroutine that
+// needs the host.
+func in(t *testing.T, host string, fn func() error) {
+	t.Helper()
+	if err := netnsrun.Do(stage.Lab.NetNS(host), fn); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// run runs a command in a lab host and returns its output.
+func run(ctx context.Context, t *testing.T, host string, args ...string) string {
+	t.Helper()
+	out, err := stage.Exec(ctx, host, args...)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return string(out)
+}
