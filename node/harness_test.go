@@ -3,7 +3,6 @@ package node_test
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -55,95 +54,6 @@ func (s *story) count(line string) (n int) {
 	return n
 }
 
-// path is a data path that only remembers. It outlives agents, as the real one.
-type path struct {
-	story *story
-
-	mu      sync.Mutex
-	config  *onpath.DatapathConfig
-	applies int
-	fail    func(*onpath.DatapathConfig) error
-	flows   []onpath.FlowEntry
-	removed bool
-}
-
-func (p *path) Apply(ctx context.Context, c *onpath.DatapathConfig) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.applies++
-	if p.fail != nil {
-		if err := p.fail(c); err != nil {
-			return err
-		}
-	}
-	p.config = c
-	var words []string
-	for _, v := range c.Vports {
-		words = append(words, fmt.Sprintf("%d:%s", v.ID, v.State))
-	}
-	p.story.tell("apply %d [%s]", c.Generation, strings.Join(words, " "))
-	return nil
-}
-
-func (p *path) Counters(context.Context) (*onpath.Counters, error) {
-	return &onpath.Counters{Flows: 7, Vports: map[onpath.VportID]onpath.VportCounters{
-		16: {In: onpath.Tally{Packets: 3, Bytes: 300}, Dropped: map[onpath.DropReason]uint64{onpath.DropSpoofed: 2}},
-	}}, nil
-}
-
-func (p *path) Flows(_ context.Context, f onpath.FlowFilter, yield func(onpath.FlowEntry) bool) error {
-	p.mu.Lock()
-	flows := slices.Clone(p.flows)
-	p.mu.Unlock()
-	for _, e := range flows {
-		if f.Matches(e) && !yield(e) {
-			return nil
-		}
-	}
-	return nil
-}
-
-func (p *path) Capture(context.Context, onpath.CaptureSpec, io.Writer) error { return nil }
-func (p *path) Close() error                                                 { return nil }
-
-func (p *path) Remove(context.Context) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.removed, p.config = true, nil
-	p.story.tell("remove path")
-	return nil
-}
-
-func (p *path) state(id onpath.VportID) onpath.VportState {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.config != nil {
-		for _, v := range p.config.Vports {
-			if v.ID == id {
-				return v.State
-			}
-		}
-	}
-	return ""
-}
-
-func (p *path) uplinks() (names []string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.config != nil && p.config.Edge != nil {
-		for _, u := range p.config.Edge.Uplinks {
-			names = append(names, u.Name)
-		}
-	}
-	return names
-}
-
-func (p *path) set(fn func()) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	fn()
-}
-
 // told is a runtime that tells the story.
 type told struct {
 	onpath.Runtime
@@ -189,54 +99,6 @@ func (p toldProcess) Stop(ctx context.Context, grace time.Duration) error {
 		p.story.tell("stop %s", p.Labels()[node.LabelInstance])
 	}
 	return p.Process.Stop(ctx, grace)
-}
-
-// server is the other end of a session that always works.
-type server struct {
-	story *story
-	ctx   context.Context
-
-	mu     sync.Mutex
-	report onpath.NodeReport
-	events []onpath.NodeEvent
-}
-
-func (s *server) Report(r onpath.NodeReport) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.report = r
-}
-
-func (s *server) Event(e onpath.NodeEvent) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.events = append(s.events, e)
-}
-
-func (s *server) Done() <-chan struct{} { return s.ctx.Done() }
-
-func (s *server) last() onpath.NodeReport {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.report
-}
-
-func (s *server) reasons() (out []string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, e := range s.events {
-		out = append(out, e.Reason)
-	}
-	return out
-}
-
-func (s *server) instance(name string) (onpath.InstanceReport, bool) {
-	for _, i := range s.last().Instances {
-		if i.Name == name {
-			return i, true
-		}
-	}
-	return onpath.InstanceReport{}, false
 }
 
 // bed is one machine: a network namespace, a data path, a runtime.
@@ -475,63 +337,4 @@ func routed(name string, v onpath.VportID, addresses ...string) onpath.InstanceP
 		p.Addresses = append(p.Addresses, netip.MustParsePrefix(a))
 	}
 	return p
-}
-
-// hands is a clock that tests move.
-type hands struct {
-	mu      sync.Mutex
-	now     time.Time
-	waiters map[chan struct{}]time.Time
-}
-
-func newHands() *hands {
-	return &hands{now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), waiters: map[chan struct{}]time.Time{}}
-}
-
-func (h *hands) Now() time.Time {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.now
-}
-
-func (h *hands) Sleep(ctx context.Context, d time.Duration) error {
-	ch := make(chan struct{})
-	h.mu.Lock()
-	h.waiters[ch] = h.now.Add(d)
-	h.mu.Unlock()
-	defer func() {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		delete(h.waiters, ch)
-	}()
-	select {
-	case <-ch:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// awaited reports whether somebody sleeps for exactly d more.
-func (h *hands) awaited(d time.Duration) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, at := range h.waiters {
-		if at.Equal(h.now.Add(d)) {
-			return true
-		}
-	}
-	return false
-}
-
-func (h *hands) move(d time.Duration) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.now = h.now.Add(d)
-	for ch, at := range h.waiters {
-		if !at.After(h.now) {
-			close(ch)
-			delete(h.waiters, ch)
-		}
-	}
 }

@@ -1,0 +1,183 @@
+package node_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/netnsrun"
+	"github.com/onpath/onpath/node"
+)
+
+// A new agent finds everything as it was and touches nothing.
+func TestAdoption(t *testing.T) {
+	b := newBed(t)
+	r := b.run()
+	probed := routed("web", 16, "10.9.0.5/24")
+	probed.Spec.Health = onpath.Health{Exec: []string{"true"}, Every: onpath.Duration(20 * time.Millisecond)}
+	r.plan(planOf(3, probed, routed("ids", 17)))
+	r.untilState("web", onpath.InstanceReady)
+	r.untilState("ids", onpath.InstanceReady)
+	b.until("plan 3 is acknowledged", func() bool { return r.server.last().Plan == 3 })
+	device, id := b.index("op000010"), b.id("web")
+	r.stop()
+	before := len(b.story.all())
+
+	r = b.run()
+	if h := r.Hello(); h.Plan == nil || h.Plan.Generation != 3 || h.Report.Plan != 3 {
+		t.Errorf("after a restart hello says plan %+v, report %d; want 3 and 3", h.Plan, h.Report.Plan)
+	}
+	r.untilState("web", onpath.InstanceReady)
+	b.machine.Kill(b.id("ids"), 1) // it is watched again
+	b.until("ids runs again", func() bool { return b.story.count("start ids") == 2 })
+	for _, l := range b.story.all()[before:] {
+		if strings.Contains(l, "16:closed") || l == "start web" || l == "stop web" || strings.HasPrefix(l, "apply") && !strings.Contains(l, "16:up") {
+			t.Errorf("the new agent did %q", l)
+		}
+	}
+	if b.index("op000010") != device || b.id("web") != id {
+		t.Error("device or process is another")
+	}
+	if !slices.Contains(r.server.reasons(), "Adopted") {
+		t.Errorf("no event Adopted in %v", r.server.reasons())
+	}
+}
+
+// What died while no agent ran is closed at once and started again.
+func TestDiedWhileAgentWasAway(t *testing.T) {
+	b := newBed(t)
+	r := b.run()
+	r.plan(planOf(1, routed("web", 16)))
+	r.untilState("web", onpath.InstanceReady)
+	r.stop()
+	b.machine.Kill(b.id("web"), 1)
+	before := len(b.story.all())
+	r = b.run()
+	r.untilState("web", onpath.InstanceReady)
+	after := b.story.all()[before:]
+	if after[0] != "apply 1 [16:closed]" {
+		t.Errorf("the first configuration of the new agent must close it; got\n%s", strings.Join(after, "\n"))
+	}
+}
+
+// A runtime that does not answer changes nothing.
+func TestRuntimeAwayAtStart(t *testing.T) {
+	b := newBed(t)
+	r := b.run()
+	r.plan(planOf(1, routed("web", 16)))
+	r.untilState("web", onpath.InstanceReady)
+	r.stop()
+	before := len(b.story.all())
+	fail := make(chan error, 1)
+	fail <- errors.New("connection refused")
+	b.runtime.adopt = func() error {
+		select {
+		case err := <-fail:
+			return err
+		default:
+			return nil
+		}
+	}
+	r = b.run()
+	if s := b.path.state(16); s != onpath.VportUp {
+		t.Fatalf("vport is %q while the runtime does not answer, want up", s)
+	}
+	b.until("adopted later", func() bool { return slices.Contains(r.server.reasons(), "Adopted") })
+	for _, l := range b.story.all()[before:] {
+		if strings.Contains(l, "closed") || strings.HasPrefix(l, "start") {
+			t.Errorf("the new agent did %q", l)
+		}
+	}
+}
+
+// Leftovers of a crash that no plan names go, after the rules.
+func TestSweep(t *testing.T) {
+	b := newBed(t)
+	r := b.run()
+	r.plan(planOf(1, routed("web", 16), routed("old", 17)))
+	r.untilState("web", onpath.InstanceReady)
+	r.untilState("old", onpath.InstanceReady)
+	b.until("acknowledged", func() bool { return r.server.last().Plan == 1 })
+	r.stop()
+	// The next plan came and was saved, and the agent died.
+	half := filepath.Join(b.dir, "netns", "acme-half-0123456789")
+	if err := netnsrun.Create(half); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(b.dir, "plan.json")
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := planOf(2, routed("web", 16))
+	saved := fmt.Sprintf(`{"node":%q,"wanted":%s,"inForce":%s}`, nodeName, mustJSON(t, p), mustJSON(t, planOf(1, routed("web", 16), routed("old", 17))))
+	if len(data) == 0 || os.WriteFile(file, []byte(saved), 0o600) != nil {
+		t.Fatal("cannot write the plan")
+	}
+	r = b.run()
+	b.until("old is gone", func() bool {
+		return !slices.ContainsFunc(b.leftovers(), func(s string) bool {
+			return strings.Contains(s, "old") || strings.Contains(s, "half") || s == "op000011"
+		})
+	})
+	if got := b.machine.Running(); len(got) != 1 {
+		t.Errorf("running: %v, want web alone", got)
+	}
+	lines := b.story.all()
+	if rules, stop := slices.Index(lines, "apply 2 [16:up]"), slices.Index(lines, "stop old"); rules < 0 || stop < rules {
+		t.Errorf("rules go first; got\n%s", strings.Join(lines, "\n"))
+	}
+	r.untilState("web", onpath.InstanceReady)
+}
+
+func TestOff(t *testing.T) {
+	b := newBed(t)
+	r := b.run()
+	r.plan(planOf(1, routed("web", 16), routed("ids", 17)))
+	r.untilState("web", onpath.InstanceReady)
+	r.untilState("ids", onpath.InstanceReady)
+	o := node.OffOptions{StateDir: b.dir, NetNS: b.host, Datapath: b.path, Runtimes: map[string]onpath.Runtime{node.KindContainer: b.runtime}}
+	if _, err := node.Off(t.Context(), o); onpath.CodeOf(err) != onpath.CodeConflict || b.path.removed {
+		t.Fatalf("Off beside a living agent: got %v, want CodeConflict and nothing removed", err)
+	}
+	r.stop()
+	for round := range 2 {
+		removed, err := node.Off(context.Background(), o)
+		if err != nil {
+			t.Fatalf("round %d: %v", round, err)
+		}
+		if round == 0 && len(removed) < 5 {
+			t.Errorf("removed only %v", removed)
+		}
+		if left := b.leftovers(); len(left) > 0 {
+			t.Errorf("round %d left %v", round, left)
+		}
+	}
+	if _, err := os.Stat(b.dir); !os.IsNotExist(err) {
+		t.Errorf("the state folder is left: %v", err)
+	}
+	if len(b.machine.Running()) != 0 || !b.path.removed {
+		t.Error("instances or data path are left")
+	}
+	lines := b.story.all()
+	if slices.Index(lines, "remove path") > slices.Index(lines, "remove instances") {
+		t.Errorf("the data path goes first; got\n%s", strings.Join(lines, "\n"))
+	}
+}
+
+func mustJSON(t *testing.T, v any) string {
+	t.Helper()
+	data, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}

@@ -1,0 +1,66 @@
+package node_test
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// hands is a clock that tests move.
+type hands struct {
+	mu      sync.Mutex
+	now     time.Time
+	waiters map[chan struct{}]time.Time
+}
+
+func newHands() *hands {
+	return &hands{now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), waiters: map[chan struct{}]time.Time{}}
+}
+
+func (h *hands) Now() time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.now
+}
+
+func (h *hands) Sleep(ctx context.Context, d time.Duration) error {
+	ch := make(chan struct{})
+	h.mu.Lock()
+	h.waiters[ch] = h.now.Add(d)
+	h.mu.Unlock()
+	defer func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.waiters, ch)
+	}()
+	select {
+	case <-ch:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// awaited reports whether somebody sleeps for exactly d more.
+func (h *hands) awaited(d time.Duration) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, at := range h.waiters {
+		if at.Equal(h.now.Add(d)) {
+			return true
+		}
+	}
+	return false
+}
+
+func (h *hands) move(d time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.now = h.now.Add(d)
+	for ch, at := range h.waiters {
+		if !at.After(h.now) {
+			close(ch)
+			delete(h.waiters, ch)
+		}
+	}
+}

@@ -1,0 +1,86 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// watchLinks follows the devices of the agent's namespace. A device of an
+// instance that vanishes is made again; an uplink that comes is attached.
+func (a *Agent) watchLinks(ctx context.Context) {
+	for ctx.Err() == nil {
+		if err := a.followLinks(ctx); err != nil && ctx.Err() == nil {
+			a.log.Warn("cannot follow the network devices; trying again", "err", err)
+			_ = a.clock.Sleep(ctx, time.Second)
+		}
+	}
+}
+
+func (a *Agent) followLinks(ctx context.Context) error {
+	ns := netns.None()
+	if a.opt.NetNS != "" {
+		f, err := netns.GetFromPath(a.opt.NetNS)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		ns = f
+	}
+	updates, done := make(chan netlink.LinkUpdate, 64), make(chan struct{})
+	failed := make(chan error, 1)
+	err := netlink.LinkSubscribeWithOptions(updates, done, netlink.LinkSubscribeOptions{
+		Namespace: &ns,
+		ErrorCallback: func(err error) {
+			select {
+			case failed <- err:
+			default:
+			}
+		},
+	})
+	if err != nil {
+		close(done)
+		return err
+	}
+	defer func() {
+		close(done)
+		for range updates { // until the library's goroutine has ended
+		}
+	}()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-failed:
+			return err
+		case u, ok := <-updates:
+			if !ok {
+				return errors.New("the kernel's notifications ended")
+			}
+			a.linkChanged(u)
+		}
+	}
+}
+
+func (a *Agent) linkChanged(u netlink.LinkUpdate) {
+	if !strings.HasPrefix(u.Attrs().Alias, aliasPrefix) {
+		kick(a.inspect)
+		return
+	}
+	if u.Header.Type == unix.RTM_DELLINK {
+		id, ok := strings.CutPrefix(u.Attrs().Alias, a.wirer.alias(""))
+		if !ok {
+			return
+		}
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if in := a.instances[id]; in != nil && !in.leaving {
+			kick(in.changed)
+		}
+	}
+}

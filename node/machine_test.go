@@ -1,0 +1,132 @@
+package node_test
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/vishvananda/netns"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/node"
+)
+
+func (r *running) condition(name string) onpath.Condition {
+	for _, c := range r.Report().Conditions {
+		if c.Type == name {
+			return c
+		}
+	}
+	return onpath.Condition{}
+}
+
+func uplinkPlan(generation uint64, bypass bool, devices ...string) *onpath.NodePlan {
+	p := planOf(generation)
+	p.Datapath.Edge = &onpath.Edge{Vport: 1}
+	for _, d := range devices {
+		p.Datapath.Edge.Uplinks = append(p.Datapath.Edge.Uplinks, onpath.Uplink{Name: "up-" + d, Device: d, Attach: onpath.AttachRouter, BypassHostFirewall: bypass})
+	}
+	return p
+}
+
+func TestUplinksAndForwarding(t *testing.T) {
+	b := newBed(t)
+	sysctl(t, b.host, "net.ipv4.ip_forward", "0")
+	b.spec.Underlay.Address = netip.MustParseAddr("10.255.0.7")
+	b.station("a", "cl0", []string{"10.255.0.7/24"}, []string{"10.255.0.8/24"})
+	r := b.run()
+	if c := r.condition(node.ConditionUnderlay); c.Status != onpath.True || r.Report().UnderlayMTU != 1500 {
+		t.Errorf("underlay: %+v, MTU %d", c, r.Report().UnderlayMTU)
+	}
+	r.plan(uplinkPlan(1, false, "cl0", "later"))
+	b.until("the missing uplink is left out", func() bool { return fmt.Sprint(b.path.uplinks()) == "[up-cl0]" })
+	b.until("and told", func() bool { return r.condition(node.ConditionUplink+"up-later").Reason == "DeviceMissing" })
+	b.until("forwarding is off, and told", func() bool {
+		c := r.condition(node.ConditionForwarding)
+		return c.Status == onpath.False && strings.Contains(c.Message, "net.ipv4.ip_forward=1")
+	})
+	if got := readSysctl(t, b.host, "net.ipv4.ip_forward"); got != "0" {
+		t.Error("the agent changed the host's forwarding without being asked to")
+	}
+	b.until("the plan is acknowledged", func() bool { return r.server.last().Plan == 1 })
+	b.station("z", "later", nil, nil)
+	b.until("an uplink that comes is attached", func() bool { return fmt.Sprint(b.path.uplinks()) == "[up-cl0 up-later]" })
+	r.stop()
+	b.edit = func(o *node.Options) { o.SetForwarding = true }
+	b.run()
+	if got := readSysctl(t, b.host, "net.ipv4.ip_forward"); got != "1" {
+		t.Error("SetForwarding does not set it")
+	}
+}
+
+func TestHostFirewall(t *testing.T) {
+	b := newBed(t)
+	b.station("a", "cl0", []string{"10.255.0.7/24"}, []string{"10.255.0.8/24"})
+	ns, err := netns.GetFromPath(b.host)
+	must(t, err)
+	defer ns.Close()
+	nft, err := nftables.New(nftables.WithNetNSFd(int(ns)))
+	must(t, err)
+	r := b.run()
+	look := func(generation uint64, bypass bool, want string, reason string) {
+		t.Helper()
+		r.plan(uplinkPlan(generation, bypass, "cl0"))
+		b.until(fmt.Sprintf("uplinks %s, reason %q", want, reason), func() bool {
+			return r.server.last().Plan == generation && fmt.Sprint(b.path.uplinks()) == want && r.condition(node.ConditionUplink+"up-cl0").Reason == reason
+		})
+	}
+	look(1, false, "[up-cl0]", "")
+
+	table := nft.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: "host"})
+	drop := nftables.ChainPolicyDrop
+	nft.AddChain(&nftables.Chain{Table: table, Name: "fwd", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter, Policy: &drop})
+	must(t, nft.Flush())
+	look(2, false, "[]", "HostFirewall")
+	if c := r.condition(node.ConditionUplink + "up-cl0"); !strings.Contains(c.Message, "ip host fwd") || !strings.Contains(c.Message, "bypassHostFirewall") {
+		t.Errorf("%q does not say where and what to do", c.Message)
+	}
+	look(3, true, "[up-cl0]", "")
+
+	nft.DelTable(table)
+	table = nft.AddTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: "nat"})
+	post := nft.AddChain(&nftables.Chain{Table: table, Name: "post", Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource})
+	masquerade := func(device string) {
+		nft.AddRule(&nftables.Rule{Table: table, Chain: post, Exprs: []expr.Any{
+			&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: append([]byte(device), make([]byte, 16-len(device))...)},
+			&expr.Masq{},
+		}})
+		must(t, nft.Flush())
+	}
+	masquerade("docker0")
+	look(4, false, "[up-cl0]", "")
+	masquerade("cl0")
+	look(5, false, "[]", "HostFirewall")
+}
+
+func TestMissingRuntime(t *testing.T) {
+	b := newBed(t)
+	b.edit = func(o *node.Options) { o.Runtimes = nil }
+	r := b.run()
+	if c := r.condition(node.ConditionRuntime); c.Status != onpath.False || c.Reason != "Missing" {
+		t.Errorf("runtime condition is %+v", c)
+	}
+	r.plan(planOf(1, routed("web", 16)))
+	got := r.untilState("web", onpath.InstanceFailed)
+	if !strings.Contains(got.Message, "no runtime for container functions") {
+		t.Errorf("message %q does not say why", got.Message)
+	}
+}
+
+func TestCapacity(t *testing.T) {
+	b := newBed(t)
+	b.spec.Capacity.CPU = 1500
+	r := b.run()
+	got := r.Report()
+	if got.Capacity.CPU != 1500 || got.Capacity.Memory < 64<<20 || got.Capacity.Network != 10e9 || got.Kernel == "" || got.Version != "v0.0.0-test" {
+		t.Errorf("report %+v", got)
+	}
+}

@@ -1,0 +1,56 @@
+package node_test
+
+import (
+	"context"
+	"sync"
+
+	"github.com/onpath/onpath"
+)
+
+// server is the other end of a session that always works.
+type server struct {
+	story *story
+	ctx   context.Context
+
+	mu     sync.Mutex
+	report onpath.NodeReport
+	events []onpath.NodeEvent
+}
+
+func (s *server) Report(r onpath.NodeReport) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.report = r
+}
+
+func (s *server) Event(e onpath.NodeEvent) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.events = append(s.events, e)
+}
+
+func (s *server) Done() <-chan struct{} { return s.ctx.Done() }
+
+func (s *server) last() onpath.NodeReport {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.report
+}
+
+func (s *server) reasons() (out []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.events {
+		out = append(out, e.Reason)
+	}
+	return out
+}
+
+func (s *server) instance(name string) (onpath.InstanceReport, bool) {
+	for _, i := range s.last().Instances {
+		if i.Name == name {
+			return i, true
+		}
+	}
+	return onpath.InstanceReport{}, false
+}

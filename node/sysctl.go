@@ -1,0 +1,94 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/onpath/onpath"
+)
+
+// sysctl is one kernel setting of the calling thread's network namespace.
+type sysctl struct{ key, value string }
+
+func (s sysctl) set() error {
+	path := "/proc/sys/" + strings.ReplaceAll(s.key, ".", "/")
+	err := os.WriteFile(path, []byte(s.value), 0)
+	if errors.Is(err, fs.ErrNotExist) && strings.HasPrefix(s.key, "net.ipv6.") && !hasIPv6() {
+		return nil // a kernel without IPv6 needs no setting
+	}
+	if err != nil {
+		return fmt.Errorf("set %s=%s: %w", s.key, s.value, err)
+	}
+	return nil
+}
+
+func setAll(all []sysctl) error {
+	for _, s := range all {
+		if err := s.set(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func hasIPv6() bool {
+	_, err := os.Stat("/proc/sys/net/ipv6")
+	return err == nil
+}
+
+// baseSysctls make a routed instance an IP hop that forwards whatever it is
+// handed, and a bridged one silent.
+func (w wiring) baseSysctls() []sysctl {
+	forward := "1"
+	if w.Attach == onpath.Bridged {
+		forward = "0"
+	}
+	out := []sysctl{
+		{"net.ipv4.ip_forward", forward},
+		{"net.ipv6.conf.all.forwarding", forward},
+		{"net.ipv6.conf.default.forwarding", forward},
+	}
+	devs := []string{"all", "default"}
+	for _, p := range w.ports() {
+		devs = append(devs, p.inside)
+	}
+	for _, d := range devs {
+		out = append(out,
+			sysctl{"net.ipv4.conf." + d + ".rp_filter", "0"},
+			sysctl{"net.ipv4.conf." + d + ".send_redirects", "0"},
+			sysctl{"net.ipv4.conf." + d + ".accept_redirects", "0"},
+			sysctl{"net.ipv6.conf." + d + ".accept_redirects", "0"},
+			sysctl{"net.ipv6.conf." + d + ".accept_ra", "0"},
+			sysctl{"net.ipv6.conf." + d + ".accept_dad", "0"},
+		)
+		if w.Attach == onpath.Bridged && d != "all" {
+			// No link-local addresses: a bump in the wire says nothing itself.
+			out = append(out, sysctl{"net.ipv6.conf." + d + ".addr_gen_mode", "1"})
+		}
+	}
+	return out
+}
+
+// ownSysctls are the function's, in order of their keys; they come last and win.
+func (w wiring) ownSysctls() []sysctl {
+	var out []sysctl
+	for k, v := range w.Sysctls {
+		out = append(out, sysctl{k, v})
+	}
+	slices.SortFunc(out, func(a, b sysctl) int { return strings.Compare(a.key, b.key) })
+	return out
+}
+
+// checkSysctls refuses settings that are not of a network namespace.
+func checkSysctls(m map[string]string) error {
+	for k := range m {
+		if !strings.HasPrefix(k, "net.") || strings.Contains(k, "/") || strings.Contains(k, "..") {
+			return onpath.Errorf(onpath.CodeInvalid, "sysctl %q is not a network setting; only net.* can be set for an instance", k)
+		}
+	}
+	return nil
+}

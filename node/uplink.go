@@ -1,0 +1,152 @@
+package node
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"unsafe"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/netnsrun"
+)
+
+// needsForwarding tells the uplinks between which the kernel routes.
+func needsForwarding(u onpath.Uplink) bool {
+	return u.Attach == onpath.AttachRouter || u.Attach == onpath.AttachArm
+}
+
+// underlay finds the device with the underlay address.
+func underlay(h *netlink.Handle, addr netip.Addr) (netlink.Link, onpath.Condition) {
+	c := onpath.Condition{Type: ConditionUnderlay, Status: onpath.True}
+	if !addr.IsValid() {
+		c.Status, c.Reason = onpath.Unknown, "NoAddress"
+		c.Message = "the node has no underlay address, which only a node alone can do without; set spec.underlay.address"
+		return nil, c
+	}
+	all, err := h.AddrList(nil, netlink.FAMILY_ALL)
+	if err == nil {
+		for _, have := range all {
+			if prefixOf(have.IPNet).Addr() != addr {
+				continue
+			}
+			if l, err := h.LinkByIndex(have.LinkIndex); err == nil {
+				c.Message = fmt.Sprintf("%s is on %s, MTU %d", addr, l.Attrs().Name, l.Attrs().MTU)
+				return l, c
+			}
+		}
+	}
+	c.Status, c.Reason = onpath.False, "AddressMissing"
+	c.Message = fmt.Sprintf("no device of this machine has the underlay address %s; give it to one, or correct spec.underlay.address", addr)
+	return nil, c
+}
+
+// uplinkCondition says whether an uplink is usable. Status false with another
+// reason than Down keeps it out of the configuration.
+func uplinkCondition(h *netlink.Handle, u onpath.Uplink, fw firewall) onpath.Condition {
+	c := onpath.Condition{Type: ConditionUplink + u.Name, Status: onpath.False}
+	l, err := h.LinkByName(u.Device)
+	switch {
+	case err != nil:
+		c.Reason = "DeviceMissing"
+		c.Message = fmt.Sprintf("uplink %s: there is no device %s on this machine", u.Name, u.Device)
+		return c
+	case l.Attrs().Flags&unix.IFF_UP == 0:
+		c.Reason = "Down"
+		c.Message = fmt.Sprintf("uplink %s: device %s is down; set it up (ip link set %s up)", u.Name, u.Device, u.Device)
+		return c
+	case l.Attrs().OperState == netlink.OperDown || l.Attrs().OperState == netlink.OperLowerLayerDown:
+		c.Reason = "Down"
+		c.Message = fmt.Sprintf("uplink %s: device %s has no carrier", u.Name, u.Device)
+		return c
+	}
+	if why := fw.objection(u.Device); needsForwarding(u) && why != "" {
+		if !u.BypassHostFirewall {
+			c.Reason = "HostFirewall"
+			c.Message = fmt.Sprintf("uplink %s is not attached: %s, and steered packets would pass it by. Say bypassHostFirewall: true on the uplink if that is meant", u.Name, why)
+			return c
+		}
+		c.Message = fmt.Sprintf("%s; steered packets pass it by, as bypassHostFirewall says", why)
+	}
+	c.Status = onpath.True
+	return c
+}
+
+// forwarding says whether the kernel routes between the uplinks, and turns it
+// on if it may.
+func (a *Agent) forwarding() onpath.Condition {
+	c := onpath.Condition{Type: ConditionForwarding, Status: onpath.True}
+	var off []string
+	err := netnsrun.Do(a.opt.NetNS, func() error {
+		for _, key := range []string{"net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"} {
+			got, err := os.ReadFile("/proc/sys/" + strings.ReplaceAll(key, ".", "/"))
+			if err != nil || strings.TrimSpace(string(got)) != "0" {
+				continue // on, or a kernel without it
+			}
+			if a.opt.SetForwarding {
+				if err := (sysctl{key, "1"}).set(); err != nil {
+					return err
+				}
+				a.log.Info("turned forwarding on", "sysctl", key)
+				continue
+			}
+			off = append(off, key+"=1")
+		}
+		return nil
+	})
+	switch {
+	case err != nil:
+		c.Status, c.Reason, c.Message = onpath.False, "CannotSet", err.Error()
+	case len(off) > 0:
+		c.Status, c.Reason = onpath.False, "Off"
+		c.Message = "this machine does not route between its uplinks; run sysctl -w " + strings.Join(off, " ")
+	}
+	return c
+}
+
+// speed asks a device for its bit rate; 0 if it does not know.
+func (a *Agent) speed(device string) (rate onpath.Rate) {
+	_ = netnsrun.Do(a.opt.NetNS, func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		rate = ethtoolSpeed(fd, device)
+		return nil
+	})
+	return rate
+}
+
+// ethtoolSpeed is ETHTOOL_GSET of linux/ethtool.h, which every driver answers
+// that knows a speed.
+func ethtoolSpeed(fd int, device string) onpath.Rate {
+	var cmd struct {
+		cmd, supported, advertising uint32
+		speed                       uint16
+		duplex, port, phy, trans    uint8
+		autoneg, mdio               uint8
+		maxtx, maxrx                uint32
+		speedHi                     uint16
+		_                           [10]byte
+	}
+	cmd.cmd = unix.ETHTOOL_GSET
+	var ifr struct {
+		name [unix.IFNAMSIZ]byte
+		data unsafe.Pointer
+		_    [16]byte
+	}
+	if copy(ifr.name[:unix.IFNAMSIZ-1], device) < len(device) {
+		return 0
+	}
+	ifr.data = unsafe.Pointer(&cmd)
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&ifr)))
+	mbits := uint32(cmd.speedHi)<<16 | uint32(cmd.speed)
+	if errno != 0 || mbits == 0 || mbits == 1<<32-1 || mbits == 1<<16-1 {
+		return 0
+	}
+	return onpath.Rate(mbits) * 1e6
+}
