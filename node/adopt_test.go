@@ -181,3 +181,72 @@ func mustJSON(t *testing.T, v any) string {
 	}
 	return string(data)
 }
+
+// After a reboot the files are there, and nothing that they speak of.
+func TestReboot(t *testing.T) {
+	b := newBed(t)
+	r := b.run()
+	r.plan(planOf(1, routed("web", 16, "10.9.0.5/24")))
+	r.untilState("web", onpath.InstanceReady)
+	b.until("acknowledged", func() bool { return r.server.last().Plan == 1 })
+	r.stop()
+	ns := b.nsOf("web")
+	must(t, b.runtime.Runtime.Remove(t.Context()))
+	h := b.netlink(b.host)
+	defer h.Close()
+	l, err := h.LinkByName("op000010")
+	must(t, err)
+	must(t, h.LinkDel(l))
+	must(t, netnsrun.Remove(ns))
+	must(t, os.WriteFile(ns, nil, 0o444))
+
+	r = b.run()
+	r.untilState("web", onpath.InstanceReady)
+	if !netnsrun.Is(ns) || b.path.state(16) != onpath.VportUp {
+		t.Error("namespace or vport is missing")
+	}
+	b.until("acknowledged again", func() bool { return r.server.last().Plan == 1 })
+}
+
+// With the saved plan unreadable nothing is touched until a server says what is
+// wanted, and then what runs is adopted.
+func TestSavedPlanUnreadable(t *testing.T) {
+	b := newBed(t)
+	r := b.run()
+	p := planOf(1, routed("web", 16))
+	r.plan(p)
+	r.untilState("web", onpath.InstanceReady)
+	r.stop()
+	must(t, os.WriteFile(filepath.Join(b.dir, "plan.json"), []byte(`{"node":"n1","wan`), 0o600))
+	before := len(b.story.all())
+	r = b.run()
+	if h := r.Hello(); h.Plan != nil || h.Report.Plan != 0 {
+		t.Errorf("hello says plan %+v, which nobody knows", h.Plan)
+	}
+	r.plan(p)
+	r.untilState("web", onpath.InstanceReady)
+	b.until("acknowledged", func() bool { return r.server.last().Plan == 1 })
+	for _, l := range b.story.all()[before:] {
+		if l == "start web" || l == "stop web" || strings.Contains(l, "closed") {
+			t.Errorf("the new agent did %q", l)
+		}
+	}
+}
+
+func TestOneAgentPerFolder(t *testing.T) {
+	b := newBed(t)
+	r := b.run()
+	r.plan(planOf(1))
+	second, err := node.New(b.options())
+	must(t, err)
+	if err := second.Run(t.Context()); onpath.CodeOf(err) != onpath.CodeConflict {
+		t.Errorf("a second agent: got %v, want CodeConflict", err)
+	}
+	r.stop()
+	b.edit = func(o *node.Options) { o.Name = "n2" }
+	renamed, err := node.New(b.options())
+	must(t, err)
+	if err := renamed.Run(t.Context()); onpath.CodeOf(err) != onpath.CodeConflict {
+		t.Errorf("another node's folder: got %v, want CodeConflict", err)
+	}
+}

@@ -167,12 +167,18 @@ func (a *Agent) Run(ctx context.Context) error {
 		// Nothing is touched until a server says what is wanted.
 		a.log.Error("the saved plan is unusable; waiting for the server's", "err", err)
 	}
+	if saved != nil && saved.Node != a.opt.Name {
+		return &onpath.Error{
+			Code: onpath.CodeConflict, Message: fmt.Sprintf("the state folder %s is that of node %s, not %s", a.opt.StateDir, saved.Node, a.opt.Name),
+			Remedy: "take the old node off this machine first (onpath node off), or use another folder",
+		}
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer a.tasks.Wait()
 	defer cancel()
 	a.ctx = ctx
 	a.adoptAll(ctx)
-	if saved != nil && saved.Node == a.opt.Name {
+	if saved != nil {
 		a.restore(saved)
 	}
 	a.look() // knows the saved plan's uplinks before the first configuration
@@ -253,6 +259,9 @@ func (a *Agent) SetPlan(ctx context.Context, p *onpath.NodePlan) error {
 	case <-a.up:
 	case <-ctx.Done():
 		return ctx.Err()
+	}
+	if a.ctx.Err() != nil {
+		return onpath.Errorf(onpath.CodeUnavailable, "the agent of node %s is ending", a.opt.Name)
 	}
 	a.planned.Lock()
 	defer a.planned.Unlock()
@@ -342,16 +351,20 @@ func (a *Agent) reconcile() {
 
 // event tells people what happened to an instance.
 func (a *Agent) event(p onpath.InstancePlan, warning bool, reason, format string, args ...any) {
-	e := onpath.NodeEvent{
-		Time:   a.clock.Now(),
+	a.tell(onpath.NodeEvent{
 		About:  onpath.Key{Kind: onpath.KindInstance, Tenant: p.Tenant, Name: p.Name}.String(),
 		Reason: reason, Message: fmt.Sprintf(format, args...), Warning: warning,
-	}
+	})
+}
+
+// tell logs an event and sends it, as soon as there is a session.
+func (a *Agent) tell(e onpath.NodeEvent) {
+	e.Time = a.clock.Now()
 	level := slog.LevelInfo
-	if warning {
+	if e.Warning {
 		level = slog.LevelWarn
 	}
-	a.log.Log(context.Background(), level, e.Message, "about", e.About, "reason", reason)
+	a.log.Log(context.Background(), level, e.Message, "about", e.About, "reason", e.Reason)
 	a.mu.Lock()
 	s := a.session
 	if s == nil && len(a.early) < maxEarly {

@@ -80,9 +80,28 @@ func (a *Agent) look() {
 	}
 	if changed {
 		kick(a.report)
+		a.tellConditions(old.conditions, m.conditions)
 	}
 	if uplinks {
 		a.apply.kick(true)
+	}
+}
+
+// tellConditions makes events of what got worse, and of what is good again.
+func (a *Agent) tellConditions(old, now []onpath.Condition) {
+	before := map[string]onpath.Condition{}
+	for _, c := range old {
+		before[c.Type] = c
+	}
+	about := onpath.Key{Kind: onpath.KindNode, Name: a.opt.Name}.String()
+	for _, c := range now {
+		was, known := before[c.Type]
+		switch {
+		case c.Status == onpath.False && (was.Status != onpath.False || was.Reason != c.Reason):
+			a.tell(onpath.NodeEvent{About: about, Reason: c.Reason, Message: c.Message, Warning: true})
+		case known && c.Status == onpath.True && was.Status == onpath.False:
+			a.tell(onpath.NodeEvent{About: about, Reason: "Recovered", Message: c.Type + " is as it should be again"})
+		}
 	}
 }
 

@@ -9,7 +9,10 @@ import (
 	"github.com/onpath/onpath/api/session"
 )
 
-var _ session.Handler = (*Agent)(nil)
+var (
+	_ session.Handler = (*Agent)(nil)
+	_ Session         = (*session.Session)(nil)
+)
 
 // Plan implements session.Handler.
 func (a *Agent) Plan(ctx context.Context, p *onpath.NodePlan) {

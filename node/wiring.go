@@ -232,7 +232,7 @@ func (r wirer) unwire(id string, vports []onpath.VportID) error {
 			continue
 		}
 		if err == nil {
-			if owner, ok := strings.CutPrefix(l.Attrs().Alias, aliasPrefix); ok && owner != r.node+" "+id {
+			if alias := l.Attrs().Alias; strings.HasPrefix(alias, aliasPrefix) && !strings.HasSuffix(alias, " "+id) {
 				continue // made anew for another
 			}
 			if l.Attrs().HardwareAddr.String() != onpath.HostMAC(v) {

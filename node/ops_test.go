@@ -1,0 +1,102 @@
+package node_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/session"
+)
+
+// answered is a stream of an operation without input.
+type answered struct{ bytes.Buffer }
+
+func (*answered) Close() error { return nil }
+
+func (r *running) serve(op onpath.NodeOp, request any) (string, error) {
+	body, err := json.Marshal(request)
+	if err != nil {
+		return "", err
+	}
+	var out answered
+	err = r.Serve(r.b.t.Context(), op, body, &out)
+	return out.String(), err
+}
+
+func TestOperations(t *testing.T) {
+	b := newBed(t)
+	b.path.flows = []onpath.FlowEntry{{Vport: 1, Kind: onpath.NextVport, Next: 16}, {Vport: 2, Kind: onpath.NextExit}}
+	r := b.run()
+	in := routed("web", 16)
+	in.Spec.Container.Command = []string{"print", "hello"}
+	r.plan(planOf(1, in))
+	r.untilState("web", onpath.InstanceReady)
+
+	for _, c := range []struct {
+		op      onpath.NodeOp
+		request any
+		want    string
+		code    onpath.Code
+	}{
+		{onpath.OpFlows, onpath.FlowFilter{Vport: 16}, `"next":16`, ""},
+		{onpath.OpCounters, nil, `"flows":7`, ""},
+		{onpath.OpLogs, onpath.LogsRequest{Instance: "acme/web", Tail: -1}, "hello\n", ""},
+		{onpath.OpUsage, nil, `"acme/web"`, ""},
+		{onpath.OpCapture, onpath.CaptureSpec{Vport: 16}, "", ""},
+		{onpath.OpLogs, onpath.LogsRequest{Instance: "acme/none"}, "", onpath.CodeNotFound},
+		{onpath.OpExec, onpath.ExecRequest{Instance: "other/web"}, "", onpath.CodeNotFound},
+		{onpath.OpLogs, "a string", "", onpath.CodeInvalid},
+		{"dance", nil, "", onpath.CodeUnsupported},
+	} {
+		got, err := r.serve(c.op, c.request)
+		if onpath.CodeOf(err) != c.code {
+			t.Errorf("%s %v: error %v, want code %q", c.op, c.request, err, c.code)
+		}
+		if !strings.Contains(got, c.want) {
+			t.Errorf("%s %v: %q lacks %q", c.op, c.request, got, c.want)
+		}
+	}
+	if got, _ := r.serve(onpath.OpFlows, onpath.FlowFilter{Vport: 16}); strings.Count(got, "\n") != 1 {
+		t.Errorf("flows of vport 16: %q, want one line", got)
+	}
+}
+
+func TestExec(t *testing.T) {
+	b := newBed(t)
+	r := b.run()
+	r.plan(planOf(1, routed("web", 16)))
+	r.untilState("web", onpath.InstanceReady)
+	for _, c := range []struct {
+		command []string
+		stdin   string
+		want    string
+		exit    int
+	}{
+		{[]string{"cat"}, "to and fro", "to and fro", 0},
+		{[]string{"exit", "7"}, "", "", 7},
+	} {
+		near, far := net.Pipe()
+		request, _ := json.Marshal(onpath.ExecRequest{Instance: "acme/web", Command: c.command, Stdin: true})
+		served := make(chan error, 1)
+		go func() {
+			served <- r.Serve(t.Context(), onpath.OpExec, request, far)
+			far.Close()
+		}()
+		var out bytes.Buffer
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		exit, err := session.RunExec(ctx, near, session.ExecIO{Stdin: strings.NewReader(c.stdin), Stdout: &out, Stderr: io.Discard})
+		cancel()
+		if err != nil || exit != c.exit || out.String() != c.want {
+			t.Errorf("%v: exit %d, %q, %v; want %d, %q", c.command, exit, out.String(), err, c.exit, c.want)
+		}
+		near.Close()
+		if err := <-served; err != nil {
+			t.Errorf("%v: %v", c.command, err)
+		}
+	}
+}
