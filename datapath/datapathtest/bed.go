@@ -376,7 +376,11 @@ func (b *bed) flows(name string, f onpath.FlowFilter) []onpath.FlowEntry {
 // dump logs the state of all nodes; it runs when a case has failed.
 func (b *bed) dump() {
 	for _, name := range nodes {
-		c := b.counters(name)
+		c, err := b.nodes[name].dp.Counters(context.WithoutCancel(b.t.Context()))
+		if err != nil {
+			b.t.Logf("%s: no state to show: %v", name, err)
+			continue
+		}
 		b.t.Logf("%s: %d entries, %d learnt", name, c.Flows, c.Learned)
 		for _, v := range slices.Sorted(maps.Keys(c.Vports)) {
 			if x := c.Vports[v]; x.In.Packets+x.Out.Packets > 0 || len(x.Dropped) > 0 {

@@ -23,6 +23,7 @@ func Cases() []Case {
 		{"sticky", "adding, draining and weighing move no flow, removing only its own", sticks},
 		{"symmetric", "whoever starts a flow, it meets the same instance", symmetry},
 		{"lost-repick", "flows of a dead instance go on at another, both ways", repick},
+		{"lost-between", "a dead instance between others is replaced alike in both directions", repickBetween},
 		{"lost-reset", "connections of a dead instance are reset, new ones work", resets},
 		{"none-drop", "without an instance nothing passes", noneDrop},
 		{"none-bypass", "without an instance traffic goes past the element", noneBypass},
@@ -45,6 +46,7 @@ func Cases() []Case {
 		{"refuse", "a contradictory configuration is refused, the old one stays", refusals},
 		{"out-of-step", "missing tables, loops and policy drop, with their reasons", outOfStep},
 		{"remove", "after Remove traffic is ordinary and nothing is left", removal},
+		{"restart", "Close leaves the packet path running, and the next agent takes it over", restart},
 		{"capture", "Capture writes pcapng", capture},
 	}
 }

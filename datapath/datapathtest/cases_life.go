@@ -58,6 +58,11 @@ func tunnels(b *bed) {
 	b.send(gateway, clientNet, newPacket(tuple(udp, client, 5, at, onpath.DefaultTunnelPort)).bytes())
 	b.dropped(gateway, clientNet, onpath.DropTunnelSource)
 	b.eventually("a drop at the uplink", func() bool { return b.drops(gateway, onpath.DropTunnelSource) == before+1 })
+	b.nodes[gateway].looseIn = true // whether such a packet came in is a matter of taste
+	// And out of an instance, towards a peer.
+	device := onpath.DeviceName(fw.vport)
+	b.send("n2", device, newPacket(tuple(udp, client, 5, from, onpath.DefaultTunnelPort)).bytes())
+	b.dropped("n2", device, onpath.DropTunnelSource)
 }
 
 // eventually waits for a counter.
@@ -258,10 +263,42 @@ func removal(b *bed) {
 	b.remove()
 	b.untouched(clientNet, newPacket(udp4(1)).bytes(), serverNet)
 	b.untouched(serverNet, answerTo(udp4(1)).bytes(), clientNet)
+	if !b.reopen() {
+		return
+	}
 	b.noEntries()
 	b.remove() // nothing there is no error
+	b.reopen()
 	b.apply(l)
 	b.forward(udp4(1), fw)
+}
+
+// restart: after Close packets take their way as before; the next agent takes
+// over entries and counters.
+func restart(b *bed) {
+	r, ok := b.h.(Reopener)
+	if !ok {
+		b.t.Skip("the harness lacks Reopen")
+	}
+	fw, br := b.instance("fw", gateway), b.bridged("br", "n2")
+	l := one(&chain{path: 1, match: toServer()}, fw, br)
+	b.apply(l)
+	b.forward(tcp4(1), fw, br)
+	for _, name := range nodes {
+		if err := b.nodes[name].dp.Close(); err != nil {
+			b.t.Fatalf("Close on %s: %v", name, err)
+		}
+	}
+	b.backward(tcp4(1), br, fw)
+	b.forward(tcp4(2), fw, br)
+	for _, name := range nodes {
+		b.nodes[name].dp = r.Reopen(name)
+	}
+	b.backward(tcp4(2), br, fw)
+	b.leads(gateway, edgeVport, tcp4(1), onpath.NextVport, fw.vport)
+	b.apply(l)
+	b.forward(tcp4(1), fw, br)
+	b.forward(tcp4(3), fw, br)
 }
 
 // capture writes what passes a vport as pcapng, and stops by count or context.
@@ -322,7 +359,14 @@ func (b *bed) captureEnds() {
 	go func() {
 		done <- b.nodes[gateway].dp.Capture(ctx, onpath.CaptureSpec{Vport: edgeVport}, &file)
 	}()
-	b.eventually("a capture's head", func() bool { return file.size() > 0 })
+	for until := time.Now().Add(patience); file.size() == 0; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(until) {
+			b.t.Fatal("a capture wrote nothing")
+		}
+		b.h.Send(gateway, clientNet, Frame{Packet: newPacket(udp4(9)).bytes()})
+	}
+	b.drain()
+	b.skipBooks()
 	cancel()
 	select {
 	case err := <-done:

@@ -52,6 +52,13 @@ type Harness interface {
 	Lacks(name string) string
 }
 
+// Reopener is a Harness that can open the data path of a node once more, as a
+// restarted agent does: after Close it takes over what is there, after Remove it
+// begins anew. A Harness without it is examined for Remove alone.
+type Reopener interface {
+	Reopen(node string) onpath.Datapath
+}
+
 // NodeSpec describes a node to make.
 type NodeSpec struct {
 	Name string

@@ -112,4 +112,7 @@ func (h *harness) Forwarded(node string) uint64 { return h.nodes[node].Forwarded
 func (h *harness) Now() time.Time               { return h.now }
 func (h *harness) Lacks(string) string          { return "" }
 
+// Reopen gives the same node: in memory nothing is let go of.
+func (h *harness) Reopen(node string) onpath.Datapath { return h.nodes[node] }
+
 var _ datapathtest.Harness = (*harness)(nil)
