@@ -121,7 +121,7 @@ type Driver struct {
 	mu       sync.Mutex
 	procs    map[string]*process
 	starting map[string]bool
-	prepare  sync.Mutex // one image at a time: unpacking is bound by the disk
+	fetching keyedLock
 }
 
 var _ onpath.Runtime = (*Driver)(nil)
@@ -136,7 +136,8 @@ func New(ctx context.Context, opt Options) (*Driver, error) {
 			return nil, fmt.Errorf("container runtime: %w", err)
 		}
 	}
-	d := &Driver{opt: opt, log: opt.Log.With("runtime", "container"), procs: map[string]*process{}, starting: map[string]bool{}}
+	d := &Driver{opt: opt, log: opt.Log.With("runtime", "container"), procs: map[string]*process{}, starting: map[string]bool{},
+		fetching: keyedLock{held: map[string]chan struct{}{}}}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	address := opt.Address
 	if address == "" {

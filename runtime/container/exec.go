@@ -53,7 +53,7 @@ func (d *Driver) Exec(ctx context.Context, id string, e onpath.ExecSpec) (int, e
 	if e.TTY && !slices.ContainsFunc(proc.Env, func(v string) bool { return strings.HasPrefix(v, "TERM=") }) {
 		proc.Env = append(proc.Env, "TERM=xterm")
 	}
-	in := &closingReader{r: e.Stdin, closed: make(chan struct{})}
+	in := &closingReader{r: e.Stdin, tty: e.TTY, closed: make(chan struct{})}
 	x, err := task.Exec(sctx, "x"+strings.ToLower(rand.Text()[:12]), proc, cio.NewCreator(d.streams(e, in)...))
 	if err != nil {
 		return 0, execError(id, err)
@@ -101,7 +101,7 @@ func runExec(ctx context.Context, x containerd.Process, in *closingReader, e onp
 	if err := x.Start(ctx); err != nil {
 		return 0, &onpath.Error{Code: onpath.CodeInvalid, Message: fmt.Sprintf("cannot run %s: %s", e.Command[0], lastReason(err)), Cause: err}
 	}
-	if e.Stdin != nil {
+	if e.Stdin != nil && !e.TTY { // to close a terminal would hang it up
 		stop := make(chan struct{})
 		defer close(stop)
 		go func() {
@@ -161,17 +161,28 @@ func lastReason(err error) string {
 }
 
 // closingReader tells when its reader has ended, so that the command inside can
-// be told too.
+// be told too. On a terminal that is the end-of-transmission character.
 type closingReader struct {
 	r      io.Reader
+	tty    bool
 	once   sync.Once
 	closed chan struct{}
 }
 
 func (c *closingReader) Read(p []byte) (int, error) {
+	select {
+	case <-c.closed:
+		return 0, io.EOF
+	default:
+	}
 	n, err := c.r.Read(p)
-	if err != nil {
-		c.once.Do(func() { close(c.closed) })
+	if err == nil {
+		return n, nil
+	}
+	c.once.Do(func() { close(c.closed) })
+	if c.tty && n < len(p) {
+		p[n] = 0x04
+		return n + 1, nil
 	}
 	return n, err
 }

@@ -13,6 +13,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
@@ -58,8 +60,11 @@ func (d *Driver) image(ctx context.Context, name string, progress func(string)) 
 	if img := d.unpacked(ctx, key); img != nil && (local || strings.Contains(name, "@")) {
 		return img, nil
 	}
-	d.prepare.Lock()
-	defer d.prepare.Unlock()
+	done, err := d.fetching.lock(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	if img := d.unpacked(ctx, key); img != nil && (local || strings.Contains(name, "@")) {
 		return img, nil
 	}
@@ -80,7 +85,67 @@ func (d *Driver) image(ctx context.Context, name string, progress func(string)) 
 	if img == nil {
 		return nil, onpath.Errorf(onpath.CodeInternal, "image %s: containerd does not know it after it was fetched", name)
 	}
+	d.dropUnused(ctx, key)
 	return img, nil
+}
+
+// unusedFor is how long an image stays after it was fetched, with no container
+// made of it.
+const unusedFor = 24 * time.Hour
+
+// dropUnused deletes our images that nothing uses, but for the one named keep.
+func (d *Driver) dropUnused(ctx context.Context, keep string) {
+	list, err := d.client.ImageService().List(ctx, fmt.Sprintf("labels.%q==%q", ownerLabel, d.opt.Name))
+	if err != nil {
+		return
+	}
+	used := map[string]bool{keep: true}
+	all, err := d.client.ContainerService().List(ctx)
+	if err != nil {
+		return
+	}
+	for _, c := range all {
+		used[c.Image] = true
+	}
+	for _, img := range list {
+		if used[img.Name] || time.Since(img.CreatedAt) < unusedFor {
+			continue
+		}
+		if err := d.client.ImageService().Delete(ctx, img.Name); err == nil {
+			d.log.Info("dropped an image that nothing uses", "image", img.Name)
+		}
+	}
+}
+
+// keyedLock keeps two from fetching the same image; different ones do not wait
+// for each other, or a registry that hangs would hold up everything.
+type keyedLock struct {
+	mu   sync.Mutex
+	held map[string]chan struct{}
+}
+
+func (l *keyedLock) lock(ctx context.Context, key string) (unlock func(), err error) {
+	for {
+		l.mu.Lock()
+		other, taken := l.held[key]
+		if !taken {
+			mine := make(chan struct{})
+			l.held[key] = mine
+			l.mu.Unlock()
+			return func() {
+				l.mu.Lock()
+				defer l.mu.Unlock()
+				delete(l.held, key)
+				close(mine)
+			}, nil
+		}
+		l.mu.Unlock()
+		select {
+		case <-other:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
 }
 
 func (d *Driver) unpacked(ctx context.Context, key string) containerd.Image {

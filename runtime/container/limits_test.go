@@ -131,6 +131,10 @@ func TestLimitsFilesAndIsolation(t *testing.T) {
 	if code, err := d.Exec(t.Context(), "limits", onpath.ExecSpec{Command: []string{"sh", "-c", "tty; exit 9"}, TTY: true, Stdin: strings.NewReader(""), Stdout: &out}); code != 9 || err != nil || !strings.Contains(out.String(), "/dev/pts/") {
 		t.Errorf("terminal: code %d, %v, %q", code, err, out.String())
 	}
+	out.Reset()
+	if code, err := d.Exec(t.Context(), "limits", onpath.ExecSpec{Command: []string{"cat"}, TTY: true, Stdin: strings.NewReader("typed\n"), Stdout: &out}); code != 0 || err != nil || strings.Count(out.String(), "typed") != 2 {
+		t.Errorf("typed at a terminal: code %d, %v, %q", code, err, out.String()) // once echoed, once by cat
+	}
 	if _, err := d.Exec(t.Context(), "limits", onpath.ExecSpec{Command: []string{"/no/such"}}); onpath.CodeOf(err) != onpath.CodeInvalid {
 		t.Errorf("a missing command: %v", err)
 	}
@@ -429,5 +433,57 @@ func TestRotation(t *testing.T) {
 	var last bytes.Buffer
 	if err := d.Logs(t.Context(), "chatty", 3, false, &last); err != nil || strings.Count(last.String(), "\n") < 2 {
 		t.Errorf("last lines %q, %v", last.String(), err)
+	}
+}
+
+// TestConfiguredContainerd: on a containerd that is not ours, only our namespace
+// is touched, and it stays when we go.
+func TestConfiguredContainerd(t *testing.T) {
+	theirs := machine(t)
+	theirs.Namespace = "theirs"
+	them := open(t, theirs)
+	defer them.Close()
+	neighbour := startSpec(t, them, "neighbour", hostSpec(sleep), "")
+	us := theirs
+	us.Address, us.Namespace, us.StateDir = them.private.socket, "", theirs.StateDir+"-us"
+	t.Cleanup(func() { os.RemoveAll(us.StateDir) })
+	d := open(t, us)
+	startSpec(t, d, "ours", hostSpec(sleep), "")
+	if all, err := d.Adopt(t.Context()); err != nil || len(all) != 1 {
+		t.Errorf("found %v, %v", all, err)
+	}
+	if err := d.Remove(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	noLeftovers(t, us.StateDir)
+	if neighbour.Pid() == 0 || them.private.pid() == 0 {
+		t.Error("removing ours took the neighbour away")
+	}
+	if list, err := them.client.NamespaceService().List(t.Context()); err != nil || len(list) != 1 {
+		t.Errorf("namespaces left: %v, %v", list, err)
+	}
+	if err := neighbour.Stop(t.Context(), time.Second); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestNoticed measures how long the end of an instance goes unnoticed.
+func TestNoticed(t *testing.T) {
+	d := open(t, machine(t))
+	defer d.Close()
+	best := time.Hour
+	for i := range 5 {
+		p := startSpec(t, d, fmt.Sprint("short", i), hostSpec(sleep), "")
+		begin := time.Now()
+		_ = syscall.Kill(p.Pid(), syscall.SIGKILL)
+		<-p.Exited()
+		best = min(best, time.Since(begin))
+		if err := p.Stop(t.Context(), 0); err != nil {
+			t.Error(err)
+		}
+	}
+	t.Logf("noticed after %v", best)
+	if best > 100*time.Millisecond { // 20 ms on an idle machine; others share this one
+		t.Errorf("the end of an instance was noticed after %v at best", best)
 	}
 }
