@@ -79,7 +79,7 @@ Begin with "onpath demo", or with "onpath doctor" and then "onpath up".`,
 	return root
 }
 
-// commands make the subcommands; each file adds its own to the list below.
+// commands make the subcommands.
 var commands = []func(*global) *cobra.Command{
 	newDoctor, newSchema, newLab, newDemo,
 }

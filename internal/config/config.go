@@ -3,6 +3,7 @@
 package config
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -39,9 +40,15 @@ type Server struct {
 	// Listen is the address of the TLS listener for other machines, such as
 	// "[::]:7443". Default none: only the socket.
 	Listen string `json:"listen,omitempty"`
-	// Names are what other machines call this server, for its certificate and
-	// for join tokens.
-	Names []string `json:"names,omitempty"`
+	// Address is HOST:PORT at which other machines reach Listen; join tokens
+	// carry it. Default: Listen's, with this machine's address for a wildcard.
+	Address string `json:"address,omitempty"`
+	// PrivatePools are where instances' private addresses come from: at most
+	// one prefix of each IP version, used for nothing else in the cloudlets.
+	// Default 100.100.0.0/16 and fd6f:6e70:6174:6800::/64.
+	PrivatePools []onpath.Prefix `json:"privatePools,omitempty"`
+	// PublicPools are for functions with addresses: pool, likewise. Default none.
+	PublicPools []onpath.Prefix `json:"publicPools,omitempty"`
 	// Metrics is the address of a plain HTTP listener for Prometheus, such as
 	// "127.0.0.1:7444". Default none; the socket serves them too.
 	Metrics string `json:"metrics,omitempty"`
@@ -64,7 +71,8 @@ type Node struct {
 	// Name of the node. Default: the machine's host name.
 	Name     string `json:"name,omitempty"`
 	Cloudlet string `json:"cloudlet,omitempty"` // default "default"
-	// Server is unix:///run/onpath/server.sock (default) or https://HOST:PORT.
+	// Server is unix:///run/onpath/server.sock or https://HOST:PORT. Default: the
+	// one that the token names or the node has joined, else this machine's.
 	Server string `json:"server,omitempty"`
 	// Token joins the node to the server the first time; TokenFile holds one.
 	Token     string `json:"token,omitempty"`
@@ -111,14 +119,17 @@ func (s *Server) Complete() error {
 	def(&s.StateDir, DefaultServerDir)
 	def(&s.Socket, DefaultSocket)
 	def(&s.Log, "info")
-	var es onpath.Errors
-	for _, l := range []struct{ field, address string }{{"server.listen", s.Listen}, {"server.metrics", s.Metrics}} {
+	es := append(pools("server.privatePools", s.PrivatePools), pools("server.publicPools", s.PublicPools)...)
+	for _, l := range []struct{ field, address string }{{"server.listen", s.Listen}, {"server.address", s.Address}, {"server.metrics", s.Metrics}} {
 		if l.address == "" {
 			continue
 		}
 		if _, _, err := net.SplitHostPort(l.address); err != nil {
-			es = append(es, wrong(l.field, `write ADDRESS:PORT, such as "[::]:7443"`, "%q is not an address to listen on", l.address))
+			es = append(es, wrong(l.field, `write ADDRESS:PORT, such as "[::]:7443"`, "%q is not an address with a port", l.address))
 		}
+	}
+	if s.Address == "" && s.Listen != "" && len(es) == 0 {
+		s.Address = reachable(s.Listen)
 	}
 	if (s.Etcd.CA != "" || s.Etcd.Cert != "" || s.Etcd.Key != "") && len(s.Etcd.Endpoints) == 0 {
 		es = append(es, wrong("server.etcd.endpoints", "write the cluster's addresses, or take etcd out", "is missing"))
@@ -142,7 +153,6 @@ func (n *Node) Complete(hostname string) error {
 		}, name), "-")
 	}
 	def(&n.Cloudlet, "default")
-	def(&n.Server, "unix://"+DefaultSocket)
 	def(&n.StateDir, DefaultNodeDir)
 	def(&n.Log, "info")
 	es := level("node.log", n.Log)
@@ -207,6 +217,49 @@ func UnderlayFor(server string) netip.Addr {
 	}
 	return netip.AddrFrom4([4]byte{127, 0, 0, 1})
 }
+
+// reachable is the address at which others reach a listener.
+func reachable(listen string) string {
+	host, port, _ := net.SplitHostPort(listen)
+	if a, err := netip.ParseAddr(host); host == "" || err == nil && a.IsUnspecified() {
+		host = UnderlayFor("").String()
+	}
+	return net.JoinHostPort(host, port)
+}
+
+// pools allows one prefix of each IP version.
+func pools(field string, list []onpath.Prefix) (es onpath.Errors) {
+	seen := map[bool]bool{}
+	for _, p := range list {
+		if seen[p.Addr().Is4()] {
+			es = append(es, wrong(field, "keep one of each", "there are two prefixes of one IP version"))
+		}
+		seen[p.Addr().Is4()] = true
+	}
+	return es
+}
+
+// Secret reads the key kept at path, and makes one the first time.
+func Secret(path string) ([]byte, error) {
+	b, err := os.ReadFile(path)
+	if err == nil && len(b) == secretLength {
+		return b, nil
+	}
+	if err == nil || !errors.Is(err, fs.ErrNotExist) {
+		return nil, onpath.Errorf(onpath.CodeUnavailable, "%s cannot be used as a key (%d bytes): %w", path, len(b), err)
+	}
+	b = make([]byte, secretLength)
+	if _, err := rand.Read(b); err != nil {
+		return nil, err
+	}
+	temporary := path + ".new"
+	if err := errors.Join(os.WriteFile(temporary, b, 0o600), os.Rename(temporary, path)); err != nil {
+		return nil, onpath.Errorf(onpath.CodeUnavailable, "keep a key: %w", err)
+	}
+	return b, nil
+}
+
+const secretLength = 32
 
 func level(field, s string) onpath.Errors {
 	switch s {

@@ -48,8 +48,8 @@ node:
 	if spec.Capacity.CPU != 3500 || spec.Uplinks[0].Attach != onpath.AttachRouter || spec.Underlay.Port != onpath.DefaultTunnelPort {
 		t.Errorf("got %+v", spec)
 	}
-	if c.Server.Socket != config.DefaultSocket || c.Node.Server != "unix://"+config.DefaultSocket {
-		t.Errorf("defaults: %+v", c)
+	if c.Server.Socket != config.DefaultSocket || !strings.HasSuffix(c.Server.Address, ":7443") || strings.HasPrefix(c.Server.Address, "[::]") {
+		t.Errorf("defaults: %+v", c.Server)
 	}
 }
 
@@ -115,5 +115,25 @@ func TestParseUplink(t *testing.T) {
 		if _, err := config.ParseUplink(in); onpath.CodeOf(err) != onpath.CodeInvalid {
 			t.Errorf("%q: %v", in, err)
 		}
+	}
+}
+
+func TestSecret(t *testing.T) {
+	p := filepath.Join(t.TempDir(), "secret")
+	first, err := config.Secret(p)
+	if err != nil || len(first) != 32 {
+		t.Fatalf("%x, %v", first, err)
+	}
+	if again, err := config.Secret(p); err != nil || string(again) != string(first) {
+		t.Errorf("another one the second time: %v", err)
+	}
+	if info, _ := os.Stat(p); info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v", info.Mode())
+	}
+	if err := os.WriteFile(p, []byte("short"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := config.Secret(p); err == nil {
+		t.Error("a damaged key was replaced or used")
 	}
 }

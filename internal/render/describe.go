@@ -104,3 +104,27 @@ func status(o onpath.Object) ([]onpath.Condition, []onpath.ElementStatus) {
 	}
 	return nil, nil
 }
+
+// Belongs reports whether instance i is one of o's: of a deployment, of one of a
+// chain's elements, or on a node.
+func Belongs(i *onpath.Instance, o onpath.Object) bool {
+	m := o.Meta()
+	switch o := o.(type) {
+	case *onpath.Node:
+		return i.Spec.Node == m.Name
+	case *onpath.Deployment:
+		return i.Metadata.Tenant == m.Tenant && i.Spec.Deployment == m.Name
+	case *onpath.Chain:
+		for _, e := range o.Spec.Through {
+			ref := e.Deployment
+			if ref == "" {
+				ref = onpath.Ref(onpath.ShortDeployment(m.Name, e.Function))
+			}
+			tenant, name := ref.Resolve(m.Tenant)
+			if i.Metadata.Tenant == tenant && i.Spec.Deployment == name {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,200 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/client"
+	"github.com/onpath/onpath/api/manifest"
+	"github.com/onpath/onpath/api/wire"
+	"github.com/onpath/onpath/internal/await"
+	"github.com/onpath/onpath/internal/render"
+)
+
+type applyFlags struct {
+	*global
+	files   []string
+	dryRun  bool
+	confirm time.Duration
+	wait    bool
+	timeout time.Duration
+}
+
+func newApply(g *global) *cobra.Command {
+	a := &applyFlags{global: g}
+	c := &cobra.Command{
+		Use: "apply -f FILE", Short: "Make objects as files say", GroupID: groupUse,
+		Long: `Make objects as files say: create what is not there, change what differs, leave
+the rest alone; all or nothing, and the same again does nothing. Images that are
+files are pushed to the server first.
+
+Wrong input is named with file, line and column, and changes nothing (exit code 2).`,
+		Example: examples("onpath apply -f examples/quickstart", "onpath apply -f web.yaml --dry-run", "onpath apply -f web.yaml --confirm 60s && curl -s http://198.51.100.10 && onpath confirm ID", "generate | onpath apply -f - --wait"),
+		Args:    cobra.NoArgs,
+		RunE:    func(c *cobra.Command, _ []string) error { return a.run(c) },
+	}
+	f := c.Flags()
+	f.StringArrayVarP(&a.files, "file", "f", nil, "file, directory (its *.yaml, *.yml, *.json) or - for stdin; may be repeated")
+	f.BoolVar(&a.dryRun, "dry-run", false, "change no object; show what would change in objects, instances and rules")
+	f.DurationVar(&a.confirm, "confirm", 0, "undo everything after this time unless onpath confirm comes")
+	f.BoolVar(&a.wait, "wait", false, "wait until chains carry traffic and deployments have their instances")
+	f.DurationVar(&a.timeout, "timeout", 2*time.Minute, "how long --wait waits")
+	return c
+}
+
+func (a *applyFlags) run(c *cobra.Command) error {
+	if err := a.checkOutput(); err != nil {
+		return err
+	}
+	if a.dryRun && (a.confirm != 0 || a.wait) {
+		return badUsage("--dry-run changes nothing: there is nothing to confirm or to wait for")
+	}
+	docs, err := manifest.Load(a.files, c.InOrStdin())
+	if err != nil {
+		return err
+	}
+	cl, err := a.client()
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	if err := a.pushImages(c, cl, docs); err != nil {
+		return manifest.Locate(docs, err)
+	}
+	applied, err := cl.Apply(c.Context(), manifest.Objects(docs), client.ApplyOptions{DryRun: a.dryRun, Confirm: a.confirm})
+	if err != nil {
+		return manifest.Locate(docs, err)
+	}
+	if err := a.printApplied(c, applied); err != nil || !a.wait {
+		return err
+	}
+	return a.await(c, cl, docs)
+}
+
+// printApplied says what became of each object.
+func (g *global) printApplied(c *cobra.Command, applied *wire.Applied) error {
+	return g.print(c, applied, func(w io.Writer) error {
+		dry := ""
+		if applied.Preview != nil {
+			dry = " (dry run)"
+		}
+		for _, ch := range applied.Changes {
+			fmt.Fprintf(w, "%s %s%s\n", ch.Key(), past[ch.Action], dry)
+			if applied.Preview == nil || ch.Action != wire.Updated {
+				continue
+			}
+			for _, d := range ch.Diff {
+				fmt.Fprintf(w, "  %s: %s → %s\n", d.Field, orAbsent(d.Old), orAbsent(d.New))
+			}
+		}
+		if applied.Preview != nil {
+			fmt.Fprintln(w)
+			return render.Preview(w, applied.Preview)
+		}
+		if p := applied.Confirm; p != nil {
+			fmt.Fprintf(w, "undone at %s unless confirmed: onpath confirm %s\n", p.Deadline.Local().Format(time.TimeOnly), p.ID)
+		}
+		return nil
+	})
+}
+
+// past is how an action reads once it is done.
+var past = map[wire.Action]string{wire.Created: "created", wire.Updated: "changed", wire.Deleted: "deleted", wire.Unchanged: "unchanged"}
+
+func orAbsent(b []byte) string {
+	const most = 100
+	switch {
+	case len(b) == 0:
+		return "(absent)"
+	case len(b) > most:
+		return strings.ToValidUTF8(string(b[:most]), "") + "…"
+	}
+	return string(b)
+}
+
+// await waits until everything applied is as it should be, and says on the way
+// what is still missing.
+func (a *applyFlags) await(c *cobra.Command, cl *client.Client, docs []*manifest.Document) error {
+	ctx, cancel := context.WithTimeout(c.Context(), a.timeout)
+	defer cancel()
+	p := newProgress(c.ErrOrStderr())
+	defer p.done()
+	missing := map[onpath.Key]string{}
+	for _, d := range docs {
+		missing[onpath.KeyOf(d.Object)] = "is planned"
+	}
+	for {
+		var lines []string
+		for _, d := range docs {
+			k := onpath.KeyOf(d.Object)
+			if _, ok := missing[k]; !ok {
+				continue
+			}
+			o, err := cl.Get(ctx, k)
+			if err != nil && ctx.Err() == nil {
+				return err
+			}
+			if err != nil {
+				break
+			}
+			done, text := await.Done(o)
+			if done {
+				delete(missing, k)
+				continue
+			}
+			missing[k] = text
+			lines = append(lines, k.String()+": "+text)
+		}
+		if len(missing) == 0 {
+			return nil
+		}
+		if len(lines) > 0 {
+			p.show("%s", strings.Join(lines, " · "))
+		}
+		select {
+		case <-ctx.Done():
+			return stillMissing(c.Context(), docs, missing, a.timeout)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+func stillMissing(ctx context.Context, docs []*manifest.Document, missing map[onpath.Key]string, waited time.Duration) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	var es onpath.Errors
+	for _, d := range docs {
+		if text, ok := missing[onpath.KeyOf(d.Object)]; ok {
+			es = append(es, &onpath.Error{Code: onpath.CodeUnavailable, Object: onpath.KeyOf(d.Object).String(),
+				Message: fmt.Sprintf("not complete after %s: %s", waited, text), Remedy: "it goes on by itself; onpath describe tells more"})
+		}
+	}
+	return es.Err()
+}
+
+func newConfirm(g *global) *cobra.Command {
+	return &cobra.Command{
+		Use: "confirm ID", Short: "Keep what was applied with --confirm", GroupID: groupUse,
+		Example: examples("onpath confirm k3jd9x2a"),
+		Args:    cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			cl, err := g.client()
+			if err != nil {
+				return err
+			}
+			defer cl.Close()
+			if err := cl.Confirm(c.Context(), args[0]); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(c.OutOrStdout(), "%s is kept\n", args[0])
+			return err
+		},
+	}
+}

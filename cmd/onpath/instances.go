@@ -1,0 +1,226 @@
+package main
+
+import (
+	"context"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/client"
+	"github.com/onpath/onpath/api/session"
+	"github.com/onpath/onpath/internal/render"
+	"github.com/onpath/onpath/internal/terminal"
+)
+
+// instance finds the instance that is meant: its name, or, where it has one
+// only, its deployment's.
+func (g *global) instance(ctx context.Context, cl *client.Client, name string) (*onpath.Instance, error) {
+	k, err := g.key(onpath.KindInstance, name)
+	if err != nil {
+		return nil, err
+	}
+	o, err := cl.Get(ctx, k)
+	if err == nil {
+		return o.(*onpath.Instance), nil
+	}
+	if onpath.CodeOf(err) != onpath.CodeNotFound {
+		return nil, err
+	}
+	list, _, listErr := cl.List(ctx, onpath.KindInstance, k.Tenant)
+	if listErr != nil {
+		return nil, listErr
+	}
+	var found []*onpath.Instance
+	var names []string
+	for _, o := range list {
+		i := o.(*onpath.Instance)
+		names = append(names, i.Metadata.Name)
+		if i.Spec.Deployment == k.Name {
+			found = append(found, i)
+		}
+	}
+	switch {
+	case len(found) == 1:
+		return found[0], nil
+	case len(found) > 1:
+		names = names[:0]
+		for _, i := range found {
+			names = append(names, i.Metadata.Name)
+		}
+		return nil, badUsage("deployment %s has %d instances: %s; say which", k.Name, len(found), strings.Join(names, ", "))
+	}
+	e := onpath.Errorf(onpath.CodeNotFound, "tenant %s has no instance and no deployment with an instance called %q", k.Tenant, k.Name)
+	if w := onpath.Nearest(k.Name, names); w != "" {
+		e.Remedy = "did you mean " + w + "?"
+	}
+	return nil, e
+}
+
+func newLogs(g *global) *cobra.Command {
+	var follow bool
+	var tail int
+	c := &cobra.Command{
+		Use: "logs INSTANCE", Short: "Show what an instance writes", GroupID: groupSee,
+		Long:    "Show what an instance writes to standard output and error. A deployment's name\nwill do if it has one instance.",
+		Example: examples("onpath logs web-cache-x2k4d", "onpath logs -f --tail 20 web-cache"),
+		Args:    cobra.ExactArgs(1), ValidArgsFunction: g.completeKind(onpath.KindInstance),
+		RunE: func(c *cobra.Command, args []string) error {
+			cl, err := g.client()
+			if err != nil {
+				return err
+			}
+			defer cl.Close()
+			i, err := g.instance(c.Context(), cl, args[0])
+			if err != nil {
+				return err
+			}
+			return cl.Logs(c.Context(), i.Metadata.Tenant, i.Metadata.Name, tail, follow, c.OutOrStdout())
+		},
+	}
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what it writes from now on")
+	c.Flags().IntVar(&tail, "tail", -1, "only the last `lines` (default all)")
+	g.tenantFlag(c, "tenant of the instance")
+	return c
+}
+
+func newExec(g *global) *cobra.Command {
+	var stdin, tty bool
+	c := &cobra.Command{
+		Use: "exec INSTANCE COMMAND [ARGUMENT…]", Short: "Run a command inside an instance", GroupID: groupSee,
+		Long:    "Run a command inside an instance. The exit code is the command's.",
+		Example: examples("onpath exec web-firewall nft list ruleset", "onpath exec -it web-cache-x2k4d sh"),
+		Args:    cobra.MinimumNArgs(2), ValidArgsFunction: g.completeKind(onpath.KindInstance),
+		RunE: func(c *cobra.Command, args []string) error {
+			cl, err := g.client()
+			if err != nil {
+				return err
+			}
+			defer cl.Close()
+			i, err := g.instance(c.Context(), cl, args[0])
+			if err != nil {
+				return err
+			}
+			io, restore, err := execIO(c, stdin, tty)
+			if err != nil {
+				return err
+			}
+			command := args[1:]
+			if command[0] == "--" {
+				command = command[1:]
+			}
+			code, err := cl.Exec(c.Context(), i.Metadata.Tenant, i.Metadata.Name, command, tty, io)
+			restore()
+			if err == nil && code != 0 {
+				return exitStatus(code)
+			}
+			return err
+		},
+	}
+	c.Flags().SetInterspersed(false)
+	c.Flags().BoolVarP(&stdin, "stdin", "i", false, "pass standard input on")
+	c.Flags().BoolVarP(&tty, "tty", "t", false, "give the command a terminal")
+	c.Flags().StringVar(&g.tenant, "tenant", os.Getenv("ONPATH_TENANT"), "tenant of the instance (default $ONPATH_TENANT)")
+	return c
+}
+
+// execIO connects the command with ours; restore puts the terminal back.
+func execIO(c *cobra.Command, stdin, tty bool) (e session.ExecIO, restore func(), err error) {
+	e = session.ExecIO{Stdout: c.OutOrStdout(), Stderr: c.ErrOrStderr()}
+	restore = func() {}
+	if stdin {
+		e.Stdin = c.InOrStdin()
+	}
+	f, ok := c.InOrStdin().(*os.File)
+	if !tty || !ok || !terminal.Is(f) {
+		return e, restore, nil
+	}
+	if restore, err = terminal.Raw(f); err != nil {
+		return e, func() {}, err
+	}
+	sizes := make(chan session.WindowSize, 1)
+	e.Resize = sizes
+	go terminal.Resized(c.Context(), f, func(columns, rows int) {
+		select {
+		case <-sizes: // only the newest counts
+		default:
+		}
+		sizes <- session.WindowSize{Rows: uint16(rows), Columns: uint16(columns)}
+	})
+	return e, restore, nil
+}
+
+func newCapture(g *global) *cobra.Command {
+	var at client.CaptureAt
+	var file, node, src, dst, protocol string
+	c := &cobra.Command{
+		Use: "capture [INSTANCE] -w FILE", Short: "Write packets at an instance or a gateway's uplinks as pcapng", GroupID: groupSee,
+		Long: `Write the packets that enter or leave an instance, or a gateway's uplinks, as
+pcapng, until Ctrl-C or --count packets.`,
+		Example: examples("onpath capture web-firewall -w fw.pcapng", "onpath capture --node fra1-gw1 -c 100 -w - | tcpdump -nr -", "onpath capture web-cache --src 10.1.0.2 --dst 10.9.0.2 -p tcp/80 -w flow.pcapng"),
+		Args:    cobra.MaximumNArgs(1), ValidArgsFunction: g.completeKind(onpath.KindInstance),
+		RunE: func(c *cobra.Command, args []string) error {
+			if (len(args) == 1) == (node != "") {
+				return badUsage("name an instance, or a gateway with --node")
+			}
+			if src != "" || dst != "" || protocol != "" {
+				t, err := render.ParseFlow(src, dst, protocol)
+				if err != nil {
+					return err
+				}
+				at.Tuple = &t
+			}
+			out, closeFile, err := captureFile(c, file)
+			if err != nil {
+				return err
+			}
+			defer closeFile()
+			cl, err := g.client()
+			if err != nil {
+				return err
+			}
+			defer cl.Close()
+			if at.Node = node; node == "" {
+				i, err := g.instance(c.Context(), cl, args[0])
+				if err != nil {
+					return err
+				}
+				at.Instance = i.Metadata.Tenant + "/" + i.Metadata.Name
+			}
+			err = cl.Capture(c.Context(), at, out)
+			if c.Context().Err() != nil {
+				return nil // Ctrl-C is how a capture ends
+			}
+			return err
+		},
+	}
+	f := c.Flags()
+	f.StringVarP(&file, "write", "w", "", "file to write, or - for standard output (required)")
+	f.StringVar(&node, "node", "", "capture at this gateway's uplinks")
+	f.BoolVar(&at.Back, "back", false, "the second side of a bridged instance")
+	f.IntVarP(&at.Count, "count", "c", 0, "end after this many packets")
+	f.IntVarP(&at.Length, "length", "s", 0, "keep this many bytes of each packet (default all)")
+	f.StringVar(&src, "src", "", "only the flow from this address[:port]")
+	f.StringVar(&dst, "dst", "", "only the flow to this address")
+	f.StringVarP(&protocol, "protocol", "p", "", "protocol of the flow: tcp/80, udp/53, icmp")
+	g.tenantFlag(c, "tenant of the instance")
+	_ = c.MarkFlagRequired("write")
+	return c
+}
+
+// captureFile opens the output; packets are no text for a terminal.
+func captureFile(c *cobra.Command, file string) (io.Writer, func(), error) {
+	if file != "-" {
+		f, err := os.Create(file)
+		if err != nil {
+			return nil, nil, onpath.Errorf(onpath.CodeInvalid, "%w", err)
+		}
+		return f, func() { _ = f.Close() }, nil
+	}
+	if f, ok := c.OutOrStdout().(*os.File); ok && terminal.Is(f) {
+		return nil, nil, badUsage("packets are no text: write them to a file, or pipe them to a program")
+	}
+	return c.OutOrStdout(), func() {}, nil
+}

@@ -1,0 +1,306 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/auth"
+	"github.com/onpath/onpath/api/client"
+	"github.com/onpath/onpath/api/session"
+	"github.com/onpath/onpath/datapath/ebpf"
+	"github.com/onpath/onpath/internal/config"
+	"github.com/onpath/onpath/node"
+	"github.com/onpath/onpath/runtime/container"
+)
+
+// nodeFlags override the file's node part.
+type nodeFlags struct {
+	path     string
+	set      config.Node
+	underlay string
+	mtu      int
+	port     uint16
+	uplinks  []string
+}
+
+func (f *nodeFlags) add(c *cobra.Command) {
+	fl := c.Flags()
+	fl.StringVar(&f.set.Name, "name", "", "name of the node (default the machine's)")
+	fl.StringVar(&f.set.Cloudlet, "cloudlet", "", "cloudlet it belongs to (default default)")
+	fl.StringArrayVar(&f.uplinks, "uplink", nil, "DEVICE[:ATTACH[:SIDE]] with transit traffic; attach is router (default), bridge, arm, tap or host; may be repeated")
+	fl.StringVar(&f.underlay, "underlay", "", "address by which other nodes reach this one (default guessed)")
+	fl.IntVar(&f.mtu, "underlay-mtu", 0, "MTU of the underlay, in bytes (default its device's)")
+	fl.Uint16Var(&f.port, "tunnel-port", 0, fmt.Sprintf("UDP port of tunnels, the same in a whole cloudlet (default %d)", onpath.DefaultTunnelPort))
+	fl.StringVar(&f.set.Containerd, "containerd", "", "socket of a containerd (default a private one)")
+	fl.BoolVar(&f.set.HostImage, "host-image", false, "permit functions with image: host, which see this machine's files")
+	fl.BoolVar(&f.set.SetForwarding, "set-forwarding", false, "turn IP forwarding on for routing uplinks")
+}
+
+// apply puts the flags over the file's part.
+func (f *nodeFlags) apply(n *config.Node) error {
+	override(&n.Name, f.set.Name)
+	override(&n.Cloudlet, f.set.Cloudlet)
+	override(&n.StateDir, f.set.StateDir)
+	override(&n.Server, f.set.Server)
+	override(&n.Containerd, f.set.Containerd)
+	override(&n.Metrics, f.set.Metrics)
+	override(&n.Log, f.set.Log)
+	if f.set.Token != "" {
+		n.Token, n.TokenFile = f.set.Token, ""
+	}
+	n.HostImage = n.HostImage || f.set.HostImage
+	n.SetForwarding = n.SetForwarding || f.set.SetForwarding
+	if f.underlay != "" {
+		if err := n.Underlay.Address.UnmarshalText([]byte(f.underlay)); err != nil {
+			return badUsage("--underlay %s is not an address", f.underlay)
+		}
+	}
+	if f.mtu != 0 {
+		n.Underlay.MTU = f.mtu
+	}
+	if f.port != 0 {
+		n.Underlay.Port = f.port
+	}
+	if len(f.uplinks) > 0 {
+		n.Uplinks = nil
+	}
+	for _, s := range f.uplinks {
+		u, err := config.ParseUplink(s)
+		if err != nil {
+			return err
+		}
+		n.Uplinks = append(n.Uplinks, u)
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return fmt.Errorf("this machine's name: %w", err)
+	}
+	return n.Complete(host)
+}
+
+func newNode(g *global) *cobra.Command {
+	f := &nodeFlags{}
+	c := &cobra.Command{
+		Use: "node", Short: "Run the node: it runs instances and steers packets on this machine", GroupID: groupRun,
+		Long: `Run the node: it runs instances and steers packets on this machine, in the network
+namespace it is started in, as the server plans. Nothing is intercepted unless
+uplinks are named here or in the Node object.
+
+Instances and the data path outlive the agent: stop it, upgrade it, start it
+again, and no packet is lost. "onpath node off" takes everything away.`,
+		Example: examples("sudo onpath node", "sudo onpath node --server https://10.255.0.1:7443 --token WORD --underlay 10.255.0.7 --uplink eth0 --uplink eth1", "sudo onpath node off"),
+		Args:    cobra.ArbitraryArgs,
+		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return noCommand(c, args)
+			}
+			conf, err := config.Load(f.path)
+			if err != nil {
+				return err
+			}
+			f.set.Server = g.server
+			if err := f.apply(&conf.Node); err != nil {
+				return err
+			}
+			log := newLog(conf.Node.Log).With("role", "node", "node", conf.Node.Name)
+			return runNode(c.Context(), &conf.Node, log)
+		},
+	}
+	f.add(c)
+	c.Flags().StringVar(&f.path, "config", "", "configuration file (default "+config.DefaultPath+", if it is there)")
+	c.Flags().StringVar(&f.set.StateDir, "state-dir", "", "where the plan and the instances' records are kept, one agent each (default "+config.DefaultNodeDir+")")
+	c.Flags().StringVar(&f.set.Token, "token", "", "join token, needed once for a server on another machine")
+	c.Flags().StringVar(&f.set.Metrics, "metrics", "", "address:port for Prometheus, plain HTTP (default none)")
+	c.Flags().StringVar(&f.set.Log, "log", "", "debug, info, warn or error (default info)")
+	c.AddCommand(newNodeOff(g))
+	return c
+}
+
+// runNode runs the agent until ctx ends, and leaves data path and instances.
+func runNode(ctx context.Context, conf *config.Node, log *slog.Logger) error {
+	if err := os.MkdirAll(conf.StateDir, 0o700); err != nil {
+		return onpath.Errorf(onpath.CodeUnavailable, "state directory: %w", err)
+	}
+	cl, err := nodeClient(ctx, conf, log)
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	if !conf.Underlay.Address.IsValid() {
+		conf.Underlay.Address = config.UnderlayFor("https://" + cl.Server())
+		log.Info("no underlay address is given, this one is used", "address", conf.Underlay.Address)
+	}
+	spec, err := conf.Spec()
+	if err != nil {
+		return err
+	}
+	path, err := ebpf.New(ebpf.Options{Name: conf.Name, Log: log})
+	if err != nil {
+		return err
+	}
+	defer closing(log, "data path", path.Close)
+	runtimes, letGo := openRuntimes(ctx, conf, cl, log)
+	defer letGo()
+	agent, err := node.New(node.Options{
+		Name: conf.Name, Spec: spec, StateDir: conf.StateDir, Runtimes: runtimes, Datapath: path,
+		Dial: func(ctx context.Context, a *node.Agent) node.Session {
+			return session.Dial(ctx, session.Options{Connect: cl.Dial, Hello: a.Hello, Logger: log}, a)
+		},
+		Version: versionString(), Log: log, SetForwarding: conf.SetForwarding,
+	})
+	if err != nil {
+		return err
+	}
+	registry := newRegistry()
+	if err := agent.Register(registry); err != nil {
+		return err
+	}
+	if len(spec.Uplinks) == 0 {
+		log.Info("no uplink is named: no traffic is intercepted on this machine", "remedy", "name uplinks with --uplink, in the configuration file, or in the Node object")
+	}
+	tasks := []func(context.Context) error{agent.Run, func(ctx context.Context) error { cl.KeepFresh(ctx, log); return nil }}
+	if conf.Metrics != "" {
+		tasks = append(tasks, metricsTask(conf.Metrics, registry, agent.Health))
+	}
+	return together(ctx, tasks...)
+}
+
+// nodeClient reaches the server: through a unix socket, with the certificate of
+// an earlier join, or by joining now.
+func nodeClient(ctx context.Context, conf *config.Node, log *slog.Logger) (*client.Client, error) {
+	identity := filepath.Join(conf.StateDir, "identity")
+	address, https := strings.CutPrefix(conf.Server, "https://")
+	switch {
+	case conf.Server != "" && !https:
+		return client.Unix(strings.TrimPrefix(strings.TrimPrefix(conf.Server, "unix:"), "//")), nil
+	case auth.Joined(identity):
+		h, err := auth.OpenHolder(identity)
+		if err != nil {
+			return nil, err
+		}
+		if https && h.Address() != address {
+			e := onpath.Errorf(onpath.CodeInvalid, "this node has joined the server at %s, not %s", h.Address(), address)
+			e.Remedy = "remove " + identity + " to join another one"
+			return nil, e
+		}
+		return client.Remote(h), nil
+	case conf.Token != "":
+		return join(ctx, conf, identity, log)
+	case https:
+		e := onpath.Errorf(onpath.CodeForbidden, "this node has not joined the server at %s", address)
+		e.Remedy = "give it a token once: on the server, onpath token create --node " + conf.Name + "; here, --token WORD"
+		return nil, e
+	}
+	return client.Unix(config.DefaultSocket), nil
+}
+
+// join redeems the token; a server that is not up yet is waited for.
+func join(ctx context.Context, conf *config.Node, identity string, log *slog.Logger) (*client.Client, error) {
+	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
+		cl, err := client.Join(ctx, conf.Token, conf.Name, identity)
+		if err == nil {
+			log.Info("joined", "server", cl.Server())
+			return cl, nil
+		}
+		if onpath.CodeOf(err) != onpath.CodeUnavailable {
+			return nil, err
+		}
+		log.Warn("cannot join yet", "error", err)
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(wait):
+		}
+	}
+}
+
+// openRuntimes opens the container runtime. A machine without one is still a
+// gateway; the node's conditions say what it lacks.
+func openRuntimes(ctx context.Context, conf *config.Node, cl *client.Client, log *slog.Logger) (map[string]onpath.Runtime, func()) {
+	d, err := container.New(ctx, containerOptions(conf, cl, log))
+	if err != nil {
+		log.Error("functions of kind container cannot run here", "error", err)
+		return nil, func() {}
+	}
+	return map[string]onpath.Runtime{node.KindContainer: d}, func() { closing(log, "container runtime", d.Close) }
+}
+
+func containerOptions(conf *config.Node, cl *client.Client, log *slog.Logger) container.Options {
+	o := container.Options{
+		Address: conf.Containerd, StateDir: filepath.Join(conf.StateDir, "container"), Name: conf.Name, Log: log, HostImage: conf.HostImage,
+	}
+	if cl != nil {
+		o.Registry = func(host string) (container.Registry, bool) {
+			return container.Registry{URL: cl.URL(), Client: cl.HTTP()}, host == onpath.ImageHost
+		}
+	}
+	return o
+}
+
+func newNodeOff(g *global) *cobra.Command {
+	f := &nodeFlags{}
+	c := &cobra.Command{
+		Use: "off", Short: "Take everything of a node off this machine; traffic is ordinary again",
+		Long: `Take everything of a node off this machine, also when all else is dead: first the
+data path, so that traffic is ordinary again, then instances, devices, namespaces
+and state. The agent must not run. Doing it again does no harm.`,
+		Example: examples("sudo systemctl stop onpath-node; sudo onpath node off", "sudo onpath node off --name fra1-gw1 --state-dir /var/lib/onpath/gw1"),
+		Args:    cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := g.checkOutput(); err != nil {
+				return err
+			}
+			conf, err := config.Load(f.path)
+			if err != nil {
+				return err
+			}
+			if err := f.apply(&conf.Node); err != nil {
+				return err
+			}
+			removed, err := nodeOff(c.Context(), &conf.Node, newLog("warn"))
+			if removed == nil {
+				removed = []string{}
+			}
+			return errors.Join(g.print(c, removed, func(w io.Writer) error {
+				if len(removed) == 0 && err == nil {
+					fmt.Fprintln(w, "nothing of this node is on the machine")
+				}
+				for _, r := range removed {
+					fmt.Fprintln(w, "removed", r)
+				}
+				return nil
+			}), err)
+		},
+	}
+	c.Flags().StringVar(&f.path, "config", "", "configuration file (default "+config.DefaultPath+", if it is there)")
+	c.Flags().StringVar(&f.set.Name, "name", "", "name of the node (default the machine's)")
+	c.Flags().StringVar(&f.set.StateDir, "state-dir", "", "the agent's (default "+config.DefaultNodeDir+")")
+	c.Flags().StringVar(&f.set.Containerd, "containerd", "", "socket of the containerd that was used (default a private one)")
+	return c
+}
+
+func nodeOff(ctx context.Context, conf *config.Node, log *slog.Logger) ([]string, error) {
+	o := node.OffOptions{Name: conf.Name, StateDir: conf.StateDir, Log: log, Runtimes: map[string]onpath.Runtime{}}
+	var errs []error
+	if path, err := ebpf.New(ebpf.Options{Name: conf.Name, Log: log}); err != nil {
+		errs = append(errs, fmt.Errorf("data path: %w", err))
+	} else {
+		o.Datapath = path
+		defer closing(log, "data path", path.Close)
+	}
+	runtimes, letGo := openRuntimes(ctx, conf, nil, log)
+	defer letGo()
+	o.Runtimes = runtimes
+	removed, err := node.Off(ctx, o)
+	return removed, errors.Join(append(errs, err)...)
+}

@@ -1,0 +1,298 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/client"
+	"github.com/onpath/onpath/api/manifest"
+	"github.com/onpath/onpath/internal/render"
+)
+
+func newGet(g *global) *cobra.Command {
+	c := &cobra.Command{
+		Use: "get KIND [NAME…]", Short: "Show objects", GroupID: groupUse,
+		Long:    "Show objects: all of a kind, or those named (NAME, or TENANT/NAME).\nKinds are " + strings.Join(kindWords(), ", ") + ".",
+		Example: examples("onpath get chains", "onpath get node fra1-gw1 -o yaml", "onpath get instances -t acme -o json"),
+		Args:    cobra.MinimumNArgs(1), ValidArgsFunction: g.completeObjects,
+		RunE: func(c *cobra.Command, args []string) error {
+			kind, err := g.kindAndOutput(args[0])
+			if err != nil {
+				return err
+			}
+			cl, err := g.client()
+			if err != nil {
+				return err
+			}
+			defer cl.Close()
+			list, err := g.find(c.Context(), cl, kind, args[1:])
+			if err != nil {
+				return err
+			}
+			if len(args) == 2 && g.output == outJSON {
+				return printJSON(c.OutOrStdout(), list[0])
+			}
+			return g.print(c, list, func(w io.Writer) error {
+				if len(list) == 0 {
+					_, err := fmt.Fprintf(c.ErrOrStderr(), "no %s\n", kind.Plural())
+					return err
+				}
+				return render.Objects(w, kind, list, time.Now())
+			})
+		},
+	}
+	g.tenantFlag(c, "tenant of names without one, and the only one to list")
+	return c
+}
+
+func (g *global) kindAndOutput(word string) (onpath.Kind, error) {
+	if err := g.checkOutput(); err != nil {
+		return "", err
+	}
+	return parseKind(word)
+}
+
+// find reads all objects of a kind, or those named.
+func (g *global) find(ctx context.Context, cl *client.Client, kind onpath.Kind, names []string) ([]onpath.Object, error) {
+	list := []onpath.Object{}
+	if len(names) == 0 {
+		all, _, err := cl.List(ctx, kind, g.tenant)
+		if kind == onpath.KindEvent {
+			slices.SortStableFunc(all, func(a, b onpath.Object) int {
+				return a.(*onpath.Event).Spec.Time.Compare(b.(*onpath.Event).Spec.Time)
+			})
+		}
+		return append(list, all...), err
+	}
+	for _, n := range names {
+		k, err := g.key(kind, n)
+		if err != nil {
+			return nil, err
+		}
+		o, err := cl.Get(ctx, k)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, o)
+	}
+	return list, nil
+}
+
+func newDescribe(g *global) *cobra.Command {
+	c := &cobra.Command{
+		Use: "describe KIND NAME", Short: "Show all about an object: how it stands, its instances, what happened", GroupID: groupUse,
+		Example: examples("onpath describe chain web", "onpath describe node fra1-gw1"),
+		Args:    cobra.ExactArgs(2), ValidArgsFunction: g.completeObjects,
+		RunE: func(c *cobra.Command, args []string) error {
+			kind, err := g.kindAndOutput(args[0])
+			if err != nil {
+				return err
+			}
+			k, err := g.key(kind, args[1])
+			if err != nil {
+				return err
+			}
+			cl, err := g.client()
+			if err != nil {
+				return err
+			}
+			defer cl.Close()
+			o, err := cl.Get(c.Context(), k)
+			if err != nil {
+				return err
+			}
+			parts, events, err := around(c.Context(), cl, o)
+			if err != nil {
+				return err
+			}
+			all := map[string]any{"object": o, "instances": parts, "events": events}
+			return g.print(c, all, func(w io.Writer) error { return render.Describe(w, o, parts, events, time.Now()) })
+		},
+	}
+	g.tenantFlag(c, "tenant of the object")
+	return c
+}
+
+// around finds the instances that belong to an object, and the events about it
+// and them, the last ones.
+func around(ctx context.Context, cl *client.Client, o onpath.Object) (parts []onpath.Object, events []*onpath.Event, err error) {
+	tenant := o.Meta().Tenant
+	instances, _, err := cl.List(ctx, onpath.KindInstance, tenant)
+	if err != nil {
+		return nil, nil, err
+	}
+	about := map[string]bool{onpath.KeyOf(o).String(): true}
+	for _, i := range instances {
+		if render.Belongs(i.(*onpath.Instance), o) {
+			parts = append(parts, i)
+			about[onpath.KeyOf(i).String()] = true
+		}
+	}
+	all, _, err := cl.List(ctx, onpath.KindEvent, "")
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, e := range all {
+		if e := e.(*onpath.Event); about[e.Spec.About] {
+			events = append(events, e)
+		}
+	}
+	slices.SortStableFunc(events, func(a, b *onpath.Event) int { return a.Spec.Time.Compare(b.Spec.Time) })
+	const most = 20
+	return parts, events[max(0, len(events)-most):], nil
+}
+
+func newDelete(g *global) *cobra.Command {
+	var files []string
+	c := &cobra.Command{
+		Use: "delete (KIND NAME… | -f FILE)", Short: "Delete objects", GroupID: groupUse,
+		Long:    "Delete objects by name, or all that files name. Flows in progress end in peace:\nrules go first, then flows drain, then instances stop.",
+		Example: examples("onpath delete chain web", "onpath delete -f examples/quickstart"),
+		Args:    cobra.ArbitraryArgs, ValidArgsFunction: g.completeObjects,
+		RunE: func(c *cobra.Command, args []string) error {
+			keys, err := g.deleteKeys(c, args, files)
+			if err != nil {
+				return err
+			}
+			cl, err := g.client()
+			if err != nil {
+				return err
+			}
+			defer cl.Close()
+			if len(keys) == 1 {
+				if err := cl.Delete(c.Context(), keys[0]); err != nil {
+					return err
+				}
+				fmt.Fprintf(c.OutOrStdout(), "%s deleted\n", keys[0])
+				return nil
+			}
+			applied, err := cl.Apply(c.Context(), nil, client.ApplyOptions{Delete: keys})
+			if err != nil {
+				return err
+			}
+			return g.printApplied(c, applied)
+		},
+	}
+	c.Flags().StringArrayVarP(&files, "file", "f", nil, "delete what this file, directory or - (stdin) names")
+	g.tenantFlag(c, "tenant of names without one")
+	return c
+}
+
+func (g *global) deleteKeys(c *cobra.Command, args, files []string) (keys []onpath.Key, err error) {
+	if err := g.checkOutput(); err != nil {
+		return nil, err
+	}
+	if len(files) > 0 {
+		if len(args) > 0 {
+			return nil, badUsage("name objects or files, not both")
+		}
+		docs, err := manifest.Load(files, c.InOrStdin())
+		if err != nil {
+			return nil, err
+		}
+		for _, d := range slices.Backward(docs) { // what refers before what is referred to
+			keys = append(keys, onpath.KeyOf(d.Object))
+		}
+		return keys, nil
+	}
+	if len(args) < 2 {
+		return nil, badUsage("what is to be deleted? usage: %s", c.UseLine())
+	}
+	kind, err := parseKind(args[0])
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range args[1:] {
+		k, err := g.key(kind, n)
+		if err != nil {
+			return nil, err
+		}
+		keys = append(keys, k)
+	}
+	return keys, nil
+}
+
+func newWatch(g *global) *cobra.Command {
+	c := &cobra.Command{
+		Use: "watch KIND [NAME]", Short: "Show objects, and every change of them", GroupID: groupUse,
+		Example: examples("onpath watch instances", "onpath watch chain web -o json"),
+		Args:    cobra.RangeArgs(1, 2), ValidArgsFunction: g.completeObjects,
+		RunE: func(c *cobra.Command, args []string) error {
+			kind, err := g.kindAndOutput(args[0])
+			if err != nil {
+				return err
+			}
+			var only *onpath.Key
+			if len(args) == 2 {
+				k, err := g.key(kind, args[1])
+				if err != nil {
+					return err
+				}
+				only = &k
+			}
+			cl, err := g.client()
+			if err != nil {
+				return err
+			}
+			defer cl.Close()
+			return g.watch(c, cl, kind, only)
+		},
+	}
+	g.tenantFlag(c, "tenant of the name, and the only one to show")
+	return c
+}
+
+func (g *global) watch(c *cobra.Command, cl *client.Client, kind onpath.Kind, only *onpath.Key) error {
+	list, revision, err := cl.List(c.Context(), kind, g.tenant)
+	if err != nil {
+		return err
+	}
+	show := func(k onpath.Key, o onpath.Object) error {
+		if only != nil && k != *only {
+			return nil
+		}
+		return g.showChange(c.OutOrStdout(), k, o)
+	}
+	if g.output == outTable {
+		if err := render.Table(kind).Write(c.OutOrStdout()); err != nil {
+			return err
+		}
+	}
+	for _, o := range list {
+		if err := show(onpath.KeyOf(o), o); err != nil {
+			return err
+		}
+	}
+	return cl.Watch(c.Context(), client.WatchOptions{Kinds: []onpath.Kind{kind}, Tenant: g.tenant, From: revision},
+		func(e client.Change) error { return show(e.Key, e.Object) })
+}
+
+// showChange prints one object of a watch; nil means that it was deleted.
+func (g *global) showChange(w io.Writer, k onpath.Key, o onpath.Object) error {
+	switch {
+	case g.output == outJSON:
+		return printJSON(w, map[string]any{"key": k.String(), "object": o})
+	case o == nil && g.output == outYAML:
+		_, err := fmt.Fprintf(w, "# %s deleted\n---\n", k)
+		return err
+	case o == nil:
+		_, err := fmt.Fprintf(w, "%s deleted\n", k)
+		return err
+	case g.output == outYAML:
+		if err := manifest.Encode(w, o); err != nil {
+			return err
+		}
+		_, err := fmt.Fprintln(w, "---")
+		return err
+	}
+	t := render.Table(k.Kind)
+	t.Row(render.Row(o, time.Now())...)
+	return t.WriteRows(w)
+}

@@ -1,0 +1,269 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/auth"
+	"github.com/onpath/onpath/api/client"
+	"github.com/onpath/onpath/internal/render"
+	"github.com/onpath/onpath/internal/table"
+)
+
+func newDrain(g *global) *cobra.Command {
+	var wait time.Duration
+	c := &cobra.Command{
+		Use: "drain NODE", Short: "Move all instances off a node and keep new ones away", GroupID: groupRun,
+		Long:    "Move all instances off a node and keep new ones away. Replacements start first,\nthen flows drain, then instances stop. With --wait it ends when none is left.",
+		Example: examples("onpath drain fra1-node2", "onpath drain fra1-node2 --wait 5m && ssh fra1-node2 reboot", "onpath uncordon fra1-node2"),
+		Args:    cobra.ExactArgs(1), ValidArgsFunction: g.completeKind(onpath.KindNode),
+		RunE: func(c *cobra.Command, args []string) error {
+			return g.setNode(c, args[0], "drains", func(n *onpath.Node) {
+				n.Spec.Schedulable, n.Spec.Drain = new(bool), true
+			}, func(ctx context.Context, cl *client.Client) error {
+				if wait == 0 {
+					return nil
+				}
+				return awaitEmpty(ctx, c, cl, args[0], wait)
+			})
+		},
+	}
+	c.Flags().DurationVar(&wait, "wait", 0, "wait this long until no instance is left on it")
+	return c
+}
+
+func newUncordon(g *global) *cobra.Command {
+	return &cobra.Command{
+		Use: "uncordon NODE", Short: "Let a node have instances again", GroupID: groupRun,
+		Example: examples("onpath uncordon fra1-node2"),
+		Args:    cobra.ExactArgs(1), ValidArgsFunction: g.completeKind(onpath.KindNode),
+		RunE: func(c *cobra.Command, args []string) error {
+			return g.setNode(c, args[0], "takes instances", func(n *onpath.Node) {
+				yes := true
+				n.Spec.Schedulable, n.Spec.Drain = &yes, false
+			}, nil)
+		},
+	}
+}
+
+// setNode changes a node's spec, again if somebody else did meanwhile.
+func (g *global) setNode(c *cobra.Command, name, says string, change func(*onpath.Node), then func(context.Context, *client.Client) error) error {
+	cl, err := g.client()
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	for attempt := 1; ; attempt++ {
+		o, err := cl.Get(c.Context(), onpath.Key{Kind: onpath.KindNode, Name: name})
+		if err != nil {
+			return err
+		}
+		change(o.(*onpath.Node))
+		_, err = cl.Put(c.Context(), o)
+		if onpath.CodeOf(err) == onpath.CodeConflict && attempt < 10 {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		break
+	}
+	fmt.Fprintf(c.OutOrStdout(), "node %s %s\n", name, says)
+	if then == nil {
+		return nil
+	}
+	return then(c.Context(), cl)
+}
+
+// awaitEmpty waits until a node has no instances.
+func awaitEmpty(ctx context.Context, c *cobra.Command, cl *client.Client, node string, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	p := newProgress(c.ErrOrStderr())
+	defer p.done()
+	for {
+		list, _, err := cl.List(ctx, onpath.KindInstance, "")
+		if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+			return err
+		}
+		left := 0
+		for _, o := range list {
+			if o.(*onpath.Instance).Spec.Node == node {
+				left++
+			}
+		}
+		if err == nil && left == 0 {
+			return nil
+		}
+		p.show("%d instances left on %s", left, node)
+		select {
+		case <-ctx.Done():
+			if c.Context().Err() != nil {
+				return c.Context().Err()
+			}
+			e := onpath.Errorf(onpath.CodeUnavailable, "%d instances are still on node %s after %s", left, node, limit)
+			e.Remedy = "it goes on draining; onpath describe node " + node + " tells more"
+			return e
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+func newToken(g *global) *cobra.Command {
+	c := group("token", "Let nodes and users of other machines join", groupRun, newTokenCreate(g), newTokenList(g), newTokenDelete(g))
+	c.Long = "Let nodes and users of other machines join. A token is one word that carries the\nserver's address, the hash of its certificate authority, and a secret."
+	return c
+}
+
+func newTokenCreate(g *global) *cobra.Command {
+	var node, user, operator, address string
+	var ttl time.Duration
+	var uses int
+	c := &cobra.Command{
+		Use: "create [--node NAME | --user NAME -t TENANT | --operator NAME]", Short: "Make a join token",
+		Long:    "Make a join token, and write it to standard output. Without a name it is for any\nnode, which then names itself.",
+		Example: examples("onpath token create --node fra1-gw1", "onpath token create --user alice -t acme --ttl 24h"),
+		Args:    cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			r := auth.TokenRequest{Role: auth.RoleNode, Name: node, TTL: onpath.Duration(ttl), Uses: uses, Address: address}
+			switch {
+			case node != "" && user != "" || node != "" && operator != "" || user != "" && operator != "":
+				return badUsage("a token is for a node, a user or an operator")
+			case user != "":
+				r.Role, r.Name, r.Tenant = auth.RoleUser, user, g.tenant
+				if r.Tenant == "" {
+					r.Tenant = onpath.DefaultTenant
+				}
+			case operator != "":
+				r.Role, r.Name = auth.RoleOperator, operator
+			}
+			cl, err := g.client()
+			if err != nil {
+				return err
+			}
+			defer cl.Close()
+			t, err := cl.CreateToken(c.Context(), r)
+			if err != nil {
+				return err
+			}
+			return g.print(c, t, func(w io.Writer) error {
+				_, err := fmt.Fprintln(w, t.Word)
+				return err
+			})
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&node, "node", "", "for the node of this name")
+	f.StringVar(&user, "user", "", "for a user of this name, of the tenant given with -t")
+	f.StringVar(&operator, "operator", "", "for an operator of this name")
+	f.DurationVar(&ttl, "ttl", 0, "how long it can be used (default 1h)")
+	f.IntVar(&uses, "uses", 0, "how often it can be used (default once)")
+	f.StringVar(&address, "address", "", "HOST:PORT at which the server is reached (default its own choice)")
+	g.tenantFlag(c, "tenant of the user")
+	return c
+}
+
+func newTokenList(g *global) *cobra.Command {
+	return &cobra.Command{
+		Use: "list", Short: "Show the tokens that can still be used",
+		Example: examples("onpath token list"),
+		Args:    cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := g.checkOutput(); err != nil {
+				return err
+			}
+			cl, err := g.client()
+			if err != nil {
+				return err
+			}
+			defer cl.Close()
+			list, err := cl.Tokens(c.Context())
+			if err != nil {
+				return err
+			}
+			return g.print(c, list, func(w io.Writer) error {
+				t := table.New("ID", "FOR", "NAME", "TENANT", ">USES", ">EXPIRES IN")
+				for _, i := range list {
+					t.Row(i.ID, string(i.Role), i.Name, i.Tenant, strconv.Itoa(i.Uses), render.Age(time.Now(), i.Expires))
+				}
+				return t.Write(w)
+			})
+		},
+	}
+}
+
+func newTokenDelete(g *global) *cobra.Command {
+	return &cobra.Command{
+		Use: "delete ID", Short: "Make a token unusable",
+		Example: examples("onpath token delete k3jd9x2a"),
+		Args:    cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			cl, err := g.client()
+			if err != nil {
+				return err
+			}
+			defer cl.Close()
+			if err := cl.DeleteToken(c.Context(), args[0]); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(c.OutOrStdout(), "token %s deleted\n", args[0])
+			return err
+		},
+	}
+}
+
+func newRevoke(g *global) *cobra.Command {
+	return &cobra.Command{
+		Use: "revoke IDENTITY", Short: "Refuse all certificates of a node or user from now on", GroupID: groupRun,
+		Long:    "Refuse all certificates of a node or user from now on. Identities are\nonpath:node/NAME, onpath:user/TENANT/NAME and onpath:operator/NAME.",
+		Example: examples("onpath revoke onpath:node/fra1-gw1", "onpath revoke onpath:user/acme/alice"),
+		Args:    cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			cl, err := g.client()
+			if err != nil {
+				return err
+			}
+			defer cl.Close()
+			if err := cl.Revoke(c.Context(), args[0]); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(c.OutOrStdout(), "%s is revoked\n", args[0])
+			return err
+		},
+	}
+}
+
+func newJoin(g *global) *cobra.Command {
+	return &cobra.Command{
+		Use: "join TOKEN", Short: "Use a server on another machine from now on", GroupID: groupRun,
+		Long: `Use a server on another machine from now on: redeem the token for a certificate,
+which is kept in ~/.config/onpath ($ONPATH_HOME). Nodes join by themselves, with
+onpath node --token.`,
+		Example: examples("onpath join eyJhIjoi…"),
+		Args:    cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			dir := home()
+			if dir == "" {
+				return badUsage("set $HOME or $ONPATH_HOME: there is no place to keep the certificate")
+			}
+			cl, err := client.Join(c.Context(), args[0], "", dir)
+			if err != nil {
+				return err
+			}
+			defer cl.Close()
+			who, err := cl.WhoAmI(c.Context())
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(c.OutOrStdout(), "joined %s as %s\n", cl.Server(), who.URI())
+			return err
+		},
+	}
+}

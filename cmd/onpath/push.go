@@ -1,0 +1,63 @@
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/client"
+	"github.com/onpath/onpath/api/manifest"
+	"github.com/onpath/onpath/internal/render"
+)
+
+// pushImages sends images that are files to the server and puts the references
+// under which nodes pull them into the functions. Nothing is sent unless all
+// are there.
+func (a *applyFlags) pushImages(c *cobra.Command, cl *client.Client, docs []*manifest.Document) error {
+	type local struct {
+		function *onpath.Function
+		doc      *manifest.Document
+	}
+	var list []local
+	var missing onpath.Errors
+	for _, d := range docs {
+		f, ok := d.Object.(*onpath.Function)
+		if !ok || f.Spec.Container == nil || !onpath.LocalImage(f.Spec.Container.Image) {
+			continue
+		}
+		if _, err := os.Stat(f.Spec.Container.Image); err != nil {
+			missing = append(missing, imageError(f, onpath.CodeInvalid, fmt.Errorf("%s: there is no such file or directory", f.Spec.Container.Image)))
+			continue
+		}
+		list = append(list, local{f, d})
+	}
+	if len(missing) > 0 {
+		return missing
+	}
+	p := newProgress(c.ErrOrStderr())
+	defer p.done()
+	pushed := map[string]string{} // by tenant and path
+	for _, l := range list {
+		path := l.function.Spec.Container.Image
+		tenant := l.function.Metadata.Tenant
+		ref, done := pushed[tenant+":"+path]
+		if !done {
+			var err error
+			ref, err = cl.PushImage(c.Context(), tenant, path, func(done, total int64) {
+				p.show("image %s: %s of %s", path, render.Bytes(uint64(done)), render.Bytes(uint64(total)))
+			})
+			if err != nil {
+				return imageError(l.function, onpath.CodeOf(err), err)
+			}
+			pushed[tenant+":"+path] = ref
+		}
+		l.function.Spec.Container.Image = ref
+	}
+	return nil
+}
+
+func imageError(f *onpath.Function, code onpath.Code, err error) *onpath.Error {
+	return &onpath.Error{Code: code, Object: onpath.KeyOf(f).String(), Field: "spec.container.image", Message: err.Error(), Cause: err}
+}

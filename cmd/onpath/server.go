@@ -1,0 +1,270 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/spf13/cobra"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api"
+	"github.com/onpath/onpath/api/auth"
+	"github.com/onpath/onpath/api/session"
+	"github.com/onpath/onpath/control"
+	"github.com/onpath/onpath/internal/config"
+	"github.com/onpath/onpath/plan"
+	"github.com/onpath/onpath/store/etcd"
+)
+
+// serverFlags override the file's server part.
+type serverFlags struct {
+	path string
+	set  config.Server
+	etcd string
+}
+
+func (f *serverFlags) add(c *cobra.Command) {
+	fl := c.Flags()
+	fl.StringVar(&f.path, "config", "", "configuration file (default "+config.DefaultPath+", if it is there)")
+	fl.StringVar(&f.set.Socket, "socket", "", "unix socket for this machine (default "+config.DefaultSocket+")")
+	fl.StringVar(&f.set.Listen, "listen", "", "address:port for other machines, by TLS (default none)")
+	fl.StringVar(&f.set.Address, "address", "", "host:port at which others reach --listen (default its own)")
+	fl.StringVar(&f.etcd, "etcd", "", "endpoints of an external etcd, comma-separated (default an embedded one)")
+}
+
+// config is the file's, with flags over it.
+func (f *serverFlags) config() (*config.Config, error) {
+	c, err := config.Load(f.path)
+	if err != nil {
+		return nil, err
+	}
+	override(&c.Server.StateDir, f.set.StateDir)
+	override(&c.Server.Socket, f.set.Socket)
+	override(&c.Server.Listen, f.set.Listen)
+	override(&c.Server.Address, f.set.Address)
+	override(&c.Server.Metrics, f.set.Metrics)
+	override(&c.Server.Log, f.set.Log)
+	if f.etcd != "" {
+		c.Server.Etcd.Endpoints = strings.Split(f.etcd, ",")
+	}
+	return c, c.Server.Complete()
+}
+
+func override(s *string, by string) {
+	if by != "" {
+		*s = by
+	}
+}
+
+func newServer(*global) *cobra.Command {
+	f := &serverFlags{}
+	c := &cobra.Command{
+		Use: "server", Short: "Run the server: it keeps objects, plans, and talks to nodes", GroupID: groupRun,
+		Long: `Run the server: it keeps objects (in an embedded etcd, or an external one), plans,
+and talks to nodes. Without --listen only this machine reaches it, through a unix
+socket. Traffic does not need it: it may stop and start at any time.`,
+		Example: examples("sudo onpath server", "sudo onpath server --listen '[::]:7443'", "sudo onpath server --config /etc/onpath/onpath.yaml"),
+		Args:    cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			conf, err := f.config()
+			if err != nil {
+				return err
+			}
+			log := newLog(conf.Server.Log).With("role", "server")
+			return serve(c.Context(), &conf.Server, log)
+		},
+	}
+	f.add(c)
+	c.Flags().StringVar(&f.set.StateDir, "state-dir", "", "where store, keys and images are kept (default "+config.DefaultServerDir+")")
+	c.Flags().StringVar(&f.set.Metrics, "metrics", "", "address:port for Prometheus, plain HTTP (default none)")
+	c.Flags().StringVar(&f.set.Log, "log", "", "debug, info, warn or error (default info)")
+	return c
+}
+
+// newLog writes structured lines to standard error.
+func newLog(level string) *slog.Logger {
+	var l slog.Level
+	_ = l.UnmarshalText([]byte(level)) // checked with the configuration
+	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: l}))
+}
+
+// serve runs the server until ctx ends.
+func serve(ctx context.Context, conf *config.Server, log *slog.Logger) error {
+	if err := os.MkdirAll(conf.StateDir, 0o700); err != nil {
+		return onpath.Errorf(onpath.CodeUnavailable, "state directory: %w", err)
+	}
+	socket, err := api.ListenUnix(conf.Socket)
+	if err != nil {
+		return err
+	}
+	defer socket.Close()
+	store, err := openStore(ctx, conf, log)
+	if err != nil {
+		return err
+	}
+	defer closing(log, "store", store.Close)
+	secret, err := config.Secret(filepath.Join(conf.StateDir, "secret"))
+	if err != nil {
+		return err
+	}
+	hub := session.NewHub(log, time.Now)
+	defer hub.Close()
+	controller := control.New(control.Options{Store: store, Hub: hub, Log: log, Settings: plan.Settings{
+		Secret: secret, PrivatePools: plain(conf.PrivatePools), PublicPools: plain(conf.PublicPools)}})
+	registry := newRegistry()
+	options := api.Options{Store: store, Controller: decider{controller}, Hub: hub, Dir: conf.StateDir, Address: conf.Address,
+		Version: versionString(), Metrics: registry, Logger: log}
+	tasks := []func(context.Context) error{controller.Run}
+	var listener net.Listener
+	if conf.Listen != "" {
+		if options.Authority, err = auth.OpenAuthority(filepath.Join(conf.StateDir, "auth"), time.Now); err != nil {
+			return err
+		}
+		if listener, err = net.Listen("tcp", conf.Listen); err != nil {
+			return onpath.Errorf(onpath.CodeUnavailable, "%w", err)
+		}
+		defer listener.Close()
+	}
+	server, err := api.New(options)
+	if err != nil {
+		return err
+	}
+	tasks = append(tasks,
+		func(ctx context.Context) error { server.Run(ctx); return nil },
+		func(ctx context.Context) error { return server.ServeUnix(ctx, socket) },
+		func(ctx context.Context) error {
+			select {
+			case <-controller.Loaded():
+				hub.Attach(controller) // nodes come once their objects are known
+				log.Info("server is up", "version", versionString(), "socket", conf.Socket, "listen", conf.Listen)
+			case <-ctx.Done():
+			}
+			return nil
+		})
+	if listener != nil {
+		tasks = append(tasks, func(ctx context.Context) error { return server.ServeTLS(ctx, listener) })
+	}
+	if conf.Metrics != "" {
+		tasks = append(tasks, metricsTask(conf.Metrics, registry, func() error { return controller.Ready(ctx) }))
+	}
+	return together(ctx, tasks...)
+}
+
+func openStore(ctx context.Context, conf *config.Server, log *slog.Logger) (*etcd.Store, error) {
+	o := etcd.Options{Logger: log}
+	if len(conf.Etcd.Endpoints) == 0 {
+		o.Dir = filepath.Join(conf.StateDir, "store")
+		return etcd.Open(ctx, o)
+	}
+	o.Endpoints = conf.Etcd.Endpoints
+	if conf.Etcd.CA != "" || conf.Etcd.Cert != "" {
+		o.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+	}
+	if conf.Etcd.CA != "" {
+		pem, err := os.ReadFile(conf.Etcd.CA)
+		if err != nil {
+			return nil, onpath.Errorf(onpath.CodeInvalid, "server.etcd.ca: %w", err)
+		}
+		o.TLS.RootCAs = x509.NewCertPool()
+		if !o.TLS.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, onpath.Errorf(onpath.CodeInvalid, "server.etcd.ca: %s holds no certificate", conf.Etcd.CA)
+		}
+	}
+	if conf.Etcd.Cert != "" {
+		pair, err := tls.LoadX509KeyPair(conf.Etcd.Cert, conf.Etcd.Key)
+		if err != nil {
+			return nil, onpath.Errorf(onpath.CodeInvalid, "server.etcd.cert: %w", err)
+		}
+		o.TLS.Certificates = []tls.Certificate{pair}
+	}
+	return etcd.Open(ctx, o)
+}
+
+func plain(list []onpath.Prefix) (out []netip.Prefix) {
+	for _, p := range list {
+		out = append(out, p.Prefix)
+	}
+	return out
+}
+
+func closing(log *slog.Logger, what string, do func() error) {
+	if err := do(); err != nil {
+		log.Warn("not closed well", "what", what, "error", err)
+	}
+}
+
+// together runs tasks until ctx ends or one of them ends with an error, which
+// ends the others.
+func together(ctx context.Context, tasks ...func(context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var wg sync.WaitGroup
+	for _, t := range tasks {
+		wg.Go(func() {
+			if err := t(ctx); err != nil && !errors.Is(err, context.Canceled) {
+				cancel(err)
+			}
+		})
+	}
+	wg.Wait()
+	if err := context.Cause(ctx); err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// newRegistry has the metrics of the process itself.
+func newRegistry() *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return r
+}
+
+// metricsTask serves /metrics and /healthz on a plain listener.
+func metricsTask(address string, r *prometheus.Registry, health func() error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		mux := http.NewServeMux()
+		mux.Handle("GET /metrics", promhttp.HandlerFor(r, promhttp.HandlerOpts{}))
+		mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+			if err := health(); err != nil {
+				http.Error(w, err.Error(), http.StatusServiceUnavailable)
+				return
+			}
+			fmt.Fprintln(w, "ok")
+		})
+		l, err := net.Listen("tcp", address)
+		if err != nil {
+			return onpath.Errorf(onpath.CodeUnavailable, "metrics: %w", err)
+		}
+		s := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+		stop := context.AfterFunc(ctx, func() { _ = s.Close() })
+		defer stop()
+		if err := s.Serve(l); ctx.Err() == nil {
+			return onpath.Errorf(onpath.CodeUnavailable, "metrics: %w", err)
+		}
+		return nil
+	}
+}
+
+// decider adds what the controller does not answer yet.
+type decider struct{ *control.Controller }
+
+// Trace implements api.Controller.
+func (decider) Trace(context.Context, onpath.TraceRequest) (*onpath.Trace, error) {
+	return nil, onpath.Errorf(onpath.CodeUnsupported, "this version of the server does not trace")
+}

@@ -1,0 +1,117 @@
+package render
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/table"
+)
+
+// Load is what one instance did and used at one moment, since it started.
+type Load struct {
+	Instance *onpath.Instance      `json:"-"`
+	Name     string                `json:"name"` // tenant/name
+	Node     string                `json:"node"`
+	State    string                `json:"state"`
+	Counters onpath.VportCounters  `json:"counters"`
+	Back     *onpath.VportCounters `json:"back,omitempty"` // of the second side of a bridged one
+	Usage    onpath.Usage          `json:"usage"`
+}
+
+// Rate is a Load against an earlier one of the same instance.
+type Rate struct {
+	Load
+	CPU     float64 `json:"cpu"` // cores
+	Packets float64 `json:"packetsPerSecond"`
+	Bits    float64 `json:"bitsPerSecond"`
+	Flows   uint64  `json:"flows"`
+	Dropped uint64  `json:"dropped"` // since start
+}
+
+// Loads joins instances with what their nodes say.
+func Loads(instances []onpath.Object, counters map[string]onpath.Counters, usage map[string]map[string]onpath.Usage) []Load {
+	var list []Load
+	for _, o := range instances {
+		i := o.(*onpath.Instance)
+		name := i.Metadata.Tenant + "/" + i.Metadata.Name
+		l := Load{Instance: i, Name: name, Node: i.Spec.Node, State: string(i.Status.State), Usage: usage[i.Spec.Node][name]}
+		l.Counters = counters[i.Spec.Node].Vports[i.Spec.Vport]
+		if i.Spec.Back != 0 {
+			b := counters[i.Spec.Node].Vports[i.Spec.Back]
+			l.Back = &b
+		}
+		list = append(list, l)
+	}
+	return list
+}
+
+// Rates compares two moments, the busiest instance first. Without a former one
+// rates are zero.
+func Rates(before, after []Load, between time.Duration) []Rate {
+	earlier := map[string]Load{}
+	for _, l := range before {
+		earlier[l.Name] = l
+	}
+	var list []Rate
+	for _, l := range after {
+		r := Rate{Load: l, Flows: l.Counters.Flows, Dropped: drops(l.Counters.Dropped)}
+		if l.Back != nil {
+			r.Flows += l.Back.Flows
+			r.Dropped += drops(l.Back.Dropped)
+		}
+		if b, ok := earlier[l.Name]; ok && between > 0 && b.Instance.Metadata.UID == l.Instance.Metadata.UID {
+			s := between.Seconds()
+			was, is := b.delivered(), l.delivered()
+			r.CPU = max(0, (l.Usage.CPU-b.Usage.CPU).Seconds()/s)
+			r.Packets = less(is.Packets, was.Packets) / s
+			r.Bits = 8 * less(is.Bytes, was.Bytes) / s
+		}
+		list = append(list, r)
+	}
+	slices.SortStableFunc(list, func(a, b Rate) int {
+		return cmp.Or(cmp.Compare(b.Bits, a.Bits), cmp.Compare(b.CPU, a.CPU), cmp.Compare(a.Name, b.Name))
+	})
+	return list
+}
+
+// delivered is what was handed to the instance, on both sides.
+func (l Load) delivered() onpath.Tally {
+	t := l.Counters.Out
+	if l.Back != nil {
+		t.Packets += l.Back.Out.Packets
+		t.Bytes += l.Back.Out.Bytes
+	}
+	return t
+}
+
+// less is a-b, and 0 where a counter began anew.
+func less(a, b uint64) float64 {
+	if a < b {
+		return 0
+	}
+	return float64(a - b)
+}
+
+// Top is the table of the top command.
+func Top(list []Rate) *table.Table {
+	t := table.New("INSTANCE", "NODE", "STATE", ">CPU", ">MEMORY", ">PACKETS/S", ">BIT/S", ">FLOWS", ">DROPPED")
+	for _, r := range list {
+		t.Row(r.Name, r.Node, r.State, strconv.FormatFloat(100*r.CPU, 'f', 1, 64)+"%", Bytes(uint64(r.Usage.Memory)),
+			Count(r.Packets), Count(r.Bits), strconv.FormatUint(r.Flows, 10), strconv.FormatUint(r.Dropped, 10))
+	}
+	return t
+}
+
+// Count rounds to three digits with k, M, G.
+func Count(v float64) string {
+	for _, unit := range []string{"", "k", "M", "G"} {
+		if v < 999.5 {
+			return strconv.FormatFloat(v, 'g', 3, 64) + unit
+		}
+		v /= 1000
+	}
+	return strconv.FormatFloat(v, 'g', 3, 64) + "T"
+}

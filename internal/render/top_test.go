@@ -1,0 +1,74 @@
+package render_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/render"
+)
+
+func TestTop(t *testing.T) {
+	instance := func(name string, vport, back onpath.VportID) onpath.Object {
+		return &onpath.Instance{Metadata: onpath.Metadata{Name: name, Tenant: "a"}, Spec: onpath.InstanceSpec{Node: "n1", Vport: vport, Back: back}}
+	}
+	all := []onpath.Object{instance("idle", 1, 0), instance("busy", 2, 3)}
+	at := func(packets uint64, cpu time.Duration) []render.Load {
+		out := onpath.VportCounters{Out: onpath.Tally{Packets: packets, Bytes: 1000 * packets}, Dropped: map[onpath.DropReason]uint64{onpath.DropSpoofed: 2}, Flows: 1}
+		return render.Loads(all, map[string]onpath.Counters{"n1": {Vports: map[onpath.VportID]onpath.VportCounters{2: out, 3: out}}},
+			map[string]map[string]onpath.Usage{"n1": {"a/busy": {CPU: cpu, Memory: 64 << 20}}})
+	}
+	list := render.Rates(at(1000, time.Second), at(2000, 2*time.Second), 2*time.Second)
+	if len(list) != 2 || list[0].Name != "a/busy" {
+		t.Fatalf("got %+v", list)
+	}
+	r := list[0]
+	if r.Packets != 1000 || r.Bits != 8e6 || r.CPU != 0.5 || r.Flows != 2 || r.Dropped != 4 {
+		t.Errorf("got %+v", r)
+	}
+	if again := render.Rates(at(5000, 9*time.Second), at(1, 0), time.Second); again[0].Packets != 0 || again[0].CPU != 0 {
+		t.Errorf("a counter that began anew: %+v", again)
+	}
+	if first := render.Rates(nil, at(5000, time.Second), 0); first[0].Packets != 0 {
+		t.Errorf("without a former moment: %+v", first[0])
+	}
+	var b strings.Builder
+	if err := render.Top(list).Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"a/busy", "50.0%", "64Mi", "1k", "8M"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("lacks %s:\n%s", want, b.String())
+		}
+	}
+}
+
+func TestCount(t *testing.T) {
+	for v, want := range map[float64]string{0: "0", 999: "999", 1000: "1k", 12345: "12.3k", 8e6: "8M", 1e13: "10T"} {
+		if got := render.Count(v); got != want {
+			t.Errorf("%v: %s, want %s", v, got, want)
+		}
+	}
+}
+
+func TestBelongs(t *testing.T) {
+	i := &onpath.Instance{Metadata: onpath.Metadata{Tenant: "a", Name: "web-fw-x"}, Spec: onpath.InstanceSpec{Deployment: "web-fw", Node: "n1"}}
+	for _, c := range []struct {
+		o    onpath.Object
+		want bool
+	}{
+		{&onpath.Node{Metadata: onpath.Metadata{Name: "n1"}}, true},
+		{&onpath.Node{Metadata: onpath.Metadata{Name: "n2"}}, false},
+		{&onpath.Deployment{Metadata: onpath.Metadata{Tenant: "a", Name: "web-fw"}}, true},
+		{&onpath.Deployment{Metadata: onpath.Metadata{Tenant: "b", Name: "web-fw"}}, false},
+		{&onpath.Chain{Metadata: onpath.Metadata{Tenant: "a", Name: "web"}, Spec: onpath.ChainSpec{Through: []onpath.Element{{Function: "operator/fw"}}}}, true},
+		{&onpath.Chain{Metadata: onpath.Metadata{Tenant: "b", Name: "x"}, Spec: onpath.ChainSpec{Through: []onpath.Element{{Deployment: "a/web-fw"}}}}, true},
+		{&onpath.Chain{Metadata: onpath.Metadata{Tenant: "b", Name: "x"}, Spec: onpath.ChainSpec{Through: []onpath.Element{{Deployment: "web-fw"}}}}, false},
+		{&onpath.Tenant{Metadata: onpath.Metadata{Name: "a"}}, false},
+	} {
+		if got := render.Belongs(i, c.o); got != c.want {
+			t.Errorf("%s: %v", onpath.KeyOf(c.o), got)
+		}
+	}
+}
