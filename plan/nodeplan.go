@@ -91,22 +91,23 @@ func (b *builder) chooseInstances() {
 }
 
 // choosePaths takes the paths that packets can be on at this node: all at the
-// gateway; those of the instances here; behind an operator's chain also the
-// tenants', which begin there; and what others still send here.
+// gateway; those of the instances here; and what others still send here. Where
+// an operator's chain leads into those of tenants, each node with instances of
+// either gets all: tenants' chains begin behind the operator's last element,
+// and answers go from their elements back into it.
 func (b *builder) choosePaths() {
-	operator := false
+	all := b.n == b.n.c.gateway
+	operator := slices.ContainsFunc(b.n.c.paths, func(p *path) bool { return p.tier == onpath.TierOperator && !p.over })
 	here := map[*path]bool{}
 	for _, p := range b.n.c.paths {
 		if slices.ContainsFunc(b.local, func(i *instance) bool { return slices.Contains(p.deps, i.dep) || p.starts(i) }) {
 			here[p] = true
-			operator = operator || p.tier == onpath.TierOperator
+			all = all || operator
 		}
 	}
 	for _, p := range b.n.c.paths {
-		if p.over && !b.w.sentPath(b.n, p.id) {
-			continue
-		}
-		if here[p] || b.n == b.n.c.gateway || operator && p.tier == onpath.TierTenant || b.w.sentPath(b.n, p.id) {
+		sent := b.w.sentPath(b.n, p.id)
+		if sent || !p.over && (all || here[p]) {
 			b.paths = append(b.paths, p)
 		}
 	}

@@ -98,17 +98,11 @@ func (w *world) addPaths(cl *cloudlet) {
 // orderPaths puts the paths into the order of their rules: by tier, priority,
 // chain; of one chain the present one first.
 func (w *world) orderPaths(cl *cloudlet) {
-	prio := func(p *path) int {
-		if p.chain == nil {
-			return -onpath.MaxPriority - 1
-		}
-		return p.chain.priority()
-	}
 	slices.SortStableFunc(cl.paths, func(a, b *path) int {
 		if a.tier != b.tier {
 			return cmp.Compare(a.tier, b.tier)
 		}
-		if c := cmp.Or(cmp.Compare(prio(b), prio(a)), a.key.less(b.key)); c != 0 {
+		if c := cmp.Or(cmp.Compare(b.priority(), a.priority()), a.key.less(b.key)); c != 0 {
 			return c
 		}
 		if a.present != b.present {
@@ -120,6 +114,16 @@ func (w *world) orderPaths(cl *cloudlet) {
 		return cmp.Compare(a.id, b.id)
 	})
 }
+
+// priority is the chain's; without a chain, below all.
+func (p *path) priority() int {
+	if p.chain == nil {
+		return -onpath.MaxPriority - 1
+	}
+	return p.chain.priority()
+}
+
+func (p *path) sameRank(q *path) bool { return p.tier == q.tier && p.priority() == q.priority() }
 
 // knownPaths reads the paths off the newest plans of the cloudlet's nodes, the
 // gateway's first.

@@ -37,7 +37,7 @@ func (w *world) rollOutIn(d *deployment, cl *cloudlet) {
 	if !d.in[cl.name] {
 		want = 0
 	}
-	if d.function == nil {
+	if d.function == nil || !d.in[cl.name] && w.needed(d.key, cl) {
 		return // nothing can be decided; what runs goes on
 	}
 	var good, old []*instance
@@ -126,26 +126,19 @@ func (w *world) drainOrphans() {
 		case i.node == nil:
 			w.drain(i, "its node does not exist any more")
 		case i.d != nil:
-		case i.node.gone || !w.needed(i):
+		case i.node.gone || !w.needed(i.dep, i.node.c):
 			w.drain(i, "nothing uses it any more")
 		}
 	}
 }
 
-// needed reports whether a path that starts flows, or may come to again, has
-// the instance's deployment; and whether its chain is merely impossible now.
-func (w *world) needed(i *instance) bool {
-	for _, p := range i.node.c.paths {
-		if slices.Contains(p.deps, i.dep) && !p.present && !p.ended() {
-			return true
-		}
-	}
-	for _, c := range w.chains {
-		if len(c.errs) > 0 && slices.ContainsFunc(c.elements, func(e element) bool { return e.dep == i.dep }) {
-			return true
-		}
-	}
-	return false
+// needed reports whether a deployment that nobody declares or uses any more has
+// to stay: a path that still starts flows has it, because its successor is not
+// ready, or because its chain is impossible as it is now.
+func (w *world) needed(dep name, cl *cloudlet) bool {
+	return slices.ContainsFunc(cl.paths, func(p *path) bool {
+		return !p.present && !p.ended() && slices.Contains(p.deps, dep)
+	})
 }
 
 // drain marks an instance as one to go.

@@ -139,15 +139,15 @@ func classifier(paths []*path, tier onpath.Tier) onpath.Table {
 		t.Miss = onpath.Action{Kind: onpath.ActionTable, Table: onpath.ClassifierTable(onpath.TierTenant)}
 	}
 	var reverse []onpath.Rule
-	prio := 0
+	var last *path
 	for _, p := range paths {
 		if p.tier != tier || !p.steers || startsAtInstances(p) {
 			continue
 		}
-		if p.chain != nil && p.chain.priority() != prio {
+		if last != nil && !last.sameRank(p) {
 			t.Rules, reverse = append(t.Rules, reverse...), nil
-			prio = p.chain.priority()
 		}
+		last = p
 		t.Rules = append(t.Rules, p.forward...)
 		reverse = append(reverse, p.reverse...)
 	}
@@ -169,28 +169,14 @@ func emitTable(paths []*path, i *instance, side onpath.VportID) *onpath.Table {
 	t := &onpath.Table{ID: onpath.EmitTableOf(side), Miss: onpath.Action{Kind: onpath.ActionDrop, Reason: onpath.DropSpoofed}}
 	own := ownPrefixes(i.obj)
 	var reverse []onpath.Rule
+	var last *path
 	for _, p := range paths {
-		if startsAtInstances(p) && p.steers && p.chain.from.deployment == i.dep {
-			t.Rules = append(t.Rules, startRules(p, own)...)
+		if last != nil && !last.sameRank(p) {
+			t.Rules, reverse = append(t.Rules, reverse...), nil
 		}
-		k := slices.Index(p.deps, i.dep)
-		if k < 0 || p.over {
-			continue
-		}
-		if !p.present && !p.steers || p.chain == nil || len(p.chain.errs) > 0 {
-			t.Rules = append(t.Rules, p.emits[t.ID]...)
-			continue
-		}
-		if !mayEmit(i, p, k) || !p.steers {
-			continue
-		}
-		f, r := continueRules(p, k, own)
-		if !i.bridged() || side == i.obj.Spec.Back {
-			t.Rules = append(t.Rules, f...)
-		}
-		if !i.bridged() || side == i.obj.Spec.Vport {
-			reverse = append(reverse, r...)
-		}
+		last = p
+		f, r := emitRules(p, i, side, own)
+		t.Rules, reverse = append(t.Rules, f...), append(reverse, r...)
 	}
 	t.Rules = append(t.Rules, reverse...)
 	if len(t.Rules) == 0 {
@@ -200,6 +186,30 @@ func emitTable(paths []*path, i *instance, side onpath.VportID) *onpath.Table {
 		t.Rules = append(t.Rules, onpath.Rule{Match: onpath.Match{Src: tidy(own)}, Action: onpath.Action{Kind: onpath.ActionExit}})
 	}
 	return t
+}
+
+// emitRules are those of one path for what an instance emits at a side.
+func emitRules(p *path, i *instance, side onpath.VportID, own []netip.Prefix) (forward, reverse []onpath.Rule) {
+	if startsAtInstances(p) && p.steers && p.chain.from.deployment == i.dep {
+		forward = startRules(p, own)
+	}
+	k := slices.Index(p.deps, i.dep)
+	switch {
+	case k < 0 || p.over:
+		return forward, nil
+	case !p.present && !p.steers || p.chain == nil || len(p.chain.errs) > 0:
+		return append(forward, p.emits[onpath.EmitTableOf(side)]...), nil
+	case !p.steers || !mayEmit(i, p, k):
+		return forward, nil
+	}
+	f, r := continueRules(p, k, own)
+	switch {
+	case !i.bridged():
+		return append(forward, f...), r
+	case side == i.obj.Spec.Back:
+		return append(forward, f...), nil
+	}
+	return forward, r
 }
 
 func mayEmit(i *instance, p *path, k int) bool {
