@@ -63,7 +63,7 @@ func parse(b []byte) frame {
 	if f.v6 {
 		minIP = ipv6Len
 	}
-	if kind != gsoTCPv4 && kind != gsoTCPv6 || f.headers > len(eth) || f.network+minIP > f.transport {
+	if kind != gsoTCPv4 && kind != gsoTCPv6 || f.headers < f.transport+minTCP || f.headers > len(eth) || f.network+minIP > f.transport {
 		return f
 	}
 	f.payload = len(eth) - f.headers
