@@ -250,3 +250,27 @@ func TestOneAgentPerFolder(t *testing.T) {
 		t.Errorf("another node's folder: got %v, want CodeConflict", err)
 	}
 }
+
+// Many at once come, are adopted and go, and nothing of any is left.
+func TestManyInstances(t *testing.T) {
+	b := newBed(t)
+	r := b.run()
+	var all []onpath.InstancePlan
+	for i := range 40 {
+		all = append(all, routed(fmt.Sprintf("i%02d", i), onpath.VportID(100+i), fmt.Sprintf("10.9.0.%d/24", i+1)))
+	}
+	r.plan(planOf(1, all...))
+	for _, in := range all {
+		r.untilState(in.Name, onpath.InstanceReady)
+	}
+	b.until("acknowledged", func() bool { return r.server.last().Plan == 1 })
+	r.stop()
+	r = b.run()
+	if got := r.Report(); got.Plan != 1 || len(got.Instances) != len(all) {
+		t.Errorf("after a restart plan %d, %d instances", got.Plan, len(got.Instances))
+	}
+	r.plan(planOf(2, all[20:]...))
+	b.until("the first twenty are gone", func() bool { return len(b.machine.Running()) == 20 && len(b.leftovers()) == 60 })
+	r.plan(planOf(3))
+	b.gone()
+}

@@ -318,6 +318,11 @@ func (a *Agent) checkPlan(p *onpath.NodePlan) error {
 			seen[v] = name
 		}
 	}
+	for _, v := range p.Datapath.Vports {
+		if v.Kind == onpath.VportInstance && seen[v.ID] == "" {
+			return onpath.Errorf(onpath.CodeInvalid, "plan %d has the instance vport %d, which belongs to none of its instances", p.Generation, v.ID)
+		}
+	}
 	return nil
 }
 

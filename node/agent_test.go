@@ -275,7 +275,10 @@ func TestNamedAgainWhileItGoes(t *testing.T) {
 func TestPlanIsChecked(t *testing.T) {
 	b := newBed(t)
 	r := b.run()
+	orphan := planOf(1, routed("web", 16))
+	orphan.Instances = nil
 	for name, p := range map[string]*onpath.NodePlan{
+		"nobody's vport": orphan,
 		"another node's": {Node: "n2"},
 		"no vport":       planOf(1, routed("web", 0)),
 		"same vport":     planOf(1, routed("web", 16), routed("ids", 16)),

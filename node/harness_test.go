@@ -2,6 +2,7 @@ package node_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -273,6 +274,9 @@ func (b *bed) links() []netlink.Link {
 	h := b.netlink(b.host)
 	defer h.Close()
 	links, err := h.LinkList()
+	for errors.Is(err, netlink.ErrDumpInterrupted) {
+		links, err = h.LinkList()
+	}
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -123,7 +123,7 @@ func anywhere(a netip.Addr) *net.IPNet {
 // addresses makes eth0's own addresses those of want. They come without the
 // network's route (noprefixroute): neighbours in it are behind the gateway too.
 func addresses(in *netlink.Handle, eth netlink.Link, want []netip.Prefix) error {
-	have, err := in.AddrList(eth, netlink.FAMILY_ALL)
+	have, err := dump(func() ([]netlink.Addr, error) { return in.AddrList(eth, netlink.FAMILY_ALL) })
 	if err != nil {
 		return fmt.Errorf("list the instance's addresses: %w", err)
 	}

@@ -27,7 +27,7 @@ func underlay(h *netlink.Handle, addr netip.Addr) (netlink.Link, onpath.Conditio
 		c.Message = "the node has no underlay address, which only a node alone can do without; set spec.underlay.address"
 		return nil, c
 	}
-	all, err := h.AddrList(nil, netlink.FAMILY_ALL)
+	all, err := dump(func() ([]netlink.Addr, error) { return h.AddrList(nil, netlink.FAMILY_ALL) })
 	if err == nil {
 		for _, have := range all {
 			if prefixOf(have.IPNet).Addr() != addr {

@@ -200,6 +200,17 @@ func (r wirer) pair(host, in *netlink.Handle, w wiring, p port) (made bool, err 
 	return true, nil
 }
 
+// dump asks the kernel for a list again while the answer was disturbed by a
+// change; what there is does not change for ever.
+func dump[T any](list func() ([]T, error)) (all []T, err error) {
+	for range 50 {
+		if all, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	return all, err
+}
+
 // aliasPrefix begins the alias of every host-side device of any agent.
 const aliasPrefix = "onpath "
 
@@ -256,7 +267,7 @@ func (r wirer) devices() (map[string]string, error) {
 		return nil, err
 	}
 	defer host.Close()
-	links, err := host.LinkList()
+	links, err := dump(host.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list the network devices: %w", err)
 	}
