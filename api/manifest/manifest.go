@@ -72,7 +72,9 @@ func Objects(docs []*Document) []onpath.Object {
 }
 
 // Locate adds places to the errors in err that are about objects of docs, and
-// puts them into the order of the input. Other errors stay as they are.
+// puts them into the order of the input. A field that refers to nothing is
+// wrong input, so its CodeNotFound becomes CodeInvalid. Other errors stay as
+// they are.
 func Locate(docs []*Document, err error) error {
 	var es onpath.Errors
 	if !errors.As(err, &es) {
@@ -95,6 +97,9 @@ func Locate(docs []*Document, err error) error {
 			at.order, at.position = d.order, p
 			if c.Place == "" {
 				c.Place = fmt.Sprintf("%s:%d:%d", d.File, p.line, p.column)
+			}
+			if c.Code == onpath.CodeNotFound && c.Field != "" {
+				c.Code = onpath.CodeInvalid
 			}
 		}
 		at.err = &c

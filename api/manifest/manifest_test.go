@@ -144,6 +144,9 @@ func TestLocate(t *testing.T) {
 	if err.Error() != want {
 		t.Errorf("got\n%v\nwant\n%s", err, want)
 	}
+	if code := onpath.CodeOf(err); code != onpath.CodeInvalid {
+		t.Errorf("code %s", code)
+	}
 	if plain := errors.New("no route to host"); manifest.Locate(docs, plain) != plain {
 		t.Error("a plain error was changed")
 	}

@@ -48,7 +48,7 @@ func home() string {
 func (g *global) client() (*client.Client, error) {
 	address, https := strings.CutPrefix(g.server, "https://")
 	if !https {
-		return client.Default(g.server, home(), config.DefaultSocket)
+		return client.Default(strings.TrimPrefix(g.server, "unix://"), home(), config.DefaultSocket)
 	}
 	if !auth.Joined(home()) {
 		return nil, notJoined(address)

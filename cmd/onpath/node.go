@@ -290,7 +290,7 @@ and state. The agent must not run. Doing it again does no harm.`,
 }
 
 func nodeOff(ctx context.Context, conf *config.Node, log *slog.Logger) ([]string, error) {
-	o := node.OffOptions{Name: conf.Name, StateDir: conf.StateDir, Log: log, Runtimes: map[string]onpath.Runtime{}}
+	o := node.OffOptions{Name: conf.Name, StateDir: conf.StateDir, Log: log}
 	var errs []error
 	if path, err := ebpf.New(ebpf.Options{Name: conf.Name, Log: log}); err != nil {
 		errs = append(errs, fmt.Errorf("data path: %w", err))
@@ -298,9 +298,7 @@ func nodeOff(ctx context.Context, conf *config.Node, log *slog.Logger) ([]string
 		o.Datapath = path
 		defer closing(log, "data path", path.Close)
 	}
-	runtimes, letGo := openRuntimes(ctx, conf, nil, log)
-	defer letGo()
-	o.Runtimes = runtimes
+	o.Runtimes, _ = openRuntimes(ctx, conf, nil, log) // Off closes them
 	removed, err := node.Off(ctx, o)
 	return removed, errors.Join(append(errs, err)...)
 }

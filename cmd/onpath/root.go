@@ -81,7 +81,10 @@ Begin with "onpath demo", or with "onpath doctor" and then "onpath up".`,
 
 // commands make the subcommands.
 var commands = []func(*global) *cobra.Command{
-	newDoctor, newSchema, newLab, newDemo,
+	newApply, newConfirm, newGet, newDescribe, newDelete, newWatch,
+	newTrace, newTop, newEvents, newLogs, newExec, newCapture,
+	newDrain, newUncordon, newToken, newRevoke, newJoin, newLab,
+	newUp, newServer, newNode, newDoctor, newSchema, newImages, newDemo,
 }
 
 // finish makes wrong arguments errors of usage, everywhere alike.
