@@ -2,32 +2,59 @@ package node
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/onpath/onpath"
 )
 
+// driver is the runtime of one kind, as far as it is there.
+type driver struct {
+	rt     onpath.Runtime // nil: could not be opened
+	opened bool           // by us, and so ours to close
+	err    error          // why it cannot be used now
+}
+
 // adoptAll asks each runtime for what an earlier process of ours left running.
 func (a *Agent) adoptAll(ctx context.Context) {
 	for kind, rt := range a.opt.Runtimes {
-		a.adopt(ctx, kind, rt)
+		a.drivers[kind] = &driver{rt: rt}
+	}
+	for kind := range a.opt.Open {
+		if a.drivers[kind] == nil {
+			a.drivers[kind] = &driver{}
+		}
+	}
+	for kind, d := range a.drivers {
+		a.adopt(ctx, kind, d.rt)
 	}
 }
 
 const adoptTimeout = 15 * time.Second
 
+// adopt opens the runtime if it is not (rt is nil), and asks what runs.
 func (a *Agent) adopt(ctx context.Context, kind string, rt onpath.Runtime) {
 	ctx, cancel := context.WithTimeout(ctx, adoptTimeout)
 	defer cancel()
-	found, err := rt.Adopt(ctx)
+	opened := rt == nil
+	var found map[string]onpath.Process
+	var err error
+	if opened {
+		if rt, err = a.opt.Open[kind](ctx); err != nil {
+			rt, opened = nil, false
+		}
+	}
+	if err == nil {
+		found, err = rt.Adopt(ctx)
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.runtimes[kind] = err
-	if err != nil {
-		a.log.Error("the runtime does not answer", "runtime", kind, "err", err)
-		return
+	d := a.drivers[kind]
+	if d.err == nil || err == nil || d.err.Error() != err.Error() { // say it once
+		if err != nil {
+			a.log.Error("the runtime does not answer", "runtime", kind, "err", err)
+		}
 	}
+	d.rt, d.err, d.opened = rt, err, d.opened || opened
 	for id, p := range found {
 		l := p.Labels()
 		if l[LabelNode] == a.opt.Name && l[LabelState] == a.opt.StateDir {
@@ -36,24 +63,34 @@ func (a *Agent) adopt(ctx context.Context, kind string, rt onpath.Runtime) {
 	}
 }
 
+// closeRuntimes lets go of those that the agent opened.
+func (a *Agent) closeRuntimes() {
+	for kind, d := range a.drivers {
+		if d.opened && d.rt != nil {
+			if err := d.rt.Close(); err != nil {
+				a.log.Warn("cannot close the runtime", "runtime", kind, "err", err)
+			}
+		}
+	}
+}
+
 // retryRuntimes asks a runtime that did not answer again. Until it does, its
 // instances stay as the records say: no agent, no change.
 func (a *Agent) retryRuntimes(ctx context.Context) {
 	for a.clock.Sleep(ctx, time.Second) == nil {
+		failed := map[string]onpath.Runtime{}
 		a.mu.Lock()
-		var failed []string
-		for kind, err := range a.runtimes {
-			if err != nil {
-				failed = append(failed, kind)
+		for kind, d := range a.drivers {
+			if d.err != nil {
+				failed[kind] = d.rt
 			}
 		}
 		a.mu.Unlock()
 		if len(failed) == 0 {
 			return
 		}
-		slices.Sort(failed)
-		for _, kind := range failed {
-			a.adopt(ctx, kind, a.opt.Runtimes[kind])
+		for kind, rt := range failed {
+			a.adopt(ctx, kind, rt)
 		}
 		a.wakeAll()
 		kick(a.inspect)

@@ -274,3 +274,45 @@ func TestManyInstances(t *testing.T) {
 	r.plan(planOf(3))
 	b.gone()
 }
+
+// A runtime that cannot be opened when the agent starts, or is not set up at
+// all any more, is no reason to close what it runs.
+func TestRuntimeOpensLater(t *testing.T) {
+	b := newBed(t)
+	r := b.run()
+	r.plan(planOf(1, routed("web", 16)))
+	r.untilState("web", onpath.InstanceReady)
+	b.until("acknowledged", func() bool { return r.server.last().Plan == 1 })
+	r.stop()
+	before := len(b.story.all())
+
+	b.edit = func(o *node.Options) { o.Runtimes = nil }
+	r = b.run()
+	if got, _ := r.server.instance("web"); b.path.state(16) != onpath.VportUp || got.State == onpath.InstanceFailed {
+		t.Errorf("without a runtime: vport %s, reported %s", b.path.state(16), got.State)
+	}
+	r.stop()
+
+	tries := 0
+	b.edit = func(o *node.Options) {
+		o.Runtimes = nil
+		o.Open = map[string]func(context.Context) (onpath.Runtime, error){node.KindContainer: func(context.Context) (onpath.Runtime, error) {
+			if tries++; tries == 1 {
+				return nil, errors.New("no socket")
+			}
+			return b.runtime, nil
+		}}
+	}
+	r = b.run()
+	if c := r.condition(node.ConditionRuntime); c.Reason != "Unavailable" {
+		t.Errorf("runtime condition is %+v, want Unavailable", c)
+	}
+	b.until("adopted", func() bool { return slices.Contains(r.server.reasons(), "Adopted") })
+	for _, l := range b.story.all()[before:] {
+		if strings.Contains(l, "closed") || strings.HasPrefix(l, "start") || strings.HasPrefix(l, "stop") {
+			t.Errorf("the new agent did %q", l)
+		}
+	}
+	r.plan(planOf(2))
+	b.gone()
+}

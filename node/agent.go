@@ -50,6 +50,10 @@ type Options struct {
 	// Runtimes by kind of function (KindContainer); a missing kind is reported
 	// as a condition and its instances fail.
 	Runtimes map[string]onpath.Runtime
+	// Open opens runtimes that are not in Runtimes, again and again until it
+	// succeeds: a containerd that is away when the agent starts is not one that
+	// is missing. The agent closes what it opened.
+	Open     map[string]func(context.Context) (onpath.Runtime, error)
 	Datapath onpath.Datapath
 	// Dial begins the session, with a as its handler, once the saved plan is
 	// in force; the session ends with ctx. Nil: the agent works by its saved
@@ -97,7 +101,7 @@ type Agent struct {
 	planErr     string
 	instances   map[string]*instance
 	adopted     map[string]onpath.Process // found at start, by id
-	runtimes    map[string]error          // why a runtime cannot be used; nil: usable
+	drivers     map[string]*driver        // by kind of function
 	stopped     []stoppedReport
 	machine     machine
 	swept       bool
@@ -140,7 +144,7 @@ func New(o Options) (*Agent, error) {
 		opt: o, log: o.Log.With("node", o.Name), clock: o.Clock, started: o.Clock.Now(),
 		state: state{dir}, up: make(chan struct{}),
 		report: make(chan struct{}, 1), inspect: make(chan struct{}, 1),
-		instances: map[string]*instance{}, adopted: map[string]onpath.Process{}, runtimes: map[string]error{},
+		instances: map[string]*instance{}, adopted: map[string]onpath.Process{}, drivers: map[string]*driver{},
 	}
 	a.wirer = wirer{node: o.Name, netns: o.NetNS, state: a.state, log: a.log}
 	a.apply = newApplier(a)
@@ -174,8 +178,11 @@ func (a *Agent) Run(ctx context.Context) error {
 		}
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	defer a.tasks.Wait()
-	defer cancel()
+	defer func() {
+		cancel()
+		a.tasks.Wait()
+		a.closeRuntimes()
+	}()
 	a.ctx = ctx
 	a.adoptAll(ctx)
 	if saved != nil {

@@ -123,14 +123,16 @@ func (in *instance) remember() {
 // runtime is the driver for it, or why there is none.
 func (in *instance) runtime() (onpath.Runtime, error) {
 	kind := kindOf(in.current().Spec)
-	rt, ok := in.a.opt.Runtimes[kind]
-	if !ok {
-		return nil, onpath.Errorf(onpath.CodeUnsupported, "this node has no runtime for %s functions", kind)
-	}
 	in.a.mu.Lock()
 	defer in.a.mu.Unlock()
-	if err := in.a.runtimes[kind]; err != nil {
-		return nil, onpath.Errorf(onpath.CodeUnavailable, "the %s runtime does not answer: %w", kind, err)
+	d := in.a.drivers[kind]
+	switch {
+	case d == nil && in.rec.Started: // it may well run on
+		return nil, onpath.Errorf(onpath.CodeUnavailable, "the runtime for %s functions, which started it, is not set up any more", kind)
+	case d == nil:
+		return nil, onpath.Errorf(onpath.CodeUnsupported, "this node has no runtime for %s functions", kind)
+	case d.err != nil:
+		return nil, onpath.Errorf(onpath.CodeUnavailable, "the %s runtime does not answer: %w", kind, d.err)
 	}
-	return rt, nil
+	return d.rt, nil
 }

@@ -61,7 +61,9 @@ func (in *instance) recall() onpath.Process {
 	old, known := all[in.id]
 	plan := in.current()
 	if known {
-		in.rec.Wiring, in.rec.Ready, in.rec.Restarts = old.Wiring, old.Ready, old.Restarts
+		in.a.mu.Lock()
+		in.rec.Wiring, in.rec.Ready, in.rec.Started, in.rec.Restarts = old.Wiring, old.Ready, old.Started, old.Restarts
+		in.a.mu.Unlock()
 	}
 	in.rec.Vports = wiringOf(in.id, plan).vports()
 	for _, v := range old.Vports { // never forget a device that was made
@@ -164,7 +166,10 @@ func (in *instance) obtain(ctx context.Context) onpath.Process {
 	}
 	rt, err := in.runtime()
 	if err != nil {
-		if onpath.CodeOf(err) == onpath.CodeUnavailable { // keeps its state
+		if onpath.CodeOf(err) == onpath.CodeUnavailable {
+			if !in.rec.Ready { // what was ready stays so: no agent, no change
+				in.set(onpath.InstanceFailed, err.Error())
+			}
 			in.idle(ctx)
 			return in.takeAdopted()
 		}
@@ -203,6 +208,7 @@ func (in *instance) obtain(ctx context.Context) onpath.Process {
 		return nil
 	}
 	in.launched = p
+	in.setStarted(true)
 	in.a.event(plan, false, "Started", "process %d of function %s runs", p.Pid(), plan.Function)
 	return p
 }
@@ -305,7 +311,19 @@ func exitWords(code int) string {
 func (in *instance) clear(ctx context.Context, p onpath.Process) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
 	defer cancel()
-	return p.Stop(ctx, 0)
+	if err := p.Stop(ctx, 0); err != nil {
+		return err
+	}
+	in.setStarted(false)
+	return nil
+}
+
+// setStarted records whether the runtime has something of the instance.
+func (in *instance) setStarted(yes bool) {
+	in.a.mu.Lock()
+	in.rec.Started = yes // runtime reads it, from any goroutine
+	in.a.mu.Unlock()
+	in.remember()
 }
 
 // teardown takes the instance away: rules first, then the process, then its

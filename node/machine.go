@@ -205,12 +205,12 @@ func (a *Agent) runtimeConditions() []onpath.Condition {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	c := onpath.Condition{Type: ConditionRuntime, Status: onpath.True}
-	if _, ok := a.opt.Runtimes[KindContainer]; !ok {
+	if d := a.drivers[KindContainer]; d == nil {
 		c.Status, c.Reason = onpath.False, "Missing"
 		c.Message = "this node runs no container functions: no container runtime is set up"
-	} else if err := a.runtimes[KindContainer]; err != nil {
+	} else if d.err != nil {
 		c.Status, c.Reason = onpath.False, "Unavailable"
-		c.Message = "the container runtime does not answer: " + err.Error()
+		c.Message = "the container runtime does not answer: " + d.err.Error()
 	}
 	return []onpath.Condition{c}
 }

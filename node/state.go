@@ -37,7 +37,9 @@ type record struct {
 	// Wiring is a hash of how the interfaces were set up; empty: not finished.
 	Wiring string `json:"wiring,omitempty"`
 	// Ready is what the next agent assumes of a process that still runs.
-	Ready    bool `json:"ready"`
+	Ready bool `json:"ready"`
+	// Started: a process was started and not yet cleared away.
+	Started  bool `json:"started,omitempty"`
 	Restarts int  `json:"restarts,omitempty"`
 }
 

@@ -68,7 +68,12 @@ func (a *Agent) sweepOne(ctx context.Context, id string, rec record) error {
 	a.mu.Lock()
 	_, wanted := a.instances[id]
 	p := a.adopted[id]
-	rtErr := a.runtimes[rec.Kind]
+	var rtErr error
+	if d := a.drivers[rec.Kind]; d != nil {
+		rtErr = d.err
+	} else if rec.Started {
+		rtErr = onpath.Errorf(onpath.CodeUnavailable, "the runtime for %s functions, which started it, is not set up any more", rec.Kind)
+	}
 	if !wanted && rtErr == nil {
 		delete(a.adopted, id)
 	}
