@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -184,7 +185,15 @@ func TestDownEndsStrangers(t *testing.T) {
 		}
 		inside = append(inside, cmd)
 	}
-	time.Sleep(200 * time.Millisecond) // until they are inside
+	for i, host := range []string{"one", "two"} {
+		want, _ := identifyFile(l.NetNS(host))
+		eventually(t, func() error {
+			if at, _ := identifyFile(fmt.Sprintf("/proc/%d/ns/net", inside[i].Process.Pid)); at != want {
+				return fmt.Errorf("process %d does not enter %s", inside[i].Process.Pid, host)
+			}
+			return nil
+		})
+	}
 	ended := make(chan error, len(inside))
 	for _, cmd := range inside {
 		go func() { ended <- cmd.Wait() }()
