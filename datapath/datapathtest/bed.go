@@ -27,7 +27,7 @@ const (
 	sideNet   = "up2"
 	// patience is how long the exam waits for what must come, quietTime for
 	// what must not.
-	patience  = 3 * time.Second
+	patience  = 10 * time.Second
 	quietTime = 60 * time.Millisecond
 )
 
