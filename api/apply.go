@@ -99,11 +99,14 @@ func (s *Server) examine(ctx context.Context, c changeSet) error {
 			m.Tenant = onpath.DefaultTenant
 		}
 		k := onpath.KeyOf(o)
-		if err := o.Validate(); err != nil {
-			note(k, err)
-			continue
+		err := mayWrite(ctx, k)
+		if err == nil {
+			err = o.Validate()
 		}
-		note(k, mayPut(ctx, o))
+		if err == nil {
+			err = mayAsk(ctx, o)
+		}
+		note(k, err)
 	}
 	for _, k := range c.deletes {
 		note(k, mayWrite(ctx, k))

@@ -53,11 +53,8 @@ func mayWrite(ctx context.Context, k onpath.Key) error {
 	return forbidden(who, "write "+k.String())
 }
 
-// mayPut also looks at what an object asks for.
-func mayPut(ctx context.Context, o onpath.Object) error {
-	if err := mayWrite(ctx, onpath.KeyOf(o)); err != nil {
-		return err
-	}
+// mayAsk looks at what an object asks for.
+func mayAsk(ctx context.Context, o onpath.Object) error {
 	if c, ok := o.(*onpath.Chain); ok && c.Spec.Tier == onpath.TierOperator {
 		if who := whoIs(ctx); who.Role != auth.RoleOperator {
 			return forbidden(who, "have a chain of tier operator")

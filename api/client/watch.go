@@ -92,7 +92,10 @@ func (w *watcher) read(ctx context.Context, c *Client) error {
 	for {
 		var e wire.WatchEvent
 		if err := d.Decode(&e); err != nil {
-			return s.ended(err)
+			if err = s.ended(err); err == nil { // a watch has no end of its own
+				err = onpath.Errorf(onpath.CodeUnavailable, "%s ended the watch", c.name)
+			}
+			return err
 		}
 		if err := w.event(e); err != nil {
 			return err

@@ -18,6 +18,7 @@ type conn struct {
 	hub   *Hub
 	mux   *yamux.Session
 	up    *yamux.Stream
+	down  *yamux.Stream
 	node  string
 	who   Peer
 	done  chan struct{} // closed after NodeGone
@@ -30,8 +31,8 @@ type conn struct {
 	wake    chan struct{}    // something is to be sent
 }
 
-func newConn(h *Hub, mux *yamux.Session, up *yamux.Stream, node string, who Peer) *conn {
-	return &conn{hub: h, mux: mux, up: up, node: node, who: who, done: make(chan struct{}), wake: make(chan struct{}, 1)}
+func newConn(h *Hub, mux *yamux.Session, up, down *yamux.Stream, node string, who Peer) *conn {
+	return &conn{hub: h, mux: mux, up: up, down: down, node: node, who: who, done: make(chan struct{}), wake: make(chan struct{}, 1)}
 }
 
 // serve tells the hub's listener what the node says until the session ends.
@@ -65,11 +66,6 @@ func (c *conn) listen(nodes Nodes) error {
 
 // speak sends what is to be sent; a slow node holds up nobody but itself.
 func (c *conn) speak() {
-	down, err := c.mux.OpenStream()
-	if err != nil {
-		c.close(fmt.Sprintf("the session broke: %v", err))
-		return
-	}
 	for {
 		select {
 		case <-c.wake:
@@ -77,7 +73,7 @@ func (c *conn) speak() {
 			return
 		}
 		for _, m := range c.pending() {
-			if err := send(down, m); err != nil {
+			if err := send(c.down, m); err != nil {
 				c.close(fmt.Sprintf("the session broke: %v", err))
 				return
 			}

@@ -171,7 +171,12 @@ func (h *Hub) greet(mux *yamux.Session, who Peer) (*conn, *onpath.NodeHello, err
 	if m.Hello == nil {
 		return nil, nil, fmt.Errorf("the first message is no hello")
 	}
-	c, err := h.register(mux, up, m.Hello.Node, who)
+	// Before any call can be made: the node takes the first stream for down.
+	down, err := mux.OpenStream()
+	if err != nil {
+		return nil, nil, fmt.Errorf("no hello: %w", err)
+	}
+	c, err := h.register(newConn(h, mux, up, down, m.Hello.Node, who))
 	if err != nil {
 		_ = send(up, welcome{Error: worded(err)})
 		_ = up.Close()
@@ -189,7 +194,8 @@ func (h *Hub) greet(mux *yamux.Session, who Peer) (*conn, *onpath.NodeHello, err
 
 // register enters a node. A session that holds the name already gives way to a
 // newer one of the same credential, and to no other.
-func (h *Hub) register(mux *yamux.Session, up *yamux.Stream, name string, who Peer) (*conn, error) {
+func (h *Hub) register(c *conn) (*conn, error) {
+	name, who := c.node, c.who
 	switch {
 	case name == "":
 		return nil, onpath.Errorf(onpath.CodeInvalid, "the node has no name")
@@ -198,7 +204,6 @@ func (h *Hub) register(mux *yamux.Session, up *yamux.Stream, name string, who Pe
 	case h.listener() == nil:
 		return nil, onpath.Errorf(onpath.CodeUnavailable, "the server is starting")
 	}
-	c := newConn(h, mux, up, name, who)
 	for {
 		old, err := h.enter(c)
 		if old == nil || err != nil {

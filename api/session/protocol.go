@@ -8,7 +8,7 @@
 //
 //   - up, opened by the node first: messages {hello}, then {report} and {event};
 //     the server answers the hello with {welcome} or {error}.
-//   - down, opened by the server after its welcome: messages {plan} and
+//   - down, opened by the server before any call: messages {plan} and
 //     {cancel: call}.
 //   - one per call, opened by the server: a message {call, op, request}, then
 //     what the operation says, raw; the node's answer comes in chunks and ends

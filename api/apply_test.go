@@ -1,0 +1,251 @@
+package api_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/client"
+	"github.com/onpath/onpath/api/wire"
+)
+
+func actions(a *wire.Applied) string {
+	s := ""
+	for _, c := range a.Changes {
+		s += c.Name + ":" + string(c.Action) + " "
+	}
+	return s
+}
+
+func TestApply(t *testing.T) {
+	w := newWorld(t)
+	ctx, c := t.Context(), w.operator
+	both := func() []onpath.Object {
+		return []onpath.Object{hosts("a", "x", "10.0.0.1"), hosts("a", "y", "10.0.0.2")}
+	}
+	dry, err := c.Apply(ctx, both(), client.ApplyOptions{DryRun: true})
+	if err != nil || actions(dry) != "x:create y:create " || dry.Preview == nil || dry.Preview.Rules[0].Added != 2 {
+		t.Fatalf("%+v, %v", dry, err)
+	}
+	if list, _, _ := c.List(ctx, onpath.KindHosts, ""); len(list) != 0 {
+		t.Fatal("a dry run wrote something")
+	}
+	for i, want := range []string{"x:create y:create ", "x:unchanged y:unchanged "} {
+		a, err := c.Apply(ctx, both(), client.ApplyOptions{})
+		if err != nil || actions(a) != want {
+			t.Fatalf("apply %d: %+v, %v", i, a, err)
+		}
+	}
+	list, before, _ := c.List(ctx, onpath.KindHosts, "")
+	version := list[0].Meta().Version
+	changed := both()
+	changed[1] = hosts("a", "y", "10.0.0.3")
+	a, err := c.Apply(ctx, changed, client.ApplyOptions{Delete: []onpath.Key{{Kind: onpath.KindHosts, Tenant: "a", Name: "gone"}}})
+	if err != nil || actions(a) != "x:unchanged y:update gone:unchanged " {
+		t.Fatalf("%+v, %v", a, err)
+	}
+	d := a.Changes[1].Diff
+	if len(d) != 1 || d[0].Field != "spec.addresses[0]" || string(d[0].Old) != `"10.0.0.2"` || string(d[0].New) != `"10.0.0.3"` {
+		t.Errorf("the difference is %+v", d)
+	}
+	list, after, _ := c.List(ctx, onpath.KindHosts, "")
+	if list[0].Meta().Version != version || after == before {
+		t.Errorf("the unchanged object has version %d, before %d", list[0].Meta().Version, version)
+	}
+}
+
+func TestApplyIsAllOrNothing(t *testing.T) {
+	w := newWorld(t)
+	ctx, c := t.Context(), w.operator
+	bad := []struct {
+		name    string
+		objects []onpath.Object
+		want    []string
+	}{
+		{"the controller refuses", []onpath.Object{hosts("a", "x", "10.0.0.1"), hosts("a", "bad", "10.0.0.1")}, []string{"overlaps", "priority"}},
+		{"two are not valid", []onpath.Object{hosts("a", "x", "10.0.0.1"), &onpath.Hosts{TypeMeta: hosts("", "", "10.0.0.1").TypeMeta, Metadata: onpath.Metadata{Name: "y", Tenant: "a"}}, hosts("a", "Z!", "10.0.0.1")}, []string{"hosts a/y", "hosts a/Z!"}},
+		{"twice", []onpath.Object{hosts("a", "x", "10.0.0.1"), hosts("a", "x", "10.0.0.2")}, []string{"twice"}},
+	}
+	for _, b := range bad {
+		_, err := c.Apply(ctx, b.objects, client.ApplyOptions{})
+		wantCode(t, err, onpath.CodeInvalid)
+		for _, want := range b.want {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %q does not say %q", b.name, err, want)
+			}
+		}
+	}
+	var many []onpath.Object
+	for i := range onpath.MaxWrite + 1 {
+		many = append(many, hosts("a", fmt.Sprintf("h%d", i), "10.0.0.1"))
+	}
+	_, err := c.Apply(ctx, many, client.ApplyOptions{})
+	wantCode(t, err, onpath.CodeInvalid)
+	if list, _, _ := c.List(ctx, onpath.KindHosts, ""); len(list) != 0 {
+		t.Errorf("%d objects of refused applies are there", len(list))
+	}
+	if _, err := c.Apply(ctx, many[1:], client.ApplyOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	// With 120 unchanged ones, one more fits.
+	if a, err := c.Apply(ctx, many, client.ApplyOptions{}); err != nil || a.Changes[0].Action != wire.Created {
+		t.Fatal(err)
+	}
+}
+
+// TestApplyKeepsStatus: users write no status, and onpath's own writes between
+// reading and writing are no conflict.
+func TestApplyKeepsStatus(t *testing.T) {
+	w := newWorld(t)
+	ctx, c := t.Context(), w.operator
+	n := cloudlet("fra1")
+	n.Status.Nodes = 99
+	if _, err := c.Apply(ctx, []onpath.Object{n}, client.ApplyOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	o, err := w.store.Get(ctx, onpath.KeyOf(n))
+	if err != nil || o.(*onpath.Cloudlet).Status.Nodes != 0 {
+		t.Fatalf("a user wrote a status: %+v, %v", o, err)
+	}
+	o.(*onpath.Cloudlet).Status.Nodes = 3
+	if err := w.store.Write(ctx, []onpath.Change{{Key: onpath.KeyOf(o), Object: o, Version: o.Meta().Version}}); err != nil {
+		t.Fatal(err)
+	}
+	n = cloudlet("fra1")
+	n.Spec.OperatorShare = 10
+	if _, err := c.Apply(ctx, []onpath.Object{n}, client.ApplyOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	o, _ = w.store.Get(ctx, onpath.KeyOf(n))
+	if got := o.(*onpath.Cloudlet); got.Status.Nodes != 3 || got.Spec.OperatorShare != 10 || got.Metadata.Generation != 2 {
+		t.Errorf("stored %+v", got)
+	}
+}
+
+func (w *world) address1(name string) string {
+	o, err := w.store.Get(w.t.Context(), onpath.Key{Kind: onpath.KindHosts, Tenant: "a", Name: name})
+	if onpath.CodeOf(err) == onpath.CodeNotFound {
+		return "none"
+	} else if err != nil {
+		w.t.Fatal(err)
+	}
+	return o.(*onpath.Hosts).Spec.Addresses[0].String()
+}
+
+func (w *world) await(name, want string) {
+	w.t.Helper()
+	for end := time.Now().Add(15 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if w.address1(name) == want {
+			return
+		}
+	}
+	w.t.Fatalf("hosts %s has %s, want %s", name, w.address1(name), want)
+}
+
+func TestConfirm(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	apply := func(o client.ApplyOptions, objects ...onpath.Object) *wire.Applied {
+		t.Helper()
+		a, err := w.operator.Apply(ctx, objects, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	apply(client.ApplyOptions{}, hosts("a", "changed", "10.0.0.1"), hosts("a", "deleted", "10.0.0.1"), hosts("a", "touched", "10.0.0.1"))
+	soon := client.ApplyOptions{Confirm: time.Second, Delete: []onpath.Key{{Kind: onpath.KindHosts, Tenant: "a", Name: "deleted"}}}
+	apply(soon, hosts("a", "changed", "10.0.0.2"), hosts("a", "new", "10.0.0.2"), hosts("a", "touched", "10.0.0.2"))
+	apply(client.ApplyOptions{}, hosts("a", "touched", "10.0.0.3")) // by somebody else meanwhile
+	w.await("changed", "10.0.0.2")
+	// The server is killed and comes back: it still undoes it.
+	w.stop()
+	w.start()
+	w.await("changed", "10.0.0.1")
+	w.await("deleted", "10.0.0.1")
+	w.await("new", "none")
+	w.await("touched", "10.0.0.3")
+
+	a := apply(client.ApplyOptions{Confirm: time.Second}, hosts("a", "changed", "10.0.0.4"))
+	if a.Confirm == nil {
+		t.Fatal("nothing to confirm")
+	}
+	if err := w.operator.Confirm(ctx, a.Confirm.ID); err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, w.operator.Confirm(ctx, a.Confirm.ID), onpath.CodeNotFound)
+	time.Sleep(1500 * time.Millisecond)
+	w.await("changed", "10.0.0.4")
+	if a := apply(client.ApplyOptions{Confirm: time.Second}, hosts("a", "changed", "10.0.0.4")); a.Confirm != nil {
+		t.Error("an apply without changes waits for a confirmation")
+	}
+}
+
+func TestWatch(t *testing.T) {
+	w := newWorld(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	w.clock.advance(0)
+	if _, err := w.operator.Put(ctx, hosts("a", "before", "10.0.0.1")); err != nil {
+		t.Fatal(err)
+	}
+	_, revision, err := w.operator.List(ctx, onpath.KindHosts, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan client.Change, 1000)
+	ended := make(chan error, 1)
+	c := client.Unix(w.dir + "/server.sock")
+	defer c.Close()
+	go func() {
+		ended <- c.Watch(ctx, client.WatchOptions{Kinds: []onpath.Kind{onpath.KindHosts}, Tenant: "a", From: revision}, func(e client.Change) error {
+			got <- e
+			return nil
+		})
+	}()
+	next := func(want string) {
+		t.Helper()
+		select {
+		case e := <-got:
+			if e.Key.Name != want {
+				t.Fatalf("change of %s, want %s", e.Key, want)
+			}
+		case err := <-ended:
+			t.Fatalf("the watch ended: %v", err)
+		case <-ctx.Done():
+			t.Fatalf("no change of %s", want)
+		}
+	}
+	write := func(objects ...onpath.Object) {
+		t.Helper()
+		for _, o := range objects {
+			if err := w.store.Write(ctx, []onpath.Change{{Key: onpath.KeyOf(o), Object: o, Version: onpath.AnyVersion}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	write(hosts("b", "other", "10.0.0.1"), cloudlet("c"), hosts("a", "one", "10.0.0.1"))
+	next("one")
+	for i := range 3 { // the server goes and comes back; nothing is lost or comes twice
+		w.stop()
+		name := fmt.Sprintf("while-away-%d", i)
+		write(hosts("a", name, "10.0.0.1"), hosts("a", name+"-b", "10.0.0.1"))
+		w.start()
+		next(name)
+		next(name + "-b")
+	}
+	if err := w.operator.Delete(ctx, onpath.Key{Kind: onpath.KindHosts, Tenant: "a", Name: "one"}); err != nil {
+		t.Fatal(err)
+	}
+	next("one")
+	w.store.Compact(1 << 40)
+	err = w.operator.Watch(ctx, client.WatchOptions{From: revision}, func(client.Change) error { return nil })
+	wantCode(t, err, onpath.CodeConflict)
+	cancel()
+	if err := <-ended; err != context.Canceled {
+		t.Errorf("the watch ended with %v", err)
+	}
+}
