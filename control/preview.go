@@ -26,14 +26,7 @@ func (c *Controller) Preview(ctx context.Context, changes []onpath.Change) (*onp
 	if err := c.freshen(ctx); err != nil {
 		return nil, err
 	}
-	c.mu.Lock()
-	before := c.snapshot()
-	before.Objects = maps.Clone(before.Objects)
-	for n, st := range before.States {
-		copied := *st
-		before.States[n] = &copied
-	}
-	c.mu.Unlock()
+	before := c.copy()
 	after := changedSnapshot(before, changes)
 	if err := plan.CheckChange(before, after, keysOf(changes)); err != nil {
 		return nil, err

@@ -57,10 +57,12 @@ func (d *deployment) complete(env onpath.Env, files map[string]onpath.File) {
 	if d.function == nil {
 		return
 	}
-	d.spec = onpath.Clone(d.function).Spec
-	if c := d.spec.Container; c != nil {
+	d.spec = d.function.Spec
+	if d.spec.Container != nil {
+		c := *d.spec.Container
 		c.Env = merged(c.Env, env)
 		c.Files = merged(c.Files, files)
+		d.spec.Container = &c
 	}
 	d.shape = hash(struct {
 		Function  string

@@ -76,22 +76,41 @@ func (w *world) neighbours(n *node) []*node {
 // sentPath reports whether another node may still send packets of the path to
 // an instance of node n.
 func (w *world) sentPath(n *node, p onpath.PathID) bool {
-	for _, m := range w.neighbours(n) {
-		if m.st == nil && n.newest.path(p) != nil {
-			return true // it may
+	if w.inbound == nil {
+		w.findInbound()
+	}
+	if w.inbound[inbound{n, p}] {
+		return true
+	}
+	if n.newest.path(p) == nil {
+		return false
+	}
+	return slices.ContainsFunc(n.c.nodes, func(m *node) bool { return m != n && m.st == nil && !m.gone }) // it may
+}
+
+// inbound says that packets of a path may come to a node from another one.
+type inbound struct {
+	n *node
+	p onpath.PathID
+}
+
+func (w *world) findInbound() {
+	w.inbound = map[inbound]bool{}
+	for _, m := range w.nodes {
+		if m.gone {
+			continue
 		}
 		for _, x := range m.possible {
 			if x == nil {
 				continue
 			}
 			for s := range x.sends {
-				if i := w.byVport[s.vport]; s.path == p && i != nil && i.node == n {
-					return true
+				if i := w.byVport[s.vport]; i != nil && i.node != nil && i.node != m {
+					w.inbound[inbound{i.node, s.path}] = true
 				}
 			}
 		}
 	}
-	return false
 }
 
 // leaving reports whether a draining instance may go: no flow leads to it any
@@ -212,15 +231,8 @@ func (w *world) elementReady(cl *cloudlet, p *path, k int) (ready []*instance, w
 	return nil, why
 }
 
-func (w *world) instancesOf(cl *cloudlet, dep name) []*instance {
-	var out []*instance
-	for _, i := range w.instances {
-		if i.dep == dep && i.node != nil && i.node.c == cl {
-			out = append(out, i)
-		}
-	}
-	return out
-}
+// instancesOf are a deployment's instances in a cloudlet, by name.
+func (w *world) instancesOf(cl *cloudlet, dep name) []*instance { return w.members[member{cl, dep}] }
 
 // unacknowledged says which node is not yet able to pass the path's packets on.
 func (w *world) unacknowledged(cl *cloudlet, p *path, hosts map[*node]bool, need []int) string {

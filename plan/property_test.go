@@ -252,6 +252,11 @@ func (s *sim) walkOne(t *testing.T, w *world, m *model, edge onpath.VportID, gw 
 		return
 	}
 	cloudlet, _, _ := strings.Cut(gw, "-")
+	if slices.ContainsFunc(w.chains, func(c *chain) bool {
+		return c.obj.Status.Active && slices.Contains(c.cloudlets, cloudlet) && !slices.Contains(c.obj.Status.Cloudlets, cloudlet)
+	}) {
+		return // a path still steers that the chain's text does not show any more
+	}
 	want, mirrors, drop := w.expect(cloudlet, tu)
 	got := m.send(edge, tu)
 	where := fmt.Sprintf("%v at %s", tu, gw)

@@ -89,6 +89,9 @@ func (w *world) scaleDown(list []*instance, n int) []*instance {
 // replace drains old instances as far as good ones are in service. Where there
 // is no room for a new one beside the old ones, one of several makes room.
 func (w *world) replace(d *deployment, want int, good, old []*instance, placed bool) {
+	if len(old) == 0 {
+		return
+	}
 	serving := 0
 	for _, i := range good {
 		if w.inService(i) {

@@ -40,6 +40,8 @@ type world struct {
 	instances   []*instance
 	byVport     map[onpath.VportID]*instance
 	byName      map[name]*instance
+	members     map[member][]*instance
+	inbound     map[inbound]bool // made when it is first asked for
 	updates     map[onpath.Key]onpath.Object
 	created     map[placedOn]int
 	res         *Result
@@ -67,6 +69,12 @@ type node struct {
 	newest     *index
 	insts      []*instance
 	used       map[bool]onpath.Resources // by tenant is the operator
+}
+
+// member names a deployment's instances in one cloudlet.
+type member struct {
+	c   *cloudlet
+	dep name
 }
 
 type deployment struct {
@@ -134,7 +142,7 @@ func newWorld(s *Snapshot) *world {
 		Snapshot: s, set: s.Settings.withDefaults(), res: &Result{Plans: map[string]*onpath.NodePlan{}},
 		cloudlets: map[string]*cloudlet{}, nodes: map[string]*node{}, deployments: map[name]*deployment{},
 		byVport: map[onpath.VportID]*instance{}, byName: map[name]*instance{},
-		updates: map[onpath.Key]onpath.Object{}, created: map[placedOn]int{},
+		members: map[member][]*instance{}, updates: map[onpath.Key]onpath.Object{}, created: map[placedOn]int{},
 	}
 	w.addNodes()
 	w.addDeployments()
@@ -246,6 +254,8 @@ func (w *world) addInstances() {
 			continue
 		}
 		i.node.insts = append(i.node.insts, i)
+		m := member{i.node.c, i.dep}
+		w.members[m] = append(w.members[m], i)
 		i.lookUp()
 		op := i.key.tenant == onpath.OperatorTenant
 		i.node.used[op] = i.node.used[op].Add(i.fn.Resources)

@@ -1,0 +1,164 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/plan"
+)
+
+const (
+	// traceTimeout bounds how long a node may take to answer.
+	traceTimeout = 3 * time.Second
+	// traceEntries bounds the flow entries read from one node: behind an
+	// element that changes addresses all of its path are looked at.
+	traceEntries = 50_000
+)
+
+// Trace finds the way of a packet and of its answer, from the plans in force
+// and the nodes' flow entries. Nodes that do not answer are named in a warning.
+func (c *Controller) Trace(ctx context.Context, r onpath.TraceRequest) (*onpath.Trace, error) {
+	in := plan.TraceInput{Snapshot: c.copy(), Request: r}
+	if r.Gateway != "" && in.Snapshot.Objects[onpath.Key{Kind: onpath.KindNode, Name: r.Gateway}] == nil {
+		return nil, onpath.Errorf(onpath.CodeNotFound, "there is no node %s", r.Gateway)
+	}
+	in.Silent = c.silent(in.Snapshot)
+	c.ask(ctx, &in, onpath.FlowFilter{Tuple: &r.Tuple}, true)
+	for _, p := range changingPaths(&in) {
+		c.ask(ctx, &in, onpath.FlowFilter{Path: p}, false)
+	}
+	return plan.Trace(in), ctx.Err()
+}
+
+// copy is a snapshot that stays as it is.
+func (c *Controller) copy() *plan.Snapshot {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.snapshot()
+	s.Objects = maps.Clone(s.Objects)
+	for n, st := range s.States {
+		copied := *st
+		s.States[n] = &copied
+	}
+	return s
+}
+
+// silent are the nodes that have no session.
+func (c *Controller) silent(s *plan.Snapshot) map[string]string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := map[string]string{}
+	for k := range s.Objects {
+		if k.Kind != onpath.KindNode {
+			continue
+		}
+		if st := c.nodes[k.Name]; st == nil || !st.connected {
+			out[k.Name] = "it is not connected"
+		}
+	}
+	return out
+}
+
+// ask adds what the nodes say: flow entries, and counters if they are wanted.
+func (c *Controller) ask(ctx context.Context, in *plan.TraceInput, f onpath.FlowFilter, counters bool) {
+	ctx, cancel := context.WithTimeout(ctx, traceTimeout)
+	defer cancel()
+	if in.Flows == nil {
+		in.Flows, in.Counters = map[string][]onpath.FlowEntry{}, map[string]*onpath.Counters{}
+	}
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for n := range in.Snapshot.States {
+		if in.Silent[n] != "" {
+			continue
+		}
+		wg.Go(func() {
+			flows, err := c.flows(ctx, n, f)
+			var count *onpath.Counters
+			if err == nil && counters {
+				count, err = c.counters(ctx, n)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				in.Silent[n] = err.Error()
+			}
+			in.Flows[n] = append(in.Flows[n], flows...)
+			if count != nil {
+				in.Counters[n] = count
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func (c *Controller) flows(ctx context.Context, node string, f onpath.FlowFilter) ([]onpath.FlowEntry, error) {
+	s, err := c.o.Hub.Call(ctx, node, onpath.OpFlows, f)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	var out []onpath.FlowEntry
+	for d := json.NewDecoder(s); len(out) < traceEntries; {
+		var e onpath.FlowEntry
+		if err := d.Decode(&e); err != nil {
+			if errors.Is(err, io.EOF) {
+				err = nil
+			}
+			return out, err
+		}
+		out = append(out, e)
+	}
+	return out, nil
+}
+
+func (c *Controller) counters(ctx context.Context, node string) (*onpath.Counters, error) {
+	s, err := c.o.Hub.Call(ctx, node, onpath.OpCounters, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	out := new(onpath.Counters)
+	return out, json.NewDecoder(s).Decode(out)
+}
+
+// changingPaths are the paths of the entries found whose elements may change
+// addresses: their flows cannot be followed by the tuple alone.
+func changingPaths(in *plan.TraceInput) []onpath.PathID {
+	var out []onpath.PathID
+	for _, list := range in.Flows {
+		for _, e := range list {
+			if e.Path != 0 && !slices.Contains(out, e.Path) && changes(in.Snapshot, e.Path) {
+				out = append(out, e.Path)
+			}
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func changes(s *plan.Snapshot, p onpath.PathID) bool {
+	for _, st := range s.States {
+		if st.Acked == nil {
+			continue
+		}
+		for _, path := range st.Acked.Datapath.Paths {
+			if path.ID != p {
+				continue
+			}
+			for _, i := range st.Acked.Instances {
+				if slices.Contains(path.Elements, i.Tenant+"/"+i.Deployment) && i.Spec.Packets != onpath.PacketsKeep && i.Spec.Packets != "" {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}

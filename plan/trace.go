@@ -1,0 +1,489 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/onpath/onpath"
+)
+
+// TraceInput is what a trace is made from.
+type TraceInput struct {
+	Snapshot *Snapshot
+	Request  onpath.TraceRequest
+	// Flows are live flow entries by node: those of the tuple and, behind
+	// elements that change addresses, those of its path.
+	Flows    map[string][]onpath.FlowEntry
+	Counters map[string]*onpath.Counters
+	// Silent are the nodes that could not be asked, and why.
+	Silent map[string]string
+}
+
+// Trace follows a packet from the gateway where it enters until it leaves, and
+// its answer back: by live flow entries where there are any, else by the plans
+// in force. Behind an element that changes addresses it goes on with the flow
+// that has an end point, the entry and the path in common, and says that it
+// guesses.
+func Trace(in TraceInput) *onpath.Trace {
+	w := newWorld(in.Snapshot)
+	var first *onpath.Trace
+	var others []string
+	for _, cl := range w.cloudletsInOrder() {
+		g := cl.gateway
+		if g == nil || in.Request.Gateway != "" && g.name != in.Request.Gateway {
+			continue
+		}
+		t := &tracer{w: w, in: &in, cl: cl, out: &onpath.Trace{Tuple: in.Request.Tuple}}
+		t.run()
+		switch {
+		case first == nil:
+			first = t.out
+		case t.out.Live && !first.Live, len(t.out.Chains) > 0 && len(first.Chains) == 0 && !first.Live:
+			first = t.out
+		case t.out.Live:
+			others = append(others, g.name)
+		}
+	}
+	if first == nil {
+		first = &onpath.Trace{Tuple: in.Request.Tuple, Warnings: []string{"there is no such gateway: nothing is steered"}}
+	}
+	if len(others) > 0 {
+		first.Warnings = append(first.Warnings, "the flow is also seen at "+strings.Join(others, ", ")+"; name one with --gateway")
+	}
+	for _, n := range sortedKeys(in.Silent) {
+		first.Warnings = append(first.Warnings, fmt.Sprintf("node %s cannot be asked: %s", n, in.Silent[n]))
+	}
+	if in.Request.Tenant != "" {
+		conceal(first, in.Request.Tenant)
+	}
+	return first
+}
+
+// conceal leaves of other tenants' hops only that they are there.
+func conceal(t *onpath.Trace, tenant string) {
+	mine := func(s string) bool { return s == "" || strings.HasPrefix(s, tenant+"/") }
+	for _, hops := range [][]onpath.TraceHop{t.Forward, t.Reverse} {
+		for i := range hops {
+			if h := &hops[i]; !mine(h.Chain) {
+				*h = onpath.TraceHop{Kind: h.Kind, Live: h.Live, Message: "not yours"}
+			} else if h.Kind != onpath.HopElement {
+				h.Counters = nil
+			}
+		}
+	}
+	t.Chains = slices.DeleteFunc(t.Chains, func(c string) bool { return !mine(c) })
+}
+
+type tracer struct {
+	w   *world
+	in  *TraceInput
+	cl  *cloudlet
+	out *onpath.Trace
+}
+
+func (t *tracer) warn(format string, args ...any) {
+	m := fmt.Sprintf(format, args...)
+	if !slices.Contains(t.out.Warnings, m) {
+		t.out.Warnings = append(t.out.Warnings, m)
+	}
+}
+
+func (t *tracer) run() {
+	g := t.cl.gateway
+	if g.acked == nil || g.acked.edge == 0 {
+		t.warn("gateway %s has no plan in force: nothing is steered there", g.name)
+		t.out.Forward = []onpath.TraceHop{{Kind: onpath.HopKernel, Node: g.name, Message: "ordinary forwarding"}}
+		return
+	}
+	planned := t.planned()
+	if e, ok := t.entry(g, g.acked.edge, t.in.Request.Tuple); ok {
+		t.out.Live, t.out.Tuple = true, e.Tuple
+		last := t.live(e, &t.out.Forward)
+		t.answer(last)
+		t.compare(planned)
+		return
+	}
+	t.out.Forward = planned
+	t.out.Reverse = t.plannedAnswer(planned)
+	t.note(planned)
+}
+
+// note fills Chains from hops.
+func (t *tracer) note(hops []onpath.TraceHop) {
+	for _, h := range hops {
+		if h.Chain != "" && !slices.Contains(t.out.Chains, h.Chain) {
+			t.out.Chains = append(t.out.Chains, h.Chain)
+		}
+	}
+}
+
+// entry finds a flow entry at a vport; of several that fit, the busiest.
+func (t *tracer) entry(n *node, v onpath.VportID, tu onpath.Tuple) (best onpath.FlowEntry, ok bool) {
+	for _, e := range t.in.Flows[n.name] {
+		if e.Vport == v && covers(tu, e.Tuple) && (!ok || e.Packets > best.Packets) {
+			best, ok = e, true
+		}
+	}
+	return best, ok
+}
+
+// covers reports whether o is tu, where a zero port stands for any.
+func covers(tu, o onpath.Tuple) bool {
+	return tu.Protocol == o.Protocol && tu.Src == o.Src && tu.Dst == o.Dst &&
+		(tu.SrcPort == 0 || tu.SrcPort == o.SrcPort) && (tu.DstPort == 0 || tu.DstPort == o.DstPort)
+}
+
+// live follows entries from one at the edge. It returns the last one.
+func (t *tracer) live(e onpath.FlowEntry, hops *[]onpath.TraceHop) onpath.FlowEntry {
+	n := t.cl.gateway
+	*hops = append(*hops, t.edgeHop(n, onpath.HopEdge, &e))
+	for range 2 * (onpath.MaxElements + 1) {
+		for _, m := range e.Mirrors {
+			*hops = append(*hops, t.instanceHop(m, e, nil, onpath.ModeMirror))
+		}
+		if end, done := t.ending(n, e); done {
+			*hops = append(*hops, end...)
+			return e
+		}
+		i := t.w.byVport[e.Next]
+		if i == nil || i.node == nil {
+			*hops = append(*hops, onpath.TraceHop{Kind: onpath.HopDrop, Node: n.name, Vport: e.Next, Live: true, Message: fmt.Sprintf("the flow entry leads to vport %d, which is no instance's any more", e.Next)})
+			return e
+		}
+		t.tunnel(n, i.node, hops, true)
+		n = i.node
+		next, guess, ok := t.behind(i, e)
+		hop := t.instanceHop(e.Next, e, &next, onpath.ModeInline)
+		switch {
+		case !ok && t.in.Silent[n.name] != "":
+			hop.Flow, hop.Message = nil, "its node cannot be asked what comes next"
+		case !ok:
+			hop.Flow, hop.Message = nil, "no packet of the flow has come out of it"
+		case guess != "":
+			hop.Message = guess
+		}
+		*hops = append(*hops, hop)
+		if !ok {
+			return e
+		}
+		e = next
+	}
+	t.warn("the flow entries go in a circle")
+	return e
+}
+
+// ending are the last hops, if the entry leads out of the data path.
+func (t *tracer) ending(n *node, e onpath.FlowEntry) ([]onpath.TraceHop, bool) {
+	g := t.cl.gateway
+	edge := e.Next != 0 && e.Next == g.obj.Status.Edge
+	switch {
+	case e.Kind == onpath.NextExit:
+		return []onpath.TraceHop{t.edgeHop(n, onpath.HopExit, nil)}, true
+	case e.Kind == onpath.NextVport && edge:
+		var hops []onpath.TraceHop
+		t.tunnel(n, g, &hops, true)
+		return append(hops, t.edgeHop(g, onpath.HopExit, nil)), true
+	case e.Kind == onpath.NextPass:
+		t.warn("the flow bypasses the chain: it is older, or an element was bypassed")
+		return []onpath.TraceHop{{Kind: onpath.HopKernel, Node: n.name, Live: true, Flow: tally(e), Message: "passed by"}}, true
+	case e.Kind == onpath.NextDrop:
+		return []onpath.TraceHop{{Kind: onpath.HopDrop, Node: n.name, Live: true, Flow: tally(e), Message: "the flow entry says drop"}}, true
+	}
+	return nil, false
+}
+
+// behind finds the entry by which a flow goes on behind an instance.
+func (t *tracer) behind(i *instance, e onpath.FlowEntry) (next onpath.FlowEntry, guess string, ok bool) {
+	out := e.Next
+	if i.bridged() {
+		out = i.obj.Spec.Vport + i.obj.Spec.Back - e.Next // the other side
+	}
+	best := -1
+	for _, c := range t.in.Flows[i.node.name] {
+		if c.Vport != out || c.Kind == onpath.NextPending || c.Reverse != e.Reverse {
+			continue
+		}
+		score := likeness(e, c)
+		if score > best || score == best && c.Packets > next.Packets {
+			next, best, ok = c, score, score > 0
+		}
+	}
+	if ok && next.Tuple != e.Tuple {
+		guess = fmt.Sprintf("goes on as %s → %s, as far as end point, entry and path tell", end(next.Tuple.Src, next.Tuple.SrcPort), end(next.Tuple.Dst, next.Tuple.DstPort))
+	}
+	return next, guess, ok
+}
+
+// likeness says how probably c is the continuation of e; 0: it is not.
+func likeness(e, c onpath.FlowEntry) int {
+	a, b := e.Tuple, c.Tuple
+	if a == b {
+		return 100
+	}
+	if a.Protocol != b.Protocol || e.Path != c.Path || e.Entry != c.Entry {
+		return 0
+	}
+	score := 0
+	if a.Src == b.Src {
+		score += 10
+		if a.SrcPort == b.SrcPort {
+			score += 5
+		}
+	}
+	if a.Dst == b.Dst {
+		score += 10
+		if a.DstPort == b.DstPort {
+			score += 5
+		}
+	}
+	return score
+}
+
+func end(a netip.Addr, port uint16) string { return fmt.Sprintf("%s port %d", a, port) }
+
+// answer follows the reverse direction from where the packet left.
+func (t *tracer) answer(last onpath.FlowEntry) {
+	g := t.cl.gateway
+	switch last.Kind {
+	case onpath.NextPass, onpath.NextDrop:
+		return
+	}
+	tu := last.Tuple.Reverse()
+	if e, ok := t.entry(g, g.acked.edge, tu); ok {
+		t.live(e, &t.out.Reverse)
+		return
+	}
+	if p := g.acked.path(last.Path); p != nil && p.Forward {
+		t.out.Reverse = []onpath.TraceHop{{Kind: onpath.HopKernel, Node: g.name, Message: "chain " + p.Chain + " has direction: forward; answers are forwarded ordinarily"}}
+		return
+	}
+	t.out.Reverse = []onpath.TraceHop{{Kind: onpath.HopEdge, Node: g.name, Message: "no answer has an entry here"}}
+}
+
+// compare says where live differs from planned.
+func (t *tracer) compare(planned []onpath.TraceHop) {
+	t.note(t.out.Forward)
+	want := &tracer{w: t.w, in: t.in, cl: t.cl, out: &onpath.Trace{}}
+	want.note(planned)
+	for _, c := range want.out.Chains {
+		if !slices.Contains(t.out.Chains, c) {
+			t.warn("chain %s selects the packet, but this flow does not pass it: it is older than the chain, or than its last change", c)
+		}
+	}
+	for _, c := range t.out.Chains {
+		if !slices.Contains(want.out.Chains, c) {
+			t.warn("a new flow would not pass chain %s any more", c)
+		}
+	}
+	got := map[string]bool{}
+	for _, h := range t.out.Forward {
+		got[h.Chain+"#"+fmt.Sprint(h.Element)] = true
+		if h.Kind == onpath.HopElement && h.State != "" && h.State != string(onpath.InstanceReady) {
+			t.warn("instance %s is %s", h.Name, h.State)
+		}
+	}
+	for _, h := range planned {
+		if h.Kind == onpath.HopElement && h.Mode != onpath.ModeMirror && slices.Contains(t.out.Chains, h.Chain) && !got[h.Chain+"#"+fmt.Sprint(h.Element)] && len(t.in.Silent) == 0 {
+			t.warn("element %d of chain %s is in the plan but not on the way of this flow", h.Element+1, h.Chain)
+		}
+	}
+}
+
+func hostPrefix(a netip.Addr) []netip.Prefix { return []netip.Prefix{netip.PrefixFrom(a, a.BitLen())} }
+
+// planned walks the gateway's tables as the first packet of a flow would.
+func (t *tracer) planned() []onpath.TraceHop {
+	g := t.cl.gateway
+	x := g.acked
+	hops := []onpath.TraceHop{t.edgeHop(g, onpath.HopEdge, nil)}
+	id, at, passed := x.plan.Datapath.Edge.Table, g, false
+	for range 8 * onpath.MaxElements {
+		table := x.tables[id]
+		if table == nil {
+			break
+		}
+		a := table.Miss
+		for _, r := range table.Rules {
+			if fits(r.Match, t.in.Request.Tuple) {
+				a = r.Action
+				break
+			}
+		}
+		switch a.Kind {
+		case onpath.ActionTable:
+			id = a.Table
+		case onpath.ActionGroup:
+			grp := x.groups[a.Group]
+			if grp == nil {
+				return append(hops, onpath.TraceHop{Kind: onpath.HopDrop, Node: at.name, Message: "a group is missing: the plan is out of step"})
+			}
+			hop, n, stop := t.plannedHop(x, grp)
+			if n != nil && grp.Mode != onpath.ModeMirror {
+				t.tunnel(at, n, &hops, false)
+				at = n
+			}
+			hops = append(hops, hop)
+			if stop {
+				return hops
+			}
+			passed = passed || hop.Kind == onpath.HopElement
+			id = grp.Then
+		case onpath.ActionDrop:
+			return append(hops, onpath.TraceHop{Kind: onpath.HopDrop, Node: at.name, Message: string(a.Reason)})
+		case onpath.ActionRoute:
+			return append(hops, onpath.TraceHop{Kind: onpath.HopExit, Node: at.name, Message: "by this node's routes"})
+		default:
+			if passed {
+				t.tunnel(at, g, &hops, false)
+				return append(hops, t.edgeHop(g, onpath.HopExit, nil))
+			}
+			return []onpath.TraceHop{{Kind: onpath.HopKernel, Node: g.name, Name: "uplinks", Message: "no chain selects it: ordinary forwarding, untouched"}}
+		}
+	}
+	return []onpath.TraceHop{{Kind: onpath.HopKernel, Node: g.name, Name: "uplinks", Message: "nothing is steered at this gateway: ordinary forwarding, untouched"}}
+}
+
+// fits is whether a rule matches; an unknown (zero) source port fits any.
+func fits(m onpath.Match, tu onpath.Tuple) bool {
+	in := func(list []onpath.PortRange, p uint16) bool {
+		return len(list) == 0 || hasPorts(tu.Protocol) && (p == 0 || slices.ContainsFunc(list, func(r onpath.PortRange) bool { return r.Contains(p) }))
+	}
+	_, src := commonPrefixes(m.Src, hostPrefix(tu.Src))
+	_, dst := commonPrefixes(m.Dst, hostPrefix(tu.Dst))
+	return src && dst && in(m.SrcPorts, tu.SrcPort) && in(m.DstPorts, tu.DstPort) &&
+		(len(m.Protocol) == 0 || slices.Contains(m.Protocol, tu.Protocol)) &&
+		(m.Family == 0 || m.Family == 4 == tu.Src.Is4())
+}
+
+// plannedHop is the element that a group stands for: the instance if there is
+// only one to choose, and where it is; stop says that the way ends here.
+func (t *tracer) plannedHop(x *index, g *onpath.Group) (hop onpath.TraceHop, at *node, stop bool) {
+	_, k, _ := g.ID.Split()
+	hop = onpath.TraceHop{Kind: onpath.HopElement, Element: k, Mode: g.Mode}
+	p := x.path(g.Path)
+	if p != nil {
+		hop.Chain = p.Chain
+	}
+	var open []*instance
+	for _, m := range g.Members {
+		if v, i := x.vports[m.Vport], t.w.byVport[m.Vport]; v != nil && i != nil && v.State == onpath.VportUp && m.Weight > 0 {
+			open = append(open, i)
+			hop.Candidates = append(hop.Candidates, i.key.String())
+		}
+	}
+	switch {
+	case len(open) == 1:
+		i := open[0]
+		full := t.instanceHop(i.into(g.Reverse), onpath.FlowEntry{Path: g.Path, Reverse: g.Reverse}, nil, g.Mode)
+		full.Live = false
+		return full, i.node, false
+	case len(open) > 1:
+		return hop, nil, false
+	case g.None == onpath.NoneBypass:
+		hop.State, hop.Message = "bypassed", "no instance is ready"
+		return hop, nil, false
+	}
+	hop.Kind, hop.Message = onpath.HopDrop, "no instance is ready, and none: drop"
+	if p != nil && k < len(p.Elements) {
+		hop.Message = p.Elements[k] + ": " + hop.Message
+	}
+	return hop, nil, true
+}
+
+// plannedAnswer turns a planned way round: answers follow the flow's entries.
+func (t *tracer) plannedAnswer(hops []onpath.TraceHop) []onpath.TraceHop {
+	if len(hops) < 2 || hops[len(hops)-1].Kind != onpath.HopExit {
+		return nil
+	}
+	var out []onpath.TraceHop
+	for _, h := range slices.Backward(hops) {
+		switch h.Kind {
+		case onpath.HopEdge:
+			h.Kind = onpath.HopExit
+		case onpath.HopExit:
+			h.Kind = onpath.HopEdge
+		case onpath.HopTunnel:
+			h.Node, h.Name = strings.TrimPrefix(h.Name, "to "), "to "+h.Node
+		}
+		out = append(out, h)
+	}
+	return out
+}
+
+func (t *tracer) edgeHop(n *node, kind onpath.HopKind, e *onpath.FlowEntry) onpath.TraceHop {
+	h := onpath.TraceHop{Kind: kind, Node: n.name, Vport: n.obj.Status.Edge, Name: "uplinks", Live: e != nil || t.out.Live}
+	h.Counters = t.counters(n, h.Vport)
+	if e != nil {
+		h.Flow = tally(*e)
+	}
+	return h
+}
+
+func tally(e onpath.FlowEntry) *onpath.Tally {
+	return &onpath.Tally{Packets: e.Packets, Bytes: e.Bytes}
+}
+
+func (t *tracer) counters(n *node, v onpath.VportID) *onpath.VportCounters {
+	if c := t.in.Counters[n.name]; c != nil {
+		if vc, ok := c.Vports[v]; ok {
+			return &vc
+		}
+	}
+	return nil
+}
+
+// instanceHop describes the instance behind a vport, as an element of the path
+// of entry e; behind is the entry by which the flow goes on.
+func (t *tracer) instanceHop(v onpath.VportID, e onpath.FlowEntry, behind *onpath.FlowEntry, mode onpath.Mode) onpath.TraceHop {
+	h := onpath.TraceHop{Kind: onpath.HopElement, Vport: v, Mode: mode, Live: true}
+	i := t.w.byVport[v]
+	if i == nil || i.node == nil {
+		h.Message = "this vport is no instance's any more"
+		return h
+	}
+	h.Node, h.Name = i.node.name, i.key.String()
+	h.State = string(i.obj.Status.State)
+	if i.report != nil {
+		h.State = string(i.report.State)
+	}
+	if i.draining() {
+		h.State = "draining"
+	}
+	if i.node.away {
+		h.State = "away"
+	}
+	path := e.Path
+	if behind != nil {
+		h.Flow = tally(*behind)
+		path = cmp.Or(e.Path, behind.Path)
+	}
+	h.Chain, h.Element = t.element(i, path)
+	h.Counters = t.counters(i.node, v)
+	return h
+}
+
+// element finds which element of which chain an instance is: of the path that
+// the entry names, else (between two tiers the entry may name the other) of any.
+func (t *tracer) element(i *instance, id onpath.PathID) (string, int) {
+	x := t.cl.gateway.acked
+	if p := x.path(id); p != nil {
+		if k := slices.Index(p.Elements, i.dep.String()); k >= 0 {
+			return p.Chain, k
+		}
+	}
+	for _, p := range x.plan.Datapath.Paths {
+		if k := slices.Index(p.Elements, i.dep.String()); k >= 0 && p.Ended.IsZero() {
+			return p.Chain, k
+		}
+	}
+	return "", 0
+}
+
+func (t *tracer) tunnel(from, to *node, hops *[]onpath.TraceHop, live bool) {
+	if from != to {
+		*hops = append(*hops, onpath.TraceHop{Kind: onpath.HopTunnel, Node: from.name, Name: "to " + to.name, Live: live})
+	}
+}

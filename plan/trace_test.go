@@ -1,0 +1,144 @@
+package plan
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/onpath/onpath"
+)
+
+// entriesOf are a model's flow entries as nodes would report them.
+func entriesOf(m *model) map[string][]onpath.FlowEntry {
+	out := map[string][]onpath.FlowEntry{}
+	for p, h := range m.entries {
+		x := m.home[p.vport]
+		e := onpath.FlowEntry{Vport: p.vport, Tuple: p.tuple, Kind: onpath.NextVport, Next: h.to, Entry: h.entry, Packets: 7, Bytes: 700, Path: 1}
+		if x.edge == h.to {
+			e.Kind = onpath.NextExit
+		}
+		if g, _, reverse := h.group.Split(); g != 0 {
+			e.Reverse = reverse
+		} else {
+			e.Reverse = p.tuple.Dst == netip.MustParseAddr("10.1.0.5")
+		}
+		out[x.plan.Node] = append(out[x.plan.Node], e)
+	}
+	return out
+}
+
+func hopsOf(list []onpath.TraceHop) string {
+	var out []string
+	for _, h := range list {
+		s := string(h.Kind)
+		if h.Kind == onpath.HopElement {
+			_, n, _ := strings.Cut(h.Name, "/")
+			s = n[:max(0, len(n)-6)]
+			if h.Name == "" {
+				s = fmt.Sprintf("%d of %d", 1, len(h.Candidates))
+			}
+		}
+		out = append(out, s)
+	}
+	return strings.Join(out, " ")
+}
+
+func tracedSite(t *testing.T) (*sim, *model, onpath.Tuple) {
+	s := newSim(t, 3)
+	s.site("fra1", 1, 3)
+	h, _ := onpath.New(onpath.KindHosts)
+	h.Meta().Name, h.Meta().Tenant = "website", "default"
+	h.(*onpath.Hosts).Spec = onpath.HostsSpec{Addresses: prefixes(own.String()), Virtual: prefixes(virtual.String())}
+	s.apply(h, aFunction("default", "fw", nil), aFunction("default", "ids", nil),
+		aFunction("default", "dnat", func(f *onpath.FunctionSpec) { f.Packets = onpath.PacketsRewrite }))
+	ids := through("ids", 1)
+	ids.Mode = onpath.ModeMirror
+	c := aChain("default", "web", through("fw", 1), ids, through("dnat", 1))
+	c.Spec.To = onpath.Endpoints{Hosts: "website"}
+	s.apply(c)
+	s.settle()
+	m := newModel(s)
+	m.change = func(i string, t onpath.Tuple) onpath.Tuple { return natOnce(i, t) }
+	return s, m, onpath.Tuple{Protocol: 6, Src: netip.MustParseAddr("10.1.0.5"), Dst: virtual, SrcPort: 40000, DstPort: 80}
+}
+
+func natOnce(i string, t onpath.Tuple) onpath.Tuple {
+	if strings.Contains(i, "dnat") {
+		if t.Dst == virtual {
+			t.Dst = own
+		} else if t.Src == own {
+			t.Src = virtual
+		}
+	}
+	return t
+}
+
+func TestTraceLive(t *testing.T) {
+	s, m, tu := tracedSite(t)
+	edge := s.states["fra1-gw"].Acked.Datapath.Edge.Vport
+	w := m.send(edge, tu)
+	m.send(edge, w.out.Reverse())
+	ask := tu
+	ask.SrcPort = 0
+	tr := Trace(TraceInput{Snapshot: s.snapshot(), Request: onpath.TraceRequest{Tuple: ask}, Flows: entriesOf(m)})
+	if !tr.Live || tr.Tuple != tu {
+		t.Fatalf("not live: %+v", tr)
+	}
+	if got := hopsOf(tr.Forward); got != "edge tunnel web-fw tunnel web-dnat tunnel exit" {
+		t.Errorf("forward: %s", got)
+	}
+	if got := hopsOf(tr.Reverse); got != "edge tunnel web-dnat tunnel web-fw tunnel exit" {
+		t.Errorf("reverse: %s", got)
+	}
+	if len(tr.Chains) != 1 || tr.Chains[0] != "default/web" || len(tr.Warnings) > 0 {
+		t.Errorf("chains %v, warnings %v", tr.Chains, tr.Warnings)
+	}
+	for _, h := range tr.Forward {
+		if strings.HasPrefix(h.Name, "default/web-dnat") && (!strings.Contains(h.Message, own.String()) || h.Element != 2) {
+			t.Errorf("the guess is not said: %+v", h)
+		}
+	}
+}
+
+func TestTracePlanned(t *testing.T) {
+	s, _, tu := tracedSite(t)
+	tr := Trace(TraceInput{Snapshot: s.snapshot(), Request: onpath.TraceRequest{Tuple: tu}})
+	if got := hopsOf(tr.Forward); tr.Live || got != "edge tunnel web-fw web-ids tunnel web-dnat tunnel exit" {
+		t.Errorf("forward: %s", got)
+	}
+	if got := hopsOf(tr.Reverse); got != "edge tunnel web-dnat tunnel web-ids web-fw tunnel exit" {
+		t.Errorf("reverse: %s", got)
+	}
+	tu.Dst = netip.MustParseAddr("192.0.2.1")
+	tr = Trace(TraceInput{Snapshot: s.snapshot(), Request: onpath.TraceRequest{Tuple: tu}})
+	if got := hopsOf(tr.Forward); got != "kernel" || len(tr.Chains) != 0 {
+		t.Errorf("unselected: %s %v", got, tr.Chains)
+	}
+}
+
+func TestTraceWarns(t *testing.T) {
+	s, m, tu := tracedSite(t)
+	edge := s.states["fra1-gw"].Acked.Datapath.Edge.Vport
+	in := TraceInput{Snapshot: s.snapshot(), Request: onpath.TraceRequest{Tuple: tu}, Silent: map[string]string{"fra1-n9": "it is not connected"}}
+	in.Flows = map[string][]onpath.FlowEntry{"fra1-gw": {{Vport: edge, Tuple: tu, Kind: onpath.NextPass, Packets: 3, Path: 1}}}
+	tr := Trace(in)
+	all := strings.Join(tr.Warnings, "\n")
+	for _, want := range []string{"bypasses", "chain default/web selects the packet, but this flow does not pass it", "fra1-n9 cannot be asked"} {
+		if !strings.Contains(all, want) {
+			t.Errorf("no warning %q in:\n%s", want, all)
+		}
+	}
+	m.send(edge, tu)
+	in.Flows = entriesOf(m)
+	in.Request.Tenant = "other"
+	tr = Trace(in)
+	for _, h := range tr.Forward {
+		if strings.Contains(h.Name, "web") || h.Counters != nil {
+			t.Errorf("another tenant sees %+v", h)
+		}
+	}
+	if len(tr.Chains) != 0 {
+		t.Errorf("another tenant sees chains %v", tr.Chains)
+	}
+}
