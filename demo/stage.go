@@ -302,13 +302,16 @@ func (s *Stage) Instances(ctx context.Context) ([]onpath.Instance, error) {
 // WaitActive waits until a chain steers traffic, telling what it waits for.
 func (s *Stage) WaitActive(ctx context.Context, chain string, limit time.Duration, tell func(string)) error {
 	last := ""
+	if tell == nil {
+		tell = func(string) {}
+	}
 	err := s.WaitFor(ctx, "chain "+chain+" is active", limit, func() (bool, error) {
 		var c onpath.Chain
 		if err := s.Get(ctx, &c, "chains", chain); err != nil {
 			return false, err
 		}
 		for _, cond := range c.Status.Conditions {
-			if cond.Message != "" && cond.Message != last && tell != nil {
+			if cond.Type == "Active" && cond.Message != "" && cond.Message != last {
 				last = cond.Message
 				tell(last)
 			}
