@@ -51,6 +51,10 @@ func (f *frames) write(kind byte, payload []byte) error {
 	return err
 }
 
+func (f *frames) resize(s WindowSize) error {
+	return f.write(frameResize, binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, s.Rows), s.Columns))
+}
+
 // to is a writer whose bytes become frames of one kind.
 func (f *frames) to(kind byte) io.Writer { return frameWriter{f, kind} }
 
@@ -186,14 +190,24 @@ func RunExec(ctx context.Context, stream io.ReadWriteCloser, e ExecIO) (exit int
 	}
 }
 
+// sendInput sends a size that is known already first: what comes behind input
+// that the command does not read yet has to wait with it.
 func sendInput(ctx context.Context, out *frames, e ExecIO) {
+	select {
+	case s, ok := <-e.Resize:
+		if !ok {
+			e.Resize = nil
+		} else if out.resize(s) != nil {
+			return
+		}
+	default:
+	}
 	if e.Resize != nil {
 		go func() {
 			for {
 				select {
 				case s, ok := <-e.Resize:
-					size := binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, s.Rows), s.Columns)
-					if !ok || out.write(frameResize, size) != nil {
+					if !ok || out.resize(s) != nil {
 						return
 					}
 				case <-ctx.Done():
