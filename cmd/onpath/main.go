@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 )
 
 func main() {
@@ -36,6 +37,10 @@ func run(args []string) int {
 	return exitCode(err)
 }
 
+// sameSignal is how long after a signal another one counts as the same: sudo and
+// timeout pass on what the terminal's process group got already.
+const sameSignal = 300 * time.Millisecond
+
 // untilSignal ends with the first SIGINT or SIGTERM; the second ends the
 // program at once.
 func untilSignal() (context.Context, func()) {
@@ -46,10 +51,13 @@ func untilSignal() (context.Context, func()) {
 		if _, ok := <-signals; !ok {
 			return
 		}
+		first := time.Now()
 		cancel()
-		if _, ok := <-signals; ok {
-			fmt.Fprintln(os.Stderr, "onpath: stopped before it had cleaned up")
-			os.Exit(exitInterrupted)
+		for range signals {
+			if time.Since(first) > sameSignal {
+				fmt.Fprintln(os.Stderr, "onpath: stopped before it had cleaned up")
+				os.Exit(exitInterrupted)
+			}
 		}
 	}()
 	return ctx, func() {

@@ -127,7 +127,7 @@ func serve(ctx context.Context, conf *config.Server, log *slog.Logger) error {
 	controller := control.New(control.Options{Store: store, Hub: hub, Log: log, Settings: plan.Settings{
 		Secret: secret, PrivatePools: plain(conf.PrivatePools), PublicPools: plain(conf.PublicPools)}})
 	registry := newRegistry()
-	options := api.Options{Store: store, Controller: decider{controller}, Hub: hub, Dir: conf.StateDir, Address: conf.Address,
+	options := api.Options{Store: store, Controller: controller, Hub: hub, Dir: conf.StateDir, Address: conf.Address,
 		Version: versionString(), Metrics: registry, Logger: log}
 	tasks := []func(context.Context) error{controller.Run}
 	var listener net.Listener
@@ -259,12 +259,4 @@ func metricsTask(address string, r *prometheus.Registry, health func() error) fu
 		}
 		return nil
 	}
-}
-
-// decider adds what the controller does not answer yet.
-type decider struct{ *control.Controller }
-
-// Trace implements api.Controller.
-func (decider) Trace(context.Context, onpath.TraceRequest) (*onpath.Trace, error) {
-	return nil, onpath.Errorf(onpath.CodeUnsupported, "this version of the server does not trace")
 }
