@@ -21,11 +21,14 @@ func CheckChange(before, after *Snapshot, changed []onpath.Key) error {
 		known[e.Error()] = true
 	}
 	about := map[string]bool{}
+	marked := *after
+	marked.changed = map[onpath.Key]bool{}
 	for _, k := range changed {
 		about[k.String()] = true
+		marked.changed[k] = true
 	}
 	var out onpath.Errors
-	for _, e := range check(after) {
+	for _, e := range check(&marked) {
 		if about[e.Object] || !known[e.Error()] {
 			out = append(out, e)
 		}

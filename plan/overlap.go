@@ -19,7 +19,7 @@ func (w *world) checkOverlaps() {
 				break // ordered by both
 			}
 			older, newer := a, b
-			if b.obj.Metadata.Created.Before(a.obj.Metadata.Created) {
+			if w.younger(a, b) {
 				older, newer = b, a
 			}
 			m, ok := contest(older, newer)
@@ -30,6 +30,15 @@ func (w *world) checkOverlaps() {
 				"chain %s selects the same traffic with the same priority %d: %s", older.key, newer.priority(), words(m))
 		}
 	}
+}
+
+// younger reports whether a, not b, is the one to be refused: the one that is
+// being changed, else the one that came later.
+func (w *world) younger(a, b *chain) bool {
+	if x, y := w.changed[onpath.KeyOf(a.obj)], w.changed[onpath.KeyOf(b.obj)]; x != y {
+		return x
+	}
+	return b.obj.Metadata.Created.Before(a.obj.Metadata.Created)
 }
 
 // contest is traffic that two chains claim.
@@ -46,10 +55,17 @@ func contest(a, b *chain) (onpath.Match, bool) {
 	}
 	for _, m := range a.forward {
 		for _, n := range b.forward {
-			if x, ok := overlap(m, n); ok {
+			if x, ok := overlap(m, n); ok && !toItself(x) {
 				return x, true
 			}
 		}
 	}
 	return none, false
+}
+
+// toItself reports whether the match is of packets from one host to itself,
+// which no network sees: a chain from a host to any and one from any to it are
+// none the worse for it.
+func toItself(m onpath.Match) bool {
+	return len(m.Src) == 1 && len(m.Dst) == 1 && m.Src[0] == m.Dst[0] && m.Src[0].IsSingleIP()
 }

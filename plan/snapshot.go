@@ -20,6 +20,9 @@ type Snapshot struct {
 	// IDs are reserved for this planner and used from the front.
 	IDs      IDs
 	Settings Settings
+
+	// changed are the objects of a change that is being checked.
+	changed map[onpath.Key]bool
 }
 
 // NodeState is what is known of a node that has connected.
