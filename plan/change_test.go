@@ -1,0 +1,381 @@
+package plan
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+// watch plans and acknowledges like settle, and looks at the world after each
+// acknowledgement.
+func (s *sim) watch(look func()) {
+	s.t.Helper()
+	for range 300 {
+		busy := s.think()
+		for _, n := range sortedKeys(s.states) {
+			if len(s.states[n].Sent) > 0 && s.rng.IntN(2) == 0 {
+				s.ack(n, len(s.states[n].Sent)-1)
+				look()
+			}
+			busy = busy || len(s.states[n].Sent) > 0
+		}
+		if !busy {
+			return
+		}
+	}
+	s.t.Fatal("does not settle")
+}
+
+// open counts the members of a chain's first element that the gateway gives new
+// flows.
+func (s *sim) open() int {
+	x := indexOf(s.states["fra1-gw"].Acked)
+	for _, t := range x.plan.Datapath.Tables {
+		if t.ID != 2 || len(t.Rules) == 0 {
+			continue
+		}
+		n := 0
+		for _, m := range x.groups[t.Rules[0].Action.Group].Members {
+			if x.vports[m.Vport].State == onpath.VportUp {
+				n++
+			}
+		}
+		return n
+	}
+	return -1
+}
+
+func fraWeb(t *testing.T, nodes, instances int) *sim {
+	s := newSim(t, 11)
+	s.site("fra1", 1, nodes)
+	s.apply(aFunction("default", "fw", nil), aFunction("default", "cache", nil), aChain("default", "web", through("fw", instances)))
+	s.settle()
+	if s.open() != instances {
+		t.Fatalf("%d of %d instances get flows", s.open(), instances)
+	}
+	return s
+}
+
+// TestNewBeforeOld: while a function changes, or a node is drained, there is
+// always an instance for new flows, and all are replaced in the end.
+func TestNewBeforeOld(t *testing.T) {
+	for name, change := range map[string]func(*sim){
+		"function changes": func(s *sim) {
+			s.apply(aFunction("default", "fw", func(f *onpath.FunctionSpec) { f.Container.Command = []string{"new"} }))
+		},
+		"node is drained": func(s *sim) {
+			n := onpath.Clone(s.objects[onpath.Key{Kind: onpath.KindNode, Name: "fra1-n1"}].(*onpath.Node))
+			n.Spec.Drain = true
+			s.apply(n)
+		},
+	} {
+		for _, count := range []int{1, 3} {
+			t.Run(fmt.Sprintf("%s, %d", name, count), func(t *testing.T) {
+				s := fraWeb(t, 2, count)
+				before := s.instances("web-fw")
+				change(s)
+				s.watch(func() {
+					if s.open() < count {
+						t.Fatalf("only %d of %d instances get new flows", s.open(), count)
+					}
+				})
+				s.pass(5 * time.Second)
+				after := s.instances("web-fw")
+				if len(after) != count {
+					t.Fatalf("%d instances", len(after))
+				}
+				for _, i := range after {
+					kept := slices.ContainsFunc(before, func(o *onpath.Instance) bool { return o.Metadata.Name == i.Metadata.Name })
+					if i.Spec.Node == "fra1-n1" && name == "node is drained" || kept && name == "function changes" {
+						t.Errorf("%s is still on %s", i.Metadata.Name, i.Spec.Node)
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestLittleIsReplaced: changes that need no new instance replace none, and
+// those that change nothing push nothing.
+func TestLittleIsReplaced(t *testing.T) {
+	s := fraWeb(t, 3, 3)
+	names := func() (out []string) {
+		for _, i := range s.instances("web-fw") {
+			out = append(out, i.Metadata.Name)
+		}
+		return out
+	}
+	path := s.chain("default", "web").Status.Path
+	before := names()
+	s.apply(aFunction("default", "fw", func(f *onpath.FunctionSpec) { f.Resources.CPU, f.Health.TCP = 200, 80 }))
+	c := aChain("default", "web", through("fw", 4))
+	c.Spec.Select = []onpath.Selector{{Protocol: "tcp"}}
+	c.Spec.Through[0].Weights = map[string]int{"fra1-n1": 3}
+	c.Spec.Through[0].Lost = onpath.LostReset
+	s.apply(c)
+	s.settle()
+	for _, n := range before {
+		if !slices.Contains(names(), n) {
+			t.Errorf("%s was replaced", n)
+		}
+	}
+	if p := s.chain("default", "web").Status.Path; p != path {
+		t.Errorf("path %d became %d", path, p)
+	}
+	s.apply(c)
+	if s.think() {
+		t.Error("something came of no change")
+	}
+}
+
+// TestThroughChanges: the old path steers until the new one is ready, keeps its
+// flows' tables until they are gone, and the new one begins anew.
+func TestThroughChanges(t *testing.T) {
+	s := fraWeb(t, 2, 1)
+	old := s.chain("default", "web").Status.Path
+	s.broken["web-cache"] = true
+	s.apply(aChain("default", "web", through("fw", 1), through("cache", 1)))
+	s.settle()
+	st := s.chain("default", "web").Status
+	if !st.Active || st.Path == old || len(st.Cloudlets) > 0 || s.open() != 1 {
+		t.Fatalf("while the new path is not ready: %+v, %d open", st, s.open())
+	}
+	if m := st.Conditions[len(st.Conditions)-1].Message; !strings.Contains(m, "web-cache") || !strings.Contains(m, "exit code 1") {
+		t.Errorf("it does not say why: %+v", st.Conditions)
+	}
+	s.now = s.now.Add(time.Minute)
+	s.broken["web-cache"] = false
+	s.hear()
+	s.settle()
+	x := indexOf(s.states["fra1-gw"].Acked)
+	now := s.chain("default", "web").Status
+	switch {
+	case len(now.Cloudlets) != 1:
+		t.Fatalf("the new path does not steer: %+v", now)
+	case x.path(old) == nil || x.path(old).Ended.IsZero():
+		t.Error("the old path is gone at once, or does not end")
+	case !x.path(now.Path).Began.Equal(s.now) && x.path(now.Path).Began.Before(s.now.Add(-time.Second)):
+		t.Errorf("the new path began %v", x.path(now.Path).Began)
+	}
+	s.pass(5 * time.Second)
+	if x := indexOf(s.states["fra1-gw"].Acked); x.path(old) != nil {
+		t.Error("the old path stays without flows")
+	}
+}
+
+// TestDraining: an instance with flows stays until its time is up, one without
+// goes earlier.
+func TestDraining(t *testing.T) {
+	s := fraWeb(t, 3, 2)
+	for _, i := range s.instances("web-fw") {
+		s.busy[i.Metadata.Name] = true
+	}
+	s.apply(aChain("default", "web", through("fw", 1)))
+	s.settle()
+	s.pass(20 * time.Second)
+	if n := len(s.instances("web-fw")); n != 2 {
+		t.Fatalf("%d instances, though one still has flows", n)
+	}
+	s.pass(15 * time.Second)
+	if n := len(s.instances("web-fw")); n != 1 {
+		t.Fatalf("%d instances after its time", n)
+	}
+}
+
+// TestDeadInstance: its vport is closed in the very next plan, the chain stays
+// active, and the gateway's plan needs nothing from the store.
+func TestDeadInstance(t *testing.T) {
+	s := fraWeb(t, 2, 1)
+	s.broken["web-fw"] = true
+	s.hear()
+	r := Make(s.snapshot())
+	p := r.Plans["fra1-gw"]
+	if p == nil || len(r.Create) > 0 {
+		t.Fatalf("no plan for the gateway, or something created: %+v", r.Create)
+	}
+	if x := indexOf(p); x.vports[s.instances("web-fw")[0].Spec.Vport].State != onpath.VportClosed {
+		t.Error("the vport is not closed")
+	}
+	s.settle()
+	if !s.chain("default", "web").Status.Active {
+		t.Error("the chain gave up")
+	}
+	if len(indexOf(s.states["fra1-gw"].Acked).tables[2].Rules) == 0 {
+		t.Error("its rules are gone")
+	}
+}
+
+// TestBypassDoesNotWait: an element that may be bypassed and has failed does not
+// hold the chain up; one that must not be does.
+func TestBypassDoesNotWait(t *testing.T) {
+	for none, want := range map[onpath.None]bool{onpath.NoneBypass: true, onpath.NoneDrop: false} {
+		s := newSim(t, 4)
+		s.site("fra1", 1, 2)
+		s.broken["web-cache"] = true
+		c := aChain("default", "web", through("fw", 1), through("cache", 1))
+		c.Spec.Through[1].None = none
+		s.apply(aFunction("default", "fw", nil), aFunction("default", "cache", nil), c)
+		s.settle()
+		if got := s.chain("default", "web").Status.Active; got != want {
+			t.Errorf("none: %s: active %v", none, got)
+		}
+	}
+}
+
+func TestMTU(t *testing.T) {
+	for name, c := range map[string]struct {
+		gw, n1 int // MTU of the underlay
+		v6     bool
+		local  bool // the instance runs on the gateway
+		want   int
+		active bool
+	}{
+		"ethernet":                   {1500, 1500, false, false, 1450, true},
+		"jumbo":                      {9000, 9000, false, false, 8950, true},
+		"the smaller side counts":    {9000, 1600, false, false, 1550, true},
+		"IPv6 underlay":              {1500, 1500, true, false, 1430, true},
+		"no tunnel, no loss":         {1500, 1500, false, true, 1500, true},
+		"too small for IPv6":         {1500, 1320, false, false, 1270, false},
+		"a small underlay, not used": {1300, 1300, false, true, 1500, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSim(t, 5)
+			gw, n1 := aNode("fra1-gw", "fra1", 1, true), aNode("fra1-n1", "fra1", 2, false)
+			gw.Spec.Underlay.MTU, n1.Spec.Underlay.MTU = c.gw, c.n1
+			if c.v6 {
+				gw.Spec.Underlay.Address, n1.Spec.Underlay.Address = netip.MustParseAddr("fd00::1"), netip.MustParseAddr("fd00::2")
+			}
+			no := false
+			if c.local {
+				n1.Spec.Schedulable = &no
+			}
+			s.apply(aCloudlet("fra1"), gw, n1, aFunction("default", "fw", nil), aChain("default", "web", through("fw", 1)))
+			s.connect("fra1-gw")
+			s.connect("fra1-n1")
+			s.settle()
+			st := s.chain("default", "web").Status
+			if st.Active != c.active {
+				t.Fatalf("active %v: %+v", st.Active, st.Conditions)
+			}
+			if p := indexOf(s.states["fra1-gw"].Acked).path(st.Path); p == nil || p.MTU != c.want {
+				t.Errorf("path %+v, want MTU %d", p, c.want)
+			}
+			if !c.active && !strings.Contains(st.Conditions[len(st.Conditions)-1].Message, "1270") {
+				t.Errorf("it does not say why: %+v", st.Conditions)
+			}
+		})
+	}
+}
+
+func TestPlacement(t *testing.T) {
+	big := func(f *onpath.FunctionSpec) { f.Resources.CPU = 5000 }
+	t.Run("no room", func(t *testing.T) {
+		s := newSim(t, 6)
+		s.site("fra1", 1, 1)
+		s.apply(aFunction("default", "fw", big), aFunction("default", "small", nil), aChain("default", "web", through("fw", 3)), aChain("default", "other", through("small", 1)))
+		o := s.chain("default", "other")
+		o.Spec.To = onpath.Endpoints{Prefixes: prefixes("192.0.2.1")}
+		s.settle()
+		if n := len(s.instances("web-fw")); n != 2 {
+			t.Errorf("%d instances on two nodes", n)
+		}
+		m := s.chain("default", "web").Status.Elements[0].Message
+		for _, want := range []string{"no node of cloudlet fra1 has room for 5 CPU", "fra1-gw lacks 2 of CPU", "fra1-n1 lacks 2"} {
+			if !strings.Contains(m, want) {
+				t.Errorf("%q does not say %q", m, want)
+			}
+		}
+		if !s.chain("default", "other").Status.Active {
+			t.Error("another chain is held up")
+		}
+	})
+	t.Run("the operator's share", func(t *testing.T) {
+		s := newSim(t, 6)
+		s.site("fra1", 1, 0)
+		c := aCloudlet("fra1")
+		c.Spec.OperatorShare = 50
+		s.apply(c, aFunction("default", "fw", big), aChain("default", "web", through("fw", 1)))
+		s.settle()
+		if n := len(s.instances("web-fw")); n != 0 {
+			t.Error("a tenant uses the operator's share")
+		}
+		op := aChain("operator", "guard", through("fw", 1))
+		op.Spec.Tier = onpath.TierOperator
+		s.apply(aFunction("operator", "fw", big), op)
+		s.settle()
+		if n := len(s.instances("guard-fw")); n != 1 {
+			t.Errorf("the operator has no use of its share: %+v", s.chain("operator", "guard").Status)
+		}
+	})
+	t.Run("labels and spread", func(t *testing.T) {
+		s := newSim(t, 6)
+		s.site("fra1", 1, 4)
+		for _, n := range []string{"fra1-n2", "fra1-n3"} {
+			o := onpath.Clone(s.objects[onpath.Key{Kind: onpath.KindNode, Name: n}].(*onpath.Node))
+			o.Metadata.Labels = map[string]string{"rack": "r7"}
+			s.apply(o)
+		}
+		e := through("fw", 4)
+		e.Place.Nodes = map[string]string{"rack": "r7"}
+		s.apply(aFunction("default", "fw", nil), aChain("default", "web", e))
+		s.settle()
+		on := map[string]int{}
+		for _, i := range s.instances("web-fw") {
+			on[i.Spec.Node]++
+		}
+		if on["fra1-n2"] != 2 || on["fra1-n3"] != 2 {
+			t.Errorf("placed on %v", on)
+		}
+	})
+}
+
+// TestNodesWithoutPeers: a second gateway leaves the first in use.
+func TestSecondGatewayIsLeftAlone(t *testing.T) {
+	s := fraWeb(t, 2, 1)
+	s.apply(aNode("fra1-a", "fra1", 190, true)) // before the other by name
+	s.connect("fra1-a")
+	s.settle()
+	if s.states["fra1-a"].Acked.Datapath.Edge != nil || s.states["fra1-gw"].Acked.Datapath.Edge == nil {
+		t.Error("the second gateway has displaced the first")
+	}
+	n := s.objects[onpath.Key{Kind: onpath.KindNode, Name: "fra1-a"}].(*onpath.Node)
+	if !slices.ContainsFunc(n.Status.Conditions, func(c onpath.Condition) bool { return c.Reason == "SecondGateway" }) {
+		t.Errorf("nobody says so: %+v", n.Status.Conditions)
+	}
+	if !s.chain("default", "web").Status.Active {
+		t.Error("the chain is not steered any more")
+	}
+}
+
+// TestFromDeployment: what the instances of one deployment start goes through a
+// chain of its own.
+func TestFromDeployment(t *testing.T) {
+	s := newSim(t, 7)
+	s.site("fra1", 1, 2)
+	vpn := aDeployment("default", "vpn", "vpn", 1)
+	vpn.Spec.Place.Cloudlets = []string{"fra1"}
+	c := aChain("default", "out", through("fw", 1))
+	c.Spec.From, c.Spec.To = onpath.Endpoints{Deployment: "vpn"}, onpath.Endpoints{Any: true}
+	s.apply(aFunction("default", "fw", nil), aFunction("default", "vpn", func(f *onpath.FunctionSpec) { f.Container.Outbound = onpath.OutboundNAT }), vpn, c)
+	s.settle()
+	if !s.chain("default", "out").Status.Active {
+		t.Fatalf("not active: %+v", s.chain("default", "out").Status)
+	}
+	i := s.instances("vpn")[0]
+	m := newModel(s)
+	tu := onpath.Tuple{Protocol: 17, Src: i.Spec.Addresses[0].Addr(), Dst: netip.MustParseAddr("192.0.2.53"), SrcPort: 4000, DstPort: 53}
+	var w way
+	h, end := m.decide(m.home[i.Spec.Vport], i.Spec.Vport, tu, &w)
+	if end != "" || !strings.HasPrefix(m.instanceOf(h.to), "default/out-fw") || h.entry == 0 {
+		t.Errorf("goes to %q (%q), entry %d", m.instanceOf(h.to), end, h.entry)
+	}
+	tu.Src = netip.MustParseAddr("10.1.0.5")
+	if _, end := m.decide(m.home[i.Spec.Vport], i.Spec.Vport, tu, &w); !strings.Contains(end, "spoofed") {
+		t.Errorf("a forged source: %q", end)
+	}
+}
