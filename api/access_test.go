@@ -5,6 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,6 +24,7 @@ import (
 	"github.com/onpath/onpath/api/auth"
 	"github.com/onpath/onpath/api/client"
 	"github.com/onpath/onpath/api/session"
+	"github.com/onpath/onpath/api/wire"
 )
 
 func TestJoin(t *testing.T) {
@@ -70,6 +73,41 @@ func TestJoin(t *testing.T) {
 	_, err = client.Default("", filepath.Join(t.TempDir(), "x"), "/none/s")
 	if err != nil {
 		t.Errorf("without a certificate the socket is meant: %v", err)
+	}
+}
+
+// TestCertificatesAreRenewed begins with a certificate of which two thirds are
+// over.
+func TestCertificatesAreRenewed(t *testing.T) {
+	w := newWorld(t)
+	const past = 61 * 24 * time.Hour
+	w.clock.advance(-past)
+	token, err := w.operator.CreateToken(t.Context(), auth.TokenRequest{Role: auth.RoleNode})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(t.TempDir(), "cert")
+	c, err := client.Join(t.Context(), token.Word, "n1", dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	w.clock.advance(past)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); c.KeepFresh(ctx, slog.New(slog.DiscardHandler)) }()
+	defer func() { cancel(); <-ended }()
+	for end := time.Now().Add(15 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		h, err := auth.OpenHolder(dir)
+		if err == nil && time.Until(h.Expires()) > 80*24*time.Hour {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("not renewed: %v, %v", h, err)
+		}
+	}
+	if who, err := c.WhoAmI(ctx); err != nil || who.Name != "n1" {
+		t.Errorf("renewed: %+v, %v", who, err)
 	}
 }
 
@@ -195,6 +233,20 @@ func TestTenantsAreIsolated(t *testing.T) {
 		"another's images":   func() error { _, err := alice.PushImage(ctx, "rival", randomLayout(t), nil); return err },
 		"watch another's":    func() error { return alice.Watch(ctx, client.WatchOptions{Tenant: "rival"}, nil) },
 	}
+	function := func(image string) *onpath.Function {
+		o, _ := onpath.New(onpath.KindFunction)
+		f := o.(*onpath.Function)
+		f.Metadata.Tenant, f.Metadata.Name = "acme", "f"
+		f.Spec.Container = &onpath.ContainerSpec{Image: image}
+		return f
+	}
+	digest := "@sha256:" + strings.Repeat("0", 64)
+	for _, image := range []string{"host", onpath.ImageHost + "/rival/x" + digest} {
+		refused["use "+image] = func() error { _, err := alice.Put(ctx, function(image)); return err }
+	}
+	if _, err := alice.Put(ctx, function(onpath.ImageHost+"/acme/x"+digest)); err != nil {
+		t.Error(err)
+	}
 	for what, do := range refused {
 		if err := do(); onpath.CodeOf(err) != onpath.CodeForbidden {
 			t.Errorf("alice may %s: %v", what, err)
@@ -299,7 +351,7 @@ func TestNodeOperations(t *testing.T) {
 	_, err = alice.Exec(ctx, "acme", "none", []string{"cat"}, false, session.ExecIO{})
 	wantCode(t, err, onpath.CodeNotFound)
 	flows := 0
-	if err := alice.Flows(ctx, client.FlowsOf{Instance: "web-1"}, func(f clientFlow) bool { flows += int(f.Entry.Vport); return true }); err != nil || flows != 42 {
+	if err := alice.Flows(ctx, client.FlowsOf{Instance: "web-1"}, func(f wire.Flow) bool { flows += int(f.Entry.Vport); return true }); err != nil || flows != 42 {
 		t.Errorf("flows %d, %v", flows, err)
 	}
 	if all, err := w.operator.Counters(ctx, ""); err != nil || all.Nodes["n1"].Flows != 7 {
@@ -432,3 +484,5 @@ func pull(t *testing.T, node *client.Client, path string) []byte {
 	}
 	return b
 }
+
+func addr(s string) netip.Addr { return netip.MustParseAddr(s) }

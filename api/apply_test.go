@@ -125,7 +125,7 @@ func TestApplyKeepsStatus(t *testing.T) {
 	}
 }
 
-func (w *world) address1(name string) string {
+func (w *world) addressOf(name string) string {
 	o, err := w.store.Get(w.t.Context(), onpath.Key{Kind: onpath.KindHosts, Tenant: "a", Name: name})
 	if onpath.CodeOf(err) == onpath.CodeNotFound {
 		return "none"
@@ -138,11 +138,11 @@ func (w *world) address1(name string) string {
 func (w *world) await(name, want string) {
 	w.t.Helper()
 	for end := time.Now().Add(15 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		if w.address1(name) == want {
+		if w.addressOf(name) == want {
 			return
 		}
 	}
-	w.t.Fatalf("hosts %s has %s, want %s", name, w.address1(name), want)
+	w.t.Fatalf("hosts %s has %s, want %s", name, w.addressOf(name), want)
 }
 
 func TestConfirm(t *testing.T) {
@@ -188,7 +188,6 @@ func TestWatch(t *testing.T) {
 	w := newWorld(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	w.clock.advance(0)
 	if _, err := w.operator.Put(ctx, hosts("a", "before", "10.0.0.1")); err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"strings"
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/auth"
@@ -53,11 +54,29 @@ func mayWrite(ctx context.Context, k onpath.Key) error {
 	return forbidden(who, "write "+k.String())
 }
 
-// mayAsk looks at what an object asks for.
+// mayAsk looks at what an object asks for: the operator's tier, files of the
+// nodes, and other tenants' images are not for users.
 func mayAsk(ctx context.Context, o onpath.Object) error {
-	if c, ok := o.(*onpath.Chain); ok && c.Spec.Tier == onpath.TierOperator {
-		if who := whoIs(ctx); who.Role != auth.RoleOperator {
+	who := whoIs(ctx)
+	if who.Role == auth.RoleOperator {
+		return nil
+	}
+	switch o := o.(type) {
+	case *onpath.Chain:
+		if o.Spec.Tier == onpath.TierOperator {
 			return forbidden(who, "have a chain of tier operator")
+		}
+	case *onpath.Function:
+		if o.Spec.Container == nil {
+			return nil
+		}
+		repo, ours := strings.CutPrefix(o.Spec.Container.Image, onpath.ImageHost+"/")
+		tenant, _, _ := strings.Cut(repo, "/")
+		if o.Spec.Container.Image == "host" {
+			return forbidden(who, "use image: host, which shows the nodes' files")
+		}
+		if ours && tenant != who.Tenant && tenant != onpath.OperatorTenant {
+			return forbidden(who, "use the images of tenant "+tenant)
 		}
 	}
 	return nil
