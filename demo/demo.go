@@ -121,8 +121,15 @@ func (d *demo) setUp(ctx context.Context) error {
 		return err
 	}
 	d.say("origin web server behind 20 Mbit/s and 20 ms")
-	return d.stage.Start("origin-server", originHost, d.stage.spec.Bin, "demo", "origin",
+	err = d.stage.Start("origin-server", originHost, d.stage.spec.Bin, "demo", "origin",
 		"10.9.0.2:80", "10.9.0.2:8081", "10.9.0.2:9000", "10.9.0.66:80", "127.0.0.1:8888")
+	if err != nil {
+		return err
+	}
+	return d.stage.WaitFor(ctx, "the origin serves", 5*time.Second, func() (bool, error) {
+		_, err := d.originStats(ctx)
+		return err == nil, nil
+	})
 }
 
 // writeExamples puts the examples beside links to the images, as in a checkout.

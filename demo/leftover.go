@@ -50,7 +50,7 @@ func (i ident) alive() bool {
 
 const recordFile = "stage.json"
 
-// save writes down what runs; it is called after each start of a process.
+// save writes down what runs; the caller holds s.mu.
 func (s *Stage) save() error {
 	r := record{Lab: s.spec.Topology.Name, Bin: s.spec.Bin, Nodes: s.spec.Nodes, Procs: map[string]ident{}}
 	for name, p := range s.procs {

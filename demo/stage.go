@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -42,7 +43,14 @@ type StageNode struct {
 type Stage struct {
 	Lab   *lab.Lab
 	spec  StageSpec
+	mu    sync.Mutex // guards procs
 	procs map[string]*process
+}
+
+func (s *Stage) process(name string) *process {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.procs[name]
 }
 
 const (
@@ -81,13 +89,24 @@ func SetUp(ctx context.Context, spec StageSpec) (s *Stage, err error) {
 	if err := s.StartServer(ctx); err != nil {
 		return nil, err
 	}
-	for _, n := range spec.Nodes {
-		spec.Progress("node " + n.Name)
-		if err := s.StartNode(ctx, n.Name); err != nil {
-			return nil, err
-		}
+	if err := s.startNodes(ctx); err != nil {
+		return nil, err
 	}
 	return s, nil
+}
+
+// startNodes starts all agents at once.
+func (s *Stage) startNodes(ctx context.Context) error {
+	names := make([]string, len(s.spec.Nodes))
+	errs := make([]error, len(s.spec.Nodes))
+	var wg sync.WaitGroup
+	for i, n := range s.spec.Nodes {
+		names[i] = n.Name
+		wg.Go(func() { errs[i] = s.StartNode(ctx, n.Name) })
+	}
+	s.spec.Progress("nodes " + strings.Join(names, ", "))
+	wg.Wait()
+	return errors.Join(errs...)
 }
 
 // TearDown stops the agents and their instances, the server, and the network.
@@ -95,7 +114,7 @@ func SetUp(ctx context.Context, spec StageSpec) (s *Stage, err error) {
 func (s *Stage) TearDown(ctx context.Context) error {
 	var errs []error
 	for _, n := range s.spec.Nodes {
-		if p := s.procs[n.Name]; p != nil {
+		if p := s.process(n.Name); p != nil {
 			p.stop(stopGrace)
 		}
 		if s.Lab == nil {
@@ -139,7 +158,7 @@ func (s *Stage) StartNode(ctx context.Context, name string) error {
 	if n.Cloudlet != "" {
 		args = append(args, "--cloudlet", n.Cloudlet)
 	}
-	if s.procs[n.Name] == nil {
+	if s.process(n.Name) == nil {
 		token, err := s.Onpath(ctx, "token", "create", "--node", n.Name)
 		if err != nil {
 			return err
@@ -159,7 +178,7 @@ func (s *Stage) StartNode(ctx context.Context, name string) error {
 
 // Kill sends a signal to the server ("server") or a node's agent.
 func (s *Stage) Kill(name string, sig syscall.Signal) error {
-	p := s.procs[name]
+	p := s.process(name)
 	if p == nil || p.pid() == 0 {
 		return fmt.Errorf("%s does not run", name)
 	}
@@ -172,7 +191,7 @@ func (s *Stage) Kill(name string, sig syscall.Signal) error {
 
 // Pid of the server or of an agent; 0 if it does not run.
 func (s *Stage) Pid(name string) int {
-	if p := s.procs[name]; p != nil {
+	if p := s.process(name); p != nil {
 		return p.pid()
 	}
 	return 0
@@ -180,7 +199,7 @@ func (s *Stage) Pid(name string) int {
 
 // Log is the end of what the server or an agent wrote.
 func (s *Stage) Log(name string) string {
-	if p := s.procs[name]; p != nil {
+	if p := s.process(name); p != nil {
 		return p.tail(8 << 10)
 	}
 	return ""
@@ -244,6 +263,8 @@ func (s *Stage) launch(name string, cmd *exec.Cmd) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.procs[name] = p
 	return p, s.save()
 }
@@ -294,9 +315,9 @@ func (s *Stage) InstanceOf(ctx context.Context, deployment string) (string, erro
 
 // Instances lists all instances.
 func (s *Stage) Instances(ctx context.Context) ([]onpath.Instance, error) {
-	var list struct{ Items []onpath.Instance }
+	var list []onpath.Instance
 	err := s.Get(ctx, &list, "instances")
-	return list.Items, err
+	return list, err
 }
 
 // WaitActive waits until a chain steers traffic, telling what it waits for.

@@ -184,9 +184,9 @@ func restarted(ctx context.Context, t *testing.T, name string) {
 		t.Error(err)
 	}
 	err = stage.WaitFor(ctx, "an event tells of it", 5*time.Second, func() (bool, error) {
-		var list struct{ Items []onpath.Event }
+		var list []onpath.Event
 		err := stage.Get(ctx, &list, "events")
-		for _, e := range list.Items {
+		for _, e := range list {
 			if strings.Contains(e.Spec.About, name) && strings.Contains(e.Spec.Message, "9") { // the signal
 				return true, nil
 			}
