@@ -213,10 +213,7 @@ func (s *Stage) Socket() string {
 // Onpath runs the program against the stage's server and returns what it
 // printed; the error has what it said.
 func (s *Stage) Onpath(ctx context.Context, args ...string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, s.spec.Bin, append(args, "--server", s.Socket())...)
-	if i := slices.Index(args, "--"); i >= 0 {
-		cmd.Args = slices.Concat([]string{s.spec.Bin}, args[:i], []string{"--server", s.Socket()}, args[i:])
-	}
+	cmd := exec.CommandContext(ctx, s.spec.Bin, append([]string{"--server", s.Socket()}, args...)...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
