@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -26,7 +27,7 @@ const (
 	quota = 4 << 30 // bytes of database, after which writes are refused
 	// maxRequest is the largest transaction in bytes; onpath.MaxWrite objects
 	// of ordinary size, or a few with large files.
-	maxRequest = 16 << 20
+	maxRequest = 10 << 20
 	// history is how many revisions stay for watchers to resume from; older
 	// ones are compacted every five minutes, and the space is used again.
 	history = "10000"
@@ -41,6 +42,7 @@ type embedded struct {
 	lock    *os.File
 	etcd    *embed.Etcd
 	client  *clientv3.Client
+	up      atomic.Bool
 
 	mu  sync.Mutex
 	err *onpath.Error // why it stopped by itself
@@ -102,7 +104,7 @@ func (e *embedded) config(log *slog.Logger) *embed.Config {
 	c.BackendBatchInterval = 100 * time.Millisecond
 	c.WarningApplyDuration, c.WarningUnaryRequestDuration = time.Second, 2*time.Second
 	c.EnableGRPCGateway = false
-	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zapTo(log, e.fatal))
+	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zapTo(log, &e.up, e.fatal))
 	return c
 }
 
@@ -132,6 +134,7 @@ func (e *embedded) start(ctx context.Context, log *slog.Logger) error {
 		return e.startFailed(err)
 	}
 	e.client = v3client.New(e.etcd.Server)
+	e.up.Store(true)
 	log.Info("store ready", "dir", e.dir, "took", time.Since(began).Round(time.Millisecond))
 	return nil
 }
