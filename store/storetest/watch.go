@@ -123,26 +123,12 @@ func testWatchSlow(t *testing.T, ctx context.Context, h Harness) {
 		t.Fatal(err)
 	}
 	total := 3 * h.Slow
-	last := make(chan int, 1)
-	go func() {
-		n := 0
-		for range fast {
-			if n++; n == total {
-				break
-			}
-		}
-		last <- n
-	}()
 	for i := range total {
 		write(t, ctx, s, put(chain("a", fmt.Sprint("c", i%5), i), onpath.AnyVersion))
-	}
-	select {
-	case n := <-last:
-		if n != total {
-			t.Errorf("the fast watcher was closed after %d of %d", n, total)
+		// The fast one keeps pace, whatever else the machine does.
+		if e, ok := next(t, fast); !ok || e.Object.(*onpath.Chain).Spec.Priority != i {
+			t.Fatalf("the fast watcher got %+v instead of change %d of %d", e, i, total)
 		}
-	case <-time.After(20 * time.Second):
-		t.Error("a slow watcher holds up the fast one")
 	}
 	time.Sleep(time.Second) // the slow one's patience
 	n := 0
