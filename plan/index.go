@@ -107,3 +107,16 @@ func (x *index) member(g onpath.GroupID) bool {
 	}
 	return false
 }
+
+// pointedAtBy reports whether the plan y may send to this one's node.
+func (x *index) pointedAtBy(y *index) bool {
+	if y == nil {
+		return false
+	}
+	for v := range y.remote {
+		if x.hasLocal(v) || x.edge == v {
+			return true
+		}
+	}
+	return false
+}

@@ -32,6 +32,49 @@ func (w *world) planNode(n *node) {
 	w.res.Plans[n.name] = p
 }
 
+// planStray has a node stop everything whose Node object was deleted: first it
+// sends nothing to others any more, then, when no other node may send to it, it
+// runs nothing any more. Two such nodes would otherwise wait for each other.
+func (w *world) planStray(n *node) {
+	x := n.newest
+	if x == nil {
+		return
+	}
+	p := &onpath.NodePlan{Node: n.name, Datapath: onpath.DatapathConfig{Node: n.name, Underlay: x.plan.Datapath.Underlay}}
+	if slices.ContainsFunc(w.senders(n), func(m *node) bool { return slices.ContainsFunc(m.possible, x.pointedAtBy) }) {
+		p = withoutRemotes(x)
+	}
+	if !same(p, x.plan) {
+		p.Generation = x.plan.Generation + 1
+		p.Datapath.Generation = p.Generation
+		w.res.Plans[n.name] = p
+	}
+}
+
+// withoutRemotes is a plan that sends nothing to other nodes.
+func withoutRemotes(x *index) *onpath.NodePlan {
+	p := *x.plan
+	d := &p.Datapath
+	d.Vports, d.Groups = nil, nil
+	for _, v := range x.plan.Datapath.Vports {
+		if v.Kind == onpath.VportRemote {
+			continue
+		}
+		if v.Entry != x.edge {
+			v.Entry = 0
+		}
+		d.Vports = append(d.Vports, v)
+	}
+	for _, g := range x.plan.Datapath.Groups {
+		g.Members = slices.DeleteFunc(slices.Clone(g.Members), func(m onpath.Member) bool { return x.remote[m.Vport] })
+		if len(g.Members) == 0 {
+			g.Members = nil
+		}
+		d.Groups = append(d.Groups, g)
+	}
+	return &p
+}
+
 // same compares two plans but for their generation.
 func same(a, b *onpath.NodePlan) bool {
 	x, y := *a, *b
@@ -253,9 +296,18 @@ func (b *builder) addClassifiers() {
 }
 
 // edge describes the uplinks of the gateway in use. Without any rule nothing is
-// looked at.
+// looked at. A node that is the gateway no more lets flows leave as long as
+// others may send it any.
 func (b *builder) edge() *onpath.Edge {
-	if b.n != b.n.c.gateway || b.n.obj.Status.Edge == 0 {
+	if b.n != b.n.c.gateway {
+		if x := b.n.newest; x != nil && x.edge != 0 && b.w.edgePointedAt(b.n, x.edge) {
+			e := *x.plan.Datapath.Edge
+			e.Table = 0
+			return &e
+		}
+		return nil
+	}
+	if b.n.obj.Status.Edge == 0 {
 		return nil
 	}
 	e := &onpath.Edge{Vport: b.n.obj.Status.Edge, Uplinks: b.n.obj.Spec.Uplinks}
@@ -285,9 +337,17 @@ func (w *world) translated(cl *cloudlet) []netip.Prefix {
 	return out
 }
 
-// peers are the other nodes of the cloudlet.
+// peers are the other nodes of the cloudlet, and those that were and may still
+// send.
 func (b *builder) peers() []onpath.Peer {
 	var out []onpath.Peer
+	if b.n.newest != nil {
+		for _, p := range b.n.newest.plan.Datapath.Peers {
+			if m := b.w.nodes[p.Node]; (m == nil || m.c != b.n.c) && b.w.sends(p.Node, b.n.name) {
+				out = append(out, p)
+			}
+		}
+	}
 	for _, m := range b.n.c.nodes {
 		if m == b.n || !m.obj.Spec.Underlay.Address.IsValid() {
 			continue
@@ -297,7 +357,20 @@ func (b *builder) peers() []onpath.Peer {
 			Secret: b.w.secret(b.n, m), MTU: min(b.n.underlayMTU(), m.underlayMTU()),
 		})
 	}
+	slices.SortFunc(out, func(x, y onpath.Peer) int { return cmp.Compare(x.Node, y.Node) })
 	return out
+}
+
+// sends reports whether a node that has left the cloudlet may still send to
+// another.
+func (w *world) sends(from, to string) bool {
+	n := w.nodes[from]
+	if n == nil {
+		n = w.strays[from]
+	}
+	return n != nil && !n.gone && slices.ContainsFunc(n.possible, func(x *index) bool {
+		return x != nil && slices.ContainsFunc(x.plan.Datapath.Vports, func(v onpath.Vport) bool { return v.Peer == to })
+	})
 }
 
 // secret is what two nodes share. One that they have already is kept: both

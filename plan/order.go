@@ -42,12 +42,11 @@ func mayPointEdge(m *node) bool {
 }
 
 // pointedAt reports whether a node other than the instance's own may still send
-// to it: by a plan in force, or by one on its way. Nodes away for longer than
-// the grace are past caring for.
+// to it: by a plan in force, or by one on its way.
 func (w *world) pointedAt(i *instance) bool {
-	for _, m := range w.neighbours(i.node) {
+	for _, m := range w.senders(i.node) {
 		if m.st == nil {
-			if !m.gone && m != i.node {
+			if i.node == nil || m.c == i.node.c {
 				return true // it may
 			}
 			continue
@@ -61,12 +60,21 @@ func (w *world) pointedAt(i *instance) bool {
 	return false
 }
 
-// neighbours are the nodes that may send to n: those of its cloudlet, or all if
-// n is not there any more.
+// edgePointedAt reports whether another node may still send to an edge.
+func (w *world) edgePointedAt(n *node, edge onpath.VportID) bool {
+	for _, m := range w.senders(n) {
+		if m.st == nil && m.c == n.c || slices.ContainsFunc(m.possible, func(x *index) bool { return x.hasRemote(edge) }) {
+			return true
+		}
+	}
+	return false
+}
+
+// neighbours are the other nodes of n's cloudlet.
 func (w *world) neighbours(n *node) []*node {
 	var out []*node
-	for _, m := range w.nodes {
-		if m != n && !m.gone && (n == nil || m.c == n.c) {
+	for _, m := range n.c.nodes {
+		if m != n && !m.gone {
 			out = append(out, m)
 		}
 	}
@@ -96,10 +104,7 @@ type inbound struct {
 
 func (w *world) findInbound() {
 	w.inbound = map[inbound]bool{}
-	for _, m := range w.nodes {
-		if m.gone {
-			continue
-		}
+	for _, m := range w.senders(nil) {
 		for _, x := range m.possible {
 			if x == nil {
 				continue

@@ -22,6 +22,9 @@ func Make(s *Snapshot) *Result {
 			w.planNode(n)
 		}
 	}
+	for _, name := range sortedKeys(w.strays) {
+		w.planStray(w.strays[name])
+	}
 	w.rollOut()
 	w.forget()
 	w.status()

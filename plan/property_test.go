@@ -162,7 +162,7 @@ func (s *sim) randomChange() {
 	if len(chains) > 0 {
 		c = onpath.Clone(chains[s.rng.IntN(len(chains))])
 	}
-	switch n := s.rng.IntN(9); {
+	switch n := s.rng.IntN(11); {
 	case n == 0:
 		d := []string{"keep", "dnat", "bump"}[s.rng.IntN(3)]
 		s.try(aDeployment("default", fmt.Sprintf("%s%d", d, s.rng.IntN(2)), d, s.rng.IntN(4)))
@@ -185,6 +185,19 @@ func (s *sim) randomChange() {
 		s.try(s.randomChain(fmt.Sprintf("c%d", s.rng.IntN(5))))
 	case n == 7:
 		s.try(s.randomOperatorChain())
+	case n == 9:
+		for _, o := range objects[*onpath.Node](s.snapshot()) {
+			if !o.Gateway() && s.rng.IntN(3) == 0 {
+				s.remove(onpath.KindNode, "", o.Metadata.Name)
+			}
+		}
+	case n == 10:
+		name := []string{"fra1-gw", "fra1-n9"}[s.rng.IntN(2)]
+		if s.states["fra1-n9"] == nil {
+			name = "fra1-n9"
+		}
+		s.apply(aNode(name, "fra1", 900+len(name), name == "fra1-gw" && s.rng.IntN(2) == 0))
+		s.connect(name)
 	case n == 8:
 		s.broken[fmt.Sprintf("keep%d", s.rng.IntN(2))] = s.rng.IntN(2) == 0
 		s.hear()

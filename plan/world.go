@@ -35,6 +35,7 @@ type world struct {
 	set         Settings
 	cloudlets   map[string]*cloudlet
 	nodes       map[string]*node
+	strays      map[string]*node // connected, but their Node objects were deleted
 	deployments map[name]*deployment
 	chains      []*chain // in order of precedence
 	instances   []*instance
@@ -140,7 +141,7 @@ func (i *instance) state() onpath.VportState {
 func newWorld(s *Snapshot) *world {
 	w := &world{
 		Snapshot: s, set: s.Settings.withDefaults(), res: &Result{Plans: map[string]*onpath.NodePlan{}},
-		cloudlets: map[string]*cloudlet{}, nodes: map[string]*node{}, deployments: map[name]*deployment{},
+		cloudlets: map[string]*cloudlet{}, nodes: map[string]*node{}, strays: map[string]*node{}, deployments: map[name]*deployment{},
 		byVport: map[onpath.VportID]*instance{}, byName: map[name]*instance{},
 		members: map[member][]*instance{}, updates: map[onpath.Key]onpath.Object{}, created: map[placedOn]int{},
 	}
@@ -193,6 +194,27 @@ func (w *world) addNodes() {
 	for _, c := range w.cloudlets {
 		c.chooseGateway()
 	}
+	for name, st := range w.States {
+		if w.nodes[name] == nil {
+			n := &node{name: name, st: st, c: &cloudlet{}}
+			w.hear(n)
+			w.strays[name] = n
+		}
+	}
+}
+
+// senders are all nodes that may send to n: who has been heard of, and who
+// ought to be there. Nodes away for longer than the grace are past caring for.
+func (w *world) senders(n *node) []*node {
+	var out []*node
+	for _, set := range []map[string]*node{w.nodes, w.strays} {
+		for _, m := range set {
+			if m != n && !m.gone {
+				out = append(out, m)
+			}
+		}
+	}
+	return out
 }
 
 // chooseGateway takes the gateway that has been one for longest: a second one
