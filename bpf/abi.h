@@ -45,7 +45,6 @@ enum next_kind {
 #define FLOW_FIN     0x02 /* TCP: FIN seen in this direction */
 #define FLOW_RST     0x04 /* TCP: RST seen */
 #define FLOW_EMITTED 0x08 /* an instance began it: without context */
-#define FLOW_NAT     0x10 /* addresses are translated at the edge; see nat */
 #define FLOW_LEARNED 0x20 /* written for the answers, not by a choice */
 #define FLOW_REPLIED 0x40 /* packets were seen in the other direction too */
 #define FLOW_BYPASS  0x80 /* pass entries: an element without instance was bypassed */

@@ -37,10 +37,13 @@ static __always_inline int steer(struct __sk_buff *skb, struct pkt *p)
 	return send(skb);
 }
 
-static __always_inline int to_tunnel(const struct pkt *p, const struct node *n)
+/* To the tunnel port of this node or another? Elsewhere the port is anyone's. */
+static __always_inline int to_tunnel(struct pkt *p, const struct node *n)
 {
-	return p->key.proto == IPPROTO_UDP && !(p->is & (IS_ERROR | IS_NOPORTS)) &&
-	       bpf_ntohs(p->key.dport) == n->tunnel_port;
+	if (p->key.proto != IPPROTO_UDP || (p->is & (IS_ERROR | IS_NOPORTS)) ||
+	    bpf_ntohs(p->key.dport) != n->tunnel_port)
+		return 0;
+	return is_local(p, p->key.dst) || bpf_map_lookup_elem(&peer_addrs, &p->akey);
 }
 
 SEC("tc")
@@ -62,8 +65,10 @@ int onpath_uplink(struct __sk_buff *skb)
 	if (rc != PARSE_IP)
 		return TC_ACT_UNSPEC;
 	p->is |= IS_EDGE;
-	if (to_tunnel(p, n) && skb->ifindex != n->underlay_ifindex)
+	if (to_tunnel(p, n) && skb->ifindex != n->underlay_ifindex) {
+		count_in(skb, p, p->prev_slot, p->prev);
 		return drop(p, DROP_TUNNEL_SOURCE);
+	}
 	bpf_skb_load_bytes(skb, 0, p->macs, 12);
 	rc = steer(skb, p);
 	return rc == TC_ACT_OK ? TC_ACT_UNSPEC : rc; /* others on the device have their say */

@@ -16,17 +16,17 @@ static __always_inline int in_prefix(const void *addr, const __u64 *prefix, cons
 	return (hi & mask[0]) == prefix[0] && (lo & mask[1]) == prefix[1];
 }
 
-static __always_inline int rule_matches(const struct rule *r, const struct flow_key *k, __u32 noports)
+static __always_inline int rule_matches(const struct rule *r, const struct flow_key *k, __u32 is)
 {
 	__u16 sport, dport;
 
 	if (r->family && r->family != k->family)
 		return 0;
-	if (r->proto && r->proto != k->proto)
+	if (r->proto && r->proto != k->proto && !(is & IS_NOPROTO))
 		return 0;
 	if (!in_prefix(k->src, r->src, r->src_mask) || !in_prefix(k->dst, r->dst, r->dst_mask))
 		return 0;
-	if (!(r->flags & (RULE_SPORTS | RULE_DPORTS)) || noports)
+	if (!(r->flags & (RULE_SPORTS | RULE_DPORTS)) || (is & IS_NOPORTS))
 		return 1;
 	if (k->proto != IPPROTO_TCP && k->proto != IPPROTO_UDP && k->proto != IPPROTO_SCTP && k->proto != 136)
 		return 0;
@@ -37,32 +37,42 @@ static __always_inline int rule_matches(const struct rule *r, const struct flow_
 	return !(r->flags & RULE_DPORTS) || (dport >= r->dport_first && dport <= r->dport_last);
 }
 
+static __always_inline int is_strict(__u32 slot)
+{
+	struct path *path = bpf_map_lookup_elem(&paths, &slot);
+
+	return slot && path && (path->flags & PATH_STRICT);
+}
+
+/* Does the rule at a place match? Then the answer is filled in. */
+__noinline int match_rule(__u32 at, __u32 back)
+{
+	struct rule *r = bpf_map_lookup_elem(&rules, &at);
+	struct pkt *p = packet();
+
+	if (!r || !p || !rule_matches(r, back ? &p->rkey : &p->key, back ? 0 : p->is))
+		return 0;
+	if (p->strict_only && !is_strict(r->path_slot))
+		return 0;
+	p->action = r->action;
+	p->arg = r->arg;
+	p->rule_path = r->path;
+	p->rule_path_slot = r->path_slot;
+	p->rule_flags = r->flags;
+	p->hit = 1;
+	return 1;
+}
+
 /* Up to RULE_BLOCK rules from base on; 1 if one matched. */
 __noinline int match_block(__u32 base, __u32 count, __u32 back)
 {
-	struct pkt *p = packet();
-	struct rule *r;
-	__u32 i, at, noports;
+	__u32 i;
 
-	if (!p)
-		return 0;
-	noports = p->is & IS_NOPORTS;
 	for (i = 0; i < RULE_BLOCK; i++) {
 		if (i >= count)
 			return 0;
-		at = base + i;
-		r = bpf_map_lookup_elem(&rules, &at);
-		if (!r)
-			return 0;
-		if (!rule_matches(r, back ? &p->rkey : &p->key, noports))
-			continue;
-		p->action = r->action;
-		p->arg = r->arg;
-		p->rule_path = r->path;
-		p->rule_path_slot = r->path_slot;
-		p->rule_flags = r->flags;
-		p->hit = 1;
-		return 1;
+		if (match_rule(base + i, back))
+			return 1;
 	}
 	return 0;
 }

@@ -5,6 +5,7 @@
 
 #include "answer.h"
 #include "flow.h"
+#include "nat.h"
 
 /* Multicast, broadcast, link-local, unspecified, loopback: never selected. */
 static __always_inline int confined(const __u8 *a, __u8 family)
@@ -50,10 +51,24 @@ __noinline int decide_edge(struct __sk_buff *skb)
 	struct pkt *p = packet();
 	struct node *n = this_node();
 	struct path *path;
+	struct flow *e;
 	__u32 slot;
 	int reason;
 
-	if (!p || !n || !n->edge_table || (p->is & IS_ERROR))
+	if (!p || !n)
+		return TC_ACT_OK;
+	if (n->nat_count && is_local(p, p->key.dst) && nat_in(skb)) {
+		e = bpf_map_lookup_elem(&flows, &p->key);
+		if (!e || e->kind == NEXT_PENDING) {
+			count_in(skb, p, p->prev_slot, p->prev);
+			return drop(p, DROP_CLOSED);
+		}
+		if (!(p->is & IS_ERROR))
+			touch(p, e);
+		load_decision(&p->d, e);
+		return GO_ON;
+	}
+	if (!n->edge_table || (p->is & IS_ERROR))
 		return TC_ACT_OK;
 	if (confined(p->key.src, p->key.family) || confined(p->key.dst, p->key.family) ||
 	    is_dhcp(&p->key))
@@ -63,6 +78,15 @@ __noinline int decide_edge(struct __sk_buff *skb)
 	p->d.context = 0;
 	p->d.entry = n->edge;
 	p->d.path = p->d.path_slot = p->d.flags = p->d.tenant = 0;
+	if (p->is & IS_NOPORTS) {
+		p->strict_only = 1;
+		resolve(n->edge_table, 0);
+		p->strict_only = 0;
+		if (p->d.matched) {
+			count_in(skb, p, p->prev_slot, p->prev);
+			return drop(p, DROP_UNCLASSIFIED);
+		}
+	}
 	reason = resolve(n->edge_table, 0);
 	if (!p->d.matched) {
 		if (p->is & IS_ENCAP)
@@ -76,12 +100,8 @@ __noinline int decide_edge(struct __sk_buff *skb)
 		return drop(p, DROP_NO_TABLE);
 	}
 	if (p->is & IS_NOPORTS) {
-		if (!(path->flags & PATH_STRICT)) {
-			count_passed(p);
-			return TC_ACT_OK;
-		}
-		count_in(skb, p, p->prev_slot, p->prev);
-		return drop(p, DROP_UNCLASSIFIED);
+		count_passed(p);
+		return TC_ACT_OK;
 	}
 	if ((p->is & IS_TCP) && !(p->is & IS_SYN) && bpf_ktime_get_ns() < path->adopt_until) {
 		if (path->flags & PATH_CUT) {
@@ -150,6 +170,17 @@ static __always_inline int decide_pending(struct pkt *p, struct node *n, const s
 	return reason;
 }
 
+/* What an instance emits goes on behind its element as if it had come in there:
+ * the table behind an element and the group before it have one number. */
+static __always_inline void take_context(struct pkt *p)
+{
+	__u32 id = p->d.first_table;
+	struct group *g = bpf_map_lookup_elem(&groups, &id);
+
+	if (g && g->then == id)
+		p->d.context = id;
+}
+
 /* A packet from a local instance without a decided entry. */
 __noinline int decide_instance(struct __sk_buff *skb)
 {
@@ -206,6 +237,7 @@ __noinline int decide_instance(struct __sk_buff *skb)
 			if (!within_quota(p, v->tenant))
 				return drop(p, DROP_QUOTA);
 			p->d.flags |= FLOW_EMITTED;
+			take_context(p);
 			write_flow();
 			return GO_ON;
 		}

@@ -9,6 +9,7 @@
 
 #include "answer.h"
 #include "flow.h"
+#include "nat.h"
 
 #ifndef AF_INET
 #define AF_INET 2
@@ -70,6 +71,12 @@ __noinline int exit_edge(struct __sk_buff *skb)
 	decrement_ttl(skb, p);
 	if (p->learn && !(p->is & (IS_ERROR | IS_NOPORTS)))
 		learn_edge();
+	if (n->nat_count) {
+		int reason = nat_out(skb, fib->ifindex);
+
+		if (reason)
+			return drop(p, reason);
+	}
 	slot = n->edge_slot;
 	count_out(skb, p, slot, n->edge);
 	__builtin_memset(&next, 0, sizeof(next));

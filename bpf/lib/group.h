@@ -129,7 +129,7 @@ __noinline int resolve(__u32 table, __u32 back)
 	d = back ? &p->back : &p->d;
 	d->kind = NEXT_NONE;
 	d->next = d->slot = d->group = 0;
-	d->matched = d->bypassed = d->mirror_count = 0;
+	d->matched = d->bypassed = d->mirror_count = d->first_table = 0;
 	for (i = 0; i < MAX_STEPS; i++) {
 		if (!classify(table, back))
 			return DROP_NO_TABLE;
@@ -142,6 +142,8 @@ __noinline int resolve(__u32 table, __u32 back)
 		switch (p->action) {
 		case ACT_TABLE:
 			table = p->arg;
+			if (!d->first_table && p->hit)
+				d->first_table = table;
 			if (back == BACK_ELEMENT && table <= LAST_CLASSIFIER) {
 				d->kind = NEXT_EXIT; /* the other tier's answers are met elsewhere */
 				return 0;

@@ -34,6 +34,8 @@
 #define IS_REMOTE   0x0800 /* came over the tunnel */
 #define IS_HOST     0x1000 /* came from or goes to this machine itself */
 #define IS_ICMP     0x2000 /* any ICMP that is not an echo */
+#define IS_LATER    0x4000 /* a fragment behind the first */
+#define IS_NOPROTO  0x8000 /* nor can the protocol */
 
 /* What to do with a packet: a flow entry, opened up. */
 struct decision {
@@ -46,6 +48,7 @@ struct decision {
 	__u32 flags; /* FLOW_… */
 	__u32 reason;
 	__u32 tenant;
+	__u32 first_table; /* that a rule led to */
 	__u32 matched;  /* rules of a path that matched */
 	__u32 bypassed; /* elements without an instance */
 	__u32 mirror_count;
@@ -94,6 +97,7 @@ struct pkt {
 	__u32 arg;
 	__u32 rule_path, rule_path_slot, rule_flags;
 	__u32 hit;
+	__u32 strict_only; /* only rules of strict paths match */
 
 	/* Answer of choose. */
 	__u32 member, member_slot;

@@ -252,10 +252,12 @@ __noinline int parse(struct __sk_buff *skb)
 	p->ack = 0;
 	if (bpf_skb_load_bytes(skb, 12, &type, 2))
 		return PARSE_OTHER;
-#pragma unroll
-	for (i = 0; i < 2; i++) {
+	limit = skb->vlan_present ? 1 : 2; /* of which one may be in the metadata */
+	for (i = 0; i < 3; i++) {
 		if (type != bpf_htons(ETH_P_8021Q) && type != bpf_htons(ETH_P_8021AD))
 			break;
+		if (i >= limit)
+			return PARSE_ENCAP;
 		if (bpf_skb_load_bytes(skb, off + 2, &type, 2))
 			return PARSE_MALFORMED;
 		off += 4;
@@ -308,7 +310,7 @@ __noinline int parse(struct __sk_buff *skb)
 		id = p->frag_id;
 		off = p->ext;
 		if (upper < 0) {
-			p->is |= IS_NOPORTS;
+			p->is |= IS_NOPORTS | IS_NOPROTO;
 			p->key.proto = h.nexthdr;
 		} else {
 			p->key.proto = upper;
@@ -324,6 +326,8 @@ __noinline int parse(struct __sk_buff *skb)
 		return PARSE_OTHER;
 	}
 	p->l4 = off;
+	if (later)
+		p->is |= IS_LATER;
 	if (!later && !(p->is & IS_NOPORTS)) {
 		switch (p->key.proto) {
 		case IPPROTO_TCP:

@@ -34,7 +34,7 @@ const (
 	flowFIN
 	flowRST
 	flowEmitted
-	flowNAT
+	_
 	flowLearned
 )
 

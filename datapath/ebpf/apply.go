@@ -96,6 +96,11 @@ func (d *Driver) Apply(ctx context.Context, c *onpath.DatapathConfig) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	if d.coll == nil {
+		if err := d.open(); err != nil {
+			return err
+		}
+	}
 	return d.ns.do(func() error { return d.apply(c) })
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/onpath/onpath"
 )
 
-// capturePages is the size of each CPU's buffer of captured packets.
+// captureBuffer is the size of each CPU's buffer of captured packets.
 const captureBuffer = 1 << 20
 
 // capturer is the capture that runs; there is one at a time.
@@ -66,6 +66,9 @@ func (d *Driver) startCapture(s *onpath.CaptureSpec) error {
 	if d.closed {
 		return d.errClosed()
 	}
+	if d.coll == nil {
+		return onpath.Errorf(onpath.CodeUnavailable, "nothing is applied on this node")
+	}
 	if d.capturer != nil {
 		e := onpath.Errorf(onpath.CodeConflict, "vport %d is being captured on this node already", d.capturer.vport)
 		e.Remedy = "end that capture first; a node takes one at a time"
@@ -82,6 +85,9 @@ func (d *Driver) startCapture(s *onpath.CaptureSpec) error {
 func (d *Driver) tellCapture() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.maps == nil {
+		return nil // removed meanwhile
+	}
 	n := d.maps.nodes.now[0]
 	n.Capture, n.CaptureLength = d.capturing()
 	return d.maps.nodes.put(0, n)
@@ -108,7 +114,7 @@ func newPcap(w io.Writer, v onpath.VportID) (*pcapgo.NgWriter, error) {
 	if err != nil {
 		return nil, fmt.Errorf("write capture: %w", err)
 	}
-	return out, nil
+	return out, out.Flush()
 }
 
 // copyPackets writes captured packets until the deadline or the count.

@@ -18,6 +18,9 @@ func (d *Driver) Counters(ctx context.Context) (*onpath.Counters, error) {
 		return nil, d.errClosed()
 	}
 	c := &onpath.Counters{Vports: map[onpath.VportID]onpath.VportCounters{}, Paths: map[onpath.PathID]onpath.PathCounters{}}
+	if d.coll == nil {
+		return c, nil
+	}
 	for slot, v := range d.maps.vports.now {
 		if err := d.readVport(c, slot, onpath.VportID(v.ID)); err != nil {
 			return nil, err
@@ -40,7 +43,7 @@ func (d *Driver) Counters(ctx context.Context) (*onpath.Counters, error) {
 		c.Encapsulated += t.Encapsulated
 	}
 	leads := map[onpath.VportID]uint64{}
-	err := d.eachFlow(ctx, func(_ *flowKey, v *flowValue) bool {
+	err := eachFlow(ctx, d.coll.Maps["flows"], func(_ *flowKey, v *flowValue) bool {
 		c.Flows++
 		if v.Kind == nextVport {
 			leads[onpath.VportID(v.Next)]++

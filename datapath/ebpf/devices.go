@@ -169,7 +169,7 @@ func (d *Driver) watchAddresses(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("watch addresses: %w", err)
 	}
-	if err := d.refreshAddresses(); err != nil {
+	if err := d.setAddresses(); err != nil {
 		return err
 	}
 	d.done.Go(func() {
@@ -206,12 +206,20 @@ func settle(updates <-chan netlink.AddrUpdate) {
 }
 
 func (d *Driver) refreshAddresses() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.maps == nil {
+		return nil // removed meanwhile
+	}
+	return d.setAddresses()
+}
+
+// setAddresses writes the node's own addresses; d.mu is held.
+func (d *Driver) setAddresses() error {
 	k, err := look(d.ns.nl)
 	if err != nil {
 		return err
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	want := localAddresses(k.addrs)
 	if err := d.maps.locals.putAll(want); err != nil {
 		return err

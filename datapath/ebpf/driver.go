@@ -100,18 +100,16 @@ func New(opts Options) (*Driver, error) {
 		return nil, err
 	}
 	d := &Driver{opts: opts, ns: ns}
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	if err := d.open(); err != nil {
-		return nil, errors.Join(err, d.letGo())
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	d.stop = stop
-	d.done.Go(func() { d.sweepLoop(ctx) })
-	if err := d.watchAddresses(ctx); err != nil {
-		return nil, errors.Join(err, d.Close())
+		return nil, errors.Join(err, d.letGo(), ns.close())
 	}
 	return d, nil
 }
 
+// open loads the programs, takes over what is pinned, and starts the loops that
+// age entries and follow the node's addresses. d.mu is held.
 func (d *Driver) open() error {
 	c, err := loadObject(d.opts.dir(), uint32(d.opts.Flows), d.opts.Log)
 	if err != nil {
@@ -122,42 +120,61 @@ func (d *Driver) open() error {
 		return err
 	}
 	d.slots = recoverSlots(d.maps)
+	d.rules, d.retired, d.state = ruleSpace{}, nil, nil
 	for _, t := range d.maps.tables.now {
 		if t.Count > 0 {
 			d.rules.mark(run{t.Base, t.Count})
 		}
 	}
-	return d.ns.do(func() error {
+	err = d.ns.do(func() error {
 		d.att, err = openAttachments(d.opts.dir(), d.ns, c.Programs)
 		if d.att != nil && d.opts.NoTCX {
 			d.att.noTCX = true
 		}
 		return err
 	})
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	d.stop = stop
+	d.done.Go(func() { d.sweepLoop(ctx, c.Maps["flows"]) })
+	return d.watchAddresses(ctx)
 }
 
 // Close implements onpath.Datapath.
 func (d *Driver) Close() error {
-	d.mu.Lock()
-	if d.closed {
-		d.mu.Unlock()
-		return nil
+	if d.shut() {
+		return errors.Join(d.letGo(), d.ns.close())
 	}
-	d.closed = true
-	d.mu.Unlock()
-	d.stop()
-	d.done.Wait()
-	return d.letGo()
+	return nil
 }
 
+// shut marks the driver as closed; false if it was.
+func (d *Driver) shut() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	was := d.closed
+	d.closed = true
+	return !was
+}
+
+// letGo ends the loops and closes all that is open; what is pinned stays.
 func (d *Driver) letGo() error {
+	if d.stop != nil {
+		d.stop()
+		d.done.Wait()
+		d.stop = nil
+	}
 	if d.att != nil {
 		d.att.close()
+		d.att = nil
 	}
 	if d.coll != nil {
 		d.coll.Close()
+		d.coll, d.maps = nil, nil
 	}
-	return d.ns.close()
+	return nil
 }
 
 // errClosed is what methods say after Close or Remove.
@@ -165,34 +182,33 @@ func (d *Driver) errClosed() error {
 	return onpath.Errorf(onpath.CodeUnavailable, "the data path %s was closed", d.opts.Name)
 }
 
-// Remove implements onpath.Datapath; the driver cannot be used any more.
+// Remove implements onpath.Datapath. An Apply after it installs anew.
 func (d *Driver) Remove(ctx context.Context) error {
-	ns, err := d.ownNamespace()
-	if err != nil {
-		return err
+	d.mu.Lock()
+	if d.closed {
+		d.mu.Unlock()
+		return d.errClosed()
 	}
-	defer ns.close()
-	return errors.Join(d.Close(), remove(ctx, d.opts, ns))
-}
-
-func (d *Driver) ownNamespace() (*namespace, error) {
-	var ns *namespace
+	stop := d.stop
+	d.stop = nil
+	d.mu.Unlock()
+	if stop != nil {
+		stop() // without the lock, which the loops take
+		d.done.Wait()
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.closed {
-		return nil, d.errClosed()
-	}
-	err := d.ns.do(func() (err error) {
-		ns, err = currentNamespace()
-		return err
-	})
-	return ns, err
+	err := d.letGo()
+	return errors.Join(err, remove(ctx, d.opts, d.ns))
 }
 
 // Remove takes the data path of that name off the calling thread's network
 // namespace, whichever process left it, without loading anything.
 func Remove(ctx context.Context, opts Options) error {
 	if err := opts.fill(); err != nil {
+		return err
+	}
+	if err := needBPFFS(opts.PinPath); err != nil {
 		return err
 	}
 	ns, err := currentNamespace()

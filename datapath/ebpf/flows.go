@@ -22,20 +22,34 @@ var nextKinds = [...]onpath.NextKind{
 
 // Flows implements onpath.Datapath.
 func (d *Driver) Flows(ctx context.Context, f onpath.FlowFilter, yield func(onpath.FlowEntry) bool) error {
-	d.mu.Lock()
-	closed, edge := d.closed, onpath.VportID(d.maps.nodes.now[0].Edge)
-	d.mu.Unlock()
-	if closed {
-		return d.errClosed()
+	m, edge, err := d.openFlows()
+	if err != nil || m == nil {
+		return err
 	}
+	defer m.Close()
 	now := monotonic()
-	return d.eachFlow(ctx, func(k *flowKey, v *flowValue) bool {
+	return eachFlow(ctx, m, func(k *flowKey, v *flowValue) bool {
 		e := entryOf(k, v, now)
 		if e.Kind == onpath.NextExit {
 			e.Next = edge
 		}
 		return !f.Matches(e) || yield(e)
 	})
+}
+
+// openFlows gives the flow table, which then stays open whatever becomes of the
+// driver, and the edge vport. No table: nothing is applied.
+func (d *Driver) openFlows() (*ebpf.Map, onpath.VportID, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, 0, d.errClosed()
+	}
+	if d.coll == nil {
+		return nil, 0, nil
+	}
+	m, err := d.coll.Maps["flows"].Clone()
+	return m, onpath.VportID(d.maps.nodes.now[0].Edge), err
 }
 
 func entryOf(k *flowKey, v *flowValue, now uint64) onpath.FlowEntry {
@@ -72,8 +86,7 @@ func idle(v *flowValue, now uint64) time.Duration {
 }
 
 // eachFlow reads all flow entries, in batches where the kernel can.
-func (d *Driver) eachFlow(ctx context.Context, yield func(*flowKey, *flowValue) bool) error {
-	m := d.coll.Maps["flows"]
+func eachFlow(ctx context.Context, m *ebpf.Map, yield func(*flowKey, *flowValue) bool) error {
 	keys, values := make([]flowKey, batch), make([]flowValue, batch)
 	var cursor ebpf.MapBatchCursor
 	for {

@@ -26,7 +26,7 @@ const (
 	idleOther     = 10 * time.Minute
 )
 
-func (d *Driver) sweepLoop(ctx context.Context) {
+func (d *Driver) sweepLoop(ctx context.Context, flows *ebpf.Map) {
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
 	for {
@@ -34,7 +34,7 @@ func (d *Driver) sweepLoop(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			if err := d.sweep(ctx, monotonic()); err != nil && ctx.Err() == nil {
+			if err := d.sweep(ctx, flows, monotonic()); err != nil && ctx.Err() == nil {
 				d.opts.Log.Warn("flow entries could not be aged", "error", err)
 			}
 		}
@@ -43,11 +43,10 @@ func (d *Driver) sweepLoop(ctx context.Context) {
 
 // sweep removes what was not used for too long, and counts anew what is held
 // against each tenant's quota.
-func (d *Driver) sweep(ctx context.Context, now uint64) error {
-	flows := d.coll.Maps["flows"]
+func (d *Driver) sweep(ctx context.Context, flows *ebpf.Map, now uint64) error {
 	held := map[uint32]uint64{}
 	var aged []flowKey
-	err := d.eachFlow(ctx, func(k *flowKey, v *flowValue) bool {
+	err := eachFlow(ctx, flows, func(k *flowKey, v *flowValue) bool {
 		if idle(v, now) > lifetime(k, v, flows) {
 			aged = append(aged, *k)
 		} else if v.Tenant != 0 {
@@ -106,6 +105,9 @@ func oneWay(k *flowKey, v *flowValue, flows *ebpf.Map) bool {
 func (d *Driver) recount(held map[uint32]uint64) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.maps == nil {
+		return nil
+	}
 	for _, slot := range d.slots.tenants.of {
 		var t tenantValue
 		if err := d.maps.tenants.Lookup(slot, &t); err != nil {

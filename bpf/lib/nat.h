@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * Translation at the edge: what leaves from an instance's private address gets
+ * the uplink's, and a port that is free for that destination (RFC 4787 calls it
+ * address and port dependent mapping; the ports lie above those that Linux gives
+ * its own sockets). Only the first packets of a flow look for a port; answers
+ * are found on the way that new flows take, so that others pay nothing.
+ */
+#ifndef ONPATH_NAT_H
+#define ONPATH_NAT_H
+
+#include "classify.h"
+#include "count.h"
+#include "group.h"
+#include "parse.h"
+
+#define NAT_FIRST 61000
+#define NAT_PORTS (65536 - NAT_FIRST)
+#define NAT_TRIES 32
+
+static __always_inline int translated(struct node *n, const struct flow_key *k)
+{
+	__u32 i;
+
+	for (i = 0; i < MAX_NAT; i++) {
+		if (i >= n->nat_count)
+			break;
+		if (n->nat[i].family == k->family && in_prefix(k->src, n->nat[i].addr, n->nat[i].mask))
+			return 1;
+	}
+	return 0;
+}
+
+static __always_inline int is_echo(const struct flow_key *k)
+{
+	return k->proto == IPPROTO_ICMP || k->proto == IPPROTO_ICMPV6;
+}
+
+/* Offset of the transport checksum, or 0 if there is none that we know. */
+static __always_inline __u32 sum_offset(const struct pkt *p)
+{
+	switch (p->key.proto) {
+	case IPPROTO_TCP:
+		return p->l4 + 16;
+	case IPPROTO_UDP:
+		return p->l4 + 6;
+	case IPPROTO_ICMP:
+	case IPPROTO_ICMPV6:
+		return p->l4 + 2;
+	}
+	return 0;
+}
+
+/* Write another address at the source (0) or destination (1) of the packet. */
+static __always_inline void write_address(struct __sk_buff *skb, struct pkt *p, __u32 which,
+					  __u8 *from, __u8 *to)
+{
+	__u32 sum = sum_offset(p), size = p->key.family == FAMILY_4 ? 4 : 16;
+	__u64 flags = BPF_F_PSEUDO_HDR | (p->key.proto == IPPROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0);
+	__s64 diff;
+
+	if (size == 4)
+		diff = bpf_csum_diff((__be32 *)from, 4, (__be32 *)to, 4, 0);
+	else
+		diff = bpf_csum_diff((__be32 *)from, 16, (__be32 *)to, 16, 0);
+	if (sum && !(p->is & IS_LATER) && p->key.proto != IPPROTO_ICMP)
+		bpf_l4_csum_replace(skb, sum, 0, diff, flags);
+	if (size == 4) {
+		bpf_l3_csum_replace(skb, p->l3 + 10, 0, diff, 0);
+		bpf_skb_store_bytes(skb, p->l3 + 12 + which * 4, to, 4, 0);
+	} else {
+		bpf_skb_store_bytes(skb, p->l3 + 8 + which * 16, to, 16, 0);
+	}
+}
+
+/* Write another port, or echo identifier, at the source (0) or destination (1). */
+static __always_inline void write_port(struct __sk_buff *skb, struct pkt *p, __u32 which,
+				       __be16 from, __be16 to)
+{
+	__u32 sum = sum_offset(p), at = p->l4 + which * 2;
+	__u64 flags = 2 | (p->key.proto == IPPROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0);
+
+	if (!sum || (p->is & IS_LATER) || from == to)
+		return;
+	if (is_echo(&p->key))
+		at = p->l4 + 4;
+	bpf_l4_csum_replace(skb, sum, from, to, flags);
+	bpf_skb_store_bytes(skb, at, &to, 2, 0);
+}
+
+/* Find a free port at addr; wkey is the key of the answers, filled but for it. */
+static __always_inline int take_port(struct pkt *p, struct nat *back, __be16 *port)
+{
+	__u32 start = hash_tuple(&p->key, 0) % NAT_PORTS, i;
+
+	for (i = 0; i < NAT_TRIES; i++) {
+		*port = bpf_htons(NAT_FIRST + (start + i) % NAT_PORTS);
+		if (!sum_offset(p))
+			*port = p->key.sport; /* SCTP's sum covers the ports; others have none */
+		p->wkey.dport = *port;
+		if (is_echo(&p->key))
+			p->wkey.sport = *port;
+		if (bpf_map_update_elem(&nats, &p->wkey, back, BPF_NOEXIST) == 0)
+			return 1;
+		if (!sum_offset(p))
+			return 0;
+	}
+	return 0;
+}
+
+/* Translate a packet that leaves by a device. Returns 0, or a drop reason. */
+__noinline int nat_out(struct __sk_buff *skb, __u32 ifindex)
+{
+	struct port *out = bpf_map_lookup_elem(&ports, &ifindex);
+	struct pkt *p = packet();
+	struct node *n = this_node();
+	struct nat *known, entry, back;
+	__u8 to[16] = {}, from[16];
+
+	if (!p || !n || !translated(n, &p->key))
+		return 0;
+	if (!out || (p->is & (IS_ERROR | IS_NOPORTS)))
+		return DROP_NO_ROUTE;
+	if (p->key.family == FAMILY_4)
+		*(__u32 *)to = *(__u32 *)out->addr4;
+	else
+		copy_addr(to, out->addr6);
+	if (!((__u32 *)to)[0])
+		return DROP_NO_ROUTE;
+	copy_key(&p->rkey, &p->key, n->edge);
+	known = bpf_map_lookup_elem(&nats, &p->rkey);
+	if (!known) {
+		reverse_key(&p->wkey, &p->key, n->edge);
+		copy_addr(p->wkey.dst, to);
+		__builtin_memset(&back, 0, sizeof(back));
+		copy_addr(back.addr, p->key.src);
+		back.port = p->key.sport;
+		back.in = 1;
+		back.seen = p->now;
+		__builtin_memset(&entry, 0, sizeof(entry));
+		if (!take_port(p, &back, &entry.port))
+			return DROP_NAT_PORTS;
+		copy_addr(entry.addr, to);
+		entry.seen = p->now;
+		bpf_map_update_elem(&nats, &p->rkey, &entry, BPF_ANY);
+		known = bpf_map_lookup_elem(&nats, &p->rkey);
+		if (!known)
+			return DROP_NAT_PORTS;
+	}
+	known->seen = p->now;
+	copy_addr(from, p->key.src);
+	copy_addr(to, known->addr);
+	write_port(skb, p, 0, p->key.sport, known->port);
+	write_address(skb, p, 0, from, to);
+	return 0;
+}
+
+/* The source of a quoted IPv4 packet, back to what it was before translation. */
+static __always_inline void restore_quoted(struct __sk_buff *skb, struct pkt *p, __be32 from,
+					   __be32 to, __be16 old_port, __be16 port)
+{
+	__u32 sum = p->l4 + 2, at = p->inner_l3;
+	__u16 check, fixed;
+
+	if (bpf_skb_load_bytes(skb, at + 10, &check, 2))
+		return;
+	bpf_skb_store_bytes(skb, at + 12, &to, 4, 0);
+	bpf_l3_csum_replace(skb, at + 10, from, to, 4);
+	bpf_l4_csum_replace(skb, sum, from, to, 4);
+	if (bpf_skb_load_bytes(skb, at + 10, &fixed, 2))
+		return;
+	bpf_l4_csum_replace(skb, sum, check, fixed, 2);
+	if (p->key.proto == IPPROTO_ICMP)
+		at = p->inner_l4 + 4;
+	else
+		at = p->inner_l4;
+	bpf_skb_store_bytes(skb, at, &port, 2, 0);
+	bpf_l4_csum_replace(skb, sum, old_port, port, 2);
+}
+
+/* Give an answer its old destination back. 1: pkt.key is the untranslated one. */
+__noinline int nat_in(struct __sk_buff *skb)
+{
+	struct pkt *p = packet();
+	struct nat *known;
+	__u8 from[16], to[16];
+	__be16 old, port;
+
+	if (!p)
+		return 0;
+	known = bpf_map_lookup_elem(&nats, &p->key);
+	if (!known || !known->in)
+		return 0;
+	if ((p->is & IS_ERROR) && p->key.family == FAMILY_6)
+		return 0;
+	known->seen = p->now;
+	copy_addr(from, p->key.dst);
+	copy_addr(to, known->addr);
+	old = p->key.dport;
+	port = known->port;
+	if (p->is & IS_ERROR) {
+		__s64 diff = bpf_csum_diff((__be32 *)from, 4, (__be32 *)to, 4, 0);
+
+		bpf_l3_csum_replace(skb, p->l3 + 10, 0, diff, 0);
+		bpf_skb_store_bytes(skb, p->l3 + 16, to, 4, 0);
+		restore_quoted(skb, p, *(__be32 *)from, *(__be32 *)to, old, port);
+	} else {
+		write_port(skb, p, 1, old, port);
+		write_address(skb, p, 1, from, to);
+	}
+	copy_addr(p->key.dst, to);
+	p->key.dport = port;
+	if (is_echo(&p->key))
+		p->key.sport = port;
+	return 1;
+}
+
+#endif
