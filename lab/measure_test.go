@@ -3,6 +3,7 @@ package lab
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -47,7 +48,7 @@ func (r received) String() string {
 		r.sent, len(r.delays), 100*r.loss(), r.rate()/1e6, r.quantile(0), r.quantile(0.01), r.quantile(0.5), r.quantile(0.99), r.quantile(0.999), r.quantile(1))
 }
 
-// udp opens a UDP socket inside a host.
+// udp opens a UDP socket inside a host; the caller closes it.
 func udp(t *testing.T, l *Lab, host string, open func(fd int) error) int {
 	t.Helper()
 	var fd int
@@ -62,7 +63,6 @@ func udp(t *testing.T, l *Lab, host string, open func(fd int) error) int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { unix.Close(fd) })
 	return fd
 }
 
@@ -80,7 +80,9 @@ func transfer(t *testing.T, l *Lab, from, to string, addr [4]byte, o load) recei
 		}
 		return unix.Bind(fd, &unix.SockaddrInet4{Port: port})
 	})
+	defer unix.Close(in)
 	out := udp(t, l, from, func(fd int) error { return unix.Connect(fd, &unix.SockaddrInet4{Port: port, Addr: addr}) })
+	defer unix.Close(out)
 	run(t, l, from, "ping", "-c1", "-w5", net.IP(addr[:]).String()) // neighbours
 	sent := make(chan int)
 	go func() { sent <- send(out, o) }()
@@ -163,29 +165,38 @@ var two = [4]byte{10, 0, 0, 2}
 // queue, and be late rightly.
 func TestLinkGigabit(t *testing.T) {
 	if os.Getenv("ONPATH_SOAK") == "" {
-		t.Skip("long: set ONPATH_SOAK=1 (it needs both cores for 10 s)")
+		t.Skip("ONPATH_SOAK is not set; this needs both cores for 10 s")
 	}
 	for _, e := range emulations(t) {
 		t.Run(e, func(t *testing.T) {
 			l := up(t, parse(t, fmt.Sprintf(measured, "delay: 50ms, rate: 10Gbit")), Options{Emulation: e})
-			var held error
-			for range 3 { // what else runs on the machine can spoil a run, and no run can pass by chance
+			attempts(t, func() error {
 				r := transfer(t, l, "one", "two", two, load{1e9, 10 * time.Second})
 				t.Log(r)
-				held = within(r, 50*time.Millisecond, 0.001, 0.999)
 				if r.sent < 800_000 {
-					held = fmt.Errorf("only %d frames could be sent; the machine is too busy to tell", r.sent)
+					return fmt.Errorf("only %d frames could be sent; the machine is too busy to tell", r.sent)
 				}
 				if r.loss() > 0 {
-					held = fmt.Errorf("%.4f %% were lost; none should be", 100*r.loss())
+					return fmt.Errorf("%.4f %% were lost; none should be", 100*r.loss())
 				}
-				if held == nil {
-					return
-				}
-			}
-			t.Error(held)
+				return within(r, 50*time.Millisecond, 0.001, 0.999)
+			})
 		})
 	}
+}
+
+// attempts measures up to three times: what else runs on the machine can spoil
+// a measurement, and no measurement here can succeed by chance.
+func attempts(t *testing.T, measure func() error) {
+	t.Helper()
+	var err error
+	for range 3 {
+		if err = measure(); err == nil {
+			return
+		}
+		t.Log("again, because", err)
+	}
+	t.Error(err)
 }
 
 // within checks that delays between two quantiles are want ± 1 ms.
@@ -205,19 +216,15 @@ func TestLinkDelay(t *testing.T) {
 	for _, e := range emulations(t) {
 		t.Run(e, func(t *testing.T) {
 			l := up(t, parse(t, fmt.Sprintf(measured, "delay: 50ms, rate: 10Gbit, back: {delay: 20ms}")), Options{Emulation: e})
-			r := transfer(t, l, "one", "two", two, load{100e6, time.Second})
-			t.Log(r)
-			if err := within(r, 50*time.Millisecond, 0, 0.75); err != nil {
-				t.Error(err)
-			}
-			back := transfer(t, l, "two", "one", [4]byte{10, 0, 0, 1}, load{20e6, 500 * time.Millisecond})
-			t.Log(back)
-			if err := within(back, 20*time.Millisecond, 0, 0.75); err != nil {
-				t.Error("back:", err)
-			}
-			if r.loss()+back.loss() > 0 {
-				t.Error("frames were lost")
-			}
+			attempts(t, func() error {
+				r := transfer(t, l, "one", "two", two, load{100e6, time.Second})
+				back := transfer(t, l, "two", "one", [4]byte{10, 0, 0, 1}, load{20e6, 500 * time.Millisecond})
+				t.Logf("%v; back: %v", r, back)
+				if r.loss()+back.loss() > 0 {
+					return errors.New("frames were lost")
+				}
+				return errors.Join(within(r, 50*time.Millisecond, 0, 0.75), within(back, 20*time.Millisecond, 0, 0.75))
+			})
 		})
 	}
 }
@@ -226,22 +233,36 @@ func TestLinkRate(t *testing.T) {
 	for _, e := range emulations(t) {
 		for _, want := range []onpath.Rate{5e6, 50e6, 300e6} {
 			t.Run(fmt.Sprint(e, "/", want), func(t *testing.T) {
+				if want > 100e6 && os.Getenv("ONPATH_SOAK") == "" {
+					t.Skip("ONPATH_SOAK is not set; this needs both cores")
+				}
 				l := up(t, parse(t, fmt.Sprintf(measured, "rate: "+want.String())), Options{Emulation: e})
-				r := transfer(t, l, "one", "two", two, load{1.5 * float64(want), 1500 * time.Millisecond})
-				t.Log(r)
-				if got := r.rate() / float64(want); math.Abs(got-1) > 0.02 {
-					t.Errorf("a link of %s carried %.3f times its rate", want, got)
-				}
-				s, err := l.Status(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
-				if d := s.Links[0].There; d.Dropped == 0 || int(d.Packets) < len(r.delays) || int(d.Packets) > len(r.delays)+16 {
-					t.Errorf("%d arrived, and the link counts %+v", len(r.delays), d)
-				}
+				attempts(t, func() error {
+					before := there(t, l)
+					r := transfer(t, l, "one", "two", two, load{1.5 * float64(want), 1500 * time.Millisecond})
+					t.Log(r)
+					d := there(t, l)
+					if n := int(d.Packets - before.Packets); d.Dropped == before.Dropped || n < len(r.delays) || n > len(r.delays)+16 {
+						t.Errorf("%d arrived, and the link counts %+v, before %+v", len(r.delays), d, before)
+					}
+					if got := r.rate() / float64(want); math.Abs(got-1) > 0.02 {
+						return fmt.Errorf("a link of %s carried %.3f times its rate", want, got)
+					}
+					return nil
+				})
 			})
 		}
 	}
+}
+
+// there is the status of the first link's first direction.
+func there(t *testing.T, l *Lab) DirectionStatus {
+	t.Helper()
+	s, err := l.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.Links[0].There
 }
 
 func TestLinkLoss(t *testing.T) {
@@ -249,11 +270,14 @@ func TestLinkLoss(t *testing.T) {
 		for _, want := range []float64{0.01, 0.2} {
 			t.Run(fmt.Sprint(e, "/", want), func(t *testing.T) {
 				l := up(t, parse(t, fmt.Sprintf(measured, fmt.Sprintf("loss: %g%%, seed: 7, back: {loss: 0%%}", 100*want))), Options{Emulation: e})
-				r := transfer(t, l, "one", "two", two, load{60e6, time.Second})
-				t.Log(r)
-				if sigma := math.Sqrt(want * (1 - want) / float64(r.sent)); math.Abs(r.loss()-want) > 5*sigma {
-					t.Errorf("lost %.4f of %d; %.4f ± %.4f was asked for", r.loss(), r.sent, want, 5*sigma)
-				}
+				attempts(t, func() error {
+					r := transfer(t, l, "one", "two", two, load{60e6, time.Second})
+					t.Log(r)
+					if sigma := math.Sqrt(want * (1 - want) / float64(r.sent)); math.Abs(r.loss()-want) > 5*sigma {
+						return fmt.Errorf("lost %.4f of %d; %.4f ± %.4f was asked for", r.loss(), r.sent, want, 5*sigma)
+					}
+					return nil
+				})
 			})
 		}
 	}
