@@ -28,6 +28,7 @@ type apt struct {
 	dist distribution
 	// transport is how the machine's apt reaches its mirrors: proxies, retries.
 	transport []string
+	signature string // of the sources: lists are of these
 	tell      func(string)
 }
 
@@ -68,7 +69,7 @@ func (a *apt) lines() ([]string, error) {
 			keyring = a.path("key" + strconv.Itoa(i) + ".asc")
 			// In deb822, an empty line of the armour is written as a dot.
 			text := strings.ReplaceAll(s.signedBy, "\n.\n", "\n\n")
-			if err := os.WriteFile(keyring, []byte(strings.TrimSpace(text)+"\n"), 0o644); err != nil {
+			if err := replace(keyring, strings.TrimSpace(text)+"\n"); err != nil {
 				return nil, err
 			}
 		}
@@ -96,11 +97,30 @@ func (a *apt) configure() error {
 		conf += o + ";\n"
 	}
 	for name, text := range map[string]string{"sources.list": strings.Join(lines, "\n") + "\n", "apt.conf": conf} {
-		if err := os.WriteFile(a.path(name), []byte(text), 0o644); err != nil {
+		if err := replace(a.path(name), text); err != nil {
 			return fmt.Errorf("image cache: %w", err)
 		}
 	}
+	a.signature = strings.Join(lines, "\n")
 	return nil
+}
+
+// replace writes a file in one step, unless it has that content already: other
+// builds may be reading it.
+func replace(path, text string) error {
+	if now, err := os.ReadFile(path); err == nil && string(now) == text {
+		return nil
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), "new-")
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(text)
+	if err = errors.Join(err, f.Chmod(0o644), f.Close()); err != nil {
+		os.Remove(f.Name())
+		return err
+	}
+	return os.Rename(f.Name(), path)
 }
 
 func (a *apt) run(ctx context.Context, name string, args ...string) (string, error) {
@@ -130,7 +150,7 @@ func (a *apt) update(ctx context.Context) error {
 	stamp := a.path("updated")
 	info, err := os.Stat(stamp)
 	fresh := err == nil && time.Since(info.ModTime()) < listsAge
-	if before, _ := os.ReadFile(stamp); fresh && string(before) == a.signature() {
+	if before, _ := os.ReadFile(stamp); fresh && string(before) == a.signature {
 		return nil
 	}
 	a.tell("fetching package lists of " + a.dist.codename)
@@ -143,13 +163,7 @@ func (a *apt) update(ctx context.Context) error {
 		return &onpath.Error{Code: onpath.CodeUnavailable, Message: "package lists cannot be fetched: " + uerr.Error(),
 			Remedy: "check the network, and that apt-get update works on this machine", Cause: uerr}
 	}
-	return os.WriteFile(stamp, []byte(a.signature()), 0o644)
-}
-
-// signature tells whether the lists are of these sources.
-func (a *apt) signature() string {
-	data, _ := os.ReadFile(a.path("sources.list"))
-	return string(data)
+	return os.WriteFile(stamp, []byte(a.signature), 0o644)
 }
 
 // candidate is the version of a package that would be installed; empty if none.
@@ -188,7 +202,7 @@ type resolved struct {
 // memo is where what was resolved from the present lists is kept: asking apt
 // takes seconds.
 func (r *resolved) memo(want []pkg) string {
-	parts := []string{r.apt.signature()}
+	parts := []string{r.apt.signature}
 	if info, err := os.Stat(r.apt.path("updated")); err == nil {
 		parts = append(parts, info.ModTime().String())
 	}
@@ -208,11 +222,10 @@ func (r *resolved) remember(want []pkg) error {
 	if err != nil {
 		return err
 	}
-	tmp := fmt.Sprintf("%s.%d", r.memo(want), os.Getpid())
-	if err := os.WriteFile(tmp, data, 0o644); err != nil {
+	if err := replace(r.memo(want), string(data)); err != nil {
 		return fmt.Errorf("image cache: %w", err)
 	}
-	return os.Rename(tmp, r.memo(want))
+	return nil
 }
 
 // resolve finds the packages in the enabled suites, or else with backports.

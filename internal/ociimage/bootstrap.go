@@ -21,19 +21,26 @@ const epoch = 1735689600
 // unwanted is not installed at all, which also saves time.
 var unwanted = []string{"/usr/share/man/*", "/usr/share/info/*", "/usr/share/locale/*", "/usr/share/doc/*", "/usr/share/i18n/*", "/usr/share/lintian/*", "/usr/share/bash-completion/*"}
 
-// bootstrap makes a root file system with the packages as a tar archive.
-func bootstrap(ctx context.Context, r *resolved, names []string, tarball string, tell func(string)) error {
+// bootstrap makes a root file system with the packages as a tar archive; below,
+// if not empty, is the archive of one to start from. It has scratch for what it
+// needs meanwhile.
+func bootstrap(ctx context.Context, r *resolved, names []string, below, scratch, tarball string, tell func(string)) error {
 	bin, err := exec.LookPath("mmdebstrap")
 	if err != nil {
 		return &onpath.Error{Code: onpath.CodeUnsupported, Message: "images are made by mmdebstrap, which is not installed", Remedy: "apt-get install mmdebstrap", Cause: err}
 	}
-	args := []string{"--variant=essential", "--format=tar", "--include=" + strings.Join(append(slices.Clone(names), r.Pinned...), ","),
+	args := []string{"--variant=essential"}
+	if below != "" {
+		args = []string{"--variant=custom", "--skip=check/empty", "--setup-hook=tar-in " + quote(below) + " /",
+			// It brought the sources that it was made from.
+			"--setup-hook=cp " + quote(r.apt.path("sources.list")) + " \"$1\"/etc/apt/sources.list"}
+	}
+	args = append(args, "--format=tar", "--include="+strings.Join(append(slices.Clone(names), r.Pinned...), ","),
 		"--aptopt=Acquire::Languages \"none\"", "--aptopt=APT::Install-Recommends \"false\"", "--skip=download/empty", "--skip=essential/unlink",
 		// Packages are downloaded once for all images.
-		"--setup-hook=mkdir -p \"$1\"/var/cache/apt/archives", "--setup-hook=sync-in " + quote(r.apt.path("debs")) + " /var/cache/apt/archives",
+		"--setup-hook=mkdir -p \"$1\"/var/cache/apt/archives", "--setup-hook=sync-in "+quote(r.apt.path("debs"))+" /var/cache/apt/archives",
 		"--customize-hook=rm -rf \"$1\"/var/cache/apt/archives/lock \"$1\"/var/cache/apt/archives/partial",
-		"--customize-hook=sync-out /var/cache/apt/archives " + quote(r.apt.path("debs")),
-	}
+		"--customize-hook=sync-out /var/cache/apt/archives "+quote(r.apt.path("debs")))
 	for _, o := range r.apt.transport {
 		args = append(args, "--aptopt="+o)
 	}
@@ -48,6 +55,9 @@ func bootstrap(ctx context.Context, r *resolved, names []string, tarball string,
 	args = append(append(args, r.apt.dist.codename, tarball), lines...)
 	cmd := exec.CommandContext(ctx, bin, args...)
 	cmd.Env = append(os.Environ(), fmt.Sprintf("SOURCE_DATE_EPOCH=%d", epoch), "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive")
+	if os.Getuid() == 0 { // other users' subordinate ids may not get into the cache
+		cmd.Env = append(cmd.Env, "TMPDIR="+scratch)
+	}
 	// On cancellation it must unmount what it has mounted; killed, it could not.
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 20 * time.Second

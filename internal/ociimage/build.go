@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"sort"
 	"strings"
 	"sync"
 	"time"
@@ -20,7 +19,7 @@ import (
 )
 
 // format changes whenever the same inputs would make another image.
-const format = "1"
+const format = "2"
 
 // Result is an image as built, or as found in the cache.
 type Result struct {
@@ -71,7 +70,7 @@ func BuildAll(ctx context.Context, recipeDirs []string, outDir string, progress 
 			return nil, fmt.Errorf("image cache: %w", err)
 		}
 	}
-	b.clearTmp(ctx)
+	b.clearTmp()
 	results := make([]Result, len(recipeDirs))
 	errs := make([]error, len(recipeDirs))
 	slots := make(chan struct{}, 2)
@@ -153,17 +152,10 @@ func (b *builder) image(ctx context.Context, r *Recipe, tell func(string)) (Resu
 		return Result{}, err
 	}
 	var layers []string
-	var names []string // packages so far
 	var below *rootfs
-	for _, one := range recipes {
+	for i, one := range recipes {
 		if len(one.Packages) > 0 {
-			var pkgs []pkg
-			for _, p := range one.packages() {
-				pkgs = append(pkgs, p)
-				names = append(names, p.name)
-			}
-			sort.Strings(names)
-			fs, err := b.packages(ctx, names, pkgs, below, tell)
+			fs, err := b.packages(ctx, one.packages(), below, i < len(recipes)-1, tell)
 			if err != nil {
 				return Result{}, err
 			}
@@ -187,9 +179,9 @@ type rootfs struct {
 	tar   string // the whole; only kept for those that others build on
 }
 
-// packages makes the layer that adds pkgs; names are all packages, those of the
-// layers below included.
-func (b *builder) packages(ctx context.Context, names []string, pkgs []pkg, below *rootfs, tell func(string)) (*rootfs, error) {
+// packages makes the layer that adds pkgs to what is below; keep says that others
+// are built upon it.
+func (b *builder) packages(ctx context.Context, pkgs []pkg, below *rootfs, keep bool, tell func(string)) (*rootfs, error) {
 	r, err := resolve(ctx, b.cache, pkgs, tell)
 	if err != nil {
 		return nil, err
@@ -205,25 +197,30 @@ func (b *builder) packages(ctx context.Context, names []string, pkgs []pkg, belo
 		return nil, err
 	}
 	defer unlock()
-	keep := below == nil // only base layers are built upon
 	if exists(fs.layer) && (!keep || exists(fs.tar)) {
 		return fs, nil
 	}
-	tmp, err := os.MkdirTemp(b.path("tmp"), "build-")
+	tmp, err := b.tmpDir()
 	if err != nil {
 		return nil, err
 	}
 	defer os.RemoveAll(tmp)
 	tell("needs " + strings.Join(r.Versions, ", "))
 	tarball, layer := filepath.Join(tmp, "rootfs.tar"), filepath.Join(tmp, "layer.tar.gz")
-	if err := bootstrap(ctx, r, names, tarball, tell); err != nil {
-		return nil, err
-	}
 	var base tree
+	var from string
 	if below != nil {
-		if base, err = readTree(below.tar); err != nil {
+		from = below.tar
+		if base, err = readTree(from); err != nil {
 			return nil, err
 		}
+	}
+	var names []string
+	for _, p := range pkgs {
+		names = append(names, p.name)
+	}
+	if err := bootstrap(ctx, r, names, from, tmp, tarball, tell); err != nil {
+		return nil, err
 	}
 	tell("packing")
 	if err := writeDelta(base, tarball, layer); err != nil {
@@ -251,24 +248,30 @@ func (b *builder) files(ctx context.Context, r *Recipe) (string, error) {
 	if exists(file) {
 		return file, nil
 	}
-	tmp, err := os.CreateTemp(b.path("tmp"), "files-")
+	tmp, err := b.tmpDir()
 	if err != nil {
 		return "", err
 	}
-	tmp.Close()
-	if err := writeFiles(r, tmp.Name()); err != nil {
-		os.Remove(tmp.Name())
+	defer os.RemoveAll(tmp)
+	layer := filepath.Join(tmp, "layer.tar.gz")
+	if err := writeFiles(r, layer); err != nil {
 		return "", err
 	}
-	return file, os.Rename(tmp.Name(), file)
+	return file, os.Rename(layer, file)
 }
 
-// clearTmp removes what builds left that were cut short; running ones hold a lock.
-func (b *builder) clearTmp(ctx context.Context) {
+// tmpDir makes a scratch directory that tells whose it is.
+func (b *builder) tmpDir() (string, error) {
+	return os.MkdirTemp(b.path("tmp"), fmt.Sprintf("%d-", os.Getpid()))
+}
+
+// clearTmp removes the scratch directories of processes that are no more.
+func (b *builder) clearTmp() {
 	old, _ := filepath.Glob(b.path("tmp", "*"))
-	for _, f := range old {
-		if info, err := os.Stat(f); err == nil && time.Since(info.ModTime()) > 2*time.Hour {
-			os.RemoveAll(f)
+	for _, dir := range old {
+		pid, _, _ := strings.Cut(filepath.Base(dir), "-")
+		if !exists("/proc/" + pid) {
+			os.RemoveAll(dir)
 		}
 	}
 }

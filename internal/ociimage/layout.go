@@ -42,7 +42,7 @@ func (b *builder) layout(ctx context.Context, r *Recipe, layers []string) (Resul
 	if err != nil {
 		return res, err
 	}
-	tmp, err := os.MkdirTemp(b.path("tmp"), "layout-")
+	tmp, err := b.tmpDir()
 	if err != nil {
 		return res, err
 	}

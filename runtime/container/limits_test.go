@@ -487,3 +487,24 @@ func TestNoticed(t *testing.T) {
 		t.Errorf("the end of an instance was noticed after %v at best", best)
 	}
 }
+
+// TestLongPath: a unix socket's address has 108 bytes, a state directory may
+// have more.
+func TestLongPath(t *testing.T) {
+	opt := machine(t)
+	top := opt.StateDir
+	opt.StateDir = filepath.Join(top, strings.Repeat("long/", 25)+"end")
+	d := open(t, opt)
+	startSpec(t, d, "long", hostSpec(sleep), "")
+	if code, err := d.Exec(t.Context(), "long", onpath.ExecSpec{Command: []string{"true"}, Stdout: io.Discard}); code != 0 || err != nil {
+		t.Errorf("exec: %d, %v", code, err)
+	}
+	if err := d.Remove(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	noLeftovers(t, opt.StateDir)
+	_ = os.RemoveAll(filepath.Join(top, "long")) // the parents are the test's own
+	if _, err := os.Stat(d.private.socket); err == nil {
+		t.Errorf("%s is left", d.private.socket)
+	}
+}
