@@ -72,9 +72,9 @@ func Objects(docs []*Document) []onpath.Object {
 }
 
 // Locate adds places to the errors in err that are about objects of docs, and
-// puts them into the order of the input. A field that refers to nothing is
-// wrong input, so its CodeNotFound becomes CodeInvalid. Other errors stay as
-// they are.
+// puts them into the order of the input. What is wrong with a field, such as a
+// reference to nothing, is wrong input: its code becomes CodeInvalid. Other
+// errors stay as they are.
 func Locate(docs []*Document, err error) error {
 	var es onpath.Errors
 	if !errors.As(err, &es) {
@@ -98,7 +98,7 @@ func Locate(docs []*Document, err error) error {
 			if c.Place == "" {
 				c.Place = fmt.Sprintf("%s:%d:%d", d.File, p.line, p.column)
 			}
-			if c.Code == onpath.CodeNotFound && c.Field != "" {
+			if c.Field != "" && slices.Contains(inputCodes, c.Code) {
 				c.Code = onpath.CodeInvalid
 			}
 		}
@@ -107,6 +107,9 @@ func Locate(docs []*Document, err error) error {
 	}
 	return inOrder(list)
 }
+
+// inputCodes say of a field that the file has to be changed.
+var inputCodes = []onpath.Code{onpath.CodeNotFound, onpath.CodeForbidden, onpath.CodeUnsupported}
 
 // located is an error and its place in the order of the input: that of the
 // documents (0 within one file), then of lines.

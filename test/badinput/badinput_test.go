@@ -1,8 +1,9 @@
 // Package badinput_test applies wrong files. Each must give one clear error
 // with file and line, exit code 2, and change nothing.
 //
-// testdata holds the files; beside each NAME.yaml stands NAME.want: what must
-// follow the file's name in the error, or stand in it somewhere.
+// testdata holds files that are wrong by themselves, references those that only a
+// server can judge. Beside each NAME.yaml stands NAME.want: what must follow the
+// file's name in the error, or stand in it somewhere.
 package badinput_test
 
 import (
@@ -18,26 +19,32 @@ import (
 
 type badFile struct{ name, path, want string }
 
-// badFiles are those of testdata, and those too large to keep there.
-func badFiles(t *testing.T) []badFile {
+// filesIn are the files of a folder.
+func filesIn(t *testing.T, dir string) (list []badFile) {
 	t.Helper()
-	entries, err := os.ReadDir("testdata")
+	entries, err := os.ReadDir(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var list []badFile
 	for _, e := range entries {
 		ext := filepath.Ext(e.Name())
 		if ext == ".want" {
 			continue
 		}
 		name := strings.TrimSuffix(e.Name(), ext)
-		want, err := os.ReadFile(filepath.Join("testdata", name+".want"))
+		want, err := os.ReadFile(filepath.Join(dir, name+".want"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		list = append(list, badFile{name, filepath.Join("testdata", e.Name()), strings.TrimSpace(string(want))})
+		list = append(list, badFile{name, filepath.Join(dir, e.Name()), strings.TrimSpace(string(want))})
 	}
+	return list
+}
+
+// badFiles are those of testdata, and those too large to keep there.
+func badFiles(t *testing.T) []badFile {
+	t.Helper()
+	list := filesIn(t, "testdata")
 	dir := t.TempDir()
 	for _, big := range []struct{ name, text, want string }{
 		{"ten-megabytes", "apiVersion: onpath/v1alpha1\nkind: Tenant\nmetadata:\n  name: a\n  labels:\n" + strings.Repeat("    k: vvvvvvvvvvvvvvvvvvvvvvvvvvvvv\n", 300_000), "1:1: the file is larger than 4 MiB"},

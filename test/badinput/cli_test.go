@@ -1,0 +1,188 @@
+package badinput_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api"
+	"github.com/onpath/onpath/api/manifest"
+	"github.com/onpath/onpath/api/session"
+	"github.com/onpath/onpath/control"
+	"github.com/onpath/onpath/plan"
+	"github.com/onpath/onpath/store/mem"
+)
+
+// TestCommandLine applies every bad file by the program, to a server that works:
+// each time exit code 2, one clear line, and nothing changed.
+func TestCommandLine(t *testing.T) {
+	bin := program(t)
+	store := mem.New(mem.Options{})
+	furnish(t, store)
+	socket := serve(t, store)
+	before := contents(t, store)
+	files := append(filesIn(t, "references"), badFiles(t)...)
+	for _, f := range files {
+		t.Run(f.name, func(t *testing.T) {
+			for _, extra := range []string{"", "--dry-run"} {
+				args := []string{"apply", "-f", f.path, "--server", "unix://" + socket}
+				if extra != "" {
+					args = append(args, extra)
+				}
+				code, out, message := run(t, bin, args...)
+				if code != 2 {
+					t.Errorf("%s exit code %d: %s", extra, code, message)
+				}
+				if out != "" {
+					t.Errorf("%s wrote to standard output: %s", extra, out)
+				}
+				if why := f.check(strings.TrimPrefix(message, "onpath: ")); why != "" {
+					t.Errorf("%s %s: %s", extra, why, message)
+				}
+			}
+			if after := contents(t, store); after != before {
+				t.Errorf("the store changed:\n%s\nwas:\n%s", after, before)
+			}
+		})
+	}
+}
+
+// TestSeveralErrors checks that a file with two mistakes gets two lines, in the
+// order of the file.
+func TestSeveralErrors(t *testing.T) {
+	bin := program(t)
+	p := filepath.Join(t.TempDir(), "two.yaml")
+	text := "apiVersion: onpath/v1alpha1\nkind: Chain\nmetadata: {name: web}\nspec:\n  from: any\n  to: any\n  exit: nowhere\n  through: [{function: f, mode: outline}]\n"
+	if err := os.WriteFile(p, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	code, _, message := run(t, bin, "apply", "-f", p, "--server", "unix:///nowhere")
+	lines := strings.Split(message, "\n")
+	if code != 2 || len(lines) != 2 || !strings.Contains(lines[0], "two.yaml:7:9:") || !strings.Contains(lines[1], "two.yaml:8:33:") {
+		t.Errorf("exit code %d:\n%s", code, message)
+	}
+}
+
+// program builds onpath once.
+func program(t *testing.T) string {
+	t.Helper()
+	bin := filepath.Join(t.TempDir(), "onpath")
+	cmd := exec.Command("go", "build", "-o", bin, "../../cmd/onpath")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	return bin
+}
+
+func run(t *testing.T, bin string, args ...string) (code int, out, message string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, bin, args...)
+	cmd.Env = append(os.Environ(), "ONPATH_HOME="+t.TempDir())
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	var exit *exec.ExitError
+	if err := cmd.Run(); errors.As(err, &exit) {
+		code = exit.ExitCode()
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	return code, stdout.String(), strings.TrimSpace(stderr.String())
+}
+
+// serve runs a server over the store and returns its socket.
+func serve(t *testing.T, store onpath.Store) string {
+	t.Helper()
+	dir := t.TempDir()
+	log := slog.New(slog.DiscardHandler)
+	hub := session.NewHub(log, time.Now)
+	controller := control.New(control.Options{Store: store, Hub: hub, Settings: plan.Settings{Secret: []byte("secret")}})
+	server, err := api.New(api.Options{Store: store, Controller: controller, Hub: hub, Dir: dir, Version: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket := filepath.Join(dir, "s")
+	l, err := api.ListenUnix(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 2)
+	go func() { done <- controller.Run(ctx) }()
+	go func() { done <- server.ServeUnix(ctx, l) }()
+	t.Cleanup(func() {
+		cancel()
+		for range 2 {
+			if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		}
+		hub.Close()
+		store.Close()
+	})
+	for { // until the controller has made the tenants that are always there
+		if list, _, err := store.List(t.Context(), onpath.KindTenant, ""); err != nil {
+			t.Fatal(err)
+		} else if len(list) == 3 {
+			return socket
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// furnish puts a gateway and a second tenant into the store.
+func furnish(t *testing.T, store onpath.Store) {
+	t.Helper()
+	docs, err := manifest.Load([]string{"installation.yaml"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var changes []onpath.Change
+	for _, o := range manifest.Objects(docs) {
+		changes = append(changes, onpath.Change{Key: onpath.KeyOf(o), Object: o})
+	}
+	if err := store.Write(t.Context(), changes); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// contents is everything that people wrote in the store, as text: onpath itself
+// writes statuses and events.
+func contents(t *testing.T, store onpath.Store) string {
+	t.Helper()
+	var b strings.Builder
+	for _, k := range onpath.Kinds() {
+		if k.ReadOnly() {
+			continue
+		}
+		list, _, err := store.List(t.Context(), k, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range list {
+			m := o.Meta()
+			text, err := json.Marshal(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var fields struct{ Spec json.RawMessage }
+			if err := json.Unmarshal(text, &fields); err != nil {
+				t.Fatal(err)
+			}
+			fmt.Fprintf(&b, "%s uid %s generation %d %s\n", onpath.KeyOf(o), m.UID, m.Generation, fields.Spec)
+		}
+	}
+	return b.String()
+}
