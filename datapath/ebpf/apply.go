@@ -278,14 +278,27 @@ func (d *Driver) retire(t tableValue) {
 func (d *Driver) attachAll(want *state) error {
 	for _, program := range []string{programUnderlay, programTunnel, programInstance, programUplink} {
 		for a := range want.attach {
-			if a.program == program {
-				if err := d.att.attach(a); err != nil {
-					return err
-				}
+			if a.program != program {
+				continue
+			}
+			if err := d.ready(a.ifindex, want.names[a.ifindex]); err != nil {
+				return err
+			}
+			if err := d.att.attach(a); err != nil {
+				return err
 			}
 		}
 	}
 	return d.att.retain(want.attach)
+}
+
+// ready lets route look-ups begin at an instance's device, for exit: last.
+func (d *Driver) ready(ifindex int, name string) error {
+	if name == "" || d.readied[ifindex] {
+		return nil
+	}
+	d.readied[ifindex] = true
+	return forwarding(name)
 }
 
 func (d *Driver) dropTables(want *state) error {

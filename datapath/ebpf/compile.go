@@ -25,6 +25,7 @@ type state struct {
 	paths     map[uint32]pathValue
 	tenants   map[uint32]uint64 // slot → most flows
 	attach    map[attachment]bool
+	names     map[int]string // of the instances' devices, by ifindex
 	// fresh places, whose counters begin at zero.
 	freshVports, freshPaths []uint32
 }
@@ -49,7 +50,7 @@ func compile(c *onpath.DatapathConfig, s *slots, now *kernel, m *kernelMaps) (*s
 			owns: map[ownKey]uint32{}, peers: map[uint32]peerValue{}, peerAddrs: map[addrKey]peerRef{},
 			rules: map[onpath.TableID][]ruleValue{}, miss: map[onpath.TableID]tableValue{},
 			groups: map[uint32]groupValue{}, paths: map[uint32]pathValue{}, tenants: map[uint32]uint64{},
-			attach: map[attachment]bool{},
+			attach: map[attachment]bool{}, names: map[int]string{},
 		},
 	}
 	for i := range c.Vports {
@@ -284,6 +285,7 @@ func (k *compiler) instance(p *onpath.Vport, slot uint32, v *vportValue) error {
 	v.Ifindex = uint32(dev.index)
 	k.st.ports[v.Ifindex] = k.gatewayAddress(portValue{Vport: uint32(p.ID), Slot: uint16(slot), Kind: portInstance, MAC: dev.mac})
 	k.st.attach[attachment{programInstance, dev.index}] = true
+	k.st.names[dev.index] = onpath.DeviceName(p.ID)
 	return nil
 }
 

@@ -75,6 +75,7 @@ type Driver struct {
 	rules    ruleSpace
 	retired  []retired
 	capturer *capturer
+	readied  map[int]bool // instance devices where route look-ups may begin
 	closed   bool
 
 	stop context.CancelFunc
@@ -121,6 +122,7 @@ func (d *Driver) open() error {
 	}
 	d.slots = recoverSlots(d.maps)
 	d.rules, d.retired, d.state = ruleSpace{}, nil, nil
+	d.readied = map[int]bool{}
 	for _, t := range d.maps.tables.now {
 		if t.Count > 0 {
 			d.rules.mark(run{t.Base, t.Count})

@@ -411,6 +411,36 @@ func TestRepick(t *testing.T) {
 	}
 }
 
+// TestHandedOn: while only the node of a dead instance knows that it is dead,
+// that node hands packets for it on to the instance that takes over.
+func TestHandedOn(t *testing.T) {
+	c := newTown(t)
+	c.routed("gw", 16)
+	c.routed("n2", 17)
+	c.serve("tcp4", "10.9.0.2:80")
+	c.chainOf(toServers(), element(16, 16, 17, 17))
+	for range 8 {
+		c.transfer("10.9.0.2:80", 1000)
+	}
+	if c.out("gw", 16) == 0 || c.out("n2", 17) == 0 {
+		t.Skip("chance gave all connections to one instance")
+	}
+	before := c.out("n2", 17)
+	c.apply(toServers(), func(cfg *onpath.DatapathConfig) {
+		for i := range cfg.Vports {
+			if v := &cfg.Vports[i]; v.ID == 17 && v.Kind == onpath.VportInstance {
+				v.State = onpath.VportClosed
+			}
+		}
+	}, element(16, 16, 17, 17))
+	for range 8 {
+		c.transfer("10.9.0.2:80", 1000)
+	}
+	if got := c.out("n2", 17); got != before {
+		t.Errorf("the closed instance got %d packets more", got-before)
+	}
+}
+
 // TestRewrite: nftables in an instance on another node rewrites the destination.
 func TestRewrite(t *testing.T) {
 	c := newTown(t)
