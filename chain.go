@@ -152,9 +152,10 @@ type Element struct {
 	// Exactly one of Deployment and Function.
 	Deployment Ref `json:"deployment,omitempty"`
 	Function   Ref `json:"function,omitempty"`
-	// Instances, Place and Drain belong to the short form.
+	// Instances, Place, Drain, Env and Files belong to the short form.
 	Instances *int            `json:"instances,omitempty"`
 	Place     Place           `json:"place,omitzero"`
+	Drain     Duration        `json:"drain,omitempty"` // as a Deployment's; default 30s
 	Env       Env             `json:"env,omitempty"`
 	Files     map[string]File `json:"files,omitempty"`
 	// Mode: inline (default) or mirror (gets copies; what it emits is dropped).

@@ -323,6 +323,7 @@ func (v *validation) notShort(at string, e *Element) {
 	}{
 		{"instances", e.Instances != nil},
 		{"place", len(e.Place.Cloudlets) > 0 || len(e.Place.Nodes) > 0 || e.Place.Spread != ""},
+		{"drain", e.Drain != 0},
 		{"env", len(e.Env) > 0},
 		{"files", len(e.Files) > 0},
 	} {

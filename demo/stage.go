@@ -27,7 +27,9 @@ type StageSpec struct {
 	Dir      string // of logs and state; made if absent
 	Server   StageNode
 	Nodes    []StageNode
-	Progress func(string) // called before each step; nil: silent
+	// HostImage lets functions use the hosts' own programs (image: host).
+	HostImage bool
+	Progress  func(string) // called before each step; nil: silent
 }
 
 // StageNode is a role on a lab host.
@@ -75,10 +77,16 @@ func SetUp(ctx context.Context, spec StageSpec) (s *Stage, err error) {
 	if err := os.MkdirAll(spec.Dir, 0o755); err != nil {
 		return nil, err
 	}
-	s = &Stage{spec: spec, procs: map[string]*process{}}
+	for _, h := range spec.Topology.Hosts {
+		if h.Private { // the program may lie where such a host has files of its own, as in /tmp
+			h.Share = append(h.Share, filepath.Dir(spec.Bin))
+		}
+	}
+	up := &Stage{spec: spec, procs: map[string]*process{}}
+	s = up
 	defer func() {
 		if err != nil {
-			_ = s.TearDown(context.WithoutCancel(ctx)) // the first error is the one to tell
+			_ = up.TearDown(context.WithoutCancel(ctx)) // the first error is the one to tell
 		}
 	}()
 	spec.Progress(fmt.Sprintf("network %s: %d hosts, %d links", spec.Topology.Name, len(spec.Topology.Hosts), len(spec.Topology.Links)))
@@ -155,6 +163,9 @@ func (s *Stage) StartNode(ctx context.Context, name string) error {
 	}
 	n := s.spec.Nodes[i]
 	args := []string{"node", "--name", n.Name, "--underlay", n.Address, "--server", "https://" + s.spec.Server.Address + ":" + serverPort}
+	if s.spec.HostImage {
+		args = append(args, "--host-image")
+	}
 	if n.Cloudlet != "" {
 		args = append(args, "--cloudlet", n.Cloudlet)
 	}

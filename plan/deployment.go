@@ -45,6 +45,9 @@ func (w *world) shortForm(c *chain, e *onpath.Element) *deployment {
 	if e.Instances != nil {
 		d.want = *e.Instances
 	}
+	if e.Drain != 0 {
+		d.drain = time.Duration(e.Drain)
+	}
 	d.fnName = resolve(e.Function, c.key.tenant)
 	d.function, _ = lookUp[*onpath.Function](w, onpath.KindFunction, d.fnName)
 	d.complete(e.Env, e.Files)

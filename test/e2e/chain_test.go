@@ -96,7 +96,7 @@ spec:
   from: {hosts: client}
   to: {hosts: origin}
   select: [{protocol: udp, destinationPorts: ["53"]}]
-  through: [{function: hop}]
+  through: [{function: hop, drain: 1s}]
 `)
 	active(ctx, t, "dns")
 	port := udpEcho(t, "10.9.0.2")
@@ -162,7 +162,7 @@ const spreadChain = `
 apiVersion: onpath/v1alpha1
 kind: Deployment
 metadata: {name: many}
-spec: {function: hop, instances: COUNT, drain: 2s}
+spec: {function: hop, instances: COUNT, drain: 1s}
 ---
 apiVersion: onpath/v1alpha1
 kind: Chain

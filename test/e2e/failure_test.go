@@ -24,7 +24,7 @@ const pairChain = `
 apiVersion: onpath/v1alpha1
 kind: Deployment
 metadata: {name: pair}
-spec: {function: hop, instances: 2, drain: 2s}
+spec: {function: hop, instances: 2, drain: 1s}
 ---
 apiVersion: onpath/v1alpha1
 kind: Chain
@@ -205,7 +205,7 @@ metadata: {name: single}
 spec:
   from: {hosts: client}
   to: {hosts: origin}
-  through: [{function: hop, NONE}]
+  through: [{function: hop, drain: 1s, NONE}]
 `
 
 // TestInstanceKilledNone: with no instance left, bypass lets traffic flow on
@@ -352,7 +352,7 @@ spec:
   from: {hosts: client}
   to: {hosts: origin}
   select: [{protocol: tcp, destinationPorts: ["%[4]d"]}]
-  through: [{function: %[1]s}]
+  through: [{function: %[1]s, drain: 1s}]
 `, c.name, c.container, c.resources, 7000+i))
 			err := stage.WaitFor(ctx, "the chain says what is wrong", 20*time.Second, func() (bool, error) {
 				out, err := stage.Onpath(ctx, "describe", "chain", "broken-"+c.name)

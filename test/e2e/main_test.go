@@ -58,7 +58,7 @@ func withStage(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	defer os.RemoveAll(dir)
-	spec := demo.StageSpec{Topology: topology, Bin: bin, Dir: dir,
+	spec := demo.StageSpec{Topology: topology, Bin: bin, Dir: dir, HostImage: true,
 		Server: demo.StageNode{Host: "server", Address: "10.255.0.10"}}
 	for i, n := range []string{"gw1", "n1", "n2", "n3"} {
 		address := fmt.Sprintf("10.255.0.%d", 10+i)
