@@ -23,7 +23,7 @@ const (
 	MaxFile      = 4 << 20 // bytes of one file
 	MaxDocuments = 10_000  // in one Load
 	MaxDepth     = 64      // of nesting
-	MaxNodes     = 500_000 // values of one file, aliases expanded
+	MaxNodes     = 200_000 // values of one file, aliases expanded
 	maxErrors    = 100     // reported for one file
 )
 

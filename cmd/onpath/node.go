@@ -166,7 +166,7 @@ func runNode(ctx context.Context, conf *config.Node, log *slog.Logger) error {
 		return err
 	}
 	if len(spec.Uplinks) == 0 {
-		log.Info("no uplink is named: no traffic is intercepted on this machine", "remedy", "name uplinks with --uplink, in the configuration file, or in the Node object")
+		log.Info("no uplink is named here: no traffic is intercepted, unless the Node object names some", "remedy", "name uplinks with --uplink, or in the configuration file")
 	}
 	tasks := []func(context.Context) error{agent.Run, func(ctx context.Context) error { cl.KeepFresh(ctx, log); return nil }}
 	if conf.Metrics != "" {
