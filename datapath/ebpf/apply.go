@@ -120,6 +120,14 @@ func (d *Driver) apply(c *onpath.DatapathConfig) error {
 		}
 		return err
 	}
+	if lost := lostGroups(d.state, want); len(lost) > 0 && want.node.Edge != 0 {
+		ctx := d.life
+		d.done.Go(func() {
+			if err := d.resetWaiting(ctx, want.node.Edge, lost); err != nil && ctx.Err() == nil {
+				d.opts.Log.Warn("connections of a lost instance may wait until they speak", "error", err)
+			}
+		})
+	}
 	d.state = want
 	return nil
 }

@@ -78,6 +78,7 @@ type Driver struct {
 	readied  map[int]bool // instance devices where route look-ups may begin
 	closed   bool
 
+	life context.Context // of the loops
 	stop context.CancelFunc
 	done sync.WaitGroup
 }
@@ -139,7 +140,7 @@ func (d *Driver) open() error {
 		return err
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	d.stop = stop
+	d.life, d.stop = ctx, stop
 	d.done.Go(func() { d.sweepLoop(ctx, c.Maps["flows"]) })
 	return d.watchAddresses(ctx)
 }

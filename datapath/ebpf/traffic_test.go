@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -408,6 +409,44 @@ func TestRepick(t *testing.T) {
 	<-done
 	if a, b := c.out("gw", 16), c.out("n2", 17); a < 100 || b < 100 {
 		t.Errorf("the instances got %d and %d packets; the connection must have used both", a, b)
+	}
+}
+
+// TestWaitingIsReset: the client of a dead instance that ends TCP is reset though
+// it only waits and says nothing.
+func TestWaitingIsReset(t *testing.T) {
+	c := newTown(t)
+	c.routed("n2", 16)
+	for _, addr := range []string{"10.9.0.2:81", "[2001:db8:9::2]:81"} {
+		var l net.Listener
+		c.in(c.server, func() (err error) {
+			l, err = net.Listen("tcp", addr)
+			return err
+		})
+		defer l.Close()
+		reset := func(cfg *onpath.DatapathConfig) {
+			for i := range cfg.Groups {
+				cfg.Groups[i].Lost = onpath.LostReset
+			}
+		}
+		c.instances[0].State = onpath.VportUp
+		c.apply(toServers(), reset, element(16, 16))
+		var conn net.Conn
+		c.in(c.client, func() (err error) {
+			conn, err = net.DialTimeout("tcp", addr, 5*time.Second)
+			return err
+		})
+		defer conn.Close()
+		far, err := l.Accept()
+		c.must(err)
+		defer far.Close()
+		c.instances[0].State = onpath.VportClosed
+		c.apply(toServers(), reset, element(16, 16))
+		conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+		if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNRESET) {
+			t.Errorf("the waiting client of %s got %v, must be reset", addr, err)
+			c.dump()
+		}
 	}
 }
 
