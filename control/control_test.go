@@ -1,6 +1,7 @@
 package control_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -41,6 +42,7 @@ type fakeNode struct {
 	deaf      bool              // takes no plans
 	connected bool
 	flows     map[string]uint64
+	entries   []onpath.FlowEntry
 	started   time.Time
 	speaking  sync.Mutex // one report after another, as in a session
 }
@@ -101,14 +103,48 @@ func (s *site) Push(node string, p *onpath.NodePlan) {
 	}()
 }
 
+// Call implements control.Hub for flows and counters.
 func (s *site) Call(_ context.Context, node string, op onpath.NodeOp, request any) (io.ReadWriteCloser, error) {
-	return nil, onpath.Errorf(onpath.CodeUnavailable, "node %s has no %s", node, op)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.nodes[node]
+	if n == nil || !n.connected {
+		return nil, onpath.Errorf(onpath.CodeUnavailable, "node %s is not connected", node)
+	}
+	var b bytes.Buffer
+	switch enc := json.NewEncoder(&b); op {
+	case onpath.OpFlows:
+		for _, e := range n.entries {
+			if request.(onpath.FlowFilter).Matches(e) {
+				_ = enc.Encode(e)
+			}
+		}
+	case onpath.OpCounters:
+		_ = enc.Encode(onpath.Counters{Vports: map[onpath.VportID]onpath.VportCounters{n.edge(): {In: onpath.Tally{Packets: 42}}}})
+	default:
+		return nil, onpath.Errorf(onpath.CodeUnsupported, "no %s", op)
+	}
+	return answer{&b}, nil
+}
+
+type answer struct{ *bytes.Buffer }
+
+func (answer) Close() error { return nil }
+
+// edge is the node's own, 0 without uplinks. Callers hold mu.
+func (n *fakeNode) edge() onpath.VportID {
+	if n.plan == nil || n.plan.Datapath.Edge == nil {
+		return 0
+	}
+	return n.plan.Datapath.Edge.Vport
 }
 
 func (n *fakeNode) makeReport() onpath.NodeReport {
 	n.s.mu.Lock()
 	defer n.s.mu.Unlock()
-	r := onpath.NodeReport{Node: n.name, Capacity: onpath.Resources{CPU: 4000, Memory: 4 << 30}, UnderlayMTU: 1500, Started: n.started, Paths: map[onpath.PathID]uint64{}}
+	// The version makes reports differ when the clock was led on, so that the
+	// loop, whose timer goes by the real one, looks again.
+	r := onpath.NodeReport{Node: n.name, Version: n.s.skew.String(), Capacity: onpath.Resources{CPU: 4000, Memory: 4 << 30}, UnderlayMTU: 1500, Started: n.started, Paths: map[onpath.PathID]uint64{}}
 	if n.plan == nil {
 		return r
 	}
@@ -503,4 +539,58 @@ func TestCheckAndPreview(t *testing.T) {
 	if err := s.c.Check(context.Background(), []onpath.Change{{Key: onpath.KeyOf(function("fw"))}}); err == nil {
 		t.Error("a function in use may be deleted")
 	}
+}
+
+func TestTrace(t *testing.T) {
+	s := threeNodes(t)
+	s.apply(web(1))
+	s.until("active", s.active)
+	i := s.instances()[0].Spec
+	tu := onpath.Tuple{Protocol: 6, Src: netip.MustParseAddr("10.1.0.5"), Dst: netip.MustParseAddr("198.51.100.10"), SrcPort: 40000, DstPort: 80}
+	s.mu.Lock()
+	edge := s.nodes["gw"].edge()
+	s.nodes["gw"].entries = []onpath.FlowEntry{
+		{Vport: edge, Tuple: tu, Kind: onpath.NextVport, Next: i.Vport, Entry: edge, Path: 1, Packets: 5},
+		{Vport: edge, Tuple: tu.Reverse(), Kind: onpath.NextVport, Next: i.Vport, Entry: edge, Path: 1, Reverse: true, Packets: 4},
+	}
+	s.nodes[i.Node].entries = []onpath.FlowEntry{
+		{Vport: i.Vport, Tuple: tu, Kind: onpath.NextVport, Next: edge, Entry: edge, Path: 1, Packets: 5},
+		{Vport: i.Vport, Tuple: tu.Reverse(), Kind: onpath.NextVport, Next: edge, Entry: edge, Path: 1, Reverse: true, Packets: 4},
+	}
+	s.mu.Unlock()
+	ask := onpath.TraceRequest{Tuple: tu}
+	ask.Tuple.SrcPort = 0
+	tr, err := s.c.Trace(context.Background(), ask)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kinds []string
+	for _, h := range append(tr.Forward, tr.Reverse...) {
+		kinds = append(kinds, string(h.Kind))
+	}
+	if got := strings.Join(kinds, " "); got != "edge tunnel element tunnel exit edge tunnel element tunnel exit" || len(tr.Warnings) > 0 {
+		t.Errorf("hops %s, warnings %v", got, tr.Warnings)
+	}
+	if c := tr.Forward[0].Counters; c == nil || c.In.Packets != 42 {
+		t.Errorf("counters %+v", c)
+	}
+	s.nodes[i.Node].disconnect()
+	tr, err = s.c.Trace(context.Background(), ask)
+	if err != nil || !slices.ContainsFunc(tr.Warnings, func(w string) bool { return strings.Contains(w, i.Node+" cannot be asked") }) {
+		t.Errorf("a node is away: %v, %v", tr.Warnings, err)
+	}
+}
+
+// TestDeletedNode: what ran on it runs elsewhere, and the machine itself stops
+// all it had.
+func TestDeletedNode(t *testing.T) {
+	s := threeNodes(t)
+	s.apply(web(2))
+	s.until("active", s.active)
+	s.write([]onpath.Change{{Key: onpath.Key{Kind: onpath.KindNode, Name: "n2"}, Version: onpath.AnyVersion}})
+	s.until("it has nothing", func() bool {
+		p := s.plan("n2")
+		return len(p.Instances)+len(p.Datapath.Vports)+len(p.Datapath.Groups) == 0
+	})
+	s.until("two are ready elsewhere", func() bool { return len(s.instances()) == 2 && s.chain("web").Status.Elements[0].Ready == 2 })
 }

@@ -140,7 +140,9 @@ func (l *eventLog) run(ctx context.Context) {
 		}
 		for part := range slices.Chunk(l.take(), onpath.MaxWrite) {
 			if err := l.store.Write(ctx, part); err != nil && ctx.Err() == nil {
-				l.log.Warn("events not written", "events", len(part), "err", err)
+				l.log.Warn("events not written yet", "events", len(part), "err", err)
+				l.putBack(ctx, part)
+				continue
 			}
 			l.wrote(part)
 		}
@@ -179,6 +181,26 @@ func (l *eventLog) wrote(part []onpath.Change) {
 			mine.Metadata.Version = e.Metadata.Version
 		} else {
 			l.gone = append(l.gone, c.Key)
+		}
+	}
+}
+
+// putBack has what could not be written tried again a little later.
+func (l *eventLog) putBack(ctx context.Context, part []onpath.Change) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(time.Second):
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range part {
+		e, ok := c.Object.(*onpath.Event)
+		if !ok {
+			l.gone = append(l.gone, c.Key)
+			continue
+		}
+		if mine := l.byKey[keyOf(e)]; mine != nil {
+			l.mark(mine)
 		}
 	}
 }

@@ -379,3 +379,70 @@ func TestFromDeployment(t *testing.T) {
 		t.Errorf("a forged source: %q", end)
 	}
 }
+
+// TestExitLast: packets leave at the last element's node, answers come back to
+// where the flow entered, and what no element selects is left alone.
+func TestExitLast(t *testing.T) {
+	s := newSim(t, 8)
+	s.site("fra1", 1, 2)
+	c := aChain("default", "web", through("fw", 1))
+	c.Spec.Exit = onpath.ExitLast
+	c.Spec.Through[0].Select = []onpath.Selector{{Protocol: "tcp"}}
+	s.apply(aFunction("default", "fw", nil), c)
+	s.settle()
+	edge := s.states["fra1-gw"].Acked.Datapath.Edge.Vport
+	tu := onpath.Tuple{Protocol: 6, Src: netip.MustParseAddr("10.1.0.5"), Dst: netip.MustParseAddr("198.51.100.10"), SrcPort: 4000, DstPort: 80}
+	if w := newModel(s).send(edge, tu); w.end != "route" || len(w.through) != 1 {
+		t.Errorf("tcp: %+v", w)
+	}
+	if w := newModel(s).send(edge, tu.Reverse()); w.end != "exit" || len(w.through) != 1 {
+		t.Errorf("from the other end: %+v", w)
+	}
+	tu.Protocol = 17
+	if w := newModel(s).send(edge, tu); w.end != "kernel" {
+		t.Errorf("udp: %+v", w)
+	}
+}
+
+// TestProxy: what a proxy starts from its own address goes on behind it, what it
+// starts elsewhere is routed, and its answers come back to it.
+func TestProxy(t *testing.T) {
+	s := newSim(t, 9)
+	s.site("fra1", 1, 2)
+	c := aChain("default", "web", through("cache", 1), through("fw", 1))
+	c.Spec.Select = []onpath.Selector{{Protocol: "tcp", DestinationPorts: []onpath.PortRange{{First: 80, Last: 80}}}}
+	s.apply(aFunction("default", "fw", nil), aFunction("default", "cache", func(f *onpath.FunctionSpec) {
+		f.Packets, f.State, f.Container.Outbound = onpath.PacketsOriginate, onpath.StateTerminates, onpath.OutboundNAT
+	}), c)
+	s.settle()
+	m := newModel(s)
+	i := s.instances("web-cache")[0].Spec
+	x := m.home[i.Vport]
+	tu := onpath.Tuple{Protocol: 6, Src: i.Addresses[0].Addr(), Dst: netip.MustParseAddr("198.51.100.10"), SrcPort: 5000, DstPort: 80}
+	var w way
+	if h, end := m.decide(x, i.Vport, tu, &w); end != "" || !strings.HasPrefix(m.instanceOf(h.to), "default/web-fw") {
+		t.Errorf("its connection goes to %q %q", m.instanceOf(h.to), end)
+	}
+	tu.Src = netip.MustParseAddr("10.1.0.5") // with the client's address
+	if h, end := m.decide(x, i.Vport, tu, &w); end != "" || !strings.HasPrefix(m.instanceOf(h.to), "default/web-fw") {
+		t.Errorf("its connection as the client goes to %q %q", m.instanceOf(h.to), end)
+	}
+	edge := s.states["fra1-gw"].Acked.Datapath.Edge.Vport
+	dns := onpath.Tuple{Protocol: 17, Src: i.Addresses[0].Addr(), Dst: netip.MustParseAddr("192.0.2.53"), SrcPort: 5000, DstPort: 53}
+	if h, end := m.decide(x, i.Vport, dns, &w); end != "" || h.to != edge {
+		t.Errorf("its name look-up goes to %d %q", h.to, end)
+	}
+	dns.Src = netip.MustParseAddr("203.0.113.99")
+	if _, end := m.decide(x, i.Vport, dns, &w); !strings.Contains(end, "spoofed") {
+		t.Errorf("a forged packet: %q", end)
+	}
+	g := indexOf(s.states["fra1-gw"].Acked)
+	for _, grp := range g.groups {
+		if _, k, _ := grp.ID.Split(); k == 0 && grp.Lost != onpath.LostReset || k == 1 && grp.Lost != onpath.LostRepick {
+			t.Errorf("element %d has lost: %s", k, grp.Lost)
+		}
+	}
+	if len(g.plan.Datapath.Edge.NAT) != 2 {
+		t.Errorf("private sources are not translated: %v", g.plan.Datapath.Edge.NAT)
+	}
+}

@@ -57,6 +57,9 @@ func tablesOf(p onpath.PathID, c *chain) []onpath.Table {
 // tableOf lists, in order, the elements that a packet meets after element i.
 func tableOf(p onpath.PathID, c *chain, i int, reverse bool) onpath.Table {
 	t := onpath.Table{ID: onpath.TableOf(p, i, reverse), Miss: endOf(c, reverse)}
+	if i == start && t.Miss.Kind == onpath.ActionRoute {
+		t.Miss.Kind = onpath.ActionExit // no element selects the packet: it is left alone
+	}
 	for _, j := range following(i, len(c.elements), reverse) {
 		act := onpath.Action{Kind: onpath.ActionGroup, Group: onpath.GroupOf(p, j, reverse)}
 		sel := c.elements[j].sel

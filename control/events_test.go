@@ -1,0 +1,79 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/plan"
+	"github.com/onpath/onpath/store/mem"
+
+	"log/slog"
+)
+
+// TestEventsAreARing: repeats are counted, the oldest go, and a restarted log
+// goes on where the one before ended.
+func TestEventsAreARing(t *testing.T) {
+	store := mem.New(mem.Options{})
+	chain := onpath.Key{Kind: onpath.KindChain, Tenant: "default", Name: "web"}
+	list := func() []*onpath.Event {
+		objects, _, err := store.List(context.Background(), onpath.KindEvent, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out []*onpath.Event
+		for _, o := range objects {
+			out = append(out, o.(*onpath.Event))
+		}
+		return out
+	}
+	until := func(what string, ok func() bool) {
+		t.Helper()
+		for end := time.Now().Add(5 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%s: %d events", what, len(list()))
+			}
+		}
+	}
+	begin := func() (*eventLog, func()) {
+		l := newEventLog(store, time.Now, slog.New(slog.DiscardHandler), 10)
+		objects, _, _ := store.List(context.Background(), onpath.KindEvent, "")
+		l.load(objects)
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan struct{})
+		go func() { defer close(done); l.run(ctx) }()
+		return l, func() { cancel(); <-done }
+	}
+	l, stop := begin()
+	for range 3 {
+		l.add(plan.Event{About: chain, Reason: "Same", Message: "again"}, time.Now())
+	}
+	until("counted", func() bool { e := list(); return len(e) == 1 && e[0].Spec.Count == 3 && !e[0].Spec.First.IsZero() })
+	for i := range 9 {
+		l.add(plan.Event{About: chain, Reason: "Other", Message: fmt.Sprint(i)}, time.Now())
+	}
+	l.add(plan.Event{About: onpath.Key{Kind: onpath.KindNode, Name: "n1"}, Reason: "Away"}, time.Time{})
+	until("written", func() bool { return len(list()) == 11 })
+	stop()
+
+	l, stop = begin()
+	defer stop()
+	l.add(plan.Event{About: chain, Reason: "Other", Message: "8"}, time.Now())
+	l.add(plan.Event{About: chain, Reason: "New"}, time.Now())
+	until("the oldest went", func() bool {
+		e := list()
+		same, again := false, false
+		for _, x := range e {
+			same = same || x.Spec.Reason == "Same"
+			again = again || x.Spec.Message == "8" && x.Spec.Count == 2
+		}
+		return len(e) == 11 && !same && again
+	})
+	for _, e := range list() {
+		if err := e.Validate(); err != nil {
+			t.Error(err)
+		}
+	}
+}
