@@ -167,7 +167,8 @@ func startsAtInstances(p *path) bool {
 //
 // A chain's selection holds here too, with addresses exchanged: an element that
 // rewrites may have turned virtual into own addresses, and one that originates
-// sends from its own address in place of the from end's.
+// sends from its own address in place of the from end's. What matches nothing is
+// routed if Vport.Routes allows it, else dropped.
 func emitTable(paths []*path, i *instance, side onpath.VportID) *onpath.Table {
 	t := &onpath.Table{ID: onpath.EmitTableOf(side), Miss: onpath.Action{Kind: onpath.ActionDrop, Reason: onpath.DropSpoofed}}
 	own := ownPrefixes(i.obj)
@@ -184,9 +185,6 @@ func emitTable(paths []*path, i *instance, side onpath.VportID) *onpath.Table {
 	t.Rules = append(t.Rules, reverse...)
 	if len(t.Rules) == 0 {
 		return nil
-	}
-	if routes(i.fn) && len(own) > 0 {
-		t.Rules = append(t.Rules, onpath.Rule{Match: onpath.Match{Src: tidy(own)}, Action: onpath.Action{Kind: onpath.ActionExit}})
 	}
 	return t
 }

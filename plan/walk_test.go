@@ -5,6 +5,7 @@ import (
 	"hash/fnv"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/onpath/onpath"
 )
@@ -150,7 +151,11 @@ func (m *model) decide(x *index, v onpath.VportID, t onpath.Tuple, w *way) (hop,
 		return m.walk(x, x.groups[c.group].Then, t, c.entry, false, w)
 	}
 	if e := x.local[v].Emit; e != 0 {
-		return m.walk(x, e, t, x.local[v].Entry, false, w)
+		h, end := m.walk(x, e, t, x.local[v].Entry, false, w)
+		if l := x.local[v]; strings.HasSuffix(end, "spoofed") && l.Routes && slices.Contains(l.Own, t.Src) {
+			return hop{to: l.Entry, entry: l.Entry}, ""
+		}
+		return h, end
 	}
 	return hop{}, "drop: spoofed"
 }
