@@ -149,10 +149,8 @@ func runNode(ctx context.Context, conf *config.Node, log *slog.Logger) error {
 		return err
 	}
 	defer closing(log, "data path", path.Close)
-	runtimes, letGo := openRuntimes(ctx, conf, cl, log)
-	defer letGo()
 	agent, err := node.New(node.Options{
-		Name: conf.Name, Spec: spec, StateDir: conf.StateDir, Runtimes: runtimes, Datapath: path,
+		Name: conf.Name, Spec: spec, StateDir: conf.StateDir, Open: openRuntimes(conf, cl, log), Datapath: path,
 		Dial: func(ctx context.Context, a *node.Agent) node.Session {
 			return session.Dial(ctx, session.Options{Connect: cl.Dial, Hello: a.Hello, Logger: log}, a)
 		},
@@ -224,15 +222,19 @@ func join(ctx context.Context, conf *config.Node, identity string, log *slog.Log
 	}
 }
 
-// openRuntimes opens the container runtime. A machine without one is still a
-// gateway; the node's conditions say what it lacks.
-func openRuntimes(ctx context.Context, conf *config.Node, cl *client.Client, log *slog.Logger) (map[string]onpath.Runtime, func()) {
-	d, err := container.New(ctx, containerOptions(conf, cl, log))
-	if err != nil {
-		log.Error("functions of kind container cannot run here", "error", err)
-		return nil, func() {}
+// openRuntimes says how to open the container runtime; the agent does it, again
+// and again where it fails. A machine without one is still a gateway; the
+// node's conditions say what it lacks.
+func openRuntimes(conf *config.Node, cl *client.Client, log *slog.Logger) map[string]func(context.Context) (onpath.Runtime, error) {
+	return map[string]func(context.Context) (onpath.Runtime, error){
+		node.KindContainer: func(ctx context.Context) (onpath.Runtime, error) {
+			d, err := container.New(ctx, containerOptions(conf, cl, log))
+			if err != nil {
+				return nil, err // and no interface that holds a nil pointer
+			}
+			return d, nil
+		},
 	}
-	return map[string]onpath.Runtime{node.KindContainer: d}, func() { closing(log, "container runtime", d.Close) }
 }
 
 func containerOptions(conf *config.Node, cl *client.Client, log *slog.Logger) container.Options {

@@ -108,11 +108,26 @@ func (p *privateContainerd) pid() int {
 		return 0
 	}
 	// The number may have been given to another process since.
-	cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	if err != nil || !bytes.Contains(cmdline, []byte(p.file("config.toml"))) {
+	if !bytes.Contains(commandLine(pid), []byte(p.file("config.toml"))) {
 		return 0
 	}
 	return pid
+}
+
+// commandLine of a process; empty if there is none. A process in the middle of
+// its exec has none for a moment, which does not mean that it is gone.
+func commandLine(pid int) []byte {
+	for range 50 {
+		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if err != nil || len(line) > 0 {
+			return line
+		}
+		if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err != nil || exe == "" {
+			return nil // a zombie or a kernel thread
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+	return nil
 }
 
 func (p *privateContainerd) start() error {
