@@ -300,7 +300,11 @@ func nodeOff(ctx context.Context, conf *config.Node, log *slog.Logger) ([]string
 		o.Datapath = path
 		defer closing(log, "data path", path.Close)
 	}
-	o.Runtimes, _ = openRuntimes(ctx, conf, nil, log) // Off closes them
+	if d, err := container.New(ctx, containerOptions(conf, nil, log)); err != nil {
+		log.Warn("containers cannot be looked for here", "error", err)
+	} else {
+		o.Runtimes = map[string]onpath.Runtime{node.KindContainer: d} // Off closes them
+	}
 	removed, err := node.Off(ctx, o)
 	return removed, errors.Join(append(errs, err)...)
 }
