@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"time"
 
 	"github.com/cilium/ebpf/perf"
@@ -54,7 +53,7 @@ func (d *Driver) Capture(ctx context.Context, s onpath.CaptureSpec, w io.Writer)
 	if err != nil {
 		return err
 	}
-	stop := context.AfterFunc(ctx, func() { r.SetDeadline(time.Now()) })
+	stop := context.AfterFunc(ctx, func() { r.Flush() })
 	defer stop()
 	err = copyPackets(r, out, &s)
 	return errors.Join(err, out.Flush())
@@ -117,12 +116,12 @@ func newPcap(w io.Writer, v onpath.VportID) (*pcapgo.NgWriter, error) {
 	return out, out.Flush()
 }
 
-// copyPackets writes captured packets until the deadline or the count.
+// copyPackets writes captured packets until the reader is flushed or the count is reached.
 func copyPackets(r *perf.Reader, out *pcapgo.NgWriter, s *onpath.CaptureSpec) error {
 	offset := time.Now().Add(-time.Duration(monotonic())) // monotonic zero on the wall clock
 	for n := 0; s.Count == 0 || n < s.Count; {
 		rec, err := r.Read()
-		if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, perf.ErrClosed) {
+		if errors.Is(err, perf.ErrFlushed) || errors.Is(err, perf.ErrClosed) {
 			return nil
 		}
 		if err != nil {

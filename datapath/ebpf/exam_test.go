@@ -93,16 +93,25 @@ func (h *harness) AddNode(n datapathtest.NodeSpec) onpath.Datapath {
 		}
 	}
 	h.addUnderlay(n, e)
+	h.t.Cleanup(func() {
+		h.w.in(e.ns, func() error { return ebpf.Remove(context.Background(), h.options(n.Name)) })
+	})
+	return h.Reopen(n.Name)
+}
+
+func (h *harness) options(node string) ebpf.Options {
+	return ebpf.Options{Name: h.w.name + "-" + node}
+}
+
+// Reopen opens the data path of a node as a new process would.
+func (h *harness) Reopen(node string) onpath.Datapath {
+	h.t.Helper()
 	var d *ebpf.Driver
-	h.w.in(e.ns, func() (err error) {
-		d, err = ebpf.New(ebpf.Options{Name: h.w.name + "-" + n.Name})
+	h.w.in(h.nodes[node].ns, func() (err error) {
+		d, err = ebpf.New(h.options(node))
 		return err
 	})
-	h.t.Cleanup(func() {
-		if err := d.Remove(context.Background()); err != nil {
-			h.t.Errorf("Remove on %s: %v", n.Name, err)
-		}
-	})
+	h.t.Cleanup(func() { d.Close() })
 	return d
 }
 
