@@ -29,6 +29,7 @@ type town struct {
 	client, server string // namespaces
 	nodes          map[string]*townNode
 	instances      []onpath.Vport
+	noTCX          bool
 }
 
 type townNode struct {
@@ -42,9 +43,11 @@ const (
 	townMTU  = 1450 // 1500 less VXLAN over IPv4
 )
 
-func newTown(t *testing.T) *town {
+func newTown(t *testing.T) *town { return newTownWith(t, false) }
+
+func newTownWith(t *testing.T, noTCX bool) *town {
 	w := newWorld(t)
-	c := &town{world: w, client: w.ns("client"), server: w.ns("server"), nodes: map[string]*townNode{}}
+	c := &town{world: w, noTCX: noTCX, client: w.ns("client"), server: w.ns("server"), nodes: map[string]*townNode{}}
 	for i, name := range []string{"gw", "n2"} {
 		n := &townNode{name: name, ns: w.ns(name), underlay: netip.AddrFrom4([4]byte{10, 255, 0, byte(i + 1)})}
 		w.forwarding(n.ns)
@@ -79,7 +82,7 @@ func (c *town) open(n *townNode) *ebpf.Driver {
 	c.t.Helper()
 	var d *ebpf.Driver
 	c.in(n.ns, func() (err error) {
-		d, err = ebpf.New(ebpf.Options{Name: c.name + "-" + n.name})
+		d, err = ebpf.New(ebpf.Options{Name: c.name + "-" + n.name, NoTCX: c.noTCX})
 		return err
 	})
 	return d
@@ -346,6 +349,40 @@ func TestTransfer(t *testing.T) {
 			t.Errorf("instance 17 got %d packets, must be over 14000", got)
 		}
 	}
+}
+
+// TestFilters: the same with clsact filters, as on kernels without tcx, and they
+// are gone after Remove.
+func TestFilters(t *testing.T) {
+	c := newTownWith(t, true)
+	c.routed("gw", 16)
+	c.bridged("n2", 17, 18)
+	c.serve("tcp4", "10.9.0.2:80")
+	c.chainOf(toServers(), element(16, 16), element(17, 18))
+	c.transfer("10.9.0.2:80", 1<<20)
+	c.chainOf(toServers(), element(17, 18))
+	c.transfer("10.9.0.2:80", 1<<20)
+	if c.out("n2", 17) == 0 {
+		t.Error("instance 17 got nothing")
+	}
+	for _, n := range c.nodes {
+		c.must(n.dp.Close())
+		n.dp = c.open(n)
+		c.must(n.dp.Remove(t.Context()))
+		c.in(n.ns, func() error {
+			links, err := netlink.LinkList()
+			for _, l := range links {
+				if l.Attrs().Name == "onpath0" {
+					t.Errorf("%s: the tunnel device is still there", n.name)
+				}
+				if qs, _ := netlink.QdiscList(l); len(qs) > 1 {
+					t.Errorf("%s: device %s still has %v", n.name, l.Attrs().Name, qs)
+				}
+			}
+			return err
+		})
+	}
+	c.transfer("10.9.0.2:80", 1000)
 }
 
 // TestOutlives: traffic goes on when the driver's process is gone, a new one

@@ -1,0 +1,187 @@
+package ebpf
+
+import (
+	"encoding/binary"
+	"os"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// bench is the uplink program with one chain of one instance, without devices.
+type bench struct {
+	t *testing.T
+	c *ebpf.Collection
+}
+
+const (
+	benchEdge, benchInstance        = 1, 2 // vports, and their slots
+	benchGroup               uint32 = 1 << 6
+	verdictOK, verdictShot          = -1, 2
+	verdictRedirect                 = 7
+)
+
+func newBench(t *testing.T, mtu uint32, state uint8) *bench {
+	if os.Getuid() != 0 {
+		t.Skip("needs root to load programs")
+	}
+	spec, err := objectSpec(1024)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range spec.Maps {
+		m.Pinning = ebpf.PinNone
+	}
+	c, err := ebpf.NewCollection(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	b := &bench{t, c}
+	b.put("vports", uint32(benchEdge), vportValue{ID: benchEdge, Kind: vportEdge, State: stateUp})
+	b.put("vports", uint32(benchInstance), vportValue{ID: benchInstance, Kind: vportInstance, State: state, Ifindex: 1, Other: benchInstance})
+	b.put("slots", uint32(benchEdge), uint32(benchEdge))
+	b.put("slots", uint32(benchInstance), uint32(benchInstance))
+	b.put("paths", uint32(1), pathValue{ID: 1, MTU: mtu})
+	g := groupValue{ID: benchGroup, Path: 1, PathSlot: 1, Then: 9, Back: 9, Count: 1}
+	g.Members[0] = memberValue{Vport: benchInstance, Key: 1, Weight: 1, Slot: benchInstance}
+	b.put("groups", benchGroup, g)
+	b.put("rules", uint32(0), ruleValue{Proto: 6, Action: actGroup, Arg: benchGroup, Path: 1, PathSlot: 1})
+	b.put("tables", uint32(1), tableValue{Base: 0, Count: 1, Miss: actExit})
+	b.put("tables", uint32(9), tableValue{Miss: actExit})
+	b.put("nodes", uint32(0), nodeValue{Edge: benchEdge, EdgeSlot: benchEdge, EdgeTable: 1, TunnelPort: 4797})
+	return b
+}
+
+func (b *bench) put(name string, k, v any) {
+	b.t.Helper()
+	if err := b.c.Maps[name].Put(k, v); err != nil {
+		b.t.Fatalf("%s: %v", name, err)
+	}
+}
+
+// skb is the part of struct __sk_buff up to what the tests set.
+type skb struct {
+	Len, PktType, Mark, Queue, Protocol, VlanPresent, VlanTCI, VlanProto, Priority uint32
+	IngressIfindex, Ifindex, TCIndex                                               uint32
+	CB                                                                             [5]uint32
+	Hash, TCClassID, Data, DataEnd, NAPI, Family, RemoteIP4, LocalIP4              uint32
+	RemoteIP6, LocalIP6                                                            [4]uint32
+	RemotePort, LocalPort, DataMeta                                                uint32
+	FlowKeys, Tstamp                                                               uint64
+	WireLen, GSOSegs                                                               uint32
+	Sk                                                                             uint64
+	GSOSize, TstampType                                                            uint32
+	Hwtstamp                                                                       uint64
+}
+
+func (b *bench) run(frame []byte, gsoSize uint32) (int32, []byte) {
+	b.t.Helper()
+	ctx := skb{GSOSize: gsoSize}
+	out := make([]byte, len(frame)+256)
+	opts := &ebpf.RunOptions{Data: frame, DataOut: out, Context: ctx}
+	verdict, err := b.c.Programs[programUplink].Run(opts)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return int32(verdict), opts.DataOut
+}
+
+// counters asserts every counter of a vport.
+func (b *bench) counters(slot uint32, want vportCounters) {
+	b.t.Helper()
+	var perCPU []vportCounters
+	if err := b.c.Maps["vport_stats"].Lookup(slot, &perCPU); err != nil {
+		b.t.Fatal(err)
+	}
+	var got vportCounters
+	for _, c := range perCPU {
+		got.InPackets += c.InPackets
+		got.InBytes += c.InBytes
+		got.OutPackets += c.OutPackets
+		got.OutBytes += c.OutBytes
+		for i := range c.Dropped {
+			got.Dropped[i] += c.Dropped[i]
+		}
+	}
+	if got != want {
+		b.t.Errorf("vport %d has counters %+v, must have %+v", slot, got, want)
+	}
+}
+
+// segment is a frame with a TCP SYN (flags 2) or other segment of n bytes of data.
+func segment(flags byte, n int) []byte {
+	f := append(make([]byte, 12), 0x08, 0x00)
+	ip := []byte{0x45, 0, 0, 0, 0, 1, 0x40, 0, 64, 6, 0, 0, 10, 1, 0, 2, 10, 9, 0, 2}
+	binary.BigEndian.PutUint16(ip[2:], uint16(40+n))
+	binary.BigEndian.PutUint16(ip[10:], ^sum16(ip))
+	tcp := []byte{0x10, 0, 0, 80, 0, 0, 0, 7, 0, 0, 0, 9, 0x50, flags, 0xff, 0xff, 0, 0, 0, 0}
+	return append(append(append(f, ip...), tcp...), make([]byte, n)...)
+}
+
+func TestProgramSegments(t *testing.T) {
+	b := newBench(t, 1440, stateUp)
+	if v, _ := b.run(segment(2, 0), 0); v != verdictRedirect {
+		t.Errorf("the verdict on a SYN is %d, must be %d", v, verdictRedirect)
+	}
+	// One GSO packet of three segments: 1400, 1400 and 200 bytes of data.
+	if v, _ := b.run(segment(16, 3000), 1400); v != verdictRedirect {
+		t.Errorf("the verdict on segments that fit is %d, must be %d", v, verdictRedirect)
+	}
+	bytes := uint64(40 + 3000 + 3*40)
+	b.counters(benchEdge, vportCounters{InPackets: 4, InBytes: bytes})
+	b.counters(benchInstance, vportCounters{OutPackets: 4, OutBytes: bytes})
+	if v, _ := b.run(segment(16, 3000), 1401); v != verdictShot { // no address to answer from
+		t.Errorf("the verdict on segments that are too big is %d, must be %d", v, verdictShot)
+	}
+	want := vportCounters{InPackets: 7, InBytes: 2*bytes - 40}
+	want.Dropped[5] = 3 // too-big
+	b.counters(benchEdge, want)
+	b.counters(benchInstance, vportCounters{OutPackets: 4, OutBytes: bytes})
+}
+
+// TestProgramReset: the reset's checksum is right as it stands, and is what a
+// device makes of it that takes the packet's checksum for a partial one.
+func TestProgramReset(t *testing.T) {
+	b := newBench(t, 0, stateUp)
+	b.put("groups", benchGroup, func() groupValue {
+		g := groupValue{ID: benchGroup, Path: 1, PathSlot: 1, Flags: groupReset, Then: 9, Back: 9, Count: 1}
+		g.Members[0] = memberValue{Vport: benchInstance, Key: 1, Weight: 1, Slot: benchInstance}
+		return g
+	}())
+	b.run(segment(2, 0), 0)
+	b.put("vports", uint32(benchInstance), vportValue{ID: benchInstance, Kind: vportInstance, State: stateClosed, Ifindex: 1, Other: benchInstance})
+	v, out := b.run(segment(16, 100), 0)
+	if v != verdictRedirect || len(out) != 54 {
+		t.Fatalf("the verdict is %d with %d bytes, must be %d with 54", v, len(out), verdictRedirect)
+	}
+	ip, tcp := out[14:34], out[34:]
+	if sum16(ip) != 0xffff {
+		t.Errorf("the header's checksum is wrong: %x", ip)
+	}
+	pseudo := append(append([]byte{}, ip[12:20]...), 0, unix.IPPROTO_TCP, 0, 20)
+	if sum16(append(append([]byte{}, pseudo...), tcp...)) != 0xffff {
+		t.Errorf("the checksum is wrong: %x", tcp)
+	}
+	if got, made := binary.BigEndian.Uint16(tcp[16:]), ^sum16(tcp); got != made {
+		t.Errorf("a device would write checksum %04x over %04x", made, got)
+	}
+	if tcp[13] != 4 || binary.BigEndian.Uint32(tcp[4:]) != 9 {
+		t.Errorf("the reset has flags %x and sequence number %d, must have 4 and 9", tcp[13], binary.BigEndian.Uint32(tcp[4:]))
+	}
+	want := vportCounters{InPackets: 2, InBytes: 180}
+	want.Dropped[16] = 1 // reset
+	b.counters(benchEdge, want)
+}
+
+func TestProgramUntouched(t *testing.T) {
+	b := newBench(t, 0, stateUp)
+	f := segment(2, 0)
+	f[23] = 17 // UDP: no rule
+	if v, _ := b.run(f, 0); v != verdictOK {
+		t.Errorf("the verdict is %d, must be %d", v, verdictOK)
+	}
+	b.counters(benchEdge, vportCounters{})
+	b.counters(benchInstance, vportCounters{})
+}
