@@ -15,7 +15,7 @@ type Instance struct {
 	Status   InstanceStatus `json:"status,omitzero"`
 }
 
-// InstanceSpec is fixed at creation, but for Draining.
+// InstanceSpec is fixed at creation, but for Drain, Draining and Until.
 type InstanceSpec struct {
 	Deployment string  `json:"deployment"` // in the same tenant
 	Node       string  `json:"node"`
@@ -28,6 +28,8 @@ type InstanceSpec struct {
 	Addresses []netip.Prefix `json:"addresses,omitempty"`
 	// Shape is a hash of everything that needs a new instance when it changes.
 	Shape string `json:"shape"`
+	// Drain is the deployment's, kept here because an instance may outlive it.
+	Drain Duration `json:"drain,omitempty"`
 	// Draining is set when the instance is to go: it gets no new flows.
 	Draining time.Time `json:"draining,omitzero"`
 	// Until is when a draining instance goes even if flows remain.

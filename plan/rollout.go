@@ -50,6 +50,7 @@ func (w *world) rollOutIn(d *deployment, cl *cloudlet) {
 			old = append(old, i)
 		default:
 			good = append(good, i)
+			w.keepDrain(d, i)
 		}
 	}
 	if len(good) > want {
@@ -135,6 +136,15 @@ func (w *world) drainOrphans() {
 	}
 }
 
+// keepDrain notes the deployment's time to drain with the instance.
+func (w *world) keepDrain(d *deployment, i *instance) {
+	if i.obj.Spec.Drain != onpath.Duration(d.drain) {
+		next := *current(w, i.obj)
+		next.Spec.Drain = onpath.Duration(d.drain)
+		w.update(&next)
+	}
+}
+
 // needed reports whether a deployment that nobody declares or uses any more has
 // to stay: a path that still starts flows has it, because its successor is not
 // ready, or because its chain is impossible as it is now.
@@ -146,9 +156,9 @@ func (w *world) needed(dep name, cl *cloudlet) bool {
 
 // drain marks an instance as one to go.
 func (w *world) drain(i *instance, why string) {
-	next := *i.obj
+	next := *current(w, i.obj)
 	next.Spec.Draining = w.Now.UTC().Round(0)
-	grace := time.Duration(onpath.DefaultDrain)
+	grace := time.Duration(next.Spec.Drain)
 	if i.d != nil {
 		grace = i.d.drain
 	}
@@ -201,7 +211,7 @@ func (w *world) take(c Count) bool {
 func (w *world) newInstance(d *deployment, n *node, bridged bool) *onpath.Instance {
 	o := &onpath.Instance{TypeMeta: onpath.TypeMeta{APIVersion: onpath.APIVersion, Kind: onpath.KindInstance}}
 	v := w.IDs.Vports[w.res.Used.Vports-1]
-	o.Spec = onpath.InstanceSpec{Deployment: d.key.name, Node: n.name, Vport: v, Shape: d.shape}
+	o.Spec = onpath.InstanceSpec{Deployment: d.key.name, Node: n.name, Vport: v, Shape: d.shape, Drain: onpath.Duration(d.drain)}
 	if bridged {
 		o.Spec.Vport, o.Spec.Back = w.IDs.Vports[w.res.Used.Vports-2], v
 	}
