@@ -198,6 +198,8 @@ static __always_inline void write_answer(struct pkt *p, __u32 kind, __u32 next, 
 		resolve(table, back);
 	else if (p->d.context)
 		meet_behind(p->d.context);
+	if (!p->back.group && kind == NEXT_VPORT && p->d.context)
+		p->back.group = p->d.context ^ 1; /* of another tier: the element it came from */
 	p->back.kind = kind;
 	p->back.next = next;
 	p->back.slot = slot;

@@ -51,7 +51,6 @@ const (
 	flagBridged uint16 = 1
 	flagMirror  uint16 = 2
 	flagRoutes  uint16 = 4
-	flagEmits   uint16 = 8
 )
 
 // port kinds and attachments

@@ -261,9 +261,6 @@ func (k *compiler) instance(p *onpath.Vport, slot uint32, v *vportValue) error {
 	if p.Routes {
 		v.Flags |= flagRoutes
 	}
-	if p.Packets == onpath.PacketsRewrite || p.Packets == onpath.PacketsOriginate {
-		v.Flags |= flagEmits
-	}
 	tenant, _, err := k.s.tenants.take(p.Tenant)
 	if err != nil {
 		return err

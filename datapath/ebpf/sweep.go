@@ -26,7 +26,7 @@ const (
 	idleOther     = 10 * time.Minute
 )
 
-func (d *Driver) sweepLoop(ctx context.Context, flows *ebpf.Map) {
+func (d *Driver) sweepLoop(ctx context.Context, flows, nats *ebpf.Map) {
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
 	for {
@@ -34,7 +34,9 @@ func (d *Driver) sweepLoop(ctx context.Context, flows *ebpf.Map) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			if err := d.sweep(ctx, flows, monotonic()); err != nil && ctx.Err() == nil {
+			now := monotonic()
+			err := errors.Join(d.sweep(ctx, flows, now), sweepNAT(ctx, nats, flows, now))
+			if err != nil && ctx.Err() == nil {
 				d.opts.Log.Warn("flow entries could not be aged", "error", err)
 			}
 		}

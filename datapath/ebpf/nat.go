@@ -1,0 +1,67 @@
+package ebpf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cilium/ebpf"
+)
+
+// natSettles is how long a translation without a flow entry may stay: its flow
+// may just be written.
+const natSettles = 10 * time.Second
+
+// sweepNAT removes the translations whose flows have aged, and with them gives
+// their ports back.
+func sweepNAT(ctx context.Context, nats, flows *ebpf.Map, now uint64) error {
+	var aged []flowKey
+	var k flowKey
+	var v natValue
+	it := nats.Iterate()
+	for it.Next(&k, &v) {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		unused := idle(&flowValue{Seen: v.Seen}, now)
+		switch {
+		case v.In != 0: // goes with the other direction's, or long after it was evicted
+			if unused > idleTCP {
+				aged = append(aged, k)
+			}
+		case unused > natSettles && !exists(flows, reverseOf(&k)):
+			aged = append(aged, k, answersTo(&k, &v))
+		}
+	}
+	if err := it.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
+		return fmt.Errorf("read translations: %w", err)
+	}
+	for _, k := range aged {
+		if err := nats.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("remove aged translation: %w", err)
+		}
+	}
+	return nil
+}
+
+func exists(flows *ebpf.Map, k flowKey) bool {
+	var v flowValue
+	return flows.Lookup(k, &v) == nil
+}
+
+func reverseOf(k *flowKey) flowKey {
+	r := *k
+	r.Src, r.Dst, r.SPort, r.DPort = k.Dst, k.Src, k.DPort, k.SPort
+	return r
+}
+
+// answersTo is the key of the answers to what k is translated to.
+func answersTo(k *flowKey, v *natValue) flowKey {
+	r := reverseOf(k)
+	r.Dst, r.DPort = v.Addr, v.Port
+	if k.Proto == 1 || k.Proto == 58 { // the echo identifier stands in both
+		r.SPort = v.Port
+	}
+	return r
+}

@@ -1,0 +1,324 @@
+package ebpf_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/datapath/ebpf"
+	"github.com/onpath/onpath/internal/netnsrun"
+)
+
+// town is a real network: a client and a server with the gateway between, a
+// second node over the underlay, and instances that Linux itself forwards in.
+type town struct {
+	*world
+	client, server string // namespaces
+	nodes          map[string]*townNode
+	instances      []onpath.Vport
+	noTCX          bool
+}
+
+type townNode struct {
+	name, ns string
+	underlay netip.Addr
+	dp       *ebpf.Driver
+}
+
+const (
+	townEdge = onpath.VportID(1)
+	townMTU  = 1450 // 1500 less VXLAN over IPv4
+)
+
+func newTown(t *testing.T) *town { return newTownWith(t, false) }
+
+func newTownWith(t *testing.T, noTCX bool) *town {
+	w := newWorld(t)
+	c := &town{world: w, noTCX: noTCX, client: w.ns("client"), server: w.ns("server"), nodes: map[string]*townNode{}}
+	for i, name := range []string{"gw", "n2"} {
+		n := &townNode{name: name, ns: w.ns(name), underlay: netip.AddrFrom4([4]byte{10, 255, 0, byte(i + 1)})}
+		w.forwarding(n.ns)
+		c.nodes[name] = n
+	}
+	gw := c.nodes["gw"].ns
+	w.pair(end{ns: c.client, dev: "eth0", addrs: []string{"10.1.0.2/24", "2001:db8:1::2/64"}},
+		end{ns: gw, dev: "up0", addrs: []string{"10.1.0.1/24", "2001:db8:1::1/64"}})
+	w.pair(end{ns: c.server, dev: "eth0", addrs: []string{"10.9.0.2/24", "2001:db8:9::2/64"}},
+		end{ns: gw, dev: "up1", addrs: []string{"10.9.0.1/24", "2001:db8:9::1/64"}})
+	for _, d := range []struct{ ns, gw4, gw6 string }{
+		{c.client, "10.1.0.1", "2001:db8:1::1"}, {c.server, "10.9.0.1", "2001:db8:9::1"},
+	} {
+		w.route(d.ns, "eth0", netip.MustParsePrefix("0.0.0.0/0"), netip.MustParseAddr(d.gw4))
+		w.route(d.ns, "eth0", netip.MustParsePrefix("::/0"), netip.MustParseAddr(d.gw6))
+	}
+	w.pair(end{ns: gw, dev: "under0", addrs: []string{"10.255.0.1/24"}},
+		end{ns: c.nodes["n2"].ns, dev: "under0", addrs: []string{"10.255.0.2/24"}})
+	for _, n := range c.nodes {
+		n.dp = c.open(n)
+		t.Cleanup(func() {
+			if err := n.dp.Remove(context.Background()); err != nil {
+				t.Errorf("Remove on %s: %v", n.name, err)
+			}
+			n.dp.Close()
+		})
+	}
+	return c
+}
+
+func (c *town) open(n *townNode) *ebpf.Driver {
+	c.t.Helper()
+	var d *ebpf.Driver
+	c.in(n.ns, func() (err error) {
+		d, err = ebpf.New(ebpf.Options{Name: c.name + "-" + n.name, NoTCX: c.noTCX})
+		return err
+	})
+	return d
+}
+
+// routed makes an instance that is an IP hop: Linux forwards in it.
+func (c *town) routed(node string, id onpath.VportID, own ...string) {
+	c.t.Helper()
+	ns := c.ns(fmt.Sprintf("i%d", id))
+	c.forwarding(ns)
+	c.pair(end{ns: c.nodes[node].ns, dev: onpath.DeviceName(id), mac: onpath.HostMAC(id), silent: true},
+		end{ns: ns, dev: "eth0", mac: onpath.InstanceMAC(id), addrs: own})
+	for _, r := range []struct{ to, via string }{{"0.0.0.0/0", "169.254.1.1"}, {"::/0", "fe80::1"}} {
+		via := netip.MustParseAddr(r.via)
+		c.neighbour(ns, "eth0", via, onpath.HostMAC(id))
+		c.route(ns, "eth0", netip.MustParsePrefix(r.to), via)
+	}
+	c.instances = append(c.instances, c.vport(node, id, id, onpath.Routed))
+}
+
+// bridged makes an instance that is a Linux bridge.
+func (c *town) bridged(node string, id, back onpath.VportID) {
+	c.t.Helper()
+	ns := c.ns(fmt.Sprintf("i%d", id))
+	for dev, v := range map[string]onpath.VportID{"eth0": id, "eth1": back} {
+		c.pair(end{ns: c.nodes[node].ns, dev: onpath.DeviceName(v), mac: onpath.HostMAC(v), silent: true},
+			end{ns: ns, dev: dev, mac: onpath.InstanceMAC(v), silent: true})
+	}
+	c.in(ns, func() error {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name = "br0"
+		if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
+			return err
+		}
+		br, err := netlink.LinkByName("br0")
+		if err != nil {
+			return err
+		}
+		for _, dev := range []string{"eth0", "eth1"} {
+			l, err := netlink.LinkByName(dev)
+			if err != nil {
+				return err
+			}
+			if err := netlink.LinkSetMaster(l, br); err != nil {
+				return err
+			}
+		}
+		return netlink.LinkSetUp(br)
+	})
+	c.instances = append(c.instances, c.vport(node, id, back, onpath.Bridged), c.vport(node, back, id, onpath.Bridged))
+}
+
+func (c *town) vport(node string, id, other onpath.VportID, how onpath.ContainerAttach) onpath.Vport {
+	return onpath.Vport{
+		ID: id, Kind: onpath.VportInstance, State: onpath.VportUp, Instance: fmt.Sprintf("town/i%d", id), Tenant: "town",
+		Other: other, MAC: onpath.InstanceMAC(id), HostMAC: onpath.HostMAC(id), Attach: how, Entry: townEdge, Peer: node,
+	}
+}
+
+// chainOf applies one chain of elements, each a list of vport pairs (in, out).
+func (c *town) chainOf(match onpath.Match, elements ...[][2]onpath.VportID) {
+	c.t.Helper()
+	c.apply(match, nil, elements...)
+}
+
+func (c *town) apply(match onpath.Match, edit func(*onpath.DatapathConfig), elements ...[][2]onpath.VportID) {
+	c.t.Helper()
+	for name, n := range c.nodes {
+		cfg := c.config(name, match, elements)
+		if edit != nil {
+			edit(cfg)
+		}
+		if err := n.dp.Apply(c.t.Context(), cfg); err != nil {
+			c.t.Fatalf("Apply on %s: %v", name, err)
+		}
+	}
+}
+
+func (c *town) config(name string, match onpath.Match, elements [][][2]onpath.VportID) *onpath.DatapathConfig {
+	cfg := &onpath.DatapathConfig{
+		Node: name, Generation: 1, Underlay: onpath.Underlay{Address: c.nodes[name].underlay},
+		Paths: []onpath.Path{{ID: 1, Chain: "town/c", Tenant: "town", MTU: townMTU}},
+	}
+	for other, n := range c.nodes {
+		if other != name {
+			cfg.Peers = append(cfg.Peers, onpath.Peer{Node: other, Address: n.underlay, Port: onpath.DefaultTunnelPort, Secret: 77})
+		}
+	}
+	if name == "gw" {
+		cfg.Edge = &onpath.Edge{Vport: townEdge, Table: 1, Uplinks: []onpath.Uplink{
+			{Name: "access", Device: "up0", Attach: onpath.AttachRouter}, {Name: "core", Device: "up1", Attach: onpath.AttachRouter},
+		}}
+	} else {
+		cfg.Vports = append(cfg.Vports, onpath.Vport{ID: townEdge, Kind: onpath.VportRemote, State: onpath.VportUp, Peer: "gw"})
+	}
+	for _, v := range c.instances {
+		if v.Peer != name {
+			v = onpath.Vport{ID: v.ID, Kind: onpath.VportRemote, State: v.State, Peer: v.Peer}
+		} else {
+			v.Peer = ""
+		}
+		cfg.Vports = append(cfg.Vports, v)
+	}
+	exit := onpath.Action{Kind: onpath.ActionExit}
+	back := match
+	back.Src, back.Dst, back.SrcPorts, back.DstPorts = match.Dst, match.Src, match.DstPorts, match.SrcPorts
+	classify := onpath.Table{ID: 1, Miss: exit}
+	for i, dir := range []onpath.Match{match, back} {
+		first := 0
+		if i == 1 {
+			first = len(elements) - 1
+		}
+		classify.Rules = append(classify.Rules, onpath.Rule{
+			Match: dir, Path: 1, Reverse: i == 1,
+			Action: onpath.Action{Kind: onpath.ActionGroup, Group: onpath.GroupOf(1, first, i == 1)},
+		})
+	}
+	cfg.Tables = append(cfg.Tables, classify)
+	for i, members := range elements {
+		for _, reverse := range []bool{false, true} {
+			g := onpath.Group{
+				ID: onpath.GroupOf(1, i, reverse), Path: 1, Reverse: reverse, Mode: onpath.ModeInline,
+				Then: onpath.TableOf(1, i, reverse), Back: onpath.TableOf(1, i, !reverse),
+				Lost: onpath.LostRepick, None: onpath.NoneDrop,
+			}
+			for _, m := range members {
+				side := m[0]
+				if reverse {
+					side = m[1]
+				}
+				g.Members = append(g.Members, onpath.Member{Vport: side, Key: uint32(m[0]), Weight: 1})
+			}
+			cfg.Groups = append(cfg.Groups, g)
+			t := onpath.Table{ID: onpath.TableOf(1, i, reverse), Miss: exit}
+			next := i + 1
+			if reverse {
+				next = i - 1
+			}
+			if next >= 0 && next < len(elements) {
+				t.Miss = onpath.Action{Kind: onpath.ActionGroup, Group: onpath.GroupOf(1, next, reverse)}
+			}
+			cfg.Tables = append(cfg.Tables, t)
+		}
+	}
+	return cfg
+}
+
+// serve accepts TCP connections in the server's namespace and sends back the
+// hash of what came, after the other side has closed.
+func (c *town) serve(network, addr string) {
+	c.t.Helper()
+	var l net.Listener
+	c.in(c.server, func() (err error) {
+		l, err = net.Listen(network, addr)
+		return err
+	})
+	c.t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				h := sha256.New()
+				io.Copy(h, conn)
+				conn.Write(h.Sum(nil))
+			}()
+		}
+	}()
+}
+
+// transfer sends n bytes to the server, and fails unless they arrive intact. It
+// gives the client's local address.
+func (c *town) transfer(addr string, n int) netip.AddrPort {
+	c.t.Helper()
+	var conn net.Conn
+	err := netnsrun.Do(c.client, func() (err error) {
+		conn, err = net.DialTimeout("tcp", addr, 5*time.Second)
+		return err
+	})
+	if err != nil {
+		c.t.Errorf("connect to %s: %v", addr, err)
+		c.dump()
+		c.t.FailNow()
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(30 * time.Second))
+	data := make([]byte, n)
+	for i := range data {
+		data[i] = byte(i*7 + i>>9)
+	}
+	want := sha256.Sum256(data)
+	if _, err := conn.Write(data); err != nil {
+		c.t.Errorf("send to %s: %v", addr, err)
+	}
+	conn.(*net.TCPConn).CloseWrite()
+	got, err := io.ReadAll(conn)
+	if err != nil || !bytes.Equal(got, want[:]) {
+		c.t.Errorf("%d bytes to %s did not arrive intact (%v)", n, addr, err)
+		c.dump()
+		c.t.FailNow()
+	}
+	return conn.LocalAddr().(*net.TCPAddr).AddrPort()
+}
+
+// dump logs counters and entries.
+func (c *town) dump() {
+	for name, n := range c.nodes {
+		counters, err := n.dp.Counters(context.Background())
+		if err != nil {
+			c.t.Log(err)
+			continue
+		}
+		for id, v := range counters.Vports {
+			c.t.Logf("%s: vport %d in %v out %v dropped %v", name, id, v.In, v.Out, v.Dropped)
+		}
+		n.dp.Flows(context.Background(), onpath.FlowFilter{}, func(e onpath.FlowEntry) bool {
+			c.t.Logf("%s: %d %v → %s %d packets %d", name, e.Vport, e.Tuple, e.Kind, e.Next, e.Packets)
+			return true
+		})
+	}
+}
+
+func toServers() onpath.Match {
+	return onpath.Match{Dst: []netip.Prefix{netip.MustParsePrefix("10.9.0.0/16"), netip.MustParsePrefix("2001:db8:9::/48")}}
+}
+
+func element(pairs ...onpath.VportID) [][2]onpath.VportID {
+	var out [][2]onpath.VportID
+	for i := 0; i < len(pairs); i += 2 {
+		out = append(out, [2]onpath.VportID{pairs[i], pairs[i+1]})
+	}
+	return out
+}
+
+func (c *town) out(node string, id onpath.VportID) uint64 {
+	c.t.Helper()
+	counters, err := c.nodes[node].dp.Counters(c.t.Context())
+	c.must(err)
+	return counters.Vports[id].Out.Packets
+}
