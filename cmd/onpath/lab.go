@@ -237,7 +237,7 @@ func labTable(w io.Writer, s *lab.Status) error {
 func (l *labFlags) exec() *cobra.Command {
 	name := ""
 	c := &cobra.Command{
-		Use: "exec HOST COMMAND [ARGUMENT…]", Short: "Run a command inside a host of a lab",
+		Use: "exec HOST [--] COMMAND [ARGUMENT…]", Short: "Run a command inside a host of a lab",
 		Long:    "Run a command inside a host of a lab: in its network namespace, and its mount\nnamespace if it has one. The exit code is the command's.",
 		Example: examples("sudo onpath lab exec client ping -c3 10.9.0.2", "sudo onpath lab exec --lab two-hosts origin bash"),
 		Args:    cobra.MinimumNArgs(2),
@@ -255,7 +255,11 @@ func (l *labFlags) exec() *cobra.Command {
 				e.Remedy = "its hosts are " + strings.Join(hosts, ", ")
 				return e
 			}
-			cmd := up.Command(args[0], args[1], args[2:]...)
+			command := args[1:]
+			if command[0] == "--" && len(command) > 1 { // as onpath exec takes it
+				command = command[1:]
+			}
+			cmd := up.Command(args[0], command[0], command[1:]...)
 			cmd.Stdin, cmd.Stdout, cmd.Stderr = c.InOrStdin(), c.OutOrStdout(), c.ErrOrStderr()
 			return status(cmd.Run())
 		},
