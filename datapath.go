@@ -109,7 +109,9 @@ type DatapathConfig struct {
 	Vports []Vport `json:"vports,omitempty"`
 	Tables []Table `json:"tables,omitempty"`
 	Groups []Group `json:"groups,omitempty"`
-	Paths  []Path  `json:"paths,omitempty"`
+	// Paths are those that serve flows. Entries of a path that is not here any
+	// more are forgotten: their flows go the ordinary way or begin anew.
+	Paths []Path `json:"paths,omitempty"`
 }
 
 // Peer is another node to which tunnels lead.

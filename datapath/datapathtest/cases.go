@@ -45,6 +45,7 @@ func Cases() []Case {
 		{"apply", "the same changes nothing; another replaces it whole", reapply},
 		{"refuse", "a contradictory configuration is refused, the old one stays", refusals},
 		{"out-of-step", "missing tables, loops and policy drop, with their reasons", outOfStep},
+		{"ended", "flows of a chain that is gone go the ordinary way", ended},
 		{"remove", "after Remove traffic is ordinary and nothing is left", removal},
 		{"restart", "Close leaves the packet path running, and the next agent takes it over", restart},
 		{"capture", "Capture writes pcapng", capture},

@@ -176,12 +176,14 @@ func reapply(b *bed) {
 	b.forward(tcp4(1), fw, br)
 
 	// Rules go first: running flows keep their instances, new ones are nobody's.
-	b.apply(&layout{instances: []*instance{fw, br}})
+	l.chains[0].ended = true
+	b.apply(l)
 	b.forward(tcp4(1), fw, br)
 	b.backward(tcp4(1), br, fw)
 	b.untouched(clientNet, newPacket(tcp4(2)).bytes(), serverNet)
 
 	// The driver keeps no pointer into what it was given.
+	l.chains[0].ended = false
 	b.apply(l)
 	for _, c := range b.configs {
 		for i := range c.Tables {

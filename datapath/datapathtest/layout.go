@@ -30,6 +30,7 @@ type chain struct {
 	began    time.Time
 	adopt    time.Duration
 	cut      bool
+	ended    bool // no classifier starts it; its flows go on
 }
 
 type element struct {
@@ -96,7 +97,7 @@ func (l *layout) tables(emitters func(*instance) bool) []onpath.Table {
 			t.Miss = onpath.Action{Kind: onpath.ActionTable, Table: onpath.ClassifierTable(onpath.TierTenant)}
 		}
 		for _, c := range l.chains {
-			if c.tierOf() == tier {
+			if c.tierOf() == tier && !c.ended {
 				t.Rules = append(t.Rules, c.classify()...)
 			}
 		}

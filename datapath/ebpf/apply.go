@@ -182,7 +182,7 @@ func supported(c *onpath.DatapathConfig) error {
 func (d *Driver) bring(want *state) error {
 	steps := []func(*state) error{
 		d.addTargets, d.addTables, d.attachAll,
-		d.dropTables, d.dropTargets,
+		d.forgetEnded, d.dropTables, d.dropTargets,
 	}
 	for _, step := range steps {
 		if err := step(want); err != nil {

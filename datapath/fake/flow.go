@@ -116,10 +116,13 @@ func (n *Node) sweep() {
 	n.nat.sweep(now, n.options)
 }
 
-// purge forgets the entries of vports that are no longer here.
+// purge forgets the entries of vports and paths that are no longer here;
+// connections passed by because they are older than their chain stay so.
 func (n *Node) purge() {
 	for k, f := range n.flows {
-		if k.vport != n.edgeVport() && n.local(k.vport) == nil {
+		adopted := f.kind == onpath.NextPass && k.tuple.Protocol == 6
+		ended := f.path != 0 && n.paths[f.path] == nil && !adopted
+		if ended || k.vport != n.edgeVport() && n.local(k.vport) == nil {
 			n.drop(k, f)
 		}
 	}

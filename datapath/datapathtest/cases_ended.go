@@ -1,0 +1,46 @@
+package datapathtest
+
+import "github.com/onpath/onpath"
+
+// ended: live flows of a chain that is configured no more go the ordinary way,
+// in both directions, or begin anew by the chain that selects them now, while
+// the instance of the old one is still there and once it is gone.
+func ended(b *bed) {
+	fw := b.instance("fw", "n2")
+	l := one(&chain{path: 1, match: toServer()}, fw)
+	b.apply(l)
+	b.forward(tcp4(1), fw)
+	b.backward(tcp4(1), fw)
+	b.forward(udp4(1), fw)
+	b.backward(udp4(1), fw)
+
+	l.chains[0].ended = true // its path serves the flows that it has
+	b.apply(l)
+	b.forward(tcp4(1), fw)
+	b.backward(udp4(1), fw)
+
+	l.chains = nil
+	b.apply(l)
+	speak := func() {
+		data := newPacket(tcp4(1))
+		data.flags = ack
+		b.untouched(clientNet, data.bytes(), serverNet)
+		answer := newPacket(tcp4(1).Reverse())
+		answer.flags = ack
+		b.untouched(serverNet, answer.bytes(), clientNet)
+		b.untouched(clientNet, newPacket(udp4(1)).bytes(), serverNet)
+		b.untouched(serverNet, newPacket(udp4(1).Reverse()).bytes(), clientNet)
+	}
+	speak()
+	if left := b.flows(gateway, onpath.FlowFilter{Path: 1}); len(left) > 0 {
+		b.t.Errorf("entries of the ended path: %+v", left)
+	}
+	l.instances = nil
+	b.apply(l)
+	speak()
+
+	other := b.instance("other", gateway)
+	b.apply(one(&chain{path: 2, match: toServer()}, other))
+	b.forward(udp4(1), other)
+	b.backward(udp4(1), other)
+}

@@ -1,0 +1,81 @@
+package ebpf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cilium/ebpf"
+)
+
+// flowBypass marks pass entries of flows for which an element had no instance;
+// other pass entries are connections older than their chain.
+const flowBypass uint8 = 0x80
+
+// underWay is how long packets that were under way when their path ended may still
+// write entries of it.
+const underWay = 50 * time.Millisecond
+
+// forgetEnded removes the entries of paths that are configured no more, before
+// what they lead to goes: their flows go the ordinary way from now on, or begin
+// anew by another chain, instead of being dropped for as long as they live.
+func (d *Driver) forgetEnded(want *state) error {
+	if !anyEnded(d.maps.paths.now, want.paths) {
+		return nil
+	}
+	flows := d.coll.Maps["flows"]
+	present := pathsOf(want.paths)
+	ctx := d.life
+	d.done.Go(func() {
+		select {
+		case <-ctx.Done():
+		case <-time.After(underWay):
+			if err := forget(ctx, flows, present); err != nil && ctx.Err() == nil {
+				d.opts.Log.Warn("flow entries of a chain that ended could not be removed", "error", err)
+			}
+		}
+	})
+	return forget(ctx, flows, present)
+}
+
+func anyEnded(before, after map[uint32]pathValue) bool {
+	present := pathsOf(after)
+	for _, p := range before {
+		if p.ID != 0 && !present[p.ID] {
+			return true
+		}
+	}
+	return false
+}
+
+func pathsOf(paths map[uint32]pathValue) map[uint32]bool {
+	ids := map[uint32]bool{}
+	for _, p := range paths {
+		ids[p.ID] = true
+	}
+	return ids
+}
+
+// forget removes the entries of all paths but the present ones. Connections
+// that were passed by because they are older than their chain keep being so,
+// whatever becomes of it.
+func forget(ctx context.Context, flows *ebpf.Map, present map[uint32]bool) error {
+	var gone []flowKey
+	err := eachFlow(ctx, flows, func(k *flowKey, v *flowValue) bool {
+		adopted := v.Kind == nextPass && v.Flags&flowBypass == 0
+		if v.Path != 0 && !present[v.Path] && !adopted {
+			gone = append(gone, *k)
+		}
+		return true
+	})
+	if err != nil {
+		return err
+	}
+	for _, k := range gone {
+		if err := flows.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("remove flow entry of a path that ended: %w", err)
+		}
+	}
+	return nil
+}
