@@ -20,6 +20,7 @@ demo: ## Build everything and run the demonstration (about two minutes after the
 test: ## Run all tests, say what was skipped and why
 	@scripts/setup test
 	@$(MAKE) --no-print-directory build
+	@CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=next' -o bin/onpath-next ./cmd/onpath
 	@$(GO) run ./test/runner
 
 build: ## Build bin/onpath, one static binary

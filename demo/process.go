@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -16,6 +17,7 @@ type process struct {
 	name string
 	log  string
 	cmd  *exec.Cmd
+	from int64 // where this process's part of the log begins
 	done chan struct{}
 	mu   sync.Mutex
 	err  error
@@ -30,6 +32,9 @@ func start(dir, name string, cmd *exec.Cmd) (*process, error) {
 		return nil, err
 	}
 	defer out.Close()
+	if st, err := out.Stat(); err == nil {
+		p.from = st.Size()
+	}
 	cmd.Stdout, cmd.Stderr = out, out
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
@@ -74,6 +79,12 @@ func (p *process) stop(grace time.Duration) {
 		p.signal(syscall.SIGKILL)
 		<-p.done
 	}
+}
+
+// said reports whether the process has written the words.
+func (p *process) said(words string) bool {
+	b, err := os.ReadFile(p.log)
+	return err == nil && int64(len(b)) >= p.from && strings.Contains(string(b[p.from:]), words)
 }
 
 // tail is the end of the process's output, for error messages.

@@ -181,6 +181,9 @@ func (s *Stage) StartNode(ctx context.Context, name string) error {
 		return err
 	}
 	return s.poll(ctx, p, "node "+n.Name+" is ready", func() (bool, error) {
+		if !p.said("connected to the server") {
+			return false, nil // what the server says is of the agent before
+		}
 		var node struct{ Status struct{ Ready bool } }
 		err := s.Get(ctx, &node, "nodes", n.Name)
 		return err == nil && node.Status.Ready, nil
@@ -206,6 +209,16 @@ func (s *Stage) Pid(name string) int {
 		return p.pid()
 	}
 	return 0
+}
+
+// Bin is the program that the stage runs.
+func (s *Stage) Bin() string { return s.spec.Bin }
+
+// Use makes the stage start another build of the program from now on, which must
+// lie in the same folder, and returns the one it used.
+func (s *Stage) Use(bin string) (old string) {
+	old, s.spec.Bin = s.spec.Bin, bin
+	return old
 }
 
 // Log is the end of what the server or an agent wrote.

@@ -75,6 +75,9 @@ func (w *world) addPaths(cl *cloudlet) {
 		p := w.compile(cl, c)
 		if k := known[p.id]; k != nil && k.spec.Ended.IsZero() {
 			p.spec.Began = k.spec.Began
+			if !k.spec.Began.IsZero() {
+				p.spec.Adopt = k.spec.Adopt
+			}
 		}
 		delete(known, p.id)
 		cl.paths = append(cl.paths, p)
@@ -227,12 +230,22 @@ func (w *world) decide(cl *cloudlet, p *path) {
 		p.steers = true
 	case slices.Contains(c.obj.Status.Cloudlets, cl.name) && cl.gateway != nil:
 		// It did before its nodes forgot: it must not be bypassed meanwhile.
-		p.steers, p.spec.Began = true, w.Now.UTC().Round(0)
+		p.steers, p.spec.Began, p.spec.Adopt = true, w.Now.UTC().Round(0), 0
 	default:
 		if p.waits = w.waits(cl, p); p.waits == "" {
 			p.steers, p.spec.Began = true, w.Now.UTC().Round(0)
+			if w.succeeds(cl, p) {
+				p.spec.Adopt = 0 // connections that the old path steered are not older than the chain
+			}
 		}
 	}
+}
+
+// succeeds reports whether another path of the same chain has steered until now.
+func (w *world) succeeds(cl *cloudlet, p *path) bool {
+	return slices.ContainsFunc(cl.paths, func(q *path) bool {
+		return !q.present && q.key == p.key && !q.spec.Began.IsZero()
+	})
 }
 
 // carry decides the fate of a path that is no chain's present one. It goes on

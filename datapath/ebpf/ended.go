@@ -13,9 +13,13 @@ import (
 // other pass entries are connections older than their chain.
 const flowBypass uint8 = 0x80
 
-// underWay is how long packets that were under way when their path ended may still
-// write entries of it.
-const underWay = 50 * time.Millisecond
+// Packets that were under way when their path ended write entries of it again.
+// Nearly all are out of the programs and the instances after the first span;
+// Apply waits for that, so that nobody takes away what such an entry leads to.
+const (
+	underWay = 2 * time.Millisecond
+	lateOnes = 100 * time.Millisecond
+)
 
 // forgetEnded removes the entries of paths that are configured no more, before
 // what they lead to goes: their flows go the ordinary way from now on, or begin
@@ -24,13 +28,15 @@ func (d *Driver) forgetEnded(want *state) error {
 	if !anyEnded(d.maps.paths.now, want.paths) {
 		return nil
 	}
-	flows := d.coll.Maps["flows"]
-	present := pathsOf(want.paths)
-	ctx := d.life
+	flows, present, ctx := d.coll.Maps["flows"], pathsOf(want.paths), d.life
+	if err := forget(ctx, flows, present); err != nil {
+		return err
+	}
+	time.Sleep(underWay)
 	d.done.Go(func() {
 		select {
 		case <-ctx.Done():
-		case <-time.After(underWay):
+		case <-time.After(lateOnes):
 			if err := forget(ctx, flows, present); err != nil && ctx.Err() == nil {
 				d.opts.Log.Warn("flow entries of a chain that ended could not be removed", "error", err)
 			}

@@ -300,7 +300,17 @@ func TestChangesUnderTraffic(t *testing.T) {
 
 	apply(ctx, t, spread(4))
 	ready(ctx, t, 4)
-	apply(ctx, t, strings.ReplaceAll(singleChain, "single", "other"+"")+"  priority: 5\n  select: [{protocol: udp, destinationPorts: [\"9\"]}]\n")
+	apply(ctx, t, `
+apiVersion: onpath/v1alpha1
+kind: Chain
+metadata: {name: other}
+spec:
+  priority: 5
+  from: {hosts: client}
+  to: {hosts: origin}
+  select: [{protocol: udp, destinationPorts: ["9"]}]
+  through: [{function: hop, drain: 1s}]
+`)
 	active(ctx, t, "other")
 	for _, n := range []string{"n1", "n2", "n3"} {
 		if n == carrier {

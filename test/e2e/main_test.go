@@ -159,23 +159,28 @@ func apply(ctx context.Context, t *testing.T, yaml string) {
 
 func applyFile(ctx context.Context, t *testing.T, file string) {
 	t.Helper()
-	t.Cleanup(func() { remove(t, file) })
+	before, err := stage.Instances(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { remove(t, file, len(before)) })
 	if err := stage.Apply(ctx, file); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// remove deletes what a file declares and waits until all instances are gone.
-func remove(t *testing.T, file string) {
+// remove deletes what a file declares and waits until no more instances are
+// left than there were before it was applied.
+func remove(t *testing.T, file string, before int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
 	defer cancel()
 	if _, err := stage.Onpath(ctx, "delete", "-f", file); err != nil {
 		t.Errorf("clean up: %v", err)
 	}
-	err := stage.WaitFor(ctx, "all instances are gone", 80*time.Second, func() (bool, error) {
+	err := stage.WaitFor(ctx, "its instances are gone", 80*time.Second, func() (bool, error) {
 		list, err := stage.Instances(ctx)
-		return len(list) == 0, err
+		return len(list) <= before, err
 	})
 	if err != nil {
 		t.Errorf("clean up: %v", err)

@@ -218,6 +218,9 @@ func (s *stream) receive() {
 // of it got no answer, and the longest time without any.
 func (s *stream) end() (sent, lost uint64, longest time.Duration) {
 	close(s.stop)
+	s.mu.Lock()
+	s.longest = max(s.longest, time.Since(s.last))
+	s.mu.Unlock()
 	time.Sleep(300 * time.Millisecond)
 	_ = s.conn.SetReadDeadline(time.Now())
 	s.wg.Wait()
