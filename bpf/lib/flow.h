@@ -135,38 +135,58 @@ static __always_inline int may_turn(struct pkt *p, struct flow *e, __u32 next)
 	return !v || v->state == STATE_CLOSED;
 }
 
+#define WALKED 0xffffffff
+
+/* One step of meet_behind: the table behind an element, pkt.table. Returns the
+ * mirror found there, by which the answers come in, 0 for another table, or
+ * WALKED. */
+__noinline __u32 meet_step(void)
+{
+	struct pkt *p = packet();
+	struct group *g;
+	__u32 id;
+
+	if (!p || !classify(p->table, 0))
+		return WALKED;
+	id = p->arg;
+	if (p->action == ACT_TABLE) {
+		p->table = id;
+		return 0;
+	}
+	if (p->action != ACT_GROUP)
+		return WALKED;
+	g = bpf_map_lookup_elem(&groups, &id);
+	if (!g || !(g->flags & GROUP_MIRROR))
+		return WALKED;
+	p->table = g->then;
+	return id ^ 1;
+}
+
 /* Answers to a packet that has left its last element meet, as they come in, the
  * mirrors that it met behind that element, the last one first. */
 __noinline int meet_behind(__u32 id)
 {
 	struct group *g = bpf_map_lookup_elem(&groups, &id);
-	__u32 i, first = 0, second = 0, table;
+	__u32 i, met;
 	struct pkt *p = packet();
 
 	if (!g || !p)
 		return 0;
 	p->back.group = id ^ 1;
-	table = g->then;
+	p->table = g->then;
+	p->met[0] = p->met[1] = 0;
 	for (i = 0; i < MAX_STEPS; i++) {
-		if (!classify(table, 0))
+		met = meet_step();
+		if (met == WALKED)
 			break;
-		if (p->action == ACT_TABLE) {
-			table = p->arg;
+		if (!met)
 			continue;
-		}
-		if (p->action != ACT_GROUP)
-			break;
-		id = p->arg;
-		g = bpf_map_lookup_elem(&groups, &id);
-		if (!g || !(g->flags & GROUP_MIRROR))
-			break;
-		second = first;
-		first = id ^ 1;
-		table = g->then;
+		p->met[1] = p->met[0];
+		p->met[0] = met;
 	}
-	if (first && choose(first, 1))
+	if (p->met[0] && choose(p->met[0], 1))
 		add_mirror(p, &p->back);
-	if (second && choose(second, 1))
+	if (p->met[1] && choose(p->met[1], 1))
 		add_mirror(p, &p->back);
 	return 0;
 }
@@ -277,7 +297,7 @@ __noinline int learn_at(__u32 slot)
 }
 
 /* At the edge: answers to what leaves here go to the vport it came from. */
-__noinline int learn_edge(void)
+static __always_inline int learn_edge(void)
 {
 	struct pkt *p = packet();
 	struct node *n = this_node();

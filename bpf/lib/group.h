@@ -60,40 +60,60 @@ __noinline __u64 draw(__u32 u)
 	return ((__u64)(shift + 1) << 24) - low;
 }
 
-/* Choose a member of a group for key (back: for rkey): pkt.member, or 0. */
-__noinline int choose(__u32 id, __u32 back)
+#define MEMBER_BLOCK 8
+
+/* Draw for MEMBER_BLOCK members of a group from base on; the best so far is in pkt. */
+__noinline int choose_block(__u32 id, __u32 base)
 {
 	struct group *g = bpf_map_lookup_elem(&groups, &id);
 	struct pkt *p = packet();
-	__u64 hash, best = 0, mine;
-	__u32 i, best_weight = 0, slot;
 	struct member *m;
 	struct vport *v;
+	__u32 i, slot;
+	__u64 mine;
 
-	if (!g || !p)
+	if (!g || !p || base > MAX_MEMBERS - MEMBER_BLOCK)
 		return 0;
-	p->member = 0;
-	hash = hash_tuple(back ? &p->rkey : &p->key, g->flags & GROUP_REVERSE);
-	for (i = 0; i < MAX_MEMBERS; i++) {
-		if (i >= g->count)
+	for (i = 0; i < MEMBER_BLOCK; i++) {
+		if (base + i >= g->count)
 			break;
-		m = &g->members[i];
+		m = &g->members[base + i];
 		if (!m->weight)
 			continue;
 		slot = m->slot;
 		v = vport_at(slot, m->vport);
 		if (!v || v->state != STATE_UP)
 			continue;
-		mine = draw(mix(mix(hash, m->key), 0x5bd1e995) >> 32);
+		mine = draw(mix(mix(p->hash, m->key), 0x5bd1e995) >> 32);
 		/* mine/weight < best/best_weight */
-		if (best_weight && mine * best_weight >= best * m->weight)
+		if (p->best_weight && mine * p->best_weight >= p->best * m->weight)
 			continue;
-		best = mine;
-		best_weight = m->weight;
+		p->best = mine;
+		p->best_weight = m->weight;
 		p->member = m->vport;
 		p->member_slot = slot;
 	}
-	return best_weight != 0;
+	return 0;
+}
+
+/* Choose a member of a group for key (back: for rkey): pkt.member, or 0. */
+__noinline int choose(__u32 id, __u32 back)
+{
+	struct group *g = bpf_map_lookup_elem(&groups, &id);
+	struct pkt *p = packet();
+	__u32 base;
+
+	if (!g || !p)
+		return 0;
+	p->member = 0;
+	p->best_weight = 0;
+	p->hash = hash_tuple(back ? &p->rkey : &p->key, g->flags & GROUP_REVERSE);
+	for (base = 0; base < MAX_MEMBERS; base += MEMBER_BLOCK) {
+		if (base >= g->count)
+			break;
+		choose_block(id, base);
+	}
+	return p->best_weight != 0;
 }
 
 static __always_inline void add_mirror(struct pkt *p, struct decision *d)
@@ -109,7 +129,81 @@ static __always_inline void add_mirror(struct pkt *p, struct decision *d)
 
 #define BACK_ELEMENT 1
 #define BACK_EDGE    2
+#define WALK_ON      (-1)
 #define LAST_CLASSIFIER 2 /* tables 1 and 2 are the tiers' classifiers */
+
+/* One step of resolve: what the table says. Returns 0 when something is chosen, a
+ * drop reason, or WALK_ON with the next table in pkt.table. */
+__noinline int resolve_step(__u32 table, __u32 back)
+{
+	struct pkt *p = packet();
+	struct decision *d;
+	struct group *g;
+	__u32 id;
+
+	if (!p || !classify(table, back))
+		return DROP_NO_TABLE;
+	d = back ? &p->back : &p->d;
+	if (p->hit && p->rule_path) {
+		d->matched++;
+		d->path = p->rule_path;
+		d->path_slot = p->rule_path_slot;
+		d->flags = p->rule_flags & RULE_REVERSE ? FLOW_REVERSE : 0;
+	}
+	switch (p->action) {
+	case ACT_TABLE:
+		p->table = p->arg;
+		if (!d->first_table && p->hit)
+			d->first_table = p->table;
+		if (back == BACK_ELEMENT && p->table <= LAST_CLASSIFIER) {
+			d->kind = NEXT_EXIT; /* the other tier's answers are met elsewhere */
+			return 0;
+		}
+		return WALK_ON;
+	case ACT_GROUP:
+		break;
+	case ACT_EXIT:
+		d->kind = NEXT_EXIT;
+		return 0;
+	case ACT_ROUTE:
+		d->kind = NEXT_EXIT;
+		d->entry = 0; /* here, not at the entry */
+		return 0;
+	case ACT_DROP:
+		return p->arg ? p->arg : DROP_POLICY;
+	default:
+		return DROP_NO_TABLE;
+	}
+	id = p->arg;
+	g = bpf_map_lookup_elem(&groups, &id);
+	if (!g)
+		return DROP_NO_TABLE;
+	p->table = g->then;
+	d->path = g->path;
+	d->path_slot = g->path_slot;
+	d->flags = g->flags & GROUP_REVERSE ? FLOW_REVERSE : 0;
+	if (g->flags & GROUP_MIRROR) {
+		if (choose(id, back))
+			add_mirror(p, d);
+		return WALK_ON;
+	}
+	d->group = id;
+	if (back) {
+		d->kind = NEXT_VPORT;
+		return 0;
+	}
+	if (choose(id, 0)) {
+		d->kind = NEXT_VPORT;
+		d->next = p->member;
+		d->slot = p->member_slot;
+		return 0;
+	}
+	if (!(g->flags & GROUP_BYPASS))
+		return DROP_NO_INSTANCE;
+	d->bypassed++;
+	d->group = 0;
+	return WALK_ON;
+}
 
 /*
  * Walk tables from the given one until a next hop is chosen: pkt.d gets kind,
@@ -121,8 +215,8 @@ __noinline int resolve(__u32 table, __u32 back)
 {
 	struct pkt *p = packet();
 	struct decision *d;
-	struct group *g;
-	__u32 i, id;
+	__u32 i;
+	int rc;
 
 	if (!p)
 		return DROP_NO_TABLE;
@@ -130,68 +224,11 @@ __noinline int resolve(__u32 table, __u32 back)
 	d->kind = NEXT_NONE;
 	d->next = d->slot = d->group = 0;
 	d->matched = d->bypassed = d->mirror_count = d->first_table = 0;
+	p->table = table;
 	for (i = 0; i < MAX_STEPS; i++) {
-		if (!classify(table, back))
-			return DROP_NO_TABLE;
-		if (p->hit && p->rule_path) {
-			d->matched++;
-			d->path = p->rule_path;
-			d->path_slot = p->rule_path_slot;
-			d->flags = p->rule_flags & RULE_REVERSE ? FLOW_REVERSE : 0;
-		}
-		switch (p->action) {
-		case ACT_TABLE:
-			table = p->arg;
-			if (!d->first_table && p->hit)
-				d->first_table = table;
-			if (back == BACK_ELEMENT && table <= LAST_CLASSIFIER) {
-				d->kind = NEXT_EXIT; /* the other tier's answers are met elsewhere */
-				return 0;
-			}
-			continue;
-		case ACT_GROUP:
-			break;
-		case ACT_EXIT:
-			d->kind = NEXT_EXIT;
-			return 0;
-		case ACT_ROUTE:
-			d->kind = NEXT_EXIT;
-			d->entry = 0; /* here, not at the entry */
-			return 0;
-		case ACT_DROP:
-			return p->arg ? p->arg : DROP_POLICY;
-		default:
-			return DROP_NO_TABLE;
-		}
-		id = p->arg;
-		g = bpf_map_lookup_elem(&groups, &id);
-		if (!g)
-			return DROP_NO_TABLE;
-		d->path = g->path;
-		d->path_slot = g->path_slot;
-		d->flags = g->flags & GROUP_REVERSE ? FLOW_REVERSE : 0;
-		if (g->flags & GROUP_MIRROR) {
-			if (choose(id, back))
-				add_mirror(p, d);
-			table = g->then;
-			continue;
-		}
-		d->group = id;
-		if (back) {
-			d->kind = NEXT_VPORT;
-			return 0;
-		}
-		if (choose(id, 0)) {
-			d->kind = NEXT_VPORT;
-			d->next = p->member;
-			d->slot = p->member_slot;
-			return 0;
-		}
-		if (!(g->flags & GROUP_BYPASS))
-			return DROP_NO_INSTANCE;
-		d->bypassed++;
-		d->group = 0;
-		table = g->then;
+		rc = resolve_step(p->table, back);
+		if (rc != WALK_ON)
+			return rc;
 	}
 	return DROP_LOOP;
 }

@@ -88,24 +88,39 @@ static __always_inline void write_port(struct __sk_buff *skb, struct pkt *p, __u
 	bpf_skb_store_bytes(skb, at, &to, 2, 0);
 }
 
-/* Find a free port at addr; wkey is the key of the answers, filled but for it. */
-static __always_inline int take_port(struct pkt *p, struct nat *back, __be16 *port)
+/* Take a port for pkt.answer if it is free; wkey is the key of the answers, filled
+ * but for it. */
+__noinline int try_port(__u32 port)
 {
-	__u32 start = hash_tuple(&p->key, 0) % NAT_PORTS, i;
+	struct pkt *p = packet();
 
-	for (i = 0; i < NAT_TRIES; i++) {
-		*port = bpf_htons(NAT_FIRST + (start + i) % NAT_PORTS);
-		if (!sum_offset(p))
-			*port = p->key.sport; /* SCTP's sum covers the ports; others have none */
-		p->wkey.dport = *port;
-		if (is_echo(&p->key))
-			p->wkey.sport = *port;
-		if (bpf_map_update_elem(&nats, &p->wkey, back, BPF_NOEXIST) == 0)
-			return 1;
-		if (!sum_offset(p))
-			return 0;
+	if (!p)
+		return 0;
+	p->wkey.dport = bpf_htons(port);
+	if (is_echo(&p->key))
+		p->wkey.sport = p->wkey.dport;
+	return bpf_map_update_elem(&nats, &p->wkey, &p->answer, BPF_NOEXIST) == 0;
+}
+
+/* Find a free port for pkt.answer. Returns it, in host order, or -1. */
+__noinline int take_port(void)
+{
+	struct pkt *p = packet();
+	__u32 start, port, i;
+
+	if (!p)
+		return -1;
+	if (!sum_offset(p)) { /* SCTP's sum covers the ports; others have none */
+		port = bpf_ntohs(p->key.sport);
+		return try_port(port) ? port : -1;
 	}
-	return 0;
+	start = hash_tuple(&p->key, 0) % NAT_PORTS;
+	for (i = 0; i < NAT_TRIES; i++) {
+		port = NAT_FIRST + (start + i) % NAT_PORTS;
+		if (try_port(port))
+			return port;
+	}
+	return -1;
 }
 
 /* Translate a packet that leaves by a device. Returns 0, or a drop reason. */
@@ -114,8 +129,9 @@ __noinline int nat_out(struct __sk_buff *skb, __u32 ifindex)
 	struct port *out = bpf_map_lookup_elem(&ports, &ifindex);
 	struct pkt *p = packet();
 	struct node *n = this_node();
-	struct nat *known, entry, back;
+	struct nat *known, entry;
 	__u8 to[16] = {}, from[16];
+	int port;
 
 	if (!p || !n || !translated(n, &p->key))
 		return 0;
@@ -132,14 +148,15 @@ __noinline int nat_out(struct __sk_buff *skb, __u32 ifindex)
 	if (!known) {
 		reverse_key(&p->wkey, &p->key, n->edge);
 		copy_addr(p->wkey.dst, to);
-		__builtin_memset(&back, 0, sizeof(back));
-		copy_addr(back.addr, p->key.src);
-		back.port = p->key.sport;
-		back.in = 1;
-		back.seen = p->now;
-		__builtin_memset(&entry, 0, sizeof(entry));
-		if (!take_port(p, &back, &entry.port))
+		copy_addr(p->answer.addr, p->key.src);
+		p->answer.port = p->key.sport;
+		p->answer.in = 1;
+		p->answer.seen = p->now;
+		port = take_port();
+		if (port < 0)
 			return DROP_NAT_PORTS;
+		__builtin_memset(&entry, 0, sizeof(entry));
+		entry.port = bpf_htons(port);
 		copy_addr(entry.addr, to);
 		entry.seen = p->now;
 		bpf_map_update_elem(&nats, &p->rkey, &entry, BPF_ANY);

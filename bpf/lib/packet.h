@@ -64,6 +64,7 @@ struct pkt {
 	struct flow_key rkey; /* the reverse, elsewhere */
 	struct flow_key wkey; /* used by one function at a time */
 	struct flow fresh;    /* being inserted */
+	struct nat answer;    /* likewise */
 	struct frag_key fkey;
 	struct addr_key akey;
 	struct own_key okey;
@@ -101,6 +102,12 @@ struct pkt {
 
 	/* Answer of choose. */
 	__u32 member, member_slot;
+	__u32 best_weight;
+	__u64 best; /* what it drew */
+	__u64 hash;
+
+	__u32 table; /* the next one of a walk */
+	__u32 met[MAX_MIRRORS]; /* groups of mirrors, the last one first */
 
 	__u8 macs[12]; /* of the frame as it came */
 

@@ -37,35 +37,44 @@ static __always_inline int is_extension(__u32 proto)
 	       proto == IPPROTO_AH || proto == IPPROTO_FRAGMENT;
 }
 
-/* Skip extension headers from pkt.ext on. Returns the upper protocol, or -1 if it
- * cannot be found; pkt.frag gets the fragment field, pkt.frag_id the identification. */
-__noinline int skip_extensions(struct __sk_buff *skb, __u32 proto)
+/* Skip the extension header at pkt.ext. Returns the next header's protocol, or -1
+ * if it cannot be read; pkt.frag gets the fragment field, pkt.frag_id the
+ * identification. */
+__noinline int skip_extension(struct __sk_buff *skb, __u32 proto)
 {
 	struct { __u8 next, len; __be16 field; __be32 id; } e;
 	struct pkt *p = packet();
-	int i;
+
+	if (!p || bpf_skb_load_bytes(skb, p->ext, &e, sizeof(e)))
+		return -1;
+	if (proto == IPPROTO_FRAGMENT) {
+		p->frag = bpf_ntohs(e.field);
+		p->frag_id = e.id;
+		p->ext += 8;
+	} else if (proto == IPPROTO_AH) {
+		p->ext += ((__u32)e.len + 2) * 4;
+	} else {
+		p->ext += ((__u32)e.len + 1) * 8;
+	}
+	return e.next;
+}
+
+/* Skip extension headers from pkt.ext on. Returns the upper protocol, or -1 if it
+ * cannot be found. Unrolled: older verifiers refuse the loop that compilers make. */
+__noinline int skip_extensions(struct __sk_buff *skb, __u32 proto)
+{
+	struct pkt *p = packet();
+	int i, next = proto;
 
 	if (!p)
 		return -1;
+#pragma unroll
 	for (i = 0; i < MAX_EXTENSIONS; i++) {
-		if (!is_extension(proto))
-			return proto;
-		if (bpf_skb_load_bytes(skb, p->ext, &e, sizeof(e)))
-			return -1;
-		if (proto == IPPROTO_FRAGMENT) {
-			p->frag = bpf_ntohs(e.field);
-			p->frag_id = e.id;
-			p->ext += 8;
-			if (p->frag & 0xfff8)
-				return e.next;
-		} else if (proto == IPPROTO_AH) {
-			p->ext += ((__u32)e.len + 2) * 4;
-		} else {
-			p->ext += ((__u32)e.len + 1) * 8;
-		}
-		proto = e.next;
+		if (next < 0 || !is_extension(next) || (p->frag & 0xfff8))
+			return next;
+		next = skip_extension(skb, next);
 	}
-	return is_extension(proto) ? -1 : proto;
+	return is_extension(next) && !(p->frag & 0xfff8) ? -1 : next;
 }
 
 /* Ports of the quoted packet; key becomes the reverse of its tuple. */
