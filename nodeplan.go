@@ -55,6 +55,9 @@ type NodeReport struct {
 	// Paths counts the live flow entries of each path of the plan in force
 	// that has Ended set, those without any included.
 	Paths map[PathID]uint64 `json:"paths,omitempty"`
+	// Unreachable are the nodes among the plan's peers whose machines do not
+	// answer on the underlay. An agent that is only away is not among them.
+	Unreachable []string `json:"unreachable,omitempty"`
 	// Counters since the last report are not here; see the session's operations.
 }
 

@@ -44,6 +44,7 @@ type fakeNode struct {
 	flows     map[string]uint64
 	entries   []onpath.FlowEntry
 	started   time.Time
+	lost      []string // nodes that it does not reach
 	speaking  sync.Mutex // one report after another, as in a session
 }
 
@@ -144,7 +145,7 @@ func (n *fakeNode) makeReport() onpath.NodeReport {
 	defer n.s.mu.Unlock()
 	// The version makes reports differ when the clock was led on, so that the
 	// loop, whose timer goes by the real one, looks again.
-	r := onpath.NodeReport{Node: n.name, Version: n.s.skew.String(), Capacity: onpath.Resources{CPU: 4000, Memory: 4 << 30}, UnderlayMTU: 1500, Started: n.started, Paths: map[onpath.PathID]uint64{}}
+	r := onpath.NodeReport{Node: n.name, Version: n.s.skew.String(), Capacity: onpath.Resources{CPU: 4000, Memory: 4 << 30}, UnderlayMTU: 1500, Started: n.started, Paths: map[onpath.PathID]uint64{}, Unreachable: n.lost}
 	if n.plan == nil {
 		return r
 	}
@@ -291,6 +292,14 @@ func (s *site) chain(name string) *onpath.Chain {
 		return nil
 	}
 	return o.(*onpath.Chain)
+}
+
+func (s *site) node(name string) *onpath.Node {
+	o, err := s.store.Get(context.Background(), onpath.Key{Kind: onpath.KindNode, Name: name})
+	if err != nil {
+		return new(onpath.Node)
+	}
+	return o.(*onpath.Node)
 }
 
 func (s *site) instances() []*onpath.Instance {
@@ -500,6 +509,15 @@ func TestNodeAway(t *testing.T) {
 	s.until("both ready", func() bool { return s.chain("web").Status.Elements[0].Ready == 2 })
 	s.nodes["n2"].disconnect()
 	s.lead(7 * time.Second)
+	s.until("the node is away", func() bool { return !s.node("n2").Status.Ready })
+	if n := s.chain("web").Status.Elements[0].Ready; n != 2 {
+		t.Errorf("%d instances are ready; one whose agent is away goes on", n)
+	}
+	gw := s.nodes["gw"]
+	s.mu.Lock()
+	gw.lost = []string{"n2"}
+	s.mu.Unlock()
+	gw.report()
 	s.until("its instance counts no more", func() bool { return s.chain("web").Status.Elements[0].Ready == 1 })
 	s.lead(30 * time.Second)
 	s.until("replaced", func() bool { return s.chain("web").Status.Elements[0].Ready == 2 })

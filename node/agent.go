@@ -94,6 +94,7 @@ type Agent struct {
 
 	mu      sync.Mutex
 	plan    *onpath.NodePlan // wanted
+	peers   peers
 	inForce *onpath.NodePlan // last one acknowledged; may be plan
 	// appliedPlan was applied by this process, perhaps with vports still missing.
 	appliedPlan *onpath.NodePlan
@@ -193,6 +194,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.reconcile()
 	a.mu.Unlock()
 	a.goDo(a.watchMachine)
+	a.goDo(a.watchPeers)
 	a.goDo(a.retryRuntimes)
 	a.tasks.Go(func() { a.reportLoop(ctx) })
 	a.awaitWiring(ctx)

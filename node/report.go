@@ -47,6 +47,7 @@ func (a *Agent) Report() onpath.NodeReport {
 		Version: a.opt.Version, Kernel: a.machine.kernel, Started: a.started,
 		Capacity: a.machine.capacity, UnderlayMTU: a.machine.underlayMTU,
 		Conditions: slices.Clone(a.machine.conditions), Paths: maps.Clone(a.paths),
+		Unreachable: a.unreachable(),
 	}
 	named := map[string]bool{}
 	for _, in := range a.instances {

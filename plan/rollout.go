@@ -44,9 +44,9 @@ func (w *world) rollOutIn(d *deployment, cl *cloudlet) {
 	for _, i := range w.instancesOf(cl, d.key) {
 		switch {
 		case i.draining():
-		case i.node.gone:
-			w.drain(i, fmt.Sprintf("node %s is away", i.node.name))
-		case i.obj.Spec.Shape != d.shape || i.node.obj.Spec.Drain:
+		case i.node.gone && i.node.dead:
+			w.drain(i, fmt.Sprintf("node %s is dead", i.node.name))
+		case i.node.gone || i.obj.Spec.Shape != d.shape || i.node.obj.Spec.Drain:
 			old = append(old, i)
 		default:
 			good = append(good, i)

@@ -44,8 +44,10 @@ func (w *world) instanceStatus(i *instance) {
 	o := current(w, i.obj)
 	st := o.Status
 	switch {
+	case i.node != nil && i.node.dead:
+		st.State, st.Message = onpath.InstanceUnready, fmt.Sprintf("node %s does not answer, neither the server nor the gateway", i.node.name)
 	case i.node != nil && i.node.away:
-		st.State, st.Message = onpath.InstanceUnready, fmt.Sprintf("node %s is away", i.node.name)
+		st.Message = fmt.Sprintf("the agent of node %s is away; what runs there goes on", i.node.name)
 	case i.report != nil:
 		st = onpath.InstanceStatus{State: i.report.State, Message: i.report.Message, Restarts: i.report.Restarts, Since: i.report.Since.UTC().Round(0)}
 	case i.node != nil && i.node.st != nil && st.State != onpath.InstancePending:
@@ -79,8 +81,10 @@ func (w *world) nodeStatus(n *node) {
 		if !n.away {
 			return
 		}
+	case n.dead:
+		ok, reason, message = false, "Dead", fmt.Sprintf("not heard of for %s, and the gateway does not reach it: its instances get no traffic", onpath.NodeTimeout)
 	case n.away:
-		ok, reason, message = false, "Away", fmt.Sprintf("not heard of for %s; its traffic goes on by itself, nothing on it can be changed", onpath.NodeTimeout)
+		ok, reason, message = false, "Away", fmt.Sprintf("its agent was not heard of for %s; its traffic goes on by itself, nothing on it can be changed", onpath.NodeTimeout)
 	}
 	if n.st != nil && n.st.Report != nil {
 		r := n.st.Report

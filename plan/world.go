@@ -63,13 +63,14 @@ type node struct {
 	c    *cloudlet
 	st   *NodeState // nil: not heard of
 	// away: unheard of for NodeTimeout; gone: for longer than the grace.
-	away, gone bool
-	since      time.Time // last sign of life
-	acked      *index
-	possible   []*index // acked and sent
-	newest     *index
-	insts      []*instance
-	used       map[bool]onpath.Resources // by tenant is the operator
+	// dead: away, and the gateway does not reach the machine either.
+	away, gone, dead bool
+	since            time.Time // last sign of life
+	acked            *index
+	possible         []*index // acked and sent
+	newest           *index
+	insts            []*instance
+	used             map[bool]onpath.Resources // by tenant is the operator
 }
 
 // member names a deployment's instances in one cloudlet.
@@ -120,8 +121,18 @@ func (i *instance) into(reverse bool) onpath.VportID {
 	return i.obj.Spec.Vport
 }
 
+// ready reports whether the instance serves, as far as is known. A node that is
+// away has lost its agent, or we have; its instances and data path go on without
+// either, so what was heard last holds, unless the gateway cannot reach the
+// machine.
 func (i *instance) ready() bool {
-	return i.node != nil && !i.node.away && i.report != nil && i.report.State == onpath.InstanceReady
+	switch {
+	case i.node == nil || i.node.dead:
+		return false
+	case i.report != nil:
+		return i.report.State == onpath.InstanceReady
+	}
+	return i.node.st == nil && i.obj.Status.State == onpath.InstanceReady
 }
 
 func (i *instance) draining() bool { return !i.obj.Spec.Draining.IsZero() }
@@ -193,6 +204,7 @@ func (w *world) addNodes() {
 	}
 	for _, c := range w.cloudlets {
 		c.chooseGateway()
+		c.findDead()
 	}
 	for name, st := range w.States {
 		if w.nodes[name] == nil {
@@ -229,6 +241,17 @@ func (c *cloudlet) chooseGateway() {
 	})
 	if len(c.gateways) > 0 {
 		c.gateway = c.gateways[0]
+	}
+}
+
+// findDead marks the nodes that neither talk to us nor answer the gateway.
+func (c *cloudlet) findDead() {
+	g := c.gateway
+	if g == nil || g.away || g.st == nil || g.st.Report == nil {
+		return
+	}
+	for _, n := range c.nodes {
+		n.dead = n.away && slices.Contains(g.st.Report.Unreachable, n.name)
 	}
 }
 

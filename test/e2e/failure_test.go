@@ -380,3 +380,46 @@ spec:
 		})
 	}
 }
+
+// TestAgentAway: a node whose agent stays away keeps its traffic, for longer
+// than it takes to call the node away, and over a restart of the server.
+func TestAgentAway(t *testing.T) {
+	ctx := need(t, 2*time.Minute)
+	apply(ctx, t, strings.Replace(singleChain, "NONE", "none: drop", 1))
+	active(ctx, t, "single")
+	list, err := stage.Instances(ctx)
+	if err != nil || len(list) != 1 {
+		t.Fatalf("instances: %+v, %v", list, err)
+	}
+	name := list[0].Spec.Node
+	port := udpEcho(t, "10.9.0.2")
+	s := startStream(t, "10.9.0.2", port, 1000)
+	if err := stage.Kill(name, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	var node onpath.Node
+	err = stage.WaitFor(ctx, "the node is called away", 15*time.Second, func() (bool, error) {
+		err := stage.Get(ctx, &node, "nodes", name)
+		return err == nil && !node.Status.Ready, err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(2 * time.Second)
+	if err := stage.Kill("server", syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if err := stage.StartServer(ctx); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(10 * time.Second) // past the time that the new server waits for nodes
+	if err := stage.StartNode(ctx, name); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(time.Second)
+	sent, lost, longest := s.end()
+	t.Logf("%d sent, %d lost, longest silence %s", sent, lost, longest)
+	if lost > 0 {
+		t.Errorf("%d of %d packets were lost while the agent was away", lost, sent)
+	}
+}
