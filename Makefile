@@ -4,7 +4,9 @@
 GO      ?= go
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X main.version=$(VERSION)
-ROOT    := $(if $(filter 0,$(shell id -u)),,sudo)
+# -H: what root caches goes to root's home, not into yours with root as its owner.
+ROOT    := $(if $(filter 0,$(shell id -u)),,sudo -H)
+export GO
 
 .PHONY: demo test build images soak test-kernels bpf generate install clean help
 
@@ -14,6 +16,7 @@ help: ## Show the targets
 demo: ## Build everything and run the demonstration (about two minutes after the first build)
 	@scripts/setup demo
 	@$(MAKE) --no-print-directory build
+	@mkdir -p bin/images
 	@$(ROOT) bin/onpath images build --out bin/images
 	@$(ROOT) bin/onpath demo --images bin/images
 
@@ -25,12 +28,13 @@ test: ## Run all tests, say what was skipped and why
 
 build: ## Build bin/onpath, one static binary
 	@scripts/setup build
-	@echo "building bin/onpath $(VERSION)"
+	@echo "building bin/onpath $(VERSION)$(if $(wildcard bin/onpath),,; the first time, this takes a minute or two)"
 	@CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o bin/onpath ./cmd/onpath
 	@ls -lh bin/onpath | awk '{print "bin/onpath: " $$5}'
 
 images: build ## Build the images of the first-party functions (cached)
 	@scripts/setup demo
+	@mkdir -p bin/images
 	@$(ROOT) bin/onpath images build --out bin/images
 
 soak: ## Longer tests: repeated failures, twenty cycles of everything
@@ -52,5 +56,5 @@ install: build ## Install the binary and the systemd units
 	$(ROOT) install -D -m 0755 bin/onpath $(DESTDIR)/usr/local/bin/onpath
 	$(ROOT) install -D -m 0644 -t $(DESTDIR)/etc/systemd/system packaging/systemd/*.service
 
-clean: ## Remove what was built here (cached images stay in the user's cache)
+clean: ## Remove what was built here (cached images stay in root's ~/.cache/onpath)
 	rm -rf bin
