@@ -73,9 +73,14 @@ func TestSeveralErrors(t *testing.T) {
 	}
 }
 
-// program builds onpath once.
+// program is the onpath that the test run was given, or one built now.
 func program(t *testing.T) string {
 	t.Helper()
+	if bin := os.Getenv("ONPATH_BIN"); bin != "" {
+		if _, err := os.Stat(bin); err == nil {
+			return bin
+		}
+	}
 	bin := filepath.Join(t.TempDir(), "onpath")
 	cmd := exec.Command("go", "build", "-o", bin, "../../cmd/onpath")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")

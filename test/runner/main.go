@@ -54,7 +54,12 @@ func main() {
 func execute(soak bool, run string, packages []string) error {
 	start := time.Now()
 	before := machineState()
-	if out, err := exec.Command("go", append([]string{"vet"}, packages...)...).CombinedOutput(); err != nil {
+	goBin := os.Getenv("GO") // as make was told
+	if goBin == "" {
+		goBin = "go"
+	}
+	fmt.Println("go vet and the first test binaries take minutes where nothing is cached; every package is reported when it is done")
+	if out, err := exec.Command(goBin, append([]string{"vet"}, packages...)...).CombinedOutput(); err != nil {
 		return fmt.Errorf("go vet: %w\n%s", err, out)
 	}
 	args := []string{"test", "-race", "-json", "-p", "2", "-timeout", "18m"}
@@ -69,12 +74,12 @@ func execute(soak bool, run string, packages []string) error {
 		os.Setenv("ONPATH_BIN", bin)
 	}
 	if os.Getuid() != 0 { // binaries are built as the user and run as root
-		args = append(args, "-exec", "sudo --preserve-env=ONPATH_BIN,ONPATH_SOAK,ONPATH_CACHE,XDG_CACHE_HOME,HOME,PATH,CI")
+		args = append(args, "-exec", asRoot())
 	}
 	if run != "" {
 		args = append(args, "-run", run)
 	}
-	cmd := exec.Command("go", append(args, packages...)...)
+	cmd := exec.Command(goBin, append(args, packages...)...)
 	cmd.Stderr = os.Stderr
 	pipe, err := cmd.StdoutPipe()
 	if err != nil {
@@ -101,6 +106,19 @@ func execute(soak bool, run string, packages []string) error {
 		return fmt.Errorf("the tests left %d things behind on this machine", len(left))
 	}
 	return nil
+}
+
+// asRoot is the command that runs a test binary as root. The environment is set
+// by env, because sudo has a PATH of its own and may forbid to keep variables;
+// HOME is root's, lest files of root's get into the user's caches.
+func asRoot() string {
+	words := []string{"sudo", "-H", "env", "'PATH=" + os.Getenv("PATH") + ":/usr/local/sbin:/usr/sbin:/sbin'"}
+	for _, name := range []string{"ONPATH_BIN", "ONPATH_SOAK", "ONPATH_SEED", "ONPATH_CACHE", "CI"} {
+		if v := os.Getenv(name); v != "" {
+			words = append(words, "'"+name+"="+v+"'")
+		}
+	}
+	return strings.Join(words, " ")
 }
 
 func read(r io.Reader) *outcome {
