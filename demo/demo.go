@@ -229,9 +229,9 @@ func (d *demo) whereNext() {
 	fmt.Fprintf(d.Out, "\n  Where to look next\n")
 	if d.Keep {
 		fmt.Fprintf(d.Out, `    The network keeps running. On this machine:
-      export ONPATH_SERVER=%s
-      bin/onpath get chains; bin/onpath describe chain web; bin/onpath top; bin/onpath events
-      sudo bin/onpath lab exec client1 --name %s -- curl -sI http://10.9.0.2/object/o1/1000
+      SERVER=%s
+      sudo bin/onpath --server $SERVER get chains     also: describe chain web, top, events
+      sudo bin/onpath lab exec --name %s client1 -- curl -si http://10.9.0.2/object/o1/10
     Remove it with: sudo bin/onpath demo --down
 `, d.stage.Socket(), d.stage.Lab.Name())
 		return
