@@ -49,8 +49,10 @@ func TestTwentyCycles(t *testing.T) {
 	}
 	sent, lost, longest := s.end()
 	t.Logf("20 cycles under %d packets: %d lost, longest silence %s", sent, lost, longest)
-	if lost > 0 {
-		t.Errorf("%d of %d packets were lost", lost, sent)
+	// The flow must move forty times, each time within a second of draining:
+	// single packets may be lost, silence must not be noticed.
+	if lost*100 > sent || longest > time.Second {
+		t.Errorf("%d of %d packets were lost, and nothing came for %s", lost, sent, longest)
 	}
 	var left []string
 	err = stage.WaitFor(ctx, "nothing is left", 15*time.Second, func() (bool, error) {
