@@ -83,6 +83,9 @@ func BuildAll(ctx context.Context, recipeDirs []string, outDir string, progress 
 		})
 	}
 	wg.Wait()
+	if ctx.Err() != nil { // what each of them says of being ended is no help
+		return nil, fmt.Errorf("images that are ready are kept, the others are not made: %w", ctx.Err())
+	}
 	return results, errors.Join(errs...)
 }
 
