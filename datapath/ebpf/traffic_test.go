@@ -117,9 +117,9 @@ func TestRepick(t *testing.T) {
 	c.serve("tcp4", "10.9.0.2:80")
 	c.chainOf(toServers(), element(16, 16, 17, 17))
 	done := make(chan netip.AddrPort)
-	go func() { done <- c.transfer("10.9.0.2:80", 200<<20) }()
+	go func() { done <- c.transfer("10.9.0.2:80", 1<<30) }()
 	var victim onpath.VportID
-	for until := time.Now().Add(5 * time.Second); victim == 0 && time.Now().Before(until); time.Sleep(5 * time.Millisecond) {
+	for until := time.Now().Add(time.Minute); victim == 0 && time.Now().Before(until); time.Sleep(5 * time.Millisecond) {
 		for node, id := range map[string]onpath.VportID{"gw": 16, "n2": 17} {
 			if c.out(node, id) > 100 {
 				victim = id
