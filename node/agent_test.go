@@ -54,8 +54,17 @@ func TestRestartWithBackoff(t *testing.T) {
 	clock := newHands()
 	b.clock = clock
 	r := b.run()
+	settle := func(d time.Duration) {
+		t.Helper()
+		b.until("it settles", func() bool { return clock.awaited(d) })
+		if s := b.path.state(16); s == onpath.VportUp {
+			t.Errorf("the vport is %q before the process has run for %s", s, d)
+		}
+		clock.move(d)
+		r.untilState("web", onpath.InstanceReady)
+	}
 	r.plan(planOf(1, routed("web", 16)))
-	r.untilState("web", onpath.InstanceReady)
+	settle(100 * time.Millisecond)
 	for i, wait := range []time.Duration{100, 200, 400, 800} {
 		wait *= time.Millisecond
 		b.machine.Kill(b.id("web"), 137)
@@ -73,7 +82,7 @@ func TestRestartWithBackoff(t *testing.T) {
 		}
 		clock.move(time.Millisecond)
 		b.until("it starts again", func() bool { return b.story.count("start web") == i+2 })
-		r.untilState("web", onpath.InstanceReady)
+		settle(time.Second)
 		if got, _ := r.server.instance("web"); got.Restarts != i+1 {
 			t.Errorf("%d restarts reported, want %d", got.Restarts, i+1)
 		}

@@ -18,6 +18,7 @@ type instance struct {
 
 	rec     record
 	backoff backoff
+	hasty   bool // the last run ended soon after its start
 	// launched is the process that this agent started, not an adopted one.
 	launched onpath.Process
 

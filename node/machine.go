@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"fmt"
 	"runtime"
 	"slices"
 	"time"
@@ -151,6 +152,7 @@ func (a *Agent) inspectMachine(spec onpath.NodeSpec) (machine, error) {
 		}
 		m.conditions = append(m.conditions, c)
 	}
+	m.refuseTogether(spec.Uplinks)
 	if uplinkRate != 0 {
 		rate = uplinkRate
 	}
@@ -160,6 +162,28 @@ func (a *Agent) inspectMachine(spec onpath.NodeSpec) (machine, error) {
 	m.conditions = append(m.conditions, a.runtimeConditions()...)
 	m.capacity = a.capacity(rate)
 	return m, nil
+}
+
+// refuseTogether leaves out all uplinks between which the kernel routes if the
+// host's firewall forbids one of them: steering one direction only would let a
+// function see half of each flow.
+func (m *machine) refuseTogether(uplinks []onpath.Uplink) {
+	first := slices.IndexFunc(uplinks, func(u onpath.Uplink) bool { return m.refused[u.Name] == "HostFirewall" })
+	if first < 0 {
+		return
+	}
+	for _, u := range uplinks {
+		if !needsForwarding(u) || m.refused[u.Name] != "" {
+			continue
+		}
+		m.refused[u.Name] = "OtherUplink"
+		for i := range m.conditions {
+			if c := &m.conditions[i]; c.Type == ConditionUplink+u.Name {
+				c.Status, c.Reason = onpath.False, "OtherUplink"
+				c.Message = fmt.Sprintf("uplink %s is not attached, because uplink %s is not: one without the other would steer one direction only", u.Name, uplinks[first].Name)
+			}
+		}
+	}
 }
 
 func kernelRelease() string {

@@ -105,6 +105,11 @@ func TestHostFirewall(t *testing.T) {
 	look(4, false, "[up-cl0]", "")
 	masquerade("cl0")
 	look(5, false, "[]", "HostFirewall")
+	b.station("z", "cl1", nil, nil)
+	r.plan(uplinkPlan(6, false, "cl0", "cl1"))
+	b.until("the other uplink is left out too, and told", func() bool {
+		return r.server.last().Plan == 6 && fmt.Sprint(b.path.uplinks()) == "[]" && r.condition(node.ConditionUplink+"up-cl1").Reason == "OtherUplink"
+	})
 }
 
 func TestMissingRuntime(t *testing.T) {

@@ -115,7 +115,8 @@ func (f *off) wires() {
 	}
 }
 
-// folder removes what the agent keeps; other files in the folder stay.
+// folder removes what the agent keeps, with the certificate of its join: a node
+// that comes back joins anew. Other files in the folder stay.
 func (f *off) folder() {
 	if len(f.errs) > 0 {
 		return // the records are needed to try again
@@ -125,7 +126,7 @@ func (f *off) folder() {
 	}
 	f.step(true, "the state in "+f.state.dir, func() error {
 		var errs []error
-		for _, p := range []string{f.state.planFile(), f.state.recordDir(), f.state.netnsDir(), filepath.Join(f.state.dir, "lock")} {
+		for _, p := range []string{f.state.planFile(), f.state.recordDir(), f.state.netnsDir(), filepath.Join(f.state.dir, "identity"), filepath.Join(f.state.dir, "lock")} {
 			errs = append(errs, os.RemoveAll(p))
 		}
 		left, err := filepath.Glob(filepath.Join(f.state.dir, ".tmp-*"))

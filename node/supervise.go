@@ -17,6 +17,7 @@ type watch struct {
 	began     time.Time // of the run, as far as this agent knows
 	ready     bool
 	everReady bool
+	settled   bool      // has run long enough to be ready without a probe
 	badSince  time.Time // not ready since
 	failures  int       // probes in a row
 	eager     chan bool // to the prober: probe often (starting) or as told
@@ -30,6 +31,8 @@ func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed boo
 	w.health = healthOf(w.plan.Spec.Health)
 	probes, stopProbes := in.startProbes(ctx, w)
 	defer func() { stopProbes() }()
+	settled, stopSettling := in.settle(ctx)
+	defer stopSettling()
 	if !ended(p) {
 		in.resize(ctx, w, true)
 	}
@@ -39,8 +42,8 @@ func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed boo
 	switch {
 	case assumed:
 		in.a.event(w.plan, false, "Adopted", "process %d ran on while the agent was away", p.Pid())
-	case !w.health.probed() && !ended(p):
-		in.becomeReady(ctx, w)
+	case !w.health.probed():
+		in.set(onpath.InstanceStarting, "seeing whether it keeps running")
 	default:
 		in.set(onpath.InstanceStarting, "waiting for the first probe to succeed")
 	}
@@ -50,6 +53,11 @@ func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed boo
 			return 0, ""
 		case <-p.Exited():
 			return in.exited(ctx, w)
+		case <-settled:
+			settled, w.settled = nil, true
+			if !w.health.probed() && !w.ready && !ended(p) {
+				in.becomeReady(ctx, w)
+			}
 		case err := <-probes:
 			if why := in.probed(ctx, w, err); why != "" {
 				in.kill(ctx, w, why)
@@ -74,11 +82,40 @@ func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed boo
 				w.health = h
 				stopProbes()
 				probes, stopProbes = in.startProbes(ctx, w)
-				if !h.probed() && !w.ready {
+				if !h.probed() && !w.ready && w.settled {
 					in.becomeReady(ctx, w)
 				}
 			}
 		}
+	}
+}
+
+// A process without a probe must run this long before it counts as ready, so
+// that one which ends at once activates no chain; longer if the last run was
+// short.
+const (
+	settleFirst      = 100 * time.Millisecond
+	settleAfterCrash = time.Second
+	shortRun         = 5 * time.Second
+)
+
+// settle begins the wait; the returned function ends it.
+func (in *instance) settle(ctx context.Context) (<-chan struct{}, func()) {
+	d := settleFirst
+	if in.hasty {
+		d = settleAfterCrash
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	over, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		if in.a.clock.Sleep(ctx, d) == nil {
+			close(over)
+		}
+	}()
+	return over, func() {
+		cancel()
+		<-done
 	}
 }
 
@@ -92,6 +129,7 @@ func (in *instance) exited(ctx context.Context, w *watch) (good time.Duration, w
 	code, _ := w.p.Exit()
 	why = exitWords(code)
 	good = in.a.clock.Now().Sub(w.began)
+	in.hasty = good < shortRun
 	in.close(ctx, onpath.InstanceFailed, why)
 	in.a.event(w.plan, true, "Exited", "%s after %s", why, good.Round(time.Millisecond))
 	if !w.plan.Draining {
