@@ -51,10 +51,16 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err := d.checkImages(); err != nil {
 		return err
 	}
+	if _, err := os.Stat(filepath.Join(o.Dir, recordFile)); err == nil {
+		d.say("removing the demonstration that an earlier run left in %s", o.Dir)
+	}
 	if err := Down(ctx, o.Dir, io.Discard); err != nil {
 		return fmt.Errorf("an earlier run could not be removed: %w", err)
 	}
 	defer func() {
+		if _, begun := os.Stat(filepath.Join(o.Dir, recordFile)); d.stage == nil && begun != nil {
+			err = errors.Join(err, os.RemoveAll(o.Dir)) // only files so far
+		}
 		if o.Keep && err == nil || d.stage == nil {
 			return
 		}
@@ -231,7 +237,7 @@ func (d *demo) whereNext() {
 		fmt.Fprintf(d.Out, `    The network keeps running. On this machine:
       SERVER=%s
       sudo bin/onpath --server $SERVER get chains     also: describe chain web, top, events
-      sudo bin/onpath lab exec --name %s client1 -- curl -si http://10.9.0.2/object/o1/10
+      sudo bin/onpath lab exec --lab %s client1 curl -si http://10.9.0.2/object/o1/10
     Remove it with: sudo bin/onpath demo --down
 `, d.stage.Socket(), d.stage.Lab.Name())
 		return

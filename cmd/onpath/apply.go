@@ -167,7 +167,7 @@ func (a *applyFlags) await(c *cobra.Command, cl *client.Client, docs []*manifest
 
 func stillMissing(ctx context.Context, docs []*manifest.Document, missing map[onpath.Key]string, waited time.Duration) error {
 	if ctx.Err() != nil {
-		return ctx.Err()
+		return fmt.Errorf("stopped waiting; what was applied stays: %w", ctx.Err())
 	}
 	var es onpath.Errors
 	for _, d := range docs {

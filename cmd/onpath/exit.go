@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
+
+	"github.com/spf13/cobra"
 
 	"github.com/onpath/onpath"
 )
@@ -90,8 +93,20 @@ func printError(w io.Writer, err error) {
 		return
 	}
 	for line := range strings.SplitSeq(err.Error(), "\n") {
+		// Whoever pressed Ctrl-C knows.
+		if line = strings.TrimSuffix(line, ": "+context.Canceled.Error()); line == context.Canceled.Error() {
+			continue
+		}
 		fmt.Fprintln(w, "onpath:", line)
 	}
+}
+
+// needsRoot refuses what only root can do, before anything is begun.
+func needsRoot(c *cobra.Command) error {
+	if os.Geteuid() == 0 {
+		return nil
+	}
+	return &onpath.Error{Code: onpath.CodeForbidden, Message: c.CommandPath() + " needs root", Remedy: "run it as root: sudo " + c.CommandPath()}
 }
 
 func badUsage(format string, args ...any) error {

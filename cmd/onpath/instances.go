@@ -172,11 +172,6 @@ pcapng, until Ctrl-C or --count packets.`,
 				}
 				at.Tuple = &t
 			}
-			out, closeFile, err := captureFile(c, file)
-			if err != nil {
-				return err
-			}
-			defer closeFile()
 			cl, err := g.client()
 			if err != nil {
 				return err
@@ -189,6 +184,11 @@ pcapng, until Ctrl-C or --count packets.`,
 				}
 				at.Instance = i.Metadata.Tenant + "/" + i.Metadata.Name
 			}
+			out, closeFile, err := captureFile(c, file)
+			if err != nil {
+				return err
+			}
+			defer closeFile()
 			err = cl.Capture(c.Context(), at, out)
 			if c.Context().Err() != nil {
 				return nil // Ctrl-C is how a capture ends

@@ -71,6 +71,9 @@ func (l *labFlags) down() *cobra.Command {
 		Example: examples("sudo onpath lab down two-hosts", "sudo onpath lab down --all"),
 		Args:    cobra.MaximumNArgs(1), ValidArgsFunction: l.complete,
 		RunE: func(c *cobra.Command, args []string) error {
+			if err := needsRoot(c); err != nil {
+				return err
+			}
 			names := args
 			if all {
 				list, err := lab.List(l.stateDir)
@@ -242,6 +245,9 @@ func (l *labFlags) exec() *cobra.Command {
 		Example: examples("sudo onpath lab exec client ping -c3 10.9.0.2", "sudo onpath lab exec --lab two-hosts origin bash"),
 		Args:    cobra.MinimumNArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {
+			if err := needsRoot(c); err != nil {
+				return err
+			}
 			up, err := l.open(name)
 			if err != nil {
 				return err

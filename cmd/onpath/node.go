@@ -104,6 +104,9 @@ again, and no packet is lost. "onpath node off" takes everything away.`,
 			if len(args) > 0 {
 				return noCommand(c, args)
 			}
+			if err := needsRoot(c); err != nil {
+				return err
+			}
 			conf, err := config.Load(f.path)
 			if err != nil {
 				return err

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -45,7 +46,12 @@ func (a *applyFlags) pushImages(c *cobra.Command, cl *client.Client, docs []*man
 		ref, done := pushed[tenant+":"+path]
 		if !done {
 			var err error
+			told := time.Now()
 			ref, err = cl.PushImage(c.Context(), tenant, path, func(done, total int64) {
+				if !p.terminal && done < total && time.Since(told) < 10*time.Second {
+					return // a line per image, or per ten seconds
+				}
+				told = time.Now()
 				p.show("image %s: %s of %s", path, render.Bytes(uint64(done)), render.Bytes(uint64(total)))
 			})
 			if err != nil {

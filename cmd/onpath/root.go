@@ -97,6 +97,14 @@ func finish(c *cobra.Command) {
 			return nil
 		}
 	}
+	if c.PreRunE == nil {
+		c.PreRunE = func(c *cobra.Command, _ []string) error {
+			if err := c.ValidateRequiredFlags(); err != nil {
+				return badUsage("%w; usage: %s", err, c.UseLine())
+			}
+			return nil
+		}
+	}
 	for _, sub := range c.Commands() {
 		finish(sub)
 	}

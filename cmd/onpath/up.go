@@ -20,6 +20,9 @@ Nothing is intercepted until an uplink is named.`,
 		Example: examples("sudo onpath up", "sudo onpath up --uplink eth0 --uplink eth1", "sudo onpath up --listen '[::]:7443'   # other machines can join"),
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if err := needsRoot(c); err != nil {
+				return err
+			}
 			if dir != "" {
 				server.set.StateDir, n.set.StateDir = filepath.Join(dir, "server"), filepath.Join(dir, "node")
 			}
