@@ -36,14 +36,17 @@ func (in *instance) live(ctx context.Context) {
 		if ctx.Err() != nil {
 			break
 		}
+		if why != "" {
+			in.rest(ctx, good, why) // what it wrote stays readable meanwhile
+		}
+		if ctx.Err() != nil {
+			break
+		}
 		in.process(nil)
 		if err := in.clear(ctx, p); err != nil {
 			in.a.log.Warn("cannot clear away what ended", "instance", in.id, "err", err)
 		}
 		p = nil
-		if why != "" {
-			in.rest(ctx, good, why)
-		}
 	}
 	if in.a.ctx.Err() == nil {
 		in.teardown(in.a.ctx)
