@@ -44,7 +44,7 @@ type fakeNode struct {
 	flows     map[string]uint64
 	entries   []onpath.FlowEntry
 	started   time.Time
-	lost      []string // nodes that it does not reach
+	lost      []string   // nodes that it does not reach
 	speaking  sync.Mutex // one report after another, as in a session
 }
 
@@ -605,10 +605,39 @@ func TestDeletedNode(t *testing.T) {
 	s := threeNodes(t)
 	s.apply(web(2))
 	s.until("active", s.active)
-	s.write([]onpath.Change{{Key: onpath.Key{Kind: onpath.KindNode, Name: "n2"}, Version: onpath.AnyVersion}})
+	gone := []onpath.Change{{Key: onpath.Key{Kind: onpath.KindNode, Name: "n2"}, Version: onpath.AnyVersion}}
+	if err := s.store.Write(context.Background(), gone); err != nil { // not by the API, which refuses it
+		t.Fatal(err)
+	}
 	s.until("it has nothing", func() bool {
 		p := s.plan("n2")
 		return len(p.Instances)+len(p.Datapath.Vports)+len(p.Datapath.Groups) == 0
 	})
 	s.until("two are ready elsewhere", func() bool { return len(s.instances()) == 2 && s.chain("web").Status.Elements[0].Ready == 2 })
+}
+
+// TestNodeInUseIsNotDeleted: only a node that is away, and has nothing or was
+// drained, may go.
+func TestNodeInUseIsNotDeleted(t *testing.T) {
+	s := threeNodes(t)
+	s.apply(web(2))
+	s.until("active", s.active)
+	name := s.instances()[0].Spec.Node
+	gone := []onpath.Change{{Key: onpath.Key{Kind: onpath.KindNode, Name: name}}}
+	refused := func(say string) {
+		t.Helper()
+		err := s.c.Check(context.Background(), gone)
+		if onpath.CodeOf(err) != onpath.CodeInvalid || !strings.Contains(err.Error(), say) {
+			t.Fatalf("it says %v, want %q", err, say)
+		}
+	}
+	refused("its agent is connected")
+	s.nodes[name].disconnect()
+	refused(s.instances()[0].Metadata.Name)
+	n := onpath.Clone(s.node(name))
+	n.Spec.Drain = true
+	s.apply(n)
+	if err := s.c.Check(context.Background(), gone); err != nil {
+		t.Errorf("drained and away: %v", err)
+	}
 }

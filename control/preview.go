@@ -18,6 +18,9 @@ func (c *Controller) Check(ctx context.Context, changes []onpath.Change) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	before := c.snapshot()
+	if err := c.checkNodes(before, changes); err != nil {
+		return err
+	}
 	return plan.CheckChange(before, changedSnapshot(before, changes), keysOf(changes))
 }
 

@@ -14,7 +14,8 @@ import (
 func Check(s *Snapshot) error { return check(s).Err() }
 
 // CheckChange is Check for a change from before to after: what was wrong
-// before and does not concern the changed objects is left out.
+// before and does not concern the changed objects is left out. What others need
+// cannot be deleted.
 func CheckChange(before, after *Snapshot, changed []onpath.Key) error {
 	known := map[string]bool{}
 	for _, e := range check(before) {
@@ -27,9 +28,10 @@ func CheckChange(before, after *Snapshot, changed []onpath.Key) error {
 		about[k.String()] = true
 		marked.changed[k] = true
 	}
-	var out onpath.Errors
+	out := checkRemovals(before, after, changed)
+	inUse := len(out) > 0
 	for _, e := range check(&marked) {
-		if about[e.Object] || !known[e.Error()] {
+		if about[e.Object] || !known[e.Error()] && !inUse { // what lacks it would only repeat it
 			out = append(out, e)
 		}
 	}

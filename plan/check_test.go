@@ -2,6 +2,7 @@ package plan
 
 import (
 	"errors"
+	"maps"
 	"strings"
 	"testing"
 
@@ -161,5 +162,57 @@ func TestOldTroubleIsNotNew(t *testing.T) {
 	s.remove(onpath.KindFunction, "default", "fw")
 	if err := CheckChange(before, s.snapshot(), []onpath.Key{{Kind: onpath.KindFunction, Tenant: "default", Name: "fw"}}); err == nil || !strings.Contains(err.Error(), "chain default/good") {
 		t.Errorf("a function in use may go: %v", err)
+	}
+}
+
+// TestRemovals: what is in use stays, and the error says who uses it.
+func TestRemovals(t *testing.T) {
+	s := aWorld(t)
+	tenant, _ := onpath.New(onpath.KindTenant)
+	tenant.Meta().Name = "acme"
+	s.apply(tenant, aFunction("acme", "wall", nil), aDeployment("acme", "walls", "wall", 1), aChain("default", "other", onpath.Element{Deployment: "d2"}))
+	for _, c := range []struct {
+		key onpath.Key
+		say []string
+	}{
+		{onpath.Key{Kind: onpath.KindFunction, Tenant: "default", Name: "fw"}, []string{"deployment default/d1", "deployment default/d2", "chain default/good"}},
+		{onpath.Key{Kind: onpath.KindDeployment, Tenant: "default", Name: "d2"}, []string{"chain default/other"}},
+		{onpath.Key{Kind: onpath.KindTenant, Name: "acme"}, []string{"function acme/wall", "deployment acme/walls"}},
+		{onpath.Key{Kind: onpath.KindCloudlet, Name: "fra1"}, []string{"node fra1-gw"}},
+		{onpath.Key{Kind: onpath.KindDeployment, Tenant: "default", Name: "quiet"}, nil},
+	} {
+		after := *s.snapshot()
+		after.Objects = maps.Clone(after.Objects)
+		delete(after.Objects, c.key)
+		err := CheckChange(s.snapshot(), &after, []onpath.Key{c.key})
+		if c.say == nil {
+			if err != nil {
+				t.Errorf("%s: %v", c.key, err)
+			}
+			continue
+		}
+		var list onpath.Errors
+		if !errors.As(err, &list) || len(list) != 1 || list[0].Object != c.key.String() || list[0].Code != onpath.CodeInvalid {
+			t.Errorf("%s: %v", c.key, err)
+			continue
+		}
+		for _, say := range c.say {
+			if !strings.Contains(list[0].Message, say) {
+				t.Errorf("%s: %s, without %s", c.key, list[0].Message, say)
+			}
+		}
+	}
+	// Together with all that is in it, a tenant may go.
+	after := *s.snapshot()
+	after.Objects = maps.Clone(after.Objects)
+	var keys []onpath.Key
+	for k := range after.Objects {
+		if k.Tenant == "acme" || k.Name == "acme" {
+			keys = append(keys, k)
+			delete(after.Objects, k)
+		}
+	}
+	if err := CheckChange(s.snapshot(), &after, keys); err != nil || len(keys) != 3 {
+		t.Errorf("a tenant with all its objects: %v", err)
 	}
 }
