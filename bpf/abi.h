@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
  * The layouts and numbers that the programs share with the driver
- * (datapath/ebpf/abi.go). Nothing else may be assumed by both sides. A change
- * that is not a pure addition raises ONPATH_ABI.
+ * (datapath/ebpf/abi.go). Nothing else may be assumed by both sides. The driver
+ * makes pinned maps anew whose sizes differ; so what changes its meaning must
+ * change its size.
  *
  * Byte order: addresses and ports of flow keys stand as on the wire, all other
  * integers in host order. IPv4 addresses fill the first four bytes of sixteen,
@@ -12,8 +13,6 @@
 #define ONPATH_ABI_H
 
 #include <linux/types.h>
-
-#define ONPATH_ABI 1
 
 #define MAX_VPORTS   8192  /* slots; slot 0 stands for "no known vport" */
 #define MAX_PATHS    4096  /* slots; slot 0 stands for "no path" */
@@ -25,6 +24,7 @@
 #define TABLE_BLOCKS 128   /* a table has at most RULE_BLOCK*TABLE_BLOCKS rules */
 #define MAX_STEPS    40    /* tables walked for one packet */
 #define MAX_MIRRORS  2     /* before one inline element */
+#define MAX_ROUTERS  4    /* found without a look-up; others take longer */
 #define MAX_NAT      16    /* prefixes */
 
 #define FAMILY_4 4
@@ -46,7 +46,6 @@ enum next_kind {
 #define FLOW_RST     0x04 /* TCP: RST seen */
 #define FLOW_EMITTED 0x08 /* an instance began it: without context */
 #define FLOW_LEARNED 0x20 /* written for the answers, not by a choice */
-#define FLOW_REPLIED 0x40 /* packets were seen in the other direction too */
 #define FLOW_BYPASS  0x80 /* pass entries: an element without instance was bypassed */
 
 struct flow_key {
@@ -100,10 +99,8 @@ enum vport_state {
 	STATE_DRAINING,
 };
 
-#define VPORT_BRIDGED   0x01
 #define VPORT_MIRROR    0x02
 #define VPORT_ROUTES    0x04
-#define VPORT_EMITS     0x08 /* packets: rewrite or originate */
 
 struct vport {
 	__u32 id;
@@ -116,8 +113,7 @@ struct vport {
 	__u32 emit;   /* table */
 	__u16 peer;   /* slot */
 	__u16 tenant; /* slot */
-	__u16 other_slot;
-	__u16 pad;
+	__u32 pad;
 	__u8 dmac[6]; /* of frames delivered here */
 	__u8 smac[6];
 };
@@ -125,7 +121,8 @@ struct vport {
 /* What stands behind a network device. */
 #define PORT_UPLINK   1
 #define PORT_INSTANCE 2
-#define PORT_UNDERLAY 4
+
+#define PORT_WIRE 0x01 /* bridge: the program carries what it does not steer */
 
 #define ATTACH_ROUTER 1
 #define ATTACH_BRIDGE 2
@@ -142,7 +139,7 @@ struct port {
 	__u8 addr4[4];  /* of the device: source of ICMP errors and translations */
 	__u8 addr6[16];
 	__u8 mac[6];
-	__u16 pad;
+	__u16 flags;
 };
 
 struct own_key {
@@ -151,6 +148,9 @@ struct own_key {
 	__u8 family;
 	__u8 pad[3];
 };
+
+#define LOCAL_ADDRESS   1
+#define LOCAL_BROADCAST 2
 
 struct addr_key {
 	__u8 addr[16];
@@ -259,8 +259,11 @@ struct node {
 	__u32 capture_length;
 	__u32 nat_count;
 	__u32 underlay_family;
-	__u32 generation;
+	__u32 host_ifindex; /* the uplink that carries this machine's own traffic */
 	struct nat_prefix nat[MAX_NAT];
+	__u32 bridged;      /* 1: there are uplinks of a bridge */
+	__u32 pad;
+	__u32 routers[MAX_ROUTERS]; /* ifindex of the first uplinks with attach: router or arm */
 };
 
 struct tenant {
@@ -330,13 +333,21 @@ struct bucket {
 	__u64 at;     /* ns */
 };
 
-/* Where an Ethernet address lives, learnt by bridge uplinks; key addr_key. */
+/* What stood in frames that crossed a bridge, from and to an IP address. */
 struct station {
 	__u8 mac[6];
-	__u16 vlan;
-	__u32 ifindex;
-	__u32 seen;
+	__u16 vlan;    /* tag control information, and STATION_TAGGED; 0: no tag */
+	__u32 ifindex; /* the side on which the address lies */
 };
+
+#define STATION_TAGGED 0x1000
+
+/* Added to the family in the key. */
+#define STATION_FROM 0x100
+#define STATION_TO   0x200
+
+/* Mark of a packet that goes to this machine's own sockets. */
+#define MARK_TO_HOST 0x6f700001
 
 /* Head of a captured packet; the packet follows. */
 struct captured {

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * onpath's packet path. Four programs, all at tc ingress:
+ * onpath's packet path: one program, at tc ingress of
  *
- *   onpath_uplink    on uplinks: packets from outside, at the node's edge
- *   onpath_instance  on the node's end of an instance's vport
- *   onpath_tunnel    on the VXLAN device: packets from other nodes
- *   onpath_underlay  on the device that carries the tunnels: who may send any
+ *   uplinks                packets from outside, at the node's edge
+ *   instances' vports      on the node's end
+ *   the VXLAN device       packets from other nodes
+ *   the underlay's device  who may send any
+ *
+ * and at tc egress of an uplink that carries this machine's own traffic. It is
+ * one because the verifier looks at every function once for each program.
  *
  * A packet's way: parse, flow entry, or else decide (tables, groups), send.
  * The hop limit goes down by one where a packet leaves at the edge and nowhere
@@ -46,16 +49,41 @@ static __always_inline int to_tunnel(struct pkt *p, const struct node *n)
 	return is_local(p, p->key.dst) || bpf_map_lookup_elem(&peer_addrs, &p->akey);
 }
 
-SEC("tc")
-int onpath_uplink(struct __sk_buff *skb)
+/* This machine's own packets: what its sockets send, which came in nowhere, and
+ * what comes in for one of its addresses. */
+static __always_inline __u32 own_traffic(struct __sk_buff *skb, struct pkt *p)
 {
-	struct node *n = this_node();
-	struct pkt *p = packet();
+	if (!skb->ingress_ifindex)
+		return is_local(p, p->key.src) == LOCAL_ADDRESS ? IS_HOST | IS_OUTGOING : 0;
+	return is_local(p, p->key.dst) == LOCAL_ADDRESS ? IS_HOST : 0;
+}
+
+/* The tag of a frame at a bridge: pkt.vlan. 0 if it has more than can be put back. */
+static __always_inline int read_tag(struct __sk_buff *skb, struct pkt *p)
+{
+	__be16 tci;
+
+	p->vlan = 0;
+	if (skb->vlan_present) {
+		p->vlan = skb->vlan_tci | STATION_TAGGED;
+		return !p->tags && skb->vlan_proto == bpf_htons(ETH_P_8021Q);
+	}
+	if (!p->tags)
+		return 1;
+	if (p->tags > 1 || skb->protocol != bpf_htons(ETH_P_8021Q) || bpf_skb_load_bytes(skb, 14, &tci, 2))
+		return 0;
+	p->vlan = bpf_ntohs(tci) | STATION_TAGGED;
+	return 1;
+}
+
+/* A packet at an uplink. TC_ACT_OK and TC_ACT_UNSPEC: not ours. */
+static __always_inline int from_edge(struct __sk_buff *skb, struct node *n, struct pkt *p,
+				     __u32 attach)
+{
 	int rc;
 
-	if (!n || !p || !n->edge || skb->pkt_type == PACKET_OTHERHOST)
+	if (!n->edge)
 		return TC_ACT_UNSPEC;
-	p->ifindex = skb->ifindex;
 	p->prev = n->edge;
 	p->prev_slot = n->edge_slot;
 	p->key.scope = n->edge;
@@ -65,27 +93,72 @@ int onpath_uplink(struct __sk_buff *skb)
 	if (rc != PARSE_IP)
 		return TC_ACT_UNSPEC;
 	p->is |= IS_EDGE;
+	p->vlan = 0;
+	switch (attach) {
+	case ATTACH_HOST:
+		p->is |= own_traffic(skb, p);
+		if (!(p->is & IS_HOST))
+			return TC_ACT_UNSPEC;
+		if ((p->is & IS_OUTGOING) && to_tunnel(p, n))
+			return TC_ACT_UNSPEC;
+		break;
+	case ATTACH_TAP:
+		p->is |= IS_TAPPED;
+		break;
+	case ATTACH_BRIDGE:
+		p->is |= IS_BRIDGED;
+		if (!read_tag(skb, p))
+			return TC_ACT_UNSPEC;
+	}
 	if (to_tunnel(p, n) && skb->ifindex != n->underlay_ifindex) {
 		count_in(skb, p, p->prev_slot, p->prev);
 		return drop(p, DROP_TUNNEL_SOURCE);
 	}
 	bpf_skb_load_bytes(skb, 0, p->macs, 12);
-	rc = steer(skb, p);
-	return rc == TC_ACT_OK ? TC_ACT_UNSPEC : rc; /* others on the device have their say */
+	return steer(skb, p);
 }
 
-SEC("tc")
-int onpath_instance(struct __sk_buff *skb)
+/* At an uplink that is not one of node.routers. */
+static __always_inline int at_uplink(struct __sk_buff *skb, struct node *n, struct pkt *p,
+				     const struct port *port)
 {
-	__u32 ifindex = skb->ifindex;
-	struct node *n = this_node();
-	struct pkt *p = packet();
-	struct port *port = bpf_map_lookup_elem(&ports, &ifindex);
+	__u32 attach = port->attach, wire = port->flags & PORT_WIRE;
 	int rc;
 
-	if (!n || !p || !port)
+	p->opposite = port->opposite;
+	if (attach == ATTACH_HOST) {
+		if (skb->ingress_ifindex && skb->mark == MARK_TO_HOST) {
+			skb->mark = 0;
+			return TC_ACT_UNSPEC;
+		}
+	} else if (attach != ATTACH_BRIDGE && attach != ATTACH_TAP && skb->pkt_type == PACKET_OTHERHOST) {
+		return TC_ACT_UNSPEC;
+	}
+	rc = from_edge(skb, n, p, attach);
+	if (attach == ATTACH_TAP)
 		return TC_ACT_SHOT;
-	p->ifindex = ifindex;
+	if (rc != TC_ACT_OK && rc != TC_ACT_UNSPEC)
+		return rc;
+	return wire ? bpf_redirect(p->opposite, 0) : TC_ACT_UNSPEC; /* others on the device have their say */
+}
+
+/* At an uplink between which and others the kernel routes. */
+static __always_inline int at_router(struct __sk_buff *skb, struct node *n, struct pkt *p)
+{
+	int rc;
+
+	if (skb->pkt_type == PACKET_OTHERHOST)
+		return TC_ACT_UNSPEC;
+	rc = from_edge(skb, n, p, ATTACH_ROUTER);
+	return rc == TC_ACT_OK ? TC_ACT_UNSPEC : rc;
+}
+
+/* A packet from an instance of this node. */
+static __always_inline int from_instance(struct __sk_buff *skb, struct node *n, struct pkt *p,
+					 const struct port *port)
+{
+	int rc;
+
 	p->prev = port->vport;
 	p->prev_slot = port->slot;
 	p->key.scope = port->vport;
@@ -146,22 +219,15 @@ static __always_inline int receive(struct __sk_buff *skb, struct pkt *p, struct 
 	return send(skb);
 }
 
-SEC("tc")
-int onpath_tunnel(struct __sk_buff *skb)
+static __always_inline int from_tunnel(struct __sk_buff *skb, struct node *n, struct pkt *p)
 {
-	struct node *n = this_node();
-	struct pkt *p = packet();
-	struct bpf_tunnel_key *key;
+	struct bpf_tunnel_key *key = &p->tunnel;
 	struct peer_ref *peer;
 	struct vport *prev;
 	__u64 flags;
 	__u8 head[12];
 	int rc;
 
-	if (!n || !p)
-		return TC_ACT_SHOT;
-	key = &p->tunnel;
-	p->ifindex = skb->ifindex;
 	p->prev_slot = 0;
 	p->packets = 1;
 	flags = n->underlay_family == FAMILY_6 ? BPF_F_TUNINFO_IPV6 : 0;
@@ -198,25 +264,24 @@ int onpath_tunnel(struct __sk_buff *skb)
 	return receive(skb, p, n, key->tunnel_id);
 }
 
-/* Only known nodes, one hop away as hop limits tell, may send tunnel packets. */
-SEC("tc")
-int onpath_underlay(struct __sk_buff *skb)
+/* Only known nodes, one hop away as hop limits tell, may send tunnel packets: 0 if
+ * anyone else does. */
+static __always_inline int may_come(struct __sk_buff *skb, const struct node *n)
 {
-	struct node *n = this_node();
 	struct addr_key from = {};
 	__be16 type, dport = 0;
 	__u8 ttl = 0;
 
-	if (!n || bpf_skb_load_bytes(skb, 12, &type, 2))
-		return TC_ACT_UNSPEC;
+	if (bpf_skb_load_bytes(skb, 12, &type, 2))
+		return 1;
 	if (type == bpf_htons(ETH_P_IP)) {
 		struct iphdr h;
 
 		if (bpf_skb_load_bytes(skb, ETH_HLEN, &h, sizeof(h)) || h.protocol != IPPROTO_UDP ||
 		    (h.frag_off & bpf_htons(0x1fff)))
-			return TC_ACT_UNSPEC;
+			return 1;
 		if (bpf_skb_load_bytes(skb, ETH_HLEN + h.ihl * 4 + 2, &dport, 2))
-			return TC_ACT_UNSPEC;
+			return 1;
 		from.family = FAMILY_4;
 		*(__u32 *)from.addr = h.saddr;
 		ttl = h.ttl;
@@ -225,24 +290,43 @@ int onpath_underlay(struct __sk_buff *skb)
 
 		if (bpf_skb_load_bytes(skb, ETH_HLEN, &h, sizeof(h)) || h.nexthdr != IPPROTO_UDP ||
 		    bpf_skb_load_bytes(skb, ETH_HLEN + sizeof(h) + 2, &dport, 2))
-			return TC_ACT_UNSPEC;
+			return 1;
 		from.family = FAMILY_6;
 		copy_addr(from.addr, &h.saddr);
 		ttl = h.hop_limit;
 	}
 	if (bpf_ntohs(dport) != n->tunnel_port)
-		return TC_ACT_UNSPEC;
-	if (ttl == 255 && bpf_map_lookup_elem(&peer_addrs, &from))
-		return TC_ACT_UNSPEC;
-	{
-		struct pkt *p = packet();
+		return 1;
+	return ttl == 255 && bpf_map_lookup_elem(&peer_addrs, &from);
+}
 
-		if (!p)
-			return TC_ACT_SHOT;
+SEC("tc")
+int onpath_steer(struct __sk_buff *skb)
+{
+	__u32 ifindex = skb->ifindex;
+	struct node *n = this_node();
+	struct pkt *p = packet();
+	struct port *port;
+
+	if (!n || !p)
+		return TC_ACT_SHOT;
+	p->ifindex = ifindex;
+	if (ifindex == n->tunnel_ifindex)
+		return from_tunnel(skb, n, p);
+	if (ifindex == n->underlay_ifindex && skb->ingress_ifindex && !may_come(skb, n)) {
 		p->prev_slot = 0;
 		p->packets = 1;
 		return drop(p, DROP_TUNNEL_SOURCE);
 	}
+	if (ifindex == n->routers[0] || ifindex == n->routers[1] || ifindex == n->routers[2] ||
+	    ifindex == n->routers[3])
+		return at_router(skb, n, p);
+	port = bpf_map_lookup_elem(&ports, &ifindex);
+	if (!port)
+		return ifindex == n->underlay_ifindex ? TC_ACT_UNSPEC : TC_ACT_SHOT;
+	if (port->kind == PORT_INSTANCE)
+		return from_instance(skb, n, p, port);
+	return at_uplink(skb, n, p, port);
 }
 
 char _license[] SEC("license") = "GPL";

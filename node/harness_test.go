@@ -26,7 +26,7 @@ import (
 )
 
 // patience is how long a test waits for what should happen soon.
-const patience = 10 * time.Second
+const patience = 30 * time.Second
 
 // story is what happened, in order, on a machine.
 type story struct {

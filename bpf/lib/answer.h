@@ -20,6 +20,10 @@
 #define ICMP_RATE  100 /* errors a second and CPU */
 #define ICMP_BURST 50
 
+/* Errors about these speak with the address of the far end: a bridge has none, and
+ * the host takes none from its own. */
+#define IS_FOREIGN (IS_OUTGOING | IS_BRIDGED)
+
 #define ERROR_TTL 1
 #define ERROR_BIG 2
 
@@ -64,6 +68,13 @@ static __always_inline int allowed(void)
 	return 1;
 }
 
+/* To this machine's own sockets, as if it had just come in at a device. */
+static __always_inline int to_host(struct __sk_buff *skb, __u32 ifindex)
+{
+	skb->mark = MARK_TO_HOST;
+	return bpf_redirect(ifindex, BPF_F_INGRESS);
+}
+
 /* Send the packet back to where it came from. */
 static __always_inline int reflect(struct __sk_buff *skb, struct pkt *p)
 {
@@ -71,10 +82,16 @@ static __always_inline int reflect(struct __sk_buff *skb, struct pkt *p)
 	struct vport *v;
 	__u8 macs[12];
 
+	if (p->is & IS_TAPPED)
+		return TC_ACT_SHOT;
 	if (p->is & IS_EDGE) {
 		__builtin_memcpy(macs, p->macs + 6, 6);
 		__builtin_memcpy(macs + 6, p->macs, 6);
 		bpf_skb_store_bytes(skb, 0, macs, 12, 0);
+		if (p->is & IS_OUTGOING)
+			return to_host(skb, p->ifindex);
+		if (p->vlan)
+			bpf_skb_vlan_push(skb, bpf_htons(ETH_P_8021Q), p->vlan & ~STATION_TAGGED);
 		return bpf_redirect(p->ifindex, 0);
 	}
 	v = vport_at(slot, p->prev);
@@ -129,7 +146,7 @@ static __always_inline int icmp4(struct __sk_buff *skb, struct pkt *p, const str
 	h.ip.tot_len = bpf_htons(sizeof(h) + quoted);
 	h.ip.ttl = 64;
 	h.ip.protocol = IPPROTO_ICMP;
-	h.ip.saddr = *(__u32 *)port->addr4;
+	h.ip.saddr = p->is & IS_FOREIGN ? *(__u32 *)p->key.dst : *(__u32 *)port->addr4;
 	h.ip.daddr = *(__u32 *)p->key.src;
 	h.ip.check = ~fold(bpf_csum_diff(0, 0, (__be32 *)&h.ip, 20, 0));
 	h.type = what == ERROR_BIG ? 3 : 11;
@@ -158,7 +175,7 @@ static __always_inline int icmp6(struct __sk_buff *skb, struct pkt *p, const str
 	h.ip.payload_len = bpf_htons(8 + quoted);
 	h.ip.nexthdr = IPPROTO_ICMPV6;
 	h.ip.hop_limit = 64;
-	copy_addr(&h.ip.saddr, port->addr6);
+	copy_addr(&h.ip.saddr, p->is & IS_FOREIGN ? p->key.dst : port->addr6);
 	copy_addr(&h.ip.daddr, p->key.src);
 	h.type = what == ERROR_BIG ? 2 : 3;
 	h.info = what == ERROR_BIG ? bpf_htonl(mtu) : 0;
@@ -197,7 +214,8 @@ __noinline int send_error(struct __sk_buff *skb, __u32 what, __u32 mtu)
 	port = bpf_map_lookup_elem(&ports, &ifindex);
 	if (!port || (p->is & (IS_ERROR | IS_ICMP | IS_NOPORTS)) || p->l4 - p->l3 != ip)
 		return TC_ACT_SHOT;
-	if (p->key.family == FAMILY_4 ? !*(__u32 *)port->addr4 : !*(__u32 *)port->addr6)
+	if (!(p->is & IS_FOREIGN) &&
+	    (p->key.family == FAMILY_4 ? !*(__u32 *)port->addr4 : !*(__u32 *)port->addr6))
 		return TC_ACT_SHOT;
 	if (!allowed())
 		return TC_ACT_SHOT;

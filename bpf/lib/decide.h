@@ -18,13 +18,6 @@ static __always_inline int confined(const __u8 *a, __u8 family)
 	       (bpf_ntohl(((const __u32 *)a)[3]) <= 1);
 }
 
-static __always_inline int is_local(struct pkt *p, const __u8 *a)
-{
-	copy_addr(p->akey.addr, a);
-	p->akey.family = p->key.family;
-	return bpf_map_lookup_elem(&locals, &p->akey) != NULL;
-}
-
 static __always_inline int is_dhcp(const struct flow_key *k)
 {
 	__u16 d = bpf_ntohs(k->dport);
@@ -74,7 +67,7 @@ __noinline int decide_edge(struct __sk_buff *skb)
 	    is_dhcp(&p->key))
 		return TC_ACT_OK;
 	if (!(p->is & IS_HOST) && (is_local(p, p->key.dst) || is_local(p, p->key.src)))
-		return TC_ACT_OK;
+		return TC_ACT_OK; /* an uplink of another kind: the node's own is not steered there */
 	p->d.context = 0;
 	p->d.entry = n->edge;
 	p->d.path = p->d.path_slot = p->d.flags = p->d.tenant = 0;

@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * Out at the edge: a FIB look-up for link and next hop, and the neighbour layer
- * to reach it (which resolves and keeps it fresh). Never through the host's
- * stack, whose reverse-path filter and firewall have not seen the flow.
+ * Out at the edge. Where the kernel routes: a FIB look-up for link and next hop,
+ * and the neighbour layer to reach it (which resolves and keeps it fresh), never
+ * through the host's stack, whose reverse-path filter and firewall have not seen
+ * the flow. To this machine's own sockets: into the stack, at the device where
+ * the packet would have come in. At a bridge: out of the other side.
  */
 #ifndef ONPATH_EXIT_H
 #define ONPATH_EXIT_H
 
 #include "answer.h"
+#include "bridge.h"
 #include "flow.h"
 #include "nat.h"
 
@@ -16,17 +19,39 @@
 #define AF_INET6 10
 #endif
 
-__noinline int exit_edge(struct __sk_buff *skb)
+#define EXIT_ROUTE  0
+#define EXIT_HOST   1
+#define EXIT_BRIDGE 2
+
+/* Which way? This machine's own packets keep their hop limit: they only make a
+ * detour. */
+static __always_inline int way_out(struct pkt *p, const struct node *n, int *hop)
 {
-	struct bpf_redir_neigh next;
+	*hop = 1;
+	if (n->bridged && find_station()) {
+		*hop = 0;
+		return EXIT_BRIDGE;
+	}
+	if (!n->host_ifindex)
+		return EXIT_ROUTE;
+	if (is_local(p, p->key.dst) == LOCAL_ADDRESS) {
+		*hop = 0;
+		return EXIT_HOST;
+	}
+	if (is_local(p, p->key.src) == LOCAL_ADDRESS)
+		*hop = 0;
+	return EXIT_ROUTE;
+}
+
+/* Look up the route: pkt.fib. Returns 0, a drop reason, or DROP_TOO_BIG. */
+__noinline int find_route(struct __sk_buff *skb)
+{
 	struct pkt *p = packet();
 	struct bpf_fib_lookup *fib;
 	struct node *n = this_node();
-	__u32 slot;
-	long rc;
 
 	if (!p || !n)
-		return TC_ACT_SHOT;
+		return DROP_NO_ROUTE;
 	fib = &p->fib;
 	__builtin_memset(fib, 0, sizeof(*fib));
 	fib->ifindex = n->uplink_ifindex ? n->uplink_ifindex : p->ifindex;
@@ -35,7 +60,7 @@ __noinline int exit_edge(struct __sk_buff *skb)
 		struct iphdr h;
 
 		if (bpf_skb_load_bytes(skb, p->l3, &h, sizeof(h)))
-			return drop(p, DROP_MALFORMED);
+			return DROP_MALFORMED;
 		fib->family = AF_INET;
 		fib->tos = h.tos;
 		fib->l4_protocol = h.protocol;
@@ -45,7 +70,7 @@ __noinline int exit_edge(struct __sk_buff *skb)
 		struct ipv6hdr h;
 
 		if (bpf_skb_load_bytes(skb, p->l3, &h, sizeof(h)))
-			return drop(p, DROP_MALFORMED);
+			return DROP_MALFORMED;
 		fib->family = AF_INET6;
 		fib->l4_protocol = h.nexthdr;
 		fib->flowinfo = *(__be32 *)&h & bpf_htonl(0x0fffffff);
@@ -56,29 +81,21 @@ __noinline int exit_edge(struct __sk_buff *skb)
 		fib->sport = p->key.sport;
 		fib->dport = p->key.dport;
 	}
-	rc = bpf_fib_lookup(skb, fib, sizeof(*fib), 0);
-	switch (rc) {
+	switch (bpf_fib_lookup(skb, fib, sizeof(*fib), 0)) {
 	case BPF_FIB_LKUP_RET_SUCCESS:
 	case BPF_FIB_LKUP_RET_NO_NEIGH:
-		break;
+		return 0;
 	case BPF_FIB_LKUP_RET_FRAG_NEEDED:
-		return send_error(skb, ERROR_BIG, fib->mtu_result);
-	default:
-		return drop(p, DROP_NO_ROUTE);
+		return DROP_TOO_BIG;
 	}
-	if (p->ttl <= 1)
-		return send_error(skb, ERROR_TTL, 0);
-	decrement_ttl(skb, p);
-	if (p->learn && !(p->is & (IS_ERROR | IS_NOPORTS)))
-		learn_edge();
-	if (n->nat_count) {
-		int reason = nat_out(skb, fib->ifindex);
+	return DROP_NO_ROUTE;
+}
 
-		if (reason)
-			return drop(p, reason);
-	}
-	slot = n->edge_slot;
-	count_out(skb, p, slot, n->edge);
+static __always_inline int leave_by_route(struct __sk_buff *skb, struct pkt *p)
+{
+	struct bpf_fib_lookup *fib = &p->fib;
+	struct bpf_redir_neigh next;
+
 	__builtin_memset(&next, 0, sizeof(next));
 	next.nh_family = fib->family;
 	if (fib->family == AF_INET)
@@ -86,6 +103,56 @@ __noinline int exit_edge(struct __sk_buff *skb)
 	else
 		copy_addr(next.ipv6_nh, fib->ipv6_dst);
 	return bpf_redirect_neigh(fib->ifindex, &next, sizeof(next), 0);
+}
+
+/* Into the stack at the uplink that carries this machine's own traffic. */
+static __always_inline int leave_to_host(struct __sk_buff *skb, const struct node *n)
+{
+	__u32 ifindex = n->host_ifindex;
+	struct port *port = bpf_map_lookup_elem(&ports, &ifindex);
+
+	if (!port)
+		return TC_ACT_SHOT;
+	bpf_skb_store_bytes(skb, 0, port->mac, 6, 0);
+	return to_host(skb, ifindex);
+}
+
+__noinline int exit_edge(struct __sk_buff *skb)
+{
+	struct pkt *p = packet();
+	struct node *n = this_node();
+	int way, hop, reason;
+	__u32 slot;
+
+	if (!p || !n)
+		return TC_ACT_SHOT;
+	way = way_out(p, n, &hop);
+	if (way == EXIT_ROUTE) {
+		reason = find_route(skb);
+		if (reason == DROP_TOO_BIG)
+			return send_error(skb, ERROR_BIG, p->fib.mtu_result);
+		if (reason)
+			return drop(p, reason);
+	}
+	if (hop) {
+		if (p->ttl <= 1)
+			return send_error(skb, ERROR_TTL, 0);
+		decrement_ttl(skb, p);
+	}
+	if (p->learn && !(p->is & (IS_ERROR | IS_NOPORTS)))
+		learn_edge();
+	if (n->nat_count && way == EXIT_ROUTE) {
+		reason = nat_out(skb, p->fib.ifindex);
+		if (reason)
+			return drop(p, reason);
+	}
+	slot = n->edge_slot;
+	count_out(skb, p, slot, n->edge);
+	if (way == EXIT_BRIDGE)
+		return leave_bridge(skb, p);
+	if (way == EXIT_HOST)
+		return leave_to_host(skb, n);
+	return leave_by_route(skb, p);
 }
 
 #endif

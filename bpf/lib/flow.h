@@ -49,6 +49,17 @@ static __always_inline void store_decision(struct flow *e, const struct decision
 	e->mirror_slots[1] = d->mirror_slots[1];
 }
 
+/* LOCAL_… if an address of pkt.key is this node's, else 0. */
+static __always_inline __u32 is_local(struct pkt *p, const __u8 *a)
+{
+	__u32 *what;
+
+	copy_addr(p->akey.addr, a);
+	p->akey.family = p->key.family;
+	what = bpf_map_lookup_elem(&locals, &p->akey);
+	return what ? *what : 0;
+}
+
 /* Count a packet on its entry. */
 static __always_inline void touch(struct pkt *p, struct flow *e)
 {

@@ -28,14 +28,16 @@
 #define IS_ANYSYN   0x0020 /* SYN, also with ACK: carries options */
 #define IS_ERROR    0x0040 /* an ICMP error; key is the reverse of what it quotes */
 #define IS_NOPORTS  0x0080 /* ports cannot be read */
-#define IS_TUNNEL   0x0100 /* UDP to the tunnel port */
 #define IS_ENCAP    0x0200
 #define IS_EDGE     0x0400 /* came in at an uplink */
 #define IS_REMOTE   0x0800 /* came over the tunnel */
-#define IS_HOST     0x1000 /* came from or goes to this machine itself */
+#define IS_HOST     0x1000 /* this machine's own traffic, at an uplink that carries it */
 #define IS_ICMP     0x2000 /* any ICMP that is not an echo */
 #define IS_LATER    0x4000 /* a fragment behind the first */
 #define IS_NOPROTO  0x8000 /* nor can the protocol */
+#define IS_OUTGOING 0x10000 /* on the way out of this machine's sockets */
+#define IS_TAPPED   0x20000 /* a copy: nothing may go back */
+#define IS_BRIDGED  0x40000 /* came in at one side of a bridge */
 
 /* What to do with a packet: a flow entry, opened up. */
 struct decision {
@@ -46,7 +48,6 @@ struct decision {
 	__u32 entry;
 	__u32 path, path_slot;
 	__u32 flags; /* FLOW_… */
-	__u32 reason;
 	__u32 tenant;
 	__u32 first_table; /* that a rule led to */
 	__u32 matched;  /* rules of a path that matched */
@@ -110,6 +111,9 @@ struct pkt {
 	__u32 met[MAX_MIRRORS]; /* groups of mirrors, the last one first */
 
 	__u8 macs[12]; /* of the frame as it came */
+	__u16 vlan;    /* bridge: its tag, as in struct station */
+	__u32 opposite;
+	struct station station; /* being written */
 
 	/* Too large for the stack. */
 	struct bpf_tunnel_key tunnel;

@@ -40,6 +40,46 @@ __noinline int copy_to_mirrors(struct __sk_buff *skb)
 	return 0;
 }
 
+static __always_inline int is_closed(__u32 slot, __u32 id)
+{
+	struct vport *v = vport_of(&slot, id);
+
+	return !v || v->state == STATE_CLOSED;
+}
+
+/* Choose anew where a flow's mirror is gone: walk once more what the flow's first
+ * packet walked. Once a second and flow at most. */
+__noinline int refresh_mirrors(void)
+{
+	struct pkt *p = packet();
+	struct node *n = this_node();
+	__u32 id, table = 0;
+	struct group *g;
+	struct flow *e;
+
+	if (!p || !n)
+		return 0;
+	if (!is_closed(p->d.mirror_slots[0], p->d.mirrors[0]) &&
+	    (p->d.mirror_count < 2 || !is_closed(p->d.mirror_slots[1], p->d.mirrors[1])))
+		return 0;
+	id = p->d.context;
+	g = bpf_map_lookup_elem(&groups, &id);
+	if (id && g)
+		table = g->then;
+	else if (!id && p->prev == n->edge)
+		table = n->edge_table;
+	e = bpf_map_lookup_elem(&flows, &p->key);
+	if (!table || !e)
+		return 0;
+	resolve(table, 0); /* the inline element keeps its instance, whatever this chose */
+	e->mirrors[0] = p->d.mirror_count > 0 ? p->d.mirrors[0] : e->mirrors[0];
+	e->mirror_slots[0] = p->d.mirror_count > 0 ? p->d.mirror_slots[0] : e->mirror_slots[0];
+	e->mirrors[1] = p->d.mirror_count > 1 ? p->d.mirrors[1] : 0;
+	e->mirror_slots[1] = p->d.mirror_slots[1];
+	load_decision(&p->d, e);
+	return 0;
+}
+
 /* To a vport that is there. */
 static __always_inline int send_to(struct __sk_buff *skb, struct pkt *p, struct node *n,
 				   struct vport *v, __u32 slot)
@@ -78,6 +118,12 @@ __noinline int send(struct __sk_buff *skb)
 
 	if (!p || !n)
 		return TC_ACT_SHOT;
+	if (p->learn && !(p->is & (IS_ERROR | IS_NOPORTS))) {
+		if (p->d.mirror_count)
+			refresh_mirrors();
+		if ((p->is & IS_BRIDGED) && p->d.kind != NEXT_PASS)
+			learn_stations();
+	}
 	slot = p->d.slot;
 	if (p->d.kind == NEXT_VPORT) {
 		v = vport_of(&slot, p->d.next);
@@ -92,6 +138,12 @@ __noinline int send(struct __sk_buff *skb)
 			count_passed(p);
 		else
 			count_steered(p);
+	}
+	if ((p->is & IS_TAPPED) && p->d.kind == NEXT_VPORT) {
+		p->member = p->d.next; /* an inline element gets a copy */
+		p->member_slot = p->d.slot;
+		add_mirror(p, &p->d);
+		p->d.kind = NEXT_PASS;
 	}
 	if (p->d.kind == NEXT_PASS) {
 		if (p->d.mirror_count)

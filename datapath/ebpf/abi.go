@@ -15,6 +15,7 @@ const (
 	maxPerTable = 32 * 128
 	maxMirrors  = 2
 	maxNAT      = 16
+	maxRouters  = 4
 	dropReasons = 21 // with 0, which is none
 )
 
@@ -48,9 +49,8 @@ const (
 	stateUp       uint8 = 1
 	stateDraining uint8 = 2
 
-	flagBridged uint16 = 1
-	flagMirror  uint16 = 2
-	flagRoutes  uint16 = 4
+	flagMirror uint16 = 2
+	flagRoutes uint16 = 4
 )
 
 // port kinds and attachments
@@ -59,7 +59,18 @@ const (
 	portInstance uint8 = 2
 
 	attachRouter uint8 = 1
+	attachBridge uint8 = 2
 	attachArm    uint8 = 3
+	attachTap    uint8 = 4
+	attachHost   uint8 = 5
+
+	portWire uint16 = 1
+)
+
+// kinds of local addresses
+const (
+	localAddress   uint32 = 1
+	localBroadcast uint32 = 2
 )
 
 // actions
@@ -128,20 +139,19 @@ type natValue struct {
 }
 
 type vportValue struct {
-	ID        uint32
-	Kind      uint8
-	State     uint8
-	Flags     uint16
-	Ifindex   uint32
-	Other     uint32
-	Entry     uint32
-	Emit      uint32
-	Peer      uint16
-	Tenant    uint16
-	OtherSlot uint16
-	Pad       uint16
-	DMAC      [6]byte
-	SMAC      [6]byte
+	ID      uint32
+	Kind    uint8
+	State   uint8
+	Flags   uint16
+	Ifindex uint32
+	Other   uint32
+	Entry   uint32
+	Emit    uint32
+	Peer    uint16
+	Tenant  uint16
+	Pad     uint32
+	DMAC    [6]byte
+	SMAC    [6]byte
 }
 
 type portValue struct {
@@ -153,7 +163,7 @@ type portValue struct {
 	Addr4    [4]byte
 	Addr6    addr16
 	MAC      [6]byte
-	Pad      uint16
+	Flags    uint16
 }
 
 type ownKey struct {
@@ -249,8 +259,11 @@ type nodeValue struct {
 	CaptureLength   uint32
 	NATCount        uint32
 	UnderlayFamily  uint32
-	Generation      uint32
+	HostIfindex     uint32
 	NAT             [maxNAT]natPrefix
+	Bridged         uint32
+	Pad             uint32
+	Routers         [maxRouters]uint32
 }
 
 type tenantValue struct {

@@ -159,19 +159,32 @@ func (d *Driver) devicesFor(c *onpath.DatapathConfig) (*kernel, error) {
 	return now, nil
 }
 
-// supported refuses what this driver cannot do.
+// supported refuses uplinks that do not fit together.
 func supported(c *onpath.DatapathConfig) error {
 	if c.Edge == nil {
 		return nil
 	}
+	sides, hosts := map[onpath.Side]int{}, 0
 	for _, u := range c.Edge.Uplinks {
 		switch u.Attach {
-		case onpath.AttachRouter, onpath.AttachArm:
+		case onpath.AttachRouter, onpath.AttachArm, onpath.AttachTap:
+		case onpath.AttachBridge:
+			sides[u.Side]++
+		case onpath.AttachHost:
+			hosts++
 		default:
-			e := onpath.Errorf(onpath.CodeUnsupported, "uplink %s: attach: %s is not supported by this version", u.Name, u.Attach)
-			e.Remedy = "attach it as router or arm"
-			return e
+			return onpath.Errorf(onpath.CodeUnsupported, "uplink %s: attach: %s is not supported by this version", u.Name, u.Attach)
 		}
+	}
+	if n := len(sides); n != 0 && (n != 2 || sides[onpath.SideAccess] != 1 || sides[onpath.SideCore] != 1) {
+		e := onpath.Errorf(onpath.CodeInvalid, "a bridge has two uplinks, one on each side")
+		e.Remedy = "write two uplinks with attach: bridge, one with side: core and one with side: access"
+		return e
+	}
+	if hosts > 1 {
+		e := onpath.Errorf(onpath.CodeUnsupported, "%d uplinks have attach: host; the data path knows one device by which packets reach this machine", hosts)
+		e.Remedy = "name the device of the default route, and no other"
+		return e
 	}
 	return nil
 }
@@ -283,10 +296,11 @@ func (d *Driver) retire(t tableValue) {
 	}
 }
 
+// attachAll puts the program on uplinks last: by then all others are ready.
 func (d *Driver) attachAll(want *state) error {
-	for _, program := range []string{programUnderlay, programTunnel, programInstance, programUplink} {
+	for _, uplinks := range []bool{false, true} {
 		for a := range want.attach {
-			if a.program != program {
+			if (want.ports[uint32(a.ifindex)].Kind == portUplink) != uplinks {
 				continue
 			}
 			if err := d.ready(a.ifindex, want.names[a.ifindex]); err != nil {

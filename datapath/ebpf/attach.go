@@ -15,29 +15,75 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// filterName marks our filters where the kernel has no tcx.
-const filterName = "onpath"
-
-// attachments are the programs on devices. With tcx each is a pinned link, named
-// after program and device; without, a filter of the device's clsact queue.
+// attachments are the devices that the program is on. With tcx each is a pinned
+// link, named after hook and device; without, a filter of the device's clsact
+// queue.
 type attachments struct {
 	dir   string
 	ns    *namespace
-	progs map[string]*ebpf.Program
+	prog  *ebpf.Program
 	links map[attachment]link.Link
 	noTCX bool
 }
 
+// hook is where on a device the program runs.
+type hook string
+
+const (
+	hookIngress     hook = "ingress"
+	hookPromiscuous hook = "promiscuous" // ingress of a device that takes frames for anyone
+	hookEgress      hook = "egress"
+)
+
 type attachment struct {
-	program string
+	hook    hook
 	ifindex int
 }
 
-func (a attachment) file() string { return "link-" + a.program + "-" + strconv.Itoa(a.ifindex) }
+func (a attachment) file() string { return "link-" + string(a.hook) + "-" + strconv.Itoa(a.ifindex) }
 
-// openAttachments takes over the pinned links and gives them our programs.
-func openAttachments(dir string, ns *namespace, progs map[string]*ebpf.Program) (*attachments, error) {
-	as := &attachments{dir: dir, ns: ns, progs: progs, links: map[attachment]link.Link{}}
+// filter is the name of the filter where the kernel has no tcx.
+func (a attachment) filter() string { return filterPrefix + string(a.hook) }
+
+const filterPrefix = "onpath-"
+
+func (a attachment) parent() uint32 {
+	if a.hook == hookEgress {
+		return netlink.HANDLE_MIN_EGRESS
+	}
+	return netlink.HANDLE_MIN_INGRESS
+}
+
+func (a attachment) tcx() ebpf.AttachType {
+	if a.hook == hookEgress {
+		return ebpf.AttachTCXEgress
+	}
+	return ebpf.AttachTCXIngress
+}
+
+// setPromiscuous lets the device take frames for anyone, or no longer, if that
+// is what the hook is for.
+func (a attachment) setPromiscuous(nl *netlink.Handle, on bool) error {
+	if a.hook != hookPromiscuous {
+		return nil
+	}
+	l, err := nl.LinkByIndex(a.ifindex)
+	if err != nil {
+		return nil // gone
+	}
+	set := nl.SetPromiscOff
+	if on {
+		set = nl.SetPromiscOn
+	}
+	if err := set(l); err != nil {
+		return fmt.Errorf("switch promiscuous mode of %s: %w", l.Attrs().Name, err)
+	}
+	return nil
+}
+
+// openAttachments takes over the pinned links and gives them our program.
+func openAttachments(dir string, ns *namespace, prog *ebpf.Program) (*attachments, error) {
+	as := &attachments{dir: dir, ns: ns, prog: prog, links: map[attachment]link.Link{}}
 	files, err := filepath.Glob(filepath.Join(dir, "link-*"))
 	if err != nil {
 		return nil, err
@@ -45,13 +91,16 @@ func openAttachments(dir string, ns *namespace, progs map[string]*ebpf.Program) 
 	for _, f := range files {
 		a, ok := parseLinkFile(filepath.Base(f))
 		if !ok {
+			if err := os.Remove(f); err != nil { // another version's
+				return nil, err
+			}
 			continue
 		}
 		l, err := link.LoadPinnedLink(f, nil)
 		if err != nil {
 			return nil, fmt.Errorf("open pinned link %s: %w", f, err)
 		}
-		if err := l.Update(progs[a.program]); err != nil {
+		if err := l.Update(prog); err != nil {
 			// The device is gone, and the link with it.
 			l.Close()
 			if err := os.Remove(f); err != nil {
@@ -70,31 +119,33 @@ func parseLinkFile(name string) (attachment, bool) {
 		return attachment{}, false
 	}
 	n, err := strconv.Atoi(parts[2])
-	return attachment{parts[1], n}, err == nil
+	h := hook(parts[1])
+	return attachment{h, n}, err == nil && (h == hookIngress || h == hookPromiscuous || h == hookEgress)
 }
 
-// attach puts a program on a device's ingress unless it is there.
+// attach puts the program on a device unless it is there.
 func (as *attachments) attach(a attachment) error {
+	if err := a.setPromiscuous(as.ns.nl, true); err != nil {
+		return err
+	}
 	if l := as.links[a]; l != nil {
 		if info, err := l.Info(); err == nil && info.TCX() != nil && int(info.TCX().Ifindex) == a.ifindex {
 			return nil
 		}
-		if err := as.detach(a); err != nil {
+		if err := as.unpin(a); err != nil {
 			return err
 		}
 	}
 	if as.noTCX {
 		return as.attachFilter(a)
 	}
-	l, err := link.AttachTCX(link.TCXOptions{
-		Interface: a.ifindex, Program: as.progs[a.program], Attach: ebpf.AttachTCXIngress, Anchor: link.Head(),
-	})
+	l, err := link.AttachTCX(link.TCXOptions{Interface: a.ifindex, Program: as.prog, Attach: a.tcx(), Anchor: link.Head()})
 	if errors.Is(err, ebpf.ErrNotSupported) {
 		as.noTCX = true
 		return as.attachFilter(a)
 	}
 	if err != nil {
-		return fmt.Errorf("attach %s to device %d: %w", a.program, a.ifindex, err)
+		return fmt.Errorf("attach to %s of device %d: %w", a.hook, a.ifindex, err)
 	}
 	if err := l.Pin(filepath.Join(as.dir, a.file())); err != nil {
 		l.Close()
@@ -104,47 +155,37 @@ func (as *attachments) attach(a attachment) error {
 	return nil
 }
 
-func (as *attachments) detach(a attachment) error {
-	if as.noTCX {
-		return removeFilters(as.ns.nl, a.ifindex)
-	}
+// unpin lets go of a link; the last reference detaches it.
+func (as *attachments) unpin(a attachment) error {
 	l := as.links[a]
-	if l == nil {
-		return nil
-	}
 	delete(as.links, a)
 	err := os.Remove(filepath.Join(as.dir, a.file()))
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}
-	return errors.Join(err, l.Close()) // the last reference detaches it
+	return errors.Join(err, l.Close())
 }
 
 // retain detaches everything that is not in want.
 func (as *attachments) retain(want map[attachment]bool) error {
 	for a := range as.links {
-		if !want[a] {
-			if err := as.detach(a); err != nil {
-				return err
-			}
+		if want[a] {
+			continue
+		}
+		if err := errors.Join(as.unpin(a), a.setPromiscuous(as.ns.nl, false)); err != nil {
+			return err
 		}
 	}
 	if !as.noTCX {
 		return nil
-	}
-	keep := map[int]bool{}
-	for a := range want {
-		keep[a.ifindex] = true
 	}
 	links, err := as.ns.nl.LinkList()
 	if err != nil {
 		return fmt.Errorf("list devices: %w", err)
 	}
 	for _, l := range links {
-		if !keep[l.Attrs().Index] {
-			if err := removeFilters(as.ns.nl, l.Attrs().Index); err != nil {
-				return err
-			}
+		if err := removeFilters(as.ns.nl, l.Attrs().Index, want); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -158,55 +199,58 @@ func (as *attachments) close() {
 
 // attachFilter replaces our filter on the device by one with the program.
 func (as *attachments) attachFilter(a attachment) error {
-	qdisc := &netlink.GenericQdisc{
-		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: a.ifindex, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT},
-		QdiscType:  "clsact",
-	}
-	if err := as.ns.nl.QdiscAdd(qdisc); err != nil && !errors.Is(err, unix.EEXIST) {
+	if err := as.ns.nl.QdiscAdd(clsact(a.ifindex)); err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("add clsact to device %d: %w", a.ifindex, err)
 	}
 	f := &netlink.BpfFilter{
-		FilterAttrs: netlink.FilterAttrs{
-			LinkIndex: a.ifindex, Parent: netlink.HANDLE_MIN_INGRESS, Handle: 1, Protocol: unix.ETH_P_ALL, Priority: 1,
-		},
-		Fd: as.progs[a.program].FD(), Name: filterName, DirectAction: true,
+		FilterAttrs: netlink.FilterAttrs{LinkIndex: a.ifindex, Parent: a.parent(), Handle: 1, Protocol: unix.ETH_P_ALL, Priority: 1},
+		Fd:          as.prog.FD(), Name: a.filter(), DirectAction: true,
 	}
 	if err := as.ns.nl.FilterReplace(f); err != nil {
-		return fmt.Errorf("attach %s to device %d: %w", a.program, a.ifindex, err)
+		return fmt.Errorf("attach to %s of device %d: %w", a.hook, a.ifindex, err)
 	}
 	return nil
 }
 
-// removeFilters takes our filters off a device, and its clsact queue if nothing
-// else is left there.
-func removeFilters(nl *netlink.Handle, ifindex int) error {
+func clsact(ifindex int) *netlink.GenericQdisc {
+	return &netlink.GenericQdisc{
+		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: ifindex, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT},
+		QdiscType:  "clsact",
+	}
+}
+
+// removeFilters takes our filters off a device but those in keep, and its clsact
+// queue if nothing else is left there.
+func removeFilters(nl *netlink.Handle, ifindex int, keep map[attachment]bool) error {
 	l, err := nl.LinkByIndex(ifindex)
 	if err != nil {
 		return nil // gone, and its filters with it
 	}
-	filters, err := nl.FilterList(l, netlink.HANDLE_MIN_INGRESS)
-	if err != nil {
-		return nil // no clsact
-	}
-	others := 0
-	ours := 0
-	for _, f := range filters {
-		b, ok := f.(*netlink.BpfFilter)
-		if !ok || b.Name != filterName {
-			others++
-			continue
+	ours, others := 0, 0
+	for _, parent := range []uint32{netlink.HANDLE_MIN_INGRESS, netlink.HANDLE_MIN_EGRESS} {
+		filters, err := nl.FilterList(l, parent)
+		if err != nil {
+			continue // no clsact
 		}
-		ours++
-		if err := nl.FilterDel(f); err != nil {
-			return fmt.Errorf("remove filter from %s: %w", l.Attrs().Name, err)
+		for _, f := range filters {
+			b, ok := f.(*netlink.BpfFilter)
+			if !ok || !strings.HasPrefix(b.Name, filterPrefix) {
+				others++
+				continue
+			}
+			a := attachment{hook(strings.TrimPrefix(b.Name, filterPrefix)), ifindex}
+			if keep[a] {
+				others++
+				continue
+			}
+			ours++
+			if err := errors.Join(nl.FilterDel(f), a.setPromiscuous(nl, false)); err != nil {
+				return fmt.Errorf("remove filter from %s: %w", l.Attrs().Name, err)
+			}
 		}
 	}
-	egress, _ := nl.FilterList(l, netlink.HANDLE_MIN_EGRESS)
-	if ours > 0 && others == 0 && len(egress) == 0 {
-		return nl.QdiscDel(&netlink.GenericQdisc{
-			QdiscAttrs: netlink.QdiscAttrs{LinkIndex: ifindex, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT},
-			QdiscType:  "clsact",
-		})
+	if ours > 0 && others == 0 {
+		return nl.QdiscDel(clsact(ifindex))
 	}
 	return nil
 }

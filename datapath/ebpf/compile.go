@@ -154,10 +154,9 @@ func (k *compiler) edge() error {
 	if a := k.c.Underlay.Address; a.IsValid() {
 		n.UnderlayFamily = uint32(family(a.Unmap()))
 	}
-	n.Generation = uint32(k.c.Generation)
 	if k.now.tunnel != 0 {
-		k.st.attach[attachment{programTunnel, k.now.tunnel}] = true
-		k.st.attach[attachment{programUnderlay, k.now.underlay}] = true
+		k.st.attach[attachment{hookIngress, k.now.tunnel}] = true
+		k.st.attach[attachment{hookIngress, k.now.underlay}] = true
 		k.st.ports[uint32(k.now.tunnel)] = k.gatewayAddress(portValue{})
 	}
 	e := k.c.Edge
@@ -176,18 +175,57 @@ func (k *compiler) edge() error {
 	}
 	n.NATCount = uint32(len(e.NAT))
 	for _, u := range e.Uplinks {
-		dev := k.now.devices[u.Device]
-		if n.UplinkIfindex == 0 {
-			n.UplinkIfindex = uint32(dev.index)
+		k.uplink(u, portValue{Vport: uint32(e.Vport), Slot: uint16(slot), Kind: portUplink})
+	}
+	return nil
+}
+
+func (k *compiler) uplink(u onpath.Uplink, v portValue) {
+	n, dev := &k.st.node, k.now.devices[u.Device]
+	v.MAC = dev.mac
+	hook := hookIngress
+	switch u.Attach {
+	case onpath.AttachHost:
+		v.Attach = attachHost
+		n.HostIfindex = uint32(dev.index)
+		k.st.attach[attachment{hookEgress, dev.index}] = true
+	case onpath.AttachTap:
+		v.Attach = attachTap
+		hook = hookPromiscuous
+	case onpath.AttachBridge:
+		v.Attach = attachBridge
+		n.Bridged = 1
+		other := k.otherSide(u)
+		v.Opposite = uint32(other.index)
+		if dev.master == 0 || dev.master != other.master {
+			v.Flags |= portWire // no bridge of the kernel joins the two
+			hook = hookPromiscuous
 		}
-		v := portValue{Vport: uint32(e.Vport), Slot: uint16(slot), Kind: portUplink, Attach: attachRouter, MAC: dev.mac}
+	default:
+		v.Attach = attachRouter
 		if u.Attach == onpath.AttachArm {
 			v.Attach = attachArm
 		}
-		k.st.ports[uint32(dev.index)] = ownAddress(v, dev)
-		k.st.attach[attachment{programUplink, dev.index}] = true
+		if n.UplinkIfindex == 0 {
+			n.UplinkIfindex = uint32(dev.index)
+		}
+		if i := slices.Index(n.Routers[:], 0); i >= 0 {
+			n.Routers[i] = uint32(dev.index)
+		}
 	}
-	return nil
+	k.st.ports[uint32(dev.index)] = ownAddress(v, dev)
+	delete(k.st.attach, attachment{hookIngress, dev.index}) // the underlay may use the device too
+	k.st.attach[attachment{hook, dev.index}] = true
+}
+
+// otherSide is the device of a bridge's other uplink.
+func (k *compiler) otherSide(u onpath.Uplink) device {
+	for _, o := range k.c.Edge.Uplinks {
+		if o.Attach == onpath.AttachBridge && o.Side != u.Side {
+			return k.now.devices[o.Device]
+		}
+	}
+	return device{}
 }
 
 // ownAddress gives a port the first addresses of its device.
@@ -248,11 +286,10 @@ func (k *compiler) instance(p *onpath.Vport, slot uint32, v *vportValue) error {
 	if other == 0 {
 		other = p.ID
 	}
-	v.Other, v.OtherSlot = uint32(other), uint16(k.st.slots[uint32(other)])
+	v.Other = uint32(other)
 	v.Entry, v.Emit = uint32(p.Entry), uint32(p.Emit)
 	v.DMAC, v.SMAC = mac(p.MAC), mac(p.HostMAC)
 	if p.Attach == onpath.Bridged {
-		v.Flags |= flagBridged
 		v.DMAC = mac(onpath.HostMAC(other))
 	}
 	if p.Mirror {
@@ -281,7 +318,7 @@ func (k *compiler) instance(p *onpath.Vport, slot uint32, v *vportValue) error {
 	}
 	v.Ifindex = uint32(dev.index)
 	k.st.ports[v.Ifindex] = k.gatewayAddress(portValue{Vport: uint32(p.ID), Slot: uint16(slot), Kind: portInstance, MAC: dev.mac})
-	k.st.attach[attachment{programInstance, dev.index}] = true
+	k.st.attach[attachment{hookIngress, dev.index}] = true
 	k.st.names[dev.index] = onpath.DeviceName(p.ID)
 	return nil
 }
@@ -376,11 +413,15 @@ func tunnelPort(u onpath.Underlay) uint16 {
 }
 
 // localAddresses is the map of the node's own addresses.
-func localAddresses(addrs []netip.Addr) map[addrKey]uint32 {
+func localAddresses(k *kernel) map[addrKey]uint32 {
 	out := map[addrKey]uint32{}
-	for _, a := range addrs {
-		a = a.Unmap().WithZone("")
-		out[addrKey{wide(a), uint32(family(a))}] = 1
+	note := func(addrs []netip.Addr, what uint32) {
+		for _, a := range addrs {
+			a = a.Unmap().WithZone("")
+			out[addrKey{wide(a), uint32(family(a))}] = what
+		}
 	}
+	note(k.broadcasts, localBroadcast)
+	note(k.addrs, localAddress) // a /32 may be both
 	return out
 }

@@ -20,6 +20,7 @@ const tunnelDevice = "onpath0"
 // device is a network device as the kernel has it.
 type device struct {
 	index        int
+	master       int // bridge that it belongs to; 0: none
 	mac          [6]byte
 	mtu          int
 	addr4, addr6 netip.Addr // the first global ones
@@ -28,7 +29,8 @@ type device struct {
 // kernel is what the kernel has of devices and addresses.
 type kernel struct {
 	devices          map[string]device
-	addrs            []netip.Addr // all, with subnet broadcasts
+	addrs            []netip.Addr // all
+	broadcasts       []netip.Addr // of the subnets
 	tunnel, underlay int          // ifindex; 0: none
 	underlayDevice   device
 }
@@ -43,7 +45,7 @@ func look(nl *netlink.Handle) (*kernel, error) {
 	names := map[int]string{}
 	for _, l := range links {
 		a := l.Attrs()
-		d := device{index: a.Index, mtu: a.MTU}
+		d := device{index: a.Index, master: a.MasterIndex, mtu: a.MTU}
 		copy(d.mac[:], a.HardwareAddr)
 		k.devices[a.Name] = d
 		names[a.Index] = a.Name
@@ -60,7 +62,7 @@ func look(nl *netlink.Handle) (*kernel, error) {
 		ip = ip.Unmap()
 		k.addrs = append(k.addrs, ip)
 		if b, ok := netip.AddrFromSlice(a.Broadcast); ok && !b.IsUnspecified() {
-			k.addrs = append(k.addrs, b.Unmap())
+			k.broadcasts = append(k.broadcasts, b.Unmap())
 		}
 		d := k.devices[names[a.LinkIndex]]
 		switch {
@@ -220,7 +222,7 @@ func (d *Driver) setAddresses() error {
 	if err != nil {
 		return err
 	}
-	want := localAddresses(k.addrs)
+	want := localAddresses(k)
 	if err := d.maps.locals.putAll(want); err != nil {
 		return err
 	}

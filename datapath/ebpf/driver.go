@@ -130,7 +130,7 @@ func (d *Driver) open() error {
 		}
 	}
 	err = d.ns.do(func() error {
-		d.att, err = openAttachments(d.opts.dir(), d.ns, c.Programs)
+		d.att, err = openAttachments(d.opts.dir(), d.ns, c.Programs[program])
 		if d.att != nil && d.opts.NoTCX {
 			d.att.noTCX = true
 		}
@@ -228,11 +228,14 @@ func remove(ctx context.Context, opts Options, ns *namespace) error {
 		links, _ := filepath.Glob(filepath.Join(opts.dir(), "link-*"))
 		for _, f := range links {
 			errs = append(errs, os.Remove(f)) // the pin holds the link, the link the program
+			if a, ok := parseLinkFile(filepath.Base(f)); ok {
+				errs = append(errs, a.setPromiscuous(ns.nl, false))
+			}
 		}
 		devices, err := ns.nl.LinkList()
 		errs = append(errs, err)
 		for _, l := range devices {
-			errs = append(errs, ctx.Err(), removeFilters(ns.nl, l.Attrs().Index))
+			errs = append(errs, ctx.Err(), removeFilters(ns.nl, l.Attrs().Index, nil))
 		}
 		errs = append(errs, removeTunnel(ns.nl))
 		if err := os.RemoveAll(opts.dir()); err != nil {

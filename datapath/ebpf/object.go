@@ -19,13 +19,8 @@ import (
 //go:embed steer_bpfel.o
 var object []byte
 
-// The programs of bpf/steer.bpf.c.
-const (
-	programUplink   = "onpath_uplink"
-	programInstance = "onpath_instance"
-	programTunnel   = "onpath_tunnel"
-	programUnderlay = "onpath_underlay"
-)
+// program is the one of bpf/steer.bpf.c.
+const program = "onpath_steer"
 
 // transient maps belong to one loaded program, not to the data path.
 var transient = []string{"scratch", "captures", "buckets"}

@@ -41,6 +41,7 @@ func newBench(t *testing.T, mtu uint32, state uint8) *bench {
 	b := &bench{t, c}
 	b.put("vports", uint32(benchEdge), vportValue{ID: benchEdge, Kind: vportEdge, State: stateUp})
 	b.put("vports", uint32(benchInstance), vportValue{ID: benchInstance, Kind: vportInstance, State: state, Ifindex: 1, Other: benchInstance})
+	b.put("ports", uint32(1), portValue{Vport: benchEdge, Slot: benchEdge, Kind: portUplink, Attach: attachRouter})
 	b.put("slots", uint32(benchEdge), uint32(benchEdge))
 	b.put("slots", uint32(benchInstance), uint32(benchInstance))
 	b.put("paths", uint32(1), pathValue{ID: 1, MTU: mtu})
@@ -50,7 +51,7 @@ func newBench(t *testing.T, mtu uint32, state uint8) *bench {
 	b.put("rules", uint32(0), ruleValue{Proto: 6, Action: actGroup, Arg: benchGroup, Path: 1, PathSlot: 1})
 	b.put("tables", uint32(1), tableValue{Base: 0, Count: 1, Miss: actExit})
 	b.put("tables", uint32(9), tableValue{Miss: actExit})
-	b.put("nodes", uint32(0), nodeValue{Edge: benchEdge, EdgeSlot: benchEdge, EdgeTable: 1, TunnelPort: 4797})
+	b.put("nodes", uint32(0), nodeValue{Edge: benchEdge, EdgeSlot: benchEdge, EdgeTable: 1, TunnelPort: 4797, Routers: [maxRouters]uint32{1}})
 	return b
 }
 
@@ -81,7 +82,7 @@ func (b *bench) run(frame []byte, gsoSize uint32) (int32, []byte) {
 	ctx := skb{GSOSize: gsoSize}
 	out := make([]byte, len(frame)+256)
 	opts := &ebpf.RunOptions{Data: frame, DataOut: out, Context: ctx}
-	verdict, err := b.c.Programs[programUplink].Run(opts)
+	verdict, err := b.c.Programs[program].Run(opts)
 	if err != nil {
 		b.t.Fatal(err)
 	}

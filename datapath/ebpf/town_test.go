@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
-
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/datapath/ebpf"
 	"github.com/onpath/onpath/internal/netnsrun"
@@ -39,26 +37,29 @@ const (
 	townMTU  = 1450 // 1500 less VXLAN over IPv4
 )
 
-func newTown(t *testing.T) *town { return newTownWith(t, false) }
+func newTown(t *testing.T) *town { return newTownWith(t, townOptions{}) }
 
-func newTownWith(t *testing.T, noTCX bool) *town {
+type townOptions struct {
+	noTCX bool
+	// bump: the gateway has no addresses on its uplinks, and client and server are
+	// neighbours.
+	bump bool
+}
+
+func newTownWith(t *testing.T, o townOptions) *town {
 	w := newWorld(t)
-	c := &town{world: w, noTCX: noTCX, client: w.ns("client"), server: w.ns("server"), nodes: map[string]*townNode{}}
+	c := &town{world: w, noTCX: o.noTCX, client: w.ns("client"), server: w.ns("server"), nodes: map[string]*townNode{}}
 	for i, name := range []string{"gw", "n2"} {
 		n := &townNode{name: name, ns: w.ns(name), underlay: netip.AddrFrom4([4]byte{10, 255, 0, byte(i + 1)})}
 		w.forwarding(n.ns)
 		c.nodes[name] = n
 	}
 	gw := c.nodes["gw"].ns
-	w.pair(end{ns: c.client, dev: "eth0", addrs: []string{"10.1.0.2/24", "2001:db8:1::2/64"}},
-		end{ns: gw, dev: "up0", addrs: []string{"10.1.0.1/24", "2001:db8:1::1/64"}})
-	w.pair(end{ns: c.server, dev: "eth0", addrs: []string{"10.9.0.2/24", "2001:db8:9::2/64"}},
-		end{ns: gw, dev: "up1", addrs: []string{"10.9.0.1/24", "2001:db8:9::1/64"}})
-	for _, d := range []struct{ ns, gw4, gw6 string }{
-		{c.client, "10.1.0.1", "2001:db8:1::1"}, {c.server, "10.9.0.1", "2001:db8:9::1"},
-	} {
-		w.route(d.ns, "eth0", netip.MustParsePrefix("0.0.0.0/0"), netip.MustParseAddr(d.gw4))
-		w.route(d.ns, "eth0", netip.MustParsePrefix("::/0"), netip.MustParseAddr(d.gw6))
+	if o.bump {
+		w.pair(end{ns: c.client, dev: "eth0", addrs: []string{"10.1.0.2/8", "2001:db8:1::2/32"}}, end{ns: gw, dev: "up0", silent: true})
+		w.pair(end{ns: c.server, dev: "eth0", addrs: []string{"10.9.0.2/8", "2001:db8:9::2/32"}}, end{ns: gw, dev: "up1", silent: true})
+	} else {
+		c.routers(gw)
 	}
 	w.pair(end{ns: gw, dev: "under0", addrs: []string{"10.255.0.1/24"}},
 		end{ns: c.nodes["n2"].ns, dev: "under0", addrs: []string{"10.255.0.2/24"}})
@@ -72,6 +73,21 @@ func newTownWith(t *testing.T, noTCX bool) *town {
 		})
 	}
 	return c
+}
+
+// routers gives the gateway a subnet with the client and one with the server.
+func (c *town) routers(gw string) {
+	c.t.Helper()
+	c.pair(end{ns: c.client, dev: "eth0", addrs: []string{"10.1.0.2/24", "2001:db8:1::2/64"}},
+		end{ns: gw, dev: "up0", addrs: []string{"10.1.0.1/24", "2001:db8:1::1/64"}})
+	c.pair(end{ns: c.server, dev: "eth0", addrs: []string{"10.9.0.2/24", "2001:db8:9::2/64"}},
+		end{ns: gw, dev: "up1", addrs: []string{"10.9.0.1/24", "2001:db8:9::1/64"}})
+	for _, d := range []struct{ ns, gw4, gw6 string }{
+		{c.client, "10.1.0.1", "2001:db8:1::1"}, {c.server, "10.9.0.1", "2001:db8:9::1"},
+	} {
+		c.route(d.ns, "eth0", netip.MustParsePrefix("0.0.0.0/0"), netip.MustParseAddr(d.gw4))
+		c.route(d.ns, "eth0", netip.MustParsePrefix("::/0"), netip.MustParseAddr(d.gw6))
+	}
 }
 
 func (c *town) open(n *townNode) *ebpf.Driver {
@@ -107,27 +123,7 @@ func (c *town) bridged(node string, id, back onpath.VportID) {
 		c.pair(end{ns: c.nodes[node].ns, dev: onpath.DeviceName(v), mac: onpath.HostMAC(v), silent: true},
 			end{ns: ns, dev: dev, mac: onpath.InstanceMAC(v), silent: true})
 	}
-	c.in(ns, func() error {
-		attrs := netlink.NewLinkAttrs()
-		attrs.Name = "br0"
-		if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
-			return err
-		}
-		br, err := netlink.LinkByName("br0")
-		if err != nil {
-			return err
-		}
-		for _, dev := range []string{"eth0", "eth1"} {
-			l, err := netlink.LinkByName(dev)
-			if err != nil {
-				return err
-			}
-			if err := netlink.LinkSetMaster(l, br); err != nil {
-				return err
-			}
-		}
-		return netlink.LinkSetUp(br)
-	})
+	c.bridge(ns, "eth0", "eth1")
 	c.instances = append(c.instances, c.vport(node, id, back, onpath.Bridged), c.vport(node, back, id, onpath.Bridged))
 }
 

@@ -43,7 +43,7 @@ func TestTransfer(t *testing.T) {
 // TestFilters: the same with clsact filters, as on kernels without tcx, and they
 // are gone after Remove.
 func TestFilters(t *testing.T) {
-	c := newTownWith(t, true)
+	c := newTownWith(t, townOptions{noTCX: true})
 	c.routed("gw", 16)
 	c.bridged("n2", 17, 18)
 	c.serve("tcp4", "10.9.0.2:80")

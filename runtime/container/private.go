@@ -64,12 +64,22 @@ func (p *privateContainerd) ensure(ctx context.Context) error {
 	if p.answers() {
 		return nil
 	}
-	if p.pid() == 0 {
-		if err := p.start(); err != nil {
+	gone := func() bool { return p.pid() == 0 }
+	if gone() {
+		ended, err := p.start()
+		if err != nil {
 			return err
 		}
+		gone = func() bool { // a child in the middle of its exec has no command line yet
+			select {
+			case <-ended:
+				return true
+			default:
+				return false
+			}
+		}
 	}
-	return p.await(ctx, 20*time.Second)
+	return p.await(ctx, gone, 20*time.Second)
 }
 
 func (p *privateContainerd) answers() bool {
@@ -81,10 +91,10 @@ func (p *privateContainerd) answers() bool {
 	return true
 }
 
-func (p *privateContainerd) await(ctx context.Context, limit time.Duration) error {
+func (p *privateContainerd) await(ctx context.Context, gone func() bool, limit time.Duration) error {
 	deadline := time.Now().Add(limit)
 	for !p.answers() {
-		if p.pid() == 0 || time.Now().After(deadline) {
+		if gone() || time.Now().After(deadline) {
 			return &onpath.Error{Code: onpath.CodeUnavailable, Message: "the private containerd did not come up: " + p.lastLog(),
 				Remedy: "see " + p.file("containerd.log")}
 		}
@@ -130,18 +140,19 @@ func commandLine(pid int) []byte {
 	return nil
 }
 
-func (p *privateContainerd) start() error {
+// start gives a channel that is closed when the process ends.
+func (p *privateContainerd) start() (ended <-chan struct{}, err error) {
 	binary, err := findBinary("containerd")
 	if err != nil {
-		return &onpath.Error{Code: onpath.CodeUnsupported, Message: "container functions need containerd and runc, and containerd is not installed",
+		return nil, &onpath.Error{Code: onpath.CodeUnsupported, Message: "container functions need containerd and runc, and containerd is not installed",
 			Remedy: "install the package containerd, or name a running one's socket", Cause: err}
 	}
 	if err := os.WriteFile(p.file("config.toml"), []byte(p.config()), 0o600); err != nil {
-		return fmt.Errorf("private containerd: %w", err)
+		return nil, fmt.Errorf("private containerd: %w", err)
 	}
 	out, err := os.OpenFile(p.file("containerd.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
-		return fmt.Errorf("private containerd: %w", err)
+		return nil, fmt.Errorf("private containerd: %w", err)
 	}
 	defer out.Close()
 	if info, err := out.Stat(); err == nil && info.Size() > 4<<20 {
@@ -153,16 +164,20 @@ func (p *privateContainerd) start() error {
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("start private containerd: %w", err)
+		return nil, fmt.Errorf("start private containerd: %w", err)
 	}
 	if err := os.WriteFile(p.file("containerd.pid"), []byte(strconv.Itoa(cmd.Process.Pid)), 0o600); err != nil {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
-		return fmt.Errorf("private containerd: %w", err)
+		return nil, fmt.Errorf("private containerd: %w", err)
 	}
-	go func() { _ = cmd.Wait() }() // reaps it, if it ends before the agent does
+	reaped := make(chan struct{})
+	go func() { // it may end before the agent does
+		_ = cmd.Wait()
+		close(reaped)
+	}()
 	p.log.Info("started a private containerd", "pid", cmd.Process.Pid, "dir", p.dir)
-	return nil
+	return reaped, nil
 }
 
 // config names what is disabled: everything that listens, scans the machine or

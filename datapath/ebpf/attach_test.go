@@ -1,0 +1,361 @@
+package ebpf_test
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/netnsrun"
+)
+
+// uplinks replaces the gateway's.
+func uplinks(us ...onpath.Uplink) func(*onpath.DatapathConfig) {
+	return func(cfg *onpath.DatapathConfig) {
+		if cfg.Edge != nil {
+			cfg.Edge.Uplinks = us
+		}
+	}
+}
+
+func bump() func(*onpath.DatapathConfig) {
+	return uplinks(onpath.Uplink{Name: "a", Device: "up0", Attach: onpath.AttachBridge, Side: onpath.SideAccess},
+		onpath.Uplink{Name: "c", Device: "up1", Attach: onpath.AttachBridge, Side: onpath.SideCore})
+}
+
+// TestBridge: neighbours on both sides of a gateway without addresses reach each
+// other through a chain, and what no chain selects crosses as it is.
+func TestBridge(t *testing.T) {
+	for _, kernel := range []bool{false, true} {
+		t.Run(fmt.Sprintf("kernel-bridge=%v", kernel), func(t *testing.T) {
+			c := newTownWith(t, townOptions{bump: true, noTCX: kernel})
+			gw := c.nodes["gw"]
+			if kernel {
+				c.bridge(gw.ns, "up0", "up1")
+			}
+			c.routed("gw", 16)
+			c.bridged("n2", 17, 18)
+			c.serve("tcp4", "10.9.0.2:80")
+			c.serve("tcp6", "[2001:db8:9::2]:80")
+			match := toServers()
+			match.Protocol = []uint8{unix.IPPROTO_TCP}
+			c.apply(match, bump(), element(16, 16), element(17, 18))
+			for _, addr := range []string{"10.9.0.2:80", "[2001:db8:9::2]:80"} {
+				before := [2]uint64{c.out("gw", 16), c.out("n2", 17)}
+				c.transfer(addr, 4<<20)
+				if a, b := c.out("gw", 16)-before[0], c.out("n2", 17)-before[1]; a < 2900 || b < 2900 {
+					t.Errorf("%s: the instances got %d and %d packets, must be over 2900", addr, a, b)
+				}
+			}
+			before := c.out("gw", 16)
+			c.echo(c.client, c.server, "10.9.0.2:7")
+			if got := c.out("gw", 16); got != before {
+				t.Errorf("instance 16 got %d packets that no chain selects", got-before)
+			}
+			if !kernel {
+				if !c.promiscuous(gw.ns, "up0") {
+					t.Error("up0 does not take frames for others")
+				}
+				c.must(gw.dp.Remove(t.Context()))
+				if c.promiscuous(gw.ns, "up0") {
+					t.Error("up0 takes frames for others after Remove")
+				}
+			}
+		})
+	}
+}
+
+// TestBridgeTag: a tag is on the frames again when they leave.
+func TestBridgeTag(t *testing.T) {
+	c := newTownWith(t, townOptions{bump: true})
+	for ns, addr := range map[string]string{c.client: "10.101.0.2/16", c.server: "10.101.0.9/16"} {
+		err := netnsrun.Do(ns, func() error {
+			l, err := netlink.LinkByName("eth0")
+			if err != nil {
+				return err
+			}
+			attrs := netlink.NewLinkAttrs()
+			attrs.Name, attrs.ParentIndex = "tagged", l.Attrs().Index
+			return netlink.LinkAdd(&netlink.Vlan{LinkAttrs: attrs, VlanId: 5})
+		})
+		if err != nil {
+			t.Skipf("needs a kernel with VLAN devices: %v", err)
+		}
+		c.setUp(end{ns: ns, dev: "tagged", addrs: []string{addr}})
+	}
+	c.routed("gw", 16)
+	c.serve("tcp4", "10.101.0.9:80")
+	c.apply(onpath.Match{Dst: []netip.Prefix{netip.MustParsePrefix("10.101.0.9/32")}}, bump(), element(16, 16))
+	c.transfer("10.101.0.9:80", 1<<20)
+	if got := c.out("gw", 16); got < 700 {
+		t.Errorf("instance 16 got %d packets, must be over 700", got)
+	}
+}
+
+// TestHost: what this machine's sockets send and get passes a chain. Its device
+// checks sources strictly and does not forward.
+func TestHost(t *testing.T) {
+	for _, noTCX := range []bool{false, true} {
+		t.Run(fmt.Sprintf("noTCX=%v", noTCX), func(t *testing.T) {
+			c := newTownWith(t, townOptions{noTCX: noTCX})
+			gw := c.nodes["gw"]
+			c.in(gw.ns, func() error {
+				for _, s := range []string{"ipv4/conf/up1/forwarding=0", "ipv4/conf/up1/rp_filter=1"} {
+					if err := setting(s); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			c.routed("gw", 16)
+			c.bridged("n2", 17, 18)
+			host := uplinks(onpath.Uplink{Name: "own", Device: "up1", Attach: onpath.AttachHost})
+			c.serve("tcp4", "10.9.0.2:80")
+			c.apply(onpath.Match{Dst: []netip.Prefix{netip.MustParsePrefix("10.9.0.2/32")}}, host, element(16, 16), element(17, 18))
+			outside := c.client
+			c.client = gw.ns
+			c.transfer("10.9.0.2:80", 4<<20)
+			if a, b := c.out("gw", 16), c.out("n2", 17); a < 2900 || b < 2900 {
+				t.Errorf("the instances got %d and %d packets, must be over 2900", a, b)
+			}
+			c.pathMTU(gw.ns, "10.9.0.2:9", townMTU)
+
+			// The transit of the same machine is not its own traffic.
+			before := c.out("gw", 16)
+			c.client = outside
+			c.in(gw.ns, func() error { return setting("ipv4/conf/up1/forwarding=1") })
+			c.transfer("10.9.0.2:80", 1000)
+			if got := c.out("gw", 16); got != before {
+				t.Errorf("instance 16 got %d packets of others", got-before)
+			}
+
+			// The other way: the server connects to this machine.
+			c.client, c.server = c.server, gw.ns
+			c.serve("tcp4", "10.9.0.1:80")
+			c.apply(onpath.Match{Dst: []netip.Prefix{netip.MustParsePrefix("10.9.0.1/32")}}, host, element(16, 16), element(17, 18))
+			before = c.out("n2", 17)
+			c.transfer("10.9.0.1:80", 4<<20)
+			if got := c.out("n2", 17) - before; got < 2900 {
+				t.Errorf("instance 17 got %d packets, must be over 2900", got)
+			}
+		})
+	}
+}
+
+// TestTap: copies reach inline and mirrored elements, here and elsewhere, and
+// nothing comes back or goes on.
+func TestTap(t *testing.T) {
+	c := newTown(t)
+	gw := c.nodes["gw"]
+	c.routed("gw", 16)
+	c.routed("n2", 17)
+	c.neighbour(c.client, "eth0", netip.MustParseAddr("10.1.0.1"), "02:00:00:00:00:99") // not the gateway
+	tap := uplinks(onpath.Uplink{Name: "copies", Device: "up0", Attach: onpath.AttachTap})
+	edit := func(cfg *onpath.DatapathConfig) {
+		tap(cfg)
+		mirrored(cfg, 0)
+		cfg.Paths[0].MTU = 0
+	}
+	c.instances[0].Mirror = true
+	c.apply(toServers(), edit, element(16, 16), element(17, 17))
+	came, went := c.rx(c.client, "eth0"), c.rx(c.server, "eth0")
+	send := c.udp(c.client, "10.1.0.2:5000", "10.9.0.2:9")
+	for range 10 {
+		send()
+	}
+	for until := time.Now().Add(5 * time.Second); c.out("n2", 17) < 10 && time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
+	}
+	if a, b := c.out("gw", 16), c.out("n2", 17); a != 10 || b != 10 {
+		t.Errorf("the instances got %d and %d copies, must have 10 each", a, b)
+		c.dump()
+	}
+	if a, b := c.rx(c.client, "eth0")-came, c.rx(c.server, "eth0")-went; a != 0 || b != 0 {
+		t.Errorf("%d frames came back, and %d went on", a, b)
+	}
+	if !c.promiscuous(gw.ns, "up0") {
+		t.Error("up0 does not take frames for others")
+	}
+}
+
+// TestMirrorRepick: another mirror takes over the flows of one that closed.
+func TestMirrorRepick(t *testing.T) {
+	c := newTown(t)
+	c.routed("gw", 16)
+	c.routed("n2", 17)
+	c.routed("gw", 18)
+	c.instances[0].Mirror, c.instances[1].Mirror = true, true
+	edit := func(cfg *onpath.DatapathConfig) { mirrored(cfg, 0) }
+	c.apply(toServers(), edit, element(16, 16, 17, 17), element(18, 18))
+	copies := map[onpath.VportID]func() uint64{
+		16: func() uint64 { return c.out("gw", 16) }, 17: func() uint64 { return c.out("n2", 17) },
+	}
+	send := c.udp(c.client, "10.1.0.2:5000", "10.9.0.2:9")
+	victim, other := onpath.VportID(0), onpath.VportID(0)
+	for until := time.Now().Add(5 * time.Second); victim == 0 && time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
+		send()
+		if copies[16]() > 0 {
+			victim, other = 16, 17
+		} else if copies[17]() > 0 {
+			victim, other = 17, 16
+		}
+	}
+	if victim == 0 {
+		t.Fatal("no mirror got anything")
+	}
+	for i := range c.instances {
+		if c.instances[i].ID == victim {
+			c.instances[i].State = onpath.VportClosed
+		}
+	}
+	c.apply(toServers(), edit, element(16, 16, 17, 17), element(18, 18))
+	through := c.out("gw", 18)
+	for until := time.Now().Add(5 * time.Second); copies[other]() == 0 && time.Now().Before(until); time.Sleep(20 * time.Millisecond) {
+		send()
+	}
+	if copies[other]() == 0 {
+		t.Errorf("mirror %d got nothing after %d had closed", other, victim)
+		c.dump()
+	}
+	if c.out("gw", 18) == through {
+		t.Error("the inline element got nothing meanwhile")
+	}
+}
+
+// mirrored makes an element of the town's chain a mirror, in both directions.
+func mirrored(cfg *onpath.DatapathConfig, element int) {
+	for i := range cfg.Groups {
+		if _, e, _ := cfg.Groups[i].ID.Split(); e == element {
+			cfg.Groups[i].Mode, cfg.Groups[i].None = onpath.ModeMirror, onpath.NoneBypass
+		}
+	}
+}
+
+// udp gives a function that sends one datagram from a fixed port.
+func (c *town) udp(ns, from, to string) func() {
+	c.t.Helper()
+	var conn net.Conn
+	c.in(ns, func() (err error) {
+		local := net.UDPAddrFromAddrPort(netip.MustParseAddrPort(from))
+		conn, err = net.DialUDP("udp", local, net.UDPAddrFromAddrPort(netip.MustParseAddrPort(to)))
+		return err
+	})
+	c.t.Cleanup(func() { conn.Close() })
+	return func() {
+		c.t.Helper()
+		if _, err := conn.Write([]byte("datagram")); err != nil {
+			c.t.Logf("send: %v", err) // an ICMP error about the one before
+		}
+	}
+}
+
+// echo sends a datagram and waits for it to come back.
+func (c *town) echo(from, to, addr string) {
+	c.t.Helper()
+	var far net.PacketConn
+	c.in(to, func() (err error) {
+		far, err = net.ListenPacket("udp", addr)
+		return err
+	})
+	defer far.Close()
+	go func() {
+		b := make([]byte, 100)
+		for {
+			n, a, err := far.ReadFrom(b)
+			if err != nil {
+				return
+			}
+			far.WriteTo(b[:n], a)
+		}
+	}()
+	var near net.Conn
+	c.in(from, func() (err error) {
+		near, err = net.Dial("udp", addr)
+		return err
+	})
+	defer near.Close()
+	near.SetDeadline(time.Now().Add(5 * time.Second))
+	if _, err := near.Write([]byte("hello")); err != nil {
+		c.t.Errorf("send to %s: %v", addr, err)
+	}
+	if _, err := near.Read(make([]byte, 100)); err != nil {
+		c.t.Errorf("no answer from %s: %v", addr, err)
+	}
+}
+
+// pathMTU expects that a machine's sockets learn a path's MTU.
+func (c *town) pathMTU(ns, addr string, want int) {
+	c.t.Helper()
+	var conn net.Conn
+	c.in(ns, func() (err error) {
+		conn, err = net.Dial("udp4", addr)
+		return err
+	})
+	defer conn.Close()
+	raw, err := conn.(*net.UDPConn).SyscallConn()
+	c.must(err)
+	got := 0
+	for until := time.Now().Add(5 * time.Second); got != want && time.Now().Before(until); time.Sleep(20 * time.Millisecond) {
+		raw.Control(func(fd uintptr) {
+			unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO)
+			got, err = unix.GetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU)
+		})
+		c.must(err)
+		conn.Write(make([]byte, 1472))
+	}
+	if got != want {
+		c.t.Errorf("the MTU of the path to %s is %d, must be %d", addr, got, want)
+	}
+}
+
+// bridge joins devices by a bridge of the kernel.
+func (c *town) bridge(ns string, devices ...string) {
+	c.t.Helper()
+	c.in(ns, func() error {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name = "br0"
+		if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
+			return err
+		}
+		br, err := netlink.LinkByName("br0")
+		if err != nil {
+			return err
+		}
+		for _, dev := range devices {
+			l, err := netlink.LinkByName(dev)
+			if err != nil {
+				return err
+			}
+			if err := netlink.LinkSetMaster(l, br); err != nil {
+				return err
+			}
+		}
+		return netlink.LinkSetUp(br)
+	})
+}
+
+func (c *town) link(ns, dev string) (attrs netlink.LinkAttrs) {
+	c.t.Helper()
+	c.in(ns, func() error {
+		l, err := netlink.LinkByName(dev)
+		if err == nil {
+			attrs = *l.Attrs()
+		}
+		return err
+	})
+	return attrs
+}
+
+func (c *town) promiscuous(ns, dev string) bool {
+	c.t.Helper()
+	return c.link(ns, dev).RawFlags&unix.IFF_PROMISC != 0
+}
+
+func (c *town) rx(ns, dev string) uint64 {
+	c.t.Helper()
+	return c.link(ns, dev).Statistics.RxPackets
+}
