@@ -120,14 +120,24 @@ func (t *tracer) note(hops []onpath.TraceHop) {
 	}
 }
 
-// entry finds a flow entry at a vport; of several that fit, the busiest.
+// entry finds a flow entry at a vport; of several that fit, the live one.
 func (t *tracer) entry(n *node, v onpath.VportID, tu onpath.Tuple) (best onpath.FlowEntry, ok bool) {
 	for _, e := range t.in.Flows[n.name] {
-		if e.Vport == v && covers(tu, e.Tuple) && (!ok || e.Packets > best.Packets) {
+		if e.Vport == v && covers(tu, e.Tuple) && (!ok || livelier(e, best)) {
 			best, ok = e, true
 		}
 	}
 	return best, ok
+}
+
+// livelier tells the entry that packets pass now from one that an ended flow
+// left: that seen last, and of two seen together the busier. An entry on which
+// nothing is decided yet counts less than any other.
+func livelier(a, b onpath.FlowEntry) bool {
+	if p, q := a.Kind == onpath.NextPending, b.Kind == onpath.NextPending; p != q {
+		return q
+	}
+	return cmp.Or(cmp.Compare(b.Idle, a.Idle), cmp.Compare(a.Packets, b.Packets)) > 0
 }
 
 // covers reports whether o is tu, where a zero port stands for any.
@@ -207,7 +217,7 @@ func (t *tracer) behind(i *instance, e onpath.FlowEntry) (next onpath.FlowEntry,
 			continue
 		}
 		score := likeness(e, c)
-		if score > best || score == best && c.Packets > next.Packets {
+		if score > best || score == best && livelier(c, next) {
 			next, best, ok = c, score, score > 0
 		}
 	}
@@ -367,6 +377,9 @@ func (t *tracer) plannedHop(x *index, g *onpath.Group) (hop onpath.TraceHop, at 
 	if p != nil {
 		hop.Chain = p.Chain
 	}
+	if p != nil && k < len(p.Elements) {
+		t.warnAway(p.Elements[k])
+	}
 	var open []*instance
 	for _, m := range g.Members {
 		if v, i := x.vports[m.Vport], t.w.byVport[m.Vport]; v != nil && i != nil && v.State == onpath.VportUp && m.Weight > 0 {
@@ -391,6 +404,22 @@ func (t *tracer) plannedHop(x *index, g *onpath.Group) (hop onpath.TraceHop, at 
 		hop.Message = p.Elements[k] + ": " + hop.Message
 	}
 	return hop, nil, true
+}
+
+// warnAway names the nodes that are away and have instances of a deployment.
+func (t *tracer) warnAway(dep string) {
+	if tenant := t.in.Request.Tenant; tenant != "" && !strings.HasPrefix(dep, tenant+"/") {
+		return
+	}
+	for _, i := range t.w.instances {
+		switch {
+		case i.node == nil || !i.node.away || i.node.c != t.cl || i.dep.String() != dep:
+		case i.node.dead:
+			t.warn("node %s does not answer: new flows are not given to its instance %s", i.node.name, i.key)
+		default:
+			t.warn("the agent of node %s is away: its instance %s is as it was last known to be", i.node.name, i.key)
+		}
+	}
 }
 
 // plannedAnswer turns a planned way round: answers follow the flow's entries.

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/onpath/onpath"
 )
@@ -140,5 +141,49 @@ func TestTraceWarns(t *testing.T) {
 	}
 	if len(tr.Chains) != 0 {
 		t.Errorf("another tenant sees chains %v", tr.Chains)
+	}
+}
+
+// TestTracePrefersTheLiveEntry: of two flows that fit, the one that packets
+// pass now is shown, however busy the other was.
+func TestTracePrefersTheLiveEntry(t *testing.T) {
+	s, m, tu := tracedSite(t)
+	edge := s.states["fra1-gw"].Acked.Datapath.Edge.Vport
+	live := m.send(edge, tu)
+	m.send(edge, live.out.Reverse())
+	flows := entriesOf(m)
+	stale := tu
+	stale.SrcPort = 39999
+	for n, list := range flows {
+		for _, e := range list {
+			if e.Tuple == tu {
+				e.Tuple, e.Kind, e.Next, e.Packets, e.Idle = stale, onpath.NextDrop, 0, 1000, onpath.Duration(time.Minute)
+				flows[n] = append([]onpath.FlowEntry{e}, flows[n]...)
+			}
+		}
+	}
+	ask := tu
+	ask.SrcPort = 0
+	tr := Trace(TraceInput{Snapshot: s.snapshot(), Request: onpath.TraceRequest{Tuple: ask}, Flows: flows})
+	if got := hopsOf(tr.Forward); tr.Tuple != tu || got != "edge tunnel web-fw tunnel web-dnat tunnel exit" {
+		t.Errorf("it follows %v: %s", tr.Tuple, got)
+	}
+}
+
+// TestTraceThroughAwayNode says which node is away, without any live entry.
+func TestTraceThroughAwayNode(t *testing.T) {
+	s, _, tu := tracedSite(t)
+	node := s.instances("web-fw")[0].Spec.Node
+	sn := s.snapshot()
+	sn.Now = sn.Now.Add(onpath.NodeTimeout + time.Second)
+	for n, st := range sn.States {
+		if c := *st; n != node {
+			c.Seen = sn.Now
+			sn.States[n] = &c
+		}
+	}
+	tr := Trace(TraceInput{Snapshot: sn, Request: onpath.TraceRequest{Tuple: tu}})
+	if all := strings.Join(tr.Warnings, "\n"); !strings.Contains(all, "node "+node+" is away") {
+		t.Errorf("no warning of %s in %q", node, all)
 	}
 }
