@@ -31,6 +31,8 @@ type Controller interface {
 	Preview(ctx context.Context, changes []onpath.Change) (*onpath.Preview, error)
 	// Trace finds the way of a packet.
 	Trace(ctx context.Context, r onpath.TraceRequest) (*onpath.Trace, error)
+	// Tell keeps an event about an object.
+	Tell(about onpath.Key, reason, message string, warning bool)
 	// Ready says why the controller does not work; nil if it does.
 	Ready(ctx context.Context) error
 }

@@ -26,6 +26,22 @@ import (
 type controller struct {
 	mu    sync.Mutex
 	asked onpath.TraceRequest
+	told  map[onpath.Key]string // reason and message of the last event
+}
+
+func (c *controller) Tell(about onpath.Key, reason, message string, _ bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.told == nil {
+		c.told = map[onpath.Key]string{}
+	}
+	c.told[about] = reason + ": " + message
+}
+
+func (c *controller) heard(about onpath.Key) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.told[about]
 }
 
 func (c *controller) Check(_ context.Context, changes []onpath.Change) error {

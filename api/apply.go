@@ -241,8 +241,10 @@ func (s *Server) apply(ctx context.Context, a wire.Apply) (*wire.Applied, error)
 	if err := errs.Err(); err != nil {
 		return nil, err
 	}
-	if d := time.Duration(a.Confirm); d != 0 && (d < time.Second || d > 24*time.Hour) {
-		return nil, onpath.Errorf(onpath.CodeInvalid, "a time to confirm of %s is not possible (1s to 24h)", a.Confirm)
+	if a.Confirm != 0 {
+		if err := wire.ConfirmRange(time.Duration(a.Confirm)); err != nil {
+			return nil, err
+		}
 	}
 	all, err := s.change(ctx, c)
 	if err != nil {

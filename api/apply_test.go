@@ -168,6 +168,22 @@ func TestConfirm(t *testing.T) {
 	w.await("deleted", "10.0.0.1")
 	w.await("new", "none")
 	w.await("touched", "10.0.0.3")
+	for name, want := range map[string]string{"changed": "as it was before", "new": "deleted again", "touched": ""} {
+		k := onpath.Key{Kind: onpath.KindHosts, Tenant: "a", Name: name}
+		for end := time.Now().Add(5 * time.Second); w.controller.heard(k) == "" && want != "" && time.Now().Before(end); {
+			time.Sleep(5 * time.Millisecond) // it is told just after it is done
+		}
+		if told := w.controller.heard(k); !strings.Contains(told, want) || (told == "") != (want == "") {
+			t.Errorf("of %s it is told %q", k, told)
+		}
+	}
+	for _, d := range []time.Duration{-5 * time.Second, time.Millisecond, 25 * time.Hour} {
+		_, err := w.operator.Apply(ctx, []onpath.Object{hosts("a", "changed", "10.0.0.9")}, client.ApplyOptions{Confirm: d})
+		wantCode(t, err, onpath.CodeInvalid)
+		if !strings.Contains(err.Error(), "from 1s to 24h") {
+			t.Errorf("%s: %v", d, err)
+		}
+	}
 
 	a := apply(client.ApplyOptions{Confirm: time.Second}, hosts("a", "changed", "10.0.0.4"))
 	if a.Confirm == nil {

@@ -179,9 +179,23 @@ func (s *Server) undo(ctx context.Context, u undo) error {
 			}
 		}
 		err := s.o.Store.Write(ctx, writes)
+		if err == nil {
+			s.tellUndone(u, writes)
+		}
 		if onpath.CodeOf(err) != onpath.CodeConflict || attempt == attempts {
 			return err
 		}
+	}
+}
+
+// tellUndone leaves an event about every object that went back.
+func (s *Server) tellUndone(u undo, writes []onpath.Change) {
+	for _, c := range writes {
+		what := "it is as it was before"
+		if c.Object == nil {
+			what = "it is deleted again"
+		}
+		s.o.Controller.Tell(c.Key, "Undone", "change "+u.ID+" was not confirmed in time: "+what, true)
 	}
 }
 

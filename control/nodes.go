@@ -76,6 +76,11 @@ func (c *Controller) NodeEvent(node string, e onpath.NodeEvent) {
 	c.events.add(plan.Event{About: about, Node: node, Reason: e.Reason, Message: e.Message, Warning: e.Warning}, e.Time)
 }
 
+// Tell keeps an event that the server itself has to tell.
+func (c *Controller) Tell(about onpath.Key, reason, message string, warning bool) {
+	c.events.add(plan.Event{About: about, Reason: reason, Message: message, Warning: warning}, c.o.Clock())
+}
+
 // NodeGone notes that a node's session ended. The node counts as away only when
 // nothing was heard of it for onpath.NodeTimeout: an agent that restarts is no
 // dead node.

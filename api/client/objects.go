@@ -81,6 +81,9 @@ type ApplyOptions struct {
 
 // Apply makes objects as they are given, all or nothing.
 func (c *Client) Apply(ctx context.Context, objects []onpath.Object, o ApplyOptions) (*wire.Applied, error) {
+	if o.Confirm < 0 { // a Duration of the API cannot be negative, and would be refused as no duration at all
+		return nil, wire.ConfirmRange(o.Confirm)
+	}
 	a := wire.Apply{DryRun: o.DryRun, Confirm: onpath.Duration(o.Confirm)}
 	for _, object := range objects {
 		data, err := json.Marshal(object)

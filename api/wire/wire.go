@@ -45,6 +45,22 @@ type Apply struct {
 	Confirm onpath.Duration `json:"confirm,omitempty"`
 }
 
+// The shortest and the longest time that a confirmation may take.
+const (
+	MinConfirm = time.Second
+	MaxConfirm = 24 * time.Hour
+)
+
+// ConfirmRange refuses a time to confirm that is out of range.
+func ConfirmRange(d time.Duration) error {
+	if d >= MinConfirm && d <= MaxConfirm {
+		return nil
+	}
+	e := onpath.Errorf(onpath.CodeInvalid, "a time to confirm of %s is not possible", onpath.Duration(d))
+	e.Remedy = "write one from 1s to 24h"
+	return e
+}
+
 // ObjectRef names an object.
 type ObjectRef struct {
 	Kind   onpath.Kind `json:"kind"`
