@@ -94,7 +94,7 @@ func registerItem[T onpath.Object](s *Server, kind onpath.Kind) {
 			}
 			o, err := s.o.Store.Get(ctx, k)
 			if err != nil {
-				return nil, s.answer(err)
+				return nil, s.answer(s.madeByChain(ctx, k, err))
 			}
 			return &objectOutput[T]{ETag: etag(o.Meta().Version), Body: o.(T)}, nil
 		})
@@ -190,12 +190,43 @@ func (s *Server) remove(ctx context.Context, k onpath.Key, ifMatch string) (wire
 		return wire.ObjectChange{}, err
 	}
 	if _, err := s.change(ctx, changeSet{deletes: []onpath.Key{k}, version: version, mustExist: true}); err != nil {
-		return wire.ObjectChange{}, err
+		return wire.ObjectChange{}, s.madeByChain(ctx, k, err)
 	}
 	if k.Kind == onpath.KindNode {
 		s.forgetNode(k.Name)
 	}
 	return wire.ObjectChange{ObjectRef: wire.RefOf(k), Action: wire.Deleted}, nil
+}
+
+// madeByChain explains why a deployment is not there, or is no user's to delete,
+// when it is one that a chain's short form makes: such have no object.
+func (s *Server) madeByChain(ctx context.Context, k onpath.Key, err error) error {
+	if k.Kind != onpath.KindDeployment || onpath.CodeOf(err) != onpath.CodeNotFound {
+		return err
+	}
+	chains, _, listErr := s.o.Store.List(ctx, onpath.KindChain, k.Tenant)
+	if listErr != nil {
+		return err // what is known is enough to answer
+	}
+	for _, o := range chains {
+		c, ok := o.(*onpath.Chain)
+		if !ok {
+			continue
+		}
+		for i, e := range c.Spec.Through {
+			if e.Function == "" || onpath.ShortDeployment(c.Metadata.Name, e.Function) != k.Name {
+				continue
+			}
+			name := onpath.KeyOf(c)
+			e := onpath.Errorf(onpath.CodeNotFound, "it has no object of its own: spec.through[%d] of %s makes it", i, name)
+			e.Object, e.Remedy = k.String(), "onpath describe chain "+c.Metadata.Name+" shows it; change it there"
+			if c.Metadata.Tenant != onpath.DefaultTenant {
+				e.Remedy = "onpath describe chain " + c.Metadata.Tenant + "/" + c.Metadata.Name + " shows it; change it there"
+			}
+			return e
+		}
+	}
+	return err
 }
 
 // forgetNode keeps a deleted node from coming back by itself.

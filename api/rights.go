@@ -43,9 +43,7 @@ func mayWrite(ctx context.Context, k onpath.Key) error {
 	who := whoIs(ctx)
 	switch {
 	case k.Kind.ReadOnly():
-		e := onpath.Errorf(onpath.CodeForbidden, "%s is written by onpath itself", k)
-		e.Remedy = "change the chain or deployment behind it"
-		return e
+		return readOnly(k)
 	case who.Role == auth.RoleOperator:
 		return nil
 	case who.Role == auth.RoleUser && k.Kind.Tenanted() && k.Tenant == who.Tenant:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"reflect"
+	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
@@ -49,11 +50,34 @@ func (s *Server) routes() {
 	s.mux.HandleFunc("GET "+session.Path, s.serveSession)
 	s.mux.HandleFunc("/v2/", s.serveImages)
 	s.mux.HandleFunc("GET /metrics", s.serveMetrics)
-	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		e := onpath.Errorf(onpath.CodeNotFound, "there is no %s %s", r.Method, r.URL.Path)
-		e.Remedy = "see /openapi.json"
-		s.fail(w, r, e)
-	})
+	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { s.fail(w, r, nothingThere(r)) })
+}
+
+// nothingThere says why a request finds no handler.
+func nothingThere(r *http.Request) error {
+	if r.Method == http.MethodPut || r.Method == http.MethodDelete {
+		word, name, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/v1/"), "/")
+		k, ok := onpath.ParseKind(word)
+		if tenant, name, one := strings.Cut(name, "/"); ok && one && k.ReadOnly() && k.Plural() == word {
+			return readOnly(onpath.Key{Kind: k, Tenant: tenant, Name: name})
+		}
+	}
+	e := onpath.Errorf(onpath.CodeNotFound, "there is no %s %s", r.Method, r.URL.Path)
+	e.Remedy = "see /openapi.json"
+	return e
+}
+
+// readOnly says why k is not a user's to write.
+func readOnly(k onpath.Key) error {
+	e := onpath.Errorf(onpath.CodeForbidden, "%s are written by onpath itself", k.Kind.Plural())
+	e.Object = k.String()
+	switch k.Kind {
+	case onpath.KindInstance:
+		e.Message, e.Remedy = "instances are made by onpath", "scale or delete its deployment, or the chain whose short form made that"
+	case onpath.KindEvent:
+		e.Remedy = "the oldest go by themselves"
+	}
+	return e
 }
 
 // endpointsSchema describes onpath.Endpoints, which is "any" or an object.
