@@ -81,6 +81,14 @@ func (l *eventLog) add(e plan.Event, at time.Time) {
 	o := make1(onpath.KindEvent, "").(*onpath.Event)
 	o.Metadata.Tenant = cmp.Or(e.About.Tenant, onpath.OperatorTenant)
 	o.Spec = onpath.EventSpec{Time: at, About: e.About.String(), Node: e.Node, Reason: e.Reason, Message: e.Message, Warning: e.Warning, Count: 1}
+	if twin := l.twin(o); twin != nil && o.Spec.Message == "" {
+		return
+	} else if twin != nil && l.byKey[keyOf(o)] == nil {
+		l.reword(twin, o)
+		return
+	} else if twin != nil { // it happened before in these words, and is counted there
+		l.remove(twin)
+	}
 	if old := l.byKey[keyOf(o)]; old != nil {
 		old.Spec.Count++
 		if old.Spec.First.IsZero() {
@@ -101,19 +109,61 @@ func (l *eventLog) add(e plan.Event, at time.Time) {
 	}
 }
 
+// twinTime is how far apart a node's own event and the change of state that its
+// next report brings can be.
+const twinTime = 10 * time.Second
+
+// twin finds the other half of an event that is told twice: by the node, in
+// words, and by the state that the node reports, without any.
+func (l *eventLog) twin(e *onpath.Event) *onpath.Event {
+	list := l.tenant[e.Metadata.Tenant]
+	for _, old := range slices.Backward(list[max(0, len(list)-twinReach):]) {
+		same := old.Spec.About == e.Spec.About && old.Spec.Node == e.Spec.Node && old.Spec.Reason == e.Spec.Reason
+		if same && (old.Spec.Message == "") != (e.Spec.Message == "") && e.Spec.Time.Sub(old.Spec.Time).Abs() <= twinTime {
+			return old
+		}
+	}
+	return nil
+}
+
+// twinReach bounds how many of the latest events are looked through.
+const twinReach = 64
+
+// reword gives an event without words those of its twin.
+func (l *eventLog) reword(e, twin *onpath.Event) {
+	delete(l.byKey, keyOf(e))
+	e.Spec.Message, e.Spec.Warning = twin.Spec.Message, e.Spec.Warning || twin.Spec.Warning
+	l.byKey[keyOf(e)] = e
+	l.mark(e)
+}
+
 // trimName shortens a name so that the event's stays within bounds.
 func trimName(s string) string {
 	return strings.TrimRight(s[:min(len(s), 30)], "-.")
 }
 
 func (l *eventLog) drop(tenant string) {
-	old := l.tenant[tenant][0]
-	l.tenant[tenant] = l.tenant[tenant][1:]
-	delete(l.byKey, keyOf(old))
-	delete(l.dirty, old)
-	if old.Metadata.Version != 0 {
-		l.gone = append(l.gone, onpath.KeyOf(old))
+	l.remove(l.tenant[tenant][0])
+}
+
+func (l *eventLog) remove(e *onpath.Event) {
+	t := e.Metadata.Tenant
+	l.tenant[t] = slices.DeleteFunc(l.tenant[t], func(o *onpath.Event) bool { return o == e })
+	delete(l.byKey, keyOf(e))
+	delete(l.dirty, e)
+	if e.Metadata.Version != 0 {
+		l.gone = append(l.gone, onpath.KeyOf(e))
 	}
+}
+
+// named finds an event that is kept; its words may have changed meanwhile.
+func (l *eventLog) named(tenant, name string) *onpath.Event {
+	for _, e := range slices.Backward(l.tenant[tenant]) {
+		if e.Metadata.Name == name {
+			return e
+		}
+	}
+	return nil
 }
 
 func (l *eventLog) mark(e *onpath.Event) {
@@ -177,7 +227,7 @@ func (l *eventLog) wrote(part []onpath.Change) {
 		if !ok {
 			continue
 		}
-		if mine := l.byKey[keyOf(e)]; mine != nil && mine.Metadata.Name == e.Metadata.Name {
+		if mine := l.named(e.Metadata.Tenant, e.Metadata.Name); mine != nil {
 			mine.Metadata.Version = e.Metadata.Version
 		} else {
 			l.gone = append(l.gone, c.Key)
@@ -199,7 +249,7 @@ func (l *eventLog) putBack(ctx context.Context, part []onpath.Change) {
 			l.gone = append(l.gone, c.Key)
 			continue
 		}
-		if mine := l.byKey[keyOf(e)]; mine != nil {
+		if mine := l.named(e.Metadata.Tenant, e.Metadata.Name); mine != nil {
 			l.mark(mine)
 		}
 	}

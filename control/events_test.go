@@ -77,3 +77,44 @@ func TestEventsAreARing(t *testing.T) {
 		}
 	}
 }
+
+// TestEventsAreToldOnce: what a node tells in words and its report tells again
+// without is one event, whichever comes first.
+func TestEventsAreToldOnce(t *testing.T) {
+	at := time.Now()
+	key := func(name string) onpath.Key {
+		return onpath.Key{Kind: onpath.KindInstance, Tenant: "default", Name: name}
+	}
+	ready := func(name, words string) plan.Event {
+		return plan.Event{About: key(name), Node: "n1", Reason: "Ready", Message: words}
+	}
+	l := newEventLog(mem.New(mem.Options{}), time.Now, slog.New(slog.DiscardHandler), 10)
+	l.add(ready("a", "takes traffic"), at)
+	l.add(ready("a", ""), at.Add(time.Second))
+	l.add(ready("b", ""), at)
+	l.add(ready("b", "takes traffic"), at.Add(-time.Second))
+	l.add(ready("c", ""), at) // of a node that tells nothing itself
+	l.add(ready("a", ""), at.Add(time.Hour))
+	l.add(ready("a", "takes traffic"), at.Add(time.Hour)) // the first, again
+	want := []string{"takes traffic", "takes traffic", ""}
+	got := l.tenant["default"]
+	if len(got) != len(want) || len(l.byKey) != len(want) {
+		t.Fatalf("%d events of %d keys, want %d", len(got), len(l.byKey), len(want))
+	}
+	for i, e := range got {
+		if e.Spec.Message != want[i] || e.Spec.Count != 1 && i > 0 || l.byKey[keyOf(e)] != e {
+			t.Errorf("event %d is %+v", i, e.Spec)
+		}
+	}
+	if got[0].Spec.Count != 2 {
+		t.Errorf("the repeated one counts %d", got[0].Spec.Count)
+	}
+	// One that is given words while it is being written stays.
+	l.add(ready("d", ""), at)
+	part := l.take()
+	l.add(ready("d", "takes traffic"), at)
+	l.wrote(part)
+	if len(l.gone) > 0 || len(l.dirty) != 1 {
+		t.Errorf("%v are to be deleted, %d to be written", l.gone, len(l.dirty))
+	}
+}
