@@ -252,6 +252,13 @@ func (c *town) serve(network, addr string) {
 // gives the client's local address.
 func (c *town) transfer(addr string, n int) netip.AddrPort {
 	c.t.Helper()
+	return c.stream(addr, func(sent int) int { return n - sent })
+}
+
+// stream sends to the server as many bytes as more still wants, until that is 0,
+// and fails unless they arrive intact.
+func (c *town) stream(addr string, more func(sent int) int) netip.AddrPort {
+	c.t.Helper()
 	var conn net.Conn
 	err := netnsrun.Do(c.client, func() (err error) {
 		conn, err = net.DialTimeout("tcp", addr, 5*time.Second)
@@ -263,19 +270,25 @@ func (c *town) transfer(addr string, n int) netip.AddrPort {
 		c.t.FailNow()
 	}
 	defer conn.Close()
-	conn.SetDeadline(time.Now().Add(30 * time.Second))
-	data := make([]byte, n)
-	for i := range data {
-		data[i] = byte(i*7 + i>>9)
+	chunk := make([]byte, 64<<10)
+	for i := range chunk {
+		chunk[i] = byte(i*7 + i>>9)
 	}
-	want := sha256.Sum256(data)
-	if _, err := conn.Write(data); err != nil {
-		c.t.Errorf("send to %s: %v", addr, err)
+	sum, sent := sha256.New(), 0
+	for n := more(0); n > 0; n = more(sent) {
+		b := chunk[:min(n, len(chunk))]
+		conn.SetDeadline(time.Now().Add(30 * time.Second))
+		if _, err := conn.Write(b); err != nil {
+			c.t.Errorf("send to %s: %v", addr, err)
+			break
+		}
+		sum.Write(b)
+		sent += len(b)
 	}
 	conn.(*net.TCPConn).CloseWrite()
 	got, err := io.ReadAll(conn)
-	if err != nil || !bytes.Equal(got, want[:]) {
-		c.t.Errorf("%d bytes to %s did not arrive intact (%v)", n, addr, err)
+	if err != nil || !bytes.Equal(got, sum.Sum(nil)) {
+		c.t.Errorf("%d bytes to %s did not arrive intact (%v)", sent, addr, err)
 		c.dump()
 		c.t.FailNow()
 	}

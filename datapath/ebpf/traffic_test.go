@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -116,15 +117,28 @@ func TestRepick(t *testing.T) {
 	c.routed("n2", 17)
 	c.serve("tcp4", "10.9.0.2:80")
 	c.chainOf(toServers(), element(16, 16, 17, 17))
-	done := make(chan netip.AddrPort)
-	go func() { done <- c.transfer("10.9.0.2:80", 1<<30) }()
-	var victim onpath.VportID
-	for until := time.Now().Add(time.Minute); victim == 0 && time.Now().Before(until); time.Sleep(5 * time.Millisecond) {
-		for node, id := range map[string]onpath.VportID{"gw": 16, "n2": 17} {
-			if c.out(node, id) > 100 {
-				victim = id
+	var enough atomic.Bool
+	done := make(chan struct{})
+	go func() {
+		defer close(done) // also if it fails
+		c.stream("10.9.0.2:80", func(int) int {
+			if enough.Load() {
+				return 0
 			}
+			return 64 << 10
+		})
+	}()
+	got := map[onpath.VportID]func() uint64{
+		16: func() uint64 { return c.out("gw", 16) }, 17: func() uint64 { return c.out("n2", 17) },
+	}
+	until := func(what func() bool) {
+		for end := time.Now().Add(time.Minute); !what() && time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		}
+	}
+	until(func() bool { return got[16]() > 100 || got[17]() > 100 })
+	victim, heir := onpath.VportID(16), onpath.VportID(17)
+	if got[17]() > 100 {
+		victim, heir = heir, victim
 	}
 	for i := range c.instances {
 		if c.instances[i].ID == victim {
@@ -134,8 +148,10 @@ func TestRepick(t *testing.T) {
 	start := time.Now()
 	c.chainOf(toServers(), element(16, 16, 17, 17))
 	t.Logf("closing vport %d on both nodes took %v", victim, time.Since(start))
+	until(func() bool { return got[heir]() > 100 })
+	enough.Store(true)
 	<-done
-	if a, b := c.out("gw", 16), c.out("n2", 17); a < 100 || b < 100 {
+	if a, b := got[16](), got[17](); a < 100 || b < 100 {
 		t.Errorf("the instances got %d and %d packets; the connection must have used both", a, b)
 	}
 }
