@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"sort"
 	"strconv"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/wire"
@@ -69,10 +71,66 @@ func compareFields(path string, old, new any, out *[]wire.FieldChange) {
 		}
 		return
 	}
+	if s, ok := old.(string); ok {
+		if t, ok := new.(string); ok && s != t && len(s)+len(t) > longText {
+			compareTexts(path, s, t, out)
+			return
+		}
+	}
 	before, after := encoded(old), encoded(new)
 	if !bytes.Equal(before, after) {
 		*out = append(*out, wire.FieldChange{Field: path, Old: before, New: after})
 	}
+}
+
+// longText is how many bytes two texts have together from which on only what
+// differs in them is shown; kept is how many bytes of a line stay before it.
+const (
+	longText = 120
+	kept     = 20
+)
+
+// compareTexts shows of two long texts the lines between what they have in
+// common at the beginning and at the end: FIELD, line N.
+func compareTexts(path, old, new string, out *[]wire.FieldChange) {
+	a, b := strings.Split(old, "\n"), strings.Split(new, "\n")
+	first := 0
+	for first < min(len(a), len(b)) && a[first] == b[first] {
+		first++
+	}
+	last := 0
+	for last < min(len(a), len(b))-first && a[len(a)-1-last] == b[len(b)-1-last] {
+		last++
+	}
+	if len(a) > 1 || len(b) > 1 {
+		path += ", line " + strconv.Itoa(first+1)
+	}
+	x, y := strings.Join(a[first:len(a)-last], "\n"), strings.Join(b[first:len(b)-last], "\n")
+	change := wire.FieldChange{Field: path}
+	x, y = excerpts(x, y)
+	if len(a)-last > first { // else lines were only added
+		change.Old = encoded(x)
+	}
+	if len(b)-last > first {
+		change.New = encoded(y)
+	}
+	*out = append(*out, change)
+}
+
+// excerpts leaves out what two texts begin with alike, but for a little.
+func excerpts(x, y string) (string, string) {
+	same := 0
+	for same < min(len(x), len(y)) && x[same] == y[same] {
+		same++
+	}
+	cut := same - kept
+	for cut > 0 && !utf8.RuneStart(x[cut]) {
+		cut--
+	}
+	if cut <= 0 {
+		return x, y
+	}
+	return "…" + x[cut:], "…" + y[cut:]
 }
 
 func compareMaps(path string, a, b map[string]any, out *[]wire.FieldChange) {

@@ -538,7 +538,7 @@ func TestCheckAndPreview(t *testing.T) {
 		t.Fatalf("Check: %v", err)
 	}
 	p, err := s.c.Preview(context.Background(), s.changes(web(2)))
-	if err != nil || len(p.Instances) != 2 || len(p.Rules) == 0 {
+	if err != nil || len(p.Instances) != 2 || len(p.Rules) == 0 || p.Instances[0].Reason != "the deployment is new" {
 		t.Fatalf("Preview: %+v, %v", p, err)
 	}
 	if len(s.instances()) != 0 {
@@ -548,6 +548,10 @@ func TestCheckAndPreview(t *testing.T) {
 	s.until("active", s.active)
 	p, err = s.c.Preview(context.Background(), s.changes(web(1)))
 	if err != nil || len(p.Instances) != 1 || p.Instances[0].Action != onpath.PreviewDrain {
+		t.Fatalf("Preview: %+v, %v", p, err)
+	}
+	p, err = s.c.Preview(context.Background(), s.changes(web(3)))
+	if err != nil || len(p.Instances) != 1 || p.Instances[0].Reason != "more than 2 are wanted" {
 		t.Fatalf("Preview: %+v, %v", p, err)
 	}
 	p, err = s.c.Preview(context.Background(), s.changes(web(2)))

@@ -14,10 +14,12 @@ import (
 func Compare(before, after *Snapshot) *onpath.Preview {
 	a, b := foresee(before), foresee(after)
 	p := &onpath.Preview{}
+	known := newWorld(before).deployments
 	for _, k := range sortedNames(b.instances) {
 		i := b.instances[k]
 		if _, ok := a.instances[k]; !ok && !i.draining {
-			p.Instances = append(p.Instances, onpath.InstancePreview{Action: onpath.PreviewStart, Tenant: k.tenant, Deployment: i.deployment, Node: i.node})
+			p.Instances = append(p.Instances, onpath.InstancePreview{Action: onpath.PreviewStart, Tenant: k.tenant, Deployment: i.deployment, Node: i.node,
+				Reason: whyStart(known, a, b, name{k.tenant, i.deployment})})
 		}
 	}
 	for _, k := range sortedNames(a.instances) {
@@ -47,6 +49,29 @@ func Compare(before, after *Snapshot) *onpath.Preview {
 	}
 	p.Notes = append(p.Notes, cuts(before, after)...)
 	return p
+}
+
+// whyStart says why a deployment gets an instance; known are those there were.
+func whyStart(known map[name]*deployment, a, b *foreseen, dep name) string {
+	running, drains := 0, 0
+	for k, i := range a.instances {
+		if k.tenant != dep.tenant || i.deployment != dep.name || i.draining {
+			continue
+		}
+		running++
+		if now, ok := b.instances[k]; !ok || now.draining {
+			drains++
+		}
+	}
+	switch {
+	case known[dep] == nil:
+		return "the deployment is new"
+	case drains > 0:
+		return "in place of one that drains"
+	case running == 0:
+		return "it has no instance"
+	}
+	return fmt.Sprintf("more than %d are wanted", running)
 }
 
 func less(a, b map[string]int) int {
