@@ -92,14 +92,15 @@ func TestLimitsFilesAndIsolation(t *testing.T) {
 		t.Errorf("after resizing: memory %s, CPU %s", m, q)
 	}
 	for script, want := range map[string]string{
-		"echo $GREETING; pwd":                                           "good day\n/usr",
-		"cat /etc/onpath/deep/a.conf /run/b":                            "a = 1\nb",
-		"stat -c %a /etc/onpath/deep/a.conf":                            "640",
-		"hostname; cat /etc/hostname":                                   "limits\nlimits",
-		"cat /proc/sys/net/ipv4/ip_default_ttl":                         "33",
-		"ip link add dummyveth type veth peer name dv2 && echo ok":      "ok",
-		"echo 1 > /proc/sys/kernel/printk && echo bad || echo refused":  "sh: 1: cannot create /proc/sys/kernel/printk: Read-only file system\nrefused",
-		"mount -t tmpfs t /mnt 2>/dev/null && echo bad || echo refused": "refused",
+		"echo $GREETING; pwd":                                      "good day\n/usr",
+		"cat /etc/onpath/deep/a.conf /run/b":                       "a = 1\nb",
+		"stat -c %a /etc/onpath/deep/a.conf":                       "640",
+		"hostname; cat /etc/hostname":                              "limits\nlimits",
+		"cat /proc/sys/net/ipv4/ip_default_ttl":                    "33",
+		"ip link add dummyveth type veth peer name dv2 && echo ok": "ok",
+		// Standard error comes first: through its own pipe it could overtake.
+		"exec 2>&1; (echo 1 > /proc/sys/kernel/printk) && echo bad || echo refused":                                         "sh: 1: cannot create /proc/sys/kernel/printk: Read-only file system\nrefused",
+		"mount -t tmpfs t /mnt 2>/dev/null && echo bad || echo refused":                                                     "refused",
 		"ls /root /tmp | grep -c ^[^/]; ls " + d.opt.StateDir + " 2>/dev/null | wc -l; cat /etc/shadow 2>/dev/null | wc -l": "0\n0\n0",
 		"grep -c . /proc/1/cgroup > /dev/null; grep NoNewPrivs /proc/self/status | tr -d '\\t '":                            "NoNewPrivs:1",
 		"grep ^Seccomp: /proc/self/status | tr -d '\\t '":                                                                   "Seccomp:2",
