@@ -1,0 +1,120 @@
+// Package docs_test holds the hand-written references against the types that
+// they describe.
+package docs_test
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/config"
+	"github.com/onpath/onpath/lab"
+)
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// keys are the YAML keys of a struct, those of plain structs in it with a dot.
+func keys(t reflect.Type, prefix string) (out []string) {
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if f.Type.Kind() == reflect.Struct && f.Type.PkgPath() != "net/netip" {
+			out = append(out, keys(f.Type, prefix+name+".")...)
+		} else {
+			out = append(out, prefix+name)
+		}
+	}
+	return out
+}
+
+// TestConfigurationIsComplete: every key has its row, in the chapter of its role.
+func TestConfigurationIsComplete(t *testing.T) {
+	text := read(t, "configuration.md")
+	_, text, _ = strings.Cut(text, "\n## server\n")
+	server, rest, _ := strings.Cut(text, "\n## node\n")
+	node, uplinks, _ := strings.Cut(rest, "\n### uplinks\n")
+	for _, c := range []struct {
+		of      any
+		chapter string
+	}{{config.Server{}, server}, {config.Node{}, node}, {onpath.Uplink{}, uplinks}} {
+		for _, k := range keys(reflect.TypeOf(c.of), "") {
+			if !regexp.MustCompile("(?m)^\\|[^|]*`" + regexp.QuoteMeta(k) + "`").MatchString(c.chapter) {
+				t.Errorf("%T: key %s has no row", c.of, k)
+			}
+		}
+	}
+	for _, s := range []string{config.DefaultPath, config.DefaultSocket, config.DefaultServerDir, config.DefaultNodeDir, strconv.Itoa(onpath.DefaultTunnelPort)} {
+		if !strings.Contains(read(t, "configuration.md"), s) {
+			t.Errorf("the default %s is not there", s)
+		}
+	}
+}
+
+// blocks are the YAML examples of a page, each in a file of its own.
+func blocks(t *testing.T, page string) (files []string) {
+	t.Helper()
+	for i, m := range regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(read(t, page), -1) {
+		f := filepath.Join(t.TempDir(), strconv.Itoa(i)+".yaml")
+		if err := os.WriteFile(f, []byte(m[1]), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, f)
+	}
+	if len(files) == 0 {
+		t.Fatalf("%s shows no file", page)
+	}
+	return files
+}
+
+func TestConfigurationExamples(t *testing.T) {
+	files := append(blocks(t, "configuration.md"), "../examples/two-machines/edge.yaml", "../examples/two-machines/worker.yaml")
+	for _, f := range files {
+		c, err := config.Load(f)
+		if err != nil {
+			t.Errorf("%s: %v", f, err)
+			continue
+		}
+		c.Node.TokenFile = "" // there is none where this test runs
+		if err := c.Server.Complete(); err != nil {
+			t.Errorf("%s: %v", f, err)
+		}
+		if err := c.Node.Complete("machine"); err != nil {
+			t.Errorf("%s: %v", f, err)
+		}
+	}
+}
+
+func TestLabExamples(t *testing.T) {
+	for _, f := range blocks(t, "lab.md") {
+		if _, err := lab.ParseFile(f); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestLinks: what pages refer to exists.
+func TestLinks(t *testing.T) {
+	pages, err := filepath.Glob("*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range pages {
+		for _, m := range regexp.MustCompile(`\]\(([^)#:]+)\)`).FindAllStringSubmatch(read(t, page), -1) {
+			if _, err := os.Stat(m[1]); err != nil {
+				t.Errorf("%s: %v", page, err)
+			}
+		}
+	}
+}
