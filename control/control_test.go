@@ -582,6 +582,10 @@ func TestTrace(t *testing.T) {
 	s.mu.Unlock()
 	ask := onpath.TraceRequest{Tuple: tu}
 	ask.Tuple.SrcPort = 0
+	s.until("the gateway has acknowledged the chain's rules", func() bool {
+		tr, err := s.c.Trace(context.Background(), ask)
+		return err != nil || len(tr.Warnings) == 0
+	})
 	tr, err := s.c.Trace(context.Background(), ask)
 	if err != nil {
 		t.Fatal(err)
