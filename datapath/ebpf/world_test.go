@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -118,6 +119,29 @@ func (w *world) pair(a, b end) {
 	})
 	w.setUp(a)
 	w.setUp(b)
+	w.awaitUp(a) // the first end up gets its carrier, and with it its queue, later
+	w.awaitUp(b)
+}
+
+// awaitUp waits until a device sends: before that it drops without a word.
+func (w *world) awaitUp(e end) {
+	w.t.Helper()
+	for until := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		var state netlink.LinkOperState
+		w.in(e.ns, func() error {
+			l, err := netlink.LinkByName(e.dev)
+			if err == nil {
+				state = l.Attrs().OperState
+			}
+			return err
+		})
+		if state == netlink.OperUp {
+			return
+		}
+		if time.Now().After(until) {
+			w.t.Fatalf("%s is %s, must be up", e.dev, state)
+		}
+	}
 }
 
 func hw(mac string) net.HardwareAddr {
