@@ -419,7 +419,11 @@ func TestRotation(t *testing.T) {
 	followed := make(chan error)
 	go func() { followed <- d.Logs(ctx, "chatty", 0, true, &follow) }()
 	for range 5 {
-		time.Sleep(200 * time.Millisecond)
+		for until := time.Now().Add(30 * time.Second); time.Now().Before(until); time.Sleep(20 * time.Millisecond) {
+			if info, err := os.Stat(d.logFile("chatty")); err == nil && info.Size() > opt.MaxLog {
+				break
+			}
+		}
 		if err := rotate(d.logFile("chatty"), opt.MaxLog); err != nil {
 			t.Fatal(err)
 		}
