@@ -76,6 +76,72 @@ func TestJoin(t *testing.T) {
 	}
 }
 
+// TestNodeJoinsAnew: with a token a refused certificate is replaced, a good one
+// is kept, and nothing is guessed about which server is meant.
+func TestNodeJoinsAnew(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	var log bytes.Buffer
+	o := client.NodeOptions{Name: "n1", Identity: filepath.Join(t.TempDir(), "identity"), Socket: "/none", Log: slog.New(slog.NewTextHandler(&log, nil))}
+	begin := func(word string) error {
+		t.Helper()
+		o.Token = word
+		c, err := client.ForNode(ctx, o)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		_, err = c.WhoAmI(ctx)
+		return err
+	}
+	token := func(address string) string {
+		t.Helper()
+		made, err := w.operator.CreateToken(ctx, auth.TokenRequest{Role: auth.RoleNode, Name: "n1", Address: address})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return made.Word
+	}
+	ok := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	o.Server = "https://" + w.address
+	wantCode(t, begin(""), onpath.CodeForbidden)
+	first := token("")
+	ok(begin(first))
+	ok(begin(first)) // left in a configuration file, it is not needed again
+	ok(begin(""))
+	ok(w.operator.Revoke(ctx, "onpath:node/n1"))
+	err := begin("")
+	if wantCode(t, err, onpath.CodeForbidden); !strings.Contains(err.Error(), "onpath token create --node n1") {
+		t.Errorf("no remedy: %v", err)
+	}
+	if err := begin(first); err == nil || !strings.Contains(err.Error(), "used up") || !strings.Contains(err.Error(), "revoked") {
+		t.Errorf("a refused certificate and a used token: %v", err)
+	}
+	ok(begin(token("")))
+	if !strings.Contains(log.String(), "joining anew") {
+		t.Errorf("it was not said:\n%s", log.String())
+	}
+	err = begin(token("192.0.2.1:7443"))
+	if wantCode(t, err, onpath.CodeInvalid); !strings.Contains(err.Error(), "192.0.2.1:7443") || !strings.Contains(err.Error(), w.address) {
+		t.Errorf("a token of another server: %v", err)
+	}
+
+	// The server is installed anew at its old address: another authority.
+	w.stop()
+	ok(os.RemoveAll(filepath.Join(w.dir, "auth")))
+	w.start()
+	wantCode(t, begin(""), onpath.CodeForbidden)
+	ok(begin(token("")))
+	ok(os.WriteFile(filepath.Join(o.Identity, "key.pem"), []byte("broken"), 0o600))
+	wantCode(t, begin(""), onpath.CodeInvalid)
+	ok(begin(token("")))
+}
+
 // TestCertificatesAreRenewed begins with a certificate of which two thirds are
 // over.
 func TestCertificatesAreRenewed(t *testing.T) {
@@ -434,6 +500,9 @@ func TestImages(t *testing.T) {
 	sent = 0
 	if again, err := alice.PushImage(ctx, "acme", layoutOf(t, image), func(_, total int64) { sent = total }); err != nil || again != ref || sent != 0 {
 		t.Errorf("again: %s, %d bytes, %v", again, sent, err)
+	}
+	if told, err := client.ImageRef("acme", layoutOf(t, image)); err != nil || told != ref {
+		t.Errorf("without a push it is told as %s, %v", told, err)
 	}
 	archive := filepath.Join(t.TempDir(), "docker.tar")
 	tag, _ := name.NewTag("x:y")

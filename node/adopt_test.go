@@ -144,7 +144,8 @@ func TestOff(t *testing.T) {
 	r.plan(planOf(1, routed("web", 16), routed("ids", 17)))
 	r.untilState("web", onpath.InstanceReady)
 	r.untilState("ids", onpath.InstanceReady)
-	o := node.OffOptions{StateDir: b.dir, NetNS: b.host, Datapath: b.path, Runtimes: map[string]onpath.Runtime{node.KindContainer: b.runtime}}
+	o := node.OffOptions{StateDir: b.dir, NetNS: b.host, Parts: []node.OffPart{
+		{What: "the data path", Found: true, Remove: b.path.Remove}, {What: "instances", Remove: b.runtime.Remove}}}
 	if _, err := node.Off(t.Context(), o); onpath.CodeOf(err) != onpath.CodeConflict || b.path.removed {
 		t.Fatalf("Off beside a living agent: got %v, want CodeConflict and nothing removed", err)
 	}
@@ -154,8 +155,11 @@ func TestOff(t *testing.T) {
 		if err != nil {
 			t.Fatalf("round %d: %v", round, err)
 		}
-		if round == 0 && len(removed) < 5 {
+		if round == 0 && len(removed) < 4 {
 			t.Errorf("removed only %v", removed)
+		}
+		if slices.Contains(removed, "instances") || round == 1 && slices.ContainsFunc(removed, func(w string) bool { return w != "the data path" }) {
+			t.Errorf("round %d says that it removed what was not there: %v", round, removed)
 		}
 		if left := b.leftovers(); len(left) > 0 {
 			t.Errorf("round %d left %v", round, left)

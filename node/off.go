@@ -8,10 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
-
-	"github.com/onpath/onpath"
 )
 
 // OffOptions is what Off needs. No agent may run with the same StateDir.
@@ -19,10 +16,20 @@ type OffOptions struct {
 	// Name of the node; default: the one in the state folder.
 	Name     string
 	StateDir string
-	Runtimes map[string]onpath.Runtime
-	Datapath onpath.Datapath
-	NetNS    string // as in Options
-	Log      *slog.Logger
+	// Parts that others keep on the machine, in the order in which they go: the
+	// data path first, then the runtimes' instances.
+	Parts []OffPart
+	NetNS string // as in Options
+	Log   *slog.Logger
+}
+
+// OffPart is something to be removed that the agent does not keep itself.
+type OffPart struct {
+	What string // "the data path"
+	// Found says that there is something of it; if not, Remove is called all
+	// the same, and not spoken of.
+	Found  bool
+	Remove func(ctx context.Context) error
 }
 
 // Off takes everything of a node off this machine, with all else dead: first
@@ -49,14 +56,8 @@ func Off(ctx context.Context, o OffOptions) (removed []string, err error) {
 		o.Name = saved.Node
 	}
 	off := off{o: o, state: st, wirer: wirer{node: o.Name, netns: o.NetNS, state: st, log: o.Log}}
-	off.step(o.Datapath != nil, "the data path", func() error { return o.Datapath.Remove(ctx) })
-	kinds := make([]string, 0, len(o.Runtimes))
-	for kind := range o.Runtimes {
-		kinds = append(kinds, kind)
-	}
-	slices.Sort(kinds)
-	for _, kind := range kinds {
-		off.step(true, "the instances of the "+kind+" runtime", func() error { return o.Runtimes[kind].Remove(ctx) })
+	for _, p := range o.Parts {
+		off.step(p.Found, p.What, func() error { return p.Remove(ctx) })
 	}
 	off.wires()
 	off.folder()
@@ -71,12 +72,12 @@ type off struct {
 	errs    []error
 }
 
-func (f *off) step(do bool, what string, fn func() error) {
-	if !do {
-		return
-	}
+func (f *off) step(found bool, what string, fn func() error) {
 	if err := fn(); err != nil {
 		f.errs = append(f.errs, fmt.Errorf("remove %s: %w", what, err))
+		return
+	}
+	if !found {
 		return
 	}
 	f.removed = append(f.removed, what)

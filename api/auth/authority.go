@@ -189,10 +189,23 @@ func (a *Authority) Identify(s *tls.ConnectionState) (Identity, error) {
 	i.Credential = keyHash(leaf)
 	if !a.listed(i) {
 		e := onpath.Errorf(onpath.CodeForbidden, "the certificate of %s %s was revoked or replaced", i.Role, i.Name)
-		e.Remedy = "join again with a new token"
+		e.Remedy = rejoinRemedy(i)
 		return Identity{}, e
 	}
 	return i, nil
+}
+
+// rejoinRemedy says how somebody who is refused gets in again; the refused
+// certificate is replaced by that.
+func rejoinRemedy(i Identity) string {
+	const start = "make a new token on the server"
+	switch i.Role {
+	case RoleNode:
+		return fmt.Sprintf("%s (onpath token create --node %s) and start the node with it once (onpath node --token WORD)", start, i.Name)
+	case RoleUser:
+		return fmt.Sprintf("%s (onpath token create --user %s -t %s) and run onpath join WORD", start, i.Name, i.Tenant)
+	}
+	return fmt.Sprintf("%s (onpath token create --operator %s) and run onpath join WORD", start, i.Name)
 }
 
 // renewAt is two thirds of c's life.

@@ -46,6 +46,20 @@ func (c *Client) PushImage(ctx context.Context, tenant, path string, progress Pr
 	return onpath.ImageHost + "/" + p.repo + "@" + digest, nil
 }
 
+// ImageRef is the reference that PushImage would return; nothing is sent.
+func ImageRef(tenant, path string) (string, error) {
+	image, done, err := openImage(path)
+	if err != nil {
+		return "", err
+	}
+	defer done()
+	digest, err := image.Digest()
+	if err != nil {
+		return "", onpath.Errorf(onpath.CodeInvalid, "image %s: %w", path, err)
+	}
+	return onpath.ImageHost + "/" + tenant + "/" + repoName(path) + "@" + digest.String(), nil
+}
+
 var notInRepo = regexp.MustCompile(`[^a-z0-9]+`)
 
 // repoName makes a repository's name of a file's.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"strings"
 
@@ -107,6 +108,15 @@ func needsRoot(c *cobra.Command) error {
 		return nil
 	}
 	return &onpath.Error{Code: onpath.CodeForbidden, Message: c.CommandPath() + " needs root", Remedy: "run it as root: sudo " + c.CommandPath()}
+}
+
+// needsSudo says what to do where an ordinary user may not touch a file.
+func needsSudo(c *cobra.Command, err error) error {
+	if os.Geteuid() == 0 || !errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	return &onpath.Error{Code: onpath.CodeForbidden, Message: err.Error(), Cause: err,
+		Remedy: "run it as root: sudo " + c.CommandPath() + "; or name folder and socket that you may write, with --state-dir and --socket"}
 }
 
 func badUsage(format string, args ...any) error {

@@ -144,10 +144,13 @@ func (l *labFlags) complete(*cobra.Command, []string, string) ([]string, cobra.S
 func (l *labFlags) status() *cobra.Command {
 	return &cobra.Command{
 		Use: "status [NAME|FILE]", Short: "Show labs, or one lab's hosts, links and processes",
-		Example: examples("onpath lab status", "sudo onpath lab status two-hosts -o yaml"),
+		Example: examples("sudo onpath lab status", "sudo onpath lab status two-hosts -o yaml"),
 		Args:    cobra.MaximumNArgs(1), ValidArgsFunction: l.complete,
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := l.checkOutput(); err != nil {
+				return err
+			}
+			if err := needsRoot(c); err != nil {
 				return err
 			}
 			if len(args) == 0 {

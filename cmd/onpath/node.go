@@ -8,13 +8,10 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/onpath/onpath"
-	"github.com/onpath/onpath/api/auth"
 	"github.com/onpath/onpath/api/client"
 	"github.com/onpath/onpath/api/session"
 	"github.com/onpath/onpath/datapath/ebpf"
@@ -176,53 +173,12 @@ func runNode(ctx context.Context, conf *config.Node, log *slog.Logger) error {
 	return together(ctx, tasks...)
 }
 
-// nodeClient reaches the server: through a unix socket, with the certificate of
-// an earlier join, or by joining now.
+// nodeClient reaches the server that the node belongs to.
 func nodeClient(ctx context.Context, conf *config.Node, log *slog.Logger) (*client.Client, error) {
-	identity := filepath.Join(conf.StateDir, "identity")
-	address, https := strings.CutPrefix(conf.Server, "https://")
-	switch {
-	case conf.Server != "" && !https:
-		return client.Unix(strings.TrimPrefix(strings.TrimPrefix(conf.Server, "unix:"), "//")), nil
-	case auth.Joined(identity):
-		h, err := auth.OpenHolder(identity)
-		if err != nil {
-			return nil, err
-		}
-		if https && h.Address() != address {
-			e := onpath.Errorf(onpath.CodeInvalid, "this node has joined the server at %s, not %s", h.Address(), address)
-			e.Remedy = "remove " + identity + " to join another one"
-			return nil, e
-		}
-		return client.Remote(h), nil
-	case conf.Token != "":
-		return join(ctx, conf, identity, log)
-	case https:
-		e := onpath.Errorf(onpath.CodeForbidden, "this node has not joined the server at %s", address)
-		e.Remedy = "give it a token once: on the server, onpath token create --node " + conf.Name + "; here, --token WORD"
-		return nil, e
-	}
-	return client.Unix(config.DefaultSocket), nil
-}
-
-// join redeems the token; a server that is not up yet is waited for.
-func join(ctx context.Context, conf *config.Node, identity string, log *slog.Logger) (*client.Client, error) {
-	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
-		cl, err := client.Join(ctx, conf.Token, conf.Name, identity)
-		if err == nil {
-			log.Info("joined", "server", cl.Server())
-			return cl, nil
-		}
-		if onpath.CodeOf(err) != onpath.CodeUnavailable {
-			return nil, err
-		}
-		log.Warn("cannot join yet", "error", err)
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(wait):
-		}
-	}
+	return client.ForNode(ctx, client.NodeOptions{
+		Server: conf.Server, Token: conf.Token, Name: conf.Name, Identity: filepath.Join(conf.StateDir, "identity"),
+		Socket: config.DefaultSocket, Log: log,
+	})
 }
 
 // openRuntimes says how to open the container runtime; the agent does it, again
@@ -265,6 +221,9 @@ and state. The agent must not run. Doing it again does no harm.`,
 			if err := g.checkOutput(); err != nil {
 				return err
 			}
+			if err := needsRoot(c); err != nil {
+				return err
+			}
 			conf, err := config.Load(f.path)
 			if err != nil {
 				return err
@@ -295,19 +254,17 @@ and state. The agent must not run. Doing it again does no harm.`,
 }
 
 func nodeOff(ctx context.Context, conf *config.Node, log *slog.Logger) ([]string, error) {
-	o := node.OffOptions{Name: conf.Name, StateDir: conf.StateDir, Log: log}
-	var errs []error
-	if path, err := ebpf.New(ebpf.Options{Name: conf.Name, Log: log}); err != nil {
-		errs = append(errs, fmt.Errorf("data path: %w", err))
-	} else {
-		o.Datapath = path
-		defer closing(log, "data path", path.Close)
+	path := ebpf.Options{Name: conf.Name, Log: log}
+	parts := []node.OffPart{{What: "the data path", Found: ebpf.Installed(path), Remove: func(ctx context.Context) error { return ebpf.Remove(ctx, path) }}}
+	o := containerOptions(conf, nil, log)
+	_, err := os.Stat(o.StateDir)
+	// A private containerd without a folder has nothing; it is not started for that.
+	if found := err == nil; found || conf.Containerd != "" {
+		if d, err := container.New(ctx, o); err != nil {
+			log.Warn("containers cannot be looked for here", "error", err)
+		} else {
+			parts = append(parts, node.OffPart{What: "the instances of the container runtime", Found: found, Remove: d.Remove}) // closes d
+		}
 	}
-	if d, err := container.New(ctx, containerOptions(conf, nil, log)); err != nil {
-		log.Warn("containers cannot be looked for here", "error", err)
-	} else {
-		o.Runtimes = map[string]onpath.Runtime{node.KindContainer: d} // Off closes them
-	}
-	removed, err := node.Off(ctx, o)
-	return removed, errors.Join(append(errs, err)...)
+	return node.Off(ctx, node.OffOptions{Name: conf.Name, StateDir: conf.StateDir, Parts: parts, Log: log})
 }

@@ -39,6 +39,16 @@ func (a *applyFlags) pushImages(c *cobra.Command, cl *client.Client, docs []*man
 	}
 	p := newProgress(c.ErrOrStderr())
 	defer p.done()
+	if a.dryRun { // only the reference is needed
+		for _, l := range list {
+			ref, err := client.ImageRef(l.function.Metadata.Tenant, l.function.Spec.Container.Image)
+			if err != nil {
+				return imageError(l.function, onpath.CodeOf(err), err)
+			}
+			l.function.Spec.Container.Image = ref
+		}
+		return nil
+	}
 	pushed := map[string]string{} // by tenant and path
 	for _, l := range list {
 		path := l.function.Spec.Container.Image

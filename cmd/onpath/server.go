@@ -86,7 +86,7 @@ socket. Traffic does not need it: it may stop and start at any time.`,
 				return err
 			}
 			log := newLog(conf.Server.Log).With("role", "server")
-			return serve(c.Context(), &conf.Server, log)
+			return needsSudo(c, serve(c.Context(), &conf.Server, log))
 		},
 	}
 	f.add(c)

@@ -205,6 +205,16 @@ func (d *Driver) Remove(ctx context.Context) error {
 	return errors.Join(err, remove(ctx, d.opts, d.ns))
 }
 
+// Installed reports whether there is something of the data path of that name on
+// this machine, whichever process left it.
+func Installed(opts Options) bool {
+	if opts.fill() != nil {
+		return false
+	}
+	left, err := os.ReadDir(opts.dir())
+	return err == nil && len(left) > 0
+}
+
 // Remove takes the data path of that name off the calling thread's network
 // namespace, whichever process left it, without loading anything.
 func Remove(ctx context.Context, opts Options) error {
