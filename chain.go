@@ -226,6 +226,33 @@ type ElementStatus struct {
 	Message    string   `json:"message,omitempty"`
 }
 
+// OwnDeployments are those that the short forms in Through make, as they stand.
+// They are no objects of their own: the chain is what is written, and what is
+// stored.
+func (c *Chain) OwnDeployments() []*Deployment {
+	var list []*Deployment
+	for i, e := range c.Spec.Through {
+		if e.Function == "" {
+			continue
+		}
+		d := &Deployment{Metadata: Metadata{
+			Name: ShortDeployment(c.Metadata.Name, e.Function), Tenant: c.Metadata.Tenant, Created: c.Metadata.Created,
+			UID: c.Metadata.UID, Version: c.Metadata.Version, Generation: c.Metadata.Generation,
+		}}
+		d.Spec = DeploymentSpec{Function: e.Function, Instances: e.Instances, Place: e.Place, Env: e.Env, Files: e.Files, Drain: e.Drain}
+		d.Status.Chain = c.Metadata.Name
+		if i < len(c.Status.Elements) {
+			s := c.Status.Elements[i]
+			d.Status.Desired, d.Status.Ready = s.Desired, s.Ready
+			if s.Message != "" {
+				d.Status.Conditions = []Condition{{Type: "Ready", Status: False, Message: s.Message}}
+			}
+		}
+		list = append(list, d)
+	}
+	return list
+}
+
 // Meta implements Object.
 func (c *Chain) Meta() *Metadata { return &c.Metadata }
 

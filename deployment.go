@@ -43,8 +43,11 @@ const (
 
 // DeploymentStatus counts instances.
 type DeploymentStatus struct {
-	Desired    int         `json:"desired"`
-	Ready      int         `json:"ready"`
+	Desired int `json:"desired"`
+	Ready   int `json:"ready"`
+	// Chain is set in what Chain.OwnDeployments returns: the chain that the
+	// deployment belongs to.
+	Chain      string      `json:"chain,omitempty"`
 	Conditions []Condition `json:"conditions,omitempty"`
 }
 

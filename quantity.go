@@ -77,6 +77,16 @@ func (s Size) String() string {
 	return strconv.FormatInt(int64(s), 10)
 }
 
+// Rounded is s for people, in at most three digits: "1.5Ki", "39.1Mi".
+func (s Size) Rounded() string {
+	v, units := float64(s), []string{"", "Ki", "Mi", "Gi", "Ti"}
+	i := 0
+	for ; v >= 1000 && i < len(units)-1; i++ {
+		v /= 1024
+	}
+	return strings.TrimSuffix(fmt.Sprintf("%.3g", v), ".0") + units[i]
+}
+
 // UnmarshalText reads an amount of bytes.
 func (s *Size) UnmarshalText(b []byte) error {
 	for _, u := range sizeUnits {

@@ -108,7 +108,7 @@ func msText(d time.Duration) string { return fmt.Sprintf("%.1f ms", float64(d.Mi
 
 func rateText(bits float64) string { return fmt.Sprintf("%.1f Mbit/s", bits/1e6) }
 
-func bytesText(n int64) string { return fmt.Sprintf("%.1f MB", float64(n)/1e6) }
+func bytesText(n int64) string { return onpath.Size(n).Rounded() }
 
 func openText(open bool) string {
 	if open {

@@ -142,7 +142,7 @@ func New(o Options) (*Agent, error) {
 		o.StopGrace = 5 * time.Second
 	}
 	a := &Agent{
-		opt: o, log: o.Log.With("node", o.Name), clock: o.Clock, started: o.Clock.Now(),
+		opt: o, log: o.Log, clock: o.Clock, started: o.Clock.Now(),
 		state: state{dir}, up: make(chan struct{}),
 		report: make(chan struct{}, 1), inspect: make(chan struct{}, 1),
 		instances: map[string]*instance{}, adopted: map[string]onpath.Process{}, drivers: map[string]*driver{},

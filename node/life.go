@@ -212,8 +212,16 @@ func (in *instance) obtain(ctx context.Context) onpath.Process {
 	}
 	in.launched = p
 	in.setStarted(true)
-	in.a.event(plan, false, "Started", "process %d of function %s runs", p.Pid(), plan.Function)
+	in.a.event(plan, false, "Started", "function %s was started%s", plan.Function, asProcess(p))
 	return p
+}
+
+// asProcess names the process; one that has ended already has no number.
+func asProcess(p onpath.Process) string {
+	if pid := p.Pid(); pid != 0 {
+		return fmt.Sprintf(" as process %d", pid)
+	}
+	return ""
 }
 
 // launch starts the process. It is not cut short by the agent's end: the next

@@ -41,7 +41,7 @@ func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed boo
 	}
 	switch {
 	case assumed:
-		in.a.event(w.plan, false, "Adopted", "process %d ran on while the agent was away", p.Pid())
+		in.a.event(w.plan, false, "Adopted", "it ran on while the agent was away%s", asProcess(p))
 	case !w.health.probed():
 		in.set(onpath.InstanceStarting, "seeing whether it keeps running")
 	default:

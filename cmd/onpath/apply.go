@@ -32,7 +32,7 @@ func newApply(g *global) *cobra.Command {
 		Use: "apply -f FILE", Short: "Make objects as files say", GroupID: groupUse,
 		Long: `Make objects as files say: create what is not there, change what differs, leave
 the rest alone; all or nothing, and the same again does nothing. Images that are
-files are pushed to the server first.
+files are pushed to the server first, but by a dry run, which changes nothing there.
 
 Wrong input is named with file, line and column, and changes nothing (exit code 2).`,
 		Example: examples("onpath apply -f examples/quickstart", "onpath apply -f web.yaml --dry-run", "onpath apply -f web.yaml --confirm 60s && curl -s http://198.51.100.10 && onpath confirm ID", "generate | onpath apply -f - --wait"),
@@ -41,8 +41,8 @@ Wrong input is named with file, line and column, and changes nothing (exit code 
 	}
 	f := c.Flags()
 	f.StringArrayVarP(&a.files, "file", "f", nil, "file, directory (its *.yaml, *.yml, *.json) or - for stdin; may be repeated")
-	f.BoolVar(&a.dryRun, "dry-run", false, "change no object; show what would change in objects, instances and rules")
-	f.DurationVar(&a.confirm, "confirm", 0, "undo everything after this time unless onpath confirm comes")
+	f.BoolVar(&a.dryRun, "dry-run", false, "change nothing and push no image; show what would change in objects, instances and rules")
+	f.DurationVar(&a.confirm, "confirm", 0, "undo everything after this time (1s to 24h) unless onpath confirm comes")
 	f.BoolVar(&a.wait, "wait", false, "wait until chains carry traffic and deployments have their instances")
 	f.DurationVar(&a.timeout, "timeout", 2*time.Minute, "how long --wait waits")
 	return c
@@ -54,6 +54,11 @@ func (a *applyFlags) run(c *cobra.Command) error {
 	}
 	if a.dryRun && (a.confirm != 0 || a.wait) {
 		return badUsage("--dry-run changes nothing: there is nothing to confirm or to wait for")
+	}
+	if c.Flags().Changed("confirm") {
+		if err := wire.ConfirmRange(a.confirm); err != nil {
+			return badUsage("--confirm: %w", err)
+		}
 	}
 	docs, err := manifest.Load(a.files, c.InOrStdin())
 	if err != nil {

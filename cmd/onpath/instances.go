@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
 	"os"
 	"strings"
@@ -184,16 +185,15 @@ pcapng, until Ctrl-C or --count packets.`,
 				}
 				at.Instance = i.Metadata.Tenant + "/" + i.Metadata.Name
 			}
-			out, closeFile, err := captureFile(c, file)
+			out, err := captureFile(c, file)
 			if err != nil {
 				return err
 			}
-			defer closeFile()
 			err = cl.Capture(c.Context(), at, out)
 			if c.Context().Err() != nil {
-				return nil // Ctrl-C is how a capture ends
+				err = nil // Ctrl-C is how a capture ends
 			}
-			return err
+			return errors.Join(err, out.Close())
 		},
 	}
 	f := c.Flags()
@@ -210,17 +210,42 @@ pcapng, until Ctrl-C or --count packets.`,
 	return c
 }
 
-// captureFile opens the output; packets are no text for a terminal.
-func captureFile(c *cobra.Command, file string) (io.Writer, func(), error) {
+// captureFile is the output; packets are no text for a terminal.
+func captureFile(c *cobra.Command, file string) (io.WriteCloser, error) {
 	if file != "-" {
-		f, err := os.Create(file)
-		if err != nil {
-			return nil, nil, onpath.Errorf(onpath.CodeInvalid, "%w", err)
-		}
-		return f, func() { _ = f.Close() }, nil
+		return &lateFile{path: file}, nil
 	}
 	if f, ok := c.OutOrStdout().(*os.File); ok && terminal.Is(f) {
-		return nil, nil, badUsage("packets are no text: write them to a file, or pipe them to a program")
+		return nil, badUsage("packets are no text: write them to a file, or pipe them to a program")
 	}
-	return c.OutOrStdout(), func() {}, nil
+	return nopCloser{c.OutOrStdout()}, nil
+}
+
+type nopCloser struct{ io.Writer }
+
+func (nopCloser) Close() error { return nil }
+
+// lateFile is made, and an older one of its name emptied, once there is
+// something to write: a capture that is refused leaves what was there.
+type lateFile struct {
+	path string
+	file *os.File
+}
+
+func (l *lateFile) Write(b []byte) (int, error) {
+	if l.file == nil {
+		f, err := os.Create(l.path)
+		if err != nil {
+			return 0, onpath.Errorf(onpath.CodeInvalid, "%w", err)
+		}
+		l.file = f
+	}
+	return l.file.Write(b)
+}
+
+func (l *lateFile) Close() error {
+	if l.file == nil {
+		return nil
+	}
+	return l.file.Close()
 }

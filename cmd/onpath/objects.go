@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -69,6 +71,9 @@ func (g *global) find(ctx context.Context, cl *client.Client, kind onpath.Kind, 
 				return a.(*onpath.Event).Spec.Time.Compare(b.(*onpath.Event).Spec.Time)
 			})
 		}
+		if kind == onpath.KindDeployment && err == nil {
+			all, err = withOwned(ctx, cl, g.tenant, all)
+		}
 		return append(list, all...), err
 	}
 	for _, n := range names {
@@ -76,13 +81,45 @@ func (g *global) find(ctx context.Context, cl *client.Client, kind onpath.Kind, 
 		if err != nil {
 			return nil, err
 		}
-		o, err := cl.Get(ctx, k)
+		o, err := getObject(ctx, cl, k)
 		if err != nil {
 			return nil, err
 		}
 		list = append(list, o)
 	}
 	return list, nil
+}
+
+// withOwned adds the deployments that chains' short forms make.
+func withOwned(ctx context.Context, cl *client.Client, tenant string, list []onpath.Object) ([]onpath.Object, error) {
+	chains, _, err := cl.List(ctx, onpath.KindChain, tenant)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range chains {
+		for _, d := range c.(*onpath.Chain).OwnDeployments() {
+			list = append(list, d)
+		}
+	}
+	slices.SortStableFunc(list, func(a, b onpath.Object) int {
+		return cmp.Or(cmp.Compare(a.Meta().Tenant, b.Meta().Tenant), cmp.Compare(a.Meta().Name, b.Meta().Name))
+	})
+	return list, nil
+}
+
+// getObject reads an object, or a deployment that a chain's short form makes.
+func getObject(ctx context.Context, cl *client.Client, k onpath.Key) (onpath.Object, error) {
+	o, err := cl.Get(ctx, k)
+	if k.Kind != onpath.KindDeployment || onpath.CodeOf(err) != onpath.CodeNotFound {
+		return o, err
+	}
+	owned, listErr := withOwned(ctx, cl, k.Tenant, nil)
+	for _, d := range owned {
+		if d.Meta().Name == k.Name {
+			return d, nil
+		}
+	}
+	return nil, errors.Join(err, listErr)
 }
 
 func newDescribe(g *global) *cobra.Command {
@@ -104,7 +141,7 @@ func newDescribe(g *global) *cobra.Command {
 				return err
 			}
 			defer cl.Close()
-			o, err := cl.Get(c.Context(), k)
+			o, err := getObject(c.Context(), cl, k)
 			if err != nil {
 				return err
 			}

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/onpath/onpath"
 )
 
 // format changes whenever the same inputs would make another image.
@@ -307,7 +309,7 @@ func hash(parts ...string) string {
 	return hex.EncodeToString(h.Sum(nil))[:24]
 }
 
-func size(n int64) string { return fmt.Sprintf("%.1f MB", float64(n)/1e6) }
+func size(n int64) string { return onpath.Size(n).Rounded() }
 
 // lock takes an exclusive lock on path, which ends with the process.
 func lock(ctx context.Context, path string, tell func(string)) (func(), error) {

@@ -17,6 +17,9 @@ import (
 func Describe(w io.Writer, o onpath.Object, parts []onpath.Object, events []*onpath.Event, now time.Time) error {
 	k := onpath.KeyOf(o)
 	fmt.Fprintf(w, "%s, %s old, version %d\n", k, orUnknown(Age(o.Meta().Created, now)), o.Meta().Version)
+	if d, ok := o.(*onpath.Deployment); ok && d.Status.Chain != "" {
+		fmt.Fprintf(w, "a part of chain %s: change it there\n", d.Status.Chain)
+	}
 	conditions, elements := status(o)
 	if len(conditions) > 0 {
 		fmt.Fprintln(w)

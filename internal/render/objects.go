@@ -31,7 +31,7 @@ var columns = map[onpath.Kind][]string{
 	onpath.KindNode:       {"NAME", "CLOUDLET", "STATE", "UPLINKS", "CPU", "MEMORY", "VERSION", ">AGE", "MESSAGE"},
 	onpath.KindHosts:      {"TENANT", "NAME", "ADDRESSES", "VIRTUAL", ">AGE"},
 	onpath.KindFunction:   {"TENANT", "NAME", "IMAGE", "ATTACH", "STATE", "PACKETS", ">AGE"},
-	onpath.KindDeployment: {"TENANT", "NAME", "FUNCTION", ">READY", ">AGE", "MESSAGE"},
+	onpath.KindDeployment: {"TENANT", "NAME", "FUNCTION", "CHAIN", ">READY", ">AGE", "MESSAGE"},
 	onpath.KindChain:      {"TENANT", "NAME", "TIER", "FROM", "TO", "THROUGH", "STATE", ">AGE", "MESSAGE"},
 	onpath.KindInstance:   {"TENANT", "NAME", "NODE", "STATE", ">RESTARTS", ">AGE", "MESSAGE"},
 	onpath.KindEvent:      {">AGE", ">COUNT", "ABOUT", "NODE", "REASON", "MESSAGE"},
@@ -61,7 +61,7 @@ func Row(o onpath.Object, now time.Time) []string {
 		}
 		return []string{m.Tenant, m.Name, image, attach, string(o.Spec.State), string(o.Spec.Packets), age}
 	case *onpath.Deployment:
-		return []string{m.Tenant, m.Name, string(o.Spec.Function), fmt.Sprintf("%d/%d", o.Status.Ready, o.Status.Desired), age, trouble(o.Status.Conditions)}
+		return []string{m.Tenant, m.Name, string(o.Spec.Function), o.Status.Chain, fmt.Sprintf("%d/%d", o.Status.Ready, o.Status.Desired), age, trouble(o.Status.Conditions)}
 	case *onpath.Chain:
 		return []string{m.Tenant, m.Name, string(o.Spec.Tier), Endpoints(o.Spec.From), Endpoints(o.Spec.To), through(o), chainState(o), age, trouble(o.Status.Conditions)}
 	case *onpath.Instance:
@@ -193,13 +193,4 @@ func Age(t, now time.Time) string {
 }
 
 // Bytes rounds to three digits: "1.5 GiB" is written 1.5Gi.
-func Bytes(n uint64) string {
-	v := float64(n)
-	for _, unit := range []string{"", "Ki", "Mi", "Gi", "Ti"} {
-		if v < 1000 || unit == "Ti" {
-			return strings.TrimSuffix(fmt.Sprintf("%.3g", v), ".0") + unit
-		}
-		v /= 1024
-	}
-	return ""
-}
+func Bytes(n uint64) string { return onpath.Size(n).Rounded() }

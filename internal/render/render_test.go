@@ -82,6 +82,25 @@ func TestChainRow(t *testing.T) {
 	}
 }
 
+func TestOwnDeployment(t *testing.T) {
+	c := &onpath.Chain{
+		Metadata: onpath.Metadata{Name: "web", Tenant: "acme", Created: now.Add(-3 * time.Second)},
+		Spec:     onpath.ChainSpec{Through: []onpath.Element{{Deployment: "ids"}, {Function: "operator/firewall", Instances: new(2)}}},
+		Status:   onpath.ChainStatus{Elements: []onpath.ElementStatus{{}, {Ready: 1, Desired: 2, Message: "no node has room"}}},
+	}
+	own := c.OwnDeployments()
+	if len(own) != 1 {
+		t.Fatalf("got %d", len(own))
+	}
+	if got, want := strings.Join(render.Row(own[0], now), "|"), "acme|web-firewall|operator/firewall|web|1/2|3s|no node has room"; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	var b strings.Builder
+	if err := render.Describe(&b, own[0], nil, nil, now); err != nil || !strings.Contains(b.String(), "part of chain web") {
+		t.Errorf("%v:\n%s", err, b.String())
+	}
+}
+
 func TestTrace(t *testing.T) {
 	tr := &onpath.Trace{
 		Tuple:  onpath.Tuple{Protocol: 6, Src: netip.MustParseAddr("10.1.0.2"), Dst: netip.MustParseAddr("10.9.0.2"), SrcPort: 40000, DstPort: 80},

@@ -191,3 +191,28 @@ func contents(t *testing.T, store onpath.Store) string {
 	}
 	return b.String()
 }
+
+// TestWrongFlags: flags that cannot be meant are refused before anything is
+// done, with what is wrong.
+func TestWrongFlags(t *testing.T) {
+	bin := program(t)
+	p := filepath.Join(t.TempDir(), "good.yaml")
+	if err := os.WriteFile(p, []byte("apiVersion: onpath/v1alpha1\nkind: Hosts\nmetadata: {name: web}\nspec: {addresses: [192.0.2.1]}\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"apply", "-f", p, "--confirm", "0s"}, "from 1s to 24h"},
+		{[]string{"apply", "-f", p, "--confirm=-5s"}, "from 1s to 24h"},
+		{[]string{"apply", "-f", p, "--confirm", "2000000h"}, "from 1s to 24h"},
+		{[]string{"apply", "-f", p, "--confirm", "soon"}, "confirm"},
+		{[]string{"apply", "-f", p, "--confirm", "5s", "--dry-run"}, "nothing to confirm"},
+	} {
+		code, out, message := run(t, bin, append(c.args, "--server", "unix:///nowhere")...)
+		if code != 2 || out != "" || !strings.Contains(message, c.want) || strings.Contains(message, "\n") {
+			t.Errorf("%v: exit code %d, %q, %s", c.args, code, out, message)
+		}
+	}
+}
