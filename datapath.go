@@ -112,7 +112,27 @@ type DatapathConfig struct {
 	// Paths are those that serve flows. Entries of a path that is not here any
 	// more are forgotten: their flows go the ordinary way or begin anew.
 	Paths []Path `json:"paths,omitempty"`
+	// Functions are what stands behind the vports of kind function. The node
+	// adds them to what the plan says; a vport of that kind without its function
+	// here is closed.
+	Functions []InlineFunction `json:"functions,omitempty"`
 }
+
+// InlineFunction is an instance of an ebpf function that the node has made ready:
+// checked, its maps made and filled. The data path links it into its dispatcher.
+type InlineFunction struct {
+	Vport VportID `json:"vport"`
+	// Object is the path of the object file, SHA256 its hash in hexadecimal.
+	Object string `json:"object"`
+	SHA256 string `json:"sha256"`
+	// Maps is the folder in the BPF file system where the instance's own maps
+	// are pinned by their names; what is in them survives agents and upgrades.
+	Maps string `json:"maps"`
+}
+
+// MaxInline is the largest number of ebpf functions in a row on one node, without
+// another element between them.
+const MaxInline = 8
 
 // Peer is another node to which tunnels lead.
 type Peer struct {
@@ -142,6 +162,7 @@ type VportKind string
 // The kinds of vport in a configuration. The edge is described by Edge.
 const (
 	VportInstance VportKind = "instance" // a local instance's interface: device DeviceName(ID)
+	VportFunction VportKind = "function" // an ebpf function of this node, run inline: a packet that is led to it goes on at once with what comes behind its element
 	VportRemote   VportKind = "remote"   // a vport of another node (an instance's, or its edge), reached through the tunnel to Peer
 )
 
@@ -171,6 +192,8 @@ type Vport struct {
 	// Other is where packets delivered here come out: the other side of a
 	// bridged instance, the vport itself (or 0) for a routed one.
 	Other VportID `json:"other,omitempty"`
+	// The rest is for those of kind instance.
+
 	// MAC of the instance's end of the pair; what is delivered is sent to it.
 	MAC string `json:"mac,omitempty"`
 	// HostMAC of our end: the source of what is delivered to a routed
@@ -333,7 +356,7 @@ type DropReason string
 var DropReasons = []DropReason{
 	DropNoInstance, DropClosed, DropSpoofed, DropQuota, DropTooBig, DropTTL, DropNoRoute, DropNoNeighbour,
 	DropMalformed, DropUnclassified, DropTunnelSource, DropTunnelSecret, DropUnknownVport, DropNoTable,
-	DropMirror, DropReset, DropNATPorts, DropRedirect, DropLoop, DropPolicy,
+	DropMirror, DropReset, DropNATPorts, DropRedirect, DropLoop, DropPolicy, DropFunction,
 }
 
 // The drop reasons.
@@ -358,6 +381,7 @@ const (
 	DropRedirect     DropReason = "redirect"      // the device refused the packet
 	DropLoop         DropReason = "loop"          // too many steps
 	DropPolicy       DropReason = "policy"        // a rule says so
+	DropFunction     DropReason = "function"      // an ebpf function's verdict; the function counts its own reasons
 )
 
 // Counters are the hop counters of one node since the data path was installed.
@@ -365,6 +389,8 @@ const (
 type Counters struct {
 	Vports map[VportID]VportCounters `json:"vports"`
 	Paths  map[PathID]PathCounters   `json:"paths,omitempty"`
+	// Functions are the ebpf functions', by their vports.
+	Functions map[VportID]FunctionCounters `json:"functions,omitempty"`
 	// Flows is the number of flow entries now, Learned of all ever written.
 	Flows   uint64 `json:"flows"`
 	Learned uint64 `json:"learned"`
@@ -391,6 +417,24 @@ type VportCounters struct {
 type PathCounters struct {
 	Steered Tally `json:"steered"` // entered the chain here
 	Passed  Tally `json:"passed"`  // selected, but passed by (adoption, bypass)
+}
+
+// FunctionCounters are one ebpf function's: what became of the packets that it
+// was given. Its In and Out stand with its vport.
+type FunctionCounters struct {
+	Passed     Tally `json:"passed"`     // verdict next
+	Dropped    Tally `json:"dropped"`    // verdict drop, or none that is known
+	Answered   Tally `json:"answered"`   // dropped with an answer: TCP RST, ICMP unreachable
+	Redirected Tally `json:"redirected"` // to another element of the chain
+	Bypassed   Tally `json:"bypassed"`   // not given to it: it was out of service, and none: bypass
+	// Reasons counts dropped and answered packets by the function's own codes.
+	Reasons map[uint8]uint64 `json:"reasons,omitempty"`
+	// Samples packets took Time in all, in nanoseconds.
+	Samples uint64 `json:"samples"`
+	Time    uint64 `json:"time"`
+	// Linked: it is part of the program in force. Error says why not.
+	Linked bool   `json:"linked"`
+	Error  string `json:"error,omitempty"`
 }
 
 // Tuple is the 5-tuple of a packet. For ICMP echo the identifier stands in both
@@ -427,12 +471,14 @@ type FlowEntry struct {
 	Kind    NextKind  `json:"kind"`
 	Next    VportID   `json:"next,omitempty"`
 	Mirrors []VportID `json:"mirrors,omitempty"`
-	Entry   VportID   `json:"entry,omitempty"` // edge vport where the flow entered
-	Path    PathID    `json:"path,omitempty"`
-	Reverse bool      `json:"reverse,omitempty"`
-	Packets uint64    `json:"packets"`
-	Bytes   uint64    `json:"bytes"`
-	Idle    Duration  `json:"idle"`
+	// Functions are run, in order, before the packet goes to Next.
+	Functions []VportID `json:"functions,omitempty"`
+	Entry     VportID   `json:"entry,omitempty"` // edge vport where the flow entered
+	Path      PathID    `json:"path,omitempty"`
+	Reverse   bool      `json:"reverse,omitempty"`
+	Packets   uint64    `json:"packets"`
+	Bytes     uint64    `json:"bytes"`
+	Idle      Duration  `json:"idle"`
 }
 
 // FlowFilter selects flow entries; zero fields select all.

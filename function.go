@@ -1,5 +1,10 @@
 package onpath
 
+import (
+	"encoding/base64"
+	"fmt"
+)
+
 // Function is a recipe for processing packets.
 type Function struct {
 	TypeMeta
@@ -7,10 +12,11 @@ type Function struct {
 	Spec     FunctionSpec `json:"spec"`
 }
 
-// FunctionSpec describes a function. Exactly one of Container (and later Wasm,
-// EBPF) is set.
+// FunctionSpec describes a function. Exactly one of Container and EBPF (and
+// later Wasm) is set.
 type FunctionSpec struct {
 	Container *ContainerSpec `json:"container,omitempty"`
+	EBPF      *EBPFSpec      `json:"ebpf,omitempty"`
 	// State is what the function keeps about flows; it decides whether a live
 	// flow can be moved to another instance. Default flow.
 	State FlowState `json:"state,omitempty"`
@@ -44,6 +50,46 @@ type ContainerSpec struct {
 	// Outbound: none | nat. What becomes of packets from a private own address
 	// that no chain selects. Default none.
 	Outbound Outbound `json:"outbound,omitempty"`
+}
+
+// EBPFSpec says which packet function to run in the kernel, inline on the path.
+type EBPFSpec struct {
+	// Object is the name of a function that comes with onpath (firewall,
+	// ratelimit, monitor, loadbalancer), or a compiled object file (./x.o) that
+	// the client reads and sends as Code.
+	Object string `json:"object"`
+	// Code is the object file, at most MaxObjectBytes; absent for those that
+	// come with onpath.
+	Code ObjectCode `json:"code,omitempty"`
+	// Config is what the function declares that it can be told, by name; the
+	// values of a deployment's env win over it. A change reaches a running
+	// function at once and touches no flow.
+	Config Env `json:"config,omitempty"`
+	// Files are configuration that is better written in a file of its own, by
+	// the names that the function declares; those of a deployment win.
+	Files map[string]File `json:"files,omitempty"`
+	// Budget is the mean time that one packet may take, measured on a sample; a
+	// function above it leaves the path like a failed instance. Default
+	// DefaultBudget.
+	Budget Duration `json:"budget,omitempty"`
+}
+
+// ObjectCode is a compiled object file; as text it is base64 (RFC 4648 §4).
+type ObjectCode []byte
+
+// MarshalText implements encoding.TextMarshaler.
+func (c ObjectCode) MarshalText() ([]byte, error) {
+	return base64.StdEncoding.AppendEncode(nil, c), nil
+}
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (c *ObjectCode) UnmarshalText(b []byte) error {
+	out, err := base64.StdEncoding.AppendDecode(nil, b)
+	if err != nil {
+		return fmt.Errorf("the code is not base64: %w", err)
+	}
+	*c = out
+	return nil
 }
 
 // Env is a set of environment variables.

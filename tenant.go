@@ -15,6 +15,10 @@ type TenantSpec struct {
 	// MaxFlows caps the flow entries that the tenant's instances may cause on
 	// one node; 0 means 262144.
 	MaxFlows int `json:"maxFlows,omitempty"`
+	// AllowEBPF lets the tenant run ebpf functions from object files of its own.
+	// They run in the kernel: the verifier keeps them from crashing it, and is
+	// no boundary between tenants.
+	AllowEBPF bool `json:"allowEBPF,omitempty"`
 }
 
 // Meta implements Object.

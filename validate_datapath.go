@@ -32,6 +32,17 @@ func (c *DatapathConfig) Validate() error {
 	for i := range c.Vports {
 		v.vport(index("vports", i), &c.Vports[i], vports, peers)
 	}
+	functions := map[VportID]bool{}
+	for i, f := range c.Functions {
+		at := index("functions", i)
+		unique(v, at+".vport", functions, f.Vport)
+		if !vports[f.Vport] {
+			v.add(at+".vport", "", "%d is not among the vports", f.Vport)
+		}
+		if f.Object == "" || f.Maps == "" {
+			v.add(at, "", "lacks its object or the folder of its maps")
+		}
+	}
 	tables := map[TableID]bool{}
 	for i, t := range c.Tables {
 		at := index("tables", i)
@@ -79,7 +90,7 @@ func (v *validation) vport(at string, p *Vport, seen map[VportID]bool, peers map
 	}
 	seen[p.ID] = true
 	enum(v, at+".state", &p.State, "", VportUp, VportClosed, VportDraining)
-	if !enum(v, at+".kind", &p.Kind, "", VportInstance, VportRemote) {
+	if !enum(v, at+".kind", &p.Kind, "", VportInstance, VportFunction, VportRemote) || p.Kind == VportFunction {
 		return
 	}
 	if p.Kind == VportRemote {

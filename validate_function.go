@@ -15,6 +15,7 @@ const (
 	DefaultCPU      CPU  = 100
 	DefaultMemory   Size = 64 << 20
 	DefaultDrain         = Duration(30 * time.Second)
+	DefaultBudget        = Duration(2 * time.Microsecond)
 	DefaultFileMode      = 0o644
 
 	defaultHealthEvery    = Duration(time.Second)
@@ -59,10 +60,16 @@ var capabilities = map[string]bool{
 func (f *Function) Validate() error {
 	v := begin(f, &f.TypeMeta)
 	s := &f.Spec
-	if s.Container == nil {
-		v.add("spec", "write container: {image: …}", "says nothing about what to run")
-	} else {
+	switch {
+	case s.Container != nil && s.EBPF != nil:
+		v.add("spec", "keep one of them", "has both container and ebpf")
+	case s.Container != nil:
 		v.container("spec.container", s.Container)
+	case s.EBPF != nil:
+		v.ebpf("spec.ebpf", s.EBPF)
+		v.inline(s)
+	default:
+		v.add("spec", "write container: {image: …} or ebpf: {object: …}", "says nothing about what to run")
 	}
 	enum(v, "spec.state", &s.State, StateFlow, StateNone, StateFlow, StateTerminates)
 	enum(v, "spec.packets", &s.Packets, PacketsKeep, PacketsKeep, PacketsRewrite, PacketsOriginate)

@@ -104,7 +104,7 @@ func (s *Server) examine(ctx context.Context, c changeSet) error {
 			err = o.Validate()
 		}
 		if err == nil {
-			err = mayAsk(ctx, o)
+			err = s.mayAsk(ctx, o)
 		}
 		note(k, err)
 	}

@@ -54,7 +54,7 @@ func mayWrite(ctx context.Context, k onpath.Key) error {
 
 // mayAsk looks at what an object asks for: the operator's tier, files of the
 // nodes, and other tenants' images are not for users.
-func mayAsk(ctx context.Context, o onpath.Object) error {
+func (s *Server) mayAsk(ctx context.Context, o onpath.Object) error {
 	who := whoIs(ctx)
 	if who.Role == auth.RoleOperator {
 		return nil
@@ -65,6 +65,9 @@ func mayAsk(ctx context.Context, o onpath.Object) error {
 			return forbidden(who, "have a chain of tier operator")
 		}
 	case *onpath.Function:
+		if e := o.Spec.EBPF; e != nil && len(e.Code) > 0 {
+			return s.mayRunCode(ctx, who, o.Metadata.Tenant)
+		}
 		if o.Spec.Container == nil {
 			return nil
 		}
@@ -78,6 +81,23 @@ func mayAsk(ctx context.Context, o onpath.Object) error {
 		}
 	}
 	return nil
+}
+
+// mayRunCode reports whether a tenant's users may bring object files, which run
+// in the kernel.
+func (s *Server) mayRunCode(ctx context.Context, who auth.Identity, tenant string) error {
+	o, err := s.o.Store.Get(ctx, onpath.Key{Kind: onpath.KindTenant, Name: tenant})
+	if t, ok := o.(*onpath.Tenant); ok && err == nil && t.Spec.AllowEBPF {
+		return nil
+	}
+	if err != nil && onpath.CodeOf(err) != onpath.CodeNotFound {
+		return err
+	}
+	e := forbidden(who, "run ebpf functions from object files of its own")
+	if oe, ok := e.(*onpath.Error); ok {
+		oe.Remedy = "use a function that comes with onpath, or have the operator write allowEBPF: true in the Tenant"
+	}
+	return e
 }
 
 // scope is the tenant to which a list or watch is limited, given the one asked

@@ -91,6 +91,7 @@ enum vport_kind {
 	VPORT_INSTANCE,
 	VPORT_REMOTE,
 	VPORT_EDGE,
+	VPORT_FUNCTION, /* ifindex is its place in the dispatcher */
 };
 
 enum vport_state {
@@ -294,6 +295,7 @@ enum drop_reason {
 	DROP_REDIRECT,
 	DROP_LOOP,
 	DROP_POLICY,
+	DROP_FUNCTION,
 	DROP_REASONS,
 };
 

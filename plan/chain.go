@@ -37,6 +37,9 @@ type element struct {
 
 func (e *element) mirror() bool { return e.mode == onpath.ModeMirror }
 
+// inline reports whether the element is an ebpf function.
+func (e *element) inline() bool { return e.d != nil && e.d.inline() }
+
 func (c *chain) priority() int { return c.obj.Spec.Priority }
 
 func (c *chain) fail(code onpath.Code, field, remedy, format string, args ...any) {
@@ -95,6 +98,7 @@ func (w *world) newChain(o *onpath.Chain) *chain {
 	c.from = w.ends(c, "spec.from", o.Spec.From)
 	c.to = w.ends(c, "spec.to", o.Spec.To)
 	w.resolveElements(c)
+	c.checkRuns()
 	w.locate(c)
 	c.selectTraffic()
 	c.shape = c.shapeOf()
@@ -225,6 +229,25 @@ func (w *world) checkUplinks(c *chain, cl *cloudlet) {
 		if copies && !e.mirror() {
 			c.fail(onpath.CodeInvalid, fmt.Sprintf("spec.through[%d].mode", i), "write mode: mirror, or attach the uplink in another way",
 				"gateway %s of cloudlet %s only taps its uplinks: it sees copies, and nothing goes back", cl.gateway.name, cl.name)
+		}
+	}
+}
+
+// checkRuns refuses more ebpf functions in a row than one flow entry names.
+// Mirrors between them do not part a row.
+func (c *chain) checkRuns() {
+	run := 0
+	for i := range c.elements {
+		switch e := &c.elements[i]; {
+		case e.inline():
+			run++
+		case !e.mirror():
+			run = 0
+		}
+		if run > onpath.MaxInline {
+			c.fail(onpath.CodeUnsupported, fmt.Sprintf("spec.through[%d]", i), "join some of them into one, or leave some out",
+				"the chain has more than %d ebpf functions in a row", onpath.MaxInline)
+			return
 		}
 	}
 }

@@ -67,11 +67,33 @@ func (d *deployment) complete(env onpath.Env, files map[string]onpath.File) {
 		c.Files = merged(c.Files, files)
 		d.spec.Container = &c
 	}
-	d.shape = hash(struct {
+	if d.spec.EBPF != nil {
+		e := *d.spec.EBPF
+		e.Config = merged(e.Config, env)
+		e.Files = merged(e.Files, files)
+		d.spec.EBPF = &e
+	}
+	d.shape = d.shapeOf()
+}
+
+// shapeOf stands for what needs new instances. An ebpf function takes a change
+// of its configuration while it runs.
+func (d *deployment) shapeOf() string {
+	if e := d.spec.EBPF; e != nil {
+		return hash(struct {
+			Function, Object string
+			Code             onpath.ObjectCode
+		}{d.fnName.String(), e.Object, e.Code})
+	}
+	return hash(struct {
 		Function  string
 		Container *onpath.ContainerSpec
 	}{d.fnName.String(), d.spec.Container})
 }
+
+// inline reports whether the deployment's function is run by the data path
+// itself.
+func (d *deployment) inline() bool { return d.spec.EBPF != nil }
 
 func merged[M ~map[string]V, V any](base, over M) M {
 	if len(base)+len(over) == 0 {
@@ -103,6 +125,9 @@ func (d *deployment) attach() onpath.ContainerAttach {
 }
 
 func (d *deployment) addressing() onpath.Addressing {
+	if d.inline() {
+		return onpath.AddressesNone
+	}
 	if d.spec.Container != nil && d.spec.Container.Addresses != "" {
 		return d.spec.Container.Addresses
 	}

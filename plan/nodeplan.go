@@ -179,6 +179,10 @@ func (b *builder) instance(i *instance) onpath.InstancePlan {
 // addLocal adds the vports of an instance on this node.
 func (b *builder) addLocal(i *instance) {
 	s := &i.obj.Spec
+	if i.fn.EBPF != nil {
+		b.vports[s.Vport] = onpath.Vport{ID: s.Vport, Kind: onpath.VportFunction, State: i.state(), Instance: i.key.String(), Tenant: i.key.tenant}
+		return
+	}
 	v := onpath.Vport{
 		ID: s.Vport, Kind: onpath.VportInstance, State: i.state(), Instance: i.key.String(), Tenant: i.key.tenant,
 		MAC: onpath.InstanceMAC(s.Vport), HostMAC: onpath.HostMAC(s.Vport), Attach: onpath.Routed,

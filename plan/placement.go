@@ -90,6 +90,9 @@ func (w *world) unfit(d *deployment, n *node) string {
 			return fmt.Sprintf("has not the label %s: %s", k, v)
 		}
 	}
+	if d.inline() && n != n.c.gateway {
+		return "is not the gateway, where ebpf functions run"
+	}
 	return w.lacks(d, n)
 }
 

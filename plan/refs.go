@@ -32,6 +32,9 @@ func (w *world) resolveElements(c *chain) {
 			c.fail(onpath.CodeInvalid, field, "", "the chain is a loop: deployment %s is its spec.from too", e.dep)
 		}
 		e.lost, e.none = fates(o, e)
+		if e.inline() && e.mirror() {
+			c.fail(onpath.CodeUnsupported, field+".mode", "take mode out: an ebpf function that only looks passes every packet on", "an ebpf function gets no copies; it is run on the packets themselves")
+		}
 		c.elements = append(c.elements, e)
 	}
 }
@@ -79,7 +82,7 @@ func (w *world) checkFunction(c *chain, field string, d *deployment) {
 		c.fail(onpath.CodeNotFound, field, w.functionRemedy(d.fnName), "%sthere is no function %s", prefix, d.fnName)
 	case !mayUse(f, c.key.tenant):
 		c.fail(onpath.CodeForbidden, field, "its owner can write shared: true", "%sfunction %s belongs to another tenant and is not shared", prefix, d.fnName)
-	case f.Spec.Container == nil:
+	case f.Spec.Container == nil && f.Spec.EBPF == nil:
 		c.fail(onpath.CodeUnsupported, field, "write container: {…}", "%sfunction %s is of a kind that this version does not run", prefix, d.fnName)
 	}
 }

@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -35,6 +36,9 @@ func readFiles(d *Document, dir string) []located {
 	case *onpath.Function:
 		if o.Spec.Container != nil {
 			return d.readFiles("spec.container.files", o.Spec.Container.Files, dir)
+		}
+		if e := o.Spec.EBPF; e != nil {
+			return append(d.readObject(e, dir), d.readFiles("spec.ebpf.files", e.Files, dir)...)
 		}
 	case *onpath.Deployment:
 		return d.readFiles("spec.files", o.Spec.Files, dir)
@@ -71,6 +75,45 @@ func (d *Document) readFiles(at string, files map[string]onpath.File, dir string
 		files[p] = f
 	}
 	return errs
+}
+
+// readObject replaces the path of an object file by what is in it.
+func (d *Document) readObject(e *onpath.EBPFSpec, dir string) []located {
+	if len(e.Code) > 0 || !onpath.LocalImage(e.Object) {
+		return nil
+	}
+	const at = "spec.ebpf.object"
+	path := resolve(e.Object, dir)
+	code, err := readCode(path)
+	if err != nil {
+		err.Object, err.Field, err.Place = onpath.KeyOf(d.Object).String(), at, d.PlaceOf(at)
+		return []located{{err: err, position: d.position(at)}}
+	}
+	e.Object, e.Code = filepath.Base(path), code
+	return nil
+}
+
+func readCode(path string) ([]byte, *onpath.Error) {
+	f, err := os.Open(path)
+	if err != nil {
+		e := unreadable("", err)
+		e.Message = path + ": " + e.Message
+		return nil, e
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err == nil && !info.Mode().IsRegular() {
+		return nil, invalid("", path+" is not a file", "")
+	}
+	code, err := io.ReadAll(io.LimitReader(f, onpath.MaxObjectBytes+1))
+	switch {
+	case err != nil:
+		return nil, unreadable("", err)
+	case len(code) > onpath.MaxObjectBytes:
+		return nil, invalid("", fmt.Sprintf("%s has more than %d bytes", path, onpath.MaxObjectBytes), "strip it (llvm-strip -g), and declare large tables as maps")
+	case len(code) == 0:
+		return nil, invalid("", path+" is empty", "compile it anew")
+	}
+	return code, nil
 }
 
 func readContent(path string) (string, *onpath.Error) {

@@ -16,7 +16,7 @@ const (
 	maxMirrors  = 2
 	maxNAT      = 16
 	maxRouters  = 4
-	dropReasons = 21 // with 0, which is none
+	dropReasons = 22 // with 0, which is none
 )
 
 // next kinds
@@ -44,6 +44,7 @@ const (
 	vportInstance uint8 = 1
 	vportRemote   uint8 = 2
 	vportEdge     uint8 = 3
+	vportFunction uint8 = 4
 
 	stateClosed   uint8 = 0
 	stateUp       uint8 = 1

@@ -262,6 +262,8 @@ func (k *compiler) vports() error {
 		v := vportValue{ID: uint32(p.ID), State: stateNumber(p.State)}
 		if p.Kind == onpath.VportRemote {
 			v.Kind, v.Peer = vportRemote, uint16(k.peers[p.Peer])
+		} else if p.Kind == onpath.VportFunction {
+			v.Kind, v.State = vportFunction, stateClosed
 		} else if err := k.instance(p, slot, &v); err != nil {
 			return err
 		}

@@ -25,6 +25,7 @@ var ownForms = map[string]object{
 	"netip.Addr":   {"type": "string", "examples": []string{"10.255.0.7", "2001:db8::7"}},
 	"netip.Prefix": {"type": "string", "examples": []string{"10.255.0.7/24"}},
 	"time.Time":    {"type": "string", "format": "date-time"},
+	"ObjectCode":   {"type": "string", "contentEncoding": "base64"},
 	"string":       {"type": "string"},
 	"bool":         {"type": "boolean"},
 	"int":          {"type": "integer"},

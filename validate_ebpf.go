@@ -1,0 +1,83 @@
+package onpath
+
+import (
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// Bounds of ebpf functions.
+const (
+	MaxObjectBytes = 256 << 10 // of one object file
+	MaxBudget      = Duration(100 * time.Microsecond)
+	minBudget      = Duration(50 * time.Nanosecond)
+)
+
+// BuiltInFunctions are the ebpf functions that come with onpath, which
+// EBPFSpec.Object may name.
+var BuiltInFunctions = []string{"firewall", "loadbalancer", "monitor", "ratelimit"}
+
+// ebpf checks what can be said of an object without reading it; who may look
+// into it checks the code.
+func (v *validation) ebpf(at string, e *EBPFSpec) {
+	switch {
+	case e.Object == "":
+		v.add(at+".object", "write ./FILE.o, or one of "+strings.Join(BuiltInFunctions, ", "), "is missing")
+	case len(e.Code) > MaxObjectBytes:
+		v.add(at+".code", "strip it (llvm-strip -g), and declare large tables as maps", "the object has %d bytes; at most %d", len(e.Code), MaxObjectBytes)
+	case len(e.Code) > 0:
+		v.text(at+".object", e.Object, 512)
+	case LocalImage(e.Object):
+	case !slices.Contains(BuiltInFunctions, e.Object):
+		remedy := meant(e.Object, BuiltInFunctions)
+		if strings.HasSuffix(e.Object, ".o") {
+			remedy = "write ./" + e.Object + " for a file beside this one"
+		}
+		v.add(at+".object", remedy, "%s is not a function that comes with onpath", quote(e.Object))
+	}
+	v.env(at+".config", e.Config)
+	v.configFiles(at+".files", e.Files)
+	byDefault(&e.Budget, DefaultBudget)
+	quantity(v, at+".budget", e.Budget, minBudget, MaxBudget)
+}
+
+// configFiles checks files that are named, not placed.
+func (v *validation) configFiles(at string, files map[string]File) {
+	total := 0
+	for _, name := range sortedKeys(files) {
+		f := files[name]
+		field := key(at, name)
+		if len(name) > 256 || !envName.MatchString(name) {
+			v.add(field, "", "%s is not the name of a configuration", quote(name))
+		}
+		if f.FromFile != "" && f.Content != "" {
+			v.add(field, "keep one of them", "has both content and fromFile")
+		} else if f.FromFile != "" {
+			v.add(field+".fromFile", "use onpath apply, or send the text as content", "%s lies on the client, which has to read it", quote(f.FromFile))
+		}
+		if f.Mode != 0 {
+			v.add(field+".mode", "take it out", "an ebpf function has no files with a mode")
+		}
+		if !utf8.ValidString(f.Content) {
+			v.add(field+".content", "", "is not text")
+		}
+		total += len(f.Content)
+	}
+	if total > MaxFileBytes {
+		v.add(at, "", "the files have %d bytes together; at most %d", total, MaxFileBytes)
+	}
+}
+
+// inline refuses what an ebpf function cannot have.
+func (v *validation) inline(s *FunctionSpec) {
+	if s.Health.TCP != 0 || len(s.Health.Exec) > 0 {
+		v.add("spec.health", "take it out", "an ebpf function has no process to probe; its run time is measured (spec.ebpf.budget)")
+	}
+	if s.State == StateTerminates {
+		v.add("spec.state", "write none or flow", "an ebpf function sees packets one by one and cannot end TCP itself")
+	}
+	if s.Packets == PacketsOriginate {
+		v.add("spec.packets", "write keep or rewrite", "an ebpf function sends no packets of its own")
+	}
+}
