@@ -6,8 +6,9 @@
  * change its size.
  *
  * Byte order: addresses and ports of flow keys stand as on the wire, all other
- * integers in host order. IPv4 addresses fill the first four bytes of sixteen,
- * the rest is zero.
+ * integers in host order, little-endian. Addresses are sixteen bytes everywhere,
+ * IPv4 ones mapped (::ffff:a.b.c.d, RFC 4291 §2.5.5.2), which no packet may carry
+ * as IPv6.
  */
 #ifndef ONPATH_ABI_H
 #define ONPATH_ABI_H
@@ -45,38 +46,52 @@ enum next_kind {
 #define FLOW_FIN     0x02 /* TCP: FIN seen in this direction */
 #define FLOW_RST     0x04 /* TCP: RST seen */
 #define FLOW_EMITTED 0x08 /* an instance began it: without context */
+#define FLOW_AT_EDGE 0x10 /* of the node's edge */
 #define FLOW_LEARNED 0x20 /* written for the answers, not by a choice */
 #define FLOW_BYPASS  0x80 /* pass entries: an element without instance was bypassed */
 
 struct flow_key {
-	__u32 scope; /* vport where the packet comes from */
+	__u32 scope : 24; /* vport where the packet comes from */
+	__u32 proto : 8;
 	__u8 src[16];
 	__u8 dst[16];
 	__be16 sport;
 	__be16 dport;
-	__u8 proto;
-	__u8 family;
-	__u16 pad;
 };
 
+/*
+ * What is known of one direction of a flow at one vport: 40 bytes of key and 48
+ * of value, so that both directions take 304 bytes of a hash table. Packed, hence
+ * read and written by the functions of lib/entry.h alone.
+ */
 struct flow {
-	__u8 kind;
-	__u8 flags;
-	__u16 slot;    /* of next; valid while vports[slot].id == next */
-	__u32 next;    /* vport */
-	__u32 context; /* group by which the packet came to scope's instance; 0 at an edge */
-	__u32 group;   /* group by which next was chosen; 0: by none */
-	__u32 entry;   /* edge vport where the flow entered */
-	__u32 path;
-	__u32 mirrors[MAX_MIRRORS];
-	__u32 seen;    /* seconds of the monotonic clock */
-	__u32 ack;     /* TCP: last acknowledgement number, host order */
-	__u16 tenant;  /* slot, of entries that count against a quota */
-	__u16 path_slot;
-	__u16 mirror_slots[MAX_MIRRORS];
-	__u64 packets; /* wire segments */
-	__u64 bytes;
+	__u32 next : 24;    /* vport */
+	__u32 kind : 8;
+	__u16 slot;         /* of next; valid while vports[slot].id == next */
+	__u16 path;         /* slot; 0: of no path. A place is not given to another
+			     * path before the entries are gone. */
+	__u32 context : 24; /* group by which the packet came to scope's instance; 0 at an edge */
+	__u32 flags : 8;
+	/* The edge vport where the flow entered. With FLOW_AT_EDGE that is this
+	 * node's, or by EDGE_HERE none, and here stands TCP's last acknowledgement
+	 * number, host order. */
+	__u32 entry;
+	__u32 seen : 24;    /* seconds of the monotonic clock, modulo 2^24 */
+	__u32 group : 8;    /* of path, by which next was chosen: CHOSEN and its low 6 bits; 0: by none */
+	__u16 mirrors[MAX_MIRRORS]; /* slots; above 13 bits, the low 3 of the vport's id */
+	__u64 packets;      /* low 48 bits: wire segments; high 16: hop, see entry_hop */
+	__u64 bytes;        /* low 56 bits; high 8: epoch of hop */
+	__u8 functions[8];  /* slots of the ebpf functions to run in a row, first 0 ends; no function has slot 0 */
 };
+
+/* In flow.kind, above the kind. */
+#define EDGE_HERE 0x10 /* with FLOW_AT_EDGE: out here, whatever edge the flow entered at */
+#define KIND_MASK 0x0f
+
+/* In flow.group, above element and direction. */
+#define CHOSEN 0x40
+
+#define SEEN_MASK 0xffffff
 
 /* Translation at the edge: the key as flow_key, seen before translation. */
 struct nat {

@@ -25,8 +25,8 @@ static __always_inline int steer(struct __sk_buff *skb, struct pkt *p)
 
 	p->learn = 0;
 	p->now = now_seconds();
-	e = bpf_map_lookup_elem(&flows, &p->key);
-	if (!e || e->kind == NEXT_PENDING) {
+	e = flow_find(&p->key);
+	if (!e || entry_kind(e) == NEXT_PENDING) {
 		rc = p->is & IS_EDGE ? decide_edge(skb) : decide_instance(skb);
 		if (rc != GO_ON)
 			return rc;
@@ -167,8 +167,8 @@ static __always_inline int from_instance(struct __sk_buff *skb, struct node *n, 
 		return TC_ACT_SHOT; /* ARP, spanning tree: nobody is there to hear it */
 	if (rc == PARSE_MALFORMED)
 		return drop(p, DROP_MALFORMED);
-	if (p->key.family == FAMILY_6 ? confined(p->key.dst, FAMILY_6) || confined(p->key.src, FAMILY_6)
-				      : *(__u8 *)p->key.dst >= 224)
+	if (p->family == FAMILY_6 ? confined(p->key.dst, FAMILY_6) || confined(p->key.src, FAMILY_6)
+				      : p->key.dst[12] >= 224)
 		return TC_ACT_SHOT; /* ND, MLD, mDNS: likewise */
 	count_in(skb, p, port->slot, port->vport);
 	if (to_tunnel(p, n))
@@ -188,7 +188,7 @@ static __always_inline int receive(struct __sk_buff *skb, struct pkt *p, struct 
 	p->d.next = vni;
 	p->d.slot = 0;
 	p->d.context = p->d.path = p->d.path_slot = p->d.flags = p->d.mirror_count = 0;
-	p->d.tenant = p->d.bypassed = 0;
+	p->d.bypassed = 0;
 	if (p->d.group) {
 		__u32 id = p->d.group;
 		struct group *g = bpf_map_lookup_elem(&groups, &id);
@@ -204,7 +204,7 @@ static __always_inline int receive(struct __sk_buff *skb, struct pkt *p, struct 
 	}
 	p->now = now_seconds();
 	reverse_key(&p->rkey, &p->key, vni);
-	e = bpf_map_lookup_elem(&flows, &p->rkey);
+	e = flow_find(&p->rkey);
 	p->learn = !e || e->seen != p->now || e->next != p->prev;
 	if (vni == n->edge) {
 		p->d.kind = NEXT_EXIT;
@@ -239,7 +239,7 @@ static __always_inline int from_tunnel(struct __sk_buff *skb, struct node *n, st
 		copy_addr(p->akey.addr, key->remote_ipv6);
 	} else {
 		p->akey.family = FAMILY_4;
-		*(__u32 *)p->akey.addr = bpf_htonl(key->remote_ipv4);
+		map_v4(p->akey.addr, bpf_htonl(key->remote_ipv4));
 	}
 	peer = bpf_map_lookup_elem(&peer_addrs, &p->akey);
 	if (!peer || key->tunnel_ttl != 255)
@@ -283,7 +283,7 @@ static __always_inline int may_come(struct __sk_buff *skb, const struct node *n)
 		if (bpf_skb_load_bytes(skb, ETH_HLEN + h.ihl * 4 + 2, &dport, 2))
 			return 1;
 		from.family = FAMILY_4;
-		*(__u32 *)from.addr = h.saddr;
+		map_v4(from.addr, h.saddr);
 		ttl = h.ttl;
 	} else if (type == bpf_htons(ETH_P_IPV6)) {
 		struct ipv6hdr h;

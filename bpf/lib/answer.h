@@ -146,8 +146,8 @@ static __always_inline int icmp4(struct __sk_buff *skb, struct pkt *p, const str
 	h.ip.tot_len = bpf_htons(sizeof(h) + quoted);
 	h.ip.ttl = 64;
 	h.ip.protocol = IPPROTO_ICMP;
-	h.ip.saddr = p->is & IS_FOREIGN ? *(__u32 *)p->key.dst : *(__u32 *)port->addr4;
-	h.ip.daddr = *(__u32 *)p->key.src;
+	h.ip.saddr = p->is & IS_FOREIGN ? V4(p->key.dst) : *(__u32 *)port->addr4;
+	h.ip.daddr = V4(p->key.src);
 	h.ip.check = ~fold(bpf_csum_diff(0, 0, (__be32 *)&h.ip, 20, 0));
 	h.type = what == ERROR_BIG ? 3 : 11;
 	h.code = what == ERROR_BIG ? 4 : 0;
@@ -209,13 +209,13 @@ __noinline int send_error(struct __sk_buff *skb, __u32 what, __u32 mtu)
 		return TC_ACT_SHOT;
 	reason = what == ERROR_BIG ? DROP_TOO_BIG : DROP_TTL;
 	drop(p, reason);
-	ip = p->key.family == FAMILY_4 ? 20 : 40;
+	ip = p->family == FAMILY_4 ? 20 : 40;
 	ifindex = p->ifindex;
 	port = bpf_map_lookup_elem(&ports, &ifindex);
 	if (!port || (p->is & (IS_ERROR | IS_ICMP | IS_NOPORTS)) || p->l4 - p->l3 != ip)
 		return TC_ACT_SHOT;
 	if (!(p->is & IS_FOREIGN) &&
-	    (p->key.family == FAMILY_4 ? !*(__u32 *)port->addr4 : !*(__u32 *)port->addr6))
+	    (p->family == FAMILY_4 ? !*(__u32 *)port->addr4 : !*(__u32 *)port->addr6))
 		return TC_ACT_SHOT;
 	if (!allowed())
 		return TC_ACT_SHOT;
@@ -230,7 +230,7 @@ __noinline int send_error(struct __sk_buff *skb, __u32 what, __u32 mtu)
 	if ((p->is & IS_TCP) || p->key.proto == IPPROTO_UDP)
 		if (fix_quoted(skb, ETH_HLEN + ip, p->is & IS_TCP))
 			return TC_ACT_SHOT;
-	rc = p->key.family == FAMILY_4 ? icmp4(skb, p, port, what, mtu, quoted)
+	rc = p->family == FAMILY_4 ? icmp4(skb, p, port, what, mtu, quoted)
 				       : icmp6(skb, p, port, what, mtu, quoted);
 	if (rc)
 		return TC_ACT_SHOT;
@@ -257,7 +257,7 @@ __noinline int send_reset(struct __sk_buff *skb)
 	if (!p)
 		return TC_ACT_SHOT;
 	drop(p, DROP_RESET);
-	ip = p->key.family == FAMILY_4 ? 20 : 40;
+	ip = p->family == FAMILY_4 ? 20 : 40;
 	if (!(p->is & IS_TCP) || (p->is & (IS_ERROR | IS_RST)) || p->l4 - p->l3 != ip)
 		return TC_ACT_SHOT;
 	pop_vlans(skb, p);
@@ -287,13 +287,13 @@ __noinline int send_reset(struct __sk_buff *skb)
 	t.check = sum;
 	if (bpf_skb_change_tail(skb, ETH_HLEN + ip + 20, 0))
 		return TC_ACT_SHOT;
-	if (p->key.family == FAMILY_4) {
+	if (p->family == FAMILY_4) {
 		struct iphdr h;
 
 		if (bpf_skb_load_bytes(skb, ETH_HLEN, &h, sizeof(h)))
 			return TC_ACT_SHOT;
-		h.saddr = *(__u32 *)p->key.dst;
-		h.daddr = *(__u32 *)p->key.src;
+		h.saddr = V4(p->key.dst);
+		h.daddr = V4(p->key.src);
 		h.tot_len = bpf_htons(40);
 		h.frag_off = bpf_htons(0x4000);
 		h.ttl = 64;

@@ -14,7 +14,7 @@
 static __always_inline struct station *station_of(struct pkt *p, const __u8 *addr, __u32 as)
 {
 	copy_addr(p->akey.addr, addr);
-	p->akey.family = p->key.family | as;
+	p->akey.family = p->family | as;
 	return bpf_map_lookup_elem(&stations, &p->akey);
 }
 
@@ -29,12 +29,12 @@ __noinline int learn_stations(void)
 	p->station.ifindex = p->ifindex;
 	__builtin_memcpy(p->station.mac, p->macs + 6, 6);
 	copy_addr(p->akey.addr, p->key.src);
-	p->akey.family = p->key.family | STATION_FROM;
+	p->akey.family = p->family | STATION_FROM;
 	bpf_map_update_elem(&stations, &p->akey, &p->station, BPF_ANY);
 	p->station.ifindex = p->opposite;
 	__builtin_memcpy(p->station.mac, p->macs, 6);
 	copy_addr(p->akey.addr, p->key.dst);
-	p->akey.family = p->key.family | STATION_TO;
+	p->akey.family = p->family | STATION_TO;
 	bpf_map_update_elem(&stations, &p->akey, &p->station, BPF_ANY);
 	return 0;
 }

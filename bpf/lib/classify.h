@@ -16,11 +16,12 @@ static __always_inline int in_prefix(const void *addr, const __u64 *prefix, cons
 	return (hi & mask[0]) == prefix[0] && (lo & mask[1]) == prefix[1];
 }
 
-static __always_inline int rule_matches(const struct rule *r, const struct flow_key *k, __u32 is)
+static __always_inline int rule_matches(const struct rule *r, const struct flow_key *k, __u32 family,
+					 __u32 is)
 {
 	__u16 sport, dport;
 
-	if (r->family && r->family != k->family)
+	if (r->family && r->family != family)
 		return 0;
 	if (r->proto && r->proto != k->proto && !(is & IS_NOPROTO))
 		return 0;
@@ -50,7 +51,7 @@ __noinline int match_rule(__u32 at, __u32 back)
 	struct rule *r = bpf_map_lookup_elem(&rules, &at);
 	struct pkt *p = packet();
 
-	if (!r || !p || !rule_matches(r, back ? &p->rkey : &p->key, back ? 0 : p->is))
+	if (!r || !p || !rule_matches(r, back ? &p->rkey : &p->key, p->family, back ? 0 : p->is))
 		return 0;
 	if (p->strict_only && !is_strict(r->path_slot))
 		return 0;

@@ -10,21 +10,23 @@
 /* Multicast, broadcast, link-local, unspecified, loopback: never selected. */
 static __always_inline int confined(const __u8 *a, __u8 family)
 {
-	if (family == FAMILY_4)
+	if (family == FAMILY_4) {
+		a += 12;
 		return a[0] == 0 || a[0] >= 224 || a[0] == 127 || (a[0] == 169 && a[1] == 254);
+	}
 	if (a[0] == 0xff || (a[0] == 0xfe && (a[1] & 0xc0) == 0x80))
 		return 1;
 	return !((const __u32 *)a)[0] && !((const __u32 *)a)[1] && !((const __u32 *)a)[2] &&
 	       (bpf_ntohl(((const __u32 *)a)[3]) <= 1);
 }
 
-static __always_inline int is_dhcp(const struct flow_key *k)
+static __always_inline int is_dhcp(const struct flow_key *k, __u32 family)
 {
 	__u16 d = bpf_ntohs(k->dport);
 
 	if (k->proto != IPPROTO_UDP)
 		return 0;
-	return k->family == FAMILY_4 ? d == 67 || d == 68 : d == 546 || d == 547;
+	return family == FAMILY_4 ? d == 67 || d == 68 : d == 546 || d == 547;
 }
 
 /* Both directions of a connection older than the chain go by. */
@@ -51,8 +53,8 @@ __noinline int decide_edge(struct __sk_buff *skb)
 	if (!p || !n)
 		return TC_ACT_OK;
 	if (n->nat_count && is_local(p, p->key.dst) && nat_in(skb)) {
-		e = bpf_map_lookup_elem(&flows, &p->key);
-		if (!e || e->kind == NEXT_PENDING) {
+		e = flow_find(&p->key);
+		if (!e || entry_kind(e) == NEXT_PENDING) {
 			count_in(skb, p, p->prev_slot, p->prev);
 			return drop(p, DROP_CLOSED);
 		}
@@ -63,14 +65,14 @@ __noinline int decide_edge(struct __sk_buff *skb)
 	}
 	if (!n->edge_table || (p->is & IS_ERROR))
 		return TC_ACT_OK;
-	if (confined(p->key.src, p->key.family) || confined(p->key.dst, p->key.family) ||
-	    is_dhcp(&p->key))
+	if (confined(p->key.src, p->family) || confined(p->key.dst, p->family) ||
+	    is_dhcp(&p->key, p->family))
 		return TC_ACT_OK;
 	if (!(p->is & IS_HOST) && (is_local(p, p->key.dst) || is_local(p, p->key.src)))
 		return TC_ACT_OK; /* an uplink of another kind: the node's own is not steered there */
 	p->d.context = 0;
 	p->d.entry = n->edge;
-	p->d.path = p->d.path_slot = p->d.flags = p->d.tenant = 0;
+	p->d.path = p->d.path_slot = p->d.flags = 0;
 	if (p->is & IS_NOPORTS) {
 		p->strict_only = 1;
 		resolve(n->edge_table, 0);
@@ -140,7 +142,6 @@ static __always_inline int within_quota(struct pkt *p, __u32 slot)
 	if (t->flows >= t->max)
 		return 0;
 	__sync_fetch_and_add(&t->flows, 1);
-	p->d.tenant = slot;
 	return 1;
 }
 
@@ -190,8 +191,8 @@ __noinline int decide_instance(struct __sk_buff *skb)
 	v = vport_at(slot, p->prev);
 	if (!v)
 		return drop(p, DROP_CLOSED);
-	e = bpf_map_lookup_elem(&flows, &p->key);
-	if (e && e->kind == NEXT_PENDING) {
+	e = flow_find(&p->key);
+	if (e && entry_kind(e) == NEXT_PENDING) {
 		reason = decide_pending(p, n, e);
 		if (reason)
 			return drop(p, reason);
@@ -202,11 +203,11 @@ __noinline int decide_instance(struct __sk_buff *skb)
 	/* For an error, key is the reverse of the quoted tuple, whose destination
 	 * is the error's: only its sender differs, and own tells by that. */
 	p->okey.vport = p->prev;
-	p->okey.family = p->key.family;
+	p->okey.family = p->family;
 	p->okey.pad[0] = p->okey.pad[1] = p->okey.pad[2] = 0;
-	if (p->key.family == FAMILY_4) {
-		__builtin_memset(p->okey.addr, 0, 16);
-		bpf_skb_load_bytes(skb, p->l3 + 12, p->okey.addr, 4);
+	if (p->family == FAMILY_4) {
+		map_v4(p->okey.addr, 0);
+		bpf_skb_load_bytes(skb, p->l3 + 12, &V4(p->okey.addr), 4);
 	} else {
 		bpf_skb_load_bytes(skb, p->l3 + 8, p->okey.addr, 16);
 	}
@@ -215,7 +216,7 @@ __noinline int decide_instance(struct __sk_buff *skb)
 		return drop(p, DROP_MIRROR);
 	p->d.context = p->d.group = 0;
 	p->d.entry = v->entry;
-	p->d.path = p->d.path_slot = p->d.tenant = p->d.mirror_count = 0;
+	p->d.path = p->d.path_slot = p->d.mirror_count = 0;
 	p->d.flags = 0;
 	emit = v->emit;
 	if (emit && !(p->is & (IS_ERROR | IS_NOPORTS))) {
@@ -272,7 +273,7 @@ __noinline int lost(struct __sk_buff *skb)
 	if (!id || !g || (p->is & IS_ERROR))
 		return drop(p, DROP_CLOSED);
 	if ((g->flags & GROUP_RESET) && (p->is & IS_TCP) && !(p->is & IS_SYN)) {
-		bpf_map_delete_elem(&flows, &p->key);
+		bpf_map_delete_elem(&flows_v2, &p->key);
 		return send_reset(skb);
 	}
 	if (choose(id, 0)) {
@@ -296,9 +297,9 @@ __noinline int lost(struct __sk_buff *skb)
 		}
 	}
 	p->learn = 1;
-	e = bpf_map_lookup_elem(&flows, &p->key);
+	e = flow_find(&p->key);
 	if (e && !(p->is & IS_NOPORTS))
-		store_decision(e, &p->d);
+		store_decision(e, &p->d, p->key.scope);
 	return GO_ON;
 }
 

@@ -56,7 +56,7 @@ __noinline int find_route(struct __sk_buff *skb)
 	__builtin_memset(fib, 0, sizeof(*fib));
 	fib->ifindex = n->uplink_ifindex ? n->uplink_ifindex : p->ifindex;
 	fib->tot_len = p->segment > 65535 ? 65535 : p->segment;
-	if (p->key.family == FAMILY_4) {
+	if (p->family == FAMILY_4) {
 		struct iphdr h;
 
 		if (bpf_skb_load_bytes(skb, p->l3, &h, sizeof(h)))

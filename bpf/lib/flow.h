@@ -8,46 +8,8 @@
 #ifndef ONPATH_FLOW_H
 #define ONPATH_FLOW_H
 
-#include "count.h"
+#include "entry.h"
 #include "group.h"
-
-static __always_inline void load_decision(struct decision *d, const struct flow *e)
-{
-	d->kind = e->kind;
-	d->next = e->next;
-	d->slot = e->slot;
-	d->context = e->context;
-	d->group = e->group;
-	d->entry = e->entry;
-	d->path = e->path;
-	d->path_slot = e->path_slot;
-	d->flags = e->flags;
-	d->tenant = 0;
-	d->bypassed = 0;
-	d->mirrors[0] = e->mirrors[0];
-	d->mirrors[1] = e->mirrors[1];
-	d->mirror_slots[0] = e->mirror_slots[0];
-	d->mirror_slots[1] = e->mirror_slots[1];
-	d->mirror_count = !e->mirrors[0] ? 0 : !e->mirrors[1] ? 1 : 2;
-}
-
-static __always_inline void store_decision(struct flow *e, const struct decision *d)
-{
-	e->kind = d->kind;
-	e->flags = d->flags;
-	e->slot = d->slot;
-	e->next = d->next;
-	e->context = d->context;
-	e->group = d->group;
-	e->entry = d->entry;
-	e->path = d->path;
-	e->path_slot = d->path_slot;
-	e->tenant = d->tenant;
-	e->mirrors[0] = d->mirror_count > 0 ? d->mirrors[0] : 0;
-	e->mirrors[1] = d->mirror_count > 1 ? d->mirrors[1] : 0;
-	e->mirror_slots[0] = d->mirror_slots[0];
-	e->mirror_slots[1] = d->mirror_slots[1];
-}
 
 /* LOCAL_… if an address of pkt.key is this node's, else 0. */
 static __always_inline __u32 is_local(struct pkt *p, const __u8 *a)
@@ -55,35 +17,9 @@ static __always_inline __u32 is_local(struct pkt *p, const __u8 *a)
 	__u32 *what;
 
 	copy_addr(p->akey.addr, a);
-	p->akey.family = p->key.family;
+	p->akey.family = p->family;
 	what = bpf_map_lookup_elem(&locals, &p->akey);
 	return what ? *what : 0;
-}
-
-/* Count a packet on its entry. */
-static __always_inline void touch(struct pkt *p, struct flow *e)
-{
-	__u8 flags = 0;
-
-	__sync_fetch_and_add(&e->packets, p->packets);
-	__sync_fetch_and_add(&e->bytes, p->bytes);
-	if (e->seen != p->now) {
-		e->seen = p->now;
-		p->learn = 1;
-	}
-	if (!(p->is & IS_TCP) || (p->is & IS_ERROR))
-		return;
-	e->ack = p->ack;
-	if (p->is & IS_FIN)
-		flags |= FLOW_FIN;
-	if (p->is & IS_RST)
-		flags |= FLOW_RST;
-	if (flags && (e->flags & flags) != flags)
-		e->flags |= flags;
-	if ((p->is & IS_SYN) && (e->flags & (FLOW_FIN | FLOW_RST))) {
-		e->flags &= ~(FLOW_FIN | FLOW_RST); /* the ports are used again */
-		p->learn = 1;
-	}
 }
 
 /* Write pkt.d as the entry of pkt.key, unless there is one that is decided: then
@@ -91,27 +27,20 @@ static __always_inline void touch(struct pkt *p, struct flow *e)
 __noinline int write_flow(void)
 {
 	struct pkt *p = packet();
-	struct flow *e, *f;
+	struct flow *e;
 
 	if (!p)
 		return 0;
-	e = bpf_map_lookup_elem(&flows, &p->key);
-	if (e && e->kind == NEXT_PENDING) {
-		store_decision(e, &p->d);
+	e = flow_find(&p->key);
+	if (e && entry_kind(e) == NEXT_PENDING) {
+		store_decision(e, &p->d, p->key.scope);
 		touch(p, e);
 		p->learn = 1;
 		return 0;
 	}
 	if (!e) {
-		f = &p->fresh;
-		store_decision(f, &p->d);
-		f->seen = p->now;
-		f->ack = p->ack;
-		f->packets = 0;
-		f->bytes = 0;
-		if (bpf_map_update_elem(&flows, &p->key, f, BPF_NOEXIST) == 0)
-			count_learned(1);
-		e = bpf_map_lookup_elem(&flows, &p->key);
+		store_decision(fresh_flow(p), &p->d, p->key.scope);
+		e = flow_insert(p, &p->key);
 		if (!e)
 			return 0;
 	}
@@ -126,21 +55,22 @@ __noinline int write_flow(void)
  * it leads to is gone; never for a flow that an instance began. */
 static __always_inline int may_turn(struct pkt *p, struct flow *e, __u32 next)
 {
-	__u32 slot = e->slot, via;
+	__u32 slot = e->slot, via, met, kind = entry_kind(e);
 	struct vport *v;
 
-	if (e->next == next && e->kind == NEXT_VPORT)
+	if (e->next == next && kind == NEXT_VPORT)
 		return 0;
 	if (p->d.flags & FLOW_EMITTED)
 		return 0;
-	if (e->kind == NEXT_PENDING)
+	if (kind == NEXT_PENDING)
 		return 1;
-	if (e->kind == NEXT_PASS)
+	if (kind == NEXT_PASS)
 		return 0;
 	via = p->d.group ? p->d.group : p->d.context; /* the element it was in, or goes to */
-	if (via && (e->context ? e->context : e->group) == (via ^ 1))
+	met = e->context ? e->context : entry_group(e);
+	if (via && met == (via ^ 1))
 		return 1;
-	if (e->kind != NEXT_VPORT)
+	if (kind != NEXT_VPORT)
 		return 0;
 	v = vport_of(&slot, e->next);
 	return !v || v->state == STATE_CLOSED;
@@ -202,19 +132,34 @@ __noinline int meet_behind(__u32 id)
 	return 0;
 }
 
+/* d gets the path of its group, without a group that of another decision. */
+static __always_inline void path_of_group(struct decision *d, const struct decision *other)
+{
+	__u32 id = d->group;
+	struct group *g;
+
+	d->path = other->path;
+	d->path_slot = other->path_slot;
+	if (!id || id >> 6 == d->path)
+		return;
+	g = bpf_map_lookup_elem(&groups, &id);
+	if (g) {
+		d->path = g->path;
+		d->path_slot = g->path_slot;
+	} else {
+		d->group = 0;
+	}
+}
+
 /* The entry for the answers: rkey → where this packet came from. back must have
  * been resolved from the given table (0: none). */
 static __always_inline void write_answer(struct pkt *p, __u32 kind, __u32 next, __u32 slot,
 					 __u32 table, __u32 back)
 {
-	struct flow *e = bpf_map_lookup_elem(&flows, &p->rkey);
-	struct flow *f = &p->fresh;
+	struct flow *e = flow_find(&p->rkey);
 
-	if (e && (e->kind != kind || e->next != next) && may_turn(p, e, next)) {
-		e->kind = kind;
-		e->slot = slot;
-		e->next = next;
-		e->context = p->back.context;
+	if (e && (entry_kind(e) != kind || e->next != next) && may_turn(p, e, next)) {
+		turn_entry(e, kind, next, slot, p->back.context);
 		e->seen = p->now;
 		return;
 	}
@@ -235,17 +180,10 @@ static __always_inline void write_answer(struct pkt *p, __u32 kind, __u32 next, 
 	p->back.next = next;
 	p->back.slot = slot;
 	p->back.entry = p->d.entry;
-	p->back.path = p->d.path;
-	p->back.path_slot = p->d.path_slot;
 	p->back.flags = ((p->d.flags & FLOW_REVERSE) ^ FLOW_REVERSE) | FLOW_LEARNED;
-	p->back.tenant = 0;
-	store_decision(f, &p->back);
-	f->seen = p->now;
-	f->ack = 0;
-	f->packets = 0;
-	f->bytes = 0;
-	if (bpf_map_update_elem(&flows, &p->rkey, f, BPF_NOEXIST) == 0)
-		count_learned(1);
+	path_of_group(&p->back, &p->d);
+	store_decision(fresh_flow(p), &p->back, p->rkey.scope);
+	flow_insert(p, &p->rkey);
 }
 
 /*
@@ -259,8 +197,8 @@ __noinline int learn_at(__u32 slot)
 	struct pkt *p = packet();
 	struct node *n = this_node();
 	struct group *g;
-	struct flow *e, *f;
 	__u32 back = 0, group;
+	struct flow *e;
 
 	if (!v || !p || !n || (v->flags & VPORT_MIRROR))
 		return 0;
@@ -279,31 +217,23 @@ __noinline int learn_at(__u32 slot)
 	if (!group)
 		return 0;
 	copy_key(&p->wkey, &p->key, v->other);
-	e = bpf_map_lookup_elem(&flows, &p->wkey);
-	if (e) {
-		if (e->context != group && !(p->d.flags & FLOW_EMITTED) && !(e->flags & FLOW_EMITTED)) {
-			e->context = group; /* an older path's: begin anew */
-			e->entry = p->d.entry;
-			e->path = p->d.path;
-			e->path_slot = p->d.path_slot;
-			e->flags = p->d.flags & FLOW_REVERSE;
-			e->kind = NEXT_PENDING;
-		}
-		if (e->seen != p->now)
-			e->seen = p->now;
+	__builtin_memset(&p->back, 0, sizeof(p->back));
+	p->back.kind = NEXT_PENDING;
+	p->back.flags = p->d.flags & FLOW_REVERSE;
+	p->back.context = group;
+	p->back.entry = p->d.entry;
+	p->back.path = p->d.path;
+	p->back.path_slot = p->d.path_slot;
+	e = flow_find(&p->wkey);
+	if (!e) {
+		store_decision(fresh_flow(p), &p->back, p->wkey.scope);
+		flow_insert(p, &p->wkey);
 		return 0;
 	}
-	f = &p->fresh;
-	__builtin_memset(f, 0, sizeof(*f));
-	f->kind = NEXT_PENDING;
-	f->flags = p->d.flags & FLOW_REVERSE;
-	f->context = group;
-	f->entry = p->d.entry;
-	f->path = p->d.path;
-	f->path_slot = p->d.path_slot;
-	f->seen = p->now;
-	if (bpf_map_update_elem(&flows, &p->wkey, f, BPF_NOEXIST) == 0)
-		count_learned(1);
+	if (e->context != group && !(p->d.flags & FLOW_EMITTED) && !(e->flags & FLOW_EMITTED))
+		store_decision(e, &p->back, p->wkey.scope); /* an older path's: begin anew */
+	if (e->seen != p->now)
+		e->seen = p->now;
 	return 0;
 }
 

@@ -17,7 +17,7 @@
 	} name_ SEC(".maps")
 
 /* What was learnt. */
-MAP(flows, BPF_MAP_TYPE_LRU_HASH, struct flow_key, struct flow, 1 << 17, 0);
+MAP(flows_v2, BPF_MAP_TYPE_LRU_HASH, struct flow_key, struct flow, 1 << 17, 0);
 MAP(nats, BPF_MAP_TYPE_LRU_HASH, struct flow_key, struct nat, 1 << 14, 0);
 MAP(frags, BPF_MAP_TYPE_LRU_HASH, struct frag_key, struct frag, 1 << 12, 0);
 MAP(stations, BPF_MAP_TYPE_LRU_HASH, struct addr_key, struct station, 1 << 14, 0);

@@ -18,14 +18,14 @@
 #define NAT_PORTS (65536 - NAT_FIRST)
 #define NAT_TRIES 32
 
-static __always_inline int translated(struct node *n, const struct flow_key *k)
+static __always_inline int translated(struct node *n, const struct flow_key *k, __u32 family)
 {
 	__u32 i;
 
 	for (i = 0; i < MAX_NAT; i++) {
 		if (i >= n->nat_count)
 			break;
-		if (n->nat[i].family == k->family && in_prefix(k->src, n->nat[i].addr, n->nat[i].mask))
+		if (n->nat[i].family == family && in_prefix(k->src, n->nat[i].addr, n->nat[i].mask))
 			return 1;
 	}
 	return 0;
@@ -55,19 +55,17 @@ static __always_inline __u32 sum_offset(const struct pkt *p)
 static __always_inline void write_address(struct __sk_buff *skb, struct pkt *p, __u32 which,
 					  __u8 *from, __u8 *to)
 {
-	__u32 sum = sum_offset(p), size = p->key.family == FAMILY_4 ? 4 : 16;
+	__u32 sum = sum_offset(p), size = p->family == FAMILY_4 ? 4 : 16;
 	__u64 flags = BPF_F_PSEUDO_HDR | (p->key.proto == IPPROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0);
 	__s64 diff;
 
-	if (size == 4)
-		diff = bpf_csum_diff((__be32 *)from, 4, (__be32 *)to, 4, 0);
-	else
-		diff = bpf_csum_diff((__be32 *)from, 16, (__be32 *)to, 16, 0);
+	/* Mapped addresses differ in their last four bytes alone. */
+	diff = bpf_csum_diff((__be32 *)from, 16, (__be32 *)to, 16, 0);
 	if (sum && !(p->is & IS_LATER) && p->key.proto != IPPROTO_ICMP)
 		bpf_l4_csum_replace(skb, sum, 0, diff, flags);
 	if (size == 4) {
 		bpf_l3_csum_replace(skb, p->l3 + 10, 0, diff, 0);
-		bpf_skb_store_bytes(skb, p->l3 + 12 + which * 4, to, 4, 0);
+		bpf_skb_store_bytes(skb, p->l3 + 12 + which * 4, to + 12, 4, 0);
 	} else {
 		bpf_skb_store_bytes(skb, p->l3 + 8 + which * 16, to, 16, 0);
 	}
@@ -133,15 +131,15 @@ __noinline int nat_out(struct __sk_buff *skb, __u32 ifindex)
 	__u8 to[16] = {}, from[16];
 	int port;
 
-	if (!p || !n || !translated(n, &p->key))
+	if (!p || !n || !translated(n, &p->key, p->family))
 		return 0;
 	if (!out || (p->is & (IS_ERROR | IS_NOPORTS)))
 		return DROP_NO_ROUTE;
-	if (p->key.family == FAMILY_4)
-		*(__u32 *)to = *(__u32 *)out->addr4;
+	if (p->family == FAMILY_4)
+		map_v4(to, *(__u32 *)out->addr4);
 	else
 		copy_addr(to, out->addr6);
-	if (!((__u32 *)to)[0])
+	if (!((__u32 *)to)[p->family == FAMILY_4 ? 3 : 0])
 		return DROP_NO_ROUTE;
 	copy_key(&p->rkey, &p->key, n->edge);
 	known = bpf_map_lookup_elem(&nats, &p->rkey);
@@ -208,7 +206,7 @@ __noinline int nat_in(struct __sk_buff *skb)
 	known = bpf_map_lookup_elem(&nats, &p->key);
 	if (!known || !known->in)
 		return 0;
-	if ((p->is & IS_ERROR) && p->key.family == FAMILY_6)
+	if ((p->is & IS_ERROR) && p->family == FAMILY_6)
 		return 0;
 	known->seen = p->now;
 	copy_addr(from, p->key.dst);
@@ -216,11 +214,11 @@ __noinline int nat_in(struct __sk_buff *skb)
 	old = p->key.dport;
 	port = known->port;
 	if (p->is & IS_ERROR) {
-		__s64 diff = bpf_csum_diff((__be32 *)from, 4, (__be32 *)to, 4, 0);
+		__s64 diff = bpf_csum_diff((__be32 *)from, 16, (__be32 *)to, 16, 0);
 
 		bpf_l3_csum_replace(skb, p->l3 + 10, 0, diff, 0);
-		bpf_skb_store_bytes(skb, p->l3 + 16, to, 4, 0);
-		restore_quoted(skb, p, *(__be32 *)from, *(__be32 *)to, old, port);
+		bpf_skb_store_bytes(skb, p->l3 + 16, to + 12, 4, 0);
+		restore_quoted(skb, p, V4(from), V4(to), old, port);
 	} else {
 		write_port(skb, p, 1, old, port);
 		write_address(skb, p, 1, from, to);

@@ -48,7 +48,6 @@ struct decision {
 	__u32 entry;
 	__u32 path, path_slot;
 	__u32 flags; /* FLOW_… */
-	__u32 tenant;
 	__u32 first_table; /* that a rule led to */
 	__u32 matched;  /* rules of a path that matched */
 	__u32 bypassed; /* elements without an instance */
@@ -71,7 +70,7 @@ struct pkt {
 	struct own_key okey;
 
 	__u32 is;
-	__u32 now;     /* seconds of the monotonic clock */
+	__u32 now;     /* seconds of the monotonic clock, & SEEN_MASK */
 	__u32 l3;      /* offset of the IP header */
 	__u32 l4;      /* offset of the transport header */
 	__u32 headers; /* bytes of IP and transport headers */
@@ -85,6 +84,7 @@ struct pkt {
 	__u32 frag, frag_id;
 	__u16 tags;    /* VLAN tags in the frame, beside the one in the metadata */
 	__u8 ttl;
+	__u8 family;
 	__u8 learn;    /* write or refresh the entries at the next hop */
 
 	__u32 ifindex; /* where it came in */
@@ -167,7 +167,23 @@ static __always_inline struct vport *vport_of(__u32 *slot, __u32 id)
 /* The coarse clock is half the price; look-ups need seconds only. */
 static __always_inline __u32 now_seconds(void)
 {
-	return bpf_ktime_get_coarse_ns() / NSEC;
+	return (bpf_ktime_get_coarse_ns() / NSEC) & SEEN_MASK;
+}
+
+/* The IPv4 address in sixteen bytes. */
+#define V4(a) (((__u32 *)(a))[3])
+
+static __always_inline void map_v4(void *to, __be32 a)
+{
+	((__u32 *)to)[0] = ((__u32 *)to)[1] = 0;
+	((__u32 *)to)[2] = bpf_htonl(0xffff);
+	((__u32 *)to)[3] = a;
+}
+
+static __always_inline int is_mapped(const void *a)
+{
+	return !((const __u32 *)a)[0] && !((const __u32 *)a)[1] &&
+	       ((const __u32 *)a)[2] == bpf_htonl(0xffff);
 }
 
 static __always_inline void copy_addr(void *to, const void *from)
@@ -187,8 +203,6 @@ static __always_inline void reverse_key(struct flow_key *r, const struct flow_ke
 	r->sport = k->dport;
 	r->dport = k->sport;
 	r->proto = k->proto;
-	r->family = k->family;
-	r->pad = 0;
 }
 
 static __always_inline void copy_key(struct flow_key *to, const struct flow_key *k, __u32 scope)
@@ -199,8 +213,6 @@ static __always_inline void copy_key(struct flow_key *to, const struct flow_key 
 	to->sport = k->sport;
 	to->dport = k->dport;
 	to->proto = k->proto;
-	to->family = k->family;
-	to->pad = 0;
 }
 
 #endif

@@ -90,16 +90,15 @@ __noinline int parse_quoted(struct __sk_buff *skb)
 		return -1;
 	off = p->l4 + 8;
 	p->inner_l3 = off;
-	if (p->key.family == FAMILY_4) {
+	if (p->family == FAMILY_4) {
 		struct iphdr h;
 
 		if (bpf_skb_load_bytes(skb, off, &h, sizeof(h)) || h.version != 4 || h.ihl < 5)
 			return -1;
 		if (h.frag_off & bpf_htons(0x1fff))
 			return -1;
-		__builtin_memset(p->wkey.src, 0, 32);
-		*(__u32 *)p->wkey.src = h.saddr;
-		*(__u32 *)p->wkey.dst = h.daddr;
+		map_v4(p->wkey.src, h.saddr);
+		map_v4(p->wkey.dst, h.daddr);
 		proto = h.protocol;
 		off += h.ihl * 4;
 	} else {
@@ -109,6 +108,8 @@ __noinline int parse_quoted(struct __sk_buff *skb)
 			return -1;
 		copy_addr(p->wkey.src, &h.saddr);
 		copy_addr(p->wkey.dst, &h.daddr);
+		if (is_mapped(p->wkey.src) || is_mapped(p->wkey.dst))
+			return -1;
 		p->ext = off + sizeof(h);
 		p->frag = 0;
 		upper = h.nexthdr;
@@ -121,8 +122,7 @@ __noinline int parse_quoted(struct __sk_buff *skb)
 	}
 	p->inner_l4 = off;
 	p->wkey.proto = proto;
-	p->wkey.family = p->key.family;
-	p->wkey.sport = p->wkey.dport = 0;
+		p->wkey.sport = p->wkey.dport = 0;
 	if (has_ports(proto) || proto == IPPROTO_ICMP || proto == IPPROTO_ICMPV6) {
 		if (bpf_skb_load_bytes(skb, off, ports, sizeof(ports)))
 			return -1;
@@ -202,7 +202,7 @@ __noinline int parse_fragment(__u32 id, __u32 first)
 	p->fkey.id = id;
 	p->fkey.scope = p->key.scope;
 	p->fkey.proto = p->key.proto;
-	p->fkey.family = p->key.family;
+	p->fkey.family = p->family;
 	p->fkey.pad = 0;
 	if (first) {
 		f.sport = p->key.sport;
@@ -255,7 +255,6 @@ __noinline int parse(struct __sk_buff *skb)
 	p->tags = 0;
 	p->packets = 0;
 	p->bytes = 0;
-	p->key.pad = 0;
 	p->key.sport = 0;
 	p->key.dport = 0;
 	p->ack = 0;
@@ -279,10 +278,9 @@ __noinline int parse(struct __sk_buff *skb)
 
 		if (bpf_skb_load_bytes(skb, off, &h, sizeof(h)) || h.version != 4 || h.ihl < 5)
 			return PARSE_MALFORMED;
-		p->key.family = FAMILY_4;
-		__builtin_memset(p->key.src, 0, 32);
-		*(__u32 *)p->key.src = h.saddr;
-		*(__u32 *)p->key.dst = h.daddr;
+		p->family = FAMILY_4;
+		map_v4(p->key.src, h.saddr);
+		map_v4(p->key.dst, h.daddr);
 		p->key.proto = h.protocol;
 		p->ttl = h.ttl;
 		p->headers = h.ihl * 4;
@@ -301,9 +299,11 @@ __noinline int parse(struct __sk_buff *skb)
 
 		if (bpf_skb_load_bytes(skb, off, &h, sizeof(h)) || h.version != 6)
 			return PARSE_MALFORMED;
-		p->key.family = FAMILY_6;
+		p->family = FAMILY_6;
 		copy_addr(p->key.src, &h.saddr);
 		copy_addr(p->key.dst, &h.daddr);
+		if (is_mapped(p->key.src) || is_mapped(p->key.dst))
+			return PARSE_MALFORMED;
 		p->ttl = h.hop_limit;
 		p->length = bpf_ntohs(h.payload_len) + sizeof(h);
 		if (!h.payload_len && skb->gso_size)

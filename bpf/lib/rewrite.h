@@ -33,7 +33,7 @@ static __always_inline void decrement_ttl(struct __sk_buff *skb, struct pkt *p)
 {
 	__u8 ttl = p->ttl - 1;
 
-	if (p->key.family == FAMILY_4) {
+	if (p->family == FAMILY_4) {
 		__u16 proto;
 
 		/* TTL and protocol are one word of the header's sum. */
@@ -59,7 +59,7 @@ __noinline int clamp_mss(struct __sk_buff *skb, __u32 mtu)
 
 	if (!p || mtu < 88)
 		return 0;
-	most = mtu - (p->key.family == FAMILY_4 ? 40 : 60);
+	most = mtu - (p->family == FAMILY_4 ? 40 : 60);
 	if (bpf_skb_load_bytes(skb, p->l4 + 12, &len, 1))
 		return 0;
 	end = (len >> 4) * 4;

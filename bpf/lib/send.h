@@ -68,14 +68,12 @@ __noinline int refresh_mirrors(void)
 		table = g->then;
 	else if (!id && p->prev == n->edge)
 		table = n->edge_table;
-	e = bpf_map_lookup_elem(&flows, &p->key);
+	e = flow_find(&p->key);
 	if (!table || !e)
 		return 0;
 	resolve(table, 0); /* the inline element keeps its instance, whatever this chose */
-	e->mirrors[0] = p->d.mirror_count > 0 ? p->d.mirrors[0] : e->mirrors[0];
-	e->mirror_slots[0] = p->d.mirror_count > 0 ? p->d.mirror_slots[0] : e->mirror_slots[0];
-	e->mirrors[1] = p->d.mirror_count > 1 ? p->d.mirrors[1] : 0;
-	e->mirror_slots[1] = p->d.mirror_slots[1];
+	if (p->d.mirror_count)
+		store_mirrors(e, &p->d);
 	load_decision(&p->d, e);
 	return 0;
 }

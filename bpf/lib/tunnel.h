@@ -43,7 +43,7 @@ static __always_inline int encapsulate(struct __sk_buff *skb, struct pkt *p, con
 		flags = BPF_F_TUNINFO_IPV6 | BPF_F_DONT_FRAGMENT;
 		copy_addr(key->remote_ipv6, peer->addr);
 	} else {
-		key->remote_ipv4 = bpf_ntohl(*(__u32 *)peer->addr);
+		key->remote_ipv4 = bpf_ntohl(V4(peer->addr));
 	}
 	put24(head, prev);
 	put24(head + 3, entry);

@@ -35,9 +35,19 @@ const (
 	flowFIN
 	flowRST
 	flowEmitted
-	_
+	flowAtEdge
 	flowLearned
 )
+
+// flow kind and group, beside kind, element and direction
+const (
+	kindMask uint8 = 0x0f
+	edgeHere uint8 = 0x10
+	chosen   uint8 = 0x40
+)
+
+// seenMask: entries are stamped in seconds modulo 2^24.
+const seenMask = 1<<24 - 1
 
 // vport kinds, states and flags
 const (
@@ -99,37 +109,33 @@ const (
 	pathForward uint32 = 4
 )
 
-// addr16 is an address as the programs see it: IPv4 in the first four bytes.
+// addr16 is an address as the programs see it: IPv4 mapped (RFC 4291 §2.5.5.2).
 type addr16 [16]byte
 
 type flowKey struct {
-	Scope  uint32
-	Src    addr16
-	Dst    addr16
-	SPort  [2]byte // network order
-	DPort  [2]byte
-	Proto  uint8
-	Family uint8
-	Pad    uint16
+	Scope [3]byte // vport
+	Proto uint8
+	Src   addr16
+	Dst   addr16
+	SPort [2]byte // network order
+	DPort [2]byte
 }
 
 type flowValue struct {
-	Kind        uint8
-	Flags       uint8
-	Slot        uint16
-	Next        uint32
-	Context     uint32
-	Group       uint32
-	Entry       uint32
-	Path        uint32
-	Mirrors     [maxMirrors]uint32
-	Seen        uint32
-	Ack         uint32
-	Tenant      uint16
-	PathSlot    uint16
-	MirrorSlots [maxMirrors]uint16
-	Packets     uint64
-	Bytes       uint64
+	Next    [3]byte // vport
+	Kind    uint8   // and edgeHere
+	Slot    uint16
+	Path    uint16  // slot
+	Context [3]byte // group
+	Flags   uint8
+	Entry   uint32 // with flowAtEdge TCP's last acknowledgement number
+	Seen    [3]byte
+	Group   uint8 // chosen, and the low 6 bits
+	Mirrors [maxMirrors]uint16
+	Packets uint64 // low 48 bits
+	Bytes   uint64 // low 56 bits
+	// Functions are the slots of the ebpf functions to run.
+	Functions [8]uint8
 }
 
 type natValue struct {
@@ -304,22 +310,22 @@ func family(a netip.Addr) uint8 {
 }
 
 // wide is a in the form of the flow keys.
-func wide(a netip.Addr) addr16 {
-	var out addr16
-	copy(out[:], a.AsSlice())
-	return out
-}
+func wide(a netip.Addr) addr16 { return a.As16() }
 
-func narrow(a addr16, family uint8) netip.Addr {
-	if family == 4 {
-		return netip.AddrFrom4([4]byte(a[:4]))
-	}
-	return netip.AddrFrom16(a)
-}
+func narrow(a addr16) netip.Addr { return netip.AddrFrom16(a).Unmap() }
+
+// three is the low 24 bits of v, as the programs' bit fields lie in memory.
+func three[T ~uint32](v T) [3]byte { return [3]byte{byte(v), byte(v >> 8), byte(v >> 16)} }
+
+func unthree(b [3]byte) uint32 { return uint32(b[0]) | uint32(b[1])<<8 | uint32(b[2])<<16 }
 
 // masked is a prefix and its mask in the form of the flow keys.
 func masked(p netip.Prefix) (addr, mask addr16) {
-	for i := range p.Bits() {
+	bits := p.Bits()
+	if p.Addr().Is4() {
+		bits += 96
+	}
+	for i := range bits {
 		mask[i/8] |= 0x80 >> (i % 8)
 	}
 	return wide(p.Masked().Addr()), mask

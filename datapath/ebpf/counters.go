@@ -43,10 +43,10 @@ func (d *Driver) Counters(ctx context.Context) (*onpath.Counters, error) {
 		c.Encapsulated += t.Encapsulated
 	}
 	leads := map[onpath.VportID]uint64{}
-	err := eachFlow(ctx, d.coll.Maps["flows"], func(_ *flowKey, v *flowValue) bool {
+	err := eachFlow(ctx, d.coll.Maps[flowsMap], func(_ *flowKey, v *flowValue) bool {
 		c.Flows++
-		if v.Kind == nextVport {
-			leads[onpath.VportID(v.Next)]++
+		if v.kind() == nextVport {
+			leads[onpath.VportID(unthree(v.Next))]++
 		}
 		return true
 	})

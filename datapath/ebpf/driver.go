@@ -141,7 +141,7 @@ func (d *Driver) open() error {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	d.life, d.stop = ctx, stop
-	d.done.Go(func() { d.sweepLoop(ctx, c.Maps["flows"], c.Maps["nats"]) })
+	d.done.Go(func() { d.sweepLoop(ctx, c.Maps[flowsMap], c.Maps["nats"]) })
 	return d.watchAddresses(ctx)
 }
 

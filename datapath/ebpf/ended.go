@@ -28,7 +28,7 @@ func (d *Driver) forgetEnded(want *state) error {
 	if !anyEnded(d.maps.paths.now, want.paths) {
 		return nil
 	}
-	flows, present, ctx := d.coll.Maps["flows"], pathsOf(want.paths), d.life
+	flows, present, ctx := d.coll.Maps[flowsMap], slotsOf(want.paths), d.life
 	if err := forget(ctx, flows, present); err != nil {
 		return err
 	}
@@ -46,30 +46,30 @@ func (d *Driver) forgetEnded(want *state) error {
 }
 
 func anyEnded(before, after map[uint32]pathValue) bool {
-	present := pathsOf(after)
-	for _, p := range before {
-		if p.ID != 0 && !present[p.ID] {
+	for slot, p := range before {
+		if p.ID != 0 && after[slot].ID != p.ID {
 			return true
 		}
 	}
 	return false
 }
 
-func pathsOf(paths map[uint32]pathValue) map[uint32]bool {
-	ids := map[uint32]bool{}
-	for _, p := range paths {
-		ids[p.ID] = true
+// slotsOf copies the keys: the map may change while the slots are in use.
+func slotsOf(paths map[uint32]pathValue) map[uint16]bool {
+	slots := map[uint16]bool{}
+	for slot := range paths {
+		slots[uint16(slot)] = true
 	}
-	return ids
+	return slots
 }
 
 // forget removes the entries of all paths but the present ones. Connections
 // that were passed by because they are older than their chain keep being so,
 // whatever becomes of it.
-func forget(ctx context.Context, flows *ebpf.Map, present map[uint32]bool) error {
+func forget(ctx context.Context, flows *ebpf.Map, present map[uint16]bool) error {
 	var gone []flowKey
 	err := eachFlow(ctx, flows, func(k *flowKey, v *flowValue) bool {
-		adopted := v.Kind == nextPass && v.Flags&flowBypass == 0
+		adopted := v.kind() == nextPass && v.Flags&flowBypass == 0
 		if v.Path != 0 && !present[v.Path] && !adopted {
 			gone = append(gone, *k)
 		}

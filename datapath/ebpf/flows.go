@@ -22,67 +22,107 @@ var nextKinds = [...]onpath.NextKind{
 
 // Flows implements onpath.Datapath.
 func (d *Driver) Flows(ctx context.Context, f onpath.FlowFilter, yield func(onpath.FlowEntry) bool) error {
-	m, edge, err := d.openFlows()
+	m, r, err := d.openFlows()
 	if err != nil || m == nil {
 		return err
 	}
 	defer m.Close()
 	now := monotonic()
 	return eachFlow(ctx, m, func(k *flowKey, v *flowValue) bool {
-		e := entryOf(k, v, now)
-		if e.Kind == onpath.NextExit {
-			e.Next = edge
-		}
+		e := r.entry(k, v, now)
 		return !f.Matches(e) || yield(e)
 	})
 }
 
 // openFlows gives the flow table, which then stays open whatever becomes of the
-// driver, and the edge vport. No table: nothing is applied.
-func (d *Driver) openFlows() (*ebpf.Map, onpath.VportID, error) {
+// driver, and what its entries refer to. No table: nothing is applied.
+func (d *Driver) openFlows() (*ebpf.Map, *reader, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
-		return nil, 0, d.errClosed()
+		return nil, nil, d.errClosed()
 	}
 	if d.coll == nil {
-		return nil, 0, nil
+		return nil, nil, nil
 	}
-	m, err := d.coll.Maps["flows"].Clone()
-	return m, onpath.VportID(d.maps.nodes.now[0].Edge), err
+	m, err := d.coll.Maps[flowsMap].Clone()
+	return m, newReader(d.maps), err
 }
 
-func entryOf(k *flowKey, v *flowValue, now uint64) onpath.FlowEntry {
-	e := onpath.FlowEntry{
-		Vport: onpath.VportID(k.Scope), Tuple: tupleOf(k), Next: onpath.VportID(v.Next),
-		Entry: onpath.VportID(v.Entry), Path: onpath.PathID(v.Path), Reverse: v.Flags&flowReverse != 0,
-		Packets: v.Packets, Bytes: v.Bytes, Idle: onpath.Duration(idle(v, now)),
+// reader knows what packed entries refer to.
+type reader struct {
+	edge   uint32
+	paths  map[uint16]uint32 // ids, by slot
+	vports map[uint16]uint32
+}
+
+func newReader(m *kernelMaps) *reader {
+	r := &reader{edge: m.nodes.now[0].Edge, paths: map[uint16]uint32{}, vports: map[uint16]uint32{}}
+	for slot, p := range m.paths.now {
+		r.paths[uint16(slot)] = p.ID
 	}
-	if int(v.Kind) < len(nextKinds) {
-		e.Kind = nextKinds[v.Kind]
+	for slot, v := range m.vports.now {
+		r.vports[uint16(slot)] = v.ID
+	}
+	return r
+}
+
+func (r *reader) entry(k *flowKey, v *flowValue, now uint64) onpath.FlowEntry {
+	e := onpath.FlowEntry{
+		Vport: onpath.VportID(unthree(k.Scope)), Tuple: tupleOf(k), Next: onpath.VportID(unthree(v.Next)),
+		Entry: onpath.VportID(v.Entry), Path: onpath.PathID(r.paths[v.Path]), Reverse: v.Flags&flowReverse != 0,
+		Packets: v.packets(), Bytes: v.bytes(), Idle: onpath.Duration(idle(v.seen(), now)),
+	}
+	if int(v.kind()) < len(nextKinds) {
+		e.Kind = nextKinds[v.kind()]
+	}
+	if v.Flags&flowAtEdge != 0 {
+		e.Entry = 0
+		if v.Kind&edgeHere == 0 {
+			e.Entry = onpath.VportID(r.edge)
+		}
+	}
+	if e.Kind == onpath.NextExit {
+		e.Next = onpath.VportID(r.edge)
 	}
 	for _, m := range v.Mirrors {
-		if m != 0 {
-			e.Mirrors = append(e.Mirrors, onpath.VportID(m))
+		if id := r.vports[m&0x1fff]; m != 0 && id != 0 && id&7 == uint32(m>>13) {
+			e.Mirrors = append(e.Mirrors, onpath.VportID(id))
 		}
 	}
 	return e
 }
 
+// group by which next was chosen; 0: by none.
+func (r *reader) group(v *flowValue) uint32 {
+	path := r.paths[v.Path]
+	if v.Group == 0 || path == 0 {
+		return 0
+	}
+	return path<<6 | uint32(v.Group&^chosen)
+}
+
+func (v *flowValue) kind() uint8     { return v.Kind & kindMask }
+func (v *flowValue) packets() uint64 { return v.Packets & (1<<48 - 1) }
+func (v *flowValue) bytes() uint64   { return v.Bytes & (1<<56 - 1) }
+func (v *flowValue) seen() uint32    { return unthree(v.Seen) }
+
 func tupleOf(k *flowKey) onpath.Tuple {
 	return onpath.Tuple{
-		Protocol: k.Proto, Src: narrow(k.Src, k.Family), Dst: narrow(k.Dst, k.Family),
+		Protocol: k.Proto, Src: narrow(k.Src), Dst: narrow(k.Dst),
 		SrcPort: binary.BigEndian.Uint16(k.SPort[:]), DstPort: binary.BigEndian.Uint16(k.DPort[:]),
 	}
 }
 
-// idle is how long an entry was not used; entries are stamped in whole seconds.
-func idle(v *flowValue, now uint64) time.Duration {
-	seen := uint64(v.Seen) * uint64(time.Second)
-	if seen >= now {
+// idle is how long it was not used what was stamped with seen. A stamp that is
+// ahead by a little is a new one.
+func idle(seen uint32, now uint64) time.Duration {
+	const ahead = 60
+	d := (uint32(now/uint64(time.Second)) - seen) & seenMask
+	if d > seenMask-ahead {
 		return 0
 	}
-	return time.Duration(now - seen).Truncate(time.Second)
+	return time.Duration(d) * time.Second
 }
 
 // eachFlow reads all flow entries, in batches where the kernel can.

@@ -24,7 +24,7 @@ func sweepNAT(ctx context.Context, nats, flows *ebpf.Map, now uint64) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		unused := idle(&flowValue{Seen: v.Seen}, now)
+		unused := idle(v.Seen, now)
 		switch {
 		case v.In != 0: // goes with the other direction's, or long after it was evicted
 			if unused > idleTCP {

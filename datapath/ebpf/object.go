@@ -22,6 +22,9 @@ var object []byte
 // program is the one of bpf/steer.bpf.c.
 const program = "onpath_steer"
 
+// flowsMap holds the flow entries; its name ends with the version of their layout.
+const flowsMap = "flows_v2"
+
 // transient maps belong to one loaded program, not to the data path.
 var transient = []string{"scratch", "captures", "buckets"}
 
@@ -50,7 +53,7 @@ func objectSpec(flows uint32) (*ebpf.CollectionSpec, error) {
 		return nil, fmt.Errorf("read the compiled data path: %w", err)
 	}
 	if flows != 0 {
-		spec.Maps["flows"].MaxEntries = flows
+		spec.Maps[flowsMap].MaxEntries = flows
 	}
 	for name, m := range spec.Maps {
 		if name[0] != '.' && !slices.Contains(transient, name) {

@@ -46,16 +46,16 @@ func open(s *state, vport uint32) bool {
 // resetWaiting sends resets to the ends outside of all connections that lead
 // from the edge to lost members.
 func (d *Driver) resetWaiting(ctx context.Context, edge uint32, lost map[uint32]map[uint32]bool) error {
-	m, _, err := d.openFlows()
+	m, r, err := d.openFlows()
 	if err != nil || m == nil {
 		return err
 	}
 	defer m.Close()
 	var packets [][]byte
 	err = eachFlow(ctx, m, func(k *flowKey, v *flowValue) bool {
-		if k.Scope == edge && k.Proto == unix.IPPROTO_TCP && v.Kind == nextVport && v.Ack != 0 &&
-			v.Flags&flowRST == 0 && lost[v.Group][v.Next] {
-			packets = append(packets, resetFor(k, v.Ack))
+		if unthree(k.Scope) == edge && k.Proto == unix.IPPROTO_TCP && v.kind() == nextVport && v.Entry != 0 &&
+			v.Flags&(flowRST|flowAtEdge) == flowAtEdge && lost[r.group(v)][unthree(v.Next)] {
+			packets = append(packets, resetFor(k, v.Entry))
 		}
 		return true
 	})
@@ -72,16 +72,13 @@ func resetFor(k *flowKey, seq uint32) []byte {
 	copy(tcp[2:], k.SPort[:])
 	binary.BigEndian.PutUint32(tcp[4:], seq)
 	tcp[12], tcp[13] = 5<<4, 0x04
-	size := 16
-	if k.Family == 4 {
-		size = 4
-	}
-	pseudo := append(append([]byte{}, k.Dst[:size]...), k.Src[:size]...)
+	src, dst := narrow(k.Src), narrow(k.Dst)
+	pseudo := append(dst.AsSlice(), src.AsSlice()...)
 	pseudo = append(pseudo, 0, unix.IPPROTO_TCP, 0, byte(len(tcp)))
 	binary.BigEndian.PutUint16(tcp[16:], ^sum16(append(pseudo, tcp...)))
-	if k.Family == 4 {
+	if src.Is4() {
 		ip := []byte{0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, unix.IPPROTO_TCP, 0, 0}
-		ip = append(append(ip, k.Dst[:4]...), k.Src[:4]...)
+		ip = append(append(ip, dst.AsSlice()...), src.AsSlice()...)
 		return append(ip, tcp...) // the kernel fills in the header's sum
 	}
 	ip := []byte{0x60, 0, 0, 0, 0, 20, unix.IPPROTO_TCP, 64}

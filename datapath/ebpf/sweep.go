@@ -46,13 +46,13 @@ func (d *Driver) sweepLoop(ctx context.Context, flows, nats *ebpf.Map) {
 // sweep removes what was not used for too long, and counts anew what is held
 // against each tenant's quota.
 func (d *Driver) sweep(ctx context.Context, flows *ebpf.Map, now uint64) error {
-	held := map[uint32]uint64{}
+	held := map[uint32]uint64{} // by vport
 	var aged []flowKey
 	err := eachFlow(ctx, flows, func(k *flowKey, v *flowValue) bool {
-		if idle(v, now) > lifetime(k, v, flows) {
+		if idle(v.seen(), now) > lifetime(k, v, flows) {
 			aged = append(aged, *k)
-		} else if v.Tenant != 0 {
-			held[uint32(v.Tenant)]++
+		} else if v.Flags&flowEmitted != 0 {
+			held[unthree(k.Scope)]++
 		}
 		return true
 	})
@@ -91,7 +91,7 @@ func lifetime(k *flowKey, v *flowValue, flows *ebpf.Map) time.Duration {
 // oneWay tells whether one direction of a flow was never used here. It is asked
 // only of entries that were idle for a while.
 func oneWay(k *flowKey, v *flowValue, flows *ebpf.Map) bool {
-	if v.Packets == 0 {
+	if v.packets() == 0 {
 		return true
 	}
 	back := *k
@@ -100,7 +100,7 @@ func oneWay(k *flowKey, v *flowValue, flows *ebpf.Map) bool {
 	if flows.Lookup(back, &other) != nil {
 		return false // a bridged instance's other side, or gone
 	}
-	return other.Packets == 0
+	return other.packets() == 0
 }
 
 // recount corrects the counts of the quotas, which the programs only raise.
@@ -110,15 +110,19 @@ func (d *Driver) recount(held map[uint32]uint64) error {
 	if d.maps == nil {
 		return nil
 	}
+	of := map[uint32]uint64{} // by tenant
+	for _, v := range d.maps.vports.now {
+		of[uint32(v.Tenant)] += held[v.ID]
+	}
 	for _, slot := range d.slots.tenants.of {
 		var t tenantValue
 		if err := d.maps.tenants.Lookup(slot, &t); err != nil {
 			return fmt.Errorf("read quota: %w", err)
 		}
-		if t.Flows == held[slot] {
+		if t.Flows == of[slot] {
 			continue
 		}
-		t.Flows = held[slot]
+		t.Flows = of[slot]
 		if err := d.maps.tenants.Put(slot, t); err != nil {
 			return fmt.Errorf("write quota: %w", err)
 		}

@@ -8,8 +8,8 @@ import (
 
 func benchKey(src, dst string, sport, dport byte) flowKey {
 	return flowKey{
-		Scope: benchEdge, Src: wide(netip.MustParseAddr(src)), Dst: wide(netip.MustParseAddr(dst)),
-		SPort: [2]byte{0, sport}, DPort: [2]byte{0, dport}, Proto: 6, Family: 4,
+		Scope: three[uint32](benchEdge), Src: wide(netip.MustParseAddr(src)), Dst: wide(netip.MustParseAddr(dst)),
+		SPort: [2]byte{0, sport}, DPort: [2]byte{0, dport}, Proto: 6,
 	}
 }
 
@@ -18,9 +18,9 @@ func benchKey(src, dst string, sport, dport byte) flowKey {
 func TestSweep(t *testing.T) {
 	b := newBench(t, 0, stateUp)
 	d := &Driver{coll: b.c}
-	flows, nats := b.c.Maps["flows"], b.c.Maps["nats"]
+	flows, nats := b.c.Maps[flowsMap], b.c.Maps["nats"]
 	const now = uint64(100_000 * time.Second)
-	seen := func(ago time.Duration) uint32 { return uint32((now - uint64(ago)) / uint64(time.Second)) }
+	seen := func(ago time.Duration) [3]byte { return three(uint32((now - uint64(ago)) / uint64(time.Second))) }
 	type entry struct {
 		sport byte
 		v     flowValue
@@ -35,7 +35,7 @@ func TestSweep(t *testing.T) {
 		{6, flowValue{Packets: 0, Seen: seen(10 * time.Minute)}, false},
 	} {
 		k := benchKey("10.1.0.2", "10.9.0.2", e.sport, 80)
-		b.put("flows", k, e.v)
+		b.put(flowsMap, k, e.v)
 		if err := d.sweep(t.Context(), flows, now); err != nil {
 			t.Fatal(err)
 		}
@@ -46,11 +46,11 @@ func TestSweep(t *testing.T) {
 
 	for sport, stays := range map[byte]bool{1: true, 2: false} {
 		k := benchKey("100.64.0.9", "10.9.0.2", sport, 80)
-		v := natValue{Addr: wide(netip.MustParseAddr("10.0.9.1")), Port: [2]byte{240, sport}, Seen: seen(time.Minute)}
+		v := natValue{Addr: wide(netip.MustParseAddr("10.0.9.1")), Port: [2]byte{240, sport}, Seen: unthree(seen(time.Minute))}
 		b.put("nats", k, v)
 		b.put("nats", answersTo(&k, &v), natValue{Addr: k.Src, Port: k.SPort, In: 1, Seen: v.Seen})
 		if stays {
-			b.put("flows", reverseOf(&k), flowValue{Packets: 1, Seen: seen(0)})
+			b.put(flowsMap, reverseOf(&k), flowValue{Packets: 1, Seen: seen(0)})
 		}
 		if err := sweepNAT(t.Context(), nats, flows, now); err != nil {
 			t.Fatal(err)
