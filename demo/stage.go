@@ -63,8 +63,8 @@ const (
 	serverProcess = "server"
 )
 
-// SetUp brings the network, the server and the nodes up. On error everything is
-// taken down again.
+// SetUp brings the network, the server and the nodes up. On error, and when ctx
+// ends meanwhile, everything is taken down again.
 func SetUp(ctx context.Context, spec StageSpec) (s *Stage, err error) {
 	if spec.Bin == "" {
 		if spec.Bin, err = os.Executable(); err != nil {
@@ -85,10 +85,19 @@ func SetUp(ctx context.Context, spec StageSpec) (s *Stage, err error) {
 	up := &Stage{spec: spec, procs: map[string]*process{}}
 	s = up
 	defer func() {
-		if err != nil {
-			_ = up.TearDown(context.WithoutCancel(ctx)) // the first error is the one to tell
+		if err == nil {
+			return
 		}
+		if left := up.TearDown(context.WithoutCancel(ctx)); left != nil { // then the record is needed, to try again
+			err = errors.Join(err, fmt.Errorf("not all could be removed: %w", left))
+			return
+		}
+		_ = os.Remove(filepath.Join(spec.Dir, recordFile))
 	}()
+	// From here on a run that is killed can be removed by a later one.
+	if err := up.save(); err != nil {
+		return nil, err
+	}
 	spec.Progress(fmt.Sprintf("network %s: %d hosts, %d links", spec.Topology.Name, len(spec.Topology.Hosts), len(spec.Topology.Links)))
 	if s.Lab, err = lab.Up(ctx, spec.Topology, lab.Options{}); err != nil {
 		return nil, err

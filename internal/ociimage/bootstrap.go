@@ -21,6 +21,9 @@ const epoch = 1735689600
 // unwanted is not installed at all, which also saves time.
 var unwanted = []string{"/usr/share/man/*", "/usr/share/info/*", "/usr/share/locale/*", "/usr/share/doc/*", "/usr/share/i18n/*", "/usr/share/lintian/*", "/usr/share/bash-completion/*"}
 
+// patience is how long mmdebstrap may take to tidy up when it is cancelled.
+const patience = 20 * time.Second
+
 // bootstrap makes a root file system with the packages as a tar archive; below,
 // if not empty, is the archive of one to start from. It has scratch for what it
 // needs meanwhile.
@@ -59,8 +62,21 @@ func bootstrap(ctx context.Context, r *resolved, names []string, below, scratch,
 		cmd.Env = append(cmd.Env, "TMPDIR="+scratch)
 	}
 	// On cancellation it must unmount what it has mounted; killed, it could not.
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = 20 * time.Second
+	// It waits for the programs that it has started, so they are told as well.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	group := func(s syscall.Signal) error { return syscall.Kill(-cmd.Process.Pid, s) }
+	over := make(chan struct{})
+	defer close(over)
+	cmd.Cancel = func() error {
+		go func() {
+			select {
+			case <-over:
+			case <-time.After(patience):
+				_ = group(syscall.SIGKILL)
+			}
+		}()
+		return group(syscall.SIGTERM)
+	}
 	return runTelling(cmd, tell)
 }
 
