@@ -278,7 +278,7 @@ func TestTenantsAreIsolated(t *testing.T) {
 			_, err := alice.Apply(ctx, []onpath.Object{hosts("rival", "x", "10.0.0.9")}, client.ApplyOptions{})
 			return err
 		},
-		"delete another's": func() error { return alice.Delete(ctx, rival) },
+		"delete another's": func() error { return alice.Delete(ctx, rival, false) },
 		"delete by apply": func() error {
 			_, err := alice.Apply(ctx, nil, client.ApplyOptions{Delete: []onpath.Key{rival}})
 			return err
@@ -448,7 +448,7 @@ func TestNodeOperations(t *testing.T) {
 	if err := w.store.Write(ctx, []onpath.Change{{Key: onpath.KeyOf(n), Object: n}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.operator.Delete(ctx, onpath.KeyOf(n)); err != nil {
+	if err := w.operator.Delete(ctx, onpath.KeyOf(n), false); err != nil {
 		t.Fatal(err)
 	}
 	if gone := <-w.nodes.gone; gone != "n1" {

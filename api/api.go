@@ -25,8 +25,9 @@ type Controller interface {
 	// Check refuses changes that contradict each other or what is stored: a
 	// reference to nothing, ambiguous chains, an object that others need. Each
 	// changed object has passed its own Validate. The error is best an
-	// onpath.Errors.
-	Check(ctx context.Context, changes []onpath.Change) error
+	// onpath.Errors. With force a node that is away may go whatever it had; the
+	// changes must then be nothing but deletions of nodes.
+	Check(ctx context.Context, changes []onpath.Change, force bool) error
 	// Preview says what changes would do, without doing it.
 	Preview(ctx context.Context, changes []onpath.Change) (*onpath.Preview, error)
 	// Trace finds the way of a packet.

@@ -44,7 +44,7 @@ func (c *controller) heard(about onpath.Key) string {
 	return c.told[about]
 }
 
-func (c *controller) Check(_ context.Context, changes []onpath.Change) error {
+func (c *controller) Check(_ context.Context, changes []onpath.Change, _ bool) error {
 	for _, x := range changes {
 		if x.Object != nil && x.Key.Name == "bad" {
 			return onpath.Errors{{Code: onpath.CodeInvalid, Object: x.Key.String(), Field: "spec.to", Message: "overlaps", Remedy: "give it another priority"}}
@@ -227,10 +227,10 @@ func TestObjects(t *testing.T) {
 	if err != nil || len(list) != 1 || revision == 0 {
 		t.Fatalf("%v at %d, %v", list, revision, err)
 	}
-	if err := c.Delete(ctx, onpath.KeyOf(h)); err != nil {
+	if err := c.Delete(ctx, onpath.KeyOf(h), false); err != nil {
 		t.Fatal(err)
 	}
-	wantCode(t, c.Delete(ctx, onpath.KeyOf(h)), onpath.CodeNotFound)
+	wantCode(t, c.Delete(ctx, onpath.KeyOf(h), false), onpath.CodeNotFound)
 	o, _ = onpath.New(onpath.KindInstance)
 	o.Meta().Tenant, o.Meta().Name = "acme", "x"
 	_, err = c.Apply(ctx, []onpath.Object{o}, client.ApplyOptions{})

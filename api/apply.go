@@ -21,6 +21,7 @@ type changeSet struct {
 	version   int64
 	mustExist bool // deleting what is not there is an error
 	dryRun    bool
+	force     bool // the nodes to be deleted are gone for good
 }
 
 // changed is a change and what was there before.
@@ -55,7 +56,7 @@ func (s *Server) change(ctx context.Context, c changeSet) ([]changed, error) {
 		if len(writes) == 0 {
 			return all, nil
 		}
-		if err := s.o.Controller.Check(ctx, writes); err != nil || c.dryRun {
+		if err := s.o.Controller.Check(ctx, writes, c.force); err != nil || c.dryRun {
 			return all, err
 		}
 		err = s.o.Store.Write(ctx, writes)
@@ -78,6 +79,11 @@ func (s *Server) change(ctx context.Context, c changeSet) ([]changed, error) {
 // examine checks rights and each object by itself, and reports all it finds.
 func (s *Server) examine(ctx context.Context, c changeSet) error {
 	var errs onpath.Errors
+	if c.force {
+		if err := onlyNodesGo(c); err != nil {
+			return err
+		}
+	}
 	seen := map[onpath.Key]bool{}
 	note := func(k onpath.Key, err error) {
 		if err == nil && seen[k] {
@@ -112,6 +118,25 @@ func (s *Server) examine(ctx context.Context, c changeSet) error {
 		note(k, mayWrite(ctx, k))
 	}
 	return errs.Err()
+}
+
+// onlyNodesGo refuses to force anything but the deletion of nodes: nothing else
+// can be gone while onpath counts on it.
+func onlyNodesGo(c changeSet) error {
+	refuse := func(k onpath.Key) error {
+		e := onpath.Errorf(onpath.CodeInvalid, "only the deletion of a node that is gone for good can be forced")
+		e.Object, e.Remedy = k.String(), "delete or change what needs it first"
+		return e
+	}
+	for _, o := range c.puts {
+		return refuse(onpath.KeyOf(o))
+	}
+	for _, k := range c.deletes {
+		if k.Kind != onpath.KindNode {
+			return refuse(k)
+		}
+	}
+	return nil
 }
 
 // compare reads what is there now.
@@ -219,7 +244,7 @@ func (s *Server) registerApply() {
 }
 
 func (s *Server) apply(ctx context.Context, a wire.Apply) (*wire.Applied, error) {
-	c := changeSet{dryRun: a.DryRun}
+	c := changeSet{dryRun: a.DryRun, force: a.Force}
 	var errs onpath.Errors
 	for _, raw := range a.Objects {
 		o, err := decode(raw)

@@ -252,7 +252,7 @@ func TestWatch(t *testing.T) {
 		next(name)
 		next(name + "-b")
 	}
-	if err := w.operator.Delete(ctx, onpath.Key{Kind: onpath.KindHosts, Tenant: "a", Name: "one"}); err != nil {
+	if err := w.operator.Delete(ctx, onpath.Key{Kind: onpath.KindHosts, Tenant: "a", Name: "one"}, false); err != nil {
 		t.Fatal(err)
 	}
 	next("one")
@@ -263,4 +263,15 @@ func TestWatch(t *testing.T) {
 	if err := <-ended; err != context.Canceled {
 		t.Errorf("the watch ended with %v", err)
 	}
+}
+
+// TestForce: only deletions of nodes can be forced.
+func TestForce(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	if _, err := w.operator.Apply(ctx, []onpath.Object{hosts("a", "one", "192.0.2.1")}, client.ApplyOptions{Force: true}); err == nil {
+		t.Error("an apply was forced")
+	}
+	wantCode(t, w.operator.Delete(ctx, onpath.Key{Kind: onpath.KindHosts, Tenant: "a", Name: "one"}, true), onpath.CodeInvalid)
+	wantCode(t, w.operator.Delete(ctx, onpath.Key{Kind: onpath.KindNode, Name: "none"}, true), onpath.CodeNotFound)
 }

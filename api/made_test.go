@@ -34,13 +34,13 @@ func TestMadeByOnpath(t *testing.T) {
 	short := key(onpath.KindDeployment, "guarded-wall")
 	_, err := w.operator.Get(ctx, short)
 	says(err, onpath.CodeNotFound, "deployment acme/guarded-wall", "spec.through[1] of chain acme/guarded", "describe chain")
-	says(w.operator.Delete(ctx, short), onpath.CodeNotFound, "spec.through[1] of chain acme/guarded")
+	says(w.operator.Delete(ctx, short, false), onpath.CodeNotFound, "spec.through[1] of chain acme/guarded")
 	_, err = w.operator.Get(ctx, key(onpath.KindDeployment, "guarded-other"))
 	says(err, onpath.CodeNotFound, "it does not exist")
 
 	instance := key(onpath.KindInstance, "guarded-wall-abcde")
-	says(w.operator.Delete(ctx, instance), onpath.CodeForbidden, "instance acme/guarded-wall-abcde", "made by onpath", "scale or delete its deployment")
+	says(w.operator.Delete(ctx, instance, false), onpath.CodeForbidden, "instance acme/guarded-wall-abcde", "made by onpath", "scale or delete its deployment")
 	_, err = w.operator.Apply(ctx, nil, client.ApplyOptions{Delete: []onpath.Key{instance}})
 	says(err, onpath.CodeForbidden, "made by onpath")
-	says(w.operator.Delete(ctx, key(onpath.KindEvent, "x")), onpath.CodeForbidden, "events are written by onpath itself")
+	says(w.operator.Delete(ctx, key(onpath.KindEvent, "x"), false), onpath.CodeForbidden, "events are written by onpath itself")
 }

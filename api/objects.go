@@ -55,6 +55,7 @@ func (in *putInput) Resolve(ctx huma.Context) []error { in.at = itemOf(ctx); ret
 type deleteInput struct {
 	at      item
 	IfMatch string `header:"If-Match" doc:"the version that was read; default whatever is there"`
+	Force   bool   `query:"force" doc:"a node that is away goes, whatever it had"`
 }
 
 // Resolve implements huma.Resolver.
@@ -116,7 +117,7 @@ func registerItem[T onpath.Object](s *Server, kind onpath.Kind) {
 	})
 	huma.Register(s.doc, itemOperation(http.MethodDelete, path, "delete-"+one, "Delete one of the "+kind.Plural()),
 		func(ctx context.Context, in *deleteInput) (*changeOutput, error) {
-			change, err := s.remove(ctx, in.at.key(kind), in.IfMatch)
+			change, err := s.remove(ctx, in.at.key(kind), in.IfMatch, in.Force)
 			if err != nil {
 				return nil, s.answer(err)
 			}
@@ -184,12 +185,12 @@ func (s *Server) put(ctx context.Context, k onpath.Key, ifMatch string, body []b
 	return o, nil
 }
 
-func (s *Server) remove(ctx context.Context, k onpath.Key, ifMatch string) (wire.ObjectChange, error) {
+func (s *Server) remove(ctx context.Context, k onpath.Key, ifMatch string, force bool) (wire.ObjectChange, error) {
 	version, err := version(ifMatch, 0)
 	if err != nil {
 		return wire.ObjectChange{}, err
 	}
-	if _, err := s.change(ctx, changeSet{deletes: []onpath.Key{k}, version: version, mustExist: true}); err != nil {
+	if _, err := s.change(ctx, changeSet{deletes: []onpath.Key{k}, version: version, mustExist: true, force: force}); err != nil {
 		return wire.ObjectChange{}, s.madeByChain(ctx, k, err)
 	}
 	if k.Kind == onpath.KindNode {

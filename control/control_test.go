@@ -233,7 +233,7 @@ func (s *site) apply(list ...onpath.Object) {
 func (s *site) write(changes []onpath.Change) {
 	s.t.Helper()
 	ctx := context.Background()
-	if err := s.c.Check(ctx, changes); err != nil {
+	if err := s.c.Check(ctx, changes, false); err != nil {
 		s.t.Fatal(err)
 	}
 	for {
@@ -532,7 +532,7 @@ func TestCheckAndPreview(t *testing.T) {
 	s := threeNodes(t)
 	bad := web(1)
 	bad.Spec.Through[0].Function = "wf"
-	err := s.c.Check(context.Background(), s.changes(bad))
+	err := s.c.Check(context.Background(), s.changes(bad), false)
 	var list onpath.Errors
 	if !errors.As(err, &list) || list[0].Field != "spec.through[0].function" || !strings.Contains(list[0].Remedy, "fw") {
 		t.Fatalf("Check: %v", err)
@@ -558,7 +558,7 @@ func TestCheckAndPreview(t *testing.T) {
 	if err != nil || len(p.Instances)+len(p.Rules) != 0 {
 		t.Fatalf("Preview of no change: %+v, %v", p, err)
 	}
-	if err := s.c.Check(context.Background(), []onpath.Change{{Key: onpath.KeyOf(function("fw"))}}); err == nil {
+	if err := s.c.Check(context.Background(), []onpath.Change{{Key: onpath.KeyOf(function("fw"))}}, false); err == nil {
 		t.Error("a function in use may be deleted")
 	}
 }
@@ -624,6 +624,31 @@ func TestDeletedNode(t *testing.T) {
 	s.until("two are ready elsewhere", func() bool { return len(s.instances()) == 2 && s.chain("web").Status.Elements[0].Ready == 2 })
 }
 
+// TestForcedDeletion: of a node that will never come back nothing stays, and
+// what ran on it runs elsewhere.
+func TestForcedDeletion(t *testing.T) {
+	s := threeNodes(t)
+	s.apply(web(2))
+	s.until("active", s.active)
+	name := s.instances()[0].Spec.Node
+	s.nodes[name].disconnect()
+	gone := []onpath.Change{{Key: onpath.Key{Kind: onpath.KindNode, Name: name}, Version: onpath.AnyVersion}}
+	if err := s.c.Check(context.Background(), gone, true); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.store.Write(context.Background(), gone); err != nil {
+		t.Fatal(err)
+	}
+	s.until("its instances are gone and two are ready elsewhere", func() bool {
+		for _, i := range s.instances() {
+			if i.Spec.Node == name {
+				return false
+			}
+		}
+		return len(s.instances()) == 2 && s.chain("web").Status.Elements[0].Ready == 2
+	})
+}
+
 // TestNodeInUseIsNotDeleted: only a node that is away, and has nothing or was
 // drained, may go.
 func TestNodeInUseIsNotDeleted(t *testing.T) {
@@ -634,18 +659,24 @@ func TestNodeInUseIsNotDeleted(t *testing.T) {
 	gone := []onpath.Change{{Key: onpath.Key{Kind: onpath.KindNode, Name: name}}}
 	refused := func(say string) {
 		t.Helper()
-		err := s.c.Check(context.Background(), gone)
+		err := s.c.Check(context.Background(), gone, false)
 		if onpath.CodeOf(err) != onpath.CodeInvalid || !strings.Contains(err.Error(), say) {
 			t.Fatalf("it says %v, want %q", err, say)
 		}
 	}
 	refused("its agent is connected")
+	if err := s.c.Check(context.Background(), gone, true); err == nil {
+		t.Error("a connected node may be deleted by force")
+	}
 	s.nodes[name].disconnect()
 	refused(s.instances()[0].Metadata.Name)
+	if err := s.c.Check(context.Background(), gone, true); err != nil {
+		t.Errorf("forced, and away: %v", err)
+	}
 	n := onpath.Clone(s.node(name))
 	n.Spec.Drain = true
 	s.apply(n)
-	if err := s.c.Check(context.Background(), gone); err != nil {
+	if err := s.c.Check(context.Background(), gone, false); err != nil {
 		t.Errorf("drained and away: %v", err)
 	}
 }

@@ -10,15 +10,17 @@ import (
 )
 
 // Check says what is impossible about changes, given everything else: nil, or
-// an onpath.Errors. The changed objects must have been validated.
-func (c *Controller) Check(ctx context.Context, changes []onpath.Change) error {
+// an onpath.Errors. The changed objects must have been validated. With force
+// nodes that are away go (the changes must be nothing else): what refers to one
+// stays, and says in its status what it lacks.
+func (c *Controller) Check(ctx context.Context, changes []onpath.Change, force bool) error {
 	if err := c.freshen(ctx); err != nil {
 		return err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	before := c.snapshot()
-	if err := c.checkNodes(before, changes); err != nil {
+	if err := c.checkNodes(before, changes, force); err != nil || force {
 		return err
 	}
 	return plan.CheckChange(before, changedSnapshot(before, changes), keysOf(changes))

@@ -9,8 +9,8 @@ import (
 )
 
 // checkNodes refuses to delete nodes that are connected, or whose instances are
-// counted upon. Callers hold mu.
-func (c *Controller) checkNodes(s *plan.Snapshot, changes []onpath.Change) error {
+// counted upon; with force the connected ones alone. Callers hold mu.
+func (c *Controller) checkNodes(s *plan.Snapshot, changes []onpath.Change, force bool) error {
 	var errs onpath.Errors
 	for _, ch := range changes {
 		n, ok := s.Objects[ch.Key].(*onpath.Node)
@@ -18,7 +18,11 @@ func (c *Controller) checkNodes(s *plan.Snapshot, changes []onpath.Change) error
 			continue
 		}
 		st := c.nodes[ch.Key.Name]
-		if e := refusal(n, st != nil && st.connected, instancesOn(s, ch.Key.Name)); e != nil {
+		connected := st != nil && st.connected
+		if force && !connected {
+			continue
+		}
+		if e := refusal(n, connected, instancesOn(s, ch.Key.Name)); e != nil {
 			errs = append(errs, e)
 		}
 	}
@@ -46,7 +50,7 @@ func refusal(n *onpath.Node, connected bool, instances []string) *onpath.Error {
 		e.Remedy = "stop its agent (onpath node off, on the node), then delete it"
 	case has != "" && !n.Spec.Drain:
 		e = onpath.Errorf(onpath.CodeInvalid, "it is away, but %s", has)
-		e.Remedy = fmt.Sprintf("drain it first (onpath drain %s), so that others take over", n.Metadata.Name)
+		e.Remedy = fmt.Sprintf("drain it first (onpath drain %s), so that others take over; if the machine is gone for good, delete it with --force", n.Metadata.Name)
 	default:
 		return nil
 	}

@@ -64,9 +64,14 @@ func (c *Client) Put(ctx context.Context, o onpath.Object) (onpath.Object, error
 	return onpath.Decode(raw)
 }
 
-// Delete deletes one object, whatever its version.
-func (c *Client) Delete(ctx context.Context, k onpath.Key) error {
-	return c.do(ctx, http.MethodDelete, path(k), nil, nil, nil)
+// Delete deletes one object, whatever its version. Force is for a node that is
+// gone for good (wire.Apply).
+func (c *Client) Delete(ctx context.Context, k onpath.Key, force bool) error {
+	var q url.Values
+	if force {
+		q = url.Values{"force": {"true"}}
+	}
+	return c.do(ctx, http.MethodDelete, path(k), q, nil, nil)
 }
 
 // ApplyOptions say how to apply.
@@ -74,6 +79,7 @@ type ApplyOptions struct {
 	// Delete these too, all or nothing with the rest; what is not there is no
 	// error.
 	Delete []onpath.Key
+	Force  bool
 	DryRun bool
 	// Confirm undoes everything after this time unless Confirm is called.
 	Confirm time.Duration
@@ -84,7 +90,7 @@ func (c *Client) Apply(ctx context.Context, objects []onpath.Object, o ApplyOpti
 	if o.Confirm < 0 { // a Duration of the API cannot be negative, and would be refused as no duration at all
 		return nil, wire.ConfirmRange(o.Confirm)
 	}
-	a := wire.Apply{DryRun: o.DryRun, Confirm: onpath.Duration(o.Confirm)}
+	a := wire.Apply{DryRun: o.DryRun, Force: o.Force, Confirm: onpath.Duration(o.Confirm)}
 	for _, object := range objects {
 		data, err := json.Marshal(object)
 		if err != nil {

@@ -39,6 +39,9 @@ type List[T any] struct {
 type Apply struct {
 	Objects []json.RawMessage `json:"objects,omitempty"`
 	Delete  []ObjectRef       `json:"delete,omitempty"`
+	// Force lets nodes be deleted that are away, whatever they had; it goes with
+	// deletions of nodes alone.
+	Force bool `json:"force,omitempty"`
 	// DryRun changes nothing and says what would happen.
 	DryRun bool `json:"dryRun,omitempty"`
 	// Confirm undoes everything after this time unless it is confirmed.

@@ -188,10 +188,18 @@ func around(ctx context.Context, cl *client.Client, o onpath.Object) (parts []on
 
 func newDelete(g *global) *cobra.Command {
 	var files []string
+	var force bool
 	c := &cobra.Command{
 		Use: "delete (KIND NAME… | -f FILE)", Short: "Delete objects", GroupID: groupUse,
-		Long:    "Delete objects by name, or all that files name. Flows in progress end in peace:\nrules go first, then flows drain, then instances stop.",
-		Example: examples("onpath delete chain web", "onpath delete -f examples/quickstart"),
+		Long: `Delete objects by name, or all that files name. Flows in progress end in peace:
+rules go first, then flows drain, then instances stop.
+
+What others need is not deleted; the message says what needs it. A machine that is
+gone for good cannot stop its agent or hand over its instances: --force deletes
+its Node all the same, with its instances and its certificate. Nothing else is
+deleted: chains and hosts that need that node stay, and their status says what
+they lack. A node whose agent is connected is never forced.`,
+		Example: examples("onpath delete chain web", "onpath delete -f examples/quickstart", "onpath delete node fra1-node2 --force   # it burnt"),
 		Args:    cobra.ArbitraryArgs, ValidArgsFunction: g.completeObjects,
 		RunE: func(c *cobra.Command, args []string) error {
 			keys, err := g.deleteKeys(c, args, files)
@@ -204,19 +212,20 @@ func newDelete(g *global) *cobra.Command {
 			}
 			defer cl.Close()
 			if len(keys) == 1 {
-				if err := cl.Delete(c.Context(), keys[0]); err != nil {
+				if err := cl.Delete(c.Context(), keys[0], force); err != nil {
 					return err
 				}
 				fmt.Fprintf(c.OutOrStdout(), "%s deleted\n", keys[0])
 				return nil
 			}
-			applied, err := cl.Apply(c.Context(), nil, client.ApplyOptions{Delete: keys})
+			applied, err := cl.Apply(c.Context(), nil, client.ApplyOptions{Delete: keys, Force: force})
 			if err != nil {
 				return err
 			}
 			return g.printApplied(c, applied)
 		},
 	}
+	c.Flags().BoolVar(&force, "force", false, "delete nodes that are away and will not come back, whatever they had")
 	c.Flags().StringArrayVarP(&files, "file", "f", nil, "delete what this file, directory or - (stdin) names")
 	g.tenantFlag(c, "tenant of names without one")
 	return c
