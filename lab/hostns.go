@@ -33,11 +33,40 @@ type hostOrder struct {
 	OwnPaths []string
 	Share    []string
 	Hidden   []string // mounts at and below these are not for the host
+	CPU      int      // number of the processor to work on, from 1; 0: any
 }
 
-// makeNamespaces makes the namespaces of a node and binds them to files. A
-// helper process makes them, because threads of ours must not be left inside.
+// makeNamespaces makes the namespaces of a node and binds them to files.
+//
+// The kernel lets a mount namespace be bound only within one of a lower number,
+// and newer kernels deal out these numbers to processors in lots. Where this
+// process is in a mount namespace of its own (a container, a service with
+// private mounts), the new one's number may be the lower; on the processor
+// where ours was made it never is.
 func makeNamespaces(ctx context.Context, d directory, node string, order hostOrder) error {
+	err := tryNamespaces(ctx, d, node, order)
+	if !order.Private || !errors.Is(err, unix.EINVAL) {
+		return err
+	}
+	var allowed unix.CPUSet
+	if unix.SchedGetaffinity(0, &allowed) != nil {
+		return err
+	}
+	for cpu := range len(allowed) * strconv.IntSize {
+		if !allowed.IsSet(cpu) {
+			continue
+		}
+		order.CPU = cpu + 1
+		if again := tryNamespaces(ctx, d, node, order); again == nil || !errors.Is(again, unix.EINVAL) {
+			return again
+		}
+	}
+	return err
+}
+
+// tryNamespaces leaves no files behind if it fails. A helper process makes the
+// namespaces, because threads of ours must not be left inside.
+func tryNamespaces(ctx context.Context, d directory, node string, order hostOrder) error {
 	b, err := json.Marshal(order)
 	if err != nil {
 		return fmt.Errorf("lab: host %s: %w", node, err)
@@ -62,7 +91,10 @@ func makeNamespaces(ctx context.Context, d directory, node string, order hostOrd
 	if err := bindFile(proc+"net", d.net(node)); err != nil || !order.Private {
 		return err
 	}
-	return bindFile(proc+"mnt", d.mnt(node))
+	if err := bindFile(proc+"mnt", d.mnt(node)); err != nil {
+		return errors.Join(err, unix.Unmount(d.net(node), unix.MNT_DETACH), os.Remove(d.net(node)))
+	}
+	return nil
 }
 
 func bindFile(from, to string) error {
@@ -72,7 +104,7 @@ func bindFile(from, to string) error {
 	}
 	f.Close()
 	if err := unix.Mount(from, to, "", unix.MS_BIND, ""); err != nil {
-		return fmt.Errorf("lab: bind namespace to %s: %w", to, err)
+		return errors.Join(fmt.Errorf("lab: bind namespace to %s: %w", to, err), os.Remove(to))
 	}
 	return nil
 }
@@ -83,6 +115,13 @@ func hostMain(args []string) error {
 	var order hostOrder
 	if len(args) != 1 || json.Unmarshal([]byte(args[0]), &order) != nil {
 		return errors.New("helper called by hand")
+	}
+	if order.CPU > 0 {
+		var one unix.CPUSet
+		one.Set(order.CPU - 1)
+		if err := unix.SchedSetaffinity(0, &one); err != nil {
+			return fmt.Errorf("work on processor %d: %w", order.CPU-1, err)
+		}
 	}
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("new network namespace: %w", err)

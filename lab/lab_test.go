@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"runtime"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -171,6 +173,18 @@ links: [{a: one, b: two}]`, share)), Options{})
 		t.Error("a mount in a host is seen outside")
 	}
 	run(t, l, "one", "ping", "-c1", "-w5", "10.0.0.2")
+}
+
+// A machine that is itself in a mount namespace, made on either processor.
+func TestPrivateMountsInside(t *testing.T) {
+	needsRoot(t)
+	for cpu := range min(runtime.NumCPU(), 4) {
+		cmd := exec.CommandContext(t.Context(), "taskset", "-c", strconv.Itoa(cpu), "unshare", "--mount",
+			"taskset", "-c", "0-"+strconv.Itoa(runtime.NumCPU()-1), os.Args[0], "-test.run=^TestPrivateMounts$", "-test.count=3")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("in a mount namespace made on processor %d: %v\n%s", cpu, err, out)
+		}
+	}
 }
 
 func TestCommandsSysctlsRoutes(t *testing.T) {
