@@ -39,6 +39,26 @@ var rules = []struct {
 	{"internal", []string{"control", "plan", "node", "store", "datapath", "lab", "cmd", "demo"}, "small helpers are below the parts, not above"},
 }
 
+// leaves are folders that programs may import and nothing else, and why.
+var leaves = map[string]string{
+	"bench": "measurements look at the parts, which must not know that they are measured",
+}
+
+func TestLeaves(t *testing.T) {
+	files, fset := parseAll(t)
+	for _, f := range files {
+		for _, imp := range f.ast.Imports {
+			p, _ := strconv.Unquote(imp.Path.Value)
+			local, _ := strings.CutPrefix(p, module+"/")
+			for leaf, why := range leaves {
+				if within(local, leaf) && !within(f.dir, leaf) && !within(f.dir, "cmd") {
+					t.Errorf("%s imports %s: %s", fset.Position(imp.Pos()), p, why)
+				}
+			}
+		}
+	}
+}
+
 // banned names hide what a package is for.
 var banned = map[string]bool{"util": true, "utils": true, "common": true, "helpers": true, "manager": true, "misc": true}
 

@@ -84,7 +84,7 @@ var commands = []func(*global) *cobra.Command{
 	newApply, newConfirm, newGet, newDescribe, newDelete, newWatch,
 	newTrace, newTop, newEvents, newLogs, newExec, newCapture,
 	newDrain, newUncordon, newToken, newRevoke, newJoin, newLab,
-	newUp, newServer, newNode, newDoctor, newSchema, newImages, newDemo,
+	newUp, newServer, newNode, newDoctor, newSchema, newImages, newDemo, newBench,
 }
 
 // finish makes wrong arguments errors of usage, everywhere alike.

@@ -1,0 +1,225 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/onpath/onpath/bench/bed"
+	"github.com/onpath/onpath/bench/traffic"
+)
+
+// line is a source, a router and a sink in a row, three namespaces with a veth
+// pair between each two. What stands in the router's place is what is measured.
+// Source, router and sink work on one CPU.
+type line struct {
+	*bed.Bed
+	source, router, sink string // namespaces
+	forth, back          *traffic.Source
+	far, near            *traffic.Sink // where forth's frames end, and back's
+	cpu                  int
+}
+
+// Devices of a line, and who is where. The router has a subnet with the source
+// and one with the sink, and routes for what is behind them.
+const (
+	devSource, devIn, devOut, devSink = "gen0", "in0", "out0", "sink0"
+)
+
+var (
+	macSource = mac("02:62:00:00:00:01")
+	macIn     = mac("02:62:00:00:00:02")
+	macOut    = mac("02:62:00:00:00:03")
+	macSink   = mac("02:62:00:00:00:04")
+
+	addrSource = netip.MustParseAddr("10.1.0.2")
+	addrIn     = netip.MustParsePrefix("10.1.0.1/24")
+	addrOut    = netip.MustParsePrefix("10.9.0.1/24")
+	addrSink   = netip.MustParseAddr("10.9.0.2")
+
+	// Flows come from here, and all go to one address.
+	netClients = netip.MustParsePrefix("10.16.0.0/12")
+	netServers = netip.MustParsePrefix("10.64.0.0/16")
+)
+
+func mac(s string) net.HardwareAddr {
+	m, err := net.ParseMAC(s)
+	if err != nil {
+		panic(err)
+	}
+	return m
+}
+
+// flowsOf are n flows through a line.
+func flowsOf(n int) traffic.Flows {
+	return traffic.Flows{Count: n, From: netClients.Addr(), To: netip.MustParseAddr("10.64.0.1"), Port: 1024, ToPort: 9}
+}
+
+// newLine makes the namespaces; the router forwards nothing yet.
+func (r *Run) newLine(name string) (l *line, err error) {
+	b, err := r.bed(name)
+	if err != nil {
+		return nil, err
+	}
+	l = &line{Bed: b, cpu: r.cpu}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, l.Close())
+			l = nil
+		}
+	}()
+	for ns, name := range map[*string]string{&l.source: "source", &l.router: "router", &l.sink: "sink"} {
+		if *ns, err = l.Namespace(name); err != nil {
+			return l, err
+		}
+	}
+	pairs := [][2]bed.End{
+		{{NS: l.router, Dev: devIn, MAC: macIn, Addrs: []netip.Prefix{addrIn}, GRO: true}, {NS: l.source, Dev: devSource, MAC: macSource, GRO: true}},
+		{{NS: l.router, Dev: devOut, MAC: macOut, Addrs: []netip.Prefix{addrOut}, GRO: true}, {NS: l.sink, Dev: devSink, MAC: macSink, GRO: true}},
+	}
+	for _, p := range pairs {
+		if err := bed.Pair(p[0], p[1]); err != nil {
+			return l, err
+		}
+	}
+	return l, errors.Join(l.routes(), l.ends())
+}
+
+func (l *line) routes() error {
+	return errors.Join(
+		bed.Neighbour(l.router, devIn, addrSource, macSource), bed.Neighbour(l.router, devOut, addrSink, macSink),
+		bed.Route(l.router, devIn, netClients, addrSource), bed.Route(l.router, devOut, netServers, addrSink),
+	)
+}
+
+func (l *line) ends() (err error) {
+	if l.far, err = traffic.NewSink(l.sink, devSink); err != nil {
+		return err
+	}
+	l.After(l.far.Close)
+	if l.near, err = traffic.NewSink(l.source, devSource); err != nil {
+		return err
+	}
+	l.After(l.near.Close)
+	if l.forth, err = traffic.NewSource(l.source, devSource, macSource, macIn, l.cpu); err != nil {
+		return err
+	}
+	l.After(l.forth.Close)
+	if l.back, err = traffic.NewSource(l.sink, devSink, macSink, macOut, l.cpu); err != nil {
+		return err
+	}
+	l.After(l.back.Close)
+	return nil
+}
+
+// establish sends one packet of each flow and one answer, so that whoever keeps
+// state of flows has it.
+func (l *line) establish(ctx context.Context, flows traffic.Flows) error {
+	job := traffic.Job{Flows: flows, Order: traffic.Sequential, Frames: uint64(flows.Count)}
+	for _, dir := range []struct {
+		from *traffic.Source
+		to   *traffic.Sink
+		back bool
+	}{{l.forth, l.far, false}, {l.back, l.near, true}} {
+		if err := dir.to.Reset(); err != nil {
+			return err
+		}
+		job.Back = dir.back
+		if _, err := dir.from.Run(ctx, job); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// trial is one measurement of a line.
+type trial struct {
+	sent, received uint64
+	offered        float64 // packets/s
+	busy           float64 // share of its time that the CPU worked
+}
+
+// rate is what arrived, packets/s.
+func (t trial) rate() float64 { return t.offered * (1 - t.loss()) }
+
+// cpu is the CPU time of a packet that arrived, source and sink included, ns.
+func (t trial) cpu() float64 { return t.busy * 1e9 / t.rate() }
+
+func (t trial) loss() float64 {
+	if t.sent == 0 || t.received >= t.sent {
+		return 0
+	}
+	return float64(t.sent-t.received) / float64(t.sent)
+}
+
+// settle is how long the last packets of a trial may take.
+const settle = 50 * time.Millisecond
+
+// try sends for a while and counts what arrives.
+func (l *line) try(ctx context.Context, job traffic.Job) (t trial, err error) {
+	if err := l.far.Reset(); err != nil {
+		return t, err
+	}
+	var sent traffic.Sent
+	worked, err := busy(l.cpu, func() error {
+		sent, err = l.forth.Run(ctx, job)
+		return err
+	})
+	if err != nil {
+		return t, err
+	}
+	t.sent, t.offered = sent.Frames, sent.Rate
+	t.busy = min(1, worked.Seconds()/sent.Time.Seconds())
+	for until := time.Now().Add(settle); ; time.Sleep(time.Millisecond) {
+		if t.received, err = l.far.Packets(); err != nil || t.received >= t.sent || time.Now().After(until) {
+			return t, err
+		}
+	}
+}
+
+// lossTolerance is the loss of a trial that counts as loss-free. RFC 2544 asks
+// for none; with ten million packets a trial that would measure the clock tick
+// that hit one of them.
+const lossTolerance = 1e-5
+
+// The search ends when the bounds are as close as this.
+const searchPrecision = 0.02
+
+// maximum searches the highest rate at which nothing is lost (RFC 2544, 26.1).
+// Who forwards within the kernel is offered all the CPU can carry, and loses
+// nothing; for others the rate is halved between what was lost and what was not.
+func (l *line) maximum(ctx context.Context, job traffic.Job) (trial, error) {
+	job.Rate = 0
+	best, err := l.try(ctx, job)
+	if err != nil || best.loss() <= lossTolerance {
+		return best, err
+	}
+	low, high := 0.0, best.rate()
+	if high == 0 {
+		return best, fmt.Errorf("of %d packets none arrived", best.sent)
+	}
+	best = trial{}
+	for job.Rate = high; ; job.Rate = (low + high) / 2 {
+		t, err := l.try(ctx, job)
+		if err != nil {
+			return best, err
+		}
+		if t.loss() <= lossTolerance && t.received > 0 {
+			low, best = t.rate(), t
+			if low >= high { // what was offered came, and more cannot be offered
+				return best, nil
+			}
+		} else {
+			high = job.Rate
+		}
+		if high-low <= searchPrecision*high {
+			return best, nil
+		}
+		if high < 100 {
+			return best, fmt.Errorf("packets are lost even at %.0f a second", high)
+		}
+	}
+}

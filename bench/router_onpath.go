@@ -1,0 +1,75 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"path/filepath"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/bench/bed"
+	"github.com/onpath/onpath/datapath/ebpf"
+	"github.com/onpath/onpath/internal/netnsrun"
+)
+
+// edgeVport is the vport of a line's router.
+const edgeVport = onpath.VportID(1)
+
+// onpathRouter is onpath's data path by its own driver, configured as a node's
+// agent would, with room for so many flow entries.
+func onpathRouter(name string, flows int, mode func(*ebpf.Options) error, config func(l *line) *onpath.DatapathConfig) router {
+	return router{name, func(ctx context.Context, r *Run, l *line) error {
+		o := ebpf.Options{Name: filepath.Base(l.Dir()), PinPath: pinPath, Log: r.Log, Flows: flows}
+		if err := mode(&o); err != nil {
+			return err
+		}
+		if err := bed.Set(l.router, "ipv4/ip_forward=1"); err != nil {
+			return err
+		}
+		d, err := openDatapath(l.router, o)
+		if err != nil {
+			return err
+		}
+		l.After(func() error { return errors.Join(d.Remove(context.Background()), d.Close()) })
+		return d.Apply(ctx, config(l))
+	}}
+}
+
+func openDatapath(ns string, o ebpf.Options) (d *ebpf.Driver, err error) {
+	err = netnsrun.Do(ns, func() error {
+		d, err = ebpf.New(o)
+		return err
+	})
+	return d, err
+}
+
+// onTC has the data path on tc alone.
+func onTC(*ebpf.Options) error { return nil }
+
+// onXDP has it on XDP where it can be.
+func onXDP(*ebpf.Options) error { return lacking("this version of onpath has no programs on XDP") }
+
+// throughConfig selects all flows of a line for a chain without functions: they
+// are known, counted and routed.
+func throughConfig(*line) *onpath.DatapathConfig {
+	route := onpath.Action{Kind: onpath.ActionRoute}
+	return edgeConfig(nil, onpath.Rule{Match: toServers(), Path: 1, Action: route}, onpath.Rule{Match: toClients(), Path: 1, Reverse: true, Action: route})
+}
+
+// edgeConfig is a node with the line's two devices as uplinks, whose classifier
+// has these rules.
+func edgeConfig(vports []onpath.Vport, rules ...onpath.Rule) *onpath.DatapathConfig {
+	return &onpath.DatapathConfig{
+		Node: "router", Generation: 1,
+		Edge: &onpath.Edge{Vport: edgeVport, Table: onpath.ClassifierTable(onpath.TierTenant), Uplinks: []onpath.Uplink{
+			{Name: "access", Device: devIn, Attach: onpath.AttachRouter}, {Name: "core", Device: devOut, Attach: onpath.AttachRouter},
+		}},
+		Vports: vports,
+		Tables: []onpath.Table{{ID: onpath.ClassifierTable(onpath.TierTenant), Rules: rules, Miss: onpath.Action{Kind: onpath.ActionExit}}},
+		Paths:  []onpath.Path{{ID: 1, Chain: "bench/chain", Tenant: "bench"}},
+	}
+}
+
+func toServers() onpath.Match { return onpath.Match{Dst: []netip.Prefix{netServers}} }
+
+func toClients() onpath.Match { return onpath.Match{Src: []netip.Prefix{netServers}} }

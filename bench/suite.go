@@ -1,0 +1,222 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/bench/bed"
+	"github.com/onpath/onpath/bench/traffic"
+)
+
+// Options of a run.
+type Options struct {
+	// Names of the benchmarks to run; none: all.
+	Names []string
+	// Quick runs everything once and briefly, as a smoke test: figures of it
+	// mean nothing.
+	Quick bool
+	// Rounds overrides each benchmark's own number.
+	Rounds int
+	// Images is the folder with the images of functions, as `make images` makes it.
+	Images string
+	// Program is the onpath program that benchmarks start as server and nodes.
+	Program string
+	// Version of that program, for the report.
+	Version string
+	// Profiles is where profiles of missed targets go; none are made if empty.
+	Profiles string
+	// Progress gets one line for each step.
+	Progress func(format string, args ...any)
+	Log      *slog.Logger
+}
+
+// Benchmark asks one question.
+type Benchmark struct {
+	Name     string
+	Question string
+	Targets  []Target
+	rounds   int // of the whole suite
+	run      func(context.Context, *Run) error
+}
+
+// Benchmarks are all there are, in the order in which they run.
+func Benchmarks() []Benchmark {
+	return []Benchmark{forward()}
+}
+
+// Root is where beds are while a suite runs.
+const Root = "/run/onpath-bench"
+
+// pinPath is where the data paths under test pin their maps; nobody else's are.
+const pinPath = "/sys/fs/bpf/onpath-bench"
+
+// Execute runs the suite. Results are given also when a benchmark failed: of
+// what ran.
+func Execute(ctx context.Context, o Options) (*Results, error) {
+	list, err := choose(o.Names)
+	if err != nil {
+		return nil, err
+	}
+	if os.Geteuid() != 0 {
+		return nil, &onpath.Error{Code: onpath.CodeForbidden, Message: "measuring makes network namespaces and loads eBPF programs", Remedy: "run it as root: sudo onpath bench"}
+	}
+	if o.Progress == nil {
+		o.Progress = func(string, ...any) {}
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	release, err := alone()
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	res := &Results{Machine: describe(o)}
+	for _, b := range list {
+		start := time.Now()
+		r := &Run{Options: o, rounds: b.rounds, collection: collection{benchmark: b.Name}, machine: &res.Machine, cpu: traffic.LastCPU()}
+		err := b.run(ctx, r)
+		res.Records = append(res.Records, r.records()...)
+		res.Machine.Seconds[b.Name] = time.Since(start).Seconds()
+		if err != nil {
+			return res, fmt.Errorf("benchmark %s: %w", b.Name, err)
+		}
+	}
+	return res, nil
+}
+
+func choose(names []string) (list []Benchmark, err error) {
+	all := Benchmarks()
+	if len(names) == 0 {
+		return all, nil
+	}
+	var known []string
+	for _, b := range all {
+		known = append(known, b.Name)
+	}
+	for _, n := range names {
+		i := slices.Index(known, n)
+		if i < 0 {
+			e := onpath.Errorf(onpath.CodeInvalid, "there is no benchmark %q", n)
+			e.Remedy = "there are " + strings.Join(known, ", ")
+			if w := onpath.Nearest(n, known); w != "" {
+				e.Remedy = "did you mean " + w + "? " + e.Remedy
+			}
+			return nil, e
+		}
+		list = append(list, all[i])
+	}
+	return list, nil
+}
+
+// alone makes sure that no other suite runs, and removes what a crash left.
+func alone() (release func(), err error) {
+	if err := os.MkdirAll(filepath.Dir(Root), 0o755); err != nil {
+		return nil, fmt.Errorf("make %s: %w", Root, err)
+	}
+	lock, err := os.OpenFile(Root+".lock", os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock %s: %w", Root, err)
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		lock.Close()
+		e := onpath.Errorf(onpath.CodeConflict, "another onpath bench runs on this machine")
+		e.Remedy = "wait for it: two at once measure each other"
+		return nil, e
+	}
+	clear := func() error { return errors.Join(bed.Sweep(Root), os.RemoveAll(pinPath)) }
+	if err := clear(); err != nil {
+		lock.Close()
+		return nil, fmt.Errorf("remove what an earlier run left: %w", err)
+	}
+	return func() {
+		_ = clear()
+		_ = os.Remove(Root + ".lock")
+		lock.Close()
+	}, nil
+}
+
+// Run is one benchmark at work.
+type Run struct {
+	Options
+	collection
+	machine *Machine
+	rounds  int
+	cpu     int // that forwards
+	beds    int
+}
+
+// Rounds is how often each contestant is measured.
+func (r *Run) Rounds() int {
+	switch {
+	case r.Options.Rounds > 0:
+		return r.Options.Rounds
+	case r.Quick:
+		return 1
+	}
+	return r.rounds
+}
+
+// pick is what a quick run takes, or a whole one.
+func pick[T any](r *Run, whole, quick T) T {
+	if r.Quick {
+		return quick
+	}
+	return whole
+}
+
+// sample notes what a contestant did in a round.
+func (r *Run) sample(kase, contestant, metric, unit string, round int, v float64) {
+	r.add(sampleKey{kase, contestant, metric, unit}, round, v)
+}
+
+// say tells progress.
+func (r *Run) say(format string, args ...any) {
+	r.Progress("%s: %s", r.benchmark, fmt.Sprintf(format, args...))
+}
+
+// skip notes that a contestant does not take part, and why.
+func (r *Run) skip(contestant, why string) {
+	r.machine.Skipped = append(r.machine.Skipped, Skip{Benchmark: r.benchmark, Contestant: contestant, Why: why})
+	r.say("%s does not take part: %s", contestant, why)
+}
+
+// bed makes a bed for one contestant.
+func (r *Run) bed(name string) (*bed.Bed, error) {
+	r.beds++
+	return bed.New(Root, fmt.Sprintf("%s-%s-%d", r.benchmark, name, r.beds))
+}
+
+// lacking is what a contestant says that cannot take part on this machine.
+type lacking string
+
+func (l lacking) Error() string { return string(l) }
+
+// abba calls fn for each round and contestant: every other round runs backwards,
+// so that a machine that becomes slower or faster favours no one.
+func abba[T any](ctx context.Context, rounds int, contestants []T, fn func(round int, c T) error) error {
+	for round := range rounds {
+		for i := range contestants {
+			if round%2 == 1 {
+				i = len(contestants) - 1 - i
+			}
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if err := fn(round, contestants[i]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

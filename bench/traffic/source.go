@@ -1,0 +1,241 @@
+package traffic
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// Flows are the flows of a source: flow i comes from the i-th address after From
+// and goes to To; from 2^20 flows on their source ports differ too.
+type Flows struct {
+	Count    int
+	First    int // the first flow's number
+	From, To netip.Addr
+	Port     uint16 // the first source port
+	ToPort   uint16
+}
+
+// Order is in which order a source takes its flows.
+type Order uint32
+
+// The orders.
+const (
+	Random     Order = 0 // each frame's flow is drawn, all with equal chance
+	Sequential Order = 1 // one flow after the other, again and again
+)
+
+// Job is what a source sends.
+type Job struct {
+	Flows Flows
+	Order Order
+	Back  bool // the answers of the flows: source and destination exchanged
+	Stamp bool // with the time of sending, for a sink that measures delays
+	// Frames to send, or as many as fit into Time.
+	Frames uint64
+	Time   time.Duration
+	// Rate in frames per second; 0: as fast as can be.
+	Rate float64
+}
+
+// Source sends frames out of one device.
+type Source struct {
+	coll    *ebpf.Collection
+	ifindex int
+	dst     net.HardwareAddr
+	src     net.HardwareAddr
+	jobs    chan func()
+	random  uint64
+}
+
+// live is BPF_F_TEST_XDP_LIVE_FRAMES.
+const live = 2
+
+// NewSource makes a source that sends from a device, which must carry an XDP
+// program (a sink's), to the MAC address dst. The thread that sends is pinned to
+// the CPU and stays in the namespace.
+func NewSource(ns, dev string, src, dst net.HardwareAddr, cpu int) (*Source, error) {
+	c, err := load()
+	if err != nil {
+		return nil, err
+	}
+	index, err := indexOf(ns, dev)
+	if err != nil {
+		c.Close()
+		return nil, err
+	}
+	s := &Source{coll: c, ifindex: index, src: src, dst: dst, jobs: make(chan func()), random: 0x9e3779b97f4a7c15}
+	ready := make(chan error, 1)
+	go s.work(ns, cpu, ready)
+	if err := <-ready; err != nil {
+		c.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// work runs jobs on a thread of its own, which ends with the source.
+func (s *Source) work(ns string, cpu int, ready chan<- error) {
+	runtime.LockOSThread() // and never unlock: the thread ends with this goroutine
+	ready <- enter(ns, cpu)
+	for job := range s.jobs {
+		job()
+	}
+}
+
+func enter(ns string, cpu int) error {
+	f, err := os.Open(ns)
+	if err != nil {
+		return fmt.Errorf("open network namespace: %w", err)
+	}
+	defer f.Close()
+	if err := unix.Setns(int(f.Fd()), unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("enter network namespace %s: %w", ns, err)
+	}
+	return errors.Join(pin(cpu), giveWay())
+}
+
+// Close ends the source.
+func (s *Source) Close() error {
+	close(s.jobs)
+	s.coll.Close()
+	return nil
+}
+
+// Sent says what a job did.
+type Sent struct {
+	Frames uint64
+	// Rate is how many frames were sent a second, by the clock of the program:
+	// without the time the kernel takes to set up and tear down a run.
+	Rate float64
+	// Time of the call, with set-up and tear-down.
+	Time time.Duration
+}
+
+// Run sends, and gives what was sent until the job was done or ctx ended.
+func (s *Source) Run(ctx context.Context, j Job) (sent Sent, err error) {
+	runs := j.Frames
+	if runs == 0 {
+		if runs, err = s.runs(ctx, j); err != nil {
+			return sent, err
+		}
+	}
+	return s.job(ctx, j, runs)
+}
+
+// A paced source reads the clock until a frame is due, which takes a run each.
+const runTime = 50 * time.Nanosecond
+
+// runs estimates how many runs a job without a number of frames takes. Once its
+// time is over, what is left goes in no time.
+func (s *Source) runs(ctx context.Context, j Job) (uint64, error) {
+	if j.Rate > 0 {
+		return uint64(j.Time / runTime), nil
+	}
+	const some = 1 << 16
+	trial := j
+	trial.Time = 0
+	sent, err := s.job(ctx, trial, some)
+	if err != nil {
+		return 0, err
+	}
+	return uint64(sent.Rate*j.Time.Seconds()*5/4) + some, nil
+}
+
+// job has the source's thread do a job with so many runs of the program.
+func (s *Source) job(ctx context.Context, j Job, runs uint64) (sent Sent, err error) {
+	if err := s.prepare(j); err != nil {
+		return sent, err
+	}
+	done := make(chan struct{})
+	s.jobs <- func() {
+		defer close(done)
+		start := time.Now()
+		err = s.send(ctx, runs)
+		sent.Time = time.Since(start)
+	}
+	<-done
+	if err != nil {
+		return sent, err
+	}
+	var p progressValue
+	if err := s.coll.Maps["progress"].Lookup(uint32(0), &p); err != nil {
+		return sent, fmt.Errorf("read what was sent: %w", err)
+	}
+	sent.Frames, s.random = p.Sent, p.Random
+	if p.Last > p.Begin {
+		sent.Rate = float64(p.Counted) * 1e9 / float64(p.Last-p.Begin)
+	}
+	return sent, nil
+}
+
+func (s *Source) prepare(j Job) error {
+	f := j.Flows
+	p := planValue{Port: f.Port, DPort: f.ToPort, Addr: number(f.From), DAddr: number(f.To),
+		Flows: uint32(f.Count), First: uint32(f.First), Order: uint32(j.Order), Time: uint64(j.Time)}
+	if j.Rate > 0 {
+		p.Interval = uint64(256e9 / j.Rate)
+	}
+	copy(p.Dst[:], s.dst)
+	copy(p.Src[:], s.src)
+	if j.Back {
+		p.Flags |= flagBack
+	}
+	if j.Stamp {
+		p.Flags |= flagStamp
+	}
+	if err := s.coll.Maps["plans"].Put(uint32(0), p); err != nil {
+		return fmt.Errorf("tell the source what to send: %w", err)
+	}
+	if err := s.coll.Maps["progress"].Put(uint32(0), progressValue{Random: s.random}); err != nil {
+		return fmt.Errorf("reset the source: %w", err)
+	}
+	return nil
+}
+
+func number(a netip.Addr) uint32 {
+	b := a.As4()
+	return uint32(b[0])<<24 | uint32(b[1])<<16 | uint32(b[2])<<8 | uint32(b[3])
+}
+
+// MaxBurst is how many frames a paced source makes good at once that was late.
+const MaxBurst = 64
+
+// batch is how many frames the kernel makes before it lets them be received.
+const batch = 64
+
+// xdpContext is struct xdp_md.
+type xdpContext struct {
+	Data, DataEnd, DataMeta, Ingress, Queue, Egress uint32
+}
+
+// callRuns bounds one system call, to some seconds: a signal does not end it.
+// Each call costs tens of milliseconds, because the kernel patches its code to
+// run the program fast.
+const callRuns = 1 << 25
+
+func (s *Source) send(ctx context.Context, runs uint64) error {
+	for runs > 0 {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		n := min(runs, callRuns)
+		_, err := s.coll.Programs["generate"].Run(&ebpf.RunOptions{
+			Data: make([]byte, FrameLen), Repeat: uint32(n), Flags: live, BatchSize: uint32(min(n, batch)),
+			Context: xdpContext{DataEnd: FrameLen, Ingress: uint32(s.ifindex)},
+		})
+		if err != nil {
+			return fmt.Errorf("send frames: %w", err)
+		}
+		runs -= n
+	}
+	return nil
+}

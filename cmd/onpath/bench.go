@@ -1,0 +1,110 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/onpath/onpath/bench"
+	"github.com/onpath/onpath/bench/report"
+	"github.com/onpath/onpath/internal/table"
+)
+
+// benchFlags are what `onpath bench` is told.
+type benchFlags struct {
+	bench.Options
+	json, html string
+	list       bool
+}
+
+func newBench(*global) *cobra.Command {
+	b := &benchFlags{}
+	c := &cobra.Command{
+		Use:   "bench [NAME…]",
+		Short: "Measure the data path against the kernel's own, and against others",
+		Long: `Measure, on this machine and in network namespaces alone, what onpath costs
+and what it promises, in one run with what it is compared with: plain Linux
+forwarding, the least that XDP and tc programs can do, containers wired by hand,
+user space by NFQUEUE, Open vSwitch. What this machine lacks is skipped, with
+the reason. The whole suite takes less than 40 minutes, --quick less than four.
+
+Needs root and an otherwise idle machine. Nothing is left behind.`,
+		Example: examples("sudo onpath bench", "sudo onpath bench forward hop --rounds 10", "sudo onpath bench --json results.json --html results.html", "onpath bench --list"),
+		GroupID: groupAround,
+		Args:    cobra.ArbitraryArgs,
+		ValidArgsFunction: func(*cobra.Command, []string, string) (names []string, _ cobra.ShellCompDirective) {
+			for _, m := range bench.Benchmarks() {
+				names = append(names, m.Name)
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(c *cobra.Command, args []string) error { return b.run(c, args) },
+	}
+	f := c.Flags()
+	f.BoolVar(&b.Quick, "quick", false, "run everything once and briefly: shows that it works, measures nothing")
+	f.IntVar(&b.Rounds, "rounds", 0, "how often each contestant is measured (default: as the benchmark needs)")
+	f.StringVar(&b.json, "json", "", "also write the figures to this file")
+	f.BoolVar(&b.list, "list", false, "list the benchmarks and their targets")
+	f.StringVar(&b.Images, "images", "bin/images", "folder with the images that `make images` builds")
+	return c
+}
+
+func (b *benchFlags) run(c *cobra.Command, names []string) error {
+	if b.list {
+		return listBenchmarks(c)
+	}
+	if b.Rounds < 0 {
+		return badUsage("--rounds %d must be above 0", b.Rounds)
+	}
+	if err := needsRoot(c); err != nil {
+		return err
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	b.Names, b.Program, b.Version = names, program, versionString()
+	if b.json != "" {
+		b.Profiles = strings.TrimSuffix(b.json, filepath.Ext(b.json)) + "-profiles"
+	}
+	progress, start := newProgress(c.ErrOrStderr()), time.Now()
+	b.Progress = func(format string, args ...any) {
+		progress.show("%4.0f s  %s", time.Since(start).Seconds(), fmt.Sprintf(format, args...))
+	}
+	res, err := bench.Execute(c.Context(), b.Options)
+	progress.done()
+	if res == nil {
+		return err
+	}
+	if werr := b.write(c, res); err == nil {
+		err = werr
+	}
+	return err
+}
+
+// write prints what was measured, also by a run that was broken off.
+func (b *benchFlags) write(c *cobra.Command, res *bench.Results) error {
+	if err := report.Text(c.OutOrStdout(), res); err != nil {
+		return err
+	}
+	if b.json != "" {
+		return res.WriteFile(b.json)
+	}
+	return nil
+}
+
+func listBenchmarks(c *cobra.Command) error {
+	t := table.New("NAME", "QUESTION", "TARGETS")
+	for _, b := range bench.Benchmarks() {
+		var targets []string
+		for _, g := range b.Targets {
+			targets = append(targets, g.Text)
+		}
+		t.Row(b.Name, b.Question, strings.Join(targets, "; "))
+	}
+	return t.Write(c.OutOrStdout())
+}
