@@ -178,4 +178,7 @@ type LogsRequest struct {
 	Instance string `json:"instance"` // tenant/name
 	Tail     int    `json:"tail"`     // last lines; negative: all
 	Follow   bool   `json:"follow,omitempty"`
+	// Previous: of the run before the present one, up to the moment when it
+	// ended or was told to end.
+	Previous bool `json:"previous,omitempty"`
 }

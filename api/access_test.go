@@ -295,7 +295,7 @@ func TestTenantsAreIsolated(t *testing.T) {
 		"see all flows":      func() error { return alice.Flows(ctx, client.FlowsOf{}, nil) },
 		"see counters":       func() error { _, err := alice.Counters(ctx, ""); return err },
 		"capture at an edge": func() error { return alice.Capture(ctx, client.CaptureAt{Node: "n1"}, io.Discard) },
-		"another's logs":     func() error { return alice.Logs(ctx, "rival", "x", -1, false, io.Discard) },
+		"another's logs":     func() error { return alice.Logs(ctx, "rival", "x", client.LogsOptions{Tail: -1}, io.Discard) },
 		"another's images":   func() error { _, err := alice.PushImage(ctx, "rival", randomLayout(t), nil); return err },
 		"watch another's":    func() error { return alice.Watch(ctx, client.WatchOptions{Tenant: "rival"}, nil) },
 	}
@@ -398,10 +398,10 @@ func TestNodeOperations(t *testing.T) {
 	alice := w.user("acme")
 
 	var out bytes.Buffer
-	if err := alice.Logs(ctx, "acme", "web-1", -1, false, &out); err != nil || out.String() != "a line\n" {
+	if err := alice.Logs(ctx, "acme", "web-1", client.LogsOptions{Tail: -1}, &out); err != nil || out.String() != "a line\n" {
 		t.Errorf("logs %q, %v", &out, err)
 	}
-	err = alice.Logs(ctx, "acme", "web-1", -1, true, io.Discard)
+	err = alice.Logs(ctx, "acme", "web-1", client.LogsOptions{Tail: -1, Follow: true}, io.Discard)
 	if onpath.CodeOf(err) != onpath.CodeUnavailable || !strings.Contains(err.Error(), "disk of acme/web-1 broke") {
 		t.Errorf("a late failure: %v", err)
 	}

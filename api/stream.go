@@ -34,7 +34,7 @@ func (s *Server) registerStreams() {
 		append(tuple, param{"instance", "string", "tenant/name"}, param{"back", "boolean", "the second side of a bridged instance"},
 			param{"node", "string", "the uplinks of a gateway"}, param{"count", "integer", "packets"}, param{"length", "integer", "bytes kept of each"})...)
 	s.stream(instance+"/logs", "logs", "The output of an instance", "text/plain", s.logs,
-		param{"tail", "integer", "last lines; default all"}, param{"follow", "boolean", ""})
+		param{"tail", "integer", "last lines; default all"}, param{"follow", "boolean", ""}, param{"previous", "boolean", "of the run before the present one"})
 	s.stream(instance+"/exec", "exec", "A command in an instance; an upgrade to "+session.ExecProtocol, "application/octet-stream", s.exec,
 		param{"command", "string", "repeated: the command and its arguments"}, param{"tty", "boolean", ""}, param{"stdin", "boolean", ""})
 }
@@ -84,9 +84,12 @@ func (s *Server) instance(ctx context.Context, tenant, name string) (*onpath.Ins
 
 func (s *Server) logs(w http.ResponseWriter, r *http.Request) error {
 	q := query(r)
-	request := onpath.LogsRequest{Tail: q.integer("tail", -1), Follow: q.boolean("follow")}
+	request := onpath.LogsRequest{Tail: q.integer("tail", -1), Follow: q.boolean("follow"), Previous: q.boolean("previous")}
 	if q.err != nil {
 		return q.err
+	}
+	if request.Follow && request.Previous {
+		return onpath.Errorf(onpath.CodeInvalid, "an earlier run writes nothing more: there is nothing to follow")
 	}
 	i, err := s.instance(r.Context(), r.PathValue("tenant"), r.PathValue("name"))
 	if err != nil {

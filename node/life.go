@@ -320,6 +320,7 @@ func exitWords(code int) string {
 
 // clear deletes what is left of an ended process.
 func (in *instance) clear(ctx context.Context, p onpath.Process) error {
+	in.keepLog(ctx)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
 	defer cancel()
 	if err := p.Stop(ctx, 0); err != nil {

@@ -116,6 +116,9 @@ func (a *Agent) serveLogs(ctx context.Context, l onpath.LogsRequest, w io.Writer
 	if err != nil {
 		return err
 	}
+	if l.Previous {
+		return in.previousLog(l.Tail, w)
+	}
 	rt, err := in.runtime()
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"io"
 	"net"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -63,6 +64,38 @@ func TestOperations(t *testing.T) {
 	}
 	if got, _ := r.serve(onpath.OpFlows, onpath.FlowFilter{Vport: 16}); strings.Count(got, "\n") != 1 {
 		t.Errorf("flows of vport 16: %q, want one line", got)
+	}
+}
+
+// TestPreviousLog: what a run wrote stays to be read while the next one runs,
+// and goes with the instance.
+func TestPreviousLog(t *testing.T) {
+	b := newBed(t)
+	r := b.run()
+	in := routed("web", 16)
+	in.Spec.Container.Command = []string{"print", "one\ntwo"}
+	r.plan(planOf(1, in))
+	r.untilState("web", onpath.InstanceReady)
+	ask := onpath.LogsRequest{Instance: "acme/web", Tail: -1, Previous: true}
+	if _, err := r.serve(onpath.OpLogs, ask); onpath.CodeOf(err) != onpath.CodeNotFound {
+		t.Errorf("before any run has ended: %v", err)
+	}
+	b.machine.Kill(b.id("web"), 1)
+	b.until("it runs again", func() bool {
+		got, _ := r.server.instance("web")
+		return got.State == onpath.InstanceReady && got.Restarts == 1
+	})
+	for n, want := range map[int]string{-1: "one\ntwo\n", 1: "two\n", 0: "", 5: "one\ntwo\n"} {
+		ask.Tail = n
+		if got, err := r.serve(onpath.OpLogs, ask); err != nil || !strings.Contains(got, want) || n == 1 && strings.Contains(got, "one") {
+			t.Errorf("the last %d lines: %q, %v; want %q", n, got, err, want)
+		}
+	}
+	r.plan(planOf(2))
+	r.untilState("web", onpath.InstanceStopped)
+	b.gone()
+	if left, _ := filepath.Glob(filepath.Join(b.dir, "instances", "*")); len(left) > 0 {
+		t.Errorf("left: %v", left)
 	}
 }
 

@@ -25,7 +25,8 @@ type savedPlan struct {
 	Acked   bool             `json:"acked"` // Wanted is in force
 }
 
-// record is StateDir/instances/ID.json. It is written before anything of the
+// record is StateDir/instances/ID.json, with ID.log beside it: what the run
+// before the present one wrote. It is written before anything of the
 // instance is made and removed after all of it is gone, so that nothing is ever
 // left without a record.
 type record struct {
@@ -49,6 +50,7 @@ type state struct{ dir string }
 func (s state) planFile() string            { return filepath.Join(s.dir, "plan.json") }
 func (s state) recordDir() string           { return filepath.Join(s.dir, "instances") }
 func (s state) recordFile(id string) string { return filepath.Join(s.recordDir(), id+".json") }
+func (s state) lastLog(id string) string    { return filepath.Join(s.recordDir(), id+".log") }
 func (s state) netnsDir() string            { return filepath.Join(s.dir, "netns") }
 func (s state) netns(id string) string      { return filepath.Join(s.netnsDir(), id) }
 
@@ -143,6 +145,9 @@ func (s state) records() (map[string]record, error) {
 }
 
 func (s state) removeRecord(id string) error {
+	if err := os.Remove(s.lastLog(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove the last log of instance %s: %w", id, err)
+	}
 	if err := os.Remove(s.recordFile(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the record of instance %s: %w", id, err)
 	}

@@ -190,6 +190,7 @@ func (w *watch) setEager(on bool) {
 // kill ends a process that runs but must not.
 func (in *instance) kill(ctx context.Context, w *watch, why string) {
 	in.close(ctx, onpath.InstanceFailed, why)
+	in.keepLog(ctx)
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), in.a.opt.StopGrace+startTimeout)
 	defer cancel()
 	if err := w.p.Stop(stop, in.a.opt.StopGrace); err != nil {

@@ -61,14 +61,18 @@ func (g *global) instance(ctx context.Context, cl *client.Client, name string) (
 }
 
 func newLogs(g *global) *cobra.Command {
-	var follow bool
-	var tail int
+	var o client.LogsOptions
 	c := &cobra.Command{
 		Use: "logs INSTANCE", Short: "Show what an instance writes", GroupID: groupSee,
-		Long:    "Show what an instance writes to standard output and error. A deployment's name\nwill do if it has one instance.",
-		Example: examples("onpath logs web-cache-x2k4d", "onpath logs -f --tail 20 web-cache"),
+		Long: `Show what an instance writes to standard output and error. A deployment's name
+will do if it has one instance. --previous shows what the run before the present
+one wrote, at most its last MiB, until it ended or was told to end.`,
+		Example: examples("onpath logs web-cache-x2k4d", "onpath logs -f --tail 20 web-cache", "onpath logs --previous web-cache"),
 		Args:    cobra.ExactArgs(1), ValidArgsFunction: g.completeKind(onpath.KindInstance),
 		RunE: func(c *cobra.Command, args []string) error {
+			if o.Follow && o.Previous {
+				return badUsage("an earlier run writes nothing more: there is nothing to follow")
+			}
 			cl, err := g.client()
 			if err != nil {
 				return err
@@ -78,11 +82,12 @@ func newLogs(g *global) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return cl.Logs(c.Context(), i.Metadata.Tenant, i.Metadata.Name, tail, follow, c.OutOrStdout())
+			return cl.Logs(c.Context(), i.Metadata.Tenant, i.Metadata.Name, o, c.OutOrStdout())
 		},
 	}
-	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what it writes from now on")
-	c.Flags().IntVar(&tail, "tail", -1, "only the last `lines` (default all)")
+	c.Flags().BoolVarP(&o.Follow, "follow", "f", false, "go on with what it writes from now on")
+	c.Flags().BoolVar(&o.Previous, "previous", false, "what the run before the present one wrote")
+	c.Flags().IntVar(&o.Tail, "tail", -1, "only the last `lines` (default all)")
 	g.tenantFlag(c, "tenant of the instance")
 	return c
 }
