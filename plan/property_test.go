@@ -52,6 +52,7 @@ func TestRandomChains(t *testing.T) {
 			s.settle()
 			for range 6 {
 				s.walkFlows(t, 60)
+				s.proveAll(t)
 				s.randomChange()
 				s.settle()
 				if s.rng.IntN(2) == 0 {
@@ -264,38 +265,47 @@ func (s *sim) walkOne(t *testing.T, w *world, m *model, edge onpath.VportID, gw 
 	if _, used := m.entries[place{edge, tu}]; used {
 		return
 	}
+	if why := w.wrong(m, edge, gw, tu); why != "" {
+		t.Fatalf("%s%s", why, s.dump())
+	}
+}
+
+// wrong walks a flow and its answer; it says where they differ from what the
+// chains say.
+func (w *world) wrong(m *model, edge onpath.VportID, gw string, tu onpath.Tuple) string {
 	cloudlet, _, _ := strings.Cut(gw, "-")
 	if slices.ContainsFunc(w.chains, func(c *chain) bool {
 		return c.obj.Status.Active && slices.Contains(c.cloudlets, cloudlet) && !slices.Contains(c.obj.Status.Cloudlets, cloudlet)
 	}) {
-		return // a path still steers that the chain's text does not show any more
+		return "" // a path still steers that the chain's text does not show any more
 	}
 	want, mirrors, drop := w.expect(cloudlet, tu)
 	got := m.send(edge, tu)
 	where := fmt.Sprintf("%v at %s", tu, gw)
 	if drop {
 		if !strings.HasPrefix(got.end, "drop: no-instance") {
-			t.Fatalf("%s: went through %v to %q, want a drop: %s", where, got.through, got.end, s.dump())
+			return fmt.Sprintf("%s: went through %v to %q, want a drop", where, got.through, got.end)
 		}
-		return
+		return ""
 	}
 	if fmt.Sprint(deployments(got.through)) != fmt.Sprint(want) || fmt.Sprint(deployments(got.mirrors)) != fmt.Sprint(mirrors) {
-		t.Fatalf("%s: went through %v (mirrors %v) to %q, want %v (mirrors %v)%s", where, got.through, got.mirrors, got.end, want, mirrors, s.dump())
+		return fmt.Sprintf("%s: went through %v (mirrors %v) to %q, want %v (mirrors %v)", where, got.through, got.mirrors, got.end, want, mirrors)
 	}
 	if len(want) == 0 {
 		if got.end != "kernel" && !(len(mirrors) > 0 && got.end == "kernel") {
-			t.Fatalf("%s: ended as %q, want kernel", where, got.end)
+			return fmt.Sprintf("%s: ended as %q, want kernel", where, got.end)
 		}
-		return
+		return ""
 	}
 	if got.end != "exit" || got.at != edge {
-		t.Fatalf("%s: ended as %q at %d", where, got.end, got.at)
+		return fmt.Sprintf("%s: ended as %q at %d", where, got.end, got.at)
 	}
 	answer := m.send(edge, got.out.Reverse())
 	slices.Reverse(answer.through)
 	if answer.end != "exit" || fmt.Sprint(answer.through) != fmt.Sprint(got.through) || answer.out != tu.Reverse() {
-		t.Fatalf("%s: the answer went through %v to %q as %v, the packet through %v%s", where, answer.through, answer.end, answer.out, got.through, s.dump())
+		return fmt.Sprintf("%s: the answer went through %v to %q as %v, the packet through %v", where, answer.through, answer.end, answer.out, got.through)
 	}
+	return ""
 }
 
 func (s *sim) randomTuple() onpath.Tuple {
