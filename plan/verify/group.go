@@ -188,7 +188,7 @@ func (w *walker) answers(st state, s set, to *site, g *onpath.Group) *failure {
 	if w.cl.emits != 0 {
 		return nil // the answers to what an instance began come to itself first
 	}
-	return w.back(st, w.c.space.turnedSet(s), g.Back, mirrors, prev)
+	return w.back(st, w.turn(s), g.Back, mirrors, prev)
 }
 
 // back walks the table for answers: mirrors in order, then the element before.
@@ -268,5 +268,5 @@ func (w *walker) backEnd(st state, s set, mirrors []wanted, prev *wanted) *failu
 
 // answer fails for the flow whose answers are in the set.
 func (w *walker) answer(st state, s set, format string, args ...any) *failure {
-	return w.lose(st, w.c.space.turnedSet(s), "has an answer that "+format, args...)
+	return w.lose(st, w.turn(s), "has an answer that "+format, args...)
 }

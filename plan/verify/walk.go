@@ -79,8 +79,7 @@ type visit struct {
 	begun    bool
 	mirrored bool
 	bypassed bool
-	set      *uint64
-	less     int
+	set      setID
 }
 
 // walker follows one class.
@@ -88,6 +87,45 @@ type walker struct {
 	c    *checker
 	cl   *class
 	seen map[visit]bool
+	// some and turned remember what was found out of sets, most of which are
+	// met again at every hop.
+	found  map[setID]box
+	turned map[setID]set
+}
+
+// setID tells sets apart without comparing their contents: neither a box nor a
+// list is ever written to again, and each subtraction makes a new list.
+type setID struct {
+	box  *uint64
+	less *box
+}
+
+func idOf(s set) setID {
+	id := setID{box: &s.box[0]}
+	if len(s.less) > 0 {
+		id.less = &s.less[0]
+	}
+	return id
+}
+
+// some finds a part of a set; nil: it is empty, or the budget is used up.
+func (w *walker) some(s set) box {
+	b, ok := w.found[idOf(s)]
+	if !ok {
+		b = w.c.space.some(s, &w.c.budget)
+		w.found[idOf(s)] = b
+	}
+	return b
+}
+
+// turn is the set of the answers.
+func (w *walker) turn(s set) set {
+	out, ok := w.turned[idOf(s)]
+	if !ok {
+		out = w.c.space.turnedSet(s)
+		w.turned[idOf(s)] = out
+	}
+	return out
 }
 
 // maxSteps is how many tables a packet may be looked up in.
@@ -95,7 +133,7 @@ const maxSteps = 64 * (onpath.MaxElements + 1)
 
 // follow walks a class from its start; nil: it keeps to its promise.
 func (c *checker) follow(cl *class) *failure {
-	w := &walker{c: c, cl: cl, seen: map[visit]bool{}}
+	w := &walker{c: c, cl: cl, seen: map[visit]bool{}, found: map[setID]box{}, turned: map[setID]set{}}
 	st := state{at: cl.start, via: cl.start.edge, table: cl.table, strict: true, way: &hop{text: "gateway " + cl.start.node}}
 	if len(cl.parts) > 0 {
 		st.on = cl.parts[len(cl.parts)-1].p
@@ -116,7 +154,7 @@ func (c *checker) follow(cl *class) *failure {
 }
 
 func (w *walker) fail(st state, s set, format string, args ...any) *failure {
-	b := w.c.space.some(s, &w.c.budget)
+	b := w.some(s)
 	if b == nil {
 		if w.c.budget.left < 0 {
 			return w.gaveUp(st)
@@ -143,7 +181,7 @@ func (w *walker) walk(st state, s set) *failure {
 	if st.steps++; st.steps > maxSteps {
 		return w.fail(st, s, "goes in a circle")
 	}
-	v := visit{st.at, st.via, st.table, st.next, st.strict, st.inline > 0, st.mirrors > 0, st.bypassed, &s.box[0], len(s.less)}
+	v := visit{st.at, st.via, st.table, st.next, st.strict, st.inline > 0, st.mirrors > 0, st.bypassed, idOf(s)}
 	if w.seen[v] {
 		return nil
 	}
@@ -174,7 +212,7 @@ func (w *walker) walk(st state, s set) *failure {
 
 // nothing reports whether a set is empty, or cannot be judged.
 func (w *walker) nothing(st state, s set) (*failure, bool) {
-	if w.c.space.some(s, &w.c.budget) != nil {
+	if w.some(s) != nil {
 		return nil, false
 	}
 	if w.c.budget.left < 0 {
