@@ -1,7 +1,5 @@
 package onpath
 
-import "time"
-
 // VerifyRequest asks for a proof of what the nodes' rules do.
 type VerifyRequest struct {
 	// Chains ("tenant/name") to prove; empty: all, and that traffic which no
@@ -46,8 +44,8 @@ type Proof struct {
 	// Classes are the sets of flows that were followed, each as one.
 	Classes int `json:"classes"`
 	// Took is the time for the proof alone.
-	Took  time.Duration `json:"took"`
-	Notes []string      `json:"notes,omitempty"`
+	Took  Duration `json:"took"`
+	Notes []string `json:"notes,omitempty"`
 }
 
 // ChainProof is the verdict on one chain.

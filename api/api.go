@@ -32,6 +32,11 @@ type Controller interface {
 	Preview(ctx context.Context, changes []onpath.Change) (*onpath.Preview, error)
 	// Trace finds the way of a packet.
 	Trace(ctx context.Context, r onpath.TraceRequest) (*onpath.Trace, error)
+	// Verify proves on the nodes' rules what chains promise, or refutes it.
+	Verify(ctx context.Context, r onpath.VerifyRequest) (*onpath.Proof, error)
+	// VerifyChange proves what would follow from changes; the error says which
+	// flow would go astray.
+	VerifyChange(ctx context.Context, changes []onpath.Change) error
 	// Tell keeps an event about an object.
 	Tell(about onpath.Key, reason, message string, warning bool)
 	// Ready says why the controller does not work; nil if it does.

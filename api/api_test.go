@@ -24,9 +24,11 @@ import (
 
 // controller is a Controller that refuses chains called "bad".
 type controller struct {
-	mu    sync.Mutex
-	asked onpath.TraceRequest
-	told  map[onpath.Key]string // reason and message of the last event
+	mu     sync.Mutex
+	asked  onpath.TraceRequest
+	proved onpath.VerifyRequest
+	astray error                 // what VerifyChange answers
+	told   map[onpath.Key]string // reason and message of the last event
 }
 
 func (c *controller) Tell(about onpath.Key, reason, message string, _ bool) {
@@ -56,6 +58,13 @@ func (c *controller) Check(_ context.Context, changes []onpath.Change, _ bool) e
 func (c *controller) Preview(_ context.Context, changes []onpath.Change) (*onpath.Preview, error) {
 	return &onpath.Preview{Rules: []onpath.RulesPreview{{Node: "n1", Added: len(changes)}}}, nil
 }
+
+func (c *controller) Verify(_ context.Context, r onpath.VerifyRequest) (*onpath.Proof, error) {
+	c.proved = r
+	return &onpath.Proof{Verdict: onpath.VerdictProved, Live: r.Live, Chains: []onpath.ChainProof{}}, nil
+}
+
+func (c *controller) VerifyChange(context.Context, []onpath.Change) error { return c.astray }
 
 func (c *controller) Trace(_ context.Context, r onpath.TraceRequest) (*onpath.Trace, error) {
 	c.mu.Lock()

@@ -21,6 +21,7 @@ type changeSet struct {
 	version   int64
 	mustExist bool // deleting what is not there is an error
 	dryRun    bool
+	verify    bool // refuse what would lead flows astray
 	force     bool // the nodes to be deleted are gone for good
 }
 
@@ -56,8 +57,17 @@ func (s *Server) change(ctx context.Context, c changeSet) ([]changed, error) {
 		if len(writes) == 0 {
 			return all, nil
 		}
-		if err := s.o.Controller.Check(ctx, writes, c.force); err != nil || c.dryRun {
+		if err := s.o.Controller.Check(ctx, writes, c.force); err != nil {
 			return all, err
+		}
+		if c.verify {
+			if err := s.o.Controller.VerifyChange(ctx, writes); err != nil {
+				return nil, err
+			}
+			c.verify = false // once is enough: what is tried again is the same
+		}
+		if c.dryRun {
+			return all, nil
 		}
 		err = s.o.Store.Write(ctx, writes)
 		if onpath.CodeOf(err) == onpath.CodeConflict && c.version == 0 && attempt < attempts {
@@ -244,7 +254,7 @@ func (s *Server) registerApply() {
 }
 
 func (s *Server) apply(ctx context.Context, a wire.Apply) (*wire.Applied, error) {
-	c := changeSet{dryRun: a.DryRun, force: a.Force}
+	c := changeSet{dryRun: a.DryRun, verify: !a.NoVerify, force: a.Force}
 	var errs onpath.Errors
 	for _, raw := range a.Objects {
 		o, err := decode(raw)

@@ -275,3 +275,24 @@ func TestForce(t *testing.T) {
 	wantCode(t, w.operator.Delete(ctx, onpath.Key{Kind: onpath.KindHosts, Tenant: "a", Name: "one"}, true), onpath.CodeInvalid)
 	wantCode(t, w.operator.Delete(ctx, onpath.Key{Kind: onpath.KindNode, Name: "none"}, true), onpath.CodeNotFound)
 }
+
+func TestApplyIsVerified(t *testing.T) {
+	w := newWorld(t)
+	ctx, c := t.Context(), w.operator
+	w.controller.astray = onpath.Errorf(onpath.CodeInternal, "a flow would go astray")
+	for _, dry := range []bool{true, false} {
+		if _, err := c.Apply(ctx, []onpath.Object{hosts("a", "x", "10.0.0.1")}, client.ApplyOptions{DryRun: dry}); onpath.CodeOf(err) != onpath.CodeInternal {
+			t.Errorf("dry run %t: %v", dry, err)
+		}
+	}
+	if list, _, _ := c.List(ctx, onpath.KindHosts, ""); len(list) != 0 {
+		t.Fatal("a refused apply wrote something")
+	}
+	if _, err := c.Apply(ctx, []onpath.Object{hosts("a", "x", "10.0.0.1")}, client.ApplyOptions{NoVerify: true}); err != nil {
+		t.Error(err)
+	}
+	p, err := c.Verify(ctx, []string{"web", "a/x"}, true)
+	if err != nil || !p.Live || len(w.controller.proved.Chains) != 2 || w.controller.proved.Chains[0] != "default/web" {
+		t.Errorf("%+v of %+v, %v", p, w.controller.proved, err)
+	}
+}

@@ -43,6 +43,7 @@ func (s *Server) routes() {
 	s.registerApply()
 	s.registerConfirm()
 	s.registerTrace()
+	s.registerVerify()
 	s.registerPerNode()
 	s.registerAuth()
 	s.registerHealth()

@@ -108,19 +108,14 @@ type seenInstance struct {
 // foresee lets nodes that do at once what they are told run until nothing
 // changes any more. Instances that are not ready now are taken to become so.
 func foresee(s *Snapshot) *foreseen {
-	w := imagine(s)
 	reasons := map[onpath.Key]string{}
-	for range 64 {
-		r := Make(w)
+	w := runOn(s, func(r *Result) {
 		for _, e := range r.Events {
 			if e.Reason == "Draining" {
 				reasons[e.About] = e.Message
 			}
 		}
-		if !carryOut(w, r) {
-			break
-		}
-	}
+	})
 	f := &foreseen{instances: map[name]seenInstance{}, rules: map[string]map[string]int{}}
 	for _, i := range objects[*onpath.Instance](w) {
 		f.instances[nameOf(i)] = seenInstance{i.Spec.Deployment, i.Spec.Node, reasons[onpath.KeyOf(i)], !i.Spec.Draining.IsZero()}
@@ -136,6 +131,48 @@ func foresee(s *Snapshot) *foreseen {
 		}
 	}
 	return f
+}
+
+// Foresee is a snapshot of how things would stand once all nodes have done what
+// follows from s, and every instance is ready. Draining instances stay: their
+// flows are not foreseen.
+func Foresee(s *Snapshot) *Snapshot { return runOn(s, func(*Result) {}) }
+
+// runOn plans and carries out until nothing changes any more, and shows every
+// result.
+func runOn(s *Snapshot, see func(*Result)) *Snapshot {
+	w := imagine(s)
+	for range 64 {
+		r := Make(w)
+		see(r)
+		if !carryOut(w, r) {
+			break
+		}
+	}
+	return w
+}
+
+// Latest are the newest plans of the nodes that have been heard of: those under
+// way, else those in force.
+func (s *Snapshot) Latest() map[string]*onpath.NodePlan {
+	out := map[string]*onpath.NodePlan{}
+	for n, st := range s.States {
+		if p := st.latest(); p != nil {
+			out[n] = p
+		}
+	}
+	return out
+}
+
+// InForce are the plans that nodes have acknowledged.
+func (s *Snapshot) InForce() map[string]*onpath.NodePlan {
+	out := map[string]*onpath.NodePlan{}
+	for n, st := range s.States {
+		if st.Acked != nil {
+			out[n] = st.Acked
+		}
+	}
+	return out
 }
 
 // imagine copies a snapshot so far that planning may go on with it, with ids in

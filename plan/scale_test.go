@@ -80,7 +80,7 @@ func BenchmarkVerify(b *testing.B) {
 	for _, c := range []struct{ nodes, chains, elements, prefixes int }{{20, 100, 5, 3}, {2, 1, 3, 10_000}} {
 		b.Run(fmt.Sprintf("%dchains,%delements,%dnodes,%dprefixes", c.chains, c.elements, c.nodes, c.prefixes), func(b *testing.B) {
 			s := large(&testing.T{}, c.nodes, c.chains, c.elements, c.prefixes)
-			in := verify.Input{Objects: s.objects, Plans: s.plansOf()}
+			in := verify.Input{Objects: s.objects, Plans: s.snapshot().InForce()}
 			p := verify.Check(in)
 			if p.Verdict != onpath.VerdictProved {
 				b.Fatalf("%s %s", p.Verdict, refutations(p))

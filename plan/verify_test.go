@@ -13,21 +13,10 @@ import (
 	"github.com/onpath/onpath/plan/verify"
 )
 
-// plansOf are the plans in force.
-func (s *sim) plansOf() map[string]*onpath.NodePlan {
-	out := map[string]*onpath.NodePlan{}
-	for n, st := range s.states {
-		if st.Acked != nil {
-			out[n] = st.Acked
-		}
-	}
-	return out
-}
-
 // proveAll holds the plans in force to be without fault.
 func (s *sim) proveAll(t *testing.T) *onpath.Proof {
 	t.Helper()
-	p := verify.Check(verify.Input{Objects: s.objects, Plans: s.plansOf()})
+	p := verify.Check(verify.Input{Objects: s.objects, Plans: s.snapshot().InForce()})
 	if p.Verdict == onpath.VerdictRefuted {
 		t.Fatalf("refuted: %s%s", refutations(p), s.dump())
 	}
@@ -432,7 +421,7 @@ func TestVerifyMutations(t *testing.T) {
 				return
 			}
 			w := newWorld(s.snapshot())
-			good := s.plansOf()
+			good := s.snapshot().InForce()
 			for _, mu := range mutations {
 				for range 3 {
 					bad := cloned(t, good)

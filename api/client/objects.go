@@ -83,6 +83,8 @@ type ApplyOptions struct {
 	DryRun bool
 	// Confirm undoes everything after this time unless Confirm is called.
 	Confirm time.Duration
+	// NoVerify leaves out the proof of what would follow.
+	NoVerify bool
 }
 
 // Apply makes objects as they are given, all or nothing.
@@ -90,7 +92,7 @@ func (c *Client) Apply(ctx context.Context, objects []onpath.Object, o ApplyOpti
 	if o.Confirm < 0 { // a Duration of the API cannot be negative, and would be refused as no duration at all
 		return nil, wire.ConfirmRange(o.Confirm)
 	}
-	a := wire.Apply{DryRun: o.DryRun, Force: o.Force, Confirm: onpath.Duration(o.Confirm)}
+	a := wire.Apply{DryRun: o.DryRun, Force: o.Force, Confirm: onpath.Duration(o.Confirm), NoVerify: o.NoVerify}
 	for _, object := range objects {
 		data, err := json.Marshal(object)
 		if err != nil {

@@ -19,6 +19,20 @@ func (c *Client) Trace(ctx context.Context, t onpath.Tuple, gateway string) (*on
 	return &out, c.do(ctx, http.MethodGet, "/v1/trace", q, nil, &out)
 }
 
+// Verify proves what chains ("name" or "tenant/name"; none: all) promise, on
+// the newest rules planned or, live, on those that nodes have acknowledged.
+func (c *Client) Verify(ctx context.Context, chains []string, live bool) (*onpath.Proof, error) {
+	q := url.Values{}
+	for _, name := range chains {
+		q.Add("chain", name)
+	}
+	if live {
+		q.Set("live", "true")
+	}
+	var out onpath.Proof
+	return &out, c.do(ctx, http.MethodGet, "/v1/verify", q, nil, &out)
+}
+
 // Counters reads the hop counters of one node, or ("") of all.
 func (c *Client) Counters(ctx context.Context, node string) (*wire.PerNode[onpath.Counters], error) {
 	var out wire.PerNode[onpath.Counters]

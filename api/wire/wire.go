@@ -46,6 +46,9 @@ type Apply struct {
 	DryRun bool `json:"dryRun,omitempty"`
 	// Confirm undoes everything after this time unless it is confirmed.
 	Confirm onpath.Duration `json:"confirm,omitempty"`
+	// NoVerify leaves out the proof that the rules which follow keep the chains'
+	// promises.
+	NoVerify bool `json:"noVerify,omitempty"`
 }
 
 // The shortest and the longest time that a confirmation may take.

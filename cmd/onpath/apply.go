@@ -23,6 +23,7 @@ type applyFlags struct {
 	dryRun  bool
 	confirm time.Duration
 	wait    bool
+	blind   bool
 	timeout time.Duration
 }
 
@@ -34,6 +35,9 @@ func newApply(g *global) *cobra.Command {
 the rest alone; all or nothing, and the same again does nothing. Images that are
 files are pushed to the server first, but by a dry run, which changes nothing there.
 
+The rules that would follow are proved before anything is written, as by onpath
+verify; if a flow would leave the way that its chains promise, nothing is done.
+
 Wrong input is named with file, line and column, and changes nothing (exit code 2).`,
 		Example: examples("onpath apply -f examples/quickstart", "onpath apply -f web.yaml --dry-run", "onpath apply -f web.yaml --confirm 60s && curl -s http://198.51.100.10 && onpath confirm ID", "generate | onpath apply -f - --wait"),
 		Args:    cobra.NoArgs,
@@ -43,6 +47,7 @@ Wrong input is named with file, line and column, and changes nothing (exit code 
 	f.StringArrayVarP(&a.files, "file", "f", nil, "file, directory (its *.yaml, *.yml, *.json) or - for stdin; may be repeated")
 	f.BoolVar(&a.dryRun, "dry-run", false, "change nothing and push no image; show what would change in objects, instances and rules")
 	f.DurationVar(&a.confirm, "confirm", 0, "undo everything after this time (1s to 24h) unless onpath confirm comes")
+	f.BoolVar(&a.blind, "no-verify", false, "leave out the proof that the rules which follow keep the chains' promises")
 	f.BoolVar(&a.wait, "wait", false, "wait until chains carry traffic and deployments have their instances")
 	f.DurationVar(&a.timeout, "timeout", 2*time.Minute, "how long --wait waits")
 	return c
@@ -72,7 +77,7 @@ func (a *applyFlags) run(c *cobra.Command) error {
 	if err := a.pushImages(c, cl, docs); err != nil {
 		return manifest.Locate(docs, err)
 	}
-	applied, err := cl.Apply(c.Context(), manifest.Objects(docs), client.ApplyOptions{DryRun: a.dryRun, Confirm: a.confirm})
+	applied, err := cl.Apply(c.Context(), manifest.Objects(docs), client.ApplyOptions{DryRun: a.dryRun, Confirm: a.confirm, NoVerify: a.blind})
 	if err != nil {
 		return manifest.Locate(docs, err)
 	}

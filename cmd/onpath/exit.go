@@ -25,6 +25,7 @@ const (
 	exitForbidden   = 6
 	exitNoRoom      = 7
 	exitUnsupported = 8
+	exitRefuted     = 9
 	exitInterrupted = 130
 )
 
@@ -41,6 +42,7 @@ var exitCodes = []struct {
 	{exitForbidden, "the caller may not"},
 	{exitNoRoom, "no capacity"},
 	{exitUnsupported, "this machine or version lacks what it takes"},
+	{exitRefuted, "onpath verify: a flow leaves the way that its chain promises"},
 	{exitInterrupted, "interrupted by a signal"},
 }
 

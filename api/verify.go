@@ -1,0 +1,43 @@
+package api
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/auth"
+)
+
+type verifyInput struct {
+	Chains []string `query:"chain,explode" doc:"only these: tenant/name; default all"`
+	Live   bool     `query:"live" doc:"the rules that nodes have acknowledged; default the newest planned"`
+}
+
+func (s *Server) registerVerify() {
+	huma.Register(s.doc, operation(http.MethodGet, "/v1/verify", "verify", "Prove on the rules of the whole network that chains keep their promise, or show a flow for which they do not"),
+		func(ctx context.Context, in *verifyInput) (*struct{ Body onpath.Proof }, error) {
+			p, err := s.verify(ctx, in)
+			if err != nil {
+				return nil, s.answer(err)
+			}
+			return &struct{ Body onpath.Proof }{*p}, nil
+		})
+}
+
+func (s *Server) verify(ctx context.Context, in *verifyInput) (*onpath.Proof, error) {
+	r := onpath.VerifyRequest{Live: in.Live}
+	who := whoIs(ctx)
+	switch who.Role {
+	case auth.RoleUser:
+		r.Tenant = who.Tenant
+	case auth.RoleNode:
+		return nil, forbidden(who, "verify")
+	}
+	for _, c := range in.Chains {
+		tenant, name := onpath.Ref(c).Resolve(ownTenant(ctx))
+		r.Chains = append(r.Chains, tenant+"/"+name)
+	}
+	return s.o.Controller.Verify(ctx, r)
+}

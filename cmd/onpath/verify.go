@@ -1,0 +1,54 @@
+package main
+
+import (
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/render"
+)
+
+func newVerify(g *global) *cobra.Command {
+	var live bool
+	c := &cobra.Command{
+		Use: "verify [CHAIN...]", Short: "Prove that chains keep their promise, or show a flow for which they do not", GroupID: groupSee,
+		Long: `Prove on the compiled rules of the whole network that every flow which a chain
+selects crosses its elements in order, in both directions, and that nothing
+bypasses them and nothing else is steered; or show a flow for which that is not
+so: its addresses and ports, where it starts, and where it leaves the promised
+way. All flows are looked at, as sets; no packet is sent.
+
+Where no element of a chain changes packets the proof is end to end; behind an
+element that rewrites or originates it goes on segment by segment. Without names
+all chains are proved, and that traffic which no chain selects is left alone.
+
+The exit code is 9 if anything is refuted. docs/verify.md says what is proved and
+what is not.`,
+		Example: examples("onpath verify", "onpath verify web --live", "onpath verify -o json"),
+		Args:    cobra.ArbitraryArgs,
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := g.checkOutput(); err != nil {
+				return err
+			}
+			cl, err := g.client()
+			if err != nil {
+				return err
+			}
+			defer cl.Close()
+			p, err := cl.Verify(c.Context(), args, live)
+			if err != nil {
+				return err
+			}
+			if err := g.print(c, p, func(w io.Writer) error { return render.Proof(w, p) }); err != nil {
+				return err
+			}
+			if p.Verdict == onpath.VerdictRefuted {
+				return exitStatus(exitRefuted)
+			}
+			return nil
+		},
+	}
+	c.Flags().BoolVar(&live, "live", false, "the rules that nodes have acknowledged, not the newest planned")
+	return c
+}

@@ -1,0 +1,155 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/plan"
+	"github.com/onpath/onpath/plan/verify"
+)
+
+// Verify proves or refutes on the newest plans of all nodes, or on those that
+// they have acknowledged, what chains promise.
+func (c *Controller) Verify(ctx context.Context, r onpath.VerifyRequest) (*onpath.Proof, error) {
+	s := c.copy()
+	if r.Tenant != "" && len(r.Chains) == 0 {
+		if r.Chains = chainsOf(s, r.Tenant); len(r.Chains) == 0 {
+			return &onpath.Proof{Live: r.Live, Verdict: onpath.VerdictProved, Chains: []onpath.ChainProof{}}, nil
+		}
+	}
+	for _, name := range r.Chains {
+		tenant, n, _ := strings.Cut(name, "/")
+		if s.Objects[onpath.Key{Kind: onpath.KindChain, Tenant: tenant, Name: n}] == nil || r.Tenant != "" && tenant != r.Tenant {
+			return nil, onpath.Errorf(onpath.CodeNotFound, "there is no chain %s", name)
+		}
+	}
+	plans := s.Latest()
+	if r.Live {
+		plans = s.InForce()
+	}
+	p := prove(s, plans, r.Chains)
+	p.Live = r.Live
+	p.Notes = append(p.Notes, behind(s, r.Live)...)
+	if r.Tenant != "" {
+		veil(p, r.Tenant)
+	}
+	return p, ctx.Err()
+}
+
+func prove(s *plan.Snapshot, plans map[string]*onpath.NodePlan, chains []string) *onpath.Proof {
+	began := time.Now()
+	p := verify.Check(verify.Input{Objects: s.Objects, Plans: plans, Chains: chains})
+	p.Took = onpath.Duration(time.Since(began))
+	return p
+}
+
+func chainsOf(s *plan.Snapshot, tenant string) (out []string) {
+	for k := range s.Objects {
+		if k.Kind == onpath.KindChain && k.Tenant == tenant {
+			out = append(out, tenant+"/"+k.Name)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// behind says which nodes have not acknowledged their newest plan.
+func behind(s *plan.Snapshot, live bool) (out []string) {
+	for n, st := range s.States {
+		if len(st.Sent) == 0 {
+			continue
+		}
+		in := uint64(0)
+		if st.Acked != nil {
+			in = st.Acked.Generation
+		}
+		text := fmt.Sprintf("node %s has plan %d in force and has not acknowledged plan %d", n, in, st.Sent[len(st.Sent)-1].Generation)
+		if !live {
+			text += "; --live looks at what is in force"
+		}
+		out = append(out, text)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// veil leaves out what is not the tenant's to see.
+func veil(p *onpath.Proof, tenant string) {
+	p.Rest, p.Notes = nil, nil
+	for i := range p.Chains {
+		x := p.Chains[i].Counterexample
+		if x == nil {
+			continue
+		}
+		for k, hop := range x.Way {
+			if strings.Contains(hop, "/") && !strings.Contains(hop, tenant+"/") {
+				x.Way[k] = "an instance that is not yours"
+			}
+		}
+		for k, d := range x.Promised {
+			if !strings.HasPrefix(d, tenant+"/") {
+				x.Promised[k] = "not yours"
+			}
+		}
+	}
+}
+
+// steering are the kinds on which rules depend.
+var steering = []onpath.Kind{onpath.KindChain, onpath.KindHosts, onpath.KindFunction, onpath.KindDeployment, onpath.KindNode, onpath.KindCloudlet}
+
+// VerifyChange proves what would follow from changes once every node has done
+// its part. What is refuted without them too does not count.
+func (c *Controller) VerifyChange(ctx context.Context, changes []onpath.Change) error {
+	if !slices.ContainsFunc(changes, func(ch onpath.Change) bool { return slices.Contains(steering, ch.Key.Kind) }) {
+		return nil
+	}
+	before := c.copy()
+	began := time.Now()
+	after := plan.Foresee(changedSnapshot(before, changes))
+	p := prove(after, after.InForce(), nil)
+	c.log.Debug("a change is verified", "verdict", p.Verdict, "classes", p.Classes, "proof", time.Duration(p.Took), "all", time.Since(began))
+	if p.Verdict != onpath.VerdictRefuted || ctx.Err() != nil {
+		return ctx.Err()
+	}
+	known := map[string]bool{}
+	was := plan.Foresee(before)
+	for _, r := range refuted(prove(was, was.InForce(), nil)) {
+		known[r.Chain] = true
+	}
+	var errs onpath.Errors
+	for _, r := range refuted(p) {
+		if !known[r.Chain] {
+			errs = append(errs, astray(r))
+		}
+	}
+	return errs.Err()
+}
+
+func refuted(p *onpath.Proof) (out []onpath.ChainProof) {
+	for _, r := range p.Chains {
+		if r.Verdict == onpath.VerdictRefuted {
+			out = append(out, r)
+		}
+	}
+	if p.Rest != nil && p.Rest.Verdict == onpath.VerdictRefuted {
+		out = append(out, *p.Rest)
+	}
+	return out
+}
+
+// astray is the error of a chain that would not keep its promise.
+func astray(r onpath.ChainProof) *onpath.Error {
+	x := r.Counterexample
+	e := onpath.Errorf(onpath.CodeInternal, "the rules that would follow lead a flow astray, which is a fault of onpath's: protocol %d from %s port %d to %s port %d, starting at %s, %s at node %s (promised: %s)",
+		x.Tuple.Protocol, x.Tuple.Src, x.Tuple.SrcPort, x.Tuple.Dst, x.Tuple.DstPort, x.Entry, x.Message, x.At, strings.Join(x.Promised, " → "))
+	e.Remedy = "nothing was changed; please report it with your files; --no-verify applies them all the same"
+	if r.Chain != "" {
+		tenant, name, _ := strings.Cut(r.Chain, "/")
+		e.Object = onpath.Key{Kind: onpath.KindChain, Tenant: tenant, Name: name}.String()
+	}
+	return e
+}

@@ -1,0 +1,76 @@
+package control_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+func TestVerify(t *testing.T) {
+	s := threeNodes(t)
+	ctx := context.Background()
+	p, err := s.c.Verify(ctx, onpath.VerifyRequest{})
+	if err != nil || p.Verdict != onpath.VerdictProved || len(p.Chains) != 0 || p.Rest == nil || p.Rest.Classes == 0 {
+		t.Fatalf("without chains: %+v, %v", p, err)
+	}
+	began := time.Now()
+	if err := s.c.VerifyChange(ctx, s.changes(web(2))); err != nil {
+		t.Fatalf("a good change is refused: %v", err)
+	}
+	t.Logf("a change is proved in %s", time.Since(began))
+	s.apply(web(2))
+	s.until("active", s.active)
+	for _, live := range []bool{false, true} {
+		s.until("the nodes acknowledge", func() bool {
+			p, err = s.c.Verify(ctx, onpath.VerifyRequest{Chains: []string{"default/web"}, Live: live})
+			return err != nil || len(p.Notes) == 0
+		})
+		if err != nil || p.Verdict != onpath.VerdictProved || len(p.Chains) != 1 || p.Live != live || p.Rest != nil {
+			t.Fatalf("live %t: %+v, %v", live, p, err)
+		}
+		if c := p.Chains[0]; c.Verdict != onpath.VerdictProved || c.Classes < 2 || c.Scope != onpath.ScopeEndToEnd || len(c.Segments) != 1 {
+			t.Errorf("live %t: %+v", live, c)
+		}
+	}
+	if _, err := s.c.Verify(ctx, onpath.VerifyRequest{Chains: []string{"default/wob"}}); onpath.CodeOf(err) != onpath.CodeNotFound {
+		t.Errorf("an unknown chain: %v", err)
+	}
+	if _, err := s.c.Verify(ctx, onpath.VerifyRequest{Chains: []string{"default/web"}, Tenant: "rival"}); onpath.CodeOf(err) != onpath.CodeNotFound {
+		t.Errorf("another tenant's chain: %v", err)
+	}
+	if p, err := s.c.Verify(ctx, onpath.VerifyRequest{Tenant: "rival"}); err != nil || len(p.Chains) != 0 || p.Rest != nil {
+		t.Errorf("a tenant without chains: %+v, %v", p, err)
+	}
+}
+
+// TestVerifyRefutes: what the gateway has in force is looked at, not what it
+// ought to have.
+func TestVerifyRefutes(t *testing.T) {
+	s := threeNodes(t)
+	s.apply(web(2))
+	s.until("active", s.active)
+	s.until("the nodes acknowledge", func() bool {
+		p, err := s.c.Verify(context.Background(), onpath.VerifyRequest{})
+		return err == nil && p.Verdict == onpath.VerdictProved && len(p.Notes) == 0
+	})
+	gw := s.nodes["gw"]
+	gw.disconnect()
+	gone, edge := *s.plan("gw"), *s.plan("gw").Datapath.Edge
+	edge.Table = 0
+	gone.Datapath.Edge = &edge
+	s.mu.Lock()
+	gw.plan, gw.deaf = &gone, true
+	s.mu.Unlock()
+	gw.connect()
+	p, err := s.c.Verify(context.Background(), onpath.VerifyRequest{Live: true})
+	if err != nil || p.Verdict != onpath.VerdictRefuted {
+		t.Fatalf("%+v, %v", p, err)
+	}
+	x := p.Chains[0].Counterexample
+	if x == nil || x.Entry != "gw" || x.Tuple.Dst.String() != "198.51.100.10" || !strings.Contains(x.Message, "ordinary forwarding") {
+		t.Errorf("the counterexample is %+v", x)
+	}
+}
