@@ -28,7 +28,7 @@ func (c *Controller) NodeConnected(h onpath.NodeHello) {
 	if n := len(st.state.Sent); n > 0 {
 		c.o.Hub.Push(h.Node, st.state.Sent[n-1])
 	}
-	c.log.Info("node connected", "node", h.Node, "plan", h.Report.Plan, "instances", len(h.Report.Instances))
+	c.log.Debug("node heard", "node", h.Node, "plan", h.Report.Plan, "instances", len(h.Report.Instances))
 	c.kick()
 }
 
@@ -90,7 +90,6 @@ func (c *Controller) NodeGone(node, reason string) {
 	if st := c.nodes[node]; st != nil {
 		st.connected = false
 	}
-	c.log.Info("node gone", "node", node, "reason", reason)
 	c.kick()
 }
 

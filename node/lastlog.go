@@ -7,13 +7,18 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"strings"
 	"time"
+	"unicode"
 
 	"github.com/onpath/onpath"
 )
 
 // maxLastLog is how much is kept of what a run wrote that has ended, in bytes.
 const maxLastLog = 1 << 20
+
+// maxLastWords bounds what of it is told in an instance's message, in bytes.
+const maxLastWords = 300
 
 // lastLogTimeout bounds reading a log: an ended instance waits for it.
 const lastLogTimeout = 5 * time.Second
@@ -34,6 +39,35 @@ func (in *instance) keepLog(ctx context.Context) {
 	if err != nil && onpath.CodeOf(err) != onpath.CodeNotFound {
 		in.a.log.Warn("the log of the run that ended is lost", "instance", in.id, "err", err)
 	}
+}
+
+// lastWords are the last lines that an ended process wrote, if they are fit to be
+// shown: mostly they say why the process ended.
+func (in *instance) lastWords(ctx context.Context) string {
+	rt, err := in.runtime()
+	if err != nil {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastLogTimeout)
+	defer cancel()
+	var t logEnd
+	if err := rt.Logs(ctx, in.id, 3, false, &t); err != nil {
+		return ""
+	}
+	var lines []string
+	for l := range strings.Lines(strings.ToValidUTF8(string(t.data), "?")) {
+		if l = strings.TrimSpace(l); l != "" {
+			lines = append(lines, l)
+		}
+	}
+	line := strings.Join(lines, " / ")
+	if strings.ContainsFunc(line, unicode.IsControl) {
+		return "" // a binary's, or a terminal's
+	}
+	if len(line) > maxLastWords {
+		line = "…" + strings.ToValidUTF8(line[len(line)-maxLastWords:], "")
+	}
+	return line
 }
 
 // previousLog copies the last n lines (negative: all) of the run before.

@@ -131,7 +131,13 @@ func (in *instance) exited(ctx context.Context, w *watch) (good time.Duration, w
 	good = in.a.clock.Now().Sub(w.began)
 	in.hasty = good < shortRun
 	in.close(ctx, onpath.InstanceFailed, why)
-	in.a.event(w.plan, true, "Exited", "%s after %s", why, good.Round(time.Millisecond))
+	ran := good.Round(time.Millisecond)
+	if words := in.lastWords(ctx); words != "" && code != 0 {
+		why += ": " + words
+		in.a.event(w.plan, true, "Exited", "%s (after %s)", why, ran)
+	} else {
+		in.a.event(w.plan, true, "Exited", "%s after %s", why, ran)
+	}
 	if !w.plan.Draining {
 		in.rec.Restarts++
 		in.a.mu.Lock()

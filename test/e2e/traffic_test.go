@@ -15,6 +15,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // tcpServer answers each connection in origin by handler; it notes who called.
@@ -111,7 +113,7 @@ func udpEcho(t *testing.T, address string) int {
 		c, err = net.ListenUDP("udp", &net.UDPAddr{IP: net.ParseIP(address)})
 		return err
 	})
-	_ = c.SetReadBuffer(8 << 20)
+	deepen(t, c)
 	var wg sync.WaitGroup
 	t.Cleanup(func() { c.Close(); wg.Wait() })
 	wg.Go(func() {
@@ -135,8 +137,27 @@ func dialUDP(t *testing.T, to string, port int) *net.UDPConn {
 		c, err = net.DialUDP("udp", nil, &net.UDPAddr{IP: net.ParseIP(to), Port: port})
 		return err
 	})
-	_ = c.SetReadBuffer(8 << 20)
+	deepen(t, c)
 	return c
+}
+
+// deepen lets a socket hold what arrives while this program does not run: what
+// counts is what the network loses.
+func deepen(t *testing.T, c *net.UDPConn) {
+	t.Helper()
+	raw, err := c.SyscallConn()
+	if err == nil {
+		err = raw.Control(func(fd uintptr) {
+			for _, buffer := range []int{unix.SO_RCVBUFFORCE, unix.SO_SNDBUFFORCE} {
+				if e := unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, buffer, 64<<20); e != nil {
+					t.Error(e)
+				}
+			}
+		})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // ask sends one datagram and waits for its echo.
@@ -158,19 +179,20 @@ func ask(c *net.UDPConn, timeout time.Duration) error {
 type stream struct {
 	conn     *net.UDPConn
 	interval time.Duration
+	began    time.Time
 	sent     atomic.Uint64
 	stop     chan struct{}
 	wg       sync.WaitGroup
 
 	mu      sync.Mutex
-	got     map[uint64]bool
+	got     []bool        // by sequence number, from 1
 	last    time.Time     // an answer came
 	longest time.Duration // between two answers
 }
 
 func startStream(t *testing.T, to string, port, perSecond int) *stream {
 	t.Helper()
-	s := &stream{conn: dialUDP(t, to, port), interval: time.Second / time.Duration(perSecond), stop: make(chan struct{}), got: map[uint64]bool{}, last: time.Now()}
+	s := &stream{conn: dialUDP(t, to, port), interval: time.Second / time.Duration(perSecond), stop: make(chan struct{}), began: time.Now(), last: time.Now()}
 	s.wg.Go(s.send)
 	s.wg.Go(s.receive)
 	t.Cleanup(func() { s.conn.Close() })
@@ -207,7 +229,7 @@ func (s *stream) receive() {
 		}
 		now := time.Now()
 		s.mu.Lock()
-		s.got[binary.BigEndian.Uint64(b[:8])] = true
+		s.mark(binary.BigEndian.Uint64(b[:8]))
 		s.longest = max(s.longest, now.Sub(s.last))
 		s.last = now
 		s.mu.Unlock()
@@ -225,5 +247,63 @@ func (s *stream) end() (sent, lost uint64, longest time.Duration) {
 	_ = s.conn.SetReadDeadline(time.Now())
 	s.wg.Wait()
 	sent = s.sent.Load()
-	return sent, sent - uint64(len(s.got)), s.longest
+	return sent, s.lost(sent), s.longest
+}
+
+// mark notes an answer. s.mu is held.
+func (s *stream) mark(n uint64) {
+	for uint64(len(s.got)) <= n {
+		s.got = append(s.got, make([]bool, 1<<16)...)
+	}
+	s.got[n] = true
+}
+
+// lost is how many of the first n got no answer yet. s.mu is held, or nothing
+// runs any more.
+func (s *stream) lost(n uint64) (lost uint64) {
+	for i := uint64(1); i <= n; i++ {
+		if i >= uint64(len(s.got)) || !s.got[i] {
+			lost++
+		}
+	}
+	return lost
+}
+
+// lostSoFar gives what is under way time to arrive, and counts what did not; it
+// also says at which rate was sent.
+func (s *stream) lostSoFar() (lost uint64, perSecond int) {
+	n, took := s.sent.Load(), time.Since(s.began)
+	time.Sleep(300 * time.Millisecond)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lost(n), int(float64(n) / took.Seconds())
+}
+
+// steady finds the highest rate at which nothing is lost for the time hold, and
+// returns a stream that goes on at that rate.
+func steady(t *testing.T, to string, port int, hold time.Duration) (s *stream, perSecond int) {
+	t.Helper()
+	const first, least = 5000, 1000
+	try := func(rate int, d time.Duration) (*stream, bool) {
+		s := startStream(t, to, port, rate)
+		time.Sleep(d)
+		lost, sent := s.lostSoFar()
+		return s, lost == 0 && sent > rate*9/10
+	}
+	good := first
+	for rate := first * 2; ; rate *= 2 { // roughly
+		s, ok := try(rate, time.Second)
+		s.end()
+		if !ok {
+			break
+		}
+		good = rate
+	}
+	for rate := good * 7 / 4; ; rate = rate * 6 / 7 { // and from above
+		s, ok := try(rate, hold)
+		if ok || rate < least {
+			return s, rate
+		}
+		s.end()
+	}
 }

@@ -1,0 +1,190 @@
+package e2e
+
+import (
+	"context"
+	"encoding/binary"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+// The time that onpath may take beyond the functions' own from start to ready:
+// for a new chain of three containers, and for one more instance.
+const (
+	newChainBound    = time.Second
+	oneInstanceBound = 200 * time.Millisecond
+	betweenNewFlows  = 2 * time.Millisecond
+	lastNewFlow      = 30000 // source port
+)
+
+// TestNewChainIsQuick: from `onpath apply` to the first packet that crossed all
+// three containers, images cached.
+func TestNewChainIsQuick(t *testing.T) {
+	ctx := need(t, 2*time.Minute)
+	port := udpEcho(t, "10.9.0.2")
+	began := time.Now()
+	steered := make(chan time.Time, 1)
+	go func() { // the virtual address answers only behind the element that rewrites it
+		c := dialUDP(t, "10.9.0.100", port)
+		defer c.Close()
+		for ctx.Err() == nil {
+			if ask(c, 5*time.Millisecond) == nil {
+				steered <- time.Now()
+				return
+			}
+		}
+	}()
+	applyFile(ctx, t, "testdata/three.yaml")
+	select {
+	case at := <-steered:
+		judge(ctx, t, "the three-container chain", at.Sub(began), newChainBound, nil)
+	case <-time.After(30 * time.Second):
+		t.Fatal("nothing was steered")
+	}
+}
+
+// TestOneMoreInstanceIsQuick: from `onpath apply` with one more instance to the
+// first packet of a new flow that it got.
+func TestOneMoreInstanceIsQuick(t *testing.T) {
+	ctx := need(t, 2*time.Minute)
+	apply(ctx, t, strings.Replace(spreadChain, "COUNT", "1", 1))
+	active(ctx, t, "spread")
+	ready(ctx, t, 1)
+	old := map[string]bool{}
+	list, err := stage.Instances(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range list {
+		old[i.Metadata.Name] = true
+	}
+	flows := startNewFlows(t, udpEcho(t, "10.9.0.2"))
+	began := time.Now()
+	apply(ctx, t, strings.Replace(spreadChain, "COUNT", "2", 1))
+	ready(ctx, t, 2)
+	time.Sleep(100 * time.Millisecond) // flows after it
+	answered := flows.end()
+	if list, err = stage.Instances(ctx); err != nil {
+		t.Fatal(err)
+	}
+	choices := forwardChoices(ctx, t, api(t))
+	for _, i := range list {
+		if old[i.Metadata.Name] {
+			continue
+		}
+		var first time.Time
+		for p, at := range answered {
+			if choices[p] == i.Spec.Vport && (first.IsZero() || at.Before(first)) {
+				first = at
+			}
+		}
+		if first.IsZero() {
+			t.Fatalf("the new instance got none of %d flows", len(answered))
+		}
+		judge(ctx, t, "one more instance", first.Sub(began), oneInstanceBound, old)
+	}
+}
+
+// judge compares what it took, less the longest time that one of the new
+// instances took from its start to being ready.
+func judge(ctx context.Context, t *testing.T, what string, took, bound time.Duration, old map[string]bool) {
+	t.Helper()
+	var own time.Duration
+	err := stage.WaitFor(ctx, "events tell when the instances were ready", 5*time.Second, func() (bool, error) {
+		var ok bool
+		var err error
+		own, ok, err = ownTime(ctx, old)
+		return ok, err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%s: first steered packet after %s, of which the function's own %s: %s beyond it",
+		what, took.Round(time.Millisecond), own.Round(time.Millisecond), (took - own).Round(time.Millisecond))
+	if took-own > bound {
+		t.Errorf("%s took %s beyond the function's own time to ready; %s are allowed", what, took-own, bound)
+	}
+}
+
+// ownTime is the longest that an instance which is not old took from Started to
+// Ready, as events tell; ok once all have told.
+func ownTime(ctx context.Context, old map[string]bool) (own time.Duration, ok bool, err error) {
+	list, err := stage.Instances(ctx)
+	if err != nil {
+		return 0, false, err
+	}
+	var events []onpath.Event
+	if err := stage.Get(ctx, &events, "events"); err != nil {
+		return 0, false, err
+	}
+	for _, i := range list {
+		if old[i.Metadata.Name] {
+			continue
+		}
+		at := map[string]time.Time{}
+		for _, e := range events {
+			if strings.HasSuffix(e.Spec.About, "/"+i.Metadata.Name) {
+				at[e.Spec.Reason] = e.Spec.Time
+			}
+		}
+		started, ready := at["Started"], at["Ready"]
+		if started.IsZero() || ready.IsZero() {
+			return 0, false, nil
+		}
+		own = max(own, ready.Sub(started))
+	}
+	return own, true, nil
+}
+
+// newFlows are datagrams of the client, each of a flow of its own.
+type newFlows struct {
+	stop     chan struct{}
+	wg       sync.WaitGroup
+	mu       sync.Mutex
+	answered map[uint16]time.Time // by source port
+}
+
+func startNewFlows(t *testing.T, port int) *newFlows {
+	t.Helper()
+	f := &newFlows{stop: make(chan struct{}), answered: map[uint16]time.Time{}}
+	to := &net.UDPAddr{IP: net.ParseIP("10.9.0.2"), Port: port}
+	f.wg.Go(func() {
+		for p := 20000; p < lastNewFlow; p++ {
+			select {
+			case <-f.stop:
+				return
+			case <-time.After(betweenNewFlows):
+			}
+			var c *net.UDPConn
+			in(t, "client", func() (err error) {
+				c, err = net.DialUDP("udp", &net.UDPAddr{IP: net.ParseIP("10.1.0.2"), Port: p}, to)
+				return err
+			})
+			f.wg.Go(func() { defer c.Close(); f.ask(c, uint16(p)) })
+		}
+	})
+	return f
+}
+
+func (f *newFlows) ask(c *net.UDPConn, port uint16) {
+	if _, err := c.Write(binary.BigEndian.AppendUint16(nil, port)); err != nil {
+		return
+	}
+	_ = c.SetReadDeadline(time.Now().Add(time.Second))
+	if n, err := c.Read(make([]byte, 16)); err != nil || n != 2 {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.answered[port] = time.Now()
+}
+
+func (f *newFlows) end() map[uint16]time.Time {
+	close(f.stop)
+	f.wg.Wait()
+	return f.answered
+}
