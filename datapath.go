@@ -134,6 +134,10 @@ type InlineFunction struct {
 // another element between them.
 const MaxInline = 8
 
+// MaxMirrors is the largest number of mirrors in a row, without an element that
+// is none between them.
+const MaxMirrors = 2
+
 // Peer is another node to which tunnels lead.
 type Peer struct {
 	Node    string     `json:"node"`

@@ -233,11 +233,20 @@ func (w *world) checkUplinks(c *chain, cl *cloudlet) {
 	}
 }
 
-// checkRuns refuses more ebpf functions in a row than one flow entry names.
-// Mirrors between them do not part a row.
+// checkRuns refuses more ebpf functions in a row, and more mirrors, than one flow
+// entry names. Mirrors between ebpf functions do not part their row.
 func (c *chain) checkRuns() {
-	run := 0
+	run, mirrors := 0, 0
 	for i := range c.elements {
+		mirrors++
+		if !c.elements[i].mirror() {
+			mirrors = 0
+		}
+		if mirrors > onpath.MaxMirrors {
+			c.fail(onpath.CodeUnsupported, fmt.Sprintf("spec.through[%d]", i), "put an element that is no mirror between them, or leave some out",
+				"the chain has more than %d mirrors in a row", onpath.MaxMirrors)
+			return
+		}
 		switch e := &c.elements[i]; {
 		case e.inline():
 			run++

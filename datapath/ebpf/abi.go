@@ -1,6 +1,10 @@
 package ebpf
 
-import "net/netip"
+import (
+	"net/netip"
+
+	"github.com/onpath/onpath"
+)
 
 // The layouts and numbers of bpf/abi.h. A test compares every size with what
 // the compiled object says.
@@ -13,7 +17,7 @@ const (
 	maxMembers  = 128
 	maxRules    = 65536
 	maxPerTable = 32 * 128
-	maxMirrors  = 2
+	maxMirrors  = onpath.MaxMirrors
 	maxNAT      = 16
 	maxRouters  = 4
 	dropReasons = 22 // with 0, which is none

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/binary"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -17,7 +19,7 @@ import (
 const (
 	newChainBound    = time.Second
 	oneInstanceBound = 200 * time.Millisecond
-	betweenNewFlows  = 2 * time.Millisecond
+	betweenNewFlows  = 5 * time.Millisecond
 	lastNewFlow      = 30000 // source port
 )
 
@@ -63,8 +65,14 @@ func TestOneMoreInstanceIsQuick(t *testing.T) {
 		old[i.Metadata.Name] = true
 	}
 	flows := startNewFlows(t, udpEcho(t, "10.9.0.2"))
+	file := filepath.Join(t.TempDir(), "two.yaml")
+	if err := os.WriteFile(file, []byte(strings.Replace(spreadChain, "COUNT", "2", 1)), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	began := time.Now()
-	apply(ctx, t, strings.Replace(spreadChain, "COUNT", "2", 1))
+	if err := stage.Apply(ctx, file); err != nil {
+		t.Fatal(err)
+	}
 	ready(ctx, t, 2)
 	time.Sleep(100 * time.Millisecond) // flows after it
 	answered := flows.end()
