@@ -77,7 +77,10 @@ func newServer(*global) *cobra.Command {
 		Use: "server", Short: "Run the server: it keeps objects, plans, and talks to nodes", GroupID: groupRun,
 		Long: `Run the server: it keeps objects (in an embedded etcd, or an external one), plans,
 and talks to nodes. Without --listen only this machine reaches it, through a unix
-socket. Traffic does not need it: it may stop and start at any time.`,
+socket. Traffic does not need it: it may stop and start at any time.
+
+Of several servers on one external etcd one works, the others wait until it is
+gone, at most 10 s after it died.`,
 		Example: examples("sudo onpath server", "sudo onpath server --listen '[::]:7443'", "sudo onpath server --config /etc/onpath/onpath.yaml"),
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -108,16 +111,21 @@ func serve(ctx context.Context, conf *config.Server, log *slog.Logger) error {
 	if err := os.MkdirAll(conf.StateDir, 0o700); err != nil {
 		return onpath.Errorf(onpath.CodeUnavailable, "state directory: %w", err)
 	}
-	socket, err := api.ListenUnix(conf.Socket)
-	if err != nil {
-		return err
-	}
-	defer socket.Close()
 	store, err := openStore(ctx, conf, log)
 	if err != nil {
 		return err
 	}
 	defer closing(log, "store", store.Close)
+	lost, resign, err := lead(ctx, conf, store, log)
+	if err != nil {
+		return err
+	}
+	defer resign()
+	socket, err := api.ListenUnix(conf.Socket)
+	if err != nil {
+		return err
+	}
+	defer socket.Close()
 	secret, err := config.Secret(filepath.Join(conf.StateDir, "secret"))
 	if err != nil {
 		return err
@@ -129,7 +137,7 @@ func serve(ctx context.Context, conf *config.Server, log *slog.Logger) error {
 	registry := newRegistry()
 	options := api.Options{Store: store, Controller: controller, Hub: hub, Dir: conf.StateDir, Address: conf.Address,
 		Version: versionString(), Metrics: registry, Logger: log}
-	tasks := []func(context.Context) error{controller.Run}
+	tasks := []func(context.Context) error{controller.Run, lost}
 	var listener net.Listener
 	if conf.Listen != "" {
 		if options.Authority, err = auth.OpenAuthority(filepath.Join(conf.StateDir, "auth"), time.Now); err != nil {
@@ -163,6 +171,39 @@ func serve(ctx context.Context, conf *config.Server, log *slog.Logger) error {
 		tasks = append(tasks, metricsTask(conf.Metrics, registry, func() error { return controller.Ready(ctx) }))
 	}
 	return together(ctx, tasks...)
+}
+
+// lead waits until no other server on the same external cluster plans. The task
+// that it returns ends the server when that may change. With an embedded store
+// there is no other.
+func lead(ctx context.Context, conf *config.Server, store *etcd.Store, log *slog.Logger) (lost func(context.Context) error, resign func(), err error) {
+	if len(conf.Etcd.Endpoints) == 0 {
+		return func(context.Context) error { return nil }, func() {}, nil
+	}
+	name, err := os.Hostname()
+	if err != nil {
+		return nil, nil, fmt.Errorf("this machine's name: %w", err)
+	}
+	if who, err := store.Leader(ctx); err != nil {
+		return nil, nil, err
+	} else if who != "" {
+		log.Info("another server leads; this one waits until it is gone", "leader", who)
+	}
+	l, err := store.Lead(ctx, name, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	log.Info("this server leads", "name", name)
+	return func(ctx context.Context) error {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-l.Lost():
+			e := onpath.Errorf(onpath.CodeUnavailable, "the lead was lost: the etcd cluster was not reached for %s", etcd.LeaderTTL)
+			e.Remedy = "look after the cluster; start the server again, and it waits for its turn"
+			return e
+		}
+	}, l.Resign, nil
 }
 
 func openStore(ctx context.Context, conf *config.Server, log *slog.Logger) (*etcd.Store, error) {
