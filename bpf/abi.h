@@ -20,9 +20,13 @@
 #define MAX_PEERS    1024
 #define MAX_TENANTS  4096
 #define MAX_MEMBERS  128   /* of one group */
-#define MAX_RULES    65536 /* of all tables, after expansion to plain rules */
-#define RULE_BLOCK   32
-#define TABLE_BLOCKS 128   /* a table has at most RULE_BLOCK*TABLE_BLOCKS rules */
+#define MAX_TABLES   32768
+#define MAX_RULES    65536 /* cells of all small tables, with a miss for each */
+#define SMALL_TABLE  16    /* rules; larger tables are forests */
+#define MAX_FORESTS  8192
+#define MAX_TUPLES   24    /* of a forest, for one packet */
+#define MAX_DEPTH    8     /* nodes of a tree, for one packet */
+#define MAX_LEAF     8     /* rules behind it */
 #define MAX_STEPS    40    /* tables walked for one packet */
 #define MAX_MIRRORS  2     /* before one inline element */
 #define MAX_ROUTERS  4    /* found without a look-up; others take longer */
@@ -198,27 +202,89 @@ enum action_kind {
 #define RULE_SPORTS  0x02
 #define RULE_DPORTS  0x04
 
+/*
+ * Rules, and all that leads to them, are cells of 64 bytes. Addresses are in host
+ * order here, IPv4 ones in the upper half of the first word.
+ */
 struct rule {
-	__u64 src[2], src_mask[2];
-	__u64 dst[2], dst_mask[2];
-	__u16 sport_first, sport_last; /* host order */
+	__u64 src[2], dst[2];
+	__u16 sport_first, sport_last;
 	__u16 dport_first, dport_last;
-	__u8 family; /* 0: any */
+	__u32 order; /* place in its table: the smallest that matches decides */
+	__u32 arg;   /* group, table or drop reason */
+	__u32 path;
+	__u16 path_slot;
+	__u8 src_len, dst_len;
+	__u8 family; /* 0: any, and then no prefixes */
 	__u8 proto;  /* 0: any */
 	__u8 flags;
 	__u8 action;
-	__u32 arg; /* group, table or drop reason */
-	__u32 path;
-	__u16 path_slot;
-	__u16 pad;
+	__u32 pad;
 };
 
+/* A hash table of a forest: the address bits it keeps, and where its slots are. */
+struct tuple {
+	__u32 masks[8]; /* words of the source's and the destination's */
+	__u32 base;     /* first cell of the slots */
+	__u32 slots;    /* number of slots, less one */
+	__u32 best;     /* smallest order in it */
+	__u32 seed;
+	__u32 pad[4];
+};
+
+/* What a slot or a node leads to: 0 nothing; with REF_LEAF a run of rules, number
+ * less one and first cell; else a node. */
+#define REF_LEAF  0x80000000
+#define REF_SHIFT 27
+#define REF_CELL  0x07ffffff
+
+struct tuple_slots {
+	struct {
+		__u32 ref;
+		__u32 tag; /* of the hash; 0: several addresses share the slot */
+	} slot[8];
+};
+
+/* A node of a tree: eight ranges of one field. */
+struct cut {
+	__u32 field;
+	__u32 last[7]; /* values of the children but the last */
+	__u32 child[8];
+};
+
+/* The first cells of a forest. */
+#define CELL_ROOTS 0
+#define CELL_MISS  1
+
+/* What can be read of a packet decides which of the roots is used. */
+enum view {
+	VIEW_ALL = 0,
+	VIEW_NOPORTS,
+	VIEW_STRICT,
+	VIEWS_6,
+	VIEW_NOPORTS_6,
+	VIEW_STRICT_6,
+	VIEW_NOPROTO_6,
+	VIEW_NOPROTO_STRICT_6,
+	VIEWS,
+};
+
+struct roots {
+	struct {
+		__u32 first; /* cell of a tuple */
+		__u32 count;
+	} view[VIEWS];
+};
+
+/* Where a table is: one word, so that a packet sees the old or the new one. */
+#define WHERE_USED   (1ull << 63)
+#define WHERE_FOREST (1ull << 62) /* the low half is the forest's place */
+#define WHERE_COUNT  32           /* rules of a small table; the low half is its first cell */
+
 struct table {
-	__u32 base; /* of its rules */
-	__u32 count;
-	__u32 miss_arg;
-	__u8 miss;
-	__u8 pad[3];
+	__u64 where;
+	__u32 id;
+	__u32 pad;
 };
 
 #define GROUP_REVERSE 0x01

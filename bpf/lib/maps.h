@@ -31,11 +31,28 @@ MAP(owns, BPF_MAP_TYPE_HASH, struct own_key, __u32, MAX_VPORTS * 4, BPF_F_NO_PRE
 MAP(locals, BPF_MAP_TYPE_HASH, struct addr_key, __u32, 4096, BPF_F_NO_PREALLOC);
 MAP(peers, BPF_MAP_TYPE_ARRAY, __u32, struct peer, MAX_PEERS, 0);
 MAP(peer_addrs, BPF_MAP_TYPE_HASH, struct addr_key, struct peer_ref, MAX_PEERS, BPF_F_NO_PREALLOC);
-MAP(tables, BPF_MAP_TYPE_HASH, __u32, struct table, 1 << 15, BPF_F_NO_PREALLOC);
-MAP(rules, BPF_MAP_TYPE_ARRAY, __u32, struct rule, MAX_RULES, 0);
+MAP(table_ids, BPF_MAP_TYPE_HASH, __u32, __u32, MAX_TABLES, BPF_F_NO_PREALLOC);
+MAP(tables, BPF_MAP_TYPE_ARRAY, __u32, struct table, MAX_TABLES, BPF_F_MMAPABLE);
+MAP(rules, BPF_MAP_TYPE_ARRAY, __u32, struct rule, MAX_RULES, BPF_F_MMAPABLE);
 MAP(groups, BPF_MAP_TYPE_HASH, __u32, struct group, 1 << 15, BPF_F_NO_PREALLOC);
 MAP(paths, BPF_MAP_TYPE_ARRAY, __u32, struct path, MAX_PATHS, 0);
 MAP(tenants, BPF_MAP_TYPE_ARRAY, __u32, struct tenant, MAX_TENANTS, 0);
+
+/* Tables with more rules than SMALL_TABLE, each in a map of its own size. */
+struct forest {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, struct rule); /* a cell of any kind */
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_INNER_MAP | BPF_F_MMAPABLE);
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__type(key, __u32);
+	__uint(max_entries, MAX_FORESTS);
+	__array(values, struct forest);
+} forests SEC(".maps");
 
 /* What was counted. */
 MAP(vport_stats, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct vport_counters, MAX_VPORTS, 0);

@@ -18,6 +18,14 @@
 #define NAT_PORTS (65536 - NAT_FIRST)
 #define NAT_TRIES 32
 
+static __always_inline int in_prefix(const void *addr, const __u64 *prefix, const __u64 *mask)
+{
+	const __u32 *a = addr; /* keys are aligned to 4 */
+	__u64 hi = ((__u64)a[1] << 32) | a[0], lo = ((__u64)a[3] << 32) | a[2];
+
+	return (hi & mask[0]) == prefix[0] && (lo & mask[1]) == prefix[1];
+}
+
 static __always_inline int translated(struct node *n, const struct flow_key *k, __u32 family)
 {
 	__u32 i;

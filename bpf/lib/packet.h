@@ -101,6 +101,13 @@ struct pkt {
 	__u32 hit;
 	__u32 strict_only; /* only rules of strict paths match */
 
+	/* The tuple as classify compares it; host order. */
+	__u64 addr[4];   /* source, destination */
+	__u32 field[16]; /* words of the addresses, ports, protocol */
+	__u32 lacks;      /* IS_NOPORTS, IS_NOPROTO */
+	__u32 best_order; /* of the best rule so far */
+	__u32 best_cell;
+
 	/* Answer of choose. */
 	__u32 member, member_slot;
 	__u32 best_weight;

@@ -15,8 +15,9 @@ const (
 	maxPeers    = 1024
 	maxTenants  = 4096
 	maxMembers  = 128
+	maxTables   = 32768
 	maxRules    = 65536
-	maxPerTable = 32 * 128
+	maxForests  = 8192
 	maxMirrors  = onpath.MaxMirrors
 	maxNAT      = 16
 	maxRouters  = 4
@@ -99,10 +100,6 @@ const (
 
 // rule, group and path flags
 const (
-	ruleReverse uint8 = 1
-	ruleSPorts  uint8 = 2
-	ruleDPorts  uint8 = 4
-
 	groupReverse uint16 = 1
 	groupMirror  uint16 = 2
 	groupReset   uint16 = 4
@@ -201,28 +198,29 @@ type peerRef struct {
 	Slot   uint32
 }
 
-type ruleValue struct {
-	Src, SrcMask          addr16
-	Dst, DstMask          addr16
-	SPortFirst, SPortLast uint16
-	DPortFirst, DPortLast uint16
-	Family                uint8
-	Proto                 uint8
-	Flags                 uint8
-	Action                uint8
-	Arg                   uint32
-	Path                  uint32
-	PathSlot              uint16
-	Pad                   uint16
+// tableValue says where a table is.
+type tableValue struct {
+	Where uint64 // written in one go, last
+	ID    uint32
+	Pad   uint32
 }
 
-type tableValue struct {
-	Base    uint32
-	Count   uint32
-	MissArg uint32
-	Miss    uint8
-	Pad     [3]uint8
-}
+// smallTable is the most rules that a row of cells has; the programs read no
+// more. Tests make forests of all tables by a smaller one.
+var smallTable = 16
+
+// Bits of tableValue.Where.
+const (
+	whereUsed   uint64 = 1 << 63
+	whereForest uint64 = 1 << 62
+	whereCount         = 32
+)
+
+// Limits of this driver alone.
+const (
+	maxPerTable = 1 << 18 // plain rules
+	maxCells    = 1 << 23 // of all forests: 512 MiB
+)
 
 type memberValue struct {
 	Vport  uint32

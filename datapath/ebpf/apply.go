@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
-	"time"
 
 	"github.com/cilium/ebpf"
 
@@ -22,17 +20,14 @@ type kernelMaps struct {
 	locals    *kmap[addrKey, uint32]
 	peers     *kmap[uint32, peerValue]
 	peerAddrs *kmap[addrKey, peerRef]
-	tables    *kmap[uint32, tableValue]
 	groups    *kmap[uint32, groupValue]
 	paths     *kmap[uint32, pathValue]
-	rules     *ebpf.Map
 	tenants   *ebpf.Map
-	// ruleSets are the rules of each table as they stand in the kernel.
-	ruleSets map[onpath.TableID][]ruleValue
+	tables    *tableSpace
 }
 
-func openMaps(c *ebpf.Collection) (*kernelMaps, error) {
-	m := &kernelMaps{rules: c.Maps["rules"], tenants: c.Maps["tenants"], ruleSets: map[onpath.TableID][]ruleValue{}}
+func openMaps(c *ebpf.Collection, spec *ebpf.CollectionSpec) (*kernelMaps, error) {
+	m := &kernelMaps{tenants: c.Maps["tenants"]}
 	var errs []error
 	note := func(err error) { errs = append(errs, err) }
 	m.nodes = opened[uint32, nodeValue](c, "nodes", note)
@@ -43,13 +38,14 @@ func openMaps(c *ebpf.Collection) (*kernelMaps, error) {
 	m.locals = opened[addrKey, uint32](c, "locals", note)
 	m.peers = opened[uint32, peerValue](c, "peers", note)
 	m.peerAddrs = opened[addrKey, peerRef](c, "peer_addrs", note)
-	m.tables = opened[uint32, tableValue](c, "tables", note)
 	m.groups = opened[uint32, groupValue](c, "groups", note)
 	m.paths = opened[uint32, pathValue](c, "paths", note)
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	return m, m.readRules()
+	var err error
+	m.tables, err = openTables(c, spec)
+	return m, err
 }
 
 func opened[K, V comparable](c *ebpf.Collection, name string, note func(error)) *kmap[K, V] {
@@ -57,28 +53,6 @@ func opened[K, V comparable](c *ebpf.Collection, name string, note func(error)) 
 	note(err)
 	return m
 }
-
-func (m *kernelMaps) readRules() error {
-	for id, t := range m.tables.now {
-		set := make([]ruleValue, t.Count)
-		for i := range set {
-			if err := m.rules.Lookup(t.Base+uint32(i), &set[i]); err != nil {
-				return fmt.Errorf("read rules of table %d: %w", id, err)
-			}
-		}
-		m.ruleSets[onpath.TableID(id)] = set
-	}
-	return nil
-}
-
-// retired is a run of rules that packets under way may still read.
-type retired struct {
-	run run
-	at  time.Time
-}
-
-// grace is far longer than any packet spends in a program.
-const grace = 10 * time.Millisecond
 
 // Apply implements onpath.Datapath.
 func (d *Driver) Apply(ctx context.Context, c *onpath.DatapathConfig) error {
@@ -111,6 +85,9 @@ func (d *Driver) apply(c *onpath.DatapathConfig) error {
 	}
 	want, err := compile(c, &d.slots, now, d.maps)
 	if err != nil {
+		return err
+	}
+	if err := d.maps.tables.prepare(want.tables); err != nil {
 		return err
 	}
 	want.node.Capture, want.node.CaptureLength = d.capturing()
@@ -196,6 +173,7 @@ func (d *Driver) bring(want *state) error {
 	steps := []func(*state) error{
 		d.addTargets, d.addTables, d.attachAll,
 		d.forgetEnded, d.dropTables, d.dropTargets,
+		func(*state) error { return d.maps.tables.settle() },
 	}
 	for _, step := range steps {
 		if err := step(want); err != nil {
@@ -222,78 +200,29 @@ func (d *Driver) addTargets(want *state) error {
 }
 
 func (d *Driver) addTables(want *state) error {
-	for id := range want.rules {
+	m := d.maps
+	for id, t := range want.tables {
 		if !isClassifier(id) {
-			if err := d.putTable(id, want); err != nil {
+			if err := m.tables.put(id, t); err != nil {
 				return err
 			}
 		}
 	}
-	if err := d.maps.groups.putAll(want.groups); err != nil {
+	if err := m.groups.putAll(want.groups); err != nil {
 		return err
 	}
-	for id := range want.rules {
+	for id, t := range want.tables {
 		if isClassifier(id) {
-			if err := d.putTable(id, want); err != nil {
+			if err := m.tables.put(id, t); err != nil {
 				return err
 			}
 		}
 	}
-	return d.maps.nodes.put(0, want.node)
+	return m.nodes.put(0, want.node)
 }
 
 func isClassifier(id onpath.TableID) bool {
 	return id <= onpath.ClassifierTable(onpath.TierTenant)
-}
-
-// putTable writes a table's rules to a new place if they differ, and switches.
-func (d *Driver) putTable(id onpath.TableID, want *state) error {
-	rules, v := want.rules[id], want.miss[id]
-	old, had := d.maps.tables.now[uint32(id)]
-	if had && reflect.DeepEqual(d.maps.ruleSets[id], rules) {
-		v.Base, v.Count = old.Base, old.Count
-		return d.maps.tables.put(uint32(id), v)
-	}
-	base, err := d.takeRules(uint32(len(rules)))
-	if err != nil {
-		return err
-	}
-	for i, r := range rules {
-		if err := d.maps.rules.Put(base+uint32(i), r); err != nil {
-			return fmt.Errorf("write rules of table %d: %w", id, err)
-		}
-	}
-	v.Base, v.Count = base, uint32(len(rules))
-	if err := d.maps.tables.put(uint32(id), v); err != nil {
-		return err
-	}
-	d.maps.ruleSets[id] = rules
-	if had {
-		d.retire(old)
-	}
-	return nil
-}
-
-func (d *Driver) takeRules(n uint32) (uint32, error) {
-	if n == 0 {
-		return 0, nil
-	}
-	kept := d.retired[:0]
-	for _, r := range d.retired {
-		if time.Since(r.at) < grace {
-			kept = append(kept, r)
-			continue
-		}
-		d.rules.free(r.run)
-	}
-	d.retired = kept
-	return d.rules.take(n)
-}
-
-func (d *Driver) retire(t tableValue) {
-	if t.Count > 0 {
-		d.retired = append(d.retired, retired{run{t.Base, t.Count}, time.Now()})
-	}
 }
 
 // attachAll puts the program on uplinks last: by then all others are ready.
@@ -324,15 +253,8 @@ func (d *Driver) ready(ifindex int, name string) error {
 }
 
 func (d *Driver) dropTables(want *state) error {
-	for id, v := range d.maps.tables.now {
-		if _, ok := want.rules[onpath.TableID(id)]; ok {
-			continue
-		}
-		if err := d.maps.tables.delete(id); err != nil {
-			return err
-		}
-		delete(d.maps.ruleSets, onpath.TableID(id))
-		d.retire(v)
+	if err := d.maps.tables.retain(want.tables); err != nil {
+		return err
 	}
 	return d.maps.groups.retain(want.groups)
 }

@@ -19,8 +19,7 @@ type state struct {
 	owns      map[ownKey]uint32
 	peers     map[uint32]peerValue
 	peerAddrs map[addrKey]peerRef
-	rules     map[onpath.TableID][]ruleValue
-	miss      map[onpath.TableID]tableValue
+	tables    map[onpath.TableID]*wantedTable
 	groups    map[uint32]groupValue
 	paths     map[uint32]pathValue
 	tenants   map[uint32]uint64 // slot → most flows
@@ -48,8 +47,7 @@ func compile(c *onpath.DatapathConfig, s *slots, now *kernel, m *kernelMaps) (*s
 		st: &state{
 			vports: map[uint32]vportValue{}, slots: map[uint32]uint32{}, ports: map[uint32]portValue{},
 			owns: map[ownKey]uint32{}, peers: map[uint32]peerValue{}, peerAddrs: map[addrKey]peerRef{},
-			rules: map[onpath.TableID][]ruleValue{}, miss: map[onpath.TableID]tableValue{},
-			groups: map[uint32]groupValue{}, paths: map[uint32]pathValue{}, tenants: map[uint32]uint64{},
+			tables: map[onpath.TableID]*wantedTable{}, groups: map[uint32]groupValue{}, paths: map[uint32]pathValue{}, tenants: map[uint32]uint64{},
 			attach: map[attachment]bool{}, names: map[int]string{},
 		},
 	}
@@ -368,14 +366,11 @@ func (k *compiler) groups() error {
 func (k *compiler) tables() error {
 	for i := range k.c.Tables {
 		t := &k.c.Tables[i]
-		rules, err := plainRules(t, k.pathSlot)
+		w, err := k.plainTable(t)
 		if err != nil {
 			return err
 		}
-		k.st.rules[t.ID] = rules
-		v := tableValue{}
-		v.Miss, v.MissArg = action(t.Miss)
-		k.st.miss[t.ID] = v
+		k.st.tables[t.ID] = w
 	}
 	return k.mirrorsFit()
 }
@@ -390,11 +385,11 @@ func (k *compiler) mirrorsFit() error {
 				e.Remedy = "put an inline element between them, or fewer mirrors"
 				return e
 			}
-			then := k.st.rules[onpath.TableID(next.Then)]
-			if len(then) == 0 || then[0].Action != actGroup {
+			then := k.st.tables[onpath.TableID(next.Then)]
+			if then == nil || len(then.rules) == 0 || then.rules[0].Action != actGroup {
 				break
 			}
-			next = k.st.groups[then[0].Arg]
+			next = k.st.groups[then.rules[0].Arg]
 		}
 	}
 	return nil

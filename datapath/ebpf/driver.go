@@ -72,8 +72,6 @@ type Driver struct {
 	maps     *kernelMaps
 	state    *state // what was applied; nil before the first Apply of this process
 	slots    slots
-	rules    ruleSpace
-	retired  []retired
 	capturer *capturer
 	readied  map[int]bool // instance devices where route look-ups may begin
 	closed   bool
@@ -113,22 +111,21 @@ func New(opts Options) (*Driver, error) {
 // open loads the programs, takes over what is pinned, and starts the loops that
 // age entries and follow the node's addresses. d.mu is held.
 func (d *Driver) open() error {
-	c, err := loadObject(d.opts.dir(), uint32(d.opts.Flows), d.opts.Log)
+	spec, err := objectSpec(uint32(d.opts.Flows))
+	if err != nil {
+		return err
+	}
+	c, err := loadObject(spec, d.opts.dir(), d.opts.Log)
 	if err != nil {
 		return err
 	}
 	d.coll = c
-	if d.maps, err = openMaps(c); err != nil {
+	if d.maps, err = openMaps(c, spec); err != nil {
 		return err
 	}
 	d.slots = recoverSlots(d.maps)
-	d.rules, d.retired, d.state = ruleSpace{}, nil, nil
+	d.state = nil
 	d.readied = map[int]bool{}
-	for _, t := range d.maps.tables.now {
-		if t.Count > 0 {
-			d.rules.mark(run{t.Base, t.Count})
-		}
-	}
 	err = d.ns.do(func() error {
 		d.att, err = openAttachments(d.opts.dir(), d.ns, c.Programs[program])
 		if d.att != nil && d.opts.NoTCX {
@@ -173,11 +170,15 @@ func (d *Driver) letGo() error {
 		d.att.close()
 		d.att = nil
 	}
+	var err error
+	if d.maps != nil && d.maps.tables != nil {
+		err = d.maps.tables.close()
+	}
 	if d.coll != nil {
 		d.coll.Close()
 		d.coll, d.maps = nil, nil
 	}
-	return nil
+	return err
 }
 
 // errClosed is what methods say after Close or Remove.

@@ -27,6 +27,13 @@ func TestExam(t *testing.T) {
 	datapathtest.Run(t, func(t *testing.T) datapathtest.Harness { return newHarness(t) })
 }
 
+// TestExamForests examines with every table a forest, however few rules it has.
+func TestExamForests(t *testing.T) {
+	needKernel(t)
+	defer ebpf.SetSmallTable(ebpf.SetSmallTable(0))
+	datapathtest.Run(t, func(t *testing.T) datapathtest.Harness { return newHarness(t) })
+}
+
 // harness puts every node into a namespace of its own, and the far ends of all
 // its devices into one more, where raw sockets stand on them.
 type harness struct {

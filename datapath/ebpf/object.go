@@ -31,11 +31,7 @@ var transient = []string{"scratch", "captures", "buckets"}
 // loadObject loads the programs with the pinned maps in dir, which are made if
 // they are not there. Maps of another layout, left by another version, are
 // replaced; flows are learnt anew then.
-func loadObject(dir string, flows uint32, log *slog.Logger) (*ebpf.Collection, error) {
-	spec, err := objectSpec(flows)
-	if err != nil {
-		return nil, err
-	}
+func loadObject(spec *ebpf.CollectionSpec, dir string, log *slog.Logger) (*ebpf.Collection, error) {
 	c, err := load(spec, dir)
 	if !errors.Is(err, ebpf.ErrMapIncompatible) {
 		return c, err

@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/datapath/ebpf/classifier"
 )
 
 // clangVersion is the major version that made the committed object.
@@ -51,7 +52,7 @@ func TestLayouts(t *testing.T) {
 	}
 	for name, v := range map[string]any{
 		"flow_key": flowKey{}, "flow": flowValue{}, "nat": natValue{}, "vport": vportValue{}, "port": portValue{},
-		"own_key": ownKey{}, "addr_key": addrKey{}, "peer": peerValue{}, "peer_ref": peerRef{}, "rule": ruleValue{},
+		"own_key": ownKey{}, "addr_key": addrKey{}, "peer": peerValue{}, "peer_ref": peerRef{}, "rule": classifier.Rule{},
 		"table": tableValue{}, "member": memberValue{}, "group": groupValue{}, "path": pathValue{},
 		"nat_prefix": natPrefix{}, "node": nodeValue{}, "tenant": tenantValue{},
 		"vport_counters": vportCounters{}, "path_counters": pathCounters{}, "totals": totalCounters{},

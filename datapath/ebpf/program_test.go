@@ -7,11 +7,13 @@ import (
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/onpath/onpath/datapath/ebpf/classifier"
 )
 
 // bench is the uplink program with one chain of one instance, without devices.
 type bench struct {
-	t *testing.T
+	t testing.TB
 	c *ebpf.Collection
 }
 
@@ -22,7 +24,7 @@ const (
 	verdictRedirect                 = 7
 )
 
-func newBench(t *testing.T, mtu uint32, state uint8) *bench {
+func newBench(t testing.TB, mtu uint32, state uint8) *bench {
 	if os.Getuid() != 0 {
 		t.Skip("needs root to load programs")
 	}
@@ -48,9 +50,8 @@ func newBench(t *testing.T, mtu uint32, state uint8) *bench {
 	g := groupValue{ID: benchGroup, Path: 1, PathSlot: 1, Then: 9, Back: 9, Count: 1}
 	g.Members[0] = memberValue{Vport: benchInstance, Key: 1, Weight: 1, Slot: benchInstance}
 	b.put("groups", benchGroup, g)
-	b.put("rules", uint32(0), ruleValue{Proto: 6, Action: actGroup, Arg: benchGroup, Path: 1, PathSlot: 1})
-	b.put("tables", uint32(1), tableValue{Base: 0, Count: 1, Miss: actExit})
-	b.put("tables", uint32(9), tableValue{Miss: actExit})
+	b.table(1, 1, 0, classifier.Rule{Proto: 6, Action: actGroup, Arg: benchGroup, Path: 1, PathSlot: 1})
+	b.table(9, 2, 2)
 	b.put("nodes", uint32(0), nodeValue{Edge: benchEdge, EdgeSlot: benchEdge, EdgeTable: 1, TunnelPort: 4797, Routers: [maxRouters]uint32{1}})
 	return b
 }
@@ -60,6 +61,19 @@ func (b *bench) put(name string, k, v any) {
 	if err := b.c.Maps[name].Put(k, v); err != nil {
 		b.t.Fatalf("%s: %v", name, err)
 	}
+}
+
+// table puts a small table with the miss exit into a row, and its rules from a
+// cell on.
+func (b *bench) table(id, row, base uint32, rules ...classifier.Rule) {
+	b.t.Helper()
+	miss := classifier.Rule{Action: actExit}
+	b.put("rules", base, miss.Cell())
+	for i := range rules {
+		b.put("rules", base+1+uint32(i), rules[i].Cell())
+	}
+	b.put("tables", row, tableValue{Where: whereUsed | uint64(len(rules))<<whereCount | uint64(base), ID: id})
+	b.put("table_ids", id, row)
 }
 
 // skb is the part of struct __sk_buff up to what the tests set.

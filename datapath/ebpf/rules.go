@@ -1,39 +1,180 @@
 package ebpf
 
 import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
+	"unsafe"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/datapath/ebpf/classifier"
 )
 
-// How rules are stored: every table is a row of plain rules (one prefix, one
-// protocol, one port range each) in one large array, walked from its base on by
-// bpf/lib/classify.h. A table that changes gets a new place first.
+// A table's rules are multiplied out to plain ones: one prefix a side, one
+// protocol, one range a port. Few of them are a row of cells, more are compiled
+// to a forest (package classifier).
 
-// plainRules expands a table's rules. Rules of a family that a prefix list
+// wantedTable is a table on its way to the kernel.
+type wantedTable struct {
+	id     onpath.TableID
+	rules  []classifier.Rule
+	miss   classifier.Rule
+	strict func(*classifier.Rule) bool
+	chain  func(path uint32) string // for messages
+	sum    sum
+	cells  []classifier.Cell  // of a small table: the miss, then the rules
+	forest *classifier.Forest // of a large one, once it is compiled
+}
+
+func (t *wantedTable) large() bool { return len(t.rules) > smallTable }
+
+// plainTable multiplies a table's rules out. Rules of a family that a prefix list
 // excludes vanish.
-func plainRules(t *onpath.Table, pathSlot func(onpath.PathID) uint16) ([]ruleValue, error) {
-	var out []ruleValue
+func (k *compiler) plainTable(t *onpath.Table) (*wantedTable, error) {
+	w := &wantedTable{id: t.ID, chain: k.chainOf}
+	w.miss.Action, w.miss.Arg = action(t.Miss)
+	w.strict = func(r *classifier.Rule) bool { return k.st.paths[uint32(r.PathSlot)].Flags&pathStrict != 0 }
+	total := 0
 	for i := range t.Rules {
-		r := &t.Rules[i]
-		plain := expand(&r.Match)
-		act, arg := action(r.Action)
-		for _, p := range plain {
-			p.Action, p.Arg = act, arg
-			p.Path, p.PathSlot = uint32(r.Path), pathSlot(r.Path)
-			if r.Reverse {
-				p.Flags |= ruleReverse
-			}
-			out = append(out, p)
-		}
-		if len(out) > maxPerTable {
-			e := onpath.Errorf(onpath.CodeNoRoom, "table %d has more than %d plain rules (prefixes × protocols × port ranges)", t.ID, maxPerTable)
-			e.Remedy = "use fewer or wider prefixes and port ranges in the chains of this node"
-			return nil, e
+		total += plainCount(&t.Rules[i].Match)
+		if total > maxPerTable {
+			return nil, k.tooMany(t)
 		}
 	}
-	return out, nil
+	w.rules = make([]classifier.Rule, 0, total)
+	for i := range t.Rules {
+		r := &t.Rules[i]
+		from := len(w.rules)
+		w.rules = expand(w.rules, &r.Match)
+		act, arg := action(r.Action)
+		for j := from; j < len(w.rules); j++ {
+			p := &w.rules[j]
+			p.Order = uint32(j)
+			p.Action, p.Arg = act, arg
+			p.Path, p.PathSlot = uint32(r.Path), k.pathSlot(r.Path)
+			if r.Reverse {
+				p.Flags |= classifier.Reverse
+			}
+		}
+	}
+	w.seal()
+	return w, nil
+}
+
+// seal computes the sum, and the cells of a small table.
+func (t *wantedTable) seal() {
+	cells := make([]classifier.Cell, 0, len(t.rules)+1)
+	cells = append(cells, t.miss.Cell())
+	var strict []byte
+	for i := range t.rules {
+		cells = append(cells, t.rules[i].Cell())
+		if t.large() { // small ones ask the path
+			var b byte
+			if t.strict(&t.rules[i]) {
+				b = 1
+			}
+			strict = append(strict, b)
+		}
+	}
+	t.sum = sumOf(cells, strict)
+	if !t.large() {
+		t.cells = cells
+	}
+}
+
+// sumOf identifies contents, and the way in which they are compiled.
+func sumOf(cells []classifier.Cell, strict []byte) sum {
+	h := sha256.New()
+	h.Write([]byte(classifier.Version))
+	h.Write(unsafe.Slice((*byte)(unsafe.Pointer(&cells[0])), len(cells)*int(unsafe.Sizeof(cells[0]))))
+	h.Write(strict)
+	return sum(h.Sum(nil))
+}
+
+// compile makes the forest.
+func (t *wantedTable) compile() error {
+	f, err := classifier.Compile(t.rules, t.strict, t.miss)
+	var left *classifier.TooComplex
+	if errors.As(err, &left) {
+		count := map[string]int{}
+		for _, i := range left.Rules {
+			count[t.chain(t.rules[i].Path)]++
+		}
+		chain, n := most(count)
+		e := onpath.Errorf(onpath.CodeNoRoom, "%s: its rules cross each other in too many ways to be found in %d look-ups (%d of its %d rules in table %d do not fit)",
+			chain, classifier.MaxTuples, n, t.of(chain), t.id)
+		e.Remedy = "use fewer prefixes and port ranges that overlap without lying in each other, or make a chain of each kind"
+		return e
+	}
+	if err != nil {
+		return err
+	}
+	t.forest = f
+	copy(unsafe.Slice((*byte)(unsafe.Pointer(&f.Cells[classifier.SumCell])), len(t.sum)), t.sum[:])
+	return nil
+}
+
+func sumIn(c *classifier.Cell) sum {
+	return sum(unsafe.Slice((*byte)(unsafe.Pointer(c)), len(sum{})))
+}
+
+// of counts the rules of a chain.
+func (t *wantedTable) of(chain string) int {
+	n := 0
+	for i := range t.rules {
+		if t.chain(t.rules[i].Path) == chain {
+			n++
+		}
+	}
+	return n
+}
+
+// greatest is the chain with the most rules.
+func (t *wantedTable) greatest() string {
+	count := map[uint32]int{}
+	for i := range t.rules {
+		count[t.rules[i].Path]++
+	}
+	path, _ := most(count)
+	return t.chain(path)
+}
+
+func most[K cmp.Ordered](count map[K]int) (best K, n int) {
+	for k, c := range count {
+		if c > n || c == n && k < best {
+			best, n = k, c
+		}
+	}
+	return best, n
+}
+
+func (k *compiler) chainOf(path uint32) string {
+	for i := range k.c.Paths {
+		if uint32(k.c.Paths[i].ID) == path {
+			return "chain " + k.c.Paths[i].Chain
+		}
+	}
+	return fmt.Sprintf("path %d", path)
+}
+
+// tooMany says which chain made a table too long.
+func (k *compiler) tooMany(t *onpath.Table) error {
+	count := map[uint32]int{}
+	total := 0
+	for i := range t.Rules {
+		n := plainCount(&t.Rules[i].Match)
+		count[uint32(t.Rules[i].Path)] += n
+		total += n
+	}
+	path, n := most(count)
+	e := onpath.Errorf(onpath.CodeNoRoom, "table %d has %d plain rules (prefixes × protocols × port ranges), at most %d fit; %s has %d of them",
+		t.ID, total, maxPerTable, k.chainOf(path), n)
+	e.Remedy = "use fewer or wider prefixes and port ranges in that chain"
+	return e
 }
 
 // action gives an action in the programs' numbers.
@@ -53,11 +194,51 @@ func action(a onpath.Action) (kind uint8, arg uint32) {
 	return 0, 0
 }
 
-// expand multiplies a match out.
-func expand(m *onpath.Match) []ruleValue {
-	var out []ruleValue
+// plainCount is how many plain rules a match becomes; more than maxPerTable are
+// not counted exactly.
+func plainCount(m *onpath.Match) int {
+	n := product(len(m.Protocol), len(union(m.SrcPorts)), len(union(m.DstPorts)))
 	if len(m.Src) == 0 && len(m.Dst) == 0 {
-		return withPorts(out, ruleValue{Family: m.Family}, m)
+		return n
+	}
+	sum := 0
+	for _, f := range []uint8{4, 6} {
+		if m.Family != 0 && m.Family != f {
+			continue
+		}
+		src, ok1 := countFamily(m.Src, f)
+		dst, ok2 := countFamily(m.Dst, f)
+		if ok1 && ok2 {
+			sum += product(src, dst, n)
+		}
+	}
+	return sum
+}
+
+// product multiplies; nothing in a list means anything, which is one.
+func product(counts ...int) int {
+	n := 1
+	for _, c := range counts {
+		n = min(n*max(c, 1), maxPerTable+1)
+	}
+	return n
+}
+
+// countFamily is the length of a list in one family; ok is false where a list
+// has none of it.
+func countFamily(list []netip.Prefix, f uint8) (n int, ok bool) {
+	for _, p := range list {
+		if family(p.Addr()) == f {
+			n++
+		}
+	}
+	return n, n > 0 || len(list) == 0
+}
+
+// expand multiplies a match out.
+func expand(out []classifier.Rule, m *onpath.Match) []classifier.Rule {
+	if len(m.Src) == 0 && len(m.Dst) == 0 {
+		return withPorts(out, classifier.Rule{Family: m.Family}, m)
 	}
 	for _, f := range []uint8{4, 6} {
 		if m.Family == 0 || m.Family == f {
@@ -67,7 +248,7 @@ func expand(m *onpath.Match) []ruleValue {
 	return out
 }
 
-func expandFamily(out []ruleValue, m *onpath.Match, f uint8) []ruleValue {
+func expandFamily(out []classifier.Rule, m *onpath.Match, f uint8) []classifier.Rule {
 	srcs, ok1 := sides(m.Src, f)
 	dsts, ok2 := sides(m.Dst, f)
 	if !ok1 || !ok2 {
@@ -75,44 +256,76 @@ func expandFamily(out []ruleValue, m *onpath.Match, f uint8) []ruleValue {
 	}
 	for _, s := range srcs {
 		for _, d := range dsts {
-			out = withPorts(out, ruleValue{Family: f, Src: s[0], SrcMask: s[1], Dst: d[0], DstMask: d[1]}, m)
+			out = withPorts(out, classifier.Rule{Family: f, Src: s.addr, SrcLen: s.bits, Dst: d.addr, DstLen: d.bits}, m)
 		}
 	}
 	return out
 }
 
-// sides lists the prefixes of one family as address and mask; no prefix at all
-// means any address, none of this family means no match.
-func sides(list []netip.Prefix, f uint8) ([][2]addr16, bool) {
+// side is a prefix in the form of the rules.
+type side struct {
+	addr [2]uint64
+	bits uint8
+}
+
+// sides lists the prefixes of one family; no prefix at all means any address,
+// none of this family means no match.
+func sides(list []netip.Prefix, f uint8) ([]side, bool) {
 	if len(list) == 0 {
-		return [][2]addr16{{}}, true
+		return []side{{}}, true
 	}
-	var out [][2]addr16
+	var out []side
 	for _, p := range list {
 		if family(p.Addr()) == f {
-			a, m := masked(p)
-			out = append(out, [2]addr16{a, m})
+			out = append(out, side{ruleAddress(p.Masked().Addr()), uint8(p.Bits())})
 		}
 	}
 	return out, len(out) > 0
 }
 
-func withPorts(out []ruleValue, r ruleValue, m *onpath.Match) []ruleValue {
+// ruleAddress is an address in the form of the rules: IPv4 fills the upper half
+// of the first word.
+func ruleAddress(a netip.Addr) [2]uint64 {
+	var b [16]byte
+	copy(b[:], a.AsSlice())
+	return [2]uint64{binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])}
+}
+
+func withPorts(out []classifier.Rule, r classifier.Rule, m *onpath.Match) []classifier.Rule {
+	src, dst := union(m.SrcPorts), union(m.DstPorts)
 	for _, proto := range orAny(m.Protocol, 0) {
-		for _, s := range orAny(m.SrcPorts, onpath.PortRange{Last: 65535}) {
-			for _, d := range orAny(m.DstPorts, onpath.PortRange{Last: 65535}) {
+		for _, s := range orAny(src, onpath.PortRange{Last: 65535}) {
+			for _, d := range orAny(dst, onpath.PortRange{Last: 65535}) {
 				r.Proto = proto
 				r.Flags = 0
 				if len(m.SrcPorts) > 0 {
-					r.Flags |= ruleSPorts
+					r.Flags |= classifier.SrcPorts
 				}
 				if len(m.DstPorts) > 0 {
-					r.Flags |= ruleDPorts
+					r.Flags |= classifier.DstPorts
 				}
 				r.SPortFirst, r.SPortLast = s.First, s.Last
 				r.DPortFirst, r.DPortLast = d.First, d.Last
 				out = append(out, r)
 			}
+		}
+	}
+	return out
+}
+
+// union makes one of ranges that overlap or touch.
+func union(list []onpath.PortRange) []onpath.PortRange {
+	if len(list) < 2 {
+		return list
+	}
+	list = slices.Clone(list)
+	slices.SortFunc(list, func(a, b onpath.PortRange) int { return cmp.Compare(a.First, b.First) })
+	out := list[:1]
+	for _, r := range list[1:] {
+		if last := &out[len(out)-1]; int(r.First) <= int(last.Last)+1 {
+			last.Last = max(last.Last, r.Last)
+		} else {
+			out = append(out, r)
 		}
 	}
 	return out
@@ -143,7 +356,7 @@ func (s *ruleSpace) take(n uint32) (uint32, error) {
 		base = r.base + r.count
 	}
 	if maxRules-base < n {
-		e := onpath.Errorf(onpath.CodeNoRoom, "the rules of all tables need more than %d places", maxRules)
+		e := onpath.Errorf(onpath.CodeNoRoom, "the rules of all small tables need more than %d places", maxRules)
 		e.Remedy = "use fewer or wider prefixes and port ranges in the chains of this node"
 		return 0, e
 	}
@@ -157,6 +370,9 @@ func (s *ruleSpace) mark(r run) {
 	s.used = slices.Insert(s.used, i, r)
 }
 
-func (s *ruleSpace) free(r run) {
-	s.used = slices.DeleteFunc(s.used, func(u run) bool { return u == r })
+// free gives runs back.
+func (s *ruleSpace) free(gone map[run]bool) {
+	if len(gone) > 0 {
+		s.used = slices.DeleteFunc(s.used, func(u run) bool { return gone[u] })
+	}
 }
