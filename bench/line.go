@@ -10,6 +10,7 @@ import (
 
 	"github.com/onpath/onpath/bench/bed"
 	"github.com/onpath/onpath/bench/traffic"
+	"github.com/onpath/onpath/datapath/ebpf"
 )
 
 // line is a source, a router and a sink in a row, three namespaces with a veth
@@ -21,6 +22,7 @@ type line struct {
 	forth, back          *traffic.Source
 	far, near            *traffic.Sink // where forth's frames end, and back's
 	cpu                  int
+	datapath             *ebpf.Driver // onpath's, if that is what forwards
 }
 
 // Devices of a line, and who is where. The router has a subnet with the source

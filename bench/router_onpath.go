@@ -17,7 +17,7 @@ const edgeVport = onpath.VportID(1)
 
 // onpathRouter is onpath's data path by its own driver, configured as a node's
 // agent would, with room for so many flow entries.
-func onpathRouter(name string, flows int, mode func(*ebpf.Options) error, config func(l *line) *onpath.DatapathConfig) router {
+func onpathRouter(name string, flows int, mode modeFunc, config func(l *line) (*onpath.DatapathConfig, error)) router {
 	return router{name, func(ctx context.Context, r *Run, l *line) error {
 		o := ebpf.Options{Name: filepath.Base(l.Dir()), PinPath: pinPath, Log: r.Log, Flows: flows}
 		if err := mode(&o); err != nil {
@@ -31,9 +31,17 @@ func onpathRouter(name string, flows int, mode func(*ebpf.Options) error, config
 			return err
 		}
 		l.After(func() error { return errors.Join(d.Remove(context.Background()), d.Close()) })
-		return d.Apply(ctx, config(l))
+		l.datapath = d
+		c, err := config(l)
+		if err != nil {
+			return err
+		}
+		return d.Apply(ctx, c)
 	}}
 }
+
+// modeFunc chooses how the data path is attached, or says why it cannot be.
+type modeFunc func(*ebpf.Options) error
 
 func openDatapath(ns string, o ebpf.Options) (d *ebpf.Driver, err error) {
 	err = netnsrun.Do(ns, func() error {
@@ -51,9 +59,9 @@ func onXDP(*ebpf.Options) error { return lacking("this version of onpath has no 
 
 // throughConfig selects all flows of a line for a chain without functions: they
 // are known, counted and routed.
-func throughConfig(*line) *onpath.DatapathConfig {
+func throughConfig(*line) (*onpath.DatapathConfig, error) {
 	route := onpath.Action{Kind: onpath.ActionRoute}
-	return edgeConfig(nil, onpath.Rule{Match: toServers(), Path: 1, Action: route}, onpath.Rule{Match: toClients(), Path: 1, Reverse: true, Action: route})
+	return edgeConfig(nil, onpath.Rule{Match: toServers(), Path: 1, Action: route}, onpath.Rule{Match: toClients(), Path: 1, Reverse: true, Action: route}), nil
 }
 
 // edgeConfig is a node with the line's two devices as uplinks, whose classifier

@@ -51,7 +51,7 @@ type Benchmark struct {
 
 // Benchmarks are all there are, in the order in which they run.
 func Benchmarks() []Benchmark {
-	return []Benchmark{forward()}
+	return []Benchmark{forward(), hopBenchmark(), flowsBenchmark()}
 }
 
 // Root is where beds are while a suite runs.

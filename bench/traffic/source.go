@@ -131,7 +131,8 @@ func (s *Source) Run(ctx context.Context, j Job) (sent Sent, err error) {
 	return s.job(ctx, j, runs)
 }
 
-// A paced source reads the clock until a frame is due, which takes a run each.
+// A paced source reads the clock until a frame is due, which takes a run each, and
+// longer runs in batches of one.
 const runTime = 50 * time.Nanosecond
 
 // runs estimates how many runs a job without a number of frames takes. Once its
@@ -159,7 +160,11 @@ func (s *Source) job(ctx context.Context, j Job, runs uint64) (sent Sent, err er
 	s.jobs <- func() {
 		defer close(done)
 		start := time.Now()
-		err = s.send(ctx, runs)
+		size := uint64(batch)
+		if j.Stamp {
+			size = 1 // a frame that waited for others of its batch would be blamed on the router
+		}
+		err = s.send(ctx, runs, size)
 		sent.Time = time.Since(start)
 	}
 	<-done
@@ -222,14 +227,14 @@ type xdpContext struct {
 // run the program fast.
 const callRuns = 1 << 25
 
-func (s *Source) send(ctx context.Context, runs uint64) error {
+func (s *Source) send(ctx context.Context, runs, size uint64) error {
 	for runs > 0 {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		n := min(runs, callRuns)
 		_, err := s.coll.Programs["generate"].Run(&ebpf.RunOptions{
-			Data: make([]byte, FrameLen), Repeat: uint32(n), Flags: live, BatchSize: uint32(min(n, batch)),
+			Data: make([]byte, FrameLen), Repeat: uint32(n), Flags: live, BatchSize: uint32(min(n, size)),
 			Context: xdpContext{DataEnd: FrameLen, Ingress: uint32(s.ifindex)},
 		})
 		if err != nil {

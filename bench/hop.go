@@ -1,0 +1,119 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/bench/traffic"
+)
+
+// The metrics of hop.
+const (
+	metricDelay      = "delay, median"
+	metricDelay99    = "delay, p99"
+	metricAdded      = "added delay, median"
+	metricAdded99    = "added delay, p99"
+	hopCase          = "64B, 20,000 packets/s"
+	hopRate          = 20_000
+	unitMicroseconds = "µs"
+)
+
+func hopBenchmark() Benchmark {
+	return Benchmark{
+		Name: "hop", rounds: 10,
+		Question: "what delay does one lightweight container service add to plain Linux forwarding, all on one core?",
+		Targets: []Target{
+			{Text: "≤ 6 µs median", Case: hopCase, Contestant: "onpath-tc", Metric: metricAdded, Max: 6},
+			{Text: "≤ 20 µs p99", Case: hopCase, Contestant: "onpath-tc", Metric: metricAdded99, Max: 20},
+		},
+		run: runHop,
+	}
+}
+
+// hopInstance is the vport of the service: a container's namespace in which Linux
+// routes.
+const hopInstance = onpath.VportID(16)
+
+func runHop(ctx context.Context, r *Run) (err error) {
+	lines, err := r.routers(ctx, []router{linuxRouter(), staticHop(), onpathHop("onpath-tc", onTC)})
+	defer func() { err = errors.Join(err, closeAll(lines)) }()
+	if err != nil {
+		return err
+	}
+	plain := map[int]*traffic.Delays{}
+	services := map[string]map[int]*traffic.Delays{}
+	err = abba(ctx, r.Rounds(), lines, func(round int, c built) error {
+		r.say("round %d of %d, %s", round+1, r.Rounds(), c.name)
+		d, err := c.delays(ctx, r)
+		if err != nil {
+			return fmt.Errorf("%s: %w", c.name, err)
+		}
+		r.sample(hopCase, c.name, metricDelay, unitMicroseconds, round, micros(d.Quantile(0.5)))
+		r.sample(hopCase, c.name, metricDelay99, unitMicroseconds, round, micros(d.Quantile(0.99)))
+		if c.name == "linux" {
+			plain[round] = d
+			return nil
+		}
+		if services[c.name] == nil {
+			services[c.name] = map[int]*traffic.Delays{}
+		}
+		services[c.name][round] = d
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, c := range lines {
+		for round, d := range services[c.name] {
+			r.sample(hopCase, c.name, metricAdded, unitMicroseconds, round, micros(d.Quantile(0.5)-plain[round].Quantile(0.5)))
+			r.sample(hopCase, c.name, metricAdded99, unitMicroseconds, round, micros(d.Quantile(0.99)-plain[round].Quantile(0.99)))
+		}
+	}
+	return nil
+}
+
+func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
+
+// delays measures one way, one packet at a time.
+func (l *line) delays(ctx context.Context, r *Run) (*traffic.Delays, error) {
+	flows := flowsOf(1)
+	if err := l.establish(ctx, flows); err != nil {
+		return nil, err
+	}
+	if err := l.far.Reset(); err != nil {
+		return nil, err
+	}
+	job := traffic.Job{Flows: flows, Stamp: true, Time: pick(r, 2*time.Second, 200*time.Millisecond), Rate: hopRate}
+	sent, err := l.forth.Run(ctx, job)
+	if err != nil {
+		return nil, err
+	}
+	d, err := l.far.Delays()
+	if err == nil && float64(d.Count()) < 0.99*float64(sent.Frames) {
+		err = fmt.Errorf("of %d packets %d arrived", sent.Frames, d.Count())
+	}
+	return d, err
+}
+
+// staticHop is the same service wired by hand.
+func staticHop() router {
+	return router{"static", func(_ context.Context, _ *Run, l *line) error {
+		if _, err := wireRouted(l.Bed, l.router, hopInstance, true); err != nil {
+			return err
+		}
+		return steerByHand(l.router, onpath.DeviceName(hopInstance), hopInstance, devIn, devOut)
+	}}
+}
+
+// onpathHop is a chain of that service.
+func onpathHop(name string, mode modeFunc) router {
+	return onpathRouter(name, 0, mode, func(l *line) (*onpath.DatapathConfig, error) {
+		if _, err := wireRouted(l.Bed, l.router, hopInstance, true); err != nil {
+			return nil, err
+		}
+		return chainConfig(toServers(), routedElement(hopInstance)), nil
+	})
+}
