@@ -136,13 +136,18 @@ func steerByHand(node, dev string, instance onpath.VportID, from ...string) erro
 	if err := bed.Neighbour(node, dev, instanceAddr, mac(onpath.InstanceMAC(instance))); err != nil {
 		return err
 	}
+	return policyRoute(node, dev, instanceAddr, from...)
+}
+
+// policyRoute sends what comes in at devices out of another one to a next hop.
+func policyRoute(node, dev string, via netip.Addr, from ...string) error {
 	return netnsrun.Do(node, func() error {
 		l, err := netlink.LinkByName(dev)
 		if err != nil {
 			return err
 		}
 		const table = 10
-		r := &netlink.Route{LinkIndex: l.Attrs().Index, Gw: instanceAddr.AsSlice(), Flags: int(netlink.FLAG_ONLINK), Table: table}
+		r := &netlink.Route{LinkIndex: l.Attrs().Index, Gw: via.AsSlice(), Flags: int(netlink.FLAG_ONLINK), Table: table}
 		if err := netlink.RouteAdd(r); err != nil {
 			return fmt.Errorf("route by hand: %w", err)
 		}

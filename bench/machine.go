@@ -80,14 +80,19 @@ func cpuModel() string {
 
 // cpuTime is how long a CPU has worked since boot: user, system, interrupts and
 // soft interrupts, by the scheduler's ticks (10 ms), as /proc/stat has it.
-func cpuTime(cpu int) (time.Duration, error) {
+func cpuTime(cpu int) (time.Duration, error) { return workTime("cpu" + strconv.Itoa(cpu)) }
+
+// allCPUTime is that of all CPUs together.
+func allCPUTime() (time.Duration, error) { return workTime("cpu") }
+
+func workTime(name string) (time.Duration, error) {
 	b, err := os.ReadFile("/proc/stat")
 	if err != nil {
 		return 0, err
 	}
 	for line := range strings.SplitSeq(string(b), "\n") {
 		f := strings.Fields(line)
-		if len(f) < 9 || f[0] != "cpu"+strconv.Itoa(cpu) {
+		if len(f) < 9 || f[0] != name {
 			continue
 		}
 		var ticks int64

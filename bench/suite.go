@@ -51,7 +51,7 @@ type Benchmark struct {
 
 // Benchmarks are all there are, in the order in which they run.
 func Benchmarks() []Benchmark {
-	return []Benchmark{forward(), hopBenchmark(), flowsBenchmark()}
+	return []Benchmark{forward(), containerBenchmark(), hopBenchmark(), remote(), flowsBenchmark()}
 }
 
 // Root is where beds are while a suite runs.
@@ -76,7 +76,7 @@ func Execute(ctx context.Context, o Options) (*Results, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	release, err := alone()
+	release, err := alone(ctx, o.Log)
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +120,7 @@ func choose(names []string) (list []Benchmark, err error) {
 }
 
 // alone makes sure that no other suite runs, and removes what a crash left.
-func alone() (release func(), err error) {
+func alone(ctx context.Context, log *slog.Logger) (release func(), err error) {
 	if err := os.MkdirAll(filepath.Dir(Root), 0o755); err != nil {
 		return nil, fmt.Errorf("make %s: %w", Root, err)
 	}
@@ -134,13 +134,15 @@ func alone() (release func(), err error) {
 		e.Remedy = "wait for it: two at once measure each other"
 		return nil, e
 	}
-	clear := func() error { return errors.Join(bed.Sweep(Root), os.RemoveAll(pinPath)) }
-	if err := clear(); err != nil {
+	clear := func(ctx context.Context) error {
+		return errors.Join(removeContainers(ctx, log), bed.Sweep(Root), os.RemoveAll(pinPath))
+	}
+	if err := clear(ctx); err != nil {
 		lock.Close()
 		return nil, fmt.Errorf("remove what an earlier run left: %w", err)
 	}
 	return func() {
-		_ = clear()
+		_ = clear(context.WithoutCancel(ctx))
 		_ = os.Remove(Root + ".lock")
 		lock.Close()
 	}, nil

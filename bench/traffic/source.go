@@ -91,7 +91,10 @@ func (s *Source) work(ns string, cpu int, ready chan<- error) {
 	}
 }
 
-func enter(ns string, cpu int) error {
+func enter(ns string, cpu int) error { return errors.Join(join(ns, cpu), giveWay()) }
+
+// join moves the calling thread into a namespace and onto a CPU.
+func join(ns string, cpu int) error {
 	f, err := os.Open(ns)
 	if err != nil {
 		return fmt.Errorf("open network namespace: %w", err)
@@ -100,7 +103,7 @@ func enter(ns string, cpu int) error {
 	if err := unix.Setns(int(f.Fd()), unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("enter network namespace %s: %w", ns, err)
 	}
-	return errors.Join(pin(cpu), giveWay())
+	return pin(cpu)
 }
 
 // Close ends the source.
@@ -131,13 +134,19 @@ func (s *Source) Run(ctx context.Context, j Job) (sent Sent, err error) {
 	return s.job(ctx, j, runs)
 }
 
-// A paced source reads the clock until a frame is due, which takes a run each, and
-// longer runs in batches of one.
-const runTime = 50 * time.Nanosecond
+// A paced source reads the clock until a frame is due, which takes a run each; in
+// batches of one, longer.
+const (
+	runTime       = 50 * time.Nanosecond
+	singleRunTime = 200 * time.Nanosecond
+)
 
 // runs estimates how many runs a job without a number of frames takes. Once its
 // time is over, what is left goes in no time.
 func (s *Source) runs(ctx context.Context, j Job) (uint64, error) {
+	if j.Rate > 0 && j.Stamp {
+		return uint64(j.Time / singleRunTime), nil
+	}
 	if j.Rate > 0 {
 		return uint64(j.Time / runTime), nil
 	}

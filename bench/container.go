@@ -1,0 +1,354 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/bench/bed"
+	"github.com/onpath/onpath/datapath/ebpf"
+	"github.com/onpath/onpath/internal/netnsrun"
+	"github.com/onpath/onpath/runtime/container"
+)
+
+// The cases of container, each a first-party function with what it is told.
+var containerCases = []containerCase{
+	{name: "software switch", image: "bridge", bridged: true},
+	{name: "tc limiter", image: "shaper", bridged: true, env: onpath.Env{"RATE": "100gbit", "BURST": "1m", "QUEUE": "10000"}},
+	{name: "nftables firewall", image: "firewall", env: onpath.Env{"BLOCK_PORTS": "23, 135-139, 445", "BLOCK_HOSTS": "192.0.2.1,192.0.2.2,192.0.2.3,198.51.100.7"}},
+	{name: "Suricata inline", image: "ids", env: onpath.Env{"MODE": "inline"}},
+}
+
+type containerCase struct {
+	name, image string
+	bridged     bool
+	env         onpath.Env
+}
+
+const metricOfStatic = "throughput over static"
+
+func containerBenchmark() Benchmark {
+	b := Benchmark{
+		Name: "container", rounds: 20,
+		Question: "functions in containers, steered through by onpath against wired by hand: TCP, one stream",
+		run:      runContainer,
+	}
+	for _, k := range containerCases {
+		b.Targets = append(b.Targets,
+			Target{Text: k.name + ": median ≥ 0.99 of static", Case: k.name, Contestant: "onpath-tc", Metric: metricOfStatic, Min: 0.99},
+			Target{Text: k.name + ": lower quartile ≥ 0.97 of static", Case: k.name, Contestant: "onpath-tc", Metric: metricOfStatic, Of: "low", Min: 0.97},
+			Target{Text: k.name + ": round trip not above static", Case: k.name, Contestant: "onpath-tc", Metric: MetricRoundTrip, Of: "static", Max: 1})
+	}
+	return b
+}
+
+// runtimeDir is where the container runtime of a run keeps its state.
+const runtimeDir = "/var/lib/onpath-bench"
+
+func runContainer(ctx context.Context, r *Run) (err error) {
+	rt, err := r.runtime(ctx)
+	var why lacking
+	if errors.As(err, &why) {
+		for _, name := range []string{"static", "onpath-tc"} {
+			r.skip(name, string(why))
+		}
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, rt.Remove(context.WithoutCancel(ctx))) }()
+	for _, k := range containerCases {
+		if err := r.containerCase(ctx, rt, k); err != nil {
+			return fmt.Errorf("%s: %w", k.name, err)
+		}
+	}
+	return nil
+}
+
+// runtime starts a container runtime of the run's own.
+func (r *Run) runtime(ctx context.Context) (*container.Driver, error) {
+	for _, p := range container.Probe(ctx) {
+		if p.Required && !p.Found {
+			return nil, lacking("containers need " + p.Name + ", which is not installed")
+		}
+	}
+	return openRuntime(ctx, r.Log)
+}
+
+func openRuntime(ctx context.Context, log *slog.Logger) (*container.Driver, error) {
+	return container.New(ctx, container.Options{StateDir: runtimeDir, Name: "bench", Log: log})
+}
+
+// removeContainers takes away what a crash left.
+func removeContainers(ctx context.Context, log *slog.Logger) error {
+	if _, err := os.Stat(runtimeDir); err != nil {
+		return nil
+	}
+	rt, err := openRuntime(ctx, log)
+	if err != nil {
+		return err
+	}
+	return errors.Join(rt.Remove(ctx), os.RemoveAll(runtimeDir))
+}
+
+// deployment is a contestant of container at work.
+type deployment struct {
+	name string
+	*town
+}
+
+// buildRounds is after how many rounds all is torn down and made anew: where its
+// memory happens to lie makes a set-up faster or slower by some percent.
+const buildRounds = 4
+
+func (r *Run) containerCase(ctx context.Context, rt *container.Driver, k containerCase) error {
+	if _, err := os.Stat(filepath.Join(r.Images, k.image)); err != nil {
+		r.skip(k.name, fmt.Sprintf("there is no image %s in %s; build it with make images, or name the folder with --images", k.image, r.Images))
+		return nil
+	}
+	makers := []maker{{"static", wireStatic}, {"onpath-tc", wireSteered}}
+	for first := 0; first < r.Rounds(); first += buildRounds {
+		if err := r.containerRounds(ctx, rt, k, makers, first, min(buildRounds, r.Rounds()-first)); err != nil {
+			return err
+		}
+		makers[0], makers[1] = makers[1], makers[0]
+	}
+	r.overOther(k.name, MetricThroughput, "static", metricOfStatic)
+	return nil
+}
+
+// maker wires a function's namespace into a town, and gives it.
+type maker struct {
+	name string
+	wire func(context.Context, *Run, *town, containerCase) (ns string, err error)
+}
+
+func (r *Run) containerRounds(ctx context.Context, rt *container.Driver, k containerCase, makers []maker, first, rounds int) (err error) {
+	var list []deployment
+	defer func() {
+		for _, d := range list {
+			err = errors.Join(err, d.Close())
+		}
+	}()
+	for _, m := range makers {
+		r.say("%s, %s: start", k.name, m.name)
+		t, err := r.newTown(m.name)
+		if err != nil {
+			return err
+		}
+		list = append(list, deployment{m.name, t})
+		ns, err := m.wire(ctx, r, t, k)
+		if err != nil {
+			return fmt.Errorf("%s: %w", m.name, err)
+		}
+		if err := r.startFunction(ctx, rt, t, k, m.name, ns); err != nil {
+			return fmt.Errorf("%s: %w", m.name, err)
+		}
+		if err := t.open(ctx); err != nil {
+			return fmt.Errorf("%s: %w", m.name, err)
+		}
+	}
+	for round := first; round < first+rounds; round++ {
+		r.say("%s, round %d of %d", k.name, round+1, r.Rounds())
+		if err := r.streamRound(ctx, k.name, round, list); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// turns is how often a contestant streams in one round: in short turns, ABBA, so
+// that the machine's own ups and downs meet all of them.
+const turns = 4
+
+// streamRound measures throughput, CPU and round trip of all contestants.
+func (r *Run) streamRound(ctx context.Context, kase string, round int, list []deployment) error {
+	sums, trips := map[string]*pumped{}, map[string]float64{}
+	err := abba(ctx, turns, list, func(turn int, d deployment) error {
+		p, err := d.pump(ctx, pick(r, 300*time.Millisecond, 100*time.Millisecond))
+		if err != nil {
+			return fmt.Errorf("%s: %w", d.name, err)
+		}
+		rtt, err := d.roundTrip(ctx, pick(r, 1500, 100))
+		if err != nil {
+			return fmt.Errorf("%s: %w", d.name, err)
+		}
+		if sums[d.name] == nil {
+			sums[d.name] = &pumped{}
+		}
+		sums[d.name].add(p)
+		trips[d.name] += rtt / turns
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, d := range list {
+		r.sample(kase, d.name, MetricThroughput, "bit/s", round, sums[d.name].rate())
+		r.sample(kase, d.name, MetricCPU, "ns/byte", round, sums[d.name].cpu())
+		r.sample(kase, d.name, MetricRoundTrip, unitMicroseconds, round, trips[d.name])
+	}
+	return nil
+}
+
+// overOther makes a metric of each round's ratio to another contestant, so that
+// it has quartiles too.
+func (r *Run) overOther(kase, metric, other, as string) {
+	for _, k := range append([]sampleKey(nil), r.order...) {
+		if k.kase != kase || k.metric != metric || k.contestant == other {
+			continue
+		}
+		base := r.values[sampleKey{kase, other, metric, k.unit}]
+		for round, v := range r.values[k] {
+			if base[round] != 0 {
+				r.sample(kase, k.contestant, as, "ratio", round, v/base[round])
+			}
+		}
+	}
+}
+
+// containerElement are the vports of a function under test.
+func (k containerCase) element() element {
+	if k.bridged {
+		return element{16, 17}
+	}
+	return routedElement(16)
+}
+
+func (k containerCase) spec(images string) onpath.FunctionSpec {
+	attach := onpath.Routed
+	if k.bridged {
+		attach = onpath.Bridged
+	}
+	image, err := filepath.Abs(filepath.Join(images, k.image))
+	if err != nil {
+		image = filepath.Join(images, k.image)
+	}
+	return onpath.FunctionSpec{
+		Container: &onpath.ContainerSpec{Image: image, Attach: attach, Env: k.env, Addresses: onpath.AddressesNone,
+			Caps: []string{"NET_ADMIN", "NET_RAW", "SYS_NICE", "IPC_LOCK"}},
+		State: onpath.StateFlow, Packets: onpath.PacketsKeep,
+		Resources: onpath.Resources{CPU: 4000, Memory: 512 << 20},
+	}
+}
+
+// readyTimeout is how long a function may take to begin.
+const readyTimeout = time.Minute
+
+// startFunction runs a function's container in a namespace and waits until it
+// says that it is ready.
+func (r *Run) startFunction(ctx context.Context, rt *container.Driver, t *town, k containerCase, name, ns string) error {
+	spec := k.spec(r.Images)
+	if err := rt.Prepare(ctx, &spec, func(s string) { r.say("%s", s) }); err != nil {
+		return err
+	}
+	p, err := rt.Start(ctx, onpath.RunSpec{ID: fmt.Sprintf("bench-%s-%s", k.image, name), Spec: spec, NetNS: ns})
+	if err != nil {
+		return err
+	}
+	t.After(func() error { return p.Stop(context.Background(), time.Second) })
+	for until := time.Now().Add(readyTimeout); ; {
+		code, err := rt.Exec(ctx, p.ID(), onpath.ExecSpec{Command: []string{"test", "-e", "/run/ready"}})
+		if err == nil && code == 0 {
+			return pinProcess(p.Pid(), t.cpus[1])
+		}
+		select {
+		case <-p.Exited():
+			code, _ := p.Exit()
+			return fmt.Errorf("its container ended with code %d", code)
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(100 * time.Millisecond):
+		}
+		if time.Now().After(until) {
+			return fmt.Errorf("its container was not ready within %v", readyTimeout)
+		}
+	}
+}
+
+// wireSteered has onpath steer the stream through the function.
+func wireSteered(ctx context.Context, r *Run, t *town, k containerCase) (ns string, err error) {
+	e := k.element()
+	if k.bridged {
+		ns, err = wireBridged(t.Bed, t.gateway, e)
+	} else {
+		ns, err = wireRouted(t.Bed, t.gateway, e.forth, true)
+	}
+	if err != nil {
+		return "", err
+	}
+	if err := bed.Set(t.gateway, "ipv4/ip_forward=1"); err != nil {
+		return "", err
+	}
+	d, err := openDatapath(t.gateway, ebpf.Options{Name: filepath.Base(t.Dir()), PinPath: pinPath, Log: r.Log})
+	if err != nil {
+		return "", err
+	}
+	t.After(func() error { return errors.Join(d.Remove(context.Background()), d.Close()) })
+	return ns, d.Apply(ctx, chainConfig(onpath.Match{Dst: netPrefixes(netTownServer)}, e))
+}
+
+// wireStatic wires the same container by hand: a routed one by policy routing, a
+// bridged one by cutting the gateway's wire to the server and putting it between
+// the halves with a bridge.
+func wireStatic(_ context.Context, _ *Run, t *town, k containerCase) (ns string, err error) {
+	e := k.element()
+	if !k.bridged {
+		if ns, err = wireRouted(t.Bed, t.gateway, e.forth, true); err != nil {
+			return "", err
+		}
+		return ns, steerByHand(t.gateway, onpath.DeviceName(e.forth), e.forth, devIn, devOut)
+	}
+	if ns, err = wireBridged(t.Bed, t.gateway, e); err != nil {
+		return "", err
+	}
+	if err := bed.Set(t.gateway, "ipv4/ip_forward=1"); err != nil {
+		return "", err
+	}
+	return ns, netnsrun.Do(t.gateway, func() error {
+		return cutIn(devOut, onpath.DeviceName(e.forth), onpath.DeviceName(e.back))
+	})
+}
+
+// cutIn moves a device's addresses to near, and bridges the device with far.
+func cutIn(dev, near, far string) error {
+	l, err := netlink.LinkByName(dev)
+	if err != nil {
+		return err
+	}
+	n, err := netlink.LinkByName(near)
+	if err != nil {
+		return err
+	}
+	f, err := netlink.LinkByName(far)
+	if err != nil {
+		return err
+	}
+	addrs, err := netlink.AddrList(l, netlink.FAMILY_V4)
+	if err != nil {
+		return err
+	}
+	for _, a := range addrs {
+		if err := errors.Join(netlink.AddrDel(l, &a), netlink.AddrAdd(n, &netlink.Addr{IPNet: a.IPNet})); err != nil {
+			return fmt.Errorf("move %s to %s: %w", a.IPNet, near, err)
+		}
+	}
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = "br0"
+	if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
+		return fmt.Errorf("make a bridge: %w", err)
+	}
+	br, err := netlink.LinkByName("br0")
+	if err != nil {
+		return err
+	}
+	return errors.Join(netlink.LinkSetMaster(l, br), netlink.LinkSetMaster(f, br), netlink.LinkSetUp(br))
+}

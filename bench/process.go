@@ -1,0 +1,50 @@
+package bench
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// pinProcess binds a process, its descendants and all their threads to a CPU.
+func pinProcess(pid, cpu int) error {
+	var set unix.CPUSet
+	set.Set(cpu)
+	for _, p := range append(descendants(pid), pid) {
+		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", p))
+		if err != nil {
+			return err
+		}
+		for _, t := range tasks {
+			id, _ := strconv.Atoi(filepath.Base(t))
+			if err := unix.SchedSetaffinity(id, &set); err != nil && err != unix.ESRCH {
+				return fmt.Errorf("pin process %d to CPU %d: %w", p, cpu, err)
+			}
+		}
+	}
+	return nil
+}
+
+// descendants are the children of a process, and theirs.
+func descendants(pid int) (list []int) {
+	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			continue
+		}
+		for _, s := range strings.Fields(string(b)) {
+			if child, err := strconv.Atoi(s); err == nil {
+				list = append(append(list, child), descendants(child)...)
+			}
+		}
+	}
+	return list
+}
+
+func netPrefixes(p ...netip.Prefix) []netip.Prefix { return p }

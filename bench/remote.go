@@ -1,0 +1,206 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/bench/bed"
+	"github.com/onpath/onpath/datapath/ebpf"
+	"github.com/onpath/onpath/internal/netnsrun"
+)
+
+const (
+	remoteCase    = "one routed instance on another node"
+	metricOfVXLAN = "throughput over a hand-made VXLAN path"
+)
+
+func remote() Benchmark {
+	return Benchmark{
+		Name: "remote", rounds: 20,
+		Question: "a chain through an instance on another node, against a VXLAN path made by hand: TCP, one stream",
+		Targets: []Target{
+			{Text: "≥ 0.9 of a hand-made VXLAN path", Case: remoteCase, Contestant: "onpath-tc", Metric: metricOfVXLAN, Min: 0.9},
+		},
+		run: runRemote,
+	}
+}
+
+// The underlay of remote, and the instance on the far node. The tunnel takes 50
+// bytes, so what passes it has 1450.
+const (
+	devUnderlay    = "under0"
+	remoteInstance = onpath.VportID(16)
+	remoteMTU      = 1450
+)
+
+var (
+	underlayNear = netip.MustParsePrefix("10.255.0.1/24")
+	underlayFar  = netip.MustParsePrefix("10.255.0.2/24")
+)
+
+func runRemote(ctx context.Context, r *Run) error {
+	makers := []remoteMaker{{"static", wireVXLAN}, {"onpath-tc", wireRemote}}
+	for first := 0; first < r.Rounds(); first += buildRounds {
+		if err := r.remoteRounds(ctx, makers, first, min(buildRounds, r.Rounds()-first)); err != nil {
+			return err
+		}
+		makers[0], makers[1] = makers[1], makers[0]
+	}
+	r.overOther(remoteCase, MetricThroughput, "static", metricOfVXLAN)
+	return nil
+}
+
+// remoteMaker connects a town's gateway with a second node and the instance there.
+type remoteMaker struct {
+	name string
+	wire func(ctx context.Context, r *Run, t *town, far string) error
+}
+
+func (r *Run) remoteRounds(ctx context.Context, makers []remoteMaker, first, rounds int) (err error) {
+	var list []deployment
+	defer func() {
+		for _, d := range list {
+			err = errors.Join(err, d.Close())
+		}
+	}()
+	for _, m := range makers {
+		t, err := r.newTown(m.name)
+		if err != nil {
+			return err
+		}
+		list = append(list, deployment{m.name, t})
+		far, err := t.farNode()
+		if err != nil {
+			return err
+		}
+		if err := m.wire(ctx, r, t, far); err != nil {
+			return fmt.Errorf("%s: %w", m.name, err)
+		}
+		if err := t.open(ctx); err != nil {
+			return fmt.Errorf("%s: %w", m.name, err)
+		}
+	}
+	for round := first; round < first+rounds; round++ {
+		r.say("round %d of %d", round+1, r.Rounds())
+		if err := r.streamRound(ctx, remoteCase, round, list); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// farNode adds a second node on an underlay, with an instance in which Linux
+// forwards, and has the end points send what fits into a tunnel.
+func (t *town) farNode() (far string, err error) {
+	if far, err = t.Namespace("far"); err != nil {
+		return "", err
+	}
+	err = bed.Pair(bed.End{NS: t.gateway, Dev: devUnderlay, Addrs: []netip.Prefix{underlayNear}},
+		bed.End{NS: far, Dev: devUnderlay, Addrs: []netip.Prefix{underlayFar}})
+	if err != nil {
+		return "", err
+	}
+	if _, err := wireRouted(t.Bed, far, remoteInstance, true); err != nil {
+		return "", err
+	}
+	for _, ns := range []string{t.client, t.server} {
+		if err := setMTU(ns, "eth0", remoteMTU); err != nil {
+			return "", err
+		}
+	}
+	return far, bed.Set(t.gateway, "ipv4/ip_forward=1")
+}
+
+func setMTU(ns, dev string, mtu int) error {
+	return netnsrun.Do(ns, func() error {
+		l, err := netlink.LinkByName(dev)
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetMTU(l, mtu)
+	})
+}
+
+// wireVXLAN is the path by hand: a VXLAN device at each end, policy routing into
+// it at the gateway, and into the instance and back at the far node.
+func wireVXLAN(_ context.Context, _ *Run, t *town, far string) error {
+	ends := []struct {
+		ns            string
+		local, remote netip.Addr
+		mac, peer     string
+		peerAddr      netip.Addr
+	}{
+		{t.gateway, underlayNear.Addr(), underlayFar.Addr(), "02:62:00:00:01:01", "02:62:00:00:01:02", netip.MustParseAddr("169.254.2.2")},
+		{far, underlayFar.Addr(), underlayNear.Addr(), "02:62:00:00:01:02", "02:62:00:00:01:01", netip.MustParseAddr("169.254.2.1")},
+	}
+	for _, e := range ends {
+		if err := vxlan(e.ns, e.local, e.remote, e.mac); err != nil {
+			return err
+		}
+		if err := bed.Neighbour(e.ns, devVXLAN, e.peerAddr, mac(e.peer)); err != nil {
+			return err
+		}
+	}
+	// At the gateway, both directions go to the far node.
+	if err := policyRoute(t.gateway, devVXLAN, ends[0].peerAddr, devIn, devOut); err != nil {
+		return err
+	}
+	// There, to the instance; and from it back.
+	if err := steerByHand(far, onpath.DeviceName(remoteInstance), remoteInstance, devVXLAN); err != nil {
+		return err
+	}
+	return bed.Route(far, devVXLAN, anywhere, ends[1].peerAddr)
+}
+
+const devVXLAN = "vx0"
+
+func vxlan(ns string, local, remote netip.Addr, hw string) error {
+	return netnsrun.Do(ns, func() error {
+		under, err := netlink.LinkByName(devUnderlay)
+		if err != nil {
+			return err
+		}
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name, attrs.MTU, attrs.HardwareAddr = devVXLAN, remoteMTU, mac(hw)
+		v := &netlink.Vxlan{LinkAttrs: attrs, VxlanId: 7, VtepDevIndex: under.Attrs().Index, SrcAddr: local.AsSlice(), Group: remote.AsSlice(), Port: 4789, Learning: false}
+		if err := netlink.LinkAdd(v); err != nil {
+			return fmt.Errorf("make a VXLAN device: %w", err)
+		}
+		return netlink.LinkSetUp(v)
+	})
+}
+
+// wireRemote has onpath do it: the gateway steers to the vport of the other node.
+func wireRemote(ctx context.Context, r *Run, t *town, far string) error {
+	e := routedElement(remoteInstance)
+	match := onpath.Match{Dst: netPrefixes(netTownServer)}
+	near := chainConfig(match, e)
+	near.Node, near.Underlay = "near", onpath.Underlay{Address: underlayNear.Addr()}
+	near.Peers = []onpath.Peer{peer("far", underlayFar)}
+	near.Vports = []onpath.Vport{{ID: remoteInstance, Kind: onpath.VportRemote, State: onpath.VportUp, Peer: "far"}}
+	there := chainConfig(match, e)
+	there.Node, there.Underlay = "far", onpath.Underlay{Address: underlayFar.Addr()}
+	there.Edge, there.Peers = nil, []onpath.Peer{peer("near", underlayNear)}
+	there.Vports = append(there.Vports, onpath.Vport{ID: edgeVport, Kind: onpath.VportRemote, State: onpath.VportUp, Peer: "near"})
+	for ns, c := range map[string]*onpath.DatapathConfig{t.gateway: near, far: there} {
+		c.Paths[0].MTU = remoteMTU
+		d, err := openDatapath(ns, ebpf.Options{Name: t.name() + "-" + c.Node, PinPath: pinPath, Log: r.Log})
+		if err != nil {
+			return err
+		}
+		t.After(func() error { return errors.Join(d.Remove(context.Background()), d.Close()) })
+		if err := d.Apply(ctx, c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func peer(name string, at netip.Prefix) onpath.Peer {
+	return onpath.Peer{Node: name, Address: at.Addr(), Port: onpath.DefaultTunnelPort, Secret: 77, MTU: 1500}
+}

@@ -1,0 +1,138 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"time"
+
+	"github.com/onpath/onpath/bench/bed"
+	"github.com/onpath/onpath/bench/traffic"
+)
+
+// town is a client and a server with sockets and a gateway between, with the
+// offloads that veth has: what containers and tunnels are measured with.
+type town struct {
+	*bed.Bed
+	client, gateway, server string          // namespaces
+	stream, bell            *traffic.Stream // for throughput, and for round trips
+	cpus                    [2]int          // of the sender and of the receiver
+}
+
+// Where the client and the server are; the gateway has the first address of each
+// subnet, its devices are devIn and devOut.
+var (
+	netTownClient = netip.MustParsePrefix("10.1.0.0/24")
+	netTownServer = netip.MustParsePrefix("10.9.0.0/24")
+	townServer    = netip.MustParseAddrPort("10.9.0.2:5001")
+	townBell      = netip.MustParseAddrPort("10.9.0.2:5002")
+)
+
+// newTown makes the three namespaces; the gateway forwards nothing yet.
+func (r *Run) newTown(name string) (t *town, err error) {
+	b, err := r.bed(name)
+	if err != nil {
+		return nil, err
+	}
+	t = &town{Bed: b, cpus: [2]int{r.cpu, 0}}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, t.Close())
+			t = nil
+		}
+	}()
+	for ns, name := range map[*string]string{&t.client: "client", &t.gateway: "gateway", &t.server: "server"} {
+		if *ns, err = t.Namespace(name); err != nil {
+			return t, err
+		}
+	}
+	for _, p := range []struct {
+		ns, dev string
+		subnet  netip.Prefix
+	}{{t.client, devIn, netTownClient}, {t.server, devOut, netTownServer}} {
+		gw, host := p.subnet.Addr().Next(), p.subnet.Addr().Next().Next()
+		err := bed.Pair(bed.End{NS: t.gateway, Dev: p.dev, Addrs: []netip.Prefix{netip.PrefixFrom(gw, p.subnet.Bits())}},
+			bed.End{NS: p.ns, Dev: "eth0", Addrs: []netip.Prefix{netip.PrefixFrom(host, p.subnet.Bits())}})
+		if err != nil {
+			return t, err
+		}
+		if err := bed.Route(p.ns, "eth0", anywhere, gw); err != nil {
+			return t, err
+		}
+	}
+	return t, nil
+}
+
+// name is the bed's.
+func (t *town) name() string { return filepath.Base(t.Dir()) }
+
+// open connects client and server, trying again until the way is ready. The two
+// ends of round trips share a CPU: waking another one takes longer than the way.
+func (t *town) open(ctx context.Context) (err error) {
+	spec := traffic.StreamSpec{From: t.client, To: t.server, Address: townServer, FromCPU: t.cpus[0], ToCPU: t.cpus[1], Congestion: "cubic", DialTimeout: time.Second}
+	if t.stream, err = t.connect(ctx, spec); err != nil {
+		return err
+	}
+	spec.Address = townBell
+	spec.ToCPU = spec.FromCPU
+	t.bell, err = t.connect(ctx, spec)
+	return err
+}
+
+func (t *town) connect(ctx context.Context, spec traffic.StreamSpec) (s *traffic.Stream, err error) {
+	for range 20 {
+		if s, err = traffic.OpenStream(spec); err == nil {
+			t.After(s.Close)
+			return s, nil
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+	}
+	return nil, fmt.Errorf("no connection through it: %w", err)
+}
+
+// pumped is what a stream moved, in one turn or several.
+type pumped struct {
+	bytes  uint64
+	time   time.Duration
+	worked time.Duration // by all CPUs
+}
+
+func (p *pumped) add(o pumped) {
+	p.bytes += o.bytes
+	p.time += o.time
+	p.worked += o.worked
+}
+
+// rate in bit/s.
+func (p *pumped) rate() float64 { return float64(p.bytes) * 8 / p.time.Seconds() }
+
+// cpu is the time of all CPUs, ns/byte.
+func (p *pumped) cpu() float64 { return float64(p.worked.Nanoseconds()) / float64(p.bytes) }
+
+func (t *town) pump(ctx context.Context, long time.Duration) (p pumped, err error) {
+	var worked []time.Duration
+	got, err := t.stream.Pump(ctx, long/4, long, func() {
+		w, _ := allCPUTime()
+		worked = append(worked, w)
+	})
+	if err != nil {
+		return p, err
+	}
+	if got.Bytes == 0 {
+		return p, errors.New("no byte arrived")
+	}
+	return pumped{got.Bytes, got.Time, worked[1] - worked[0]}, nil
+}
+
+// roundTrip is the median, µs.
+func (t *town) roundTrip(ctx context.Context, n int) (float64, error) {
+	times, err := t.bell.RoundTrips(ctx, n)
+	if err != nil {
+		return 0, err
+	}
+	return micros(times[len(times)/2]), nil
+}
