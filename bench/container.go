@@ -258,7 +258,7 @@ func (r *Run) startFunction(ctx context.Context, rt *container.Driver, t *town, 
 	for until := time.Now().Add(readyTimeout); ; {
 		code, err := rt.Exec(ctx, p.ID(), onpath.ExecSpec{Command: []string{"test", "-e", "/run/ready"}})
 		if err == nil && code == 0 {
-			return pinProcess(p.Pid(), t.cpus[1])
+			return pinProcess(p.Pid(), t.cpu)
 		}
 		select {
 		case <-p.Exited():

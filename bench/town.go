@@ -13,12 +13,14 @@ import (
 )
 
 // town is a client and a server with sockets and a gateway between, with the
-// offloads that veth has: what containers and tunnels are measured with.
+// offloads that veth has: what containers and tunnels are measured with. Both ends
+// and the function between share a CPU: two would wait for each other, now more
+// now less, and throughput then tells of the scheduler.
 type town struct {
 	*bed.Bed
 	client, gateway, server string          // namespaces
 	stream, bell            *traffic.Stream // for throughput, and for round trips
-	cpus                    [2]int          // of the sender and of the receiver
+	cpu                     int
 }
 
 // Where the client and the server are; the gateway has the first address of each
@@ -36,7 +38,7 @@ func (r *Run) newTown(name string) (t *town, err error) {
 	if err != nil {
 		return nil, err
 	}
-	t = &town{Bed: b, cpus: [2]int{r.cpu, 0}}
+	t = &town{Bed: b, cpu: r.cpu}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, t.Close())
@@ -68,15 +70,13 @@ func (r *Run) newTown(name string) (t *town, err error) {
 // name is the bed's.
 func (t *town) name() string { return filepath.Base(t.Dir()) }
 
-// open connects client and server, trying again until the way is ready. The two
-// ends of round trips share a CPU: waking another one takes longer than the way.
+// open connects client and server, trying again until the way is ready.
 func (t *town) open(ctx context.Context) (err error) {
-	spec := traffic.StreamSpec{From: t.client, To: t.server, Address: townServer, FromCPU: t.cpus[0], ToCPU: t.cpus[1], Congestion: "cubic", DialTimeout: time.Second}
+	spec := traffic.StreamSpec{From: t.client, To: t.server, Address: townServer, FromCPU: t.cpu, ToCPU: t.cpu, Congestion: "cubic", DialTimeout: time.Second}
 	if t.stream, err = t.connect(ctx, spec); err != nil {
 		return err
 	}
 	spec.Address = townBell
-	spec.ToCPU = spec.FromCPU
 	t.bell, err = t.connect(ctx, spec)
 	return err
 }
