@@ -263,7 +263,17 @@ func (b *builder) isMember(p *path, i *instance) bool {
 	if i.node == b.n {
 		return slices.Contains(b.local, i)
 	}
-	return !i.leaving && !p.over && mayPoint(b.n, i, p.id)
+	if (i.leaving || p.over) && !b.leadsOn(p, i) {
+		return false
+	}
+	return mayPoint(b.n, i, p.id)
+}
+
+// leadsOn reports whether a member is kept, though it leaves, for packets that
+// may still enter its path.
+func (b *builder) leadsOn(p *path, i *instance) bool {
+	x := b.n.newest
+	return (x.sendsTo(p.id, i.obj.Spec.Vport) || x.sendsTo(p.id, i.obj.Spec.Back)) && b.w.entered(b.n, p)
 }
 
 // weight is the instance's share of new flows at element k.

@@ -96,6 +96,17 @@ func (w *world) sentPath(n *node, p onpath.PathID) bool {
 	return slices.ContainsFunc(n.c.nodes, func(m *node) bool { return m != n && m.st == nil && !m.gone }) // it may
 }
 
+// entered reports whether packets may still enter an ended path at the gateway,
+// as seen from another node. The gateway lets go of a path first, and so of its
+// flows; what others know of it serves the packets that are on their way.
+func (w *world) entered(n *node, p *path) bool {
+	g := n.c.gateway
+	if !p.ended() || g == nil || g == n || w.sentPath(g, p.id) { // it hosts elements: nobody can be first
+		return false
+	}
+	return g.st == nil || slices.ContainsFunc(g.possible, func(x *index) bool { return x.path(p.id) != nil })
+}
+
 // inbound says that packets of a path may come to a node from another one.
 type inbound struct {
 	n *node

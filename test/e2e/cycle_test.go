@@ -49,9 +49,8 @@ func TestTwentyCycles(t *testing.T) {
 	}
 	sent, lost, longest := s.end()
 	t.Logf("20 cycles under %d packets: %d lost, longest silence %s", sent, lost, longest)
-	// The flow must move forty times, each time within a second of draining:
-	// single packets may be lost, silence must not be noticed.
-	if lost*100 > sent || longest > time.Second {
+	// The flow moves forty times, into the chain and out of it.
+	if lost > 0 || longest > time.Second {
 		t.Errorf("%d of %d packets were lost, and nothing came for %s", lost, sent, longest)
 	}
 	var left []string
