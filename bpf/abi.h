@@ -429,6 +429,26 @@ struct station {
 #define STATION_FROM 0x100
 #define STATION_TO   0x200
 
+/*
+ * A question of a node's agent to the data path of a peer, in the place of a
+ * tunnelled packet: which of your vports take packets? It stands behind the UDP
+ * header, with the VXLAN header of no vport. The peer's program fills the states
+ * in and sends it back; no process of the peer has a part in it.
+ */
+#define PROBE_VPORTS 32
+#define PROBE_ASK    1
+#define PROBE_ANSWER 2
+
+struct probe {
+	__u8 vxlan[8];  /* flags 0x08, VNI 0 */
+	__u8 secret[3]; /* of the pair */
+	__u8 kind;
+	__u8 count;     /* of vports */
+	__u8 pad[3];
+	__u8 seq[8];    /* the asker's */
+	__u8 vports[PROBE_VPORTS][4]; /* id, big endian, and in answers its vport_state; only count of them are sent */
+};
+
 /* Mark of a packet that goes to this machine's own sockets. */
 #define MARK_TO_HOST 0x6f700001
 

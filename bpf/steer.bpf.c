@@ -15,6 +15,7 @@
  * else. So traceroute shows each routed instance, which counts as the router it
  * is, and then the gateway as one hop; bridged ones do not appear.
  */
+#include "lib/probe.h"
 #include "lib/send.h"
 
 /* Look up the flow of pkt.key and do what it says. */
@@ -264,40 +265,58 @@ static __always_inline int from_tunnel(struct __sk_buff *skb, struct node *n, st
 	return receive(skb, p, n, key->tunnel_id);
 }
 
-/* Only known nodes, one hop away as hop limits tell, may send tunnel packets: 0 if
- * anyone else does. */
-static __always_inline int may_come(struct __sk_buff *skb, const struct node *n)
+/* What may_come says of a packet on the underlay. */
+#define COME_REFUSED 0 /* a tunnel packet of a stranger */
+#define COME_ON      1
+#define COME_PROBE   2 /* a question of a peer's agent */
+#define COME_ANSWER  3 /* an answer to this node's agent */
+
+/* Only known nodes, one hop away as hop limits tell, may send tunnel packets.
+ * pkt.l4 and pkt.akey are the UDP header and the sender. */
+static __always_inline int may_come(struct __sk_buff *skb, const struct node *n, struct pkt *p)
 {
-	struct addr_key from = {};
-	__be16 type, dport = 0;
+	struct addr_key *from = &p->akey;
+	__u8 head[16] = {}; /* UDP and VXLAN headers */
+	__be16 type, sport, dport;
 	__u8 ttl = 0;
 
 	if (bpf_skb_load_bytes(skb, 12, &type, 2))
-		return 1;
+		return COME_ON;
+	__builtin_memset(from, 0, sizeof(*from));
 	if (type == bpf_htons(ETH_P_IP)) {
 		struct iphdr h;
 
 		if (bpf_skb_load_bytes(skb, ETH_HLEN, &h, sizeof(h)) || h.protocol != IPPROTO_UDP ||
 		    (h.frag_off & bpf_htons(0x1fff)))
-			return 1;
-		if (bpf_skb_load_bytes(skb, ETH_HLEN + h.ihl * 4 + 2, &dport, 2))
-			return 1;
-		from.family = FAMILY_4;
-		map_v4(from.addr, h.saddr);
+			return COME_ON;
+		p->l4 = ETH_HLEN + h.ihl * 4;
+		from->family = FAMILY_4;
+		map_v4(from->addr, h.saddr);
 		ttl = h.ttl;
 	} else if (type == bpf_htons(ETH_P_IPV6)) {
 		struct ipv6hdr h;
 
-		if (bpf_skb_load_bytes(skb, ETH_HLEN, &h, sizeof(h)) || h.nexthdr != IPPROTO_UDP ||
-		    bpf_skb_load_bytes(skb, ETH_HLEN + sizeof(h) + 2, &dport, 2))
-			return 1;
-		from.family = FAMILY_6;
-		copy_addr(from.addr, &h.saddr);
+		if (bpf_skb_load_bytes(skb, ETH_HLEN, &h, sizeof(h)) || h.nexthdr != IPPROTO_UDP)
+			return COME_ON;
+		p->l4 = ETH_HLEN + sizeof(h);
+		from->family = FAMILY_6;
+		copy_addr(from->addr, &h.saddr);
 		ttl = h.hop_limit;
+	} else {
+		return COME_ON;
 	}
-	if (bpf_ntohs(dport) != n->tunnel_port)
-		return 1;
-	return ttl == 255 && bpf_map_lookup_elem(&peer_addrs, &from);
+	if (bpf_skb_load_bytes(skb, p->l4, head, sizeof(head)) && bpf_skb_load_bytes(skb, p->l4, head, 4))
+		return COME_ON;
+	sport = *(__be16 *)head;
+	dport = *(__be16 *)(head + 2);
+	if (bpf_ntohs(dport) != n->tunnel_port) {
+		if (bpf_ntohs(sport) != n->tunnel_port || ttl != 255 || !bpf_map_lookup_elem(&peer_addrs, from))
+			return COME_ON;
+		return COME_ANSWER;
+	}
+	if (ttl != 255 || !bpf_map_lookup_elem(&peer_addrs, from))
+		return COME_REFUSED;
+	return (*(__u32 *)(head + 12) & bpf_htonl(0xffffff00)) ? COME_ON : COME_PROBE;
 }
 
 SEC("tc")
@@ -313,10 +332,19 @@ int onpath_steer(struct __sk_buff *skb)
 	p->ifindex = ifindex;
 	if (ifindex == n->tunnel_ifindex)
 		return from_tunnel(skb, n, p);
-	if (ifindex == n->underlay_ifindex && skb->ingress_ifindex && !may_come(skb, n)) {
-		p->prev_slot = 0;
-		p->packets = 1;
-		return drop(p, DROP_TUNNEL_SOURCE);
+	if (ifindex == n->underlay_ifindex && skb->ingress_ifindex) {
+		switch (may_come(skb, n, p)) {
+		case COME_REFUSED:
+			p->prev_slot = 0;
+			p->packets = 1;
+			return drop(p, DROP_TUNNEL_SOURCE);
+		case COME_PROBE:
+			p->prev_slot = 0;
+			p->packets = 1;
+			return answer_probe(skb);
+		case COME_ANSWER:
+			return TC_ACT_UNSPEC;
+		}
 	}
 	if (ifindex == n->routers[0] || ifindex == n->routers[1] || ifindex == n->routers[2] ||
 	    ifindex == n->routers[3])

@@ -85,6 +85,7 @@ type Agent struct {
 	tasks   sync.WaitGroup
 
 	apply   *applier
+	reach   *reach
 	report  chan struct{} // a report is due
 	inspect chan struct{} // look at the machine again
 	planned sync.Mutex    // serialises SetPlan
@@ -148,7 +149,7 @@ func New(o Options) (*Agent, error) {
 		instances: map[string]*instance{}, adopted: map[string]onpath.Process{}, drivers: map[string]*driver{},
 	}
 	a.wirer = wirer{node: o.Name, netns: o.NetNS, state: a.state, log: a.log}
-	a.apply = newApplier(a)
+	a.apply, a.reach = newApplier(a), newReach()
 	a.applyTime = newApplyTime()
 	return a, nil
 }
@@ -188,6 +189,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.adoptAll(ctx)
 	if saved != nil {
 		a.restore(saved)
+		a.recallReach()
 	}
 	a.look() // knows the saved plan's uplinks before the first configuration
 	a.mu.Lock()
@@ -195,6 +197,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.mu.Unlock()
 	a.goDo(a.watchMachine)
 	a.goDo(a.watchPeers)
+	a.goDo(a.probePeers)
+	a.goDo(a.saveReach)
 	a.goDo(a.retryRuntimes)
 	a.tasks.Go(func() { a.reportLoop(ctx) })
 	a.awaitWiring(ctx)

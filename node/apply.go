@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -203,8 +204,9 @@ func (a *Agent) namesVport(v onpath.VportID) bool {
 }
 
 // config is the plan's data path as this machine can carry it now: without
-// instance vports that have no device, closed where the instance is not ready,
-// without uplinks that are missing or refused. missing names the vports left out.
+// instance vports that have no device, closed where the instance is not ready or
+// another node's instance does not take packets, without uplinks that are missing
+// or refused. missing names the vports left out.
 func (a *Agent) config(plan *onpath.NodePlan) (c *onpath.DatapathConfig, missing []onpath.VportID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -216,6 +218,11 @@ func (a *Agent) config(plan *onpath.NodePlan) (c *onpath.DatapathConfig, missing
 			open[v] = open[v] || in.open
 		}
 	}
+	peers := map[string]netip.Addr{}
+	for _, p := range cfg.Peers {
+		peers[p.Node] = p.Address
+	}
+	chosen := members(plan)
 	cfg.Vports = nil
 	gone := map[onpath.VportID]bool{}
 	for _, v := range plan.Datapath.Vports {
@@ -228,6 +235,8 @@ func (a *Agent) config(plan *onpath.NodePlan) (c *onpath.DatapathConfig, missing
 			if !open[v.ID] {
 				v.State = onpath.VportClosed
 			}
+		} else if !a.reach.takes(peers[v.Peer], v.ID) && chosen[v.ID] {
+			v.State = onpath.VportClosed
 		}
 		cfg.Vports = append(cfg.Vports, v)
 	}

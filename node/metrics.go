@@ -18,6 +18,9 @@ var (
 	descBytes     = prometheus.NewDesc("onpath_vport_bytes_total", "IP bytes that came from (in) and were handed to (out) a vport.", []string{"vport", "instance", "direction"}, nil)
 	descDropped   = prometheus.NewDesc("onpath_vport_dropped_packets_total", "Packets from a vport that were dropped, by reason.", []string{"vport", "instance", "reason"}, nil)
 	descFlows     = prometheus.NewDesc("onpath_node_flow_entries", "Flow entries now.", nil, nil)
+	descPeers     = prometheus.NewDesc("onpath_node_peer_reachable", "1 if the data path of another node answers, 0 if it is lost.", []string{"peer"}, nil)
+	descLosses    = prometheus.NewDesc("onpath_node_peer_losses_total", "Times that another node was lost.", nil, nil)
+	descRounds    = prometheus.NewDesc("onpath_node_peer_probe_rounds_total", "Rounds of questions to other nodes; late ones came too late to count a missing answer.", []string{"late"}, nil)
 	descLearned   = prometheus.NewDesc("onpath_node_flow_entries_learned_total", "Flow entries ever written.", nil, nil)
 )
 
@@ -36,7 +39,7 @@ type collector struct{ a *Agent }
 
 // Describe implements prometheus.Collector.
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descInstances, descRestarts, descPlan, descPackets, descBytes, descDropped, descFlows, descLearned} {
+	for _, d := range []*prometheus.Desc{descInstances, descRestarts, descPlan, descPackets, descBytes, descDropped, descFlows, descLearned, descPeers, descLosses, descRounds} {
 		ch <- d
 	}
 }
@@ -47,6 +50,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		onpath.InstanceStarting: 0, onpath.InstanceReady: 0, onpath.InstanceUnready: 0, onpath.InstanceFailed: 0,
 	}
 	names := map[onpath.VportID]string{}
+	c.a.reach.collect(ch)
 	c.a.mu.Lock()
 	acked := c.a.acked
 	for _, in := range c.a.instances {
@@ -86,4 +90,21 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			ch <- prometheus.MustNewConstMetric(descDropped, prometheus.CounterValue, float64(n), vport, name, string(reason))
 		}
 	}
+}
+
+func (r *reach) collect(ch chan<- prometheus.Metric) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for a, j := range r.judges {
+		up := 1.0
+		if j.lost {
+			up = 0
+		}
+		if j.ever {
+			ch <- prometheus.MustNewConstMetric(descPeers, prometheus.GaugeValue, up, r.names[a])
+		}
+	}
+	ch <- prometheus.MustNewConstMetric(descLosses, prometheus.CounterValue, float64(r.losses))
+	ch <- prometheus.MustNewConstMetric(descRounds, prometheus.CounterValue, float64(r.rounds-r.late), "no")
+	ch <- prometheus.MustNewConstMetric(descRounds, prometheus.CounterValue, float64(r.late), "yes")
 }

@@ -24,15 +24,16 @@ const (
 	probeMissed = 3
 )
 
-// peers knows which other nodes' machines answer on the underlay. The kernel of
-// a machine answers without an agent, so a node that is merely being upgraded is
-// not taken for dead.
+// peers knows which other nodes' machines answer on the underlay. It speaks for
+// those whose data path has never answered (reach.go): of an older version, or
+// without one yet.
 type peers struct {
 	mu     sync.Mutex
 	missed map[netip.Addr]int // echo requests since the last answer
 }
 
-// unreachable are the names of the plan's peers that do not answer. Callers
+// unreachable are the names of the plan's peers that do not answer, by their
+// data path or, if that never did, by their machine. Callers
 // hold a.mu.
 func (a *Agent) unreachable() (names []string) {
 	if a.plan == nil {
@@ -41,7 +42,8 @@ func (a *Agent) unreachable() (names []string) {
 	a.peers.mu.Lock()
 	defer a.peers.mu.Unlock()
 	for _, p := range a.plan.Datapath.Peers {
-		if a.peers.missed[p.Address] > probeMissed {
+		lost, known := a.reach.verdict(p.Address)
+		if lost || !known && a.peers.missed[p.Address] > probeMissed {
 			names = append(names, p.Node)
 		}
 	}
@@ -66,7 +68,7 @@ func (a *Agent) watchPeers(ctx context.Context) {
 		wg.Go(func() { a.hearPeers(c, v4) })
 	}
 	for seq := 1; a.clock.Sleep(ctx, probeEvery) == nil; seq++ {
-		a.probePeers(conns, seq)
+		a.echoPeers(conns, seq)
 	}
 }
 
@@ -82,7 +84,7 @@ func (a *Agent) listenICMP(v4 bool) (c *icmp.PacketConn, err error) {
 	return c, err
 }
 
-func (a *Agent) probePeers(conns map[bool]*icmp.PacketConn, seq int) {
+func (a *Agent) echoPeers(conns map[bool]*icmp.PacketConn, seq int) {
 	a.mu.Lock()
 	var targets []netip.Addr
 	if a.plan != nil {

@@ -38,7 +38,10 @@ const (
 	eagerExec = 250 * time.Millisecond
 )
 
-// wait is the time between two probes.
+// leastPause between two probes, however long one takes.
+const leastPause = 10 * time.Millisecond
+
+// wait is the time between the beginnings of two probes.
 func (h health) wait(eager bool) time.Duration {
 	every := time.Duration(h.Every)
 	switch {
@@ -77,13 +80,17 @@ func (in *instance) startProbes(ctx context.Context, w *watch) (<-chan error, fu
 			case eager = <-eagerly:
 			default:
 			}
+			begin := in.a.clock.Now()
 			err := in.probe(ctx, h)
 			select {
 			case results <- err:
 			case <-ctx.Done():
 				return
 			}
-			if in.a.clock.Sleep(ctx, h.wait(eager)) != nil {
+			// From beginning to beginning: a probe that waits in vain must not
+			// make the next one later.
+			left := h.wait(eager) - in.a.clock.Now().Sub(begin)
+			if in.a.clock.Sleep(ctx, max(left, leastPause)) != nil {
 				return
 			}
 		}

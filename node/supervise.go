@@ -21,6 +21,7 @@ type watch struct {
 	badSince  time.Time // not ready since
 	failures  int       // probes in a row
 	eager     chan bool // to the prober: probe often (starting) or as told
+	stopped   bool      // its first process is (SIGSTOP)
 }
 
 // supervise watches a running process until it ends, must be ended, or ctx
@@ -31,6 +32,8 @@ func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed boo
 	w.health = healthOf(w.plan.Spec.Health)
 	probes, stopProbes := in.startProbes(ctx, w)
 	defer func() { stopProbes() }()
+	halts, stopLooking := in.watchHalts(ctx, p)
+	defer stopLooking()
 	settled, stopSettling := in.settle(ctx)
 	defer stopSettling()
 	if !ended(p) {
@@ -55,9 +58,11 @@ func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed boo
 			return in.exited(ctx, w)
 		case <-settled:
 			settled, w.settled = nil, true
-			if !w.health.probed() && !w.ready && !ended(p) {
+			if !w.health.probed() && !w.ready && !w.stopped && !ended(p) {
 				in.becomeReady(ctx, w)
 			}
+		case w.stopped = <-halts:
+			in.halted(ctx, w)
 		case err := <-probes:
 			if why := in.probed(ctx, w, err); why != "" {
 				in.kill(ctx, w, why)
@@ -82,7 +87,7 @@ func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed boo
 				w.health = h
 				stopProbes()
 				probes, stopProbes = in.startProbes(ctx, w)
-				if !h.probed() && !w.ready && w.settled {
+				if !h.probed() && !w.ready && !w.stopped && w.settled {
 					in.becomeReady(ctx, w)
 				}
 			}
@@ -158,6 +163,9 @@ func (in *instance) probed(ctx context.Context, w *watch, err error) (why string
 		return "" // who could not ask has not been answered no
 	}
 	now := in.a.clock.Now()
+	if err == nil && w.stopped {
+		err = errHalted // the kernel answers for a program that does not run
+	}
 	if err == nil {
 		w.failures = 0
 		if !w.ready {

@@ -248,6 +248,8 @@ static __always_inline int learn_edge(void)
 	if (!p || !n || !n->edge || p->prev == n->edge)
 		return 0;
 	slot = p->d.path_slot;
+	if (p->d.path && !slot)
+		return 0; /* the path ended here: its answers go the ordinary way, as the next packets do */
 	path = bpf_map_lookup_elem(&paths, &slot);
 	if (slot && path && (path->flags & PATH_FORWARD))
 		return 0;

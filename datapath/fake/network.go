@@ -28,6 +28,7 @@ type Network struct {
 	underlay  map[netip.Addr]*Node
 	queue     []Delivery
 	onDeliver func(Delivery)
+	cut       map[string]bool // nodes off the underlay
 }
 
 // NewNetwork makes an empty network; clock ages flow entries and dates captures.

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * Answering the questions of peers' agents (struct probe): where a peer's
+ * packets would be taken off the underlay, in the kernel, so that an answer says
+ * that packets would be taken too and that a restarting agent is not a dead node.
+ */
+#ifndef ONPATH_PROBE_H
+#define ONPATH_PROBE_H
+
+#include "count.h"
+#include "tunnel.h"
+
+/* Exchange n bytes at two places of the packet. n is constant, 16 at most. */
+static __always_inline int exchange(struct __sk_buff *skb, __u32 a, __u32 b, const __u32 n)
+{
+	__u8 x[16], y[16];
+
+	return bpf_skb_load_bytes(skb, a, x, n) || bpf_skb_load_bytes(skb, b, y, n) ||
+	       bpf_skb_store_bytes(skb, a, y, n, 0) || bpf_skb_store_bytes(skb, b, x, n, 0);
+}
+
+/* Write four bytes and keep UDP's checksum true. Addresses and ports that change
+ * places do not change it. */
+static __always_inline int put_word(struct __sk_buff *skb, __u32 l4, __u32 at, __u32 old, __u32 new)
+{
+	return bpf_l4_csum_replace(skb, l4 + 6, old, new, 4 | BPF_F_MARK_MANGLED_0) ||
+	       bpf_skb_store_bytes(skb, at, &new, 4, 0);
+}
+
+/* The state of a vport of this node; closed if it is not of this node. */
+static __always_inline __u32 state_of(__u32 id)
+{
+	__u32 slot = 0;
+	struct vport *v = vport_of(&slot, id);
+
+	if (!v || v->kind == VPORT_REMOTE)
+		return STATE_CLOSED;
+	return v->state;
+}
+
+/* Send the question back with the states filled in. pkt.l4 is its UDP header,
+ * pkt.akey who asks. */
+__noinline int answer_probe(struct __sk_buff *skb)
+{
+	struct pkt *p = packet();
+	struct peer_ref *peer;
+	__u32 l4, body, i, at, word;
+	__u8 w[8];
+	int v6;
+
+	if (!p)
+		return TC_ACT_SHOT;
+	peer = bpf_map_lookup_elem(&peer_addrs, &p->akey);
+	if (!peer)
+		return drop(p, DROP_TUNNEL_SOURCE);
+	l4 = p->l4;
+	body = l4 + 8;
+	v6 = p->akey.family == FAMILY_6;
+	if (bpf_skb_load_bytes(skb, body + offsetof(struct probe, secret), w, 8) || w[3] != PROBE_ASK)
+		return drop(p, DROP_MALFORMED);
+	if (get24(w) != peer->secret)
+		return drop(p, DROP_TUNNEL_SECRET);
+	for (i = 0; i < PROBE_VPORTS; i++) {
+		if (i >= w[4])
+			break;
+		at = body + offsetof(struct probe, vports) + 4 * i;
+		if (bpf_skb_load_bytes(skb, at, &word, 4))
+			return drop(p, DROP_MALFORMED);
+		if (put_word(skb, l4, at, word, (word & bpf_htonl(0xffffff00)) | bpf_htonl(state_of(bpf_ntohl(word) >> 8))))
+			return drop(p, DROP_MALFORMED);
+	}
+	__builtin_memcpy(&word, w, 4);
+	w[3] = PROBE_ANSWER;
+	if (put_word(skb, l4, body + offsetof(struct probe, secret), word, *(__u32 *)w) ||
+	    exchange(skb, 0, 6, 6) || exchange(skb, l4, l4 + 2, 2))
+		return drop(p, DROP_MALFORMED);
+	if (v6 ? exchange(skb, ETH_HLEN + 8, ETH_HLEN + 24, 16) : exchange(skb, ETH_HLEN + 12, ETH_HLEN + 16, 4))
+		return drop(p, DROP_MALFORMED);
+	return bpf_redirect(skb->ifindex, 0);
+}
+
+#endif

@@ -1,0 +1,121 @@
+package node
+
+import (
+	"testing"
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+// bench for one judge: a peer that answers or not, rounds that are late or not.
+type judged struct {
+	judge
+	now time.Time
+}
+
+func (j *judged) step(answers bool, took time.Duration, states map[onpath.VportID]onpath.VportState) (changed bool) {
+	j.asked++
+	if answers {
+		j.hear(onpath.PeerAnswer{Number: j.asked, States: states})
+	}
+	j.now = j.now.Add(took)
+	return j.round(j.now, took)
+}
+
+func (j *judged) steps(n int, answers bool, took time.Duration) (changes int) {
+	for range n {
+		if j.step(answers, took, nil) {
+			changes++
+		}
+	}
+	return changes
+}
+
+func TestJudge(t *testing.T) {
+	j := &judged{now: time.Unix(1000, 0)}
+	if j.steps(100, false, askEvery) > 0 || j.lost || !j.takes(5) {
+		t.Error("a peer that never answered was judged")
+	}
+	j.steps(3, true, askEvery)
+	if j.steps(missedLost-1, false, askEvery) > 0 {
+		t.Error("lost too early")
+	}
+	j.steps(1, true, askEvery)
+	begin := j.now
+	for !j.lost {
+		j.step(false, askEvery, nil)
+	}
+	if d := j.now.Sub(begin); d > 150*time.Millisecond {
+		t.Errorf("lost after %s", d)
+	}
+	if j.takes(5) {
+		t.Error("a lost peer is used")
+	}
+	j.steps(backAfter-1, true, askEvery)
+	j.steps(1, false, askEvery)
+	if j.steps(backAfter-1, true, askEvery) > 0 {
+		t.Error("back too early")
+	}
+	if j.steps(1, true, askEvery) != 1 || j.lost {
+		t.Error("does not come back")
+	}
+	j.steps(missedLost, false, askEvery)
+	if j.steps(2*backAfter-1, true, askEvery) > 0 || j.steps(1, true, askEvery) != 1 {
+		t.Error("a peer that comes and goes must be good for longer")
+	}
+	j.now = j.now.Add(time.Hour)
+	j.steps(missedLost, false, askEvery)
+	if j.steps(backAfter, true, askEvery) != 1 {
+		t.Error("one that was good for an hour must be trusted as at first")
+	}
+}
+
+// TestJudgeLate: rounds that come late are no evidence, but not for ever.
+func TestJudgeLate(t *testing.T) {
+	j := &judged{now: time.Unix(1000, 0)}
+	j.steps(3, true, askEvery)
+	if j.steps(missedLate-1, false, 10*askEvery) > 0 {
+		t.Error("lost by its own lateness")
+	}
+	if j.steps(1, false, 10*askEvery) != 1 {
+		t.Error("never lost while late")
+	}
+}
+
+// TestJudgeSlow: a long round trip is no loss.
+func TestJudgeSlow(t *testing.T) {
+	j := &judged{now: time.Unix(1000, 0)}
+	for n := range uint64(200) {
+		j.asked++
+		if n >= 20 {
+			j.hear(onpath.PeerAnswer{Number: j.asked - 20})
+		}
+		j.now = j.now.Add(askEvery)
+		if j.round(j.now, askEvery) {
+			t.Fatal("lost, though it answers")
+		}
+	}
+}
+
+// TestJudgeStates: what the peer says of its vports counts at once, the newest
+// answer most.
+func TestJudgeStates(t *testing.T) {
+	up := map[onpath.VportID]onpath.VportState{5: onpath.VportUp}
+	closed := map[onpath.VportID]onpath.VportState{5: onpath.VportClosed}
+	j := &judge{asked: 10}
+	if !j.takes(5) {
+		t.Error("what was not asked must be left to the plan")
+	}
+	if !j.hear(onpath.PeerAnswer{Number: 8, States: closed}) || j.takes(5) {
+		t.Error("closed, and used")
+	}
+	if j.hear(onpath.PeerAnswer{Number: 7, States: up}) || j.takes(5) {
+		t.Error("an overtaken answer counts")
+	}
+	if !j.hear(onpath.PeerAnswer{Number: 9, States: up}) || !j.takes(5) {
+		t.Error("open, and not used")
+	}
+	if j.hear(onpath.PeerAnswer{Number: 11, States: closed}) {
+		t.Error("an answer to no question counts")
+	}
+}

@@ -1,0 +1,393 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/onpath/onpath"
+)
+
+// reach knows which instances of other nodes take packets, from their nodes'
+// data paths themselves. So this node acts on the loss of an instance, a node or
+// a link by itself, whether or not a server or the other node's agent lives.
+type reach struct {
+	mu     sync.Mutex
+	judges map[netip.Addr]*judge
+	names  map[netip.Addr]string
+	number uint64
+	dirty  chan struct{} // something changed that the next agent must know
+	rounds uint64
+	late   uint64
+	losses uint64
+}
+
+func newReach() *reach {
+	return &reach{judges: map[netip.Addr]*judge{}, names: map[netip.Addr]string{}, dirty: make(chan struct{}, 1)}
+}
+
+// question is what is asked of one peer in every round.
+type question struct {
+	peer   onpath.Peer
+	vports []onpath.VportID
+}
+
+// questions of a plan: about those vports of other nodes among which there is a
+// choice.
+func questions(p *onpath.NodePlan) []question {
+	if p == nil {
+		return nil
+	}
+	chosen := members(p)
+	of := map[string][]onpath.VportID{}
+	for _, v := range p.Datapath.Vports {
+		if v.Kind == onpath.VportRemote && chosen[v.ID] {
+			of[v.Peer] = append(of[v.Peer], v.ID)
+		}
+	}
+	var out []question
+	for _, peer := range p.Datapath.Peers {
+		vports := of[peer.Node]
+		for part := range slices.Chunk(vports, onpath.MaxAsked) {
+			out = append(out, question{peer, part})
+		}
+		if len(vports) == 0 {
+			out = append(out, question{peer: peer})
+		}
+	}
+	return out
+}
+
+// members are the vports among which groups choose.
+func members(p *onpath.NodePlan) map[onpath.VportID]bool {
+	chosen := map[onpath.VportID]bool{}
+	for _, g := range p.Datapath.Groups {
+		for _, m := range g.Members {
+			chosen[m.Vport] = true
+		}
+	}
+	return chosen
+}
+
+// probePeers asks the data paths of all peers, again and again, until ctx ends.
+// It has a thread of its own, ahead of ordinary ones: who asks late, learns late.
+func (a *Agent) probePeers(ctx context.Context) {
+	prober, ok := a.opt.Datapath.(onpath.PeerProber)
+	if !ok {
+		return
+	}
+	runtime.LockOSThread() // and never let go: the thread ends with its priority
+	if err := hurry(); err != nil {
+		a.log.Warn("peers are probed at ordinary priority: on a busy machine their loss is noticed later", "err", err)
+	}
+	var b backoff
+	for ctx.Err() == nil {
+		err := a.converse(ctx, prober)
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			a.log.Warn("peers cannot be probed", "err", err)
+		}
+		if a.clock.Sleep(ctx, b.after(0)) != nil {
+			return
+		}
+	}
+}
+
+// hurry puts this thread ahead of ordinary ones.
+func hurry() error {
+	const roundRobin = 2  // SCHED_RR
+	const resetOnFork = 1 // SCHED_FLAG_RESET_ON_FORK: no child inherits it
+	err := unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: roundRobin, Flags: resetOnFork, Priority: 10}, 0)
+	if err == nil {
+		return nil
+	}
+	if nice := unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), -15); nice != nil {
+		return errors.Join(err, nice)
+	}
+	return nil
+}
+
+// idleEvery is the time between two looks at the plan while nobody is asked.
+const idleEvery = 250 * time.Millisecond
+
+// converse asks and hears until the underlay address changes or ctx ends.
+func (a *Agent) converse(ctx context.Context, prober onpath.PeerProber) error {
+	var c onpath.PeerConversation
+	defer func() {
+		if c != nil {
+			c.Close()
+		}
+	}()
+	var plan *onpath.NodePlan
+	var ask []question
+	last := time.Now()
+	for ctx.Err() == nil {
+		a.mu.Lock()
+		now := a.plan
+		a.mu.Unlock()
+		if now != plan {
+			if plan != nil && plan.Datapath.Underlay.Address != now.Datapath.Underlay.Address {
+				return nil
+			}
+			plan, ask = now, questions(now)
+			a.reach.keep(ask)
+		}
+		if len(ask) == 0 || !plan.Datapath.Underlay.Address.IsValid() {
+			if a.clock.Sleep(ctx, idleEvery) != nil {
+				return nil
+			}
+			last = time.Now()
+			continue
+		}
+		if c == nil {
+			var err error
+			if c, err = prober.ProbePeers(plan.Datapath.Underlay.Address); err != nil {
+				return err
+			}
+		}
+		if err := a.reach.ask(c, ask); err != nil {
+			return err
+		}
+		begin := last
+		if err := a.hearUntil(c, begin.Add(askEvery)); err != nil {
+			return err
+		}
+		last = time.Now()
+		if d := begin.Add(askEvery); last.Sub(d) < askEvery {
+			last = d // keep the beat
+		}
+		a.peersChanged(a.reach.round(time.Now(), time.Since(begin)))
+	}
+	return nil
+}
+
+// hearUntil takes answers as they come, and at least what is there already.
+func (a *Agent) hearUntil(c onpath.PeerConversation, until time.Time) error {
+	for {
+		left := time.Until(until)
+		answers, err := c.Answers(left)
+		if err != nil {
+			return err
+		}
+		if a.reach.hear(answers) {
+			a.apply.kick(false)
+			kick(a.reach.dirty)
+		}
+		if left <= 0 {
+			return nil
+		}
+	}
+}
+
+// keep takes up the peers of a plan and forgets others.
+func (r *reach) keep(ask []question) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	names, asked := map[netip.Addr]string{}, map[netip.Addr]map[onpath.VportID]bool{}
+	for _, q := range ask {
+		a := q.peer.Address
+		if names[a] = q.peer.Node; asked[a] == nil {
+			asked[a] = map[onpath.VportID]bool{}
+		}
+		for _, v := range q.vports {
+			asked[a][v] = true
+		}
+		if r.judges[a] == nil {
+			r.judges[a] = &judge{}
+		}
+	}
+	r.names = names
+	for a, j := range r.judges {
+		if names[a] == "" {
+			delete(r.judges, a)
+		}
+		maps.DeleteFunc(j.states, func(v onpath.VportID, _ onpath.VportState) bool { return !asked[a][v] })
+	}
+}
+
+// ask asks each peer all questions about its vports.
+func (r *reach) ask(c onpath.PeerConversation, list []question) error {
+	r.mu.Lock()
+	r.number++
+	n := r.number
+	for _, j := range r.judges {
+		j.asked = n
+	}
+	r.mu.Unlock()
+	for _, q := range list {
+		if err := c.Ask(onpath.PeerQuestion{Peer: q.peer, Number: n, Vports: q.vports}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// hear reports whether a state is new.
+func (r *reach) hear(answers []onpath.PeerAnswer) (changed bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, a := range answers {
+		if j := r.judges[a.Peer]; j != nil && j.hear(a) {
+			changed = true
+		}
+	}
+	return changed
+}
+
+// peerChange is a peer lost, or back.
+type peerChange struct {
+	name string
+	lost bool
+}
+
+func (r *reach) round(now time.Time, took time.Duration) (changes []peerChange) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.rounds++
+	if took > askEvery+lateBy {
+		r.late++
+	}
+	for addr, j := range r.judges {
+		if !j.round(now, took) {
+			continue
+		}
+		if j.lost {
+			r.losses++
+		}
+		changes = append(changes, peerChange{r.names[addr], j.lost})
+	}
+	return changes
+}
+
+// peersChanged acts on it: the data path first, then words.
+func (a *Agent) peersChanged(changes []peerChange) {
+	if len(changes) == 0 {
+		return
+	}
+	a.apply.kick(false)
+	kick(a.reach.dirty)
+	kick(a.report)
+	for _, c := range changes {
+		e := onpath.NodeEvent{About: onpath.Key{Kind: onpath.KindNode, Name: c.name}.String()}
+		if c.lost {
+			e.Reason, e.Warning = "PeerLost", true
+			e.Message = fmt.Sprintf("its data path does not answer node %s: flows to its instances go by lost and none", a.opt.Name)
+		} else {
+			e.Reason = "PeerBack"
+			e.Message = fmt.Sprintf("its data path answers node %s again: its instances are used", a.opt.Name)
+		}
+		a.goDo(func(context.Context) { a.tell(e) }) // the log may block, and the next round must not be late
+	}
+}
+
+// takes reports whether a peer's vport takes packets, as far as is known.
+func (r *reach) takes(peer netip.Addr, v onpath.VportID) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	j := r.judges[peer]
+	return j == nil || j.takes(v)
+}
+
+// verdict on a peer: known is false for one that has never answered.
+func (r *reach) verdict(peer netip.Addr) (lost, known bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	j := r.judges[peer]
+	if j == nil || !j.ever {
+		return false, false
+	}
+	return j.lost, true
+}
+
+// savedReach is StateDir/lost.json: what must not be used by the next agent
+// until the peer has said that it may.
+type savedReach struct {
+	Lost   []netip.Addr                    `json:"lost,omitempty"`
+	Closed map[netip.Addr][]onpath.VportID `json:"closed,omitempty"`
+}
+
+func (s state) lostFile() string { return filepath.Join(s.dir, "lost.json") }
+
+// saveReach writes it down after each change, until ctx ends.
+func (a *Agent) saveReach(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.reach.dirty:
+		}
+		data, err := json.Marshal(a.reach.saved())
+		if err == nil {
+			err = writeFile(a.state.lostFile(), data, false)
+		}
+		if err != nil {
+			a.log.Warn("cannot save which peers are lost", "err", err)
+		}
+	}
+}
+
+func (r *reach) saved() (s savedReach) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s.Closed = map[netip.Addr][]onpath.VportID{}
+	for a, j := range r.judges {
+		if j.lost {
+			s.Lost = append(s.Lost, a)
+		}
+		for v, st := range j.states {
+			if st == onpath.VportClosed {
+				s.Closed[a] = append(s.Closed[a], v)
+			}
+		}
+	}
+	return s
+}
+
+// recallReach takes up what an earlier agent knew.
+func (a *Agent) recallReach() {
+	data, err := os.ReadFile(a.state.lostFile())
+	if errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	var s savedReach
+	if err == nil {
+		err = json.Unmarshal(data, &s)
+	}
+	if err != nil {
+		a.log.Warn("cannot read which peers were lost; they count as reachable until probes say otherwise", "err", err)
+		return
+	}
+	a.reach.mu.Lock()
+	defer a.reach.mu.Unlock()
+	judgeOf := func(p netip.Addr) *judge {
+		if a.reach.judges[p] == nil {
+			a.reach.judges[p] = &judge{}
+		}
+		return a.reach.judges[p]
+	}
+	for _, p := range s.Lost {
+		j := judgeOf(p)
+		j.ever, j.lost, j.need = true, true, backAfter
+	}
+	for p, list := range s.Closed {
+		j := judgeOf(p)
+		j.states = map[onpath.VportID]onpath.VportState{}
+		for _, v := range list {
+			j.states[v] = onpath.VportClosed
+		}
+	}
+}

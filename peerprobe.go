@@ -1,0 +1,45 @@
+package onpath
+
+import (
+	"net/netip"
+	"time"
+)
+
+// PeerProber is what a Datapath can do besides, if it can: ask the data paths of
+// peers, on the way that tunnelled packets go, which of their vports take
+// packets. Their kernels answer, so an answer says that packets would be taken,
+// and a restarting agent is not a dead node.
+type PeerProber interface {
+	// ProbePeers opens a conversation from the node's underlay address.
+	// Independent of Apply; the caller closes it.
+	ProbePeers(from netip.Addr) (PeerConversation, error)
+}
+
+// PeerConversation asks peers and hears their answers. One goroutine uses it.
+type PeerConversation interface {
+	// Ask sends a question and does not wait. That a peer cannot be reached is
+	// no error: there will be no answer.
+	Ask(PeerQuestion) error
+	// Answers gives what has come in since the last call; if nothing has, it
+	// waits at most the time given.
+	Answers(wait time.Duration) ([]PeerAnswer, error)
+	Close() error
+}
+
+// MaxAsked is how many vports one question may name.
+const MaxAsked = 32
+
+// PeerQuestion asks one peer about some of its vports.
+type PeerQuestion struct {
+	Peer   Peer
+	Number uint64 // comes back in the answer
+	Vports []VportID
+}
+
+// PeerAnswer is what a peer's data path says.
+type PeerAnswer struct {
+	Peer   netip.Addr
+	Number uint64
+	// States of the vports asked about; one that the peer does not have is closed.
+	States map[VportID]VportState
+}
