@@ -19,6 +19,7 @@ const (
 	nameEnter = "onpath-lab-enter"
 	nameHost  = "onpath-lab-host"
 	nameLinks = "onpath-lab-links"
+	nameDelay = "onpath-lab-delay"
 )
 
 // self is the running program, also when its file has been removed.
@@ -38,6 +39,8 @@ func init() {
 		helper = hostMain
 	case nameLinks:
 		helper = LinkMain
+	case nameDelay:
+		helper = delayMain
 	default:
 		return
 	}

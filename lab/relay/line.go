@@ -32,8 +32,9 @@ const maxBurst = int64(time.Millisecond)
 type line struct {
 	Shape
 	random   *rand.Rand
-	free     int64 // when the last accepted segment has been sent
-	previous int64 // the last departure; frames keep their order
+	free     int64                  // when the last accepted segment has been sent
+	previous int64                  // the last departure; frames keep their order
+	extra    func(sent int64) int64 // nil: none
 	Counters
 }
 
@@ -108,6 +109,9 @@ func (l *line) transmit(arrival int64, n int) bool {
 // departure is when a part that has been sent at the given time arrives.
 func (l *line) departure(sent int64) int64 {
 	at := sent + int64(l.Delay)
+	if l.extra != nil {
+		at += l.extra(sent)
+	}
 	if l.Jitter > 0 {
 		at += l.random.Int64N(2*int64(l.Jitter)+1) - int64(l.Jitter)
 	}

@@ -66,17 +66,19 @@ func Open(links []Link, counters *CounterFile) (*Relay, error) {
 			return nil, err
 		}
 		r.directions = append(r.directions,
-			newDirection(a, b, l.There, counters.writer(2*i)),
-			newDirection(b, a, l.Back, counters.writer(2*i+1)))
+			newDirection(a, b, l.There, counters.writer(2*i), counters.delay(2*i)),
+			newDirection(b, a, l.Back, counters.writer(2*i+1), counters.delay(2*i+1)))
 	}
 	return r, nil
 }
 
-func newDirection(from, to *socket, s Shape, publish func(Counters)) *direction {
-	return &direction{
+func newDirection(from, to *socket, s Shape, publish func(Counters), extra func(int64) int64) *direction {
+	d := &direction{
 		from: from, to: to, line: newLine(s), queue: newFIFO(flight(s)),
 		reader: newReader(), writer: newWriter(), publish: publish,
 	}
+	d.line.extra = extra
+	return d
 }
 
 // flight is how many bytes a direction may hold: what the shape says and a

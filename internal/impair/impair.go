@@ -1,0 +1,114 @@
+// Package impair makes a network device lose what it sends, for a time. The
+// program that does it has its end built in: it lets everything pass from then
+// on, whoever of its makers has died. Nothing needs to be undone, only cleared
+// away.
+package impair
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/rlimit"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// name of the filter, by which it is known again.
+const name = "onpath-fault"
+
+// priority of the filter: before others.
+const priority = 1
+
+// Loss makes a device of the calling thread's network namespace drop the share
+// p (0 to 1) of the frames that it sends, at random, for the time d; it replaces
+// what was asked before.
+func Loss(device string, p float64, d time.Duration) error {
+	if p < 0 || p > 1 || d < 0 {
+		return fmt.Errorf("a loss of %g for %s at %s: a share is from 0 to 1, a time is not negative", p, d, device)
+	}
+	l, err := netlink.LinkByName(device)
+	if err != nil {
+		return fmt.Errorf("device %s: %w", device, err)
+	}
+	prog, err := lossy(p, d)
+	if err != nil {
+		return fmt.Errorf("load the program that loses frames: %w", err)
+	}
+	defer prog.Close()
+	index := l.Attrs().Index
+	qdisc := &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
+		LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
+	}}
+	if err := netlink.QdiscAdd(qdisc); err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("clsact on %s: %w", device, err)
+	}
+	f := filter(index)
+	f.Fd = prog.FD()
+	if err := netlink.FilterReplace(f); err != nil {
+		return fmt.Errorf("attach to %s: %w", device, err)
+	}
+	return nil
+}
+
+func filter(index int) *netlink.BpfFilter {
+	return &netlink.BpfFilter{
+		FilterAttrs: netlink.FilterAttrs{
+			LinkIndex: index, Parent: netlink.HANDLE_MIN_EGRESS, Handle: 1, Protocol: unix.ETH_P_ALL, Priority: priority,
+		},
+		Name: name, DirectAction: true,
+	}
+}
+
+// lossy compares the clock with its end and a random number with the share.
+func lossy(p float64, d time.Duration) (*ebpf.Program, error) {
+	if err := rlimit.RemoveMemlock(); err != nil && !errors.Is(err, os.ErrPermission) {
+		return nil, err
+	}
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		return nil, err
+	}
+	return ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "onpath_fault", Type: ebpf.SchedCLS, License: "GPL",
+		Instructions: asm.Instructions{
+			asm.FnKtimeGetNs.Call(),
+			asm.LoadImm(asm.R1, now.Nano()+int64(d), asm.DWord),
+			asm.JGE.Reg(asm.R0, asm.R1, "pass"),
+			asm.FnGetPrandomU32.Call(),
+			asm.LoadImm(asm.R1, int64(math.Round(p*(1<<32))), asm.DWord),
+			asm.JGE.Reg(asm.R0, asm.R1, "pass"),
+			asm.Mov.Imm(asm.R0, 2), // TC_ACT_SHOT
+			asm.Return(),
+			asm.Mov.Imm(asm.R0, -1).WithSymbol("pass"), // TC_ACT_UNSPEC: others have their say
+			asm.Return(),
+		},
+	})
+}
+
+// Clear takes away what Loss attached to a device, if anything.
+func Clear(device string) error {
+	l, err := netlink.LinkByName(device)
+	if err != nil {
+		if errors.As(err, &netlink.LinkNotFoundError{}) {
+			return nil
+		}
+		return fmt.Errorf("device %s: %w", device, err)
+	}
+	list, err := netlink.FilterList(l, netlink.HANDLE_MIN_EGRESS)
+	if err != nil {
+		return nil // no clsact, no filter
+	}
+	for _, f := range list {
+		if b, ok := f.(*netlink.BpfFilter); ok && b.Name == name {
+			if err := netlink.FilterDel(filter(l.Attrs().Index)); err != nil && !errors.Is(err, unix.ENOENT) {
+				return fmt.Errorf("detach from %s: %w", device, err)
+			}
+		}
+	}
+	return nil
+}

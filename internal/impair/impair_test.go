@@ -1,0 +1,73 @@
+package impair_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/onpath/onpath/internal/impair"
+	"github.com/onpath/onpath/internal/netnsrun"
+)
+
+// TestLoss sends frames over a veth pair: all are lost, then half, then, when the
+// time is over, none, with nobody having undone anything.
+func TestLoss(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root for a network namespace")
+	}
+	ns := filepath.Join(t.TempDir(), "ns")
+	if err := netnsrun.Create(ns); err != nil {
+		t.Fatal(err)
+	}
+	defer netnsrun.Remove(ns)
+	err := netnsrun.Do(ns, func() error {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name = "a"
+		if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "b"}); err != nil {
+			return err
+		}
+		for _, d := range []string{"a", "b"} {
+			l, err := netlink.LinkByName(d)
+			if err == nil {
+				err = netlink.LinkSetUp(l)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		const span = 1500 * time.Millisecond
+		if err := impair.Loss("a", 1, span); err != nil {
+			return err
+		}
+		begin := time.Now()
+		if n := through(t, 200); n != 0 {
+			t.Errorf("%d of 200 frames passed a cut", n)
+		}
+		if err := impair.Loss("a", 0.5, span-time.Since(begin)); err != nil {
+			return err
+		}
+		if n := through(t, 1000); n < 350 || n > 650 {
+			t.Errorf("%d of 1000 frames passed at a loss of a half", n)
+		}
+		time.Sleep(span - time.Since(begin) + 10*time.Millisecond)
+		if n := through(t, 200); n != 200 {
+			t.Errorf("%d of 200 frames passed after the end", n)
+		}
+		if err := impair.Clear("a"); err != nil {
+			t.Error(err)
+		}
+		if err := impair.Clear("nosuch"); err != nil {
+			t.Error("a device that is gone:", err)
+		}
+		if err := impair.Loss("a", 1.5, span); err == nil {
+			t.Error("a loss of 1.5 is taken")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

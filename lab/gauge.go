@@ -1,0 +1,300 @@
+package lab
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+	"unsafe"
+
+	"github.com/onpath/onpath"
+	"golang.org/x/sys/unix"
+)
+
+// GaugeSpec says which flows to send to measure blackouts.
+type GaugeSpec struct {
+	From, To  string     // hosts
+	Address   netip.Addr // of To; zero: its first interface's first
+	Port      int        // UDP; 0: any free one
+	Flows     int        // each with a source port of its own; 0: 1
+	PerSecond int        // packets of each flow; 0: 1,000
+}
+
+// Gauge sends numbered UDP from one host to another at a steady rate, and notes
+// when each packet was sent and when the kernel received it.
+type Gauge struct {
+	spec  GaugeSpec
+	in    *os.File
+	out   []*net.UDPConn
+	stop  chan struct{}
+	once  sync.Once
+	wg    sync.WaitGroup
+	sent  [][]int64 // by flow and number, ns of the real-time clock
+	mu    sync.Mutex
+	got   []map[uint32]int64
+	wrong error
+}
+
+// GaugeReport is what came of it.
+type GaugeReport struct {
+	Flows []GaugeFlow `json:"flows"`
+	// Blackout is the longest of all flows'.
+	Blackout onpath.Duration `json:"blackout"`
+	Sent     uint64          `json:"sent"`
+	Lost     uint64          `json:"lost"`
+	// Resolution is the time between two packets of a flow: nothing shorter
+	// can be seen.
+	Resolution onpath.Duration `json:"resolution"`
+}
+
+// GaugeFlow is one flow of a report.
+type GaugeFlow struct {
+	Port uint16 `json:"port"` // source
+	Sent int    `json:"sent"`
+	Lost int    `json:"lost"`
+	// Blackout is the longest time from when a packet was sent that was not
+	// delivered before the next one was, until something was delivered again.
+	Blackout onpath.Duration `json:"blackout"`
+	// Silent: nothing was delivered after that until the end.
+	Silent bool `json:"silent,omitempty"`
+}
+
+const gaugePacket = 16 // bytes: flow, number
+
+// StartGauge begins to send; Stop ends it and reports.
+func (l *Lab) StartGauge(s GaugeSpec) (*Gauge, error) {
+	s.Flows, s.PerSecond = max(s.Flows, 1), max(s.PerSecond, 0)
+	if s.PerSecond == 0 {
+		s.PerSecond = 1000
+	}
+	for _, h := range []string{s.From, s.To} {
+		if l.state.Topology.Host(h) == nil {
+			return nil, l.Command(h, "").Err
+		}
+	}
+	if !s.Address.IsValid() {
+		for _, f := range l.state.Topology.Host(s.To).Interfaces {
+			if len(f.Addresses) > 0 && !s.Address.IsValid() {
+				s.Address = f.Addresses[0].Addr()
+			}
+		}
+	}
+	if !s.Address.IsValid() {
+		return nil, onpath.Errorf(onpath.CodeInvalid, "host %s of lab %s has no address to send to", s.To, l.Name())
+	}
+	g := &Gauge{spec: s, stop: make(chan struct{})}
+	err := inNetNS(l.dir.net(s.To), g.listen)
+	if err == nil {
+		err = inNetNS(l.dir.net(s.From), g.dial)
+	}
+	if err != nil {
+		g.close()
+		return nil, fmt.Errorf("measure from %s to %s: %w", s.From, s.To, err)
+	}
+	for range s.Flows {
+		g.sent = append(g.sent, make([]int64, 0, 30*s.PerSecond))
+		g.got = append(g.got, map[uint32]int64{})
+	}
+	g.wg.Go(g.send)
+	g.wg.Go(g.receive)
+	return g, nil
+}
+
+func (g *Gauge) listen() error {
+	family := unix.AF_INET
+	var to unix.Sockaddr = &unix.SockaddrInet4{Addr: [4]byte{}, Port: g.spec.Port}
+	if g.spec.Address.Is6() {
+		family, to = unix.AF_INET6, &unix.SockaddrInet6{Addr: g.spec.Address.As16(), Port: g.spec.Port}
+	} else {
+		to.(*unix.SockaddrInet4).Addr = g.spec.Address.As4()
+	}
+	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	g.in = os.NewFile(uintptr(fd), "gauge")
+	timeout := unix.Timeval{Usec: 50_000}
+	err = errors.Join(
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1),
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 32<<20),
+		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout),
+		unix.Bind(fd, to))
+	if err != nil {
+		return fmt.Errorf("listen on %s: %w", g.spec.Address, err)
+	}
+	name, err := unix.Getsockname(fd)
+	switch n := name.(type) {
+	case *unix.SockaddrInet4:
+		g.spec.Port = n.Port
+	case *unix.SockaddrInet6:
+		g.spec.Port = n.Port
+	}
+	return err
+}
+
+func (g *Gauge) dial() error {
+	for range g.spec.Flows {
+		c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(g.spec.Address, uint16(g.spec.Port))))
+		if err != nil {
+			return err
+		}
+		g.out = append(g.out, c)
+	}
+	return nil
+}
+
+// Tuples are the flows'.
+func (g *Gauge) Tuples() (out []onpath.Tuple) {
+	for _, c := range g.out {
+		from, to := c.LocalAddr().(*net.UDPAddr).AddrPort(), c.RemoteAddr().(*net.UDPAddr).AddrPort()
+		out = append(out, onpath.Tuple{
+			Protocol: unix.IPPROTO_UDP, Src: from.Addr().Unmap(), Dst: to.Addr().Unmap(), SrcPort: from.Port(), DstPort: to.Port(),
+		})
+	}
+	return out
+}
+
+// send keeps the rate: what a busy machine held up is sent late, not at once
+// but at most twice as fast.
+func (g *Gauge) send() {
+	runtime.LockOSThread() // never unlocked: it has a priority of its own
+	_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), -20)
+	every := time.Second / time.Duration(g.spec.PerSecond)
+	b := make([]byte, gaugePacket)
+	next := time.Now()
+	for {
+		select {
+		case <-g.stop:
+			return
+		default:
+		}
+		for f, c := range g.out {
+			n := len(g.sent[f])
+			binary.BigEndian.PutUint64(b, uint64(f))
+			binary.BigEndian.PutUint64(b[8:], uint64(n))
+			g.sent[f] = append(g.sent[f], time.Now().UnixNano())
+			_, _ = c.Write(b) // an ICMP error shows as a loss
+		}
+		next = next.Add(every)
+		if late := time.Since(next); late > 0 {
+			next = time.Now().Add(every / 2)
+		}
+		ts := unix.NsecToTimespec(int64(time.Until(next)))
+		if ts.Nano() > 0 {
+			_ = unix.Nanosleep(&ts, nil)
+		}
+	}
+}
+
+func (g *Gauge) receive() {
+	fd := int(g.in.Fd())
+	b, control := make([]byte, gaugePacket), make([]byte, 64)
+	for {
+		n, cn, _, _, err := unix.Recvmsg(fd, b, control, 0)
+		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
+			select {
+			case <-g.stop: // and a whole time-out without any
+				return
+			default:
+				continue
+			}
+		}
+		if err != nil {
+			g.mu.Lock()
+			g.wrong = err
+			g.mu.Unlock()
+			return
+		}
+		f := binary.BigEndian.Uint64(b)
+		if n != gaugePacket || f >= uint64(len(g.got)) {
+			continue
+		}
+		g.mu.Lock()
+		g.got[f][uint32(binary.BigEndian.Uint64(b[8:]))] = stamped(control[:cn])
+		g.mu.Unlock()
+	}
+}
+
+// stamped is when the kernel received a packet, ns of the real-time clock.
+func stamped(control []byte) int64 {
+	list, err := unix.ParseSocketControlMessage(control)
+	if err == nil {
+		for _, m := range list {
+			if m.Header.Level == unix.SOL_SOCKET && m.Header.Type == unix.SO_TIMESTAMPNS && len(m.Data) >= int(unsafe.Sizeof(unix.Timespec{})) {
+				ts := (*unix.Timespec)(unsafe.Pointer(&m.Data[0]))
+				return ts.Nano()
+			}
+		}
+	}
+	return time.Now().UnixNano()
+}
+
+// Delivered is how many packets have arrived so far.
+func (g *Gauge) Delivered() (n int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, m := range g.got {
+		n += len(m)
+	}
+	return n
+}
+
+// Stop ends it, waits for what is on its way, and reports.
+func (g *Gauge) Stop(ctx context.Context) (*GaugeReport, error) {
+	g.once.Do(func() { close(g.stop) })
+	g.wg.Wait()
+	defer g.close()
+	if g.wrong != nil {
+		return nil, fmt.Errorf("measure from %s to %s: %w", g.spec.From, g.spec.To, g.wrong)
+	}
+	r := &GaugeReport{Resolution: onpath.Duration(time.Second / time.Duration(g.spec.PerSecond))}
+	for f, t := range g.Tuples() {
+		one := judgeFlow(g.sent[f], g.got[f])
+		one.Port = t.SrcPort
+		r.Flows = append(r.Flows, one)
+		r.Blackout = max(r.Blackout, one.Blackout)
+		r.Sent += uint64(one.Sent)
+		r.Lost += uint64(one.Lost)
+	}
+	return r, ctx.Err()
+}
+
+// judgeFlow finds the longest blackout from the times of sending by number, and
+// of delivery. The times are of one clock.
+func judgeFlow(sent []int64, got map[uint32]int64) GaugeFlow {
+	f := GaugeFlow{Sent: len(sent), Lost: len(sent) - len(got)}
+	numbers := make([]uint32, 0, len(got))
+	for n := range got {
+		numbers = append(numbers, n)
+	}
+	slices.SortFunc(numbers, func(a, b uint32) int { return int(got[a] - got[b]) })
+	next := uint32(0) // the first that is not delivered
+	for _, n := range numbers {
+		if n >= next {
+			f.Blackout = max(f.Blackout, onpath.Duration(got[n]-sent[next]))
+			next = n + 1
+		}
+	}
+	if int(next) < len(sent) {
+		if d := onpath.Duration(sent[len(sent)-1] - sent[next]); d > f.Blackout {
+			f.Blackout, f.Silent = d, true
+		}
+	}
+	return f
+}
+
+func (g *Gauge) close() {
+	for _, c := range g.out {
+		c.Close()
+	}
+	if g.in != nil {
+		g.in.Close()
+	}
+}
