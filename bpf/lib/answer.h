@@ -154,11 +154,11 @@ static __always_inline int icmp4(struct __sk_buff *skb, struct pkt *p, const str
 	h.info = what == ERROR_BIG ? bpf_htonl(mtu & 0xffff) : 0;
 	if (bpf_skb_adjust_room(skb, sizeof(h), BPF_ADJ_ROOM_MAC, 0))
 		return -1;
-	__builtin_memset(body, 0, 64);
-	if (quoted < 28 || quoted > 64 || bpf_skb_load_bytes(skb, ETH_HLEN + sizeof(h), body, quoted))
+	__builtin_memset(body, 0, MAX_QUOTED);
+	if (quoted < 28 || quoted > MAX_QUOTED || bpf_skb_load_bytes(skb, ETH_HLEN + sizeof(h), body, quoted))
 		return -1;
 	s = bpf_csum_diff(0, 0, (__be32 *)&h.type, 8, 0);
-	h.sum = ~fold(bpf_csum_diff(0, 0, (__be32 *)body, 64, fold(s)));
+	h.sum = ~fold(bpf_csum_diff(0, 0, (__be32 *)body, MAX_QUOTED, fold(s)));
 	return bpf_skb_store_bytes(skb, ETH_HLEN, &h, sizeof(h), 0);
 }
 
@@ -181,28 +181,29 @@ static __always_inline int icmp6(struct __sk_buff *skb, struct pkt *p, const str
 	h.info = what == ERROR_BIG ? bpf_htonl(mtu) : 0;
 	if (bpf_skb_adjust_room(skb, sizeof(h), BPF_ADJ_ROOM_MAC, 0))
 		return -1;
-	__builtin_memset(body, 0, 64);
-	if (quoted < 48 || quoted > 64 || bpf_skb_load_bytes(skb, ETH_HLEN + sizeof(h), body, quoted))
+	__builtin_memset(body, 0, MAX_QUOTED);
+	if (quoted < 48 || quoted > MAX_QUOTED || bpf_skb_load_bytes(skb, ETH_HLEN + sizeof(h), body, quoted))
 		return -1;
 	pseudo.length = bpf_htonl(8 + quoted);
 	pseudo.next = bpf_htonl(IPPROTO_ICMPV6);
 	s = bpf_csum_diff(0, 0, (__be32 *)&h.ip.saddr, 32, 0);
 	s = bpf_csum_diff(0, 0, (__be32 *)&pseudo, 8, fold(s));
 	s = bpf_csum_diff(0, 0, (__be32 *)&h.type, 8, fold(s));
-	h.sum = ~fold(bpf_csum_diff(0, 0, (__be32 *)body, 64, fold(s)));
+	h.sum = ~fold(bpf_csum_diff(0, 0, (__be32 *)body, MAX_QUOTED, fold(s)));
 	return bpf_skb_store_bytes(skb, ETH_HLEN, &h, sizeof(h), 0);
 }
 
 /*
  * Answer the packet with an ICMP error (what: ERROR_…), and count it as dropped
- * for that reason. No answer: to ICMP other than echo, to later fragments, to
- * headers with options, above the rate, and where the node has no address.
+ * for that reason. No answer: to ICMP other than echo, to later fragments (the
+ * first has one), above the rate, and where the node has no address. It quotes
+ * the headers with their options and extensions, as far as there is room.
  */
 __noinline int send_error(struct __sk_buff *skb, __u32 what, __u32 mtu)
 {
 	struct pkt *p = packet();
 	struct port *port;
-	__u32 ip, quoted, reason, ifindex, transport = 8;
+	__u32 ip, head, quoted, reason, ifindex, transport = 8;
 	int rc;
 
 	if (!p)
@@ -212,7 +213,8 @@ __noinline int send_error(struct __sk_buff *skb, __u32 what, __u32 mtu)
 	ip = p->family == FAMILY_4 ? 20 : 40;
 	ifindex = p->ifindex;
 	port = bpf_map_lookup_elem(&ports, &ifindex);
-	if (!port || (p->is & (IS_ERROR | IS_ICMP | IS_NOPORTS)) || p->l4 - p->l3 != ip)
+	head = p->l4 - p->l3;
+	if (!port || (p->is & (IS_ERROR | IS_ICMP | IS_NOPORTS | IS_LATER)) || head < ip)
 		return TC_ACT_SHOT;
 	if (!(p->is & IS_FOREIGN) &&
 	    (p->family == FAMILY_4 ? !*(__u32 *)port->addr4 : !*(__u32 *)port->addr6))
@@ -224,11 +226,13 @@ __noinline int send_error(struct __sk_buff *skb, __u32 what, __u32 mtu)
 		return TC_ACT_SHOT;
 	if (p->is & IS_TCP)
 		transport = 20;
-	quoted = ip + transport;
+	quoted = head + transport;
+	if (quoted > MAX_QUOTED)
+		quoted = MAX_QUOTED;
 	if (bpf_skb_change_tail(skb, ETH_HLEN + quoted, 0))
 		return TC_ACT_SHOT;
-	if ((p->is & IS_TCP) || p->key.proto == IPPROTO_UDP)
-		if (fix_quoted(skb, ETH_HLEN + ip, p->is & IS_TCP))
+	if (((p->is & IS_TCP) || p->key.proto == IPPROTO_UDP) && head + transport <= MAX_QUOTED)
+		if (fix_quoted(skb, ETH_HLEN + head, p->is & IS_TCP))
 			return TC_ACT_SHOT;
 	rc = p->family == FAMILY_4 ? icmp4(skb, p, port, what, mtu, quoted)
 				       : icmp6(skb, p, port, what, mtu, quoted);

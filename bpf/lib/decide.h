@@ -236,8 +236,9 @@ __noinline int decide_instance(struct __sk_buff *skb)
 			return GO_ON;
 		}
 	}
-	if (!own || !(v->flags & VPORT_ROUTES))
-		return drop(p, DROP_SPOOFED);
+	if (!own || !(v->flags & VPORT_ROUTES)) /* a fragment whose first did not come is no forgery */
+		return drop(p, (p->is & (IS_ERROR | IS_NOPORTS)) == IS_NOPORTS ? DROP_UNCLASSIFIED
+									      : DROP_SPOOFED);
 	p->d.context = p->d.group = 0;
 	p->d.path = p->d.path_slot = p->d.mirror_count = 0;
 	p->d.flags = FLOW_EMITTED;

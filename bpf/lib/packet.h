@@ -56,6 +56,8 @@ struct decision {
 	__u32 mirror_slots[MAX_MIRRORS];
 };
 
+#define MAX_QUOTED 96 /* bytes that an ICMP error quotes; a multiple of 4 */
+
 /* Subprograms answer with a verdict for the kernel, or: go on with pkt.d. */
 #define GO_ON (-2)
 
@@ -125,7 +127,7 @@ struct pkt {
 	/* Too large for the stack. */
 	struct bpf_tunnel_key tunnel;
 	struct bpf_fib_lookup fib;
-	__u8 body[64];
+	__u8 body[MAX_QUOTED]; /* of an ICMP error */
 };
 
 MAP(scratch, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct pkt, 1, 0);

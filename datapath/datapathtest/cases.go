@@ -36,6 +36,7 @@ func Cases() []Case {
 		{"extension-pile", "too many extension headers lead past no firewall", tooManyExtensions},
 		{"vlan", "up to two VLAN tags are looked behind", vlan},
 		{"mtu", "too big is said, MSS is clamped", mtu},
+		{"mtu-options", "too big is said also to headers with options and extensions, and to first fragments", mtuOptions},
 		{"hop-limit", "where it runs out the packet goes no further", hopLimit},
 		{"local", "the node's own and link-local traffic is never selected", local},
 		{"malformed", "lengths that lie crash nothing", malformed},

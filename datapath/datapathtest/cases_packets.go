@@ -231,6 +231,38 @@ func mtu(b *bed) {
 	}
 }
 
+// mtuOptions: a fragment that is too big has the error that its sender needs to
+// make smaller ones, and the rest of its datagram does not count as forged.
+func mtuOptions(b *bed) {
+	fw := b.instance("fw", "n2")
+	b.apply(one(&chain{path: 1, match: toServer(), mtu: 1400}, fw))
+	b.nodes[gateway].loose[edgeVport] = true
+	tooBig := func(p packet) {
+		b.t.Helper()
+		b.send(gateway, clientNet, p.bytes())
+		b.dropped(gateway, clientNet, onpath.DropTooBig)
+		b.isTooBig(clientNet, p.bytes(), 1400)
+	}
+	for _, t := range []onpath.Tuple{ping6(7), tuple(udp, client6, 7, server6, 53), udp4(7)} {
+		p := newPacket(t)
+		p.payload, p.id, p.piece = make([]byte, 2000), 7000, 1424
+		first, rest := p, p
+		first.more, rest.offset = true, 1424
+		tooBig(first)
+		// What is left of the datagram reaches the instance, which lets it through.
+		b.send(gateway, clientNet, rest.bytes())
+		f := b.expect(fw.node, onpath.DeviceName(fw.vport), rest.bytes())
+		b.sendFrame(fw.node, onpath.DeviceName(fw.vport), Frame{Packet: withTTL(f.Packet, 1)})
+		b.dropped(fw.node, onpath.DeviceName(fw.vport), onpath.DropUnclassified)
+	}
+	p := newPacket(udp4(8))
+	p.payload, p.options = make([]byte, 1380), []byte{1, 1, 1, 0}
+	tooBig(p)
+	p = newPacket(tuple(udp, client6, 8, server6, 53))
+	p.payload, p.ext, p.extType = make([]byte, 1380), []byte{udp, 0, 1, 4, 0, 0, 0, 0}, 60
+	tooBig(p)
+}
+
 // isTooBig expects the ICMP error that tells the sender of p what fits.
 func (b *bed) isTooBig(device string, p []byte, mtu int) {
 	b.t.Helper()

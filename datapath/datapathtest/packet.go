@@ -1,6 +1,7 @@
 package datapathtest
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
@@ -39,7 +40,9 @@ type packet struct {
 	id      uint32 // of the datagram, for fragments
 	offset  int    // of this fragment in bytes; a multiple of 8
 	more    bool   // fragments follow
+	piece   int    // bytes of a fragment that others follow; default 64
 	nodf    bool   // IPv4 without don't fragment
+	options []byte // IPv4; a multiple of 4
 	ext     []byte // whole extension headers between IPv6 header and transport
 	extType byte   // protocol number of the first of them
 	// icmpType and icmpCode with body make an ICMP message other than echo.
@@ -63,7 +66,7 @@ func (p packet) bytes() []byte {
 	if p.offset > 0 || p.more {
 		l4 = l4[min(p.offset, len(l4)):]
 		if p.more {
-			l4 = l4[:min(len(l4), 64)]
+			l4 = l4[:min(len(l4), cmp.Or(p.piece, 64))]
 		}
 	}
 	if p.tuple.Src.Is4() {
@@ -73,9 +76,9 @@ func (p packet) bytes() []byte {
 }
 
 func (p packet) v4(l4 []byte) []byte {
-	b := make([]byte, 20, 20+len(l4))
-	b[0] = 0x45
-	binary.BigEndian.PutUint16(b[2:], uint16(20+len(l4)))
+	b := make([]byte, 20, 20+len(p.options)+len(l4))
+	b[0] = 0x45 + byte(len(p.options)/4)
+	binary.BigEndian.PutUint16(b[2:], uint16(20+len(p.options)+len(l4)))
 	binary.BigEndian.PutUint16(b[4:], uint16(p.id))
 	frag := uint16(p.offset / 8)
 	if p.more {
@@ -88,6 +91,7 @@ func (p packet) v4(l4 []byte) []byte {
 	b[8], b[9] = p.ttl, p.tuple.Protocol
 	copy(b[12:], p.tuple.Src.AsSlice())
 	copy(b[16:], p.tuple.Dst.AsSlice())
+	b = append(b, p.options...)
 	binary.BigEndian.PutUint16(b[10:], ^sum(0, b))
 	return append(b, l4...)
 }
