@@ -265,8 +265,10 @@ const (
 	ActionGroup ActionKind = "group" // choose a member of Group (mirror groups: copy, then go on with its Then)
 	ActionTable ActionKind = "table" // go on with Table
 	ActionExit  ActionKind = "exit"  // return to the edge vport where the flow entered and leave there
-	ActionRoute ActionKind = "route" // leave by this node's routes (exit: last)
-	ActionDrop  ActionKind = "drop"  // with Reason
+	// ActionRoute: leave by this node's routes (exit: last). A classifier's rule
+	// with it lets the data path carry the flow, both ways, past no element.
+	ActionRoute ActionKind = "route"
+	ActionDrop  ActionKind = "drop" // with Reason
 )
 
 // Action is one thing to do.
@@ -395,6 +397,8 @@ type Counters struct {
 	Paths  map[PathID]PathCounters   `json:"paths,omitempty"`
 	// Functions are the ebpf functions', by their vports.
 	Functions map[VportID]FunctionCounters `json:"functions,omitempty"`
+	// Uplinks by name.
+	Uplinks map[string]UplinkCounters `json:"uplinks,omitempty"`
 	// Flows is the number of flow entries now, Learned of all ever written.
 	Flows   uint64 `json:"flows"`
 	Learned uint64 `json:"learned"`
@@ -415,6 +419,18 @@ type VportCounters struct {
 	Out     Tally                 `json:"out"`
 	Dropped map[DropReason]uint64 `json:"dropped,omitempty"` // packets that came from the vport
 	Flows   uint64                `json:"flows,omitempty"`   // live entries that lead to it
+}
+
+// UplinkCounters are the fast path's at one uplink, in packets.
+type UplinkCounters struct {
+	// Fast: it is on the device. Why says in a sentence why it is not, where it
+	// could be wanted.
+	Fast bool   `json:"fast"`
+	Why  string `json:"why,omitempty"`
+	// Carried were finished before the kernel made socket buffers of them,
+	// PassedOn went on to the ordinary path. The vports' counters have both.
+	Carried  uint64 `json:"carried,omitempty"`
+	PassedOn uint64 `json:"passedOn,omitempty"`
 }
 
 // PathCounters are one chain's on this node's edge.

@@ -68,7 +68,20 @@ type Uplink struct {
 	// by the host's netfilter; without it an uplink with NAT or a forward
 	// policy of drop is refused.
 	BypassHostFirewall bool `json:"bypassHostFirewall,omitempty"`
+	// Fast is the word on the fast path (XDP) at the device; default FastAuto.
+	Fast Fast `json:"fast,omitempty"`
 }
+
+// Fast says whether XDP carries established flows at an uplink, before the
+// kernel makes a socket buffer of a packet. Only router and arm uplinks have it.
+type Fast string
+
+// The fast path's settings.
+const (
+	FastAuto   Fast = "auto"   // on physical devices that can
+	FastAlways Fast = "always" // also on virtual ones, whose frames must then have whole checksums
+	FastNever  Fast = "never"
+)
 
 // Resources is a capacity ⟨cpu, memory, disk, network⟩ (PacketCloud §4).
 type Resources struct {

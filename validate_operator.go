@@ -83,6 +83,12 @@ func (v *validation) uplinks(uplinks []Uplink) {
 			}
 		}
 		enum(v, at+".attach", &u.Attach, "", AttachRouter, AttachBridge, AttachArm, AttachTap, AttachHost)
+		if u.Fast != "" {
+			enum(v, at+".fast", &u.Fast, "", FastAuto, FastAlways, FastNever)
+		}
+		if u.Fast == FastAlways && u.Attach != AttachRouter && u.Attach != AttachArm {
+			v.add(at+".fast", "leave it out here", "an uplink with attach: %s has no fast path; only router and arm have", u.Attach)
+		}
 		if u.Side != "" || u.Attach == AttachBridge {
 			enum(v, at+".side", &u.Side, "", SideCore, SideAccess)
 		}

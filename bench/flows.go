@@ -85,8 +85,8 @@ func (r *Run) newFlows(ctx context.Context) (err error) {
 
 // onpathToSink is a chain whose only instance is a sink, so that nothing but the
 // decision is measured.
-func onpathToSink(name string, mode modeFunc) router {
-	return onpathRouter(name, 0, mode, func(l *line) (*onpath.DatapathConfig, error) {
+func onpathToSink(name string, fast onpath.Fast) router {
+	return onpathRouter(name, 0, fast, func(l *line) (*onpath.DatapathConfig, error) {
 		ns, err := wireRouted(l.Bed, l.router, flowsSinkElement, false)
 		if err != nil {
 			return nil, err

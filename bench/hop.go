@@ -109,8 +109,8 @@ func staticHop() router {
 }
 
 // onpathHop is a chain of that service.
-func onpathHop(name string, mode modeFunc) router {
-	return onpathRouter(name, 0, mode, func(l *line) (*onpath.DatapathConfig, error) {
+func onpathHop(name string, fast onpath.Fast) router {
+	return onpathRouter(name, 0, fast, func(l *line) (*onpath.DatapathConfig, error) {
 		if _, err := wireRouted(l.Bed, l.router, hopInstance, true); err != nil {
 			return nil, err
 		}

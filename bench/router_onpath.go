@@ -17,12 +17,9 @@ const edgeVport = onpath.VportID(1)
 
 // onpathRouter is onpath's data path by its own driver, configured as a node's
 // agent would, with room for so many flow entries.
-func onpathRouter(name string, flows int, mode modeFunc, config func(l *line) (*onpath.DatapathConfig, error)) router {
+func onpathRouter(name string, flows int, fast onpath.Fast, config func(l *line) (*onpath.DatapathConfig, error)) router {
 	return router{name, func(ctx context.Context, r *Run, l *line) error {
 		o := ebpf.Options{Name: filepath.Base(l.Dir()), PinPath: pinPath, Log: r.Log, Flows: flows}
-		if err := mode(&o); err != nil {
-			return err
-		}
 		if err := bed.Set(l.router, "ipv4/ip_forward=1"); err != nil {
 			return err
 		}
@@ -36,12 +33,12 @@ func onpathRouter(name string, flows int, mode modeFunc, config func(l *line) (*
 		if err != nil {
 			return err
 		}
+		for i := range c.Edge.Uplinks {
+			c.Edge.Uplinks[i].Fast = fast
+		}
 		return d.Apply(ctx, c)
 	}}
 }
-
-// modeFunc chooses how the data path is attached, or says why it cannot be.
-type modeFunc func(*ebpf.Options) error
 
 func openDatapath(ns string, o ebpf.Options) (d *ebpf.Driver, err error) {
 	err = netnsrun.Do(ns, func() error {
@@ -51,11 +48,11 @@ func openDatapath(ns string, o ebpf.Options) (d *ebpf.Driver, err error) {
 	return d, err
 }
 
-// onTC has the data path on tc alone.
-func onTC(*ebpf.Options) error { return nil }
-
-// onXDP has it on XDP where it can be.
-func onXDP(*ebpf.Options) error { return lacking("this version of onpath has no programs on XDP") }
+// Where the data path is: on tc alone, or also on XDP.
+const (
+	onTC  = onpath.FastNever
+	onXDP = onpath.FastAlways
+)
 
 // throughConfig selects all flows of a line for a chain without functions: they
 // are known, counted and routed.

@@ -162,6 +162,55 @@ struct port {
 	__u16 flags;
 };
 
+#define PORT_CARRIES 0x02 /* uplinks: XDP may send by it */
+#define PORT_FRAGS   0x04 /* also frames in several buffers */
+
+/* The fast path. */
+#define MAX_UPLINKS 256  /* places of uplinks: ifindex modulo this */
+#define MAX_HOPS    4096 /* next hops; place 0 is none */
+
+struct uplink {
+	__u32 ifindex; /* 0: none here */
+	__u32 edge;
+	__u32 edge_slot;
+	__u32 tunnel_port; /* host order */
+	__u8 mac[6];
+	__u16 pad;
+};
+
+struct uplink_counters {
+	__u64 carried;   /* packets finished by XDP */
+	__u64 passed_on; /* packets left to tc */
+	/* The seconds of the monotonic clock, as they were at that tick. */
+	__u64 tick;
+	__u32 seconds;
+	__u32 pad;
+};
+
+struct fast {
+	__u32 epoch; /* 8 bits; of what is known about next hops; 0: nothing is */
+	__u32 lease; /* seconds; until then somebody watches routes and neighbours */
+};
+
+#define HOP_FRAGS 1
+
+/* A next hop: how frames to it begin, and what was found at the same time. */
+struct hop {
+	__u32 ifindex;
+	__u8 dmac[6];
+	__u8 smac[6];
+	__u16 mtu; /* bytes of IP, of the path and the route */
+	__u16 flags;
+	__u32 pad;
+	__u8 via[16]; /* its address */
+};
+
+struct hop_place {
+	struct hop hop;
+	__u32 used; /* seconds */
+	__u32 pad;
+};
+
 struct own_key {
 	__u32 vport;
 	__u8 addr[16];

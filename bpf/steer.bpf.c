@@ -8,13 +8,15 @@
  *   the underlay's device  who may send any
  *
  * and at tc egress of an uplink that carries this machine's own traffic. It is
- * one because the verifier looks at every function once for each program.
+ * one because the verifier looks at every function once for each program. Beside
+ * it, the fast path stands at XDP of uplinks (lib/fast.h).
  *
  * A packet's way: parse, flow entry, or else decide (tables, groups), send.
  * The hop limit goes down by one where a packet leaves at the edge and nowhere
  * else. So traceroute shows each routed instance, which counts as the router it
  * is, and then the gateway as one hop; bridged ones do not appear.
  */
+#include "lib/fast.h"
 #include "lib/probe.h"
 #include "lib/send.h"
 
@@ -355,6 +357,24 @@ int onpath_steer(struct __sk_buff *skb)
 	if (port->kind == PORT_INSTANCE)
 		return from_instance(skb, n, p, port);
 	return at_uplink(skb, n, p, port);
+}
+
+SEC("xdp.frags")
+int onpath_fast(struct xdp_md *ctx)
+{
+	__u32 ifindex = ctx->ingress_ifindex, place = ifindex % MAX_UPLINKS;
+	struct uplink_counters *c = bpf_map_lookup_elem(&uplink_stats, &place);
+	struct uplink *u = bpf_map_lookup_elem(&uplinks, &place);
+	int verdict;
+
+	if (!u || !c || u->ifindex != ifindex)
+		return XDP_PASS;
+	verdict = carry(ctx, u, c);
+	if (verdict == XDP_PASS)
+		c->passed_on++;
+	else
+		c->carried++;
+	return verdict;
 }
 
 char _license[] SEC("license") = "GPL";

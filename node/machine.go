@@ -12,12 +12,14 @@ import (
 	"github.com/onpath/onpath"
 )
 
-// The conditions that a node reports. An uplink's is ConditionUplink + its name.
+// The conditions that a node reports. An uplink's are ConditionUplink and
+// ConditionFastPath with its name.
 const (
 	ConditionUnderlay   = "Underlay"
 	ConditionForwarding = "Forwarding"
 	ConditionRuntime    = "Runtime"
 	ConditionUplink     = "Uplink/"
+	ConditionFastPath   = "FastPath/"
 )
 
 // machine is what was last seen of the machine.
@@ -153,6 +155,7 @@ func (a *Agent) inspectMachine(spec onpath.NodeSpec) (machine, error) {
 		m.conditions = append(m.conditions, c)
 	}
 	m.refuseTogether(spec.Uplinks)
+	m.conditions = append(m.conditions, a.fastConditions(spec.Uplinks)...)
 	if uplinkRate != 0 {
 		rate = uplinkRate
 	}

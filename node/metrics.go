@@ -17,6 +17,7 @@ var (
 	descPackets   = prometheus.NewDesc("onpath_vport_packets_total", "Packets (wire segments) that came from (in) and were handed to (out) a vport.", []string{"vport", "instance", "direction"}, nil)
 	descBytes     = prometheus.NewDesc("onpath_vport_bytes_total", "IP bytes that came from (in) and were handed to (out) a vport.", []string{"vport", "instance", "direction"}, nil)
 	descDropped   = prometheus.NewDesc("onpath_vport_dropped_packets_total", "Packets from a vport that were dropped, by reason.", []string{"vport", "instance", "reason"}, nil)
+	descUplink    = prometheus.NewDesc("onpath_uplink_packets_total", "Packets that came in at an uplink with the fast path, by the path that they took: fast (finished by XDP) or ordinary.", []string{"uplink", "path"}, nil)
 	descFlows     = prometheus.NewDesc("onpath_node_flow_entries", "Flow entries now.", nil, nil)
 	descPeers     = prometheus.NewDesc("onpath_node_peer_reachable", "1 if the data path of another node answers, 0 if it is lost.", []string{"peer"}, nil)
 	descLosses    = prometheus.NewDesc("onpath_node_peer_losses_total", "Times that another node was lost.", nil, nil)
@@ -39,7 +40,7 @@ type collector struct{ a *Agent }
 
 // Describe implements prometheus.Collector.
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descInstances, descRestarts, descPlan, descPackets, descBytes, descDropped, descFlows, descLearned, descPeers, descLosses, descRounds} {
+	for _, d := range []*prometheus.Desc{descInstances, descRestarts, descPlan, descPackets, descBytes, descDropped, descUplink, descFlows, descLearned, descPeers, descLosses, descRounds} {
 		ch <- d
 	}
 }
@@ -77,6 +78,10 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	ch <- prometheus.MustNewConstMetric(descFlows, prometheus.GaugeValue, float64(counters.Flows))
 	ch <- prometheus.MustNewConstMetric(descLearned, prometheus.CounterValue, float64(counters.Learned))
+	for name, u := range counters.Uplinks {
+		ch <- prometheus.MustNewConstMetric(descUplink, prometheus.CounterValue, float64(u.Carried), name, "fast")
+		ch <- prometheus.MustNewConstMetric(descUplink, prometheus.CounterValue, float64(u.PassedOn), name, "ordinary")
+	}
 	for id, v := range counters.Vports {
 		vport, name := strconv.FormatUint(uint64(id), 10), names[id]
 		for _, d := range []struct {

@@ -33,10 +33,10 @@ static __always_inline __u32 entry_edge(const struct flow *e, const struct node 
 /*
  * The next hop by which packets of the entry leave this machine, found before: a
  * place in a table of next hops, 0 if none, and the epoch in which that was true.
- * Epochs follow each other at most once a second, so an epoch tells the truth if
- * the entry was used in the last HOP_FRESH seconds.
+ * Epochs, which are never 0, follow each other at most ten times a second, so an
+ * epoch tells the truth if the entry was used in the last HOP_FRESH seconds.
  */
-#define HOP_FRESH 128
+#define HOP_FRESH 16
 
 static __always_inline __u32 entry_hop(const struct flow *e, __u32 epoch, __u32 now)
 {

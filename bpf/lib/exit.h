@@ -12,12 +12,8 @@
 #include "answer.h"
 #include "bridge.h"
 #include "flow.h"
+#include "hop.h"
 #include "nat.h"
-
-#ifndef AF_INET
-#define AF_INET 2
-#define AF_INET6 10
-#endif
 
 #define EXIT_ROUTE  0
 #define EXIT_HOST   1
@@ -53,6 +49,8 @@ __noinline int find_route(struct __sk_buff *skb)
 	if (!p || !n)
 		return DROP_NO_ROUTE;
 	fib = &p->fib;
+	p->resolved = 0;
+	p->epoch = fast_epoch();
 	__builtin_memset(fib, 0, sizeof(*fib));
 	fib->ifindex = n->uplink_ifindex ? n->uplink_ifindex : p->ifindex;
 	fib->tot_len = p->segment > 65535 ? 65535 : p->segment;
@@ -83,6 +81,8 @@ __noinline int find_route(struct __sk_buff *skb)
 	}
 	switch (bpf_fib_lookup(skb, fib, sizeof(*fib), 0)) {
 	case BPF_FIB_LKUP_RET_SUCCESS:
+		p->resolved = 1;
+		return 0;
 	case BPF_FIB_LKUP_RET_NO_NEIGH:
 		return 0;
 	case BPF_FIB_LKUP_RET_FRAG_NEEDED:
@@ -146,6 +146,8 @@ __noinline int exit_edge(struct __sk_buff *skb)
 		if (reason)
 			return drop(p, reason);
 	}
+	if (way == EXIT_ROUTE && hop && (p->is & IS_EDGE) && p->resolved)
+		note_hop();
 	slot = n->edge_slot;
 	count_out(skb, p, slot, n->edge);
 	if (way == EXIT_BRIDGE)

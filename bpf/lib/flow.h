@@ -237,7 +237,8 @@ __noinline int learn_at(__u32 slot)
 	return 0;
 }
 
-/* At the edge: answers to what leaves here go to the vport it came from. */
+/* At the edge: answers to what leaves here go to the vport it came from, or leave
+ * as well if it came in at the edge. */
 static __always_inline int learn_edge(void)
 {
 	struct pkt *p = packet();
@@ -245,7 +246,7 @@ static __always_inline int learn_edge(void)
 	__u32 slot;
 	struct path *path;
 
-	if (!p || !n || !n->edge || p->prev == n->edge)
+	if (!p || !n || !n->edge)
 		return 0;
 	slot = p->d.path_slot;
 	if (p->d.path && !slot)
@@ -255,7 +256,10 @@ static __always_inline int learn_edge(void)
 		return 0;
 	p->back.context = 0;
 	reverse_key(&p->rkey, &p->key, n->edge);
-	write_answer(p, NEXT_VPORT, p->prev, p->prev_slot, 0, 0);
+	if (p->prev == n->edge)
+		write_answer(p, NEXT_EXIT, 0, 0, 0, 0);
+	else
+		write_answer(p, NEXT_VPORT, p->prev, p->prev_slot, 0, 0);
 	return 0;
 }
 

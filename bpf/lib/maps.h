@@ -54,6 +54,14 @@ struct {
 	__array(values, struct forest);
 } forests SEC(".maps");
 
+/* The fast path. */
+MAP(fasts, BPF_MAP_TYPE_ARRAY, __u32, struct fast, 1, 0);
+MAP(uplinks, BPF_MAP_TYPE_ARRAY, __u32, struct uplink, MAX_UPLINKS, 0);
+MAP(uplink_stats, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct uplink_counters, MAX_UPLINKS, 0);
+MAP(hops, BPF_MAP_TYPE_ARRAY, __u32, struct hop_place, MAX_HOPS, 0);
+MAP(hop_slots, BPF_MAP_TYPE_HASH, struct hop, __u32, MAX_HOPS, BPF_F_NO_PREALLOC);
+MAP(hops_taken, BPF_MAP_TYPE_ARRAY, __u32, __u32, 1, 0);
+
 /* What was counted. */
 MAP(vport_stats, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct vport_counters, MAX_VPORTS, 0);
 MAP(path_stats, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct path_counters, MAX_PATHS, 0);

@@ -17,6 +17,11 @@
 #include <bpf/bpf_endian.h>
 #include "maps.h"
 
+#ifndef AF_INET
+#define AF_INET 2
+#define AF_INET6 10
+#endif
+
 #define NSEC 1000000000ull
 
 /* What the packet is (pkt.is). */
@@ -127,6 +132,9 @@ struct pkt {
 	/* Too large for the stack. */
 	struct bpf_tunnel_key tunnel;
 	struct bpf_fib_lookup fib;
+	__u32 resolved; /* the neighbour in fib */
+	__u32 epoch;    /* of the fast path, when fib was looked up */
+	struct hop_place hop;
 	__u8 body[MAX_QUOTED]; /* of an ICMP error */
 };
 

@@ -19,6 +19,8 @@ func Cases() []Case {
 		{"mirror", "a mirror gets copies of both directions and gives nothing back", mirrors},
 		{"only-mirrors", "a chain of mirrors only lets the traffic pass", onlyMirrors},
 		{"exit-last", "packets leave at the last element's node", exitLast},
+		{"carried", "what a rule routes is carried past no element, there and back", carried},
+		{"carried-oddities", "of a carried flow no odd packet is lost or treated otherwise", carriedOddities},
 		{"shares", "10,000 flows meet three instances by their weights, within a tenth", shares},
 		{"sticky", "adding, draining and weighing move no flow, removing only its own", sticks},
 		{"symmetric", "whoever starts a flow, it meets the same instance", symmetry},

@@ -210,7 +210,7 @@ func withTTL(b []byte, n byte) []byte {
 	}
 	b[8] -= n
 	b[10], b[11] = 0, 0
-	binary.BigEndian.PutUint16(b[10:], ^sum(0, b[:20]))
+	binary.BigEndian.PutUint16(b[10:], ^sum(0, b[:int(b[0]&15)*4]))
 	return b
 }
 

@@ -21,6 +21,8 @@ const (
 	maxMirrors  = onpath.MaxMirrors
 	maxNAT      = 16
 	maxRouters  = 4
+	maxUplinks  = 256
+	maxHops     = 4096
 	dropReasons = 22 // with 0, which is none
 )
 
@@ -80,7 +82,9 @@ const (
 	attachTap    uint8 = 4
 	attachHost   uint8 = 5
 
-	portWire uint16 = 1
+	portWire    uint16 = 1
+	portCarries uint16 = 2
+	portFrags   uint16 = 4
 )
 
 // kinds of local addresses
@@ -172,6 +176,44 @@ type portValue struct {
 	Addr6    addr16
 	MAC      [6]byte
 	Flags    uint16
+}
+
+type uplinkValue struct {
+	Ifindex    uint32
+	Edge       uint32
+	EdgeSlot   uint32
+	TunnelPort uint32
+	MAC        [6]byte
+	Pad        uint16
+}
+
+type uplinkCounters struct {
+	Carried  uint64
+	PassedOn uint64
+	Tick     uint64
+	Seconds  uint32
+	Pad      uint32
+}
+
+type fastValue struct {
+	Epoch uint32
+	Lease uint32 // seconds, monotonic, 24 bits
+}
+
+type hopValue struct {
+	Ifindex uint32
+	DMAC    [6]byte
+	SMAC    [6]byte
+	MTU     uint16
+	Flags   uint16
+	Pad     uint32
+	Via     addr16
+}
+
+type hopPlace struct {
+	Hop  hopValue
+	Used uint32 // seconds, monotonic, 24 bits
+	Pad  uint32
 }
 
 type ownKey struct {

@@ -22,6 +22,8 @@ type kernelMaps struct {
 	peerAddrs *kmap[addrKey, peerRef]
 	groups    *kmap[uint32, groupValue]
 	paths     *kmap[uint32, pathValue]
+	uplinks   *kmap[uint32, uplinkValue]
+	fasts     *kmap[uint32, fastValue]
 	tenants   *ebpf.Map
 	tables    *tableSpace
 }
@@ -39,6 +41,8 @@ func openMaps(c *ebpf.Collection, spec *ebpf.CollectionSpec) (*kernelMaps, error
 	m.peers = opened[uint32, peerValue](c, "peers", note)
 	m.peerAddrs = opened[addrKey, peerRef](c, "peer_addrs", note)
 	m.groups = opened[uint32, groupValue](c, "groups", note)
+	m.uplinks = opened[uint32, uplinkValue](c, "uplinks", note)
+	m.fasts = opened[uint32, fastValue](c, "fasts", note)
 	m.paths = opened[uint32, pathValue](c, "paths", note)
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
@@ -83,7 +87,7 @@ func (d *Driver) apply(c *onpath.DatapathConfig) error {
 	if err != nil {
 		return err
 	}
-	want, err := compile(c, &d.slots, now, d.maps)
+	want, err := compile(c, &d.slots, now, d.maps, d.judge(c, now))
 	if err != nil {
 		return err
 	}
@@ -181,7 +185,7 @@ func (d *Driver) bring(want *state) error {
 		}
 	}
 	d.giveUpSlots(want)
-	return nil
+	return d.newEpoch()
 }
 
 func (d *Driver) addTargets(want *state) error {
@@ -232,6 +236,9 @@ func (d *Driver) attachAll(want *state) error {
 			if (want.ports[uint32(a.ifindex)].Kind == portUplink) != uplinks {
 				continue
 			}
+			if a.hook == hookFast {
+				continue // attachFast's
+			}
 			if err := d.ready(a.ifindex, want.names[a.ifindex]); err != nil {
 				return err
 			}
@@ -240,7 +247,7 @@ func (d *Driver) attachAll(want *state) error {
 			}
 		}
 	}
-	return d.att.retain(want.attach)
+	return errors.Join(d.attachFast(want), d.att.retain(want.attach))
 }
 
 // ready lets route look-ups begin at an instance's device, for exit: last.

@@ -22,6 +22,7 @@ type attachments struct {
 	dir   string
 	ns    *namespace
 	prog  *ebpf.Program
+	fast  *ebpf.Program // nil: the kernel would not have it
 	links map[attachment]link.Link
 	noTCX bool
 }
@@ -33,6 +34,7 @@ const (
 	hookIngress     hook = "ingress"
 	hookPromiscuous hook = "promiscuous" // ingress of a device that takes frames for anyone
 	hookEgress      hook = "egress"
+	hookFast        hook = "fast" // XDP, before all others
 )
 
 type attachment struct {
@@ -82,15 +84,15 @@ func (a attachment) setPromiscuous(nl *netlink.Handle, on bool) error {
 }
 
 // openAttachments takes over the pinned links and gives them our program.
-func openAttachments(dir string, ns *namespace, prog *ebpf.Program) (*attachments, error) {
-	as := &attachments{dir: dir, ns: ns, prog: prog, links: map[attachment]link.Link{}}
+func openAttachments(dir string, ns *namespace, prog, fast *ebpf.Program) (*attachments, error) {
+	as := &attachments{dir: dir, ns: ns, prog: prog, fast: fast, links: map[attachment]link.Link{}}
 	files, err := filepath.Glob(filepath.Join(dir, "link-*"))
 	if err != nil {
 		return nil, err
 	}
 	for _, f := range files {
 		a, ok := parseLinkFile(filepath.Base(f))
-		if !ok {
+		if !ok || as.program(a) == nil {
 			if err := os.Remove(f); err != nil { // another version's
 				return nil, err
 			}
@@ -100,7 +102,7 @@ func openAttachments(dir string, ns *namespace, prog *ebpf.Program) (*attachment
 		if err != nil {
 			return nil, fmt.Errorf("open pinned link %s: %w", f, err)
 		}
-		if err := l.Update(prog); err != nil {
+		if err := l.Update(as.program(a)); err != nil {
 			// The device is gone, and the link with it.
 			l.Close()
 			if err := os.Remove(f); err != nil {
@@ -113,6 +115,14 @@ func openAttachments(dir string, ns *namespace, prog *ebpf.Program) (*attachment
 	return as, nil
 }
 
+// program is what runs at an attachment.
+func (as *attachments) program(a attachment) *ebpf.Program {
+	if a.hook == hookFast {
+		return as.fast
+	}
+	return as.prog
+}
+
 func parseLinkFile(name string) (attachment, bool) {
 	parts := strings.Split(name, "-")
 	if len(parts) != 3 {
@@ -120,7 +130,7 @@ func parseLinkFile(name string) (attachment, bool) {
 	}
 	n, err := strconv.Atoi(parts[2])
 	h := hook(parts[1])
-	return attachment{h, n}, err == nil && (h == hookIngress || h == hookPromiscuous || h == hookEgress)
+	return attachment{h, n}, err == nil && (h == hookIngress || h == hookPromiscuous || h == hookEgress || h == hookFast)
 }
 
 // attach puts the program on a device unless it is there.
@@ -129,12 +139,15 @@ func (as *attachments) attach(a attachment) error {
 		return err
 	}
 	if l := as.links[a]; l != nil {
-		if info, err := l.Info(); err == nil && info.TCX() != nil && int(info.TCX().Ifindex) == a.ifindex {
+		if a.holds(l) {
 			return nil
 		}
 		if err := as.unpin(a); err != nil {
 			return err
 		}
+	}
+	if a.hook == hookFast {
+		return as.attachFast(a)
 	}
 	if as.noTCX {
 		return as.attachFilter(a)
@@ -147,12 +160,39 @@ func (as *attachments) attach(a attachment) error {
 	if err != nil {
 		return fmt.Errorf("attach to %s of device %d: %w", a.hook, a.ifindex, err)
 	}
+	return as.keep(a, l)
+}
+
+// attachFast puts the fast path on a device whose driver has XDP; the kernel's
+// substitute for others is slower than the ordinary path.
+func (as *attachments) attachFast(a attachment) error {
+	l, err := link.AttachXDP(link.XDPOptions{Interface: a.ifindex, Program: as.fast, Flags: link.XDPDriverMode})
+	if err != nil {
+		return fmt.Errorf("attach to XDP of device %d: %w", a.ifindex, err)
+	}
+	return as.keep(a, l)
+}
+
+// keep pins a link, so that it outlives the process.
+func (as *attachments) keep(a attachment, l link.Link) error {
 	if err := l.Pin(filepath.Join(as.dir, a.file())); err != nil {
 		l.Close()
 		return fmt.Errorf("pin %s: %w", a.file(), err)
 	}
 	as.links[a] = l
 	return nil
+}
+
+// holds tells whether a link is still on its device: one dies with the other.
+func (a attachment) holds(l link.Link) bool {
+	info, err := l.Info()
+	if err != nil {
+		return false
+	}
+	if a.hook == hookFast {
+		return info.XDP() != nil && int(info.XDP().Ifindex) == a.ifindex
+	}
+	return info.TCX() != nil && int(info.TCX().Ifindex) == a.ifindex
 }
 
 // unpin lets go of a link; the last reference detaches it.

@@ -89,7 +89,7 @@ func (d *Driver) tellCapture() error {
 	}
 	n := d.maps.nodes.now[0]
 	n.Capture, n.CaptureLength = d.capturing()
-	return d.maps.nodes.put(0, n)
+	return errors.Join(d.maps.nodes.put(0, n), d.writeFast())
 }
 
 func (d *Driver) endCapture() {

@@ -24,6 +24,8 @@ type state struct {
 	paths     map[uint32]pathValue
 	tenants   map[uint32]uint64 // slot → most flows
 	attach    map[attachment]bool
+	fast      map[string]*fastUplink // by name
+	uplinks   map[uint32]uplinkValue
 	names     map[int]string // of the instances' devices, by ifindex
 	// fresh places, whose counters begin at zero.
 	freshVports, freshPaths []uint32
@@ -41,14 +43,14 @@ type compiler struct {
 	peers map[string]uint32
 }
 
-func compile(c *onpath.DatapathConfig, s *slots, now *kernel, m *kernelMaps) (*state, error) {
+func compile(c *onpath.DatapathConfig, s *slots, now *kernel, m *kernelMaps, fast map[string]*fastUplink) (*state, error) {
 	k := &compiler{
 		c: c, s: s, now: now, old: m.paths.now, wall: time.Now(), mono: monotonic(), peers: map[string]uint32{},
 		st: &state{
 			vports: map[uint32]vportValue{}, slots: map[uint32]uint32{}, ports: map[uint32]portValue{},
 			owns: map[ownKey]uint32{}, peers: map[uint32]peerValue{}, peerAddrs: map[addrKey]peerRef{},
 			tables: map[onpath.TableID]*wantedTable{}, groups: map[uint32]groupValue{}, paths: map[uint32]pathValue{}, tenants: map[uint32]uint64{},
-			attach: map[attachment]bool{}, names: map[int]string{},
+			fast: fast, uplinks: map[uint32]uplinkValue{}, attach: map[attachment]bool{}, names: map[int]string{},
 		},
 	}
 	for i := range c.Vports {
@@ -209,6 +211,14 @@ func (k *compiler) uplink(u onpath.Uplink, v portValue) {
 		}
 		if i := slices.Index(n.Routers[:], 0); i >= 0 {
 			n.Routers[i] = uint32(dev.index)
+		}
+	}
+	if f := k.st.fast[u.Name]; f != nil {
+		v.Flags |= f.portFlags()
+		if f.receives {
+			k.st.uplinks[place(dev.index)] = uplinkValue{
+				Ifindex: uint32(dev.index), Edge: v.Vport, EdgeSlot: uint32(v.Slot), TunnelPort: n.TunnelPort, MAC: dev.mac,
+			}
 		}
 	}
 	k.st.ports[uint32(dev.index)] = ownAddress(v, dev)

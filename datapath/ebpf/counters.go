@@ -34,6 +34,10 @@ func (d *Driver) Counters(ctx context.Context) (*onpath.Counters, error) {
 			return nil, err
 		}
 	}
+	var err error
+	if c.Uplinks, err = d.uplinkCounters(); err != nil {
+		return nil, err
+	}
 	var totals []totalCounters
 	if err := d.coll.Maps["total_stats"].Lookup(uint32(0), &totals); err != nil {
 		return nil, fmt.Errorf("read counters: %w", err)
@@ -43,7 +47,7 @@ func (d *Driver) Counters(ctx context.Context) (*onpath.Counters, error) {
 		c.Encapsulated += t.Encapsulated
 	}
 	leads := map[onpath.VportID]uint64{}
-	err := eachFlow(ctx, d.coll.Maps[flowsMap], func(_ *flowKey, v *flowValue) bool {
+	err = eachFlow(ctx, d.coll.Maps[flowsMap], func(_ *flowKey, v *flowValue) bool {
 		c.Flows++
 		if v.kind() == nextVport {
 			leads[onpath.VportID(unthree(v.Next))]++

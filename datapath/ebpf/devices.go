@@ -20,7 +20,8 @@ const tunnelDevice = "onpath0"
 // device is a network device as the kernel has it.
 type device struct {
 	index        int
-	master       int // bridge that it belongs to; 0: none
+	kind         string // device: a physical one
+	master       int    // bridge that it belongs to; 0: none
 	mac          [6]byte
 	mtu          int
 	addr4, addr6 netip.Addr // the first global ones
@@ -45,7 +46,7 @@ func look(nl *netlink.Handle) (*kernel, error) {
 	names := map[int]string{}
 	for _, l := range links {
 		a := l.Attrs()
-		d := device{index: a.Index, master: a.MasterIndex, mtu: a.MTU}
+		d := device{index: a.Index, kind: l.Type(), master: a.MasterIndex, mtu: a.MTU}
 		copy(d.mac[:], a.HardwareAddr)
 		k.devices[a.Name] = d
 		names[a.Index] = a.Name
@@ -213,7 +214,7 @@ func (d *Driver) refreshAddresses() error {
 	if d.maps == nil {
 		return nil // removed meanwhile
 	}
-	return d.setAddresses()
+	return errors.Join(d.setAddresses(), d.newEpoch())
 }
 
 // setAddresses writes the node's own addresses; d.mu is held.

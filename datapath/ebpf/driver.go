@@ -73,6 +73,7 @@ type Driver struct {
 	state    *state // what was applied; nil before the first Apply of this process
 	slots    slots
 	capturer *capturer
+	fast     fastState
 	readied  map[int]bool // instance devices where route look-ups may begin
 	closed   bool
 
@@ -126,8 +127,10 @@ func (d *Driver) open() error {
 	d.slots = recoverSlots(d.maps)
 	d.state = nil
 	d.readied = map[int]bool{}
+	d.fast = fastState{value: d.maps.fasts.now[0]}
+	d.fast.next, d.fast.begun = d.fast.value.Epoch, true
 	err = d.ns.do(func() error {
-		d.att, err = openAttachments(d.opts.dir(), d.ns, c.Programs[program])
+		d.att, err = openAttachments(d.opts.dir(), d.ns, c.Programs[program], c.Programs[fastProgram])
 		if d.att != nil && d.opts.NoTCX {
 			d.att.noTCX = true
 		}
@@ -139,7 +142,8 @@ func (d *Driver) open() error {
 	ctx, stop := context.WithCancel(context.Background())
 	d.life, d.stop = ctx, stop
 	d.done.Go(func() { d.sweepLoop(ctx, c.Maps[flowsMap], c.Maps["nats"]) })
-	return d.watchAddresses(ctx)
+	d.done.Go(func() { d.fastLoop(ctx) })
+	return errors.Join(d.watchRoutes(ctx), d.watchAddresses(ctx))
 }
 
 // Close implements onpath.Datapath.

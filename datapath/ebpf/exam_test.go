@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -34,6 +35,33 @@ func TestExamForests(t *testing.T) {
 	datapathtest.Run(t, func(t *testing.T) datapathtest.Harness { return newHarness(t) })
 }
 
+// TestExamFast is the exam with XDP at the uplinks beside tc. The far ends' frames
+// have whole checksums, as XDP needs on virtual devices.
+func TestExamFast(t *testing.T) {
+	needKernel(t)
+	datapathtest.Run(t, func(t *testing.T) datapathtest.Harness {
+		h := newHarness(t)
+		h.fast = true
+		return h
+	})
+}
+
+// fastDriver is a driver that uses the fast path at all uplinks.
+type fastDriver struct{ *ebpf.Driver }
+
+func (d fastDriver) Apply(ctx context.Context, c *onpath.DatapathConfig) error {
+	if c.Edge == nil {
+		return d.Driver.Apply(ctx, c)
+	}
+	changed, edge := *c, *c.Edge
+	edge.Uplinks = slices.Clone(edge.Uplinks)
+	for i := range edge.Uplinks {
+		edge.Uplinks[i].Fast = onpath.FastAlways
+	}
+	changed.Edge = &edge
+	return d.Driver.Apply(ctx, &changed)
+}
+
 // harness puts every node into a namespace of its own, and the far ends of all
 // its devices into one more, where raw sockets stand on them.
 type harness struct {
@@ -43,6 +71,7 @@ type harness struct {
 	nodes map[string]*examNode
 	ports map[string]*port // by node/device
 	count int
+	fast  bool
 }
 
 type examNode struct {
@@ -119,6 +148,9 @@ func (h *harness) Reopen(node string) onpath.Datapath {
 		return err
 	})
 	h.t.Cleanup(func() { d.Close() })
+	if h.fast {
+		return fastDriver{d}
+	}
 	return d
 }
 
@@ -156,6 +188,7 @@ func (h *harness) addPort(node, dev, nodeMAC, farMAC string, mtu int, addrs []ne
 		near.addrs = append(near.addrs, a.String())
 	}
 	h.w.pair(near, end{ns: h.far, dev: p.dev, mac: farMAC, mtu: mtu, silent: true})
+	h.w.in(h.far, func() error { return setGRO(p.dev) })
 	p.fd = h.socket(p.dev)
 	h.ports[node+"/"+dev] = p
 	return p

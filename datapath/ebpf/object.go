@@ -11,6 +11,8 @@ import (
 	"slices"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/features"
 	"golang.org/x/sys/unix"
 )
 
@@ -22,6 +24,9 @@ var object []byte
 // program is the one of bpf/steer.bpf.c.
 const program = "onpath_steer"
 
+// fastProgram is the fast path of bpf/lib/fast.h, at XDP.
+const fastProgram = "onpath_fast"
+
 // flowsMap holds the flow entries; its name ends with the version of their layout.
 const flowsMap = "flows_v2"
 
@@ -32,7 +37,7 @@ var transient = []string{"scratch", "captures", "buckets"}
 // they are not there. Maps of another layout, left by another version, are
 // replaced; flows are learnt anew then.
 func loadObject(spec *ebpf.CollectionSpec, dir string, log *slog.Logger) (*ebpf.Collection, error) {
-	c, err := load(spec, dir)
+	c, err := loadAtAll(spec, dir, log)
 	if !errors.Is(err, ebpf.ErrMapIncompatible) {
 		return c, err
 	}
@@ -40,7 +45,24 @@ func loadObject(spec *ebpf.CollectionSpec, dir string, log *slog.Logger) (*ebpf.
 	if err := unpinMaps(dir, spec); err != nil {
 		return nil, err
 	}
-	return load(spec, dir)
+	return loadAtAll(spec, dir, log)
+}
+
+// loadAtAll loads without the fast path where the kernel refuses that alone.
+func loadAtAll(spec *ebpf.CollectionSpec, dir string, log *slog.Logger) (*ebpf.Collection, error) {
+	c, err := load(spec, dir)
+	if err == nil || errors.Is(err, ebpf.ErrMapIncompatible) || spec.Programs[fastProgram] == nil {
+		return c, err
+	}
+	fast := spec.Programs[fastProgram]
+	delete(spec.Programs, fastProgram)
+	c, without := load(spec, dir)
+	if without != nil {
+		spec.Programs[fastProgram] = fast
+		return nil, err
+	}
+	log.Warn("the fast path cannot be loaded; all packets take the ordinary one", "error", err)
+	return c, nil
 }
 
 func objectSpec(flows uint32) (*ebpf.CollectionSpec, error) {
@@ -51,12 +73,29 @@ func objectSpec(flows uint32) (*ebpf.CollectionSpec, error) {
 	if flows != 0 {
 		spec.Maps[flowsMap].MaxEntries = flows
 	}
+	if err := fitFast(spec); err != nil {
+		return nil, err
+	}
 	for name, m := range spec.Maps {
 		if name[0] != '.' && !slices.Contains(transient, name) {
 			m.Pinning = ebpf.PinByName
 		}
 	}
 	return spec, nil
+}
+
+// fitFast makes the fast path one for kernels without frames in several buffers,
+// if this is one (before Linux 5.18).
+func fitFast(spec *ebpf.CollectionSpec) error {
+	if features.HaveProgramHelper(ebpf.XDP, asm.FnXdpGetBuffLen) == nil {
+		return nil
+	}
+	spec.Programs[fastProgram].Flags &^= unix.BPF_F_XDP_HAS_FRAGS
+	v := spec.Variables["several_buffers"]
+	if v == nil {
+		return errors.New("the compiled data path has no variable several_buffers")
+	}
+	return v.Set(uint32(0))
 }
 
 func load(spec *ebpf.CollectionSpec, dir string) (*ebpf.Collection, error) {

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -208,6 +209,29 @@ func (w *world) route(ns, dev string, to netip.Prefix, via netip.Addr) {
 		}
 		return netlink.RouteAdd(r)
 	})
+}
+
+// setGRO switches generic receive offload on, by which a veth device takes what XDP
+// redirects into its peer.
+func setGRO(dev string) error {
+	const on = 0x2c // ETHTOOL_SGRO
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	value := struct{ cmd, data uint32 }{on, 1}
+	var ifr struct {
+		name [unix.IFNAMSIZ]byte
+		data unsafe.Pointer
+		_    [16]byte
+	}
+	copy(ifr.name[:], dev)
+	ifr.data = unsafe.Pointer(&value)
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&ifr))); errno != 0 {
+		return fmt.Errorf("switch offload of %s: %w", dev, errno)
+	}
+	return nil
 }
 
 func (w *world) forwarding(ns string) {

@@ -85,7 +85,7 @@ func (n *Node) steer(w *work, f *flow) {
 			n.countSteered(f.path, w.h.length)
 		}
 	}
-	if p := n.paths[f.path]; p != nil && p.MTU > 0 && f.next != f.entry {
+	if p := n.paths[f.path]; p != nil && p.MTU > 0 && (f.next != f.entry || w.uplink != "") {
 		if w.h.length > p.MTU {
 			n.tooBig(w, p.MTU)
 			return

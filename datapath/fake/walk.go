@@ -110,7 +110,8 @@ func (n *Node) act(d *decision, a onpath.Action, t onpath.Tuple, from place) (on
 	if a.Kind == onpath.ActionRoute {
 		d.outcome = toRoute
 	}
-	if from == atEdge && len(d.mirrors) == 0 {
+	carried := d.outcome == toRoute && d.path != 0 && d.passed == 0
+	if from == atEdge && len(d.mirrors) == 0 && !carried {
 		d.outcome = toKernel
 		if d.passed != 0 {
 			d.outcome = toPass

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * Next hops for the fast path. The ordinary path looks up a flow's route and
+ * writes the place of the next hop into its entry; until something changes, the
+ * fast path sends by it. Places are taken here, without anybody's help, and given
+ * back by the driver.
+ */
+#ifndef ONPATH_HOP_H
+#define ONPATH_HOP_H
+
+#include "entry.h"
+#include "nat.h"
+
+/* What the fast path does not look at, or not like this. */
+#define IS_SLOW (IS_ERROR | IS_NOPORTS | IS_ICMP | IS_LATER | IS_REMOTE | IS_HOST | IS_OUTGOING | \
+		 IS_TAPPED | IS_BRIDGED)
+
+static __always_inline __u32 fast_epoch(void)
+{
+	__u32 zero = 0;
+	struct fast *fast = bpf_map_lookup_elem(&fasts, &zero);
+
+	return fast ? fast->epoch : 0;
+}
+
+/* The place of pkt.hop, or 0. */
+__noinline int place_of_hop(void)
+{
+	struct pkt *p = packet();
+	__u32 zero = 0, slot, *known, *taken;
+
+	if (!p)
+		return 0;
+	known = bpf_map_lookup_elem(&hop_slots, &p->hop.hop);
+	if (known)
+		return *known;
+	taken = bpf_map_lookup_elem(&hops_taken, &zero);
+	if (!taken || *taken >= MAX_HOPS - 1)
+		return 0;
+	slot = __sync_fetch_and_add(taken, 1) + 1;
+	if (slot >= MAX_HOPS)
+		return 0;
+	bpf_map_update_elem(&hops, &slot, &p->hop, BPF_ANY);
+	bpf_map_update_elem(&hop_slots, &p->hop.hop, &slot, BPF_NOEXIST);
+	known = bpf_map_lookup_elem(&hop_slots, &p->hop.hop); /* another CPU may have been first */
+	return known ? *known : 0;
+}
+
+/* The packet's entry gets the next hop that pkt.fib found, if the fast path may
+ * send by it. */
+__noinline int note_hop(void)
+{
+	struct bpf_fib_lookup *fib;
+	struct pkt *p = packet();
+	struct node *n = this_node();
+	struct path *path;
+	struct port *out;
+	struct flow *e;
+	struct hop *h;
+	__u32 ifindex, slot, mtu;
+
+	if (!p || !n || !p->epoch || (p->is & IS_SLOW) || p->d.mirror_count)
+		return 0;
+	e = flow_find(&p->key);
+	if (!e || entry_kind(e) != NEXT_EXIT || entry_hop(e, p->epoch, p->now))
+		return 0;
+	if (n->nat_count && translated(n, &p->key, p->family))
+		return 0;
+	fib = &p->fib;
+	ifindex = fib->ifindex;
+	out = bpf_map_lookup_elem(&ports, &ifindex);
+	if (!out || !(out->flags & PORT_CARRIES))
+		return 0;
+	slot = p->d.path_slot;
+	path = bpf_map_lookup_elem(&paths, &slot);
+	mtu = fib->mtu_result;
+	if (slot && path && path->mtu && path->mtu < mtu)
+		mtu = path->mtu;
+	h = &p->hop.hop;
+	__builtin_memset(&p->hop, 0, sizeof(p->hop));
+	p->hop.used = p->now;
+	h->ifindex = ifindex;
+	h->mtu = mtu;
+	h->flags = out->flags & PORT_FRAGS ? HOP_FRAGS : 0;
+	__builtin_memcpy(h->dmac, fib->dmac, 6);
+	__builtin_memcpy(h->smac, fib->smac, 6);
+	if (fib->family == AF_INET) /* of the next hop */
+		map_v4(h->via, fib->ipv4_dst);
+	else
+		copy_addr(h->via, fib->ipv6_dst);
+	slot = place_of_hop();
+	if (slot)
+		entry_set_hop(e, slot, p->epoch);
+	return 0;
+}
+
+#endif
