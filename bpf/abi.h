@@ -31,6 +31,8 @@
 #define MAX_MIRRORS  2     /* before one inline element */
 #define MAX_ROUTERS  4    /* found without a look-up; others take longer */
 #define MAX_NAT      16    /* prefixes */
+#define MAX_INLINE   8     /* functions in a row */
+#define MAX_FUNCTIONS 128  /* places in the dispatcher; place 0 stands for none */
 
 #define FAMILY_4 4
 #define FAMILY_6 6
@@ -85,7 +87,7 @@ struct flow {
 	__u16 mirrors[MAX_MIRRORS]; /* slots; above 13 bits, the low 3 of the vport's id */
 	__u64 packets;      /* low 48 bits: wire segments; high 16: hop, see entry_hop */
 	__u64 bytes;        /* low 56 bits; high 8: epoch of hop */
-	__u8 functions[8];  /* slots of the ebpf functions to run in a row, first 0 ends; no function has slot 0 */
+	__u8 functions[MAX_INLINE]; /* places in the dispatcher, in order, up to the first 0, and INLINE_BYPASS */
 };
 
 /* In flow.kind, above the kind. */
@@ -340,6 +342,7 @@ struct table {
 #define GROUP_MIRROR  0x02
 #define GROUP_RESET   0x04 /* lost: reset */
 #define GROUP_BYPASS  0x08 /* none: bypass */
+#define GROUP_INLINE  0x10 /* its members are functions of this node */
 
 struct member {
 	__u32 vport;
@@ -395,6 +398,41 @@ struct node {
 	__u32 bridged;      /* 1: there are uplinks of a bridge */
 	__u32 pad;
 	__u32 routers[MAX_ROUTERS]; /* ifindex of the first uplinks with attach: router or arm */
+};
+
+/* Bits of an entry's functions beside the place. */
+#define INLINE_PLACE  0x7f
+#define INLINE_BYPASS 0x80 /* none: bypass */
+
+/* The programs that follow the first one, in the order of a packet's way. */
+enum stage {
+	STAGE_FUNCTIONS = 0, /* the dispatcher */
+	STAGE_RESUME,        /* behind the functions */
+	STAGES,
+};
+
+/* What stands in a place of the dispatcher. */
+struct function {
+	__u32 vport;
+	__u16 slot;  /* of the vport */
+	__u8 open;   /* 0: out of service */
+	__u8 spare;
+	__u32 needs; /* bytes of the packet that it is shown */
+};
+
+/* One packet in so many is timed. */
+#define SAMPLE_EVERY 1024
+
+struct function_counters {
+	__u64 calls;
+	__u64 passed_packets, passed_bytes;
+	__u64 dropped_packets, dropped_bytes;
+	__u64 answered_packets, answered_bytes;
+	__u64 redirected_packets, redirected_bytes;
+	__u64 bypassed_packets, bypassed_bytes;
+	__u64 refused_packets; /* not given to it: out of service, and none: drop */
+	__u64 samples, time;   /* ns */
+	__u64 reasons[16];
 };
 
 struct tenant {

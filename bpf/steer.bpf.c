@@ -27,7 +27,7 @@ static __always_inline int steer(struct __sk_buff *skb, struct pkt *p)
 	int rc;
 
 	p->learn = 0;
-	p->now = now_seconds();
+	read_clock(p);
 	e = flow_find(&p->key);
 	if (!e || entry_kind(e) == NEXT_PENDING) {
 		rc = p->is & IS_EDGE ? decide_edge(skb) : decide_instance(skb);
@@ -138,6 +138,8 @@ static __always_inline int at_uplink(struct __sk_buff *skb, struct node *n, stru
 		return TC_ACT_UNSPEC;
 	}
 	rc = from_edge(skb, n, p, attach);
+	if (rc == RUN_FUNCTIONS)
+		return rc;
 	if (attach == ATTACH_TAP)
 		return TC_ACT_SHOT;
 	if (rc != TC_ACT_OK && rc != TC_ACT_UNSPEC)
@@ -188,6 +190,7 @@ static __always_inline int receive(struct __sk_buff *skb, struct pkt *p, struct 
 	__u32 slot = 0;
 
 	p->d.kind = NEXT_VPORT;
+	clear_functions(&p->d);
 	p->d.next = vni;
 	p->d.slot = 0;
 	p->d.context = p->d.path = p->d.path_slot = p->d.flags = p->d.mirror_count = 0;
@@ -205,7 +208,7 @@ static __always_inline int receive(struct __sk_buff *skb, struct pkt *p, struct 
 			p->d.flags = id & 1 ? FLOW_REVERSE : 0;
 		}
 	}
-	p->now = now_seconds();
+	read_clock(p);
 	reverse_key(&p->rkey, &p->key, vni);
 	e = flow_find(&p->rkey);
 	p->learn = !e || e->seen != p->now || e->next != p->prev;
@@ -219,6 +222,11 @@ static __always_inline int receive(struct __sk_buff *skb, struct pkt *p, struct 
 	if (!v || v->kind == VPORT_REMOTE)
 		return drop(p, DROP_UNKNOWN_VPORT);
 	p->d.slot = slot;
+	if (v->kind == VPORT_FUNCTION) {
+		int rc = decide_relay();
+
+		return rc == GO_ON ? send(skb) : rc;
+	}
 	return send(skb);
 }
 
@@ -321,8 +329,7 @@ static __always_inline int may_come(struct __sk_buff *skb, const struct node *n,
 	return (*(__u32 *)(head + 12) & bpf_htonl(0xffffff00)) ? COME_ON : COME_PROBE;
 }
 
-SEC("tc")
-int onpath_steer(struct __sk_buff *skb)
+static __always_inline int at_device(struct __sk_buff *skb)
 {
 	__u32 ifindex = skb->ifindex;
 	struct node *n = this_node();
@@ -375,6 +382,34 @@ int onpath_fast(struct xdp_md *ctx)
 	else
 		c->carried++;
 	return verdict;
+}
+
+SEC("tc")
+int onpath_steer(struct __sk_buff *skb)
+{
+	int rc = at_device(skb);
+	struct pkt *p;
+
+	if (rc != RUN_FUNCTIONS)
+		return rc;
+	bpf_tail_call_static(skb, &stages, STAGE_FUNCTIONS);
+	p = packet();
+	return p ? drop(p, DROP_NO_INSTANCE) : TC_ACT_SHOT; /* there is no dispatcher */
+}
+
+/* Behind the functions (functions.bpf.c). */
+SEC("tc")
+int onpath_resume(struct __sk_buff *skb)
+{
+	struct pkt *p = packet();
+	int rc;
+
+	if (!p)
+		return TC_ACT_SHOT;
+	if (p->after == AFTER_REFUSE)
+		return p->is & IS_TCP ? send_reset(skb) : send_error(skb, ERROR_PROHIBITED, 0);
+	rc = send_on(skb);
+	return p->is & IS_TAPPED ? TC_ACT_SHOT : rc;
 }
 
 char _license[] SEC("license") = "GPL";

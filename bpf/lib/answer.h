@@ -26,6 +26,7 @@
 
 #define ERROR_TTL 1
 #define ERROR_BIG 2
+#define ERROR_PROHIBITED 3
 
 /* One's complement sum, folded, in network words as they lie in memory. */
 static __always_inline __u32 fold(__u64 s)
@@ -149,8 +150,8 @@ static __always_inline int icmp4(struct __sk_buff *skb, struct pkt *p, const str
 	h.ip.saddr = p->is & IS_FOREIGN ? V4(p->key.dst) : *(__u32 *)port->addr4;
 	h.ip.daddr = V4(p->key.src);
 	h.ip.check = ~fold(bpf_csum_diff(0, 0, (__be32 *)&h.ip, 20, 0));
-	h.type = what == ERROR_BIG ? 3 : 11;
-	h.code = what == ERROR_BIG ? 4 : 0;
+	h.type = what == ERROR_TTL ? 11 : 3;
+	h.code = what == ERROR_BIG ? 4 : what == ERROR_PROHIBITED ? 13 : 0;
 	h.info = what == ERROR_BIG ? bpf_htonl(mtu & 0xffff) : 0;
 	if (bpf_skb_adjust_room(skb, sizeof(h), BPF_ADJ_ROOM_MAC, 0))
 		return -1;
@@ -177,7 +178,8 @@ static __always_inline int icmp6(struct __sk_buff *skb, struct pkt *p, const str
 	h.ip.hop_limit = 64;
 	copy_addr(&h.ip.saddr, p->is & IS_FOREIGN ? p->key.dst : port->addr6);
 	copy_addr(&h.ip.daddr, p->key.src);
-	h.type = what == ERROR_BIG ? 2 : 3;
+	h.type = what == ERROR_BIG ? 2 : what == ERROR_PROHIBITED ? 1 : 3;
+	h.code = what == ERROR_PROHIBITED;
 	h.info = what == ERROR_BIG ? bpf_htonl(mtu) : 0;
 	if (bpf_skb_adjust_room(skb, sizeof(h), BPF_ADJ_ROOM_MAC, 0))
 		return -1;
@@ -208,7 +210,7 @@ __noinline int send_error(struct __sk_buff *skb, __u32 what, __u32 mtu)
 
 	if (!p)
 		return TC_ACT_SHOT;
-	reason = what == ERROR_BIG ? DROP_TOO_BIG : DROP_TTL;
+	reason = what == ERROR_BIG ? DROP_TOO_BIG : what == ERROR_PROHIBITED ? DROP_FUNCTION : DROP_TTL;
 	drop(p, reason);
 	ip = p->family == FAMILY_4 ? 20 : 40;
 	ifindex = p->ifindex;
@@ -260,7 +262,7 @@ __noinline int send_reset(struct __sk_buff *skb)
 
 	if (!p)
 		return TC_ACT_SHOT;
-	drop(p, DROP_RESET);
+	drop(p, p->after == AFTER_REFUSE ? DROP_FUNCTION : DROP_RESET);
 	ip = p->family == FAMILY_4 ? 20 : 40;
 	if (!(p->is & IS_TCP) || (p->is & (IS_ERROR | IS_RST)) || p->l4 - p->l3 != ip)
 		return TC_ACT_SHOT;

@@ -29,15 +29,17 @@ static __always_inline int is_dhcp(const struct flow_key *k, __u32 family)
 	return family == FAMILY_4 ? d == 67 || d == 68 : d == 546 || d == 547;
 }
 
-/* Both directions of a connection older than the chain go by. */
-static __always_inline void pass_both(struct pkt *p, __u32 edge, __u32 table)
+/* Both directions of a flow go the same way: by the chain (NEXT_PASS), where the
+ * connection is older than it or no element is in the way, or out again behind the
+ * functions (NEXT_EXIT). */
+static __always_inline void pass_both(struct pkt *p, __u32 edge, __u32 table, __u32 kind)
 {
-	p->d.kind = NEXT_PASS;
+	p->d.kind = kind;
 	p->d.next = p->d.slot = p->d.group = 0;
 	write_flow();
 	p->back.context = 0;
 	reverse_key(&p->rkey, &p->key, edge);
-	write_answer(p, NEXT_PASS, 0, 0, table, BACK_EDGE);
+	write_answer(p, kind, 0, 0, table, BACK_EDGE);
 }
 
 /* A packet from outside without an entry. */
@@ -103,7 +105,8 @@ __noinline int decide_edge(struct __sk_buff *skb)
 			count_in(skb, p, p->prev_slot, p->prev);
 			return send_reset(skb);
 		}
-		pass_both(p, n->edge, 0);
+		clear_functions(&p->d);
+		pass_both(p, n->edge, 0, NEXT_PASS);
 		count_passed(p);
 		return TC_ACT_OK;
 	}
@@ -112,14 +115,15 @@ __noinline int decide_edge(struct __sk_buff *skb)
 		return drop(p, reason);
 	}
 	if (p->d.kind == NEXT_EXIT && !p->d.entry && !p->d.bypassed && !p->d.mirror_count &&
+	    !has_functions(&p->d) &&
 	    !(p->is & (IS_HOST | IS_TAPPED | IS_BRIDGED))) {
 		write_flow(); /* a rule routes: carried past no element */
 		return GO_ON;
 	}
 	if (p->d.kind == NEXT_EXIT) {
-		/* No inline element: mirrors only, or all bypassed. */
+		/* Nowhere else to go: functions and mirrors only, or all bypassed. */
 		p->d.flags |= p->d.bypassed ? FLOW_BYPASS : 0;
-		pass_both(p, n->edge, n->edge_table);
+		pass_both(p, n->edge, n->edge_table, has_functions(&p->d) ? NEXT_EXIT : NEXT_PASS);
 		return GO_ON;
 	}
 	write_flow();
@@ -246,6 +250,7 @@ __noinline int decide_instance(struct __sk_buff *skb)
 									      : DROP_SPOOFED);
 	p->d.context = p->d.group = 0;
 	p->d.path = p->d.path_slot = p->d.mirror_count = 0;
+	clear_functions(&p->d);
 	p->d.flags = FLOW_EMITTED;
 	reason = leave_at(p, n, v->entry);
 	if (reason)
@@ -288,11 +293,13 @@ __noinline int lost(struct __sk_buff *skb)
 	} else {
 		if (!(g->flags & GROUP_BYPASS))
 			return drop(p, DROP_NO_INSTANCE);
+		p->keep_functions = 1; /* those before the element that is gone */
 		reason = resolve(g->then, 0);
+		p->keep_functions = 0;
 		if (reason)
 			return drop(p, reason);
 		if (p->d.kind == NEXT_EXIT && p->d.entry) {
-			if (p->prev == n->edge) {
+			if (p->prev == n->edge && !has_functions(&p->d)) {
 				p->d.kind = NEXT_PASS;
 				p->d.flags |= FLOW_BYPASS;
 			} else {
@@ -306,6 +313,38 @@ __noinline int lost(struct __sk_buff *skb)
 	e = flow_find(&p->key);
 	if (e && !(p->is & IS_NOPORTS))
 		store_decision(e, &p->d, p->key.scope);
+	return GO_ON;
+}
+
+/* A packet from another node for a function of this one, and then on: its entry
+ * is keyed by the vport it comes from, which lies on the other node. */
+__noinline int decide_relay(void)
+{
+	struct pkt *p = packet();
+	struct node *n = this_node();
+	struct flow *e;
+	int reason;
+
+	if (!p || !n)
+		return TC_ACT_SHOT;
+	e = flow_find(&p->key);
+	if (e && entry_kind(e) != NEXT_PENDING) {
+		if (!(p->is & IS_ERROR))
+			touch(p, e);
+		load_decision(&p->d, e);
+		return GO_ON;
+	}
+	p->d.context = 0;
+	p->start_group = p->d.group;
+	if (!p->start_group)
+		return drop(p, DROP_NO_TABLE);
+	reason = resolve(0, 0);
+	if (!reason && p->d.kind == NEXT_EXIT && p->d.entry)
+		reason = leave_at(p, n, p->d.entry);
+	if (reason)
+		return drop(p, reason);
+	if (!(p->is & (IS_ERROR | IS_NOPORTS)))
+		write_flow();
 	return GO_ON;
 }
 

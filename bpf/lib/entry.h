@@ -96,6 +96,7 @@ static __always_inline void load_decision(struct decision *d, const struct flow 
 	d->entry = n ? entry_edge(e, n) : 0;
 	d->flags = e->flags;
 	d->bypassed = 0;
+	*(__u64 *)d->functions = *(const __u64 *)e->functions;
 	load_mirrors(d, e);
 }
 
@@ -126,6 +127,7 @@ static __always_inline void store_decision(struct flow *e, const struct decision
 	e->context = d->context;
 	e->flags = flags;
 	e->group = d->group && d->path_slot ? CHOSEN | (d->group & 0x3f) : 0;
+	*(__u64 *)e->functions = *(const __u64 *)d->functions;
 	store_mirrors(e, d);
 	entry_set_hop(e, 0, 0);
 }

@@ -182,6 +182,7 @@ static __always_inline void write_answer(struct pkt *p, __u32 kind, __u32 next, 
 	p->back.entry = p->d.entry;
 	p->back.flags = ((p->d.flags & FLOW_REVERSE) ^ FLOW_REVERSE) | FLOW_LEARNED;
 	path_of_group(&p->back, &p->d);
+	reverse_functions(&p->back, &p->d);
 	store_decision(fresh_flow(p), &p->back, p->rkey.scope);
 	flow_insert(p, &p->rkey);
 }
@@ -234,6 +235,30 @@ __noinline int learn_at(__u32 slot)
 		store_decision(e, &p->back, p->wkey.scope); /* an older path's: begin anew */
 	if (e->seen != p->now)
 		e->seen = p->now;
+	return 0;
+}
+
+/* The functions of this node have run, and the packet goes on to the remote vport
+ * v: answers from there run them too, and go where this packet came from. */
+__noinline int learn_relay(__u32 next)
+{
+	struct pkt *p = packet();
+	struct node *n = this_node();
+	__u32 back = 0, group;
+	struct group *g;
+
+	if (!p || !n)
+		return 0;
+	group = p->d.group;
+	g = bpf_map_lookup_elem(&groups, &group);
+	if (group && g)
+		back = g->back;
+	reverse_key(&p->rkey, &p->key, next);
+	p->back.context = 0;
+	if (n->edge && p->prev == n->edge)
+		write_answer(p, NEXT_EXIT, 0, 0, back, BACK_ELEMENT);
+	else
+		write_answer(p, NEXT_VPORT, p->prev, p->prev_slot, back, BACK_ELEMENT);
 	return 0;
 }
 

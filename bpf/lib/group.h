@@ -127,10 +127,86 @@ static __always_inline void add_mirror(struct pkt *p, struct decision *d)
 	d->mirror_count = i + 1;
 }
 
+#define WALK_ON (-1)
+
+/* Have the function that was chosen run behind those chosen before. */
+static __always_inline int add_function(struct pkt *p, struct decision *d, __u32 bypass)
+{
+	__u32 slot = p->member_slot, i;
+	struct vport *v = vport_at(slot, p->member);
+
+	if (!v || v->kind != VPORT_FUNCTION)
+		return DROP_NO_TABLE;
+#pragma unroll
+	for (i = 0; i < MAX_INLINE; i++) {
+		if (!d->functions[i]) {
+			d->functions[i] = (v->ifindex & INLINE_PLACE) | (bypass ? INLINE_BYPASS : 0);
+			return WALK_ON;
+		}
+	}
+	return DROP_LOOP;
+}
+
+/* Answers run the same functions the other way round. */
+static __always_inline void reverse_functions(struct decision *to, const struct decision *from)
+{
+	__u32 i, n = 0;
+
+	clear_functions(to);
+#pragma unroll
+	for (i = MAX_INLINE; i > 0; i--) {
+		if (from->functions[i - 1] && n < MAX_INLINE)
+			to->functions[n++ & (MAX_INLINE - 1)] = from->functions[i - 1];
+	}
+}
+
 #define BACK_ELEMENT 1
 #define BACK_EDGE    2
-#define WALK_ON      (-1)
 #define LAST_CLASSIFIER 2 /* tables 1 and 2 are the tiers' classifiers */
+
+/* A step that leads to a group, as resolve_step. */
+static __always_inline int resolve_group(struct pkt *p, __u32 id, __u32 back)
+{
+	struct group *g = bpf_map_lookup_elem(&groups, &id);
+	struct decision *d;
+
+	if (!g)
+		return DROP_NO_TABLE;
+	d = back ? &p->back : &p->d;
+	p->table = g->then;
+	d->path = g->path;
+	d->path_slot = g->path_slot;
+	d->flags = g->flags & GROUP_REVERSE ? FLOW_REVERSE : 0;
+	if (g->flags & GROUP_MIRROR) {
+		if (choose(id, back))
+			add_mirror(p, d);
+		return WALK_ON;
+	}
+	if (g->flags & GROUP_INLINE) {
+		if (back)
+			return WALK_ON; /* reverse_functions knows them */
+		if (choose(id, 0))
+			return add_function(p, d, g->flags & GROUP_BYPASS);
+		d->bypassed++;
+		return g->flags & GROUP_BYPASS ? WALK_ON : DROP_NO_INSTANCE;
+	}
+	d->group = id;
+	if (back) {
+		d->kind = NEXT_VPORT;
+		return 0;
+	}
+	if (choose(id, 0)) {
+		d->kind = NEXT_VPORT;
+		d->next = p->member;
+		d->slot = p->member_slot;
+		return 0;
+	}
+	if (!(g->flags & GROUP_BYPASS))
+		return DROP_NO_INSTANCE;
+	d->bypassed++;
+	d->group = 0;
+	return WALK_ON;
+}
 
 /* One step of resolve: what the table says. Returns 0 when something is chosen, a
  * drop reason, or WALK_ON with the next table in pkt.table. */
@@ -138,11 +214,16 @@ __noinline int resolve_step(__u32 table, __u32 back)
 {
 	struct pkt *p = packet();
 	struct decision *d;
-	struct group *g;
-	__u32 id;
 
-	if (!p || !classify(table, back))
+	if (!p)
 		return DROP_NO_TABLE;
+	if (p->start_group) { /* instead of the table that leads there */
+		p->action = ACT_GROUP;
+		p->arg = p->start_group;
+		p->start_group = p->hit = 0;
+	} else if (!classify(table, back)) {
+		return DROP_NO_TABLE;
+	}
 	d = back ? &p->back : &p->d;
 	if (p->hit && p->rule_path) {
 		d->matched++;
@@ -161,7 +242,7 @@ __noinline int resolve_step(__u32 table, __u32 back)
 		}
 		return WALK_ON;
 	case ACT_GROUP:
-		break;
+		return resolve_group(p, p->arg, back);
 	case ACT_EXIT:
 		d->kind = NEXT_EXIT;
 		return 0;
@@ -171,38 +252,8 @@ __noinline int resolve_step(__u32 table, __u32 back)
 		return 0;
 	case ACT_DROP:
 		return p->arg ? p->arg : DROP_POLICY;
-	default:
-		return DROP_NO_TABLE;
 	}
-	id = p->arg;
-	g = bpf_map_lookup_elem(&groups, &id);
-	if (!g)
-		return DROP_NO_TABLE;
-	p->table = g->then;
-	d->path = g->path;
-	d->path_slot = g->path_slot;
-	d->flags = g->flags & GROUP_REVERSE ? FLOW_REVERSE : 0;
-	if (g->flags & GROUP_MIRROR) {
-		if (choose(id, back))
-			add_mirror(p, d);
-		return WALK_ON;
-	}
-	d->group = id;
-	if (back) {
-		d->kind = NEXT_VPORT;
-		return 0;
-	}
-	if (choose(id, 0)) {
-		d->kind = NEXT_VPORT;
-		d->next = p->member;
-		d->slot = p->member_slot;
-		return 0;
-	}
-	if (!(g->flags & GROUP_BYPASS))
-		return DROP_NO_INSTANCE;
-	d->bypassed++;
-	d->group = 0;
-	return WALK_ON;
+	return DROP_NO_TABLE;
 }
 
 /*
@@ -224,6 +275,8 @@ __noinline int resolve(__u32 table, __u32 back)
 	d->kind = NEXT_NONE;
 	d->next = d->slot = d->group = 0;
 	d->matched = d->bypassed = d->mirror_count = d->first_table = 0;
+	if (!p->keep_functions || back)
+		clear_functions(d);
 	p->table = table;
 	for (i = 0; i < MAX_STEPS; i++) {
 		rc = resolve_step(p->table, back);

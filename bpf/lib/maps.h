@@ -36,6 +36,7 @@ MAP(tables, BPF_MAP_TYPE_ARRAY, __u32, struct table, MAX_TABLES, BPF_F_MMAPABLE)
 MAP(rules, BPF_MAP_TYPE_ARRAY, __u32, struct rule, MAX_RULES, BPF_F_MMAPABLE);
 MAP(groups, BPF_MAP_TYPE_HASH, __u32, struct group, 1 << 15, BPF_F_NO_PREALLOC);
 MAP(paths, BPF_MAP_TYPE_ARRAY, __u32, struct path, MAX_PATHS, 0);
+MAP(functions, BPF_MAP_TYPE_ARRAY, __u32, struct function, MAX_FUNCTIONS, 0);
 MAP(tenants, BPF_MAP_TYPE_ARRAY, __u32, struct tenant, MAX_TENANTS, 0);
 
 /* Tables with more rules than SMALL_TABLE, each in a map of its own size. */
@@ -65,8 +66,17 @@ MAP(hops_taken, BPF_MAP_TYPE_ARRAY, __u32, __u32, 1, 0);
 /* What was counted. */
 MAP(vport_stats, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct vport_counters, MAX_VPORTS, 0);
 MAP(path_stats, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct path_counters, MAX_PATHS, 0);
+MAP(function_stats, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct function_counters, MAX_FUNCTIONS, 0);
 MAP(total_stats, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct totals, 1, 0);
 MAP(buckets, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct bucket, 1, 0);
+
+/* Programs that others go on with. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, STAGES);
+	__uint(key_size, 4);
+	__uint(value_size, 4);
+} stages SEC(".maps");
 
 /* Copies of packets for a capture. */
 struct {

@@ -59,12 +59,19 @@ struct decision {
 	__u32 mirror_count;
 	__u32 mirrors[MAX_MIRRORS];
 	__u32 mirror_slots[MAX_MIRRORS];
+	__u8 functions[MAX_INLINE] __attribute__((aligned(8))); /* as in a flow entry */
 };
 
 #define MAX_QUOTED 96 /* bytes that an ICMP error quotes; a multiple of 4 */
 
 /* Subprograms answer with a verdict for the kernel, or: go on with pkt.d. */
 #define GO_ON (-2)
+/* Or: on with the dispatcher, and then STAGE_RESUME. */
+#define RUN_FUNCTIONS 0x6f70
+
+/* What the dispatcher leaves to be done. */
+#define AFTER_SEND   0 /* pkt.d */
+#define AFTER_REFUSE 1 /* tell the sender */
 
 struct pkt {
 	struct flow_key key;  /* scope and tuple as seen */
@@ -78,6 +85,7 @@ struct pkt {
 
 	__u32 is;
 	__u32 now;     /* seconds of the monotonic clock, & SEEN_MASK */
+	__u64 clock;   /* the whole clock, in ns */
 	__u32 l3;      /* offset of the IP header */
 	__u32 l4;      /* offset of the transport header */
 	__u32 headers; /* bytes of IP and transport headers */
@@ -121,6 +129,13 @@ struct pkt {
 	__u64 best; /* what it drew */
 	__u64 hash;
 
+	__u32 after; /* AFTER_…: what is done behind the dispatcher */
+	__u32 edited; /* a function changed the tuple */
+	__u8 end[16]; /* what edit_end writes */
+	__be16 end_port;
+	__u32 keep_functions; /* the next walk goes on behind functions chosen already */
+
+	__u32 start_group; /* where the next walk begins, instead of a table */
 	__u32 table; /* the next one of a walk */
 	__u32 met[MAX_MIRRORS]; /* groups of mirrors, the last one first */
 
@@ -187,6 +202,12 @@ static __always_inline __u32 now_seconds(void)
 	return (bpf_ktime_get_coarse_ns() / NSEC) & SEEN_MASK;
 }
 
+static __always_inline void read_clock(struct pkt *p)
+{
+	p->clock = bpf_ktime_get_coarse_ns();
+	p->now = (p->clock / NSEC) & SEEN_MASK;
+}
+
 /* The IPv4 address in sixteen bytes. */
 #define V4(a) (((__u32 *)(a))[3])
 
@@ -201,6 +222,16 @@ static __always_inline int is_mapped(const void *a)
 {
 	return !((const __u32 *)a)[0] && !((const __u32 *)a)[1] &&
 	       ((const __u32 *)a)[2] == bpf_htonl(0xffff);
+}
+
+static __always_inline void clear_functions(struct decision *d)
+{
+	*(__u64 *)d->functions = 0;
+}
+
+static __always_inline int has_functions(const struct decision *d)
+{
+	return d->functions[0] != 0;
 }
 
 static __always_inline void copy_addr(void *to, const void *from)

@@ -78,6 +78,22 @@ __noinline int refresh_mirrors(void)
 	return 0;
 }
 
+/* The vport that the packet has passed last: where answers go. */
+static __always_inline __u32 last_passed(struct pkt *p)
+{
+	struct function *f;
+	__u32 i, place = 0;
+
+	if (!has_functions(&p->d))
+		return p->prev;
+#pragma unroll
+	for (i = 0; i < MAX_INLINE; i++)
+		if (p->d.functions[i])
+			place = p->d.functions[i] & INLINE_PLACE;
+	f = bpf_map_lookup_elem(&functions, &place);
+	return f && f->vport ? f->vport : p->prev;
+}
+
 /* To a vport that is there. */
 static __always_inline int send_to(struct __sk_buff *skb, struct pkt *p, struct node *n,
 				   struct vport *v, __u32 slot)
@@ -95,7 +111,9 @@ static __always_inline int send_to(struct __sk_buff *skb, struct pkt *p, struct 
 	case VPORT_REMOTE:
 		/* To an edge, the group is the one of the element just passed. */
 		carried = p->is & IS_ERROR ? 0 : p->d.group ? p->d.group : p->d.context;
-		reason = encapsulate(skb, p, v, p->prev, p->d.entry, carried);
+		if (p->learn && has_functions(&p->d) && !(p->is & (IS_ERROR | IS_NOPORTS)))
+			learn_relay(v->id);
+		reason = encapsulate(skb, p, v, last_passed(p), p->d.entry, carried);
 		if (reason)
 			return drop(p, reason);
 		count_out(skb, p, slot, v->id);
@@ -104,18 +122,18 @@ static __always_inline int send_to(struct __sk_buff *skb, struct pkt *p, struct 
 	return drop(p, DROP_UNKNOWN_VPORT);
 }
 
-/* Do what pkt.d says. */
-__noinline int send(struct __sk_buff *skb)
+/* Before the functions of pkt.d: GO_ON, or a verdict. */
+__noinline int begin_send(struct __sk_buff *skb)
 {
 	struct pkt *p = packet();
-	struct node *n = this_node();
-	__u32 slot, mtu = 0;
-	struct path *path;
 	struct vport *v;
+	__u32 slot;
 	int rc;
 
-	if (!p || !n)
+	if (!p)
 		return TC_ACT_SHOT;
+	p->edited = 0;
+	p->after = AFTER_SEND;
 	if (p->learn && !(p->is & (IS_ERROR | IS_NOPORTS))) {
 		if (p->d.mirror_count)
 			refresh_mirrors();
@@ -143,6 +161,20 @@ __noinline int send(struct __sk_buff *skb)
 		add_mirror(p, &p->d);
 		p->d.kind = NEXT_PASS;
 	}
+	return has_functions(&p->d) ? RUN_FUNCTIONS : GO_ON;
+}
+
+/* Behind the functions. */
+__noinline int send_on(struct __sk_buff *skb)
+{
+	struct pkt *p = packet();
+	struct node *n = this_node();
+	__u32 slot, mtu = 0;
+	struct path *path;
+	struct vport *v;
+
+	if (!p || !n)
+		return TC_ACT_SHOT;
 	if (p->d.kind == NEXT_PASS) {
 		if (p->d.mirror_count)
 			copy_to_mirrors(skb);
@@ -169,6 +201,14 @@ __noinline int send(struct __sk_buff *skb)
 	if (!v || v->state == STATE_CLOSED)
 		return drop(p, DROP_CLOSED);
 	return send_to(skb, p, n, v, slot);
+}
+
+/* Do what pkt.d says. */
+static __always_inline int send(struct __sk_buff *skb)
+{
+	int rc = begin_send(skb);
+
+	return rc == GO_ON ? send_on(skb) : rc;
 }
 
 #endif

@@ -155,6 +155,9 @@ func (b *bed) config(name string, l *layout) *onpath.DatapathConfig {
 	for _, i := range l.instances {
 		if !i.withdrawn {
 			c.Vports = append(c.Vports, i.vports(name)...)
+			if i.inline != nil && i.node == name {
+				c.Functions = append(c.Functions, *i.inline)
+			}
 		}
 	}
 	for _, ch := range l.chains {
@@ -333,7 +336,7 @@ func (b *bed) local(name string) []onpath.VportID {
 	}
 	if c := b.configs[name]; c != nil {
 		for _, v := range c.Vports {
-			if v.Kind == onpath.VportInstance {
+			if v.Kind == onpath.VportInstance || v.Kind == onpath.VportFunction {
 				ids = append(ids, v.ID)
 			}
 		}
@@ -386,6 +389,9 @@ func (b *bed) dump() {
 			if x := c.Vports[v]; x.In.Packets+x.Out.Packets > 0 || len(x.Dropped) > 0 {
 				b.t.Logf("%s: vport %d in %d/%d out %d/%d dropped %v", name, v, x.In.Packets, x.In.Bytes, x.Out.Packets, x.Out.Bytes, x.Dropped)
 			}
+		}
+		for v, x := range c.Functions {
+			b.t.Logf("%s: function %d %+v", name, v, x)
 		}
 		for p, x := range c.Paths {
 			b.t.Logf("%s: path %d steered %d passed %d", name, p, x.Steered.Packets, x.Passed.Packets)

@@ -47,6 +47,9 @@ type Harness interface {
 	Forwarded(node string) uint64
 	// Now is the time by the clock that the driver goes by.
 	Now() time.Time
+	// Function makes an instance of the exam's ebpf function (ExamObject) ready on
+	// a node; ExamFunction says what it does.
+	Function(node string, v onpath.VportID) onpath.InlineFunction
 	// Lacks says why the driver cannot take the named case, in a sentence that
 	// names what is missing; "" if it can. Such a case is skipped with it.
 	Lacks(name string) string

@@ -56,7 +56,8 @@ type instance struct {
 	mirror    bool
 	maxFlows  int
 	emits     []emission
-	withdrawn bool // named in no group and no vport any more
+	inline    *onpath.InlineFunction // an ebpf function
+	withdrawn bool                   // named in no group and no vport any more
 }
 
 // emission is one rule of what an instance may emit without an entry: it goes
@@ -272,6 +273,9 @@ func (i *instance) vports(node string) []onpath.Vport {
 		o := v
 		o.ID = i.back
 		return []onpath.Vport{v, o}
+	}
+	if i.inline != nil {
+		return []onpath.Vport{{ID: i.vport, Kind: onpath.VportFunction, State: i.state, Instance: "exam/" + i.name, Tenant: "exam"}}
 	}
 	v := onpath.Vport{
 		ID: i.vport, Kind: onpath.VportInstance, State: i.state,

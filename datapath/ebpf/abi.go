@@ -23,7 +23,8 @@ const (
 	maxRouters  = 4
 	maxUplinks  = 256
 	maxHops     = 4096
-	dropReasons = 22 // with 0, which is none
+	maxPlaces   = 128 // of functions
+	dropReasons = 22  // with 0, which is none
 )
 
 // next kinds
@@ -108,6 +109,7 @@ const (
 	groupMirror  uint16 = 2
 	groupReset   uint16 = 4
 	groupBypass  uint16 = 8
+	groupInline  uint16 = 16
 
 	pathStrict  uint32 = 1
 	pathCut     uint32 = 2
@@ -315,6 +317,38 @@ type nodeValue struct {
 	Bridged         uint32
 	Pad             uint32
 	Routers         [maxRouters]uint32
+}
+
+// stages: the programs that the first one goes on with.
+const (
+	stageFunctions uint32 = iota
+	stageResume
+)
+
+// Parts of an entry's functions.
+const (
+	inlinePlace  uint8 = 0x7f
+	inlineBypass uint8 = 0x80
+)
+
+type functionValue struct {
+	Vport uint32
+	Slot  uint16
+	Open  uint8
+	Spare uint8
+	Needs uint32
+}
+
+type functionCounters struct {
+	Calls                              uint64
+	PassedPackets, PassedBytes         uint64
+	DroppedPackets, DroppedBytes       uint64
+	AnsweredPackets, AnsweredBytes     uint64
+	RedirectedPackets, RedirectedBytes uint64
+	BypassedPackets, BypassedBytes     uint64
+	RefusedPackets                     uint64
+	Samples, Time                      uint64
+	Reasons                            [16]uint64
 }
 
 type tenantValue struct {

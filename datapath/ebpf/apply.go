@@ -21,6 +21,7 @@ type kernelMaps struct {
 	peers     *kmap[uint32, peerValue]
 	peerAddrs *kmap[addrKey, peerRef]
 	groups    *kmap[uint32, groupValue]
+	functions *kmap[uint32, functionValue]
 	paths     *kmap[uint32, pathValue]
 	uplinks   *kmap[uint32, uplinkValue]
 	fasts     *kmap[uint32, fastValue]
@@ -44,6 +45,7 @@ func openMaps(c *ebpf.Collection, spec *ebpf.CollectionSpec) (*kernelMaps, error
 	m.uplinks = opened[uint32, uplinkValue](c, "uplinks", note)
 	m.fasts = opened[uint32, fastValue](c, "fasts", note)
 	m.paths = opened[uint32, pathValue](c, "paths", note)
+	m.functions = opened[uint32, functionValue](c, "functions", note)
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
@@ -87,7 +89,10 @@ func (d *Driver) apply(c *onpath.DatapathConfig) error {
 	if err != nil {
 		return err
 	}
-	want, err := compile(c, &d.slots, now, d.maps, d.judge(c, now))
+	if err := d.link(c); err != nil {
+		return err
+	}
+	want, err := compile(c, &d.slots, now, d.maps, d.judge(c, now), d.linked)
 	if err != nil {
 		return err
 	}
@@ -196,6 +201,7 @@ func (d *Driver) addTargets(want *state) error {
 		func() error { return m.peers.putAll(want.peers) },
 		func() error { return m.peerAddrs.putAll(want.peerAddrs) },
 		func() error { return m.paths.putAll(want.paths) },
+		func() error { return m.functions.putAll(want.functions) },
 		func() error { return m.vports.putAll(want.vports) },
 		func() error { return m.slots.putAll(want.slots) },
 		func() error { return m.owns.putAll(want.owns) },
@@ -273,6 +279,8 @@ func (d *Driver) dropTargets(want *state) error {
 		func() error { return m.owns.retain(want.owns) },
 		func() error { return m.slots.retain(want.slots) },
 		func() error { return m.vports.retain(want.vports) },
+		func() error { return m.functions.retain(want.functions) },
+		func() error { return d.unlink(want.functions) },
 		func() error { return m.paths.retain(want.paths) },
 		func() error { return m.peerAddrs.retain(want.peerAddrs) },
 		func() error { return m.peers.retain(want.peers) },

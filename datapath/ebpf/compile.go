@@ -22,6 +22,7 @@ type state struct {
 	tables    map[onpath.TableID]*wantedTable
 	groups    map[uint32]groupValue
 	paths     map[uint32]pathValue
+	functions map[uint32]functionValue
 	tenants   map[uint32]uint64 // slot → most flows
 	attach    map[attachment]bool
 	fast      map[string]*fastUplink // by name
@@ -41,13 +42,16 @@ type compiler struct {
 	wall  time.Time
 	mono  uint64 // ns, of the same instant as wall
 	peers map[string]uint32
+	// linked are the functions in the dispatcher.
+	linked map[onpath.VportID]*linked
 }
 
-func compile(c *onpath.DatapathConfig, s *slots, now *kernel, m *kernelMaps, fast map[string]*fastUplink) (*state, error) {
+func compile(c *onpath.DatapathConfig, s *slots, now *kernel, m *kernelMaps, fast map[string]*fastUplink, functions map[onpath.VportID]*linked) (*state, error) {
 	k := &compiler{
-		c: c, s: s, now: now, old: m.paths.now, wall: time.Now(), mono: monotonic(), peers: map[string]uint32{},
+		c: c, s: s, now: now, old: m.paths.now, wall: time.Now(), mono: monotonic(), peers: map[string]uint32{}, linked: functions,
 		st: &state{
-			vports: map[uint32]vportValue{}, slots: map[uint32]uint32{}, ports: map[uint32]portValue{},
+			functions: map[uint32]functionValue{},
+			vports:    map[uint32]vportValue{}, slots: map[uint32]uint32{}, ports: map[uint32]portValue{},
 			owns: map[ownKey]uint32{}, peers: map[uint32]peerValue{}, peerAddrs: map[addrKey]peerRef{},
 			tables: map[onpath.TableID]*wantedTable{}, groups: map[uint32]groupValue{}, paths: map[uint32]pathValue{}, tenants: map[uint32]uint64{},
 			fast: fast, uplinks: map[uint32]uplinkValue{}, attach: map[attachment]bool{}, names: map[int]string{},
@@ -271,13 +275,29 @@ func (k *compiler) vports() error {
 		if p.Kind == onpath.VportRemote {
 			v.Kind, v.Peer = vportRemote, uint16(k.peers[p.Peer])
 		} else if p.Kind == onpath.VportFunction {
-			v.Kind, v.State = vportFunction, stateClosed
+			k.function(p, slot, &v)
 		} else if err := k.instance(p, slot, &v); err != nil {
 			return err
 		}
 		k.st.vports[slot] = v
 	}
 	return nil
+}
+
+// function gives a function's vport its place; one that is not linked is closed.
+func (k *compiler) function(p *onpath.Vport, slot uint32, v *vportValue) {
+	v.Kind = vportFunction
+	l := k.linked[p.ID]
+	if l == nil || l.place == 0 {
+		v.State = stateClosed
+		return
+	}
+	v.Ifindex = l.place
+	f := functionValue{Vport: uint32(p.ID), Slot: uint16(slot), Needs: l.object.Needs}
+	if v.State != stateClosed {
+		f.Open = 1
+	}
+	k.st.functions[l.place] = f
 }
 
 func stateNumber(s onpath.VportState) uint8 {
@@ -363,6 +383,9 @@ func (k *compiler) groups() error {
 		if g.None == onpath.NoneBypass || g.Mode == onpath.ModeMirror {
 			v.Flags |= groupBypass
 		}
+		if g.Mode != onpath.ModeMirror && k.allFunctions(g.Members) {
+			v.Flags |= groupInline
+		}
 		for j, m := range g.Members {
 			v.Members[j] = memberValue{
 				Vport: uint32(m.Vport), Key: m.Key, Weight: m.Weight, Slot: uint16(k.s.vports.of[m.Vport]),
@@ -371,6 +394,16 @@ func (k *compiler) groups() error {
 		k.st.groups[v.ID] = v
 	}
 	return nil
+}
+
+// allFunctions reports whether the members are functions of this node.
+func (k *compiler) allFunctions(members []onpath.Member) bool {
+	for _, m := range members {
+		if k.st.vports[k.st.slots[uint32(m.Vport)]].Kind != vportFunction {
+			return false
+		}
+	}
+	return len(members) > 0
 }
 
 func (k *compiler) tables() error {

@@ -29,6 +29,9 @@ func (d *Driver) Counters(ctx context.Context) (*onpath.Counters, error) {
 	if err := d.readVport(c, 0, 0); err != nil {
 		return nil, err
 	}
+	if err := d.readFunctions(c); err != nil {
+		return nil, err
+	}
 	for slot, p := range d.maps.paths.now {
 		if err := d.readPath(c, slot, onpath.PathID(p.ID)); err != nil {
 			return nil, err

@@ -74,7 +74,9 @@ type Driver struct {
 	slots    slots
 	capturer *capturer
 	fast     fastState
-	readied  map[int]bool // instance devices where route look-ups may begin
+	linked   map[onpath.VportID]*linked
+	linkErrs map[onpath.VportID]string // why functions are not linked
+	readied  map[int]bool              // instance devices where route look-ups may begin
 	closed   bool
 
 	life context.Context // of the loops
@@ -126,9 +128,12 @@ func (d *Driver) open() error {
 	}
 	d.slots = recoverSlots(d.maps)
 	d.state = nil
-	d.readied = map[int]bool{}
+	d.readied, d.linked, d.linkErrs = map[int]bool{}, map[onpath.VportID]*linked{}, map[onpath.VportID]string{}
 	d.fast = fastState{value: d.maps.fasts.now[0]}
 	d.fast.next, d.fast.begun = d.fast.value.Epoch, true
+	if err := c.Maps["stages"].Put(stageResume, c.Programs[resumeProgram]); err != nil {
+		return fmt.Errorf("put the second program in its place: %w", err)
+	}
 	err = d.ns.do(func() error {
 		d.att, err = openAttachments(d.opts.dir(), d.ns, c.Programs[program], c.Programs[fastProgram])
 		if d.att != nil && d.opts.NoTCX {
@@ -178,6 +183,10 @@ func (d *Driver) letGo() error {
 	if d.maps != nil && d.maps.tables != nil {
 		err = d.maps.tables.close()
 	}
+	for _, l := range d.linked {
+		l.close()
+	}
+	d.linked = nil
 	if d.coll != nil {
 		d.coll.Close()
 		d.coll, d.maps = nil, nil

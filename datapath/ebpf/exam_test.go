@@ -3,11 +3,14 @@ package ebpf_test
 import (
 	"bufio"
 	"context"
+	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -133,6 +136,17 @@ func (h *harness) AddNode(n datapathtest.NodeSpec) onpath.Datapath {
 		h.w.in(e.ns, func() error { return ebpf.Remove(context.Background(), h.options(n.Name)) })
 	})
 	return h.Reopen(n.Name)
+}
+
+// Function has the exam's object in a file.
+func (h *harness) Function(node string, v onpath.VportID) onpath.InlineFunction {
+	h.t.Helper()
+	file := filepath.Join(h.t.TempDir(), "exam.o")
+	h.w.must(os.WriteFile(file, datapathtest.ExamObject, 0o600))
+	sum := sha256.Sum256(datapathtest.ExamObject)
+	dir := filepath.Join(ebpf.DefaultPinPath, h.w.name+"-functions", fmt.Sprint(node, v))
+	h.t.Cleanup(func() { os.RemoveAll(filepath.Dir(dir)) })
+	return onpath.InlineFunction{Vport: v, Object: file, SHA256: hex.EncodeToString(sum[:]), Maps: dir}
 }
 
 func (h *harness) options(node string) ebpf.Options {

@@ -54,10 +54,14 @@ type reader struct {
 	edge   uint32
 	paths  map[uint16]uint32 // ids, by slot
 	vports map[uint16]uint32
+	places map[uint8]uint32 // of functions: their vports
 }
 
 func newReader(m *kernelMaps) *reader {
-	r := &reader{edge: m.nodes.now[0].Edge, paths: map[uint16]uint32{}, vports: map[uint16]uint32{}}
+	r := &reader{edge: m.nodes.now[0].Edge, paths: map[uint16]uint32{}, vports: map[uint16]uint32{}, places: map[uint8]uint32{}}
+	for place, f := range m.functions.now {
+		r.places[uint8(place)] = f.Vport
+	}
 	for slot, p := range m.paths.now {
 		r.paths[uint16(slot)] = p.ID
 	}
@@ -88,6 +92,11 @@ func (r *reader) entry(k *flowKey, v *flowValue, now uint64) onpath.FlowEntry {
 	for _, m := range v.Mirrors {
 		if id := r.vports[m&0x1fff]; m != 0 && id != 0 && id&7 == uint32(m>>13) {
 			e.Mirrors = append(e.Mirrors, onpath.VportID(id))
+		}
+	}
+	for _, item := range v.Functions {
+		if id := r.places[item&inlinePlace]; item != 0 && id != 0 {
+			e.Functions = append(e.Functions, onpath.VportID(id))
 		}
 	}
 	return e

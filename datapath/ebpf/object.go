@@ -31,7 +31,16 @@ const fastProgram = "onpath_fast"
 const flowsMap = "flows_v2"
 
 // transient maps belong to one loaded program, not to the data path.
-var transient = []string{"scratch", "captures", "buckets"}
+var transient = []string{"captures", "buckets"}
+
+// resumeProgram goes on behind the dispatcher of bpf/functions.bpf.c.
+const (
+	resumeProgram     = "onpath_resume"
+	dispatcherProgram = "onpath_functions"
+)
+
+//go:embed functions_bpfel.o
+var dispatcherObject []byte
 
 // loadObject loads the programs with the pinned maps in dir, which are made if
 // they are not there. Maps of another layout, left by another version, are

@@ -30,17 +30,19 @@ func TestObject(t *testing.T) {
 	if _, err := os.Stat("/usr/include/bpf/bpf_helpers.h"); err != nil {
 		t.Skip("needs libbpf's headers to rebuild the programs")
 	}
-	made := filepath.Join(t.TempDir(), "steer.o")
-	build := exec.Command("make", "-C", "../../bpf", "-B", "OBJECT="+made)
+	dir := t.TempDir()
+	build := exec.Command("make", "-C", "../../bpf", "-B", "DRIVER="+dir)
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("rebuild: %v\n%s", err, out)
 	}
-	fresh, err := os.ReadFile(made)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(fresh, object) {
-		t.Error("the committed object is not what bpf/ makes; run go generate ./datapath/ebpf")
+	for name, committed := range map[string][]byte{"steer_bpfel.o": object, "functions_bpfel.o": dispatcherObject} {
+		fresh, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(fresh, committed) {
+			t.Errorf("the committed %s is not what bpf/ makes; run go generate ./datapath/ebpf", name)
+		}
 	}
 }
 
@@ -56,6 +58,7 @@ func TestLayouts(t *testing.T) {
 		"table": tableValue{}, "member": memberValue{}, "group": groupValue{}, "path": pathValue{},
 		"uplink": uplinkValue{}, "uplink_counters": uplinkCounters{}, "fast": fastValue{}, "hop": hopValue{}, "hop_place": hopPlace{},
 		"nat_prefix": natPrefix{}, "node": nodeValue{}, "tenant": tenantValue{},
+		"function": functionValue{}, "function_counters": functionCounters{},
 		"vport_counters": vportCounters{}, "path_counters": pathCounters{}, "totals": totalCounters{},
 	} {
 		var c *btf.Struct

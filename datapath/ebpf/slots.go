@@ -11,6 +11,7 @@ type slots struct {
 	paths   slotTable[onpath.PathID]
 	peers   slotTable[addrKey]
 	tenants slotTable[string]
+	places  slotTable[onpath.VportID] // of functions, in the dispatcher
 }
 
 type slotTable[K comparable] struct {
@@ -32,9 +33,13 @@ func recoverSlots(m *kernelMaps) slots {
 		paths:   newSlotTable[onpath.PathID]("paths", maxPaths),
 		peers:   newSlotTable[addrKey]("peers", maxPeers),
 		tenants: newSlotTable[string]("tenants", maxTenants),
+		places:  newSlotTable[onpath.VportID]("ebpf functions", maxPlaces),
 	}
 	for slot, v := range m.vports.now {
 		s.vports.set(onpath.VportID(v.ID), slot)
+	}
+	for place, f := range m.functions.now {
+		s.places.set(onpath.VportID(f.Vport), place)
 	}
 	for slot, p := range m.paths.now {
 		s.paths.set(onpath.PathID(p.ID), slot)

@@ -15,8 +15,10 @@ var (
 
 // reset ends a TCP connection for the sender of a packet (RFC 9293 §3.10.7.1)
 // and drops the packet.
-func (n *Node) reset(w *work) {
-	n.countDrop(w.key.vport, onpath.DropReset)
+func (n *Node) reset(w *work) { n.resetFor(w, onpath.DropReset) }
+
+func (n *Node) resetFor(w *work, why onpath.DropReason) {
+	n.countDrop(w.key.vport, why)
 	h := &w.h
 	if h.protocol != protoTCP || h.verdict != fine || h.flags&flagRST != 0 || h.fragment {
 		return

@@ -24,7 +24,7 @@ func (n *Node) learnReturn(w *work, f *flow) {
 	if n.leads(back, from) {
 		return
 	}
-	e := flow{kind: onpath.NextVport, next: from, entry: edge, path: f.path, reverse: !f.reverse}
+	e := flow{kind: onpath.NextVport, next: from, entry: edge, path: f.path, reverse: !f.reverse, functions: backwards(f.functions)}
 	if from == edge { // only mirrors were passed
 		e.kind = onpath.NextExit
 		e.mirrors = n.turned(f.mirrors, w.key.tuple)

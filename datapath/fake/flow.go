@@ -1,6 +1,7 @@
 package fake
 
 import (
+	"slices"
 	"time"
 
 	"github.com/onpath/onpath"
@@ -22,12 +23,14 @@ type flow struct {
 	// now come out of; its Then table goes on. 0 at edges.
 	context onpath.GroupID
 	mirrors []mirror
-	entry   onpath.VportID
-	path    onpath.PathID
-	reverse bool
-	route   bool   // exit: last
-	tenant  string // whose instance caused it
-	counts  bool   // against the tenant's MaxFlows
+	// functions are run before the packet goes to next.
+	functions []inlined
+	entry     onpath.VportID
+	path      onpath.PathID
+	reverse   bool
+	route     bool   // exit: last
+	tenant    string // whose instance caused it
+	counts    bool   // against the tenant's MaxFlows
 
 	packets, bytes uint64
 	seen           time.Time
@@ -50,6 +53,9 @@ func (f *flow) describe(k flowKey, now time.Time) onpath.FlowEntry {
 	}
 	for _, m := range f.mirrors {
 		e.Mirrors = append(e.Mirrors, m.vport)
+	}
+	for _, i := range f.functions {
+		e.Functions = append(e.Functions, i.vport)
 	}
 	return e
 }
@@ -122,7 +128,9 @@ func (n *Node) purge() {
 	for k, f := range n.flows {
 		adopted := f.kind == onpath.NextPass && k.tuple.Protocol == 6
 		ended := f.path != 0 && n.paths[f.path] == nil && !adopted
-		if ended || k.vport != n.edgeVport() && n.local(k.vport) == nil {
+		relayed := len(f.functions) > 0 && n.vports[k.vport] != nil
+		dangling := slices.ContainsFunc(f.functions, func(i inlined) bool { return n.function(i.vport) == nil })
+		if ended || dangling || k.vport != n.edgeVport() && n.local(k.vport) == nil && !relayed {
 			n.drop(k, f)
 		}
 	}

@@ -39,7 +39,8 @@ func (n *Node) goOn(w *work, f *flow, g *onpath.Group) bool {
 	if w.key.vport == n.edgeVport() {
 		from = atEdge
 	}
-	d := n.walk(g.Then, w.key.tuple, &w.h, from, g.Path)
+	d := n.walkOn(decision{path: g.Path, functions: f.functions[:len(f.functions):len(f.functions)]}, g.Then, w.key.tuple, &w.h, from)
+	f.functions = d.functions
 	f.mirrors = append(f.mirrors[:len(f.mirrors):len(f.mirrors)], d.mirrors...)
 	f.path, f.reverse = d.path, d.reverse
 	if d.path == g.Path {
@@ -84,6 +85,9 @@ func (n *Node) steer(w *work, f *flow) {
 		if f.path != 0 {
 			n.countSteered(f.path, w.h.length)
 		}
+	}
+	if !n.runFunctions(w, f) {
+		return
 	}
 	if p := n.paths[f.path]; p != nil && p.MTU > 0 && (f.next != f.entry || w.uplink != "") {
 		if w.h.length > p.MTU {
@@ -181,10 +185,35 @@ func (n *Node) tunnelOut(w *work, v *onpath.Vport, f *flow) {
 	if v.ID == f.entry {
 		group = f.context
 	}
+	prev := w.key.vport
+	if k := len(f.functions); k > 0 {
+		prev = f.functions[k-1].vport
+		if w.writes {
+			n.learnRelay(w, f, v)
+		}
+	}
 	to.tunnelIn(Tunnelled{
-		From: n.underlay, Secret: p.Secret, Next: v.ID, Prev: w.key.vport, Entry: f.entry,
+		From: n.underlay, Secret: p.Secret, Next: v.ID, Prev: prev, Entry: f.entry,
 		Group: group, Packet: w.b,
 	})
+}
+
+// learnRelay writes the entry by which answers from the other node run the
+// functions that this packet has passed, and go where it came from.
+func (n *Node) learnRelay(w *work, f *flow, v *onpath.Vport) {
+	from := w.key.vport
+	back := flowKey{v.ID, w.key.tuple.Reverse()}
+	if n.leads(back, from) {
+		return
+	}
+	e := flow{kind: onpath.NextVport, next: from, entry: f.entry, path: f.path, reverse: !f.reverse, functions: backwards(f.functions)}
+	if g := n.groups[f.group]; g != nil {
+		e.mirrors, e.group = n.answering(g, w.key.tuple, from)
+	}
+	if from == n.edgeVport() {
+		e.kind, e.group = onpath.NextExit, 0
+	}
+	n.turn(n.learn(back, e), e)
 }
 
 // enter delivers a packet to an instance on this node and writes the context in
@@ -219,6 +248,7 @@ func (n *Node) learnContext(w *work, f *flow, v *onpath.Vport, g *onpath.Group) 
 	e := flow{kind: onpath.NextVport, next: from, context: g.ID ^ 1, entry: f.entry, path: g.Path, reverse: !g.Reverse}
 	var group onpath.GroupID
 	e.mirrors, group = n.answering(g, t, from)
+	e.functions = backwards(f.functions)
 	switch from {
 	case n.edgeVport():
 		e.kind = onpath.NextExit

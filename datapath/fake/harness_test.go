@@ -45,12 +45,23 @@ func (h *harness) AddNode(s datapathtest.NodeSpec) onpath.Datapath {
 		}
 		o.Uplinks = append(o.Uplinks, x)
 	}
+	o.Function = model
 	n, err := h.net.Node(s.Name, o)
 	if err != nil {
 		h.t.Fatal(err)
 	}
 	h.nodes[s.Name] = n
 	return n
+}
+
+// model does what the exam's function does.
+func model(p InlinePacket) InlineVerdict {
+	a := datapathtest.ExamFunction(p.Function.Vport, p.Tuple, p.Reverse, p.DSCP)
+	return InlineVerdict{Drop: a.Drop, Refuse: a.Refuse, Reason: a.Reason, Src: a.Src, Dst: a.Dst, DSCP: a.DSCP}
+}
+
+func (h *harness) Function(_ string, v onpath.VportID) onpath.InlineFunction {
+	return onpath.InlineFunction{Vport: v, Object: "exam", Maps: "none"}
 }
 
 func (h *harness) AddInstance(string, ...onpath.VportID) {}

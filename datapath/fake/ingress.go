@@ -9,8 +9,9 @@ import (
 
 // work is one packet on its way through one node.
 type work struct {
-	b []byte
-	h header
+	edited bool // a function changed the tuple
+	b      []byte
+	h      header
 	// key is what entries are looked up by: the packet's own tuple, or for ICMP
 	// errors the reverse of the one they quote.
 	key flowKey
@@ -143,13 +144,14 @@ func (n *Node) blind(b []byte, h header) {
 func (n *Node) classify(w *work) {
 	edge := n.edge.Vport
 	d := n.walk(n.edge.Table, w.key.tuple, &w.h, atEdge, 0)
-	f := flow{path: d.path, reverse: d.reverse, entry: edge, mirrors: d.mirrors}
+	f := flow{path: d.path, reverse: d.reverse, entry: edge, mirrors: d.mirrors, functions: d.functions}
 	switch d.outcome {
 	case toKernel:
 		n.leaveAlone(w)
 		return
 	case toPass:
 		f.kind, f.path = onpath.NextPass, d.passed
+		f.functions = nil
 		back := f
 		back.reverse = !f.reverse
 		n.learn(flowKey{edge, w.key.tuple.Reverse()}, back)
@@ -236,7 +238,7 @@ func (n *Node) emission(w *work, v *onpath.Vport, own bool) {
 		d = n.walk(v.Emit, w.key.tuple, &w.h, from, 0)
 	}
 	f := flow{
-		path: d.path, reverse: d.reverse, mirrors: d.mirrors, entry: v.Entry,
+		path: d.path, reverse: d.reverse, mirrors: d.mirrors, functions: d.functions, entry: v.Entry,
 		tenant: v.Tenant, counts: true,
 	}
 	switch d.outcome {
@@ -302,6 +304,8 @@ func (n *Node) tunnelIn(t Tunnelled) {
 	switch {
 	case t.Next != 0 && t.Next == n.edgeVport():
 		n.exit(w, &flow{next: t.Next, context: t.Group, entry: t.Entry, path: f.path, reverse: f.reverse})
+	case n.function(t.Next) != nil:
+		n.relay(w, t)
 	case n.local(t.Next) == nil:
 		n.countDrop(prev, onpath.DropUnknownVport)
 	case !n.takes(t.Next):

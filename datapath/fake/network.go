@@ -86,6 +86,8 @@ type Options struct {
 	// IdleTCP and IdleOther are how long entries live without packets; zero
 	// means DefaultIdleTCP and DefaultIdleOther.
 	IdleTCP, IdleOther time.Duration
+	// Function is the model of all ebpf functions of the node; nil passes all.
+	Function func(InlinePacket) InlineVerdict
 	// Pick chooses a member in place of Rendezvous.
 	Pick Picker
 }

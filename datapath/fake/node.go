@@ -2,6 +2,7 @@ package fake
 
 import (
 	"context"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -29,6 +30,7 @@ type Node struct {
 	member   map[membership]onpath.GroupID
 	side     map[side]onpath.GroupID
 	paths    map[onpath.PathID]*onpath.Path
+	inline   map[onpath.VportID]onpath.InlineFunction
 
 	// What packets left behind.
 	flows     map[flowKey]*flow
@@ -72,6 +74,8 @@ func (n *Node) forget() {
 	n.counters = onpath.Counters{
 		Vports: map[onpath.VportID]onpath.VportCounters{},
 		Paths:  map[onpath.PathID]onpath.PathCounters{},
+
+		Functions: map[onpath.VportID]onpath.FunctionCounters{},
 	}
 	n.sweepAt = sweepFirst
 }
@@ -116,6 +120,10 @@ func (n *Node) index(c *onpath.DatapathConfig) {
 		e := *c.Edge
 		e.Uplinks, e.NAT = slices.Clone(e.Uplinks), slices.Clone(e.NAT)
 		n.edge = &e
+	}
+	n.inline = map[onpath.VportID]onpath.InlineFunction{}
+	for _, f := range c.Functions {
+		n.inline[f.Vport] = f
 	}
 	n.vports, n.devices = map[onpath.VportID]*onpath.Vport{}, map[string]onpath.VportID{}
 	for _, v := range c.Vports {
@@ -199,6 +207,15 @@ func (n *Node) Counters(ctx context.Context) (*onpath.Counters, error) {
 	c.Paths = make(map[onpath.PathID]onpath.PathCounters, len(n.counters.Paths))
 	for id, p := range n.counters.Paths {
 		c.Paths[id] = p
+	}
+	c.Functions = map[onpath.VportID]onpath.FunctionCounters{}
+	for id, v := range n.vports {
+		if v.Kind == onpath.VportFunction {
+			x := n.counters.Functions[id]
+			x.Reasons = maps.Clone(x.Reasons)
+			x.Linked = n.inline[id].Object != ""
+			c.Functions[id] = x
+		}
 	}
 	return &c, nil
 }

@@ -37,21 +37,26 @@ const (
 
 // decision is the result of a walk.
 type decision struct {
-	outcome outcome
-	group   *onpath.Group
-	member  onpath.VportID
-	mirrors []mirror
-	path    onpath.PathID
-	reverse bool
-	reason  onpath.DropReason
-	passed  onpath.PathID // a chain that was passed by on the way
+	outcome   outcome
+	group     *onpath.Group
+	member    onpath.VportID
+	mirrors   []mirror
+	functions []inlined
+	path      onpath.PathID
+	reverse   bool
+	reason    onpath.DropReason
+	passed    onpath.PathID // a chain that was passed by on the way
 }
 
 // walk goes through tables, beginning with id, until something is decided.
 // path is the chain that the packet is in already; only its rules may take up
 // TCP connections in the middle.
 func (n *Node) walk(id onpath.TableID, t onpath.Tuple, h *header, from place, path onpath.PathID) decision {
-	d := decision{path: path}
+	return n.walkOn(decision{path: path}, id, t, h, from)
+}
+
+// walkOn goes on with what is decided so far.
+func (n *Node) walkOn(d decision, id onpath.TableID, t onpath.Tuple, h *header, from place) decision {
 	for range maxTables {
 		table := n.tables[id]
 		if table == nil {
@@ -111,7 +116,7 @@ func (n *Node) act(d *decision, a onpath.Action, t onpath.Tuple, from place) (on
 		d.outcome = toRoute
 	}
 	carried := d.outcome == toRoute && d.path != 0 && d.passed == 0
-	if from == atEdge && len(d.mirrors) == 0 && !carried {
+	if from == atEdge && len(d.mirrors)+len(d.functions) == 0 && !carried {
 		d.outcome = toKernel
 		if d.passed != 0 {
 			d.outcome = toPass
@@ -133,6 +138,9 @@ func (n *Node) actGroup(d *decision, id onpath.GroupID, t onpath.Tuple) (onpath.
 		if ok {
 			d.mirrors = append(d.mirrors, mirror{id, member})
 		}
+		return g.Then, false
+	case ok && n.isInline(g):
+		d.functions = append(d.functions, inlined{member, g.None == onpath.NoneBypass})
 		return g.Then, false
 	case ok:
 		d.outcome, d.group, d.member = toMember, g, member
@@ -279,6 +287,7 @@ func (n *Node) answering(g *onpath.Group, t onpath.Tuple, from onpath.VportID) (
 			if ok {
 				mirrors = append(mirrors, mirror{next.ID, member})
 			}
+		case n.isInline(next):
 		case ok || next.None != onpath.NoneBypass || hasMember(next, from):
 			return mirrors, next.ID
 		}

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* The exam's ebpf function; ExamFunction in function.go says the same in Go. */
+#include "onpath.h"
+
+ONPATH_LICENSE("Dual BSD/GPL");
+
+#define DROPPED    onpath_be16(6666)
+#define REFUSED    onpath_be16(6667)
+#define TRANSLATED onpath_be16(6668)
+#define BEHIND     onpath_be16(6669)
+#define STAMPED    onpath_be16(7100)
+
+ONPATH_COUNTERS({ __u64 seen; });
+
+static const __u8 virtual[16] = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 203, 0, 113, 10 };
+static const __u8 server[16] = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 9, 0, 2 };
+
+ONPATH_FUNCTION(p)
+{
+	int forward = p->direction == ONPATH_FORWARD;
+	__be16 there = forward ? p->dport : p->sport;
+
+	onpath_count(seen, p->segments);
+	if (there == DROPPED)
+		return onpath_drop(p, 5);
+	if (there == REFUSED)
+		return onpath_refuse(p, 6);
+	if (there == TRANSLATED && forward)
+		onpath_set_destination(p, server, BEHIND);
+	if (there == BEHIND && !forward)
+		onpath_set_source(p, virtual, TRANSLATED);
+	if (there == STAMPED)
+		onpath_set_dscp(p, p->dscp << 2 | (p->instance & 3));
+	return ONPATH_NEXT;
+}

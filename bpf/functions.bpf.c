@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * The dispatcher: runs the ebpf functions of a packet's flow entry one after the
+ * other, carries out what they say, and goes on with STAGE_RESUME. It owns every
+ * verdict and counts; functions see a description of the packet and nothing else.
+ *
+ * The driver links the functions in service behind it and writes call_function,
+ * which leads to them by their places. Calls between programs would cost a tail
+ * call each and could not return.
+ */
+#include "lib/count.h"
+#include "lib/edit.h"
+#define ONPATH_HOST
+#include "../sdk/onpath.h"
+
+/* What functions are shown; one at a time per CPU. */
+MAP(shown, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct onpath_packet, 1, 0);
+
+static __always_inline struct onpath_packet *description(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&shown, &zero);
+}
+
+/* Stands here for what the driver writes: no function is linked. */
+__attribute__((weak)) __noinline int call_function(__u32 place, struct onpath_packet *a)
+{
+	return a && place ? ONPATH_NEXT : ONPATH_DROP;
+}
+
+static __always_inline void show_tuple(struct onpath_packet *a, const struct pkt *p)
+{
+	copy_addr(a->src, p->key.src);
+	copy_addr(a->dst, p->key.dst);
+	a->sport = p->key.sport;
+	a->dport = p->key.dport;
+}
+
+/* Describe the packet, once for all its functions. */
+__noinline int describe(struct __sk_buff *skb)
+{
+	struct onpath_packet *a = description();
+	struct pkt *p = packet();
+	__u8 b[2];
+	__u16 is = 0;
+
+	if (!a || !p)
+		return -1;
+	show_tuple(a, p);
+	a->family = p->family;
+	a->protocol = p->key.proto;
+	a->direction = p->d.flags & FLOW_REVERSE ? ONPATH_REVERSE : ONPATH_FORWARD;
+	a->ttl = p->ttl;
+	if (p->is & IS_TCP) {
+		if (p->is & IS_SYN)
+			is |= ONPATH_IS_SYN;
+		if (p->is & IS_FIN)
+			is |= ONPATH_IS_FIN;
+		if (p->is & IS_RST)
+			is |= ONPATH_IS_RST;
+		if (p->is & IS_ACK)
+			is |= ONPATH_IS_ACK;
+	}
+	if (p->is & IS_ERROR)
+		is |= ONPATH_IS_ERROR;
+	if (p->is & IS_LATER)
+		is |= ONPATH_IS_FRAGMENT;
+	if (p->is & IS_NOPORTS)
+		is |= ONPATH_IS_PORTLESS;
+	a->is = is;
+	a->dscp = 0;
+	if (!bpf_skb_load_bytes(skb, p->l3, b, 2))
+		a->dscp = p->family == FAMILY_4 ? b[1] >> 2 : ((b[0] & 0xf) << 2) | (b[1] >> 6);
+	a->length = p->length;
+	a->segments = p->packets;
+	a->wire = p->bytes;
+	a->path = p->d.path;
+	a->now = p->clock;
+	a->transport = p->l4 - p->l3;
+	a->payload = p->headers;
+	a->shown = 0;
+	a->edit = 0;
+	return 0;
+}
+
+/* Show the packet's first bytes, unless a function before was shown as many. */
+__noinline int show_bytes(struct __sk_buff *skb, __u32 needs)
+{
+	struct onpath_packet *a = description();
+	struct pkt *p = packet();
+	__u32 n = needs;
+
+	if (!a || !p)
+		return -1;
+	if (n > p->length)
+		n = p->length;
+	if (a->shown >= n && !p->edited)
+		return 0;
+	if (n == 0 || n > ONPATH_DATA)
+		return -1;
+	a->shown = 0;
+	if (bpf_skb_load_bytes(skb, p->l3, a->data, n))
+		return -1;
+	a->shown = n;
+	return 0;
+}
+
+/* Carry out what a function asked for. */
+__noinline int edit(struct __sk_buff *skb)
+{
+	struct onpath_packet *a = description();
+	struct pkt *p = packet();
+
+	if (!a || !p)
+		return -1;
+	if (a->edit & ONPATH_SET_SRC) {
+		if (p->family == FAMILY_4 && !is_mapped(a->new_src))
+			return -1;
+		copy_addr(p->end, a->new_src);
+		p->end_port = a->new_sport;
+		if (edit_end(skb, 0))
+			return -1;
+	}
+	if (a->edit & ONPATH_SET_DST) {
+		if (p->family == FAMILY_4 && !is_mapped(a->new_dst))
+			return -1;
+		copy_addr(p->end, a->new_dst);
+		p->end_port = a->new_dport;
+		if (edit_end(skb, 1))
+			return -1;
+	}
+	if ((a->edit & ONPATH_SET_DSCP) && !edit_dscp(skb, a->new_dscp & 63))
+		a->dscp = a->new_dscp & 63;
+	a->edit = 0;
+	show_tuple(a, p);
+	return 0;
+}
+
+static __always_inline void tally(__u64 *packets, __u64 *bytes, const struct pkt *p)
+{
+	*packets += p->packets;
+	*bytes += p->bytes;
+}
+
+/* Count the verdict; it ends the packet's way unless it is ONPATH_NEXT. */
+static __always_inline int conclude(struct pkt *p, struct function_counters *c, __u32 verdict, __u32 reason)
+{
+	switch (verdict) {
+	case ONPATH_NEXT:
+		tally(&c->passed_packets, &c->passed_bytes, p);
+		return GO_ON;
+	case ONPATH_ANSWER:
+		tally(&c->answered_packets, &c->answered_bytes, p);
+		p->after = AFTER_REFUSE;
+		break;
+	default:
+		tally(&c->dropped_packets, &c->dropped_bytes, p);
+	}
+	c->reasons[reason & 15] += p->packets;
+	return verdict == ONPATH_ANSWER ? RUN_FUNCTIONS : drop(p, DROP_FUNCTION);
+}
+
+/* Run the function of an item of the list. */
+__noinline int run(struct __sk_buff *skb, __u32 item)
+{
+	struct onpath_packet *a = description();
+	__u32 place = item & INLINE_PLACE;
+	struct function_counters *c = bpf_map_lookup_elem(&function_stats, &place);
+	struct function *f = bpf_map_lookup_elem(&functions, &place);
+	struct pkt *p = packet();
+	__u64 began = 0;
+	int verdict;
+
+	if (!a || !p || !c || !f)
+		return TC_ACT_SHOT;
+	if (!f->open) {
+		if (item & INLINE_BYPASS) {
+			tally(&c->bypassed_packets, &c->bypassed_bytes, p);
+			return GO_ON;
+		}
+		c->refused_packets += p->packets;
+		return drop(p, DROP_NO_INSTANCE);
+	}
+	if (f->needs)
+		show_bytes(skb, f->needs);
+	a->instance = f->vport;
+	a->reason = 0;
+	if (!(c->calls++ % SAMPLE_EVERY))
+		began = bpf_ktime_get_ns();
+	verdict = call_function(place, a);
+	if (began) {
+		c->time += bpf_ktime_get_ns() - began;
+		c->samples++;
+	}
+	if (verdict == ONPATH_NEXT && a->edit && edit(skb))
+		verdict = ONPATH_DROP;
+	return conclude(p, c, verdict, a->reason);
+}
+
+SEC("tc")
+int onpath_functions(struct __sk_buff *skb)
+{
+	struct pkt *p = packet();
+	__u32 i, item;
+	int rc;
+
+	if (!p || describe(skb))
+		return TC_ACT_SHOT;
+	for (i = 0; i < MAX_INLINE; i++) {
+		item = p->d.functions[i];
+		if (!item)
+			break;
+		rc = run(skb, item);
+		if (rc == RUN_FUNCTIONS)
+			break;
+		if (rc != GO_ON)
+			return rc;
+	}
+	bpf_tail_call_static(skb, &stages, STAGE_RESUME);
+	return TC_ACT_SHOT;
+}
+
+char _license[] SEC("license") = "GPL";

@@ -1,0 +1,272 @@
+package datapathtest
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"github.com/onpath/onpath"
+)
+
+// inline makes an instance of the exam's ebpf function.
+func (b *bed) inline(name, node string) *instance {
+	b.t.Helper()
+	i := &instance{name: name, node: node, vport: b.next, key: uint32(b.next), weight: 1, state: onpath.VportUp}
+	b.next++
+	f := b.h.Function(node, i.vport)
+	i.inline = &f
+	return i
+}
+
+// runs notes that the functions were given p one after the other and passed it on;
+// it gives p as it came out. The way from to is forward.
+func (b *bed) runs(p []byte, reverse bool, fs ...*instance) []byte {
+	for _, f := range fs {
+		add(&b.want(f.node, f.vport).Out, p)
+		add(&b.want(f.node, f.vport).In, p)
+		a := ExamFunction(f.vport, tupleOf(p), reverse, dscpOf(p))
+		if a.DSCP != nil {
+			p = withDSCP(p, *a.DSCP)
+		}
+	}
+	return p
+}
+
+func dscpOf(p []byte) uint8 {
+	if p[0]>>4 == 6 {
+		return p[0]&15<<2 | p[1]>>6
+	}
+	return p[1] >> 2
+}
+
+func withDSCP(p []byte, d uint8) []byte {
+	p = append([]byte(nil), p...)
+	if p[0]>>4 == 6 {
+		p[0], p[1] = p[0]&0xf0|d>>2, p[1]&0x3f|d<<6
+		return p
+	}
+	p[1] = p[1]&3 | d<<2
+	p[10], p[11] = 0, 0
+	binary.BigEndian.PutUint16(p[10:], ^sum(0, p[:20]))
+	return p
+}
+
+func stamped(src, dst netip.Addr, port uint16) onpath.Tuple {
+	return tuple(udp, src, port, dst, stampedPort)
+}
+
+// acrossFunctions takes a packet of t and its answer through functions alone.
+func (b *bed) acrossFunctions(t onpath.Tuple, fs ...*instance) {
+	b.t.Helper()
+	p := newPacket(t).bytes()
+	b.send(gateway, clientNet, p)
+	b.expect(gateway, serverNet, withTTL(b.runs(p, false, fs...), 1))
+	back := make([]*instance, 0, len(fs))
+	for i := range fs {
+		back = append(back, fs[len(fs)-1-i])
+	}
+	p = answerTo(t).bytes()
+	b.send(gateway, serverNet, p)
+	b.expect(gateway, clientNet, withTTL(b.runs(p, true, back...), 1))
+}
+
+// functions: one, two and eight in a row, by both IP versions; drop and refuse.
+func functions(b *bed) {
+	before := b.h.Forwarded(gateway)
+	var fs []*instance
+	steered := uint64(0)
+	for n := range onpath.MaxInline {
+		fs = append(fs, b.inline("f", gateway))
+		if n != 0 && n != 1 && n != onpath.MaxInline-1 {
+			continue
+		}
+		path := onpath.PathID(n + 1)
+		b.apply(one(&chain{path: path, match: toServer()}, fs...))
+		for _, t := range []onpath.Tuple{stamped(client, server, 1), stamped(client6, server6, 1), ping(9), tcp4(30), tcp6(30)} {
+			t.SrcPort += uint16(100 * n)
+			if t.Protocol == icmp {
+				t.DstPort = t.SrcPort
+			}
+			b.acrossFunctions(t, fs...)
+			b.acrossFunctions(t, fs...)
+		}
+		steered = 20
+		b.pathCounts(path, steered, 0)
+	}
+	if got := b.h.Forwarded(gateway) - before; got != 0 {
+		b.t.Errorf("the kernel forwarded %d steered packets", got)
+	}
+	e, _ := b.entry(gateway, edgeVport, tcp4(730))
+	if len(e.Functions) != onpath.MaxInline || e.Functions[0] != fs[0].vport || e.Functions[7] != fs[7].vport {
+		b.t.Errorf("the entry names functions %v", e.Functions)
+	}
+	b.verdicts(fs[0])
+}
+
+// verdicts: the first function ends packets; those behind it do not see them.
+func (b *bed) verdicts(f *instance) {
+	b.t.Helper()
+	drop := newPacket(tuple(udp, client, 50, server, droppedPort)).bytes()
+	b.send(gateway, clientNet, drop)
+	b.dropped(gateway, clientNet, onpath.DropFunction)
+	add(&b.want(gateway, f.vport).Out, drop)
+
+	syn := newPacket(tuple(tcp, client, 51, server, refusedPort))
+	p := syn.bytes()
+	b.send(gateway, clientNet, p)
+	b.dropped(gateway, clientNet, onpath.DropFunction)
+	add(&b.want(gateway, f.vport).Out, p)
+	r := tupleOf(b.receive(gateway, clientNet).Packet)
+	if r != syn.tuple.Reverse() {
+		b.t.Errorf("a refused connection is answered by %v, must be by %v", r, syn.tuple.Reverse())
+	}
+	p = newPacket(tuple(udp, client, 52, server, refusedPort)).bytes()
+	b.send(gateway, clientNet, p)
+	b.dropped(gateway, clientNet, onpath.DropFunction)
+	add(&b.want(gateway, f.vport).Out, p)
+	answer := b.receive(gateway, clientNet).Packet
+	if answer[9] != icmp || answer[20] != 3 || answer[21] != 13 {
+		b.t.Errorf("a refused datagram is answered by %x, must be by ICMP 3/13", answer)
+	}
+	b.nodes[gateway].loose[edgeVport] = true
+	b.quiet()
+	got := b.counters(gateway).Functions[f.vport]
+	if got.Dropped.Packets != 1 || got.Answered.Packets != 2 || got.Reasons[5] != 1 || got.Reasons[6] != 2 {
+		b.t.Errorf("the function counts %+v, must count 1 dropped for reason 5 and 2 answered for reason 6", got)
+	}
+}
+
+// functionsMixed: functions on the gateway before, between and behind elements on
+// each node.
+func functionsMixed(b *bed) {
+	for n, on := range [][2]string{{gateway, gateway}, {"n2", sideNode}, {gateway, "n2"}, {"n2", gateway}} {
+		f := []*instance{b.inline("f0", gateway), b.inline("f1", gateway), b.inline("f2", gateway), b.inline("f3", gateway)}
+		fw, br := b.instance("fw", on[0]), b.bridged("br", on[1])
+		path := onpath.PathID(n + 1)
+		b.apply(one(&chain{path: path, match: toServer()}, f[0], fw, f[1], f[2], br, f[3]))
+		for _, t := range []onpath.Tuple{stamped(client, server, 1000+uint16(n)), stamped(client6, server6, 1000+uint16(n)), tcp4(1000 + uint16(n))} {
+			for range 2 {
+				p := newPacket(t).bytes()
+				b.send(gateway, clientNet, p)
+				p = b.cross(hop{at: fw}, b.runs(p, false, f[0]))
+				p = b.cross(hop{at: br}, b.runs(p, false, f[1], f[2]))
+				b.expect(gateway, serverNet, withTTL(b.runs(p, false, f[3]), 1))
+
+				p = answerTo(t).bytes()
+				b.send(gateway, serverNet, p)
+				p = b.cross(hop{at: br, reverse: true}, b.runs(p, true, f[3]))
+				p = b.cross(hop{at: fw, reverse: true}, b.runs(p, true, f[2], f[1]))
+				b.expect(gateway, clientNet, withTTL(b.runs(p, true, f[0]), 1))
+			}
+		}
+		b.pathCounts(path, 12, 0)
+	}
+}
+
+// functionsEdit: a function translates in front of an element, and alone.
+func functionsEdit(b *bed) {
+	for n, with := range []bool{false, true} {
+		f := b.inline("nat", gateway)
+		var is []*instance
+		fw := b.instance("fw", "n2")
+		if with {
+			is = append(is, fw)
+		}
+		m := toServer()
+		m.Dst = append(m.Dst, netip.PrefixFrom(virtual, 32))
+		m.DstPorts = ports(onpath.PortRange{First: translatedPort, Last: behindPort})
+		m.Protocol = []uint8{udp, tcp}
+		b.apply(one(&chain{path: onpath.PathID(n + 1), match: m}, append([]*instance{f}, is...)...))
+		for _, protocol := range []uint8{udp, tcp} {
+			port := 1000 + uint16(n)
+			dialled, real := tuple(protocol, client, port, virtual, translatedPort), tuple(protocol, client, port, server, behindPort)
+			for range 2 {
+				p := newPacket(dialled).bytes()
+				b.send(gateway, clientNet, p)
+				b.runs(p, false, f)
+				p = newPacket(real).bytes()
+				for _, i := range is {
+					p = b.cross(hop{at: i}, p)
+				}
+				b.expect(gateway, serverNet, withTTL(p, 1))
+
+				p = answerTo(real).bytes()
+				b.send(gateway, serverNet, p)
+				for _, i := range is {
+					p = b.cross(hop{at: i, reverse: true}, p)
+				}
+				b.runs(p, true, f)
+				want := answerTo(dialled)
+				want.ttl -= byte(len(is))
+				b.expect(gateway, clientNet, withTTL(want.bytes(), 1))
+			}
+		}
+	}
+}
+
+// functionsOut: closed, with none: drop and bypass, for running flows and new ones;
+// and gone from the configuration.
+func functionsOut(b *bed) {
+	strict, lax := b.inline("strict", gateway), b.inline("lax", gateway)
+	dns := toServer()
+	dns.Protocol = []uint8{udp}
+	l := &layout{instances: []*instance{strict, lax}, chains: []*chain{
+		{path: 1, match: web(), elements: []*element{{instances: []*instance{strict}}}},
+		{path: 2, match: dns, elements: []*element{{instances: []*instance{lax}, none: onpath.NoneBypass}}},
+	}}
+	b.apply(l)
+	b.acrossFunctions(tcp4(1), strict)
+	b.acrossFunctions(udp4(1), lax)
+
+	strict.state, lax.state = onpath.VportClosed, onpath.VportClosed
+	b.apply(l)
+	for _, port := range []uint16{1, 2} {
+		p := newPacket(tcp4(port)).bytes()
+		b.send(gateway, clientNet, p)
+		b.dropped(gateway, clientNet, onpath.DropNoInstance)
+	}
+	b.untouchedBy(udp4(1))
+	b.untouchedBy(udp4(2))
+	if got := b.counters(gateway).Functions[lax.vport].Bypassed.Packets; got != 1 {
+		b.t.Errorf("%d packets bypassed the function, must be 1", got)
+	}
+
+	strict.state, lax.state = onpath.VportUp, onpath.VportUp
+	b.apply(l)
+	b.acrossFunctions(tcp4(1), strict)
+	b.acrossFunctions(tcp4(3), strict)
+	b.acrossFunctions(udp4(1), lax)
+	b.skipBooks() // what a bypass counts at the edge is the driver's
+}
+
+// untouchedBy sends a packet that passes the gateway, however.
+func (b *bed) untouchedBy(t onpath.Tuple) {
+	b.t.Helper()
+	p := newPacket(t).bytes()
+	b.h.Send(gateway, clientNet, Frame{Packet: p})
+	b.same(gateway, serverNet, b.receive(gateway, serverNet).Packet, withTTL(p, 1))
+}
+
+// functionsMirror: a mirror beside functions gets what they let pass.
+func functionsMirror(b *bed) {
+	f, ids, g := b.inline("f", gateway), b.instance("ids", gateway), b.inline("g", gateway)
+	ids.mirror = true
+	l := &layout{instances: []*instance{f, ids, g}, chains: []*chain{{path: 1, match: toServer(), elements: []*element{
+		{instances: []*instance{f}},
+		{instances: []*instance{ids}, mode: onpath.ModeMirror, none: onpath.NoneBypass},
+		{instances: []*instance{g}},
+	}}}}
+	b.apply(l)
+	device := onpath.DeviceName(ids.vport)
+	for _, t := range []onpath.Tuple{stamped(client, server, 1), stamped(client6, server6, 1)} {
+		p := newPacket(t).bytes()
+		b.send(gateway, clientNet, p)
+		p = b.runs(p, false, f, g)
+		b.expect(gateway, device, p)
+		b.expect(gateway, serverNet, withTTL(p, 1))
+		p = answerTo(t).bytes()
+		b.send(gateway, serverNet, p)
+		p = b.runs(p, true, g, f)
+		b.expect(gateway, device, p)
+		b.expect(gateway, clientNet, withTTL(p, 1))
+	}
+}

@@ -1,0 +1,249 @@
+package ebpf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/inline"
+)
+
+// linked is a function that is, or shall be, part of the dispatcher.
+type linked struct {
+	spec   onpath.InlineFunction
+	object *inline.Object
+	tables map[string]*ebpf.Map
+	place  uint32
+}
+
+func (l *linked) close() { inline.CloseTables(l.tables) }
+
+// link makes the configuration's functions part of the dispatcher, beside those in
+// it that flows may still lead to. One that cannot be linked is left out, and its
+// vport closed; all others go on. An error means that nothing changed.
+func (d *Driver) link(c *onpath.DatapathConfig) error {
+	next := maps.Clone(d.linked)
+	fresh := map[onpath.VportID]*linked{}
+	d.linkErrs = map[onpath.VportID]string{}
+	for _, f := range c.Functions {
+		if l := next[f.Vport]; l != nil && l.spec == f {
+			continue
+		}
+		l, err := d.openFunction(f)
+		if err != nil {
+			d.linkErrs[f.Vport] = err.Error()
+			d.opts.Log.Error("an ebpf function cannot be opened", "vport", f.Vport, "error", err)
+			continue
+		}
+		fresh[f.Vport] = l
+	}
+	if len(fresh) == 0 {
+		return nil
+	}
+	for id, l := range fresh {
+		next[id] = l
+	}
+	if err := d.dispatch(next); err != nil {
+		next = d.linkOneByOne(fresh)
+	}
+	for id, l := range d.linked {
+		if next[id] != l {
+			l.close()
+		}
+	}
+	d.linked = next
+	return nil
+}
+
+// linkOneByOne finds out which of the fresh functions cannot be linked.
+func (d *Driver) linkOneByOne(fresh map[onpath.VportID]*linked) map[onpath.VportID]*linked {
+	good := maps.Clone(d.linked)
+	for _, id := range slices.Sorted(maps.Keys(fresh)) {
+		before, had := good[id]
+		good[id] = fresh[id]
+		err := d.dispatch(good)
+		if err == nil {
+			continue
+		}
+		if delete(good, id); had {
+			good[id] = before
+		}
+		fresh[id].close()
+		d.linkErrs[id] = err.Error()
+		d.opts.Log.Error("an ebpf function cannot be linked", "vport", id, "error", err)
+	}
+	return good
+}
+
+func (d *Driver) openFunction(f onpath.InlineFunction) (*linked, error) {
+	code, err := os.ReadFile(f.Object)
+	if err != nil {
+		return nil, fmt.Errorf("read the object: %w", err)
+	}
+	o, err := inline.Parse(code)
+	if err != nil {
+		return nil, err
+	}
+	if o.SHA256 != f.SHA256 {
+		return nil, onpath.Errorf(onpath.CodeConflict, "%s is not the object that was checked", f.Object)
+	}
+	place, fresh, err := d.slots.places.take(f.Vport)
+	if err != nil {
+		return nil, err
+	}
+	if fresh {
+		cpus, err := ebpf.PossibleCPU()
+		if err != nil {
+			return nil, fmt.Errorf("count CPUs: %w", err)
+		}
+		if err := d.coll.Maps["function_stats"].Put(place, make([]functionCounters, cpus)); err != nil {
+			return nil, fmt.Errorf("clear counters: %w", err)
+		}
+	}
+	tables, err := o.OpenTables(f.Maps)
+	if err != nil {
+		return nil, err
+	}
+	return &linked{spec: f, object: o, tables: tables, place: place}, nil
+}
+
+// dispatch builds a dispatcher of the functions and puts it in its place; packets
+// under way finish in the one before.
+func (d *Driver) dispatch(set map[onpath.VportID]*linked) error {
+	p, err := buildDispatcher(set, d.coll)
+	if err != nil {
+		return err
+	}
+	defer p.Close() // the map holds it
+	if err := d.coll.Maps["stages"].Put(stageFunctions, p); err != nil {
+		return fmt.Errorf("put the dispatcher in its place: %w", err)
+	}
+	return nil
+}
+
+// unlink takes out what is configured no more. Its place is given up once no flow
+// entry names it: those that still do would run another's function.
+func (d *Driver) unlink(want map[uint32]functionValue) error {
+	gone := map[uint32]bool{}
+	for id, l := range d.linked {
+		if _, ok := want[l.place]; !ok {
+			gone[l.place] = true
+			l.close()
+			delete(d.linked, id)
+		}
+	}
+	for _, place := range d.slots.places.of {
+		if _, ok := want[place]; !ok {
+			gone[place] = true
+		}
+	}
+	if len(gone) == 0 {
+		return nil
+	}
+	if err := d.dispatch(d.linked); err != nil {
+		d.opts.Log.Warn("a function that is gone stays in the dispatcher", "error", err)
+	}
+	if err := forgetPlaces(d.life, d.coll.Maps[flowsMap], gone); err != nil {
+		return err
+	}
+	time.Sleep(underWay)
+	if err := forgetPlaces(d.life, d.coll.Maps[flowsMap], gone); err != nil {
+		return err
+	}
+	d.slots.places.retain(func(id onpath.VportID) bool { return !gone[d.slots.places.of[id]] })
+	return nil
+}
+
+// forgetPlaces removes the entries that lead to functions which are gone.
+func forgetPlaces(ctx context.Context, flows *ebpf.Map, gone map[uint32]bool) error {
+	var keys []flowKey
+	err := eachFlow(ctx, flows, func(k *flowKey, v *flowValue) bool {
+		for _, item := range v.Functions {
+			if item != 0 && gone[uint32(item&inlinePlace)] {
+				keys = append(keys, *k)
+				break
+			}
+		}
+		return true
+	})
+	if err != nil {
+		return err
+	}
+	for _, k := range keys {
+		if err := flows.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("remove flow entry: %w", err)
+		}
+	}
+	return nil
+}
+
+// readFunctions adds the functions' counters.
+func (d *Driver) readFunctions(c *onpath.Counters) error {
+	c.Functions = map[onpath.VportID]onpath.FunctionCounters{}
+	for place, f := range d.maps.functions.now {
+		id := onpath.VportID(f.Vport)
+		n, refused, err := d.readFunction(place)
+		if err != nil {
+			return err
+		}
+		l := d.linked[id]
+		n.Linked, n.Error = l != nil, d.linkErrs[id]
+		c.Functions[id] = n
+		v := c.Vports[id]
+		v.In = n.Passed
+		v.Out = total(n.Passed, n.Dropped, n.Answered, n.Redirected)
+		if refused > 0 {
+			v.Dropped = map[onpath.DropReason]uint64{onpath.DropNoInstance: refused}
+		}
+		c.Vports[id] = v
+	}
+	for id, why := range d.linkErrs {
+		n := c.Functions[id]
+		n.Error = why
+		c.Functions[id] = n
+	}
+	return nil
+}
+
+func total(list ...onpath.Tally) (out onpath.Tally) {
+	for _, t := range list {
+		out.Packets += t.Packets
+		out.Bytes += t.Bytes
+	}
+	return out
+}
+
+func (d *Driver) readFunction(place uint32) (n onpath.FunctionCounters, refused uint64, err error) {
+	var perCPU []functionCounters
+	if err := d.coll.Maps["function_stats"].Lookup(place, &perCPU); err != nil {
+		return n, 0, fmt.Errorf("read counters of function %d: %w", place, err)
+	}
+	for i := range perCPU {
+		p := &perCPU[i]
+		n.Passed = total(n.Passed, onpath.Tally{Packets: p.PassedPackets, Bytes: p.PassedBytes})
+		n.Dropped = total(n.Dropped, onpath.Tally{Packets: p.DroppedPackets, Bytes: p.DroppedBytes})
+		n.Answered = total(n.Answered, onpath.Tally{Packets: p.AnsweredPackets, Bytes: p.AnsweredBytes})
+		n.Redirected = total(n.Redirected, onpath.Tally{Packets: p.RedirectedPackets, Bytes: p.RedirectedBytes})
+		n.Bypassed = total(n.Bypassed, onpath.Tally{Packets: p.BypassedPackets, Bytes: p.BypassedBytes})
+		n.Samples += p.Samples
+		n.Time += p.Time
+		refused += p.RefusedPackets
+		for code, k := range p.Reasons {
+			if k == 0 {
+				continue
+			}
+			if n.Reasons == nil {
+				n.Reasons = map[uint8]uint64{}
+			}
+			n.Reasons[uint8(code)] += k
+		}
+	}
+	return n, refused, nil
+}

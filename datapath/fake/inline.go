@@ -1,0 +1,199 @@
+package fake
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/onpath/onpath"
+)
+
+// InlinePacket is what a model of an ebpf function is told of a packet.
+type InlinePacket struct {
+	Function onpath.InlineFunction
+	Tuple    onpath.Tuple // of an ICMP error: that of the flow which it is about
+	Reverse  bool
+	DSCP     uint8
+	Length   int
+	Error    bool
+}
+
+// InlineVerdict is what it says. The zero value lets the packet go on unchanged.
+type InlineVerdict struct {
+	Drop, Refuse bool
+	Reason       uint8
+	Src, Dst     netip.AddrPort // written where valid
+	DSCP         *uint8
+}
+
+// inlined is a function to be run on a flow's packets.
+type inlined struct {
+	vport  onpath.VportID
+	bypass bool // none: bypass
+}
+
+// isInline reports whether a group's members are functions of this node.
+func (n *Node) isInline(g *onpath.Group) bool {
+	if g.Mode == onpath.ModeMirror || len(g.Members) == 0 {
+		return false
+	}
+	return !slices.ContainsFunc(g.Members, func(m onpath.Member) bool { return n.function(m.Vport) == nil })
+}
+
+// function gives a function's vport on this node.
+func (n *Node) function(id onpath.VportID) *onpath.Vport {
+	if v := n.vports[id]; v != nil && v.Kind == onpath.VportFunction {
+		return v
+	}
+	return nil
+}
+
+func backwards(list []inlined) []inlined {
+	out := slices.Clone(list)
+	slices.Reverse(out)
+	return out
+}
+
+// relay takes a packet that another node sent to a function of this one: its entry
+// stands under the vport that it came out of, which lies there.
+func (n *Node) relay(w *work, t Tunnelled) {
+	if f := n.find(w.key); f != nil {
+		n.follow(w, f)
+		return
+	}
+	g := n.groups[t.Group]
+	if g == nil {
+		n.countDrop(w.key.vport, onpath.DropNoTable)
+		return
+	}
+	d := decision{path: g.Path, reverse: g.Reverse}
+	if next, done := n.actGroup(&d, g.ID, w.key.tuple); !done {
+		d = n.walkOn(d, next, w.key.tuple, &w.h, atElement)
+	}
+	f := flow{path: d.path, reverse: d.reverse, mirrors: d.mirrors, functions: d.functions, entry: t.Entry}
+	switch d.outcome {
+	case toMember:
+		f.kind, f.next, f.group = onpath.NextVport, d.member, d.group.ID
+	case toExit:
+		n.aimAtExit(&f)
+	case toRoute:
+		f.kind, f.next, f.route = onpath.NextExit, n.edgeVport(), true
+	default:
+		n.refuse(w, d)
+		return
+	}
+	if !w.writes {
+		n.follow(w, &f)
+		return
+	}
+	n.follow(w, n.learn(w.key, f))
+}
+
+// runFunctions runs an entry's functions; false if one of them ended the packet.
+func (n *Node) runFunctions(w *work, f *flow) bool {
+	for _, item := range f.functions {
+		v := n.vports[item.vport]
+		c := n.counters.Functions[item.vport]
+		if v == nil || v.State == onpath.VportClosed || n.inline[item.vport].Object == "" {
+			if item.bypass {
+				add(&c.Bypassed, w.h.length)
+				n.counters.Functions[item.vport] = c
+				continue
+			}
+			n.countDrop(w.key.vport, onpath.DropNoInstance)
+			return false
+		}
+		n.countOut(item.vport, w.h.length)
+		verdict := n.ask(w, f, item.vport)
+		switch {
+		case verdict.Drop, verdict.Refuse:
+			if c.Reasons == nil {
+				c.Reasons = map[uint8]uint64{}
+			}
+			c.Reasons[verdict.Reason]++
+			if verdict.Drop {
+				add(&c.Dropped, w.h.length)
+				n.countDrop(w.key.vport, onpath.DropFunction)
+			} else {
+				add(&c.Answered, w.h.length)
+				n.tell(w)
+			}
+			n.counters.Functions[item.vport] = c
+			return false
+		}
+		add(&c.Passed, w.h.length)
+		n.counters.Functions[item.vport] = c
+		n.countIn(item.vport, w.h.length)
+		n.edit(w, verdict)
+	}
+	return true
+}
+
+func (n *Node) ask(w *work, f *flow, v onpath.VportID) InlineVerdict {
+	if n.options.Function == nil {
+		return InlineVerdict{}
+	}
+	return n.options.Function(InlinePacket{
+		Function: n.inline[v], Tuple: w.key.tuple, Reverse: f.reverse, DSCP: dscp(w.b), Length: w.h.length, Error: w.h.isError,
+	})
+}
+
+func add(t *onpath.Tally, bytes int) {
+	t.Packets++
+	t.Bytes += uint64(bytes)
+}
+
+// tell drops a packet for a function, and says so to its sender.
+func (n *Node) tell(w *work) {
+	if w.h.protocol == protoTCP {
+		n.resetFor(w, onpath.DropFunction)
+		return
+	}
+	n.countDrop(w.key.vport, onpath.DropFunction)
+	if w.h.v6 {
+		n.complain(w, 1, 1, 0)
+	} else {
+		n.complain(w, 3, 13, 0)
+	}
+}
+
+// edit writes what a function asked for. The packet is another flow's from here on.
+func (n *Node) edit(w *work, v InlineVerdict) {
+	if v.Src.IsValid() {
+		n.editEnd(w, true, v.Src)
+	}
+	if v.Dst.IsValid() {
+		n.editEnd(w, false, v.Dst)
+	}
+	if v.DSCP != nil {
+		setDSCP(w.b, *v.DSCP)
+	}
+}
+
+func (n *Node) editEnd(w *work, source bool, to netip.AddrPort) {
+	if w.h.isError {
+		return // the model's functions leave errors alone
+	}
+	setAddress(w.b, &w.h, source, to.Addr())
+	if to.Port() != 0 && hasPorts(w.h.protocol) {
+		setPort(w.b, &w.h, source, to.Port())
+	}
+	w.key.tuple = w.h.tuple
+	w.edited = true
+}
+
+func dscp(b []byte) uint8 {
+	if b[0]>>4 == 6 {
+		return b[0]&15<<2 | b[1]>>6
+	}
+	return b[1] >> 2
+}
+
+func setDSCP(b []byte, d uint8) {
+	if b[0]>>4 == 6 {
+		b[0], b[1] = b[0]&0xf0|d>>2, b[1]&0x3f|d<<6
+		return
+	}
+	old := [2]byte{b[0], b[1]}
+	b[1] = b[1]&3 | d<<2
+	patch(b[10:12], old[:], b[:2])
+}
