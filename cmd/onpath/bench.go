@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/onpath/onpath/bench"
+	"github.com/onpath/onpath/bench/queue"
 	"github.com/onpath/onpath/bench/report"
 	"github.com/onpath/onpath/internal/table"
 )
@@ -50,6 +51,27 @@ Needs root and an otherwise idle machine. Nothing is left behind.`,
 	f.StringVar(&b.json, "json", "", "also write the figures to this file")
 	f.BoolVar(&b.list, "list", false, "list the benchmarks and their targets")
 	f.StringVar(&b.Images, "images", "bin/images", "folder with the images that `make images` builds")
+	c.AddCommand(newBenchQueue())
+	return c
+}
+
+// newBenchQueue is the contestant in user space, a process of its own.
+func newBenchQueue() *cobra.Command {
+	var install bool
+	var ready string
+	c := &cobra.Command{
+		Use: "queue", Short: "Accept every packet that netfilter queues", Hidden: true, Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if install {
+				if err := queue.Install(); err != nil {
+					return err
+				}
+			}
+			return queue.Serve(c.Context(), func() { _ = os.WriteFile(ready, nil, 0o600) })
+		},
+	}
+	c.Flags().BoolVar(&install, "install", false, "have what is forwarded queued first")
+	c.Flags().StringVar(&ready, "ready", os.DevNull, "make this file when it begins")
 	return c
 }
 

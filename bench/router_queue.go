@@ -1,0 +1,59 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/onpath/onpath/bench/bed"
+	"github.com/onpath/onpath/bench/queue"
+	"github.com/onpath/onpath/internal/netnsrun"
+)
+
+// queueRouter is Linux forwarding with a process in user space that decides on
+// every packet.
+func queueRouter() router {
+	return router{"nfqueue", func(ctx context.Context, r *Run, l *line) error {
+		if r.Program == "" {
+			return lacking("it runs the onpath program, which was not named")
+		}
+		if err := bed.Set(l.router, "ipv4/ip_forward=1"); err != nil {
+			return err
+		}
+		if err := netnsrun.Do(l.router, queue.Install); err != nil {
+			return lacking(fmt.Sprintf("this kernel does not queue packets: %v", err))
+		}
+		return l.serveQueue(ctx, r)
+	}}
+}
+
+// serveQueue starts the process, pinned to the CPU that forwards.
+func (l *line) serveQueue(ctx context.Context, r *Run) error {
+	ready := filepath.Join(l.Dir(), "queue-ready")
+	cmd := exec.Command(r.Program, "bench", "queue", "--ready", ready)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if err := netnsrun.Do(l.router, cmd.Start); err != nil {
+		return fmt.Errorf("start %s: %w", r.Program, err)
+	}
+	l.After(func() error {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		return nil
+	})
+	for until := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if _, err := os.Stat(ready); err == nil {
+			return pinProcess(cmd.Process.Pid, l.cpu)
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if time.Now().After(until) {
+			return errors.New("the process did not begin within five seconds")
+		}
+	}
+}
