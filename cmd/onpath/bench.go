@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -51,7 +52,8 @@ Needs root and an otherwise idle machine. Nothing is left behind.`,
 	f.StringVar(&b.json, "json", "", "also write the figures to this file")
 	f.BoolVar(&b.list, "list", false, "list the benchmarks and their targets")
 	f.StringVar(&b.Images, "images", "bin/images", "folder with the images that `make images` builds")
-	c.AddCommand(newBenchQueue())
+	f.StringVar(&b.html, "html", "", "also write a report with plots to this file, one page that needs nothing else")
+	c.AddCommand(newBenchReport(), newBenchQueue())
 	return c
 }
 
@@ -114,9 +116,56 @@ func (b *benchFlags) write(c *cobra.Command, res *bench.Results) error {
 		return err
 	}
 	if b.json != "" {
-		return res.WriteFile(b.json)
+		if err := res.WriteFile(b.json); err != nil {
+			return err
+		}
+	}
+	if b.html != "" {
+		return writeHTML(b.html, res)
 	}
 	return nil
+}
+
+func writeHTML(name string, res *bench.Results) error {
+	f, err := os.Create(name)
+	if err != nil {
+		return fmt.Errorf("write the report: %w", err)
+	}
+	return errors.Join(report.HTML(f, res), f.Close())
+}
+
+// newBenchReport shows what an earlier run wrote.
+func newBenchReport() *cobra.Command {
+	var html, markdown string
+	c := &cobra.Command{
+		Use: "report FILE.json", Short: "Show the results that a run has written",
+		Example: examples("onpath bench report results.json", "onpath bench report results.json --html results.html", "onpath bench report results.json --markdown docs/performance"),
+		Args:    cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			f, err := os.Open(args[0])
+			if err != nil {
+				return badUsage("%w", err)
+			}
+			defer f.Close()
+			res, err := bench.Read(f)
+			if err != nil {
+				return badUsage("%s: %w", args[0], err)
+			}
+			if html != "" {
+				err = writeHTML(html, res)
+			}
+			if markdown != "" {
+				err = errors.Join(err, report.Markdown(markdown, res))
+			}
+			if html != "" || markdown != "" {
+				return err
+			}
+			return report.Text(c.OutOrStdout(), res)
+		},
+	}
+	c.Flags().StringVar(&html, "html", "", "write a page with plots to this file")
+	c.Flags().StringVar(&markdown, "markdown", "", "write results.md and plots into this folder")
+	return c
 }
 
 func listBenchmarks(c *cobra.Command) error {

@@ -1,0 +1,86 @@
+package report
+
+import (
+	"bytes"
+	"encoding/xml"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/onpath/onpath/bench"
+)
+
+func results() *bench.Results {
+	r := &bench.Results{Machine: bench.Machine{Kernel: "6.1", CPU: "a CPU", CPUs: 2, Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Seconds: map[string]float64{"forward": 1},
+		Skipped: []bench.Skip{{Benchmark: "forward", Contestant: "ovs", Why: "<not installed>"}}}}
+	for _, c := range []struct {
+		name  string
+		value float64
+	}{{"linux", 600e3}, {"xdp", 2000e3}, {"onpath-xdp", 1900e3}} {
+		rec := bench.Record{Benchmark: "forward", Case: "64B, 1 flow", Contestant: c.name, Metric: bench.MetricRate, Unit: "packets/s", Value: c.value, Low: c.value * 0.9, High: c.value * 1.1,
+			Ratio: map[string]float64{"linux": c.value / 600e3, "xdp": c.value / 2000e3}}
+		delete(rec.Ratio, c.name)
+		r.Records = append(r.Records, rec)
+	}
+	return r
+}
+
+func TestText(t *testing.T) {
+	var b bytes.Buffer
+	if err := Text(&b, results()); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"1900", "3.17 linux, 0.95 xdp", "skipped ovs", "≥ 2.5, is 3.17: reached", "not measured"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("%q is not in\n%s", want, b.String())
+		}
+	}
+}
+
+// TestHTML: the page is well formed, has the pictures, escapes, and loads nothing.
+func TestHTML(t *testing.T) {
+	var b bytes.Buffer
+	if err := HTML(&b, results()); err != nil {
+		t.Fatal(err)
+	}
+	s := b.String()
+	for _, want := range []string{"<svg", "&lt;not installed&gt;", "3.17 linux"} {
+		if !strings.Contains(s, want) {
+			t.Errorf("%q is not in the page", want)
+		}
+	}
+	for _, not := range []string{"<script", "src=", "url(", "@import", "<link"} {
+		if strings.Contains(s, not) {
+			t.Errorf("the page has %q", not)
+		}
+	}
+}
+
+func TestMarkdown(t *testing.T) {
+	dir := t.TempDir()
+	if err := Markdown(dir, results()); err != nil {
+		t.Fatal(err)
+	}
+	svg, err := os.ReadFile(filepath.Join(dir, "forward-rate.svg"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for d := xml.NewDecoder(bytes.NewReader(svg)); ; {
+		if _, err := d.Token(); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatalf("the picture is no XML: %v", err)
+		}
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "results.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(text), "![rate of forward](forward-rate.svg)") {
+		t.Errorf("no picture in\n%s", text)
+	}
+}
