@@ -267,8 +267,10 @@ func (d *demo) keepLogs() {
 			_ = os.WriteFile(filepath.Join(dir, filepath.Base(l)), b, 0o644)
 		}
 	}
-	if out, err := d.stage.Onpath(context.Background(), "get", "chains,instances,events", "-o", "yaml"); err == nil {
-		_ = os.WriteFile(filepath.Join(dir, "objects.yaml"), out, 0o644)
+	for _, kind := range []string{"chains", "instances", "events"} {
+		if out, err := d.stage.Onpath(context.Background(), "get", kind, "-o", "yaml"); err == nil {
+			_ = os.WriteFile(filepath.Join(dir, kind+".yaml"), out, 0o644)
+		}
 	}
 	d.say("it failed; logs are kept in %s", dir)
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -16,6 +17,7 @@ import (
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/render"
 	"github.com/onpath/onpath/internal/table"
+	"github.com/onpath/onpath/internal/terminal"
 	"github.com/onpath/onpath/lab"
 )
 
@@ -270,12 +272,40 @@ func (l *labFlags) exec() *cobra.Command {
 			}
 			cmd := up.Command(args[0], command[0], command[1:]...)
 			cmd.Stdin, cmd.Stdout, cmd.Stderr = c.InOrStdin(), c.OutOrStdout(), c.ErrOrStderr()
-			return status(cmd.Run())
+			return status(runForwarding(cmd))
 		},
 	}
 	c.Flags().SetInterspersed(false)
 	c.Flags().StringVar(&name, "lab", "", "which lab (default: the only one)")
 	return c
+}
+
+// runForwarding runs cmd, and hands on the signals that are sent to us alone: a
+// Ctrl-C on a terminal reaches both.
+func runForwarding(cmd *exec.Cmd) error {
+	signals := make(chan os.Signal, 1)
+	handed := []os.Signal{syscall.SIGTERM, syscall.SIGHUP}
+	if in, ok := cmd.Stdin.(*os.File); !ok || !terminal.Is(in) {
+		handed = append(handed, syscall.SIGINT)
+	}
+	signal.Notify(signals, handed...)
+	defer signal.Stop(signals)
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	ended := make(chan struct{})
+	defer close(ended)
+	go func() {
+		for {
+			select {
+			case s := <-signals:
+				_ = cmd.Process.Signal(s) // it may have ended
+			case <-ended:
+				return
+			}
+		}
+	}()
+	return cmd.Wait()
 }
 
 // status passes on the exit code of a command that ran.
