@@ -348,6 +348,10 @@ type Datapath interface {
 	// Capture writes packets seen at a vport to w as pcapng, until ctx ends or
 	// s.Count is reached.
 	Capture(ctx context.Context, s CaptureSpec, w io.Writer) error
+	// Watch counts the packets of single flows at each hop of this node, from
+	// the first call that names a tuple until WatchSpec.For after the last one,
+	// and reads what was counted. Costs nothing while nobody watches.
+	Watch(ctx context.Context, s WatchSpec) ([]FlowCounters, error)
 	// Close lets go of everything and leaves the packet path running.
 	Close() error
 	// Remove takes the whole data path off this machine, also one left by
@@ -466,6 +470,9 @@ type Tuple struct {
 	SrcPort  uint16     `json:"srcPort"`
 	DstPort  uint16     `json:"dstPort"`
 }
+
+// IsZero reports whether nothing is said of a packet.
+func (t Tuple) IsZero() bool { return t == Tuple{} }
 
 // Reverse is the tuple of the answer.
 func (t Tuple) Reverse() Tuple {

@@ -159,6 +159,7 @@ type NodeOp string
 const (
 	OpFlows    NodeOp = "flows"    // FlowFilter → a JSON line per FlowEntry
 	OpCounters NodeOp = "counters" // → Counters
+	OpWatch    NodeOp = "watch"    // WatchSpec → a JSON array of FlowCounters
 	OpCapture  NodeOp = "capture"  // CaptureSpec → pcapng
 	OpExec     NodeOp = "exec"     // ExecRequest → framed stdin, stdout, stderr, exit code
 	OpLogs     NodeOp = "logs"     // LogsRequest → bytes

@@ -84,7 +84,9 @@ type TraceHop struct {
 	// Counters of the vport, and of this flow at it where there is an entry.
 	Counters *VportCounters `json:"counters,omitempty"`
 	Flow     *Tally         `json:"flow,omitempty"`
-	Message  string         `json:"message,omitempty"`
+	// Tuple of the flow behind this hop, where live entries tell.
+	Tuple   *Tuple `json:"tuple,omitempty"`
+	Message string `json:"message,omitempty"`
 }
 
 // HopKind says what a hop is.

@@ -32,6 +32,8 @@ type Controller interface {
 	Preview(ctx context.Context, changes []onpath.Change) (*onpath.Preview, error)
 	// Trace finds the way of a packet.
 	Trace(ctx context.Context, r onpath.TraceRequest) (*onpath.Trace, error)
+	// WatchFlow counts a flow's packets hop by hop, and reads what was counted.
+	WatchFlow(ctx context.Context, r onpath.WatchRequest) (*onpath.FlowWatch, error)
 	// Verify proves on the nodes' rules what chains promise, or refutes it.
 	Verify(ctx context.Context, r onpath.VerifyRequest) (*onpath.Proof, error)
 	// VerifyChange proves what would follow from changes; the error says which

@@ -59,6 +59,10 @@ func (c *controller) Preview(_ context.Context, changes []onpath.Change) (*onpat
 	return &onpath.Preview{Rules: []onpath.RulesPreview{{Node: "n1", Added: len(changes)}}}, nil
 }
 
+func (c *controller) WatchFlow(_ context.Context, r onpath.WatchRequest) (*onpath.FlowWatch, error) {
+	return &onpath.FlowWatch{Tuple: r.Tuple}, nil
+}
+
 func (c *controller) Verify(_ context.Context, r onpath.VerifyRequest) (*onpath.Proof, error) {
 	c.proved = r
 	return &onpath.Proof{Verdict: onpath.VerdictProved, Live: r.Live, Chains: []onpath.ChainProof{}}, nil

@@ -44,6 +44,7 @@ func (s *Server) routes() {
 	s.registerConfirm()
 	s.registerTrace()
 	s.registerVerify()
+	s.registerWatchFlow()
 	s.registerPerNode()
 	s.registerAuth()
 	s.registerHealth()

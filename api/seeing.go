@@ -48,11 +48,15 @@ func (s *Server) trace(ctx context.Context, in *traceInput) (*onpath.Trace, erro
 	}
 	r.Tuple, ok = tupleOf(in)
 	if !ok {
-		e := onpath.Errorf(onpath.CodeInvalid, "%s to %s, protocol %d, ports %d and %d: this is not a packet's tuple", in.Src, in.Dst, in.Protocol, in.SrcPort, in.DstPort)
-		e.Remedy = "give two addresses of one family, and ports between 0 and 65535"
-		return nil, e
+		return nil, noTuple(in)
 	}
 	return s.o.Controller.Trace(ctx, r)
+}
+
+func noTuple(in *traceInput) error {
+	e := onpath.Errorf(onpath.CodeInvalid, "%s to %s, protocol %d, ports %d and %d: this is not a packet's tuple", in.Src, in.Dst, in.Protocol, in.SrcPort, in.DstPort)
+	e.Remedy = "give two addresses of one family, and ports between 0 and 65535"
+	return e
 }
 
 func tupleOf(in *traceInput) (t onpath.Tuple, ok bool) {

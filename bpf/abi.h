@@ -396,7 +396,7 @@ struct node {
 	__u32 host_ifindex; /* the uplink that carries this machine's own traffic */
 	struct nat_prefix nat[MAX_NAT];
 	__u32 bridged;      /* 1: there are uplinks of a bridge */
-	__u32 pad;
+	__u32 watch;        /* 1: some of watches is used */
 	__u32 routers[MAX_ROUTERS]; /* ifindex of the first uplinks with attach: router or arm */
 };
 
@@ -538,6 +538,34 @@ struct probe {
 
 /* Mark of a packet that goes to this machine's own sockets. */
 #define MARK_TO_HOST 0x6f700001
+
+/* A flow whose packets are counted hop by hop; a port of 0 stands for any. */
+#define MAX_WATCHES 16
+
+struct watch {
+	__u8 src[16];
+	__u8 dst[16];
+	__be16 sport;
+	__be16 dport;
+	__u8 proto;
+	__u8 used;
+	__u16 pad;
+};
+
+#define WATCH_IN   0
+#define WATCH_OUT  1
+#define WATCH_DROP 2 /* and the drop reason */
+
+struct watch_key {
+	__u32 watch; /* slot */
+	__u32 vport;
+	__u32 what;
+};
+
+struct watch_counters {
+	__u64 packets; /* wire segments */
+	__u64 bytes;
+};
 
 /* Head of a captured packet; the packet follows. */
 struct captured {

@@ -36,6 +36,14 @@ func (a *Agent) Serve(ctx context.Context, op onpath.NodeOp, request json.RawMes
 			return err
 		}
 		return json.NewEncoder(stream).Encode(c)
+	case onpath.OpWatch:
+		return serve(request, func(s onpath.WatchSpec) error {
+			c, err := a.opt.Datapath.Watch(ctx, s)
+			if err != nil {
+				return err
+			}
+			return json.NewEncoder(stream).Encode(c)
+		})
 	case onpath.OpCapture:
 		return serve(request, func(s onpath.CaptureSpec) error { return a.opt.Datapath.Capture(ctx, s, stream) })
 	case onpath.OpExec:

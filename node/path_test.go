@@ -41,6 +41,14 @@ func (p *path) Apply(ctx context.Context, c *onpath.DatapathConfig) error {
 	return nil
 }
 
+func (p *path) Watch(_ context.Context, s onpath.WatchSpec) ([]onpath.FlowCounters, error) {
+	var out []onpath.FlowCounters
+	for _, t := range s.Tuples {
+		out = append(out, onpath.FlowCounters{Tuple: t})
+	}
+	return out, nil
+}
+
 func (p *path) Counters(context.Context) (*onpath.Counters, error) {
 	return &onpath.Counters{Flows: 7, Vports: map[onpath.VportID]onpath.VportCounters{
 		16: {In: onpath.Tally{Packets: 3, Bytes: 300}, Dropped: map[onpath.DropReason]uint64{onpath.DropSpoofed: 2}},

@@ -446,7 +446,7 @@ func (t *tracer) edgeHop(n *node, kind onpath.HopKind, e *onpath.FlowEntry) onpa
 	h := onpath.TraceHop{Kind: kind, Node: n.name, Vport: n.obj.Status.Edge, Name: "uplinks", Live: e != nil || t.out.Live}
 	h.Counters = t.counters(n, h.Vport)
 	if e != nil {
-		h.Flow = tally(*e)
+		h.Flow, h.Tuple = tally(*e), &e.Tuple
 	}
 	return h
 }
@@ -487,6 +487,9 @@ func (t *tracer) instanceHop(v onpath.VportID, e onpath.FlowEntry, behind *onpat
 	path := e.Path
 	if behind != nil {
 		h.Flow = tally(*behind)
+		if !behind.Tuple.IsZero() {
+			h.Tuple = &behind.Tuple
+		}
 		path = cmp.Or(e.Path, behind.Path)
 	}
 	h.Chain, h.Element = t.element(i, path)

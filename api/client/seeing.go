@@ -19,6 +19,16 @@ func (c *Client) Trace(ctx context.Context, t onpath.Tuple, gateway string) (*on
 	return &out, c.do(ctx, http.MethodGet, "/v1/trace", q, nil, &out)
 }
 
+// WatchFlow has a flow's packets counted at each hop; every call within ten
+// seconds of the one before reads what was counted since the first.
+func (c *Client) WatchFlow(ctx context.Context, t onpath.Tuple, gateway string) (*onpath.FlowWatch, error) {
+	q := tuple(&t)
+	q.Set("protocol", strconv.Itoa(int(t.Protocol)))
+	set(q, "gateway", gateway)
+	var out onpath.FlowWatch
+	return &out, c.do(ctx, http.MethodGet, "/v1/watchflow", q, nil, &out)
+}
+
 // Verify proves what chains ("name" or "tenant/name"; none: all) promise, on
 // the newest rules planned or, live, on those that nodes have acknowledged.
 func (c *Client) Verify(ctx context.Context, chains []string, live bool) (*onpath.Proof, error) {

@@ -5,12 +5,71 @@
 
 #include "packet.h"
 
+static __always_inline int same_addr(const void *a, const void *b)
+{
+	const __u32 *x = a, *y = b;
+
+	return x[0] == y[0] && x[1] == y[1] && x[2] == y[2] && x[3] == y[3];
+}
+
+/* Count the packet at a vport for each watched flow that it is of. ICMP errors
+ * carry the key of the flow that they are about, and are not of it. */
+__noinline int watch(__u32 vport, __u32 what)
+{
+	struct pkt *p = packet();
+	struct watch_counters *c, none = {};
+	struct watch_key key = {};
+	struct watch *w;
+	__u32 i;
+
+	if (!p || (p->is & IS_ERROR))
+		return 0;
+	for (i = 0; i < MAX_WATCHES; i++) {
+		key.watch = i;
+		w = bpf_map_lookup_elem(&watches, &key.watch);
+		if (!w || !w->used || w->proto != p->key.proto)
+			continue;
+		if ((w->sport && w->sport != p->key.sport) || (w->dport && w->dport != p->key.dport))
+			continue;
+		if (!same_addr(w->src, p->key.src) || !same_addr(w->dst, p->key.dst))
+			continue;
+		key.vport = vport;
+		key.what = what;
+		c = bpf_map_lookup_elem(&watch_stats, &key);
+		if (!c) {
+			bpf_map_update_elem(&watch_stats, &key, &none, BPF_NOEXIST);
+			c = bpf_map_lookup_elem(&watch_stats, &key);
+		}
+		if (!c)
+			continue;
+		c->packets += p->packets ? p->packets : 1;
+		c->bytes += p->bytes;
+	}
+	return 0;
+}
+
+/* Drops before the packet was parsed are of no flow: key is an older packet's. */
+__noinline int watch_drop(__u32 reason)
+{
+	struct node *n = this_node();
+	struct pkt *p = packet();
+
+	if (!p || !n || !n->watch || reason == DROP_TUNNEL_SOURCE || reason == DROP_TUNNEL_SECRET ||
+	    reason == DROP_MALFORMED)
+		return 0;
+	return watch(p->prev, WATCH_DROP + reason);
+}
+
 static __always_inline void capture(struct __sk_buff *skb, struct pkt *p, __u32 vport, __u32 out)
 {
 	struct node *n = this_node();
 	struct captured head = {};
 
-	if (!n || n->capture != vport || !vport)
+	if (!n)
+		return;
+	if (n->watch)
+		watch(vport, out ? WATCH_OUT : WATCH_IN);
+	if (n->capture != vport || !vport)
 		return;
 	head.at = bpf_ktime_get_ns();
 	head.vport = vport;
@@ -55,6 +114,7 @@ static __always_inline int drop(struct pkt *p, __u32 reason)
 
 	if (c && reason < DROP_REASONS)
 		c->dropped[reason] += p->packets ? p->packets : 1;
+	watch_drop(reason);
 	return TC_ACT_SHOT;
 }
 

@@ -72,13 +72,6 @@ static __always_inline void edit_quoted(struct __sk_buff *skb, struct pkt *p, __
 	}
 }
 
-static __always_inline int same_addr(const void *a, const void *b)
-{
-	const __u32 *x = a, *y = b;
-
-	return x[0] == y[0] && x[1] == y[1] && x[2] == y[2] && x[3] == y[3];
-}
-
 /* The source (0) or destination (1) of pkt.key, and of the packet, becomes addr and
  * port; port 0 keeps the one that is. */
 __noinline int edit_end(struct __sk_buff *skb, __u32 which)

@@ -5,7 +5,7 @@
  * that is known (lib/hop.h). All else goes on to tc as it came: first packets,
  * what goes to elements, begins and ends of connections, fragments, options, tags,
  * what is too long or has come too far, translations, mirrors, and everything
- * while somebody captures or nobody watches routes.
+ * while somebody captures or watches a flow, or nobody watches routes.
  *
  * It counts as tc does. Its budget is some 85 ns a packet, so: the key on the
  * stack, one look-up in a hash table, the clock once a tick.

@@ -78,6 +78,10 @@ struct {
 	__uint(value_size, 4);
 } stages SEC(".maps");
 
+/* Single flows, as long as somebody watches them. */
+MAP(watches, BPF_MAP_TYPE_ARRAY, __u32, struct watch, MAX_WATCHES, 0);
+MAP(watch_stats, BPF_MAP_TYPE_PERCPU_HASH, struct watch_key, struct watch_counters, 4096, 0);
+
 /* Copies of packets for a capture. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERF_EVENT_ARRAY);

@@ -56,6 +56,7 @@ func Cases() []Case {
 		{"ended", "flows of a chain that is gone go the ordinary way", ended},
 		{"remove", "after Remove traffic is ordinary and nothing is left", removal},
 		{"restart", "Close leaves the packet path running, and the next agent takes it over", restart},
+		{"watch", "a watched flow's packets are counted hop by hop, with the reasons of drops", watch},
 		{"capture", "Capture writes pcapng", capture},
 	}
 }

@@ -315,7 +315,7 @@ type nodeValue struct {
 	HostIfindex     uint32
 	NAT             [maxNAT]natPrefix
 	Bridged         uint32
-	Pad             uint32
+	Watch           uint32
 	Routers         [maxRouters]uint32
 }
 
@@ -349,6 +349,35 @@ type functionCounters struct {
 	RefusedPackets                     uint64
 	Samples, Time                      uint64
 	Reasons                            [16]uint64
+}
+
+const maxWatches = 16
+
+// What watchKey.What counts; from watchDrop on drop reasons.
+const (
+	watchIn = iota
+	watchOut
+	watchDrop
+)
+
+type watchValue struct {
+	Src   addr16
+	Dst   addr16
+	SPort [2]byte // network order
+	DPort [2]byte
+	Proto uint8
+	Used  uint8
+	Pad   uint16
+}
+
+type watchKey struct {
+	Watch uint32 // slot
+	Vport uint32
+	What  uint32
+}
+
+type watchCounters struct {
+	Packets, Bytes uint64
 }
 
 type tenantValue struct {

@@ -100,6 +100,7 @@ func (d *Driver) apply(c *onpath.DatapathConfig) error {
 		return err
 	}
 	want.node.Capture, want.node.CaptureLength = d.capturing()
+	want.node.Watch = d.watching()
 	if err := d.bring(want); err != nil {
 		if d.state != nil {
 			err = errors.Join(err, d.bring(d.state))

@@ -77,6 +77,8 @@ type Driver struct {
 	linked   map[onpath.VportID]*linked
 	linkErrs map[onpath.VportID]string // why functions are not linked
 	readied  map[int]bool              // instance devices where route look-ups may begin
+	watches  [maxWatches]watched
+	ending   bool // somebody sees to it that watches end
 	closed   bool
 
 	life context.Context // of the loops
@@ -133,6 +135,9 @@ func (d *Driver) open() error {
 	d.fast.next, d.fast.begun = d.fast.value.Epoch, true
 	if err := c.Maps["stages"].Put(stageResume, c.Programs[resumeProgram]); err != nil {
 		return fmt.Errorf("put the second program in its place: %w", err)
+	}
+	if err := d.forgetWatches(); err != nil {
+		return err
 	}
 	err = d.ns.do(func() error {
 		d.att, err = openAttachments(d.opts.dir(), d.ns, c.Programs[program], c.Programs[fastProgram])

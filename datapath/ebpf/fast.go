@@ -159,8 +159,8 @@ func (d *Driver) writeFast() error {
 	f := &d.fast
 	v := fastValue{Lease: uint32((monotonic()+uint64(leaseTime))/uint64(time.Second)) & secondMask}
 	node := d.maps.nodes.now[0]
-	captured := node.Capture != 0 && node.Capture == node.Edge
-	if !f.resting && !captured && len(d.maps.uplinks.now) > 0 {
+	seen := node.Capture != 0 && node.Capture == node.Edge || node.Watch != 0 // tc sees to it
+	if !f.resting && !seen && len(d.maps.uplinks.now) > 0 {
 		v.Epoch = f.next
 	}
 	if v.Epoch != 0 && v.Epoch != f.value.Epoch {

@@ -121,6 +121,7 @@ func (n *Node) speaker(w *work) (netip.Addr, bool) {
 
 // answer sends a packet back to where w came from, unless that is a tunnel.
 func (n *Node) answer(w *work, b []byte) {
+	defer n.about(&header{isError: true})() // ours, not the flow's
 	if w.uplink != "" {
 		n.countOut(w.key.vport, len(b))
 		n.show(w.key.vport, true, b)

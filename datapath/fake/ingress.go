@@ -48,6 +48,7 @@ func (n *Node) frameIn(device string, f frame) {
 func (n *Node) packetIn(device string, b []byte) {
 	h := parse(b)
 	if id := n.devices[device]; id != 0 {
+		defer n.about(&h)()
 		n.show(id, false, b)
 		n.fromInstance(n.vports[id], b, h)
 		return
@@ -56,6 +57,7 @@ func (n *Node) packetIn(device string, b []byte) {
 		n.kernel(b, h)
 		return
 	}
+	defer n.about(&h)()
 	n.show(n.edge.Vport, false, b)
 	n.fromUplink(device, b, h)
 }
@@ -296,6 +298,7 @@ func (n *Node) tunnelIn(t Tunnelled) {
 		n.countDrop(prev, onpath.DropMalformed)
 		return
 	}
+	defer n.about(&h)()
 	n.countIn(prev, h.length)
 	n.defragment(t.Prev, &h)
 	w := n.newWork(t.Packet, h, t.Prev)

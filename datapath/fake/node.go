@@ -38,6 +38,8 @@ type Node struct {
 	fragments map[fragmentKey]fragment
 	nat       natTable
 	counters  onpath.Counters
+	watches   map[onpath.Tuple]*watched
+	current   onpath.Tuple // of the packet being worked on; zero: none that is of a flow
 	sweepAt   int
 	forwarded uint64
 
@@ -289,6 +291,7 @@ func (n *Node) countIn(id onpath.VportID, bytes int) {
 	c.In.Packets++
 	c.In.Bytes += uint64(bytes)
 	n.counters.Vports[id] = c
+	n.watched(id, func(v *onpath.VportCounters) { v.In.Packets++; v.In.Bytes += uint64(bytes) })
 }
 
 func (n *Node) countOut(id onpath.VportID, bytes int) {
@@ -296,6 +299,7 @@ func (n *Node) countOut(id onpath.VportID, bytes int) {
 	c.Out.Packets++
 	c.Out.Bytes += uint64(bytes)
 	n.counters.Vports[id] = c
+	n.watched(id, func(v *onpath.VportCounters) { v.Out.Packets++; v.Out.Bytes += uint64(bytes) })
 }
 
 func (n *Node) countDrop(id onpath.VportID, why onpath.DropReason) {
@@ -305,6 +309,12 @@ func (n *Node) countDrop(id onpath.VportID, why onpath.DropReason) {
 	}
 	c.Dropped[why]++
 	n.counters.Vports[id] = c
+	n.watched(id, func(v *onpath.VportCounters) {
+		if v.Dropped == nil {
+			v.Dropped = map[onpath.DropReason]uint64{}
+		}
+		v.Dropped[why]++
+	})
 }
 
 func (n *Node) countSteered(id onpath.PathID, bytes int) {

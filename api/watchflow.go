@@ -1,0 +1,32 @@
+package api
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/onpath/onpath"
+)
+
+func (s *Server) registerWatchFlow() {
+	huma.Register(s.doc, operation(http.MethodGet, "/v1/watchflow", "watchFlow", "Count a flow's packets at each hop, and read what was counted since the first request; ends by itself ten seconds after the last one"),
+		func(ctx context.Context, in *traceInput) (*struct{ Body onpath.FlowWatch }, error) {
+			w, err := s.watchFlow(ctx, in)
+			if err != nil {
+				return nil, s.answer(err)
+			}
+			return &struct{ Body onpath.FlowWatch }{*w}, nil
+		})
+}
+
+func (s *Server) watchFlow(ctx context.Context, in *traceInput) (*onpath.FlowWatch, error) {
+	if err := mayOperate(ctx, "watch flows on whole nodes"); err != nil {
+		return nil, err
+	}
+	t, ok := tupleOf(in)
+	if !ok {
+		return nil, noTuple(in)
+	}
+	return s.o.Controller.WatchFlow(ctx, onpath.WatchRequest{Tuple: t, Gateway: in.Gateway})
+}

@@ -1,0 +1,68 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"sync"
+	"time"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/plan"
+)
+
+// watchLease is how long nodes go on counting for a watch that nobody asks for
+// any more.
+const watchLease = 10 * time.Second
+
+// WatchFlow has all nodes count the packets of a flow, and reads what each hop
+// has counted since the first call. The watch ends by itself.
+func (c *Controller) WatchFlow(ctx context.Context, r onpath.WatchRequest) (*onpath.FlowWatch, error) {
+	t, err := c.Trace(ctx, onpath.TraceRequest{Tuple: r.Tuple, Gateway: r.Gateway})
+	if err != nil {
+		return nil, err
+	}
+	s := c.copy()
+	spec := onpath.WatchSpec{Tuples: plan.WatchTuples(t, r.Tuple), For: onpath.Duration(watchLease)}
+	counted, warnings := c.watches(ctx, s, spec)
+	t.Warnings = append(t.Warnings, warnings...)
+	w := plan.Watched(s, t, r.Tuple, counted)
+	return w, ctx.Err()
+}
+
+// watches asks every connected node.
+func (c *Controller) watches(ctx context.Context, s *plan.Snapshot, spec onpath.WatchSpec) (map[string][]onpath.FlowCounters, []string) {
+	ctx, cancel := context.WithTimeout(ctx, traceTimeout)
+	defer cancel()
+	silent := c.silent(s)
+	out := map[string][]onpath.FlowCounters{}
+	var warnings []string
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for n := range s.States {
+		if silent[n] != "" {
+			continue // the trace has said so
+		}
+		wg.Go(func() {
+			f, err := c.flowCounters(ctx, n, spec)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				warnings = append(warnings, "node "+n+" does not count for the watch: "+err.Error())
+				return
+			}
+			out[n] = f
+		})
+	}
+	wg.Wait()
+	return out, warnings
+}
+
+func (c *Controller) flowCounters(ctx context.Context, node string, spec onpath.WatchSpec) ([]onpath.FlowCounters, error) {
+	s, err := c.o.Hub.Call(ctx, node, onpath.OpWatch, spec)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	var out []onpath.FlowCounters
+	return out, json.NewDecoder(s).Decode(&out)
+}

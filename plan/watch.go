@@ -1,0 +1,233 @@
+package plan
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"github.com/onpath/onpath"
+)
+
+// WatchTuples are what is to be watched for a flow: both directions, as packets
+// carry them before and behind each element that a trace knows.
+func WatchTuples(t *onpath.Trace, asked onpath.Tuple) []onpath.Tuple {
+	out := []onpath.Tuple{asked, asked.Reverse()}
+	add := func(tu onpath.Tuple) {
+		if asked.SrcPort == 0 { // any flow: its own ports would count one only
+			tu.SrcPort, tu.DstPort = anyPorts(tu, asked)
+		}
+		if len(out) < onpath.MaxWatches && !slices.Contains(out, tu) {
+			out = append(out, tu)
+		}
+	}
+	for _, hops := range [][]onpath.TraceHop{t.Forward, t.Reverse} {
+		for _, h := range hops {
+			if h.Tuple != nil {
+				add(*h.Tuple)
+				add(h.Tuple.Reverse())
+			}
+		}
+	}
+	return out
+}
+
+// anyPorts leaves of a tuple's ports that one which tells services apart.
+func anyPorts(tu, asked onpath.Tuple) (src, dst uint16) {
+	switch {
+	case asked.DstPort == 0:
+		return 0, 0
+	case tu.SrcPort == asked.DstPort || tu.Src == asked.Dst:
+		return tu.SrcPort, 0
+	}
+	return 0, tu.DstPort
+}
+
+// Watched puts what nodes counted for a flow into the order of its hops.
+func Watched(s *Snapshot, t *onpath.Trace, asked onpath.Tuple, counted map[string][]onpath.FlowCounters) *onpath.FlowWatch {
+	w := &watcher{w: newWorld(s), counted: counted, used: map[seenAt]bool{}}
+	out := &onpath.FlowWatch{Time: s.Now, Tuple: t.Tuple, Live: t.Live, Warnings: t.Warnings}
+	out.Forward = w.follow(t.Forward, asked, false)
+	last := asked
+	for _, h := range out.Forward {
+		if h.Tuple != nil {
+			last = *h.Tuple
+		}
+	}
+	back := t.Reverse
+	out.Reverse = w.follow(back, last.Reverse(), true)
+	out.Elsewhere = w.rest()
+	return out
+}
+
+// seenAt is one counter of a tuple at a vport of a node.
+type seenAt struct {
+	node  string
+	vport onpath.VportID
+	tuple onpath.Tuple
+	out   bool
+}
+
+type watcher struct {
+	w       *world
+	counted map[string][]onpath.FlowCounters
+	used    map[seenAt]bool
+}
+
+// at reads what a node counted for a tuple at a vport.
+func (w *watcher) at(node string, v onpath.VportID, tu onpath.Tuple, out bool) onpath.VportCounters {
+	w.used[seenAt{node, v, tu, out}] = true
+	for _, f := range w.counted[node] {
+		if f.Tuple == tu {
+			return f.Vports[v]
+		}
+	}
+	return onpath.VportCounters{}
+}
+
+// watched is the tuple under which a packet's tuple is counted.
+func (w *watcher) watched(tu onpath.Tuple) onpath.Tuple {
+	for _, list := range w.counted {
+		for _, f := range list {
+			if f.Tuple == tu {
+				return tu
+			}
+		}
+		for _, f := range list {
+			if covers(f.Tuple, tu) {
+				return f.Tuple
+			}
+		}
+	}
+	return tu
+}
+
+// follow makes the hops of one direction; tu is the tuple with which its packets
+// enter.
+func (w *watcher) follow(hops []onpath.TraceHop, tu onpath.Tuple, reverse bool) (out []onpath.WatchHop) {
+	tu = w.watched(tu)
+	var from string // node and vport that the packets come from
+	var prev onpath.VportID
+	for _, h := range hops {
+		n := onpath.WatchHop{Kind: h.Kind, Node: h.Node, Vport: h.Vport, Name: h.Name, Message: h.Message}
+		switch h.Kind {
+		case onpath.HopEdge:
+			c := w.at(h.Node, h.Vport, tu, false)
+			n.In, n.Dropped = c.In, maps.Clone(c.Dropped)
+			from, prev = h.Node, h.Vport
+		case onpath.HopElement:
+			i := w.w.byVport[h.Vport]
+			if h.Mode == onpath.ModeMirror {
+				if i != nil && i.node != nil {
+					n.In = w.at(i.node.name, h.Vport, tu, true).Out
+				}
+				out = append(out, n)
+				continue
+			}
+			if i == nil || i.node == nil {
+				break
+			}
+			w.cross(&out, from, i.node.name, prev, h.Vport, tu)
+			n.In = w.at(i.node.name, h.Vport, tu, true).Out
+			exit := h.Vport
+			if i.bridged() {
+				exit = i.obj.Spec.Vport + i.obj.Spec.Back - h.Vport
+			}
+			if h.Tuple != nil {
+				if next := w.watched(*h.Tuple); next != tu {
+					n.Tuple, tu = h.Tuple, next
+				}
+			}
+			c := w.at(i.node.name, exit, tu, false)
+			n.Out, n.Dropped = c.In, maps.Clone(c.Dropped)
+			n.Function = int64(n.In.Packets) - int64(n.Out.Packets)
+			from, prev = i.node.name, exit
+		case onpath.HopExit:
+			w.cross(&out, from, h.Node, prev, h.Vport, tu)
+			c := w.at(h.Node, h.Vport, tu, true)
+			n.In, n.Out = c.Out, c.Out
+		case onpath.HopTunnel, onpath.HopKernel, onpath.HopDrop:
+			continue
+		}
+		out = append(out, n)
+	}
+	reconcile(out)
+	return out
+}
+
+// cross notes what was sent to another node and what came there.
+func (w *watcher) cross(out *[]onpath.WatchHop, from, to string, prev, v onpath.VportID, tu onpath.Tuple) {
+	if from == "" || from == to {
+		return
+	}
+	sent := w.at(from, v, tu, true)
+	came := w.at(to, prev, tu, false)
+	n := onpath.WatchHop{Kind: onpath.HopTunnel, Node: from, Vport: v, Name: "to " + to, In: sent.Out, Out: came.In, Dropped: maps.Clone(came.Dropped)}
+	*out = append(*out, n)
+}
+
+// reconcile completes the hops: at an edge leaves what comes to the next hop or
+// was not dropped; what does not come to the next is lost before it.
+func reconcile(hops []onpath.WatchHop) {
+	next := func(i int) *onpath.WatchHop {
+		for k := i + 1; k < len(hops); k++ {
+			mirror := hops[k].Kind == onpath.HopElement && hops[k].Out == (onpath.Tally{}) && hops[k].Function == 0 && hops[k].In != (onpath.Tally{})
+			if !mirror {
+				return &hops[k]
+			}
+		}
+		return nil
+	}
+	for i := range hops {
+		h := &hops[i]
+		if h.Kind == onpath.HopEdge {
+			if n := next(i); n != nil {
+				h.Out = n.In
+			}
+		}
+		n := next(i)
+		if n == nil {
+			continue
+		}
+		gone := h.In.Packets
+		if h.Kind == onpath.HopElement {
+			gone = h.Out.Packets
+		}
+		n.Lost = int64(gone) - drops(h.Dropped) - int64(n.In.Packets)
+	}
+}
+
+func drops(m map[onpath.DropReason]uint64) (n int64) {
+	for _, v := range m {
+		n += int64(v)
+	}
+	return n
+}
+
+// rest is what was counted where no hop stands for it.
+func (w *watcher) rest() (out []onpath.WatchHop) {
+	for _, node := range slices.Sorted(maps.Keys(w.counted)) {
+		for _, f := range w.counted[node] {
+			for _, v := range slices.Sorted(maps.Keys(f.Vports)) {
+				c := f.Vports[v]
+				i := w.w.byVport[v]
+				if i == nil || i.node == nil || i.node.name != node {
+					continue // another node's, which counts for itself
+				}
+				n := onpath.WatchHop{Kind: onpath.HopElement, Node: node, Vport: v, Name: i.key.String()}
+				if tu := f.Tuple; tu != (onpath.Tuple{}) {
+					n.Tuple = &tu
+				}
+				if !w.used[seenAt{node, v, f.Tuple, true}] {
+					n.In = c.Out
+				}
+				if !w.used[seenAt{node, v, f.Tuple, false}] {
+					n.Out, n.Dropped = c.In, maps.Clone(c.Dropped)
+				}
+				if cmp.Or(n.In.Packets, n.Out.Packets) > 0 || len(n.Dropped) > 0 {
+					out = append(out, n)
+				}
+			}
+		}
+	}
+	return out
+}
