@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -517,7 +518,7 @@ type FlowFilter struct {
 
 // Matches reports whether e is selected.
 func (f FlowFilter) Matches(e FlowEntry) bool {
-	if f.Vport != 0 && e.Vport != f.Vport && e.Next != f.Vport {
+	if f.Vport != 0 && e.Vport != f.Vport && e.Next != f.Vport && !slices.Contains(e.Functions, f.Vport) {
 		return false
 	}
 	if f.Path != 0 && e.Path != f.Path {
@@ -539,4 +540,10 @@ type CaptureSpec struct {
 	Length int     `json:"length,omitempty"` // bytes kept of each packet; 0: all
 	// Filter in the language of pcap-filter(7) is not understood; a tuple is.
 	Tuple *Tuple `json:"tuple,omitempty"`
+}
+
+// FunctionReader is a Datapath that reads the counters of its ebpf functions
+// without those of everything else.
+type FunctionReader interface {
+	Functions(ctx context.Context) (map[VportID]FunctionCounters, error)
 }

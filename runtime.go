@@ -72,3 +72,19 @@ type ExecSpec struct {
 	Stderr  io.Writer
 	TTY     bool
 }
+
+// Reconfigurable is a Process that takes a changed configuration while it runs.
+type Reconfigurable interface {
+	// Reconfigure puts the configuration of s in force, whole; on error the one
+	// before stays.
+	Reconfigure(ctx context.Context, s *FunctionSpec) error
+}
+
+// Inline is a Process without a process: an ebpf function, which the data path
+// runs.
+type Inline interface {
+	// Inline says what to link; its Vport is not set.
+	Inline() InlineFunction
+	// Counters are those that the function itself declares, by name.
+	Counters() (map[string]uint64, error)
+}

@@ -332,7 +332,7 @@ func (a *Agent) checkPlan(p *onpath.NodePlan) error {
 		}
 	}
 	for _, v := range p.Datapath.Vports {
-		if v.Kind == onpath.VportInstance && seen[v.ID] == "" {
+		if v.Kind != onpath.VportRemote && seen[v.ID] == "" {
 			return onpath.Errorf(onpath.CodeInvalid, "plan %d has the instance vport %d, which belongs to none of its instances", p.Generation, v.ID)
 		}
 	}

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"net/netip"
 	"slices"
@@ -169,7 +170,7 @@ func (p *applier) try(ctx context.Context, c *onpath.DatapathConfig, force bool)
 	p.hadConfig, p.lastHash = true, hash
 	p.turn.vports = map[onpath.VportID]bool{}
 	for _, v := range c.Vports {
-		if v.Kind == onpath.VportInstance {
+		if v.Kind != onpath.VportRemote {
 			p.turn.vports[v.ID] = true
 		}
 	}
@@ -199,7 +200,7 @@ func (a *Agent) namesVport(v onpath.VportID) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.plan != nil && slices.ContainsFunc(a.plan.Datapath.Vports, func(o onpath.Vport) bool {
-		return o.ID == v && o.Kind == onpath.VportInstance
+		return o.ID == v && o.Kind != onpath.VportRemote
 	})
 }
 
@@ -217,7 +218,11 @@ func (a *Agent) config(plan *onpath.NodePlan) (c *onpath.DatapathConfig, missing
 			wired[v] = wired[v] || in.wired
 			open[v] = open[v] || in.open
 		}
+		if f, ok := in.inlineOf(); ok && namesFunction(plan, f.Vport) {
+			cfg.Functions = append(cfg.Functions, f)
+		}
 	}
+	slices.SortFunc(cfg.Functions, func(x, y onpath.InlineFunction) int { return cmp.Compare(x.Vport, y.Vport) })
 	peers := map[string]netip.Addr{}
 	for _, p := range cfg.Peers {
 		peers[p.Node] = p.Address
@@ -226,7 +231,11 @@ func (a *Agent) config(plan *onpath.NodePlan) (c *onpath.DatapathConfig, missing
 	cfg.Vports = nil
 	gone := map[onpath.VportID]bool{}
 	for _, v := range plan.Datapath.Vports {
-		if v.Kind == onpath.VportInstance {
+		if v.Kind == onpath.VportFunction {
+			if !open[v.ID] {
+				v.State = onpath.VportClosed
+			}
+		} else if v.Kind == onpath.VportInstance {
 			if !wired[v.ID] {
 				gone[v.ID] = true
 				missing = append(missing, v.ID)
@@ -247,6 +256,10 @@ func (a *Agent) config(plan *onpath.NodePlan) (c *onpath.DatapathConfig, missing
 		cfg.Edge = &edge
 	}
 	return &cfg, missing
+}
+
+func namesFunction(plan *onpath.NodePlan, v onpath.VportID) bool {
+	return slices.ContainsFunc(plan.Datapath.Vports, func(o onpath.Vport) bool { return o.ID == v && o.Kind == onpath.VportFunction })
 }
 
 // without is groups less the members whose vport has no device: a driver need

@@ -21,6 +21,8 @@ type instance struct {
 	hasty   bool // the last run ended soon after its start
 	// launched is the process that this agent started, not an adopted one.
 	launched onpath.Process
+	// configured is a hash of what an ebpf function was told.
+	configured string
 
 	// Guarded by Agent.mu.
 
@@ -59,6 +61,9 @@ func kindOf(s onpath.FunctionSpec) string {
 	if s.Container != nil {
 		return KindContainer
 	}
+	if s.EBPF != nil {
+		return KindEBPF
+	}
 	return "unknown"
 }
 
@@ -83,6 +88,9 @@ func (in *instance) update(p onpath.InstancePlan) {
 func shapeOf(s onpath.FunctionSpec) string {
 	s.Resources, s.Health = onpath.Resources{}, onpath.Health{}
 	s.State, s.Packets, s.Shared = "", "", false
+	if s.EBPF != nil { // takes the rest while it runs
+		s.EBPF = &onpath.EBPFSpec{Object: s.EBPF.Object, Code: s.EBPF.Code}
+	}
 	return hashOf(s)
 }
 

@@ -80,6 +80,9 @@ func (in *instance) recall() onpath.Process {
 	in.a.mu.Lock()
 	defer in.a.mu.Unlock()
 	in.restarts = in.rec.Restarts
+	if p != nil && !ended(p) {
+		in.proc = p // the first configuration needs an ebpf function's
+	}
 	switch {
 	case p != nil && !ended(p) && in.rec.Ready, p == nil && known && in.rec.Ready && rtErr != nil:
 		in.state, in.open = onpath.InstanceReady, true
@@ -134,7 +137,7 @@ func (in *instance) wire(ctx context.Context, p onpath.Process) error {
 	w := wiringOf(in.id, plan)
 	err := checkSysctls(w.Sysctls)
 	fresh := false
-	if err == nil {
+	if err == nil && w.Attach != attachInline {
 		pid := 0
 		if p != nil {
 			pid = p.Pid()
@@ -211,6 +214,11 @@ func (in *instance) obtain(ctx context.Context) onpath.Process {
 		return nil
 	}
 	in.launched = p
+	if plan.Spec.EBPF != nil {
+		in.configured = hashOf(plan.Spec.EBPF)
+		in.process(p)
+		in.a.apply.kick(false) // links it, closed
+	}
 	in.setStarted(true)
 	in.a.event(plan, false, "Started", "function %s was started%s", plan.Function, asProcess(p))
 	return p

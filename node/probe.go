@@ -14,7 +14,14 @@ import (
 )
 
 // health is onpath.Health with its defaults filled in.
-type health onpath.Health
+type health struct {
+	TCP      uint16
+	Exec     []string
+	Every    onpath.Duration
+	Failures int
+	Start    onpath.Duration
+	budget   time.Duration // of an ebpf function, for each packet
+}
 
 func healthOf(h onpath.Health) health {
 	if h.Every <= 0 {
@@ -26,10 +33,10 @@ func healthOf(h onpath.Health) health {
 	if h.Start <= 0 {
 		h.Start = onpath.Duration(time.Minute)
 	}
-	return health(h)
+	return health{TCP: h.TCP, Exec: h.Exec, Every: h.Every, Failures: h.Failures, Start: h.Start}
 }
 
-func (h health) probed() bool { return h.TCP != 0 || len(h.Exec) > 0 }
+func (h health) probed() bool { return h.TCP != 0 || len(h.Exec) > 0 || h.budget != 0 }
 
 // Until the first success probes come as often as this, so that readiness is
 // not found a whole period late; running a command costs more.
@@ -47,7 +54,7 @@ func (h health) wait(eager bool) time.Duration {
 	switch {
 	case !eager:
 		return every
-	case h.TCP != 0:
+	case h.TCP != 0, h.budget != 0:
 		return min(every, eagerTCP)
 	}
 	return min(every, eagerExec)
@@ -75,13 +82,14 @@ func (in *instance) startProbes(ctx context.Context, w *watch) (<-chan error, fu
 	h, eagerly, eager := w.health, w.eager, !w.ready
 	go func() {
 		defer close(done)
+		var clock stopwatch
 		for {
 			select {
 			case eager = <-eagerly:
 			default:
 			}
 			begin := in.a.clock.Now()
-			err := in.probe(ctx, h)
+			err := in.probe(ctx, h, &clock)
 			select {
 			case results <- err:
 			case <-ctx.Done():
@@ -102,9 +110,12 @@ func (in *instance) startProbes(ctx context.Context, w *watch) (<-chan error, fu
 }
 
 // probe asks once.
-func (in *instance) probe(ctx context.Context, h health) error {
+func (in *instance) probe(ctx context.Context, h health, s *stopwatch) error {
 	ctx, cancel := context.WithTimeout(ctx, h.timeout())
 	defer cancel()
+	if h.budget != 0 {
+		return in.probeInline(ctx, h, s)
+	}
 	if h.TCP != 0 {
 		return in.probeTCP(ctx, h.TCP)
 	}

@@ -167,6 +167,11 @@ func (c flowCount) add(e onpath.FlowEntry) bool {
 	if in := c.vports[e.Vport]; in != nil {
 		c.from[in]++
 	}
+	for _, f := range e.Functions {
+		if in := c.vports[f]; in != nil {
+			c.to[in]++
+		}
+	}
 	if _, ok := c.paths[e.Path]; ok {
 		c.paths[e.Path]++
 	}

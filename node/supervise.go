@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"time"
 
 	"github.com/onpath/onpath"
@@ -29,7 +30,7 @@ type watch struct {
 func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed bool) (good time.Duration, why string) {
 	now := in.a.clock.Now()
 	w := &watch{p: p, plan: in.current(), began: now, badSince: now, ready: assumed, everReady: assumed}
-	w.health = healthOf(w.plan.Spec.Health)
+	w.health = healthFor(&w.plan.Spec)
 	probes, stopProbes := in.startProbes(ctx, w)
 	defer func() { stopProbes() }()
 	halts, stopLooking := in.watchHalts(ctx, p)
@@ -80,10 +81,11 @@ func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed boo
 				in.a.event(w.plan, true, "WiringFailed", "%v", err)
 			}
 			in.resize(ctx, w, false)
+			in.reconfigure(ctx, w, old)
 			if w.plan.Draining && !old.Draining {
 				in.a.event(w.plan, false, "Draining", "keeps its flows and gets no new ones")
 			}
-			if h := healthOf(w.plan.Spec.Health); hashOf(h) != hashOf(w.health) {
+			if h := healthFor(&w.plan.Spec); !reflect.DeepEqual(h, w.health) {
 				w.health = h
 				stopProbes()
 				probes, stopProbes = in.startProbes(ctx, w)

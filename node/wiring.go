@@ -36,6 +36,9 @@ type wiring struct {
 	Sysctls   map[string]string      `json:"sysctls,omitempty"`
 }
 
+// attachInline is how an ebpf function hangs in the network: not at all.
+const attachInline onpath.ContainerAttach = "inline"
+
 const defaultMTU = 1500 // bytes, where the plan says nothing
 
 func wiringOf(id string, p onpath.InstancePlan) wiring {
@@ -45,6 +48,9 @@ func wiringOf(id string, p onpath.InstancePlan) wiring {
 		if c.Attach == onpath.Bridged {
 			w.Attach = onpath.Bridged
 		}
+	}
+	if p.Spec.EBPF != nil {
+		w.Attach = attachInline
 	}
 	if w.MTU == 0 {
 		w.MTU = defaultMTU
@@ -59,6 +65,9 @@ type port struct {
 }
 
 func (w wiring) ports() []port {
+	if w.Attach == attachInline {
+		return nil
+	}
 	if w.Attach == onpath.Bridged {
 		return []port{{w.Vport, "eth0"}, {w.Back, "eth1"}}
 	}
@@ -66,6 +75,9 @@ func (w wiring) ports() []port {
 }
 
 func (w wiring) vports() []onpath.VportID {
+	if w.Attach == attachInline {
+		return []onpath.VportID{w.Vport}
+	}
 	var ids []onpath.VportID
 	for _, p := range w.ports() {
 		ids = append(ids, p.id)

@@ -18,6 +18,7 @@ import (
 	"github.com/onpath/onpath/internal/config"
 	"github.com/onpath/onpath/node"
 	"github.com/onpath/onpath/runtime/container"
+	functions "github.com/onpath/onpath/runtime/ebpf"
 )
 
 // nodeFlags override the file's node part.
@@ -193,7 +194,18 @@ func openRuntimes(conf *config.Node, cl *client.Client, log *slog.Logger) map[st
 			}
 			return d, nil
 		},
+		node.KindEBPF: func(context.Context) (onpath.Runtime, error) {
+			d, err := functions.New(functionOptions(conf, log))
+			if err != nil {
+				return nil, err
+			}
+			return d, nil
+		},
 	}
+}
+
+func functionOptions(conf *config.Node, log *slog.Logger) functions.Options {
+	return functions.Options{Dir: filepath.Join(conf.StateDir, "ebpf"), Log: log}
 }
 
 func containerOptions(conf *config.Node, cl *client.Client, log *slog.Logger) container.Options {
@@ -256,6 +268,14 @@ and state. The agent must not run. Doing it again does no harm.`,
 func nodeOff(ctx context.Context, conf *config.Node, log *slog.Logger) ([]string, error) {
 	path := ebpf.Options{Name: conf.Name, Log: log}
 	parts := []node.OffPart{{What: "the data path", Found: ebpf.Installed(path), Remove: func(ctx context.Context) error { return ebpf.Remove(ctx, path) }}}
+	fn := functionOptions(conf, log)
+	if _, err := os.Stat(fn.Dir); err == nil {
+		if d, err := functions.New(fn); err != nil {
+			log.Warn("ebpf functions cannot be looked for here", "error", err)
+		} else {
+			parts = append(parts, node.OffPart{What: "the tables of ebpf functions", Found: true, Remove: d.Remove})
+		}
+	}
 	o := containerOptions(conf, nil, log)
 	_, err := os.Stat(o.StateDir)
 	// A private containerd without a folder has nothing; it is not started for that.

@@ -184,6 +184,21 @@ func forgetPlaces(ctx context.Context, flows *ebpf.Map, gone map[uint32]bool) er
 	return nil
 }
 
+// Functions implements onpath.FunctionReader.
+func (d *Driver) Functions(context.Context) (map[onpath.VportID]onpath.FunctionCounters, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, d.errClosed()
+	}
+	c := &onpath.Counters{Vports: map[onpath.VportID]onpath.VportCounters{}}
+	if d.coll == nil {
+		return nil, nil
+	}
+	err := d.readFunctions(c)
+	return c.Functions, err
+}
+
 // readFunctions adds the functions' counters.
 func (d *Driver) readFunctions(c *onpath.Counters) error {
 	c.Functions = map[onpath.VportID]onpath.FunctionCounters{}

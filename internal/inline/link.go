@@ -47,18 +47,64 @@ func Symbol(prefix string) string { return prefix + mainName }
 
 var processed = regexp.MustCompile(`processed (\d+) insns`)
 
+// Trial is a function loaded by itself, outside any path.
+type Trial struct {
+	// Verified is the number of instructions that the verifier looked at.
+	Verified int
+	Log      string
+
+	program *ebpf.Program
+	shown   *ebpf.Map
+}
+
+// Close takes it out of the kernel.
+func (t *Trial) Close() {
+	t.program.Close()
+	t.shown.Close()
+}
+
+// Run gives the function one packet, a struct onpath_packet. The answer is its
+// verdict, and the struct as the function left it.
+func (t *Trial) Run(packet []byte) (verdict int32, after []byte, err error) {
+	if len(packet) != packetSize {
+		return 0, nil, fmt.Errorf("a packet's description has %d bytes, and must have %d", len(packet), packetSize)
+	}
+	if err := t.shown.Put(uint32(0), packet); err != nil {
+		return 0, nil, err
+	}
+	v, err := t.program.Run(&ebpf.RunOptions{Data: make([]byte, 64)})
+	if err != nil {
+		return 0, nil, err
+	}
+	after = make([]byte, packetSize)
+	return int32(v), after, t.shown.Lookup(uint32(0), &after)
+}
+
 // Verify loads the function by itself and gives the number of instructions that
 // the verifier looked at. What it refuses, and what is above MaxVerified, is an
 // error. Nothing of it stays in the kernel.
 func (o *Object) Verify(tables map[string]*ebpf.Map) (int, error) {
-	shown, err := ebpf.NewMap(&ebpf.MapSpec{Name: "trial", Type: ebpf.Array, KeySize: 4, ValueSize: packetSize, MaxEntries: 1})
-	if err != nil {
-		return 0, fmt.Errorf("make a table for the trial: %w", err)
-	}
-	defer shown.Close()
-	code, err := o.Code("", tables)
+	t, err := o.Load(tables)
 	if err != nil {
 		return 0, err
+	}
+	defer t.Close()
+	if t.Verified > MaxVerified {
+		return t.Verified, refuse("shorten its loops, or move work into tables", "the verifier had to look at %d instructions of the function; at most %d", t.Verified, MaxVerified)
+	}
+	return t.Verified, nil
+}
+
+// Load loads the function by itself.
+func (o *Object) Load(tables map[string]*ebpf.Map) (*Trial, error) {
+	shown, err := ebpf.NewMap(&ebpf.MapSpec{Name: "trial", Type: ebpf.Array, KeySize: 4, ValueSize: packetSize, MaxEntries: 1})
+	if err != nil {
+		return nil, fmt.Errorf("make a table for the trial: %w", err)
+	}
+	code, err := o.Code("", tables)
+	if err != nil {
+		shown.Close()
+		return nil, err
 	}
 	integer := &btf.Int{Name: "int", Size: 4, Encoding: btf.Signed}
 	head := asm.Instructions{
@@ -71,25 +117,23 @@ func (o *Object) Verify(tables map[string]*ebpf.Map) (int, error) {
 		Name: "onpath_trial", Type: ebpf.SchedCLS, License: "GPL", Instructions: append(head, code...),
 	}, ebpf.ProgramOptions{LogLevel: ebpf.LogLevelStats})
 	if err != nil {
-		return 0, refusedByKernel(err)
+		shown.Close()
+		return nil, refusedByKernel(err)
 	}
-	defer p.Close()
-	n := 0
+	t := &Trial{program: p, shown: shown, Log: p.VerifierLog}
 	if m := processed.FindStringSubmatch(p.VerifierLog); m != nil {
-		n, _ = strconv.Atoi(m[1])
+		t.Verified, _ = strconv.Atoi(m[1])
 	}
 	if info, err := p.Info(); err == nil {
 		if v, ok := info.VerifiedInstructions(); ok {
-			n = int(v)
+			t.Verified = int(v)
 		}
 	}
-	if n == 0 {
-		return 0, errors.New("this kernel does not say how much it verified")
+	if t.Verified == 0 {
+		t.Close()
+		return nil, errors.New("this kernel does not say how much it verified")
 	}
-	if n > MaxVerified {
-		return n, refuse("shorten its loops, or move work into tables", "the verifier had to look at %d instructions of the function; at most %d", n, MaxVerified)
-	}
-	return n, nil
+	return t, nil
 }
 
 // refusedByKernel puts the verifier's last word into the error.

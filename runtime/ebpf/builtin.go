@@ -1,0 +1,23 @@
+package ebpf
+
+import (
+	_ "embed" // for the objects
+)
+
+//go:generate make -C ../../bpf functions
+
+//go:embed objects/firewall.o
+var firewallObject []byte
+
+type builtInFunction struct {
+	code     []byte
+	compiler compiler
+}
+
+// builtIn finds a function that comes with onpath (onpath.BuiltInFunctions).
+func builtIn(name string) (builtInFunction, bool) {
+	f, ok := map[string]builtInFunction{
+		"firewall": {firewallObject, compileFirewall},
+	}[name]
+	return f, ok
+}

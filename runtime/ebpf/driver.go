@@ -1,0 +1,258 @@
+// Package ebpf is the runtime of ebpf functions: it checks their object files,
+// makes and fills their tables, and keeps them; the data path runs them. An
+// instance is a folder on disk (the object, and what it is told) and one in the
+// BPF file system (its tables), which outlive the process.
+package ebpf
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/inline"
+)
+
+// DefaultPinPath is where tables are pinned, in a folder per instance.
+const DefaultPinPath = "/sys/fs/bpf/onpath-functions"
+
+// Options of a driver.
+type Options struct {
+	// Dir holds a folder per instance. Required.
+	Dir string
+	// PinPath must lie in a BPF file system, which is mounted if missing.
+	PinPath string
+	Log     *slog.Logger
+}
+
+// Driver is an onpath.Runtime.
+type Driver struct {
+	opt Options
+
+	mu   sync.Mutex
+	runs map[string]*process
+}
+
+var _ onpath.Runtime = (*Driver)(nil)
+
+// New opens the runtime. Adopt finds what an earlier one left.
+func New(o Options) (*Driver, error) {
+	if o.Dir == "" {
+		return nil, onpath.Errorf(onpath.CodeInvalid, "the runtime of ebpf functions has no folder")
+	}
+	if o.PinPath == "" {
+		o.PinPath = DefaultPinPath
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make the folder of ebpf functions: %w", err)
+	}
+	if err := needBPFFS(o.PinPath); err != nil {
+		return nil, err
+	}
+	return &Driver{opt: o, runs: map[string]*process{}}, nil
+}
+
+// needBPFFS mounts the BPF file system where root lies if it is not mounted.
+func needBPFFS(root string) error {
+	const magic = 0xcafe4a11
+	at := filepath.Dir(root)
+	var st unix.Statfs_t
+	if err := unix.Statfs(at, &st); err != nil {
+		return fmt.Errorf("find the BPF file system at %s: %w", at, err)
+	}
+	if st.Type == magic {
+		return nil
+	}
+	if err := unix.Mount("bpf", at, "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700"); err != nil {
+		return fmt.Errorf("mount the BPF file system at %s: %w", at, err)
+	}
+	return nil
+}
+
+// Prepare implements onpath.Runtime: it checks the object and what it is told.
+func (d *Driver) Prepare(_ context.Context, spec *onpath.FunctionSpec, progress func(string)) error {
+	progress("checking the object")
+	f, err := open(spec)
+	if err != nil {
+		return err
+	}
+	_, err = f.compile(spec.EBPF)
+	return err
+}
+
+// open reads and checks the function's object.
+func open(spec *onpath.FunctionSpec) (*function, error) {
+	e := spec.EBPF
+	if e == nil {
+		return nil, onpath.Errorf(onpath.CodeUnsupported, "this runtime runs ebpf functions")
+	}
+	f := &function{code: e.Code, name: e.Object, compiler: plain}
+	if len(e.Code) == 0 {
+		b, ok := builtIn(e.Object)
+		if !ok {
+			err := onpath.Errorf(onpath.CodeNotFound, "this node has no function %q", e.Object)
+			err.Remedy = "the node's onpath may be older than the server's: upgrade it"
+			return nil, err
+		}
+		f.code, f.compiler = b.code, b.compiler
+	}
+	o, err := inline.Parse(f.code)
+	if err != nil {
+		return nil, err
+	}
+	f.object = o
+	limit := spec.Resources.Memory
+	if limit == 0 {
+		limit = onpath.DefaultMemory
+	}
+	return f, o.CheckMemory(limit, cpus())
+}
+
+func cpus() int {
+	if n, err := ebpf.PossibleCPU(); err == nil {
+		return n
+	}
+	return runtime.NumCPU()
+}
+
+// Start implements onpath.Runtime.
+func (d *Driver) Start(_ context.Context, r onpath.RunSpec) (onpath.Process, error) {
+	if strings.ContainsAny(r.ID, "/.") || r.ID == "" {
+		return nil, onpath.Errorf(onpath.CodeInvalid, "%q cannot name an instance", r.ID)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if _, err := os.Stat(d.dir(r.ID)); err == nil {
+		return nil, onpath.Errorf(onpath.CodeExists, "instance %s exists", r.ID)
+	}
+	f, err := open(&r.Spec)
+	if err != nil {
+		return nil, err
+	}
+	p := &process{d: d, id: r.ID, labels: r.Labels, function: f, spec: r.Spec, exited: make(chan struct{})}
+	if err := p.begin(); err != nil {
+		return nil, errors.Join(err, p.remove())
+	}
+	d.runs[r.ID] = p
+	return p, nil
+}
+
+func (d *Driver) dir(id string) string  { return filepath.Join(d.opt.Dir, id) }
+func (d *Driver) pins(id string) string { return filepath.Join(d.opt.PinPath, id) }
+
+// record is what is kept of an instance.
+type record struct {
+	Labels map[string]string   `json:"labels"`
+	Spec   onpath.FunctionSpec `json:"spec"`
+}
+
+// Adopt implements onpath.Runtime.
+func (d *Driver) Adopt(context.Context) (map[string]onpath.Process, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	list, err := os.ReadDir(d.opt.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("read the folder of ebpf functions: %w", err)
+	}
+	for _, e := range list {
+		if d.runs[e.Name()] != nil {
+			continue
+		}
+		p, err := d.adopt(e.Name())
+		if err != nil {
+			d.opt.Log.Warn("an ebpf function cannot be taken over; it begins anew", "instance", e.Name(), "err", err)
+			if err := errors.Join(os.RemoveAll(d.dir(e.Name())), os.RemoveAll(d.pins(e.Name()))); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		d.runs[e.Name()] = p
+	}
+	out := map[string]onpath.Process{}
+	for id, p := range d.runs {
+		out[id] = p
+	}
+	return out, nil
+}
+
+func (d *Driver) adopt(id string) (*process, error) {
+	data, err := os.ReadFile(filepath.Join(d.dir(id), recordFile))
+	if err != nil {
+		return nil, err
+	}
+	var r record
+	if err := json.Unmarshal(data, &r); err != nil {
+		return nil, err
+	}
+	f, err := open(&r.Spec)
+	if err != nil {
+		return nil, err
+	}
+	p := &process{d: d, id: id, labels: r.Labels, function: f, spec: r.Spec, exited: make(chan struct{})}
+	return p, p.begin()
+}
+
+// Exec implements onpath.Runtime.
+func (d *Driver) Exec(context.Context, string, onpath.ExecSpec) (int, error) {
+	return 0, onpath.Errorf(onpath.CodeUnsupported, "an ebpf function runs in the kernel: there is nothing to run a command in")
+}
+
+// Logs implements onpath.Runtime: what the function was told, and when.
+func (d *Driver) Logs(ctx context.Context, id string, n int, follow bool, w io.Writer) error {
+	data, err := os.ReadFile(filepath.Join(d.dir(id), logFile))
+	if err != nil {
+		if errors.Is(err, os.ErrNotExist) {
+			return onpath.Errorf(onpath.CodeNotFound, "there is no instance %s", id)
+		}
+		return err
+	}
+	lines := strings.SplitAfter(string(data), "\n")
+	if n >= 0 && len(lines)-1 > n {
+		lines = lines[len(lines)-1-n:]
+	}
+	if _, err := io.WriteString(w, strings.Join(lines, "")); err != nil {
+		return err
+	}
+	if follow {
+		<-ctx.Done()
+	}
+	return nil
+}
+
+// Close implements onpath.Runtime.
+func (d *Driver) Close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, p := range d.runs {
+		inline.CloseTables(p.tables)
+	}
+	d.runs = map[string]*process{}
+	return nil
+}
+
+// Remove implements onpath.Runtime.
+func (d *Driver) Remove(context.Context) error {
+	if err := d.Close(); err != nil {
+		return err
+	}
+	var errs []error
+	list, _ := os.ReadDir(d.opt.Dir)
+	for _, e := range list {
+		errs = append(errs, os.RemoveAll(d.pins(e.Name())), os.RemoveAll(d.dir(e.Name())))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,176 @@
+package ebpf
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/inline"
+)
+
+const (
+	recordFile = "record.json"
+	objectFile = "function.o"
+	logFile    = "log"
+)
+
+// process is one instance. Nothing runs: it lasts until it is stopped.
+type process struct {
+	d        *Driver
+	id       string
+	labels   map[string]string
+	function *function
+	tables   map[string]*ebpf.Map
+
+	mu     sync.Mutex // guards the rest
+	spec   onpath.FunctionSpec
+	exited chan struct{}
+	ended  time.Time
+}
+
+var (
+	_ onpath.Process        = (*process)(nil)
+	_ onpath.Reconfigurable = (*process)(nil)
+	_ onpath.Inline         = (*process)(nil)
+)
+
+// begin makes what is not there yet: files, tables, and what is in them.
+func (p *process) begin() error {
+	if err := os.MkdirAll(p.d.dir(p.id), 0o700); err != nil {
+		return fmt.Errorf("make the instance's folder: %w", err)
+	}
+	if err := os.WriteFile(p.objectPath(), p.function.code, 0o600); err != nil {
+		return fmt.Errorf("keep the object: %w", err)
+	}
+	tables, err := p.function.object.OpenTables(p.d.pins(p.id))
+	if err != nil {
+		return err
+	}
+	p.tables = tables
+	n, err := p.function.object.Verify(tables)
+	if err != nil {
+		return err
+	}
+	p.say("%s, sha256 %s, licence %q: %d instructions verified", p.function.name, p.function.object.SHA256, p.function.object.License, n)
+	return p.configure(&p.spec)
+}
+
+func (p *process) objectPath() string { return filepath.Join(p.d.dir(p.id), objectFile) }
+
+// configure puts the configuration in force, and keeps it.
+func (p *process) configure(s *onpath.FunctionSpec) error {
+	apply, err := p.function.compile(s.EBPF)
+	if err != nil {
+		return err
+	}
+	if err := apply(p.tables); err != nil {
+		return fmt.Errorf("write the function's configuration: %w", err)
+	}
+	data, err := json.Marshal(record{Labels: p.labels, Spec: *s})
+	if err != nil {
+		return err
+	}
+	tmp := filepath.Join(p.d.dir(p.id), "."+recordFile)
+	if err := os.WriteFile(tmp, data, 0o600); err != nil {
+		return fmt.Errorf("keep the configuration: %w", err)
+	}
+	if err := os.Rename(tmp, filepath.Join(p.d.dir(p.id), recordFile)); err != nil {
+		return fmt.Errorf("keep the configuration: %w", err)
+	}
+	p.say("told %d values and %d files", len(s.EBPF.Config), len(s.EBPF.Files))
+	return nil
+}
+
+// say writes a line for onpath logs.
+func (p *process) say(format string, args ...any) {
+	f, err := os.OpenFile(filepath.Join(p.d.dir(p.id), logFile), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	fmt.Fprintf(f, "%s %s\n", time.Now().UTC().Format(time.RFC3339), fmt.Sprintf(format, args...))
+}
+
+// ID implements onpath.Process.
+func (p *process) ID() string { return p.id }
+
+// Labels implements onpath.Process.
+func (p *process) Labels() map[string]string { return p.labels }
+
+// Pid implements onpath.Process: there is none.
+func (p *process) Pid() int { return 0 }
+
+// Exited implements onpath.Process.
+func (p *process) Exited() <-chan struct{} { return p.exited }
+
+// Exit implements onpath.Process.
+func (p *process) Exit() (int, time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return 0, p.ended
+}
+
+// Resize implements onpath.Process: tables keep their sizes.
+func (p *process) Resize(_ context.Context, r onpath.Resources) error {
+	return p.function.object.CheckMemory(r.Memory, cpus())
+}
+
+// Usage implements onpath.Process.
+func (p *process) Usage(context.Context) (onpath.Usage, error) {
+	return onpath.Usage{Memory: p.function.object.Memory(cpus())}, nil
+}
+
+// Reconfigure implements onpath.Reconfigurable.
+func (p *process) Reconfigure(_ context.Context, s *onpath.FunctionSpec) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s.EBPF == nil {
+		return onpath.Errorf(onpath.CodeInvalid, "instance %s is an ebpf function", p.id)
+	}
+	if err := p.configure(s); err != nil {
+		p.say("not told: %v", err)
+		return err
+	}
+	p.spec = *s
+	return nil
+}
+
+// Inline implements onpath.Inline.
+func (p *process) Inline() onpath.InlineFunction {
+	return onpath.InlineFunction{Object: p.objectPath(), SHA256: p.function.object.SHA256, Maps: p.d.pins(p.id)}
+}
+
+// Counters implements onpath.Inline.
+func (p *process) Counters() (map[string]uint64, error) {
+	return p.function.object.ReadCounters(p.tables)
+}
+
+// Stop implements onpath.Process.
+func (p *process) Stop(context.Context, time.Duration) error {
+	p.d.mu.Lock()
+	delete(p.d.runs, p.id)
+	p.d.mu.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case <-p.exited:
+		return nil
+	default:
+	}
+	p.ended = time.Now()
+	close(p.exited)
+	return p.remove()
+}
+
+func (p *process) remove() error {
+	inline.CloseTables(p.tables)
+	return errors.Join(os.RemoveAll(p.d.pins(p.id)), os.RemoveAll(p.d.dir(p.id)))
+}
