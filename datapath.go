@@ -424,6 +424,16 @@ type VportCounters struct {
 	Out     Tally                 `json:"out"`
 	Dropped map[DropReason]uint64 `json:"dropped,omitempty"` // packets that came from the vport
 	Flows   uint64                `json:"flows,omitempty"`   // live entries that lead to it
+	// Device is what the kernel counted at a local instance's device, since the
+	// device was made: what Out was handed and the device refused is not in the
+	// instance.
+	Device *DeviceDrops `json:"device,omitempty"`
+}
+
+// DeviceDrops are packets that a device lost by itself, seen from the node's end.
+type DeviceDrops struct {
+	Out uint64 `json:"out"` // handed to it, dropped or failed
+	In  uint64 `json:"in"`  // came from the instance, dropped or failed before the data path
 }
 
 // UplinkCounters are the fast path's at one uplink, in packets.

@@ -17,6 +17,7 @@ var (
 	descPackets   = prometheus.NewDesc("onpath_vport_packets_total", "Packets (wire segments) that came from (in) and were handed to (out) a vport.", []string{"vport", "instance", "direction"}, nil)
 	descBytes     = prometheus.NewDesc("onpath_vport_bytes_total", "IP bytes that came from (in) and were handed to (out) a vport.", []string{"vport", "instance", "direction"}, nil)
 	descDropped   = prometheus.NewDesc("onpath_vport_dropped_packets_total", "Packets from a vport that were dropped, by reason.", []string{"vport", "instance", "reason"}, nil)
+	descDevice    = prometheus.NewDesc("onpath_vport_device_dropped_packets_total", "Packets that an instance's device lost by itself: handed to it (out), or come from the instance (in).", []string{"vport", "instance", "direction"}, nil)
 	descUplink    = prometheus.NewDesc("onpath_uplink_packets_total", "Packets that came in at an uplink with the fast path, by the path that they took: fast (finished by XDP) or ordinary.", []string{"uplink", "path"}, nil)
 	descFlows     = prometheus.NewDesc("onpath_node_flow_entries", "Flow entries now.", nil, nil)
 	descPeers     = prometheus.NewDesc("onpath_node_peer_reachable", "1 if the data path of another node answers, 0 if it is lost.", []string{"peer"}, nil)
@@ -40,7 +41,7 @@ type collector struct{ a *Agent }
 
 // Describe implements prometheus.Collector.
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descInstances, descRestarts, descPlan, descPackets, descBytes, descDropped, descUplink, descFlows, descLearned, descPeers, descLosses, descRounds} {
+	for _, d := range []*prometheus.Desc{descInstances, descRestarts, descPlan, descPackets, descBytes, descDropped, descDevice, descUplink, descFlows, descLearned, descPeers, descLosses, descRounds} {
 		ch <- d
 	}
 }
@@ -90,6 +91,10 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		}{{"in", v.In}, {"out", v.Out}} {
 			ch <- prometheus.MustNewConstMetric(descPackets, prometheus.CounterValue, float64(d.tally.Packets), vport, name, d.direction)
 			ch <- prometheus.MustNewConstMetric(descBytes, prometheus.CounterValue, float64(d.tally.Bytes), vport, name, d.direction)
+		}
+		if d := v.Device; d != nil {
+			ch <- prometheus.MustNewConstMetric(descDevice, prometheus.CounterValue, float64(d.In), vport, name, "in")
+			ch <- prometheus.MustNewConstMetric(descDevice, prometheus.CounterValue, float64(d.Out), vport, name, "out")
 		}
 		for reason, n := range v.Dropped {
 			ch <- prometheus.MustNewConstMetric(descDropped, prometheus.CounterValue, float64(n), vport, name, string(reason))

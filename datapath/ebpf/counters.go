@@ -29,6 +29,9 @@ func (d *Driver) Counters(ctx context.Context) (*onpath.Counters, error) {
 	if err := d.readVport(c, 0, 0); err != nil {
 		return nil, err
 	}
+	if err := d.readDevices(c); err != nil {
+		return nil, err
+	}
 	if err := d.readFunctions(c); err != nil {
 		return nil, err
 	}

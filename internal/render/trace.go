@@ -91,6 +91,9 @@ func hopNote(h onpath.TraceHop) string {
 	if len(h.Candidates) > 0 && h.Name == "" {
 		notes = append(notes, "one of "+strings.Join(h.Candidates, ", "))
 	}
+	if h.Counters != nil && h.Counters.Device != nil && *h.Counters.Device != (onpath.DeviceDrops{}) {
+		notes = append(notes, fmt.Sprintf("its device lost %d going in, %d coming out", h.Counters.Device.Out, h.Counters.Device.In))
+	}
 	if h.Counters != nil && len(h.Counters.Dropped) > 0 {
 		notes = append(notes, Drops(h.Counters.Dropped))
 	}
