@@ -72,7 +72,7 @@ func (w *world) unfit(d *deployment, n *node) string {
 		return "is away"
 	case spec.Drain:
 		return "is being drained"
-	case spec.Schedulable != nil && !*spec.Schedulable:
+	case spec.Schedulable != nil && !*spec.Schedulable && !d.inline(): // a gateway without containers still runs ebpf functions
 		return "is cordoned"
 	}
 	for _, c := range n.st.Report.Conditions {

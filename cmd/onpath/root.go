@@ -84,7 +84,7 @@ var commands = []func(*global) *cobra.Command{
 	newApply, newConfirm, newGet, newDescribe, newDelete, newWatch,
 	newTrace, newVerify, newTop, newEvents, newLogs, newExec, newCapture,
 	newDrain, newUncordon, newToken, newRevoke, newJoin, newLab,
-	newUp, newServer, newNode, newDoctor, newSchema, newImages, newDemo, newBench,
+	newUp, newServer, newNode, newDoctor, newSchema, newImages, newDemo, newBench, newFunction,
 }
 
 // finish makes wrong arguments errors of usage, everywhere alike.

@@ -140,7 +140,7 @@ func (o *Object) Load(tables map[string]*ebpf.Map) (*Trial, error) {
 func refusedByKernel(err error) error {
 	var v *ebpf.VerifierError
 	if !errors.As(err, &v) {
-		return fmt.Errorf("load the function for a trial: %s", clean(err))
+		return refuse("shorten its loops, or move work into tables", "the kernel's verifier gives up on the function: %s", clean(err))
 	}
 	last := "it does not say why"
 	for _, line := range slices.Backward(v.Log) {

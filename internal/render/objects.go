@@ -59,6 +59,9 @@ func Row(o onpath.Object, now time.Time) []string {
 		if c := o.Spec.Container; c != nil {
 			image, attach = shortImage(c.Image), string(c.Attach)
 		}
+		if e := o.Spec.EBPF; e != nil {
+			image, attach = e.Object, "inline"
+		}
 		return []string{m.Tenant, m.Name, image, attach, string(o.Spec.State), string(o.Spec.Packets), age}
 	case *onpath.Deployment:
 		return []string{m.Tenant, m.Name, string(o.Spec.Function), o.Status.Chain, fmt.Sprintf("%d/%d", o.Status.Ready, o.Status.Desired), age, trouble(o.Status.Conditions)}

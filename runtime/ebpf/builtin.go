@@ -9,6 +9,9 @@ import (
 //go:embed objects/firewall.o
 var firewallObject []byte
 
+//go:embed objects/ratelimit.o
+var ratelimitObject []byte
+
 type builtInFunction struct {
 	code     []byte
 	compiler compiler
@@ -17,7 +20,8 @@ type builtInFunction struct {
 // builtIn finds a function that comes with onpath (onpath.BuiltInFunctions).
 func builtIn(name string) (builtInFunction, bool) {
 	f, ok := map[string]builtInFunction{
-		"firewall": {firewallObject, compileFirewall},
+		"firewall":  {firewallObject, compileFirewall},
+		"ratelimit": {ratelimitObject, compileRatelimit},
 	}[name]
 	return f, ok
 }

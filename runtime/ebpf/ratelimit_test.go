@@ -1,0 +1,71 @@
+package ebpf
+
+import (
+	"math"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+func udpFrom(src string, port uint16) onpath.Tuple {
+	return onpath.Tuple{Protocol: 17, Src: netip.MustParseAddr(src), Dst: netip.MustParseAddr("10.9.0.2"), SrcPort: port, DstPort: 53}
+}
+
+// offer sends packets of a size at a rate for a time of the packets' own clock, and
+// gives how many passed.
+func (b *bench) offer(t onpath.Tuple, start time.Duration, wire uint32, perSecond int, last time.Duration) (passed int) {
+	gap := time.Second / time.Duration(perSecond)
+	for at := time.Duration(0); at < last; at += gap {
+		if b.run(packet{tuple: t, wire: wire, now: uint64(start + at)}) == 0 {
+			passed++
+		}
+	}
+	return passed
+}
+
+func near(t *testing.T, what string, got int, want float64) {
+	t.Helper()
+	if math.Abs(float64(got)-want) > want*0.02+2 {
+		t.Errorf("%s: %d packets passed, must be %.0f", what, got, want)
+	}
+}
+
+// TestRatelimit: over ten seconds what passes is the rate and one burst, within two
+// hundredths; buckets are told apart as asked.
+func TestRatelimit(t *testing.T) {
+	b := newBench(t, "ratelimit")
+	const hour = time.Hour
+	b.tell(map[string]string{"rate": "100 packets", "burst": "100ms"})
+	near(t, "packets", b.offer(udpFrom("10.1.0.2", 1), hour, 100, 1000, 10*time.Second), 100*10+10)
+
+	b.tell(map[string]string{"rate": "1Mbit", "burst": "100ms"})
+	near(t, "bits", b.offer(udpFrom("10.1.0.2", 1), 2*hour, 1000, 1000, 10*time.Second), 1e6*10/8000+1e5/8000)
+	b.tell(map[string]string{"rate": "1Mbit", "burst": "100ms", "overhead": "38"})
+	near(t, "bits on Ethernet", b.offer(udpFrom("10.1.0.2", 1), 3*hour, 1000, 1000, 10*time.Second), 1e6*10/8304+1538*80/8304)
+
+	b.tell(map[string]string{"rate": "100 packets", "burst": "100ms", "per": "flow"})
+	for port := range uint16(3) {
+		near(t, "one flow", b.offer(udpFrom("10.1.0.2", 10+port), 4*hour, 100, 1000, 2*time.Second), 210)
+	}
+	b.tell(map[string]string{"rate": "100 packets", "burst": "100ms", "per": "source", "prefix4": "24"})
+	near(t, "a source", b.offer(udpFrom("10.1.0.2", 1), 5*hour, 100, 1000, 2*time.Second), 210)
+	near(t, "its neighbour", b.offer(udpFrom("10.1.0.77", 1), 5*hour+2*time.Second, 100, 1000, 2*time.Second), 200)
+	near(t, "another prefix", b.offer(udpFrom("10.1.1.2", 1), 5*hour, 100, 1000, 2*time.Second), 210)
+
+	b.tell(map[string]string{"rate": "100 packets", "above": "mark", "dscp": "8"})
+	near(t, "marked", b.offer(udpFrom("10.1.0.2", 1), 6*hour, 100, 1000, time.Second), 1000)
+}
+
+// TestRatelimitErrors: faults say what and what to write.
+func TestRatelimitErrors(t *testing.T) {
+	for _, c := range []map[string]string{
+		{}, {"rate": "fast"}, {"rate": "0 packets"}, {"rate": "1Mbit", "per": "host"}, {"rate": "1Mbit", "burst": "1h"},
+		{"rate": "1Mbit", "prefix4": "33"}, {"rate": "1Mbit", "direction": ""}, {"speed": "1"},
+	} {
+		if _, err := compileRatelimit(nil, c); onpath.CodeOf(err) != onpath.CodeInvalid {
+			t.Errorf("%v gives %v", c, err)
+		}
+	}
+}

@@ -1,0 +1,121 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+// functionYAML is an ebpf firewall before a container and one behind it. The rules
+// stand in the chain's first function.
+func functionYAML(rules string) string {
+	var b strings.Builder
+	for _, r := range strings.Split(rules, "\n") {
+		b.WriteString("        " + r + "\n")
+	}
+	return fmt.Sprintf(`
+apiVersion: onpath/v1alpha1
+kind: Function
+metadata: {name: filter}
+spec:
+  state: none
+  ebpf:
+    object: firewall
+    budget: 50us
+    config:
+      default: allow
+      rules: |
+%s
+---
+apiVersion: onpath/v1alpha1
+kind: Function
+metadata: {name: guard}
+spec:
+  state: none
+  ebpf:
+    object: firewall
+    budget: 50us
+    config: {established: "true"}
+---
+apiVersion: onpath/v1alpha1
+kind: Chain
+metadata: {name: inline}
+spec:
+  from: {hosts: client}
+  to: {hosts: origin}
+  through:
+  - {function: filter, drain: 1s}
+  - {function: hop, drain: 1s, place: {nodes: {name: n1}}}
+  - {function: guard, drain: 1s}
+`, b.String())
+}
+
+// TestFunctions: ebpf firewall, container on another node, ebpf firewall; a change
+// of the rules under traffic loses nothing.
+func TestFunctions(t *testing.T) {
+	ctx := need(t, 3*time.Minute)
+	apply(ctx, t, functionYAML("drop udp from 192.0.2.0/24"))
+	active(ctx, t, "inline")
+	s := serveTCP(t, echo)
+	for _, to := range []string{"10.9.0.2", "fd09::2"} {
+		transfer(t, s, to, 8<<20)
+		run(ctx, t, "client", "ping", "-c2", "-i0.2", "-W2", to)
+	}
+	port := udpEcho(t, "10.9.0.2")
+	c := dialUDP(t, "10.9.0.2", port)
+	defer c.Close()
+
+	stop, done := make(chan struct{}), make(chan error, 1)
+	go func() {
+		asked := 0
+		for {
+			select {
+			case <-stop:
+				t.Logf("%d datagrams went there and back while rules changed", asked)
+				done <- nil
+				return
+			default:
+			}
+			if err := ask(c, 2*time.Second); err != nil {
+				done <- fmt.Errorf("datagram %d: %w", asked, err)
+				return
+			}
+			asked++
+		}
+	}()
+	for n := range 10 {
+		rules := []string{"drop udp from 192.0.2.0/24"}
+		for i := range 100 * n {
+			rules = append(rules, fmt.Sprintf("drop tcp from 10.200.%d.%d to any port %d", i/250, i%250, 1000+n))
+		}
+		apply(ctx, t, functionYAML(strings.Join(rules, "\n")))
+		time.Sleep(300 * time.Millisecond)
+	}
+	close(stop)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+
+	apply(ctx, t, functionYAML(fmt.Sprintf("refuse udp to 10.9.0.2 port %d", port)))
+	err := stage.WaitFor(ctx, "the new rule bites", 10*time.Second, func() (bool, error) { return ask(c, 300*time.Millisecond) != nil, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	counters := countersOf(ctx, t, api(t), "gw1")
+	var all onpath.FunctionCounters
+	for _, f := range counters.Functions {
+		all.Passed.Packets += f.Passed.Packets
+		all.Answered.Packets += f.Answered.Packets
+	}
+	if all.Passed.Packets == 0 || all.Answered.Packets == 0 {
+		t.Errorf("the functions count %+v, must have passed and answered packets", counters.Functions)
+	}
+	for id, v := range counters.Vports {
+		if n := v.Dropped[onpath.DropNoTable] + v.Dropped[onpath.DropLoop]; n != 0 {
+			t.Errorf("vport %d dropped %d packets for want of a table", id, n)
+		}
+	}
+}
