@@ -41,7 +41,7 @@ type collector struct{ a *Agent }
 
 // Describe implements prometheus.Collector.
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descInstances, descRestarts, descPlan, descPackets, descBytes, descDropped, descDevice, descUplink, descFlows, descLearned, descPeers, descLosses, descRounds} {
+	for _, d := range []*prometheus.Desc{descInstances, descRestarts, descPlan, descPackets, descBytes, descDropped, descDevice, descUplink, descFlows, descLearned, descPeers, descLosses, descRounds, descVerdicts, descReasons, descSamples, descSpent, descOwn} {
 		ch <- d
 	}
 }
@@ -83,6 +83,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(descUplink, prometheus.CounterValue, float64(u.Carried), name, "fast")
 		ch <- prometheus.MustNewConstMetric(descUplink, prometheus.CounterValue, float64(u.PassedOn), name, "ordinary")
 	}
+	c.collectFunctions(ch, counters.Functions, names)
 	for id, v := range counters.Vports {
 		vport, name := strconv.FormatUint(uint64(id), 10), names[id]
 		for _, d := range []struct {

@@ -1,0 +1,60 @@
+package node
+
+import (
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/onpath/onpath"
+)
+
+var (
+	descVerdicts = prometheus.NewDesc("onpath_function_packets_total", "Packets (wire segments) that an ebpf function was given, by its verdict; bypass: it was out of service.", []string{"instance", "verdict"}, nil)
+	descReasons  = prometheus.NewDesc("onpath_function_reason_packets_total", "Packets that an ebpf function dropped or answered, by its own reason.", []string{"instance", "reason"}, nil)
+	descSamples  = prometheus.NewDesc("onpath_function_samples_total", "Packets whose time in an ebpf function was measured.", []string{"instance"}, nil)
+	descSpent    = prometheus.NewDesc("onpath_function_sampled_seconds_total", "Time that these packets took.", []string{"instance"}, nil)
+	descOwn      = prometheus.NewDesc("onpath_function_counter_total", "A counter that the ebpf function itself declares.", []string{"instance", "name"}, nil)
+)
+
+// collectFunctions sends what ebpf functions count; names are the instances' by
+// their vports.
+func (c collector) collectFunctions(ch chan<- prometheus.Metric, all map[onpath.VportID]onpath.FunctionCounters, names map[onpath.VportID]string) {
+	count := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)
+	}
+	for id, f := range all {
+		name := names[id]
+		count(descVerdicts, float64(f.Passed.Packets), name, "next")
+		count(descVerdicts, float64(f.Dropped.Packets), name, "drop")
+		count(descVerdicts, float64(f.Answered.Packets), name, "answer")
+		count(descVerdicts, float64(f.Bypassed.Packets), name, "bypass")
+		for code, n := range f.Reasons {
+			count(descReasons, float64(n), name, strconv.Itoa(int(code)))
+		}
+		count(descSamples, float64(f.Samples), name)
+		count(descSpent, float64(f.Time)/1e9, name)
+	}
+	for name, p := range c.a.inlineProcesses() {
+		own, err := p.Counters()
+		if err != nil {
+			c.a.log.Warn("cannot read a function's own counters", "instance", name, "err", err)
+			continue
+		}
+		for k, n := range own {
+			count(descOwn, float64(n), name, k)
+		}
+	}
+}
+
+// inlineProcesses are the running ebpf functions, by tenant/name.
+func (a *Agent) inlineProcesses() map[string]onpath.Inline {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	out := map[string]onpath.Inline{}
+	for _, in := range a.instances {
+		if p, ok := in.proc.(onpath.Inline); ok && !in.leaving {
+			out[in.plan.Tenant+"/"+in.plan.Name] = p
+		}
+	}
+	return out
+}
