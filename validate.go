@@ -23,7 +23,7 @@ const (
 
 	maxLabels    = 64
 	maxPrefixes  = 10_000
-	maxSelectors = 256
+	maxSelectors = 1024
 	maxPorts     = 256
 	maxUplinks   = 64
 	maxStrings   = 1024 // entries of a command, an environment, …

@@ -185,11 +185,35 @@ func (v *validation) within(at string, list []Prefix, end string, outer []Prefix
 	if len(outer) == 0 {
 		return
 	}
+	ends := widest(outer)
 	for i, p := range list {
-		if !slices.ContainsFunc(outer, func(o Prefix) bool { return o.Overlaps(p.Prefix) }) {
+		if !meets(ends, p.Prefix) {
 			v.add(index(at, i), "write a part of "+end, "no packet can match: %s lies outside of %s", p, end)
 		}
 	}
+}
+
+// widest are the prefixes of a list that lie in no other, in order.
+func widest(list []Prefix) []netip.Prefix {
+	out := make([]netip.Prefix, 0, len(list))
+	for _, p := range list {
+		out = append(out, p.Prefix.Masked())
+	}
+	slices.SortFunc(out, netip.Prefix.Compare)
+	kept := out[:0]
+	for _, p := range out {
+		if n := len(kept); n == 0 || !kept[n-1].Overlaps(p) {
+			kept = append(kept, p)
+		}
+	}
+	return kept
+}
+
+// meets reports whether one of such prefixes has an address in common with p:
+// only those beside its place can.
+func meets(ends []netip.Prefix, p netip.Prefix) bool {
+	i, _ := slices.BinarySearchFunc(ends, p.Masked(), netip.Prefix.Compare)
+	return i < len(ends) && ends[i].Overlaps(p) || i > 0 && ends[i-1].Overlaps(p)
 }
 
 func (v *validation) protocol(field string, s *Selector) {

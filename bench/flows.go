@@ -62,7 +62,7 @@ func runFlows(ctx context.Context, r *Run) (err error) {
 // newFlows measures first packets: classified, an instance chosen, entries
 // written for both directions, delivered. The instance is the sink.
 func (r *Run) newFlows(ctx context.Context) (err error) {
-	lines, err := r.routers(ctx, []router{linuxRouter(), onpathToSink("onpath-tc", onTC), onpathToSink("onpath-xdp", onXDP)})
+	lines, err := r.routers(ctx, []router{linuxRouter(), onpathToSink("onpath-tc", 0, onTC), onpathToSink("onpath-xdp", 0, onXDP)})
 	defer func() { err = errors.Join(err, closeAll(lines)) }()
 	if err != nil {
 		return err
@@ -84,9 +84,9 @@ func (r *Run) newFlows(ctx context.Context) (err error) {
 }
 
 // onpathToSink is a chain whose only instance is a sink, so that nothing but the
-// decision is measured.
-func onpathToSink(name string, fast onpath.Fast) router {
-	return onpathRouter(name, 0, fast, func(l *line) (*onpath.DatapathConfig, error) {
+// decision is measured. flows is the size of the flow table, 0 the default.
+func onpathToSink(name string, flows int, fast onpath.Fast) router {
+	return onpathRouter(name, flows, fast, func(l *line) (*onpath.DatapathConfig, error) {
 		ns, err := wireRouted(l.Bed, l.router, flowsSinkElement, false)
 		if err != nil {
 			return nil, err

@@ -51,7 +51,7 @@ type Benchmark struct {
 
 // Benchmarks are all there are, in the order in which they run.
 func Benchmarks() []Benchmark {
-	return []Benchmark{forward(), containerBenchmark(), hopBenchmark(), remote(), flowsBenchmark()}
+	return []Benchmark{forward(), containerBenchmark(), hopBenchmark(), remote(), flowsBenchmark(), rulesBenchmark()}
 }
 
 // Root is where beds are while a suite runs.

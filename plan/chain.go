@@ -62,6 +62,7 @@ func (w *world) addChains() {
 	})
 	w.checkUses()
 	w.checkOverlaps()
+	w.checkRules()
 	for _, c := range w.chains {
 		if len(c.errs) > 0 {
 			continue

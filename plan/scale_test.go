@@ -2,6 +2,8 @@ package plan
 
 import (
 	"fmt"
+	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -91,5 +93,76 @@ func BenchmarkVerify(b *testing.B) {
 			}
 			b.ReportMetric(float64(p.Classes), "classes")
 		})
+	}
+}
+
+// BenchmarkMakeManyRules plans for chains with 10⁵ prefixes together: what a
+// change of anything costs beside them.
+func BenchmarkMakeManyRules(b *testing.B) {
+	s := newSim(&testing.T{}, 1)
+	s.site("fra1", 1, 2)
+	s.apply(aFunction("default", "fw", func(f *onpath.FunctionSpec) { f.Resources.CPU, f.Resources.Memory = 10, 8<<20 }), aDeployment("default", "d", "fw", 2))
+	s.apply(longChains(20, 5000)...)
+	sn := s.snapshot()
+	for i := range uint32(500) {
+		sn.IDs.Vports = append(sn.IDs.Vports, onpath.VportID(100000+i))
+		sn.IDs.Paths = append(sn.IDs.Paths, onpath.PathID(1000+i))
+		sn.IDs.Addresses = append(sn.IDs.Addresses, 1000+uint64(i))
+	}
+	for b.Loop() {
+		Make(sn)
+	}
+}
+
+// longChains have so many prefixes each, in blocks of their own.
+func longChains(chains, each int) (list []onpath.Object) {
+	for i := range chains {
+		c := aChain("default", fmt.Sprintf("c%d", i), onpath.Element{Deployment: "d"})
+		var to []onpath.Prefix
+		for j := range each {
+			a := netip.AddrFrom4([4]byte{20 + byte(i), byte(j >> 8), byte(j), 0})
+			to = append(to, onpath.Prefix{Prefix: netip.PrefixFrom(a, 24)})
+		}
+		c.Spec.To = onpath.Endpoints{Prefixes: to}
+		list = append(list, c)
+	}
+	return list
+}
+
+// TestRulesLimit: a chain with too many rules is refused by itself, and the one
+// that is one too many in its cloudlet.
+func TestRulesLimit(t *testing.T) {
+	s := newSim(t, 1)
+	s.site("fra1", 1, 1)
+	s.apply(aFunction("default", "fw", nil), aDeployment("default", "d", "fw", 1))
+	list := longChains(2, 10)
+	many := list[0].(*onpath.Chain)
+	var ports []onpath.PortRange
+	for i := range uint16(250) {
+		ports = append(ports, onpath.PortRange{First: 100 * i, Last: 100*i + 1})
+	}
+	many.Spec.Select = []onpath.Selector{{Protocol: "tcp", SourcePorts: ports, DestinationPorts: ports}}
+	s.apply(list...)
+	err := Check(s.snapshot())
+	if err == nil || !strings.Contains(err.Error(), "rules (prefixes") || strings.Contains(err.Error(), "c1") {
+		t.Errorf("of a chain with a million rules it says %v", err)
+	}
+	many.Spec.Select[0].SourcePorts = ports[:20] // 100,000 rules, both directions
+	more := onpath.Clone(many)
+	more.Metadata.Name, more.Spec.To = "c2", onpath.Endpoints{Prefixes: prefixes("20.100.0.0/24", "20.101.0.0/24", "20.102.0.0/24", "20.103.0.0/24", "20.104.0.0/24", "20.105.0.0/24", "20.106.0.0/24", "20.107.0.0/24", "20.108.0.0/24", "20.109.0.0/24")}
+	last := onpath.Clone(more)
+	last.Metadata.Name = "c3"
+	for i := range last.Spec.To.Prefixes {
+		last.Spec.To.Prefixes[i].Prefix = netip.PrefixFrom(netip.AddrFrom4([4]byte{40, byte(i), 0, 0}), 24)
+	}
+	s.apply(many, more)
+	if err := Check(s.snapshot()); err != nil {
+		t.Errorf("200,000 rules: %v", err)
+	}
+	s.now = s.now.Add(time.Hour)
+	s.apply(last)
+	err = Check(s.snapshot())
+	if err == nil || !strings.Contains(err.Error(), "cloudlet fra1 has 20") || !strings.Contains(err.Error(), "c3") || strings.Contains(err.Error(), "c2") {
+		t.Errorf("of 300,000 rules in a cloudlet it says %v", err)
 	}
 }

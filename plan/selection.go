@@ -113,19 +113,7 @@ func narrow(any bool, end, sel []netip.Prefix) (out []netip.Prefix, ok bool) {
 	case len(sel) == 0:
 		return tidy(end), true
 	}
-	for _, p := range sel {
-		for _, q := range end {
-			switch {
-			case !p.Overlaps(q):
-			case p.Bits() >= q.Bits():
-				out = append(out, p)
-			default:
-				out = append(out, q)
-			}
-		}
-	}
-	out = tidy(out)
-	return out, len(out) > 0
+	return commonPrefixes(tidy(end), tidy(sel))
 }
 
 // tidy sorts prefixes and drops those that lie inside of another.

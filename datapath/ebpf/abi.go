@@ -260,11 +260,8 @@ const (
 	whereCount         = 32
 )
 
-// Limits of this driver alone.
-const (
-	maxPerTable = 1 << 18 // plain rules
-	maxCells    = 1 << 23 // of all forests: 512 MiB
-)
+// maxCells is how many cells all forests together may have: 512 MiB.
+const maxCells = 1 << 23
 
 type memberValue struct {
 	Vport  uint32

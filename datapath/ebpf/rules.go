@@ -40,8 +40,8 @@ func (k *compiler) plainTable(t *onpath.Table) (*wantedTable, error) {
 	w.strict = func(r *classifier.Rule) bool { return k.st.paths[uint32(r.PathSlot)].Flags&pathStrict != 0 }
 	total := 0
 	for i := range t.Rules {
-		total += plainCount(&t.Rules[i].Match)
-		if total > maxPerTable {
+		total += t.Rules[i].Match.PlainRules()
+		if total > onpath.MaxTableRules {
 			return nil, k.tooMany(t)
 		}
 	}
@@ -166,13 +166,13 @@ func (k *compiler) tooMany(t *onpath.Table) error {
 	count := map[uint32]int{}
 	total := 0
 	for i := range t.Rules {
-		n := plainCount(&t.Rules[i].Match)
+		n := t.Rules[i].Match.PlainRules()
 		count[uint32(t.Rules[i].Path)] += n
 		total += n
 	}
 	path, n := most(count)
 	e := onpath.Errorf(onpath.CodeNoRoom, "table %d has %d plain rules (prefixes × protocols × port ranges), at most %d fit; %s has %d of them",
-		t.ID, total, maxPerTable, k.chainOf(path), n)
+		t.ID, total, onpath.MaxTableRules, k.chainOf(path), n)
 	e.Remedy = "use fewer or wider prefixes and port ranges in that chain"
 	return e
 }
@@ -192,47 +192,6 @@ func action(a onpath.Action) (kind uint8, arg uint32) {
 		return actDrop, reasonNumber(a.Reason)
 	}
 	return 0, 0
-}
-
-// plainCount is how many plain rules a match becomes; more than maxPerTable are
-// not counted exactly.
-func plainCount(m *onpath.Match) int {
-	n := product(len(m.Protocol), len(union(m.SrcPorts)), len(union(m.DstPorts)))
-	if len(m.Src) == 0 && len(m.Dst) == 0 {
-		return n
-	}
-	sum := 0
-	for _, f := range []uint8{4, 6} {
-		if m.Family != 0 && m.Family != f {
-			continue
-		}
-		src, ok1 := countFamily(m.Src, f)
-		dst, ok2 := countFamily(m.Dst, f)
-		if ok1 && ok2 {
-			sum += product(src, dst, n)
-		}
-	}
-	return sum
-}
-
-// product multiplies; nothing in a list means anything, which is one.
-func product(counts ...int) int {
-	n := 1
-	for _, c := range counts {
-		n = min(n*max(c, 1), maxPerTable+1)
-	}
-	return n
-}
-
-// countFamily is the length of a list in one family; ok is false where a list
-// has none of it.
-func countFamily(list []netip.Prefix, f uint8) (n int, ok bool) {
-	for _, p := range list {
-		if family(p.Addr()) == f {
-			n++
-		}
-	}
-	return n, n > 0 || len(list) == 0
 }
 
 // expand multiplies a match out.
@@ -292,7 +251,7 @@ func ruleAddress(a netip.Addr) [2]uint64 {
 }
 
 func withPorts(out []classifier.Rule, r classifier.Rule, m *onpath.Match) []classifier.Rule {
-	src, dst := union(m.SrcPorts), union(m.DstPorts)
+	src, dst := onpath.JoinPorts(m.SrcPorts), onpath.JoinPorts(m.DstPorts)
 	for _, proto := range orAny(m.Protocol, 0) {
 		for _, s := range orAny(src, onpath.PortRange{Last: 65535}) {
 			for _, d := range orAny(dst, onpath.PortRange{Last: 65535}) {
@@ -308,24 +267,6 @@ func withPorts(out []classifier.Rule, r classifier.Rule, m *onpath.Match) []clas
 				r.DPortFirst, r.DPortLast = d.First, d.Last
 				out = append(out, r)
 			}
-		}
-	}
-	return out
-}
-
-// union makes one of ranges that overlap or touch.
-func union(list []onpath.PortRange) []onpath.PortRange {
-	if len(list) < 2 {
-		return list
-	}
-	list = slices.Clone(list)
-	slices.SortFunc(list, func(a, b onpath.PortRange) int { return cmp.Compare(a.First, b.First) })
-	out := list[:1]
-	for _, r := range list[1:] {
-		if last := &out[len(out)-1]; int(r.First) <= int(last.Last)+1 {
-			last.Last = max(last.Last, r.Last)
-		} else {
-			out = append(out, r)
 		}
 	}
 	return out
