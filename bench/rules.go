@@ -85,6 +85,9 @@ func (r *Run) rulesOf(ctx context.Context, c built, f ruleset.Family, list []onp
 	err := abba(ctx, r.Rounds(), sizes, func(round int, s size) error {
 		r.say("%s with %s, round %d of %d, %s", f, s.name, round+1, r.Rounds(), c.name)
 		some, kase := evenly(list, s.n), rulesCase(f, s.name)
+		if err := c.datapath.Apply(ctx, rulesConfig(some[:1], true)); err != nil { // or a round that begins where one ended changes nothing
+			return err
+		}
 		began := time.Now()
 		if err := c.datapath.Apply(ctx, rulesConfig(some, true)); err != nil {
 			return err
