@@ -55,7 +55,7 @@ type ContainerSpec struct {
 // EBPFSpec says which packet function to run in the kernel, inline on the path.
 type EBPFSpec struct {
 	// Object is the name of a function that comes with onpath (firewall,
-	// ratelimit), or a compiled object file (./x.o) that the client reads and
+	// monitor, ratelimit), or a compiled object file (./x.o) that the client reads and
 	// sends as Code.
 	Object string `json:"object"`
 	// Code is the object file, at most MaxObjectBytes; absent for those that

@@ -88,3 +88,16 @@ type Inline interface {
 	// Counters are those that the function itself declares, by name.
 	Counters() (map[string]uint64, error)
 }
+
+// KeyedCounters is an Inline that counts by keys of its own choice.
+type KeyedCounters interface {
+	// Keys are those with the most packets.
+	Keys() ([]KeyCount, error)
+}
+
+// KeyCount is what was counted for one key.
+type KeyCount struct {
+	Key     string // its parts, such as "src=10.1.0.2 dport=53"
+	Reverse bool
+	Count   Tally
+}

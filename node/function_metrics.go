@@ -13,6 +13,8 @@ var (
 	descReasons  = prometheus.NewDesc("onpath_function_reason_packets_total", "Packets that an ebpf function dropped or answered, by its own reason.", []string{"instance", "reason"}, nil)
 	descSamples  = prometheus.NewDesc("onpath_function_samples_total", "Packets whose time in an ebpf function was measured.", []string{"instance"}, nil)
 	descSpent    = prometheus.NewDesc("onpath_function_sampled_seconds_total", "Time that these packets took.", []string{"instance"}, nil)
+	descKey      = prometheus.NewDesc("onpath_function_key_packets_total", "Packets that a monitor counted for a key; those with the most.", []string{"instance", "key", "direction"}, nil)
+	descKeyBytes = prometheus.NewDesc("onpath_function_key_bytes_total", "IP bytes of these packets.", []string{"instance", "key", "direction"}, nil)
 	descOwn      = prometheus.NewDesc("onpath_function_counter_total", "A counter that the ebpf function itself declares.", []string{"instance", "name"}, nil)
 )
 
@@ -43,6 +45,25 @@ func (c collector) collectFunctions(ch chan<- prometheus.Metric, all map[onpath.
 		for k, n := range own {
 			count(descOwn, float64(n), name, k)
 		}
+		if keyed, ok := p.(onpath.KeyedCounters); ok {
+			c.collectKeys(name, keyed, count)
+		}
+	}
+}
+
+func (c collector) collectKeys(name string, p onpath.KeyedCounters, count func(*prometheus.Desc, float64, ...string)) {
+	keys, err := p.Keys()
+	if err != nil {
+		c.a.log.Warn("cannot read a monitor's counts", "instance", name, "err", err)
+		return
+	}
+	for _, k := range keys {
+		direction := "forward"
+		if k.Reverse {
+			direction = "reverse"
+		}
+		count(descKey, float64(k.Count.Packets), name, k.Key, direction)
+		count(descKeyBytes, float64(k.Count.Bytes), name, k.Key, direction)
 	}
 }
 

@@ -41,7 +41,7 @@ type collector struct{ a *Agent }
 
 // Describe implements prometheus.Collector.
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descInstances, descRestarts, descPlan, descPackets, descBytes, descDropped, descDevice, descUplink, descFlows, descLearned, descPeers, descLosses, descRounds, descVerdicts, descReasons, descSamples, descSpent, descOwn} {
+	for _, d := range []*prometheus.Desc{descInstances, descRestarts, descPlan, descPackets, descBytes, descDropped, descDevice, descUplink, descFlows, descLearned, descPeers, descLosses, descRounds, descVerdicts, descReasons, descSamples, descSpent, descOwn, descKey, descKeyBytes} {
 		ch <- d
 	}
 }

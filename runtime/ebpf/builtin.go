@@ -9,6 +9,9 @@ import (
 //go:embed objects/firewall.o
 var firewallObject []byte
 
+//go:embed objects/monitor.o
+var monitorObject []byte
+
 //go:embed objects/ratelimit.o
 var ratelimitObject []byte
 
@@ -21,6 +24,7 @@ type builtInFunction struct {
 func builtIn(name string) (builtInFunction, bool) {
 	f, ok := map[string]builtInFunction{
 		"firewall":  {firewallObject, compileFirewall},
+		"monitor":   {monitorObject, compileMonitor},
 		"ratelimit": {ratelimitObject, compileRatelimit},
 	}[name]
 	return f, ok

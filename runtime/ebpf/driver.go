@@ -238,6 +238,9 @@ func (d *Driver) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, p := range d.runs {
+		p.mu.Lock()
+		p.endExport()
+		p.mu.Unlock()
 		inline.CloseTables(p.tables)
 	}
 	d.runs = map[string]*process{}

@@ -25,15 +25,22 @@ type compiler func(o *inline.Object, config map[string]string) (write, error)
 type write func(tables map[string]*ebpf.Map) error
 
 func (f *function) compile(e *onpath.EBPFSpec) (write, error) {
+	for name := range e.Files {
+		if _, both := e.Config[name]; both {
+			return nil, onpath.Errorf(onpath.CodeInvalid, "%s is given both as a value and as a file", name)
+		}
+	}
+	return f.compiler(f.object, f.values(e))
+}
+
+// values are what the function is told, files included.
+func (f *function) values(e *onpath.EBPFSpec) map[string]string {
 	config := map[string]string{}
 	maps.Copy(config, e.Config)
 	for name, file := range e.Files {
-		if _, both := config[name]; both {
-			return nil, onpath.Errorf(onpath.CodeInvalid, "%s is given both as a value and as a file", name)
-		}
 		config[name] = file.Content
 	}
-	return f.compiler(f.object, config)
+	return config
 }
 
 // plain is for functions of others: their struct onpath_config.

@@ -30,10 +30,11 @@ type process struct {
 	function *function
 	tables   map[string]*ebpf.Map
 
-	mu     sync.Mutex // guards the rest
-	spec   onpath.FunctionSpec
-	exited chan struct{}
-	ended  time.Time
+	mu         sync.Mutex // guards the rest
+	stopExport func()
+	spec       onpath.FunctionSpec
+	exited     chan struct{}
+	ended      time.Time
 }
 
 var (
@@ -63,6 +64,32 @@ func (p *process) begin() error {
 	return p.configure(&p.spec)
 }
 
+// export begins to send what a monitor counts, or ends that.
+func (p *process) export(s *onpath.FunctionSpec) {
+	p.endExport()
+	if len(s.EBPF.Code) > 0 || s.EBPF.Object != "monitor" {
+		return
+	}
+	_, x, err := monitorValues(p.function.values(s.EBPF))
+	if err != nil || !x.collector.IsValid() {
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var done sync.WaitGroup
+	done.Go(func() { p.runExport(ctx, x, p.tables[countsTable]) })
+	p.stopExport = func() {
+		cancel()
+		done.Wait()
+	}
+}
+
+func (p *process) endExport() {
+	if p.stopExport != nil {
+		p.stopExport()
+		p.stopExport = nil
+	}
+}
+
 func (p *process) objectPath() string { return filepath.Join(p.d.dir(p.id), objectFile) }
 
 // configure puts the configuration in force, and keeps it.
@@ -86,6 +113,7 @@ func (p *process) configure(s *onpath.FunctionSpec) error {
 		return fmt.Errorf("keep the configuration: %w", err)
 	}
 	p.say("told %d values and %d files", len(s.EBPF.Config), len(s.EBPF.Files))
+	p.export(s)
 	return nil
 }
 
@@ -166,6 +194,7 @@ func (p *process) Stop(context.Context, time.Duration) error {
 	default:
 	}
 	p.ended = time.Now()
+	p.endExport()
 	close(p.exited)
 	return p.remove()
 }

@@ -88,7 +88,7 @@ func TestFunctions(t *testing.T) {
 	}()
 	for n := range 10 {
 		rules := []string{"drop udp from 192.0.2.0/24"}
-		for i := range 100 * n {
+		for i := range 50 * n {
 			rules = append(rules, fmt.Sprintf("drop tcp from 10.200.%d.%d to any port %d", i/250, i%250, 1000+n))
 		}
 		apply(ctx, t, functionYAML(strings.Join(rules, "\n")))
