@@ -51,16 +51,18 @@ func runForward(ctx context.Context, r *Run) (err error) {
 	if r.Quick {
 		cases = cases[:2]
 	}
-	for _, k := range cases {
-		err := abba(ctx, r.Rounds(), lines, func(round int, c built) error {
-			if c.name == "nfqueue" && (k.flows > 1 || round > 1) {
-				return nil // its rate is searched, which takes long, and does not depend on flows
+	for round := range r.Rounds() { // all cases in each round: they are compared too
+		for _, k := range cases {
+			err := backAndForth(ctx, round, lines, func(c built) error {
+				if c.name == "nfqueue" && (k.flows > 1 || round > 1) {
+					return nil // its rate is searched, which takes long, and does not depend on flows
+				}
+				r.say("round %d of %d, %s, %s", round+1, r.Rounds(), k.name, c.name)
+				return r.forwardTrial(ctx, k.name, k.flows, round, c)
+			})
+			if err != nil {
+				return err
 			}
-			r.say("%s, round %d of %d, %s", k.name, round+1, r.Rounds(), c.name)
-			return r.forwardTrial(ctx, k.name, k.flows, round, c)
-		})
-		if err != nil {
-			return err
 		}
 	}
 	r.overThousand(cases[1].name)

@@ -38,7 +38,7 @@ func hopBenchmark() Benchmark {
 const hopInstance = onpath.VportID(16)
 
 func runHop(ctx context.Context, r *Run) (err error) {
-	lines, err := r.routers(ctx, []router{linuxRouter(), staticHop(), onpathHop("onpath-tc", onTC)})
+	lines, err := r.routers(ctx, []router{linuxRouter(), staticHop(), onpathHop("onpath-tc", onTC), onpathHop("onpath-xdp", onXDP)})
 	defer func() { err = errors.Join(err, closeAll(lines)) }()
 	if err != nil {
 		return err

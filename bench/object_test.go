@@ -28,7 +28,7 @@ func TestObjects(t *testing.T) {
 	if out, err := exec.Command("make", "-C", "bpf", "-B", "OUT="+dir).CombinedOutput(); err != nil {
 		t.Fatalf("rebuild: %v\n%s", err, out)
 	}
-	for _, name := range []string{"limits_bpfel.o", "traffic/traffic_bpfel.o"} {
+	for _, name := range []string{"limits_bpfel.o", "count_bpfel.o", "traffic/traffic_bpfel.o"} {
 		fresh, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil {
 			t.Fatal(err)

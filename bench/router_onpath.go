@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"path/filepath"
 
@@ -36,8 +37,28 @@ func onpathRouter(name string, flows int, fast onpath.Fast, config func(l *line)
 		for i := range c.Edge.Uplinks {
 			c.Edge.Uplinks[i].Fast = fast
 		}
-		return d.Apply(ctx, c)
+		if err := d.Apply(ctx, c); err != nil {
+			return err
+		}
+		return attached(ctx, d, fast)
 	}}
+}
+
+// attached checks that the fast path is where it was asked for.
+func attached(ctx context.Context, d *ebpf.Driver, fast onpath.Fast) error {
+	if fast == onTC {
+		return nil
+	}
+	c, err := d.Counters(ctx)
+	if err != nil {
+		return err
+	}
+	for name, u := range c.Uplinks {
+		if !u.Fast {
+			return lacking(fmt.Sprintf("the fast path is not on uplink %s: %s", name, u.Why))
+		}
+	}
+	return nil
 }
 
 func openDatapath(ns string, o ebpf.Options) (d *ebpf.Driver, err error) {

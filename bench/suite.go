@@ -51,7 +51,7 @@ type Benchmark struct {
 
 // Benchmarks are all there are, in the order in which they run.
 func Benchmarks() []Benchmark {
-	return []Benchmark{forward(), containerBenchmark(), hopBenchmark(), remote(), flowsBenchmark(), rulesBenchmark()}
+	return []Benchmark{forward(), inlineChain(), containerBenchmark(), hopBenchmark(), remote(), flowsBenchmark(), rulesBenchmark(), setup(), failover()}
 }
 
 // Root is where beds are while a suite runs.
@@ -135,7 +135,7 @@ func alone(ctx context.Context, log *slog.Logger) (release func(), err error) {
 		return nil, e
 	}
 	clear := func(ctx context.Context) error {
-		return errors.Join(removeContainers(ctx, log), bed.Sweep(Root), os.RemoveAll(pinPath))
+		return errors.Join(removeStage(ctx), removeContainers(ctx, log), bed.Sweep(Root), os.RemoveAll(pinPath))
 	}
 	if err := clear(ctx); err != nil {
 		lock.Close()
@@ -208,16 +208,24 @@ func (l lacking) Error() string { return string(l) }
 // so that a machine that becomes slower or faster favours no one.
 func abba[T any](ctx context.Context, rounds int, contestants []T, fn func(round int, c T) error) error {
 	for round := range rounds {
-		for i := range contestants {
-			if round%2 == 1 {
-				i = len(contestants) - 1 - i
-			}
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			if err := fn(round, contestants[i]); err != nil {
-				return err
-			}
+		if err := backAndForth(ctx, round, contestants, func(c T) error { return fn(round, c) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// backAndForth is one round of abba.
+func backAndForth[T any](ctx context.Context, round int, contestants []T, fn func(T) error) error {
+	for i := range contestants {
+		if round%2 == 1 {
+			i = len(contestants) - 1 - i
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := fn(contestants[i]); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -81,7 +81,7 @@ func (c chart) svg() string {
 	for v := 0.0; v <= top*1.0001; v += step {
 		at := x(v * c.scale.by)
 		fmt.Fprintf(&b, `<line x1="%.1f" x2="%.1f" y1="18" y2="%d" stroke="#e4e7eb"/><text x="%.1f" y="%d" text-anchor="middle" fill="#616e7c">%s</text>`,
-			at, at, y+2, at, y+17, strconv.FormatFloat(v, 'g', 4, 64))
+			at, at, y+2, at, y+17, strconv.FormatFloat(math.Round(v*1000)/1000, 'f', -1, 64))
 	}
 	fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="end" fill="#616e7c">%s</text>`, chartWidth, y+17, html.EscapeString(c.scale.unit))
 	b.WriteString(body.String())

@@ -1,0 +1,130 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/bench/bed"
+	"github.com/onpath/onpath/datapath/ebpf"
+)
+
+const (
+	setupVports = 10
+	setupCase   = "data path: 10 routed instances"
+	setupAll    = "whole: chain of 10 routed instances, from apply until it is active"
+
+	metricPorts = "ports"
+	metricRules = "rules"
+	metricTotal = "in all"
+	metricEach  = "per vport"
+)
+
+func setup() Benchmark {
+	return Benchmark{
+		Name: "setup", rounds: 5,
+		Question: "how long does a chain of 10 vports take to set up? (Stratos: 14 ms for the plan, 23.3 s for ports, 54 ms for rules)",
+		Targets: []Target{
+			{Text: "< 1 s in all", Case: setupAll, Contestant: "onpath", Metric: metricTotal, Max: 1000},
+			{Text: "< 20 ms a vport", Case: setupCase, Contestant: "onpath", Metric: metricEach, Max: 20},
+		},
+		run: runSetup,
+	}
+}
+
+func runSetup(ctx context.Context, r *Run) error {
+	for round := range r.Rounds() {
+		r.say("data path, round %d of %d", round+1, r.Rounds())
+		if err := r.setupDatapath(ctx, round); err != nil {
+			return err
+		}
+	}
+	s, err := r.newStage(ctx)
+	var why lacking
+	if errors.As(err, &why) {
+		r.skip(setupAll, string(why))
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for round := range r.Rounds() {
+		r.say("whole, round %d of %d", round+1, r.Rounds())
+		if err := r.setupChain(ctx, s, round); err != nil {
+			return errors.Join(err, s.close(ctx))
+		}
+	}
+	return s.close(ctx)
+}
+
+// setupDatapath times namespaces, devices, neighbours and routes of instances as
+// an agent makes them, and then the rules.
+func (r *Run) setupDatapath(ctx context.Context, round int) (err error) {
+	l, err := r.newLine("onpath")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, l.Close()) }()
+	if err := bed.Set(l.router, "ipv4/ip_forward=1"); err != nil {
+		return err
+	}
+	d, err := openDatapath(l.router, ebpf.Options{Name: fmt.Sprintf("setup-%d", round), PinPath: pinPath, Log: r.Log})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.Remove(context.WithoutCancel(ctx)), d.Close()) }()
+	if err := d.Apply(ctx, chainless()); err != nil {
+		return err
+	}
+	start := time.Now()
+	var elements []element
+	for i := range setupVports {
+		id := onpath.VportID(32 + i)
+		if _, err := wireRouted(l.Bed, l.router, id, true); err != nil {
+			return err
+		}
+		elements = append(elements, routedElement(id))
+	}
+	ports := time.Since(start)
+	if err := d.Apply(ctx, chainConfig(toServers(), elements...)); err != nil {
+		return err
+	}
+	total := time.Since(start)
+	millis := func(metric string, d time.Duration) {
+		r.sample(setupCase, "onpath", metric, unitMillis, round, float64(d.Microseconds())/1e3)
+	}
+	millis(metricPorts, ports)
+	millis(metricRules, total-ports)
+	millis(metricTotal, total)
+	millis(metricEach, total/setupVports)
+	return nil
+}
+
+// chainless is a node with uplinks and nothing to steer.
+func chainless() *onpath.DatapathConfig { return edgeConfig(nil) }
+
+// setupChain times the whole: the API, the plan, ten containers, their ports, and
+// the rules on all nodes, until the server says that the chain steers.
+func (r *Run) setupChain(ctx context.Context, s *stage, round int) error {
+	name := fmt.Sprintf("long%d", round)
+	yaml := "apiVersion: onpath/v1alpha1\nkind: Chain\nmetadata: {name: " + name + "}\nspec:\n  from: {hosts: client}\n  to: {hosts: origin}\n  through:\n" +
+		strings.Repeat("  - {function: hop, drain: 1s}\n", setupVports)
+	start := time.Now()
+	if err := s.apply(ctx, yaml); err != nil {
+		return err
+	}
+	if err := s.WaitActive(ctx, name, readyTimeout, nil); err != nil {
+		return err
+	}
+	r.sample(setupAll, "onpath", metricTotal, unitMillis, round, float64(time.Since(start).Microseconds())/1e3)
+	if _, err := s.Onpath(ctx, "delete", "chain", name); err != nil {
+		return err
+	}
+	return s.WaitFor(ctx, "the chain's instances are gone", readyTimeout, func() (bool, error) {
+		list, err := s.Instances(ctx)
+		return len(list) == 0, err
+	})
+}

@@ -1,0 +1,105 @@
+package bench
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/onpath/onpath/demo"
+	"github.com/onpath/onpath/lab"
+	"github.com/onpath/onpath/runtime/container"
+)
+
+//go:embed stage/lab.yaml
+var stageLab string
+
+//go:embed stage/objects.yaml
+var stageObjects string
+
+// stageDir is where a stage keeps its state and logs.
+const stageDir = "/var/lib/onpath-bench-stage"
+
+// stage is a real server and real nodes in an emulated network.
+type stage struct {
+	*demo.Stage
+}
+
+// newStage sets one up, or gives lacking.
+func (r *Run) newStage(ctx context.Context) (*stage, error) {
+	if r.Program == "" {
+		return nil, lacking("it runs the onpath program, which was not named")
+	}
+	for _, p := range container.Probe(ctx) {
+		if p.Required && !p.Found {
+			return nil, lacking("containers need " + p.Name + ", which is not installed")
+		}
+	}
+	t, err := lab.Parse(strings.NewReader(stageLab), "stage/lab.yaml")
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(stageDir, 0o755); err != nil {
+		return nil, fmt.Errorf("make %s: %w", stageDir, err)
+	}
+	bin := filepath.Join(stageDir, "bin", "onpath") // where containers of the host's files see it
+	if err := copyProgram(r.Program, bin); err != nil {
+		return nil, err
+	}
+	spec := demo.StageSpec{Topology: t, Bin: bin, Dir: stageDir, HostImage: true, Server: demo.StageNode{Host: "server", Address: "10.255.0.10"},
+		Progress: func(s string) { r.say("%s", s) }}
+	for name, address := range map[string]string{"gw": "10.255.0.1", "n1": "10.255.0.11", "n2": "10.255.0.12"} {
+		spec.Nodes = append(spec.Nodes, demo.StageNode{Name: name, Host: name, Address: address, Cloudlet: "pop"})
+	}
+	s, err := demo.SetUp(ctx, spec)
+	if err != nil {
+		return nil, err
+	}
+	st := &stage{s}
+	if err := st.apply(ctx, strings.ReplaceAll(stageObjects, "PROGRAM", bin)); err != nil {
+		return nil, errors.Join(err, st.close(ctx))
+	}
+	return st, nil
+}
+
+func (s *stage) close(ctx context.Context) error {
+	return errors.Join(s.TearDown(context.WithoutCancel(ctx)), os.RemoveAll(stageDir))
+}
+
+// removeStage takes away what a crash left.
+func removeStage(ctx context.Context) error {
+	if _, err := os.Stat(stageDir); err != nil {
+		return nil
+	}
+	return errors.Join(demo.Down(ctx, stageDir, io.Discard), os.RemoveAll(stageDir))
+}
+
+// apply applies YAML.
+func (s *stage) apply(ctx context.Context, yaml string) error {
+	file := filepath.Join(stageDir, "apply.yaml")
+	if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
+		return fmt.Errorf("write objects: %w", err)
+	}
+	return s.Apply(ctx, file)
+}
+
+func copyProgram(from, to string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return fmt.Errorf("copy the program: %w", err)
+	}
+	defer in.Close()
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return fmt.Errorf("copy the program: %w", err)
+	}
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o755)
+	if err != nil {
+		return fmt.Errorf("copy the program: %w", err)
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Close())
+}
