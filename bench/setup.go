@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/onpath/onpath"
@@ -110,10 +109,12 @@ func chainless() *onpath.DatapathConfig { return edgeConfig(nil) }
 // the rules on all nodes, until the server says that the chain steers.
 func (r *Run) setupChain(ctx context.Context, s *stage, round int) error {
 	name := fmt.Sprintf("long%d", round)
-	yaml := "apiVersion: onpath/v1alpha1\nkind: Chain\nmetadata: {name: " + name + "}\nspec:\n  from: {hosts: client}\n  to: {hosts: origin}\n  through:\n" +
-		strings.Repeat("  - {function: hop, drain: 1s}\n", setupVports)
+	functions, chain := longChain(name)
+	if err := s.apply(ctx, functions); err != nil {
+		return err
+	}
 	start := time.Now()
-	if err := s.apply(ctx, yaml); err != nil {
+	if err := s.apply(ctx, chain); err != nil {
 		return err
 	}
 	if err := s.WaitActive(ctx, name, readyTimeout, nil); err != nil {
@@ -127,4 +128,23 @@ func (r *Run) setupChain(ctx context.Context, s *stage, round int) error {
 		list, err := s.Instances(ctx)
 		return len(list) == 0, err
 	})
+}
+
+// longChain is a chain through ten functions, each a routed hop: the instance's
+// kernel forwards.
+func longChain(name string) (functions, chain string) {
+	chain = "apiVersion: onpath/v1alpha1\nkind: Chain\nmetadata: {name: " + name + "}\nspec:\n  from: {hosts: client}\n  to: {hosts: origin}\n  through:\n"
+	for i := range setupVports {
+		functions += fmt.Sprintf(`---
+apiVersion: onpath/v1alpha1
+kind: Function
+metadata: {name: hop%d}
+spec:
+  container: {image: host, command: [sleep, infinity], attach: routed, addresses: none}
+  state: none
+  packets: keep
+`, i)
+		chain += fmt.Sprintf("  - {function: hop%d, drain: 1s}\n", i)
+	}
+	return functions, chain
 }
