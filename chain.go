@@ -39,6 +39,9 @@ type ChainSpec struct {
 	Adopt *Duration `json:"adopt,omitempty"`
 	// Existing: pass (default) or cut connections older than the chain.
 	Existing Existing `json:"existing,omitempty"`
+	// Idle is how long the chain's flows may rest before they are forgotten.
+	// Functions learn of it, so that theirs need not disagree.
+	Idle Idle `json:"idle,omitzero"`
 	// Disabled true takes the chain out of traffic and keeps its instances.
 	Disabled bool `json:"disabled,omitempty"`
 }

@@ -220,7 +220,8 @@ type Vport struct {
 	// Emit is the table for packets it emits without an entry (rewrite and
 	// originate only); 0: those are dropped as spoofed.
 	Emit TableID `json:"emit,omitempty"`
-	// MaxFlows caps the entries that its Tenant's instances cause on this node.
+	// MaxFlows caps the entries that its Tenant's instances cause on this node;
+	// packets that would cause more are dropped.
 	MaxFlows int `json:"maxFlows,omitempty"`
 }
 
@@ -294,6 +295,21 @@ type Group struct {
 	Back TableID `json:"back"`
 	Lost Lost    `json:"lost"`
 	None None    `json:"none"`
+	// Weights are the shares of new flows by where they come from, a row for
+	// each instance of the element before; whoever has none is served by the
+	// members' own weights. Rows decide for the first packet that meets the
+	// element, from whichever direction it comes, and entries lead the other
+	// direction. What is chosen anew because an instance was lost goes by the
+	// members' weights, on which all nodes and directions agree.
+	Weights []WeightRow `json:"weights,omitempty"`
+}
+
+// WeightRow is a row of a group's matrix of weights.
+type WeightRow struct {
+	// From is the Key of the instance that a flow comes from; 0: from the edge.
+	From uint32 `json:"from"`
+	// Weights are those of Members, in their order; 0 gets none.
+	Weights []uint32 `json:"weights"`
 }
 
 // Member is one instance of a group.
@@ -326,6 +342,12 @@ type Path struct {
 	Strict bool `json:"strict,omitempty"`
 	// Forward: only the forward direction is steered.
 	Forward bool `json:"forward,omitempty"`
+	// Idle is how long flows may rest; zero fields mean DefaultIdle's.
+	Idle Idle `json:"idle,omitzero"`
+	// MaxFlows caps the established entries of Tenant on this node, the largest
+	// of its paths'; 0: an even share of the table. Flows above it are steered
+	// too, but not protected from a flood of new ones.
+	MaxFlows int `json:"maxFlows,omitempty"`
 	// Elements are the deployments passed, tenant/name, for display and for a
 	// planner that finds the path on a node and nowhere else.
 	Elements []string `json:"elements,omitempty"`
@@ -407,8 +429,25 @@ type Counters struct {
 	// Flows is the number of flow entries now, Learned of all ever written.
 	Flows   uint64 `json:"flows"`
 	Learned uint64 `json:"learned"`
+	// Tenants are what tenants hold of the flow table, by name.
+	Tenants map[string]TenantFlows `json:"tenants,omitempty"`
 	// Untouched encapsulations seen: GRE, IP-in-IP, MPLS, PPPoE….
 	Encapsulated uint64 `json:"encapsulated,omitempty"`
+}
+
+// TenantFlows is what one tenant holds of a node's flow table.
+type TenantFlows struct {
+	// Established entries: of flows that are known to live, by both directions
+	// or for a while; they are never evicted. Limit is the most there may be.
+	Established uint64 `json:"established"`
+	Limit       uint64 `json:"limit"`
+	// Pending entries: of flows that begin. Each tenant has a small table of
+	// them, in which the least recently used makes room.
+	Pending uint64 `json:"pending"`
+	// Caused by the tenant's instances, of those established.
+	Caused uint64 `json:"caused,omitempty"`
+	// Deferred packets: of flows that stayed pending because of Limit.
+	Deferred uint64 `json:"deferred,omitempty"`
 }
 
 // Tally counts packets and bytes.

@@ -92,6 +92,7 @@ func (c *Chain) Validate() error {
 		*s.Adopt = DefaultAdopt
 	}
 	quantity(v, "spec.adopt", *s.Adopt, 0, day)
+	s.Idle.validate(v, "spec.idle")
 	enum(v, "spec.existing", &s.Existing, ExistingPass, ExistingPass, ExistingCut)
 	return v.err()
 }

@@ -135,7 +135,7 @@ struct vport {
 	__u32 emit;   /* table */
 	__u16 peer;   /* slot */
 	__u16 tenant; /* slot */
-	__u32 pad;
+	__u32 key;    /* of the instance, as in struct member; 0: an edge */
 	__u8 dmac[6]; /* of frames delivered here */
 	__u8 smac[6];
 };
@@ -343,6 +343,7 @@ struct table {
 #define GROUP_RESET   0x04 /* lost: reset */
 #define GROUP_BYPASS  0x08 /* none: bypass */
 #define GROUP_INLINE  0x10 /* its members are functions of this node */
+#define GROUP_ROWS    0x20 /* has weights by where flows come from */
 
 struct member {
 	__u32 vport;
@@ -363,6 +364,15 @@ struct group {
 	struct member members[MAX_MEMBERS];
 };
 
+struct weights_key {
+	__u32 group;
+	__u32 from; /* key of an instance; 0: the edge */
+};
+
+struct weights {
+	__u32 of[MAX_MEMBERS];
+};
+
 #define PATH_STRICT  0x01
 #define PATH_CUT     0x02
 #define PATH_FORWARD 0x04
@@ -372,7 +382,7 @@ struct path {
 	__u32 mtu;          /* 0: no limit */
 	__u64 adopt_until;  /* ns of the monotonic clock; 0: never adopts */
 	__u32 flags;
-	__u32 pad;
+	__u32 tenant;       /* slot */
 };
 
 struct nat_prefix {
@@ -436,9 +446,21 @@ struct function_counters {
 };
 
 struct tenant {
-	__u64 flows; /* entries its instances caused; recounted by the driver */
-	__u64 max;   /* 0: no limit */
+	__u64 max;      /* entries that its instances may cause; 0: no limit */
+	__u64 cap;      /* established entries it may have */
+	__u64 deferred; /* packets of flows that were not established for want of room */
 };
+
+/* What a tenant holds; raised by the programs, recounted by the driver. */
+struct held {
+	__u64 flows;       /* entries its instances caused */
+	__u64 established; /* entries */
+};
+
+/* A flow of which only one direction is seen is established after so many packets,
+ * or after a few in another second than its first. */
+#define ONE_WAY_MANY 32
+#define ONE_WAY_FEW  4
 
 /* Drop reasons: onpath.DropReasons, from 1. */
 enum drop_reason {

@@ -28,15 +28,14 @@ static __always_inline int steer(struct __sk_buff *skb, struct pkt *p)
 
 	p->learn = 0;
 	read_clock(p);
-	e = flow_find(&p->key);
-	if (!e || entry_kind(e) == NEXT_PENDING) {
+	p->tenant = 0;
+	e = flow_established(&p->key);
+	if (e && entry_kind(e) != NEXT_PENDING) {
+		follow(p, e, 0);
+	} else {
 		rc = p->is & IS_EDGE ? decide_edge(skb) : decide_instance(skb);
 		if (rc != GO_ON)
 			return rc;
-	} else {
-		if (!(p->is & IS_ERROR))
-			touch(p, e);
-		load_decision(&p->d, e);
 	}
 	if ((p->is & IS_EDGE) && (p->d.kind != NEXT_PASS || p->d.mirror_count))
 		count_in(skb, p, p->prev_slot, p->prev);
@@ -209,10 +208,11 @@ static __always_inline int receive(struct __sk_buff *skb, struct pkt *p, struct 
 		}
 	}
 	read_clock(p);
+	p->tenant = 0;
 	reverse_key(&p->rkey, &p->key, vni);
-	e = flow_find(&p->rkey);
-	p->learn = !e || e->seen != p->now || e->next != p->prev;
+	e = flow_established(&p->rkey);
 	if (vni == n->edge) {
+		p->learn = !e || e->seen != p->now || e->next != p->prev;
 		p->d.kind = NEXT_EXIT;
 		p->d.context = p->d.group;
 		p->d.group = 0;
@@ -221,6 +221,9 @@ static __always_inline int receive(struct __sk_buff *skb, struct pkt *p, struct 
 	v = vport_of(&slot, vni);
 	if (!v || v->kind == VPORT_REMOTE)
 		return drop(p, DROP_UNKNOWN_VPORT);
+	if (!e)
+		e = flow_pending(&p->rkey, v->tenant);
+	p->learn = !e || e->seen != p->now || e->next != p->prev;
 	p->d.slot = slot;
 	if (v->kind == VPORT_FUNCTION) {
 		int rc = decide_relay();

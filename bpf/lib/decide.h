@@ -38,43 +38,100 @@ static __always_inline void pass_both(struct pkt *p, __u32 edge, __u32 table, __
 	p->d.next = p->d.slot = p->d.group = 0;
 	write_flow();
 	p->back.context = 0;
+	p->back_tenant = p->tenant;
+	p->settle = 0;
 	reverse_key(&p->rkey, &p->key, edge);
 	write_answer(p, kind, 0, 0, table, BACK_EDGE);
 }
 
-/* A packet from outside without an entry. */
+/* Follow an entry that was found. */
+static __always_inline void follow(struct pkt *p, struct flow *e, int pending)
+{
+	if (!(p->is & IS_ERROR))
+		touch(p, e);
+	load_decision(&p->d, e);
+	if (pending)
+		flow_promote();
+}
+
+/* pkt.d tells by which path the packet goes, so in whose pending table its flow may
+ * stand. 1: it does, and pkt.d is what its entry says. */
+__noinline int follow_pending(void)
+{
+	struct pkt *p = packet();
+	struct path *path;
+	struct flow *e;
+	__u32 slot;
+
+	if (!p)
+		return 0;
+	slot = p->d.first_path;
+	path = bpf_map_lookup_elem(&paths, &slot);
+	if (!slot || !path)
+		return 0;
+	p->tenant = path->tenant;
+	e = flow_pending(&p->key, p->tenant);
+	if (!e || entry_kind(e) == NEXT_PENDING)
+		return 0;
+	follow(p, e, 1);
+	return 1;
+}
+
+static __always_inline void begin_at_edge(struct pkt *p, const struct node *n)
+{
+	p->d.context = 0;
+	p->d.entry = n->edge;
+	p->d.path = p->d.path_slot = p->d.flags = 0;
+}
+
+/* Follow a pending entry at the edge if there is one: for packets that begin no
+ * flow. */
+__noinline int follow_at_edge(void)
+{
+	struct pkt *p = packet();
+	struct node *n = this_node();
+
+	if (!p || !n || !n->edge_table || (p->is & IS_NOPORTS))
+		return 0;
+	begin_at_edge(p, n);
+	resolve(n->edge_table, 0);
+	return p->d.matched && follow_pending();
+}
+
+/* A packet from outside without an established entry. */
 __noinline int decide_edge(struct __sk_buff *skb)
 {
 	struct pkt *p = packet();
 	struct node *n = this_node();
 	struct path *path;
 	struct flow *e;
+	int reason, local;
 	__u32 slot;
-	int reason;
 
 	if (!p || !n)
 		return TC_ACT_OK;
 	if (n->nat_count && is_local(p, p->key.dst) && nat_in(skb)) {
-		e = flow_find(&p->key);
-		if (!e || entry_kind(e) == NEXT_PENDING) {
-			count_in(skb, p, p->prev_slot, p->prev);
-			return drop(p, DROP_CLOSED);
+		e = flow_established(&p->key);
+		if (e && entry_kind(e) != NEXT_PENDING) {
+			follow(p, e, 0);
+			return GO_ON;
 		}
-		if (!(p->is & IS_ERROR))
-			touch(p, e);
-		load_decision(&p->d, e);
-		return GO_ON;
+		if (follow_at_edge())
+			return GO_ON;
+		count_in(skb, p, p->prev_slot, p->prev);
+		return drop(p, DROP_CLOSED);
 	}
-	if (!n->edge_table || (p->is & IS_ERROR))
+	if (!n->edge_table)
 		return TC_ACT_OK;
 	if (confined(p->key.src, p->family) || confined(p->key.dst, p->family) ||
 	    is_dhcp(&p->key, p->family))
 		return TC_ACT_OK;
-	if (!(p->is & IS_HOST) && (is_local(p, p->key.dst) || is_local(p, p->key.src)))
+	local = !(p->is & IS_HOST) && (is_local(p, p->key.dst) || is_local(p, p->key.src));
+	if (local && !n->host_ifindex)
 		return TC_ACT_OK; /* an uplink of another kind: the node's own is not steered there */
-	p->d.context = 0;
-	p->d.entry = n->edge;
-	p->d.path = p->d.path_slot = p->d.flags = 0;
+	if (local || (p->is & IS_ERROR))
+		return follow_at_edge() ? GO_ON : TC_ACT_OK;
+	begin_at_edge(p, n);
 	if (p->is & IS_NOPORTS) {
 		p->strict_only = 1;
 		resolve(n->edge_table, 0);
@@ -100,6 +157,8 @@ __noinline int decide_edge(struct __sk_buff *skb)
 		count_passed(p);
 		return TC_ACT_OK;
 	}
+	if (follow_pending())
+		return GO_ON;
 	if ((p->is & IS_TCP) && !(p->is & IS_SYN) && bpf_ktime_get_ns() < path->adopt_until) {
 		if (path->flags & PATH_CUT) {
 			count_in(skb, p, p->prev_slot, p->prev);
@@ -142,15 +201,14 @@ static __always_inline int leave_at(struct pkt *p, const struct node *n, __u32 e
 }
 
 /* Count an entry against the quota of the instance's tenant. */
-static __always_inline int within_quota(struct pkt *p, __u32 slot)
+static __always_inline int within_quota(__u32 slot)
 {
 	struct tenant *t = bpf_map_lookup_elem(&tenants, &slot);
+	struct held *h = bpf_map_lookup_elem(&holdings, &slot);
 
-	if (!t || !t->max)
-		return 1;
-	if (t->flows >= t->max)
+	if (!t || !h || (t->max && h->flows >= t->max) || !has_room(slot, 1))
 		return 0;
-	__sync_fetch_and_add(&t->flows, 1);
+	__sync_fetch_and_add(&h->flows, 1);
 	return 1;
 }
 
@@ -200,13 +258,20 @@ __noinline int decide_instance(struct __sk_buff *skb)
 	v = vport_at(slot, p->prev);
 	if (!v)
 		return drop(p, DROP_CLOSED);
-	e = flow_find(&p->key);
-	if (e && entry_kind(e) == NEXT_PENDING) {
+	p->tenant = v->tenant;
+	e = flow_find(&p->key, p->tenant);
+	if (e && entry_kind(e) != NEXT_PENDING) {
+		follow(p, e, 1);
+		return GO_ON;
+	}
+	if (e) {
 		reason = decide_pending(p, n, e);
 		if (reason)
 			return drop(p, reason);
-		if (!(p->is & (IS_ERROR | IS_NOPORTS)))
+		if (!(p->is & (IS_ERROR | IS_NOPORTS))) {
 			write_flow();
+			flow_promote();
+		}
 		return GO_ON;
 	}
 	/* For an error, key is the reverse of the quoted tuple, whose destination
@@ -237,12 +302,12 @@ __noinline int decide_instance(struct __sk_buff *skb)
 				reason = leave_at(p, n, p->d.entry);
 			if (reason)
 				return drop(p, reason);
-			if (!within_quota(p, v->tenant))
+			if (!within_quota(v->tenant))
 				return drop(p, DROP_QUOTA);
 			p->d.flags |= FLOW_EMITTED;
 			take_context(p);
-			write_flow();
-			return GO_ON;
+			reason = write_flow();
+			return reason ? drop(p, reason) : GO_ON;
 		}
 	}
 	if (!own || !(v->flags & VPORT_ROUTES)) /* a fragment whose first did not come is no forgery */
@@ -257,10 +322,10 @@ __noinline int decide_instance(struct __sk_buff *skb)
 		return drop(p, reason);
 	if (p->is & (IS_ERROR | IS_NOPORTS))
 		return GO_ON;
-	if (!within_quota(p, v->tenant))
+	if (!within_quota(v->tenant))
 		return drop(p, DROP_QUOTA);
-	write_flow();
-	return GO_ON;
+	reason = write_flow();
+	return reason ? drop(p, reason) : GO_ON;
 }
 
 /*
@@ -284,10 +349,10 @@ __noinline int lost(struct __sk_buff *skb)
 	if (!id || !g || (p->is & IS_ERROR))
 		return drop(p, DROP_CLOSED);
 	if ((g->flags & GROUP_RESET) && (p->is & IS_TCP) && !(p->is & IS_SYN)) {
-		bpf_map_delete_elem(&flows_v2, &p->key);
+		flow_remove(&p->key, p->tenant);
 		return send_reset(skb);
 	}
-	if (choose(id, 0)) {
+	if (choose(id, 0, 0)) {
 		p->d.next = p->member;
 		p->d.slot = p->member_slot;
 	} else {
@@ -310,7 +375,7 @@ __noinline int lost(struct __sk_buff *skb)
 		}
 	}
 	p->learn = 1;
-	e = flow_find(&p->key);
+	e = flow_find(&p->key, p->tenant);
 	if (e && !(p->is & IS_NOPORTS))
 		store_decision(e, &p->d, p->key.scope);
 	return GO_ON;
@@ -327,11 +392,10 @@ __noinline int decide_relay(void)
 
 	if (!p || !n)
 		return TC_ACT_SHOT;
-	e = flow_find(&p->key);
+	p->tenant = tenant_of_path(p->d.path_slot);
+	e = flow_find(&p->key, p->tenant);
 	if (e && entry_kind(e) != NEXT_PENDING) {
-		if (!(p->is & IS_ERROR))
-			touch(p, e);
-		load_decision(&p->d, e);
+		follow(p, e, 1);
 		return GO_ON;
 	}
 	p->d.context = 0;

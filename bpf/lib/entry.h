@@ -151,9 +151,24 @@ static __always_inline __u32 entry_group(const struct flow *e)
 	return e->group && slot && path && path->id ? path->id << 6 | (e->group & 0x3f) : 0;
 }
 
-static __always_inline struct flow *flow_find(const struct flow_key *k)
+/* An entry of a flow that is known to live. One look-up: the fast way. */
+static __always_inline struct flow *flow_established(const struct flow_key *k)
 {
 	return bpf_map_lookup_elem(&flows_v2, k);
+}
+
+static __always_inline struct flow *flow_pending(const struct flow_key *k, __u32 tenant)
+{
+	void *m = bpf_map_lookup_elem(&pending_v2, &tenant);
+
+	return m ? bpf_map_lookup_elem(m, k) : NULL;
+}
+
+static __always_inline struct flow *flow_find(const struct flow_key *k, __u32 tenant)
+{
+	struct flow *e = flow_established(k);
+
+	return e ? e : flow_pending(k, tenant);
 }
 
 /* An empty entry, to be filled and inserted. */
@@ -166,12 +181,133 @@ static __always_inline struct flow *fresh_flow(struct pkt *p)
 	return f;
 }
 
-/* Insert pkt.fresh unless there is an entry; gives the one that is there then. */
-static __always_inline struct flow *flow_insert(struct pkt *p, const struct flow_key *k)
+static __always_inline __u32 tenant_of_path(__u32 slot)
 {
-	if (bpf_map_update_elem(&flows_v2, k, &p->fresh, BPF_NOEXIST) == 0)
+	struct path *path = bpf_map_lookup_elem(&paths, &slot);
+
+	return slot && path ? path->tenant : 0;
+}
+
+/* Is there room in a tenant's share for two entries more? A quarter of it is for
+ * flows of which both directions are known: others cost whoever forges them less. */
+static __always_inline int has_room(__u32 tenant, int both)
+{
+	struct tenant *t = bpf_map_lookup_elem(&tenants, &tenant);
+	struct held *h = bpf_map_lookup_elem(&holdings, &tenant);
+
+	return t && h && h->established + 2 <= (both ? t->cap : t->cap / 4 * 3);
+}
+
+static __always_inline void count_deferred(__u32 tenant)
+{
+	struct tenant *t = bpf_map_lookup_elem(&tenants, &tenant);
+
+	if (t)
+		__sync_fetch_and_add(&t->deferred, 1);
+}
+
+/* Insert pkt.fresh as established; 0 if there is no room. */
+static __always_inline int flow_settle(struct pkt *p, const struct flow_key *k, __u32 tenant)
+{
+	struct held *h = bpf_map_lookup_elem(&holdings, &tenant);
+
+	if (!h || bpf_map_update_elem(&flows_v2, k, &p->fresh, BPF_NOEXIST))
+		return flow_established(k) != NULL;
+	__sync_fetch_and_add(&h->established, 1);
+	return 1;
+}
+
+/*
+ * Insert pkt.fresh unless there is an entry; gives what is there then. TCP flows
+ * begin as pending. Others have no handshake that would tell, and may be many of
+ * one direction only: they are established at once while there is room for such.
+ */
+static __always_inline struct flow *flow_insert(struct pkt *p, const struct flow_key *k, __u32 tenant)
+{
+	void *m;
+
+	if (!(p->is & IS_TCP) && has_room(tenant, 0) && flow_settle(p, k, tenant)) {
 		count_learned(1);
-	return bpf_map_lookup_elem(&flows_v2, k);
+		return flow_established(k);
+	}
+	m = bpf_map_lookup_elem(&pending_v2, &tenant);
+	if (!m)
+		return NULL;
+	if (bpf_map_update_elem(m, k, &p->fresh, BPF_NOEXIST) == 0)
+		count_learned(1);
+	return bpf_map_lookup_elem(m, k);
+}
+
+static __always_inline void flow_remove(const struct flow_key *k, __u32 tenant)
+{
+	void *m = bpf_map_lookup_elem(&pending_v2, &tenant);
+
+	bpf_map_delete_elem(&flows_v2, k);
+	if (m)
+		bpf_map_delete_elem(m, k);
+}
+
+/*
+ * A packet was counted on the pending entry of pkt.key. If its flow is known to
+ * live, both directions become established: when the other one was used too, or
+ * this one alone for a while. Handshakes and resets are no proof: anyone can send
+ * a SYN, and every server answers it.
+ */
+__noinline int flow_promote(void)
+{
+	struct pkt *p = packet();
+	struct flow *e, *mate, *known;
+	struct node *n = this_node();
+	__u32 scope, tenant, slot;
+	struct vport *v;
+	__u64 packets;
+	int both;
+	void *m;
+
+	if (!p || (p->is & (IS_ERROR | IS_ANYSYN | IS_RST | IS_NOPORTS)))
+		return 0;
+	tenant = p->tenant;
+	m = bpf_map_lookup_elem(&pending_v2, &tenant);
+	if (!m)
+		return 0;
+	e = bpf_map_lookup_elem(m, &p->key);
+	if (!e)
+		return 0;
+	scope = p->key.scope;
+	if (!(p->is & IS_EDGE)) {
+		slot = p->prev_slot;
+		v = vport_at(slot, p->prev);
+		if (v && v->other)
+			scope = v->other;
+		else if (n && entry_kind(e) == NEXT_EXIT)
+			scope = n->edge; /* a relay's: from another node */
+		else if (entry_kind(e) == NEXT_VPORT)
+			scope = e->next;
+	}
+	reverse_key(&p->wkey, &p->key, scope);
+	mate = bpf_map_lookup_elem(m, &p->wkey);
+	known = mate ? mate : flow_established(&p->wkey);
+	both = known && entry_packets(known);
+	packets = entry_packets(e);
+	if (!both && packets < ONE_WAY_MANY && !(packets >= ONE_WAY_FEW && p->learn))
+		return 0;
+	if (!has_room(tenant, both)) {
+		count_deferred(tenant);
+		return 0;
+	}
+	p->fresh = *e;
+	if (!flow_settle(p, &p->key, tenant))
+		return 0;
+	if (mate) {
+		p->fresh = *mate;
+		if (!flow_settle(p, &p->wkey, tenant)) {
+			bpf_map_delete_elem(&flows_v2, &p->key);
+			return 0;
+		}
+		bpf_map_delete_elem(m, &p->wkey);
+	}
+	bpf_map_delete_elem(m, &p->key);
+	return 1;
 }
 
 /* Count a packet on its entry. */

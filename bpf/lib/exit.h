@@ -139,8 +139,11 @@ __noinline int exit_edge(struct __sk_buff *skb)
 			return send_error(skb, ERROR_TTL, 0);
 		decrement_ttl(skb, p);
 	}
-	if (p->learn && !(p->is & (IS_ERROR | IS_NOPORTS)))
-		learn_edge();
+	if (p->learn && !(p->is & (IS_ERROR | IS_NOPORTS))) {
+		reason = learn_edge();
+		if (reason)
+			return drop(p, reason);
+	}
 	if (n->nat_count && way == EXIT_ROUTE) {
 		reason = nat_out(skb, p->fib.ifindex);
 		if (reason)

@@ -131,7 +131,7 @@ static __noinline int refresh(struct flow *e, const struct flow_key *k, __u32 no
 		return 0;
 	if (now / HOP_REVERSE != was / HOP_REVERSE) {
 		reverse_key(&back, k, k->scope);
-		r = flow_find(&back);
+		r = flow_established(&back);
 		if (!r)
 			return 0;
 		if (r->seen != now)
@@ -195,7 +195,7 @@ static __always_inline int carry(struct xdp_md *ctx, const struct uplink *u, str
 	if (!read_packet(ctx, u, &k, &f))
 		return XDP_PASS;
 	fast = bpf_map_lookup_elem(&fasts, &zero);
-	e = flow_find(&k);
+	e = flow_established(&k);
 	if (!e || !fast || !fast->epoch || entry_kind(e) != NEXT_EXIT)
 		return XDP_PASS;
 	if (e->functions[0])

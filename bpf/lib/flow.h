@@ -23,7 +23,7 @@ static __always_inline __u32 is_local(struct pkt *p, const __u8 *a)
 }
 
 /* Write pkt.d as the entry of pkt.key, unless there is one that is decided: then
- * that one becomes pkt.d. A pending entry is completed in place. */
+ * that one becomes pkt.d. One of context only is completed in place. */
 __noinline int write_flow(void)
 {
 	struct pkt *p = packet();
@@ -31,7 +31,7 @@ __noinline int write_flow(void)
 
 	if (!p)
 		return 0;
-	e = flow_find(&p->key);
+	e = flow_find(&p->key, p->tenant);
 	if (e && entry_kind(e) == NEXT_PENDING) {
 		store_decision(e, &p->d, p->key.scope);
 		touch(p, e);
@@ -40,7 +40,14 @@ __noinline int write_flow(void)
 	}
 	if (!e) {
 		store_decision(fresh_flow(p), &p->d, p->key.scope);
-		e = flow_insert(p, &p->key);
+		if (p->d.flags & FLOW_EMITTED) {
+			if (!flow_settle(p, &p->key, p->tenant))
+				return DROP_QUOTA;
+			count_learned(1);
+			e = flow_established(&p->key);
+		} else {
+			e = flow_insert(p, &p->key, p->tenant);
+		}
 		if (!e)
 			return 0;
 	}
@@ -125,9 +132,9 @@ __noinline int meet_behind(__u32 id)
 		p->met[1] = p->met[0];
 		p->met[0] = met;
 	}
-	if (p->met[0] && choose(p->met[0], 1))
+	if (p->met[0] && choose(p->met[0], 1, 0))
 		add_mirror(p, &p->back);
-	if (p->met[1] && choose(p->met[1], 1))
+	if (p->met[1] && choose(p->met[1], 1, 0))
 		add_mirror(p, &p->back);
 	return 0;
 }
@@ -151,22 +158,25 @@ static __always_inline void path_of_group(struct decision *d, const struct decis
 	}
 }
 
-/* The entry for the answers: rkey → where this packet came from. back must have
- * been resolved from the given table (0: none). */
-static __always_inline void write_answer(struct pkt *p, __u32 kind, __u32 next, __u32 slot,
-					 __u32 table, __u32 back)
+/* The entry for the answers: rkey → where this packet came from, in the pending
+ * table of pkt.back_tenant. Answers meet what a walk from the table meets (0:
+ * none). Returns 0 or, if it must be established at once (pkt.settle) and there is
+ * no room, a drop reason. */
+static __always_inline int write_answer(struct pkt *p, __u32 kind, __u32 next, __u32 slot,
+					__u32 table, __u32 back)
 {
-	struct flow *e = flow_find(&p->rkey);
+	struct flow *e;
 
+	e = flow_find(&p->rkey, p->back_tenant);
 	if (e && (entry_kind(e) != kind || e->next != next) && may_turn(p, e, next)) {
 		turn_entry(e, kind, next, slot, p->back.context);
 		e->seen = p->now;
-		return;
+		return 0;
 	}
 	if (e) {
 		if (e->seen != p->now)
 			e->seen = p->now;
-		return;
+		return 0;
 	}
 	p->back.mirror_count = 0;
 	p->back.group = 0;
@@ -184,7 +194,14 @@ static __always_inline void write_answer(struct pkt *p, __u32 kind, __u32 next, 
 	path_of_group(&p->back, &p->d);
 	reverse_functions(&p->back, &p->d);
 	store_decision(fresh_flow(p), &p->back, p->rkey.scope);
-	flow_insert(p, &p->rkey);
+	if (!p->settle) {
+		flow_insert(p, &p->rkey, p->back_tenant);
+		return 0;
+	}
+	if (!has_room(p->back_tenant, 1) || !flow_settle(p, &p->rkey, p->back_tenant))
+		return DROP_QUOTA;
+	count_learned(1);
+	return 0;
 }
 
 /*
@@ -198,7 +215,7 @@ __noinline int learn_at(__u32 slot)
 	struct pkt *p = packet();
 	struct node *n = this_node();
 	struct group *g;
-	__u32 back = 0, group;
+	__u32 back = 0, group, edge;
 	struct flow *e;
 
 	if (!v || !p || !n || (v->flags & VPORT_MIRROR))
@@ -210,11 +227,12 @@ __noinline int learn_at(__u32 slot)
 			back = g->back;
 	}
 	reverse_key(&p->rkey, &p->key, v->id);
+	p->back_tenant = v->tenant;
+	p->settle = 0;
 	p->back.context = group ? group ^ 1 : 0;
-	if (n->edge && p->prev == n->edge)
-		write_answer(p, NEXT_EXIT, 0, 0, back, BACK_ELEMENT);
-	else
-		write_answer(p, NEXT_VPORT, p->prev, p->prev_slot, back, BACK_ELEMENT);
+	edge = n->edge && p->prev == n->edge;
+	write_answer(p, edge ? NEXT_EXIT : NEXT_VPORT, edge ? 0 : p->prev, edge ? 0 : p->prev_slot, back,
+		     BACK_ELEMENT);
 	if (!group)
 		return 0;
 	copy_key(&p->wkey, &p->key, v->other);
@@ -225,10 +243,10 @@ __noinline int learn_at(__u32 slot)
 	p->back.entry = p->d.entry;
 	p->back.path = p->d.path;
 	p->back.path_slot = p->d.path_slot;
-	e = flow_find(&p->wkey);
+	e = flow_find(&p->wkey, v->tenant);
 	if (!e) {
 		store_decision(fresh_flow(p), &p->back, p->wkey.scope);
-		flow_insert(p, &p->wkey);
+		flow_insert(p, &p->wkey, v->tenant);
 		return 0;
 	}
 	if (e->context != group && !(p->d.flags & FLOW_EMITTED) && !(e->flags & FLOW_EMITTED))
@@ -254,6 +272,8 @@ __noinline int learn_relay(__u32 next)
 	if (group && g)
 		back = g->back;
 	reverse_key(&p->rkey, &p->key, next);
+	p->back_tenant = tenant_of_path(p->d.path_slot);
+	p->settle = 0;
 	p->back.context = 0;
 	if (n->edge && p->prev == n->edge)
 		write_answer(p, NEXT_EXIT, 0, 0, back, BACK_ELEMENT);
@@ -262,8 +282,40 @@ __noinline int learn_relay(__u32 next)
 	return 0;
 }
 
+/*
+ * In which table does the entry of pkt.rkey at the edge stand, if it is not
+ * established? Packets find it there after the same rules have told them their
+ * path. What no rule takes must be established at once: it is the answer to an
+ * instance's own traffic, which its quota keeps within bounds.
+ */
+static __always_inline void place_answer(struct pkt *p, struct node *n)
+{
+	__u32 slot, table = n->edge_table;
+	struct path *path;
+	struct vport *v;
+
+	p->settle = 0;
+	p->back_tenant = 0;
+	if (flow_established(&p->rkey))
+		return;
+	p->back.matched = 0;
+	if (table)
+		resolve(table, BACK_EDGE);
+	p->settle = !table || !p->back.matched;
+	slot = p->settle ? p->d.path_slot : p->back.first_path;
+	path = bpf_map_lookup_elem(&paths, &slot);
+	if (slot && path) {
+		p->back_tenant = path->tenant;
+		return;
+	}
+	slot = p->prev_slot;
+	v = vport_at(slot, p->prev);
+	if (v)
+		p->back_tenant = v->tenant;
+}
+
 /* At the edge: answers to what leaves here go to the vport it came from, or leave
- * as well if it came in at the edge. */
+ * as well if it came in at the edge. Returns 0 or a drop reason. */
 static __always_inline int learn_edge(void)
 {
 	struct pkt *p = packet();
@@ -279,13 +331,12 @@ static __always_inline int learn_edge(void)
 	path = bpf_map_lookup_elem(&paths, &slot);
 	if (slot && path && (path->flags & PATH_FORWARD))
 		return 0;
-	p->back.context = 0;
 	reverse_key(&p->rkey, &p->key, n->edge);
+	place_answer(p, n);
+	p->back.context = 0;
 	if (p->prev == n->edge)
-		write_answer(p, NEXT_EXIT, 0, 0, 0, 0);
-	else
-		write_answer(p, NEXT_VPORT, p->prev, p->prev_slot, 0, 0);
-	return 0;
+		return write_answer(p, NEXT_EXIT, 0, 0, 0, 0);
+	return write_answer(p, NEXT_VPORT, p->prev, p->prev_slot, 0, 0);
 }
 
 #endif

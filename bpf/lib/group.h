@@ -62,14 +62,30 @@ __noinline __u64 draw(__u32 u)
 
 #define MEMBER_BLOCK 8
 
+/* The weight of a group's member at a place for flows from pkt.upstream; otherwise
+ * if the group has no row for them. */
+__noinline __u32 weight_of(__u32 id, __u32 at, __u32 otherwise)
+{
+	struct pkt *p = packet();
+	struct weights_key key;
+	struct weights *row;
+
+	if (!p || at >= MAX_MEMBERS)
+		return 0;
+	key.group = id;
+	key.from = p->upstream;
+	row = bpf_map_lookup_elem(&weights, &key);
+	return row ? row->of[at] : otherwise;
+}
+
 /* Draw for MEMBER_BLOCK members of a group from base on; the best so far is in pkt. */
 __noinline int choose_block(__u32 id, __u32 base)
 {
 	struct group *g = bpf_map_lookup_elem(&groups, &id);
 	struct pkt *p = packet();
+	__u32 i, slot, weight;
 	struct member *m;
 	struct vport *v;
-	__u32 i, slot;
 	__u64 mine;
 
 	if (!g || !p || base > MAX_MEMBERS - MEMBER_BLOCK)
@@ -78,7 +94,10 @@ __noinline int choose_block(__u32 id, __u32 base)
 		if (base + i >= g->count)
 			break;
 		m = &g->members[base + i];
-		if (!m->weight)
+		weight = m->weight;
+		if (p->weighed)
+			weight = weight_of(id, base + i, weight);
+		if (!weight)
 			continue;
 		slot = m->slot;
 		v = vport_at(slot, m->vport);
@@ -86,18 +105,20 @@ __noinline int choose_block(__u32 id, __u32 base)
 			continue;
 		mine = draw(mix(mix(p->hash, m->key), 0x5bd1e995) >> 32);
 		/* mine/weight < best/best_weight */
-		if (p->best_weight && mine * p->best_weight >= p->best * m->weight)
+		if (p->best_weight && mine * p->best_weight >= p->best * weight)
 			continue;
 		p->best = mine;
-		p->best_weight = m->weight;
+		p->best_weight = weight;
 		p->member = m->vport;
 		p->member_slot = slot;
 	}
 	return 0;
 }
 
-/* Choose a member of a group for key (back: for rkey): pkt.member, or 0. */
-__noinline int choose(__u32 id, __u32 back)
+/* Choose a member of a group for key (back: for rkey): pkt.member, or 0. With
+ * fresh, for a new flow: by the weights for where it comes from, if the group has
+ * such. All else must be chosen alike by every direction and node. */
+__noinline int choose(__u32 id, __u32 back, __u32 fresh)
 {
 	struct group *g = bpf_map_lookup_elem(&groups, &id);
 	struct pkt *p = packet();
@@ -107,6 +128,15 @@ __noinline int choose(__u32 id, __u32 back)
 		return 0;
 	p->member = 0;
 	p->best_weight = 0;
+	p->weighed = fresh && (g->flags & GROUP_ROWS);
+	p->upstream = 0;
+	if (p->weighed) {
+		__u32 slot = p->prev_slot;
+		struct vport *v = vport_at(slot, p->prev);
+
+		if (v)
+			p->upstream = v->key;
+	}
 	p->hash = hash_tuple(back ? &p->rkey : &p->key, g->flags & GROUP_REVERSE);
 	for (base = 0; base < MAX_MEMBERS; base += MEMBER_BLOCK) {
 		if (base >= g->count)
@@ -178,14 +208,14 @@ static __always_inline int resolve_group(struct pkt *p, __u32 id, __u32 back)
 	d->path_slot = g->path_slot;
 	d->flags = g->flags & GROUP_REVERSE ? FLOW_REVERSE : 0;
 	if (g->flags & GROUP_MIRROR) {
-		if (choose(id, back))
+		if (choose(id, back, 0))
 			add_mirror(p, d);
 		return WALK_ON;
 	}
 	if (g->flags & GROUP_INLINE) {
 		if (back)
 			return WALK_ON; /* reverse_functions knows them */
-		if (choose(id, 0))
+		if (choose(id, 0, 1))
 			return add_function(p, d, g->flags & GROUP_BYPASS);
 		d->bypassed++;
 		return g->flags & GROUP_BYPASS ? WALK_ON : DROP_NO_INSTANCE;
@@ -195,7 +225,7 @@ static __always_inline int resolve_group(struct pkt *p, __u32 id, __u32 back)
 		d->kind = NEXT_VPORT;
 		return 0;
 	}
-	if (choose(id, 0)) {
+	if (choose(id, 0, 1)) {
 		d->kind = NEXT_VPORT;
 		d->next = p->member;
 		d->slot = p->member_slot;
@@ -226,7 +256,8 @@ __noinline int resolve_step(__u32 table, __u32 back)
 	}
 	d = back ? &p->back : &p->d;
 	if (p->hit && p->rule_path) {
-		d->matched++;
+		if (!d->matched++)
+			d->first_path = p->rule_path_slot;
 		d->path = p->rule_path;
 		d->path_slot = p->rule_path_slot;
 		d->flags = p->rule_flags & RULE_REVERSE ? FLOW_REVERSE : 0;

@@ -16,8 +16,28 @@
 		__uint(map_flags, flags_);		\
 	} name_ SEC(".maps")
 
-/* What was learnt. */
-MAP(flows_v2, BPF_MAP_TYPE_LRU_HASH, struct flow_key, struct flow, 1 << 17, 0);
+/*
+ * What was learnt. Names end with the version of the layout. Flows begin in the
+ * pending table of their tenant, which replaces the least recently used; once
+ * they are known to live (lib/entry.h), both directions move to the table of all,
+ * which replaces nothing.
+ */
+MAP(flows_v2, BPF_MAP_TYPE_HASH, struct flow_key, struct flow, 1 << 18, 0);
+
+struct pending_map {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__type(key, struct flow_key);
+	__type(value, struct flow);
+	__uint(max_entries, 1 << 13);
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__type(key, __u32); /* tenant; 0: of nobody */
+	__uint(max_entries, MAX_TENANTS);
+	__array(values, struct pending_map);
+} pending_v2 SEC(".maps");
+
 MAP(nats, BPF_MAP_TYPE_LRU_HASH, struct flow_key, struct nat, 1 << 14, 0);
 MAP(frags, BPF_MAP_TYPE_LRU_HASH, struct frag_key, struct frag, 1 << 12, 0);
 MAP(stations, BPF_MAP_TYPE_LRU_HASH, struct addr_key, struct station, 1 << 14, 0);
@@ -35,9 +55,11 @@ MAP(table_ids, BPF_MAP_TYPE_HASH, __u32, __u32, MAX_TABLES, BPF_F_NO_PREALLOC);
 MAP(tables, BPF_MAP_TYPE_ARRAY, __u32, struct table, MAX_TABLES, BPF_F_MMAPABLE);
 MAP(rules, BPF_MAP_TYPE_ARRAY, __u32, struct rule, MAX_RULES, BPF_F_MMAPABLE);
 MAP(groups, BPF_MAP_TYPE_HASH, __u32, struct group, 1 << 15, BPF_F_NO_PREALLOC);
+MAP(weights, BPF_MAP_TYPE_HASH, struct weights_key, struct weights, 1 << 15, BPF_F_NO_PREALLOC);
 MAP(paths, BPF_MAP_TYPE_ARRAY, __u32, struct path, MAX_PATHS, 0);
 MAP(functions, BPF_MAP_TYPE_ARRAY, __u32, struct function, MAX_FUNCTIONS, 0);
 MAP(tenants, BPF_MAP_TYPE_ARRAY, __u32, struct tenant, MAX_TENANTS, 0);
+MAP(holdings, BPF_MAP_TYPE_ARRAY, __u32, struct held, MAX_TENANTS, 0);
 
 /* Tables with more rules than SMALL_TABLE, each in a map of its own size. */
 struct forest {

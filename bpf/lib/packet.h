@@ -54,6 +54,7 @@ struct decision {
 	__u32 path, path_slot;
 	__u32 flags; /* FLOW_… */
 	__u32 first_table; /* that a rule led to */
+	__u32 first_path;  /* slot of the path whose rule matched first */
 	__u32 matched;  /* rules of a path that matched */
 	__u32 bypassed; /* elements without an instance */
 	__u32 mirror_count;
@@ -103,6 +104,9 @@ struct pkt {
 	__u8 learn;    /* write or refresh the entries at the next hop */
 
 	__u32 ifindex; /* where it came in */
+	__u32 back_tenant; /* likewise, of rkey */
+	__u32 settle;      /* the entry of rkey is established at once */
+	__u32 tenant;  /* slot; in whose pending table an entry of key stands */
 	__u32 prev;    /* vport it came from */
 	__u32 prev_slot;
 
@@ -126,6 +130,7 @@ struct pkt {
 	/* Answer of choose. */
 	__u32 member, member_slot;
 	__u32 best_weight;
+	__u32 weighed, upstream; /* 1: by the weights of where the flow comes from */
 	__u64 best; /* what it drew */
 	__u64 hash;
 

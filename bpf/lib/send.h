@@ -68,7 +68,7 @@ __noinline int refresh_mirrors(void)
 		table = g->then;
 	else if (!id && p->prev == n->edge)
 		table = n->edge_table;
-	e = flow_find(&p->key);
+	e = flow_find(&p->key, p->tenant);
 	if (!table || !e)
 		return 0;
 	resolve(table, 0); /* the inline element keeps its instance, whatever this chose */

@@ -110,6 +110,7 @@ const (
 	groupReset   uint16 = 4
 	groupBypass  uint16 = 8
 	groupInline  uint16 = 16
+	groupRows    uint16 = 32
 
 	pathStrict  uint32 = 1
 	pathCut     uint32 = 2
@@ -163,7 +164,7 @@ type vportValue struct {
 	Emit    uint32
 	Peer    uint16
 	Tenant  uint16
-	Pad     uint32
+	Key     uint32
 	DMAC    [6]byte
 	SMAC    [6]byte
 }
@@ -282,12 +283,19 @@ type groupValue struct {
 	Members  [maxMembers]memberValue
 }
 
+type weightsKey struct {
+	Group uint32
+	From  uint32
+}
+
+type weightsValue [maxMembers]uint32
+
 type pathValue struct {
 	ID         uint32
 	MTU        uint32
 	AdoptUntil uint64 // ns, monotonic
 	Flags      uint32
-	Pad        uint32
+	Tenant     uint32 // slot
 }
 
 type natPrefix struct {
@@ -378,8 +386,14 @@ type watchCounters struct {
 }
 
 type tenantValue struct {
-	Flows uint64
-	Max   uint64
+	Max      uint64
+	Cap      uint64
+	Deferred uint64
+}
+
+type heldValue struct {
+	Flows       uint64
+	Established uint64
 }
 
 type vportCounters struct {

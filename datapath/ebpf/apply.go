@@ -22,15 +22,17 @@ type kernelMaps struct {
 	peerAddrs *kmap[addrKey, peerRef]
 	groups    *kmap[uint32, groupValue]
 	functions *kmap[uint32, functionValue]
+	weights   *kmap[weightsKey, weightsValue]
 	paths     *kmap[uint32, pathValue]
 	uplinks   *kmap[uint32, uplinkValue]
 	fasts     *kmap[uint32, fastValue]
 	tenants   *ebpf.Map
+	holdings  *ebpf.Map
 	tables    *tableSpace
 }
 
 func openMaps(c *ebpf.Collection, spec *ebpf.CollectionSpec) (*kernelMaps, error) {
-	m := &kernelMaps{tenants: c.Maps["tenants"]}
+	m := &kernelMaps{tenants: c.Maps["tenants"], holdings: c.Maps["holdings"]}
 	var errs []error
 	note := func(err error) { errs = append(errs, err) }
 	m.nodes = opened[uint32, nodeValue](c, "nodes", note)
@@ -44,6 +46,7 @@ func openMaps(c *ebpf.Collection, spec *ebpf.CollectionSpec) (*kernelMaps, error
 	m.groups = opened[uint32, groupValue](c, "groups", note)
 	m.uplinks = opened[uint32, uplinkValue](c, "uplinks", note)
 	m.fasts = opened[uint32, fastValue](c, "fasts", note)
+	m.weights = opened[weightsKey, weightsValue](c, "weights", note)
 	m.paths = opened[uint32, pathValue](c, "paths", note)
 	m.functions = opened[uint32, functionValue](c, "functions", note)
 	if err := errors.Join(errs...); err != nil {
@@ -191,6 +194,9 @@ func (d *Driver) bring(want *state) error {
 		}
 	}
 	d.giveUpSlots(want)
+	if err := d.giveUpTenants(want); err != nil {
+		return err
+	}
 	return d.newEpoch()
 }
 
@@ -212,6 +218,7 @@ func (d *Driver) addTargets(want *state) error {
 
 func (d *Driver) addTables(want *state) error {
 	m := d.maps
+	want.reclassifies = d.reclassifies(want)
 	for id, t := range want.tables {
 		if !isClassifier(id) {
 			if err := m.tables.put(id, t); err != nil {
@@ -219,7 +226,13 @@ func (d *Driver) addTables(want *state) error {
 			}
 		}
 	}
+	if err := m.weights.putAll(want.weights); err != nil {
+		return err
+	}
 	if err := m.groups.putAll(want.groups); err != nil {
+		return err
+	}
+	if err := d.settle(want); err != nil {
 		return err
 	}
 	for id, t := range want.tables {
@@ -229,7 +242,10 @@ func (d *Driver) addTables(want *state) error {
 			}
 		}
 	}
-	return m.nodes.put(0, want.node)
+	if err := m.nodes.put(0, want.node); err != nil {
+		return err
+	}
+	return d.settle(want)
 }
 
 func isClassifier(id onpath.TableID) bool {
@@ -270,7 +286,10 @@ func (d *Driver) dropTables(want *state) error {
 	if err := d.maps.tables.retain(want.tables); err != nil {
 		return err
 	}
-	return d.maps.groups.retain(want.groups)
+	if err := d.maps.groups.retain(want.groups); err != nil {
+		return err
+	}
+	return d.maps.weights.retain(want.weights)
 }
 
 func (d *Driver) dropTargets(want *state) error {
@@ -293,7 +312,6 @@ func (d *Driver) giveUpSlots(want *state) {
 	d.slots.vports.retain(func(id onpath.VportID) bool { _, ok := want.slots[uint32(id)]; return ok })
 	d.slots.peers.retain(func(a addrKey) bool { _, ok := want.peerAddrs[a]; return ok })
 	d.slots.paths.retain(func(p onpath.PathID) bool { return want.paths[d.slots.paths.of[p]].ID == uint32(p) })
-	d.slots.tenants.retain(func(t string) bool { _, ok := want.tenants[d.slots.tenants.of[t]]; return ok })
 }
 
 // clearCounters sets the counters of newly given places to zero.
@@ -313,24 +331,6 @@ func (d *Driver) clearCounters(want *state) error {
 		}
 	}
 	want.freshVports, want.freshPaths = nil, nil
-	return nil
-}
-
-// putTenants writes the quotas; the counts beside them are the programs'.
-func (d *Driver) putTenants(want map[uint32]uint64) error {
-	for slot, most := range want {
-		var v tenantValue
-		if err := d.maps.tenants.Lookup(slot, &v); err != nil {
-			return fmt.Errorf("read quota: %w", err)
-		}
-		if v.Max == most {
-			continue
-		}
-		v.Max = most
-		if err := d.maps.tenants.Put(slot, v); err != nil {
-			return fmt.Errorf("write quota: %w", err)
-		}
-	}
 	return nil
 }
 

@@ -21,13 +21,17 @@ type state struct {
 	peerAddrs map[addrKey]peerRef
 	tables    map[onpath.TableID]*wantedTable
 	groups    map[uint32]groupValue
+	weights   map[weightsKey]weightsValue
 	paths     map[uint32]pathValue
 	functions map[uint32]functionValue
-	tenants   map[uint32]uint64 // slot → most flows
+	tenants   map[uint32]tenantLimits // by slot
+	idle      map[uint16]onpath.Idle  // by the path's slot
 	attach    map[attachment]bool
 	fast      map[string]*fastUplink // by name
 	uplinks   map[uint32]uplinkValue
 	names     map[int]string // of the instances' devices, by ifindex
+	// reclassifies: rules differ, so pending flows at the edge would not be found.
+	reclassifies bool
 	// fresh places, whose counters begin at zero.
 	freshVports, freshPaths []uint32
 }
@@ -53,13 +57,20 @@ func compile(c *onpath.DatapathConfig, s *slots, now *kernel, m *kernelMaps, fas
 			functions: map[uint32]functionValue{},
 			vports:    map[uint32]vportValue{}, slots: map[uint32]uint32{}, ports: map[uint32]portValue{},
 			owns: map[ownKey]uint32{}, peers: map[uint32]peerValue{}, peerAddrs: map[addrKey]peerRef{},
-			tables: map[onpath.TableID]*wantedTable{}, groups: map[uint32]groupValue{}, paths: map[uint32]pathValue{}, tenants: map[uint32]uint64{},
+			tables: map[onpath.TableID]*wantedTable{}, groups: map[uint32]groupValue{},
+			weights: map[weightsKey]weightsValue{}, paths: map[uint32]pathValue{},
+			tenants: map[uint32]tenantLimits{}, idle: map[uint16]onpath.Idle{},
 			fast: fast, uplinks: map[uint32]uplinkValue{}, attach: map[attachment]bool{}, names: map[int]string{},
 		},
 	}
 	for i := range c.Vports {
 		if slot, ok := s.vports.of[c.Vports[i].ID]; ok && c.Vports[i].Tenant != "" {
 			s.recoverTenant(c.Vports[i].Tenant, uint32(m.vports.now[slot].Tenant))
+		}
+	}
+	for i := range c.Paths {
+		if slot, ok := s.paths.of[c.Paths[i].ID]; ok {
+			s.recoverTenant(c.Paths[i].Tenant, m.paths.now[slot].Tenant)
 		}
 	}
 	for _, step := range []func() error{k.paths, k.allPeers, k.takeVportSlots, k.edge, k.vports, k.groups, k.tables} {
@@ -79,7 +90,12 @@ func (k *compiler) paths() error {
 		if fresh {
 			k.st.freshPaths = append(k.st.freshPaths, slot)
 		}
-		v := pathValue{ID: uint32(p.ID), MTU: uint32(p.MTU), AdoptUntil: k.adoptUntil(&p, k.old[slot])}
+		tenant, err := k.tenant(p.Tenant, tenantLimits{established: uint64(p.MaxFlows)})
+		if err != nil {
+			return err
+		}
+		k.st.idle[uint16(slot)] = p.Idle.OrDefault()
+		v := pathValue{ID: uint32(p.ID), MTU: uint32(p.MTU), AdoptUntil: k.adoptUntil(&p, k.old[slot]), Tenant: tenant}
 		if p.Strict {
 			v.Flags |= pathStrict
 		}
@@ -92,6 +108,17 @@ func (k *compiler) paths() error {
 		k.st.paths[slot] = v
 	}
 	return nil
+}
+
+// tenant is a tenant's slot; its limits are the largest that are said.
+func (k *compiler) tenant(name string, l tenantLimits) (uint32, error) {
+	slot, _, err := k.s.tenants.take(name)
+	if err != nil {
+		return 0, err
+	}
+	old := k.st.tenants[slot]
+	k.st.tenants[slot] = tenantLimits{max(old.caused, l.caused), max(old.established, l.established)}
+	return slot, nil
 }
 
 // adoptUntil puts the end of adoption on the kernel's clock. The two clocks
@@ -268,10 +295,16 @@ func (k *compiler) gatewayAddress(v portValue) portValue {
 }
 
 func (k *compiler) vports() error {
+	keys := map[onpath.VportID]uint32{}
+	for i := range k.c.Groups {
+		for _, m := range k.c.Groups[i].Members {
+			keys[m.Vport] = m.Key
+		}
+	}
 	for i := range k.c.Vports {
 		p := &k.c.Vports[i]
 		slot := k.st.slots[uint32(p.ID)]
-		v := vportValue{ID: uint32(p.ID), State: stateNumber(p.State)}
+		v := vportValue{ID: uint32(p.ID), State: stateNumber(p.State), Key: keys[p.ID]}
 		if p.Kind == onpath.VportRemote {
 			v.Kind, v.Peer = vportRemote, uint16(k.peers[p.Peer])
 		} else if p.Kind == onpath.VportFunction {
@@ -328,12 +361,11 @@ func (k *compiler) instance(p *onpath.Vport, slot uint32, v *vportValue) error {
 	if p.Routes {
 		v.Flags |= flagRoutes
 	}
-	tenant, _, err := k.s.tenants.take(p.Tenant)
+	tenant, err := k.tenant(p.Tenant, tenantLimits{caused: uint64(p.MaxFlows)})
 	if err != nil {
 		return err
 	}
 	v.Tenant = uint16(tenant)
-	k.st.tenants[tenant] = max(k.st.tenants[tenant], uint64(p.MaxFlows))
 	for _, a := range p.Own {
 		k.st.owns[ownKey{Vport: uint32(p.ID), Addr: wide(a.Unmap()), Family: family(a.Unmap())}] = 1
 	}
@@ -390,6 +422,12 @@ func (k *compiler) groups() error {
 			v.Members[j] = memberValue{
 				Vport: uint32(m.Vport), Key: m.Key, Weight: m.Weight, Slot: uint16(k.s.vports.of[m.Vport]),
 			}
+		}
+		for _, row := range g.Weights {
+			v.Flags |= groupRows
+			var w weightsValue
+			copy(w[:], row.Weights)
+			k.st.weights[weightsKey{v.ID, row.From}] = w
 		}
 		k.st.groups[v.ID] = v
 	}

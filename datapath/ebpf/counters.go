@@ -2,6 +2,7 @@ package ebpf
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"golang.org/x/sys/unix"
@@ -53,7 +54,15 @@ func (d *Driver) Counters(ctx context.Context) (*onpath.Counters, error) {
 		c.Encapsulated += t.Encapsulated
 	}
 	leads := map[onpath.VportID]uint64{}
-	err = eachFlow(ctx, d.coll.Maps[flowsMap], func(_ *flowKey, v *flowValue) bool {
+	if err := d.readTenants(ctx, c); err != nil {
+		return nil, err
+	}
+	t, err := d.cloneTables()
+	if err != nil {
+		return nil, err
+	}
+	defer t.close()
+	err = t.each(ctx, func(_ *flowKey, v *flowValue) bool {
 		c.Flows++
 		if v.kind() == nextVport {
 			leads[onpath.VportID(unthree(v.Next))]++
@@ -67,6 +76,30 @@ func (d *Driver) Counters(ctx context.Context) (*onpath.Counters, error) {
 		}
 	}
 	return c, err
+}
+
+// readTenants reads what the tenants hold of the flow table. Established and
+// caused are as the last sweep counted them, and what came since.
+func (d *Driver) readTenants(ctx context.Context, c *onpath.Counters) error {
+	c.Tenants = map[string]onpath.TenantFlows{}
+	for name, slot := range d.slots.tenants.of {
+		var limits tenantValue
+		var held heldValue
+		if err := errors.Join(d.maps.tenants.Lookup(slot, &limits), d.maps.holdings.Lookup(slot, &held)); err != nil {
+			return fmt.Errorf("read what tenant %s holds: %w", name, err)
+		}
+		t := onpath.TenantFlows{
+			Established: held.Established, Limit: limits.Cap, Caused: held.Flows, Deferred: limits.Deferred,
+		}
+		if m := d.pending.of[slot]; m != nil {
+			err := eachFlow(ctx, m, func(*flowKey, *flowValue) bool { t.Pending++; return true })
+			if err != nil {
+				return err
+			}
+		}
+		c.Tenants[name] = t
+	}
+	return nil
 }
 
 func (d *Driver) readVport(c *onpath.Counters, slot uint32, id onpath.VportID) error {

@@ -33,9 +33,11 @@ type Options struct {
 	// PinPath must lie in a BPF file system, which is mounted if missing.
 	PinPath string
 	Log     *slog.Logger
-	// Flows is the size of the flow table, in entries; default 131072. It only
-	// matters when the table is made.
-	Flows int
+	// Flows is the size of the table of established flows, in entries, default
+	// DefaultFlows; Pending that of each tenant's table of pending ones, default
+	// DefaultPending. They are rounded up to powers of two, take 152 bytes an
+	// entry at once, and only matter when a table is made.
+	Flows, Pending int
 	// NoTCX uses clsact filters also where the kernel has tcx.
 	NoTCX bool
 }
@@ -53,8 +55,10 @@ func (o *Options) fill() error {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	if o.Flows < 0 {
-		return onpath.Errorf(onpath.CodeInvalid, "a flow table cannot have %d entries", o.Flows)
+	for _, n := range []int{o.Flows, o.Pending} {
+		if n < 0 || n > maxFlows {
+			return onpath.Errorf(onpath.CodeInvalid, "a flow table cannot have %d entries, at most %d", n, maxFlows)
+		}
 	}
 	return nil
 }
@@ -72,6 +76,7 @@ type Driver struct {
 	maps     *kernelMaps
 	state    *state // what was applied; nil before the first Apply of this process
 	slots    slots
+	pending  *pending
 	capturer *capturer
 	fast     fastState
 	linked   map[onpath.VportID]*linked
@@ -116,15 +121,18 @@ func New(opts Options) (*Driver, error) {
 // open loads the programs, takes over what is pinned, and starts the loops that
 // age entries and follow the node's addresses. d.mu is held.
 func (d *Driver) open() error {
-	spec, err := objectSpec(uint32(d.opts.Flows))
+	spec, err := objectSpec(d.opts)
 	if err != nil {
 		return err
 	}
-	c, err := loadObject(spec, d.opts.dir(), d.opts.Log)
+	c, err := loadObject(spec, d.opts)
 	if err != nil {
 		return err
 	}
 	d.coll = c
+	if d.pending, err = openPending(c.Maps[pendingMap], spec.Maps[pendingMap].InnerMap); err != nil {
+		return err
+	}
 	if d.maps, err = openMaps(c, spec); err != nil {
 		return err
 	}
@@ -151,7 +159,7 @@ func (d *Driver) open() error {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	d.life, d.stop = ctx, stop
-	d.done.Go(func() { d.sweepLoop(ctx, c.Maps[flowsMap], c.Maps["nats"]) })
+	d.done.Go(func() { d.sweepLoop(ctx, c.Maps["nats"]) })
 	d.done.Go(func() { d.fastLoop(ctx) })
 	return errors.Join(d.watchRoutes(ctx), d.watchAddresses(ctx))
 }
@@ -185,6 +193,10 @@ func (d *Driver) letGo() error {
 		d.att = nil
 	}
 	var err error
+	if d.pending != nil {
+		d.pending.close()
+		d.pending = nil
+	}
 	if d.maps != nil && d.maps.tables != nil {
 		err = d.maps.tables.close()
 	}

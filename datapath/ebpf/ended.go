@@ -2,11 +2,7 @@ package ebpf
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"time"
-
-	"github.com/cilium/ebpf"
 )
 
 // flowBypass marks pass entries of flows for which an element had no instance;
@@ -28,12 +24,19 @@ func (d *Driver) forgetEnded(want *state) error {
 	if !anyEnded(d.maps.paths.now, want.paths) {
 		return nil
 	}
-	flows, present, ctx := d.coll.Maps[flowsMap], slotsOf(want.paths), d.life
+	present, ctx := slotsOf(want.paths), d.life
+	flows, err := d.cloneTables()
+	if err != nil {
+		return err
+	}
 	if err := forget(ctx, flows, present); err != nil {
+		flows.close()
 		return err
 	}
 	time.Sleep(underWay)
+	err = forget(ctx, flows, present)
 	d.done.Go(func() {
+		defer flows.close()
 		select {
 		case <-ctx.Done():
 		case <-time.After(lateOnes):
@@ -42,7 +45,7 @@ func (d *Driver) forgetEnded(want *state) error {
 			}
 		}
 	})
-	return forget(ctx, flows, present)
+	return err
 }
 
 func anyEnded(before, after map[uint32]pathValue) bool {
@@ -66,9 +69,9 @@ func slotsOf(paths map[uint32]pathValue) map[uint16]bool {
 // forget removes the entries of all paths but the present ones. Connections
 // that were passed by because they are older than their chain keep being so,
 // whatever becomes of it.
-func forget(ctx context.Context, flows *ebpf.Map, present map[uint16]bool) error {
+func forget(ctx context.Context, flows flowTables, present map[uint16]bool) error {
 	var gone []flowKey
-	err := eachFlow(ctx, flows, func(k *flowKey, v *flowValue) bool {
+	err := flows.each(ctx, func(k *flowKey, v *flowValue) bool {
 		adopted := v.kind() == nextPass && v.Flags&flowBypass == 0
 		if v.Path != 0 && !present[v.Path] && !adopted {
 			gone = append(gone, *k)
@@ -78,10 +81,5 @@ func forget(ctx context.Context, flows *ebpf.Map, present map[uint16]bool) error
 	if err != nil {
 		return err
 	}
-	for _, k := range gone {
-		if err := flows.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("remove flow entry of a path that ended: %w", err)
-		}
-	}
-	return nil
+	return flows.remove(gone)
 }

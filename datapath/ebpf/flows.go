@@ -22,21 +22,21 @@ var nextKinds = [...]onpath.NextKind{
 
 // Flows implements onpath.Datapath.
 func (d *Driver) Flows(ctx context.Context, f onpath.FlowFilter, yield func(onpath.FlowEntry) bool) error {
-	m, r, err := d.openFlows()
-	if err != nil || m == nil {
+	t, r, err := d.openFlows()
+	if err != nil || t == nil {
 		return err
 	}
-	defer m.Close()
+	defer t.close()
 	now := monotonic()
-	return eachFlow(ctx, m, func(k *flowKey, v *flowValue) bool {
+	return t.each(ctx, func(k *flowKey, v *flowValue) bool {
 		e := r.entry(k, v, now)
 		return !f.Matches(e) || yield(e)
 	})
 }
 
-// openFlows gives the flow table, which then stays open whatever becomes of the
-// driver, and what its entries refer to. No table: nothing is applied.
-func (d *Driver) openFlows() (*ebpf.Map, *reader, error) {
+// openFlows gives the flow tables, which then stay open whatever becomes of the
+// driver, and what their entries refer to. No table: nothing is applied.
+func (d *Driver) openFlows() (flowTables, *reader, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
@@ -45,28 +45,36 @@ func (d *Driver) openFlows() (*ebpf.Map, *reader, error) {
 	if d.coll == nil {
 		return nil, nil, nil
 	}
-	m, err := d.coll.Maps[flowsMap].Clone()
-	return m, newReader(d.maps), err
+	t, err := d.cloneTables()
+	return t, newReader(d.maps, nil), err
 }
 
 // reader knows what packed entries refer to.
 type reader struct {
-	edge   uint32
-	paths  map[uint16]uint32 // ids, by slot
-	vports map[uint16]uint32
-	places map[uint8]uint32 // of functions: their vports
+	edge        uint32
+	paths       map[uint16]uint32      // ids, by slot
+	pathTenants map[uint16]uint32      // slots, by slot
+	idle        map[uint16]onpath.Idle // by the path's slot
+	vports      map[uint16]uint32      // ids, by slot
+	others      map[uint32]uint32      // the other sides, by id; 0: the vport is remote
+	tenants     map[uint32]uint32      // slots, by the vport's id
+	places      map[uint8]uint32       // of functions: their vports
 }
 
-func newReader(m *kernelMaps) *reader {
-	r := &reader{edge: m.nodes.now[0].Edge, paths: map[uint16]uint32{}, vports: map[uint16]uint32{}, places: map[uint8]uint32{}}
+func newReader(m *kernelMaps, idle map[uint16]onpath.Idle) *reader {
+	r := &reader{
+		edge: m.nodes.now[0].Edge, paths: map[uint16]uint32{}, pathTenants: map[uint16]uint32{}, idle: idle,
+		vports: map[uint16]uint32{}, others: map[uint32]uint32{}, tenants: map[uint32]uint32{}, places: map[uint8]uint32{},
+	}
 	for place, f := range m.functions.now {
 		r.places[uint8(place)] = f.Vport
 	}
 	for slot, p := range m.paths.now {
-		r.paths[uint16(slot)] = p.ID
+		r.paths[uint16(slot)], r.pathTenants[uint16(slot)] = p.ID, p.Tenant
 	}
 	for slot, v := range m.vports.now {
 		r.vports[uint16(slot)] = v.ID
+		r.others[v.ID], r.tenants[v.ID] = v.Other, uint32(v.Tenant)
 	}
 	return r
 }

@@ -2,7 +2,6 @@ package ebpf
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -150,11 +149,16 @@ func (d *Driver) unlink(want map[uint32]functionValue) error {
 	if err := d.dispatch(d.linked); err != nil {
 		d.opts.Log.Warn("a function that is gone stays in the dispatcher", "error", err)
 	}
-	if err := forgetPlaces(d.life, d.coll.Maps[flowsMap], gone); err != nil {
+	flows, err := d.cloneTables()
+	if err != nil {
+		return err
+	}
+	defer flows.close()
+	if err := forgetPlaces(d.life, flows, gone); err != nil {
 		return err
 	}
 	time.Sleep(underWay)
-	if err := forgetPlaces(d.life, d.coll.Maps[flowsMap], gone); err != nil {
+	if err := forgetPlaces(d.life, flows, gone); err != nil {
 		return err
 	}
 	d.slots.places.retain(func(id onpath.VportID) bool { return !gone[d.slots.places.of[id]] })
@@ -162,9 +166,9 @@ func (d *Driver) unlink(want map[uint32]functionValue) error {
 }
 
 // forgetPlaces removes the entries that lead to functions which are gone.
-func forgetPlaces(ctx context.Context, flows *ebpf.Map, gone map[uint32]bool) error {
+func forgetPlaces(ctx context.Context, flows flowTables, gone map[uint32]bool) error {
 	var keys []flowKey
-	err := eachFlow(ctx, flows, func(k *flowKey, v *flowValue) bool {
+	err := flows.each(ctx, func(k *flowKey, v *flowValue) bool {
 		for _, item := range v.Functions {
 			if item != 0 && gone[uint32(item&inlinePlace)] {
 				keys = append(keys, *k)
@@ -176,12 +180,7 @@ func forgetPlaces(ctx context.Context, flows *ebpf.Map, gone map[uint32]bool) er
 	if err != nil {
 		return err
 	}
-	for _, k := range keys {
-		if err := flows.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("remove flow entry: %w", err)
-		}
-	}
-	return nil
+	return flows.remove(keys)
 }
 
 // Functions implements onpath.FunctionReader.

@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/onpath/onpath"
 )
 
 // natSettles is how long a translation without a flow entry may stay: its flow
@@ -15,7 +18,7 @@ const natSettles = 10 * time.Second
 
 // sweepNAT removes the translations whose flows have aged, and with them gives
 // their ports back.
-func sweepNAT(ctx context.Context, nats, flows *ebpf.Map, now uint64) error {
+func sweepNAT(ctx context.Context, nats *ebpf.Map, flows flowTables, now uint64) error {
 	var aged []flowKey
 	var k flowKey
 	var v natValue
@@ -27,10 +30,10 @@ func sweepNAT(ctx context.Context, nats, flows *ebpf.Map, now uint64) error {
 		unused := idle(v.Seen, now)
 		switch {
 		case v.In != 0: // goes with the other direction's, or long after it was evicted
-			if unused > idleTCP {
+			if unused > time.Duration(onpath.MaxIdle) {
 				aged = append(aged, k)
 			}
-		case unused > natSettles && !exists(flows, reverseOf(&k)):
+		case unused > natSettles && !flows.have(reverseOf(&k)):
 			aged = append(aged, k, answersTo(&k, &v))
 		}
 	}
@@ -45,9 +48,9 @@ func sweepNAT(ctx context.Context, nats, flows *ebpf.Map, now uint64) error {
 	return nil
 }
 
-func exists(flows *ebpf.Map, k flowKey) bool {
+func (t flowTables) have(k flowKey) bool {
 	var v flowValue
-	return flows.Lookup(k, &v) == nil
+	return slices.ContainsFunc(t, func(m *ebpf.Map) bool { return m.Lookup(k, &v) == nil })
 }
 
 func reverseOf(k *flowKey) flowKey {

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-//go:generate make -C ../../bpf
+//go:generate make -B -C ../../bpf
 
 //go:embed steer_bpfel.o
 var object []byte
@@ -27,8 +27,15 @@ const program = "onpath_steer"
 // fastProgram is the fast path of bpf/lib/fast.h, at XDP.
 const fastProgram = "onpath_fast"
 
-// flowsMap holds the flow entries; its name ends with the version of their layout.
-const flowsMap = "flows_v2"
+// The maps with flow entries; their names end with the version of the layout.
+const (
+	flowsMap   = "flows_v2"
+	pendingMap = "pending_v2"
+)
+
+// formerMaps are the names of maps with flow entries of other layouts, which an
+// older version left pinned.
+var formerMaps = []string{"flows"}
 
 // transient maps belong to one loaded program, not to the data path.
 var transient = []string{"captures", "buckets"}
@@ -45,16 +52,25 @@ var dispatcherObject []byte
 // loadObject loads the programs with the pinned maps in dir, which are made if
 // they are not there. Maps of another layout, left by another version, are
 // replaced; flows are learnt anew then.
-func loadObject(spec *ebpf.CollectionSpec, dir string, log *slog.Logger) (*ebpf.Collection, error) {
-	c, err := loadAtAll(spec, dir, log)
-	if !errors.Is(err, ebpf.ErrMapIncompatible) {
-		return c, err
+func loadObject(spec *ebpf.CollectionSpec, o Options) (*ebpf.Collection, error) {
+	dir := o.dir()
+	keepSize(spec.Maps[flowsMap], filepath.Join(dir, flowsMap))
+	c, err := loadAtAll(spec, dir, o.Log)
+	if errors.Is(err, ebpf.ErrMapIncompatible) {
+		o.Log.Warn("the pinned maps have another layout; flows are learnt anew", "path", dir, "error", err)
+		if err = unpinMaps(dir, spec); err == nil {
+			c, err = loadAtAll(spec, dir, o.Log)
+		}
 	}
-	log.Warn("the pinned maps have another layout; flows are learnt anew", "path", dir, "error", err)
-	if err := unpinMaps(dir, spec); err != nil {
+	if err != nil {
 		return nil, err
 	}
-	return loadAtAll(spec, dir, log)
+	for _, name := range formerMaps {
+		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			o.Log.Warn("flow entries of an older version take memory", "error", err)
+		}
+	}
+	return c, nil
 }
 
 // loadAtAll loads without the fast path where the kernel refuses that alone.
@@ -74,14 +90,23 @@ func loadAtAll(spec *ebpf.CollectionSpec, dir string, log *slog.Logger) (*ebpf.C
 	return c, nil
 }
 
-func objectSpec(flows uint32) (*ebpf.CollectionSpec, error) {
+// keepSize lets a pinned flow table keep the size it was made with.
+func keepSize(spec *ebpf.MapSpec, file string) {
+	m, err := ebpf.LoadPinnedMap(file, nil)
+	if err != nil {
+		return
+	}
+	spec.MaxEntries = m.MaxEntries()
+	m.Close()
+}
+
+func objectSpec(o Options) (*ebpf.CollectionSpec, error) {
 	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(object))
 	if err != nil {
 		return nil, fmt.Errorf("read the compiled data path: %w", err)
 	}
-	if flows != 0 {
-		spec.Maps[flowsMap].MaxEntries = flows
-	}
+	spec.Maps[flowsMap].MaxEntries = tableSize(o.Flows, DefaultFlows)
+	spec.Maps[pendingMap].InnerMap.MaxEntries = tableSize(o.Pending, DefaultPending)
 	if err := fitFast(spec); err != nil {
 		return nil, err
 	}

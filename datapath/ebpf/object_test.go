@@ -48,7 +48,7 @@ func TestObject(t *testing.T) {
 
 // TestLayouts compares the layouts of both sides, field by field.
 func TestLayouts(t *testing.T) {
-	spec, err := objectSpec(0)
+	spec, err := objectSpec(Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,8 +57,8 @@ func TestLayouts(t *testing.T) {
 		"own_key": ownKey{}, "addr_key": addrKey{}, "peer": peerValue{}, "peer_ref": peerRef{}, "rule": classifier.Rule{},
 		"table": tableValue{}, "member": memberValue{}, "group": groupValue{}, "path": pathValue{},
 		"uplink": uplinkValue{}, "uplink_counters": uplinkCounters{}, "fast": fastValue{}, "hop": hopValue{}, "hop_place": hopPlace{},
-		"nat_prefix": natPrefix{}, "node": nodeValue{}, "tenant": tenantValue{},
-		"function": functionValue{}, "function_counters": functionCounters{},
+		"nat_prefix": natPrefix{}, "node": nodeValue{}, "tenant": tenantValue{}, "held": heldValue{},
+		"function": functionValue{}, "function_counters": functionCounters{}, "weights_key": weightsKey{},
 		"vport_counters": vportCounters{}, "path_counters": pathCounters{}, "totals": totalCounters{},
 	} {
 		var c *btf.Struct

@@ -28,7 +28,7 @@ func newBench(t testing.TB, mtu uint32, state uint8) *bench {
 	if os.Getuid() != 0 {
 		t.Skip("needs root to load programs")
 	}
-	spec, err := objectSpec(1024)
+	spec, err := objectSpec(Options{Flows: 1024, Pending: 1024})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,6 +41,13 @@ func newBench(t testing.TB, mtu uint32, state uint8) *bench {
 	}
 	t.Cleanup(c.Close)
 	b := &bench{t, c}
+	inner, err := ebpf.NewMap(spec.Maps[pendingMap].InnerMap)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer inner.Close() // the outer map holds it
+	b.put(pendingMap, uint32(0), inner)
+	b.put("tenants", uint32(0), tenantValue{Cap: 1024})
 	b.put("vports", uint32(benchEdge), vportValue{ID: benchEdge, Kind: vportEdge, State: stateUp})
 	b.put("vports", uint32(benchInstance), vportValue{ID: benchInstance, Kind: vportInstance, State: state, Ifindex: 1, Other: benchInstance})
 	b.put("ports", uint32(1), portValue{Vport: benchEdge, Slot: benchEdge, Kind: portUplink, Attach: attachRouter})

@@ -46,13 +46,13 @@ func open(s *state, vport uint32) bool {
 // resetWaiting sends resets to the ends outside of all connections that lead
 // from the edge to lost members.
 func (d *Driver) resetWaiting(ctx context.Context, edge uint32, lost map[uint32]map[uint32]bool) error {
-	m, r, err := d.openFlows()
-	if err != nil || m == nil {
+	t, r, err := d.openFlows()
+	if err != nil || t == nil {
 		return err
 	}
-	defer m.Close()
+	defer t.close()
 	var packets [][]byte
-	err = eachFlow(ctx, m, func(k *flowKey, v *flowValue) bool {
+	err = t.each(ctx, func(k *flowKey, v *flowValue) bool {
 		if unthree(k.Scope) == edge && k.Proto == unix.IPPROTO_TCP && v.kind() == nextVport && v.Entry != 0 &&
 			v.Flags&(flowRST|flowAtEdge) == flowAtEdge && lost[r.group(v)][unthree(v.Next)] {
 			packets = append(packets, resetFor(k, v.Entry))

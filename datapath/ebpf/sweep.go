@@ -7,125 +7,212 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/onpath/onpath"
 )
 
-// sweepEvery is the time between two sweeps for aged entries. Entries are aged
-// by a process only; without one, the table's own replacement of the least
-// recently used is the backstop.
-const sweepEvery = 5 * time.Second
-
-// How long entries live unused: established TCP as RFC 5382 asks (REQ-5), UDP as
-// RFC 4787 (REQ-5) at its recommended best, ICMP as RFC 5508 (REQ-2).
+// The sweep reads all entries again and again, a part at a time: at most
+// sweepPart batches each sweepTick, some 130,000 entries a second, which is a
+// few per cent of one CPU. A round begins sweepEvery after the one before began,
+// or when that is done. Entries are aged by a process only; while there is none,
+// nothing established goes, and pending ones make room for each other.
 const (
-	idleTCP       = 2*time.Hour + 4*time.Minute
-	idleTCPClosed = 2 * time.Minute  // FIN seen
-	idleTCPReset  = 10 * time.Second // RST seen
-	idleTCPHalf   = 4 * time.Minute  // packets in one direction only
-	idleUDP       = 5 * time.Minute
-	idleICMP      = time.Minute
-	idleOther     = 10 * time.Minute
+	sweepEvery = 5 * time.Second
+	sweepTick  = 250 * time.Millisecond
+	sweepPart  = 32
 )
 
-func (d *Driver) sweepLoop(ctx context.Context, flows, nats *ebpf.Map) {
-	tick := time.NewTicker(sweepEvery)
+func (d *Driver) sweepLoop(ctx context.Context, nats *ebpf.Map) {
+	tick := time.NewTicker(sweepTick)
 	defer tick.Stop()
+	var s *sweep
+	var began time.Time
 	for {
 		select {
 		case <-ctx.Done():
+			s.close()
 			return
 		case <-tick.C:
-			now := monotonic()
-			err := errors.Join(d.sweep(ctx, flows, now), sweepNAT(ctx, nats, flows, now))
-			if err != nil && ctx.Err() == nil {
-				d.opts.Log.Warn("flow entries could not be aged", "error", err)
+		}
+		var err error
+		if s == nil && time.Since(began) >= sweepEvery {
+			began = time.Now()
+			s, err = d.newSweep(monotonic())
+		}
+		if s != nil {
+			var done bool
+			if done, err = s.part(sweepPart); err == nil && done {
+				err = errors.Join(d.recount(s), sweepNAT(ctx, nats, s.tables, s.now))
+			}
+			if done || err != nil {
+				s.close()
+				s = nil
 			}
 		}
+		if err != nil && ctx.Err() == nil {
+			d.opts.Log.Warn("flow entries could not be aged", "error", err)
+		}
 	}
 }
 
-// sweep removes what was not used for too long, and counts anew what is held
-// against each tenant's quota.
-func (d *Driver) sweep(ctx context.Context, flows *ebpf.Map, now uint64) error {
-	held := map[uint32]uint64{} // by vport
-	var aged []flowKey
-	err := eachFlow(ctx, flows, func(k *flowKey, v *flowValue) bool {
-		if idle(v.seen(), now) > lifetime(k, v, flows) {
-			aged = append(aged, *k)
-		} else if v.Flags&flowEmitted != 0 {
-			held[unthree(k.Scope)]++
-		}
-		return true
-	})
+// sweep is one round over all entries.
+type sweep struct {
+	tables  flowTables
+	r       *reader
+	now     uint64 // ns, monotonic
+	at      int    // the table being read
+	cursor  *ebpf.MapBatchCursor
+	keys    []flowKey
+	values  []flowValue
+	entries map[uint32]uint64 // established, by the tenant's slot
+	caused  map[uint32]uint64
+}
+
+// newSweep begins a round; nil before the first configuration, which tells how
+// long entries live.
+func (d *Driver) newSweep(now uint64) (*sweep, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.state == nil || d.coll == nil {
+		return nil, nil
+	}
+	t, err := d.cloneTables()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	for _, k := range aged {
-		if err := flows.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("remove aged flow entry: %w", err)
-		}
-	}
-	return d.recount(held)
+	return newSweep(t, newReader(d.maps, d.state.idle), now), nil
 }
 
-// lifetime is how long an entry may stay unused.
-func lifetime(k *flowKey, v *flowValue, flows *ebpf.Map) time.Duration {
-	switch k.Proto {
-	case 6:
-		switch {
-		case v.Flags&flowRST != 0:
-			return idleTCPReset
-		case v.Flags&flowFIN != 0:
-			return idleTCPClosed
-		case oneWay(k, v, flows):
-			return idleTCPHalf
-		}
-		return idleTCP
-	case 17, 136:
-		return idleUDP
-	case 1, 58:
-		return idleICMP
+func newSweep(t flowTables, r *reader, now uint64) *sweep {
+	return &sweep{
+		tables: t, r: r, now: now, cursor: new(ebpf.MapBatchCursor),
+		keys: make([]flowKey, batch), values: make([]flowValue, batch),
+		entries: map[uint32]uint64{}, caused: map[uint32]uint64{},
 	}
-	return idleOther
 }
 
-// oneWay tells whether one direction of a flow was never used here. It is asked
-// only of entries that were idle for a while.
-func oneWay(k *flowKey, v *flowValue, flows *ebpf.Map) bool {
-	if v.packets() == 0 {
-		return true
+func (s *sweep) close() {
+	if s != nil {
+		s.tables.close()
 	}
-	back := *k
-	back.Src, back.Dst, back.SPort, back.DPort = k.Dst, k.Src, k.DPort, k.SPort
+}
+
+// part reads up to n batches; true when all entries were seen.
+func (s *sweep) part(n int) (bool, error) {
+	for range n {
+		if s.at == len(s.tables) {
+			return true, nil
+		}
+		got, err := s.tables[s.at].BatchLookup(s.cursor, s.keys, s.values, nil)
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return false, fmt.Errorf("read flow entries: %w", err)
+		}
+		for i := range got {
+			if err := s.entry(&s.keys[i], &s.values[i]); err != nil {
+				return false, err
+			}
+		}
+		if err != nil {
+			s.at++
+			s.cursor = new(ebpf.MapBatchCursor)
+		}
+	}
+	return s.at == len(s.tables), nil
+}
+
+// entry removes an entry that was not used for too long, with the other
+// direction's, or counts it.
+func (s *sweep) entry(k *flowKey, v *flowValue) error {
+	m := s.tables[s.at]
+	if gone, mate := s.aged(m, k, v); gone {
+		return errors.Join(removeAged(m, *k), removeAged(m, mate))
+	}
+	if s.at > 0 {
+		return nil
+	}
+	slot := s.r.tenant(k, v)
+	s.entries[slot]++
+	if v.Flags&flowEmitted != 0 {
+		s.caused[slot]++
+	}
+	return nil
+}
+
+func removeAged(m *ebpf.Map, k flowKey) error {
+	if err := m.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("remove aged flow entry: %w", err)
+	}
+	return nil
+}
+
+// aged tells whether a flow has rested for too long, and the key of its other
+// direction's entry. That one is asked only when this one rests for long.
+func (s *sweep) aged(m *ebpf.Map, k *flowKey, v *flowValue) (bool, flowKey) {
+	times, rests := s.r.times(v), idle(v.seen(), s.now)
+	if rests <= times.For(k.Proto, true, true, v.Flags&(flowFIN|flowRST) != 0) {
+		return false, flowKey{}
+	}
+	mate := s.r.mate(k, v)
 	var other flowValue
-	if flows.Lookup(back, &other) != nil {
-		return false // a bridged instance's other side, or gone
+	alone := m.Lookup(mate, &other) != nil
+	oneWay := !alone && (v.packets() == 0) != (other.packets() == 0)
+	flags, both := v.Flags, v.Flags
+	if !alone {
+		flags, both = v.Flags|other.Flags, v.Flags&other.Flags
+		rests = min(rests, idle(other.seen(), s.now))
 	}
-	return other.packets() == 0
+	closed := flags&flowRST != 0 || both&flowFIN != 0
+	return rests > times.For(k.Proto, oneWay, flags&flowFIN != 0, closed), mate
 }
 
-// recount corrects the counts of the quotas, which the programs only raise.
-func (d *Driver) recount(held map[uint32]uint64) error {
+// recount corrects what the tenants hold, which the programs only raise.
+func (d *Driver) recount(s *sweep) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.maps == nil {
 		return nil
 	}
-	of := map[uint32]uint64{} // by tenant
-	for _, v := range d.maps.vports.now {
-		of[uint32(v.Tenant)] += held[v.ID]
-	}
-	for _, slot := range d.slots.tenants.of {
-		var t tenantValue
-		if err := d.maps.tenants.Lookup(slot, &t); err != nil {
-			return fmt.Errorf("read quota: %w", err)
-		}
-		if t.Flows == of[slot] {
-			continue
-		}
-		t.Flows = of[slot]
-		if err := d.maps.tenants.Put(slot, t); err != nil {
-			return fmt.Errorf("write quota: %w", err)
+	for slot := range d.pending.of {
+		h := heldValue{Flows: s.caused[slot], Established: s.entries[slot]}
+		if err := d.maps.holdings.Put(slot, h); err != nil {
+			return fmt.Errorf("write what a tenant holds: %w", err)
 		}
 	}
 	return nil
+}
+
+// times are the idle times of an entry's path.
+func (r *reader) times(v *flowValue) onpath.Idle {
+	if i, ok := r.idle[v.Path]; ok {
+		return i
+	}
+	return onpath.DefaultIdle
+}
+
+// mate is the key of the other direction at the same place: at a bridged instance,
+// at its other side; for what functions of this node stand between other nodes'
+// vports, at the one behind them.
+func (r *reader) mate(k *flowKey, v *flowValue) flowKey {
+	m, scope := reverseOf(k), unthree(k.Scope)
+	switch other := r.others[scope]; {
+	case scope == r.edge:
+	case other != 0:
+		m.Scope = three(other)
+	case v.kind() == nextExit:
+		m.Scope = three(r.edge)
+	case v.kind() == nextVport:
+		m.Scope = v.Next
+	}
+	return m
+}
+
+// tenant is the slot of the tenant to whom an established entry counts.
+func (r *reader) tenant(k *flowKey, v *flowValue) uint32 {
+	if scope := unthree(k.Scope); r.others[scope] != 0 {
+		return r.tenants[scope]
+	}
+	if v.Path != 0 {
+		return r.pathTenants[v.Path]
+	}
+	return r.tenants[unthree(v.Next)]
 }

@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"testing"
 	"time"
+
+	"github.com/onpath/onpath"
 )
 
 func benchKey(src, dst string, sport, dport byte) flowKey {
@@ -13,44 +15,67 @@ func benchKey(src, dst string, sport, dport byte) flowKey {
 	}
 }
 
-// TestSweep: entries go at their protocol's age, half-open and closed ones sooner,
-// and translations go with their flows.
+// TestSweep: flows go at their protocol's age, half-open and closed ones sooner,
+// both directions together, and translations go with their flows.
 func TestSweep(t *testing.T) {
 	b := newBench(t, 0, stateUp)
-	d := &Driver{coll: b.c}
-	flows, nats := b.c.Maps[flowsMap], b.c.Maps["nats"]
+	flows := flowTables{b.c.Maps[flowsMap]}
 	const now = uint64(100_000 * time.Second)
+	round := func() {
+		r := &reader{edge: benchEdge, idle: map[uint16]onpath.Idle{7: onpath.Idle{TCP: onpath.Duration(4 * time.Hour)}.OrDefault()}}
+		s := newSweep(flows, r, now)
+		if done, err := s.part(1000); err != nil || !done {
+			t.Fatalf("the sweep is done: %v, error: %v", done, err)
+		}
+	}
 	seen := func(ago time.Duration) [3]byte { return three(uint32((now - uint64(ago)) / uint64(time.Second))) }
 	type entry struct {
-		sport byte
-		v     flowValue
-		stays bool
+		what   string
+		v      flowValue
+		answer *flowValue
+		stays  bool
 	}
-	for _, e := range []entry{
-		{1, flowValue{Packets: 5, Seen: seen(time.Hour)}, true},
-		{2, flowValue{Packets: 5, Seen: seen(3 * time.Hour)}, false},
-		{3, flowValue{Packets: 5, Seen: seen(time.Minute), Flags: flowRST}, false},
-		{4, flowValue{Packets: 5, Seen: seen(time.Minute), Flags: flowFIN}, true},
-		{5, flowValue{Packets: 5, Seen: seen(3 * time.Minute), Flags: flowFIN}, false},
-		{6, flowValue{Packets: 0, Seen: seen(10 * time.Minute)}, false},
+	live := func(ago time.Duration, flags uint8) flowValue {
+		return flowValue{Packets: 5, Seen: seen(ago), Flags: flags}
+	}
+	for i, e := range []entry{
+		{"used an hour ago", live(time.Hour, 0), nil, true},
+		{"used three hours ago", live(3*time.Hour, 0), nil, false},
+		{"of a chain that waits longer", flowValue{Packets: 5, Seen: seen(3 * time.Hour), Path: 7}, nil, true},
+		{"reset a minute ago", live(time.Minute, flowRST), nil, true},
+		{"reset", live(3*time.Minute, flowRST), nil, false},
+		{"half closed", live(3*time.Minute, flowFIN), ptr(live(3*time.Minute, 0)), true},
+		{"half closed for long", live(5*time.Minute, flowFIN), ptr(live(5*time.Minute, 0)), false},
+		{"closed", live(3*time.Minute, flowFIN), ptr(live(3*time.Minute, flowFIN)), false},
+		{"half open", live(10*time.Minute, 0), &flowValue{Seen: seen(10 * time.Minute)}, false},
+		{"alive in the other direction", live(3*time.Hour, 0), ptr(live(time.Minute, 0)), true},
+		{"stamped a little ahead", live(-2*time.Second, flowRST), nil, true},
 	} {
-		k := benchKey("10.1.0.2", "10.9.0.2", e.sport, 80)
+		k := benchKey("10.1.0.2", "10.9.0.2", byte(i), 80)
 		b.put(flowsMap, k, e.v)
-		if err := d.sweep(t.Context(), flows, now); err != nil {
-			t.Fatal(err)
+		if e.answer != nil {
+			b.put(flowsMap, reverseOf(&k), *e.answer)
 		}
-		if got := exists(flows, k); got != e.stays {
-			t.Errorf("after the sweep entry %d exists: %v, must be %v", e.sport, got, e.stays)
+		round()
+		if got := flows.have(k); got != e.stays {
+			t.Errorf("after the sweep the flow that is %s exists: %v, must be %v", e.what, got, e.stays)
+		}
+		if got := flows.have(reverseOf(&k)); got != (e.stays && e.answer != nil) {
+			t.Errorf("after the sweep the answers to the flow that is %s exist: %v", e.what, got)
 		}
 	}
+	sweepsTranslations(t, b, flows, now)
+}
 
+func sweepsTranslations(t *testing.T, b *bench, flows flowTables, now uint64) {
+	nats := b.c.Maps["nats"]
 	for sport, stays := range map[byte]bool{1: true, 2: false} {
 		k := benchKey("100.64.0.9", "10.9.0.2", sport, 80)
-		v := natValue{Addr: wide(netip.MustParseAddr("10.0.9.1")), Port: [2]byte{240, sport}, Seen: unthree(seen(time.Minute))}
+		v := natValue{Addr: wide(netip.MustParseAddr("10.0.9.1")), Port: [2]byte{240, sport}, Seen: uint32(now/uint64(time.Second)) - 60}
 		b.put("nats", k, v)
 		b.put("nats", answersTo(&k, &v), natValue{Addr: k.Src, Port: k.SPort, In: 1, Seen: v.Seen})
 		if stays {
-			b.put(flowsMap, reverseOf(&k), flowValue{Packets: 1, Seen: seen(0)})
+			b.put(flowsMap, reverseOf(&k), flowValue{Packets: 1})
 		}
 		if err := sweepNAT(t.Context(), nats, flows, now); err != nil {
 			t.Fatal(err)
@@ -62,3 +87,5 @@ func TestSweep(t *testing.T) {
 		}
 	}
 }
+
+func ptr[T any](v T) *T { return &v }

@@ -94,7 +94,7 @@ func (c *town) open(n *townNode) *ebpf.Driver {
 	c.t.Helper()
 	var d *ebpf.Driver
 	c.in(n.ns, func() (err error) {
-		d, err = ebpf.New(ebpf.Options{Name: c.name + "-" + n.name, NoTCX: c.noTCX})
+		d, err = ebpf.New(ebpf.Options{Name: c.name + "-" + n.name, NoTCX: c.noTCX, Flows: 1 << 16})
 		return err
 	})
 	return d

@@ -1,0 +1,257 @@
+package ebpf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/bits"
+
+	"github.com/cilium/ebpf"
+)
+
+// Flows begin in a small table of their tenant's, which replaces the least
+// recently used, and move to the table of all once they are known to live. So a
+// flood of new flows costs its tenant new flows, and nobody a connection.
+
+// Sizes, in entries; a connection has two at the edge and two at each instance
+// that it passes on this node. Entries take 152 bytes, from the start.
+const (
+	DefaultFlows   = 1 << 18
+	DefaultPending = 1 << 13
+	maxFlows       = 1 << 24
+)
+
+// pending are the tables of the tenants' pending flows.
+type pending struct {
+	outer *ebpf.Map
+	spec  *ebpf.MapSpec
+	of    map[uint32]*ebpf.Map // by the tenant's slot
+}
+
+// openPending takes over the tables that an earlier process made.
+func openPending(outer *ebpf.Map, spec *ebpf.MapSpec) (*pending, error) {
+	p := &pending{outer: outer, spec: spec, of: map[uint32]*ebpf.Map{}}
+	for slot := range uint32(maxTenants) {
+		var id uint32
+		err := outer.Lookup(slot, &id)
+		if errors.Is(err, ebpf.ErrKeyNotExist) {
+			continue
+		}
+		if err != nil {
+			return p, fmt.Errorf("read tables of pending flows: %w", err)
+		}
+		m, err := ebpf.NewMapFromID(ebpf.MapID(id))
+		if err != nil {
+			return p, fmt.Errorf("open table of pending flows: %w", err)
+		}
+		p.of[slot] = m
+	}
+	return p, nil
+}
+
+// need makes a tenant's table if it has none.
+func (p *pending) need(slot uint32) error {
+	if p.of[slot] != nil {
+		return nil
+	}
+	m, err := ebpf.NewMap(p.spec)
+	if err != nil {
+		return fmt.Errorf("make table of pending flows: %w", err)
+	}
+	if err := p.outer.Put(slot, m); err != nil {
+		return errors.Join(fmt.Errorf("hand over table of pending flows: %w", err), m.Close())
+	}
+	p.of[slot] = m
+	return nil
+}
+
+// drop gives a tenant's table up.
+func (p *pending) drop(slot uint32) error {
+	m := p.of[slot]
+	if m == nil {
+		return nil
+	}
+	delete(p.of, slot)
+	err := p.outer.Delete(slot)
+	return errors.Join(err, m.Close())
+}
+
+func (p *pending) close() {
+	for _, m := range p.of {
+		m.Close()
+	}
+	p.of = nil
+}
+
+// flowTables are all tables with flow entries, the established ones' first. They
+// stay open whatever becomes of the driver, until closed.
+type flowTables []*ebpf.Map
+
+// cloneTables opens all tables once more. d.mu is held.
+func (d *Driver) cloneTables() (flowTables, error) {
+	m, err := d.coll.Maps[flowsMap].Clone()
+	if err != nil {
+		return nil, fmt.Errorf("open flow entries: %w", err)
+	}
+	t := flowTables{m}
+	for _, p := range d.pending.of {
+		m, err := p.Clone()
+		if err != nil {
+			t.close()
+			return nil, fmt.Errorf("open pending flow entries: %w", err)
+		}
+		t = append(t, m)
+	}
+	return t, nil
+}
+
+func (t flowTables) close() {
+	for _, m := range t {
+		m.Close()
+	}
+}
+
+// each reads the entries of all tables.
+func (t flowTables) each(ctx context.Context, yield func(*flowKey, *flowValue) bool) error {
+	more := true
+	for _, m := range t {
+		err := eachFlow(ctx, m, func(k *flowKey, v *flowValue) bool {
+			more = yield(k, v)
+			return more
+		})
+		if err != nil || !more {
+			return err
+		}
+	}
+	return nil
+}
+
+// remove removes an entry wherever it stands.
+func (t flowTables) remove(keys []flowKey) error {
+	for _, k := range keys {
+		for _, m := range t {
+			if err := m.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+				return fmt.Errorf("remove flow entry: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+// tableSize is the size that a table is made with: a power of two, so that it has
+// no more buckets than entries.
+func tableSize(n, otherwise int) uint32 {
+	if n == 0 {
+		n = otherwise
+	}
+	return 1 << bits.Len32(uint32(n-1))
+}
+
+// tenantLimits is what a tenant may have on this node; 0: no limit of its own.
+type tenantLimits struct {
+	caused      uint64 // entries that its instances caused
+	established uint64
+}
+
+// putTenants makes the tables of pending flows and writes the limits; what the
+// programs count beside them stays theirs. Together the tenants may establish
+// seven eighths of the table, each the same; the rest is for flows of instances
+// whose tenant this node does not know.
+func (d *Driver) putTenants(want map[uint32]tenantLimits) error {
+	size := uint64(d.coll.Maps[flowsMap].MaxEntries())
+	limits := map[uint32]tenantValue{0: {Cap: size / 8}}
+	for slot, l := range want {
+		v := tenantValue{Max: l.caused, Cap: size / 8 * 7 / uint64(len(want))}
+		if l.established != 0 {
+			v.Cap = min(v.Cap, l.established)
+		}
+		limits[slot] = v
+	}
+	for slot, v := range limits {
+		if err := d.pending.need(slot); err != nil {
+			return err
+		}
+		var now tenantValue
+		if err := d.maps.tenants.Lookup(slot, &now); err != nil {
+			return fmt.Errorf("read limits of a tenant: %w", err)
+		}
+		v.Deferred = now.Deferred
+		if v == now {
+			continue
+		}
+		if err := d.maps.tenants.Put(slot, v); err != nil {
+			return fmt.Errorf("write limits of a tenant: %w", err)
+		}
+	}
+	return nil
+}
+
+// reclassifies tells whether packets at the edge will be classified by other
+// rules than before.
+func (d *Driver) reclassifies(want *state) bool {
+	old := d.maps.nodes.now[0]
+	if old.Edge == 0 {
+		return false
+	}
+	if old.Edge != want.node.Edge || old.EdgeTable != want.node.EdgeTable {
+		return true
+	}
+	for id, t := range want.tables {
+		if isClassifier(id) && !d.maps.tables.has(id, t.sum) {
+			return true
+		}
+	}
+	return false
+}
+
+// settle makes the pending flows at the edge established, within their tenants'
+// limits, when rules change: pending ones are found by the rules that they began
+// with. It is done before and after, for those that begin meanwhile.
+func (d *Driver) settle(want *state) error {
+	if !want.reclassifies {
+		return nil
+	}
+	flows, edge := d.coll.Maps[flowsMap], d.maps.nodes.now[0].Edge
+	for slot, m := range d.pending.of {
+		var held heldValue
+		var limits tenantValue
+		if err := errors.Join(d.maps.holdings.Lookup(slot, &held), d.maps.tenants.Lookup(slot, &limits)); err != nil {
+			return fmt.Errorf("read what a tenant holds: %w", err)
+		}
+		var moved []flowKey
+		err := eachFlow(d.life, m, func(k *flowKey, v *flowValue) bool {
+			if unthree(k.Scope) != edge || held.Established >= limits.Cap {
+				return true
+			}
+			if err := flows.Update(k, v, ebpf.UpdateNoExist); err == nil {
+				held.Established++
+				moved = append(moved, *k)
+			}
+			return true
+		})
+		if err == nil {
+			err = flowTables{m}.remove(moved)
+		}
+		if err == nil && len(moved) > 0 {
+			err = d.maps.holdings.Put(slot, held)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// giveUpTenants frees the places of tenants that have nothing here any more.
+func (d *Driver) giveUpTenants(want *state) error {
+	var errs []error
+	for name, slot := range d.slots.tenants.of {
+		if _, ok := want.tenants[slot]; ok {
+			continue
+		}
+		errs = append(errs, d.pending.drop(slot), d.maps.tenants.Put(slot, tenantValue{}), d.maps.holdings.Put(slot, heldValue{}))
+		delete(d.slots.tenants.of, name)
+		delete(d.slots.tenants.used, slot)
+	}
+	return errors.Join(errs...)
+}
