@@ -62,6 +62,10 @@ func (c *DatapathConfig) Validate() error {
 		if p.MTU < 0 || p.MTU > MaxMTU {
 			v.add(index("paths", i)+".mtu", "", "%d is no MTU", p.MTU)
 		}
+		if p.MaxFlows < 0 {
+			v.add(index("paths", i)+".maxFlows", "", "%d is negative", p.MaxFlows)
+		}
+		p.Idle.validate(v, index("paths", i)+".idle")
 	}
 	return v.err()
 }
@@ -146,5 +150,16 @@ func (v *validation) group(at string, g Group, seen map[GroupID]bool) {
 	enum(v, at+".none", &g.None, "", NoneDrop, NoneBypass)
 	for i, m := range g.Members {
 		v.id24(index(at+".members", i)+".vport", uint32(m.Vport))
+	}
+	rows := map[uint32]bool{}
+	for i, r := range g.Weights {
+		row := index(at+".weights", i)
+		if rows[r.From] {
+			v.add(row+".from", "", "%d stands here twice", r.From)
+		}
+		rows[r.From] = true
+		if len(r.Weights) != len(g.Members) {
+			v.add(row+".weights", "give each member one", "there are %d weights for %d members", len(r.Weights), len(g.Members))
+		}
 	}
 }

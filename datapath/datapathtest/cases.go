@@ -27,6 +27,7 @@ func Cases() []Case {
 		{"functions-out", "a function out of service leaves by its none", functionsOut},
 		{"functions-mirror", "functions and mirrors stand beside each other", functionsMirror},
 		{"shares", "10,000 flows meet three instances by their weights, within a tenth", shares},
+		{"weights", "new flows are shared by weights for the instance they come from, both directions alike", matrix},
 		{"sticky", "adding, draining and weighing move no flow, removing only its own", sticks},
 		{"symmetric", "whoever starts a flow, it meets the same instance", symmetry},
 		{"lost-repick", "flows of a dead instance go on at another, both ways", repick},

@@ -71,9 +71,15 @@ func (b *bed) gather(i *instance, reverse bool, sent map[onpath.Tuple][]byte, me
 // so that both directions have entries.
 func (b *bed) letOut(met map[onpath.Tuple]*instance) {
 	b.t.Helper()
+	b.letOutAt(met, 1)
+}
+
+// letOutAt does so at the nth routed element.
+func (b *bed) letOutAt(met map[onpath.Tuple]*instance, n uint8) {
+	b.t.Helper()
 	for t, i := range met {
 		_, out := hop{at: i}.sides()
-		p := withTTL(newPacket(t).bytes(), 1)
+		p := withTTL(newPacket(t).bytes(), n)
 		b.send(i.node, out, p)
 		b.expect(gateway, serverNet, withTTL(p, 1))
 	}

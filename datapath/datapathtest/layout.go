@@ -40,6 +40,8 @@ type element struct {
 	none      onpath.None // default drop
 	// match is the element's own select, forward; nil: everything.
 	match *onpath.Match
+	// rows are the weights by where flows come from, forward.
+	rows []onpath.WeightRow
 }
 
 type instance struct {
@@ -217,6 +219,9 @@ func (e *element) group(p onpath.PathID, i int, reverse bool) onpath.Group {
 		Mode: cmp.Or(e.mode, onpath.ModeInline),
 		Then: onpath.TableOf(p, i, reverse), Back: onpath.TableOf(p, i, !reverse),
 		Lost: cmp.Or(e.lost, onpath.LostRepick), None: cmp.Or(e.none, onpath.NoneDrop),
+	}
+	if !reverse {
+		g.Weights = e.rows
 	}
 	for _, in := range e.instances {
 		if in.withdrawn {

@@ -150,7 +150,7 @@ func (h *harness) Function(node string, v onpath.VportID) onpath.InlineFunction 
 }
 
 func (h *harness) options(node string) ebpf.Options {
-	return ebpf.Options{Name: h.w.name + "-" + node, Flows: 1 << 15, Pending: 1 << 14}
+	return ebpf.Options{Name: h.w.name + "-" + node, Flows: 1 << 15, Pending: 1 << 16}
 }
 
 // Reopen opens the data path of a node as a new process would.

@@ -17,7 +17,7 @@ import (
 // that it passes on this node. Entries take 152 bytes, from the start.
 const (
 	DefaultFlows   = 1 << 18
-	DefaultPending = 1 << 13
+	DefaultPending = 1 << 14
 	maxFlows       = 1 << 24
 )
 

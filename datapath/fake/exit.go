@@ -45,7 +45,7 @@ func (n *Node) behind(g *onpath.Group, t onpath.Tuple) []mirror {
 	if n.tables[g.Then] == nil {
 		return nil
 	}
-	return n.turned(n.walk(g.Then, t, nil, atElement, g.Path).mirrors, t)
+	return n.turned(n.walk(g.Then, t, nil, atElement, g.Path, 0).mirrors, t)
 }
 
 // turned gives the mirrors that answers to t meet where t met these.

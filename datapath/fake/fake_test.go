@@ -71,14 +71,14 @@ func TestEntriesAge(t *testing.T) {
 	}
 	// One direction alone keeps both alive, and the context at the instance.
 	for range 5 {
-		now = now.Add(DefaultIdleOther - time.Second)
+		now = now.Add(time.Duration(onpath.DefaultIdle.UDP) - time.Second)
 		n.Inject("up0", udpPacket(1))
 		n.Inject(onpath.DeviceName(16), udpPacket(1))
 	}
 	if got := entries(t, n); got != 4 {
 		t.Errorf("of a one-way flow %d entries live, must be 4", got)
 	}
-	now = now.Add(DefaultIdleOther + time.Second)
+	now = now.Add(time.Duration(onpath.DefaultIdle.UDP) + time.Second)
 	if got := entries(t, n); got != 0 {
 		t.Errorf("%d entries live on without packets", got)
 	}

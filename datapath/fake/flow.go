@@ -34,6 +34,7 @@ type flow struct {
 
 	packets, bytes uint64
 	seen           time.Time
+	fin, rst       bool // TCP: seen in this direction
 }
 
 // mirror is one copy to be made.
@@ -60,21 +61,51 @@ func (f *flow) describe(k flowKey, now time.Time) onpath.FlowEntry {
 	return e
 }
 
-func (n *Node) idle(k flowKey) time.Duration {
-	if k.tuple.Protocol == protoTCP {
-		return n.options.IdleTCP
+// aged tells whether a flow has rested for too long: both directions' entries at
+// one place, of which neither goes before the other.
+func (n *Node) aged(k flowKey, f *flow) bool {
+	idle := onpath.DefaultIdle
+	if p := n.paths[f.path]; p != nil {
+		idle = p.Idle.OrDefault()
 	}
-	return n.options.IdleOther
+	seen, oneWay, closing, closed := f.seen, false, f.fin, f.rst
+	if back := n.flows[n.mate(k)]; back != nil {
+		if back.seen.After(seen) {
+			seen = back.seen
+		}
+		oneWay = (f.packets == 0) != (back.packets == 0)
+		closing = f.fin || back.fin
+		closed = f.rst || back.rst || f.fin && back.fin
+	}
+	return n.now().Sub(seen) > idle.For(k.tuple.Protocol, oneWay, closing, closed)
+}
+
+// mate is the key of the other direction's entry at the same place: at a bridged
+// instance, at its other side.
+func (n *Node) mate(k flowKey) flowKey {
+	m := flowKey{k.vport, k.tuple.Reverse()}
+	if v := n.local(k.vport); v != nil {
+		m.vport = v.Other
+	}
+	return m
 }
 
 // find looks an entry up; one that has aged is none.
 func (n *Node) find(k flowKey) *flow {
 	f := n.flows[k]
-	if f == nil || n.now().Sub(f.seen) <= n.idle(k) {
+	if f == nil || !n.aged(k, f) {
 		return f
 	}
-	n.drop(k, f)
+	n.forgetFlow(k, f)
 	return nil
+}
+
+// forgetFlow forgets both directions.
+func (n *Node) forgetFlow(k flowKey, f *flow) {
+	n.drop(k, f)
+	if back := n.flows[n.mate(k)]; back != nil {
+		n.drop(n.mate(k), back)
+	}
 }
 
 // drop forgets an entry.
@@ -110,8 +141,8 @@ func (n *Node) learn(k flowKey, f flow) *flow {
 func (n *Node) sweep() {
 	now := n.now()
 	for k, f := range n.flows {
-		if now.Sub(f.seen) > n.idle(k) {
-			n.drop(k, f)
+		if n.aged(k, f) {
+			n.forgetFlow(k, f)
 		}
 	}
 	for k, f := range n.fragments {
@@ -119,7 +150,7 @@ func (n *Node) sweep() {
 			delete(n.fragments, k)
 		}
 	}
-	n.nat.sweep(now, n.options)
+	n.nat.sweep(now)
 }
 
 // purge forgets the entries of vports and paths that are no longer here;

@@ -15,6 +15,11 @@ func (n *Node) follow(w *work, f *flow) {
 	f.seen = n.now()
 	f.packets++
 	f.bytes += uint64(w.h.length)
+	if w.h.protocol == protoTCP && w.writes {
+		begins := w.h.flags&(flagSYN|flagACK) == flagSYN // the ports are used again
+		f.fin = !begins && (f.fin || w.h.flags&flagFIN != 0)
+		f.rst = !begins && (f.rst || w.h.flags&flagRST != 0)
+	}
 	if f.kind == onpath.NextPending && !n.decide(w, f) {
 		return
 	}
@@ -39,7 +44,7 @@ func (n *Node) goOn(w *work, f *flow, g *onpath.Group) bool {
 	if w.key.vport == n.edgeVport() {
 		from = atEdge
 	}
-	d := n.walkOn(decision{path: g.Path, functions: f.functions[:len(f.functions):len(f.functions)]}, g.Then, w.key.tuple, &w.h, from)
+	d := n.walkOn(decision{path: g.Path, functions: f.functions[:len(f.functions):len(f.functions)]}, g.Then, w.key.tuple, &w.h, from, w.key.vport)
 	f.functions = d.functions
 	f.mirrors = append(f.mirrors[:len(f.mirrors):len(f.mirrors)], d.mirrors...)
 	f.path, f.reverse = d.path, d.reverse

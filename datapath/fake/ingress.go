@@ -145,7 +145,7 @@ func (n *Node) blind(b []byte, h header) {
 // classify takes a packet from outside that has no entry through the tables.
 func (n *Node) classify(w *work) {
 	edge := n.edge.Vport
-	d := n.walk(n.edge.Table, w.key.tuple, &w.h, atEdge, 0)
+	d := n.walk(n.edge.Table, w.key.tuple, &w.h, atEdge, 0, edge)
 	f := flow{path: d.path, reverse: d.reverse, entry: edge, mirrors: d.mirrors, functions: d.functions}
 	switch d.outcome {
 	case toKernel:
@@ -237,7 +237,7 @@ func (n *Node) emission(w *work, v *onpath.Vport, own bool) {
 		if own {
 			from = atEmitter
 		}
-		d = n.walk(v.Emit, w.key.tuple, &w.h, from, 0)
+		d = n.walk(v.Emit, w.key.tuple, &w.h, from, 0, v.ID)
 	}
 	f := flow{
 		path: d.path, reverse: d.reverse, mirrors: d.mirrors, functions: d.functions, entry: v.Entry,

@@ -66,8 +66,8 @@ func (n *Node) relay(w *work, t Tunnelled) {
 		return
 	}
 	d := decision{path: g.Path, reverse: g.Reverse}
-	if next, done := n.actGroup(&d, g.ID, w.key.tuple); !done {
-		d = n.walkOn(d, next, w.key.tuple, &w.h, atElement)
+	if next, done := n.actGroup(&d, g.ID, w.key.tuple, n.keys[w.key.vport]); !done {
+		d = n.walkOn(d, next, w.key.tuple, &w.h, atElement, w.key.vport)
 	}
 	f := flow{path: d.path, reverse: d.reverse, mirrors: d.mirrors, functions: d.functions, entry: t.Entry}
 	switch d.outcome {

@@ -28,13 +28,9 @@ func newNATTable() natTable {
 	return natTable{map[onpath.Tuple]*translation{}, map[onpath.Tuple]*translation{}}
 }
 
-func (t *natTable) sweep(now time.Time, o Options) {
+func (t *natTable) sweep(now time.Time) {
 	for k, x := range t.outward {
-		idle := o.IdleOther
-		if k.Protocol == protoTCP {
-			idle = o.IdleTCP
-		}
-		if now.Sub(x.seen) > idle {
+		if now.Sub(x.seen) > onpath.DefaultIdle.For(k.Protocol, false, false, false) {
 			delete(t.outward, k)
 			delete(t.inward, x.outside.Reverse())
 		}

@@ -14,7 +14,6 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/onpath/onpath"
 )
@@ -83,20 +82,11 @@ type Options struct {
 	Uplinks []Uplink
 	// Routes of the kernel; the longest prefix wins.
 	Routes []Route
-	// IdleTCP and IdleOther are how long entries live without packets; zero
-	// means DefaultIdleTCP and DefaultIdleOther.
-	IdleTCP, IdleOther time.Duration
 	// Function is the model of all ebpf functions of the node; nil passes all.
 	Function func(InlinePacket) InlineVerdict
 	// Pick chooses a member in place of Rendezvous.
 	Pick Picker
 }
-
-// Entries without packets are forgotten after these times.
-const (
-	DefaultIdleTCP   = 2 * time.Hour
-	DefaultIdleOther = 3 * time.Minute
-)
 
 // Uplink is a device with the node's addresses on it.
 type Uplink struct {
@@ -120,12 +110,6 @@ func (w *Network) Node(name string, o Options) (*Node, error) {
 	}
 	if o.Pick == nil {
 		o.Pick = Rendezvous
-	}
-	if o.IdleTCP == 0 {
-		o.IdleTCP = DefaultIdleTCP
-	}
-	if o.IdleOther == 0 {
-		o.IdleOther = DefaultIdleOther
 	}
 	o.Uplinks, o.Routes = slices.Clone(o.Uplinks), slices.Clone(o.Routes)
 	slices.SortStableFunc(o.Routes, func(a, b Route) int { return b.Prefix.Bits() - a.Prefix.Bits() })

@@ -29,6 +29,7 @@ type Node struct {
 	groups   map[onpath.GroupID]*onpath.Group
 	member   map[membership]onpath.GroupID
 	side     map[side]onpath.GroupID
+	keys     map[onpath.VportID]uint32 // of the instances
 	paths    map[onpath.PathID]*onpath.Path
 	inline   map[onpath.VportID]onpath.InlineFunction
 
@@ -148,11 +149,12 @@ func (n *Node) indexTables(c *onpath.DatapathConfig) {
 		n.tables[t.ID] = &t
 	}
 	n.groups, n.member = map[onpath.GroupID]*onpath.Group{}, map[membership]onpath.GroupID{}
-	n.side = map[side]onpath.GroupID{}
+	n.side, n.keys = map[side]onpath.GroupID{}, map[onpath.VportID]uint32{}
 	for _, g := range c.Groups {
 		g.Members = slices.Clone(g.Members)
 		n.groups[g.ID] = &g
 		for _, m := range g.Members {
+			n.keys[m.Vport] = m.Key
 			k := membership{m.Vport, g.Path, g.Reverse}
 			if old := n.member[k]; old == 0 || g.ID < old {
 				n.member[k] = g.ID

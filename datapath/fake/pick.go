@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math"
 	"net/netip"
+	"slices"
 
 	"github.com/onpath/onpath"
 )
@@ -45,8 +46,26 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// pick chooses a member of g for a new flow with tuple t, as it stands in the
-// packet. Members that are closed, draining or away are passed over.
+// pickFor chooses a member of g for a new flow that comes from the instance with
+// a key, or 0 from the edge.
+func (n *Node) pickFor(g *onpath.Group, t onpath.Tuple, upstream uint32) (onpath.VportID, bool) {
+	for _, row := range g.Weights {
+		if row.From != upstream || g.Mode == onpath.ModeMirror {
+			continue
+		}
+		weighed := *g
+		weighed.Members = slices.Clone(g.Members)
+		for i := range weighed.Members {
+			weighed.Members[i].Weight = row.Weights[i]
+		}
+		return n.pick(&weighed, t)
+	}
+	return n.pick(g, t)
+}
+
+// pick chooses a member of g by the members' own weights, for a flow with tuple t
+// as it stands in the packet. Members that are closed, draining or away are passed
+// over.
 func (n *Node) pick(g *onpath.Group, t onpath.Tuple) (onpath.VportID, bool) {
 	members := make([]onpath.Member, 0, 8)
 	for _, m := range g.Members {

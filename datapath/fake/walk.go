@@ -50,13 +50,13 @@ type decision struct {
 
 // walk goes through tables, beginning with id, until something is decided.
 // path is the chain that the packet is in already; only its rules may take up
-// TCP connections in the middle.
-func (n *Node) walk(id onpath.TableID, t onpath.Tuple, h *header, from place, path onpath.PathID) decision {
-	return n.walkOn(decision{path: path}, id, t, h, from)
+// TCP connections in the middle. The packet came out of vport.
+func (n *Node) walk(id onpath.TableID, t onpath.Tuple, h *header, from place, path onpath.PathID, vport onpath.VportID) decision {
+	return n.walkOn(decision{path: path}, id, t, h, from, vport)
 }
 
 // walkOn goes on with what is decided so far.
-func (n *Node) walkOn(d decision, id onpath.TableID, t onpath.Tuple, h *header, from place) decision {
+func (n *Node) walkOn(d decision, id onpath.TableID, t onpath.Tuple, h *header, from place, vport onpath.VportID) decision {
 	for range maxTables {
 		table := n.tables[id]
 		if table == nil {
@@ -83,7 +83,7 @@ func (n *Node) walkOn(d decision, id onpath.TableID, t onpath.Tuple, h *header, 
 			d.outcome = unselected
 			return d
 		}
-		next, done := n.act(&d, action, t, from)
+		next, done := n.act(&d, action, t, from, n.keys[vport])
 		if done {
 			return d
 		}
@@ -98,12 +98,12 @@ func (d decision) drop(why onpath.DropReason) decision {
 }
 
 // act does one action; it gives the table to go on with unless it is done.
-func (n *Node) act(d *decision, a onpath.Action, t onpath.Tuple, from place) (onpath.TableID, bool) {
+func (n *Node) act(d *decision, a onpath.Action, t onpath.Tuple, from place, upstream uint32) (onpath.TableID, bool) {
 	switch a.Kind {
 	case onpath.ActionTable:
 		return a.Table, false
 	case onpath.ActionGroup:
-		return n.actGroup(d, a.Group, t)
+		return n.actGroup(d, a.Group, t, upstream)
 	case onpath.ActionDrop:
 		d.outcome, d.reason = toDrop, a.Reason
 		if d.reason == "" {
@@ -125,14 +125,14 @@ func (n *Node) act(d *decision, a onpath.Action, t onpath.Tuple, from place) (on
 	return 0, true
 }
 
-func (n *Node) actGroup(d *decision, id onpath.GroupID, t onpath.Tuple) (onpath.TableID, bool) {
+func (n *Node) actGroup(d *decision, id onpath.GroupID, t onpath.Tuple, upstream uint32) (onpath.TableID, bool) {
 	g := n.groups[id]
 	if g == nil {
 		*d = d.drop(onpath.DropNoTable)
 		return 0, true
 	}
 	d.path, d.reverse = g.Path, g.Reverse
-	member, ok := n.pick(g, t)
+	member, ok := n.pickFor(g, t, upstream)
 	switch {
 	case g.Mode == onpath.ModeMirror:
 		if ok {
