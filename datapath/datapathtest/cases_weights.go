@@ -37,12 +37,12 @@ func matrix(b *bed) {
 		}
 	}
 	b.letOutAt(second, 2)
-	for _, t := range ts[:100] {
+	for _, t := range ts[:50] {
 		b.backward(t, second[t], first[t])
 		b.forward(t, first[t], second[t])
 	}
 
-	for _, t := range flows(n, 100) { // begun by the other side
+	for _, t := range flows(n, 20) { // begun by the other side
 		p := answerTo(t).bytes()
 		b.send(gateway, serverNet, p)
 		at := b.whereTo(p, true, v)
