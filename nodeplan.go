@@ -31,6 +31,9 @@ type InstancePlan struct {
 	Addresses []netip.Prefix `json:"addresses,omitempty"`
 	// MTU of its interfaces, bytes.
 	MTU int `json:"mtu"`
+	// Idle are the idle times that the instance must keep to: of the chains that
+	// it stands in, the longest. The node tells it.
+	Idle Idle `json:"idle,omitzero"`
 	// Draining: keep it running, do not restart it when it ends.
 	Draining bool `json:"draining,omitempty"`
 }

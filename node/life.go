@@ -238,7 +238,7 @@ func (in *instance) launch(ctx context.Context, rt onpath.Runtime, plan onpath.I
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
 	defer cancel()
 	p, err := rt.Start(ctx, onpath.RunSpec{
-		ID: in.id, Spec: plan.Spec, NetNS: in.a.state.netns(in.id), Hostname: plan.Name,
+		ID: in.id, Spec: informed(plan.Spec, idleOf(&plan)), NetNS: in.a.state.netns(in.id), Hostname: plan.Name,
 		Labels: map[string]string{
 			LabelNode: in.a.opt.Name, LabelState: in.a.opt.StateDir,
 			LabelTenant: plan.Tenant, LabelDeployment: plan.Deployment, LabelInstance: plan.Name,

@@ -82,6 +82,9 @@ func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed boo
 			}
 			in.resize(ctx, w, false)
 			in.reconfigure(ctx, w, old)
+			if idleOf(&old) != idleOf(&w.plan) || in.launched != p {
+				in.tellIdle(p, w.plan)
+			}
 			if w.plan.Draining && !old.Draining {
 				in.a.event(w.plan, false, "Draining", "keeps its flows and gets no new ones")
 			}
@@ -123,6 +126,16 @@ func (in *instance) settle(ctx context.Context) (<-chan struct{}, func()) {
 	return over, func() {
 		cancel()
 		<-done
+	}
+}
+
+// tellIdle tells a running container new idle times.
+func (in *instance) tellIdle(p onpath.Process, plan onpath.InstancePlan) {
+	if plan.Spec.Container == nil {
+		return
+	}
+	if err := inform(p.Pid(), idleOf(&plan)); err != nil && !ended(p) {
+		in.a.log.Warn("an instance does not learn how long flows may rest", "instance", in.id, "err", err)
 	}
 }
 

@@ -167,6 +167,11 @@ func (b *builder) instance(i *instance) onpath.InstancePlan {
 		Name: i.key.name, Tenant: i.key.tenant, Deployment: s.Deployment, UID: i.obj.Metadata.UID, Spec: i.fn,
 		Vport: s.Vport, Back: s.Back, Addresses: s.Addresses, MTU: b.n.interfaceMTU(), Draining: i.draining(),
 	}
+	for _, q := range b.paths {
+		if slices.Contains(q.deps, i.dep) {
+			p.Idle = p.Idle.Longest(q.spec.Idle.OrDefault())
+		}
+	}
 	switch {
 	case i.d != nil:
 		p.Function = i.d.fnName.String()

@@ -145,7 +145,7 @@ func runNode(ctx context.Context, conf *config.Node, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	path, err := ebpf.New(ebpf.Options{Name: conf.Name, Log: log})
+	path, err := ebpf.New(ebpf.Options{Name: conf.Name, Log: log, Flows: conf.Flows, Pending: conf.PendingFlows})
 	if err != nil {
 		return err
 	}

@@ -37,6 +37,9 @@ const (
 	nextDrop
 )
 
+// oneWayMany is after how many packets a flow of one direction is established.
+const oneWayMany = 32
+
 // flow flags
 const (
 	flowReverse uint8 = 1 << iota

@@ -28,7 +28,7 @@ func newBench(t testing.TB, mtu uint32, state uint8) *bench {
 	if os.Getuid() != 0 {
 		t.Skip("needs root to load programs")
 	}
-	spec, err := objectSpec(Options{Flows: 1024, Pending: 1024})
+	spec, err := objectSpec(Options{Flows: 1 << 12, Pending: 1 << 10})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,6 +25,12 @@ const (
 	DefaultPort      = 7443 // of the server's TLS listener, where one is asked for
 )
 
+// MinFlows and MaxFlows bound the sizes of flow tables, in entries.
+const (
+	MinFlows = 1 << 10
+	MaxFlows = 1 << 24
+)
+
 // Config is the whole file. A machine with one role leaves the other out.
 type Config struct {
 	Server Server `json:"server,omitzero"`
@@ -92,6 +98,11 @@ type Node struct {
 	HostImage bool `json:"hostImage,omitempty"`
 	// SetForwarding lets the agent turn IP forwarding on for routing uplinks.
 	SetForwarding bool `json:"setForwarding,omitempty"`
+	// Flows is the size of the table of established flows, PendingFlows that of
+	// each tenant's table of flows that begin, in entries of 152 bytes, rounded
+	// up to powers of two. Default 262144 and 16384.
+	Flows        int `json:"flows,omitempty"`
+	PendingFlows int `json:"pendingFlows,omitempty"`
 	// Metrics is the address of a plain HTTP listener for Prometheus. Default none.
 	Metrics string `json:"metrics,omitempty"`
 	// Log is debug, info (default), warn or error.
@@ -156,6 +167,14 @@ func (n *Node) Complete(hostname string) error {
 	def(&n.StateDir, DefaultNodeDir)
 	def(&n.Log, "info")
 	es := level("node.log", n.Log)
+	for _, f := range []struct {
+		field string
+		n     int
+	}{{"node.flows", n.Flows}, {"node.pendingFlows", n.PendingFlows}} {
+		if f.n != 0 && (f.n < MinFlows || f.n > MaxFlows) {
+			es = append(es, wrong(f.field, fmt.Sprintf("write %d to %d entries", MinFlows, MaxFlows), "%d is out of range", f.n))
+		}
+	}
 	if n.Token != "" && n.TokenFile != "" {
 		es = append(es, wrong("node.token", "keep one of them", "both token and tokenFile are given"))
 	}

@@ -1,0 +1,103 @@
+package node
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/onpath/onpath"
+)
+
+// An instance is told how long flows may rest before the data path forgets them,
+// so that its own time-outs need not disagree: in environment variables when it
+// starts, and in a file that follows changes while it runs. All are seconds.
+
+// idleFile is where containers find the idle times.
+const idleFile = "/run/onpath/flows.json"
+
+// idleOf are the times for an instance; what the plan does not say is default.
+func idleOf(p *onpath.InstancePlan) onpath.Idle { return p.Idle.OrDefault() }
+
+// seconds rounds up: a function that keeps a flow longer loses nothing.
+func seconds(d onpath.Duration) int64 {
+	return int64((time.Duration(d) + time.Second - 1) / time.Second)
+}
+
+// idleContent is the file.
+func idleContent(i onpath.Idle) string {
+	times := map[string]int64{}
+	for _, t := range i.Each() {
+		times[t.Name] = seconds(t.Time)
+	}
+	data, err := json.MarshalIndent(map[string]any{"idle": times}, "", "  ")
+	if err != nil {
+		panic("node: idle times: " + err.Error()) // only numbers come here
+	}
+	return string(data) + "\n"
+}
+
+// informed adds the idle times to what a container is started with. Variables that
+// the function or its deployment sets stay as they are.
+func informed(s onpath.FunctionSpec, i onpath.Idle) onpath.FunctionSpec {
+	if s.Container == nil {
+		return s
+	}
+	c := *s.Container
+	env := onpath.Env{}
+	for _, t := range i.Each() {
+		env[t.Env] = strconv.FormatInt(seconds(t.Time), 10)
+	}
+	maps.Copy(env, c.Env)
+	c.Env = env
+	files := maps.Clone(c.Files)
+	if files == nil {
+		files = map[string]onpath.File{}
+	}
+	files[idleFile] = onpath.File{Content: idleContent(i)}
+	c.Files = files
+	s.Container = &c
+	return s
+}
+
+// inform replaces the file in a running container.
+func inform(pid int, i onpath.Idle) error {
+	if pid == 0 {
+		return nil
+	}
+	root, err := unix.Open(fmt.Sprintf("/proc/%d/root", pid), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open the container's files: %w", err)
+	}
+	defer unix.Close(root)
+	// The container may have put links in the way: they end inside it.
+	dir, err := unix.Openat2(root, path.Dir(idleFile)[1:], &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if err != nil {
+		return fmt.Errorf("open %s in the container: %w", path.Dir(idleFile), err)
+	}
+	defer unix.Close(dir)
+	const fresh = ".flows.json.new"
+	if err := unix.Unlinkat(dir, fresh, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("write %s in the container: %w", idleFile, err)
+	}
+	fd, err := unix.Openat(dir, fresh, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o644)
+	if err != nil {
+		return fmt.Errorf("write %s in the container: %w", idleFile, err)
+	}
+	_, err = unix.Write(fd, []byte(idleContent(i)))
+	err = errors.Join(err, unix.Fchmod(fd, 0o644), unix.Close(fd))
+	if err == nil {
+		err = unix.Renameat(dir, fresh, dir, path.Base(idleFile))
+	}
+	if err != nil {
+		return fmt.Errorf("write %s in the container: %w", idleFile, err)
+	}
+	return nil
+}
