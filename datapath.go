@@ -496,11 +496,10 @@ type PathCounters struct {
 // FunctionCounters are one ebpf function's: what became of the packets that it
 // was given. Its In and Out stand with its vport.
 type FunctionCounters struct {
-	Passed     Tally `json:"passed"`     // verdict next
-	Dropped    Tally `json:"dropped"`    // verdict drop, or none that is known
-	Answered   Tally `json:"answered"`   // dropped with an answer: TCP RST, ICMP unreachable
-	Redirected Tally `json:"redirected"` // to another element of the chain
-	Bypassed   Tally `json:"bypassed"`   // not given to it: it was out of service, and none: bypass
+	Passed   Tally `json:"passed"`   // verdict next
+	Dropped  Tally `json:"dropped"`  // verdict drop, or none that is known
+	Answered Tally `json:"answered"` // dropped with an answer: TCP RST, ICMP unreachable
+	Bypassed Tally `json:"bypassed"` // not given to it: it was out of service, and none: bypass
 	// Reasons counts dropped and answered packets by the function's own codes.
 	Reasons map[uint8]uint64 `json:"reasons,omitempty"`
 	// Samples packets took Time in all, in nanoseconds.

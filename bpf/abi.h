@@ -438,7 +438,6 @@ struct function_counters {
 	__u64 passed_packets, passed_bytes;
 	__u64 dropped_packets, dropped_bytes;
 	__u64 answered_packets, answered_bytes;
-	__u64 redirected_packets, redirected_bytes;
 	__u64 bypassed_packets, bypassed_bytes;
 	__u64 refused_packets; /* not given to it: out of service, and none: drop */
 	__u64 samples, time;   /* ns */

@@ -37,7 +37,6 @@ enum onpath_verdict {
 	ONPATH_NEXT = 0, /* on, to what comes behind this element */
 	ONPATH_DROP,     /* ends here: onpath_drop() */
 	ONPATH_ANSWER,   /* ends here, and its sender is told: onpath_refuse() */
-	ONPATH_REDIRECT, /* on, to another element of the chain: onpath_redirect() */
 };
 
 /* Bits of onpath_packet.is. */
@@ -102,8 +101,7 @@ struct onpath_packet {
 	__be16 new_dport;
 	__u8 new_dscp;
 	__u8 reason;
-	__u8 element; /* number of the element in the chain, from 0 */
-	__u8 spare;
+	__u16 spare;
 
 	__u8 data[ONPATH_DATA];
 };
@@ -228,14 +226,6 @@ static __always_inline int onpath_refuse(struct onpath_packet *p, __u8 reason)
 {
 	p->reason = reason;
 	return ONPATH_ANSWER;
-}
-
-/* Go on with another element of the chain, by its number in through: (from 0). It
- * must lie behind this one in the packet's direction; those between are left out. */
-static __always_inline int onpath_redirect(struct onpath_packet *p, __u8 element)
-{
-	p->element = element;
-	return ONPATH_REDIRECT;
 }
 
 static __always_inline void onpath_copy_address(__u8 *to, const __u8 *from)

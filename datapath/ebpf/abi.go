@@ -348,15 +348,14 @@ type functionValue struct {
 }
 
 type functionCounters struct {
-	Calls                              uint64
-	PassedPackets, PassedBytes         uint64
-	DroppedPackets, DroppedBytes       uint64
-	AnsweredPackets, AnsweredBytes     uint64
-	RedirectedPackets, RedirectedBytes uint64
-	BypassedPackets, BypassedBytes     uint64
-	RefusedPackets                     uint64
-	Samples, Time                      uint64
-	Reasons                            [16]uint64
+	Calls                          uint64
+	PassedPackets, PassedBytes     uint64
+	DroppedPackets, DroppedBytes   uint64
+	AnsweredPackets, AnsweredBytes uint64
+	BypassedPackets, BypassedBytes uint64
+	RefusedPackets                 uint64
+	Samples, Time                  uint64
+	Reasons                        [16]uint64
 }
 
 const maxWatches = 16

@@ -212,7 +212,7 @@ func (d *Driver) readFunctions(c *onpath.Counters) error {
 		c.Functions[id] = n
 		v := c.Vports[id]
 		v.In = n.Passed
-		v.Out = total(n.Passed, n.Dropped, n.Answered, n.Redirected)
+		v.Out = total(n.Passed, n.Dropped, n.Answered)
 		if refused > 0 {
 			v.Dropped = map[onpath.DropReason]uint64{onpath.DropNoInstance: refused}
 		}
@@ -244,7 +244,6 @@ func (d *Driver) readFunction(place uint32) (n onpath.FunctionCounters, refused 
 		n.Passed = total(n.Passed, onpath.Tally{Packets: p.PassedPackets, Bytes: p.PassedBytes})
 		n.Dropped = total(n.Dropped, onpath.Tally{Packets: p.DroppedPackets, Bytes: p.DroppedBytes})
 		n.Answered = total(n.Answered, onpath.Tally{Packets: p.AnsweredPackets, Bytes: p.AnsweredBytes})
-		n.Redirected = total(n.Redirected, onpath.Tally{Packets: p.RedirectedPackets, Bytes: p.RedirectedBytes})
 		n.Bypassed = total(n.Bypassed, onpath.Tally{Packets: p.BypassedPackets, Bytes: p.BypassedBytes})
 		n.Samples += p.Samples
 		n.Time += p.Time

@@ -1,0 +1,47 @@
+package plan
+
+import (
+	"testing"
+
+	"github.com/onpath/onpath"
+)
+
+// TestInlineElements: what a chain may not ask of ebpf functions.
+func TestInlineElements(t *testing.T) {
+	fn := &deployment{key: name{"default", "f"}, spec: onpath.FunctionSpec{EBPF: &onpath.EBPFSpec{Object: "firewall"}}}
+	box := &deployment{key: name{"default", "c"}, spec: onpath.FunctionSpec{Container: &onpath.ContainerSpec{Image: "host"}}}
+	row := func(parts string) *chain {
+		c := &chain{obj: &onpath.Chain{Metadata: onpath.Metadata{Name: "web", Tenant: "default"}}}
+		for _, p := range parts {
+			e := element{d: fn, mode: onpath.ModeInline}
+			if p != 'f' {
+				e.d = box
+			}
+			if p == 'm' {
+				e.mode = onpath.ModeMirror
+			}
+			c.elements = append(c.elements, e)
+		}
+		return c
+	}
+	for parts, ok := range map[string]bool{
+		"ffffffff": true, "fffffffff": false, "ffffffffcffffffff": true, "ffffmfffff": false, "": true, "c": true,
+	} {
+		c := row(parts)
+		if c.checkRuns(); (len(c.errs) == 0) != ok {
+			t.Errorf("%q gives %v", parts, c.errs)
+		}
+	}
+	if fn.addressing() != onpath.AddressesNone {
+		t.Error("an ebpf function gets an address")
+	}
+	a, b := *fn, *fn
+	b.spec.EBPF = &onpath.EBPFSpec{Object: "firewall", Config: onpath.Env{"default": "drop"}}
+	if a.shapeOf() != b.shapeOf() {
+		t.Error("another configuration makes new instances")
+	}
+	b.spec.EBPF = &onpath.EBPFSpec{Object: "mine.o", Code: onpath.ObjectCode("x")}
+	if a.shapeOf() == b.shapeOf() {
+		t.Error("another object makes no new instances")
+	}
+}
