@@ -581,6 +581,10 @@ func (t Tuple) covers(o Tuple) bool {
 		(t.SrcPort == 0 || t.SrcPort == o.SrcPort) && (t.DstPort == 0 || t.DstPort == o.DstPort)
 }
 
+// CapturedOut ends the name of the second interface of a capture, which has the
+// packets that were handed to the vport; the first has those that came from it.
+const CapturedOut = " out"
+
 // CaptureSpec says what to capture.
 type CaptureSpec struct {
 	Vport  VportID `json:"vport"` // an instance's vport, or the edge

@@ -166,6 +166,7 @@ const (
 	OpCapture  NodeOp = "capture"  // CaptureSpec → pcapng
 	OpExec     NodeOp = "exec"     // ExecRequest → framed stdin, stdout, stderr, exit code
 	OpLogs     NodeOp = "logs"     // LogsRequest → bytes
+	OpFault    NodeOp = "fault"    // FaultRequest → Fault
 	OpUsage    NodeOp = "usage"    // → a JSON object: instance name → Usage
 )
 

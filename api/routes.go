@@ -46,6 +46,7 @@ func (s *Server) routes() {
 	s.registerVerify()
 	s.registerWatchFlow()
 	s.registerPerNode()
+	s.registerFaults()
 	s.registerAuth()
 	s.registerHealth()
 	s.registerStreams()

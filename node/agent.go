@@ -68,6 +68,10 @@ type Options struct {
 	// SetForwarding lets the agent turn IP forwarding on where a routing
 	// uplink needs it; else it only says so.
 	SetForwarding bool
+	// FaultKeeper is a command that, given the file of a fault as its last
+	// argument, calls KeepFault: it ends a fault if no agent does. Empty: faults
+	// end when an agent runs.
+	FaultKeeper []string
 	// StopGrace is how long an instance may take to end after SIGTERM; default 5s.
 	StopGrace time.Duration
 }
@@ -200,6 +204,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.goDo(a.probePeers)
 	a.goDo(a.saveReach)
 	a.goDo(a.retryRuntimes)
+	a.resumeFaults()
 	a.tasks.Go(func() { a.reportLoop(ctx) })
 	a.awaitWiring(ctx)
 	a.goDo(a.apply.run)

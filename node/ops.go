@@ -50,6 +50,14 @@ func (a *Agent) Serve(ctx context.Context, op onpath.NodeOp, request json.RawMes
 		return serve(request, func(e onpath.ExecRequest) error { return a.serveExec(ctx, e, stream) })
 	case onpath.OpLogs:
 		return serve(request, func(l onpath.LogsRequest) error { return a.serveLogs(ctx, l, stream) })
+	case onpath.OpFault:
+		return serve(request, func(f onpath.FaultRequest) error {
+			done, err := a.Fault(ctx, f)
+			if err != nil {
+				return err
+			}
+			return json.NewEncoder(stream).Encode(done)
+		})
 	case onpath.OpUsage:
 		return json.NewEncoder(stream).Encode(a.Usage(ctx))
 	}

@@ -155,7 +155,7 @@ func runNode(ctx context.Context, conf *config.Node, log *slog.Logger) error {
 		Dial: func(ctx context.Context, a *node.Agent) node.Session {
 			return session.Dial(ctx, session.Options{Connect: cl.Dial, Hello: a.Hello, Logger: log}, a)
 		},
-		Version: versionString(), Log: log, SetForwarding: conf.SetForwarding,
+		Version: versionString(), Log: log, SetForwarding: conf.SetForwarding, FaultKeeper: keeperCommand(log),
 	})
 	if err != nil {
 		return err
@@ -172,6 +172,16 @@ func runNode(ctx context.Context, conf *config.Node, log *slog.Logger) error {
 		tasks = append(tasks, metricsTask(conf.Metrics, registry, agent.Health))
 	}
 	return together(ctx, tasks...)
+}
+
+// keeperCommand is this program, as an agent starts it beside a fault.
+func keeperCommand(log *slog.Logger) []string {
+	self, err := os.Executable()
+	if err != nil {
+		log.Warn("faults end only while an agent runs", "err", err)
+		return nil
+	}
+	return []string{self, "fault", "keep"}
 }
 
 // nodeClient reaches the server that the node belongs to.

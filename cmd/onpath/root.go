@@ -82,7 +82,7 @@ Begin with "onpath demo", or with "onpath doctor" and then "onpath up".`,
 // commands make the subcommands.
 var commands = []func(*global) *cobra.Command{
 	newApply, newConfirm, newGet, newDescribe, newDelete, newWatch,
-	newTrace, newVerify, newTop, newEvents, newLogs, newExec, newCapture,
+	newTrace, newVerify, newTop, newEvents, newLogs, newExec, newCapture, newFault,
 	newDrain, newUncordon, newToken, newRevoke, newJoin, newLab,
 	newUp, newServer, newNode, newDoctor, newSchema, newImages, newDemo, newBench, newFunction,
 }

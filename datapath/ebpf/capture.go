@@ -106,11 +106,16 @@ func (d *Driver) endCapture() {
 }
 
 func newPcap(w io.Writer, v onpath.VportID) (*pcapgo.NgWriter, error) {
-	out, err := pcapgo.NewNgWriterInterface(w, pcapgo.NgInterface{
+	face := pcapgo.NgInterface{
 		Name: fmt.Sprintf("vport %d", v), Description: onpath.DeviceName(v), LinkType: layers.LinkTypeEthernet,
 		TimestampResolution: 9,
-	}, pcapgo.NgWriterOptions{SectionInfo: pcapgo.NgSectionInfo{Application: "onpath"}})
+	}
+	out, err := pcapgo.NewNgWriterInterface(w, face, pcapgo.NgWriterOptions{SectionInfo: pcapgo.NgSectionInfo{Application: "onpath"}})
 	if err != nil {
+		return nil, fmt.Errorf("write capture: %w", err)
+	}
+	face.Name += onpath.CapturedOut
+	if _, err := out.AddInterface(face); err != nil {
 		return nil, fmt.Errorf("write capture: %w", err)
 	}
 	return out, out.Flush()
@@ -134,6 +139,7 @@ func copyPackets(r *perf.Reader, out *pcapgo.NgWriter, s *onpath.CaptureSpec) er
 		n++
 		info := gopacket.CaptureInfo{
 			Timestamp: offset.Add(time.Duration(h.At)), Length: int(h.Length), CaptureLength: len(frame),
+			InterfaceIndex: int(h.Out & 1),
 		}
 		if err := out.WritePacket(info, frame); err != nil {
 			return fmt.Errorf("write capture: %w", err)

@@ -1,0 +1,61 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/onpath/onpath"
+)
+
+// faultTime is how long a node may take to cause a fault.
+const faultTime = 10 * time.Second
+
+func (s *Server) registerFaults() {
+	op := operation(http.MethodPost, "/v1/faults", "fault", "Cause a fault of an instance on purpose; it ends by itself")
+	huma.Register(s.doc, op, func(ctx context.Context, in *struct{ Body onpath.FaultRequest }) (*struct{ Body onpath.Fault }, error) {
+		f, err := s.fault(ctx, in.Body)
+		if err != nil {
+			return nil, s.answer(err)
+		}
+		return &struct{ Body onpath.Fault }{*f}, nil
+	})
+}
+
+// fault has the instance's node cause a fault. The node's event, and the log
+// here, tell who asked.
+func (s *Server) fault(ctx context.Context, r onpath.FaultRequest) (*onpath.Fault, error) {
+	if err := mayOperate(ctx, "cause faults"); err != nil {
+		return nil, err
+	}
+	if err := r.Validate(); err != nil {
+		return nil, err
+	}
+	tenant, name := onpath.Ref(r.Instance).Resolve(ownTenant(ctx))
+	i, err := s.instance(ctx, tenant, name)
+	if err != nil {
+		return nil, err
+	}
+	r.Instance, r.By = tenant+"/"+name, whoIs(ctx).URI()
+	s.log.Warn("a fault is caused on purpose", "kind", r.Kind, "instance", r.Instance, "node", i.Spec.Node, "for", r.For.String(), "by", r.By)
+	ctx, cancel := context.WithTimeout(ctx, faultTime)
+	defer cancel()
+	c, err := s.o.Hub.Call(ctx, i.Spec.Node, onpath.OpFault, r)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	answer, err := io.ReadAll(c)
+	if err != nil {
+		return nil, err
+	}
+	var f onpath.Fault
+	if err := json.Unmarshal(answer, &f); err != nil {
+		return nil, onpath.Errorf(onpath.CodeInternal, "node %s answered what cannot be read: %w", i.Spec.Node, err)
+	}
+	return &f, nil
+}

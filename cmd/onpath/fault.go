@@ -1,0 +1,259 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/blackout"
+	"github.com/onpath/onpath/internal/table"
+	"github.com/onpath/onpath/lab"
+	"github.com/onpath/onpath/node"
+)
+
+// faultFlags are those of all faults.
+type faultFlags struct {
+	g       *global
+	lab     string
+	probe   string
+	flows   int
+	watch   time.Duration
+	lasts   time.Duration
+	percent float64
+	delay   time.Duration
+	yes     bool
+}
+
+func newFault(g *global) *cobra.Command {
+	f := &faultFlags{g: g}
+	c := group("fault", "Cause faults on purpose, and measure how long flows are interrupted", groupSee,
+		f.instance("kill-instance", "Kill an instance's program (SIGKILL); its node starts it again", onpath.FaultKill),
+		f.instance("stall-instance", "Stop an instance's processes (SIGSTOP) for a time", onpath.FaultStall),
+		f.either("drop", "Lose a share of an instance's or a lab link's packets for a time", onpath.FaultDrop),
+		f.either("delay", "Delay an instance's or a lab link's packets for a time", onpath.FaultDelay),
+		f.inLab("kill-node", "HOST", "Cut a lab host off and kill what runs in it"),
+		f.inLab("cut-link", "LINK", "Make a lab link lose everything for a time"),
+		newFaultKeeper())
+	c.Long = `Cause faults on purpose, and measure how long flows are interrupted.
+
+On instances of real nodes it takes an operator and --yes; in a lab (--lab) links
+and hosts can fail too. Every fault ends by itself after --for, also if this
+command, the server or the agent dies meanwhile.
+
+The blackout of a flow is the time from the first packet that does not come
+through until the next one that does. It is measured from packets captured at the
+uplinks of the cloudlet's gateways, for flows that come out as they came in; in a
+lab, --probe SOURCE:DESTINATION sends flows of its own, 1,000 packets a second
+each, and measures these. What is shorter than the time between two packets of a
+flow cannot be seen; the report says how long that is.`
+	return c
+}
+
+func (f *faultFlags) common(c *cobra.Command, lasts bool) {
+	fl := c.Flags()
+	fl.DurationVar(&f.watch, "watch", 3*time.Second, "measure blackouts for this long after the fault has begun (0: not at all)")
+	fl.StringVar(&f.lab, "lab", "", "the lab to act or to probe in (default: the only one, where one is needed)")
+	fl.StringVar(&f.probe, "probe", "", "SOURCE:DESTINATION, hosts of the lab: measure with flows of its own")
+	fl.IntVar(&f.flows, "flows", 10, "how many flows --probe sends")
+	if lasts {
+		fl.DurationVar(&f.lasts, "for", 5*time.Second, "how long it lasts")
+	}
+}
+
+func (f *faultFlags) instance(name, short string, kind onpath.FaultKind) *cobra.Command {
+	c := &cobra.Command{
+		Use: name + " INSTANCE --yes", Short: short,
+		Example: examples("onpath fault "+name+" web-firewall-x3k9q --yes", "sudo onpath fault "+name+" web-firewall-x3k9q --yes --probe client:origin -o json"),
+		Args:    cobra.ExactArgs(1), ValidArgsFunction: f.g.completeKind(onpath.KindInstance),
+		RunE: func(c *cobra.Command, args []string) error { return f.onInstance(c, kind, args[0]) },
+	}
+	f.common(c, kind != onpath.FaultKill)
+	c.Flags().BoolVar(&f.yes, "yes", false, "do it, though it may interrupt traffic")
+	return c
+}
+
+func (f *faultFlags) either(name, short string, kind onpath.FaultKind) *cobra.Command {
+	link := ""
+	c := &cobra.Command{
+		Use: name + " (INSTANCE --yes | --link LINK)", Short: short,
+		Args: cobra.MaximumNArgs(1), ValidArgsFunction: f.g.completeKind(onpath.KindInstance),
+		RunE: func(c *cobra.Command, args []string) error {
+			switch {
+			case link != "" && len(args) > 0 || link == "" && len(args) == 0:
+				return badUsage("name an instance, or a link of a lab with --link")
+			case link != "":
+				return f.onLink(c, kind, link)
+			}
+			return f.onInstance(c, kind, args[0])
+		},
+	}
+	f.common(c, true)
+	fl := c.Flags()
+	fl.StringVar(&link, "link", "", "a link of a lab: HOST:INTERFACE, or both ends with a hyphen")
+	fl.BoolVar(&f.yes, "yes", false, "do it, though it may interrupt traffic")
+	if kind == onpath.FaultDrop {
+		fl.Float64Var(&f.percent, "percent", 100, "of the packets, at random")
+		c.Example = examples("onpath fault drop web-firewall-x3k9q --percent 5 --for 10s --yes", "sudo onpath fault drop --link gw1:underlay --percent 30 --for 5s --probe client:origin")
+	} else {
+		fl.DurationVar(&f.delay, "by", 100*time.Millisecond, "how much longer packets take, each way")
+		c.Example = examples("onpath fault delay web-firewall-x3k9q --by 20ms --for 10s --yes", "sudo onpath fault delay --link gw1:core --by 50ms --for 5s")
+	}
+	return c
+}
+
+func (f *faultFlags) inLab(name, what, short string) *cobra.Command {
+	c := &cobra.Command{
+		Use: name + " " + what, Short: short, Args: cobra.ExactArgs(1),
+		Example: examples("sudo onpath fault " + name + " " + map[string]string{"HOST": "n1", "LINK": "n1:underlay"}[what] + " --for 5s --probe client:origin"),
+		RunE: func(c *cobra.Command, args []string) error {
+			if what == "LINK" {
+				return f.onLink(c, "cut-link", args[0])
+			}
+			l, err := f.open(c)
+			if err != nil {
+				return err
+			}
+			return f.run(c, l, nil, func(context.Context) (*faultDone, error) {
+				killed, err := l.KillHost(args[0], f.lasts)
+				return &faultDone{Kind: "kill-node", Target: args[0], Processes: killed}, err
+			})
+		},
+	}
+	f.common(c, true)
+	return c
+}
+
+// open is the lab meant.
+func (f *faultFlags) open(c *cobra.Command) (*lab.Lab, error) {
+	if err := needsRoot(c); err != nil {
+		return nil, err
+	}
+	return (&labFlags{}).open(f.lab)
+}
+
+// faultDone is what was done and what came of it.
+type faultDone struct {
+	Kind      string           `json:"kind"`
+	Target    string           `json:"target"`
+	Node      string           `json:"node,omitempty"`
+	Until     time.Time        `json:"until,omitzero"`
+	Processes []int            `json:"processes,omitempty"`
+	Probe     *lab.GaugeReport `json:"probe,omitempty"`
+	Flows     *blackout.Report `json:"flows,omitempty"`
+}
+
+func (f *faultFlags) onLink(c *cobra.Command, kind onpath.FaultKind, name string) error {
+	l, err := f.open(c)
+	if err != nil {
+		return err
+	}
+	link, err := l.FindLink(name)
+	if err != nil {
+		return err
+	}
+	if f.lasts <= 0 || kind == onpath.FaultDrop && (f.percent <= 0 || f.percent > 100) || kind == onpath.FaultDelay && f.delay <= 0 {
+		return badUsage("--for and --by must be more than nothing, and --percent above 0 and up to 100")
+	}
+	return f.run(c, l, nil, func(ctx context.Context) (*faultDone, error) {
+		done := &faultDone{Kind: string(kind), Target: link.Name(), Until: time.Now().Add(f.lasts)}
+		switch kind {
+		case onpath.FaultDrop:
+			return done, l.Loss(link, f.percent/100, f.lasts)
+		case onpath.FaultDelay:
+			return done, l.Delay(ctx, link, f.delay, f.lasts)
+		}
+		return done, l.Cut(link, f.lasts)
+	})
+}
+
+func (f *faultFlags) onInstance(c *cobra.Command, kind onpath.FaultKind, name string) error {
+	if !f.yes {
+		e := onpath.Errorf(onpath.CodeInvalid, "%s on %s may interrupt traffic of whoever uses it", kind, name)
+		e.Remedy = "add --yes if that is meant"
+		return e
+	}
+	tenant, short := onpath.Ref(name).Resolve(onpath.DefaultTenant)
+	if f.g.tenant != "" && !strings.Contains(name, "/") {
+		tenant = f.g.tenant
+	}
+	r := onpath.FaultRequest{Kind: kind, Instance: tenant + "/" + short, For: onpath.Duration(f.lasts)}
+	switch kind {
+	case onpath.FaultKill:
+		r.For = 0 // the flag is another fault's
+	case onpath.FaultDrop:
+		r.Share = f.percent / 100
+	case onpath.FaultDelay:
+		r.Delay = onpath.Duration(f.delay)
+	}
+	if err := r.Validate(); err != nil {
+		return err
+	}
+	cl, err := f.g.client()
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	var l *lab.Lab
+	if f.probe != "" {
+		if l, err = f.open(c); err != nil {
+			return err
+		}
+	}
+	return f.run(c, l, cl, func(ctx context.Context) (*faultDone, error) {
+		did, err := cl.Fault(ctx, r)
+		if err != nil {
+			return nil, err
+		}
+		return &faultDone{Kind: string(kind), Target: did.Instance, Node: did.Node, Until: did.Until, Processes: did.Processes}, nil
+	})
+}
+
+func (f *faultFlags) show(c *cobra.Command, d *faultDone) error {
+	return f.g.print(c, d, func(w io.Writer) error {
+		on := ""
+		if d.Node != "" {
+			on = " on node " + d.Node
+		}
+		fmt.Fprintf(w, "%s: %s%s\n", d.Kind, d.Target, on)
+		if p := d.Probe; p != nil {
+			fmt.Fprintf(w, "longest blackout %s over %d flows; %d of %d packets lost; resolution %s\n",
+				time.Duration(p.Blackout).Round(100*time.Microsecond), len(p.Flows), p.Lost, p.Sent, p.Resolution)
+		}
+		if d.Flows == nil {
+			return nil
+		}
+		fmt.Fprintf(w, "longest blackout %.1f ms over %d flows; resolution %.1f ms; %d flows do not come out as they came in\n",
+			d.Flows.Longest, len(d.Flows.Flows), d.Flows.Resolution, d.Flows.Unmeasured)
+		t := table.New("PROTOCOL", "FROM", "TO", ">IN", ">OUT", ">BLACKOUT (ms)")
+		for i, x := range d.Flows.Flows {
+			if i == mostFlows {
+				break
+			}
+			gap := fmt.Sprintf("%.1f", x.Blackout)
+			if x.Silent {
+				gap += " and on"
+			}
+			t.Row(map[uint8]string{6: "tcp", 17: "udp"}[x.Protocol], x.Src.String(), x.Dst.String(), fmt.Sprint(x.In), fmt.Sprint(x.Out), gap)
+		}
+		if len(d.Flows.Flows) == 0 {
+			return nil
+		}
+		return t.Write(w)
+	})
+}
+
+// mostFlows is how many lines the table has; -o json has them all.
+const mostFlows = 20
+
+// newFaultKeeper is what an agent starts beside a fault; see node.KeepFault.
+func newFaultKeeper() *cobra.Command {
+	return &cobra.Command{
+		Use: "keep FILE", Short: "End a fault in time if its agent does not", Hidden: true, Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error { return node.KeepFault(c.Context(), args[0]) },
+	}
+}

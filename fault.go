@@ -1,0 +1,69 @@
+package onpath
+
+import (
+	"fmt"
+	"time"
+)
+
+// FaultKind is what is done on purpose to an instance.
+type FaultKind string
+
+// The faults of instances.
+const (
+	FaultKill  FaultKind = "kill-instance"  // its processes end with SIGKILL; its node starts it again
+	FaultStall FaultKind = "stall-instance" // its processes are stopped (SIGSTOP), and go on at the end
+	FaultDrop  FaultKind = "drop"           // a share of the packets to and from it is lost
+	FaultDelay FaultKind = "delay"          // packets to and from it take longer
+)
+
+// MaxFault is the longest time that a fault may last.
+const MaxFault = Duration(time.Hour)
+
+// FaultRequest asks for a fault. It ends by itself after For, whatever becomes
+// of server and agent meanwhile.
+type FaultRequest struct {
+	Kind     FaultKind `json:"kind" enum:"kill-instance,stall-instance,drop,delay"`
+	Instance string    `json:"instance" doc:"tenant/name"`
+	For      Duration  `json:"for,omitempty" doc:"how long; not for kill-instance"`
+	Share    float64   `json:"share,omitempty" doc:"drop: of the packets, from 0 to 1"`
+	Delay    Duration  `json:"delay,omitempty" doc:"delay: each way"`
+	// By is who asks, as the server has authenticated him.
+	By string `json:"by,omitempty" doc:"filled in by the server"`
+}
+
+// Validate says what is wrong with a request.
+func (f *FaultRequest) Validate() error {
+	fail := func(field, remedy, format string, args ...any) error {
+		return &Error{Code: CodeInvalid, Field: field, Message: fmt.Sprintf(format, args...), Remedy: remedy}
+	}
+	switch f.Kind {
+	case FaultKill, FaultStall, FaultDrop, FaultDelay:
+	default:
+		return fail("kind", "write kill-instance, stall-instance, drop or delay", "%q is no fault of an instance", f.Kind)
+	}
+	switch {
+	case f.Instance == "":
+		return fail("instance", "name one as tenant/name", "no instance is named")
+	case f.Kind == FaultKill && f.For != 0:
+		return fail("for", "leave it out: the instance is started again at once", "a killed instance has no time")
+	case f.Kind != FaultKill && (f.For <= 0 || f.For > MaxFault):
+		return fail("for", "give a time such as 5s", "a fault of %s; it must be more than nothing and at most %s", f.For, MaxFault)
+	case f.Kind == FaultDrop && (f.Share <= 0 || f.Share > 1):
+		return fail("share", "give a share above 0 and up to 1", "%g of the packets cannot be lost", f.Share)
+	case f.Kind == FaultDelay && (f.Delay <= 0 || f.Delay > Duration(10*time.Second)):
+		return fail("delay", "give a time such as 20ms", "a delay of %s; it must be more than nothing and at most 10s", f.Delay)
+	}
+	return nil
+}
+
+// Fault is one that was caused.
+type Fault struct {
+	ID        string    `json:"id"`
+	Kind      FaultKind `json:"kind"`
+	Instance  string    `json:"instance"`
+	Node      string    `json:"node"`
+	Began     time.Time `json:"began"` // by the node's clock
+	Until     time.Time `json:"until,omitzero"`
+	Processes []int     `json:"processes,omitempty"` // killed or stopped
+	Devices   []string  `json:"devices,omitempty"`   // that lose or delay
+}

@@ -1,0 +1,186 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+// A fault that lasts is written down before it is caused, with all that its end
+// needs: the agent ends it, or the next agent, or its keeper, a process of its
+// own; whoever comes second finds nothing to do.
+
+// lease is StateDir/faults/ID.json.
+type lease struct {
+	Fault   onpath.Fault `json:"fault"`
+	NetNS   string       `json:"netns,omitempty"` // of the node's devices
+	Inside  string       `json:"inside,omitempty"`
+	Stopped []processID  `json:"stopped,omitempty"`
+}
+
+func (s state) faultDir() string { return filepath.Join(s.dir, "faults") }
+
+// Fault causes a fault.
+func (a *Agent) Fault(ctx context.Context, r onpath.FaultRequest) (*onpath.Fault, error) {
+	if err := r.Validate(); err != nil {
+		return nil, err
+	}
+	in, err := a.find(r.Instance)
+	if err != nil {
+		return nil, err
+	}
+	a.mu.Lock()
+	proc, plan := in.proc, in.plan
+	a.mu.Unlock()
+	if proc == nil || proc.Pid() == 0 {
+		e := onpath.Errorf(onpath.CodeUnavailable, "instance %s does not run", r.Instance)
+		e.Remedy = "wait until it is ready (onpath get instances)"
+		return nil, e
+	}
+	now := time.Now()
+	l := &lease{NetNS: a.opt.NetNS, Inside: a.state.netns(in.id), Fault: onpath.Fault{
+		ID: fmt.Sprintf("%s-%x", r.Kind, now.UnixNano()), Kind: r.Kind, Instance: r.Instance, Node: a.opt.Name, Began: now,
+	}}
+	by := ""
+	if r.By != "" {
+		by = " by " + r.By
+	}
+	if r.Kind == onpath.FaultKill {
+		a.event(plan, true, "FaultInjected", "killed on purpose%s", by)
+		return &l.Fault, l.kill(proc.Pid())
+	}
+	l.Fault.Until = now.Add(time.Duration(r.For))
+	l.aim(proc.Pid(), wiringOf(in.id, plan))
+	if err := a.state.saveLease(l); err != nil {
+		return nil, err
+	}
+	a.keep(l)
+	if err := l.begin(r); err != nil {
+		return nil, errors.Join(err, l.end(), a.state.removeLease(l))
+	}
+	a.event(plan, true, "FaultInjected", "%s on purpose%s, for %s", r.Kind, by, r.For)
+	a.goDo(func(ctx context.Context) { a.endInTime(ctx, l) })
+	return &l.Fault, nil
+}
+
+// keep starts the keeper, which outlives this agent.
+func (a *Agent) keep(l *lease) {
+	if len(a.opt.FaultKeeper) == 0 {
+		return
+	}
+	args := append(a.opt.FaultKeeper[1:len(a.opt.FaultKeeper):len(a.opt.FaultKeeper)], a.state.leaseFile(l.Fault.ID))
+	cmd := exec.Command(a.opt.FaultKeeper[0], args...)
+	cmd.Dir, cmd.SysProcAttr = "/", &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		a.log.Warn("if this agent dies, the fault ends only when an agent runs again", "fault", l.Fault.ID, "err", err)
+		return
+	}
+	go func() { _ = cmd.Wait() }() // no zombie while we live
+}
+
+// endInTime ends a fault, unless the agent ends first.
+func (a *Agent) endInTime(ctx context.Context, l *lease) {
+	t := time.NewTimer(time.Until(l.Fault.Until))
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return
+	case <-t.C:
+	}
+	if err := l.end(); err != nil {
+		a.log.Error("a fault does not end", "fault", l.Fault.ID, "err", err)
+		return
+	}
+	if err := a.state.removeLease(l); err != nil {
+		a.log.Error("a fault has ended, but that cannot be noted", "fault", l.Fault.ID, "err", err)
+	}
+	tenant, name, _ := strings.Cut(l.Fault.Instance, "/")
+	a.event(onpath.InstancePlan{Tenant: tenant, Name: name}, false, "FaultEnded", "%s is over", l.Fault.Kind)
+}
+
+// resumeFaults takes up those that an earlier agent caused.
+func (a *Agent) resumeFaults() {
+	entries, err := os.ReadDir(a.state.faultDir())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		a.log.Error("cannot read which faults last", "err", err)
+	}
+	for _, e := range entries {
+		l, err := loadLease(filepath.Join(a.state.faultDir(), e.Name()))
+		if err != nil {
+			a.log.Error("cannot read a fault", "file", e.Name(), "err", err)
+			continue
+		}
+		a.goDo(func(ctx context.Context) { a.endInTime(ctx, l) })
+	}
+}
+
+// KeepFault waits until the fault described in a file is over and ends it, if
+// the file is still there: then no agent has.
+func KeepFault(ctx context.Context, file string) error {
+	l, err := loadLease(file)
+	if err != nil {
+		return err
+	}
+	t := time.NewTimer(time.Until(l.Fault.Until) + keeperLate)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+	}
+	if l, err = loadLease(file); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(l.end(), os.Remove(file))
+}
+
+// keeperLate is how long the agent has before its keeper does its work.
+const keeperLate = 200 * time.Millisecond
+
+func (s state) leaseFile(id string) string { return filepath.Join(s.faultDir(), id+".json") }
+
+func (s state) saveLease(l *lease) error {
+	data, err := json.Marshal(l)
+	if err == nil {
+		err = os.MkdirAll(s.faultDir(), 0o750)
+	}
+	if err == nil {
+		err = writeFile(s.leaseFile(l.Fault.ID), data, true)
+	}
+	if err != nil {
+		return fmt.Errorf("write the fault down: %w", err)
+	}
+	return nil
+}
+
+func (s state) removeLease(l *lease) error {
+	if err := os.Remove(s.leaseFile(l.Fault.ID)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+func loadLease(file string) (*lease, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	var l lease
+	if err := json.Unmarshal(data, &l); err != nil {
+		return nil, fmt.Errorf("read fault %s: %w", file, err)
+	}
+	return &l, nil
+}

@@ -1,0 +1,86 @@
+package node
+
+import (
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+// sleeper is a process to be stopped.
+func sleeper(t *testing.T) int {
+	t.Helper()
+	c := exec.Command("sleep", "60")
+	if err := c.Start(); err != nil {
+		t.Skip("needs the program sleep")
+	}
+	t.Cleanup(func() {
+		_ = c.Process.Kill()
+		_ = c.Wait()
+	})
+	return c.Process.Pid
+}
+
+func becomes(t *testing.T, pid int, want bool) {
+	t.Helper()
+	for range 500 {
+		if is, known := halted(pid); known && is == want {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatalf("process %d does not become stopped: %t", pid, want)
+}
+
+// TestKeepFault: what was written down is undone by the keeper if the agent is
+// gone, and left alone if it has been undone.
+func TestKeepFault(t *testing.T) {
+	pid := sleeper(t)
+	s := state{t.TempDir()}
+	l := &lease{Fault: onpath.Fault{ID: "stall-1", Kind: onpath.FaultStall, Until: time.Now().Add(300 * time.Millisecond)}}
+	l.aim(pid, wiring{})
+	if len(l.Stopped) != 1 || l.Stopped[0].PID != pid || l.Stopped[0].Start == "" {
+		t.Fatalf("aims at %+v", l.Stopped)
+	}
+	if err := s.saveLease(l); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.begin(onpath.FaultRequest{Kind: onpath.FaultStall}); err != nil {
+		t.Fatal(err)
+	}
+	becomes(t, pid, true)
+	if err := KeepFault(t.Context(), s.leaseFile(l.Fault.ID)); err != nil {
+		t.Fatal(err)
+	}
+	becomes(t, pid, false)
+	if _, err := os.Stat(s.leaseFile(l.Fault.ID)); !os.IsNotExist(err) {
+		t.Errorf("the file is still there: %v", err)
+	}
+	if time.Now().Before(l.Fault.Until) {
+		t.Error("it ended early")
+	}
+
+	l.Fault.Until = time.Now().Add(100 * time.Millisecond)
+	if err := s.saveLease(l); err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(50*time.Millisecond, func() { _ = s.removeLease(l) })
+	if err := KeepFault(t.Context(), s.leaseFile(l.Fault.ID)); err != nil {
+		t.Error("one that the agent has ended:", err)
+	}
+}
+
+// TestSignalsNobodyElse: a process number that has changed hands is left alone.
+func TestSignalsNobodyElse(t *testing.T) {
+	pid := sleeper(t)
+	l := &lease{Fault: onpath.Fault{Kind: onpath.FaultStall}, Stopped: []processID{{pid, "1"}}}
+	if err := l.begin(onpath.FaultRequest{Kind: onpath.FaultStall}); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(50 * time.Millisecond)
+	if is, _ := halted(pid); is {
+		t.Error("a stranger was stopped")
+	}
+}
