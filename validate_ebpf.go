@@ -29,6 +29,7 @@ func (v *validation) ebpf(at string, e *EBPFSpec) {
 	case len(e.Code) > 0:
 		v.text(at+".object", e.Object, 512)
 	case LocalImage(e.Object):
+		v.add(at+".object", "use onpath apply, or send what is in it as code", "%s lies on the client, which has to read it", quote(e.Object))
 	case !slices.Contains(BuiltInFunctions, e.Object):
 		remedy := meant(e.Object, BuiltInFunctions)
 		if strings.HasSuffix(e.Object, ".o") {

@@ -555,3 +555,42 @@ func pull(t *testing.T, node *client.Client, path string) []byte {
 }
 
 func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
+
+// TestTenantsBringCode: object files run in the kernel; tenants' users may bring
+// them where the operator says so.
+func TestTenantsBringCode(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	tenant := func(allow bool) *onpath.Tenant {
+		o, _ := onpath.New(onpath.KindTenant)
+		o.Meta().Name = "acme"
+		o.(*onpath.Tenant).Spec.AllowEBPF = allow
+		return o.(*onpath.Tenant)
+	}
+	function := func(name string, e onpath.EBPFSpec) *onpath.Function {
+		o, _ := onpath.New(onpath.KindFunction)
+		f := o.(*onpath.Function)
+		f.Metadata.Tenant, f.Metadata.Name, f.Spec.EBPF = "acme", name, &e
+		return f
+	}
+	if _, err := w.operator.Put(ctx, tenant(false)); err != nil {
+		t.Fatal(err)
+	}
+	alice := w.user("acme")
+	if _, err := alice.Put(ctx, function("builtin", onpath.EBPFSpec{Object: "firewall"})); err != nil {
+		t.Errorf("alice may not use what comes with onpath: %v", err)
+	}
+	own := function("own", onpath.EBPFSpec{Object: "mine.o", Code: onpath.ObjectCode("\x7fELF")})
+	if _, err := alice.Put(ctx, own); onpath.CodeOf(err) != onpath.CodeForbidden {
+		t.Errorf("alice may bring code: %v", err)
+	}
+	if _, err := w.operator.Put(ctx, own); err != nil {
+		t.Errorf("the operator may not bring code: %v", err)
+	}
+	if _, err := w.operator.Apply(ctx, []onpath.Object{tenant(true)}, client.ApplyOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := alice.Put(ctx, function("allowed", onpath.EBPFSpec{Object: "mine.o", Code: onpath.ObjectCode("\x7fELF")})); err != nil {
+		t.Errorf("alice may not bring code although the operator allows it: %v", err)
+	}
+}
