@@ -65,9 +65,17 @@ func (i *Idle) each() []*Duration {
 	return []*Duration{&i.TCP, &i.TCPTransitory, &i.TCPClosed, &i.UDP, &i.ICMP, &i.Other}
 }
 
-// OrDefault fills in what is not said.
+// OrDefault fills in what is not said. A default is never longer than what a
+// flow that is better known may rest.
 func (i Idle) OrDefault() Idle {
 	byDefault := DefaultIdle
+	if i.TCP != 0 {
+		byDefault.TCPTransitory = min(byDefault.TCPTransitory, i.TCP)
+	}
+	if i.TCPTransitory != 0 {
+		byDefault.TCPClosed = min(byDefault.TCPClosed, i.TCPTransitory)
+	}
+	byDefault.TCPClosed = min(byDefault.TCPClosed, byDefault.TCPTransitory)
 	for n, d := range i.each() {
 		if *d == 0 {
 			*d = *byDefault.each()[n]

@@ -130,6 +130,10 @@ func TestValidate(t *testing.T) {
 		{ends + thru + `,"direction":"backward"}}`, "spec.direction", "both, forward"},
 		{ends + thru + `,"existing":"drop"}}`, "spec.existing", "pass, cut"},
 		{ends + thru + `,"adopt":"48h"}}`, "spec.adopt", "0s to 24h"},
+		{ends + thru + `,"idle":{"udp":"200ms"}}}`, "spec.idle.udp", "1s to"},
+		{ends + thru + `,"idle":{"tcp":"200h"}}}`, "spec.idle.tcp", "1s to"},
+		{ends + thru + `,"idle":{"tcp":"1m","tcpTransitory":"2m"}}}`, "spec.idle.tcpTransitory", "at most tcp"},
+		{ends + thru + `,"idle":{"tcpClosed":"5m"}}}`, "spec.idle.tcpClosed", "at most tcpTransitory"},
 		// What only onpath writes.
 		{`{"kind":"Instance","metadata":{"name":"d-abcde"},"spec":{"deployment":"d","node":"n"}}`, "spec.vport", "not a vport"},
 		{`{"kind":"Event","metadata":{"name":"a b"},"spec":{"reason":"X"}}`, "metadata.name", "name of an event"},

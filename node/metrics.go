@@ -20,6 +20,9 @@ var (
 	descDevice    = prometheus.NewDesc("onpath_vport_device_dropped_packets_total", "Packets that an instance's device lost by itself: handed to it (out), or come from the instance (in).", []string{"vport", "instance", "direction"}, nil)
 	descUplink    = prometheus.NewDesc("onpath_uplink_packets_total", "Packets that came in at an uplink with the fast path, by the path that they took: fast (finished by XDP) or ordinary.", []string{"uplink", "path"}, nil)
 	descFlows     = prometheus.NewDesc("onpath_node_flow_entries", "Flow entries now.", nil, nil)
+	descHeld      = prometheus.NewDesc("onpath_tenant_flow_entries", "Flow entries that a tenant has now: established, pending, and of the established those its instances caused.", []string{"tenant", "state"}, nil)
+	descHeldMost  = prometheus.NewDesc("onpath_tenant_flow_entries_limit", "Established flow entries that a tenant may have on this node.", []string{"tenant"}, nil)
+	descDeferred  = prometheus.NewDesc("onpath_tenant_deferred_packets_total", "Packets of flows that were steered but not established, for want of room.", []string{"tenant"}, nil)
 	descPeers     = prometheus.NewDesc("onpath_node_peer_reachable", "1 if the data path of another node answers, 0 if it is lost.", []string{"peer"}, nil)
 	descLosses    = prometheus.NewDesc("onpath_node_peer_losses_total", "Times that another node was lost.", nil, nil)
 	descRounds    = prometheus.NewDesc("onpath_node_peer_probe_rounds_total", "Rounds of questions to other nodes; late ones came too late to count a missing answer.", []string{"late"}, nil)
@@ -41,7 +44,7 @@ type collector struct{ a *Agent }
 
 // Describe implements prometheus.Collector.
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descInstances, descRestarts, descPlan, descPackets, descBytes, descDropped, descDevice, descUplink, descFlows, descLearned, descPeers, descLosses, descRounds, descVerdicts, descReasons, descSamples, descSpent, descOwn, descKey, descKeyBytes} {
+	for _, d := range []*prometheus.Desc{descInstances, descRestarts, descPlan, descPackets, descBytes, descDropped, descDevice, descUplink, descFlows, descLearned, descHeld, descHeldMost, descDeferred, descPeers, descLosses, descRounds, descVerdicts, descReasons, descSamples, descSpent, descOwn, descKey, descKeyBytes} {
 		ch <- d
 	}
 }
@@ -79,6 +82,13 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	ch <- prometheus.MustNewConstMetric(descFlows, prometheus.GaugeValue, float64(counters.Flows))
 	ch <- prometheus.MustNewConstMetric(descLearned, prometheus.CounterValue, float64(counters.Learned))
+	for tenant, t := range counters.Tenants {
+		for state, n := range map[string]uint64{"established": t.Established, "pending": t.Pending, "caused": t.Caused} {
+			ch <- prometheus.MustNewConstMetric(descHeld, prometheus.GaugeValue, float64(n), tenant, state)
+		}
+		ch <- prometheus.MustNewConstMetric(descHeldMost, prometheus.GaugeValue, float64(t.Limit), tenant)
+		ch <- prometheus.MustNewConstMetric(descDeferred, prometheus.CounterValue, float64(t.Deferred), tenant)
+	}
 	for name, u := range counters.Uplinks {
 		ch <- prometheus.MustNewConstMetric(descUplink, prometheus.CounterValue, float64(u.Carried), name, "fast")
 		ch <- prometheus.MustNewConstMetric(descUplink, prometheus.CounterValue, float64(u.PassedOn), name, "ordinary")
