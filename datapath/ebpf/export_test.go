@@ -50,3 +50,6 @@ func (d *Driver) Orphan(place uint32) error {
 	defer m.Close()
 	return d.maps.tables.forests.Put(place, m)
 }
+
+// Program is what is attached.
+func (d *Driver) Program() *ebpf.Program { return d.coll.Programs[program] }

@@ -1,0 +1,204 @@
+package datapathtest
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+// Outcome says what became of one frame.
+type Outcome uint8
+
+// The outcomes.
+const (
+	Left     Outcome = iota // to the kernel, as it was
+	Gone                    // dropped
+	Sent                    // out of a device, or into a tunnel
+	Answered                // dropped, and its sender was told
+)
+
+func (o Outcome) String() string {
+	return [...]string{"left to the kernel", "dropped", "sent", "answered"}[o]
+}
+
+// Prober is a Harness that also tells at once what becomes of a single frame.
+type Prober interface {
+	Harness
+	// Put puts one frame in at a device, and gives what came out if it was
+	// sent, and the device if that is an instance's and known. With a segment
+	// size the packet stands for several of that many bytes of TCP payload each
+	// (GSO).
+	Put(node, device string, f Frame, segment int) (o Outcome, out Frame, to string)
+}
+
+// Differ drives the same random packets through a driver and the model of it:
+// valid, mangled, fragments, odd options, jumbo, truncated, GSO, at uplinks and
+// out of instances, while instances come and go. Both must agree on every
+// outcome and every packet that comes out, and on all counters after each
+// `every` packets. The seed repeats a run.
+func Differ(t *testing.T, subject, model Prober, seed uint64, packets, every int) {
+	d := &differ{
+		t: t, every: every, sides: [2]*bed{newBed(t, subject), newBed(t, model)},
+		probes: [2]Prober{subject, model}, mill: newMill(seed),
+	}
+	d.layout = d.build()
+	d.apply()
+	for d.at = 0; d.at < packets && !t.Failed(); d.at++ {
+		if d.at > 0 && d.at%(packets/8+1) == 0 {
+			d.change()
+		}
+		d.one()
+		if d.at%every == every-1 {
+			d.compareCounters()
+		}
+	}
+	d.compareCounters()
+	t.Logf("%d packets: %v", packets, d.seen)
+}
+
+type differ struct {
+	t      *testing.T
+	every  int
+	at     int
+	sides  [2]*bed // subject, model
+	probes [2]Prober
+	mill   *mill
+	layout *layout
+	seen   [4]int   // by outcome
+	recent []string // what was put in since counters agreed
+}
+
+// build makes chains of all kinds over instances of all kinds.
+func (d *differ) build() *layout {
+	var keep1, keep2, drains, closed, mirror, bridged, rewrites, originates, far *instance
+	for _, b := range d.sides { // the same ids on both sides
+		keep1, keep2 = b.instance("keep1", gateway), b.instance("keep2", gateway)
+		drains, closed = b.instance("drains", gateway), b.instance("closed", gateway)
+		mirror, bridged = b.instance("mirror", gateway), b.bridged("bridged", gateway)
+		rewrites, originates = b.instance("rewrites", gateway), b.instance("originates", gateway)
+		far = b.instance("far", "n2")
+	}
+	keep2.weight, mirror.mirror = 3, true
+	drains.state, closed.state = onpath.VportDraining, onpath.VportClosed
+	rewrites.packets, originates.packets = onpath.PacketsRewrite, onpath.PacketsOriginate
+	originates.own, originates.routes, originates.maxFlows = ownAddresses, true, 1<<20
+	web := onpath.Match{Dst: servers, Protocol: []uint8{tcp}, DstPorts: portRanges(80, 80, 8000, 8999)}
+	dns := onpath.Match{Dst: servers, Protocol: []uint8{udp}}
+	tls := onpath.Match{Dst: servers, Protocol: []uint8{tcp}, DstPorts: portRanges(443, 443)}
+	rewrites.emits = []emission{{path: 2, match: dns}}
+	originates.emits = []emission{{path: 4, match: tls}}
+	some := onpath.Match{DstPorts: portRanges(443, 443), SrcPorts: portRanges(1000, 2000)}
+	return &layout{
+		instances: []*instance{keep1, keep2, drains, closed, mirror, bridged, rewrites, originates, far},
+		chains: []*chain{
+			{path: 6, tier: onpath.TierOperator, match: onpath.Match{Dst: prefixes("10.9.5.0/24", "2001:db8:9:5::/64")}, strict: true,
+				elements: []*element{{instances: []*instance{drains, keep2}}}},
+			{path: 1, match: web, elements: []*element{
+				{instances: []*instance{keep1, keep2}}, {instances: []*instance{mirror}, mode: onpath.ModeMirror, none: onpath.NoneBypass}, {instances: []*instance{bridged}}}},
+			{path: 2, match: dns, elements: []*element{{instances: []*instance{rewrites}, none: onpath.NoneBypass}}},
+			{path: 3, match: onpath.Match{Src: clients, Dst: servers, Protocol: []uint8{icmp, icmpv6}}, mtu: 1300, strict: true,
+				elements: []*element{{instances: []*instance{far}, none: onpath.NoneDrop}}},
+			{path: 4, match: tls, elements: []*element{
+				{instances: []*instance{originates, closed}, lost: onpath.LostReset, none: onpath.NoneBypass}, {instances: []*instance{keep1}, match: &some}}},
+			{path: 5, match: onpath.Match{Dst: servers, Protocol: []uint8{tcp}, DstPorts: portRanges(22, 22)}, strict: true,
+				elements: []*element{{instances: []*instance{closed}, none: onpath.NoneDrop}}},
+			{path: 7, match: onpath.Match{Dst: servers, Protocol: []uint8{tcp}, DstPorts: portRanges(25, 25)}, began: time.Now(), adopt: time.Hour,
+				elements: []*element{{instances: []*instance{keep1, keep2}}}},
+			{path: 8, match: onpath.Match{Src: clients, Dst: servers, Protocol: []uint8{132, 50}}, forward: true, exitLast: true,
+				elements: []*element{{instances: []*instance{keep1}}}},
+		},
+	}
+}
+
+// change closes, drains or opens some instances.
+func (d *differ) change() {
+	states := []onpath.VportState{onpath.VportUp, onpath.VportUp, onpath.VportClosed, onpath.VportDraining}
+	for _, i := range d.layout.instances {
+		if d.mill.one(3) {
+			i.state = states[d.mill.IntN(len(states))]
+		}
+	}
+	d.compareCounters()
+	d.apply()
+}
+
+func (d *differ) apply() {
+	for _, b := range d.sides {
+		b.apply(d.layout)
+	}
+}
+
+// one puts one frame in on both sides and compares what becomes of it.
+func (d *differ) one() {
+	device, f, segment := d.mill.frame(d.layout)
+	var out [2]Outcome
+	var frames [2]Frame
+	var to string
+	for i, p := range d.probes {
+		c := f
+		c.Packet = slices.Clone(f.Packet)
+		out[i], frames[i], to = p.Put(gateway, device, c, segment)
+	}
+	d.seen[out[1]]++
+	what := fmt.Sprintf("packet %d at %s tags %v type %04x segment %d: %x", d.at, device, f.Tags, f.EtherType, segment, f.Packet[:min(len(f.Packet), 200)])
+	d.recent = append(d.recent, fmt.Sprintf("%s: %s", what, out[1]))
+	switch {
+	case out[0] == out[1]:
+	case out[1] == Answered && (out[0] == Gone || out[0] == Sent): // answers are limited in number, and are packets
+		return
+	default:
+		d.t.Errorf("%s\n\tthe driver: %s, the model: %s\n\tseed %d", what, out[0], out[1], d.mill.seed)
+		return
+	}
+	if out[0] != Sent || len(frames[1].Packet) == 0 {
+		return
+	}
+	d.mill.learn(to, frames[1])
+	if !bytes.Equal(frames[0].Packet, frames[1].Packet) || frames[1].Dst != "" && frames[0].Dst != frames[1].Dst {
+		d.t.Errorf("%s\n\tthe driver sent to %s %x\n\tthe model  sent to %s %x\n\tseed %d", what,
+			frames[0].Dst, frames[0].Packet, frames[1].Dst, frames[1].Packet, d.mill.seed)
+	}
+}
+
+// compareCounters compares all counters of both sides.
+func (d *differ) compareCounters() {
+	var c [2]*onpath.Counters
+	for i, b := range d.sides {
+		c[i] = b.counters(gateway)
+	}
+	bad := 0
+	note := func(format string, args ...any) {
+		bad++
+		d.t.Errorf(format, args...)
+	}
+	for _, id := range slices.Sorted(maps.Keys(c[1].Vports)) {
+		x, y := c[0].Vports[id], c[1].Vports[id]
+		if x.In != y.In || x.Out != y.Out || !maps.Equal(nonzero(x.Dropped), nonzero(y.Dropped)) {
+			note("vport %d: the driver counts in %v out %v dropped %v,\n\tthe model in %v out %v dropped %v", id, x.In, x.Out, x.Dropped, y.In, y.Out, y.Dropped)
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(c[1].Paths)) {
+		if x, y := c[0].Paths[id], c[1].Paths[id]; x != y {
+			note("path %d: the driver counts %+v, the model %+v", id, x, y)
+		}
+	}
+	if c[0].Encapsulated != c[1].Encapsulated {
+		note("the driver counts %d encapsulated, the model %d", c[0].Encapsulated, c[1].Encapsulated)
+	}
+	if bad > 0 {
+		d.t.Errorf("seed %d, within the last of these packets (compare after each one to see which):", d.mill.seed)
+		for _, r := range d.recent[max(0, len(d.recent)-3):] {
+			d.t.Log(r)
+		}
+	}
+	d.recent = d.recent[:0]
+}
+
+// newRand is a source that a seed repeats.
+func newRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, seed^0x6f6e70617468)) }

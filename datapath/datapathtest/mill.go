@@ -1,0 +1,318 @@
+package datapathtest
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+
+	"github.com/onpath/onpath"
+)
+
+var (
+	clients      = prefixes("10.1.0.0/16", "2001:db8:1::/48")
+	servers      = prefixes("10.9.0.0/16", "2001:db8:9::/48")
+	ownAddresses = []netip.Addr{netip.MustParseAddr("10.9.7.7"), netip.MustParseAddr("2001:db8:9:7::7")}
+)
+
+func prefixes(s ...string) []netip.Prefix {
+	var out []netip.Prefix
+	for _, p := range s {
+		out = append(out, netip.MustParsePrefix(p))
+	}
+	return out
+}
+
+// portRanges makes ranges of pairs.
+func portRanges(p ...uint16) []onpath.PortRange {
+	var out []onpath.PortRange
+	for i := 0; i < len(p); i += 2 {
+		out = append(out, onpath.PortRange{First: p[i], Last: p[i+1]})
+	}
+	return out
+}
+
+// mill makes random packets. What it makes often repeats tuples, so that flows
+// come about, and takes up what instances were given.
+type mill struct {
+	*rand.Rand
+	seed      uint64
+	tuples    []onpath.Tuple
+	delivered []delivery
+}
+
+// delivery is what an instance was given.
+type delivery struct {
+	device string
+	packet []byte
+}
+
+func newMill(seed uint64) *mill {
+	m := &mill{Rand: newRand(seed), seed: seed}
+	for range 300 {
+		m.tuples = append(m.tuples, m.tuple())
+	}
+	return m
+}
+
+// one is true once in n times.
+func (m *mill) one(n int) bool { return m.IntN(n) == 0 }
+
+func pickOne[T any](m *mill, of ...T) T { return of[m.IntN(len(of))] }
+
+// tuple is a flow from a client to a server, mostly.
+func (m *mill) tuple() onpath.Tuple {
+	t := onpath.Tuple{
+		Protocol: pickOne[uint8](m, tcp, tcp, tcp, udp, udp, icmp, 132, 136, gre, 50, 4, 41, 89),
+		SrcPort:  pickOne(m, uint16(1500), 3000, 4797, uint16(m.IntN(65536))),
+		DstPort:  pickOne(m, uint16(80), 8080, 443, 22, 25, 53, 67, 547, onpath.DefaultTunnelPort, uint16(m.IntN(65536))),
+	}
+	if m.one(2) {
+		t.Src = m.address("10.1.0.%d", 40)
+		t.Dst = pickOne(m, m.address("10.9.0.%d", 40), m.address("10.9.0.%d", 40), m.address("10.9.5.%d", 9), ownAddresses[0], virtual)
+	} else {
+		t.Src = m.address("2001:db8:1::%x", 40)
+		t.Dst = pickOne(m, m.address("2001:db8:9::%x", 40), m.address("2001:db8:9::%x", 40), m.address("2001:db8:9:5::%x", 9), ownAddresses[1])
+		if t.Protocol == icmp {
+			t.Protocol = icmpv6
+		}
+	}
+	if m.one(12) {
+		t.Dst = m.oddAddress(t.Src.Is4())
+	}
+	if m.one(30) {
+		t.Src = m.oddAddress(t.Src.Is4())
+	}
+	return t
+}
+
+func (m *mill) address(format string, n int) netip.Addr {
+	return netip.MustParseAddr(fmt.Sprintf(format, 1+m.IntN(n)))
+}
+
+// oddAddress is one that is not steered, not routed, or the node's.
+func (m *mill) oddAddress(v4 bool) netip.Addr {
+	if v4 {
+		return netip.MustParseAddr(pickOne(m, "224.0.0.5", "255.255.255.255", "169.254.9.9", "0.0.0.0", "127.0.0.1", "10.0.1.1", "10.0.9.1", "10.77.0.9", "240.1.2.3", "10.255.0.2", "10.0.9.254"))
+	}
+	return netip.MustParseAddr(pickOne(m, "ff02::1", "ff0e::5", "fe80::9", "::", "::1", "fd00:0:1::1", "fd00:0:9::1", "2001:db8:77::9", "fd00:0:9::fe"))
+}
+
+// frame is the next thing to put in, and where.
+func (m *mill) frame(l *layout) (device string, f Frame, segment int) {
+	t := m.tuples[m.IntN(len(m.tuples))]
+	device = clientNet
+	switch {
+	case m.one(40):
+		m.tuples[m.IntN(len(m.tuples))] = m.tuple()
+	case len(m.delivered) > 0 && m.one(3):
+		return m.again()
+	case m.one(8):
+		device = m.instance(l)
+		if m.one(2) {
+			t.Src = ownAddresses[map[bool]int{true: 0, false: 1}[t.Src.Is4()]]
+		}
+	case m.one(2):
+		device = serverNet
+		t = t.Reverse()
+	}
+	f.Packet, segment = m.packet(t)
+	if device == clientNet || device == serverNet {
+		m.wrap(&f)
+	}
+	return device, f, segment
+}
+
+// wrap puts a tag on, or says that it is no IP.
+func (m *mill) wrap(f *Frame) {
+	switch m.IntN(60) {
+	case 0:
+		f.EtherType = pickOne[uint16](m, 0x0806, 0x8847, 0x8863, 0x8864, 0x88cc, 0x86dd, 0x0800)
+		if (f.EtherType == 0x86dd) == (f.Packet[0]>>4 == 6) {
+			f.EtherType = 0x8848
+		}
+	}
+}
+
+// instance is the device of any of the gateway's.
+func (m *mill) instance(l *layout) string {
+	for {
+		i := l.instances[m.IntN(len(l.instances))]
+		if i.node == gateway {
+			return onpath.DeviceName(pickOne(m, i.vport, i.otherSide()))
+		}
+	}
+}
+
+// learn remembers what was delivered to an instance.
+func (m *mill) learn(device string, f Frame) {
+	if device == "" || len(f.Packet) == 0 {
+		return
+	}
+	d := delivery{device, f.Packet}
+	if len(m.delivered) < 500 {
+		m.delivered = append(m.delivered, d)
+		return
+	}
+	m.delivered[m.IntN(len(m.delivered))] = d
+}
+
+// again lets an instance emit what it was given, or an answer to it.
+func (m *mill) again() (string, Frame, int) {
+	d := m.delivered[m.IntN(len(m.delivered))]
+	p := append([]byte(nil), d.packet...)
+	if m.one(3) && m.valid(p) {
+		b := newPacket(tupleOf(p).Reverse())
+		b.flags = pickOne[byte](m, ack, syn|ack, rst, fin|ack)
+		p = b.bytes()
+	}
+	return d.device, Frame{Packet: p}, 0
+}
+
+// valid tells packets from which a tuple can be read without more ado.
+func (m *mill) valid(p []byte) bool {
+	if checksums(p) != nil {
+		return false
+	}
+	proto, l4 := transportOf(p)
+	return (proto == tcp || proto == udp) && len(l4) >= 8 && (p[0]>>4 == 6 || p[0] == 0x45 && p[6]&0x3f == 0 && p[7] == 0)
+}
+
+// packet is one with this tuple, whole or not.
+func (m *mill) packet(t onpath.Tuple) (b []byte, segment int) {
+	p := newPacket(t)
+	p.flags = pickOne[byte](m, syn, syn, ack, ack|psh, ack|fin, rst, syn|ack, ack, byte(m.IntN(256)))
+	p.seq, p.ack = m.Uint32(), m.Uint32()
+	p.ttl = pickOne[byte](m, 64, 64, 64, 2, 1, 0, 255)
+	p.id, p.nodf = uint32(m.IntN(16)), m.one(4)
+	p.payload = make([]byte, pickOne(m, 0, 1, m.IntN(100), m.IntN(1400), m.IntN(3000)))
+	for i := range p.payload {
+		p.payload[i] = byte(m.Uint32())
+	}
+	if t.Protocol == tcp && p.flags&syn != 0 && m.one(2) {
+		p.mss = uint16(m.IntN(9000))
+	}
+	if t.Protocol == icmp || t.Protocol == icmpv6 {
+		m.icmp(&p)
+	}
+	switch m.IntN(14) {
+	case 0:
+		p.offset, p.more = 8*m.IntN(8), m.one(2)
+	case 1:
+		p.more = true
+	case 2:
+		if t.Src.Is6() {
+			p.ext, p.extType = m.extensions(t.Protocol)
+		}
+	case 3:
+		if t.Protocol == tcp && len(p.payload) > 600 && p.flags&syn == 0 {
+			p.offset, p.more = 0, false
+			return p.bytes(), 500
+		}
+	}
+	return m.mangle(p.bytes()), 0
+}
+
+func (m *mill) icmp(p *packet) {
+	switch m.IntN(4) {
+	case 0:
+		p.flags = echoReply
+		if p.tuple.Protocol == icmpv6 {
+			p.icmpType = 129
+		}
+	case 1: // an error about something
+		quoted := newPacket(m.tuples[m.IntN(len(m.tuples))])
+		for quoted.tuple.Src.Is4() != p.tuple.Src.Is4() {
+			quoted = newPacket(m.tuples[m.IntN(len(m.tuples))])
+		}
+		if m.one(2) {
+			quoted.tuple = quoted.tuple.Reverse()
+		}
+		b := quoted.bytes()
+		p.body = b[:min(len(b), pickOne(m, 28, 48, 128))]
+		if m.one(2) {
+			p.body = m.mangle(p.body)
+		}
+		p.icmpType, p.icmpCode = byte(m.IntN(14)), byte(m.IntN(6))
+	case 2: // another message
+		p.icmpType, p.icmpCode, p.body = byte(m.IntN(256)), byte(m.IntN(3)), p.payload
+	}
+}
+
+// extensions is a row of IPv6 extension headers before the given protocol.
+func (m *mill) extensions(last uint8) (b []byte, first uint8) {
+	n := 1 + m.IntN(8)
+	kinds := make([]uint8, n)
+	for i := range kinds {
+		kinds[i] = pickOne[uint8](m, 0, 43, 60, 60, 51, 135, 139, 140)
+	}
+	for i, kind := range kinds {
+		next := last
+		if i+1 < n {
+			next = kinds[i+1]
+		}
+		units := m.IntN(3)
+		size := 8 + 8*units
+		h := make([]byte, size)
+		h[0], h[1] = next, byte(units)
+		if kind == 51 {
+			h[1] = byte(size/4 - 2)
+		}
+		b = append(b, h...)
+	}
+	return b, kinds[0]
+}
+
+// mangle damages a packet, mostly not at all.
+func (m *mill) mangle(b []byte) []byte {
+	switch m.IntN(16) {
+	case 0: // any bits of the headers
+		for range 1 + m.IntN(3) {
+			i := m.IntN(min(len(b), 64))
+			b[i] ^= 1 << m.IntN(8)
+		}
+		if b[0]>>4 != 6 { // keeps its version, which the frame names
+			b[0] = 4<<4 | b[0]&15
+		} else {
+			b[0] = 6<<4 | b[0]&15
+		}
+	case 1: // not below the network header, which a kernel's test run wants; the exam has those
+		head := 20
+		if b[0]>>4 == 6 {
+			head = 40
+		}
+		if len(b) > head {
+			b = b[:head+m.IntN(len(b)-head)]
+		}
+	case 2: // lengths
+		at := 2
+		if b[0]>>4 == 6 {
+			at = 4
+		}
+		if len(b) > at+2 {
+			binary.BigEndian.PutUint16(b[at:], uint16(m.IntN(2*len(b))))
+		}
+	case 3: // bytes behind the packet, as Ethernet pads
+		b = append(b, make([]byte, m.IntN(40))...)
+	case 4:
+		if b[0] == 0x45 {
+			b = m.options(b)
+		}
+	}
+	return b
+}
+
+// options puts IPv4 options into a packet.
+func (m *mill) options(b []byte) []byte {
+	words := 1 + m.IntN(10)
+	o := make([]byte, 4*words)
+	for i := range o {
+		o[i] = pickOne[byte](m, 0, 1, 7, 68, byte(m.Uint32()))
+	}
+	out := append(append(append([]byte(nil), b[:20]...), o...), b[20:]...)
+	out[0] = 0x40 | byte(5+words)
+	binary.BigEndian.PutUint16(out[2:], binary.BigEndian.Uint16(b[2:])+uint16(len(o)))
+	out[10], out[11] = 0, 0
+	binary.BigEndian.PutUint16(out[10:], ^sum(0, out[:20+len(o)]))
+	return out
+}
