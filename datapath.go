@@ -457,7 +457,8 @@ type Tally struct {
 }
 
 // VportCounters are one vport's. In and Out are seen from the data path: In
-// came from the vport, Out was handed to it.
+// came from the vport, Out was handed to it; what the data path answers by itself
+// (ICMP errors, resets) is not in Out.
 type VportCounters struct {
 	In      Tally                 `json:"in"`
 	Out     Tally                 `json:"out"`

@@ -517,6 +517,8 @@ struct frag_key {
 struct frag {
 	__be16 sport;
 	__be16 dport;
+	__u8 proto;
+	__u8 pad[3];
 };
 
 struct bucket {

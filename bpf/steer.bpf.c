@@ -29,7 +29,7 @@ static __always_inline int steer(struct __sk_buff *skb, struct pkt *p)
 	p->learn = 0;
 	read_clock(p);
 	p->tenant = 0;
-	e = flow_established(&p->key);
+	e = p->is & IS_NOPORTS ? NULL : flow_established(&p->key);
 	if (e && entry_kind(e) != NEXT_PENDING) {
 		follow(p, e, 0);
 	} else {
@@ -37,8 +37,6 @@ static __always_inline int steer(struct __sk_buff *skb, struct pkt *p)
 		if (rc != GO_ON)
 			return rc;
 	}
-	if ((p->is & IS_EDGE) && (p->d.kind != NEXT_PASS || p->d.mirror_count))
-		count_in(skb, p, p->prev_slot, p->prev);
 	return send(skb);
 }
 
@@ -169,10 +167,13 @@ static __always_inline int from_instance(struct __sk_buff *skb, struct node *n, 
 	rc = parse(skb);
 	if (rc == PARSE_OTHER || rc == PARSE_ENCAP)
 		return TC_ACT_SHOT; /* ARP, spanning tree: nobody is there to hear it */
-	if (rc == PARSE_MALFORMED)
+	if (rc == PARSE_MALFORMED) {
+		p->packets = 1;
+		p->bytes = skb->len - p->l3;
+		count_in(skb, p, port->slot, port->vport);
 		return drop(p, DROP_MALFORMED);
-	if (p->family == FAMILY_6 ? confined(p->key.dst, FAMILY_6) || confined(p->key.src, FAMILY_6)
-				      : p->key.dst[12] >= 224)
+	}
+	if (confined(p->key.dst, p->family) || confined(p->key.src, p->family))
 		return TC_ACT_SHOT; /* ND, MLD, mDNS: likewise */
 	count_in(skb, p, port->slot, port->vport);
 	if (to_tunnel(p, n))

@@ -212,18 +212,40 @@ static __always_inline int within_quota(__u32 slot)
 	return 1;
 }
 
+/* Is this TCP in the middle of a connection, and the path so young that such are
+ * passed by? (A chain that cuts them does so at the edge.) */
+static __always_inline int adopts(struct pkt *p, __u32 slot)
+{
+	struct path *path = bpf_map_lookup_elem(&paths, &slot);
+
+	return (p->is & IS_TCP) && !(p->is & (IS_SYN | IS_ERROR)) && slot && path && !(path->flags & PATH_CUT) &&
+	       bpf_ktime_get_ns() < path->adopt_until;
+}
+
 /* The first packet that comes out of an instance by the context it got in with. */
 static __always_inline int decide_pending(struct pkt *p, struct node *n, const struct flow *e)
 {
+	__u32 group = e->context, path, path_slot, flags;
 	struct group *g;
-	__u32 group = e->context;
 	int reason;
 
 	load_decision(&p->d, e);
+	path = p->d.path;
+	path_slot = p->d.path_slot;
+	flags = p->d.flags;
 	g = bpf_map_lookup_elem(&groups, &group);
 	if (!g)
 		return DROP_NO_TABLE;
 	reason = resolve(g->then, 0);
+	if (p->d.path != path && adopts(p, p->d.path_slot)) {
+		p->d.path = path; /* past the other tier's chain, which is younger than the connection */
+		p->d.path_slot = path_slot;
+		p->d.flags = flags;
+		p->d.kind = NEXT_EXIT;
+		p->d.next = p->d.slot = p->d.group = 0;
+		clear_functions(&p->d);
+		reason = 0;
+	}
 	if (reason)
 		return reason;
 	if (p->d.kind == NEXT_EXIT && p->d.entry)
@@ -259,7 +281,7 @@ __noinline int decide_instance(struct __sk_buff *skb)
 	if (!v)
 		return drop(p, DROP_CLOSED);
 	p->tenant = v->tenant;
-	e = flow_find(&p->key, p->tenant);
+	e = p->is & IS_NOPORTS ? NULL : flow_find(&p->key, p->tenant);
 	if (e && entry_kind(e) != NEXT_PENDING) {
 		follow(p, e, 1);
 		return GO_ON;
@@ -328,6 +350,14 @@ __noinline int decide_instance(struct __sk_buff *skb)
 	return reason ? drop(p, reason) : GO_ON;
 }
 
+/* Drop a packet that was not counted yet. */
+static __always_inline int end_here(struct __sk_buff *skb, struct pkt *p, int reason)
+{
+	if (p->is & IS_EDGE)
+		count_in(skb, p, p->prev_slot, p->prev);
+	return drop(p, reason);
+}
+
 /*
  * The next vport of a flow is gone. By its group's lost and none: another
  * member (every direction and node chooses the same one), a reset, a drop, or
@@ -346,10 +376,11 @@ __noinline int lost(struct __sk_buff *skb)
 		return TC_ACT_SHOT;
 	id = p->d.group;
 	g = bpf_map_lookup_elem(&groups, &id);
-	if (!id || !g || (p->is & IS_ERROR))
-		return drop(p, DROP_CLOSED);
+	if (!id || !g)
+		return end_here(skb, p, DROP_CLOSED);
 	if ((g->flags & GROUP_RESET) && (p->is & IS_TCP) && !(p->is & IS_SYN)) {
-		flow_remove(&p->key, p->tenant);
+		if (p->is & IS_EDGE)
+			count_in(skb, p, p->prev_slot, p->prev);
 		return send_reset(skb);
 	}
 	if (choose(id, 0, 0)) {
@@ -357,12 +388,12 @@ __noinline int lost(struct __sk_buff *skb)
 		p->d.slot = p->member_slot;
 	} else {
 		if (!(g->flags & GROUP_BYPASS))
-			return drop(p, DROP_NO_INSTANCE);
+			return end_here(skb, p, DROP_NO_INSTANCE);
 		p->keep_functions = 1; /* those before the element that is gone */
 		reason = resolve(g->then, 0);
 		p->keep_functions = 0;
 		if (reason)
-			return drop(p, reason);
+			return end_here(skb, p, reason);
 		if (p->d.kind == NEXT_EXIT && p->d.entry) {
 			if (p->prev == n->edge && !has_functions(&p->d)) {
 				p->d.kind = NEXT_PASS;
@@ -370,13 +401,13 @@ __noinline int lost(struct __sk_buff *skb)
 			} else {
 				reason = leave_at(p, n, p->d.entry);
 				if (reason)
-					return drop(p, reason);
+					return end_here(skb, p, reason);
 			}
 		}
 	}
 	p->learn = 1;
 	e = flow_find(&p->key, p->tenant);
-	if (e && !(p->is & IS_NOPORTS))
+	if (e && !(p->is & (IS_ERROR | IS_NOPORTS)))
 		store_decision(e, &p->d, p->key.scope);
 	return GO_ON;
 }

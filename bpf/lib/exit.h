@@ -126,6 +126,12 @@ __noinline int exit_edge(struct __sk_buff *skb)
 
 	if (!p || !n)
 		return TC_ACT_SHOT;
+	if (p->learn && !(p->is & (IS_ERROR | IS_NOPORTS))) {
+		/* Also if this one cannot leave: the next may, and does not come here. */
+		reason = learn_edge();
+		if (reason)
+			return drop(p, reason);
+	}
 	way = way_out(p, n, &hop);
 	if (way == EXIT_ROUTE) {
 		reason = find_route(skb);
@@ -138,11 +144,6 @@ __noinline int exit_edge(struct __sk_buff *skb)
 		if (p->ttl <= 1)
 			return send_error(skb, ERROR_TTL, 0);
 		decrement_ttl(skb, p);
-	}
-	if (p->learn && !(p->is & (IS_ERROR | IS_NOPORTS))) {
-		reason = learn_edge();
-		if (reason)
-			return drop(p, reason);
 	}
 	if (n->nat_count && way == EXIT_ROUTE) {
 		reason = nat_out(skb, p->fib.ifindex);

@@ -57,30 +57,52 @@ __noinline int write_flow(void)
 	return 0;
 }
 
+/* Is vport one of those that a group delivers to? */
+__noinline int is_member(__u32 id, __u32 vport)
+{
+	struct group *g = bpf_map_lookup_elem(&groups, &id);
+	__u32 i;
+
+	if (!g)
+		return 0;
+	for (i = 0; i < MAX_MEMBERS; i++) {
+		if (i >= g->count)
+			break;
+		if (g->members[i].vport == vport)
+			return 1;
+	}
+	return 0;
+}
+
 /* May the reverse entry e, which leads to e->next, be turned to where the
  * packets come from now? Only within the same element (a re-pick) or when what
- * it leads to is gone; never for a flow that an instance began. */
+ * it leads to is gone; never for a flow that an instance began. Else a packet in
+ * the other direction that comes by another way, forged perhaps, would lead the
+ * flow past elements. */
+#define KEEP  0
+#define TURN  1 /* another instance of the same element */
+#define RENEW 2 /* it knows nothing yet, or what it knows is gone */
+
 static __always_inline int may_turn(struct pkt *p, struct flow *e, __u32 next)
 {
-	__u32 slot = e->slot, via, met, kind = entry_kind(e);
+	__u32 slot = e->slot, group, kind = entry_kind(e);
 	struct vport *v;
 
 	if (e->next == next && kind == NEXT_VPORT)
-		return 0;
+		return KEEP;
 	if (p->d.flags & FLOW_EMITTED)
-		return 0;
+		return KEEP;
 	if (kind == NEXT_PENDING)
-		return 1;
+		return RENEW;
 	if (kind == NEXT_PASS)
-		return 0;
-	via = p->d.group ? p->d.group : p->d.context; /* the element it was in, or goes to */
-	met = e->context ? e->context : entry_group(e);
-	if (via && met == (via ^ 1))
-		return 1;
+		return KEEP;
+	group = entry_group(e);
+	if (next && group && is_member(group, next))
+		return TURN;
 	if (kind != NEXT_VPORT)
-		return 0;
+		return KEEP;
 	v = vport_of(&slot, e->next);
-	return !v || v->state == STATE_CLOSED;
+	return !v || v->state == STATE_CLOSED ? RENEW : KEEP;
 }
 
 #define WALKED 0xffffffff
@@ -165,15 +187,16 @@ static __always_inline void path_of_group(struct decision *d, const struct decis
 static __always_inline int write_answer(struct pkt *p, __u32 kind, __u32 next, __u32 slot,
 					__u32 table, __u32 back)
 {
-	struct flow *e;
+	struct flow *e = flow_find(&p->rkey, p->back_tenant);
+	int change;
 
-	e = flow_find(&p->rkey, p->back_tenant);
-	if (e && (entry_kind(e) != kind || e->next != next) && may_turn(p, e, next)) {
+	change = e && (entry_kind(e) != kind || e->next != next) ? may_turn(p, e, next) : KEEP;
+	if (change == TURN) {
 		turn_entry(e, kind, next, slot, p->back.context);
 		e->seen = p->now;
 		return 0;
 	}
-	if (e) {
+	if (e && change == KEEP) {
 		if (e->seen != p->now)
 			e->seen = p->now;
 		return 0;
@@ -193,6 +216,11 @@ static __always_inline int write_answer(struct pkt *p, __u32 kind, __u32 next, _
 	p->back.flags = ((p->d.flags & FLOW_REVERSE) ^ FLOW_REVERSE) | FLOW_LEARNED;
 	path_of_group(&p->back, &p->d);
 	reverse_functions(&p->back, &p->d);
+	if (e) {
+		store_decision(e, &p->back, p->rkey.scope);
+		e->seen = p->now;
+		return 0;
+	}
 	store_decision(fresh_flow(p), &p->back, p->rkey.scope);
 	if (!p->settle) {
 		flow_insert(p, &p->rkey, p->back_tenant);

@@ -17,6 +17,8 @@
 #define MAX_EXTENSIONS 6
 
 #define PROTO_UDPLITE 136
+#define PROTO_ETHERIP 97  /* RFC 3378 */
+#define PROTO_MPLS    137 /* RFC 4023 */
 
 struct tcp_head {
 	__be16 sport, dport;
@@ -31,10 +33,23 @@ static __always_inline int has_ports(__u8 proto)
 	       proto == PROTO_UDPLITE;
 }
 
+static __always_inline int encapsulates(__u8 proto)
+{
+	return proto == IPPROTO_IPIP || proto == IPPROTO_IPV6 || proto == IPPROTO_GRE ||
+	       proto == PROTO_ETHERIP || proto == PROTO_MPLS;
+}
+
 static __always_inline int is_extension(__u32 proto)
 {
 	return proto == IPPROTO_HOPOPTS || proto == IPPROTO_ROUTING || proto == IPPROTO_DSTOPTS ||
 	       proto == IPPROTO_AH || proto == IPPROTO_FRAGMENT;
+}
+
+/* Do n bytes at off belong to the IP packet? What lies behind it in the frame is
+ * padding. */
+static __always_inline int within(const struct pkt *p, __u32 off, __u32 n)
+{
+	return off + n <= p->l3 + p->length;
 }
 
 /* Skip the extension header at pkt.ext. Returns the next header's protocol, or -1
@@ -45,7 +60,7 @@ __noinline int skip_extension(struct __sk_buff *skb, __u32 proto)
 	struct { __u8 next, len; __be16 field; __be32 id; } e;
 	struct pkt *p = packet();
 
-	if (!p || bpf_skb_load_bytes(skb, p->ext, &e, sizeof(e)))
+	if (!p || !within(p, p->ext, sizeof(e)) || bpf_skb_load_bytes(skb, p->ext, &e, sizeof(e)))
 		return -1;
 	if (proto == IPPROTO_FRAGMENT) {
 		p->frag = bpf_ntohs(e.field);
@@ -56,6 +71,8 @@ __noinline int skip_extension(struct __sk_buff *skb, __u32 proto)
 	} else {
 		p->ext += ((__u32)e.len + 1) * 8;
 	}
+	if (!within(p, p->ext, 0))
+		return -1;
 	return e.next;
 }
 
@@ -93,7 +110,8 @@ __noinline int parse_quoted(struct __sk_buff *skb)
 	if (p->family == FAMILY_4) {
 		struct iphdr h;
 
-		if (bpf_skb_load_bytes(skb, off, &h, sizeof(h)) || h.version != 4 || h.ihl < 5)
+		if (!within(p, off, sizeof(h)) || bpf_skb_load_bytes(skb, off, &h, sizeof(h)) ||
+		    h.version != 4 || h.ihl < 5 || !within(p, off, h.ihl * 4))
 			return -1;
 		if (h.frag_off & bpf_htons(0x1fff))
 			return -1;
@@ -104,7 +122,8 @@ __noinline int parse_quoted(struct __sk_buff *skb)
 	} else {
 		struct ipv6hdr h;
 
-		if (bpf_skb_load_bytes(skb, off, &h, sizeof(h)) || h.version != 6)
+		if (!within(p, off, sizeof(h)) || bpf_skb_load_bytes(skb, off, &h, sizeof(h)) ||
+		    h.version != 6)
 			return -1;
 		copy_addr(p->wkey.src, &h.saddr);
 		copy_addr(p->wkey.dst, &h.daddr);
@@ -124,7 +143,7 @@ __noinline int parse_quoted(struct __sk_buff *skb)
 	p->wkey.proto = proto;
 		p->wkey.sport = p->wkey.dport = 0;
 	if (has_ports(proto) || proto == IPPROTO_ICMP || proto == IPPROTO_ICMPV6) {
-		if (bpf_skb_load_bytes(skb, off, ports, sizeof(ports)))
+		if (!within(p, off, sizeof(ports)) || bpf_skb_load_bytes(skb, off, ports, sizeof(ports)))
 			return -1;
 		if (has_ports(proto)) {
 			p->wkey.sport = ports[0];
@@ -141,7 +160,7 @@ static __always_inline void parse_tcp(struct __sk_buff *skb, struct pkt *p)
 {
 	struct tcp_head t;
 
-	if (bpf_skb_load_bytes(skb, p->l4, &t, sizeof(t))) {
+	if (!within(p, p->l4, 20) || bpf_skb_load_bytes(skb, p->l4, &t, sizeof(t)) || t.offset < 0x50) {
 		p->is |= IS_NOPORTS;
 		return;
 	}
@@ -165,16 +184,16 @@ static __always_inline void parse_icmp(struct __sk_buff *skb, struct pkt *p)
 	struct { __u8 type, code; __be16 sum, id, seq; } h;
 	int echo, error;
 
-	if (bpf_skb_load_bytes(skb, p->l4, &h, sizeof(h))) {
+	if (!within(p, p->l4, sizeof(h)) || bpf_skb_load_bytes(skb, p->l4, &h, sizeof(h))) {
 		p->is |= IS_NOPORTS;
 		return;
 	}
 	if (p->key.proto == IPPROTO_ICMP) {
 		echo = h.type == 8 || h.type == 0;
-		error = h.type == 3 || h.type == 4 || h.type == 11 || h.type == 12;
+		error = h.type == 3 || h.type == 4 || h.type == 5 || h.type == 11 || h.type == 12;
 	} else {
 		echo = h.type == 128 || h.type == 129;
-		error = h.type >= 1 && h.type <= 4;
+		error = h.type < 128;
 	}
 	p->headers += 8;
 	if (echo) {
@@ -201,21 +220,26 @@ __noinline int parse_fragment(__u32 id, __u32 first)
 	copy_addr(p->fkey.dst, p->key.dst);
 	p->fkey.id = id;
 	p->fkey.scope = p->key.scope;
-	p->fkey.proto = p->key.proto;
+	p->fkey.proto = p->family == FAMILY_4 ? p->key.proto : 0; /* RFC 8200 §4.5: not part of it */
 	p->fkey.family = p->family;
 	p->fkey.pad = 0;
 	if (first) {
 		f.sport = p->key.sport;
 		f.dport = p->key.dport;
+		f.proto = p->key.proto;
+		f.pad[0] = f.pad[1] = f.pad[2] = 0;
 		if (!(p->is & IS_NOPORTS))
 			bpf_map_update_elem(&frags, &p->fkey, &f, BPF_ANY);
 		return 0;
 	}
 	known = bpf_map_lookup_elem(&frags, &p->fkey);
 	if (!known) {
-		p->is |= IS_NOPORTS;
+		if (has_ports(p->key.proto) || p->key.proto == IPPROTO_ICMP ||
+		    p->key.proto == IPPROTO_ICMPV6 || is_extension(p->key.proto))
+			p->is |= IS_NOPORTS;
 		return 0;
 	}
+	p->key.proto = known->proto;
 	p->key.sport = known->sport;
 	p->key.dport = known->dport;
 	return 0;
@@ -235,7 +259,7 @@ static __always_inline void measure(struct __sk_buff *skb, struct pkt *p)
 		p->headers = 40;
 	p->segment = size + p->headers;
 	if (!n)
-		n = (p->length + size - 1) / size;
+		n = (p->length - p->headers + size - 1) / size;
 	p->packets = n;
 	p->bytes = p->length + (n - 1) * p->headers;
 }
@@ -252,6 +276,7 @@ __noinline int parse(struct __sk_buff *skb)
 	if (!p)
 		return PARSE_OTHER;
 	p->is = 0;
+	p->l3 = ETH_HLEN;
 	p->tags = 0;
 	p->packets = 0;
 	p->bytes = 0;
@@ -345,22 +370,20 @@ __noinline int parse(struct __sk_buff *skb)
 		case IPPROTO_UDP:
 		case IPPROTO_SCTP:
 		case PROTO_UDPLITE:
-			if (bpf_skb_load_bytes(skb, off, &p->key.sport, 4))
+			if (!within(p, off, p->key.proto == IPPROTO_SCTP ? 12 : 8) ||
+			    bpf_skb_load_bytes(skb, off, &p->key.sport, 4))
 				p->is |= IS_NOPORTS;
 			p->headers += 8;
 			break;
 		case IPPROTO_ICMP:
 		case IPPROTO_ICMPV6:
 			parse_icmp(skb, p);
-			break;
-		case IPPROTO_IPIP:
-		case IPPROTO_IPV6:
-		case IPPROTO_GRE:
-			p->is |= IS_ENCAP;
 		}
 	}
 	if ((later || first) && !(p->is & IS_ERROR))
 		parse_fragment(id, first);
+	if (encapsulates(p->key.proto) && !(p->is & IS_NOPROTO))
+		p->is |= IS_ENCAP;
 	measure(skb, p);
 	return PARSE_IP;
 }

@@ -144,12 +144,14 @@ __noinline int begin_send(struct __sk_buff *skb)
 	if (p->d.kind == NEXT_VPORT) {
 		v = vport_of(&slot, p->d.next);
 		if (!v || v->state == STATE_CLOSED) {
-			rc = lost(skb);
+			rc = lost(skb); /* counts for itself what ends there */
 			if (rc != GO_ON)
 				return rc;
 		}
 	}
 	if (p->is & IS_EDGE) {
+		if (p->d.kind != NEXT_PASS || p->d.mirror_count)
+			count_in(skb, p, p->prev_slot, p->prev);
 		if (p->d.kind == NEXT_PASS && (!p->d.mirror_count || (p->d.flags & FLOW_BYPASS)))
 			count_passed(p);
 		else

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -21,10 +22,11 @@ const (
 	Gone                    // dropped
 	Sent                    // out of a device, or into a tunnel
 	Answered                // dropped, and its sender was told
+	Unfit                   // the driver's side cannot put such a frame in
 )
 
 func (o Outcome) String() string {
-	return [...]string{"left to the kernel", "dropped", "sent", "answered"}[o]
+	return [...]string{"left to the kernel", "dropped", "sent", "answered", "not put in"}[o]
 }
 
 // Prober is a Harness that also tells at once what becomes of a single frame.
@@ -47,6 +49,7 @@ func Differ(t *testing.T, subject, model Prober, seed uint64, packets, every int
 		t: t, every: every, sides: [2]*bed{newBed(t, subject), newBed(t, model)},
 		probes: [2]Prober{subject, model}, mill: newMill(seed),
 	}
+	d.trace = os.Getenv("ONPATH_DIFFER_TRACE") != ""
 	d.layout = d.build()
 	d.apply()
 	for d.at = 0; d.at < packets && !t.Failed(); d.at++ {
@@ -65,20 +68,23 @@ func Differ(t *testing.T, subject, model Prober, seed uint64, packets, every int
 type differ struct {
 	t      *testing.T
 	every  int
+	trace  bool // say what becomes of every whole packet
 	at     int
 	sides  [2]*bed // subject, model
 	probes [2]Prober
 	mill   *mill
 	layout *layout
 	seen   [4]int   // by outcome
+	packet []byte   // the last one
 	recent []string // what was put in since counters agreed
 }
 
 // build makes chains of all kinds over instances of all kinds.
 func (d *differ) build() *layout {
-	var keep1, keep2, drains, closed, mirror, bridged, rewrites, originates, far *instance
+	var keep1, keep2, wraps, drains, closed, mirror, bridged, rewrites, originates, far *instance
 	for _, b := range d.sides { // the same ids on both sides
 		keep1, keep2 = b.instance("keep1", gateway), b.instance("keep2", gateway)
+		wraps = b.instance("wraps", gateway)
 		drains, closed = b.instance("drains", gateway), b.instance("closed", gateway)
 		mirror, bridged = b.instance("mirror", gateway), b.bridged("bridged", gateway)
 		rewrites, originates = b.instance("rewrites", gateway), b.instance("originates", gateway)
@@ -95,10 +101,10 @@ func (d *differ) build() *layout {
 	originates.emits = []emission{{path: 4, match: tls}}
 	some := onpath.Match{DstPorts: portRanges(443, 443), SrcPorts: portRanges(1000, 2000)}
 	return &layout{
-		instances: []*instance{keep1, keep2, drains, closed, mirror, bridged, rewrites, originates, far},
+		instances: []*instance{keep1, keep2, wraps, drains, closed, mirror, bridged, rewrites, originates, far},
 		chains: []*chain{
 			{path: 6, tier: onpath.TierOperator, match: onpath.Match{Dst: prefixes("10.9.5.0/24", "2001:db8:9:5::/64")}, strict: true,
-				elements: []*element{{instances: []*instance{drains, keep2}}}},
+				elements: []*element{{instances: []*instance{drains, wraps}}}},
 			{path: 1, match: web, elements: []*element{
 				{instances: []*instance{keep1, keep2}}, {instances: []*instance{mirror}, mode: onpath.ModeMirror, none: onpath.NoneBypass}, {instances: []*instance{bridged}}}},
 			{path: 2, match: dns, elements: []*element{{instances: []*instance{rewrites}, none: onpath.NoneBypass}}},
@@ -120,7 +126,7 @@ func (d *differ) build() *layout {
 func (d *differ) change() {
 	states := []onpath.VportState{onpath.VportUp, onpath.VportUp, onpath.VportClosed, onpath.VportDraining}
 	for _, i := range d.layout.instances {
-		if d.mill.one(3) {
+		if !i.mirror && d.mill.one(3) {
 			i.state = states[d.mill.IntN(len(states))]
 		}
 	}
@@ -143,17 +149,24 @@ func (d *differ) one() {
 	for i, p := range d.probes {
 		c := f
 		c.Packet = slices.Clone(f.Packet)
-		out[i], frames[i], to = p.Put(gateway, device, c, segment)
+		if out[i], frames[i], to = p.Put(gateway, device, c, segment); out[i] == Unfit {
+			return
+		}
 	}
 	d.seen[out[1]]++
+	d.packet = f.Packet
 	what := fmt.Sprintf("packet %d at %s tags %v type %04x segment %d: %x", d.at, device, f.Tags, f.EtherType, segment, f.Packet[:min(len(f.Packet), 200)])
 	d.recent = append(d.recent, fmt.Sprintf("%s: %s", what, out[1]))
+	if d.trace && d.mill.valid(f.Packet) {
+		d.t.Logf("%d at %s %v: %s and %s, %s %s", d.at, device, tupleOf(f.Packet), out[0], out[1], frames[0].Dst, frames[1].Dst)
+	}
 	switch {
 	case out[0] == out[1]:
 	case out[1] == Answered && (out[0] == Gone || out[0] == Sent): // answers are limited in number, and are packets
 		return
 	default:
 		d.t.Errorf("%s\n\tthe driver: %s, the model: %s\n\tseed %d", what, out[0], out[1], d.mill.seed)
+		d.entries(f.Packet)
 		return
 	}
 	if out[0] != Sent || len(frames[1].Packet) == 0 {
@@ -163,6 +176,24 @@ func (d *differ) one() {
 	if !bytes.Equal(frames[0].Packet, frames[1].Packet) || frames[1].Dst != "" && frames[0].Dst != frames[1].Dst {
 		d.t.Errorf("%s\n\tthe driver sent to %s %x\n\tthe model  sent to %s %x\n\tseed %d", what,
 			frames[0].Dst, frames[0].Packet, frames[1].Dst, frames[1].Packet, d.mill.seed)
+		d.entries(f.Packet)
+	}
+}
+
+// entries shows what both sides remember of a packet's flow.
+func (d *differ) entries(packet []byte) {
+	if len(packet) < 40 || packet[0] != 0x45 && packet[0]>>4 != 6 {
+		return
+	}
+	t := onpath.Tuple{}
+	if t.Src, t.Dst = addresses(packet); d.mill.valid(packet) {
+		t = tupleOf(packet)
+	}
+	for i, b := range d.sides {
+		for _, e := range b.flows(gateway, onpath.FlowFilter{Tuple: &t}) {
+			d.t.Logf("%s: at %d %v: %s %d mirrors %v entry %d path %d reverse %v packets %d", [...]string{"driver", "model"}[i],
+				e.Vport, e.Tuple, e.Kind, e.Next, e.Mirrors, e.Entry, e.Path, e.Reverse, e.Packets)
+		}
 	}
 }
 
@@ -196,6 +227,7 @@ func (d *differ) compareCounters() {
 		for _, r := range d.recent[max(0, len(d.recent)-3):] {
 			d.t.Log(r)
 		}
+		d.entries(d.packet)
 	}
 	d.recent = d.recent[:0]
 }

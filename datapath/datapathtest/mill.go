@@ -93,7 +93,7 @@ func (m *mill) address(format string, n int) netip.Addr {
 // oddAddress is one that is not steered, not routed, or the node's.
 func (m *mill) oddAddress(v4 bool) netip.Addr {
 	if v4 {
-		return netip.MustParseAddr(pickOne(m, "224.0.0.5", "255.255.255.255", "169.254.9.9", "0.0.0.0", "127.0.0.1", "10.0.1.1", "10.0.9.1", "10.77.0.9", "240.1.2.3", "10.255.0.2", "10.0.9.254"))
+		return netip.MustParseAddr(pickOne(m, "224.0.0.5", "255.255.255.255", "169.254.9.9", "0.0.0.0", "127.0.0.1", "10.0.1.1", "10.0.9.1", "10.77.0.9", "240.1.2.3", "10.0.9.254"))
 	}
 	return netip.MustParseAddr(pickOne(m, "ff02::1", "ff0e::5", "fe80::9", "::", "::1", "fd00:0:1::1", "fd00:0:9::1", "2001:db8:77::9", "fd00:0:9::fe"))
 }
@@ -117,7 +117,7 @@ func (m *mill) frame(l *layout) (device string, f Frame, segment int) {
 		t = t.Reverse()
 	}
 	f.Packet, segment = m.packet(t)
-	if device == clientNet || device == serverNet {
+	if segment == 0 && (device == clientNet || device == serverNet) {
 		m.wrap(&f)
 	}
 	return device, f, segment
@@ -127,6 +127,9 @@ func (m *mill) frame(l *layout) (device string, f Frame, segment int) {
 func (m *mill) wrap(f *Frame) {
 	switch m.IntN(60) {
 	case 0:
+		if len(f.Packet) < 40 {
+			break
+		}
 		f.EtherType = pickOne[uint16](m, 0x0806, 0x8847, 0x8863, 0x8864, 0x88cc, 0x86dd, 0x0800)
 		if (f.EtherType == 0x86dd) == (f.Packet[0]>>4 == 6) {
 			f.EtherType = 0x8848
@@ -171,11 +174,13 @@ func (m *mill) again() (string, Frame, int) {
 
 // valid tells packets from which a tuple can be read without more ado.
 func (m *mill) valid(p []byte) bool {
-	if checksums(p) != nil {
+	switch {
+	case len(p) >= 28 && p[0] == 0x45 && p[6]&0x3f == 0 && p[7] == 0 && (p[9] == tcp || p[9] == udp):
+	case len(p) >= 48 && p[0]>>4 == 6 && (p[6] == tcp || p[6] == udp):
+	default:
 		return false
 	}
-	proto, l4 := transportOf(p)
-	return (proto == tcp || proto == udp) && len(l4) >= 8 && (p[0]>>4 == 6 || p[0] == 0x45 && p[6]&0x3f == 0 && p[7] == 0)
+	return checksums(p) == nil
 }
 
 // packet is one with this tuple, whole or not.

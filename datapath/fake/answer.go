@@ -123,13 +123,12 @@ func (n *Node) speaker(w *work) (netip.Addr, bool) {
 func (n *Node) answer(w *work, b []byte) {
 	defer n.about(&header{isError: true})() // ours, not the flow's
 	if w.uplink != "" {
-		n.countOut(w.key.vport, len(b))
 		n.show(w.key.vport, true, b)
 		n.deliver(Delivery{Device: w.uplink, By: ByAnswer, Packet: b})
 		return
 	}
 	if v := n.local(w.key.vport); v != nil {
-		n.out(&work{b: b, h: parse(b), key: w.key}, v, ByAnswer)
+		n.give(b, v, ByAnswer)
 	}
 }
 

@@ -186,7 +186,7 @@ const fragmentLife = 60 * time.Second
 // defragment gives the packet the tuple of its first fragment. A fragment whose
 // first did not come by stays unreadable.
 func (n *Node) defragment(vport onpath.VportID, h *header) {
-	if !h.fragment || (!h.first && h.verdict == fine) {
+	if !h.fragment {
 		return
 	}
 	k := fragmentKey{vport: vport, tuple: h.tuple, id: h.id}
@@ -196,7 +196,7 @@ func (n *Node) defragment(vport onpath.VportID, h *header) {
 	}
 	now := n.now()
 	if h.first {
-		if h.verdict == fine {
+		if h.verdict == fine && !h.isError { // nobody fragments errors
 			n.fragments[k] = fragment{h.tuple, now}
 		}
 		return

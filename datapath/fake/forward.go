@@ -51,9 +51,6 @@ func (n *Node) goOn(w *work, f *flow, g *onpath.Group) bool {
 	if d.path == g.Path {
 		f.reverse = g.Reverse
 	}
-	if d.passed != 0 && from == atElement {
-		n.countPassed(d.passed, w.h.length)
-	}
 	switch d.outcome {
 	case toMember:
 		f.kind, f.next, f.group = onpath.NextVport, d.member, d.group.ID
@@ -292,11 +289,16 @@ func (n *Node) turn(old *flow, e flow) {
 // out gives a packet to an instance's device.
 func (n *Node) out(w *work, v *onpath.Vport, by By) {
 	n.countOut(v.ID, w.h.length)
-	d := Delivery{Device: onpath.DeviceName(v.ID), By: by, Src: v.HostMAC, Dst: v.MAC, Packet: w.b}
+	n.give(w.b, v, by)
+}
+
+// give hands a packet to an instance's device without counting it.
+func (n *Node) give(b []byte, v *onpath.Vport, by By) {
+	d := Delivery{Device: onpath.DeviceName(v.ID), By: by, Src: v.HostMAC, Dst: v.MAC, Packet: b}
 	if o := n.vports[v.Other]; v.Attach == onpath.Bridged && o != nil {
 		d.Dst = o.HostMAC
 	}
-	n.show(v.ID, true, w.b)
+	n.show(v.ID, true, b)
 	n.deliver(d)
 }
 

@@ -76,7 +76,7 @@ func (n *Node) edgeUplink(device string) *onpath.Uplink {
 
 // encapsulating tells MPLS and PPPoE.
 func encapsulating(etherType uint16) bool {
-	return etherType == 0x8847 || etherType == 0x8848 || etherType == 0x8863 || etherType == 0x8864
+	return etherType == 0x8847 || etherType == 0x8848 || etherType == 0x8864
 }
 
 // wraps tells the IP protocols that carry whole packets: IPv4, IPv6, GRE,
@@ -99,18 +99,18 @@ func (n *Node) fromUplink(device string, b []byte, h header) {
 	}
 	n.defragment(edge, &h)
 	n.nat.in(n, b, &h)
+	w := n.newWork(b, h, edge)
+	w.uplink = device
+	if f := n.find(w.key); f != nil && h.verdict == fine && (h.quotes || !h.isError) {
+		n.follow(w, f)
+		return
+	}
 	if n.isLocal(h.tuple.Dst) || n.isLocal(h.tuple.Src) || neverSelected(&h) {
 		n.kernel(b, h)
 		return
 	}
 	if h.verdict == unreadable {
 		n.blind(b, h)
-		return
-	}
-	w := n.newWork(b, h, edge)
-	w.uplink = device
-	if f := n.find(w.key); f != nil {
-		n.follow(w, f)
 		return
 	}
 	if h.isError || n.edge.Table == 0 {
@@ -180,7 +180,11 @@ func (n *Node) refuse(w *work, d decision) {
 
 // fromInstance decides on a packet that came out of an instance.
 func (n *Node) fromInstance(v *onpath.Vport, b []byte, h header) {
-	if h.verdict != malformed && quietKind(&h) {
+	about := h.tuple // what an error quotes, turned round, as entries see it
+	if h.isError && h.quotes {
+		about = h.quoted
+	}
+	if h.verdict != malformed && (confined(about.Src) || confined(about.Dst)) {
 		return
 	}
 	length := h.length
@@ -201,12 +205,17 @@ func (n *Node) fromInstance(v *onpath.Vport, b []byte, h header) {
 		return
 	}
 	n.defragment(v.ID, &h)
+	w := n.newWork(b, h, v.ID)
 	if h.verdict == unreadable {
+		w.writes = false
+		if own && v.Routes {
+			n.ownError(w, v, own)
+			return
+		}
 		n.countDrop(v.ID, onpath.DropUnclassified)
 		return
 	}
-	w := n.newWork(b, h, v.ID)
-	if f := n.find(w.key); f != nil {
+	if f := n.find(w.key); f != nil && (h.quotes || !h.isError) {
 		n.follow(w, f)
 		return
 	}
@@ -318,9 +327,11 @@ func (n *Node) tunnelIn(t Tunnelled) {
 	}
 }
 
+var loopback4 = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+
 // isLocal tells the node's own addresses.
 func (n *Node) isLocal(a netip.Addr) bool {
-	if a == n.underlay {
+	if a == n.underlay || a == loopback4 || a == netip.IPv6Loopback() {
 		return a.IsValid()
 	}
 	for i := range n.options.Uplinks {
@@ -341,29 +352,31 @@ func (n *Node) tunnelled(h *header) bool {
 	return peer || n.isLocal(h.tuple.Dst)
 }
 
-// quietKind tells link-local and multicast traffic, which concerns a link only.
-func quietKind(h *header) bool {
-	for _, a := range [2]netip.Addr{h.tuple.Src, h.tuple.Dst} {
-		if a.IsLinkLocalUnicast() || a.IsMulticast() || a.IsLoopback() {
-			return true
-		}
+// quietKind tells what concerns a link only, or names nobody.
+func quietKind(h *header) bool { return confined(h.tuple.Src) || confined(h.tuple.Dst) }
+
+// confined tells addresses that no router may forward to or from (RFC 6890):
+// multicast, broadcast and reserved ones, link-local, loopback, unspecified.
+func confined(a netip.Addr) bool {
+	if a.Is4() {
+		b := a.As4()
+		return b[0] == 0 || b[0] == 127 || b[0] >= 224 || a.IsLinkLocalUnicast()
 	}
-	return h.tuple.Dst.IsUnspecified() || h.tuple.Dst == netip.AddrFrom4([4]byte{255, 255, 255, 255})
+	return a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a.IsLinkLocalUnicast()
 }
 
 // neverSelected tells what no chain may take: what concerns a link only,
 // addresses that name nobody, and DHCP.
 func neverSelected(h *header) bool {
-	if quietKind(h) || h.tuple.Src.IsUnspecified() {
+	if quietKind(h) {
 		return true
 	}
 	if h.protocol != protoUDP || h.verdict != fine {
 		return false
 	}
-	for _, p := range [2]uint16{h.tuple.SrcPort, h.tuple.DstPort} {
-		if p == 67 || p == 68 || p == 546 || p == 547 {
-			return true
-		}
+	d := h.tuple.DstPort
+	if h.v6 {
+		return d == 546 || d == 547
 	}
-	return false
+	return d == 67 || d == 68
 }

@@ -29,7 +29,7 @@ const (
 
 // maxExtensions is how many IPv6 extension headers are walked; behind more, the
 // ports count as unreadable.
-const maxExtensions = 8
+const maxExtensions = 6
 
 // verdict is what parse thinks of a packet.
 type verdict uint8
@@ -101,8 +101,8 @@ func parseIPv4(b []byte, cut bool) header {
 		return header{verdict: malformed}
 	}
 	head, length := int(b[0]&15)*4, int(binary.BigEndian.Uint16(b[2:]))
-	if cut {
-		length = min(length, len(b))
+	if cut { // a quotation may end anywhere, and its length may be in another byte order
+		length = len(b)
 	}
 	if head < 20 || length < head || length > len(b) {
 		return header{verdict: malformed}
@@ -128,7 +128,7 @@ func parseIPv6(b []byte, cut bool) header {
 	}
 	length := 40 + int(binary.BigEndian.Uint16(b[4:]))
 	if cut {
-		length = min(length, len(b))
+		length = len(b)
 	}
 	if length > len(b) {
 		return header{verdict: malformed}
@@ -147,11 +147,11 @@ func parseIPv6(b []byte, cut bool) header {
 
 // extensions walks from the IPv6 header to the transport header.
 func (h *header) extensions(b []byte, next uint8) {
-	at := 40
-	for range maxExtensions {
+	at, walked := 40, 0
+	for range maxExtensions + 1 {
 		size := 0
 		switch next {
-		case 0, 43, 60, 135, 139, 140:
+		case 0, 43, 60:
 			if at+8 > len(b) {
 				h.lost(next)
 				return
@@ -186,6 +186,9 @@ func (h *header) extensions(b []byte, next uint8) {
 			h.lost(next)
 			return
 		}
+		if walked++; walked > maxExtensions {
+			break
+		}
 		next, at = b[at], at+size
 	}
 	h.lost(next)
@@ -193,7 +196,7 @@ func (h *header) extensions(b []byte, next uint8) {
 
 func isExtension(protocol uint8) bool {
 	switch protocol {
-	case 0, 43, 44, 51, 60, 135, 139, 140:
+	case 0, 43, 44, 51, 60:
 		return true
 	}
 	return false
@@ -265,6 +268,7 @@ func (h *header) icmp(b, l4 []byte) {
 	if h.isError {
 		h.quotedAt = h.l4 + 8
 		h.quoted, h.quotes = quotation(b[h.quotedAt:])
+		h.quotes = h.quotes && h.quoted.Src.Is6() == h.v6
 	}
 }
 
