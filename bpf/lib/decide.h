@@ -238,7 +238,8 @@ static __always_inline int decide_pending(struct pkt *p, struct node *n, const s
 		return DROP_NO_TABLE;
 	reason = resolve(g->then, 0);
 	if (p->d.path != path && adopts(p, p->d.path_slot)) {
-		p->d.path = path; /* past the other tier's chain, which is younger than the connection */
+		count_passed(p); /* past the other tier's chain, which is younger than the connection */
+		p->d.path = path;
 		p->d.path_slot = path_slot;
 		p->d.flags = flags;
 		p->d.kind = NEXT_EXIT;

@@ -51,6 +51,9 @@ func (n *Node) goOn(w *work, f *flow, g *onpath.Group) bool {
 	if d.path == g.Path {
 		f.reverse = g.Reverse
 	}
+	if d.adopted && from == atElement {
+		n.countPassed(d.passed, w.h.length)
+	}
 	switch d.outcome {
 	case toMember:
 		f.kind, f.next, f.group = onpath.NextVport, d.member, d.group.ID

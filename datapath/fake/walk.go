@@ -46,6 +46,7 @@ type decision struct {
 	reverse   bool
 	reason    onpath.DropReason
 	passed    onpath.PathID // a chain that was passed by on the way
+	adopted   bool          // because the connection is older than it
 }
 
 // walk goes through tables, beginning with id, until something is decided.
@@ -67,7 +68,7 @@ func (n *Node) walkOn(d decision, id onpath.TableID, t onpath.Tuple, h *header, 
 			if r := &table.Rules[i]; matches(&r.Match, t, true, true) {
 				action, matched = r.Action, true
 				if o, adopted := n.adopt(r, h, from, d.path); adopted {
-					d.outcome, d.passed = o, r.Path
+					d.outcome, d.passed, d.adopted = o, r.Path, true
 					if o == toPass && len(d.mirrors) > 0 {
 						d.outcome = toExit
 					}
