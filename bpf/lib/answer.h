@@ -156,7 +156,10 @@ static __always_inline int icmp4(struct __sk_buff *skb, struct pkt *p, const str
 	if (bpf_skb_adjust_room(skb, sizeof(h), BPF_ADJ_ROOM_MAC, 0))
 		return -1;
 	__builtin_memset(body, 0, MAX_QUOTED);
-	if (quoted < 28 || quoted > MAX_QUOTED || bpf_skb_load_bytes(skb, ETH_HLEN + sizeof(h), body, quoted))
+	if (quoted < 28)
+		return -1;
+	barrier_var(quoted); /* two comparisons, or kernels before 6.3 do not see what both say */
+	if (quoted > MAX_QUOTED || bpf_skb_load_bytes(skb, ETH_HLEN + sizeof(h), body, quoted))
 		return -1;
 	s = bpf_csum_diff(0, 0, (__be32 *)&h.type, 8, 0);
 	h.sum = ~fold(bpf_csum_diff(0, 0, (__be32 *)body, MAX_QUOTED, fold(s)));
@@ -184,7 +187,10 @@ static __always_inline int icmp6(struct __sk_buff *skb, struct pkt *p, const str
 	if (bpf_skb_adjust_room(skb, sizeof(h), BPF_ADJ_ROOM_MAC, 0))
 		return -1;
 	__builtin_memset(body, 0, MAX_QUOTED);
-	if (quoted < 48 || quoted > MAX_QUOTED || bpf_skb_load_bytes(skb, ETH_HLEN + sizeof(h), body, quoted))
+	if (quoted < 48)
+		return -1;
+	barrier_var(quoted); /* two comparisons, or kernels before 6.3 do not see what both say */
+	if (quoted > MAX_QUOTED || bpf_skb_load_bytes(skb, ETH_HLEN + sizeof(h), body, quoted))
 		return -1;
 	pseudo.length = bpf_htonl(8 + quoted);
 	pseudo.next = bpf_htonl(IPPROTO_ICMPV6);

@@ -314,18 +314,25 @@ __noinline int learn_relay(__u32 next)
  * In which table does the entry of pkt.rkey at the edge stand, if it is not
  * established? Packets find it there after the same rules have told them their
  * path. What no rule takes must be established at once: it is the answer to an
- * instance's own traffic, which its quota keeps within bounds.
+ * instance's own traffic, which its quota keeps within bounds. The answer, in
+ * pkt.back_tenant and pkt.settle, is for learn_edge, which calls no deeper.
  */
-static __always_inline void place_answer(struct pkt *p, struct node *n)
+__noinline int place_answer(void)
 {
-	__u32 slot, table = n->edge_table;
+	struct pkt *p = packet();
+	struct node *n = this_node();
 	struct path *path;
 	struct vport *v;
+	__u32 slot, table;
 
+	if (!p || !n)
+		return 0;
 	p->settle = 0;
 	p->back_tenant = 0;
-	if (flow_established(&p->rkey))
-		return;
+	reverse_key(&p->rkey, &p->key, n->edge);
+	if (!n->edge || flow_established(&p->rkey))
+		return 0;
+	table = n->edge_table;
 	p->back.matched = 0;
 	if (table)
 		resolve(table, BACK_EDGE);
@@ -334,17 +341,18 @@ static __always_inline void place_answer(struct pkt *p, struct node *n)
 	path = bpf_map_lookup_elem(&paths, &slot);
 	if (slot && path) {
 		p->back_tenant = path->tenant;
-		return;
+		return 0;
 	}
 	slot = p->prev_slot;
 	v = vport_at(slot, p->prev);
 	if (v)
 		p->back_tenant = v->tenant;
+	return 0;
 }
 
 /* At the edge: answers to what leaves here go to the vport it came from, or leave
  * as well if it came in at the edge. Returns 0 or a drop reason. */
-static __always_inline int learn_edge(void)
+__noinline int learn_edge(void)
 {
 	struct pkt *p = packet();
 	struct node *n = this_node();
@@ -360,7 +368,6 @@ static __always_inline int learn_edge(void)
 	if (slot && path && (path->flags & PATH_FORWARD))
 		return 0;
 	reverse_key(&p->rkey, &p->key, n->edge);
-	place_answer(p, n);
 	p->back.context = 0;
 	if (p->prev == n->edge)
 		return write_answer(p, NEXT_EXIT, 0, 0, 0, 0);

@@ -174,6 +174,7 @@ __noinline int send_on(struct __sk_buff *skb)
 	__u32 slot, mtu = 0;
 	struct path *path;
 	struct vport *v;
+	int rc;
 
 	if (!p || !n)
 		return TC_ACT_SHOT;
@@ -194,8 +195,15 @@ __noinline int send_on(struct __sk_buff *skb)
 		pop_vlans(skb, p);
 	if (p->d.mirror_count)
 		copy_to_mirrors(skb);
-	if (p->d.kind == NEXT_EXIT)
+	if (p->d.kind == NEXT_EXIT) {
+		if (p->learn && !(p->is & (IS_ERROR | IS_NOPORTS))) {
+			place_answer();
+			rc = learn_edge();
+			if (rc)
+				return drop(p, rc);
+		}
 		return exit_edge(skb);
+	}
 	if (p->d.kind != NEXT_VPORT)
 		return drop(p, DROP_NO_TABLE);
 	slot = p->d.slot;
