@@ -4,8 +4,6 @@ import (
 	"encoding/binary"
 	"testing"
 
-	"github.com/cilium/ebpf"
-
 	"github.com/onpath/onpath/datapath/ebpf/classifier"
 )
 
@@ -24,12 +22,7 @@ func floodBench(t *testing.T) *bench {
 		tenant := uint32(path)
 		b.put("paths", uint32(path), pathValue{ID: uint32(path), Tenant: tenant})
 		b.put("tenants", tenant, tenantValue{Cap: floodCap})
-		inner, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.LRUHash, KeySize: 40, ValueSize: 48, MaxEntries: 1024})
-		if err != nil {
-			t.Fatal(err)
-		}
-		b.put(pendingMap, tenant, inner)
-		inner.Close()
+		b.needPending(tenant)
 		for _, reverse := range []uint16{0, 1} {
 			id := uint32(path)<<6 | uint32(reverse)
 			g := groupValue{ID: id, Path: uint32(path), PathSlot: path, Flags: groupReverse * reverse, Then: 9, Back: 9, Count: 1}

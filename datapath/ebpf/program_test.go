@@ -13,8 +13,9 @@ import (
 
 // bench is the uplink program with one chain of one instance, without devices.
 type bench struct {
-	t testing.TB
-	c *ebpf.Collection
+	t     testing.TB
+	c     *ebpf.Collection
+	inner *ebpf.MapSpec // of tables of pending flows
 }
 
 const (
@@ -40,13 +41,8 @@ func newBench(t testing.TB, mtu uint32, state uint8) *bench {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
-	b := &bench{t, c}
-	inner, err := ebpf.NewMap(spec.Maps[pendingMap].InnerMap)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer inner.Close() // the outer map holds it
-	b.put(pendingMap, uint32(0), inner)
+	b := &bench{t: t, c: c, inner: spec.Maps[pendingMap].InnerMap}
+	b.needPending(0)
 	b.put("tenants", uint32(0), tenantValue{Cap: 1024})
 	b.put("vports", uint32(benchEdge), vportValue{ID: benchEdge, Kind: vportEdge, State: stateUp})
 	b.put("vports", uint32(benchInstance), vportValue{ID: benchInstance, Kind: vportInstance, State: state, Ifindex: 1, Other: benchInstance})
@@ -61,6 +57,17 @@ func newBench(t testing.TB, mtu uint32, state uint8) *bench {
 	b.table(9, 2, 2)
 	b.put("nodes", uint32(0), nodeValue{Edge: benchEdge, EdgeSlot: benchEdge, EdgeTable: 1, TunnelPort: 4797, Routers: [maxRouters]uint32{1}})
 	return b
+}
+
+// needPending makes a tenant's table of pending flows.
+func (b *bench) needPending(tenant uint32) {
+	b.t.Helper()
+	m, err := ebpf.NewMap(b.inner)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer m.Close() // the outer map holds it
+	b.put(pendingMap, tenant, m)
 }
 
 func (b *bench) put(name string, k, v any) {
