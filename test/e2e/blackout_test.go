@@ -126,6 +126,7 @@ func told(ctx context.Context, t *testing.T, reason, node string) {
 // TestInstanceBlackout: a killed and a stopped instance, with the server alive
 // and dead.
 func TestInstanceBlackout(t *testing.T) {
+	missed(t)
 	ctx := need(t, 3*time.Minute)
 	if _, err := exec.LookPath("python3"); err != nil {
 		t.Skip("needs the program python3, for a function in user space")

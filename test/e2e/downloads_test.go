@@ -84,6 +84,7 @@ spec:
 // wrong bytes, and a stateless element's death breaks none. ONPATH_SOAK makes it
 // last longer than half a minute.
 func TestDownloads(t *testing.T) {
+	missed(t)
 	span := soak(t, 30*time.Second)
 	ctx := need(t, span+3*time.Minute)
 	images, err := filepath.Abs("../../bin/images")

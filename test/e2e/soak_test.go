@@ -6,16 +6,29 @@ import (
 	"time"
 )
 
-// soak is how long a test of endurance lasts: ONPATH_SOAK (a duration), or short.
+// soak is how long a test of endurance lasts: ONPATH_SOAK (a duration; 1, as `make
+// soak` sets it, means ten minutes), or short.
 func soak(t *testing.T, short time.Duration) time.Duration {
 	t.Helper()
 	s := os.Getenv("ONPATH_SOAK")
-	if s == "" {
+	switch s {
+	case "":
 		return short
+	case "1":
+		return 10 * time.Minute
 	}
 	d, err := time.ParseDuration(s)
 	if err != nil {
 		t.Fatalf("ONPATH_SOAK=%q is no duration: write 10m", s)
 	}
 	return d
+}
+
+// missed leaves a test whose bound docs/failures.md lists as not kept yet to the
+// long tests, where it fails until the bound is kept.
+func missed(t *testing.T) {
+	t.Helper()
+	if os.Getenv("ONPATH_SOAK") == "" {
+		t.Skip("ONPATH_SOAK is not set; docs/failures.md lists this bound as not kept yet")
+	}
 }
