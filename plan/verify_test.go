@@ -358,8 +358,8 @@ func (s *sim) near(plans map[string]*onpath.NodePlan) onpath.Tuple {
 	default:
 		t.Dst = own6
 	}
-	if t.Src == t.Dst {
-		t.Src = t.Src.Next() // no network sees what a host sends to itself
+	if t.Src == t.Dst || t.Src == own && t.Dst == virtual || t.Src == virtual && t.Dst == own {
+		t.Src = t.Src.Next() // no network sees what a host sends to itself, by whatever name
 	}
 	if len(m.Protocol) > 0 {
 		t.Protocol = one(s, m.Protocol)
