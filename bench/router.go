@@ -16,7 +16,7 @@ import (
 	"github.com/onpath/onpath/internal/netnsrun"
 )
 
-//go:generate make -C bpf
+//go:generate make -B -C bpf
 
 //go:embed limits_bpfel.o
 var limits []byte

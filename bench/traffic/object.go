@@ -21,7 +21,7 @@ import (
 	"github.com/onpath/onpath/internal/netnsrun"
 )
 
-//go:generate make -C ../bpf
+//go:generate make -B -C ../bpf
 
 //go:embed traffic_bpfel.o
 var object []byte
