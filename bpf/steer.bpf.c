@@ -287,13 +287,18 @@ static __always_inline int from_tunnel(struct __sk_buff *skb, struct node *n, st
 
 /* Only known nodes, one hop away as hop limits tell, may send tunnel packets.
  * pkt.l4 and pkt.akey are the UDP header and the sender. */
-static __always_inline int may_come(struct __sk_buff *skb, const struct node *n, struct pkt *p)
+__noinline int may_come(struct __sk_buff *skb)
 {
-	struct addr_key *from = &p->akey;
+	struct node *n = this_node();
+	struct pkt *p = packet();
+	struct addr_key *from;
 	__u8 head[16] = {}; /* UDP and VXLAN headers */
 	__be16 type, sport, dport;
 	__u8 ttl = 0;
 
+	if (!n || !p)
+		return COME_REFUSED;
+	from = &p->akey;
 	if (bpf_skb_load_bytes(skb, 12, &type, 2))
 		return COME_ON;
 	__builtin_memset(from, 0, sizeof(*from));
@@ -346,7 +351,7 @@ static __always_inline int at_device(struct __sk_buff *skb)
 	if (ifindex == n->tunnel_ifindex)
 		return from_tunnel(skb, n, p);
 	if (ifindex == n->underlay_ifindex && skb->ingress_ifindex) {
-		switch (may_come(skb, n, p)) {
+		switch (may_come(skb)) {
 		case COME_REFUSED:
 			p->prev_slot = 0;
 			p->packets = 1;

@@ -48,7 +48,7 @@ static __always_inline __u32 half(__u32 s)
 	return (s % 65535) * 32768 % 65535;
 }
 
-static __always_inline int allowed(void)
+__noinline int allowed(void)
 {
 	__u32 zero = 0;
 	struct bucket *b = bpf_map_lookup_elem(&buckets, &zero);
@@ -105,7 +105,7 @@ static __always_inline int reflect(struct __sk_buff *skb, struct pkt *p)
 	if (v->kind == VPORT_REMOTE) {
 		struct node *n = this_node();
 
-		if (!n || encapsulate(skb, p, v, n->edge, p->d.entry, 0))
+		if (!n || encapsulate(skb, slot, n->edge, p->d.entry, 0))
 			return TC_ACT_SHOT;
 		return bpf_redirect(n->tunnel_ifindex, 0);
 	}
@@ -114,7 +114,7 @@ static __always_inline int reflect(struct __sk_buff *skb, struct pkt *p)
 
 /* Sum of n (a multiple of 4) bytes of the packet, and make quoted checksum at
  * field (offset from off) one that a device's sum leaves as it is. */
-static __always_inline int fix_quoted(struct __sk_buff *skb, __u32 off, __u32 tcp)
+__noinline int fix_quoted(struct __sk_buff *skb, __u32 off, __u32 tcp)
 {
 	__u8 head[20] = {};
 	__u16 sum;
@@ -137,68 +137,68 @@ static __always_inline int fix_quoted(struct __sk_buff *skb, __u32 off, __u32 tc
 static __always_inline int icmp4(struct __sk_buff *skb, struct pkt *p, const struct port *port,
 				 __u32 what, __u32 mtu, __u32 quoted)
 {
-	struct { struct iphdr ip; __u8 type, code; __u16 sum; __be32 info; } h;
+	struct error4 *h = &p->error4;
 	__u8 *body = p->body;
 	__s64 s;
 
-	__builtin_memset(&h, 0, sizeof(h));
-	h.ip.version = 4;
-	h.ip.ihl = 5;
-	h.ip.tot_len = bpf_htons(sizeof(h) + quoted);
-	h.ip.ttl = 64;
-	h.ip.protocol = IPPROTO_ICMP;
-	h.ip.saddr = p->is & IS_FOREIGN ? V4(p->key.dst) : *(__u32 *)port->addr4;
-	h.ip.daddr = V4(p->key.src);
-	h.ip.check = ~fold(bpf_csum_diff(0, 0, (__be32 *)&h.ip, 20, 0));
-	h.type = what == ERROR_TTL ? 11 : 3;
-	h.code = what == ERROR_BIG ? 4 : what == ERROR_PROHIBITED ? 13 : 0;
-	h.info = what == ERROR_BIG ? bpf_htonl(mtu & 0xffff) : 0;
-	if (bpf_skb_adjust_room(skb, sizeof(h), BPF_ADJ_ROOM_MAC, 0))
+	__builtin_memset(h, 0, sizeof(*h));
+	h->ip.version = 4;
+	h->ip.ihl = 5;
+	h->ip.tot_len = bpf_htons(sizeof(*h) + quoted);
+	h->ip.ttl = 64;
+	h->ip.protocol = IPPROTO_ICMP;
+	h->ip.saddr = p->is & IS_FOREIGN ? V4(p->key.dst) : *(__u32 *)port->addr4;
+	h->ip.daddr = V4(p->key.src);
+	h->ip.check = ~fold(bpf_csum_diff(0, 0, (__be32 *)&h->ip, 20, 0));
+	h->type = what == ERROR_TTL ? 11 : 3;
+	h->code = what == ERROR_BIG ? 4 : what == ERROR_PROHIBITED ? 13 : 0;
+	h->info = what == ERROR_BIG ? bpf_htonl(mtu & 0xffff) : 0;
+	if (bpf_skb_adjust_room(skb, sizeof(*h), BPF_ADJ_ROOM_MAC, 0))
 		return -1;
 	__builtin_memset(body, 0, MAX_QUOTED);
 	if (quoted < 28)
 		return -1;
 	barrier_var(quoted); /* two comparisons, or kernels before 6.3 do not see what both say */
-	if (quoted > MAX_QUOTED || bpf_skb_load_bytes(skb, ETH_HLEN + sizeof(h), body, quoted))
+	if (quoted > MAX_QUOTED || bpf_skb_load_bytes(skb, ETH_HLEN + sizeof(*h), body, quoted))
 		return -1;
-	s = bpf_csum_diff(0, 0, (__be32 *)&h.type, 8, 0);
-	h.sum = ~fold(bpf_csum_diff(0, 0, (__be32 *)body, MAX_QUOTED, fold(s)));
-	return bpf_skb_store_bytes(skb, ETH_HLEN, &h, sizeof(h), 0);
+	s = bpf_csum_diff(0, 0, (__be32 *)&h->type, 8, 0);
+	h->sum = ~fold(bpf_csum_diff(0, 0, (__be32 *)body, MAX_QUOTED, fold(s)));
+	return bpf_skb_store_bytes(skb, ETH_HLEN, h, sizeof(*h), 0);
 }
 
 static __always_inline int icmp6(struct __sk_buff *skb, struct pkt *p, const struct port *port,
 				 __u32 what, __u32 mtu, __u32 quoted)
 {
-	struct { struct ipv6hdr ip; __u8 type, code; __u16 sum; __be32 info; } h;
+	struct error6 *h = &p->error6;
 	struct { __be32 length, next; } pseudo;
 	__u8 *body = p->body;
 	__s64 s;
 
-	__builtin_memset(&h, 0, sizeof(h));
-	h.ip.version = 6;
-	h.ip.payload_len = bpf_htons(8 + quoted);
-	h.ip.nexthdr = IPPROTO_ICMPV6;
-	h.ip.hop_limit = 64;
-	copy_addr(&h.ip.saddr, p->is & IS_FOREIGN ? p->key.dst : port->addr6);
-	copy_addr(&h.ip.daddr, p->key.src);
-	h.type = what == ERROR_BIG ? 2 : what == ERROR_PROHIBITED ? 1 : 3;
-	h.code = what == ERROR_PROHIBITED;
-	h.info = what == ERROR_BIG ? bpf_htonl(mtu) : 0;
-	if (bpf_skb_adjust_room(skb, sizeof(h), BPF_ADJ_ROOM_MAC, 0))
+	__builtin_memset(h, 0, sizeof(*h));
+	h->ip.version = 6;
+	h->ip.payload_len = bpf_htons(8 + quoted);
+	h->ip.nexthdr = IPPROTO_ICMPV6;
+	h->ip.hop_limit = 64;
+	copy_addr(&h->ip.saddr, p->is & IS_FOREIGN ? p->key.dst : port->addr6);
+	copy_addr(&h->ip.daddr, p->key.src);
+	h->type = what == ERROR_BIG ? 2 : what == ERROR_PROHIBITED ? 1 : 3;
+	h->code = what == ERROR_PROHIBITED;
+	h->info = what == ERROR_BIG ? bpf_htonl(mtu) : 0;
+	if (bpf_skb_adjust_room(skb, sizeof(*h), BPF_ADJ_ROOM_MAC, 0))
 		return -1;
 	__builtin_memset(body, 0, MAX_QUOTED);
 	if (quoted < 48)
 		return -1;
 	barrier_var(quoted); /* two comparisons, or kernels before 6.3 do not see what both say */
-	if (quoted > MAX_QUOTED || bpf_skb_load_bytes(skb, ETH_HLEN + sizeof(h), body, quoted))
+	if (quoted > MAX_QUOTED || bpf_skb_load_bytes(skb, ETH_HLEN + sizeof(*h), body, quoted))
 		return -1;
 	pseudo.length = bpf_htonl(8 + quoted);
 	pseudo.next = bpf_htonl(IPPROTO_ICMPV6);
-	s = bpf_csum_diff(0, 0, (__be32 *)&h.ip.saddr, 32, 0);
+	s = bpf_csum_diff(0, 0, (__be32 *)&h->ip.saddr, 32, 0);
 	s = bpf_csum_diff(0, 0, (__be32 *)&pseudo, 8, fold(s));
-	s = bpf_csum_diff(0, 0, (__be32 *)&h.type, 8, fold(s));
-	h.sum = ~fold(bpf_csum_diff(0, 0, (__be32 *)body, MAX_QUOTED, fold(s)));
-	return bpf_skb_store_bytes(skb, ETH_HLEN, &h, sizeof(h), 0);
+	s = bpf_csum_diff(0, 0, (__be32 *)&h->type, 8, fold(s));
+	h->sum = ~fold(bpf_csum_diff(0, 0, (__be32 *)body, MAX_QUOTED, fold(s)));
+	return bpf_skb_store_bytes(skb, ETH_HLEN, h, sizeof(*h), 0);
 }
 
 /*

@@ -60,17 +60,18 @@ __noinline int watch_drop(__u32 reason)
 	return watch(p->prev, WATCH_DROP + reason);
 }
 
-static __always_inline void capture(struct __sk_buff *skb, struct pkt *p, __u32 vport, __u32 out)
+/* For whoever watches flows or captures a vport's packets. */
+__noinline int show(struct __sk_buff *skb, __u32 vport, __u32 out)
 {
 	struct node *n = this_node();
 	struct captured head = {};
 
 	if (!n)
-		return;
+		return 0;
 	if (n->watch)
 		watch(vport, out ? WATCH_OUT : WATCH_IN);
 	if (n->capture != vport || !vport)
-		return;
+		return 0;
 	head.at = bpf_ktime_get_ns();
 	head.vport = vport;
 	head.length = skb->len;
@@ -82,6 +83,15 @@ static __always_inline void capture(struct __sk_buff *skb, struct pkt *p, __u32 
 	head.out = out;
 	bpf_perf_event_output(skb, &captures, ((__u64)head.kept << 32) | BPF_F_CURRENT_CPU,
 			      &head, sizeof(head));
+	return 0;
+}
+
+static __always_inline void capture(struct __sk_buff *skb, __u32 vport, __u32 out)
+{
+	struct node *n = this_node();
+
+	if (n && (n->watch || (n->capture == vport && vport)))
+		show(skb, vport, out);
 }
 
 static __always_inline void count_in(struct __sk_buff *skb, struct pkt *p, __u32 slot, __u32 vport)
@@ -92,7 +102,7 @@ static __always_inline void count_in(struct __sk_buff *skb, struct pkt *p, __u32
 		c->in_packets += p->packets;
 		c->in_bytes += p->bytes;
 	}
-	capture(skb, p, vport, 0);
+	capture(skb, vport, 0);
 }
 
 static __always_inline void count_out(struct __sk_buff *skb, struct pkt *p, __u32 slot, __u32 vport)
@@ -103,7 +113,7 @@ static __always_inline void count_out(struct __sk_buff *skb, struct pkt *p, __u3
 		c->out_packets += p->packets;
 		c->out_bytes += p->bytes;
 	}
-	capture(skb, p, vport, 1);
+	capture(skb, vport, 1);
 }
 
 /* Drop a packet that came from the vport in p->prev_slot. */

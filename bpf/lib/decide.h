@@ -41,7 +41,8 @@ static __always_inline void pass_both(struct pkt *p, __u32 edge, __u32 table, __
 	p->back_tenant = p->tenant;
 	p->settle = 0;
 	reverse_key(&p->rkey, &p->key, edge);
-	write_answer(p, kind, 0, 0, table, BACK_EDGE);
+	answers_go(p, kind, 0, 0);
+	write_answer(p, table, BACK_EDGE);
 }
 
 /* Follow an entry that was found. */

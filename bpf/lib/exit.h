@@ -126,12 +126,6 @@ __noinline int exit_edge(struct __sk_buff *skb)
 
 	if (!p || !n)
 		return TC_ACT_SHOT;
-	if (p->learn && !(p->is & (IS_ERROR | IS_NOPORTS))) {
-		/* Also if this one cannot leave: the next may, and does not come here. */
-		reason = learn_edge();
-		if (reason)
-			return drop(p, reason);
-	}
 	way = way_out(p, n, &hop);
 	if (way == EXIT_ROUTE) {
 		reason = find_route(skb);

@@ -180,19 +180,27 @@ static __always_inline void path_of_group(struct decision *d, const struct decis
 	}
 }
 
-/* The entry for the answers: rkey → where this packet came from, in the pending
- * table of pkt.back_tenant. Answers meet what a walk from the table meets (0:
+/* What is done with answers. A next hop of 0: they leave. */
+static __always_inline void answers_go(struct pkt *p, __u32 kind, __u32 next, __u32 slot)
+{
+	p->reply.kind = kind;
+	p->reply.next = next;
+	p->reply.slot = slot;
+}
+
+/* The entry for the answers: rkey → pkt.reply, in the pending table of
+ * pkt.back_tenant. Answers meet what a walk from the table meets (0:
  * none). Returns 0 or, if it must be established at once (pkt.settle) and there is
  * no room, a drop reason. */
-static __always_inline int write_answer(struct pkt *p, __u32 kind, __u32 next, __u32 slot,
-					__u32 table, __u32 back)
+static __always_inline int write_answer(struct pkt *p, __u32 table, __u32 back)
 {
 	struct flow *e = flow_find(&p->rkey, p->back_tenant);
+	const struct reply *to = &p->reply;
 	int change;
 
-	change = e && (entry_kind(e) != kind || e->next != next) ? may_turn(p, e, next) : KEEP;
+	change = e && (entry_kind(e) != to->kind || e->next != to->next) ? may_turn(p, e, to->next) : KEEP;
 	if (change == TURN) {
-		turn_entry(e, kind, next, slot, p->back.context);
+		turn_entry(e, to->kind, to->next, to->slot, p->back.context);
 		e->seen = p->now;
 		return 0;
 	}
@@ -207,11 +215,11 @@ static __always_inline int write_answer(struct pkt *p, __u32 kind, __u32 next, _
 		resolve(table, back);
 	else if (p->d.context)
 		meet_behind(p->d.context);
-	if (!p->back.group && kind == NEXT_VPORT && p->d.context)
+	if (!p->back.group && to->kind == NEXT_VPORT && p->d.context)
 		p->back.group = p->d.context ^ 1; /* of another tier: the element it came from */
-	p->back.kind = kind;
-	p->back.next = next;
-	p->back.slot = slot;
+	p->back.kind = to->kind;
+	p->back.next = to->next;
+	p->back.slot = to->slot;
 	p->back.entry = p->d.entry;
 	p->back.flags = ((p->d.flags & FLOW_REVERSE) ^ FLOW_REVERSE) | FLOW_LEARNED;
 	path_of_group(&p->back, &p->d);
@@ -235,7 +243,7 @@ static __always_inline int write_answer(struct pkt *p, __u32 kind, __u32 next, _
 /*
  * What an instance's vport must know before it gets a packet of pkt.key's
  * tuple: where answers go (reverse entry), and what comes next when the packet
- * comes out again (context entry at the other side).
+ * comes out again (context entry at the other side, learn_context).
  */
 __noinline int learn_at(__u32 slot)
 {
@@ -243,8 +251,7 @@ __noinline int learn_at(__u32 slot)
 	struct pkt *p = packet();
 	struct node *n = this_node();
 	struct group *g;
-	__u32 back = 0, group, edge;
-	struct flow *e;
+	__u32 back = 0, group;
 
 	if (!v || !p || !n || (v->flags & VPORT_MIRROR))
 		return 0;
@@ -258,9 +265,24 @@ __noinline int learn_at(__u32 slot)
 	p->back_tenant = v->tenant;
 	p->settle = 0;
 	p->back.context = group ? group ^ 1 : 0;
-	edge = n->edge && p->prev == n->edge;
-	write_answer(p, edge ? NEXT_EXIT : NEXT_VPORT, edge ? 0 : p->prev, edge ? 0 : p->prev_slot, back,
-		     BACK_ELEMENT);
+	if (n->edge && p->prev == n->edge)
+		answers_go(p, NEXT_EXIT, 0, 0);
+	else
+		answers_go(p, NEXT_VPORT, p->prev, p->prev_slot);
+	write_answer(p, back, BACK_ELEMENT);
+	return 0;
+}
+
+__noinline int learn_context(__u32 slot)
+{
+	struct vport *v = bpf_map_lookup_elem(&vports, &slot);
+	struct pkt *p = packet();
+	struct flow *e;
+	__u32 group;
+
+	if (!v || !p || (v->flags & VPORT_MIRROR))
+		return 0;
+	group = p->d.group;
 	if (!group)
 		return 0;
 	copy_key(&p->wkey, &p->key, v->other);
@@ -304,9 +326,10 @@ __noinline int learn_relay(__u32 next)
 	p->settle = 0;
 	p->back.context = 0;
 	if (n->edge && p->prev == n->edge)
-		write_answer(p, NEXT_EXIT, 0, 0, back, BACK_ELEMENT);
+		answers_go(p, NEXT_EXIT, 0, 0);
 	else
-		write_answer(p, NEXT_VPORT, p->prev, p->prev_slot, back, BACK_ELEMENT);
+		answers_go(p, NEXT_VPORT, p->prev, p->prev_slot);
+	write_answer(p, back, BACK_ELEMENT);
 	return 0;
 }
 
@@ -370,8 +393,10 @@ __noinline int learn_edge(void)
 	reverse_key(&p->rkey, &p->key, n->edge);
 	p->back.context = 0;
 	if (p->prev == n->edge)
-		return write_answer(p, NEXT_EXIT, 0, 0, 0, 0);
-	return write_answer(p, NEXT_VPORT, p->prev, p->prev_slot, 0, 0);
+		answers_go(p, NEXT_EXIT, 0, 0);
+	else
+		answers_go(p, NEXT_VPORT, p->prev, p->prev_slot);
+	return write_answer(p, 0, 0);
 }
 
 #endif

@@ -63,6 +63,21 @@ struct decision {
 	__u8 functions[MAX_INLINE] __attribute__((aligned(8))); /* as in a flow entry */
 };
 
+/* What an ICMP error begins with. */
+struct error4 {
+	struct iphdr ip;
+	__u8 type, code;
+	__u16 sum;
+	__be32 info;
+};
+
+struct error6 {
+	struct ipv6hdr ip;
+	__u8 type, code;
+	__u16 sum;
+	__be32 info;
+};
+
 #define MAX_QUOTED 96 /* bytes that an ICMP error quotes; a multiple of 4 */
 
 /* Subprograms answer with a verdict for the kernel, or: go on with pkt.d. */
@@ -73,6 +88,12 @@ struct decision {
 /* What the dispatcher leaves to be done. */
 #define AFTER_SEND   0 /* pkt.d */
 #define AFTER_REFUSE 1 /* tell the sender */
+
+/* Where answers go, as in struct decision. */
+struct reply {
+	__u32 kind;
+	__u32 next, slot;
+};
 
 struct pkt {
 	struct flow_key key;  /* scope and tuple as seen */
@@ -112,6 +133,8 @@ struct pkt {
 
 	struct decision d;    /* for this packet */
 	struct decision back; /* for its answers: mirrors and the group they meet first */
+
+	struct reply reply;
 
 	/* Answer of classify. */
 	__u32 action;
@@ -155,6 +178,10 @@ struct pkt {
 	__u32 resolved; /* the neighbour in fib */
 	__u32 epoch;    /* of the fast path, when fib was looked up */
 	struct hop_place hop;
+	union {
+		struct error4 error4;
+		struct error6 error6;
+	};
 	__u8 body[MAX_QUOTED]; /* of an ICMP error */
 };
 

@@ -28,7 +28,7 @@ __noinline int copy_to_mirrors(struct __sk_buff *skb)
 			if (bpf_clone_redirect(skb, v->ifindex, 0))
 				continue;
 		} else if (v->kind == VPORT_REMOTE) {
-			if (encapsulate(skb, p, v, p->prev, p->d.entry, 0) ||
+			if (encapsulate(skb, slot, p->prev, p->d.entry, 0) ||
 			    bpf_clone_redirect(skb, n->tunnel_ifindex, 0))
 				continue;
 		} else {
@@ -103,8 +103,10 @@ static __always_inline int send_to(struct __sk_buff *skb, struct pkt *p, struct 
 
 	switch (v->kind) {
 	case VPORT_INSTANCE:
-		if (p->learn && !(p->is & (IS_ERROR | IS_NOPORTS)))
+		if (p->learn && !(p->is & (IS_ERROR | IS_NOPORTS))) {
 			learn_at(slot);
+			learn_context(slot);
+		}
 		set_macs(skb, v);
 		count_out(skb, p, slot, v->id);
 		return bpf_redirect(v->ifindex, 0);
@@ -113,7 +115,7 @@ static __always_inline int send_to(struct __sk_buff *skb, struct pkt *p, struct 
 		carried = p->is & IS_ERROR ? 0 : p->d.group ? p->d.group : p->d.context;
 		if (p->learn && has_functions(&p->d) && !(p->is & (IS_ERROR | IS_NOPORTS)))
 			learn_relay(v->id);
-		reason = encapsulate(skb, p, v, last_passed(p), p->d.entry, carried);
+		reason = encapsulate(skb, slot, last_passed(p), p->d.entry, carried);
 		if (reason)
 			return drop(p, reason);
 		count_out(skb, p, slot, v->id);
@@ -197,6 +199,7 @@ __noinline int send_on(struct __sk_buff *skb)
 		copy_to_mirrors(skb);
 	if (p->d.kind == NEXT_EXIT) {
 		if (p->learn && !(p->is & (IS_ERROR | IS_NOPORTS))) {
+			/* Also if this one cannot leave: the next may, and does not come here. */
 			place_answer();
 			rc = learn_edge();
 			if (rc)

@@ -24,18 +24,24 @@ static __always_inline __u32 get24(const __u8 *b)
 	return (__u32)b[0] << 16 | (__u32)b[1] << 8 | b[2];
 }
 
-/* Make the packet one to vport v, behind a peer. Returns 0, or a drop reason. */
-static __always_inline int encapsulate(struct __sk_buff *skb, struct pkt *p, const struct vport *v,
-				       __u32 prev, __u32 entry, __u32 group)
+/* Make the packet one to the vport in a slot, behind a peer. Returns 0, or a drop
+ * reason. */
+__noinline int encapsulate(struct __sk_buff *skb, __u32 slot, __u32 prev, __u32 entry, __u32 group)
 {
-	struct bpf_tunnel_key *key = &p->tunnel;
-	__u32 slot = v->peer;
-	struct peer *peer = bpf_map_lookup_elem(&peers, &slot);
+	struct vport *v = bpf_map_lookup_elem(&vports, &slot);
 	__u64 flags = BPF_F_ZERO_CSUM_TX | BPF_F_DONT_FRAGMENT;
+	struct pkt *p = packet();
+	struct bpf_tunnel_key *key;
+	struct peer *peer;
 	__u8 head[12];
 
+	if (!v || !p)
+		return DROP_NO_ROUTE;
+	slot = v->peer;
+	peer = bpf_map_lookup_elem(&peers, &slot);
 	if (!peer || !peer->known)
 		return DROP_NO_ROUTE;
+	key = &p->tunnel;
 	__builtin_memset(key, 0, sizeof(*key));
 	key->tunnel_id = v->id;
 	key->tunnel_ttl = 255;
