@@ -286,7 +286,7 @@ func (a *Agent) SetPlan(ctx context.Context, p *onpath.NodePlan) error {
 	p = clonePlan(p)
 	a.mu.Lock()
 	same := a.plan != nil && hashOf(a.plan) == hashOf(p)
-	inForce := a.inForce
+	inForce, former := a.inForce, a.plan
 	if a.plan != nil && p.Generation < a.plan.Generation {
 		a.log.Warn("the server's plan is older than the one here", "here", a.plan.Generation, "got", p.Generation)
 	}
@@ -299,6 +299,7 @@ func (a *Agent) SetPlan(ctx context.Context, p *onpath.NodePlan) error {
 		return err
 	}
 	before := a.spec()
+	a.reach.opened(former, p)
 	a.mu.Lock()
 	a.plan = p
 	a.planErr = ""

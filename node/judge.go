@@ -34,6 +34,9 @@ type judge struct {
 	good, need   int // rounds with an answer since it was lost, and how many it takes
 	// states of its vports as it told them last.
 	states map[onpath.VportID]onpath.VportState
+	// since is the number of the newest question that had been asked about a vport
+	// when the plan opened it: answers to it, or to older ones, tell the past.
+	since map[onpath.VportID]uint64
 }
 
 // hear takes an answer; it reports whether a state is new.
@@ -50,6 +53,10 @@ func (j *judge) hear(a onpath.PeerAnswer) (changed bool) {
 		j.states = map[onpath.VportID]onpath.VportState{}
 	}
 	for v, s := range a.States {
+		if a.Number <= j.since[v] {
+			continue
+		}
+		delete(j.since, v)
 		if old, known := j.states[v]; old != s || !known {
 			changed = true
 		}
@@ -91,6 +98,16 @@ func (j *judge) round(now time.Time, took time.Duration) (changed bool) {
 	}
 	j.lost, j.lostAt = true, now
 	return true
+}
+
+// opened is the plan's word that a vport takes packets from now on, given after
+// the peer had opened it: what the peer said before is forgotten.
+func (j *judge) opened(v onpath.VportID) {
+	delete(j.states, v)
+	if j.since == nil {
+		j.since = map[onpath.VportID]uint64{}
+	}
+	j.since[v] = j.asked
 }
 
 // takes reports whether packets may be sent to a vport of the peer. What it has

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"net/netip"
 	"testing"
 	"time"
 
@@ -117,5 +118,41 @@ func TestJudgeStates(t *testing.T) {
 	}
 	if j.hear(onpath.PeerAnswer{Number: 11, States: closed}) {
 		t.Error("an answer to no question counts")
+	}
+}
+
+// TestJudgeOpened: the plan's word that a vport was opened counts more than
+// answers to what was asked before, and less than later ones.
+func TestJudgeOpened(t *testing.T) {
+	closed := map[onpath.VportID]onpath.VportState{5: onpath.VportClosed}
+	j := &judged{now: time.Unix(1000, 0)}
+	j.step(true, askEvery, closed)
+	if j.takes(5) {
+		t.Fatal("a closed vport is used")
+	}
+	r := newReach()
+	peer := onpath.Peer{Node: "n2", Address: netip.MustParseAddr("192.0.2.2")}
+	r.judges[peer.Address] = &j.judge
+	plan := func(s onpath.VportState) *onpath.NodePlan {
+		var p onpath.NodePlan
+		p.Datapath.Peers = []onpath.Peer{peer}
+		p.Datapath.Vports = []onpath.Vport{{ID: 5, Kind: onpath.VportRemote, Peer: "n2", State: s}}
+		return &p
+	}
+	r.opened(plan(onpath.VportUp), plan(onpath.VportUp))
+	if j.takes(5) {
+		t.Error("a plan that says nothing new outdid the peer's answer")
+	}
+	r.opened(plan(onpath.VportClosed), plan(onpath.VportUp))
+	if !j.takes(5) {
+		t.Error("not used although the plan opened it")
+	}
+	j.hear(onpath.PeerAnswer{Number: j.asked, States: closed})
+	if !j.takes(5) {
+		t.Error("an answer from before the opening closed it")
+	}
+	j.step(true, askEvery, closed)
+	if j.takes(5) {
+		t.Error("used although the peer closed it after the opening")
 	}
 }

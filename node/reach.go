@@ -216,6 +216,36 @@ func (r *reach) keep(ask []question) {
 			delete(r.judges, a)
 		}
 		maps.DeleteFunc(j.states, func(v onpath.VportID, _ onpath.VportState) bool { return !asked[a][v] })
+		maps.DeleteFunc(j.since, func(v onpath.VportID, _ uint64) bool { return !asked[a][v] })
+	}
+}
+
+// opened takes the plan's word for those vports of other nodes that the plan
+// before had closed: their nodes opened them before they said so. Until they are
+// asked again, an answer from before would have packets dropped that the gateways
+// send from now on.
+func (r *reach) opened(before, now *onpath.NodePlan) {
+	if before == nil || now == nil {
+		return // an agent that starts knows what the one before was told
+	}
+	closed := map[onpath.VportID]bool{}
+	for _, v := range before.Datapath.Vports {
+		closed[v.ID] = v.State == onpath.VportClosed
+	}
+	addr := map[string]netip.Addr{}
+	for _, p := range now.Datapath.Peers {
+		addr[p.Node] = p.Address
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, v := range now.Datapath.Vports {
+		if v.Kind != onpath.VportRemote || v.State == onpath.VportClosed || !closed[v.ID] {
+			continue
+		}
+		if j := r.judges[addr[v.Peer]]; j != nil {
+			j.opened(v.ID)
+			kick(r.dirty)
+		}
 	}
 }
 

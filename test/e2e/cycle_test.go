@@ -49,10 +49,8 @@ func TestTwentyCycles(t *testing.T) {
 	}
 	sent, lost, longest := s.end()
 	t.Logf("20 cycles under %d packets: %d lost, longest silence %s", sent, lost, longest)
-	// The flow must move forty times, into the chain and out of it: single
-	// packets may be lost, silence must not be noticed. The long tests judge what
-	// is aimed at, that none is.
-	if lost*100 > sent || longest > time.Second || lost > 0 && os.Getenv("ONPATH_SOAK") != "" {
+	// The flow moves forty times, into the chain and out of it.
+	if lost > 0 {
 		t.Errorf("%d of %d packets were lost, and nothing came for %s", lost, sent, longest)
 	}
 	var left []string
