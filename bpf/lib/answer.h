@@ -134,6 +134,24 @@ __noinline int fix_quoted(struct __sk_buff *skb, __u32 off, __u32 tcp)
 	return bpf_skb_store_bytes(skb, off + (tcp ? 16 : 6), &sum, 2, 0);
 }
 
+#define MIN_QUOTED 28
+
+/* What an error quotes, to pkt.body. One comparison: kernels before 6.3 do not see
+ * what two of them say together, and the compiler may make two of one. */
+__noinline int quote(struct __sk_buff *skb, __u32 off, __u32 length)
+{
+	struct pkt *p = packet();
+	__u32 more = length - MIN_QUOTED;
+
+	if (!p)
+		return -1;
+	__builtin_memset(p->body, 0, MAX_QUOTED);
+	barrier_var(more);
+	if (more > MAX_QUOTED - MIN_QUOTED)
+		return -1;
+	return bpf_skb_load_bytes(skb, off, p->body, more + MIN_QUOTED);
+}
+
 static __always_inline int icmp4(struct __sk_buff *skb, struct pkt *p, const struct port *port,
 				 __u32 what, __u32 mtu, __u32 quoted)
 {
@@ -155,11 +173,7 @@ static __always_inline int icmp4(struct __sk_buff *skb, struct pkt *p, const str
 	h->info = what == ERROR_BIG ? bpf_htonl(mtu & 0xffff) : 0;
 	if (bpf_skb_adjust_room(skb, sizeof(*h), BPF_ADJ_ROOM_MAC, 0))
 		return -1;
-	__builtin_memset(body, 0, MAX_QUOTED);
-	if (quoted < 28)
-		return -1;
-	barrier_var(quoted); /* two comparisons, or kernels before 6.3 do not see what both say */
-	if (quoted > MAX_QUOTED || bpf_skb_load_bytes(skb, ETH_HLEN + sizeof(*h), body, quoted))
+	if (quoted < 28 || quote(skb, ETH_HLEN + sizeof(*h), quoted))
 		return -1;
 	s = bpf_csum_diff(0, 0, (__be32 *)&h->type, 8, 0);
 	h->sum = ~fold(bpf_csum_diff(0, 0, (__be32 *)body, MAX_QUOTED, fold(s)));
@@ -186,11 +200,7 @@ static __always_inline int icmp6(struct __sk_buff *skb, struct pkt *p, const str
 	h->info = what == ERROR_BIG ? bpf_htonl(mtu) : 0;
 	if (bpf_skb_adjust_room(skb, sizeof(*h), BPF_ADJ_ROOM_MAC, 0))
 		return -1;
-	__builtin_memset(body, 0, MAX_QUOTED);
-	if (quoted < 48)
-		return -1;
-	barrier_var(quoted); /* two comparisons, or kernels before 6.3 do not see what both say */
-	if (quoted > MAX_QUOTED || bpf_skb_load_bytes(skb, ETH_HLEN + sizeof(*h), body, quoted))
+	if (quoted < 48 || quote(skb, ETH_HLEN + sizeof(*h), quoted))
 		return -1;
 	pseudo.length = bpf_htonl(8 + quoted);
 	pseudo.next = bpf_htonl(IPPROTO_ICMPV6);
