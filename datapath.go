@@ -486,6 +486,8 @@ type UplinkCounters struct {
 	// PassedOn went on to the ordinary path. The vports' counters have both.
 	Carried  uint64 `json:"carried,omitempty"`
 	PassedOn uint64 `json:"passedOn,omitempty"`
+	// Ran are those of Carried that ebpf functions were given on the way.
+	Ran uint64 `json:"ran,omitempty"`
 }
 
 // PathCounters are one chain's on this node's edge.

@@ -183,8 +183,10 @@ struct uplink {
 struct uplink_counters {
 	__u64 carried;   /* packets finished by XDP */
 	__u64 passed_on; /* packets left to tc */
-	/* The seconds of the monotonic clock, as they were at that tick. */
+	__u64 ran;       /* packets finished by XDP behind functions */
+	/* The monotonic clock, in ns and seconds, as it was at that tick. */
 	__u64 tick;
+	__u64 clock;
 	__u32 seconds;
 	__u32 pad;
 };
@@ -419,6 +421,12 @@ enum stage {
 	STAGE_FUNCTIONS = 0, /* the dispatcher */
 	STAGE_RESUME,        /* behind the functions */
 	STAGES,
+};
+
+/* The same at XDP. */
+enum fast_stage {
+	FAST_STAGE_FUNCTIONS = 0,
+	FAST_STAGES,
 };
 
 /* What stands in a place of the dispatcher. */

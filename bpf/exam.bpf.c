@@ -10,6 +10,10 @@ ONPATH_LICENSE("Dual BSD/GPL");
 #define BEHIND     onpath_be16(6669)
 #define STAMPED    onpath_be16(7100)
 
+/* DSCP by which it judges in the middle of a flow. */
+#define DROPPED_CLASS 60
+#define REFUSED_CLASS 61
+
 ONPATH_COUNTERS({ __u64 seen; });
 
 static const __u8 virtual[16] = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 203, 0, 113, 10 };
@@ -21,6 +25,10 @@ ONPATH_FUNCTION(p)
 	__be16 there = forward ? p->dport : p->sport;
 
 	onpath_count(seen, p->segments);
+	if (p->dscp == DROPPED_CLASS)
+		return onpath_drop(p, 7);
+	if (p->dscp == REFUSED_CLASS)
+		return onpath_refuse(p, 8);
 	if (there == DROPPED)
 		return onpath_drop(p, 5);
 	if (there == REFUSED)

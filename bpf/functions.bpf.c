@@ -3,6 +3,8 @@
  * The dispatcher: runs the ebpf functions of a packet's flow entry one after the
  * other, carries out what they say, and goes on with STAGE_RESUME. It owns every
  * verdict and counts; functions see a description of the packet and nothing else.
+ * There are two with the same functions: this one at tc, and the one of
+ * lib/fast_functions.h at XDP.
  *
  * The driver links the functions in service behind it and writes call_function,
  * which leads to them by their places. Calls between programs would cost a tail
@@ -10,8 +12,7 @@
  */
 #include "lib/count.h"
 #include "lib/edit.h"
-#define ONPATH_HOST
-#include "../sdk/onpath.h"
+#include "lib/inline.h"
 
 /* What functions are shown; one at a time per CPU. */
 MAP(shown, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct onpath_packet, 1, 0);
@@ -28,6 +29,8 @@ __attribute__((weak)) __noinline int call_function(__u32 place, struct onpath_pa
 {
 	return a && place ? ONPATH_NEXT : ONPATH_DROP;
 }
+
+#include "lib/fast_functions.h" /* calls it as well */
 
 static __always_inline void show_tuple(struct onpath_packet *a, const struct pkt *p)
 {
@@ -114,6 +117,8 @@ __noinline int edit(struct __sk_buff *skb)
 
 	if (!a || !p)
 		return -1;
+	if ((a->edit & (ONPATH_SET_SRC | ONPATH_SET_DST)) && !p->edited)
+		copy_key(&p->came, &p->key, p->key.scope);
 	if (a->edit & ONPATH_SET_SRC) {
 		if (p->family == FAMILY_4 && !is_mapped(a->new_src))
 			return -1;

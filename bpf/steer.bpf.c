@@ -76,14 +76,51 @@ static __always_inline int read_tag(struct __sk_buff *skb, struct pkt *p)
 	return 1;
 }
 
+/* What functions at XDP left to be done (lib/fast_functions.h): 0 if they saw nothing
+ * of the packet. */
+static __always_inline __u32 read_note(struct __sk_buff *skb, struct pkt *p)
+{
+	const struct fast_note *note = (void *)(long)skb->data_meta;
+
+	if ((void *)(note + 1) > (void *)(long)skb->data || note->magic != NOTE_MAGIC)
+		return 0;
+	p->d.path_slot = note->path;
+	return note->what;
+}
+
+/* Finish it: all has been counted but what happens to it here. */
+static __always_inline int finish(struct __sk_buff *skb, struct pkt *p, __u32 what)
+{
+	__u32 slot = p->d.path_slot;
+	struct path *path = bpf_map_lookup_elem(&paths, &slot);
+
+	read_clock(p);
+	p->tenant = 0;
+	p->learn = 0;
+	p->edited = 0;
+	p->d.kind = NEXT_EXIT;
+	p->d.next = p->d.slot = p->d.context = p->d.group = p->d.entry = 0;
+	p->d.path = slot && path ? path->id : 0;
+	p->d.flags = p->d.mirror_count = p->d.bypassed = 0;
+	clear_functions(&p->d);
+	if (what == NOTE_LEAVE) {
+		p->after = AFTER_SEND;
+		return send_on(skb);
+	}
+	p->after = AFTER_REFUSE;
+	return p->is & IS_TCP ? send_reset(skb) : send_error(skb, ERROR_PROHIBITED, 0);
+}
+
 /* A packet at an uplink. TC_ACT_OK and TC_ACT_UNSPEC: not ours. */
 static __always_inline int from_edge(struct __sk_buff *skb, struct node *n, struct pkt *p,
 				     __u32 attach)
 {
+	__u32 note;
 	int rc;
 
 	if (!n->edge)
 		return TC_ACT_UNSPEC;
+	note = attach == ATTACH_ROUTER || attach == ATTACH_ARM ? read_note(skb, p) : 0;
 	p->prev = n->edge;
 	p->prev_slot = n->edge_slot;
 	p->key.scope = n->edge;
@@ -115,7 +152,7 @@ static __always_inline int from_edge(struct __sk_buff *skb, struct node *n, stru
 		return drop(p, DROP_TUNNEL_SOURCE);
 	}
 	bpf_skb_load_bytes(skb, 0, p->macs, 12);
-	return steer(skb, p);
+	return note ? finish(skb, p, note) : steer(skb, p);
 }
 
 /* At an uplink that is not one of node.routers. */

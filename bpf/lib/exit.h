@@ -144,7 +144,7 @@ __noinline int exit_edge(struct __sk_buff *skb)
 		if (reason)
 			return drop(p, reason);
 	}
-	if (way == EXIT_ROUTE && hop && (p->is & IS_EDGE) && p->resolved && !has_functions(&p->d))
+	if (way == EXIT_ROUTE && hop && (p->is & IS_EDGE) && p->resolved)
 		note_hop();
 	slot = n->edge_slot;
 	count_out(skb, p, slot, n->edge);

@@ -13,7 +13,7 @@
 #ifndef ONPATH_FAST_H
 #define ONPATH_FAST_H
 
-#include "entry.h"
+#include "inline.h"
 #include "parse.h"
 
 #define NOT_FIRST_OR_LAST 0x3fff /* IPv4: offset and more fragments */
@@ -149,10 +149,49 @@ static __always_inline __u32 seconds(struct uplink_counters *c)
 	__u64 tick = bpf_jiffies64();
 
 	if (c->tick != tick) {
-		c->seconds = now_seconds();
+		c->clock = bpf_ktime_get_coarse_ns();
+		c->seconds = (c->clock / NSEC) & SEEN_MASK;
 		c->tick = tick;
 	}
 	return c->seconds;
+}
+
+static __always_inline void count_entry(struct flow *e, const struct fast_packet *f)
+{
+	__sync_fetch_and_add(&e->packets, 1);
+	__sync_fetch_and_add(&e->bytes, f->length);
+	if (f->tcp)
+		e->entry = f->ack; /* where entries of an edge have it */
+}
+
+/* On with the dispatcher at XDP, which counts and finishes the packet; if there is
+ * none, to tc. */
+static __always_inline int run_functions(struct xdp_md *ctx, const struct uplink *u, struct uplink_counters *c,
+					 struct flow *e, const struct flow_key *k, const struct fast_packet *f,
+					 __u32 hop)
+{
+	__u32 zero = 0;
+	struct fast_run *r = bpf_map_lookup_elem(&fast_runs, &zero);
+
+	if (!r)
+		return XDP_PASS;
+	copy_addr(r->a.src, k->src);
+	copy_addr(r->a.dst, k->dst);
+	r->a.sport = k->sport;
+	r->a.dport = k->dport;
+	r->a.protocol = k->proto;
+	r->a.direction = e->flags & FLOW_REVERSE ? ONPATH_REVERSE : ONPATH_FORWARD;
+	r->a.length = f->length;
+	r->a.now = c->clock;
+	*(__u64 *)r->functions = *(const __u64 *)e->functions;
+	r->hop = hop;
+	r->path = e->path;
+	r->edge_slot = u->edge_slot;
+	count_entry(e, f);
+	bpf_tail_call_static(ctx, &fast_stages, FAST_STAGE_FUNCTIONS);
+	__sync_fetch_and_add(&e->packets, -1ull); /* tc counts it */
+	__sync_fetch_and_add(&e->bytes, -(__u64)f->length);
+	return XDP_PASS;
 }
 
 static __always_inline void count_carried(const struct uplink *u, struct flow *e, const struct fast_packet *f)
@@ -161,10 +200,7 @@ static __always_inline void count_carried(const struct uplink *u, struct flow *e
 	struct vport_counters *v = bpf_map_lookup_elem(&vport_stats, &slot);
 	struct path_counters *c;
 
-	__sync_fetch_and_add(&e->packets, 1);
-	__sync_fetch_and_add(&e->bytes, f->length);
-	if (f->tcp)
-		e->entry = f->ack; /* where entries of an edge have it */
+	count_entry(e, f);
 	if (v) {
 		v->in_packets++;
 		v->in_bytes += f->length;
@@ -198,8 +234,6 @@ static __always_inline int carry(struct xdp_md *ctx, const struct uplink *u, str
 	e = flow_established(&k);
 	if (!e || !fast || !fast->epoch || entry_kind(e) != NEXT_EXIT)
 		return XDP_PASS;
-	if (e->functions[0])
-		return XDP_PASS; /* the place for a tail call to what runs functions */
 	now = seconds(c);
 	hop = entry_hop(e, fast->epoch, now);
 	if (!hop)
@@ -209,6 +243,8 @@ static __always_inline int carry(struct xdp_md *ctx, const struct uplink *u, str
 		return XDP_PASS;
 	if (e->seen != now && !refresh(e, &k, now, hop))
 		return XDP_PASS;
+	if (e->functions[0])
+		return run_functions(ctx, u, c, e, &k, &f, hop);
 	data = (void *)(long)ctx->data;
 	end = (void *)(long)ctx->data_end;
 	l3 = data + ETH_HLEN;

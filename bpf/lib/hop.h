@@ -61,7 +61,7 @@ __noinline int note_hop(void)
 
 	if (!p || !n || !p->epoch || (p->is & IS_SLOW) || p->d.mirror_count)
 		return 0;
-	e = flow_established(&p->key);
+	e = flow_established(p->edited ? &p->came : &p->key);
 	if (!e || entry_kind(e) != NEXT_EXIT || entry_hop(e, p->epoch, p->now))
 		return 0;
 	if (n->nat_count && translated(n, &p->key, p->family))

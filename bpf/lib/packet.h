@@ -159,6 +159,7 @@ struct pkt {
 
 	__u32 after; /* AFTER_…: what is done behind the dispatcher */
 	__u32 edited; /* a function changed the tuple */
+	struct flow_key came; /* what it was */
 	__u8 end[16]; /* what edit_end writes */
 	__be16 end_port;
 	__u32 keep_functions; /* the next walk goes on behind functions chosen already */

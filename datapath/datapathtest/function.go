@@ -23,6 +23,12 @@ const (
 	stampedPort    = 7100
 )
 
+// Classes of service by which it judges, in the middle of a flow.
+const (
+	droppedClass = 60
+	refusedClass = 61
+)
+
 // FunctionAction is what the exam's function does with a packet.
 type FunctionAction struct {
 	Drop, Refuse bool
@@ -32,7 +38,7 @@ type FunctionAction struct {
 }
 
 // ExamFunction is the exam's function (bpf/exam.bpf.c) in Go: it drops and refuses by
-// ports, translates one, and shifts two bits of its instance's number into the
+// ports and classes of service, translates one, and shifts two bits of its instance's number into the
 // DSCP of another, so that a packet shows by which functions it has come.
 func ExamFunction(v onpath.VportID, t onpath.Tuple, reverse bool, dscp uint8) (a FunctionAction) {
 	there := t.DstPort
@@ -40,6 +46,10 @@ func ExamFunction(v onpath.VportID, t onpath.Tuple, reverse bool, dscp uint8) (a
 		there = t.SrcPort
 	}
 	switch {
+	case dscp == droppedClass:
+		a.Drop, a.Reason = true, 7
+	case dscp == refusedClass:
+		a.Refuse, a.Reason = true, 8
 	case there == droppedPort:
 		a.Drop, a.Reason = true, 5
 	case there == refusedPort:

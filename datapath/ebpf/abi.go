@@ -196,7 +196,9 @@ type uplinkValue struct {
 type uplinkCounters struct {
 	Carried  uint64
 	PassedOn uint64
+	Ran      uint64
 	Tick     uint64
+	Clock    uint64
 	Seconds  uint32
 	Pad      uint32
 }
@@ -331,6 +333,11 @@ type nodeValue struct {
 const (
 	stageFunctions uint32 = iota
 	stageResume
+)
+
+// fast_stages: the same at XDP.
+const (
+	fastStageFunctions uint32 = iota
 )
 
 // Parts of an entry's functions.

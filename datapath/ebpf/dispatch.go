@@ -17,15 +17,19 @@ import (
 // caller is the subprogram of the dispatcher that leads to the functions.
 const caller = "call_function"
 
-// buildDispatcher links the functions behind the dispatcher and loads it, with the
-// maps of the programs that it works with.
-func buildDispatcher(set map[onpath.VportID]*linked, with *ebpf.Collection) (*ebpf.Program, error) {
+// buildDispatcher links the functions behind one of the dispatchers and loads it,
+// with the maps of the programs that it works with.
+func buildDispatcher(set map[onpath.VportID]*linked, with *ebpf.Collection, name string) (*ebpf.Program, error) {
 	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(dispatcherObject))
 	if err != nil {
 		return nil, fmt.Errorf("read the compiled dispatcher: %w", err)
 	}
 	list := slices.SortedFunc(maps.Values(set), func(a, b *linked) int { return cmp.Compare(a.place, b.place) })
-	p := spec.Programs[dispatcherProgram]
+	p := spec.Programs[name]
+	spec.Programs = map[string]*ebpf.ProgramSpec{name: p}
+	if err := fitFast(spec); err != nil {
+		return nil, err
+	}
 	if p.Instructions, err = replaceCaller(p.Instructions, callerFor(list)); err != nil {
 		return nil, err
 	}
@@ -43,17 +47,20 @@ func buildDispatcher(set map[onpath.VportID]*linked, with *ebpf.Collection) (*eb
 			delete(spec.Maps, name)
 			continue
 		}
-		if m := with.Maps[name]; m != nil {
+		if m := with.Maps[name]; m != nil && name[0] != '.' { // constants are its own
 			shared[name] = m
 			s.MaxEntries = m.MaxEntries() // some are the driver's choice
 		}
+	}
+	if uses[".rodata"] == nil {
+		spec.Variables = nil
 	}
 	c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: shared})
 	if err != nil {
 		return nil, fmt.Errorf("link %d functions: %w", len(list), err)
 	}
 	defer c.Close()
-	return c.DetachProgram(dispatcherProgram), nil
+	return c.DetachProgram(name), nil
 }
 
 func prefix(place uint32) string { return fmt.Sprintf("f%d_", place) }

@@ -27,10 +27,12 @@ func TestDispatcher(t *testing.T) {
 	set := map[onpath.VportID]*linked{}
 	for place := uint32(1); place < maxPlaces; place += 5 {
 		set[onpath.VportID(place)] = &linked{object: o, tables: tables, place: place}
-		p, err := buildDispatcher(set, b.c)
-		if err != nil {
-			t.Fatalf("%d functions: %v", len(set), err)
+		for _, name := range []string{dispatcherProgram, fastDispatcherProgram} {
+			p, err := buildDispatcher(set, b.c, name)
+			if err != nil {
+				t.Fatalf("%s, %d functions: %v", name, len(set), err)
+			}
+			p.Close()
 		}
-		p.Close()
 	}
 }

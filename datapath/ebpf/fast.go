@@ -275,7 +275,8 @@ func (d *Driver) uplinkCounters() (map[string]onpath.UplinkCounters, error) {
 			return nil, fmt.Errorf("read counters of uplink %s: %w", name, err)
 		}
 		for _, n := range perCPU {
-			c.Carried += n.Carried
+			c.Carried += n.Carried + n.Ran
+			c.Ran += n.Ran
 			c.PassedOn += n.PassedOn
 		}
 		out[name] = c

@@ -2,6 +2,7 @@ package ebpf
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -113,16 +114,39 @@ func (d *Driver) openFunction(f onpath.InlineFunction) (*linked, error) {
 	return &linked{spec: f, object: o, tables: tables, place: place}, nil
 }
 
-// dispatch builds a dispatcher of the functions and puts it in its place; packets
-// under way finish in the one before.
+// dispatch builds dispatchers of the functions and puts them in their places; packets
+// under way finish in the ones before. Where the kernel refuses the one at XDP, tc
+// runs all functions.
 func (d *Driver) dispatch(set map[onpath.VportID]*linked) error {
-	p, err := buildDispatcher(set, d.coll)
+	p, err := buildDispatcher(set, d.coll, dispatcherProgram)
 	if err != nil {
 		return err
 	}
 	defer p.Close() // the map holds it
+	if err := d.dispatchFast(set); err != nil {
+		return err
+	}
 	if err := d.coll.Maps["stages"].Put(stageFunctions, p); err != nil {
 		return fmt.Errorf("put the dispatcher in its place: %w", err)
+	}
+	return nil
+}
+
+func (d *Driver) dispatchFast(set map[onpath.VportID]*linked) error {
+	if d.coll.Programs[fastProgram] == nil {
+		return nil
+	}
+	stages := d.coll.Maps["fast_stages"]
+	p, err := buildDispatcher(set, d.coll, fastDispatcherProgram)
+	if err == nil {
+		defer p.Close()
+		if err = stages.Put(fastStageFunctions, p); err == nil {
+			return nil
+		}
+	}
+	d.opts.Log.Warn("functions do not run in the fast path; packets of their flows take the ordinary one", "error", err)
+	if err := stages.Delete(fastStageFunctions); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("take the dispatcher off the fast path: %w", err)
 	}
 	return nil
 }

@@ -42,8 +42,9 @@ var transient = []string{"captures", "buckets"}
 
 // resumeProgram goes on behind the dispatcher of bpf/functions.bpf.c.
 const (
-	resumeProgram     = "onpath_resume"
-	dispatcherProgram = "onpath_functions"
+	resumeProgram         = "onpath_resume"
+	dispatcherProgram     = "onpath_functions"
+	fastDispatcherProgram = "onpath_fast_functions" // at XDP
 )
 
 //go:embed functions_bpfel.o
@@ -118,13 +119,17 @@ func objectSpec(o Options) (*ebpf.CollectionSpec, error) {
 	return spec, nil
 }
 
-// fitFast makes the fast path one for kernels without frames in several buffers,
+// fitFast makes programs of the fast path such for kernels without frames in several buffers,
 // if this is one (before Linux 5.18).
 func fitFast(spec *ebpf.CollectionSpec) error {
 	if features.HaveProgramHelper(ebpf.XDP, asm.FnXdpGetBuffLen) == nil {
 		return nil
 	}
-	spec.Programs[fastProgram].Flags &^= unix.BPF_F_XDP_HAS_FRAGS
+	for _, p := range spec.Programs {
+		if p.Type == ebpf.XDP {
+			p.Flags &^= unix.BPF_F_XDP_HAS_FRAGS
+		}
+	}
 	v := spec.Variables["several_buffers"]
 	if v == nil {
 		return errors.New("the compiled data path has no variable several_buffers")

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * ebpf functions in the fast path: what lib/fast.h hands over to the dispatcher at
+ * XDP (functions.bpf.c), and what that leaves to tc.
+ */
+#ifndef ONPATH_INLINE_H
+#define ONPATH_INLINE_H
+
+#include "entry.h"
+#define ONPATH_HOST
+#include "../../sdk/onpath.h"
+
+/* A packet between the programs of one CPU. */
+struct fast_run {
+	struct onpath_packet a; /* tuple, protocol, direction, length and now are filled in */
+	__u8 functions[MAX_INLINE] __attribute__((aligned(8)));
+	__u32 hop;
+	__u32 path; /* slot */
+	__u32 edge_slot;
+	__u32 edited; /* a function changed an address or a port */
+	/* The tuple as the packet came, once it is changed. */
+	__u8 src[16];
+	__u8 dst[16];
+	__be16 sport;
+	__be16 dport;
+	__u32 pad;
+};
+
+MAP(fast_runs, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct fast_run, 1, 0);
+
+/* The dispatcher at XDP. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, FAST_STAGES);
+	__uint(key_size, 4);
+	__uint(value_size, 4);
+} fast_stages SEC(".maps");
+
+/*
+ * What stands before a frame that functions at XDP have seen and that tc finishes;
+ * nobody else can put it there but other XDP programs of the same device.
+ */
+struct fast_note {
+	__u32 magic;
+	__u16 what;
+	__u16 path; /* slot */
+};
+
+#define NOTE_MAGIC  0x6f70a55e
+#define NOTE_REFUSE 1 /* tell the sender */
+#define NOTE_LEAVE  2 /* out at the edge, by a route that XDP did not find */
+
+#endif
