@@ -8,8 +8,17 @@ import (
 // Function is a recipe for processing packets.
 type Function struct {
 	TypeMeta
-	Metadata Metadata     `json:"metadata"`
-	Spec     FunctionSpec `json:"spec"`
+	Metadata Metadata       `json:"metadata"`
+	Spec     FunctionSpec   `json:"spec"`
+	Status   FunctionStatus `json:"status,omitzero"`
+}
+
+// FunctionStatus says what the object file of an ebpf function is, if it brings
+// one. onpath writes it when the function is applied.
+type FunctionStatus struct {
+	SHA256  string `json:"sha256,omitempty"`  // of the file, hexadecimal
+	License string `json:"license,omitempty"` // as the file names it
+	Bytes   int    `json:"bytes,omitempty"`
 }
 
 // FunctionSpec describes a function. Exactly one of Container and EBPF (and
@@ -55,8 +64,8 @@ type ContainerSpec struct {
 // EBPFSpec says which packet function to run in the kernel, inline on the path.
 type EBPFSpec struct {
 	// Object is the name of a function that comes with onpath (firewall,
-	// monitor, ratelimit), or a compiled object file (./x.o) that the client reads and
-	// sends as Code.
+	// loadbalancer, monitor, ratelimit), or a compiled object file (./x.o) that the
+	// client reads and sends as Code.
 	Object string `json:"object"`
 	// Code is the object file, at most MaxObjectBytes; absent for those that
 	// come with onpath.

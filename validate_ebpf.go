@@ -16,7 +16,7 @@ const (
 
 // BuiltInFunctions are the ebpf functions that come with onpath, which
 // EBPFSpec.Object may name.
-var BuiltInFunctions = []string{"firewall", "monitor", "ratelimit"}
+var BuiltInFunctions = []string{"firewall", "loadbalancer", "monitor", "ratelimit"}
 
 // ebpf checks what can be said of an object without reading it; who may look
 // into it checks the code.

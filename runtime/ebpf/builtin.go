@@ -9,6 +9,9 @@ import (
 //go:embed objects/firewall.o
 var firewallObject []byte
 
+//go:embed objects/loadbalancer.o
+var loadbalancerObject []byte
+
 //go:embed objects/monitor.o
 var monitorObject []byte
 
@@ -23,9 +26,10 @@ type builtInFunction struct {
 // builtIn finds a function that comes with onpath (onpath.BuiltInFunctions).
 func builtIn(name string) (builtInFunction, bool) {
 	f, ok := map[string]builtInFunction{
-		"firewall":  {firewallObject, compileFirewall},
-		"monitor":   {monitorObject, compileMonitor},
-		"ratelimit": {ratelimitObject, compileRatelimit},
+		"firewall":     {firewallObject, compileFirewall},
+		"loadbalancer": {loadbalancerObject, compileLoadbalancer},
+		"monitor":      {monitorObject, compileMonitor},
+		"ratelimit":    {ratelimitObject, compileRatelimit},
 	}[name]
 	return f, ok
 }

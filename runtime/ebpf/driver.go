@@ -239,7 +239,7 @@ func (d *Driver) Close() error {
 	defer d.mu.Unlock()
 	for _, p := range d.runs {
 		p.mu.Lock()
-		p.endExport()
+		p.abandon()
 		p.mu.Unlock()
 		inline.CloseTables(p.tables)
 	}

@@ -165,15 +165,11 @@ func deltas(before, after map[countKey]countValue, since, now time.Time, mono ui
 }
 
 // runExport sends what changed, at intervals, until ctx ends.
-func (p *process) runExport(ctx context.Context, x export, m *ebpf.Map) {
+func (p *process) runExport(ctx context.Context, x export, m *ebpf.Map, before map[countKey]countValue) {
 	h := fnv.New32a()
 	h.Write([]byte(p.id))
 	e := ipfix.Encoder{Domain: h.Sum32()}
-	before, err := readCounts(m)
 	since := time.Now()
-	if err != nil {
-		p.d.opt.Log.Warn("cannot export flows", "instance", p.id, "err", err)
-	}
 	conn, err := net.Dial("udp", x.collector.String())
 	if err != nil {
 		p.d.opt.Log.Error("cannot export flows", "instance", p.id, "collector", x.collector, "err", err)

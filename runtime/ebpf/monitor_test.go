@@ -55,8 +55,8 @@ func TestMonitorExport(t *testing.T) {
 	config := map[string]string{"collector": l.LocalAddr().String(), "every": "1s"}
 	b.tell(config)
 	p := &process{d: d, id: "x", function: b.f, tables: b.tables}
-	p.export(&onpath.FunctionSpec{EBPF: &onpath.EBPFSpec{Object: "monitor", Config: config}})
-	defer p.endExport()
+	p.accompany(&onpath.FunctionSpec{EBPF: &onpath.EBPFSpec{Object: "monitor", Config: config}})
+	defer p.abandon()
 	l.SetReadDeadline(time.Now().Add(10 * time.Second))
 	for range 10 {
 		b.run(packet{tuple: udpFrom("10.1.0.2", 7), wire: 100, now: monotonic()})

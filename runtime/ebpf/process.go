@@ -30,11 +30,11 @@ type process struct {
 	function *function
 	tables   map[string]*ebpf.Map
 
-	mu         sync.Mutex // guards the rest
-	stopExport func()
-	spec       onpath.FunctionSpec
-	exited     chan struct{}
-	ended      time.Time
+	mu     sync.Mutex // guards the rest
+	leave  func()     // ends what accompany began
+	spec   onpath.FunctionSpec
+	exited chan struct{}
+	ended  time.Time
 }
 
 var (
@@ -64,29 +64,45 @@ func (p *process) begin() error {
 	return p.configure(&p.spec)
 }
 
-// export begins to send what a monitor counts, or ends that.
-func (p *process) export(s *onpath.FunctionSpec) {
-	p.endExport()
-	if len(s.EBPF.Code) > 0 || s.EBPF.Object != "monitor" {
+// accompany begins what the node does beside a function that comes with onpath: it
+// sends what a monitor counts, and checks a load balancer's backends.
+func (p *process) accompany(s *onpath.FunctionSpec) {
+	if len(s.EBPF.Code) > 0 {
 		return
 	}
-	_, x, err := monitorValues(p.function.values(s.EBPF))
-	if err != nil || !x.collector.IsValid() {
+	var run func(context.Context)
+	values := p.function.values(s.EBPF)
+	switch s.EBPF.Object {
+	case "monitor":
+		if _, x, err := monitorValues(values); err == nil && x.collector.IsValid() {
+			before, err := readCounts(p.tables[countsTable])
+			if err != nil {
+				p.d.opt.Log.Warn("cannot export flows", "instance", p.id, "err", err)
+			}
+			run = func(ctx context.Context) { p.runExport(ctx, x, p.tables[countsTable], before) }
+		}
+	case "loadbalancer":
+		if b, err := balanceValues(values); err == nil && b.check.on {
+			run = func(ctx context.Context) { b.watch(ctx, p.tables, p.say) }
+		}
+	}
+	if run == nil {
 		return
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var done sync.WaitGroup
-	done.Go(func() { p.runExport(ctx, x, p.tables[countsTable]) })
-	p.stopExport = func() {
+	done.Go(func() { run(ctx) })
+	p.leave = func() {
 		cancel()
 		done.Wait()
 	}
 }
 
-func (p *process) endExport() {
-	if p.stopExport != nil {
-		p.stopExport()
-		p.stopExport = nil
+// abandon ends that.
+func (p *process) abandon() {
+	if p.leave != nil {
+		p.leave()
+		p.leave = nil
 	}
 }
 
@@ -98,7 +114,9 @@ func (p *process) configure(s *onpath.FunctionSpec) error {
 	if err != nil {
 		return err
 	}
+	p.abandon()
 	if err := apply(p.tables); err != nil {
+		p.accompany(&p.spec)
 		return fmt.Errorf("write the function's configuration: %w", err)
 	}
 	data, err := json.Marshal(record{Labels: p.labels, Spec: *s})
@@ -113,7 +131,7 @@ func (p *process) configure(s *onpath.FunctionSpec) error {
 		return fmt.Errorf("keep the configuration: %w", err)
 	}
 	p.say("told %d values and %d files", len(s.EBPF.Config), len(s.EBPF.Files))
-	p.export(s)
+	p.accompany(s)
 	return nil
 }
 
@@ -194,7 +212,7 @@ func (p *process) Stop(context.Context, time.Duration) error {
 	default:
 	}
 	p.ended = time.Now()
-	p.endExport()
+	p.abandon()
 	close(p.exited)
 	return p.remove()
 }

@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * A load balancer: what clients send to a virtual address goes to one of several
+ * backends, and their answers come from the virtual address. New flows choose by a
+ * look-up table of Maglev's (Eisenbud et al., NSDI 2016, §3.4), which the node fills:
+ * one look-up however many backends there are, even shares, and few flows that
+ * would choose anew when a backend comes or goes. A flow that has been seen keeps its
+ * backend all the same, for as long as that one lives.
+ */
+#include "onpath.h"
+
+ONPATH_LICENSE("Dual BSD/GPL");
+
+#define SLOTS    65537 /* a prime */
+#define IN_ROW   128
+#define ROWS     513   /* of one of the two tables */
+#define BACKENDS 512
+#define PORTS    16
+
+#define NO_BACKEND 0xffff
+
+#define BY_SOURCE 1
+
+#define REASON_NONE 1 /* no backend lives */
+
+struct flow_key {
+	__u8 src[16];
+	__be16 sport;
+	__be16 dport;
+	__u32 protocol : 8;
+	__u32 family : 24;
+};
+
+struct chosen {
+	__u32 backend; /* place */
+	__u32 id;
+};
+
+struct backend {
+	__u8 addr[16];
+	__be16 port; /* 0: the one that was dialled */
+	__u16 alive;
+	__u32 id; /* 0: none is here; never used again */
+};
+
+struct behind_key {
+	__u8 addr[16];
+	__be16 port; /* 0: any of the service's */
+	__u16 pad;
+};
+
+struct row {
+	__u16 backend[IN_ROW];
+};
+
+ONPATH_CONFIG({
+	__u8 virtual4[16], virtual6[16];
+	__u32 tcp, udp;
+	__u32 by;
+	__u32 half;       /* the table in force: 0 or 1 */
+	__u32 port_count; /* 0: every port */
+	__be16 ports[PORTS];
+});
+ONPATH_COUNTERS({ __u64 balanced; __u64 answered; __u64 fresh; __u64 moved; __u64 unserved; });
+ONPATH_TABLE(table, ARRAY, __u32, struct row, 2 * ROWS);
+ONPATH_TABLE(backends, ARRAY, __u32, struct backend, BACKENDS);
+ONPATH_TABLE(behind, HASH, struct behind_key, __u32, 2 * BACKENDS);
+/* Flows seen once, and those seen again: a flood of SYNs evicts none of these. */
+ONPATH_TABLE(tried, LRU_HASH, struct flow_key, struct chosen, 32768);
+ONPATH_TABLE(flows, LRU_HASH, struct flow_key, struct chosen, 131072);
+
+static __always_inline int same_address(const __u8 *a, const __u8 *b)
+{
+	const __u32 *x = (const void *)a, *y = (const void *)b;
+
+	return x[0] == y[0] && x[1] == y[1] && x[2] == y[2] && x[3] == y[3];
+}
+
+static __always_inline int served(const struct onpath_config *c, __be16 port)
+{
+	int i;
+
+	if (!c->port_count)
+		return 1;
+#pragma unroll
+	for (i = 0; i < PORTS; i++)
+		if (i < c->port_count && c->ports[i] == port)
+			return 1;
+	return 0;
+}
+
+/* The backend of a flow that was seen before, if it lives. */
+static __always_inline struct backend *kept(const struct chosen *k)
+{
+	__u32 place;
+	struct backend *b;
+
+	if (!k)
+		return 0;
+	place = k->backend;
+	b = bpf_map_lookup_elem(&backends, &place);
+	return b && b->id == k->id && b->alive ? b : 0;
+}
+
+/* The backend of a new flow, by its hash. */
+static __always_inline struct backend *choose(const struct onpath_config *c, const struct flow_key *k, struct chosen *to)
+{
+	__u32 words[6], slot, at, place, i;
+	struct backend *b;
+	struct row *r;
+
+#pragma unroll
+	for (i = 0; i < 4; i++)
+		words[i] = ((const __u32 *)k->src)[i];
+	words[4] = c->by == BY_SOURCE ? 0 : k->sport | (__u32)k->dport << 16;
+	words[5] = c->by == BY_SOURCE ? 0 : k->protocol;
+	slot = onpath_hash(words, 6, 0x6f70) % SLOTS;
+	at = slot / IN_ROW + (c->half ? ROWS : 0);
+	r = bpf_map_lookup_elem(&table, &at);
+	if (!r)
+		return 0;
+	place = r->backend[slot % IN_ROW];
+	if (place == NO_BACKEND)
+		return 0;
+	b = bpf_map_lookup_elem(&backends, &place);
+	if (!b || !b->id)
+		return 0;
+	to->backend = place;
+	to->id = b->id;
+	return b;
+}
+
+static __always_inline int answer(struct onpath_packet *p, const struct onpath_config *c)
+{
+	struct behind_key k = {};
+	__u32 *port;
+
+	onpath_copy_address(k.addr, p->src);
+	k.port = p->sport;
+	port = bpf_map_lookup_elem(&behind, &k);
+	if (!port) {
+		k.port = 0;
+		port = bpf_map_lookup_elem(&behind, &k);
+		if (!port || !served(c, p->sport))
+			return ONPATH_NEXT; /* the backend speaks for itself */
+	}
+	onpath_set_source(p, p->family == 4 ? c->virtual4 : c->virtual6, *port);
+	onpath_count(answered, p->segments);
+	return ONPATH_NEXT;
+}
+
+ONPATH_FUNCTION(p)
+{
+	const struct onpath_config *c = onpath_configuration();
+	struct flow_key k = {};
+	struct chosen fresh = {}, *known;
+	struct backend *b;
+	int seen = 1;
+
+	if (!c || (p->is & ONPATH_IS_PORTLESS))
+		return ONPATH_NEXT;
+	if (p->protocol == ONPATH_TCP ? !c->tcp : p->protocol == ONPATH_UDP ? !c->udp : 1)
+		return ONPATH_NEXT;
+	if (p->direction == ONPATH_REVERSE)
+		return answer(p, c);
+	if (!same_address(p->dst, p->family == 4 ? c->virtual4 : c->virtual6) || !served(c, p->dport))
+		return ONPATH_NEXT;
+	onpath_copy_address(k.src, p->src);
+	k.sport = p->sport;
+	k.dport = p->dport;
+	k.protocol = p->protocol;
+	k.family = p->family;
+	known = bpf_map_lookup_elem(&flows, &k);
+	if (!known) {
+		seen = 0;
+		known = bpf_map_lookup_elem(&tried, &k);
+	}
+	b = kept(known);
+	if (b && !seen && !(p->is & (ONPATH_IS_SYN | ONPATH_IS_ERROR))) {
+		fresh = *known;
+		bpf_map_update_elem(&flows, &k, &fresh, 0);
+	}
+	if (!b) {
+		b = choose(c, &k, &fresh);
+		if (!b) {
+			onpath_count(unserved, p->segments);
+			return onpath_refuse(p, REASON_NONE);
+		}
+		if (!(p->is & ONPATH_IS_ERROR)) {
+			if (seen)
+				bpf_map_update_elem(&flows, &k, &fresh, 0);
+			else
+				bpf_map_update_elem(&tried, &k, &fresh, 0);
+			if (known)
+				onpath_count(moved, 1);
+			else
+				onpath_count(fresh, 1);
+		}
+	}
+	onpath_set_destination(p, b->addr, b->port);
+	onpath_count(balanced, p->segments);
+	return ONPATH_NEXT;
+}

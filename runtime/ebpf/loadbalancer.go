@@ -1,0 +1,268 @@
+package ebpf
+
+import (
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/inline"
+)
+
+// Bounds of functions/ebpf-loadbalancer/loadbalancer.bpf.c.
+const (
+	maxBackends   = 256 // in the configuration
+	backendPlaces = 512 // with those whose flows are still on their way
+	maxWeight     = 1000
+	servicePorts  = 16
+	tableRow      = 128
+	tableRows     = 513
+)
+
+// balanceConfig is struct onpath_config of the load balancer.
+type balanceConfig struct {
+	Virtual4, Virtual6 [16]byte
+	TCP, UDP           uint32
+	By                 uint32
+	Half               uint32
+	PortCount          uint32
+	Ports              [servicePorts][2]byte // big endian
+}
+
+// backendValue is struct backend.
+type backendValue struct {
+	Addr  [16]byte
+	Port  [2]byte
+	Alive uint16
+	ID    uint32
+}
+
+type behindKey struct {
+	Addr [16]byte
+	Port [2]byte
+	Pad  uint16
+}
+
+type rowValue [tableRow]uint16
+
+// target is a backend that the configuration names.
+type target struct {
+	addr   netip.AddrPort // port 0: the one that was dialled
+	weight uint32
+}
+
+// balance is what a load balancer is told.
+type balance struct {
+	config  balanceConfig
+	targets []target
+	check   check
+}
+
+// check says how backends are probed.
+type check struct {
+	on              bool
+	port            uint16 // 0: the backend's own, or the service's first
+	every, timeout  time.Duration
+	failures, rises int
+}
+
+const (
+	defaultCheck = time.Second
+	minCheck     = 100 * time.Millisecond
+)
+
+func balanceValues(config map[string]string) (b balance, err error) {
+	b.config.TCP, b.config.UDP = 1, 0
+	b.check = check{on: true, every: defaultCheck, failures: 3, rises: 2}
+	for _, name := range slices.Sorted(maps.Keys(config)) {
+		value := strings.TrimSpace(config[name])
+		switch name {
+		case "virtual":
+			err = b.virtual(value)
+		case "ports":
+			err = b.ports(value)
+		case "protocol":
+			var n uint32
+			n, err = oneOf(name, value, "", "tcp", "udp", "both")
+			b.config.TCP, b.config.UDP = n&1, n>>1
+		case "backends":
+			err = b.backends(value)
+		case "by":
+			b.config.By, err = oneOf(name, value, "flow", "source")
+		case "check":
+			err = b.probe(value)
+		case "every":
+			if b.check.every, err = time.ParseDuration(value); err != nil || b.check.every < minCheck || b.check.every > time.Hour {
+				err = invalidValue(name, value, "write 100ms to 1h")
+			}
+		default:
+			e := onpath.Errorf(onpath.CodeInvalid, "the load balancer cannot be told %q", name)
+			e.Remedy = "it can be told backends, by, check, every, ports, protocol, virtual"
+			err = e
+		}
+		if err != nil {
+			return b, err
+		}
+	}
+	b.check.timeout = min(b.check.every, time.Second)
+	return b, b.fits()
+}
+
+// fits checks what values say together.
+func (b *balance) fits() error {
+	missing := func(what, remedy string) error {
+		e := onpath.Errorf(onpath.CodeInvalid, "%s: is missing", what)
+		e.Remedy = remedy
+		return e
+	}
+	if b.config.Virtual4 == [16]byte{} && b.config.Virtual6 == [16]byte{} {
+		return missing("virtual", "write the address that clients dial, and name it in the Hosts' virtual")
+	}
+	if len(b.targets) == 0 {
+		return missing("backends", "write one a line: 10.0.0.7, 10.0.0.8:8080 weight 2")
+	}
+	for _, t := range b.targets {
+		at := "backends: " + t.addr.String()
+		virtual := b.config.Virtual6
+		if t.addr.Addr().Is4() {
+			virtual = b.config.Virtual4
+		}
+		switch {
+		case virtual == [16]byte{}:
+			return invalidValue("backends", t.addr.Addr().String(), "name a virtual address of the same IP version")
+		case virtual == t.addr.Addr().As16():
+			return invalidValue("backends", t.addr.Addr().String(), "a backend has another address than the virtual one")
+		case t.addr.Port() != 0 && b.config.PortCount != 1:
+			e := onpath.Errorf(onpath.CodeInvalid, "%s names a port, and there are %d in ports", at, b.config.PortCount)
+			e.Remedy = "write the one port that is dialled as ports, or leave the backends' ports out"
+			return e
+		case b.check.on && b.probed(t.addr) == 0:
+			e := onpath.Errorf(onpath.CodeInvalid, "%s cannot be checked: no port is known", at)
+			e.Remedy = "write ports, check: PORT, or check: none"
+			return e
+		}
+	}
+	return nil
+}
+
+// probed is the port at which a backend is probed.
+func (b *balance) probed(t netip.AddrPort) uint16 {
+	switch {
+	case b.check.port != 0:
+		return b.check.port
+	case t.Port() != 0:
+		return t.Port()
+	case b.config.PortCount > 0:
+		return binary.BigEndian.Uint16(b.config.Ports[0][:])
+	}
+	return 0
+}
+
+func (b *balance) virtual(value string) error {
+	for _, w := range strings.FieldsFunc(value, func(r rune) bool { return r == ',' || r == ' ' }) {
+		a, err := netip.ParseAddr(w)
+		if err != nil || a.Is4In6() || a.Zone() != "" {
+			return invalidValue("virtual", w, "write an IPv4 address, an IPv6 address, or one of each")
+		}
+		to := &b.config.Virtual6
+		if a.Is4() {
+			to = &b.config.Virtual4
+		}
+		if *to != [16]byte{} {
+			return invalidValue("virtual", w, "write one address of each IP version; another service is another function")
+		}
+		*to = a.As16()
+	}
+	return nil
+}
+
+func (b *balance) ports(value string) error {
+	for _, w := range strings.FieldsFunc(value, func(r rune) bool { return r == ',' || r == ' ' }) {
+		n, err := strconv.ParseUint(w, 10, 16)
+		if err != nil || n == 0 || b.config.PortCount == servicePorts {
+			return invalidValue("ports", value, "write up to 16 ports: 80,443")
+		}
+		binary.BigEndian.PutUint16(b.config.Ports[b.config.PortCount][:], uint16(n))
+		b.config.PortCount++
+	}
+	return nil
+}
+
+func (b *balance) probe(value string) error {
+	switch value {
+	case "none":
+		b.check.on = false
+		return nil
+	case "tcp":
+		return nil
+	}
+	n, err := strconv.ParseUint(value, 10, 16)
+	if err != nil || n == 0 {
+		return invalidValue("check", value, "write tcp (a connection to the backend's port), a TCP port, or none")
+	}
+	b.check.port = uint16(n)
+	return nil
+}
+
+// backends reads ADDRESS[:PORT] [weight N], one a line.
+func (b *balance) backends(value string) error {
+	had := map[netip.AddrPort]bool{}
+	for n, line := range strings.Split(value, "\n") {
+		line, _, _ = strings.Cut(line, "#")
+		words := strings.Fields(line)
+		if len(words) == 0 {
+			continue
+		}
+		t, err := parseTarget(words)
+		if err == nil && had[t.addr] {
+			err = onpath.Errorf(onpath.CodeInvalid, "%s stands there twice", words[0])
+		}
+		if err == nil && len(b.targets) == maxBackends {
+			err = onpath.Errorf(onpath.CodeInvalid, "there are more than %d", maxBackends)
+		}
+		if err != nil {
+			return fmt.Errorf("backends, line %d: %w", n+1, err)
+		}
+		had[t.addr] = true
+		b.targets = append(b.targets, t)
+	}
+	return nil
+}
+
+func parseTarget(words []string) (t target, err error) {
+	t.weight = 1
+	if a, err := netip.ParseAddr(words[0]); err == nil {
+		t.addr = netip.AddrPortFrom(a, 0)
+	} else if t.addr, err = netip.ParseAddrPort(words[0]); err != nil || t.addr.Port() == 0 {
+		return t, invalidValue("backend", words[0], "write ADDRESS, ADDRESS:PORT or [ADDRESS]:PORT")
+	}
+	if a := t.addr.Addr(); a.Is4In6() || a.Zone() != "" || !a.IsGlobalUnicast() {
+		return t, invalidValue("backend", words[0], "write the address of a machine")
+	}
+	switch {
+	case len(words) == 1:
+		return t, nil
+	case len(words) == 3 && words[1] == "weight":
+		n, err := strconv.ParseUint(words[2], 10, 32)
+		if err != nil || n > maxWeight {
+			return t, invalidValue("weight", words[2], "write 0 (no new flows) to 1000")
+		}
+		t.weight = uint32(n)
+		return t, nil
+	}
+	return t, invalidValue("backend", strings.Join(words, " "), "write ADDRESS[:PORT] [weight N]")
+}
+
+// compileLoadbalancer reads virtual, ports, protocol, backends, by, check and every.
+func compileLoadbalancer(_ *inline.Object, config map[string]string) (write, error) {
+	b, err := balanceValues(config)
+	if err != nil {
+		return nil, err
+	}
+	return b.write, nil
+}
