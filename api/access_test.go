@@ -580,17 +580,34 @@ func TestTenantsBringCode(t *testing.T) {
 	if _, err := alice.Put(ctx, function("builtin", onpath.EBPFSpec{Object: "firewall"})); err != nil {
 		t.Errorf("alice may not use what comes with onpath: %v", err)
 	}
-	own := function("own", onpath.EBPFSpec{Object: "mine.o", Code: onpath.ObjectCode("\x7fELF")})
+	code, err := os.ReadFile("../runtime/ebpf/objects/ratelimit.o")
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := function("own", onpath.EBPFSpec{Object: "mine.o", Code: code})
 	if _, err := alice.Put(ctx, own); onpath.CodeOf(err) != onpath.CodeForbidden {
 		t.Errorf("alice may bring code: %v", err)
 	}
 	if _, err := w.operator.Put(ctx, own); err != nil {
 		t.Errorf("the operator may not bring code: %v", err)
 	}
+	stored, err := w.operator.Get(ctx, onpath.KeyOf(own))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := stored.(*onpath.Function).Status; len(s.SHA256) != 64 || s.License != "Dual BSD/GPL" || s.Bytes != len(code) {
+		t.Errorf("the function's status is %+v, must say what the object is", s)
+	}
+	for what, spoilt := range map[string][]byte{"no object": []byte("#!/bin/sh"), "half an object": code[:len(code)/2], "a bare head": []byte("\x7fELF")} {
+		_, err := w.operator.Put(ctx, function("spoilt", onpath.EBPFSpec{Object: "mine.o", Code: spoilt}))
+		if onpath.CodeOf(err) != onpath.CodeInvalid || !strings.Contains(err.Error(), "spec.ebpf.object") {
+			t.Errorf("%s is answered by %v", what, err)
+		}
+	}
 	if _, err := w.operator.Apply(ctx, []onpath.Object{tenant(true)}, client.ApplyOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := alice.Put(ctx, function("allowed", onpath.EBPFSpec{Object: "mine.o", Code: onpath.ObjectCode("\x7fELF")})); err != nil {
+	if _, err := alice.Put(ctx, function("allowed", onpath.EBPFSpec{Object: "mine.o", Code: code})); err != nil {
 		t.Errorf("alice may not bring code although the operator allows it: %v", err)
 	}
 }

@@ -122,6 +122,9 @@ func (s *Server) examine(ctx context.Context, c changeSet) error {
 		if err == nil {
 			err = s.mayAsk(ctx, o)
 		}
+		if err == nil {
+			err = inspect(o)
+		}
 		note(k, err)
 	}
 	for _, k := range c.deletes {
@@ -218,7 +221,7 @@ func toWrite(all []changed) (writes []onpath.Change) {
 func keepStatus(prev, o onpath.Object) {
 	m, p := o.Meta(), prev.Meta()
 	m.UID, m.Version, m.Generation, m.Created = p.UID, p.Version, p.Generation, p.Created
-	if f := statusOf(o); f.IsValid() {
+	if f := statusOf(o); f.IsValid() && o.ObjectKind() != onpath.KindFunction { // inspect wrote it
 		f.Set(statusOf(prev))
 	}
 }
@@ -226,7 +229,7 @@ func keepStatus(prev, o onpath.Object) {
 func clearStatus(o onpath.Object) {
 	m := o.Meta()
 	m.UID, m.Version, m.Generation, m.Created = "", 0, 0, time.Time{}
-	if f := statusOf(o); f.IsValid() {
+	if f := statusOf(o); f.IsValid() && o.ObjectKind() != onpath.KindFunction {
 		f.SetZero()
 	}
 }

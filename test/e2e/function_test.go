@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -118,4 +119,77 @@ func TestFunctions(t *testing.T) {
 			t.Errorf("vport %d dropped %d packets for want of a table", id, n)
 		}
 	}
+}
+
+// TestFunctionBudget: a function whose packets take longer than its budget leaves
+// the path like a failed instance, says so, and traffic goes on past it.
+func TestFunctionBudget(t *testing.T) {
+	ctx := need(t, 2*time.Minute)
+	yaml := func(budget string) string {
+		return fmt.Sprintf(`
+apiVersion: onpath/v1alpha1
+kind: Function
+metadata: {name: slow}
+spec:
+  state: none
+  ebpf:
+    object: firewall
+    budget: %s
+    config: {rules: "drop udp from 192.0.2.0/24"}
+---
+apiVersion: onpath/v1alpha1
+kind: Chain
+metadata: {name: slow}
+spec:
+  from: {hosts: client}
+  to: {hosts: origin}
+  through: [{function: slow, none: bypass, drain: 1s}]
+`, budget)
+	}
+	apply(ctx, t, yaml("50ns"))
+	active(ctx, t, "slow")
+	c := dialUDP(t, "10.9.0.2", udpEcho(t, "10.9.0.2"))
+	defer c.Close()
+	asked := 0
+	said := ""
+	err := stage.WaitFor(ctx, "the function leaves the path", time.Minute, func() (bool, error) {
+		for range 5000 {
+			if err := ask(c, 2*time.Second); err != nil {
+				return false, fmt.Errorf("datagram %d: %w", asked, err)
+			}
+			asked++
+		}
+		list, err := stage.Instances(ctx)
+		if err != nil {
+			return false, err
+		}
+		for _, i := range list {
+			if said = i.Status.Message; i.Spec.Deployment == "slow" || strings.Contains(i.Spec.Deployment, "slow") {
+				return i.Status.State != onpath.InstanceReady && strings.Contains(said, "budget"), nil
+			}
+		}
+		return false, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("after %d datagrams: %s", asked, said)
+	before := passedBy(ctx, t)
+	for range 100 {
+		if err := ask(c, 2*time.Second); err != nil {
+			t.Fatalf("past a function that is out of service: %v", err)
+		}
+	}
+	if after := passedBy(ctx, t); after != before {
+		t.Errorf("the function was given %d packets after it left the path", after-before)
+	}
+}
+
+// passedBy tells how many packets gw1's functions passed.
+func passedBy(ctx context.Context, t *testing.T) (n uint64) {
+	t.Helper()
+	for _, f := range countersOf(ctx, t, api(t), "gw1").Functions {
+		n += f.Passed.Packets
+	}
+	return n
 }
