@@ -16,7 +16,7 @@ import (
 func TestVariants(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	accepted, refused, verified := 0, 0, 0
+	accepted, refused, asked, verified := 0, 0, 0, 0
 	for _, file := range []string{"../../runtime/ebpf/objects/firewall.o", "../../runtime/ebpf/objects/ratelimit.o"} {
 		code, err := os.ReadFile(file)
 		if err != nil {
@@ -36,9 +36,10 @@ func TestVariants(t *testing.T) {
 				return
 			}
 			accepted++
-			if os.Getuid() != 0 || o.CheckMemory(64<<20, 2) != nil {
-				return
+			if os.Getuid() != 0 || accepted%8 != 0 || o.CheckMemory(64<<20, 2) != nil {
+				return // the verifier takes its time
 			}
+			asked++
 			if judged(t, o) {
 				verified++
 			}
@@ -47,7 +48,7 @@ func TestVariants(t *testing.T) {
 	if refused < 100 || accepted == 0 {
 		t.Errorf("%d variants were refused, %d accepted: the test does not try what it should", refused, accepted)
 	}
-	t.Logf("%d refused, %d accepted, %d of them by the kernel as well", refused, accepted, verified)
+	t.Logf("%d refused, %d accepted, and %d of %d by the kernel as well", refused, accepted, verified, asked)
 }
 
 // judged tells what the kernel says of a function; it must say why it refuses.
