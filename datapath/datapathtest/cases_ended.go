@@ -1,6 +1,10 @@
 package datapathtest
 
-import "github.com/onpath/onpath"
+import (
+	"time"
+
+	"github.com/onpath/onpath"
+)
 
 // ended: live flows of a chain that is configured no more go the ordinary way,
 // in both directions, or begin anew by the chain that selects them now, while
@@ -43,4 +47,17 @@ func ended(b *bed) {
 	b.apply(one(&chain{path: 2, match: toServer()}, other))
 	b.forward(udp4(1), other)
 	b.backward(udp4(1), other)
+
+	// What is cleaned up after a path that ended takes nothing from one that
+	// began right after it.
+	b.apply(one(&chain{path: 3, match: toServer()}, other))
+	b.apply(one(&chain{path: 4, match: toServer()}, other))
+	b.forward(udp4(2), other)
+	b.backward(udp4(2), other)
+	time.Sleep(300 * time.Millisecond) // longer than stragglers are waited for
+	if _, ok := b.entry(gateway, edgeVport, udp4(2)); !ok {
+		b.t.Error("the new path's entry went with the ended path's")
+	}
+	b.forward(udp4(2), other)
+	b.backward(udp4(2), other)
 }

@@ -2,6 +2,7 @@ package ebpf
 
 import (
 	"context"
+	"maps"
 	"time"
 )
 
@@ -24,28 +25,51 @@ func (d *Driver) forgetEnded(want *state) error {
 	if !anyEnded(d.maps.paths.now, want.paths) {
 		return nil
 	}
-	present, ctx := slotsOf(want.paths), d.life
+	present, ended, ctx := slotsOf(want.paths), map[uint16]bool{}, d.life
+	for slot := range d.maps.paths.now {
+		if !present[uint16(slot)] {
+			ended[uint16(slot)] = true
+		}
+	}
 	flows, err := d.cloneTables()
 	if err != nil {
 		return err
 	}
-	if err := forget(ctx, flows, present); err != nil {
+	gone := func(path uint16) bool { return !present[path] }
+	if err := forget(ctx, flows, gone); err != nil {
 		flows.close()
 		return err
 	}
 	time.Sleep(underWay)
-	err = forget(ctx, flows, present)
+	err = forget(ctx, flows, gone)
 	d.done.Go(func() {
 		defer flows.close()
 		select {
 		case <-ctx.Done():
+			return
 		case <-time.After(lateOnes):
-			if err := forget(ctx, flows, present); err != nil && ctx.Err() == nil {
-				d.opts.Log.Warn("flow entries of a chain that ended could not be removed", "error", err)
-			}
+		}
+		// Paths configured in the meantime have entries that must stay.
+		gone := d.stillEnded(ended)
+		if err := forget(ctx, flows, func(path uint16) bool { return gone[path] }); err != nil && ctx.Err() == nil {
+			d.opts.Log.Warn("flow entries of a chain that ended could not be removed", "error", err)
 		}
 	})
 	return err
+}
+
+// stillEnded are those of the slots that no path has now.
+func (d *Driver) stillEnded(slots map[uint16]bool) map[uint16]bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.maps == nil {
+		return nil
+	}
+	left := maps.Clone(slots)
+	for slot := range d.maps.paths.now {
+		delete(left, uint16(slot))
+	}
+	return left
 }
 
 func anyEnded(before, after map[uint32]pathValue) bool {
@@ -66,20 +90,20 @@ func slotsOf(paths map[uint32]pathValue) map[uint16]bool {
 	return slots
 }
 
-// forget removes the entries of all paths but the present ones. Connections
+// forget removes the entries of paths that are gone, by their slots. Connections
 // that were passed by because they are older than their chain keep being so,
 // whatever becomes of it.
-func forget(ctx context.Context, flows flowTables, present map[uint16]bool) error {
-	var gone []flowKey
+func forget(ctx context.Context, flows flowTables, gone func(path uint16) bool) error {
+	var keys []flowKey
 	err := flows.each(ctx, func(k *flowKey, v *flowValue) bool {
 		adopted := v.kind() == nextPass && v.Flags&flowBypass == 0
-		if v.Path != 0 && !present[v.Path] && !adopted {
-			gone = append(gone, *k)
+		if v.Path != 0 && gone(v.Path) && !adopted {
+			keys = append(keys, *k)
 		}
 		return true
 	})
 	if err != nil {
 		return err
 	}
-	return flows.remove(gone)
+	return flows.remove(keys)
 }

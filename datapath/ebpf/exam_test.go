@@ -28,7 +28,10 @@ import (
 
 func TestExam(t *testing.T) {
 	needKernel(t)
-	datapathtest.Run(t, func(t *testing.T) datapathtest.Harness { return newHarness(t) })
+	datapathtest.Run(t, func(t *testing.T) datapathtest.Harness {
+		t.Parallel() // each case has namespaces of its own, and waits for the kernel mostly
+		return newHarness(t)
+	})
 }
 
 // TestExamForests examines with every table a forest, however few rules it has.
@@ -46,6 +49,7 @@ func TestExamForests(t *testing.T) {
 func TestExamFast(t *testing.T) {
 	needKernel(t)
 	datapathtest.Run(t, func(t *testing.T) datapathtest.Harness {
+		t.Parallel()
 		h := newHarness(t)
 		h.fast = true
 		t.Cleanup(func() {

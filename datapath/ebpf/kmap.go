@@ -21,18 +21,47 @@ func openMap[K, V comparable](c *ebpf.Collection, name string) (*kmap[K, V], err
 	if k.m == nil {
 		return nil, fmt.Errorf("the compiled data path has no map %s", name)
 	}
-	var key K
-	var value, zero V
-	it := k.m.Iterate()
-	for it.Next(&key, &value) {
-		if value != zero || !isArray(k.m) {
-			k.now[key] = value
-		}
-	}
-	if err := it.Err(); err != nil {
+	if err := k.read(); err != nil {
 		return nil, fmt.Errorf("read map %s: %w", name, err)
 	}
 	return k, nil
+}
+
+// read takes up what the kernel's map holds.
+func (k *kmap[K, V]) read() error {
+	if isArray(k.m) {
+		return k.readArray()
+	}
+	var key K
+	var value V
+	it := k.m.Iterate()
+	for it.Next(&key, &value) {
+		k.now[key] = value
+	}
+	return it.Err()
+}
+
+// readArray reads many elements at a time: an array has thousands, nearly all of
+// them zero, and an agent that starts must not ask for each.
+func (k *kmap[K, V]) readArray() error {
+	var zero V
+	size := min(int(k.m.MaxEntries()), 4096)
+	keys, values := make([]K, size), make([]V, size)
+	var cursor ebpf.MapBatchCursor
+	for {
+		n, err := k.m.BatchLookup(&cursor, keys, values, nil)
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return err
+		}
+		for i := range n {
+			if values[i] != zero {
+				k.now[keys[i]] = values[i]
+			}
+		}
+		if err != nil {
+			return nil // all have been read
+		}
+	}
 }
 
 func isArray(m *ebpf.Map) bool { return m.Type() == ebpf.Array }
