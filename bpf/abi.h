@@ -85,8 +85,10 @@ struct flow {
 	__u32 seen : 24;    /* seconds of the monotonic clock, modulo 2^24 */
 	__u32 group : 8;    /* of path, by which next was chosen: CHOSEN and its low 6 bits; 0: by none */
 	__u16 mirrors[MAX_MIRRORS]; /* slots; above 13 bits, the low 3 of the vport's id */
-	__u64 packets;      /* low 48 bits: wire segments; high 16: hop, see entry_hop */
-	__u64 bytes;        /* low 56 bits; high 8: epoch of hop */
+	/* With FLOW_AT_EDGE what is high here tells a next hop, else an
+	 * acknowledgement number; see entry_hop and entry_note_ack. */
+	__u64 packets;      /* low 48 bits: wire segments; high 16: hop, or bits 31 to 16 */
+	__u64 bytes;        /* low 56 bits; high 8: epoch of hop, or bits 15 to 8 */
 	__u8 functions[MAX_INLINE]; /* places in the dispatcher, in order, up to the first 0, and INLINE_BYPASS */
 };
 

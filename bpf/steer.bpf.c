@@ -268,6 +268,8 @@ static __always_inline int receive(struct __sk_buff *skb, struct pkt *p, struct 
 
 		return rc == GO_ON ? send(skb) : rc;
 	}
+	if (!e && runs(p) && v->state != STATE_CLOSED)
+		find_home(vni);
 	return send(skb);
 }
 

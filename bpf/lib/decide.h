@@ -250,6 +250,8 @@ static __always_inline int decide_pending(struct pkt *p, struct node *n, const s
 	}
 	if (reason)
 		return reason;
+	if (p->d.kind == NEXT_VPORT && runs(p))
+		find_home(0);
 	if (p->d.kind == NEXT_EXIT && p->d.entry)
 		reason = leave_at(p, n, p->d.entry);
 	return reason;

@@ -53,6 +53,17 @@ static __always_inline void entry_set_hop(struct flow *e, __u16 hop, __u8 epoch)
 	((volatile __u16 *)&e->packets)[3] = hop;
 }
 
+/*
+ * Entries of other places than the edge have no next hop of this kind. Of TCP they
+ * note the last acknowledgement number there, without its low byte: whoever waits
+ * for an instance that is gone is reset by it.
+ */
+static __always_inline void entry_note_ack(struct flow *e, __u32 ack)
+{
+	((volatile __u16 *)&e->packets)[3] = ack >> 16;
+	((volatile __u8 *)&e->bytes)[7] = ack >> 8;
+}
+
 static __always_inline __u16 pack_mirror(__u32 slot, __u32 id)
 {
 	return (slot & 0x1fff) | (id & 7) << 13;
@@ -325,6 +336,8 @@ static __always_inline void touch(struct pkt *p, struct flow *e)
 		return;
 	if (e->flags & FLOW_AT_EDGE)
 		e->entry = p->ack;
+	else if (p->is & IS_ACK)
+		entry_note_ack(e, p->ack);
 	if (p->is & IS_FIN)
 		flags |= FLOW_FIN;
 	if (p->is & IS_RST)

@@ -74,6 +74,65 @@ __noinline int is_member(__u32 id, __u32 vport)
 	return 0;
 }
 
+/* In the middle of a TCP connection? */
+static __always_inline int runs(const struct pkt *p)
+{
+	return (p->is & IS_TCP) && !(p->is & (IS_SYN | IS_ERROR | IS_NOPORTS));
+}
+
+#define MAX_ASKED 8 /* members of this node */
+
+/*
+ * A running connection came to a place that knows nothing of it, because the
+ * instance that it passed there died, and goes on to an element whose instances
+ * know their connections: lost: reset. The instance that hashing chooses now may
+ * be another than it was when the connection began. So the members are asked in an
+ * order on which all nodes agree, that one last, and the packet goes to the next
+ * one that knows it or is on another node, which asks on: pkt.d. The entries that
+ * the answer leaves then tell the way. asked: the member that the packet came for,
+ * which does not know it, or 0.
+ */
+__noinline int find_home(__u32 asked)
+{
+	struct pkt *p = packet();
+	struct group *g;
+	struct vport *v;
+	__u32 id, i, slot;
+
+	if (!p)
+		return 0;
+	id = p->d.group;
+	g = bpf_map_lookup_elem(&groups, &id);
+	if (!id || !g || !(g->flags & GROUP_RESET) || g->count < 2 || !choose(id, 0, 0))
+		return 0;
+	p->first = p->member;
+	p->first_slot = p->member_slot;
+	if (asked == p->first)
+		return 0;
+	p->floor_weight = 0;
+	if (asked)
+		search_behind(id, asked);
+	for (i = 0; i < MAX_ASKED; i++) {
+		if (!search(id))
+			break;
+		slot = p->member_slot;
+		v = vport_at(slot, p->member);
+		if (!v)
+			break;
+		reverse_key(&p->rkey, &p->key, v->id);
+		if (v->kind != VPORT_INSTANCE || flow_find(&p->rkey, v->tenant)) {
+			p->d.next = p->member;
+			p->d.slot = p->member_slot;
+			return 0;
+		}
+		p->floor = p->best;
+		p->floor_weight = p->best_weight;
+	}
+	p->d.next = p->first;
+	p->d.slot = p->first_slot;
+	return 0;
+}
+
 /* May the reverse entry e, which leads to e->next, be turned to where the
  * packets come from now? Only within the same element (a re-pick) or when what
  * it leads to is gone; never for a flow that an instance began. Else a packet in

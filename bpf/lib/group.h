@@ -146,6 +146,81 @@ __noinline int choose(__u32 id, __u32 back, __u32 fresh)
 	return p->best_weight != 0;
 }
 
+/* As choose_block, of the members that may know a running flow, pkt.first excepted,
+ * the one behind pkt.floor. */
+__noinline int search_block(__u32 id, __u32 base)
+{
+	struct group *g = bpf_map_lookup_elem(&groups, &id);
+	struct pkt *p = packet();
+	__u32 i, slot, weight;
+	struct member *m;
+	struct vport *v;
+	__u64 mine;
+
+	if (!g || !p || base > MAX_MEMBERS - MEMBER_BLOCK)
+		return 0;
+	for (i = 0; i < MEMBER_BLOCK; i++) {
+		if (base + i >= g->count)
+			break;
+		m = &g->members[base + i];
+		slot = m->slot;
+		v = vport_at(slot, m->vport);
+		if (!v || v->state == STATE_CLOSED || m->vport == p->first)
+			continue;
+		weight = m->weight ? m->weight : 1; /* it may have begun before it got none */
+		mine = draw(mix(mix(p->hash, m->key), 0x5bd1e995) >> 32);
+		if (p->floor_weight && mine * p->floor_weight <= p->floor * weight)
+			continue;
+		if (p->best_weight && mine * p->best_weight >= p->best * weight)
+			continue;
+		p->best = mine;
+		p->best_weight = weight;
+		p->member = m->vport;
+		p->member_slot = slot;
+	}
+	return 0;
+}
+
+/* The next member to ask: pkt.member, or 0. */
+__noinline int search(__u32 id)
+{
+	struct group *g = bpf_map_lookup_elem(&groups, &id);
+	struct pkt *p = packet();
+	__u32 base;
+
+	if (!g || !p)
+		return 0;
+	p->member = 0;
+	p->best_weight = 0;
+	for (base = 0; base < MAX_MEMBERS; base += MEMBER_BLOCK) {
+		if (base >= g->count)
+			break;
+		search_block(id, base);
+	}
+	return p->best_weight != 0;
+}
+
+/* pkt.floor becomes what a member drew. */
+__noinline int search_behind(__u32 id, __u32 vport)
+{
+	struct group *g = bpf_map_lookup_elem(&groups, &id);
+	struct pkt *p = packet();
+	__u32 i;
+
+	if (!g || !p)
+		return 0;
+	for (i = 0; i < MAX_MEMBERS; i++) {
+		if (i >= g->count)
+			break;
+		if (g->members[i].vport != vport)
+			continue;
+		p->floor = draw(mix(mix(p->hash, g->members[i].key), 0x5bd1e995) >> 32);
+		p->floor_weight = g->members[i].weight ? g->members[i].weight : 1;
+		break;
+	}
+	return 0;
+}
+
 static __always_inline void add_mirror(struct pkt *p, struct decision *d)
 {
 	__u32 i = d->mirror_count;

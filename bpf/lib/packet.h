@@ -155,6 +155,10 @@ struct pkt {
 	__u32 best_weight;
 	__u32 weighed, upstream; /* 1: by the weights of where the flow comes from */
 	__u64 best; /* what it drew */
+	/* Of find_home: the member that is asked last, and what the one asked before drew. */
+	__u32 first, first_slot;
+	__u64 floor;
+	__u32 floor_weight;
 	__u64 hash;
 
 	__u32 after; /* AFTER_…: what is done behind the dispatcher */

@@ -33,6 +33,8 @@ func Cases() []Case {
 		{"lost-repick", "flows of a dead instance go on at another, both ways", repick},
 		{"lost-between", "a dead instance between others is replaced alike in both directions", repickBetween},
 		{"lost-reset", "connections of a dead instance are reset, new ones work", resets},
+		{"lost-waiting", "ends that only wait for a dead instance are reset, whatever stands between", waiting},
+		{"lost-before-reset", "behind a dead instance that is replaced, connections keep theirs, whoever speaks first", repickBefore},
 		{"none-drop", "without an instance nothing passes", noneDrop},
 		{"none-bypass", "without an instance traffic goes past the element", noneBypass},
 		{"adoption", "connections older than the chain pass by while it is young", adoption},

@@ -110,10 +110,10 @@ func (d *Driver) apply(c *onpath.DatapathConfig) error {
 		}
 		return err
 	}
-	if lost := lostGroups(d.state, want); len(lost) > 0 && want.node.Edge != 0 {
+	if lost := lostGroups(d.state, want); len(lost) > 0 {
 		ctx := d.life
 		d.done.Go(func() {
-			if err := d.resetWaiting(ctx, want.node.Edge, lost); err != nil && ctx.Err() == nil {
+			if err := d.resetWaiting(ctx, want, lost); err != nil && ctx.Err() == nil {
 				d.opts.Log.Warn("connections of a lost instance may wait until they speak", "error", err)
 			}
 		})

@@ -124,6 +124,15 @@ func (v *flowValue) packets() uint64 { return v.Packets & (1<<48 - 1) }
 func (v *flowValue) bytes() uint64   { return v.Bytes & (1<<56 - 1) }
 func (v *flowValue) seen() uint32    { return unthree(v.Seen) }
 
+// ack is TCP's last acknowledgement number that an entry noted, 0 if none. At
+// other places than the edge the low byte is not known, and is zero.
+func (v *flowValue) ack() uint32 {
+	if v.Flags&flowAtEdge != 0 {
+		return v.Entry
+	}
+	return uint32(v.Packets>>48)<<16 | uint32(v.Bytes>>56)<<8
+}
+
 func tupleOf(k *flowKey) onpath.Tuple {
 	return onpath.Tuple{
 		Protocol: k.Proto, Src: narrow(k.Src), Dst: narrow(k.Dst),

@@ -5,15 +5,23 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
 
 // When an instance that ends TCP dies, the programs reset its connections as
 // soon as one end speaks. An end that only waits, as a client does in the middle
-// of a download, would wait on; so the driver resets it too, with the last
-// acknowledgement number that its flow entry noted. If the end has received more
-// than it acknowledged, it challenges the reset (RFC 5961 §3.2) and so speaks.
+// of a download, would wait on; so the driver resets it too, by the last
+// acknowledgement number that its flow entry noted.
+//
+// The node to which the end is connected sends the reset by itself if the dead
+// instance is the first on the way. Else the node of the element before it does:
+// into that element, as if the dead instance had answered, so that the reset
+// finds the way back as every answer does. There entries know the number but for
+// its low byte, and the reset has one in the window behind it: the end challenges
+// it (RFC 5961 §3.2) and so speaks. So does an end that has received more than it
+// acknowledged, when it acknowledges.
 
 // lostGroups are the groups with lost: reset that have a member which want
 // closes and d.state had open; by id, with these members.
@@ -43,26 +51,58 @@ func open(s *state, vport uint32) bool {
 	return ok && s.vports[slot].State != stateClosed
 }
 
-// resetWaiting sends resets to the ends outside of all connections that lead
-// from the edge to lost members.
-func (d *Driver) resetWaiting(ctx context.Context, edge uint32, lost map[uint32]map[uint32]bool) error {
+// reset is an IP packet to send. Without a vport it goes by the kernel's routes,
+// else into the local instance behind it.
+type reset struct {
+	packet []byte
+	into   *vportValue
+}
+
+// resetWaiting sends resets to the ends of all connections that lead to lost
+// members.
+func (d *Driver) resetWaiting(ctx context.Context, s *state, lost map[uint32]map[uint32]bool) error {
 	t, r, err := d.openFlows()
 	if err != nil || t == nil {
 		return err
 	}
 	defer t.close()
-	var packets [][]byte
+	before := map[uint32]*vportValue{}
+	for _, v := range s.vports {
+		if v.Kind == vportInstance && v.State != stateClosed && v.Flags&flagMirror == 0 {
+			before[v.ID] = &v
+		}
+	}
+	var resets []reset
 	err = t.each(ctx, func(k *flowKey, v *flowValue) bool {
-		if unthree(k.Scope) == edge && k.Proto == unix.IPPROTO_TCP && v.kind() == nextVport && v.Entry != 0 &&
-			v.Flags&(flowRST|flowAtEdge) == flowAtEdge && lost[r.group(v)][unthree(v.Next)] {
-			packets = append(packets, resetFor(k, v.Entry))
+		if k.Proto != unix.IPPROTO_TCP || v.kind() != nextVport || v.ack() == 0 ||
+			!lost[r.group(v)][unthree(v.Next)] || over(t, r, k, v) {
+			return true
+		}
+		if v.Flags&flowAtEdge != 0 {
+			resets = append(resets, reset{packet: resetFor(k, v.ack())})
+		} else if into := before[unthree(k.Scope)]; into != nil {
+			resets = append(resets, reset{packet: resetFor(k, v.ack()+0x100), into: into})
 		}
 		return true
 	})
-	if err != nil {
+	if err != nil || len(resets) == 0 {
 		return err
 	}
-	return d.ns.do(func() error { return sendRaw(packets) })
+	return d.ns.do(func() error { return sendResets(resets) })
+}
+
+// over tells a connection that has ended.
+func over(t flowTables, r *reader, k *flowKey, v *flowValue) bool {
+	flags, both := v.Flags, uint8(0)
+	mate := r.mate(k, v)
+	for _, m := range t {
+		var other flowValue
+		if m.Lookup(mate, &other) == nil {
+			flags, both = flags|other.Flags, flags&other.Flags
+			break
+		}
+	}
+	return flags&flowRST != 0 || both&flowFIN != 0
 }
 
 // resetFor is an IP packet that resets the end from which packets of k come.
@@ -79,11 +119,69 @@ func resetFor(k *flowKey, seq uint32) []byte {
 	if src.Is4() {
 		ip := []byte{0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, unix.IPPROTO_TCP, 0, 0}
 		ip = append(append(ip, dst.AsSlice()...), src.AsSlice()...)
-		return append(ip, tcp...) // the kernel fills in the header's sum
+		binary.BigEndian.PutUint16(ip[10:], ^sum16(ip))
+		return append(ip, tcp...)
 	}
 	ip := []byte{0x60, 0, 0, 0, 0, 20, unix.IPPROTO_TCP, 64}
 	ip = append(append(ip, k.Dst[:]...), k.Src[:]...)
 	return append(ip, tcp...)
+}
+
+// sendResets sends as many as can be sent.
+func sendResets(resets []reset) error {
+	fds := map[int]int{}
+	defer func() {
+		for _, fd := range fds {
+			unix.Close(fd)
+		}
+	}()
+	var errs []error
+	for _, r := range resets {
+		domain, to := destination(r)
+		fd, ok := fds[domain]
+		if !ok {
+			var err error
+			if fd, err = unix.Socket(domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, protocolOf(domain)); err != nil {
+				return errors.Join(append(errs, fmt.Errorf("open raw socket: %w", err))...)
+			}
+			fds[domain] = fd
+		}
+		p := r.packet
+		if r.into != nil {
+			p = slices.Concat(r.into.DMAC[:], r.into.SMAC[:], etherType(p), p)
+		}
+		if err := unix.Sendto(fd, p, 0, to); err != nil {
+			errs = append(errs, fmt.Errorf("send reset: %w", err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// destination is the kind of socket by which a reset leaves, and its address.
+func destination(r reset) (domain int, to unix.Sockaddr) {
+	switch p := r.packet; {
+	case r.into != nil:
+		return unix.AF_PACKET, &unix.SockaddrLinklayer{Ifindex: int(r.into.Ifindex)}
+	case p[0]>>4 == 4:
+		return unix.AF_INET, &unix.SockaddrInet4{Addr: [4]byte(p[16:20])}
+	default:
+		return unix.AF_INET6, &unix.SockaddrInet6{Addr: [16]byte(p[24:40])}
+	}
+}
+
+// protocolOf is the protocol of a raw socket: it receives nothing.
+func protocolOf(domain int) int {
+	if domain == unix.AF_PACKET {
+		return 0
+	}
+	return unix.IPPROTO_RAW
+}
+
+func etherType(packet []byte) []byte {
+	if packet[0]>>4 == 6 {
+		return []byte{0x86, 0xdd}
+	}
+	return []byte{0x08, 0x00}
 }
 
 // sum16 is the one's complement sum of RFC 1071.
@@ -96,54 +194,4 @@ func sum16(b []byte) uint16 {
 		s = s>>16 + s&0xffff
 	}
 	return uint16(s)
-}
-
-// sendRaw sends whole IP packets by the kernel's routes.
-func sendRaw(packets [][]byte) error {
-	var errs []error
-	for _, version := range []byte{4, 6} {
-		fd := -1
-		for _, p := range packets {
-			if p[0]>>4 != version {
-				continue
-			}
-			if fd < 0 {
-				var err error
-				if fd, err = rawSocket(version); err != nil {
-					errs = append(errs, err)
-					break
-				}
-			}
-			errs = append(errs, sendOne(fd, p))
-		}
-		if fd >= 0 {
-			unix.Close(fd)
-		}
-	}
-	return errors.Join(errs...)
-}
-
-func rawSocket(version byte) (int, error) {
-	domain := unix.AF_INET
-	if version == 6 {
-		domain = unix.AF_INET6
-	}
-	fd, err := unix.Socket(domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_RAW)
-	if err != nil {
-		return -1, fmt.Errorf("open raw socket: %w", err)
-	}
-	return fd, nil
-}
-
-func sendOne(fd int, p []byte) error {
-	var to unix.Sockaddr
-	if p[0]>>4 == 4 {
-		to = &unix.SockaddrInet4{Addr: [4]byte(p[16:20])}
-	} else {
-		to = &unix.SockaddrInet6{Addr: [16]byte(p[24:40])}
-	}
-	if err := unix.Sendto(fd, p, 0, to); err != nil {
-		return fmt.Errorf("send reset: %w", err)
-	}
-	return nil
 }

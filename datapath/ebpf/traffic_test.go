@@ -2,6 +2,7 @@ package ebpf_test
 
 import (
 	"errors"
+	"io"
 	"net"
 	"net/netip"
 	"sync/atomic"
@@ -157,40 +158,76 @@ func TestRepick(t *testing.T) {
 }
 
 // TestWaitingIsReset: the client of a dead instance that ends TCP is reset though
-// it only waits and says nothing.
+// it only waits and says nothing, whatever stands before that instance, and where.
 func TestWaitingIsReset(t *testing.T) {
-	c := newTown(t)
-	c.routed("n2", 16)
-	for _, addr := range []string{"10.9.0.2:81", "[2001:db8:9::2]:81"} {
-		var l net.Listener
-		c.in(c.server, func() (err error) {
-			l, err = net.Listen("tcp", addr)
-			return err
+	for _, k := range []struct {
+		name string
+		make func(c *town) (before [][]onpath.VportID)
+	}{
+		{"first", func(*town) [][]onpath.VportID { return nil }},
+		{"behind a routed one", func(c *town) [][]onpath.VportID {
+			c.routed("gw", 17)
+			return [][]onpath.VportID{{17, 17}}
+		}},
+		{"behind a bridged and a routed one elsewhere", func(c *town) [][]onpath.VportID {
+			c.routed("n2", 17)
+			c.bridged("n2", 18, 19)
+			return [][]onpath.VportID{{17, 17}, {18, 19}}
+		}},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			c := newTown(t)
+			c.routed("n2", 16)
+			row := append(k.make(c), []onpath.VportID{16, 16})
+			for _, addr := range []string{"10.9.0.2:81", "[2001:db8:9::2]:81"} {
+				c.waitingIsReset(addr, row)
+			}
 		})
-		defer l.Close()
-		reset := func(cfg *onpath.DatapathConfig) {
-			for i := range cfg.Groups {
+	}
+}
+
+// waitingIsReset has instance 16, the last of a row of elements, die under a
+// connection that rests.
+func (c *town) waitingIsReset(addr string, row [][]onpath.VportID) {
+	c.t.Helper()
+	var l net.Listener
+	c.in(c.server, func() (err error) {
+		l, err = net.Listen("tcp", addr)
+		return err
+	})
+	defer l.Close()
+	reset := func(cfg *onpath.DatapathConfig) {
+		for i := range cfg.Groups {
+			if _, element, _ := cfg.Groups[i].ID.Split(); element == len(row)-1 {
 				cfg.Groups[i].Lost = onpath.LostReset
 			}
 		}
-		c.instances[0].State = onpath.VportUp
-		c.apply(toServers(), reset, element(16, 16))
-		var conn net.Conn
-		c.in(c.client, func() (err error) {
-			conn, err = net.DialTimeout("tcp", addr, 5*time.Second)
-			return err
-		})
-		defer conn.Close()
-		far, err := l.Accept()
-		c.must(err)
-		defer far.Close()
-		c.instances[0].State = onpath.VportClosed
-		c.apply(toServers(), reset, element(16, 16))
-		conn.SetReadDeadline(time.Now().Add(5 * time.Second))
-		if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNRESET) {
-			t.Errorf("the waiting client of %s got %v, must be reset", addr, err)
-			c.dump()
-		}
+	}
+	var elements [][][2]onpath.VportID
+	for _, sides := range row {
+		elements = append(elements, element(sides...))
+	}
+	c.instances[0].State = onpath.VportUp
+	c.apply(toServers(), reset, elements...)
+	var conn net.Conn
+	c.in(c.client, func() (err error) {
+		conn, err = net.DialTimeout("tcp", addr, 5*time.Second)
+		return err
+	})
+	defer conn.Close()
+	far, err := l.Accept()
+	c.must(err)
+	defer far.Close()
+	_, err = far.Write(make([]byte, 1000))
+	c.must(err)
+	_, err = io.ReadFull(conn, make([]byte, 1000))
+	c.must(err)
+	c.instances[0].State = onpath.VportClosed
+	c.apply(toServers(), reset, elements...)
+	conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+	if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNRESET) {
+		c.t.Errorf("the waiting client of %s got %v, must be reset", addr, err)
+		c.dump()
 	}
 }
 

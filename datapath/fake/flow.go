@@ -34,7 +34,8 @@ type flow struct {
 
 	packets, bytes uint64
 	seen           time.Time
-	fin, rst       bool // TCP: seen in this direction
+	fin, rst       bool   // TCP: seen in this direction
+	ack            uint32 // TCP: the last acknowledgement number; 0: none
 }
 
 // mirror is one copy to be made.

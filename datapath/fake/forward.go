@@ -1,6 +1,8 @@
 package fake
 
 import (
+	"cmp"
+	"encoding/binary"
 	"slices"
 
 	"github.com/onpath/onpath"
@@ -19,6 +21,9 @@ func (n *Node) follow(w *work, f *flow) {
 		begins := w.h.flags&(flagSYN|flagACK) == flagSYN // the ports are used again
 		f.fin = !begins && (f.fin || w.h.flags&flagFIN != 0)
 		f.rst = !begins && (f.rst || w.h.flags&flagRST != 0)
+		if w.h.flags&flagACK != 0 {
+			f.ack = binary.BigEndian.Uint32(w.b[w.h.l4+8:])
+		}
 	}
 	if f.kind == onpath.NextPending && !n.decide(w, f) {
 		return
@@ -57,6 +62,9 @@ func (n *Node) goOn(w *work, f *flow, g *onpath.Group) bool {
 	switch d.outcome {
 	case toMember:
 		f.kind, f.next, f.group = onpath.NextVport, d.member, d.group.ID
+		if from == atElement && d.group.Lost == onpath.LostReset && w.h.runs() {
+			f.next = cmp.Or(n.home(d.group, w.key.tuple, 0), f.next)
+		}
 	case toExit:
 		f.group = 0
 		n.aimAtExit(f)

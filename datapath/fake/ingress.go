@@ -299,7 +299,7 @@ func (n *Node) tunnelIn(t Tunnelled) {
 		return
 	}
 	prev := t.Prev
-	if n.vports[prev] == nil {
+	if v := n.vports[prev]; v == nil || v.Kind != onpath.VportRemote {
 		prev = 0
 	}
 	h := parse(t.Packet)
@@ -323,7 +323,11 @@ func (n *Node) tunnelIn(t Tunnelled) {
 	case !n.takes(t.Next):
 		n.countDrop(prev, onpath.DropClosed)
 	default:
-		n.enter(w, &f)
+		g := n.groups[t.Group]
+		if g != nil && g.Lost == onpath.LostReset && h.runs() && n.find(flowKey{t.Next, h.tuple.Reverse()}) == nil {
+			f.next = n.home(g, h.tuple, t.Next)
+		}
+		n.handTo(w, f.next, &f, BySteering)
 	}
 }
 

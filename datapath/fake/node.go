@@ -92,7 +92,7 @@ func (n *Node) Apply(ctx context.Context, c *onpath.DatapathConfig) error {
 		return err
 	}
 	n.net.mu.Lock()
-	defer n.net.mu.Unlock()
+	defer n.net.release()
 	if other := n.net.underlay[c.Underlay.Address]; other != nil && other != n {
 		return onpath.Errorf(onpath.CodeInvalid, "underlay address %s belongs to node %s", c.Underlay.Address, other.name)
 	}
@@ -103,7 +103,9 @@ func (n *Node) Apply(ctx context.Context, c *onpath.DatapathConfig) error {
 	if n.underlay.IsValid() {
 		n.net.underlay[n.underlay] = n
 	}
+	lost := n.lostMembers(c)
 	n.index(c)
+	n.resetWaiting(lost)
 	n.purge()
 	return nil
 }

@@ -81,3 +81,45 @@ func (n *Node) pick(g *onpath.Group, t onpath.Tuple) (onpath.VportID, bool) {
 	}
 	return members[n.options.Pick(g, members, t)].Vport, true
 }
+
+// home finds the instance that knows a running connection of which this place knows
+// nothing, because the instance that it passed here died. The members of g are asked
+// in the order in which they would be picked, the first one last; the packet goes to
+// the next one that knows the connection or is on another node, which asks on.
+// asked is the member that it came for, and that does not know it, or 0.
+func (n *Node) home(g *onpath.Group, t onpath.Tuple, asked onpath.VportID) onpath.VportID {
+	first, ok := n.pick(g, t)
+	if !ok || first == asked {
+		return asked
+	}
+	rest := make([]onpath.Member, 0, 8)
+	for _, m := range g.Members {
+		if m.Vport != first && n.takes(m.Vport) {
+			m.Weight = max(m.Weight, 1)
+			rest = append(rest, m)
+		}
+	}
+	oriented := t
+	if g.Reverse {
+		oriented = t.Reverse()
+	}
+	for len(rest) > 0 {
+		i := n.options.Pick(g, rest, oriented)
+		m := rest[i].Vport
+		rest = slices.Delete(rest, i, i+1)
+		switch {
+		case asked != 0:
+			if m == asked {
+				asked = 0
+			}
+		case n.local(m) == nil || n.find(flowKey{m, t.Reverse()}) != nil:
+			return m
+		}
+	}
+	return first
+}
+
+// runs tells packets in the middle of a TCP connection.
+func (h *header) runs() bool {
+	return h.protocol == protoTCP && h.flags&(flagSYN|flagACK) != flagSYN && !h.isError
+}

@@ -1,0 +1,138 @@
+package datapathtest
+
+import "github.com/onpath/onpath"
+
+// handshake opens a TCP connection through instances: afterwards the client has
+// acknowledged 5001, the server 1001.
+func (b *bed) handshake(t onpath.Tuple, is ...*instance) {
+	b.t.Helper()
+	there, back := forwards(is...), backwards(reversed(is)...)
+	b.through(clientNet, newPacket(t).bytes(), serverNet, there...)
+	answer := answerTo(t)
+	answer.seq = 5000
+	b.through(serverNet, answer.bytes(), clientNet, back...)
+	b.through(clientNet, running(t, 1001, 5001).bytes(), serverNet, there...)
+}
+
+func reversed(is []*instance) []*instance {
+	var out []*instance
+	for n := range is {
+		out = append(out, is[len(is)-1-n])
+	}
+	return out
+}
+
+// running is a packet in the middle of a connection.
+func running(t onpath.Tuple, seq, acked uint32) packet {
+	p := newPacket(t)
+	p.flags, p.seq, p.ack, p.payload = ack|psh, seq, acked, []byte("data")
+	return p
+}
+
+// waiting: with lost: reset also the end is reset that only waits. From the first
+// instance on the way the reset comes at once; else through the elements before
+// the dead one, as if that had answered, with a number that makes the end speak.
+func waiting(b *bed) {
+	br, fw := b.bridged("br", gateway), b.instance("fw", "n2")
+	mortals := []*instance{b.instance("here", "n2"), b.instance("there", sideNode)}
+	l := one(&chain{path: 1, match: toServer()}, br, fw)
+	l.chains[0].elements = append(l.chains[0].elements, &element{instances: mortals, lost: onpath.LostReset})
+	l.instances = append(l.instances, mortals...)
+	mortals[1].state = onpath.VportDraining
+	b.apply(l)
+	for n, t := range []onpath.Tuple{tcp4(1000), tcp6(1000)} {
+		dead := mortals[n]
+		dead.state = onpath.VportUp
+		b.apply(l)
+		b.handshake(t, br, fw, dead)
+		dead.state = onpath.VportClosed
+		b.apply(l)
+		b.nodes[gateway].loose[edgeVport] = true
+		b.isReset(serverNet, t.Reverse(), 1001)
+
+		f := b.receive(fw.node, onpath.DeviceName(fw.vport))
+		if err := checksums(f.Packet); err != nil {
+			b.t.Errorf("the RST: %v", err)
+		}
+		_, l4 := transportOf(f.Packet)
+		if got := tupleOf(f.Packet); got != t.Reverse() || l4[13]&rst == 0 {
+			b.t.Fatalf("instead of a RST for %v came %x", t, f.Packet)
+		}
+		if seq := be32(l4[4:]); seq <= 5001 || seq > 5001+256 {
+			b.t.Errorf("the RST has sequence number %d, must be within 256 behind 5001", seq)
+		}
+		p := withTTL(f.Packet, 1)
+		b.send(fw.node, onpath.DeviceName(fw.vport), p)
+		p = b.cross(hop{at: br, reverse: true}, p)
+		b.expect(gateway, clientNet, withTTL(p, 1))
+
+		challenge := running(t, 1001, 5009) // has received more than it acknowledged
+		p = challenge.bytes()
+		b.send(gateway, clientNet, p)
+		p = b.cross(hop{at: br}, p)
+		b.expect(fw.node, onpath.DeviceName(fw.vport), p)
+		p = withTTL(p, 1)
+		b.send(fw.node, onpath.DeviceName(fw.vport), p)
+		b.dropped(fw.node, onpath.DeviceName(fw.vport), onpath.DropReset)
+		f = b.receive(fw.node, onpath.DeviceName(fw.vport))
+		_, l4 = transportOf(f.Packet)
+		if seq := be32(l4[4:]); seq != 5009 || l4[13]&rst == 0 {
+			b.t.Errorf("what ends the connection has sequence number %d and flags %x, must be a RST with 5009", seq, l4[13])
+		}
+	}
+}
+
+func be32(b []byte) uint32 {
+	return uint32(b[0])<<24 | uint32(b[1])<<16 | uint32(b[2])<<8 | uint32(b[3])
+}
+
+// repickBefore: a stateless instance dies, and behind it stands an element whose
+// instances know their connections, among them now some that were not there when
+// the connections began. Each connection goes on at the instance that knows it.
+func repickBefore(b *bed) {
+	x, y := b.instance("x", gateway), b.instance("y", "n2")
+	caches := []*instance{
+		b.instance("a", gateway), b.instance("b", "n2"), b.instance("c", sideNode), b.instance("d", "n2"),
+	}
+	l := &layout{
+		chains: []*chain{{path: 1, match: toServer(), elements: []*element{
+			{instances: []*instance{x, y}}, {instances: caches, lost: onpath.LostReset},
+		}}},
+		instances: append([]*instance{x, y}, caches...),
+	}
+	only := func(open *instance, others ...*instance) {
+		for _, i := range others {
+			i.state = onpath.VportDraining
+		}
+		open.state = onpath.VportUp
+	}
+	for n := range uint16(16) {
+		t, owner := tcp4(1000+n), caches[n%4]
+		dies, heir := x, y
+		if n/4%2 == 1 {
+			dies, heir = y, x
+		}
+		only(dies, x, y)
+		only(owner, caches...)
+		b.apply(l)
+		b.handshake(t, dies, owner)
+
+		for _, i := range caches {
+			i.state = onpath.VportUp
+		}
+		heir.state, dies.state = onpath.VportUp, onpath.VportClosed
+		b.apply(l)
+		there := func() {
+			b.through(clientNet, running(t, 1001, 5001).bytes(), serverNet, forwards(heir, owner)...)
+		}
+		back := func() {
+			b.through(serverNet, running(t.Reverse(), 5001, 1001).bytes(), clientNet, backwards(owner, heir)...)
+		}
+		if n%2 == 0 {
+			there()
+		}
+		back()
+		there()
+		back()
+	}
+}
