@@ -189,6 +189,10 @@ type Vport struct {
 
 	// Peer is the node of a remote vport.
 	Peer string `json:"peer,omitempty"`
+	// Backup is for remote edges: the edge of the other gateway of a pair, this
+	// node's or a remote one. Flows that would leave at a closed edge leave
+	// there, and the two gateways tell each other of their flows.
+	Backup VportID `json:"backup,omitempty"`
 
 	// The rest is for local instances.
 

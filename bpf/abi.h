@@ -412,6 +412,7 @@ struct node {
 	__u32 bridged;      /* 1: there are uplinks of a bridge */
 	__u32 watch;        /* 1: some of watches is used */
 	__u32 routers[MAX_ROUTERS]; /* ifindex of the first uplinks with attach: router or arm */
+	__u32 gates[2];     /* the edges of a pair of gateways; 0: there is none */
 };
 
 /* Bits of an entry's functions beside the place. */

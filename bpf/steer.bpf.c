@@ -26,7 +26,7 @@ static __always_inline int steer(struct __sk_buff *skb, struct pkt *p)
 	struct flow *e;
 	int rc;
 
-	p->learn = 0;
+	p->learn = p->news = 0;
 	read_clock(p);
 	p->tenant = 0;
 	e = p->is & IS_NOPORTS ? NULL : flow_established(&p->key);
@@ -249,7 +249,10 @@ static __always_inline int receive(struct __sk_buff *skb, struct pkt *p, struct 
 	p->tenant = 0;
 	reverse_key(&p->rkey, &p->key, vni);
 	e = flow_established(&p->rkey);
+	p->news = 0;
 	if (vni == n->edge) {
+		if (other_gate(n, p->d.entry) == n->edge)
+			p->d.entry = n->edge; /* the other gateway is gone */
 		p->learn = !e || e->seen != p->now || e->next != p->prev;
 		p->d.kind = NEXT_EXIT;
 		p->d.context = p->d.group;
@@ -261,7 +264,8 @@ static __always_inline int receive(struct __sk_buff *skb, struct pkt *p, struct 
 		return drop(p, DROP_UNKNOWN_VPORT);
 	if (!e)
 		e = flow_pending(&p->rkey, v->tenant);
-	p->learn = !e || e->seen != p->now || e->next != p->prev;
+	p->learn = !e || e->seen != p->now || (e->next != p->prev && !leads_beside(n, e, p->prev)) ||
+		   moved_gate(slot);
 	p->d.slot = slot;
 	if (v->kind == VPORT_FUNCTION) {
 		int rc = decide_relay();
@@ -314,6 +318,8 @@ static __always_inline int from_tunnel(struct __sk_buff *skb, struct node *n, st
 		return drop(p, DROP_MALFORMED);
 	p->is |= IS_REMOTE;
 	__builtin_memcpy(p->macs, head, 12);
+	if (!p->prev && n->gates[0])
+		return hear_partner(key->tunnel_id, peer->slot);
 	count_in(skb, p, p->prev_slot, p->prev);
 	return receive(skb, p, n, key->tunnel_id);
 }

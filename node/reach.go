@@ -78,6 +78,11 @@ func members(p *onpath.NodePlan) map[onpath.VportID]bool {
 			chosen[m.Vport] = true
 		}
 	}
+	for _, v := range p.Datapath.Vports {
+		if v.Backup != 0 { // an edge that another stands in for
+			chosen[v.ID] = true
+		}
+	}
 	return chosen
 }
 

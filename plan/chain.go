@@ -191,7 +191,7 @@ func (c *chain) selectTraffic() {
 	c.fail(onpath.CodeInvalid, "spec.select", "write a part of what lies between from and to", "no packet from spec.from to spec.to matches it")
 }
 
-// locate finds the cloudlets; each must have exactly one gateway.
+// locate finds the cloudlets.
 func (w *world) locate(c *chain) {
 	at := c.obj.Spec.At.Cloudlets
 	if len(at) == 0 {
@@ -222,14 +222,17 @@ func (w *world) locate(c *chain) {
 }
 
 func (w *world) checkUplinks(c *chain, cl *cloudlet) {
-	if cl.gateway == nil {
-		return
+	for _, g := range cl.pair {
+		checkUplinksOf(c, g)
 	}
-	copies := !slices.ContainsFunc(cl.gateway.obj.Spec.Uplinks, func(u onpath.Uplink) bool { return u.Attach != onpath.AttachTap })
+}
+
+func checkUplinksOf(c *chain, g *node) {
+	copies := !slices.ContainsFunc(g.obj.Spec.Uplinks, func(u onpath.Uplink) bool { return u.Attach != onpath.AttachTap })
 	for i, e := range c.elements {
 		if copies && !e.mirror() {
 			c.fail(onpath.CodeInvalid, fmt.Sprintf("spec.through[%d].mode", i), "write mode: mirror, or attach the uplink in another way",
-				"gateway %s of cloudlet %s only taps its uplinks: it sees copies, and nothing goes back", cl.gateway.name, cl.name)
+				"gateway %s of cloudlet %s only taps its uplinks: it sees copies, and nothing goes back", g.name, g.c.name)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -334,17 +335,46 @@ func TestPlacement(t *testing.T) {
 	})
 }
 
-// TestNodesWithoutPeers: a second gateway leaves the first in use.
-func TestSecondGatewayIsLeftAlone(t *testing.T) {
+// TestPairOfGateways: a second gateway steers what the first steers, once all know
+// it; each stands in for the other, and a third is left alone.
+func TestPairOfGateways(t *testing.T) {
 	s := fraWeb(t, 2, 1)
 	s.apply(aNode("fra1-a", "fra1", 190, true)) // before the other by name
 	s.connect("fra1-a")
 	s.settle()
-	if s.states["fra1-a"].Acked.Datapath.Edge != nil || s.states["fra1-gw"].Acked.Datapath.Edge == nil {
-		t.Error("the second gateway has displaced the first")
+	first, second := s.states["fra1-gw"].Acked.Datapath, s.states["fra1-a"].Acked.Datapath
+	if first.Edge == nil || second.Edge == nil || first.Edge.Table == 0 || second.Edge.Table == 0 {
+		t.Fatalf("edges are %+v and %+v", first.Edge, second.Edge)
 	}
-	n := s.objects[onpath.Key{Kind: onpath.KindNode, Name: "fra1-a"}].(*onpath.Node)
-	if !slices.ContainsFunc(n.Status.Conditions, func(c onpath.Condition) bool { return c.Reason == "SecondGateway" }) {
+	for _, id := range []onpath.TableID{1, 2} {
+		of := func(c onpath.DatapathConfig) onpath.Table {
+			i := slices.IndexFunc(c.Tables, func(t onpath.Table) bool { return t.ID == id })
+			return c.Tables[i]
+		}
+		if !reflect.DeepEqual(of(first), of(second)) {
+			t.Errorf("the gateways' tables %d differ", id)
+		}
+	}
+	for name, st := range s.states {
+		for _, pair := range [][2]onpath.VportID{{first.Edge.Vport, second.Edge.Vport}, {second.Edge.Vport, first.Edge.Vport}} {
+			c := st.Acked.Datapath
+			if c.Edge != nil && c.Edge.Vport == pair[0] {
+				continue
+			}
+			i := slices.IndexFunc(c.Vports, func(v onpath.Vport) bool { return v.ID == pair[0] })
+			if i < 0 || c.Vports[i].Backup != pair[1] {
+				t.Errorf("node %s does not know that edge %d stands in for %d", name, pair[1], pair[0])
+			}
+		}
+	}
+	s.apply(aNode("fra1-b", "fra1", 191, true))
+	s.connect("fra1-b")
+	s.settle()
+	if s.states["fra1-b"].Acked.Datapath.Edge != nil {
+		t.Error("a third gateway is in use")
+	}
+	n := s.objects[onpath.Key{Kind: onpath.KindNode, Name: "fra1-b"}].(*onpath.Node)
+	if !slices.ContainsFunc(n.Status.Conditions, func(c onpath.Condition) bool { return c.Reason == "ThirdGateway" }) {
 		t.Errorf("nobody says so: %+v", n.Status.Conditions)
 	}
 	if !s.chain("default", "web").Status.Active {

@@ -3,13 +3,14 @@ package plan
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/onpath/onpath"
 )
 
 // Check finds what is impossible in a snapshot whose objects have each been
 // validated by themselves: references to what does not exist or is not the
-// tenant's, loops, overlaps, second gateways. A nil error means all is well;
+// tenant's, loops, overlaps, third gateways. A nil error means all is well;
 // else it is an onpath.Errors.
 func Check(s *Snapshot) error { return check(s).Err() }
 
@@ -88,8 +89,8 @@ func (w *world) keys() []onpath.Key {
 	return keys
 }
 
-// secondGateway is why a second one is refused.
-const secondGateway = "two gateways of one cloudlet would have to tell each other of every flow before its first packet leaves, or replies that come in at the other miss the chain; this version cannot"
+// thirdGateway is why a third one is refused.
+const thirdGateway = "gateways of one cloudlet tell each other of every flow before its first packet leaves, and two can do that, not three"
 
 func (w *world) checkNodes() (errs onpath.Errors) {
 	for _, o := range objects[*onpath.Node](w.Snapshot) {
@@ -97,13 +98,38 @@ func (w *world) checkNodes() (errs onpath.Errors) {
 		if _, ok := w.Objects[onpath.Key{Kind: onpath.KindCloudlet, Name: o.Spec.Cloudlet}]; !ok {
 			errs = append(errs, fault(o, onpath.CodeNotFound, "spec.cloudlet", "apply it first, or correct the name", "there is no cloudlet %s", o.Spec.Cloudlet))
 		}
-		if o.Gateway() && n.c.gateway != n {
+		if o.Gateway() && !n.gate() {
 			errs = append(errs, fault(o, onpath.CodeUnsupported, "spec.uplinks", "put the node into a cloudlet of its own, or take its uplinks away",
-				"cloudlet %s has gateway %s already: %s", n.c.name, n.c.gateway.name, secondGateway))
+				"cloudlet %s has gateways %s already: %s", n.c.name, n.c.gateNames(), thirdGateway))
 		}
+		errs = append(errs, checkPair(n)...)
 		errs = append(errs, w.checkUnderlay(n)...)
 	}
 	return errs
+}
+
+// checkPair refuses uplinks at which the second gateway of a pair could not let
+// out what came in at the first: frames of a bridge, the machine's own traffic.
+func checkPair(n *node) (errs onpath.Errors) {
+	if n.partner() == nil {
+		return nil
+	}
+	for i, u := range n.obj.Spec.Uplinks {
+		if u.Attach != onpath.AttachRouter && u.Attach != onpath.AttachArm {
+			errs = append(errs, fault(n.obj, onpath.CodeUnsupported, fmt.Sprintf("spec.uplinks[%d].attach", i), "attach both gateways by router or arm, or put the node into a cloudlet of its own",
+				"cloudlet %s has gateways %s: what comes in at one leaves at the other when one of them dies, and attach: %s does not route", n.c.name, n.c.gateNames(), u.Attach))
+		}
+	}
+	return errs
+}
+
+// gateNames are the gateways in use, for people.
+func (c *cloudlet) gateNames() string {
+	var names []string
+	for _, g := range c.pair {
+		names = append(names, g.name)
+	}
+	return strings.Join(names, " and ")
 }
 
 // checkUnderlay compares the node's underlay with those of its neighbours.

@@ -44,8 +44,8 @@ func (n *node) interfaceMTU() int { return max(ethernetMTU, n.tunnelMTU()) }
 // mtu is the largest IP packet that all hops of the path carry in the cloudlet.
 func (w *world) mtu(cl *cloudlet, p *path) int {
 	nodes := map[*node]bool{}
-	if cl.gateway != nil {
-		nodes[cl.gateway] = true
+	for _, g := range cl.pair {
+		nodes[g] = true
 	}
 	least := 0
 	lower := func(m int) {

@@ -133,13 +133,13 @@ func (b *builder) chooseInstances() {
 	slices.SortFunc(b.local, func(x, y *instance) int { return x.key.less(y.key) })
 }
 
-// choosePaths takes the paths that packets can be on at this node: all at the
-// gateway; those of the instances here; and what others still send here. Where
+// choosePaths takes the paths that packets can be on at this node: all at
+// gateways; those of the instances here; and what others still send here. Where
 // an operator's chain leads into those of tenants, each node with instances of
 // either gets all: tenants' chains begin behind the operator's last element,
 // and answers go from their elements back into it.
 func (b *builder) choosePaths() {
-	all := b.n == b.n.c.gateway
+	all := b.n.gate()
 	operator := slices.ContainsFunc(b.n.c.paths, func(p *path) bool { return p.tier == onpath.TierOperator && !p.over })
 	here := map[*path]bool{}
 	for _, p := range b.n.c.paths {
@@ -197,9 +197,7 @@ func (b *builder) addLocal(i *instance) {
 		v.Own = append(v.Own, a.Addr())
 	}
 	v.Routes = routes(i.fn) && len(v.Own) > 0
-	if mayPointEdge(b.n) {
-		v.Entry = b.n.c.gateway.obj.Status.Edge
-	}
+	v.Entry = b.wayOut()
 	if i.bridged() {
 		v.Attach, v.Other = onpath.Bridged, s.Back
 		back := v
@@ -234,14 +232,30 @@ func (w *world) maxFlows(tenant string) int {
 	return onpath.DefaultMaxFlows
 }
 
-// addEdge adds the way back to the gateway.
-func (b *builder) addEdge() {
-	g := b.n.c.gateway
-	if g == nil || g == b.n || !mayPointEdge(b.n) {
-		return
+// wayOut is the edge at which flows leave that begin at this node's instances.
+func (b *builder) wayOut() onpath.VportID {
+	for _, g := range append([]*node{b.n.c.gateway}, b.n.c.pair...) {
+		if g != nil && mayPointEdge(b.n, g) {
+			return g.obj.Status.Edge
+		}
 	}
-	id := g.obj.Status.Edge
-	b.vports[id] = onpath.Vport{ID: id, Kind: onpath.VportRemote, State: onpath.VportUp, Peer: g.name}
+	return 0
+}
+
+// addEdge adds the ways back to the gateways. Of a pair each stands in for the
+// other.
+func (b *builder) addEdge() {
+	for _, g := range b.n.c.pair {
+		if g == b.n || !mayPointEdge(b.n, g) {
+			continue
+		}
+		id := g.obj.Status.Edge
+		v := onpath.Vport{ID: id, Kind: onpath.VportRemote, State: onpath.VportUp, Peer: g.name}
+		if o := g.partner(); o != nil && mayPointEdge(b.n, o) {
+			v.Backup = o.obj.Status.Edge
+		}
+		b.vports[id] = v
+	}
 }
 
 // addGroups fills the path's groups with the instances that this node may send
@@ -304,21 +318,21 @@ func (b *builder) addRemote(i *instance, v onpath.VportID) {
 }
 
 // addClassifiers adds the tiers' tables where packets may come to be
-// classified: at the gateway, and behind an operator's chain.
+// classified: at gateways, and behind an operator's chain.
 func (b *builder) addClassifiers() {
 	operator := slices.ContainsFunc(b.paths, func(p *path) bool { return p.tier == onpath.TierOperator })
-	if b.n == b.n.c.gateway {
+	if b.n.gate() {
 		b.tables = append(b.tables, classifier(b.paths, onpath.TierOperator), classifier(b.paths, onpath.TierTenant))
 	} else if operator {
 		b.tables = append(b.tables, classifier(b.paths, onpath.TierTenant))
 	}
 }
 
-// edge describes the uplinks of the gateway in use. Without any rule nothing is
+// edge describes the uplinks of a gateway in use. Without any rule nothing is
 // looked at. A node that is the gateway no more lets flows leave as long as
 // others may send it any.
 func (b *builder) edge() *onpath.Edge {
-	if b.n != b.n.c.gateway {
+	if !b.n.gate() {
 		if x := b.n.newest; x != nil && x.edge != 0 && b.w.edgePointedAt(b.n, x.edge) {
 			e := *x.plan.Datapath.Edge
 			e.Table = 0
@@ -331,7 +345,7 @@ func (b *builder) edge() *onpath.Edge {
 	}
 	e := &onpath.Edge{Vport: b.n.obj.Status.Edge, Uplinks: b.n.obj.Spec.Uplinks}
 	for _, t := range b.tables {
-		if (t.ID == 1 || t.ID == 2) && len(t.Rules) > 0 {
+		if (t.ID == 1 || t.ID == 2) && len(t.Rules) > 0 && b.w.joined(b.n) {
 			e.Table = onpath.ClassifierTable(onpath.TierOperator)
 		}
 	}

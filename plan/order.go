@@ -26,9 +26,8 @@ func mayPoint(m *node, i *instance, p onpath.PathID) bool {
 	return n.acked.hasLocal(i.obj.Spec.Vport) && n.acked.path(p) != nil && n.acked.hasPeer(m.name)
 }
 
-// mayPointEdge reports whether node m may send packets to its gateway's edge.
-func mayPointEdge(m *node) bool {
-	g := m.c.gateway
+// mayPointEdge reports whether node m may send packets to a gateway's edge.
+func mayPointEdge(m, g *node) bool {
 	if g == nil || g.obj.Status.Edge == 0 {
 		return false
 	}
@@ -96,15 +95,50 @@ func (w *world) sentPath(n *node, p onpath.PathID) bool {
 	return slices.ContainsFunc(n.c.nodes, func(m *node) bool { return m != n && m.st == nil && !m.gone }) // it may
 }
 
-// entered reports whether packets may still enter an ended path at the gateway,
-// as seen from another node. The gateway lets go of a path first, and so of its
+// entered reports whether packets may still enter an ended path at a gateway,
+// as seen from another node. The gateways let go of a path first, and so of its
 // flows; what others know of it serves the packets that are on their way.
 func (w *world) entered(n *node, p *path) bool {
-	g := n.c.gateway
-	if !p.ended() || g == nil || g == n || w.sentPath(g, p.id) { // it hosts elements: nobody can be first
+	if !p.ended() || n.gate() {
 		return false
 	}
-	return g.st == nil || slices.ContainsFunc(g.possible, func(x *index) bool { return x.path(p.id) != nil })
+	return slices.ContainsFunc(n.c.pair, func(g *node) bool {
+		if w.sentPath(g, p.id) { // it hosts elements: nobody can be first
+			return false
+		}
+		return g.st == nil || slices.ContainsFunc(g.possible, func(x *index) bool { return x.path(p.id) != nil })
+	})
+}
+
+// joined reports whether a gateway may steer what its pair steers: from its first
+// rule on, or once every node of the paths knows it and it knows their instances.
+func (w *world) joined(n *node) bool {
+	other := n.partner()
+	if other == nil || n.newest != nil && n.newest.plan.Datapath.Edge != nil && n.newest.plan.Datapath.Edge.Table != 0 {
+		return true
+	}
+	if other.acked == nil || other.acked.plan.Datapath.Edge == nil || other.acked.plan.Datapath.Edge.Table == 0 {
+		return true // both begin together
+	}
+	for _, p := range n.c.paths {
+		if p.ended() || p.spec.Began.IsZero() || p.chain == nil {
+			continue
+		}
+		hosts, need := map[*node]bool{}, []int{}
+		for k := range p.deps {
+			ready, _ := w.elementReady(n.c, p, k)
+			if len(ready) > 0 {
+				need = append(need, k)
+			}
+			for _, i := range ready {
+				hosts[i.node] = true
+			}
+		}
+		if w.unacknowledged(n, p, hosts, need) != "" {
+			return false
+		}
+	}
+	return true
 }
 
 // inbound says that packets of a path may come to a node from another one.
@@ -217,7 +251,15 @@ func (w *world) waits(cl *cloudlet, p *path) string {
 			hosts[i.node] = true
 		}
 	}
-	return w.unacknowledged(cl, p, hosts, need)
+	for _, g := range cl.pair {
+		if g.st == nil || g.away {
+			continue // the other one steers alone
+		}
+		if why := w.unacknowledged(g, p, hosts, need); why != "" {
+			return why
+		}
+	}
+	return ""
 }
 
 // elementReady are the element's ready instances in the cloudlet, and why the
@@ -250,14 +292,16 @@ func (w *world) elementReady(cl *cloudlet, p *path, k int) (ready []*instance, w
 // instancesOf are a deployment's instances in a cloudlet, by name.
 func (w *world) instancesOf(cl *cloudlet, dep name) []*instance { return w.members[member{cl, dep}] }
 
-// unacknowledged says which node is not yet able to pass the path's packets on.
-func (w *world) unacknowledged(cl *cloudlet, p *path, hosts map[*node]bool, need []int) string {
+// unacknowledged says which node is not yet able to pass on the path's packets
+// that enter at a gateway.
+func (w *world) unacknowledged(g *node, p *path, hosts map[*node]bool, need []int) string {
+	cl := g.c
 	for _, n := range cl.nodes {
-		if !hosts[n] || n == cl.gateway {
+		if !hosts[n] || n == g {
 			continue
 		}
-		if !n.acked.hasRemote(cl.gateway.obj.Status.Edge) {
-			return fmt.Sprintf("node %s gets the way back to gateway %s", n.name, cl.gateway.name)
+		if !n.acked.hasRemote(g.obj.Status.Edge) {
+			return fmt.Sprintf("node %s gets the way back to gateway %s", n.name, g.name)
 		}
 		for _, k := range need {
 			if !n.acked.member(onpath.GroupOf(p.id, k, false)) || !n.acked.member(onpath.GroupOf(p.id, k, true)) {
@@ -267,9 +311,9 @@ func (w *world) unacknowledged(cl *cloudlet, p *path, hosts map[*node]bool, need
 	}
 	for _, k := range need {
 		if !slices.ContainsFunc(w.instancesOf(cl, p.deps[k]), func(i *instance) bool {
-			return i.ready() && !i.draining() && mayPoint(cl.gateway, i, p.id)
+			return i.ready() && !i.draining() && mayPoint(g, i, p.id)
 		}) {
-			return fmt.Sprintf("gateway %s gets the way to %s", cl.gateway.name, p.deps[k].name)
+			return fmt.Sprintf("gateway %s gets the way to %s", g.name, p.deps[k].name)
 		}
 	}
 	return ""

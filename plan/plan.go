@@ -50,7 +50,7 @@ func current[T onpath.Object](w *world, o T) T {
 // assignEdges gives gateways their edge vports.
 func (w *world) assignEdges() {
 	for _, n := range w.nodesInOrder() {
-		if n.c.gateway != n || n.obj.Status.Edge != 0 {
+		if !n.gate() || n.obj.Status.Edge != 0 {
 			continue
 		}
 		if !w.take(Count{Vports: 1}) {

@@ -103,8 +103,8 @@ func (w *world) nodeStatus(n *node) {
 			st.Conditions = w.condition(st.Conditions, "Planned", true, "InForce", "")
 		}
 	}
-	if n.obj.Gateway() && n.c.gateway != n {
-		st.Conditions = w.condition(st.Conditions, "Gateway", false, "SecondGateway", fmt.Sprintf("its uplinks are left alone: cloudlet %s has gateway %s already, and %s", n.c.name, n.c.gateway.name, secondGateway))
+	if n.obj.Gateway() && !n.gate() {
+		st.Conditions = w.condition(st.Conditions, "Gateway", false, "ThirdGateway", fmt.Sprintf("its uplinks are left alone: cloudlet %s has gateways %s already, and %s", n.c.name, n.c.gateNames(), thirdGateway))
 	} else if n.obj.Gateway() {
 		st.Conditions = w.condition(st.Conditions, "Gateway", true, "InUse", "")
 	}
@@ -137,8 +137,10 @@ func (w *world) cloudletStatus(cl *cloudlet) {
 	switch {
 	case cl.gateway == nil:
 		ok, reason, message = false, "NoGateway", "no node has an uplink: no traffic can be steered here; name one in a node's spec.uplinks"
-	case len(cl.gateways) > 1:
-		ok, reason, message = true, "SecondGateway", fmt.Sprintf("gateway %s is used; %s", cl.gateway.name, secondGateway)
+	case len(cl.gateways) > mostGateways:
+		ok, reason, message = true, "ThirdGateway", fmt.Sprintf("gateways %s are used; %s", cl.gateNames(), thirdGateway)
+	case len(cl.pair) == mostGateways:
+		message = "gateways " + cl.gateNames()
 	default:
 		message = "gateway " + cl.gateway.name
 	}

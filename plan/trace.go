@@ -31,12 +31,16 @@ func Trace(in TraceInput) *onpath.Trace {
 	w := newWorld(in.Snapshot)
 	var first *onpath.Trace
 	var others []string
+	var gates []*node
 	for _, cl := range w.cloudletsInOrder() {
-		g := cl.gateway
-		if g == nil || in.Request.Gateway != "" && g.name != in.Request.Gateway {
-			continue
+		for _, g := range cl.pair {
+			if in.Request.Gateway == "" || g.name == in.Request.Gateway {
+				gates = append(gates, g)
+			}
 		}
-		t := &tracer{w: w, in: &in, cl: cl, out: &onpath.Trace{Tuple: in.Request.Tuple}}
+	}
+	for _, g := range gates {
+		t := &tracer{w: w, in: &in, cl: g.c, gate: g, out: &onpath.Trace{Tuple: in.Request.Tuple}}
 		t.run()
 		switch {
 		case first == nil:
@@ -78,10 +82,11 @@ func conceal(t *onpath.Trace, tenant string) {
 }
 
 type tracer struct {
-	w   *world
-	in  *TraceInput
-	cl  *cloudlet
-	out *onpath.Trace
+	w    *world
+	in   *TraceInput
+	cl   *cloudlet
+	gate *node // where packets enter
+	out  *onpath.Trace
 }
 
 func (t *tracer) warn(format string, args ...any) {
@@ -92,7 +97,7 @@ func (t *tracer) warn(format string, args ...any) {
 }
 
 func (t *tracer) run() {
-	g := t.cl.gateway
+	g := t.gate
 	if g.acked == nil || g.acked.edge == 0 {
 		t.warn("gateway %s has no plan in force: nothing is steered there", g.name)
 		t.out.Forward = []onpath.TraceHop{{Kind: onpath.HopKernel, Node: g.name, Message: "ordinary forwarding"}}
@@ -148,7 +153,7 @@ func covers(tu, o onpath.Tuple) bool {
 
 // live follows entries from one at the edge. It returns the last one.
 func (t *tracer) live(e onpath.FlowEntry, hops *[]onpath.TraceHop) onpath.FlowEntry {
-	n := t.cl.gateway
+	n := t.gate
 	*hops = append(*hops, t.edgeHop(n, onpath.HopEdge, &e))
 	for range 2 * (onpath.MaxElements + 1) {
 		for _, m := range e.Mirrors {
@@ -187,7 +192,10 @@ func (t *tracer) live(e onpath.FlowEntry, hops *[]onpath.TraceHop) onpath.FlowEn
 
 // ending are the last hops, if the entry leads out of the data path.
 func (t *tracer) ending(n *node, e onpath.FlowEntry) ([]onpath.TraceHop, bool) {
-	g := t.cl.gateway
+	g := t.gate
+	if o := g.partner(); o != nil && e.Next != 0 && e.Next == o.obj.Status.Edge {
+		g = o // packets of this direction come in there
+	}
 	edge := e.Next != 0 && e.Next == g.obj.Status.Edge
 	switch {
 	case e.Kind == onpath.NextExit:
@@ -256,7 +264,7 @@ func end(a netip.Addr, port uint16) string { return fmt.Sprintf("%s port %d", a,
 
 // answer follows the reverse direction from where the packet left.
 func (t *tracer) answer(last onpath.FlowEntry) {
-	g := t.cl.gateway
+	g := t.gate
 	switch last.Kind {
 	case onpath.NextPass, onpath.NextDrop:
 		return
@@ -276,7 +284,7 @@ func (t *tracer) answer(last onpath.FlowEntry) {
 // compare says where live differs from planned.
 func (t *tracer) compare(planned []onpath.TraceHop) {
 	t.note(t.out.Forward)
-	want := &tracer{w: t.w, in: t.in, cl: t.cl, out: &onpath.Trace{}}
+	want := &tracer{w: t.w, in: t.in, cl: t.cl, gate: t.gate, out: &onpath.Trace{}}
 	want.note(planned)
 	for _, c := range want.out.Chains {
 		if !slices.Contains(t.out.Chains, c) {
@@ -306,7 +314,7 @@ func hostPrefix(a netip.Addr) []netip.Prefix { return []netip.Prefix{netip.Prefi
 
 // planned walks the gateway's tables as the first packet of a flow would.
 func (t *tracer) planned() []onpath.TraceHop {
-	g := t.cl.gateway
+	g := t.gate
 	x := g.acked
 	hops := []onpath.TraceHop{t.edgeHop(g, onpath.HopEdge, nil)}
 	id, at, passed := x.plan.Datapath.Edge.Table, g, false
@@ -500,7 +508,7 @@ func (t *tracer) instanceHop(v onpath.VportID, e onpath.FlowEntry, behind *onpat
 // element finds which element of which chain an instance is: of the path that
 // the entry names, else (between two tiers the entry may name the other) of any.
 func (t *tracer) element(i *instance, id onpath.PathID) (string, int) {
-	x := t.cl.gateway.acked
+	x := t.gate.acked
 	if p := x.path(id); p != nil {
 		if k := slices.Index(p.Elements, i.dep.String()); k >= 0 {
 			return p.Chain, k

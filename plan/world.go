@@ -52,7 +52,8 @@ type cloudlet struct {
 	name     string
 	obj      *onpath.Cloudlet // nil: only nodes speak of it
 	nodes    []*node          // by name
-	gateway  *node            // the one whose uplinks are used, or nil
+	gateway  *node            // the first of the pair that is heard of, or nil
+	pair     []*node          // those whose uplinks are used, two at most
 	gateways []*node
 	paths    []*path
 }
@@ -229,8 +230,11 @@ func (w *world) senders(n *node) []*node {
 	return out
 }
 
-// chooseGateway takes the gateway that has been one for longest: a second one
-// is refused, and a newcomer must not displace the one in use.
+// mostGateways of a cloudlet tell each other of their flows.
+const mostGateways = 2
+
+// chooseGateway takes the gateways that have been ones for longest: a third one
+// is refused, and a newcomer must not displace those in use.
 func (c *cloudlet) chooseGateway() {
 	slices.SortFunc(c.gateways, func(a, b *node) int {
 		x, y := a.obj.Status.Edge, b.obj.Status.Edge
@@ -239,9 +243,23 @@ func (c *cloudlet) chooseGateway() {
 		}
 		return cmp.Or(cmp.Compare(x, y), a.obj.Metadata.Created.Compare(b.obj.Metadata.Created), cmp.Compare(a.name, b.name))
 	})
-	if len(c.gateways) > 0 {
-		c.gateway = c.gateways[0]
+	c.pair = c.gateways[:min(len(c.gateways), mostGateways)]
+	for _, g := range c.pair {
+		if c.gateway == nil || c.gateway.away && !g.away && g.st != nil {
+			c.gateway = g
+		}
 	}
+}
+
+// gate reports whether the node's uplinks are used.
+func (n *node) gate() bool { return slices.Contains(n.c.pair, n) }
+
+// partner is the other gateway of a pair, or nil.
+func (n *node) partner() *node {
+	if i := slices.Index(n.c.pair, n); i >= 0 && len(n.c.pair) == mostGateways {
+		return n.c.pair[1-i]
+	}
+	return nil
 }
 
 // findDead marks the nodes that neither talk to us nor answer the gateway.

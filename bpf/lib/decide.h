@@ -362,6 +362,22 @@ static __always_inline int end_here(struct __sk_buff *skb, struct pkt *p, int re
 	return drop(p, reason);
 }
 
+/* An edge of a pair of gateways is gone, the other is there: packets leave there. */
+static __always_inline int leave_beside(struct pkt *p, const struct node *n)
+{
+	__u32 other = other_gate(n, p->d.next), slot = 0;
+	struct vport *v;
+
+	if (!other)
+		return 0;
+	if (other != n->edge) {
+		v = vport_of(&slot, other);
+		if (!v || v->state == STATE_CLOSED)
+			return 0;
+	}
+	return !leave_at(p, n, other);
+}
+
 /*
  * The next vport of a flow is gone. By its group's lost and none: another
  * member (every direction and node chooses the same one), a reset, a drop, or
@@ -378,6 +394,8 @@ __noinline int lost(struct __sk_buff *skb)
 
 	if (!p || !n)
 		return TC_ACT_SHOT;
+	if (leave_beside(p, n))
+		return GO_ON;
 	id = p->d.group;
 	g = bpf_map_lookup_elem(&groups, &id);
 	if (!id || !g)
@@ -409,7 +427,7 @@ __noinline int lost(struct __sk_buff *skb)
 			}
 		}
 	}
-	p->learn = 1;
+	p->learn = p->news = 1;
 	e = flow_find(&p->key, p->tenant);
 	if (e && !(p->is & (IS_ERROR | IS_NOPORTS)))
 		store_decision(e, &p->d, p->key.scope);

@@ -224,6 +224,7 @@ static __always_inline int flow_settle(struct pkt *p, const struct flow_key *k, 
 
 	if (!h || bpf_map_update_elem(&flows_v2, k, &p->fresh, BPF_NOEXIST))
 		return flow_established(k) != NULL;
+	p->news = 1;
 	__sync_fetch_and_add(&h->established, 1);
 	return 1;
 }
@@ -244,8 +245,10 @@ static __always_inline struct flow *flow_insert(struct pkt *p, const struct flow
 	m = bpf_map_lookup_elem(&pending_v2, &tenant);
 	if (!m)
 		return NULL;
-	if (bpf_map_update_elem(m, k, &p->fresh, BPF_NOEXIST) == 0)
+	if (bpf_map_update_elem(m, k, &p->fresh, BPF_NOEXIST) == 0) {
+		p->news = 1;
 		count_learned(1);
+	}
 	return bpf_map_lookup_elem(m, k);
 }
 
@@ -321,15 +324,29 @@ __noinline int flow_promote(void)
 	return 1;
 }
 
+/* The entry is in use. */
+static __always_inline void see(struct pkt *p, struct flow *e)
+{
+	__u32 was = e->seen;
+
+	if (was == p->now)
+		return;
+	if ((was ^ p->now) >> TELL_EVERY)
+		p->news = 1;
+	e->seen = p->now;
+}
+
 /* Count a packet on its entry. */
 static __always_inline void touch(struct pkt *p, struct flow *e)
 {
 	__u8 flags = 0;
 
+	if (!entry_packets(e))
+		p->learn = 1; /* the other gateway wrote it */
 	__sync_fetch_and_add(&e->packets, p->packets);
 	__sync_fetch_and_add(&e->bytes, p->bytes);
 	if (e->seen != p->now) {
-		e->seen = p->now;
+		see(p, e);
 		p->learn = 1;
 	}
 	if (!(p->is & IS_TCP) || (p->is & IS_ERROR))

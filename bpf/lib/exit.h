@@ -117,6 +117,18 @@ static __always_inline int leave_to_host(struct __sk_buff *skb, const struct nod
 	return to_host(skb, ifindex);
 }
 
+/* Tell the partner where answers to a packet go that an instance sends out here.
+ * Those of a translated one come in here only. */
+__noinline int tell_answers(struct __sk_buff *skb)
+{
+	struct pkt *p = packet();
+	struct node *n = this_node();
+
+	if (!p || !n || (p->is & IS_EDGE) || (n->nat_count && translated(n, &p->key, p->family)))
+		return 0;
+	return tell_partner(skb, 1);
+}
+
 __noinline int exit_edge(struct __sk_buff *skb)
 {
 	struct pkt *p = packet();
@@ -126,6 +138,8 @@ __noinline int exit_edge(struct __sk_buff *skb)
 
 	if (!p || !n)
 		return TC_ACT_SHOT;
+	if (p->news)
+		tell_answers(skb);
 	way = way_out(p, n, &hop);
 	if (way == EXIT_ROUTE) {
 		reason = find_route(skb);

@@ -10,6 +10,7 @@
 
 #include "entry.h"
 #include "group.h"
+#include "pair.h"
 
 /* LOCAL_… if an address of pkt.key is this node's, else 0. */
 static __always_inline __u32 is_local(struct pkt *p, const __u8 *a)
@@ -255,17 +256,29 @@ static __always_inline int write_answer(struct pkt *p, __u32 table, __u32 back)
 {
 	struct flow *e = flow_find(&p->rkey, p->back_tenant);
 	const struct reply *to = &p->reply;
+	struct node *n = this_node();
+	__u32 edge;
 	int change;
 
+	edge = n ? led_to(n, to->kind, to->next) : 0;
+	if (e && n && leads_beside(n, e, edge)) {
+		/* Where a direction leaves that has come in by itself, its answers do not say. */
+		if (e->flags & FLOW_LEARNED) {
+			move_gate(e, edge);
+			e->flags |= FLOW_LEARNED;
+		}
+		see(p, e);
+		return 0;
+	}
 	change = e && (entry_kind(e) != to->kind || e->next != to->next) ? may_turn(p, e, to->next) : KEEP;
 	if (change == TURN) {
 		turn_entry(e, to->kind, to->next, to->slot, p->back.context);
 		e->seen = p->now;
+		p->news = 1;
 		return 0;
 	}
 	if (e && change == KEEP) {
-		if (e->seen != p->now)
-			e->seen = p->now;
+		see(p, e);
 		return 0;
 	}
 	p->back.mirror_count = 0;
@@ -286,6 +299,7 @@ static __always_inline int write_answer(struct pkt *p, __u32 table, __u32 back)
 	if (e) {
 		store_decision(e, &p->back, p->rkey.scope);
 		e->seen = p->now;
+		p->news = 1;
 		return 0;
 	}
 	store_decision(fresh_flow(p), &p->back, p->rkey.scope);
@@ -360,6 +374,8 @@ __noinline int learn_context(__u32 slot)
 	}
 	if (e->context != group && !(p->d.flags & FLOW_EMITTED) && !(e->flags & FLOW_EMITTED))
 		store_decision(e, &p->back, p->wkey.scope); /* an older path's: begin anew */
+	else
+		move_gate(e, p->d.entry);
 	if (e->seen != p->now)
 		e->seen = p->now;
 	return 0;

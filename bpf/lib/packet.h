@@ -78,6 +78,8 @@ struct error6 {
 	__be32 info;
 };
 
+#define TELL_EVERY 3 /* log2 of the seconds between two tellings of an entry to the other gateway */
+
 #define MAX_QUOTED 96 /* bytes that an ICMP error quotes; a multiple of 4 */
 
 /* Subprograms answer with a verdict for the kernel, or: go on with pkt.d. */
@@ -123,6 +125,7 @@ struct pkt {
 	__u8 ttl;
 	__u8 family;
 	__u8 learn;    /* write or refresh the entries at the next hop */
+	__u8 news;     /* an edge's entry is to be told to the other gateway */
 
 	__u32 ifindex; /* where it came in */
 	__u32 back_tenant; /* likewise, of rkey */

@@ -24,6 +24,15 @@ static __always_inline __u32 get24(const __u8 *b)
 	return (__u32)b[0] << 16 | (__u32)b[1] << 8 | b[2];
 }
 
+/* For bpf_skb_set_tunnel_key, towards the vport's peer. */
+static __always_inline __u64 tunnel_flags(const struct vport *v)
+{
+	__u32 slot = v->peer;
+	struct peer *peer = bpf_map_lookup_elem(&peers, &slot);
+
+	return BPF_F_DONT_FRAGMENT | (peer && peer->family == FAMILY_6 ? BPF_F_TUNINFO_IPV6 : BPF_F_ZERO_CSUM_TX);
+}
+
 /* Make the packet one to the vport in a slot, behind a peer. Returns 0, or a drop
  * reason. */
 __noinline int encapsulate(struct __sk_buff *skb, __u32 slot, __u32 prev, __u32 entry, __u32 group)

@@ -77,7 +77,7 @@ func newBed(t *testing.T, h Harness) *bed {
 			}
 		}
 		if name == sideNode {
-			s.Uplinks = []UplinkSpec{uplink(sideNet, "10.0.77", "fd00:0:77::", "10.77.0.0/16")}
+			s.Uplinks = []UplinkSpec{uplink(sideNet, "10.0.77", "fd00:0:77::", "10.77.0.0/16", "10.1.0.0/16", "10.9.0.0/16")}
 		}
 		n := &node{spec: s, dp: h.AddNode(s), want: map[onpath.VportID]*onpath.VportCounters{}, loose: map[onpath.VportID]bool{}}
 		for _, u := range s.Uplinks {
@@ -144,7 +144,7 @@ func (b *bed) config(name string, l *layout) *onpath.DatapathConfig {
 		switch id := edgeOf(other); {
 		case id == 0:
 		case other != name:
-			c.Vports = append(c.Vports, onpath.Vport{ID: id, Kind: onpath.VportRemote, State: onpath.VportUp, Peer: other})
+			c.Vports = append(c.Vports, l.remoteEdge(id, other))
 		default:
 			c.Edge = &onpath.Edge{Vport: id, Table: onpath.ClassifierTable(onpath.TierOperator), NAT: l.nat}
 			for _, u := range n.spec.Uplinks {
@@ -166,6 +166,18 @@ func (b *bed) config(name string, l *layout) *onpath.DatapathConfig {
 	slices.SortFunc(c.Groups, func(x, y onpath.Group) int { return int(x.ID) - int(y.ID) })
 	slices.SortFunc(c.Vports, func(x, y onpath.Vport) int { return int(x.ID) - int(y.ID) })
 	return c
+}
+
+// remoteEdge is the edge of another node.
+func (l *layout) remoteEdge(id onpath.VportID, node string) onpath.Vport {
+	v := onpath.Vport{ID: id, Kind: onpath.VportRemote, State: onpath.VportUp, Peer: node}
+	if l.pair {
+		v.Backup = edgeVport + sideVport - id
+	}
+	if l.dead == node {
+		v.State = onpath.VportClosed
+	}
+	return v
 }
 
 // edgeOf is the vport of a node's edge, 0 if it has none.

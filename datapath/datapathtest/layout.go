@@ -16,6 +16,10 @@ type layout struct {
 	chains    []*chain // in order of precedence within their tier
 	instances []*instance
 	nat       []netip.Prefix // Edge.NAT
+	// pair: the gateway and the side node are the two gateways of a cloudlet.
+	pair bool
+	// dead is the gateway of the pair that others find gone.
+	dead string
 }
 
 type chain struct {

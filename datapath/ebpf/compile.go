@@ -307,6 +307,9 @@ func (k *compiler) vports() error {
 		v := vportValue{ID: uint32(p.ID), State: stateNumber(p.State), Key: keys[p.ID]}
 		if p.Kind == onpath.VportRemote {
 			v.Kind, v.Peer = vportRemote, uint16(k.peers[p.Peer])
+			if p.Backup != 0 {
+				k.st.node.Gates = [2]uint32{min(uint32(p.ID), uint32(p.Backup)), max(uint32(p.ID), uint32(p.Backup))}
+			}
 		} else if p.Kind == onpath.VportFunction {
 			k.function(p, slot, &v)
 		} else if err := k.instance(p, slot, &v); err != nil {

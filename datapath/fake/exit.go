@@ -12,6 +12,9 @@ import (
 func (n *Node) exit(w *work, f *flow) {
 	if w.writes && n.edgeVport() != 0 {
 		n.learnReturn(w, f)
+		if w.key.vport != n.edgeVport() {
+			n.tellPartner(w.key.tuple.Reverse())
+		}
 	}
 	n.leave(w)
 }
@@ -20,6 +23,9 @@ func (n *Node) exit(w *work, f *flow) {
 // packet came out of.
 func (n *Node) learnReturn(w *work, f *flow) {
 	edge, from := n.edgeVport(), w.key.vport
+	if n.otherGate(f.entry) == edge {
+		f.entry = edge // the other gateway is gone
+	}
 	back := flowKey{edge, w.key.tuple.Reverse()}
 	if n.leads(back, from) {
 		return

@@ -29,6 +29,7 @@ type flow struct {
 	path      onpath.PathID
 	reverse   bool
 	route     bool   // exit: last
+	learned   bool   // written for answers, not by a choice
 	tenant    string // whose instance caused it
 	counts    bool   // against the tenant's MaxFlows
 

@@ -88,6 +88,9 @@ func (n *Node) steer(w *work, f *flow) {
 	if f.kind == onpath.NextVport && !n.takes(f.next) && !n.lost(w, f) {
 		return
 	}
+	if fromEdge && w.writes {
+		n.tellPartner(w.key.tuple)
+	}
 	if f.kind == onpath.NextPass {
 		n.countPassed(f.path, w.h.length)
 		n.kernel(w.b, w.h)
@@ -120,6 +123,9 @@ func (n *Node) steer(w *work, f *flow) {
 // lost acts when the vport that an entry leads to takes nothing any more. It
 // reports whether the packet goes on.
 func (n *Node) lost(w *work, f *flow) bool {
+	if n.leaveBeside(f) {
+		return true
+	}
 	g := n.groups[f.group]
 	running := w.h.protocol == protoTCP && w.h.flags&(flagSYN|flagACK) != flagSYN
 	why := onpath.DropClosed
@@ -253,12 +259,14 @@ func (n *Node) learnContext(w *work, f *flow, v *onpath.Vport, g *onpath.Group) 
 	if ahead.context != g.ID && !ahead.counts { // of a path that the flow was in before
 		pending.seen, pending.packets, pending.bytes = ahead.seen, ahead.packets, ahead.bytes
 		*ahead = pending
+	} else {
+		n.moveGate(ahead, f.entry)
 	}
 	back := flowKey{v.ID, t.Reverse()}
 	if n.leads(back, from) {
 		return
 	}
-	e := flow{kind: onpath.NextVport, next: from, context: g.ID ^ 1, entry: f.entry, path: g.Path, reverse: !g.Reverse}
+	e := flow{learned: true, kind: onpath.NextVport, next: from, context: g.ID ^ 1, entry: f.entry, path: g.Path, reverse: !g.Reverse}
 	var group onpath.GroupID
 	e.mirrors, group = n.answering(g, t, from)
 	e.functions = backwards(f.functions)
@@ -289,7 +297,10 @@ func (n *Node) turn(old *flow, e flow) {
 	if old.counts || old.kind == onpath.NextPass || (old.kind == e.kind && old.next == e.next) {
 		return
 	}
-	same := old.group != 0 && old.group == e.group
+	if n.otherGate(old.next) != 0 && n.otherGate(old.next) == e.next && !old.learned {
+		return
+	}
+	same := old.group != 0 && old.group == e.group || n.otherGate(old.next) != 0 && n.otherGate(old.next) == e.next
 	if old.kind != onpath.NextPending && !same && n.takes(old.next) {
 		return
 	}

@@ -32,6 +32,7 @@ type Node struct {
 	keys     map[onpath.VportID]uint32 // of the instances
 	paths    map[onpath.PathID]*onpath.Path
 	inline   map[onpath.VportID]onpath.InlineFunction
+	gates    [2]onpath.VportID // the edges of a pair of gateways
 
 	// What packets left behind.
 	flows     map[flowKey]*flow
@@ -130,6 +131,7 @@ func (n *Node) index(c *onpath.DatapathConfig) {
 	for _, f := range c.Functions {
 		n.inline[f.Vport] = f
 	}
+	n.gates = [2]onpath.VportID{}
 	n.vports, n.devices = map[onpath.VportID]*onpath.Vport{}, map[string]onpath.VportID{}
 	for _, v := range c.Vports {
 		v.Own = slices.Clone(v.Own)
@@ -137,6 +139,9 @@ func (n *Node) index(c *onpath.DatapathConfig) {
 			v.Other = v.ID
 		}
 		n.vports[v.ID] = &v
+		if v.Backup != 0 {
+			n.gates = [2]onpath.VportID{v.ID, v.Backup}
+		}
 		if v.Kind == onpath.VportInstance {
 			n.devices[onpath.DeviceName(v.ID)] = v.ID
 		}

@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * A pair of gateways. Packets of one flow may come in at either, and the two
+ * directions at different ones. Both choose alike what they choose by their
+ * tables; but weights and instances change and flows stay where they are, and
+ * instances begin flows of their own. So each tells the other of the entries that
+ * it writes at its edge, before the packet that made it write them goes on, and
+ * again every TELL_EVERY seconds while they are used.
+ *
+ * It is told by the packet itself, sent through the tunnel from no vport (0, which
+ * none has): the place of the entry vport holds the one that the entry leads to, 0
+ * for what passes the chain by. The VNI says whose packets the entry is for: the
+ * receiver's edge, those like this one; the sender's, its answers.
+ */
+#ifndef ONPATH_PAIR_H
+#define ONPATH_PAIR_H
+
+#include "entry.h"
+#include "group.h"
+#include "tunnel.h"
+
+/* The other edge of the pair, if id is one of them; else 0. */
+static __always_inline __u32 other_gate(const struct node *n, __u32 id)
+{
+	if (!id)
+		return 0;
+	if (id == n->gates[0])
+		return n->gates[1];
+	return id == n->gates[1] ? n->gates[0] : 0;
+}
+
+/* The vport that packets of an entry go to; this node's edge for those that leave. */
+static __always_inline __u32 led_to(const struct node *n, __u32 kind, __u32 next)
+{
+	return kind == NEXT_EXIT ? n->edge : kind == NEXT_VPORT ? next : 0;
+}
+
+/* Does the entry lead to the edge that is id's partner? */
+static __always_inline int leads_beside(const struct node *n, const struct flow *e, __u32 id)
+{
+	return id && other_gate(n, led_to(n, entry_kind(e), e->next)) == id;
+}
+
+/*
+ * Packets of an entry at an instance have come in at the other gateway: they leave
+ * there, too. So each direction leaves where it comes in.
+ */
+static __always_inline void move_gate(struct flow *e, __u32 entry)
+{
+	struct node *n = this_node();
+	__u32 kind = entry_kind(e);
+
+	if (!n || !entry || other_gate(n, e->entry) != entry)
+		return;
+	if (led_to(n, kind, e->next) == e->entry) {
+		if (entry == n->edge)
+			turn_entry(e, NEXT_EXIT, 0, 0, e->context);
+		else
+			turn_entry(e, NEXT_VPORT, entry, 0, e->context);
+	}
+	e->entry = entry;
+	e->flags &= ~FLOW_LEARNED;
+}
+
+/* Has the flow of pkt.key, on its way from a gateway to the vport at slot, come in
+ * at the other gateway before? */
+__noinline int moved_gate(__u32 slot)
+{
+	struct vport *v = bpf_map_lookup_elem(&vports, &slot);
+	struct node *n = this_node();
+	struct pkt *p = packet();
+	struct flow *e;
+
+	if (!p || !n || !v || !other_gate(n, p->prev) || v->kind != VPORT_INSTANCE)
+		return 0;
+	copy_key(&p->wkey, &p->key, v->other);
+	e = flow_find(&p->wkey, v->tenant);
+	return e && p->d.entry && other_gate(n, e->entry) == p->d.entry;
+}
+
+/* Tell the partner of the entry of pkt.key, or of pkt.rkey: the answers'. The frame
+ * itself keeps its addresses. */
+__noinline int tell_partner(struct __sk_buff *skb, __u32 answers)
+{
+	struct pkt *p = packet();
+	struct node *n = this_node();
+	__u32 slot, to = 0, group, next;
+	struct vport *v;
+	struct flow *e;
+
+	if (!p || !n || p->tags || skb->vlan_present ||
+	    (p->is & (IS_ERROR | IS_NOPORTS | IS_LATER | IS_HOST | IS_TAPPED)))
+		return 0;
+	v = vport_of(&to, other_gate(n, n->edge));
+	if (!v || v->kind != VPORT_REMOTE || v->state == STATE_CLOSED)
+		return 0;
+	if (answers)
+		reverse_key(&p->rkey, &p->key, n->edge);
+	if (answers)
+		e = flow_find(&p->rkey, p->back_tenant);
+	else
+		e = flow_find(&p->key, p->tenant);
+	if (!e || e->functions[0])
+		return 0;
+	switch (entry_kind(e)) {
+	case NEXT_VPORT:
+		next = e->next;
+		group = entry_group(e);
+		break;
+	case NEXT_PASS:
+		slot = e->path;
+		next = 0;
+		group = 0;
+		if (slot) {
+			struct path *path = bpf_map_lookup_elem(&paths, &slot);
+
+			group = path ? path->id << 6 : 0;
+		}
+		break;
+	default:
+		return 0; /* the partner finds the same */
+	}
+	if (!encapsulate(skb, to, 0, next, group)) {
+		if (answers)
+			p->tunnel.tunnel_id = n->edge;
+		if (!answers || !bpf_skb_set_tunnel_key(skb, &p->tunnel, TUNNEL_KEY_SIZE, tunnel_flags(v)))
+			bpf_clone_redirect(skb, n->tunnel_ifindex, 0);
+	}
+	bpf_skb_store_bytes(skb, 0, p->macs, 12, 0);
+	return 0;
+}
+
+/* An entry of this edge that the partner has, too: if what it leads to is gone
+ * here, the partner's next is as good. */
+static __always_inline void agree(struct pkt *p, struct flow *e, __u32 next, __u32 slot)
+{
+	__u32 old = e->slot;
+	struct vport *v;
+
+	if (e->seen != p->now)
+		e->seen = p->now;
+	if (entry_kind(e) != NEXT_VPORT || !next || e->next == next)
+		return;
+	v = vport_of(&old, e->next);
+	if (!v || v->state == STATE_CLOSED)
+		turn_entry(e, NEXT_VPORT, next, slot, 0);
+}
+
+/*
+ * What a peer tells: where packets of pkt.key go that come in at its edge, with
+ * next and group in pkt.d.entry and pkt.d.group. It is inserted if absent. The
+ * mirrors on the way are this node's own choice. Only the partner may tell.
+ */
+__noinline int hear_partner(__u32 vni, __u32 peer)
+{
+	__u32 partner, answers, next, group, matched, tenant, slot = 0;
+	struct pkt *p = packet();
+	struct node *n = this_node();
+	struct decision *d;
+	struct group *g;
+	struct vport *v;
+	struct flow *e;
+
+	if (!p || !n)
+		return TC_ACT_SHOT;
+	partner = other_gate(n, n->edge);
+	v = vport_of(&p->prev_slot, partner);
+	if (!partner || !v || v->peer != peer)
+		return drop(p, DROP_UNKNOWN_VPORT);
+	if (p->is & (IS_ERROR | IS_NOPORTS))
+		return TC_ACT_SHOT;
+	answers = vni == partner;
+	d = &p->d;
+	next = d->entry;
+	group = d->group;
+	if (next) {
+		v = vport_of(&slot, next);
+		if (!v || v->state == STATE_CLOSED)
+			return TC_ACT_SHOT;
+	}
+	copy_key(&p->wkey, &p->key, n->edge);
+	if (answers)
+		reverse_key(&p->wkey, &p->key, n->edge);
+	copy_key(&p->key, &p->wkey, n->edge);
+	read_clock(p);
+	e = flow_established(&p->key);
+	if (e) {
+		agree(p, e, next, slot);
+		return TC_ACT_SHOT;
+	}
+	d->context = d->path = d->path_slot = d->flags = d->matched = d->first_path = 0;
+	d->entry = n->edge;
+	resolve(n->edge_table, 0);
+	matched = d->matched;
+	tenant = tenant_of_path(d->first_path);
+	e = matched ? flow_pending(&p->key, tenant) : NULL;
+	if (e) {
+		agree(p, e, next, slot);
+		return TC_ACT_SHOT;
+	}
+	if (!next) {
+		if (!d->matched || d->path != group >> 6)
+			return TC_ACT_SHOT;
+		d->kind = NEXT_PASS;
+		d->next = d->slot = d->group = 0;
+		clear_functions(d);
+	} else {
+		if (d->group != group || d->kind != NEXT_VPORT) { /* of rules that are no more, or of none */
+			d->mirror_count = 0;
+			clear_functions(d);
+			d->path = d->path_slot = d->flags = 0;
+			g = bpf_map_lookup_elem(&groups, &group);
+			if (group && !g)
+				return TC_ACT_SHOT;
+			if (group && g) {
+				d->path = g->path;
+				d->path_slot = g->path_slot;
+				d->flags = g->flags & GROUP_REVERSE ? FLOW_REVERSE : 0;
+			}
+		}
+		d->kind = NEXT_VPORT;
+		d->next = next;
+		d->slot = slot;
+		d->group = group;
+	}
+	d->entry = n->edge;
+	if (answers)
+		d->flags |= FLOW_LEARNED;
+	store_decision(fresh_flow(p), d, n->edge);
+	if (matched) {
+		flow_insert(p, &p->key, tenant);
+		return TC_ACT_SHOT;
+	}
+	tenant = tenant_of_path(d->path_slot); /* what no rule takes is found at once, or not */
+	if (has_room(tenant, 1) && flow_settle(p, &p->key, tenant))
+		count_learned(1);
+	return TC_ACT_SHOT;
+}
+
+#endif

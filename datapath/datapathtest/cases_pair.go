@@ -1,0 +1,131 @@
+package datapathtest
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+// The pair of gateways: the gateway, with an uplink to either side, and the side
+// node, whose one uplink leads to both.
+
+// pairOf is a pool of instances between the two, one element.
+func (b *bed) pairOf(on ...string) (*layout, []*instance) {
+	var is []*instance
+	for _, n := range on {
+		is = append(is, b.instance("fw", n))
+	}
+	c := &chain{path: 1, match: toServer(), elements: []*element{{instances: slices.Clone(is)}}}
+	return &layout{chains: []*chain{c}, instances: slices.Clone(is), pair: true}, is
+}
+
+// enters sends p in at a gateway's uplink, finds the instance that gets it, and
+// sees it leave at the same or another gateway.
+func (b *bed) enters(node, in string, p []byte, leaves, out string, is ...*instance) *instance {
+	b.t.Helper()
+	b.send(node, in, p)
+	i, p := b.met(p, is...)
+	p = withTTL(p, 1)
+	b.expect(leaves, out, p)
+	return i
+}
+
+// met finds which of the instances gets p, and lets it cross.
+func (b *bed) met(p []byte, is ...*instance) (*instance, []byte) {
+	b.t.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		for _, i := range is {
+			d := onpath.DeviceName(i.vport)
+			f, ok := b.h.Receive(i.node, d, time.Millisecond)
+			if !ok {
+				continue
+			}
+			b.same(i.node, d, f.Packet, p)
+			add(&b.want(i.node, i.vport).Out, p)
+			p = withTTL(p, 1)
+			b.sendFrame(i.node, d, Frame{Packet: p})
+			return i, p
+		}
+		if time.Now().After(deadline) {
+			b.t.Fatalf("no instance got\n  %x", p)
+		}
+	}
+}
+
+// pairAsymmetric: the forward direction comes in at one gateway, the answers at
+// the other; both cross the same instance, wherever it is.
+func pairAsymmetric(b *bed) {
+	l, is := b.pairOf("n2", gateway, sideNode)
+	b.apply(l)
+	for n := range uint16(24) {
+		t := tcp4(1000 + n)
+		there := b.enters(gateway, clientNet, newPacket(t).bytes(), gateway, serverNet, is...)
+		for range 2 {
+			if back := b.enters(sideNode, sideNet, answerTo(t).bytes(), sideNode, sideNet, is...); back != there {
+				b.t.Errorf("%v met instance %d, its answer %d", t, there.vport, back.vport)
+			}
+			p := newPacket(t)
+			p.flags = ack
+			if again := b.enters(gateway, clientNet, p.bytes(), gateway, serverNet, is...); again != there {
+				b.t.Errorf("%v met instance %d, and then %d", t, there.vport, again.vport)
+			}
+		}
+	}
+}
+
+// pairTold: flows stay at their instances though weights change, and whichever
+// gateway their packets come in at.
+func pairTold(b *bed) {
+	l, is := b.pairOf("n2", "n2", "n2")
+	b.apply(l)
+	before := map[onpath.Tuple]*instance{}
+	for n := range uint16(40) {
+		t := udp4(1000 + n)
+		before[t] = b.enters(gateway, clientNet, newPacket(t).bytes(), gateway, serverNet, is...)
+		b.leads(sideNode, sideVport, t, onpath.NextVport, before[t].vport)
+		b.leads(sideNode, sideVport, t.Reverse(), onpath.NextVport, before[t].vport)
+	}
+	for n := range is {
+		is[n].weight = 1
+	}
+	is[0].weight = 100
+	b.apply(l)
+	back, there := map[onpath.Tuple]*instance{}, map[onpath.Tuple]*instance{}
+	for t := range before {
+		back[t] = b.enters(sideNode, sideNet, answerTo(t).bytes(), sideNode, sideNet, is...)
+	}
+	b.mustStick("coming in at the other gateway", before, back)
+	for t := range before {
+		there[t] = b.enters(sideNode, sideNet, newPacket(t).bytes(), sideNode, sideNet, is...)
+	}
+	b.mustStick("moving to the other gateway", before, there)
+	if n := count(before); len(n) < 2 {
+		b.t.Errorf("all flows met one instance: %v", slices.Collect(maps.Keys(n)))
+	}
+}
+
+// pairDead: the gateway where flows came in is gone; they go on through the other,
+// and leave there.
+func pairDead(b *bed) {
+	l, is := b.pairOf("n2", sideNode, "n2")
+	b.apply(l)
+	before := map[onpath.Tuple]*instance{}
+	for n := range uint16(20) {
+		t := tcp4(1000 + n)
+		before[t] = b.enters(gateway, clientNet, newPacket(t).bytes(), gateway, serverNet, is...)
+		b.enters(gateway, serverNet, answerTo(t).bytes(), gateway, clientNet, before[t])
+	}
+	l.dead = gateway
+	b.apply(l)
+	for t, i := range before {
+		p := newPacket(t)
+		p.flags = ack
+		for range 2 {
+			b.enters(sideNode, sideNet, answerTo(t).bytes(), sideNode, sideNet, i)
+			b.enters(sideNode, sideNet, p.bytes(), sideNode, sideNet, i)
+		}
+	}
+}

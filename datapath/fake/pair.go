@@ -1,0 +1,77 @@
+package fake
+
+import (
+	"github.com/onpath/onpath"
+)
+
+// otherGate is the other edge of a pair of gateways if id is one of them, else 0.
+func (n *Node) otherGate(id onpath.VportID) onpath.VportID {
+	switch {
+	case id == 0:
+		return 0
+	case id == n.gates[0]:
+		return n.gates[1]
+	case id == n.gates[1]:
+		return n.gates[0]
+	}
+	return 0
+}
+
+// leaveBeside lets a packet leave at the other gateway of a pair if the one where
+// it would leave is gone.
+func (n *Node) leaveBeside(f *flow) bool {
+	other := n.otherGate(f.next)
+	if other == 0 || !n.takes(other) {
+		return false
+	}
+	f.entry = other
+	n.aimAtExit(f)
+	return true
+}
+
+// moveGate lets packets of an entry at an instance leave where they come in now.
+func (n *Node) moveGate(f *flow, entry onpath.VportID) {
+	if entry == 0 || n.otherGate(f.entry) != entry {
+		return
+	}
+	leaves := f.next == f.entry && (f.kind == onpath.NextExit || f.kind == onpath.NextVport)
+	f.entry, f.learned = entry, false
+	if leaves {
+		n.aimAtExit(f)
+	}
+}
+
+// tellPartner tells the other gateway of a pair where packets of a tuple go that
+// come in here.
+func (n *Node) tellPartner(t onpath.Tuple) {
+	v := n.vports[n.otherGate(n.edgeVport())]
+	f := n.find(flowKey{n.edgeVport(), t})
+	if v == nil || v.State == onpath.VportClosed || f == nil || len(f.functions) > 0 {
+		return
+	}
+	if f.kind != onpath.NextVport && f.kind != onpath.NextPass {
+		return
+	}
+	if to := n.net.underlay[n.peers[v.Peer].Address]; to != nil {
+		to.hearPartner(t, *f)
+	}
+}
+
+// hearPartner takes over what the other gateway says of a flow, if this one knows
+// nothing of it. The mirrors on the way are its own choice.
+func (n *Node) hearPartner(t onpath.Tuple, told flow) {
+	k := flowKey{n.edgeVport(), t}
+	if k.vport == 0 || n.find(k) != nil || told.next != 0 && !n.takes(told.next) {
+		return
+	}
+	if told.path != 0 && n.paths[told.path] == nil {
+		return
+	}
+	f := flow{kind: told.kind, next: told.next, group: told.group, entry: k.vport, path: told.path, reverse: told.reverse}
+	if n.tables[n.edge.Table] != nil {
+		if d := n.walk(n.edge.Table, t, nil, atElement, 0, 0); d.group != nil && d.group.ID == f.group {
+			f.mirrors, f.functions = d.mirrors, d.functions
+		}
+	}
+	n.learn(k, f)
+}
