@@ -120,6 +120,14 @@ func dial(t *testing.T, s *demo.Stage) (conns []net.Conn) {
 	return conns
 }
 
+// route has a host send everything by way of a gateway.
+func route(ctx context.Context, t *testing.T, s *demo.Stage, host, via string) {
+	t.Helper()
+	if out, err := s.Lab.Exec(ctx, host, "ip", "route", "replace", "default", "via", via); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+}
+
 // talk sends random bytes and compares what comes back until stop is closed. It
 // gives the longest time that one answer took.
 func talk(c net.Conn, seed byte, stop <-chan struct{}, bytesBack *atomic.Int64) (longest time.Duration, err error) {
@@ -149,13 +157,20 @@ func talk(c net.Conn, seed byte, stop <-chan struct{}, bytesBack *atomic.Int64) 
 	}
 }
 
-// TestGatewayKilled: requests come in at one gateway, answers at the other. The
-// first one dies and the client's route moves to the other: every connection goes
-// on.
+// TestGatewayKilled: a gateway dies where requests come in, and answers too or at
+// the other one. Routes move to the other: every connection goes on.
 func TestGatewayKilled(t *testing.T) {
+	for name, answers := range map[string]string{"asymmetric": "10.9.0.3", "symmetric": "10.9.0.1"} {
+		t.Run(name, func(t *testing.T) { gatewayKilled(t, answers) })
+	}
+}
+
+// gatewayKilled has the origin answer by way of the gateway with that address.
+func gatewayKilled(t *testing.T, answers string) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	s := setUp(ctx, t)
+	route(ctx, t, s, "origin", answers)
 	conns := dial(t, s)
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
@@ -173,9 +188,8 @@ func TestGatewayKilled(t *testing.T) {
 	if _, err := s.Lab.KillHost("gw1", 30*time.Second); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Lab.Exec(ctx, "client", "ip", "route", "replace", "default", "via", "10.1.0.3"); err != nil {
-		t.Fatal(err)
-	}
+	route(ctx, t, s, "client", "10.1.0.3")
+	route(ctx, t, s, "origin", "10.9.0.3")
 	time.Sleep(4 * time.Second)
 	close(stop)
 	wg.Wait()
