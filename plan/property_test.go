@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -48,6 +49,7 @@ func TestRandomChains(t *testing.T) {
 		ok := t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			s := newSim(t, seed)
 			s.randomSite()
+			s.randomPair()
 			s.randomObjects()
 			s.settle()
 			for range 6 {
@@ -74,6 +76,14 @@ func (s *sim) randomSite() {
 	s.site("fra1", 1, s.rng.IntN(5))
 	if s.rng.IntN(3) == 0 {
 		s.site("ams1", 2, 1+s.rng.IntN(2))
+	}
+}
+
+// randomPair gives half of the worlds a second gateway.
+func (s *sim) randomPair() {
+	if s.rng.IntN(2) == 0 {
+		s.apply(aNode("fra1-gw2", "fra1", 110, true))
+		s.connect("fra1-gw2")
 	}
 }
 
@@ -193,11 +203,11 @@ func (s *sim) randomChange() {
 			}
 		}
 	case n == 10:
-		name := []string{"fra1-gw", "fra1-n9"}[s.rng.IntN(2)]
+		name := []string{"fra1-gw", "fra1-gw2", "fra1-n9"}[s.rng.IntN(3)]
 		if s.states["fra1-n9"] == nil {
 			name = "fra1-n9"
 		}
-		s.apply(aNode(name, "fra1", 900+len(name), name == "fra1-gw" && s.rng.IntN(2) == 0))
+		s.apply(aNode(name, "fra1", 900+len(name), name != "fra1-n9" && s.rng.IntN(2) == 0))
 		s.connect(name)
 	case n == 8:
 		s.broken[fmt.Sprintf("keep%d", s.rng.IntN(2))] = s.rng.IntN(2) == 0
@@ -265,7 +275,7 @@ func (s *sim) walkOne(t *testing.T, w *world, m *model, edge onpath.VportID, gw 
 	if _, used := m.entries[place{edge, tu}]; used {
 		return
 	}
-	if why := w.wrong(m, edge, gw, tu); why != "" {
+	if why := cmp.Or(w.wrong(m, edge, gw, tu), w.apart(m, edge, tu)); why != "" {
 		t.Fatalf("%s%s", why, s.dump())
 	}
 }
@@ -297,15 +307,53 @@ func (w *world) wrong(m *model, edge onpath.VportID, gw string, tu onpath.Tuple)
 		}
 		return ""
 	}
-	if got.end != "exit" || got.at != edge {
-		return fmt.Sprintf("%s: ended as %q at %d", where, got.end, got.at)
+	// What an instance has rewritten may leave at the other gateway of a pair.
+	if got.end != "exit" || got.at != edge && (got.at != m.gates[edge] || got.out == tu) {
+		return fmt.Sprintf("%s (edge %d): ended as %q at %d, through %v", where, edge, got.end, got.at, got.through)
 	}
 	answer := m.send(edge, got.out.Reverse())
 	slices.Reverse(answer.through)
 	if answer.end != "exit" || fmt.Sprint(answer.through) != fmt.Sprint(got.through) || answer.out != tu.Reverse() {
 		return fmt.Sprintf("%s: the answer went through %v to %q as %v, the packet through %v", where, answer.through, answer.end, answer.out, got.through)
 	}
+	return w.wrongBeside(m, edge, tu, got, where)
+}
+
+// wrongBeside has the flow's packets and answers come in at the other gateway of a
+// pair: they cross the same instances.
+func (w *world) wrongBeside(m *model, edge onpath.VportID, tu onpath.Tuple, got way, where string) string {
+	other := m.gates[edge]
+	if other == 0 || m.home[other] == nil || m.home[other].plan.Datapath.Edge.Table == 0 {
+		return ""
+	}
+	where += " and the other gateway"
+	answer := m.send(other, got.out.Reverse())
+	slices.Reverse(answer.through)
+	if answer.end != "exit" || answer.at != edge && answer.at != other || fmt.Sprint(answer.through) != fmt.Sprint(got.through) || answer.out != tu.Reverse() {
+		return fmt.Sprintf("%s: the answer went through %v to %q as %v, the packet through %v", where, answer.through, answer.end, answer.out, got.through)
+	}
+	if same := m.send(other, tu); same.end != "exit" || fmt.Sprint(same.through) != fmt.Sprint(got.through) {
+		return fmt.Sprintf("%s: told of it, it sends the packet through %v to %q, before it went through %v", where, same.through, same.end, got.through)
+	}
 	return ""
+}
+
+// apart says where the gateways of a pair, told nothing, send a flow two ways.
+func (w *world) apart(m *model, edge onpath.VportID, tu onpath.Tuple) string {
+	other := m.gates[edge]
+	if other == 0 || m.home[other] == nil || m.home[other].plan.Datapath.Edge.Table == 0 {
+		return ""
+	}
+	got, alone := m.untold().send(edge, tu), m.untold().send(other, tu)
+	if got.end != alone.end || fmt.Sprint(got.through) != fmt.Sprint(alone.through) {
+		return fmt.Sprintf("%v: told nothing, gateway %d sends it through %v to %q, gateway %d through %v to %q", tu, edge, got.through, got.end, other, alone.through, alone.end)
+	}
+	return ""
+}
+
+// untold is the same network before any packet.
+func (m *model) untold() *model {
+	return &model{home: m.home, gates: m.gates, change: m.change, entries: map[place]hop{}, context: map[place]context{}}
 }
 
 func (s *sim) randomTuple() onpath.Tuple {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/onpath/onpath"
@@ -42,6 +43,7 @@ func TestVerifyValid(t *testing.T) {
 		ok := t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			s := newSim(t, seed)
 			s.randomSite()
+			s.randomPair()
 			s.randomObjects()
 			for range 10 {
 				s.settle()
@@ -393,7 +395,7 @@ func (s *sim) behaves(w *world, plans map[string]*onpath.NodePlan, n int, first 
 		for _, name := range sortedKeys(plans) {
 			o, _ := s.objects[onpath.Key{Kind: onpath.KindNode, Name: name}].(*onpath.Node)
 			e := plans[name].Datapath.Edge
-			if e == nil || o == nil || !o.Gateway() || o.Status.Edge == 0 || w.nodes[name].c.gateway != w.nodes[name] {
+			if e == nil || o == nil || !o.Gateway() || o.Status.Edge == 0 || !w.nodes[name].gate() {
 				continue
 			}
 			if _, used := m.entries[place{e.Vport, tu}]; used {
@@ -474,4 +476,50 @@ func counterexamples(p *onpath.Proof) (out []onpath.Tuple) {
 		}
 	}
 	return out
+}
+
+// TestVerifyPair: answers that come in at the second gateway of a pair must find
+// the instance, and each gateway must know the other.
+func TestVerifyPair(t *testing.T) {
+	s := fraWeb(t, 2, 1)
+	s.apply(aNode("fra1-gw2", "fra1", 190, true))
+	s.connect("fra1-gw2")
+	s.settle()
+	check := func(spoil func(*onpath.DatapathConfig)) *onpath.Proof {
+		plans := cloned(t, s.snapshot().InForce())
+		spoil(&plans["fra1-gw2"].Datapath)
+		return verify.Check(verify.Input{Objects: s.objects, Plans: plans})
+	}
+	isRemote := func(v onpath.Vport) bool { return v.Kind == onpath.VportRemote && v.Backup == 0 }
+	if p := check(func(*onpath.DatapathConfig) {}); p.Verdict != onpath.VerdictProved || len(p.Notes) > 0 {
+		t.Fatalf("the pair is %s, notes %q%s", p.Verdict, p.Notes, refutations(p))
+	}
+	if p := check(func(d *onpath.DatapathConfig) { d.Vports = slices.DeleteFunc(d.Vports, isRemote) }); p.Verdict != onpath.VerdictRefuted {
+		t.Errorf("a gateway that does not know the instances is %s", p.Verdict)
+	}
+	for what, spoil := range map[string]func(*onpath.DatapathConfig){
+		"as its partner": func(d *onpath.DatapathConfig) {
+			for i := range d.Vports {
+				d.Vports[i].Backup = 0
+			}
+		},
+		"gone": func(d *onpath.DatapathConfig) {
+			for i := range d.Vports {
+				if d.Vports[i].Backup != 0 {
+					d.Vports[i].State = onpath.VportClosed
+				}
+			}
+		},
+		"choose differently": func(d *onpath.DatapathConfig) {
+			for i := range d.Groups {
+				for k := range d.Groups[i].Members {
+					d.Groups[i].Members[k].Weight += uint32(k) + 1
+				}
+			}
+		},
+	} {
+		if p := check(spoil); !strings.Contains(strings.Join(p.Notes, "; "), what) {
+			t.Errorf("nothing is said of a gateway that %s: %s, notes %q", what, p.Verdict, p.Notes)
+		}
+	}
 }

@@ -16,6 +16,8 @@ type model struct {
 	home    map[onpath.VportID]*index // who has a vport: an instance's or an edge
 	entries map[place]hop
 	context map[place]context
+	// gates are the pairs of gateways' edges: each tells the other of its entries.
+	gates map[onpath.VportID]onpath.VportID
 	// change is what an instance does to a packet.
 	change func(instance string, t onpath.Tuple) onpath.Tuple
 }
@@ -47,7 +49,7 @@ type way struct {
 }
 
 func newModel(s *sim) *model {
-	m := &model{home: map[onpath.VportID]*index{}, entries: map[place]hop{}, context: map[place]context{}, change: func(_ string, t onpath.Tuple) onpath.Tuple { return t }}
+	m := &model{home: map[onpath.VportID]*index{}, entries: map[place]hop{}, context: map[place]context{}, gates: map[onpath.VportID]onpath.VportID{}, change: func(_ string, t onpath.Tuple) onpath.Tuple { return t }}
 	for _, st := range s.states {
 		x := indexOf(st.Acked)
 		if x == nil {
@@ -58,6 +60,11 @@ func newModel(s *sim) *model {
 		}
 		if x.edge != 0 {
 			m.home[x.edge] = x
+		}
+		for _, v := range x.vports {
+			if v.Backup != 0 {
+				m.gates[v.ID], m.gates[v.Backup] = v.Backup, v.ID
+			}
 		}
 	}
 	return m
@@ -87,12 +94,12 @@ func (m *model) send(edge onpath.VportID, t onpath.Tuple) way {
 				m.learn(place{h.entry, t.Reverse()}, m.back(v, t, h))
 			}
 		}
-		if y := m.home[h.to]; y != nil && y.edge == h.to {
-			w.end, w.out, w.at = "exit", t, h.to
-			return w
-		}
 		if x != m.home[h.to] && !x.hasRemote(h.to) {
 			w.end = fmt.Sprintf("drop: %s does not know vport %d", x.plan.Node, h.to)
+			return w
+		}
+		if y := m.home[h.to]; y != nil && y.edge == h.to {
+			w.end, w.out, w.at = "exit", t, h.to
 			return w
 		}
 		x = m.home[h.to]
@@ -115,9 +122,17 @@ func (m *model) send(edge onpath.VportID, t onpath.Tuple) way {
 	return w
 }
 
+// learn inserts if absent. The other gateway of a pair is told what is learnt at an
+// edge, but of packets that leave.
 func (m *model) learn(p place, h hop) {
-	if _, ok := m.entries[p]; !ok {
-		m.entries[p] = h
+	if _, ok := m.entries[p]; ok {
+		return
+	}
+	m.entries[p] = h
+	if o := m.gates[p.vport]; o != 0 && m.home[o] != nil && m.gates[h.to] == 0 {
+		if _, ok := m.entries[place{o, p.tuple}]; !ok {
+			m.entries[place{o, p.tuple}] = hop{h.to, h.group, o}
+		}
 	}
 }
 

@@ -81,6 +81,7 @@ func Check(in Input) *onpath.Proof {
 		c.quiet = append(c.quiet, c.space.boxes(m)...)
 	}
 	for _, a := range c.areas {
+		c.pairUp(a)
 		c.prove(a)
 	}
 	return c.report()

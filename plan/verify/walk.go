@@ -312,6 +312,11 @@ func (w *walker) exit(st state, s set) *failure {
 	if entry == 0 {
 		return w.lose(st, s, "is dropped: the node does not know where flows that start here leave")
 	}
+	if st.on == nil || !st.on.forwardOnly() {
+		if f := w.beside(st, s); f != nil {
+			return f
+		}
+	}
 	if st.at.edge == entry {
 		return nil
 	}
