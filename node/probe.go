@@ -116,10 +116,17 @@ func (in *instance) probe(ctx context.Context, h health, s *stopwatch) error {
 	if h.budget != 0 {
 		return in.probeInline(ctx, h, s)
 	}
+	before := readCPUTimes()
+	var err error
 	if h.TCP != 0 {
-		return in.probeTCP(ctx, h.TCP)
+		err = in.probeTCP(ctx, h.TCP)
+	} else {
+		err = in.probeExec(ctx, h.Exec)
 	}
-	return in.probeExec(ctx, h.Exec)
+	if err != nil && ctx.Err() == context.DeadlineExceeded && readCPUTimes().busySince(before) {
+		return lateProbe{err}
+	}
+	return err
 }
 
 // probeTCP connects within the instance's namespace: to its loopback, else to
