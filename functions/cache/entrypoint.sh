@@ -42,6 +42,9 @@ maximum_object_size_in_memory $object MB
 maximum_object_size $object MB
 memory_replacement_policy heap LFUDA
 ${REFRESH:+refresh_pattern . $REFRESH}
+# What a server sends ahead of a slow client. With the default, 16 KB, squid 5 at
+# times forgets to read on and a download stands still.
+read_ahead_gap 256 KB
 # Names are looked up here first: the host a request names must be the one it
 # was sent to, or the answer is not kept.
 hosts_file /etc/hosts
