@@ -29,6 +29,7 @@ type controller struct {
 	proved onpath.VerifyRequest
 	astray error                 // what VerifyChange answers
 	told   map[onpath.Key]string // reason and message of the last event
+	needed onpath.Key            // must not be deleted
 }
 
 func (c *controller) Tell(about onpath.Key, reason, message string, _ bool) {
@@ -50,6 +51,9 @@ func (c *controller) Check(_ context.Context, changes []onpath.Change, _ bool) e
 	for _, x := range changes {
 		if x.Object != nil && x.Key.Name == "bad" {
 			return onpath.Errors{{Code: onpath.CodeInvalid, Object: x.Key.String(), Field: "spec.to", Message: "overlaps", Remedy: "give it another priority"}}
+		}
+		if x.Object == nil && x.Key == c.needed {
+			return onpath.Errors{{Code: onpath.CodeInvalid, Object: x.Key.String(), Message: "it is used by chain a/web"}}
 		}
 	}
 	return nil

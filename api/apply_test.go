@@ -200,6 +200,67 @@ func TestConfirm(t *testing.T) {
 	}
 }
 
+// Unconfirmed changes of one object upon another all go back to what was there
+// before the first, in whatever order their times end.
+func TestConfirmTwice(t *testing.T) {
+	for _, c := range []struct {
+		name           string
+		first, second  time.Duration
+		confirmed      int // which of the two; 0: none
+		existed, bring string
+	}{
+		{"the first ends first", time.Second, 2 * time.Second, 0, "10.0.0.1", "10.0.0.1"},
+		{"the second ends first", 2 * time.Second, time.Second, 0, "10.0.0.1", "10.0.0.1"},
+		{"nothing was there, the first ends first", time.Second, 2 * time.Second, 0, "", "none"},
+		{"nothing was there, the second ends first", 2 * time.Second, time.Second, 0, "", "none"},
+		{"the first is confirmed", 2 * time.Second, time.Second, 1, "10.0.0.1", "10.0.0.2"},
+		{"the second is confirmed", time.Second, 2 * time.Second, 2, "10.0.0.1", "10.0.0.3"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			ctx := t.Context()
+			apply := func(after time.Duration, address string) string {
+				t.Helper()
+				a, err := w.operator.Apply(ctx, []onpath.Object{hosts("a", "h", address)}, client.ApplyOptions{Confirm: after})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if a.Confirm == nil {
+					return ""
+				}
+				return a.Confirm.ID
+			}
+			if c.existed != "" {
+				apply(0, c.existed)
+			}
+			ids := []string{"", apply(c.first, "10.0.0.2"), apply(c.second, "10.0.0.3")}
+			if c.confirmed != 0 {
+				if err := w.operator.Confirm(ctx, ids[c.confirmed]); err != nil {
+					t.Fatal(err)
+				}
+			}
+			time.Sleep(2200 * time.Millisecond)
+			w.await("h", c.bring)
+		})
+	}
+}
+
+// What others came to need since is not deleted again.
+func TestConfirmNeeded(t *testing.T) {
+	w := newWorld(t)
+	w.controller.needed = onpath.Key{Kind: onpath.KindHosts, Tenant: "a", Name: "needed"}
+	_, err := w.operator.Apply(t.Context(), []onpath.Object{hosts("a", "needed", "10.0.0.1"), hosts("a", "other", "10.0.0.1")}, client.ApplyOptions{Confirm: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.await("other", "none")
+	w.await("needed", "10.0.0.1")
+	if told := w.controller.heard(w.controller.needed); !strings.Contains(told, "used by chain a/web") {
+		t.Errorf("of what stays it is told %q", told)
+	}
+}
+
 func TestWatch(t *testing.T) {
 	w := newWorld(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

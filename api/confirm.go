@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -90,8 +91,7 @@ func (p *pending) add(tenant string, deadline time.Time, all []changed) (*wire.P
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	tmp := p.file(u.ID) + ".new"
-	if err := errors.Join(os.WriteFile(tmp, data, 0o600), os.Rename(tmp, p.file(u.ID))); err != nil {
+	if err := p.save(u.ID, data); err != nil {
 		e := onpath.Errorf(onpath.CodeUnavailable, "the objects are applied, but will not be undone by themselves: %w", err)
 		e.Remedy = "make room in the server's data directory, and check that the network works"
 		return nil, e
@@ -102,6 +102,38 @@ func (p *pending) add(tenant string, deadline time.Time, all []changed) (*wire.P
 	default:
 	}
 	return &u.Pending, nil
+}
+
+func (p *pending) save(id string, data []byte) error {
+	tmp := p.file(id) + ".new"
+	return errors.Join(os.WriteFile(tmp, data, 0o600), os.Rename(tmp, p.file(id)))
+}
+
+// rewrite has all but one change their step about an object, if they have one.
+// It reports whether any did.
+func (p *pending) rewrite(but string, k wire.ObjectRef, f func(*undoStep) bool) (bool, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	any := false
+	for id, u := range p.open {
+		if id == but {
+			continue
+		}
+		u.Steps = slices.Clone(u.Steps)
+		i := slices.IndexFunc(u.Steps, func(s undoStep) bool { return s.Key == k })
+		if i < 0 || !f(&u.Steps[i]) {
+			continue
+		}
+		data, err := json.Marshal(u)
+		if err == nil {
+			err = p.save(id, data)
+		}
+		if err != nil {
+			return any, onpath.Errorf(onpath.CodeUnavailable, "the unconfirmed change %s: %w", id, err)
+		}
+		p.open[id], any = u, true
+	}
+	return any, nil
 }
 
 // take removes one, which is then either confirmed or undone; allowed may refuse.
@@ -163,29 +195,82 @@ func (s *Server) undoUnconfirmed(ctx context.Context) {
 }
 
 // undo puts back what was there, all or nothing; what others changed meanwhile
-// stays as they left it.
+// stays as they left it, and so does what they came to need. What a later
+// unconfirmed change wrote is that one's to undo, then to what was there before
+// both.
 func (s *Server) undo(ctx context.Context, u undo) error {
 	s.writing.Lock()
 	defer s.writing.Unlock()
 	for attempt := 1; ; attempt++ {
+		var steps []undoStep
 		var writes []onpath.Change
 		for _, step := range u.Steps {
-			c, err := s.undoOne(ctx, step)
+			c, err := s.undoOne(ctx, u.ID, step)
 			if err != nil {
 				return err
 			}
 			if c != nil {
-				writes = append(writes, *c)
+				steps, writes = append(steps, step), append(writes, *c)
 			}
 		}
+		steps, writes = s.keepNeeded(ctx, u, steps, writes)
 		err := s.o.Store.Write(ctx, writes)
 		if err == nil {
 			s.tellUndone(u, writes)
+			return s.follow(u, steps, writes)
 		}
 		if onpath.CodeOf(err) != onpath.CodeConflict || attempt == attempts {
 			return err
 		}
 	}
+}
+
+// keepNeeded leaves out deletions of what others need by now.
+func (s *Server) keepNeeded(ctx context.Context, u undo, steps []undoStep, writes []onpath.Change) ([]undoStep, []onpath.Change) {
+	for len(writes) > 0 {
+		needed := map[string]*onpath.Error{}
+		if err := s.o.Controller.Check(ctx, writes, false); err != nil {
+			for _, e := range listed(err) {
+				needed[e.Object] = e
+			}
+		}
+		var stay []undoStep
+		var rest []onpath.Change
+		for i, c := range writes {
+			if e := needed[c.Key.String()]; e != nil && c.Object == nil {
+				s.o.Controller.Tell(c.Key, "Kept", "change "+u.ID+" was not confirmed in time, but this stays: "+e.Message, true)
+				continue
+			}
+			stay, rest = append(stay, steps[i]), append(rest, c)
+		}
+		if len(rest) == len(writes) {
+			break
+		}
+		steps, writes = stay, rest
+	}
+	return steps, writes
+}
+
+// follow tells earlier unconfirmed changes that what is there again is what they
+// wrote.
+func (s *Server) follow(u undo, steps []undoStep, writes []onpath.Change) error {
+	for i, c := range writes {
+		was, err := decodeBefore(steps[i])
+		if err != nil || was == nil || c.Object == nil {
+			continue // nothing was there: nothing is again
+		}
+		w, now := was.Meta(), c.Object.Meta()
+		if _, err := s.pending.rewrite(u.ID, steps[i].Key, func(o *undoStep) bool {
+			if o.UID != w.UID || o.Generation != w.Generation {
+				return false
+			}
+			o.UID, o.Generation = now.UID, now.Generation
+			return true
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // tellUndone leaves an event about every object that went back.
@@ -199,7 +284,7 @@ func (s *Server) tellUndone(u undo, writes []onpath.Change) {
 	}
 }
 
-func (s *Server) undoOne(ctx context.Context, step undoStep) (*onpath.Change, error) {
+func (s *Server) undoOne(ctx context.Context, id string, step undoStep) (*onpath.Change, error) {
 	now, err := s.current(ctx, step.Key.Key())
 	if err != nil {
 		return nil, err
@@ -210,19 +295,45 @@ func (s *Server) undoOne(ctx context.Context, step undoStep) (*onpath.Change, er
 		uid, generation, c.Version = now.Meta().UID, now.Meta().Generation, now.Meta().Version
 	}
 	if uid != step.UID || generation != step.Generation {
-		s.log.Warn("an object was changed by others since the unconfirmed change and stays", "object", c.Key)
-		return nil, nil
-	}
-	if step.Before == nil {
-		return c, nil
-	}
-	if c.Object, err = onpath.Decode(step.Before); err != nil {
+		handed, err := s.pending.rewrite(id, step.Key, func(o *undoStep) bool { return o.takes(step) })
+		if err == nil && !handed {
+			s.log.Warn("an object was changed by others since the unconfirmed change and stays", "object", c.Key)
+		}
 		return nil, err
+	}
+	if c.Object, err = decodeBefore(step); err != nil || c.Object == nil {
+		return c, err
 	}
 	if now != nil {
 		keepStatus(now, c.Object)
 	}
 	return c, nil
+}
+
+// takes has a later step undo what an earlier one would have, if it began with
+// what that one wrote.
+func (s *undoStep) takes(earlier undoStep) bool {
+	was, err := decodeBefore(*s)
+	if err != nil {
+		return false
+	}
+	uid, generation := "", int64(0)
+	if was != nil {
+		uid, generation = was.Meta().UID, was.Meta().Generation
+	}
+	if uid != earlier.UID || generation != earlier.Generation {
+		return false
+	}
+	s.Before = earlier.Before
+	return true
+}
+
+// decodeBefore is what was there before a step; nil: nothing.
+func decodeBefore(s undoStep) (onpath.Object, error) {
+	if s.Before == nil {
+		return nil, nil
+	}
+	return onpath.Decode(s.Before)
 }
 
 func (s *Server) registerConfirm() {
