@@ -79,6 +79,20 @@ func (s state) lock() (unlock func(), err error) {
 	return func() { f.Close() }, nil
 }
 
+// Free refuses a state folder that an agent runs with, before anything of that
+// agent's is touched.
+func Free(dir string) error {
+	s := state{dir}
+	if err := s.init(); err != nil {
+		return err
+	}
+	unlock, err := s.lock()
+	if err == nil {
+		unlock()
+	}
+	return err
+}
+
 // loadPlan gives nil if there is none.
 func (s state) loadPlan() (*savedPlan, error) {
 	data, err := os.ReadFile(s.planFile())

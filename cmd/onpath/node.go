@@ -132,6 +132,9 @@ func runNode(ctx context.Context, conf *config.Node, log *slog.Logger) error {
 	if err := os.MkdirAll(conf.StateDir, 0o700); err != nil {
 		return onpath.Errorf(onpath.CodeUnavailable, "state directory: %w", err)
 	}
+	if err := node.Free(conf.StateDir); err != nil {
+		return err
+	}
 	cl, err := nodeClient(ctx, conf, log)
 	if err != nil {
 		return err
