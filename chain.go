@@ -238,7 +238,7 @@ func (c *Chain) OwnDeployments() []*Deployment {
 		if e.Function == "" {
 			continue
 		}
-		d := &Deployment{Metadata: Metadata{
+		d := &Deployment{TypeMeta: TypeMeta{APIVersion: APIVersion, Kind: KindDeployment}, Metadata: Metadata{
 			Name: ShortDeployment(c.Metadata.Name, e.Function), Tenant: c.Metadata.Tenant, Created: c.Metadata.Created,
 			UID: c.Metadata.UID, Version: c.Metadata.Version, Generation: c.Metadata.Generation,
 		}}

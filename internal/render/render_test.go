@@ -95,6 +95,9 @@ func TestOwnDeployment(t *testing.T) {
 	if got, want := strings.Join(render.Row(own[0], now), "|"), "acme|web-firewall|operator/firewall|web|1/2|3s|no node has room"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
+	if own[0].APIVersion != onpath.APIVersion || own[0].Kind != onpath.KindDeployment {
+		t.Errorf("it calls itself %q %q", own[0].APIVersion, own[0].Kind)
+	}
 	var b strings.Builder
 	if err := render.Describe(&b, own[0], nil, nil, now); err != nil || !strings.Contains(b.String(), "part of chain web") {
 		t.Errorf("%v:\n%s", err, b.String())
