@@ -51,7 +51,7 @@ Needs root and an otherwise idle machine. Nothing is left behind.`,
 	f.IntVar(&b.Rounds, "rounds", 0, "how often each contestant is measured (default: as the benchmark needs)")
 	f.StringVar(&b.json, "json", "", "also write the figures to this file")
 	f.BoolVar(&b.list, "list", false, "list the benchmarks and their targets")
-	f.StringVar(&b.Images, "images", "bin/images", "folder with the images that `make images` builds")
+	f.StringVar(&b.Images, "images", "bin/images", "`folder` with the images that make images builds")
 	f.StringVar(&b.html, "html", "", "also write a report with plots to this file, one page that needs nothing else")
 	c.AddCommand(newBenchReport(), newBenchQueue())
 	return c

@@ -41,7 +41,7 @@ Exit code 0 means that every effect was seen.`,
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&o.Images, "images", "bin/images", "folder with the images that `make images` builds")
+	f.StringVar(&o.Images, "images", "bin/images", "`folder` with the images that make images builds")
 	f.StringVar(&o.JSON, "json", "", "also write the figures to this file")
 	f.BoolVar(&o.Keep, "keep", false, "leave everything running, to look around in")
 	f.BoolVar(&down, "down", false, "remove what an earlier run left")

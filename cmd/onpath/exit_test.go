@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 )
 
@@ -13,6 +14,17 @@ func TestMissingFlagIsUsage(t *testing.T) {
 		root.SetArgs(args)
 		if code := exitCode(root.ExecuteContext(t.Context())); code != exitBadInput {
 			t.Errorf("%v: exit code %d, want %d", args, code, exitBadInput)
+		}
+	}
+}
+
+// Another protocol is no path of a socket.
+func TestServerScheme(t *testing.T) {
+	for _, server := range []string{"http://127.0.0.1:7443", "ftp://x"} {
+		root := newRoot()
+		root.SetArgs([]string{"get", "chains", "--server", server})
+		if err := root.ExecuteContext(t.Context()); exitCode(err) != exitBadInput || !strings.Contains(err.Error(), "https://host:port") {
+			t.Errorf("%s: %v, exit code %d", server, err, exitCode(err))
 		}
 	}
 }

@@ -24,12 +24,14 @@ func (g *global) flags(root *cobra.Command) {
 	f := root.PersistentFlags()
 	f.StringVarP(&g.output, "output", "o", outTable, "form of the output: table, json or yaml")
 	f.StringVar(&g.server, "server", os.Getenv("ONPATH_SERVER"), "the server: unix:///path, or https://host:port that was joined (default $ONPATH_SERVER, else the one joined, else this machine's)")
+	f.Lookup("server").DefValue = "" // the help says where it comes from
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputs, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // tenantFlag is for commands on objects of a tenant.
 func (g *global) tenantFlag(c *cobra.Command, usage string) {
 	c.Flags().StringVarP(&g.tenant, "tenant", "t", os.Getenv("ONPATH_TENANT"), usage+" (default $ONPATH_TENANT)")
+	c.Flags().Lookup("tenant").DefValue = ""
 }
 
 // home is where `onpath join` keeps a user's certificate.
@@ -47,6 +49,9 @@ func home() string {
 // client connects to the server that is meant.
 func (g *global) client() (*client.Client, error) {
 	address, https := strings.CutPrefix(g.server, "https://")
+	if scheme, _, ok := strings.Cut(g.server, "://"); ok && !https && scheme != "unix" {
+		return nil, badUsage("--server %s: a server is reached by unix:///path or https://host:port", g.server)
+	}
 	if !https {
 		return client.Default(strings.TrimPrefix(g.server, "unix://"), home(), config.DefaultSocket)
 	}

@@ -88,6 +88,7 @@ one wrote, at most its last MiB, until it ended or was told to end.`,
 	c.Flags().BoolVarP(&o.Follow, "follow", "f", false, "go on with what it writes from now on")
 	c.Flags().BoolVar(&o.Previous, "previous", false, "what the run before the present one wrote")
 	c.Flags().IntVar(&o.Tail, "tail", -1, "only the last `lines` (default all)")
+	c.Flags().Lookup("tail").DefValue = "0" // the help says what the default means
 	g.tenantFlag(c, "tenant of the instance")
 	return c
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/client"
 	"github.com/onpath/onpath/api/manifest"
+	"github.com/onpath/onpath/api/wire"
 	"github.com/onpath/onpath/internal/render"
 )
 
@@ -211,7 +212,7 @@ they lack. A node whose agent is connected is never forced.`,
 				return err
 			}
 			defer cl.Close()
-			if len(keys) == 1 {
+			if len(keys) == 1 && len(files) == 0 {
 				if err := cl.Delete(c.Context(), keys[0], force); err != nil {
 					return err
 				}
@@ -222,13 +223,37 @@ they lack. A node whose agent is connected is never forced.`,
 			if err != nil {
 				return err
 			}
-			return g.printApplied(c, applied)
+			return g.printDeleted(c, applied, len(files) == 0)
 		},
 	}
 	c.Flags().BoolVar(&force, "force", false, "delete nodes that are away and will not come back, whatever they had")
 	c.Flags().StringArrayVarP(&files, "file", "f", nil, "delete what this file, directory or - (stdin) names")
 	g.tenantFlag(c, "tenant of names without one")
 	return c
+}
+
+// printDeleted says what became of each object. What was named and is not there
+// is an error; what a file names may be gone already.
+func (g *global) printDeleted(c *cobra.Command, applied *wire.Applied, named bool) error {
+	var missing onpath.Errors
+	if err := g.print(c, applied, func(w io.Writer) error {
+		for _, ch := range applied.Changes {
+			word := past[ch.Action]
+			if ch.Action == wire.Unchanged {
+				word = "was not there"
+			}
+			fmt.Fprintf(w, "%s %s\n", ch.Key(), word)
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	for _, ch := range applied.Changes {
+		if named && ch.Action == wire.Unchanged {
+			missing = append(missing, &onpath.Error{Code: onpath.CodeNotFound, Object: ch.Key().String(), Message: "it does not exist"})
+		}
+	}
+	return missing.Err()
 }
 
 func (g *global) deleteKeys(c *cobra.Command, args, files []string) (keys []onpath.Key, err error) {
@@ -300,24 +325,38 @@ func (g *global) watch(c *cobra.Command, cl *client.Client, kind onpath.Kind, on
 	if err != nil {
 		return err
 	}
+	t := render.Table(kind)
 	show := func(k onpath.Key, o onpath.Object) error {
 		if only != nil && k != *only {
 			return nil
 		}
+		if o != nil && g.output == outTable {
+			t.Row(render.Row(o, time.Now())...)
+			return nil
+		}
 		return g.showChange(c.OutOrStdout(), k, o)
 	}
-	if g.output == outTable {
-		if err := render.Table(kind).Write(c.OutOrStdout()); err != nil {
-			return err
+	rows := func() error {
+		if g.output == outTable {
+			return t.Follow(c.OutOrStdout())
 		}
+		return nil
 	}
 	for _, o := range list {
 		if err := show(onpath.KeyOf(o), o); err != nil {
 			return err
 		}
 	}
+	if err := rows(); err != nil {
+		return err
+	}
 	return cl.Watch(c.Context(), client.WatchOptions{Kinds: []onpath.Kind{kind}, Tenant: g.tenant, From: revision},
-		func(e client.Change) error { return show(e.Key, e.Object) })
+		func(e client.Change) error {
+			if err := show(e.Key, e.Object); err != nil {
+				return err
+			}
+			return rows()
+		})
 }
 
 // showChange prints one object of a watch; nil means that it was deleted.
@@ -338,7 +377,5 @@ func (g *global) showChange(w io.Writer, k onpath.Key, o onpath.Object) error {
 		_, err := fmt.Fprintln(w, "---")
 		return err
 	}
-	t := render.Table(k.Kind)
-	t.Row(render.Row(o, time.Now())...)
-	return t.WriteRows(w)
+	return nil // a row of the table
 }

@@ -129,6 +129,9 @@ func noCommand(c *cobra.Command, args []string) error {
 			names = append(names, sub.Name())
 		}
 	}
+	if args[0] == "version" && !c.HasParent() {
+		return badUsage("%s has no command version; write %s --version", c.CommandPath(), c.CommandPath())
+	}
 	if w := onpath.Nearest(args[0], names); w != "" {
 		return badUsage("%s has no command %q; did you mean %s?", c.CommandPath(), args[0], w)
 	}

@@ -13,6 +13,8 @@ type Table struct {
 	rows [][]string
 	// Right are the columns that are aligned to the right, as numbers are.
 	right map[int]bool
+	// kept are the widths of what Follow has printed.
+	kept []int
 }
 
 // New makes a table. A heading that begins with ">" makes its column align to
@@ -52,13 +54,29 @@ func (t *Table) Write(w io.Writer) error { return t.write(w, true) }
 // WriteRows prints the rows alone.
 func (t *Table) WriteRows(w io.Writer) error { return t.write(w, false) }
 
-func (t *Table) write(w io.Writer, head bool) error {
+// Follow prints the rows added since the last Follow, below a heading the first
+// time. Columns keep their places as far as cells fit.
+func (t *Table) Follow(w io.Writer) error {
+	head := t.kept == nil
+	t.kept = t.widths()
+	err := t.write(w, head)
+	t.rows = nil
+	return err
+}
+
+func (t *Table) widths() []int {
 	widths := make([]int, len(t.head))
+	copy(widths, t.kept)
 	for _, row := range append([][]string{t.head}, t.rows...) {
 		for i, c := range row {
 			widths[i] = max(widths[i], utf8.RuneCountInString(c))
 		}
 	}
+	return widths
+}
+
+func (t *Table) write(w io.Writer, head bool) error {
+	widths := t.widths()
 	var b strings.Builder
 	if head {
 		t.line(&b, t.head, widths)

@@ -24,3 +24,20 @@ func TestTable(t *testing.T) {
 		t.Errorf("%d rows", tab.Len())
 	}
 }
+
+func TestFollow(t *testing.T) {
+	var b strings.Builder
+	x := table.New("NAME", ">N")
+	for _, rows := range [][][]string{{{"longer", "1"}, {"b", "10"}}, {{"c", "2"}}, {{"the longest", "3"}}, nil} {
+		for _, r := range rows {
+			x.Row(r...)
+		}
+		if err := x.Follow(&b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := "NAME     N\nlonger   1\nb       10\nc        2\nthe longest   3\n"
+	if b.String() != want {
+		t.Errorf("got\n%swant\n%s", b.String(), want)
+	}
+}
