@@ -69,15 +69,23 @@ spec:
   through: [{deployment: pair, lost: repick, none: drop}]
 `
 
-func runFailover(ctx context.Context, r *Run) (err error) {
-	r.skip(faultGateway, "this version of onpath has no pairs of gateways")
+func runFailover(ctx context.Context, r *Run) error {
 	r.skip(faultUpgrade, "it needs two versions of the program; tests measure it")
-	s, err := r.newStage(ctx)
+	err := r.failures(ctx)
 	var why lacking
 	if errors.As(err, &why) {
 		r.skip("onpath", string(why))
 		return nil
 	}
+	if err != nil {
+		return err
+	}
+	return r.gatewayKilled(ctx)
+}
+
+// failures are those behind one gateway.
+func (r *Run) failures(ctx context.Context) (err error) {
+	s, err := r.newStage(ctx)
 	if err != nil {
 		return err
 	}

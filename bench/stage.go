@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -21,6 +22,17 @@ var stageLab string
 //go:embed stage/objects.yaml
 var stageObjects string
 
+//go:embed stage/gateway.yaml
+var stageGateway string
+
+// With a pair of gateways.
+var (
+	//go:embed stage/pair.yaml
+	pairLab string
+	//go:embed stage/gateways.yaml
+	pairGateways string
+)
+
 // stageDir is where a stage keeps its state and logs.
 const stageDir = "/var/lib/onpath-bench-stage"
 
@@ -31,6 +43,16 @@ type stage struct {
 
 // newStage sets one up, or gives lacking.
 func (r *Run) newStage(ctx context.Context) (*stage, error) {
+	return r.stageOf(ctx, stageLab, stageGateway, map[string]string{"gw": "10.255.0.1"})
+}
+
+// newPairStage sets one up with two gateways, gw1 and gw2.
+func (r *Run) newPairStage(ctx context.Context) (*stage, error) {
+	return r.stageOf(ctx, pairLab, pairGateways, map[string]string{"gw1": "10.255.0.1", "gw2": "10.255.0.2"})
+}
+
+// stageOf sets up a stage of a lab, with gateways by underlay address.
+func (r *Run) stageOf(ctx context.Context, network, objects string, gateways map[string]string) (*stage, error) {
 	if r.Program == "" {
 		return nil, lacking("it runs the onpath program, which was not named")
 	}
@@ -39,7 +61,7 @@ func (r *Run) newStage(ctx context.Context) (*stage, error) {
 			return nil, lacking("containers need " + p.Name + ", which is not installed")
 		}
 	}
-	t, err := lab.Parse(strings.NewReader(stageLab), "stage/lab.yaml")
+	t, err := lab.Parse(strings.NewReader(network), "stage")
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +74,9 @@ func (r *Run) newStage(ctx context.Context) (*stage, error) {
 	}
 	spec := demo.StageSpec{Topology: t, Bin: bin, Dir: stageDir, HostImage: true, Server: demo.StageNode{Host: "server", Address: "10.255.0.10"},
 		Progress: func(s string) { r.say("%s", s) }}
-	for name, address := range map[string]string{"gw": "10.255.0.1", "n1": "10.255.0.11", "n2": "10.255.0.12"} {
+	nodes := map[string]string{"n1": "10.255.0.11", "n2": "10.255.0.12"}
+	maps.Copy(nodes, gateways)
+	for name, address := range nodes {
 		spec.Nodes = append(spec.Nodes, demo.StageNode{Name: name, Host: name, Address: address, Cloudlet: "pop"})
 	}
 	s, err := demo.SetUp(ctx, spec)
@@ -60,7 +84,7 @@ func (r *Run) newStage(ctx context.Context) (*stage, error) {
 		return nil, err
 	}
 	st := &stage{s}
-	if err := st.apply(ctx, strings.ReplaceAll(stageObjects, "PROGRAM", bin)); err != nil {
+	if err := st.apply(ctx, strings.ReplaceAll(stageObjects, "PROGRAM", bin)+"---\n"+objects); err != nil {
 		return nil, errors.Join(err, st.close(ctx))
 	}
 	return st, nil
