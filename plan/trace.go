@@ -31,16 +31,15 @@ func Trace(in TraceInput) *onpath.Trace {
 	w := newWorld(in.Snapshot)
 	var first *onpath.Trace
 	var others []string
-	var gates []*node
 	for _, cl := range w.cloudletsInOrder() {
-		for _, g := range cl.pair {
-			if in.Request.Gateway == "" || g.name == in.Request.Gateway {
-				gates = append(gates, g)
-			}
+		g := cl.gateway
+		if i := slices.IndexFunc(cl.pair, func(n *node) bool { return n.name == in.Request.Gateway }); i >= 0 {
+			g = cl.pair[i]
 		}
-	}
-	for _, g := range gates {
-		t := &tracer{w: w, in: &in, cl: g.c, gate: g, out: &onpath.Trace{Tuple: in.Request.Tuple}}
+		if g == nil || in.Request.Gateway != "" && g.name != in.Request.Gateway {
+			continue
+		}
+		t := &tracer{w: w, in: &in, cl: cl, gate: g, out: &onpath.Trace{Tuple: in.Request.Tuple}}
 		t.run()
 		switch {
 		case first == nil:
@@ -97,6 +96,7 @@ func (t *tracer) warn(format string, args ...any) {
 }
 
 func (t *tracer) run() {
+	t.enterAt(t.in.Request.Tuple)
 	g := t.gate
 	if g.acked == nil || g.acked.edge == 0 {
 		t.warn("gateway %s has no plan in force: nothing is steered there", g.name)
@@ -114,6 +114,28 @@ func (t *tracer) run() {
 	t.out.Forward = planned
 	t.out.Reverse = t.plannedAnswer(planned)
 	t.note(planned)
+}
+
+// enterAt goes on at the gateway of a pair at which packets of the tuple come in,
+// unless one was asked for: the other one was told of them and counts none.
+func (t *tracer) enterAt(tu onpath.Tuple) {
+	o := t.gate.partner()
+	if o == nil || t.in.Request.Gateway != "" || o.acked == nil || o.acked.edge == 0 {
+		return
+	}
+	there, ok := t.entry(o, o.acked.edge, tu)
+	if !ok {
+		return
+	}
+	var here onpath.FlowEntry
+	known := false
+	if t.gate.acked != nil {
+		here, known = t.entry(t.gate, t.gate.acked.edge, tu)
+	}
+	switch {
+	case !known, here.Packets == 0 && there.Packets > 0, there.Packets > 0 && livelier(there, here):
+		t.gate = o
+	}
 }
 
 // note fills Chains from hops.
@@ -224,6 +246,9 @@ func (t *tracer) behind(i *instance, e onpath.FlowEntry) (next onpath.FlowEntry,
 		if c.Vport != out || c.Kind == onpath.NextPending || c.Reverse != e.Reverse {
 			continue
 		}
+		if o := t.gate.partner(); o != nil && c.Entry == o.obj.Status.Edge {
+			c.Entry = e.Entry // each direction leaves at the gateway where it comes in
+		}
 		score := likeness(e, c)
 		if score > best || score == best && livelier(c, next) {
 			next, best, ok = c, score, score > 0
@@ -264,12 +289,13 @@ func end(a netip.Addr, port uint16) string { return fmt.Sprintf("%s port %d", a,
 
 // answer follows the reverse direction from where the packet left.
 func (t *tracer) answer(last onpath.FlowEntry) {
-	g := t.gate
 	switch last.Kind {
 	case onpath.NextPass, onpath.NextDrop:
 		return
 	}
 	tu := last.Tuple.Reverse()
+	t.enterAt(tu)
+	g := t.gate
 	if e, ok := t.entry(g, g.acked.edge, tu); ok {
 		t.live(e, &t.out.Reverse)
 		return

@@ -187,3 +187,37 @@ func TestTraceThroughAwayNode(t *testing.T) {
 		t.Errorf("no warning of %s in %q", node, all)
 	}
 }
+
+// TestTracePair: of a pair of gateways each direction is followed from the one where
+// it comes in; the other one was told of it, and says so if it is asked.
+func TestTracePair(t *testing.T) {
+	s, _, tu := tracedSite(t)
+	s.apply(aNode("fra1-gw2", "fra1", 190, true))
+	s.connect("fra1-gw2")
+	s.settle()
+	m := newModel(s)
+	m.change = func(i string, t onpath.Tuple) onpath.Tuple { return natOnce(i, t) }
+	first, second := s.states["fra1-gw"].Acked.Datapath.Edge.Vport, s.states["fra1-gw2"].Acked.Datapath.Edge.Vport
+	w := m.send(first, tu)
+	m.send(second, w.out.Reverse())
+	flows := entriesOf(m)
+	for node, list := range flows {
+		for i, e := range list {
+			if node == "fra1-gw" && e.Vport == first && e.Tuple != tu || node == "fra1-gw2" && e.Vport == second && e.Tuple == tu {
+				flows[node][i].Packets = 0 // told
+			}
+		}
+	}
+	for gateway, starts := range map[string][2]string{"": {"fra1-gw", "fra1-gw2"}, "fra1-gw": {"fra1-gw", "fra1-gw"}, "fra1-gw2": {"fra1-gw2", "fra1-gw2"}} {
+		tr := Trace(TraceInput{Snapshot: s.snapshot(), Request: onpath.TraceRequest{Tuple: tu, Gateway: gateway}, Flows: flows})
+		if !tr.Live || len(tr.Forward) == 0 || len(tr.Reverse) == 0 || len(tr.Warnings) > 0 {
+			t.Fatalf("asked for gateway %q: %+v", gateway, tr)
+		}
+		if got := [2]string{tr.Forward[0].Node, tr.Reverse[0].Node}; got != starts {
+			t.Errorf("asked for gateway %q, the directions begin at %v, want %v", gateway, got, starts)
+		}
+		if got := hopsOf(tr.Reverse); got != "edge tunnel web-dnat tunnel web-fw tunnel exit" {
+			t.Errorf("asked for gateway %q, reverse: %s", gateway, got)
+		}
+	}
+}
