@@ -339,7 +339,10 @@ struct roots {
 struct table {
 	__u64 where;
 	__u32 id;
-	__u32 pad;
+	/* The driver's, for the process after it: what this row's table holds, and the
+	 * cells of the forest whose place has this row's number. */
+	__u32 planted;
+	__u8 sum[32];
 };
 
 #define GROUP_REVERSE 0x01

@@ -250,9 +250,10 @@ type peerRef struct {
 
 // tableValue says where a table is.
 type tableValue struct {
-	Where uint64 // written in one go, last
-	ID    uint32
-	Pad   uint32
+	Where   uint64 // written in one go
+	ID      uint32
+	Planted uint32   // cells of the forest whose place has this row's number
+	Sum     [32]byte // of the table; 0 while it changes
 }
 
 // smallTable is the most rules that a row of cells has; the programs read no

@@ -105,6 +105,7 @@ func (d *Driver) apply(c *onpath.DatapathConfig) error {
 	want.node.Capture, want.node.CaptureLength = d.capturing()
 	want.node.Watch = d.watching()
 	if err := d.bring(want); err != nil {
+		err = errors.Join(err, d.maps.tables.uproot(want.tables))
 		if d.state != nil {
 			err = errors.Join(err, d.bring(d.state))
 		}
@@ -219,6 +220,9 @@ func (d *Driver) addTargets(want *state) error {
 func (d *Driver) addTables(want *state) error {
 	m := d.maps
 	want.reclassifies = d.reclassifies(want)
+	if err := m.tables.plant(want.tables); err != nil {
+		return err
+	}
 	for id, t := range want.tables {
 		if !isClassifier(id) {
 			if err := m.tables.put(id, t); err != nil {

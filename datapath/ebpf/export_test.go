@@ -29,14 +29,16 @@ func (d *Driver) Place(id onpath.TableID) uint64 {
 	return d.maps.tables.placed[id].where
 }
 
-// Forests are the places of forests in the kernel.
-func (d *Driver) Forests() (list []uint32) {
-	var place, id uint32
-	it := d.coll.Maps["forests"].Iterate()
-	for it.Next(&place, &id) {
-		list = append(list, place)
+// Forests counts the forests in the kernel.
+func (d *Driver) Forests() (n int) {
+	for place := range uint32(200) { // look-ups are slow on older kernels
+		var m *ebpf.Map
+		if d.coll.Maps["forests"].Lookup(place, &m) == nil {
+			m.Close()
+			n++
+		}
 	}
-	return list
+	return n
 }
 
 // Orphan leaves a forest to which nothing points, as a process does that dies
@@ -48,6 +50,7 @@ func (d *Driver) Orphan(place uint32) error {
 		return err
 	}
 	defer m.Close()
+	d.maps.tables.rows[place].Planted = spec.MaxEntries
 	return d.maps.tables.forests.Put(place, m)
 }
 

@@ -28,6 +28,9 @@ type wantedTable struct {
 	sum    sum
 	cells  []classifier.Cell  // of a small table: the miss, then the rules
 	forest *classifier.Forest // of a large one, once it is compiled
+	// planted: its forest is in the kernel at that place, and no row points there.
+	planted bool
+	place   uint32
 }
 
 func (t *wantedTable) large() bool { return len(t.rules) > smallTable }
@@ -114,12 +117,7 @@ func (t *wantedTable) compile() error {
 		return err
 	}
 	t.forest = f
-	copy(unsafe.Slice((*byte)(unsafe.Pointer(&f.Cells[classifier.SumCell])), len(t.sum)), t.sum[:])
 	return nil
-}
-
-func sumIn(c *classifier.Cell) sum {
-	return sum(unsafe.Slice((*byte)(unsafe.Pointer(c)), len(sum{})))
 }
 
 // of counts the rules of a chain.

@@ -289,7 +289,7 @@ func TestRulesChangeWhole(t *testing.T) {
 	if got["policy"] == 0 || got["ttl"] == 0 || got["policy"]+got["ttl"] != ran.Load() {
 		t.Errorf("%d packets ran, counted are %v", ran.Load(), got)
 	}
-	if n := len(d.dp.Forests()); n != 1 {
+	if n := d.dp.Forests(); n != 1 {
 		t.Errorf("%d forests are left, must be 1", n)
 	}
 }
@@ -321,8 +321,8 @@ func TestRulesOutliveDriver(t *testing.T) {
 	d.must(d.dp.Orphan(77))
 	d.must(d.dp.Close())
 	d.open()
-	if got := d.dp.Forests(); len(got) != 1 {
-		t.Errorf("there are forests at %v, must be one", got)
+	if got := d.dp.Forests(); got != 1 {
+		t.Errorf("there are %d forests, must be one", got)
 	}
 	d.apply(c)
 	if d.dp.Place(2) != large || d.dp.Place(9) != row {
@@ -335,8 +335,8 @@ func TestRulesOutliveDriver(t *testing.T) {
 	}
 	c.Tables = c.Tables[:0]
 	d.apply(c)
-	if got := d.dp.Forests(); len(got) != 0 {
-		t.Errorf("without tables there are forests at %v", got)
+	if got := d.dp.Forests(); got != 0 {
+		t.Errorf("without tables there are %d forests", got)
 	}
 }
 
@@ -371,7 +371,7 @@ func TestRulesRefused(t *testing.T) {
 			t.Errorf("%s: the old table is not in force any more: verdict %d", name, v)
 		}
 	}
-	if got := d.dp.Forests(); len(got) != 0 {
-		t.Errorf("there are forests at %v", got)
+	if got := d.dp.Forests(); got != 0 {
+		t.Errorf("there are %d forests", got)
 	}
 }

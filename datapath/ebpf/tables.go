@@ -4,9 +4,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -23,8 +21,9 @@ import (
 // forests, maps of their own. A table that changes gets a new place first; then
 // one word of its row is written, and packets go to the new one. The old place
 // is given up when no packet can be on its way there. All of it can be read back
-// from the maps, so a process that dies in between leaves nothing but places to
-// which no row points.
+// from the rows, so a process that dies in between leaves nothing but places to
+// which no row points. The map of forests is never read: older kernels wait for
+// all programs at every look-up in it.
 type tableSpace struct {
 	ids     *kmap[uint32, uint32] // table → row
 	rows    []tableValue          // the kernel's memory
@@ -37,7 +36,10 @@ type tableSpace struct {
 	rowUsed []bool
 	nextRow uint32
 	taken   map[uint32]uint32 // places of forests, and their cells
-	retired []retired
+	// cellsTaken is the sum of these, nextPlace the last that was given.
+	cellsTaken int
+	nextPlace  uint32
+	retired    []retired
 }
 
 // placed is a table in the kernel.
@@ -107,17 +109,14 @@ func (s *tableSpace) recover() error {
 			return fmt.Errorf("table %d has row %d of %d", id, row, maxTables)
 		}
 		s.rowUsed[row] = true
-		p := placed{row: row, where: s.rows[row].Where}
+		p := placed{row: row, where: s.rows[row].Where, sum: s.rows[row].Sum}
 		switch {
 		case p.where&whereUsed == 0 || s.rows[row].ID != id: // was being made
+			p.where = 0
 		case p.where&whereForest != 0:
-			if err := s.readSum(&p); err != nil {
-				return fmt.Errorf("read table %d: %w", id, err)
-			}
+			s.take(uint32(p.where), s.rows[uint32(p.where)].Planted)
 		default:
-			r := runOf(p.where)
-			s.runs.mark(r)
-			p.sum = sumOf(s.cells[r.base:r.base+r.count], nil)
+			s.runs.mark(runOf(p.where))
 		}
 		s.placed[onpath.TableID(id)] = p
 	}
@@ -126,68 +125,19 @@ func (s *tableSpace) recover() error {
 
 // dropOrphans frees forests to which no row points.
 func (s *tableSpace) dropOrphans() error {
-	var place, id uint32
 	var orphans []uint32
-	it := s.forests.Iterate()
-	for it.Next(&place, &id) {
-		if _, ok := s.taken[place]; !ok {
+	for place := range uint32(maxForests) {
+		if _, ok := s.taken[place]; !ok && s.rows[place].Planted != 0 {
 			orphans = append(orphans, place)
 		}
 	}
-	if err := it.Err(); err != nil {
-		return fmt.Errorf("read map forests: %w", err)
-	}
-	for _, place := range orphans {
-		if err := s.forests.Delete(place); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("free a forest: %w", err)
-		}
-	}
-	return nil
-}
-
-func (s *tableSpace) readSum(p *placed) error {
-	var m *ebpf.Map
-	if err := s.forests.Lookup(uint32(p.where), &m); err != nil {
-		return err
-	}
-	defer m.Close()
-	var c classifier.Cell
-	if err := m.Lookup(uint32(classifier.SumCell), &c); err != nil {
-		return err
-	}
-	p.sum = sumIn(&c)
-	s.taken[uint32(p.where)] = m.MaxEntries()
-	return nil
+	return s.fell(orphans)
 }
 
 // has reports whether a table stands in the kernel with these contents.
 func (s *tableSpace) has(id onpath.TableID, is sum) bool {
 	p, ok := s.placed[id]
 	return ok && p.where&whereUsed != 0 && p.sum == is
-}
-
-// prepare compiles the large tables that differ, before anything is touched.
-func (s *tableSpace) prepare(want map[onpath.TableID]*wantedTable) error {
-	work := make(chan *wantedTable)
-	errs := make([]error, runtime.GOMAXPROCS(0))
-	var done sync.WaitGroup
-	for i := range errs {
-		done.Go(func() {
-			for t := range work {
-				if errs[i] == nil {
-					errs[i] = t.compile()
-				}
-			}
-		})
-	}
-	for id, t := range want {
-		if t.large() && t.forest == nil && !s.has(id, t.sum) {
-			work <- t
-		}
-	}
-	close(work)
-	done.Wait()
-	return errors.Join(errs...)
 }
 
 // put writes a table to a new place if it differs, and switches. forest is nil
@@ -207,8 +157,11 @@ func (s *tableSpace) put(id onpath.TableID, t *wantedTable) error {
 		}
 	}
 	old := p.where
-	s.rows[p.row].ID = uint32(id)
-	atomic.StoreUint64(&s.rows[p.row].Where, where)
+	r := &s.rows[p.row]
+	r.ID, r.Sum = uint32(id), sum{}
+	atomic.StoreUint64(&r.Where, where)
+	r.Sum = t.sum
+	t.planted = false
 	s.placed[id] = placed{p.row, where, t.sum}
 	if old&whereUsed != 0 {
 		s.retired = append(s.retired, retired{where: old, at: time.Now()})
@@ -239,13 +192,12 @@ func (s *tableSpace) newRow(id onpath.TableID) (uint32, error) {
 // write puts the contents of a table to a free place.
 func (s *tableSpace) write(id onpath.TableID, t *wantedTable) (where uint64, err error) {
 	if t.large() {
-		if t.forest == nil {
-			if err := t.compile(); err != nil {
+		if !t.planted {
+			if err := s.plant(map[onpath.TableID]*wantedTable{id: t}); err != nil {
 				return 0, err
 			}
 		}
-		place, err := s.plant(t)
-		return whereUsed | whereForest | uint64(place), err
+		return whereUsed | whereForest | uint64(t.place), nil
 	}
 	base, err := s.takeRun(uint32(len(t.cells)))
 	if err != nil {
@@ -264,75 +216,6 @@ func (s *tableSpace) takeRun(n uint32) (uint32, error) {
 		base, err = s.runs.take(n)
 	}
 	return base, err
-}
-
-// plant makes the map of a forest.
-func (s *tableSpace) plant(t *wantedTable) (uint32, error) {
-	place, err := s.freePlace()
-	if err != nil {
-		return 0, err
-	}
-	if err := s.affords(t); err != nil {
-		return 0, err
-	}
-	spec := s.inner.Copy()
-	spec.MaxEntries = uint32(len(t.forest.Cells))
-	m, err := ebpf.NewMap(spec)
-	if err != nil {
-		return 0, fmt.Errorf("make a map for the %d rules of table %d: %w", len(t.rules), t.id, err)
-	}
-	defer m.Close()
-	size := len(t.forest.Cells) * int(unsafe.Sizeof(classifier.Cell{}))
-	mem, err := shared(m, size)
-	if err != nil {
-		return 0, err
-	}
-	copy(mem, unsafe.Slice((*byte)(unsafe.Pointer(&t.forest.Cells[0])), size))
-	if err := unix.Munmap(mem); err != nil {
-		return 0, fmt.Errorf("write the rules of table %d: %w", t.id, err)
-	}
-	t.forest = nil // megabytes, and in the kernel now
-	if err := s.forests.Put(place, m); err != nil {
-		return 0, fmt.Errorf("write map forests: %w", err)
-	}
-	s.taken[place] = spec.MaxEntries
-	return place, nil
-}
-
-func (s *tableSpace) freePlace() (uint32, error) {
-	for range 2 {
-		for i := range uint32(maxForests) {
-			if _, ok := s.taken[i]; !ok {
-				return i, nil
-			}
-		}
-		if err := s.reclaim(); err != nil {
-			return 0, err
-		}
-	}
-	e := onpath.Errorf(onpath.CodeNoRoom, "the data path has room for %d tables with more than %d rules", maxForests, smallTable)
-	e.Remedy = "run fewer instances of chains with long select and address lists on this node"
-	return 0, e
-}
-
-// affords refuses more memory than all forests together may take.
-func (s *tableSpace) affords(t *wantedTable) error {
-	for range 2 {
-		sum := len(t.forest.Cells)
-		for _, n := range s.taken {
-			sum += int(n)
-		}
-		if sum <= maxCells {
-			return nil
-		}
-		if err := s.reclaim(); err != nil {
-			return err
-		}
-	}
-	e := onpath.Errorf(onpath.CodeNoRoom, "the rules of all tables need more than %d MiB; table %d (%s) with %d is one too many",
-		maxCells*64>>20, t.id, t.greatest(), len(t.rules))
-	e.Remedy = "use fewer or wider prefixes and port ranges in the chains of this node"
-	return e
 }
 
 // retain gives up all tables that are not wanted.
@@ -380,15 +263,12 @@ func (s *tableSpace) reclaim() error {
 // free frees the first n of what was retired.
 func (s *tableSpace) free(n int) error {
 	gone := map[run]bool{}
+	var places []uint32
 	for _, r := range s.retired[:n] {
 		switch {
 		case r.where&whereUsed == 0:
 		case r.where&whereForest != 0:
-			place := uint32(r.where)
-			if err := s.forests.Delete(place); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-				return fmt.Errorf("free a forest: %w", err)
-			}
-			delete(s.taken, place)
+			places = append(places, uint32(r.where))
 		default:
 			gone[runOf(r.where)] = true
 		}
@@ -398,7 +278,7 @@ func (s *tableSpace) free(n int) error {
 	}
 	s.runs.free(gone)
 	s.retired = slices.Delete(s.retired, 0, n)
-	return nil
+	return s.fell(places)
 }
 
 // runOf is the run of a small table: its miss and its rules.

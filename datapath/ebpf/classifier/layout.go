@@ -86,14 +86,11 @@ func leafRef(cell uint32, count int) uint32 {
 const (
 	rootCell  = 0 // first tuple and number of tuples of each view
 	missCell  = 1 // the table's miss, as a rule
-	firstCell = 3
+	firstCell = 2
 )
 
-// SumCell of a forest is the driver's: what the forest was made of.
-const SumCell = 2
-
 // Version changes when the same rules become other cells.
-const Version = "forest 1"
+const Version = "forest 2"
 
 // View says what of a packet can be read.
 type View int
