@@ -173,6 +173,11 @@ struct port {
 #define MAX_UPLINKS 256  /* places of uplinks: ifindex modulo this */
 #define MAX_HOPS    4096 /* next hops; place 0 is none */
 
+struct fast {
+	__u32 epoch; /* 8 bits; of what is known about next hops; 0: nothing is */
+	__u32 lease; /* seconds; until then somebody watches routes and neighbours */
+};
+
 struct uplink {
 	__u32 ifindex; /* 0: none here */
 	__u32 edge;
@@ -180,23 +185,44 @@ struct uplink {
 	__u32 tunnel_port; /* host order */
 	__u8 mac[6];
 	__u16 pad;
+	struct fast fast;  /* as in the map of that name, which tc reads */
 };
 
+/* Packets that XDP finished count as in and out of the edge as well. */
 struct uplink_counters {
-	__u64 carried;   /* packets finished by XDP */
+	__u64 carried, carried_bytes;
 	__u64 passed_on; /* packets left to tc */
 	__u64 ran;       /* packets finished by XDP behind functions */
 	/* The monotonic clock, in ns and seconds, as it was at that tick. */
 	__u64 tick;
 	__u64 clock;
 	__u32 seconds;
-	__u32 pad;
+	__u32 crowded; /* packets whose flow found true lanes of others */
 };
 
-struct fast {
-	__u32 epoch; /* 8 bits; of what is known about next hops; 0: nothing is */
-	__u32 lease; /* seconds; until then somebody watches routes and neighbours */
+/*
+ * What the fast path needs of a flow, in one cache line: each CPU has its own
+ * lanes, in sets of two that a hash of the key finds. What was counted here is
+ * added to the flow's entry when the lane is renewed or becomes another flow's.
+ */
+struct lane {
+	struct flow_key key;
+	__u32 since : 24; /* seconds: renewed */
+	__u32 epoch : 8;  /* 0: an empty lane */
+	__u16 hop;
+	__u16 path;       /* slot */
+	__u64 bytes;      /* since then */
+	__u32 packets;
+	__u32 last;       /* seconds: the last one */
 };
+
+struct lanes {
+	struct lane lane[2];
+};
+
+#define MAX_LANES 32768 /* sets of one CPU: 4 MiB */
+
+#define LANE_MULTIPLIER 0x9e3779b97f4a7c15ull /* 2^64 divided by the golden ratio */
 
 #define HOP_FRAGS 1
 

@@ -433,8 +433,6 @@ int onpath_fast(struct xdp_md *ctx)
 	verdict = carry(ctx, u, c);
 	if (verdict == XDP_PASS)
 		c->passed_on++;
-	else
-		c->carried++;
 	return verdict;
 }
 

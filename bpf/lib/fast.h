@@ -7,8 +7,9 @@
  * what is too long or has come too far, translations, mirrors, and everything
  * while somebody captures or watches a flow, or nobody watches routes.
  *
- * It counts as tc does. Its budget is some 85 ns a packet, so: the key on the
- * stack, one look-up in a hash table, the clock once a tick.
+ * It counts as tc does. A packet's own cost is mostly waiting for memory, so what
+ * most packets need lies in one line of it (struct lane); the flow's entry is
+ * looked up where it has no lane, and every few seconds.
  */
 #ifndef ONPATH_FAST_H
 #define ONPATH_FAST_H
@@ -18,29 +19,34 @@
 
 #define NOT_FIRST_OR_LAST 0x3fff /* IPv4: offset and more fragments */
 #define TCP_BEGIN_OR_END  0x07   /* FIN, SYN, RST */
-#define HOP_REVERSE       16     /* seconds between two looks at the entry of the answers */
+#define LANE_LIFE         8      /* seconds; below HOP_FRESH */
+#define LANE_PATIENCE     16     /* a power of two */
 
 /* Kernels before 5.18 have no frames in several buffers; the driver says so. */
 const volatile __u32 several_buffers = 1;
 
+/* Sets of lanes of one CPU, a power of two. */
+const volatile __u32 cpu_lanes = 1 << 10;
+
 /* What carry needs of a packet beside its key. */
 struct fast_packet {
+	__u64 hash;
 	__u32 length; /* bytes of IP */
-	__u32 tcp;    /* 1: ack is its acknowledgement number */
-	__u32 ack;
 	__u32 frags;  /* the frame lies in several buffers */
 };
 
-static __always_inline int read_ports(struct flow_key *k, struct fast_packet *f, const __u8 *l4,
-				      const __u8 *end, __u32 proto, __u32 tunnel_port)
+static __always_inline __u64 spread(__u64 h, __u64 with)
+{
+	h = (h ^ with) * LANE_MULTIPLIER;
+	return h ^ h >> 32;
+}
+
+static __always_inline int read_ports(struct flow_key *k, const __u8 *l4, const __u8 *end, __u32 proto,
+				      __u32 tunnel_port)
 {
 	if (proto == IPPROTO_TCP) {
-		const struct tcp_head *t = (const void *)l4;
-
-		if (l4 + 20 > end || (t->flags & TCP_BEGIN_OR_END))
+		if (l4 + sizeof(struct tcp_head) > end || (l4[13] & TCP_BEGIN_OR_END))
 			return 0;
-		f->tcp = 1;
-		f->ack = bpf_ntohl(t->ack);
 		*(__u32 *)&k->sport = *(const __u32 *)l4;
 		return 1;
 	}
@@ -70,7 +76,6 @@ static __always_inline int read_packet(struct xdp_md *ctx, const struct uplink *
 	if (*(const __u32 *)data != *(const __u32 *)u->mac || *(const __u16 *)(data + 4) != *(const __u16 *)(u->mac + 4))
 		return 0;
 	type = *(const __be16 *)(data + 12);
-	f->tcp = 0;
 	if (type == bpf_htons(ETH_P_IP)) {
 		const struct iphdr *h = (const void *)l3;
 
@@ -81,11 +86,13 @@ static __always_inline int read_packet(struct xdp_md *ctx, const struct uplink *
 			return 0;
 		map_v4(k->src, h->saddr);
 		map_v4(k->dst, h->daddr);
+		f->hash = spread(h->saddr, (__u64)h->daddr << 32);
 		f->length = bpf_ntohs(h->tot_len);
 		head = sizeof(*h) + 8;
 		l4 = l3 + sizeof(*h);
 	} else if (type == bpf_htons(ETH_P_IPV6)) {
 		const struct ipv6hdr *h = (const void *)l3;
+		const __u64 *a = (const void *)(l3 + 8);
 
 		if (l3 + sizeof(*h) + 8 > end || (*l3 & 0xf0) != 0x60 || h->hop_limit <= 1)
 			return 0;
@@ -96,6 +103,7 @@ static __always_inline int read_packet(struct xdp_md *ctx, const struct uplink *
 		copy_addr(k->dst, &h->daddr);
 		if (is_mapped(k->src) || is_mapped(k->dst))
 			return 0;
+		f->hash = spread(spread(spread(a[0], a[1]), a[2]), a[3]);
 		f->length = bpf_ntohs(h->payload_len) + sizeof(*h);
 		head = sizeof(*h) + 8;
 		l4 = l3 + sizeof(*h);
@@ -114,32 +122,9 @@ static __always_inline int read_packet(struct xdp_md *ctx, const struct uplink *
 	}
 	if (f->length > there || f->length < head + (proto == IPPROTO_TCP ? 12 : 0))
 		return 0;
-	return read_ports(k, f, l4, end, proto, u->tunnel_port);
-}
-
-/* Once a second and flow: it is in use, and so is its next hop. Returns 0 if the
- * packet must go the ordinary way, which refreshes all the rest. */
-static __noinline int refresh(struct flow *e, const struct flow_key *k, __u32 now, __u32 hop)
-{
-	struct hop_place *h = bpf_map_lookup_elem(&hops, &hop);
-	__u32 zero = 0, was = e->seen;
-	struct fast *fast = bpf_map_lookup_elem(&fasts, &zero);
-	struct flow_key back;
-	struct flow *r;
-
-	if (!h || !fast || ((fast->lease - now) & SEEN_MASK) > SEEN_MASK / 2)
+	if (!read_ports(k, l4, end, proto, u->tunnel_port))
 		return 0;
-	if (now / HOP_REVERSE != was / HOP_REVERSE) {
-		reverse_key(&back, k, k->scope);
-		r = flow_established(&back);
-		if (!r)
-			return 0;
-		if (r->seen != now)
-			r->seen = now;
-	}
-	e->seen = now;
-	if (h->used != now)
-		h->used = now;
+	f->hash = spread(f->hash, *(__u32 *)&k->sport | (__u64)proto << 32);
 	return 1;
 }
 
@@ -156,20 +141,161 @@ static __always_inline __u32 seconds(struct uplink_counters *c)
 	return c->seconds;
 }
 
-static __always_inline void count_entry(struct flow *e, const struct fast_packet *f)
+static __always_inline int same_key(const struct flow_key *a, const struct flow_key *b)
 {
-	__sync_fetch_and_add(&e->packets, 1);
-	__sync_fetch_and_add(&e->bytes, f->length);
-	if (f->tcp)
-		e->entry = f->ack; /* where entries of an edge have it */
+	const __u64 *x = (const void *)a, *y = (const void *)b;
+
+	return x[0] == y[0] && x[1] == y[1] && x[2] == y[2] && x[3] == y[3] && x[4] == y[4];
+}
+
+static __always_inline __u32 passed(__u32 since, __u32 now)
+{
+	return (now - since) & SEEN_MASK;
+}
+
+/* While nobody watches routes, next hops are found anew each second. */
+static __always_inline int watched(const struct uplink *u, __u32 now)
+{
+	return passed(now, u->fast.lease) <= SEEN_MASK / 2;
+}
+
+static __always_inline int is_true(const struct lane *l, const struct uplink *u, __u32 now)
+{
+	return l->epoch == (__u8)u->fast.epoch && passed(l->since, now) < LANE_LIFE;
+}
+
+/* Add to the entry what its lane counted. */
+static __always_inline void settle(struct lane *l, struct flow *e)
+{
+	if (l->packets && e->path == l->path) {
+		__sync_fetch_and_add(&e->packets, l->packets);
+		__sync_fetch_and_add(&e->bytes, l->bytes);
+		if (passed(e->seen, l->last) <= SEEN_MASK / 2)
+			e->seen = l->last;
+	}
+	l->packets = 0;
+	l->bytes = 0;
+}
+
+/* Empty a lane. */
+static __noinline int vacate(struct lane *l)
+{
+	struct flow *e = l->packets ? flow_established(&l->key) : NULL;
+
+	if (e)
+		settle(l, e);
+	l->epoch = 0;
+	l->packets = 0;
+	l->bytes = 0;
+	return 0;
+}
+
+/* Give the flow a lane: an untrue one, or now and then another's that is true, so
+ * that more flows than there are lanes do not chase each other. */
+static __always_inline void take_lane(struct lanes *set, const struct flow_key *k, const struct flow *e,
+				      const struct uplink *u, struct uplink_counters *c, __u32 now)
+{
+	struct lane *l = &set->lane[0];
+
+	if (is_true(l, u, now)) {
+		l = &set->lane[1];
+		if (is_true(l, u, now)) {
+			if (c->crowded++ % LANE_PATIENCE)
+				return;
+			if (c->crowded & LANE_PATIENCE)
+				l = &set->lane[0];
+		}
+	}
+	vacate(l);
+	l->key = *k;
+	l->since = now;
+	l->epoch = u->fast.epoch;
+	l->hop = e->packets >> 48;
+	l->path = e->path;
+}
+
+/* What is known about the flow of a packet: its lane or else its entry. */
+struct known {
+	struct lane *lane;
+	struct flow *entry;
+	__u32 hop;
+	__u32 path; /* slot */
+};
+
+/* By the entry. Returns 0 if the packet must go to tc. */
+static __always_inline int by_entry(struct known *f, struct lanes *set, const struct flow_key *k,
+				    const struct uplink *u, struct uplink_counters *c, __u32 now)
+{
+	struct flow *e;
+
+	/* What the lanes that are not true any more counted may be this flow's. */
+	if (set->lane[0].packets && !is_true(&set->lane[0], u, now))
+		vacate(&set->lane[0]);
+	if (set->lane[1].packets && !is_true(&set->lane[1], u, now))
+		vacate(&set->lane[1]);
+	e = flow_established(k);
+	if (!e || entry_kind(e) != NEXT_EXIT)
+		return 0;
+	f->hop = entry_hop(e, u->fast.epoch, now);
+	if (!f->hop)
+		return 0;
+	if (e->seen != now) {
+		if (!watched(u, now))
+			return 0;
+		e->seen = now;
+	}
+	f->entry = e;
+	f->path = e->path;
+	if (!e->functions[0] && watched(u, now))
+		take_lane(set, k, e, u, c, now);
+	return 1;
+}
+
+static __always_inline int find_known(struct known *f, const struct flow_key *k, __u64 hash,
+				      const struct uplink *u, struct uplink_counters *c, __u32 now)
+{
+	__u32 at = bpf_get_smp_processor_id() * cpu_lanes + (hash & (cpu_lanes - 1));
+	struct lanes *set = bpf_map_lookup_elem(&lanes, &at);
+	struct lane *l;
+
+	if (!set)
+		return 0;
+	f->entry = NULL;
+	f->lane = NULL;
+	l = &set->lane[0];
+	if (!same_key(&l->key, k))
+		l = &set->lane[1];
+	if (!same_key(&l->key, k) || !is_true(l, u, now) || !watched(u, now))
+		return by_entry(f, set, k, u, c, now);
+	f->lane = l;
+	f->hop = l->hop;
+	f->path = l->path;
+	return 1;
+}
+
+static __always_inline void count_carried(const struct known *f, struct uplink_counters *c,
+					  struct path_counters *path, __u32 length, __u32 now)
+{
+	if (f->lane) {
+		f->lane->packets++;
+		f->lane->bytes += length;
+		f->lane->last = now;
+	} else if (f->entry) {
+		__sync_fetch_and_add(&f->entry->packets, 1);
+		__sync_fetch_and_add(&f->entry->bytes, length);
+	}
+	c->carried++;
+	c->carried_bytes += length;
+	path->steered_packets++; /* of place 0 nobody reads it */
+	path->steered_bytes += length;
 }
 
 /* On with the dispatcher at XDP, which counts and finishes the packet; if there is
  * none, to tc. */
 static __always_inline int run_functions(struct xdp_md *ctx, const struct uplink *u, struct uplink_counters *c,
-					 struct flow *e, const struct flow_key *k, const struct fast_packet *f,
-					 __u32 hop)
+					 const struct known *f, const struct flow_key *k, __u32 length)
 {
+	struct flow *e = f->entry;
 	__u32 zero = 0;
 	struct fast_run *r = bpf_map_lookup_elem(&fast_runs, &zero);
 
@@ -181,76 +307,53 @@ static __always_inline int run_functions(struct xdp_md *ctx, const struct uplink
 	r->a.dport = k->dport;
 	r->a.protocol = k->proto;
 	r->a.direction = e->flags & FLOW_REVERSE ? ONPATH_REVERSE : ONPATH_FORWARD;
-	r->a.length = f->length;
+	r->a.length = length;
 	r->a.now = c->clock;
 	*(__u64 *)r->functions = *(const __u64 *)e->functions;
-	r->hop = hop;
+	r->hop = f->hop;
 	r->path = e->path;
 	r->edge_slot = u->edge_slot;
-	count_entry(e, f);
+	__sync_fetch_and_add(&e->packets, 1);
+	__sync_fetch_and_add(&e->bytes, length);
 	bpf_tail_call_static(ctx, &fast_stages, FAST_STAGE_FUNCTIONS);
 	__sync_fetch_and_add(&e->packets, -1ull); /* tc counts it */
-	__sync_fetch_and_add(&e->bytes, -(__u64)f->length);
+	__sync_fetch_and_add(&e->bytes, -(__u64)length);
 	return XDP_PASS;
-}
-
-static __always_inline void count_carried(const struct uplink *u, struct flow *e, const struct fast_packet *f)
-{
-	__u32 slot = u->edge_slot;
-	struct vport_counters *v = bpf_map_lookup_elem(&vport_stats, &slot);
-	struct path_counters *c;
-
-	count_entry(e, f);
-	if (v) {
-		v->in_packets++;
-		v->in_bytes += f->length;
-		v->out_packets++;
-		v->out_bytes += f->length;
-	}
-	slot = e->path;
-	if (!slot)
-		return;
-	c = bpf_map_lookup_elem(&path_stats, &slot);
-	if (c) {
-		c->steered_packets++;
-		c->steered_bytes += f->length;
-	}
 }
 
 /* Finish the packet, or leave it as it is: XDP_PASS. */
 static __always_inline int carry(struct xdp_md *ctx, const struct uplink *u, struct uplink_counters *c)
 {
+	struct path_counters *path;
 	struct hop_place *h;
-	struct fast_packet f;
-	struct flow_key k;
-	__u32 zero = 0, hop, now;
-	struct fast *fast;
-	struct flow *e;
+	struct fast_packet p;
+	struct known f;
+	struct flow_key k __attribute__((aligned(8)));
 	__u8 *data, *end, *l3;
+	__u32 now;
 
-	if (!read_packet(ctx, u, &k, &f))
-		return XDP_PASS;
-	fast = bpf_map_lookup_elem(&fasts, &zero);
-	e = flow_established(&k);
-	if (!e || !fast || !fast->epoch || entry_kind(e) != NEXT_EXIT)
+	if (!u->fast.epoch || !read_packet(ctx, u, &k, &p))
 		return XDP_PASS;
 	now = seconds(c);
-	hop = entry_hop(e, fast->epoch, now);
-	if (!hop)
+	if (!find_known(&f, &k, p.hash, u, c, now))
 		return XDP_PASS;
-	h = bpf_map_lookup_elem(&hops, &hop);
-	if (!h || f.length > h->hop.mtu || (f.frags && !(h->hop.flags & HOP_FRAGS)))
+	h = bpf_map_lookup_elem(&hops, &f.hop);
+	if (!h || p.length > h->hop.mtu || (p.frags && !(h->hop.flags & HOP_FRAGS)))
 		return XDP_PASS;
-	if (e->seen != now && !refresh(e, &k, now, hop))
-		return XDP_PASS;
-	if (e->functions[0])
-		return run_functions(ctx, u, c, e, &k, &f, hop);
+	if (f.entry && f.entry->functions[0]) { /* those have no lane */
+		if (h->used != now)
+			h->used = now;
+		return run_functions(ctx, u, c, &f, &k, p.length);
+	}
+	path = bpf_map_lookup_elem(&path_stats, &f.path);
 	data = (void *)(long)ctx->data;
 	end = (void *)(long)ctx->data_end;
 	l3 = data + ETH_HLEN;
-	if (l3 + sizeof(struct iphdr) > end)
+	if (!path || l3 + sizeof(struct iphdr) > end)
 		return XDP_PASS;
-	count_carried(u, e, &f);
+	if (!f.lane && h->used != now)
+		h->used = now;
+	count_carried(&f, c, path, p.length, now);
 	__builtin_memcpy(data, h->hop.dmac, 12); /* dmac and smac adjoin */
 	if (*l3 == 0x45) {
 		struct iphdr *ip = (void *)l3;

@@ -10,21 +10,23 @@ import (
 // the compiled object says.
 
 const (
-	maxVports   = 8192
-	maxPaths    = 4096
-	maxPeers    = 1024
-	maxTenants  = 4096
-	maxMembers  = 128
-	maxTables   = 32768
-	maxRules    = 65536
-	maxForests  = 8192
-	maxMirrors  = onpath.MaxMirrors
-	maxNAT      = 16
-	maxRouters  = 4
-	maxUplinks  = 256
-	maxHops     = 4096
-	maxPlaces   = 128 // of functions
-	dropReasons = 22  // with 0, which is none
+	maxVports             = 8192
+	maxPaths              = 4096
+	maxPeers              = 1024
+	maxTenants            = 4096
+	maxMembers            = 128
+	maxTables             = 32768
+	maxRules              = 65536
+	maxForests            = 8192
+	maxMirrors            = onpath.MaxMirrors
+	maxNAT                = 16
+	maxRouters            = 4
+	maxUplinks            = 256
+	maxLanes              = 32768
+	maxHops               = 4096
+	laneMultiplier uint64 = 0x9e3779b97f4a7c15
+	maxPlaces             = 128 // of functions
+	dropReasons           = 22  // with 0, which is none
 )
 
 // next kinds
@@ -184,6 +186,11 @@ type portValue struct {
 	Flags    uint16
 }
 
+type fastValue struct {
+	Epoch uint32
+	Lease uint32 // seconds, monotonic, 24 bits
+}
+
 type uplinkValue struct {
 	Ifindex    uint32
 	Edge       uint32
@@ -191,21 +198,33 @@ type uplinkValue struct {
 	TunnelPort uint32
 	MAC        [6]byte
 	Pad        uint16
+	Fast       fastValue
 }
 
 type uplinkCounters struct {
-	Carried  uint64
-	PassedOn uint64
-	Ran      uint64
-	Tick     uint64
-	Clock    uint64
-	Seconds  uint32
-	Pad      uint32
+	Carried, CarriedBytes uint64
+	PassedOn              uint64
+	Ran                   uint64
+	Tick                  uint64
+	Clock                 uint64
+	Seconds               uint32
+	Crowded               uint32
 }
 
-type fastValue struct {
-	Epoch uint32
-	Lease uint32 // seconds, monotonic, 24 bits
+// laneValue is what the fast path of one CPU holds of a flow.
+type laneValue struct {
+	Key     flowKey
+	Since   [3]byte // seconds, monotonic
+	Epoch   uint8
+	Hop     uint16
+	Path    uint16
+	Bytes   uint64
+	Packets uint32
+	Last    uint32 // seconds, monotonic, 24 bits
+}
+
+type lanesValue struct {
+	Lane [2]laneValue
 }
 
 type hopValue struct {

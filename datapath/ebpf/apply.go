@@ -328,6 +328,14 @@ func (d *Driver) clearCounters(want *state) error {
 		if err := d.coll.Maps["vport_stats"].Put(slot, make([]vportCounters, cpus)); err != nil {
 			return fmt.Errorf("clear counters: %w", err)
 		}
+		if slot != want.node.EdgeSlot {
+			continue
+		}
+		for p := range uint32(maxUplinks) {
+			if err := d.coll.Maps["uplink_stats"].Put(p, make([]uplinkCounters, cpus)); err != nil {
+				return fmt.Errorf("clear counters: %w", err)
+			}
+		}
 	}
 	for _, slot := range want.freshPaths {
 		if err := d.coll.Maps["path_stats"].Put(slot, make([]pathCounters, cpus)); err != nil {

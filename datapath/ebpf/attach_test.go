@@ -305,7 +305,7 @@ func (c *town) pathMTU(ns, addr string, want int) {
 			got, err = unix.GetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU)
 		})
 		c.must(err)
-		conn.Write(make([]byte, 1472))
+		conn.Write(make([]byte, max(1472, want))) // more than fits
 	}
 	if got != want {
 		c.t.Errorf("the MTU of the path to %s is %d, must be %d", addr, got, want)

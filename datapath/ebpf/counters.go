@@ -42,6 +42,9 @@ func (d *Driver) Counters(ctx context.Context) (*onpath.Counters, error) {
 		}
 	}
 	var err error
+	if err := d.addCarried(c); err != nil {
+		return nil, err
+	}
 	if c.Uplinks, err = d.uplinkCounters(); err != nil {
 		return nil, err
 	}

@@ -79,6 +79,7 @@ type Driver struct {
 	pending  *pending
 	capturer *capturer
 	fast     fastState
+	lanes    *laneReader
 	linked   map[onpath.VportID]*linked
 	linkErrs map[onpath.VportID]string // why functions are not linked
 	readied  map[int]bool              // instance devices where route look-ups may begin
@@ -134,6 +135,9 @@ func (d *Driver) open() error {
 		return err
 	}
 	if d.maps, err = openMaps(c, spec); err != nil {
+		return err
+	}
+	if d.lanes, err = openLanes(c.Maps["lanes"]); err != nil {
 		return err
 	}
 	d.slots = recoverSlots(d.maps)

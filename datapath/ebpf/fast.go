@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/onpath/onpath"
@@ -105,30 +104,14 @@ func (d *Driver) attachFast(want *state) error {
 		want.attach[a] = true
 	}
 	d.fast.uplinks, d.fast.denied = want.fast, denied
-	if err := d.clearUplinks(want); err != nil {
-		return err
+	for p, u := range want.uplinks {
+		u.Fast = d.fast.value
+		want.uplinks[p] = u
 	}
 	if err := d.maps.uplinks.putAll(want.uplinks); err != nil {
 		return err
 	}
 	return d.maps.uplinks.retain(want.uplinks)
-}
-
-// clearUplinks sets the counters of places to zero that another device had.
-func (d *Driver) clearUplinks(want *state) error {
-	cpus, err := ebpf.PossibleCPU()
-	if err != nil {
-		return fmt.Errorf("count CPUs: %w", err)
-	}
-	for p, u := range want.uplinks {
-		if d.maps.uplinks.now[p].Ifindex == u.Ifindex {
-			continue
-		}
-		if err := d.coll.Maps["uplink_stats"].Put(p, make([]uplinkCounters, cpus)); err != nil {
-			return fmt.Errorf("clear counters: %w", err)
-		}
-	}
-	return nil
 }
 
 // whyNot puts the kernel's refusal into words.
@@ -167,7 +150,12 @@ func (d *Driver) writeFast() error {
 		f.began, f.begun = time.Now(), true
 	}
 	f.value = v
-	return d.maps.fasts.put(0, v)
+	errs := []error{d.maps.fasts.put(0, v)}
+	for p, u := range d.maps.uplinks.now {
+		u.Fast = v
+		errs = append(errs, d.maps.uplinks.put(p, u))
+	}
+	return errors.Join(errs...)
 }
 
 // fastLoop renews the lease, ends rests, and watches what the devices can do.
@@ -270,16 +258,48 @@ func (d *Driver) uplinkCounters() (map[string]onpath.UplinkCounters, error) {
 		if why := d.fast.denied[name]; why != "" {
 			c.Why = why
 		}
-		var perCPU []uplinkCounters
-		if err := d.coll.Maps["uplink_stats"].Lookup(place(f.dev.index), &perCPU); err != nil {
+		n, err := d.readUplink(place(f.dev.index))
+		if err != nil {
 			return nil, fmt.Errorf("read counters of uplink %s: %w", name, err)
 		}
-		for _, n := range perCPU {
-			c.Carried += n.Carried + n.Ran
-			c.Ran += n.Ran
-			c.PassedOn += n.PassedOn
-		}
+		c.Carried, c.Ran, c.PassedOn = n.Carried+n.Ran, n.Ran, n.PassedOn
 		out[name] = c
 	}
 	return out, nil
+}
+
+// readUplink sums up the counters of a place. They belong to it, not to the
+// device: what an earlier uplink carried still counts for the edge.
+func (d *Driver) readUplink(p uint32) (sum uplinkCounters, err error) {
+	var perCPU []uplinkCounters
+	if err := d.coll.Maps["uplink_stats"].Lookup(p, &perCPU); err != nil {
+		return sum, err
+	}
+	for _, n := range perCPU {
+		sum.Carried += n.Carried
+		sum.CarriedBytes += n.CarriedBytes
+		sum.PassedOn += n.PassedOn
+		sum.Ran += n.Ran
+	}
+	return sum, nil
+}
+
+// addCarried adds what XDP finished to the edge's counters. d.mu is held.
+func (d *Driver) addCarried(c *onpath.Counters) error {
+	edge := onpath.VportID(d.maps.nodes.now[0].Edge)
+	v, ok := c.Vports[edge]
+	if edge == 0 || !ok {
+		return nil
+	}
+	for p := range uint32(maxUplinks) {
+		n, err := d.readUplink(p)
+		if err != nil {
+			return fmt.Errorf("read counters of uplinks: %w", err)
+		}
+		carried := onpath.Tally{Packets: n.Carried, Bytes: n.CarriedBytes}
+		v.In.Packets, v.In.Bytes = v.In.Packets+carried.Packets, v.In.Bytes+carried.Bytes
+		v.Out.Packets, v.Out.Bytes = v.Out.Packets+carried.Packets, v.Out.Bytes+carried.Bytes
+	}
+	c.Vports[edge] = v
+	return nil
 }

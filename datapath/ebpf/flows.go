@@ -46,7 +46,9 @@ func (d *Driver) openFlows() (flowTables, *reader, error) {
 		return nil, nil, nil
 	}
 	t, err := d.cloneTables()
-	return t, newReader(d.maps, nil), err
+	r := newReader(d.maps, nil)
+	r.lanes = d.lanes
+	return t, r, err
 }
 
 // reader knows what packed entries refer to.
@@ -59,6 +61,7 @@ type reader struct {
 	others      map[uint32]uint32      // the other sides, by id; 0: the vport is remote
 	tenants     map[uint32]uint32      // slots, by the vport's id
 	places      map[uint8]uint32       // of functions: their vports
+	lanes       *laneReader
 }
 
 func newReader(m *kernelMaps, idle map[uint16]onpath.Idle) *reader {
@@ -96,6 +99,9 @@ func (r *reader) entry(k *flowKey, v *flowValue, now uint64) onpath.FlowEntry {
 	}
 	if e.Kind == onpath.NextExit {
 		e.Next = onpath.VportID(r.edge)
+	}
+	if r.lanes != nil {
+		r.lanes.addTo(&e, k, v, now)
 	}
 	for _, m := range v.Mirrors {
 		if id := r.vports[m&0x1fff]; m != 0 && id != 0 && id&7 == uint32(m>>13) {

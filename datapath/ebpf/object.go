@@ -108,7 +108,7 @@ func objectSpec(o Options) (*ebpf.CollectionSpec, error) {
 	}
 	spec.Maps[flowsMap].MaxEntries = tableSize(o.Flows, DefaultFlows)
 	spec.Maps[pendingMap].InnerMap.MaxEntries = tableSize(o.Pending, DefaultPending)
-	if err := fitFast(spec); err != nil {
+	if err := errors.Join(fitFast(spec), fitLanes(spec)); err != nil {
 		return nil, err
 	}
 	for name, m := range spec.Maps {

@@ -2,6 +2,7 @@ package ebpf_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"fmt"
@@ -24,6 +25,7 @@ type town struct {
 	nodes          map[string]*townNode
 	instances      []onpath.Vport
 	noTCX          bool
+	options        townOptions
 }
 
 type townNode struct {
@@ -44,11 +46,13 @@ type townOptions struct {
 	// bump: the gateway has no addresses on its uplinks, and client and server are
 	// neighbours.
 	bump bool
+	// Bytes of IP that the devices carry; default 1500.
+	linkMTU, underlayMTU int
 }
 
 func newTownWith(t *testing.T, o townOptions) *town {
 	w := newWorld(t)
-	c := &town{world: w, noTCX: o.noTCX, client: w.ns("client"), server: w.ns("server"), nodes: map[string]*townNode{}}
+	c := &town{world: w, noTCX: o.noTCX, options: o, client: w.ns("client"), server: w.ns("server"), nodes: map[string]*townNode{}}
 	for i, name := range []string{"gw", "n2"} {
 		n := &townNode{name: name, ns: w.ns(name), underlay: netip.AddrFrom4([4]byte{10, 255, 0, byte(i + 1)})}
 		w.forwarding(n.ns)
@@ -61,8 +65,8 @@ func newTownWith(t *testing.T, o townOptions) *town {
 	} else {
 		c.routers(gw)
 	}
-	w.pair(end{ns: gw, dev: "under0", addrs: []string{"10.255.0.1/24"}},
-		end{ns: c.nodes["n2"].ns, dev: "under0", addrs: []string{"10.255.0.2/24"}})
+	w.pair(end{ns: gw, dev: "under0", addrs: []string{"10.255.0.1/24"}, mtu: o.underlayMTU},
+		end{ns: c.nodes["n2"].ns, dev: "under0", addrs: []string{"10.255.0.2/24"}, mtu: o.underlayMTU})
 	for _, n := range c.nodes {
 		n.dp = c.open(n)
 		t.Cleanup(func() {
@@ -78,10 +82,11 @@ func newTownWith(t *testing.T, o townOptions) *town {
 // routers gives the gateway a subnet with the client and one with the server.
 func (c *town) routers(gw string) {
 	c.t.Helper()
-	c.pair(end{ns: c.client, dev: "eth0", addrs: []string{"10.1.0.2/24", "2001:db8:1::2/64"}},
-		end{ns: gw, dev: "up0", addrs: []string{"10.1.0.1/24", "2001:db8:1::1/64"}})
-	c.pair(end{ns: c.server, dev: "eth0", addrs: []string{"10.9.0.2/24", "2001:db8:9::2/64"}},
-		end{ns: gw, dev: "up1", addrs: []string{"10.9.0.1/24", "2001:db8:9::1/64"}})
+	mtu := c.options.linkMTU
+	c.pair(end{ns: c.client, dev: "eth0", addrs: []string{"10.1.0.2/24", "2001:db8:1::2/64"}, mtu: mtu},
+		end{ns: gw, dev: "up0", addrs: []string{"10.1.0.1/24", "2001:db8:1::1/64"}, mtu: mtu})
+	c.pair(end{ns: c.server, dev: "eth0", addrs: []string{"10.9.0.2/24", "2001:db8:9::2/64"}, mtu: mtu},
+		end{ns: gw, dev: "up1", addrs: []string{"10.9.0.1/24", "2001:db8:9::1/64"}, mtu: mtu})
 	for _, d := range []struct{ ns, gw4, gw6 string }{
 		{c.client, "10.1.0.1", "2001:db8:1::1"}, {c.server, "10.9.0.1", "2001:db8:9::1"},
 	} {
@@ -105,8 +110,9 @@ func (c *town) routed(node string, id onpath.VportID, own ...string) {
 	c.t.Helper()
 	ns := c.ns(fmt.Sprintf("i%d", id))
 	c.forwarding(ns)
-	c.pair(end{ns: c.nodes[node].ns, dev: onpath.DeviceName(id), mac: onpath.HostMAC(id), silent: true},
-		end{ns: ns, dev: "eth0", mac: onpath.InstanceMAC(id), addrs: own})
+	mtu := c.interfaceMTU()
+	c.pair(end{ns: c.nodes[node].ns, dev: onpath.DeviceName(id), mac: onpath.HostMAC(id), silent: true, mtu: mtu},
+		end{ns: ns, dev: "eth0", mac: onpath.InstanceMAC(id), addrs: own, mtu: mtu})
 	for _, r := range []struct{ to, via string }{{"0.0.0.0/0", "169.254.1.1"}, {"::/0", "fe80::1"}} {
 		via := netip.MustParseAddr(r.via)
 		c.neighbour(ns, "eth0", via, onpath.HostMAC(id))
@@ -114,6 +120,12 @@ func (c *town) routed(node string, id onpath.VportID, own ...string) {
 	}
 	c.instances = append(c.instances, c.vport(node, id, id, onpath.Routed))
 }
+
+// tunnelMTU is what fits into a tunnel, interfaceMTU what the planner gives the
+// interfaces of instances.
+func (c *town) tunnelMTU() int { return cmp.Or(c.options.underlayMTU, 1500) - 50 }
+
+func (c *town) interfaceMTU() int { return max(1500, c.tunnelMTU()) }
 
 // bridged makes an instance that is a Linux bridge.
 func (c *town) bridged(node string, id, back onpath.VportID) {

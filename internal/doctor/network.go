@@ -28,6 +28,7 @@ var features = []feature{
 		"instances cannot be connected", "use a kernel with CONFIG_VETH (modprobe veth)"},
 	{"eBPF on tc", tryProgram, Lack, "packets cannot be steered", "run as root on a kernel with CONFIG_BPF_SYSCALL and CONFIG_NET_CLS_BPF"},
 	{"tcx", tryTCX, Warn, "clsact is used instead, which shares a device less well with others (Linux 6.6 has tcx)", ""},
+	{"XDP links", tryXDP, Warn, "flows that only cross this machine take the ordinary path, which is slower", "Linux 5.15 with CONFIG_BPF_SYSCALL has them"},
 	{"VXLAN", func() error { return addLink(&netlink.Vxlan{LinkAttrs: attrs("dx0"), FlowBased: true, Port: 4797}) }, Warn,
 		"chains across nodes need it", "use a kernel with CONFIG_VXLAN (modprobe vxlan)"},
 	{"bridge", func() error { return addLink(&netlink.Bridge{LinkAttrs: attrs("db0")}) }, Warn,
@@ -99,6 +100,28 @@ func tryTCX() error {
 		return err
 	}
 	l, err := link.AttachTCX(link.TCXOptions{Interface: lo.Attrs().Index, Program: p, Attach: ebpf.AttachTCXIngress})
+	if err != nil {
+		return err
+	}
+	return l.Close()
+}
+
+// tryXDP attaches to a veth, whose driver has XDP; it was made before. Whether the
+// drivers of this machine's uplinks have it stands in the node's conditions.
+func tryXDP() error {
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "onpath_doctor", Type: ebpf.XDP, License: "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()}, // XDP_PASS
+	})
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	dev, err := netlink.LinkByName("dv0")
+	if err != nil {
+		return err
+	}
+	l, err := link.AttachXDP(link.XDPOptions{Interface: dev.Attrs().Index, Program: p, Flags: link.XDPDriverMode})
 	if err != nil {
 		return err
 	}

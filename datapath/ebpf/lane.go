@@ -1,0 +1,93 @@
+package ebpf
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/onpath/onpath"
+)
+
+// fitLanes gives each CPU its lanes, no more than there may be flows.
+func fitLanes(spec *ebpf.CollectionSpec) error {
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		return fmt.Errorf("count CPUs: %w", err)
+	}
+	v := spec.Variables["cpu_lanes"]
+	if v == nil {
+		return fmt.Errorf("the compiled data path has no variable cpu_lanes")
+	}
+	share := min(max(64, spec.Maps[flowsMap].MaxEntries/2), maxLanes)
+	each := uint32(1) << (bits.Len32(share) - 1)
+	spec.Maps["lanes"].MaxEntries = each * uint32(cpus)
+	return v.Set(each)
+}
+
+// laneReader finds what the fast path counted of a flow and has not added to its
+// entry yet.
+type laneReader struct {
+	memory *ebpf.Memory // as the programs see it
+	cpus   uint32
+	each   uint32 // sets of lanes of one CPU
+}
+
+func openLanes(m *ebpf.Map) (*laneReader, error) {
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		return nil, fmt.Errorf("count CPUs: %w", err)
+	}
+	memory, err := m.Memory()
+	if err != nil {
+		return nil, fmt.Errorf("map the lanes of the fast path: %w", err)
+	}
+	return &laneReader{memory, uint32(cpus), m.MaxEntries() / uint32(cpus)}, nil
+}
+
+// addTo completes an entry that leaves at the edge.
+func (r *laneReader) addTo(e *onpath.FlowEntry, k *flowKey, v *flowValue, now uint64) {
+	if e.Kind != onpath.NextExit {
+		return
+	}
+	at := uint32(laneHash(k)) & (r.each - 1)
+	for cpu := range r.cpus {
+		var b [unsafe.Sizeof(lanesValue{})]byte
+		if _, err := r.memory.ReadAt(b[:], int64(cpu*r.each+at)*int64(len(b))); err != nil {
+			return
+		}
+		var set lanesValue
+		if err := binary.Read(bytes.NewReader(b[:]), binary.NativeEndian, &set); err != nil {
+			return
+		}
+		for _, l := range set.Lane {
+			if l.Key != *k || l.Path != v.Path || l.Packets == 0 {
+				continue
+			}
+			e.Packets += uint64(l.Packets)
+			e.Bytes += l.Bytes
+			e.Idle = min(e.Idle, onpath.Duration(idle(l.Last, now)))
+		}
+	}
+}
+
+// laneHash is the hash of bpf/lib/fast.h.
+func laneHash(k *flowKey) uint64 {
+	word := func(b []byte) uint64 { return binary.LittleEndian.Uint64(b) }
+	var h uint64
+	if a := narrow(k.Src); a.Is4() {
+		h = laneMix(uint64(binary.LittleEndian.Uint32(k.Src[12:])), uint64(binary.LittleEndian.Uint32(k.Dst[12:]))<<32)
+	} else {
+		h = laneMix(laneMix(laneMix(word(k.Src[:8]), word(k.Src[8:])), word(k.Dst[:8])), word(k.Dst[8:]))
+	}
+	ports := uint64(binary.LittleEndian.Uint16(k.SPort[:])) | uint64(binary.LittleEndian.Uint16(k.DPort[:]))<<16
+	return laneMix(h, ports|uint64(k.Proto)<<32)
+}
+
+func laneMix(h, with uint64) uint64 {
+	h = (h ^ with) * laneMultiplier
+	return h ^ h>>32
+}

@@ -1,0 +1,126 @@
+package ebpf_test
+
+import (
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/netnsrun"
+)
+
+// TestNoBlackHole: whatever the links, the underlay and the element's place carry,
+// and whether or not the ends hear ICMP, large transfers arrive in both directions.
+func TestNoBlackHole(t *testing.T) {
+	needKernel(t)
+	for _, m := range []struct{ link, underlay int }{
+		{9000, 9000}, {9000, 1500}, {1500, 9000}, {1500, 1500}, {1280, 1500}, {1500, 1330},
+	} {
+		for _, place := range []string{"gw", "n2"} {
+			for _, deaf := range []bool{false, true} {
+				t.Run(fmt.Sprintf("link=%d,underlay=%d,element=%s,deaf=%v", m.link, m.underlay, place, deaf), func(t *testing.T) {
+					c := newTownWith(t, townOptions{linkMTU: m.link, underlayMTU: m.underlay})
+					c.routed(place, 16)
+					c.steerWithin(place, time.Time{})
+					c.crossBothWays(deaf)
+					if least := min(m.link, c.pathMTUOf(place)); !deaf && least < m.link {
+						c.pathMTU(c.client, "10.9.0.2:9", least)
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestNoBlackHoleForOlder: a connection older than the chain has larger segments
+// than the chain carries, and nobody tells it. It goes on past the chain.
+func TestNoBlackHoleForOlder(t *testing.T) {
+	needKernel(t)
+	for _, deaf := range []bool{false, true} {
+		t.Run(fmt.Sprintf("deaf=%v", deaf), func(t *testing.T) {
+			c := newTownWith(t, townOptions{linkMTU: 9000, underlayMTU: 1500})
+			c.routed("n2", 16)
+			if deaf {
+				c.deafen()
+			}
+			c.serve("tcp4", "10.9.0.2:80")
+			const whole = 8 << 20
+			begun := false
+			c.stream("10.9.0.2:80", func(sent int) int {
+				if sent > whole/4 && !begun {
+					begun = true
+					c.steerWithin("n2", time.Now())
+				}
+				return whole - sent
+			})
+			if n := c.out("n2", 16); n != 0 {
+				t.Errorf("the instance got %d packets of the older connection", n)
+			}
+			c.transfer("10.9.0.2:80", 1<<20)
+			if n := c.out("n2", 16); n < 500 {
+				t.Errorf("the instance got %d packets of the newer connection, must be over 500", n)
+			}
+		})
+	}
+}
+
+// pathMTUOf is what the planner finds for a chain of one element there.
+func (c *town) pathMTUOf(place string) int {
+	if place == "gw" {
+		return c.interfaceMTU()
+	}
+	return c.tunnelMTU()
+}
+
+// steerWithin applies a chain of element 16 whose packets are as long as fits.
+func (c *town) steerWithin(place string, began time.Time) {
+	c.t.Helper()
+	c.apply(toServers(), func(cfg *onpath.DatapathConfig) {
+		cfg.Paths[0].MTU = c.pathMTUOf(place)
+		if !began.IsZero() {
+			cfg.Paths[0].Began, cfg.Paths[0].Adopt = began, onpath.Duration(time.Minute)
+		}
+	}, element(16, 16))
+}
+
+// crossBothWays sends from the client to the server and the other way round.
+func (c *town) crossBothWays(deaf bool) {
+	c.t.Helper()
+	if deaf {
+		c.deafen()
+	}
+	for _, to := range []struct{ v4, v6 string }{{"10.9.0.2:80", "[2001:db8:9::2]:80"}, {"10.1.0.2:80", "[2001:db8:1::2]:80"}} {
+		c.serve("tcp4", to.v4)
+		c.serve("tcp6", to.v6)
+		c.transfer(to.v4, 2<<20)
+		c.transfer(to.v6, 2<<20)
+		c.client, c.server = c.server, c.client
+	}
+}
+
+// deafen lets client and server hear no ICMP that tells them sizes.
+func (c *town) deafen() {
+	c.t.Helper()
+	if _, err := exec.LookPath("nft"); err != nil {
+		c.t.Skip("needs nft to block ICMP")
+	}
+	rules := `table inet deaf {
+	chain input {
+		type filter hook input priority 0
+		icmp type destination-unreachable drop
+		icmpv6 type packet-too-big drop
+	}
+}`
+	for _, ns := range []string{c.client, c.server} {
+		c.must(netnsrun.Do(ns, func() error {
+			cmd := exec.Command("nft", "-f", "-")
+			cmd.Stdin = strings.NewReader(rules)
+			if out, err := cmd.CombinedOutput(); err != nil {
+				return fmt.Errorf("nft: %w: %s", err, out)
+			}
+			return nil
+		}))
+	}
+}
