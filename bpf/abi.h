@@ -101,6 +101,42 @@ struct flow {
 
 #define SEEN_MASK 0xffffff
 
+/*
+ * The layout of flow entries before this one, whose map an older version leaves.
+ * An entry that is not in the maps of this layout is looked for there, and taken
+ * over when it is used (lib/former.h); when the layout changes again, this is what
+ * to replace. IPv4 addresses fill the first four bytes, the rest is zero.
+ */
+struct former_key {
+	__u32 scope;
+	__u8 src[16];
+	__u8 dst[16];
+	__be16 sport;
+	__be16 dport;
+	__u8 proto;
+	__u8 family;
+	__u16 pad;
+};
+
+struct former_flow {
+	__u8 kind;
+	__u8 flags;
+	__u16 slot;
+	__u32 next;
+	__u32 context;
+	__u32 group;
+	__u32 entry;
+	__u32 path;
+	__u32 mirrors[MAX_MIRRORS];
+	__u32 seen; /* seconds of the monotonic clock */
+	__u32 ack;
+	__u16 tenant;
+	__u16 path_slot;
+	__u16 mirror_slots[MAX_MIRRORS];
+	__u64 packets;
+	__u64 bytes;
+};
+
 /* Translation at the edge: the key as flow_key, seen before translation. */
 struct nat {
 	__u8 addr[16]; /* new source (going out) or new destination (coming in) */

@@ -1,171 +1,25 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * How a flow entry is packed (struct flow), found and counted on. Nothing else
- * reads or writes its fields. For every hook: nothing here needs an skb.
+ * Flow entries: found, inserted and counted on. How they are packed stands in
+ * lib/pack.h. For every hook: nothing here needs an skb.
  */
 #ifndef ONPATH_ENTRY_H
 #define ONPATH_ENTRY_H
 
-#include "count.h"
-
-#define PACKETS_MASK ((1ull << 48) - 1)
-#define BYTES_MASK   ((1ull << 56) - 1)
-#define MIRROR_GONE  0xffffffff /* the id of a mirror whose place is another's now */
-
-static __always_inline __u32 entry_kind(const struct flow *e)
-{
-	return e->kind & KIND_MASK;
-}
-
-static __always_inline __u64 entry_packets(const struct flow *e)
-{
-	return e->packets & PACKETS_MASK;
-}
-
-/* The edge where the flow entered; 0: packets leave at this node, whatever that was. */
-static __always_inline __u32 entry_edge(const struct flow *e, const struct node *n)
-{
-	if (!(e->flags & FLOW_AT_EDGE))
-		return e->entry;
-	return e->kind & EDGE_HERE ? 0 : n->edge;
-}
-
-/*
- * The next hop by which packets of the entry leave this machine, found before: a
- * place in a table of next hops, 0 if none, and the epoch in which that was true.
- * Epochs, which are never 0, follow each other at most ten times a second, so an
- * epoch tells the truth if the entry was used in the last HOP_FRESH seconds.
- */
-#define HOP_FRESH 16
-
-static __always_inline __u32 entry_hop(const struct flow *e, __u32 epoch, __u32 now)
-{
-	if ((__u8)(e->bytes >> 56) != (__u8)epoch || ((now - e->seen) & SEEN_MASK) > HOP_FRESH)
-		return 0;
-	return e->packets >> 48;
-}
-
-/* Single stores, as the counters below are added to meanwhile: hop 0 first. */
-static __always_inline void entry_set_hop(struct flow *e, __u16 hop, __u8 epoch)
-{
-	((volatile __u16 *)&e->packets)[3] = 0;
-	((volatile __u8 *)&e->bytes)[7] = epoch;
-	((volatile __u16 *)&e->packets)[3] = hop;
-}
-
-/*
- * Entries of other places than the edge have no next hop of this kind. Of TCP they
- * note the last acknowledgement number there, without its low byte: whoever waits
- * for an instance that is gone is reset by it.
- */
-static __always_inline void entry_note_ack(struct flow *e, __u32 ack)
-{
-	((volatile __u16 *)&e->packets)[3] = ack >> 16;
-	((volatile __u8 *)&e->bytes)[7] = ack >> 8;
-}
-
-static __always_inline __u16 pack_mirror(__u32 slot, __u32 id)
-{
-	return (slot & 0x1fff) | (id & 7) << 13;
-}
-
-static __always_inline void load_mirror(struct decision *d, __u32 i, __u32 packed)
-{
-	__u32 slot = packed & 0x1fff;
-	struct vport *v = bpf_map_lookup_elem(&vports, &slot);
-
-	d->mirror_slots[i] = slot;
-	d->mirrors[i] = v && v->kind && (v->id & 7) == packed >> 13 ? v->id : MIRROR_GONE;
-	d->mirror_count = i + 1;
-}
-
-static __always_inline void load_mirrors(struct decision *d, const struct flow *e)
-{
-	d->mirror_count = 0;
-	d->mirrors[0] = d->mirrors[1] = 0;
-	d->mirror_slots[0] = d->mirror_slots[1] = 0;
-	if (!e->mirrors[0])
-		return;
-	load_mirror(d, 0, e->mirrors[0]);
-	if (e->mirrors[1])
-		load_mirror(d, 1, e->mirrors[1]);
-}
-
-static __always_inline void load_decision(struct decision *d, const struct flow *e)
-{
-	struct node *n = this_node();
-	__u32 slot = e->path;
-	struct path *path = bpf_map_lookup_elem(&paths, &slot);
-
-	d->kind = entry_kind(e);
-	d->next = e->next;
-	d->slot = e->slot;
-	d->context = e->context;
-	d->path_slot = slot;
-	d->path = slot && path ? path->id : 0;
-	d->group = e->group && d->path ? d->path << 6 | (e->group & 0x3f) : 0;
-	d->entry = n ? entry_edge(e, n) : 0;
-	d->flags = e->flags;
-	d->bypassed = 0;
-	*(__u64 *)d->functions = *(const __u64 *)e->functions;
-	load_mirrors(d, e);
-}
-
-static __always_inline void store_mirrors(struct flow *e, const struct decision *d)
-{
-	e->mirrors[0] = d->mirror_count > 0 ? pack_mirror(d->mirror_slots[0], d->mirrors[0]) : 0;
-	e->mirrors[1] = d->mirror_count > 1 ? pack_mirror(d->mirror_slots[1], d->mirrors[1]) : 0;
-}
-
-/* Write a decision into an entry of a scope; d.path must be d.group's if there is
- * one. What it counted stays; its next hop does not. */
-static __always_inline void store_decision(struct flow *e, const struct decision *d, __u32 scope)
-{
-	struct node *n = this_node();
-	__u32 edge = n ? n->edge : 0, flags = d->flags & ~FLOW_AT_EDGE, kind = d->kind;
-
-	if (edge && scope == edge) {
-		flags |= FLOW_AT_EDGE;
-		if (d->entry != edge)
-			kind |= EDGE_HERE;
-	} else {
-		e->entry = d->entry;
-	}
-	e->next = d->next;
-	e->kind = kind;
-	e->slot = d->slot;
-	e->path = d->path_slot;
-	e->context = d->context;
-	e->flags = flags;
-	e->group = d->group && d->path_slot ? CHOSEN | (d->group & 0x3f) : 0;
-	*(__u64 *)e->functions = *(const __u64 *)d->functions;
-	store_mirrors(e, d);
-	entry_set_hop(e, 0, 0);
-}
-
-/* Let an entry lead elsewhere. */
-static __always_inline void turn_entry(struct flow *e, __u32 kind, __u32 next, __u32 slot, __u32 context)
-{
-	e->kind = kind | (e->kind & EDGE_HERE);
-	e->slot = slot;
-	e->next = next;
-	e->context = context;
-	entry_set_hop(e, 0, 0);
-}
-
-/* The group by which next was chosen, or 0. */
-static __always_inline __u32 entry_group(const struct flow *e)
-{
-	__u32 slot = e->path;
-	struct path *path = bpf_map_lookup_elem(&paths, &slot);
-
-	return e->group && slot && path && path->id ? path->id << 6 | (e->group & 0x3f) : 0;
-}
+#include "former.h"
 
 /* An entry of a flow that is known to live. One look-up: the fast way. */
-static __always_inline struct flow *flow_established(const struct flow_key *k)
+static __always_inline struct flow *flow_known(const struct flow_key *k)
 {
 	return bpf_map_lookup_elem(&flows_v2, k);
+}
+
+/* The same, also if an older version left the entry. */
+static __always_inline struct flow *flow_established(const struct flow_key *k)
+{
+	struct flow *e = flow_known(k);
+
+	return e || !take_over(k) ? e : flow_known(k);
 }
 
 static __always_inline struct flow *flow_pending(const struct flow_key *k, __u32 tenant)
@@ -250,15 +104,6 @@ static __always_inline struct flow *flow_insert(struct pkt *p, const struct flow
 		count_learned(1);
 	}
 	return bpf_map_lookup_elem(m, k);
-}
-
-static __always_inline void flow_remove(const struct flow_key *k, __u32 tenant)
-{
-	void *m = bpf_map_lookup_elem(&pending_v2, &tenant);
-
-	bpf_map_delete_elem(&flows_v2, k);
-	if (m)
-		bpf_map_delete_elem(m, k);
 }
 
 /*

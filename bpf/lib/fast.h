@@ -180,7 +180,7 @@ static __always_inline void settle(struct lane *l, struct flow *e)
 /* Empty a lane. */
 static __noinline int vacate(struct lane *l)
 {
-	struct flow *e = l->packets ? flow_established(&l->key) : NULL;
+	struct flow *e = l->packets ? flow_known(&l->key) : NULL;
 
 	if (e)
 		settle(l, e);
@@ -233,7 +233,7 @@ static __always_inline int by_entry(struct known *f, struct lanes *set, const st
 		vacate(&set->lane[0]);
 	if (set->lane[1].packets && !is_true(&set->lane[1], u, now))
 		vacate(&set->lane[1]);
-	e = flow_established(k);
+	e = flow_known(k);
 	if (!e || entry_kind(e) != NEXT_EXIT)
 		return 0;
 	f->hop = entry_hop(e, u->fast.epoch, now);

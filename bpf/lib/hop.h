@@ -59,9 +59,9 @@ __noinline int note_hop(void)
 	struct hop *h;
 	__u32 ifindex, slot, mtu;
 
-	if (!p || !n || !p->epoch || (p->is & IS_SLOW) || p->d.mirror_count || p->d.functions[0])
+	if (!p || !n || !p->epoch || (p->is & IS_SLOW) || p->d.mirror_count)
 		return 0;
-	e = flow_established(p->edited ? &p->came : &p->key);
+	e = flow_known(p->edited ? &p->came : &p->key);
 	if (!e || entry_kind(e) != NEXT_EXIT || entry_hop(e, p->epoch, p->now))
 		return 0;
 	if (n->nat_count && translated(n, &p->key, p->family))

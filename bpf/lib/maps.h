@@ -38,6 +38,21 @@ struct {
 	__array(values, struct pending_map);
 } pending_v2 SEC(".maps");
 
+/* Entries of the layout before, if an older version left any. */
+struct former_map {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__type(key, struct former_key);
+	__type(value, struct former_flow);
+	__uint(max_entries, 1);
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__type(key, __u32);
+	__uint(max_entries, 1);
+	__array(values, struct former_map);
+} former SEC(".maps");
+
 MAP(nats, BPF_MAP_TYPE_LRU_HASH, struct flow_key, struct nat, 1 << 14, 0);
 MAP(frags, BPF_MAP_TYPE_LRU_HASH, struct frag_key, struct frag, 1 << 12, 0);
 MAP(stations, BPF_MAP_TYPE_LRU_HASH, struct addr_key, struct station, 1 << 14, 0);

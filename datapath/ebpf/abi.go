@@ -450,6 +450,8 @@ type capturedHead struct {
 	Out    uint32
 }
 
+const family4 = 4
+
 func family(a netip.Addr) uint8 {
 	if a.Is4() {
 		return 4

@@ -185,7 +185,7 @@ func supported(c *onpath.DatapathConfig) error {
 // then what is gone, the other way round. No packet meets half a chain.
 func (d *Driver) bring(want *state) error {
 	steps := []func(*state) error{
-		d.addTargets, d.addTables, d.attachAll,
+		d.addTargets, d.addTables, d.takeTurn, d.attachAll,
 		d.forgetEnded, d.dropTables, d.dropTargets,
 		func(*state) error { return d.maps.tables.settle() },
 	}
@@ -254,6 +254,16 @@ func (d *Driver) addTables(want *state) error {
 
 func isClassifier(id onpath.TableID) bool {
 	return id <= onpath.ClassifierTable(onpath.TierTenant)
+}
+
+// takeTurn ends the time of an older version's maps: the new ones are complete.
+func (d *Driver) takeTurn(*state) error {
+	if d.succession == nil {
+		return nil
+	}
+	err := d.succession.turn()
+	d.succession = nil
+	return err
 }
 
 // attachAll puts the program on uplinks last: by then all others are ready.

@@ -24,6 +24,8 @@ type attachments struct {
 	prog  *ebpf.Program
 	fast  *ebpf.Program // nil: the kernel would not have it
 	links map[attachment]link.Link
+	// older are links where the program of an older version goes on until attach.
+	older map[attachment]bool
 	noTCX bool
 }
 
@@ -83,9 +85,10 @@ func (a attachment) setPromiscuous(nl *netlink.Handle, on bool) error {
 	return nil
 }
 
-// openAttachments takes over the pinned links and gives them our program.
-func openAttachments(dir string, ns *namespace, prog, fast *ebpf.Program) (*attachments, error) {
-	as := &attachments{dir: dir, ns: ns, prog: prog, fast: fast, links: map[attachment]link.Link{}}
+// openAttachments takes over the pinned links and gives them our program, or with
+// later leaves them theirs until they are attached.
+func openAttachments(dir string, ns *namespace, prog, fast *ebpf.Program, later bool) (*attachments, error) {
+	as := &attachments{dir: dir, ns: ns, prog: prog, fast: fast, links: map[attachment]link.Link{}, older: map[attachment]bool{}}
 	files, err := filepath.Glob(filepath.Join(dir, "link-*"))
 	if err != nil {
 		return nil, err
@@ -101,6 +104,10 @@ func openAttachments(dir string, ns *namespace, prog, fast *ebpf.Program) (*atta
 		l, err := link.LoadPinnedLink(f, nil)
 		if err != nil {
 			return nil, fmt.Errorf("open pinned link %s: %w", f, err)
+		}
+		if later {
+			as.links[a], as.older[a] = l, true
+			continue
 		}
 		if err := l.Update(as.program(a)); err != nil {
 			// The device is gone, and the link with it.
@@ -140,7 +147,7 @@ func (as *attachments) attach(a attachment) error {
 	}
 	if l := as.links[a]; l != nil {
 		if a.holds(l) {
-			return nil
+			return as.renew(a)
 		}
 		if err := as.unpin(a); err != nil {
 			return err
@@ -161,6 +168,18 @@ func (as *attachments) attach(a attachment) error {
 		return fmt.Errorf("attach to %s of device %d: %w", a.hook, a.ifindex, err)
 	}
 	return as.keep(a, l)
+}
+
+// renew replaces the program of an older version, between two packets.
+func (as *attachments) renew(a attachment) error {
+	if !as.older[a] {
+		return nil
+	}
+	if err := as.links[a].Update(as.program(a)); err != nil {
+		return fmt.Errorf("replace the program at %s of device %d: %w", a.hook, a.ifindex, err)
+	}
+	delete(as.older, a)
+	return nil
 }
 
 // attachFast puts the fast path on a device whose driver has XDP; the kernel's
@@ -199,6 +218,7 @@ func (a attachment) holds(l link.Link) bool {
 func (as *attachments) unpin(a attachment) error {
 	l := as.links[a]
 	delete(as.links, a)
+	delete(as.older, a)
 	err := os.Remove(filepath.Join(as.dir, a.file()))
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil

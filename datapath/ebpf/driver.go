@@ -70,7 +70,11 @@ type Driver struct {
 	opts Options
 	ns   *namespace
 	coll *ebpf.Collection
-	att  *attachments
+	// succession waits for the first Apply; nil: the maps are those of the version
+	// before, or its are not there any more.
+	succession *succession
+	former     *formerEntries // flows of an older version; nil: none
+	att        *attachments
 
 	mu       sync.Mutex // guards all below
 	maps     *kernelMaps
@@ -126,11 +130,11 @@ func (d *Driver) open() error {
 	if err != nil {
 		return err
 	}
-	c, err := loadObject(spec, d.opts)
+	c, succession, err := loadObject(spec, d.opts)
 	if err != nil {
 		return err
 	}
-	d.coll = c
+	d.coll, d.succession = c, succession
 	if d.pending, err = openPending(c.Maps[pendingMap], spec.Maps[pendingMap].InnerMap); err != nil {
 		return err
 	}
@@ -138,6 +142,9 @@ func (d *Driver) open() error {
 		return err
 	}
 	if d.lanes, err = openLanes(c.Maps["lanes"]); err != nil {
+		return err
+	}
+	if d.former, err = openFormer(c, spec, d.opts.dir()); err != nil {
 		return err
 	}
 	d.slots = recoverSlots(d.maps)
@@ -152,7 +159,7 @@ func (d *Driver) open() error {
 		return err
 	}
 	err = d.ns.do(func() error {
-		d.att, err = openAttachments(d.opts.dir(), d.ns, c.Programs[program], c.Programs[fastProgram])
+		d.att, err = openAttachments(d.opts.dir(), d.ns, c.Programs[program], c.Programs[fastProgram], succession != nil)
 		if d.att != nil && d.opts.NoTCX {
 			d.att.noTCX = true
 		}
@@ -208,6 +215,12 @@ func (d *Driver) letGo() error {
 		l.close()
 	}
 	d.linked = nil
+	d.former.close()
+	d.former = nil
+	if d.succession != nil {
+		err = errors.Join(err, d.succession.abandon())
+		d.succession = nil
+	}
 	if d.coll != nil {
 		d.coll.Close()
 		d.coll, d.maps = nil, nil

@@ -64,7 +64,7 @@ func (k *kmap[K, V]) readArray() error {
 	}
 }
 
-func isArray(m *ebpf.Map) bool { return m.Type() == ebpf.Array }
+func isArray(m *ebpf.Map) bool { return m.Type() == ebpf.Array || m.Type() == ebpf.PerCPUArray }
 
 func (k *kmap[K, V]) put(key K, v V) error {
 	if old, ok := k.now[key]; ok && old == v {

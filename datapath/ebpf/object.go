@@ -33,9 +33,12 @@ const (
 	pendingMap = "pending_v2"
 )
 
-// formerMaps are the names of maps with flow entries of other layouts, which an
-// older version left pinned.
-var formerMaps = []string{"flows"}
+// formerMap holds the map with flow entries of the layout before, if an older
+// version left it pinned as formerFlows.
+const (
+	formerMap   = "former"
+	formerFlows = "flows"
+)
 
 // transient maps belong to one loaded program, not to the data path.
 var transient = []string{"captures", "buckets"}
@@ -51,38 +54,39 @@ const (
 var dispatcherObject []byte
 
 // loadObject loads the programs with the pinned maps in dir, which are made if
-// they are not there. Maps of another layout, left by another version, are
-// replaced; flows are learnt anew then.
-func loadObject(spec *ebpf.CollectionSpec, o Options) (*ebpf.Collection, error) {
+// they are not there. Where an older version left maps of another layout, there is
+// a succession, and the programs have new ones.
+func loadObject(spec *ebpf.CollectionSpec, o Options) (*ebpf.Collection, *succession, error) {
 	dir := o.dir()
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, nil, fmt.Errorf("make folder for pinned maps: %w", err)
+	}
 	keepSize(spec.Maps[flowsMap], filepath.Join(dir, flowsMap))
-	c, err := loadAtAll(spec, dir, o.Log)
-	if errors.Is(err, ebpf.ErrMapIncompatible) {
-		o.Log.Warn("the pinned maps have another layout; flows are learnt anew", "path", dir, "error", err)
-		if err = unpinMaps(dir, spec); err == nil {
-			c, err = loadAtAll(spec, dir, o.Log)
-		}
-	}
+	s, err := succeed(spec, dir)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	for _, name := range formerMaps {
-		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
-			o.Log.Warn("flow entries of an older version take memory", "error", err)
-		}
+	options := ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: dir}}
+	if s != nil {
+		o.Log.Info("an older version left maps of another layout; it goes on until the next configuration is complete", "path", dir)
+		options.MapReplacements = s.maps
 	}
-	return c, nil
+	c, err := loadAtAll(spec, options, o.Log)
+	if err != nil && s != nil {
+		err = errors.Join(err, s.abandon())
+	}
+	return c, s, err
 }
 
 // loadAtAll loads without the fast path where the kernel refuses that alone.
-func loadAtAll(spec *ebpf.CollectionSpec, dir string, log *slog.Logger) (*ebpf.Collection, error) {
-	c, err := load(spec, dir)
-	if err == nil || errors.Is(err, ebpf.ErrMapIncompatible) || spec.Programs[fastProgram] == nil {
+func loadAtAll(spec *ebpf.CollectionSpec, o ebpf.CollectionOptions, log *slog.Logger) (*ebpf.Collection, error) {
+	c, err := load(spec, o)
+	if err == nil || spec.Programs[fastProgram] == nil {
 		return c, err
 	}
 	fast := spec.Programs[fastProgram]
 	delete(spec.Programs, fastProgram)
-	c, without := load(spec, dir)
+	c, without := load(spec, o)
 	if without != nil {
 		spec.Programs[fastProgram] = fast
 		return nil, err
@@ -137,24 +141,12 @@ func fitFast(spec *ebpf.CollectionSpec) error {
 	return v.Set(uint32(0))
 }
 
-func load(spec *ebpf.CollectionSpec, dir string) (*ebpf.Collection, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make folder for pinned maps: %w", err)
-	}
-	c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: dir}})
+func load(spec *ebpf.CollectionSpec, o ebpf.CollectionOptions) (*ebpf.Collection, error) {
+	c, err := ebpf.NewCollectionWithOptions(spec, o)
 	if err != nil {
 		return nil, fmt.Errorf("load the data path into the kernel: %w", err)
 	}
 	return c, nil
-}
-
-func unpinMaps(dir string, spec *ebpf.CollectionSpec) error {
-	for name := range spec.Maps {
-		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("remove pinned map: %w", err)
-		}
-	}
-	return nil
 }
 
 // needBPFFS mounts the BPF file system where root lies if it is not mounted: a

@@ -53,7 +53,7 @@ func TestLayouts(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, v := range map[string]any{
-		"flow_key": flowKey{}, "flow": flowValue{}, "nat": natValue{}, "vport": vportValue{}, "port": portValue{},
+		"flow_key": flowKey{}, "flow": flowValue{}, "former_key": formerKey{}, "former_flow": formerFlow{}, "nat": natValue{}, "vport": vportValue{}, "port": portValue{},
 		"own_key": ownKey{}, "addr_key": addrKey{}, "peer": peerValue{}, "peer_ref": peerRef{}, "rule": classifier.Rule{},
 		"table": tableValue{}, "member": memberValue{}, "group": groupValue{}, "path": pathValue{},
 		"uplink": uplinkValue{}, "uplink_counters": uplinkCounters{}, "fast": fastValue{}, "hop": hopValue{}, "lane": laneValue{}, "lanes": lanesValue{}, "hop_place": hopPlace{},

@@ -42,7 +42,7 @@ func (d *Driver) sweepLoop(ctx context.Context, nats *ebpf.Map) {
 		if s != nil {
 			var done bool
 			if done, err = s.part(sweepPart); err == nil && done {
-				err = errors.Join(d.recount(s), sweepNAT(ctx, nats, s.tables, s.now))
+				err = errors.Join(d.recount(s), d.sweepFormer(ctx, s), d.sweepNAT(ctx, nats, s))
 			}
 			if done || err != nil {
 				s.close()

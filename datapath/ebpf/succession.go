@@ -1,0 +1,201 @@
+package ebpf
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf"
+)
+
+// A succession is the way from the maps of an older version to those of this one,
+// when a layout changed. The programs on the devices go on with the old ones,
+// which nobody changes any more. The new ones are pinned beside them and filled
+// field by field with what is known already, so that places keep their meaning;
+// the next Apply completes them. Then they get their names, and device by device
+// the new program takes over: each packet at each device is handled by one of the
+// two configurations, whole. Flow entries are found in both (lib/former.h).
+//
+// What dies in between leaves the old maps under their names, or all new ones.
+type succession struct {
+	dir  string
+	maps map[string]*ebpf.Map // by name: new ones, pinned under nextPrefix
+}
+
+// nextPrefix is of the names of maps that wait for their turn.
+const nextPrefix = "next-"
+
+// firstToTurn gets its name first: as long as it waits, all do.
+const firstToTurn = "stages"
+
+// learnt maps are what packets left. The new programs share them with the old ones
+// where their layout is the same; all others are anew in every succession.
+var learnt = []string{
+	flowsMap, pendingMap, "nats", "frags", "stations", "holdings", "hops", "hop_slots", "hops_taken",
+	"vport_stats", "path_stats", "function_stats", "total_stats", "uplink_stats", "watch_stats",
+}
+
+// unfilled maps begin empty: their contents are other maps or programs, belong to
+// one program, or are written anew as a whole.
+var unfilled = []string{
+	flowsMap, pendingMap, formerMap, "stages", "fast_stages", "scratch", "fast_runs", "lanes", "frags", "watches", "watch_stats",
+	"table_ids", "tables", "rules", "forests",
+}
+
+// succeed begins a succession if a pinned map has another layout than in the spec;
+// nil if there is none.
+func succeed(spec *ebpf.CollectionSpec, dir string) (*succession, error) {
+	s := &succession{dir: dir, maps: map[string]*ebpf.Map{}}
+	if err := s.endFormer(); err != nil {
+		return nil, err
+	}
+	changed, err := changedMaps(spec, dir)
+	if err != nil || len(changed) == 0 {
+		return nil, err
+	}
+	for name, m := range spec.Maps {
+		if m.Pinning != ebpf.PinByName || slices.Contains(learnt, name) && !slices.Contains(changed, name) {
+			continue
+		}
+		if err := s.replace(name, m); err != nil {
+			return nil, errors.Join(err, s.abandon())
+		}
+	}
+	return s, nil
+}
+
+// endFormer ends what an earlier process began: it goes on if names were being
+// given, else it is begun anew.
+func (s *succession) endFormer() error {
+	waiting, err := filepath.Glob(filepath.Join(s.dir, nextPrefix+"*"))
+	if err != nil || len(waiting) == 0 {
+		return err
+	}
+	turn := !slices.Contains(waiting, s.next(firstToTurn))
+	for _, f := range waiting {
+		if turn {
+			err = os.Rename(f, filepath.Join(s.dir, strings.TrimPrefix(filepath.Base(f), nextPrefix)))
+		} else {
+			err = os.Remove(f)
+		}
+		if err != nil {
+			return fmt.Errorf("end the upgrade that an earlier process began: %w", err)
+		}
+	}
+	return nil
+}
+
+func (s *succession) next(name string) string { return filepath.Join(s.dir, nextPrefix+name) }
+
+// changedMaps are those that an older version pinned with another layout.
+func changedMaps(spec *ebpf.CollectionSpec, dir string) ([]string, error) {
+	var changed []string
+	for name, want := range spec.Maps {
+		if want.Pinning != ebpf.PinByName {
+			continue
+		}
+		m, err := ebpf.LoadPinnedMap(filepath.Join(dir, name), nil)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("open pinned map %s: %w", name, err)
+		}
+		if !sameLayout(want, m) {
+			changed = append(changed, name)
+		}
+		m.Close()
+	}
+	return changed, nil
+}
+
+func sameLayout(want *ebpf.MapSpec, m *ebpf.Map) bool {
+	if want.Compatible(m) != nil {
+		return false
+	}
+	now, known := specLayout(want)
+	if !known {
+		return true
+	}
+	was, known := pinnedLayout(m, now)
+	return !known || now.key.equals(was.key) && now.value.equals(was.value)
+}
+
+// replace makes the new map of a name, pins and fills it.
+func (s *succession) replace(name string, spec *ebpf.MapSpec) error {
+	fresh := spec.Copy()
+	fresh.Pinning = ebpf.PinNone
+	m, err := ebpf.NewMap(fresh)
+	if err != nil {
+		return fmt.Errorf("make map %s beside that of an older version: %w", name, err)
+	}
+	s.maps[name] = m
+	if err := m.Pin(s.next(name)); err != nil {
+		return fmt.Errorf("pin map %s beside that of an older version: %w", name, err)
+	}
+	if slices.Contains(unfilled, name) {
+		return nil
+	}
+	old, err := ebpf.LoadPinnedMap(filepath.Join(s.dir, name), nil)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("open pinned map %s: %w", name, err)
+	}
+	defer old.Close()
+	now, known := specLayout(spec)
+	was, both := pinnedLayout(old, now)
+	if !known || !both || old.Type() != spec.Type {
+		return nil
+	}
+	var complete func(old, key, value []byte)
+	if name == "nats" {
+		complete = func(old, key, value []byte) { formerNAT(was.key, old, key, value) }
+	}
+	if err := fill(m, old, now, was, complete); err != nil {
+		return fmt.Errorf("map %s: %w", name, err)
+	}
+	return nil
+}
+
+// turn gives the new maps their names. Then nothing but the old programs holds the
+// old ones.
+func (s *succession) turn() error {
+	names := []string{firstToTurn}
+	for name := range s.maps {
+		if name != firstToTurn {
+			names = append(names, name)
+		}
+	}
+	for _, name := range names {
+		if err := os.Rename(s.next(name), filepath.Join(s.dir, name)); err != nil {
+			return fmt.Errorf("give map %s its name: %w", name, err)
+		}
+	}
+	s.close()
+	return nil
+}
+
+// abandon leaves everything as it was.
+func (s *succession) abandon() error {
+	var errs []error
+	for name := range s.maps {
+		if err := os.Remove(s.next(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	s.close()
+	return errors.Join(errs...)
+}
+
+func (s *succession) close() {
+	for _, m := range s.maps {
+		m.Close()
+	}
+	s.maps = nil
+}

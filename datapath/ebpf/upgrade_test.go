@@ -1,0 +1,216 @@
+package ebpf_test
+
+import (
+	_ "embed"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/datapath/ebpf"
+)
+
+// formerObject is what bpf/ made before the layout of flow entries changed last.
+//
+//go:embed testdata/former_bpfel.o
+var formerObject []byte
+
+// TestUpgrade: programs and maps of an older version carry flows, with layouts that
+// are no more. The new version takes over under traffic: no packet is lost, the
+// flows stay at their instance although new ones would go to others too, counters
+// go on, and what the older version left goes when it is of no use any more.
+func TestUpgrade(t *testing.T) {
+	for _, noTCX := range []bool{false, true} {
+		t.Run(fmt.Sprintf("noTCX=%v", noTCX), func(t *testing.T) {
+			c := newTownWith(t, townOptions{noTCX: noTCX})
+			c.routed("gw", 16)
+			c.routed("gw", 17)
+			c.upgrade()
+		})
+	}
+}
+
+func (c *town) upgrade() {
+	t, gw := c.t, c.nodes["gw"]
+	short := func(cfg *onpath.DatapathConfig) {
+		cfg.Paths[0].Idle = onpath.DefaultIdle
+		cfg.Paths[0].Idle.UDP = onpath.Duration(4 * time.Second)
+	}
+	c.apply(toServers(), short, element(16, 16))
+	c.answer("10.9.0.2:5000", "[2001:db8:9::2]:5000")
+	live := c.talk(20, "10.9.0.2:5000", "[2001:db8:9::2]:5000")
+	idle := c.talk(2, "10.9.0.2:5000")
+	time.Sleep(300 * time.Millisecond)
+	idle.end()
+	before := c.out("gw", 16)
+	c.in(gw.ns, func() error { return gw.dp.BecomeFormer(formerObject) })
+	time.Sleep(300 * time.Millisecond)
+
+	gw.dp = c.open(gw)
+	time.Sleep(300 * time.Millisecond) // the older version goes on
+	c.must(gw.dp.Close())
+	if gw.dp = c.open(gw); !gw.dp.Succeeds() {
+		t.Fatal("the maps of the older version are taken for this one's")
+	}
+	c.apply(toServers(), short, element(16, 16, 17, 17))
+	time.Sleep(500 * time.Millisecond)
+	if sent, lost := live.end(), live.lost(); lost != 0 {
+		t.Errorf("%d of %d packets were lost", lost, sent)
+		c.dump()
+	} else {
+		t.Logf("0 of %d packets were lost", sent)
+	}
+	if n := c.out("gw", 17); n != 0 {
+		t.Errorf("the instance that is newer than all flows got %d packets", n)
+	}
+	if n := c.out("gw", 16); n <= before {
+		t.Errorf("the counter of instance 16 went from %d to %d", before, n)
+	}
+	fresh := c.talk(20, "10.9.0.2:5000")
+	time.Sleep(200 * time.Millisecond)
+	fresh.end()
+	if fresh.lost() != 0 || c.out("gw", 17) == 0 {
+		t.Errorf("%d packets of new flows were lost, and instance 17 got %d", fresh.lost(), c.out("gw", 17))
+	}
+	c.awaitNoFormer(gw.dp)
+	c.must(gw.dp.Close())
+	if gw.dp = c.open(gw); gw.dp.Succeeds() {
+		t.Error("the same version takes its own maps for an older one's")
+	}
+}
+
+// awaitNoFormer waits until nothing of the older version is pinned.
+func (c *town) awaitNoFormer(d *ebpf.Driver) {
+	c.t.Helper()
+	for end := time.Now().Add(40 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+		names, err := d.Pinned()
+		c.must(err)
+		if slices.ContainsFunc(names, func(n string) bool { return strings.HasPrefix(n, "next-") }) {
+			c.t.Fatalf("maps of the upgrade are left: %v", names)
+		}
+		if !slices.Contains(names, "flows") {
+			return
+		}
+		if time.Now().After(end) {
+			c.t.Fatal("the flow entries of the older version are still there")
+		}
+	}
+}
+
+// answer sends datagrams back from the server.
+func (c *town) answer(addrs ...string) {
+	c.t.Helper()
+	for _, addr := range addrs {
+		var conn net.PacketConn
+		c.in(c.server, func() (err error) {
+			if conn, err = net.ListenPacket("udp", addr); err != nil {
+				return err
+			}
+			return patient(conn.(*net.UDPConn))
+		})
+		c.t.Cleanup(func() { conn.Close() })
+		go func() {
+			b := make([]byte, 64)
+			for {
+				n, from, err := conn.ReadFrom(b)
+				if err != nil {
+					return
+				}
+				conn.WriteTo(b[:n], from)
+			}
+		}()
+	}
+}
+
+// patient lets a socket keep what comes while its reader waits for a busy machine.
+func patient(c *net.UDPConn) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var set error
+	err = raw.Control(func(fd uintptr) {
+		set = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 8<<20)
+	})
+	return errors.Join(err, set)
+}
+
+// conversation is of flows in which each datagram is answered.
+type conversation struct {
+	stop           chan struct{}
+	done           sync.WaitGroup
+	conns          []net.Conn
+	sent, answered atomic.Int64
+}
+
+// talk begins n flows to each address, with fifty datagrams a second.
+func (c *town) talk(n int, addrs ...string) *conversation {
+	c.t.Helper()
+	v := &conversation{stop: make(chan struct{})}
+	for i := range n * len(addrs) {
+		var conn net.Conn
+		c.in(c.client, func() (err error) {
+			u, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.MustParseAddrPort(addrs[i%len(addrs)])))
+			if err != nil {
+				return err
+			}
+			conn = u
+			return patient(u)
+		})
+		v.conns = append(v.conns, conn)
+		go v.hear(conn)
+	}
+	v.done.Go(v.speak)
+	return v
+}
+
+func (v *conversation) speak() {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	var b [8]byte
+	for {
+		select {
+		case <-v.stop:
+			return
+		case <-tick.C:
+		}
+		for _, conn := range v.conns {
+			binary.BigEndian.PutUint64(b[:], uint64(v.sent.Add(1)))
+			conn.Write(b[:])
+		}
+	}
+}
+
+func (v *conversation) hear(conn net.Conn) {
+	b := make([]byte, 64)
+	for {
+		if _, err := conn.Read(b); err != nil {
+			return
+		}
+		v.answered.Add(1)
+	}
+}
+
+// end stops it, waits for the last answers, and tells how many were sent.
+func (v *conversation) end() int64 {
+	close(v.stop)
+	v.done.Wait()
+	for end := time.Now().Add(2 * time.Second); v.lost() > 0 && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	}
+	for _, conn := range v.conns {
+		conn.Close()
+	}
+	return v.sent.Load()
+}
+
+func (v *conversation) lost() int64 { return v.sent.Load() - v.answered.Load() }
