@@ -2,20 +2,44 @@ package node
 
 import (
 	"bufio"
+	"context"
+	"errors"
 	"os"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // A probe that takes too long while all CPUs are busy says nothing about the
-// instance: it may not have run at all. So many times as many probes as otherwise
-// must be late in a row then.
+// instance: it may not have run at all. Then it gets so many times its time.
 const latePatience = 10
 
-// lateProbe is a probe that did not end in time while the CPUs were busy.
-type lateProbe struct{ error }
+var errLate = errors.New("no answer in time")
 
-func (e lateProbe) Unwrap() error { return e.error }
+// patiently gives a context that ends with errLate after limit, or when the CPUs
+// were busy, after that limit in which they were not, latePatience times at most.
+func patiently(ctx context.Context, limit time.Duration, times func() cpuTimes) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	before := times()
+	go func() {
+		tick := time.NewTicker(limit)
+		defer tick.Stop()
+		for range latePatience {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			now := times()
+			if !now.busySince(before) {
+				break
+			}
+			before = now
+		}
+		cancel(errLate)
+	}()
+	return ctx, func() { cancel(nil) }
+}
 
 // cpuTimes are what all CPUs together have spent since the machine started, in
 // ticks.

@@ -1,10 +1,9 @@
 package node
 
 import (
-	"errors"
+	"context"
 	"testing"
-
-	"github.com/onpath/onpath"
+	"time"
 )
 
 func TestCPUTimes(t *testing.T) {
@@ -34,27 +33,34 @@ func TestCPUTimes(t *testing.T) {
 	}
 }
 
-// TestLateProbes: probes that end too late while all CPUs are busy count a tenth.
+// TestLateProbes: a probe gets more time while all CPUs are busy, and not for ever.
 func TestLateProbes(t *testing.T) {
-	h := healthOf(onpath.Health{Exec: []string{"true"}, Failures: 3})
-	late, failed := lateProbe{errors.New("too late")}, errors.New("gives 1")
-	counts := (*watch).counts
-	w := &watch{health: h}
-	for n := range 3 * latePatience {
-		if counts(w, late) {
-			t.Fatalf("late probe %d in a row counts, must not", n+1)
+	const limit = 5 * time.Millisecond
+	var now cpuTimes
+	times := func(busy bool) func() cpuTimes {
+		return func() cpuTimes {
+			now.all += 100
+			if !busy {
+				now.idle += 50
+			}
+			return now
 		}
 	}
-	if !counts(w, late) {
-		t.Errorf("after %d late probes in a row the next must count", 3*latePatience)
+	for _, k := range []struct {
+		busy  bool
+		least time.Duration
+	}{{false, limit}, {true, latePatience * limit}} {
+		began := time.Now()
+		ctx, stop := patiently(t.Context(), limit, times(k.busy))
+		<-ctx.Done()
+		if took := time.Since(began); took < k.least || context.Cause(ctx) != errLate {
+			t.Errorf("busy %v: it ended after %s with %v, must not before %s", k.busy, took, context.Cause(ctx), k.least)
+		}
+		stop()
 	}
-	w = &watch{health: h}
-	if !counts(w, failed) || counts(w, late) || !counts(w, failed) {
-		t.Error("a probe that fails must count, a late one not")
-	}
-	w.late = 3 * latePatience
-	counts(w, nil)
-	if counts(w, late) {
-		t.Error("after a success a late probe counts, must not")
+	ctx, stop := patiently(t.Context(), time.Hour, times(true))
+	stop()
+	if context.Cause(ctx) == errLate {
+		t.Error("a probe that has ended counts as late")
 	}
 }

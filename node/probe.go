@@ -111,20 +111,19 @@ func (in *instance) startProbes(ctx context.Context, w *watch) (<-chan error, fu
 
 // probe asks once.
 func (in *instance) probe(ctx context.Context, h health, s *stopwatch) error {
-	ctx, cancel := context.WithTimeout(ctx, h.timeout())
+	ctx, cancel := patiently(ctx, h.timeout(), readCPUTimes)
 	defer cancel()
-	if h.budget != 0 {
-		return in.probeInline(ctx, h, s)
-	}
-	before := readCPUTimes()
 	var err error
-	if h.TCP != 0 {
+	switch {
+	case h.budget != 0:
+		return in.probeInline(ctx, h, s)
+	case h.TCP != 0:
 		err = in.probeTCP(ctx, h.TCP)
-	} else {
+	default:
 		err = in.probeExec(ctx, h.Exec)
 	}
-	if err != nil && ctx.Err() == context.DeadlineExceeded && readCPUTimes().busySince(before) {
-		return lateProbe{err}
+	if err != nil && context.Cause(ctx) == errLate {
+		return fmt.Errorf("%w (%w)", err, errLate)
 	}
 	return err
 }

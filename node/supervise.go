@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"reflect"
 	"time"
@@ -22,7 +21,6 @@ type watch struct {
 	settled   bool      // has run long enough to be ready without a probe
 	badSince  time.Time // not ready since
 	failures  int       // probes in a row
-	late      int       // probes in a row that were late while the CPUs were busy
 	eager     chan bool // to the prober: probe often (starting) or as told
 	stopped   bool      // its first process is (SIGSTOP)
 }
@@ -183,9 +181,6 @@ func (in *instance) probed(ctx context.Context, w *watch, err error) (why string
 	if err == nil && w.stopped {
 		err = errHalted // the kernel answers for a program that does not run
 	}
-	if !w.counts(err) && w.ready {
-		return ""
-	}
 	if err == nil {
 		w.failures = 0
 		if !w.ready {
@@ -211,18 +206,6 @@ func (in *instance) probed(ctx context.Context, w *watch, err error) (why string
 		in.set(onpath.InstanceStarting, fmt.Sprintf("waiting for the first probe to succeed: %v", err))
 	}
 	return ""
-}
-
-// counts tells whether the result of a probe says something about the instance.
-func (w *watch) counts(err error) bool {
-	if errors.As(err, new(lateProbe)) && w.late < latePatience*w.health.Failures {
-		w.late++
-		return false
-	}
-	if err == nil {
-		w.late = 0
-	}
-	return true
 }
 
 func (w *watch) setEager(on bool) {
