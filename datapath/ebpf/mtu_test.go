@@ -21,6 +21,7 @@ func TestNoBlackHole(t *testing.T) {
 		for _, place := range []string{"gw", "n2"} {
 			for _, deaf := range []bool{false, true} {
 				t.Run(fmt.Sprintf("link=%d,underlay=%d,element=%s,deaf=%v", m.link, m.underlay, place, deaf), func(t *testing.T) {
+					t.Parallel()
 					c := newTownWith(t, townOptions{linkMTU: m.link, underlayMTU: m.underlay})
 					c.routed(place, 16)
 					c.steerWithin(place, time.Time{})

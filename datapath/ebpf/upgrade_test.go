@@ -32,6 +32,7 @@ var formerObject []byte
 func TestUpgrade(t *testing.T) {
 	for _, noTCX := range []bool{false, true} {
 		t.Run(fmt.Sprintf("noTCX=%v", noTCX), func(t *testing.T) {
+			t.Parallel()
 			c := newTownWith(t, townOptions{noTCX: noTCX})
 			c.routed("gw", 16)
 			c.routed("gw", 17)
