@@ -12,6 +12,7 @@
  */
 #include "lib/count.h"
 #include "lib/edit.h"
+#include "lib/entry.h"
 #include "lib/inline.h"
 
 /* What functions are shown; one at a time per CPU. */
@@ -217,6 +218,8 @@ int onpath_functions(struct __sk_buff *skb)
 		if (!item)
 			break;
 		rc = run(skb, item);
+		if (rc != GO_ON)
+			untold();
 		if (rc == RUN_FUNCTIONS)
 			break;
 		if (rc != GO_ON)

@@ -7,19 +7,6 @@
 #include "flow.h"
 #include "nat.h"
 
-/* Multicast, broadcast, link-local, unspecified, loopback: never selected. */
-static __always_inline int confined(const __u8 *a, __u8 family)
-{
-	if (family == FAMILY_4) {
-		a += 12;
-		return a[0] == 0 || a[0] >= 224 || a[0] == 127 || (a[0] == 169 && a[1] == 254);
-	}
-	if (a[0] == 0xff || (a[0] == 0xfe && (a[1] & 0xc0) == 0x80))
-		return 1;
-	return !((const __u32 *)a)[0] && !((const __u32 *)a)[1] && !((const __u32 *)a)[2] &&
-	       (bpf_ntohl(((const __u32 *)a)[3]) <= 1);
-}
-
 static __always_inline int is_dhcp(const struct flow_key *k, __u32 family)
 {
 	__u16 d = bpf_ntohs(k->dport);
@@ -400,7 +387,7 @@ __noinline int lost(struct __sk_buff *skb)
 	g = bpf_map_lookup_elem(&groups, &id);
 	if (!id || !g)
 		return end_here(skb, p, DROP_CLOSED);
-	if ((g->flags & GROUP_RESET) && (p->is & IS_TCP) && !(p->is & IS_SYN)) {
+	if ((g->flags & GROUP_RESET) && p->key.proto == IPPROTO_TCP && !(p->is & (IS_SYN | IS_ERROR))) {
 		if (p->is & IS_EDGE)
 			count_in(skb, p, p->prev_slot, p->prev);
 		return send_reset(skb);

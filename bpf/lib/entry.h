@@ -63,12 +63,12 @@ static __always_inline int has_room(__u32 tenant, int both)
 	return t && h && h->established + 2 <= (both ? t->cap : t->cap / 4 * 3);
 }
 
-static __always_inline void count_deferred(__u32 tenant)
+static __always_inline void count_deferred(__u32 tenant, __u32 packets)
 {
 	struct tenant *t = bpf_map_lookup_elem(&tenants, &tenant);
 
 	if (t)
-		__sync_fetch_and_add(&t->deferred, 1);
+		__sync_fetch_and_add(&t->deferred, packets);
 }
 
 /* Insert pkt.fresh as established; 0 if there is no room. */
@@ -151,7 +151,7 @@ __noinline int flow_promote(void)
 	if (!both && packets < ONE_WAY_MANY && !(packets >= ONE_WAY_FEW && p->learn))
 		return 0;
 	if (!has_room(tenant, both)) {
-		count_deferred(tenant);
+		count_deferred(tenant, p->packets);
 		return 0;
 	}
 	p->fresh = *e;
@@ -181,35 +181,19 @@ static __always_inline void see(struct pkt *p, struct flow *e)
 	e->seen = p->now;
 }
 
-/* Count a packet on its entry. */
-static __always_inline void touch(struct pkt *p, struct flow *e)
+/* The packet goes no further, and its next hop was not told of the flow: the next
+ * packet sees to that, also within the same second. */
+__noinline int untold(void)
 {
-	__u8 flags = 0;
+	struct pkt *p = packet();
+	struct flow *e;
 
-	if (!entry_packets(e))
-		p->learn = 1; /* the other gateway wrote it */
-	__sync_fetch_and_add(&e->packets, p->packets);
-	__sync_fetch_and_add(&e->bytes, p->bytes);
-	if (e->seen != p->now) {
-		see(p, e);
-		p->learn = 1;
-	}
-	if (!(p->is & IS_TCP) || (p->is & IS_ERROR))
-		return;
-	if (e->flags & FLOW_AT_EDGE)
-		e->entry = p->ack;
-	else if (p->is & IS_ACK)
-		entry_note_ack(e, p->ack);
-	if (p->is & IS_FIN)
-		flags |= FLOW_FIN;
-	if (p->is & IS_RST)
-		flags |= FLOW_RST;
-	if (flags && (e->flags & flags) != flags)
-		e->flags |= flags;
-	if ((p->is & IS_SYN) && (e->flags & (FLOW_FIN | FLOW_RST))) {
-		e->flags &= ~(FLOW_FIN | FLOW_RST); /* the ports are used again */
-		p->learn = 1;
-	}
+	if (!p || !p->learn || (p->is & (IS_ERROR | IS_NOPORTS)))
+		return 0;
+	e = flow_find(&p->key, p->tenant);
+	if (e && e->seen == p->now)
+		e->seen = (p->now - 1) & SEEN_MASK;
+	return 0;
 }
 
 #endif

@@ -45,7 +45,7 @@ static __always_inline int read_ports(struct flow_key *k, const __u8 *l4, const 
 				      __u32 tunnel_port)
 {
 	if (proto == IPPROTO_TCP) {
-		if (l4 + sizeof(struct tcp_head) > end || (l4[13] & TCP_BEGIN_OR_END))
+		if (l4 + sizeof(struct tcp_head) > end || l4[12] < 0x50 || (l4[13] & TCP_BEGIN_OR_END))
 			return 0;
 		*(__u32 *)&k->sport = *(const __u32 *)l4;
 		return 1;

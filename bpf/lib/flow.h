@@ -12,6 +12,40 @@
 #include "group.h"
 #include "pair.h"
 
+/* Tests have every packet tell its next hop of the flow, so that no clock decides. */
+const volatile __u32 tell_always = 0;
+
+/* Count a packet on its entry. */
+static __always_inline void touch(struct pkt *p, struct flow *e)
+{
+	__u8 flags = 0;
+
+	if (!entry_packets(e))
+		p->learn = 1; /* the other gateway wrote it */
+	__sync_fetch_and_add(&e->packets, p->packets);
+	__sync_fetch_and_add(&e->bytes, p->bytes);
+	if (e->seen != p->now || tell_always) {
+		see(p, e);
+		p->learn = 1;
+	}
+	if (!(p->is & IS_TCP) || (p->is & IS_ERROR))
+		return;
+	if (e->flags & FLOW_AT_EDGE)
+		e->entry = p->ack;
+	else if (p->is & IS_ACK)
+		entry_note_ack(e, p->ack);
+	if (p->is & IS_FIN)
+		flags |= FLOW_FIN;
+	if (p->is & IS_RST)
+		flags |= FLOW_RST;
+	if (flags && (e->flags & flags) != flags)
+		e->flags |= flags;
+	if ((p->is & IS_SYN) && (e->flags & (FLOW_FIN | FLOW_RST))) {
+		e->flags &= ~(FLOW_FIN | FLOW_RST); /* the ports are used again */
+		p->learn = 1;
+	}
+}
+
 /* LOCAL_… if an address of pkt.key is this node's, else 0. */
 static __always_inline __u32 is_local(struct pkt *p, const __u8 *a)
 {
@@ -78,7 +112,7 @@ __noinline int is_member(__u32 id, __u32 vport)
 /* In the middle of a TCP connection? */
 static __always_inline int runs(const struct pkt *p)
 {
-	return (p->is & IS_TCP) && !(p->is & (IS_SYN | IS_ERROR | IS_NOPORTS));
+	return p->key.proto == IPPROTO_TCP && !(p->is & (IS_SYN | IS_ERROR | IS_NOPORTS));
 }
 
 #define MAX_ASKED 8 /* members of this node */
@@ -287,8 +321,10 @@ static __always_inline int write_answer(struct pkt *p, __u32 table, __u32 back)
 		resolve(table, back);
 	else if (p->d.context)
 		meet_behind(p->d.context);
-	if (!p->back.group && to->kind == NEXT_VPORT && p->d.context)
-		p->back.group = p->d.context ^ 1; /* of another tier: the element it came from */
+	/* Of the element it came from, which may be another tier's, or stand before one
+	 * that was passed by. The walk knows only where nothing else does. */
+	if (to->kind == NEXT_VPORT && p->d.context)
+		p->back.group = p->d.context ^ 1;
 	p->back.kind = to->kind;
 	p->back.next = to->next;
 	p->back.slot = to->slot;
@@ -413,7 +449,9 @@ __noinline int learn_relay(__u32 next)
  * established? Packets find it there after the same rules have told them their
  * path. What no rule takes must be established at once: it is the answer to an
  * instance's own traffic, which its quota keeps within bounds. The answer, in
- * pkt.back_tenant and pkt.settle, is for learn_edge, which calls no deeper.
+ * pkt.back_tenant and pkt.settle, is for learn_edge, which calls no deeper. Returns
+ * 0 or a drop reason: an instance may not have the node's own answers, but where
+ * chains take up the node's traffic.
  */
 __noinline int place_answer(void)
 {
@@ -425,6 +463,8 @@ __noinline int place_answer(void)
 
 	if (!p || !n)
 		return 0;
+	if (p->prev != n->edge && !p->edited && !n->host_ifindex && is_local(p, p->key.src))
+		return DROP_SPOOFED;
 	p->settle = 0;
 	p->back_tenant = 0;
 	reverse_key(&p->rkey, &p->key, n->edge);

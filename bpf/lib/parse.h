@@ -45,6 +45,19 @@ static __always_inline int is_extension(__u32 proto)
 	       proto == IPPROTO_AH || proto == IPPROTO_FRAGMENT;
 }
 
+/* Multicast, broadcast, link-local, unspecified, loopback: never selected. */
+static __always_inline int confined(const __u8 *a, __u8 family)
+{
+	if (family == FAMILY_4) {
+		a += 12;
+		return a[0] == 0 || a[0] >= 224 || a[0] == 127 || (a[0] == 169 && a[1] == 254);
+	}
+	if (a[0] == 0xff || (a[0] == 0xfe && (a[1] & 0xc0) == 0x80))
+		return 1;
+	return !((const __u32 *)a)[0] && !((const __u32 *)a)[1] && !((const __u32 *)a)[2] &&
+	       (bpf_ntohl(((const __u32 *)a)[3]) <= 1);
+}
+
 /* Do n bytes at off belong to the IP packet? What lies behind it in the frame is
  * padding. */
 static __always_inline int within(const struct pkt *p, __u32 off, __u32 n)
@@ -94,6 +107,21 @@ __noinline int skip_extensions(struct __sk_buff *skb, __u32 proto)
 	return is_extension(next) && !(p->frag & 0xfff8) ? -1 : next;
 }
 
+/* Of the ICMP that belongs to the packet's version of IP. */
+static __always_inline int is_icmp_echo(const struct pkt *p, __u8 proto, __u8 type)
+{
+	if (p->family == FAMILY_4)
+		return proto == IPPROTO_ICMP && (type == 8 || type == 0);
+	return proto == IPPROTO_ICMPV6 && (type == 128 || type == 129);
+}
+
+static __always_inline int is_icmp_error(const struct pkt *p, __u8 proto, __u8 type)
+{
+	if (p->family == FAMILY_4)
+		return proto == IPPROTO_ICMP && (type == 3 || type == 4 || type == 5 || type == 11 || type == 12);
+	return proto == IPPROTO_ICMPV6 && type < 128;
+}
+
 /* Ports of the quoted packet; key becomes the reverse of its tuple. */
 __noinline int parse_quoted(struct __sk_buff *skb)
 {
@@ -141,7 +169,7 @@ __noinline int parse_quoted(struct __sk_buff *skb)
 	}
 	p->inner_l4 = off;
 	p->wkey.proto = proto;
-		p->wkey.sport = p->wkey.dport = 0;
+	p->wkey.sport = p->wkey.dport = 0;
 	if (has_ports(proto) || proto == IPPROTO_ICMP || proto == IPPROTO_ICMPV6) {
 		if (!within(p, off, sizeof(ports)) || bpf_skb_load_bytes(skb, off, ports, sizeof(ports)))
 			return -1;
@@ -149,7 +177,12 @@ __noinline int parse_quoted(struct __sk_buff *skb)
 			p->wkey.sport = ports[0];
 			p->wkey.dport = ports[1];
 		} else {
-			p->wkey.sport = p->wkey.dport = ports[2]; /* echo identifier */
+			__u8 type = *(__u8 *)ports;
+
+			if (is_icmp_error(p, proto, type))
+				return -1;
+			if (is_icmp_echo(p, proto, type))
+				p->wkey.sport = p->wkey.dport = ports[2]; /* its identifier */
 		}
 	}
 	reverse_key(&p->key, &p->wkey, p->key.scope);
@@ -182,29 +215,22 @@ static __always_inline void parse_tcp(struct __sk_buff *skb, struct pkt *p)
 static __always_inline void parse_icmp(struct __sk_buff *skb, struct pkt *p)
 {
 	struct { __u8 type, code; __be16 sum, id, seq; } h;
-	int echo, error;
 
 	if (!within(p, p->l4, sizeof(h)) || bpf_skb_load_bytes(skb, p->l4, &h, sizeof(h))) {
 		p->is |= IS_NOPORTS;
 		return;
 	}
-	if (p->key.proto == IPPROTO_ICMP) {
-		echo = h.type == 8 || h.type == 0;
-		error = h.type == 3 || h.type == 4 || h.type == 5 || h.type == 11 || h.type == 12;
-	} else {
-		echo = h.type == 128 || h.type == 129;
-		error = h.type < 128;
-	}
 	p->headers += 8;
-	if (echo) {
+	if (is_icmp_echo(p, p->key.proto, h.type)) {
 		p->key.sport = p->key.dport = h.id;
 		return;
 	}
 	p->is |= IS_ICMP;
-	if (!error)
+	if (!is_icmp_error(p, p->key.proto, h.type))
 		return;
 	p->is |= IS_ERROR;
-	if (parse_quoted(skb))
+	/* One from nobody, or to nobody, is about nothing: routers do not carry it. */
+	if (confined(p->key.src, p->family) || confined(p->key.dst, p->family) || parse_quoted(skb))
 		p->is |= IS_NOPORTS;
 }
 
@@ -235,7 +261,8 @@ __noinline int parse_fragment(__u32 id, __u32 first)
 	known = bpf_map_lookup_elem(&frags, &p->fkey);
 	if (!known) {
 		if (has_ports(p->key.proto) || p->key.proto == IPPROTO_ICMP ||
-		    p->key.proto == IPPROTO_ICMPV6 || is_extension(p->key.proto))
+		    p->key.proto == IPPROTO_ICMPV6 ||
+		    (p->family == FAMILY_6 && is_extension(p->key.proto)))
 			p->is |= IS_NOPORTS;
 		return 0;
 	}

@@ -63,6 +63,8 @@ __noinline int clamp_mss(struct __sk_buff *skb, __u32 mtu)
 	if (bpf_skb_load_bytes(skb, p->l4 + 12, &len, 1))
 		return 0;
 	end = (len >> 4) * 4;
+	if (p->l4 + end > p->l3 + p->length)
+		end = p->l3 + p->length - p->l4; /* what lies behind is padding */
 	at = 20;
 	for (i = 0; i < MAX_OPTIONS; i++) {
 		if (at + 4 > end || bpf_skb_load_bytes(skb, p->l4 + at, o, 4))

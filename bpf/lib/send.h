@@ -191,8 +191,10 @@ __noinline int send_on(struct __sk_buff *skb)
 	path = bpf_map_lookup_elem(&paths, &slot);
 	if (slot && path && path->id == p->d.path)
 		mtu = path->mtu;
-	if (mtu && p->segment > mtu)
+	if (mtu && p->segment > mtu) {
+		untold();
 		return send_error(skb, ERROR_BIG, mtu);
+	}
 	if (mtu && (p->is & IS_ANYSYN))
 		clamp_mss(skb, mtu);
 	if (p->tags || skb->vlan_present)
@@ -204,10 +206,14 @@ __noinline int send_on(struct __sk_buff *skb)
 	if (p->d.kind == NEXT_EXIT) {
 		if (p->learn && !(p->is & (IS_ERROR | IS_NOPORTS))) {
 			/* Also if this one cannot leave: the next may, and does not come here. */
-			place_answer();
-			rc = learn_edge();
-			if (rc)
+			/* Also if this one cannot leave: the next may, and does not come here. */
+			rc = place_answer();
+			if (!rc)
+				rc = learn_edge();
+			if (rc) {
+				untold();
 				return drop(p, rc);
+			}
 		}
 		return exit_edge(skb);
 	}

@@ -1,6 +1,8 @@
 package ebpf
 
 import (
+	"time"
+
 	"github.com/cilium/ebpf"
 
 	"github.com/onpath/onpath"
@@ -11,6 +13,21 @@ import (
 func SetSmallTable(n int) int {
 	was := smallTable
 	smallTable = n
+	return was
+}
+
+// SetSweep sets how often all entries are looked at, and gives what it was.
+func SetSweep(every time.Duration) time.Duration {
+	was := sweepEvery
+	sweepEvery = every
+	return was
+}
+
+// SetTellAlways lets data paths that are opened from now on tell the next hop of a
+// flow with each packet, and gives what it was.
+func SetTellAlways(always bool) bool {
+	was := tellAlways
+	tellAlways = always
 	return was
 }
 
@@ -56,3 +73,6 @@ func (d *Driver) Orphan(place uint32) error {
 
 // Program is what is attached.
 func (d *Driver) Program() *ebpf.Program { return d.coll.Programs[program] }
+
+// FastProgram is what is attached to XDP of uplinks.
+func (d *Driver) FastProgram() *ebpf.Program { return d.coll.Programs[fastProgram] }

@@ -115,6 +115,11 @@ func objectSpec(o Options) (*ebpf.CollectionSpec, error) {
 	if err := errors.Join(fitFast(spec), fitLanes(spec)); err != nil {
 		return nil, err
 	}
+	if tellAlways {
+		if err := setVariable(spec, "tell_always", 1); err != nil {
+			return nil, err
+		}
+	}
 	for name, m := range spec.Maps {
 		if name[0] != '.' && !slices.Contains(transient, name) {
 			m.Pinning = ebpf.PinByName
@@ -134,11 +139,19 @@ func fitFast(spec *ebpf.CollectionSpec) error {
 			p.Flags &^= unix.BPF_F_XDP_HAS_FRAGS
 		}
 	}
-	v := spec.Variables["several_buffers"]
+	return setVariable(spec, "several_buffers", 0)
+}
+
+// tellAlways is for tests: each packet tells its next hop of the flow, not one a
+// second, so that what happens does not depend on the clock.
+var tellAlways bool
+
+func setVariable(spec *ebpf.CollectionSpec, name string, value uint32) error {
+	v := spec.Variables[name]
 	if v == nil {
-		return errors.New("the compiled data path has no variable several_buffers")
+		return fmt.Errorf("the compiled data path has no variable %s", name)
 	}
-	return v.Set(uint32(0))
+	return v.Set(value)
 }
 
 func load(spec *ebpf.CollectionSpec, o ebpf.CollectionOptions) (*ebpf.Collection, error) {

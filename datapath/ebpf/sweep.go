@@ -17,16 +17,18 @@ import (
 // or when that is done. Entries are aged by a process only; while there is none,
 // nothing established goes, and pending ones make room for each other.
 const (
-	sweepEvery = 5 * time.Second
-	sweepTick  = 250 * time.Millisecond
-	sweepPart  = 32
+	sweepTick = 250 * time.Millisecond
+	sweepPart = 32
 )
+
+// sweepEvery is a variable for tests, which have entries aged when they say.
+var sweepEvery = 5 * time.Second
 
 func (d *Driver) sweepLoop(ctx context.Context, nats *ebpf.Map) {
 	tick := time.NewTicker(sweepTick)
 	defer tick.Stop()
 	var s *sweep
-	var began time.Time
+	began := time.Now()
 	for {
 		select {
 		case <-ctx.Done():

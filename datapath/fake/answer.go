@@ -20,7 +20,7 @@ func (n *Node) reset(w *work) { n.resetFor(w, onpath.DropReset) }
 func (n *Node) resetFor(w *work, why onpath.DropReason) {
 	n.countDrop(w.key.vport, why)
 	h := &w.h
-	if h.protocol != protoTCP || h.verdict != fine || h.flags&flagRST != 0 || h.fragment {
+	if h.protocol != protoTCP || h.verdict != fine || h.flags&flagRST != 0 || h.fragment && !h.first {
 		return
 	}
 	l4 := w.b[h.l4:h.length]

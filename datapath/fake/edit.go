@@ -113,10 +113,13 @@ func setPort(b []byte, h *header, source bool, port uint16) {
 	}
 }
 
+// maxOptions is how many options of a TCP header are looked at for the MSS.
+const maxOptions = 20
+
 // clamp lowers the MSS option of a SYN so that segments fit an IP packet of mtu
 // bytes (RFC 6691).
 func clamp(b []byte, h *header, mtu int) {
-	if h.protocol != protoTCP || h.verdict != fine || h.flags&flagSYN == 0 || h.fragment {
+	if h.protocol != protoTCP || h.verdict != fine || h.flags&flagSYN == 0 {
 		return
 	}
 	limit := mtu - 40
@@ -124,7 +127,11 @@ func clamp(b []byte, h *header, mtu int) {
 		limit = mtu - 60
 	}
 	end := min(h.l4+int(b[h.l4+12]>>4)*4, h.length)
-	for at := h.l4 + 20; at+1 < end && b[at] != 0; {
+	at := h.l4 + 20
+	for range maxOptions {
+		if at+1 >= end || b[at] == 0 {
+			return
+		}
 		if b[at] == 1 {
 			at++
 			continue

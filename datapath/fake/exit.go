@@ -11,7 +11,18 @@ import (
 // its answers find back.
 func (n *Node) exit(w *work, f *flow) {
 	if w.writes && n.edgeVport() != 0 {
-		n.learnReturn(w, f)
+		if w.key.vport != n.edgeVport() && !w.edited && n.isLocal(w.key.tuple.Src) {
+			from := w.key.vport
+			if n.vports[from] == nil {
+				from = 0
+			}
+			n.countDrop(from, onpath.DropSpoofed) // it would get the node's own answers
+			return
+		}
+		if !n.learnReturn(w, f) {
+			n.countDrop(w.key.vport, onpath.DropQuota)
+			return
+		}
 		if w.key.vport != n.edgeVport() {
 			n.tellPartner(w.key.tuple.Reverse())
 		}
@@ -20,15 +31,19 @@ func (n *Node) exit(w *work, f *flow) {
 }
 
 // learnReturn leads answers that come in at the edge to the element that the
-// packet came out of.
-func (n *Node) learnReturn(w *work, f *flow) {
+// packet came out of. It reports false if there is no room for that.
+func (n *Node) learnReturn(w *work, f *flow) bool {
 	edge, from := n.edgeVport(), w.key.vport
 	if n.otherGate(f.entry) == edge {
 		f.entry = edge // the other gateway is gone
 	}
+	if f.path != 0 && n.paths[f.path] == nil {
+		return true // the path ended: its answers go the ordinary way
+	}
 	back := flowKey{edge, w.key.tuple.Reverse()}
-	if n.leads(back, from) {
-		return
+	tenant, settle := n.placeAnswer(w, f, back)
+	if n.leads(back, from, tenant) {
+		return true
 	}
 	e := flow{kind: onpath.NextVport, next: from, entry: edge, path: f.path, reverse: !f.reverse, functions: backwards(f.functions)}
 	if from == edge { // only mirrors were passed
@@ -40,9 +55,64 @@ func (n *Node) learnReturn(w *work, f *flow) {
 		e.mirrors = n.behind(g, w.key.tuple)
 	}
 	if p := n.paths[e.path]; p != nil && p.Forward && (f.context != 0 || from == edge) {
-		return
+		return true
 	}
-	n.turn(n.learn(back, e), e)
+	if settle && n.find(back, tenant) == nil {
+		if !n.hasRoom(tenant, true) {
+			return false
+		}
+		n.insert(back, &e, tenant, false)
+		return true
+	}
+	n.turn(n.learn(w, back, e, tenant), e, f)
+	return true
+}
+
+// placeAnswer tells in whose share an answer's entry at the edge stands: that of
+// the path by whose rule the answer finds it while it is pending. What no rule takes
+// must be established at once: it is the answer to an instance's own traffic.
+func (n *Node) placeAnswer(w *work, f *flow, back flowKey) (tenant string, settle bool) {
+	if n.established(back) != nil {
+		return nobody, false
+	}
+	first := n.firstPath(back.tuple)
+	path := first
+	if first == 0 {
+		path = f.path
+	}
+	if n.paths[path] != nil {
+		return n.paths[path].Tenant, first == 0
+	}
+	if v := n.local(w.key.vport); v != nil {
+		return v.Tenant, first == 0
+	}
+	return nobody, first == 0
+}
+
+// firstPath is the path whose rule a packet at the edge matches first, or 0.
+func (n *Node) firstPath(t onpath.Tuple) onpath.PathID {
+	id := n.edge.Table
+	for range maxTables {
+		table := n.tables[id]
+		if table == nil {
+			return 0
+		}
+		action := table.Miss
+		for i := range table.Rules {
+			if r := &table.Rules[i]; matches(&r.Match, t, true, true) {
+				if r.Path != 0 {
+					return r.Path
+				}
+				action = r.Action
+				break
+			}
+		}
+		if action.Kind != onpath.ActionTable {
+			return 0
+		}
+		id = action.Table
+	}
+	return 0
 }
 
 // behind walks the Then table of the last element that t left, to find which
@@ -80,7 +150,7 @@ func (n *Node) leave(w *work) {
 		n.countDrop(from, onpath.DropNoRoute)
 		return
 	}
-	if u.MTU > 0 && w.h.length > u.MTU {
+	if u.MTU > 0 && n.longest(&w.h) > u.MTU {
 		n.tooBig(w, u.MTU)
 		return
 	}

@@ -1,6 +1,7 @@
 package fake
 
 import (
+	"container/list"
 	"slices"
 	"time"
 
@@ -28,10 +29,11 @@ type flow struct {
 	entry     onpath.VportID
 	path      onpath.PathID
 	reverse   bool
-	route     bool   // exit: last
-	learned   bool   // written for answers, not by a choice
-	tenant    string // whose instance caused it
-	counts    bool   // against the tenant's MaxFlows
+	route     bool          // exit: last
+	tenant    string        // in whose share it is
+	counts    bool          // an instance of the tenant began it: against its MaxFlows
+	place     *list.Element // among the tenant's pending; nil: it is established
+	learned   bool          // written for answers, not by a choice
 
 	packets, bytes uint64
 	seen           time.Time
@@ -71,7 +73,7 @@ func (n *Node) aged(k flowKey, f *flow) bool {
 		idle = p.Idle.OrDefault()
 	}
 	seen, oneWay, closing, closed := f.seen, false, f.fin, f.rst
-	if back := n.flows[n.mate(k)]; back != nil {
+	if back := n.other(k, f); back != nil {
 		if back.seen.After(seen) {
 			seen = back.seen
 		}
@@ -92,61 +94,58 @@ func (n *Node) mate(k flowKey) flowKey {
 	return m
 }
 
-// find looks an entry up; one that has aged is none.
-func (n *Node) find(k flowKey) *flow {
-	f := n.flows[k]
-	if f == nil || !n.aged(k, f) {
-		return f
+// mateOf is the key of the other direction's entry, also of what functions of this
+// node stand between other nodes' vports.
+func (n *Node) mateOf(k flowKey, f *flow) flowKey {
+	m := n.mate(k)
+	if k.vport == n.edgeVport() || n.local(k.vport) != nil {
+		return m
 	}
-	n.forgetFlow(k, f)
-	return nil
+	switch f.kind {
+	case onpath.NextExit:
+		m.vport = n.edgeVport()
+	case onpath.NextVport:
+		m.vport = f.next
+	}
+	return m
+}
+
+// other is the entry of the other direction, in the same table.
+func (n *Node) other(k flowKey, f *flow) *flow {
+	if f.place != nil {
+		return n.share(f.tenant).pending[n.mate(k)]
+	}
+	return n.flows[n.mate(k)]
 }
 
 // forgetFlow forgets both directions.
 func (n *Node) forgetFlow(k flowKey, f *flow) {
+	back := n.other(k, f)
 	n.drop(k, f)
-	if back := n.flows[n.mate(k)]; back != nil {
+	if back != nil && back != f {
 		n.drop(n.mate(k), back)
-	}
-}
-
-// drop forgets an entry.
-func (n *Node) drop(k flowKey, f *flow) {
-	delete(n.flows, k)
-	if f.counts {
-		n.caused[f.tenant]--
 	}
 }
 
 // learn writes an entry unless there is one, which it then gives, and marks it
 // as seen either way: what leads to an instance keeps its context alive.
-func (n *Node) learn(k flowKey, f flow) *flow {
-	now := n.now()
-	if old := n.find(k); old != nil {
-		old.seen = now
+func (n *Node) learn(w *work, k flowKey, f flow, tenant string) *flow {
+	if old := n.find(k, tenant); old != nil {
+		old.seen = n.now()
 		return old
 	}
-	f.seen = now
-	n.flows[k] = &f
-	n.counters.Learned++
-	if f.counts {
-		n.caused[f.tenant]++
-	}
-	if len(n.flows) >= n.sweepAt {
-		n.sweep()
-		n.sweepAt = max(sweepFirst, 2*len(n.flows))
-	}
+	n.insert(k, &f, tenant, w.h.protocol == protoTCP && w.h.whole())
 	return &f
 }
 
 // sweep forgets everything that has aged.
 func (n *Node) sweep() {
 	now := n.now()
-	for k, f := range n.flows {
+	n.each(func(k flowKey, f *flow) {
 		if n.aged(k, f) {
 			n.forgetFlow(k, f)
 		}
-	}
+	})
 	for k, f := range n.fragments {
 		if now.Sub(f.at) > fragmentLife {
 			delete(n.fragments, k)
@@ -158,7 +157,7 @@ func (n *Node) sweep() {
 // purge forgets the entries of vports and paths that are no longer here;
 // connections passed by because they are older than their chain stay so.
 func (n *Node) purge() {
-	for k, f := range n.flows {
+	n.each(func(k flowKey, f *flow) {
 		adopted := f.kind == onpath.NextPass && k.tuple.Protocol == 6
 		ended := f.path != 0 && n.paths[f.path] == nil && !adopted
 		relayed := len(f.functions) > 0 && n.vports[k.vport] != nil
@@ -166,7 +165,7 @@ func (n *Node) purge() {
 		if ended || dangling || k.vport != n.edgeVport() && n.local(k.vport) == nil && !relayed {
 			n.drop(k, f)
 		}
-	}
+	})
 }
 
 // fragmentKey finds the first fragment's ports for those that follow.

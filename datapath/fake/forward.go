@@ -8,16 +8,34 @@ import (
 	"github.com/onpath/onpath"
 )
 
-// follow does with a packet what its entry says.
+// follow does with a packet what its entry says, which was there.
 func (n *Node) follow(w *work, f *flow) {
 	if !w.writes {
 		c := *f // an error leaves no trace in entries
 		f = &c
 	}
+	if f.kind == onpath.NextPending && !n.decide(w, f) {
+		return
+	}
+	if w.writes {
+		n.touch(w, f)
+		n.promote(w, f)
+	}
+	n.steer(w, f)
+}
+
+// begin does with a flow's first packet what its new entry says.
+func (n *Node) begin(w *work, f *flow) {
+	n.touch(w, f)
+	n.steer(w, f)
+}
+
+// touch counts a packet on its entry.
+func (n *Node) touch(w *work, f *flow) {
 	f.seen = n.now()
-	f.packets++
-	f.bytes += uint64(w.h.length)
-	if w.h.protocol == protoTCP && w.writes {
+	f.packets += n.pieces()
+	f.bytes += n.wire(w.h.length)
+	if w.h.protocol == protoTCP {
 		begins := w.h.flags&(flagSYN|flagACK) == flagSYN // the ports are used again
 		f.fin = !begins && (f.fin || w.h.flags&flagFIN != 0)
 		f.rst = !begins && (f.rst || w.h.flags&flagRST != 0)
@@ -25,10 +43,6 @@ func (n *Node) follow(w *work, f *flow) {
 			f.ack = binary.BigEndian.Uint32(w.b[w.h.l4+8:])
 		}
 	}
-	if f.kind == onpath.NextPending && !n.decide(w, f) {
-		return
-	}
-	n.steer(w, f)
 }
 
 // decide finds out where a packet goes that came out of an instance for the
@@ -50,14 +64,21 @@ func (n *Node) goOn(w *work, f *flow, g *onpath.Group) bool {
 		from = atEdge
 	}
 	d := n.walkOn(decision{path: g.Path, functions: f.functions[:len(f.functions):len(f.functions)]}, g.Then, w.key.tuple, &w.h, from, w.key.vport)
+	if d.adopted && from == atElement {
+		n.countPassed(d.passed, w.h.length)
+	}
+	if d.outcome == toReset || d.outcome == toDrop { // the entry stays as it is: the next packet asks again
+		if from == atEdge {
+			n.countIn(w.key.vport, w.h.length)
+		}
+		n.refuse(w, d)
+		return false
+	}
 	f.functions = d.functions
 	f.mirrors = append(f.mirrors[:len(f.mirrors):len(f.mirrors)], d.mirrors...)
 	f.path, f.reverse = d.path, d.reverse
 	if d.path == g.Path {
 		f.reverse = g.Reverse
-	}
-	if d.adopted && from == atElement {
-		n.countPassed(d.passed, w.h.length)
 	}
 	switch d.outcome {
 	case toMember:
@@ -72,12 +93,6 @@ func (n *Node) goOn(w *work, f *flow, g *onpath.Group) bool {
 		f.kind, f.next, f.group, f.route = onpath.NextExit, n.edgeVport(), 0, true
 	case toKernel, toPass: // nothing is left of the chain but passing by
 		f.kind, f.next, f.group = onpath.NextPass, 0, 0
-	default:
-		if from == atEdge {
-			n.countIn(w.key.vport, w.h.length)
-		}
-		n.refuse(w, d)
-		return false
 	}
 	return true
 }
@@ -105,8 +120,8 @@ func (n *Node) steer(w *work, f *flow) {
 	if !n.runFunctions(w, f) {
 		return
 	}
-	if p := n.paths[f.path]; p != nil && p.MTU > 0 && (f.next != f.entry || w.uplink != "") {
-		if w.h.length > p.MTU {
+	if p := n.paths[f.path]; p != nil && p.MTU > 0 {
+		if n.longest(&w.h) > p.MTU {
 			n.tooBig(w, p.MTU)
 			return
 		}
@@ -222,17 +237,18 @@ func (n *Node) tunnelOut(w *work, v *onpath.Vport, f *flow) {
 func (n *Node) learnRelay(w *work, f *flow, v *onpath.Vport) {
 	from := w.key.vport
 	back := flowKey{v.ID, w.key.tuple.Reverse()}
-	if n.leads(back, from) {
+	tenant := n.tenantOf(f.path)
+	if n.leads(back, from, tenant) {
 		return
 	}
 	e := flow{kind: onpath.NextVport, next: from, entry: f.entry, path: f.path, reverse: !f.reverse, functions: backwards(f.functions)}
 	if g := n.groups[f.group]; g != nil {
-		e.mirrors, e.group = n.answering(g, w.key.tuple, from)
+		e.mirrors, e.group = n.answering(g, w.key.tuple, f, from)
 	}
 	if from == n.edgeVport() {
 		e.kind, e.group = onpath.NextExit, 0
 	}
-	n.turn(n.learn(back, e), e)
+	n.turn(n.learn(w, back, e, tenant), e, f)
 }
 
 // enter delivers a packet to an instance on this node and writes the context in
@@ -253,36 +269,45 @@ func (n *Node) enter(w *work, f *flow) {
 // learnContext writes the two entries of a flow at an instance: what comes out
 // behind goes on, what comes out in front goes back.
 func (n *Node) learnContext(w *work, f *flow, v *onpath.Vport, g *onpath.Group) {
-	t, from := w.key.tuple, w.key.vport
+	n.learnAnswer(w, f, v, g)
 	pending := flow{kind: onpath.NextPending, context: g.ID, entry: f.entry, path: g.Path, reverse: g.Reverse}
-	ahead := n.learn(flowKey{v.Other, t}, pending)
-	if ahead.context != g.ID && !ahead.counts { // of a path that the flow was in before
+	ahead := n.learn(w, flowKey{v.Other, w.key.tuple}, pending, v.Tenant)
+	if ahead.context != g.ID && !ahead.counts && !f.counts { // of a path that the flow was in before
 		pending.seen, pending.packets, pending.bytes = ahead.seen, ahead.packets, ahead.bytes
+		pending.tenant, pending.place = ahead.tenant, ahead.place
 		*ahead = pending
 	} else {
 		n.moveGate(ahead, f.entry)
 	}
+}
+
+// learnAnswer leads what comes out in front of an instance back to where the packet
+// came from.
+func (n *Node) learnAnswer(w *work, f *flow, v *onpath.Vport, g *onpath.Group) {
+	t, from := w.key.tuple, w.key.vport
 	back := flowKey{v.ID, t.Reverse()}
-	if n.leads(back, from) {
+	if n.leads(back, from, v.Tenant) {
 		return
 	}
 	e := flow{learned: true, kind: onpath.NextVport, next: from, context: g.ID ^ 1, entry: f.entry, path: g.Path, reverse: !g.Reverse}
 	var group onpath.GroupID
-	e.mirrors, group = n.answering(g, t, from)
+	e.mirrors, group = n.answering(g, t, f, from)
 	e.functions = backwards(f.functions)
 	switch from {
 	case n.edgeVport():
 		e.kind = onpath.NextExit
 	case f.entry:
 	default:
-		e.group = group
+		if e.group = group; group != 0 {
+			e.path, _, _ = group.Split()
+		}
 	}
-	n.turn(n.learn(back, e), e)
+	n.turn(n.learn(w, back, e, v.Tenant), e, f)
 }
 
 // leads tells whether an entry leads to next already, and marks it as seen.
-func (n *Node) leads(k flowKey, next onpath.VportID) bool {
-	f := n.find(k)
+func (n *Node) leads(k flowKey, next onpath.VportID, tenant string) bool {
+	f := n.find(k, tenant)
 	if f == nil {
 		return false
 	}
@@ -292,9 +317,10 @@ func (n *Node) leads(k flowKey, next onpath.VportID) bool {
 
 // turn lets an entry for answers lead to where the packets come from now, if it
 // led nowhere yet, to another instance of the same element, or to one that is
-// gone; never if an instance began the flow.
-func (n *Node) turn(old *flow, e flow) {
-	if old.counts || old.kind == onpath.NextPass || (old.kind == e.kind && old.next == e.next) {
+// gone; never if an instance began the flow, be it with one packet, forged perhaps,
+// by which f leads.
+func (n *Node) turn(old *flow, e flow, f *flow) {
+	if old.counts || f.counts || old.kind == onpath.NextPass || (old.kind == e.kind && old.next == e.next) {
 		return
 	}
 	if n.otherGate(old.next) != 0 && n.otherGate(old.next) == e.next && !old.learned {
@@ -305,6 +331,7 @@ func (n *Node) turn(old *flow, e flow) {
 		return
 	}
 	e.seen, e.packets, e.bytes = old.seen, old.packets, old.bytes
+	e.tenant, e.place = old.tenant, old.place
 	*old = e
 }
 

@@ -17,14 +17,16 @@ type work struct {
 	key flowKey
 	// writes is false for ICMP errors: they follow entries and make none.
 	writes bool
+	// tenant is in whose share the packet's entry is, unless it is established.
+	tenant string
 	// uplink is the device by which the packet came in, if by one.
 	uplink string
 }
 
 func (n *Node) newWork(b []byte, h header, in onpath.VportID) *work {
-	w := &work{b: b[:h.length], h: h, key: flowKey{in, h.tuple}, writes: true}
+	w := &work{b: b[:h.length], h: h, key: flowKey{in, h.tuple}, writes: !h.isError}
 	if h.isError && h.quotes {
-		w.key.tuple, w.writes = h.quoted.Reverse(), false
+		w.key.tuple = h.quoted.Reverse()
 	}
 	return w
 }
@@ -101,11 +103,13 @@ func (n *Node) fromUplink(device string, b []byte, h header) {
 	n.nat.in(n, b, &h)
 	w := n.newWork(b, h, edge)
 	w.uplink = device
-	if f := n.find(w.key); f != nil && h.verdict == fine && (h.quotes || !h.isError) {
+	known := h.verdict == fine && (h.quotes || !h.isError)
+	if f := n.established(w.key); f != nil && known {
 		n.follow(w, f)
 		return
 	}
-	if n.isLocal(h.tuple.Dst) || n.isLocal(h.tuple.Src) || neverSelected(&h) {
+	t := w.key.tuple
+	if n.isLocal(t.Dst) || n.isLocal(t.Src) || neverSelected(t, h.verdict == fine) {
 		n.kernel(b, h)
 		return
 	}
@@ -114,10 +118,28 @@ func (n *Node) fromUplink(device string, b []byte, h header) {
 		return
 	}
 	if h.isError || n.edge.Table == 0 {
+		if f := n.pendingAtEdge(w, n.firstPath(t)); f != nil && known {
+			n.follow(w, f)
+			return
+		}
 		n.leaveAlone(w)
 		return
 	}
 	n.classify(w)
+}
+
+// pendingAtEdge finds the pending entry of a packet from outside, which stands with
+// the tenant of the path whose rule it matches first.
+func (n *Node) pendingAtEdge(w *work, first onpath.PathID) *flow {
+	w.tenant = nobody
+	if n.paths[first] == nil {
+		return nil
+	}
+	w.tenant = n.tenantOf(first)
+	if f := n.find(w.key, w.tenant); f != nil && f.kind != onpath.NextPending {
+		return f
+	}
+	return nil
 }
 
 // leaveAlone gives a packet that is nobody's to the kernel.
@@ -146,6 +168,10 @@ func (n *Node) blind(b []byte, h header) {
 func (n *Node) classify(w *work) {
 	edge := n.edge.Vport
 	d := n.walk(n.edge.Table, w.key.tuple, &w.h, atEdge, 0, edge)
+	if f := n.pendingAtEdge(w, d.first); f != nil {
+		n.follow(w, f)
+		return
+	}
 	f := flow{path: d.path, reverse: d.reverse, entry: edge, mirrors: d.mirrors, functions: d.functions}
 	switch d.outcome {
 	case toKernel:
@@ -154,9 +180,12 @@ func (n *Node) classify(w *work) {
 	case toPass:
 		f.kind, f.path = onpath.NextPass, d.passed
 		f.functions = nil
+		ahead := n.learn(w, w.key, f, w.tenant)
 		back := f
 		back.reverse = !f.reverse
-		n.learn(flowKey{edge, w.key.tuple.Reverse()}, back)
+		n.turn(n.learn(w, flowKey{edge, w.key.tuple.Reverse()}, back, w.tenant), back, &f)
+		n.begin(w, ahead)
+		return
 	case toMember:
 		f.kind, f.next, f.group = onpath.NextVport, d.member, d.group.ID
 	case toExit, toRoute:
@@ -166,7 +195,7 @@ func (n *Node) classify(w *work) {
 		n.refuse(w, d)
 		return
 	}
-	n.follow(w, n.learn(w.key, f))
+	n.begin(w, n.learn(w, w.key, f, w.tenant))
 }
 
 // refuse ends a packet that a walk dropped or reset.
@@ -197,11 +226,11 @@ func (n *Node) fromInstance(v *onpath.Vport, b []byte, h header) {
 	case h.verdict == malformed:
 		n.countDrop(v.ID, onpath.DropMalformed)
 		return
-	case v.Mirror && !own:
-		n.countDrop(v.ID, onpath.DropMirror)
-		return
 	case n.tunnelled(&h):
 		n.countDrop(v.ID, onpath.DropTunnelSource)
+		return
+	case v.Mirror && !own:
+		n.countDrop(v.ID, onpath.DropMirror)
 		return
 	}
 	n.defragment(v.ID, &h)
@@ -215,7 +244,8 @@ func (n *Node) fromInstance(v *onpath.Vport, b []byte, h header) {
 		n.countDrop(v.ID, onpath.DropUnclassified)
 		return
 	}
-	if f := n.find(w.key); f != nil && (h.quotes || !h.isError) {
+	w.tenant = v.Tenant
+	if f := n.find(w.key, v.Tenant); f != nil && (h.quotes || !h.isError) {
 		n.follow(w, f)
 		return
 	}
@@ -249,8 +279,7 @@ func (n *Node) emission(w *work, v *onpath.Vport, own bool) {
 		d = n.walk(v.Emit, w.key.tuple, &w.h, from, 0, v.ID)
 	}
 	f := flow{
-		path: d.path, reverse: d.reverse, mirrors: d.mirrors, functions: d.functions, entry: v.Entry,
-		tenant: v.Tenant, counts: true,
+		path: d.path, reverse: d.reverse, mirrors: d.mirrors, functions: d.functions, entry: v.Entry, counts: true,
 	}
 	switch d.outcome {
 	case toMember:
@@ -272,11 +301,12 @@ func (n *Node) emission(w *work, v *onpath.Vport, own bool) {
 	if p := n.paths[d.path]; p != nil && !(own && p.Forward) {
 		f.context = n.member[membership{v.Other, d.path, d.reverse}]
 	}
-	if v.MaxFlows > 0 && n.caused[v.Tenant] >= v.MaxFlows {
+	s := n.share(v.Tenant)
+	if s.mayCause > 0 && s.caused >= s.mayCause || !n.hasRoom(v.Tenant, true) {
 		n.countDrop(v.ID, onpath.DropQuota)
 		return
 	}
-	n.follow(w, n.learn(w.key, f))
+	n.begin(w, n.learn(w, w.key, f, v.Tenant))
 }
 
 // aimAtExit lets an entry lead to the edge at which its flow entered.
@@ -324,7 +354,7 @@ func (n *Node) tunnelIn(t Tunnelled) {
 		n.countDrop(prev, onpath.DropClosed)
 	default:
 		g := n.groups[t.Group]
-		if g != nil && g.Lost == onpath.LostReset && h.runs() && n.find(flowKey{t.Next, h.tuple.Reverse()}) == nil {
+		if g != nil && g.Lost == onpath.LostReset && h.runs() && n.anywhere(flowKey{t.Next, h.tuple.Reverse()}) == nil {
 			f.next = n.home(g, h.tuple, t.Next)
 		}
 		n.handTo(w, f.next, &f, BySteering)
@@ -333,7 +363,7 @@ func (n *Node) tunnelIn(t Tunnelled) {
 
 var loopback4 = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 
-// isLocal tells the node's own addresses.
+// isLocal tells the node's own addresses, and its networks' broadcast addresses.
 func (n *Node) isLocal(a netip.Addr) bool {
 	if a == n.underlay || a == loopback4 || a == netip.IPv6Loopback() {
 		return a.IsValid()
@@ -343,7 +373,25 @@ func (n *Node) isLocal(a netip.Addr) bool {
 			return true
 		}
 	}
-	return false
+	return slices.Contains(n.broadcasts, a)
+}
+
+// broadcastsOf lists the broadcast addresses of the networks that a machine is in.
+func broadcastsOf(o *Options) (list []netip.Addr) {
+	for _, u := range o.Uplinks {
+		for _, r := range o.Routes {
+			in := func(a netip.Addr) bool { return r.Prefix.Contains(a) }
+			if r.Device != u.Device || !r.Prefix.Addr().Is4() || r.Prefix.Bits() > 30 || r.Prefix.Bits() == 0 || !slices.ContainsFunc(u.Addresses, in) {
+				continue
+			}
+			last := r.Prefix.Masked().Addr().As4()
+			for bit := r.Prefix.Bits(); bit < 32; bit++ {
+				last[bit/8] |= 0x80 >> (bit % 8)
+			}
+			list = append(list, netip.AddrFrom4(last))
+		}
+	}
+	return list
 }
 
 // tunnelled tells packets that want to be taken for tunnel packets: to the
@@ -371,16 +419,15 @@ func confined(a netip.Addr) bool {
 
 // neverSelected tells what no chain may take: what concerns a link only,
 // addresses that name nobody, and DHCP.
-func neverSelected(h *header) bool {
-	if quietKind(h) {
+func neverSelected(t onpath.Tuple, ports bool) bool {
+	if confined(t.Src) || confined(t.Dst) {
 		return true
 	}
-	if h.protocol != protoUDP || h.verdict != fine {
+	if t.Protocol != protoUDP || !ports {
 		return false
 	}
-	d := h.tuple.DstPort
-	if h.v6 {
-		return d == 546 || d == 547
+	if t.Src.Is6() {
+		return t.DstPort == 546 || t.DstPort == 547
 	}
-	return d == 67 || d == 68
+	return t.DstPort == 67 || t.DstPort == 68
 }

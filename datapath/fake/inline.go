@@ -56,11 +56,15 @@ func backwards(list []inlined) []inlined {
 // relay takes a packet that another node sent to a function of this one: its entry
 // stands under the vport that it came out of, which lies there.
 func (n *Node) relay(w *work, t Tunnelled) {
-	if f := n.find(w.key); f != nil {
+	g := n.groups[t.Group]
+	w.tenant = nobody
+	if g != nil {
+		w.tenant = n.tenantOf(g.Path)
+	}
+	if f := n.find(w.key, w.tenant); f != nil {
 		n.follow(w, f)
 		return
 	}
-	g := n.groups[t.Group]
 	if g == nil {
 		n.countDrop(w.key.vport, onpath.DropNoTable)
 		return
@@ -82,10 +86,10 @@ func (n *Node) relay(w *work, t Tunnelled) {
 		return
 	}
 	if !w.writes {
-		n.follow(w, &f)
+		n.steer(w, &f)
 		return
 	}
-	n.follow(w, n.learn(w.key, f))
+	n.begin(w, n.learn(w, w.key, f, w.tenant))
 }
 
 // runFunctions runs an entry's functions; false if one of them ended the packet.
@@ -95,7 +99,7 @@ func (n *Node) runFunctions(w *work, f *flow) bool {
 		c := n.counters.Functions[item.vport]
 		if v == nil || v.State == onpath.VportClosed || n.inline[item.vport].Object == "" {
 			if item.bypass {
-				add(&c.Bypassed, w.h.length)
+				n.add(&c.Bypassed, w.h.length)
 				n.counters.Functions[item.vport] = c
 				continue
 			}
@@ -111,16 +115,16 @@ func (n *Node) runFunctions(w *work, f *flow) bool {
 			}
 			c.Reasons[verdict.Reason]++
 			if verdict.Drop {
-				add(&c.Dropped, w.h.length)
+				n.add(&c.Dropped, w.h.length)
 				n.countDrop(w.key.vport, onpath.DropFunction)
 			} else {
-				add(&c.Answered, w.h.length)
+				n.add(&c.Answered, w.h.length)
 				n.tell(w)
 			}
 			n.counters.Functions[item.vport] = c
 			return false
 		}
-		add(&c.Passed, w.h.length)
+		n.add(&c.Passed, w.h.length)
 		n.counters.Functions[item.vport] = c
 		n.countIn(item.vport, w.h.length)
 		n.edit(w, verdict)
@@ -135,11 +139,6 @@ func (n *Node) ask(w *work, f *flow, v onpath.VportID) InlineVerdict {
 	return n.options.Function(InlinePacket{
 		Function: n.inline[v], Tuple: w.key.tuple, Reverse: f.reverse, DSCP: dscp(w.b), Length: w.h.length, Error: w.h.isError,
 	})
-}
-
-func add(t *onpath.Tally, bytes int) {
-	t.Packets++
-	t.Bytes += uint64(bytes)
 }
 
 // tell drops a packet for a function, and says so to its sender.

@@ -86,6 +86,10 @@ type Options struct {
 	Function func(InlinePacket) InlineVerdict
 	// Pick chooses a member in place of Rendezvous.
 	Pick Picker
+	// Flows is the size of the table of established flows, in entries, which the
+	// tenants share, Pending that of each one's table of flows that begin. 0: 2¹⁸
+	// and 2¹⁴.
+	Flows, Pending int
 }
 
 // Uplink is a device with the node's addresses on it.
@@ -113,7 +117,7 @@ func (w *Network) Node(name string, o Options) (*Node, error) {
 	}
 	o.Uplinks, o.Routes = slices.Clone(o.Uplinks), slices.Clone(o.Routes)
 	slices.SortStableFunc(o.Routes, func(a, b Route) int { return b.Prefix.Bits() - a.Prefix.Bits() })
-	n := &Node{net: w, name: name, options: o}
+	n := &Node{net: w, name: name, options: o, broadcasts: broadcastsOf(&o)}
 	n.forget()
 	w.nodes[name] = n
 	return n, nil
@@ -182,6 +186,13 @@ func (n *Node) Forwarded() uint64 {
 	n.net.mu.Lock()
 	defer n.net.mu.Unlock()
 	return n.forwarded
+}
+
+// Dropped is the number of packets that the node has dropped, for any reason.
+func (n *Node) Dropped() uint64 {
+	n.net.mu.Lock()
+	defer n.net.mu.Unlock()
+	return n.dropped
 }
 
 func (n *Node) String() string { return fmt.Sprintf("node %s (in memory)", n.name) }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"time"
 
@@ -15,6 +16,8 @@ type Node struct {
 	net     *Network
 	name    string
 	options Options
+
+	broadcasts []netip.Addr
 
 	// What Apply gave, indexed.
 	applied  bool
@@ -28,15 +31,14 @@ type Node struct {
 	tables   map[onpath.TableID]*onpath.Table
 	groups   map[onpath.GroupID]*onpath.Group
 	member   map[membership]onpath.GroupID
-	side     map[side]onpath.GroupID
 	keys     map[onpath.VportID]uint32 // of the instances
 	paths    map[onpath.PathID]*onpath.Path
 	inline   map[onpath.VportID]onpath.InlineFunction
 	gates    [2]onpath.VportID // the edges of a pair of gateways
 
 	// What packets left behind.
-	flows     map[flowKey]*flow
-	caused    map[string]int // entries by tenant, against Vport.MaxFlows
+	flows     map[flowKey]*flow // established
+	shares    map[string]*share // of tenants
 	fragments map[fragmentKey]fragment
 	nat       natTable
 	counters  onpath.Counters
@@ -44,6 +46,8 @@ type Node struct {
 	current   onpath.Tuple // of the packet being worked on; zero: none that is of a flow
 	sweepAt   int
 	forwarded uint64
+	dropped   uint64
+	piece     piece // of the packet being worked on
 
 	taps map[*tap]struct{}
 }
@@ -57,22 +61,14 @@ type membership struct {
 	reverse bool
 }
 
-// side finds any group that delivers to a vport in a direction: the one with the
-// lowest id.
-type side struct {
-	vport   onpath.VportID
-	reverse bool
-}
-
 // forget makes the node as it is without any data path.
 func (n *Node) forget() {
 	if n.net.underlay[n.underlay] == n {
 		delete(n.net.underlay, n.underlay)
 	}
 	n.applied, n.underlay, n.edge = false, netip.Addr{}, nil
+	n.flows, n.shares = map[flowKey]*flow{}, map[string]*share{}
 	n.index(&onpath.DatapathConfig{})
-	n.flows = map[flowKey]*flow{}
-	n.caused = map[string]int{}
 	n.fragments = map[fragmentKey]fragment{}
 	n.nat = newNATTable()
 	n.counters = onpath.Counters{
@@ -104,11 +100,28 @@ func (n *Node) Apply(ctx context.Context, c *onpath.DatapathConfig) error {
 	if n.underlay.IsValid() {
 		n.net.underlay[n.underlay] = n
 	}
-	lost := n.lostMembers(c)
+	lost, old, was := n.lostMembers(c), n.tables, n.edge
 	n.index(c)
 	n.resetWaiting(lost)
+	if n.reclassifies(old, was) {
+		n.settle()
+	}
 	n.purge()
 	return nil
+}
+
+// reclassifies tells whether packets at the edge are classified by other rules than
+// before.
+func (n *Node) reclassifies(tables map[onpath.TableID]*onpath.Table, edge *onpath.Edge) bool {
+	if edge == nil || n.edge == nil || edge.Vport != n.edge.Vport {
+		return false
+	}
+	for _, tier := range []onpath.Tier{onpath.TierOperator, onpath.TierTenant} {
+		if id := onpath.ClassifierTable(tier); !reflect.DeepEqual(tables[id], n.tables[id]) {
+			return true
+		}
+	}
+	return edge.Table != n.edge.Table
 }
 
 // index takes a copy of the configuration apart.
@@ -147,6 +160,7 @@ func (n *Node) index(c *onpath.DatapathConfig) {
 		}
 	}
 	n.indexTables(c)
+	n.shareOut(c)
 }
 
 func (n *Node) indexTables(c *onpath.DatapathConfig) {
@@ -156,7 +170,7 @@ func (n *Node) indexTables(c *onpath.DatapathConfig) {
 		n.tables[t.ID] = &t
 	}
 	n.groups, n.member = map[onpath.GroupID]*onpath.Group{}, map[membership]onpath.GroupID{}
-	n.side, n.keys = map[side]onpath.GroupID{}, map[onpath.VportID]uint32{}
+	n.keys = map[onpath.VportID]uint32{}
 	for _, g := range c.Groups {
 		g.Members = slices.Clone(g.Members)
 		n.groups[g.ID] = &g
@@ -165,10 +179,6 @@ func (n *Node) indexTables(c *onpath.DatapathConfig) {
 			k := membership{m.Vport, g.Path, g.Reverse}
 			if old := n.member[k]; old == 0 || g.ID < old {
 				n.member[k] = g.ID
-			}
-			s := side{m.Vport, g.Reverse}
-			if old := n.side[s]; old == 0 || g.ID < old {
-				n.side[s] = g.ID
 			}
 		}
 	}
@@ -198,7 +208,7 @@ func (n *Node) Counters(ctx context.Context) (*onpath.Counters, error) {
 	defer n.net.mu.Unlock()
 	n.sweep()
 	c := n.counters
-	c.Flows = uint64(len(n.flows))
+	c.Tenants = n.held()
 	c.Vports = make(map[onpath.VportID]onpath.VportCounters, len(n.counters.Vports))
 	for id, v := range n.counters.Vports {
 		dropped := make(map[onpath.DropReason]uint64, len(v.Dropped))
@@ -208,13 +218,14 @@ func (n *Node) Counters(ctx context.Context) (*onpath.Counters, error) {
 		v.Dropped = dropped
 		c.Vports[id] = v
 	}
-	for _, f := range n.flows {
+	n.each(func(_ flowKey, f *flow) {
+		c.Flows++
 		if f.kind == onpath.NextVport || f.kind == onpath.NextExit {
 			v := c.Vports[f.next]
 			v.Flows++
 			c.Vports[f.next] = v
 		}
-	}
+	})
 	c.Paths = make(map[onpath.PathID]onpath.PathCounters, len(n.counters.Paths))
 	for id, p := range n.counters.Paths {
 		c.Paths[id] = p
@@ -237,11 +248,11 @@ func (n *Node) Flows(ctx context.Context, f onpath.FlowFilter, yield func(onpath
 	n.sweep()
 	var found []onpath.FlowEntry
 	now := n.net.clock()
-	for k, e := range n.flows {
+	n.each(func(k flowKey, e *flow) {
 		if x := e.describe(k, now); f.Matches(x) {
 			found = append(found, x)
 		}
-	}
+	})
 	n.net.mu.Unlock()
 	for _, e := range found {
 		if err := ctx.Err(); err != nil {
@@ -297,18 +308,16 @@ func (n *Node) local(id onpath.VportID) *onpath.Vport {
 
 func (n *Node) countIn(id onpath.VportID, bytes int) {
 	c := n.counters.Vports[id]
-	c.In.Packets++
-	c.In.Bytes += uint64(bytes)
+	n.add(&c.In, bytes)
 	n.counters.Vports[id] = c
-	n.watched(id, func(v *onpath.VportCounters) { v.In.Packets++; v.In.Bytes += uint64(bytes) })
+	n.watched(id, func(v *onpath.VportCounters) { n.add(&v.In, bytes) })
 }
 
 func (n *Node) countOut(id onpath.VportID, bytes int) {
 	c := n.counters.Vports[id]
-	c.Out.Packets++
-	c.Out.Bytes += uint64(bytes)
+	n.add(&c.Out, bytes)
 	n.counters.Vports[id] = c
-	n.watched(id, func(v *onpath.VportCounters) { v.Out.Packets++; v.Out.Bytes += uint64(bytes) })
+	n.watched(id, func(v *onpath.VportCounters) { n.add(&v.Out, bytes) })
 }
 
 func (n *Node) countDrop(id onpath.VportID, why onpath.DropReason) {
@@ -316,26 +325,25 @@ func (n *Node) countDrop(id onpath.VportID, why onpath.DropReason) {
 	if c.Dropped == nil {
 		c.Dropped = map[onpath.DropReason]uint64{}
 	}
-	c.Dropped[why]++
+	c.Dropped[why] += n.pieces()
+	n.dropped++
 	n.counters.Vports[id] = c
 	n.watched(id, func(v *onpath.VportCounters) {
 		if v.Dropped == nil {
 			v.Dropped = map[onpath.DropReason]uint64{}
 		}
-		v.Dropped[why]++
+		v.Dropped[why] += n.pieces()
 	})
 }
 
 func (n *Node) countSteered(id onpath.PathID, bytes int) {
 	c := n.counters.Paths[id]
-	c.Steered.Packets++
-	c.Steered.Bytes += uint64(bytes)
+	n.add(&c.Steered, bytes)
 	n.counters.Paths[id] = c
 }
 
 func (n *Node) countPassed(id onpath.PathID, bytes int) {
 	c := n.counters.Paths[id]
-	c.Passed.Packets++
-	c.Passed.Bytes += uint64(bytes)
+	n.add(&c.Passed, bytes)
 	n.counters.Paths[id] = c
 }

@@ -62,6 +62,10 @@ type header struct {
 	quotedAt        int // offset of the quoted IP header
 }
 
+// whole reports whether the packet itself has the transport header: it is no
+// fragment behind the first.
+func (h *header) whole() bool { return !h.fragment || h.first }
+
 // hasPorts reports whether tuples of the protocol need the transport header.
 func hasPorts(protocol uint8) bool {
 	switch protocol {
@@ -265,7 +269,7 @@ func (h *header) icmp(b, l4 []byte) {
 			h.echo(l4)
 		}
 	}
-	if h.isError {
+	if h.isError && !quietKind(h) { // one from or to nobody is about nothing: routers do not carry it
 		h.quotedAt = h.l4 + 8
 		h.quoted, h.quotes = quotation(b[h.quotedAt:])
 		h.quotes = h.quotes && h.quoted.Src.Is6() == h.v6

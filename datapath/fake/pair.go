@@ -45,7 +45,7 @@ func (n *Node) moveGate(f *flow, entry onpath.VportID) {
 // come in here.
 func (n *Node) tellPartner(t onpath.Tuple) {
 	v := n.vports[n.otherGate(n.edgeVport())]
-	f := n.find(flowKey{n.edgeVport(), t})
+	f := n.anywhere(flowKey{n.edgeVport(), t})
 	if v == nil || v.State == onpath.VportClosed || f == nil || len(f.functions) > 0 {
 		return
 	}
@@ -61,7 +61,7 @@ func (n *Node) tellPartner(t onpath.Tuple) {
 // nothing of it. The mirrors on the way are its own choice.
 func (n *Node) hearPartner(t onpath.Tuple, told flow) {
 	k := flowKey{n.edgeVport(), t}
-	if k.vport == 0 || n.find(k) != nil || told.next != 0 && !n.takes(told.next) {
+	if k.vport == 0 || n.anywhere(k) != nil || told.next != 0 && !n.takes(told.next) {
 		return
 	}
 	if told.path != 0 && n.paths[told.path] == nil {
@@ -73,5 +73,9 @@ func (n *Node) hearPartner(t onpath.Tuple, told flow) {
 			f.mirrors, f.functions = d.mirrors, d.functions
 		}
 	}
-	n.learn(k, f)
+	first := n.firstPath(t)
+	if n.paths[first] == nil {
+		first = f.path
+	}
+	n.insert(k, &f, n.tenantOf(first), t.Protocol == protoTCP)
 }

@@ -112,7 +112,7 @@ func (n *Node) home(g *onpath.Group, t onpath.Tuple, asked onpath.VportID) onpat
 			if m == asked {
 				asked = 0
 			}
-		case n.local(m) == nil || n.find(flowKey{m, t.Reverse()}) != nil:
+		case n.local(m) == nil || n.anywhere(flowKey{m, t.Reverse()}) != nil:
 			return m
 		}
 	}

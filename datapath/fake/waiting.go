@@ -33,9 +33,9 @@ func (n *Node) lostMembers(c *onpath.DatapathConfig) map[onpath.GroupID]map[onpa
 // had answered. There only the upper bytes of the number are kept, and the reset
 // has one that the end challenges.
 func (n *Node) resetWaiting(lost map[onpath.GroupID]map[onpath.VportID]bool) {
-	for k, f := range n.flows {
+	n.each(func(k flowKey, f *flow) {
 		if k.tuple.Protocol != protoTCP || f.kind != onpath.NextVport || f.ack == 0 || !lost[f.group][f.next] || n.over(k, f) {
-			continue
+			return
 		}
 		if k.vport == n.edgeVport() {
 			if u := n.route(k.tuple.Src); u != nil {
@@ -44,12 +44,12 @@ func (n *Node) resetWaiting(lost map[onpath.GroupID]map[onpath.VportID]bool) {
 		} else if v := n.local(k.vport); v != nil && v.State != onpath.VportClosed && !v.Mirror {
 			n.give(n.resetOf(k.tuple, f.ack|0xff+1), v, ByAnswer)
 		}
-	}
+	})
 }
 
 // over tells a connection that has ended.
 func (n *Node) over(k flowKey, f *flow) bool {
-	back := n.flows[n.mate(k)]
+	back := n.anywhere(n.mate(k))
 	return f.rst || back != nil && (back.rst || f.fin && back.fin)
 }
 

@@ -45,6 +45,7 @@ type decision struct {
 	path      onpath.PathID
 	reverse   bool
 	reason    onpath.DropReason
+	first     onpath.PathID // whose rule matched first
 	passed    onpath.PathID // a chain that was passed by on the way
 	adopted   bool          // because the connection is older than it
 }
@@ -67,6 +68,9 @@ func (n *Node) walkOn(d decision, id onpath.TableID, t onpath.Tuple, h *header, 
 		for i := range table.Rules {
 			if r := &table.Rules[i]; matches(&r.Match, t, true, true) {
 				action, matched = r.Action, true
+				if d.first == 0 {
+					d.first = r.Path
+				}
 				if o, adopted := n.adopt(r, h, from, d.path); adopted {
 					d.outcome, d.passed, d.adopted = o, r.Path, true
 					if o == toPass && len(d.mirrors) > 0 {
@@ -257,8 +261,10 @@ func (n *Node) unclassified(h *header) (passed onpath.PathID, strict bool) {
 
 // answering walks the Back table of g for the answers to t, to find which
 // mirrors they must meet before the element from which t came, and the group
-// of that element. from is the vport at which t came out of it.
-func (n *Node) answering(g *onpath.Group, t onpath.Tuple, from onpath.VportID) ([]mirror, onpath.GroupID) {
+// of that element. from is the vport at which t came out of it, f the entry by which
+// it goes on. The walk finds that group only where nothing else tells: an element
+// may have been passed by, or be another tier's.
+func (n *Node) answering(g *onpath.Group, t onpath.Tuple, f *flow, from onpath.VportID) ([]mirror, onpath.GroupID) {
 	var mirrors []mirror
 	answer := t.Reverse()
 	id := g.Back
@@ -290,11 +296,17 @@ func (n *Node) answering(g *onpath.Group, t onpath.Tuple, from onpath.VportID) (
 			}
 		case n.isInline(next):
 		case ok || next.None != onpath.NoneBypass || hasMember(next, from):
+			if f.context != 0 {
+				return mirrors, f.context ^ 1
+			}
 			return mirrors, next.ID
 		}
 		id = next.Then
 	}
-	return mirrors, n.side[side{from, !g.Reverse}]
+	if f.context == 0 {
+		return mirrors, 0
+	}
+	return mirrors, f.context ^ 1
 }
 
 func hasMember(g *onpath.Group, vport onpath.VportID) bool {

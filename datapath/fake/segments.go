@@ -1,0 +1,50 @@
+package fake
+
+import "github.com/onpath/onpath"
+
+// piece is what a TCP packet in one piece stands for: packets on the wire, each with
+// the headers, as kernels pass them on (GSO). The zero value is a packet itself.
+type piece struct {
+	packets int
+	headers int // bytes
+	largest int // bytes of IP
+}
+
+// InjectSegments puts a frame in whose TCP packet stands for several that carry size
+// bytes of its payload each, the last one the rest.
+func (n *Node) InjectSegments(device string, raw []byte, size int) {
+	n.net.mu.Lock()
+	defer n.net.release()
+	f, ok := parseFrame(append([]byte(nil), raw...))
+	if !ok {
+		return
+	}
+	h := parse(f.payload)
+	if h.verdict == fine && h.protocol == protoTCP && h.whole() {
+		headers := h.l4 + int(f.payload[h.l4+12]>>4)*4
+		n.piece = piece{(h.length - headers + size - 1) / size, headers, size + headers}
+	}
+	n.frameIn(device, f)
+	n.piece = piece{}
+}
+
+// pieces is how many packets the one being worked on stands for.
+func (n *Node) pieces() uint64 { return uint64(max(1, n.piece.packets)) }
+
+// wire is how many bytes of IP a packet of that many takes on the wire.
+func (n *Node) wire(bytes int) uint64 {
+	return uint64(bytes + int(n.pieces()-1)*n.piece.headers)
+}
+
+func (n *Node) add(t *onpath.Tally, bytes int) {
+	t.Packets += n.pieces()
+	t.Bytes += n.wire(bytes)
+}
+
+// longest is the length of the longest packet on the wire, in bytes of IP.
+func (n *Node) longest(h *header) int {
+	if n.piece.packets > 0 {
+		return n.piece.largest
+	}
+	return h.length
+}

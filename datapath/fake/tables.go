@@ -1,0 +1,257 @@
+package fake
+
+import (
+	"cmp"
+	"container/list"
+	"maps"
+	"math/bits"
+
+	"github.com/onpath/onpath"
+)
+
+// Flows begin as pending, in a small table of their tenant's, in which the least
+// recently used makes room, and become established once they are known to live,
+// as far as their tenant's share goes. Established ones are never evicted.
+
+// Sizes where Options say nothing, in entries.
+const (
+	defaultFlows   = 1 << 18
+	defaultPending = 1 << 14
+)
+
+// oneWayFew is how many packets of one direction show that a flow lives. (A driver
+// may ask for more of those that come within one second.)
+const oneWayFew = 4
+
+// nobody is who holds what belongs to no tenant that the node knows.
+const nobody = "\x00"
+
+// share is what a tenant may have, and has.
+type share struct {
+	limit       uint64 // of established entries
+	mayCause    uint64 // 0: no limit beside limit
+	established uint64
+	caused      uint64 // of those, by the tenant's instances
+	deferred    uint64 // packets
+	pending     map[flowKey]*flow
+	order       *list.List // keys of pending, the least recently used first
+}
+
+// shareOut sets the limits anew; what tenants hold stays theirs.
+func (n *Node) shareOut(c *onpath.DatapathConfig) {
+	size := uint64(1) << bits.Len32(uint32(cmp.Or(n.options.Flows, defaultFlows)-1))
+	limits, causes := map[string]uint64{}, map[string]uint64{}
+	for _, p := range c.Paths {
+		limits[p.Tenant] = max(limits[p.Tenant], uint64(p.MaxFlows))
+	}
+	for _, v := range c.Vports {
+		if v.Kind == onpath.VportInstance {
+			limits[v.Tenant] += 0
+			causes[v.Tenant] = max(causes[v.Tenant], uint64(v.MaxFlows))
+		}
+	}
+	maps.DeleteFunc(n.shares, func(tenant string, _ *share) bool { _, here := limits[tenant]; return !here })
+	for tenant, most := range limits {
+		s := n.share(tenant)
+		s.limit, s.mayCause = size/8*7/uint64(len(limits)), causes[tenant]
+		if most != 0 {
+			s.limit = min(s.limit, most)
+		}
+	}
+	n.share(nobody).limit = size / 8
+}
+
+func (n *Node) share(tenant string) *share {
+	s := n.shares[tenant]
+	if s == nil {
+		s = &share{pending: map[flowKey]*flow{}, order: list.New()}
+		n.shares[tenant] = s
+	}
+	return s
+}
+
+// hasRoom tells whether two entries more fit a tenant's share. A quarter of it is
+// for flows of which both directions are known.
+func (n *Node) hasRoom(tenant string, both bool) bool {
+	s := n.share(tenant)
+	limit := s.limit
+	if !both {
+		limit = limit / 4 * 3
+	}
+	return s.established+2 <= limit
+}
+
+// tenantOf is the tenant of a path that is here.
+func (n *Node) tenantOf(id onpath.PathID) string {
+	if p := n.paths[id]; p != nil {
+		return p.Tenant
+	}
+	return nobody
+}
+
+// established looks for an entry of a flow that is known to live.
+func (n *Node) established(k flowKey) *flow {
+	f := n.flows[k]
+	if f == nil || !n.aged(k, f) {
+		return f
+	}
+	n.forgetFlow(k, f)
+	return nil
+}
+
+// find looks for an entry, established or of a tenant's pending ones.
+func (n *Node) find(k flowKey, tenant string) *flow {
+	if f := n.established(k); f != nil {
+		return f
+	}
+	s := n.shares[tenant]
+	if s == nil {
+		return nil
+	}
+	f := s.pending[k]
+	if f == nil {
+		return nil
+	}
+	if n.aged(k, f) {
+		n.forgetFlow(k, f)
+		return nil
+	}
+	s.order.MoveToBack(f.place)
+	return f
+}
+
+// anywhere looks for an entry in all tables.
+func (n *Node) anywhere(k flowKey) *flow {
+	if f := n.established(k); f != nil {
+		return f
+	}
+	for tenant := range n.shares {
+		if f := n.find(k, tenant); f != nil {
+			return f
+		}
+	}
+	return nil
+}
+
+// insert writes an entry that is not there. Flows that have no handshake may be of
+// one direction only: they are established at once while there is room for such.
+func (n *Node) insert(k flowKey, f *flow, tenant string, connection bool) {
+	f.seen, f.tenant = n.now(), tenant
+	n.counters.Learned++
+	switch {
+	case f.counts || !connection && n.hasRoom(tenant, false):
+		n.establish(k, f)
+	default:
+		s := n.share(tenant)
+		if s.order.Len() >= n.pendingSize() {
+			oldest := s.order.Front().Value.(flowKey)
+			n.drop(oldest, s.pending[oldest])
+		}
+		f.place, s.pending[k] = s.order.PushBack(k), f
+	}
+	if len(n.flows) >= n.sweepAt {
+		n.sweep()
+		n.sweepAt = max(sweepFirst, 2*len(n.flows))
+	}
+}
+
+func (n *Node) pendingSize() int {
+	return 1 << bits.Len32(uint32(cmp.Or(n.options.Pending, defaultPending)-1))
+}
+
+// establish puts an entry among those that stay.
+func (n *Node) establish(k flowKey, f *flow) {
+	s := n.share(f.tenant)
+	if f.place != nil {
+		s.order.Remove(f.place)
+		delete(s.pending, k)
+		f.place = nil
+	}
+	if n.flows[k] != nil {
+		return // whoever came first decides
+	}
+	n.flows[k] = f
+	s.established++
+	if f.counts {
+		s.caused++
+	}
+}
+
+// drop forgets an entry.
+func (n *Node) drop(k flowKey, f *flow) {
+	s := n.share(f.tenant)
+	if f.place != nil {
+		s.order.Remove(f.place)
+		delete(s.pending, k)
+		return
+	}
+	delete(n.flows, k)
+	s.established -= min(s.established, 1)
+	if f.counts {
+		s.caused -= min(s.caused, 1)
+	}
+}
+
+// each goes over all entries, which may be dropped meanwhile.
+func (n *Node) each(yield func(flowKey, *flow)) {
+	for k, f := range n.flows {
+		yield(k, f)
+	}
+	for _, s := range n.shares {
+		for k, f := range s.pending {
+			yield(k, f)
+		}
+	}
+}
+
+// promote establishes a pending flow on which a packet was counted, both
+// directions, if the other one was used too, or this one alone for a while.
+// Handshakes and resets are no proof: anyone can send a SYN, and every server
+// answers it.
+func (n *Node) promote(w *work, f *flow) {
+	if f.place == nil || !w.writes || w.h.flags&(flagSYN|flagRST) != 0 {
+		return
+	}
+	k := n.mateOf(w.key, f)
+	back := n.share(f.tenant).pending[k]
+	if back == nil {
+		back = n.established(k)
+	}
+	both := back != nil && back.packets > 0
+	if !both && f.packets < oneWayFew {
+		return
+	}
+	if !n.hasRoom(f.tenant, both) {
+		n.share(f.tenant).deferred += n.pieces()
+		return
+	}
+	n.establish(w.key, f)
+	if back != nil && back.place != nil {
+		n.establish(k, back)
+	}
+}
+
+// settle establishes the pending flows at the edge, as far as there is room, when
+// rules change: pending ones are found by the rules that they began with.
+func (n *Node) settle() {
+	for _, s := range n.shares {
+		for k, f := range s.pending {
+			if k.vport == n.edgeVport() && s.established < s.limit && n.flows[k] == nil {
+				n.establish(k, f)
+			}
+		}
+	}
+}
+
+// held is what tenants have, by name.
+func (n *Node) held() map[string]onpath.TenantFlows {
+	out := map[string]onpath.TenantFlows{}
+	for tenant, s := range n.shares {
+		if tenant != nobody {
+			out[tenant] = onpath.TenantFlows{
+				Established: s.established, Limit: s.limit, Pending: uint64(len(s.pending)), Caused: s.caused, Deferred: s.deferred,
+			}
+		}
+	}
+	return out
+}
