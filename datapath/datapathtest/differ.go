@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -50,6 +51,10 @@ func Differ(t *testing.T, subject, model Prober, seed uint64, packets, every int
 		probes: [2]Prober{subject, model}, mill: newMill(seed),
 	}
 	d.trace = os.Getenv("ONPATH_DIFFER_TRACE") != ""
+	from, err := strconv.Atoi(os.Getenv("ONPATH_DIFFER_FROM")) // compare all after each packet from this one on
+	if err != nil {
+		from = packets
+	}
 	d.layout = d.build()
 	d.apply()
 	for d.at = 0; d.at < packets && !t.Failed(); d.at++ {
@@ -57,7 +62,7 @@ func Differ(t *testing.T, subject, model Prober, seed uint64, packets, every int
 			d.change()
 		}
 		d.one()
-		if d.at%every == every-1 {
+		if d.at%every == every-1 || d.at >= from {
 			d.compareCounters()
 		}
 	}
@@ -76,7 +81,21 @@ type differ struct {
 	layout *layout
 	seen   [4]int   // by outcome
 	packet []byte   // the last one
-	recent []string // what was put in since counters agreed
+	recent [3]trial // what was put in last
+}
+
+// trial is one frame that was put in on both sides.
+type trial struct {
+	at      int
+	device  string
+	frame   Frame
+	segment int
+	outcome Outcome // of the model
+}
+
+func (t *trial) String() string {
+	return fmt.Sprintf("packet %d at %s tags %v type %04x segment %d: %x: %s", t.at, t.device, t.frame.Tags, t.frame.EtherType,
+		t.segment, t.frame.Packet[:min(len(t.frame.Packet), 200)], t.outcome)
 }
 
 // build makes chains of all kinds over instances of all kinds.
@@ -93,6 +112,7 @@ func (d *differ) build() *layout {
 	keep2.weight, mirror.mirror = 3, true
 	drains.state, closed.state = onpath.VportDraining, onpath.VportClosed
 	rewrites.packets, originates.packets = onpath.PacketsRewrite, onpath.PacketsOriginate
+	wraps.tenant, drains.tenant, rewrites.tenant = "operator", "operator", "small"
 	originates.own, originates.routes, originates.maxFlows = ownAddresses, true, 1<<20
 	web := onpath.Match{Dst: servers, Protocol: []uint8{tcp}, DstPorts: portRanges(80, 80, 8000, 8999)}
 	dns := onpath.Match{Dst: servers, Protocol: []uint8{udp}}
@@ -103,11 +123,11 @@ func (d *differ) build() *layout {
 	return &layout{
 		instances: []*instance{keep1, keep2, wraps, drains, closed, mirror, bridged, rewrites, originates, far},
 		chains: []*chain{
-			{path: 6, tier: onpath.TierOperator, match: onpath.Match{Dst: prefixes("10.9.5.0/24", "2001:db8:9:5::/64")}, strict: true,
+			{path: 6, tier: onpath.TierOperator, tenant: "operator", match: onpath.Match{Dst: prefixes("10.9.5.0/24", "2001:db8:9:5::/64")}, strict: true,
 				elements: []*element{{instances: []*instance{drains, wraps}}}},
 			{path: 1, match: web, elements: []*element{
 				{instances: []*instance{keep1, keep2}}, {instances: []*instance{mirror}, mode: onpath.ModeMirror, none: onpath.NoneBypass}, {instances: []*instance{bridged}}}},
-			{path: 2, match: dns, elements: []*element{{instances: []*instance{rewrites}, none: onpath.NoneBypass}}},
+			{path: 2, tenant: "small", maxFlows: 400, match: dns, elements: []*element{{instances: []*instance{rewrites}, none: onpath.NoneBypass}}},
 			{path: 3, match: onpath.Match{Src: clients, Dst: servers, Protocol: []uint8{icmp, icmpv6}}, mtu: 1300, strict: true,
 				elements: []*element{{instances: []*instance{far}, none: onpath.NoneDrop}}},
 			{path: 4, match: tls, elements: []*element{
@@ -118,6 +138,7 @@ func (d *differ) build() *layout {
 				elements: []*element{{instances: []*instance{keep1, keep2}}}},
 			{path: 8, match: onpath.Match{Src: clients, Dst: servers, Protocol: []uint8{132, 50}}, forward: true, exitLast: true,
 				elements: []*element{{instances: []*instance{keep1}}}},
+			{path: 9, match: onpath.Match{Dst: servers, Protocol: []uint8{tcp, udp}, DstPorts: portRanges(9000, 9000)}, mtu: 1400}, // past nothing
 		},
 	}
 }
@@ -155,8 +176,8 @@ func (d *differ) one() {
 	}
 	d.seen[out[1]]++
 	d.packet = f.Packet
-	what := fmt.Sprintf("packet %d at %s tags %v type %04x segment %d: %x", d.at, device, f.Tags, f.EtherType, segment, f.Packet[:min(len(f.Packet), 200)])
-	d.recent = append(d.recent, fmt.Sprintf("%s: %s", what, out[1]))
+	tried := &d.recent[d.at%len(d.recent)]
+	*tried = trial{d.at, device, f, segment, out[1]}
 	if d.trace && d.mill.valid(f.Packet) {
 		d.t.Logf("%d at %s %v: %s and %s, %s %s", d.at, device, tupleOf(f.Packet), out[0], out[1], frames[0].Dst, frames[1].Dst)
 	}
@@ -165,7 +186,7 @@ func (d *differ) one() {
 	case out[1] == Answered && (out[0] == Gone || out[0] == Sent): // answers are limited in number, and are packets
 		return
 	default:
-		d.t.Errorf("%s\n\tthe driver: %s, the model: %s\n\tseed %d", what, out[0], out[1], d.mill.seed)
+		d.t.Errorf("%s\n\tthe driver: %s, the model: %s\n\tseed %d", tried, out[0], out[1], d.mill.seed)
 		d.entries(f.Packet)
 		return
 	}
@@ -174,7 +195,7 @@ func (d *differ) one() {
 	}
 	d.mill.learn(to, frames[1])
 	if !bytes.Equal(frames[0].Packet, frames[1].Packet) || frames[1].Dst != "" && frames[0].Dst != frames[1].Dst {
-		d.t.Errorf("%s\n\tthe driver sent to %s %x\n\tthe model  sent to %s %x\n\tseed %d", what,
+		d.t.Errorf("%s\n\tthe driver sent to %s %x\n\tthe model  sent to %s %x\n\tseed %d", tried,
 			frames[0].Dst, frames[0].Packet, frames[1].Dst, frames[1].Packet, d.mill.seed)
 		d.entries(f.Packet)
 	}
@@ -219,17 +240,21 @@ func (d *differ) compareCounters() {
 			note("path %d: the driver counts %+v, the model %+v", id, x, y)
 		}
 	}
+	for _, tenant := range slices.Sorted(maps.Keys(c[1].Tenants)) {
+		if x, y := c[0].Tenants[tenant], c[1].Tenants[tenant]; x != y {
+			note("tenant %s: the driver holds %+v, the model %+v", tenant, x, y)
+		}
+	}
 	if c[0].Encapsulated != c[1].Encapsulated {
 		note("the driver counts %d encapsulated, the model %d", c[0].Encapsulated, c[1].Encapsulated)
 	}
 	if bad > 0 {
 		d.t.Errorf("seed %d, within the last of these packets (compare after each one to see which):", d.mill.seed)
-		for _, r := range d.recent[max(0, len(d.recent)-3):] {
-			d.t.Log(r)
+		for i := range d.recent {
+			d.t.Log(&d.recent[(d.at+1+i)%len(d.recent)])
 		}
 		d.entries(d.packet)
 	}
-	d.recent = d.recent[:0]
 }
 
 // newRand is a source that a seed repeats.

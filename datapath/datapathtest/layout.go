@@ -24,6 +24,8 @@ type layout struct {
 
 type chain struct {
 	path     onpath.PathID
+	tenant   string      // default exam
+	maxFlows int         // of the tenant, established
 	tier     onpath.Tier // default tenant
 	match    onpath.Match
 	elements []*element
@@ -50,6 +52,7 @@ type element struct {
 
 type instance struct {
 	name      string
+	tenant    string // default exam
 	node      string
 	vport     onpath.VportID // forward side
 	back      onpath.VportID // bridged: the other side
@@ -264,7 +267,7 @@ func (l *layout) paths() []onpath.Path {
 	var out []onpath.Path
 	for _, c := range l.chains {
 		out = append(out, onpath.Path{
-			ID: c.path, Chain: "exam/chain", Tenant: "exam", MTU: c.mtu, Began: c.began,
+			ID: c.path, Chain: "exam/chain", Tenant: cmp.Or(c.tenant, "exam"), MaxFlows: c.maxFlows, MTU: c.mtu, Began: c.began,
 			Adopt: onpath.Duration(c.adopt), Cut: c.cut, Strict: c.strict, Forward: c.forward,
 		})
 	}
@@ -284,11 +287,11 @@ func (i *instance) vports(node string) []onpath.Vport {
 		return []onpath.Vport{v, o}
 	}
 	if i.inline != nil {
-		return []onpath.Vport{{ID: i.vport, Kind: onpath.VportFunction, State: i.state, Instance: "exam/" + i.name, Tenant: "exam"}}
+		return []onpath.Vport{{ID: i.vport, Kind: onpath.VportFunction, State: i.state, Instance: "exam/" + i.name, Tenant: cmp.Or(i.tenant, "exam")}}
 	}
 	v := onpath.Vport{
 		ID: i.vport, Kind: onpath.VportInstance, State: i.state,
-		Instance: "exam/" + i.name, Tenant: "exam", Other: i.vport,
+		Instance: "exam/" + i.name, Tenant: cmp.Or(i.tenant, "exam"), Other: i.vport,
 		MAC: onpath.InstanceMAC(i.vport), HostMAC: onpath.HostMAC(i.vport),
 		Attach: onpath.Routed, Packets: cmp.Or(i.packets, onpath.PacketsKeep),
 		Own: i.own, Routes: i.routes, Entry: edgeVport, Mirror: i.mirror, MaxFlows: i.maxFlows,

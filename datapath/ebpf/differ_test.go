@@ -3,135 +3,52 @@ package ebpf_test
 import (
 	"encoding/binary"
 	"flag"
-	"fmt"
 	"math"
 	"math/bits"
-	"net"
 	"net/netip"
 	"os"
 	"testing"
 	"time"
 
-	cilium "github.com/cilium/ebpf"
-
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/datapath/datapathtest"
-	"github.com/onpath/onpath/datapath/ebpf"
 	"github.com/onpath/onpath/datapath/fake"
-	"github.com/onpath/onpath/internal/netnsrun"
 )
 
 var (
 	differSeed    = flag.Uint64("differ.seed", 0, "seed of the random packets; 0: by the time")
-	differPackets = flag.Int("differ.packets", 1_000_000, "how many packets")
+	differPackets = flag.Int("differ.packets", 0, "how many packets; 0: 20,000, in long tests a million")
 	differEvery   = flag.Int("differ.every", 2000, "compare all counters after so many packets")
 )
 
-// TestDiffer holds the data path against the model of it.
+// TestDiffer holds the data path against the model of it, at tc alone and with the
+// fast path at XDP of uplinks before it.
 func TestDiffer(t *testing.T) {
 	needKernel(t)
-	if os.Getenv("ONPATH_SOAK") == "" {
-		t.Skip("ONPATH_SOAK is not set; a million packets take minutes")
-	}
 	seed, n := *differSeed, *differPackets
 	if seed == 0 {
 		seed = uint64(time.Now().UnixNano())
 	}
-	if testing.Short() {
-		n /= 20
+	switch {
+	case n > 0:
+	case os.Getenv("ONPATH_SOAK") != "":
+		n = 1_000_000
+	default:
+		n = 20_000
 	}
 	t.Logf("seed %d (repeat it with -differ.seed)", seed)
-	now := time.Now() // nothing grows old while a run lasts
-	model := &modelled{t: t, net: fake.NewNetwork(func() time.Time { return now }), nodes: map[string]*fake.Node{}}
-	datapathtest.Differ(t, newProgram(t), model, seed, n, *differEvery)
-}
-
-// programmed runs frames through the program itself, in the namespace of the
-// gateway, whose devices it knows.
-type programmed struct {
-	*harness
-	drivers map[string]*ebpf.Driver
-	devices map[string]uint32
-	work    chan func() error
-	done    chan error
-	out     []byte
-}
-
-func newProgram(t *testing.T) *programmed {
-	return &programmed{harness: newHarness(t), drivers: map[string]*ebpf.Driver{}, devices: map[string]uint32{}, out: make([]byte, 8192)}
-}
-
-func (p *programmed) AddNode(n datapathtest.NodeSpec) onpath.Datapath {
-	d := p.harness.AddNode(n)
-	p.drivers[n.Name] = d.(*ebpf.Driver)
-	if n.Name != "gw" {
-		return d
-	}
-	work, done := make(chan func() error), make(chan error)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = netnsrun.Do(p.nodes[n.Name].ns, func() error {
-			for f := range work {
-				done <- f()
+	for _, hook := range []string{"tc", "xdp"} {
+		t.Run(hook, func(t *testing.T) {
+			now := time.Now()
+			model := &modelled{t: t, net: fake.NewNetwork(func() time.Time { return now }), nodes: map[string]*fake.Node{}}
+			subject := newProgram(t, hook == "xdp")
+			datapathtest.Differ(t, subject, model, seed, n, *differEvery)
+			if hook == "xdp" && subject.carried == 0 && n >= 100_000 && !t.Failed() {
+				t.Error("XDP has carried nothing")
 			}
-			return nil
-		})
-	}()
-	p.work, p.done = work, done
-	p.t.Cleanup(func() { close(work); <-ended })
-	return d
-}
-
-// inside runs f in the gateway's namespace.
-func (p *programmed) inside(f func() error) {
-	p.t.Helper()
-	p.work <- f
-	if err := <-p.done; err != nil {
-		p.t.Fatal(err)
-	}
-}
-
-// context is the part of struct __sk_buff that a test run may set, in words.
-type skbContext [48]uint32
-
-func (p *programmed) Put(node, device string, f datapathtest.Frame, segment int) (datapathtest.Outcome, datapathtest.Frame, string) {
-	p.t.Helper()
-	if p.devices[device] == 0 {
-		p.inside(func() error {
-			i, err := net.InterfaceByName(device)
-			if err == nil {
-				p.devices[device] = uint32(i.Index)
-			}
-			return err
+			t.Logf("XDP has carried %d", subject.carried)
 		})
 	}
-	port := p.ports[node+"/"+device]
-	in := binary.BigEndian.AppendUint16(append(hw(port.nodeMAC), hw(port.mac)...), etherType(f))
-	in = append(in, f.Packet...)
-	if len(in) < 60 && len(f.Packet) < 40 {
-		return datapathtest.Unfit, datapathtest.Frame{}, "" // less than a test run of the kernel takes for some kinds
-	}
-	var ctx skbContext
-	ctx[10] = p.devices[device] // ifindex
-	ctx[44] = uint32(segment)   // gso_size
-	o := &cilium.RunOptions{Data: in, DataOut: p.out[:cap(p.out)], Context: &ctx}
-	var verdict uint32
-	p.inside(func() (err error) {
-		if verdict, err = p.drivers[node].Program().Run(o); err != nil {
-			return fmt.Errorf("%d bytes at %s, segment %d: %w", len(in), device, segment, err)
-		}
-		return nil
-	})
-	switch int32(verdict) {
-	case 2:
-		return datapathtest.Gone, datapathtest.Frame{}, ""
-	case 7:
-		b := o.DataOut
-		out := datapathtest.Frame{Dst: net.HardwareAddr(b[:6]).String(), Packet: append([]byte(nil), trimmed(b[14:])...)}
-		return datapathtest.Sent, out, ""
-	}
-	return datapathtest.Left, datapathtest.Frame{}, ""
 }
 
 // modelled is the model, told of one frame at a time.
@@ -154,7 +71,7 @@ func (m *modelled) AddNode(s datapathtest.NodeSpec) onpath.Datapath {
 		}
 		o.Uplinks = append(o.Uplinks, x)
 	}
-	o.Pick = pick
+	o.Pick, o.Flows, o.Pending = pick, differTable, differTable
 	n, err := m.net.Node(s.Name, o)
 	if err != nil {
 		m.t.Fatal(err)
@@ -165,17 +82,19 @@ func (m *modelled) AddNode(s datapathtest.NodeSpec) onpath.Datapath {
 
 func (m *modelled) Put(node, device string, f datapathtest.Frame, segment int) (datapathtest.Outcome, datapathtest.Frame, string) {
 	n := m.nodes[node]
-	before := dropped(m.t, n)
+	before := n.Dropped()
 	m.net.Deliveries()
-	for _, packet := range segments(f.Packet, segment) {
-		raw := binary.BigEndian.AppendUint16(make([]byte, 12), etherType(f))
-		n.InjectFrame(device, append(raw, packet...))
+	raw := append(binary.BigEndian.AppendUint16(make([]byte, 12), etherType(f)), f.Packet...)
+	if segment > 0 {
+		n.InjectSegments(device, raw, segment)
+	} else {
+		n.InjectFrame(device, raw)
 	}
 	outcome, local := datapathtest.Left, device != "up0" && device != "up1"
 	if local {
 		outcome = datapathtest.Gone // what an instance sends is never the kernel's
 	}
-	if dropped(m.t, n) != before {
+	if n.Dropped() != before {
 		outcome = datapathtest.Gone
 	}
 	var out datapathtest.Frame
@@ -195,49 +114,7 @@ func (m *modelled) Put(node, device string, f datapathtest.Frame, segment int) (
 			outcome = datapathtest.Answered
 		}
 	}
-	if segment > 0 {
-		out.Packet = nil // several came out
-	}
 	return outcome, out, to
-}
-
-func dropped(t *testing.T, n *fake.Node) (sum uint64) {
-	c, err := n.Counters(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, v := range c.Vports {
-		for _, x := range v.Dropped {
-			sum += x
-		}
-	}
-	return sum
-}
-
-// segments cuts a TCP packet into those it stands for.
-func segments(b []byte, size int) [][]byte {
-	if size == 0 {
-		return [][]byte{b}
-	}
-	head := 40
-	if b[0]>>4 == 6 {
-		head = 60
-	}
-	if b[0]>>4 == 4 {
-		head = int(b[0]&15)*4 + int(b[int(b[0]&15)*4+12]>>4)*4
-	}
-	var out [][]byte
-	for data := b[head:]; len(data) > 0; {
-		n := min(size, len(data))
-		s := append(append([]byte(nil), b[:head]...), data[:n]...)
-		if s[0]>>4 == 4 {
-			binary.BigEndian.PutUint16(s[2:], uint16(len(s)))
-		} else {
-			binary.BigEndian.PutUint16(s[4:], uint16(len(s)-40))
-		}
-		out, data = append(out, s), data[n:]
-	}
-	return out
 }
 
 // Function is the exam's; modelFunction does in the model what its object does.

@@ -102,6 +102,7 @@ type harness struct {
 	count int
 	fast  bool
 	ran   uint64 // packets that functions were given in the fast path
+	flows int    // size of all flow tables; 0: small ones
 }
 
 type examNode struct {
@@ -177,7 +178,11 @@ func (h *harness) Function(node string, v onpath.VportID) onpath.InlineFunction 
 }
 
 func (h *harness) options(node string) ebpf.Options {
-	return ebpf.Options{Name: h.w.name + "-" + node, Flows: 1 << 15, Pending: 1 << 16}
+	o := ebpf.Options{Name: h.w.name + "-" + node, Flows: 1 << 15, Pending: 1 << 16}
+	if h.flows != 0 && node == "gw" {
+		o.Flows, o.Pending = h.flows, h.flows
+	}
+	return o
 }
 
 // Reopen opens the data path of a node as a new process would.

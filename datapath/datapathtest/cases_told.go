@@ -1,0 +1,102 @@
+package datapathtest
+
+import (
+	"net/netip"
+
+	"github.com/onpath/onpath"
+)
+
+// toldLate: an instance knows of a flow whose first packets went no further, as soon
+// as one comes to it: also if that is at once.
+func toldLate(b *bed) {
+	fw := b.instance("fw", gateway)
+	b.apply(one(&chain{path: 1, match: toServer(), mtu: 1400}, fw))
+	b.nodes[gateway].loose[edgeVport] = true
+	for n, t := range []onpath.Tuple{udp4(1), tuple(udp, client6, 1, server6, 53)} {
+		p := newPacket(t)
+		p.payload = make([]byte, 1401-[]int{28, 48}[n])
+		b.send(gateway, clientNet, p.bytes())
+		b.dropped(gateway, clientNet, onpath.DropTooBig)
+		b.isTooBig(clientNet, p.bytes(), 1400)
+		b.forward(t, fw)
+		b.backward(t, fw)
+	}
+}
+
+// nodesOwn: an instance may emit others' addresses as its chains say, never the
+// node's own: it would get the node's answers.
+func nodesOwn(b *bed) {
+	nat := b.instance("nat", gateway)
+	nat.packets = onpath.PacketsRewrite
+	nat.emits = []emission{{path: 1, match: toServer()}}
+	b.apply(one(&chain{path: 1, match: toServer()}, nat))
+	device := onpath.DeviceName(nat.vport)
+	for _, a := range b.nodes[gateway].spec.Uplinks[0].Addresses {
+		to := server
+		if a.Addr().Is6() {
+			to = server6
+		}
+		for _, protocol := range []uint8{udp, tcp} {
+			t := tuple(protocol, a.Addr(), 4000, to, 53)
+			for range 2 {
+				b.send(gateway, device, newPacket(t).bytes())
+				b.dropped(gateway, device, onpath.DropSpoofed)
+			}
+			if e, ok := b.entry(gateway, edgeVport, t.Reverse()); ok {
+				b.t.Errorf("answers to the node's own %v lead to %s %d", t, e.Kind, e.Next)
+			}
+		}
+	}
+	t := udp4(4001) // a stranger's: that is what the chain is for
+	b.send(gateway, device, newPacket(t).bytes())
+	b.expect(gateway, serverNet, withTTL(newPacket(t).bytes(), 1))
+}
+
+// errorsFromNobody: an ICMP error from an address that no router forwards from leads
+// nowhere, whatever it quotes.
+func errorsFromNobody(b *bed) {
+	fw := b.instance("fw", gateway)
+	b.apply(one(&chain{path: 1, match: toServer()}, fw))
+	b.forward(udp4(1), fw)
+	b.forward(tuple(udp, client6, 1, server6, 53), fw)
+	device := onpath.DeviceName(fw.vport)
+	for _, from := range []string{"224.0.0.5", "127.0.0.1", "ff0e::5", "fe80::9"} {
+		a, quoted, kind := netip.MustParseAddr(from), udp4(1), byte(3)
+		if a.Is6() {
+			quoted, kind = tuple(udp, client6, 1, server6, 53), 1
+		}
+		b.h.Send(gateway, device, Frame{Packet: icmpError(a, kind, 0, newPacket(quoted).bytes()).bytes()})
+	}
+	b.quiet()
+}
+
+// roomForFew: a tenant's established flows stay within its share, and what finds no
+// room there is steered all the same, both ways.
+func roomForFew(b *bed) {
+	const most, n = 8, 20
+	fw, other := b.instance("fw", gateway), b.instance("other", gateway)
+	other.tenant = "other"
+	dns := toServer()
+	dns.Protocol = []uint8{udp}
+	b.apply(&layout{instances: []*instance{fw, other}, chains: []*chain{
+		{path: 1, maxFlows: most, match: dns, elements: []*element{{instances: []*instance{fw}}}},
+		{path: 2, tenant: "other", match: web(), elements: []*element{{instances: []*instance{other}}}},
+	}})
+	b.forward(tcp4(1), other)
+	b.backward(tcp4(1), other)
+	b.forward(tcp4(1), other)
+	was := b.counters(gateway).Tenants["other"]
+	for range 3 {
+		for k := range uint16(n) {
+			b.forward(udp4(k+1), fw)
+			b.backward(udp4(k+1), fw)
+		}
+	}
+	c := b.counters(gateway).Tenants
+	if t := c["exam"]; t.Limit != most || t.Established > most || t.Established < most/2 || t.Pending == 0 || t.Deferred == 0 {
+		b.t.Errorf("of %d flows with a share of %d entries: %+v", n, most, t)
+	}
+	if t := c["other"]; t.Established != was.Established || t.Deferred != 0 {
+		b.t.Errorf("another tenant's share was %+v and is %+v", was, t)
+	}
+}
