@@ -47,6 +47,7 @@ var leaves = map[string]string{
 
 // shared are folders in leaves that tests may import, and why.
 var shared = map[string]string{
+	"bench/traffic": "floods in tests come from the same source",
 	"bench/ruleset": "what is measured with rule sets is tested with the same ones",
 }
 
