@@ -29,6 +29,25 @@ type Runtime interface {
 	Remove(ctx context.Context) error
 }
 
+// Creator is a Runtime that can make all of an instance but its program's
+// beginning, while the devices of its network namespace are still being made.
+type Creator interface {
+	// Create makes the instance; the namespace must exist, and nothing in it is
+	// changed. An instance of that id which exists already is CodeExists. Until
+	// Start, Adopt does not tell of it; one whose maker died is told as ended.
+	Create(ctx context.Context, r RunSpec) (Created, error)
+}
+
+// Created is an instance whose program has not begun. Exactly one of its
+// methods is to be called, once.
+type Created interface {
+	// Start lets the program begin, as Runtime.Start does; if it fails, nothing
+	// of the instance is left.
+	Start(ctx context.Context) (Process, error)
+	// Discard deletes everything of the instance.
+	Discard(ctx context.Context) error
+}
+
 // RunSpec is what a runtime needs to start one instance.
 type RunSpec struct {
 	// ID is unique on the machine and safe as a file name.

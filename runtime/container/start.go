@@ -12,9 +12,7 @@ import (
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/snapshots"
-	"github.com/containerd/containerd/v2/pkg/cio"
 	"github.com/containerd/errdefs"
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/onpath/onpath"
 )
@@ -28,34 +26,6 @@ const (
 
 // cleanupTime is how long tidying up may take after the caller has given up.
 const cleanupTime = 20 * time.Second
-
-// Start implements onpath.Runtime.
-func (d *Driver) Start(ctx context.Context, r onpath.RunSpec) (onpath.Process, error) {
-	if err := checkRun(r); err != nil {
-		return nil, err
-	}
-	if r.Hostname == "" {
-		r.Hostname = strings.NewReplacer("_", "-", ".", "-").Replace(r.ID)
-	}
-	if len(r.Hostname) > 63 {
-		r.Hostname = r.Hostname[:63]
-	}
-	release, err := d.claim(ctx, r.ID)
-	if err != nil {
-		return nil, err
-	}
-	defer release()
-	img, err := d.image(ctx, r.Spec.Container.Image, func(string) {})
-	if err != nil {
-		return nil, err
-	}
-	p, err := d.create(d.scope(ctx), r, img)
-	if err != nil {
-		d.discard(r.ID)
-		return nil, startError(r, err)
-	}
-	return p, nil
-}
 
 // claim makes sure that no instance of that id exists or is being started.
 func (d *Driver) claim(ctx context.Context, id string) (func(), error) {
@@ -83,68 +53,6 @@ func (d *Driver) claim(ctx context.Context, id string) (func(), error) {
 		return nil, exists
 	}
 	return nil, unavailable("look for instance "+id, err)
-}
-
-// create makes root file system, container and task, and starts it.
-func (d *Driver) create(ctx context.Context, r onpath.RunSpec, img containerd.Image) (*process, error) {
-	ctx, done, err := d.client.WithLease(ctx) // nothing half made is collected meanwhile
-	if err != nil {
-		return nil, unavailable("start instance", err)
-	}
-	defer done(context.WithoutCancel(ctx))
-	if err := os.MkdirAll(d.instanceDir(r.ID), 0o700); err != nil {
-		return nil, err
-	}
-	var config ocispec.ImageConfig
-	if img != nil {
-		if config, err = imageConfig(ctx, img); err != nil {
-			return nil, err
-		}
-	}
-	args, err := command(r, config)
-	if err != nil {
-		return nil, err
-	}
-	root, rootOpts, err := d.rootfs(ctx, r, img)
-	if err != nil {
-		return nil, err
-	}
-	spec, err := d.spec(ctx, r, config, args)
-	if err != nil {
-		return nil, err
-	}
-	labels := map[string]string{ownerLabel: d.opt.Name, imageLabel: r.Spec.Container.Image}
-	for k, v := range r.Labels {
-		labels[userLabel+k] = v
-	}
-	opts := append(rootOpts, containerd.WithContainerLabels(labels), containerd.WithRuntime("io.containerd.runc.v2", nil), containerd.WithNewSpec(spec))
-	c, err := d.client.NewContainer(ctx, r.ID, opts...)
-	if err != nil {
-		return nil, err
-	}
-	if err := d.fill(ctx, r, root); err != nil {
-		return nil, err
-	}
-	var taskOpts []containerd.NewTaskOpts
-	if img == nil {
-		taskOpts = append(taskOpts, containerd.WithRootFS(root))
-	}
-	task, err := c.NewTask(ctx, cio.LogFile(d.logFile(r.ID)), taskOpts...)
-	if err != nil {
-		return nil, err
-	}
-	p := newProcess(d, r.ID, r.Labels, int(task.Pid()))
-	// Watching begins before the program does: no end can be missed.
-	watch, err := watchPid(p.pid)
-	if err != nil {
-		return nil, fmt.Errorf("watch process %d: %w", p.pid, err)
-	}
-	if err := task.Start(ctx); err != nil {
-		watch.file.Close()
-		return nil, err
-	}
-	d.adopt(p, watch)
-	return p, nil
 }
 
 // rootfs makes the writable root of an instance and says how it is mounted.

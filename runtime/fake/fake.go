@@ -9,6 +9,7 @@ import (
 	"io"
 	"maps"
 	"regexp"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -22,14 +23,16 @@ import (
 type Machine struct {
 	mu    sync.Mutex
 	procs map[string]*process
+	made  map[string]bool // created and not started
 	next  int
 	knobs Knobs
 }
 
 // Knobs change the machine's behaviour; each may be nil.
 type Knobs struct {
-	// Prepare and Start are asked before the work is done.
+	// Prepare, Create and Start are asked before the work is done.
 	Prepare func(ctx context.Context, spec *onpath.FunctionSpec) error
+	Create  func(ctx context.Context, r onpath.RunSpec) error
 	Start   func(ctx context.Context, r onpath.RunSpec) error
 	// Exec replaces the built-in commands.
 	Exec func(ctx context.Context, id string, e onpath.ExecSpec) (int, error)
@@ -38,7 +41,9 @@ type Knobs struct {
 }
 
 // NewMachine makes an empty machine.
-func NewMachine() *Machine { return &Machine{procs: map[string]*process{}, next: 1000} }
+func NewMachine() *Machine {
+	return &Machine{procs: map[string]*process{}, made: map[string]bool{}, next: 1000}
+}
 
 // Set changes the knobs.
 func (m *Machine) Set(k Knobs) {
@@ -102,7 +107,10 @@ func (m *Machine) Resources(id string) onpath.Resources {
 // Runtime is one driver on a machine.
 type Runtime struct{ m *Machine }
 
-var _ onpath.Runtime = (*Runtime)(nil)
+var (
+	_ onpath.Runtime = (*Runtime)(nil)
+	_ onpath.Creator = (*Runtime)(nil)
+)
 
 // New opens a driver.
 func New(m *Machine) *Runtime { return &Runtime{m} }
@@ -120,26 +128,57 @@ var safeID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,75}$`)
 // Start implements onpath.Runtime. The commands "exit CODE", "print TEXT" and
 // "stubborn" do what they say; every other one runs until it is stopped.
 func (r *Runtime) Start(ctx context.Context, s onpath.RunSpec) (onpath.Process, error) {
+	c, err := r.Create(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	return c.Start(ctx)
+}
+
+// Create implements onpath.Creator.
+func (r *Runtime) Create(ctx context.Context, s onpath.RunSpec) (onpath.Created, error) {
 	if !safeID.MatchString(s.ID) {
 		return nil, onpath.Errorf(onpath.CodeInvalid, "%q is no instance id", s.ID)
 	}
 	if s.Spec.Container == nil {
 		return nil, onpath.Errorf(onpath.CodeUnsupported, "instance %s: the function is not of kind container", s.ID)
 	}
-	if f := r.m.get().Start; f != nil {
+	if f := r.m.get().Create; f != nil {
 		if err := f(ctx, s); err != nil {
 			return nil, err
 		}
 	}
 	r.m.mu.Lock()
 	defer r.m.mu.Unlock()
-	if r.m.procs[s.ID] != nil {
+	if r.m.procs[s.ID] != nil || r.m.made[s.ID] {
 		return nil, onpath.Errorf(onpath.CodeExists, "instance %s exists already", s.ID)
 	}
-	r.m.next++
-	p := &process{m: r.m, spec: s, pid: r.m.next, done: make(chan struct{})}
-	r.m.procs[s.ID] = p
-	switch word, arg := split(s.Spec.Container.Command); word {
+	r.m.made[s.ID] = true
+	return created{r.m, s}, nil
+}
+
+// created is an instance that waits for its start.
+type created struct {
+	m    *Machine
+	spec onpath.RunSpec
+}
+
+// Start implements onpath.Created.
+func (c created) Start(ctx context.Context) (onpath.Process, error) {
+	var err error
+	if f := c.m.get().Start; f != nil {
+		err = f(ctx, c.spec)
+	}
+	c.m.mu.Lock()
+	defer c.m.mu.Unlock()
+	delete(c.m.made, c.spec.ID)
+	if err != nil {
+		return nil, err
+	}
+	c.m.next++
+	p := &process{m: c.m, spec: c.spec, pid: c.m.next, done: make(chan struct{})}
+	c.m.procs[c.spec.ID] = p
+	switch word, arg := split(c.spec.Spec.Container.Command); word {
 	case "exit":
 		code, _ := strconv.Atoi(arg)
 		p.end(code)
@@ -149,6 +188,21 @@ func (r *Runtime) Start(ctx context.Context, s onpath.RunSpec) (onpath.Process, 
 		p.stubborn = true
 	}
 	return p, nil
+}
+
+// Discard implements onpath.Created.
+func (c created) Discard(context.Context) error {
+	c.m.mu.Lock()
+	defer c.m.mu.Unlock()
+	delete(c.m.made, c.spec.ID)
+	return nil
+}
+
+// Created lists the ids of the instances that are made and not started.
+func (m *Machine) Created() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Sorted(maps.Keys(m.made))
 }
 
 func split(command []string) (word, arg string) {

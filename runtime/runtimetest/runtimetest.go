@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -60,7 +61,7 @@ func Run(t *testing.T, s Subject) {
 		name string
 		run  func(*exam, *testing.T)
 	}{
-		{"start", (*exam).start}, {"exit", (*exam).exit}, {"killed", (*exam).killed},
+		{"start", (*exam).start}, {"create", (*exam).create}, {"exit", (*exam).exit}, {"killed", (*exam).killed},
 		{"stop", (*exam).stop}, {"stubborn", (*exam).stubborn}, {"logs", (*exam).logs}, {"exec", (*exam).exec},
 		{"usage", (*exam).usage}, {"refusals", (*exam).refusals}, {"adopt", (*exam).adopt}, {"remove", (*exam).remove},
 	} {
@@ -142,6 +143,48 @@ func (e *exam) start(t *testing.T) {
 	_, err := e.rt.Start(t.Context(), onpath.RunSpec{ID: p.ID(), Spec: e.Spec(e.Command(Program{Does: Sleep}))})
 	wantCode(t, err, onpath.CodeExists)
 	running(t, p)
+}
+
+// create is for drivers that can: what is created does nothing until it is
+// started, holds its id, and leaves nothing when it is discarded.
+func (e *exam) create(t *testing.T) {
+	maker, ok := e.rt.(onpath.Creator)
+	if !ok {
+		t.Skip("this driver starts instances in one step")
+	}
+	r := onpath.RunSpec{ID: fmt.Sprintf("exam-%d", time.Now().UnixNano()%1e9), Labels: map[string]string{"tenant": "t"},
+		Spec: e.Spec(e.Command(Program{Does: Print, Text: "begun"}))}
+	if e.NetNS != nil {
+		r.NetNS = e.NetNS(t)
+	}
+	for _, start := range []bool{false, true} {
+		c, err := maker.Create(t.Context(), r)
+		if err != nil {
+			t.Fatalf("Create: %v", err)
+		}
+		_, err = maker.Create(t.Context(), r)
+		wantCode(t, err, onpath.CodeExists)
+		_, err = e.rt.Start(t.Context(), r)
+		wantCode(t, err, onpath.CodeExists)
+		wantCode(t, e.rt.Logs(t.Context(), r.ID, -1, false, io.Discard), onpath.CodeNotFound)
+		if found, err := e.rt.Adopt(t.Context()); err != nil || found[r.ID] != nil {
+			t.Errorf("Adopt tells of what is not started: %v, %v", found, err)
+		}
+		if !start {
+			if err := c.Discard(t.Context()); err != nil {
+				t.Fatalf("Discard: %v", err)
+			}
+			continue // the id is free again
+		}
+		p, err := c.Start(t.Context())
+		if err != nil {
+			t.Fatalf("Start: %v", err)
+		}
+		running(t, p)
+		if p.ID() != r.ID || p.Labels()["tenant"] != "t" {
+			t.Errorf("started %q with labels %v", p.ID(), p.Labels())
+		}
+	}
 }
 
 func (e *exam) exit(t *testing.T) {
