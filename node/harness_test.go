@@ -72,6 +72,30 @@ func (r told) Start(ctx context.Context, s onpath.RunSpec) (onpath.Process, erro
 	return toldProcess{p, r.story}, nil
 }
 
+// Create tells only of the start: when a new instance is made is not of the story.
+func (r told) Create(ctx context.Context, s onpath.RunSpec) (onpath.Created, error) {
+	c, err := r.Runtime.(onpath.Creator).Create(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	return toldCreated{c, r.story, s.Labels[node.LabelInstance]}, nil
+}
+
+type toldCreated struct {
+	onpath.Created
+	story *story
+	name  string
+}
+
+func (c toldCreated) Start(ctx context.Context) (onpath.Process, error) {
+	p, err := c.Created.Start(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c.story.tell("start %s", c.name)
+	return toldProcess{p, c.story}, nil
+}
+
 func (r told) Adopt(ctx context.Context) (map[string]onpath.Process, error) {
 	if r.adopt != nil {
 		if err := r.adopt(); err != nil {

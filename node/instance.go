@@ -21,6 +21,8 @@ type instance struct {
 	hasty   bool // the last run ended soon after its start
 	// launched is the process that this agent started, not an adopted one.
 	launched onpath.Process
+	// ahead is what began before it was asked for; nil: nothing.
+	ahead *making
 	// configured is a hash of what an ebpf function was told.
 	configured string
 

@@ -23,6 +23,9 @@ const startTimeout = time.Minute
 // it is dismissed, and then all of it goes, or the agent ends, and all stays.
 func (in *instance) live(ctx context.Context) {
 	p := in.recall()
+	if p == nil {
+		in.makeAhead(ctx)
+	}
 	in.keepWired(ctx, p)
 	for ctx.Err() == nil {
 		if p == nil {
@@ -48,6 +51,7 @@ func (in *instance) live(ctx context.Context) {
 		}
 		p = nil
 	}
+	in.discard(in.takeAhead())
 	if in.a.ctx.Err() == nil {
 		in.teardown(in.a.ctx)
 	}
@@ -161,7 +165,7 @@ func (in *instance) wire(ctx context.Context, p onpath.Process) error {
 	return err
 }
 
-// obtain prepares the image and starts the process; nil if that failed, after
+// obtain makes the instance and starts its process; nil if that failed, after
 // the wait before the next attempt.
 func (in *instance) obtain(ctx context.Context) onpath.Process {
 	plan := in.current()
@@ -189,25 +193,26 @@ func (in *instance) obtain(ctx context.Context) onpath.Process {
 	if in.rec.Ready { // assumed, and wrong
 		in.close(ctx, onpath.InstanceFailed, "ended while the agent was away")
 	}
-	in.set(onpath.InstanceStarting, "preparing the image")
-	progress := func(words string) { in.set(onpath.InstanceStarting, "preparing the image: "+words) }
-	if err := rt.Prepare(ctx, &plan.Spec, progress); err != nil {
+	m := in.makingOf(ctx, rt, plan)
+	<-m.done
+	if m.unprepared != nil {
 		if ctx.Err() == nil {
 			reason := "PrepareFailed"
-			if onpath.CodeOf(err) == onpath.CodeNotFound {
+			if onpath.CodeOf(m.unprepared) == onpath.CodeNotFound {
 				reason = "ImageMissing"
 			}
-			in.a.event(plan, true, reason, "%v", err)
-			in.rest(ctx, 0, err.Error())
+			in.a.event(plan, true, reason, "%v", m.unprepared)
+			in.rest(ctx, 0, m.unprepared.Error())
 		}
 		return nil
 	}
 	in.set(onpath.InstanceStarting, "waiting for the data path")
 	if in.a.apply.awaitIn(ctx, in.rec.Vports) != nil {
+		in.discard(m)
 		return nil
 	}
 	in.set(onpath.InstanceStarting, "starting")
-	p, err := in.launch(ctx, rt, plan)
+	p, err := in.launch(ctx, rt, m)
 	if err != nil {
 		in.a.event(plan, true, "StartFailed", "%v", err)
 		in.rest(ctx, 0, err.Error())
@@ -230,35 +235,6 @@ func asProcess(p onpath.Process) string {
 		return fmt.Sprintf(" as process %d", pid)
 	}
 	return ""
-}
-
-// launch starts the process. It is not cut short by the agent's end: the next
-// agent finds the instance started or not, never half.
-func (in *instance) launch(ctx context.Context, rt onpath.Runtime, plan onpath.InstancePlan) (onpath.Process, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
-	defer cancel()
-	p, err := rt.Start(ctx, onpath.RunSpec{
-		ID: in.id, Spec: informed(plan.Spec, idleOf(&plan)), NetNS: in.a.state.netns(in.id), Hostname: plan.Name,
-		Labels: map[string]string{
-			LabelNode: in.a.opt.Name, LabelState: in.a.opt.StateDir,
-			LabelTenant: plan.Tenant, LabelDeployment: plan.Deployment, LabelInstance: plan.Name,
-			LabelUID: plan.UID, LabelShape: shapeOf(plan.Spec),
-		},
-	})
-	if onpath.CodeOf(err) != onpath.CodeExists {
-		return p, err
-	}
-	// Left by a start that was cut off; what it is cannot be known.
-	found, aerr := rt.Adopt(ctx)
-	if aerr != nil {
-		return nil, errors.Join(err, aerr)
-	}
-	if old, ok := found[in.id]; ok {
-		if serr := old.Stop(ctx, 0); serr != nil {
-			return nil, errors.Join(err, serr)
-		}
-	}
-	return nil, err
 }
 
 // idle waits until something about the instance changes.

@@ -118,15 +118,8 @@ func handle(path string) (*netlink.Handle, error) {
 // It reports whether a device was made anew.
 func (r wirer) wire(ctx context.Context, w wiring, done string, pid int) (fresh bool, err error) {
 	path := r.state.netns(w.ID)
-	if !netnsrun.Is(path) {
-		if own := fmt.Sprintf("/proc/%d/ns/net", pid); pid != 0 && !isHosts(own) {
-			err = netnsrun.Bind(own, path) // the name is gone (another mount namespace), the namespace is not
-		} else {
-			err = netnsrun.Create(path)
-		}
-		if err != nil {
-			return false, err
-		}
+	if err := r.namespace(w.ID, pid); err != nil {
+		return false, err
 	}
 	host, err := handle(r.netns)
 	if err != nil {
@@ -155,6 +148,18 @@ func (r wirer) wire(ctx context.Context, w wiring, done string, pid int) (fresh 
 		return fresh, err
 	}
 	return fresh, r.outside(host, w)
+}
+
+// namespace makes the instance's namespace unless it is there.
+func (r wirer) namespace(id string, pid int) error {
+	path := r.state.netns(id)
+	if netnsrun.Is(path) {
+		return nil
+	}
+	if own := fmt.Sprintf("/proc/%d/ns/net", pid); pid != 0 && !isHosts(own) {
+		return netnsrun.Bind(own, path) // the name is gone (another mount namespace), the namespace is not
+	}
+	return netnsrun.Create(path)
 }
 
 // isHosts reports whether the namespace is this process's own, which no

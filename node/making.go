@@ -1,0 +1,139 @@
+package node
+
+import (
+	"context"
+	"errors"
+
+	"github.com/onpath/onpath"
+)
+
+// making is an instance on its way in the runtime: its image is prepared, and
+// all but its process made where the runtime can do that by itself. Of a
+// restarted instance that comes first, of a new one it goes on while its
+// devices are made.
+type making struct {
+	spec onpath.RunSpec
+	done chan struct{} // closed when the rest is valid
+	// unprepared is why the image is not here.
+	unprepared error
+	made       onpath.Created // nil: the runtime starts in one step
+	err        error          // why it could not be made
+}
+
+// makingOf is what began ahead, if the plan is still the same, or begins now.
+func (in *instance) makingOf(ctx context.Context, rt onpath.Runtime, plan onpath.InstancePlan) *making {
+	spec := in.runSpec(plan)
+	if m := in.takeAhead(); m != nil {
+		if hashOf(m.spec) == hashOf(spec) {
+			return m
+		}
+		in.discard(m)
+	}
+	in.set(onpath.InstanceStarting, "preparing the image")
+	m := &making{spec: spec, done: make(chan struct{})}
+	in.make(ctx, rt, m)
+	return m
+}
+
+// makeAhead begins a new instance before its devices are there. The runtime sets
+// a function's own sysctls, and some are of devices: those wait.
+func (in *instance) makeAhead(ctx context.Context) {
+	plan := in.current()
+	c := plan.Spec.Container
+	rt, err := in.runtime()
+	if err != nil || c == nil || len(c.Sysctls) > 0 || plan.Draining || in.rec.Started {
+		return
+	}
+	if _, ok := rt.(onpath.Creator); !ok || in.a.wirer.namespace(in.id, 0) != nil {
+		return // wire says why
+	}
+	in.set(onpath.InstanceStarting, "preparing the image")
+	m := &making{spec: in.runSpec(plan), done: make(chan struct{})}
+	in.ahead = m
+	in.a.goDo(func(context.Context) { in.make(ctx, rt, m) })
+}
+
+func (in *instance) takeAhead() *making {
+	m := in.ahead
+	in.ahead = nil
+	return m
+}
+
+// make is not cut short by the agent's end once the image is here: the next
+// agent finds the instance made or not, never half.
+func (in *instance) make(ctx context.Context, rt onpath.Runtime, m *making) {
+	defer close(m.done)
+	progress := func(words string) {
+		if in.wiringFails() == "" {
+			in.set(onpath.InstanceStarting, "preparing the image: "+words)
+		}
+	}
+	if m.unprepared = rt.Prepare(ctx, &m.spec.Spec, progress); m.unprepared != nil {
+		return
+	}
+	if c, ok := rt.(onpath.Creator); ok {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
+		defer cancel()
+		m.made, m.err = c.Create(ctx, m.spec)
+	}
+}
+
+func (in *instance) wiringFails() string {
+	in.a.mu.Lock()
+	defer in.a.mu.Unlock()
+	return in.wireErr
+}
+
+// discard deletes what was made and is not to be started; m may be nil.
+func (in *instance) discard(m *making) {
+	if m == nil {
+		return
+	}
+	if <-m.done; m.made == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	if err := m.made.Discard(ctx); err != nil {
+		in.a.log.Error("cannot clear away what was made ahead", "instance", in.id, "err", err)
+	}
+}
+
+func (in *instance) runSpec(plan onpath.InstancePlan) onpath.RunSpec {
+	return onpath.RunSpec{
+		ID: in.id, Spec: informed(plan.Spec, idleOf(&plan)), NetNS: in.a.state.netns(in.id), Hostname: plan.Name,
+		Labels: map[string]string{
+			LabelNode: in.a.opt.Name, LabelState: in.a.opt.StateDir,
+			LabelTenant: plan.Tenant, LabelDeployment: plan.Deployment, LabelInstance: plan.Name,
+			LabelUID: plan.UID, LabelShape: shapeOf(plan.Spec),
+		},
+	}
+}
+
+// launch starts the process. Nor does the agent's end cut this short.
+func (in *instance) launch(ctx context.Context, rt onpath.Runtime, m *making) (p onpath.Process, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
+	defer cancel()
+	switch {
+	case m.made != nil:
+		p, err = m.made.Start(ctx)
+	case m.err != nil:
+		err = m.err
+	default:
+		p, err = rt.Start(ctx, m.spec)
+	}
+	if onpath.CodeOf(err) != onpath.CodeExists {
+		return p, err
+	}
+	// Left by a start that was cut off; what it is cannot be known.
+	found, aerr := rt.Adopt(ctx)
+	if aerr != nil {
+		return nil, errors.Join(err, aerr)
+	}
+	if old, ok := found[in.id]; ok {
+		if serr := old.Stop(ctx, 0); serr != nil {
+			return nil, errors.Join(err, serr)
+		}
+	}
+	return nil, err
+}
