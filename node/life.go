@@ -211,6 +211,11 @@ func (in *instance) obtain(ctx context.Context) onpath.Process {
 		in.discard(m)
 		return nil
 	}
+	if !in.named() { // so there was nothing to wait for, and it is about to be dismissed
+		in.discard(m)
+		in.idle(ctx)
+		return nil
+	}
 	in.set(onpath.InstanceStarting, "starting")
 	p, err := in.launch(ctx, rt, m)
 	if err != nil {
@@ -227,6 +232,16 @@ func (in *instance) obtain(ctx context.Context) onpath.Process {
 	in.setStarted(true)
 	in.a.event(plan, false, "Started", "function %s was started%s", plan.Function, asProcess(p))
 	return p
+}
+
+// named reports whether the wanted plan has the instance. One that it has not is
+// dismissed, but a moment after the plan has come.
+func (in *instance) named() bool {
+	in.a.mu.Lock()
+	defer in.a.mu.Unlock()
+	return in.a.plan != nil && slices.ContainsFunc(in.a.plan.Instances, func(p onpath.InstancePlan) bool {
+		return instanceID(in.a.opt.Name, p) == in.id
+	})
 }
 
 // asProcess names the process; one that has ended already has no number.
