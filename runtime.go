@@ -65,7 +65,8 @@ type Process interface {
 	Labels() map[string]string
 	// Pid of its first process in the host's pid namespace; 0 once ended.
 	Pid() int
-	// Exited is closed when it has ended; Exit then says how.
+	// Exited is closed at once when it has ended; Exit then says how, and may
+	// wait some seconds until that is known.
 	Exited() <-chan struct{}
 	Exit() (code int, at time.Time)
 	// Resize changes CPU and memory limits while it runs.

@@ -301,6 +301,17 @@ func (in *instance) turn(ctx context.Context, open bool) {
 	in.syncApply(ctx)
 }
 
+// shut closes the vports of a process that has ended, and tells the server while
+// the data path is at it: its plan for other nodes is on its way meanwhile.
+func (in *instance) shut(ctx context.Context) {
+	in.a.mu.Lock()
+	in.open = false
+	in.a.mu.Unlock()
+	in.a.apply.kick(false)
+	in.set(onpath.InstanceFailed, "its process has ended")
+	in.syncApply(ctx)
+}
+
 func (in *instance) syncApply(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, applyPatience)
 	defer cancel()

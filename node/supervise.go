@@ -146,9 +146,10 @@ func (in *instance) becomeReady(ctx context.Context, w *watch) {
 
 // exited closes the vports of an ended process before anything else.
 func (in *instance) exited(ctx context.Context, w *watch) (good time.Duration, why string) {
+	good = in.a.clock.Now().Sub(w.began)
+	in.shut(ctx) // before asking how it ended, which takes its time
 	code, _ := w.p.Exit()
 	why = exitWords(code)
-	good = in.a.clock.Now().Sub(w.began)
 	in.hasty = good < shortRun
 	in.close(ctx, onpath.InstanceFailed, why)
 	ran := good.Round(time.Millisecond)

@@ -31,7 +31,8 @@ type process struct {
 	d      *Driver
 	id     string
 	labels map[string]string
-	done   chan struct{}
+	over   chan struct{} // closed when it has ended
+	done   chan struct{} // closed when it is known how
 
 	mu   sync.Mutex
 	pid  int // 0 once ended
@@ -42,7 +43,7 @@ type process struct {
 }
 
 func newProcess(d *Driver, id string, labels map[string]string, pid int) *process {
-	return &process{d: d, id: id, labels: maps.Clone(labels), pid: pid, done: make(chan struct{})}
+	return &process{d: d, id: id, labels: maps.Clone(labels), pid: pid, over: make(chan struct{}), done: make(chan struct{})}
 }
 
 // adopt enters a running process and watches for its end.
@@ -57,6 +58,7 @@ func (d *Driver) adopt(p *process, w *pidWatch) {
 			}
 			return
 		}
+		p.passAway() // at once: how it ended, containerd takes its time to tell
 		code, at := d.exitOf(ctx, p.id)
 		p.end(code, at)
 	})
@@ -99,13 +101,26 @@ func (d *Driver) task(ctx context.Context, id string) (containerd.Task, error) {
 	return c.Task(ctx, nil)
 }
 
+// passAway tells that it has ended.
+func (p *process) passAway() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case <-p.over:
+	default:
+		p.pid = 0
+		close(p.over)
+	}
+}
+
 func (p *process) end(code int, at time.Time) {
+	p.passAway()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.ended() {
 		return
 	}
-	p.pid, p.code, p.at = 0, code, at
+	p.code, p.at = code, at
 	close(p.done)
 }
 
@@ -132,10 +147,16 @@ func (p *process) Pid() int {
 }
 
 // Exited implements onpath.Process.
-func (p *process) Exited() <-chan struct{} { return p.done }
+func (p *process) Exited() <-chan struct{} { return p.over }
 
-// Exit implements onpath.Process.
+// Exit implements onpath.Process. It waits until containerd has told, or is not
+// likely to.
 func (p *process) Exit() (int, time.Time) {
+	select {
+	case <-p.done:
+	case <-time.After(exitWait + time.Second):
+		return unknownExit, time.Now()
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.code, p.at
