@@ -51,7 +51,17 @@ func (d *Driver) adopt(p *process, w *pidWatch) {
 	d.mu.Lock()
 	d.procs[p.id] = p
 	d.mu.Unlock()
+	begun, forget := d.endings.Watch(p.pid)
 	d.goes(func(ctx context.Context) {
+		select {
+		case <-begun:
+			p.passAway()
+		case <-p.over:
+		case <-ctx.Done():
+		}
+	})
+	d.goes(func(ctx context.Context) {
+		defer forget()
 		if err := w.wait(ctx); err != nil {
 			if ctx.Err() == nil {
 				d.log.Error("watch instance", "instance", p.id, "err", err)
@@ -69,7 +79,7 @@ func (d *Driver) exitOf(ctx context.Context, id string) (int, time.Time) {
 	ctx, cancel := context.WithTimeout(d.scope(ctx), exitWait)
 	defer cancel()
 	now := time.Now()
-	for {
+	for wait := 2 * time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
 		status, err := d.taskStatus(ctx, id)
 		switch {
 		case err == nil && status.Status == containerd.Stopped:
@@ -80,7 +90,7 @@ func (d *Driver) exitOf(ctx context.Context, id string) (int, time.Time) {
 		select {
 		case <-ctx.Done():
 			return unknownExit, now
-		case <-time.After(2 * time.Millisecond):
+		case <-time.After(wait):
 		}
 	}
 }
