@@ -216,17 +216,22 @@ type ChainStatus struct {
 	Shape string `json:"shape,omitempty"`
 	// Cloudlets are those in which Path steers traffic. After a change of
 	// Through the old path does so until the new one is ready.
-	Cloudlets  []string    `json:"cloudlets,omitempty"`
+	Cloudlets []string `json:"cloudlets,omitempty"`
+	// Observed is the generation of the chain that this is about.
+	Observed   int64       `json:"observed,omitempty"`
 	Conditions []Condition `json:"conditions,omitempty"`
 }
 
 // ElementStatus is one element as it stands.
 type ElementStatus struct {
-	Deployment string   `json:"deployment"`
-	Ready      int      `json:"ready"`
-	Desired    int      `json:"desired"`
-	Nodes      []string `json:"nodes,omitempty"` // where ready ones run, with repeats
-	Message    string   `json:"message,omitempty"`
+	Deployment string `json:"deployment"`
+	Ready      int    `json:"ready"`
+	Desired    int    `json:"desired"`
+	Outdated   int    `json:"outdated,omitempty"` // how many of Ready wait for others to take over after a change
+	// FunctionGeneration is that of the function which this counts for.
+	FunctionGeneration int64    `json:"functionGeneration,omitempty"`
+	Nodes              []string `json:"nodes,omitempty"` // where ready ones run, with repeats
+	Message            string   `json:"message,omitempty"`
 }
 
 // OwnDeployments are those that the short forms in Through make, as they stand.
@@ -246,9 +251,14 @@ func (c *Chain) OwnDeployments() []*Deployment {
 		d.Status.Chain = c.Metadata.Name
 		if i < len(c.Status.Elements) {
 			s := c.Status.Elements[i]
-			d.Status.Desired, d.Status.Ready = s.Desired, s.Ready
+			d.Status.Desired, d.Status.Ready, d.Status.Outdated = s.Desired, s.Ready, s.Outdated
+			d.Status.FunctionGeneration, d.Status.Observed = s.FunctionGeneration, c.Status.Observed
 			if s.Message != "" {
-				d.Status.Conditions = []Condition{{Type: "Ready", Status: False, Message: s.Message}}
+				what := "Ready"
+				if s.Outdated > 0 && s.Ready >= s.Desired {
+					what = "Current"
+				}
+				d.Status.Conditions = []Condition{{Type: what, Status: False, Message: s.Message}}
 			}
 		}
 		list = append(list, d)

@@ -45,6 +45,12 @@ const (
 type DeploymentStatus struct {
 	Desired int `json:"desired"`
 	Ready   int `json:"ready"`
+	// Outdated is how many of Ready wait for others to take over after a change.
+	Outdated int `json:"outdated,omitempty"`
+	// Observed is the generation of the deployment that this is about,
+	// FunctionGeneration that of its function.
+	Observed           int64 `json:"observed,omitempty"`
+	FunctionGeneration int64 `json:"functionGeneration,omitempty"`
 	// Chain is set in what Chain.OwnDeployments returns: the chain that the
 	// deployment belongs to.
 	Chain      string      `json:"chain,omitempty"`

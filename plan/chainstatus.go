@@ -33,6 +33,7 @@ func (w *world) chainStatus(c *chain) {
 	}
 	if len(c.errs) == 0 {
 		st.Cloudlets = at
+		st.Observed = c.obj.Metadata.Generation
 		st.Elements = w.elementStatus(c)
 	}
 	w.chainConditions(c, st, waits)
@@ -45,10 +46,14 @@ func (w *world) elementStatus(c *chain) []onpath.ElementStatus {
 	for i := range c.elements {
 		e := &c.elements[i]
 		s := onpath.ElementStatus{Deployment: e.dep.name, Desired: e.d.want * len(c.cloudlets)}
+		if e.d.function != nil {
+			s.FunctionGeneration = e.d.function.Metadata.Generation
+		}
 		for _, cl := range c.cloudlets {
 			for _, i := range w.instancesOf(w.cloudlets[cl], e.dep) {
 				if i.ready() && !i.draining() {
 					s.Ready++
+					s.Outdated += e.d.outdated(i)
 					s.Nodes = append(s.Nodes, i.node.name)
 				}
 			}
@@ -56,7 +61,7 @@ func (w *world) elementStatus(c *chain) []onpath.ElementStatus {
 		switch {
 		case len(e.d.noRoom) > 0:
 			s.Message = strings.Join(e.d.noRoom, "; ")
-		case s.Ready < s.Desired:
+		case s.Ready < s.Desired || s.Outdated > 0:
 			s.Message = w.trouble(e.dep, "")
 		}
 		out = append(out, s)
@@ -71,7 +76,7 @@ func (w *world) chainConditions(c *chain, st *onpath.ChainStatus, waits []string
 		return
 	}
 	st.Conditions = w.condition(st.Conditions, "Valid", true, "Possible", "")
-	var room, unready []string
+	var room, unready, outdated []string
 	for i, e := range st.Elements {
 		if len(c.elements[i].d.noRoom) > 0 {
 			room = append(room, e.Message)
@@ -79,9 +84,13 @@ func (w *world) chainConditions(c *chain, st *onpath.ChainStatus, waits []string
 		if e.Ready < e.Desired {
 			unready = append(unready, fmt.Sprintf("%s: %d of %d ready%s", e.Deployment, e.Ready, e.Desired, inBrackets(e.Message)))
 		}
+		if e.Outdated > 0 {
+			outdated = append(outdated, fmt.Sprintf("%s: %s%s", e.Deployment, replacing(e.Outdated), inBrackets(e.Message)))
+		}
 	}
 	st.Conditions = w.condition(st.Conditions, "Placed", len(room) == 0, pick(len(room) == 0, "Placed", "NoRoom"), strings.Join(slices.Compact(room), "; "))
 	st.Conditions = w.condition(st.Conditions, "Ready", len(unready) == 0, pick(len(unready) == 0, "Ready", "NotReady"), strings.Join(unready, "; "))
+	st.Conditions = w.condition(st.Conditions, "Current", len(outdated) == 0, pick(len(outdated) == 0, "Current", "Replacing"), strings.Join(outdated, "; "))
 	reason, message := "Steering", ""
 	switch {
 	case c.obj.Spec.Disabled:
@@ -94,6 +103,21 @@ func (w *world) chainConditions(c *chain, st *onpath.ChainStatus, waits []string
 		reason, message = "Waiting", "gets its path"
 	}
 	st.Conditions = w.condition(st.Conditions, "Active", st.Active, reason, message)
+}
+
+// outdated is 1 for an instance that is not what the deployment now says.
+func (d *deployment) outdated(i *instance) int {
+	if d.function == nil || i.obj.Spec.Shape == d.shape {
+		return 0
+	}
+	return 1
+}
+
+func replacing(n int) string {
+	if n == 1 {
+		return "1 instance from before a change is to be replaced"
+	}
+	return fmt.Sprintf("%d instances from before a change are to be replaced", n)
 }
 
 func remedy(e *onpath.Error) string {

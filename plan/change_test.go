@@ -134,6 +134,38 @@ func TestLittleIsReplaced(t *testing.T) {
 	}
 }
 
+// TestChangeThatDoesNotStart: what serves stays, and chain and deployment say
+// that it is from before the change, and why.
+func TestChangeThatDoesNotStart(t *testing.T) {
+	s := fraWeb(t, 2, 2)
+	s.broken["web-fw"] = true
+	for _, i := range s.instances("web-fw") {
+		s.spared[i.Metadata.Name] = true
+	}
+	f := aFunction("default", "fw", func(f *onpath.FunctionSpec) { f.Container.Env = map[string]string{"A": "b"} })
+	f.Metadata.Generation = 2
+	s.apply(f)
+	s.settle()
+	c := s.chain("default", "web")
+	e := c.Status.Elements[0]
+	if e.Ready != 2 || e.Outdated != 2 || e.FunctionGeneration != 2 || c.Status.Observed != c.Metadata.Generation {
+		t.Fatalf("%+v", c.Status)
+	}
+	if !strings.Contains(e.Message, "exit code 1") {
+		t.Errorf("it does not say why: %+v", e)
+	}
+	if i := slices.IndexFunc(c.Status.Conditions, func(c onpath.Condition) bool { return c.Type == "Current" }); c.Status.Conditions[i].Status != onpath.False {
+		t.Errorf("%+v", c.Status.Conditions[i])
+	}
+	s.now = s.now.Add(time.Minute)
+	s.broken["web-fw"] = false
+	s.hear()
+	s.settle()
+	if e := s.chain("default", "web").Status.Elements[0]; e.Ready != 2 || e.Outdated != 0 || e.Message != "" {
+		t.Errorf("when it starts: %+v", e)
+	}
+}
+
 // TestThroughChanges: the old path steers until the new one is ready, keeps its
 // flows' tables until they are gone, and the new one begins anew.
 func TestThroughChanges(t *testing.T) {

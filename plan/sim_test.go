@@ -26,6 +26,7 @@ type sim struct {
 	}
 	// broken instances never become ready, busy ones keep flows while they drain.
 	broken   map[string]bool // by deployment
+	spared   map[string]bool // by instance: not broken all the same
 	busy     map[string]bool // by instance
 	events   []Event
 	set      Settings
@@ -35,7 +36,7 @@ type sim struct {
 func newSim(t *testing.T, seed uint64) *sim {
 	return &sim{
 		t: t, rng: rand.New(rand.NewPCG(seed, 1)), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
-		objects: map[onpath.Key]onpath.Object{}, states: map[string]*NodeState{}, broken: map[string]bool{}, busy: map[string]bool{},
+		objects: map[onpath.Key]onpath.Object{}, states: map[string]*NodeState{}, broken: map[string]bool{}, spared: map[string]bool{}, busy: map[string]bool{},
 		set: Settings{Secret: []byte("s")},
 	}
 }
@@ -181,7 +182,7 @@ func (s *sim) report(node string) {
 		r.Plan = st.Acked.Generation
 		for _, i := range st.Acked.Instances {
 			ir := onpath.InstanceReport{Name: i.Name, Tenant: i.Tenant, State: onpath.InstanceReady, Since: s.now, Wired: true}
-			if s.broken[i.Deployment] {
+			if s.broken[i.Deployment] && !s.spared[i.Name] {
 				ir.State, ir.Message = onpath.InstanceFailed, "exit code 1"
 			}
 			if s.busy[i.Name] {

@@ -153,10 +153,15 @@ func (w *world) deploymentStatus(d *deployment) {
 		return
 	}
 	next := *current(w, d.obj)
-	next.Status.Desired, next.Status.Ready = d.want*len(d.in), 0
+	next.Status.Desired, next.Status.Ready, next.Status.Outdated = d.want*len(d.in), 0, 0
+	next.Status.Observed = d.obj.Metadata.Generation
+	if d.function != nil {
+		next.Status.FunctionGeneration = d.function.Metadata.Generation
+	}
 	for _, i := range w.instances {
 		if i.dep == d.key && i.ready() && !i.draining() {
 			next.Status.Ready++
+			next.Status.Outdated += d.outdated(i)
 		}
 	}
 	ok, reason, message := next.Status.Ready >= next.Status.Desired, "Ready", ""
@@ -174,6 +179,12 @@ func (w *world) deploymentStatus(d *deployment) {
 		w.tellOnce(next.Status.Conditions, d.obj, "Ready", reason, message)
 	}
 	next.Status.Conditions = w.condition(next.Status.Conditions, "Ready", ok, reason, message)
+	old := next.Status.Outdated
+	message = ""
+	if old > 0 {
+		message = replacing(old) + inBrackets(w.trouble(d.key, ""))
+	}
+	next.Status.Conditions = w.condition(next.Status.Conditions, "Current", old == 0, pick(old == 0, "Current", "Replacing"), message)
 	w.update(&next)
 }
 

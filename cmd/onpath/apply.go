@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -48,7 +49,7 @@ Wrong input is named with file, line and column, and changes nothing (exit code 
 	f.BoolVar(&a.dryRun, "dry-run", false, "change nothing and push no image; show what would change in objects, instances and rules")
 	f.DurationVar(&a.confirm, "confirm", 0, "undo everything after this time (1s to 24h) unless onpath confirm comes")
 	f.BoolVar(&a.blind, "no-verify", false, "leave out the proof that the rules which follow keep the chains' promises")
-	f.BoolVar(&a.wait, "wait", false, "wait until chains carry traffic and deployments have their instances")
+	f.BoolVar(&a.wait, "wait", false, "wait until chains carry traffic, and deployments have their instances, as they are now")
 	f.DurationVar(&a.timeout, "timeout", 2*time.Minute, "how long --wait waits")
 	return c
 }
@@ -135,14 +136,17 @@ func (a *applyFlags) await(c *cobra.Command, cl *client.Client, docs []*manifest
 	defer cancel()
 	p := newProgress(c.ErrOrStderr())
 	defer p.done()
+	keys, functions, err := waited(ctx, cl, docs)
+	if err != nil {
+		return err
+	}
 	missing := map[onpath.Key]string{}
-	for _, d := range docs {
-		missing[onpath.KeyOf(d.Object)] = "is planned"
+	for _, k := range keys {
+		missing[k] = "is planned"
 	}
 	for {
 		var lines []string
-		for _, d := range docs {
-			k := onpath.KeyOf(d.Object)
+		for _, k := range keys {
 			if _, ok := missing[k]; !ok {
 				continue
 			}
@@ -153,7 +157,7 @@ func (a *applyFlags) await(c *cobra.Command, cl *client.Client, docs []*manifest
 			if err != nil {
 				break
 			}
-			done, text := await.Done(o)
+			done, text := await.Done(o, functions)
 			if done {
 				delete(missing, k)
 				continue
@@ -169,20 +173,57 @@ func (a *applyFlags) await(c *cobra.Command, cl *client.Client, docs []*manifest
 		}
 		select {
 		case <-ctx.Done():
-			return stillMissing(c.Context(), docs, missing, a.timeout)
+			return stillMissing(c.Context(), keys, missing, a.timeout)
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
 }
 
-func stillMissing(ctx context.Context, docs []*manifest.Document, missing map[onpath.Key]string, waited time.Duration) error {
+// waited are the objects to wait for: those applied, and the chains and
+// deployments that have instances of an applied function. With them come the
+// generations of those functions.
+func waited(ctx context.Context, cl *client.Client, docs []*manifest.Document) (keys []onpath.Key, functions map[onpath.Key]int64, err error) {
+	functions = map[onpath.Key]int64{}
+	for _, d := range docs {
+		k := onpath.KeyOf(d.Object)
+		keys = append(keys, k)
+		if k.Kind != onpath.KindFunction {
+			continue
+		}
+		o, err := cl.Get(ctx, k)
+		if err != nil {
+			return nil, nil, err
+		}
+		functions[k] = o.Meta().Generation
+	}
+	if len(functions) == 0 {
+		return keys, functions, nil
+	}
+	for _, kind := range []onpath.Kind{onpath.KindDeployment, onpath.KindChain} {
+		list, _, err := cl.List(ctx, kind, "")
+		if err != nil {
+			return nil, nil, err
+		}
+		for _, o := range list {
+			if d, ok := o.(*onpath.Deployment); ok && d.Status.Chain != "" {
+				continue // its chain stands for it
+			}
+			if k := onpath.KeyOf(o); await.Uses(o, functions) && !slices.Contains(keys, k) {
+				keys = append(keys, k)
+			}
+		}
+	}
+	return keys, functions, nil
+}
+
+func stillMissing(ctx context.Context, keys []onpath.Key, missing map[onpath.Key]string, waited time.Duration) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("stopped waiting; what was applied stays: %w", ctx.Err())
 	}
 	var es onpath.Errors
-	for _, d := range docs {
-		if text, ok := missing[onpath.KeyOf(d.Object)]; ok {
-			es = append(es, &onpath.Error{Code: onpath.CodeUnavailable, Object: onpath.KeyOf(d.Object).String(),
+	for _, k := range keys {
+		if text, ok := missing[k]; ok {
+			es = append(es, &onpath.Error{Code: onpath.CodeUnavailable, Object: k.String(),
 				Message: fmt.Sprintf("not complete after %s: %s", waited, text), Remedy: "it goes on by itself; onpath describe tells more"})
 		}
 	}

@@ -10,20 +10,44 @@ import (
 )
 
 // Done reports whether o is as its spec wants it, and how it stands, in words.
-// Objects without a state of their own are done at once.
-func Done(o onpath.Object) (done bool, text string) {
+// Objects without a state of their own are done at once. What it tells counts for
+// functions of at least these generations.
+func Done(o onpath.Object, functions map[onpath.Key]int64) (done bool, text string) {
 	switch o := o.(type) {
 	case *onpath.Chain:
-		return chain(o)
+		return chain(o, functions)
 	case *onpath.Deployment:
-		return deployment(o)
+		return deployment(o, functions)
 	}
 	return true, ""
 }
 
+// generation is that of a function that o refers to, as far as it is known.
+func generation(o onpath.Object, r onpath.Ref, functions map[onpath.Key]int64) int64 {
+	k := onpath.Key{Kind: onpath.KindFunction}
+	k.Tenant, k.Name = r.Resolve(o.Meta().Tenant)
+	return functions[k]
+}
+
+// Uses reports whether a chain or deployment has instances of one of the
+// functions.
+func Uses(o onpath.Object, functions map[onpath.Key]int64) bool {
+	switch o := o.(type) {
+	case *onpath.Chain:
+		for _, e := range o.Spec.Through {
+			if generation(o, e.Function, functions) > 0 {
+				return !o.Spec.Disabled
+			}
+		}
+	case *onpath.Deployment:
+		return generation(o, o.Spec.Function, functions) > 0
+	}
+	return false
+}
+
 // chain is done when all its elements have the instances they want and traffic
 // is steered; a disabled one when none is.
-func chain(c *onpath.Chain) (bool, string) {
+func chain(c *onpath.Chain, functions map[onpath.Key]int64) (bool, string) {
 	s := c.Status
 	if c.Spec.Disabled {
 		if s.Active {
@@ -31,7 +55,7 @@ func chain(c *onpath.Chain) (bool, string) {
 		}
 		return true, "disabled"
 	}
-	if len(s.Elements) != len(c.Spec.Through) {
+	if len(s.Elements) != len(c.Spec.Through) || s.Observed < c.Metadata.Generation {
 		return false, orWaiting("is planned", s.Conditions)
 	}
 	all := true
@@ -42,7 +66,11 @@ func chain(c *onpath.Chain) (bool, string) {
 			want = max(want, *n)
 		}
 		parts[i] = fmt.Sprintf("%s %d/%d", short(e.Deployment), e.Ready, want)
-		if e.Ready < want {
+		current := e.FunctionGeneration >= generation(c, c.Spec.Through[i].Function, functions)
+		if e.Ready >= want && (e.Outdated > 0 || !current) {
+			parts[i] += " from before the change"
+		}
+		if e.Ready < want || e.Outdated > 0 || !current {
 			all = false
 			if e.Message != "" {
 				parts[i] += " (" + e.Message + ")"
@@ -56,15 +84,19 @@ func chain(c *onpath.Chain) (bool, string) {
 	return all, text
 }
 
-func deployment(d *onpath.Deployment) (bool, string) {
+func deployment(d *onpath.Deployment, functions map[onpath.Key]int64) (bool, string) {
 	s := d.Status
 	want := s.Desired
 	if d.Spec.Instances != nil && want == 0 && len(d.Spec.Place.Cloudlets) > 0 {
 		want = *d.Spec.Instances
 	}
 	text := fmt.Sprintf("%d/%d", s.Ready, want)
-	if s.Ready >= want {
+	current := s.Observed >= d.Metadata.Generation && s.FunctionGeneration >= generation(d, d.Spec.Function, functions)
+	switch {
+	case s.Ready >= want && s.Outdated == 0 && current:
 		return true, text
+	case s.Ready >= want:
+		text += " from before the change"
 	}
 	if m := message(s.Conditions); m != "" {
 		text += " (" + m + ")"

@@ -13,6 +13,7 @@ func TestDone(t *testing.T) {
 	elements := func(a, b int, message string) []onpath.ElementStatus {
 		return []onpath.ElementStatus{{Deployment: "default/web-fw", Ready: a, Desired: 2, Message: message}, {Deployment: "ids", Ready: b, Desired: 1}}
 	}
+	functions := map[onpath.Key]int64{{Kind: onpath.KindFunction, Tenant: "t", Name: "fw"}: 7}
 	noRoom := []onpath.Condition{{Type: "Placed", Status: onpath.False, Message: "no node has room"}}
 	for _, c := range []struct {
 		name string
@@ -33,8 +34,14 @@ func TestDone(t *testing.T) {
 		{"unused deployment", &onpath.Deployment{Spec: onpath.DeploymentSpec{Instances: &two}}, true, "0/0"},
 		{"placed deployment", &onpath.Deployment{Spec: onpath.DeploymentSpec{Instances: &two, Place: onpath.Place{Cloudlets: []string{"a"}}}}, false, "0/2"},
 		{"deployment without room", &onpath.Deployment{Status: onpath.DeploymentStatus{Desired: 2, Ready: 1, Conditions: noRoom}}, false, "1/2 (no node has room)"},
+		{"a deployment's spec has changed", &onpath.Deployment{Metadata: onpath.Metadata{Generation: 2}, Status: onpath.DeploymentStatus{Desired: 2, Ready: 2, Observed: 1}}, false, "2/2 from before the change"},
+		{"its function has", &onpath.Deployment{Metadata: onpath.Metadata{Tenant: "t"}, Spec: onpath.DeploymentSpec{Function: "fw"}, Status: onpath.DeploymentStatus{Desired: 2, Ready: 2, FunctionGeneration: 6}}, false, "2/2 from before the change"},
+		{"it is rolled out", &onpath.Deployment{Metadata: onpath.Metadata{Tenant: "t"}, Spec: onpath.DeploymentSpec{Function: "fw"}, Status: onpath.DeploymentStatus{Desired: 2, Ready: 2, FunctionGeneration: 7}}, true, "2/2"},
+		{"the new ones do not start", &onpath.Deployment{Status: onpath.DeploymentStatus{Desired: 2, Ready: 2, Outdated: 1, Conditions: noRoom}}, false, "2/2 from before the change (no node has room)"},
+		{"a chain's spec has changed", &onpath.Chain{Metadata: onpath.Metadata{Generation: 2}, Spec: spec, Status: onpath.ChainStatus{Active: true, Elements: elements(2, 1, "")}}, false, "is planned"},
+		{"its function has", &onpath.Chain{Metadata: onpath.Metadata{Tenant: "t"}, Spec: spec, Status: onpath.ChainStatus{Active: true, Elements: elements(2, 1, "")}}, false, "web-fw 2/2 from before the change → ids 1/1"},
 	} {
-		if done, text := await.Done(c.o); done != c.done || text != c.text {
+		if done, text := await.Done(c.o, functions); done != c.done || text != c.text {
 			t.Errorf("%s: %v %q, want %v %q", c.name, done, text, c.done, c.text)
 		}
 	}
