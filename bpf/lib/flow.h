@@ -190,11 +190,11 @@ static __always_inline int may_turn(struct pkt *p, struct flow *e, __u32 next)
 		return RENEW;
 	if (kind == NEXT_PASS)
 		return KEEP;
+	if (kind != NEXT_VPORT)
+		return KEEP; /* answers leave: the elements before were passed by */
 	group = entry_group(e);
 	if (next && group && is_member(group, next))
 		return TURN;
-	if (kind != NEXT_VPORT)
-		return KEEP;
 	v = vport_of(&slot, e->next);
 	return !v || v->state == STATE_CLOSED ? RENEW : KEEP;
 }
