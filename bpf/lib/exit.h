@@ -138,7 +138,7 @@ __noinline int exit_edge(struct __sk_buff *skb)
 
 	if (!p || !n)
 		return TC_ACT_SHOT;
-	if (p->news)
+	if (p->news || (p->learn && (p->is & IS_SYN)))
 		tell_answers(skb);
 	way = way_out(p, n, &hop);
 	if (way == EXIT_ROUTE) {

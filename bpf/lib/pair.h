@@ -5,7 +5,7 @@
  * tables; but weights and instances change and flows stay where they are, and
  * instances begin flows of their own. So each tells the other of the entries that
  * it writes at its edge, before the packet that made it write them goes on, and
- * again every TELL_EVERY seconds while they are used.
+ * again with every SYN and every 2^TELL_EVERY seconds while they are used.
  *
  * It is told by the packet itself, sent through the tunnel from no vport (0, which
  * none has): the place of the entry vport holds the one that the entry leads to, 0
@@ -88,7 +88,7 @@ __noinline int tell_partner(struct __sk_buff *skb, __u32 answers)
 	struct vport *v;
 	struct flow *e;
 
-	if (!p || !n || p->tags || skb->vlan_present ||
+	if (!p || !n || !n->gates[0] || p->tags || skb->vlan_present ||
 	    (p->is & (IS_ERROR | IS_NOPORTS | IS_LATER | IS_HOST | IS_TAPPED)))
 		return 0;
 	v = vport_of(&to, other_gate(n, n->edge));
@@ -130,8 +130,10 @@ __noinline int tell_partner(struct __sk_buff *skb, __u32 answers)
 	return 0;
 }
 
-/* An entry of this edge that the partner has, too: if what it leads to is gone
- * here, the partner's next is as good. */
+/* An entry of this edge that the partner has, too. The gateway where a connection's
+ * SYN comes in has the say, so one whose first telling was lost is mended by the
+ * next SYN; else, if what the entry leads to is gone here, the partner's next is as
+ * good. */
 static __always_inline void agree(struct pkt *p, struct flow *e, __u32 next, __u32 slot)
 {
 	__u32 old = e->slot;
@@ -139,10 +141,10 @@ static __always_inline void agree(struct pkt *p, struct flow *e, __u32 next, __u
 
 	if (e->seen != p->now)
 		e->seen = p->now;
-	if (entry_kind(e) != NEXT_VPORT || !next || e->next == next)
+	if (entry_kind(e) != NEXT_VPORT || !next || e->next == next || e->functions[0])
 		return;
 	v = vport_of(&old, e->next);
-	if (!v || v->state == STATE_CLOSED)
+	if ((p->is & IS_SYN) || !v || v->state == STATE_CLOSED)
 		turn_entry(e, NEXT_VPORT, next, slot, 0);
 }
 

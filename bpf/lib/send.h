@@ -181,7 +181,7 @@ __noinline int send_on(struct __sk_buff *skb)
 	if (!p || !n)
 		return TC_ACT_SHOT;
 	if (p->d.kind == NEXT_PASS) {
-		if (p->news && (p->is & IS_EDGE))
+		if ((p->news || (p->is & IS_SYN)) && (p->is & IS_EDGE))
 			tell_partner(skb, 0);
 		if (p->d.mirror_count)
 			copy_to_mirrors(skb);
@@ -199,7 +199,7 @@ __noinline int send_on(struct __sk_buff *skb)
 		clamp_mss(skb, mtu);
 	if (p->tags || skb->vlan_present)
 		pop_vlans(skb, p);
-	if (p->news && (p->is & IS_EDGE))
+	if ((p->news || (p->is & IS_SYN)) && (p->is & IS_EDGE))
 		tell_partner(skb, 0);
 	if (p->d.mirror_count)
 		copy_to_mirrors(skb);

@@ -29,6 +29,7 @@ func Cases() []Case {
 		{"functions-mirror", "functions and mirrors stand beside each other", functionsMirror},
 		{"pair", "of a pair of gateways each direction leaves where it comes in, through the same instances", pairAsymmetric},
 		{"pair-told", "what the other gateway could not choose alike is told to it", pairTold},
+		{"pair-untold", "connections of which the other gateway was not told are told to it with their next SYN", pairUntold},
 		{"pair-dead", "when a gateway of the pair is gone, flows go on through the other", pairDead},
 		{"shares", "10,000 flows meet three instances by their weights, within a tenth", shares},
 		{"weights", "new flows are shared by weights for the instance they come from, both directions alike", matrix},

@@ -107,6 +107,36 @@ func pairTold(b *bed) {
 	}
 }
 
+// pairUntold: the other gateway was away when connections began, and chooses
+// otherwise by the weights of now. The next SYN tells it.
+func pairUntold(b *bed) {
+	l, is := b.pairOf("n2", "n2", "n2")
+	l.dead = sideNode
+	b.apply(l)
+	before, back := map[onpath.Tuple]*instance{}, map[onpath.Tuple]*instance{}
+	for n := range uint16(40) {
+		t := tcp4(1000 + n)
+		before[t] = b.enters(gateway, clientNet, newPacket(t).bytes(), gateway, serverNet, is...)
+	}
+	for n := range is {
+		is[n].weight = 1
+	}
+	is[0].weight = 100
+	l.dead = ""
+	b.apply(l)
+	for t := range before { // the answer is there first, and meets whom it may
+		b.enters(sideNode, sideNet, answerTo(t).bytes(), sideNode, sideNet, is...)
+	}
+	time.Sleep(1100 * time.Millisecond) // what is sent again within a second changes nothing
+	for t, i := range before {
+		if again := b.enters(gateway, clientNet, newPacket(t).bytes(), gateway, serverNet, is...); again != i {
+			b.t.Errorf("%v met instance %d, and then %d", t, i.vport, again.vport)
+		}
+		back[t] = b.enters(sideNode, sideNet, answerTo(t).bytes(), sideNode, sideNet, is...)
+	}
+	b.mustStick("told by the next SYN", before, back)
+}
+
 // pairDead: the gateway where flows came in is gone; they go on through the other,
 // and leave there.
 func pairDead(b *bed) {

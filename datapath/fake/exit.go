@@ -24,7 +24,7 @@ func (n *Node) exit(w *work, f *flow) {
 			return
 		}
 		if w.key.vport != n.edgeVport() {
-			n.tellPartner(w.key.tuple.Reverse())
+			n.tellPartner(w.key.tuple.Reverse(), w.h.begins())
 		}
 	}
 	n.leave(w)

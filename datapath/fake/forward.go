@@ -104,7 +104,7 @@ func (n *Node) steer(w *work, f *flow) {
 		return
 	}
 	if fromEdge && w.writes {
-		n.tellPartner(w.key.tuple)
+		n.tellPartner(w.key.tuple, w.h.begins())
 	}
 	if f.kind == onpath.NextPass {
 		n.countPassed(f.path, w.h.length)

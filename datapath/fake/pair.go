@@ -42,8 +42,8 @@ func (n *Node) moveGate(f *flow, entry onpath.VportID) {
 }
 
 // tellPartner tells the other gateway of a pair where packets of a tuple go that
-// come in here.
-func (n *Node) tellPartner(t onpath.Tuple) {
+// come in here; syn: by a packet that begins a connection.
+func (n *Node) tellPartner(t onpath.Tuple, syn bool) {
 	v := n.vports[n.otherGate(n.edgeVport())]
 	f := n.anywhere(flowKey{n.edgeVport(), t})
 	if v == nil || v.State == onpath.VportClosed || f == nil || len(f.functions) > 0 {
@@ -53,15 +53,22 @@ func (n *Node) tellPartner(t onpath.Tuple) {
 		return
 	}
 	if to := n.net.underlay[n.peers[v.Peer].Address]; to != nil {
-		to.hearPartner(t, *f)
+		to.hearPartner(t, *f, syn)
 	}
 }
 
 // hearPartner takes over what the other gateway says of a flow, if this one knows
-// nothing of it. The mirrors on the way are its own choice.
-func (n *Node) hearPartner(t onpath.Tuple, told flow) {
+// nothing of it, or the connection begins there. The mirrors on the way are its own
+// choice.
+func (n *Node) hearPartner(t onpath.Tuple, told flow, syn bool) {
 	k := flowKey{n.edgeVport(), t}
-	if k.vport == 0 || n.anywhere(k) != nil || told.next != 0 && !n.takes(told.next) {
+	if k.vport == 0 || told.next != 0 && !n.takes(told.next) {
+		return
+	}
+	if f := n.anywhere(k); f != nil {
+		if f.kind == onpath.NextVport && told.next != 0 && len(f.functions) == 0 && (syn || !n.takes(f.next)) {
+			f.next, f.context = told.next, 0
+		}
 		return
 	}
 	if told.path != 0 && n.paths[told.path] == nil {
@@ -78,4 +85,9 @@ func (n *Node) hearPartner(t onpath.Tuple, told flow) {
 		first = f.path
 	}
 	n.insert(k, &f, n.tenantOf(first), t.Protocol == protoTCP)
+}
+
+// begins reports whether the packet begins a TCP connection.
+func (h *header) begins() bool {
+	return h.protocol == protoTCP && h.flags&(flagSYN|flagACK) == flagSYN
 }
