@@ -371,6 +371,7 @@ func TestPlacement(t *testing.T) {
 // it; each stands in for the other, and a third is left alone.
 func TestPairOfGateways(t *testing.T) {
 	s := fraWeb(t, 2, 1)
+	s.site("ams1", 2, 1)
 	s.apply(aNode("fra1-a", "fra1", 190, true)) // before the other by name
 	s.connect("fra1-a")
 	s.settle()
@@ -388,6 +389,9 @@ func TestPairOfGateways(t *testing.T) {
 		}
 	}
 	for name, st := range s.states {
+		if strings.HasPrefix(name, "ams1-") {
+			continue // of another cloudlet: below
+		}
 		for _, pair := range [][2]onpath.VportID{{first.Edge.Vport, second.Edge.Vport}, {second.Edge.Vport, first.Edge.Vport}} {
 			c := st.Acked.Datapath
 			if c.Edge != nil && c.Edge.Vport == pair[0] {
@@ -397,6 +401,11 @@ func TestPairOfGateways(t *testing.T) {
 			if i < 0 || c.Vports[i].Backup != pair[1] {
 				t.Errorf("node %s does not know that edge %d stands in for %d", name, pair[1], pair[0])
 			}
+		}
+	}
+	for _, v := range s.states["ams1-gw"].Acked.Datapath.Vports {
+		if v.Backup != 0 {
+			t.Errorf("the gateway of another cloudlet is of the pair: %+v", v)
 		}
 	}
 	s.apply(aNode("fra1-b", "fra1", 191, true))

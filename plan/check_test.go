@@ -85,6 +85,11 @@ func TestRefusals(t *testing.T) {
 		"both tiers through one deployment": {[]onpath.Object{operator(dep("both")), func() onpath.Object { c := aChain("operator", "own", dep("both")); c.Spec.Priority = 3; return c }()}, "spec.through[0]", onpath.CodeInvalid, "a loop"},
 		"operator's chain with exit last":   {[]onpath.Object{func() onpath.Object { c := operator(dep("both")); c.Spec.Exit = onpath.ExitLast; return c }()}, "spec.exit", onpath.CodeInvalid, "tenants' chains"},
 		"third gateway":                     {[]onpath.Object{aNode("fra1-gw2", "fra1", 998, true), aNode("fra1-gw3", "fra1", 999, true)}, "spec.uplinks", onpath.CodeUnsupported, "two can do that, not three"},
+		"pair with a bridge": {[]onpath.Object{func() onpath.Object {
+			n := aNode("fra1-gw2", "fra1", 998, true)
+			n.Spec.Uplinks[0].Attach, n.Spec.Uplinks[1].Attach = onpath.AttachBridge, onpath.AttachBridge
+			return n
+		}()}, "spec.uplinks[0].attach", onpath.CodeUnsupported, "does not route"},
 		"node of an unknown cloudlet":       {[]onpath.Object{aNode("x", "nowhere", 998, false)}, "spec.cloudlet", onpath.CodeNotFound, "no cloudlet nowhere"},
 		"two nodes with one address":        {[]onpath.Object{aNode("z", "fra1", 101, false)}, "spec.underlay.address", onpath.CodeInvalid, "fra1-n1 has 10.255.0.101 already"},
 		"deployment of an unknown function": {[]onpath.Object{aDeployment("default", "x", "nope", 1)}, "spec.function", onpath.CodeNotFound, "no function default/nope"},
