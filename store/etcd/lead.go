@@ -48,7 +48,20 @@ func (s *Store) Lead(ctx context.Context, name string, ttl time.Duration) (*Lead
 		return nil, onpath.Errorf(onpath.CodeUnavailable, "stand for election: %w", err)
 	}
 	l := &Leadership{session: session, election: concurrency.NewElection(session, leaderKey)}
-	if err := l.election.Campaign(ctx, name); err != nil {
+	done := make(chan error, 1)
+	go func() { done <- l.election.Campaign(ctx, name) }()
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		// Campaign takes the candidacy back before it returns, however long the
+		// cluster cannot be reached.
+		select {
+		case err = <-done:
+		case <-time.After(resignTimeout):
+			return nil, ctx.Err() // the TTL does it, and closing the store ends Campaign
+		}
+	}
+	if err != nil {
 		l.Resign()
 		if ctx.Err() != nil {
 			return nil, ctx.Err()

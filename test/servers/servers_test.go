@@ -29,6 +29,8 @@ const (
 	cluster = "10.255.0.9:2379"
 	moving  = "10.255.0.10" // the address at which nodes find the server that leads
 	port    = ":7443"
+
+	endsWithin = 10 * time.Second // when told politely
 )
 
 // pair is the network and what runs in it.
@@ -181,8 +183,8 @@ func (p *pair) end(host string, sig syscall.Signal) {
 		return
 	}
 	_ = cmd.Process.Signal(sig)
-	late := time.AfterFunc(10*time.Second, func() {
-		p.t.Errorf("%s has not ended 10 s after %v", host, sig)
+	late := time.AfterFunc(endsWithin, func() {
+		p.t.Errorf("%s has not ended %s after %v", host, endsWithin, sig)
 		_ = cmd.Process.Kill()
 	})
 	_ = cmd.Wait()
@@ -293,6 +295,10 @@ func TestLeaderKilled(t *testing.T) {
 	p.apply(ctx, "s2", "after")
 	p.server("s1")
 	p.waits("s1")
+	p.etcd() // one that waits ends when it is told to, also without the cluster
+	p.etcd = func() {}
+	p.end("s1", syscall.SIGTERM)
+	p.end("s2", syscall.SIGKILL) // it would wait for its lease to end
 }
 
 // waits until a server says that it waits.
