@@ -152,6 +152,9 @@ func (c *checker) emitters(a *place, x *site) (out []*emitter) {
 		if v.Kind == onpath.VportRemote || o == nil || v.Mirror || o.Spec.Node != x.node {
 			continue
 		}
+		if v.Kind == onpath.VportFunction {
+			continue // it sends nothing of itself, and where packets go behind it was decided by what they were before
+		}
 		mine := end{addrs: own(o)}
 		dep := o.Metadata.Tenant + "/" + o.Spec.Deployment
 		e := &emitter{at: x, vport: v}
