@@ -500,10 +500,12 @@ enum fast_stage {
 /* What stands in a place of the dispatcher. */
 struct function {
 	__u32 vport;
-	__u16 slot;  /* of the vport */
-	__u8 open;   /* 0: out of service */
+	__u16 slot;     /* of the vport */
+	__u8 open;      /* 0: out of service */
+	__u8 redirects; /* it may send packets to later elements */
+	__u16 needs;    /* bytes of the packet that it is shown */
+	__u8 element;   /* its place in its chains, from 1; 0: not the same in all */
 	__u8 spare;
-	__u32 needs; /* bytes of the packet that it is shown */
 };
 
 /* One packet in so many is timed. */

@@ -156,6 +156,10 @@ static __always_inline int conclude(struct pkt *p, struct function_counters *c, 
 	case ONPATH_NEXT:
 		tally(&c->passed_packets, &c->passed_bytes, p);
 		return GO_ON;
+	case ONPATH_REDIRECT:
+		tally(&c->passed_packets, &c->passed_bytes, p);
+		p->after = AFTER_REDIRECT;
+		return RUN_FUNCTIONS;
 	case ONPATH_ANSWER:
 		tally(&c->answered_packets, &c->answered_bytes, p);
 		p->after = AFTER_REFUSE;
@@ -165,6 +169,14 @@ static __always_inline int conclude(struct pkt *p, struct function_counters *c, 
 	}
 	c->reasons[reason & 15] += p->packets;
 	return verdict == ONPATH_ANSWER ? RUN_FUNCTIONS : drop(p, DROP_FUNCTION);
+}
+
+/* May the function send packets of this direction to that element? */
+static __always_inline int may_redirect(const struct function *f, const struct pkt *p, __u32 element)
+{
+	if (!f->redirects || !f->element || !element || element > MAX_ELEMENTS)
+		return 0;
+	return p->d.flags & FLOW_REVERSE ? element < f->element : element > f->element;
 }
 
 /* Run the function of an item of the list. */
@@ -199,7 +211,12 @@ __noinline int run(struct __sk_buff *skb, __u32 item)
 		c->time += bpf_ktime_get_ns() - began;
 		c->samples++;
 	}
-	if (verdict == ONPATH_NEXT && a->edit && edit(skb))
+	if (verdict == ONPATH_REDIRECT) {
+		p->element = a->element;
+		if (!may_redirect(f, p, p->element))
+			verdict = ONPATH_DROP;
+	}
+	if ((verdict == ONPATH_NEXT || verdict == ONPATH_REDIRECT) && a->edit && edit(skb))
 		verdict = ONPATH_DROP;
 	return conclude(p, c, verdict, a->reason);
 }
@@ -214,9 +231,12 @@ int onpath_functions(struct __sk_buff *skb)
 	if (!p || describe(skb))
 		return TC_ACT_SHOT;
 	for (i = 0; i < MAX_INLINE; i++) {
+		if (i < p->ran)
+			continue; /* it was before a redirect */
 		item = p->d.functions[i];
 		if (!item)
 			break;
+		p->ran = i + 1;
 		rc = run(skb, item);
 		if (rc != GO_ON)
 			untold();

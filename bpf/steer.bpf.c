@@ -460,6 +460,15 @@ int onpath_resume(struct __sk_buff *skb)
 		return TC_ACT_SHOT;
 	if (p->after == AFTER_REFUSE)
 		return p->is & IS_TCP ? send_reset(skb) : send_error(skb, ERROR_PROHIBITED, 0);
+	if (p->after == AFTER_REDIRECT) {
+		rc = redirect(skb);
+		if (rc == RUN_FUNCTIONS) {
+			bpf_tail_call_static(skb, &stages, STAGE_FUNCTIONS);
+			return drop(p, DROP_NO_INSTANCE);
+		}
+		if (rc != GO_ON)
+			return rc;
+	}
 	rc = send_on(skb);
 	return p->is & IS_TAPPED ? TC_ACT_SHOT : rc;
 }

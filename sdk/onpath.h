@@ -37,6 +37,7 @@ enum onpath_verdict {
 	ONPATH_NEXT = 0, /* on, to what comes behind this element */
 	ONPATH_DROP,     /* ends here: onpath_drop() */
 	ONPATH_ANSWER,   /* ends here, and its sender is told: onpath_refuse() */
+	ONPATH_REDIRECT, /* on to another element: onpath_redirect() */
 };
 
 /* Bits of onpath_packet.is. */
@@ -101,7 +102,8 @@ struct onpath_packet {
 	__be16 new_dport;
 	__u8 new_dscp;
 	__u8 reason;
-	__u16 spare;
+	__u8 element;
+	__u8 spare;
 
 	__u8 data[ONPATH_DATA];
 };
@@ -142,6 +144,15 @@ struct onpath_packet {
 		__type(key, __u32);						\
 		__type(value, __u32);						\
 	} onpath_needs SEC(".maps")
+
+/* The function uses onpath_redirect. */
+#define ONPATH_REDIRECTS							\
+	struct {								\
+		__uint(type, BPF_MAP_TYPE_ARRAY);				\
+		__uint(max_entries, 1);						\
+		__type(key, __u32);						\
+		__type(value, __u32);						\
+	} onpath_redirects SEC(".maps")
 
 /* A table of the function's own. kind: HASH, LRU_HASH, ARRAY, LPM_TRIE, and
  * PERCPU_HASH, LRU_PERCPU_HASH, PERCPU_ARRAY, which have a value for each CPU.
@@ -226,6 +237,18 @@ static __always_inline int onpath_refuse(struct onpath_packet *p, __u8 reason)
 {
 	p->reason = reason;
 	return ONPATH_ANSWER;
+}
+
+/*
+ * Send the packet to a later element of the chain, past those between: element is
+ * its place in the chain's through, from 1. Later is in the packet's direction: what
+ * goes backwards meets elements with smaller numbers. Where there is no such
+ * element, or the function does not declare ONPATH_REDIRECTS, the packet is dropped.
+ */
+static __always_inline int onpath_redirect(struct onpath_packet *p, __u8 element)
+{
+	p->element = element;
+	return ONPATH_REDIRECT;
 }
 
 static __always_inline void onpath_copy_address(__u8 *to, const __u8 *from)

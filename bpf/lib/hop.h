@@ -46,6 +46,23 @@ __noinline int place_of_hop(void)
 	return known ? *known : 0;
 }
 
+/* Functions that redirect run at tc, where all elements can be reached. */
+static __always_inline int may_redirect_flow(const struct decision *d)
+{
+	struct function *f;
+	__u32 i, place;
+
+	for (i = 0; i < MAX_INLINE; i++) {
+		place = d->functions[i] & INLINE_PLACE;
+		if (!place)
+			break;
+		f = bpf_map_lookup_elem(&functions, &place);
+		if (f && f->redirects)
+			return 1;
+	}
+	return 0;
+}
+
 /* The packet's entry gets the next hop that pkt.fib found, if the fast path may
  * send by it. */
 __noinline int note_hop(void)
@@ -59,7 +76,7 @@ __noinline int note_hop(void)
 	struct hop *h;
 	__u32 ifindex, slot, mtu;
 
-	if (!p || !n || !p->epoch || (p->is & IS_SLOW) || p->d.mirror_count)
+	if (!p || !n || !p->epoch || (p->is & IS_SLOW) || p->d.mirror_count || may_redirect_flow(&p->d))
 		return 0;
 	e = flow_known(p->edited ? &p->came : &p->key);
 	if (!e || entry_kind(e) != NEXT_EXIT || entry_hop(e, p->epoch, p->now))

@@ -80,6 +80,7 @@ struct error6 {
 
 #define TELL_EVERY 3 /* log2 of the seconds between two tellings of an entry to the other gateway */
 
+#define MAX_ELEMENTS 32 /* of a path: group numbers have five bits for them */
 #define MAX_QUOTED 96 /* bytes that an ICMP error quotes; a multiple of 4 */
 
 /* Subprograms answer with a verdict for the kernel, or: go on with pkt.d. */
@@ -90,6 +91,7 @@ struct error6 {
 /* What the dispatcher leaves to be done. */
 #define AFTER_SEND   0 /* pkt.d */
 #define AFTER_REFUSE 1 /* tell the sender */
+#define AFTER_REDIRECT 2 /* on to another element: pkt.element */
 
 /* Where answers go, as in struct decision. */
 struct reply {
@@ -165,6 +167,8 @@ struct pkt {
 	__u64 hash;
 
 	__u32 after; /* AFTER_…: what is done behind the dispatcher */
+	__u32 ran;     /* functions that the packet has passed */
+	__u32 element; /* a function sends it there */
 	__u32 edited; /* a function changed the tuple */
 	struct flow_key came; /* what it was */
 	__u8 end[16]; /* what edit_end writes */

@@ -135,6 +135,7 @@ __noinline int begin_send(struct __sk_buff *skb)
 	if (!p)
 		return TC_ACT_SHOT;
 	p->edited = 0;
+	p->ran = 0;
 	p->after = AFTER_SEND;
 	if (p->learn && !(p->is & (IS_ERROR | IS_NOPORTS))) {
 		if (p->d.mirror_count)
@@ -224,6 +225,43 @@ __noinline int send_on(struct __sk_buff *skb)
 	if (!v || v->state == STATE_CLOSED)
 		return drop(p, DROP_CLOSED);
 	return send_to(skb, p, n, v, slot);
+}
+
+/*
+ * A function sends the packet to another element: pkt.element. What it has passed
+ * stays on its list, for the answers; the rest is decided anew. All mirrors of the
+ * flow get their copies, also those of elements between. The flow's entry stays: each
+ * packet is sent where its function says, and all of a flow to the same instance, by
+ * weight and hash.
+ */
+__noinline int redirect(struct __sk_buff *skb)
+{
+	struct pkt *p = packet();
+	struct node *n = this_node();
+	__u32 i;
+	int reason;
+
+	if (!p || !n)
+		return TC_ACT_SHOT;
+	if (p->d.mirror_count)
+		copy_to_mirrors(skb);
+	for (i = 0; i < MAX_INLINE; i++)
+		if (i >= p->ran)
+			p->d.functions[i] = 0;
+	p->start_group = p->d.path << 6 | (p->element - 1) << 1 | (p->d.flags & FLOW_REVERSE ? 1 : 0);
+	p->after = AFTER_SEND;
+	p->keep_functions = 1;
+	reason = resolve(0, 0);
+	p->keep_functions = 0;
+	if (!reason && p->d.kind == NEXT_EXIT && p->d.entry)
+		reason = leave_at(p, n, p->d.entry);
+	if (reason)
+		return drop(p, reason);
+	p->learn = 1; /* its answers do not come the way that the entry knows */
+	for (i = 0; i < MAX_INLINE; i++)
+		if (i >= p->ran && p->d.functions[i])
+			return RUN_FUNCTIONS;
+	return GO_ON;
 }
 
 /* Do what pkt.d says. */

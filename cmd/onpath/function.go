@@ -22,14 +22,16 @@ func newFunction(g *global) *cobra.Command {
 
 // checked is what is known of an object file.
 type checked struct {
-	File     string            `json:"file"`
-	SHA256   string            `json:"sha256"`
-	License  string            `json:"license"`
-	Needs    uint32            `json:"needs"`  // bytes of a packet that it is shown
-	Memory   onpath.Size       `json:"memory"` // of its tables, on a machine like this
-	Tables   map[string]string `json:"tables"`
-	Config   []string          `json:"config,omitempty"`
-	Counters []string          `json:"counters,omitempty"`
+	File    string `json:"file"`
+	SHA256  string `json:"sha256"`
+	License string `json:"license"`
+	Needs   uint32 `json:"needs"` // bytes of a packet that it is shown
+	// Redirects: it may send packets to later elements.
+	Redirects bool              `json:"redirects,omitempty"`
+	Memory    onpath.Size       `json:"memory"` // of its tables, on a machine like this
+	Tables    map[string]string `json:"tables"`
+	Config    []string          `json:"config,omitempty"`
+	Counters  []string          `json:"counters,omitempty"`
 	// Verified is the number of instructions that this kernel's verifier looked
 	// at; 0: it was not asked.
 	Verified int    `json:"verified,omitempty"`
@@ -77,7 +79,7 @@ func checkObject(file string, verbose bool) (*checked, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &checked{File: file, SHA256: o.SHA256, License: o.License, Needs: o.Needs, Memory: o.Memory(runtime.NumCPU()), Tables: map[string]string{}}
+	r := &checked{File: file, SHA256: o.SHA256, License: o.License, Needs: o.Needs, Redirects: o.Redirects, Memory: o.Memory(runtime.NumCPU()), Tables: map[string]string{}}
 	for name, m := range o.Tables {
 		r.Tables[name] = fmt.Sprintf("%s, %d entries of %d+%d bytes", m.Type, m.MaxEntries, m.KeySize, m.ValueSize)
 	}
@@ -126,6 +128,9 @@ func (r *checked) write(w io.Writer) error {
 	t.Row("sha256", r.SHA256)
 	t.Row("licence", r.License)
 	t.Row("shown", fmt.Sprintf("%d bytes of each packet", r.Needs))
+	if r.Redirects {
+		t.Row("redirects", "to later elements of its chain")
+	}
 	t.Row("memory", fmt.Sprintf("%s for its tables on a machine like this", r.Memory))
 	names := make([]string, 0, len(r.Tables))
 	for name := range r.Tables {

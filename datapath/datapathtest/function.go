@@ -7,12 +7,18 @@ import (
 	"github.com/onpath/onpath"
 )
 
-//go:generate make -C ../../bpf ../datapath/datapathtest/exam_bpfel.o
+//go:generate make -C ../../bpf ../datapath/datapathtest/exam_bpfel.o ../datapath/datapathtest/redirect_bpfel.o
 
 // ExamObject is the object file of the exam's ebpf function.
 //
 //go:embed exam_bpfel.o
 var ExamObject []byte
+
+// RedirectObject is one that sends packets forward to the element n of their chain
+// which go to port 7000 + n.
+//
+//go:embed redirect_bpfel.o
+var RedirectObject []byte
 
 // Ports of the far end by which the exam's function judges.
 const (

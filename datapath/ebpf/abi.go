@@ -368,11 +368,13 @@ const (
 )
 
 type functionValue struct {
-	Vport uint32
-	Slot  uint16
-	Open  uint8
-	Spare uint8
-	Needs uint32
+	Vport     uint32
+	Slot      uint16
+	Open      uint8
+	Redirects uint8
+	Needs     uint16
+	Element   uint8 // from 1; 0: not the same in all chains
+	Spare     uint8
 }
 
 type functionCounters struct {

@@ -329,11 +329,32 @@ func (k *compiler) function(p *onpath.Vport, slot uint32, v *vportValue) {
 		return
 	}
 	v.Ifindex = l.place
-	f := functionValue{Vport: uint32(p.ID), Slot: uint16(slot), Needs: l.object.Needs}
+	f := functionValue{Vport: uint32(p.ID), Slot: uint16(slot), Needs: uint16(l.object.Needs)}
+	if l.object.Redirects {
+		f.Redirects, f.Element = 1, elementOf(k.c, p.ID)
+	}
 	if v.State != stateClosed {
 		f.Open = 1
 	}
 	k.st.functions[l.place] = f
+}
+
+// elementOf is the place, from 1, of a function's instance in its chains, or 0 if
+// it is not the same in all.
+func elementOf(c *onpath.DatapathConfig, v onpath.VportID) uint8 {
+	var at uint8
+	for i := range c.Groups {
+		g := &c.Groups[i]
+		if !slices.ContainsFunc(g.Members, func(m onpath.Member) bool { return m.Vport == v }) {
+			continue
+		}
+		element := uint8(g.ID>>1&31) + 1
+		if at != 0 && at != element {
+			return 0
+		}
+		at = element
+	}
+	return at
 }
 
 func stateNumber(s onpath.VportState) uint8 {

@@ -40,6 +40,7 @@ const (
 	ConfigTable   = "onpath_config"
 	CountersTable = "onpath_counters"
 	needsTable    = "onpath_needs"
+	redirectsName = "onpath_redirects"
 )
 
 // Object is an object file that passed the checks.
@@ -48,6 +49,8 @@ type Object struct {
 	License string
 	// Needs is how many bytes of a packet the function is shown.
 	Needs uint32
+	// Redirects: it may send packets to later elements of its chain.
+	Redirects bool
 	// Tables are its own, by name, read-only data included.
 	Tables map[string]*ebpf.MapSpec
 	// Config and Counters are the declared structs, or nil.

@@ -49,6 +49,10 @@ func (o *Object) takeTables(spec *ebpf.CollectionSpec) error {
 			o.Needs = m.MaxEntries
 			continue
 		}
+		if name == redirectsName {
+			o.Redirects = true
+			continue
+		}
 		if err := checkTable(name, m); err != nil {
 			return err
 		}
