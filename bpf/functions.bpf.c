@@ -101,9 +101,12 @@ __noinline int show_bytes(struct __sk_buff *skb, __u32 needs)
 		n = p->length;
 	if (a->shown >= n && !p->edited)
 		return 0;
-	if (n == 0 || n > ONPATH_DATA)
-		return -1;
 	a->shown = 0;
+	n--; /* one comparison: kernels before 6.3 do not see what two say together */
+	barrier_var(n);
+	if (n >= ONPATH_DATA)
+		return -1;
+	n++;
 	if (bpf_skb_load_bytes(skb, p->l3, a->data, n))
 		return -1;
 	a->shown = n;

@@ -66,9 +66,12 @@ __noinline int show_frame(struct xdp_md *ctx, __u32 needs)
 		n = r->a.length;
 	if (r->a.shown >= n && !r->edited)
 		return 0;
-	if (n == 0 || n > ONPATH_DATA)
-		return -1;
 	r->a.shown = 0;
+	n--; /* one comparison: kernels before 6.3 do not see what two say together */
+	barrier_var(n);
+	if (n >= ONPATH_DATA)
+		return -1;
+	n++;
 	if (several_buffers) {
 		if (bpf_xdp_load_bytes(ctx, ETH_HLEN, r->a.data, n))
 			return -1;
