@@ -118,3 +118,13 @@ func TestLinks(t *testing.T) {
 		}
 	}
 }
+
+// Every reason for which a packet is dropped is explained.
+func TestDropReasons(t *testing.T) {
+	text := read(t, "troubleshooting.md")
+	for _, r := range onpath.DropReasons {
+		if !regexp.MustCompile(`(?m)^\| .*` + "`" + string(r) + "`" + `.* \| .+ \|$`).MatchString(text) {
+			t.Errorf("troubleshooting.md does not say what %s is", r)
+		}
+	}
+}
