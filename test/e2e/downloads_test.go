@@ -22,12 +22,13 @@ import (
 	"github.com/onpath/onpath/internal/netnsrun"
 )
 
-// Downloads: how many at once, and how the origin paces each.
+// Downloads: how many clients, and how the origin paces each.
 const (
-	downloads = 200
+	downloads = 250 // of which breath leaves 200
 	chunkSize = 8 << 10
 	chunks    = 20
 	pace      = 100 * time.Millisecond
+	breath    = time.Second // clients wait up to so long before the next file
 )
 
 // What is promised: flows of a stateless element go on within stillFor; those of
@@ -55,6 +56,7 @@ spec:
   container: {image: IMAGES/cache, attach: routed, capabilities: [NET_ADMIN, NET_RAW], addresses: private}
   state: terminates
   packets: originate
+  resources: {cpu: "1", memory: 256Mi}
   health: {tcp: 3129, every: 500ms}
 ---
 apiVersion: onpath/v1alpha1
@@ -87,17 +89,8 @@ func TestDownloads(t *testing.T) {
 	missed(t)
 	span := soak(t, 30*time.Second)
 	ctx := need(t, span+3*time.Minute)
-	images, err := filepath.Abs("../../bin/images")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"firewall", "cache"} {
-		if _, err := os.Stat(filepath.Join(images, name)); err != nil {
-			t.Skipf("needs the image %s: make images", name)
-		}
-	}
 	serveFiles(t)
-	apply(ctx, t, strings.ReplaceAll(downloadChain, "IMAGES", images))
+	apply(ctx, t, strings.ReplaceAll(downloadChain, "IMAGES", images(t, "firewall", "cache")))
 	active(ctx, t, "downloads")
 	ready(ctx, t, 4)
 	f := startFleet(ctx, t)
@@ -114,6 +107,21 @@ func TestDownloads(t *testing.T) {
 	}
 	f.end()
 	f.judge(t)
+}
+
+// images is where the images of first-party functions are; it skips without them.
+func images(t *testing.T, names ...string) string {
+	t.Helper()
+	dir, err := filepath.Abs("../../bin/images")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+			t.Skipf("needs the image %s: make images", name)
+		}
+	}
+	return dir
 }
 
 // nextVictim takes the instances of a deployment by turns.
@@ -174,10 +182,10 @@ type fleet struct {
 	stop  chan struct{}
 	wg    sync.WaitGroup
 	mu    sync.Mutex
-	last  string // deployment killed last
 	total int
+	died  []death
 	kills map[string]int
-	// by the deployment killed last
+	// by the deployment to whose death it is put down
 	broken map[string]int
 	hang   map[string]time.Duration
 	wrong  []string
@@ -189,6 +197,7 @@ func startFleet(ctx context.Context, t *testing.T) *fleet {
 	client := stage.Lab.NetNS("client")
 	for worker := range uint64(downloads) {
 		f.wg.Go(func() {
+			time.Sleep(time.Duration(rand.Int64N(int64(chunks * pace)))) // not all at once
 			for n := worker; ; n += downloads {
 				select {
 				case <-f.stop:
@@ -196,6 +205,7 @@ func startFleet(ctx context.Context, t *testing.T) *fleet {
 				default:
 				}
 				f.download(ctx, client, n)
+				time.Sleep(time.Duration(rand.Int64N(int64(breath))))
 			}
 		})
 	}
@@ -217,19 +227,42 @@ func (f *fleet) end() {
 func (f *fleet) kill(deployment string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.last = deployment
+	f.died = append(f.died, death{time.Now(), deployment})
 	f.kills[deployment]++
 }
 
-// note takes the longest silence of a download and how it ended.
-func (f *fleet) note(silence time.Duration, err error, wrong string) {
+// death is when an instance of a deployment was killed.
+type death struct {
+	at         time.Time
+	deployment string
+}
+
+// cause is the deployment to whose death a silence is put down: the first that
+// died in it, else the last before.
+func (f *fleet) cause(s silence) (deployment string) {
+	for _, d := range f.died {
+		if d.at.After(s.to) {
+			break
+		}
+		deployment = d.deployment
+		if d.at.After(s.from) {
+			break
+		}
+	}
+	return deployment
+}
+
+// note takes the silences of a download, the longest and the last, and how it ended.
+func (f *fleet) note(longest, last silence, err error, wrong string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.total++
-	f.hang[f.last] = max(f.hang[f.last], silence)
+	cause := f.cause(longest)
+	f.hang[cause] = max(f.hang[cause], longest.length())
 	if err != nil {
-		f.broken[f.last]++
-		f.why[f.last+": "+reason(err)]++
+		cause = f.cause(last)
+		f.broken[cause]++
+		f.why[cause+": "+reason(err)]++
 	}
 	if wrong != "" {
 		f.wrong = append(f.wrong, wrong)
@@ -252,41 +285,50 @@ func reason(err error) string {
 
 // download gets one file and compares every byte.
 func (f *fleet) download(ctx context.Context, client string, n uint64) {
-	var c net.Conn
-	begin := time.Now()
+	w := &watched{}
+	w.saw()
 	err := netnsrun.Do(client, func() (err error) {
-		c, err = (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "tcp", "10.9.0.2:80")
+		w.Conn, err = (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: -1}).DialContext(ctx, "tcp", "10.9.0.2:80")
 		return err
 	})
 	if err != nil {
-		f.note(time.Since(begin), err, "")
+		w.saw()
+		f.note(w.longest, w.last, err, "")
 		return
 	}
-	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
-	w := &watched{Conn: c, last: begin}
+	defer w.Close()
+	_ = w.SetDeadline(time.Now().Add(20 * time.Second))
 	request, _ := http.NewRequest(http.MethodGet, fmt.Sprintf("http://10.9.0.2/%d", n), nil)
 	request.Close = true
-	err = request.Write(c)
+	err = request.Write(w)
 	wrong := ""
 	if err == nil {
 		wrong, err = compare(w, request, content(n))
 	}
 	w.saw()
-	f.note(w.longest, err, wrong)
+	f.note(w.longest, w.last, err, wrong)
 }
 
-// watched notes the longest time without data.
+// silence is a time without data.
+type silence struct{ from, to time.Time }
+
+func (s silence) length() time.Duration { return s.to.Sub(s.from) }
+
+// watched notes the longest and the last time without data.
 type watched struct {
 	net.Conn
-	last    time.Time
-	longest time.Duration
+	longest, last silence
 }
 
 func (w *watched) saw() {
 	now := time.Now()
-	w.longest = max(w.longest, now.Sub(w.last))
-	w.last = now
+	w.last = silence{w.last.to, now}
+	if w.last.from.IsZero() {
+		w.last.from = now
+	}
+	if w.last.length() > w.longest.length() {
+		w.longest = w.last
+	}
 }
 
 func (w *watched) Read(b []byte) (int, error) {
