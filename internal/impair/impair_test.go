@@ -46,13 +46,15 @@ func TestLoss(t *testing.T) {
 		if n := through(t, 200); n != 0 {
 			t.Errorf("%d of 200 frames passed a cut", n)
 		}
-		if err := impair.Loss("a", 0.5, span-time.Since(begin)); err != nil {
+		rest := span - time.Since(begin)
+		if err := impair.Loss("a", 0.5, rest); err != nil {
 			return err
 		}
+		end := time.Now().Add(rest) // its own end is earlier: it began before it returned
 		if n := through(t, 1000); n < 350 || n > 650 {
 			t.Errorf("%d of 1000 frames passed at a loss of a half", n)
 		}
-		time.Sleep(span - time.Since(begin) + 10*time.Millisecond)
+		time.Sleep(time.Until(end) + 10*time.Millisecond)
 		if n := through(t, 200); n != 200 {
 			t.Errorf("%d of 200 frames passed after the end", n)
 		}
