@@ -243,6 +243,10 @@ func (a *Agent) config(plan *onpath.NodePlan) (c *onpath.DatapathConfig, missing
 			}
 			if !open[v.ID] {
 				v.State = onpath.VportClosed
+			} else if v.State == onpath.VportClosed {
+				// The server has not heard yet that it is open. Other nodes may
+				// learn it from the server before this one does, and ask.
+				v.State = onpath.VportUp
 			}
 		} else if !a.reach.takes(peers[v.Peer], v.ID) && chosen[v.ID] {
 			v.State = onpath.VportClosed

@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -48,6 +50,13 @@ func startBackend(t *testing.T, addr string) *backend {
 		}
 	})
 	return b
+}
+
+// calledBy are the addresses that have called so far.
+func (b *backend) calledBy() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Sorted(maps.Keys(b.callers))
 }
 
 // die ends the server and its connections.
@@ -153,7 +162,7 @@ func TestLoadbalancer(t *testing.T) {
 		t.Errorf("60 connections go to %v, must go to three backends", shares)
 	}
 	for _, b := range farm {
-		for caller := range b.callers {
+		for _, caller := range b.calledBy() {
 			if caller != "10.1.0.2" && caller != "10.9.0.1" { // the client, and the node's checks
 				t.Errorf("backend %s is called by %s, must see the client's own address", b.addr, caller)
 			}
