@@ -48,6 +48,20 @@ func TestInstanceComesAndGoes(t *testing.T) {
 	}
 }
 
+// The server calls a vport closed until it has heard that the instance is ready;
+// the node opens it at once, and says so only then.
+func TestOpensBeforeTheServerHears(t *testing.T) {
+	b := newBed(t)
+	r := b.run()
+	p := planOf(1, routed("web", 16))
+	p.Datapath.Vports[0].State = onpath.VportClosed
+	r.plan(p)
+	r.untilState("web", onpath.InstanceReady)
+	if s := b.path.state(16); s != onpath.VportUp {
+		t.Errorf("the instance was reported ready while its vport was %q, want up", s)
+	}
+}
+
 // The vport closes before the process starts again, and the waits double.
 func TestRestartWithBackoff(t *testing.T) {
 	b := newBed(t)
