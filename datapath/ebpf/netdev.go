@@ -73,33 +73,47 @@ func (d *Driver) ability(u *onpath.Uplink, dev device) ability {
 // xdpFeatures asks the kernel; false before Linux 6.3.
 func xdpFeatures(ifindex int) (features uint64, known bool) {
 	const (
-		getDevice   = 1
-		attrIfindex = 1
-		attrXDP     = 3
+		getFamily      = 3
+		attrFamilyID   = 1
+		attrFamilyName = 2
+		getDevice      = 1
+		attrIfindex    = 1
+		attrXDP        = 3
 	)
-	family, err := netlink.GenlFamilyGet("netdev")
-	if err != nil {
+	id, ok := generic(nl.GENL_ID_CTRL, getFamily, nl.NewRtAttr(attrFamilyName, nl.ZeroTerminated("netdev")), attrFamilyID)
+	if !ok || len(id) < 2 {
 		return 0, false
 	}
-	req := nl.NewNetlinkRequest(int(family.ID), 0)
-	req.AddData(&nl.Genlmsg{Command: getDevice, Version: 1})
-	req.AddData(nl.NewRtAttr(attrIfindex, nl.Uint32Attr(uint32(ifindex))))
+	family := nl.NativeEndian().Uint16(id)
+	value, ok := generic(family, getDevice, nl.NewRtAttr(attrIfindex, nl.Uint32Attr(uint32(ifindex))), attrXDP)
+	if !ok || len(value) != 8 {
+		return 0, false
+	}
+	return nl.NativeEndian().Uint64(value), true
+}
+
+// generic sends a generic netlink request with one attribute and gives one of the
+// answer's. The header is ours: the library's has two bytes, of which it sends four.
+func generic(family uint16, command uint8, question *nl.RtAttr, answer uint16) (value []byte, ok bool) {
+	const version = 1
+	req := nl.NewNetlinkRequest(int(family), 0)
+	req.AddRawData(append([]byte{command, version, 0, 0}, question.Serialize()...))
 	msgs, err := req.Execute(unix.NETLINK_GENERIC, 0)
 	if err != nil {
-		return 0, false
+		return nil, false
 	}
 	for _, m := range msgs {
 		attrs, err := nl.ParseRouteAttr(m[nl.SizeofGenlmsg:])
 		if err != nil {
-			return 0, false
+			return nil, false
 		}
 		for _, a := range attrs {
-			if a.Attr.Type == attrXDP && len(a.Value) == 8 {
-				return nl.NativeEndian().Uint64(a.Value), true
+			if a.Attr.Type == answer {
+				return a.Value, true
 			}
 		}
 	}
-	return 0, false
+	return nil, false
 }
 
 // driverOf is the name of a device's driver; "" if it has none.
