@@ -188,7 +188,7 @@ func TestLoadbalancer(t *testing.T) {
 
 	farm["10.9.0.21"].die()
 	err = stage.WaitFor(ctx, "the dead backend gets no connections", 15*time.Second, func() (bool, error) {
-		for range 12 {
+		for range 60 { // as many as leave no room for luck
 			if _, err := dialFarm(t); err != nil {
 				return false, nil
 			}
