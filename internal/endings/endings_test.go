@@ -1,9 +1,12 @@
 package endings
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -34,7 +37,7 @@ func TestTells(t *testing.T) {
 	for range 3 {
 		c := exec.Command("sleep", "1000")
 		if err := c.Start(); err != nil {
-			t.Skipf("needs the program sleep: %v", err)
+			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
 		cmds = append(cmds, c)
@@ -68,20 +71,14 @@ func TestTells(t *testing.T) {
 // The end of one thread, the first, is not the end of the program.
 func TestFirstThread(t *testing.T) {
 	w := watcher(t)
-	const script = `
-import ctypes, threading, time
-threading.Thread(target=time.sleep, args=(1000,)).start()
-print('ready', flush=True)
-time.sleep(0.3)
-ctypes.CDLL(None).syscall(60, 0)  # exit, of this thread alone
-`
-	c := exec.Command("python3", "-c", script)
+	c := exec.Command("/proc/self/exe", "-test.run=^$")
+	c.Env = append(os.Environ(), headless+"=1")
 	out, err := c.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := c.Start(); err != nil {
-		t.Skipf("needs the program python3: %v", err)
+		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
 	if _, err := out.Read(make([]byte, 16)); err != nil {
@@ -94,6 +91,29 @@ ctypes.CDLL(None).syscall(60, 0)  # exit, of this thread alone
 		t.Error("takes the end of the first thread for the program's")
 	case <-time.After(time.Second):
 	}
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/stat", c.Process.Pid, c.Process.Pid))
+	if err != nil || !strings.Contains(string(status), ") Z ") {
+		t.Errorf("the first thread has not ended, so this shows nothing: %s %v", status, err)
+	}
+}
+
+// headless is set for a test binary whose first thread is to end before the others.
+const headless = "ENDINGS_TEST_HEADLESS"
+
+func init() {
+	if os.Getenv(headless) != "" {
+		runtime.LockOSThread() // in init: main stays on the first thread
+	}
+}
+
+func TestMain(m *testing.M) {
+	if os.Getenv(headless) != "" {
+		go func() { time.Sleep(time.Hour) }()
+		fmt.Println("ready")
+		time.Sleep(300 * time.Millisecond)
+		_, _, _ = syscall.RawSyscall(syscall.SYS_EXIT, 0, 0, 0) // of this thread alone
+	}
+	os.Exit(m.Run())
 }
 
 func TestNil(t *testing.T) {
