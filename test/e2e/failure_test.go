@@ -54,6 +54,7 @@ func TestServerAndAgentKilled(t *testing.T) {
 	port := udpEcho(t, "10.9.0.2")
 	s, perSecond := steady(t, "10.9.0.2", port, hold)
 	t.Logf("nothing was lost for %s at %d packets per second", hold, perSecond)
+	earlier := losses(ctx, t)
 	for _, victim := range []string{"server", "gw1", "n1", "n2", "n3"} {
 		if err := stage.Kill(victim, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
@@ -72,7 +73,7 @@ func TestServerAndAgentKilled(t *testing.T) {
 	sent, lost, longest := s.end()
 	t.Logf("%d sent, %d lost, longest silence %s", sent, lost, longest)
 	if lost > 0 {
-		t.Errorf("%d of %d packets were lost", lost, sent)
+		t.Errorf("%d of %d packets were lost, of those due at %s; what counted losses:\n%s", lost, sent, s.when(), losses(ctx, t).since(earlier))
 	}
 	after, err := stage.Instances(ctx)
 	if err != nil {

@@ -7,10 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -237,17 +240,33 @@ func (s *stream) receive() {
 }
 
 // end stops sending, waits for stragglers, and returns what was sent, how much
-// of it got no answer, and the longest time without any.
+// of it got no answer, and the longest time without any. Under load hundreds of
+// milliseconds of answers wait in the sockets: what still comes is late, not
+// lost, so the wait ends only when all came or nothing did for a second.
 func (s *stream) end() (sent, lost uint64, longest time.Duration) {
 	close(s.stop)
 	s.mu.Lock()
 	s.longest = max(s.longest, time.Since(s.last))
 	s.mu.Unlock()
-	time.Sleep(300 * time.Millisecond)
+	for stopped := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		s.mu.Lock()
+		all, quiet := s.lost(s.sent.Load()) == 0, time.Since(later(s.last, stopped))
+		s.mu.Unlock()
+		if all || quiet > time.Second {
+			break
+		}
+	}
 	_ = s.conn.SetReadDeadline(time.Now())
 	s.wg.Wait()
 	sent = s.sent.Load()
 	return sent, s.lost(sent), s.longest
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // mark notes an answer. s.mu is held.
@@ -306,4 +325,21 @@ func steady(t *testing.T, to string, port int, hold time.Duration) (s *stream, p
 		}
 		s.end()
 	}
+}
+
+// when says which packets were lost, by the tenth of a second in which they were
+// due since the stream began. It is for a stream that ended.
+func (s *stream) when() string {
+	n := s.sent.Load()
+	tenths := map[int]int{}
+	for i := uint64(1); i <= n; i++ {
+		if i >= uint64(len(s.got)) || !s.got[i] {
+			tenths[int(time.Duration(i)*s.interval/(100*time.Millisecond))]++
+		}
+	}
+	var b strings.Builder
+	for _, k := range slices.Sorted(maps.Keys(tenths)) {
+		fmt.Fprintf(&b, "%.1fs:%d ", float64(k)/10, tenths[k])
+	}
+	return b.String()
 }
