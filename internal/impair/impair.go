@@ -1,7 +1,6 @@
 // Package impair makes a network device lose what it sends, for a time. The
-// program that does it has its end built in: it lets everything pass from then
-// on, whoever of its makers has died. Nothing needs to be undone, only cleared
-// away.
+// program that does it knows its end: it lets everything pass from then on,
+// whoever of its makers has died. Nothing needs to be undone, only cleared away.
 package impair
 
 import (
@@ -35,10 +34,11 @@ func Loss(device string, p float64, d time.Duration) error {
 	if err != nil {
 		return fmt.Errorf("device %s: %w", device, err)
 	}
-	prog, err := lossy(p, d)
+	end, prog, err := lossy(p)
 	if err != nil {
 		return fmt.Errorf("load the program that loses frames: %w", err)
 	}
+	defer end.Close()
 	defer prog.Close()
 	index := l.Attrs().Index
 	qdisc := &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
@@ -52,6 +52,20 @@ func Loss(device string, p float64, d time.Duration) error {
 	if err := netlink.FilterReplace(f); err != nil {
 		return fmt.Errorf("attach to %s: %w", device, err)
 	}
+	return begin(end, d)
+}
+
+// begin makes the program lose frames from now on, for the time d. Loading and
+// attaching it took their time, of which nothing is to be missing in d.
+func begin(end *ebpf.Map, d time.Duration) error {
+	var now unix.Timespec
+	err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now)
+	if err == nil {
+		err = end.Put(uint32(0), uint64(now.Nano()+int64(d)))
+	}
+	if err != nil {
+		return fmt.Errorf("begin to lose frames: %w", err)
+	}
 	return nil
 }
 
@@ -64,20 +78,22 @@ func filter(index int) *netlink.BpfFilter {
 	}
 }
 
-// lossy compares the clock with its end and a random number with the share.
-func lossy(p float64, d time.Duration) (*ebpf.Program, error) {
+// lossy compares the clock with its end, which stands in a map that lives as long
+// as the program, and a random number with the share.
+func lossy(p float64) (end *ebpf.Map, prog *ebpf.Program, err error) {
 	if err := rlimit.RemoveMemlock(); err != nil && !errors.Is(err, os.ErrPermission) {
-		return nil, err
+		return nil, nil, err
 	}
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-		return nil, err
+	end, err = ebpf.NewMap(&ebpf.MapSpec{Name: "onpath_fault", Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
+	if err != nil {
+		return nil, nil, err
 	}
-	return ebpf.NewProgram(&ebpf.ProgramSpec{
+	prog, err = ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name: "onpath_fault", Type: ebpf.SchedCLS, License: "GPL",
 		Instructions: asm.Instructions{
 			asm.FnKtimeGetNs.Call(),
-			asm.LoadImm(asm.R1, now.Nano()+int64(d), asm.DWord),
+			asm.LoadMapValue(asm.R1, end.FD(), 0),
+			asm.LoadMem(asm.R1, asm.R1, 0, asm.DWord),
 			asm.JGE.Reg(asm.R0, asm.R1, "pass"),
 			asm.FnGetPrandomU32.Call(),
 			asm.LoadImm(asm.R1, int64(math.Round(p*(1<<32))), asm.DWord),
@@ -88,6 +104,11 @@ func lossy(p float64, d time.Duration) (*ebpf.Program, error) {
 			asm.Return(),
 		},
 	})
+	if err != nil {
+		end.Close()
+		return nil, nil, err
+	}
+	return end, prog, nil
 }
 
 // Clear takes away what Loss attached to a device, if anything.
