@@ -113,6 +113,9 @@ type NodeStatus struct {
 	Kernel   string    `json:"kernel,omitempty"`
 	Capacity Resources `json:"capacity,omitzero"`
 	Used     Resources `json:"used,omitzero"`
+	// HostImage: functions with image: host may run here (hostImage in the
+	// machine's onpath.yaml).
+	HostImage bool `json:"hostImage,omitempty"`
 	// Edge is the vport of all uplinks together; 0 without uplinks.
 	Edge       VportID     `json:"edge,omitempty"`
 	Conditions []Condition `json:"conditions,omitempty"`

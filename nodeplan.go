@@ -52,7 +52,10 @@ type NodeReport struct {
 	Started   time.Time `json:"started"` // of the agent
 	Capacity  Resources `json:"capacity"`
 	// UnderlayMTU is the MTU of the device with the underlay address, bytes.
-	UnderlayMTU int              `json:"underlayMTU"`
+	UnderlayMTU int `json:"underlayMTU"`
+	// NoHostImage: functions with image: host are not permitted here. Agents that
+	// do not know the field leave it out, and are tried.
+	NoHostImage bool             `json:"noHostImage,omitempty"`
 	Instances   []InstanceReport `json:"instances,omitempty"`
 	Conditions  []Condition      `json:"conditions,omitempty"` // of the node: uplinks, firewall, runtime
 	// Paths counts the live flow entries of each path of the plan in force

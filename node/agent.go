@@ -68,6 +68,9 @@ type Options struct {
 	// SetForwarding lets the agent turn IP forwarding on where a routing
 	// uplink needs it; else it only says so.
 	SetForwarding bool
+	// HostImage tells the server that the container runtime permits functions
+	// with image: host.
+	HostImage bool
 	// FaultKeeper is a command that, given the file of a fault as its last
 	// argument, calls KeepFault: it ends a fault if no agent does. Empty: faults
 	// end when an agent runs.

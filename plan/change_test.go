@@ -327,6 +327,38 @@ func TestPlacement(t *testing.T) {
 			t.Error("another chain is held up")
 		}
 	})
+	t.Run("image: host is not permitted", func(t *testing.T) {
+		s := newSim(t, 6)
+		s.hostless["fra1-n1"] = true
+		s.site("fra1", 1, 2)
+		gw := aNode("fra1-gw", "fra1", 100, true)
+		gw.Spec.Schedulable = new(bool)
+		s.apply(gw, aFunction("default", "fw", nil), aChain("default", "web", through("fw", 3)))
+		s.settle()
+		for _, i := range s.instances("web-fw") {
+			if i.Spec.Node != "fra1-n2" {
+				t.Errorf("%s is on %s", i.Metadata.Name, i.Spec.Node)
+			}
+		}
+		if n := len(s.instances("web-fw")); n != 3 {
+			t.Errorf("%d instances", n)
+		}
+		// A node that does not permit it any more keeps what runs there.
+		s.hostless["fra1-n2"] = true
+		s.hear()
+		s.apply(aChain("default", "web", through("fw", 4)))
+		s.settle()
+		if n := len(s.instances("web-fw")); n != 3 {
+			t.Errorf("%d instances, of which 3 were placed when it was permitted", n)
+		}
+		m := s.chain("default", "web").Status.Elements[0].Message
+		if want := "fra1-n1 does not permit image: host"; !strings.Contains(m, want) {
+			t.Errorf("%q does not say %q", m, want)
+		}
+		if n := s.objects[onpath.Key{Kind: onpath.KindNode, Name: "fra1-n2"}].(*onpath.Node); n.Status.HostImage {
+			t.Error("the node's status says that it is permitted")
+		}
+	})
 	t.Run("the operator's share", func(t *testing.T) {
 		s := newSim(t, 6)
 		s.site("fra1", 1, 0)

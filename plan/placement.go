@@ -90,6 +90,9 @@ func (w *world) unfit(d *deployment, n *node) string {
 			return fmt.Sprintf("has not the label %s: %s", k, v)
 		}
 	}
+	if c := d.spec.Container; c != nil && c.Image == onpath.HostImage && n.st.Report.NoHostImage {
+		return "does not permit image: host (hostImage in its onpath.yaml)"
+	}
 	if d.inline() && n != n.c.gateway {
 		return "is not the gateway, where ebpf functions run"
 	}

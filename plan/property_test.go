@@ -73,6 +73,9 @@ func TestRandomChains(t *testing.T) {
 }
 
 func (s *sim) randomSite() {
+	for i := range 4 {
+		s.hostless[fmt.Sprintf("fra1-n%d", i+1)] = s.rng.IntN(4) == 0
+	}
 	s.site("fra1", 1, s.rng.IntN(5))
 	if s.rng.IntN(3) == 0 {
 		s.site("ams1", 2, 1+s.rng.IntN(2))
@@ -98,7 +101,7 @@ func (s *sim) randomObjects() {
 		aFunction("default", "bump", func(f *onpath.FunctionSpec) {
 			f.Container.Attach, f.Container.Addresses = onpath.Bridged, onpath.AddressesNone
 		}),
-		aFunction("default", "ids", nil),
+		aFunction("default", "ids", func(f *onpath.FunctionSpec) { f.Container.Image = "registry.example/ids:1" }),
 		aFunction("operator", "op", nil),
 	)
 	for _, d := range []string{"keep", "dnat", "bump"} {
@@ -173,7 +176,7 @@ func (s *sim) randomChange() {
 	if len(chains) > 0 {
 		c = onpath.Clone(chains[s.rng.IntN(len(chains))])
 	}
-	switch n := s.rng.IntN(11); {
+	switch n := s.rng.IntN(12); {
 	case n == 0:
 		d := []string{"keep", "dnat", "bump"}[s.rng.IntN(3)]
 		s.try(aDeployment("default", fmt.Sprintf("%s%d", d, s.rng.IntN(2)), d, s.rng.IntN(4)))
@@ -209,6 +212,10 @@ func (s *sim) randomChange() {
 		}
 		s.apply(aNode(name, "fra1", 900+len(name), name != "fra1-n9" && s.rng.IntN(2) == 0))
 		s.connect(name)
+	case n == 11:
+		node := fmt.Sprintf("fra1-n%d", 1+s.rng.IntN(4))
+		s.hostless[node] = !s.hostless[node]
+		s.hear()
 	case n == 8:
 		s.broken[fmt.Sprintf("keep%d", s.rng.IntN(2))] = s.rng.IntN(2) == 0
 		s.hear()

@@ -28,6 +28,7 @@ type sim struct {
 	broken   map[string]bool // by deployment
 	spared   map[string]bool // by instance: not broken all the same
 	busy     map[string]bool // by instance
+	hostless map[string]bool // by node: does not permit image: host
 	events   []Event
 	set      Settings
 	thoughts int
@@ -36,7 +37,7 @@ type sim struct {
 func newSim(t *testing.T, seed uint64) *sim {
 	return &sim{
 		t: t, rng: rand.New(rand.NewPCG(seed, 1)), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
-		objects: map[onpath.Key]onpath.Object{}, states: map[string]*NodeState{}, broken: map[string]bool{}, spared: map[string]bool{}, busy: map[string]bool{},
+		objects: map[onpath.Key]onpath.Object{}, states: map[string]*NodeState{}, broken: map[string]bool{}, spared: map[string]bool{}, busy: map[string]bool{}, hostless: map[string]bool{},
 		set: Settings{Secret: []byte("s")},
 	}
 }
@@ -108,6 +109,9 @@ func (s *sim) think() bool {
 		s.states[n].Sent = append(s.states[n].Sent, throughJSON(s.t, p))
 	}
 	for _, o := range r.Create {
+		if s.hostless[o.Spec.Node] && !s.own(o) {
+			s.t.Fatalf("instance %s with image: host on node %s, which does not permit it", o.Metadata.Name, o.Spec.Node)
+		}
 		s.objects[onpath.KeyOf(o)] = onpath.Clone(o)
 	}
 	for _, o := range r.Update {
@@ -118,6 +122,12 @@ func (s *sim) think() bool {
 	}
 	s.events = append(s.events, r.Events...)
 	return len(r.Plans)+len(r.Create)+len(r.Update)+len(r.Delete) > 0
+}
+
+// own reports whether an instance's function has an image of its own.
+func (s *sim) own(i *onpath.Instance) bool {
+	d := newWorld(s.snapshot()).deployments[name{i.Metadata.Tenant, i.Spec.Deployment}]
+	return d != nil && d.spec.Container != nil && d.spec.Container.Image != onpath.HostImage
 }
 
 // makeTwice holds Make to being pure.
@@ -177,7 +187,7 @@ func (s *sim) ack(node string, k int) {
 // unless broken.
 func (s *sim) report(node string) {
 	st := s.states[node]
-	r := &onpath.NodeReport{Node: node, Capacity: onpath.Resources{CPU: 8000, Memory: 8 << 30}, UnderlayMTU: 1500, Paths: map[onpath.PathID]uint64{}}
+	r := &onpath.NodeReport{Node: node, Capacity: onpath.Resources{CPU: 8000, Memory: 8 << 30}, UnderlayMTU: 1500, NoHostImage: s.hostless[node], Paths: map[onpath.PathID]uint64{}}
 	if st.Acked != nil {
 		r.Plan = st.Acked.Generation
 		for _, i := range st.Acked.Instances {

@@ -158,7 +158,7 @@ func runNode(ctx context.Context, conf *config.Node, log *slog.Logger) error {
 		Dial: func(ctx context.Context, a *node.Agent) node.Session {
 			return session.Dial(ctx, session.Options{Connect: cl.Dial, Hello: a.Hello, Logger: log}, a)
 		},
-		Version: versionString(), Log: log, SetForwarding: conf.SetForwarding, FaultKeeper: keeperCommand(log),
+		Version: versionString(), Log: log, SetForwarding: conf.SetForwarding, HostImage: conf.HostImage, FaultKeeper: keeperCommand(log),
 	})
 	if err != nil {
 		return err
