@@ -93,3 +93,14 @@ func (l ledger) since(before ledger) string {
 	}
 	return b.String()
 }
+
+// noneLost ends a stream of which every packet must have been answered; earlier
+// is the ledger of when it began.
+func noneLost(ctx context.Context, t *testing.T, s *stream, earlier ledger) {
+	t.Helper()
+	sent, lost, longest := s.end()
+	t.Logf("%d sent, %d lost, longest silence %s", sent, lost, longest)
+	if lost > 0 {
+		t.Errorf("%d of %d packets were lost, of those due at %s; what counted losses:\n%s", lost, sent, s.when(), losses(ctx, t).since(earlier))
+	}
+}
