@@ -185,7 +185,8 @@ type stream struct {
 	began    time.Time
 	sent     atomic.Uint64
 	stop     chan struct{}
-	wg       sync.WaitGroup
+	sender   sync.WaitGroup
+	receiver sync.WaitGroup
 
 	mu      sync.Mutex
 	got     []bool        // by sequence number, from 1
@@ -196,8 +197,8 @@ type stream struct {
 func startStream(t *testing.T, to string, port, perSecond int) *stream {
 	t.Helper()
 	s := &stream{conn: dialUDP(t, to, port), interval: time.Second / time.Duration(perSecond), stop: make(chan struct{}), began: time.Now(), last: time.Now()}
-	s.wg.Go(s.send)
-	s.wg.Go(s.receive)
+	s.sender.Go(s.send)
+	s.receiver.Go(s.receive)
 	t.Cleanup(func() { s.conn.Close() })
 	return s
 }
@@ -245,6 +246,7 @@ func (s *stream) receive() {
 // lost, so the wait ends only when all came or nothing did for a second.
 func (s *stream) end() (sent, lost uint64, longest time.Duration) {
 	close(s.stop)
+	s.sender.Wait() // or one more is sent after the last look
 	s.mu.Lock()
 	s.longest = max(s.longest, time.Since(s.last))
 	s.mu.Unlock()
@@ -257,7 +259,7 @@ func (s *stream) end() (sent, lost uint64, longest time.Duration) {
 		}
 	}
 	_ = s.conn.SetReadDeadline(time.Now())
-	s.wg.Wait()
+	s.receiver.Wait()
 	sent = s.sent.Load()
 	return sent, s.lost(sent), s.longest
 }
