@@ -68,9 +68,9 @@ func TestRestartWithBackoff(t *testing.T) {
 	clock := newHands()
 	b.clock = clock
 	r := b.run()
-	settle := func(d time.Duration) {
+	settle := func(d time.Duration, sleepers int) {
 		t.Helper()
-		b.until("it settles", func() bool { return clock.awaited(d) })
+		b.until("it settles", func() bool { return clock.awaited(d) == sleepers })
 		if s := b.path.state(16); s == onpath.VportUp {
 			t.Errorf("the vport is %q before the process has run for %s", s, d)
 		}
@@ -78,13 +78,13 @@ func TestRestartWithBackoff(t *testing.T) {
 		r.untilState("web", onpath.InstanceReady)
 	}
 	r.plan(planOf(1, routed("web", 16)))
-	settle(100 * time.Millisecond)
+	settle(100*time.Millisecond, 2) // what looks for stopped programs sleeps as long
 	for i, wait := range []time.Duration{100, 200, 400, 800} {
 		wait *= time.Millisecond
 		b.machine.Kill(b.id("web"), 137)
 		b.until(fmt.Sprintf("the wait of %s is told", wait), func() bool {
 			got, _ := r.server.instance("web")
-			return got.State == onpath.InstanceFailed && strings.Contains(got.Message, "next attempt in "+wait.String()) && clock.awaited(wait)
+			return got.State == onpath.InstanceFailed && strings.Contains(got.Message, "next attempt in "+wait.String()) && clock.awaited(wait) == 1
 		})
 		if s := b.path.state(16); s != onpath.VportClosed {
 			t.Fatalf("death %d: the vport is %q, want closed", i, s)
@@ -96,7 +96,7 @@ func TestRestartWithBackoff(t *testing.T) {
 		}
 		clock.move(time.Millisecond)
 		b.until("it starts again", func() bool { return b.story.count("start web") == i+2 })
-		settle(time.Second)
+		settle(time.Second, 1)
 		if got, _ := r.server.instance("web"); got.Restarts != i+1 {
 			t.Errorf("%d restarts reported, want %d", got.Restarts, i+1)
 		}

@@ -41,16 +41,16 @@ func (h *hands) Sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// awaited reports whether somebody sleeps for exactly d more.
-func (h *hands) awaited(d time.Duration) bool {
+// awaited is how many sleep for exactly d more.
+func (h *hands) awaited(d time.Duration) (n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, at := range h.waiters {
 		if at.Equal(h.now.Add(d)) {
-			return true
+			n++
 		}
 	}
-	return false
+	return n
 }
 
 func (h *hands) move(d time.Duration) {
