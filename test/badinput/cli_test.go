@@ -19,6 +19,7 @@ import (
 	"github.com/onpath/onpath/api/manifest"
 	"github.com/onpath/onpath/api/session"
 	"github.com/onpath/onpath/control"
+	"github.com/onpath/onpath/internal/testprogram"
 	"github.com/onpath/onpath/plan"
 	"github.com/onpath/onpath/store/mem"
 )
@@ -26,7 +27,7 @@ import (
 // TestCommandLine applies every bad file by the program, to a server that works:
 // each time exit code 2, one clear line, and nothing changed.
 func TestCommandLine(t *testing.T) {
-	bin := program(t)
+	bin := testprogram.Path(t)
 	store := mem.New(mem.Options{})
 	furnish(t, store)
 	socket := serve(t, store)
@@ -60,7 +61,7 @@ func TestCommandLine(t *testing.T) {
 // TestSeveralErrors checks that a file with two mistakes gets two lines, in the
 // order of the file.
 func TestSeveralErrors(t *testing.T) {
-	bin := program(t)
+	bin := testprogram.Path(t)
 	p := filepath.Join(t.TempDir(), "two.yaml")
 	text := "apiVersion: onpath/v1alpha1\nkind: Chain\nmetadata: {name: web}\nspec:\n  from: any\n  to: any\n  exit: nowhere\n  through: [{function: f, mode: outline}]\n"
 	if err := os.WriteFile(p, []byte(text), 0o644); err != nil {
@@ -71,23 +72,6 @@ func TestSeveralErrors(t *testing.T) {
 	if code != 2 || len(lines) != 2 || !strings.Contains(lines[0], "two.yaml:7:9:") || !strings.Contains(lines[1], "two.yaml:8:33:") {
 		t.Errorf("exit code %d:\n%s", code, message)
 	}
-}
-
-// program is the onpath that the test run was given, or one built now.
-func program(t *testing.T) string {
-	t.Helper()
-	if bin := os.Getenv("ONPATH_BIN"); bin != "" {
-		if _, err := os.Stat(bin); err == nil {
-			return bin
-		}
-	}
-	bin := filepath.Join(t.TempDir(), "onpath")
-	cmd := exec.Command("go", "build", "-o", bin, "../../cmd/onpath")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
-	}
-	return bin
 }
 
 func run(t *testing.T, bin string, args ...string) (code int, out, message string) {
@@ -195,7 +179,7 @@ func contents(t *testing.T, store onpath.Store) string {
 // TestWrongFlags: flags that cannot be meant are refused before anything is
 // done, with what is wrong.
 func TestWrongFlags(t *testing.T) {
-	bin := program(t)
+	bin := testprogram.Path(t)
 	p := filepath.Join(t.TempDir(), "good.yaml")
 	if err := os.WriteFile(p, []byte("apiVersion: onpath/v1alpha1\nkind: Hosts\nmetadata: {name: web}\nspec: {addresses: [192.0.2.1]}\n"), 0o644); err != nil {
 		t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/testprogram"
 )
 
 var nodes = []string{"gw1", "n1", "n2", "n3"}
@@ -200,13 +201,12 @@ func nextBuild(ctx context.Context, t *testing.T) string {
 	if _, err := os.Stat(bin); err == nil {
 		return bin
 	}
-	cmd := exec.CommandContext(ctx, "go", "build", "-ldflags", "-X main.version=next", "-o", bin, "../../cmd/onpath")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		if errors.Is(err, exec.ErrNotFound) {
-			t.Skip("needs Go, or " + bin + ", to have a newer build to upgrade to")
-		}
-		t.Fatalf("%v\n%s", err, out)
+	err := testprogram.Build(ctx, bin, "next")
+	if errors.Is(err, exec.ErrNotFound) {
+		t.Skip("needs Go, or " + bin + ", to have a newer build to upgrade to")
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 	return bin
 }

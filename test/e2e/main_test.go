@@ -17,6 +17,7 @@ import (
 	"github.com/onpath/onpath/api/client"
 	"github.com/onpath/onpath/demo"
 	"github.com/onpath/onpath/internal/netnsrun"
+	"github.com/onpath/onpath/internal/testprogram"
 	"github.com/onpath/onpath/lab"
 )
 
@@ -43,7 +44,7 @@ func withStage(m *testing.M) (code int, err error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	bin, remove, err := program(ctx)
+	bin, remove, err := testprogram.Find(ctx)
 	if err != nil {
 		return 1, err
 	}
@@ -90,28 +91,6 @@ func lacks() string {
 		}
 	}
 	return ""
-}
-
-// program is the built binary: the one the test run was given, or one built now.
-func program(ctx context.Context) (bin string, remove func(), err error) {
-	if bin = os.Getenv("ONPATH_BIN"); bin != "" {
-		if _, err := os.Stat(bin); err == nil {
-			return bin, func() {}, nil
-		}
-	}
-	dir, err := os.MkdirTemp("", "onpath-bin-")
-	if err != nil {
-		return "", nil, err
-	}
-	remove = func() { os.RemoveAll(dir) }
-	bin = filepath.Join(dir, "onpath")
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", bin, "../../cmd/onpath")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		remove()
-		return "", nil, fmt.Errorf("build the program: %w\n%s", err, out)
-	}
-	return bin, remove, nil
 }
 
 // need skips where the machine cannot, and gives the test a deadline. On

@@ -13,7 +13,6 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/onpath/onpath/demo"
 	"github.com/onpath/onpath/internal/netnsrun"
+	"github.com/onpath/onpath/internal/testprogram"
 	"github.com/onpath/onpath/lab"
 )
 
@@ -42,15 +42,7 @@ func setUp(ctx context.Context, t *testing.T) *demo.Stage {
 			t.Skip("needs the program " + p)
 		}
 	}
-	bin := os.Getenv("ONPATH_BIN")
-	if _, err := os.Stat(bin); err != nil {
-		bin = filepath.Join(t.TempDir(), "onpath")
-		cmd := exec.CommandContext(ctx, "go", "build", "-o", bin, "../../cmd/onpath")
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("build the program: %v\n%s", err, out)
-		}
-	}
+	bin := testprogram.Path(t)
 	topology, err := lab.ParseFile("testdata/lab.yaml")
 	if err != nil {
 		t.Fatal(err)

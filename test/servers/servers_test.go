@@ -22,6 +22,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/onpath/onpath/internal/netnsrun"
+	"github.com/onpath/onpath/internal/testprogram"
 	"github.com/onpath/onpath/lab"
 )
 
@@ -53,15 +54,7 @@ func setUp(ctx context.Context, t *testing.T) *pair {
 			t.Skip("needs the program " + p)
 		}
 	}
-	p := &pair{t: t, bin: os.Getenv("ONPATH_BIN"), dir: t.TempDir(), procs: map[string]*exec.Cmd{}, etcd: func() {}}
-	if _, err := os.Stat(p.bin); err != nil {
-		p.bin = filepath.Join(p.dir, "onpath")
-		cmd := exec.CommandContext(ctx, "go", "build", "-o", p.bin, "../../cmd/onpath")
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("build the program: %v\n%s", err, out)
-		}
-	}
+	p := &pair{t: t, bin: testprogram.Path(t), dir: t.TempDir(), procs: map[string]*exec.Cmd{}, etcd: func() {}}
 	topology, err := lab.ParseFile("testdata/lab.yaml")
 	if err != nil {
 		t.Fatal(err)
