@@ -17,6 +17,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"sync"
 	"time"
 
@@ -84,6 +85,10 @@ func (o *Options) defaults() error {
 	dir, err := filepath.Abs(o.StateDir)
 	if err != nil {
 		return fmt.Errorf("state directory %s: %w", o.StateDir, err)
+	}
+	if strings.ContainsAny(dir, `,:\`) {
+		return &onpath.Error{Code: onpath.CodeInvalid, Message: fmt.Sprintf("state directory %s has a comma, colon or backslash in its name, which file systems of containers (overlayfs) cannot have", dir),
+			Remedy: "give the node another one (stateDir)"}
 	}
 	o.StateDir = dir
 	set := func(s *string, v string) {

@@ -513,3 +513,13 @@ func TestLongPath(t *testing.T) {
 		t.Errorf("%s is left", d.private.socket)
 	}
 }
+
+// TestStateDirectoryName: a name that overlayfs cannot have is refused at the
+// start, not with the first instance.
+func TestStateDirectoryName(t *testing.T) {
+	for _, dir := range []string{"/a,b", "/a:b", `/a\b`} {
+		if _, err := New(t.Context(), Options{StateDir: dir}); onpath.CodeOf(err) != onpath.CodeInvalid || !strings.Contains(err.Error(), dir) {
+			t.Errorf("%s: %v", dir, err)
+		}
+	}
+}
