@@ -35,6 +35,26 @@ func (l *Lab) Down(ctx context.Context) error {
 	return l.remove(ctx)
 }
 
+// End ends the lab's commands and all that runs in its hosts, and leaves hosts
+// and links, for what has to be put in order in them before Down.
+func (l *Lab) End(ctx context.Context) error {
+	if err := needRoot(); err != nil {
+		return err
+	}
+	unlock, err := l.dir.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if l.state, err = l.dir.load(); err != nil {
+		return err
+	}
+	if err := l.endProcesses(ctx); err != nil {
+		return fmt.Errorf("lab %s: %w", l.Name(), err)
+	}
+	return nil
+}
+
 // remove takes everything away; the state file goes last, so that it can be
 // repeated.
 func (l *Lab) remove(ctx context.Context) error {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/render"
+	"github.com/onpath/onpath/internal/roster"
 	"github.com/onpath/onpath/internal/table"
 	"github.com/onpath/onpath/internal/terminal"
 	"github.com/onpath/onpath/lab"
@@ -69,7 +71,7 @@ func (l *labFlags) down() *cobra.Command {
 	all := false
 	c := &cobra.Command{
 		Use: "down [NAME|FILE]", Short: "End a lab and all that runs in its hosts",
-		Long:    "End a lab and all that runs in its hosts. Without a name: the only one there is.\nWhat a crash left is removed as well.",
+		Long:    "End a lab and all that runs in its hosts, and take off what onpath's agents left\nthere (onpath node off). Without a name: the only one there is. What a crash left\nis removed as well.",
 		Example: examples("sudo onpath lab down two-hosts", "sudo onpath lab down --all"),
 		Args:    cobra.MaximumNArgs(1), ValidArgsFunction: l.complete,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -93,6 +95,9 @@ func (l *labFlags) down() *cobra.Command {
 				if err != nil {
 					return err
 				}
+				if err := nodesOff(c.Context(), up, c.ErrOrStderr()); err != nil {
+					return err
+				}
 				if err := up.Down(c.Context()); err != nil {
 					return err
 				}
@@ -103,6 +108,39 @@ func (l *labFlags) down() *cobra.Command {
 	}
 	c.Flags().BoolVar(&all, "all", false, "all labs")
 	return c
+}
+
+// nodesOff takes off what agents in a lab's hosts left behind, which outlives
+// them: pins and folders that a host shares with the machine, and processes in
+// namespaces of their own.
+func nodesOff(ctx context.Context, up *lab.Lab, w io.Writer) error {
+	if err := up.End(ctx); err != nil {
+		return err
+	}
+	var errs []error
+	for _, h := range up.Topology().Hosts {
+		if !h.Private { // its list of agents is the machine's
+			ns, err := roster.At(up.NetNS(h.Name))
+			if err != nil {
+				continue // a lab that is half up: nothing could run there
+			}
+			if list, err := roster.In(roster.Dir, ns); err == nil && len(list) == 0 {
+				continue
+			}
+		} else if _, err := os.Stat(up.NetNS(h.Name)); err != nil {
+			continue
+		}
+		out, err := up.Exec(ctx, h.Name, "/proc/self/exe", "node", "off", "--all")
+		if err != nil {
+			errs = append(errs, err)
+		}
+		for line := range strings.Lines(string(out)) {
+			if what, ok := strings.CutPrefix(line, "removed "); ok {
+				fmt.Fprintf(w, "%s: removed %s", h.Name, what)
+			}
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // open finds a lab by name, by the file it was made from, or as the only one.

@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -135,6 +133,7 @@ func runNode(ctx context.Context, conf *config.Node, log *slog.Logger) error {
 	if err := node.Free(conf.StateDir); err != nil {
 		return err
 	}
+	enlist(conf, log)
 	cl, err := nodeClient(ctx, conf, log)
 	if err != nil {
 		return err
@@ -231,73 +230,4 @@ func containerOptions(conf *config.Node, cl *client.Client, log *slog.Logger) co
 		}
 	}
 	return o
-}
-
-func newNodeOff(g *global) *cobra.Command {
-	f := &nodeFlags{}
-	c := &cobra.Command{
-		Use: "off", Short: "Take everything of a node off this machine; traffic is ordinary again",
-		Long: `Take everything of a node off this machine, also when all else is dead: first the
-data path, so that traffic is ordinary again, then instances, devices, namespaces
-and state. The agent must not run. Doing it again does no harm.`,
-		Example: examples("sudo systemctl stop onpath-node; sudo onpath node off", "sudo onpath node off --name fra1-gw1 --state-dir /var/lib/onpath/gw1"),
-		Args:    cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			if err := g.checkOutput(); err != nil {
-				return err
-			}
-			if err := needsRoot(c); err != nil {
-				return err
-			}
-			conf, err := config.Load(f.path)
-			if err != nil {
-				return err
-			}
-			if err := f.apply(&conf.Node); err != nil {
-				return err
-			}
-			removed, err := nodeOff(c.Context(), &conf.Node, newLog("warn"))
-			if removed == nil {
-				removed = []string{}
-			}
-			return errors.Join(g.print(c, removed, func(w io.Writer) error {
-				if len(removed) == 0 && err == nil {
-					fmt.Fprintln(w, "nothing of this node is on the machine")
-				}
-				for _, r := range removed {
-					fmt.Fprintln(w, "removed", r)
-				}
-				return nil
-			}), err)
-		},
-	}
-	c.Flags().StringVar(&f.path, "config", "", "configuration file (default "+config.DefaultPath+", if it is there)")
-	c.Flags().StringVar(&f.set.Name, "name", "", "name of the node (default the machine's)")
-	c.Flags().StringVar(&f.set.StateDir, "state-dir", "", "the agent's (default "+config.DefaultNodeDir+")")
-	c.Flags().StringVar(&f.set.Containerd, "containerd", "", "socket of the containerd that was used (default a private one)")
-	return c
-}
-
-func nodeOff(ctx context.Context, conf *config.Node, log *slog.Logger) ([]string, error) {
-	path := ebpf.Options{Name: conf.Name, Log: log}
-	parts := []node.OffPart{{What: "the data path", Found: ebpf.Installed(path), Remove: func(ctx context.Context) error { return ebpf.Remove(ctx, path) }}}
-	fn := functionOptions(conf, log)
-	if _, err := os.Stat(fn.Dir); err == nil {
-		if d, err := functions.New(fn); err != nil {
-			log.Warn("ebpf functions cannot be looked for here", "error", err)
-		} else {
-			parts = append(parts, node.OffPart{What: "the tables of ebpf functions", Found: true, Remove: d.Remove})
-		}
-	}
-	o := containerOptions(conf, nil, log)
-	_, err := os.Stat(o.StateDir)
-	// A private containerd without a folder has nothing; it is not started for that.
-	if found := err == nil; found || conf.Containerd != "" {
-		if d, err := container.New(ctx, o); err != nil {
-			log.Warn("containers cannot be looked for here", "error", err)
-		} else {
-			parts = append(parts, node.OffPart{What: "the instances of the container runtime", Found: found, Remove: d.Remove}) // closes d
-		}
-	}
-	return node.Off(ctx, node.OffOptions{Name: conf.Name, StateDir: conf.StateDir, Parts: parts, Log: log})
 }

@@ -257,5 +257,6 @@ func (d *Driver) Remove(context.Context) error {
 	for _, e := range list {
 		errs = append(errs, os.RemoveAll(d.pins(e.Name())), os.RemoveAll(d.dir(e.Name())))
 	}
+	_ = os.Remove(d.opt.Dir) // if nothing of others is in it
 	return errors.Join(errs...)
 }
