@@ -106,15 +106,30 @@ func TestLabExamples(t *testing.T) {
 
 // TestLinks: what pages refer to exists.
 func TestLinks(t *testing.T) {
-	pages, err := filepath.Glob("*.md")
+	for _, page := range append(pages(t), "../README.md", "../CONTRIBUTING.md", "../CHANGELOG.md") {
+		for _, m := range regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`).FindAllStringSubmatch(read(t, page), -1) {
+			if _, err := os.Stat(filepath.Join(filepath.Dir(page), m[1])); err != nil {
+				t.Errorf("%s: %v", page, err)
+			}
+		}
+	}
+}
+
+func pages(t *testing.T) []string {
+	t.Helper()
+	list, err := filepath.Glob("*.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, page := range pages {
-		for _, m := range regexp.MustCompile(`\]\(([^)#:]+)\)`).FindAllStringSubmatch(read(t, page), -1) {
-			if _, err := os.Stat(m[1]); err != nil {
-				t.Errorf("%s: %v", page, err)
-			}
+	return list
+}
+
+// TestPagesAreFound: whoever begins with the README finds every page.
+func TestPagesAreFound(t *testing.T) {
+	readme := read(t, "../README.md")
+	for _, page := range pages(t) {
+		if !strings.Contains(readme, "(docs/"+page+")") {
+			t.Errorf("README.md does not name docs/%s", page)
 		}
 	}
 }
