@@ -97,6 +97,13 @@ func kindWords() (words []string) {
 	return words
 }
 
+// kindLines are the same in sentences of a help, in two lines.
+func kindLines() string {
+	words := kindWords()
+	half := (len(words) + 1) / 2
+	return strings.Join(words[:half], ", ") + ",\n" + strings.Join(words[half:], ", ")
+}
+
 // key is the object that NAME or TENANT/NAME of a kind means.
 func (g *global) key(kind onpath.Kind, name string) (onpath.Key, error) {
 	k := onpath.Key{Kind: kind, Name: name}

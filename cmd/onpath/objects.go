@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,13 +19,21 @@ import (
 )
 
 func newGet(g *global) *cobra.Command {
+	watch := false
 	c := &cobra.Command{
 		Use: "get KIND [NAME…]", Short: "Show objects", GroupID: groupUse,
-		Long:    "Show objects: all of a kind, or those named (NAME, or TENANT/NAME).\nKinds are " + strings.Join(kindWords(), ", ") + ".",
-		Example: examples("onpath get chains", "onpath get node fra1-gw1 -o yaml", "onpath get instances -t acme -o json"),
+		Long: `Show objects: all of a kind, or those named (NAME, or TENANT/NAME).
+Kinds are ` + kindLines() + `.
+
+Beside table, json and yaml, -o takes wide (a table with more columns) and name
+(names alone, as other commands take them). A file that -o yaml wrote can be applied.`,
+		Example: examples("onpath get chains", "onpath get nodes -o wide", "onpath get node fra1-gw1 -o yaml", "onpath get instances -t acme --watch", "onpath get chains -o name | xargs onpath delete chain"),
 		Args:    cobra.MinimumNArgs(1), ValidArgsFunction: g.completeObjects,
 		RunE: func(c *cobra.Command, args []string) error {
-			kind, err := g.kindAndOutput(args[0])
+			if watch {
+				return g.watch(c, args)
+			}
+			kind, err := g.kindAndOutput(args[0], outWide, outName)
 			if err != nil {
 				return err
 			}
@@ -42,21 +49,35 @@ func newGet(g *global) *cobra.Command {
 			if len(args) == 2 && g.output == outJSON {
 				return printJSON(c.OutOrStdout(), list[0])
 			}
-			return g.print(c, list, func(w io.Writer) error {
-				if len(list) == 0 {
-					_, err := fmt.Fprintf(c.ErrOrStderr(), "no %s\n", kind.Plural())
-					return err
-				}
-				return render.Objects(w, kind, list, time.Now())
-			})
+			return g.print(c, list, func(w io.Writer) error { return g.objects(w, c.ErrOrStderr(), kind, list) })
 		},
 	}
+	c.Flags().BoolVarP(&watch, "watch", "w", false, "go on with every change of them")
 	g.tenantFlag(c, "tenant of names without one, and the only one to list")
 	return c
 }
 
-func (g *global) kindAndOutput(word string) (onpath.Kind, error) {
-	if err := g.checkOutput(); err != nil {
+// objects prints a list as text; that there are none goes to where errors go.
+func (g *global) objects(w, stderr io.Writer, kind onpath.Kind, list []onpath.Object) error {
+	if len(list) == 0 {
+		_, err := fmt.Fprintf(stderr, "no %s\n", kind.Plural())
+		return err
+	}
+	if g.output != outName {
+		return render.Objects(w, kind, list, time.Now(), g.output == outWide)
+	}
+	for _, o := range list {
+		if _, err := fmt.Fprintln(w, nameOf(o)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// kindAndOutput reads a kind; more are the forms of output that the command has
+// beside the usual ones.
+func (g *global) kindAndOutput(word string, more ...string) (onpath.Kind, error) {
+	if err := g.checkOutput(more...); err != nil {
 		return "", err
 	}
 	return parseKind(word)
@@ -189,7 +210,7 @@ func around(ctx context.Context, cl *client.Client, o onpath.Object) (parts []on
 
 func newDelete(g *global) *cobra.Command {
 	var files []string
-	var force bool
+	var force, dryRun bool
 	c := &cobra.Command{
 		Use: "delete (KIND NAME… | -f FILE)", Short: "Delete objects", GroupID: groupUse,
 		Long: `Delete objects by name, or all that files name. Flows in progress end in peace:
@@ -200,7 +221,7 @@ gone for good cannot stop its agent or hand over its instances: --force deletes
 its Node all the same, with its instances and its certificate. Nothing else is
 deleted: chains and hosts that need that node stay, and their status says what
 they lack. A node whose agent is connected is never forced.`,
-		Example: examples("onpath delete chain web", "onpath delete -f examples/quickstart", "onpath delete node fra1-node2 --force   # it burnt"),
+		Example: examples("onpath delete chain web", "onpath delete -f examples/quickstart --dry-run", "onpath delete node fra1-node2 --force   # it burnt"),
 		Args:    cobra.ArbitraryArgs, ValidArgsFunction: g.completeObjects,
 		RunE: func(c *cobra.Command, args []string) error {
 			keys, err := g.deleteKeys(c, args, files)
@@ -212,20 +233,21 @@ they lack. A node whose agent is connected is never forced.`,
 				return err
 			}
 			defer cl.Close()
-			if len(keys) == 1 && len(files) == 0 {
+			if len(keys) == 1 && len(files) == 0 && !dryRun {
 				if err := cl.Delete(c.Context(), keys[0], force); err != nil {
 					return err
 				}
 				fmt.Fprintf(c.OutOrStdout(), "%s deleted\n", keys[0])
 				return nil
 			}
-			applied, err := cl.Apply(c.Context(), nil, client.ApplyOptions{Delete: keys, Force: force})
+			applied, err := cl.Apply(c.Context(), nil, client.ApplyOptions{Delete: keys, Force: force, DryRun: dryRun})
 			if err != nil {
 				return err
 			}
 			return g.printDeleted(c, applied, len(files) == 0)
 		},
 	}
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "change nothing; show what would change in objects, instances and rules")
 	c.Flags().BoolVar(&force, "force", false, "delete nodes that are away and will not come back, whatever they had")
 	c.Flags().StringArrayVarP(&files, "file", "f", nil, "delete what this file, directory or - (stdin) names")
 	g.tenantFlag(c, "tenant of names without one")
@@ -242,9 +264,16 @@ func (g *global) printDeleted(c *cobra.Command, applied *wire.Applied, named boo
 			if ch.Action == wire.Unchanged {
 				word = "was not there"
 			}
+			if applied.Preview != nil {
+				word += " (dry run)"
+			}
 			fmt.Fprintf(w, "%s %s\n", ch.Key(), word)
 		}
-		return nil
+		if applied.Preview == nil {
+			return nil
+		}
+		fmt.Fprintln(w)
+		return render.Preview(w, applied.Preview)
 	}); err != nil {
 		return err
 	}
@@ -288,94 +317,4 @@ func (g *global) deleteKeys(c *cobra.Command, args, files []string) (keys []onpa
 		keys = append(keys, k)
 	}
 	return keys, nil
-}
-
-func newWatch(g *global) *cobra.Command {
-	c := &cobra.Command{
-		Use: "watch KIND [NAME]", Short: "Show objects, and every change of them", GroupID: groupUse,
-		Example: examples("onpath watch instances", "onpath watch chain web -o json"),
-		Args:    cobra.RangeArgs(1, 2), ValidArgsFunction: g.completeObjects,
-		RunE: func(c *cobra.Command, args []string) error {
-			kind, err := g.kindAndOutput(args[0])
-			if err != nil {
-				return err
-			}
-			var only *onpath.Key
-			if len(args) == 2 {
-				k, err := g.key(kind, args[1])
-				if err != nil {
-					return err
-				}
-				only = &k
-			}
-			cl, err := g.client()
-			if err != nil {
-				return err
-			}
-			defer cl.Close()
-			return g.watch(c, cl, kind, only)
-		},
-	}
-	g.tenantFlag(c, "tenant of the name, and the only one to show")
-	return c
-}
-
-func (g *global) watch(c *cobra.Command, cl *client.Client, kind onpath.Kind, only *onpath.Key) error {
-	list, revision, err := cl.List(c.Context(), kind, g.tenant)
-	if err != nil {
-		return err
-	}
-	t := render.Table(kind)
-	show := func(k onpath.Key, o onpath.Object) error {
-		if only != nil && k != *only {
-			return nil
-		}
-		if o != nil && g.output == outTable {
-			t.Row(render.Row(o, time.Now())...)
-			return nil
-		}
-		return g.showChange(c.OutOrStdout(), k, o)
-	}
-	rows := func() error {
-		if g.output == outTable {
-			return t.Follow(c.OutOrStdout())
-		}
-		return nil
-	}
-	for _, o := range list {
-		if err := show(onpath.KeyOf(o), o); err != nil {
-			return err
-		}
-	}
-	if err := rows(); err != nil {
-		return err
-	}
-	return cl.Watch(c.Context(), client.WatchOptions{Kinds: []onpath.Kind{kind}, Tenant: g.tenant, From: revision},
-		func(e client.Change) error {
-			if err := show(e.Key, e.Object); err != nil {
-				return err
-			}
-			return rows()
-		})
-}
-
-// showChange prints one object of a watch; nil means that it was deleted.
-func (g *global) showChange(w io.Writer, k onpath.Key, o onpath.Object) error {
-	switch {
-	case g.output == outJSON:
-		return printJSON(w, map[string]any{"key": k.String(), "object": o})
-	case o == nil && g.output == outYAML:
-		_, err := fmt.Fprintf(w, "# %s deleted\n---\n", k)
-		return err
-	case o == nil:
-		_, err := fmt.Fprintf(w, "%s deleted\n", k)
-		return err
-	case g.output == outYAML:
-		if err := manifest.Encode(w, o); err != nil {
-			return err
-		}
-		_, err := fmt.Fprintln(w, "---")
-		return err
-	}
-	return nil // a row of the table
 }

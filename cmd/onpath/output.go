@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -16,22 +17,24 @@ const (
 	outTable = "table"
 	outJSON  = "json"
 	outYAML  = "yaml"
+	outWide  = "wide" // a table with more columns; of commands that list objects
+	outName  = "name" // names alone; likewise
 )
 
 var outputs = []string{outTable, outJSON, outYAML}
 
-// checkOutput refuses other forms before anything is done.
-func (g *global) checkOutput() error {
-	for _, o := range outputs {
-		if g.output == o {
-			return nil
-		}
+// checkOutput refuses other forms than the usual ones and more, before anything
+// is done.
+func (g *global) checkOutput(more ...string) error {
+	known := slices.Concat(outputs, more)
+	if slices.Contains(known, g.output) {
+		return nil
 	}
 	hint := ""
-	if w := onpath.Nearest(g.output, outputs); w != "" {
+	if w := onpath.Nearest(g.output, known); w != "" {
 		hint = "; did you mean " + w + "?"
 	}
-	return badUsage("-o %s is not one of %s%s", g.output, strings.Join(outputs, ", "), hint)
+	return badUsage("-o %s is not one of %s%s", g.output, strings.Join(known, ", "), hint)
 }
 
 // print writes value as JSON or YAML, or calls asTable.

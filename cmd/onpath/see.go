@@ -100,14 +100,18 @@ func (g *global) events(c *cobra.Command, cl *client.Client, follow bool, about 
 	slices.SortStableFunc(list, func(a, b onpath.Object) int {
 		return a.(*onpath.Event).Spec.Time.Compare(b.(*onpath.Event).Spec.Time)
 	})
-	if err := g.print(c, list, func(w io.Writer) error { return render.Objects(w, onpath.KindEvent, list, time.Now()) }); err != nil || !follow {
+	if !follow {
+		return g.print(c, list, func(w io.Writer) error { return render.Objects(w, onpath.KindEvent, list, time.Now(), false) })
+	}
+	f := g.follow(c.OutOrStdout(), onpath.KindEvent)
+	if err := f.begin(list); err != nil {
 		return err
 	}
 	return cl.Watch(c.Context(), client.WatchOptions{Kinds: []onpath.Kind{onpath.KindEvent}, Tenant: g.tenant, From: revision}, func(e client.Change) error {
 		if event, ok := e.Object.(*onpath.Event); !ok || about != "" && !strings.Contains(event.Spec.About, about) {
 			return nil
 		}
-		return g.showChange(c.OutOrStdout(), e.Key, e.Object)
+		return f.show(e.Key, e.Object)
 	})
 }
 

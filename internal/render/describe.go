@@ -43,7 +43,7 @@ func Describe(w io.Writer, o onpath.Object, parts []onpath.Object, events []*onp
 	}
 	if len(parts) > 0 {
 		fmt.Fprintln(w)
-		if err := Objects(w, parts[0].ObjectKind(), parts, now); err != nil {
+		if err := Objects(w, parts[0].ObjectKind(), parts, now, false); err != nil {
 			return err
 		}
 	}
@@ -58,7 +58,7 @@ func Describe(w io.Writer, o onpath.Object, parts []onpath.Object, events []*onp
 	for i, e := range events {
 		list[i] = e
 	}
-	return Objects(w, onpath.KindEvent, list, now)
+	return Objects(w, onpath.KindEvent, list, now, false)
 }
 
 func orUnknown(s string) string {

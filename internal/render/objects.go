@@ -13,17 +13,39 @@ import (
 	"github.com/onpath/onpath/internal/table"
 )
 
-// Objects prints objects of one kind as a table.
-func Objects(w io.Writer, kind onpath.Kind, objects []onpath.Object, now time.Time) error {
-	t := Table(kind)
+// Objects prints objects of one kind as a table; wide with more columns.
+func Objects(w io.Writer, kind onpath.Kind, objects []onpath.Object, now time.Time, wide bool) error {
+	t := Table(kind, wide)
 	for _, o := range objects {
-		t.Row(Row(o, now)...)
+		t.Row(Row(o, now, wide)...)
 	}
 	return t.Write(w)
 }
 
 // Table is an empty table with the columns of a kind.
-func Table(kind onpath.Kind) *table.Table { return table.New(columns[kind]...) }
+func Table(kind onpath.Kind, wide bool) *table.Table {
+	if wide {
+		return table.New(widen(kind, columns[kind], moreColumns[kind])...)
+	}
+	return table.New(columns[kind]...)
+}
+
+// Row are the cells of one object.
+func Row(o onpath.Object, now time.Time, wide bool) []string {
+	if wide {
+		return widen(o.ObjectKind(), row(o, now), moreCells(o))
+	}
+	return row(o, now)
+}
+
+// widen puts more before the message, which is the last column, or at the end.
+func widen(kind onpath.Kind, cells, more []string) []string {
+	at := len(columns[kind])
+	if columns[kind][at-1] == "MESSAGE" {
+		at--
+	}
+	return slices.Insert(slices.Clone(cells), at, more...)
+}
 
 var columns = map[onpath.Kind][]string{
 	onpath.KindTenant:     {"NAME", "DISPLAY", ">MAX-FLOWS", ">AGE"},
@@ -37,8 +59,7 @@ var columns = map[onpath.Kind][]string{
 	onpath.KindEvent:      {">AGE", ">COUNT", "ABOUT", "NODE", "REASON", "MESSAGE"},
 }
 
-// Row are the cells of one object.
-func Row(o onpath.Object, now time.Time) []string {
+func row(o onpath.Object, now time.Time) []string {
 	m := o.Meta()
 	age := Age(m.Created, now)
 	switch o := o.(type) {

@@ -3,6 +3,7 @@ package render_test
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -45,16 +46,27 @@ func TestEveryKind(t *testing.T) {
 		}
 		o.Meta().Name, o.Meta().Created = "x", now.Add(-time.Minute)
 		var b strings.Builder
-		if err := render.Objects(&b, k, []onpath.Object{o}, now); err != nil {
-			t.Fatal(err)
+		columns := map[bool]int{}
+		for _, wide := range []bool{false, true} {
+			b.Reset()
+			if err := render.Objects(&b, k, []onpath.Object{o}, now, wide); err != nil {
+				t.Fatal(err)
+			}
+			lines := strings.Split(strings.TrimSpace(b.String()), "\n")
+			if len(lines) != 2 || len(lines[0]) == 0 {
+				t.Errorf("%s:\n%s", k, b.String())
+			}
+			head := strings.Fields(lines[0])
+			if cells := render.Row(o, now, wide); len(cells) != len(head) {
+				t.Errorf("%s, wide %v: %d cells under %d headings", k, wide, len(cells), len(head))
+			}
+			if i := slices.Index(head, "MESSAGE"); i >= 0 && i != len(head)-1 {
+				t.Errorf("%s, wide %v: the message is not the last column: %v", k, wide, head)
+			}
+			columns[wide] = len(head)
 		}
-		lines := strings.Split(strings.TrimSpace(b.String()), "\n")
-		if len(lines) != 2 || len(lines[0]) == 0 {
-			t.Errorf("%s:\n%s", k, b.String())
-		}
-		head := strings.Fields(lines[0])
-		if cells := render.Row(o, now); len(cells) != len(head) {
-			t.Errorf("%s: %d cells under %d headings", k, len(cells), len(head))
+		if more := columns[true] > columns[false]; more == (k == onpath.KindHosts || k == onpath.KindEvent) {
+			t.Errorf("%s: %d columns, wide %d", k, columns[false], columns[true])
 		}
 		b.Reset()
 		if err := render.Describe(&b, o, nil, nil, now); err != nil {
@@ -75,7 +87,7 @@ func TestChainRow(t *testing.T) {
 			Conditions: []onpath.Condition{{Type: "Placed", Status: onpath.False, Message: "no node has room"}},
 		},
 	}
-	got := strings.Join(render.Row(c, now), "|")
+	got := strings.Join(render.Row(c, now, false), "|")
 	want := "acme|web|tenant|any|website|firewall → (ids)|starting 2/3|3s|no node has room"
 	if got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
@@ -92,7 +104,7 @@ func TestOwnDeployment(t *testing.T) {
 	if len(own) != 1 {
 		t.Fatalf("got %d", len(own))
 	}
-	if got, want := strings.Join(render.Row(own[0], now), "|"), "acme|web-firewall|operator/firewall|web|1/2|3s|no node has room"; got != want {
+	if got, want := strings.Join(render.Row(own[0], now, false), "|"), "acme|web-firewall|operator/firewall|web|1/2|3s|no node has room"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	if own[0].APIVersion != onpath.APIVersion || own[0].Kind != onpath.KindDeployment {

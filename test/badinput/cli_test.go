@@ -200,3 +200,42 @@ func TestWrongFlags(t *testing.T) {
 		}
 	}
 }
+
+// TestDryRunOfDelete: it says what would go, or what needs it, and changes
+// nothing; names that get prints are names that delete takes.
+func TestDryRunOfDelete(t *testing.T) {
+	bin := testprogram.Path(t)
+	store := mem.New(mem.Options{})
+	furnish(t, store)
+	server := "unix://" + serve(t, store)
+	p := filepath.Join(t.TempDir(), "two.yaml")
+	if err := os.WriteFile(p, []byte("apiVersion: onpath/v1alpha1\nkind: Hosts\nmetadata: {name: web}\nspec: {addresses: [192.0.2.1]}\n---\napiVersion: onpath/v1alpha1\nkind: Hosts\nmetadata: {name: mail}\nspec: {addresses: [192.0.2.2]}\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, message := run(t, bin, "apply", "-f", p, "--server", server); code != 0 {
+		t.Fatal(message)
+	}
+	_, names, _ := run(t, bin, "get", "hosts", "-o", "name", "--server", server)
+	if want := "default/mail\ndefault/web\n"; names != want {
+		t.Fatalf("names are %q, want %q", names, want)
+	}
+	before := contents(t, store)
+	for _, c := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{append([]string{"hosts"}, strings.Fields(names)...), 0, "hosts default/mail deleted (dry run)\nhosts default/web deleted (dry run)\n"},
+		{[]string{"-f", p}, 0, "hosts default/web deleted (dry run)"},
+		{[]string{"hosts", "web"}, 0, "hosts default/web deleted (dry run)\n\nno instance and no rule would change"},
+		{[]string{"hosts", "wep"}, 3, "hosts default/wep was not there (dry run)"},
+	} {
+		code, out, message := run(t, bin, append(append([]string{"delete"}, c.args...), "--dry-run", "--server", server)...)
+		if code != c.code || !strings.Contains(out, c.want) {
+			t.Errorf("%v: exit code %d, %q, %s", c.args, code, out, message)
+		}
+	}
+	if after := contents(t, store); after != before {
+		t.Errorf("the store changed:\n%s\nwas:\n%s", after, before)
+	}
+}

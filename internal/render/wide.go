@@ -1,0 +1,74 @@
+package render
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/onpath/onpath"
+)
+
+// moreColumns are those that only a wide table has.
+var moreColumns = map[onpath.Kind][]string{
+	onpath.KindTenant:     {"OWN-EBPF"},
+	onpath.KindCloudlet:   {">OPERATOR-SHARE"},
+	onpath.KindNode:       {"UNDERLAY", "KERNEL", "HOST-IMAGE", "LABELS"},
+	onpath.KindFunction:   {"CPU", "MEMORY"},
+	onpath.KindDeployment: {"CLOUDLETS", "NODES"},
+	onpath.KindChain:      {">PRIORITY", "CLOUDLETS", ">PATH"},
+	onpath.KindInstance:   {"DEPLOYMENT", ">VPORT", "ADDRESSES"},
+}
+
+// moreCells are the cells of those columns.
+func moreCells(o onpath.Object) []string {
+	switch o := o.(type) {
+	case *onpath.Tenant:
+		return []string{yesNo(o.Spec.AllowEBPF)}
+	case *onpath.Cloudlet:
+		return []string{strconv.Itoa(o.Spec.OperatorShare) + "%"}
+	case *onpath.Node:
+		return []string{o.Spec.Underlay.Address.String(), o.Status.Kernel, yesNo(o.Status.HostImage), labels(o.Metadata.Labels)}
+	case *onpath.Function:
+		return []string{o.Spec.Resources.CPU.String(), Bytes(uint64(o.Spec.Resources.Memory))}
+	case *onpath.Deployment:
+		return []string{strings.Join(o.Spec.Place.Cloudlets, ","), labels(o.Spec.Place.Nodes)}
+	case *onpath.Chain:
+		return []string{strconv.Itoa(o.Spec.Priority), strings.Join(o.Status.Cloudlets, ","), number(uint64(o.Status.Path))}
+	case *onpath.Instance:
+		vports := number(uint64(o.Spec.Vport))
+		if o.Spec.Back != 0 {
+			vports += "," + number(uint64(o.Spec.Back))
+		}
+		var addresses []string
+		for _, a := range o.Spec.Addresses {
+			addresses = append(addresses, a.Addr().String())
+		}
+		return []string{o.Spec.Deployment, vports, strings.Join(addresses, ",")}
+	}
+	return nil
+}
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+// number is "" for 0: not given yet.
+func number(n uint64) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.FormatUint(n, 10)
+}
+
+func labels(m map[string]string) string {
+	var out []string
+	for k, v := range m {
+		out = append(out, fmt.Sprintf("%s=%s", k, v))
+	}
+	slices.Sort(out)
+	return strings.Join(out, ",")
+}
