@@ -256,7 +256,7 @@ struct lanes {
 	struct lane lane[2];
 };
 
-#define MAX_LANES 32768 /* sets of one CPU: 4 MiB */
+#define MAX_LANES 1048576 /* sets of one CPU: 128 MiB */
 
 #define LANE_MULTIPLIER 0x9e3779b97f4a7c15ull /* 2^64 divided by the golden ratio */
 

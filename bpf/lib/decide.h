@@ -59,6 +59,7 @@ __noinline int follow_pending(void)
 		return 0;
 	p->tenant = path->tenant;
 	e = flow_pending(&p->key, p->tenant);
+	p->absent = !e;
 	if (!e || entry_kind(e) == NEXT_PENDING)
 		return 0;
 	follow(p, e, 1);

@@ -71,39 +71,47 @@ static __always_inline void count_deferred(__u32 tenant, __u32 packets)
 		__sync_fetch_and_add(&t->deferred, packets);
 }
 
-/* Insert pkt.fresh as established; 0 if there is no room. */
-static __always_inline int flow_settle(struct pkt *p, const struct flow_key *k, __u32 tenant)
+/* Insert pkt.fresh as established. 1: it is. */
+static __always_inline int flow_establish(struct pkt *p, const struct flow_key *k, __u32 tenant)
 {
 	struct held *h = bpf_map_lookup_elem(&holdings, &tenant);
 
 	if (!h || bpf_map_update_elem(&flows_v2, k, &p->fresh, BPF_NOEXIST))
-		return flow_established(k) != NULL;
+		return 0;
 	p->news = 1;
 	__sync_fetch_and_add(&h->established, 1);
 	return 1;
 }
 
+/* The same; 0 if there is no entry then, for want of room. */
+static __always_inline int flow_settle(struct pkt *p, const struct flow_key *k, __u32 tenant)
+{
+	return flow_establish(p, k, tenant) || flow_established(k);
+}
+
 /*
- * Insert pkt.fresh unless there is an entry; gives what is there then. TCP flows
- * begin as pending. Others have no handshake that would tell, and may be many of
- * one direction only: they are established at once while there is room for such.
+ * Insert pkt.fresh unless there is an entry. TCP flows begin as pending. Others have
+ * no handshake that would tell, and may be many of one direction only: they are
+ * established at once while there is room for such. 1: the entry is pkt.fresh.
  */
-static __always_inline struct flow *flow_insert(struct pkt *p, const struct flow_key *k, __u32 tenant)
+static __always_inline int flow_begin(struct pkt *p, const struct flow_key *k, __u32 tenant)
 {
 	void *m;
 
-	if (!(p->is & IS_TCP) && has_room(tenant, 0) && flow_settle(p, k, tenant)) {
-		count_learned(1);
-		return flow_established(k);
+	if (!(p->is & IS_TCP) && has_room(tenant, 0)) {
+		if (flow_establish(p, k, tenant)) {
+			count_learned(1);
+			return 1;
+		}
+		if (flow_established(k))
+			return 0;
 	}
 	m = bpf_map_lookup_elem(&pending_v2, &tenant);
-	if (!m)
-		return NULL;
-	if (bpf_map_update_elem(m, k, &p->fresh, BPF_NOEXIST) == 0) {
-		p->news = 1;
-		count_learned(1);
-	}
-	return bpf_map_lookup_elem(m, k);
+	if (!m || bpf_map_update_elem(m, k, &p->fresh, BPF_NOEXIST))
+		return 0;
+	p->news = 1;
+	count_learned(1);
+	return 1;
 }
 
 /*

@@ -57,6 +57,16 @@ static __always_inline __u32 is_local(struct pkt *p, const __u8 *a)
 	return what ? *what : 0;
 }
 
+/* Write pkt.d as the entry of pkt.key, which was just looked for and is not there:
+ * counted before it is inserted, it need not be read again. 0: it came meanwhile. */
+static __always_inline int begin_flow(struct pkt *p)
+{
+	store_decision(fresh_flow(p), &p->d, p->key.scope);
+	touch(p, &p->fresh);
+	p->learn = 1;
+	return flow_begin(p, &p->key, p->tenant);
+}
+
 /* Write pkt.d as the entry of pkt.key, unless there is one that is decided: then
  * that one becomes pkt.d. One of context only is completed in place. */
 __noinline int write_flow(void)
@@ -66,6 +76,11 @@ __noinline int write_flow(void)
 
 	if (!p)
 		return 0;
+	if (p->absent) {
+		p->absent = 0;
+		if (begin_flow(p))
+			return 0;
+	}
 	e = flow_find(&p->key, p->tenant);
 	if (e && entry_kind(e) == NEXT_PENDING) {
 		store_decision(e, &p->d, p->key.scope);
@@ -81,7 +96,8 @@ __noinline int write_flow(void)
 			count_learned(1);
 			e = flow_established(&p->key);
 		} else {
-			e = flow_insert(p, &p->key, p->tenant);
+			flow_begin(p, &p->key, p->tenant);
+			e = flow_find(&p->key, p->tenant);
 		}
 		if (!e)
 			return 0;
@@ -340,7 +356,7 @@ static __always_inline int write_answer(struct pkt *p, __u32 table, __u32 back)
 	}
 	store_decision(fresh_flow(p), &p->back, p->rkey.scope);
 	if (!p->settle) {
-		flow_insert(p, &p->rkey, p->back_tenant);
+		flow_begin(p, &p->rkey, p->back_tenant);
 		return 0;
 	}
 	if (!has_room(p->back_tenant, 1) || !flow_settle(p, &p->rkey, p->back_tenant))
@@ -405,7 +421,7 @@ __noinline int learn_context(__u32 slot)
 	e = flow_find(&p->wkey, v->tenant);
 	if (!e) {
 		store_decision(fresh_flow(p), &p->back, p->wkey.scope);
-		flow_insert(p, &p->wkey, v->tenant);
+		flow_begin(p, &p->wkey, v->tenant);
 		return 0;
 	}
 	if (e->context != group && !(p->d.flags & FLOW_EMITTED) && !(e->flags & FLOW_EMITTED))

@@ -128,6 +128,7 @@ struct pkt {
 	__u8 family;
 	__u8 learn;    /* write or refresh the entries at the next hop */
 	__u8 news;     /* an edge's entry is to be told to the other gateway */
+	__u8 absent;   /* the entry of key was looked for, and is not there */
 
 	__u32 ifindex; /* where it came in */
 	__u32 back_tenant; /* likewise, of rkey */

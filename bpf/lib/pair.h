@@ -230,7 +230,7 @@ __noinline int hear_partner(__u32 vni, __u32 peer)
 		d->flags |= FLOW_LEARNED;
 	store_decision(fresh_flow(p), d, n->edge);
 	if (matched) {
-		flow_insert(p, &p->key, tenant);
+		flow_begin(p, &p->key, tenant);
 		return TC_ACT_SHOT;
 	}
 	tenant = tenant_of_path(d->path_slot); /* what no rule takes is found at once, or not */

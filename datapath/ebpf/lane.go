@@ -12,7 +12,9 @@ import (
 	"github.com/onpath/onpath"
 )
 
-// fitLanes gives each CPU its lanes, no more than there may be flows.
+// fitLanes gives each CPU its lanes, all together as many as there may be entries:
+// uplinks spread flows over CPUs. A flow without a lane costs a packet several waits
+// for memory instead of one.
 func fitLanes(spec *ebpf.CollectionSpec) error {
 	cpus, err := ebpf.PossibleCPU()
 	if err != nil {
@@ -22,7 +24,7 @@ func fitLanes(spec *ebpf.CollectionSpec) error {
 	if v == nil {
 		return fmt.Errorf("the compiled data path has no variable cpu_lanes")
 	}
-	share := min(max(64, spec.Maps[flowsMap].MaxEntries/2), maxLanes)
+	share := min(max(64, spec.Maps[flowsMap].MaxEntries/2/uint32(cpus)), maxLanes)
 	each := uint32(1) << (bits.Len32(share) - 1)
 	spec.Maps["lanes"].MaxEntries = each * uint32(cpus)
 	return v.Set(each)
