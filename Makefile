@@ -8,7 +8,7 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 ROOT    := $(if $(filter 0,$(shell id -u)),,sudo -H)
 export GO
 
-.PHONY: demo test build images soak test-kernels bpf generate install clean help
+.PHONY: demo test build images soak performance test-kernels bpf generate install clean help
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,11 @@ soak: ## Longer tests: repeated failures, twenty cycles of everything
 	@scripts/setup test
 	@$(MAKE) --no-print-directory build
 	@$(GO) run ./test/runner -soak
+
+performance: build ## Measure everything and show it in docs/performance.md (35 minutes; wants an idle machine)
+	@scripts/setup demo
+	@mkdir -p docs/performance
+	@$(ROOT) bin/onpath bench --images bin/images --json docs/performance/results.json --markdown docs/performance.md
 
 test-kernels: ## The data-path exam, lab and cgroup tests on Debian's own kernel under QEMU
 	@scripts/setup test

@@ -36,7 +36,7 @@ const metricOfStatic = "throughput over static"
 
 func containerBenchmark() Benchmark {
 	b := Benchmark{
-		Name: "container", rounds: 20,
+		Name: "container", rounds: 20, cost: cost{10 * time.Second, 25 * time.Second},
 		Question: "functions in containers, steered through by onpath against wired by hand: TCP, one stream",
 		run:      runContainer,
 	}

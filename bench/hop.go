@@ -23,7 +23,7 @@ const (
 
 func hopBenchmark() Benchmark {
 	return Benchmark{
-		Name: "hop", rounds: 10,
+		Name: "hop", rounds: 8, cost: cost{5 * time.Second, 9 * time.Second},
 		Question: "what delay does one lightweight container service add to plain Linux forwarding, all on one core?",
 		Targets: []Target{
 			{Text: "≤ 6 µs median", Case: hopCase, Contestant: "onpath-tc", Metric: metricAdded, Max: 6},

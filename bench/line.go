@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/onpath/onpath/bench/bed"
 	"github.com/onpath/onpath/bench/traffic"
 	"github.com/onpath/onpath/datapath/ebpf"
@@ -23,6 +25,21 @@ type line struct {
 	far, near            *traffic.Sink // where forth's frames end, and back's
 	cpu                  int
 	datapath             *ebpf.Driver // onpath's, if that is what forwards
+	// processes of the router, which stand still while others are measured.
+	processes []int
+}
+
+// keep has a process of the router run only while the router is measured.
+func (l *line) keep(pid int) {
+	l.processes = append(l.processes, pid)
+	l.let(unix.SIGSTOP)
+}
+
+// let stops the router's processes, or has them go on.
+func (l *line) let(s unix.Signal) {
+	for _, pid := range l.processes {
+		_ = unix.Kill(pid, s) // one that has ended forwards nothing, which is seen
+	}
 }
 
 // Devices of a line, and who is where. The router has a subnet with the source
@@ -120,6 +137,8 @@ func (l *line) ends() (err error) {
 // establish sends one packet of each flow and one answer, so that whoever keeps
 // state of flows has it.
 func (l *line) establish(ctx context.Context, flows traffic.Flows) error {
+	l.let(unix.SIGCONT)
+	defer l.let(unix.SIGSTOP)
 	job := traffic.Job{Flows: flows, Order: traffic.Sequential, Frames: uint64(flows.Count)}
 	for _, dir := range []struct {
 		from *traffic.Source
@@ -162,6 +181,8 @@ const settle = 50 * time.Millisecond
 
 // try sends for a while and counts what arrives.
 func (l *line) try(ctx context.Context, job traffic.Job) (t trial, err error) {
+	l.let(unix.SIGCONT)
+	defer l.let(unix.SIGSTOP)
 	if err := l.far.Reset(); err != nil {
 		return t, err
 	}
@@ -173,7 +194,7 @@ func (l *line) try(ctx context.Context, job traffic.Job) (t trial, err error) {
 	if err != nil {
 		return t, err
 	}
-	t.sent, t.offered = sent.Frames, sent.Rate
+	t.sent, t.offered = sent.Before+sent.Frames, sent.Rate
 	t.busy = min(1, worked.Seconds()/sent.Time.Seconds())
 	for until := time.Now().Add(settle); ; time.Sleep(time.Millisecond) {
 		if t.received, err = l.far.Packets(); err != nil || t.received >= t.sent || time.Now().After(until) {
@@ -203,12 +224,17 @@ func (l *line) maximum(ctx context.Context, job traffic.Job) (trial, error) {
 	if high == 0 {
 		return best, fmt.Errorf("of %d packets none arrived", best.sent)
 	}
+	sent := best.sent
 	best = trial{}
 	for job.Rate = high; ; job.Rate = (low + high) / 2 {
+		if job.Order == traffic.Sequential { // flows that nobody has seen
+			job.Flows.First += int(sent)
+		}
 		t, err := l.try(ctx, job)
 		if err != nil {
 			return best, err
 		}
+		sent = t.sent
 		if t.loss() <= lossTolerance && t.received > 0 {
 			low, best = t.rate(), t
 			if low >= high { // what was offered came, and more cannot be offered

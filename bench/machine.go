@@ -42,14 +42,6 @@ type Skip struct {
 	Why        string `json:"why"`
 }
 
-// Profile is where the time of a contestant went that missed a target.
-type Profile struct {
-	Benchmark  string `json:"benchmark"`
-	Case       string `json:"case"`
-	Contestant string `json:"contestant"`
-	File       string `json:"file"`
-}
-
 func describe(o Options) Machine {
 	m := Machine{Arch: runtime.GOARCH, CPU: cpuModel(), CPUs: runtime.NumCPU(), Onpath: o.Version, Started: time.Now().UTC().Truncate(time.Second),
 		Quick: o.Quick, Rounds: o.Rounds, ForwardingCPU: traffic.LastCPU(), LossTolerance: lossTolerance, Seconds: map[string]float64{}}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -21,7 +22,7 @@ const (
 
 func remote() Benchmark {
 	return Benchmark{
-		Name: "remote", rounds: 20,
+		Name: "remote", rounds: 20, cost: cost{10 * time.Second, 6 * time.Second},
 		Question: "a chain through an instance on another node, against a VXLAN path made by hand: TCP, one stream",
 		Targets: []Target{
 			{Text: "≥ 0.9 of a hand-made VXLAN path", Case: remoteCase, Contestant: "onpath-tc", Metric: metricOfVXLAN, Min: 0.9},

@@ -29,7 +29,7 @@ var rulesSizes = []size{{10, "10 rules"}, {100, "10^2 rules"}, {1_000, "10^3 rul
 
 func rulesBenchmark() Benchmark {
 	b := Benchmark{
-		Name: "rules", rounds: 6,
+		Name: "rules", rounds: 4, cost: cost{10 * time.Second, 35 * time.Second},
 		Question: "what does the first packet of a flow cost, with more and more rules on a vport?",
 		run:      runRules,
 	}

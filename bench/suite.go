@@ -33,8 +33,6 @@ type Options struct {
 	Program string
 	// Version of that program, for the report.
 	Version string
-	// Profiles is where profiles of missed targets go; none are made if empty.
-	Profiles string
 	// Progress gets one line for each step.
 	Progress func(format string, args ...any)
 	Log      *slog.Logger
@@ -46,6 +44,7 @@ type Benchmark struct {
 	Question string
 	Targets  []Target
 	rounds   int // of the whole suite
+	cost     cost
 	run      func(context.Context, *Run) error
 }
 
@@ -81,18 +80,25 @@ func Execute(ctx context.Context, o Options) (*Results, error) {
 		return nil, err
 	}
 	defer release()
+	if about, err := Estimate(o); err == nil {
+		o.Progress("%d benchmarks, which take about %.0f minutes", len(list), about.Minutes())
+	}
 	res := &Results{Machine: describe(o)}
+	var errs []error
 	for _, b := range list {
 		start := time.Now()
-		r := &Run{Options: o, rounds: b.rounds, collection: collection{benchmark: b.Name}, machine: &res.Machine, cpu: traffic.LastCPU()}
+		r := &Run{Options: o, targets: b.Targets, rounds: b.rounds, collection: collection{benchmark: b.Name}, machine: &res.Machine, cpu: traffic.LastCPU()}
 		err := b.run(ctx, r)
 		res.Records = append(res.Records, r.records()...)
 		res.Machine.Seconds[b.Name] = time.Since(start).Seconds()
 		if err != nil {
-			return res, fmt.Errorf("benchmark %s: %w", b.Name, err)
+			errs = append(errs, fmt.Errorf("benchmark %s: %w", b.Name, err))
+		}
+		if ctx.Err() != nil {
+			break
 		}
 	}
-	return res, nil
+	return res, errors.Join(errs...)
 }
 
 func choose(names []string) (list []Benchmark, err error) {
@@ -153,6 +159,7 @@ type Run struct {
 	Options
 	collection
 	machine *Machine
+	targets []Target
 	rounds  int
 	cpu     int // that forwards
 	beds    int

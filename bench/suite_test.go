@@ -5,6 +5,7 @@ import (
 	"os"
 	"slices"
 	"testing"
+	"time"
 )
 
 // TestQuick runs the whole suite briefly, and fails if a benchmark or a
@@ -96,5 +97,37 @@ func TestJudge(t *testing.T) {
 		if v.Measured != c.measured || v.Reached != c.reached {
 			t.Errorf("of %q, min %v, max %v: %+v", c.of, c.min, c.max, v)
 		}
+	}
+}
+
+// TestEachFunction: the time of a function is the slope over all lengths.
+func TestEachFunction(t *testing.T) {
+	r := &Run{collection: collection{benchmark: "ebpf-chain"}}
+	for _, n := range inlineLengths {
+		ns := 400 + 25*float64(n)
+		r.sample(inlineCase(n), "onpath-xdp", MetricRate, "packets/s", 0, 1e9/ns)
+	}
+	r.furtherFunctions()
+	last := inlineCase(8)
+	for _, metric := range []string{metricFunction, metricEachFunction} {
+		if got := r.values[sampleKey{last, "onpath-xdp", metric, "ns"}][0]; math.Abs(got-25) > 1e-6 {
+			t.Errorf("%s is %v, must be 25", metric, got)
+		}
+	}
+}
+
+// TestEstimate: the whole suite fits into its time.
+func TestEstimate(t *testing.T) {
+	whole, err := Estimate(Options{})
+	if err != nil || whole > wholeTime-3*time.Minute {
+		t.Errorf("the whole suite takes about %v of %v (%v)", whole, wholeTime, err)
+	}
+	for _, b := range Benchmarks() {
+		if b.estimate(Options{}) <= b.estimate(Options{Rounds: 1}) {
+			t.Errorf("%s takes %v, and a round of it nothing", b.Name, b.estimate(Options{}))
+		}
+	}
+	if _, err := Estimate(Options{Names: []string{"nothing"}}); err == nil {
+		t.Error("there is an estimate for what is not there")
 	}
 }

@@ -16,6 +16,8 @@ type Target struct {
 	Of  string
 	Min float64
 	Max float64
+	// Why says, for people, where the time goes if it is missed.
+	Why string
 }
 
 // Verdict is what became of a target.
@@ -25,6 +27,8 @@ type Verdict struct {
 	Measured  bool
 	Got       float64
 	Reached   bool
+	Record    Record  // that was judged
+	Baseline  *Record // nil: it was not compared with another contestant
 }
 
 // String is the figure and what was asked of it.
@@ -65,6 +69,7 @@ func (t Target) judge(benchmark string, r *Results) Verdict {
 	if !ok {
 		return v
 	}
+	v.Record = rec
 	switch t.Of {
 	case "":
 		v.Got = rec.Value
@@ -75,6 +80,9 @@ func (t Target) judge(benchmark string, r *Results) Verdict {
 	default:
 		if v.Got, ok = rec.Ratio[t.Of]; !ok {
 			return v
+		}
+		if base, ok := r.Find(benchmark, t.Case, t.Of, t.Metric); ok {
+			v.Baseline = &base
 		}
 	}
 	v.Measured = !math.IsNaN(v.Got)

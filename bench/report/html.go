@@ -33,6 +33,8 @@ type htmlSection struct {
 
 type htmlVerdict struct {
 	Contestant, Text, Got, Class, Word string
+	Measured, Baseline                 string // median and quartiles
+	Why                                string
 }
 
 type htmlChart struct {
@@ -68,8 +70,20 @@ func newHTMLVerdict(v bench.Verdict) htmlVerdict {
 	case v.Reached:
 		h.Class, h.Word = "reached", "reached"
 	}
-	h.Got = fmt.Sprintf("%.3g", v.Got)
+	h.Got, h.Measured = fmt.Sprintf("%.3g", v.Got), spread(v.Record)
+	if v.Baseline != nil {
+		h.Baseline = v.Baseline.Contestant + ": " + spread(*v.Baseline)
+	}
+	if !v.Reached {
+		h.Why = v.Target.Why
+	}
 	return h
+}
+
+// spread is the median of a record, and its quartiles.
+func spread(r bench.Record) string {
+	s := scaleOf(r)
+	return fmt.Sprintf("%s %s (%s – %s)", s.format(r.Value), s.unit, s.format(r.Low), s.format(r.High))
 }
 
 func judged(list []htmlSection) (n int) {
@@ -95,8 +109,9 @@ func missed(list []htmlSection) (n int) {
 }
 
 var page = template.Must(template.New("page").Funcs(template.FuncMap{
-	"gib": func(b int64) string { return fmt.Sprintf("%.0f GiB", float64(b)/(1<<30)) },
-	"id":  func(s string) string { return strings.ReplaceAll(s, " ", "-") },
+	"gib":     func(b int64) string { return fmt.Sprintf("%.0f GiB", float64(b)/(1<<30)) },
+	"percent": percent,
+	"id":      func(s string) string { return strings.ReplaceAll(s, " ", "-") },
 }).Parse(`<!doctype html>
 <html lang="en">
 <head>
@@ -131,14 +146,19 @@ details { margin-top: 12px; } summary { cursor: pointer; color: #0b6e99; }
 {{range .Sections}}<section id="{{id .Name}}">
 <h2>{{.Name}}</h2>
 <p>{{.Question}}</p>
-{{if .Verdicts}}<table><tr><th>contestant</th><th>to reach</th><th class="n">is</th><th></th></tr>
-{{range .Verdicts}}<tr><td>{{.Contestant}}</td><td>{{.Text}}</td><td class="n">{{.Got}}</td><td class="{{.Class}}">{{.Word}}</td></tr>
+{{if .Verdicts}}<table><tr><th>contestant</th><th>to reach</th><th class="n">is</th><th class="n">median (quartiles)</th><th class="n">baseline</th><th></th></tr>
+{{range .Verdicts}}<tr><td>{{.Contestant}}</td><td>{{.Text}}</td><td class="n">{{.Got}}</td><td class="n">{{.Measured}}</td><td class="n">{{.Baseline}}</td><td class="{{.Class}}">{{.Word}}</td></tr>
 {{end}}</table>{{end}}
+{{range .Verdicts}}{{if .Why}}<p>Missed: {{.Text}}. {{.Why}}</p>
+{{end}}{{end}}
 {{range .Charts}}<h3>{{.Metric}}</h3>
 {{.SVG}}
 {{end}}
 {{range .Skipped}}<p class="open">{{.Contestant}} did not take part: {{.Why}}</p>
-{{end}}{{range .Profiles}}<p>Where the time of {{.Contestant}} goes ({{.Case}}): {{.File}}</p>
+{{end}}{{range .Profiles}}<details><summary>Where the time of {{.Contestant}} goes: {{.Case}}</summary>
+<table><tr><th>function</th><th class="n">share</th></tr>
+{{range .Shares}}<tr><td>{{.Function}}</td><td class="n">{{percent .Share}}</td></tr>
+{{end}}</table></details>
 {{end}}<details><summary>All figures ({{printf "%.0f" .Seconds}} s)</summary>
 <table><tr><th>case</th><th>metric</th><th>contestant</th><th class="n">median</th><th class="n">low</th><th class="n">high</th><th>unit</th><th>of others</th></tr>
 {{range .Rows}}<tr><td>{{.Case}}</td><td>{{.Metric}}</td><td>{{.Contestant}}</td><td class="n">{{.Value}}</td><td class="n">{{.Low}}</td><td class="n">{{.High}}</td><td>{{.Unit}}</td><td>{{.Ratios}}</td></tr>

@@ -62,10 +62,14 @@ func TestHTML(t *testing.T) {
 
 func TestMarkdown(t *testing.T) {
 	dir := t.TempDir()
-	if err := Markdown(dir, results()); err != nil {
+	page := filepath.Join(dir, "speed.md")
+	if err := os.WriteFile(page, []byte("before\n"+resultsBegin+"\nold\n"+resultsEnd+"\nafter\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	svg, err := os.ReadFile(filepath.Join(dir, "forward-rate.svg"))
+	if err := Markdown(page, results()); err != nil {
+		t.Fatal(err)
+	}
+	svg, err := os.ReadFile(filepath.Join(dir, "speed", "forward-rate.svg"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,11 +80,22 @@ func TestMarkdown(t *testing.T) {
 			t.Fatalf("the picture is no XML: %v", err)
 		}
 	}
-	text, err := os.ReadFile(filepath.Join(dir, "results.md"))
+	text, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(string(text), "![rate of forward](forward-rate.svg)") {
-		t.Errorf("no picture in\n%s", text)
+	for _, want := range []string{"before\n", "\nafter\n", "![rate of forward](speed/forward-rate.svg)", "| 3.17 | 1900 kpps (1710 – 2090) | linux: 600 kpps (540 – 660) | reached |"} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("%q is not in\n%s", want, text)
+		}
+	}
+	if strings.Contains(string(text), "old") {
+		t.Error("the old results are still there")
+	}
+	if err := os.WriteFile(page, []byte("no place\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := Markdown(page, results()); err == nil {
+		t.Error("wrote into a page that has no place for results")
 	}
 }

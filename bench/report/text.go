@@ -29,6 +29,13 @@ func Text(w io.Writer, r *bench.Results) error {
 		for _, sk := range s.skipped {
 			fmt.Fprintf(w, "skipped %s: %s\n", sk.Contestant, sk.Why)
 		}
+		for _, p := range s.profiles {
+			fmt.Fprintf(w, "time of %s, %s:", p.Contestant, p.Case)
+			for _, x := range p.Shares {
+				fmt.Fprintf(w, " %s %s;", percent(x.Share), x.Function)
+			}
+			fmt.Fprintln(w)
+		}
 		for _, v := range s.verdicts {
 			fmt.Fprintf(w, "%s, %s, %s: %s\n", v.Target.Contestant, v.Target.Text, v.Target.Metric, v)
 		}
@@ -85,7 +92,7 @@ func sections(r *bench.Results) (list []section) {
 }
 
 // baselines are the contestants with which others are compared, the first first.
-var baselines = []string{"linux", "xdp", "tc", "static", "nfqueue", "ovs", "vxlan"}
+var baselines = []string{"linux", "xdp", "tc", "static", "nfqueue", "ovs", "ovs-hash", "vxlan"}
 
 func ratios(r bench.Record) string {
 	var parts []string
@@ -96,6 +103,9 @@ func ratios(r bench.Record) string {
 	}
 	return strings.Join(parts, ", ")
 }
+
+// percent is a share of one.
+func percent(v float64) string { return strconv.FormatFloat(100*v, 'f', 1, 64) + " %" }
 
 // scale turns figures into short ones.
 type scale struct {

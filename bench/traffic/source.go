@@ -116,6 +116,8 @@ func (s *Source) Close() error {
 // Sent says what a job did.
 type Sent struct {
 	Frames uint64
+	// Before is how many were sent before, to find out how many fit into the time.
+	Before uint64
 	// Rate is how many frames were sent a second, by the clock of the program:
 	// without the time the kernel takes to set up and tear down a run.
 	Rate float64
@@ -125,13 +127,18 @@ type Sent struct {
 
 // Run sends, and gives what was sent until the job was done or ctx ended.
 func (s *Source) Run(ctx context.Context, j Job) (sent Sent, err error) {
-	runs := j.Frames
+	runs, before := j.Frames, uint64(0)
 	if runs == 0 {
-		if runs, err = s.runs(ctx, j); err != nil {
+		if runs, before, err = s.runs(ctx, j); err != nil {
 			return sent, err
 		}
 	}
-	return s.job(ctx, j, runs)
+	if j.Order == Sequential {
+		j.Flows.First += int(before)
+	}
+	sent, err = s.job(ctx, j, runs)
+	sent.Before = before
+	return sent, err
 }
 
 // A paced source reads the clock until a frame is due, which takes a run each; in
@@ -141,23 +148,26 @@ const (
 	singleRunTime = 200 * time.Nanosecond
 )
 
-// runs estimates how many runs a job without a number of frames takes. Once its
-// time is over, what is left goes in no time.
-func (s *Source) runs(ctx context.Context, j Job) (uint64, error) {
+// runs estimates how many runs a job without a number of frames takes, by sending
+// some before. Once its time is over, what is left goes in no time.
+func (s *Source) runs(ctx context.Context, j Job) (runs, before uint64, err error) {
 	if j.Rate > 0 && j.Stamp {
-		return uint64(j.Time / singleRunTime), nil
+		return uint64(j.Time / singleRunTime), 0, nil
 	}
 	if j.Rate > 0 {
-		return uint64(j.Time / runTime), nil
+		return uint64(j.Time / runTime), 0, nil
 	}
-	const some = 1 << 16
+	some := uint64(1 << 16)
+	if j.Order == Sequential {
+		some = 1 << 14 // of flows that are seen once, few
+	}
 	trial := j
 	trial.Time = 0
 	sent, err := s.job(ctx, trial, some)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	return uint64(sent.Rate*j.Time.Seconds()*5/4) + some, nil
+	return uint64(sent.Rate*j.Time.Seconds()*5/4) + some, sent.Frames, nil
 }
 
 // job has the source's thread do a job with so many runs of the program.

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -19,8 +18,8 @@ import (
 // benchFlags are what `onpath bench` is told.
 type benchFlags struct {
 	bench.Options
-	json, html string
-	list       bool
+	json, html, markdown string
+	list                 bool
 }
 
 func newBench(*global) *cobra.Command {
@@ -53,6 +52,7 @@ Needs root and an otherwise idle machine. Nothing is left behind.`,
 	f.BoolVar(&b.list, "list", false, "list the benchmarks and their targets")
 	f.StringVar(&b.Images, "images", "bin/images", "`folder` with the images that make images builds")
 	f.StringVar(&b.html, "html", "", "also write a report with plots to this file, one page that needs nothing else")
+	f.StringVar(&b.markdown, "markdown", "", "also write the results into this `page`, between the lines that mark their place, and plots beside it")
 	c.AddCommand(newBenchReport(), newBenchQueue())
 	return c
 }
@@ -92,9 +92,6 @@ func (b *benchFlags) run(c *cobra.Command, names []string) error {
 		return err
 	}
 	b.Names, b.Program, b.Version = names, program, versionString()
-	if b.json != "" {
-		b.Profiles = strings.TrimSuffix(b.json, filepath.Ext(b.json)) + "-profiles"
-	}
 	progress, start := newProgress(c.ErrOrStderr()), time.Now()
 	b.Progress = func(format string, args ...any) {
 		progress.show("%4.0f s  %s", time.Since(start).Seconds(), fmt.Sprintf(format, args...))
@@ -120,10 +117,14 @@ func (b *benchFlags) write(c *cobra.Command, res *bench.Results) error {
 			return err
 		}
 	}
+	var err error
 	if b.html != "" {
-		return writeHTML(b.html, res)
+		err = writeHTML(b.html, res)
 	}
-	return nil
+	if b.markdown != "" {
+		err = errors.Join(err, report.Markdown(b.markdown, res))
+	}
+	return err
 }
 
 func writeHTML(name string, res *bench.Results) error {
@@ -139,7 +140,7 @@ func newBenchReport() *cobra.Command {
 	var html, markdown string
 	c := &cobra.Command{
 		Use: "report FILE.json", Short: "Show the results that a run has written",
-		Example: examples("onpath bench report results.json", "onpath bench report results.json --html results.html", "onpath bench report results.json --markdown docs/performance"),
+		Example: examples("onpath bench report results.json", "onpath bench report results.json --html results.html", "onpath bench report docs/performance/results.json --markdown docs/performance.md"),
 		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			f, err := os.Open(args[0])
@@ -164,7 +165,7 @@ func newBenchReport() *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&html, "html", "", "write a page with plots to this file")
-	c.Flags().StringVar(&markdown, "markdown", "", "write results.md and plots into this folder")
+	c.Flags().StringVar(&markdown, "markdown", "", "write the results into this `page`, between the lines that mark their place, and plots beside it")
 	return c
 }
 
