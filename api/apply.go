@@ -23,6 +23,8 @@ type changeSet struct {
 	dryRun    bool
 	verify    bool // refuse what would lead flows astray
 	force     bool // the nodes to be deleted are gone for good
+	// written is called after the write, before anything else may be written.
+	written func([]changed) error
 }
 
 // changed is a change and what was there before.
@@ -69,7 +71,8 @@ func (s *Server) change(ctx context.Context, c changeSet) ([]changed, error) {
 		if c.dryRun {
 			return all, nil
 		}
-		err = s.o.Store.Write(ctx, writes)
+		// Who gives up now could not know whether it was written.
+		err = s.o.Store.Write(context.WithoutCancel(ctx), writes)
 		if onpath.CodeOf(err) == onpath.CodeConflict && c.version == 0 && attempt < attempts {
 			continue // onpath itself wrote a status meanwhile
 		}
@@ -82,7 +85,10 @@ func (s *Server) change(ctx context.Context, c changeSet) ([]changed, error) {
 			}
 		}
 		s.log.Info("objects changed", "by", whoIs(ctx).URI(), "objects", len(writes), "first", writes[0].Key)
-		return all, nil
+		if c.written != nil {
+			err = c.written(all)
+		}
+		return all, err
 	}
 }
 
@@ -284,34 +290,41 @@ func (s *Server) apply(ctx context.Context, a wire.Apply) (*wire.Applied, error)
 			return nil, err
 		}
 	}
+	var pending *wire.Pending
+	if a.Confirm > 0 {
+		c.written = func(all []changed) (err error) {
+			pending, err = s.pending.add(tenantOf(whoIs(ctx)), s.o.Clock().Add(time.Duration(a.Confirm)), all)
+			return err
+		}
+	}
 	all, err := s.change(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	return s.applied(ctx, a, all)
+	return s.applied(ctx, a, all, pending)
+}
+
+// tenantOf is the tenant whose users may confirm what who applied; "": none.
+func tenantOf(who auth.Identity) string {
+	if who.Role == auth.RoleUser {
+		return who.Tenant
+	}
+	return ""
 }
 
 // applied completes the answer to an apply.
-func (s *Server) applied(ctx context.Context, a wire.Apply, all []changed) (*wire.Applied, error) {
-	out := &wire.Applied{Changes: make([]wire.ObjectChange, 0, len(all))}
+func (s *Server) applied(ctx context.Context, a wire.Apply, all []changed, pending *wire.Pending) (*wire.Applied, error) {
+	out := &wire.Applied{Changes: make([]wire.ObjectChange, 0, len(all)), Confirm: pending}
 	for _, c := range all {
 		out.Changes = append(out.Changes, c.result)
 		if k := c.change.Key; k.Kind == onpath.KindNode && c.result.Action == wire.Deleted && !a.DryRun {
 			s.forgetNode(k.Name)
 		}
 	}
-	writes := toWrite(all)
-	var err error
-	switch {
-	case a.DryRun:
-		out.Preview, err = s.o.Controller.Preview(ctx, writes)
-	case a.Confirm > 0 && len(writes) > 0:
-		who := whoIs(ctx)
-		tenant := ""
-		if who.Role == auth.RoleUser {
-			tenant = who.Tenant
-		}
-		out.Confirm, err = s.pending.add(tenant, s.o.Clock().Add(time.Duration(a.Confirm)), all)
+	if !a.DryRun {
+		return out, nil
 	}
+	var err error
+	out.Preview, err = s.o.Controller.Preview(ctx, toWrite(all))
 	return out, err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -244,6 +245,59 @@ func TestConfirmTwice(t *testing.T) {
 			w.await("h", c.bring)
 		})
 	}
+}
+
+// Changes of one object at the same moment, none confirmed: what was there before
+// all of them comes back.
+func TestConfirmAtOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	if _, err := w.operator.Apply(t.Context(), []onpath.Object{hosts("a", "h", "10.0.0.1")}, client.ApplyOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for i := range 12 {
+		wg.Go(func() {
+			address := fmt.Sprintf("10.0.1.%d", i)
+			if _, err := w.operator.Apply(t.Context(), []onpath.Object{hosts("a", "h", address)}, client.ApplyOptions{Confirm: time.Second}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	w.await("h", "10.0.0.1")
+	time.Sleep(200 * time.Millisecond) // and nobody's time is still to come
+	w.await("h", "10.0.0.1")
+}
+
+// A confirmation at the very end of the time is either in time, and everything
+// stays, or refused, and everything goes back.
+func TestConfirmAtTheEnd(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var wg sync.WaitGroup
+	for i := range 40 {
+		wg.Go(func() {
+			name := fmt.Sprintf("h%d", i)
+			a, err := w.operator.Apply(t.Context(), []onpath.Object{hosts("a", name, "10.0.0.1")}, client.ApplyOptions{Confirm: time.Second})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			time.Sleep(time.Until(a.Confirm.Deadline) + time.Duration(i-20)*200*time.Microsecond)
+			want := "10.0.0.1"
+			if err := w.operator.Confirm(t.Context(), a.Confirm.ID); onpath.CodeOf(err) == onpath.CodeNotFound {
+				want = "none"
+			} else if err != nil {
+				t.Error(err)
+			}
+			time.Sleep(50 * time.Millisecond)
+			if got := w.addressOf(name); got != want {
+				t.Errorf("%s: confirmed %v, and it has %s", name, want != "none", got)
+			}
+		})
+	}
+	wg.Wait()
 }
 
 // What others came to need since is not deleted again.

@@ -154,6 +154,14 @@ func (p *pending) take(id string, allowed func(wire.Pending) error) (undo, error
 	return u, nil
 }
 
+// get is one that still waits.
+func (p *pending) get(id string) (undo, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	u, ok := p.open[id]
+	return u, ok
+}
+
 // next is the one whose time is over first.
 func (p *pending) next() (first undo, ok bool) {
 	p.mu.Lock()
@@ -175,14 +183,12 @@ func (s *Server) undoUnconfirmed(ctx context.Context) {
 			wait = u.Deadline.Sub(s.o.Clock())
 		}
 		if ok && wait <= 0 {
-			if err := s.undo(ctx, u); err != nil {
-				s.log.Error("an unconfirmed change could not be undone", "id", u.ID, "error", err)
-				wait = time.Second
-			} else {
-				_, _ = s.pending.take(u.ID, func(wire.Pending) error { return nil })
-				s.log.Warn("a change was not confirmed in time and is undone", "id", u.ID, "objects", len(u.Steps))
+			err := s.undo(ctx, u.ID)
+			if err == nil {
 				continue
 			}
+			s.log.Error("an unconfirmed change could not be undone", "id", u.ID, "error", err)
+			wait = time.Second
 		}
 		t := time.NewTimer(wait)
 		select {
@@ -198,9 +204,13 @@ func (s *Server) undoUnconfirmed(ctx context.Context) {
 // stays as they left it, and so does what they came to need. What a later
 // unconfirmed change wrote is that one's to undo, then to what was there before
 // both.
-func (s *Server) undo(ctx context.Context, u undo) error {
+func (s *Server) undo(ctx context.Context, id string) error {
 	s.writing.Lock()
 	defer s.writing.Unlock()
+	u, ok := s.pending.get(id)
+	if !ok {
+		return nil // confirmed at the last moment
+	}
 	for attempt := 1; ; attempt++ {
 		var steps []undoStep
 		var writes []onpath.Change
@@ -217,7 +227,10 @@ func (s *Server) undo(ctx context.Context, u undo) error {
 		err := s.o.Store.Write(ctx, writes)
 		if err == nil {
 			s.tellUndone(u, writes)
-			return s.follow(u, steps, writes)
+			s.log.Warn("a change was not confirmed in time and is undone", "id", u.ID, "objects", len(u.Steps))
+			err = s.follow(u, steps, writes)
+			_, taken := s.pending.take(u.ID, func(wire.Pending) error { return nil })
+			return errors.Join(err, taken)
 		}
 		if onpath.CodeOf(err) != onpath.CodeConflict || attempt == attempts {
 			return err
@@ -342,6 +355,8 @@ func (s *Server) registerConfirm() {
 			ID string `path:"id"`
 		}) (*struct{}, error) {
 			who := whoIs(ctx)
+			s.writing.Lock() // what is being undone cannot be kept any more
+			defer s.writing.Unlock()
 			_, err := s.pending.take(in.ID, func(p wire.Pending) error {
 				if who.Role == auth.RoleOperator || (who.Role == auth.RoleUser && p.Tenant == who.Tenant) {
 					return nil
