@@ -128,8 +128,13 @@ type Store interface {
 // AnyVersion in Change.Version skips the check.
 const AnyVersion int64 = -1
 
-// MaxWrite is the largest number of changes in one Store.Write.
-const MaxWrite = 120
+// MaxWrite is the largest number of changes in one Store.Write. An etcd cluster
+// of the operator's own takes that many only if it was told to (--max-txn-ops);
+// SureWrite is what every one takes, for changes that may be written in parts.
+const (
+	MaxWrite  = 2000
+	SureWrite = 120
+)
 
 // Change is one write: put Object, or delete Key where Object is nil.
 type Change struct {

@@ -91,7 +91,7 @@ func TestApplyIsAllOrNothing(t *testing.T) {
 	if _, err := c.Apply(ctx, many[1:], client.ApplyOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	// With 120 unchanged ones, one more fits.
+	// With MaxWrite unchanged ones, one more fits.
 	if a, err := c.Apply(ctx, many, client.ApplyOptions{}); err != nil || a.Changes[0].Action != wire.Created {
 		t.Fatal(err)
 	}

@@ -79,7 +79,7 @@ func (c *Controller) write(ctx context.Context, d *decisions) {
 			return
 		}
 	}
-	for part := range slices.Chunk(d.changes, onpath.MaxWrite) {
+	for part := range slices.Chunk(d.changes, onpath.SureWrite) {
 		if err := c.writePart(ctx, part); err != nil {
 			c.failed(ctx, "write decisions", err)
 			return

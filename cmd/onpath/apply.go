@@ -33,8 +33,9 @@ func newApply(g *global) *cobra.Command {
 	c := &cobra.Command{
 		Use: "apply -f FILE", Short: "Make objects as files say", GroupID: groupUse,
 		Long: `Make objects as files say: create what is not there, change what differs, leave
-the rest alone; all or nothing, and the same again does nothing. Images that are
-files are pushed to the server first, but by a dry run, which changes nothing there.
+the rest alone; all or nothing (at most 2,000 change at once), and the same again
+does nothing. Images that are files are pushed to the server first, but by a dry
+run, which changes nothing there.
 
 The rules that would follow are proved before anything is written, as by onpath
 verify; if a flow would leave the way that its chains promise, nothing is done.

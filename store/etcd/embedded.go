@@ -97,7 +97,7 @@ func (e *embedded) config(log *slog.Logger) *embed.Config {
 	c.InitialClusterToken = "onpath"
 	// A single member elects itself: short ticks only shorten the start.
 	c.TickMs, c.ElectionMs = 10, 100
-	c.QuotaBackendBytes, c.MaxRequestBytes = quota, maxRequest
+	c.QuotaBackendBytes, c.MaxRequestBytes, c.MaxTxnOps = quota, maxRequest, onpath.MaxWrite
 	c.AutoCompactionMode, c.AutoCompactionRetention = embed.CompactorModeRevision, history
 	c.SnapshotCount, c.SnapshotCatchUpEntries = 10000, 1000
 	c.MaxWalFiles, c.MaxSnapFiles = 2, 2

@@ -330,6 +330,10 @@ func (s *Store) failed(ctx context.Context, doing string, err error) error {
 		e := onpath.Errorf(onpath.CodeInvalid, "%s: the objects are too large to be written at once: %w", doing, err)
 		e.Remedy = "apply them in smaller parts, and put large files into the image"
 		return e
+	case rpctypes.ErrorDesc(err) == rpctypes.ErrorDesc(rpctypes.ErrGRPCTooManyOps):
+		e := onpath.Errorf(onpath.CodeInvalid, "%s: the etcd cluster takes fewer changes at once: %w", doing, err)
+		e.Remedy = fmt.Sprintf("start its members with --max-txn-ops=%d (128 by default), or apply in parts of at most %d objects, those that others refer to first", onpath.MaxWrite, onpath.SureWrite)
+		return e
 	case errors.Is(err, rpctypes.ErrCompacted) || rpctypes.ErrorDesc(err) == rpctypes.ErrorDesc(rpctypes.ErrGRPCCompacted):
 		return onpath.Errorf(onpath.CodeConflict, "%s: the revision is no longer kept: %w", doing, err)
 	}

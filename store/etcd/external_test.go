@@ -1,16 +1,19 @@
 package etcd_test
 
 import (
+	"fmt"
 	"log/slog"
 	"net"
 	"net/url"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 
+	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/store/etcd"
 	"github.com/onpath/onpath/store/storetest"
 )
@@ -19,15 +22,35 @@ import (
 func TestExternal(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) storetest.Harness {
 		s := open(t, etcd.Options{
-			Endpoints: []string{startServer(t)}, Logger: slog.New(slog.DiscardHandler),
+			Endpoints: []string{startServer(t, onpath.MaxWrite)}, Logger: slog.New(slog.DiscardHandler),
 			Buffer: 16, Patience: 200 * time.Millisecond,
 		})
 		return storetest.Harness{Store: s, Compact: s.Compact, Slow: 50}
 	})
 }
 
-// startServer runs an etcd that serves clients on a loopback port of its choice.
-func startServer(t *testing.T) string {
+// TestExternalRefusesMany: a cluster as it is installed takes what may be written
+// in parts, and of more it is said what to do.
+func TestExternalRefusesMany(t *testing.T) {
+	s := open(t, etcd.Options{Endpoints: []string{startServer(t, embed.DefaultMaxTxnOps)}, Logger: slog.New(slog.DiscardHandler)})
+	many := func(n int) (changes []onpath.Change) {
+		for i := range n {
+			o := &onpath.Tenant{TypeMeta: onpath.TypeMeta{APIVersion: onpath.APIVersion, Kind: onpath.KindTenant}, Metadata: onpath.Metadata{Name: fmt.Sprint("t", i)}}
+			changes = append(changes, onpath.Change{Key: onpath.KeyOf(o), Object: o, Version: onpath.AnyVersion})
+		}
+		return changes
+	}
+	if err := s.Write(t.Context(), many(onpath.SureWrite)); err != nil {
+		t.Error(err)
+	}
+	if err := s.Write(t.Context(), many(200)); onpath.CodeOf(err) != onpath.CodeInvalid || !strings.Contains(err.Error(), "--max-txn-ops=2000") {
+		t.Errorf("200 changes: %v", err)
+	}
+}
+
+// startServer runs an etcd that serves clients on a loopback port of its choice
+// and takes maxOps operations in one transaction.
+func startServer(t *testing.T, maxOps uint) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -42,6 +65,7 @@ func startServer(t *testing.T) string {
 	c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
 	c.InitialCluster = c.Name + "=" + peer.String()
 	c.TickMs, c.ElectionMs = 10, 100
+	c.MaxTxnOps = maxOps
 	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
 	e, err := embed.StartEtcd(c)
 	if err != nil {

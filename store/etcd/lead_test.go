@@ -6,13 +6,15 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/server/v3/embed"
+
 	"github.com/onpath/onpath/store/etcd"
 )
 
 // TestLead: of two servers on one cluster one leads; when it resigns the other
 // takes over at once, and when it dies within its TTL.
 func TestLead(t *testing.T) {
-	endpoint := startServer(t)
+	endpoint := startServer(t, embed.DefaultMaxTxnOps)
 	server := func() *etcd.Store {
 		return open(t, etcd.Options{Endpoints: []string{endpoint}, Logger: slog.New(slog.DiscardHandler)})
 	}
