@@ -34,6 +34,8 @@ type Gauge struct {
 	in    *os.File
 	out   []*net.UDPConn
 	stop  chan struct{}
+	ended chan struct{} // closed behind the last packet, of total
+	total uint64
 	once  sync.Once
 	wg    sync.WaitGroup
 	sent  [][]int64 // by flow and number, ns of the real-time clock
@@ -68,6 +70,10 @@ type GaugeFlow struct {
 
 const gaugePacket = 16 // bytes: flow, number
 
+// late is how long nothing may come in after the last packet was sent before what
+// is missing counts as lost: on a busy machine packets wait in functions and sockets.
+const late = time.Second
+
 // StartGauge begins to send; Stop ends it and reports.
 func (l *Lab) StartGauge(s GaugeSpec) (*Gauge, error) {
 	s.Flows, s.PerSecond = max(s.Flows, 1), max(s.PerSecond, 0)
@@ -89,7 +95,7 @@ func (l *Lab) StartGauge(s GaugeSpec) (*Gauge, error) {
 	if !s.Address.IsValid() {
 		return nil, onpath.Errorf(onpath.CodeInvalid, "host %s of lab %s has no address to send to", s.To, l.Name())
 	}
-	g := &Gauge{spec: s, stop: make(chan struct{})}
+	g := &Gauge{spec: s, stop: make(chan struct{}), ended: make(chan struct{})}
 	err := inNetNS(l.dir.net(s.To), g.listen)
 	if err == nil {
 		err = inNetNS(l.dir.net(s.From), g.dial)
@@ -167,6 +173,7 @@ func (g *Gauge) send() {
 	runtime.LockOSThread() // never unlocked: it has a priority of its own
 	_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), -20)
 	every := time.Second / time.Duration(g.spec.PerSecond)
+	defer close(g.ended)
 	b := make([]byte, gaugePacket)
 	next := time.Now()
 	for {
@@ -181,6 +188,7 @@ func (g *Gauge) send() {
 			binary.BigEndian.PutUint64(b[8:], uint64(n))
 			g.sent[f] = append(g.sent[f], time.Now().UnixNano())
 			_, _ = c.Write(b) // an ICMP error shows as a loss
+			g.total++
 		}
 		next = next.Add(every)
 		if late := time.Since(next); late > 0 {
@@ -196,16 +204,21 @@ func (g *Gauge) send() {
 func (g *Gauge) receive() {
 	fd := int(g.in.Fd())
 	b, control := make([]byte, gaugePacket), make([]byte, 64)
+	last := time.Now() // something came, or was still sent
 	for {
 		n, cn, _, _, err := unix.Recvmsg(fd, b, control, 0)
 		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
 			select {
-			case <-g.stop: // and a whole time-out without any
-				return
+			case <-g.ended:
+				if uint64(g.Delivered()) >= g.total || time.Since(last) > late {
+					return
+				}
 			default:
-				continue
+				last = time.Now()
 			}
+			continue
 		}
+		last = time.Now()
 		if err != nil {
 			g.mu.Lock()
 			g.wrong = err
