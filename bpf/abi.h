@@ -178,6 +178,11 @@ struct vport {
 	__u8 smac[6];
 };
 
+/* What closes with a process: an instance's vports, 0: none. */
+struct ending {
+	__u32 vports[2];
+};
+
 /* What stands behind a network device. */
 #define PORT_UPLINK   1
 #define PORT_INSTANCE 2

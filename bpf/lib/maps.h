@@ -3,18 +3,7 @@
 #ifndef ONPATH_MAPS_H
 #define ONPATH_MAPS_H
 
-#include <linux/bpf.h>
-#include <bpf/bpf_helpers.h>
-#include "../abi.h"
-
-#define MAP(name_, type_, key_, value_, max_, flags_)	\
-	struct {					\
-		__uint(type, type_);			\
-		__type(key, key_);			\
-		__type(value, value_);			\
-		__uint(max_entries, max_);		\
-		__uint(map_flags, flags_);		\
-	} name_ SEC(".maps")
+#include "vports.h"
 
 /*
  * What was learnt. Names end with the version of the layout. Flows begin in the
@@ -57,10 +46,8 @@ MAP(nats, BPF_MAP_TYPE_LRU_HASH, struct flow_key, struct nat, 1 << 14, 0);
 MAP(frags, BPF_MAP_TYPE_LRU_HASH, struct frag_key, struct frag, 1 << 12, 0);
 MAP(stations, BPF_MAP_TYPE_LRU_HASH, struct addr_key, struct station, 1 << 14, 0);
 
-/* The configuration. */
+/* The configuration; vports.h has the vports. */
 MAP(nodes, BPF_MAP_TYPE_ARRAY, __u32, struct node, 1, 0);
-MAP(vports, BPF_MAP_TYPE_ARRAY, __u32, struct vport, MAX_VPORTS, 0);
-MAP(slots, BPF_MAP_TYPE_HASH, __u32, __u32, MAX_VPORTS, BPF_F_NO_PREALLOC);
 MAP(ports, BPF_MAP_TYPE_HASH, __u32, struct port, MAX_VPORTS, BPF_F_NO_PREALLOC);
 MAP(owns, BPF_MAP_TYPE_HASH, struct own_key, __u32, MAX_VPORTS * 4, BPF_F_NO_PREALLOC);
 MAP(locals, BPF_MAP_TYPE_HASH, struct addr_key, __u32, 4096, BPF_F_NO_PREALLOC);

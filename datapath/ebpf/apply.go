@@ -102,6 +102,7 @@ func (d *Driver) apply(c *onpath.DatapathConfig) error {
 	if err := d.maps.tables.prepare(want.tables); err != nil {
 		return err
 	}
+	d.rereadEndings()
 	want.node.Capture, want.node.CaptureLength = d.capturing()
 	want.node.Watch = d.watching()
 	if err := d.bring(want); err != nil {

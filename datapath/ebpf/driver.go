@@ -84,6 +84,7 @@ type Driver struct {
 	capturer *capturer
 	fast     fastState
 	lanes    *laneReader
+	endings  *endings
 	linked   map[onpath.VportID]*linked
 	linkErrs map[onpath.VportID]string // why functions are not linked
 	readied  map[int]bool              // instance devices where route look-ups may begin
@@ -158,6 +159,9 @@ func (d *Driver) open() error {
 	if err := d.forgetWatches(); err != nil {
 		return err
 	}
+	if d.endings, err = openEndings(c); err != nil {
+		d.opts.Log.Warn("instances whose programs end are closed only when the agent has seen it", "error", err)
+	}
 	err = d.ns.do(func() error {
 		d.att, err = openAttachments(d.opts.dir(), d.ns, c.Programs[program], c.Programs[fastProgram], succession != nil)
 		if d.att != nil && d.opts.NoTCX {
@@ -203,13 +207,14 @@ func (d *Driver) letGo() error {
 		d.att.close()
 		d.att = nil
 	}
-	var err error
+	err := d.endings.close()
+	d.endings = nil
 	if d.pending != nil {
 		d.pending.close()
 		d.pending = nil
 	}
 	if d.maps != nil && d.maps.tables != nil {
-		err = d.maps.tables.close()
+		err = errors.Join(err, d.maps.tables.close())
 	}
 	for _, l := range d.linked {
 		l.close()

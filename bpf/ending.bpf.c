@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * Closes an instance's vports at the moment its program ends, in the context of
+ * the last of its threads that does. An agent that has to be told, wake up and
+ * write a map is too late by all that on a busy machine, and packets are lost as
+ * long. The agent hears of it as well, and does everything else.
+ */
+#include "lib/vports.h"
+
+#define CORE __attribute__((preserve_access_index))
+
+struct signal_struct {
+	struct {
+		int counter;
+	} live; /* threads that have not begun to end */
+} CORE;
+
+struct task_struct {
+	struct task_struct *group_leader;
+	struct signal_struct *signal;
+} CORE;
+
+/* What to close is kept with the process itself, which the driver names by a
+ * handle: numbers differ between PID namespaces, and are used again. */
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct ending);
+} endings SEC(".maps");
+
+static __always_inline void close_vport(__u32 id)
+{
+	__u32 *slot = bpf_map_lookup_elem(&slots, &id);
+	struct vport *v;
+
+	if (!id || !slot)
+		return;
+	v = bpf_map_lookup_elem(&vports, slot);
+	if (v && v->id == id && v->kind == VPORT_INSTANCE)
+		v->state = STATE_CLOSED;
+}
+
+SEC("tp_btf/sched_process_exit")
+int onpath_ending(__u64 *ctx)
+{
+	struct task_struct *task = (struct task_struct *)ctx[0];
+	struct ending *e;
+
+	if (task->signal->live.counter)
+		return 0;
+	e = bpf_task_storage_get(&endings, task->group_leader, 0, 0);
+	if (!e)
+		return 0;
+	close_vport(e->vports[0]);
+	close_vport(e->vports[1]);
+	return 0;
+}
+
+char _license[] SEC("license") = "GPL";

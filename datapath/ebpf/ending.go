@@ -1,0 +1,142 @@
+package ebpf
+
+import (
+	"bytes"
+	_ "embed"
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"github.com/onpath/onpath"
+)
+
+// endingProgram is the one of bpf/ending.bpf.c, endingMap what it is told.
+const (
+	endingProgram = "onpath_ending"
+	endingMap     = "endings"
+)
+
+//go:embed ending_bpfel.o
+var endingObject []byte
+
+var _ onpath.EndingCloser = (*Driver)(nil)
+
+// endings closes vports at the moment a process ends. Nil where the kernel
+// cannot.
+type endings struct {
+	processes *ebpf.Map // struct ending of bpf/abi.h, by process handle
+	link      link.Link
+	// vports that it may have closed since the maps were written.
+	vports map[onpath.VportID]int // watches
+}
+
+type endingValue struct{ Vports [2]uint32 }
+
+// openEndings loads the program with the configuration's maps. It runs as long as
+// this process does: nobody but an agent opens again what it closes.
+func openEndings(with *ebpf.Collection) (*endings, error) {
+	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(endingObject))
+	if err != nil {
+		return nil, fmt.Errorf("read the compiled program: %w", err)
+	}
+	p := spec.Programs[endingProgram]
+	shared, uses := map[string]*ebpf.Map{}, p.Instructions.ReferenceOffsets()
+	for name := range spec.Maps {
+		switch m := with.Maps[name]; {
+		case uses[name] == nil:
+			delete(spec.Maps, name)
+		case m != nil:
+			shared[name] = m
+		}
+	}
+	c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: shared})
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	l, err := link.AttachTracing(link.TracingOptions{Program: c.Programs[endingProgram], AttachType: ebpf.AttachTraceRawTp})
+	if err != nil {
+		return nil, fmt.Errorf("watch processes: %w", err)
+	}
+	return &endings{processes: c.DetachMap(endingMap), link: l, vports: map[onpath.VportID]int{}}, nil
+}
+
+func (e *endings) close() error {
+	if e == nil {
+		return nil
+	}
+	return errors.Join(e.link.Close(), e.processes.Close())
+}
+
+// CloseAtEnd implements onpath.EndingCloser.
+func (d *Driver) CloseAtEnd(pid int, vports []onpath.VportID) (func(), error) {
+	var v endingValue
+	if pid <= 0 || len(vports) > len(v.Vports) {
+		return nil, onpath.Errorf(onpath.CodeInvalid, "%d vports cannot close with process %d", len(vports), pid)
+	}
+	for i, id := range vports {
+		v.Vports[i] = uint32(id)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, d.errClosed()
+	}
+	if d.endings == nil {
+		return nil, onpath.Errorf(onpath.CodeUnsupported, "this kernel does not let the data path close vports with processes")
+	}
+	handle, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open process %d: %w", pid, err)
+	}
+	e := d.endings
+	if err := e.processes.Put(int32(handle), v); err != nil {
+		unix.Close(handle)
+		return nil, fmt.Errorf("watch process %d: %w", pid, err)
+	}
+	for _, id := range vports {
+		e.vports[id]++
+	}
+	return func() { d.forgetEnding(e, handle, vports) }, nil
+}
+
+// forgetEnding lets a process end without closing anything.
+func (d *Driver) forgetEnding(e *endings, handle int, vports []onpath.VportID) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.endings == e {
+		_ = e.processes.Delete(int32(handle)) // fails if it has ended
+		for _, id := range vports {
+			d.reread(id)
+			if e.vports[id]--; e.vports[id] <= 0 {
+				delete(e.vports, id)
+			}
+		}
+	}
+	unix.Close(handle)
+}
+
+// rereadEndings sees which vports the kernel has closed by itself, so that those
+// which are open in the new configuration are written. d.mu is held.
+func (d *Driver) rereadEndings() {
+	if d.endings == nil {
+		return
+	}
+	for id := range d.endings.vports {
+		d.reread(id)
+	}
+}
+
+func (d *Driver) reread(id onpath.VportID) {
+	slot, ok := d.maps.slots.now[uint32(id)]
+	if !ok {
+		return
+	}
+	var v vportValue
+	if d.maps.vports.m.Lookup(slot, &v) == nil && v.ID == uint32(id) {
+		d.maps.vports.now[slot] = v
+	}
+}

@@ -1,0 +1,96 @@
+package ebpf_test
+
+import (
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+// TestCloseAtEnd: the vports of a program that is killed are closed by the kernel,
+// those of one that runs or whose watch has ended are not, and the next Apply of
+// the same configuration opens them again.
+func TestCloseAtEnd(t *testing.T) {
+	c := newTown(t)
+	for id := onpath.VportID(17); id <= 19; id++ {
+		c.routed("n2", id)
+	}
+	apply := func() { c.apply(toServers(), nil, element(17, 17, 18, 18, 19, 19)) }
+	apply()
+	talk, err := c.nodes["gw"].dp.ProbePeers(c.nodes["gw"].underlay)
+	c.must(err)
+	defer talk.Close()
+	number := uint64(0)
+	states := func() map[onpath.VportID]onpath.VportState {
+		t.Helper()
+		number++
+		peer := onpath.Peer{Node: "n2", Address: c.nodes["n2"].underlay, Port: onpath.DefaultTunnelPort, Secret: 77}
+		c.must(talk.Ask(onpath.PeerQuestion{Peer: peer, Number: number, Vports: []onpath.VportID{17, 18, 19}}))
+		for begin := time.Now(); time.Since(begin) < 5*time.Second; {
+			answers, err := talk.Answers(time.Second)
+			c.must(err)
+			for _, a := range answers {
+				if a.Number == number {
+					return a.States
+				}
+			}
+		}
+		t.Fatal("no answer")
+		return nil
+	}
+	dp := c.nodes["n2"].dp
+	start := func() *exec.Cmd {
+		cmd := exec.Command("sleep", "1000")
+		c.must(cmd.Start())
+		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+		return cmd
+	}
+	dies, lives, ignored := start(), start(), start()
+	var forget [3]func()
+	for i, cmd := range []*exec.Cmd{dies, lives, ignored} {
+		forget[i], err = dp.CloseAtEnd(cmd.Process.Pid, []onpath.VportID{onpath.VportID(17 + i)})
+		if onpath.CodeOf(err) == onpath.CodeUnsupported {
+			t.Skip("needs a kernel with type information (BTF) and task storage")
+		}
+		c.must(err)
+	}
+	forget[2]()
+	for _, cmd := range []*exec.Cmd{dies, ignored} {
+		c.must(cmd.Process.Kill())
+		_ = cmd.Wait()
+	}
+	if s := states(); s[17] != onpath.VportClosed || s[18] != onpath.VportUp || s[19] != onpath.VportUp {
+		t.Fatalf("after the end of the programs of 17 and, unwatched, of 19: %v", s)
+	}
+	apply()
+	if s := states(); s[17] != onpath.VportUp {
+		t.Errorf("the configuration does not open what the kernel closed: %v", s)
+	}
+	forget[0]()
+	c.must(lives.Process.Kill())
+	_ = lives.Wait()
+	forget[1]()
+	if s := states(); s[17] != onpath.VportUp || s[18] != onpath.VportClosed {
+		t.Errorf("after the end of the program of 18: %v", s)
+	}
+	apply()
+	if s := states(); s[18] != onpath.VportUp {
+		t.Errorf("the configuration does not open what the kernel closed before the watch ended: %v", s)
+	}
+}
+
+// TestCloseAtEndRefuses processes that are none.
+func TestCloseAtEndRefuses(t *testing.T) {
+	c := newTown(t)
+	dp := c.nodes["n2"].dp
+	for _, pid := range []int{0, -1, 1 << 30} {
+		if forget, err := dp.CloseAtEnd(pid, []onpath.VportID{17}); err == nil {
+			forget()
+			t.Errorf("takes process %d", pid)
+		}
+	}
+	if _, err := dp.CloseAtEnd(1, make([]onpath.VportID, 3)); onpath.CodeOf(err) != onpath.CodeInvalid {
+		t.Errorf("takes three vports: %v", err)
+	}
+}

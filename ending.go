@@ -1,0 +1,12 @@
+package onpath
+
+// EndingCloser is what a Datapath can do besides, if it can: close an instance's
+// vports at the moment its program ends, before anybody could be told of it.
+type EndingCloser interface {
+	// CloseAtEnd closes up to two vports of this node when the process, by its
+	// number here, has ended with all its threads; for the data path it is then as
+	// if the next Apply had closed them. The caller calls the returned function
+	// once the process has ended or shall be watched no more. A later Apply, also
+	// one of an equal configuration, opens what it says is open.
+	CloseAtEnd(pid int, vports []VportID) (forget func(), err error)
+}
