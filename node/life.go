@@ -298,6 +298,9 @@ func (in *instance) turn(ctx context.Context, open bool) {
 	in.a.mu.Lock()
 	in.open = open
 	in.a.mu.Unlock()
+	if open {
+		in.a.apply.kick(true) // the kernel may have closed by itself what the configuration has open
+	}
 	in.syncApply(ctx)
 }
 

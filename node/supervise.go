@@ -31,6 +31,7 @@ func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed boo
 	now := in.a.clock.Now()
 	w := &watch{p: p, plan: in.current(), began: now, badSince: now, ready: assumed, everReady: assumed}
 	w.health = healthFor(&w.plan.Spec)
+	defer in.closeAtEnd(p)()
 	probes, stopProbes := in.startProbes(ctx, w)
 	defer func() { stopProbes() }()
 	halts, stopLooking := in.watchHalts(ctx, p)
@@ -98,6 +99,25 @@ func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed boo
 			}
 		}
 	}
+}
+
+// closeAtEnd has the kernel close the instance's vports when its process ends,
+// until the returned function is called. What cannot be done so is done when the
+// agent sees the end.
+func (in *instance) closeAtEnd(p onpath.Process) (forget func()) {
+	c, ok := in.a.opt.Datapath.(onpath.EndingCloser)
+	pid := p.Pid()
+	if !ok || pid == 0 || ended(p) {
+		return func() {}
+	}
+	forget, err := c.CloseAtEnd(pid, wiringOf(in.id, in.current()).vports())
+	switch {
+	case err == nil:
+		return forget
+	case onpath.CodeOf(err) != onpath.CodeUnsupported && !ended(p): // else the data path has said so
+		in.a.log.Warn("an instance's vports close only when the agent sees its end", "instance", in.id, "err", err)
+	}
+	return func() {}
 }
 
 // A process without a probe must run this long before it counts as ready, so
