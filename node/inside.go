@@ -48,7 +48,7 @@ func (r wirer) outside(host *netlink.Handle, w wiring) error {
 
 // inside sets up the instance's namespace.
 func (r wirer) inside(in *netlink.Handle, w wiring, path string) error {
-	if err := netnsrun.Do(path, func() error { return setAll(w.baseSysctls()) }); err != nil {
+	if err := netnsrun.Do(path, func() error { return setAll(append(w.baseSysctls(), w.originSysctls()...)) }); err != nil {
 		return err
 	}
 	if err := up(in, "lo", 0); err != nil {

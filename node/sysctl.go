@@ -73,6 +73,26 @@ func (w wiring) baseSysctls() []sysctl {
 	return out
 }
 
+// Instances that open flows with their clients' addresses share those addresses,
+// and must not take the same port towards the same server: an answer then would
+// have two takers, and the second caller ends the first one's connection. So the
+// ports from portsFrom on are dealt out in portShares shares, by vport; vports of
+// a deployment mostly follow each other.
+const (
+	portsFrom  = 16384
+	portShares = 16
+)
+
+// originSysctls give the instance its share of the ports.
+func (w wiring) originSysctls() []sysctl {
+	if !w.Originate {
+		return nil
+	}
+	const each = (1<<16 - portsFrom) / portShares
+	first := portsFrom + int(w.Vport%portShares)*each
+	return []sysctl{{"net.ipv4.ip_local_port_range", fmt.Sprintf("%d %d", first, first+each-1)}}
+}
+
 // ownSysctls are the function's, in order of their keys; they come last and win.
 func (w wiring) ownSysctls() []sysctl {
 	var out []sysctl

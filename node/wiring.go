@@ -34,6 +34,7 @@ type wiring struct {
 	Addresses []netip.Prefix         `json:"addresses,omitempty"`
 	MTU       int                    `json:"mtu"` // bytes
 	Sysctls   map[string]string      `json:"sysctls,omitempty"`
+	Originate bool                   `json:"originate,omitempty"` // opens flows, also with others' addresses
 }
 
 // attachInline is how an ebpf function hangs in the network: not at all.
@@ -45,6 +46,7 @@ func wiringOf(id string, p onpath.InstancePlan) wiring {
 	w := wiring{ID: id, Attach: onpath.Routed, Vport: p.Vport, Back: p.Back, Addresses: p.Addresses, MTU: p.MTU}
 	if c := p.Spec.Container; c != nil {
 		w.Sysctls = c.Sysctls
+		w.Originate = p.Spec.Packets == onpath.PacketsOriginate
 		if c.Attach == onpath.Bridged {
 			w.Attach = onpath.Bridged
 		}

@@ -343,3 +343,27 @@ func TestStartTimeout(t *testing.T) {
 		t.Error("open without ever having been ready")
 	}
 }
+
+// TestPortsAreShared: instances that speak with their clients' addresses call the
+// same server from different ports, and the function's own setting wins.
+func TestPortsAreShared(t *testing.T) {
+	b := newBed(t)
+	r := b.run()
+	var instances []onpath.InstancePlan
+	for n, name := range []string{"one", "two", "own"} {
+		in := routed(name, onpath.VportID(31+n))
+		in.Spec.Packets = onpath.PacketsOriginate
+		instances = append(instances, in)
+	}
+	instances[2].Spec.Container.Sysctls = map[string]string{"net.ipv4.ip_local_port_range": "40000\t50000"}
+	instances = append(instances, routed("plain", 34))
+	r.plan(planOf(1, instances...))
+	for name, want := range map[string]string{
+		"one": "62464\t65535", "two": "16384\t19455", "own": "40000\t50000", "plain": "32768\t60999",
+	} {
+		r.untilState(name, onpath.InstanceReady)
+		if got := readSysctl(t, b.nsOf(name), "net.ipv4.ip_local_port_range"); got != want {
+			t.Errorf("%s takes its ports from %q, must from %q", name, got, want)
+		}
+	}
+}
