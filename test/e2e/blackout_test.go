@@ -224,14 +224,61 @@ spec:
   through: [{deployment: relays, lost: repick}]
 `
 
-// TestNoFalseAlarm: all processors busy, no peer is called lost and no packet
-// takes another way. ONPATH_SOAK makes it last: 10m is what is promised.
+// probedInstances are asked as often as 300 ms of blackout take, and by a command.
+const probedInstances = `
+---
+apiVersion: onpath/v1alpha1
+kind: Function
+metadata: {name: asked-by-tcp}
+spec:
+  container: {image: IMAGES/cache, attach: routed, capabilities: [NET_ADMIN, NET_RAW], addresses: private}
+  state: terminates
+  packets: originate
+  resources: {cpu: 500m, memory: 256Mi}
+  health: {tcp: 3129, every: 75ms, failures: 2}
+---
+apiVersion: onpath/v1alpha1
+kind: Function
+metadata: {name: asked-by-command}
+spec:
+  container: {image: IMAGES/firewall, attach: routed, capabilities: [NET_ADMIN], addresses: none}
+  state: none
+  packets: keep
+  health: {exec: [test, -e, /run/ready], every: 1s}
+---
+apiVersion: onpath/v1alpha1
+kind: Deployment
+metadata: {name: asked-by-tcp}
+spec: {function: asked-by-tcp, instances: 2, drain: 1s}
+---
+apiVersion: onpath/v1alpha1
+kind: Deployment
+metadata: {name: asked-by-command}
+spec: {function: asked-by-command, instances: 2, drain: 1s}
+---
+apiVersion: onpath/v1alpha1
+kind: Chain
+metadata: {name: asked}
+spec:
+  priority: 1
+  from: {hosts: client}
+  to: {hosts: origin}
+  select: [{protocol: tcp, destinationPorts: ["80"]}]
+  through:
+  - {deployment: asked-by-command, lost: repick}
+  - {deployment: asked-by-tcp, lost: reset}
+`
+
+// TestNoFalseAlarm: all processors busy, no peer or instance is called lost.
+// ONPATH_SOAK makes it last: 10m is what is promised.
 func TestNoFalseAlarm(t *testing.T) {
 	span := soak(t, 15*time.Second)
-	ctx := need(t, span+2*time.Minute)
-	apply(ctx, t, strings.Replace(pairChain, "LOST", "lost: repick", 1))
+	ctx := need(t, span+3*time.Minute)
+	apply(ctx, t, strings.Replace(pairChain, "LOST", "lost: repick", 1)+
+		strings.ReplaceAll(probedInstances, "IMAGES", images(t, "cache", "firewall")))
 	active(ctx, t, "failing")
-	ready(ctx, t, 2)
+	active(ctx, t, "asked")
+	ready(ctx, t, 6)
 	before := alarms(ctx, t)
 	stop := burn(t)
 	time.Sleep(span)
