@@ -138,18 +138,19 @@ func TestJudgeFlow(t *testing.T) {
 		sent     []int64
 		got      map[uint32]int64
 		blackout int64 // ms
+		gap      int64
 		lost     int
 		silent   bool
 	}{
-		{"nothing lost", ms(0, 10, 20), got(0, 1, 1, 11, 2, 21), 1, 0, false},
-		{"a hole", ms(0, 10, 20, 30), got(0, 1, 3, 31), 21, 2, false},
-		{"held back, not lost", ms(0, 10, 20, 30), got(0, 1, 1, 31, 2, 31, 3, 31), 21, 0, false},
-		{"the sender paused", ms(0, 500, 510), got(0, 1, 1, 501, 2, 511), 1, 0, false},
-		{"silent at the end", ms(0, 10, 20, 90), got(0, 1), 80, 3, true},
-		{"overtaken", ms(0, 10, 20), got(0, 1, 2, 21, 1, 22), 11, 0, false},
+		{"nothing lost", ms(0, 10, 20), got(0, 1, 1, 11, 2, 21), 1, 0, 0, false},
+		{"a hole", ms(0, 10, 20, 30), got(0, 1, 3, 31), 21, 20, 2, false},
+		{"held back, not lost", ms(0, 10, 20, 30), got(0, 1, 1, 31, 2, 31, 3, 31), 21, 0, 0, false},
+		{"the sender paused", ms(0, 500, 510), got(0, 1, 1, 501, 2, 511), 1, 0, 0, false},
+		{"silent at the end", ms(0, 10, 20, 90), got(0, 1), 80, 80, 3, true},
+		{"overtaken", ms(0, 10, 20), got(0, 1, 2, 21, 1, 22), 11, 10, 0, false},
 	} {
 		f := judgeFlow(c.sent, c.got)
-		if int64(f.Blackout) != c.blackout*1e6 || f.Lost != c.lost || f.Silent != c.silent {
+		if int64(f.Blackout) != c.blackout*1e6 || int64(f.Gap) != c.gap*1e6 || f.Lost != c.lost || f.Silent != c.silent {
 			t.Errorf("%s: %+v", c.name, f)
 		}
 	}

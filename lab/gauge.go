@@ -47,8 +47,9 @@ type Gauge struct {
 // GaugeReport is what came of it.
 type GaugeReport struct {
 	Flows []GaugeFlow `json:"flows"`
-	// Blackout is the longest of all flows'.
+	// Blackout and Gap are the longest of all flows'.
 	Blackout onpath.Duration `json:"blackout"`
+	Gap      onpath.Duration `json:"gap"`
 	Sent     uint64          `json:"sent"`
 	Lost     uint64          `json:"lost"`
 	// Resolution is the time between two packets of a flow: nothing shorter
@@ -64,6 +65,10 @@ type GaugeFlow struct {
 	// Blackout is the longest time from when a packet was sent that was not
 	// delivered before the next one was, until something was delivered again.
 	Blackout onpath.Duration `json:"blackout"`
+	// Gap is the longest time from when a packet was sent that did not come
+	// through, or only behind later ones, until one was sent that did. Delays are
+	// no part of it, as of functions that wait for a CPU.
+	Gap onpath.Duration `json:"gap"`
 	// Silent: nothing was delivered after that until the end.
 	Silent bool `json:"silent,omitempty"`
 }
@@ -272,7 +277,7 @@ func (g *Gauge) Stop(ctx context.Context) (*GaugeReport, error) {
 		one := judgeFlow(g.sent[f], g.got[f])
 		one.Port = t.SrcPort
 		r.Flows = append(r.Flows, one)
-		r.Blackout = max(r.Blackout, one.Blackout)
+		r.Blackout, r.Gap = max(r.Blackout, one.Blackout), max(r.Gap, one.Gap)
 		r.Sent += uint64(one.Sent)
 		r.Lost += uint64(one.Lost)
 	}
@@ -292,13 +297,16 @@ func judgeFlow(sent []int64, got map[uint32]int64) GaugeFlow {
 	for _, n := range numbers {
 		if n >= next {
 			f.Blackout = max(f.Blackout, onpath.Duration(got[n]-sent[next]))
+			f.Gap = max(f.Gap, onpath.Duration(sent[n]-sent[next]))
 			next = n + 1
 		}
 	}
 	if int(next) < len(sent) {
-		if d := onpath.Duration(sent[len(sent)-1] - sent[next]); d > f.Blackout {
+		d := onpath.Duration(sent[len(sent)-1] - sent[next])
+		if d > f.Blackout {
 			f.Blackout, f.Silent = d, true
 		}
+		f.Gap = max(f.Gap, d)
 	}
 	return f
 }

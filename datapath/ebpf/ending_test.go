@@ -78,12 +78,6 @@ func TestCloseAtEnd(t *testing.T) {
 	if s := states(); s[18] != onpath.VportUp {
 		t.Errorf("the configuration does not open what the kernel closed before the watch ended: %v", s)
 	}
-}
-
-// TestCloseAtEndRefuses processes that are none.
-func TestCloseAtEndRefuses(t *testing.T) {
-	c := newTown(t)
-	dp := c.nodes["n2"].dp
 	for _, pid := range []int{0, -1, 1 << 30} {
 		if forget, err := dp.CloseAtEnd(pid, []onpath.VportID{17}); err == nil {
 			forget()
