@@ -157,8 +157,8 @@ func TestInstanceBlackout(t *testing.T) {
 	}{
 		{"kill", true, syscall.SIGKILL, gap, 50 * time.Millisecond},
 		{"kill without server", false, syscall.SIGKILL, gap, 50 * time.Millisecond},
-		{"stall", true, syscall.SIGSTOP, blackout, 300 * time.Millisecond},
-		{"stall without server", false, syscall.SIGSTOP, blackout, 300 * time.Millisecond},
+		{"stall", true, syscall.SIGSTOP, gap, 300 * time.Millisecond},
+		{"stall without server", false, syscall.SIGSTOP, gap, 300 * time.Millisecond},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			g := gauge(t, 8, 200)
