@@ -189,7 +189,7 @@ func (c *Client) failed(ctx context.Context, err error) error {
 	case errors.As(err, &known):
 		return known
 	}
-	e := onpath.Errorf(onpath.CodeUnavailable, "the connection to %s broke: %w", c.name, err)
+	e := onpath.Errorf(onpath.CodeUnavailable, "the connection to %s broke: %w", c.name, reason(err))
 	e.Remedy = "try again; look at the server's log if it stays so"
 	return e
 }

@@ -145,7 +145,7 @@ func newBenchReport() *cobra.Command {
 		RunE: func(c *cobra.Command, args []string) error {
 			f, err := os.Open(args[0])
 			if err != nil {
-				return badUsage("%w", err)
+				return noFile(args[0], err)
 			}
 			defer f.Close()
 			res, err := bench.Read(f)

@@ -66,14 +66,14 @@ too. Nothing of it stays in the kernel.`,
 func checkObject(file string, verbose bool) (*checked, error) {
 	info, err := os.Stat(file)
 	if err != nil {
-		return nil, onpath.Errorf(onpath.CodeNotFound, "%w", err)
+		return nil, noFile(file, err)
 	}
 	if info.Size() > onpath.MaxObjectBytes {
 		return nil, onpath.Errorf(onpath.CodeInvalid, "%s has %d bytes; an object file has at most %d", file, info.Size(), onpath.MaxObjectBytes)
 	}
 	code, err := os.ReadFile(file)
 	if err != nil {
-		return nil, onpath.Errorf(onpath.CodeInvalid, "%w", err)
+		return nil, noFile(file, err)
 	}
 	o, err := inline.Parse(code)
 	if err != nil {

@@ -70,6 +70,9 @@ one wrote, at most its last MiB, until it ended or was told to end.`,
 		Example: examples("onpath logs web-cache-x2k4d", "onpath logs -f --tail 20 web-cache", "onpath logs --previous web-cache"),
 		Args:    cobra.ExactArgs(1), ValidArgsFunction: g.completeKind(onpath.KindInstance),
 		RunE: func(c *cobra.Command, args []string) error {
+			if c.Flags().Changed("tail") && o.Tail < 0 {
+				return badUsage("--tail %d: a number of lines is 0 or more", o.Tail)
+			}
 			if o.Follow && o.Previous {
 				return badUsage("an earlier run writes nothing more: there is nothing to follow")
 			}

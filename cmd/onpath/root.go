@@ -68,9 +68,7 @@ Begin with "onpath demo", or with "onpath doctor" and then "onpath up".`,
 	root.SetHelpCommandGroupID(groupAround)
 	root.SetCompletionCommandGroupID(groupAround)
 	root.SetVersionTemplate("onpath {{.Version}}\n")
-	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return badUsage("%w; see %s --help", err, c.CommandPath())
-	})
+	root.SetFlagErrorFunc(wrongFlag)
 	g.flags(root)
 	for _, add := range commands {
 		root.AddCommand(add(g))
@@ -92,7 +90,7 @@ func finish(c *cobra.Command) {
 	if check := c.Args; check != nil {
 		c.Args = func(c *cobra.Command, args []string) error {
 			if err := check(c, args); err != nil {
-				return badUsage("%s; usage: %s", strings.TrimSuffix(err.Error(), "\n"), c.UseLine())
+				return wrongArgs(c, err)
 			}
 			return nil
 		}
@@ -100,7 +98,7 @@ func finish(c *cobra.Command) {
 	if c.PreRunE == nil {
 		c.PreRunE = func(c *cobra.Command, _ []string) error {
 			if err := c.ValidateRequiredFlags(); err != nil {
-				return badUsage("%w; usage: %s", err, c.UseLine())
+				return missingFlags(c, err)
 			}
 			return nil
 		}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -193,6 +194,30 @@ func TestWrongFlags(t *testing.T) {
 		{[]string{"apply", "-f", p, "--confirm", "2000000h"}, "from 1s to 24h"},
 		{[]string{"apply", "-f", p, "--confirm", "soon"}, "confirm"},
 		{[]string{"apply", "-f", p, "--confirm", "5s", "--dry-run"}, "nothing to confirm"},
+		{[]string{"get", "nodes", "--wtch"}, "onpath get has no flag --wtch; did you mean --watch?"},
+		{[]string{"get", "nodes", "-Z"}, "onpath get has no flag -Z; see onpath get --help"},
+		{[]string{"get", "nodes", "-o", "wdie"}, "did you mean wide?"},
+		{[]string{"apply", "-o", "wide", "-f", p}, "-o wide is not one of table, json, yaml"},
+		{[]string{"logs", "x", "--tail", "five"}, "--tail five: that is not a whole number"},
+		{[]string{"logs", "x", "--tail", "-5"}, "0 or more"},
+		{[]string{"describe", "chain"}, "takes 2 arguments, and got 1; usage: onpath describe KIND NAME"},
+		{[]string{"watch"}, "onpath watch needs 1 argument or more, and got 0"},
+		{[]string{"verify", "-o", "name"}, "-o name is not one of"},
+		{[]string{"trace", "10.0.0.1", "10.0.0.2"}, "onpath trace needs --protocol; usage:"},
+		{[]string{"trace", "10.0.0.1", "10.0.0.2", "-p", "tpc/80"}, "tpc"},
+		{[]string{"doctor", "now"}, `takes no argument such as "now"`},
+		{[]string{"bench", "report", "/nope.json"}, "/nope.json: there is no such file"},
+		{[]string{"function", "check", "/nope.o"}, "/nope.o: there is no such file"},
+		{[]string{"apply", "-f", "/nope.yaml"}, "/nope.yaml: there is no such file"},
+		{[]string{"lab", "up", "/nope.yaml"}, "/nope.yaml: "},
+		{[]string{"server", "--config", "/nope.yaml"}, "/nope.yaml: there is no such file"},
+		{[]string{"get", "nods"}, "did you mean nodes?"},
+		{[]string{"delete", "chain"}, "usage: onpath delete"},
+		{[]string{"aply"}, "did you mean apply?"},
+		{[]string{"version"}, "onpath --version"},
+		{[]string{"join", "abc"}, "not a join token"},
+		{[]string{"node", "of"}, "did you mean off?"},
+		{[]string{"node", "off", "--all", "--name", "x"}, "leave out --name"},
 	} {
 		code, out, message := run(t, bin, append(c.args, "--server", "unix:///nowhere")...)
 		if code != 2 || out != "" || !strings.Contains(message, c.want) || strings.Contains(message, "\n") {
@@ -237,5 +262,53 @@ func TestDryRunOfDelete(t *testing.T) {
 	}
 	if after := contents(t, store); after != before {
 		t.Errorf("the store changed:\n%s\nwas:\n%s", after, before)
+	}
+}
+
+// TestNoServer: what keeps a server from answering is named with the place and
+// with what to do.
+func TestNoServer(t *testing.T) {
+	bin := testprogram.Path(t)
+	dir := t.TempDir()
+	dead, mute := filepath.Join(dir, "dead"), filepath.Join(dir, "mute")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: dead, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	l.Close()
+	m, err := net.Listen("unix", mute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	go func() { // takes connections, and lets go of them
+		for {
+			c, err := m.Accept()
+			if err != nil {
+				return
+			}
+			c.Close()
+		}
+	}()
+	for _, c := range []struct {
+		server string
+		code   int
+		want   []string
+	}{
+		{"unix://" + dead, 4, []string{dead + ": connection refused", "start one with `onpath up`"}},
+		{"unix://" + filepath.Join(dir, "absent"), 4, []string{"absent: no such file or directory", "start one with `onpath up`"}},
+		{"unix://" + mute, 4, []string{"the connection to " + mute + " broke", "try again"}},
+		{"https://192.0.2.1:7443", 6, []string{"has not joined the server at 192.0.2.1:7443", "onpath token create"}},
+	} {
+		code, out, message := run(t, bin, "get", "nodes", "--server", c.server)
+		if code != c.code || out != "" || strings.Contains(message, "\n") || strings.Contains(message, "Get \"") {
+			t.Errorf("%s: exit code %d, %q, %s", c.server, code, out, message)
+		}
+		for _, w := range c.want {
+			if !strings.Contains(message, w) {
+				t.Errorf("%s: %q does not say %q", c.server, message, w)
+			}
+		}
 	}
 }
