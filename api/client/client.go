@@ -98,6 +98,13 @@ func reason(err error) error {
 	if errors.As(err, &errno) {
 		return errno
 	}
+	var of *url.Error
+	if errors.As(err, &of) {
+		err = of.Err
+	}
+	if errors.Is(err, io.EOF) {
+		return errors.New("it ended without an answer")
+	}
 	return err
 }
 
