@@ -24,6 +24,16 @@ func soak(t *testing.T, short time.Duration) time.Duration {
 	return d
 }
 
+// idle leaves a test of bounds in milliseconds, whose functions are programs that
+// wait for a CPU themselves, to the long tests: those have the machine to
+// themselves.
+func idle(t *testing.T) {
+	t.Helper()
+	if os.Getenv("ONPATH_SOAK") == "" {
+		t.Skip("ONPATH_SOAK is not set; these bounds are those of a machine that does nothing else")
+	}
+}
+
 // missed leaves a test whose bound docs/failures.md lists as not kept yet to the
 // long tests, where it fails until the bound is kept.
 func missed(t *testing.T) {
