@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -143,8 +144,8 @@ func serve(ctx context.Context, conf *config.Server, log *slog.Logger) error {
 		if options.Authority, err = auth.OpenAuthority(filepath.Join(conf.StateDir, "auth"), time.Now); err != nil {
 			return err
 		}
-		if listener, err = net.Listen("tcp", conf.Listen); err != nil {
-			return onpath.Errorf(onpath.CodeUnavailable, "%w", err)
+		if listener, err = listen("server.listen", conf.Listen); err != nil {
+			return err
 		}
 		defer listener.Close()
 	}
@@ -171,6 +172,28 @@ func serve(ctx context.Context, conf *config.Server, log *slog.Logger) error {
 		tasks = append(tasks, metricsTask(conf.Metrics, registry, func() error { return controller.Ready(ctx) }))
 	}
 	return together(ctx, tasks...)
+}
+
+// listen opens the TCP listener that a key of the configuration asks for.
+func listen(key, address string) (net.Listener, error) {
+	l, err := net.Listen("tcp", address)
+	if err == nil {
+		return l, nil
+	}
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		err = errno
+	}
+	e := onpath.Errorf(onpath.CodeUnavailable, "%s: %s: %w", key, address, err)
+	switch errno {
+	case syscall.EADDRINUSE:
+		e.Remedy = "another program listens there (ss -ltnp shows which): stop it, or choose another port"
+	case syscall.EADDRNOTAVAIL:
+		e.Remedy = "write an address that this machine has (ip addr shows them), or [::] for all"
+	case syscall.EACCES:
+		e.Remedy = "ports below 1024 are root's: choose another one, or run as root"
+	}
+	return nil, e
 }
 
 // lead waits until no other server on the same external cluster plans. The task
@@ -288,9 +311,9 @@ func metricsTask(address string, r *prometheus.Registry, health func() error) fu
 			}
 			fmt.Fprintln(w, "ok")
 		})
-		l, err := net.Listen("tcp", address)
+		l, err := listen("metrics", address)
 		if err != nil {
-			return onpath.Errorf(onpath.CodeUnavailable, "metrics: %w", err)
+			return err
 		}
 		s := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
 		stop := context.AfterFunc(ctx, func() { _ = s.Close() })
