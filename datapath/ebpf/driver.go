@@ -136,7 +136,7 @@ func (d *Driver) open() error {
 		return err
 	}
 	d.coll, d.succession = c, succession
-	if d.pending, err = openPending(c.Maps[pendingMap], spec.Maps[pendingMap].InnerMap); err != nil {
+	if d.pending, err = openPending(c.Maps[pendingMap], spec.Maps[pendingMap].InnerMap, c.Maps["tenants"]); err != nil {
 		return err
 	}
 	if d.maps, err = openMaps(c, spec); err != nil {

@@ -28,10 +28,19 @@ type pending struct {
 	of    map[uint32]*ebpf.Map // by the tenant's slot
 }
 
-// openPending takes over the tables that an earlier process made.
-func openPending(outer *ebpf.Map, spec *ebpf.MapSpec) (*pending, error) {
+// openPending takes over the tables that an earlier process made: of the tenants
+// that have limits. Kernels before 6.8 wait for all programs at every look-up in
+// a map of maps, 10 ms each, so only places that are taken are looked at.
+func openPending(outer *ebpf.Map, spec *ebpf.MapSpec, tenants *ebpf.Map) (*pending, error) {
 	p := &pending{outer: outer, spec: spec, of: map[uint32]*ebpf.Map{}}
 	for slot := range uint32(maxTenants) {
+		var limits tenantValue
+		if err := tenants.Lookup(slot, &limits); err != nil {
+			return p, fmt.Errorf("read limits of a tenant: %w", err)
+		}
+		if limits == (tenantValue{}) {
+			continue
+		}
 		var id uint32
 		err := outer.Lookup(slot, &id)
 		if errors.Is(err, ebpf.ErrKeyNotExist) {
