@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
  * Closes an instance's vports at the moment its program ends, in the context of
- * the last of its threads that does. An agent that has to be told, wake up and
+ * the last of its threads that does, or of who kills it. An agent that has to be told, wake up and
  * write a map is too late by all that on a busy machine, and packets are lost as
  * long. The agent hears of it as well, and does everything else.
  */
@@ -41,19 +41,36 @@ static __always_inline void close_vport(__u32 id)
 		v->state = STATE_CLOSED;
 }
 
+static __always_inline void close_of(struct task_struct *task)
+{
+	struct ending *e = bpf_task_storage_get(&endings, task->group_leader, 0, 0);
+
+	if (!e)
+		return;
+	close_vport(e->vports[0]);
+	close_vport(e->vports[1]);
+}
+
 SEC("tp_btf/sched_process_exit")
 int onpath_ending(__u64 *ctx)
 {
 	struct task_struct *task = (struct task_struct *)ctx[0];
-	struct ending *e;
 
-	if (task->signal->live.counter)
-		return 0;
-	e = bpf_task_storage_get(&endings, task->group_leader, 0, 0);
-	if (!e)
-		return 0;
-	close_vport(e->vports[0]);
-	close_vport(e->vports[1]);
+	if (!task->signal->live.counter)
+		close_of(task);
+	return 0;
+}
+
+#define SIGNAL_KILL      9
+#define SIGNAL_DELIVERED 0 /* TRACE_SIGNAL_DELIVERED: neither ignored nor pending already */
+
+/* A killed program does nothing more, but where all CPUs are busy it waits for one
+ * to end; what it was sent until then would be lost. */
+SEC("tp_btf/signal_generate")
+int onpath_killed(__u64 *ctx)
+{
+	if ((int)ctx[0] == SIGNAL_KILL && (int)ctx[4] == SIGNAL_DELIVERED)
+		close_of((struct task_struct *)ctx[2]);
 	return 0;
 }
 

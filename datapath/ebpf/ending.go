@@ -13,11 +13,10 @@ import (
 	"github.com/onpath/onpath"
 )
 
-// endingProgram is the one of bpf/ending.bpf.c, endingMap what it is told.
-const (
-	endingProgram = "onpath_ending"
-	endingMap     = "endings"
-)
+// endingPrograms are those of bpf/ending.bpf.c, endingMap what they are told.
+var endingPrograms = []string{"onpath_ending", "onpath_killed"}
+
+const endingMap = "endings"
 
 //go:embed ending_bpfel.o
 var endingObject []byte
@@ -28,27 +27,23 @@ var _ onpath.EndingCloser = (*Driver)(nil)
 // cannot.
 type endings struct {
 	processes *ebpf.Map // struct ending of bpf/abi.h, by process handle
-	link      link.Link
-	// vports that it may have closed since the maps were written.
+	links     []link.Link
+	// vports that they may have closed since the maps were written.
 	vports map[onpath.VportID]int // watches
 }
 
 type endingValue struct{ Vports [2]uint32 }
 
-// openEndings loads the program with the configuration's maps. It runs as long as
-// this process does: nobody but an agent opens again what it closes.
+// openEndings loads the programs with the configuration's maps. They run as long as
+// this process does: nobody but an agent opens again what they close.
 func openEndings(with *ebpf.Collection) (*endings, error) {
 	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(endingObject))
 	if err != nil {
-		return nil, fmt.Errorf("read the compiled program: %w", err)
+		return nil, fmt.Errorf("read the compiled programs: %w", err)
 	}
-	p := spec.Programs[endingProgram]
-	shared, uses := map[string]*ebpf.Map{}, p.Instructions.ReferenceOffsets()
+	shared := map[string]*ebpf.Map{}
 	for name := range spec.Maps {
-		switch m := with.Maps[name]; {
-		case uses[name] == nil:
-			delete(spec.Maps, name)
-		case m != nil:
+		if m := with.Maps[name]; m != nil {
 			shared[name] = m
 		}
 	}
@@ -57,18 +52,26 @@ func openEndings(with *ebpf.Collection) (*endings, error) {
 		return nil, err
 	}
 	defer c.Close()
-	l, err := link.AttachTracing(link.TracingOptions{Program: c.Programs[endingProgram], AttachType: ebpf.AttachTraceRawTp})
-	if err != nil {
-		return nil, fmt.Errorf("watch processes: %w", err)
+	e := &endings{processes: c.DetachMap(endingMap), vports: map[onpath.VportID]int{}}
+	for _, name := range endingPrograms {
+		l, err := link.AttachTracing(link.TracingOptions{Program: c.Programs[name], AttachType: ebpf.AttachTraceRawTp})
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("watch processes: %w", err), e.close())
+		}
+		e.links = append(e.links, l)
 	}
-	return &endings{processes: c.DetachMap(endingMap), link: l, vports: map[onpath.VportID]int{}}, nil
+	return e, nil
 }
 
 func (e *endings) close() error {
 	if e == nil {
 		return nil
 	}
-	return errors.Join(e.link.Close(), e.processes.Close())
+	err := e.processes.Close()
+	for _, l := range e.links {
+		err = errors.Join(err, l.Close())
+	}
+	return err
 }
 
 // CloseAtEnd implements onpath.EndingCloser.
