@@ -32,7 +32,9 @@ type ChainSpec struct {
 	// Exit: entry (default): back to the gateway where the flow entered; last:
 	// leave at the last element's node.
 	Exit Exit `json:"exit,omitempty"`
-	// Direction: both (default): both directions cross the same instances; forward.
+	// Direction: both (default): both directions cross the same instances; forward:
+	// replies go the ordinary way, but those to what an instance began, or changed
+	// the addresses of, find back to it.
 	Direction Direction `json:"direction,omitempty"`
 	// Adopt is how long, after the chain begins, TCP connections older than it
 	// are passed by; default 60s.

@@ -344,7 +344,8 @@ type Path struct {
 	// Strict: none of the chain's strictest element is drop; what cannot be
 	// classified to the port is then dropped, else passed by.
 	Strict bool `json:"strict,omitempty"`
-	// Forward: only the forward direction is steered.
+	// Forward: only the forward direction is steered, and what answers flows that an
+	// instance or a function began or changed: nobody else could take it.
 	Forward bool `json:"forward,omitempty"`
 	// Idle is how long flows may rest; zero fields mean DefaultIdle's.
 	Idle Idle `json:"idle,omitzero"`

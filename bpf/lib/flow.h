@@ -460,6 +460,25 @@ __noinline int learn_relay(__u32 next)
 	return 0;
 }
 
+/* Did an instance or a function begin the flow that leaves here, or change its
+ * tuple? Then nobody else can take the answers. What came in at this edge as it
+ * leaves has its entry here. */
+static __always_inline int begun(struct pkt *p, const struct node *n)
+{
+	if (p->d.flags & FLOW_EMITTED)
+		return 1;
+	if (p->d.entry != n->edge)
+		return 0;
+	copy_key(&p->rkey, &p->key, n->edge);
+	if (flow_established(&p->rkey))
+		return 0;
+	p->back.first_path = 0;
+	resolve(n->edge_table, BACK_EDGE);
+	return !flow_pending(&p->rkey, tenant_of_path(p->back.first_path));
+}
+
+#define NO_ANSWER 2 /* pkt.settle: of a path with direction forward */
+
 /*
  * In which table does the entry of pkt.rkey at the edge stand, if it is not
  * established? Packets find it there after the same rules have told them their
@@ -483,8 +502,16 @@ __noinline int place_answer(void)
 		return DROP_SPOOFED;
 	p->settle = 0;
 	p->back_tenant = 0;
+	if (!n->edge)
+		return 0;
+	slot = p->d.path_slot;
+	path = bpf_map_lookup_elem(&paths, &slot);
+	if (slot && path && (path->flags & PATH_FORWARD) && !begun(p, n)) {
+		p->settle = NO_ANSWER;
+		return 0;
+	}
 	reverse_key(&p->rkey, &p->key, n->edge);
-	if (!n->edge || flow_established(&p->rkey))
+	if (flow_established(&p->rkey))
 		return 0;
 	table = n->edge_table;
 	p->back.matched = 0;
@@ -510,17 +537,11 @@ __noinline int learn_edge(void)
 {
 	struct pkt *p = packet();
 	struct node *n = this_node();
-	__u32 slot;
-	struct path *path;
 
 	if (!p || !n || !n->edge)
 		return 0;
-	slot = p->d.path_slot;
-	if (p->d.path && !slot)
-		return 0; /* the path ended here: its answers go the ordinary way, as the next packets do */
-	path = bpf_map_lookup_elem(&paths, &slot);
-	if (slot && path && (path->flags & PATH_FORWARD))
-		return 0;
+	if (p->settle == NO_ANSWER || (p->d.path && !p->d.path_slot))
+		return 0; /* forward only, or the path ended here: answers go the ordinary way */
 	reverse_key(&p->rkey, &p->key, n->edge);
 	p->back.context = 0;
 	if (p->prev == n->edge)

@@ -17,6 +17,7 @@ func Cases() []Case {
 		{"element-select", "flows that an element does not select skip it", selects},
 		{"overlap", "of two chains that select a packet the first takes it", overlap},
 		{"forward-only", "of a chain with direction forward, replies are the kernel's", forwardOnly},
+		{"forward-begun", "with direction forward, answers find back to the instance that began the flow or changed it", forwardBegun},
 		{"mirror", "a mirror gets copies of both directions and gives nothing back", mirrors},
 		{"only-mirrors", "a chain of mirrors only lets the traffic pass", onlyMirrors},
 		{"exit-last", "packets leave at the last element's node", exitLast},

@@ -275,6 +275,44 @@ func forwardOnly(b *bed) {
 	b.forward(udp4(1), fw)
 }
 
+// forwardBegun: nobody but the instance that began a flow, or changed its addresses,
+// can take the answers; those to what it was given and left as it was are the
+// kernel's.
+func forwardBegun(b *bed) {
+	for n, where := range []string{gateway, "n2", gateway} {
+		own := netip.AddrFrom4([4]byte{10, 1, 201, byte(n)})
+		proxy, fw := b.instance("proxy", where), b.instance("fw", []string{gateway, gateway, "n2"}[n])
+		proxy.packets, proxy.own, proxy.routes = onpath.PacketsOriginate, []netip.Addr{own}, true
+		m := web()
+		path := onpath.PathID(n + 1)
+		proxy.emits = []emission{{path: path, match: m}}
+		order := []*instance{proxy, fw}[:min(2, n+1)]
+		b.apply(one(&chain{path: path, match: m, forward: true}, order...))
+		device := onpath.DeviceName(proxy.vport)
+		behind := forwards(order[1:]...)
+		for _, t := range []onpath.Tuple{tuple(tcp, own, 40000, server, 80), tuple(tcp, client, 40001, server, 80)} {
+			for range 3 {
+				p := newPacket(t).bytes()
+				b.send(where, device, p)
+				for _, h := range behind {
+					p = b.cross(h, p)
+				}
+				b.expect(gateway, serverNet, withTTL(p, 1))
+				r := answerTo(t).bytes()
+				b.send(gateway, serverNet, r)
+				for _, h := range behind {
+					r = b.cross(hop{at: h.at, reverse: true}, r)
+				}
+				b.expect(where, device, r)
+			}
+		}
+		asked := tcp4(2000 + uint16(n))
+		b.forward(asked, order...)
+		b.untouched(serverNet, answerTo(asked).bytes(), clientNet)
+		b.forward(asked, order...)
+	}
+}
+
 // mirrors get copies of both directions, wherever they stand; what they emit is
 // dropped.
 func mirrors(b *bed) {

@@ -118,7 +118,7 @@ func (l *layout) tables(emitters func(*instance) bool) []onpath.Table {
 	}
 	for _, i := range l.instances {
 		if len(i.emits) > 0 && !i.withdrawn && emitters(i) {
-			out = append(out, i.emitTables()...)
+			out = append(out, l.emitTables(i)...)
 		}
 	}
 	slices.SortFunc(out, func(a, b onpath.Table) int { return cmp.Compare(a.ID, b.ID) })
@@ -243,11 +243,19 @@ func (e *element) group(p onpath.PathID, i int, reverse bool) onpath.Group {
 	return g
 }
 
+// oneWay reports whether only the forward direction of a path is steered.
+func (l *layout) oneWay(p onpath.PathID) bool {
+	return slices.ContainsFunc(l.chains, func(c *chain) bool { return c.path == p && c.forward })
+}
+
 // emitTables gives one table for each side of the instance, the same rules.
-func (i *instance) emitTables() []onpath.Table {
+func (l *layout) emitTables(i *instance) []onpath.Table {
 	t := onpath.Table{ID: onpath.EmitTableOf(i.vport), Miss: onpath.Action{Kind: onpath.ActionExit}}
 	for _, e := range i.emits {
 		for _, reverse := range []bool{false, true} {
+			if reverse && l.oneWay(e.path) {
+				break
+			}
 			t.Rules = append(t.Rules, onpath.Rule{
 				Match:  oriented(e.match, reverse),
 				Action: onpath.Action{Kind: onpath.ActionTable, Table: onpath.TableOf(e.path, e.element, reverse)},

@@ -40,6 +40,9 @@ func (n *Node) learnReturn(w *work, f *flow) bool {
 	if f.path != 0 && n.paths[f.path] == nil {
 		return true // the path ended: its answers go the ordinary way
 	}
+	if p := n.paths[f.path]; p != nil && p.Forward && !n.begun(w, f) {
+		return true // its answers go the ordinary way
+	}
 	back := flowKey{edge, w.key.tuple.Reverse()}
 	tenant, settle := n.placeAnswer(w, f, back)
 	if n.leads(back, from, tenant) {
@@ -54,18 +57,26 @@ func (n *Node) learnReturn(w *work, f *flow) bool {
 		e.group, e.path, e.reverse = g.ID^1, g.Path, !g.Reverse
 		e.mirrors = n.behind(g, w.key.tuple)
 	}
-	if p := n.paths[e.path]; p != nil && p.Forward && (f.context != 0 || from == edge) {
-		return true
-	}
 	if settle && n.find(back, tenant) == nil {
 		if !n.hasRoom(tenant, true) {
 			return false
 		}
-		n.insert(back, &e, tenant, false)
+		n.insertEstablished(back, &e, tenant)
 		return true
 	}
 	n.turn(n.learn(w, back, e, tenant), e, f)
 	return true
+}
+
+// begun reports whether an instance or a function began the flow or changed its
+// tuple, so that nobody else can take the answers: what came in at this edge as it
+// leaves has its entry here.
+func (n *Node) begun(w *work, f *flow) bool {
+	if f.counts {
+		return true
+	}
+	k := flowKey{n.edgeVport(), w.key.tuple}
+	return !f.route && f.entry == k.vport && n.find(k, n.tenantOf(n.firstPath(k.tuple))) == nil
 }
 
 // placeAnswer tells in whose share an answer's entry at the edge stands: that of

@@ -298,7 +298,7 @@ func (n *Node) emission(w *work, v *onpath.Vport, own bool) {
 		n.refuse(w, d)
 		return
 	}
-	if p := n.paths[d.path]; p != nil && !(own && p.Forward) {
+	if n.paths[d.path] != nil {
 		f.context = n.member[membership{v.Other, d.path, d.reverse}]
 	}
 	s := n.share(v.Tenant)

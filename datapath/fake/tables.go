@@ -136,19 +136,25 @@ func (n *Node) anywhere(k flowKey) *flow {
 // insert writes an entry that is not there. Flows that have no handshake may be of
 // one direction only: they are established at once while there is room for such.
 func (n *Node) insert(k flowKey, f *flow, tenant string, connection bool) {
+	if f.counts || !connection && n.hasRoom(tenant, false) {
+		n.insertEstablished(k, f, tenant)
+		return
+	}
 	f.seen, f.tenant = n.now(), tenant
 	n.counters.Learned++
-	switch {
-	case f.counts || !connection && n.hasRoom(tenant, false):
-		n.establish(k, f)
-	default:
-		s := n.share(tenant)
-		if s.order.Len() >= n.pendingSize() {
-			oldest := s.order.Front().Value.(flowKey)
-			n.drop(oldest, s.pending[oldest])
-		}
-		f.place, s.pending[k] = s.order.PushBack(k), f
+	s := n.share(tenant)
+	if s.order.Len() >= n.pendingSize() {
+		oldest := s.order.Front().Value.(flowKey)
+		n.drop(oldest, s.pending[oldest])
 	}
+	f.place, s.pending[k] = s.order.PushBack(k), f
+}
+
+// insertEstablished writes an entry that is not there and stays.
+func (n *Node) insertEstablished(k flowKey, f *flow, tenant string) {
+	f.seen, f.tenant = n.now(), tenant
+	n.counters.Learned++
+	n.establish(k, f)
 	if len(n.flows) >= n.sweepAt {
 		n.sweep()
 		n.sweepAt = max(sweepFirst, 2*len(n.flows))
