@@ -124,7 +124,7 @@ __noinline int edit(struct __sk_buff *skb)
 	if ((a->edit & (ONPATH_SET_SRC | ONPATH_SET_DST)) && !p->edited)
 		copy_key(&p->came, &p->key, p->key.scope);
 	if (a->edit & ONPATH_SET_SRC) {
-		if (p->family == FAMILY_4 && !is_mapped(a->new_src))
+		if ((p->family == FAMILY_4) != is_mapped(a->new_src))
 			return -1;
 		copy_addr(p->end, a->new_src);
 		p->end_port = a->new_sport;
@@ -132,7 +132,7 @@ __noinline int edit(struct __sk_buff *skb)
 			return -1;
 	}
 	if (a->edit & ONPATH_SET_DST) {
-		if (p->family == FAMILY_4 && !is_mapped(a->new_dst))
+		if ((p->family == FAMILY_4) != is_mapped(a->new_dst))
 			return -1;
 		copy_addr(p->end, a->new_dst);
 		p->end_port = a->new_dport;

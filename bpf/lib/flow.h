@@ -383,13 +383,21 @@ __noinline int learn_at(__u32 slot)
 	group = p->d.group;
 	if (group) {
 		g = bpf_map_lookup_elem(&groups, &group);
-		if (g)
-			back = g->back;
+		if (!g)
+			return 0; /* another node's plan is ahead of this one's, or behind */
+		back = g->back;
 	}
 	reverse_key(&p->rkey, &p->key, v->id);
 	p->back_tenant = v->tenant;
+	if (!group) { /* to an instance's own traffic: it has begun it */
+		struct flow *e = flow_find(&p->rkey, v->tenant);
+
+		if (e)
+			see(p, e);
+		return 0;
+	}
 	p->settle = 0;
-	p->back.context = group ? group ^ 1 : 0;
+	p->back.context = group ^ 1;
 	if (n->edge && p->prev == n->edge)
 		answers_go(p, NEXT_EXIT, 0, 0);
 	else
@@ -408,7 +416,7 @@ __noinline int learn_context(__u32 slot)
 	if (!v || !p || (v->flags & VPORT_MIRROR))
 		return 0;
 	group = p->d.group;
-	if (!group)
+	if (!group || !bpf_map_lookup_elem(&groups, &group))
 		return 0;
 	copy_key(&p->wkey, &p->key, v->other);
 	__builtin_memset(&p->back, 0, sizeof(p->back));

@@ -112,7 +112,11 @@ static __always_inline int send_to(struct __sk_buff *skb, struct pkt *p, struct 
 		return bpf_redirect(v->ifindex, 0);
 	case VPORT_REMOTE:
 		/* To an edge, the group is the one of the element just passed. */
-		carried = p->is & IS_ERROR ? 0 : p->d.group ? p->d.group : p->d.context;
+		carried = p->d.group;
+		if (v->id == p->d.entry)
+			carried = p->d.context;
+		if (p->is & IS_ERROR)
+			carried = 0;
 		if (p->learn && has_functions(&p->d) && !(p->is & (IS_ERROR | IS_NOPORTS)))
 			learn_relay(v->id);
 		reason = encapsulate(skb, slot, last_passed(p), p->d.entry, carried);
@@ -206,7 +210,6 @@ __noinline int send_on(struct __sk_buff *skb)
 		copy_to_mirrors(skb);
 	if (p->d.kind == NEXT_EXIT) {
 		if (p->learn && !(p->is & (IS_ERROR | IS_NOPORTS))) {
-			/* Also if this one cannot leave: the next may, and does not come here. */
 			/* Also if this one cannot leave: the next may, and does not come here. */
 			rc = place_answer();
 			if (!rc)

@@ -32,6 +32,7 @@ func Cases() []Case {
 		{"pair-told", "what the other gateway could not choose alike is told to it", pairTold},
 		{"pair-untold", "connections of which the other gateway was not told are told to it with their next SYN", pairUntold},
 		{"pair-dead", "when a gateway of the pair is gone, flows go on through the other", pairDead},
+		{"pair-reset", "the reset for a connection whose instance is gone passes a gateway of the pair", pairReset},
 		{"shares", "10,000 flows meet three instances by their weights, within a tenth", shares},
 		{"weights", "new flows are shared by weights for the instance they come from, both directions alike", matrix},
 		{"sticky", "adding, draining and weighing move no flow, removing only its own", sticks},

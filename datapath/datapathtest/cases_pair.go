@@ -159,3 +159,29 @@ func pairDead(b *bed) {
 		}
 	}
 }
+
+// pairReset: a node without an edge finds an instance gone before the gateway does,
+// and resets its connections.
+func pairReset(b *bed) {
+	l, is := b.pairOf("n2")
+	l.chains[0].elements[0].lost = onpath.LostReset
+	b.apply(l)
+	t := tcp4(1000)
+	b.enters(gateway, clientNet, newPacket(t).bytes(), gateway, serverNet, is...)
+	is[0].state = onpath.VportClosed
+	b.generation++
+	b.configs["n2"] = b.config("n2", l)
+	if err := b.nodes["n2"].dp.Apply(b.t.Context(), b.configs["n2"]); err != nil {
+		b.t.Fatal(err)
+	}
+	p := newPacket(t)
+	p.flags, p.ack = ack, 77
+	for range 2 {
+		b.send(gateway, clientNet, p.bytes())
+		r := b.receive(gateway, clientNet).Packet
+		if tupleOf(r) != t.Reverse() || r[33]&rst == 0 {
+			b.t.Errorf("the connection was answered by %x, must be by a reset", r)
+		}
+	}
+	b.nodes[gateway].loose[edgeVport] = true
+}

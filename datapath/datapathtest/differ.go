@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"net/netip"
 	"os"
 	"slices"
 	"strconv"
@@ -37,7 +38,13 @@ type Prober interface {
 	// sent, and the device if that is an instance's and known. With a segment
 	// size the packet stands for several of that many bytes of TCP payload each
 	// (GSO).
+	// What goes on to another node comes out with the addresses that the tunnel
+	// packet carries.
 	Put(node, device string, f Frame, segment int) (o Outcome, out Frame, to string)
+	// PutTunnel puts in one packet that comes from another node.
+	PutTunnel(node string, p TunnelPacket) (o Outcome, out Frame, to string)
+	// Functions reports whether packets may meet ebpf functions.
+	Functions() bool
 }
 
 // Differ drives the same random packets through a driver and the model of it:
@@ -51,6 +58,7 @@ func Differ(t *testing.T, subject, model Prober, seed uint64, packets, every int
 		probes: [2]Prober{subject, model}, mill: newMill(seed),
 	}
 	d.trace = os.Getenv("ONPATH_DIFFER_TRACE") != ""
+	d.mill.wide = os.Getenv("ONPATH_DIFFER_WIDE") != ""
 	from, err := strconv.Atoi(os.Getenv("ONPATH_DIFFER_FROM")) // compare all after each packet from this one on
 	if err != nil {
 		from = packets
@@ -71,17 +79,18 @@ func Differ(t *testing.T, subject, model Prober, seed uint64, packets, every int
 }
 
 type differ struct {
-	t      *testing.T
-	every  int
-	trace  bool // say what becomes of every whole packet
-	at     int
-	sides  [2]*bed // subject, model
-	probes [2]Prober
-	mill   *mill
-	layout *layout
-	seen   [4]int   // by outcome
-	packet []byte   // the last one
-	recent [3]trial // what was put in last
+	t         *testing.T
+	every     int
+	trace     bool // say what becomes of every whole packet
+	at        int
+	sides     [2]*bed // subject, model
+	probes    [2]Prober
+	mill      *mill
+	layout    *layout
+	functions [2][]onpath.InlineFunction
+	seen      [4]int   // by outcome
+	packet    []byte   // the last one
+	recent    [3]trial // what was put in last
 }
 
 // trial is one frame that was put in on both sides.
@@ -90,10 +99,27 @@ type trial struct {
 	device  string
 	frame   Frame
 	segment int
-	outcome Outcome // of the model
+	tunnel  *TunnelPacket // it came from another node
+	outcome Outcome       // of the model
+}
+
+func (t *trial) put(p Prober) (Outcome, Frame, string) {
+	if t.tunnel != nil {
+		c := *t.tunnel
+		c.Packet = slices.Clone(c.Packet)
+		return p.PutTunnel(gateway, c)
+	}
+	c := t.frame
+	c.Packet = slices.Clone(c.Packet)
+	return p.Put(gateway, t.device, c, t.segment)
 }
 
 func (t *trial) String() string {
+	if t.tunnel != nil {
+		x := *t.tunnel
+		x.Packet = nil
+		return fmt.Sprintf("packet %d through the tunnel %+v: %x: %s", t.at, x, t.frame.Packet[:min(len(t.frame.Packet), 200)], t.outcome)
+	}
 	return fmt.Sprintf("packet %d at %s tags %v type %04x segment %d: %x: %s", t.at, t.device, t.frame.Tags, t.frame.EtherType,
 		t.segment, t.frame.Packet[:min(len(t.frame.Packet), 200)], t.outcome)
 }
@@ -120,7 +146,7 @@ func (d *differ) build() *layout {
 	rewrites.emits = []emission{{path: 2, match: dns}}
 	originates.emits = []emission{{path: 4, match: tls}}
 	some := onpath.Match{DstPorts: portRanges(443, 443), SrcPorts: portRanges(1000, 2000)}
-	return &layout{
+	l := &layout{
 		instances: []*instance{keep1, keep2, wraps, drains, closed, mirror, bridged, rewrites, originates, far},
 		chains: []*chain{
 			{path: 6, tier: onpath.TierOperator, tenant: "operator", match: onpath.Match{Dst: prefixes("10.9.5.0/24", "2001:db8:9:5::/64")}, strict: true,
@@ -141,6 +167,33 @@ func (d *differ) build() *layout {
 			{path: 9, match: onpath.Match{Dst: servers, Protocol: []uint8{tcp, udp}, DstPorts: portRanges(9000, 9000)}, mtu: 1400}, // past nothing
 		},
 	}
+	if d.probes[0].Functions() {
+		d.addFunctions(l, keep1)
+	}
+	return l
+}
+
+// addFunctions adds chains of ebpf functions, alone and around an element.
+func (d *differ) addFunctions(l *layout, keep *instance) {
+	var alone, before, behind *instance
+	for side, b := range d.sides {
+		alone, before, behind = b.inline("alone", gateway), b.inline("before", gateway), b.inline("behind", gateway)
+		for _, i := range []*instance{alone, before, behind} {
+			d.functions[side] = append(d.functions[side], *i.inline)
+		}
+	}
+	own := [3]*instance{alone, before, behind}
+	l.instances = append(l.instances, own[:]...)
+	to := append(slices.Clone(servers), netip.PrefixFrom(virtual, 32))
+	match := func(first, last uint16) onpath.Match {
+		return onpath.Match{Dst: to, Protocol: []uint8{tcp, udp}, DstPorts: portRanges(first, last)}
+	}
+	l.chains = append(l.chains,
+		&chain{path: 10, match: match(droppedPort, behindPort), elements: []*element{{instances: own[:1], none: onpath.NoneBypass}}},
+		&chain{path: 11, match: match(stampedPort, stampedPort), mtu: 1450, elements: []*element{
+			{instances: own[1:2]}, {instances: []*instance{keep}}, {instances: own[2:], none: onpath.NoneBypass}}})
+	d.mill.functions = true
+	d.mill.renew()
 }
 
 // change closes, drains or opens some instances.
@@ -156,30 +209,39 @@ func (d *differ) change() {
 }
 
 func (d *differ) apply() {
-	for _, b := range d.sides {
+	for side, b := range d.sides {
+		for _, f := range d.functions[side] { // each side has made its own ready
+			at := slices.IndexFunc(d.layout.instances, func(i *instance) bool { return i.vport == f.Vport })
+			d.layout.instances[at].inline = &f
+		}
 		b.apply(d.layout)
 	}
 }
 
 // one puts one frame in on both sides and compares what becomes of it.
 func (d *differ) one() {
-	device, f, segment := d.mill.frame(d.layout)
+	tried := &d.recent[d.at%len(d.recent)]
+	*tried = trial{at: d.at}
+	if d.mill.wide && d.mill.one(6) {
+		tried.device, tried.tunnel = "the tunnel", d.mill.tunnelled(d.sides[0], d.layout)
+		tried.frame.Packet = tried.tunnel.Packet
+	} else {
+		tried.device, tried.frame, tried.segment = d.mill.frame(d.layout)
+	}
+	f := tried.frame
 	var out [2]Outcome
 	var frames [2]Frame
 	var to string
 	for i, p := range d.probes {
-		c := f
-		c.Packet = slices.Clone(f.Packet)
-		if out[i], frames[i], to = p.Put(gateway, device, c, segment); out[i] == Unfit {
+		if out[i], frames[i], to = tried.put(p); out[i] == Unfit {
 			return
 		}
 	}
 	d.seen[out[1]]++
 	d.packet = f.Packet
-	tried := &d.recent[d.at%len(d.recent)]
-	*tried = trial{d.at, device, f, segment, out[1]}
+	tried.outcome = out[1]
 	if d.trace && d.mill.valid(f.Packet) {
-		d.t.Logf("%d at %s %v: %s and %s, %s %s", d.at, device, tupleOf(f.Packet), out[0], out[1], frames[0].Dst, frames[1].Dst)
+		d.t.Logf("%d at %s %v: %s and %s, %s %s", d.at, tried.device, tupleOf(f.Packet), out[0], out[1], frames[0].Dst, frames[1].Dst)
 	}
 	switch {
 	case out[0] == out[1]:
@@ -187,16 +249,17 @@ func (d *differ) one() {
 		return
 	default:
 		d.t.Errorf("%s\n\tthe driver: %s, the model: %s\n\tseed %d", tried, out[0], out[1], d.mill.seed)
-		d.entries(f.Packet)
+		d.compareCounters()
 		return
 	}
 	if out[0] != Sent || len(frames[1].Packet) == 0 {
 		return
 	}
 	d.mill.learn(to, frames[1])
-	if !bytes.Equal(frames[0].Packet, frames[1].Packet) || frames[1].Dst != "" && frames[0].Dst != frames[1].Dst {
-		d.t.Errorf("%s\n\tthe driver sent to %s %x\n\tthe model  sent to %s %x\n\tseed %d", tried,
-			frames[0].Dst, frames[0].Packet, frames[1].Dst, frames[1].Packet, d.mill.seed)
+	other := frames[1].Dst != "" && (frames[0].Dst != frames[1].Dst || frames[0].Src != frames[1].Src)
+	if other || !bytes.Equal(frames[0].Packet, frames[1].Packet) {
+		d.t.Errorf("%s\n\tthe driver sent to %s from %s %x\n\tthe model  sent to %s from %s %x\n\tseed %d", tried,
+			frames[0].Dst, frames[0].Src, frames[0].Packet, frames[1].Dst, frames[1].Src, frames[1].Packet, d.mill.seed)
 		d.entries(f.Packet)
 	}
 }
@@ -238,6 +301,12 @@ func (d *differ) compareCounters() {
 	for _, id := range slices.Sorted(maps.Keys(c[1].Paths)) {
 		if x, y := c[0].Paths[id], c[1].Paths[id]; x != y {
 			note("path %d: the driver counts %+v, the model %+v", id, x, y)
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(c[1].Functions)) {
+		x, y := c[0].Functions[id], c[1].Functions[id]
+		if x.Passed != y.Passed || x.Dropped != y.Dropped || x.Answered != y.Answered || x.Bypassed != y.Bypassed || !maps.Equal(x.Reasons, y.Reasons) {
+			note("function %d: the driver counts %+v, the model %+v", id, x, y)
 		}
 	}
 	for _, tenant := range slices.Sorted(maps.Keys(c[1].Tenants)) {

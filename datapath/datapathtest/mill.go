@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 
 	"github.com/onpath/onpath"
 )
@@ -39,7 +40,9 @@ type mill struct {
 	seed      uint64
 	tuples    []onpath.Tuple
 	delivered []delivery
-	made      int // packets
+	made      int  // packets
+	functions bool // some are for ebpf functions
+	wide      bool // also packets from other nodes, and such as functions translate
 }
 
 // fragmentAge is after how many packets no fragment of a datagram comes any more.
@@ -53,11 +56,16 @@ type delivery struct {
 }
 
 func newMill(seed uint64) *mill {
-	m := &mill{Rand: newRand(seed), seed: seed}
-	for range 300 {
-		m.tuples = append(m.tuples, m.tuple())
-	}
+	m := &mill{Rand: newRand(seed), seed: seed, tuples: make([]onpath.Tuple, 300)}
+	m.renew()
 	return m
+}
+
+// renew forgets all tuples.
+func (m *mill) renew() {
+	for i := range m.tuples {
+		m.tuples[i] = m.tuple()
+	}
 }
 
 // one is true once in n times.
@@ -84,6 +92,16 @@ func (m *mill) tuple() onpath.Tuple {
 	}
 	if m.one(5) { // past no element
 		t.Protocol, t.DstPort = pickOne[uint8](m, tcp, udp), 9000
+	}
+	if m.functions && m.one(6) {
+		t.Protocol = pickOne[uint8](m, tcp, udp)
+		t.DstPort = pickOne[uint16](m, droppedPort, refusedPort, stampedPort, stampedPort)
+		if m.wide && m.one(2) {
+			t.DstPort = pickOne[uint16](m, translatedPort, behindPort)
+			if t.Src.Is4() {
+				t.Dst = pickOne(m, virtual, server)
+			}
+		}
 	}
 	if m.one(12) {
 		t.Dst = m.oddAddress(t.Src.Is4())
@@ -135,6 +153,75 @@ func (m *mill) frame(l *layout) (device string, f Frame, segment int) {
 	return device, f, segment
 }
 
+// tunnelled is a packet from another node, as such send them, or forged.
+func (m *mill) tunnelled(b *bed, l *layout) *TunnelPacket {
+	m.made++
+	from := pickOne(m, "n2", "n2", sideNode)
+	p := &TunnelPacket{From: b.nodes[from].spec.Underlay.Addr(), Secret: secret(gateway, from), Entry: edgeVport}
+	t := m.tuples[m.IntN(len(m.tuples))]
+	if m.one(2) {
+		t = t.Reverse()
+	}
+	c := l.chains[m.IntN(len(l.chains))]
+	reverse := m.one(2)
+	if n := len(c.elements); n > 0 {
+		k := m.IntN(n)
+		e := c.elements[k]
+		i := e.instances[m.IntN(len(e.instances))]
+		p.Group, p.Next = onpath.GroupOf(c.path, k, reverse), i.vport
+		if reverse {
+			p.Next = i.otherSide()
+		}
+	}
+	if m.one(3) {
+		p.Next = edgeVport
+	}
+	p.Prev = b.remote(from, l, m)
+	switch m.IntN(30) {
+	case 0:
+		p.From = netip.AddrFrom4([4]byte{10, 255, 0, byte(m.IntN(9))})
+	case 1:
+		p.Secret ^= 1 << m.IntN(24)
+	case 2:
+		p.Next = onpath.VportID(1 + m.IntN(60))
+	case 3:
+		p.Prev = onpath.VportID(1 + m.IntN(60))
+	case 4:
+		p.Entry = pickOne(m, sideVport, onpath.VportID(1+m.IntN(60)))
+	case 5:
+		p.Group = onpath.GroupID(m.IntN(20 << 6))
+	}
+	for p.Packet, _ = m.packet(t); !plausible(p.Packet); p.Packet, _ = m.packet(t) {
+		t = m.tuples[m.IntN(len(m.tuples))]
+	}
+	return p
+}
+
+// plausible tells packets that another node may send on: it has refused those of
+// addresses that no router forwards.
+func plausible(p []byte) bool {
+	src, dst := addresses(p)
+	known := slices.Concat(clients, servers, prefixes(virtual.String()+"/32", "10.77.0.0/16"))
+	in := func(a netip.Addr) bool {
+		return slices.ContainsFunc(known, func(k netip.Prefix) bool { return k.Contains(a) })
+	}
+	return in(src) && in(dst)
+}
+
+// remote is one of another node's vports.
+func (b *bed) remote(node string, l *layout, m *mill) onpath.VportID {
+	var ids []onpath.VportID
+	if id := edgeOf(node); id != 0 {
+		ids = append(ids, id)
+	}
+	for _, i := range l.instances {
+		if i.node == node {
+			ids = append(ids, i.vport, i.otherSide())
+		}
+	}
+	return ids[m.IntN(len(ids))]
+}
+
 // wrap puts a tag on, or says that it is no IP.
 func (m *mill) wrap(f *Frame) {
 	switch m.IntN(60) {
@@ -153,7 +240,7 @@ func (m *mill) wrap(f *Frame) {
 func (m *mill) instance(l *layout) string {
 	for {
 		i := l.instances[m.IntN(len(l.instances))]
-		if i.node == gateway {
+		if i.node == gateway && i.inline == nil {
 			return onpath.DeviceName(pickOne(m, i.vport, i.otherSide()))
 		}
 	}
@@ -244,7 +331,11 @@ func (m *mill) packet(t onpath.Tuple) (b []byte, segment int) {
 			return p.bytes(), 500
 		}
 	}
-	return m.mangle(p.bytes()), 0
+	b = p.bytes()
+	if m.functions && m.one(20) {
+		b = withDSCP(b, pickOne[uint8](m, droppedClass, refusedClass))
+	}
+	return m.mangle(b), 0
 }
 
 func (m *mill) icmp(p *packet) {
@@ -256,7 +347,7 @@ func (m *mill) icmp(p *packet) {
 		}
 	case 1: // an error about something
 		quoted := newPacket(m.tuples[m.IntN(len(m.tuples))])
-		for quoted.tuple.Src.Is4() != p.tuple.Src.Is4() {
+		for quoted.tuple.Src.Is4() != p.tuple.Src.Is4() || translates(quoted.tuple) {
 			quoted = newPacket(m.tuples[m.IntN(len(m.tuples))])
 		}
 		if m.one(2) {
@@ -271,6 +362,11 @@ func (m *mill) icmp(p *packet) {
 	case 2: // another message
 		p.icmpType, p.icmpCode, p.body = byte(m.IntN(256)), byte(m.IntN(3)), p.payload
 	}
+}
+
+// translates tells flows of which the model's functions leave errors alone.
+func translates(t onpath.Tuple) bool {
+	return t.DstPort == translatedPort || t.DstPort == behindPort || t.SrcPort == translatedPort || t.SrcPort == behindPort
 }
 
 // extensions is a row of IPv6 extension headers before the given protocol.

@@ -30,6 +30,7 @@ type programmed struct {
 	devices map[string]uint32
 	out     []byte
 	inside  bool
+	tunnel  *tunnelEnd
 	carried int // by XDP
 }
 
@@ -94,13 +95,7 @@ func (p *programmed) Put(node, device string, f datapathtest.Frame, segment int)
 	if !p.inside {
 		p.enter(node)
 	}
-	if p.devices[device] == 0 {
-		i, err := net.InterfaceByName(device)
-		if err != nil {
-			p.t.Fatal(err)
-		}
-		p.devices[device] = uint32(i.Index)
-	}
+	index := p.deviceIndex(device)
 	port := p.ports[node+"/"+device]
 	in := binary.BigEndian.AppendUint16(append(hw(port.nodeMAC), hw(port.mac)...), etherType(f))
 	in = append(in, f.Packet...)
@@ -108,7 +103,7 @@ func (p *programmed) Put(node, device string, f datapathtest.Frame, segment int)
 		return datapathtest.Unfit, datapathtest.Frame{}, "" // less than a test run of the kernel takes for some kinds
 	}
 	if p.fast && segment == 0 && (device == "up0" || device == "up1") {
-		ctx := xdpContext{1: uint32(len(in)), 3: p.devices[device]}
+		ctx := xdpContext{1: uint32(len(in)), 3: index}
 		verdict, out := p.run(p.drivers[node].FastProgram(), in, &ctx)
 		if verdict == xdpRedirect {
 			p.carried++
@@ -118,7 +113,7 @@ func (p *programmed) Put(node, device string, f datapathtest.Frame, segment int)
 			p.t.Fatalf("the verdict of XDP is %d", verdict)
 		}
 	}
-	ctx := skbContext{10: p.devices[device], 44: uint32(segment)} // ifindex, gso_size
+	ctx := skbContext{10: index, 44: uint32(segment)} // ifindex, gso_size
 	switch verdict, out := p.run(p.drivers[node].Program(), in, &ctx); verdict {
 	case tcShot:
 		return datapathtest.Gone, datapathtest.Frame{}, ""
@@ -126,6 +121,23 @@ func (p *programmed) Put(node, device string, f datapathtest.Frame, segment int)
 		return datapathtest.Sent, out, ""
 	}
 	return datapathtest.Left, datapathtest.Frame{}, ""
+}
+
+// Functions implements datapathtest.Prober: what functions at XDP leave to tc goes
+// there with a note beside the frame, which a test run does not carry over.
+func (p *programmed) Functions() bool { return !p.fast }
+
+// deviceIndex is that of a device in the gateway's namespace.
+func (p *programmed) deviceIndex(device string) uint32 {
+	p.t.Helper()
+	if p.devices[device] == 0 {
+		i, err := net.InterfaceByName(device)
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		p.devices[device] = uint32(i.Index)
+	}
+	return p.devices[device]
 }
 
 // run gives the verdict of a program, and the frame as it left it.
@@ -137,5 +149,5 @@ func (p *programmed) run(prog *cilium.Program, in []byte, ctx any) (uint32, data
 		p.t.Fatalf("%d bytes: %v", len(in), err)
 	}
 	b := o.DataOut
-	return verdict, datapathtest.Frame{Dst: net.HardwareAddr(b[:6]).String(), Packet: append([]byte(nil), trimmed(b[14:])...)}
+	return verdict, datapathtest.Frame{Dst: net.HardwareAddr(b[:6]).String(), Src: net.HardwareAddr(b[6:12]).String(), Packet: append([]byte(nil), trimmed(b[14:])...)}
 }

@@ -5,8 +5,10 @@ import (
 	"flag"
 	"math"
 	"math/bits"
+	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -39,8 +41,7 @@ func TestDiffer(t *testing.T) {
 	t.Logf("seed %d (repeat it with -differ.seed)", seed)
 	for _, hook := range []string{"tc", "xdp"} {
 		t.Run(hook, func(t *testing.T) {
-			now := time.Now()
-			model := &modelled{t: t, net: fake.NewNetwork(func() time.Time { return now }), nodes: map[string]*fake.Node{}}
+			model := newModelled(t)
 			subject := newProgram(t, hook == "xdp")
 			datapathtest.Differ(t, subject, model, seed, n, *differEvery)
 			if hook == "xdp" && subject.carried == 0 && n >= 100_000 && !t.Failed() {
@@ -56,6 +57,30 @@ type modelled struct {
 	t     *testing.T
 	net   *fake.Network
 	nodes map[string]*fake.Node
+	// What the gateway sent to another node last, and whether it answered one.
+	sent     *datapathtest.TunnelPacket
+	answered bool
+	copies   bool // what is put in may itself be a copy for a mirror
+}
+
+func newModelled(t *testing.T) *modelled {
+	now := time.Now()
+	m := &modelled{t: t, net: fake.NewNetwork(func() time.Time { return now }), nodes: map[string]*fake.Node{}}
+	m.net.OnTunnel(func(p fake.Tunnelled, by fake.By) bool { // and there it ends
+		if p.From != m.nodes["gw"].Underlay() {
+			return false
+		}
+		switch by {
+		case fake.ByAnswer:
+			m.answered = true
+		case fake.BySteering:
+			m.sent = &datapathtest.TunnelPacket{
+				From: p.From, Secret: p.Secret, Next: p.Next, Prev: p.Prev, Entry: p.Entry, Group: p.Group, Packet: slices.Clone(p.Packet),
+			}
+		}
+		return false
+	})
+	return m
 }
 
 func (m *modelled) AddNode(s datapathtest.NodeSpec) onpath.Datapath {
@@ -71,6 +96,10 @@ func (m *modelled) AddNode(s datapathtest.NodeSpec) onpath.Datapath {
 		}
 		o.Uplinks = append(o.Uplinks, x)
 	}
+	o.Function = func(p fake.InlinePacket) fake.InlineVerdict {
+		a := datapathtest.ExamFunction(p.Function.Vport, p.Tuple, p.Reverse, p.DSCP)
+		return fake.InlineVerdict{Drop: a.Drop, Refuse: a.Refuse, Reason: a.Reason, Src: a.Src, Dst: a.Dst, DSCP: a.DSCP}
+	}
 	o.Pick, o.Flows, o.Pending = pick, differTable, differTable
 	n, err := m.net.Node(s.Name, o)
 	if err != nil {
@@ -82,31 +111,55 @@ func (m *modelled) AddNode(s datapathtest.NodeSpec) onpath.Datapath {
 
 func (m *modelled) Put(node, device string, f datapathtest.Frame, segment int) (datapathtest.Outcome, datapathtest.Frame, string) {
 	n := m.nodes[node]
+	raw := append(binary.BigEndian.AppendUint16(make([]byte, 12), etherType(f)), f.Packet...)
+	otherwise := datapathtest.Left
+	if device != "up0" && device != "up1" {
+		otherwise = datapathtest.Gone // what an instance sends is never the kernel's
+	}
+	return m.outcome(n, otherwise, func() {
+		if segment > 0 {
+			n.InjectSegments(device, raw, segment)
+		} else {
+			n.InjectFrame(device, raw)
+		}
+	})
+}
+
+// PutTunnel implements datapathtest.Prober.
+func (m *modelled) PutTunnel(node string, p datapathtest.TunnelPacket) (datapathtest.Outcome, datapathtest.Frame, string) {
+	n := m.nodes[node]
+	m.copies = true
+	defer func() { m.copies = false }()
+	return m.outcome(n, datapathtest.Gone, func() {
+		n.InjectTunnel(fake.Tunnelled{
+			From: p.From, Secret: p.Secret, Next: p.Next, Prev: p.Prev, Entry: p.Entry, Group: p.Group, Packet: p.Packet,
+		})
+	})
+}
+
+// outcome is what becomes of the packet that is put in; otherwise if nothing tells.
+func (m *modelled) outcome(n *fake.Node, otherwise datapathtest.Outcome, put func()) (datapathtest.Outcome, datapathtest.Frame, string) {
 	before := n.Dropped()
 	m.net.Deliveries()
-	raw := append(binary.BigEndian.AppendUint16(make([]byte, 12), etherType(f)), f.Packet...)
-	if segment > 0 {
-		n.InjectSegments(device, raw, segment)
-	} else {
-		n.InjectFrame(device, raw)
-	}
-	outcome, local := datapathtest.Left, device != "up0" && device != "up1"
-	if local {
-		outcome = datapathtest.Gone // what an instance sends is never the kernel's
-	}
+	m.sent, m.answered = nil, false
+	put()
+	outcome, out, to := otherwise, datapathtest.Frame{}, ""
 	if n.Dropped() != before {
 		outcome = datapathtest.Gone
 	}
-	var out datapathtest.Frame
-	to := ""
+	if m.sent != nil {
+		b := inTunnel(*m.sent)
+		outcome = datapathtest.Sent
+		out = datapathtest.Frame{Dst: net.HardwareAddr(b[:6]).String(), Src: net.HardwareAddr(b[6:12]).String(), Packet: m.sent.Packet}
+	}
+	if m.answered {
+		outcome = datapathtest.Answered
+	}
 	for _, d := range m.net.Deliveries() {
 		switch {
-		case d.Node != node: // through a tunnel
-			if outcome != datapathtest.Sent {
-				outcome, out = datapathtest.Sent, datapathtest.Frame{}
-			}
-		case d.By == fake.BySteering:
-			outcome, out = datapathtest.Sent, datapathtest.Frame{Dst: d.Dst, Packet: d.Packet}
+		case d.Node != n.Name():
+		case d.By == fake.BySteering, d.By == fake.ByMirror && m.copies && outcome != datapathtest.Sent:
+			outcome, out = datapathtest.Sent, datapathtest.Frame{Src: d.Src, Dst: d.Dst, Packet: d.Packet}
 			if d.Dst != "" {
 				to = d.Device
 			}
@@ -116,6 +169,9 @@ func (m *modelled) Put(node, device string, f datapathtest.Frame, segment int) (
 	}
 	return outcome, out, to
 }
+
+// Functions implements datapathtest.Prober.
+func (m *modelled) Functions() bool { return true }
 
 // Function is the exam's; modelFunction does in the model what its object does.
 func (m *modelled) Function(_ string, v onpath.VportID) onpath.InlineFunction {

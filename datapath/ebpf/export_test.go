@@ -76,3 +76,6 @@ func (d *Driver) Program() *ebpf.Program { return d.coll.Programs[program] }
 
 // FastProgram is what is attached to XDP of uplinks.
 func (d *Driver) FastProgram() *ebpf.Program { return d.coll.Programs[fastProgram] }
+
+// TunnelDevice is the device that carries the tunnels.
+func (d *Driver) TunnelDevice() string { return tunnelDevice }

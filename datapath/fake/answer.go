@@ -1,6 +1,7 @@
 package fake
 
 import (
+	"cmp"
 	"encoding/binary"
 	"net/netip"
 
@@ -129,6 +130,25 @@ func (n *Node) answer(w *work, b []byte) {
 	}
 	if v := n.local(w.key.vport); v != nil {
 		n.give(b, v, ByAnswer)
+	}
+	if v := n.vports[w.key.vport]; w.tunnel != nil && v != nil && v.Kind == onpath.VportRemote && v.State != onpath.VportClosed {
+		n.answerBeyond(w, v, b)
+	}
+}
+
+// answerBeyond sends what answers a packet from another node back there: as if it
+// came from where the packet was to go, on nodes that have no edge.
+func (n *Node) answerBeyond(w *work, v *onpath.Vport, b []byte) {
+	p := n.peers[v.Peer]
+	to := n.net.underlay[p.Address]
+	if to == nil {
+		return
+	}
+	t := Tunnelled{
+		From: n.underlay, Secret: p.Secret, Next: v.ID, Prev: cmp.Or(n.edgeVport(), w.tunnel.Next), Entry: w.tunnel.Entry, Packet: b,
+	}
+	if n.net.onTunnel == nil || n.net.onTunnel(t, ByAnswer) {
+		to.tunnelIn(t)
 	}
 }
 

@@ -198,7 +198,7 @@ func (n *Node) handTo(w *work, to onpath.VportID, f *flow, by By) {
 	case v == nil:
 		n.countDrop(w.key.vport, onpath.DropClosed)
 	case v.Kind == onpath.VportRemote:
-		n.tunnelOut(w, v, f)
+		n.tunnelOut(w, v, f, by)
 	case by == ByMirror:
 		n.out(w, v, by)
 	default:
@@ -207,7 +207,7 @@ func (n *Node) handTo(w *work, to onpath.VportID, f *flow, by By) {
 }
 
 // tunnelOut carries a packet to the node of a remote vport.
-func (n *Node) tunnelOut(w *work, v *onpath.Vport, f *flow) {
+func (n *Node) tunnelOut(w *work, v *onpath.Vport, f *flow, by By) {
 	p := n.peers[v.Peer]
 	to := n.net.underlay[p.Address]
 	if to == nil {
@@ -226,10 +226,10 @@ func (n *Node) tunnelOut(w *work, v *onpath.Vport, f *flow) {
 			n.learnRelay(w, f, v)
 		}
 	}
-	to.tunnelIn(Tunnelled{
-		From: n.underlay, Secret: p.Secret, Next: v.ID, Prev: prev, Entry: f.entry,
-		Group: group, Packet: w.b,
-	})
+	t := Tunnelled{From: n.underlay, Secret: p.Secret, Next: v.ID, Prev: prev, Entry: f.entry, Group: group, Packet: w.b}
+	if n.net.onTunnel == nil || n.net.onTunnel(t, by) {
+		to.tunnelIn(t)
+	}
 }
 
 // learnRelay writes the entry by which answers from the other node run the
@@ -326,7 +326,8 @@ func (n *Node) turn(old *flow, e flow, f *flow) {
 	if n.otherGate(old.next) != 0 && n.otherGate(old.next) == e.next && !old.learned {
 		return
 	}
-	same := old.group != 0 && old.group == e.group || n.otherGate(old.next) != 0 && n.otherGate(old.next) == e.next
+	g := n.groups[old.group]
+	same := g != nil && old.group == e.group && hasMember(g, e.next) || n.otherGate(old.next) != 0 && n.otherGate(old.next) == e.next
 	if old.kind != onpath.NextPending && !same && n.takes(old.next) {
 		return
 	}

@@ -21,7 +21,12 @@ type work struct {
 	tenant string
 	// uplink is the device by which the packet came in, if by one.
 	uplink string
+	// tunnel is how it came from another node, if it did.
+	tunnel *Tunnelled
 }
+
+// nowhere is the path of packets whose group this node does not have.
+const nowhere = onpath.PathID(1 << 18)
 
 func (n *Node) newWork(b []byte, h header, in onpath.VportID) *work {
 	w := &work{b: b[:h.length], h: h, key: flowKey{in, h.tuple}, writes: !h.isError}
@@ -190,12 +195,27 @@ func (n *Node) classify(w *work) {
 		f.kind, f.next, f.group = onpath.NextVport, d.member, d.group.ID
 	case toExit, toRoute:
 		f.kind, f.next = onpath.NextExit, edge
+		if len(f.functions) > 0 {
+			n.beginFunctions(w, f)
+			return
+		}
 	default:
 		n.countIn(edge, w.h.length)
 		n.refuse(w, d)
 		return
 	}
 	n.begin(w, n.learn(w, w.key, f, w.tenant))
+}
+
+// beginFunctions takes up a flow that meets functions alone: both directions are
+// known before they run.
+func (n *Node) beginFunctions(w *work, f flow) {
+	ahead := n.learn(w, w.key, f, w.tenant)
+	back := f
+	back.reverse, back.functions, back.mirrors = !f.reverse, backwards(f.functions), n.turned(f.mirrors, w.key.tuple)
+	back.learned = true
+	n.turn(n.learn(w, flowKey{f.next, w.key.tuple.Reverse()}, back, w.tenant), back, &f)
+	n.begin(w, ahead)
 }
 
 // refuse ends a packet that a walk dropped or reset.
@@ -329,7 +349,7 @@ func (n *Node) tunnelIn(t Tunnelled) {
 		return
 	}
 	prev := t.Prev
-	if v := n.vports[prev]; v == nil || v.Kind != onpath.VportRemote {
+	if v := n.vports[prev]; v == nil || v.Kind != onpath.VportRemote || n.peers[v.Peer].Address != t.From {
 		prev = 0
 	}
 	h := parse(t.Packet)
@@ -340,24 +360,33 @@ func (n *Node) tunnelIn(t Tunnelled) {
 	defer n.about(&h)()
 	n.countIn(prev, h.length)
 	n.defragment(t.Prev, &h)
+	if prev == 0 {
+		n.stranger = t.Prev
+		defer func() { n.stranger = 0 }()
+	}
 	w := n.newWork(t.Packet, h, t.Prev)
-	f := flow{next: t.Next, group: t.Group, entry: t.Entry}
+	w.tunnel = &t
+	w.writes = w.writes && h.verdict == fine
+	f := flow{kind: onpath.NextVport, next: t.Next, group: t.Group, entry: t.Entry}
 	f.path, _, f.reverse = t.Group.Split()
+	if t.Group != 0 && n.groups[t.Group] == nil {
+		f.path = nowhere
+	}
 	switch {
 	case t.Next != 0 && t.Next == n.edgeVport():
-		n.exit(w, &flow{next: t.Next, context: t.Group, entry: t.Entry, path: f.path, reverse: f.reverse})
+		f.kind, f.context, f.group = onpath.NextExit, t.Group, 0
+		n.steer(w, &f)
 	case n.function(t.Next) != nil:
 		n.relay(w, t)
 	case n.local(t.Next) == nil:
 		n.countDrop(prev, onpath.DropUnknownVport)
-	case !n.takes(t.Next):
-		n.countDrop(prev, onpath.DropClosed)
 	default:
 		g := n.groups[t.Group]
-		if g != nil && g.Lost == onpath.LostReset && h.runs() && n.anywhere(flowKey{t.Next, h.tuple.Reverse()}) == nil {
+		known := n.anywhere(flowKey{t.Next, w.key.tuple.Reverse()}) != nil
+		if n.takes(t.Next) && !known && g != nil && g.Lost == onpath.LostReset && h.runs() && h.verdict == fine {
 			f.next = n.home(g, h.tuple, t.Next)
 		}
-		n.handTo(w, f.next, &f, BySteering)
+		n.steer(w, &f)
 	}
 }
 

@@ -104,16 +104,20 @@ func (n *Node) runFunctions(w *work, f *flow) bool {
 				continue
 			}
 			n.countDrop(w.key.vport, onpath.DropNoInstance)
+			n.countDrop(item.vport, onpath.DropNoInstance)
 			return false
 		}
 		n.countOut(item.vport, w.h.length)
 		verdict := n.ask(w, f, item.vport)
+		if other := func(a netip.AddrPort) bool { return a.IsValid() && a.Addr().Is6() != w.h.v6 }; other(verdict.Src) || other(verdict.Dst) {
+			verdict.Drop = true // an address of the other IP version
+		}
 		switch {
 		case verdict.Drop, verdict.Refuse:
 			if c.Reasons == nil {
 				c.Reasons = map[uint8]uint64{}
 			}
-			c.Reasons[verdict.Reason]++
+			c.Reasons[verdict.Reason] += n.pieces()
 			if verdict.Drop {
 				n.add(&c.Dropped, w.h.length)
 				n.countDrop(w.key.vport, onpath.DropFunction)

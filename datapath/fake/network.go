@@ -27,6 +27,7 @@ type Network struct {
 	underlay  map[netip.Addr]*Node
 	queue     []Delivery
 	onDeliver func(Delivery)
+	onTunnel  func(Tunnelled, By) bool
 	cut       map[string]bool // nodes off the underlay
 }
 
@@ -66,6 +67,15 @@ func (w *Network) OnDelivery(f func(Delivery)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.onDeliver = f
+}
+
+// OnTunnel calls f for every packet that a node sends to another through their
+// tunnel, before it gets there, and lets it get there if f says so. f may not touch
+// the network.
+func (w *Network) OnTunnel(f func(t Tunnelled, by By) bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.onTunnel = f
 }
 
 // Deliveries gives what came out since the last call.

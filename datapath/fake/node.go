@@ -43,7 +43,8 @@ type Node struct {
 	nat       natTable
 	counters  onpath.Counters
 	watches   map[onpath.Tuple]*watched
-	current   onpath.Tuple // of the packet being worked on; zero: none that is of a flow
+	stranger  onpath.VportID // that the packet being worked on comes from by its word alone
+	current   onpath.Tuple   // of the packet being worked on; zero: none that is of a flow
 	sweepAt   int
 	forwarded uint64
 	dropped   uint64
@@ -242,6 +243,12 @@ func (n *Node) Counters(ctx context.Context) (*onpath.Counters, error) {
 	return &c, nil
 }
 
+// Name is the node's.
+func (n *Node) Name() string { return n.name }
+
+// Underlay is its address on the underlay, once a configuration gave it one.
+func (n *Node) Underlay() netip.Addr { return n.underlay }
+
 // Flows implements onpath.Datapath.
 func (n *Node) Flows(ctx context.Context, f onpath.FlowFilter, yield func(onpath.FlowEntry) bool) error {
 	n.net.mu.Lock()
@@ -321,6 +328,9 @@ func (n *Node) countOut(id onpath.VportID, bytes int) {
 }
 
 func (n *Node) countDrop(id onpath.VportID, why onpath.DropReason) {
+	if id == n.stranger {
+		id = 0
+	}
 	c := n.counters.Vports[id]
 	if c.Dropped == nil {
 		c.Dropped = map[onpath.DropReason]uint64{}
