@@ -32,6 +32,16 @@ type OffPart struct {
 	Remove func(ctx context.Context) error
 }
 
+// Owner is the name of the node whose agent keeps its state in the folder, as its
+// plan says; "" if it never got one.
+func Owner(stateDir string) (string, error) {
+	saved, err := state{stateDir}.loadPlan()
+	if err != nil || saved == nil {
+		return "", err
+	}
+	return saved.Node, nil
+}
+
 // Off takes everything of a node off this machine, with all else dead: first
 // the data path, so that traffic is ordinary again, then the instances, their
 // devices and namespaces, and the state. It says what it removed, in words, and

@@ -8,9 +8,11 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/datapath/ebpf"
 	"github.com/onpath/onpath/internal/config"
 	"github.com/onpath/onpath/internal/roster"
@@ -26,7 +28,8 @@ func newNodeOff(g *global) *cobra.Command {
 		Use: "off", Short: "Take everything of a node off this machine; traffic is ordinary again",
 		Long: `Take everything of a node off this machine, also when all else is dead: first the
 data path, so that traffic is ordinary again, then instances, devices, namespaces
-and state. The agent must not run. Doing it again does no harm.
+and state. The agent must not run. Doing it again does no harm. Without --name and a
+name in the configuration it is the node whose state folder it is.
 
 --all takes off every node whose agent was started in the present network
 namespace since the machine booted, whatever its name and folders.`,
@@ -57,7 +60,7 @@ namespace since the machine booted, whatever its name and folders.`,
 			err = errors.Join(errs...)
 			return errors.Join(g.print(c, removed, func(w io.Writer) error {
 				if len(removed) == 0 && err == nil {
-					fmt.Fprintln(w, "nothing of this node is on the machine")
+					nothingLeft(w, nodes)
 				}
 				for _, r := range removed {
 					fmt.Fprintln(w, "removed", r)
@@ -67,11 +70,26 @@ namespace since the machine booted, whatever its name and folders.`,
 		},
 	}
 	c.Flags().StringVar(&f.path, "config", "", "configuration file (default "+config.DefaultPath+", if it is there)")
-	c.Flags().StringVar(&f.set.Name, "name", "", "name of the node (default the machine's)")
+	c.Flags().StringVar(&f.set.Name, "name", "", "name of the node (default the state folder's, else the machine's)")
 	c.Flags().StringVar(&f.set.StateDir, "state-dir", "", "the agent's (default "+config.DefaultNodeDir+")")
 	c.Flags().StringVar(&f.set.Containerd, "containerd", "", "socket of the containerd that was used (default a private one)")
 	c.Flags().BoolVar(&all, "all", false, "every node whose agent was started in this network namespace")
 	return c
+}
+
+// nothingLeft says so, and names the nodes of which there is something.
+func nothingLeft(w io.Writer, nodes []*config.Node) {
+	switch len(nodes) {
+	case 0:
+		fmt.Fprintln(w, "no node's agent was started in this network namespace")
+	case 1:
+		fmt.Fprintf(w, "nothing of node %s is on the machine\n", nodes[0].Name)
+	default:
+		fmt.Fprintln(w, "nothing of these nodes is on the machine")
+	}
+	if names := ebpf.Names(""); len(names) > 0 {
+		fmt.Fprintf(w, "there are data paths of %s: onpath node off --name NAME takes one off\n", strings.Join(names, ", "))
+	}
 }
 
 // toTakeOff are the nodes that are meant: that of file and flags, or all of the
@@ -82,7 +100,11 @@ func (f *nodeFlags) toTakeOff(all bool) ([]*config.Node, error) {
 		if err != nil {
 			return nil, err
 		}
-		return []*config.Node{&conf.Node}, f.apply(&conf.Node)
+		named := f.set.Name != "" || conf.Node.Name != ""
+		if err := f.apply(&conf.Node); err != nil {
+			return nil, err
+		}
+		return []*config.Node{&conf.Node}, identify(&conf.Node, named)
 	}
 	here, err := roster.Here()
 	if err != nil {
@@ -94,6 +116,46 @@ func (f *nodeFlags) toTakeOff(all bool) ([]*config.Node, error) {
 		list = append(list, &config.Node{Name: e.Name, StateDir: e.StateDir, Containerd: e.Containerd})
 	}
 	return list, err
+}
+
+// identify makes sure that name and state folder are of one node, and that this
+// is its network namespace. Else its instances would go and its data path stay,
+// which leads traffic to them. A name that nobody gave is the folder's.
+func identify(n *config.Node, named bool) error {
+	dir, err := filepath.Abs(n.StateDir)
+	if err != nil {
+		return fmt.Errorf("find the state folder: %w", err)
+	}
+	entry, listErr := roster.Of(roster.Dir, dir)
+	owner, err := node.Owner(dir)
+	if entry != nil && (owner == "" || err != nil) {
+		owner, err = entry.Name, nil
+	}
+	switch {
+	case err != nil && !named:
+		e := onpath.Errorf(onpath.CodeInvalid, "nothing tells whose state folder %s is: %w", dir, err)
+		e.Remedy = "name the node with --name"
+		return e
+	case owner != "" && owner != n.Name && named:
+		e := onpath.Errorf(onpath.CodeInvalid, "the state folder %s is of node %s, not of %s", dir, owner, n.Name)
+		e.Remedy = "say --name " + owner + ", or name the folder of " + n.Name + " with --state-dir"
+		return e
+	case owner != "":
+		n.Name = owner
+	}
+	if entry == nil {
+		return listErr
+	}
+	here, err := roster.Here()
+	if err != nil || entry.NetNS == here {
+		return err
+	}
+	if path, alive := entry.NetNS.Alive(); alive {
+		e := onpath.Errorf(onpath.CodeInvalid, "node %s is in another network namespace, and so is its data path", n.Name)
+		e.Remedy = fmt.Sprintf("run it there: onpath lab exec, or nsenter --net=%s onpath node off", path)
+		return e
+	}
+	return nil
 }
 
 // enlist notes that an agent begins here. It works without, too.

@@ -268,6 +268,21 @@ func Installed(opts Options) bool {
 	return err == nil && len(left) > 0
 }
 
+// Names are of the data paths that are on this machine, whichever process left
+// them, at a pin path; "" is the default.
+func Names(pinPath string) (names []string) {
+	if pinPath == "" {
+		pinPath = DefaultPinPath
+	}
+	dirs, _ := os.ReadDir(pinPath)
+	for _, d := range dirs {
+		if Installed(Options{Name: d.Name(), PinPath: pinPath}) {
+			names = append(names, d.Name())
+		}
+	}
+	return names
+}
+
 // Remove takes the data path of that name off the calling thread's network
 // namespace, whichever process left it, without loading anything.
 func Remove(ctx context.Context, opts Options) error {

@@ -46,6 +46,29 @@ func At(path string) (NetNS, error) {
 	return NetNS{uint64(st.Dev), st.Ino}, nil
 }
 
+// Alive reports whether a process is in the network namespace or a mount keeps
+// it, as far as the calling process sees them, and the path of one that does.
+func (n NetNS) Alive() (path string, ok bool) {
+	processes, _ := filepath.Glob("/proc/[0-9]*/ns/net")
+	for _, p := range append(processes, mounted()...) {
+		if at, err := At(p); err == nil && at == n {
+			return p, true
+		}
+	}
+	return "", false
+}
+
+// mounted are the places where network namespaces are mounted.
+func mounted() (paths []string) {
+	table, _ := os.ReadFile("/proc/self/mountinfo")
+	for line := range strings.Lines(string(table)) {
+		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[3], "net:[") {
+			paths = append(paths, f[4])
+		}
+	}
+	return paths
+}
+
 // Here is the network namespace of the process.
 func Here() (NetNS, error) { return At("/proc/self/ns/net") }
 
@@ -88,7 +111,21 @@ func Leave(dir, stateDir string) error {
 }
 
 // In lists the agents of one network namespace by name.
-func In(dir string, ns NetNS) (list []Entry, err error) {
+func In(dir string, ns NetNS) ([]Entry, error) {
+	list, err := all(dir)
+	return slices.DeleteFunc(list, func(e Entry) bool { return e.NetNS != ns }), err
+}
+
+// Of is the agent with that state folder, nil if none is on the list.
+func Of(dir, stateDir string) (*Entry, error) {
+	list, err := all(dir)
+	if i := slices.IndexFunc(list, func(e Entry) bool { return e.StateDir == stateDir }); i >= 0 {
+		return &list[i], err
+	}
+	return nil, err
+}
+
+func all(dir string) (list []Entry, err error) {
 	files, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("list of agents: %w", err)
@@ -109,9 +146,7 @@ func In(dir string, ns NetNS) (list []Entry, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("list of agents: %s: %w; remove the file if no agent was started here", path, err)
 		}
-		if e.NetNS == ns {
-			list = append(list, e)
-		}
+		list = append(list, e)
 	}
 	slices.SortFunc(list, func(a, b Entry) int { return strings.Compare(a.Name, b.Name) })
 	return list, nil

@@ -63,28 +63,8 @@ func TestLabDownTakesNodesOff(t *testing.T) {
 			}
 			node := fmt.Sprintf("left-behind-%d", os.Getpid())
 			l := labOf(ctx, t, node, strings.Replace(oneHost, "MOUNTS", c.mounts, 1))
-			up := l.Command("router", bin, "up", "--name", node, "--state-dir", filepath.Join(dir, "state"), "--socket", filepath.Join(dir, "s"), "--host-image", "--uplink", "left", "--uplink", "right")
-			var log strings.Builder
-			up.Stdout, up.Stderr = &log, &log
-			if err := up.Start(); err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() {
-				_ = up.Process.Kill() // if lab down has not
-				_ = up.Wait()
-				if t.Failed() {
-					t.Log(tail(log.String(), 40))
-				}
-			})
 			period := fmt.Sprint(1_000_000 + os.Getpid())
-			file := filepath.Join(dir, "chain.yaml")
-			if err := os.WriteFile(file, []byte(strings.Replace(asleep, "PERIOD", period, 1)), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			applyWhenUp(ctx, t, bin, filepath.Join(dir, "s"), file)
-			if n := running("sleep", period); n != 1 {
-				t.Fatalf("%d instances run", n)
-			}
+			up := upWithChain(ctx, t, l, node, dir, period)
 			if c.killed {
 				if err := up.Process.Signal(syscall.SIGKILL); err != nil {
 					t.Fatal(err)
@@ -107,6 +87,75 @@ func TestLabDownTakesNodesOff(t *testing.T) {
 				t.Errorf("%d processes of containerd run on", n)
 			}
 		})
+	}
+}
+
+// upWithChain starts server and agent in a lab's router, with a chain whose
+// function sleeps for the period, and waits until it does.
+func upWithChain(ctx context.Context, t *testing.T, l *lab.Lab, node, dir, period string) *exec.Cmd {
+	t.Helper()
+	bin := stage.Bin()
+	up := l.Command("router", bin, "up", "--name", node, "--state-dir", filepath.Join(dir, "state"), "--socket", filepath.Join(dir, "s"), "--host-image", "--uplink", "left", "--uplink", "right")
+	var log strings.Builder
+	up.Stdout, up.Stderr = &log, &log
+	if err := up.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = up.Process.Kill() // if the test has not
+		_ = up.Wait()
+		if t.Failed() {
+			t.Log(tail(log.String(), 40))
+		}
+	})
+	file := filepath.Join(dir, "chain.yaml")
+	if err := os.WriteFile(file, []byte(strings.Replace(asleep, "PERIOD", period, 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	applyWhenUp(ctx, t, bin, filepath.Join(dir, "s"), file)
+	if n := running("sleep", period); n != 1 {
+		t.Fatalf("%d instances run", n)
+	}
+	return up
+}
+
+// TestNodeOffOfAnother: node off with another node's name, or in another network
+// namespace, touches nothing: instances without their data path, or the other way
+// round, would lead traffic nowhere. Without a name it knows whose folder it is.
+func TestNodeOffOfAnother(t *testing.T) {
+	ctx := need(t, time.Minute)
+	dir := t.TempDir()
+	node := fmt.Sprintf("another-%d", os.Getpid())
+	l := labOf(ctx, t, node, strings.Replace(oneHost, "MOUNTS", "mounts: shared", 1))
+	period := fmt.Sprint(2_000_000 + os.Getpid())
+	up := upWithChain(ctx, t, l, node, dir, period)
+	if err := up.Process.Signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	_ = up.Wait()
+	state := filepath.Join(dir, "state", "node")
+	pinned := func() bool {
+		_, err := os.Stat("/sys/fs/bpf/onpath/" + node)
+		return err == nil
+	}
+	for what, off := range map[string]*exec.Cmd{
+		"is of node " + node:           l.Command("router", stage.Bin(), "node", "off", "--state-dir", state, "--name", "nosuch"),
+		"in another network namespace": exec.CommandContext(ctx, stage.Bin(), "node", "off", "--state-dir", state),
+	} {
+		out, err := off.CombinedOutput()
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) || exit.ExitCode() != 2 || !strings.Contains(string(out), what) {
+			t.Errorf("%q expected with exit code 2, got %v: %s", what, err, out)
+		}
+		if !pinned() || running("sleep", period) != 1 {
+			t.Fatal("something was taken away")
+		}
+	}
+	if out, err := l.Command("router", stage.Bin(), "node", "off", "--state-dir", state).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if n := running("sleep", period); pinned() || n != 0 {
+		t.Errorf("left after node off: data path %t, %d instances", pinned(), n)
 	}
 }
 
