@@ -243,8 +243,10 @@ struct uplink_counters {
 
 /*
  * What the fast path needs of a flow, in one cache line: each CPU has its own
- * lanes, in sets of two that a hash of the key finds. What was counted here is
- * added to the flow's entry when the lane is renewed or becomes another flow's.
+ * lanes, in sets of two that a hash of the key finds: one among the first
+ * NEAR_LANES, which few flows share with caches and page tables, and one among all.
+ * What was counted here is added to the flow's entry when the lane is renewed or
+ * becomes another flow's.
  */
 struct lane {
 	struct flow_key key;
@@ -261,6 +263,7 @@ struct lanes {
 	struct lane lane[2];
 };
 
+#define NEAR_LANES 32768  /* sets: 4 MiB */
 #define MAX_LANES 1048576 /* sets of one CPU: 128 MiB */
 
 #define LANE_MULTIPLIER 0x9e3779b97f4a7c15ull /* 2^64 divided by the golden ratio */

@@ -190,21 +190,27 @@ static __noinline int vacate(struct lane *l)
 	return 0;
 }
 
+/* A lane of the set that is not true, or NULL. */
+static __always_inline struct lane *untrue(struct lanes *set, const struct uplink *u, __u32 now)
+{
+	if (!is_true(&set->lane[0], u, now))
+		return &set->lane[0];
+	return is_true(&set->lane[1], u, now) ? NULL : &set->lane[1];
+}
+
 /* Give the flow a lane: an untrue one, or now and then another's that is true, so
  * that more flows than there are lanes do not chase each other. */
-static __always_inline void take_lane(struct lanes *set, const struct flow_key *k, const struct flow *e,
-				      const struct uplink *u, struct uplink_counters *c, __u32 now)
+static __always_inline void take_lane(struct lanes *near, struct lanes *far, const struct flow_key *k,
+				      const struct flow *e, const struct uplink *u, struct uplink_counters *c, __u32 now)
 {
-	struct lane *l = &set->lane[0];
+	struct lane *l = untrue(near, u, now);
 
-	if (is_true(l, u, now)) {
-		l = &set->lane[1];
-		if (is_true(l, u, now)) {
-			if (c->crowded++ % LANE_PATIENCE)
-				return;
-			if (c->crowded & LANE_PATIENCE)
-				l = &set->lane[0];
-		}
+	if (!l)
+		l = untrue(far, u, now);
+	if (!l) {
+		if (c->crowded++ % LANE_PATIENCE)
+			return;
+		l = c->crowded & LANE_PATIENCE ? &far->lane[0] : &far->lane[1];
 	}
 	vacate(l);
 	l->key = *k;
@@ -222,17 +228,23 @@ struct known {
 	__u32 path; /* slot */
 };
 
-/* By the entry. Returns 0 if the packet must go to tc. */
-static __always_inline int by_entry(struct known *f, struct lanes *set, const struct flow_key *k,
-				    const struct uplink *u, struct uplink_counters *c, __u32 now)
+/* What lanes that are not true any more counted goes to their flows. */
+static __always_inline void clear_set(struct lanes *set, const struct uplink *u, __u32 now)
 {
-	struct flow *e;
-
-	/* What the lanes that are not true any more counted may be this flow's. */
 	if (set->lane[0].packets && !is_true(&set->lane[0], u, now))
 		vacate(&set->lane[0]);
 	if (set->lane[1].packets && !is_true(&set->lane[1], u, now))
 		vacate(&set->lane[1]);
+}
+
+/* By the entry. Returns 0 if the packet must go to tc. */
+static __always_inline int by_entry(struct known *f, struct lanes *near, struct lanes *far, const struct flow_key *k,
+				    const struct uplink *u, struct uplink_counters *c, __u32 now)
+{
+	struct flow *e;
+
+	clear_set(near, u, now); /* may be this flow's */
+	clear_set(far, u, now);
 	e = flow_known(k);
 	if (!e || entry_kind(e) != NEXT_EXIT)
 		return 0;
@@ -247,26 +259,44 @@ static __always_inline int by_entry(struct known *f, struct lanes *set, const st
 	f->entry = e;
 	f->path = e->path;
 	if (!e->functions[0] && watched(u, now))
-		take_lane(set, k, e, u, c, now);
+		take_lane(near, far, k, e, u, c, now);
 	return 1;
+}
+
+/* The lane of the key in a set, if it is true, or NULL. */
+static __always_inline struct lane *lane_of(struct lanes *set, const struct flow_key *k, const struct uplink *u,
+					    __u32 now)
+{
+	struct lane *l = &set->lane[0];
+
+	if (!same_key(&l->key, k))
+		l = &set->lane[1];
+	return same_key(&l->key, k) && is_true(l, u, now) ? l : NULL;
 }
 
 static __always_inline int find_known(struct known *f, const struct flow_key *k, __u64 hash,
 				      const struct uplink *u, struct uplink_counters *c, __u32 now)
 {
-	__u32 at = bpf_get_smp_processor_id() * cpu_lanes + (hash & (cpu_lanes - 1));
-	struct lanes *set = bpf_map_lookup_elem(&lanes, &at);
+	__u32 first = bpf_get_smp_processor_id() * cpu_lanes, all = hash & (cpu_lanes - 1);
+	__u32 at = first + (all & (NEAR_LANES - 1));
+	struct lanes *near = bpf_map_lookup_elem(&lanes, &at), *far;
 	struct lane *l;
 
-	if (!set)
+	if (!near)
 		return 0;
 	f->entry = NULL;
 	f->lane = NULL;
-	l = &set->lane[0];
-	if (!same_key(&l->key, k))
-		l = &set->lane[1];
-	if (!same_key(&l->key, k) || !is_true(l, u, now) || !watched(u, now))
-		return by_entry(f, set, k, u, c, now);
+	far = near;
+	l = lane_of(near, k, u, now);
+	if (!l && all >= NEAR_LANES) {
+		at = first + all;
+		far = bpf_map_lookup_elem(&lanes, &at);
+		if (!far)
+			return 0;
+		l = lane_of(far, k, u, now);
+	}
+	if (!l || !watched(u, now))
+		return by_entry(f, near, far, k, u, c, now);
 	f->lane = l;
 	f->hop = l->hop;
 	f->path = l->path;

@@ -22,6 +22,7 @@ const (
 	maxNAT                = 16
 	maxRouters            = 4
 	maxUplinks            = 256
+	nearLanes             = 1 << 15
 	maxLanes              = 1 << 20
 	maxHops               = 4096
 	laneMultiplier uint64 = 0x9e3779b97f4a7c15

@@ -55,24 +55,31 @@ func (r *laneReader) addTo(e *onpath.FlowEntry, k *flowKey, v *flowValue, now ui
 	if e.Kind != onpath.NextExit {
 		return
 	}
-	at := uint32(laneHash(k)) & (r.each - 1)
+	far := uint32(laneHash(k)) & (r.each - 1)
 	for cpu := range r.cpus {
-		var b [unsafe.Sizeof(lanesValue{})]byte
-		if _, err := r.memory.ReadAt(b[:], int64(cpu*r.each+at)*int64(len(b))); err != nil {
-			return
+		r.addSet(cpu*r.each+far, e, k, v, now)
+		if far >= nearLanes {
+			r.addSet(cpu*r.each+far%nearLanes, e, k, v, now)
 		}
-		var set lanesValue
-		if err := binary.Read(bytes.NewReader(b[:]), binary.NativeEndian, &set); err != nil {
-			return
+	}
+}
+
+func (r *laneReader) addSet(at uint32, e *onpath.FlowEntry, k *flowKey, v *flowValue, now uint64) {
+	var b [unsafe.Sizeof(lanesValue{})]byte
+	if _, err := r.memory.ReadAt(b[:], int64(at)*int64(len(b))); err != nil {
+		return
+	}
+	var set lanesValue
+	if err := binary.Read(bytes.NewReader(b[:]), binary.NativeEndian, &set); err != nil {
+		return
+	}
+	for _, l := range set.Lane {
+		if l.Key != *k || l.Path != v.Path || l.Packets == 0 {
+			continue
 		}
-		for _, l := range set.Lane {
-			if l.Key != *k || l.Path != v.Path || l.Packets == 0 {
-				continue
-			}
-			e.Packets += uint64(l.Packets)
-			e.Bytes += l.Bytes
-			e.Idle = min(e.Idle, onpath.Duration(idle(l.Last, now)))
-		}
+		e.Packets += uint64(l.Packets)
+		e.Bytes += l.Bytes
+		e.Idle = min(e.Idle, onpath.Duration(idle(l.Last, now)))
 	}
 }
 
