@@ -30,7 +30,7 @@ const (
 
 func flowsBenchmark() Benchmark {
 	return Benchmark{
-		Name: "flows", rounds: 6, cost: cost{20 * time.Second, 6 * time.Second},
+		Name: "flows", rounds: 6, cost: cost{20 * time.Second, 9 * time.Second},
 		Question: "how many new flows a second can one core learn, and what does a known one cost?",
 		Targets: []Target{
 			{Text: "≥ 300,000 new flows/s on one core", Case: flowsNewCase, Contestant: "onpath-tc", Metric: metricFlowRate, Min: 300_000,
@@ -70,8 +70,8 @@ func runFlows(ctx context.Context, r *Run) (err error) {
 
 // Rounds of new flows that the table of flows has room for; then all is made anew.
 const (
-	roomRounds  = 6
-	roomEntries = 4 << 20
+	roomRounds  = 3
+	roomEntries = 2 << 20
 )
 
 // newFlows measures first packets: classified, an instance chosen, entries
@@ -131,7 +131,7 @@ func (r *Run) newFlowsJob(c built, fresh freshFlows) traffic.Job {
 	flows := flowsOf(1 << 26)
 	flows.First = fresh[c.name]
 	fresh[c.name] += 1 << 22 // far more than are sent
-	return traffic.Job{Flows: flows, Order: traffic.Sequential, Time: pick(r, 400*time.Millisecond, 200*time.Millisecond)}
+	return traffic.Job{Flows: flows, Order: traffic.Sequential, Time: pick(r, 300*time.Millisecond, 200*time.Millisecond)}
 }
 
 func (r *Run) flowsTrial(ctx context.Context, kase string, round int, c built, fresh freshFlows) error {

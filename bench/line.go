@@ -134,8 +134,8 @@ func (l *line) ends() (err error) {
 	return nil
 }
 
-// establish sends one packet of each flow and one answer, so that whoever keeps
-// state of flows has it.
+// establish sends one packet of each flow, one answer, and another packet, so that
+// whoever keeps state of flows has it, and keeps it where it does for flows in use.
 func (l *line) establish(ctx context.Context, flows traffic.Flows) error {
 	l.let(unix.SIGCONT)
 	defer l.let(unix.SIGSTOP)
@@ -144,7 +144,7 @@ func (l *line) establish(ctx context.Context, flows traffic.Flows) error {
 		from *traffic.Source
 		to   *traffic.Sink
 		back bool
-	}{{l.forth, l.far, false}, {l.back, l.near, true}} {
+	}{{l.forth, l.far, false}, {l.back, l.near, true}, {l.forth, l.far, false}} {
 		if err := dir.to.Reset(); err != nil {
 			return err
 		}

@@ -46,7 +46,7 @@ func ovsRouter(name string, way ovsWay) router {
 		defer cancel()
 		pid, err := s.start(ctx)
 		if err != nil {
-			return err
+			return lacking(fmt.Sprintf("Open vSwitch is installed, but does not start: %v", err))
 		}
 		for _, h := range hops {
 			if err := s.rules(ctx, h, way); err != nil {

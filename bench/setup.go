@@ -30,7 +30,7 @@ func setup() Benchmark {
 		Question: "how long does a chain of 10 vports take to set up? (Stratos: 14 ms for the plan, 23.3 s for ports, 54 ms for rules)",
 		Targets: []Target{
 			{Text: "< 1 s in all", Case: setupAll, Contestant: "onpath", Metric: metricTotal, Max: 1000,
-				Why: "Plan and rules take a tenth of it (see the data path's part). The rest is ten containers, made side by side: containerd and runc start some five processes for each, and the machine's CPUs are busy with that from the beginning to the end."},
+				Why: "Devices and rules take what the data path's part shows by itself. The rest is ten containers, made side by side: containerd and runc start some five processes for each, and the machine's CPUs are busy with that from the beginning to the end."},
 			{Text: "< 20 ms a vport", Case: setupCase, Contestant: "onpath", Metric: metricEach, Max: 20},
 		},
 		run: runSetup,

@@ -99,3 +99,46 @@ func TestMarkdown(t *testing.T) {
 		t.Error("wrote into a page that has no place for results")
 	}
 }
+
+// TestPage: what docs/performance.md shows is what its results say.
+func TestPage(t *testing.T) {
+	const docs = "../../docs"
+	f, err := os.Open(filepath.Join(docs, "performance", "results.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	res, err := bench.Read(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	committed, err := os.ReadFile(filepath.Join(docs, "performance.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	page := filepath.Join(dir, "performance.md")
+	if err := os.WriteFile(page, committed, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := Markdown(page, res); err != nil {
+		t.Fatal(err)
+	}
+	const remedy = "write it again: onpath bench report docs/performance/results.json --markdown docs/performance.md"
+	if again, err := os.ReadFile(page); err != nil || !bytes.Equal(again, committed) {
+		t.Errorf("docs/performance.md does not show docs/performance/results.json (%v); %s", err, remedy)
+	}
+	pictures, err := filepath.Glob(filepath.Join(dir, "performance", "*.svg"))
+	if err != nil || len(pictures) == 0 {
+		t.Fatalf("there are no pictures (%v)", err)
+	}
+	for _, p := range pictures {
+		want, err := os.ReadFile(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := os.ReadFile(filepath.Join(docs, "performance", filepath.Base(p))); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("docs/performance/%s is not of docs/performance/results.json (%v); %s", filepath.Base(p), err, remedy)
+		}
+	}
+}
