@@ -264,8 +264,13 @@ func Secret(path string) ([]byte, error) {
 	if err == nil && len(b) == secretLength {
 		return b, nil
 	}
-	if err == nil || !errors.Is(err, fs.ErrNotExist) {
-		return nil, onpath.Errorf(onpath.CodeUnavailable, "%s cannot be used as a key (%d bytes): %w", path, len(b), err)
+	if err == nil {
+		e := onpath.Errorf(onpath.CodeUnavailable, "%s cannot be used as a key: it has %d bytes, a key has %d", path, len(b), secretLength)
+		e.Remedy = "restore it from a backup; or remove it, and the next start makes another and renews the secrets of all tunnels"
+		return nil, e
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return nil, onpath.Errorf(onpath.CodeUnavailable, "the key cannot be read: %w", err)
 	}
 	b = make([]byte, secretLength)
 	if _, err := rand.Read(b); err != nil {

@@ -133,7 +133,16 @@ func TestSecret(t *testing.T) {
 	if err := os.WriteFile(p, []byte("short"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := config.Secret(p); err == nil {
-		t.Error("a damaged key was replaced or used")
+	_, err = config.Secret(p)
+	if err == nil {
+		t.Fatal("a damaged key was replaced or used")
+	}
+	for _, want := range []string{p, "5 bytes", "32", "restore it from a backup"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is not in: %v", want, err)
+		}
+	}
+	if strings.Contains(err.Error(), "%!") {
+		t.Errorf("got %v", err)
 	}
 }
