@@ -33,6 +33,10 @@ const (
 	history = "10000"
 	// readyTimeout is for replaying the log of a large store on a slow disk.
 	readyTimeout = 60 * time.Second
+	// slowOpen is how long opening may take before it is spoken of.
+	slowOpen = 3 * time.Second
+	// stopTimeout is what an etcd that does not get ready has to end in.
+	stopTimeout = 10 * time.Second
 )
 
 // embedded is an etcd server in this process, of one member, without listeners.
@@ -43,9 +47,11 @@ type embedded struct {
 	etcd    *embed.Etcd
 	client  *clientv3.Client
 	up      atomic.Bool
+	first   atomic.Bool   // this process made the store
+	failed  chan struct{} // closed with the first fatal
 
-	mu  sync.Mutex
-	err *onpath.Error // why it stopped by itself
+	mu    sync.Mutex
+	cause string // why it stopped by itself
 }
 
 func startEmbedded(ctx context.Context, o Options) (*embedded, error) {
@@ -56,7 +62,7 @@ func startEmbedded(ctx context.Context, o Options) (*embedded, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &embedded{dir: o.Dir, reserve: o.Reserve, lock: lock}
+	e := &embedded{dir: o.Dir, reserve: o.Reserve, lock: lock, failed: make(chan struct{})}
 	if err := e.start(ctx, o.Logger); err != nil {
 		_ = lock.Close()
 		return nil, err
@@ -85,10 +91,10 @@ func lockDir(dir string) (*os.File, error) {
 	return f, nil
 }
 
-func (e *embedded) config(log *slog.Logger) *embed.Config {
+func (e *embedded) config(dir string, log *slog.Logger) *embed.Config {
 	c := embed.NewConfig()
 	c.Name = "onpath"
-	c.Dir = filepath.Join(e.dir, "etcd")
+	c.Dir = dir
 	// No listener of any kind; the member's peer URL is a name only.
 	self := url.URL{Scheme: "http", Host: "127.0.0.1:0"}
 	c.ListenPeerUrls, c.ListenClientUrls = nil, nil
@@ -104,33 +110,25 @@ func (e *embedded) config(log *slog.Logger) *embed.Config {
 	c.BackendBatchInterval = 100 * time.Millisecond
 	c.WarningApplyDuration, c.WarningUnaryRequestDuration = time.Second, 2*time.Second
 	c.EnableGRPCGateway = false
-	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zapTo(log, &e.up, e.fatal))
+	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zapTo(log, &e.up, &e.first, e.fatal))
 	return c
 }
 
+// start makes the store if there is none, and opens it.
 func (e *embedded) start(ctx context.Context, log *slog.Logger) error {
 	if err := e.room(); err != nil {
 		return err
 	}
 	began := time.Now()
-	var err error
-	if e.etcd, err = embed.StartEtcd(e.config(log)); err != nil {
+	if err := e.makeNew(ctx, log); err != nil {
+		return err
+	}
+	dir := filepath.Join(e.dir, dataDir)
+	if err := check(dir); err != nil {
 		return e.startFailed(err)
 	}
-	wait := time.NewTimer(readyTimeout)
-	defer wait.Stop()
-	select {
-	case <-e.etcd.Server.ReadyNotify():
-	case err = <-e.etcd.Err():
-	case <-e.etcd.Server.StopNotify():
-		err = errors.New("etcd stopped")
-	case <-wait.C:
-		err = fmt.Errorf("not ready after %s", readyTimeout)
-	case <-ctx.Done():
-		err = ctx.Err()
-	}
-	if err != nil {
-		e.etcd.Close()
+	var err error
+	if e.etcd, err = e.open(ctx, dir, log); err != nil {
 		return e.startFailed(err)
 	}
 	e.client = v3client.New(e.etcd.Server)
@@ -140,34 +138,42 @@ func (e *embedded) start(ctx context.Context, log *slog.Logger) error {
 }
 
 func (e *embedded) startFailed(err error) error {
-	if b := e.broken(); b != nil {
-		return b
-	}
 	f := onpath.Errorf(onpath.CodeUnavailable, "the store in %s cannot be opened: %w", e.dir, err)
 	f.Remedy = "if a disk fault damaged it, restore the directory from a backup"
+	if errors.Is(err, errEmpty) {
+		f.Remedy = "if the server never came up with it, remove " + filepath.Join(e.dir, dataDir) + "; else restore the directory from a backup"
+	}
 	return f
 }
 
 // fatal is called where etcd would end the process: a write to its disk
-// failed. The store stays closed from then on, so that nothing is acknowledged
-// that is not on disk.
+// failed, or what it reads there is damaged. The store stays closed from then
+// on, so that nothing is acknowledged that is not on disk.
 func (e *embedded) fatal(message string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.err == nil {
-		e.err = onpath.Errorf(onpath.CodeUnavailable, "the store in %s stopped: %s", e.dir, message)
-		e.err.Remedy = "make sure the disk is healthy and has room, then restart the server"
+	if e.cause == "" {
+		e.cause = message
+		close(e.failed)
 	}
+}
+
+// why is what fatal was told first.
+func (e *embedded) why() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.cause
 }
 
 // broken says why the store stopped by itself; nil while it works.
 func (e *embedded) broken() error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.err == nil {
+	cause := e.why()
+	if cause == "" {
 		return nil
 	}
-	return e.err
+	f := onpath.Errorf(onpath.CodeUnavailable, "the store in %s stopped: %s", e.dir, cause)
+	f.Remedy = "make sure the disk is healthy and has room, then restart the server"
+	return f
 }
 
 // room refuses writes before the disk is full: etcd does not survive a write

@@ -100,7 +100,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 
 func connect(ctx context.Context, o Options) (*clientv3.Client, error) {
 	c, err := clientv3.New(clientv3.Config{
-		Endpoints: o.Endpoints, TLS: o.TLS, Logger: zapTo(o.Logger, nil, nil),
+		Endpoints: o.Endpoints, TLS: o.TLS, Logger: zapTo(o.Logger, nil, nil, nil),
 		DialTimeout: requestTimeout, DialKeepAliveTime: 5 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
 	})
 	if err != nil {

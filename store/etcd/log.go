@@ -2,8 +2,10 @@ package etcd
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"runtime"
+	"strings"
 	"sync/atomic"
 
 	"go.uber.org/zap"
@@ -13,15 +15,19 @@ import (
 // zapTo gives etcd a logger that writes its warnings and errors to log; its
 // many informational lines become debug lines. onFatal is called instead of
 // ending the process, and the goroutine that asked for it ends; nil: none.
+// Until up is true it is called instead of panics, too: what etcd reads is
+// damaged then.
 // Until up is true (nil: always) warnings are debug lines too: they are about
-// the configuration, and meant for clusters.
-func zapTo(log *slog.Logger, up *atomic.Bool, onFatal func(message string)) *zap.Logger {
-	return zap.New(&core{log: log.With("part", "etcd"), up: up}, zap.WithFatalHook(fatalHook{onFatal}))
+// the configuration, and meant for clusters. While first is true (nil: never)
+// so is what etcd says about a store that is only some seconds old.
+func zapTo(log *slog.Logger, up, first *atomic.Bool, onFatal func(message string)) *zap.Logger {
+	return zap.New(&core{log: log.With("part", "etcd"), up: up, first: first}, zap.WithFatalHook(fatalHook{onFatal}), zap.WithPanicHook(panicHook{up, onFatal}))
 }
 
 type core struct {
 	log    *slog.Logger
 	up     *atomic.Bool
+	first  *atomic.Bool
 	fields []zapcore.Field
 }
 
@@ -30,7 +36,7 @@ func (c *core) Enabled(l zapcore.Level) bool {
 }
 
 func (c *core) With(fields []zapcore.Field) zapcore.Core {
-	return &core{log: c.log, up: c.up, fields: append(c.fields[:len(c.fields):len(c.fields)], fields...)}
+	return &core{log: c.log, up: c.up, first: c.first, fields: append(c.fields[:len(c.fields):len(c.fields)], fields...)}
 }
 
 func (c *core) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
@@ -49,8 +55,22 @@ func (c *core) Write(e zapcore.Entry, fields []zapcore.Field) error {
 	for k, v := range enc.Fields {
 		attrs = append(attrs, slog.Any(k, v))
 	}
-	c.log.LogAttrs(context.Background(), c.level(e.Level), e.Message, attrs...)
+	level := c.level(e.Level)
+	if c.first != nil && c.first.Load() && young(e.Message, enc.Fields["error"]) {
+		level = slog.LevelDebug
+	}
+	c.log.LogAttrs(context.Background(), level, e.Message, attrs...)
 	return nil
+}
+
+// young recognizes what etcd complains of until a new store has kept the term
+// of an election for the first time. It repeats it until then, and no longer.
+func young(message string, cause any) bool {
+	switch message {
+	case "failed to update storage version", "Failed to detect schema version":
+		return strings.Contains(fmt.Sprint(cause), "missing term information")
+	}
+	return false
 }
 
 func (c *core) Sync() error { return nil }
@@ -65,6 +85,18 @@ func (c *core) level(l zapcore.Level) slog.Level {
 		return slog.LevelInfo
 	}
 	return slog.LevelDebug
+}
+
+type panicHook struct {
+	up   *atomic.Bool
+	call func(message string)
+}
+
+func (h panicHook) OnWrite(e *zapcore.CheckedEntry, fields []zapcore.Field) {
+	if h.up == nil || h.up.Load() {
+		panic(e.Message)
+	}
+	fatalHook{h.call}.OnWrite(e, fields)
 }
 
 type fatalHook struct{ call func(message string) }
