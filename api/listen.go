@@ -3,58 +3,12 @@ package api
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"time"
-
-	"github.com/onpath/onpath"
 )
-
-// SocketPath is where a server listens and the CLI looks for it.
-const SocketPath = "/run/onpath/server.sock"
-
-// ListenUnix opens the unix socket, for the owner and group of the process
-// only. What a dead server left is removed, a living one is an error.
-func ListenUnix(path string) (net.Listener, error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return nil, onpath.Errorf(onpath.CodeUnavailable, "socket %s: %w", path, err)
-	}
-	if c, err := net.Dial("unix", path); err == nil {
-		_ = c.Close()
-		e := onpath.Errorf(onpath.CodeExists, "another server answers at %s", path)
-		e.Remedy = "stop it, or give this one another socket"
-		return nil, e
-	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, onpath.Errorf(onpath.CodeUnavailable, "socket %s: %w", path, err)
-	}
-	// It appears under its name only once its mode is right.
-	l, err := net.Listen("unix", path+".new")
-	if err != nil {
-		return nil, onpath.Errorf(onpath.CodeUnavailable, "socket %s: %w", path, err)
-	}
-	l.(*net.UnixListener).SetUnlinkOnClose(false)
-	if err := errors.Join(os.Chmod(path+".new", 0o660), os.Rename(path+".new", path)); err != nil {
-		_ = l.Close()
-		return nil, onpath.Errorf(onpath.CodeUnavailable, "socket %s: %w", path, err)
-	}
-	return &unixListener{l, path}, nil
-}
-
-type unixListener struct {
-	net.Listener
-	path string
-}
-
-func (l *unixListener) Close() error {
-	_ = os.Remove(l.path)
-	return l.Listener.Close()
-}
 
 // ServeUnix serves operators on a unix socket until ctx ends.
 func (s *Server) ServeUnix(ctx context.Context, l net.Listener) error {

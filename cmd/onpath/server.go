@@ -109,6 +109,9 @@ func newLog(level string) *slog.Logger {
 
 // serve runs the server until ctx ends.
 func serve(ctx context.Context, conf *config.Server, log *slog.Logger) error {
+	if err := api.CheckSocket(conf.Socket); err != nil && !(len(conf.Etcd.Endpoints) > 0 && onpath.CodeOf(err) == onpath.CodeExists) {
+		return err // a store is made for servers only that can go on; one that waits for its turn may get the other's socket, too
+	}
 	if err := os.MkdirAll(conf.StateDir, 0o700); err != nil {
 		return onpath.Errorf(onpath.CodeUnavailable, "state directory: %w", err)
 	}
