@@ -12,8 +12,12 @@ import (
 // the scheduler needs.
 type pidWatch struct{ file *os.File }
 
-// watchPid opens a watch; os.ErrProcessDone means the process is already gone.
+// watchPid opens a watch; os.ErrProcessDone means that there is no such process,
+// any more or, with the number 0 of a task whose making was cut short, yet.
 func watchPid(pid int) (*pidWatch, error) {
+	if pid <= 0 {
+		return nil, os.ErrProcessDone
+	}
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if errors.Is(err, unix.EINVAL) { // PIDFD_NONBLOCK needs Linux 5.10
 		if fd, err = unix.PidfdOpen(pid, 0); err == nil {
