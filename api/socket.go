@@ -66,6 +66,7 @@ func besides(path string) string {
 }
 
 // CheckSocket says why a server could not listen at path, and changes nothing.
+// The error of a missing directory is an fs.ErrNotExist.
 func CheckSocket(path string) error {
 	if len(path) > maxSocketPath {
 		e := onpath.Errorf(onpath.CodeInvalid, "the socket's path %s is too long: %d bytes of at most %d", path, len(path), maxSocketPath)
@@ -79,7 +80,7 @@ func CheckSocket(path string) error {
 		return nil // ListenUnix makes it
 	case errors.Is(err, fs.ErrNotExist):
 		e := onpath.Errorf(onpath.CodeInvalid, "the socket %s cannot be made: there is no directory %s", path, dir)
-		e.Remedy = "make the directory first, or give another socket"
+		e.Remedy, e.Cause = "make the directory first, or give another socket", err
 		return e
 	case err != nil:
 		return onpath.Errorf(onpath.CodeUnavailable, "socket %s: %w", path, err)

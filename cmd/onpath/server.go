@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
@@ -109,11 +110,8 @@ func newLog(level string) *slog.Logger {
 
 // serve runs the server until ctx ends.
 func serve(ctx context.Context, conf *config.Server, log *slog.Logger) error {
-	if err := api.CheckSocket(conf.Socket); err != nil && !(len(conf.Etcd.Endpoints) > 0 && onpath.CodeOf(err) == onpath.CodeExists) {
-		return err // a store is made for servers only that can go on; one that waits for its turn may get the other's socket, too
-	}
-	if err := os.MkdirAll(conf.StateDir, 0o700); err != nil {
-		return onpath.Errorf(onpath.CodeUnavailable, "state directory: %w", err)
+	if err := prepare(conf); err != nil {
+		return err
 	}
 	store, err := openStore(ctx, conf, log)
 	if err != nil {
@@ -197,6 +195,30 @@ func listen(key, address string) (net.Listener, error) {
 		e.Remedy = "ports below 1024 are root's: choose another one, or run as root"
 	}
 	return nil, e
+}
+
+// prepare makes the state directory, for servers only that can go on: one whose
+// socket is not to be had makes nothing.
+func prepare(conf *config.Server) error {
+	err := api.CheckSocket(conf.Socket)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && within(conf.StateDir, filepath.Dir(conf.Socket)):
+		// It comes with the state directory.
+	case onpath.CodeOf(err) == onpath.CodeExists && len(conf.Etcd.Endpoints) > 0:
+		// A server that waits for its turn may take over the socket, too.
+	case err != nil:
+		return err
+	}
+	if err := os.MkdirAll(conf.StateDir, 0o700); err != nil {
+		return onpath.Errorf(onpath.CodeUnavailable, "state directory: %w", err)
+	}
+	return nil
+}
+
+// within tells whether path is dir or below it.
+func within(path, dir string) bool {
+	r, err := filepath.Rel(dir, path)
+	return err == nil && filepath.IsLocal(r)
 }
 
 // lead waits until no other server on the same external cluster plans. The task

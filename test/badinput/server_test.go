@@ -59,7 +59,8 @@ func TestFirstStartInterrupted(t *testing.T) {
 	bin := testprogram.Path(t)
 	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGKILL} {
 		dir := t.TempDir()
-		args := []string{"server", "--state-dir", filepath.Join(dir, "state"), "--socket", filepath.Join(dir, "s")}
+		socket := filepath.Join(dir, "state", "s") // its directory comes with the state's
+		args := []string{"server", "--state-dir", filepath.Join(dir, "state"), "--socket", socket}
 		first := exec.CommandContext(t.Context(), bin, args...)
 		if err := first.Start(); err != nil {
 			t.Fatal(err)
@@ -87,7 +88,7 @@ func TestFirstStartInterrupted(t *testing.T) {
 			t.Fatal(err)
 		}
 		waitFor(t, "the second server", func() bool {
-			c, err := net.Dial("unix", filepath.Join(dir, "s"))
+			c, err := net.Dial("unix", socket)
 			if err != nil {
 				return false
 			}
