@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
  * Closes an instance's vports at the moment its program ends, in the context of
- * the last of its threads that does, or of who kills it. An agent that has to be told, wake up and
- * write a map is too late by all that on a busy machine, and packets are lost as
- * long. The agent hears of it as well, and does everything else.
+ * the last of its threads that does, or of who kills it. An agent that has to be
+ * told, wake up and write a map is too late by all that on a busy machine, and
+ * packets are lost as long. The agent hears of it as well, and does everything
+ * else.
  */
 #include "lib/vports.h"
 

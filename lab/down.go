@@ -21,23 +21,23 @@ const grace = 3 * time.Second
 // hosts, links and files. It also removes what an interrupted Up or Down left.
 // Nothing else is touched.
 func (l *Lab) Down(ctx context.Context) error {
-	if err := needRoot(); err != nil {
-		return err
-	}
-	unlock, err := l.dir.lock()
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	if l.state, err = l.dir.load(); err != nil {
-		return err
-	}
-	return l.remove(ctx)
+	return l.alone(func() error { return l.remove(ctx) })
 }
 
 // End ends the lab's commands and all that runs in its hosts, and leaves hosts
 // and links, for what has to be put in order in them before Down.
 func (l *Lab) End(ctx context.Context) error {
+	return l.alone(func() error {
+		if err := l.endProcesses(ctx); err != nil {
+			return fmt.Errorf("lab %s: %w", l.Name(), err)
+		}
+		return nil
+	})
+}
+
+// alone does something with the lab as it is now, which nobody else changes
+// meanwhile.
+func (l *Lab) alone(do func() error) error {
 	if err := needRoot(); err != nil {
 		return err
 	}
@@ -49,10 +49,7 @@ func (l *Lab) End(ctx context.Context) error {
 	if l.state, err = l.dir.load(); err != nil {
 		return err
 	}
-	if err := l.endProcesses(ctx); err != nil {
-		return fmt.Errorf("lab %s: %w", l.Name(), err)
-	}
-	return nil
+	return do()
 }
 
 // remove takes everything away; the state file goes last, so that it can be
