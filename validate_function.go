@@ -110,6 +110,9 @@ func (v *validation) image(field, image string) {
 			remedy = "write ./" + image + " for a file beside this one"
 		}
 		v.add(field, remedy, "%s is not an image", quote(image))
+	case !strings.Contains(image, "/"):
+		v.add(field, "write docker.io/library/"+image+" if Docker's registry is meant, or ./"+image+" for a file beside this one",
+			"%s names no registry, and none is assumed", quote(image))
 	}
 }
 

@@ -34,6 +34,15 @@ func (v *values) integer(name string, none int) int {
 	return n
 }
 
+// amount is an integer that is not negative.
+func (v *values) amount(name string) int {
+	n := v.integer(name, 0)
+	if n < 0 {
+		v.wrong(name, "0 or more")
+	}
+	return n
+}
+
 func (v *values) boolean(name string) bool {
 	if v.Get(name) == "" {
 		return false

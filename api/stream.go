@@ -101,7 +101,7 @@ func (s *Server) logs(w http.ResponseWriter, r *http.Request) error {
 
 func (s *Server) capture(w http.ResponseWriter, r *http.Request) error {
 	q := query(r)
-	spec := onpath.CaptureSpec{Count: q.integer("count", 0), Length: q.integer("length", 0), Tuple: q.tuple()}
+	spec := onpath.CaptureSpec{Count: q.amount("count"), Length: q.amount("length"), Tuple: q.tuple()}
 	back := q.boolean("back")
 	if q.err != nil {
 		return q.err

@@ -26,6 +26,7 @@ type Options struct {
 	Images string    // directory with the built images: firewall, ids, shaper, cache
 	JSON   string    // file for the figures; empty: none
 	Keep   bool      // leave everything running
+	Anew   bool      // remove one that runs and was to be kept
 	Out    io.Writer // for people
 	Dir    string    // state and logs; empty: DefaultDir
 }
@@ -50,6 +51,10 @@ func Run(ctx context.Context, o Options) (err error) {
 	d := &demo{Options: o, start: time.Now()}
 	if err := d.checkImages(); err != nil {
 		return err
+	}
+	if kept(o.Dir) && !o.Anew {
+		return &onpath.Error{Code: onpath.CodeExists, Message: "a demonstration that was to be kept runs in " + o.Dir,
+			Remedy: "remove it with onpath demo --down, or do both at once with --anew"}
 	}
 	if _, err := os.Stat(filepath.Join(o.Dir, recordFile)); err == nil {
 		d.say("removing the demonstration that an earlier run left in %s", o.Dir)
@@ -85,6 +90,11 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	if missing := d.report.Failed(); len(missing) > 0 {
 		return fmt.Errorf("not seen: %s", strings.Join(missing, "; "))
+	}
+	if o.Keep {
+		if err := d.stage.keep(); err != nil {
+			return err
+		}
 	}
 	d.whereNext()
 	return nil

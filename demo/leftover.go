@@ -22,6 +22,8 @@ type record struct {
 	Bin   string           `json:"bin"`
 	Nodes []StageNode      `json:"nodes"`
 	Procs map[string]ident `json:"procs"`
+	// Kept: its program is done, and it was told to leave all this running.
+	Kept bool `json:"kept,omitempty"`
 }
 
 // ident is a process that cannot be mistaken for a later one of the same number.
@@ -52,7 +54,7 @@ const recordFile = "stage.json"
 
 // save writes down what runs; the caller holds s.mu.
 func (s *Stage) save() error {
-	r := record{Lab: s.spec.Topology.Name, Bin: s.spec.Bin, Nodes: s.spec.Nodes, Procs: map[string]ident{}}
+	r := record{Lab: s.spec.Topology.Name, Bin: s.spec.Bin, Nodes: s.spec.Nodes, Procs: map[string]ident{}, Kept: s.kept}
 	for name, p := range s.procs {
 		if id, ok := identify(p.pid()); ok {
 			r.Procs[name] = id
@@ -63,6 +65,32 @@ func (s *Stage) save() error {
 		return err
 	}
 	return os.Rename(tmp, filepath.Join(s.spec.Dir, recordFile))
+}
+
+// keep notes that this stage is to run on without its program.
+func (s *Stage) keep() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.kept = true
+	return s.save()
+}
+
+// kept tells whether a stage that was to be kept runs in dir.
+func kept(dir string) bool {
+	b, err := os.ReadFile(filepath.Join(dir, recordFile))
+	if err != nil {
+		return false
+	}
+	var r record
+	if json.Unmarshal(b, &r) != nil || !r.Kept {
+		return false
+	}
+	for _, id := range r.Procs {
+		if id.alive() {
+			return true
+		}
+	}
+	return false
 }
 
 // Down removes what an earlier run with the same directory left running, also

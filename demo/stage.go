@@ -45,8 +45,9 @@ type StageNode struct {
 type Stage struct {
 	Lab   *lab.Lab
 	spec  StageSpec
-	mu    sync.Mutex // guards procs
+	mu    sync.Mutex // guards what follows
 	procs map[string]*process
+	kept  bool // to be left running
 }
 
 func (s *Stage) process(name string) *process {

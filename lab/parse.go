@@ -47,7 +47,9 @@ func ParseFile(path string) (*Topology, error) {
 func Parse(r io.Reader, file string) (*Topology, error) {
 	text, err := io.ReadAll(io.LimitReader(r, maxFile+1))
 	if err != nil {
-		return nil, fmt.Errorf("read topology %s: %w", file, err)
+		e := onpath.Errorf(onpath.CodeInvalid, "cannot read the topology: %w", errors.Unwrap(err))
+		e.Place, e.Remedy = file, "name a file that describes a lab: docs/lab.md"
+		return nil, e
 	}
 	p := parser{decoder: decoder{file: file}, topology: &Topology{}, placeOf: map[any]*yaml.Node{}}
 	root, err := p.document(text)

@@ -46,6 +46,27 @@ func (c *Client) PushImage(ctx context.Context, tenant, path string, progress Pr
 	return onpath.ImageHost + "/" + p.repo + "@" + digest, nil
 }
 
+// HasImage reports whether the server keeps the image that was pushed to it under
+// ref, which PushImage or ImageRef returned there.
+func (c *Client) HasImage(ctx context.Context, ref string) (bool, error) {
+	repo, digest, ok := strings.Cut(strings.TrimPrefix(ref, onpath.ImageHost+"/"), "@")
+	if !ok {
+		if repo, digest, ok = strings.Cut(repo, ":"); !ok {
+			digest = "latest"
+		}
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodHead, c.URL()+"/v2/"+repo+"/manifests/"+digest, nil)
+	if err != nil {
+		return false, err
+	}
+	answer, err := c.http.Do(r)
+	if err != nil {
+		return false, c.failed(ctx, err)
+	}
+	defer answer.Body.Close()
+	return answer.StatusCode != http.StatusNotFound, nil
+}
+
 // ImageRef is the reference that PushImage would return; nothing is sent.
 func ImageRef(tenant, path string) (string, error) {
 	image, done, err := openImage(path)

@@ -21,10 +21,15 @@ func parse(data []byte, name string) (docs []*Document, errs []located) {
 	data = bytes.TrimPrefix(data, []byte("\ufeff"))
 	in := yaml.NewDecoder(bytes.NewReader(data))
 	nodes := 0
+	var lastDoc *Document
+	lastPlace := ""
 	for order := 0; ; order++ {
 		var n yaml.Node
 		err := decodeNode(in, &n)
 		if errors.Is(err, io.EOF) {
+			if lastDoc != nil && lastDoc == docs[len(docs)-1] {
+				lastDoc.Cut = lastPlace
+			}
 			return docs, errs
 		}
 		if err != nil {
@@ -37,6 +42,9 @@ func parse(data []byte, name string) (docs []*Document, errs []located) {
 		d.document(n.Content[0])
 		if len(d.errs) == 0 {
 			docs = append(docs, d.doc)
+			if last := lastOf(n.Content[0]); cutWithin(data, last) {
+				lastDoc, lastPlace = d.doc, fmt.Sprintf("%s:%d:%d", name, last.Line, last.Column)
+			}
 			continue
 		}
 		for _, l := range d.errs {

@@ -34,6 +34,10 @@ type Document struct {
 	Line   int
 	Column int
 
+	// Cut is the place of the value in whose middle the file may end, file:line:column:
+	// a text or word behind which not even a line ends. "" for whole files.
+	Cut string
+
 	// fields maps the path of each field as errors name it to its place.
 	fields map[string]position
 	// order among the documents of one Load.

@@ -72,6 +72,39 @@ func TestLoad(t *testing.T) {
 	}
 }
 
+// TestCut: a file that ends in the middle of a text or word is whole by YAML's
+// rules; only the missing end of its last line tells.
+func TestCut(t *testing.T) {
+	dir := t.TempDir()
+	block := head + "kind: Function\nmetadata: {name: f}\nspec:\n  container:\n    image: host\n    files:\n      /etc/x:\n        content: |\n          one\n          tw"
+	for name, c := range map[string]struct{ text, want string }{
+		"text":        {block, ":9:18"},
+		"whole text":  {block + "\n", ""},
+		"flow":        {head + "kind: Cloudlet\nmetadata: {name: fra1}", ""},
+		"word":        {head + "kind: Cloudlet\nmetadata:\n  name: fra", ":4:9"},
+		"quoted":      {head + "kind: Cloudlet\nmetadata:\n  name: \"fra1\"", ""},
+		"of the last": {head + "kind: Cloudlet\nmetadata:\n  name: fra1\n---\n" + head + "kind: Cloudlet\nmetadata: {name: fra2}", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := write(t, dir, "f.yaml", c.text)
+			docs, err := manifest.Load([]string{p}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := c.want
+			if want != "" {
+				want = p + want
+			}
+			if got := docs[len(docs)-1].Cut; got != want {
+				t.Errorf("cut %q, want %q", got, want)
+			}
+			if len(docs) > 1 && docs[0].Cut != "" {
+				t.Errorf("the first document is called cut at %s", docs[0].Cut)
+			}
+		})
+	}
+}
+
 func TestErrorsHavePlaces(t *testing.T) {
 	for _, c := range []struct {
 		name, in string

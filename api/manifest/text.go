@@ -8,6 +8,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"gopkg.in/yaml.v3"
+
 	"github.com/onpath/onpath"
 )
 
@@ -38,6 +40,31 @@ func placeAt(data []byte, name string, offset int) string {
 	line := 1 + bytes.Count(data[:offset], []byte("\n"))
 	column := offset - bytes.LastIndexByte(data[:offset], '\n')
 	return fmt.Sprintf("%s:%d:%d", name, line, column)
+}
+
+// lastOf is the value that stands last in a document.
+func lastOf(n *yaml.Node) *yaml.Node {
+	for len(n.Content) > 0 {
+		n = n.Content[len(n.Content)-1]
+	}
+	return n
+}
+
+// cutWithin tells whether a file that ends with the value last may have been cut
+// off in its middle. What has brackets or quotes to close, the parser refuses;
+// words and texts are whole wherever they end, so all there is to go by is that
+// the last line has no end.
+func cutWithin(data []byte, last *yaml.Node) bool {
+	if len(data) == 0 || data[len(data)-1] == '\n' || last.Kind != yaml.ScalarNode {
+		return false
+	}
+	switch last.Style {
+	case yaml.LiteralStyle, yaml.FoldedStyle:
+		return true
+	case yaml.DoubleQuotedStyle, yaml.SingleQuotedStyle:
+		return false
+	}
+	return !bytes.ContainsAny(data[len(data)-1:], "]} \t")
 }
 
 var yamlLine = regexp.MustCompile(`line (\d+): `)

@@ -71,6 +71,7 @@ func (a *applyFlags) run(c *cobra.Command) error {
 	if err != nil {
 		return err
 	}
+	warnOfCut(c.ErrOrStderr(), docs)
 	cl, err := a.client()
 	if err != nil {
 		return err
@@ -87,6 +88,15 @@ func (a *applyFlags) run(c *cobra.Command) error {
 		return err
 	}
 	return a.await(c, cl, docs)
+}
+
+// warnOfCut names files that may have been read while they were written.
+func warnOfCut(w io.Writer, docs []*manifest.Document) {
+	for _, d := range docs {
+		if d.Cut != "" {
+			fmt.Fprintf(w, "onpath: warning: %s: the file ends in this value, without the end of a line; if it was still being written, apply it again (else end the file with a line break)\n", d.Cut)
+		}
+	}
 }
 
 // printApplied says what became of each object.
@@ -228,7 +238,7 @@ func stillMissing(ctx context.Context, keys []onpath.Key, missing map[onpath.Key
 				Message: fmt.Sprintf("not complete after %s: %s", waited, text), Remedy: "it goes on by itself; onpath describe tells more"})
 		}
 	}
-	return es.Err()
+	return incomplete{es}
 }
 
 func newConfirm(g *global) *cobra.Command {

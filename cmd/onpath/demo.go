@@ -30,6 +30,9 @@ Exit code 0 means that every effect was seen.`,
 		GroupID: groupRun,
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if down && (o.Keep || o.Anew) {
+				return badUsage("--down removes what an earlier run left, and runs nothing: leave out --keep and --anew")
+			}
 			if os.Geteuid() != 0 {
 				return &onpath.Error{Code: onpath.CodeForbidden, Message: "the demonstration makes network namespaces and runs containers", Remedy: "run it as root: sudo onpath demo"}
 			}
@@ -44,6 +47,7 @@ Exit code 0 means that every effect was seen.`,
 	f.StringVar(&o.Images, "images", "bin/images", "`folder` with the images that make images builds")
 	f.StringVar(&o.JSON, "json", "", "also write the figures to this file")
 	f.BoolVar(&o.Keep, "keep", false, "leave everything running, to look around in")
+	f.BoolVar(&o.Anew, "anew", false, "remove one that --keep left running, first")
 	f.BoolVar(&down, "down", false, "remove what an earlier run left")
 	f.StringVar(&o.Dir, "dir", demo.DefaultDir, "folder for state and logs while it runs")
 	c.AddCommand(newDemoOrigin(), newDemoLoad(), newDemoProbe(), newDemoStats())

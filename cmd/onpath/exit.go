@@ -26,6 +26,7 @@ const (
 	exitNoRoom      = 7
 	exitUnsupported = 8
 	exitRefuted     = 9
+	exitIncomplete  = 10
 	exitInterrupted = 130
 )
 
@@ -43,6 +44,7 @@ var exitCodes = []struct {
 	{exitNoRoom, "no capacity"},
 	{exitUnsupported, "this machine or version lacks what it takes"},
 	{exitRefuted, "onpath verify: a flow leaves the way that its chain promises"},
+	{exitIncomplete, "--wait: what was waited for is not so in time, for the reason that the message gives; what was done stays, and goes on"},
 	{exitInterrupted, "interrupted by a signal"},
 }
 
@@ -64,6 +66,12 @@ type usageError struct{ error }
 
 func (u usageError) Unwrap() error { return u.error }
 
+// incomplete is what --wait ends with when its time is over: the server works,
+// what was asked for is not so yet.
+type incomplete struct{ error }
+
+func (i incomplete) Unwrap() error { return i.error }
+
 // exitStatus is the exit code of a command that ran elsewhere (onpath exec);
 // nothing is printed about it.
 type exitStatus int
@@ -73,9 +81,12 @@ func (e exitStatus) Error() string { return fmt.Sprintf("the command ended with 
 func exitCode(err error) int {
 	var usage usageError
 	var status exitStatus
+	var late incomplete
 	switch {
 	case err == nil:
 		return exitOK
+	case errors.As(err, &late):
+		return exitIncomplete
 	case errors.As(err, &status):
 		return int(status)
 	case errors.As(err, &usage):

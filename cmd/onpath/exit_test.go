@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/onpath/onpath"
 )
 
 func TestMissingFlagIsUsage(t *testing.T) {
@@ -26,6 +29,16 @@ func TestServerScheme(t *testing.T) {
 		if err := root.ExecuteContext(t.Context()); exitCode(err) != exitBadInput || !strings.Contains(err.Error(), "https://host:port") {
 			t.Errorf("%s: %v, exit code %d", server, err, exitCode(err))
 		}
+	}
+}
+
+// What is waited for in vain is not a server that cannot be reached.
+func TestIncomplete(t *testing.T) {
+	k := onpath.Key{Kind: onpath.KindChain, Tenant: "default", Name: "web"}
+	err := stillMissing(t.Context(), []onpath.Key{k}, map[onpath.Key]string{k: "firewall 0/1 (no room)"}, time.Second)
+	want := "chain default/web: not complete after 1s: firewall 0/1 (no room); it goes on by itself; onpath describe tells more"
+	if exitCode(err) != exitIncomplete || err.Error() != want {
+		t.Errorf("exit code %d: %v", exitCode(err), err)
 	}
 }
 

@@ -224,7 +224,10 @@ func (f *faultFlags) show(c *cobra.Command, d *faultDone) error {
 			fmt.Fprintf(w, "longest blackout %s over %d flows; %d of %d packets lost; resolution %s\n",
 				time.Duration(p.Blackout).Round(100*time.Microsecond), len(p.Flows), p.Lost, p.Sent, p.Resolution)
 		}
-		if d.Flows == nil {
+		if d.Probe == nil && (d.Flows == nil || len(d.Flows.Flows) == 0) {
+			fmt.Fprintln(w, f.unmeasured(d))
+		}
+		if d.Flows == nil || len(d.Flows.Flows) == 0 {
 			return nil
 		}
 		fmt.Fprintf(w, "longest blackout %.1f ms over %d flows; resolution %.1f ms; %d flows do not come out as they came in\n",
@@ -240,11 +243,22 @@ func (f *faultFlags) show(c *cobra.Command, d *faultDone) error {
 			}
 			t.Row(map[uint8]string{6: "tcp", 17: "udp"}[x.Protocol], x.Src.String(), x.Dst.String(), fmt.Sprint(x.In), fmt.Sprint(x.Out), gap)
 		}
-		if len(d.Flows.Flows) == 0 {
-			return nil
-		}
 		return t.Write(w)
 	})
+}
+
+// unmeasured says why there is no figure, and how to get one.
+func (f *faultFlags) unmeasured(d *faultDone) string {
+	const probe = "in a lab, --probe SOURCE:DESTINATION sends flows of its own"
+	switch {
+	case f.watch == 0:
+		return "no blackout was measured: --watch 0 leaves measuring out"
+	case d.Flows == nil:
+		return "no blackout was measured: " + probe
+	case d.Flows.Unmeasured > 0:
+		return fmt.Sprintf("no blackout was measured: of the %d flows at the gateways' uplinks none began before the fault and came out as it came in; %s", d.Flows.Unmeasured, probe)
+	}
+	return "no blackout was measured: no TCP or UDP packet passed the gateways' uplinks meanwhile; send some through the chain while the fault lasts, or " + probe
 }
 
 // mostFlows is how many lines the table has; -o json has them all.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -175,7 +176,19 @@ pcapng, until Ctrl-C or --count packets.`,
 			if (len(args) == 1) == (node != "") {
 				return badUsage("name an instance, or a gateway with --node")
 			}
+			if at.Count < 0 {
+				return badUsage("--count %d: a number of packets is 1 or more; without it the capture goes on until Ctrl-C", at.Count)
+			}
+			if at.Length < 0 {
+				return badUsage("--length %d: a number of bytes is 1 or more; without it packets are kept whole", at.Length)
+			}
+			if err := render.CheckProtocol(protocol); protocol != "" && err != nil {
+				return err
+			}
 			if src != "" || dst != "" || protocol != "" {
+				if src == "" || dst == "" || protocol == "" {
+					return badUsage("one flow is meant by --src, --dst and --protocol together; %s missing", lacking(map[string]string{"--src": src, "--dst": dst, "--protocol": protocol}))
+				}
 				t, err := render.ParseFlow(src, dst, protocol)
 				if err != nil {
 					return err
@@ -217,6 +230,21 @@ pcapng, until Ctrl-C or --count packets.`,
 	g.tenantFlag(c, "tenant of the instance")
 	_ = c.MarkFlagRequired("write")
 	return c
+}
+
+// lacking names the flags without a value.
+func lacking(flags map[string]string) string {
+	var names []string
+	for name, value := range flags {
+		if value == "" {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	if len(names) == 1 {
+		return names[0] + " is"
+	}
+	return strings.Join(names, " and ") + " are"
 }
 
 // captureFile is the output; packets are no text for a terminal.

@@ -127,8 +127,8 @@ again, and no packet is lost. "onpath node off" takes everything away.`,
 
 // runNode runs the agent until ctx ends, and leaves data path and instances.
 func runNode(ctx context.Context, conf *config.Node, log *slog.Logger) error {
-	if err := os.MkdirAll(conf.StateDir, 0o700); err != nil {
-		return onpath.Errorf(onpath.CodeUnavailable, "state directory: %w", err)
+	if err := makeStateDir("node.stateDir", conf.StateDir); err != nil {
+		return err
 	}
 	if err := node.Free(conf.StateDir); err != nil {
 		return err

@@ -55,7 +55,10 @@ namespace since the machine booted, whatever its name and folders.`,
 			var errs []error
 			for _, n := range nodes {
 				r, err := nodeOff(c.Context(), n, newLog("warn"))
-				removed, errs = append(removed, r...), append(errs, err)
+				for _, what := range r {
+					removed = append(removed, what+" of node "+n.Name)
+				}
+				errs = append(errs, err)
 			}
 			err = errors.Join(errs...)
 			return errors.Join(g.print(c, removed, func(w io.Writer) error {

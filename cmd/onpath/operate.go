@@ -110,7 +110,7 @@ func awaitEmpty(ctx context.Context, c *cobra.Command, cl *client.Client, node s
 			}
 			e := onpath.Errorf(onpath.CodeUnavailable, "%d instances are still on node %s after %s", left, node, limit)
 			e.Remedy = "it goes on draining; onpath describe node " + node + " tells more"
-			return e
+			return incomplete{e}
 		case <-time.After(100 * time.Millisecond):
 		}
 	}

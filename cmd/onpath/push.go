@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,7 +26,22 @@ func (a *applyFlags) pushImages(c *cobra.Command, cl *client.Client, docs []*man
 	var missing onpath.Errors
 	for _, d := range docs {
 		f, ok := d.Object.(*onpath.Function)
-		if !ok || f.Spec.Container == nil || !onpath.LocalImage(f.Spec.Container.Image) {
+		if !ok || f.Spec.Container == nil {
+			continue
+		}
+		if image := f.Spec.Container.Image; !onpath.LocalImage(image) {
+			if !strings.HasPrefix(image, onpath.ImageHost+"/") {
+				continue // the nodes fetch it; what comes of it the chain's status says
+			}
+			has, err := cl.HasImage(c.Context(), image)
+			if err != nil {
+				return err
+			}
+			if !has {
+				e := imageError(f, onpath.CodeInvalid, fmt.Errorf("the server does not keep %s: it was pushed to another one, or nothing used it any more", image))
+				e.Remedy = "write the path of the image's archive or layout, and apply pushes it"
+				missing = append(missing, e)
+			}
 			continue
 		}
 		if _, err := os.Stat(f.Spec.Container.Image); err != nil {

@@ -73,6 +73,7 @@ Begin with "onpath demo", or with "onpath doctor" and then "onpath up".`,
 	for _, add := range commands {
 		root.AddCommand(add(g))
 	}
+	root.SetHelpCommand(newHelp())
 	finish(root)
 	return root
 }
@@ -83,6 +84,34 @@ var commands = []func(*global) *cobra.Command{
 	newTrace, newVerify, newTop, newEvents, newLogs, newExec, newCapture, newFault,
 	newDrain, newUncordon, newToken, newRevoke, newJoin, newLab,
 	newUp, newServer, newNode, newDoctor, newSchema, newImages, newDemo, newBench, newFunction,
+}
+
+// newHelp is cobra's own command, which takes any words, with an error for those
+// that are no command.
+func newHelp() *cobra.Command {
+	return &cobra.Command{
+		Use: "help [COMMAND…]", Short: "Show the help of a command", Args: cobra.ArbitraryArgs,
+		Example: examples("onpath help apply", "onpath help lab up"),
+		ValidArgsFunction: func(c *cobra.Command, args []string, _ string) (names []string, _ cobra.ShellCompDirective) {
+			about, _, err := c.Root().Find(args)
+			if err != nil {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			return commandNames(about), cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			about, rest, err := c.Root().Find(args)
+			if err != nil {
+				return badUsage("%w", err)
+			}
+			if len(rest) > 0 {
+				return noCommand(about, rest)
+			}
+			about.InitDefaultHelpFlag()
+			about.InitDefaultVersionFlag()
+			return about.Help()
+		},
+	}
 }
 
 // finish makes wrong arguments errors of usage, everywhere alike.
@@ -121,12 +150,7 @@ func noCommand(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return c.Help()
 	}
-	var names []string
-	for _, sub := range c.Commands() {
-		if sub.IsAvailableCommand() {
-			names = append(names, sub.Name())
-		}
-	}
+	names := commandNames(c)
 	if args[0] == "version" && !c.HasParent() {
 		return badUsage("%s has no command version; write %s --version", c.CommandPath(), c.CommandPath())
 	}
@@ -134,6 +158,16 @@ func noCommand(c *cobra.Command, args []string) error {
 		return badUsage("%s has no command %q; did you mean %s?", c.CommandPath(), args[0], w)
 	}
 	return badUsage("%s has no command %q; see %s --help", c.CommandPath(), args[0], c.CommandPath())
+}
+
+// commandNames are the subcommands that the help shows.
+func commandNames(c *cobra.Command) (names []string) {
+	for _, sub := range c.Commands() {
+		if sub.IsAvailableCommand() {
+			names = append(names, sub.Name())
+		}
+	}
+	return names
 }
 
 // examples indents examples for the help.

@@ -209,10 +209,7 @@ func prepare(conf *config.Server) error {
 	case err != nil:
 		return err
 	}
-	if err := os.MkdirAll(conf.StateDir, 0o700); err != nil {
-		return onpath.Errorf(onpath.CodeUnavailable, "state directory: %w", err)
-	}
-	return nil
+	return makeStateDir("server.stateDir", conf.StateDir)
 }
 
 // within tells whether path is dir or below it.

@@ -167,35 +167,59 @@ func ParseFlow(src, dst, protocol string) (onpath.Tuple, error) {
 	if s.Addr().Is4() != d.Addr().Is4() {
 		return t, invalid("write two of one version", "%s and %s are of different IP versions", s.Addr(), d.Addr())
 	}
-	name, port, hasPort := strings.Cut(protocol, "/")
+	proto, port, err := parseProtocol(protocol)
+	if err != nil {
+		return t, err
+	}
+	if t.Protocol = proto; proto == icmp4 && s.Addr().Is6() {
+		t.Protocol = icmp6
+	}
+	t.Src, t.SrcPort, t.Dst, t.DstPort = s.Addr(), s.Port(), d.Addr(), d.Port()
+	if port != 0 {
+		t.DstPort = port
+	}
+	if (t.Protocol == 6 || t.Protocol == 17) && t.DstPort == 0 {
+		return t, invalid("write -p "+protocol+"/PORT", "which port is meant?")
+	}
+	return t, nil
+}
+
+// The protocols that one word means, by the address's IP version.
+const (
+	icmp4 = 1
+	icmp6 = 58
+)
+
+// CheckProtocol refuses what ParseFlow would not take as a protocol.
+func CheckProtocol(protocol string) error {
+	_, _, err := parseProtocol(protocol)
+	return err
+}
+
+func parseProtocol(protocol string) (number uint8, port uint16, err error) {
+	name, after, hasPort := strings.Cut(protocol, "/")
 	switch name {
 	case "tcp":
-		t.Protocol = 6
+		number = 6
 	case "udp":
-		t.Protocol = 17
+		number = 17
 	case "icmp":
-		if t.Protocol = 1; s.Addr().Is6() {
-			t.Protocol = 58
-		}
+		number = icmp4
 	default:
 		n, err := strconv.ParseUint(name, 10, 8)
 		if err != nil {
-			return t, invalid("write tcp/80, udp/53, icmp or a number", "%q is not a protocol", protocol)
+			return 0, 0, invalid("write tcp/80, udp/53, icmp or a number", "%q is not a protocol", protocol)
 		}
-		t.Protocol = uint8(n)
+		number = uint8(n)
 	}
-	t.Src, t.SrcPort, t.Dst, t.DstPort = s.Addr(), s.Port(), d.Addr(), d.Port()
-	if hasPort {
-		n, err := strconv.ParseUint(port, 10, 16)
-		if err != nil {
-			return t, invalid("write tcp/80", "%q is not a port", port)
-		}
-		t.DstPort = uint16(n)
+	if !hasPort {
+		return number, 0, nil
 	}
-	if (t.Protocol == 6 || t.Protocol == 17) && t.DstPort == 0 {
-		return t, invalid("write -p "+name+"/PORT", "which port is meant?")
+	n, err := strconv.ParseUint(after, 10, 16)
+	if err != nil {
+		return 0, 0, invalid("write tcp/80", "%q is not a port", after)
 	}
-	return t, nil
+	return number, uint16(n), nil
 }
 
 // parseEnd reads an address with or without a port.

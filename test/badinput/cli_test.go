@@ -218,6 +218,18 @@ func TestWrongFlags(t *testing.T) {
 		{[]string{"join", "abc"}, "not a join token"},
 		{[]string{"node", "of"}, "did you mean off?"},
 		{[]string{"node", "off", "--all", "--name", "x"}, "leave out --name"},
+		{[]string{"help", "aply"}, "did you mean apply?"},
+		{[]string{"help", "lab", "upp"}, "did you mean up?"},
+		{[]string{"help", "nix"}, `onpath has no command "nix"; see onpath --help`},
+		{[]string{"lab", "up", "/"}, "/: cannot read the topology: is a directory; name a file"},
+		{[]string{"capture", "x", "-w", "f", "-c", "-1"}, "--count -1: "},
+		{[]string{"capture", "x", "-w", "f", "-s", "-1"}, "--length -1: "},
+		{[]string{"capture", "x", "-w", "f", "-p", "foo"}, `"foo" is not a protocol`},
+		{[]string{"capture", "x", "-w", "f", "-p", "tcp/80"}, "--dst and --src are missing"},
+		{[]string{"server", "--state-dir", p, "--socket", p + ".socket"}, "server.stateDir: " + p + " is a file"},
+		{[]string{"server", "--state-dir", p + "/x", "--socket", p + ".socket"}, "remove the file"},
+		{[]string{"node", "--state-dir", p}, "node.stateDir: " + p + " is a file"},
+		{[]string{"demo", "--down", "--keep"}, "leave out --keep"},
 	} {
 		code, out, message := run(t, bin, append(c.args, "--server", "unix:///nowhere")...)
 		if code != 2 || out != "" || !strings.Contains(message, c.want) || strings.Contains(message, "\n") {
