@@ -35,11 +35,13 @@ type Client struct {
 	http   *http.Client
 	holder *auth.Holder // nil on a unix socket
 	remedy string       // where nothing answers
+
+	quietFor, aliveWithin time.Duration // see patience
 }
 
 // Unix is a client of the server behind a unix socket.
 func Unix(path string) *Client {
-	c := &Client{name: path, remedy: "start one with `onpath up`, or name one with --server"}
+	c := &Client{name: path, quietFor: quietFor, aliveWithin: aliveWithin, remedy: "start one with `onpath up`, or name one with --server"}
 	c.dial = func(ctx context.Context) (net.Conn, error) {
 		return (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "unix", path)
 	}
@@ -51,9 +53,9 @@ func Unix(path string) *Client {
 func Remote(h *auth.Holder) *Client { return remote(h.Address(), h.TLS(), h) }
 
 func remote(address string, config *tls.Config, h *auth.Holder) *Client {
-	c := &Client{name: address, holder: h, remedy: "check that it runs with --listen, and that nothing between blocks it"}
+	c := &Client{name: address, holder: h, quietFor: quietFor, aliveWithin: aliveWithin, remedy: "check that it runs with --listen, and that nothing between blocks it"}
 	c.dial = func(ctx context.Context) (net.Conn, error) {
-		d := &tls.Dialer{NetDialer: &net.Dialer{Timeout: dialTimeout}, Config: config}
+		d := &tls.Dialer{NetDialer: &net.Dialer{Timeout: dialTimeout, KeepAliveConfig: keepAlive}, Config: config}
 		return d.DialContext(ctx, "tcp", address)
 	}
 	c.http = &http.Client{Transport: c.transport()}
@@ -177,9 +179,9 @@ func (c *Client) send(ctx context.Context, method, path string, q url.Values, bo
 	if body != nil {
 		r.Header.Set("Content-Type", "application/json")
 	}
-	answer, err := c.http.Do(r)
+	answer, err := c.ask(r)
 	if err != nil {
-		return nil, c.failed(ctx, err)
+		return nil, err
 	}
 	if answer.StatusCode < 300 {
 		return answer, nil

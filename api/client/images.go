@@ -59,9 +59,9 @@ func (c *Client) HasImage(ctx context.Context, ref string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	answer, err := c.http.Do(r)
+	answer, err := c.ask(r)
 	if err != nil {
-		return false, c.failed(ctx, err)
+		return false, err
 	}
 	defer answer.Body.Close()
 	return answer.StatusCode != http.StatusNotFound, nil
@@ -318,9 +318,9 @@ func (p *push) has(digest string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	answer, err := p.c.http.Do(r)
+	answer, err := p.c.ask(r)
 	if err != nil {
-		return false, p.c.failed(p.ctx, err)
+		return false, err
 	}
 	defer answer.Body.Close()
 	return answer.StatusCode == http.StatusOK, nil
@@ -341,9 +341,9 @@ func (p *push) blob(b blob) error {
 }
 
 func (p *push) expect(r *http.Request, want int) error {
-	answer, err := p.c.http.Do(r)
+	answer, err := p.c.ask(r)
 	if err != nil {
-		return p.c.failed(p.ctx, err)
+		return err
 	}
 	defer answer.Body.Close()
 	if answer.StatusCode == want {

@@ -28,7 +28,8 @@ func (p *progress) show(format string, args ...any) {
 	}
 	p.last = line
 	if p.terminal {
-		fmt.Fprintf(p.w, "\r\x1b[K%s", line)
+		columns, _ := terminal.Size(p.w.(*os.File))
+		fmt.Fprintf(p.w, "\r\x1b[K%s", clip(line, columns))
 		return
 	}
 	fmt.Fprintln(p.w, line)
@@ -40,4 +41,14 @@ func (p *progress) done() {
 		fmt.Fprint(p.w, "\r\x1b[K")
 	}
 	p.last = ""
+}
+
+// clip keeps a line within one row of the terminal, or what is written over it
+// would leave its beginning.
+func clip(line string, columns int) string {
+	r := []rune(line)
+	if len(r) < columns {
+		return line
+	}
+	return string(r[:max(columns-2, 0)]) + "…"
 }

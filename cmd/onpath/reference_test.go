@@ -26,7 +26,7 @@ func TestReference(t *testing.T) {
 	for _, c := range exitCodes {
 		fmt.Fprintf(&codes, "| %d | %s |\n", c.code, c.meaning)
 	}
-	codes.WriteString("\n`onpath exec` and `onpath lab exec` end with the code of the command they ran.\n")
+	codes.WriteString("\n`onpath exec` and `onpath lab exec` end with the code of the command they ran.\n\nTables are as wide as what they show; on a terminal that is too narrow for it, messages are wrapped. `-o wide` has more columns. Commands that wait for a server which takes their connection and answers nothing give up after about 20 s; a request may take longer, and a watch be silent, as long as the server answers others.\n")
 	want := reference.CLI(newRoot(), codes.String())
 	if *update {
 		if err := os.WriteFile(cliReference, []byte(want), 0o644); err != nil {

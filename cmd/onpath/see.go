@@ -23,8 +23,8 @@ func newTrace(g *global) *cobra.Command {
 	c := &cobra.Command{
 		Use: "trace SRC DST -p tcp/80", Short: "Show which hops a packet passes, in order, both ways, with counters", GroupID: groupSee,
 		Long: `Show which hops a packet from SRC to DST passes, in order, both ways: node,
-instance, state, packets and bytes, from the plan and from live flow entries
-together. Lines that begin with ! say where live differs from planned, or where
+instance, state, packets and bytes of this flow, from the plan and from live flow
+entries together; -o wide adds where each line is from, and what all flows brought. Lines that begin with ! say where live differs from planned, or where
 traffic bypasses the chain.
 
 SRC may have a port (10.1.0.2:40000) to mean one flow; else any flow is shown.
@@ -35,8 +35,11 @@ object a line.`,
 		Example: examples("onpath trace 10.1.0.2 10.9.0.2 -p tcp/80", "onpath trace 10.1.0.2:40000 10.9.0.2 -p tcp/443 -o json", "onpath trace 2001:db8::2 2001:db8:9::2 -p icmp"),
 		Args:    cobra.ExactArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {
-			if err := g.checkOutput(); err != nil {
+			if err := g.checkOutput(outWide); err != nil {
 				return err
+			}
+			if watch && g.output != outTable && g.output != outJSON {
+				return badUsage("--watch prints as table or json")
 			}
 			tuple, err := render.ParseFlow(args[0], args[1], protocol)
 			if err != nil {
@@ -54,7 +57,7 @@ object a line.`,
 			if err != nil {
 				return err
 			}
-			return g.print(c, t, func(w io.Writer) error { return render.Trace(w, t) })
+			return g.print(c, t, func(w io.Writer) error { return render.Trace(w, t, g.output == outWide) })
 		},
 	}
 	c.Flags().StringVarP(&protocol, "protocol", "p", "", "tcp/80, udp/53, icmp or a protocol number (required)")

@@ -31,8 +31,6 @@ func (g *global) watchFlow(c *cobra.Command, cl *client.Client, tuple onpath.Tup
 		switch {
 		case g.output == outJSON:
 			err = json.NewEncoder(c.OutOrStdout()).Encode(w)
-		case g.output != outTable:
-			return badUsage("--watch prints as table or json")
 		default:
 			if redraw {
 				fmt.Fprint(c.OutOrStdout(), "\x1b[H\x1b[2J")

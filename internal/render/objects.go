@@ -50,11 +50,11 @@ func widen(kind onpath.Kind, cells, more []string) []string {
 var columns = map[onpath.Kind][]string{
 	onpath.KindTenant:     {"NAME", "DISPLAY", ">MAX-FLOWS", ">AGE"},
 	onpath.KindCloudlet:   {"NAME", "CITY", ">READY", ">AGE"},
-	onpath.KindNode:       {"NAME", "CLOUDLET", "STATE", "UPLINKS", "CPU", "MEMORY", "VERSION", ">AGE", "MESSAGE"},
+	onpath.KindNode:       {"NAME", "CLOUDLET", "STATE", "UPLINKS", "CPU", "MEMORY", ">AGE", "MESSAGE"},
 	onpath.KindHosts:      {"TENANT", "NAME", "ADDRESSES", "VIRTUAL", ">AGE"},
 	onpath.KindFunction:   {"TENANT", "NAME", "IMAGE", "ATTACH", "STATE", "PACKETS", ">AGE"},
 	onpath.KindDeployment: {"TENANT", "NAME", "FUNCTION", "CHAIN", ">READY", ">AGE", "MESSAGE"},
-	onpath.KindChain:      {"TENANT", "NAME", "TIER", "FROM", "TO", "THROUGH", "STATE", ">AGE", "MESSAGE"},
+	onpath.KindChain:      {"TENANT", "NAME", "FROM", "TO", "THROUGH", "STATE", ">AGE", "MESSAGE"},
 	onpath.KindInstance:   {"TENANT", "NAME", "NODE", "STATE", ">RESTARTS", ">AGE", "MESSAGE"},
 	onpath.KindEvent:      {">AGE", ">COUNT", "ABOUT", "NODE", "REASON", "MESSAGE"},
 }
@@ -87,7 +87,7 @@ func row(o onpath.Object, now time.Time) []string {
 	case *onpath.Deployment:
 		return []string{m.Tenant, m.Name, string(o.Spec.Function), o.Status.Chain, fmt.Sprintf("%d/%d", o.Status.Ready, o.Status.Desired), age, trouble(o.Status.Conditions)}
 	case *onpath.Chain:
-		return []string{m.Tenant, m.Name, string(o.Spec.Tier), Endpoints(o.Spec.From), Endpoints(o.Spec.To), through(o), chainState(o), age, trouble(o.Status.Conditions)}
+		return []string{m.Tenant, m.Name, Endpoints(o.Spec.From), Endpoints(o.Spec.To), through(o), chainState(o), age, trouble(o.Status.Conditions)}
 	case *onpath.Instance:
 		state := string(o.Status.State)
 		if !o.Spec.Draining.IsZero() && o.Status.State != onpath.InstanceStopped {
@@ -123,7 +123,7 @@ func nodeRow(o *onpath.Node, age string) []string {
 	used, has := o.Status.Used, o.Status.Capacity
 	return []string{o.Metadata.Name, o.Spec.Cloudlet, state, strings.Join(uplinks, ","),
 		fmt.Sprintf("%s/%s", used.CPU, has.CPU), Bytes(uint64(used.Memory)) + "/" + Bytes(uint64(has.Memory)),
-		o.Status.Version, age, trouble(o.Status.Conditions)}
+		age, trouble(o.Status.Conditions)}
 }
 
 // chainState is one word for how far a chain is.
@@ -180,10 +180,15 @@ func prefixes(list []onpath.Prefix) string {
 	return strings.Join(out, ",")
 }
 
-// shortImage leaves out most of a digest.
+// shortImage leaves out most of a digest, and where the server keeps what was
+// pushed to it.
 func shortImage(image string) string {
-	if i := strings.Index(image, "@sha256:"); i >= 0 && len(image) > i+8+12 {
-		return image[:i+8+12]
+	image, digest, _ := strings.Cut(image, "@sha256:")
+	if pushed, ok := strings.CutPrefix(image, onpath.ImageHost+"/"); ok {
+		_, image, _ = strings.Cut(pushed, "/") // the tenant has a column
+	}
+	if digest != "" {
+		image += "@" + digest[:min(len(digest), 12)]
 	}
 	return image
 }

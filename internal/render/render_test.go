@@ -88,7 +88,7 @@ func TestChainRow(t *testing.T) {
 		},
 	}
 	got := strings.Join(render.Row(c, now, false), "|")
-	want := "acme|web|tenant|any|website|firewall → (ids)|starting 2/3|3s|no node has room"
+	want := "acme|web|any|website|firewall → (ids)|starting 2/3|3s|no node has room"
 	if got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
@@ -129,16 +129,24 @@ func TestTrace(t *testing.T) {
 		Warnings: []string{"the reply bypasses the chain"},
 	}
 	var b strings.Builder
-	if err := render.Trace(&b, tr); err != nil {
+	if err := render.Trace(&b, tr, false); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
 		"10.1.0.2:40000 → 10.9.0.2 tcp/80", "chains operator/guard, then default/web; seen on the path now",
-		"forward", "live", "2Ki", "quota 3, spoofed 1", "element 2 (mirror)", "one of a, b", "! the reply bypasses the chain",
+		"forward", "c1    fw-x", "by the plan; one of", "2Ki", "quota 3, spoofed 1", "element 2 (mirror)", "one of a, b", "! the reply bypasses the chain",
 	} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("lacks %q:\n%s", want, b.String())
 		}
+	}
+	_, heading, _ := strings.Cut(b.String(), "HOP")
+	if at := strings.Index("HOP"+heading, "NOTE"); at < 0 || at > 76 {
+		t.Errorf("the note begins in column %d:\n%s", at, b.String())
+	}
+	b.Reset()
+	if err := render.Trace(&b, tr, true); err != nil || !strings.Contains(b.String(), "live") || !strings.Contains(b.String(), "ALL-IN") {
+		t.Errorf("wide: %v\n%s", err, b.String())
 	}
 	if strings.Contains(b.String(), "reverse") {
 		t.Error("shows a way without hops")

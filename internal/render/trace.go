@@ -12,8 +12,9 @@ import (
 	"github.com/onpath/onpath/internal/table"
 )
 
-// Trace prints the way of a flow: hops in order of travel, both ways.
-func Trace(w io.Writer, t *onpath.Trace) error {
+// Trace prints the way of a flow: hops in order of travel, both ways; wide with
+// more columns.
+func Trace(w io.Writer, t *onpath.Trace, wide bool) error {
 	fmt.Fprintf(w, "%s\n", tuple(t.Tuple))
 	switch {
 	case len(t.Chains) == 0:
@@ -31,7 +32,7 @@ func Trace(w io.Writer, t *onpath.Trace) error {
 			continue
 		}
 		fmt.Fprintf(w, "\n%s\n", way.name)
-		if err := hops(w, way.hops); err != nil {
+		if err := hops(w, way.hops, t.Live, wide); err != nil {
 			return err
 		}
 	}
@@ -51,13 +52,15 @@ func chains(list []string) string {
 	return "chains " + strings.Join(list, ", then ")
 }
 
-func hops(w io.Writer, list []onpath.TraceHop) error {
-	t := table.New(">", "HOP", "NODE", "NAME", "STATE", "FROM", ">PACKETS", ">BYTES", ">ALL-IN", ">ALL-OUT", ">DROPPED", "NOTE")
+// hops are the lines of one way. Where the flow is seen, what comes from the plan
+// alone is told apart.
+func hops(w io.Writer, list []onpath.TraceHop, live, wide bool) error {
+	head := []string{">", "HOP", "NODE", "NAME", "STATE", ">PACKETS", ">BYTES", ">DROPPED"}
+	if wide {
+		head = append(head, "FROM", ">ALL-IN", ">ALL-OUT")
+	}
+	t := table.New(append(head, "NOTE")...)
 	for i, h := range list {
-		from := "plan"
-		if h.Live {
-			from = "live"
-		}
 		packets, bytes := "", ""
 		if h.Flow != nil {
 			packets, bytes = strconv.FormatUint(h.Flow.Packets, 10), Bytes(h.Flow.Bytes)
@@ -67,9 +70,26 @@ func hops(w io.Writer, list []onpath.TraceHop) error {
 			in, out = strconv.FormatUint(c.In.Packets, 10), strconv.FormatUint(c.Out.Packets, 10)
 			dropped = strconv.FormatUint(drops(c.Dropped), 10)
 		}
-		t.Row(strconv.Itoa(i+1), hopName(h), h.Node, h.Name, h.State, from, packets, bytes, in, out, dropped, hopNote(h))
+		row := []string{strconv.Itoa(i + 1), hopName(h), h.Node, shortName(h.Name), h.State, packets, bytes, dropped}
+		if wide {
+			from := "plan"
+			if h.Live {
+				from = "live"
+			}
+			row = append(row, from, in, out)
+		}
+		note := hopNote(h)
+		if live && !h.Live && !wide {
+			note = strings.TrimSuffix("by the plan; "+note, "; ")
+		}
+		t.Row(append(row, note)...)
 	}
 	return t.Write(w)
+}
+
+// shortName leaves out the tenant that commands assume.
+func shortName(name string) string {
+	return strings.TrimPrefix(name, onpath.DefaultTenant+"/")
 }
 
 func hopName(h onpath.TraceHop) string {

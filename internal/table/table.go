@@ -1,10 +1,15 @@
-// Package table prints columns aligned by their widest cell, for terminals.
+// Package table prints columns aligned by their widest cell. On a terminal that
+// is too narrow the last column, where messages stand, is wrapped; into files and
+// pipes every row is one line.
 package table
 
 import (
 	"io"
+	"os"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/onpath/onpath/internal/terminal"
 )
 
 // Table is a list of rows under a heading.
@@ -49,19 +54,37 @@ func (t *Table) Row(cells ...string) {
 func (t *Table) Len() int { return len(t.rows) }
 
 // Write prints heading and rows.
-func (t *Table) Write(w io.Writer) error { return t.write(w, true) }
+func (t *Table) Write(w io.Writer) error { return t.write(w, true, columns(w)) }
 
 // WriteRows prints the rows alone.
-func (t *Table) WriteRows(w io.Writer) error { return t.write(w, false) }
+func (t *Table) WriteRows(w io.Writer) error { return t.write(w, false, columns(w)) }
+
+// Format is the text that Write prints on a terminal with so many columns; 0
+// stands for a file.
+func (t *Table) Format(columns int) string {
+	var b strings.Builder
+	_ = t.write(&b, true, columns) // a builder takes everything
+	return b.String()
+}
 
 // Follow prints the rows added since the last Follow, below a heading the first
 // time. Columns keep their places as far as cells fit.
 func (t *Table) Follow(w io.Writer) error {
 	head := t.kept == nil
 	t.kept = t.widths()
-	err := t.write(w, head)
+	err := t.write(w, head, columns(w))
 	t.rows = nil
 	return err
+}
+
+// columns of the terminal behind w; 0 where there is none.
+func columns(w io.Writer) int {
+	f, ok := w.(*os.File)
+	if !ok || !terminal.Is(f) {
+		return 0
+	}
+	n, _ := terminal.Size(f)
+	return n
 }
 
 func (t *Table) widths() []int {
@@ -75,31 +98,15 @@ func (t *Table) widths() []int {
 	return widths
 }
 
-func (t *Table) write(w io.Writer, head bool) error {
-	widths := t.widths()
+func (t *Table) write(w io.Writer, head bool, columns int) error {
+	l := t.layout(t.widths(), columns)
 	var b strings.Builder
 	if head {
-		t.line(&b, t.head, widths)
+		l.row(&b, t.head, true)
 	}
 	for _, row := range t.rows {
-		t.line(&b, row, widths)
+		l.row(&b, row, false)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
-}
-
-func (t *Table) line(b *strings.Builder, row []string, widths []int) {
-	var line strings.Builder
-	for i, c := range row {
-		pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(c))
-		if i > 0 {
-			line.WriteString("  ")
-		}
-		if t.right[i] {
-			line.WriteString(pad + c)
-		} else {
-			line.WriteString(c + pad)
-		}
-	}
-	b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
 }

@@ -41,3 +41,28 @@ func TestFollow(t *testing.T) {
 		t.Errorf("got\n%swant\n%s", b.String(), want)
 	}
 }
+
+// TestNarrow: on a narrow terminal the last column is wrapped, beside the others
+// while there is room for it, then below them; numbers and names stay whole.
+func TestNarrow(t *testing.T) {
+	tab := table.New("NAME", ">READY", "MESSAGE")
+	tab.Row("web", "2", "no node of the cloudlet has the room that this function asks for")
+	tab.Row("größer", "10")
+	for columns, want := range map[int]string{
+		0: "NAME    READY  MESSAGE\nweb         2  no node of the cloudlet has the room that this function asks for\ngrößer     10  -\n",
+		48: "NAME    READY  MESSAGE\n" +
+			"web         2  no node of the cloudlet has the\n" +
+			"               room that this function asks for\n" +
+			"größer     10  -\n",
+		40: "NAME    READY\nweb         2\n    no node of the cloudlet has the room\n    that this function asks for\ngrößer     10\n",
+	} {
+		if got := tab.Format(columns); got != want {
+			t.Errorf("at %d columns got\n%swant\n%s", columns, got, want)
+		}
+	}
+	numbers := table.New("A NAME THAT IS LONG", ">NUMBER")
+	numbers.Row("x", "1")
+	if got := numbers.Format(10); strings.Count(got, "\n") != 2 {
+		t.Errorf("a table without text is wrapped:\n%s", got)
+	}
+}

@@ -1,0 +1,95 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+// listening serves connections with do until the test ends.
+func listening(t *testing.T, do func(net.Listener)) *Client {
+	t.Helper()
+	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() { defer close(done); do(l) }()
+	t.Cleanup(func() { l.Close(); <-done })
+	c := Unix(l.Addr().String())
+	c.quietFor, c.aliveWithin = 100*time.Millisecond, 200*time.Millisecond
+	t.Cleanup(c.Close)
+	return c
+}
+
+// TestMute: a server that takes connections and answers nothing is named as such,
+// also if it falls silent in the middle of a stream.
+func TestMute(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	mute := listening(t, func(l net.Listener) {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			defer c.Close()
+		}
+	})
+	_, _, err := mute.List(ctx, onpath.KindNode, "")
+	if onpath.CodeOf(err) != onpath.CodeUnavailable || !strings.Contains(err.Error(), "answers nothing") {
+		t.Errorf("a list: %v", err)
+	}
+	stalls := listening(t, func(l net.Listener) {
+		hold := make(chan struct{})
+		s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/healthz" {
+				<-hold // as a process that was stopped
+				return
+			}
+			_, _ = io.WriteString(w, "one\n")
+			_ = http.NewResponseController(w).Flush()
+			<-hold
+		})}
+		_ = s.Serve(l)
+		close(hold)
+		s.Close()
+	})
+	var out bytes.Buffer
+	err = stalls.Logs(ctx, "default", "x", LogsOptions{Tail: -1, Follow: true}, &out)
+	if onpath.CodeOf(err) != onpath.CodeUnavailable || !strings.Contains(err.Error(), "answers nothing") || out.String() != "one\n" {
+		t.Errorf("logs: %q, %v", out.String(), err)
+	}
+}
+
+// TestSlow: a request may take long, and a stream be silent, while the server
+// answers others.
+func TestSlow(t *testing.T) {
+	slow := listening(t, func(l net.Listener) {
+		s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != "/healthz" {
+				time.Sleep(time.Second)
+			}
+			_, _ = io.WriteString(w, `{"items":[],"revision":7}`)
+		})}
+		_ = s.Serve(l)
+		s.Close()
+	})
+	if _, revision, err := slow.List(t.Context(), onpath.KindNode, ""); err != nil || revision != 7 {
+		t.Errorf("revision %d, %v", revision, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(300*time.Millisecond, cancel)
+	if _, _, err := slow.List(ctx, onpath.KindNode, ""); !errors.Is(err, context.Canceled) {
+		t.Errorf("given up by the caller: %v", err)
+	}
+}
