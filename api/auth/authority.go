@@ -28,8 +28,9 @@ import (
 const (
 	caLife   = 20 * 365 * 24 * time.Hour
 	leafLife = 90 * 24 * time.Hour
-	// backdate allows for clocks that are behind.
-	backdate = time.Hour
+	// backdate allows for clocks that are behind: machines without a battery or
+	// with their time zone's time for UTC are hours off.
+	backdate = 24 * time.Hour
 )
 
 // Authority is the server's certificate authority with its lists, kept in one

@@ -209,6 +209,13 @@ func checkServer(chain []*x509.Certificate, pin string) error {
 	}
 	leaf := chain[0]
 	if _, err := leaf.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}); err != nil {
+		var invalid x509.CertificateInvalidError
+		if errors.As(err, &invalid) && invalid.Reason == x509.Expired {
+			now := time.Now().UTC().Truncate(time.Second)
+			e := onpath.Errorf(onpath.CodeForbidden, "the server's certificate is good from %s to %s, and here it is %s", invalid.Cert.NotBefore.Format(time.RFC3339), invalid.Cert.NotAfter.Format(time.RFC3339), now.Format(time.RFC3339))
+			e.Cause, e.Remedy = err, "one of the two clocks is wrong: set them (timedatectl set-ntp true); they must agree within a day"
+			return e
+		}
 		return onpath.Errorf(onpath.CodeForbidden, "the server's certificate is wrong: %w", err)
 	}
 	if len(leaf.URIs) != 1 || leaf.URIs[0].String() != serverURI {

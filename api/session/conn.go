@@ -24,6 +24,8 @@ type conn struct {
 	done  chan struct{} // closed after NodeGone
 	calls atomic.Uint64
 
+	clocks clocks // of listen alone
+
 	mu      sync.Mutex
 	why     string
 	plan    *onpath.NodePlan // to be sent
@@ -54,11 +56,17 @@ func (c *conn) listen(nodes Nodes) error {
 		if err := receive(c.up, &m); err != nil {
 			return err
 		}
+		c.clocks.hear(m.Time, c.hub.clock())
+		if text := c.clocks.warning(); text != "" {
+			c.hub.tell(c.node, "ClockDiffers", text)
+		}
 		switch {
 		case m.Report != nil:
 			m.Report.Node = c.node // it speaks for itself only
+			c.clocks.report(m.Report)
 			nodes.NodeReported(*m.Report)
 		case m.Event != nil:
+			c.clocks.ours(&m.Event.Time)
 			nodes.NodeEvent(c.node, *m.Event)
 		}
 	}

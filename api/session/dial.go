@@ -26,6 +26,7 @@ type Options struct {
 	// Hello is asked for at every connection, so that it says what is so then.
 	Hello  func() onpath.NodeHello
 	Logger *slog.Logger // default: none
+	Clock  onpath.Clock // default: the machine's
 }
 
 // Handler does what the server asks.
@@ -69,6 +70,9 @@ type Session struct {
 func Dial(ctx context.Context, o Options, h Handler) *Session {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Clock == nil {
+		o.Clock = time.Now
 	}
 	s := &Session{o: o, handler: h, plans: newLatestPlan(), done: make(chan struct{}), wake: make(chan struct{}, 1)}
 	go func() {
@@ -188,7 +192,7 @@ func (s *Session) greet(mux *yamux.Session) (*yamux.Stream, error) {
 		return nil, err
 	}
 	hello := s.o.Hello()
-	if err := send(up, upMessage{Hello: &hello}); err != nil {
+	if err := send(up, upMessage{Time: s.o.Clock(), Hello: &hello}); err != nil {
 		return nil, fmt.Errorf("hello: %w", err)
 	}
 	var w welcome
@@ -244,7 +248,7 @@ func (s *Session) speak(up *yamux.Stream, closed <-chan struct{}) error {
 		s.report, s.events = nil, nil
 		s.mu.Unlock()
 		for i := range events {
-			if err := send(up, upMessage{Event: &events[i]}); err != nil {
+			if err := send(up, upMessage{Time: s.o.Clock(), Event: &events[i]}); err != nil {
 				s.mu.Lock()
 				s.events = append(events[i:len(events):len(events)], s.events...)
 				s.mu.Unlock()
@@ -254,7 +258,7 @@ func (s *Session) speak(up *yamux.Stream, closed <-chan struct{}) error {
 		if report == nil {
 			continue
 		}
-		if err := send(up, upMessage{Report: report}); err != nil {
+		if err := send(up, upMessage{Time: s.o.Clock(), Report: report}); err != nil {
 			return err // the next hello carries a newer one
 		}
 	}

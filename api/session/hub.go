@@ -171,6 +171,9 @@ func (h *Hub) greet(mux *yamux.Session, who Peer) (*conn, *onpath.NodeHello, err
 	if m.Hello == nil {
 		return nil, nil, fmt.Errorf("the first message is no hello")
 	}
+	var clocks clocks
+	clocks.hear(m.Time, h.clock())
+	clocks.report(&m.Hello.Report)
 	// Before any call can be made: the node takes the first stream for down.
 	down, err := mux.OpenStream()
 	if err != nil {
@@ -184,6 +187,7 @@ func (h *Hub) greet(mux *yamux.Session, who Peer) (*conn, *onpath.NodeHello, err
 		<-mux.CloseChan()
 		return nil, nil, err
 	}
+	c.clocks = clocks
 	if err := send(up, welcome{}); err != nil {
 		h.unregister(c)
 		close(c.done)

@@ -51,8 +51,10 @@ const (
 // maxMessage is the largest message; a plan for 10,000 instances is a few MiB.
 const maxMessage = 64 << 20
 
-// upMessage is what a node says on the up stream; one field is set.
+// upMessage is what a node says on the up stream; one field is set, and Time,
+// what the node's clock says as it sends it.
 type upMessage struct {
+	Time   time.Time          `json:"time,omitzero"`
 	Hello  *onpath.NodeHello  `json:"hello,omitempty"`
 	Report *onpath.NodeReport `json:"report,omitempty"`
 	Event  *onpath.NodeEvent  `json:"event,omitempty"`

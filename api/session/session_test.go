@@ -145,6 +145,37 @@ func TestReportsAndEvents(t *testing.T) {
 	}
 }
 
+// TestClocks: a node whose clock is hours off is told so, once, and what it
+// reports has the server's times.
+func TestClocks(t *testing.T) {
+	for _, off := range []time.Duration{-5 * time.Hour, 0, 3 * time.Hour} {
+		var c clocks
+		now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+		event, since := now.Add(off-time.Minute), now.Add(off-time.Hour)
+		for range 3 { // messages take different times
+			c.hear(now.Add(off-300*time.Millisecond), now)
+			c.hear(now.Add(off+900*time.Millisecond), now)
+		}
+		if text := c.warning(); (text != "") != (off != 0) || c.warning() != "" {
+			t.Errorf("%s: warned of %q, or twice", off, text)
+		}
+		c.ours(&event)
+		r := &onpath.NodeReport{Instances: []onpath.InstanceReport{{Since: since}, {}}, Conditions: []onpath.Condition{{Since: since}}}
+		c.report(r)
+		if !event.Equal(now.Add(-time.Minute)) || !r.Instances[0].Since.Equal(now.Add(-time.Hour)) || !r.Conditions[0].Since.Equal(now.Add(-time.Hour)) {
+			t.Errorf("%s: event at %s, instance since %s", off, event, r.Instances[0].Since)
+		}
+		if !r.Instances[1].Since.IsZero() {
+			t.Errorf("%s: a time that was not given is %s", off, r.Instances[1].Since)
+		}
+		c.hear(now, now) // set right
+		c.ours(&now)
+		if c.ahead != 0 {
+			t.Errorf("still %s ahead", c.ahead)
+		}
+	}
+}
+
 func TestPushLatestWins(t *testing.T) {
 	s := newServer(t)
 	n := &fakeNode{plans: make(chan uint64, 100), block: make(chan struct{})}
