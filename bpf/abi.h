@@ -161,6 +161,7 @@ enum vport_state {
 
 #define VPORT_MIRROR    0x02
 #define VPORT_ROUTES    0x04
+#define VPORT_PEER      0x08 /* packets go straight to the other end of its device */
 
 struct vport {
 	__u32 id;

@@ -243,6 +243,9 @@ static __always_inline struct vport *vport_of(__u32 *slot, __u32 id)
 	return vport_at(*s, id);
 }
 
+#ifndef PACKET_HOST
+#define PACKET_HOST 0
+#endif
 #ifndef PACKET_OTHERHOST
 #define PACKET_OTHERHOST 3
 #endif

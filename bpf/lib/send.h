@@ -94,6 +94,21 @@ static __always_inline __u32 last_passed(struct pkt *p)
 	return f && f->vport ? f->vport : p->prev;
 }
 
+/*
+ * Into an instance's device: by its queue, or, where nothing stands in between,
+ * straight to its other end. That end takes the packet as one that came in there,
+ * so what the device where it really came in noted on it goes.
+ */
+static __always_inline int deliver(struct __sk_buff *skb, struct pkt *p, struct vport *v)
+{
+	if (!(v->flags & VPORT_PEER) || (p->is & IS_OUTGOING))
+		return bpf_redirect(v->ifindex, 0);
+	if (skb->pkt_type != PACKET_HOST && bpf_skb_change_type(skb, PACKET_HOST))
+		return bpf_redirect(v->ifindex, 0);
+	skb->mark = 0;
+	return bpf_redirect_peer(v->ifindex, 0);
+}
+
 /* To a vport that is there. */
 static __always_inline int send_to(struct __sk_buff *skb, struct pkt *p, struct node *n,
 				   struct vport *v, __u32 slot)
@@ -109,7 +124,7 @@ static __always_inline int send_to(struct __sk_buff *skb, struct pkt *p, struct 
 		}
 		set_macs(skb, v);
 		count_out(skb, p, slot, v->id);
-		return bpf_redirect(v->ifindex, 0);
+		return deliver(skb, p, v);
 	case VPORT_REMOTE:
 		/* To an edge, the group is the one of the element just passed. */
 		carried = p->d.group;

@@ -76,6 +76,7 @@ const (
 
 	flagMirror uint16 = 2
 	flagRoutes uint16 = 4
+	flagPeer   uint16 = 8
 )
 
 // port kinds and attachments

@@ -95,6 +95,7 @@ func (d *Driver) apply(c *onpath.DatapathConfig) error {
 	if err := d.link(c); err != nil {
 		return err
 	}
+	d.judgePeers(c, now)
 	want, err := compile(c, &d.slots, now, d.maps, d.judge(c, now), d.linked)
 	if err != nil {
 		return err

@@ -403,6 +403,9 @@ func (k *compiler) instance(p *onpath.Vport, slot uint32, v *vportValue) error {
 		return e
 	}
 	v.Ifindex = uint32(dev.index)
+	if dev.direct {
+		v.Flags |= flagPeer
+	}
 	k.st.ports[v.Ifindex] = k.gatewayAddress(portValue{Vport: uint32(p.ID), Slot: uint16(slot), Kind: portInstance, MAC: dev.mac})
 	k.st.attach[attachment{hookIngress, dev.index}] = true
 	k.st.names[dev.index] = onpath.DeviceName(p.ID)

@@ -24,6 +24,9 @@ type device struct {
 	master       int    // bridge that it belongs to; 0: none
 	mac          [6]byte
 	mtu          int
+	up           bool       // with its other end, where it has one
+	peer, peerNS int        // its other end and where that is; peerNS -1: here
+	direct       bool       // packets may go straight to the other end
 	addr4, addr6 netip.Addr // the first global ones
 }
 
@@ -46,7 +49,10 @@ func look(nl *netlink.Handle) (*kernel, error) {
 	names := map[int]string{}
 	for _, l := range links {
 		a := l.Attrs()
-		d := device{index: a.Index, kind: l.Type(), master: a.MasterIndex, mtu: a.MTU}
+		d := device{
+			index: a.Index, kind: l.Type(), master: a.MasterIndex, mtu: a.MTU,
+			up: a.OperState == netlink.OperUp, peer: a.ParentIndex, peerNS: a.NetNsID,
+		}
 		copy(d.mac[:], a.HardwareAddr)
 		k.devices[a.Name] = d
 		names[a.Index] = a.Name

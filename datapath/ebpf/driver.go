@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/rlimit"
@@ -84,13 +85,15 @@ type Driver struct {
 	capturer *capturer
 	fast     fastState
 	lanes    *laneReader
-	endings  *endings
-	linked   map[onpath.VportID]*linked
-	linkErrs map[onpath.VportID]string // why functions are not linked
-	readied  map[int]bool              // instance devices where route look-ups may begin
-	watches  [maxWatches]watched
-	ending   bool // somebody sees to it that watches end
-	closed   bool
+	// peersJudged is when the instances' devices were looked at last.
+	peersJudged time.Time
+	endings     *endings
+	linked      map[onpath.VportID]*linked
+	linkErrs    map[onpath.VportID]string // why functions are not linked
+	readied     map[int]bool              // instance devices where route look-ups may begin
+	watches     [maxWatches]watched
+	ending      bool // somebody sees to it that watches end
+	closed      bool
 
 	life context.Context // of the loops
 	stop context.CancelFunc

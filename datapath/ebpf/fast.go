@@ -191,6 +191,9 @@ func (d *Driver) tendFast(lease bool) error {
 		f.judged = time.Now()
 		err = d.ns.do(func() error { return errors.Join(d.judgeAgain(), d.tendHops()) })
 	}
+	if len(d.state.vports) > 0 {
+		err = errors.Join(err, d.ns.do(d.judgePeersAgain))
+	}
 	if f.resting && time.Since(f.began) >= epochRest {
 		f.resting = false
 		lease = true

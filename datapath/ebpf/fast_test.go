@@ -7,9 +7,6 @@ import (
 	"testing"
 	"time"
 
-	bpf "github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/asm"
-	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 
 	"github.com/onpath/onpath"
@@ -220,7 +217,7 @@ func TestFastStepsAside(t *testing.T) {
 func TestFastTaken(t *testing.T) {
 	c := newCrossing(t, onpath.FastAlways)
 	ns := c.nodes["gw"].ns
-	free := c.occupyXDP(ns, "up0")
+	free := c.w.occupyXDP(ns, "up0")
 	c.apply()
 	for range 3 {
 		c.cross(1)
@@ -299,22 +296,3 @@ func (c *crossing) linkOf(ns, dev string) (attrs netlink.LinkAttrs) {
 }
 
 func (c *crossing) index(ns, dev string) int { return c.linkOf(ns, dev).Index }
-
-// occupyXDP puts another program on a device; the answer takes it off again.
-func (c *crossing) occupyXDP(ns, dev string) func() {
-	c.t.Helper()
-	prog, err := bpf.NewProgram(&bpf.ProgramSpec{
-		Type: bpf.XDP, License: "GPL",
-		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()}, // XDP_PASS
-	})
-	c.w.must(err)
-	var l link.Link
-	c.w.in(ns, func() error {
-		l, err = link.AttachXDP(link.XDPOptions{Program: prog, Interface: c.index(ns, dev)})
-		return err
-	})
-	return func() {
-		c.w.must(l.Close())
-		c.w.must(prog.Close())
-	}
-}
