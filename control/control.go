@@ -62,6 +62,7 @@ type Controller struct {
 	held     bool                         // nothing is planned yet: nodes are awaited
 	writing  bool                         // decisions are on their way to the store
 	storeErr error                        // why the last decisions could not be written
+	told     time.Time                    // when that was last logged
 	missing  map[onpath.Key]onpath.Object // to be created if absent
 }
 

@@ -93,15 +93,24 @@ func (c *Controller) write(ctx context.Context, d *decisions) {
 	}
 }
 
+// retold is how often a failure that lasts, such as a full disk, is logged.
+const retold = 10 * time.Second
+
 // failed says so, and gives the store time before the loop tries again.
 func (c *Controller) failed(ctx context.Context, what string, err error) {
 	if ctx.Err() != nil {
 		return
 	}
 	c.mu.Lock()
-	c.storeErr = err
+	now := c.o.Clock()
+	news := c.storeErr == nil || now.Sub(c.told) >= retold
+	if c.storeErr = err; news {
+		c.told = now
+	}
 	c.mu.Unlock()
-	c.log.Error("store", "doing", what, "err", err)
+	if news {
+		c.log.Error("decisions cannot be written to the store; it is tried on", "doing", what, "err", err)
+	}
 	select {
 	case <-ctx.Done():
 	case <-time.After(200 * time.Millisecond):

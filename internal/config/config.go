@@ -10,6 +10,9 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/onpath/onpath"
@@ -135,12 +138,19 @@ func (s *Server) Complete() error {
 		if l.address == "" {
 			continue
 		}
-		if _, _, err := net.SplitHostPort(l.address); err != nil {
-			es = append(es, wrong(l.field, `write ADDRESS:PORT, such as "[::]:7443"`, "%q is not an address with a port", l.address))
-		}
+		es = append(es, hostPort(l.field, l.address, l.field != "server.address")...)
 	}
 	if s.Address == "" && s.Listen != "" && len(es) == 0 {
 		s.Address = reachable(s.Listen)
+	}
+	for i, e := range s.Etcd.Endpoints {
+		scheme, address, ok := strings.Cut(e, "://")
+		if !ok {
+			scheme, address = "", e
+		}
+		if member := hostPort("", strings.TrimSuffix(address, "/"), false); len(member) > 0 && scheme != "unix" || !slices.Contains([]string{"", "http", "https", "unix"}, scheme) {
+			es = append(es, wrong(fmt.Sprintf("server.etcd.endpoints[%d]", i), "write http://HOST:2379 or https://HOST:2379", "%q is not the address of an etcd member", e))
+		}
 	}
 	if (s.Etcd.CA != "" || s.Etcd.Cert != "" || s.Etcd.Key != "") && len(s.Etcd.Endpoints) == 0 {
 		es = append(es, wrong("server.etcd.endpoints", "write the cluster's addresses, or take etcd out", "is missing"))
@@ -167,6 +177,14 @@ func (n *Node) Complete(hostname string) error {
 	def(&n.StateDir, DefaultNodeDir)
 	def(&n.Log, "info")
 	es := level("node.log", n.Log)
+	if n.Metrics != "" {
+		es = append(es, hostPort("node.metrics", n.Metrics, true)...)
+	}
+	if scheme, rest, ok := strings.Cut(n.Server, "://"); ok && (rest == "" || scheme != "unix" && scheme != "https") {
+		es = append(es, wrong("node.server", "write unix:///PATH or https://HOST:PORT", "a server is not reached at %q", n.Server))
+	} else if ok && scheme == "https" {
+		es = append(es, hostPort("node.server", rest, false)...)
+	}
 	for _, f := range []struct {
 		field string
 		n     int
@@ -181,7 +199,7 @@ func (n *Node) Complete(hostname string) error {
 	if n.Token == "" && n.TokenFile != "" {
 		b, err := os.ReadFile(n.TokenFile)
 		if err != nil {
-			es = append(es, wrong("node.tokenFile", "", "%v", err))
+			es = append(es, wrong("node.tokenFile", "write the token there (on the server, onpath token create --node "+n.Name+"), or name it with token", "%v", err))
 		}
 		n.Token = strings.TrimSpace(string(b))
 	}
@@ -284,6 +302,25 @@ func Secret(path string) ([]byte, error) {
 }
 
 const secretLength = 32
+
+// hostPort checks HOST:PORT; of a listener, HOST is an address of this machine, a
+// name of it, or nothing.
+func hostPort(field, address string, listens bool) onpath.Errors {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return onpath.Errors{wrong(field, `write ADDRESS:PORT, such as "[::]:7443"`, "%q is not an address with a port", address)}
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 && !listens {
+		return onpath.Errors{wrong(field, "write a number from 1 to 65535 behind the colon", "%q is not a port", port)}
+	}
+	if _, err := netip.ParseAddr(host); err != nil && numeric.MatchString(host) {
+		return onpath.Errors{wrong(field, "write an address such as 192.0.2.1 or [2001:db8::1]", "%q is not an IP address", host)}
+	}
+	return nil
+}
+
+// numeric are words that can only be meant as an IPv4 address.
+var numeric = regexp.MustCompile(`^[0-9.]+$`)
 
 func level(field, s string) onpath.Errors {
 	switch s {

@@ -72,7 +72,8 @@ func TestLoadRefuses(t *testing.T) {
 	if _, err := load(t, "# nothing\n"); err != nil {
 		t.Errorf("empty file: %v", err)
 	}
-	for _, s := range []config.Server{{Listen: "7443"}, {Metrics: "x"}, {Log: "loud"}, {Etcd: config.Etcd{CA: "ca.pem"}}, {Etcd: config.Etcd{Endpoints: []string{"a"}, Cert: "b"}}} {
+	for _, s := range []config.Server{{Listen: "7443"}, {Metrics: "x"}, {Log: "loud"}, {Etcd: config.Etcd{CA: "ca.pem"}}, {Etcd: config.Etcd{Endpoints: []string{"http://a:2379"}, Cert: "b"}},
+		{Listen: "999.1.1.1:7443"}, {Listen: "[::]:99999"}, {Address: "edge:0"}, {Etcd: config.Etcd{Endpoints: []string{"ftp://x:1"}}}, {Etcd: config.Etcd{Endpoints: []string{""}}}, {Etcd: config.Etcd{Endpoints: []string{"a"}}}} {
 		if err := s.Complete(); onpath.CodeOf(err) != onpath.CodeInvalid {
 			t.Errorf("%+v: %v", s, err)
 		}
@@ -98,6 +99,25 @@ func TestNodeDefaults(t *testing.T) {
 	}
 	if a := config.UnderlayFor("unix:///x"); !a.IsValid() {
 		t.Error("no underlay address")
+	}
+}
+
+func TestAddresses(t *testing.T) {
+	for _, s := range []config.Server{{Listen: "[::]:7443"}, {Listen: ":7443"}, {Listen: "127.0.0.1:0"}, {Listen: "192.0.2.1:7443", Address: "edge.example:7443"},
+		{Etcd: config.Etcd{Endpoints: []string{"http://127.0.0.1:2379", "https://etcd1:2379/", "10.0.0.1:2379", "unix:///run/etcd"}}}} {
+		if err := s.Complete(); err != nil {
+			t.Errorf("%+v: %v", s, err)
+		}
+	}
+	for _, n := range []config.Node{{Server: "http://192.0.2.1:7443"}, {Server: "https://nohost"}, {Server: "https://192.0.2:7443"}, {Server: "unix://"}, {Metrics: "x"}} {
+		if err := n.Complete("vm"); onpath.CodeOf(err) != onpath.CodeInvalid {
+			t.Errorf("%+v is taken: %v", n, err)
+		}
+	}
+	for _, server := range []string{"", "/run/onpath/server.sock", "unix:///run/onpath/server.sock", "https://[2001:db8::1]:7443", "https://edge:7443"} {
+		if n := (config.Node{Server: server}); n.Complete("vm") != nil {
+			t.Errorf("%s is refused", server)
+		}
 	}
 }
 
