@@ -15,7 +15,7 @@ import (
 func (s *Server) authority() (*auth.Authority, error) {
 	if s.o.Authority == nil {
 		e := onpath.Errorf(onpath.CodeUnsupported, "the server listens on its unix socket only, so nobody can join from elsewhere")
-		e.Remedy = "start it with --listen ADDRESS:PORT"
+		e.Remedy = "start it with --listen ADDRESS:PORT, or write server.listen into its onpath.yaml"
 		return nil, e
 	}
 	return s.o.Authority, nil
