@@ -65,14 +65,15 @@ func informed(s onpath.FunctionSpec, i onpath.Idle) onpath.FunctionSpec {
 	return s
 }
 
-// inform replaces the file in a running container.
-func inform(pid int, i onpath.Idle) error {
+// inform replaces the file in a running container, whose first process has the
+// number pid and lives in the network namespace netns.
+func inform(pid int, netns string, i onpath.Idle) error {
 	if pid == 0 {
 		return nil
 	}
-	root, err := unix.Open(fmt.Sprintf("/proc/%d/root", pid), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	root, err := rootOf(pid, netns)
 	if err != nil {
-		return fmt.Errorf("open the container's files: %w", err)
+		return err
 	}
 	defer unix.Close(root)
 	// The container may have put links in the way: they end inside it.
@@ -100,4 +101,45 @@ func inform(pid int, i onpath.Idle) error {
 		return fmt.Errorf("write %s in the container: %w", idleFile, err)
 	}
 	return nil
+}
+
+// rootOf opens the root directory of a container's first process. Numbers of
+// processes are used again, and a container that is just being started still has
+// the machine's root: what is not the container's own is refused.
+func rootOf(pid int, netns string) (root int, err error) {
+	// All that is asked of this folder is about one process, or fails once it ended.
+	proc, err := unix.Open(fmt.Sprintf("/proc/%d", pid), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("find the container's process: %w", err)
+	}
+	defer unix.Close(proc)
+	same, err := sameFile(proc, "ns/net", unix.AT_FDCWD, netns)
+	if err != nil {
+		return -1, fmt.Errorf("compare the container's network namespace: %w", err)
+	}
+	if !same {
+		return -1, fmt.Errorf("process %d does not live in the container's network namespace %s", pid, netns)
+	}
+	root, err = unix.Openat(proc, "root", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("open the container's files: %w", err)
+	}
+	own, err := sameFile(root, "", unix.AT_FDCWD, "/")
+	machines, _ := sameFile(root, "", unix.AT_FDCWD, "/proc/1/root") // not everybody may look
+	if err == nil && (own || machines) {
+		err = fmt.Errorf("process %d has the machine's root directory, not the container's", pid)
+	}
+	if err != nil {
+		unix.Close(root)
+		return -1, fmt.Errorf("open the container's files: %w", err)
+	}
+	return root, nil
+}
+
+// sameFile reports whether two paths, each from an open folder on, lead to one file;
+// "" is the folder itself.
+func sameFile(dirA int, pathA string, dirB int, pathB string) (bool, error) {
+	var a, b unix.Stat_t
+	err := errors.Join(unix.Fstatat(dirA, pathA, &a, unix.AT_EMPTY_PATH), unix.Fstatat(dirB, pathB, &b, unix.AT_EMPTY_PATH))
+	return a.Dev == b.Dev && a.Ino == b.Ino, err
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -44,25 +45,9 @@ func TestInform(t *testing.T) {
 		t.Skip("needs root to give a process another root directory")
 	}
 	root, outside := t.TempDir(), t.TempDir()
-	cmd := exec.Command("/proc/self/exe", "-test.run=^TestSleepInChroot$")
-	cmd.Env = append(os.Environ(), "ONPATH_TEST_CHROOT="+root)
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() { stdin.Close(); cmd.Wait() }()
-	if _, err := stdout.Read(make([]byte, 1)); err != nil {
-		t.Fatal(err)
-	}
+	cmd := startIn(t, root, 0)
 	write := func() error {
-		return inform(cmd.Process.Pid, onpath.Idle{UDP: onpath.Duration(time.Hour)}.OrDefault())
+		return inform(cmd.Process.Pid, ownNetNS, onpath.Idle{UDP: onpath.Duration(time.Hour)}.OrDefault())
 	}
 	if err := write(); err == nil {
 		t.Error("a container without the folder was told nothing, and nobody said so")
@@ -93,7 +78,69 @@ func TestInform(t *testing.T) {
 	}
 }
 
-// TestSleepInChroot is the process that TestInform starts.
+// TestInformNobodyElse: nothing is written to the machine itself, nor to a process
+// that is not the container's.
+func TestInformNobodyElse(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root to give a process another root directory")
+	}
+	root := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(root, "run/onpath"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	ended := startIn(t, root, 0)
+	if err := ended.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = ended.Wait()
+	before, _ := os.ReadFile(idleFile)
+	idle := onpath.Idle{UDP: onpath.Duration(77 * time.Minute)}.OrDefault()
+	for what, pid := range map[string]int{
+		"a process with the machine's root":      startIn(t, "/", 0).Process.Pid,
+		"a process of another network namespace": startIn(t, root, unix.CLONE_NEWNET).Process.Pid,
+		"a process that has ended":               ended.Process.Pid,
+	} {
+		if err := inform(pid, ownNetNS, idle); err == nil {
+			t.Errorf("%s was told the container's idle times", what)
+		}
+	}
+	if after, _ := os.ReadFile(idleFile); string(after) != string(before) {
+		t.Errorf("%s of the machine became %q", idleFile, after)
+	}
+	if left, _ := os.ReadDir(filepath.Join(root, "run/onpath")); len(left) > 0 {
+		t.Errorf("a stranger's folder holds %v", left)
+	}
+}
+
+// ownNetNS is the network namespace of this program and those that it starts.
+const ownNetNS = "/proc/self/ns/net"
+
+// startIn starts a process with another root directory, in new namespaces, that
+// lives as long as the test.
+func startIn(t *testing.T, root string, namespaces uintptr) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe", "-test.run=^TestSleepInChroot$")
+	cmd.Env = append(os.Environ(), "ONPATH_TEST_CHROOT="+root)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: namespaces}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { stdin.Close(); _ = cmd.Wait() })
+	if _, err := stdout.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	return cmd
+}
+
+// TestSleepInChroot is the process that startIn starts.
 func TestSleepInChroot(t *testing.T) {
 	root := os.Getenv("ONPATH_TEST_CHROOT")
 	if root == "" {

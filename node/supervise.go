@@ -154,7 +154,7 @@ func (in *instance) tellIdle(p onpath.Process, plan onpath.InstancePlan) {
 	if plan.Spec.Container == nil {
 		return
 	}
-	if err := inform(p.Pid(), idleOf(&plan)); err != nil && !ended(p) {
+	if err := inform(p.Pid(), in.a.state.netns(in.id), idleOf(&plan)); err != nil && !ended(p) {
 		in.a.log.Warn("an instance does not learn how long flows may rest", "instance", in.id, "err", err)
 	}
 }
