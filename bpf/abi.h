@@ -182,6 +182,7 @@ struct vport {
 /* What closes with a process: an instance's vports, 0: none. */
 struct ending {
 	__u32 vports[2];
+	__u32 begun; /* the process ends: who writes vports leaves them closed */
 };
 
 /* What stands behind a network device. */

@@ -48,6 +48,8 @@ static __always_inline void close_of(struct task_struct *task)
 
 	if (!e)
 		return;
+	e->begun = 1; /* first: who opens looks at this afterwards */
+	barrier();
 	close_vport(e->vports[0]);
 	close_vport(e->vports[1]);
 }

@@ -104,6 +104,7 @@ func (d *Driver) apply(c *onpath.DatapathConfig) error {
 		return err
 	}
 	d.rereadEndings()
+	d.keepEnded(want)
 	want.node.Capture, want.node.CaptureLength = d.capturing()
 	want.node.Watch = d.watching()
 	if err := d.bring(want); err != nil {
@@ -112,6 +113,11 @@ func (d *Driver) apply(c *onpath.DatapathConfig) error {
 			err = errors.Join(err, d.bring(d.state))
 		}
 		return err
+	}
+	if d.keepEnded(want) { // meanwhile
+		if err := d.maps.vports.putAll(want.vports); err != nil {
+			return err
+		}
 	}
 	if lost := lostGroups(d.state, want); len(lost) > 0 {
 		ctx := d.life

@@ -28,11 +28,19 @@ var _ onpath.EndingCloser = (*Driver)(nil)
 type endings struct {
 	processes *ebpf.Map // struct ending of bpf/abi.h, by process handle
 	links     []link.Link
-	// vports that they may have closed since the maps were written.
-	vports map[onpath.VportID]int // watches
+	watches   map[*endingWatch]bool
 }
 
-type endingValue struct{ Vports [2]uint32 }
+// endingWatch is of one process.
+type endingWatch struct {
+	handle int // pidfd
+	vports []onpath.VportID
+}
+
+type endingValue struct {
+	Vports [2]uint32
+	Begun  uint32
+}
 
 // openEndings loads the programs with the configuration's maps. They run as long as
 // this process does: nobody but an agent opens again what they close.
@@ -52,7 +60,7 @@ func openEndings(with *ebpf.Collection) (*endings, error) {
 		return nil, err
 	}
 	defer c.Close()
-	e := &endings{processes: c.DetachMap(endingMap), vports: map[onpath.VportID]int{}}
+	e := &endings{processes: c.DetachMap(endingMap), watches: map[*endingWatch]bool{}}
 	for _, name := range endingPrograms {
 		l, err := link.AttachTracing(link.TracingOptions{Program: c.Programs[name], AttachType: ebpf.AttachTraceRawTp})
 		if err != nil {
@@ -100,26 +108,23 @@ func (d *Driver) CloseAtEnd(pid int, vports []onpath.VportID) (func(), error) {
 		unix.Close(handle)
 		return nil, fmt.Errorf("watch process %d: %w", pid, err)
 	}
-	for _, id := range vports {
-		e.vports[id]++
-	}
-	return func() { d.forgetEnding(e, handle, vports) }, nil
+	w := &endingWatch{handle, vports}
+	e.watches[w] = true
+	return func() { d.forgetEnding(e, w) }, nil
 }
 
 // forgetEnding lets a process end without closing anything.
-func (d *Driver) forgetEnding(e *endings, handle int, vports []onpath.VportID) {
+func (d *Driver) forgetEnding(e *endings, w *endingWatch) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.endings == e {
-		_ = e.processes.Delete(int32(handle)) // fails if it has ended
-		for _, id := range vports {
+		_ = e.processes.Delete(int32(w.handle)) // fails if it has ended
+		for _, id := range w.vports {
 			d.reread(id)
-			if e.vports[id]--; e.vports[id] <= 0 {
-				delete(e.vports, id)
-			}
 		}
+		delete(e.watches, w)
 	}
-	unix.Close(handle)
+	unix.Close(w.handle)
 }
 
 // rereadEndings sees which vports the kernel has closed by itself, so that those
@@ -128,9 +133,43 @@ func (d *Driver) rereadEndings() {
 	if d.endings == nil {
 		return
 	}
-	for id := range d.endings.vports {
-		d.reread(id)
+	for w := range d.endings.watches {
+		for _, id := range w.vports {
+			d.reread(id)
+		}
 	}
+}
+
+// keepEnded closes in a configuration the vports of watched processes that end or
+// have ended, whoever has not heard of it yet; it reports whether one was open.
+// d.mu is held.
+func (d *Driver) keepEnded(want *state) (changed bool) {
+	if d.endings == nil {
+		return false
+	}
+	for w := range d.endings.watches {
+		if !d.endings.begun(w) {
+			continue
+		}
+		for _, id := range w.vports {
+			if open(want, uint32(id)) {
+				slot := want.slots[uint32(id)]
+				v := want.vports[slot]
+				v.State = stateClosed
+				want.vports[slot] = v
+				changed = true
+			}
+		}
+	}
+	return changed
+}
+
+// begun reports whether a process has begun to end. What is told of one that is
+// gone altogether went with it.
+func (e *endings) begun(w *endingWatch) bool {
+	var v endingValue
+	err := e.processes.Lookup(int32(w.handle), &v)
+	return v.Begun != 0 || errors.Is(err, ebpf.ErrKeyNotExist) || errors.Is(err, unix.ESRCH)
 }
 
 func (d *Driver) reread(id onpath.VportID) {

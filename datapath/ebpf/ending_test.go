@@ -10,8 +10,8 @@ import (
 )
 
 // TestCloseAtEnd: the vports of a program that is killed are closed by the kernel,
-// those of one that runs or whose watch has ended are not, and the next Apply of
-// the same configuration opens them again.
+// those of one that runs or whose watch has ended are not. Until the watch ends they
+// stay so; then the next Apply of the same configuration opens them again.
 func TestCloseAtEnd(t *testing.T) {
 	c := newTown(t)
 	for id := onpath.VportID(17); id <= 19; id++ {
@@ -67,10 +67,14 @@ func TestCloseAtEnd(t *testing.T) {
 		t.Fatalf("after the end of the programs of 17 and, unwatched, of 19: %v", s)
 	}
 	apply()
+	if s := states(); s[17] != onpath.VportClosed {
+		t.Errorf("Apply opened the vport of a program whose end was not known yet: %v", s)
+	}
+	forget[0]()
+	apply()
 	if s := states(); s[17] != onpath.VportUp {
 		t.Errorf("the configuration does not open what the kernel closed: %v", s)
 	}
-	forget[0]()
 	c.must(lives.Process.Kill())
 	_ = lives.Wait()
 	forget[1]()
