@@ -27,12 +27,15 @@ func (wallClock) Sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// The waits between attempts: the first, the longest, and how long an instance
-// must have run well for the next failure to count as the first.
+// The waits between attempts: the first, the longest, how long an instance must
+// have run well for the next failure to count as the first, and which part of a
+// run that was not short the wait behind it is at most: what is killed from outside
+// now and then is missed no longer than that.
 const (
 	backoffFirst = 100 * time.Millisecond
 	backoffMax   = 30 * time.Second
 	backoffReset = 60 * time.Second
+	backoffPart  = 10
 )
 
 // backoff doubles the wait from one failure to the next.
@@ -43,6 +46,9 @@ type backoff struct{ next time.Duration }
 func (b *backoff) after(good time.Duration) time.Duration {
 	if b.next == 0 || good >= backoffReset {
 		b.next = backoffFirst
+	}
+	if good >= shortRun {
+		b.next = min(b.next, max(backoffFirst, good/backoffPart))
 	}
 	d := b.next
 	b.next = min(2*b.next, backoffMax)

@@ -81,6 +81,7 @@ func (c *created) make(ctx context.Context, img containerd.Image) error {
 	if c.task, err = container.NewTask(ctx, cio.LogFile(c.d.logFile(c.r.ID)), opts...); err != nil {
 		return err
 	}
+	weighParent()
 	c.proc = newProcess(c.d, c.r.ID, c.r.Labels, int(c.task.Pid()))
 	// Watching begins before the program does: no end can be missed.
 	if c.watch, err = watchPid(c.proc.pid); err != nil {

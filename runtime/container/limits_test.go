@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -84,6 +85,10 @@ func TestLimitsFilesAndIsolation(t *testing.T) {
 	}
 	if got := cgroupFile(t, "limits", "cpu.cfs_quota_us", "cpu.max"); !strings.HasPrefix(got, "25000") {
 		t.Errorf("CPU quota %s", got)
+	}
+	shares, weight := sharesUnchanged*runtime.NumCPU(), min(weightUnchanged*runtime.NumCPU(), weightMost)
+	if got := cgroupFile(t, ".", "cpu.shares", "cpu.weight"); got != strconv.Itoa(shares) && got != strconv.Itoa(weight) {
+		t.Errorf("all instances together weigh %s", got)
 	}
 	if err := p.Resize(t.Context(), onpath.Resources{CPU: 1500, Memory: 128 << 20}); err != nil {
 		t.Fatal(err)
