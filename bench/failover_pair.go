@@ -17,28 +17,19 @@ var pairAt = map[string]struct{ access, core string }{
 // gatewayKilled kills one gateway of a pair at which requests come in; answers
 // come in at the other one. The routes are moved at once, as a routing protocol
 // with BFD would; their change is part of the blackout.
-func (r *Run) gatewayKilled(ctx context.Context) (err error) {
-	s, err := r.newPairStage(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, s.close(ctx)) }()
-	if err := s.apply(ctx, failoverChain); err != nil {
-		return err
-	}
-	if err := s.WaitActive(ctx, "failing", readyTimeout, func(m string) { r.say("%s", m) }); err != nil {
-		return err
-	}
-	for round := range r.Rounds() {
-		r.say("round %d of %d, %s", round+1, r.Rounds(), faultGateway)
-		if err := s.via(ctx, "gw1", "gw2"); err != nil {
-			return err
+func (r *Run) gatewayKilled(ctx context.Context) error {
+	return r.failing(ctx, r.newPairStage, func(s *stage) error {
+		for round := range r.Rounds() {
+			r.say("round %d of %d, %s", round+1, r.Rounds(), faultGateway)
+			if err := s.via(ctx, "gw1", "gw2"); err != nil {
+				return err
+			}
+			if err := r.fault(ctx, s, s.gatewayFault(pick(r, time.Second, 500*time.Millisecond)), round); err != nil {
+				return fmt.Errorf("%s: %w", faultGateway, err)
+			}
 		}
-		if err := r.fault(ctx, s, s.gatewayFault(pick(r, time.Second, 500*time.Millisecond)), round); err != nil {
-			return fmt.Errorf("%s: %w", faultGateway, err)
-		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // gatewayFault has the gateway back after long.

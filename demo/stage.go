@@ -151,9 +151,12 @@ func (s *Stage) TearDown(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+// noConfig keeps this machine's own settings out of a stage.
+const noConfig = os.DevNull
+
 // StartServer starts the server, or starts it again, and waits until it answers.
 func (s *Stage) StartServer(ctx context.Context) error {
-	cmd := s.Lab.Command(s.spec.Server.Host, s.spec.Bin, "server", "--listen", s.spec.Server.Address+":"+serverPort)
+	cmd := s.Lab.Command(s.spec.Server.Host, s.spec.Bin, "server", "--config", noConfig, "--listen", s.spec.Server.Address+":"+serverPort)
 	p, err := s.launch(serverProcess, cmd)
 	if err != nil {
 		return err
@@ -172,7 +175,7 @@ func (s *Stage) StartNode(ctx context.Context, name string) error {
 		return fmt.Errorf("the stage has no node %q", name)
 	}
 	n := s.spec.Nodes[i]
-	args := []string{"node", "--name", n.Name, "--underlay", n.Address, "--server", "https://" + s.spec.Server.Address + ":" + serverPort}
+	args := []string{"node", "--config", noConfig, "--name", n.Name, "--underlay", n.Address, "--server", "https://" + s.spec.Server.Address + ":" + serverPort}
 	if s.spec.HostImage {
 		args = append(args, "--host-image")
 	}
