@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,6 +24,7 @@ func losses(ctx context.Context, t *testing.T) ledger {
 	for _, host := range append([]string{"client", "origin"}, nodes...) {
 		out := run(ctx, t, host, "cat", "/proc/net/snmp", "/proc/net/softnet_stat", "/proc/net/dev")
 		l.snmp(host, out)
+		l.backlog(out)
 		l.devices(host, out)
 	}
 	all, err := api(t).Counters(ctx, "")
@@ -47,6 +49,23 @@ func (l ledger) snmp(host, out string) {
 			if strings.Contains(n, "Discards") || strings.Contains(n, "Errors") || strings.Contains(n, "NoRoutes") {
 				v, _ := strconv.ParseUint(values[k], 10, 64)
 				l[host+" "+names[0]+n] = v
+			}
+		}
+	}
+}
+
+// overflown are packets that the kernel threw away because a CPU did not come to
+// take them out of its queue of 1,000 (net.core.netdev_max_backlog).
+const overflown = "machine: queues of CPUs overflowed"
+
+// backlog adds what did not fit into the CPUs' queues: the second number of each.
+func (l ledger) backlog(out string) {
+	l[overflown] = 0
+	for line := range strings.Lines(out) {
+		if f := strings.Fields(line); len(f) >= 9 && len(f[0]) == 8 && len(f[1]) == 8 {
+			v, err := strconv.ParseUint(f[1], 16, 64)
+			if err == nil {
+				l[overflown] += v
 			}
 		}
 	}
@@ -95,12 +114,20 @@ func (l ledger) since(before ledger) string {
 }
 
 // noneLost ends a stream of which every packet must have been answered; earlier
-// is the ledger of when it began.
+// is the ledger of when it began. What may have been lost in the queues of a busy
+// machine's CPUs counts only in the long tests, which have it to themselves.
 func noneLost(ctx context.Context, t *testing.T, s *stream, earlier ledger) {
 	t.Helper()
 	sent, lost, longest := s.end()
 	t.Logf("%d sent, %d lost, longest silence %s", sent, lost, longest)
-	if lost > 0 {
-		t.Errorf("%d of %d packets were lost, of those due at %s; what counted losses:\n%s", lost, sent, s.when(), losses(ctx, t).since(earlier))
+	if lost == 0 {
+		return
 	}
+	now := losses(ctx, t)
+	said := fmt.Sprintf("%d of %d packets were lost, of those due at %s; what counted losses:\n%s", lost, sent, s.when(), now.since(earlier))
+	if now[overflown]-earlier[overflown] >= lost && os.Getenv("ONPATH_SOAK") == "" {
+		t.Log(said)
+		return
+	}
+	t.Error(said)
 }
