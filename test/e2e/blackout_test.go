@@ -214,6 +214,7 @@ spec:
                   (b if s is a else a).send(data)
   state: none
   packets: keep
+  resources: {cpu: 500m} # of a tenth of a CPU, it would wait for the rest of each 100 ms
   health: {exec: [test, -e, /run/ready], every: 100ms}
 ---
 apiVersion: onpath/v1alpha1
