@@ -246,7 +246,7 @@ func (a *Agent) config(plan *onpath.NodePlan) (c *onpath.DatapathConfig, missing
 			} else if v.State == onpath.VportClosed {
 				// The server has not heard yet that it is open. Other nodes may
 				// learn it from the server before this one does, and ask.
-				v.State = onpath.VportUp
+				v.State = opening(&plan.Datapath)
 			}
 		} else if !a.reach.takes(peers[v.Peer], v.ID) && chosen[v.ID] {
 			v.State = onpath.VportClosed
@@ -260,6 +260,17 @@ func (a *Agent) config(plan *onpath.NodePlan) (c *onpath.DatapathConfig, missing
 		cfg.Edge = &edge
 	}
 	return &cfg, missing
+}
+
+// opening is the state of an instance's vport that is open before the plan says so.
+// Flows of a node without uplinks leave elsewhere, where answers to what the instance
+// sends are not taken before the plan has come there: it takes what others send to it,
+// but is not chosen here yet.
+func opening(c *onpath.DatapathConfig) onpath.VportState {
+	if c.Edge == nil {
+		return onpath.VportDraining
+	}
+	return onpath.VportUp
 }
 
 func namesFunction(plan *onpath.NodePlan, v onpath.VportID) bool {
