@@ -33,12 +33,3 @@ func idle(t *testing.T) {
 		t.Skip("ONPATH_SOAK is not set; these bounds are those of a machine that does nothing else")
 	}
 }
-
-// missed leaves a test whose bound docs/failures.md lists as not kept yet to the
-// long tests, where it fails until the bound is kept.
-func missed(t *testing.T) {
-	t.Helper()
-	if os.Getenv("ONPATH_SOAK") == "" {
-		t.Skip("ONPATH_SOAK is not set; docs/failures.md lists this bound as not kept yet")
-	}
-}
