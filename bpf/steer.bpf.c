@@ -241,7 +241,7 @@ static __always_inline int receive(struct __sk_buff *skb, struct pkt *p, struct 
 			p->d.path_slot = g->path_slot;
 			p->d.flags = g->flags & GROUP_REVERSE ? FLOW_REVERSE : 0;
 		} else {
-			p->d.path = id >> 6;
+			p->d.path = NOWHERE;
 			p->d.flags = id & 1 ? FLOW_REVERSE : 0;
 		}
 	}
@@ -253,7 +253,7 @@ static __always_inline int receive(struct __sk_buff *skb, struct pkt *p, struct 
 	if (vni == n->edge) {
 		if (other_gate(n, p->d.entry) == n->edge)
 			p->d.entry = n->edge; /* the other gateway is gone */
-		p->learn = !e || e->seen != p->now || e->next != p->prev;
+		p->learn = !e || e->seen != p->now || tell_always || e->next != p->prev;
 		p->d.kind = NEXT_EXIT;
 		p->d.context = p->d.group;
 		p->d.group = 0;
@@ -264,8 +264,8 @@ static __always_inline int receive(struct __sk_buff *skb, struct pkt *p, struct 
 		return drop(p, DROP_UNKNOWN_VPORT);
 	if (!e)
 		e = flow_pending(&p->rkey, v->tenant);
-	p->learn = !e || e->seen != p->now || (e->next != p->prev && !leads_beside(n, e, p->prev)) ||
-		   moved_gate(slot);
+	p->learn = !e || e->seen != p->now || tell_always ||
+		   (e->next != p->prev && !leads_beside(n, e, p->prev)) || moved_gate(slot);
 	p->d.slot = slot;
 	if (v->kind == VPORT_FUNCTION) {
 		int rc = decide_relay();

@@ -105,9 +105,9 @@ static __always_inline int reflect(struct __sk_buff *skb, struct pkt *p)
 	if (v->kind == VPORT_REMOTE) {
 		struct node *n = this_node();
 
-		/* Where no edge is, as if from where the packet was to go: what comes from
-		 * no vport is a gateway's word to its partner. */
-		if (!n || encapsulate(skb, slot, n->edge ? n->edge : p->d.next, p->d.entry, 0))
+		/* Where no edge is, from the vport that the packet came for: what comes from no
+		 * vport is a gateway's word to its partner. */
+		if (!n || encapsulate(skb, slot, n->edge ? n->edge : p->tunnel.tunnel_id, p->d.entry, 0))
 			return TC_ACT_SHOT;
 		return bpf_redirect(n->tunnel_ifindex, 0);
 	}

@@ -108,23 +108,6 @@ __noinline int write_flow(void)
 	return 0;
 }
 
-/* Is vport one of those that a group delivers to? */
-__noinline int is_member(__u32 id, __u32 vport)
-{
-	struct group *g = bpf_map_lookup_elem(&groups, &id);
-	__u32 i;
-
-	if (!g)
-		return 0;
-	for (i = 0; i < MAX_MEMBERS; i++) {
-		if (i >= g->count)
-			break;
-		if (g->members[i].vport == vport)
-			return 1;
-	}
-	return 0;
-}
-
 /* In the middle of a TCP connection? */
 static __always_inline int runs(const struct pkt *p)
 {
@@ -190,13 +173,14 @@ __noinline int find_home(__u32 asked)
  * the other direction that comes by another way, forged perhaps, would lead the
  * flow past elements. */
 #define KEEP  0
-#define TURN  1 /* another instance of the same element */
+#define TURN  1 /* to another instance of its element, if the packet has come from that */
 #define RENEW 2 /* it knows nothing yet, or what it knows is gone */
 
 static __always_inline int may_turn(struct pkt *p, struct flow *e, __u32 next)
 {
 	__u32 slot = e->slot, group, kind = entry_kind(e);
 	struct vport *v;
+	int turn;
 
 	if (e->next == next && kind == NEXT_VPORT)
 		return KEEP;
@@ -209,10 +193,9 @@ static __always_inline int may_turn(struct pkt *p, struct flow *e, __u32 next)
 	if (kind != NEXT_VPORT)
 		return KEEP; /* answers leave: the elements before were passed by */
 	group = entry_group(e);
-	if (next && group && is_member(group, next))
-		return TURN;
+	turn = next && group && is_member(group, next) ? TURN : KEEP;
 	v = vport_of(&slot, e->next);
-	return !v || v->state == STATE_CLOSED ? RENEW : KEEP;
+	return turn | (!v || v->state == STATE_CLOSED ? RENEW : KEEP);
 }
 
 #define WALKED 0xffffffff
@@ -321,12 +304,6 @@ static __always_inline int write_answer(struct pkt *p, __u32 table, __u32 back)
 		return 0;
 	}
 	change = e && (entry_kind(e) != to->kind || e->next != to->next) ? may_turn(p, e, to->next) : KEEP;
-	if (change == TURN) {
-		turn_entry(e, to->kind, to->next, to->slot, p->back.context);
-		e->seen = p->now;
-		p->news = 1;
-		return 0;
-	}
 	if (e && change == KEEP) {
 		see(p, e);
 		return 0;
@@ -341,10 +318,17 @@ static __always_inline int write_answer(struct pkt *p, __u32 table, __u32 back)
 	 * that was passed by. The walk knows only where nothing else does. */
 	if (to->kind == NEXT_VPORT && p->d.context)
 		p->back.group = p->d.context ^ 1;
+	if (p->back.context && to->next == p->d.entry)
+		p->back.group = 0; /* to an instance from where the flow entered */
+	if (change == TURN && entry_group(e) != p->back.group) {
+		see(p, e); /* the instance serves two chains: this packet is the other's */
+		return 0;
+	}
 	p->back.kind = to->kind;
 	p->back.next = to->next;
 	p->back.slot = to->slot;
-	p->back.entry = p->d.entry;
+	/* What comes in at this edge has entered here, wherever the packet had. */
+	p->back.entry = edge && n && p->rkey.scope == n->edge && to->kind == NEXT_VPORT ? n->edge : p->d.entry;
 	p->back.flags = ((p->d.flags & FLOW_REVERSE) ^ FLOW_REVERSE) | FLOW_LEARNED;
 	path_of_group(&p->back, &p->d);
 	reverse_functions(&p->back, &p->d);

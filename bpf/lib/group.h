@@ -269,6 +269,23 @@ static __always_inline void reverse_functions(struct decision *to, const struct 
 #define BACK_EDGE    2
 #define LAST_CLASSIFIER 2 /* tables 1 and 2 are the tiers' classifiers */
 
+/* Is vport one of those that a group delivers to? */
+__noinline int is_member(__u32 id, __u32 vport)
+{
+	struct group *g = bpf_map_lookup_elem(&groups, &id);
+	__u32 i;
+
+	if (!g)
+		return 0;
+	for (i = 0; i < MAX_MEMBERS; i++) {
+		if (i >= g->count)
+			break;
+		if (g->members[i].vport == vport)
+			return 1;
+	}
+	return 0;
+}
+
 /* A step that leads to a group, as resolve_step. */
 static __always_inline int resolve_group(struct pkt *p, __u32 id, __u32 back)
 {
@@ -295,11 +312,15 @@ static __always_inline int resolve_group(struct pkt *p, __u32 id, __u32 back)
 		d->bypassed++;
 		return g->flags & GROUP_BYPASS ? WALK_ON : DROP_NO_INSTANCE;
 	}
-	d->group = id;
 	if (back) {
+		/* Was the element passed by? */
+		if ((g->flags & GROUP_BYPASS) && !is_member(id, p->reply.next) && !choose(id, back, 0))
+			return WALK_ON;
+		d->group = id;
 		d->kind = NEXT_VPORT;
 		return 0;
 	}
+	d->group = id;
 	if (choose(id, 0, 1)) {
 		d->kind = NEXT_VPORT;
 		d->next = p->member;

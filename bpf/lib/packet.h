@@ -80,6 +80,7 @@ struct error6 {
 
 #define TELL_EVERY 3 /* log2 of the seconds between two tellings of an entry to the other gateway */
 
+#define NOWHERE (1u << 18) /* the path of packets whose group this node does not have */
 #define MAX_ELEMENTS 32 /* of a path: group numbers have five bits for them */
 #define MAX_QUOTED 96 /* bytes that an ICMP error quotes; a multiple of 4 */
 

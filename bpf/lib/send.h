@@ -130,8 +130,6 @@ static __always_inline int send_to(struct __sk_buff *skb, struct pkt *p, struct 
 		carried = p->d.group;
 		if (v->id == p->d.entry)
 			carried = p->d.context;
-		if (p->is & IS_ERROR)
-			carried = 0;
 		if (p->learn && has_functions(&p->d) && !(p->is & (IS_ERROR | IS_NOPORTS)))
 			learn_relay(v->id);
 		reason = encapsulate(skb, slot, last_passed(p), p->d.entry, carried);

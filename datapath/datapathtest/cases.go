@@ -58,6 +58,8 @@ func Cases() []Case {
 		{"local", "the node's own and link-local traffic is never selected", local},
 		{"malformed", "lengths that lie crash nothing", malformed},
 		{"tunnel", "tunnel packets are taken only from known nodes with the secret", tunnels},
+		{"shared-instance", "what comes to an instance by one chain turns no answers of another's flows", sharedInstance},
+		{"entered-here", "answers have entered where they come in", enteredHere},
 		{"quota", "what a tenant's instances may cause is limited", quota},
 		{"told-late", "a flow whose first packets were too big goes on with the first that fits", toldLate},
 		{"nodes-own", "no instance gets the node's own answers", nodesOwn},

@@ -48,8 +48,9 @@ type Prober interface {
 }
 
 // Differ drives the same random packets through a driver and the model of it:
-// valid, mangled, fragments, odd options, jumbo, truncated, GSO, at uplinks and
-// out of instances, while instances come and go. Both must agree on every
+// valid, mangled, fragments, odd options, long, truncated, GSO, at uplinks, out of
+// instances and through the tunnel, forged ones among them, while instances come and
+// go, and ebpf functions that drop, refuse, mark and translate. Both must agree on every
 // outcome and every packet that comes out, and on all counters after each
 // `every` packets. The seed repeats a run.
 func Differ(t *testing.T, subject, model Prober, seed uint64, packets, every int) {
@@ -58,7 +59,7 @@ func Differ(t *testing.T, subject, model Prober, seed uint64, packets, every int
 		probes: [2]Prober{subject, model}, mill: newMill(seed),
 	}
 	d.trace = os.Getenv("ONPATH_DIFFER_TRACE") != ""
-	d.mill.wide = os.Getenv("ONPATH_DIFFER_WIDE") != ""
+	d.follow = os.Getenv("ONPATH_DIFFER_FLOW")
 	from, err := strconv.Atoi(os.Getenv("ONPATH_DIFFER_FROM")) // compare all after each packet from this one on
 	if err != nil {
 		from = packets
@@ -70,6 +71,7 @@ func Differ(t *testing.T, subject, model Prober, seed uint64, packets, every int
 			d.change()
 		}
 		d.one()
+		d.tellFlow()
 		if d.at%every == every-1 || d.at >= from {
 			d.compareCounters()
 		}
@@ -81,7 +83,8 @@ func Differ(t *testing.T, subject, model Prober, seed uint64, packets, every int
 type differ struct {
 	t         *testing.T
 	every     int
-	trace     bool // say what becomes of every whole packet
+	trace     bool   // say what becomes of every whole packet
+	follow    string // the flow, "source,destination", of which all is said
 	at        int
 	sides     [2]*bed // subject, model
 	probes    [2]Prober
@@ -222,7 +225,7 @@ func (d *differ) apply() {
 func (d *differ) one() {
 	tried := &d.recent[d.at%len(d.recent)]
 	*tried = trial{at: d.at}
-	if d.mill.wide && d.mill.one(6) {
+	if d.mill.one(6) {
 		tried.device, tried.tunnel = "the tunnel", d.mill.tunnelled(d.sides[0], d.layout)
 		tried.frame.Packet = tried.tunnel.Packet
 	} else {
@@ -264,19 +267,42 @@ func (d *differ) one() {
 	}
 }
 
+// ends are the addresses of a packet, in order.
+func ends(packet []byte) string {
+	if len(packet) < 20 || packet[0]>>4 == 6 && len(packet) < 40 {
+		return ""
+	}
+	a, b := addresses(packet)
+	if b.Less(a) {
+		a, b = b, a
+	}
+	return a.String() + "," + b.String()
+}
+
+// tellFlow shows the packet that was just put in, and its flow's entries, if they are
+// asked for.
+func (d *differ) tellFlow() {
+	if tried := &d.recent[d.at%len(d.recent)]; d.follow != "" && ends(d.packet) == d.follow {
+		d.t.Log(tried)
+		d.entries(d.packet)
+	}
+}
+
 // entries shows what both sides remember of a packet's flow.
 func (d *differ) entries(packet []byte) {
-	if len(packet) < 40 || packet[0] != 0x45 && packet[0]>>4 != 6 {
+	e := ends(packet)
+	if e == "" {
 		return
 	}
+	d.t.Logf("to see how they came about: ONPATH_DIFFER_FLOW=%s", e)
 	t := onpath.Tuple{}
-	if t.Src, t.Dst = addresses(packet); d.mill.valid(packet) {
+	if t.Src, t.Dst = addresses(packet); d.mill.valid(packet) && d.follow == "" {
 		t = tupleOf(packet)
 	}
 	for i, b := range d.sides {
 		for _, e := range b.flows(gateway, onpath.FlowFilter{Tuple: &t}) {
-			d.t.Logf("%s: at %d %v: %s %d mirrors %v entry %d path %d reverse %v packets %d", [...]string{"driver", "model"}[i],
-				e.Vport, e.Tuple, e.Kind, e.Next, e.Mirrors, e.Entry, e.Path, e.Reverse, e.Packets)
+			d.t.Logf("%s: at %d %v: %s %d mirrors %v functions %v entry %d path %d reverse %v packets %d", [...]string{"driver", "model"}[i],
+				e.Vport, e.Tuple, e.Kind, e.Next, e.Mirrors, e.Functions, e.Entry, e.Path, e.Reverse, e.Packets)
 		}
 	}
 }

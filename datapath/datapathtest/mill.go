@@ -42,7 +42,6 @@ type mill struct {
 	delivered []delivery
 	made      int  // packets
 	functions bool // some are for ebpf functions
-	wide      bool // also packets from other nodes, and such as functions translate
 }
 
 // fragmentAge is after how many packets no fragment of a datagram comes any more.
@@ -96,7 +95,7 @@ func (m *mill) tuple() onpath.Tuple {
 	if m.functions && m.one(6) {
 		t.Protocol = pickOne[uint8](m, tcp, udp)
 		t.DstPort = pickOne[uint16](m, droppedPort, refusedPort, stampedPort, stampedPort)
-		if m.wide && m.one(2) {
+		if m.one(2) {
 			t.DstPort = pickOne[uint16](m, translatedPort, behindPort)
 			if t.Src.Is4() {
 				t.Dst = pickOne(m, virtual, server)
@@ -187,19 +186,33 @@ func (m *mill) tunnelled(b *bed, l *layout) *TunnelPacket {
 	case 3:
 		p.Prev = onpath.VportID(1 + m.IntN(60))
 	case 4:
-		p.Entry = pickOne(m, sideVport, onpath.VportID(1+m.IntN(60)))
+		p.Entry = pickOne[onpath.VportID](m, sideVport, sideVport, 9)
 	case 5:
 		p.Group = onpath.GroupID(m.IntN(20 << 6))
 	}
-	for p.Packet, _ = m.packet(t); !plausible(p.Packet); p.Packet, _ = m.packet(t) {
+	unfit := func() bool { // no segments may meet mirrors, see frame
+		return !plausible(p.Packet) || t.Protocol == tcp && l.mirrors(p.Group)
+	}
+	for p.Packet, _ = m.packet(t); unfit(); p.Packet, _ = m.packet(t) {
 		t = m.tuples[m.IntN(len(m.tuples))]
 	}
 	return p
 }
 
+// mirrors tells whether the path of a group has mirrors.
+func (l *layout) mirrors(g onpath.GroupID) bool {
+	path, _, _ := g.Split()
+	return slices.ContainsFunc(l.chains, func(c *chain) bool {
+		return c.path == path && slices.ContainsFunc(c.elements, func(e *element) bool { return e.mode == onpath.ModeMirror })
+	})
+}
+
 // plausible tells packets that another node may send on: it has refused those of
 // addresses that no router forwards.
 func plausible(p []byte) bool {
+	if ends(p) == "" {
+		return false
+	}
 	src, dst := addresses(p)
 	known := slices.Concat(clients, servers, prefixes(virtual.String()+"/32", "10.77.0.0/16"))
 	in := func(a netip.Addr) bool {

@@ -90,9 +90,6 @@ func setAddress(b []byte, h *header, source bool, a netip.Addr) {
 
 // setPort writes a port, or the identifier of an echo.
 func setPort(b []byte, h *header, source bool, port uint16) {
-	if h.fragment && !h.first {
-		return
-	}
 	at := h.l4
 	switch h.protocol {
 	case protoICMP, protoICMPv6:
@@ -105,6 +102,9 @@ func setPort(b []byte, h *header, source bool, port uint16) {
 			h.tuple.DstPort = port
 			at += 2
 		}
+	}
+	if h.fragment && !h.first {
+		return // it has none, but is the flow's
 	}
 	old := [2]byte{b[at], b[at+1]}
 	binary.BigEndian.PutUint16(b[at:], port)

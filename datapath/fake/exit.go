@@ -94,7 +94,7 @@ func (n *Node) placeAnswer(w *work, f *flow, back flowKey) (tenant string, settl
 	if n.paths[path] != nil {
 		return n.paths[path].Tenant, first == 0
 	}
-	if v := n.local(w.key.vport); v != nil {
+	if v := n.local(w.key.vport); v != nil && w.tunnel == nil {
 		return v.Tenant, first == 0
 	}
 	return nobody, first == 0

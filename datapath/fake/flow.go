@@ -154,15 +154,15 @@ func (n *Node) sweep() {
 	n.nat.sweep(now)
 }
 
-// purge forgets the entries of vports and paths that are no longer here;
-// connections passed by because they are older than their chain stay so.
-func (n *Node) purge() {
+// purge forgets the entries of paths and instances that are no longer here, of those
+// that were; connections passed by because they are older than their chain stay so.
+func (n *Node) purge(were map[onpath.VportID]*onpath.Vport) {
 	n.each(func(k flowKey, f *flow) {
 		adopted := f.kind == onpath.NextPass && k.tuple.Protocol == 6
 		ended := f.path != 0 && n.paths[f.path] == nil && !adopted
-		relayed := len(f.functions) > 0 && n.vports[k.vport] != nil
+		was := were[k.vport]
 		dangling := slices.ContainsFunc(f.functions, func(i inlined) bool { return n.function(i.vport) == nil })
-		if ended || dangling || k.vport != n.edgeVport() && n.local(k.vport) == nil && !relayed {
+		if ended || dangling || was != nil && was.Kind == onpath.VportInstance && n.local(k.vport) == nil {
 			n.drop(k, f)
 		}
 	})

@@ -68,7 +68,7 @@ func (n *Node) goOn(w *work, f *flow, g *onpath.Group) bool {
 		n.countPassed(d.passed, w.h.length)
 	}
 	if d.outcome == toReset || d.outcome == toDrop { // the entry stays as it is: the next packet asks again
-		if from == atEdge {
+		if w.uplink != "" {
 			n.countIn(w.key.vport, w.h.length)
 		}
 		n.refuse(w, d)
@@ -99,7 +99,7 @@ func (n *Node) goOn(w *work, f *flow, g *onpath.Group) bool {
 
 // steer sends a packet where its entry leads.
 func (n *Node) steer(w *work, f *flow) {
-	fromEdge := w.key.vport == n.edgeVport()
+	fromEdge := w.uplink != ""
 	if f.kind == onpath.NextVport && !n.takes(f.next) && !n.lost(w, f) {
 		return
 	}
@@ -156,7 +156,7 @@ func (n *Node) lost(w *work, f *flow) bool {
 			why = onpath.DropNoInstance
 		}
 	}
-	if w.key.vport == n.edgeVport() {
+	if w.uplink != "" {
 		n.countIn(w.key.vport, w.h.length)
 	}
 	if why == onpath.DropReset {
@@ -185,7 +185,7 @@ func (n *Node) copyToMirrors(w *work, f *flow) {
 		}
 		c := *w
 		c.b, c.writes = slices.Clone(w.b), false
-		n.handTo(&c, m.vport, &flow{next: m.vport, group: m.group, entry: f.entry}, ByMirror)
+		n.handTo(&c, m.vport, &flow{next: m.vport, entry: f.entry}, ByMirror)
 	}
 }
 
@@ -199,6 +199,8 @@ func (n *Node) handTo(w *work, to onpath.VportID, f *flow, by By) {
 		n.countDrop(w.key.vport, onpath.DropClosed)
 	case v.Kind == onpath.VportRemote:
 		n.tunnelOut(w, v, f, by)
+	case v.Kind == onpath.VportFunction: // what another node claims to come from lies here
+		n.countDrop(w.key.vport, onpath.DropUnknownVport)
 	case by == ByMirror:
 		n.out(w, v, by)
 	default:
@@ -244,6 +246,11 @@ func (n *Node) learnRelay(w *work, f *flow, v *onpath.Vport) {
 	e := flow{kind: onpath.NextVport, next: from, entry: f.entry, path: f.path, reverse: !f.reverse, functions: backwards(f.functions)}
 	if g := n.groups[f.group]; g != nil {
 		e.mirrors, e.group = n.answering(g, w.key.tuple, f, from)
+	} else if g := n.groups[f.context]; g != nil {
+		e.mirrors, e.group = n.behind(g, w.key.tuple), g.ID^1
+	}
+	if e.group != 0 {
+		e.path, _, _ = e.group.Split()
 	}
 	if from == n.edgeVport() {
 		e.kind, e.group = onpath.NextExit, 0
@@ -256,14 +263,18 @@ func (n *Node) learnRelay(w *work, f *flow, v *onpath.Vport) {
 func (n *Node) enter(w *work, f *flow) {
 	v := n.vports[f.next]
 	g := n.groups[f.group]
-	if w.writes && g != nil && g.Mode != onpath.ModeMirror {
+	if v.Mirror { // a copy that another node made, or by another node's word
+		by := BySteering
+		if w.tunnel != nil {
+			by = ByMirror
+		}
+		n.out(w, v, by)
+		return
+	}
+	if w.writes && g != nil {
 		n.learnContext(w, f, v, g)
 	}
-	by := BySteering
-	if g != nil && g.Mode == onpath.ModeMirror {
-		by = ByMirror
-	}
-	n.out(w, v, by)
+	n.out(w, v, BySteering)
 }
 
 // learnContext writes the two entries of a flow at an instance: what comes out

@@ -101,13 +101,13 @@ func (n *Node) Apply(ctx context.Context, c *onpath.DatapathConfig) error {
 	if n.underlay.IsValid() {
 		n.net.underlay[n.underlay] = n
 	}
-	lost, old, was := n.lostMembers(c), n.tables, n.edge
+	lost, old, was, vports := n.lostMembers(c), n.tables, n.edge, n.vports
 	n.index(c)
 	n.resetWaiting(lost)
 	if n.reclassifies(old, was) {
 		n.settle()
 	}
-	n.purge()
+	n.purge(vports)
 	return nil
 }
 

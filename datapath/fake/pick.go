@@ -92,6 +92,9 @@ func (n *Node) home(g *onpath.Group, t onpath.Tuple, asked onpath.VportID) onpat
 	if !ok || first == asked {
 		return asked
 	}
+	if !hasMember(g, asked) {
+		asked = 0 // of another plan's
+	}
 	rest := make([]onpath.Member, 0, 8)
 	for _, m := range g.Members {
 		if m.Vport != first && n.takes(m.Vport) {

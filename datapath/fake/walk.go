@@ -59,6 +59,7 @@ func (n *Node) walk(id onpath.TableID, t onpath.Tuple, h *header, from place, pa
 
 // walkOn goes on with what is decided so far.
 func (n *Node) walkOn(d decision, id onpath.TableID, t onpath.Tuple, h *header, from place, vport onpath.VportID) decision {
+	readable := h == nil || h.verdict == fine && (h.quotes || !h.isError)
 	for range maxTables {
 		table := n.tables[id]
 		if table == nil {
@@ -66,7 +67,7 @@ func (n *Node) walkOn(d decision, id onpath.TableID, t onpath.Tuple, h *header, 
 		}
 		action, matched := table.Miss, false
 		for i := range table.Rules {
-			if r := &table.Rules[i]; matches(&r.Match, t, true, true) {
+			if r := &table.Rules[i]; matches(&r.Match, t, h == nil || h.known || h.verdict == fine, readable) {
 				action, matched = r.Action, true
 				if d.first == 0 {
 					d.first = r.Path
