@@ -101,6 +101,57 @@ func TestNewBeforeOld(t *testing.T) {
 	}
 }
 
+// TestProven: what a new instance replaces goes when the new one has been ready for
+// a while, and for a longer one if it has ended before.
+func TestProven(t *testing.T) {
+	for _, c := range []struct {
+		restarts int
+		long     time.Duration
+	}{{0, time.Second}, {2, 10 * time.Second}} {
+		t.Run(fmt.Sprintf("ended %d times", c.restarts), func(t *testing.T) {
+			s := fraWeb(t, 2, 1)
+			old := s.instances("web-fw")[0].Metadata.Name
+			draining := func() bool {
+				i := slices.IndexFunc(s.instances("web-fw"), func(i *onpath.Instance) bool { return i.Metadata.Name == old })
+				return i < 0 || !s.instances("web-fw")[i].Spec.Draining.IsZero()
+			}
+			s.broken["web-fw"], s.spared[old] = true, true
+			s.apply(aFunction("default", "fw", func(f *onpath.FunctionSpec) { f.Container.Command = []string{"new"} }))
+			s.pass(20 * time.Second)
+			for _, i := range s.instances("web-fw") {
+				s.restarts[i.Metadata.Name] = c.restarts
+			}
+			s.broken["web-fw"] = false
+			s.hear()
+			s.settle()
+			began := s.now
+			for !draining() {
+				if s.now.Sub(began) > time.Minute {
+					t.Fatal("the old instance stays for ever")
+				}
+				s.pass(time.Second)
+			}
+			if took := s.now.Sub(began); took < c.long || took > c.long+2*time.Second {
+				t.Errorf("the old instance began to drain after %s; the new one was to be ready for %s", took, c.long)
+			}
+		})
+	}
+}
+
+// TestNoHaste: when a server comes back, what runs on nodes that were not heard of
+// yet does not make room for anything.
+func TestNoHaste(t *testing.T) {
+	s := fraWeb(t, 1, 2)
+	s.apply(aFunction("default", "fw", func(f *onpath.FunctionSpec) { f.Container.Command = []string{"new"} }))
+	clear(s.states)
+	s.settle()
+	for _, i := range s.instances("web-fw") {
+		if !i.Spec.Draining.IsZero() {
+			t.Errorf("%s drains", i.Metadata.Name)
+		}
+	}
+}
+
 // TestLittleIsReplaced: changes that need no new instance replace none, and
 // those that change nothing push nothing.
 func TestLittleIsReplaced(t *testing.T) {
@@ -161,6 +212,7 @@ func TestChangeThatDoesNotStart(t *testing.T) {
 	s.broken["web-fw"] = false
 	s.hear()
 	s.settle()
+	s.pass(5 * time.Second)
 	if e := s.chain("default", "web").Status.Elements[0]; e.Ready != 2 || e.Outdated != 0 || e.Message != "" {
 		t.Errorf("when it starts: %+v", e)
 	}

@@ -95,7 +95,7 @@ func (w *world) replace(d *deployment, want int, good, old []*instance, placed b
 	}
 	serving := 0
 	for _, i := range good {
-		if w.inService(i) {
+		if w.proven(i) {
 			serving++
 		}
 	}
@@ -107,14 +107,48 @@ func (w *world) replace(d *deployment, want int, good, old []*instance, placed b
 			w.drain(i, "it is to be replaced and does not serve")
 		}
 	}
-	surplus := len(running) - max(0, want-serving)
-	if !placed && surplus <= 0 && len(running)+serving > 1 && len(running) > 0 && !w.anyDraining(d, running[0].node.c) {
-		surplus = 1
-	}
 	slices.SortFunc(running, func(a, b *instance) int { return cmp.Compare(a.obj.Spec.Key, b.obj.Spec.Key) })
+	surplus := len(running) - max(0, want-serving)
 	for _, i := range running[:min(max(surplus, 0), len(running))] {
 		w.drain(i, "a new one takes over")
 	}
+	if !placed && surplus <= 0 && len(running)+serving > 1 {
+		w.makeRoom(d, running)
+	}
+}
+
+// makeRoom drains one old instance, on a machine whose agent could start another in
+// its place. One that has not been heard of yet may have room enough.
+func (w *world) makeRoom(d *deployment, running []*instance) {
+	for _, i := range running {
+		if i.node.st != nil && !i.node.away && !w.anyDraining(d, i.node.c) {
+			w.drain(i, "it makes room for a new one")
+			return
+		}
+	}
+}
+
+// How long an instance must have been ready before what it replaces may go: at
+// first, and after it has ended before.
+const (
+	stays      = time.Second
+	staysAgain = 10 * time.Second
+)
+
+// proven reports whether an instance can take over from one that then goes for
+// good: it is in service, and not only for the moment between a probe and a crash.
+func (w *world) proven(i *instance) bool {
+	if !w.inService(i) {
+		return false
+	}
+	since, restarts := i.obj.Status.Since, i.obj.Status.Restarts
+	if i.report != nil {
+		since, restarts = i.report.Since, i.report.Restarts
+	}
+	if restarts > 0 {
+		return w.passed(since.Add(staysAgain))
+	}
+	return w.passed(since.Add(stays))
 }
 
 func (w *world) anyDraining(d *deployment, cl *cloudlet) bool {

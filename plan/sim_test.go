@@ -29,6 +29,8 @@ type sim struct {
 	spared   map[string]bool // by instance: not broken all the same
 	busy     map[string]bool // by instance
 	hostless map[string]bool // by node: does not permit image: host
+	restarts map[string]int  // by instance
+	reported map[string]onpath.InstanceReport
 	events   []Event
 	set      Settings
 	thoughts int
@@ -38,6 +40,7 @@ func newSim(t *testing.T, seed uint64) *sim {
 	return &sim{
 		t: t, rng: rand.New(rand.NewPCG(seed, 1)), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
 		objects: map[onpath.Key]onpath.Object{}, states: map[string]*NodeState{}, broken: map[string]bool{}, spared: map[string]bool{}, busy: map[string]bool{}, hostless: map[string]bool{},
+		restarts: map[string]int{}, reported: map[string]onpath.InstanceReport{},
 		set: Settings{Secret: []byte("s")},
 	}
 }
@@ -195,6 +198,8 @@ func (s *sim) report(node string) {
 			if s.broken[i.Deployment] && !s.spared[i.Name] {
 				ir.State, ir.Message = onpath.InstanceFailed, "exit code 1"
 			}
+			ir.Restarts = s.restarts[i.Name]
+			ir.Since = s.since(&ir)
 			if s.busy[i.Name] {
 				ir.Flows = 3
 			}
@@ -207,6 +212,17 @@ func (s *sim) report(node string) {
 		}
 	}
 	st.Report, st.Seen = r, s.now
+}
+
+// since is when an instance came into the state that it reports.
+func (s *sim) since(r *onpath.InstanceReport) time.Time {
+	was, known := s.reported[r.Name]
+	if !known || was.State != r.State || was.Restarts != r.Restarts {
+		was = *r
+		was.Since = s.now
+		s.reported[r.Name] = was
+	}
+	return was.Since
 }
 
 // hear has every node send its report again.

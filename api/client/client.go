@@ -190,7 +190,8 @@ func (c *Client) send(ctx context.Context, method, path string, q url.Values, bo
 	return nil, problem(answer)
 }
 
-func (c *Client) failed(ctx context.Context, err error) error {
+// failed is the error of a request that got no answer.
+func (c *Client) failed(ctx context.Context, method string, err error) error {
 	var known *onpath.Error
 	switch {
 	case ctx.Err() != nil:
@@ -200,6 +201,9 @@ func (c *Client) failed(ctx context.Context, err error) error {
 	}
 	e := onpath.Errorf(onpath.CodeUnavailable, "the connection to %s broke: %w", c.name, reason(err))
 	e.Remedy = "try again; look at the server's log if it stays so"
+	if method != http.MethodGet {
+		e.Remedy = "what was asked for may have been done all the same: look with onpath get; asking again does no harm; look at the server's log if it stays so"
+	}
 	return e
 }
 

@@ -48,7 +48,7 @@ func (c *Client) ask(r *http.Request) (*http.Response, error) {
 	answer, err := c.http.Do(r.WithContext(p.ctx))
 	if err != nil {
 		defer p.end()
-		return nil, c.failed(r.Context(), p.reason(err))
+		return nil, c.failed(r.Context(), r.Method, p.reason(err))
 	}
 	answer.Body = heardBody{answer.Body, p}
 	return answer, nil

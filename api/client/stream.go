@@ -50,7 +50,7 @@ func (s *stream) ended(err error) error {
 	case err == nil || errors.Is(err, io.EOF):
 		return nil
 	}
-	return s.c.failed(s.ctx, err)
+	return s.c.failed(s.ctx, http.MethodGet, err)
 }
 
 // copy writes the whole stream to w.

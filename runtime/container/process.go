@@ -2,10 +2,8 @@ package container
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"sync"
 	"syscall"
 	"time"
@@ -289,77 +287,4 @@ func (p *process) terminate(ctx context.Context, grace time.Duration) error {
 		return ctx.Err()
 	}
 	return nil
-}
-
-// Adopt implements onpath.Runtime.
-func (d *Driver) Adopt(ctx context.Context) (map[string]onpath.Process, error) {
-	sctx := d.scope(ctx)
-	list, err := d.client.ContainerService().List(sctx, fmt.Sprintf("labels.%q==%q", ownerLabel, d.opt.Name))
-	if err != nil {
-		return nil, unavailable("find instances", err)
-	}
-	out := map[string]onpath.Process{}
-	for _, c := range list {
-		d.mu.Lock()
-		known, starting := d.procs[c.ID], d.starting[c.ID]
-		d.mu.Unlock()
-		if starting {
-			continue
-		}
-		if known != nil {
-			out[c.ID] = known
-			continue
-		}
-		p, err := d.adoptOne(sctx, c.ID, c.Labels)
-		if err != nil {
-			return nil, err
-		}
-		out[c.ID] = p
-	}
-	d.sweep(sctx, out)
-	return out, nil
-}
-
-// adoptOne takes over one container. Without a task (after a reboot, or where a
-// start was cut short) it has ended.
-func (d *Driver) adoptOne(ctx context.Context, id string, stored map[string]string) (*process, error) {
-	labels := map[string]string{}
-	for k, v := range stored {
-		if len(k) > len(userLabel) && k[:len(userLabel)] == userLabel {
-			labels[k[len(userLabel):]] = v
-		}
-	}
-	p := newProcess(d, id, labels, 0)
-	ended := func(code int, at time.Time) *process {
-		p.end(code, at)
-		d.mu.Lock()
-		d.procs[id] = p
-		d.mu.Unlock()
-		return p
-	}
-	t, err := d.task(ctx, id)
-	if errdefs.IsNotFound(err) {
-		return ended(unknownExit, time.Now()), nil
-	}
-	if err != nil {
-		return nil, unavailable("adopt instance "+id, err)
-	}
-	w, err := watchPid(int(t.Pid()))
-	if err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return nil, fmt.Errorf("adopt instance %s: %w", id, err)
-	}
-	// Asked after the watch is set: else the number could already be another process's.
-	status, serr := t.Status(ctx)
-	if err == nil && serr == nil && status.Status == containerd.Running {
-		p.pid = int(t.Pid())
-		d.adopt(p, w)
-		return p, nil
-	}
-	if err == nil {
-		w.file.Close()
-	}
-	if serr == nil && status.Status == containerd.Created { // a start was cut short
-		return ended(unknownExit, time.Now()), nil
-	}
-	return ended(d.exitOf(ctx, id)), nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -114,20 +113,12 @@ func (l ledger) since(before ledger) string {
 }
 
 // noneLost ends a stream of which every packet must have been answered; earlier
-// is the ledger of when it began. What may have been lost in the queues of a busy
-// machine's CPUs counts only in the long tests, which have it to themselves.
+// is the ledger of when it began.
 func noneLost(ctx context.Context, t *testing.T, s *stream, earlier ledger) {
 	t.Helper()
 	sent, lost, longest := s.end()
 	t.Logf("%d sent, %d lost, longest silence %s", sent, lost, longest)
-	if lost == 0 {
-		return
+	if lost > 0 {
+		t.Errorf("%d of %d packets were lost, of those due at %s; what counted losses:\n%s", lost, sent, s.when(), losses(ctx, t).since(earlier))
 	}
-	now := losses(ctx, t)
-	said := fmt.Sprintf("%d of %d packets were lost, of those due at %s; what counted losses:\n%s", lost, sent, s.when(), now.since(earlier))
-	if now[overflown]-earlier[overflown] >= lost && os.Getenv("ONPATH_SOAK") == "" {
-		t.Log(said)
-		return
-	}
-	t.Error(said)
 }
