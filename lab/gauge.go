@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -292,7 +293,7 @@ func judgeFlow(sent []int64, got map[uint32]int64) GaugeFlow {
 	for n := range got {
 		numbers = append(numbers, n)
 	}
-	slices.SortFunc(numbers, func(a, b uint32) int { return int(got[a] - got[b]) })
+	slices.SortFunc(numbers, func(a, b uint32) int { return cmp.Or(cmp.Compare(got[a], got[b]), cmp.Compare(a, b)) })
 	next := uint32(0) // the first that is not delivered
 	for _, n := range numbers {
 		if n >= next {
