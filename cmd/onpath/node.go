@@ -51,8 +51,8 @@ func (f *nodeFlags) apply(n *config.Node) error {
 	override(&n.Containerd, f.set.Containerd)
 	override(&n.Metrics, f.set.Metrics)
 	override(&n.Log, f.set.Log)
-	if f.set.Token != "" {
-		n.Token, n.TokenFile = f.set.Token, ""
+	if f.set.Token != "" || f.set.TokenFile != "" {
+		n.Token, n.TokenFile = f.set.Token, f.set.TokenFile
 	}
 	n.HostImage = n.HostImage || f.set.HostImage
 	n.SetForwarding = n.SetForwarding || f.set.SetForwarding
@@ -118,7 +118,8 @@ again, and no packet is lost. "onpath node off" takes everything away.`,
 	f.add(c)
 	c.Flags().StringVar(&f.path, "config", "", "configuration file (default "+config.DefaultPath+", if it is there)")
 	c.Flags().StringVar(&f.set.StateDir, "state-dir", "", "where the plan and the instances' records are kept, one agent each (default "+config.DefaultNodeDir+")")
-	c.Flags().StringVar(&f.set.Token, "token", "", "join token, needed once for a server on another machine")
+	c.Flags().StringVar(&f.set.Token, "token", "", "join token, needed once for a server on another machine; others on this one see it in ps")
+	c.Flags().StringVar(&f.set.TokenFile, "token-file", "", "file with the join token")
 	c.Flags().StringVar(&f.set.Metrics, "metrics", "", "address:port for Prometheus, plain HTTP (default none)")
 	c.Flags().StringVar(&f.set.Log, "log", "", "debug, info, warn or error (default info)")
 	c.AddCommand(newNodeOff(g))

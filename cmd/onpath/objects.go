@@ -96,6 +96,9 @@ func (g *global) find(ctx context.Context, cl *client.Client, kind onpath.Kind, 
 		if kind == onpath.KindDeployment && err == nil {
 			all, err = withOwned(ctx, cl, g.tenant, all)
 		}
+		if err == nil && len(all) == 0 && g.tenant != "" { // or is there no such tenant?
+			_, err = cl.Get(ctx, onpath.Key{Kind: onpath.KindTenant, Name: g.tenant})
+		}
 		return append(list, all...), err
 	}
 	for _, n := range names {

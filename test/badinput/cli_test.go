@@ -238,6 +238,24 @@ func TestWrongFlags(t *testing.T) {
 	}
 }
 
+// TestNoSuchTenant: a tenant that is not there is told from one that has nothing.
+func TestNoSuchTenant(t *testing.T) {
+	bin := testprogram.Path(t)
+	store := mem.New(mem.Options{})
+	furnish(t, store)
+	server := "unix://" + serve(t, store)
+	for _, c := range []struct {
+		tenant string
+		code   int
+		want   string
+	}{{onpath.DefaultTenant, 0, "no hosts"}, {"nosuch", 3, "tenant nosuch: it does not exist"}} {
+		code, out, message := run(t, bin, "get", "hosts", "-t", c.tenant, "--server", server)
+		if code != c.code || out != "" || !strings.Contains(message, c.want) {
+			t.Errorf("%s: exit code %d, %q, %q", c.tenant, code, out, message)
+		}
+	}
+}
+
 // TestDryRunOfDelete: it says what would go, or what needs it, and changes
 // nothing; names that get prints are names that delete takes.
 func TestDryRunOfDelete(t *testing.T) {
