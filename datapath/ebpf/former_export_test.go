@@ -96,7 +96,13 @@ func formerMaps(object []byte, dir string, entries map[formerKey]formerFlow) (*e
 		if !known || !both {
 			return c, fmt.Errorf("the layouts of map %s are not known", name)
 		}
-		if err := errors.Join(fill(c.Maps[name], old, now, was, nil), old.Close()); err != nil {
+		complete := func(_, key, _ []byte) { narrowKey(now.key, key) }
+		if name == "nats" {
+			complete = func(_, key, value []byte) { narrowNAT(now.key, key, value) }
+		} else if name == "nodes" {
+			complete = func(_, _, value []byte) { narrowNode(now.value, value) }
+		}
+		if err := errors.Join(fill(c.Maps[name], old, now, was, complete), old.Close()); err != nil {
 			return c, err
 		}
 	}
@@ -120,6 +126,49 @@ func formerMaps(object []byte, dir string, entries map[formerKey]formerFlow) (*e
 		}
 	}
 	return c, err
+}
+
+// narrowNAT is the contrary of formerNAT.
+func narrowNAT(former layout, key, value []byte) {
+	f := uint8(6)
+	for _, a := range [][]byte{key[4:20], key[20:36], value[:16]} {
+		if ip := netip.AddrFrom16([16]byte(a)); ip.Is4In6() {
+			b := formerAddress(ip.Unmap())
+			copy(a, b[:])
+			f = family4
+		}
+	}
+	key[former.fields[".family"].at/8] = f
+}
+
+// narrowKey puts an IPv4 address where the former programs look for it.
+func narrowKey(former layout, key []byte) {
+	at, ok := former.fields[".addr"]
+	if !ok {
+		return
+	}
+	a := key[at.at/8 : at.at/8+16]
+	if ip := netip.AddrFrom16([16]byte(a)); ip.Is4In6() {
+		b := formerAddress(ip.Unmap())
+		copy(a, b[:])
+	}
+}
+
+// narrowNode puts the IPv4 prefixes whose sources are translated where the former
+// programs look for them.
+func narrowNode(former layout, value []byte) {
+	for i := range maxNAT {
+		family, addr := former.fields[fmt.Sprintf(".nat[%d].family", i)], former.fields[fmt.Sprintf(".nat[%d].addr", i)]
+		mask := former.fields[fmt.Sprintf(".nat[%d].mask", i)]
+		if value[family.at/8] != family4 {
+			continue
+		}
+		for _, at := range []uint32{addr.at / 8, mask.at / 8} {
+			b := value[at : at+16]
+			copy(b, b[12:])
+			clear(b[4:])
+		}
+	}
 }
 
 func formerOf(k *flowKey) formerKey {

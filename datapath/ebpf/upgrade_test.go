@@ -5,8 +5,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -90,6 +92,49 @@ func (c *town) upgrade() {
 	}
 }
 
+// TestUpgradeTranslations: flows that an instance has begun from its private addresses
+// keep the ports by which they are known outside, from an older version's translations
+// whose layout is no more.
+func TestUpgradeTranslations(t *testing.T) {
+	const flows = 10
+	c := newTown(t)
+	gw := c.nodes["gw"]
+	c.routed("gw", 16, "100.64.0.9/32", "fd77::9/128")
+	c.instances[0].Own = []netip.Addr{netip.MustParseAddr("100.64.0.9"), netip.MustParseAddr("fd77::9")}
+	c.instances[0].Routes = true
+	translate := func(cfg *onpath.DatapathConfig) {
+		if cfg.Edge != nil {
+			cfg.Edge.NAT = []netip.Prefix{netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("fd77::/16")}
+		}
+	}
+	c.apply(toServers(), translate, element(16, 16))
+	sources := c.answer("10.9.0.2:5000", "[2001:db8:9::2]:5000")
+	live := c.talkFrom(filepath.Join(c.dir, "i16"), flows, "10.9.0.2:5000", "[2001:db8:9::2]:5000")
+	time.Sleep(300 * time.Millisecond)
+	before := sources.forget()
+	c.in(gw.ns, func() error { return gw.dp.BecomeFormer(formerObject) })
+	time.Sleep(300 * time.Millisecond)
+	gw.dp = c.open(gw)
+	if !gw.dp.Succeeds() {
+		t.Fatal("the maps of the older version are taken for this one's")
+	}
+	c.apply(toServers(), translate, element(16, 16))
+	time.Sleep(500 * time.Millisecond)
+	if sent, lost := live.end(), live.lost(); lost != 0 {
+		t.Errorf("%d of %d packets were lost", lost, sent)
+		c.dump()
+	}
+	after := sources.forget()
+	if len(before) != 2*flows || !maps.Equal(before, after) {
+		t.Errorf("%d flows came as %v before the upgrade, as %v across it", 2*flows, before, after)
+	}
+	for a := range after {
+		if a := a.Addr(); a != netip.MustParseAddr("10.9.0.1") && a != netip.MustParseAddr("2001:db8:9::1") {
+			t.Errorf("%v is not the gateway's address", a)
+		}
+	}
+}
+
 // awaitNoFormer waits until nothing of the older version is pinned.
 func (c *town) awaitNoFormer(d *ebpf.Driver) {
 	c.t.Helper()
@@ -108,9 +153,31 @@ func (c *town) awaitNoFormer(d *ebpf.Driver) {
 	}
 }
 
-// answer sends datagrams back from the server.
-func (c *town) answer(addrs ...string) {
+// heard are the ends that sent datagrams.
+type heard struct {
+	mu   sync.Mutex
+	ends map[netip.AddrPort]bool
+}
+
+func (h *heard) note(a netip.AddrPort) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ends[netip.AddrPortFrom(a.Addr().Unmap(), a.Port())] = true
+}
+
+// forget gives them, and begins anew.
+func (h *heard) forget() map[netip.AddrPort]bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	e := h.ends
+	h.ends = map[netip.AddrPort]bool{}
+	return e
+}
+
+// answer sends datagrams back from the server, and notes whose they are.
+func (c *town) answer(addrs ...string) *heard {
 	c.t.Helper()
+	h := &heard{ends: map[netip.AddrPort]bool{}}
 	for _, addr := range addrs {
 		var conn net.PacketConn
 		c.in(c.server, func() (err error) {
@@ -127,10 +194,12 @@ func (c *town) answer(addrs ...string) {
 				if err != nil {
 					return
 				}
+				h.note(from.(*net.UDPAddr).AddrPort())
 				conn.WriteTo(b[:n], from)
 			}
 		}()
 	}
+	return h
 }
 
 // patient lets a socket keep what comes while its reader waits for a busy machine.
@@ -157,10 +226,16 @@ type conversation struct {
 // talk begins n flows to each address, with fifty datagrams a second.
 func (c *town) talk(n int, addrs ...string) *conversation {
 	c.t.Helper()
+	return c.talkFrom(c.client, n, addrs...)
+}
+
+// talkFrom begins them in a namespace.
+func (c *town) talkFrom(ns string, n int, addrs ...string) *conversation {
+	c.t.Helper()
 	v := &conversation{stop: make(chan struct{})}
 	for i := range n * len(addrs) {
 		var conn net.Conn
-		c.in(c.client, func() (err error) {
+		c.in(ns, func() (err error) {
 			u, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.MustParseAddrPort(addrs[i%len(addrs)])))
 			if err != nil {
 				return err
