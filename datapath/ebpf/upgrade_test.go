@@ -114,11 +114,14 @@ func TestUpgradeTranslations(t *testing.T) {
 	before := sources.forget()
 	c.in(gw.ns, func() error { return gw.dp.BecomeFormer(formerObject) })
 	time.Sleep(300 * time.Millisecond)
+	live.pause()
 	gw.dp = c.open(gw)
 	if !gw.dp.Succeeds() {
 		t.Fatal("the maps of the older version are taken for this one's")
 	}
 	c.apply(toServers(), translate, element(16, 16))
+	live.sent.Add(sources.speak()) // before anybody sends who would be translated anew
+	live.resume()
 	time.Sleep(500 * time.Millisecond)
 	if sent, lost := live.end(), live.lost(); lost != 0 {
 		t.Errorf("%d of %d packets were lost", lost, sent)
@@ -157,12 +160,24 @@ func (c *town) awaitNoFormer(d *ebpf.Driver) {
 type heard struct {
 	mu   sync.Mutex
 	ends map[netip.AddrPort]bool
+	by   map[netip.AddrPort]net.PacketConn // at which socket
 }
 
-func (h *heard) note(a netip.AddrPort) {
+func (h *heard) note(a netip.AddrPort, by net.PacketConn) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.ends[netip.AddrPortFrom(a.Addr().Unmap(), a.Port())] = true
+	a = netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+	h.ends[a], h.by[a] = true, by
+}
+
+// speak sends a datagram to each end that was ever heard; it tells how many.
+func (h *heard) speak() int64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for a, by := range h.by {
+		by.WriteTo([]byte("unasked"), net.UDPAddrFromAddrPort(a))
+	}
+	return int64(len(h.by))
 }
 
 // forget gives them, and begins anew.
@@ -177,7 +192,7 @@ func (h *heard) forget() map[netip.AddrPort]bool {
 // answer sends datagrams back from the server, and notes whose they are.
 func (c *town) answer(addrs ...string) *heard {
 	c.t.Helper()
-	h := &heard{ends: map[netip.AddrPort]bool{}}
+	h := &heard{ends: map[netip.AddrPort]bool{}, by: map[netip.AddrPort]net.PacketConn{}}
 	for _, addr := range addrs {
 		var conn net.PacketConn
 		c.in(c.server, func() (err error) {
@@ -194,7 +209,7 @@ func (c *town) answer(addrs ...string) *heard {
 				if err != nil {
 					return
 				}
-				h.note(from.(*net.UDPAddr).AddrPort())
+				h.note(from.(*net.UDPAddr).AddrPort(), conn)
 				conn.WriteTo(b[:n], from)
 			}
 		}()
@@ -275,6 +290,17 @@ func (v *conversation) hear(conn net.Conn) {
 		}
 		v.answered.Add(1)
 	}
+}
+
+// pause and resume: nobody speaks in between.
+func (v *conversation) pause() {
+	close(v.stop)
+	v.done.Wait()
+}
+
+func (v *conversation) resume() {
+	v.stop = make(chan struct{})
+	v.done.Go(v.speak)
 }
 
 // end stops it, waits for the last answers, and tells how many were sent.

@@ -157,7 +157,7 @@ func (n *Node) leave(w *work) {
 		from = 0
 	}
 	u := n.route(w.h.tuple.Dst)
-	if u == nil || n.isLocal(w.h.tuple.Dst) {
+	if u == nil || n.isLocal(w.h.tuple.Dst) || n.anycast(w.h.tuple.Dst) {
 		n.countDrop(from, onpath.DropNoRoute)
 		return
 	}
@@ -179,6 +179,15 @@ func (n *Node) leave(w *work) {
 		n.show(edge, true, w.b)
 	}
 	n.deliver(Delivery{Device: u.Device, By: BySteering, Packet: w.b})
+}
+
+// anycast tells the address of all routers of a network that the node is in (RFC 4291
+// §2.6.1): its own, too.
+func (n *Node) anycast(a netip.Addr) bool {
+	return a.Is6() && slices.ContainsFunc(n.options.Routes, func(r Route) bool {
+		u := n.uplink(r.Device)
+		return r.Prefix.Masked().Addr() == a && u != nil && slices.ContainsFunc(u.Addresses, r.Prefix.Contains)
+	})
 }
 
 // route finds the uplink by which an address is reached.
