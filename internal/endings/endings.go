@@ -13,6 +13,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -173,7 +174,7 @@ func state(pid int) (ending bool, threads int) {
 	)
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
-		return errors.Is(err, os.ErrNotExist), 0
+		return errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH), 0 // ESRCH: it went between opening and reading
 	}
 	f := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:]) // the name may hold anything
 	if len(f) <= threadsField {
