@@ -48,7 +48,7 @@ func (f *FaultRequest) Validate() error {
 		return fail("for", "leave it out: the instance is started again at once", "a killed instance has no time")
 	case f.Kind != FaultKill && (f.For <= 0 || f.For > MaxFault):
 		return fail("for", "give a time such as 5s", "a fault of %s; it must be more than nothing and at most %s", f.For, MaxFault)
-	case f.Kind == FaultDrop && (f.Share <= 0 || f.Share > 1):
+	case f.Kind == FaultDrop && !(f.Share > 0 && f.Share <= 1): // NaN is neither
 		return fail("share", "give a share above 0 and up to 1", "%g of the packets cannot be lost", f.Share)
 	case f.Kind == FaultDelay && (f.Delay <= 0 || f.Delay > Duration(10*time.Second)):
 		return fail("delay", "give a time such as 20ms", "a delay of %s; it must be more than nothing and at most 10s", f.Delay)

@@ -293,7 +293,7 @@ func (s *Server) apply(ctx context.Context, a wire.Apply) (*wire.Applied, error)
 	var pending *wire.Pending
 	if a.Confirm > 0 {
 		c.written = func(all []changed) (err error) {
-			pending, err = s.pending.add(tenantOf(whoIs(ctx)), s.o.Clock().Add(time.Duration(a.Confirm)), all)
+			pending, err = s.pending.add(whoIs(ctx), s.o.Clock().Add(time.Duration(a.Confirm)), all)
 			return err
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,8 +12,6 @@ import (
 	"time"
 
 	"crypto/rand"
-
-	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/auth"
@@ -70,8 +67,8 @@ func openPending(dir string) (*pending, error) {
 
 func (p *pending) file(id string) string { return filepath.Join(p.dir, id+".json") }
 
-func (p *pending) add(tenant string, deadline time.Time, all []changed) (*wire.Pending, error) {
-	u := undo{Pending: wire.Pending{ID: strings.ToLower(rand.Text()[:8]), Tenant: tenant, Deadline: deadline.UTC()}}
+func (p *pending) add(who auth.Identity, deadline time.Time, all []changed) (*wire.Pending, error) {
+	u := undo{Pending: wire.Pending{ID: strings.ToLower(rand.Text()[:8]), Tenant: tenantOf(who), By: who.URI(), Deadline: deadline.UTC()}}
 	for _, c := range all {
 		if c.result.Action == wire.Unchanged {
 			continue
@@ -142,7 +139,7 @@ func (p *pending) take(id string, allowed func(wire.Pending) error) (undo, error
 	defer p.mu.Unlock()
 	u, ok := p.open[id]
 	if !ok {
-		return u, onpath.Errorf(onpath.CodeNotFound, "nothing waits for a confirmation as %s: it was confirmed, or undone when its time was over", id)
+		return u, notPending(id)
 	}
 	if err := allowed(u.Pending); err != nil {
 		return u, err
@@ -183,8 +180,8 @@ func (s *Server) undoUnconfirmed(ctx context.Context) {
 			wait = u.Deadline.Sub(s.o.Clock())
 		}
 		if ok && wait <= 0 {
-			err := s.undo(ctx, u.ID)
-			if err == nil {
+			err := s.undo(ctx, u.ID, "was not confirmed in time", func(wire.Pending) error { return nil })
+			if err == nil || onpath.CodeOf(err) == onpath.CodeNotFound { // confirmed at the last moment
 				continue
 			}
 			s.log.Error("an unconfirmed change could not be undone", "id", u.ID, "error", err)
@@ -203,14 +200,18 @@ func (s *Server) undoUnconfirmed(ctx context.Context) {
 // undo puts back what was there, all or nothing; what others changed meanwhile
 // stays as they left it, and so does what they came to need. What a later
 // unconfirmed change wrote is that one's to undo, then to what was there before
-// both.
-func (s *Server) undo(ctx context.Context, id string) error {
+// both. Why completes "change ID …"; allowed may refuse.
+func (s *Server) undo(ctx context.Context, id, why string, allowed func(wire.Pending) error) error {
 	s.writing.Lock()
 	defer s.writing.Unlock()
 	u, ok := s.pending.get(id)
 	if !ok {
-		return nil // confirmed at the last moment
+		return notPending(id)
 	}
+	if err := allowed(u.Pending); err != nil {
+		return err
+	}
+	why = "change " + u.ID + " " + why
 	for attempt := 1; ; attempt++ {
 		var steps []undoStep
 		var writes []onpath.Change
@@ -223,11 +224,11 @@ func (s *Server) undo(ctx context.Context, id string) error {
 				steps, writes = append(steps, step), append(writes, *c)
 			}
 		}
-		steps, writes = s.keepNeeded(ctx, u, steps, writes)
+		steps, writes = s.keepNeeded(ctx, why, steps, writes)
 		err := s.o.Store.Write(ctx, writes)
 		if err == nil {
-			s.tellUndone(u, writes)
-			s.log.Warn("a change was not confirmed in time and is undone", "id", u.ID, "objects", len(u.Steps))
+			s.tellUndone(why, writes)
+			s.log.Warn("an unconfirmed change is undone", "id", u.ID, "objects", len(u.Steps), "why", why)
 			err = s.follow(u, steps, writes)
 			_, taken := s.pending.take(u.ID, func(wire.Pending) error { return nil })
 			return errors.Join(err, taken)
@@ -239,7 +240,7 @@ func (s *Server) undo(ctx context.Context, id string) error {
 }
 
 // keepNeeded leaves out deletions of what others need by now.
-func (s *Server) keepNeeded(ctx context.Context, u undo, steps []undoStep, writes []onpath.Change) ([]undoStep, []onpath.Change) {
+func (s *Server) keepNeeded(ctx context.Context, why string, steps []undoStep, writes []onpath.Change) ([]undoStep, []onpath.Change) {
 	for len(writes) > 0 {
 		needed := map[string]*onpath.Error{}
 		if err := s.o.Controller.Check(ctx, writes, false); err != nil {
@@ -251,7 +252,7 @@ func (s *Server) keepNeeded(ctx context.Context, u undo, steps []undoStep, write
 		var rest []onpath.Change
 		for i, c := range writes {
 			if e := needed[c.Key.String()]; e != nil && c.Object == nil {
-				s.o.Controller.Tell(c.Key, "Kept", "change "+u.ID+" was not confirmed in time, but this stays: "+e.Message, true)
+				s.o.Controller.Tell(c.Key, "Kept", why+", but this stays: "+e.Message, true)
 				continue
 			}
 			stay, rest = append(stay, steps[i]), append(rest, c)
@@ -287,13 +288,13 @@ func (s *Server) follow(u undo, steps []undoStep, writes []onpath.Change) error 
 }
 
 // tellUndone leaves an event about every object that went back.
-func (s *Server) tellUndone(u undo, writes []onpath.Change) {
+func (s *Server) tellUndone(why string, writes []onpath.Change) {
 	for _, c := range writes {
 		what := "it is as it was before"
 		if c.Object == nil {
 			what = "it is deleted again"
 		}
-		s.o.Controller.Tell(c.Key, "Undone", "change "+u.ID+" was not confirmed in time: "+what, true)
+		s.o.Controller.Tell(c.Key, "Undone", why+": "+what, true)
 	}
 }
 
@@ -347,22 +348,4 @@ func decodeBefore(s undoStep) (onpath.Object, error) {
 		return nil, nil
 	}
 	return onpath.Decode(s.Before)
-}
-
-func (s *Server) registerConfirm() {
-	huma.Register(s.doc, operation(http.MethodPost, "/v1/confirm/{id}", "confirm", "Keep an apply that waits for its confirmation"),
-		func(ctx context.Context, in *struct {
-			ID string `path:"id"`
-		}) (*struct{}, error) {
-			who := whoIs(ctx)
-			s.writing.Lock() // what is being undone cannot be kept any more
-			defer s.writing.Unlock()
-			_, err := s.pending.take(in.ID, func(p wire.Pending) error {
-				if who.Role == auth.RoleOperator || (who.Role == auth.RoleUser && p.Tenant == who.Tenant) {
-					return nil
-				}
-				return forbidden(who, "confirm the change "+p.ID)
-			})
-			return nil, s.answer(err)
-		})
 }

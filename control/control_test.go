@@ -600,6 +600,18 @@ func TestTrace(t *testing.T) {
 	if c := tr.Forward[0].Counters; c == nil || c.In.Packets != 42 {
 		t.Errorf("counters %+v", c)
 	}
+	for gateway, want := range map[string]struct {
+		code onpath.Code
+		say  string
+	}{"n1": {onpath.CodeInvalid, "node n1 is no gateway: it has no uplinks"}, "gv": {onpath.CodeNotFound, "there is no node gv"}} {
+		_, err := s.c.Trace(context.Background(), onpath.TraceRequest{Tuple: tu, Gateway: gateway})
+		if onpath.CodeOf(err) != want.code || !strings.Contains(err.Error(), want.say) || !strings.Contains(err.Error(), "gateways are gw") {
+			t.Errorf("--gateway %s: %v", gateway, err)
+		}
+	}
+	if tr, err := s.c.Trace(context.Background(), onpath.TraceRequest{Tuple: tu, Gateway: "gw"}); err != nil || !tr.Live {
+		t.Errorf("at its gateway: %+v, %v", tr, err)
+	}
 	s.nodes[i.Node].disconnect()
 	tr, err = s.c.Trace(context.Background(), ask)
 	if err != nil || !slices.ContainsFunc(tr.Warnings, func(w string) bool { return strings.Contains(w, i.Node+" cannot be asked") }) {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -26,8 +27,8 @@ const (
 // and the nodes' flow entries. Nodes that do not answer are named in a warning.
 func (c *Controller) Trace(ctx context.Context, r onpath.TraceRequest) (*onpath.Trace, error) {
 	in := plan.TraceInput{Snapshot: c.copy(), Request: r}
-	if r.Gateway != "" && in.Snapshot.Objects[onpath.Key{Kind: onpath.KindNode, Name: r.Gateway}] == nil {
-		return nil, onpath.Errorf(onpath.CodeNotFound, "there is no node %s", r.Gateway)
+	if err := checkGateway(in.Snapshot, r.Gateway); err != nil {
+		return nil, err
 	}
 	in.Silent = c.silent(in.Snapshot)
 	c.ask(ctx, &in, onpath.FlowFilter{Tuple: &r.Tuple}, true)
@@ -35,6 +36,41 @@ func (c *Controller) Trace(ctx context.Context, r onpath.TraceRequest) (*onpath.
 		c.ask(ctx, &in, onpath.FlowFilter{Path: p}, false)
 	}
 	return plan.Trace(in), ctx.Err()
+}
+
+// checkGateway refuses a node at which no packets enter, and names those at which
+// they do; "" stands for all of them.
+func checkGateway(s *plan.Snapshot, name string) error {
+	if name == "" {
+		return nil
+	}
+	var names []string
+	for k, o := range s.Objects {
+		if n, ok := o.(*onpath.Node); ok && n.Gateway() && k.Name != name {
+			names = append(names, k.Name)
+		}
+	}
+	slices.Sort(names)
+	remedy := "gateways are " + strings.Join(names, ", ")
+	if len(names) == 0 {
+		remedy = "no node has uplinks yet: name some in its Node object, or with onpath node --uplink"
+	}
+	var e *onpath.Error
+	n, ok := s.Objects[onpath.Key{Kind: onpath.KindNode, Name: name}].(*onpath.Node)
+	switch {
+	case !ok:
+		e = onpath.Errorf(onpath.CodeNotFound, "there is no node %s", name)
+	case !n.Gateway():
+		e = onpath.Errorf(onpath.CodeInvalid, "node %s is no gateway: it has no uplinks, so no packets enter there", name)
+	default:
+		i := slices.IndexFunc(n.Status.Conditions, func(c onpath.Condition) bool { return c.Type == "Gateway" && c.Status == onpath.False })
+		if i < 0 {
+			return nil
+		}
+		e = onpath.Errorf(onpath.CodeInvalid, "node %s is not used as a gateway: %s", name, n.Status.Conditions[i].Message)
+	}
+	e.Remedy = remedy
+	return e
 }
 
 // copy is a snapshot that stays as it is.

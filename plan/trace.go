@@ -51,7 +51,7 @@ func Trace(in TraceInput) *onpath.Trace {
 		}
 	}
 	if first == nil {
-		first = &onpath.Trace{Tuple: in.Request.Tuple, Warnings: []string{"there is no such gateway: nothing is steered"}}
+		first = &onpath.Trace{Tuple: in.Request.Tuple, Warnings: []string{"no node is a gateway: nothing is steered; name an uplink in a node's spec.uplinks"}}
 	}
 	if len(others) > 0 {
 		first.Warnings = append(first.Warnings, "the flow is also seen at "+strings.Join(others, ", ")+"; name one with --gateway")

@@ -111,3 +111,15 @@ func (c *Client) Apply(ctx context.Context, objects []onpath.Object, o ApplyOpti
 func (c *Client) Confirm(ctx context.Context, id string) error {
 	return c.do(ctx, http.MethodPost, "/v1/confirm/"+url.PathEscape(id), nil, nil, nil)
 }
+
+// Unconfirmed are the applies that wait for their confirmation, the one that is
+// undone first before others: all of an operator, those of his tenant of a user.
+func (c *Client) Unconfirmed(ctx context.Context) ([]wire.Unconfirmed, error) {
+	var out []wire.Unconfirmed
+	return out, c.do(ctx, http.MethodGet, "/v1/confirm", nil, nil, &out)
+}
+
+// Undo undoes an apply that waits for its confirmation, at once.
+func (c *Client) Undo(ctx context.Context, id string) error {
+	return c.do(ctx, http.MethodDelete, "/v1/confirm/"+url.PathEscape(id), nil, nil, nil)
+}

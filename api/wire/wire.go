@@ -124,7 +124,15 @@ type FieldChange struct {
 type Pending struct {
 	ID       string    `json:"id"`
 	Tenant   string    `json:"tenant,omitempty"` // of the user who applied; empty: an operator
+	By       string    `json:"by,omitempty"`     // who applied, such as onpath:operator/alice
 	Deadline time.Time `json:"deadline"`
+}
+
+// Unconfirmed is an apply that waits, and what it did: that is undone at its
+// deadline unless it is confirmed.
+type Unconfirmed struct {
+	Pending
+	Changes []ObjectChange `json:"changes"`
 }
 
 // WatchEvent is one line of a watch. A line without a key says only how far the

@@ -48,7 +48,7 @@ Wrong input is named with file, line and column, and changes nothing (exit code 
 	f := c.Flags()
 	f.StringArrayVarP(&a.files, "file", "f", nil, "file, directory (its *.yaml, *.yml, *.json) or - for stdin; may be repeated")
 	f.BoolVar(&a.dryRun, "dry-run", false, "change nothing and push no image; show what would change in objects, instances and rules")
-	f.DurationVar(&a.confirm, "confirm", 0, "undo everything after this time (1s to 24h) unless onpath confirm comes")
+	f.DurationVar(&a.confirm, "confirm", 0, "undo everything after this time (1s to 24h) unless onpath confirm comes; onpath confirm alone lists what waits")
 	f.BoolVar(&a.blind, "no-verify", false, "leave out the proof that the rules which follow keep the chains' promises")
 	f.BoolVar(&a.wait, "wait", false, "wait until chains carry traffic, and deployments have their instances, as they are now")
 	f.DurationVar(&a.timeout, "timeout", 2*time.Minute, "how long --wait waits")
@@ -107,7 +107,7 @@ func (g *global) printApplied(c *cobra.Command, applied *wire.Applied) error {
 			dry = " (dry run)"
 		}
 		for _, ch := range applied.Changes {
-			fmt.Fprintf(w, "%s %s%s\n", ch.Key(), past[ch.Action], dry)
+			fmt.Fprintf(w, "%s %s%s\n", ch.Key(), render.Past[ch.Action], dry)
 			if applied.Preview == nil || ch.Action != wire.Updated {
 				continue
 			}
@@ -125,9 +125,6 @@ func (g *global) printApplied(c *cobra.Command, applied *wire.Applied) error {
 		return nil
 	})
 }
-
-// past is how an action reads once it is done.
-var past = map[wire.Action]string{wire.Created: "created", wire.Updated: "changed", wire.Deleted: "deleted", wire.Unchanged: "unchanged"}
 
 func orAbsent(b []byte) string {
 	const most = 100
@@ -239,24 +236,4 @@ func stillMissing(ctx context.Context, keys []onpath.Key, missing map[onpath.Key
 		}
 	}
 	return incomplete{es}
-}
-
-func newConfirm(g *global) *cobra.Command {
-	return &cobra.Command{
-		Use: "confirm ID", Short: "Keep what was applied with --confirm", GroupID: groupUse,
-		Example: examples("onpath confirm k3jd9x2a"),
-		Args:    cobra.ExactArgs(1),
-		RunE: func(c *cobra.Command, args []string) error {
-			cl, err := g.client()
-			if err != nil {
-				return err
-			}
-			defer cl.Close()
-			if err := cl.Confirm(c.Context(), args[0]); err != nil {
-				return err
-			}
-			_, err = fmt.Fprintf(c.OutOrStdout(), "%s is kept\n", args[0])
-			return err
-		},
-	}
 }

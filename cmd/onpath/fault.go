@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -41,7 +40,8 @@ func newFault(g *global) *cobra.Command {
 		newFaultKeeper())
 	c.Long = `Cause faults on purpose, and measure how long flows are interrupted.
 
-On instances of real nodes it takes an operator and --yes; in a lab (--lab) links
+An instance is named as elsewhere: its deployment's name will do if it has one. On
+instances of real nodes it takes an operator and --yes; in a lab (--lab) links
 and hosts can fail too. Every fault ends by itself after --for, also if this
 command, the server or the agent dies meanwhile.
 
@@ -74,6 +74,7 @@ func (f *faultFlags) instance(name, short string, kind onpath.FaultKind) *cobra.
 	}
 	f.common(c, kind != onpath.FaultKill)
 	c.Flags().BoolVar(&f.yes, "yes", false, "do it, though it may interrupt traffic")
+	f.g.tenantFlag(c, "tenant of the instance")
 	return c
 }
 
@@ -96,6 +97,7 @@ func (f *faultFlags) either(name, short string, kind onpath.FaultKind) *cobra.Co
 	fl := c.Flags()
 	fl.StringVar(&link, "link", "", "a link of a lab: HOST:INTERFACE, or both ends with a hyphen")
 	fl.BoolVar(&f.yes, "yes", false, "do it, though it may interrupt traffic")
+	f.g.tenantFlag(c, "tenant of the instance")
 	if kind == onpath.FaultDrop {
 		fl.Float64Var(&f.percent, "percent", 100, "of the packets, at random")
 		c.Example = examples("onpath fault drop web-firewall-x3k9q --percent 5 --for 10s --yes", "sudo onpath fault drop --link gw1:underlay --percent 30 --for 5s --probe client:origin")
@@ -113,6 +115,9 @@ func (f *faultFlags) inLab(name, what, short string) *cobra.Command {
 		RunE: func(c *cobra.Command, args []string) error {
 			if what == "LINK" {
 				return f.onLink(c, "cut-link", args[0])
+			}
+			if err := f.checkAmounts("kill-node"); err != nil {
+				return err
 			}
 			l, err := f.open(c)
 			if err != nil {
@@ -148,6 +153,9 @@ type faultDone struct {
 }
 
 func (f *faultFlags) onLink(c *cobra.Command, kind onpath.FaultKind, name string) error {
+	if err := f.checkAmounts(kind); err != nil {
+		return err
+	}
 	l, err := f.open(c)
 	if err != nil {
 		return err
@@ -155,9 +163,6 @@ func (f *faultFlags) onLink(c *cobra.Command, kind onpath.FaultKind, name string
 	link, err := l.FindLink(name)
 	if err != nil {
 		return err
-	}
-	if f.lasts <= 0 || kind == onpath.FaultDrop && (f.percent <= 0 || f.percent > 100) || kind == onpath.FaultDelay && f.delay <= 0 {
-		return badUsage("--for and --by must be more than nothing, and --percent above 0 and up to 100")
 	}
 	return f.run(c, l, nil, func(ctx context.Context) (*faultDone, error) {
 		done := &faultDone{Kind: string(kind), Target: link.Name(), Until: time.Now().Add(f.lasts)}
@@ -171,17 +176,36 @@ func (f *faultFlags) onLink(c *cobra.Command, kind onpath.FaultKind, name string
 	})
 }
 
+// checkAmounts refuses what a fault of this kind cannot be, by the flag's name.
+func (f *faultFlags) checkAmounts(kind onpath.FaultKind) error {
+	if f.watch < 0 {
+		return badUsage("--watch %s: write a time such as 3s, or 0 to measure nothing", f.watch)
+	}
+	if f.flows < 1 {
+		return badUsage("--flows %d: --probe sends 1 flow or more", f.flows)
+	}
+	switch {
+	case kind == onpath.FaultKill:
+	case f.lasts <= 0:
+		return badUsage("--for %s: write how long it lasts, such as 5s", f.lasts)
+	case kind == onpath.FaultDrop && !(f.percent > 0 && f.percent <= 100): // NaN is neither
+		return badUsage("--percent %g: write a number above 0 and up to 100", f.percent)
+	case kind == onpath.FaultDelay && f.delay <= 0:
+		return badUsage("--by %s: write how much longer packets take, such as 20ms", f.delay)
+	}
+	return nil
+}
+
 func (f *faultFlags) onInstance(c *cobra.Command, kind onpath.FaultKind, name string) error {
+	if err := f.checkAmounts(kind); err != nil {
+		return err
+	}
 	if !f.yes {
 		e := onpath.Errorf(onpath.CodeInvalid, "%s on %s may interrupt traffic of whoever uses it", kind, name)
 		e.Remedy = "add --yes if that is meant"
 		return e
 	}
-	tenant, short := onpath.Ref(name).Resolve(onpath.DefaultTenant)
-	if f.g.tenant != "" && !strings.Contains(name, "/") {
-		tenant = f.g.tenant
-	}
-	r := onpath.FaultRequest{Kind: kind, Instance: tenant + "/" + short, For: onpath.Duration(f.lasts)}
+	r := onpath.FaultRequest{Kind: kind, Instance: name, For: onpath.Duration(f.lasts)}
 	switch kind {
 	case onpath.FaultKill:
 		r.For = 0 // the flag is another fault's
@@ -198,6 +222,11 @@ func (f *faultFlags) onInstance(c *cobra.Command, kind onpath.FaultKind, name st
 		return err
 	}
 	defer cl.Close()
+	i, err := f.g.instance(c.Context(), cl, name)
+	if err != nil {
+		return err
+	}
+	r.Instance = i.Metadata.Tenant + "/" + i.Metadata.Name
 	var l *lab.Lab
 	if f.probe != "" {
 		if l, err = f.open(c); err != nil {

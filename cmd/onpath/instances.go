@@ -17,6 +17,9 @@ import (
 	"github.com/onpath/onpath/internal/terminal"
 )
 
+// mostNames is how many instances an error names.
+const mostNames = 6
+
 // instance finds the instance that is meant: its name, or, where it has one
 // only, its deployment's.
 func (g *global) instance(ctx context.Context, cl *client.Client, name string) (*onpath.Instance, error) {
@@ -55,8 +58,14 @@ func (g *global) instance(ctx context.Context, cl *client.Client, name string) (
 		return nil, badUsage("deployment %s has %d instances: %s; say which", k.Name, len(found), strings.Join(names, ", "))
 	}
 	e := onpath.Errorf(onpath.CodeNotFound, "tenant %s has no instance and no deployment with an instance called %q", k.Tenant, k.Name)
-	if w := onpath.Nearest(k.Name, names); w != "" {
+	w := onpath.Nearest(k.Name, names)
+	switch {
+	case w != "":
 		e.Remedy = "did you mean " + w + "?"
+	case len(names) > 0 && len(names) <= mostNames:
+		e.Remedy = "there are " + strings.Join(names, ", ")
+	default:
+		e.Remedy = "onpath get instances -t " + k.Tenant + " lists them"
 	}
 	return nil, e
 }

@@ -106,7 +106,7 @@ func (g *global) find(ctx context.Context, cl *client.Client, kind onpath.Kind, 
 		if err != nil {
 			return nil, err
 		}
-		o, err := getObject(ctx, cl, k)
+		o, err := g.object(ctx, cl, k)
 		if err != nil {
 			return nil, err
 		}
@@ -132,8 +132,16 @@ func withOwned(ctx context.Context, cl *client.Client, tenant string, list []onp
 	return list, nil
 }
 
-// getObject reads an object, or a deployment that a chain's short form makes.
-func getObject(ctx context.Context, cl *client.Client, k onpath.Key) (onpath.Object, error) {
+// object reads an object: also a deployment that a chain's short form makes, and
+// an instance by the name of its deployment.
+func (g *global) object(ctx context.Context, cl *client.Client, k onpath.Key) (onpath.Object, error) {
+	if k.Kind == onpath.KindInstance {
+		i, err := g.instance(ctx, cl, k.Tenant+"/"+k.Name)
+		if err != nil {
+			return nil, err
+		}
+		return i, nil
+	}
 	o, err := cl.Get(ctx, k)
 	if k.Kind != onpath.KindDeployment || onpath.CodeOf(err) != onpath.CodeNotFound {
 		return o, err
@@ -150,7 +158,9 @@ func getObject(ctx context.Context, cl *client.Client, k onpath.Key) (onpath.Obj
 func newDescribe(g *global) *cobra.Command {
 	c := &cobra.Command{
 		Use: "describe KIND NAME", Short: "Show all about an object: how it stands, its instances, what happened", GroupID: groupUse,
-		Example: examples("onpath describe chain web", "onpath describe node fra1-gw1"),
+		Long: `Show all about an object: how it stands, its instances, what happened. An instance
+may be named by its deployment, if that has one.`,
+		Example: examples("onpath describe chain web", "onpath describe node fra1-gw1", "onpath describe instance web-cache"),
 		Args:    cobra.ExactArgs(2), ValidArgsFunction: g.completeObjects,
 		RunE: func(c *cobra.Command, args []string) error {
 			kind, err := g.kindAndOutput(args[0])
@@ -166,7 +176,7 @@ func newDescribe(g *global) *cobra.Command {
 				return err
 			}
 			defer cl.Close()
-			o, err := getObject(c.Context(), cl, k)
+			o, err := g.object(c.Context(), cl, k)
 			if err != nil {
 				return err
 			}
@@ -174,8 +184,12 @@ func newDescribe(g *global) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			all := map[string]any{"object": o, "instances": parts, "events": events}
-			return g.print(c, all, func(w io.Writer) error { return render.Describe(w, o, parts, events, time.Now()) })
+			waiting, err := unconfirmed(c.Context(), cl, onpath.KeyOf(o))
+			if err != nil {
+				return err
+			}
+			all := map[string]any{"object": o, "instances": parts, "events": events, "unconfirmed": waiting}
+			return g.print(c, all, func(w io.Writer) error { return render.Describe(w, o, waiting, parts, events, time.Now()) })
 		},
 	}
 	g.tenantFlag(c, "tenant of the object")
@@ -263,7 +277,7 @@ func (g *global) printDeleted(c *cobra.Command, applied *wire.Applied, named boo
 	var missing onpath.Errors
 	if err := g.print(c, applied, func(w io.Writer) error {
 		for _, ch := range applied.Changes {
-			word := past[ch.Action]
+			word := render.Past[ch.Action]
 			if ch.Action == wire.Unchanged {
 				word = "was not there"
 			}

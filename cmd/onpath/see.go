@@ -24,8 +24,10 @@ func newTrace(g *global) *cobra.Command {
 		Use: "trace SRC DST -p tcp/80", Short: "Show which hops a packet passes, in order, both ways, with counters", GroupID: groupSee,
 		Long: `Show which hops a packet from SRC to DST passes, in order, both ways: node,
 instance, state, packets and bytes of this flow, from the plan and from live flow
-entries together; -o wide adds where each line is from, and what all flows brought. Lines that begin with ! say where live differs from planned, or where
-traffic bypasses the chain.
+entries together; -o wide adds where each line is from, and what all flows brought.
+DROPPED counts all flows there; what a mirror sends ends at it by design, and is
+told in words. Lines that begin with ! say where live differs from planned, or
+where traffic bypasses the chain.
 
 SRC may have a port (10.1.0.2:40000) to mean one flow; else any flow is shown.
 
@@ -61,7 +63,7 @@ object a line.`,
 		},
 	}
 	c.Flags().StringVarP(&protocol, "protocol", "p", "", "tcp/80, udp/53, icmp or a protocol number (required)")
-	c.Flags().StringVar(&gateway, "gateway", "", "the node where the packet enters (default all)")
+	c.Flags().StringVar(&gateway, "gateway", "", "the gateway where the packet enters (default all)")
 	c.Flags().BoolVar(&watch, "watch", false, "count from now on where the flow's packets end, every second until Ctrl-C")
 	_ = c.MarkFlagRequired("protocol")
 	return c
@@ -123,7 +125,7 @@ func newTop(g *global) *cobra.Command {
 	var once bool
 	c := &cobra.Command{
 		Use: "top", Short: "Show what instances use and carry, the busiest first", GroupID: groupSee,
-		Long:    "Show what instances use and carry, the busiest first, again and again until\nCtrl-C. Into a file or pipe it writes once.",
+		Long:    "Show what instances use and carry, the busiest first, again and again until\nCtrl-C. Into a file or pipe it writes once. What a mirror sends ends at it by\ndesign: DROPPED leaves it out, and a line below tells it.",
 		Example: examples("onpath top", "onpath top --once -o json"),
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -172,6 +174,9 @@ func (g *global) top(c *cobra.Command, cl *client.Client, every time.Duration, o
 		err = g.print(c, rates, func(w io.Writer) error {
 			if err := render.Top(rates).Write(w); err != nil {
 				return err
+			}
+			for _, n := range render.TopNotes(rates) {
+				fmt.Fprintln(w, n)
 			}
 			for _, a := range away {
 				fmt.Fprintf(w, "! %s\n", a)

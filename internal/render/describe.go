@@ -9,16 +9,21 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/manifest"
+	"github.com/onpath/onpath/api/wire"
 	"github.com/onpath/onpath/internal/table"
 )
 
 // Describe prints everything about one object: what was asked, how it stands,
-// the objects that belong to it, and what happened lately.
-func Describe(w io.Writer, o onpath.Object, parts []onpath.Object, events []*onpath.Event, now time.Time) error {
+// the applies of it that wait for their confirmation, the objects that belong to
+// it, and what happened lately.
+func Describe(w io.Writer, o onpath.Object, waiting []wire.Unconfirmed, parts []onpath.Object, events []*onpath.Event, now time.Time) error {
 	k := onpath.KeyOf(o)
 	fmt.Fprintf(w, "%s, %s old, version %d\n", k, orUnknown(Age(o.Meta().Created, now)), o.Meta().Version)
 	if d, ok := o.(*onpath.Deployment); ok && d.Status.Chain != "" {
 		fmt.Fprintf(w, "a part of chain %s: change it there\n", d.Status.Chain)
+	}
+	for _, line := range Awaits(k, waiting, now) {
+		fmt.Fprintln(w, line)
 	}
 	conditions, elements := status(o)
 	if len(conditions) > 0 {

@@ -69,7 +69,7 @@ func TestEveryKind(t *testing.T) {
 			t.Errorf("%s: %d columns, wide %d", k, columns[false], columns[true])
 		}
 		b.Reset()
-		if err := render.Describe(&b, o, nil, nil, now); err != nil {
+		if err := render.Describe(&b, o, nil, nil, nil, now); err != nil {
 			t.Errorf("%s: %v", k, err)
 		}
 	}
@@ -111,7 +111,7 @@ func TestOwnDeployment(t *testing.T) {
 		t.Errorf("it calls itself %q %q", own[0].APIVersion, own[0].Kind)
 	}
 	var b strings.Builder
-	if err := render.Describe(&b, own[0], nil, nil, now); err != nil || !strings.Contains(b.String(), "part of chain web") {
+	if err := render.Describe(&b, own[0], nil, nil, nil, now); err != nil || !strings.Contains(b.String(), "part of chain web") {
 		t.Errorf("%v:\n%s", err, b.String())
 	}
 }

@@ -2,8 +2,10 @@ package render
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/onpath/onpath"
@@ -28,7 +30,9 @@ type Rate struct {
 	Packets float64 `json:"packetsPerSecond"`
 	Bits    float64 `json:"bitsPerSecond"`
 	Flows   uint64  `json:"flows"`
-	Dropped uint64  `json:"dropped"` // since start
+	Dropped uint64  `json:"dropped"` // since start, but for Ended
+	// Ended are packets that a mirror sent, since start: they end at it by design.
+	Ended uint64 `json:"ended,omitempty"`
 }
 
 // Loads joins instances with what their nodes say.
@@ -57,10 +61,13 @@ func Rates(before, after []Load, between time.Duration) []Rate {
 	}
 	var list []Rate
 	for _, l := range after {
-		r := Rate{Load: l, Flows: l.Counters.Flows, Dropped: drops(l.Counters.Dropped)}
+		real, ended := lost(l.Counters.Dropped)
+		r := Rate{Load: l, Flows: l.Counters.Flows, Dropped: drops(real), Ended: ended}
 		if l.Back != nil {
+			real, ended := lost(l.Back.Dropped)
 			r.Flows += l.Back.Flows
-			r.Dropped += drops(l.Back.Dropped)
+			r.Dropped += drops(real)
+			r.Ended += ended
 		}
 		if b, ok := earlier[l.Name]; ok && between > 0 && b.Instance.Metadata.UID == l.Instance.Metadata.UID {
 			s := between.Seconds()
@@ -103,6 +110,16 @@ func Top(list []Rate) *table.Table {
 			Count(r.Packets), Count(r.Bits), strconv.FormatUint(r.Flows, 10), strconv.FormatUint(r.Dropped, 10))
 	}
 	return t
+}
+
+// TopNotes say in words what the table of the top command leaves out.
+func TopNotes(list []Rate) (notes []string) {
+	for _, r := range list {
+		if r.Ended > 0 {
+			notes = append(notes, fmt.Sprintf("%s %s; DROPPED leaves them out", r.Name, strings.TrimPrefix(ofMirror(r.Ended), "it ")))
+		}
+	}
+	return notes
 }
 
 // Count rounds to three digits with k, M, G.

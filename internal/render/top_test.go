@@ -44,6 +44,37 @@ func TestTop(t *testing.T) {
 	}
 }
 
+// What a mirror sends ends there by design: it is told in words, and is no loss.
+func TestMirrorLosesNothing(t *testing.T) {
+	ids := &onpath.Instance{Metadata: onpath.Metadata{Name: "ids-x", Tenant: "a"}, Spec: onpath.InstanceSpec{Node: "n1", Vport: 2, Back: 3}}
+	at := func(m map[onpath.DropReason]uint64) []render.Load {
+		c := onpath.VportCounters{Dropped: m}
+		return render.Loads([]onpath.Object{ids}, map[string]onpath.Counters{"n1": {Vports: map[onpath.VportID]onpath.VportCounters{2: c, 3: c}}}, nil)
+	}
+	list := render.Rates(nil, at(map[onpath.DropReason]uint64{onpath.DropMirror: 70}), 0)
+	if r := list[0]; r.Dropped != 0 || r.Ended != 140 {
+		t.Errorf("dropped %d, ended %d", r.Dropped, r.Ended)
+	}
+	if notes := render.TopNotes(list); len(notes) != 1 || notes[0] != "a/ids-x gets copies: 140 packets that it sent ended here, as they should; DROPPED leaves them out" {
+		t.Errorf("notes are %q", notes)
+	}
+	list = render.Rates(nil, at(map[onpath.DropReason]uint64{onpath.DropSpoofed: 1}), 0)
+	if r := list[0]; r.Dropped != 2 || r.Ended != 0 || len(render.TopNotes(list)) != 0 {
+		t.Errorf("what is lost: %+v, %q", r, render.TopNotes(list))
+	}
+	counters := &onpath.VportCounters{Dropped: map[onpath.DropReason]uint64{onpath.DropMirror: 70, onpath.DropTTL: 1}}
+	var b strings.Builder
+	if err := render.Trace(&b, &onpath.Trace{Chains: []string{"a/web"}, Forward: []onpath.TraceHop{{Kind: onpath.HopElement, Mode: onpath.ModeMirror, Name: "a/ids-x", Node: "n1", Counters: counters}}}, false); err != nil {
+		t.Fatal(err)
+	}
+	if s := b.String(); !strings.Contains(s, " 1  ttl 1; it gets copies: 70 packets that it sent ended here, as they should") {
+		t.Errorf("a trace shows\n%s", s)
+	}
+	if counters.Dropped[onpath.DropMirror] != 70 {
+		t.Error("what was shown is changed")
+	}
+}
+
 func TestCount(t *testing.T) {
 	for v, want := range map[float64]string{0: "0", 999: "999", 1000: "1k", 12345: "12.3k", 8e6: "8M", 1e13: "10T"} {
 		if got := render.Count(v); got != want {

@@ -3,6 +3,7 @@ package render
 import (
 	"fmt"
 	"io"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -68,7 +69,8 @@ func hops(w io.Writer, list []onpath.TraceHop, live, wide bool) error {
 		in, out, dropped := "", "", ""
 		if c := h.Counters; c != nil {
 			in, out = strconv.FormatUint(c.In.Packets, 10), strconv.FormatUint(c.Out.Packets, 10)
-			dropped = strconv.FormatUint(drops(c.Dropped), 10)
+			real, _ := lost(c.Dropped)
+			dropped = strconv.FormatUint(drops(real), 10)
 		}
 		row := []string{strconv.Itoa(i + 1), hopName(h), h.Node, shortName(h.Name), h.State, packets, bytes, dropped}
 		if wide {
@@ -114,10 +116,27 @@ func hopNote(h onpath.TraceHop) string {
 	if h.Counters != nil && h.Counters.Device != nil && *h.Counters.Device != (onpath.DeviceDrops{}) {
 		notes = append(notes, fmt.Sprintf("its device lost %d going in, %d coming out", h.Counters.Device.Out, h.Counters.Device.In))
 	}
-	if h.Counters != nil && len(h.Counters.Dropped) > 0 {
-		notes = append(notes, Drops(h.Counters.Dropped))
+	if h.Counters != nil {
+		real, ended := lost(h.Counters.Dropped)
+		notes = append(notes, Drops(real), ofMirror(ended))
 	}
-	return strings.Join(notes, "; ")
+	return strings.Join(slices.DeleteFunc(notes, func(s string) bool { return s == "" }), "; ")
+}
+
+// lost tells what was dropped from what a mirror sent: that ends at the mirror by
+// design, and no end point misses it.
+func lost(dropped map[onpath.DropReason]uint64) (real map[onpath.DropReason]uint64, ended uint64) {
+	real = maps.Clone(dropped)
+	delete(real, onpath.DropMirror)
+	return real, dropped[onpath.DropMirror]
+}
+
+// ofMirror says in words what became of packets that a mirror sent.
+func ofMirror(packets uint64) string {
+	if packets == 0 {
+		return ""
+	}
+	return fmt.Sprintf("it gets copies: %d packets that it sent ended here, as they should", packets)
 }
 
 // Drops lists drop reasons with their counts, the largest first.

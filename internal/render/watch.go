@@ -29,7 +29,11 @@ func FlowWatch(w io.Writer, f *onpath.FlowWatch) error {
 			if h.Tuple != nil {
 				note = strings.TrimSpace("as " + tuple(*h.Tuple) + "  " + note)
 			}
-			t.Row(string(h.Kind), h.Node, h.Name, fmt.Sprint(h.In.Packets), fmt.Sprint(h.Out.Packets), nonzero(h.Function), nonzero(h.Lost), reasons(h.Dropped), note)
+			real, ended := lost(h.Dropped)
+			if ended > 0 {
+				note = strings.TrimSuffix(ofMirror(ended)+"; "+note, "; ")
+			}
+			t.Row(string(h.Kind), h.Node, h.Name, fmt.Sprint(h.In.Packets), fmt.Sprint(h.Out.Packets), nonzero(h.Function), nonzero(h.Lost), reasons(real), note)
 		}
 		if err := t.Write(w); err != nil {
 			return err

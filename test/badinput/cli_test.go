@@ -95,6 +95,25 @@ func run(t *testing.T, bin string, args ...string) (code int, out, message strin
 // serve runs a server over the store and returns its socket.
 func serve(t *testing.T, store onpath.Store) string {
 	t.Helper()
+	socket := serveWith(t, store, func(ctx context.Context, c *control.Controller) error { return c.Run(ctx) })
+	for { // until the controller has made the tenants that are always there
+		if list, _, err := store.List(t.Context(), onpath.KindTenant, ""); err != nil {
+			t.Fatal(err)
+		} else if len(list) == 3 {
+			return socket
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// serveStill is a server that leaves the store as it is.
+func serveStill(t *testing.T, store onpath.Store) string {
+	t.Helper()
+	return serveWith(t, store, func(ctx context.Context, _ *control.Controller) error { <-ctx.Done(); return nil })
+}
+
+func serveWith(t *testing.T, store onpath.Store, work func(context.Context, *control.Controller) error) string {
+	t.Helper()
 	dir := t.TempDir()
 	log := slog.New(slog.DiscardHandler)
 	hub := session.NewHub(log, time.Now)
@@ -110,7 +129,7 @@ func serve(t *testing.T, store onpath.Store) string {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 2)
-	go func() { done <- controller.Run(ctx) }()
+	go func() { done <- work(ctx, controller) }()
 	go func() { done <- server.ServeUnix(ctx, l) }()
 	t.Cleanup(func() {
 		cancel()
@@ -122,14 +141,7 @@ func serve(t *testing.T, store onpath.Store) string {
 		hub.Close()
 		store.Close()
 	})
-	for { // until the controller has made the tenants that are always there
-		if list, _, err := store.List(t.Context(), onpath.KindTenant, ""); err != nil {
-			t.Fatal(err)
-		} else if len(list) == 3 {
-			return socket
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+	return socket
 }
 
 // furnish puts a gateway and a second tenant into the store.
@@ -229,6 +241,15 @@ func TestWrongFlags(t *testing.T) {
 		{[]string{"server", "--state-dir", p, "--socket", p + ".socket"}, "server.stateDir: " + p + " is a file"},
 		{[]string{"server", "--state-dir", p + "/x", "--socket", p + ".socket"}, "remove the file"},
 		{[]string{"node", "--state-dir", p}, "node.stateDir: " + p + " is a file"},
+		{[]string{"fault", "drop", "x", "--yes", "--percent", "150"}, "--percent 150: write a number above 0 and up to 100"},
+		{[]string{"fault", "drop", "x", "--yes", "--percent", "NaN"}, "--percent NaN: write a number"},
+		{[]string{"fault", "drop", "--link", "a:b", "--percent", "-1"}, "--percent -1: write a number"},
+		{[]string{"fault", "drop", "x", "--yes", "--percent", "half"}, "--percent half: that is not a number"},
+		{[]string{"fault", "delay", "x", "--yes", "--by", "0s"}, "--by 0s: write how much longer"},
+		{[]string{"fault", "cut-link", "a:b", "--for", "0s"}, "--for 0s: write how long"},
+		{[]string{"fault", "stall-instance", "x", "--yes", "--for", "-1s"}, "--for -1s: write how long"},
+		{[]string{"fault", "stall-instance", "x", "--yes", "--for", "2h"}, "at most 1h"},
+		{[]string{"fault", "kill-node", "x", "--flows", "0"}, "--flows 0: "},
 		{[]string{"demo", "--down", "--keep"}, "leave out --keep"},
 	} {
 		code, out, message := run(t, bin, append(c.args, "--server", "unix:///nowhere")...)

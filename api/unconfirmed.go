@@ -1,0 +1,86 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"slices"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/auth"
+	"github.com/onpath/onpath/api/wire"
+)
+
+// changeID names an apply that waits for its confirmation.
+type changeID struct {
+	ID string `path:"id"`
+}
+
+func (s *Server) registerConfirm() {
+	register(s, http.MethodGet, "/v1/confirm", "list-unconfirmed", "Applies that wait for their confirmation, the one that is undone first before others", s.listUnconfirmed)
+	register(s, http.MethodPost, "/v1/confirm/{id}", "confirm", "Keep an apply that waits for its confirmation", s.confirm)
+	register(s, http.MethodDelete, "/v1/confirm/{id}", "undo", "Undo an apply that waits for its confirmation, now", s.undoNow)
+}
+
+func (s *Server) listUnconfirmed(ctx context.Context, _ *struct{}) (*bodyOf[[]wire.Unconfirmed], error) {
+	who := whoIs(ctx)
+	if who.Role == auth.RoleNode {
+		return nil, forbidden(who, "see what waits for a confirmation")
+	}
+	all := s.pending.list()
+	return &bodyOf[[]wire.Unconfirmed]{slices.DeleteFunc(all, func(u wire.Unconfirmed) bool { return mayConfirm(who, u.Pending) != nil })}, nil
+}
+
+func (s *Server) confirm(ctx context.Context, in *changeID) (*struct{}, error) {
+	s.writing.Lock() // what is being undone cannot be kept any more
+	defer s.writing.Unlock()
+	_, err := s.pending.take(in.ID, func(p wire.Pending) error { return mayConfirm(whoIs(ctx), p) })
+	return nil, err
+}
+
+func (s *Server) undoNow(ctx context.Context, in *changeID) (*struct{}, error) {
+	who := whoIs(ctx)
+	// Whoever gives up now could not know whether it was undone.
+	return nil, s.undo(context.WithoutCancel(ctx), in.ID, "was taken back by "+who.URI(), func(p wire.Pending) error { return mayConfirm(who, p) })
+}
+
+// mayConfirm refuses who may neither keep nor undo p, nor know of it.
+func mayConfirm(who auth.Identity, p wire.Pending) error {
+	if who.Role == auth.RoleOperator || (who.Role == auth.RoleUser && p.Tenant == who.Tenant) {
+		return nil
+	}
+	return forbidden(who, "confirm or undo the change "+p.ID)
+}
+
+func notPending(id string) error {
+	e := onpath.Errorf(onpath.CodeNotFound, "nothing waits for a confirmation as %s: it was confirmed, or undone when its time was over", id)
+	e.Remedy = "onpath confirm lists what waits"
+	return e
+}
+
+// list is what waits, by deadline.
+func (p *pending) list() []wire.Unconfirmed {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	all := make([]wire.Unconfirmed, 0, len(p.open))
+	for _, u := range p.open {
+		all = append(all, u.summary())
+	}
+	slices.SortFunc(all, func(a, b wire.Unconfirmed) int { return a.Deadline.Compare(b.Deadline) })
+	return all
+}
+
+// summary is what the apply did.
+func (u undo) summary() wire.Unconfirmed {
+	out := wire.Unconfirmed{Pending: u.Pending, Changes: make([]wire.ObjectChange, 0, len(u.Steps))}
+	for _, step := range u.Steps {
+		c := wire.ObjectChange{ObjectRef: step.Key, Action: wire.Updated}
+		switch {
+		case step.UID == "":
+			c.Action = wire.Deleted
+		case len(step.Before) == 0:
+			c.Action = wire.Created
+		}
+		out.Changes = append(out.Changes, c)
+	}
+	return out
+}
