@@ -127,5 +127,12 @@ func (n *Node) Meta() *Metadata { return &n.Metadata }
 // ObjectKind implements Object.
 func (n *Node) ObjectKind() Kind { return KindNode }
 
+// ConditionDrained is the type of the condition that a node has while it is to be
+// drained, and ReasonStuck its reason if some of its instances have nowhere to go.
+const (
+	ConditionDrained = "Drained"
+	ReasonStuck      = "Stuck"
+)
+
 // Gateway reports whether the node carries transit traffic.
 func (n *Node) Gateway() bool { return len(n.Spec.Uplinks) > 0 }

@@ -37,8 +37,12 @@ func (w *world) rollOutIn(d *deployment, cl *cloudlet) {
 	if !d.in[cl.name] {
 		want = 0
 	}
-	if d.function == nil || !d.in[cl.name] && w.needed(d.key, cl) {
+	if d.function == nil {
+		w.cannotMove(w.instancesOf(cl, d.key), fmt.Sprintf("there is no function %s", d.fnName))
 		return // nothing can be decided; what runs goes on
+	}
+	if !d.in[cl.name] && w.needed(d.key, cl) {
+		return // likewise
 	}
 	var good, old []*instance
 	for _, i := range w.instancesOf(cl, d.key) {
@@ -61,6 +65,9 @@ func (w *world) rollOutIn(d *deployment, cl *cloudlet) {
 		placed = w.create(d, cl)
 	}
 	w.replace(d, want, good, old, placed)
+	if !placed {
+		w.cannotMove(old, d.noRoom[len(d.noRoom)-1])
+	}
 }
 
 // scaleDown drains n of the instances: those not ready first, then from the
@@ -118,10 +125,11 @@ func (w *world) replace(d *deployment, want int, good, old []*instance, placed b
 }
 
 // makeRoom drains one old instance, on a machine whose agent could start another in
-// its place. One that has not been heard of yet may have room enough.
+// its place: not on one that is to have none. One that has not been heard of yet may
+// have room enough.
 func (w *world) makeRoom(d *deployment, running []*instance) {
 	for _, i := range running {
-		if i.node.st != nil && !i.node.away && !w.anyDraining(d, i.node.c) {
+		if i.node.st != nil && !i.node.away && !i.node.obj.Spec.Drain && !w.anyDraining(d, i.node.c) {
 			w.drain(i, "it makes room for a new one")
 			return
 		}

@@ -109,7 +109,7 @@ func (w *world) nodeStatus(n *node) {
 		st.Conditions = w.condition(st.Conditions, "Gateway", true, "InUse", "")
 	}
 	st.Ready = ok
-	st.Conditions = w.condition(st.Conditions, "Ready", ok, reason, message)
+	st.Conditions = w.condition(w.drained(n, st.Conditions), "Ready", ok, reason, message)
 	if st.Ready != o.Status.Ready {
 		r := "Ready"
 		if !ok {

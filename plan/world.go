@@ -108,8 +108,9 @@ type instance struct {
 	// planned is what its node was told last.
 	planned *onpath.InstancePlan
 	fn      onpath.FunctionSpec
-	known   bool // fn is known
-	leaving bool // drained: others let go of it, then its node does
+	known   bool   // fn is known
+	leaving bool   // drained: others let go of it, then its node does
+	stuck   string // why it cannot leave its node, which is to be drained
 }
 
 func (i *instance) bridged() bool { return i.obj.Spec.Back != 0 }

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -16,105 +14,6 @@ import (
 	"github.com/onpath/onpath/internal/render"
 	"github.com/onpath/onpath/internal/table"
 )
-
-func newDrain(g *global) *cobra.Command {
-	var wait time.Duration
-	c := &cobra.Command{
-		Use: "drain NODE", Short: "Move all instances off a node and keep new ones away", GroupID: groupRun,
-		Long:    "Move all instances off a node and keep new ones away. Replacements start first,\nthen flows drain, then instances stop. With --wait it ends when none is left.",
-		Example: examples("onpath drain fra1-node2", "onpath drain fra1-node2 --wait 5m && ssh fra1-node2 reboot", "onpath uncordon fra1-node2"),
-		Args:    cobra.ExactArgs(1), ValidArgsFunction: g.completeKind(onpath.KindNode),
-		RunE: func(c *cobra.Command, args []string) error {
-			return g.setNode(c, args[0], "drains", func(n *onpath.Node) {
-				n.Spec.Schedulable, n.Spec.Drain = new(bool), true
-			}, func(ctx context.Context, cl *client.Client) error {
-				if wait == 0 {
-					return nil
-				}
-				return awaitEmpty(ctx, c, cl, args[0], wait)
-			})
-		},
-	}
-	c.Flags().DurationVar(&wait, "wait", 0, "wait this long until no instance is left on it")
-	return c
-}
-
-func newUncordon(g *global) *cobra.Command {
-	return &cobra.Command{
-		Use: "uncordon NODE", Short: "Let a node have instances again", GroupID: groupRun,
-		Example: examples("onpath uncordon fra1-node2"),
-		Args:    cobra.ExactArgs(1), ValidArgsFunction: g.completeKind(onpath.KindNode),
-		RunE: func(c *cobra.Command, args []string) error {
-			return g.setNode(c, args[0], "takes instances", func(n *onpath.Node) {
-				yes := true
-				n.Spec.Schedulable, n.Spec.Drain = &yes, false
-			}, nil)
-		},
-	}
-}
-
-// setNode changes a node's spec, again if somebody else did meanwhile.
-func (g *global) setNode(c *cobra.Command, name, says string, change func(*onpath.Node), then func(context.Context, *client.Client) error) error {
-	cl, err := g.client()
-	if err != nil {
-		return err
-	}
-	defer cl.Close()
-	for attempt := 1; ; attempt++ {
-		o, err := cl.Get(c.Context(), onpath.Key{Kind: onpath.KindNode, Name: name})
-		if err != nil {
-			return err
-		}
-		change(o.(*onpath.Node))
-		_, err = cl.Put(c.Context(), o)
-		if onpath.CodeOf(err) == onpath.CodeConflict && attempt < 10 {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		break
-	}
-	fmt.Fprintf(c.OutOrStdout(), "node %s %s\n", name, says)
-	if then == nil {
-		return nil
-	}
-	return then(c.Context(), cl)
-}
-
-// awaitEmpty waits until a node has no instances.
-func awaitEmpty(ctx context.Context, c *cobra.Command, cl *client.Client, node string, limit time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	p := newProgress(c.ErrOrStderr())
-	defer p.done()
-	for {
-		list, _, err := cl.List(ctx, onpath.KindInstance, "")
-		if err != nil && !errors.Is(err, context.DeadlineExceeded) {
-			return err
-		}
-		left := 0
-		for _, o := range list {
-			if o.(*onpath.Instance).Spec.Node == node {
-				left++
-			}
-		}
-		if err == nil && left == 0 {
-			return nil
-		}
-		p.show("%d instances left on %s", left, node)
-		select {
-		case <-ctx.Done():
-			if c.Context().Err() != nil {
-				return c.Context().Err()
-			}
-			e := onpath.Errorf(onpath.CodeUnavailable, "%d instances are still on node %s after %s", left, node, limit)
-			e.Remedy = "it goes on draining; onpath describe node " + node + " tells more"
-			return incomplete{e}
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
-}
 
 func newToken(g *global) *cobra.Command {
 	c := group("token", "Let nodes and users of other machines join", groupRun, newTokenCreate(g), newTokenList(g), newTokenDelete(g))

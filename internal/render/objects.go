@@ -193,13 +193,36 @@ func shortImage(image string) string {
 	return image
 }
 
-// trouble is the message of the first condition that is not as it should be.
+// mostRemark is how long a table's message is about what is worth knowing and no
+// trouble, in characters; describe has it whole.
+const mostRemark = 60
+
+// trouble is the message of the first condition that is not as it should be, else
+// the beginning of one that is neither so nor not so.
 func trouble(list []onpath.Condition) string {
-	i := slices.IndexFunc(list, func(c onpath.Condition) bool { return c.Status != onpath.True && c.Message != "" })
-	if i < 0 {
+	first := func(s onpath.ConditionStatus) string {
+		if i := slices.IndexFunc(list, func(c onpath.Condition) bool { return c.Status == s && c.Message != "" }); i >= 0 {
+			return list[i].Message
+		}
 		return ""
 	}
-	return list[i].Message
+	if m := first(onpath.False); m != "" {
+		return m
+	}
+	return shortened(first(onpath.Unknown), mostRemark)
+}
+
+// shortened is the beginning of a message, up to the end of a word.
+func shortened(text string, most int) string {
+	r := []rune(text)
+	if len(r) <= most {
+		return text
+	}
+	cut := string(r[:most-1])
+	if i := strings.LastIndexByte(cut, ' '); i > 0 {
+		cut = cut[:i]
+	}
+	return strings.TrimRight(cut, " :;,") + "…"
 }
 
 // Age is how long ago t was, in one or two units: "3s", "2m10s", "5h", "12d".

@@ -205,3 +205,26 @@ func sprint(t onpath.Tuple) string {
 }
 
 func num(n int) string { return strconv.Itoa(n) }
+
+// What is wrong stands in a table as it is, before what is only worth knowing,
+// whose beginning must do.
+func TestMessageInTable(t *testing.T) {
+	long := "uplink eth0: packets take the ordinary path: eth0 is a virtual device (veth), where XDP slows or breaks TCP; say fast: always"
+	n := &onpath.Node{Metadata: onpath.Metadata{Name: "n1"}}
+	n.Status.Conditions = []onpath.Condition{{Type: "FastPath/eth0", Status: onpath.Unknown, Message: long}}
+	message := func() string {
+		row := render.Row(n, time.Now(), false)
+		return row[len(row)-1]
+	}
+	if got, want := message(), "uplink eth0: packets take the ordinary path: eth0 is a…"; got != want {
+		t.Errorf("the table says %q, want %q", got, want)
+	}
+	n.Status.Conditions = append(n.Status.Conditions, onpath.Condition{Type: "Drained", Status: onpath.False, Message: "cannot move " + long})
+	if got := message(); got != "cannot move "+long {
+		t.Errorf("the table says %q", got)
+	}
+	var b strings.Builder
+	if err := render.Describe(&b, n, nil, nil, nil, time.Now()); err != nil || !strings.Contains(b.String(), long) {
+		t.Errorf("described as %s, %v", b.String(), err)
+	}
+}
