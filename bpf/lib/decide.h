@@ -406,7 +406,7 @@ __noinline int lost(struct __sk_buff *skb)
 		if (reason)
 			return end_here(skb, p, reason);
 		if (p->d.kind == NEXT_EXIT && p->d.entry) {
-			if (p->prev == n->edge && !has_functions(&p->d)) {
+			if ((p->is & IS_EDGE) && !has_functions(&p->d)) {
 				p->d.kind = NEXT_PASS;
 				p->d.flags |= FLOW_BYPASS;
 			} else {
@@ -418,24 +418,35 @@ __noinline int lost(struct __sk_buff *skb)
 	}
 	p->learn = p->news = 1;
 	e = flow_find(&p->key, p->tenant);
-	if (e && e->next == was && !(p->is & (IS_ERROR | IS_NOPORTS))) /* not what functions here are asked by */
+	/* What comes for an instance from another node has none, though there may be one by
+	 * which a function here is asked. */
+	if (e && e->next == was && (p->is & (IS_REMOTE | IS_RELAYED)) != IS_REMOTE &&
+	    !(p->is & (IS_ERROR | IS_NOPORTS)))
 		store_decision(e, &p->d, p->key.scope);
 	return GO_ON;
 }
 
 /* A packet from another node for a function of this one, and then on: its entry
- * is keyed by the vport it comes from, which lies on the other node. */
+ * is keyed by the vport it comes from, which lies on the other node. Where it says
+ * that it comes from one of this node, it has none: what stands there is for what
+ * really comes out there, and no other node's to ask by or to write. */
 __noinline int decide_relay(void)
 {
 	struct pkt *p = packet();
 	struct node *n = this_node();
+	__u32 slot = 0, ours;
+	struct vport *prev;
 	struct flow *e;
 	int reason;
 
 	if (!p || !n)
 		return TC_ACT_SHOT;
+	prev = vport_of(&slot, p->prev);
+	ours = prev && prev->kind != VPORT_REMOTE;
+	if (!ours)
+		p->is |= IS_RELAYED;
 	p->tenant = tenant_of_path(p->d.path_slot);
-	e = flow_find(&p->key, p->tenant);
+	e = ours ? NULL : flow_find(&p->key, p->tenant);
 	if (e && entry_kind(e) != NEXT_PENDING) {
 		follow(p, e, 1);
 		return GO_ON;
@@ -449,7 +460,7 @@ __noinline int decide_relay(void)
 		reason = leave_at(p, n, p->d.entry);
 	if (reason)
 		return drop(p, reason);
-	if (!(p->is & (IS_ERROR | IS_NOPORTS)))
+	if (!ours && !(p->is & (IS_ERROR | IS_NOPORTS)))
 		write_flow();
 	return GO_ON;
 }

@@ -394,18 +394,20 @@ __noinline int learn_context(__u32 slot)
 {
 	struct vport *v = bpf_map_lookup_elem(&vports, &slot);
 	struct pkt *p = packet();
+	struct group *g;
 	struct flow *e;
 	__u32 group;
 
 	if (!v || !p || (v->flags & VPORT_MIRROR))
 		return 0;
 	group = p->d.group;
-	if (!group || !bpf_map_lookup_elem(&groups, &group))
+	g = bpf_map_lookup_elem(&groups, &group);
+	if (!group || !g)
 		return 0;
 	copy_key(&p->wkey, &p->key, v->other);
 	__builtin_memset(&p->back, 0, sizeof(p->back));
 	p->back.kind = NEXT_PENDING;
-	p->back.flags = p->d.flags & FLOW_REVERSE;
+	p->back.flags = g->flags & GROUP_REVERSE ? FLOW_REVERSE : 0; /* that of pkt.d is its functions' */
 	p->back.context = group;
 	p->back.entry = p->d.entry;
 	p->back.path = p->d.path;

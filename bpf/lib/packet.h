@@ -33,6 +33,7 @@
 #define IS_ANYSYN   0x0020 /* SYN, also with ACK: carries options */
 #define IS_ERROR    0x0040 /* an ICMP error; key is the reverse of what it quotes */
 #define IS_NOPORTS  0x0080 /* ports cannot be read */
+#define IS_RELAYED  0x0100 /* came over the tunnel for a function: pkt.key has an entry here */
 #define IS_ENCAP    0x0200
 #define IS_EDGE     0x0400 /* came in at an uplink */
 #define IS_REMOTE   0x0800 /* came over the tunnel */

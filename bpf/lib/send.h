@@ -66,7 +66,7 @@ __noinline int refresh_mirrors(void)
 	g = bpf_map_lookup_elem(&groups, &id);
 	if (id && g)
 		table = g->then;
-	else if (!id && p->prev == n->edge)
+	else if (!id && (p->is & IS_EDGE))
 		table = n->edge_table;
 	e = flow_find(&p->key, p->tenant);
 	if (!table || !e)

@@ -60,6 +60,8 @@ func Cases() []Case {
 		{"tunnel", "tunnel packets are taken only from known nodes with the secret", tunnels},
 		{"shared-instance", "what comes to an instance by one chain turns no answers of another's flows", sharedInstance},
 		{"entered-here", "answers have entered where they come in", enteredHere},
+		{"passed-by", "behind an element that was passed by, answers know the one before it", passedBy},
+		{"between-nodes", "what another node sends goes its way, and leaves here no entry that it may not", betweenNodes},
 		{"quota", "what a tenant's instances may cause is limited", quota},
 		{"told-late", "a flow whose first packets were too big goes on with the first that fits", toldLate},
 		{"nodes-own", "no instance gets the node's own answers", nodesOwn},

@@ -54,7 +54,7 @@ func (n *Node) learnReturn(w *work, f *flow) bool {
 		e.mirrors = n.turned(f.mirrors, w.key.tuple)
 	}
 	if g := n.groups[f.context]; g != nil {
-		e.group, e.path, e.reverse = g.ID^1, g.Path, !g.Reverse
+		e.group, e.path = g.ID^1, g.Path
 		e.mirrors = n.behind(g, w.key.tuple)
 	}
 	if settle && n.find(back, tenant) == nil {

@@ -28,7 +28,7 @@ type flow struct {
 	functions []inlined
 	entry     onpath.VportID
 	path      onpath.PathID
-	reverse   bool
+	reverse   bool          // in which functions are run; of another tier than path's, perhaps
 	route     bool          // exit: last
 	tenant    string        // in whose share it is
 	counts    bool          // an instance of the tenant began it: against its MaxFlows

@@ -60,7 +60,7 @@ func (n *Node) decide(w *work, f *flow) bool {
 // by, and lets the entry lead where the walk ends.
 func (n *Node) goOn(w *work, f *flow, g *onpath.Group) bool {
 	from := atElement
-	if w.key.vport == n.edgeVport() {
+	if w.uplink != "" {
 		from = atEdge
 	}
 	d := n.walkOn(decision{path: g.Path, functions: f.functions[:len(f.functions):len(f.functions)]}, g.Then, w.key.tuple, &w.h, from, w.key.vport)
@@ -300,7 +300,7 @@ func (n *Node) learnAnswer(w *work, f *flow, v *onpath.Vport, g *onpath.Group) {
 	if n.leads(back, from, v.Tenant) {
 		return
 	}
-	e := flow{learned: true, kind: onpath.NextVport, next: from, context: g.ID ^ 1, entry: f.entry, path: g.Path, reverse: !g.Reverse}
+	e := flow{learned: true, kind: onpath.NextVport, next: from, context: g.ID ^ 1, entry: f.entry, path: g.Path, reverse: !f.reverse}
 	var group onpath.GroupID
 	e.mirrors, group = n.answering(g, t, f, from)
 	e.functions = backwards(f.functions)

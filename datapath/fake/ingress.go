@@ -99,12 +99,12 @@ func (n *Node) fromUplink(device string, b []byte, h header) {
 		n.kernel(b, h)
 		return
 	}
+	n.defragment(edge, &h)
 	if n.tunnelled(&h) {
 		n.countIn(edge, h.length)
 		n.countDrop(edge, onpath.DropTunnelSource)
 		return
 	}
-	n.defragment(edge, &h)
 	n.nat.in(n, b, &h)
 	w := n.newWork(b, h, edge)
 	w.uplink = device
@@ -242,6 +242,9 @@ func (n *Node) fromInstance(v *onpath.Vport, b []byte, h header) {
 	}
 	n.countIn(v.ID, length)
 	own := h.verdict != malformed && slices.Contains(v.Own, h.tuple.Src)
+	if h.verdict != malformed {
+		n.defragment(v.ID, &h)
+	}
 	switch {
 	case h.verdict == malformed:
 		n.countDrop(v.ID, onpath.DropMalformed)
@@ -253,7 +256,6 @@ func (n *Node) fromInstance(v *onpath.Vport, b []byte, h header) {
 		n.countDrop(v.ID, onpath.DropMirror)
 		return
 	}
-	n.defragment(v.ID, &h)
 	w := n.newWork(b, h, v.ID)
 	if h.verdict == unreadable {
 		w.writes = false

@@ -54,14 +54,17 @@ func backwards(list []inlined) []inlined {
 }
 
 // relay takes a packet that another node sent to a function of this one: its entry
-// stands under the vport that it came out of, which lies there.
+// stands under the vport that it came out of, which lies there. Where it says that it
+// came out of one of this node, it has none.
 func (n *Node) relay(w *work, t Tunnelled) {
 	g := n.groups[t.Group]
 	w.tenant = nobody
 	if g != nil {
 		w.tenant = n.tenantOf(g.Path)
 	}
-	if f := n.find(w.key, w.tenant); f != nil {
+	v := n.vports[w.key.vport]
+	ours := w.key.vport == n.edgeVport() || v != nil && v.Kind != onpath.VportRemote
+	if f := n.find(w.key, w.tenant); f != nil && !ours {
 		n.follow(w, f)
 		return
 	}
@@ -85,7 +88,7 @@ func (n *Node) relay(w *work, t Tunnelled) {
 		n.refuse(w, d)
 		return
 	}
-	if !w.writes {
+	if !w.writes || ours {
 		n.steer(w, &f)
 		return
 	}
