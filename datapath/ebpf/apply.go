@@ -194,7 +194,7 @@ func supported(c *onpath.DatapathConfig) error {
 func (d *Driver) bring(want *state) error {
 	steps := []func(*state) error{
 		d.addTargets, d.addTables, d.takeTurn, d.attachAll,
-		d.forgetEnded, d.dropTables, d.dropTargets,
+		d.endPaths, d.dropTargets,
 		func(*state) error { return d.maps.tables.settle() },
 	}
 	for _, step := range steps {
@@ -323,7 +323,6 @@ func (d *Driver) dropTargets(want *state) error {
 		func() error { return m.vports.retain(want.vports) },
 		func() error { return m.functions.retain(want.functions) },
 		func() error { return d.unlink(want.functions) },
-		func() error { return m.paths.retain(want.paths) },
 		func() error { return m.peerAddrs.retain(want.peerAddrs) },
 		func() error { return m.peers.retain(want.peers) },
 	)

@@ -2,8 +2,11 @@ package ebpf
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // flowBypass marks pass entries of flows for which an element had no instance;
@@ -11,19 +14,20 @@ import (
 const flowBypass uint8 = 0x80
 
 // Packets that were under way when their path ended write entries of it again.
-// Nearly all are out of the programs and the instances after the first span;
-// Apply waits for that, so that nobody takes away what such an entry leads to.
+// Nearly all are out of the programs and the instances after the first span, and
+// until then they find their groups; what has come later writes nothing.
 const (
 	underWay = 2 * time.Millisecond
 	lateOnes = 100 * time.Millisecond
 )
 
-// forgetEnded removes the entries of paths that are configured no more, before
-// what they lead to goes: their flows go the ordinary way from now on, or begin
-// anew by another chain, instead of being dropped for as long as they live.
-func (d *Driver) forgetEnded(want *state) error {
+// endPaths removes the entries of paths that are configured no more, before what
+// they lead to goes: their flows go the ordinary way from now on, or begin anew by
+// another chain, instead of being dropped for as long as they live. It removes the
+// tables, groups and paths as well.
+func (d *Driver) endPaths(want *state) error {
 	if !anyEnded(d.maps.paths.now, want.paths) {
-		return nil
+		return errors.Join(d.dropTables(want), d.maps.paths.retain(want.paths))
 	}
 	present, ended, ctx := slotsOf(want.paths), map[uint16]bool{}, d.life
 	for slot := range d.maps.paths.now {
@@ -35,13 +39,18 @@ func (d *Driver) forgetEnded(want *state) error {
 	if err != nil {
 		return err
 	}
-	gone := func(path uint16) bool { return !present[path] }
-	if err := forget(ctx, flows, gone); err != nil {
-		flows.close()
-		return err
-	}
-	time.Sleep(underWay)
-	err = forget(ctx, flows, gone)
+	forgetEnded := func() error { return forget(ctx, flows, func(path uint16) bool { return !present[path] }) }
+	err = firstError(
+		forgetEnded,
+		func() error { time.Sleep(underWay); return nil },
+		forgetEnded,
+		func() error { return d.dropTables(want) },
+		func() error { return d.maps.paths.retain(want.paths) },
+		// Between the last two, packets may have written entries. Nobody can any
+		// more once those that are in the programs are out of them.
+		func() error { passPrograms(); return nil },
+		forgetEnded,
+	)
 	d.done.Go(func() {
 		defer flows.close()
 		select {
@@ -56,6 +65,15 @@ func (d *Driver) forgetEnded(want *state) error {
 		}
 	})
 	return err
+}
+
+// passPrograms returns when all packets that were in the programs at the time of
+// the call are out of them.
+func passPrograms() {
+	const global = 1 // MEMBARRIER_CMD_GLOBAL waits for all readers of RCU, which programs are
+	if _, _, errno := unix.Syscall(unix.SYS_MEMBARRIER, global, 0, 0); errno != 0 {
+		time.Sleep(underWay) // the kernel was told to leave CPUs alone (nohz_full)
+	}
 }
 
 // stillEnded are those of the slots that no path has now.

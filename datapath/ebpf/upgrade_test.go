@@ -232,6 +232,7 @@ func patient(c *net.UDPConn) error {
 
 // conversation is of flows in which each datagram is answered.
 type conversation struct {
+	every          time.Duration
 	stop           chan struct{}
 	done           sync.WaitGroup
 	conns          []net.Conn
@@ -247,7 +248,13 @@ func (c *town) talk(n int, addrs ...string) *conversation {
 // talkFrom begins them in a namespace.
 func (c *town) talkFrom(ns string, n int, addrs ...string) *conversation {
 	c.t.Helper()
-	v := &conversation{stop: make(chan struct{})}
+	return c.talkEvery(20*time.Millisecond, ns, n, addrs...)
+}
+
+// talkEvery has each flow send a datagram in each such time.
+func (c *town) talkEvery(every time.Duration, ns string, n int, addrs ...string) *conversation {
+	c.t.Helper()
+	v := &conversation{every: every, stop: make(chan struct{})}
 	for i := range n * len(addrs) {
 		var conn net.Conn
 		c.in(ns, func() (err error) {
@@ -266,7 +273,7 @@ func (c *town) talkFrom(ns string, n int, addrs ...string) *conversation {
 }
 
 func (v *conversation) speak() {
-	tick := time.NewTicker(20 * time.Millisecond)
+	tick := time.NewTicker(v.every)
 	defer tick.Stop()
 	var b [8]byte
 	for {

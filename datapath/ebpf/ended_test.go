@@ -1,0 +1,122 @@
+package ebpf_test
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/onpath/onpath"
+)
+
+// TestEndUnderTraffic: flows whose chain ends together with its instance, again and
+// again, while their packets are under way, go the ordinary way at once: packets that
+// come back from the other node in that moment leave nothing that leads to the
+// instance.
+func TestEndUnderTraffic(t *testing.T) {
+	c := newTown(t)
+	c.routed("n2", 17)
+	c.slow(17, 2*time.Millisecond, 5*time.Millisecond)
+	c.answer("10.9.0.2:7")
+	v := c.talkEvery(200*time.Microsecond, c.client, 2, "10.9.0.2:7")
+	chain := [][][2]onpath.VportID{element(17, 17)}
+	for i := range 24 {
+		for _, name := range []string{"n2", "gw"} {
+			c.must(c.nodes[name].dp.Apply(t.Context(), c.config(name, toServers(), chain)))
+		}
+		time.Sleep(30 * time.Millisecond)
+		none := c.bare("gw")
+		if i%2 == 0 { // the chain's path stays for a while: its flows keep it
+			kept := c.config("gw", toServers(), chain)
+			kept.Tables[0].Rules = nil
+			c.must(c.nodes["gw"].dp.Apply(t.Context(), kept))
+			time.Sleep(5 * time.Millisecond)
+		}
+		c.must(c.nodes["gw"].dp.Apply(t.Context(), none))
+		time.Sleep(20 * time.Millisecond) // more than what is under way needs
+		c.must(c.nodes["n2"].dp.Apply(t.Context(), c.bare("n2")))
+	}
+	sent := v.end()
+	if lost := v.lost(); lost > 0 {
+		t.Errorf("%d of %d packets were not answered", lost, sent)
+		c.dump()
+	}
+}
+
+// Offsets of frames with UDP over IPv4 without options.
+const (
+	udpProtocol = 14 + 9
+	udpEnd      = 14 + 20 + 8
+)
+
+// slow has the instance's datagrams wait for some time, from least to most, before
+// they go on.
+func (c *town) slow(id onpath.VportID, least, most time.Duration) {
+	c.t.Helper()
+	var fd int
+	var to unix.Sockaddr
+	c.in(filepath.Join(c.dir, fmt.Sprintf("i%d", id)), func() error {
+		if err := errors.Join(setting("ipv4/ip_forward=0"), setting("ipv6/conf/all/forwarding=0")); err != nil {
+			return err
+		}
+		dev, err := net.InterfaceByName("eth0")
+		if err != nil {
+			return err
+		}
+		const any = 0x0003 // ETH_P_ALL
+		if fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
+			return err
+		}
+		to = &unix.SockaddrLinklayer{Protocol: any << 8, Ifindex: dev.Index}
+		return errors.Join(unix.Bind(fd, to), unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 100_000}))
+	})
+	var stop atomic.Bool
+	var done sync.WaitGroup
+	c.t.Cleanup(func() {
+		stop.Store(true)
+		done.Wait()
+		unix.Close(fd)
+	})
+	done.Go(func() {
+		b := make([]byte, 2048)
+		for n := 0; !stop.Load(); n++ {
+			size, from, err := unix.Recvfrom(fd, b, 0)
+			if l, ok := from.(*unix.SockaddrLinklayer); err != nil || !ok || l.Pkttype == unix.PACKET_OUTGOING {
+				continue
+			}
+			if size < udpEnd || b[udpProtocol] != unix.IPPROTO_UDP {
+				continue
+			}
+			frame := slices.Concat(b[6:12], b[:6], b[12:size])
+			clear(frame[udpEnd-2 : udpEnd]) // the sender left its checksum to a device
+			done.Add(1)
+			time.AfterFunc(least+(most-least)*time.Duration(n%32)/32, func() {
+				defer done.Done()
+				unix.Sendto(fd, frame, 0, to)
+			})
+		}
+	})
+}
+
+// bare is a node's configuration without chains and instances.
+func (c *town) bare(name string) *onpath.DatapathConfig {
+	cfg := c.config(name, onpath.Match{}, nil)
+	cfg.Paths, cfg.Groups = nil, nil
+	cfg.Tables = cfg.Tables[:1]
+	cfg.Tables[0].Rules = nil
+	var own []onpath.Vport
+	for _, v := range cfg.Vports {
+		if v.ID == townEdge {
+			own = append(own, v)
+		}
+	}
+	cfg.Vports = own
+	return cfg
+}
