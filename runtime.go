@@ -73,8 +73,10 @@ type Process interface {
 	Resize(ctx context.Context, r Resources) error
 	// Usage since start.
 	Usage(ctx context.Context) (Usage, error)
-	// Stop sends SIGTERM, after grace SIGKILL, and deletes everything of it.
-	// An instance already gone is no error.
+	// Stop sends SIGTERM, after grace SIGKILL, and deletes everything of it. A
+	// program that has no handler for SIGTERM and would not hear of it, as the
+	// first process of its namespace, is not waited for. An instance already gone
+	// is no error.
 	Stop(ctx context.Context, grace time.Duration) error
 }
 

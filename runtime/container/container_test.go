@@ -80,6 +80,8 @@ func shell(p runtimetest.Program) []string {
 	switch p.Does {
 	case runtimetest.Stubborn:
 		return sh("trap '' TERM; while :; do sleep 1000; done")
+	case runtimetest.Deaf:
+		return []string{"/bin/sleep", "1000"}
 	case runtimetest.Exit:
 		return sh(fmt.Sprintf("exit %d", p.Code))
 	case runtimetest.Print:

@@ -255,7 +255,8 @@ func (p *process) Stop(ctx context.Context, grace time.Duration) error {
 	return nil
 }
 
-// terminate asks the process to end, and after grace makes it.
+// terminate asks the process to end, and after grace makes it; at once if it would
+// not hear of it.
 func (p *process) terminate(ctx context.Context, grace time.Duration) error {
 	t, err := p.d.task(ctx, p.id)
 	if errdefs.IsNotFound(err) {
@@ -264,7 +265,7 @@ func (p *process) terminate(ctx context.Context, grace time.Duration) error {
 	if err != nil {
 		return unavailable("stop instance "+p.id, err)
 	}
-	if grace > 0 {
+	if grace > 0 && p.awaitHeed(ctx, syscall.SIGTERM, grace) {
 		if err := t.Kill(ctx, syscall.SIGTERM); err != nil && !errdefs.IsNotFound(err) {
 			p.d.log.Warn("SIGTERM", "instance", p.id, "err", err)
 		}

@@ -20,6 +20,7 @@ type Behaviour int
 const (
 	Sleep    Behaviour = iota // runs; ends with code 0 on SIGTERM
 	Stubborn                  // runs; ignores SIGTERM
+	Deaf                      // runs; has no handler for SIGTERM
 	Exit                      // ends at once with Program.Code
 	Print                     // prints Program.Text and a newline, then as Sleep
 	Cat                       // copies its input to its output, then ends with 0
@@ -62,7 +63,7 @@ func Run(t *testing.T, s Subject) {
 		run  func(*exam, *testing.T)
 	}{
 		{"start", (*exam).start}, {"create", (*exam).create}, {"exit", (*exam).exit}, {"killed", (*exam).killed},
-		{"stop", (*exam).stop}, {"stubborn", (*exam).stubborn}, {"logs", (*exam).logs}, {"exec", (*exam).exec},
+		{"stop", (*exam).stop}, {"stubborn", (*exam).stubborn}, {"deaf", (*exam).deaf}, {"logs", (*exam).logs}, {"exec", (*exam).exec},
 		{"usage", (*exam).usage}, {"refusals", (*exam).refusals}, {"adopt", (*exam).adopt}, {"remove", (*exam).remove},
 	} {
 		t.Run(part.name, func(t *testing.T) {
@@ -207,8 +208,7 @@ func (e *exam) killed(t *testing.T) {
 
 func (e *exam) stop(t *testing.T) {
 	p := e.run(t, Program{Does: Sleep})
-	time.Sleep(200 * time.Millisecond) // the shell needs a moment to set its trap
-	start := time.Now()
+	start := time.Now() // it may not have set its handler yet
 	if err := p.Stop(t.Context(), 20*time.Second); err != nil {
 		t.Fatal(err)
 	}
@@ -242,6 +242,18 @@ func (e *exam) stubborn(t *testing.T) {
 	}
 	if d := time.Since(start); d < 250*time.Millisecond {
 		t.Errorf("killed after %v, before its grace was over", d)
+	}
+	await(t, p, time.Second)
+}
+
+func (e *exam) deaf(t *testing.T) {
+	p := e.run(t, Program{Does: Deaf})
+	start := time.Now()
+	if err := p.Stop(t.Context(), 30*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if d := time.Since(start); d > 15*time.Second {
+		t.Errorf("stopping took %v, though it cannot hear SIGTERM", d)
 	}
 	await(t, p, time.Second)
 }

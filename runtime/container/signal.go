@@ -1,0 +1,62 @@
+package container
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// A program that has just begun may not have set its handler yet: so long it is
+// waited for.
+const (
+	heedWithin = time.Second
+	heedEvery  = 20 * time.Millisecond
+)
+
+// heeds reports whether the process would hear of the signal. The kernel throws away
+// what the first process of a PID namespace has neither a handler for nor ignores
+// nor blocks, and its sender learns nothing of that (pid_namespaces(7)). A process
+// that cannot be read counts as one that would.
+func heeds(pid int, sig syscall.Signal) bool {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return true
+	}
+	var masks uint64
+	for line := range strings.Lines(string(data)) {
+		name, value, _ := strings.Cut(line, ":")
+		if name != "SigCgt" && name != "SigIgn" && name != "SigBlk" {
+			continue
+		}
+		m, err := strconv.ParseUint(strings.TrimSpace(value), 16, 64)
+		if err != nil {
+			return true
+		}
+		masks |= m
+	}
+	return masks&(1<<(sig-1)) != 0
+}
+
+// awaitHeed waits until the process would hear of the signal, and reports whether
+// it does: not if it goes without a handler for as long as limit.
+func (p *process) awaitHeed(ctx context.Context, sig syscall.Signal, limit time.Duration) bool {
+	until := time.After(min(limit, heedWithin))
+	for {
+		if pid := p.Pid(); pid == 0 || heeds(pid, sig) {
+			return true
+		}
+		select {
+		case <-time.After(heedEvery):
+		case <-p.done:
+			return true
+		case <-until:
+			return false
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
