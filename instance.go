@@ -15,6 +15,10 @@ type Instance struct {
 	Status   InstanceStatus `json:"status,omitzero"`
 }
 
+// NextAttempt stands in the message of an instance that failed between the reason
+// and the time until the next attempt.
+const NextAttempt = "; next attempt in "
+
 // InstanceSpec is fixed at creation, but for Drain, Draining and Until.
 type InstanceSpec struct {
 	Deployment string  `json:"deployment"` // in the same tenant

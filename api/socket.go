@@ -105,6 +105,10 @@ func vacate(path string) error {
 	return nil
 }
 
+// RemoveDeadSocket removes the socket that a server which was killed left at path.
+// Anything else stays.
+func RemoveDeadSocket(path string) { _ = vacate(path) }
+
 // dead tells whether a socket is at path that nobody listens at; false means
 // that nothing is there. Anything else is an error.
 func dead(path string) (bool, error) {

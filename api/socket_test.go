@@ -121,3 +121,30 @@ func TestSocketKilledBeforeItsName(t *testing.T) {
 	}
 	_ = l.Close()
 }
+
+// TestRemoveDeadSocket: what a killed server left goes; a living server's, and
+// whatever is no socket, stays.
+func TestRemoveDeadSocket(t *testing.T) {
+	dir := t.TempDir()
+	left, alive, file := filepath.Join(dir, "left"), filepath.Join(dir, "alive"), filepath.Join(dir, "file")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: left, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	l.Close()
+	s, err := api.ListenUnix(alive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for path, stays := range map[string]bool{left: false, alive: true, file: true, filepath.Join(dir, "absent"): false} {
+		api.RemoveDeadSocket(path)
+		if _, err := os.Lstat(path); (err == nil) != stays {
+			t.Errorf("%s is there: %v, want %v", path, err == nil, stays)
+		}
+	}
+}

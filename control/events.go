@@ -80,6 +80,9 @@ func (l *eventLog) add(e plan.Event, at time.Time) {
 	defer l.mu.Unlock()
 	o := make1(onpath.KindEvent, "").(*onpath.Event)
 	o.Metadata.Tenant = cmp.Or(e.About.Tenant, onpath.OperatorTenant)
+	if l.told(&e, at) {
+		return
+	}
 	o.Spec = onpath.EventSpec{Time: at, About: e.About.String(), Node: e.Node, Reason: e.Reason, Message: e.Message, Warning: e.Warning, Count: 1}
 	if twin := l.twin(o); twin != nil && o.Spec.Message == "" {
 		return
@@ -112,6 +115,25 @@ func (l *eventLog) add(e plan.Event, at time.Time) {
 // twinTime is how far apart a node's own event and the change of state that its
 // next report brings can be.
 const twinTime = 10 * time.Second
+
+// told reports whether the node itself has just told why an instance failed, in
+// the words that its state repeats.
+func (l *eventLog) told(e *plan.Event, at time.Time) bool {
+	if e.Reason != reasonFailed || e.Message == "" {
+		return false
+	}
+	list := l.tenant[cmp.Or(e.About.Tenant, onpath.OperatorTenant)]
+	for _, old := range slices.Backward(list[max(0, len(list)-twinReach):]) {
+		s := &old.Spec
+		if s.Warning && s.Reason != reasonFailed && s.About == e.About.String() && s.Node == e.Node && strings.HasPrefix(s.Message, e.Message) && at.Sub(s.Time).Abs() <= twinTime {
+			return true
+		}
+	}
+	return false
+}
+
+// reasonFailed is that of an event about an instance whose state became failed.
+const reasonFailed = "Failed"
 
 // twin finds the other half of an event that is told twice: by the node, in
 // words, and by the state that the node reports, without any.

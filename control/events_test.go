@@ -118,3 +118,31 @@ func TestEventsAreToldOnce(t *testing.T) {
 		t.Errorf("%v are to be deleted, %d to be written", l.gone, len(l.dirty))
 	}
 }
+
+// TestFailuresAreToldOnce: an image that cannot be had is one event however often
+// it is tried, though the node tells of it and the instance's state repeats it.
+func TestFailuresAreToldOnce(t *testing.T) {
+	at := time.Now()
+	about := onpath.Key{Kind: onpath.KindInstance, Tenant: "default", Name: "a"}
+	l := newEventLog(mem.New(mem.Options{}), time.Now, slog.New(slog.DiscardHandler), 10)
+	failed := plan.Event{About: about, Node: "n1", Reason: "Failed", Message: "image x cannot be pulled", Warning: true}
+	for try := range 5 {
+		at = at.Add(time.Duration(try) * time.Second)
+		l.add(plan.Event{About: about, Node: "n1", Reason: "PrepareFailed", Message: "image x cannot be pulled", Warning: true}, at)
+		l.add(failed, at.Add(time.Second))
+	}
+	if got := l.tenant["default"]; len(got) != 1 || got[0].Spec.Reason != "PrepareFailed" || got[0].Spec.Count != 5 {
+		t.Errorf("it is told as %+v", got)
+	}
+	for name, other := range map[string]func(*plan.Event){
+		"another instance": func(e *plan.Event) { e.About.Name = "b" },
+		"another reason":   func(e *plan.Event) { e.Message = "killed by signal 9 (SIGKILL)" },
+		"much later":       func(e *plan.Event) { at = at.Add(time.Hour) },
+	} {
+		e, before := failed, len(l.tenant["default"])
+		other(&e)
+		if l.add(e, at); len(l.tenant["default"]) != before+1 {
+			t.Errorf("%s is not told", name)
+		}
+	}
+}

@@ -8,11 +8,13 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/lab"
 )
 
@@ -51,6 +53,9 @@ func (i ident) alive() bool {
 }
 
 const recordFile = "stage.json"
+
+// firstFiles are what a run writes into its folder before its record.
+var firstFiles = []string{"bin", "examples", recordFile + ".new"}
 
 // save writes down what runs; the caller holds s.mu.
 func (s *Stage) save() error {
@@ -94,14 +99,14 @@ func kept(dir string) bool {
 }
 
 // Down removes what an earlier run with the same directory left running, also
-// one that was killed. Nothing there is no error.
+// one that was killed. Nothing there is no error, and is said.
 func Down(ctx context.Context, dir string, out io.Writer) error {
 	if dir == "" {
 		dir = DefaultDir
 	}
 	b, err := os.ReadFile(filepath.Join(dir, recordFile))
 	if errors.Is(err, os.ErrNotExist) {
-		return os.RemoveAll(dir)
+		return clearFolder(dir, out)
 	}
 	if err != nil {
 		return err
@@ -111,6 +116,26 @@ func Down(ctx context.Context, dir string, out io.Writer) error {
 		return fmt.Errorf("%s: %w", filepath.Join(dir, recordFile), err)
 	}
 	return r.down(ctx, dir, out)
+}
+
+// clearFolder removes a folder without a record: what a run that was killed at its
+// very beginning wrote, and nothing else that somebody may keep there.
+func clearFolder(dir string, out io.Writer) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		_, err := fmt.Fprintf(out, "nothing of a demonstration is in %s\n", dir)
+		return err
+	}
+	if err != nil {
+		return &onpath.Error{Code: onpath.CodeInvalid, Message: err.Error(), Remedy: "name a folder with --dir", Cause: err}
+	}
+	for _, e := range entries {
+		if dir != DefaultDir && !slices.Contains(firstFiles, e.Name()) {
+			return &onpath.Error{Code: onpath.CodeInvalid, Message: fmt.Sprintf("%s is no demonstration's folder: it has %s, and no %s", dir, e.Name(), recordFile),
+				Remedy: "name a folder that is empty or not there with --dir, since a demonstration removes it"}
+		}
+	}
+	return os.RemoveAll(dir)
 }
 
 func (r record) down(ctx context.Context, dir string, out io.Writer) error {

@@ -29,10 +29,18 @@ func (l *Lab) Down(ctx context.Context) error {
 func (l *Lab) End(ctx context.Context) error {
 	return l.alone(func() error {
 		if err := l.endProcesses(ctx); err != nil {
-			return fmt.Errorf("lab %s: %w", l.Name(), err)
+			return l.notDown(ctx, err)
 		}
 		return nil
 	})
+}
+
+// notDown says that an end was interrupted, or what went wrong.
+func (l *Lab) notDown(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("lab %s is not down: interrupted; onpath lab down %s goes on: %w", l.Name(), l.Name(), context.Cause(ctx))
+	}
+	return fmt.Errorf("lab %s: %w", l.Name(), err)
 }
 
 // alone does something with the lab as it is now, which nobody else changes
@@ -64,7 +72,7 @@ func (l *Lab) remove(ctx context.Context) error {
 		return err
 	}
 	if err := l.endProcesses(ctx); err != nil {
-		return fmt.Errorf("lab %s: %w", l.Name(), err)
+		return l.notDown(ctx, err)
 	}
 	if err := l.unmount(); err != nil {
 		return fmt.Errorf("lab %s: %w", l.Name(), err)

@@ -81,6 +81,9 @@ func TestCancelledUp(t *testing.T) {
 			}
 		}})
 		cancel()
+		if at < 6 && (err == nil || !strings.Contains(err.Error(), "is not up: interrupted at step ")) {
+			t.Errorf("cancelled at step %d it says %v", at, err)
+		}
 		if at < 6 && !errors.Is(err, context.Canceled) {
 			t.Errorf("step %d: %v", at, err)
 		}

@@ -170,16 +170,23 @@ func (l *Lab) build(ctx context.Context, o Options) error {
 	}
 	for i, s := range steps {
 		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("lab %s: stopped before step %q: %w", l.Name(), s.name, context.Cause(ctx))
+			return l.interrupted(s.name, context.Cause(ctx))
 		}
 		o.Progress(s.name, i+1, len(steps))
 		l.log.Debug("step", "name", s.name)
-		if err := s.do(ctx); err != nil {
+		if err := s.do(ctx); err != nil && ctx.Err() != nil {
+			return l.interrupted(s.name, context.Cause(ctx))
+		} else if err != nil {
 			return fmt.Errorf("lab %s: %s: %w", l.Name(), s.name, err)
 		}
 	}
 	l.Phase = PhaseUp
 	return l.dir.save(l.state)
+}
+
+// interrupted is the error of a lab that nobody waits for any more.
+func (l *Lab) interrupted(step string, why error) error {
+	return fmt.Errorf("lab %s is not up: interrupted at step %q, and what was made is removed again: %w", l.Name(), step, why)
 }
 
 // nodes are the names of all network namespaces of the lab.

@@ -31,3 +31,16 @@ func TestBackoff(t *testing.T) {
 		t.Errorf("the longest wait is %s", d)
 	}
 }
+
+// How long a process ran is told so roughly that one which ends again and again
+// has one event with a count.
+func TestRanFor(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "within 1s", 999 * time.Millisecond: "within 1s", time.Second: "within 10s", 59 * time.Second: "within 1m",
+		time.Minute: "after 1m", 59*time.Minute + 59*time.Second: "after 59m", 50 * time.Hour: "after 50h",
+	} {
+		if got := ranFor(d); got != want {
+			t.Errorf("%s: %q, want %q", d, got, want)
+		}
+	}
+}

@@ -230,7 +230,8 @@ func (in *instance) obtain(ctx context.Context) onpath.Process {
 		in.a.apply.kick(false) // links it, closed
 	}
 	in.setStarted(true)
-	in.a.event(plan, false, "Started", "function %s was started%s", plan.Function, asProcess(p))
+	in.a.event(plan, false, "Started", "function %s was started", plan.Function) // without a number: repeats are counted
+	in.a.log.Debug("instance started", "instance", in.id, "pid", p.Pid())
 	return p
 }
 
@@ -267,10 +268,7 @@ func (in *instance) rest(ctx context.Context, good time.Duration, why string) {
 		return
 	}
 	d := in.backoff.after(good)
-	in.set(onpath.InstanceFailed, fmt.Sprintf("%s; next attempt in %s", why, d))
-	if d > backoffFirst {
-		in.a.event(in.current(), true, "BackOff", "waiting %s before the next attempt: %s", d, why)
-	}
+	in.set(onpath.InstanceFailed, why+onpath.NextAttempt+d.String()) // why was told in an event
 	_ = in.a.clock.Sleep(ctx, d)
 }
 
@@ -329,6 +327,20 @@ func exitWords(code int) string {
 		return fmt.Sprintf("killed by signal %d (%s)", code-128, unix.SignalName(unix.Signal(code-128)))
 	}
 	return fmt.Sprintf("exited with code %d", code)
+}
+
+// ranFor says how long a process ran, so roughly that events of one that ends again
+// and again are counted as one.
+func ranFor(d time.Duration) string {
+	for _, most := range []time.Duration{time.Second, 10 * time.Second, time.Minute} {
+		if d < most {
+			return "within " + onpath.Duration(most).String()
+		}
+	}
+	if d < time.Hour {
+		return fmt.Sprintf("after %dm", int(d.Minutes()))
+	}
+	return fmt.Sprintf("after %dh", int(d.Hours()))
 }
 
 // clear deletes what is left of an ended process.

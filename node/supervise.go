@@ -172,12 +172,12 @@ func (in *instance) exited(ctx context.Context, w *watch) (good time.Duration, w
 	why = exitWords(code)
 	in.hasty = good < shortRun
 	in.close(ctx, onpath.InstanceFailed, why)
-	ran := good.Round(time.Millisecond)
+	ran := ranFor(good)
 	if words := in.lastWords(ctx); words != "" && code != 0 {
 		why += ": " + words
-		in.a.event(w.plan, true, "Exited", "%s (after %s)", why, ran)
+		in.a.event(w.plan, true, "Exited", "%s (%s)", why, ran)
 	} else {
-		in.a.event(w.plan, true, "Exited", "%s after %s", why, ran)
+		in.a.event(w.plan, true, "Exited", "%s %s", why, ran)
 	}
 	if !w.plan.Draining {
 		in.rec.Restarts++

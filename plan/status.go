@@ -63,7 +63,8 @@ func (w *world) instanceStatus(i *instance) {
 	next.Status = st
 	w.update(&next)
 	if st.State != o.Status.State {
-		w.event(Event{About: onpath.KeyOf(o), Node: o.Spec.Node, Reason: title(string(st.State)), Message: st.Message,
+		words, _, _ := strings.Cut(st.Message, onpath.NextAttempt) // repeats are counted
+		w.event(Event{About: onpath.KeyOf(o), Node: o.Spec.Node, Reason: title(string(st.State)), Message: words,
 			Warning: st.State == onpath.InstanceFailed || st.State == onpath.InstanceUnready})
 	}
 }

@@ -125,6 +125,20 @@ func (b heardBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
+// heardConn tells patience of what is read from a connection that was upgraded.
+type heardConn struct {
+	net.Conn
+	p *patience
+}
+
+func (c heardConn) Read(into []byte) (int, error) {
+	n, err := c.Conn.Read(into)
+	if n > 0 {
+		c.p.hear()
+	}
+	return n, err
+}
+
 // reason puts why the request was given up in err's place.
 func (p *patience) reason(err error) error {
 	var gaveUp *onpath.Error

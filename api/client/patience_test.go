@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/session"
 )
 
 // listening serves connections with do until the test ends.
@@ -68,6 +69,55 @@ func TestMute(t *testing.T) {
 	err = stalls.Logs(ctx, "default", "x", LogsOptions{Tail: -1, Follow: true}, &out)
 	if onpath.CodeOf(err) != onpath.CodeUnavailable || !strings.Contains(err.Error(), "answers nothing") || out.String() != "one\n" {
 		t.Errorf("logs: %q, %v", out.String(), err)
+	}
+}
+
+// TestExecMute: a command's caller does not wait for a server that was stopped,
+// before the command began or while it runs; one that is silent is waited for.
+func TestExecMute(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		begins, alive bool
+	}{{"before", false, false}, {"while it runs", true, false}, {"a silent command", true, true}} {
+		t.Run(c.name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			stalls := listening(t, func(l net.Listener) {
+				hold := make(chan struct{})
+				s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					switch {
+					case r.URL.Path == "/healthz" && c.alive:
+					case r.URL.Path == "/healthz" || !c.begins:
+						<-hold // as a process that was stopped
+					default:
+						conn, err := session.Accept(w, session.ExecProtocol)
+						if err != nil {
+							return
+						}
+						defer conn.Close()
+						if c.alive { // it ends by itself, after a while, with code 7
+							_ = session.ServeExec(r.Context(), conn, func(context.Context, session.ExecIO) (int, error) {
+								time.Sleep(time.Second)
+								return 7, nil
+							})
+							return
+						}
+						<-hold
+					}
+				})}
+				_ = s.Serve(l)
+				close(hold)
+				s.Close()
+			})
+			code, err := stalls.Exec(ctx, "default", "x", []string{"true"}, false, session.ExecIO{})
+			if c.alive {
+				if err != nil || code != 7 {
+					t.Errorf("code %d, %v", code, err)
+				}
+			} else if onpath.CodeOf(err) != onpath.CodeUnavailable || !strings.Contains(err.Error(), "answers nothing") {
+				t.Errorf("code %d, %v", code, err)
+			}
+		})
 	}
 }
 

@@ -144,6 +144,7 @@ func (a *applyFlags) await(c *cobra.Command, cl *client.Client, docs []*manifest
 	defer cancel()
 	p := newProgress(c.ErrOrStderr())
 	defer p.done()
+	began := time.Now()
 	keys, functions, err := waited(ctx, cl, docs)
 	if err != nil {
 		return err
@@ -174,7 +175,8 @@ func (a *applyFlags) await(c *cobra.Command, cl *client.Client, docs []*manifest
 			lines = append(lines, k.String()+": "+text)
 		}
 		if len(missing) == 0 {
-			return nil
+			p.done()
+			return a.complete(c.OutOrStdout(), time.Since(began))
 		}
 		if len(lines) > 0 {
 			p.show("%s", strings.Join(lines, " · "))
@@ -185,6 +187,15 @@ func (a *applyFlags) await(c *cobra.Command, cl *client.Client, docs []*manifest
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
+}
+
+// complete says that there is nothing left to wait for. JSON and YAML end before.
+func (a *applyFlags) complete(w io.Writer, after time.Duration) error {
+	if a.output != outTable {
+		return nil
+	}
+	_, err := fmt.Fprintf(w, "all of it is in place, after %.1f s\n", after.Seconds())
+	return err
 }
 
 // waited are the objects to wait for: those applied, and the chains and

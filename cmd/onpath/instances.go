@@ -76,7 +76,10 @@ func newLogs(g *global) *cobra.Command {
 		Use: "logs INSTANCE", Short: "Show what an instance writes", GroupID: groupSee,
 		Long: `Show what an instance writes to standard output and error. A deployment's name
 will do if it has one instance. --previous shows what the run before the present
-one wrote, at most its last MiB, until it ended or was told to end.`,
+one wrote, at most its last MiB, until it ended or was told to end.
+
+What it writes is kept as it is, without times, so there is no --since: --tail
+shows the end, and -f what comes from now on.`,
 		Example: examples("onpath logs web-cache-x2k4d", "onpath logs -f --tail 20 web-cache", "onpath logs --previous web-cache"),
 		Args:    cobra.ExactArgs(1), ValidArgsFunction: g.completeKind(onpath.KindInstance),
 		RunE: func(c *cobra.Command, args []string) error {

@@ -32,6 +32,8 @@ func newLab(g *global) *cobra.Command {
 	return c
 }
 
+const noLab = "no lab is up"
+
 type labFlags struct {
 	*global
 	stateDir, name, emulation string
@@ -86,6 +88,9 @@ func (l *labFlags) down() *cobra.Command {
 				}
 				for _, s := range list {
 					names = append(names, s.Name)
+				}
+				if len(list) == 0 {
+					fmt.Fprintln(c.ErrOrStderr(), noLab)
 				}
 			} else if len(names) == 0 {
 				names = []string{""}
@@ -156,7 +161,7 @@ func (l *labFlags) open(arg string) (*lab.Lab, error) {
 				names[i] = s.Name
 			}
 			if len(list) == 0 {
-				return nil, onpath.Errorf(onpath.CodeNotFound, "no lab is up")
+				return nil, onpath.Errorf(onpath.CodeNotFound, noLab)
 			}
 			return nil, badUsage("%d labs are up: %s; say which", len(list), strings.Join(names, ", "))
 		}
@@ -214,7 +219,11 @@ func (l *labFlags) list(c *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	return l.print(c, list, func(w io.Writer) error {
+	return l.print(c, append([]lab.Summary{}, list...), func(w io.Writer) error {
+		if len(list) == 0 {
+			_, err := fmt.Fprintln(c.ErrOrStderr(), noLab)
+			return err
+		}
 		t := table.New("NAME", "PHASE", ">HOSTS", ">LINKS", ">AGE")
 		for _, s := range list {
 			t.Row(s.Name, s.Phase, fmt.Sprint(s.Hosts), fmt.Sprint(s.Links), render.Age(s.Created, time.Now()))

@@ -13,9 +13,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api"
 	"github.com/onpath/onpath/datapath/ebpf"
 	"github.com/onpath/onpath/internal/config"
 	"github.com/onpath/onpath/internal/roster"
+	"github.com/onpath/onpath/lab"
 	"github.com/onpath/onpath/node"
 	"github.com/onpath/onpath/runtime/container"
 	functions "github.com/onpath/onpath/runtime/ebpf"
@@ -155,10 +157,24 @@ func identify(n *config.Node, named bool) error {
 	}
 	if path, alive := entry.NetNS.Alive(); alive {
 		e := onpath.Errorf(onpath.CodeInvalid, "node %s is in another network namespace, and so is its data path", n.Name)
-		e.Remedy = fmt.Sprintf("run it there: onpath lab exec, or nsenter --net=%s onpath node off", path)
+		e.Remedy = "run it there: " + insideOf(path) + " onpath node off"
 		return e
 	}
 	return nil
+}
+
+// insideOf is the command by which another one runs in the network namespace of
+// path: that of a lab's host, of ip netns, or else of some process.
+func insideOf(path string) string {
+	dir, file := filepath.Split(path)
+	host, isHost := strings.CutSuffix(file, ".net")
+	if l := filepath.Dir(filepath.Dir(dir)); isHost && filepath.Dir(l) == lab.DefaultStateDir {
+		return fmt.Sprintf("onpath lab exec --lab %s %s", filepath.Base(l), host)
+	}
+	if filepath.Clean(dir) == "/run/netns" {
+		return "ip netns exec " + file
+	}
+	return "nsenter --net=" + path
 }
 
 // enlist notes that an agent begins here. It works without, too.
@@ -205,5 +221,15 @@ func nodeOff(ctx context.Context, conf *config.Node, log *slog.Logger) ([]string
 	if err != nil {
 		return removed, err
 	}
-	return removed, roster.Leave(roster.Dir, dir)
+	err = roster.Leave(roster.Dir, dir)
+	tidyUp()
+	return removed, err
+}
+
+// tidyUp removes what would be left empty or useless of onpath: the folder of data
+// paths if there is none, and the socket of a server that was killed.
+func tidyUp() {
+	_ = os.Remove(ebpf.DefaultPinPath) // not empty: of other nodes
+	api.RemoveDeadSocket(config.DefaultSocket)
+	_ = os.Remove(filepath.Dir(config.DefaultSocket)) // likewise
 }

@@ -24,6 +24,9 @@ func wrongFlag(c *cobra.Command, err error) error {
 		given, hint := "-"+name, ""
 		if group := unknown.GetSpecifiedShortnames(); group == "" {
 			given = "--" + name
+			if why := absentFlags[c.Name()+" "+given]; why != "" {
+				return badUsage("%s has no flag %s: %s", c.CommandPath(), given, why)
+			}
 			if w := onpath.Nearest(name, flagNames(c)); w != "" {
 				hint = "did you mean --" + w + "? "
 			}
@@ -38,6 +41,11 @@ func wrongFlag(c *cobra.Command, err error) error {
 		}
 	}
 	return badUsage("%w; see %s --help", err, c.CommandPath())
+}
+
+// absentFlags says of flags that users of other tools expect why there are none.
+var absentFlags = map[string]string{
+	"logs --since": "what an instance writes is kept without times; --tail N shows the end, and -f what comes from now on",
 }
 
 // valueOf says what the values of a flag's type are.

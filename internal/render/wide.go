@@ -16,7 +16,7 @@ var moreColumns = map[onpath.Kind][]string{
 	onpath.KindNode:       {"UNDERLAY", "KERNEL", "VERSION", "HOST-IMAGE", "LABELS"},
 	onpath.KindFunction:   {"CPU", "MEMORY"},
 	onpath.KindDeployment: {"CLOUDLETS", "NODES"},
-	onpath.KindChain:      {"TIER", ">PRIORITY", "CLOUDLETS", ">PATH"},
+	onpath.KindChain:      {"TIER", ">PRIORITY", "CLOUDLETS", ">PATH-ID"},
 	onpath.KindInstance:   {"DEPLOYMENT", ">VPORT", "ADDRESSES"},
 }
 

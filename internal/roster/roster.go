@@ -47,10 +47,11 @@ func At(path string) (NetNS, error) {
 }
 
 // Alive reports whether a process is in the network namespace or a mount keeps
-// it, as far as the calling process sees them, and the path of one that does.
+// it, as far as the calling process sees them, and the path of one that does: the
+// mount if there is one, since processes come and go.
 func (n NetNS) Alive() (path string, ok bool) {
 	processes, _ := filepath.Glob("/proc/[0-9]*/ns/net")
-	for _, p := range append(processes, mounted()...) {
+	for _, p := range append(mounted(), processes...) {
 		if at, err := At(p); err == nil && at == n {
 			return p, true
 		}

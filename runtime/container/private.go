@@ -51,7 +51,7 @@ func (p *privateContainerd) ensure(ctx context.Context) error {
 	if p.answers() {
 		return nil
 	}
-	for _, dir := range []string{p.dir, filepath.Dir(p.socket)} {
+	for _, dir := range []string{p.dir, p.file("tmp"), filepath.Dir(p.socket)} {
 		if err := os.MkdirAll(dir, 0o711); err != nil {
 			return fmt.Errorf("private containerd: %w", err)
 		}
@@ -160,7 +160,7 @@ func (p *privateContainerd) start() (ended <-chan struct{}, err error) {
 	}
 	cmd := exec.Command(binary, "--config", p.file("config.toml"))
 	cmd.Dir = "/"
-	cmd.Env = []string{"PATH=" + searchPath(), "HOME=/root", "TMPDIR=" + os.TempDir()}
+	cmd.Env = []string{"PATH=" + searchPath(), "HOME=/root", "TMPDIR=" + p.file("tmp")} // shims inherit it: what killed ones leave goes with us
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {

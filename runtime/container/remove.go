@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/mount"
@@ -87,12 +88,29 @@ func removeTree(dir string) error {
 	return os.RemoveAll(dir)
 }
 
-// removeCgroups deletes the empty parents of instances' cgroups.
+// staleAfter is how long a cgroup without a process must have been so to be one
+// that somebody was killed over: runc puts a process into a new one at once.
+const staleAfter = time.Minute
+
+// removeCgroups deletes the parents of instances' cgroups that nobody uses, with
+// what killed ones left in them.
 func removeCgroups() {
 	for _, pattern := range []string{"/sys/fs/cgroup" + cgroupParent, "/sys/fs/cgroup/*" + cgroupParent} {
 		dirs, _ := filepath.Glob(pattern)
 		for _, dir := range dirs {
+			removeStale(dir, time.Now())
 			_ = os.Remove(dir) // not empty: other drivers' instances are in it
+		}
+	}
+}
+
+// removeStale deletes the cgroups in dir that are old and have no process. The
+// kernel refuses to remove one that has.
+func removeStale(dir string, now time.Time) {
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil && e.IsDir() && now.Sub(info.ModTime()) > staleAfter {
+			_ = os.Remove(filepath.Join(dir, e.Name()))
 		}
 	}
 }

@@ -110,3 +110,42 @@ func waitFor(t *testing.T, what string, ok func() bool) {
 		}
 	}
 }
+
+// TestNoSuchDevice: an uplink that was mistyped is refused before anything is made.
+func TestNoSuchDevice(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root, as onpath up does")
+	}
+	bin := testprogram.Path(t)
+	dir := filepath.Join(t.TempDir(), "state")
+	code, out, message := run(t, bin, "up", "--uplink", "nosuch0", "--state-dir", dir, "--socket", dir+".sock")
+	if code != 2 || out != "" || !strings.Contains(message, "--uplink nosuch0: this network namespace has no device nosuch0; ") {
+		t.Errorf("exit code %d, %q, %s", code, out, message)
+	}
+	if made, _ := filepath.Glob(dir + "*"); len(made) > 0 {
+		t.Errorf("it made %v", made)
+	}
+}
+
+// TestNothingThere: commands that find nothing say so, and nothing on standard
+// output that a program would read.
+func TestNothingThere(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root, as labs do")
+	}
+	bin := testprogram.Path(t)
+	none := t.TempDir()
+	for _, c := range []struct {
+		args         []string
+		out, message string
+	}{
+		{[]string{"lab", "status", "--lab-dir", none}, "", "no lab is up"},
+		{[]string{"lab", "status", "--lab-dir", none, "-o", "json"}, "[]\n", ""},
+		{[]string{"lab", "down", "--all", "--lab-dir", none}, "", "no lab is up"},
+		{[]string{"demo", "--down", "--dir", none + "/x"}, "nothing of a demonstration is in " + none + "/x\n", ""},
+	} {
+		if code, out, message := run(t, bin, c.args...); code != 0 || out != c.out || message != c.message {
+			t.Errorf("%v: exit code %d, %q, %q", c.args, code, out, message)
+		}
+	}
+}

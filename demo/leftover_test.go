@@ -1,0 +1,48 @@
+package demo
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/onpath/onpath"
+)
+
+// TestDownLeavesOthersFolders: without a record a folder goes only if nothing is
+// in it that a demonstration did not write.
+func TestDownLeavesOthersFolders(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		files []string
+		said  string
+		code  onpath.Code
+		there bool
+	}{
+		{"absent", nil, "nothing of a demonstration is in ", "", false},
+		{"begun", []string{"examples/quickstart/chain.yaml", "bin/images"}, "", "", false},
+		{"somebody's", []string{"examples/a.yaml", "thesis.tex"}, "", onpath.CodeInvalid, true},
+	} {
+		dir := filepath.Join(t.TempDir(), "d")
+		for _, f := range c.files {
+			if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, f)), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(dir, f), nil, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var out bytes.Buffer
+		err := Down(t.Context(), dir, &out)
+		if onpath.CodeOf(err) != c.code || c.code != "" && !strings.Contains(err.Error(), "it has thesis.tex") {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		if !strings.HasPrefix(out.String(), c.said) || c.said == "" && out.Len() > 0 {
+			t.Errorf("%s: it said %q", c.name, out.String())
+		}
+		if _, err := os.Stat(dir); (err == nil) != c.there {
+			t.Errorf("%s: the folder is there: %v", c.name, err == nil)
+		}
+	}
+}
