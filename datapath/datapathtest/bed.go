@@ -276,6 +276,18 @@ func (b *bed) receive(node, device string) Frame {
 	return f
 }
 
+// either receives from the one of two instances to which something came.
+func (b *bed) either(x, y *instance) (took, other *instance, f Frame) {
+	b.t.Helper()
+	for until := time.Now().Add(patience); time.Now().Before(until); x, y = y, x {
+		if f, ok := b.h.Receive(x.node, onpath.DeviceName(x.vport), time.Millisecond); ok {
+			return x, y, f
+		}
+	}
+	b.t.Fatalf("nothing came out of %s, nor of %s", x.name, y.name)
+	return nil, nil, Frame{}
+}
+
 func (b *bed) same(node, device string, got, want []byte) {
 	b.t.Helper()
 	if bytes.Equal(got, want) {

@@ -246,12 +246,7 @@ func repickBetween(b *bed) {
 		p := newPacket(t).bytes()
 		b.send(gateway, clientNet, p)
 		p = b.cross(hop{at: fw}, p)
-		used, other := x, y
-		f, ok := b.h.Receive(x.node, onpath.DeviceName(x.vport), quietTime)
-		if !ok {
-			used, other = y, x
-			f = b.receive(y.node, onpath.DeviceName(y.vport))
-		}
+		used, other, f := b.either(x, y)
 		b.same(used.node, used.name, f.Packet, p)
 		add(&b.want(used.node, used.vport).Out, p)
 		p = withTTL(p, 1)
@@ -283,12 +278,7 @@ func resets(b *bed) {
 	b.apply(l)
 	t := tcp4(1000)
 	b.send(gateway, clientNet, newPacket(t).bytes())
-	first, second := is[0], is[1]
-	f, ok := b.h.Receive(first.node, onpath.DeviceName(first.vport), quietTime)
-	if !ok {
-		first, second = second, first
-		f = b.receive(first.node, onpath.DeviceName(first.vport))
-	}
+	first, second, f := b.either(is[0], is[1])
 	add(&b.want(first.node, first.vport).Out, f.Packet)
 
 	first.state = onpath.VportClosed
