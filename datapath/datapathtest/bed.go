@@ -2,6 +2,7 @@ package datapathtest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"hash/fnv"
@@ -62,7 +63,10 @@ type node struct {
 	looseIn bool                    // In of the edge, too
 }
 
-func newBed(t *testing.T, h Harness) *bed {
+func newBed(t *testing.T, h Harness) *bed { return newBedOf(t, h, nil) }
+
+// newBedOf has uplinks of other sizes, by device, in bytes.
+func newBedOf(t *testing.T, h Harness, mtus map[string]int) *bed {
 	b := &bed{t: t, h: h, nodes: map[string]*node{}, next: 16}
 	for i, name := range nodes {
 		s := NodeSpec{
@@ -78,6 +82,9 @@ func newBed(t *testing.T, h Harness) *bed {
 		}
 		if name == sideNode {
 			s.Uplinks = []UplinkSpec{uplink(sideNet, "10.0.77", "fd00:0:77::", "10.77.0.0/16", "10.1.0.0/16", "10.9.0.0/16")}
+		}
+		for i, u := range s.Uplinks {
+			s.Uplinks[i].MTU = cmp.Or(mtus[u.Device], u.MTU)
 		}
 		n := &node{spec: s, dp: h.AddNode(s), want: map[onpath.VportID]*onpath.VportCounters{}, loose: map[onpath.VportID]bool{}}
 		for _, u := range s.Uplinks {

@@ -142,6 +142,9 @@ func (m *mill) frame(l *layout) (device string, f Frame, segment int) {
 		device = serverNet
 		t = t.Reverse()
 	}
+	if device != serverNet && m.one(25) {
+		return device, Frame{Packet: m.long(t)}, 0
+	}
 	f.Packet, segment = m.packet(t)
 	if segment > 0 && l.mirrored(device) {
 		segment = 0 // a kernel's test run cannot say of what kind it is, and then mirrors get no copy
@@ -349,6 +352,29 @@ func (m *mill) packet(t onpath.Tuple) (b []byte, segment int) {
 		b = withDSCP(b, pickOne[uint8](m, droppedClass, refusedClass))
 	}
 	return m.mangle(b), 0
+}
+
+// longest is the MTU of uplinks that take long packets, in bytes.
+const longest = 9000
+
+// Opening is how much of a long packet is not zero at the most, in bytes: a kernel's
+// test run takes so much of it, and the rest is put behind.
+const Opening = 2000
+
+// long is a packet longer than one page, up to more than goes through an uplink.
+func (m *mill) long(t onpath.Tuple) []byte {
+	p := newPacket(t)
+	p.flags = pickOne[byte](m, syn, ack, ack|psh, ack|fin)
+	p.seq, p.ack, p.nodf = m.Uint32(), m.Uint32(), m.one(4)
+	p.ttl = pickOne[byte](m, 64, 64, 1)
+	p.payload = make([]byte, pickOne(m, longest-40, longest-20, 3400+m.IntN(longest-3400), longest+m.IntN(30)))
+	for i := range m.IntN(200) {
+		p.payload[i] = byte(m.Uint32())
+	}
+	if t.Protocol == icmp || t.Protocol == icmpv6 {
+		p.icmpType, p.icmpCode, p.body = byte(m.IntN(256)), byte(m.IntN(3)), p.payload
+	}
+	return m.mangle(p.bytes())
 }
 
 func (m *mill) icmp(p *packet) {

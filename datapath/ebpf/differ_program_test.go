@@ -28,16 +28,19 @@ type programmed struct {
 	*harness
 	drivers map[string]*ebpf.Driver
 	devices map[string]uint32
+	mtus    map[string]int // of those devices, in bytes
 	out     []byte
 	inside  bool
 	tunnel  *tunnelEnd
-	carried int // by XDP
+	longer  *tunnelEnd // makes frames longer than a test run takes
+	carried int        // by XDP
+	long    int        // frames longer than a test run takes that were sent on
 }
 
 func newProgram(t *testing.T, fast bool) *programmed {
 	sweep, always := ebpf.SetSweep(math.MaxInt64), ebpf.SetTellAlways(true) // no clock decides
 	t.Cleanup(func() { ebpf.SetSweep(sweep); ebpf.SetTellAlways(always) })
-	p := &programmed{harness: newHarness(t), drivers: map[string]*ebpf.Driver{}, devices: map[string]uint32{}, out: make([]byte, 8192)}
+	p := &programmed{harness: newHarness(t), drivers: map[string]*ebpf.Driver{}, devices: map[string]uint32{}, out: make([]byte, 1<<14), mtus: map[string]int{}}
 	p.fast, p.flows = fast, differTable
 	return p
 }
@@ -102,11 +105,16 @@ func (p *programmed) Put(node, device string, f datapathtest.Frame, segment int)
 	if len(in) < 60 && len(f.Packet) < 40 {
 		return datapathtest.Unfit, datapathtest.Frame{}, "" // less than a test run of the kernel takes for some kinds
 	}
+	long := len(in) > longRun
+	if long && len(in) > p.mtus[device]+14 {
+		return datapathtest.Unfit, datapathtest.Frame{}, ""
+	}
 	if p.fast && segment == 0 && (device == "up0" || device == "up1") {
 		ctx := xdpContext{1: uint32(len(in)), 3: index}
 		verdict, out := p.run(p.drivers[node].FastProgram(), in, &ctx)
 		if verdict == xdpRedirect {
 			p.carried++
+			p.long += count(long)
 			return datapathtest.Sent, out, ""
 		}
 		if verdict != xdpPass {
@@ -114,13 +122,28 @@ func (p *programmed) Put(node, device string, f datapathtest.Frame, segment int)
 		}
 	}
 	ctx := skbContext{10: index, 44: uint32(segment)} // ifindex, gso_size
-	switch verdict, out := p.run(p.drivers[node].Program(), in, &ctx); verdict {
+	prog := p.drivers[node].Program()
+	if long {
+		prog, in = p.lengthen(prog, in, &ctx)
+	}
+	switch verdict, out := p.run(prog, in, &ctx); verdict {
 	case tcShot:
 		return datapathtest.Gone, datapathtest.Frame{}, ""
 	case tcRedirect:
+		p.long += count(long)
 		return datapathtest.Sent, out, ""
+	case notLengthened:
+		p.t.Fatalf("%s takes no frame of %d bytes", device, ctx[12])
 	}
 	return datapathtest.Left, datapathtest.Frame{}, ""
+}
+
+// count is 1 for what is so.
+func count(so bool) int {
+	if so {
+		return 1
+	}
+	return 0
 }
 
 // Functions implements datapathtest.Prober: what functions at XDP leave to tc goes
@@ -135,7 +158,7 @@ func (p *programmed) deviceIndex(device string) uint32 {
 		if err != nil {
 			p.t.Fatal(err)
 		}
-		p.devices[device] = uint32(i.Index)
+		p.devices[device], p.mtus[device] = uint32(i.Index), i.MTU
 	}
 	return p.devices[device]
 }

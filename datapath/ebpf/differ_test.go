@@ -51,7 +51,10 @@ func TestDiffer(t *testing.T) {
 			if hook == "xdp" && subject.carried == 0 && n >= 100_000 && !t.Failed() {
 				t.Error("XDP has carried nothing")
 			}
-			t.Logf("XDP has carried %d", subject.carried)
+			if subject.long == 0 && n >= 10_000 && !t.Failed() {
+				t.Error("no long frame was sent on")
+			}
+			t.Logf("XDP has carried %d; %d frames longer than %d bytes were sent on", subject.carried, subject.long, longRun)
 		})
 	}
 }

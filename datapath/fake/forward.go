@@ -338,7 +338,7 @@ func (n *Node) turn(old *flow, e flow, f *flow) {
 		return
 	}
 	g := n.groups[old.group]
-	same := g != nil && old.group == e.group && hasMember(g, e.next) || n.otherGate(old.next) != 0 && n.otherGate(old.next) == e.next
+	same := g != nil && old.kind == onpath.NextVport && old.group == e.group && hasMember(g, e.next) || n.otherGate(old.next) != 0 && n.otherGate(old.next) == e.next
 	if old.kind != onpath.NextPending && !same && n.takes(old.next) {
 		return
 	}
