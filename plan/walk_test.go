@@ -123,13 +123,13 @@ func (m *model) send(edge onpath.VportID, t onpath.Tuple) way {
 }
 
 // learn inserts if absent. The other gateway of a pair is told what is learnt at an
-// edge, but of packets that leave.
+// edge, but of packets that leave, and takes it over if it knows the vport.
 func (m *model) learn(p place, h hop) {
 	if _, ok := m.entries[p]; ok {
 		return
 	}
 	m.entries[p] = h
-	if o := m.gates[p.vport]; o != 0 && m.home[o] != nil && m.gates[h.to] == 0 {
+	if o := m.gates[p.vport]; o != 0 && m.home[o] != nil && m.gates[h.to] == 0 && (m.home[o] == m.home[h.to] || m.home[o].hasRemote(h.to)) {
 		if _, ok := m.entries[place{o, p.tuple}]; !ok {
 			m.entries[place{o, p.tuple}] = hop{h.to, h.group, o}
 		}

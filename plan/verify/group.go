@@ -112,6 +112,7 @@ func (w *walker) member(st state, s set, g *onpath.Group, v onpath.VportID, take
 	if f != nil || to == nil {
 		return f
 	}
+	w.tells(st, v, to)
 	in := to.local(v)
 	if in == nil {
 		return w.lose(st, s, "is dropped at node %s: vport %d is not there (unknown-vport)", to.node, v)

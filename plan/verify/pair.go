@@ -52,6 +52,17 @@ func (c *checker) pairUp(a *place) {
 	}
 }
 
+// tells notes where the other gateway of a pair cannot take over what it is told of
+// the flows of a class: they go to an instance, at v on a node, that it does not know.
+func (w *walker) tells(st state, v onpath.VportID, to *site) {
+	p := w.c.partner(w.cl.entry)
+	if p == nil || !st.strict || st.at.edge != w.cl.entry || st.via != st.at.edge || p.reaches(v, to) {
+		return
+	}
+	w.c.note("gateway %s does not know %s at node %s just now, to which gateway %s leads flows: packets of these flows that come in at both may meet two instances",
+		p.node, w.c.vportName(st.at, v), to.node, st.at.node)
+}
+
 // alike reports whether two nodes' groups choose the same member for every flow.
 func alike(g, o *onpath.Group) bool {
 	a, b := slices.Clone(g.Members), slices.Clone(o.Members)
