@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"reflect"
+	"slices"
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/plan"
@@ -79,10 +80,12 @@ func keysOf(changes []onpath.Change) []onpath.Key {
 // freshen reads what users declare from the store: the watch may be a moment
 // behind, and a check must not miss what was written just before.
 func (c *Controller) freshen(ctx context.Context) error {
-	for _, k := range onpath.Kinds() {
-		if k.ReadOnly() {
-			continue
-		}
+	return c.relist(ctx, slices.DeleteFunc(onpath.Kinds(), onpath.Kind.ReadOnly))
+}
+
+// relist reads objects of some kinds from the store, one kind after the other.
+func (c *Controller) relist(ctx context.Context, kinds []onpath.Kind) error {
+	for _, k := range kinds {
 		list, revision, err := c.o.Store.List(ctx, k, "")
 		if err != nil {
 			return err

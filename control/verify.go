@@ -15,6 +15,7 @@ import (
 // Verify proves or refutes on the newest plans of all nodes, or on those that
 // they have acknowledged, what chains promise.
 func (c *Controller) Verify(ctx context.Context, r onpath.VerifyRequest) (*onpath.Proof, error) {
+	stale := c.relist(ctx, verified())
 	s := c.copy()
 	if r.Tenant != "" && len(r.Chains) == 0 {
 		if r.Chains = chainsOf(s, r.Tenant); len(r.Chains) == 0 {
@@ -34,10 +35,21 @@ func (c *Controller) Verify(ctx context.Context, r onpath.VerifyRequest) (*onpat
 	p := prove(s, plans, r.Chains)
 	p.Live = r.Live
 	p.Notes = append(p.Notes, behind(s, r.Live)...)
+	if stale != nil {
+		p.Notes = append(p.Notes, fmt.Sprintf("the store cannot be read just now (%v): what changed last may be missing here", stale))
+	}
 	if r.Tenant != "" {
 		veil(p, r.Tenant)
 	}
 	return p, ctx.Err()
+}
+
+// verified are the kinds that a proof rests on. A chain says of itself that it steers
+// once all else is so: read first, it is never ahead of what that rests on, and never
+// behind what it was seen to say before.
+func verified() []onpath.Kind {
+	kinds := slices.DeleteFunc(onpath.Kinds(), func(k onpath.Kind) bool { return k == onpath.KindChain || k == onpath.KindEvent })
+	return append([]onpath.Kind{onpath.KindChain}, kinds...)
 }
 
 func prove(s *plan.Snapshot, plans map[string]*onpath.NodePlan, chains []string) *onpath.Proof {
