@@ -57,7 +57,7 @@ func TestVerifyRefutes(t *testing.T) {
 	s.until("active", s.active)
 	s.until("the nodes acknowledge", func() bool {
 		p, err := s.c.Verify(context.Background(), onpath.VerifyRequest{})
-		return err == nil && p.Verdict == onpath.VerdictProved && len(p.Notes) == 0
+		return err == nil && p.Verdict == onpath.VerdictProved && len(p.Notes) == 0 && p.Chains[0].Verdict == onpath.VerdictProved // and not idle
 	})
 	gw := s.nodes["gw"]
 	gw.disconnect()

@@ -25,7 +25,7 @@ func (w *world) drained(n *node, list []onpath.Condition) []onpath.Condition {
 	if !n.obj.Spec.Drain {
 		return slices.DeleteFunc(slices.Clone(list), func(c onpath.Condition) bool { return c.Type == onpath.ConditionDrained })
 	}
-	left := 0
+	left, finishing := 0, 0
 	var whys []string
 	stuck := map[string][]string{} // by reason
 	for _, i := range n.insts {
@@ -33,6 +33,9 @@ func (w *world) drained(n *node, list []onpath.Condition) []onpath.Condition {
 			continue
 		}
 		left++
+		if !current(w, i.obj).Spec.Draining.IsZero() {
+			finishing++
+		}
 		if i.stuck == "" {
 			continue
 		}
@@ -55,6 +58,8 @@ func (w *world) drained(n *node, list []onpath.Condition) []onpath.Condition {
 		}
 		w.tellStuck(n, list)
 		return w.condition(list, onpath.ConditionDrained, false, onpath.ReasonStuck, strings.Join(whys, "; "))
+	case left > 0 && left == finishing:
+		return w.condition(list, onpath.ConditionDrained, false, "Finishing", amount(left, "instance")+" left; new flows go elsewhere, and the old ones end")
 	case left > 0:
 		return w.condition(list, onpath.ConditionDrained, false, "Draining", amount(left, "instance")+" left")
 	}

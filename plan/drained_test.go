@@ -78,16 +78,20 @@ func TestDrainCounts(t *testing.T) {
 	n := onpath.Clone(s.node("fra1-n1"))
 	n.Spec.Drain = true
 	s.apply(n)
-	s.watch(func() {
+	look := func() {
 		if m := s.drainedCondition("fra1-n1").Message; m != "" && !slices.Contains(seen, m) {
 			seen = append(seen, m)
 		}
-	})
-	s.pass(5 * time.Second)
+	}
+	s.watch(look)
+	for range 50 {
+		s.pass(100 * time.Millisecond)
+		look()
+	}
 	if c := s.drainedCondition("fra1-n1"); c.Status != onpath.True {
 		t.Errorf("at the end %+v", c)
 	}
-	if len(seen) == 0 || !strings.HasSuffix(seen[0], " left") {
+	if len(seen) < 3 || !strings.HasSuffix(seen[0], " left") || !strings.HasSuffix(seen[len(seen)-2], "left; new flows go elsewhere, and the old ones end") {
 		t.Errorf("on the way it said %q", seen)
 	}
 }

@@ -142,8 +142,8 @@ func awaitEmpty(ctx context.Context, c *cobra.Command, cl *client.Client, node s
 		switch err = errors.Join(err, condErr); {
 		case err == nil:
 			last = fmt.Sprintf("instances on node %s: %d", node, left)
-			if d != nil && d.Reason == onpath.ReasonStuck {
-				last += "; " + d.Message
+			if d != nil && d.Status == onpath.False {
+				last = "node " + node + ": " + d.Message
 			}
 			p.show("%s", last)
 		case ctx.Err() == nil:

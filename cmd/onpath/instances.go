@@ -21,7 +21,7 @@ import (
 const mostNames = 6
 
 // instance finds the instance that is meant: its name, or, where it has one
-// only, its deployment's.
+// only beside those that drain, its deployment's.
 func (g *global) instance(ctx context.Context, cl *client.Client, name string) (*onpath.Instance, error) {
 	k, err := g.key(onpath.KindInstance, name)
 	if err != nil {
@@ -46,6 +46,9 @@ func (g *global) instance(ctx context.Context, cl *client.Client, name string) (
 		if i.Spec.Deployment == k.Name {
 			found = append(found, i)
 		}
+	}
+	if serving := slices.DeleteFunc(slices.Clone(found), func(i *onpath.Instance) bool { return !i.Spec.Draining.IsZero() }); len(serving) == 1 {
+		return serving[0], nil
 	}
 	switch {
 	case len(found) == 1:
@@ -75,8 +78,9 @@ func newLogs(g *global) *cobra.Command {
 	c := &cobra.Command{
 		Use: "logs INSTANCE", Short: "Show what an instance writes", GroupID: groupSee,
 		Long: `Show what an instance writes to standard output and error. A deployment's name
-will do if it has one instance. --previous shows what the run before the present
-one wrote, at most its last MiB, until it ended or was told to end.
+will do if it has one instance beside those that drain. --previous shows what the
+run before the present one wrote, at most its last MiB, until it ended or was told
+to end.
 
 What it writes is kept as it is, without times, so there is no --since: --tail
 shows the end, and -f what comes from now on.`,

@@ -106,7 +106,7 @@ func less(a, b uint64) float64 {
 func Top(list []Rate) *table.Table {
 	t := table.New("INSTANCE", "NODE", "STATE", ">CPU", ">MEMORY", ">PACKETS/S", ">BIT/S", ">FLOWS", ">DROPPED")
 	for _, r := range list {
-		t.Row(r.Name, r.Node, r.State, strconv.FormatFloat(100*r.CPU, 'f', 1, 64)+"%", Bytes(uint64(r.Usage.Memory)),
+		t.Row(shortName(r.Name), r.Node, r.State, strconv.FormatFloat(100*r.CPU, 'f', 1, 64)+"%", Bytes(uint64(r.Usage.Memory)),
 			Count(r.Packets), Count(r.Bits), strconv.FormatUint(r.Flows, 10), strconv.FormatUint(r.Dropped, 10))
 	}
 	return t
@@ -116,7 +116,7 @@ func Top(list []Rate) *table.Table {
 func TopNotes(list []Rate) (notes []string) {
 	for _, r := range list {
 		if r.Ended > 0 {
-			notes = append(notes, fmt.Sprintf("%s %s; DROPPED leaves them out", r.Name, strings.TrimPrefix(ofMirror(r.Ended), "it ")))
+			notes = append(notes, fmt.Sprintf("%s %s; DROPPED leaves them out", shortName(r.Name), strings.TrimPrefix(ofMirror(r.Ended), "it ")))
 		}
 	}
 	return notes

@@ -3,6 +3,7 @@ package badinput_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/testprogram"
@@ -16,9 +17,12 @@ func TestInstanceNames(t *testing.T) {
 	store := mem.New(mem.Options{})
 	furnish(t, store)
 	var changes []onpath.Change
-	for name, deployment := range map[string]string{"web-fw-aaaaa": "web-fw", "web-ids-bbbbb": "web-ids", "web-ids-ccccc": "web-ids"} {
+	for name, deployment := range map[string]string{"web-fw-aaaaa": "web-fw", "web-fw-drain": "web-fw", "web-ids-bbbbb": "web-ids", "web-ids-ccccc": "web-ids"} {
 		i := &onpath.Instance{TypeMeta: onpath.TypeMeta{APIVersion: onpath.APIVersion, Kind: onpath.KindInstance},
 			Metadata: onpath.Metadata{Name: name, Tenant: "acme"}, Spec: onpath.InstanceSpec{Deployment: deployment, Node: "gw1"}}
+		if name == "web-fw-drain" { // is replaced: the other one is meant
+			i.Spec.Draining = time.Now().UTC()
+		}
 		changes = append(changes, onpath.Change{Key: onpath.KeyOf(i), Object: i})
 	}
 	if err := store.Write(t.Context(), changes); err != nil {
@@ -50,7 +54,7 @@ func TestInstanceNames(t *testing.T) {
 			{"acme/web-fw-aaaaa", c.want, c.code},
 			{"acme/web-ids", "deployment web-ids has 2 instances: web-ids-bbbbb, web-ids-ccccc; say which", 2},
 			{"acme/web-sid-ccccc", `no deployment with an instance called "web-sid-ccccc"; did you mean web-ids-ccccc?`, 3},
-			{"acme/mail", `called "mail"; there are web-fw-aaaaa, web-ids-bbbbb, web-ids-ccccc`, 3},
+			{"acme/mail", `called "mail"; there are web-fw-aaaaa, web-fw-drain, web-ids-bbbbb, web-ids-ccccc`, 3},
 			{"mail", `tenant default has no instance`, 3},
 		} {
 			args := strings.Fields(strings.Replace(strings.Join(c.args, " "), "NAME", n.name, 1))
