@@ -173,6 +173,40 @@ func (in *instance) probeExec(ctx context.Context, command []string) error {
 	return nil
 }
 
+// notAsked takes a probe that could not be run: who could not ask has not been
+// answered no. What is ready stays so, for its end shows without a probe; what is
+// not does not become so, and its time to become so stands still.
+func (in *instance) notAsked(ctx context.Context, w *watch, err error) {
+	if ctx.Err() != nil {
+		return
+	}
+	if !w.ready {
+		w.badSince = in.a.clock.Now()
+	}
+	w.unasked++
+	if w.unasked != w.health.Failures { // once, and not of a short hitch
+		return
+	}
+	why := fmt.Sprintf("its probe cannot be run: %v", err)
+	switch {
+	case w.ready:
+		in.set(onpath.InstanceReady, why+"; it counts as ready until one can")
+	case w.everReady:
+		in.set(onpath.InstanceUnready, why)
+	default:
+		in.set(onpath.InstanceStarting, why)
+	}
+	in.a.event(w.plan, true, "ProbeNotRun", "%s", why)
+}
+
+// askedAgain takes back what notAsked said.
+func (in *instance) askedAgain(w *watch) {
+	if w.ready && w.unasked >= w.health.Failures {
+		in.set(onpath.InstanceReady, "")
+	}
+	w.unasked = 0
+}
+
 // tail keeps the first 200 bytes of a probe's output, for the message.
 type tail struct{ b []byte }
 

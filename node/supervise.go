@@ -21,6 +21,7 @@ type watch struct {
 	settled   bool      // has run long enough to be ready without a probe
 	badSince  time.Time // not ready since
 	failures  int       // probes in a row
+	unasked   int       // probes in a row that could not be run
 	eager     chan bool // to the prober: probe often (starting) or as told
 	stopped   bool      // its first process is (SIGSTOP)
 }
@@ -196,8 +197,10 @@ func (in *instance) exited(ctx context.Context, w *watch) (good time.Duration, w
 // ended.
 func (in *instance) probed(ctx context.Context, w *watch, err error) (why string) {
 	if onpath.CodeOf(err) == onpath.CodeUnavailable {
-		return "" // who could not ask has not been answered no
+		in.notAsked(ctx, w, err)
+		return ""
 	}
+	in.askedAgain(w)
 	now := in.a.clock.Now()
 	if err == nil && w.stopped {
 		err = errHalted // the kernel answers for a program that does not run

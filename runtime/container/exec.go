@@ -15,6 +15,7 @@ import (
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/pkg/cio"
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 
 	"github.com/onpath/onpath"
 )
@@ -58,7 +59,7 @@ func (d *Driver) Exec(ctx context.Context, id string, e onpath.ExecSpec) (int, e
 	if err != nil {
 		return 0, execError(id, err)
 	}
-	return runExec(sctx, x, in, e)
+	return runExec(sctx, x, d.opt.StateDir, in, e)
 }
 
 func (d *Driver) streams(e onpath.ExecSpec, in *closingReader) []cio.Opt {
@@ -87,8 +88,8 @@ func (d *Driver) streams(e onpath.ExecSpec, in *closingReader) []cio.Opt {
 }
 
 // runExec runs a created process to its end and removes it, also when ctx ends
-// before.
-func runExec(ctx context.Context, x containerd.Process, in *closingReader, e onpath.ExecSpec) (int, error) {
+// before. dir is the driver's folder.
+func runExec(ctx context.Context, x containerd.Process, dir string, in *closingReader, e onpath.ExecSpec) (int, error) {
 	defer func() {
 		tidy, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTime)
 		defer cancel()
@@ -99,7 +100,7 @@ func runExec(ctx context.Context, x containerd.Process, in *closingReader, e onp
 		return 0, execError(x.ID(), err)
 	}
 	if err := x.Start(ctx); err != nil {
-		return 0, &onpath.Error{Code: onpath.CodeInvalid, Message: fmt.Sprintf("cannot run %s: %s", e.Command[0], lastReason(err)), Cause: err}
+		return 0, commandError(e.Command[0], dir, err)
 	}
 	if e.Stdin != nil && !e.TTY { // to close a terminal would hang it up
 		stop := make(chan struct{})
@@ -150,14 +151,44 @@ func execError(id string, err error) error {
 	return unavailable("run a command in "+id, err)
 }
 
-// lastReason is the end of runc's long chain of messages.
-func lastReason(err error) string {
+// commandError tells a command that the instance cannot run (it has no such
+// program, no room for it within its limits) from a runtime that could not try.
+func commandError(command, dir string, err error) error {
+	reason, tried := lastReason(err)
+	code := onpath.CodeInvalid
+	// Where runc cannot write its log, containerd repeats what that says of an
+	// earlier command.
+	other := strings.HasPrefix(reason, "exec") && !strings.Contains(reason, filepath.Base(command))
+	switch {
+	case full(dir):
+		reason, tried = "no space is left at "+dir, false
+	case other:
+		reason, tried = "the container runtime failed and cannot say why; see its disk and its log", false
+	}
+	if !tried || slices.ContainsFunc(machinesFault, func(e unix.Errno) bool { return strings.Contains(reason, e.Error()) }) {
+		code = onpath.CodeUnavailable
+	}
+	return &onpath.Error{Code: code, Message: fmt.Sprintf("cannot run %s: %s", command, reason), Cause: err}
+}
+
+// machinesFault are reasons of runc that say nothing of the instance.
+var machinesFault = []unix.Errno{unix.ENOSPC, unix.EROFS, unix.EIO, unix.EDQUOT, unix.ENFILE}
+
+// full reports whether no file can be written in dir for want of space.
+func full(dir string) bool {
+	var st unix.Statfs_t
+	return unix.Statfs(dir, &st) == nil && (st.Bavail == 0 || st.Files > 0 && st.Ffree == 0)
+}
+
+// lastReason is the end of runc's long chain of messages; tried says that runc
+// came as far as the command.
+func lastReason(err error) (reason string, tried bool) {
 	text := strings.TrimSuffix(err.Error(), ": unknown")
 	const mark = "unable to start container process: "
 	if i := strings.LastIndex(text, mark); i >= 0 {
-		return text[i+len(mark):]
+		return text[i+len(mark):], true
 	}
-	return text
+	return text, false
 }
 
 // closingReader tells when its reader has ended, so that the command inside can

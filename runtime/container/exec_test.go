@@ -1,0 +1,87 @@
+package container
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/onpath/onpath"
+)
+
+// TestFullDisk: on a full state directory commands cannot be run inside, which is
+// the runtime's fault and not the command's; the instance runs on.
+func TestFullDisk(t *testing.T) {
+	opt := machine(t)
+	if err := unix.Mount("tmpfs", opt.StateDir, "tmpfs", 0, "size=64m,mode=0700"); err != nil {
+		t.Skipf("cannot mount a small file system: %v", err)
+	}
+	d := open(t, opt)
+	t.Cleanup(func() {
+		if err := d.Remove(context.Background()); err != nil {
+			t.Errorf("clean up: %v", err)
+		}
+		if err := unix.Unmount(opt.StateDir, unix.MNT_DETACH); err != nil {
+			t.Errorf("clean up: %v", err)
+		}
+	})
+	p := startSpec(t, d, "full", hostSpec([]string{"/bin/sleep", "1000"}), "")
+	run := func(command string) (int, error) {
+		return d.Exec(t.Context(), "full", onpath.ExecSpec{Command: []string{command}})
+	}
+	if code, err := run("/bin/true"); code != 0 || err != nil {
+		t.Fatalf("true gives %d, %v", code, err)
+	}
+	if _, err := run("/bin/nosuch"); onpath.CodeOf(err) != onpath.CodeInvalid {
+		t.Errorf("a missing program is the caller's mistake: %v", err)
+	}
+	filler, err := os.Create(filepath.Join(opt.StateDir, "filler"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(filler, zeros{}); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("cannot fill the disk: %v", err)
+	}
+	if err := filler.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if code, err := run("/bin/true"); onpath.CodeOf(err) != onpath.CodeUnavailable {
+		t.Errorf("true on a full disk gives %d, %v (%s); must be unavailable", code, err, onpath.CodeOf(err))
+	}
+	if p.Pid() == 0 {
+		t.Error("the instance has ended")
+	}
+	if err := os.Remove(filler.Name()); err != nil {
+		t.Fatal(err)
+	}
+	if code, err := run("/bin/true"); code != 0 || err != nil {
+		t.Errorf("with space again, true gives %d, %v", code, err)
+	}
+}
+
+// TestCommandError: which failures are the runtime's own.
+func TestCommandError(t *testing.T) {
+	const runc = "OCI runtime exec failed: exec failed: unable to start container process: "
+	for text, want := range map[string]onpath.Code{
+		"OCI runtime exec failed: runc did not terminate successfully: exit status 255: unknown":     onpath.CodeUnavailable,
+		runc + `exec: "nft": executable file not found in $PATH: unknown`:                            onpath.CodeInvalid,
+		runc + "exec /usr/sbin/nft: exec format error: unknown":                                      onpath.CodeInvalid,
+		runc + "procReady not received: unknown":                                                     onpath.CodeInvalid,
+		runc + `exec: "curl": executable file not found in $PATH: unknown`:                           onpath.CodeUnavailable, // of an earlier command
+		runc + "open /run/x/exec.fifo: no space left on device: unknown":                             onpath.CodeUnavailable,
+		"failed to start io pipe copy: unable to copy pipes: containerd-shim: opening w/o fifo: EOF": onpath.CodeUnavailable,
+	} {
+		if err := commandError("nft", t.TempDir(), errors.New(text)); onpath.CodeOf(err) != want {
+			t.Errorf("%s: %v is %s, must be %s", text, err, onpath.CodeOf(err), want)
+		}
+	}
+}
+
+// zeros never end.
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
