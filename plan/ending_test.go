@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -61,4 +62,96 @@ func TestGatewayLetsGoFirst(t *testing.T) {
 			t.Errorf("%s still has the path", n)
 		}
 	}
+}
+
+// TestPathEndsWhole: flows of a chain that was deleted, or that lost an element, are
+// led through all its elements until the gateway lets go of them: never to an element
+// that has gone before the others, and no longer than the last one may drain.
+func TestPathEndsWhole(t *testing.T) {
+	chain := func(elements ...string) *onpath.Chain {
+		var list []onpath.Element
+		for _, e := range elements {
+			one := through(e, 1)
+			one.Drain = onpath.Duration(map[string]time.Duration{"a": 5 * time.Second, "b": 15 * time.Second, "c": time.Second}[e])
+			list = append(list, one)
+		}
+		return aChain("default", "web", list...)
+	}
+	for _, nodes := range []int{0, 3} {
+		t.Run(fmt.Sprintf("%d nodes beside the gateway", nodes), func(t *testing.T) { pathEndsWhole(t, nodes, chain) })
+	}
+}
+
+func pathEndsWhole(t *testing.T, nodes int, chain func(elements ...string) *onpath.Chain) {
+	for _, c := range []struct {
+		what string
+		left []string // of the elements a, b, c; none: the chain is deleted
+		ends time.Duration
+	}{
+		{"deleted", nil, 15 * time.Second},
+		{"without its first element", []string{"b", "c"}, 5 * time.Second},
+		{"without its middle element", []string{"a", "c"}, 15 * time.Second},
+		{"without its last elements", []string{"a"}, 15 * time.Second},
+		{"without its last element", []string{"a", "b"}, time.Second},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			s := newSim(t, 5)
+			s.site("fra1", 1, nodes)
+			s.apply(aFunction("default", "a", nil), aFunction("default", "b", nil), aFunction("default", "c", nil), chain("a", "b", "c"))
+			s.settle()
+			path, began := s.chain("default", "web").Status.Path, s.now
+			for _, d := range []string{"web-a", "web-b", "web-c"} {
+				for _, i := range s.instances(d) {
+					s.busy[i.Metadata.Name] = d != "web-c" // an element before it answers
+				}
+			}
+			var ended time.Duration
+			whole := func() {
+				t.Helper()
+				x := indexOf(s.states["fra1-gw"].Acked)
+				if x.path(path) == nil {
+					if ended == 0 {
+						ended = s.now.Sub(began)
+					}
+					return
+				}
+				for k := range 3 {
+					if members := s.membersAnywhere(path, k); members == 0 {
+						t.Fatalf("%s after the change the gateway leads flows into the path, and element %d has no instance", s.now.Sub(began), k+1)
+					}
+				}
+			}
+			if c.left == nil {
+				s.remove(onpath.KindChain, "default", "web")
+			} else {
+				s.apply(chain(c.left...))
+			}
+			s.watch(whole)
+			for range 40 {
+				s.now = s.now.Add(time.Second)
+				s.hear()
+				s.watch(whole)
+				whole()
+			}
+			if ended < c.ends || ended > c.ends+3*time.Second {
+				t.Errorf("the gateway let go of the path after %s; it must after %s", ended, c.ends)
+			}
+			for n, st := range s.states {
+				if indexOf(st.Acked).path(path) != nil {
+					t.Errorf("%s still has the path", n)
+				}
+			}
+		})
+	}
+}
+
+// membersAnywhere counts the instances of an element to which nodes that have any
+// packets for it lead them.
+func (s *sim) membersAnywhere(path onpath.PathID, k int) (n int) {
+	for _, st := range s.states {
+		if g := indexOf(st.Acked).groups[onpath.GroupOf(path, k, false)]; g != nil {
+			n += len(g.Members)
+		}
+	}
+	return n
 }

@@ -2,8 +2,10 @@ package plan
 
 import (
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/onpath/onpath"
 )
@@ -169,7 +171,7 @@ func (w *world) leaving(i *instance) bool {
 	if !i.draining() {
 		return false
 	}
-	if i.node == nil || i.node.gone || w.passed(i.obj.Spec.Until) {
+	if i.node == nil || i.node.gone || w.passed(w.until(i)) {
 		return true
 	}
 	if i.node.away || i.node.st == nil {
@@ -193,7 +195,54 @@ func (w *world) leaving(i *instance) bool {
 			}
 		}
 	}
-	return i.report.Flows == 0 && w.passed(i.obj.Spec.Draining.Add(counted))
+	return i.report.Flows == 0 && !w.pathsDrain(i) && w.passed(i.obj.Spec.Draining.Add(counted))
+}
+
+// until is when a draining instance goes, whatever its flows: those of a path that
+// has ended drain as long as any element of it lets them.
+func (w *world) until(i *instance) time.Time {
+	until := i.obj.Spec.Until
+	for p := range w.endedPaths(i) {
+		for _, d := range p.Elements {
+			t, n, _ := strings.Cut(d, "/")
+			for _, j := range w.instancesOf(i.node.c, name{t, n}) {
+				if j.draining() && j.obj.Spec.Until.After(until) {
+					until = j.obj.Spec.Until
+				}
+			}
+		}
+	}
+	return until
+}
+
+// pathsDrain reports whether an ended path of the instance has flows yet, though
+// none of them may lead to this one: an element before it answers them.
+func (w *world) pathsDrain(i *instance) bool {
+	for p := range w.endedPaths(i) {
+		for _, n := range i.node.c.nodes {
+			if n.st != nil && n.st.Report != nil && n.st.Report.Paths[p.ID] > 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// endedPaths are the paths of an instance that have ended and that nodes of its
+// cloudlet still have; some of them more than once.
+func (w *world) endedPaths(i *instance) iter.Seq[onpath.Path] {
+	return func(yield func(onpath.Path) bool) {
+		for _, n := range i.node.c.nodes {
+			if n.newest == nil {
+				continue
+			}
+			for _, p := range n.newest.plan.Datapath.Paths {
+				if !p.Ended.IsZero() && slices.Contains(p.Elements, i.dep.String()) && !yield(p) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // counted is the time after which a node's counts of flows are of now: nodes

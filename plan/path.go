@@ -289,13 +289,17 @@ func (w *world) successor(cl *cloudlet, p *path) *path {
 }
 
 // isOver reports whether an ended path has no flow left: every node that has it
-// says so, or nothing alive is left for flows to pass.
+// says so, or nothing alive is left for flows to pass; or one of its elements goes
+// for good: its flows then go the ordinary way, or by the path that follows, instead
+// of waiting for an instance that nobody starts.
 func (w *world) isOver(cl *cloudlet, p *path) bool {
 	alive := false
-	for _, i := range w.instances {
-		if i.node != nil && i.node.c == cl && !i.leaving && slices.Contains(p.deps, i.dep) {
-			alive = true
+	for _, dep := range p.deps {
+		here := slices.ContainsFunc(w.instancesOf(cl, dep), func(i *instance) bool { return !i.leaving })
+		if d := w.deployments[dep]; !here && (d == nil || !d.in[cl.name] || d.want == 0) {
+			return true
 		}
+		alive = alive || here
 	}
 	if !alive {
 		return true

@@ -207,11 +207,21 @@ func (s *sim) report(node string) {
 		}
 		for _, p := range st.Acked.Datapath.Paths {
 			if !p.Ended.IsZero() {
-				r.Paths[p.ID] = 0
+				r.Paths[p.ID] = s.flowsOf(p)
 			}
 		}
 	}
 	st.Report, st.Seen = r, s.now
+}
+
+// flowsOf is what nodes count of a path: something while an instance of it is busy.
+func (s *sim) flowsOf(p onpath.Path) uint64 {
+	for _, i := range s.instances("") {
+		if s.busy[i.Metadata.Name] && slices.Contains(p.Elements, i.Metadata.Tenant+"/"+i.Spec.Deployment) {
+			return 3
+		}
+	}
+	return 0
 }
 
 // since is when an instance came into the state that it reports.

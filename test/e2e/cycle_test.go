@@ -67,6 +67,38 @@ func TestTwentyCycles(t *testing.T) {
 	}
 }
 
+// TestElementsGo: live flows of a chain that loses an element, and of one that is
+// deleted while its elements may drain for different times, lose nothing.
+func TestElementsGo(t *testing.T) {
+	ctx := need(t, 2*time.Minute)
+	const (
+		head = "apiVersion: onpath/v1alpha1\nkind: Chain\nmetadata: {name: shrinks}\nspec:\n  from: {hosts: client}\n  to: {hosts: origin}\n  through:\n"
+		hop  = "  - {function: hop, drain: 1s, place: {nodes: {name: n1}}}\n"
+		bump = "  - {function: bump, drain: 2s, place: {nodes: {name: n2}}}\n"
+	)
+	port := udpEcho(t, "10.9.0.2")
+	file := filepath.Join(t.TempDir(), "shrinks.yaml")
+	put := func(elements string) {
+		if err := os.WriteFile(file, []byte(head+elements), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := stage.Apply(ctx, file); err != nil {
+			t.Fatal(err)
+		}
+		active(ctx, t, "shrinks")
+	}
+	put(hop + bump)
+	earlier := losses(ctx, t)
+	s := startStream(t, "10.9.0.2", port, 500)
+	for _, elements := range []string{bump, hop + bump, hop, bump + hop} {
+		time.Sleep(500 * time.Millisecond)
+		put(elements)
+		time.Sleep(3 * time.Second) // longer than all drains
+	}
+	remove(t, file, 0)
+	noneLost(ctx, t, s, earlier)
+}
+
 // everything that a chain may leave: one line each. Of what is only counted, the
 // line has the count.
 func everything(ctx context.Context, t *testing.T) map[string]bool {
