@@ -18,6 +18,8 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/examples"
+	"github.com/onpath/onpath/internal/render"
+	"github.com/onpath/onpath/internal/table"
 	"github.com/onpath/onpath/lab"
 )
 
@@ -102,7 +104,7 @@ func Run(ctx context.Context, o Options) (err error) {
 
 // say tells the next step with the time so far.
 func (d *demo) say(format string, args ...any) {
-	fmt.Fprintf(d.Out, "%6.1f s  %s\n", time.Since(d.start).Seconds(), fmt.Sprintf(format, args...))
+	_ = table.Paragraph(d.Out, fmt.Sprintf("%6.1f s  ", time.Since(d.start).Seconds()), fmt.Sprintf(format, args...))
 }
 
 func (d *demo) checkImages() error {
@@ -224,21 +226,16 @@ func (d *demo) trace(ctx context.Context) (*onpath.Trace, error) {
 	time.Sleep(500 * time.Millisecond)
 	args := []string{"trace", "10.1.0.11", "10.9.0.2", "-p", "tcp/80"}
 	d.say("onpath %s", strings.Join(args, " "))
-	text, err := d.stage.Onpath(ctx, args...)
-	if err != nil {
-		return nil, err
-	}
-	fmt.Fprintf(d.Out, "\n%s", indent(string(text)))
 	out, err := d.stage.Onpath(ctx, append(args, "-o", "json")...)
 	if err != nil {
 		return nil, err
 	}
 	t := new(onpath.Trace)
-	return t, json.Unmarshal(out, t)
-}
-
-func indent(s string) string {
-	return "  " + strings.ReplaceAll(strings.TrimRight(s, "\n"), "\n", "\n  ") + "\n"
+	if err := json.Unmarshal(out, t); err != nil {
+		return nil, err
+	}
+	fmt.Fprintln(d.Out)
+	return t, render.Trace(d.Out, t, false)
 }
 
 func (d *demo) whereNext() {
@@ -253,7 +250,7 @@ func (d *demo) whereNext() {
 		return
 	}
 	fmt.Fprint(d.Out, `    examples/quickstart/   what was applied: 3 files
-    README.md              the same on two real machines; a chain of your own in five minutes
+    README.md              on two real machines; a chain of your own
     onpath demo --keep     leaves the network running, to look around in
 `)
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/table"
 )
 
 // Report is everything the demonstration found; --json writes it.
@@ -94,13 +95,15 @@ func (r *Report) Print(w io.Writer) {
 	line("packets dropped (nftables)", "-", fmt.Sprint(f.FirewallDropped))
 	line("packets over the limit (tc)", "-", fmt.Sprint(f.ShaperDelayed))
 	line("alerts (Suricata)", "-", fmt.Sprint(len(f.Alerts)))
-	fmt.Fprintf(w, "\n  from apply to a steering chain: %.1f s (images fetched, four containers started)\n\n", r.ApplyToSteered.Seconds())
+	fmt.Fprintln(w)
+	_ = table.Paragraph(w, "  ", fmt.Sprintf("from apply to a steering chain: %.1f s (images fetched, four containers started)", r.ApplyToSteered.Seconds()))
+	fmt.Fprintln(w)
 	for _, c := range r.Checks {
 		mark := "seen   "
 		if !c.Seen {
 			mark = "NOT SEEN"
 		}
-		fmt.Fprintf(w, "  %s %s: %s\n", mark, c.What, c.How)
+		_ = table.Paragraph(w, "  "+mark+" ", c.What+": "+c.How)
 	}
 }
 

@@ -134,7 +134,7 @@ func TestTrace(t *testing.T) {
 	}
 	for _, want := range []string{
 		"10.1.0.2:40000 → 10.9.0.2 tcp/80", "chains operator/guard, then default/web; seen on the path now",
-		"forward", "c1    fw-x", "by the plan; one of", "2Ki", "quota 3, spoofed 1", "element 2 (mirror)", "one of a, b", "! the reply bypasses the chain",
+		"forward", "c1    fw-x", "by the plan; one of", "2Ki", "quota 3, spoofed 1", "element 2 mirror", "one of a, b", "! the reply bypasses the chain",
 	} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("lacks %q:\n%s", want, b.String())

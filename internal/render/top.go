@@ -104,7 +104,7 @@ func less(a, b uint64) float64 {
 
 // Top is the table of the top command.
 func Top(list []Rate) *table.Table {
-	t := table.New("INSTANCE", "NODE", "STATE", ">CPU", ">MEMORY", ">PACKETS/S", ">BIT/S", ">FLOWS", ">DROPPED")
+	t := table.New("INSTANCE", "NODE", "STATE", ">CPU", ">MEMORY", ">PPS", ">BPS", ">FLOWS", ">DROPPED")
 	for _, r := range list {
 		t.Row(shortName(r.Name), r.Node, r.State, strconv.FormatFloat(100*r.CPU, 'f', 1, 64)+"%", Bytes(uint64(r.Usage.Memory)),
 			Count(r.Packets), Count(r.Bits), strconv.FormatUint(r.Flows, 10), strconv.FormatUint(r.Dropped, 10))

@@ -99,7 +99,7 @@ func hopName(h onpath.TraceHop) string {
 	if h.Kind == onpath.HopElement {
 		name += " " + strconv.Itoa(h.Element+1)
 		if h.Mode == onpath.ModeMirror {
-			name += " (mirror)"
+			name += " mirror"
 		}
 	}
 	return name

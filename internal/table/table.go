@@ -4,6 +4,7 @@
 package table
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -74,6 +75,19 @@ func (t *Table) Follow(w io.Writer) error {
 	t.kept = t.widths()
 	err := t.write(w, head, columns(w))
 	t.rows = nil
+	return err
+}
+
+// Paragraph prints a text behind a head, on a terminal in lines that fit, below each
+// other.
+func Paragraph(w io.Writer, head, text string) error {
+	trimmed := strings.TrimLeft(text, " ")
+	head += text[:len(text)-len(trimmed)]
+	lines := []string{trimmed}
+	if n := columns(w); n > 0 {
+		lines = wrap(trimmed, max(n-utf8.RuneCountInString(head), leastText))
+	}
+	_, err := fmt.Fprintln(w, head+strings.Join(lines, "\n"+strings.Repeat(" ", utf8.RuneCountInString(head))))
 	return err
 }
 

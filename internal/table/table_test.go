@@ -66,3 +66,14 @@ func TestNarrow(t *testing.T) {
 		t.Errorf("a table without text is wrapped:\n%s", got)
 	}
 }
+
+// TestParagraph: a file gets its text as it is.
+func TestParagraph(t *testing.T) {
+	var b strings.Builder
+	if err := table.Paragraph(&b, "1.0 s  ", "  all of it on one line, however long that is, as long as nobody looks at it on a terminal"); err != nil {
+		t.Fatal(err)
+	}
+	if want := "1.0 s    all of it on one line, however long that is, as long as nobody looks at it on a terminal\n"; b.String() != want {
+		t.Errorf("got\n%swant\n%s", b.String(), want)
+	}
+}
