@@ -1,8 +1,12 @@
 package onpath
 
 import (
+	"crypto/sha256"
 	"encoding/base64"
+	"encoding/hex"
 	"fmt"
+	"maps"
+	"slices"
 )
 
 // Function is a recipe for processing packets.
@@ -81,6 +85,18 @@ type EBPFSpec struct {
 	// function above it leaves the path like a failed instance. Default
 	// DefaultBudget.
 	Budget Duration `json:"budget,omitempty"`
+}
+
+// Told stands for what the function is told, config and files.
+func (e *EBPFSpec) Told() string {
+	h := sha256.New()
+	for _, name := range slices.Sorted(maps.Keys(e.Config)) {
+		fmt.Fprintf(h, "config %q %q\n", name, e.Config[name])
+	}
+	for _, name := range slices.Sorted(maps.Keys(e.Files)) {
+		fmt.Fprintf(h, "file %q %q\n", name, e.Files[name].Content)
+	}
+	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 
 // ObjectCode is a compiled object file; as text it is base64 (RFC 4648 §4).

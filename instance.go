@@ -43,7 +43,7 @@ type InstanceSpec struct {
 // InstanceStatus is what the node says.
 type InstanceStatus struct {
 	State    InstanceState `json:"state"`
-	Message  string        `json:"message,omitempty"` // why, in words, where State is failed or unready
+	Message  string        `json:"message,omitempty"` // why, in words, where State is failed or unready, or what is amiss of a ready one
 	Restarts int           `json:"restarts,omitempty"`
 	Since    time.Time     `json:"since,omitzero"`
 }

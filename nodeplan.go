@@ -89,6 +89,11 @@ type InstanceReport struct {
 	// Flows is the number of flow entries that lead to it; only counted while
 	// it drains.
 	Flows uint64 `json:"flows,omitempty"`
+	// Config is the EBPFSpec.Told of what an ebpf function was told last; absent
+	// as long as the agent has told it nothing.
+	Config string `json:"config,omitempty"`
+	// Refused is why it did not take Config and keeps what it was told before.
+	Refused string `json:"refused,omitempty"`
 }
 
 // NodeEvent is an event as a node reports it.

@@ -230,6 +230,10 @@ const (
 	Unknown ConditionStatus = "unknown"
 )
 
+// ReasonConfigRefused is the reason of a condition Current that is false since a
+// running ebpf function did not take the configuration it was told.
+const ReasonConfigRefused = "ConfigRefused"
+
 // SetCondition replaces the condition of c's type in list, or adds it; Since
 // stays as it was unless the status changed. It reports whether anything but
 // Since differs.

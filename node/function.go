@@ -105,16 +105,35 @@ func (in *instance) reconfigure(ctx context.Context, w *watch, old onpath.Instan
 		return
 	}
 	if old.Spec.EBPF != nil && in.configured == hashOf(w.plan.Spec.EBPF) {
+		in.tellOf(w.plan.Spec.EBPF, nil) // it may take back what was refused
 		return
 	}
-	if err := p.Reconfigure(ctx, &w.plan.Spec); err != nil {
-		if ctx.Err() == nil {
-			in.a.event(w.plan, true, "ConfigRefused", "it keeps its configuration: %v", err)
-		}
+	err := p.Reconfigure(ctx, &w.plan.Spec)
+	if ctx.Err() != nil {
+		return
+	}
+	in.tellOf(w.plan.Spec.EBPF, err)
+	if err != nil {
+		in.a.event(w.plan, true, "ConfigRefused", "it keeps its configuration: %v", err)
 		return
 	}
 	if in.configured != "" {
 		in.a.event(w.plan, false, "Configured", "runs by its new configuration")
 	}
 	in.configured = hashOf(w.plan.Spec.EBPF)
+}
+
+// tellOf has reports say what an ebpf function was told last, and whether it took
+// that.
+func (in *instance) tellOf(e *onpath.EBPFSpec, err error) {
+	in.a.mu.Lock()
+	defer in.a.mu.Unlock()
+	told, refused := e.Told(), ""
+	if err != nil {
+		refused = err.Error()
+	}
+	if in.told != told || in.refused != refused {
+		in.told, in.refused = told, refused
+		kick(in.a.report)
+	}
 }

@@ -40,6 +40,8 @@ type instance struct {
 	successor *onpath.InstancePlan
 	proc      onpath.Process // running
 	flows     uint64
+	told      string // onpath.InstanceReport.Config
+	refused   string // onpath.InstanceReport.Refused
 }
 
 // begin takes up an instance. Callers hold a.mu.

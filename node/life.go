@@ -226,6 +226,7 @@ func (in *instance) obtain(ctx context.Context) onpath.Process {
 	in.launched = p
 	if plan.Spec.EBPF != nil {
 		in.configured = hashOf(plan.Spec.EBPF)
+		in.tellOf(plan.Spec.EBPF, nil)
 		in.process(p)
 		in.a.apply.kick(false) // links it, closed
 	}

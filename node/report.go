@@ -85,10 +85,14 @@ func (in *instance) report(inForce map[onpath.VportID]bool) onpath.InstanceRepor
 	for _, v := range wiringOf(in.id, in.plan).vports() {
 		wired = wired && inForce[v]
 	}
-	return onpath.InstanceReport{
+	r := onpath.InstanceReport{
 		Name: in.plan.Name, Tenant: in.plan.Tenant, State: in.state, Message: in.message,
-		Restarts: in.restarts, Since: in.since, Wired: wired, Flows: in.flows,
+		Restarts: in.restarts, Since: in.since, Wired: wired, Flows: in.flows, Config: in.told, Refused: in.refused,
 	}
+	if r.Refused != "" && r.Message == "" {
+		r.Message = "keeps its configuration from before, for it refused the new one: " + r.Refused
+	}
+	return r
 }
 
 // countFlows counts the flow entries of draining instances and of ended paths.

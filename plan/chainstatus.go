@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -62,7 +63,7 @@ func (w *world) elementStatus(c *chain) []onpath.ElementStatus {
 		case len(e.d.noRoom) > 0:
 			s.Message = strings.Join(e.d.noRoom, "; ")
 		case s.Ready < s.Desired || s.Outdated > 0:
-			s.Message = w.trouble(e.dep, "")
+			s.Message = cmp.Or(w.trouble(e.dep, ""), w.refused(e.d))
 		}
 		out = append(out, s)
 	}
@@ -77,6 +78,7 @@ func (w *world) chainConditions(c *chain, st *onpath.ChainStatus, waits []string
 	}
 	st.Conditions = w.condition(st.Conditions, "Valid", true, "Possible", "")
 	var room, unready, outdated []string
+	refused := false
 	for i, e := range st.Elements {
 		if len(c.elements[i].d.noRoom) > 0 {
 			room = append(room, e.Message)
@@ -84,13 +86,16 @@ func (w *world) chainConditions(c *chain, st *onpath.ChainStatus, waits []string
 		if e.Ready < e.Desired {
 			unready = append(unready, fmt.Sprintf("%s: %d of %d ready%s", e.Deployment, e.Ready, e.Desired, inBrackets(e.Message)))
 		}
-		if e.Outdated > 0 {
+		switch why := w.refused(c.elements[i].d); {
+		case why != "":
+			refused, outdated = true, append(outdated, e.Deployment+": "+why)
+		case e.Outdated > 0:
 			outdated = append(outdated, fmt.Sprintf("%s: %s%s", e.Deployment, replacing(e.Outdated), inBrackets(e.Message)))
 		}
 	}
 	st.Conditions = w.condition(st.Conditions, "Placed", len(room) == 0, pick(len(room) == 0, "Placed", "NoRoom"), strings.Join(slices.Compact(room), "; "))
 	st.Conditions = w.condition(st.Conditions, "Ready", len(unready) == 0, pick(len(unready) == 0, "Ready", "NotReady"), strings.Join(unready, "; "))
-	st.Conditions = w.condition(st.Conditions, "Current", len(outdated) == 0, pick(len(outdated) == 0, "Current", "Replacing"), strings.Join(outdated, "; "))
+	st.Conditions = w.condition(st.Conditions, "Current", len(outdated) == 0, currency(len(outdated), refused), strings.Join(outdated, "; "))
 	reason, message := "Steering", ""
 	switch {
 	case c.obj.Spec.Disabled:
@@ -107,10 +112,49 @@ func (w *world) chainConditions(c *chain, st *onpath.ChainStatus, waits []string
 
 // outdated is 1 for an instance that is not what the deployment now says.
 func (d *deployment) outdated(i *instance) int {
-	if d.function == nil || i.obj.Spec.Shape == d.shape {
+	if d.function == nil || i.obj.Spec.Shape == d.shape && d.told(i) {
 		return 0
 	}
 	return 1
+}
+
+// told reports whether an instance runs by the configuration that the deployment
+// now says. One that its agent has not told anything keeps what it was started with.
+func (d *deployment) told(i *instance) bool {
+	if !d.inline() || i.report == nil || i.report.Config == "" {
+		return true
+	}
+	return i.report.Config == d.spec.EBPF.Told() && i.report.Refused == ""
+}
+
+// refused says, in words, that an instance did not take the configuration that
+// its deployment now says.
+func (w *world) refused(d *deployment) string {
+	if !d.inline() || d.function == nil {
+		return ""
+	}
+	first := ""
+	var of name
+	for _, i := range w.instances {
+		if i.dep != d.key || i.draining() || i.report == nil || i.report.Refused == "" || i.report.Config != d.spec.EBPF.Told() {
+			continue
+		}
+		if first == "" || i.key.name < of.name {
+			of, first = i.key, fmt.Sprintf("instance %s keeps its configuration from before: %s", i.key.name, i.report.Refused)
+		}
+	}
+	return first
+}
+
+// currency is the reason of the condition Current.
+func currency(outdated int, refused bool) string {
+	switch {
+	case refused:
+		return onpath.ReasonConfigRefused
+	case outdated > 0:
+		return "Replacing"
+	}
+	return "Current"
 }
 
 func replacing(n int) string {

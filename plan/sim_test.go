@@ -26,6 +26,7 @@ type sim struct {
 	}
 	// broken instances never become ready, busy ones keep flows while they drain.
 	broken   map[string]bool // by deployment
+	refuses  string          // why ebpf functions do not take what they are told
 	spared   map[string]bool // by instance: not broken all the same
 	busy     map[string]bool // by instance
 	hostless map[string]bool // by node: does not permit image: host
@@ -197,6 +198,9 @@ func (s *sim) report(node string) {
 			ir := onpath.InstanceReport{Name: i.Name, Tenant: i.Tenant, State: onpath.InstanceReady, Since: s.now, Wired: true}
 			if s.broken[i.Deployment] && !s.spared[i.Name] {
 				ir.State, ir.Message = onpath.InstanceFailed, "exit code 1"
+			}
+			if e := i.Spec.EBPF; e != nil {
+				ir.Config, ir.Refused = e.Told(), s.refuses
 			}
 			ir.Restarts = s.restarts[i.Name]
 			ir.Since = s.since(&ir)

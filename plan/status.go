@@ -182,10 +182,14 @@ func (w *world) deploymentStatus(d *deployment) {
 	next.Status.Conditions = w.condition(next.Status.Conditions, "Ready", ok, reason, message)
 	old := next.Status.Outdated
 	message = ""
-	if old > 0 {
+	refused := w.refused(d)
+	switch {
+	case refused != "":
+		message = refused
+	case old > 0:
 		message = replacing(old) + inBrackets(w.trouble(d.key, ""))
 	}
-	next.Status.Conditions = w.condition(next.Status.Conditions, "Current", old == 0, pick(old == 0, "Current", "Replacing"), message)
+	next.Status.Conditions = w.condition(next.Status.Conditions, "Current", message == "", currency(old, refused != ""), message)
 	w.update(&next)
 }
 

@@ -172,6 +172,9 @@ func (a *applyFlags) await(c *cobra.Command, cl *client.Client, docs []*manifest
 				continue
 			}
 			missing[k] = text
+			if await.Refused(o, functions) {
+				return refusedConfig(k, text)
+			}
 			lines = append(lines, k.String()+": "+text)
 		}
 		if len(missing) == 0 {
@@ -233,6 +236,12 @@ func waited(ctx context.Context, cl *client.Client, docs []*manifest.Document) (
 		}
 	}
 	return keys, functions, nil
+}
+
+// refusedConfig is the end of a wait that would be in vain.
+func refusedConfig(k onpath.Key, text string) error {
+	return incomplete{&onpath.Error{Code: onpath.CodeUnavailable, Object: k.String(), Message: "a function refused its configuration: " + text,
+		Remedy: "what was applied stays, and the function runs as before; mend its configuration and apply it again"}}
 }
 
 func stillMissing(ctx context.Context, keys []onpath.Key, missing map[onpath.Key]string, waited time.Duration) error {

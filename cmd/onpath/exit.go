@@ -44,7 +44,7 @@ var exitCodes = []struct {
 	{exitNoRoom, "no capacity"},
 	{exitUnsupported, "this machine or version lacks what it takes"},
 	{exitRefuted, "onpath verify: a flow leaves the way that its chain promises"},
-	{exitIncomplete, "--wait: what was waited for is not so in time, for the reason that the message gives; what was done stays, and goes on"},
+	{exitIncomplete, "--wait: what was waited for is not so in time, or cannot be, for the reason that the message gives; what was done stays, and goes on"},
 	{exitInterrupted, "interrupted by a signal"},
 }
 
@@ -66,8 +66,8 @@ type usageError struct{ error }
 
 func (u usageError) Unwrap() error { return u.error }
 
-// incomplete is what --wait ends with when its time is over: the server works,
-// what was asked for is not so yet.
+// incomplete is what --wait ends with when its time is over or would be in vain:
+// the server works, what was asked for is not so.
 type incomplete struct{ error }
 
 func (i incomplete) Unwrap() error { return i.error }
