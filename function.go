@@ -81,9 +81,9 @@ type EBPFSpec struct {
 	// Files are configuration that is better written in a file of its own, by
 	// the names that the function declares; those of a deployment win.
 	Files map[string]File `json:"files,omitempty"`
-	// Budget is the mean time that one packet may take, measured on a sample; a
-	// function above it leaves the path like a failed instance. Default
-	// DefaultBudget.
+	// Budget is the time that one packet may take, measured on samples; a function
+	// that stays above it under load leaves the path like a failed instance.
+	// Default DefaultBudget.
 	Budget Duration `json:"budget,omitempty"`
 }
 

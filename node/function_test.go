@@ -7,26 +7,73 @@ import (
 	"github.com/onpath/onpath"
 )
 
-// TestBudget: a function is judged by the samples since the last time, and by
-// nothing while it is not measured.
-func TestBudget(t *testing.T) {
-	var s stopwatch
-	for i, step := range []struct {
-		samples, time uint64
-		over          bool
-	}{
-		{0, 0, false},
-		{4, 40_000, false},   // too few
-		{10, 10_000, false},  // 1 µs
-		{20, 60_000, true},   // 5 µs
-		{20, 60_000, true},   // out of the path: nothing new
-		{40, 80_000, false},  // 1 µs again
-		{8, 8 * 3000, true},  // begun anew, and slow
-		{108, 24_000, false}, // fast
-	} {
-		err := s.judge(onpath.FunctionCounters{Samples: step.samples, Time: step.time}, 2*time.Microsecond)
-		if (err != nil) != step.over {
-			t.Errorf("step %d: %v", i, err)
+// timed is a function's run time as probes see it.
+type timed struct {
+	watch         stopwatch
+	samples, time uint64
+	now           time.Time
+}
+
+// step adds samples, each of which took each, and asks a while later.
+func (m *timed) step(samples uint64, each, after time.Duration) error {
+	m.samples += samples
+	m.time += samples * uint64(each)
+	m.now = m.now.Add(after)
+	return m.watch.judge(onpath.FunctionCounters{Samples: m.samples, Time: m.time}, 2*time.Microsecond, m.now)
+}
+
+func newTimed(t *testing.T) *timed {
+	m := &timed{samples: 5000, time: 5000 * 9000, now: time.Unix(1000, 0)} // long before this agent began
+	if err := m.step(0, 0, 0); err != nil {
+		t.Fatalf("it is judged by what was before: %v", err)
+	}
+	return m
+}
+
+// TestBudgetOfSlowFunction: one that is above its budget all the time is found out
+// after slowGroups seconds, is not judged while it is not measured, and may come back.
+func TestBudgetOfSlowFunction(t *testing.T) {
+	m := newTimed(t)
+	for i := 1; i <= slowGroups; i++ {
+		if err := m.step(20, 5*time.Microsecond, time.Second); (err != nil) != (i == slowGroups) {
+			t.Fatalf("after %d seconds: %v", i, err)
+		}
+	}
+	for range 50 {
+		if m.step(0, 0, time.Second) == nil {
+			t.Fatal("out of the path, and the judgement is forgotten")
+		}
+	}
+	if err := m.step(20, time.Microsecond, time.Second); err != nil {
+		t.Errorf("within its budget again: %v", err)
+	}
+	if err := m.step(20, 5*time.Microsecond, time.Second); err != nil {
+		t.Errorf("one slow second after a good one: %v", err)
+	}
+	m.samples, m.time = 0, 0
+	if err := m.step(20, 9*time.Microsecond, time.Second); err != nil {
+		t.Errorf("counted anew: %v", err)
+	}
+}
+
+// TestBudgetOnBusyMachine: an honest function stays, however busy the machine.
+func TestBudgetOnBusyMachine(t *testing.T) {
+	m := newTimed(t)
+	for i := range 600 {
+		// Its CPU is taken away in the middle of packets, in most seconds.
+		each := 60 * time.Microsecond
+		if i%10 == 0 {
+			each = 700 * time.Nanosecond
+		}
+		if err := m.step(20, each, time.Second); err != nil {
+			t.Fatalf("second %d: %v", i, err)
+		}
+	}
+	m = newTimed(t)
+	for i := range 3600 {
+		// Some hundred packets/s, each of them by a cold cache.
+		if err := m.step(uint64(i%2), 2637*time.Nanosecond, time.Second); err != nil {
+			t.Fatalf("with few packets, second %d: %v", i, err)
 		}
 	}
 }
