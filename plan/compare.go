@@ -218,14 +218,15 @@ func carryOut(w *Snapshot, r *Result) bool {
 	return len(r.Create)+len(r.Update)+len(r.Plans) > 0
 }
 
-// answer has a node report what its plan in force says as done.
+// answer has a node report what its plan in force says as done, and as having been
+// so for long enough for new instances to be relied on.
 func answer(st *NodeState, now time.Time) {
 	r := *st.Report
 	r.Instances, r.Paths = nil, map[onpath.PathID]uint64{}
 	if st.Acked != nil {
 		r.Plan = st.Acked.Generation
 		for _, i := range st.Acked.Instances {
-			r.Instances = append(r.Instances, onpath.InstanceReport{Name: i.Name, Tenant: i.Tenant, State: onpath.InstanceReady, Since: now, Wired: true, Flows: 1})
+			r.Instances = append(r.Instances, onpath.InstanceReport{Name: i.Name, Tenant: i.Tenant, State: onpath.InstanceReady, Since: now.Add(-2 * staysAgain), Wired: true, Flows: 1})
 		}
 		for _, p := range st.Acked.Datapath.Paths {
 			r.Paths[p.ID] = 0
