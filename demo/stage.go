@@ -254,6 +254,9 @@ func (s *Stage) Onpath(ctx context.Context, args ...string) ([]byte, error) {
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return out, ctx.Err() // by a signal: there is nothing to tell
+	}
 	if err != nil {
 		return out, fmt.Errorf("onpath %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
 	}
