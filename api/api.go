@@ -58,6 +58,9 @@ type Options struct {
 	// is what join tokens carry if their request names no other.
 	Address string
 	Version string
+	// CheckConfig finds faults in what an ebpf function is told, each value by
+	// itself, and names the field within e; nil: nodes find them.
+	CheckConfig func(e *onpath.EBPFSpec) error
 	// Metrics are served at /metrics, with the API's own among them; default a
 	// new registry.
 	Metrics *prometheus.Registry

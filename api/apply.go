@@ -131,6 +131,9 @@ func (s *Server) examine(ctx context.Context, c changeSet) error {
 		if err == nil {
 			err = inspect(o)
 		}
+		if err == nil {
+			err = s.checkConfig(ctx, o, c.puts)
+		}
 		note(k, err)
 	}
 	for _, k := range c.deletes {

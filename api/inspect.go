@@ -1,7 +1,10 @@
 package api
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"strings"
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/inline"
@@ -28,4 +31,75 @@ func inspect(o onpath.Object) error {
 	}
 	f.Status = onpath.FunctionStatus{SHA256: object.SHA256, License: object.License, Bytes: len(f.Spec.EBPF.Code)}
 	return nil
+}
+
+// checkConfig checks what o has ebpf functions told: its own if it is one, and
+// those that it refers to, as they are among puts or in the store.
+func (s *Server) checkConfig(ctx context.Context, o onpath.Object, puts []onpath.Object) error {
+	if s.o.CheckConfig == nil {
+		return nil
+	}
+	var errs onpath.Errors
+	note := func(e onpath.EBPFSpec, config, files string) {
+		err := s.o.CheckConfig(&e)
+		if err == nil {
+			return
+		}
+		for _, err := range listed(err) {
+			if rest, ok := strings.CutPrefix(err.Field, "files"); ok {
+				err.Field = files + rest
+			} else if rest, ok := strings.CutPrefix(err.Field, "config"); ok {
+				err.Field = config + rest
+			} else {
+				continue // about the object, which is its function's
+			}
+			errs = append(errs, err)
+		}
+	}
+	refer := func(r onpath.Ref, env onpath.Env, with map[string]onpath.File, at string) error {
+		if len(env)+len(with) == 0 {
+			return nil
+		}
+		e, err := s.ebpfOf(ctx, r, o.Meta().Tenant, puts)
+		if e != nil {
+			note(onpath.EBPFSpec{Object: e.Object, Code: e.Code, Config: env, Files: with}, at+".env", at+".files")
+		}
+		return err
+	}
+	var err error
+	switch o := o.(type) {
+	case *onpath.Function:
+		if o.Spec.EBPF != nil {
+			note(*o.Spec.EBPF, "spec.ebpf.config", "spec.ebpf.files")
+		}
+	case *onpath.Deployment:
+		err = refer(o.Spec.Function, o.Spec.Env, o.Spec.Files, "spec")
+	case *onpath.Chain:
+		for i, e := range o.Spec.Through {
+			if e.Function != "" && err == nil {
+				err = refer(e.Function, e.Env, e.Files, fmt.Sprintf("spec.through[%d]", i))
+			}
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return errs.Err()
+}
+
+// ebpfOf is what a function runs in the kernel; nil if it does not, or there is no
+// such function.
+func (s *Server) ebpfOf(ctx context.Context, r onpath.Ref, tenant string, puts []onpath.Object) (*onpath.EBPFSpec, error) {
+	k := onpath.Key{Kind: onpath.KindFunction}
+	k.Tenant, k.Name = r.Resolve(tenant)
+	for _, o := range puts {
+		if f, ok := o.(*onpath.Function); ok && onpath.KeyOf(f) == k {
+			return f.Spec.EBPF, nil
+		}
+	}
+	o, err := s.current(ctx, k)
+	if f, ok := o.(*onpath.Function); ok && err == nil && (f.Spec.Shared || k.Tenant == tenant) {
+		return f.Spec.EBPF, nil
+	}
+	return nil, err
 }

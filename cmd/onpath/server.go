@@ -30,6 +30,7 @@ import (
 	"github.com/onpath/onpath/control"
 	"github.com/onpath/onpath/internal/config"
 	"github.com/onpath/onpath/plan"
+	functions "github.com/onpath/onpath/runtime/ebpf"
 	"github.com/onpath/onpath/store/etcd"
 )
 
@@ -138,7 +139,7 @@ func serve(ctx context.Context, conf *config.Server, log *slog.Logger) error {
 		Secret: secret, PrivatePools: plain(conf.PrivatePools), PublicPools: plain(conf.PublicPools)}})
 	registry := newRegistry()
 	options := api.Options{Store: store, Controller: controller, Hub: hub, Dir: conf.StateDir, Address: conf.Address,
-		Version: versionString(), Metrics: registry, Logger: log}
+		Version: versionString(), CheckConfig: functions.CheckConfig, Metrics: registry, Logger: log}
 	tasks := []func(context.Context) error{controller.Run, lost}
 	var listener net.Listener
 	if conf.Listen != "" {

@@ -96,10 +96,22 @@ func (d *Driver) Prepare(_ context.Context, spec *onpath.FunctionSpec, progress 
 
 // open reads and checks the function's object.
 func open(spec *onpath.FunctionSpec) (*function, error) {
-	e := spec.EBPF
-	if e == nil {
+	if spec.EBPF == nil {
 		return nil, onpath.Errorf(onpath.CodeUnsupported, "this runtime runs ebpf functions")
 	}
+	f, err := read(spec.EBPF)
+	if err != nil {
+		return nil, err
+	}
+	limit := spec.Resources.Memory
+	if limit == 0 {
+		limit = onpath.DefaultMemory
+	}
+	return f, f.object.CheckMemory(limit, cpus())
+}
+
+// read reads the function's object.
+func read(e *onpath.EBPFSpec) (*function, error) {
 	f := &function{code: e.Code, name: e.Object, compiler: plain}
 	if len(e.Code) == 0 {
 		b, ok := builtIn(e.Object)
@@ -115,11 +127,7 @@ func open(spec *onpath.FunctionSpec) (*function, error) {
 		return nil, err
 	}
 	f.object = o
-	limit := spec.Resources.Memory
-	if limit == 0 {
-		limit = onpath.DefaultMemory
-	}
-	return f, o.CheckMemory(limit, cpus())
+	return f, nil
 }
 
 func cpus() int {

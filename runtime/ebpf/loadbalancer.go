@@ -110,7 +110,10 @@ func balanceValues(config map[string]string) (b balance, err error) {
 		}
 	}
 	b.check.timeout = min(b.check.every, time.Second)
-	return b, b.fits()
+	if err := b.fits(); err != nil {
+		return b, together{err}
+	}
+	return b, nil
 }
 
 // fits checks what values say together.

@@ -75,7 +75,7 @@ func compileRatelimit(_ *inline.Object, config map[string]string) (write, error)
 	if c.Rate == 0 {
 		e := onpath.Errorf(onpath.CodeInvalid, "rate: is missing")
 		e.Remedy = "write rate: 100Mbit, or rate: 5000 packets"
-		return nil, e
+		return nil, together{e}
 	}
 	c.Burst = max(uint64(float64(c.Rate)*burst.Seconds()), fullPackets)
 	if c.Bits == 1 {

@@ -22,6 +22,7 @@ import (
 	"github.com/onpath/onpath/control"
 	"github.com/onpath/onpath/internal/testprogram"
 	"github.com/onpath/onpath/plan"
+	functions "github.com/onpath/onpath/runtime/ebpf"
 	"github.com/onpath/onpath/store/mem"
 )
 
@@ -118,7 +119,7 @@ func serveWith(t *testing.T, store onpath.Store, work func(context.Context, *con
 	log := slog.New(slog.DiscardHandler)
 	hub := session.NewHub(log, time.Now)
 	controller := control.New(control.Options{Store: store, Hub: hub, Settings: plan.Settings{Secret: []byte("secret")}})
-	server, err := api.New(api.Options{Store: store, Controller: controller, Hub: hub, Dir: dir, Version: "test"})
+	server, err := api.New(api.Options{Store: store, Controller: controller, Hub: hub, Dir: dir, Version: "test", CheckConfig: functions.CheckConfig})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,57 @@
+package ebpf
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/onpath/onpath"
+)
+
+// together is a fault of what values say together, or of one that is missing.
+type together struct{ error }
+
+func (t together) Unwrap() error { return t.error }
+
+// CheckConfig finds what is wrong with each value that a function is told, by
+// itself: the rest may come with a deployment. Errors name the field within e. It
+// needs neither rights nor a kernel.
+func CheckConfig(e *onpath.EBPFSpec) error {
+	f, err := read(e)
+	if err != nil {
+		return err
+	}
+	_, err = f.compile(e)
+	if err == nil || errors.As(err, new(together)) {
+		return nil
+	}
+	out := onpath.Errorf(onpath.CodeOf(err), "%w", err)
+	if known, ok := err.(*onpath.Error); ok {
+		same := *known
+		out = &same
+	}
+	out.Field = fieldOf(e, err.Error())
+	return out
+}
+
+// fieldOf is the value that a message is about: it begins with its name, or says
+// that there is no such thing to tell.
+func fieldOf(e *onpath.EBPFSpec, message string) string {
+	about := func(name string) bool {
+		rest, ok := strings.CutPrefix(message, name)
+		return ok && strings.ContainsAny(rest[:min(len(rest), 1)], ":, ") ||
+			strings.Contains(message, `cannot be told "`+name+`"`)
+	}
+	for _, name := range slices.Sorted(maps.Keys(e.Files)) {
+		if about(name) {
+			return "files[" + name + "]"
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(e.Config)) {
+		if about(name) {
+			return "config[" + name + "]"
+		}
+	}
+	return "config"
+}
