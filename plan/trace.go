@@ -86,6 +86,8 @@ type tracer struct {
 	cl   *cloudlet
 	gate *node // where packets enter
 	out  *onpath.Trace
+	// ended: an ebpf function drops the flow.
+	ended bool
 }
 
 func (t *tracer) warn(format string, args ...any) {
@@ -107,8 +109,9 @@ func (t *tracer) run() {
 	if e, ok := t.entry(g, g.acked.edge, t.in.Request.Tuple); ok {
 		t.out.Live, t.out.Tuple = true, e.Tuple
 		last := t.live(e, &t.out.Forward)
+		ended := t.ended
 		t.answer(last)
-		t.compare(planned)
+		t.compare(planned, ended)
 		return
 	}
 	t.out.Forward = planned
@@ -178,10 +181,20 @@ func (t *tracer) live(e onpath.FlowEntry, hops *[]onpath.TraceHop) onpath.FlowEn
 	n := t.gate
 	*hops = append(*hops, t.edgeHop(n, onpath.HopEdge, &e))
 	for range 2 * (onpath.MaxElements + 1) {
+		*hops = append(*hops, t.inlineHops(n, e)...)
+		end, doubt, done := t.stopped(n, e)
+		if done {
+			*hops = append(*hops, end)
+			e.Kind, t.ended = onpath.NextDrop, true
+			return e
+		}
 		for _, m := range e.Mirrors {
 			*hops = append(*hops, t.instanceHop(m, e, nil, onpath.ModeMirror))
 		}
 		if end, done := t.ending(n, e); done {
+			if k := len(end) - 1; doubt != "" && end[k].Message == "" {
+				end[k].Message = doubt
+			}
 			*hops = append(*hops, end...)
 			return e
 		}
@@ -192,24 +205,39 @@ func (t *tracer) live(e onpath.FlowEntry, hops *[]onpath.TraceHop) onpath.FlowEn
 		}
 		t.tunnel(n, i.node, hops, true)
 		n = i.node
+		if i.inline() {
+			next, ok := t.relayed(n, e)
+			if !ok {
+				*hops = append(*hops, t.unseen(e, "no packet of the flow has come to it"))
+				return e
+			}
+			e = next
+			continue
+		}
 		next, guess, ok := t.behind(i, e)
 		hop := t.instanceHop(e.Next, e, &next, onpath.ModeInline)
-		switch {
-		case !ok && t.in.Silent[n.name] != "":
-			hop.Flow, hop.Message = nil, "its node cannot be asked what comes next"
-		case !ok:
-			hop.Flow, hop.Message = nil, "no packet of the flow has come out of it"
-		case guess != "":
+		if !ok {
+			*hops = append(*hops, t.unseen(e, "no packet of the flow has come out of it"))
+			return e
+		}
+		if guess != "" {
 			hop.Message = guess
 		}
 		*hops = append(*hops, hop)
-		if !ok {
-			return e
-		}
 		e = next
 	}
 	t.warn("the flow entries go in a circle")
 	return e
+}
+
+// unseen is the hop of an instance that an entry leads to and behind which nothing
+// is known of the flow.
+func (t *tracer) unseen(e onpath.FlowEntry, why string) onpath.TraceHop {
+	h := t.instanceHop(e.Next, e, nil, onpath.ModeInline)
+	if h.Message = why; t.in.Silent[h.Node] != "" {
+		h.Message = "its node cannot be asked what comes next"
+	}
+	return h
 }
 
 // ending are the last hops, if the entry leads out of the data path.
@@ -241,8 +269,13 @@ func (t *tracer) behind(i *instance, e onpath.FlowEntry) (next onpath.FlowEntry,
 	if i.bridged() {
 		out = i.obj.Spec.Vport + i.obj.Spec.Back - e.Next // the other side
 	}
+	return t.continuing(i.node, out, e)
+}
+
+// continuing finds the entry at a vport by which a node goes on with the flow of e.
+func (t *tracer) continuing(n *node, out onpath.VportID, e onpath.FlowEntry) (next onpath.FlowEntry, guess string, ok bool) {
 	best := -1
-	for _, c := range t.in.Flows[i.node.name] {
+	for _, c := range t.in.Flows[n.name] {
 		if c.Vport != out || c.Kind == onpath.NextPending || c.Reverse != e.Reverse {
 			continue
 		}
@@ -259,6 +292,9 @@ func (t *tracer) behind(i *instance, e onpath.FlowEntry) (next onpath.FlowEntry,
 	}
 	return next, guess, ok
 }
+
+// sameEnd is the likeness of two flows with one end point in common.
+const sameEnd = 15
 
 // likeness says how probably c is the continuation of e; 0: it is not.
 func likeness(e, c onpath.FlowEntry) int {
@@ -296,7 +332,11 @@ func (t *tracer) answer(last onpath.FlowEntry) {
 	tu := last.Tuple.Reverse()
 	t.enterAt(tu)
 	g := t.gate
-	if e, ok := t.entry(g, g.acked.edge, tu); ok {
+	e, ok := t.entry(g, g.acked.edge, tu)
+	if !ok {
+		e, ok = t.editedAnswer(g, last)
+	}
+	if ok {
 		t.live(e, &t.out.Reverse)
 		return
 	}
@@ -307,13 +347,13 @@ func (t *tracer) answer(last onpath.FlowEntry) {
 	t.out.Reverse = []onpath.TraceHop{{Kind: onpath.HopEdge, Node: g.name, Message: "no answer has an entry here"}}
 }
 
-// compare says where live differs from planned.
-func (t *tracer) compare(planned []onpath.TraceHop) {
+// compare says where live differs from planned; a flow that has ended passes less.
+func (t *tracer) compare(planned []onpath.TraceHop, ended bool) {
 	t.note(t.out.Forward)
 	want := &tracer{w: t.w, in: t.in, cl: t.cl, gate: t.gate, out: &onpath.Trace{}}
 	want.note(planned)
 	for _, c := range want.out.Chains {
-		if !slices.Contains(t.out.Chains, c) {
+		if !ended && !slices.Contains(t.out.Chains, c) {
 			t.warn("chain %s selects the packet, but this flow does not pass it: it is older than the chain, or than its last change", c)
 		}
 	}
@@ -330,7 +370,7 @@ func (t *tracer) compare(planned []onpath.TraceHop) {
 		}
 	}
 	for _, h := range planned {
-		if h.Kind == onpath.HopElement && h.Mode != onpath.ModeMirror && slices.Contains(t.out.Chains, h.Chain) && !got[h.Chain+"#"+fmt.Sprint(h.Element)] && len(t.in.Silent) == 0 {
+		if !ended && h.Kind == onpath.HopElement && h.Mode != onpath.ModeMirror && slices.Contains(t.out.Chains, h.Chain) && !got[h.Chain+"#"+fmt.Sprint(h.Element)] && len(t.in.Silent) == 0 {
 			t.warn("element %d of chain %s is in the plan but not on the way of this flow", h.Element+1, h.Chain)
 		}
 	}

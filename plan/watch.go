@@ -126,6 +126,12 @@ func (w *watcher) follow(hops []onpath.TraceHop, tu onpath.Tuple, reverse bool) 
 			if i == nil || i.node == nil {
 				break
 			}
+			if i.inline() {
+				w.cross(&out, from, i.node.name, prev, h.Vport, tu)
+				from, prev = i.node.name, h.Vport
+				out = passInline(out, n)
+				continue
+			}
 			w.cross(&out, from, i.node.name, prev, h.Vport, tu)
 			n.In = w.at(i.node.name, h.Vport, tu, true).Out
 			exit := h.Vport
@@ -154,6 +160,41 @@ func (w *watcher) follow(hops []onpath.TraceHop, tu onpath.Tuple, reverse bool) 
 	return out
 }
 
+// passInline appends the hop of an ebpf function. Nobody counts a flow's packets at
+// its vport, but what it drops counts as dropped where the packets came from: at the
+// hop before, for all functions that run there. The first of them has it here.
+func passInline(out []onpath.WatchHop, n onpath.WatchHop) []onpath.WatchHop {
+	k := len(out) - 1
+	for k >= 0 && isMirror(&out[k]) {
+		k--
+	}
+	if k < 0 {
+		return append(out, n)
+	}
+	before := &out[k]
+	n.In = before.In
+	if before.Kind != onpath.HopEdge {
+		n.In = before.Out
+	}
+	dropped := before.Dropped[onpath.DropFunction]
+	delete(before.Dropped, onpath.DropFunction)
+	n.In.Packets -= min(n.In.Packets, uint64(drops(before.Dropped)))
+	n.Out, n.Function = n.In, int64(min(dropped, n.In.Packets))
+	n.Out.Packets -= uint64(n.Function)
+	if n.Function > 0 || len(before.Dropped) > 0 {
+		n.In.Bytes, n.Out.Bytes = 0, 0 // not counted by themselves
+	}
+	if n.Function > 0 {
+		n.Message = "dropped by it, or by functions right behind it"
+	}
+	return append(out, n)
+}
+
+// isMirror tells a mirror from an element that the flow goes through.
+func isMirror(h *onpath.WatchHop) bool {
+	return h.Kind == onpath.HopElement && h.Out == (onpath.Tally{}) && h.Function == 0 && h.In != (onpath.Tally{})
+}
+
 // cross notes what was sent to another node and what came there.
 func (w *watcher) cross(out *[]onpath.WatchHop, from, to string, prev, v onpath.VportID, tu onpath.Tuple) {
 	if from == "" || from == to {
@@ -170,8 +211,7 @@ func (w *watcher) cross(out *[]onpath.WatchHop, from, to string, prev, v onpath.
 func reconcile(hops []onpath.WatchHop) {
 	next := func(i int) *onpath.WatchHop {
 		for k := i + 1; k < len(hops); k++ {
-			mirror := hops[k].Kind == onpath.HopElement && hops[k].Out == (onpath.Tally{}) && hops[k].Function == 0 && hops[k].In != (onpath.Tally{})
-			if !mirror {
+			if !isMirror(&hops[k]) {
 				return &hops[k]
 			}
 		}
