@@ -75,6 +75,8 @@ type Options struct {
 	// argument, calls KeepFault: it ends a fault if no agent does. Empty: faults
 	// end when an agent runs.
 	FaultKeeper []string
+	// Held says that who runs the agent holds StateDir (Hold).
+	Held bool
 	// StopGrace is how long an instance may take to end after SIGTERM; default 5s.
 	StopGrace time.Duration
 }
@@ -170,11 +172,13 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err := a.state.init(); err != nil {
 		return err
 	}
-	unlock, err := a.state.lock()
-	if err != nil {
-		return err
+	if !a.opt.Held {
+		unlock, err := a.state.lock()
+		if err != nil {
+			return err
+		}
+		defer unlock()
 	}
-	defer unlock()
 	saved, err := a.state.loadPlan()
 	if err != nil {
 		// Nothing is touched until a server says what is wanted.

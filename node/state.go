@@ -79,18 +79,15 @@ func (s state) lock() (unlock func(), err error) {
 	return func() { f.Close() }, nil
 }
 
-// Free refuses a state folder that an agent runs with, before anything of that
-// agent's is touched.
-func Free(dir string) error {
+// Hold keeps everybody else's agent out of a state folder, before anything that
+// agents share on the machine is touched, until it is released. An agent that
+// runs within has Options.Held.
+func Hold(dir string) (release func(), err error) {
 	s := state{dir}
 	if err := s.init(); err != nil {
-		return err
+		return nil, err
 	}
-	unlock, err := s.lock()
-	if err == nil {
-		unlock()
-	}
-	return err
+	return s.lock()
 }
 
 // loadPlan gives nil if there is none.

@@ -1,36 +1,41 @@
 package node_test
 
 import (
-	"os"
 	"path/filepath"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/node"
 )
 
-// A second agent is refused before it touches anything; see cmd/onpath.
-func TestFree(t *testing.T) {
+// TestHold: a second agent is refused before it touches anything, from the moment
+// in which the first one begins; see cmd/onpath.
+func TestHold(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "node")
-	for range 2 { // the first look leaves the folder free
-		if err := node.Free(dir); err != nil {
+	for range 2 { // what is released is free
+		release, err := node.Hold(dir)
+		if err != nil {
 			t.Fatal(err)
 		}
+		if _, err := node.Hold(dir); onpath.CodeOf(err) != onpath.CodeConflict {
+			t.Errorf("while it is held: %v", err)
+		}
+		release()
 	}
-	f, err := os.Open(filepath.Join(dir, "lock"))
+}
+
+// TestHeld: an agent runs in a folder that its program holds.
+func TestHeld(t *testing.T) {
+	b := newBed(t)
+	release, err := node.Hold(b.dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
-	if err := node.Free(dir); onpath.CodeOf(err) != onpath.CodeConflict {
-		t.Errorf("while an agent runs: %v", err)
-	}
-	f.Close()
-	if err := node.Free(dir); err != nil {
-		t.Errorf("after it: %v", err)
+	defer release()
+	b.edit = func(o *node.Options) { o.Held = true }
+	r := b.run()
+	r.stop()
+	if _, err := node.Hold(b.dir); onpath.CodeOf(err) != onpath.CodeConflict {
+		t.Errorf("the agent's end released what it did not hold: %v", err)
 	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -44,6 +45,9 @@ func (f *nodeFlags) add(c *cobra.Command) {
 
 // apply puts the flags over the file's part.
 func (f *nodeFlags) apply(n *config.Node) error {
+	if err := checkNameFlag(f.set.Name); err != nil {
+		return err
+	}
 	override(&n.Name, f.set.Name)
 	override(&n.Cloudlet, f.set.Cloudlet)
 	override(&n.StateDir, f.set.StateDir)
@@ -126,14 +130,34 @@ again, and no packet is lost. "onpath node off" takes everything away.`,
 	return c
 }
 
+// checkNameFlag refuses a --name that no node can have.
+func checkNameFlag(name string) error {
+	if name == "" {
+		return nil
+	}
+	var all onpath.Errors
+	if err := (&onpath.Node{Metadata: onpath.Metadata{Name: name}}).Validate(); !errors.As(err, &all) {
+		return nil
+	}
+	for _, e := range all {
+		if e.Field == "metadata.name" {
+			same := onpath.Error{Message: e.Message, Remedy: e.Remedy}
+			return badUsage("--name: %w", &same)
+		}
+	}
+	return nil
+}
+
 // runNode runs the agent until ctx ends, and leaves data path and instances.
 func runNode(ctx context.Context, conf *config.Node, log *slog.Logger) error {
 	if err := makeStateDir("node.stateDir", conf.StateDir); err != nil {
 		return err
 	}
-	if err := node.Free(conf.StateDir); err != nil {
+	release, err := node.Hold(conf.StateDir)
+	if err != nil {
 		return err
 	}
+	defer release() // after the data path has been let go of
 	enlist(conf, log)
 	cl, err := nodeClient(ctx, conf, log)
 	if err != nil {
@@ -158,7 +182,7 @@ func runNode(ctx context.Context, conf *config.Node, log *slog.Logger) error {
 		Dial: func(ctx context.Context, a *node.Agent) node.Session {
 			return session.Dial(ctx, session.Options{Connect: cl.Dial, Hello: a.Hello, Logger: log}, a)
 		},
-		Version: versionString(), Log: log, SetForwarding: conf.SetForwarding, HostImage: conf.HostImage, FaultKeeper: keeperCommand(log),
+		Held: true, Version: versionString(), Log: log, SetForwarding: conf.SetForwarding, HostImage: conf.HostImage, FaultKeeper: keeperCommand(log),
 	})
 	if err != nil {
 		return err

@@ -233,6 +233,7 @@ func TestWrongFlags(t *testing.T) {
 		{[]string{"join", "abc"}, "not a join token"},
 		{[]string{"node", "of"}, "did you mean off?"},
 		{[]string{"node", "off", "--all", "--name", "x"}, "leave out --name"},
+		{[]string{"node", "--name", "Foo Bar"}, "--name: "},
 		{[]string{"help", "aply"}, "did you mean apply?"},
 		{[]string{"help", "lab", "upp"}, "did you mean up?"},
 		{[]string{"help", "nix"}, `onpath has no command "nix"; see onpath --help`},
