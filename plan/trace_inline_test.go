@@ -90,7 +90,7 @@ func TestTraceRelays(t *testing.T) {
 	x.passes()
 	tr := Trace(x.in)
 	if f, r := hopsOf(tr.Forward), hopsOf(tr.Reverse); f != "edge mine-acl tunnel mine-fw tunnel mine-guard exit" || r != "edge mine-guard tunnel mine-fw tunnel mine-acl exit" {
-		t.Errorf("forward: %s, reverse: %s", f, r)
+		t.Fatalf("forward: %s, reverse: %s", f, r)
 	}
 	if len(tr.Warnings) > 0 || !slices.Equal(tr.Chains, []string{"default/mine"}) {
 		t.Errorf("chains %v, warnings %q", tr.Chains, tr.Warnings)
@@ -163,6 +163,22 @@ func TestTraceDroppedByFunction(t *testing.T) {
 				t.Errorf("it ends, and then: %s %q", hopsOf(tr.Reverse), tr.Warnings)
 			}
 		})
+	}
+}
+
+// TestTraceEditedByFunction: answers to what a function readdresses are found by the
+// end point that stays.
+func TestTraceEditedByFunction(t *testing.T) {
+	x := newInlineSite(t)
+	for _, f := range objects[*onpath.Function](x.in.Snapshot) {
+		f.Spec.Packets = onpath.PacketsRewrite
+	}
+	x.entry(x.gateway, x.edge, false, 0, x.acl)
+	x.entry(x.gateway, x.edge, true, 0, x.acl)
+	x.in.Flows[x.gateway][1].Tuple.Src = netip.MustParseAddr("198.51.100.99")
+	tr := Trace(x.in)
+	if f, r := hopsOf(tr.Forward), hopsOf(tr.Reverse); f != "edge mine-acl exit" || r != "edge mine-acl exit" {
+		t.Errorf("forward: %s, reverse: %s", f, r)
 	}
 }
 
