@@ -60,8 +60,7 @@ const (
 // they go on.
 func (c *town) slow(id onpath.VportID, least, most time.Duration) {
 	c.t.Helper()
-	var fd int
-	var to unix.Sockaddr
+	var fd, ifindex int
 	c.in(filepath.Join(c.dir, fmt.Sprintf("i%d", id)), func() error {
 		if err := errors.Join(setting("ipv4/ip_forward=0"), setting("ipv6/conf/all/forwarding=0")); err != nil {
 			return err
@@ -74,8 +73,8 @@ func (c *town) slow(id onpath.VportID, least, most time.Duration) {
 		if fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
 			return err
 		}
-		to = &unix.SockaddrLinklayer{Protocol: any << 8, Ifindex: dev.Index}
-		return errors.Join(unix.Bind(fd, to), unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 100_000}))
+		ifindex = dev.Index
+		return errors.Join(unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: any << 8, Ifindex: ifindex}), unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 100_000}))
 	})
 	var stop atomic.Bool
 	var done sync.WaitGroup
@@ -99,7 +98,7 @@ func (c *town) slow(id onpath.VportID, least, most time.Duration) {
 			done.Add(1)
 			time.AfterFunc(least+(most-least)*time.Duration(n%32)/32, func() {
 				defer done.Done()
-				unix.Sendto(fd, frame, 0, to)
+				unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: ifindex})
 			})
 		}
 	})
