@@ -16,8 +16,13 @@ const flowBypass uint8 = 0x80
 // Packets that were under way when their path ended write entries of it again.
 // Nearly all are out of the programs and the instances after the first span, and
 // until then they find their groups; what has come later writes nothing.
+//
+// A node without uplinks hears of the end once the gateways send nothing more. What
+// they have sent may still be in its instances, and comes out of them by these
+// entries: it gets the time that a busy machine takes for that.
 const (
 	underWay = 2 * time.Millisecond
+	lastOnes = 20 * time.Millisecond
 	lateOnes = 100 * time.Millisecond
 )
 
@@ -40,6 +45,9 @@ func (d *Driver) endPaths(want *state) error {
 		return err
 	}
 	forgetEnded := func() error { return forget(ctx, flows, func(path uint16) bool { return !present[path] }) }
+	if want.node.EdgeTable == 0 {
+		time.Sleep(lastOnes)
+	}
 	err = firstError(
 		forgetEnded,
 		func() error { time.Sleep(underWay); return nil },
