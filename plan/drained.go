@@ -54,14 +54,14 @@ func (w *world) drained(n *node, list []onpath.Condition) []onpath.Condition {
 	switch {
 	case len(whys) > 0:
 		if left > 0 {
-			whys = append(whys, amount(left, "more instance")+" on the way")
+			whys = append(whys, count(left, "more instance")+" on the way")
 		}
 		w.tellStuck(n, list)
 		return w.condition(list, onpath.ConditionDrained, false, onpath.ReasonStuck, strings.Join(whys, "; "))
 	case left > 0 && left == finishing:
-		return w.condition(list, onpath.ConditionDrained, false, "Finishing", amount(left, "instance")+" left; new flows go elsewhere, and the old ones end")
+		return w.condition(list, onpath.ConditionDrained, false, "Finishing", count(left, "instance")+" left; new flows go elsewhere, and the old ones end")
 	case left > 0:
-		return w.condition(list, onpath.ConditionDrained, false, "Draining", amount(left, "instance")+" left")
+		return w.condition(list, onpath.ConditionDrained, false, "Draining", count(left, "instance")+" left")
 	}
 	return w.condition(list, onpath.ConditionDrained, true, "Empty", "no instance is left on it")
 }
@@ -73,11 +73,4 @@ func (w *world) tellStuck(n *node, list []onpath.Condition) {
 	}) {
 		w.event(Event{About: onpath.KeyOf(n.obj), Node: n.name, Reason: onpath.ReasonStuck, Warning: true, Message: "cannot be drained: some of its instances have nowhere to go; onpath describe node " + n.name + " names them"})
 	}
-}
-
-func amount(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }

@@ -2,7 +2,6 @@ package plan
 
 import (
 	"fmt"
-	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -202,10 +201,9 @@ func (w *world) leaving(i *instance) bool {
 // has ended drain as long as any element of it lets them.
 func (w *world) until(i *instance) time.Time {
 	until := i.obj.Spec.Until
-	for p := range w.endedPaths(i) {
+	for _, p := range w.endedPaths(i) {
 		for _, d := range p.Elements {
-			t, n, _ := strings.Cut(d, "/")
-			for _, j := range w.instancesOf(i.node.c, name{t, n}) {
+			for _, j := range w.instancesOf(i.node.c, nameIn(d)) {
 				if j.draining() && j.obj.Spec.Until.After(until) {
 					until = j.obj.Spec.Until
 				}
@@ -218,7 +216,7 @@ func (w *world) until(i *instance) time.Time {
 // pathsDrain reports whether an ended path of the instance has flows yet, though
 // none of them may lead to this one: an element before it answers them.
 func (w *world) pathsDrain(i *instance) bool {
-	for p := range w.endedPaths(i) {
+	for _, p := range w.endedPaths(i) {
 		for _, n := range i.node.c.nodes {
 			if n.st != nil && n.st.Report != nil && n.st.Report.Paths[p.ID] > 0 {
 				return true
@@ -228,17 +226,31 @@ func (w *world) pathsDrain(i *instance) bool {
 	return false
 }
 
-// endedPaths are the paths of an instance that have ended and that nodes of its
-// cloudlet still have; some of them more than once.
-func (w *world) endedPaths(i *instance) iter.Seq[onpath.Path] {
-	return func(yield func(onpath.Path) bool) {
-		for _, n := range i.node.c.nodes {
+// endedPaths are the paths through an instance's deployment that have ended and that
+// nodes of its cloudlet still have.
+func (w *world) endedPaths(i *instance) []onpath.Path {
+	if w.ended == nil {
+		w.findEnded()
+	}
+	return w.ended[member{i.node.c, i.dep}]
+}
+
+func (w *world) findEnded() {
+	w.ended = map[member][]onpath.Path{}
+	for _, c := range w.cloudlets {
+		seen := map[onpath.PathID]bool{}
+		for _, n := range c.nodes {
 			if n.newest == nil {
 				continue
 			}
 			for _, p := range n.newest.plan.Datapath.Paths {
-				if !p.Ended.IsZero() && slices.Contains(p.Elements, i.dep.String()) && !yield(p) {
-					return
+				if p.Ended.IsZero() || seen[p.ID] {
+					continue
+				}
+				seen[p.ID] = true
+				for _, d := range p.Elements {
+					m := member{c, nameIn(d)}
+					w.ended[m] = append(w.ended[m], p)
 				}
 			}
 		}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/onpath/onpath"
@@ -159,10 +158,9 @@ func (w *world) knownPaths(cl *cloudlet) map[onpath.PathID]*path {
 // readPath takes a path over as a node has it.
 func (w *world) readPath(x *index, spec onpath.Path) *path {
 	p := &path{id: spec.ID, spec: spec, tier: onpath.TierTenant, emits: map[onpath.TableID][]onpath.Rule{}}
-	p.key.tenant, p.key.name, _ = strings.Cut(spec.Chain, "/")
+	p.key = nameIn(spec.Chain)
 	for _, d := range spec.Elements {
-		t, n, _ := strings.Cut(d, "/")
-		p.deps = append(p.deps, name{t, n})
+		p.deps = append(p.deps, nameIn(d))
 	}
 	for _, t := range x.plan.Datapath.Tables {
 		switch {

@@ -77,6 +77,30 @@ func BenchmarkMake(b *testing.B) {
 	}
 }
 
+// BenchmarkMakeEnding plans for the same network after all its chains were deleted,
+// while their flows drain.
+func BenchmarkMakeEnding(b *testing.B) {
+	s := large(&testing.T{}, 20, 50, 3, 1)
+	for _, i := range s.instances("") {
+		s.busy[i.Metadata.Name] = true
+	}
+	for i := range 50 {
+		s.remove(onpath.KindChain, "default", fmt.Sprintf("c%d", i))
+		for k := range 3 {
+			s.remove(onpath.KindDeployment, "default", fmt.Sprintf("%c%d", 'a'+k, i))
+		}
+	}
+	s.settle()
+	s.hear()
+	sn := s.snapshot()
+	if n := len(indexOf(s.states["fra1-gw"].Acked).paths); n != 50 || len(s.instances("")) != 250 {
+		b.Fatalf("%d paths and %d instances", n, len(s.instances("")))
+	}
+	for b.Loop() {
+		Make(sn)
+	}
+}
+
 // BenchmarkVerify proves a large network, and one chain with many prefixes.
 func BenchmarkVerify(b *testing.B) {
 	for _, c := range []struct{ nodes, chains, elements, prefixes int }{{20, 100, 5, 3}, {2, 1, 3, 10_000}} {

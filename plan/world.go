@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/onpath/onpath"
@@ -17,6 +18,12 @@ func (n name) String() string { return n.tenant + "/" + n.name }
 
 func (n name) less(o name) int {
 	return cmp.Or(cmp.Compare(n.tenant, o.tenant), cmp.Compare(n.name, o.name))
+}
+
+// nameIn reads what String wrote.
+func nameIn(s string) (n name) {
+	n.tenant, n.name, _ = strings.Cut(s, "/")
+	return n
 }
 
 func nameOf(o onpath.Object) name {
@@ -42,7 +49,8 @@ type world struct {
 	byVport     map[onpath.VportID]*instance
 	byName      map[name]*instance
 	members     map[member][]*instance
-	inbound     map[inbound]bool // made when it is first asked for
+	inbound     map[inbound]bool         // made when it is first asked for
+	ended       map[member][]onpath.Path // likewise
 	updates     map[onpath.Key]onpath.Object
 	created     map[placedOn]int
 	res         *Result
