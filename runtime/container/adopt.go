@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -147,20 +146,10 @@ func initOf(id string) int {
 
 // isInit reports whether a process is the first one of its namespace, and lives.
 func isInit(pid int) bool {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
+	status := procStatus(strconv.Itoa(pid))
+	if state := status["State"]; state == "" || strings.ContainsAny(state[:1], "ZX") {
 		return false
 	}
-	first := false
-	for line := range strings.Lines(string(data)) {
-		name, value, _ := strings.Cut(line, ":")
-		f := strings.Fields(value)
-		switch {
-		case name == "State" && len(f) > 0 && slices.Contains([]string{"Z", "X"}, f[0]):
-			return false
-		case name == "NSpid" && len(f) > 1:
-			first = f[len(f)-1] == "1"
-		}
-	}
-	return first
+	ids := strings.Fields(status["NSpid"]) // in each namespace, from the outermost
+	return len(ids) > 1 && ids[len(ids)-1] == "1"
 }

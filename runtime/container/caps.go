@@ -2,7 +2,6 @@ package container
 
 import (
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -63,17 +62,10 @@ func setCapabilities(p *specs.Process, caps, asked []string) {
 // boundingSet is what this process may give to others.
 func boundingSet() map[string]bool {
 	out := map[string]bool{}
-	data, _ := os.ReadFile("/proc/self/status")
-	for line := range strings.Lines(string(data)) {
-		hex, ok := strings.CutPrefix(line, "CapBnd:")
-		if !ok {
-			continue
-		}
-		bits, _ := strconv.ParseUint(strings.TrimSpace(hex), 16, 64)
-		names, _ := cap.FromBitmap(bits)
-		for _, n := range names {
-			out[n] = true
-		}
+	bits, _ := strconv.ParseUint(procStatus("self")["CapBnd"], 16, 64)
+	names, _ := cap.FromBitmap(bits)
+	for _, n := range names {
+		out[n] = true
 	}
 	return out
 }

@@ -2,10 +2,7 @@ package container
 
 import (
 	"context"
-	"fmt"
-	"os"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 )
@@ -22,17 +19,10 @@ const (
 // nor blocks, and its sender learns nothing of that (pid_namespaces(7)). A process
 // that cannot be read counts as one that would.
 func heeds(pid int, sig syscall.Signal) bool {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return true
-	}
+	status := procStatus(strconv.Itoa(pid))
 	var masks uint64
-	for line := range strings.Lines(string(data)) {
-		name, value, _ := strings.Cut(line, ":")
-		if name != "SigCgt" && name != "SigIgn" && name != "SigBlk" {
-			continue
-		}
-		m, err := strconv.ParseUint(strings.TrimSpace(value), 16, 64)
+	for _, name := range []string{"SigCgt", "SigIgn", "SigBlk"} {
+		m, err := strconv.ParseUint(status[name], 16, 64)
 		if err != nil {
 			return true
 		}
