@@ -83,6 +83,9 @@ func (f *Function) Validate() error {
 func (v *validation) container(at string, c *ContainerSpec) {
 	v.image(at+".image", c.Image)
 	v.strings(at+".command", c.Command)
+	if c.Image == HostImage && len(c.Command) == 0 {
+		v.add(at+".command", "name a program of the nodes, such as [sleep, infinity]", "is missing: a node's own root file system does not say what to run")
+	}
 	v.env(at+".env", c.Env)
 	if c.WorkingDir != "" {
 		v.absolute(at+".workingDir", c.WorkingDir)

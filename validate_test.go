@@ -18,7 +18,7 @@ func TestValidate(t *testing.T) {
 		node     = `{"kind":"Node","metadata":{"name":"n1"},"spec":{"cloudlet":"fra1","underlay":{"address":"10.0.0.1"},`
 		hosts    = `{"kind":"Hosts","metadata":{"name":"h"},"spec":{`
 		function = `{"kind":"Function","metadata":{"name":"f"},"spec":{`
-		box      = function + `"container":{"image":"host",`
+		box      = function + `"container":{"command":["sleep"],"image":"host",`
 		deploy   = `{"kind":"Deployment","metadata":{"name":"d"},"spec":{"function":"f",`
 		ends     = `{` + chainHead + `,"spec":{"from":"any","to":{"hosts":"h"},`
 		thru     = `"through":[{"function":"f"}]`
@@ -85,12 +85,13 @@ func TestValidate(t *testing.T) {
 		{box + `"capabilities":["CAP_SYS_ADMIN"]}}}`, "spec.container.capabilities[0]", "isolation"},
 		{box + `"sysctls":{"kernel.pid_max":"1"}}}}`, "spec.container.sysctls[kernel.pid_max]", "net."},
 		{box + `"sysctls":{"net.ipv4...x":"1"}}}}`, "spec.container.sysctls[net.ipv4...x]", "net."},
-		{box + `"image":"host"},"state":"stateless"}}`, "spec.state", "not one of none, flow, terminates"},
-		{box + `"image":"host"},"packets":"drop"}}`, "spec.packets", "not one of"},
-		{box + `"image":"host"},"health":{"tcp":80,"exec":["a"]}}}`, "spec.health", "both"},
-		{box + `"image":"host"},"health":{"every":"1s"}}}`, "spec.health", "how to probe"},
-		{box + `"image":"host"},"health":{"tcp":80,"every":"1ms"}}}`, "spec.health.every", "10ms to 1h"},
-		{box + `"image":"host"},"resources":{"cpu":"99999"}}}`, "spec.resources.cpu", "1m to 4096"},
+		{function + `"container":{"image":"host"}}}`, "spec.container.command", "does not say what to run"},
+		{box + `"workingDir":"/"},"state":"stateless"}}`, "spec.state", "not one of none, flow, terminates"},
+		{box + `"workingDir":"/"},"packets":"drop"}}`, "spec.packets", "not one of"},
+		{box + `"workingDir":"/"},"health":{"tcp":80,"exec":["a"]}}}`, "spec.health", "both"},
+		{box + `"workingDir":"/"},"health":{"every":"1s"}}}`, "spec.health", "how to probe"},
+		{box + `"workingDir":"/"},"health":{"tcp":80,"every":"1ms"}}}`, "spec.health.every", "10ms to 1h"},
+		{box + `"workingDir":"/"},"resources":{"cpu":"99999"}}}`, "spec.resources.cpu", "1m to 4096"},
 		// Deployments.
 		{`{"kind":"Deployment","metadata":{"name":"d"},"spec":{}}`, "spec.function", "missing"},
 		{deploy + `"function":"a/b/c"}}`, "spec.function", "does not name a function"},
@@ -164,8 +165,8 @@ func TestValidateDefaults(t *testing.T) {
 			`{"apiVersion":"onpath/v1alpha1","kind":"Hosts","metadata":{"name":"h","tenant":"default"},"spec":{"addresses":["10.0.0.1","10.0.0.2"]}}`},
 		{`{"kind":"Node","metadata":{"name":"n"},"spec":{"cloudlet":"c","underlay":{"address":"10.0.0.1"}}}`,
 			`{"apiVersion":"onpath/v1alpha1","kind":"Node","metadata":{"name":"n"},"spec":{"cloudlet":"c","schedulable":true,"underlay":{"address":"10.0.0.1","port":4797}}}`},
-		{`{"kind":"Function","metadata":{"name":"f"},"spec":{"container":{"image":"host","capabilities":["NET_RAW","cap_net_admin"],"files":{"/a":{"content":"x"}}},"health":{"tcp":80}}}`,
-			`{"apiVersion":"onpath/v1alpha1","kind":"Function","metadata":{"name":"f","tenant":"default"},"spec":{"container":{"image":"host","files":{"/a":{"content":"x","mode":420}},"attach":"routed","capabilities":["NET_ADMIN","NET_RAW"],"addresses":"private","outbound":"none"},"state":"flow","packets":"keep","resources":{"cpu":"100m","memory":"64Mi"},"health":{"tcp":80,"every":"1s","failures":3,"start":"1m"}}}`},
+		{`{"kind":"Function","metadata":{"name":"f"},"spec":{"container":{"image":"host","command":["sleep"],"capabilities":["NET_RAW","cap_net_admin"],"files":{"/a":{"content":"x"}}},"health":{"tcp":80}}}`,
+			`{"apiVersion":"onpath/v1alpha1","kind":"Function","metadata":{"name":"f","tenant":"default"},"spec":{"container":{"image":"host","command":["sleep"],"files":{"/a":{"content":"x","mode":420}},"attach":"routed","capabilities":["NET_ADMIN","NET_RAW"],"addresses":"private","outbound":"none"},"state":"flow","packets":"keep","resources":{"cpu":"100m","memory":"64Mi"},"health":{"tcp":80,"every":"1s","failures":3,"start":"1m"}}}`},
 		{`{"kind":"Deployment","metadata":{"name":"d"},"spec":{"function":"default/f"}}`,
 			`{"apiVersion":"onpath/v1alpha1","kind":"Deployment","metadata":{"name":"d","tenant":"default"},"spec":{"function":"f","instances":1,"place":{"spread":"node"},"drain":"30s"}}`},
 		{`{` + chainHead + `,"spec":{"from":"any","to":{"hosts":"default/h"},"select":[{"protocol":6,"destinationPorts":["443",80,"80-80"]}],"through":[{"function":"operator/f"},{"deployment":"d","mode":"mirror"}]}}`,

@@ -303,7 +303,7 @@ func TestTenantsAreIsolated(t *testing.T) {
 		o, _ := onpath.New(onpath.KindFunction)
 		f := o.(*onpath.Function)
 		f.Metadata.Tenant, f.Metadata.Name = "acme", "f"
-		f.Spec.Container = &onpath.ContainerSpec{Image: image}
+		f.Spec.Container = &onpath.ContainerSpec{Image: image, Command: []string{"sleep"}}
 		return f
 	}
 	digest := "@sha256:" + strings.Repeat("0", 64)

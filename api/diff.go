@@ -3,6 +3,7 @@ package api
 import (
 	"bytes"
 	"encoding/json"
+	"reflect"
 	"sort"
 	"strconv"
 	"strings"
@@ -66,9 +67,7 @@ func compareFields(path string, old, new any, out *[]wire.FieldChange) {
 	x, xList := old.([]any)
 	y, yList := new.([]any)
 	if xList && yList {
-		for i := range max(len(x), len(y)) {
-			compareFields(path+"["+strconv.Itoa(i)+"]", at(x, i), at(y, i), out)
-		}
+		compareLists(path, x, y, out)
 		return
 	}
 	if s, ok := old.(string); ok {
@@ -155,11 +154,113 @@ func compareMaps(path string, a, b map[string]any, out *[]wire.FieldChange) {
 	}
 }
 
-func at(list []any, i int) any {
-	if i < len(list) {
-		return list[i]
+// compareLists sets elements against each other so that as little as possible has
+// changed. One that goes has its old place in the list, all others their new one.
+func compareLists(path string, x, y []any, out *[]wire.FieldChange) {
+	for _, p := range align(x, y) {
+		i := p.new
+		var old, new any
+		if p.old >= 0 {
+			old = x[p.old]
+		}
+		if i >= 0 {
+			new = y[i]
+		} else {
+			i = p.old
+		}
+		compareFields(path+"["+strconv.Itoa(i)+"]", old, new, out)
 	}
-	return nil
+}
+
+// pair is an element of either list; -1 where a list has none.
+type pair struct{ old, new int }
+
+// The cost of what can become of an element. One that changes costs less the more
+// of its fields stay, and never more than to go and come.
+const (
+	costComes   = 1.0
+	costGoes    = 1.0
+	costChanges = 1.9
+)
+
+// mostAligned bounds the table of align; longer lists are compared place by place.
+const mostAligned = 1 << 20
+
+// align finds the cheapest way from one list to the other (Wagner and Fischer, 1974).
+func align(x, y []any) []pair {
+	var out []pair
+	if (len(x)+1)*(len(y)+1) > mostAligned {
+		for i := range max(len(x), len(y)) {
+			out = append(out, pair{placeIn(x, i), placeIn(y, i)})
+		}
+		return out
+	}
+	cost := make([][]float64, len(x)+1) // from x[i:] to y[j:]
+	change := make([][]float64, len(x))
+	for i := len(x); i >= 0; i-- {
+		cost[i] = make([]float64, len(y)+1)
+		if i < len(x) {
+			change[i] = make([]float64, len(y))
+		}
+		for j := len(y); j >= 0; j-- {
+			switch {
+			case i == len(x):
+				cost[i][j] = float64(len(y)-j) * costComes
+			case j == len(y):
+				cost[i][j] = float64(len(x)-i) * costGoes
+			default:
+				change[i][j] = costChanges * (1 - alike(x[i], y[j]))
+				cost[i][j] = min(change[i][j]+cost[i+1][j+1], costGoes+cost[i+1][j], costComes+cost[i][j+1])
+			}
+		}
+	}
+	for i, j := 0, 0; i < len(x) || j < len(y); {
+		switch {
+		case i < len(x) && j < len(y) && cost[i][j] == change[i][j]+cost[i+1][j+1]:
+			out = append(out, pair{i, j})
+			i, j = i+1, j+1
+		case j == len(y) || i < len(x) && cost[i][j] == costGoes+cost[i+1][j]:
+			out = append(out, pair{i, -1})
+			i++
+		default:
+			out = append(out, pair{-1, j})
+			j++
+		}
+	}
+	return out
+}
+
+func placeIn(list []any, i int) int {
+	if i < len(list) {
+		return i
+	}
+	return -1
+}
+
+// alike is the part of two values' fields that is equal: 1 if all is.
+func alike(x, y any) float64 {
+	a, aMap := x.(map[string]any)
+	b, bMap := y.(map[string]any)
+	if !aMap || !bMap {
+		if reflect.DeepEqual(x, y) {
+			return 1
+		}
+		return 0
+	}
+	same, all := 0, len(b)
+	for k, v := range a {
+		w, there := b[k]
+		switch {
+		case !there:
+			all++
+		case reflect.DeepEqual(v, w):
+			same++
+		}
+	}
+	if all == 0 {
+		return 1
+	}
+	return float64(same) / float64(all)
 }
 
 // encoded is nil for an absent value.

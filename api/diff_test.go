@@ -1,6 +1,8 @@
 package api
 
 import (
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -23,6 +25,50 @@ func TestDiffOfLongText(t *testing.T) {
 		compareFields("f", c.old, c.new, &got)
 		if len(got) != 1 || got[0].Field != c.field || string(got[0].Old) != c.was || string(got[0].New) != c.is {
 			t.Errorf("%s: %s", name, got)
+		}
+	}
+}
+
+// TestDiffOfLists shows an element that goes or comes as such, not as a change of all
+// that follow it.
+func TestDiffOfLists(t *testing.T) {
+	element := func(pairs ...string) any {
+		m := map[string]any{}
+		for i := 0; i < len(pairs); i += 2 {
+			m[pairs[i]] = pairs[i+1]
+		}
+		return m
+	}
+	hop, bump, slow := element("function", "hop", "drain", "1s"), element("function", "bump"), element("function", "hop", "drain", "9s")
+	many := make([]any, 2000)
+	for i := range many {
+		many[i] = element("function", strconv.Itoa(i))
+	}
+	for name, c := range map[string]struct {
+		old, new []any
+		want     []string
+	}{
+		"the first goes":         {[]any{hop, bump}, []any{bump}, []string{`f[0].drain "1s" to `, `f[0].function "hop" to `}},
+		"the last goes":          {[]any{hop, bump}, []any{hop}, []string{`f[1].function "bump" to `}},
+		"one comes first":        {[]any{hop}, []any{bump, hop}, []string{`f[0].function  to "bump"`}},
+		"one changes":            {[]any{hop, bump}, []any{slow, bump}, []string{`f[0].drain "1s" to "9s"`}},
+		"one comes, one changes": {[]any{hop}, []any{bump, slow}, []string{`f[0].function  to "bump"`, `f[1].drain "1s" to "9s"`}},
+		"another":                {[]any{bump}, []any{element("function", "nat")}, []string{`f[0].function "bump" to "nat"`}},
+		"values":                 {[]any{"a", "b", "c"}, []any{"a", "c"}, []string{`f[1] "b" to `}},
+		"all go":                 {[]any{"a"}, []any{}, []string{`f[0] "a" to `}},
+		"too many to align":      {many, many[1:1900], []string{`f[0].function "0" to "1"`}},
+	} {
+		var got []wire.FieldChange
+		compareFields("f", c.old, c.new, &got)
+		var words []string
+		for _, g := range got {
+			words = append(words, g.Field+" "+string(g.Old)+" to "+string(g.New))
+		}
+		if name == "too many to align" {
+			words = words[:1]
+		}
+		if !slices.Equal(words, c.want) {
+			t.Errorf("%s: %q, want %q", name, words, c.want)
 		}
 	}
 }

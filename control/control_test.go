@@ -528,6 +528,35 @@ func TestNodeAway(t *testing.T) {
 	})
 }
 
+// TestConfigurationOverruled: a Node object holds against the machine's configuration,
+// which is told once, and not of what only has its default.
+func TestConfigurationOverruled(t *testing.T) {
+	s := threeNodes(t)
+	told := func() (all []string) {
+		list, _, err := s.store.List(t.Context(), onpath.KindEvent, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range list {
+			if e := o.(*onpath.Event); e.Spec.Reason == "ConfigurationOverruled" {
+				all = append(all, e.Spec.Message)
+			}
+		}
+		return all
+	}
+	gw := s.nodes["gw"]
+	gw.connect()
+	gw.spec.Uplinks = []onpath.Uplink{{Name: "core", Device: "eth7", Attach: onpath.AttachRouter}}
+	gw.connect()
+	s.until("the difference is told", func() bool { return len(told()) > 0 })
+	if all := told(); len(all) != 1 || !strings.Contains(all[0], "other uplinks") {
+		t.Errorf("told %q", all)
+	}
+	if u := s.node("gw").Spec.Uplinks; len(u) != 1 || u[0].Device != "eth0" {
+		t.Errorf("the object has %v", u)
+	}
+}
+
 func TestCheckAndPreview(t *testing.T) {
 	s := threeNodes(t)
 	bad := web(1)

@@ -94,24 +94,54 @@ func (c *Controller) NodeGone(node, reason string) {
 }
 
 // missNode has the Node object made, if there is none, from what the machine's
-// own configuration says, and its cloudlet likewise.
+// own configuration says, and its cloudlet likewise. An object that is there holds,
+// whatever the configuration says, and the difference is told.
 func (c *Controller) missNode(h *onpath.NodeHello) {
-	if c.mirror.objects[onpath.Key{Kind: onpath.KindNode, Name: h.Node}] != nil {
-		return
-	}
 	n := make1(onpath.KindNode, h.Node).(*onpath.Node)
 	n.Spec = h.Spec
 	if n.Spec.Cloudlet == "" {
 		n.Spec.Cloudlet = onpath.DefaultTenant
 	}
-	if err := n.Validate(); err != nil {
-		c.events.add(plan.Event{About: onpath.KeyOf(n), Node: h.Node, Reason: "BadConfiguration", Warning: true,
-			Message: fmt.Sprintf("the node's own configuration is refused: %v", err)}, c.o.Clock())
+	told := plan.Event{About: onpath.KeyOf(n), Node: h.Node, Warning: true}
+	err := n.Validate()
+	there, _ := c.mirror.objects[onpath.KeyOf(n)].(*onpath.Node)
+	switch {
+	case err != nil && there == nil:
+		told.Reason, told.Message = "BadConfiguration", fmt.Sprintf("the node's own configuration is refused: %v", err)
+		c.events.add(told, c.o.Clock())
+		return
+	case err == nil && there != nil:
+		if what := overruled(&h.Spec, &n.Spec, &there.Spec); what != "" {
+			told.Reason = "ConfigurationOverruled"
+			told.Message = fmt.Sprintf("the machine's own configuration has %s, and the Node object, which is older, holds: change it with apply, or delete it while the node is off", what)
+			c.events.add(told, c.o.Clock())
+			c.log.Warn("the Node object holds, not the machine's own configuration", "node", h.Node, "configuration", what, "remedy", "onpath get node "+h.Node+" -o yaml, change it, and apply it")
+		}
+		return
+	case there != nil:
 		return
 	}
 	c.missing[onpath.KeyOf(n)] = n
 	cl := make1(onpath.KindCloudlet, n.Spec.Cloudlet)
 	c.missing[onpath.KeyOf(cl)] = cl
+}
+
+// overruled says in what a machine's configuration differs from its Node object, of
+// what the configuration names; filled is the configuration with its defaults.
+func overruled(given, filled, object *onpath.NodeSpec) string {
+	switch {
+	case given.Cloudlet != "" && given.Cloudlet != object.Cloudlet:
+		return "cloudlet " + given.Cloudlet
+	case len(given.Uplinks) > 0 && !slices.Equal(filled.Uplinks, object.Uplinks):
+		return "other uplinks"
+	case given.Underlay.Address.IsValid() && given.Underlay.Address != object.Underlay.Address:
+		return "underlay address " + given.Underlay.Address.String()
+	case given.Underlay.MTU != 0 && given.Underlay.MTU != object.Underlay.MTU:
+		return fmt.Sprintf("underlay MTU %d", given.Underlay.MTU)
+	case given.Underlay.Port != 0 && filled.Underlay.Port != object.Underlay.Port:
+		return fmt.Sprintf("tunnel port %d", given.Underlay.Port)
+	}
+	return ""
 }
 
 // defaults are the objects that every installation has.

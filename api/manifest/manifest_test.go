@@ -76,7 +76,7 @@ func TestLoad(t *testing.T) {
 // rules; only the missing end of its last line tells.
 func TestCut(t *testing.T) {
 	dir := t.TempDir()
-	block := head + "kind: Function\nmetadata: {name: f}\nspec:\n  container:\n    image: host\n    files:\n      /etc/x:\n        content: |\n          one\n          tw"
+	block := head + "kind: Function\nmetadata: {name: f}\nspec:\n  container:\n    image: a/bc\n    files:\n      /etc/x:\n        content: |\n          one\n          tw"
 	for name, c := range map[string]struct{ text, want string }{
 		"text":        {block, ":9:18"},
 		"whole text":  {block + "\n", ""},
@@ -228,9 +228,9 @@ func TestLoadRefuses(t *testing.T) {
 	dir := t.TempDir()
 	empty := t.TempDir()
 	big := write(t, dir, "big.yaml", strings.Repeat("# ten megabytes of nothing\n", 400_000))
-	loose := write(t, dir, "loose.yaml", head+"kind: Function\nmetadata: {name: f}\nspec: {container: {image: host, files: {/a: {fromFile: none.conf}}}}\n")
+	loose := write(t, dir, "loose.yaml", head+"kind: Function\nmetadata: {name: f}\nspec: {container: {image: a/bc, files: {/a: {fromFile: none.conf}}}}\n")
 	binary := write(t, dir, "binary.conf", "a\x00b")
-	bin := write(t, dir, "bin.yaml", head+"kind: Function\nmetadata: {name: f}\nspec: {container: {image: host, files: {/a: {fromFile: "+binary+"}}}}\n")
+	bin := write(t, dir, "bin.yaml", head+"kind: Function\nmetadata: {name: f}\nspec: {container: {image: a/bc, files: {/a: {fromFile: "+binary+"}}}}\n")
 	for _, c := range []struct{ path, want string }{
 		{filepath.Join(dir, "absent.yaml"), "there is no such file"},
 		{empty, "has no *.yaml"},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 
@@ -158,6 +159,13 @@ func runNode(ctx context.Context, conf *config.Node, log *slog.Logger) error {
 		return err
 	}
 	defer release() // after the data path has been let go of
+	var metrics net.Listener
+	if conf.Metrics != "" {
+		if metrics, err = listen("node.metrics", conf.Metrics); err != nil {
+			return err
+		}
+		defer metrics.Close()
+	}
 	enlist(conf, log)
 	cl, err := nodeClient(ctx, conf, log)
 	if err != nil {
@@ -195,8 +203,8 @@ func runNode(ctx context.Context, conf *config.Node, log *slog.Logger) error {
 		log.Info("no uplink is named here: no traffic is intercepted, unless the Node object names some", "remedy", "name uplinks with --uplink, or in the configuration file")
 	}
 	tasks := []func(context.Context) error{agent.Run, func(ctx context.Context) error { cl.KeepFresh(ctx, log); return nil }}
-	if conf.Metrics != "" {
-		tasks = append(tasks, metricsTask(conf.Metrics, registry, agent.Health))
+	if metrics != nil {
+		tasks = append(tasks, metricsTask(metrics, registry, agent.Health))
 	}
 	return together(ctx, tasks...)
 }

@@ -92,7 +92,7 @@ gone, at most 10 s after it died.`,
 				return err
 			}
 			log := newLog(conf.Server.Log).With("role", "server")
-			return needsSudo(c, serve(c.Context(), &conf.Server, log))
+			return needsSudo(c, serve(c.Context(), &conf.Server, log, func() {}))
 		},
 	}
 	f.add(c)
@@ -109,9 +109,21 @@ func newLog(level string) *slog.Logger {
 	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: l}))
 }
 
-// serve runs the server until ctx ends.
-func serve(ctx context.Context, conf *config.Server, log *slog.Logger) error {
-	if err := prepare(conf); err != nil {
+// serve runs the server until ctx ends. It calls begun once all that may be refused,
+// a port above all, is to be had.
+func serve(ctx context.Context, conf *config.Server, log *slog.Logger, begun func()) error {
+	if err := checkSocket(conf); err != nil {
+		return err
+	}
+	var ports ports
+	defer ports.close()
+	waits := len(conf.Etcd.Endpoints) > 0 // for its turn; the server before it may have the ports
+	if !waits {
+		if err := ports.open(conf); err != nil {
+			return err
+		}
+	}
+	if err := makeStateDir("server.stateDir", conf.StateDir); err != nil {
 		return err
 	}
 	store, err := openStore(ctx, conf, log)
@@ -124,6 +136,11 @@ func serve(ctx context.Context, conf *config.Server, log *slog.Logger) error {
 		return err
 	}
 	defer resign()
+	if waits {
+		if err := ports.open(conf); err != nil {
+			return err
+		}
+	}
 	socket, err := api.ListenUnix(conf.Socket)
 	if err != nil {
 		return err
@@ -141,15 +158,10 @@ func serve(ctx context.Context, conf *config.Server, log *slog.Logger) error {
 	options := api.Options{Store: store, Controller: controller, Hub: hub, Dir: conf.StateDir, Address: conf.Address,
 		Version: versionString(), CheckConfig: functions.CheckConfig, Metrics: registry, Logger: log}
 	tasks := []func(context.Context) error{controller.Run, lost}
-	var listener net.Listener
-	if conf.Listen != "" {
+	if ports.api != nil {
 		if options.Authority, err = auth.OpenAuthority(filepath.Join(conf.StateDir, "auth"), time.Now); err != nil {
 			return err
 		}
-		if listener, err = listen("server.listen", conf.Listen); err != nil {
-			return err
-		}
-		defer listener.Close()
 	}
 	server, err := api.New(options)
 	if err != nil {
@@ -167,13 +179,37 @@ func serve(ctx context.Context, conf *config.Server, log *slog.Logger) error {
 			}
 			return nil
 		})
-	if listener != nil {
-		tasks = append(tasks, func(ctx context.Context) error { return server.ServeTLS(ctx, listener) })
+	if ports.api != nil {
+		tasks = append(tasks, func(ctx context.Context) error { return server.ServeTLS(ctx, ports.api) })
+	}
+	if ports.metrics != nil {
+		tasks = append(tasks, metricsTask(ports.metrics, registry, func() error { return controller.Ready(ctx) }))
+	}
+	begun()
+	return together(ctx, tasks...)
+}
+
+// ports are a server's TCP listeners; nil where none is asked for.
+type ports struct{ api, metrics net.Listener }
+
+func (p *ports) open(conf *config.Server) (err error) {
+	if conf.Listen != "" {
+		if p.api, err = listen("server.listen", conf.Listen); err != nil {
+			return err
+		}
 	}
 	if conf.Metrics != "" {
-		tasks = append(tasks, metricsTask(conf.Metrics, registry, func() error { return controller.Ready(ctx) }))
+		p.metrics, err = listen("server.metrics", conf.Metrics)
 	}
-	return together(ctx, tasks...)
+	return err
+}
+
+func (p *ports) close() {
+	for _, l := range []net.Listener{p.api, p.metrics} {
+		if l != nil {
+			_ = l.Close()
+		}
+	}
 }
 
 // listen opens the TCP listener that a key of the configuration asks for.
@@ -198,19 +234,16 @@ func listen(key, address string) (net.Listener, error) {
 	return nil, e
 }
 
-// prepare makes the state directory, for servers only that can go on: one whose
-// socket is not to be had makes nothing.
-func prepare(conf *config.Server) error {
+// checkSocket refuses a server whose socket is not to be had, before it makes anything.
+func checkSocket(conf *config.Server) error {
 	err := api.CheckSocket(conf.Socket)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && within(conf.StateDir, filepath.Dir(conf.Socket)):
-		// It comes with the state directory.
+		return nil // it comes with the state directory
 	case onpath.CodeOf(err) == onpath.CodeExists && len(conf.Etcd.Endpoints) > 0:
-		// A server that waits for its turn may take over the socket, too.
-	case err != nil:
-		return err
+		return nil // a server that waits for its turn may take over the socket, too
 	}
-	return makeStateDir("server.stateDir", conf.StateDir)
+	return err
 }
 
 // within tells whether path is dir or below it.
@@ -323,7 +356,7 @@ func newRegistry() *prometheus.Registry {
 }
 
 // metricsTask serves /metrics and /healthz on a plain listener.
-func metricsTask(address string, r *prometheus.Registry, health func() error) func(context.Context) error {
+func metricsTask(l net.Listener, r *prometheus.Registry, health func() error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		mux := http.NewServeMux()
 		mux.Handle("GET /metrics", promhttp.HandlerFor(r, promhttp.HandlerOpts{}))
@@ -334,10 +367,6 @@ func metricsTask(address string, r *prometheus.Registry, health func() error) fu
 			}
 			fmt.Fprintln(w, "ok")
 		})
-		l, err := listen("metrics", address)
-		if err != nil {
-			return err
-		}
 		s := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
 		stop := context.AfterFunc(ctx, func() { _ = s.Close() })
 		defer stop()

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 
@@ -47,9 +48,17 @@ be there; one of the configuration file or the Node object may come later.`,
 			if len(conf.Node.Uplinks) == 0 {
 				fmt.Fprintln(c.ErrOrStderr(), "onpath: no uplink is named, so no traffic is intercepted; name devices with --uplink, or write them into the Node object")
 			}
+			begun := make(chan struct{})
 			return together(c.Context(),
-				func(ctx context.Context) error { return serve(ctx, &conf.Server, log.With("role", "server")) },
 				func(ctx context.Context) error {
+					return serve(ctx, &conf.Server, log.With("role", "server"), sync.OnceFunc(func() { close(begun) }))
+				},
+				func(ctx context.Context) error {
+					select {
+					case <-begun: // a server that cannot run leaves nothing of a node behind
+					case <-ctx.Done():
+						return nil
+					}
 					return runNode(ctx, &conf.Node, log.With("role", "node", "node", conf.Node.Name))
 				})
 		},
