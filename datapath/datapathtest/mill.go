@@ -45,8 +45,10 @@ type mill struct {
 }
 
 // fragmentAge is after how many packets no fragment of a datagram comes any more.
-// A kernel's table of first fragments forgets, in no order that a model follows.
-const fragmentAge = 1 << 13
+// A kernel's table of first fragments (4,096, one for each vport that a datagram came
+// by) forgets, in no order that a model follows, those that fewer than half as many
+// have come after.
+const fragmentAge = 1 << 11
 
 // delivery is what an instance was given.
 type delivery struct {

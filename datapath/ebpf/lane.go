@@ -1,7 +1,6 @@
 package ebpf
 
 import (
-	"bytes"
 	"encoding/binary"
 	"fmt"
 	"math/bits"
@@ -65,15 +64,13 @@ func (r *laneReader) addTo(e *onpath.FlowEntry, k *flowKey, v *flowValue, now ui
 }
 
 func (r *laneReader) addSet(at uint32, e *onpath.FlowEntry, k *flowKey, v *flowValue, now uint64) {
-	var b [unsafe.Sizeof(lanesValue{})]byte
-	if _, err := r.memory.ReadAt(b[:], int64(at)*int64(len(b))); err != nil {
-		return
-	}
 	var set lanesValue
-	if err := binary.Read(bytes.NewReader(b[:]), binary.NativeEndian, &set); err != nil {
+	b := unsafe.Slice((*byte)(unsafe.Pointer(&set)), unsafe.Sizeof(set)) // as C lays it out
+	if _, err := r.memory.ReadAt(b, int64(at)*int64(len(b))); err != nil {
 		return
 	}
-	for _, l := range set.Lane {
+	for i := range set.Lane {
+		l := &set.Lane[i]
 		if l.Key != *k || l.Path != v.Path || l.Packets == 0 {
 			continue
 		}
