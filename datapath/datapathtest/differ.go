@@ -49,7 +49,7 @@ type Prober interface {
 
 // Differ drives the same random packets through a driver and the model of it:
 // valid, mangled, fragments, odd options, of 9,000 bytes, truncated, GSO, at uplinks, out of
-// instances and through the tunnel, forged ones among them, while instances come and
+// instances and through the tunnel, forged ones and steady streams among them, while instances come and
 // go, and ebpf functions that drop, refuse, mark and translate. Both must agree on every
 // outcome and every packet that comes out, and on all counters after each
 // `every` packets. The seed repeats a run.
@@ -171,7 +171,7 @@ func (d *differ) build() *layout {
 				elements: []*element{{instances: []*instance{keep1, keep2}}}},
 			{path: 8, match: onpath.Match{Src: clients, Dst: servers, Protocol: []uint8{132, 50}}, forward: true, exitLast: true,
 				elements: []*element{{instances: []*instance{keep1}}}},
-			{path: 9, match: onpath.Match{Dst: servers, Protocol: []uint8{tcp, udp}, DstPorts: portRanges(9000, 9000)}, mtu: 1400}, // past nothing
+			{path: 9, match: onpath.Match{Dst: servers, Protocol: []uint8{tcp, udp}, DstPorts: portRanges(pastPort, pastPort)}, mtu: 1400}, // past nothing
 		},
 	}
 	if d.probes[0].Functions() {

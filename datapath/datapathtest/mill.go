@@ -40,6 +40,7 @@ type mill struct {
 	seed      uint64
 	tuples    []onpath.Tuple
 	delivered []delivery
+	streams   []stream
 	made      int  // packets
 	functions bool // some are for ebpf functions
 }
@@ -92,7 +93,7 @@ func (m *mill) tuple() onpath.Tuple {
 		}
 	}
 	if m.one(5) { // past no element
-		t.Protocol, t.DstPort = pickOne[uint8](m, tcp, udp), 9000
+		t.Protocol, t.DstPort = pickOne[uint8](m, tcp, udp), pastPort
 	}
 	if m.functions && m.one(6) {
 		t.Protocol = pickOne[uint8](m, tcp, udp)
@@ -128,6 +129,10 @@ func (m *mill) oddAddress(v4 bool) netip.Addr {
 // frame is the next thing to put in, and where.
 func (m *mill) frame(l *layout) (device string, f Frame, segment int) {
 	m.made++
+	if m.one(streamShare) {
+		device, f = m.stream()
+		return device, f, 0
+	}
 	t := m.tuples[m.IntN(len(m.tuples))]
 	device = clientNet
 	switch {

@@ -48,8 +48,8 @@ func TestDiffer(t *testing.T) {
 			model := newModelled(t)
 			subject := newProgram(t, hook == "xdp")
 			datapathtest.Differ(t, subject, model, seed, n, *differEvery)
-			if hook == "xdp" && subject.carried == 0 && n >= 100_000 && !t.Failed() {
-				t.Error("XDP has carried nothing")
+			if hook == "xdp" && subject.carried < n/50 && n >= 10_000 && !t.Failed() {
+				t.Errorf("XDP has carried only %d packets", subject.carried)
 			}
 			if subject.long == 0 && n >= 10_000 && !t.Failed() {
 				t.Error("no long frame was sent on")

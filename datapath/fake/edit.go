@@ -32,6 +32,19 @@ func patch(check, old, new []byte) {
 	binary.BigEndian.PutUint16(check, ^uint16(c))
 }
 
+// patchTransport mends the transport checksum at c, if the packet has all of it. One
+// of UDP that comes to nothing is written as all ones: nothing means that there is
+// none (RFC 768).
+func patchTransport(b []byte, h *header, c int, old, new []byte) {
+	if c < 0 || c+2 > h.length {
+		return
+	}
+	patch(b[c:c+2], old, new)
+	if h.protocol == protoUDP && b[c] == 0 && b[c+1] == 0 {
+		b[c], b[c+1] = 0xff, 0xff
+	}
+}
+
 // decrement lowers the hop limit by one.
 func decrement(b []byte, h *header) {
 	h.ttl--
@@ -54,8 +67,8 @@ func checksumAt(b []byte, h *header) (at int, covers bool) {
 	case protoTCP:
 		return h.l4 + 16, true
 	case protoUDP, protoUDPLite:
-		if !h.v6 && b[h.l4+6] == 0 && b[h.l4+7] == 0 && h.protocol == protoUDP {
-			return -1, false // sent without
+		if b[h.l4+6] == 0 && b[h.l4+7] == 0 && h.protocol == protoUDP {
+			return -1, false // sent without (over IPv6: RFC 6936)
 		}
 		return h.l4 + 6, true
 	case protoICMPv6:
@@ -83,8 +96,8 @@ func setAddress(b []byte, h *header, source bool, a netip.Addr) {
 	if !h.v6 {
 		patch(b[10:12], old, b[at:at+size])
 	}
-	if c, covers := checksumAt(b, h); covers && c+2 <= h.length {
-		patch(b[c:c+2], old, b[at:at+size])
+	if c, covers := checksumAt(b, h); covers {
+		patchTransport(b, h, c, old, b[at:at+size])
 	}
 }
 
@@ -108,9 +121,8 @@ func setPort(b []byte, h *header, source bool, port uint16) {
 	}
 	old := [2]byte{b[at], b[at+1]}
 	binary.BigEndian.PutUint16(b[at:], port)
-	if c, _ := checksumAt(b, h); c >= 0 && c+2 <= h.length {
-		patch(b[c:c+2], old[:], b[at:at+2])
-	}
+	c, _ := checksumAt(b, h)
+	patchTransport(b, h, c, old[:], b[at:at+2])
 }
 
 // maxOptions is how many options of a TCP header are looked at for the MSS.
