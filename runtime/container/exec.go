@@ -24,6 +24,12 @@ import (
 // child left behind could hold the pipe open for ever.
 const drainTime = 2 * time.Second
 
+// startLinger is how long a command may go on starting once nobody waits for it any
+// more. When a start is given up on, containerd's client closes its ends of the pipes
+// while the shim goes on and opens the other ones: it then waits for 30 s, and with it
+// all that is asked about the command.
+const startLinger = 5 * time.Second
+
 // Exec implements onpath.Runtime.
 func (d *Driver) Exec(ctx context.Context, id string, e onpath.ExecSpec) (int, error) {
 	if len(e.Command) == 0 {
@@ -55,11 +61,29 @@ func (d *Driver) Exec(ctx context.Context, id string, e onpath.ExecSpec) (int, e
 		proc.Env = append(proc.Env, "TERM=xterm")
 	}
 	in := &closingReader{r: e.Stdin, tty: e.TTY, closed: make(chan struct{})}
-	x, err := task.Exec(sctx, "x"+strings.ToLower(rand.Text()[:12]), proc, cio.NewCreator(d.streams(e, in)...))
+	starting, started := lingering(sctx, startLinger)
+	defer started()
+	x, err := task.Exec(starting, "x"+strings.ToLower(rand.Text()[:12]), proc, cio.NewCreator(d.streams(e, in)...))
 	if err != nil {
 		return 0, execError(id, err)
 	}
-	return runExec(sctx, x, d.opt.StateDir, in, e)
+	return runExec(sctx, starting, x, d.opt.StateDir, in, e)
+}
+
+// lingering gives a context that ends some time after ctx does.
+func lingering(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	out, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		select {
+		case <-time.After(d):
+			cancel()
+		case <-out.Done():
+		}
+	})
+	return out, func() {
+		stop()
+		cancel()
+	}
 }
 
 func (d *Driver) streams(e onpath.ExecSpec, in *closingReader) []cio.Opt {
@@ -88,8 +112,8 @@ func (d *Driver) streams(e onpath.ExecSpec, in *closingReader) []cio.Opt {
 }
 
 // runExec runs a created process to its end and removes it, also when ctx ends
-// before. dir is the driver's folder.
-func runExec(ctx context.Context, x containerd.Process, dir string, in *closingReader, e onpath.ExecSpec) (int, error) {
+// before. It starts while starting lasts. dir is the driver's folder.
+func runExec(ctx, starting context.Context, x containerd.Process, dir string, in *closingReader, e onpath.ExecSpec) (int, error) {
 	defer func() {
 		tidy, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTime)
 		defer cancel()
@@ -99,7 +123,10 @@ func runExec(ctx context.Context, x containerd.Process, dir string, in *closingR
 	if err != nil {
 		return 0, execError(x.ID(), err)
 	}
-	if err := x.Start(ctx); err != nil {
+	if ctx.Err() != nil {
+		return 0, ctx.Err()
+	}
+	if err := x.Start(starting); err != nil {
 		return 0, commandError(e.Command[0], dir, err)
 	}
 	if e.Stdin != nil && !e.TTY { // to close a terminal would hang it up

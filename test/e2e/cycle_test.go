@@ -47,7 +47,11 @@ func TestTwentyCycles(t *testing.T) {
 	earlier := losses(ctx, t)
 	s := startStream(t, "10.9.0.2", port, 500)
 	for range 20 {
+		begun := time.Now()
 		cycle()
+		if took := time.Since(begun); took > 20*time.Second {
+			t.Errorf("a cycle took %v: something waited in vain", took)
+		}
 	}
 	// The flow moves forty times, into the chain and out of it.
 	noneLost(ctx, t, s, earlier)
