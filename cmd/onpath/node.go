@@ -151,6 +151,11 @@ func checkNameFlag(name string) error {
 
 // runNode runs the agent until ctx ends, and leaves data path and instances.
 func runNode(ctx context.Context, conf *config.Node, log *slog.Logger) error {
+	letGo, err := claimNode(conf, log)
+	if err != nil {
+		return err
+	}
+	defer letGo() // after the data path has been let go of
 	if err := makeStateDir("node.stateDir", conf.StateDir); err != nil {
 		return err
 	}
@@ -158,7 +163,7 @@ func runNode(ctx context.Context, conf *config.Node, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	defer release() // after the data path has been let go of
+	defer release() // likewise
 	var metrics net.Listener
 	if conf.Metrics != "" {
 		if metrics, err = listen("node.metrics", conf.Metrics); err != nil {
@@ -207,6 +212,26 @@ func runNode(ctx context.Context, conf *config.Node, log *slog.Logger) error {
 		tasks = append(tasks, metricsTask(metrics, registry, agent.Health))
 	}
 	return together(ctx, tasks...)
+}
+
+// claimNode makes sure that nobody else works for the node of that name in this
+// network namespace or with what is pinned of it, whatever the state folder, before
+// anything is touched, until it is let go of.
+func claimNode(conf *config.Node, log *slog.Logger) (letGo func(), err error) {
+	dir, err := filepath.Abs(conf.StateDir)
+	if err != nil {
+		return nil, fmt.Errorf("find the state folder: %w", err)
+	}
+	release, err := node.Claim(conf.Name, dir, log)
+	if err != nil {
+		return nil, err
+	}
+	free, err := ebpf.Hold(ebpf.Options{Name: conf.Name})
+	if err != nil {
+		release()
+		return nil, err
+	}
+	return func() { free(); release() }, nil
 }
 
 // keeperCommand is this program, as an agent starts it beside a fault.

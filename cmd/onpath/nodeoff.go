@@ -193,6 +193,11 @@ func enlist(conf *config.Node, log *slog.Logger) {
 }
 
 func nodeOff(ctx context.Context, conf *config.Node, log *slog.Logger) ([]string, error) {
+	letGo, err := claimNode(conf, log)
+	if err != nil {
+		return nil, err
+	}
+	defer letGo()
 	path := ebpf.Options{Name: conf.Name, Log: log}
 	parts := []node.OffPart{{What: "the data path", Found: ebpf.Installed(path), Remove: func(ctx context.Context) error { return ebpf.Remove(ctx, path) }}}
 	fn := functionOptions(conf, log)
@@ -204,7 +209,7 @@ func nodeOff(ctx context.Context, conf *config.Node, log *slog.Logger) ([]string
 		}
 	}
 	o := containerOptions(conf, nil, log)
-	_, err := os.Stat(o.StateDir)
+	_, err = os.Stat(o.StateDir)
 	// A private containerd without a folder has nothing; it is not started for that.
 	if found := err == nil; found || conf.Containerd != "" {
 		if d, err := container.New(ctx, o); err != nil {
