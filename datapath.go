@@ -359,6 +359,9 @@ type Path struct {
 	// Ended is set once no rule starts the path any more: it serves the flows
 	// that it has, which nodes count in NodeReport.Paths, and goes after them.
 	Ended time.Time `json:"ended,omitzero"`
+	// Until is when an ended path goes even if flows remain: with the last of the
+	// instances that go with it. It is zero while all its elements stay.
+	Until time.Time `json:"until,omitzero"`
 }
 
 // Datapath is a driver of the packet path. datapathtest is its exam.

@@ -36,7 +36,9 @@ type InstanceSpec struct {
 	Drain Duration `json:"drain,omitempty"`
 	// Draining is set when the instance is to go: it gets no new flows.
 	Draining time.Time `json:"draining,omitzero"`
-	// Until is when a draining instance goes even if flows remain.
+	// Until is when a draining instance goes even if flows remain. The last ones of an
+	// element that goes from a chain, or with it, go together: at the latest Until of
+	// all that go by that change.
 	Until time.Time `json:"until,omitzero"`
 }
 

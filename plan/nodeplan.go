@@ -288,11 +288,11 @@ func (b *builder) isMember(p *path, i *instance) bool {
 	return mayPoint(b.n, i, p.id)
 }
 
-// leadsOn reports whether a member is kept, though it leaves, for packets that
-// may still enter its path.
+// leadsOn reports whether a member of a path that is over is kept for packets that
+// may still enter it. While a path goes on, others take the place of those that leave.
 func (b *builder) leadsOn(p *path, i *instance) bool {
 	x := b.n.newest
-	return (x.sendsTo(p.id, i.obj.Spec.Vport) || x.sendsTo(p.id, i.obj.Spec.Back)) && b.w.entered(b.n, p)
+	return p.over && (x.sendsTo(p.id, i.obj.Spec.Vport) || x.sendsTo(p.id, i.obj.Spec.Back)) && b.w.entered(b.n, p)
 }
 
 // weight is the instance's share of new flows at element k.

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/onpath/onpath"
 )
@@ -104,7 +103,7 @@ func (w *world) entered(n *node, p *path) bool {
 		return false
 	}
 	return slices.ContainsFunc(n.c.pair, func(g *node) bool {
-		if w.sentPath(g, p.id) { // it hosts elements: nobody can be first
+		if g.gone || w.sentPath(g, p.id) { // it hosts elements: nobody can be first
 			return false
 		}
 		return g.st == nil || slices.ContainsFunc(g.possible, func(x *index) bool { return x.path(p.id) != nil })
@@ -195,66 +194,6 @@ func (w *world) leaving(i *instance) bool {
 		}
 	}
 	return i.report.Flows == 0 && !w.pathsDrain(i) && w.passed(i.obj.Spec.Draining.Add(counted))
-}
-
-// until is when a draining instance goes, whatever its flows: those of a path that
-// has ended drain as long as any element of it lets them.
-func (w *world) until(i *instance) time.Time {
-	until := i.obj.Spec.Until
-	for _, p := range w.endedPaths(i) {
-		for _, d := range p.Elements {
-			for _, j := range w.instancesOf(i.node.c, nameIn(d)) {
-				if j.draining() && j.obj.Spec.Until.After(until) {
-					until = j.obj.Spec.Until
-				}
-			}
-		}
-	}
-	return until
-}
-
-// pathsDrain reports whether an ended path of the instance has flows yet, though
-// none of them may lead to this one: an element before it answers them.
-func (w *world) pathsDrain(i *instance) bool {
-	for _, p := range w.endedPaths(i) {
-		for _, n := range i.node.c.nodes {
-			if n.st != nil && n.st.Report != nil && n.st.Report.Paths[p.ID] > 0 {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// endedPaths are the paths through an instance's deployment that have ended and that
-// nodes of its cloudlet still have.
-func (w *world) endedPaths(i *instance) []onpath.Path {
-	if w.ended == nil {
-		w.findEnded()
-	}
-	return w.ended[member{i.node.c, i.dep}]
-}
-
-func (w *world) findEnded() {
-	w.ended = map[member][]onpath.Path{}
-	for _, c := range w.cloudlets {
-		seen := map[onpath.PathID]bool{}
-		for _, n := range c.nodes {
-			if n.newest == nil {
-				continue
-			}
-			for _, p := range n.newest.plan.Datapath.Paths {
-				if p.Ended.IsZero() || seen[p.ID] {
-					continue
-				}
-				seen[p.ID] = true
-				for _, d := range p.Elements {
-					m := member{c, nameIn(d)}
-					w.ended[m] = append(w.ended[m], p)
-				}
-			}
-		}
-	}
 }
 
 // counted is the time after which a node's counts of flows are of now: nodes

@@ -149,6 +149,7 @@ func (w *world) knownPaths(cl *cloudlet) map[onpath.PathID]*path {
 			if p.spec.Began.IsZero() {
 				p.spec.Began = spec.Began
 			}
+			p.spec.Until = later(p.spec.Until, spec.Until)
 			p.readEmits(n.newest)
 		}
 	}
@@ -271,6 +272,9 @@ func (w *world) carry(cl *cloudlet, p *path) {
 	}
 	if p.ended() {
 		p.forward, p.reverse = nil, nil
+		if p.spec.Until.IsZero() {
+			p.spec.Until = w.goes(cl, p.spec)
+		}
 		p.over = w.isOver(cl, p)
 	}
 }
@@ -291,10 +295,13 @@ func (w *world) successor(cl *cloudlet, p *path) *path {
 // for good: its flows then go the ordinary way, or by the path that follows, instead
 // of waiting for an instance that nobody starts.
 func (w *world) isOver(cl *cloudlet, p *path) bool {
+	if !p.spec.Until.IsZero() && w.passed(p.spec.Until) {
+		return true
+	}
 	alive := false
 	for _, dep := range p.deps {
 		here := slices.ContainsFunc(w.instancesOf(cl, dep), func(i *instance) bool { return !i.leaving })
-		if d := w.deployments[dep]; !here && (d == nil || !d.in[cl.name] || d.want == 0) {
+		if !here && !w.wanted(dep, cl) {
 			return true
 		}
 		alive = alive || here

@@ -29,6 +29,7 @@ type sim struct {
 	refuses  string          // why ebpf functions do not take what they are told
 	spared   map[string]bool // by instance: not broken all the same
 	busy     map[string]bool // by instance
+	endless  bool            // flows never end, of any instance or path
 	hostless map[string]bool // by node: does not permit image: host
 	restarts map[string]int  // by instance
 	reported map[string]onpath.InstanceReport
@@ -204,7 +205,7 @@ func (s *sim) report(node string) {
 			}
 			ir.Restarts = s.restarts[i.Name]
 			ir.Since = s.since(&ir)
-			if s.busy[i.Name] {
+			if s.busy[i.Name] || s.endless {
 				ir.Flows = 3
 			}
 			r.Instances = append(r.Instances, ir)
@@ -220,6 +221,9 @@ func (s *sim) report(node string) {
 
 // flowsOf is what nodes count of a path: something while an instance of it is busy.
 func (s *sim) flowsOf(p onpath.Path) uint64 {
+	if s.endless {
+		return 3
+	}
 	for _, i := range s.instances("") {
 		if s.busy[i.Metadata.Name] && slices.Contains(p.Elements, i.Metadata.Tenant+"/"+i.Spec.Deployment) {
 			return 3

@@ -49,8 +49,8 @@ type world struct {
 	byVport     map[onpath.VportID]*instance
 	byName      map[name]*instance
 	members     map[member][]*instance
-	inbound     map[inbound]bool         // made when it is first asked for
-	ended       map[member][]onpath.Path // likewise
+	inbound     map[inbound]bool        // made when it is first asked for
+	ended       map[member][]*endedPath // likewise
 	updates     map[onpath.Key]onpath.Object
 	created     map[placedOn]int
 	res         *Result
