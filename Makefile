@@ -8,7 +8,7 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 ROOT    := $(if $(filter 0,$(shell id -u)),,sudo -H)
 export GO
 
-.PHONY: demo test build images soak performance test-kernels bpf generate install clean help
+.PHONY: demo test build tools images soak performance test-kernels bpf generate install clean help
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ build: ## Build bin/onpath, one static binary
 	@echo "building bin/onpath $(VERSION)$(if $(wildcard bin/onpath),,; the first time, this takes a minute or two)"
 	@CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o bin/onpath ./cmd/onpath
 	@ls -lh bin/onpath | awk '{print "bin/onpath: " $$5}'
+
+tools: ## Install what README's examples run with and this machine lacks (containerd, runc, nft, ping)
+	@scripts/setup examples
 
 images: build ## Build the images of the first-party functions (cached)
 	@scripts/setup demo

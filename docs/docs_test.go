@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -140,6 +141,36 @@ func TestDropReasons(t *testing.T) {
 	for _, r := range onpath.DropReasons {
 		if !regexp.MustCompile(`(?m)^\| .*` + "`" + string(r) + "`" + `.* \| .+ \|$`).MatchString(text) {
 			t.Errorf("troubleshooting.md does not say what %s is", r)
+		}
+	}
+}
+
+// TestToolsInstallWhatReadmeRuns: on a machine with nothing but Go, README's example
+// finds each program it runs, by itself or in a function made of the machine's own.
+func TestToolsInstallWhatReadmeRuns(t *testing.T) {
+	_, text, _ := strings.Cut(read(t, "../README.md"), "\n## A chain of your own in five minutes\n")
+	text, _, _ = strings.Cut(text, "\n## ")
+	if !regexp.MustCompile(`(?m)^make build tools\b`).MatchString(text) {
+		t.Error("the example does not begin with make build tools")
+	}
+	chain := read(t, "../examples/own/chain.yaml")
+	programs := []string{"containerd", "runc"}
+	for _, m := range regexp.MustCompile(`lab exec \S+ \S+ \S+ -- (\w+)`).FindAllStringSubmatch(text, -1) {
+		programs = append(programs, m[1])
+	}
+	for _, m := range regexp.MustCompile(`(?m)health: \{exec: \[(\w+)|^ +(\w+) -f /etc/`).FindAllStringSubmatch(chain, -1) {
+		programs = append(programs, m[1]+m[2])
+	}
+	for _, p := range []string{"ping", "nft"} {
+		if !slices.Contains(programs, p) {
+			t.Errorf("%s is run nowhere any more: mend this test", p)
+		}
+	}
+	_, needs, _ := strings.Cut(read(t, "../scripts/setup"), "\nexamples | demo | test)\n")
+	needs, _, _ = strings.Cut(needs, ";;")
+	for _, p := range programs {
+		if !strings.Contains(needs, "\tneed "+p+" ") {
+			t.Errorf("make tools does not install %s", p)
 		}
 	}
 }
