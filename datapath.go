@@ -471,7 +471,9 @@ type VportCounters struct {
 	In      Tally                 `json:"in"`
 	Out     Tally                 `json:"out"`
 	Dropped map[DropReason]uint64 `json:"dropped,omitempty"` // packets that came from the vport
-	Flows   uint64                `json:"flows,omitempty"`   // live entries that lead to it
+	// Flows lead to it or come from it by this node's entries, both directions of a
+	// flow being one; so on each node those that it knows of.
+	Flows uint64 `json:"flows,omitempty"`
 	// Device is what the kernel counted at a local instance's device, since the
 	// device was made: what Out was handed and the device refused is not in the
 	// instance.

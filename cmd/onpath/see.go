@@ -125,7 +125,7 @@ func newTop(g *global) *cobra.Command {
 	var once bool
 	c := &cobra.Command{
 		Use: "top", Short: "Show what instances use and carry, the busiest first", GroupID: groupSee,
-		Long:    "Show what instances use and carry, the busiest first, again and again until\nCtrl-C. Into a file or pipe it writes once. What a mirror sends ends at it by\ndesign: DROPPED leaves it out, and a line below tells it. PPS and BPS are the packets and\nbits a second that it sends out.",
+		Long:    "Show what instances use and carry, the busiest first, again and again until\nCtrl-C. Into a file or pipe it writes once. PPS and BPS are the packets and\nbits a second that it is given. FLOWS are those that lead through it, both\ndirections of a flow being one, until they have rested for their idle time; a\nproxy has the flows of its clients or its own, whichever are more. What a mirror\nsends ends at it by design: DROPPED leaves it out, and a line below tells it.",
 		Example: examples("onpath top", "onpath top --once -o json"),
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {

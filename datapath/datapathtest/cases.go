@@ -75,6 +75,7 @@ func Cases() []Case {
 		{"remove", "after Remove traffic is ordinary and nothing is left", removal},
 		{"restart", "Close leaves the packet path running, and the next agent takes it over", restart},
 		{"watch", "a watched flow's packets are counted hop by hop, with the reasons of drops", watch},
+		{"flows-counted", "a flow is counted once at each instance that it leads through, on whichever node that is", flowsCounted},
 		{"capture", "Capture writes pcapng", capture},
 	}
 }

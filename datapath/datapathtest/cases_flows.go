@@ -398,3 +398,51 @@ func cuts(b *bed) {
 	b.isReset(clientNet, tcp4(1), 777)
 	b.forward(tcp4(1), fw)
 }
+
+// flowsCounted: wherever instances are, each has the flows that lead through it, both
+// directions being one; also those that it keeps to itself, or that nobody answers.
+func flowsCounted(b *bed) {
+	const through, answered, kept = 7, 4, 2
+	for n, where := range []string{gateway, "n2"} {
+		fw, br, m := b.instance("fw", where), b.bridged("br", sideNode), b.instance("m", "n2")
+		m.mirror = true
+		c := &chain{path: onpath.PathID(n + 1), match: toServer()}
+		l := one(c, fw, br, m)
+		c.elements[2].mode, c.elements[2].none = onpath.ModeMirror, onpath.NoneBypass
+		b.apply(l)
+		ports := uint16(1000 * (n + 1))
+		for i := range uint16(through) {
+			t := udp4(ports + i)
+			b.forward(t, fw, br, m)
+			if i < answered {
+				b.backward(t, m, br, fw)
+				b.forward(t, fw, br, m)
+			}
+		}
+		for i := range uint16(kept) {
+			b.send(gateway, clientNet, newPacket(udp4(ports+100+i)).bytes())
+			b.expect(where, onpath.DeviceName(fw.vport), newPacket(udp4(ports+100+i)).bytes())
+		}
+		b.quiet()
+		for _, v := range []struct {
+			node string
+			id   onpath.VportID
+			want uint64
+		}{
+			{gateway, fw.vport, through + kept}, {where, fw.vport, through + kept},
+			{where, br.vport, through}, {sideNode, br.vport, through}, {sideNode, br.back, through}, {sideNode, m.vport, through},
+		} {
+			if got := b.counters(v.node).Vports[v.id].Flows; got != v.want {
+				b.t.Errorf("%s: %d flows at vport %d, must be %d", v.node, got, v.id, v.want)
+			}
+		}
+	}
+	f := b.inline("f", gateway)
+	b.apply(one(&chain{path: 3, match: toServer()}, f))
+	for i := range uint16(through) {
+		b.acrossFunctions(udp4(3000+i), f)
+	}
+	if got := b.counters(gateway).Vports[f.vport].Flows; got != through {
+		b.t.Errorf("%d flows at the function, must be %d", got, through)
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/flowcount"
 )
 
 // Counters implements onpath.Datapath. Vport 0 stands for tunnel packets whose
@@ -56,29 +57,62 @@ func (d *Driver) Counters(ctx context.Context) (*onpath.Counters, error) {
 		c.Learned += t.Learned
 		c.Encapsulated += t.Encapsulated
 	}
-	leads := map[onpath.VportID]uint64{}
 	if err := d.readTenants(ctx, c); err != nil {
 		return nil, err
 	}
+	return c, d.countFlows(ctx, c)
+}
+
+// countFlows counts the flow entries, and the flows at each vport.
+func (d *Driver) countFlows(ctx context.Context, c *onpath.Counters) error {
 	t, err := d.cloneTables()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer t.close()
-	err = t.each(ctx, func(_ *flowKey, v *flowValue) bool {
+	r, at := newReader(d.maps, nil), map[uint32]*flowcount.At{}
+	for id := range c.Vports {
+		at[uint32(id)] = new(flowcount.At)
+	}
+	err = t.each(ctx, func(k *flowKey, v *flowValue) bool {
 		c.Flows++
-		if v.kind() == nextVport {
-			leads[onpath.VportID(unthree(v.Next))]++
-		}
+		r.count(at, k, v)
 		return true
 	})
-	for id, n := range leads {
-		if v, ok := c.Vports[id]; ok {
-			v.Flows = n
-			c.Vports[id] = v
+	for id, n := range at {
+		v := c.Vports[onpath.VportID(id)]
+		v.Flows = n.Flows()
+		c.Vports[onpath.VportID(id)] = v
+	}
+	return err
+}
+
+// count counts an entry at the vports that its packets come from and are led to.
+func (r *reader) count(at map[uint32]*flowcount.At, k *flowKey, v *flowValue) {
+	kind, reverse := v.kind(), v.Flags&flowReverse != 0
+	add := func(id uint32, place int) {
+		if n := at[id]; n != nil && id != 0 {
+			n.Add(place, reverse)
 		}
 	}
-	return c, err
+	if from := unthree(k.Scope); kind == nextPending {
+		add(from, flowcount.Waiting)
+	} else {
+		add(from, flowcount.From)
+	}
+	if kind == nextVport {
+		add(unthree(v.Next), flowcount.To)
+	}
+	for _, m := range v.Mirrors {
+		if id, ok := r.mirror(m); ok {
+			add(id, flowcount.To)
+		}
+	}
+	for _, item := range v.Functions {
+		if item != 0 {
+			add(r.places[item&inlinePlace], flowcount.To)
+		}
+	}
 }
 
 // readTenants reads what the tenants hold of the flow table. Established and

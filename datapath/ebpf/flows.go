@@ -104,7 +104,7 @@ func (r *reader) entry(k *flowKey, v *flowValue, now uint64) onpath.FlowEntry {
 		r.lanes.addTo(&e, k, v, now)
 	}
 	for _, m := range v.Mirrors {
-		if id := r.vports[m&0x1fff]; m != 0 && id != 0 && id&7 == uint32(m>>13) {
+		if id, ok := r.mirror(m); ok {
 			e.Mirrors = append(e.Mirrors, onpath.VportID(id))
 		}
 	}
@@ -114,6 +114,13 @@ func (r *reader) entry(k *flowKey, v *flowValue, now uint64) onpath.FlowEntry {
 		}
 	}
 	return e
+}
+
+// mirror is the vport that an entry sends copies to: m has its slot, and enough of its
+// id to tell it from another that has taken the slot since.
+func (r *reader) mirror(m uint16) (id uint32, ok bool) {
+	id = r.vports[m&0x1fff]
+	return id, m != 0 && id != 0 && id&7 == uint32(m>>13)
 }
 
 // group by which next was chosen; 0: by none.

@@ -219,14 +219,13 @@ func (n *Node) Counters(ctx context.Context) (*onpath.Counters, error) {
 		v.Dropped = dropped
 		c.Vports[id] = v
 	}
-	n.each(func(_ flowKey, f *flow) {
-		c.Flows++
-		if f.kind == onpath.NextVport || f.kind == onpath.NextExit {
-			v := c.Vports[f.next]
-			v.Flows++
-			c.Vports[f.next] = v
+	c.Flows = 0
+	for id, at := range n.flowsAt(&c.Flows) {
+		if v, ok := c.Vports[id]; ok || n.vports[id] != nil {
+			v.Flows = at.Flows()
+			c.Vports[id] = v
 		}
-	})
+	}
 	c.Paths = make(map[onpath.PathID]onpath.PathCounters, len(n.counters.Paths))
 	for id, p := range n.counters.Paths {
 		c.Paths[id] = p

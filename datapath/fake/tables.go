@@ -7,6 +7,7 @@ import (
 	"math/bits"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/flowcount"
 )
 
 // Flows begin as pending, in a small table of their tenant's, in which the least
@@ -208,6 +209,35 @@ func (n *Node) each(yield func(flowKey, *flow)) {
 			yield(k, f)
 		}
 	}
+}
+
+// flowsAt counts all entries, and the flows at each vport.
+func (n *Node) flowsAt(all *uint64) map[onpath.VportID]*flowcount.At {
+	at := map[onpath.VportID]*flowcount.At{}
+	add := func(id onpath.VportID, place int, reverse bool) {
+		if at[id] == nil {
+			at[id] = new(flowcount.At)
+		}
+		at[id].Add(place, reverse)
+	}
+	n.each(func(k flowKey, f *flow) {
+		*all++
+		if f.kind == onpath.NextPending {
+			add(k.vport, flowcount.Waiting, f.reverse)
+		} else {
+			add(k.vport, flowcount.From, f.reverse)
+		}
+		if f.kind == onpath.NextVport {
+			add(f.next, flowcount.To, f.reverse)
+		}
+		for _, m := range f.mirrors {
+			add(m.vport, flowcount.To, f.reverse)
+		}
+		for _, i := range f.functions {
+			add(i.vport, flowcount.To, f.reverse)
+		}
+	})
+	return at
 }
 
 // promote establishes a pending flow on which a packet was counted, both

@@ -21,6 +21,9 @@ type Load struct {
 	Counters onpath.VportCounters  `json:"counters"`
 	Back     *onpath.VportCounters `json:"back,omitempty"` // of the second side of a bridged one
 	Usage    onpath.Usage          `json:"usage"`
+	// Flows lead through it, each in both directions: as many as the node knows that
+	// knows of most. What it gets copies of is known only where they are made.
+	Flows uint64 `json:"flows"`
 }
 
 // Rate is a Load against an earlier one of the same instance.
@@ -29,7 +32,6 @@ type Rate struct {
 	CPU     float64 `json:"cpu"` // cores
 	Packets float64 `json:"packetsPerSecond"`
 	Bits    float64 `json:"bitsPerSecond"`
-	Flows   uint64  `json:"flows"`
 	Dropped uint64  `json:"dropped"` // since start, but for Ended
 	// Ended are packets that a mirror sent, since start: they end at it by design.
 	Ended uint64 `json:"ended,omitempty"`
@@ -47,6 +49,12 @@ func Loads(instances []onpath.Object, counters map[string]onpath.Counters, usage
 			b := counters[i.Spec.Node].Vports[i.Spec.Back]
 			l.Back = &b
 		}
+		for _, c := range counters {
+			l.Flows = max(l.Flows, c.Vports[i.Spec.Vport].Flows)
+			if i.Spec.Back != 0 {
+				l.Flows = max(l.Flows, c.Vports[i.Spec.Back].Flows)
+			}
+		}
 		list = append(list, l)
 	}
 	return list
@@ -62,10 +70,9 @@ func Rates(before, after []Load, between time.Duration) []Rate {
 	var list []Rate
 	for _, l := range after {
 		real, ended := lost(l.Counters.Dropped)
-		r := Rate{Load: l, Flows: l.Counters.Flows, Dropped: drops(real), Ended: ended}
+		r := Rate{Load: l, Dropped: drops(real), Ended: ended}
 		if l.Back != nil {
 			real, ended := lost(l.Back.Dropped)
-			r.Flows += l.Back.Flows
 			r.Dropped += drops(real)
 			r.Ended += ended
 		}

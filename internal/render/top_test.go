@@ -16,7 +16,9 @@ func TestTop(t *testing.T) {
 	all := []onpath.Object{instance("idle", 1, 0), instance("busy", 2, 3)}
 	at := func(packets uint64, cpu time.Duration) []render.Load {
 		out := onpath.VportCounters{Out: onpath.Tally{Packets: packets, Bytes: 1000 * packets}, Dropped: map[onpath.DropReason]uint64{onpath.DropSpoofed: 2}, Flows: 1}
-		return render.Loads(all, map[string]onpath.Counters{"n1": {Vports: map[onpath.VportID]onpath.VportCounters{2: out, 3: out}}},
+		return render.Loads(all, map[string]onpath.Counters{
+			"n1": {Vports: map[onpath.VportID]onpath.VportCounters{0: {Flows: 9}, 2: out, 3: out}},
+			"gw": {Vports: map[onpath.VportID]onpath.VportCounters{2: {Flows: 2}}}}, // knows of one that n1 has forgotten
 			map[string]map[string]onpath.Usage{"n1": {"a/busy": {CPU: cpu, Memory: 64 << 20}}})
 	}
 	list := render.Rates(at(1000, time.Second), at(2000, 2*time.Second), 2*time.Second)
@@ -26,6 +28,9 @@ func TestTop(t *testing.T) {
 	r := list[0]
 	if r.Packets != 1000 || r.Bits != 8e6 || r.CPU != 0.5 || r.Flows != 2 || r.Dropped != 4 {
 		t.Errorf("got %+v", r)
+	}
+	if list[1].Flows != 0 {
+		t.Errorf("%d flows of one that nobody knows of", list[1].Flows)
 	}
 	if again := render.Rates(at(5000, 9*time.Second), at(1, 0), time.Second); again[0].Packets != 0 || again[0].CPU != 0 {
 		t.Errorf("a counter that began anew: %+v", again)
