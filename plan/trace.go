@@ -288,9 +288,14 @@ func (t *tracer) continuing(n *node, out onpath.VportID, e onpath.FlowEntry) (ne
 		}
 	}
 	if ok && next.Tuple != e.Tuple {
-		guess = fmt.Sprintf("goes on as %s → %s, as far as end point, entry and path tell", end(next.Tuple.Src, next.Tuple.SrcPort), end(next.Tuple.Dst, next.Tuple.DstPort))
+		guess = goesOn(next.Tuple)
 	}
 	return next, guess, ok
+}
+
+// goesOn says by which addresses a flow goes on, in the words of one who guesses.
+func goesOn(tu onpath.Tuple) string {
+	return fmt.Sprintf("goes on as %s → %s, as far as end point, entry and path tell", end(tu.Src, tu.SrcPort), end(tu.Dst, tu.DstPort))
 }
 
 // sameEnd is the likeness of two flows with one end point in common.
@@ -333,11 +338,18 @@ func (t *tracer) answer(last onpath.FlowEntry) {
 	t.enterAt(tu)
 	g := t.gate
 	e, ok := t.entry(g, g.acked.edge, tu)
-	if !ok {
-		e, ok = t.editedAnswer(g, last)
+	// What a function readdresses leaves an entry for answers to its first addresses,
+	// too, which none are sent to.
+	edited, found := t.editedAnswer(g, last)
+	if found = found && (!ok || e.Packets == 0 && edited.Packets > 0); found {
+		e, ok = edited, true
+		t.readdressed(t.out.Forward, e.Tuple.Reverse())
 	}
 	if ok {
 		t.live(e, &t.out.Reverse)
+		if found {
+			t.readdressed(t.out.Reverse, tu)
+		}
 		return
 	}
 	if p := g.acked.path(last.Path); p != nil && p.Forward {

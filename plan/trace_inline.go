@@ -144,7 +144,9 @@ func (t *tracer) relayed(n *node, e onpath.FlowEntry) (onpath.FlowEntry, bool) {
 }
 
 // editedAnswer finds the answers' entry at the edge behind functions that change
-// addresses: it has an end point in common with what came to them.
+// addresses: it has an end point in common with what came to them, that of who began
+// the flow rather than the other, which many flows have. Entries that no packet has
+// used tell nothing: each flow leaves one for answers to its first addresses.
 func (t *tracer) editedAnswer(g *node, last onpath.FlowEntry) (best onpath.FlowEntry, ok bool) {
 	if !slices.ContainsFunc(last.Functions, t.rewrites) {
 		return best, false
@@ -152,12 +154,40 @@ func (t *tracer) editedAnswer(g *node, last onpath.FlowEntry) (best onpath.FlowE
 	want, score := last, 0
 	want.Tuple = last.Tuple.Reverse()
 	for _, c := range t.in.Flows[g.name] {
-		if c.Vport != g.acked.edge || c.Reverse == last.Reverse || !slices.ContainsFunc(c.Functions, t.rewrites) {
+		if c.Vport != g.acked.edge || c.Reverse == last.Reverse || c.Packets == 0 || !slices.ContainsFunc(c.Functions, t.rewrites) {
 			continue
 		}
-		if s := likeness(want, c); s >= sameEnd && (s > score || s == score && livelier(c, best)) {
+		if s := likeAnswer(want, c); s > 0 && (s > score || s == score && livelier(c, best)) {
 			best, score, ok = c, s, true
 		}
 	}
 	return best, ok
+}
+
+// likeAnswer says how probably c has the answers that were expected as want, to or
+// from another address; 0: it has not.
+func likeAnswer(want, c onpath.FlowEntry) int {
+	a, b := want.Tuple, c.Tuple
+	switch {
+	case a == b, likeness(want, c) < sameEnd:
+		return 0
+	case a.Dst == b.Dst && a.DstPort == b.DstPort:
+		return 3
+	case a.Src == b.Src && a.SrcPort == b.SrcPort && a.Dst != b.Dst:
+		return 2
+	}
+	return 1
+}
+
+// readdressed notes at the last function of hops that changes addresses what it makes
+// of the flow's.
+func (t *tracer) readdressed(hops []onpath.TraceHop, tu onpath.Tuple) {
+	for k := range slices.Backward(hops) {
+		h := &hops[k]
+		if i := t.w.byVport[h.Vport]; h.Kind != onpath.HopElement || i == nil || !i.inline() || !t.rewrites(h.Vport) {
+			continue
+		}
+		h.Tuple, h.Message = &tu, strings.Join(slices.DeleteFunc([]string{goesOn(tu), h.Message}, func(s string) bool { return s == "" }), "; ")
+		return
+	}
 }

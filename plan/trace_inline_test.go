@@ -180,6 +180,38 @@ func TestTraceEditedByFunction(t *testing.T) {
 	if f, r := hopsOf(tr.Forward), hopsOf(tr.Reverse); f != "edge mine-acl exit" || r != "edge mine-acl exit" {
 		t.Errorf("forward: %s, reverse: %s", f, r)
 	}
+	// The entry for answers to the first addresses stays unused, and is not what is meant.
+	x.entry(x.gateway, x.edge, true, 0, x.acl)
+	answers := &x.in.Flows[x.gateway][2]
+	answers.Packets = 0
+	x.entry(x.gateway, x.edge, true, 0, x.acl) // of another flow
+	x.in.Flows[x.gateway][3].Tuple.DstPort++
+	tr = Trace(x.in)
+	if r := tr.Reverse[0]; r.Flow == nil || r.Flow.Packets == 0 || r.Tuple == nil || r.Tuple.Src != netip.MustParseAddr("198.51.100.99") {
+		t.Errorf("answers: %+v", r)
+	}
+	for _, h := range []struct {
+		hop  onpath.TraceHop
+		says string
+	}{{tr.Forward[1], "→ 198.51.100.99 port"}, {tr.Reverse[1], "goes on as " + x.tu.Dst.String()}} {
+		if !strings.Contains(h.hop.Message, h.says) {
+			t.Errorf("the function's hop says %q, not %q", h.hop.Message, h.says)
+		}
+	}
+	edge := func(in, out uint64) map[onpath.VportID]onpath.VportCounters {
+		return map[onpath.VportID]onpath.VportCounters{x.edge: {In: onpath.Tally{Packets: in}, Out: onpath.Tally{Packets: out}}}
+	}
+	to, from := x.tu, *tr.Reverse[0].Tuple
+	w := Watched(x.in.Snapshot, tr, x.tu, map[string][]onpath.FlowCounters{x.gateway: {
+		{Tuple: to, Vports: edge(12, 0)}, {Tuple: from.Reverse(), Vports: edge(0, 12)},
+		{Tuple: from, Vports: edge(9, 0)}, {Tuple: to.Reverse(), Vports: edge(0, 9)}}})
+	for want, hops := range map[uint64][]onpath.WatchHop{12: w.Forward, 9: w.Reverse} {
+		for _, h := range hops {
+			if h.In.Packets != want || h.Out.Packets != want || h.Lost != 0 {
+				t.Errorf("watched: %+v, must be %d everywhere", h, want)
+			}
+		}
+	}
 }
 
 // TestWatchedFunctions: what a function drops of a watched flow stands at it, and

@@ -46,15 +46,18 @@ func anyPorts(tu, asked onpath.Tuple) (src, dst uint16) {
 func Watched(s *Snapshot, t *onpath.Trace, asked onpath.Tuple, counted map[string][]onpath.FlowCounters) *onpath.FlowWatch {
 	w := &watcher{w: newWorld(s), counted: counted, used: map[seenAt]bool{}}
 	out := &onpath.FlowWatch{Time: s.Now, Tuple: t.Tuple, Live: t.Live, Warnings: t.Warnings}
-	out.Forward = w.follow(t.Forward, asked, false)
+	out.Forward = w.follow(t.Forward, asked)
 	last := asked
 	for _, h := range out.Forward {
 		if h.Tuple != nil {
 			last = *h.Tuple
 		}
 	}
-	back := t.Reverse
-	out.Reverse = w.follow(back, last.Reverse(), true)
+	last = last.Reverse()
+	if len(t.Reverse) > 0 && t.Reverse[0].Tuple != nil { // answers to what a function made of it
+		last = *t.Reverse[0].Tuple
+	}
+	out.Reverse = w.follow(t.Reverse, last)
 	out.Elsewhere = w.rest()
 	return out
 }
@@ -103,7 +106,7 @@ func (w *watcher) watched(tu onpath.Tuple) onpath.Tuple {
 
 // follow makes the hops of one direction; tu is the tuple with which its packets
 // enter.
-func (w *watcher) follow(hops []onpath.TraceHop, tu onpath.Tuple, reverse bool) (out []onpath.WatchHop) {
+func (w *watcher) follow(hops []onpath.TraceHop, tu onpath.Tuple) (out []onpath.WatchHop) {
 	tu = w.watched(tu)
 	var from string // node and vport that the packets come from
 	var prev onpath.VportID
@@ -129,6 +132,7 @@ func (w *watcher) follow(hops []onpath.TraceHop, tu onpath.Tuple, reverse bool) 
 			if i.inline() {
 				w.cross(&out, from, i.node.name, prev, h.Vport, tu)
 				from, prev = i.node.name, h.Vport
+				w.change(&tu, &n, h)
 				out = passInline(out, n)
 				continue
 			}
@@ -138,11 +142,7 @@ func (w *watcher) follow(hops []onpath.TraceHop, tu onpath.Tuple, reverse bool) 
 			if i.bridged() {
 				exit = i.obj.Spec.Vport + i.obj.Spec.Back - h.Vport
 			}
-			if h.Tuple != nil {
-				if next := w.watched(*h.Tuple); next != tu {
-					n.Tuple, tu = h.Tuple, next
-				}
-			}
+			w.change(&tu, &n, h)
 			c := w.at(i.node.name, exit, tu, false)
 			n.Out, n.Dropped = c.In, maps.Clone(c.Dropped)
 			n.Function = int64(n.In.Packets) - int64(n.Out.Packets)
@@ -158,6 +158,16 @@ func (w *watcher) follow(hops []onpath.TraceHop, tu onpath.Tuple, reverse bool) 
 	}
 	reconcile(out)
 	return out
+}
+
+// change goes on with the tuple that a flow has behind a hop.
+func (w *watcher) change(tu *onpath.Tuple, n *onpath.WatchHop, h onpath.TraceHop) {
+	if h.Tuple == nil {
+		return
+	}
+	if next := w.watched(*h.Tuple); next != *tu {
+		n.Tuple, *tu = h.Tuple, next
+	}
 }
 
 // passInline appends the hop of an ebpf function. Nobody counts a flow's packets at

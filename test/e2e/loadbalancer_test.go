@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/onpath/onpath"
 )
 
 // backend is a server that says who it is and then echoes.
@@ -161,6 +163,7 @@ func TestLoadbalancer(t *testing.T) {
 	if shares := open(60); len(shares) != 3 {
 		t.Errorf("60 connections go to %v, must go to three backends", shares)
 	}
+	traceFarm(ctx, t, sessions[7])
 	for _, b := range farm {
 		for _, caller := range b.calledBy() {
 			if caller != "10.1.0.2" && caller != "10.9.0.1" { // the client, and the node's checks
@@ -204,6 +207,38 @@ func TestLoadbalancer(t *testing.T) {
 	for _, s := range sessions {
 		if err := s.alive(); err != nil && s.to != "10.9.0.21" {
 			t.Errorf("a connection to %s did not outlive the death of another backend: %v", s.to, err)
+		}
+	}
+}
+
+// traceFarm: a trace follows a connection to the backend that it was given, and finds
+// the answers, which come from there.
+func traceFarm(ctx context.Context, t *testing.T, s customer) {
+	t.Helper()
+	if err := s.alive(); err != nil {
+		t.Fatal(err)
+	}
+	from, to := s.c.LocalAddr().(*net.TCPAddr).AddrPort(), s.c.RemoteAddr().(*net.TCPAddr).AddrPort()
+	tu := onpath.Tuple{Protocol: 6, Src: from.Addr().Unmap(), SrcPort: from.Port(), Dst: to.Addr().Unmap(), DstPort: to.Port()}
+	tr, err := api(t).Trace(ctx, tu, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, way := range []struct {
+		hops []onpath.TraceHop
+		says string
+	}{{tr.Forward, "→ " + s.to + " port 8080"}, {tr.Reverse, "goes on as 203.0.113.80 port 80"}} {
+		if got := traceHops(way.hops); got != "edge farm-balance exit" {
+			t.Errorf("the connection passes %s; trace %+v", got, tr)
+			continue
+		}
+		for _, h := range way.hops[:2] {
+			if h.Flow == nil || h.Flow.Packets == 0 {
+				t.Errorf("no packets at %+v", h)
+			}
+		}
+		if !strings.Contains(way.hops[1].Message, way.says) {
+			t.Errorf("of the load balancer it says %q, not %q", way.hops[1].Message, way.says)
 		}
 	}
 }
