@@ -7,6 +7,7 @@ import (
 	"io"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/hashicorp/yamux"
 
@@ -21,6 +22,7 @@ type conn struct {
 	down  *yamux.Stream
 	node  string
 	who   Peer
+	agent string        // tells its process from others; "": an older version
 	done  chan struct{} // closed after NodeGone
 	calls atomic.Uint64
 
@@ -33,8 +35,8 @@ type conn struct {
 	wake    chan struct{}    // something is to be sent
 }
 
-func newConn(h *Hub, mux *yamux.Session, up, down *yamux.Stream, node string, who Peer) *conn {
-	return &conn{hub: h, mux: mux, up: up, down: down, node: node, who: who, done: make(chan struct{}), wake: make(chan struct{}, 1)}
+func newConn(h *Hub, mux *yamux.Session, up, down *yamux.Stream, m *upMessage, who Peer) *conn {
+	return &conn{hub: h, mux: mux, up: up, down: down, node: m.Hello.Node, agent: m.Agent, who: who, done: make(chan struct{}), wake: make(chan struct{}, 1)}
 }
 
 // serve tells the hub's listener what the node says until the session ends.
@@ -123,14 +125,40 @@ func (c *conn) signal() {
 	}
 }
 
+// farewell is how long a node may take to hear why its session ends. One that does
+// closes it at once.
+const farewell = 250 * time.Millisecond
+
+// end tells the node why its session ends, and ends it.
+func (c *conn) end(why *onpath.Error) {
+	c.because(why.Message)
+	go func() { _ = send(c.down, downMessage{End: why}) }() // ends with the session
+	select {
+	case <-c.mux.CloseChan():
+	case <-time.After(farewell):
+	}
+	c.close(why.Message)
+}
+
 // close ends the session; the first reason stays.
 func (c *conn) close(reason string) {
+	c.because(reason)
+	_ = c.mux.Close()
+}
+
+func (c *conn) because(reason string) {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	if c.why == "" {
 		c.why = reason
 	}
-	c.mu.Unlock()
-	_ = c.mux.Close()
+}
+
+// answers reports whether the node's agent lives and answers; it takes as long as
+// pingTimeout if not.
+func (c *conn) answers() bool {
+	_, err := c.mux.Ping()
+	return err == nil
 }
 
 func (c *conn) reason() string {

@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	crand "crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -46,7 +47,35 @@ const (
 	backoffFirst   = 50 * time.Millisecond
 	backoffLongest = 2 * time.Second
 	backoffRefused = 10 * time.Second // after a refusal, which the next attempt hardly changes
+	// While another agent has the node's name, which somebody must see to.
+	backoffRival        = time.Second
+	backoffRivalLongest = 30 * time.Second
 )
+
+// backoff is how long a node has waited.
+type backoff struct {
+	wait, rival time.Duration
+}
+
+// next is how long to wait before the next attempt, after a session that lasted so
+// long, 0 if there was none, and ended so.
+func (b *backoff) next(lasted time.Duration, err error) time.Duration {
+	if lasted > 0 {
+		b.wait = 0
+	}
+	if lasted > 2*backoffRivalLongest {
+		b.rival = 0
+	}
+	switch onpath.CodeOf(err) {
+	case onpath.CodeForbidden:
+		return backoffRefused
+	case onpath.CodeExists, onpath.CodeConflict:
+		b.rival = min(max(backoffRival, 2*b.rival), backoffRivalLongest)
+		return b.rival
+	}
+	b.wait = min(max(backoffFirst, 2*b.wait), backoffLongest)
+	return b.wait
+}
 
 // maxEvents is how many events wait for a server that is away; older ones go.
 const maxEvents = 1000
@@ -56,6 +85,7 @@ const maxEvents = 1000
 type Session struct {
 	o       Options
 	handler Handler
+	agent   string // tells this process from others of the node's name
 	plans   *latestPlan
 	done    chan struct{}
 
@@ -74,7 +104,7 @@ func Dial(ctx context.Context, o Options, h Handler) *Session {
 	if o.Clock == nil {
 		o.Clock = time.Now
 	}
-	s := &Session{o: o, handler: h, plans: newLatestPlan(), done: make(chan struct{}), wake: make(chan struct{}, 1)}
+	s := &Session{o: o, handler: h, agent: crand.Text(), plans: newLatestPlan(), done: make(chan struct{}), wake: make(chan struct{}, 1)}
 	go func() {
 		defer close(s.done)
 		var wg sync.WaitGroup
@@ -123,59 +153,58 @@ func (s *Session) signal() {
 
 // keep connects, again and again.
 func (s *Session) keep(ctx context.Context) {
-	wait := backoffFirst
+	var pause backoff
 	said := ""
 	for ctx.Err() == nil {
-		welcomed, err := s.once(ctx)
+		lasted, err := s.once(ctx)
 		if ctx.Err() != nil {
 			return
 		}
 		switch {
-		case welcomed:
-			wait, said = backoffFirst, ""
+		case lasted > 0:
+			said = ""
 			s.o.Logger.Warn("the session with the server ended", "error", err)
 		case err.Error() != said: // once, not every two seconds
 			said = err.Error()
 			s.o.Logger.Warn("no session with the server", "error", err)
 		}
-		if c := onpath.CodeOf(err); c == onpath.CodeForbidden || c == onpath.CodeExists {
-			wait = backoffRefused
-		}
+		wait := pause.next(lasted, err)
 		select {
 		case <-time.After(wait/2 + rand.N(wait/2)):
 		case <-ctx.Done():
 		}
-		wait = min(2*wait, backoffLongest)
 	}
 }
 
-// once connects and serves one session to its end.
-func (s *Session) once(ctx context.Context) (welcomed bool, err error) {
+// once connects and serves one session to its end; lasted is 0 if there was none.
+func (s *Session) once(ctx context.Context) (lasted time.Duration, err error) {
 	dctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
 	raw, err := s.o.Connect(dctx)
 	if err != nil {
-		return false, err
+		return 0, err
 	}
 	if raw, err = Upgrade(dctx, raw, http.MethodGet, Path, Protocol); err != nil {
-		return false, err
+		return 0, err
 	}
 	defer raw.Close()
 	mux, err := yamux.Client(raw, muxConfig(s.o.Logger))
 	if err != nil {
-		return false, err
+		return 0, err
 	}
 	defer mux.Close()
 	stop := context.AfterFunc(ctx, func() { _ = mux.Close() })
 	defer stop()
 	up, err := s.greet(mux)
 	if err != nil {
-		return false, err
+		return 0, err
 	}
 	s.setConnected(true)
 	defer s.setConnected(false)
 	s.o.Logger.Info("connected to the server")
-	return true, s.serve(ctx, mux, up)
+	began := time.Now()
+	err = s.serve(ctx, mux, up)
+	return max(time.Since(began), 1), err
 }
 
 func (s *Session) setConnected(yes bool) {
@@ -192,7 +221,7 @@ func (s *Session) greet(mux *yamux.Session) (*yamux.Stream, error) {
 		return nil, err
 	}
 	hello := s.o.Hello()
-	if err := send(up, upMessage{Time: s.o.Clock(), Hello: &hello}); err != nil {
+	if err := send(up, upMessage{Time: s.o.Clock(), Agent: s.agent, Hello: &hello}); err != nil {
 		return nil, fmt.Errorf("hello: %w", err)
 	}
 	var w welcome
@@ -275,6 +304,9 @@ func (s *Session) listen(down *yamux.Stream, calls *calls) error {
 		}
 		if m.Cancel != 0 {
 			calls.cancel(m.Cancel)
+		}
+		if m.End != nil {
+			return m.End
 		}
 	}
 }

@@ -90,7 +90,7 @@ func (h *Hub) Push(node string, p *onpath.NodePlan) {
 // credential was revoked.
 func (h *Hub) Disconnect(node, reason string) {
 	if c := h.conn(node); c != nil {
-		c.close(reason)
+		c.end(onpath.Errorf(onpath.CodeUnavailable, "%s", reason))
 	}
 }
 
@@ -126,10 +126,14 @@ func (h *Hub) Close() {
 		conns = append(conns, c)
 	}
 	h.mu.Unlock()
+	var ending sync.WaitGroup
 	for _, c := range conns {
-		c.close("the server stops")
-		<-c.done
+		ending.Go(func() {
+			c.end(onpath.Errorf(onpath.CodeUnavailable, "the server stops"))
+			<-c.done
+		})
 	}
+	ending.Wait()
 }
 
 // ServeSession turns a request into a session, and returns when that has ended.
@@ -179,7 +183,7 @@ func (h *Hub) greet(mux *yamux.Session, who Peer) (*conn, *onpath.NodeHello, err
 	if err != nil {
 		return nil, nil, fmt.Errorf("no hello: %w", err)
 	}
-	c, err := h.register(newConn(h, mux, up, down, m.Hello.Node, who))
+	c, err := h.register(newConn(h, mux, up, down, &m, who))
 	if err != nil {
 		_ = send(up, welcome{Error: worded(err)})
 		_ = up.Close()
@@ -194,35 +198,6 @@ func (h *Hub) greet(mux *yamux.Session, who Peer) (*conn, *onpath.NodeHello, err
 		return nil, nil, err
 	}
 	return c, m.Hello, nil
-}
-
-// register enters a node. A session that holds the name already gives way to a
-// newer one of the same credential, and to no other.
-func (h *Hub) register(c *conn) (*conn, error) {
-	name, who := c.node, c.who
-	switch {
-	case name == "":
-		return nil, onpath.Errorf(onpath.CodeInvalid, "the node has no name")
-	case who.Node != "" && who.Node != name:
-		return nil, onpath.Errorf(onpath.CodeForbidden, "the certificate is for node %s, not for %s", who.Node, name)
-	case h.listener() == nil:
-		return nil, onpath.Errorf(onpath.CodeUnavailable, "the server is starting")
-	}
-	for {
-		old, err := h.enter(c)
-		if old == nil || err != nil {
-			return c, err
-		}
-		if old.who.Credential != who.Credential {
-			h.tell(name, "SessionRefused", fmt.Sprintf("%s also says that it is %s, with another credential than the connected one at %s; it was refused", who.Address, name, old.who.Address))
-			e := onpath.Errorf(onpath.CodeExists, "another machine with another credential is connected as node %s", name)
-			e.Remedy = "give this one another name, or stop the other"
-			return nil, e
-		}
-		h.tell(name, "SessionReplaced", fmt.Sprintf("a newer session from %s replaces the one from %s", who.Address, old.who.Address))
-		old.close("a newer session of the same node replaced it")
-		<-old.done
-	}
 }
 
 // enter puts c under its name if that is free; else it returns who has it.

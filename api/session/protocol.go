@@ -8,8 +8,8 @@
 //
 //   - up, opened by the node first: messages {hello}, then {report} and {event};
 //     the server answers the hello with {welcome} or {error}.
-//   - down, opened by the server before any call: messages {plan} and
-//     {cancel: call}.
+//   - down, opened by the server before any call: messages {plan},
+//     {cancel: call} and, as the last one, {end} with why the session ends.
 //   - one per call, opened by the server: a message {call, op, request}, then
 //     what the operation says, raw; the node's answer comes in chunks and ends
 //     with a status (answer.go).
@@ -52,9 +52,11 @@ const (
 const maxMessage = 64 << 20
 
 // upMessage is what a node says on the up stream; one field is set, and Time,
-// what the node's clock says as it sends it.
+// what the node's clock says as it sends it. With a hello, Agent tells the process
+// from all others.
 type upMessage struct {
 	Time   time.Time          `json:"time,omitzero"`
+	Agent  string             `json:"agent,omitempty"`
 	Hello  *onpath.NodeHello  `json:"hello,omitempty"`
 	Report *onpath.NodeReport `json:"report,omitempty"`
 	Event  *onpath.NodeEvent  `json:"event,omitempty"`
@@ -69,6 +71,7 @@ type welcome struct {
 type downMessage struct {
 	Plan   *onpath.NodePlan `json:"plan,omitempty"`
 	Cancel uint64           `json:"cancel,omitempty"`
+	End    *onpath.Error    `json:"end,omitempty"`
 }
 
 // callMessage begins a call's stream.

@@ -225,29 +225,6 @@ func TestReconnects(t *testing.T) {
 	s.expect(t, "event Meanwhile")
 }
 
-func TestSameName(t *testing.T) {
-	s := newServer(t)
-	_, cancel := s.dial(t, "n1", "first", &fakeNode{})
-	s.expect(t, "connected n1")
-	_, cancel2 := s.dial(t, "n1", "thief", &fakeNode{})
-	s.expect(t, "event SessionRefused")
-	cancel2()
-	if got := s.hub.Connected(); len(got) != 1 {
-		t.Fatalf("connected: %v", got)
-	}
-	// The first must not come back after the newer one of its own key replaced it.
-	newer := make(chan struct{})
-	go func() {
-		<-newer
-		cancel()
-	}()
-	s.dial(t, "n1", "first", &fakeNode{})
-	s.expect(t, "event SessionReplaced")
-	close(newer)
-	s.expect(t, "gone n1")
-	s.expect(t, "connected n1")
-}
-
 func TestCall(t *testing.T) {
 	s := newServer(t)
 	cancelled := make(chan struct{})
