@@ -359,6 +359,10 @@ type Path struct {
 	// Ended is set once no rule starts the path any more: it serves the flows
 	// that it has, which nodes count in NodeReport.Paths, and goes after them.
 	Ended time.Time `json:"ended,omitzero"`
+	// Closed: at the edge nothing enters the path any more. Entries of it there are
+	// forgotten: their flows go the ordinary way or begin anew, by another path. What
+	// other nodes still send by it goes on.
+	Closed bool `json:"closed,omitempty"`
 	// Until is when an ended path goes even if flows remain: with the last of the
 	// instances that go with it. It is zero while all its elements stay.
 	Until time.Time `json:"until,omitzero"`

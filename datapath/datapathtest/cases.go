@@ -71,6 +71,7 @@ func Cases() []Case {
 		{"apply", "the same changes nothing; another replaces it whole", reapply},
 		{"refuse", "a contradictory configuration is refused, the old one stays", refusals},
 		{"out-of-step", "missing tables, loops and policy drop, with their reasons", outOfStep},
+		{"closed", "nothing enters a closed path at the edge; what another node sends by it goes on", closedPath},
 		{"ended", "flows of a chain that is gone go the ordinary way", ended},
 		{"remove", "after Remove traffic is ordinary and nothing is left", removal},
 		{"restart", "Close leaves the packet path running, and the next agent takes it over", restart},

@@ -61,3 +61,42 @@ func ended(b *bed) {
 	b.forward(udp4(2), other)
 	b.backward(udp4(2), other)
 }
+
+// closedPath: live flows of a path that was closed go the ordinary way in both
+// directions. What another node had been given of them before passes what is left of
+// the path here, and leaves.
+func closedPath(b *bed) {
+	x, fw := b.instance("x", "n2"), b.instance("fw", gateway)
+	l := one(&chain{path: 1, match: toServer()}, x, fw)
+	b.apply(l)
+	tuples := []onpath.Tuple{tcp4(1), udp4(1), tcp6(1)}
+	for _, t := range tuples {
+		b.forward(t, x, fw)
+		b.backward(t, fw, x)
+	}
+	l.chains[0].ended, l.chains[0].closed = true, true
+	b.apply(l)
+	for _, t := range tuples {
+		p := newPacket(t)
+		p.flags = ack
+		b.tunnelTo("n2", fw.vport, x.vport, onpath.GroupOf(1, 1, false), p.bytes())
+		b.expect(gateway, onpath.DeviceName(fw.vport), p.bytes())
+		b.through(onpath.DeviceName(fw.vport), p.bytes(), serverNet)
+	}
+	b.apply(l) // what these wrote at the edge goes as well, after a while
+	b.eventually("entries of the closed path at the edge are gone", func() bool {
+		for _, e := range b.flows(gateway, onpath.FlowFilter{Path: 1}) {
+			if e.Vport == edgeVport {
+				return false
+			}
+		}
+		return true
+	})
+	for _, t := range tuples {
+		for device, way := range map[string]onpath.Tuple{clientNet: t, serverNet: t.Reverse()} {
+			p := newPacket(way)
+			p.flags = ack
+			b.untouched(device, p.bytes(), map[string]string{clientNet: serverNet, serverNet: clientNet}[device])
+		}
+	}
+}

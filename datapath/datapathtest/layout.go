@@ -37,6 +37,7 @@ type chain struct {
 	adopt    time.Duration
 	cut      bool
 	ended    bool // no classifier starts it; its flows go on
+	closed   bool // nor does anything enter it at the edge
 }
 
 type element struct {
@@ -276,7 +277,7 @@ func (l *layout) paths() []onpath.Path {
 	for _, c := range l.chains {
 		out = append(out, onpath.Path{
 			ID: c.path, Chain: "exam/chain", Tenant: cmp.Or(c.tenant, "exam"), MaxFlows: c.maxFlows, MTU: c.mtu, Began: c.began,
-			Adopt: onpath.Duration(c.adopt), Cut: c.cut, Strict: c.strict, Forward: c.forward,
+			Adopt: onpath.Duration(c.adopt), Cut: c.cut, Closed: c.closed, Strict: c.strict, Forward: c.forward,
 		})
 	}
 	slices.SortFunc(out, func(a, b onpath.Path) int { return cmp.Compare(a.ID, b.ID) })

@@ -26,6 +26,7 @@ type state struct {
 	functions map[uint32]functionValue
 	tenants   map[uint32]tenantLimits // by slot
 	idle      map[uint16]onpath.Idle  // by the path's slot
+	closed    map[uint16]bool         // likewise: nothing enters at the edge any more
 	attach    map[attachment]bool
 	fast      map[string]*fastUplink // by name
 	uplinks   map[uint32]uplinkValue
@@ -59,7 +60,7 @@ func compile(c *onpath.DatapathConfig, s *slots, now *kernel, m *kernelMaps, fas
 			owns: map[ownKey]uint32{}, peers: map[uint32]peerValue{}, peerAddrs: map[addrKey]peerRef{},
 			tables: map[onpath.TableID]*wantedTable{}, groups: map[uint32]groupValue{},
 			weights: map[weightsKey]weightsValue{}, paths: map[uint32]pathValue{},
-			tenants: map[uint32]tenantLimits{}, idle: map[uint16]onpath.Idle{},
+			tenants: map[uint32]tenantLimits{}, idle: map[uint16]onpath.Idle{}, closed: map[uint16]bool{},
 			fast: fast, uplinks: map[uint32]uplinkValue{}, attach: map[attachment]bool{}, names: map[int]string{},
 		},
 	}
@@ -106,6 +107,9 @@ func (k *compiler) paths() error {
 			v.Flags |= pathForward
 		}
 		k.st.paths[slot] = v
+		if p.Closed {
+			k.st.closed[uint16(slot)] = true
+		}
 	}
 	return nil
 }

@@ -31,21 +31,19 @@ const (
 // another chain, instead of being dropped for as long as they live. It removes the
 // tables, groups and paths as well.
 func (d *Driver) endPaths(want *state) error {
-	if !anyEnded(d.maps.paths.now, want.paths) {
+	ended, closed := d.endingPaths(want)
+	if len(ended)+len(closed) == 0 {
 		return errors.Join(d.dropTables(want), d.maps.paths.retain(want.paths))
 	}
-	present, ended, ctx := slotsOf(want.paths), map[uint16]bool{}, d.life
-	for slot := range d.maps.paths.now {
-		if !present[uint16(slot)] {
-			ended[uint16(slot)] = true
-		}
-	}
+	present, edge, ctx := slotsOf(want.paths), three(want.node.Edge), d.life
 	flows, err := d.cloneTables()
 	if err != nil {
 		return err
 	}
-	forgetEnded := func() error { return forget(ctx, flows, func(path uint16) bool { return !present[path] }) }
-	if want.node.EdgeTable == 0 {
+	forgetEnded := func() error {
+		return forget(ctx, flows, func(k *flowKey, path uint16) bool { return !present[path] || closed[path] && k.Scope == edge })
+	}
+	if want.node.Edge == 0 {
 		time.Sleep(lastOnes)
 	}
 	err = firstError(
@@ -67,12 +65,32 @@ func (d *Driver) endPaths(want *state) error {
 		case <-time.After(lateOnes):
 		}
 		// Paths configured in the meantime have entries that must stay.
-		gone := d.stillEnded(ended)
-		if err := forget(ctx, flows, func(path uint16) bool { return gone[path] }); err != nil && ctx.Err() == nil {
+		gone := d.stillEnded(ended, closed)
+		err := forget(ctx, flows, func(k *flowKey, path uint16) bool { return gone[path] && (ended[path] || k.Scope == edge) })
+		if err != nil && ctx.Err() == nil {
 			d.opts.Log.Warn("flow entries of a chain that ended could not be removed", "error", err)
 		}
 	})
 	return err
+}
+
+// endingPaths are the slots of paths that a configuration has no more, and of those that
+// it closes.
+func (d *Driver) endingPaths(want *state) (ended, closed map[uint16]bool) {
+	ended, closed = map[uint16]bool{}, map[uint16]bool{}
+	if anyEnded(d.maps.paths.now, want.paths) {
+		for slot := range d.maps.paths.now {
+			if _, stays := want.paths[slot]; !stays {
+				ended[uint16(slot)] = true
+			}
+		}
+	}
+	for slot := range want.closed {
+		if d.state == nil || !d.state.closed[slot] {
+			closed[slot] = true
+		}
+	}
+	return ended, closed
 }
 
 // passPrograms returns when all packets that were in the programs at the time of
@@ -84,16 +102,21 @@ func passPrograms() {
 	}
 }
 
-// stillEnded are those of the slots that no path has now.
-func (d *Driver) stillEnded(slots map[uint16]bool) map[uint16]bool {
+// stillEnded are those of the slots that no path has now, or one that is closed.
+func (d *Driver) stillEnded(ended, closed map[uint16]bool) map[uint16]bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.maps == nil {
 		return nil
 	}
-	left := maps.Clone(slots)
+	left := maps.Clone(ended)
 	for slot := range d.maps.paths.now {
 		delete(left, uint16(slot))
+	}
+	for slot := range closed {
+		if d.state != nil && d.state.closed[slot] {
+			left[slot] = true
+		}
 	}
 	return left
 }
@@ -116,14 +139,14 @@ func slotsOf(paths map[uint32]pathValue) map[uint16]bool {
 	return slots
 }
 
-// forget removes the entries of paths that are gone, by their slots. Connections
+// forget removes the entries of paths that are gone, by keys and the paths' slots. Connections
 // that were passed by because they are older than their chain keep being so,
 // whatever becomes of it.
-func forget(ctx context.Context, flows flowTables, gone func(path uint16) bool) error {
+func forget(ctx context.Context, flows flowTables, gone func(k *flowKey, path uint16) bool) error {
 	var keys []flowKey
 	err := flows.each(ctx, func(k *flowKey, v *flowValue) bool {
 		adopted := v.kind() == nextPass && v.Flags&flowBypass == 0
-		if v.Path != 0 && gone(v.Path) && !adopted {
+		if v.Path != 0 && gone(k, v.Path) && !adopted {
 			keys = append(keys, *k)
 		}
 		return true

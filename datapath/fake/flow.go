@@ -159,7 +159,8 @@ func (n *Node) sweep() {
 func (n *Node) purge(were map[onpath.VportID]*onpath.Vport) {
 	n.each(func(k flowKey, f *flow) {
 		adopted := f.kind == onpath.NextPass && k.tuple.Protocol == 6
-		ended := f.path != 0 && n.paths[f.path] == nil && !adopted
+		path := n.paths[f.path]
+		ended := f.path != 0 && !adopted && (path == nil || path.Closed && k.vport == n.edgeVport())
 		was := were[k.vport]
 		dangling := slices.ContainsFunc(f.functions, func(i inlined) bool { return n.function(i.vport) == nil })
 		if ended || dangling || was != nil && was.Kind == onpath.VportInstance && n.local(k.vport) == nil {
