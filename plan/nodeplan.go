@@ -115,7 +115,9 @@ func (b *builder) plan() *onpath.NodePlan {
 	slices.SortFunc(d.Tables, func(x, y onpath.Table) int { return cmp.Compare(x.ID, y.ID) })
 	slices.SortFunc(d.Groups, func(x, y onpath.Group) int { return cmp.Compare(x.ID, y.ID) })
 	for _, q := range b.paths {
-		d.Paths = append(d.Paths, q.spec)
+		spec := q.spec
+		spec.Closed = q.over && b.n.gate()
+		d.Paths = append(d.Paths, spec)
 	}
 	slices.SortFunc(d.Paths, func(x, y onpath.Path) int { return cmp.Compare(x.ID, y.ID) })
 	return p
@@ -185,11 +187,11 @@ func (b *builder) instance(i *instance) onpath.InstancePlan {
 func (b *builder) addLocal(i *instance) {
 	s := &i.obj.Spec
 	if i.fn.EBPF != nil {
-		b.vports[s.Vport] = onpath.Vport{ID: s.Vport, Kind: onpath.VportFunction, State: i.state(), Instance: i.key.String(), Tenant: i.key.tenant}
+		b.vports[s.Vport] = onpath.Vport{ID: s.Vport, Kind: onpath.VportFunction, State: b.w.state(i), Instance: i.key.String(), Tenant: i.key.tenant}
 		return
 	}
 	v := onpath.Vport{
-		ID: s.Vport, Kind: onpath.VportInstance, State: i.state(), Instance: i.key.String(), Tenant: i.key.tenant,
+		ID: s.Vport, Kind: onpath.VportInstance, State: b.w.state(i), Instance: i.key.String(), Tenant: i.key.tenant,
 		MAC: onpath.InstanceMAC(s.Vport), HostMAC: onpath.HostMAC(s.Vport), Attach: onpath.Routed,
 		Packets: cmp.Or(i.fn.Packets, onpath.PacketsKeep), MaxFlows: b.w.maxFlows(i.key.tenant), Mirror: b.mirror(i),
 	}
@@ -313,7 +315,7 @@ func (p *path) weight(k int, i *instance, old []onpath.Member) uint32 {
 
 func (b *builder) addRemote(i *instance, v onpath.VportID) {
 	if i.node != b.n {
-		b.vports[v] = onpath.Vport{ID: v, Kind: onpath.VportRemote, State: i.state(), Peer: i.node.name}
+		b.vports[v] = onpath.Vport{ID: v, Kind: onpath.VportRemote, State: b.w.state(i), Peer: i.node.name}
 	}
 }
 

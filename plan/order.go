@@ -95,18 +95,21 @@ func (w *world) sentPath(n *node, p onpath.PathID) bool {
 	return slices.ContainsFunc(n.c.nodes, func(m *node) bool { return m != n && m.st == nil && !m.gone }) // it may
 }
 
-// entered reports whether packets may still enter an ended path at a gateway,
-// as seen from another node. The gateways let go of a path first, and so of its
-// flows; what others know of it serves the packets that are on their way.
+// entered reports whether packets may still enter a path that is over at a gateway.
+// The gateways close it first, and so let go of its flows; what all know of it serves
+// the packets that are on their way.
 func (w *world) entered(n *node, p *path) bool {
-	if !p.ended() || n.gate() {
+	if !p.ended() {
 		return false
 	}
 	return slices.ContainsFunc(n.c.pair, func(g *node) bool {
-		if g.gone || w.sentPath(g, p.id) { // it hosts elements: nobody can be first
+		if g.gone {
 			return false
 		}
-		return g.st == nil || slices.ContainsFunc(g.possible, func(x *index) bool { return x.path(p.id) != nil })
+		return g.st == nil || slices.ContainsFunc(g.possible, func(x *index) bool {
+			q := x.path(p.id)
+			return q != nil && !q.Closed
+		})
 	})
 }
 
@@ -183,17 +186,33 @@ func (w *world) leaving(i *instance) bool {
 	if p == nil || !p.Draining {
 		return i.node.st != nil && p == nil && i.planned == nil && !w.pointedAt(i)
 	}
-	for _, m := range w.neighbours(i.node) {
+	if w.chosen(i) {
+		return false
+	}
+	return i.report.Flows == 0 && !w.pathsDrain(i) && w.passed(i.obj.Spec.Draining.Add(counted))
+}
+
+// chosen reports whether a node may still choose a draining instance for new flows,
+// by a plan in force or on its way: it does not know that the instance drains, or that
+// the last path to it has ended.
+func (w *world) chosen(i *instance) bool {
+	begins := w.begins(i)
+	for _, m := range i.node.c.nodes {
 		for _, x := range m.possible {
 			if x == nil {
 				continue
 			}
-			if v := x.vports[i.obj.Spec.Vport]; v != nil && v.State == onpath.VportUp {
-				return false
+			if v := x.vports[i.obj.Spec.Vport]; begins && m != i.node && v != nil && v.State == onpath.VportUp {
+				return true
+			}
+			for _, p := range w.endedPaths(i) {
+				if q := x.path(p.ID); !begins && q != nil && q.Ended.IsZero() {
+					return true
+				}
 			}
 		}
 	}
-	return i.report.Flows == 0 && !w.pathsDrain(i) && w.passed(i.obj.Spec.Draining.Add(counted))
+	return false
 }
 
 // counted is the time after which a node's counts of flows are of now: nodes

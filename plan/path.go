@@ -159,6 +159,7 @@ func (w *world) knownPaths(cl *cloudlet) map[onpath.PathID]*path {
 // readPath takes a path over as a node has it.
 func (w *world) readPath(x *index, spec onpath.Path) *path {
 	p := &path{id: spec.ID, spec: spec, tier: onpath.TierTenant, emits: map[onpath.TableID][]onpath.Rule{}}
+	p.spec.Closed = false // each gateway's own
 	p.key = nameIn(spec.Chain)
 	for _, d := range spec.Elements {
 		p.deps = append(p.deps, nameIn(d))

@@ -418,7 +418,7 @@ func (w *world) expect(cloudlet string, t onpath.Tuple) (inline, mirrors []strin
 // serving reports whether an instance takes new flows.
 func (w *world) serving(cloudlet string, dep name) bool {
 	for _, i := range w.instances {
-		if i.dep == dep && i.state() == onpath.VportUp && i.node.c.name == cloudlet {
+		if i.dep == dep && w.state(i) == onpath.VportUp && i.node.c.name == cloudlet {
 			return true
 		}
 	}

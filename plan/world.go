@@ -51,6 +51,7 @@ type world struct {
 	members     map[member][]*instance
 	inbound     map[inbound]bool        // made when it is first asked for
 	ended       map[member][]*endedPath // likewise
+	beginning   map[member]bool         // likewise: paths that have not ended lead to it
 	updates     map[onpath.Key]onpath.Object
 	created     map[placedOn]int
 	res         *Result
@@ -147,15 +148,34 @@ func (i *instance) ready() bool {
 
 func (i *instance) draining() bool { return !i.obj.Spec.Draining.IsZero() }
 
-// state is that of its vports.
-func (i *instance) state() onpath.VportState {
+// state is that of its vports. One that drains stays open where no path begins flows
+// that might choose it: all that comes then was under way when its paths ended, and a
+// flow of which the first packet was has to pass like any other.
+func (w *world) state(i *instance) onpath.VportState {
 	switch {
 	case !i.ready():
 		return onpath.VportClosed
-	case i.draining():
+	case i.draining() && w.begins(i):
 		return onpath.VportDraining
 	}
 	return onpath.VportUp
+}
+
+// begins reports whether a path through the instance's deployment has not ended.
+func (w *world) begins(i *instance) bool {
+	if w.beginning == nil {
+		w.beginning = map[member]bool{}
+		for _, c := range w.cloudlets {
+			for _, p := range c.paths {
+				for _, d := range p.deps {
+					if !p.ended() {
+						w.beginning[member{c, d}] = true
+					}
+				}
+			}
+		}
+	}
+	return i.node != nil && w.beginning[member{i.node.c, i.dep}]
 }
 
 // newWorld looks everything up. Faults of chains are kept with the chains.
