@@ -51,6 +51,8 @@ type WatchHop struct {
 	Node  string  `json:"node"`
 	Vport VportID `json:"vport,omitempty"`
 	Name  string  `json:"name,omitempty"`
+	// Mode of an instance: what is mirror is given copies, the flow goes past it.
+	Mode Mode `json:"mode,omitempty"`
 	// Tuple of the packets that leave the hop, where an element changed it.
 	Tuple *Tuple `json:"tuple,omitempty"`
 	// In came to the hop, Out left it towards the next one. For an instance, In

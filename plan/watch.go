@@ -45,7 +45,7 @@ func anyPorts(tu, asked onpath.Tuple) (src, dst uint16) {
 // Watched puts what nodes counted for a flow into the order of its hops.
 func Watched(s *Snapshot, t *onpath.Trace, asked onpath.Tuple, counted map[string][]onpath.FlowCounters) *onpath.FlowWatch {
 	w := &watcher{w: newWorld(s), counted: counted, used: map[seenAt]bool{}}
-	out := &onpath.FlowWatch{Time: s.Now, Tuple: t.Tuple, Live: t.Live, Warnings: t.Warnings}
+	out := &onpath.FlowWatch{Time: s.Now, Tuple: asked, Live: t.Live, Warnings: t.Warnings}
 	out.Forward = w.follow(t.Forward, asked)
 	last := asked
 	for _, h := range out.Forward {
@@ -111,7 +111,7 @@ func (w *watcher) follow(hops []onpath.TraceHop, tu onpath.Tuple) (out []onpath.
 	var from string // node and vport that the packets come from
 	var prev onpath.VportID
 	for _, h := range hops {
-		n := onpath.WatchHop{Kind: h.Kind, Node: h.Node, Vport: h.Vport, Name: h.Name, Message: h.Message}
+		n := onpath.WatchHop{Kind: h.Kind, Node: h.Node, Vport: h.Vport, Name: h.Name, Mode: h.Mode, Message: h.Message}
 		switch h.Kind {
 		case onpath.HopEdge:
 			c := w.at(h.Node, h.Vport, tu, false)
@@ -120,10 +120,7 @@ func (w *watcher) follow(hops []onpath.TraceHop, tu onpath.Tuple) (out []onpath.
 		case onpath.HopElement:
 			i := w.w.byVport[h.Vport]
 			if h.Mode == onpath.ModeMirror {
-				if i != nil && i.node != nil {
-					n.In = w.at(i.node.name, h.Vport, tu, true).Out
-				}
-				out = append(out, n)
+				out = append(out, w.mirror(n, i, tu))
 				continue
 			}
 			if i == nil || i.node == nil {
@@ -201,8 +198,38 @@ func passInline(out []onpath.WatchHop, n onpath.WatchHop) []onpath.WatchHop {
 }
 
 // isMirror tells a mirror from an element that the flow goes through.
-func isMirror(h *onpath.WatchHop) bool {
-	return h.Kind == onpath.HopElement && h.Out == (onpath.Tally{}) && h.Function == 0 && h.In != (onpath.Tally{})
+func isMirror(h *onpath.WatchHop) bool { return h.Mode == onpath.ModeMirror }
+
+// mirror completes the hop of a mirror: what it is given, and that what it sends ends
+// there.
+func (w *watcher) mirror(n onpath.WatchHop, i *instance, tu onpath.Tuple) onpath.WatchHop {
+	if i == nil || i.node == nil {
+		return n
+	}
+	n.In = w.at(i.node.name, n.Vport, tu, true).Out
+	for _, v := range []onpath.VportID{i.obj.Spec.Vport, i.obj.Spec.Back} {
+		if v == 0 {
+			continue
+		}
+		for reason, dropped := range w.at(i.node.name, v, tu, false).Dropped {
+			if n.Dropped == nil {
+				n.Dropped = map[onpath.DropReason]uint64{}
+			}
+			n.Dropped[reason] += dropped
+		}
+	}
+	return n
+}
+
+// copies are what came to a node of a flow for mirrors that it has met just now.
+func copies(hops []onpath.WatchHop, node string) (t onpath.Tally) {
+	for k := len(hops) - 1; k >= 0 && isMirror(&hops[k]); k-- {
+		if hops[k].Node == node {
+			t.Packets += hops[k].In.Packets
+			t.Bytes += hops[k].In.Bytes
+		}
+	}
+	return t
 }
 
 // cross notes what was sent to another node and what came there.
@@ -212,6 +239,9 @@ func (w *watcher) cross(out *[]onpath.WatchHop, from, to string, prev, v onpath.
 	}
 	sent := w.at(from, v, tu, true)
 	came := w.at(to, prev, tu, false)
+	more := copies(*out, to) // which come from the same vport
+	came.In.Packets -= min(came.In.Packets, more.Packets)
+	came.In.Bytes -= min(came.In.Bytes, more.Bytes)
 	n := onpath.WatchHop{Kind: onpath.HopTunnel, Node: from, Vport: v, Name: "to " + to, In: sent.Out, Out: came.In, Dropped: maps.Clone(came.Dropped)}
 	*out = append(*out, n)
 }
@@ -229,6 +259,9 @@ func reconcile(hops []onpath.WatchHop) {
 	}
 	for i := range hops {
 		h := &hops[i]
+		if isMirror(h) {
+			continue
+		}
 		if h.Kind == onpath.HopEdge {
 			if n := next(i); n != nil {
 				h.Out = n.In

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -67,5 +68,30 @@ func TestWatched(t *testing.T) {
 	}
 	if len(f.Elsewhere) > 0 {
 		t.Errorf("elsewhere: %+v", f.Elsewhere)
+	}
+
+	// A mirror between them, on the second one's node: its copies come there out of the
+	// same vport, and are not what the flow itself brings; what it sends ends at it.
+	ids := byDep("web-ids")
+	ids.Spec.Node = nat.Spec.Node
+	note(nat.Spec.Node, fw.Spec.Vport, tu, 22, 0, nil)
+	note(nat.Spec.Node, ids.Spec.Vport, tu, 4, 11, map[onpath.DropReason]uint64{onpath.DropMirror: 4})
+	in.Snapshot.Objects[onpath.KeyOf(ids)] = ids
+	behind := 1 + slices.IndexFunc(tr.Forward, func(h onpath.TraceHop) bool { return h.Vport == fw.Spec.Vport })
+	tr.Forward = slices.Insert(tr.Forward, behind, onpath.TraceHop{Kind: onpath.HopElement, Node: ids.Spec.Node, Vport: ids.Spec.Vport, Mode: onpath.ModeMirror})
+	f = Watched(in.Snapshot, tr, tu, counted)
+	mirrors := 0
+	for _, h := range f.Forward {
+		if h.Kind == onpath.HopTunnel && (h.In.Packets > h.Out.Packets+1 || h.In.Packets < h.Out.Packets) || h.Lost < 0 {
+			t.Errorf("with a mirror: %+v", h)
+		}
+		if h.Mode == onpath.ModeMirror {
+			if mirrors++; h.In.Packets != 11 || h.Dropped[onpath.DropMirror] != 4 || h.Lost != 0 {
+				t.Errorf("the mirror: %+v", h)
+			}
+		}
+	}
+	if mirrors != 1 || len(f.Elsewhere) > 0 {
+		t.Errorf("%d mirrors; elsewhere: %+v", mirrors, f.Elsewhere)
 	}
 }

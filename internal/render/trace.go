@@ -183,6 +183,9 @@ func tuple(t onpath.Tuple) string {
 	default:
 		return s + "protocol " + strconv.Itoa(int(t.Protocol))
 	}
+	if t.DstPort == 0 { // any
+		return s
+	}
 	return s + "/" + strconv.Itoa(int(t.DstPort))
 }
 

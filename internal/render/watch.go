@@ -33,7 +33,11 @@ func FlowWatch(w io.Writer, f *onpath.FlowWatch) error {
 			if ended > 0 {
 				note = strings.TrimSuffix(ofMirror(ended)+"; "+note, "; ")
 			}
-			t.Row(string(h.Kind), h.Node, h.Name, fmt.Sprint(h.In.Packets), fmt.Sprint(h.Out.Packets), nonzero(h.Function), nonzero(h.Lost), reasons(real), note)
+			kind := string(h.Kind)
+			if h.Mode == onpath.ModeMirror {
+				kind = "mirror"
+			}
+			t.Row(kind, h.Node, shortName(h.Name), fmt.Sprint(h.In.Packets), fmt.Sprint(h.Out.Packets), nonzero(h.Function), nonzero(h.Lost), reasons(real), note)
 		}
 		if err := t.Write(w); err != nil {
 			return err
