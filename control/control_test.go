@@ -519,6 +519,31 @@ func TestNodeAway(t *testing.T) {
 	s.mu.Unlock()
 	gw.report()
 	s.until("its instance counts no more", func() bool { return s.chain("web").Status.Elements[0].Ready == 1 })
+	says := func(reason, state, message string) {
+		t.Helper()
+		s.until(reason+" is said everywhere", func() bool {
+			all := false
+			for _, i := range s.instances() {
+				if i.Spec.Node == "n2" {
+					all = string(i.Status.State) == state && strings.Contains(i.Status.Message, message)
+				}
+			}
+			for _, c := range s.node("n2").Status.Conditions {
+				all = all && (c.Type != "Ready" || c.Reason == reason)
+			}
+			return all && s.hasEvent(reason)
+		})
+	}
+	says("Dead", "unready", "does not answer")
+	s.mu.Lock()
+	gw.lost = nil
+	s.mu.Unlock()
+	gw.report()
+	says("Away", "ready", "as last heard of")
+	s.mu.Lock()
+	gw.lost = []string{"n2"}
+	s.mu.Unlock()
+	gw.report()
 	s.lead(30 * time.Second)
 	s.until("replaced", func() bool { return s.chain("web").Status.Elements[0].Ready == 2 })
 	s.nodes["n2"].connect()

@@ -40,6 +40,14 @@ func (w *world) condition(list []onpath.Condition, typ string, ok bool, reason, 
 	return out
 }
 
+// reasonOf is the reason of a condition, "" without it.
+func reasonOf(list []onpath.Condition, typ string) string {
+	if i := slices.IndexFunc(list, func(c onpath.Condition) bool { return c.Type == typ }); i >= 0 {
+		return list[i].Reason
+	}
+	return ""
+}
+
 func (w *world) instanceStatus(i *instance) {
 	o := current(w, i.obj)
 	st := o.Status
@@ -47,7 +55,10 @@ func (w *world) instanceStatus(i *instance) {
 	case i.node != nil && i.node.dead:
 		st.State, st.Message = onpath.InstanceUnready, fmt.Sprintf("node %s does not answer, neither the server nor the gateway", i.node.name)
 	case i.node != nil && i.node.away:
-		st.Message = fmt.Sprintf("the agent of node %s is away; what runs there goes on", i.node.name)
+		if i.report != nil { // it holds again if the machine was thought dead meanwhile
+			st.State = i.report.State
+		}
+		st.Message = fmt.Sprintf("as last heard of: the agent of node %s is away", i.node.name)
 	case i.report != nil:
 		st = onpath.InstanceStatus{State: i.report.State, Message: i.report.Message, Restarts: i.report.Restarts, Since: i.report.Since.UTC().Round(0)}
 	case i.node != nil && i.node.st != nil && st.State != onpath.InstancePending:
@@ -85,7 +96,7 @@ func (w *world) nodeStatus(n *node) {
 	case n.dead:
 		ok, reason, message = false, "Dead", fmt.Sprintf("not heard of for %s, and the gateway does not reach it: its instances get no traffic", onpath.NodeTimeout)
 	case n.away:
-		ok, reason, message = false, "Away", fmt.Sprintf("its agent was not heard of for %s; its traffic goes on by itself, nothing on it can be changed", onpath.NodeTimeout)
+		ok, reason, message = false, "Away", fmt.Sprintf("its agent was not heard of for %s; what runs there goes on as long as the machine does, nothing on it can be changed", onpath.NodeTimeout)
 	}
 	if n.st != nil && n.st.Report != nil {
 		r := n.st.Report
@@ -117,6 +128,11 @@ func (w *world) nodeStatus(n *node) {
 			r = reason
 		}
 		w.event(Event{About: onpath.KeyOf(o), Node: n.name, Reason: r, Message: message, Warning: !ok})
+	} else if was := reasonOf(o.Status.Conditions, "Ready"); !ok && (was == "Dead" && reason == "Away" || was == "Away" && reason == "Dead") {
+		if reason == "Away" {
+			message = "the gateway reaches the machine again, its agent is still away: what still runs there may go on"
+		}
+		w.event(Event{About: onpath.KeyOf(o), Node: n.name, Reason: reason, Message: message, Warning: true})
 	}
 	next := *o
 	next.Status = st

@@ -75,6 +75,18 @@ func TestMirrorLosesNothing(t *testing.T) {
 	if s := b.String(); !strings.Contains(s, " 1  ttl 1; it gets copies: 70 packets that it sent ended here, as they should") {
 		t.Errorf("a trace shows\n%s", s)
 	}
+	if !strings.Contains(b.String(), "DROPPED: of all flows") {
+		t.Errorf("a trace does not say whose drops it tells:\n%s", b.String())
+	}
+	b.Reset()
+	edge := &onpath.VportCounters{Dropped: map[onpath.DropReason]uint64{onpath.DropTTL: 16154}}
+	way := []onpath.TraceHop{{Kind: onpath.HopEdge, Node: "gw", Vport: 1, Counters: edge}, {Kind: onpath.HopExit, Node: "gw", Vport: 1, Counters: edge}}
+	if err := render.Trace(&b, &onpath.Trace{Live: true, Forward: way, Reverse: way}, false); err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(b.String(), " 16154  "); n != 1 || strings.Count(b.String(), "ttl 16154") != 1 {
+		t.Errorf("%d lines tell what the gateway dropped:\n%s", n, b.String())
+	}
 	if counters.Dropped[onpath.DropMirror] != 70 {
 		t.Error("what was shown is changed")
 	}

@@ -25,6 +25,7 @@ func Trace(w io.Writer, t *onpath.Trace, wide bool) error {
 	default:
 		fmt.Fprintf(w, "%s; no such flow now: this is what a new one meets\n", chains(t.Chains))
 	}
+	told := tolds{}
 	for _, way := range []struct {
 		name string
 		hops []onpath.TraceHop
@@ -33,9 +34,12 @@ func Trace(w io.Writer, t *onpath.Trace, wide bool) error {
 			continue
 		}
 		fmt.Fprintf(w, "\n%s\n", way.name)
-		if err := hops(w, way.hops, t.Live, wide); err != nil {
+		if err := hops(w, way.hops, t.Live, wide, told); err != nil {
 			return err
 		}
+	}
+	if told.any() {
+		fmt.Fprintln(w, "\nDROPPED: of all flows since counting began, not of this one alone; told once")
 	}
 	if len(t.Warnings) > 0 {
 		fmt.Fprintln(w)
@@ -44,6 +48,38 @@ func Trace(w io.Writer, t *onpath.Trace, wide bool) error {
 		fmt.Fprintf(w, "! %s\n", warning)
 	}
 	return nil
+}
+
+// tolds has what was dropped at vports that a trace has told of: packets that come
+// from there, whichever flow's and direction's, so one line says it all.
+type tolds map[toldAt]uint64
+
+type toldAt struct {
+	node  string
+	vport onpath.VportID
+}
+
+// first reports whether a hop is the one to tell of its vport, and not the way out.
+func (t tolds) first(h onpath.TraceHop) bool {
+	if h.Counters == nil || h.Kind == onpath.HopExit {
+		return false
+	}
+	at := toldAt{h.Node, h.Vport}
+	if _, ok := t[at]; ok {
+		return false
+	}
+	real, _ := lost(h.Counters.Dropped)
+	t[at] = drops(real)
+	return true
+}
+
+func (t tolds) any() bool {
+	for _, n := range t {
+		if n > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 func chains(list []string) string {
@@ -55,7 +91,7 @@ func chains(list []string) string {
 
 // hops are the lines of one way. Where the flow is seen, what comes from the plan
 // alone is told apart.
-func hops(w io.Writer, list []onpath.TraceHop, live, wide bool) error {
+func hops(w io.Writer, list []onpath.TraceHop, live, wide bool, told tolds) error {
 	head := []string{">", "HOP", "NODE", "NAME", "STATE", ">PACKETS", ">BYTES", ">DROPPED"}
 	if wide {
 		head = append(head, "FROM", ">ALL-IN", ">ALL-OUT")
@@ -69,8 +105,11 @@ func hops(w io.Writer, list []onpath.TraceHop, live, wide bool) error {
 		in, out, dropped := "", "", ""
 		if c := h.Counters; c != nil {
 			in, out = strconv.FormatUint(c.In.Packets, 10), strconv.FormatUint(c.Out.Packets, 10)
-			real, _ := lost(c.Dropped)
-			dropped = strconv.FormatUint(drops(real), 10)
+			if told.first(h) {
+				dropped = strconv.FormatUint(told[toldAt{h.Node, h.Vport}], 10)
+			} else {
+				h.Counters = nil
+			}
 		}
 		row := []string{strconv.Itoa(i + 1), hopName(h), h.Node, shortName(h.Name), h.State, packets, bytes, dropped}
 		if wide {
