@@ -231,16 +231,12 @@ func (a *Agent) config(plan *onpath.NodePlan) (c *onpath.DatapathConfig, missing
 	cfg.Vports = nil
 	gone := map[onpath.VportID]bool{}
 	for _, v := range plan.Datapath.Vports {
-		if v.Kind == onpath.VportFunction {
-			if !open[v.ID] {
-				v.State = onpath.VportClosed
-			}
-		} else if v.Kind == onpath.VportInstance {
-			if !wired[v.ID] {
-				gone[v.ID] = true
-				missing = append(missing, v.ID)
-				continue
-			}
+		if v.Kind == onpath.VportInstance && !wired[v.ID] {
+			gone[v.ID] = true
+			missing = append(missing, v.ID)
+			continue
+		}
+		if v.Kind == onpath.VportInstance || v.Kind == onpath.VportFunction {
 			if !open[v.ID] {
 				v.State = onpath.VportClosed
 			} else if v.State == onpath.VportClosed {

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// TestBeginWhileDeleted: connections that begin while a chain is deleted get through,
-// by it or past it, whichever elements it had.
-func TestBeginWhileDeleted(t *testing.T) {
+// TestBeginMeanwhile: connections that begin while a chain begins and ends get
+// through, by it or past it, whichever elements it has.
+func TestBeginMeanwhile(t *testing.T) {
 	ctx := need(t, 4*time.Minute)
 	const loops, rounds, patience = 8, 3, 5 * time.Second
 	s := serveTCP(t, echo)
@@ -42,10 +42,6 @@ spec:
 		t.Fatal(err)
 	}
 	for round := range rounds {
-		if err := stage.Apply(ctx, file); err != nil {
-			t.Fatal(err)
-		}
-		active(ctx, t, "begins")
 		earlier := losses(ctx, t)
 		stop := make(chan struct{})
 		var wg sync.WaitGroup
@@ -65,7 +61,7 @@ spec:
 						return
 					}
 					_ = c.SetDeadline(time.Now().Add(patience))
-					if took := time.Since(begun); took > 500*time.Millisecond {
+					if took := time.Since(begun); took > 950*time.Millisecond { // a lost SYN is sent again after a second
 						t.Errorf("round %d: connection %d, begun at %s: took %v from %v", round, n, begun.Format("05.000"), took, c.LocalAddr())
 					}
 					err = pingPong(c, b)
@@ -78,6 +74,11 @@ spec:
 				}
 			})
 		}
+		time.Sleep(300*time.Millisecond)
+		if err := stage.Apply(ctx, file); err != nil {
+			t.Fatal(err)
+		}
+		active(ctx, t, "begins")
 		time.Sleep(time.Second)
 		deleting := time.Now()
 		remove(t, file, 0)
