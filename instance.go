@@ -19,6 +19,10 @@ type Instance struct {
 // and the time until the next attempt.
 const NextAttempt = "; next attempt in "
 
+// ProcessEnded is the message of an instance whose process has ended, until its node
+// knows how. That it tells in an event of its own.
+const ProcessEnded = "its process has ended"
+
 // InstanceSpec is fixed at creation, but for Drain, Draining and Until.
 type InstanceSpec struct {
 	Deployment string  `json:"deployment"` // in the same tenant

@@ -180,7 +180,7 @@ func (s *Server) undoUnconfirmed(ctx context.Context) {
 			wait = u.Deadline.Sub(s.o.Clock())
 		}
 		if ok && wait <= 0 {
-			err := s.undo(ctx, u.ID, "was not confirmed in time", func(wire.Pending) error { return nil })
+			_, err := s.undo(ctx, u.ID, "was not confirmed in time", func(wire.Pending) error { return nil })
 			if err == nil || onpath.CodeOf(err) == onpath.CodeNotFound { // confirmed at the last moment
 				continue
 			}
@@ -200,47 +200,65 @@ func (s *Server) undoUnconfirmed(ctx context.Context) {
 // undo puts back what was there, all or nothing; what others changed meanwhile
 // stays as they left it, and so does what they came to need. What a later
 // unconfirmed change wrote is that one's to undo, then to what was there before
-// both. Why completes "change ID …"; allowed may refuse.
-func (s *Server) undo(ctx context.Context, id, why string, allowed func(wire.Pending) error) error {
+// both. Done says what it did and what it left. Why completes "change ID …"; allowed may refuse.
+func (s *Server) undo(ctx context.Context, id, why string, allowed func(wire.Pending) error) (done wire.Undone, err error) {
 	s.writing.Lock()
 	defer s.writing.Unlock()
 	u, ok := s.pending.get(id)
 	if !ok {
-		return notPending(id)
+		return done, notPending(id)
 	}
 	if err := allowed(u.Pending); err != nil {
-		return err
+		return done, err
 	}
 	why = "change " + u.ID + " " + why
 	for attempt := 1; ; attempt++ {
 		var steps []undoStep
 		var writes []onpath.Change
+		done = wire.Undone{Changes: []wire.ObjectChange{}}
 		for _, step := range u.Steps {
-			c, err := s.undoOne(ctx, u.ID, step)
+			c, kept, err := s.undoOne(ctx, u.ID, step)
 			if err != nil {
-				return err
+				return done, err
 			}
 			if c != nil {
 				steps, writes = append(steps, step), append(writes, *c)
+			} else {
+				done.Kept = append(done.Kept, wire.KeptObject{ObjectRef: step.Key, Why: kept})
 			}
 		}
-		steps, writes = s.keepNeeded(ctx, why, steps, writes)
+		steps, writes, needed := s.keepNeeded(ctx, why, steps, writes)
+		done.Kept = append(done.Kept, needed...)
 		err := s.o.Store.Write(ctx, writes)
 		if err == nil {
 			s.tellUndone(why, writes)
 			s.log.Warn("an unconfirmed change is undone", "id", u.ID, "objects", len(u.Steps), "why", why)
 			err = s.follow(u, steps, writes)
 			_, taken := s.pending.take(u.ID, func(wire.Pending) error { return nil })
-			return errors.Join(err, taken)
+			for i, c := range writes {
+				done.Changes = append(done.Changes, wire.ObjectChange{ObjectRef: steps[i].Key, Action: undoing(steps[i], c)})
+			}
+			return done, errors.Join(err, taken)
 		}
 		if onpath.CodeOf(err) != onpath.CodeConflict || attempt == attempts {
-			return err
+			return done, err
 		}
 	}
 }
 
+// undoing is what a change does that undoes a step.
+func undoing(step undoStep, c onpath.Change) wire.Action {
+	switch {
+	case c.Object == nil:
+		return wire.Deleted
+	case step.UID == "":
+		return wire.Created
+	}
+	return wire.Updated
+}
+
 // keepNeeded leaves out deletions of what others need by now.
-func (s *Server) keepNeeded(ctx context.Context, why string, steps []undoStep, writes []onpath.Change) ([]undoStep, []onpath.Change) {
+func (s *Server) keepNeeded(ctx context.Context, why string, steps []undoStep, writes []onpath.Change) (_ []undoStep, _ []onpath.Change, kept []wire.KeptObject) {
 	for len(writes) > 0 {
 		needed := map[string]*onpath.Error{}
 		if err := s.o.Controller.Check(ctx, writes, false); err != nil {
@@ -253,6 +271,7 @@ func (s *Server) keepNeeded(ctx context.Context, why string, steps []undoStep, w
 		for i, c := range writes {
 			if e := needed[c.Key.String()]; e != nil && c.Object == nil {
 				s.o.Controller.Tell(c.Key, "Kept", why+", but this stays: "+e.Message, true)
+				kept = append(kept, wire.KeptObject{ObjectRef: steps[i].Key, Why: "stays: " + e.Message})
 				continue
 			}
 			stay, rest = append(stay, steps[i]), append(rest, c)
@@ -262,7 +281,7 @@ func (s *Server) keepNeeded(ctx context.Context, why string, steps []undoStep, w
 		}
 		steps, writes = stay, rest
 	}
-	return steps, writes
+	return steps, writes, kept
 }
 
 // follow tells earlier unconfirmed changes that what is there again is what they
@@ -298,10 +317,10 @@ func (s *Server) tellUndone(why string, writes []onpath.Change) {
 	}
 }
 
-func (s *Server) undoOne(ctx context.Context, id string, step undoStep) (*onpath.Change, error) {
+func (s *Server) undoOne(ctx context.Context, id string, step undoStep) (_ *onpath.Change, kept string, _ error) {
 	now, err := s.current(ctx, step.Key.Key())
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	c := &onpath.Change{Key: step.Key.Key()}
 	uid, generation := "", int64(0)
@@ -313,15 +332,30 @@ func (s *Server) undoOne(ctx context.Context, id string, step undoStep) (*onpath
 		if err == nil && !handed {
 			s.log.Warn("an object was changed by others since the unconfirmed change and stays", "object", c.Key)
 		}
-		return nil, err
+		return nil, whyKept(step, uid, handed), err
 	}
 	if c.Object, err = decodeBefore(step); err != nil || c.Object == nil {
-		return c, err
+		return c, "", err
 	}
 	if now != nil {
 		keepStatus(now, c.Object)
 	}
-	return c, nil
+	return c, "", nil
+}
+
+// whyKept says why an object, now of this UID, is not what a step made of it.
+func whyKept(step undoStep, uid string, handed bool) string {
+	switch {
+	case handed:
+		return "goes back with the later change that waits for its confirmation, too"
+	case uid == "":
+		return "was deleted since, and stays deleted"
+	case step.UID == "":
+		return "was created anew since, and stays"
+	case uid != step.UID:
+		return "was deleted and created anew since, and stays"
+	}
+	return "was changed since, and stays as it is"
 }
 
 // takes has a later step undo what an earlier one would have, if it began with

@@ -37,10 +37,14 @@ func (s *Server) confirm(ctx context.Context, in *changeID) (*struct{}, error) {
 	return nil, err
 }
 
-func (s *Server) undoNow(ctx context.Context, in *changeID) (*struct{}, error) {
+func (s *Server) undoNow(ctx context.Context, in *changeID) (*bodyOf[wire.Undone], error) {
 	who := whoIs(ctx)
 	// Whoever gives up now could not know whether it was undone.
-	return nil, s.undo(context.WithoutCancel(ctx), in.ID, "was taken back by "+who.URI(), func(p wire.Pending) error { return mayConfirm(who, p) })
+	done, err := s.undo(context.WithoutCancel(ctx), in.ID, "was taken back by "+who.URI(), func(p wire.Pending) error { return mayConfirm(who, p) })
+	if err != nil {
+		return nil, err
+	}
+	return &bodyOf[wire.Undone]{done}, nil
 }
 
 // mayConfirm refuses who may neither keep nor undo p, nor know of it.

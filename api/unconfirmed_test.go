@@ -66,10 +66,19 @@ func TestUnconfirmed(t *testing.T) {
 		t.Errorf("a user of another tenant sees %+v", none)
 	}
 
-	wantCode(t, bob.Undo(ctx, soon), onpath.CodeForbidden)
-	wantCode(t, alice.Undo(ctx, late), onpath.CodeForbidden)
-	if err := alice.Undo(ctx, soon); err != nil {
+	undo := func(c *client.Client, id string) error { _, err := c.Undo(ctx, id); return err }
+	wantCode(t, undo(bob, soon), onpath.CodeForbidden)
+	wantCode(t, undo(alice, late), onpath.CodeForbidden)
+	done, err := alice.Undo(ctx, soon)
+	if err != nil {
 		t.Fatal(err)
+	}
+	did = map[string]wire.Action{}
+	for _, c := range done.Changes {
+		did[c.Name] = c.Action
+	}
+	if did["changed"] != wire.Updated || did["new"] != wire.Deleted || did["gone"] != wire.Created || len(did) != 3 || len(done.Kept) > 0 {
+		t.Errorf("undoing did %+v", done)
 	}
 	for name, want := range map[string]string{"changed": "10.0.0.1", "gone": "10.0.0.1", "new": "none", "other": "10.0.0.2"} {
 		if got := w.addressOf(name); got != want {
@@ -79,7 +88,7 @@ func TestUnconfirmed(t *testing.T) {
 	if told := w.controller.heard(onpath.Key{Kind: onpath.KindHosts, Tenant: "a", Name: "new"}); !strings.Contains(told, "taken back by onpath:user/a/") {
 		t.Errorf("it is told %q", told)
 	}
-	wantCode(t, alice.Undo(ctx, soon), onpath.CodeNotFound)
+	wantCode(t, undo(alice, soon), onpath.CodeNotFound)
 	wantCode(t, alice.Confirm(ctx, soon), onpath.CodeNotFound)
 	if err := w.operator.Confirm(ctx, late); err != nil {
 		t.Fatal(err)

@@ -310,7 +310,7 @@ func (in *instance) shut(ctx context.Context) {
 	in.open = false
 	in.a.mu.Unlock()
 	in.a.apply.kick(false)
-	in.set(onpath.InstanceFailed, "its process has ended")
+	in.set(onpath.InstanceFailed, onpath.ProcessEnded)
 	in.syncApply(ctx)
 }
 

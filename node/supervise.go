@@ -172,14 +172,15 @@ func (in *instance) exited(ctx context.Context, w *watch) (good time.Duration, w
 	code, _ := w.p.Exit()
 	why = exitWords(code)
 	in.hasty = good < shortRun
-	in.close(ctx, onpath.InstanceFailed, why)
 	ran := ranFor(good)
+	// One form of words everywhere: the event's and the state's are compared.
 	if words := in.lastWords(ctx); words != "" && code != 0 {
 		why += ": " + words
 		in.a.event(w.plan, true, "Exited", "%s (%s)", why, ran)
 	} else {
 		in.a.event(w.plan, true, "Exited", "%s %s", why, ran)
 	}
+	in.close(ctx, onpath.InstanceFailed, why)
 	if !w.plan.Draining {
 		in.rec.Restarts++
 		in.a.mu.Lock()

@@ -73,7 +73,7 @@ func (w *world) instanceStatus(i *instance) {
 	next := *o
 	next.Status = st
 	w.update(&next)
-	if st.State != o.Status.State {
+	if st.State != o.Status.State && st.Message != onpath.ProcessEnded {
 		words, _, _ := strings.Cut(st.Message, onpath.NextAttempt) // repeats are counted
 		w.event(Event{About: onpath.KeyOf(o), Node: o.Spec.Node, Reason: title(string(st.State)), Message: words,
 			Warning: st.State == onpath.InstanceFailed || st.State == onpath.InstanceUnready})

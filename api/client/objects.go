@@ -119,7 +119,7 @@ func (c *Client) Unconfirmed(ctx context.Context) ([]wire.Unconfirmed, error) {
 	return out, c.do(ctx, http.MethodGet, "/v1/confirm", nil, nil, &out)
 }
 
-// Undo undoes an apply that waits for its confirmation, at once.
-func (c *Client) Undo(ctx context.Context, id string) error {
-	return c.do(ctx, http.MethodDelete, "/v1/confirm/"+url.PathEscape(id), nil, nil, nil)
+// Undo undoes an apply that waits for its confirmation, at once, and says what of it.
+func (c *Client) Undo(ctx context.Context, id string) (done wire.Undone, err error) {
+	return done, c.do(ctx, http.MethodDelete, "/v1/confirm/"+url.PathEscape(id), nil, nil, &done)
 }

@@ -135,6 +135,20 @@ type Unconfirmed struct {
 	Changes []ObjectChange `json:"changes"`
 }
 
+// Undone is what became of an apply that was undone.
+type Undone struct {
+	// Changes are what undoing it did.
+	Changes []ObjectChange `json:"changes"`
+	// Kept is left as it is: others changed it since, or need it.
+	Kept []KeptObject `json:"kept,omitempty"`
+}
+
+// KeptObject is one that is left as it is; Why is a sentence's end about it.
+type KeptObject struct {
+	ObjectRef
+	Why string `json:"why"`
+}
+
 // WatchEvent is one line of a watch. A line without a key says only how far the
 // watch is: resume from Revision.
 type WatchEvent struct {

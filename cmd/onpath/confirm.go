@@ -41,14 +41,17 @@ who applied it, and when it is undone. --undo takes it back now.`,
 			if len(args) == 0 {
 				return g.listUnconfirmed(c, cl)
 			}
-			do, done := cl.Confirm, "kept"
 			if undo {
-				do, done = cl.Undo, "undone"
+				done, err := cl.Undo(c.Context(), args[0])
+				if err != nil {
+					return err
+				}
+				return render.Undone(c.OutOrStdout(), args[0], done)
 			}
-			if err := do(c.Context(), args[0]); err != nil {
+			if err := cl.Confirm(c.Context(), args[0]); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(c.OutOrStdout(), "%s is %s\n", args[0], done)
+			_, err = fmt.Fprintf(c.OutOrStdout(), "%s is kept\n", args[0])
 			return err
 		},
 	}

@@ -36,6 +36,29 @@ func Unconfirmed(w io.Writer, list []wire.Unconfirmed, now time.Time) error {
 	return err
 }
 
+// Undone says what of an apply is undone. What is left as it is stands below.
+func Undone(w io.Writer, id string, done wire.Undone) error {
+	words := id + " is undone"
+	switch {
+	case len(done.Kept) > 0 && len(done.Changes) == 0:
+		words = "nothing of " + id + " is undone; it waits no more"
+	case len(done.Kept) > 0:
+		words += " in part"
+	}
+	fmt.Fprintln(w, words)
+	if len(done.Kept) == 0 {
+		return nil
+	}
+	was := map[wire.Action]string{wire.Created: "is there again", wire.Updated: "is as it was before", wire.Deleted: "is deleted again"}
+	for _, c := range done.Changes {
+		fmt.Fprintf(w, "%s %s\n", c.Key(), was[c.Action])
+	}
+	for _, k := range done.Kept {
+		fmt.Fprintf(w, "%s %s\n", k.Key(), k.Why)
+	}
+	return nil
+}
+
 // Awaits are lines about what becomes of an object unless it is confirmed.
 func Awaits(k onpath.Key, list []wire.Unconfirmed, now time.Time) (lines []string) {
 	for _, u := range list {

@@ -55,6 +55,28 @@ func TestUnconfirmed(t *testing.T) {
 			t.Errorf("kept %v, and it is there %v", keep, there)
 		}
 	}
+	// What was deleted meanwhile is not there again, and that is said.
+	code, out, message := onpath("apply", "-f", p, "--confirm", "1h", "-o", "json")
+	if code != 0 {
+		t.Fatal(message)
+	}
+	if err := os.WriteFile(p, []byte("apiVersion: onpath/v1alpha1\nkind: Hosts\nmetadata: {name: web}\nspec: {addresses: [192.0.2.2]}\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, message = onpath("apply", "-f", p, "--confirm", "1h"); code != 0 {
+		t.Fatal(message)
+	}
+	if code, _, message = onpath("delete", "hosts", "web"); code != 0 {
+		t.Fatal(message)
+	}
+	_, out, _ = onpath("confirm", "-o", "json")
+	id := regexp.MustCompile(`"id": *"([a-z0-9]{8})"`).FindStringSubmatch(out)
+	if id == nil {
+		t.Fatalf("nothing waits: %s", out)
+	}
+	if code, out, message = onpath("confirm", id[1], "--undo"); code != 0 || out != "nothing of "+id[1]+" is undone; it waits no more\nhosts default/web was deleted since, and stays deleted\n" {
+		t.Errorf("exit code %d, %q, %s", code, out, message)
+	}
 	for _, args := range [][]string{{"confirm", "--undo"}, {"confirm", ""}} {
 		if code, _, message := onpath(args...); code != 2 || !strings.Contains(message, "onpath confirm lists what waits") {
 			t.Errorf("%q: exit code %d, %s", args, code, message)
