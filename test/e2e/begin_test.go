@@ -74,7 +74,7 @@ spec:
 				}
 			})
 		}
-		time.Sleep(300*time.Millisecond)
+		time.Sleep(300 * time.Millisecond)
 		if err := stage.Apply(ctx, file); err != nil {
 			t.Fatal(err)
 		}
