@@ -515,7 +515,7 @@ struct function {
 	__u8 redirects; /* it may send packets to later elements */
 	__u16 needs;    /* bytes of the packet that it is shown */
 	__u8 element;   /* its place in its chains, from 1; 0: not the same in all */
-	__u8 spare;
+	__u8 bank;      /* the dispatcher that it is linked in */
 };
 
 /* One packet in so many is timed. */

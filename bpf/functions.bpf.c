@@ -4,7 +4,8 @@
  * other, carries out what they say, and goes on with STAGE_RESUME. It owns every
  * verdict and counts; functions see a description of the packet and nothing else.
  * There are two with the same functions: this one at tc, and the one of
- * lib/fast_functions.h at XDP.
+ * lib/fast_functions.h at XDP. Functions whose tables are too many for one program
+ * are divided among several of each, which hand packets over to each other.
  *
  * The driver links the functions in service behind it and writes call_function,
  * which leads to them by their places. Calls between programs would cost a tail
@@ -29,6 +30,18 @@ static __always_inline struct onpath_packet *description(void)
 __attribute__((weak)) __noinline int call_function(__u32 place, struct onpath_packet *a)
 {
 	return a && place ? ONPATH_NEXT : ONPATH_DROP;
+}
+
+/* Which of the dispatchers this one is; the driver says so. */
+const volatile __u32 this_bank;
+
+/* The dispatcher that the function of an item is linked in. */
+static __always_inline __u32 bank_of(__u32 item)
+{
+	__u32 place = item & INLINE_PLACE;
+	struct function *f = bpf_map_lookup_elem(&functions, &place);
+
+	return f ? f->bank : this_bank;
 }
 
 #include "lib/fast_functions.h" /* calls it as well */
@@ -228,17 +241,23 @@ SEC("tc")
 int onpath_functions(struct __sk_buff *skb)
 {
 	struct pkt *p = packet();
-	__u32 i, item;
+	__u32 i, item, bank;
 	int rc;
 
 	if (!p || describe(skb))
 		return TC_ACT_SHOT;
 	for (i = 0; i < MAX_INLINE; i++) {
 		if (i < p->ran)
-			continue; /* it was before a redirect */
+			continue; /* it was before a redirect, or in another dispatcher */
 		item = p->d.functions[i];
 		if (!item)
 			break;
+		bank = bank_of(item);
+		if (bank != this_bank) {
+			bpf_tail_call(skb, &banks, bank);
+			untold();
+			return drop(p, DROP_NO_INSTANCE); /* it was just taken away */
+		}
 		p->ran = i + 1;
 		rc = run(skb, item);
 		if (rc != GO_ON)

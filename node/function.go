@@ -51,6 +51,11 @@ type stopwatch struct {
 	over          error         // above the budget; nothing has been measured since
 }
 
+// unlinked is why the data path has no place for a function; waiting does not help.
+type unlinked struct{ why string }
+
+func (u *unlinked) Error() string { return "the data path cannot run it: " + u.why }
+
 // probeInline asks the data path about an ebpf function.
 func (in *instance) probeInline(ctx context.Context, h health, s *stopwatch) error {
 	c, err := in.a.functionCounters(ctx)
@@ -60,7 +65,7 @@ func (in *instance) probeInline(ctx context.Context, h health, s *stopwatch) err
 	f, ok := c[in.current().Vport]
 	switch {
 	case f.Error != "":
-		return fmt.Errorf("the data path cannot run it: %s", f.Error)
+		return &unlinked{f.Error}
 	case !ok || !f.Linked:
 		return fmt.Errorf("it is not part of the data path yet")
 	}

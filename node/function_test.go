@@ -1,6 +1,8 @@
 package node
 
 import (
+	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -75,5 +77,15 @@ func TestBudgetOnBusyMachine(t *testing.T) {
 		if err := m.step(uint64(i%2), 2637*time.Nanosecond, time.Second); err != nil {
 			t.Fatalf("with few packets, second %d: %v", i, err)
 		}
+	}
+}
+
+// TestWaitsFor: what the data path cannot run does not wait for a probe.
+func TestWaitsFor(t *testing.T) {
+	if got := waitsFor(&unlinked{"no room"}); got != "the data path cannot run it: no room" {
+		t.Error(got)
+	}
+	if got := waitsFor(errors.New("refused")); !strings.Contains(got, "probe") || !strings.Contains(got, "refused") {
+		t.Error(got)
 	}
 }

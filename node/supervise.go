@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"time"
@@ -228,9 +229,17 @@ func (in *instance) probed(ctx context.Context, w *watch, err error) (why string
 		}
 		return fmt.Sprintf("%s for %s: %v", state, w.health.Start, err)
 	case !w.ready && !w.everReady:
-		in.set(onpath.InstanceStarting, fmt.Sprintf("waiting for the first probe to succeed: %v", err))
+		in.set(onpath.InstanceStarting, waitsFor(err))
 	}
 	return ""
+}
+
+// waitsFor says why an instance is not ready yet.
+func waitsFor(probe error) string {
+	if u := (*unlinked)(nil); errors.As(probe, &u) {
+		return u.Error()
+	}
+	return fmt.Sprintf("waiting for the first probe to succeed: %v", probe)
 }
 
 func (w *watch) setEager(on bool) {

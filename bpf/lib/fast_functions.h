@@ -273,33 +273,54 @@ static __always_inline int leave_at_xdp(struct xdp_md *ctx, struct fast_run *r, 
 	return bpf_redirect(ifindex, 0);
 }
 
-SEC("xdp.frags")
-int onpath_fast_functions(struct xdp_md *ctx)
+/* What is done once for all functions of a packet. */
+static __always_inline int begin_at_xdp(struct xdp_md *ctx, struct fast_run *r, struct vport_counters *v)
 {
-	__u32 zero = 0, place = ctx->ingress_ifindex % MAX_UPLINKS, slot, i, item;
-	struct fast_run *r = bpf_map_lookup_elem(&fast_runs, &zero);
-	struct uplink_counters *u = bpf_map_lookup_elem(&uplink_stats, &place);
-	struct vport_counters *v;
-	struct path_counters *c;
-	int rc;
+	__u32 slot = r->path;
+	struct path_counters *c = bpf_map_lookup_elem(&path_stats, &slot);
 
-	if (!r || !u || describe_frame(ctx, r))
-		return XDP_DROP;
-	slot = r->edge_slot;
-	v = bpf_map_lookup_elem(&vport_stats, &slot);
-	slot = r->path;
-	c = bpf_map_lookup_elem(&path_stats, &slot);
-	if (!v || !c)
-		return XDP_DROP;
+	if (!c || describe_frame(ctx, r))
+		return -1;
 	v->in_packets++;
 	v->in_bytes += r->a.length;
 	c->steered_packets++; /* of place 0 nobody reads it */
 	c->steered_bytes += r->a.length;
+	return 0;
+}
+
+SEC("xdp.frags")
+int onpath_fast_functions(struct xdp_md *ctx)
+{
+	__u32 zero = 0, place = ctx->ingress_ifindex % MAX_UPLINKS, slot, i, item, bank, next;
+	struct fast_run *r = bpf_map_lookup_elem(&fast_runs, &zero);
+	struct uplink_counters *u = bpf_map_lookup_elem(&uplink_stats, &place);
+	struct vport_counters *v;
+	int rc;
+
+	if (!r || !u)
+		return XDP_DROP;
+	slot = r->edge_slot;
+	v = bpf_map_lookup_elem(&vport_stats, &slot);
+	if (!v)
+		return XDP_DROP;
+	next = r->next;
+	r->next = 0;
+	if (!next && begin_at_xdp(ctx, r, v))
+		return XDP_DROP;
 #pragma clang loop unroll(disable)
 	for (i = 0; i < MAX_INLINE; i++) {
+		if (i + 1 < next)
+			continue; /* it was in another dispatcher */
 		item = r->functions[i];
 		if (!item)
 			break;
+		bank = bank_of(item);
+		if (bank != this_bank) {
+			r->next = i + 1;
+			bpf_tail_call(ctx, &fast_banks, bank);
+			r->next = 0;
+			return drop_frame(r, u, DROP_NO_INSTANCE); /* it was just taken away */
+		}
 		rc = run_at_xdp(ctx, r, u, item);
 		if (rc != GO_ON)
 			return rc;

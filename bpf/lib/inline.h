@@ -23,7 +23,7 @@ struct fast_run {
 	__u8 dst[16];
 	__be16 sport;
 	__be16 dport;
-	__u32 pad;
+	__u32 next; /* from one dispatcher to another: item of the list and 1; else 0 */
 };
 
 MAP(fast_runs, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct fast_run, 1, 0);
@@ -35,6 +35,14 @@ struct {
 	__uint(key_size, 4);
 	__uint(value_size, 4);
 } fast_stages SEC(".maps");
+
+/* The same as banks, at XDP. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, MAX_FUNCTIONS);
+	__uint(key_size, 4);
+	__uint(value_size, 4);
+} fast_banks SEC(".maps");
 
 /*
  * What stands before a frame that functions at XDP have seen and that tc finishes;

@@ -103,6 +103,17 @@ struct {
 	__uint(value_size, 4);
 } stages SEC(".maps");
 
+/*
+ * The dispatchers: a program may use 64 maps, and functions bring their own, so they
+ * are divided among several. The first one is that of STAGE_FUNCTIONS.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, MAX_FUNCTIONS);
+	__uint(key_size, 4);
+	__uint(value_size, 4);
+} banks SEC(".maps");
+
 /* Single flows, as long as somebody watches them. */
 MAP(watches, BPF_MAP_TYPE_ARRAY, __u32, struct watch, MAX_WATCHES, 0);
 MAP(watch_stats, BPF_MAP_TYPE_PERCPU_HASH, struct watch_key, struct watch_counters, 4096, 0);

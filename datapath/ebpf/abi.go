@@ -376,7 +376,7 @@ type functionValue struct {
 	Redirects uint8
 	Needs     uint16
 	Element   uint8 // from 1; 0: not the same in all chains
-	Spare     uint8
+	Bank      uint8 // the dispatcher that it is linked in
 }
 
 type functionCounters struct {

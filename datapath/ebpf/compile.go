@@ -333,7 +333,7 @@ func (k *compiler) function(p *onpath.Vport, slot uint32, v *vportValue) {
 		return
 	}
 	v.Ifindex = l.place
-	f := functionValue{Vport: uint32(p.ID), Slot: uint16(slot), Needs: uint16(l.object.Needs)}
+	f := functionValue{Vport: uint32(p.ID), Slot: uint16(slot), Needs: uint16(l.object.Needs), Bank: uint8(l.bank)}
 	if l.object.Redirects {
 		f.Redirects, f.Element = 1, elementOf(k.c, p.ID)
 	}

@@ -2,34 +2,37 @@ package ebpf
 
 import (
 	"bytes"
-	"cmp"
+	"errors"
 	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 
-	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/inline"
 )
 
 // caller is the subprogram of the dispatcher that leads to the functions.
 const caller = "call_function"
 
-// buildDispatcher links the functions behind one of the dispatchers and loads it,
-// with the maps of the programs that it works with.
-func buildDispatcher(set map[onpath.VportID]*linked, with *ebpf.Collection, name string) (*ebpf.Program, error) {
+// dispatcherSpec reads the compiled dispatchers, as those of a bank.
+func dispatcherSpec(bank uint32) (*ebpf.CollectionSpec, error) {
 	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(dispatcherObject))
 	if err != nil {
 		return nil, fmt.Errorf("read the compiled dispatcher: %w", err)
 	}
-	list := slices.SortedFunc(maps.Values(set), func(a, b *linked) int { return cmp.Compare(a.place, b.place) })
-	p := spec.Programs[name]
-	spec.Programs = map[string]*ebpf.ProgramSpec{name: p}
-	if err := fitFast(spec); err != nil {
+	return spec, errors.Join(fitFast(spec), setVariable(spec, "this_bank", bank))
+}
+
+// buildDispatcher links the functions of a bank, in the order of their places, behind
+// one of its dispatchers and loads it, with the maps of the programs that it works with.
+func buildDispatcher(list []*linked, bank uint32, with *ebpf.Collection, name string) (*ebpf.Program, error) {
+	spec, err := dispatcherSpec(bank)
+	if err != nil {
 		return nil, err
 	}
+	p := spec.Programs[name]
+	spec.Programs = map[string]*ebpf.ProgramSpec{name: p}
 	if p.Instructions, err = replaceCaller(p.Instructions, callerFor(list)); err != nil {
 		return nil, err
 	}

@@ -5,7 +5,6 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/datapath/datapathtest"
 	"github.com/onpath/onpath/internal/inline"
 )
@@ -24,13 +23,13 @@ func TestDispatcher(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { inline.CloseTables(tables) })
-	set := map[onpath.VportID]*linked{}
+	var list []*linked
 	for place := uint32(1); place < maxPlaces; place += 5 {
-		set[onpath.VportID(place)] = &linked{object: o, tables: tables, place: place}
+		list = append(list, &linked{object: o, tables: tables, place: place})
 		for _, name := range []string{dispatcherProgram, fastDispatcherProgram} {
-			p, err := buildDispatcher(set, b.c, name)
+			p, err := buildDispatcher(list, 0, b.c, name)
 			if err != nil {
-				t.Fatalf("%s, %d functions: %v", name, len(set), err)
+				t.Fatalf("%s, %d functions: %v", name, len(list), err)
 			}
 			p.Close()
 		}

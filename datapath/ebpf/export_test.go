@@ -79,3 +79,27 @@ func (d *Driver) FastProgram() *ebpf.Program { return d.coll.Programs[fastProgra
 
 // TunnelDevice is the device that carries the tunnels.
 func (d *Driver) TunnelDevice() string { return tunnelDevice }
+
+// SetProgramMaps sets how many maps of their own the functions of one dispatcher may
+// bring, and gives what undoes that.
+func SetProgramMaps(n int) (undo func()) {
+	was := maxProgramMaps
+	shared, err := dispatcherMaps()
+	if err != nil {
+		panic(err)
+	}
+	maxProgramMaps = shared + n
+	return func() { maxProgramMaps = was }
+}
+
+// Banks counts the dispatchers that functions are linked in.
+func (d *Driver) Banks() (n int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, b := range d.banks {
+		if len(b.list) > 0 {
+			n++
+		}
+	}
+	return n
+}

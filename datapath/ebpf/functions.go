@@ -2,7 +2,6 @@ package ebpf
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -21,6 +20,7 @@ type linked struct {
 	object *inline.Object
 	tables map[string]*ebpf.Map
 	place  uint32
+	bank   uint32 // the dispatcher of its place
 }
 
 func (l *linked) close() { inline.CloseTables(l.tables) }
@@ -31,6 +31,10 @@ func (l *linked) close() { inline.CloseTables(l.tables) }
 func (d *Driver) link(c *onpath.DatapathConfig) error {
 	next := maps.Clone(d.linked)
 	fresh := map[onpath.VportID]*linked{}
+	rooms, err := roomsOf(next)
+	if err != nil {
+		return err
+	}
 	d.linkErrs = map[onpath.VportID]string{}
 	for _, f := range c.Functions {
 		if l := next[f.Vport]; l != nil && l.spec == f {
@@ -42,6 +46,7 @@ func (d *Driver) link(c *onpath.DatapathConfig) error {
 			d.opts.Log.Error("an ebpf function cannot be opened", "vport", f.Vport, "error", err)
 			continue
 		}
+		l.bank = rooms.take(len(l.tables), d.bankBefore(l.place))
 		fresh[f.Vport] = l
 	}
 	if len(fresh) == 0 {
@@ -112,43 +117,6 @@ func (d *Driver) openFunction(f onpath.InlineFunction) (*linked, error) {
 		return nil, err
 	}
 	return &linked{spec: f, object: o, tables: tables, place: place}, nil
-}
-
-// dispatch builds dispatchers of the functions and puts them in their places; packets
-// under way finish in the ones before. Where the kernel refuses the one at XDP, tc
-// runs all functions.
-func (d *Driver) dispatch(set map[onpath.VportID]*linked) error {
-	p, err := buildDispatcher(set, d.coll, dispatcherProgram)
-	if err != nil {
-		return err
-	}
-	defer p.Close() // the map holds it
-	if err := d.dispatchFast(set); err != nil {
-		return err
-	}
-	if err := d.coll.Maps["stages"].Put(stageFunctions, p); err != nil {
-		return fmt.Errorf("put the dispatcher in its place: %w", err)
-	}
-	return nil
-}
-
-func (d *Driver) dispatchFast(set map[onpath.VportID]*linked) error {
-	if d.coll.Programs[fastProgram] == nil {
-		return nil
-	}
-	stages := d.coll.Maps["fast_stages"]
-	p, err := buildDispatcher(set, d.coll, fastDispatcherProgram)
-	if err == nil {
-		defer p.Close()
-		if err = stages.Put(fastStageFunctions, p); err == nil {
-			return nil
-		}
-	}
-	d.opts.Log.Warn("functions do not run in the fast path; packets of their flows take the ordinary one", "error", err)
-	if err := stages.Delete(fastStageFunctions); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return fmt.Errorf("take the dispatcher off the fast path: %w", err)
-	}
-	return nil
 }
 
 // unlink takes out what is configured no more. Its place is given up once no flow

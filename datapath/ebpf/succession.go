@@ -42,7 +42,7 @@ var learnt = []string{
 // unfilled maps begin empty: their contents are other maps or programs, belong to
 // one program, or are written anew as a whole.
 var unfilled = []string{
-	flowsMap, pendingMap, formerMap, "stages", "fast_stages", "scratch", "fast_runs", "lanes", "frags", "watches", "watch_stats",
+	flowsMap, pendingMap, formerMap, "stages", "fast_stages", "banks", "fast_banks", "scratch", "fast_runs", "lanes", "frags", "watches", "watch_stats",
 	"table_ids", "tables", "rules", "forests",
 }
 

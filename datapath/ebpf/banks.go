@@ -1,0 +1,235 @@
+package ebpf
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/onpath/onpath"
+)
+
+// A program may use so many maps (the kernel's MAX_USED_MAPS). Functions bring
+// tables of their own, so they are divided among dispatchers, the banks, which hand
+// packets over to each other. The first one is entered from outside. Tests lower it.
+var maxProgramMaps = 64
+
+// bank is what one dispatcher is linked of, in the order of places.
+type bank struct {
+	list []*linked
+	fast bool // there is one at XDP as well
+}
+
+// rooms are how many maps each bank's dispatchers can still take.
+type rooms struct {
+	size int
+	left map[uint32]int
+}
+
+// roomsOf counts what the functions leave in their banks.
+func roomsOf(set map[onpath.VportID]*linked) (*rooms, error) {
+	shared, err := dispatcherMaps()
+	if err != nil {
+		return nil, err
+	}
+	r := &rooms{size: maxProgramMaps - shared, left: map[uint32]int{}}
+	for _, l := range set {
+		r.add(l.bank, len(l.tables))
+	}
+	return r, nil
+}
+
+func (r *rooms) of(bank uint32) int {
+	if n, ok := r.left[bank]; ok {
+		return n
+	}
+	return r.size
+}
+
+func (r *rooms) add(bank uint32, tables int) { r.left[bank] = r.of(bank) - tables }
+
+// take finds a bank for a function with so many tables: the one it had before, if
+// it can, or the first.
+func (r *rooms) take(tables int, before uint32) uint32 {
+	at := before
+	for bank := uint32(0); r.of(at) < tables && bank < maxPlaces; bank++ {
+		at = bank // an empty one has room for what internal/inline permits
+	}
+	r.add(at, tables)
+	return at
+}
+
+// dispatcherMaps is how many maps a dispatcher uses without any function.
+var dispatcherMaps = sync.OnceValues(func() (most int, err error) {
+	spec, err := dispatcherSpec(0)
+	if err != nil {
+		return 0, err
+	}
+	for _, p := range spec.Programs {
+		uses := p.Instructions.ReferenceOffsets()
+		n := 0
+		for name := range spec.Maps {
+			if uses[name] != nil {
+				n++
+			}
+		}
+		most = max(most, n)
+	}
+	return most, nil
+})
+
+// bankBefore is the bank that a place has in the kernel.
+func (d *Driver) bankBefore(place uint32) uint32 {
+	return min(uint32(d.maps.functions.now[place].Bank), maxPlaces-1)
+}
+
+// built are new dispatchers of one bank.
+type built struct {
+	bank
+	at   uint32
+	tc   *ebpf.Program
+	xdp  *ebpf.Program // nil: the kernel refuses it
+	kept bool          // it is in its place already
+}
+
+func (b *built) close() {
+	if b.tc != nil {
+		b.tc.Close()
+	}
+	if b.xdp != nil {
+		b.xdp.Close()
+	}
+}
+
+// dispatch builds dispatchers of the functions and puts them in their places; packets
+// under way finish in the ones before. Where the kernel refuses one at XDP, tc runs
+// all functions. An error means that nothing changed.
+func (d *Driver) dispatch(set map[onpath.VportID]*linked) error {
+	var all []*built
+	defer func() {
+		for _, b := range all {
+			b.close() // the maps hold them
+		}
+	}()
+	lists := banksOf(set)
+	for _, at := range slices.Backward(slices.Sorted(maps.Keys(lists))) { // the first one leads to all others
+		b, err := d.buildBank(at, lists[at])
+		if err != nil {
+			return err
+		}
+		all = append(all, b)
+	}
+	whole := !slices.ContainsFunc(all, func(b *built) bool { return !b.fast })
+	if err := d.placeFast(all, whole); err != nil {
+		return err
+	}
+	for _, b := range all {
+		if err := d.placeBank(b); err != nil {
+			return err
+		}
+		d.banks[b.at] = b.bank
+	}
+	if !whole {
+		delete(d.banks, 0) // so that it is built anew, and entered again once all others are there
+	}
+	return d.dropBanks(lists)
+}
+
+// banksOf divides functions by their banks; there is always the first one.
+func banksOf(set map[onpath.VportID]*linked) map[uint32][]*linked {
+	lists := map[uint32][]*linked{0: nil}
+	for _, l := range set {
+		lists[l.bank] = append(lists[l.bank], l)
+	}
+	for _, list := range lists {
+		slices.SortFunc(list, func(a, b *linked) int { return cmp.Compare(a.place, b.place) })
+	}
+	return lists
+}
+
+func (d *Driver) buildBank(at uint32, list []*linked) (*built, error) {
+	b := &built{bank: bank{list: list}, at: at}
+	if now, ok := d.banks[at]; ok && slices.Equal(now.list, list) {
+		b.bank, b.kept = now, true
+		return b, nil
+	}
+	var err error
+	if b.tc, err = buildDispatcher(list, at, d.coll, dispatcherProgram); err != nil {
+		return nil, err
+	}
+	if d.coll.Programs[fastProgram] == nil {
+		b.fast = true // nothing is amiss
+		return b, nil
+	}
+	if b.xdp, err = buildDispatcher(list, at, d.coll, fastDispatcherProgram); err != nil {
+		d.opts.Log.Warn("functions do not run in the fast path; packets of their flows take the ordinary one", "error", err)
+	}
+	b.fast = b.xdp != nil
+	return b, nil
+}
+
+// placeFast puts the dispatchers at XDP in their places, or takes them off the fast
+// path if they are not whole.
+func (d *Driver) placeFast(all []*built, whole bool) error {
+	if d.coll.Programs[fastProgram] == nil {
+		return nil
+	}
+	stages := d.coll.Maps["fast_stages"]
+	if !whole {
+		if err := stages.Delete(fastStageFunctions); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("take the dispatcher off the fast path: %w", err)
+		}
+	}
+	for _, b := range all {
+		if b.xdp == nil {
+			continue
+		}
+		if err := d.coll.Maps["fast_banks"].Put(b.at, b.xdp); err != nil {
+			return fmt.Errorf("put a dispatcher in its place at XDP: %w", err)
+		}
+		if b.at != 0 || !whole {
+			continue
+		}
+		if err := stages.Put(fastStageFunctions, b.xdp); err != nil {
+			return fmt.Errorf("put the dispatcher in its place at XDP: %w", err)
+		}
+	}
+	return nil
+}
+
+func (d *Driver) placeBank(b *built) error {
+	if b.kept {
+		return nil
+	}
+	if err := d.coll.Maps["banks"].Put(b.at, b.tc); err != nil {
+		return fmt.Errorf("put a dispatcher in its place: %w", err)
+	}
+	if b.at != 0 {
+		return nil
+	}
+	if err := d.coll.Maps["stages"].Put(stageFunctions, b.tc); err != nil {
+		return fmt.Errorf("put the dispatcher in its place: %w", err)
+	}
+	return nil
+}
+
+// dropBanks takes out dispatchers without functions, those of earlier processes
+// included.
+func (d *Driver) dropBanks(lists map[uint32][]*linked) error {
+	for at := range uint32(maxPlaces) {
+		if _, ok := lists[at]; ok {
+			continue
+		}
+		delete(d.banks, at)
+		for _, name := range []string{"banks", "fast_banks"} {
+			if err := d.coll.Maps[name].Delete(at); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+				return fmt.Errorf("take a dispatcher out of its place: %w", err)
+			}
+		}
+	}
+	return nil
+}
