@@ -37,7 +37,8 @@ func (d *Driver) link(c *onpath.DatapathConfig) error {
 	}
 	d.linkErrs = map[onpath.VportID]string{}
 	for _, f := range c.Functions {
-		if l := next[f.Vport]; l != nil && l.spec == f {
+		was := next[f.Vport]
+		if was != nil && was.spec == f {
 			continue
 		}
 		l, err := d.openFunction(f)
@@ -45,6 +46,9 @@ func (d *Driver) link(c *onpath.DatapathConfig) error {
 			d.linkErrs[f.Vport] = err.Error()
 			d.opts.Log.Error("an ebpf function cannot be opened", "vport", f.Vport, "error", err)
 			continue
+		}
+		if was != nil {
+			rooms.add(was.bank, -len(was.tables)) // l takes its place, and stays where packets look for it
 		}
 		l.bank = rooms.take(len(l.tables), d.bankBefore(l.place))
 		fresh[f.Vport] = l
