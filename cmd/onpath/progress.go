@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/onpath/onpath/internal/terminal"
 )
@@ -22,7 +23,7 @@ func newProgress(w io.Writer) *progress {
 }
 
 func (p *progress) show(format string, args ...any) {
-	line := fmt.Sprintf(format, args...)
+	line := strings.Join(strings.Fields(fmt.Sprintf(format, args...)), " ") // some errors have several
 	if line == p.last {
 		return
 	}
@@ -32,8 +33,11 @@ func (p *progress) show(format string, args ...any) {
 		fmt.Fprintf(p.w, "\r\x1b[K%s", clip(line, columns))
 		return
 	}
-	fmt.Fprintln(p.w, line)
+	fmt.Fprintln(p.w, clip(line, longestLine))
 }
+
+// longestLine is how much of a line a file gets, in characters.
+const longestLine = 300
 
 // done clears the changing line.
 func (p *progress) done() {

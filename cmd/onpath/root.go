@@ -68,6 +68,7 @@ Begin with "onpath demo", or with "onpath doctor" and then "onpath up".`,
 	root.SetHelpCommandGroupID(groupAround)
 	root.SetCompletionCommandGroupID(groupAround)
 	root.SetVersionTemplate("onpath {{.Version}}\n")
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 80"))
 	root.SetFlagErrorFunc(wrongFlag)
 	g.flags(root)
 	for _, add := range commands {
