@@ -102,28 +102,37 @@ func (c *Controller) missNode(h *onpath.NodeHello) {
 	if n.Spec.Cloudlet == "" {
 		n.Spec.Cloudlet = onpath.DefaultTenant
 	}
-	told := plan.Event{About: onpath.KeyOf(n), Node: h.Node, Warning: true}
 	err := n.Validate()
-	there, _ := c.mirror.objects[onpath.KeyOf(n)].(*onpath.Node)
-	switch {
-	case err != nil && there == nil:
-		told.Reason, told.Message = "BadConfiguration", fmt.Sprintf("the node's own configuration is refused: %v", err)
-		c.events.add(told, c.o.Clock())
-		return
-	case err == nil && there != nil:
-		if what := overruled(&h.Spec, &n.Spec, &there.Spec); what != "" {
-			told.Reason = "ConfigurationOverruled"
-			told.Message = fmt.Sprintf("the machine's own configuration has %s, and the Node object, which is older, holds: change it with apply, or delete it while the node is off", what)
-			c.events.add(told, c.o.Clock())
-			c.log.Warn("the Node object holds, not the machine's own configuration", "node", h.Node, "configuration", what, "remedy", "onpath get node "+h.Node+" -o yaml, change it, and apply it")
+	if there, ok := c.mirror.objects[onpath.KeyOf(n)].(*onpath.Node); ok {
+		if err == nil {
+			c.tellOverruled(&h.Spec, n, there)
 		}
 		return
-	case there != nil:
+	}
+	if err != nil {
+		c.tellOf(n, "BadConfiguration", fmt.Sprintf("the node's own configuration is refused: %v", err))
 		return
 	}
 	c.missing[onpath.KeyOf(n)] = n
 	cl := make1(onpath.KindCloudlet, n.Spec.Cloudlet)
 	c.missing[onpath.KeyOf(cl)] = cl
+}
+
+// tellOf warns about a node's own configuration.
+func (c *Controller) tellOf(n *onpath.Node, reason, message string) {
+	c.events.add(plan.Event{About: onpath.KeyOf(n), Node: n.Metadata.Name, Reason: reason, Message: message, Warning: true}, c.o.Clock())
+}
+
+// tellOverruled says that a Node object holds against the machine's configuration; n is
+// made of that, with its defaults.
+func (c *Controller) tellOverruled(given *onpath.NodeSpec, n, there *onpath.Node) {
+	what := overruled(given, &n.Spec, &there.Spec)
+	if what == "" {
+		return
+	}
+	name := n.Metadata.Name
+	c.tellOf(n, "ConfigurationOverruled", fmt.Sprintf("the machine's own configuration has %s, and the Node object, which is older, holds: change it with apply, or delete it while the node is off", what))
+	c.log.Warn("the Node object holds, not the machine's own configuration", "node", name, "configuration", what, "remedy", "onpath get node "+name+" -o yaml, change it, and apply it")
 }
 
 // overruled says in what a machine's configuration differs from its Node object, of

@@ -197,22 +197,19 @@ func (w *world) leaving(i *instance) bool {
 // the last path to it has ended.
 func (w *world) chosen(i *instance) bool {
 	begins := w.begins(i)
-	for _, m := range i.node.c.nodes {
-		for _, x := range m.possible {
-			if x == nil {
-				continue
-			}
-			if v := x.vports[i.obj.Spec.Vport]; begins && m != i.node && v != nil && v.State == onpath.VportUp {
-				return true
-			}
-			for _, p := range w.endedPaths(i) {
-				if q := x.path(p.ID); !begins && q != nil && q.Ended.IsZero() {
-					return true
-				}
-			}
+	may := func(m *node, x *index) bool {
+		if begins {
+			v := x.vports[i.obj.Spec.Vport]
+			return m != i.node && v != nil && v.State == onpath.VportUp
 		}
+		return slices.ContainsFunc(w.endedPaths(i), func(p *endedPath) bool {
+			q := x.path(p.ID)
+			return q != nil && q.Ended.IsZero()
+		})
 	}
-	return false
+	return slices.ContainsFunc(i.node.c.nodes, func(m *node) bool {
+		return slices.ContainsFunc(m.possible, func(x *index) bool { return x != nil && may(m, x) })
+	})
 }
 
 // counted is the time after which a node's counts of flows are of now: nodes

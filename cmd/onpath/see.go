@@ -26,8 +26,8 @@ func newTrace(g *global) *cobra.Command {
 instance, state, packets and bytes of this flow, from the plan and from live flow
 entries together; -o wide adds where each line is from, and what all flows brought.
 DROPPED counts what came from there of all flows, and is told once; what a mirror
-sends ends at it by design, and is told in words. Lines that begin with ! say where live differs from planned, or
-where traffic bypasses the chain.
+sends ends at it by design, and is told in words. Lines that begin with ! say
+where live differs from planned, or where traffic bypasses the chain.
 
 SRC may have a port (10.1.0.2:40000) to mean one flow; else any flow is shown.
 

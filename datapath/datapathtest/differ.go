@@ -48,11 +48,11 @@ type Prober interface {
 }
 
 // Differ drives the same random packets through a driver and the model of it:
-// valid, mangled, fragments, odd options, of 9,000 bytes, truncated, GSO, at uplinks, out of
-// instances and through the tunnel, forged ones and steady streams among them, while instances come and
-// go, and ebpf functions that drop, refuse, mark and translate. Both must agree on every
-// outcome and every packet that comes out, and on all counters after each
-// `every` packets. The seed repeats a run.
+// valid, mangled, fragments, odd options, of 9,000 bytes, truncated, GSO, at uplinks,
+// out of instances and through the tunnel, forged ones and steady streams among them,
+// while instances come and go, and ebpf functions that drop, refuse, mark and
+// translate. Both must agree on every outcome and every packet that comes out, and on
+// all counters after each `every` packets. The seed repeats a run.
 func Differ(t *testing.T, subject, model Prober, seed uint64, packets, every int) {
 	mtus := map[string]int{clientNet: longest, serverNet: longest}
 	if seed%2 == 0 {

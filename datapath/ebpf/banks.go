@@ -107,7 +107,7 @@ func (b *built) close() {
 
 // dispatch builds dispatchers of the functions and puts them in their places; packets
 // under way finish in the ones before. Where the kernel refuses one at XDP, tc runs
-// all functions. An error means that nothing changed.
+// all functions. What cannot be built changes nothing.
 func (d *Driver) dispatch(set map[onpath.VportID]*linked) error {
 	var all []*built
 	defer func() {

@@ -381,25 +381,31 @@ spec:
 	}
 }
 
-// TestAgentAway: a node whose agent stays away keeps its traffic, for longer
-// than it takes to call the node away, and over a restart of the server.
-func TestAgentAway(t *testing.T) {
-	ctx := need(t, 2*time.Minute)
+// single begins the chain of one element, and gives the node of its only instance and
+// the port of an echo behind it.
+func single(ctx context.Context, t *testing.T) (node string, port int) {
+	t.Helper()
 	apply(ctx, t, strings.Replace(singleChain, "NONE", "none: drop", 1))
 	active(ctx, t, "single")
 	list, err := stage.Instances(ctx)
 	if err != nil || len(list) != 1 {
 		t.Fatalf("instances: %+v, %v", list, err)
 	}
-	name := list[0].Spec.Node
-	port := udpEcho(t, "10.9.0.2")
+	return list[0].Spec.Node, udpEcho(t, "10.9.0.2")
+}
+
+// TestAgentAway: a node whose agent stays away keeps its traffic, for longer
+// than it takes to call the node away, and over a restart of the server.
+func TestAgentAway(t *testing.T) {
+	ctx := need(t, 2*time.Minute)
+	name, port := single(ctx, t)
 	earlier := losses(ctx, t)
 	s := startStream(t, "10.9.0.2", port, 1000)
 	if err := stage.Kill(name, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	var node onpath.Node
-	err = stage.WaitFor(ctx, "the node is called away", 15*time.Second, func() (bool, error) {
+	err := stage.WaitFor(ctx, "the node is called away", 15*time.Second, func() (bool, error) {
 		err := stage.Get(ctx, &node, "nodes", name)
 		return err == nil && !node.Status.Ready, err
 	})
