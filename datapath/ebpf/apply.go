@@ -194,7 +194,7 @@ func supported(c *onpath.DatapathConfig) error {
 func (d *Driver) bring(want *state) error {
 	steps := []func(*state) error{
 		d.addTargets, d.addTables, d.takeTurn, d.attachAll,
-		d.endPaths, d.dropTargets,
+		d.letOut, d.detach, d.endPaths, d.dropTargets,
 		func(*state) error { return d.maps.tables.settle() },
 	}
 	for _, step := range steps {
@@ -292,8 +292,10 @@ func (d *Driver) attachAll(want *state) error {
 			}
 		}
 	}
-	return errors.Join(d.attachFast(want), d.att.retain(want.attach))
+	return d.attachFast(want)
 }
+
+func (d *Driver) detach(want *state) error { return d.att.retain(want.attach) }
 
 // ready lets route look-ups begin at an instance's device, for exit: last.
 func (d *Driver) ready(ifindex int, name string) error {

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/datapath/ebpf"
 )
 
 // TestEndUnderTraffic: flows whose chain ends together with its instance, again and
@@ -50,6 +51,46 @@ func TestEndUnderTraffic(t *testing.T) {
 	}
 }
 
+// TestLeaveUnderTraffic: an instance that goes while its path stays, once the gateway
+// sends it nothing more, lets out what is still in it: flows lose nothing as they move
+// to another instance.
+func TestLeaveUnderTraffic(t *testing.T) {
+	c := newTown(t)
+	was := ebpf.SetLastOnes(300 * time.Millisecond) // this program holds packets, and may be slow
+	defer ebpf.SetLastOnes(was)
+	const first, last = onpath.VportID(17), onpath.VportID(21)
+	for id := first; id <= last; id++ {
+		c.routed("n2", id)
+		c.slow(id, 2*time.Millisecond, 5*time.Millisecond)
+	}
+	c.answer("10.9.0.2:7")
+	use := func(nodes []string, ids ...onpath.VportID) {
+		t.Helper()
+		var members [][2]onpath.VportID
+		for _, id := range ids {
+			members = append(members, element(id, id)...)
+		}
+		for _, name := range nodes {
+			cfg := c.config(name, toServers(), [][][2]onpath.VportID{members})
+			cfg.Vports = slices.DeleteFunc(cfg.Vports, func(v onpath.Vport) bool { return v.ID != townEdge && !slices.Contains(ids, v.ID) })
+			c.must(c.nodes[name].dp.Apply(t.Context(), cfg))
+		}
+	}
+	use([]string{"n2", "gw"}, first)
+	v := c.talkEvery(time.Millisecond, c.client, 4, "10.9.0.2:7")
+	for id := first; id < last; id++ {
+		time.Sleep(20 * time.Millisecond)
+		use([]string{"n2", "gw"}, id, id+1)
+		time.Sleep(20 * time.Millisecond)
+		use([]string{"gw", "n2"}, id+1)
+	}
+	sent := v.end()
+	if lost := v.lost(); lost > 0 {
+		t.Errorf("%d of %d packets were not answered", lost, sent)
+		c.dump()
+	}
+}
+
 // Offsets of frames with UDP over IPv4 without options.
 const (
 	udpProtocol = 14 + 9
@@ -74,7 +115,8 @@ func (c *town) slow(id onpath.VportID, least, most time.Duration) {
 			return err
 		}
 		ifindex = dev.Index
-		return errors.Join(unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: any << 8, Ifindex: ifindex}), unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 100_000}))
+		return errors.Join(unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: any << 8, Ifindex: ifindex}), unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 100_000}),
+			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 8<<20)) // this program may be slow
 	})
 	var stop atomic.Bool
 	var done sync.WaitGroup

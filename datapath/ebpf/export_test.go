@@ -23,6 +23,14 @@ func SetSweep(every time.Duration) time.Duration {
 	return was
 }
 
+// SetLastOnes sets how long a node without uplinks waits for packets in instances that
+// go, and gives what it was.
+func SetLastOnes(d time.Duration) time.Duration {
+	was := lastOnes
+	lastOnes = d
+	return was
+}
+
 // SetTellAlways lets data paths that are opened from now on tell the next hop of a
 // flow with each packet, and gives what it was.
 func SetTellAlways(always bool) bool {
