@@ -131,12 +131,13 @@ type InlineFunction struct {
 	Maps string `json:"maps"`
 }
 
-// MaxInline is the largest number of ebpf functions in a row on one node, without
-// another element between them.
+// MaxInline is the largest number of ebpf functions in a row on one node, without an
+// instance between them at which every packet stops: one of an element that selects
+// all the chain's traffic and lets none pass by.
 const MaxInline = 8
 
-// MaxMirrors is the largest number of mirrors in a row, without an element that
-// is none between them.
+// MaxMirrors is the largest number of mirrors in a row, in the same sense; ebpf
+// functions between them do not count.
 const MaxMirrors = 2
 
 // Peer is another node to which tunnels lead.

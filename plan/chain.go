@@ -237,25 +237,30 @@ func checkUplinksOf(c *chain, g *node) {
 	}
 }
 
+// parts reports whether what stands before an element and what stands behind it are
+// never of one flow entry: packets always stop there.
+func (e *element) parts() bool {
+	return !e.mirror() && !e.inline() && e.none != onpath.NoneBypass && len(e.sel) == 0
+}
+
 // checkRuns refuses more ebpf functions in a row, and more mirrors, than one flow
-// entry names. Mirrors between ebpf functions do not part their row.
+// entry names. Mirrors and ebpf functions do not part each other's rows.
 func (c *chain) checkRuns() {
 	run, mirrors := 0, 0
 	for i := range c.elements {
-		mirrors++
-		if !c.elements[i].mirror() {
-			mirrors = 0
-		}
-		if mirrors > onpath.MaxMirrors {
-			c.fail(onpath.CodeUnsupported, fmt.Sprintf("spec.through[%d]", i), "put an element that is no mirror between them, or leave some out",
-				"the chain has more than %d mirrors in a row", onpath.MaxMirrors)
-			return
-		}
-		switch e := &c.elements[i]; {
+		e := &c.elements[i]
+		switch {
+		case e.mirror():
+			mirrors++
 		case e.inline():
 			run++
-		case !e.mirror():
-			run = 0
+		case e.parts():
+			run, mirrors = 0, 0
+		}
+		if mirrors > onpath.MaxMirrors {
+			c.fail(onpath.CodeUnsupported, fmt.Sprintf("spec.through[%d]", i), "put a container that takes all the chain's traffic, without none: bypass, between them, or leave some out",
+				"the chain has more than %d mirrors in a row", onpath.MaxMirrors)
+			return
 		}
 		if run > onpath.MaxInline {
 			c.fail(onpath.CodeUnsupported, fmt.Sprintf("spec.through[%d]", i), "join some of them into one, or leave some out",

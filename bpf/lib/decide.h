@@ -400,9 +400,9 @@ __noinline int lost(struct __sk_buff *skb)
 	} else {
 		if (!(g->flags & GROUP_BYPASS))
 			return end_here(skb, p, DROP_NO_INSTANCE);
-		p->keep_functions = 1; /* those before the element that is gone */
+		p->keep = KEEP_FUNCTIONS | KEEP_MIRRORS; /* those before the element that is gone */
 		reason = resolve(g->then, 0);
-		p->keep_functions = 0;
+		p->keep = 0;
 		if (reason)
 			return end_here(skb, p, reason);
 		if (p->d.kind == NEXT_EXIT && p->d.entry) {

@@ -401,8 +401,10 @@ __noinline int resolve(__u32 table, __u32 back)
 	d = back ? &p->back : &p->d;
 	d->kind = NEXT_NONE;
 	d->next = d->slot = d->group = 0;
-	d->matched = d->bypassed = d->mirror_count = d->first_table = 0;
-	if (!p->keep_functions || back)
+	d->matched = d->bypassed = d->first_table = 0;
+	if (!(p->keep & KEEP_MIRRORS) || back)
+		d->mirror_count = 0;
+	if (!(p->keep & KEEP_FUNCTIONS) || back)
 		clear_functions(d);
 	p->table = table;
 	for (i = 0; i < MAX_STEPS; i++) {

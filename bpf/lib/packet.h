@@ -90,6 +90,10 @@ struct error6 {
 /* Or: on with the dispatcher, and then STAGE_RESUME. */
 #define RUN_FUNCTIONS 0x6f70
 
+/* What a walk of tables keeps of what was chosen before it. */
+#define KEEP_FUNCTIONS 0x1
+#define KEEP_MIRRORS   0x2
+
 /* What the dispatcher leaves to be done. */
 #define AFTER_SEND   0 /* pkt.d */
 #define AFTER_REFUSE 1 /* tell the sender */
@@ -176,7 +180,7 @@ struct pkt {
 	struct flow_key came; /* what it was */
 	__u8 end[16]; /* what edit_end writes */
 	__be16 end_port;
-	__u32 keep_functions; /* the next walk goes on behind functions chosen already */
+	__u32 keep; /* KEEP_: the next walk goes on behind what is chosen already */
 
 	__u32 start_group; /* where the next walk begins, instead of a table */
 	__u32 table; /* the next one of a walk */

@@ -266,9 +266,9 @@ __noinline int redirect(struct __sk_buff *skb)
 			p->d.functions[i] = 0;
 	p->start_group = p->d.path << 6 | (p->element - 1) << 1 | (p->d.flags & FLOW_REVERSE ? 1 : 0);
 	p->after = AFTER_SEND;
-	p->keep_functions = 1;
+	p->keep = KEEP_FUNCTIONS;
 	reason = resolve(0, 0);
-	p->keep_functions = 0;
+	p->keep = 0;
 	if (!reason && p->d.kind == NEXT_EXIT && p->d.entry)
 		reason = leave_at(p, n, p->d.entry);
 	if (reason)

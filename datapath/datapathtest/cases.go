@@ -44,6 +44,7 @@ func Cases() []Case {
 		{"lost-before-reset", "behind a dead instance that is replaced, connections keep theirs, whoever speaks first", repickBefore},
 		{"none-drop", "without an instance nothing passes", noneDrop},
 		{"none-bypass", "without an instance traffic goes past the element", noneBypass},
+		{"bypass-mirrors", "mirrors about an element that is passed by go on getting copies, of old flows too", bypassMirrors},
 		{"adoption", "connections older than the chain pass by while it is young", adoption},
 		{"cut", "connections older than the chain are reset where it says so", cuts},
 		{"icmp-errors", "ICMP errors follow the packet they quote and write nothing", icmpErrors},

@@ -353,6 +353,42 @@ func noneBypass(b *bed) {
 	}
 }
 
+// bypassMirrors: where an element between mirrors has no instance any more, flows old and
+// new go past it, and are copied as before, both ways.
+func bypassMirrors(b *bed) {
+	for n, where := range []string{gateway, "n2"} {
+		before, dies := b.instance("before", where), b.instance("dies", where)
+		behind, fw := b.instance("behind", sideNode), b.instance("fw", gateway)
+		before.mirror, behind.mirror = true, true
+		l := one(&chain{path: onpath.PathID(n + 1), match: toServer()}, before, dies, behind, fw)
+		for _, e := range l.chains[0].elements[:3] {
+			e.none = onpath.NoneBypass
+		}
+		l.chains[0].elements[0].mode, l.chains[0].elements[2].mode = onpath.ModeMirror, onpath.ModeMirror
+		b.apply(l)
+		old, young := udp4(uint16(100+n)), tcp6(uint16(200+n))
+		b.forward(old, before, dies, behind, fw)
+		b.backward(old, fw, behind, dies, before)
+		dies.state = onpath.VportClosed
+		b.apply(l)
+		for range 2 {
+			for _, t := range []onpath.Tuple{old, young} {
+				b.forward(t, before, behind, fw)
+				b.backward(t, fw, behind, before)
+			}
+		}
+		// Nothing left of the chain but mirrors.
+		l.chains[0].elements[3].none = onpath.NoneBypass
+		fw.state = onpath.VportClosed
+		b.apply(l)
+		b.looseEdge()
+		for _, t := range []onpath.Tuple{old, young, udp4(uint16(300 + n))} {
+			b.forward(t, before, behind)
+			b.backward(t, behind, before)
+		}
+	}
+}
+
 // adoption: while a chain is young, TCP connections older than it pass by, in
 // both directions; new ones are steered.
 func adoption(b *bed) {

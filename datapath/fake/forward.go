@@ -107,6 +107,10 @@ func (n *Node) steer(w *work, f *flow) {
 		n.tellPartner(w.key.tuple, w.h.begins())
 	}
 	if f.kind == onpath.NextPass {
+		if len(f.mirrors) > 0 {
+			n.countIn(w.key.vport, w.h.length)
+			n.copyToMirrors(w, f)
+		}
 		n.countPassed(f.path, w.h.length)
 		n.kernel(w.b, w.h)
 		return

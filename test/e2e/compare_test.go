@@ -48,6 +48,9 @@ func (f *fleet) judge(t *testing.T) {
 		t.Logf("after %d kills of %q: longest silence %s, %d downloads broken", f.kills[d], d, f.hang[d], f.broken[d])
 	}
 	t.Logf("%d downloads; those that broke: %v", f.total, f.why)
+	for _, s := range f.long {
+		t.Log("among the longest silences: " + f.explain(s))
+	}
 	for _, w := range f.wrong {
 		t.Error("wrong bytes:", w)
 	}

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -192,6 +193,7 @@ type fleet struct {
 	hang   map[string]time.Duration
 	wrong  []string
 	why    map[string]int // how downloads broke
+	long   []silence      // the longest, longest first
 }
 
 func startFleet(ctx context.Context, t *testing.T) *fleet {
@@ -261,6 +263,9 @@ func (f *fleet) note(longest, last silence, err error, wrong string) {
 	f.total++
 	cause := f.cause(longest)
 	f.hang[cause] = max(f.hang[cause], longest.length())
+	f.long = append(f.long, longest)
+	slices.SortFunc(f.long, func(a, b silence) int { return cmp.Compare(b.length(), a.length()) })
+	f.long = f.long[:min(len(f.long), 5)]
 	if err != nil {
 		cause = f.cause(last)
 		f.broken[cause]++
@@ -311,8 +316,22 @@ func (f *fleet) download(ctx context.Context, client string, n uint64) {
 	f.note(w.longest, w.last, err, wrong)
 }
 
-// silence is a time without data.
-type silence struct{ from, to time.Time }
+// silence is a time without data, after so many bytes of a connection.
+type silence struct {
+	from, to time.Time
+	after    int
+}
+
+// explain says how long a silence was, and where: in its download, and after which death.
+func (f *fleet) explain(s silence) string {
+	since := "before any death"
+	for _, d := range f.died {
+		if d.at.Before(s.to) {
+			since = fmt.Sprintf("begins %s after %s died", s.from.Sub(d.at).Round(time.Millisecond), d.deployment)
+		}
+	}
+	return fmt.Sprintf("%s after %d bytes, %s, at %s", s.length().Round(time.Millisecond), s.after, since, s.from.UTC().Format("15:04:05.000"))
+}
 
 func (s silence) length() time.Duration { return s.to.Sub(s.from) }
 
@@ -320,11 +339,12 @@ func (s silence) length() time.Duration { return s.to.Sub(s.from) }
 type watched struct {
 	net.Conn
 	longest, last silence
+	read          int // bytes
 }
 
 func (w *watched) saw() {
 	now := time.Now()
-	w.last = silence{w.last.to, now}
+	w.last = silence{w.last.to, now, w.read}
 	if w.last.from.IsZero() {
 		w.last.from = now
 	}
@@ -336,5 +356,6 @@ func (w *watched) saw() {
 func (w *watched) Read(b []byte) (int, error) {
 	n, err := w.Conn.Read(b)
 	w.saw()
+	w.read += n
 	return n, err
 }
