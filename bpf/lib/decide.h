@@ -183,6 +183,9 @@ static __always_inline int leave_at(struct pkt *p, const struct node *n, __u32 e
 	if (!entry)
 		return DROP_NO_ROUTE;
 	p->d.entry = entry;
+	p->d.group = 0;
+	if ((entry != n->edge || n->gates[0]) && p->last_function >> 6 == p->d.path && has_functions(&p->d))
+		p->d.group = p->last_function; /* the last element: answers ask for it there */
 	p->d.kind = entry == n->edge ? NEXT_EXIT : NEXT_VPORT;
 	p->d.next = entry == n->edge ? 0 : entry;
 	p->d.slot = 0;
@@ -385,7 +388,7 @@ __noinline int lost(struct __sk_buff *skb)
 	was = p->d.next;
 	if (leave_beside(p, n))
 		return GO_ON;
-	id = p->d.group;
+	id = was == p->d.entry ? 0 : p->d.group; /* to an edge, nothing is chosen */
 	g = bpf_map_lookup_elem(&groups, &id);
 	if (!id || !g)
 		return end_here(skb, p, DROP_CLOSED);
@@ -401,6 +404,7 @@ __noinline int lost(struct __sk_buff *skb)
 		if (!(g->flags & GROUP_BYPASS))
 			return end_here(skb, p, DROP_NO_INSTANCE);
 		p->keep = KEEP_FUNCTIONS | KEEP_MIRRORS; /* those before the element that is gone */
+		p->last_function = id;
 		reason = resolve(g->then, 0);
 		p->keep = 0;
 		if (reason)
@@ -445,9 +449,11 @@ __noinline int decide_relay(void)
 	ours = prev && prev->kind != VPORT_REMOTE;
 	if (!ours)
 		p->is |= IS_RELAYED;
+	p->asked_group = p->d.group;
 	p->tenant = tenant_of_path(p->d.path_slot);
 	e = ours ? NULL : flow_find(&p->key, p->tenant);
 	if (e && entry_kind(e) != NEXT_PENDING) {
+		move_gate(e, p->d.entry);
 		follow(p, e, 1);
 		return GO_ON;
 	}

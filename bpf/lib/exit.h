@@ -117,14 +117,16 @@ static __always_inline int leave_to_host(struct __sk_buff *skb, const struct nod
 	return to_host(skb, ifindex);
 }
 
-/* Tell the partner where answers to a packet go that an instance sends out here.
+/* Tell the partner where answers to a packet go that an instance or a function of this
+ * node sends out here.
  * Those of a translated one come in here only. */
 __noinline int tell_answers(struct __sk_buff *skb)
 {
 	struct pkt *p = packet();
 	struct node *n = this_node();
 
-	if (!p || !n || (p->is & IS_EDGE) || (n->nat_count && translated(n, &p->key, p->family)))
+	if (!p || !n || ((p->is & IS_EDGE) && !has_functions(&p->d)) ||
+	    (n->nat_count && translated(n, &p->key, p->family)))
 		return 0;
 	return tell_partner(skb, 1);
 }

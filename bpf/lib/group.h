@@ -235,7 +235,7 @@ static __always_inline void add_mirror(struct pkt *p, struct decision *d)
 #define WALK_ON (-1)
 
 /* Have the function that was chosen run behind those chosen before. */
-static __always_inline int add_function(struct pkt *p, struct decision *d, __u32 bypass)
+static __always_inline int add_function(struct pkt *p, struct decision *d, __u32 id, __u32 bypass)
 {
 	__u32 slot = p->member_slot, i;
 	struct vport *v = vport_at(slot, p->member);
@@ -246,6 +246,7 @@ static __always_inline int add_function(struct pkt *p, struct decision *d, __u32
 	for (i = 0; i < MAX_INLINE; i++) {
 		if (!d->functions[i]) {
 			d->functions[i] = (v->ifindex & INLINE_PLACE) | (bypass ? INLINE_BYPASS : 0);
+			p->last_function = id;
 			return WALK_ON;
 		}
 	}
@@ -308,7 +309,7 @@ static __always_inline int resolve_group(struct pkt *p, __u32 id, __u32 back)
 		if (back)
 			return WALK_ON; /* reverse_functions knows them */
 		if (choose(id, 0, 1))
-			return add_function(p, d, g->flags & GROUP_BYPASS);
+			return add_function(p, d, id, g->flags & GROUP_BYPASS);
 		d->bypassed++;
 		return g->flags & GROUP_BYPASS ? WALK_ON : DROP_NO_INSTANCE;
 	}
@@ -406,6 +407,8 @@ __noinline int resolve(__u32 table, __u32 back)
 		d->mirror_count = 0;
 	if (!(p->keep & KEEP_FUNCTIONS) || back)
 		clear_functions(d);
+	if (!p->keep && !back)
+		p->last_function = 0;
 	p->table = table;
 	for (i = 0; i < MAX_STEPS; i++) {
 		rc = resolve_step(p->table, back);

@@ -19,6 +19,8 @@
 #include "group.h"
 #include "tunnel.h"
 
+#define BY_YOUR_RULES 1 /* for a group: next is a function, found by the receiver's own rules */
+
 /* The other edge of the pair, if id is one of them; else 0. */
 static __always_inline __u32 other_gate(const struct node *n, __u32 id)
 {
@@ -62,8 +64,8 @@ static __always_inline void move_gate(struct flow *e, __u32 entry)
 	e->flags &= ~FLOW_LEARNED;
 }
 
-/* Has the flow of pkt.key, on its way from a gateway to the vport at slot, come in
- * at the other gateway before? */
+/* Has the flow of pkt.key, on its way to the vport at slot, come in at the other
+ * gateway before? */
 __noinline int moved_gate(__u32 slot)
 {
 	struct vport *v = bpf_map_lookup_elem(&vports, &slot);
@@ -71,15 +73,43 @@ __noinline int moved_gate(__u32 slot)
 	struct pkt *p = packet();
 	struct flow *e;
 
-	if (!p || !n || !v || !other_gate(n, p->prev) || v->kind != VPORT_INSTANCE)
+	if (!p || !n || !v || !other_gate(n, p->d.entry) || v->kind != VPORT_INSTANCE)
 		return 0;
 	copy_key(&p->wkey, &p->key, v->other);
 	e = flow_find(&p->wkey, v->tenant);
-	return e && p->d.entry && other_gate(n, e->entry) == p->d.entry;
+	return e && other_gate(n, e->entry) == p->d.entry;
 }
 
-/* Tell the partner of the entry of pkt.key, or of pkt.rkey: the answers'. The frame
- * itself keeps its addresses. */
+/* Tell the partner, at slot to, that packets of pkt.key go to next by group; or, with
+ * answers, theirs. The frame itself keeps its addresses. */
+__noinline int tell(struct __sk_buff *skb, __u32 to, __u32 next, __u32 group, __u32 answers)
+{
+	struct vport *v = bpf_map_lookup_elem(&vports, &to);
+	struct pkt *p = packet();
+	struct node *n = this_node();
+
+	if (!p || !n || !v)
+		return 0;
+	if (!encapsulate(skb, to, 0, next, group)) {
+		if (answers)
+			p->tunnel.tunnel_id = n->edge;
+		if (!answers || !bpf_skb_set_tunnel_key(skb, &p->tunnel, TUNNEL_KEY_SIZE, tunnel_flags(v)))
+			bpf_clone_redirect(skb, n->tunnel_ifindex, 0);
+	}
+	bpf_skb_store_bytes(skb, 0, p->macs, 12, 0);
+	return 0;
+}
+
+/* The same of packets that meet a function first, which runs at one gateway of the
+ * pair: the partner's own rules lead it there. */
+static __always_inline int tell_function(struct __sk_buff *skb, __u32 to, __u32 place, __u32 answers)
+{
+	struct function *f = bpf_map_lookup_elem(&functions, &place);
+
+	return f && f->vport ? tell(skb, to, f->vport, BY_YOUR_RULES, answers) : 0;
+}
+
+/* Tell the partner of the entry of pkt.key, or of pkt.rkey: the answers'. */
 __noinline int tell_partner(struct __sk_buff *skb, __u32 answers)
 {
 	struct pkt *p = packet();
@@ -100,8 +130,10 @@ __noinline int tell_partner(struct __sk_buff *skb, __u32 answers)
 		e = flow_find(&p->rkey, p->back_tenant);
 	else
 		e = flow_find(&p->key, p->tenant);
-	if (!e || e->functions[0])
+	if (!e)
 		return 0;
+	if (e->functions[0])
+		return tell_function(skb, to, e->functions[0] & INLINE_PLACE, answers);
 	switch (entry_kind(e)) {
 	case NEXT_VPORT:
 		next = e->next;
@@ -120,14 +152,31 @@ __noinline int tell_partner(struct __sk_buff *skb, __u32 answers)
 	default:
 		return 0; /* the partner finds the same */
 	}
-	if (!encapsulate(skb, to, 0, next, group)) {
-		if (answers)
-			p->tunnel.tunnel_id = n->edge;
-		if (!answers || !bpf_skb_set_tunnel_key(skb, &p->tunnel, TUNNEL_KEY_SIZE, tunnel_flags(v)))
-			bpf_clone_redirect(skb, n->tunnel_ifindex, 0);
-	}
-	bpf_skb_store_bytes(skb, 0, p->macs, 12, 0);
-	return 0;
+	return tell(skb, to, next, group, answers);
+}
+
+/* Is the vport at slot a function of this node? */
+static __always_inline int function_at(__u32 slot)
+{
+	struct vport *v = bpf_map_lookup_elem(&vports, &slot);
+
+	return slot && v && v->kind == VPORT_FUNCTION;
+}
+
+/* Do the rules lead to the function that the partner names, here or there? */
+static __always_inline int by_rules(struct decision *d, __u32 next)
+{
+	__u32 place = d->functions[0] & INLINE_PLACE;
+	struct function *f;
+
+	if (!d->functions[0])
+		return d->kind == NEXT_VPORT && d->next == next;
+	f = bpf_map_lookup_elem(&functions, &place);
+	if (!f || f->vport != next || (d->kind != NEXT_VPORT && d->kind != NEXT_EXIT))
+		return 0;
+	if (d->kind == NEXT_EXIT)
+		d->next = d->slot = d->group = 0;
+	return 1;
 }
 
 /* An entry of this edge that the partner has, too. The gateway where a connection's
@@ -141,7 +190,7 @@ static __always_inline void agree(struct pkt *p, struct flow *e, __u32 next, __u
 
 	if (e->seen != p->now)
 		e->seen = p->now;
-	if (entry_kind(e) != NEXT_VPORT || !next || e->next == next || e->functions[0])
+	if (entry_kind(e) != NEXT_VPORT || !next || e->next == next || e->functions[0] || function_at(slot))
 		return;
 	v = vport_of(&old, e->next);
 	if ((p->is & IS_SYN) || !v || v->state == STATE_CLOSED)
@@ -200,7 +249,10 @@ __noinline int hear_partner(__u32 vni, __u32 peer)
 		agree(p, e, next, slot);
 		return TC_ACT_SHOT;
 	}
-	if (!next) {
+	if (group == BY_YOUR_RULES || function_at(slot)) {
+		if (!matched || !by_rules(d, next))
+			return TC_ACT_SHOT; /* they lead elsewhere: so will the packets that come */
+	} else if (!next) {
 		if (!d->matched || d->path != group >> 6)
 			return TC_ACT_SHOT;
 		d->kind = NEXT_PASS;
@@ -225,8 +277,9 @@ __noinline int hear_partner(__u32 vni, __u32 peer)
 		d->slot = slot;
 		d->group = group;
 	}
-	d->entry = n->edge;
-	if (answers)
+	if (!(group == BY_YOUR_RULES || function_at(slot)))
+		d->entry = n->edge;
+	if (answers && d->kind == NEXT_VPORT)
 		d->flags |= FLOW_LEARNED;
 	store_decision(fresh_flow(p), d, n->edge);
 	if (matched) {

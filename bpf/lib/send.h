@@ -128,7 +128,7 @@ static __always_inline int send_to(struct __sk_buff *skb, struct pkt *p, struct 
 	case VPORT_REMOTE:
 		/* To an edge, the group is the one of the element just passed. */
 		carried = p->d.group;
-		if (v->id == p->d.entry)
+		if (v->id == p->d.entry && !(carried && has_functions(&p->d)))
 			carried = p->d.context;
 		if (p->learn && has_functions(&p->d) && !(p->is & (IS_ERROR | IS_NOPORTS)))
 			learn_relay(v->id);
@@ -267,6 +267,7 @@ __noinline int redirect(struct __sk_buff *skb)
 	p->start_group = p->d.path << 6 | (p->element - 1) << 1 | (p->d.flags & FLOW_REVERSE ? 1 : 0);
 	p->after = AFTER_SEND;
 	p->keep = KEEP_FUNCTIONS;
+	p->last_function = 0;
 	reason = resolve(0, 0);
 	p->keep = 0;
 	if (!reason && p->d.kind == NEXT_EXIT && p->d.entry)

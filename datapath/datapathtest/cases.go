@@ -31,6 +31,7 @@ func Cases() []Case {
 		{"pair", "of a pair of gateways each direction leaves where it comes in, through the same instances", pairAsymmetric},
 		{"pair-told", "what the other gateway could not choose alike is told to it", pairTold},
 		{"pair-untold", "connections of which the other gateway was not told are told to it with their next SYN", pairUntold},
+		{"pair-functions", "of a pair of gateways one runs the functions, also for what comes in at the other", pairFunctions},
 		{"pair-dead", "when a gateway of the pair is gone, flows go on through the other", pairDead},
 		{"pair-reset", "the reset for a connection whose instance is gone passes a gateway of the pair", pairReset},
 		{"shares", "10,000 flows meet three instances by their weights, within a tenth", shares},

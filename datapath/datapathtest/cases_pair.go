@@ -137,6 +137,59 @@ func pairUntold(b *bed) {
 	b.mustStick("told by the next SYN", before, back)
 }
 
+// pairFunctions: a function runs at one gateway of the pair, whichever of them a
+// direction comes in at; each leaves where it came in.
+func pairFunctions(b *bed) {
+	f, fw, beside := b.inline("f", sideNode), b.instance("fw", "n2"), b.instance("beside", sideNode)
+	t := uint16(1000)
+	for n, es := range [][]*instance{{f}, {fw, f}, {f, fw}, {beside, f}, {f, beside}, {fw, f, beside}, {fw, beside}} {
+		l := one(&chain{path: onpath.PathID(n + 1), match: toServer()}, es...)
+		l.instances, l.pair = []*instance{f, fw, beside}, true
+		b.apply(l)
+		for _, protocol := range []func(uint16) onpath.Tuple{tcp4, udp4, tcp6} {
+			for _, gates := range [][2]string{{gateway, gateway}, {gateway, sideNode}, {sideNode, gateway}, {sideNode, sideNode}} {
+				if gates != [2]string{gateway, gateway} && protocol(1).Src.Is6() {
+					continue // the side node has no route for it
+				}
+				t++
+				b.talks(protocol(t), gates, f, es)
+			}
+		}
+	}
+}
+
+// talks sends a connection's first packets by the gates that its directions come in at,
+// through elements of which f is a function.
+func (b *bed) talks(t onpath.Tuple, gates [2]string, f *instance, es []*instance) {
+	b.t.Helper()
+	for n := range 3 {
+		p := newPacket(t)
+		if n > 0 && t.Protocol == tcp {
+			p.flags = ack
+		}
+		for _, reverse := range []bool{false, true} {
+			gate, in, out := gates[0], clientNet, serverNet
+			packet, way := p.bytes(), es
+			if reverse {
+				gate, in, out = gates[1], serverNet, clientNet
+				packet, way = answerTo(t).bytes(), reversed(es)
+			}
+			if gate == sideNode {
+				in, out = sideNet, sideNet
+			}
+			b.send(gate, in, packet)
+			for _, e := range way {
+				if e == f {
+					packet = b.runs(packet, reverse, f)
+				} else {
+					packet = b.cross(hop{at: e, reverse: reverse}, packet)
+				}
+			}
+			b.expect(gate, out, withTTL(packet, 1))
+		}
+	}
+}
+
 // pairDead: the gateway where flows came in is gone; they go on through the other,
 // and leave there.
 func pairDead(b *bed) {

@@ -23,7 +23,7 @@ func (n *Node) exit(w *work, f *flow) {
 			n.countDrop(w.key.vport, onpath.DropQuota)
 			return
 		}
-		if w.key.vport != n.edgeVport() {
+		if w.key.vport != n.edgeVport() || len(f.functions) > 0 {
 			n.tellPartner(w.key.tuple.Reverse(), w.h.begins())
 		}
 	}

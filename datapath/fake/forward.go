@@ -228,6 +228,9 @@ func (n *Node) tunnelOut(w *work, v *onpath.Vport, f *flow, by By) {
 	prev := w.key.vport
 	if k := len(f.functions); k > 0 {
 		prev = f.functions[k-1].vport
+		if v.ID == f.entry {
+			group = f.functions[k-1].group
+		}
 		if w.writes {
 			n.learnRelay(w, f, v)
 		}
@@ -250,8 +253,8 @@ func (n *Node) learnRelay(w *work, f *flow, v *onpath.Vport) {
 	e := flow{kind: onpath.NextVport, next: from, entry: f.entry, path: f.path, reverse: !f.reverse, functions: backwards(f.functions)}
 	if g := n.groups[f.group]; g != nil {
 		e.mirrors, e.group = n.answering(g, w.key.tuple, f, from)
-	} else if g := n.groups[f.context]; g != nil {
-		e.mirrors, e.group = n.behind(g, w.key.tuple), g.ID^1
+	} else if g := n.groups[f.functions[len(f.functions)-1].group]; g != nil {
+		e.mirrors, e.group = n.answering(g, w.key.tuple, f, from)
 	}
 	if e.group != 0 {
 		e.path, _, _ = e.group.Split()

@@ -28,7 +28,8 @@ type InlineVerdict struct {
 // inlined is a function to be run on a flow's packets.
 type inlined struct {
 	vport  onpath.VportID
-	bypass bool // none: bypass
+	bypass bool           // none: bypass
+	group  onpath.GroupID // by which it was chosen
 }
 
 // isInline reports whether a group's members are functions of this node.
@@ -50,6 +51,9 @@ func (n *Node) function(id onpath.VportID) *onpath.Vport {
 func backwards(list []inlined) []inlined {
 	out := slices.Clone(list)
 	slices.Reverse(out)
+	for i := range out {
+		out[i].group ^= 1
+	}
 	return out
 }
 
@@ -65,6 +69,7 @@ func (n *Node) relay(w *work, t Tunnelled) {
 	v := n.vports[w.key.vport]
 	ours := w.key.vport == n.edgeVport() || v != nil && v.Kind != onpath.VportRemote
 	if f := n.find(w.key, w.tenant); f != nil && !ours {
+		n.moveGate(f, t.Entry)
 		n.follow(w, f)
 		return
 	}

@@ -46,10 +46,10 @@ func (n *Node) moveGate(f *flow, entry onpath.VportID) {
 func (n *Node) tellPartner(t onpath.Tuple, syn bool) {
 	v := n.vports[n.otherGate(n.edgeVport())]
 	f := n.anywhere(flowKey{n.edgeVport(), t})
-	if v == nil || v.State == onpath.VportClosed || f == nil || len(f.functions) > 0 {
+	if v == nil || v.State == onpath.VportClosed || f == nil {
 		return
 	}
-	if f.kind != onpath.NextVport && f.kind != onpath.NextPass {
+	if len(f.functions) == 0 && f.kind != onpath.NextVport && f.kind != onpath.NextPass {
 		return
 	}
 	if to := n.net.underlay[n.peers[v.Peer].Address]; to != nil {
@@ -59,14 +59,18 @@ func (n *Node) tellPartner(t onpath.Tuple, syn bool) {
 
 // hearPartner takes over what the other gateway says of a flow, if this one knows
 // nothing of it, or the connection begins there. The mirrors on the way are its own
-// choice.
+// choice, and so is the way of what meets a function first: that runs at one of the two.
 func (n *Node) hearPartner(t onpath.Tuple, told flow, syn bool) {
 	k := flowKey{n.edgeVport(), t}
+	ruled := len(told.functions) > 0 || n.function(told.next) != nil
+	if len(told.functions) > 0 {
+		told.next = told.functions[0].vport
+	}
 	if k.vport == 0 || told.next != 0 && !n.takes(told.next) {
 		return
 	}
 	if f := n.anywhere(k); f != nil {
-		if f.kind == onpath.NextVport && told.next != 0 && len(f.functions) == 0 && (syn || !n.takes(f.next)) {
+		if f.kind == onpath.NextVport && told.next != 0 && len(f.functions) == 0 && !ruled && (syn || !n.takes(f.next)) {
 			f.next, f.context = told.next, 0
 		}
 		return
@@ -76,7 +80,11 @@ func (n *Node) hearPartner(t onpath.Tuple, told flow, syn bool) {
 	}
 	f := flow{kind: told.kind, next: told.next, group: told.group, entry: k.vport, path: told.path, reverse: told.reverse}
 	if n.tables[n.edge.Table] != nil {
-		if d := n.walk(n.edge.Table, t, nil, atElement, 0, 0); d.group != nil && d.group.ID == f.group {
+		d := n.walk(n.edge.Table, t, nil, atElement, 0, 0)
+		if ruled && !n.byRules(&f, d) {
+			return
+		}
+		if d.group != nil && d.group.ID == f.group {
 			f.mirrors, f.functions = d.mirrors, d.functions
 		}
 	}
@@ -85,6 +93,28 @@ func (n *Node) hearPartner(t onpath.Tuple, told flow, syn bool) {
 		first = f.path
 	}
 	n.insert(k, &f, n.tenantOf(first), t.Protocol == protoTCP)
+}
+
+// byRules lets an entry lead where the rules do, if they lead first to the function
+// that it names.
+func (n *Node) byRules(f *flow, d decision) bool {
+	first := d.member
+	if len(d.functions) > 0 {
+		first = d.functions[0].vport
+	}
+	if first != f.next {
+		return false
+	}
+	f.path, f.reverse, f.mirrors, f.functions = d.path, d.reverse, d.mirrors, d.functions
+	switch d.outcome {
+	case toMember:
+		f.kind, f.next, f.group = onpath.NextVport, d.member, d.group.ID
+	case toExit, toRoute:
+		f.kind, f.next, f.group, f.route = onpath.NextExit, n.edgeVport(), 0, d.outcome == toRoute
+	default:
+		return false
+	}
+	return true
 }
 
 // begins reports whether the packet begins a TCP connection.

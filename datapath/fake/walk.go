@@ -146,7 +146,7 @@ func (n *Node) actGroup(d *decision, id onpath.GroupID, t onpath.Tuple, upstream
 		}
 		return g.Then, false
 	case ok && n.isInline(g):
-		d.functions = append(d.functions, inlined{member, g.None == onpath.NoneBypass})
+		d.functions = append(d.functions, inlined{member, g.None == onpath.NoneBypass, id})
 		return g.Then, false
 	case ok:
 		d.outcome, d.group, d.member = toMember, g, member
