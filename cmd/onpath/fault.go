@@ -30,10 +30,10 @@ type faultFlags struct {
 
 func newFault(g *global) *cobra.Command {
 	f := &faultFlags{g: g}
-	c := group("fault", "Cause faults on purpose, and measure how long flows are interrupted", groupSee,
+	c := group("fault", "Cause faults on purpose, measure how long flows are interrupted", groupSee,
 		f.instance("kill-instance", "Kill an instance's program (SIGKILL); its node starts it again", onpath.FaultKill),
 		f.instance("stall-instance", "Stop an instance's processes (SIGSTOP) for a time", onpath.FaultStall),
-		f.either("drop", "Lose a share of an instance's or a lab link's packets for a time", onpath.FaultDrop),
+		f.either("drop", "Lose some of an instance's or a lab link's packets for a time", onpath.FaultDrop),
 		f.either("delay", "Delay an instance's or a lab link's packets for a time", onpath.FaultDelay),
 		f.inLab("kill-node", "HOST", "Cut a lab host off and kill what runs in it"),
 		f.inLab("cut-link", "LINK", "Make a lab link lose everything for a time"),
@@ -56,7 +56,7 @@ flow cannot be seen; the report says how long that is.`
 
 func (f *faultFlags) common(c *cobra.Command, lasts bool) {
 	fl := c.Flags()
-	fl.DurationVar(&f.watch, "watch", 3*time.Second, "measure blackouts for this long after the fault has begun (0: not at all)")
+	fl.DurationVar(&f.watch, "watch", 3*time.Second, "measure blackouts for this long after the fault has begun (0: not at all; the command then ends at once, the fault when its time is up)")
 	fl.StringVar(&f.lab, "lab", "", "the lab to act or to probe in (default: the only one, where one is needed)")
 	fl.StringVar(&f.probe, "probe", "", "SOURCE:DESTINATION, hosts of the lab: measure with flows of its own")
 	fl.IntVar(&f.flows, "flows", 10, "how many flows --probe sends")

@@ -25,7 +25,7 @@ import (
 
 func newLab(g *global) *cobra.Command {
 	l := &labFlags{global: g}
-	c := group("lab", "Emulate networks in namespaces: hosts, links with rate, delay and loss", groupRun,
+	c := group("lab", "Emulate networks: hosts, links with rate, delay and loss", groupRun,
 		l.up(), l.down(), l.status(), l.exec())
 	c.Example = examples("sudo onpath lab up two-hosts.yaml", "sudo onpath lab exec client ping -c3 10.9.0.2", "sudo onpath lab down two-hosts")
 	c.PersistentFlags().StringVar(&l.stateDir, "lab-dir", "", "where labs are kept (default "+lab.DefaultStateDir+")")

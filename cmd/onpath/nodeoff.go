@@ -27,7 +27,7 @@ func newNodeOff(g *global) *cobra.Command {
 	f := &nodeFlags{}
 	all := false
 	c := &cobra.Command{
-		Use: "off", Short: "Take everything of a node off this machine; traffic is ordinary again",
+		Use: "off", Short: "Take all of a node off this machine; traffic is ordinary again",
 		Long: `Take everything of a node off this machine, also when all else is dead: first the
 data path, so that traffic is ordinary again, then instances, devices, namespaces
 and state. The agent must not run. Doing it again does no harm. Without --name and a
@@ -235,6 +235,7 @@ func nodeOff(ctx context.Context, conf *config.Node, log *slog.Logger) ([]string
 // paths if there is none, and the socket of a server that was killed.
 func tidyUp() {
 	_ = os.Remove(ebpf.DefaultPinPath) // not empty: of other nodes
+	_ = os.Remove(functions.DefaultPinPath)
 	api.RemoveDeadSocket(config.DefaultSocket)
 	_ = os.Remove(filepath.Dir(config.DefaultSocket)) // likewise
 }

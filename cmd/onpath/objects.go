@@ -157,7 +157,7 @@ func (g *global) object(ctx context.Context, cl *client.Client, k onpath.Key) (o
 
 func newDescribe(g *global) *cobra.Command {
 	c := &cobra.Command{
-		Use: "describe KIND NAME", Short: "Show all about an object: how it stands, its instances, what happened", GroupID: groupUse,
+		Use: "describe KIND NAME", Short: "Show how an object stands, its instances, what happened", GroupID: groupUse,
 		Long: `Show all about an object: how it stands, its instances, what happened. An instance
 may be named by its deployment, if that has one.`,
 		Example: examples("onpath describe chain web", "onpath describe node fra1-gw1", "onpath describe instance web-cache"),

@@ -26,7 +26,7 @@ func newTokenCreate(g *global) *cobra.Command {
 	var ttl time.Duration
 	var uses int
 	c := &cobra.Command{
-		Use: "create [--node NAME | --user NAME -t TENANT | --operator NAME]", Short: "Make a join token",
+		Use: "create [--node NAME | --user NAME -t TENANT | --operator NAME]", DisableFlagsInUseLine: true, Short: "Make a join token",
 		Long:    "Make a join token, and write it to standard output. Without a name it is for any\nnode, which then names itself.",
 		Example: examples("onpath token create --node fra1-gw1", "onpath token create --user alice -t acme --ttl 24h"),
 		Args:    cobra.NoArgs,

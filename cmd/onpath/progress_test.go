@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+
+	"github.com/spf13/cobra"
 )
 
 // A file gets one line for each change, of a length that can be read.
@@ -19,19 +21,18 @@ func TestProgressIntoFile(t *testing.T) {
 	}
 }
 
-// The options of all commands fit a terminal of 80 columns.
-func TestOptionsFitTerminal(t *testing.T) {
-	root := newRoot()
-	for _, args := range [][]string{nil, {"apply"}, {"up"}, {"node"}, {"demo"}} {
-		c, _, err := root.Find(args)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, options, _ := strings.Cut(c.UsageString(), "Flags:\n")
-		for line := range strings.Lines(options) {
-			if len([]rune(line)) > 81 && strings.Contains(line, " --") {
-				t.Errorf("%s: %d columns: %s", c.CommandPath(), len([]rune(line))-1, line)
+// The help of all commands fits a terminal of 80 columns.
+func TestHelpFitsTerminal(t *testing.T) {
+	var check func(*cobra.Command)
+	check = func(c *cobra.Command) {
+		for line := range strings.Lines(c.Long + "\n" + c.UsageString()) {
+			if n := len([]rune(strings.TrimSuffix(line, "\n"))); n > 80 {
+				t.Errorf("%s: %d columns: %s", c.CommandPath(), n, line)
 			}
 		}
+		for _, sub := range c.Commands() {
+			check(sub)
+		}
 	}
+	check(newRoot())
 }

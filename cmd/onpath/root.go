@@ -1,12 +1,14 @@
 package main
 
 import (
+	"fmt"
 	"runtime/debug"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/table"
 )
 
 // version is set by the linker (-X main.version=…).
@@ -68,7 +70,7 @@ Begin with "onpath demo", or with "onpath doctor" and then "onpath up".`,
 	root.SetHelpCommandGroupID(groupAround)
 	root.SetCompletionCommandGroupID(groupAround)
 	root.SetVersionTemplate("onpath {{.Version}}\n")
-	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 80"))
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", fmt.Sprintf(".FlagUsagesWrapped %d", helpWidth+1)))
 	root.SetFlagErrorFunc(wrongFlag)
 	g.flags(root)
 	for _, add := range commands {
@@ -78,6 +80,9 @@ Begin with "onpath demo", or with "onpath doctor" and then "onpath up".`,
 	finish(root)
 	return root
 }
+
+// helpWidth is the longest line of help texts, in characters: a terminal has 80.
+const helpWidth = 79
 
 // commands make the subcommands.
 var commands = []func(*global) *cobra.Command{
@@ -117,6 +122,9 @@ func newHelp() *cobra.Command {
 
 // finish makes wrong arguments errors of usage, everywhere alike.
 func finish(c *cobra.Command) {
+	if c.Long != "" {
+		c.Long = table.Fill(c.Long, helpWidth)
+	}
 	if check := c.Args; check != nil {
 		c.Args = func(c *cobra.Command, args []string) error {
 			if err := check(c, args); err != nil {
@@ -172,4 +180,22 @@ func commandNames(c *cobra.Command) (names []string) {
 }
 
 // examples indents examples for the help.
-func examples(lines ...string) string { return "  " + strings.Join(lines, "\n  ") }
+func examples(lines ...string) string {
+	var b strings.Builder
+	for i, line := range lines {
+		if i > 0 {
+			b.WriteString("\n")
+		}
+		indent := "  "
+		for len(line) > helpWidth-6 { // goes on in the next line, as a shell reads it
+			at := strings.LastIndex(line[:helpWidth-6], " ")
+			if at < 0 {
+				break
+			}
+			b.WriteString(indent + line[:at] + " \\\n")
+			indent, line = "      ", line[at+1:]
+		}
+		b.WriteString(indent + line)
+	}
+	return b.String()
+}

@@ -21,7 +21,7 @@ func newTrace(g *global) *cobra.Command {
 	var protocol, gateway string
 	var watch bool
 	c := &cobra.Command{
-		Use: "trace SRC DST -p tcp/80", Short: "Show which hops a packet passes, in order, both ways, with counters", GroupID: groupSee,
+		Use: "trace SRC DST -p tcp/80", Short: "Show which hops a packet passes, both ways, with counters", GroupID: groupSee,
 		Long: `Show which hops a packet from SRC to DST passes, in order, both ways: node,
 instance, state, packets and bytes of this flow, from the plan and from live flow
 entries together; -o wide adds where each line is from, and what all flows brought.
@@ -125,7 +125,7 @@ func newTop(g *global) *cobra.Command {
 	var once bool
 	c := &cobra.Command{
 		Use: "top", Short: "Show what instances use and carry, the busiest first", GroupID: groupSee,
-		Long:    "Show what instances use and carry, the busiest first, again and again until\nCtrl-C. Into a file or pipe it writes once. PPS and BPS are the packets and\nbits a second that it is given. FLOWS are those that lead through it, both\ndirections of a flow being one, until they have rested for their idle time; a\nproxy has the flows of its clients or its own, whichever are more. What a mirror\nsends ends at it by design: DROPPED leaves it out, and a line below tells it.",
+		Long:    "Show what instances use and carry, the busiest first, again and again until\nCtrl-C. Into a file or pipe it writes once. PPS and BPS are the packets and\nbits a second that it is given. FLOWS are those that lead through it, both\ndirections of a flow being one, until they have rested for their idle time; a\nproxy has the flows of its clients or its own, whichever are more. What a mirror\nsends ends at it by design: DROPPED leaves it out, and a line below tells it.\nOf instances whose node is not connected, nothing is known: \"-\".",
 		Example: examples("onpath top", "onpath top --once -o json"),
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -206,6 +206,12 @@ func (g *global) loads(ctx context.Context, cl *client.Client) (list []render.Lo
 	for node, why := range counters.Away {
 		away = append(away, node+": "+why)
 	}
+	list = render.Loads(instances, counters.Nodes, usage.Nodes)
+	for _, l := range list {
+		if _, told := counters.Away[l.Node]; l.Away && !told {
+			away = append(away, l.Node+" is not connected to the server: what its instances carry is not known, and the state is what was heard last")
+		}
+	}
 	slices.Sort(away)
-	return render.Loads(instances, counters.Nodes, usage.Nodes), away, nil
+	return list, slices.Compact(away), nil
 }

@@ -12,7 +12,7 @@ import (
 func newVerify(g *global) *cobra.Command {
 	var live bool
 	c := &cobra.Command{
-		Use: "verify [CHAIN...]", Short: "Prove that chains keep their promise, or show a flow for which they do not", GroupID: groupSee,
+		Use: "verify [CHAIN...]", Short: "Prove that chains keep their promise, or refute it by a flow", GroupID: groupSee,
 		Long: `Prove on the compiled rules of the whole network that every flow which a chain
 selects crosses its elements in order, in both directions, and that nothing
 bypasses them and nothing else is steered; or show a flow for which that is not

@@ -89,7 +89,7 @@ func (d *Driver) countFlows(ctx context.Context, c *onpath.Counters) error {
 
 // count counts an entry at the vports that its packets come from and are led to.
 func (r *reader) count(at map[uint32]*flowcount.At, k *flowKey, v *flowValue) {
-	kind, reverse := v.kind(), v.Flags&flowReverse != 0
+	kind, reverse, to := v.kind(), v.Flags&flowReverse != 0, flowcount.Led(v.packets())
 	add := func(id uint32, place int) {
 		if n := at[id]; n != nil && id != 0 {
 			n.Add(place, reverse)
@@ -101,16 +101,16 @@ func (r *reader) count(at map[uint32]*flowcount.At, k *flowKey, v *flowValue) {
 		add(from, flowcount.From)
 	}
 	if kind == nextVport {
-		add(unthree(v.Next), flowcount.To)
+		add(unthree(v.Next), to)
 	}
 	for _, m := range v.Mirrors {
 		if id, ok := r.mirror(m); ok {
-			add(id, flowcount.To)
+			add(id, to)
 		}
 	}
 	for _, item := range v.Functions {
 		if item != 0 {
-			add(r.places[item&inlinePlace], flowcount.To)
+			add(r.places[item&inlinePlace], to)
 		}
 	}
 }

@@ -222,19 +222,20 @@ func (n *Node) flowsAt(all *uint64) map[onpath.VportID]*flowcount.At {
 	}
 	n.each(func(k flowKey, f *flow) {
 		*all++
+		to := flowcount.Led(f.packets)
 		if f.kind == onpath.NextPending {
 			add(k.vport, flowcount.Waiting, f.reverse)
 		} else {
 			add(k.vport, flowcount.From, f.reverse)
 		}
 		if f.kind == onpath.NextVport {
-			add(f.next, flowcount.To, f.reverse)
+			add(f.next, to, f.reverse)
 		}
 		for _, m := range f.mirrors {
-			add(m.vport, flowcount.To, f.reverse)
+			add(m.vport, to, f.reverse)
 		}
 		for _, i := range f.functions {
-			add(i.vport, flowcount.To, f.reverse)
+			add(i.vport, to, f.reverse)
 		}
 	})
 	return at

@@ -8,6 +8,7 @@ const (
 	To      = iota // it leads there, or sends copies, or runs the function there
 	From           // packets that come from there follow it
 	Waiting        // the same, but nothing has come from there yet
+	Told           // as To, but nothing has gone by it yet: the other gateway of a pair told of it
 	places
 )
 
@@ -16,6 +17,14 @@ const (
 // those that come from it, and where addresses are changed they can't be told to be
 // one flow's; but of one place and direction it has one.
 type At [2 * places]uint64
+
+// Led is the place of an entry that leads somewhere, by the packets that have gone by it.
+func Led(packets uint64) int {
+	if packets == 0 {
+		return Told
+	}
+	return To
+}
 
 // Add counts an entry.
 func (a *At) Add(place int, reverse bool) {

@@ -31,4 +31,12 @@ func TestFlows(t *testing.T) {
 	if n := worker.Flows(); n != 5 {
 		t.Errorf("%d flows on a worker, not 5", n)
 	}
+	var function At // runs at one gateway of a pair: each flow comes in at the other, which tells of it
+	for range 7 {
+		function.Add(Led(3), false)
+		function.Add(Led(0), false)
+	}
+	if n := function.Flows(); n != 7 {
+		t.Errorf("%d flows of a pair, not 7", n)
+	}
 }

@@ -24,6 +24,8 @@ type Load struct {
 	// Flows lead through it, each in both directions: as many as the node knows that
 	// knows of most. What it gets copies of is known only where they are made.
 	Flows uint64 `json:"flows"`
+	// Away: its node did not answer, so nothing else of this is known.
+	Away bool `json:"away,omitempty"`
 }
 
 // Rate is a Load against an earlier one of the same instance.
@@ -44,9 +46,11 @@ func Loads(instances []onpath.Object, counters map[string]onpath.Counters, usage
 		i := o.(*onpath.Instance)
 		name := i.Metadata.Tenant + "/" + i.Metadata.Name
 		l := Load{Instance: i, Name: name, Node: i.Spec.Node, State: string(i.Status.State), Usage: usage[i.Spec.Node][name]}
-		l.Counters = counters[i.Spec.Node].Vports[i.Spec.Vport]
+		of, answered := counters[i.Spec.Node]
+		l.Away = !answered
+		l.Counters = of.Vports[i.Spec.Vport]
 		if i.Spec.Back != 0 {
-			b := counters[i.Spec.Node].Vports[i.Spec.Back]
+			b := of.Vports[i.Spec.Back]
 			l.Back = &b
 		}
 		for _, c := range counters {
@@ -76,7 +80,7 @@ func Rates(before, after []Load, between time.Duration) []Rate {
 			r.Dropped += drops(real)
 			r.Ended += ended
 		}
-		if b, ok := earlier[l.Name]; ok && between > 0 && b.Instance.Metadata.UID == l.Instance.Metadata.UID {
+		if b, ok := earlier[l.Name]; ok && between > 0 && !b.Away && !l.Away && b.Instance.Metadata.UID == l.Instance.Metadata.UID {
 			s := between.Seconds()
 			was, is := b.delivered(), l.delivered()
 			r.CPU = max(0, (l.Usage.CPU-b.Usage.CPU).Seconds()/s)
@@ -113,6 +117,10 @@ func less(a, b uint64) float64 {
 func Top(list []Rate) *table.Table {
 	t := table.New("INSTANCE", "NODE", "STATE", ">CPU", ">MEMORY", ">PPS", ">BPS", ">FLOWS", ">DROPPED")
 	for _, r := range list {
+		if r.Away {
+			t.Row(shortName(r.Name), r.Node, r.State, "-", "-", "-", "-", "-", "-")
+			continue
+		}
 		t.Row(shortName(r.Name), r.Node, r.State, strconv.FormatFloat(100*r.CPU, 'f', 1, 64)+"%", Bytes(uint64(r.Usage.Memory)),
 			Count(r.Packets), Count(r.Bits), strconv.FormatUint(r.Flows, 10), strconv.FormatUint(r.Dropped, 10))
 	}

@@ -49,6 +49,20 @@ func TestTop(t *testing.T) {
 	}
 }
 
+// Of an instance whose node does not answer, nothing is told as if it were known.
+func TestTopAway(t *testing.T) {
+	i := &onpath.Instance{Metadata: onpath.Metadata{Name: "fw-x", Tenant: "a"}, Spec: onpath.InstanceSpec{Node: "n1", Vport: 2}}
+	i.Status.State = "ready"
+	list := render.Rates(nil, render.Loads([]onpath.Object{i}, map[string]onpath.Counters{"gw": {}}, nil), time.Second)
+	var b strings.Builder
+	if err := render.Top(list).Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	if line := b.String()[strings.Index(b.String(), "fw-x"):]; !list[0].Away || strings.Contains(line, "0") || strings.Count(line, " -") != 6 {
+		t.Errorf("an instance of which nothing is known is shown as\n%s", b.String())
+	}
+}
+
 // What a mirror sends ends there by design: it is told in words, and is no loss.
 func TestMirrorLosesNothing(t *testing.T) {
 	ids := &onpath.Instance{Metadata: onpath.Metadata{Name: "ids-x", Tenant: "a"}, Spec: onpath.InstanceSpec{Node: "n1", Vport: 2, Back: 3}}

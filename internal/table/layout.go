@@ -82,6 +82,18 @@ func (l layout) line(b *strings.Builder, row []string) {
 	b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
 }
 
+// Fill breaks the paragraphs of a text into lines of at most width characters; lines
+// that begin with a space stay as they are.
+func Fill(text string, width int) string {
+	paragraphs := strings.Split(text, "\n\n")
+	for i, p := range paragraphs {
+		if !strings.HasPrefix(p, " ") && !strings.Contains(p, "\n ") {
+			paragraphs[i] = strings.Join(wrap(p, width), "\n")
+		}
+	}
+	return strings.Join(paragraphs, "\n\n")
+}
+
 // wrap breaks text at spaces into lines of at most width characters; a longer
 // word stays whole.
 func wrap(text string, width int) (lines []string) {
