@@ -23,6 +23,9 @@ type FunctionStatus struct {
 	SHA256  string `json:"sha256,omitempty"`  // of the file, hexadecimal
 	License string `json:"license,omitempty"` // as the file names it
 	Bytes   int    `json:"bytes,omitempty"`
+	// Redirects: its code declares that it may send packets to later elements of its
+	// chain, past those between.
+	Redirects bool `json:"redirects,omitempty"`
 }
 
 // FunctionSpec describes a function. Exactly one of Container and EBPF (and

@@ -56,7 +56,10 @@ type ChainProof struct {
 	// Segments are the parts that are proved one by one, each from an edge or
 	// element to an element or edge; one if Scope is end-to-end.
 	Segments []string `json:"segments,omitempty"`
-	Classes  int      `json:"classes"`
+	// Redirects are the elements whose function may send packets to later elements,
+	// past those between, with what is proved of them. Which packets, its code says.
+	Redirects []string `json:"redirects,omitempty"`
+	Classes   int      `json:"classes"`
 	// Reason is why it is idle or unproven.
 	Reason         string          `json:"reason,omitempty"`
 	Counterexample *Counterexample `json:"counterexample,omitempty"`

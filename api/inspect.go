@@ -29,7 +29,7 @@ func inspect(o onpath.Object) error {
 		}
 		return err
 	}
-	f.Status = onpath.FunctionStatus{SHA256: object.SHA256, License: object.License, Bytes: len(f.Spec.EBPF.Code)}
+	f.Status = onpath.FunctionStatus{SHA256: object.SHA256, License: object.License, Bytes: len(f.Spec.EBPF.Code), Redirects: object.Redirects}
 	return nil
 }
 
