@@ -21,7 +21,7 @@ var (
 	own6    = netip.MustParseAddr("2001:db8::10")
 )
 
-// seeds are those of a random test: a few, or the one in ONPATH_SEED.
+// seeds are those of a random test: a few, ONPATH_SEEDS many, or the one in ONPATH_SEED.
 func seeds(t *testing.T, n int) []uint64 {
 	if s := os.Getenv("ONPATH_SEED"); s != "" {
 		v, err := strconv.ParseUint(s, 10, 64)
@@ -32,6 +32,9 @@ func seeds(t *testing.T, n int) []uint64 {
 	}
 	if testing.Short() {
 		n = min(n, 10)
+	}
+	if many, err := strconv.Atoi(os.Getenv("ONPATH_SEEDS")); err == nil {
+		n = many
 	}
 	base := uint64(time.Now().UnixNano())
 	var out []uint64
@@ -102,9 +105,12 @@ func (s *sim) randomObjects() {
 			f.Container.Attach, f.Container.Addresses = onpath.Bridged, onpath.AddressesNone
 		}),
 		aFunction("default", "ids", func(f *onpath.FunctionSpec) { f.Container.Image = "registry.example/ids:1" }),
+		aFunction("default", "fn", func(f *onpath.FunctionSpec) { f.Container, f.EBPF = nil, &onpath.EBPFSpec{Object: "monitor"} }),
+		aRedirecting("default", "jump"),
 		aFunction("operator", "op", nil),
+		aFunction("operator", "opids", nil),
 	)
-	for _, d := range []string{"keep", "dnat", "bump"} {
+	for _, d := range []string{"keep", "dnat", "bump", "fn", "jump"} {
 		for i := range 2 {
 			s.apply(aDeployment("default", fmt.Sprintf("%s%d", d, i), d, 1+s.rng.IntN(3)))
 		}
@@ -125,6 +131,11 @@ func (s *sim) randomOperatorChain() *onpath.Chain {
 	if s.rng.IntN(2) == 0 {
 		c.Spec.Select = []onpath.Selector{{Protocol: "tcp"}}
 	}
+	if s.rng.IntN(3) == 0 {
+		e := through("opids", 1)
+		e.Mode = onpath.ModeMirror
+		c.Spec.Through = slices.Insert(c.Spec.Through, s.rng.IntN(2), e)
+	}
 	return c
 }
 
@@ -137,6 +148,12 @@ func (s *sim) randomChain(name string) *onpath.Chain {
 		c.Spec.Select = []onpath.Selector{s.randomSelector()}
 	}
 	c.Spec.Through = s.randomElements()
+	switch s.rng.IntN(8) {
+	case 0:
+		c.Spec.Direction = onpath.DirectionForward
+	case 1:
+		c.Spec.Exit = onpath.ExitLast
+	}
 	return c
 }
 
@@ -150,7 +167,7 @@ func (s *sim) randomSelector() onpath.Selector {
 }
 
 func (s *sim) randomElements() []onpath.Element {
-	deps := []string{"keep0", "keep1", "dnat0", "dnat1", "bump0", "bump1", "ids0"}
+	deps := []string{"keep0", "keep1", "dnat0", "dnat1", "bump0", "bump1", "fn0", "fn1", "jump0", "ids0"}
 	s.rng.Shuffle(len(deps), func(i, j int) { deps[i], deps[j] = deps[j], deps[i] })
 	var out []onpath.Element
 	for _, d := range deps[:1+s.rng.IntN(4)] {
@@ -160,6 +177,9 @@ func (s *sim) randomElements() []onpath.Element {
 		}
 		if s.rng.IntN(3) == 0 {
 			e.Select = []onpath.Selector{s.randomSelector()}
+		}
+		if e.Mode != onpath.ModeMirror && s.rng.IntN(4) == 0 {
+			e.None = onpath.NoneBypass
 		}
 		out = append(out, e)
 	}
@@ -296,10 +316,11 @@ func (w *world) wrong(m *model, edge onpath.VportID, gw string, tu onpath.Tuple)
 	}) {
 		return "" // a path still steers that the chain's text does not show any more
 	}
-	want, mirrors, drop := w.expect(cloudlet, tu)
+	x := w.expect(cloudlet, tu)
+	want, mirrors := x.inline, x.mirrors
 	got := m.send(edge, tu)
 	where := fmt.Sprintf("%v at %s", tu, gw)
-	if drop {
+	if x.drop {
 		if !strings.HasPrefix(got.end, "drop: no-instance") {
 			return fmt.Sprintf("%s: went through %v to %q, want a drop", where, got.through, got.end)
 		}
@@ -308,10 +329,19 @@ func (w *world) wrong(m *model, edge onpath.VportID, gw string, tu onpath.Tuple)
 	if fmt.Sprint(deployments(got.through)) != fmt.Sprint(want) || fmt.Sprint(deployments(got.mirrors)) != fmt.Sprint(mirrors) {
 		return fmt.Sprintf("%s: went through %v (mirrors %v) to %q, want %v (mirrors %v)", where, got.through, got.mirrors, got.end, want, mirrors)
 	}
+	if got.end == "route" && x.routes {
+		return "" // nobody leads its answers back
+	}
 	if len(want) == 0 {
 		if got.end != "kernel" && !(len(mirrors) > 0 && got.end == "kernel") {
 			return fmt.Sprintf("%s: ended as %q, want kernel", where, got.end)
 		}
+		if answer := m.send(edge, tu.Reverse()); len(mirrors) > 0 && !x.oneWay && !copied(answer, x.answered) {
+			return fmt.Sprintf("%s: mirrors of its answer are %v, want %v", where, answer.mirrors, x.answered)
+		}
+		return ""
+	}
+	if x.oneWay {
 		return ""
 	}
 	// What an instance has rewritten may leave at the other gateway of a pair.
@@ -323,7 +353,17 @@ func (w *world) wrong(m *model, edge onpath.VportID, gw string, tu onpath.Tuple)
 	if answer.end != "exit" || fmt.Sprint(answer.through) != fmt.Sprint(got.through) || answer.out != tu.Reverse() {
 		return fmt.Sprintf("%s: the answer went through %v to %q as %v, the packet through %v", where, answer.through, answer.end, answer.out, got.through)
 	}
+	if !copied(answer, x.answered) {
+		return fmt.Sprintf("%s: mirrors of its answer are %v, want %v", where, answer.mirrors, x.answered)
+	}
 	return w.wrongBeside(m, edge, tu, got, where)
+}
+
+// copied reports whether an answer met the mirrors that its packet met.
+func copied(answer way, mirrors []string) bool {
+	met := deployments(answer.mirrors)
+	slices.Reverse(met)
+	return fmt.Sprint(met) == fmt.Sprint(mirrors)
 }
 
 // wrongBeside has the flow's packets and answers come in at the other gateway of a
@@ -350,6 +390,9 @@ func (w *world) apart(m *model, edge onpath.VportID, tu onpath.Tuple) string {
 	other := m.gates[edge]
 	if other == 0 || m.home[other] == nil || m.home[other].plan.Datapath.Edge.Table == 0 {
 		return ""
+	}
+	if cloudlet, _, _ := strings.Cut(m.home[edge].plan.Node, "-"); w.expect(cloudlet, tu).oneWay {
+		return "" // its answers are other flows
 	}
 	got, alone := m.untold().send(edge, tu), m.untold().send(other, tu)
 	if got.end != alone.end || fmt.Sprint(got.through) != fmt.Sprint(alone.through) {
@@ -381,8 +424,20 @@ func (s *sim) randomTuple() onpath.Tuple {
 	return t
 }
 
+// expectation is what the chains say of a flow.
+type expectation struct {
+	inline, mirrors []string // deployments that it crosses
+	// answered are the mirrors that its answers meet, in the order of the packets:
+	// all but those between the operator's last element and a tenant's first.
+	answered []string
+	trailing int // mirrors behind the last inline element
+	drop     bool
+	routes   bool // it may leave by the routes of its last element's node
+	oneWay   bool // a chain steers no answers
+}
+
 // expect says, from the chains alone, which deployments a flow crosses.
-func (w *world) expect(cloudlet string, t onpath.Tuple) (inline, mirrors []string, drop bool) {
+func (w *world) expect(cloudlet string, t onpath.Tuple) (x expectation) {
 	for _, tier := range []onpath.Tier{onpath.TierOperator, onpath.TierTenant} {
 		c, reverse := w.winner(cloudlet, tier, t)
 		if c == nil {
@@ -396,6 +451,13 @@ func (w *world) expect(cloudlet string, t onpath.Tuple) (inline, mirrors []strin
 		if reverse {
 			slices.Reverse(elements)
 		}
+		x.oneWay = x.oneWay || c.obj.Spec.Direction == onpath.DirectionForward
+		x.routes = c.obj.Spec.Exit == onpath.ExitLast && !reverse
+		between := 0
+		if tier == onpath.TierTenant {
+			between = x.trailing
+		}
+		first := len(x.inline)
 		for _, e := range elements {
 			if len(e.sel) > 0 && !selects(e.sel, seen) {
 				continue
@@ -403,16 +465,21 @@ func (w *world) expect(cloudlet string, t onpath.Tuple) (inline, mirrors []strin
 			ready := w.serving(cloudlet, e.dep)
 			switch {
 			case e.mirror() && ready:
-				mirrors = append(mirrors, e.dep.name)
+				x.mirrors, x.answered = append(x.mirrors, e.dep.name), append(x.answered, e.dep.name)
+				x.trailing++
 			case e.mirror():
 			case ready:
-				inline = append(inline, e.dep.name)
+				if len(x.inline) == first {
+					at := len(x.answered) - x.trailing
+					x.answered = slices.Delete(x.answered, at, at+between)
+				}
+				x.inline, x.trailing = append(x.inline, e.dep.name), 0
 			case e.none == onpath.NoneDrop:
-				return nil, nil, true
+				return expectation{drop: true}
 			}
 		}
 	}
-	return inline, mirrors, false
+	return x
 }
 
 // serving reports whether an instance takes new flows.

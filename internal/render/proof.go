@@ -32,6 +32,14 @@ func Proof(w io.Writer, p *onpath.Proof) error {
 		}
 	}
 	for _, c := range p.Chains {
+		if len(c.Redirects) > 0 {
+			fmt.Fprintf(w, "\nredirects of %s\n", c.Chain)
+		}
+		for _, s := range c.Redirects {
+			fmt.Fprintf(w, "  %s\n", s)
+		}
+	}
+	for _, c := range p.Chains {
 		counterexample(w, "chain "+c.Chain, c.Counterexample)
 	}
 	if p.Rest != nil {

@@ -16,6 +16,7 @@ func (w *walker) group(st state, s set, id onpath.GroupID) *failure {
 	if f := w.due(st, s, g); f != nil {
 		return f
 	}
+	st.path, st.reversed = g.Path, g.Reverse
 	want := w.cl.wants[st.next].step()
 	st.on = w.cl.wants[st.next].p
 	st.next++
@@ -24,13 +25,14 @@ func (w *walker) group(st state, s set, id onpath.GroupID) *failure {
 		if st.at.vports[m.Vport] == nil {
 			continue // is passed over
 		}
-		taker := st.at.open(m.Vport) && m.Weight > 0
+		taker := st.at.takes(m)
 		open = open || taker
 		if f := w.member(st, s, g, m.Vport, taker); f != nil {
 			return f
 		}
 	}
 	if want.mirror {
+		st.copies = append(st.copies[:len(st.copies):len(st.copies)], metMirror{w.cl.wants[st.next-1], id, open})
 		if open {
 			st.mirrors++
 		} else if want.serves {
@@ -62,6 +64,7 @@ func (w *walker) without(st state, s set, g *onpath.Group, want *step, open bool
 	}
 	st.strict = st.strict && !open
 	st.bypassed = true
+	st.passed |= 1 << (st.next - 1)
 	st.way = &hop{fmt.Sprintf("past %s, which has no instance", want.deployment), st.way}
 	st.table = g.Then
 	return w.walk(st, s)
@@ -95,6 +98,8 @@ func (w *walker) due(st state, s set, g *onpath.Group) *failure {
 		return w.fail(st, s, "is sent through %s, and ought to cross element %d (%s) of chain %s", name, n.k+1, n.step().deployment, n.p.key)
 	case reverse != n.reverse || g.Reverse != n.reverse:
 		return w.fail(st, s, "is sent through %s as if it ran the other way", name)
+	case st.path != g.Path || st.reversed != g.Reverse:
+		return w.fail(st, s, "is sent through %s, and taken for path %d of chain %q by the rule that leads there", name, st.path, st.at.chainOf(st.path))
 	case (g.Mode == onpath.ModeMirror) != n.step().mirror:
 		return w.fail(st, s, "is %s %s, against the chain's mode", map[bool]string{true: "only copied to", false: "sent through"}[g.Mode == onpath.ModeMirror], name)
 	}
@@ -132,10 +137,29 @@ func (w *walker) member(st state, s set, g *onpath.Group, v onpath.VportID, take
 		}
 		return nil
 	}
-	if in.Mirror {
-		return w.lose(st, s, "is dropped behind %s, whose vport is a mirror's", in.Instance)
+	if f := w.sides(st, s, to, in); f != nil {
+		return f
 	}
 	return w.behind(st, s, to, g, in)
+}
+
+// sides checks that what goes into an instance comes out of it: at its other side, if
+// it is bridged.
+func (w *walker) sides(st state, s set, to *site, in *onpath.Vport) *failure {
+	out, i := in.ID, w.c.res.byVport[in.ID]
+	if i != nil && i.Spec.Back != 0 {
+		out = i.Spec.Vport + i.Spec.Back - in.ID
+	}
+	there := to.local(out)
+	switch {
+	case there == nil:
+		return w.lose(st, s, "comes out of %s at vport %d, which node %s does not have", in.Instance, out, to.node)
+	case to.out(in) != out || to.out(there) != in.ID || there.Instance != in.Instance:
+		return w.lose(st, s, "is taken at node %s to come out of %s at vport %d, and comes out at vport %d", to.node, in.Instance, to.out(in), out)
+	case in.Mirror || there.Mirror:
+		return w.lose(st, s, "is dropped behind %s, whose vport is a mirror's", in.Instance)
+	}
+	return nil
 }
 
 // behind goes on with what comes out of an instance. Elements that change
@@ -152,122 +176,12 @@ func (w *walker) behind(st state, s set, to *site, g *onpath.Group, in *onpath.V
 		return f
 	}
 	out := to.out(in)
-	if to.local(out) == nil {
-		st.at = to
-		return w.lose(st, s, "comes out of %s at vport %d, which node %s does not have", in.Instance, out, to.node)
-	}
 	st.at, st.via, st.table = to, out, back.Then
 	st.inline++
-	st.bypassed = false
-	return w.walk(st, s)
-}
-
-// answers checks the way back from an element: to where its packets came from,
-// past the mirrors between.
-func (w *walker) answers(st state, s set, to *site, g *onpath.Group) *failure {
-	n := w.cl.wants[st.next-1]
-	if n.p.forwardOnly() || !st.strict {
-		return nil
-	}
-	came := st.at
-	st.at = to
-	if !to.reaches(st.via, came) {
-		return w.lose(st, s, "has no way back: node %s, where it comes from node %s, does not know vport %d there", to.node, came.node, st.via)
-	}
-	var mirrors []wanted
-	var prev *wanted
-	for i := st.next - 2; i >= 0 && prev == nil; i-- {
-		switch m := w.cl.wants[i]; {
-		case m.p != n.p || m.reverse != n.reverse:
-			i = 0
-		case m.step().mirror:
-			mirrors = append(mirrors, wanted{m.p, m.k, !m.reverse})
-		default:
-			prev = &wanted{m.p, m.k, !m.reverse}
-		}
-	}
-	if w.cl.emits != 0 {
-		return nil // the answers to what an instance began come to itself first
-	}
-	return w.back(st, w.turn(s), g.Back, mirrors, prev)
-}
-
-// back walks the table for answers: mirrors in order, then the element before.
-func (w *walker) back(st state, s set, id onpath.TableID, mirrors []wanted, prev *wanted) *failure {
-	if st.steps++; st.steps > maxSteps {
-		return w.answer(st, s, "goes in a circle")
-	}
-	t := st.at.tables[id]
-	if t == nil {
-		return w.answer(st, s, "finds no table %d", id)
-	}
-	if t.ID <= onpath.ClassifierTable(onpath.TierTenant) {
-		return w.backEnd(st, s, mirrors, prev)
-	}
-	for i := range t.Rules {
-		for _, b := range t.rule(w.c.space, i) {
-			hit, ok := w.c.space.and(s, b)
-			if !ok {
-				continue
-			}
-			if f, none := w.nothing(st, hit); f != nil {
-				return f
-			} else if !none {
-				if f := w.backAct(st, hit, t.Rules[i].Action, mirrors, prev); f != nil {
-					return f
-				}
-			}
-			if s, ok = w.c.space.minus(s, b); !ok {
-				return nil
-			}
-		}
-	}
-	if f, none := w.nothing(st, s); none {
+	st.bypassed, st.jumped = false, false
+	st.context, st.copies = g.ID, nil
+	if f := w.redirected(st, s, g, in); f != nil {
 		return f
 	}
-	return w.backAct(st, s, t.Miss, mirrors, prev)
-}
-
-func (w *walker) backAct(st state, s set, a onpath.Action, mirrors []wanted, prev *wanted) *failure {
-	switch a.Kind {
-	case onpath.ActionTable:
-		return w.back(st, s, a.Table, mirrors, prev)
-	case onpath.ActionGroup:
-	case onpath.ActionExit, onpath.ActionRoute:
-		return w.backEnd(st, s, mirrors, prev)
-	default:
-		return w.answer(st, s, "is dropped")
-	}
-	g := st.at.groups[a.Group]
-	if g == nil {
-		return w.answer(st, s, "finds no group %d", a.Group)
-	}
-	_, k, _ := g.ID.Split()
-	chain := st.at.chainOf(g.Path)
-	if len(mirrors) > 0 {
-		m := mirrors[0]
-		if chain != m.p.key || k != m.k || g.Mode != onpath.ModeMirror {
-			return w.answer(st, s, "does not meet mirror %s", m.step().deployment)
-		}
-		return w.back(st, s, g.Then, mirrors[1:], prev)
-	}
-	if prev == nil || chain != prev.p.key || k != prev.k || g.Mode == onpath.ModeMirror || g.Reverse != prev.reverse {
-		return w.answer(st, s, "is sent through element %d of chain %s", k+1, chain)
-	}
-	return nil
-}
-
-func (w *walker) backEnd(st state, s set, mirrors []wanted, prev *wanted) *failure {
-	if len(mirrors) > 0 {
-		return w.answer(st, s, "does not meet mirror %s", mirrors[0].step().deployment)
-	}
-	if prev != nil {
-		return w.answer(st, s, "leaves without crossing element %d (%s) of chain %s", prev.k+1, prev.step().deployment, prev.p.key)
-	}
-	return nil
-}
-
-// answer fails for the flow whose answers are in the set.
-func (w *walker) answer(st state, s set, format string, args ...any) *failure {
-	return w.lose(st, w.turn(s), "has an answer that "+format, args...)
+	return w.walk(st, s)
 }

@@ -81,6 +81,9 @@ func (w *walker) beside(st state, s set) *failure {
 	if to == nil || to.edge == st.at.edge && to == st.at {
 		return nil
 	}
+	if f := w.steers(st, s, to); f != nil && st.strict {
+		return f
+	}
 	if !to.reaches(st.via, st.at) {
 		return w.lose(st, s, "has an answer that is dropped if it comes in at gateway %s, which does not know vport %d of node %s", to.node, st.via, st.at.node)
 	}

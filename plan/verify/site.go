@@ -1,6 +1,9 @@
 package verify
 
 import (
+	"fmt"
+	"slices"
+
 	"github.com/onpath/onpath"
 )
 
@@ -84,18 +87,80 @@ func (x *site) out(v *onpath.Vport) onpath.VportID {
 }
 
 // reaches reports whether packets can be sent to a vport of node at from here.
-func (x *site) reaches(v onpath.VportID, at *site) bool {
-	if x == at {
-		return true
+func (x *site) reaches(v onpath.VportID, at *site) bool { return x.unreachable(v, at) == "" }
+
+// unreachable says why packets cannot be sent to a vport of node at from here.
+func (x *site) unreachable(v onpath.VportID, at *site) string {
+	if x == at && v == x.edge {
+		return ""
 	}
 	p := x.vports[v]
-	return p != nil && p.Kind == onpath.VportRemote && p.Peer == at.node
+	switch {
+	case p == nil || x != at && (p.Kind != onpath.VportRemote || p.Peer != at.node):
+		return fmt.Sprintf("node %s does not know vport %d of node %s", x.node, v, at.node)
+	case p.State == onpath.VportClosed:
+		return fmt.Sprintf("node %s holds vport %d of node %s closed", x.node, v, at.node)
+	}
+	if there := at.local(v); v != at.edge && (there == nil || there.State == onpath.VportClosed) {
+		return fmt.Sprintf("vport %d is away or closed at node %s", v, at.node)
+	}
+	if x == at {
+		return ""
+	}
+	return x.tunnel(at)
+}
+
+// tunnel says why packets do not get from here to another node.
+func (x *site) tunnel(to *site) string {
+	mine, its := x.peers[to.node], to.peers[x.node]
+	switch {
+	case mine == nil:
+		return fmt.Sprintf("is dropped: node %s does not know how to reach node %s", x.node, to.node)
+	case its == nil:
+		return fmt.Sprintf("is dropped at node %s, which does not know node %s (tunnel-source)", to.node, x.node)
+	case mine.Secret != its.Secret:
+		return fmt.Sprintf("is dropped at node %s: its secret and that of node %s differ (tunnel-secret)", to.node, x.node)
+	case to.config.Underlay.Address.IsValid() && mine.Address != to.config.Underlay.Address:
+		return fmt.Sprintf("is lost: node %s looks for node %s at %s", x.node, to.node, mine.Address)
+	}
+	return ""
+}
+
+// has reports whether a vport is among a group's members.
+func has(g *onpath.Group, v onpath.VportID) bool {
+	return slices.ContainsFunc(g.Members, func(m onpath.Member) bool { return m.Vport == v })
+}
+
+// contextOf is the group by which packets that an instance emits at a vport are taken
+// to have come, by the path and direction that its rules give them; 0: none.
+func (x *site) contextOf(out onpath.VportID, path onpath.PathID, reverse bool) onpath.GroupID {
+	into := out
+	for id, v := range x.vports {
+		if v.Kind != onpath.VportRemote && v.Other == out {
+			into = id
+		}
+	}
+	for i := range x.config.Groups {
+		g := &x.config.Groups[i]
+		if g.Path == path && g.Reverse == reverse && has(g, into) {
+			return g.ID
+		}
+	}
+	return 0
 }
 
 // open reports whether a vport takes new flows.
 func (x *site) open(v onpath.VportID) bool {
 	p := x.vports[v]
 	return p != nil && p.State == onpath.VportUp
+}
+
+// takes reports whether a member of a group gets new flows.
+func (x *site) takes(m onpath.Member) bool { return x.open(m.Vport) && m.Weight > 0 }
+
+// skips reports whether packets go past an inline group, which has nobody.
+func (x *site) skips(g *onpath.Group) bool {
+	return g.Mode != onpath.ModeMirror && g.None == onpath.NoneBypass && !slices.ContainsFunc(g.Members, x.takes)
 }
 
 // chainOf names the chain of a path.

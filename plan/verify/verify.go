@@ -199,6 +199,7 @@ func (c *checker) begin() {
 				if p.key == r.Chain {
 					r.Verdict, r.Reason = onpath.VerdictProved, ""
 					r.Scope, r.Segments = scope(p)
+					r.Redirects = redirects(p)
 				}
 			}
 		}

@@ -36,13 +36,22 @@ type state struct {
 	next  int // of the class's wants
 	// inline counts the instances crossed, mirrors the copies made at the edge.
 	inline, mirrors int
-	bypassed        bool // of the last promise: an inline element without instance
+	jumped          bool   // by a function, to the element that comes next
+	bypassed        bool   // of the last promise: an inline element without instance
+	passed          uint64 // wants passed by so, as bits: two chains have at most 62
 	// strict: new flows get here, so that a drop counts. A closed instance
 	// gets nothing now; what would leave the promised way there counts still.
 	strict bool
 	steps  int
 	way    *hop
 	on     *promise // whose step was taken last
+	// context is the group of the last element crossed, path and reversed what the
+	// last rule or group says of the packet.
+	context  onpath.GroupID
+	path     onpath.PathID
+	reversed bool
+	copies   []metMirror // mirrors met since that element
+	past     bool        // an answer's table has led past the element that it goes to
 }
 
 // hop is one station of a way, the latest first.
@@ -79,6 +88,10 @@ type visit struct {
 	begun    bool
 	mirrored bool
 	bypassed bool
+	passed   uint64
+	context  onpath.GroupID
+	path     onpath.PathID
+	reversed bool
 	set      setID
 }
 
@@ -86,11 +99,14 @@ type visit struct {
 type walker struct {
 	c    *checker
 	cl   *class
-	seen map[visit]bool
+	seen map[visit]bool // true: being walked, and met again in a circle
 	// some and turned remember what was found out of sets, most of which are
 	// met again at every hop.
 	found  map[setID]box
 	turned map[setID]set
+	// unselected: a function has sent the class to an element that does not select it,
+	// and to which no table leads.
+	unselected bool
 }
 
 // setID tells sets apart without comparing their contents: neither a box nor a
@@ -181,11 +197,14 @@ func (w *walker) walk(st state, s set) *failure {
 	if st.steps++; st.steps > maxSteps {
 		return w.fail(st, s, "goes in a circle")
 	}
-	v := visit{st.at, st.via, st.table, st.next, st.strict, st.inline > 0, st.mirrors > 0, st.bypassed, idOf(s)}
-	if w.seen[v] {
+	v := visit{st.at, st.via, st.table, st.next, st.strict, st.inline > 0, st.mirrors > 0, st.bypassed, st.passed, st.context, st.path, st.reversed, idOf(s)}
+	if walking, ok := w.seen[v]; walking {
+		return w.lose(st, s, "goes in a circle")
+	} else if ok {
 		return nil
 	}
 	w.seen[v] = true
+	defer func() { w.seen[v] = false }()
 	t := st.at.tables[st.table]
 	if t == nil {
 		return w.lose(st, s, "is dropped: there is no table %d", st.table)
@@ -234,11 +253,27 @@ func (w *walker) take(st state, hit set, r *onpath.Rule) *failure {
 			}
 			return nil
 		}
+		if f := w.enters(st, hit, r.Path); f != nil {
+			return f
+		}
 		if p := st.at.paths[r.Path]; w.cl.emits != 0 && st.inline == 1 && p != nil && !p.Ended.IsZero() {
 			return nil
 		}
+		st.path, st.reversed = r.Path, r.Reverse
 	}
 	return w.act(st, hit, r.Action)
+}
+
+// enters checks that a path which a rule at an edge starts takes flows.
+func (w *walker) enters(st state, s set, id onpath.PathID) *failure {
+	p := st.at.paths[id]
+	if w.cl.emits != 0 || st.inline > 0 || p == nil || !p.Closed && p.Ended.IsZero() {
+		return nil
+	}
+	if p.Closed {
+		return w.lose(st, s, "is led into path %d of chain %s, which is closed here: its flow entries do not last", id, p.Chain)
+	}
+	return w.lose(st, s, "is led into path %d of chain %s, which has ended", id, p.Chain)
 }
 
 func (w *walker) act(st state, s set, a onpath.Action) *failure {
@@ -257,106 +292,4 @@ func (w *walker) act(st state, s set, a onpath.Action) *failure {
 		return w.leave(st, s, a.Kind)
 	}
 	return w.lose(st, s, "meets an unknown action %q", a.Kind)
-}
-
-// leave ends a walk out of the data path.
-func (w *walker) leave(st state, s set, kind onpath.ActionKind) *failure {
-	if st.next < len(w.cl.wants) {
-		n := w.cl.wants[st.next]
-		st.on = n.p
-		how := "leaves"
-		if st.inline == 0 {
-			how = "goes on by ordinary forwarding"
-		}
-		return w.fail(st, s, "%s without crossing element %d (%s) of chain %s", how, n.k+1, n.step().deployment, n.p.key)
-	}
-	if w.cl.emits != 0 && len(w.cl.parts) == 0 {
-		return w.fail(st, s, "is let out, although no chain of the instance's selects it")
-	}
-	if st.inline == 0 && (kind != onpath.ActionRoute || w.routes()) {
-		return nil // nothing was to be crossed, or copies only
-	}
-	switch last := w.routes(); {
-	case kind == onpath.ActionRoute && !last:
-		return w.fail(st, s, "leaves by the routes of node %s instead of where it entered", st.at.node)
-	case kind == onpath.ActionRoute:
-		return nil
-	case last && !st.bypassed && w.crossed():
-		return w.fail(st, s, "goes back to where it entered instead of leaving at its last element (exit: last)")
-	}
-	return w.exit(st, s)
-}
-
-// routes reports whether the class is to leave at its last element's node.
-func (w *walker) routes() bool {
-	if len(w.cl.parts) == 0 {
-		return false
-	}
-	t := w.cl.parts[len(w.cl.parts)-1]
-	return t.p.exitLast() && !t.reverse && t.p.tier != onpath.TierOperator
-}
-
-// crossed reports whether an inline element of the last promise is among the
-// wants: else nothing of it was crossed that could be last.
-func (w *walker) crossed() bool {
-	t := w.cl.parts[len(w.cl.parts)-1]
-	if t.after >= 0 {
-		return true
-	}
-	return slices.ContainsFunc(w.cl.wants, func(n wanted) bool { return n.p == t.p && !n.step().mirror })
-}
-
-// exit carries a set back to the edge where it entered.
-func (w *walker) exit(st state, s set) *failure {
-	entry := w.cl.entry
-	if entry == 0 {
-		return w.lose(st, s, "is dropped: the node does not know where flows that start here leave")
-	}
-	if st.on == nil || !st.on.forwardOnly() {
-		if f := w.beside(st, s); f != nil {
-			return f
-		}
-	}
-	if st.at.edge == entry {
-		return nil
-	}
-	to, f := w.send(st, s, entry)
-	if f != nil || to == nil {
-		return f
-	}
-	if to.edge != entry {
-		return w.lose(st, s, "is dropped at node %s: vport %d is not its edge", to.node, entry)
-	}
-	if st.on != nil && st.on.forwardOnly() || to.reaches(st.via, st.at) {
-		return nil
-	}
-	return w.lose(st, s, "has an answer that is dropped: node %s, where it comes in, does not know vport %d of node %s", to.node, st.via, st.at.node)
-}
-
-// send carries a set to the node of a remote vport. Nil and no failure: it does
-// not get there, and that does not count.
-func (w *walker) send(st state, s set, v onpath.VportID) (*site, *failure) {
-	p := st.at.vports[v]
-	if p == nil {
-		return nil, w.lose(st, s, "is dropped: node %s does not know vport %d", st.at.node, v)
-	}
-	if p.Kind != onpath.VportRemote {
-		return st.at, nil
-	}
-	to := w.c.sites[p.Peer]
-	if to == nil {
-		return nil, &failure{at: st.at.node, unknown: true, message: fmt.Sprintf("the plan of node %s, to which node %s sends, is not known", p.Peer, st.at.node)}
-	}
-	mine, its := st.at.peers[p.Peer], to.peers[st.at.node]
-	switch {
-	case mine == nil:
-		return nil, w.lose(st, s, "is dropped: node %s does not know how to reach node %s", st.at.node, p.Peer)
-	case its == nil:
-		return nil, w.lose(st, s, "is dropped at node %s, which does not know node %s (tunnel-source)", p.Peer, st.at.node)
-	case mine.Secret != its.Secret:
-		return nil, w.lose(st, s, "is dropped at node %s: the two nodes' secrets differ (tunnel-secret)", p.Peer)
-	case to.config.Underlay.Address.IsValid() && mine.Address != to.config.Underlay.Address:
-		return nil, w.lose(st, s, "is lost: node %s looks for node %s at %s", st.at.node, p.Peer, mine.Address)
-	}
-	return to, nil
 }
