@@ -36,7 +36,7 @@ func refutations(p *onpath.Proof) string {
 // TestVerifyValid: no plan that the planner makes is refuted.
 func TestVerifyValid(t *testing.T) {
 	count, proved := 0, 0
-	for _, seed := range seeds(t, 20) {
+	for _, seed := range seeds(t, 12) {
 		ok := t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			s := newSim(t, seed)
 			s.randomSite()
