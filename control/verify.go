@@ -35,6 +35,7 @@ func (c *Controller) Verify(ctx context.Context, r onpath.VerifyRequest) (*onpat
 	p := prove(s, plans, r.Chains)
 	p.Live = r.Live
 	p.Notes = append(p.Notes, behind(s, r.Live)...)
+	p.Notes = append(p.Notes, hearsay(s, c.silent(s))...)
 	if stale != nil {
 		p.Notes = append(p.Notes, fmt.Sprintf("the store cannot be read just now (%v): what changed last may be missing here", stale))
 	}
@@ -84,6 +85,17 @@ func behind(s *plan.Snapshot, live bool) (out []string) {
 			text += "; --live looks at what is in force"
 		}
 		out = append(out, text)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// hearsay says of which nodes nothing newer is known than what they acknowledged last.
+func hearsay(s *plan.Snapshot, silent map[string]string) (out []string) {
+	for n, why := range silent {
+		if st := s.States[n]; st != nil && st.Acked != nil {
+			out = append(out, fmt.Sprintf("node %s: %s, and has plan %d in force by its last word", n, why, st.Acked.Generation))
+		}
 	}
 	slices.Sort(out)
 	return out

@@ -47,6 +47,14 @@ func TestVerify(t *testing.T) {
 	if p, err := s.c.Verify(ctx, onpath.VerifyRequest{Tenant: "rival"}); err != nil || len(p.Chains) != 0 || p.Rest != nil {
 		t.Errorf("a tenant without chains: %+v, %v", p, err)
 	}
+	s.nodes["gw"].disconnect()
+	s.until("it is told that a node is not there", func() bool {
+		p, err = s.c.Verify(ctx, onpath.VerifyRequest{Live: true})
+		return err != nil || len(p.Notes) == 1 && strings.HasPrefix(p.Notes[0], "node gw: it is not connected, ")
+	})
+	if err != nil || p.Verdict != onpath.VerdictProved {
+		t.Errorf("without a node: %+v, %v", p, err)
+	}
 }
 
 // TestVerifyRefutes: what the gateway has in force is looked at, not what it
