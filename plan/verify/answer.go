@@ -55,7 +55,7 @@ func (w *walker) back(st state, s set, id onpath.TableID, mirrors []wanted, prev
 	}
 	t := st.at.tables[id]
 	if t == nil {
-		return w.answer(st, s, "finds no table %d", id)
+		return w.answer(st, s, "is lost: node %s has no %s", st.at.node, tableName(id))
 	}
 	if t.ID <= onpath.ClassifierTable(onpath.TierTenant) {
 		return w.backEnd(st, s, mirrors, prev)

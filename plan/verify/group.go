@@ -180,8 +180,8 @@ func (w *walker) behind(st state, s set, to *site, g *onpath.Group, in *onpath.V
 	st.inline++
 	st.bypassed, st.jumped = false, false
 	st.context, st.copies = g.ID, nil
-	if f := w.redirected(st, s, g, in); f != nil {
+	if f := w.walk(st, s); f != nil {
 		return f
 	}
-	return w.walk(st, s)
+	return w.redirected(st, s, g, in)
 }

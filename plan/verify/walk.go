@@ -87,6 +87,7 @@ type visit struct {
 	strict   bool
 	begun    bool
 	mirrored bool
+	jumped   bool
 	bypassed bool
 	passed   uint64
 	context  onpath.GroupID
@@ -197,7 +198,7 @@ func (w *walker) walk(st state, s set) *failure {
 	if st.steps++; st.steps > maxSteps {
 		return w.fail(st, s, "goes in a circle")
 	}
-	v := visit{st.at, st.via, st.table, st.next, st.strict, st.inline > 0, st.mirrors > 0, st.bypassed, st.passed, st.context, st.path, st.reversed, idOf(s)}
+	v := visit{st.at, st.via, st.table, st.next, st.strict, st.inline > 0, st.mirrors > 0, st.jumped, st.bypassed, st.passed, st.context, st.path, st.reversed, idOf(s)}
 	if walking, ok := w.seen[v]; walking {
 		return w.lose(st, s, "goes in a circle")
 	} else if ok {
@@ -207,7 +208,7 @@ func (w *walker) walk(st state, s set) *failure {
 	defer func() { w.seen[v] = false }()
 	t := st.at.tables[st.table]
 	if t == nil {
-		return w.lose(st, s, "is dropped: there is no table %d", st.table)
+		return w.lose(st, s, "is dropped: node %s has no %s", st.at.node, tableName(st.table))
 	}
 	for i := range t.Rules {
 		for _, b := range t.rule(w.c.space, i) {
@@ -292,4 +293,21 @@ func (w *walker) act(st state, s set, a onpath.Action) *failure {
 		return w.leave(st, s, a.Kind)
 	}
 	return w.lose(st, s, "meets an unknown action %q", a.Kind)
+}
+
+// tableName says what a table is for.
+func tableName(id onpath.TableID) string {
+	switch {
+	case id == onpath.ClassifierTable(onpath.TierOperator):
+		return "table 1, which chooses the operator's chain"
+	case id == onpath.ClassifierTable(onpath.TierTenant):
+		return "table 2, which chooses the tenant's chain"
+	case id>>31 == 1:
+		return fmt.Sprintf("table %d, for what the instance at vport %d sends", id, id&onpath.MaxID24)
+	}
+	path, k, _ := onpath.GroupID(id).Split()
+	if k == onpath.MaxElements {
+		return fmt.Sprintf("table %d, in front of the elements of path %d", id, path)
+	}
+	return fmt.Sprintf("table %d, for what is behind element %d of path %d", id, k+1, path)
 }
