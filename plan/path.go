@@ -40,7 +40,8 @@ type path struct {
 func (p *path) ended() bool { return !p.spec.Ended.IsZero() }
 
 // assignPaths gives every possible chain the path id of its present elements.
-// The id is used once the store has it.
+// The id is used once the store has it. One that was changed back keeps the path that
+// it had, if that still has flows.
 func (w *world) assignPaths() {
 	for _, c := range w.chains {
 		if len(c.errs) > 0 || len(c.elements) == 0 {
@@ -50,15 +51,20 @@ func (w *world) assignPaths() {
 		if st.Path != 0 && st.Shape == c.shape {
 			continue
 		}
-		if w.res.Used.Paths == len(w.IDs.Paths) {
-			w.res.Short.Paths++
-			continue
-		}
 		next := *c.obj
-		next.Status.Path = w.IDs.Paths[w.res.Used.Paths]
 		next.Status.Shape = c.shape
 		next.Status.Cloudlets = nil
-		w.res.Used.Paths++
+		switch id := w.returning(c); {
+		case id != 0:
+			next.Status.Path = id
+			w.kept[id] = true
+		case w.res.Used.Paths == len(w.IDs.Paths):
+			w.res.Short.Paths++
+			continue
+		default:
+			next.Status.Path = w.IDs.Paths[w.res.Used.Paths]
+			w.res.Used.Paths++
+		}
 		w.update(&next)
 	}
 }
@@ -296,6 +302,9 @@ func (w *world) successor(cl *cloudlet, p *path) *path {
 // for good: its flows then go the ordinary way, or by the path that follows, instead
 // of waiting for an instance that nobody starts.
 func (w *world) isOver(cl *cloudlet, p *path) bool {
+	if w.kept[p.id] {
+		return false
+	}
 	if !p.spec.Until.IsZero() && w.passed(p.spec.Until) {
 		return true
 	}

@@ -60,6 +60,9 @@ func (w *world) rollOutIn(d *deployment, cl *cloudlet) {
 	if len(good) > want {
 		good = w.scaleDown(good, len(good)-want)
 	}
+	if len(good) < want {
+		good = append(good, w.takeBack(d, w.instancesOf(cl, d.key), want-len(good))...)
+	}
 	placed := true
 	for n := len(good); n < want && placed; n++ {
 		placed = w.create(d, cl)

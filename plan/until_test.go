@@ -61,6 +61,7 @@ func (s *endless) note() {
 	for _, i := range s.instances("") {
 		name := i.Metadata.Name
 		if i.Spec.Draining.IsZero() {
+			delete(s.bounds, name) // it may have returned
 			continue
 		}
 		if s.bounds[name].IsZero() {
@@ -72,6 +73,9 @@ func (s *endless) note() {
 	}
 	for n, st := range s.states {
 		for _, p := range st.Acked.Datapath.Paths {
+			if p.Ended.IsZero() {
+				delete(s.paths, p.ID)
+			}
 			if p.Until.IsZero() {
 				continue
 			}

@@ -52,6 +52,7 @@ type world struct {
 	inbound     map[inbound]bool        // made when it is first asked for
 	ended       map[member][]*endedPath // likewise
 	beginning   map[member]bool         // likewise: paths that have not ended lead to it
+	kept        map[onpath.PathID]bool  // ended paths that their chains return to
 	updates     map[onpath.Key]onpath.Object
 	created     map[placedOn]int
 	res         *Result
@@ -184,7 +185,7 @@ func newWorld(s *Snapshot) *world {
 		Snapshot: s, set: s.Settings.withDefaults(), res: &Result{Plans: map[string]*onpath.NodePlan{}},
 		cloudlets: map[string]*cloudlet{}, nodes: map[string]*node{}, strays: map[string]*node{}, deployments: map[name]*deployment{},
 		byVport: map[onpath.VportID]*instance{}, byName: map[name]*instance{},
-		members: map[member][]*instance{}, updates: map[onpath.Key]onpath.Object{}, created: map[placedOn]int{},
+		members: map[member][]*instance{}, kept: map[onpath.PathID]bool{}, updates: map[onpath.Key]onpath.Object{}, created: map[placedOn]int{},
 	}
 	w.addNodes()
 	w.addDeployments()

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -94,6 +95,63 @@ func TestRestingFlows(t *testing.T) {
 	gone(ctx, t, 2*time.Second)
 	for _, c := range open {
 		speak(t, c)
+	}
+}
+
+// TestUndone: a change that nobody confirms is undone; the chain goes on with the
+// instances that it had, and a flow that goes on loses nothing, neither then nor when
+// the time to drain is over.
+func TestUndone(t *testing.T) {
+	ctx := need(t, 2*time.Minute)
+	port := udpEcho(t, "10.9.0.2")
+	file := filepath.Join(t.TempDir(), "undone.yaml")
+	drains := strings.NewReplacer("drain: 1s", "drain: 5s", "drain: 2s", "drain: 5s")
+	put := func(around bool, options ...string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(drains.Replace(rests(around, 2))), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		args := append([]string{"apply", "-f", file, "--wait", "--timeout", "30s"}, options...)
+		if _, err := stage.Onpath(ctx, args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	names := func() (all, serving []string) {
+		list, _, err := api(t).List(ctx, onpath.KindInstance, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range list {
+			all = append(all, o.Meta().Name)
+			if o.(*onpath.Instance).Spec.Draining.IsZero() {
+				serving = append(serving, o.Meta().Name)
+			}
+		}
+		slices.Sort(all)
+		slices.Sort(serving)
+		return all, serving
+	}
+	put(true)
+	t.Cleanup(func() { remove(t, file, 0) })
+	before, _ := names()
+	earlier := losses(ctx, t)
+	s := startStream(t, "10.9.0.2", port, 500)
+	put(false, "--confirm", "2s")
+	if _, serving := names(); len(serving) != len(before)-1 {
+		t.Errorf("of %v serve %v", before, serving)
+	}
+	err := stage.WaitFor(ctx, "the change is undone", 10*time.Second, func() (bool, error) {
+		_, serving := names()
+		return len(serving) == len(before), nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	active(ctx, t, "rests")
+	time.Sleep(6 * time.Second) // longer than the time to drain
+	noneLost(ctx, t, s, earlier)
+	if all, _ := names(); !slices.Equal(all, before) {
+		t.Errorf("the instances were %v and are %v", before, all)
 	}
 }
 
