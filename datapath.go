@@ -361,8 +361,9 @@ type Path struct {
 	// that it has, which nodes count in NodeReport.Paths, and goes after them.
 	Ended time.Time `json:"ended,omitzero"`
 	// Closed: at the edge nothing enters the path any more. Entries of it there are
-	// forgotten: their flows go the ordinary way or begin anew, by another path. What
-	// other nodes still send by it goes on.
+	// forgotten: their flows go the ordinary way or begin anew, by another path, also at
+	// functions and instances that know them by the closed one. What other nodes still
+	// send by it goes on, and leaves nothing at the edge.
 	Closed bool `json:"closed,omitempty"`
 	// Until is when an ended path goes even if flows remain: with the last of the
 	// instances that go with it. It is zero while all its elements stay.

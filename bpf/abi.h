@@ -455,6 +455,7 @@ struct weights {
 #define PATH_STRICT  0x01
 #define PATH_CUT     0x02
 #define PATH_FORWARD 0x04
+#define PATH_CLOSED  0x08 /* nothing enters it at the edge any more */
 
 struct path {
 	__u32 id;

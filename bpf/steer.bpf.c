@@ -20,24 +20,36 @@
 #include "lib/probe.h"
 #include "lib/send.h"
 
+/* Decide on a packet, and begin to send it. */
+static __always_inline int begin(struct __sk_buff *skb, struct pkt *p)
+{
+	int rc = p->is & IS_EDGE ? decide_edge(skb) : decide_instance(skb);
+
+	return rc == GO_ON ? begin_send(skb) : rc;
+}
+
 /* Look up the flow of pkt.key and do what it says. */
 static __always_inline int steer(struct __sk_buff *skb, struct pkt *p)
 {
 	struct flow *e;
 	int rc;
 
-	p->learn = p->news = p->absent = 0;
+	p->learn = p->news = p->absent = p->anew = 0;
 	read_clock(p);
 	p->tenant = 0;
 	e = p->is & IS_NOPORTS ? NULL : flow_established(&p->key);
 	if (e && entry_kind(e) != NEXT_PENDING) {
 		follow(p, e, 0);
+		rc = begin_send(skb);
 	} else {
-		rc = p->is & IS_EDGE ? decide_edge(skb) : decide_instance(skb);
-		if (rc != GO_ON)
-			return rc;
+		rc = begin(skb, p);
 	}
-	return send(skb);
+	if (rc == ANEW) { /* at most once */
+		p->learn = p->news = p->absent = 0;
+		p->tenant = 0;
+		rc = begin(skb, p);
+	}
+	return rc == GO_ON ? send_on(skb) : rc;
 }
 
 /* To the tunnel port of this node or another? Elsewhere the port is anyone's. */
@@ -249,7 +261,7 @@ static __always_inline int receive(struct __sk_buff *skb, struct pkt *p, struct 
 	p->tenant = 0;
 	reverse_key(&p->rkey, &p->key, vni);
 	e = flow_established(&p->rkey);
-	p->news = p->absent = 0;
+	p->news = p->absent = p->anew = 0;
 	if (vni == n->edge) {
 		if (other_gate(n, p->d.entry) == n->edge)
 			p->d.entry = n->edge; /* the other gateway is gone */
@@ -265,7 +277,8 @@ static __always_inline int receive(struct __sk_buff *skb, struct pkt *p, struct 
 	if (!e)
 		e = flow_pending(&p->rkey, v->tenant);
 	p->learn = !e || e->seen != p->now || tell_always ||
-		   (e->next != p->prev && !leads_beside(n, e, p->prev)) || moved_gate(slot);
+		   (e->next != p->prev && !leads_beside(n, e, p->prev)) || moved_gate(slot) ||
+		   (p->d.group && e->context != (p->d.group ^ 1) && !(e->flags & FLOW_EMITTED));
 	p->d.slot = slot;
 	if (v->kind == VPORT_FUNCTION) {
 		int rc = decide_relay();

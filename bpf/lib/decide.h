@@ -369,6 +369,62 @@ static __always_inline int leave_beside(struct pkt *p, const struct node *n)
 	return !leave_at(p, n, other);
 }
 
+/* Does pkt.d come from an entry at the edge whose path is no more? Connections older
+ * than their chain go on passing by it. */
+static __always_inline int is_orphan(const struct pkt *p)
+{
+	return (p->is & IS_EDGE) && p->d.path_slot && !p->d.path &&
+	       (p->d.kind != NEXT_PASS || (p->d.flags & FLOW_BYPASS));
+}
+
+/*
+ * The flow's entry, from which pkt.d comes, leads to what is no more, and tells no
+ * group that would choose another: it must not hold up its flow for ever. One of an
+ * instance whose way on is known is decided anew by that; any other goes. ANEW, or a
+ * drop if this packet cannot be decided: the next one is. What is only closed may open
+ * again.
+ */
+__noinline int let_go(void)
+{
+	struct pkt *p = packet();
+	struct node *n = this_node();
+	__u32 slot = 0, context, tenant, held_by;
+	struct vport *v;
+	struct flow *e;
+	struct held *h;
+	void *m;
+
+	if (!p || !n || p->anew || (p->is & (IS_ERROR | IS_NOPORTS)) ||
+	    (p->is & (IS_REMOTE | IS_RELAYED)) == IS_REMOTE)
+		return DROP_CLOSED;
+	if (!is_orphan(p) && vport_of(&slot, p->d.next))
+		return DROP_CLOSED;
+	tenant = p->tenant;
+	if (!(p->is & (IS_EDGE | IS_REMOTE))) {
+		slot = p->prev_slot;
+		v = vport_at(slot, p->prev);
+		tenant = v ? v->tenant : 0;
+	}
+	e = flow_find(&p->key, tenant);
+	if (!e || e->next != p->d.next)
+		return DROP_CLOSED;
+	p->anew = 1;
+	context = e->context;
+	if (!(p->is & (IS_EDGE | IS_REMOTE)) && !(e->flags & FLOW_EMITTED) && context && bpf_map_lookup_elem(&groups, &context)) {
+		turn_entry(e, NEXT_PENDING, 0, 0, context);
+		return ANEW;
+	}
+	held_by = p->is & (IS_EDGE | IS_REMOTE) ? tenant_of_path(e->path) : tenant;
+	h = bpf_map_lookup_elem(&holdings, &held_by);
+	if (!bpf_map_delete_elem(&flows_v2, &p->key) && held_by && h && h->established)
+		__sync_fetch_and_add(&h->established, -1);
+	m = bpf_map_lookup_elem(&pending_v2, &tenant);
+	if (m)
+		bpf_map_delete_elem(m, &p->key);
+	/* What was translated as it came in cannot be so once more. */
+	return (p->is & IS_REMOTE) || (n->nat_count && !p->d.path_slot) ? DROP_CLOSED : ANEW;
+}
+
 /*
  * The next vport of a flow is gone. By its group's lost and none: another
  * member (every direction and node chooses the same one), a reset, a drop, or
@@ -386,12 +442,14 @@ __noinline int lost(struct __sk_buff *skb)
 	if (!p || !n)
 		return TC_ACT_SHOT;
 	was = p->d.next;
-	if (leave_beside(p, n))
+	if (!is_orphan(p) && leave_beside(p, n))
 		return GO_ON;
 	id = was == p->d.entry ? 0 : p->d.group; /* to an edge, nothing is chosen */
 	g = bpf_map_lookup_elem(&groups, &id);
-	if (!id || !g)
-		return end_here(skb, p, DROP_CLOSED);
+	if (!id || !g) {
+		reason = let_go();
+		return reason == ANEW ? ANEW : end_here(skb, p, reason);
+	}
 	if ((g->flags & GROUP_RESET) && p->key.proto == IPPROTO_TCP && !(p->is & (IS_SYN | IS_ERROR))) {
 		if (p->is & IS_EDGE)
 			count_in(skb, p, p->prev_slot, p->prev);
@@ -452,6 +510,8 @@ __noinline int decide_relay(void)
 	p->asked_group = p->d.group;
 	p->tenant = tenant_of_path(p->d.path_slot);
 	e = ours ? NULL : flow_find(&p->key, p->tenant);
+	if (e && outlived(e, p->d.path_slot))
+		turn_entry(e, NEXT_PENDING, 0, 0, 0);
 	if (e && entry_kind(e) != NEXT_PENDING) {
 		move_gate(e, p->d.entry);
 		follow(p, e, 1);

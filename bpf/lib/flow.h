@@ -304,6 +304,8 @@ static __always_inline int write_answer(struct pkt *p, __u32 table, __u32 back)
 		return 0;
 	}
 	change = e && (entry_kind(e) != to->kind || e->next != to->next) ? may_turn(p, e, to->next) : KEEP;
+	if (e && !((p->d.flags | e->flags) & FLOW_EMITTED) && outlived(e, p->d.path_slot))
+		change = RENEW;
 	if (e && change == KEEP) {
 		see(p, e);
 		return 0;
@@ -473,7 +475,7 @@ static __always_inline int begun(struct pkt *p, const struct node *n)
 	return !flow_pending(&p->rkey, tenant_of_path(p->back.first_path));
 }
 
-#define NO_ANSWER 2 /* pkt.settle: of a path with direction forward */
+#define NO_ANSWER 2 /* pkt.settle: of a path with direction forward, or one that is closed */
 
 /*
  * In which table does the entry of pkt.rkey at the edge stand, if it is not
@@ -502,6 +504,10 @@ __noinline int place_answer(void)
 		return 0;
 	slot = p->d.path_slot;
 	path = bpf_map_lookup_elem(&paths, &slot);
+	if (slot && path && (path->flags & PATH_CLOSED)) {
+		p->settle = NO_ANSWER; /* they come in by the path that follows */
+		return 0;
+	}
 	if (slot && path && (path->flags & PATH_FORWARD) && !begun(p, n)) {
 		p->settle = NO_ANSWER;
 		return 0;

@@ -87,6 +87,8 @@ struct error6 {
 
 /* Subprograms answer with a verdict for the kernel, or: go on with pkt.d. */
 #define GO_ON (-2)
+/* Or: what the flow's entry led to is no more, and the entry is gone: decide anew. */
+#define ANEW (-3)
 /* Or: on with the dispatcher, and then STAGE_RESUME. */
 #define RUN_FUNCTIONS 0x6f70
 
@@ -135,6 +137,7 @@ struct pkt {
 	__u8 learn;    /* write or refresh the entries at the next hop */
 	__u8 news;     /* an edge's entry is to be told to the other gateway */
 	__u8 absent;   /* the entry of key was looked for, and is not there */
+	__u8 anew;     /* decided for a second time, as its entry led nowhere */
 
 	__u32 ifindex; /* where it came in */
 	__u32 back_tenant; /* likewise, of rkey */

@@ -204,10 +204,11 @@ static __always_inline void agree(struct pkt *p, struct flow *e, __u32 next, __u
  */
 __noinline int hear_partner(__u32 vni, __u32 peer)
 {
-	__u32 partner, answers, next, group, matched, tenant, slot = 0;
+	__u32 partner, answers, next, group, matched, tenant, slot_of_path, slot = 0;
 	struct pkt *p = packet();
 	struct node *n = this_node();
 	struct decision *d;
+	struct path *path;
 	struct group *g;
 	struct vport *v;
 	struct flow *e;
@@ -267,6 +268,10 @@ __noinline int hear_partner(__u32 vni, __u32 peer)
 			if (group && !g)
 				return TC_ACT_SHOT;
 			if (group && g) {
+				slot_of_path = g->path_slot;
+				path = bpf_map_lookup_elem(&paths, &slot_of_path);
+				if (path && (path->flags & PATH_CLOSED))
+					return TC_ACT_SHOT;
 				d->path = g->path;
 				d->path_slot = g->path_slot;
 				d->flags = g->flags & GROUP_REVERSE ? FLOW_REVERSE : 0;

@@ -161,13 +161,13 @@ __noinline int begin_send(struct __sk_buff *skb)
 			learn_stations();
 	}
 	slot = p->d.slot;
-	if (p->d.kind == NEXT_VPORT) {
+	v = NULL;
+	if (p->d.kind == NEXT_VPORT)
 		v = vport_of(&slot, p->d.next);
-		if (!v || v->state == STATE_CLOSED) {
-			rc = lost(skb); /* counts for itself what ends there */
-			if (rc != GO_ON)
-				return rc;
-		}
+	if (is_orphan(p) || (p->d.kind == NEXT_VPORT && (!v || v->state == STATE_CLOSED))) {
+		rc = lost(skb); /* counts for itself what ends there */
+		if (rc != GO_ON)
+			return rc;
 	}
 	if (p->is & IS_EDGE) {
 		if (p->d.kind != NEXT_PASS || p->d.mirror_count)

@@ -74,6 +74,8 @@ func Cases() []Case {
 		{"refuse", "a contradictory configuration is refused, the old one stays", refusals},
 		{"out-of-step", "missing tables, loops and policy drop, with their reasons", outOfStep},
 		{"closed", "nothing enters a closed path at the edge; what another node sends by it goes on", closedPath},
+		{"replaced-elsewhere", "flows of a path that ends go by the next one everywhere, also past functions of other gateways", replacedElsewhere},
+		{"led-nowhere", "an entry that leads to what is gone, chosen by nothing, holds up its flow no longer", ledNowhere},
 		{"ended", "flows of a chain that is gone go the ordinary way", ended},
 		{"remove", "after Remove traffic is ordinary and nothing is left", removal},
 		{"restart", "Close leaves the packet path running, and the next agent takes it over", restart},

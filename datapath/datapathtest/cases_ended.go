@@ -1,6 +1,7 @@
 package datapathtest
 
 import (
+	"net/netip"
 	"time"
 
 	"github.com/onpath/onpath"
@@ -98,5 +99,119 @@ func closedPath(b *bed) {
 			p.flags = ack
 			b.untouched(device, p.bytes(), map[string]string{clientNet: serverNet, serverNet: clientNet}[device])
 		}
+	}
+}
+
+// replacedElsewhere: a chain gets another function, which runs at the other gateway of
+// a pair as the one before did, and keeps its container. Flows of the path that ends go
+// by the one that follows as soon as it is closed where they enter, whoever speaks
+// first, and stay there when each node in turn lets go of what was.
+func replacedElsewhere(b *bed) {
+	f, g, fw := b.inline("f", sideNode), b.inline("g", sideNode), b.instance("fw", "n2")
+	old := one(&chain{path: 1, match: toServer()}, f, fw).chains[0]
+	young := one(&chain{path: 2, match: toServer()}, g, fw).chains[0]
+	l := &layout{chains: []*chain{old}, instances: []*instance{f, fw}, pair: true}
+	b.apply(l)
+	flows := make([]onpath.Tuple, 8)
+	for n := range flows {
+		flows[n] = stamped(client, server, uint16(1000+n))
+		b.crosses(flows[n], false, f, fw)
+		b.crosses(flows[n], true, fw, f)
+	}
+	old.ended = true
+	l.chains, l.instances = []*chain{young, old}, []*instance{f, fw, g}
+	b.apply(l)
+	b.crosses(flows[0], false, f, fw)
+	b.crosses(flows[0], true, fw, f)
+
+	old.closed = true
+	b.apply(l)
+	speak := func() {
+		for n, t := range flows {
+			if n%2 == 0 {
+				b.crosses(t, true, fw, g)
+			}
+			b.crosses(t, false, g, fw)
+			b.crosses(t, true, fw, g)
+		}
+	}
+	speak()
+	l.chains = []*chain{young}
+	for _, node := range []string{"n2", sideNode, gateway} {
+		b.applyAt(node, l)
+		speak()
+	}
+	l.instances = []*instance{fw, g}
+	b.apply(l)
+	speak()
+	for _, node := range nodes {
+		for _, e := range b.flows(node, onpath.FlowFilter{}) {
+			if e.Path != 2 || e.Next == f.vport {
+				b.t.Errorf("%s: %v at vport %d leads to %s %d of path %d", node, e.Tuple, e.Vport, e.Kind, e.Next, e.Path)
+			}
+		}
+	}
+}
+
+// crosses takes a packet of a client's flow, or its answer, from one uplink of the
+// gateway to the other, through instances and functions in the order given.
+func (b *bed) crosses(t onpath.Tuple, reverse bool, is ...*instance) {
+	b.t.Helper()
+	p, in, out := newPacket(t).bytes(), clientNet, serverNet
+	if reverse {
+		p, in, out = answerTo(t).bytes(), serverNet, clientNet
+	}
+	b.send(gateway, in, p)
+	for _, i := range is {
+		if i.inline != nil {
+			p = b.runs(p, reverse, i)
+		} else {
+			p = b.cross(hop{at: i, reverse: reverse}, p)
+		}
+	}
+	b.expect(gateway, out, withTTL(p, 1))
+}
+
+// applyAt makes the layout so on one node, before all others.
+func (b *bed) applyAt(node string, l *layout) {
+	b.t.Helper()
+	b.generation++
+	b.configs[node] = b.config(node, l)
+	if err := b.nodes[node].dp.Apply(b.t.Context(), b.configs[node]); err != nil {
+		b.t.Fatalf("Apply on %s: %v", node, err)
+	}
+}
+
+// ledNowhere: an entry that leads to an instance which is gone, and that was not chosen
+// by a group, holds up its flow no longer: that goes by the rules, like one that is not
+// known.
+func ledNowhere(b *bed) {
+	fw, proxy := b.instance("fw", "n2"), b.instance("proxy", gateway)
+	proxy.own, proxy.routes = []netip.Addr{netip.MustParseAddr("10.1.0.77"), netip.MustParseAddr("2001:db8:1::77")}, true
+	l := one(&chain{path: 1, match: toServer(), began: b.h.Now(), adopt: time.Hour}, fw)
+	l.instances = append(l.instances, proxy)
+	b.apply(l)
+	device := onpath.DeviceName(proxy.vport)
+	flows := []onpath.Tuple{
+		tuple(udp, proxy.own[0], 5000, server, 53), tuple(udp, proxy.own[1], 5000, server6, 53), tuple(tcp, proxy.own[0], 5000, server, 80),
+	}
+	answer := func(t onpath.Tuple) []byte {
+		p := newPacket(t.Reverse())
+		p.flags = ack
+		return p.bytes()
+	}
+	for _, t := range flows { // its own, which no chain knows of
+		b.send(gateway, device, newPacket(t).bytes())
+		b.expect(gateway, serverNet, withTTL(newPacket(t).bytes(), 1))
+		b.send(gateway, serverNet, answer(t))
+		b.expect(gateway, device, answer(t))
+	}
+	proxy.withdrawn = true
+	b.apply(l)
+	for range 2 {
+		for _, t := range flows[:2] {
+			b.through(serverNet, answer(t), clientNet, backwards(fw)...)
+		}
+		b.untouched(serverNet, answer(flows[2]), clientNet) // older than the chain
 	}
 }

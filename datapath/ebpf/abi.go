@@ -122,6 +122,7 @@ const (
 	pathStrict  uint32 = 1
 	pathCut     uint32 = 2
 	pathForward uint32 = 4
+	pathClosed  uint32 = 8
 )
 
 // addr16 is an address as the programs see it: IPv4 mapped (RFC 4291 §2.5.5.2).

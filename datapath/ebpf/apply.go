@@ -194,7 +194,7 @@ func supported(c *onpath.DatapathConfig) error {
 func (d *Driver) bring(want *state) error {
 	steps := []func(*state) error{
 		d.addTargets, d.addTables, d.takeTurn, d.attachAll,
-		d.letOut, d.detach, d.endPaths, d.dropTargets,
+		d.letOut, d.detach, d.endPaths, d.leaveFunctions, d.dropTargets,
 		func(*state) error { return d.maps.tables.settle() },
 	}
 	for _, step := range steps {

@@ -106,10 +106,11 @@ func (k *compiler) paths() error {
 		if p.Forward {
 			v.Flags |= pathForward
 		}
-		k.st.paths[slot] = v
 		if p.Closed {
+			v.Flags |= pathClosed
 			k.st.closed[uint16(slot)] = true
 		}
+		k.st.paths[slot] = v
 	}
 	return nil
 }

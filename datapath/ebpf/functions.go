@@ -123,6 +123,26 @@ func (d *Driver) openFunction(f onpath.InlineFunction) (*linked, error) {
 	return &linked{spec: f, object: o, tables: tables, place: place}, nil
 }
 
+// leaveFunctions lets flows go on by the rules that lead to functions which are
+// configured no more, before these are gone.
+func (d *Driver) leaveFunctions(want *state) error {
+	gone := map[uint32]bool{}
+	for place := range d.maps.functions.now {
+		if _, stays := want.functions[place]; !stays {
+			gone[place] = true
+		}
+	}
+	if len(gone) == 0 {
+		return nil
+	}
+	flows, err := d.cloneTables()
+	if err != nil {
+		return err
+	}
+	defer flows.close()
+	return forgetPlaces(d.life, flows, gone)
+}
+
 // unlink takes out what is configured no more. Its place is given up once no flow
 // entry names it: those that still do would run another's function.
 func (d *Driver) unlink(want map[uint32]functionValue) error {

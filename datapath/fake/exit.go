@@ -37,8 +37,8 @@ func (n *Node) learnReturn(w *work, f *flow) bool {
 	if n.otherGate(f.entry) == edge {
 		f.entry = edge // the other gateway is gone
 	}
-	if f.path != 0 && n.paths[f.path] == nil {
-		return true // the path ended: its answers go the ordinary way
+	if p := n.paths[f.path]; f.path != 0 && (p == nil || p.Closed) {
+		return true // the path ended: its answers go the ordinary way, or by the next one
 	}
 	if p := n.paths[f.path]; p != nil && p.Forward && !n.begun(w, f) {
 		return true // its answers go the ordinary way

@@ -160,6 +160,10 @@ func (n *Node) lost(w *work, f *flow) bool {
 			why = onpath.DropNoInstance
 		}
 	}
+	if g == nil && n.letGo(w, f) {
+		n.again(w)
+		return false
+	}
 	if w.uplink != "" {
 		n.countIn(w.key.vport, w.h.length)
 	}
@@ -247,7 +251,7 @@ func (n *Node) learnRelay(w *work, f *flow, v *onpath.Vport) {
 	from := w.key.vport
 	back := flowKey{v.ID, w.key.tuple.Reverse()}
 	tenant := n.tenantOf(f.path)
-	if n.leads(back, from, tenant) {
+	if !n.outlived(n.find(back, tenant), f.path) && n.leads(back, from, tenant) {
 		return
 	}
 	e := flow{kind: onpath.NextVport, next: from, entry: f.entry, path: f.path, reverse: !f.reverse, functions: backwards(f.functions)}
@@ -304,7 +308,7 @@ func (n *Node) learnContext(w *work, f *flow, v *onpath.Vport, g *onpath.Group) 
 func (n *Node) learnAnswer(w *work, f *flow, v *onpath.Vport, g *onpath.Group) {
 	t, from := w.key.tuple, w.key.vport
 	back := flowKey{v.ID, t.Reverse()}
-	if n.leads(back, from, v.Tenant) {
+	if !n.outlived(n.find(back, v.Tenant), f.path) && n.leads(back, from, v.Tenant) {
 		return
 	}
 	e := flow{learned: true, kind: onpath.NextVport, next: from, context: g.ID ^ 1, entry: f.entry, path: g.Path, reverse: !f.reverse}
@@ -338,7 +342,14 @@ func (n *Node) leads(k flowKey, next onpath.VportID, tenant string) bool {
 // gone; never if an instance began the flow, be it with one packet, forged perhaps,
 // by which f leads.
 func (n *Node) turn(old *flow, e flow, f *flow) {
-	if old.counts || f.counts || old.kind == onpath.NextPass || (old.kind == e.kind && old.next == e.next) {
+	if old.counts || f.counts {
+		return
+	}
+	if n.outlived(old, f.path) {
+		e.renew(old)
+		return
+	}
+	if old.kind == onpath.NextPass || (old.kind == e.kind && old.next == e.next) {
 		return
 	}
 	if n.otherGate(old.next) != 0 && n.otherGate(old.next) == e.next && !old.learned {
@@ -349,9 +360,42 @@ func (n *Node) turn(old *flow, e flow, f *flow) {
 	if old.kind != onpath.NextPending && !same && n.takes(old.next) {
 		return
 	}
-	e.seen, e.packets, e.bytes = old.seen, old.packets, old.bytes
-	e.tenant, e.place = old.tenant, old.place
-	*old = e
+	e.renew(old)
+}
+
+// renew writes f over an entry, which keeps what it counted.
+func (f flow) renew(old *flow) {
+	f.seen, f.packets, f.bytes = old.seen, old.packets, old.bytes
+	f.tenant, f.place = old.tenant, old.place
+	*old = f
+}
+
+// outlived reports whether an entry is of a path that nothing enters any more, and a
+// packet of its flow goes by another.
+func (n *Node) outlived(f *flow, path onpath.PathID) bool {
+	if f == nil || f.path == 0 || f.path == path || n.paths[path] == nil {
+		return false
+	}
+	p := n.paths[f.path]
+	return p != nil && p.Closed
+}
+
+// letGo forgets an entry that leads to what is no more and that tells no group which
+// would choose another. It reports whether the packet is to be decided anew; else the
+// flow's next one is.
+func (n *Node) letGo(w *work, f *flow) bool {
+	known := n.find(w.key, w.tenant)
+	if w.anew || !w.writes || n.vports[f.next] != nil || known == nil || known.next != f.next || (w.tunnel != nil && n.function(w.tunnel.Next) == nil) {
+		return false
+	}
+	w.anew = true
+	if w.uplink == "" && w.tunnel == nil && !known.counts && n.groups[known.context] != nil {
+		known.kind, known.next = onpath.NextPending, 0
+		return true
+	}
+	n.drop(w.key, known)
+	translates := n.edge != nil && len(n.edge.NAT) > 0 // what was translated as it came in cannot be so once more
+	return w.tunnel == nil && (f.path != 0 || !translates)
 }
 
 // out gives a packet to an instance's device.

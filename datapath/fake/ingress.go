@@ -10,6 +10,7 @@ import (
 // work is one packet on its way through one node.
 type work struct {
 	edited bool // a function changed the tuple
+	anew   bool // decided for a second time, as its entry led nowhere
 	b      []byte
 	h      header
 	// key is what entries are looked up by: the packet's own tuple, or for ICMP
@@ -167,6 +168,25 @@ func (n *Node) blind(b []byte, h header) {
 		n.countPassed(passed, h.length)
 	}
 	n.kernel(b, h)
+}
+
+// again decides on a packet whose entry led nowhere and is gone, as on one of a flow
+// that is not known.
+func (n *Node) again(w *work) {
+	if f := n.find(w.key, w.tenant); f != nil {
+		n.follow(w, f)
+		return
+	}
+	if w.uplink == "" {
+		v := n.vports[w.key.vport]
+		n.emission(w, v, slices.Contains(v.Own, w.h.tuple.Src))
+		return
+	}
+	if n.edge.Table == 0 {
+		n.leaveAlone(w)
+		return
+	}
+	n.classify(w)
 }
 
 // classify takes a packet from outside that has no entry through the tables.

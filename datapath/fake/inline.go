@@ -69,9 +69,12 @@ func (n *Node) relay(w *work, t Tunnelled) {
 	v := n.vports[w.key.vport]
 	ours := w.key.vport == n.edgeVport() || v != nil && v.Kind != onpath.VportRemote
 	if f := n.find(w.key, w.tenant); f != nil && !ours {
-		n.moveGate(f, t.Entry)
-		n.follow(w, f)
-		return
+		if g == nil || !n.outlived(f, g.Path) {
+			n.moveGate(f, t.Entry)
+			n.follow(w, f)
+			return
+		}
+		n.drop(w.key, f)
 	}
 	if g == nil {
 		n.countDrop(w.key.vport, onpath.DropNoTable)

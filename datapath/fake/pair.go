@@ -75,7 +75,7 @@ func (n *Node) hearPartner(t onpath.Tuple, told flow, syn bool) {
 		}
 		return
 	}
-	if told.path != 0 && n.paths[told.path] == nil {
+	if p := n.paths[told.path]; told.path != 0 && (p == nil || p.Closed) {
 		return
 	}
 	f := flow{kind: told.kind, next: told.next, group: told.group, entry: k.vport, path: told.path, reverse: told.reverse}
