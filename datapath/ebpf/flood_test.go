@@ -103,6 +103,7 @@ func (b *bench) entries(n uint32, port uint16) (total int, of *flowValue) {
 // their own tenant nor of another; those lose no packet and are counted on the
 // entries that they had.
 func TestFlood(t *testing.T) {
+	t.Parallel()
 	b := floodBench(t)
 	const connections, flood = 60, 300_000
 	for n := range uint32(connections) {

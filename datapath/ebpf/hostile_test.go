@@ -58,6 +58,7 @@ func mutate(r *rand.Rand, good []byte) []byte {
 // TestHostileObjects: a thousand variants of a good object are refused, or run and
 // hurt no one else; the flows of another function lose nothing.
 func TestHostileObjects(t *testing.T) {
+	t.Parallel()
 	needKernel(t)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

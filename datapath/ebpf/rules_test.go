@@ -238,6 +238,7 @@ func since(now, before map[string]uint64) map[string]uint64 {
 // TestRulesChangeWhole changes a table of 10⁵ rules while packets run that all
 // versions select: each one meets the old or the new table.
 func TestRulesChangeWhole(t *testing.T) {
+	t.Parallel()
 	t.Logf("-seed=%d", *seed)
 	d := newDesk(t)
 	list, err := ruleset.Make(ruleset.FW, 100_000, *seed, false)

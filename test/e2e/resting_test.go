@@ -105,13 +105,16 @@ func TestUndone(t *testing.T) {
 	ctx := need(t, 2*time.Minute)
 	port := udpEcho(t, "10.9.0.2")
 	file := filepath.Join(t.TempDir(), "undone.yaml")
-	drains := strings.NewReplacer("drain: 1s", "drain: 5s", "drain: 2s", "drain: 5s")
+	drains := strings.NewReplacer("drain: 1s", "drain: 4s", "drain: 2s", "drain: 4s")
 	put := func(around bool, options ...string) {
 		t.Helper()
 		if err := os.WriteFile(file, []byte(drains.Replace(rests(around, 2))), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		args := append([]string{"apply", "-f", file, "--wait", "--timeout", "30s"}, options...)
+		args := append([]string{"apply", "-f", file}, options...)
+		if len(options) == 0 {
+			args = append(args, "--wait", "--timeout", "30s")
+		}
 		if _, err := stage.Onpath(ctx, args...); err != nil {
 			t.Fatal(err)
 		}
@@ -136,19 +139,24 @@ func TestUndone(t *testing.T) {
 	before, _ := names()
 	earlier := losses(ctx, t)
 	s := startStream(t, "10.9.0.2", port, 500)
-	put(false, "--confirm", "2s")
-	if _, serving := names(); len(serving) != len(before)-1 {
-		t.Errorf("of %v serve %v", before, serving)
+	put(false, "--confirm", "3s")
+	var serving []string
+	err := stage.WaitFor(ctx, "the change is in force", 3*time.Second, func() (bool, error) {
+		_, serving = names()
+		return len(serving) == len(before)-1, nil
+	})
+	if err != nil {
+		t.Errorf("of %v serve %v: %v", before, serving, err)
 	}
-	err := stage.WaitFor(ctx, "the change is undone", 10*time.Second, func() (bool, error) {
-		_, serving := names()
+	err = stage.WaitFor(ctx, "the change is undone", 10*time.Second, func() (bool, error) {
+		_, serving = names()
 		return len(serving) == len(before), nil
 	})
 	if err != nil {
 		t.Error(err)
 	}
 	active(ctx, t, "rests")
-	time.Sleep(6 * time.Second) // longer than the time to drain
+	time.Sleep(5 * time.Second) // longer than the time to drain
 	noneLost(ctx, t, s, earlier)
 	if all, _ := names(); !slices.Equal(all, before) {
 		t.Errorf("the instances were %v and are %v", before, all)
