@@ -144,7 +144,9 @@ func (d *Driver) rotateLogs(ctx context.Context) {
 	}
 }
 
-// rotate keeps the last limit bytes of a file that has grown above limit.
+// rotate keeps the last limit bytes of a file that has grown above limit, and what is
+// written meanwhile, up to as much again: a program that writes faster than is copied
+// fills no disk.
 func rotate(path string, limit int64) error {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -163,7 +165,7 @@ func rotate(path string, limit int64) error {
 		return err
 	}
 	defer old.Close()
-	if _, err := io.Copy(old, f); err != nil {
+	if _, err := io.Copy(old, io.LimitReader(f, 2*limit)); err != nil {
 		return err
 	}
 	return f.Truncate(0)
