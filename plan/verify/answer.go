@@ -60,28 +60,9 @@ func (w *walker) back(st state, s set, id onpath.TableID, mirrors []wanted, prev
 	if t.ID <= onpath.ClassifierTable(onpath.TierTenant) {
 		return w.backEnd(st, s, mirrors, prev)
 	}
-	for i := range t.Rules {
-		for _, b := range t.rule(w.c.space, i) {
-			hit, ok := w.c.space.and(s, b)
-			if !ok {
-				continue
-			}
-			if f, none := w.nothing(st, hit); f != nil {
-				return f
-			} else if !none {
-				if f := w.backAct(st, hit, t.Rules[i].Action, mirrors, prev); f != nil {
-					return f
-				}
-			}
-			if s, ok = w.c.space.minus(s, b); !ok {
-				return nil
-			}
-		}
-	}
-	if f, none := w.nothing(st, s); none {
-		return f
-	}
-	return w.backAct(st, s, t.Miss, mirrors, prev)
+	return w.divide(st, s, t, func(hit set, r *onpath.Rule) *failure {
+		return w.backAct(st, hit, t.actionOf(r), mirrors, prev)
+	})
 }
 
 func (w *walker) backAct(st state, s set, a onpath.Action, mirrors []wanted, prev *wanted) *failure {
@@ -229,28 +210,9 @@ func (w *walker) again(st state, s set, id onpath.TableID, due, met []metMirror)
 	if t == nil {
 		return w.copiedSo(st, s, due, met)
 	}
-	for i := range t.Rules {
-		for _, b := range t.rule(w.c.space, i) {
-			hit, ok := w.c.space.and(s, b)
-			if !ok {
-				continue
-			}
-			if f, none := w.nothing(st, hit); f != nil {
-				return f
-			} else if !none {
-				if f := w.againAct(st, hit, t.Rules[i].Action, due, met); f != nil {
-					return f
-				}
-			}
-			if s, ok = w.c.space.minus(s, b); !ok {
-				return nil
-			}
-		}
-	}
-	if f, none := w.nothing(st, s); none {
-		return f
-	}
-	return w.againAct(st, s, t.Miss, due, met)
+	return w.divide(st, s, t, func(hit set, r *onpath.Rule) *failure {
+		return w.againAct(st, hit, t.actionOf(r), due, met)
+	})
 }
 
 func (w *walker) againAct(st state, s set, a onpath.Action, due, met []metMirror) *failure {

@@ -210,14 +210,29 @@ func (w *walker) walk(st state, s set) *failure {
 	if t == nil {
 		return w.lose(st, s, "is dropped: node %s has no %s", st.at.node, tableName(st.table))
 	}
+	return w.divide(st, s, t, func(hit set, r *onpath.Rule) *failure {
+		if r == nil {
+			return w.act(st, hit, t.Miss)
+		}
+		return w.take(st, hit, r)
+	})
+}
+
+// divide divides a set among a table's rules, and what none takes, for which the rule
+// is nil; it ends with the first failure.
+func (w *walker) divide(st state, s set, t *table, do func(set, *onpath.Rule) *failure) *failure {
 	for i := range t.Rules {
 		for _, b := range t.rule(w.c.space, i) {
 			hit, ok := w.c.space.and(s, b)
 			if !ok {
 				continue
 			}
-			if f := w.take(st, hit, &t.Rules[i]); f != nil {
+			if f, none := w.nothing(st, hit); f != nil {
 				return f
+			} else if !none {
+				if f := do(hit, &t.Rules[i]); f != nil {
+					return f
+				}
 			}
 			if s, ok = w.c.space.minus(s, b); !ok {
 				return nil
@@ -227,7 +242,15 @@ func (w *walker) walk(st state, s set) *failure {
 	if f, none := w.nothing(st, s); none {
 		return f
 	}
-	return w.act(st, s, t.Miss)
+	return do(s, nil)
+}
+
+// actionOf is what a table says by a rule, or by none.
+func (t *table) actionOf(r *onpath.Rule) onpath.Action {
+	if r == nil {
+		return t.Miss
+	}
+	return r.Action
 }
 
 // nothing reports whether a set is empty, or cannot be judged.
@@ -244,9 +267,6 @@ func (w *walker) nothing(st state, s set) (*failure, bool) {
 // take does what a rule says, unless it is of a chain of which nothing can be
 // said now, or serves the last flows of a path that has ended.
 func (w *walker) take(st state, hit set, r *onpath.Rule) *failure {
-	if f, none := w.nothing(st, hit); none {
-		return f
-	}
 	if r.Path != 0 {
 		if why := w.c.unsettled[st.at.chainOf(r.Path)]; why != "" {
 			if len(w.cl.parts) > 0 {
