@@ -18,8 +18,8 @@ func (s *sim) watch(look func()) {
 	s.t.Helper()
 	for range 300 {
 		busy := s.think()
-		for _, n := range sortedKeys(s.states) {
-			if len(s.states[n].Sent) > 0 && s.rng.IntN(2) == 0 {
+		for _, n := range s.waiting() {
+			if s.rng.IntN(2) == 0 {
 				s.ack(n, len(s.states[n].Sent)-1)
 				look()
 			}

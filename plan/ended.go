@@ -37,7 +37,7 @@ func (w *world) succeeded(i *instance, p *endedPath) bool {
 // instance, too.
 func (w *world) led(j *instance, p *endedPath) bool {
 	return !slices.ContainsFunc(p.c.nodes, func(m *node) bool {
-		return !m.gone && m.acked.path(p.ID) != nil && !m.acked.hasLocal(j.obj.Spec.Vport) && !m.acked.sendsTo(p.ID, j.obj.Spec.Vport)
+		return !m.silent() && m.acked.path(p.ID) != nil && !m.acked.hasLocal(j.obj.Spec.Vport) && !m.acked.sendsTo(p.ID, j.obj.Spec.Vport)
 	})
 }
 

@@ -88,6 +88,11 @@ func (x *index) hasLocal(v onpath.VportID) bool { return x != nil && x.local[v] 
 
 func (x *index) hasRemote(v onpath.VportID) bool { return x != nil && x.remote[v] }
 
+// picksUp reports whether the plan has the node pick up traffic at its uplinks.
+func (x *index) picksUp() bool {
+	return x != nil && x.plan.Datapath.Edge != nil && x.plan.Datapath.Edge.Table != 0
+}
+
 func (x *index) hasPeer(node string) bool { return x != nil && x.peers[node] }
 
 // sendsTo reports whether packets of the path may be sent to a remote vport.

@@ -403,7 +403,7 @@ func (w *world) sends(from, to string) bool {
 	if n == nil {
 		n = w.strays[from]
 	}
-	return n != nil && !n.gone && slices.ContainsFunc(n.possible, func(x *index) bool {
+	return n != nil && !n.silent() && slices.ContainsFunc(n.possible, func(x *index) bool {
 		return x != nil && slices.ContainsFunc(x.plan.Datapath.Vports, func(v onpath.Vport) bool { return v.Peer == to })
 	})
 }

@@ -73,7 +73,7 @@ func (w *world) edgePointedAt(n *node, edge onpath.VportID) bool {
 func (w *world) neighbours(n *node) []*node {
 	var out []*node
 	for _, m := range n.c.nodes {
-		if m != n && !m.gone {
+		if m != n && !m.silent() {
 			out = append(out, m)
 		}
 	}
@@ -103,7 +103,7 @@ func (w *world) entered(n *node, p *path) bool {
 		return false
 	}
 	return slices.ContainsFunc(n.c.pair, func(g *node) bool {
-		if g.gone {
+		if g.silent() {
 			return false
 		}
 		return g.st == nil || slices.ContainsFunc(g.possible, func(x *index) bool {
@@ -117,11 +117,8 @@ func (w *world) entered(n *node, p *path) bool {
 // rule on, or once every node of the paths knows it and it knows their instances.
 func (w *world) joined(n *node) bool {
 	other := n.partner()
-	if other == nil || n.newest != nil && n.newest.plan.Datapath.Edge != nil && n.newest.plan.Datapath.Edge.Table != 0 {
-		return true
-	}
-	if other.acked == nil || other.acked.plan.Datapath.Edge == nil || other.acked.plan.Datapath.Edge.Table == 0 {
-		return true // both begin together
+	if other == nil || n.newest.picksUp() || !other.acked.picksUp() {
+		return true // with nobody picking up, both begin together
 	}
 	for _, p := range n.c.paths {
 		if p.ended() || p.spec.Began.IsZero() || p.chain == nil {

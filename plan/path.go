@@ -321,7 +321,7 @@ func (w *world) isOver(cl *cloudlet, p *path) bool {
 	}
 	every := true
 	for _, n := range cl.nodes {
-		if n.gone || n.newest.path(p.id) == nil {
+		if n.silent() || n.newest.path(p.id) == nil {
 			continue
 		}
 		acked := n.acked.path(p.id)

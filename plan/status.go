@@ -95,6 +95,8 @@ func (w *world) nodeStatus(n *node) {
 		}
 	case n.dead:
 		ok, reason, message = false, "Dead", fmt.Sprintf("not heard of for %s, and the gateway does not reach it: its instances get no traffic", onpath.NodeTimeout)
+	case n.steers && n.gate():
+		ok, reason, message = false, "Away", "its agent is gone, but its data path answers and steers as it was last told: nothing that it may send to is taken away; start `onpath node` there, or run `onpath node off` there and delete the Node"
 	case n.away:
 		ok, reason, message = false, "Away", fmt.Sprintf("its agent was not heard of for %s; what runs there goes on as long as the machine does, nothing on it can be changed", onpath.NodeTimeout)
 	}

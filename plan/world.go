@@ -76,12 +76,14 @@ type node struct {
 	// away: unheard of for NodeTimeout; gone: for longer than the grace.
 	// dead: away, and the gateway does not reach the machine either.
 	away, gone, dead bool
-	since            time.Time // last sign of life
-	acked            *index
-	possible         []*index // acked and sent
-	newest           *index
-	insts            []*instance
-	used             map[bool]onpath.Resources // by tenant is the operator
+	// steers: gone, but its data path lives and may still send to others.
+	steers   bool
+	since    time.Time // last sign of life
+	acked    *index
+	possible []*index // acked and sent
+	newest   *index
+	insts    []*instance
+	used     map[bool]onpath.Resources // by tenant is the operator
 }
 
 // member names a deployment's instances in one cloudlet.
@@ -236,6 +238,7 @@ func (w *world) addNodes() {
 	for _, c := range w.cloudlets {
 		c.chooseGateway()
 		c.findDead()
+		c.findSteering()
 	}
 	for name, st := range w.States {
 		if w.nodes[name] == nil {
@@ -247,12 +250,13 @@ func (w *world) addNodes() {
 }
 
 // senders are all nodes that may send to n: who has been heard of, and who
-// ought to be there. Nodes away for longer than the grace are past caring for.
+// ought to be there. Nodes away for longer than the grace are past caring for,
+// unless their data path is known to go on.
 func (w *world) senders(n *node) []*node {
 	var out []*node
 	for _, set := range []map[string]*node{w.nodes, w.strays} {
 		for _, m := range set {
-			if m != n && !m.gone {
+			if m != n && !m.silent() {
 				out = append(out, m)
 			}
 		}
@@ -301,6 +305,30 @@ func (c *cloudlet) findDead() {
 	for _, n := range c.nodes {
 		n.dead = n.away && slices.Contains(g.st.Report.Unreachable, n.name)
 	}
+}
+
+// silent reports whether nothing more is expected of the node, and no packets.
+func (n *node) silent() bool { return n.gone && !n.steers }
+
+// findSteering marks the nodes whose agents are gone while packets still pass them:
+// a gateway's data path that lives goes on picking up what it was last told to, and
+// the nodes that it sends to pass that on. Only the machine's death, its agent or
+// the operator ends that.
+func (c *cloudlet) findSteering() {
+	if !slices.ContainsFunc(c.pair, func(g *node) bool { return g.gone && c.answers(g) && slices.ContainsFunc(g.possible, (*index).picksUp) }) {
+		return
+	}
+	for _, n := range c.nodes {
+		n.steers = n.gone && c.answers(n)
+	}
+}
+
+// answers reports whether a node of the cloudlet that is heard of reaches another.
+func (c *cloudlet) answers(n *node) bool {
+	return n.st != nil && slices.ContainsFunc(c.nodes, func(m *node) bool {
+		return m != n && !m.away && m.st != nil && m.st.Report != nil && m.acked.hasPeer(n.name) &&
+			!slices.Contains(m.st.Report.Unreachable, n.name)
+	})
 }
 
 // hear judges how long ago the node was heard of, and indexes its plans.

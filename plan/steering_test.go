@@ -1,0 +1,79 @@
+package plan
+
+import (
+	"testing"
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+// TestGatewayWithoutAgent: a gateway whose agent is dead goes on picking up traffic
+// while its data path lives. However long that lasts, nothing goes to which it, or
+// a node behind it, sends packets (checkOrder); once the agent is back, the machine
+// is dead or its Node is deleted, everything does.
+func TestGatewayWithoutAgent(t *testing.T) {
+	ways := map[string]struct {
+		change func(s *sim)
+		left   int // instances, in the end
+	}{
+		"chain deleted": {func(s *sim) { s.remove(onpath.KindChain, "default", "web") }, 0},
+		"element gone": {func(s *sim) {
+			s.apply(aChain("default", "web", through("b", 1)))
+		}, 1},
+		"element changed": {func(s *sim) {
+			s.apply(aFunction("default", "a", func(f *onpath.FunctionSpec) { f.Container.Command = []string{"sleep", "2"} }))
+		}, 2},
+	}
+	ends := map[string]func(s *sim){
+		"agent back":   func(s *sim) { clear(s.mute) },
+		"machine dead": func(s *sim) { s.dead["fra1-gw"] = true },
+		"node deleted": func(s *sim) { s.remove(onpath.KindNode, "", "fra1-gw") },
+	}
+	for what, way := range ways {
+		for how, end := range ends {
+			for _, mute := range [][]string{{"fra1-gw"}, {"fra1-gw", "fra1-n1"}} {
+				t.Run(what+"/"+how+"/"+mute[len(mute)-1], func(t *testing.T) {
+					gatewayWithoutAgent(t, mute, way.change, end, way.left)
+				})
+			}
+		}
+	}
+}
+
+func gatewayWithoutAgent(t *testing.T, mute []string, change, end func(*sim), left int) {
+	s := newSim(t, 7)
+	s.site("fra1", 1, 3)
+	s.apply(aNode("fra1-gw2", "fra1", 190, true))
+	s.connect("fra1-gw2")
+	s.apply(aFunction("default", "a", nil), aFunction("default", "b", nil), aChain("default", "web", through("a", 1), through("b", 1)))
+	s.pass(3 * time.Second)
+	before := map[string]bool{}
+	for _, i := range s.instances("") {
+		before[i.Metadata.Name] = true
+	}
+	if len(before) != 2 {
+		t.Fatalf("there are %d instances", len(before))
+	}
+	for _, n := range mute {
+		s.mute[n] = true
+	}
+	s.pass(2 * time.Minute) // for long enough to be given up
+	change(s)
+	s.pass(2 * time.Minute)
+	for _, i := range s.instances("") {
+		delete(before, i.Metadata.Name)
+	}
+	for name := range before {
+		t.Errorf("instance %s went while fra1-gw may send to it", name)
+	}
+	end(s)
+	for n := range s.mute { // if any, nothing comes by them from now on
+		s.past[n] = true
+	}
+	s.pass(2 * time.Minute)
+	clear(s.mute) // what an agent runs goes when it is back
+	s.pass(2 * time.Minute)
+	if n := len(s.instances("")); n != left {
+		t.Errorf("%d instances are left, of %d", n, left)
+	}
+}
