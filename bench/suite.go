@@ -6,16 +6,14 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/bench/bed"
 	"github.com/onpath/onpath/bench/traffic"
+	"github.com/onpath/onpath/internal/filelock"
 )
 
 // Options of a run.
@@ -127,30 +125,24 @@ func choose(names []string) (list []Benchmark, err error) {
 
 // alone makes sure that no other suite runs, and removes what a crash left.
 func alone(ctx context.Context, log *slog.Logger) (release func(), err error) {
-	if err := os.MkdirAll(filepath.Dir(Root), 0o755); err != nil {
-		return nil, fmt.Errorf("make %s: %w", Root, err)
+	release, err = filelock.Try(Root + ".lock")
+	var held *filelock.Held
+	if errors.As(err, &held) {
+		return nil, &onpath.Error{Code: onpath.CodeConflict, Message: fmt.Sprintf("another onpath bench runs on this machine (process %d)", held.PID), Remedy: "wait for it: two at once measure each other", Cause: err}
 	}
-	lock, err := os.OpenFile(Root+".lock", os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("lock %s: %w", Root, err)
-	}
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		lock.Close()
-		e := onpath.Errorf(onpath.CodeConflict, "another onpath bench runs on this machine")
-		e.Remedy = "wait for it: two at once measure each other"
-		return nil, e
+		return nil, err
 	}
 	clear := func(ctx context.Context) error {
 		return errors.Join(removeStage(ctx), removeContainers(ctx, log), bed.Sweep(Root), os.RemoveAll(pinPath))
 	}
 	if err := clear(ctx); err != nil {
-		lock.Close()
+		release()
 		return nil, fmt.Errorf("remove what an earlier run left: %w", err)
 	}
 	return func() {
 		_ = clear(context.WithoutCancel(ctx))
-		_ = os.Remove(Root + ".lock")
-		lock.Close()
+		release()
 	}, nil
 }
 

@@ -54,6 +54,11 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err := d.checkImages(); err != nil {
 		return err
 	}
+	release, err := alone(o.Dir)
+	if err != nil {
+		return err
+	}
+	defer release()
 	if kept(o.Dir) && !o.Anew {
 		return &onpath.Error{Code: onpath.CodeExists, Message: "a demonstration that was to be kept runs in " + o.Dir,
 			Remedy: "remove it with onpath demo --down, or do both at once with --anew"}
@@ -61,7 +66,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if _, err := os.Stat(filepath.Join(o.Dir, recordFile)); err == nil {
 		d.say("removing the demonstration that an earlier run left in %s", o.Dir)
 	}
-	if err := Down(ctx, o.Dir, io.Discard); err != nil {
+	if err := removeLeftover(ctx, o.Dir, io.Discard); err != nil {
 		return fmt.Errorf("an earlier run could not be removed: %w", err)
 	}
 	defer func() {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/filelock"
 	"github.com/onpath/onpath/lab"
 )
 
@@ -98,12 +99,32 @@ func kept(dir string) bool {
 	return false
 }
 
+// alone keeps every other run out of the folder while one is at work there.
+func alone(dir string) (release func(), err error) {
+	release, err = filelock.Try(filepath.Clean(dir) + ".lock")
+	var held *filelock.Held
+	if errors.As(err, &held) {
+		return nil, &onpath.Error{Code: onpath.CodeConflict, Message: fmt.Sprintf("a demonstration is at work in %s (process %d)", dir, held.PID),
+			Remedy: "wait for it, or end it with Ctrl-C in its terminal", Cause: err}
+	}
+	return release, err
+}
+
 // Down removes what an earlier run with the same directory left running, also
 // one that was killed. Nothing there is no error, and is said.
 func Down(ctx context.Context, dir string, out io.Writer) error {
 	if dir == "" {
 		dir = DefaultDir
 	}
+	release, err := alone(dir)
+	if err != nil {
+		return err
+	}
+	defer release()
+	return removeLeftover(ctx, dir, out)
+}
+
+func removeLeftover(ctx context.Context, dir string, out io.Writer) error {
 	b, err := os.ReadFile(filepath.Join(dir, recordFile))
 	if errors.Is(err, os.ErrNotExist) {
 		return clearFolder(dir, out)

@@ -2,6 +2,7 @@ package demo
 
 import (
 	"bytes"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -44,5 +45,40 @@ func TestDownLeavesOthersFolders(t *testing.T) {
 		if _, err := os.Stat(dir); (err == nil) != c.there {
 			t.Errorf("%s: the folder is there: %v", c.name, err == nil)
 		}
+	}
+}
+
+// TestOneDemonstration: while one is at work, another with its folder is refused,
+// and --down as well; nothing of it goes.
+func TestOneDemonstration(t *testing.T) {
+	dir, images := filepath.Join(t.TempDir(), "d"), t.TempDir()
+	for _, name := range []string{"firewall", "ids", "shaper", "cache"} {
+		if err := os.Mkdir(filepath.Join(images, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	release, err := alone(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	record := filepath.Join(dir, recordFile)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(record, []byte("{}"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for what, err := range map[string]error{
+		"a second run": Run(t.Context(), Options{Dir: dir, Images: images, Out: io.Discard}),
+		"one anew":     Run(t.Context(), Options{Dir: dir, Images: images, Out: io.Discard, Anew: true}),
+		"--down":       Down(t.Context(), dir, io.Discard),
+	} {
+		if onpath.CodeOf(err) != onpath.CodeConflict || !strings.Contains(err.Error(), "is at work in "+dir) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if _, err := os.Stat(record); err != nil {
+		t.Error(err)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
-	"golang.org/x/sys/unix"
+	"github.com/onpath/onpath/internal/filelock"
 )
 
 // DefaultStateDir is where labs are kept. What is in it does not survive a
@@ -145,27 +145,12 @@ func (d directory) save(s *state) error {
 // lock keeps others from starting or stopping the lab. It is refused at once
 // when somebody else holds it.
 func (d directory) lock() (unlock func(), err error) {
-	if err := os.MkdirAll(filepath.Dir(string(d)), 0o755); err != nil {
-		return nil, fmt.Errorf("lab: state directory: %w", err)
+	unlock, err = filelock.Try(string(d) + ".lock")
+	var held *filelock.Held
+	if errors.As(err, &held) {
+		return nil, &onpath.Error{Code: onpath.CodeConflict, Message: fmt.Sprintf("lab %s is being started or stopped by process %d", filepath.Base(string(d)), held.PID), Remedy: "wait for it", Cause: err}
 	}
-	path := string(d) + ".lock"
-	for {
-		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
-		if err != nil {
-			return nil, fmt.Errorf("lab: lock: %w", err)
-		}
-		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-			f.Close()
-			return nil, &onpath.Error{Code: onpath.CodeConflict, Message: fmt.Sprintf("lab %s is being started or stopped by another process", filepath.Base(string(d))), Remedy: "wait for it", Cause: err}
-		}
-		// Whoever held it before may have removed the file.
-		ours, err1 := f.Stat()
-		named, err2 := os.Stat(path)
-		if err1 == nil && err2 == nil && os.SameFile(ours, named) {
-			return func() { os.Remove(path); f.Close() }, nil
-		}
-		f.Close()
-	}
+	return unlock, err
 }
 
 // Summary is one lab of List.
