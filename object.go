@@ -105,8 +105,9 @@ type Metadata struct {
 
 	// UID tells a re-created object from its predecessor of the same name.
 	UID string `json:"uid,omitempty"`
-	// Version changes with every write; a write that names an older one is
-	// refused with CodeConflict. Zero means "whatever is there".
+	// Version changes with every write. A write through the API that names an
+	// older one is refused with CodeConflict; zero means "whatever is there". Files
+	// that are applied hold what is wanted, whatever is there: it is ignored in them.
 	Version int64 `json:"version,omitempty"`
 	// Generation counts the changes of spec.
 	Generation int64     `json:"generation,omitempty"`

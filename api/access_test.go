@@ -27,6 +27,22 @@ import (
 	"github.com/onpath/onpath/api/wire"
 )
 
+// TestUserTokenForNode: a node is refused a user's token at once, and does not use it up.
+func TestUserTokenForNode(t *testing.T) {
+	w := newWorld(t)
+	token, err := w.operator.CreateToken(t.Context(), auth.TokenRequest{Role: auth.RoleUser, Name: "alice", Tenant: "acme"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = client.Join(t.Context(), token.Word, "n1", t.TempDir())
+	wantCode(t, err, onpath.CodeForbidden)
+	user, err := client.Join(t.Context(), token.Word, "", t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	user.Close()
+}
+
 func TestJoin(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()

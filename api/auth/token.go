@@ -187,7 +187,7 @@ func (a *Authority) DeleteToken(id string) error {
 }
 
 // Join redeems a token's secret for a certificate of the key in csr (PEM). Name
-// is the node's own, where the token names none.
+// is the node's own; a user who joins gives none.
 func (a *Authority) Join(secret, name string, csr []byte) (certPEM []byte, i Identity, err error) {
 	request, err := parseRequest(csr)
 	if err != nil {
@@ -204,6 +204,11 @@ func (a *Authority) Join(secret, name string, csr []byte) (certPEM []byte, i Ide
 		return nil, i, tokenRefused("the token expired at " + t.Expires.Format(time.RFC3339))
 	}
 	i = Identity{Role: t.Role, Name: t.Name, Tenant: t.Tenant}
+	if i.Role != RoleNode && name != "" {
+		e := onpath.Errorf(onpath.CodeForbidden, "the token is for %s %s, not for a node", i.Role, i.Name)
+		e.Remedy = "make one for the node: onpath token create --node " + name
+		return nil, i, e
+	}
 	if i.Name == "" {
 		i.Name = name
 	}

@@ -16,6 +16,9 @@ import (
 // with what the server set (status, version): Load forgets that again, so the
 // output can be edited and applied.
 func Encode(w io.Writer, objects ...onpath.Object) error {
+	if len(objects) == 0 {
+		return nil // an encoder without a document fails
+	}
 	out := yaml.NewEncoder(w)
 	out.SetIndent(2)
 	for _, o := range objects {

@@ -187,6 +187,14 @@ func TestLocate(t *testing.T) {
 
 // TestEncodeLoad checks that what is written can be read again and means the
 // same, server's fields apart.
+// TestEncodeNothing: of nothing there is nothing to write, and that is no error.
+func TestEncodeNothing(t *testing.T) {
+	var out strings.Builder
+	if err := manifest.Encode(&out); err != nil || out.Len() > 0 {
+		t.Errorf("%q, %v", out.String(), err)
+	}
+}
+
 func TestEncodeLoad(t *testing.T) {
 	in := web + "---\n" + head + `kind: Function
 metadata: {name: cache, labels: {a: "1"}}

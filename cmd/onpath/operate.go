@@ -43,6 +43,9 @@ func newTokenCreate(g *global) *cobra.Command {
 			case operator != "":
 				r.Role, r.Name = auth.RoleOperator, operator
 			}
+			if c.Flags().Changed("ttl") && ttl <= 0 || c.Flags().Changed("uses") && uses <= 0 {
+				return badUsage("--ttl and --uses are above 0: a token that nobody can use is none")
+			}
 			cl, err := g.client()
 			if err != nil {
 				return err

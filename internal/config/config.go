@@ -231,6 +231,12 @@ func ParseUplink(s string) (onpath.Uplink, error) {
 	if len(p) > 3 || p[0] == "" {
 		return u, wrong("--uplink", "write DEVICE, DEVICE:ATTACH or DEVICE:ATTACH:SIDE", "%q is not an uplink", s)
 	}
+	if all := []onpath.Attach{onpath.AttachRouter, onpath.AttachBridge, onpath.AttachArm, onpath.AttachTap, onpath.AttachHost}; !slices.Contains(all, u.Attach) {
+		return u, wrong("--uplink", "write router, bridge, arm, tap or host after the colon, or nothing for router", "%s: there is no attachment %q", s, u.Attach)
+	}
+	if u.Side != "" && u.Side != onpath.SideCore && u.Side != onpath.SideAccess {
+		return u, wrong("--uplink", "write core or access", "%s: there is no side %q", s, u.Side)
+	}
 	return u, nil
 }
 

@@ -131,7 +131,7 @@ func TestParseUplink(t *testing.T) {
 			t.Errorf("%s: %+v, %v", in, got, err)
 		}
 	}
-	for _, in := range []string{"", "a:b:c:d"} {
+	for _, in := range []string{"", "a:b:c:d", "a:banana", "a:bridge:left"} {
 		if _, err := config.ParseUplink(in); onpath.CodeOf(err) != onpath.CodeInvalid {
 			t.Errorf("%q: %v", in, err)
 		}

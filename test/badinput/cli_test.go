@@ -255,6 +255,9 @@ func TestWrongFlags(t *testing.T) {
 		{[]string{"fault", "stall-instance", "x", "--yes", "--for", "2h"}, "at most 1h"},
 		{[]string{"fault", "kill-node", "x", "--flows", "0"}, "--flows 0: "},
 		{[]string{"demo", "--down", "--keep"}, "leave out --keep"},
+		{[]string{"token", "create", "--ttl", "0s"}, "--ttl and --uses are above 0"},
+		{[]string{"token", "create", "--uses", "0"}, "--ttl and --uses are above 0"},
+		{[]string{"up", "--uplink", "lo:banana"}, `there is no attachment "banana"; write router`},
 	} {
 		code, out, message := run(t, bin, append(c.args, "--server", "unix:///nowhere")...)
 		if code != 2 || out != "" || !strings.Contains(message, c.want) || strings.Contains(message, "\n") {
