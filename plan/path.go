@@ -48,14 +48,15 @@ func (w *world) assignPaths() {
 			continue
 		}
 		st := &c.obj.Status
-		if st.Path != 0 && st.Shape == c.shape {
+		same := st.Path != 0 && st.Shape == c.shape
+		if same && !w.cutOff(c) {
 			continue
 		}
 		next := *c.obj
 		next.Status.Shape = c.shape
 		next.Status.Cloudlets = nil
 		switch id := w.returning(c); {
-		case id != 0:
+		case id != 0 && !same:
 			next.Status.Path = id
 			w.kept[id] = true
 		case w.res.Used.Paths == len(w.IDs.Paths):
@@ -242,6 +243,8 @@ func (w *world) decide(cl *cloudlet, p *path) {
 			p.steers, p.spec.Began = true, w.Now.UTC().Round(0)
 			if w.succeeds(cl, p) {
 				p.spec.Adopt = 0 // connections that the old path steered are not older than the chain
+			} else {
+				w.tellOlder(cl, c)
 			}
 		}
 	}
@@ -279,7 +282,11 @@ func (w *world) carry(cl *cloudlet, p *path) {
 	}
 	if p.ended() {
 		p.forward, p.reverse = nil, nil
-		if p.spec.Until.IsZero() {
+		switch {
+		case !p.spec.Until.IsZero():
+		case successor != nil && successor.steers && w.cutBetween(cl, p.chain, p.spec.Began, successor.spec.Began):
+			p.spec.Until = p.spec.Ended
+		default:
 			p.spec.Until = w.goes(cl, p.spec)
 		}
 		p.over = w.isOver(cl, p)
