@@ -320,6 +320,8 @@ static __always_inline int write_answer(struct pkt *p, __u32 table, __u32 back)
 	 * that was passed by. The walk knows only where nothing else does. */
 	if (to->kind == NEXT_VPORT && p->d.context)
 		p->back.group = p->d.context ^ 1;
+	else if (to->kind == NEXT_VPORT && n && p->rkey.scope == n->edge)
+		p->back.group = p->met_first;
 	if (p->back.context && to->next == p->d.entry)
 		p->back.group = 0; /* to an instance from where the flow entered */
 	if (!p->back.context && (p->is & IS_RELAYED) && to->next == p->prev && to->next == p->d.entry)
@@ -530,6 +532,30 @@ __noinline int place_answer(void)
 	v = vport_at(slot, p->prev);
 	if (v)
 		p->back_tenant = v->tenant;
+	return 0;
+}
+
+/* A packet that leaves here came for functions of this node from another one, and names
+ * their group alone. Which element's instance it came from the rules for answers say:
+ * pkt.met_first, or 0. For learn_edge, which calls no deeper. */
+__noinline int find_first_met(void)
+{
+	struct node *n = this_node();
+	struct pkt *p = packet();
+	__u32 group;
+
+	if (!p)
+		return 0;
+	p->met_first = 0;
+	if (!n || !n->edge_table || p->d.context || !(p->is & IS_RELAYED) || p->prev == n->edge)
+		return 0;
+	reverse_key(&p->rkey, &p->key, n->edge);
+	p->reply.next = p->prev;
+	if (resolve(n->edge_table, BACK_EDGE))
+		return 0;
+	group = p->back.group;
+	if (group && is_member(group, p->prev))
+		p->met_first = group;
 	return 0;
 }
 

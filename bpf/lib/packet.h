@@ -186,6 +186,7 @@ struct pkt {
 	__u32 keep; /* KEEP_: the next walk goes on behind what is chosen already */
 
 	__u32 last_function; /* group of the last function that a walk chose; 0: of none */
+	__u32 met_first; /* of the answers at the edge: find_first_met */
 	__u32 asked_group; /* by which another node asks for a function here */
 	__u32 start_group; /* where the next walk begins, instead of a table */
 	__u32 table; /* the next one of a walk */

@@ -225,6 +225,7 @@ __noinline int send_on(struct __sk_buff *skb)
 		if (p->learn && !(p->is & (IS_ERROR | IS_NOPORTS))) {
 			/* Also if this one cannot leave: the next may, and does not come here. */
 			rc = place_answer();
+			find_first_met();
 			if (!rc)
 				rc = learn_edge();
 			if (rc) {

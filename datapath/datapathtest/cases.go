@@ -40,6 +40,7 @@ func Cases() []Case {
 		{"symmetric", "whoever starts a flow, it meets the same instance", symmetry},
 		{"lost-repick", "flows of a dead instance go on at another, both ways", repick},
 		{"lost-between", "a dead instance between others is replaced alike in both directions", repickBetween},
+		{"lost-functions", "a dead instance about functions is replaced alike in both directions, whoever speaks first", repickFunctions},
 		{"lost-reset", "connections of a dead instance are reset, new ones work", resets},
 		{"lost-waiting", "ends that only wait for a dead instance are reset, whatever stands between", waiting},
 		{"lost-before-reset", "behind a dead instance that is replaced, connections keep theirs, whoever speaks first", repickBefore},

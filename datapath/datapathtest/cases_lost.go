@@ -136,3 +136,72 @@ func repickBefore(b *bed) {
 		back()
 	}
 }
+
+// repickFunctions: functions stand before, between and behind elements, on another node
+// than these or the same, and an instance dies: its flows go on at another one, whichever
+// direction speaks first, even if the other says nothing; and once more when that dies.
+func repickFunctions(b *bed) {
+	path := onpath.PathID(0)
+	for _, on := range [][2]string{{gateway, gateway}, {"n2", sideNode}, {gateway, "n2"}, {"n2", "n2"}} {
+		for _, stand := range [][3]bool{{false, true, false}, {true, false, false}, {true, true, false}, {false, true, true}, {true, true, true}} {
+			path++
+			x, y := b.instance("x", on[0]), b.instance("y", on[1])
+			l := &layout{instances: []*instance{x, y}}
+			c := &chain{path: path, match: toServer()}
+			var before, behind []*instance
+			function := func(to *[]*instance) {
+				f := b.inline("f", gateway)
+				*to, l.instances = append(*to, f), append(l.instances, f)
+				c.elements = append(c.elements, &element{instances: []*instance{f}})
+			}
+			if stand[0] {
+				function(&before)
+			}
+			c.elements = append(c.elements, &element{instances: []*instance{x, y}})
+			if stand[1] {
+				function(&behind)
+			}
+			if stand[2] {
+				function(&behind)
+			}
+			l.chains = []*chain{c}
+			for n := range uint16(4) {
+				b.repickOne(l, tcp4(1000*uint16(path)+n), n%2 == 1, x, y, before, behind)
+			}
+		}
+	}
+}
+
+// repickOne takes a connection through the death of the instance that it meets, and of
+// the one that takes over.
+func (b *bed) repickOne(l *layout, t onpath.Tuple, answersFirst bool, x, y *instance, before, behind []*instance) {
+	b.t.Helper()
+	there := func(i *instance) {
+		p := running(t, 1001, 5001).bytes()
+		b.send(gateway, clientNet, p)
+		p = b.cross(hop{at: i}, b.runs(p, false, before...))
+		b.expect(gateway, serverNet, withTTL(b.runs(p, false, behind...), 1))
+	}
+	back := func(i *instance) {
+		p := running(t.Reverse(), 5001, 1001).bytes()
+		b.send(gateway, serverNet, p)
+		p = b.cross(hop{at: i, reverse: true}, b.runs(p, true, reversed(behind)...))
+		b.expect(gateway, clientNet, withTTL(b.runs(p, true, reversed(before)...), 1))
+	}
+	x.state, y.state = onpath.VportUp, onpath.VportDraining
+	b.apply(l)
+	there(x)
+	back(x)
+	for _, other := range []*instance{y, x} {
+		x.state, y.state = onpath.VportClosed, onpath.VportClosed
+		other.state = onpath.VportUp
+		b.apply(l)
+		if answersFirst {
+			back(other)
+			back(other)
+		}
+		there(other)
+		back(other)
+		there(other)
+	}
+}

@@ -53,9 +53,14 @@ func (n *Node) learnReturn(w *work, f *flow) bool {
 		e.kind = onpath.NextExit
 		e.mirrors = n.turned(f.mirrors, w.key.tuple)
 	}
-	if g := n.groups[f.context]; g != nil {
+	switch g := n.groups[f.context]; {
+	case g != nil:
 		e.group, e.path = g.ID^1, g.Path
 		e.mirrors = n.behind(g, w.key.tuple)
+	case from != edge && n.local(from) == nil: // it came for functions here, and names their group alone
+		if g := n.firstMet(back.tuple, from); g != nil {
+			e.group, e.path = g.ID, g.Path
+		}
 	}
 	if settle && n.find(back, tenant) == nil {
 		if !n.hasRoom(tenant, true) {
@@ -124,6 +129,42 @@ func (n *Node) firstPath(t onpath.Tuple) onpath.PathID {
 		id = action.Table
 	}
 	return 0
+}
+
+// firstMet is the group of the element that a packet at the edge meets first, by the
+// rules, if the instance behind vport is of it; or nil.
+func (n *Node) firstMet(t onpath.Tuple, vport onpath.VportID) *onpath.Group {
+	id := n.edge.Table
+	for range maxTables {
+		table := n.tables[id]
+		if table == nil {
+			return nil
+		}
+		action := table.Miss
+		if i := slices.IndexFunc(table.Rules, func(r onpath.Rule) bool { return matches(&r.Match, t, true, true) }); i >= 0 {
+			action = table.Rules[i].Action
+		}
+		if action.Kind == onpath.ActionTable {
+			id = action.Table
+			continue
+		}
+		g := n.groups[action.Group]
+		if action.Kind != onpath.ActionGroup || g == nil {
+			return nil
+		}
+		if g.Mode == onpath.ModeMirror || n.isInline(g) {
+			id = g.Then
+			continue
+		}
+		if hasMember(g, vport) {
+			return g
+		}
+		if _, ok := n.pick(g, t); ok || g.None != onpath.NoneBypass {
+			return nil
+		}
+		id = g.Then
+	}
+	return nil
 }
 
 // behind walks the Then table of the last element that t left, to find which
