@@ -142,6 +142,7 @@ static __always_inline int from_edge(struct __sk_buff *skb, struct node *n, stru
 	if (rc != PARSE_IP)
 		return TC_ACT_UNSPEC;
 	p->is |= IS_EDGE;
+	p->asked = 0;
 	p->vlan = 0;
 	switch (attach) {
 	case ATTACH_HOST:
@@ -290,6 +291,42 @@ static __always_inline int receive(struct __sk_buff *skb, struct pkt *p, struct 
 	return send(skb);
 }
 
+/* A packet that was asked for is passed by: out as the kernel would send it. */
+__noinline int pass_on(struct __sk_buff *skb)
+{
+	struct pkt *p = packet();
+	int reason;
+
+	if (!p)
+		return TC_ACT_SHOT;
+	reason = find_route(skb);
+	if (reason == DROP_TOO_BIG)
+		return send_error(skb, ERROR_BIG, p->fib.mtu_result);
+	if (reason)
+		return drop(p, reason);
+	if (p->ttl <= 1)
+		return send_error(skb, ERROR_TTL, 0);
+	decrement_ttl(skb, p);
+	return leave_by_route(skb, p);
+}
+
+/* The other gateway says or asks something, or gives back what it was asked for. */
+static __always_inline int from_beside(struct __sk_buff *skb, struct pkt *p, struct node *n, __u32 vni,
+				       __u32 peer)
+{
+	int rc;
+
+	if (!from_partner(p, n, peer))
+		return drop(p, DROP_UNKNOWN_VPORT);
+	if (p->d.entry == ASKED_FOR)
+		return answer_partner(skb);
+	if (p->d.entry != GIVEN_BACK)
+		return hear_partner(vni);
+	take_back(p, n);
+	rc = steer(skb, p);
+	return rc == TC_ACT_OK || rc == TC_ACT_UNSPEC ? pass_on(skb) : rc;
+}
+
 static __always_inline int from_tunnel(struct __sk_buff *skb, struct node *n, struct pkt *p)
 {
 	struct bpf_tunnel_key *key = &p->tunnel;
@@ -332,7 +369,7 @@ static __always_inline int from_tunnel(struct __sk_buff *skb, struct node *n, st
 	p->is |= IS_REMOTE;
 	__builtin_memcpy(p->macs, head, 12);
 	if (!p->prev && n->gates[0])
-		return hear_partner(key->tunnel_id, peer->slot);
+		return from_beside(skb, p, n, key->tunnel_id, peer->slot);
 	count_in(skb, p, p->prev_slot, p->prev);
 	return receive(skb, p, n, key->tunnel_id);
 }

@@ -110,6 +110,9 @@ func (t *tracer) run() {
 		ended := t.ended
 		t.answer(last)
 		t.compare(planned, ended)
+		if !ended {
+			t.compareAnswer()
+		}
 		return
 	}
 	t.out.Forward = planned

@@ -38,6 +38,29 @@ func (t *tracer) compare(planned []onpath.TraceHop, ended bool) {
 	}
 }
 
+// compareAnswer says which elements answers skip that the flow's packets cross, if
+// entries tell the whole way of both.
+func (t *tracer) compareAnswer() {
+	k := len(t.out.Reverse) - 1
+	if k < 0 || t.out.Reverse[k].Kind != onpath.HopExit || !t.out.Reverse[0].Live || len(t.in.Silent) > 0 {
+		return
+	}
+	back := map[string]bool{}
+	for _, h := range t.out.Reverse {
+		back[h.Chain+"#"+fmt.Sprint(h.Element)] = true
+	}
+	for _, h := range t.out.Forward {
+		if h.Kind == onpath.HopElement && h.Mode != onpath.ModeMirror && h.Chain != "" && !back[h.Chain+"#"+fmt.Sprint(h.Element)] && !t.oneWay(h.Chain) {
+			t.warn("answers do not pass element %d of chain %s, which the packets of this flow pass", h.Element+1, h.Chain)
+		}
+	}
+}
+
+// oneWay reports whether a chain in force steers the forward direction only.
+func (t *tracer) oneWay(chain string) bool {
+	return slices.ContainsFunc(t.gate.acked.plan.Datapath.Paths, func(p onpath.Path) bool { return p.Chain == chain && p.Forward })
+}
+
 func hostPrefix(a netip.Addr) []netip.Prefix { return []netip.Prefix{netip.PrefixFrom(a, a.BitLen())} }
 
 // planned walks the gateway's tables as the first packet of a flow would.

@@ -102,6 +102,28 @@ func TestTraceLive(t *testing.T) {
 	}
 }
 
+// TestTraceAnswerSkips: answers that skip what the packets pass are not shown without a
+// word.
+func TestTraceAnswerSkips(t *testing.T) {
+	s, m, tu := tracedSite(t)
+	edge := s.states["fra1-gw"].Acked.Datapath.Edge.Vport
+	w := m.send(edge, tu)
+	m.send(edge, w.out.Reverse())
+	flows := entriesOf(m)
+	for i, e := range flows["fra1-gw"] {
+		if e.Vport == edge && e.Tuple == w.out.Reverse() {
+			flows["fra1-gw"][i].Kind, flows["fra1-gw"][i].Next = onpath.NextExit, edge
+		}
+	}
+	tr := Trace(TraceInput{Snapshot: s.snapshot(), Request: onpath.TraceRequest{Tuple: tu}, Flows: flows})
+	all := strings.Join(tr.Warnings, "\n")
+	for _, want := range []string{"answers do not pass element 1 of chain default/web", "answers do not pass element 3 of chain default/web"} {
+		if !strings.Contains(all, want) {
+			t.Errorf("no warning %q in %q, reverse: %s", want, all, hopsOf(tr.Reverse))
+		}
+	}
+}
+
 func TestTracePlanned(t *testing.T) {
 	s, _, tu := tracedSite(t)
 	tr := Trace(TraceInput{Snapshot: s.snapshot(), Request: onpath.TraceRequest{Tuple: tu}})

@@ -76,6 +76,22 @@ static __always_inline int to_host(struct __sk_buff *skb, __u32 ifindex)
 	return bpf_redirect(ifindex, BPF_F_INGRESS);
 }
 
+__noinline int find_route(struct __sk_buff *skb);
+
+static __always_inline int leave_by_route(struct __sk_buff *skb, struct pkt *p)
+{
+	struct bpf_fib_lookup *fib = &p->fib;
+	struct bpf_redir_neigh next;
+
+	__builtin_memset(&next, 0, sizeof(next));
+	next.nh_family = fib->family;
+	if (fib->family == AF_INET)
+		next.ipv4_nh = fib->ipv4_dst;
+	else
+		copy_addr(next.ipv6_nh, fib->ipv6_dst);
+	return bpf_redirect_neigh(fib->ifindex, &next, sizeof(next), 0);
+}
+
 /* Send the packet back to where it came from. */
 static __always_inline int reflect(struct __sk_buff *skb, struct pkt *p)
 {
@@ -85,6 +101,8 @@ static __always_inline int reflect(struct __sk_buff *skb, struct pkt *p)
 
 	if (p->is & IS_TAPPED)
 		return TC_ACT_SHOT;
+	if ((p->is & IS_EDGE) && p->asked) /* its frame's addresses are gone */
+		return find_route(skb) ? TC_ACT_SHOT : leave_by_route(skb, p);
 	if (p->is & IS_EDGE) {
 		__builtin_memcpy(macs, p->macs + 6, 6);
 		__builtin_memcpy(macs + 6, p->macs, 6);

@@ -4,6 +4,7 @@
 #define ONPATH_DECIDE_H
 
 #include "answer.h"
+#include "ask.h"
 #include "flow.h"
 #include "nat.h"
 
@@ -94,7 +95,7 @@ __noinline int decide_edge(struct __sk_buff *skb)
 	struct node *n = this_node();
 	struct path *path;
 	struct flow *e;
-	int reason, local;
+	int reason, local, rc;
 	__u32 slot;
 
 	if (!p || !n)
@@ -148,6 +149,11 @@ __noinline int decide_edge(struct __sk_buff *skb)
 	}
 	if (follow_pending())
 		return GO_ON;
+	if (n->gates[0]) {
+		rc = ask_partner(skb, slot);
+		if (rc != GO_ON)
+			return rc;
+	}
 	if ((p->is & IS_TCP) && !(p->is & IS_SYN) && bpf_ktime_get_ns() < path->adopt_until) {
 		if (path->flags & PATH_CUT) {
 			count_in(skb, p, p->prev_slot, p->prev);
@@ -180,12 +186,19 @@ __noinline int decide_edge(struct __sk_buff *skb)
 
 static __always_inline int leave_at(struct pkt *p, const struct node *n, __u32 entry)
 {
+	__u32 last = p->last_function;
+	struct group *g;
+
 	if (!entry)
 		return DROP_NO_ROUTE;
 	p->d.entry = entry;
 	p->d.group = 0;
-	if ((entry != n->edge || n->gates[0]) && p->last_function >> 6 == p->d.path && has_functions(&p->d))
-		p->d.group = p->last_function; /* the last element: answers ask for it there */
+	g = bpf_map_lookup_elem(&groups, &last);
+	if ((entry != n->edge || n->gates[0]) && last && g && has_functions(&p->d)) {
+		p->d.group = last; /* the last element: answers ask for it there */
+		p->d.path = g->path;
+		p->d.path_slot = g->path_slot;
+	}
 	p->d.kind = entry == n->edge ? NEXT_EXIT : NEXT_VPORT;
 	p->d.next = entry == n->edge ? 0 : entry;
 	p->d.slot = 0;
@@ -496,8 +509,8 @@ __noinline int decide_relay(void)
 {
 	struct pkt *p = packet();
 	struct node *n = this_node();
-	__u32 slot = 0, ours;
-	struct vport *prev;
+	__u32 slot = 0, ours, entry;
+	struct vport *prev, *v;
 	struct flow *e;
 	int reason;
 
@@ -508,7 +521,11 @@ __noinline int decide_relay(void)
 	if (!ours)
 		p->is |= IS_RELAYED;
 	p->asked_group = p->d.group;
-	p->tenant = tenant_of_path(p->d.path_slot);
+	slot = p->d.slot;
+	v = vport_of(&slot, p->d.next);
+	if (!v)
+		return drop(p, DROP_CLOSED);
+	p->tenant = v->tenant; /* what comes from another tier's element tells no path */
 	e = ours ? NULL : flow_find(&p->key, p->tenant);
 	if (e && outlived(e, p->d.path_slot))
 		turn_entry(e, NEXT_PENDING, 0, 0, 0);
@@ -517,11 +534,31 @@ __noinline int decide_relay(void)
 		follow(p, e, 1);
 		return GO_ON;
 	}
-	p->d.context = 0;
-	p->start_group = p->d.group;
-	if (!p->start_group)
+	if (!p->asked_group)
 		return drop(p, DROP_NO_TABLE);
+	entry = p->d.entry;
+	e = NULL;
+	if (n->edge && other_gate(n, p->prev) == n->edge) { /* this edge may know more than the rules */
+		p->key.scope = n->edge;
+		e = entry_at_edge(p, n);
+		p->key.scope = p->prev;
+		p->tenant = v->tenant;
+		if (e && vport_at_place(e->functions[0]) != v->id)
+			e = NULL;
+	}
+	p->d.entry = entry;
+	p->d.context = 0;
+	p->start_group = p->asked_group;
 	reason = resolve(0, 0);
+	if (e) {
+		reason = 0;
+		if (*(__u64 *)p->d.functions != *(__u64 *)e->functions)
+			p->last_function = 0; /* not the last one of these */
+		if (go_by(&p->d, e, n)) {
+			p->d.kind = NEXT_EXIT;
+			p->d.entry = entry;
+		}
+	}
 	if (!reason && p->d.kind == NEXT_EXIT && p->d.entry)
 		reason = leave_at(p, n, p->d.entry);
 	if (reason)

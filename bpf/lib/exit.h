@@ -91,20 +91,6 @@ __noinline int find_route(struct __sk_buff *skb)
 	return DROP_NO_ROUTE;
 }
 
-static __always_inline int leave_by_route(struct __sk_buff *skb, struct pkt *p)
-{
-	struct bpf_fib_lookup *fib = &p->fib;
-	struct bpf_redir_neigh next;
-
-	__builtin_memset(&next, 0, sizeof(next));
-	next.nh_family = fib->family;
-	if (fib->family == AF_INET)
-		next.ipv4_nh = fib->ipv4_dst;
-	else
-		copy_addr(next.ipv6_nh, fib->ipv6_dst);
-	return bpf_redirect_neigh(fib->ifindex, &next, sizeof(next), 0);
-}
-
 /* Into the stack at the uplink that carries this machine's own traffic. */
 static __always_inline int leave_to_host(struct __sk_buff *skb, const struct node *n)
 {
@@ -128,7 +114,7 @@ __noinline int tell_answers(struct __sk_buff *skb)
 	if (!p || !n || ((p->is & IS_EDGE) && !has_functions(&p->d)) ||
 	    (n->nat_count && translated(n, &p->key, p->family)))
 		return 0;
-	return tell_partner(skb, 1);
+	return tell_partner(skb, TELL_ANSWERS);
 }
 
 __noinline int exit_edge(struct __sk_buff *skb)

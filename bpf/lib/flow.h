@@ -201,8 +201,8 @@ static __always_inline int may_turn(struct pkt *p, struct flow *e, __u32 next)
 #define WALKED 0xffffffff
 
 /* One step of meet_behind: the table behind an element, pkt.table. Returns the
- * mirror found there, by which the answers come in, 0 for another table, or
- * WALKED. */
+ * mirror found there, by which the answers come in, 0 for another table or a function
+ * of this node, or WALKED. */
 __noinline __u32 meet_step(void)
 {
 	struct pkt *p = packet();
@@ -219,10 +219,10 @@ __noinline __u32 meet_step(void)
 	if (p->action != ACT_GROUP)
 		return WALKED;
 	g = bpf_map_lookup_elem(&groups, &id);
-	if (!g || !(g->flags & GROUP_MIRROR))
+	if (!g || !(g->flags & (GROUP_MIRROR | GROUP_INLINE)))
 		return WALKED;
 	p->table = g->then;
-	return id ^ 1;
+	return g->flags & GROUP_MIRROR ? id ^ 1 : 0;
 }
 
 /* Answers to a packet that has left its last element meet, as they come in, the
@@ -316,6 +316,10 @@ static __always_inline int write_answer(struct pkt *p, __u32 table, __u32 back)
 		resolve(table, back);
 	else if (p->d.context)
 		meet_behind(p->d.context);
+	else if ((p->is & IS_RELAYED) && p->d.group) {
+		meet_behind(p->d.group); /* out here, behind functions that another node asked for */
+		p->back.group = 0;
+	}
 	/* Of the element it came from, which may be another tier's, or stand before one
 	 * that was passed by. The walk knows only where nothing else does. */
 	if (to->kind == NEXT_VPORT && p->d.context)
@@ -406,11 +410,17 @@ __noinline int learn_context(__u32 slot)
 
 	if (!v || !p || (v->flags & VPORT_MIRROR))
 		return 0;
-	group = p->d.group;
-	g = bpf_map_lookup_elem(&groups, &group);
-	if (!group || !g)
-		return 0;
 	copy_key(&p->wkey, &p->key, v->other);
+	group = p->d.group;
+	if (!group) { /* from the other tier's element, or its own traffic */
+		e = flow_find(&p->wkey, v->tenant);
+		if (e)
+			move_gate(e, p->d.entry);
+		return 0;
+	}
+	g = bpf_map_lookup_elem(&groups, &group);
+	if (!g)
+		return 0;
 	__builtin_memset(&p->back, 0, sizeof(p->back));
 	p->back.kind = NEXT_PENDING;
 	p->back.flags = g->flags & GROUP_REVERSE ? FLOW_REVERSE : 0; /* that of pkt.d is its functions' */
@@ -433,6 +443,23 @@ __noinline int learn_context(__u32 slot)
 	return 0;
 }
 
+/* The tenant of the last of a decision's functions. */
+static __always_inline __u32 tenant_of_last(const struct decision *d)
+{
+	struct function *f;
+	struct vport *v;
+	__u32 i, slot, place = 0;
+
+#pragma unroll
+	for (i = 0; i < MAX_INLINE; i++)
+		if (d->functions[i])
+			place = d->functions[i] & INLINE_PLACE;
+	f = bpf_map_lookup_elem(&functions, &place);
+	slot = f ? f->slot : 0;
+	v = bpf_map_lookup_elem(&vports, &slot);
+	return f && v ? v->tenant : 0;
+}
+
 /* The functions of this node have run, and the packet goes on to the remote vport
  * v: answers from there run them too, and go where this packet came from. */
 __noinline int learn_relay(__u32 next)
@@ -449,7 +476,7 @@ __noinline int learn_relay(__u32 next)
 	if (group && g)
 		back = g->back;
 	reverse_key(&p->rkey, &p->key, next);
-	p->back_tenant = tenant_of_path(p->d.path_slot);
+	p->back_tenant = tenant_of_last(&p->d); /* where answers will look */
 	p->settle = 0;
 	p->back.context = 0;
 	if (n->edge && p->prev == n->edge)

@@ -138,6 +138,8 @@ struct pkt {
 	__u8 news;     /* an edge's entry is to be told to the other gateway */
 	__u8 absent;   /* the entry of key was looked for, and is not there */
 	__u8 anew;     /* decided for a second time, as its entry led nowhere */
+	__u8 asked;    /* the other gateway has said what it knows of the flow (lib/ask.h) */
+	__u8 pad[3];
 
 	__u32 ifindex; /* where it came in */
 	__u32 back_tenant; /* likewise, of rkey */

@@ -10,7 +10,11 @@
  * It is told by the packet itself, sent through the tunnel from no vport (0, which
  * none has): the place of the entry vport holds the one that the entry leads to, 0
  * for what passes the chain by. The VNI says whose packets the entry is for: the
- * receiver's edge, those like this one; the sender's, its answers.
+ * receiver's edge, those like this one; the sender's, its answers; VNI_LEARNED, those
+ * like this one, which answers others.
+ *
+ * Answers may be faster than what tells of them. Where the tables say another way
+ * than what is told, the other gateway is asked first (lib/ask.h).
  */
 #ifndef ONPATH_PAIR_H
 #define ONPATH_PAIR_H
@@ -20,6 +24,12 @@
 #include "tunnel.h"
 
 #define BY_YOUR_RULES 1 /* for a group: next is a function, found by the receiver's own rules */
+
+/* Whose packets an entry is for that is told. */
+#define TELL_THESE   0
+#define TELL_ANSWERS 1
+#define TELL_LEARNED 2 /* these, which answer others */
+#define VNI_LEARNED  0xffffff /* 0 is a question of agents (lib/probe.h) */
 
 /* The other edge of the pair, if id is one of them; else 0. */
 static __always_inline __u32 other_gate(const struct node *n, __u32 id)
@@ -92,7 +102,7 @@ __noinline int tell(struct __sk_buff *skb, __u32 to, __u32 next, __u32 group, __
 		return 0;
 	if (!encapsulate(skb, to, 0, next, group)) {
 		if (answers)
-			p->tunnel.tunnel_id = n->edge;
+			p->tunnel.tunnel_id = answers == TELL_ANSWERS ? n->edge : VNI_LEARNED;
 		if (!answers || !bpf_skb_set_tunnel_key(skb, &p->tunnel, TUNNEL_KEY_SIZE, tunnel_flags(v)))
 			bpf_clone_redirect(skb, n->tunnel_ifindex, 0);
 	}
@@ -132,6 +142,8 @@ __noinline int tell_partner(struct __sk_buff *skb, __u32 answers)
 		e = flow_find(&p->key, p->tenant);
 	if (!e)
 		return 0;
+	if (!answers && (e->flags & FLOW_LEARNED))
+		answers = TELL_LEARNED;
 	if (e->functions[0])
 		return tell_function(skb, to, e->functions[0] & INLINE_PLACE, answers);
 	switch (entry_kind(e)) {
@@ -163,7 +175,37 @@ static __always_inline int function_at(__u32 slot)
 	return slot && v && v->kind == VPORT_FUNCTION;
 }
 
-/* Do the rules lead to the function that the partner names, here or there? */
+/* The vport of a function at a place of this node's dispatcher, or 0. */
+static __always_inline __u32 vport_at_place(__u32 place)
+{
+	struct function *f;
+
+	place &= INLINE_PLACE;
+	f = bpf_map_lookup_elem(&functions, &place);
+	return place && f ? f->vport : 0;
+}
+
+/* Go where the entry e leads, through its functions, but with the mirrors that a walk
+ * has found, and out at this decision's own edge. 1: it leads out. */
+static __always_inline int go_by(struct decision *d, const struct flow *e, const struct node *n)
+{
+	__u32 slot = e->path, gate;
+	struct path *path = bpf_map_lookup_elem(&paths, &slot);
+
+	d->kind = entry_kind(e);
+	d->next = e->next;
+	d->slot = e->slot;
+	d->path_slot = slot;
+	d->path = slot && path ? path->id : 0;
+	d->group = entry_group(e);
+	d->flags = e->flags & FLOW_REVERSE;
+	*(__u64 *)d->functions = *(const __u64 *)e->functions;
+	gate = led_to(n, d->kind, d->next);
+	return gate && (gate == n->edge || other_gate(n, gate));
+}
+
+/* Do the rules that pkt.d comes from lead to the function that the partner names, here
+ * or there? */
 static __always_inline int by_rules(struct decision *d, __u32 next)
 {
 	__u32 place = d->functions[0] & INLINE_PLACE;
@@ -197,31 +239,132 @@ static __always_inline void agree(struct pkt *p, struct flow *e, __u32 next, __u
 		turn_entry(e, NEXT_VPORT, next, slot, 0);
 }
 
-/*
- * What a peer tells: where packets of pkt.key go that come in at its edge, with
- * next and group in pkt.d.entry and pkt.d.group. It is inserted if absent. The
- * mirrors on the way are this node's own choice. Only the partner may tell.
- */
-__noinline int hear_partner(__u32 vni, __u32 peer)
+/* Is the packet the word of the other gateway? Its vport's slot: pkt.prev_slot. */
+static __always_inline int from_partner(struct pkt *p, const struct node *n, __u32 peer)
 {
-	__u32 partner, answers, next, group, matched, tenant, slot_of_path, slot = 0;
+	__u32 partner = other_gate(n, n->edge);
+	struct vport *v = vport_of(&p->prev_slot, partner);
+
+	return partner && v && v->peer == peer;
+}
+
+/*
+ * Where packets of pkt.key go that meet a function first, as the partner says: by
+ * the rules from the edge on, or, as answers meet the tenant's chain first, by that
+ * tier's. If it runs here, packets of the partner's may have left an entry for
+ * answers, which says more.
+ */
+__noinline int hear_function(__u32 next, __u32 slot)
+{
+	struct vport *v = bpf_map_lookup_elem(&vports, &slot);
 	struct pkt *p = packet();
 	struct node *n = this_node();
 	struct decision *d;
+	struct flow *e;
+
+	if (!p || !n || !v)
+		return 0;
+	d = &p->d;
+	if (!d->matched || !by_rules(d, next)) {
+		resolve(LAST_CLASSIFIER, 0);
+		if (!d->matched || !by_rules(d, next))
+			return 0;
+	}
+	if (v->kind != VPORT_FUNCTION)
+		return 1;
+	copy_key(&p->wkey, &p->key, other_gate(n, n->edge));
+	e = flow_find(&p->wkey, v->tenant);
+	if (!e || vport_at_place(e->functions[0]) != next)
+		return 1;
+	if (go_by(d, e, n)) {
+		d->kind = NEXT_EXIT;
+		d->next = d->slot = d->group = 0;
+	}
+	return 1;
+}
+
+__noinline int meet_behind(__u32 id);
+
+/* The mirrors that answers of pkt.key meet before the last element that the packets
+ * which they answer have passed, by its group. */
+static __always_inline void hear_mirrors(struct pkt *p, const struct node *n, __u32 group)
+{
+	__u32 i;
+
+	copy_key(&p->rkey, &p->key, n->edge);
+	reverse_key(&p->key, &p->rkey, n->edge);
+	p->back.mirror_count = 0;
+	meet_behind(group ^ 1);
+	copy_key(&p->key, &p->rkey, n->edge);
+	for (i = 0; i < MAX_MIRRORS; i++) {
+		p->d.mirrors[i] = p->back.mirrors[i];
+		p->d.mirror_slots[i] = p->back.mirror_slots[i];
+	}
+	p->d.mirror_count = p->back.mirror_count;
+}
+
+/* Where packets of pkt.key go that meet an instance first: next, by its group. pkt.d
+ * is what the rules say. */
+__noinline int hear_next(__u32 next, __u32 slot, __u32 group, __u32 learned)
+{
+	struct pkt *p = packet();
+	struct node *n = this_node();
+	__u32 slot_of_path;
+	struct decision *d;
 	struct path *path;
 	struct group *g;
+
+	if (!p || !n)
+		return 0;
+	d = &p->d;
+	/* Of rules that are no more, of none, or of the other tier. */
+	if (d->group != group || d->kind != NEXT_VPORT || has_functions(d)) {
+		d->mirror_count = 0;
+		clear_functions(d);
+		d->path = d->path_slot = d->flags = 0;
+		g = bpf_map_lookup_elem(&groups, &group);
+		if (group && !g)
+			return 0;
+		if (group && g) {
+			slot_of_path = g->path_slot;
+			path = bpf_map_lookup_elem(&paths, &slot_of_path);
+			if (path && (path->flags & PATH_CLOSED))
+				return 0;
+			d->path = g->path;
+			d->path_slot = g->path_slot;
+			d->flags = g->flags & GROUP_REVERSE ? FLOW_REVERSE : 0;
+		}
+	}
+	if (learned && group)
+		hear_mirrors(p, n, group);
+	d->kind = NEXT_VPORT;
+	d->next = next;
+	d->slot = slot;
+	d->group = group;
+	d->entry = n->edge;
+	return 1;
+}
+
+/*
+ * What the partner tells: where packets of pkt.key go that come in at its edge, with
+ * next and group in pkt.d.entry and pkt.d.group. It is inserted if absent.
+ */
+__noinline int hear_partner(__u32 vni)
+{
+	__u32 partner, answers, learned, next, group, matched, tenant, slot = 0;
+	struct pkt *p = packet();
+	struct node *n = this_node();
+	struct decision *d;
 	struct vport *v;
 	struct flow *e;
 
 	if (!p || !n)
 		return TC_ACT_SHOT;
 	partner = other_gate(n, n->edge);
-	v = vport_of(&p->prev_slot, partner);
-	if (!partner || !v || v->peer != peer)
-		return drop(p, DROP_UNKNOWN_VPORT);
 	if (p->is & (IS_ERROR | IS_NOPORTS))
 		return TC_ACT_SHOT;
 	answers = vni == partner;
+	learned = answers || vni == VNI_LEARNED;
 	d = &p->d;
 	next = d->entry;
 	group = d->group;
@@ -250,41 +393,21 @@ __noinline int hear_partner(__u32 vni, __u32 peer)
 		agree(p, e, next, slot);
 		return TC_ACT_SHOT;
 	}
-	if (group == BY_YOUR_RULES || function_at(slot)) {
-		if (!matched || !by_rules(d, next))
+	if (next && (group == BY_YOUR_RULES || function_at(slot))) {
+		if (!hear_function(next, slot))
 			return TC_ACT_SHOT; /* they lead elsewhere: so will the packets that come */
-	} else if (!next) {
+	} else if (next) {
+		if (!hear_next(next, slot, group, learned))
+			return TC_ACT_SHOT;
+	} else {
 		if (!d->matched || d->path != group >> 6)
 			return TC_ACT_SHOT;
 		d->kind = NEXT_PASS;
 		d->next = d->slot = d->group = 0;
 		clear_functions(d);
-	} else {
-		if (d->group != group || d->kind != NEXT_VPORT) { /* of rules that are no more, or of none */
-			d->mirror_count = 0;
-			clear_functions(d);
-			d->path = d->path_slot = d->flags = 0;
-			g = bpf_map_lookup_elem(&groups, &group);
-			if (group && !g)
-				return TC_ACT_SHOT;
-			if (group && g) {
-				slot_of_path = g->path_slot;
-				path = bpf_map_lookup_elem(&paths, &slot_of_path);
-				if (path && (path->flags & PATH_CLOSED))
-					return TC_ACT_SHOT;
-				d->path = g->path;
-				d->path_slot = g->path_slot;
-				d->flags = g->flags & GROUP_REVERSE ? FLOW_REVERSE : 0;
-			}
-		}
-		d->kind = NEXT_VPORT;
-		d->next = next;
-		d->slot = slot;
-		d->group = group;
-	}
-	if (!(group == BY_YOUR_RULES || function_at(slot)))
 		d->entry = n->edge;
-	if (answers && d->kind == NEXT_VPORT)
+	}
+	if (learned && d->kind == NEXT_VPORT)
 		d->flags |= FLOW_LEARNED;
 	store_decision(fresh_flow(p), d, n->edge);
 	if (matched) {

@@ -200,7 +200,7 @@ __noinline int send_on(struct __sk_buff *skb)
 		return TC_ACT_SHOT;
 	if (p->d.kind == NEXT_PASS) {
 		if ((p->news || (p->is & IS_SYN)) && (p->is & IS_EDGE))
-			tell_partner(skb, 0);
+			tell_partner(skb, TELL_THESE);
 		if (p->d.mirror_count)
 			copy_to_mirrors(skb);
 		return TC_ACT_OK;
@@ -218,7 +218,7 @@ __noinline int send_on(struct __sk_buff *skb)
 	if (p->tags || skb->vlan_present)
 		pop_vlans(skb, p);
 	if ((p->news || (p->is & IS_SYN)) && (p->is & IS_EDGE))
-		tell_partner(skb, 0);
+		tell_partner(skb, TELL_THESE);
 	if (p->d.mirror_count)
 		copy_to_mirrors(skb);
 	if (p->d.kind == NEXT_EXIT) {

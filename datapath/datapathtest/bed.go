@@ -81,7 +81,7 @@ func newBedOf(t *testing.T, h Harness, mtus map[string]int) *bed {
 			}
 		}
 		if name == sideNode {
-			s.Uplinks = []UplinkSpec{uplink(sideNet, "10.0.77", "fd00:0:77::", "10.77.0.0/16", "10.1.0.0/16", "10.9.0.0/16")}
+			s.Uplinks = []UplinkSpec{uplink(sideNet, "10.0.77", "fd00:0:77::", "10.77.0.0/16", "10.1.0.0/16", "10.9.0.0/16", "2001:db8:1::/48", "2001:db8:9::/48")}
 		}
 		for i, u := range s.Uplinks {
 			s.Uplinks[i].MTU = cmp.Or(mtus[u.Device], u.MTU)

@@ -32,6 +32,8 @@ func Cases() []Case {
 		{"pair-told", "what the other gateway could not choose alike is told to it", pairTold},
 		{"pair-untold", "connections of which the other gateway was not told are told to it with their next SYN", pairUntold},
 		{"pair-functions", "of a pair of gateways one runs the functions, also for what comes in at the other", pairFunctions},
+		{"pair-tiers", "of a pair of gateways each leads both directions through the operator's chain and the tenant's", pairTiers},
+		{"pair-asked", "answers that are faster than what the other gateway is told of their flow cross the same instances", pairAsked},
 		{"pair-dead", "when a gateway of the pair is gone, flows go on through the other", pairDead},
 		{"pair-reset", "the reset for a connection whose instance is gone passes a gateway of the pair", pairReset},
 		{"shares", "10,000 flows meet three instances by their weights, within a tenth", shares},

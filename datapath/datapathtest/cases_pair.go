@@ -11,6 +11,9 @@ import (
 // The pair of gateways: the gateway, with an uplink to either side, and the side
 // node, whose one uplink leads to both.
 
+// pairOfGates is where a flow's two directions may come in.
+var pairOfGates = [][2]string{{gateway, gateway}, {gateway, sideNode}, {sideNode, gateway}, {sideNode, sideNode}}
+
 // pairOf is a pool of instances between the two, one element.
 func (b *bed) pairOf(on ...string) (*layout, []*instance) {
 	var is []*instance
@@ -147,47 +150,192 @@ func pairFunctions(b *bed) {
 		l.instances, l.pair = []*instance{f, fw, beside}, true
 		b.apply(l)
 		for _, protocol := range []func(uint16) onpath.Tuple{tcp4, udp4, tcp6} {
-			for _, gates := range [][2]string{{gateway, gateway}, {gateway, sideNode}, {sideNode, gateway}, {sideNode, sideNode}} {
-				if gates != [2]string{gateway, gateway} && protocol(1).Src.Is6() {
-					continue // the side node has no route for it
-				}
+			for _, gates := range pairOfGates {
 				t++
-				b.talks(protocol(t), gates, f, es)
+				b.talks(protocol(t), gates, alone(es)...)
 			}
 		}
 	}
 }
 
-// talks sends a connection's first packets by the gates that its directions come in at,
-// through elements of which f is a function.
-func (b *bed) talks(t onpath.Tuple, gates [2]string, f *instance, es []*instance) {
+// alone makes elements of one instance each.
+func alone(is []*instance) (elements [][]*instance) {
+	for _, i := range is {
+		elements = append(elements, []*instance{i})
+	}
+	return elements
+}
+
+// pairTiers: a tenant's chain within the operator's; whichever gateway a direction
+// comes in at, it crosses both, through the same instances.
+func pairTiers(b *bed) {
+	op, op2, opHere, opBeside := b.instance("op", "n2"), b.instance("op2", "n2"), b.instance("op-here", gateway), b.instance("op-beside", sideNode)
+	fw, fw2, here, beside := b.instance("fw", "n2"), b.instance("fw2", "n2"), b.instance("here", gateway), b.instance("beside", sideNode)
+	opf, opfHere, f, fHere := b.inline("opf", sideNode), b.inline("opf-here", gateway), b.inline("f", sideNode), b.inline("f-here", gateway)
+	tap := b.instance("tap", "n2")
+	tap.mirror = true
+	all := []*instance{op, op2, opHere, opBeside, fw, fw2, here, beside, opf, opfHere, f, fHere, tap}
+	port, path := uint16(1000), onpath.PathID(1)
+	for _, tiers := range [][2][][]*instance{
+		{{{op, op2}}, {{fw, fw2}}},
+		{{{opHere}}, {{beside}}},
+		{{{opBeside}}, {{here}}},
+		{{{op}}, {{f}}},
+		{{{op}}, {{fHere}}},
+		{{{op}}, {{tap}}},
+		{{{opf}}, {{fw}}},
+		{{{opfHere}}, {{beside}}},
+		{{{opf}}, {{fHere}}},
+		{{{opf}}, {{f}}},
+		{{{op}, {opf}}, {{fw}, {f}, {tap}}},
+		{{{opf}, {op}}, {{f}, {here, fw}}},
+	} {
+		b.applyTiers(path, tiers, all)
+		path += 2
+		for _, protocol := range []func(uint16) onpath.Tuple{tcp4, udp4, ping, tcp6, ping6} {
+			for _, gates := range pairOfGates {
+				port++
+				b.talks(protocol(port), gates, slices.Concat(tiers[0], tiers[1])...)
+			}
+		}
+	}
+}
+
+// applyTiers makes an operator's chain and a tenant's of a pair of gateways.
+func (b *bed) applyTiers(path onpath.PathID, tiers [2][][]*instance, all []*instance) *layout {
 	b.t.Helper()
+	guard := &chain{path: path, tier: onpath.TierOperator, tenant: "operator", match: toServer()}
+	web := &chain{path: path + 1, match: toServer()}
+	guard.through(tiers[0])
+	web.through(tiers[1])
+	l := &layout{chains: []*chain{guard, web}, instances: all, pair: true}
+	b.apply(l)
+	return l
+}
+
+// pairAsked: answers are faster than what tells of their flow, which comes late or is
+// lost. The other gateway is asked, and they cross what the packets have crossed, also
+// while the chains are young. What neither gateway knows goes by its rules.
+func pairAsked(b *bed) {
+	op, op2, fw, fw2, f := b.instance("op", "n2"), b.instance("op2", "n2"), b.instance("fw", "n2"), b.instance("fw2", sideNode), b.inline("f", gateway)
+	all := []*instance{op, op2, fw, fw2, f}
+	port := uint16(1000)
+	for n, tiers := range [][2][][]*instance{
+		{{{op, op2}}, {{fw, fw2}}},
+		{{{op, op2}}, {{fw, fw2}, {f}}},
+		{{{op}}, {{f}}},
+		{{}, {{fw, fw2}}},
+	} {
+		l := b.applyTiers(onpath.PathID(2*n+1), tiers, all)
+		if len(tiers[0]) == 0 {
+			l.chains = l.chains[1:]
+		}
+		for _, c := range l.chains {
+			c.began, c.adopt = time.Now(), time.Hour
+		}
+		for _, protocol := range []func(uint16) onpath.Tuple{tcp4, udp4, ping, tcp6, ping6} {
+			port++
+			t, elements := protocol(port), slices.Concat(tiers[0], tiers[1])
+			taken := make([]*instance, len(elements))
+			l.dead = sideNode
+			b.apply(l)
+			b.passes(gateway, false, newPacket(t).bytes(), elements, taken)
+			l.dead = ""
+			b.apply(l)
+			for range 2 {
+				b.passes(sideNode, true, answerTo(t).bytes(), elements, taken)
+			}
+		}
+		b.knownToNone(port+100*uint16(n+1), l, tiers)
+	}
+}
+
+// knownToNone: connections older than the chains pass by, or are cut; others go by the
+// rules of where they come in.
+func (b *bed) knownToNone(port uint16, l *layout, tiers [2][][]*instance) {
+	b.t.Helper()
+	for _, t := range []onpath.Tuple{tcp4(port), tcp6(port)} {
+		p := newPacket(t)
+		p.flags, p.ack = ack, 77
+		for range 2 {
+			b.h.Send(sideNode, sideNet, Frame{Packet: p.bytes()})
+			b.same(sideNode, sideNet, b.receive(sideNode, sideNet).Packet, withTTL(p.bytes(), 1))
+		}
+	}
+	for _, c := range l.chains {
+		c.cut = true
+	}
+	b.apply(l)
+	p := newPacket(tcp4(port + 1))
+	p.flags, p.ack = ack, 77
+	b.send(sideNode, sideNet, p.bytes())
+	b.dropped(sideNode, sideNet, onpath.DropReset)
+	b.nodes[sideNode].loose[sideVport] = true
+	if r := b.receive(sideNode, sideNet).Packet; tupleOf(r) != tcp4(port+1).Reverse() || r[33]&rst == 0 {
+		b.t.Errorf("the connection was answered by %x, must be by a reset", r)
+	}
+	elements := slices.Concat(tiers[0], tiers[1])
+	b.passes(sideNode, false, newPacket(udp4(port+2)).bytes(), elements, make([]*instance, len(elements)))
+}
+
+// through gives a chain elements.
+func (c *chain) through(elements [][]*instance) {
+	for _, is := range elements {
+		e := &element{instances: is}
+		if is[0].mirror {
+			e.mode = onpath.ModeMirror
+		}
+		c.elements = append(c.elements, e)
+	}
+}
+
+// talks sends a connection's first packets by the gates that its directions come in at,
+// through elements of which each is one of several instances, the same for all packets.
+func (b *bed) talks(t onpath.Tuple, gates [2]string, elements ...[]*instance) {
+	b.t.Helper()
+	taken := make([]*instance, len(elements))
 	for n := range 3 {
 		p := newPacket(t)
 		if n > 0 && t.Protocol == tcp {
 			p.flags = ack
 		}
-		for _, reverse := range []bool{false, true} {
-			gate, in, out := gates[0], clientNet, serverNet
-			packet, way := p.bytes(), es
-			if reverse {
-				gate, in, out = gates[1], serverNet, clientNet
-				packet, way = answerTo(t).bytes(), reversed(es)
-			}
-			if gate == sideNode {
-				in, out = sideNet, sideNet
-			}
-			b.send(gate, in, packet)
-			for _, e := range way {
-				if e == f {
-					packet = b.runs(packet, reverse, f)
-				} else {
-					packet = b.cross(hop{at: e, reverse: reverse}, packet)
-				}
-			}
-			b.expect(gate, out, withTTL(packet, 1))
+		b.passes(gates[0], false, p.bytes(), elements, taken)
+		p = answerTo(t)
+		if n > 0 && t.Protocol == tcp {
+			p.flags = ack
+		}
+		b.passes(gates[1], true, p.bytes(), elements, taken)
+	}
+}
+
+// passes has a packet come in at a gate of the pair, cross the elements, each at the
+// instance that its flow has taken before, and leave where it came in.
+func (b *bed) passes(gate string, reverse bool, packet []byte, elements [][]*instance, taken []*instance) {
+	b.t.Helper()
+	in, out := clientNet, serverNet
+	if reverse {
+		in, out = out, in
+	}
+	if gate == sideNode {
+		in, out = sideNet, sideNet
+	}
+	b.send(gate, in, packet)
+	for n := range elements {
+		if reverse {
+			n = len(elements) - 1 - n
+		}
+		switch is := elements[n]; {
+		case is[0].inline != nil:
+			packet = b.runs(packet, reverse, is[0])
+		case taken[n] != nil:
+			packet = b.cross(hop{at: taken[n], reverse: reverse, copied: taken[n].mirror}, packet)
+		case is[0].mirror || is[0].back != 0:
+			packet = b.cross(hop{at: is[0], reverse: reverse, copied: is[0].mirror}, packet)
+		default:
+			taken[n], packet = b.met(packet, is...)
 		}
 	}
+	b.expect(gate, out, withTTL(packet, 1))
 }
 
 // pairDead: the gateway where flows came in is gone; they go on through the other,

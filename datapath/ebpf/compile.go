@@ -316,7 +316,9 @@ func (k *compiler) vports() error {
 				k.st.node.Gates = [2]uint32{min(uint32(p.ID), uint32(p.Backup)), max(uint32(p.ID), uint32(p.Backup))}
 			}
 		} else if p.Kind == onpath.VportFunction {
-			k.function(p, slot, &v)
+			if err := k.function(p, slot, &v); err != nil {
+				return err
+			}
 		} else if err := k.instance(p, slot, &v); err != nil {
 			return err
 		}
@@ -326,12 +328,17 @@ func (k *compiler) vports() error {
 }
 
 // function gives a function's vport its place; one that is not linked is closed.
-func (k *compiler) function(p *onpath.Vport, slot uint32, v *vportValue) {
+func (k *compiler) function(p *onpath.Vport, slot uint32, v *vportValue) error {
 	v.Kind = vportFunction
+	tenant, err := k.tenant(p.Tenant, tenantLimits{})
+	if err != nil {
+		return err
+	}
+	v.Tenant = uint16(tenant)
 	l := k.linked[p.ID]
 	if l == nil || l.place == 0 {
 		v.State = stateClosed
-		return
+		return nil
 	}
 	v.Ifindex = l.place
 	f := functionValue{Vport: uint32(p.ID), Slot: uint16(slot), Needs: uint16(l.object.Needs), Bank: uint8(l.bank)}
@@ -342,6 +349,7 @@ func (k *compiler) function(p *onpath.Vport, slot uint32, v *vportValue) {
 		f.Open = 1
 	}
 	k.st.functions[l.place] = f
+	return nil
 }
 
 // elementOf is the place, from 1, of a function's instance in its chains, or 0 if

@@ -48,7 +48,7 @@ func (n *Node) learnReturn(w *work, f *flow) bool {
 	if n.leads(back, from, tenant) {
 		return true
 	}
-	e := flow{kind: onpath.NextVport, next: from, entry: edge, path: f.path, reverse: !f.reverse, functions: backwards(f.functions)}
+	e := flow{kind: onpath.NextVport, next: from, entry: edge, path: f.path, reverse: !f.reverse, functions: backwards(f.functions), learned: true}
 	if from == edge { // only mirrors were passed
 		e.kind = onpath.NextExit
 		e.mirrors = n.turned(f.mirrors, w.key.tuple)
@@ -60,6 +60,9 @@ func (n *Node) learnReturn(w *work, f *flow) bool {
 	case from != edge && n.local(from) == nil: // it came for functions here, and names their group alone
 		if g := n.firstMet(back.tuple, from); g != nil {
 			e.group, e.path = g.ID, g.Path
+		}
+		if k := len(f.functions); k > 0 && n.groups[f.functions[k-1].group] != nil {
+			e.mirrors = n.behind(n.groups[f.functions[k-1].group], w.key.tuple)
 		}
 	}
 	if settle && n.find(back, tenant) == nil {

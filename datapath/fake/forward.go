@@ -250,7 +250,7 @@ func (n *Node) tunnelOut(w *work, v *onpath.Vport, f *flow, by By) {
 func (n *Node) learnRelay(w *work, f *flow, v *onpath.Vport) {
 	from := w.key.vport
 	back := flowKey{v.ID, w.key.tuple.Reverse()}
-	tenant := n.tenantOf(f.path)
+	tenant := n.vports[f.functions[len(f.functions)-1].vport].Tenant // where answers will look
 	if !n.outlived(n.find(back, tenant), f.path) && n.leads(back, from, tenant) {
 		return
 	}
@@ -284,6 +284,8 @@ func (n *Node) enter(w *work, f *flow) {
 	}
 	if w.writes && g != nil {
 		n.learnContext(w, f, v, g)
+	} else if known := n.find(flowKey{v.Other, w.key.tuple}, v.Tenant); w.writes && known != nil && f.group == 0 {
+		n.moveGate(known, f.entry) // from the other tier's element
 	}
 	n.out(w, v, BySteering)
 }

@@ -193,8 +193,15 @@ func (n *Node) again(w *work) {
 func (n *Node) classify(w *work) {
 	edge := n.edge.Vport
 	d := n.walk(n.edge.Table, w.key.tuple, &w.h, atEdge, 0, edge)
-	if f := n.pendingAtEdge(w, d.first); f != nil {
-		n.follow(w, f)
+	known := n.pendingAtEdge(w, d.first)
+	if known == nil && n.asks(w, d) {
+		n.askPartner(w)
+		if known = n.established(w.key); known == nil {
+			known = n.pendingAtEdge(w, d.first)
+		}
+	}
+	if known != nil {
+		n.follow(w, known)
 		return
 	}
 	f := flow{path: d.path, reverse: d.reverse, entry: edge, mirrors: d.mirrors, functions: d.functions}

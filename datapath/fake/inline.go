@@ -62,10 +62,7 @@ func backwards(list []inlined) []inlined {
 // came out of one of this node, it has none.
 func (n *Node) relay(w *work, t Tunnelled) {
 	g := n.groups[t.Group]
-	w.tenant = nobody
-	if g != nil {
-		w.tenant = n.tenantOf(g.Path)
-	}
+	w.tenant = n.vports[t.Next].Tenant // what comes from another tier's element tells no path
 	v := n.vports[w.key.vport]
 	ours := w.key.vport == n.edgeVport() || v != nil && v.Kind != onpath.VportRemote
 	if f := n.find(w.key, w.tenant); f != nil && !ours {
@@ -95,6 +92,9 @@ func (n *Node) relay(w *work, t Tunnelled) {
 	default:
 		n.refuse(w, d)
 		return
+	}
+	if !ours && n.edgeVport() != 0 && n.otherGate(w.key.vport) == n.edgeVport() { // this edge may know more than the rules
+		f.asRelayed(n, n.anywhere(flowKey{n.edgeVport(), w.key.tuple}))
 	}
 	if !w.writes || ours {
 		n.steer(w, &f)

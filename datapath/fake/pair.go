@@ -1,6 +1,8 @@
 package fake
 
 import (
+	"slices"
+
 	"github.com/onpath/onpath"
 )
 
@@ -78,21 +80,79 @@ func (n *Node) hearPartner(t onpath.Tuple, told flow, syn bool) {
 	if p := n.paths[told.path]; told.path != 0 && (p == nil || p.Closed) {
 		return
 	}
-	f := flow{kind: told.kind, next: told.next, group: told.group, entry: k.vport, path: told.path, reverse: told.reverse}
-	if n.tables[n.edge.Table] != nil {
-		d := n.walk(n.edge.Table, t, nil, atElement, 0, 0)
-		if ruled && !n.byRules(&f, d) {
-			return
-		}
-		if d.group != nil && d.group.ID == f.group {
-			f.mirrors, f.functions = d.mirrors, d.functions
-		}
+	f := flow{kind: told.kind, next: told.next, group: told.group, entry: k.vport, path: told.path, reverse: told.reverse, learned: told.learned}
+	if n.tables[n.edge.Table] != nil && !n.hearWay(&f, t, ruled) {
+		return
 	}
 	first := n.firstPath(t)
 	if n.paths[first] == nil {
 		first = f.path
 	}
 	n.insert(k, &f, n.tenantOf(first), t.Protocol == protoTCP)
+}
+
+// hearWay finds what the packets of an entry pass on their way, as the rules say from
+// the edge on or, as answers meet the tenant's chain first, by that tier's.
+func (n *Node) hearWay(f *flow, t onpath.Tuple, ruled bool) bool {
+	d := n.walk(n.edge.Table, t, nil, atElement, 0, 0)
+	g := n.groups[f.group^1]
+	switch {
+	case ruled:
+		if !n.byRules(f, d) && !n.byRules(f, n.walk(onpath.ClassifierTable(onpath.TierTenant), t, nil, atElement, 0, 0)) {
+			return false
+		}
+		f.asRelayed(n, n.anywhere(flowKey{n.otherGate(f.entry), t}))
+	case f.learned && f.group != 0 && g != nil:
+		f.mirrors = n.behind(g, t.Reverse())
+	case d.group != nil && d.group.ID == f.group && len(d.functions) == 0:
+		f.mirrors = d.mirrors
+	}
+	return true
+}
+
+// asRelayed lets packets that meet a function of this node first go on as an entry
+// says by which the other gateway has asked for it, or which it was told of.
+func (f *flow) asRelayed(n *Node, known *flow) {
+	first := f.next
+	if len(f.functions) > 0 {
+		first = f.functions[0].vport
+	}
+	if known == nil || len(known.functions) == 0 || known.functions[0].vport != first {
+		return
+	}
+	f.kind, f.next, f.group, f.functions, f.path, f.reverse = known.kind, known.next, known.group, known.functions, known.path, known.reverse
+	if f.next == n.edgeVport() || n.otherGate(f.next) != 0 {
+		f.group = 0
+		n.aimAtExit(f)
+	}
+}
+
+// asks reports whether the other gateway may know what the rules do not tell of a
+// packet without an entry: answers meet the tenant's chain before the operator's, and
+// a young chain passes by what seems older than it.
+func (n *Node) asks(w *work, d decision) bool {
+	if n.gates[0] == 0 || w.h.begins() || w.h.ttl <= 1 {
+		return false
+	}
+	tenants := onpath.ClassifierTable(onpath.TierTenant)
+	return d.adopted || n.edge.Table != tenants && n.takesUp(n.edge.Table, w.key.tuple) && n.takesUp(tenants, w.key.tuple)
+}
+
+// takesUp reports whether a rule of a table matches.
+func (n *Node) takesUp(id onpath.TableID, t onpath.Tuple) bool {
+	table := n.tables[id]
+	return table != nil && slices.ContainsFunc(table.Rules, func(r onpath.Rule) bool { return matches(&r.Match, t, true, true) })
+}
+
+// askPartner has the other gateway tell what it knows of a flow.
+func (n *Node) askPartner(w *work) {
+	v := n.vports[n.otherGate(n.edgeVport())]
+	if v == nil || v.State == onpath.VportClosed {
+		return
+	}
+	if to := n.net.underlay[n.peers[v.Peer].Address]; to != nil {
+		to.tellPartner(w.key.tuple, false)
+	}
 }
 
 // byRules lets an entry lead where the rules do, if they lead first to the function

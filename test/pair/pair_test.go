@@ -157,6 +157,39 @@ func TestGatewayKilled(t *testing.T) {
 	}
 }
 
+// TestTiersAsymmetric: an operator's chain and a tenant's over the same traffic, whose
+// requests come in at one gateway and whose answers at the other. Both directions cross
+// both, from the moment on that the chains are said to be in place: the walls in them
+// drop what belongs to no connection that they saw begin.
+func TestTiersAsymmetric(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	s := setUp(ctx, t)
+	route(ctx, t, s, "origin", "10.9.0.3")
+	if out, err := s.Onpath(ctx, "apply", "-f", "testdata/tiers.yaml", "--wait"); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	var back atomic.Int64
+	for i, c := range dial(t, s) {
+		wg.Go(func() {
+			if _, err := talk(c, byte(i), stop, &back); err != nil {
+				t.Errorf("connection %d: %v", i, err)
+			}
+		})
+	}
+	out, err := s.Lab.Exec(ctx, "client", "ping", "-c", "20", "-i", "0.1", "10.9.0.2")
+	if n := bytes.Count(out, []byte("ttl=61 ")); err != nil || n != 20 { // 64, two walls, a gateway
+		t.Errorf("%d of 20 answers crossed both walls: %v\n%s", n, err, out)
+	}
+	close(stop)
+	wg.Wait()
+	if back.Load() == 0 {
+		t.Error("nothing came back")
+	}
+}
+
 // gatewayKilled has the origin answer by way of the gateway with that address.
 func gatewayKilled(t *testing.T, answers string) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
