@@ -41,7 +41,7 @@ func TestEndUnderTraffic(t *testing.T) {
 			time.Sleep(5 * time.Millisecond)
 		}
 		c.must(c.nodes["gw"].dp.Apply(t.Context(), none))
-		time.Sleep(20 * time.Millisecond) // more than what is under way needs
+		time.Sleep(100 * time.Millisecond) // more than what is under way needs, on slow machines too
 		c.must(c.nodes["n2"].dp.Apply(t.Context(), c.bare("n2")))
 	}
 	sent := v.end()
