@@ -25,7 +25,7 @@ func forward() Benchmark {
 			{Text: "1 flow: ≥ 2.5 × plain Linux", Case: "64B, 1 flow", Contestant: "onpath-xdp", Metric: MetricRate, Of: "linux", Min: 2.5},
 			{Text: "10⁴ flows: ≥ 0.75 of bare XDP", Case: "64B, 10^4 flows", Contestant: "onpath-xdp", Metric: MetricRate, Of: "xdp", Min: 0.75},
 			{Text: "10⁶ flows: ≥ 0.6 of the rate at 10³", Case: "64B, 10^6 flows", Contestant: "onpath-xdp", Metric: metricOfThousand, Min: 0.6,
-				Why: "A packet of a million flows in random order meets nothing of its flow in a cache. The fast path reads and writes one or two lines of 64 bytes for it, in a table that fits no cache and whose pages the kernel maps by 4 KiB: the wait for them, and for the page tables on the way, is most of bpf: onpath_fast below. Flows that find no place in that table, and every flow once in eight seconds, are looked up in the kernel's hash table (lookup_nulls_elem_raw), which waits several times."},
+				Why: "A packet of a million flows in random order meets nothing of its flow in a cache. The fast path reads and writes one line of 64 bytes for it, sometimes two, in a table that fits no cache: the wait for it is most of bpf: onpath_fast below. One such access takes 200 ns and more on a machine whose caches others share, as much as all that the target leaves for it. It is the line itself, not the page tables on the way to it: memory that is mapped by large pages saves a twentieth. Few flows find no place in that table; they, and every flow once in eight seconds, are looked up in the kernel's hash table (lookup_nulls_elem_raw), which waits several times."},
 		},
 		run: runForward,
 	}

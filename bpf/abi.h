@@ -244,29 +244,52 @@ struct uplink_counters {
 };
 
 /*
- * What the fast path needs of a flow, in one cache line: each CPU has its own
- * lanes, in sets of two that a hash of the key finds: one among the first
- * NEAR_LANES, which few flows share with caches and page tables, and one among all.
+ * What the fast path needs of a flow, so that a packet waits for one line of memory:
+ * half a line of 64 bytes, or of IPv6 a whole one. Each CPU has
+ * lines of its own; a hash of the flow finds three: one among the first NEAR_LINES,
+ * which few flows share with caches and page tables, and two that adjoin among all.
  * What was counted here is added to the flow's entry when the lane is renewed or
  * becomes another flow's.
  */
 struct lane {
-	struct flow_key key;
+	__u64 who;     /* IPv4: source and destination; IPv6: the source's first half */
+	__u64 id;      /* what else tells flows apart: LANE_…; 0: no lane */
+	__u64 count;   /* low 40 bits: bytes since then; above 12 each: path's slot, hop */
+	__u32 packets; /* since then */
 	__u32 since : 24; /* seconds: renewed */
-	__u32 epoch : 8;  /* 0: an empty lane */
-	__u16 hop;
-	__u16 path;       /* slot */
-	__u64 bytes;      /* since then */
-	__u32 packets;
-	__u32 last;       /* seconds: the last one */
+	__u32 age : 8;    /* seconds between then and the last packet */
 };
 
-struct lanes {
-	struct lane lane[2];
+struct wide_lane {
+	struct lane lane;
+	__u64 source; /* its second half */
+	__u64 none;   /* 0: no lane begins here */
+	__u64 destination[2];
 };
 
-#define NEAR_LANES 32768  /* sets: 4 MiB */
-#define MAX_LANES 1048576 /* sets of one CPU: 128 MiB */
+struct lane_line {
+	union {
+		struct lane lane[2];
+		struct wide_lane wide;
+	};
+};
+
+/* lane.id, above the ports as they stand on the wire. */
+#define LANE_PROTO 32 /* shifts */
+#define LANE_SCOPE 40 /* low 8 bits of the edge's vport */
+#define LANE_EPOCH 48
+#define LANE_KIND  56
+
+#define LANE_4    1ull
+#define LANE_WIDE 2ull
+
+/* In lane.count. */
+#define LANE_BYTES ((1ull << 40) - 1)
+#define LANE_PATH  40
+#define LANE_HOP   52
+
+#define NEAR_LINES 32768   /* 2 MiB */
+#define MAX_LINES  2097152 /* of one CPU: 128 MiB */
 
 #define LANE_MULTIPLIER 0x9e3779b97f4a7c15ull /* 2^64 divided by the golden ratio */
 

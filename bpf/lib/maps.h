@@ -84,7 +84,7 @@ MAP(fasts, BPF_MAP_TYPE_ARRAY, __u32, struct fast, 1, 0);
 MAP(uplinks, BPF_MAP_TYPE_ARRAY, __u32, struct uplink, MAX_UPLINKS, 0);
 MAP(uplink_stats, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct uplink_counters, MAX_UPLINKS, 0);
 MAP(hops, BPF_MAP_TYPE_ARRAY, __u32, struct hop_place, MAX_HOPS, 0);
-MAP(lanes, BPF_MAP_TYPE_ARRAY, __u32, struct lanes, 1 << 10, BPF_F_MMAPABLE);
+MAP(lanes, BPF_MAP_TYPE_ARRAY, __u32, struct lane_line, 1 << 10, BPF_F_MMAPABLE);
 MAP(hop_slots, BPF_MAP_TYPE_HASH, struct hop, __u32, MAX_HOPS, BPF_F_NO_PREALLOC);
 MAP(hops_taken, BPF_MAP_TYPE_ARRAY, __u32, __u32, 1, 0);
 

@@ -22,8 +22,8 @@ const (
 	maxNAT                = 16
 	maxRouters            = 4
 	maxUplinks            = 256
-	nearLanes             = 1 << 15
-	maxLanes              = 1 << 20
+	nearLines             = 1 << 15
+	maxLines              = 1 << 21 // of one CPU
 	maxHops               = 4096
 	laneMultiplier uint64 = 0x9e3779b97f4a7c15
 	maxPlaces             = 128 // of functions
@@ -216,19 +216,37 @@ type uplinkCounters struct {
 
 // laneValue is what the fast path of one CPU holds of a flow.
 type laneValue struct {
-	Key     flowKey
-	Since   [3]byte // seconds, monotonic
-	Epoch   uint8
-	Hop     uint16
-	Path    uint16
-	Bytes   uint64
+	Who     uint64
+	ID      uint64
+	Count   uint64
 	Packets uint32
-	Last    uint32 // seconds, monotonic, 24 bits
+	Since   [3]byte // seconds, monotonic
+	Age     uint8
 }
 
-type lanesValue struct {
+// laneLine holds two of them, or one that is a wideLane.
+type laneLine struct {
 	Lane [2]laneValue
 }
+
+type wideLane struct {
+	Lane        laneValue
+	Source      uint64
+	None        uint64
+	Destination [2]uint64
+}
+
+// lane.id and lane.count
+const (
+	laneProto = 32
+	laneScope = 40
+	laneEpoch = 0xff << 48 // the bits
+	laneKind  = 56
+	lane4     = 1
+	laneWide  = 2
+	lanePath  = 40
+	laneBytes = 1<<40 - 1
+)
 
 type hopValue struct {
 	Ifindex uint32

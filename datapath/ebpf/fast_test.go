@@ -11,6 +11,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/datapath/datapathtest"
+	"github.com/onpath/onpath/datapath/ebpf"
 	"github.com/onpath/onpath/internal/netnsrun"
 )
 
@@ -141,6 +142,32 @@ func TestFastCarries(t *testing.T) {
 	c.Send("gw", "up0", datapathtest.Frame{Src: "02:00:00:00:00:01", Dst: "02:00:00:00:00:99", Packet: datagram(1)})
 	if f, ok := c.Receive("gw", "up1", 100*time.Millisecond); ok {
 		t.Errorf("a frame for another machine was carried: %x", f.Packet)
+	}
+}
+
+// TestFastKeepsUsed: a flow that only the fast path sees is in use, however short its
+// idle time is, and no packet of it goes uncounted.
+func TestFastKeepsUsed(t *testing.T) {
+	every := ebpf.SetSweep(0)
+	t.Cleanup(func() { ebpf.SetSweep(every) })
+	c := newCrossing(t, onpath.FastAlways)
+	c.cfg.Paths[0].Idle = onpath.DefaultIdle
+	c.cfg.Paths[0].Idle.UDP = onpath.Duration(4 * time.Second)
+	c.apply()
+	sent := uint64(0)
+	for until := time.Now().Add(7 * time.Second); time.Now().Before(until); time.Sleep(50 * time.Millisecond) {
+		c.cross(1)
+		sent++
+	}
+	found := uint64(0)
+	c.w.must(c.dp.Flows(t.Context(), onpath.FlowFilter{}, func(e onpath.FlowEntry) bool {
+		if e.Tuple.Dst == netip.MustParseAddr("10.9.0.2") {
+			found += e.Packets
+		}
+		return true
+	}))
+	if u := c.uplink("up0"); found != sent || u.Carried < sent/2 {
+		t.Errorf("%d packets of the flow are known, %d were sent: %+v", found, sent, u)
 	}
 }
 
