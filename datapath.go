@@ -117,6 +117,23 @@ type DatapathConfig struct {
 	// adds them to what the plan says; a vport of that kind without its function
 	// here is closed.
 	Functions []InlineFunction `json:"functions,omitempty"`
+	// Tenants are the limits of those that have any but the ones of Paths and Vports.
+	Tenants []TenantLimits `json:"tenants,omitempty"`
+}
+
+// TenantLimits is what one tenant may do on a node.
+type TenantLimits struct {
+	Name string `json:"name"`
+	// MaxNewFlows is how many flows may begin in a second, after a rest a tenth of
+	// that at once; 0: no limit. Packets that would begin more are dropped before
+	// anything is chosen or written for them. A flow counts for the tenant whose chain
+	// takes it up, at the node where that is; where an operator's chain leads on into
+	// a tenant's, for both, TCP there by its SYN. What an instance begins counts for
+	// its tenant. Never
+	// refused are packets of flows that have an entry, also a pending one; what
+	// another node sends or tells; connections older than the chain; and what no rule
+	// selects.
+	MaxNewFlows int `json:"maxNewFlows,omitempty"`
 }
 
 // InlineFunction is an instance of an ebpf function that the node has made ready:
@@ -404,6 +421,7 @@ var DropReasons = []DropReason{
 	DropNoInstance, DropClosed, DropSpoofed, DropQuota, DropTooBig, DropTTL, DropNoRoute, DropNoNeighbour,
 	DropMalformed, DropUnclassified, DropTunnelSource, DropTunnelSecret, DropUnknownVport, DropNoTable,
 	DropMirror, DropReset, DropNATPorts, DropRedirect, DropLoop, DropPolicy, DropFunction,
+	DropNewFlows,
 }
 
 // The drop reasons.
@@ -429,6 +447,7 @@ const (
 	DropLoop         DropReason = "loop"          // too many steps
 	DropPolicy       DropReason = "policy"        // a rule says so
 	DropFunction     DropReason = "function"      // an ebpf function's verdict; the function counts its own reasons
+	DropNewFlows     DropReason = "new-flows"     // the tenant begins more flows a second than it may
 )
 
 // Counters are the hop counters of one node since the data path was installed.
@@ -462,6 +481,10 @@ type TenantFlows struct {
 	Caused uint64 `json:"caused,omitempty"`
 	// Deferred packets: of flows that stayed pending because of Limit.
 	Deferred uint64 `json:"deferred,omitempty"`
+	// NewLimit is how many flows may begin in a second; 0: no limit. Refused packets
+	// would have begun more.
+	NewLimit uint64 `json:"newLimit,omitempty"`
+	Refused  uint64 `json:"refused,omitempty"`
 }
 
 // Tally counts packets and bytes.
@@ -617,4 +640,10 @@ type CaptureSpec struct {
 // without those of everything else.
 type FunctionReader interface {
 	Functions(ctx context.Context) (map[VportID]FunctionCounters, error)
+}
+
+// RefusalReader is a Datapath that reads how many packets tenants were refused, by
+// their names (TenantFlows.Refused), without everything else.
+type RefusalReader interface {
+	Refused(ctx context.Context) (map[string]uint64, error)
 }

@@ -15,6 +15,10 @@ type TenantSpec struct {
 	// MaxFlows caps the flow entries that the tenant's instances may cause on
 	// one node; 0 means 262144.
 	MaxFlows int `json:"maxFlows,omitempty"`
+	// MaxNewFlows is how many flows of the tenant may begin at one node in a second,
+	// at most 10000000, after a rest a tenth of that at once; packets that would begin
+	// more are dropped there. 0 means 100000, for tenant operator -1. -1: no limit.
+	MaxNewFlows int `json:"maxNewFlows,omitempty"`
 	// AllowEBPF lets the tenant run ebpf functions from object files of its own.
 	// They run in the kernel: the verifier keeps them from crashing it, and is
 	// no boundary between tenants.

@@ -67,6 +67,13 @@ func (c *DatapathConfig) Validate() error {
 		}
 		p.Idle.validate(v, index("paths", i)+".idle")
 	}
+	tenants := map[string]bool{}
+	for i, t := range c.Tenants {
+		unique(v, index("tenants", i)+".name", tenants, t.Name)
+		if t.MaxNewFlows < 0 || t.MaxNewFlows > MostNewFlows {
+			v.add(index("tenants", i)+".maxNewFlows", "", "%d is out of range: 0 to %d", t.MaxNewFlows, MostNewFlows)
+		}
+	}
 	return v.err()
 }
 

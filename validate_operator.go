@@ -1,6 +1,7 @@
 package onpath
 
 import (
+	"fmt"
 	"math"
 	"net/netip"
 	"strings"
@@ -10,12 +11,28 @@ import (
 // TenantSpec.MaxFlows is 0.
 const DefaultMaxFlows = 262144
 
+// MostNewFlows is the highest TenantSpec.MaxNewFlows.
+const MostNewFlows = 10_000_000
+
+// DefaultMaxNewFlows is TenantSpec.MaxNewFlows where it is 0. The operator's chains
+// take up flows of all tenants, which have limits of their own.
+func DefaultMaxNewFlows(tenant string) int {
+	if tenant == OperatorTenant {
+		return -1
+	}
+	return 100_000
+}
+
 // Validate implements Object.
 func (t *Tenant) Validate() error {
 	v := begin(t, &t.TypeMeta)
 	v.text("spec.display", t.Spec.Display, 200)
 	byDefault(&t.Spec.MaxFlows, DefaultMaxFlows)
 	v.number("spec.maxFlows", t.Spec.MaxFlows, 1, 1<<26)
+	byDefault(&t.Spec.MaxNewFlows, DefaultMaxNewFlows(t.Metadata.Name))
+	if n := t.Spec.MaxNewFlows; n != -1 && (n < 1 || n > MostNewFlows) {
+		v.add("spec.maxNewFlows", fmt.Sprintf("write 1 to %d, or -1 for no limit", MostNewFlows), "%d is out of range", n)
+	}
 	return v.err()
 }
 

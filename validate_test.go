@@ -39,6 +39,8 @@ func TestValidate(t *testing.T) {
 		{`{"kind":"Deployment","metadata":{"name":"` + strings.Repeat("a", 58) + `"},"spec":{"function":"f"}}`, "metadata.name", "58 characters"},
 		// Operator's kinds.
 		{tenant + `"maxFlows":-1}}`, "spec.maxFlows", "out of range"},
+		{tenant + `"maxNewFlows":-2}}`, "spec.maxNewFlows", "out of range"},
+		{tenant + `"maxNewFlows":10000001}}`, "spec.maxNewFlows", "out of range"},
 		{cloudlet + `"operatorShare":101}}`, "spec.operatorShare", "0 to 100"},
 		{cloudlet + `"location":{"latitude":91}}}`, "spec.location.latitude", "out of range"},
 		{cloudlet + `"location":{"longitude":-181}}}`, "spec.location.longitude", "out of range"},
@@ -160,7 +162,8 @@ func TestValidate(t *testing.T) {
 // that a second Validate changes nothing.
 func TestValidateDefaults(t *testing.T) {
 	for _, c := range []struct{ a, b string }{
-		{`{"kind":"Tenant","metadata":{"name":"a"}}`, `{"apiVersion":"onpath/v1alpha1","kind":"Tenant","metadata":{"name":"a"},"spec":{"maxFlows":262144}}`},
+		{`{"kind":"Tenant","metadata":{"name":"a"}}`, `{"apiVersion":"onpath/v1alpha1","kind":"Tenant","metadata":{"name":"a"},"spec":{"maxFlows":262144,"maxNewFlows":100000}}`},
+		{`{"kind":"Tenant","metadata":{"name":"operator"}}`, `{"apiVersion":"onpath/v1alpha1","kind":"Tenant","metadata":{"name":"operator"},"spec":{"maxFlows":262144,"maxNewFlows":-1}}`},
 		{`{"kind":"Hosts","metadata":{"name":"h"},"spec":{"addresses":["10.0.0.2","10.0.0.1","10.0.0.1/32"]}}`,
 			`{"apiVersion":"onpath/v1alpha1","kind":"Hosts","metadata":{"name":"h","tenant":"default"},"spec":{"addresses":["10.0.0.1","10.0.0.2"]}}`},
 		{`{"kind":"Node","metadata":{"name":"n"},"spec":{"cloudlet":"c","underlay":{"address":"10.0.0.1"}}}`,

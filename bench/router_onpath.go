@@ -93,6 +93,8 @@ func edgeConfig(vports []onpath.Vport, rules ...onpath.Rule) *onpath.DatapathCon
 		Vports: vports,
 		Tables: []onpath.Table{{ID: onpath.ClassifierTable(onpath.TierTenant), Rules: rules, Miss: onpath.Action{Kind: onpath.ActionExit}}},
 		Paths:  []onpath.Path{{ID: 1, Chain: "bench/chain", Tenant: "bench"}},
+		// Every flow asks whether it may begin, and no measurement begins so many.
+		Tenants: []onpath.TenantLimits{{Name: "bench", MaxNewFlows: onpath.MostNewFlows}},
 	}
 }
 

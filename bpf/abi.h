@@ -28,6 +28,7 @@
 #define MAX_DEPTH    8     /* nodes of a tree, for one packet */
 #define MAX_LEAF     8     /* rules behind it */
 #define MAX_STEPS    40    /* tables walked for one packet */
+#define MAX_TIERS    2     /* chains that take up one packet */
 #define MAX_MIRRORS  2     /* before one inline element */
 #define MAX_ROUTERS  4    /* found without a look-up; others take longer */
 #define MAX_NAT      16    /* prefixes */
@@ -54,6 +55,7 @@ enum next_kind {
 #define FLOW_EMITTED 0x08 /* an instance began it: without context */
 #define FLOW_AT_EDGE 0x10 /* of the node's edge */
 #define FLOW_LEARNED 0x20 /* written for the answers, not by a choice */
+#define FLOW_KNOWN   0x40 /* pending, context only: of a flow that came here from another instance */
 #define FLOW_BYPASS  0x80 /* pass entries: an element without instance was bypassed */
 
 struct flow_key {
@@ -560,6 +562,24 @@ struct tenant {
 	__u64 max;      /* entries that its instances may cause; 0: no limit */
 	__u64 cap;      /* established entries it may have */
 	__u64 deferred; /* packets of flows that were not established for want of room */
+	/* In 2^-PACE_SHIFT ns: from one flow that it may begin to the next, 0: there is no
+	 * limit; and how far ahead of the clock it may begin some. */
+	__u64 interval;
+	__u64 burst;
+};
+
+#define PACE_SHIFT 4
+
+/* A cache line for each tenant: CPUs that begin flows of others have no part in it. */
+struct pace {
+	__u64 due;   /* when its next flow may begin, as struct tenant counts */
+	__s64 spare; /* flows that may begin anew in any case: a configuration forgot them */
+	__u64 pad[6];
+};
+
+/* Of each CPU. */
+struct tenant_counters {
+	__u64 refused; /* packets that would have begun a flow too many */
 };
 
 /* What a tenant holds; raised by the programs, recounted by the driver. */
@@ -597,6 +617,7 @@ enum drop_reason {
 	DROP_LOOP,
 	DROP_POLICY,
 	DROP_FUNCTION,
+	DROP_NEW_FLOWS,
 	DROP_REASONS,
 };
 

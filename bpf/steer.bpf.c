@@ -34,7 +34,7 @@ static __always_inline int steer(struct __sk_buff *skb, struct pkt *p)
 	struct flow *e;
 	int rc;
 
-	p->learn = p->news = p->absent = p->anew = 0;
+	p->learn = p->news = p->absent = p->anew = p->followed = 0;
 	read_clock(p);
 	p->tenant = 0;
 	e = p->is & IS_NOPORTS ? NULL : flow_established(&p->key);
@@ -262,7 +262,7 @@ static __always_inline int receive(struct __sk_buff *skb, struct pkt *p, struct 
 	p->tenant = 0;
 	reverse_key(&p->rkey, &p->key, vni);
 	e = flow_established(&p->rkey);
-	p->news = p->absent = p->anew = 0;
+	p->news = p->absent = p->anew = p->followed = 0;
 	if (vni == n->edge) {
 		if (other_gate(n, p->d.entry) == n->edge)
 			p->d.entry = n->edge; /* the other gateway is gone */

@@ -210,6 +210,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.goDo(a.watchPeers)
 	a.goDo(a.probePeers)
 	a.goDo(a.saveReach)
+	a.goDo(a.watchNewFlows)
 	a.goDo(a.retryRuntimes)
 	a.resumeFaults()
 	a.tasks.Go(func() { a.reportLoop(ctx) })

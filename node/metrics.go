@@ -23,6 +23,8 @@ var (
 	descHeld      = prometheus.NewDesc("onpath_tenant_flow_entries", "Flow entries that a tenant has now: established, pending, and of the established those its instances caused.", []string{"tenant", "state"}, nil)
 	descHeldMost  = prometheus.NewDesc("onpath_tenant_flow_entries_limit", "Established flow entries that a tenant may have on this node.", []string{"tenant"}, nil)
 	descDeferred  = prometheus.NewDesc("onpath_tenant_deferred_packets_total", "Packets of flows that were steered but not established, for want of room.", []string{"tenant"}, nil)
+	descNewLimit  = prometheus.NewDesc("onpath_tenant_new_flows_limit", "Flows that a tenant may begin in a second on this node; none where there is no limit.", []string{"tenant"}, nil)
+	descRefused   = prometheus.NewDesc("onpath_tenant_refused_packets_total", "Packets that would have begun more flows than their tenant may, and were dropped.", []string{"tenant"}, nil)
 	descPeers     = prometheus.NewDesc("onpath_node_peer_reachable", "1 if the data path of another node answers, 0 if it is lost.", []string{"peer"}, nil)
 	descLosses    = prometheus.NewDesc("onpath_node_peer_losses_total", "Times that another node was lost.", nil, nil)
 	descRounds    = prometheus.NewDesc("onpath_node_peer_probe_rounds_total", "Rounds of questions to other nodes; late ones came too late to count a missing answer.", []string{"late"}, nil)
@@ -44,7 +46,7 @@ type collector struct{ a *Agent }
 
 // Describe implements prometheus.Collector.
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descInstances, descRestarts, descPlan, descPackets, descBytes, descDropped, descDevice, descUplink, descFlows, descLearned, descHeld, descHeldMost, descDeferred, descPeers, descLosses, descRounds, descVerdicts, descReasons, descSamples, descSpent, descOwn, descKey, descKeyBytes} {
+	for _, d := range []*prometheus.Desc{descInstances, descRestarts, descPlan, descPackets, descBytes, descDropped, descDevice, descUplink, descFlows, descLearned, descHeld, descHeldMost, descDeferred, descNewLimit, descRefused, descPeers, descLosses, descRounds, descVerdicts, descReasons, descSamples, descSpent, descOwn, descKey, descKeyBytes} {
 		ch <- d
 	}
 }
@@ -88,6 +90,10 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		}
 		ch <- prometheus.MustNewConstMetric(descHeldMost, prometheus.GaugeValue, float64(t.Limit), tenant)
 		ch <- prometheus.MustNewConstMetric(descDeferred, prometheus.CounterValue, float64(t.Deferred), tenant)
+		ch <- prometheus.MustNewConstMetric(descRefused, prometheus.CounterValue, float64(t.Refused), tenant)
+		if t.NewLimit != 0 {
+			ch <- prometheus.MustNewConstMetric(descNewLimit, prometheus.GaugeValue, float64(t.NewLimit), tenant)
+		}
 	}
 	for name, u := range counters.Uplinks {
 		ch <- prometheus.MustNewConstMetric(descUplink, prometheus.CounterValue, float64(u.Carried), name, "fast")

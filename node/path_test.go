@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -21,6 +22,7 @@ type path struct {
 	fail    func(*onpath.DatapathConfig) error
 	flows   []onpath.FlowEntry
 	removed bool
+	refused map[string]uint64
 }
 
 func (p *path) Apply(ctx context.Context, c *onpath.DatapathConfig) error {
@@ -53,6 +55,13 @@ func (p *path) Counters(context.Context) (*onpath.Counters, error) {
 	return &onpath.Counters{Flows: 7, Vports: map[onpath.VportID]onpath.VportCounters{
 		16: {In: onpath.Tally{Packets: 3, Bytes: 300}, Dropped: map[onpath.DropReason]uint64{onpath.DropSpoofed: 2}},
 	}}, nil
+}
+
+// Refused is read again and again, as long as an agent runs.
+func (p *path) Refused(context.Context) (map[string]uint64, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return maps.Clone(p.refused), nil
 }
 
 func (p *path) Flows(_ context.Context, f onpath.FlowFilter, yield func(onpath.FlowEntry) bool) error {

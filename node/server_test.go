@@ -2,6 +2,7 @@ package node_test
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"github.com/onpath/onpath"
@@ -44,6 +45,13 @@ func (s *server) reasons() (out []string) {
 		out = append(out, e.Reason)
 	}
 	return out
+}
+
+// told are the events.
+func (s *server) told() []onpath.NodeEvent {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.events)
 }
 
 func (s *server) instance(name string) (onpath.InstanceReport, bool) {

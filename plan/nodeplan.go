@@ -120,6 +120,7 @@ func (b *builder) plan() *onpath.NodePlan {
 		d.Paths = append(d.Paths, spec)
 	}
 	slices.SortFunc(d.Paths, func(x, y onpath.Path) int { return cmp.Compare(x.ID, y.ID) })
+	d.Tenants = b.w.limits(d)
 	return p
 }
 
@@ -232,6 +233,32 @@ func (w *world) maxFlows(tenant string) int {
 		return t.Spec.MaxFlows
 	}
 	return onpath.DefaultMaxFlows
+}
+
+// limits are those of the tenants that have something on a node.
+func (w *world) limits(d *onpath.DatapathConfig) (list []onpath.TenantLimits) {
+	here := map[string]bool{}
+	for _, p := range d.Paths {
+		here[p.Tenant] = true
+	}
+	for _, v := range d.Vports {
+		if v.Kind != onpath.VportRemote && v.Tenant != "" {
+			here[v.Tenant] = true
+		}
+	}
+	for _, tenant := range slices.Sorted(maps.Keys(here)) {
+		if n := w.maxNewFlows(tenant); n > 0 {
+			list = append(list, onpath.TenantLimits{Name: tenant, MaxNewFlows: n})
+		}
+	}
+	return list
+}
+
+func (w *world) maxNewFlows(tenant string) int {
+	if t, ok := lookUp[*onpath.Tenant](w, onpath.KindTenant, name{"", tenant}); ok && t.Spec.MaxNewFlows != 0 {
+		return t.Spec.MaxNewFlows
+	}
+	return onpath.DefaultMaxNewFlows(tenant)
 }
 
 // wayOut is the edge at which flows leave that begin at this node's instances.

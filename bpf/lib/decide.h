@@ -3,6 +3,7 @@
 #ifndef ONPATH_DECIDE_H
 #define ONPATH_DECIDE_H
 
+#include "admit.h"
 #include "answer.h"
 #include "ask.h"
 #include "flow.h"
@@ -38,6 +39,7 @@ static __always_inline void follow(struct pkt *p, struct flow *e, int pending)
 {
 	if (!(p->is & IS_ERROR))
 		touch(p, e);
+	p->followed = 1;
 	load_decision(&p->d, e);
 	if (pending)
 		flow_promote();
@@ -131,7 +133,15 @@ __noinline int decide_edge(struct __sk_buff *skb)
 			return drop(p, DROP_UNCLASSIFIED);
 		}
 	}
-	reason = resolve(n->edge_table, 0);
+	if ((p->is & IS_NOPORTS) || n->gates[0])
+		reason = resolve(n->edge_table, 0);
+	else
+		reason = resolve_halting(p, n->edge_table);
+	if (reason == HALTED) {
+		if (follow_pending())
+			return GO_ON;
+		reason = begin_flows(NOBODY);
+	}
 	if (!p->d.matched) {
 		if (p->is & IS_ENCAP)
 			count_encapsulated(p->packets);
@@ -147,12 +157,14 @@ __noinline int decide_edge(struct __sk_buff *skb)
 		count_passed(p);
 		return TC_ACT_OK;
 	}
-	if (follow_pending())
-		return GO_ON;
-	if (n->gates[0]) {
+	if (n->gates[0]) { /* what that one knows does not begin */
+		if (follow_pending())
+			return GO_ON;
 		rc = ask_partner(skb, slot);
 		if (rc != GO_ON)
 			return rc;
+		if (!may_begin_all(p))
+			reason = DROP_NEW_FLOWS;
 	}
 	if ((p->is & IS_TCP) && !(p->is & IS_SYN) && bpf_ktime_get_ns() < path->adopt_until) {
 		if (path->flags & PATH_CUT) {
@@ -230,18 +242,26 @@ static __always_inline int adopts(struct pkt *p, __u32 slot)
 /* The first packet that comes out of an instance by the context it got in with. */
 static __always_inline int decide_pending(struct pkt *p, struct node *n, const struct flow *e)
 {
-	__u32 group = e->context, path, path_slot, flags;
+	__u32 group = e->context, path, path_slot, flags, known;
 	struct group *g;
 	int reason;
 
 	load_decision(&p->d, e);
 	path = p->d.path;
 	path_slot = p->d.path_slot;
-	flags = p->d.flags;
+	known = p->d.flags & FLOW_KNOWN;
+	flags = p->d.flags &= ~FLOW_KNOWN;
 	g = bpf_map_lookup_elem(&groups, &group);
 	if (!g)
 		return DROP_NO_TABLE;
-	reason = resolve(g->then, 0);
+	/* Where the other tier's chain begins, flows do; but not those that only changed
+	 * the instance before. */
+	if ((p->is & IS_ERROR) || known || runs(p))
+		reason = resolve(g->then, 0);
+	else
+		reason = resolve_halting(p, g->then);
+	if (reason == HALTED)
+		reason = begin_flows(tenant_of_path(path_slot));
 	if (p->d.path != path && adopts(p, p->d.path_slot)) {
 		count_passed(p); /* past the other tier's chain, which is younger than the connection */
 		p->d.path = path;
@@ -324,7 +344,12 @@ __noinline int decide_instance(struct __sk_buff *skb)
 	p->d.flags = 0;
 	emit = v->emit;
 	if (emit && !(p->is & (IS_ERROR | IS_NOPORTS))) {
-		reason = resolve(emit, 0);
+		reason = resolve_halting(p, emit);
+		if (reason == HALTED) {
+			if (!may_begin(p, v->tenant))
+				return drop(p, DROP_NEW_FLOWS);
+			reason = begin_flows(v->tenant);
+		}
 		if (p->d.matched) {
 			if (reason)
 				return drop(p, reason);
@@ -352,6 +377,8 @@ __noinline int decide_instance(struct __sk_buff *skb)
 		return drop(p, reason);
 	if (p->is & (IS_ERROR | IS_NOPORTS))
 		return GO_ON;
+	if (!may_begin(p, v->tenant))
+		return drop(p, DROP_NEW_FLOWS);
 	if (!within_quota(v->tenant))
 		return drop(p, DROP_QUOTA);
 	reason = write_flow();

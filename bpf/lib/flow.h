@@ -430,6 +430,7 @@ __noinline int learn_context(__u32 slot)
 	p->back.path_slot = p->d.path_slot;
 	e = flow_find(&p->wkey, v->tenant);
 	if (!e) {
+		p->back.flags |= p->followed ? FLOW_KNOWN : 0;
 		store_decision(fresh_flow(p), &p->back, p->wkey.scope);
 		flow_begin(p, &p->wkey, v->tenant);
 		return 0;

@@ -335,15 +335,12 @@ static __always_inline int resolve_group(struct pkt *p, __u32 id, __u32 back)
 	return WALK_ON;
 }
 
-/* One step of resolve: what the table says. Returns 0 when something is chosen, a
- * drop reason, or WALK_ON with the next table in pkt.table. */
-__noinline int resolve_step(__u32 table, __u32 back)
+/* The rule of a table that matches: pkt.action. Returns 0, a drop reason, or HALTED. */
+static __always_inline int find_rule(struct pkt *p, __u32 table, __u32 back)
 {
-	struct pkt *p = packet();
-	struct decision *d;
+	struct decision *d = back ? &p->back : &p->d;
+	int begins;
 
-	if (!p)
-		return DROP_NO_TABLE;
 	if (p->start_group) { /* instead of the table that leads there */
 		p->action = ACT_GROUP;
 		p->arg = p->start_group;
@@ -351,14 +348,35 @@ __noinline int resolve_step(__u32 table, __u32 back)
 	} else if (!classify(table, back)) {
 		return DROP_NO_TABLE;
 	}
-	d = back ? &p->back : &p->d;
-	if (p->hit && p->rule_path) {
-		if (!d->matched++)
-			d->first_path = p->rule_path_slot;
-		d->path = p->rule_path;
-		d->path_slot = p->rule_path_slot;
-		d->flags = p->rule_flags & RULE_REVERSE ? FLOW_REVERSE : 0;
+	if (!p->hit || !p->rule_path)
+		return 0;
+	begins = d->path != p->rule_path;
+	if (!d->matched++)
+		d->first_path = p->rule_path_slot;
+	d->path = p->rule_path;
+	d->path_slot = p->rule_path_slot;
+	d->flags = p->rule_flags & RULE_REVERSE ? FLOW_REVERSE : 0;
+	return begins && p->halt && !back ? HALTED : 0;
+}
+
+/* One step of resolve: what the table says. Returns 0 when something is chosen, a
+ * drop reason, HALTED, or WALK_ON with the next table in pkt.table. */
+__noinline int resolve_step(__u32 table, __u32 back)
+{
+	struct pkt *p = packet();
+	struct decision *d;
+	int rc;
+
+	if (!p)
+		return DROP_NO_TABLE;
+	if (p->halted) {
+		p->halted = 0;
+	} else {
+		rc = find_rule(p, table, back);
+		if (rc)
+			return rc;
 	}
+	d = back ? &p->back : &p->d;
 	switch (p->action) {
 	case ACT_TABLE:
 		p->table = p->arg;
@@ -384,18 +402,29 @@ __noinline int resolve_step(__u32 table, __u32 back)
 	return DROP_NO_TABLE;
 }
 
+static __always_inline int walk(struct pkt *p, __u32 back)
+{
+	__u32 i;
+	int rc;
+
+	for (i = 0; i < MAX_STEPS; i++) {
+		rc = resolve_step(p->table, back);
+		if (rc != WALK_ON)
+			return rc;
+	}
+	return DROP_LOOP;
+}
+
 /*
  * Walk tables from the given one until a next hop is chosen: pkt.d gets kind,
  * next, group, path, mirrors. With back, the tuple is rkey and the answer goes
  * to pkt.back; the walk ends at the first inline group, choosing no member.
- * Returns 0, or a drop reason.
+ * Returns 0, a drop reason, or, with pkt.halt, HALTED.
  */
 __noinline int resolve(__u32 table, __u32 back)
 {
 	struct pkt *p = packet();
 	struct decision *d;
-	__u32 i;
-	int rc;
 
 	if (!p)
 		return DROP_NO_TABLE;
@@ -410,12 +439,29 @@ __noinline int resolve(__u32 table, __u32 back)
 	if (!p->keep && !back)
 		p->last_function = 0;
 	p->table = table;
-	for (i = 0; i < MAX_STEPS; i++) {
-		rc = resolve_step(p->table, back);
-		if (rc != WALK_ON)
-			return rc;
-	}
-	return DROP_LOOP;
+	return walk(p, back);
+}
+
+/* The same, halting at the first rule that begins a chain. */
+static __always_inline int resolve_halting(struct pkt *p, __u32 table)
+{
+	int rc;
+
+	p->halt = 1;
+	rc = resolve(table, 0);
+	p->halt = 0;
+	return rc;
+}
+
+/* On from the rule at which a walk has halted, as resolve. */
+__noinline int resolve_on(void)
+{
+	struct pkt *p = packet();
+
+	if (!p)
+		return DROP_NO_TABLE;
+	p->halted = 1;
+	return walk(p, 0);
 }
 
 #endif

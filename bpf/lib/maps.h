@@ -62,6 +62,7 @@ MAP(paths, BPF_MAP_TYPE_ARRAY, __u32, struct path, MAX_PATHS, 0);
 MAP(functions, BPF_MAP_TYPE_ARRAY, __u32, struct function, MAX_FUNCTIONS, 0);
 MAP(tenants, BPF_MAP_TYPE_ARRAY, __u32, struct tenant, MAX_TENANTS, 0);
 MAP(holdings, BPF_MAP_TYPE_ARRAY, __u32, struct held, MAX_TENANTS, 0);
+MAP(paces, BPF_MAP_TYPE_ARRAY, __u32, struct pace, MAX_TENANTS, 0);
 
 /* Tables with more rules than SMALL_TABLE, each in a map of its own size. */
 struct forest {
@@ -92,6 +93,7 @@ MAP(hops_taken, BPF_MAP_TYPE_ARRAY, __u32, __u32, 1, 0);
 MAP(vport_stats, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct vport_counters, MAX_VPORTS, 0);
 MAP(path_stats, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct path_counters, MAX_PATHS, 0);
 MAP(function_stats, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct function_counters, MAX_FUNCTIONS, 0);
+MAP(tenant_stats, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct tenant_counters, MAX_TENANTS, 0);
 MAP(total_stats, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct totals, 1, 0);
 MAP(buckets, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct bucket, 1, 0);
 

@@ -81,6 +81,7 @@ struct error6 {
 
 #define TELL_EVERY 3 /* log2 of the seconds between two tellings of an entry to the other gateway */
 
+#define NOBODY MAX_TENANTS /* no tenant's slot */
 #define NOWHERE (1u << 18) /* the path of packets whose group this node does not have */
 #define MAX_ELEMENTS 32 /* of a path: group numbers have five bits for them */
 #define MAX_QUOTED 96 /* bytes that an ICMP error quotes; a multiple of 4 */
@@ -89,6 +90,8 @@ struct error6 {
 #define GO_ON (-2)
 /* Or: what the flow's entry led to is no more, and the entry is gone: decide anew. */
 #define ANEW (-3)
+/* Or, of a walk of tables: it stands at a rule that begins a chain, and can go on. */
+#define HALTED (-4)
 /* Or: on with the dispatcher, and then STAGE_RESUME. */
 #define RUN_FUNCTIONS 0x6f70
 
@@ -139,7 +142,9 @@ struct pkt {
 	__u8 absent;   /* the entry of key was looked for, and is not there */
 	__u8 anew;     /* decided for a second time, as its entry led nowhere */
 	__u8 asked;    /* the other gateway has said what it knows of the flow (lib/ask.h) */
-	__u8 pad[3];
+	__u8 followed; /* it went by an entry that was there */
+	__u8 halt;     /* a walk halts at a rule that begins a chain */
+	__u8 halted;   /* it goes on from there */
 
 	__u32 ifindex; /* where it came in */
 	__u32 back_tenant; /* likewise, of rkey */

@@ -138,6 +138,7 @@ func (b *bed) config(name string, l *layout) *onpath.DatapathConfig {
 		Underlay: onpath.Underlay{Address: n.spec.Underlay.Addr(), MTU: n.spec.UnderlayMTU},
 		Tables:   l.tables(func(i *instance) bool { return i.node == name }),
 		Paths:    l.paths(),
+		Tenants:  l.limits,
 	}
 	for _, other := range nodes {
 		if other != name {
@@ -443,6 +444,15 @@ func (b *bed) dump() {
 func (b *bed) looseEdge() {
 	b.nodes[gateway].loose[edgeVport] = true
 	b.nodes[gateway].looseIn = true
+}
+
+// sleep lets time pass on the driver's clock.
+func (b *bed) sleep(d time.Duration) {
+	if s, ok := b.h.(Sleeper); ok {
+		s.Sleep(d)
+		return
+	}
+	time.Sleep(d)
 }
 
 // skipBooks ends a case whose counters depend on which packets a kernel refuses

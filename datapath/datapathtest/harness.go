@@ -62,6 +62,12 @@ type Reopener interface {
 	Reopen(node string) onpath.Datapath
 }
 
+// Sleeper is a Harness whose driver goes by a clock of its own.
+type Sleeper interface {
+	// Sleep lets time pass on it.
+	Sleep(d time.Duration)
+}
+
 // NodeSpec describes a node to make.
 type NodeSpec struct {
 	Name string

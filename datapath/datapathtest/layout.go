@@ -16,6 +16,7 @@ type layout struct {
 	chains    []*chain // in order of precedence within their tier
 	instances []*instance
 	nat       []netip.Prefix // Edge.NAT
+	limits    []onpath.TenantLimits
 	// pair: the gateway and the side node are the two gateways of a cloudlet.
 	pair bool
 	// dead is the gateway of the pair that others find gone.

@@ -27,7 +27,7 @@ const (
 	maxHops               = 4096
 	laneMultiplier uint64 = 0x9e3779b97f4a7c15
 	maxPlaces             = 128 // of functions
-	dropReasons           = 22  // with 0, which is none
+	dropReasons           = 23  // with 0, which is none
 )
 
 // next kinds
@@ -442,6 +442,21 @@ type tenantValue struct {
 	Max      uint64
 	Cap      uint64
 	Deferred uint64
+	Interval uint64 // 2^-paceShift ns
+	Burst    uint64
+}
+
+// paceShift: the pace of new flows is counted in sixteenths of a nanosecond.
+const paceShift = 4
+
+type paceValue struct {
+	Due   uint64 // 2^-paceShift ns, monotonic
+	Spare int64
+	Pad   [6]uint64
+}
+
+type tenantCounters struct {
+	Refused uint64
 }
 
 type heldValue struct {

@@ -365,6 +365,18 @@ func (d *Driver) clearCounters(want *state) error {
 	return nil
 }
 
+// clearTenant sets a tenant's counters to zero.
+func (d *Driver) clearTenant(slot uint32) error {
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		return fmt.Errorf("count CPUs: %w", err)
+	}
+	if err := d.coll.Maps["tenant_stats"].Put(slot, make([]tenantCounters, cpus)); err != nil {
+		return fmt.Errorf("clear counters of a tenant: %w", err)
+	}
+	return nil
+}
+
 func firstError(steps ...func() error) error {
 	for _, step := range steps {
 		if err := step(); err != nil {

@@ -74,7 +74,7 @@ func compile(c *onpath.DatapathConfig, s *slots, now *kernel, m *kernelMaps, fas
 			s.recoverTenant(c.Paths[i].Tenant, m.paths.now[slot].Tenant)
 		}
 	}
-	for _, step := range []func() error{k.paths, k.allPeers, k.takeVportSlots, k.edge, k.vports, k.groups, k.tables} {
+	for _, step := range []func() error{k.paths, k.allPeers, k.takeVportSlots, k.edge, k.vports, k.tenantLimits, k.groups, k.tables} {
 		if err := step(); err != nil {
 			return nil, err
 		}
@@ -115,6 +115,18 @@ func (k *compiler) paths() error {
 	return nil
 }
 
+// tenants adds the limits of those that have paths or instances here.
+func (k *compiler) tenantLimits() error {
+	for _, t := range k.c.Tenants {
+		slot, known := k.s.tenants.of[t.Name]
+		if l, here := k.st.tenants[slot]; known && here {
+			l.begins = uint64(t.MaxNewFlows)
+			k.st.tenants[slot] = l
+		}
+	}
+	return nil
+}
+
 // tenant is a tenant's slot; its limits are the largest that are said.
 func (k *compiler) tenant(name string, l tenantLimits) (uint32, error) {
 	slot, _, err := k.s.tenants.take(name)
@@ -122,7 +134,7 @@ func (k *compiler) tenant(name string, l tenantLimits) (uint32, error) {
 		return 0, err
 	}
 	old := k.st.tenants[slot]
-	k.st.tenants[slot] = tenantLimits{max(old.caused, l.caused), max(old.established, l.established)}
+	k.st.tenants[slot] = tenantLimits{caused: max(old.caused, l.caused), established: max(old.established, l.established)}
 	return slot, nil
 }
 

@@ -128,6 +128,13 @@ func (d *Driver) readTenants(ctx context.Context, c *onpath.Counters) error {
 		t := onpath.TenantFlows{
 			Established: held.Established, Limit: limits.Cap, Caused: held.Flows, Deferred: limits.Deferred,
 		}
+		if d.state != nil {
+			t.NewLimit = d.state.tenants[slot].begins
+		}
+		var err error
+		if t.Refused, err = d.refused(name, slot); err != nil {
+			return err
+		}
 		if m := d.pending.of[slot]; m != nil {
 			err := eachFlow(ctx, m, func(*flowKey, *flowValue) bool { t.Pending++; return true })
 			if err != nil {
@@ -137,6 +144,38 @@ func (d *Driver) readTenants(ctx context.Context, c *onpath.Counters) error {
 		c.Tenants[name] = t
 	}
 	return nil
+}
+
+// Refused implements onpath.RefusalReader.
+func (d *Driver) Refused(context.Context) (map[string]uint64, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, d.errClosed()
+	}
+	counts := map[string]uint64{}
+	if d.coll == nil {
+		return counts, nil
+	}
+	for name, slot := range d.slots.tenants.of {
+		n, err := d.refused(name, slot)
+		if err != nil {
+			return nil, err
+		}
+		counts[name] = n
+	}
+	return counts, nil
+}
+
+func (d *Driver) refused(tenant string, slot uint32) (total uint64, err error) {
+	var perCPU []tenantCounters
+	if err := d.coll.Maps["tenant_stats"].Lookup(slot, &perCPU); err != nil {
+		return 0, fmt.Errorf("read counters of tenant %s: %w", tenant, err)
+	}
+	for _, n := range perCPU {
+		total += n.Refused
+	}
+	return total, nil
 }
 
 func (d *Driver) readVport(c *onpath.Counters, slot uint32, id onpath.VportID) error {

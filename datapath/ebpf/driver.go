@@ -96,9 +96,10 @@ type Driver struct {
 	ending      bool // somebody sees to it that watches end
 	closed      bool
 
-	life context.Context // of the loops
-	stop context.CancelFunc
-	done sync.WaitGroup
+	life   context.Context // of the loops
+	spared time.Time       // flows may begin anew until spareTime after it
+	stop   context.CancelFunc
+	done   sync.WaitGroup
 }
 
 var _ onpath.Datapath = (*Driver)(nil)

@@ -52,12 +52,13 @@ func (d *Driver) endPaths(want *state) error {
 		return errors.Join(d.dropTables(want), d.maps.paths.retain(want.paths))
 	}
 	present, edge, ctx := slotsOf(want.paths), three(want.node.Edge), d.life
+	spare := d.sparing(want, edge)
 	flows, err := d.cloneTables()
 	if err != nil {
 		return err
 	}
 	forgetEnded := func() error {
-		return forget(ctx, flows, func(k *flowKey, path uint16) bool { return !present[path] || closed[path] && k.Scope == edge })
+		return forget(ctx, flows, func(k *flowKey, path uint16) bool { return !present[path] || closed[path] && k.Scope == edge }, spare)
 	}
 	if want.node.Edge == 0 {
 		time.Sleep(lastOnes)
@@ -82,7 +83,7 @@ func (d *Driver) endPaths(want *state) error {
 		}
 		// Paths configured in the meantime have entries that must stay.
 		gone := d.stillEnded(ended, closed)
-		err := forget(ctx, flows, func(k *flowKey, path uint16) bool { return gone[path] && (ended[path] || k.Scope == edge) })
+		err := forget(ctx, flows, func(k *flowKey, path uint16) bool { return gone[path] && (ended[path] || k.Scope == edge) }, nil)
 		if err != nil && ctx.Err() == nil {
 			d.opts.Log.Warn("flow entries of a chain that ended could not be removed", "error", err)
 		}
@@ -157,16 +158,22 @@ func slotsOf(paths map[uint32]pathValue) map[uint16]bool {
 
 // forget removes the entries of paths that are gone, by keys and the paths' slots. Connections
 // that were passed by because they are older than their chain keep being so,
-// whatever becomes of it.
-func forget(ctx context.Context, flows flowTables, gone func(k *flowKey, path uint16) bool) error {
+// whatever becomes of it. spare, if there is one, is told first which entries of a path
+// go.
+func forget(ctx context.Context, flows flowTables, gone func(k *flowKey, path uint16) bool, spare func([]forgotten) error) error {
 	var keys []flowKey
+	var list []forgotten
 	err := flows.each(ctx, func(k *flowKey, v *flowValue) bool {
 		adopted := v.kind() == nextPass && v.Flags&flowBypass == 0
 		if v.Path != 0 && gone(k, v.Path) && !adopted {
 			keys = append(keys, *k)
+			list = append(list, forgotten{k.Scope, v.Path})
 		}
 		return true
 	})
+	if err == nil && spare != nil {
+		err = spare(list)
+	}
 	if err != nil {
 		return err
 	}

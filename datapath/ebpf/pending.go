@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"time"
 
 	"github.com/cilium/ebpf"
 )
@@ -160,6 +161,17 @@ func tableSize(n, otherwise int) uint32 {
 type tenantLimits struct {
 	caused      uint64 // entries that its instances caused
 	established uint64
+	begins      uint64 // flows in a second
+}
+
+// pace is the time between two flows that may begin, and how far ahead of the clock
+// some may: a tenth of a second's, and one at least.
+func (l tenantLimits) pace() (interval, burst uint64) {
+	if l.begins == 0 {
+		return 0, 0
+	}
+	interval = uint64(time.Second) << paceShift / l.begins
+	return interval, (max(1, l.begins/10) - 1) * interval
 }
 
 // putTenants makes the tables of pending flows and writes the limits; what the
@@ -174,6 +186,7 @@ func (d *Driver) putTenants(want map[uint32]tenantLimits) error {
 		if l.established != 0 {
 			v.Cap = min(v.Cap, l.established)
 		}
+		v.Interval, v.Burst = l.pace()
 		limits[slot] = v
 	}
 	for slot, v := range limits {
@@ -258,7 +271,8 @@ func (d *Driver) giveUpTenants(want *state) error {
 		if _, ok := want.tenants[slot]; ok {
 			continue
 		}
-		errs = append(errs, d.pending.drop(slot), d.maps.tenants.Put(slot, tenantValue{}), d.maps.holdings.Put(slot, heldValue{}))
+		errs = append(errs, d.pending.drop(slot), d.maps.tenants.Put(slot, tenantValue{}), d.maps.holdings.Put(slot, heldValue{}),
+			d.coll.Maps["paces"].Put(slot, paceValue{}), d.clearTenant(slot))
 		delete(d.slots.tenants.of, name)
 		delete(d.slots.tenants.used, slot)
 	}

@@ -35,8 +35,8 @@ const firstToTurn = "stages"
 // learnt maps are what packets left. The new programs share them with the old ones
 // where their layout is the same; all others are anew in every succession.
 var learnt = []string{
-	flowsMap, pendingMap, "nats", "frags", "stations", "holdings", "hops", "hop_slots", "hops_taken",
-	"vport_stats", "path_stats", "function_stats", "total_stats", "uplink_stats", "watch_stats",
+	flowsMap, pendingMap, "nats", "frags", "stations", "holdings", "paces", "hops", "hop_slots", "hops_taken",
+	"vport_stats", "path_stats", "function_stats", "tenant_stats", "total_stats", "uplink_stats", "watch_stats",
 }
 
 // unfilled maps begin empty: their contents are other maps or programs, belong to

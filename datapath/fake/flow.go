@@ -34,6 +34,7 @@ type flow struct {
 	counts    bool          // an instance of the tenant began it: against its MaxFlows
 	place     *list.Element // among the tenant's pending; nil: it is established
 	learned   bool          // written for answers, not by a choice
+	known     bool          // of context only: of a flow that came here from another instance
 
 	packets, bytes uint64
 	seen           time.Time
@@ -161,6 +162,9 @@ func (n *Node) purge(were map[onpath.VportID]*onpath.Vport) {
 		adopted := f.kind == onpath.NextPass && k.tuple.Protocol == 6
 		path := n.paths[f.path]
 		ended := f.path != 0 && !adopted && (path == nil || path.Closed && k.vport == n.edgeVport())
+		if s := n.shares[f.tenant]; ended && s != nil && k.vport == n.edgeVport() {
+			s.spare++
+		}
 		was := were[k.vport]
 		dangling := slices.ContainsFunc(f.functions, func(i inlined) bool { return n.function(i.vport) == nil })
 		if ended || dangling || was != nil && was.Kind == onpath.VportInstance && n.local(k.vport) == nil {

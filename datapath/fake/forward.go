@@ -14,6 +14,9 @@ func (n *Node) follow(w *work, f *flow) {
 		c := *f // an error leaves no trace in entries
 		f = &c
 	}
+	if f.kind != onpath.NextPending {
+		w.followed = true
+	}
 	if f.kind == onpath.NextPending && !n.decide(w, f) {
 		return
 	}
@@ -53,17 +56,22 @@ func (n *Node) decide(w *work, f *flow) bool {
 		n.countDrop(w.key.vport, onpath.DropNoTable)
 		return false
 	}
-	return n.goOn(w, f, g)
+	return n.goOn(w, f, g, !f.known && !w.h.runs())
 }
 
 // goOn walks the Then table of g, which the packet has left or which is passed
-// by, and lets the entry lead where the walk ends.
-func (n *Node) goOn(w *work, f *flow, g *onpath.Group) bool {
+// by, and lets the entry lead where the walk ends. What begins there, begins with the
+// packet; or the flow only moves.
+func (n *Node) goOn(w *work, f *flow, g *onpath.Group, begins bool) bool {
 	from := atElement
 	if w.uplink != "" {
 		from = atEdge
 	}
 	d := n.walkOn(decision{path: g.Path, functions: f.functions[:len(f.functions):len(f.functions)]}, g.Then, w.key.tuple, &w.h, from, w.key.vport)
+	if begins && w.writes && !n.mayBeginAll(w, d.begun, n.tenantOf(g.Path)) {
+		n.countDrop(w.key.vport, onpath.DropNewFlows)
+		return false
+	}
 	if d.adopted && from == atElement {
 		n.countPassed(d.passed, w.h.length)
 	}
@@ -155,7 +163,7 @@ func (n *Node) lost(w *work, f *flow) bool {
 			f.next = member
 			return true
 		} else if g.None == onpath.NoneBypass {
-			return n.goOn(w, f, g)
+			return n.goOn(w, f, g, false)
 		} else {
 			why = onpath.DropNoInstance
 		}
@@ -294,7 +302,7 @@ func (n *Node) enter(w *work, f *flow) {
 // behind goes on, what comes out in front goes back.
 func (n *Node) learnContext(w *work, f *flow, v *onpath.Vport, g *onpath.Group) {
 	n.learnAnswer(w, f, v, g)
-	pending := flow{kind: onpath.NextPending, context: g.ID, entry: f.entry, path: g.Path, reverse: g.Reverse}
+	pending := flow{kind: onpath.NextPending, context: g.ID, entry: f.entry, path: g.Path, reverse: g.Reverse, known: w.followed}
 	ahead := n.learn(w, flowKey{v.Other, w.key.tuple}, pending, v.Tenant)
 	if ahead.context != g.ID && !ahead.counts && !f.counts { // of a path that the flow was in before
 		pending.seen, pending.packets, pending.bytes = ahead.seen, ahead.packets, ahead.bytes

@@ -121,6 +121,7 @@ func (h *harness) SendTunnel(node string, p datapathtest.TunnelPacket) {
 
 func (h *harness) Forwarded(node string) uint64 { return h.nodes[node].Forwarded() }
 func (h *harness) Now() time.Time               { return h.now }
+func (h *harness) Sleep(d time.Duration)        { h.now = h.now.Add(d) }
 func (h *harness) Lacks(string) string          { return "" }
 
 // Reopen gives the same node: in memory nothing is let go of.

@@ -11,8 +11,10 @@ import (
 type work struct {
 	edited bool // a function changed the tuple
 	anew   bool // decided for a second time, as its entry led nowhere
-	b      []byte
-	h      header
+	// followed: it went by an entry that was there.
+	followed bool
+	b        []byte
+	h        header
 	// key is what entries are looked up by: the packet's own tuple, or for ICMP
 	// errors the reverse of the one they quote.
 	key flowKey
@@ -204,6 +206,11 @@ func (n *Node) classify(w *work) {
 		n.follow(w, known)
 		return
 	}
+	if !n.mayBeginAll(w, d.begun, "") {
+		n.countIn(edge, w.h.length)
+		n.countDrop(edge, onpath.DropNewFlows)
+		return
+	}
 	f := flow{path: d.path, reverse: d.reverse, entry: edge, mirrors: d.mirrors, functions: d.functions}
 	switch d.outcome {
 	case toKernel:
@@ -327,6 +334,14 @@ func (n *Node) emission(w *work, v *onpath.Vport, own bool) {
 		}
 		d = n.walk(v.Emit, w.key.tuple, &w.h, from, 0, v.ID)
 	}
+	if d.outcome == unselected && (!own || !v.Routes) {
+		n.countDrop(v.ID, onpath.DropSpoofed)
+		return
+	}
+	if !n.mayBegin(w, v.Tenant) || !n.mayBeginAll(w, d.begun, v.Tenant) {
+		n.countDrop(v.ID, onpath.DropNewFlows)
+		return
+	}
 	f := flow{
 		path: d.path, reverse: d.reverse, mirrors: d.mirrors, functions: d.functions, entry: v.Entry, counts: true,
 	}
@@ -338,10 +353,6 @@ func (n *Node) emission(w *work, v *onpath.Vport, own bool) {
 	case toRoute:
 		f.kind, f.next, f.route = onpath.NextExit, n.edgeVport(), true
 	case unselected:
-		if !own || !v.Routes {
-			n.countDrop(v.ID, onpath.DropSpoofed)
-			return
-		}
 		n.aimAtExit(&f)
 	default:
 		n.refuse(w, d)

@@ -34,8 +34,9 @@ type share struct {
 	established uint64
 	caused      uint64 // of those, by the tenant's instances
 	deferred    uint64 // packets
-	pending     map[flowKey]*flow
-	order       *list.List // keys of pending, the least recently used first
+	pace
+	pending map[flowKey]*flow
+	order   *list.List // keys of pending, the least recently used first
 }
 
 // shareOut sets the limits anew; what tenants hold stays theirs.
@@ -57,6 +58,12 @@ func (n *Node) shareOut(c *onpath.DatapathConfig) {
 		s.limit, s.mayCause = size/8*7/uint64(len(limits)), causes[tenant]
 		if most != 0 {
 			s.limit = min(s.limit, most)
+		}
+		s.most = 0
+	}
+	for _, t := range c.Tenants {
+		if s := n.shares[t.Name]; s != nil {
+			s.most = t.MaxNewFlows
 		}
 	}
 	n.share(nobody).limit = size / 8
@@ -287,6 +294,7 @@ func (n *Node) held() map[string]onpath.TenantFlows {
 		if tenant != nobody {
 			out[tenant] = onpath.TenantFlows{
 				Established: s.established, Limit: s.limit, Pending: uint64(len(s.pending)), Caused: s.caused, Deferred: s.deferred,
+				NewLimit: uint64(s.most), Refused: s.refused,
 			}
 		}
 	}

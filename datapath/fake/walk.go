@@ -45,9 +45,10 @@ type decision struct {
 	path      onpath.PathID
 	reverse   bool
 	reason    onpath.DropReason
-	first     onpath.PathID // whose rule matched first
-	passed    onpath.PathID // a chain that was passed by on the way
-	adopted   bool          // because the connection is older than it
+	first     onpath.PathID   // whose rule matched first
+	begun     []onpath.PathID // paths whose first rule matched
+	passed    onpath.PathID   // a chain that was passed by on the way
+	adopted   bool            // because the connection is older than it
 }
 
 // walk goes through tables, beginning with id, until something is decided.
@@ -80,6 +81,9 @@ func (n *Node) walkOn(d decision, id onpath.TableID, t onpath.Tuple, h *header, 
 					return d
 				}
 				if r.Path != 0 {
+					if r.Path != d.path {
+						d.begun = append(d.begun, r.Path)
+					}
 					d.path, d.reverse = r.Path, r.Reverse
 				}
 				break

@@ -48,7 +48,7 @@ func widen(kind onpath.Kind, cells, more []string) []string {
 }
 
 var columns = map[onpath.Kind][]string{
-	onpath.KindTenant:     {"NAME", "DISPLAY", ">MAX-FLOWS", ">AGE"},
+	onpath.KindTenant:     {"NAME", "DISPLAY", ">MAX-FLOWS", ">NEW-FLOWS", ">AGE"},
 	onpath.KindCloudlet:   {"NAME", "CITY", ">READY", ">AGE"},
 	onpath.KindNode:       {"NAME", "CLOUDLET", "STATE", "UPLINKS", "CPU", "MEMORY", ">AGE", "MESSAGE"},
 	onpath.KindHosts:      {"TENANT", "NAME", "ADDRESSES", "VIRTUAL", ">AGE"},
@@ -64,7 +64,7 @@ func row(o onpath.Object, now time.Time) []string {
 	age := Age(m.Created, now)
 	switch o := o.(type) {
 	case *onpath.Tenant:
-		return []string{m.Name, o.Spec.Display, strconv.Itoa(o.Spec.MaxFlows), age}
+		return []string{m.Name, o.Spec.Display, strconv.Itoa(o.Spec.MaxFlows), newFlows(o), age}
 	case *onpath.Cloudlet:
 		return []string{m.Name, o.Spec.Location.City, fmt.Sprintf("%d/%d", o.Status.ReadyNodes, o.Status.Nodes), age}
 	case *onpath.Node:
@@ -246,3 +246,15 @@ func Age(t, now time.Time) string {
 
 // Bytes rounds to three digits: "1.5 GiB" is written 1.5Gi.
 func Bytes(n uint64) string { return onpath.Size(n).Rounded() }
+
+// newFlows is how many flows a tenant may begin in a second.
+func newFlows(t *onpath.Tenant) string {
+	n := t.Spec.MaxNewFlows
+	if n == 0 { // written by a version that knew no limit
+		n = onpath.DefaultMaxNewFlows(t.Metadata.Name)
+	}
+	if n < 0 {
+		return "no limit"
+	}
+	return strconv.Itoa(n) + "/s"
+}

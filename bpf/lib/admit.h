@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * How many flows a tenant may begin. To begin one costs entries in every table on its
+ * way; so whoever begins very many takes the node's time, also from flows that it
+ * knows. What is over the limit is refused as soon as the tenant is known: before a
+ * member is chosen, and before anything is written.
+ *
+ * The limit is a token bucket in one word, as virtual scheduling keeps it (ITU-T
+ * I.371): the time at which the next flow is due, which each flow moves on by an
+ * interval, and which may be ahead of the clock by a burst. CPUs that begin flows at
+ * the same time add up, none of them waits, and no interval is lost; between look and
+ * addition each can begin one too many, which is made good by the next. To refuse is
+ * to read.
+ */
+#ifndef ONPATH_ADMIT_H
+#define ONPATH_ADMIT_H
+
+#include "group.h"
+
+static __always_inline void count_refused(__u32 tenant, __u32 packets)
+{
+	struct tenant_counters *c = bpf_map_lookup_elem(&tenant_stats, &tenant);
+
+	if (c)
+		c->refused += packets;
+}
+
+/* May the tenant begin a flow with this packet? Then it has. A flow whose entry led
+ * nowhere does not begin: it goes on. */
+static __always_inline int may_begin(const struct pkt *p, __u32 tenant)
+{
+	struct tenant *t = bpf_map_lookup_elem(&tenants, &tenant);
+	struct pace *pace = bpf_map_lookup_elem(&paces, &tenant);
+	__u64 now, due;
+
+	if (!t || !pace || !t->interval || p->anew)
+		return 1;
+	/* Not the coarse clock: each of its ticks would let hundreds begin at once, for
+	 * whom instances have no room in their queues. */
+	now = bpf_ktime_get_ns() << PACE_SHIFT;
+	due = *(volatile __u64 *)&pace->due;
+	if (due > now + t->burst) {
+		if (*(volatile __s64 *)&pace->spare > 0) {
+			__sync_fetch_and_add(&pace->spare, -1);
+			return 1;
+		}
+		count_refused(tenant, p->packets);
+		return 0;
+	}
+	if (due < now) /* what was not begun in time is not made up for */
+		__sync_val_compare_and_swap(&pace->due, due, now);
+	__sync_fetch_and_add(&pace->due, t->interval);
+	return 1;
+}
+
+/* Is this TCP in the middle of a connection, and the path so young that such are
+ * passed by, or cut? */
+static __always_inline int older_than(const struct pkt *p, const struct path *path)
+{
+	return (p->is & IS_TCP) && !(p->is & IS_SYN) && p->clock < path->adopt_until;
+}
+
+/* The same of the tenants of all chains that a walk has found to take the packet up. */
+static __always_inline int may_begin_all(const struct pkt *p)
+{
+	__u32 slot = p->d.first_path, last = p->d.path_slot, asked = NOBODY;
+	struct path *path = bpf_map_lookup_elem(&paths, &slot);
+
+	if (slot && path && !older_than(p, path)) {
+		asked = path->tenant;
+		if (!may_begin(p, asked))
+			return 0;
+	}
+	path = bpf_map_lookup_elem(&paths, &last);
+	return !last || last == slot || !path || path->tenant == asked || older_than(p, path) ||
+	       may_begin(p, path->tenant);
+}
+
+/*
+ * A walk has halted at a rule that begins a chain. It goes on if the chain's tenant may
+ * begin a flow; likewise where the operator's chain leads into a tenant's. asked: a
+ * tenant that need not be asked. Returns as resolve.
+ */
+__noinline int begin_flows(__u32 asked)
+{
+	struct pkt *p = packet();
+	int rc = DROP_NO_TABLE;
+	struct path *path;
+	__u32 slot, i;
+
+	if (!p)
+		return rc;
+	for (i = 0; i < MAX_TIERS; i++) {
+		slot = p->d.path_slot;
+		path = bpf_map_lookup_elem(&paths, &slot);
+		if (path && path->tenant != asked && !older_than(p, path)) {
+			asked = path->tenant;
+			if (!may_begin(p, asked))
+				return DROP_NEW_FLOWS;
+		}
+		p->halt = i + 1 < MAX_TIERS;
+		rc = resolve_on();
+		p->halt = 0;
+		if (rc != HALTED)
+			break;
+	}
+	return rc;
+}
+
+#endif
