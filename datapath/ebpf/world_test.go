@@ -214,22 +214,35 @@ func (w *world) route(ns, dev string, to netip.Prefix, via netip.Addr) {
 // setGRO switches generic receive offload on, by which a veth device takes what XDP
 // redirects into its peer.
 func setGRO(dev string) error {
-	const on = 0x2c // ETHTOOL_SGRO
+	const set = 0x2c // ETHTOOL_SGRO
+	value := struct{ cmd, data uint32 }{set, 1}
+	return ethtool(dev, unsafe.Pointer(&value))
+}
+
+// setQueues has a veth device receive in so many queues: what CPUs send to it they
+// handle themselves.
+func setQueues(dev string, n int) error {
+	const set = 0x3d // ETHTOOL_SCHANNELS
+	value := struct{ cmd, maxRX, maxTX, maxOther, maxCombined, rx, tx, other, combined uint32 }{cmd: set, rx: uint32(n), tx: 1}
+	return ethtool(dev, unsafe.Pointer(&value))
+}
+
+// ethtool does one request of the kernel's interface of that name.
+func ethtool(dev string, value unsafe.Pointer) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
-	value := struct{ cmd, data uint32 }{on, 1}
 	var ifr struct {
 		name [unix.IFNAMSIZ]byte
 		data unsafe.Pointer
 		_    [16]byte
 	}
 	copy(ifr.name[:], dev)
-	ifr.data = unsafe.Pointer(&value)
+	ifr.data = value
 	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&ifr))); errno != 0 {
-		return fmt.Errorf("switch offload of %s: %w", dev, errno)
+		return fmt.Errorf("set up %s: %w", dev, errno)
 	}
 	return nil
 }
