@@ -125,7 +125,7 @@ func choose(names []string) (list []Benchmark, err error) {
 
 // alone makes sure that no other suite runs, and removes what a crash left.
 func alone(ctx context.Context, log *slog.Logger) (release func(), err error) {
-	release, err = filelock.Try(Root + ".lock")
+	unlock, err := filelock.Try(Root + ".lock")
 	var held *filelock.Held
 	if errors.As(err, &held) {
 		return nil, &onpath.Error{Code: onpath.CodeConflict, Message: fmt.Sprintf("another onpath bench runs on this machine (process %d)", held.PID), Remedy: "wait for it: two at once measure each other", Cause: err}
@@ -137,12 +137,12 @@ func alone(ctx context.Context, log *slog.Logger) (release func(), err error) {
 		return errors.Join(removeStage(ctx), removeContainers(ctx, log), bed.Sweep(Root), os.RemoveAll(pinPath))
 	}
 	if err := clear(ctx); err != nil {
-		release()
+		unlock()
 		return nil, fmt.Errorf("remove what an earlier run left: %w", err)
 	}
 	return func() {
 		_ = clear(context.WithoutCancel(ctx))
-		release()
+		unlock()
 	}, nil
 }
 
