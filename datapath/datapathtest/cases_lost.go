@@ -165,7 +165,7 @@ func repickFunctions(b *bed) {
 				function(&behind)
 			}
 			l.chains = []*chain{c}
-			for n := range uint16(4) {
+			for n := range uint16(2) {
 				b.repickOne(l, tcp4(1000*uint16(path)+n), n%2 == 1, x, y, before, behind)
 			}
 		}
