@@ -80,5 +80,13 @@ func (l *Leadership) Resign() {
 	ctx, cancel := context.WithTimeout(context.Background(), resignTimeout)
 	defer cancel()
 	_ = l.election.Resign(ctx) // else the TTL does it
-	_ = l.session.Close()
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		_ = l.session.Close() // tries for as long as the TTL where the cluster is away
+	}()
+	select {
+	case <-closed:
+	case <-ctx.Done():
+	}
 }
