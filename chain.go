@@ -39,12 +39,7 @@ type ChainSpec struct {
 	// Adopt is how long, after the chain begins, TCP connections older than it
 	// are passed by; default 60s.
 	Adopt *Duration `json:"adopt,omitempty"`
-	// Existing: pass (default) or cut what is older than the chain. Pass: TCP that
-	// no chain steers is passed by for adopt, and flows that another chain steers
-	// keep their way until they end; other flows are taken at once. Cut: TCP is
-	// reset, and what runs through chains behind this one (the same tenant's, or
-	// any if it is the operator's) begins anew. Only a chain that begins cuts, not
-	// one that is changed.
+	// Existing: pass (default) or cut connections older than the chain.
 	Existing Existing `json:"existing,omitempty"`
 	// Idle is how long the chain's flows may rest before they are forgotten.
 	// Functions learn of it, so that theirs need not disagree.
@@ -80,7 +75,7 @@ const (
 	DirectionForward Direction = "forward"
 )
 
-// Existing says what becomes of flows older than the chain.
+// Existing says what becomes of connections older than the chain.
 type Existing string
 
 // The choices for older connections.

@@ -87,7 +87,7 @@ func cuts(before, after *Snapshot) (out []string) {
 	for _, c := range objects[*onpath.Chain](after) {
 		old, _ := before.Objects[onpath.KeyOf(c)].(*onpath.Chain)
 		if c.Spec.Existing == onpath.ExistingCut && (old == nil || old.Status.Shape == "" || old.Spec.Disabled && !c.Spec.Disabled) {
-			out = append(out, fmt.Sprintf("chain %s cuts the TCP connections that exist when it begins; flows of chains behind it begin anew", nameOf(c)))
+			out = append(out, fmt.Sprintf("chain %s cuts the TCP connections that exist when it begins", nameOf(c)))
 		}
 	}
 	return out

@@ -48,15 +48,14 @@ func (w *world) assignPaths() {
 			continue
 		}
 		st := &c.obj.Status
-		same := st.Path != 0 && st.Shape == c.shape
-		if same && !w.cutOff(c) {
+		if st.Path != 0 && st.Shape == c.shape {
 			continue
 		}
 		next := *c.obj
 		next.Status.Shape = c.shape
 		next.Status.Cloudlets = nil
 		switch id := w.returning(c); {
-		case id != 0 && !same:
+		case id != 0:
 			next.Status.Path = id
 			w.kept[id] = true
 		case w.res.Used.Paths == len(w.IDs.Paths):
@@ -243,8 +242,6 @@ func (w *world) decide(cl *cloudlet, p *path) {
 			p.steers, p.spec.Began = true, w.Now.UTC().Round(0)
 			if w.succeeds(cl, p) {
 				p.spec.Adopt = 0 // connections that the old path steered are not older than the chain
-			} else {
-				w.tellOlder(cl, c)
 			}
 		}
 	}
@@ -282,11 +279,7 @@ func (w *world) carry(cl *cloudlet, p *path) {
 	}
 	if p.ended() {
 		p.forward, p.reverse = nil, nil
-		switch {
-		case !p.spec.Until.IsZero():
-		case successor != nil && successor.steers && w.cutBetween(cl, p.chain, p.spec.Began, successor.spec.Began):
-			p.spec.Until = p.spec.Ended
-		default:
+		if p.spec.Until.IsZero() {
 			p.spec.Until = w.goes(cl, p.spec)
 		}
 		p.over = w.isOver(cl, p)

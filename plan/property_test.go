@@ -129,9 +129,6 @@ func (s *sim) randomOperatorChain() *onpath.Chain {
 	c.Spec.Tier = onpath.TierOperator
 	c.Spec.To = onpath.Endpoints{Any: true}
 	if s.rng.IntN(2) == 0 {
-		c.Spec.Existing = onpath.ExistingCut
-	}
-	if s.rng.IntN(2) == 0 {
 		c.Spec.Select = []onpath.Selector{{Protocol: "tcp"}}
 	}
 	if s.rng.IntN(3) == 0 {
@@ -151,9 +148,6 @@ func (s *sim) randomChain(name string) *onpath.Chain {
 		c.Spec.Select = []onpath.Selector{s.randomSelector()}
 	}
 	c.Spec.Through = s.randomElements()
-	if s.rng.IntN(4) == 0 {
-		c.Spec.Existing = onpath.ExistingCut
-	}
 	switch s.rng.IntN(8) {
 	case 0:
 		c.Spec.Direction = onpath.DirectionForward
