@@ -45,7 +45,7 @@ soak: ## Longer tests: repeated failures, twenty cycles of everything
 	@$(MAKE) --no-print-directory build
 	@$(GO) run ./test/runner -soak
 
-performance: build ## Measure everything and show it in docs/performance.md (35 minutes; wants an idle machine)
+performance: build ## Measure everything and show it in docs/performance.md (30 minutes; wants an idle machine)
 	@scripts/setup demo
 	@mkdir -p docs/performance
 	@$(ROOT) bin/onpath bench --images bin/images --json docs/performance/results.json --markdown docs/performance.md
