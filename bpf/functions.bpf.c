@@ -267,7 +267,9 @@ int onpath_functions(struct __sk_buff *skb)
 		if (rc != GO_ON)
 			return rc;
 	}
+	p->resumes = 1;
 	bpf_tail_call_static(skb, &stages, STAGE_RESUME);
+	p->resumes = 0;
 	return TC_ACT_SHOT;
 }
 

@@ -433,14 +433,13 @@ __noinline int may_come(struct __sk_buff *skb)
 	return (*(__u32 *)(head + 12) & bpf_htonl(0xffffff00)) ? COME_ON : COME_PROBE;
 }
 
-static __always_inline int at_device(struct __sk_buff *skb)
+static __always_inline int at_device(struct __sk_buff *skb, struct pkt *p)
 {
 	__u32 ifindex = skb->ifindex;
 	struct node *n = this_node();
-	struct pkt *p = packet();
 	struct port *port;
 
-	if (!n || !p)
+	if (!n)
 		return TC_ACT_SHOT;
 	p->ifindex = ifindex;
 	if (ifindex == n->tunnel_ifindex)
@@ -486,41 +485,42 @@ int onpath_fast(struct xdp_md *ctx)
 	return verdict;
 }
 
-SEC("tc")
-int onpath_steer(struct __sk_buff *skb)
+/* Behind the functions (functions.bpf.c). */
+static __always_inline int behind_functions(struct __sk_buff *skb, struct pkt *p)
 {
-	int rc = at_device(skb);
-	struct pkt *p;
+	int rc = GO_ON;
 
-	if (rc != RUN_FUNCTIONS)
+	if (p->after == AFTER_REFUSE)
+		return p->is & IS_TCP ? send_reset(skb) : send_error(skb, ERROR_PROHIBITED, 0);
+	if (p->after == AFTER_REDIRECT)
+		rc = redirect(skb);
+	if (rc == GO_ON)
+		rc = send_on(skb);
+	else if (rc == RUN_FUNCTIONS)
 		return rc;
-	bpf_tail_call_static(skb, &stages, STAGE_FUNCTIONS);
-	p = packet();
-	return p ? drop(p, DROP_NO_INSTANCE) : TC_ACT_SHOT; /* there is no dispatcher */
+	return p->is & IS_TAPPED ? TC_ACT_SHOT : rc;
 }
 
-/* Behind the functions (functions.bpf.c). */
+/* The dispatcher goes on with this program, which then finds pkt.resumes: the verifier need
+ * not look at another one with the same functions. */
 SEC("tc")
-int onpath_resume(struct __sk_buff *skb)
+int onpath_steer(struct __sk_buff *skb)
 {
 	struct pkt *p = packet();
 	int rc;
 
 	if (!p)
 		return TC_ACT_SHOT;
-	if (p->after == AFTER_REFUSE)
-		return p->is & IS_TCP ? send_reset(skb) : send_error(skb, ERROR_PROHIBITED, 0);
-	if (p->after == AFTER_REDIRECT) {
-		rc = redirect(skb);
-		if (rc == RUN_FUNCTIONS) {
-			bpf_tail_call_static(skb, &stages, STAGE_FUNCTIONS);
-			return drop(p, DROP_NO_INSTANCE);
-		}
-		if (rc != GO_ON)
-			return rc;
+	if (p->resumes) {
+		p->resumes = 0;
+		rc = behind_functions(skb, p);
+	} else {
+		rc = at_device(skb, p);
 	}
-	rc = send_on(skb);
-	return p->is & IS_TAPPED ? TC_ACT_SHOT : rc;
+	if (rc != RUN_FUNCTIONS)
+		return rc;
+	bpf_tail_call_static(skb, &stages, STAGE_FUNCTIONS);
+	return drop(p, DROP_NO_INSTANCE); /* there is no dispatcher */
 }
 
 char _license[] SEC("license") = "GPL";

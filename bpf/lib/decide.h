@@ -21,17 +21,22 @@ static __always_inline int is_dhcp(const struct flow_key *k, __u32 family)
 /* Both directions of a flow go the same way: by the chain (NEXT_PASS), where the
  * connection is older than it or no element is in the way, or out again behind the
  * functions (NEXT_EXIT). */
-static __always_inline void pass_both(struct pkt *p, __u32 edge, __u32 table, __u32 kind)
+__noinline int pass_both(__u32 table, __u32 kind)
 {
+	struct pkt *p = packet();
+	struct node *n = this_node();
+
+	if (!p || !n)
+		return 0;
 	p->d.kind = kind;
 	p->d.next = p->d.slot = p->d.group = 0;
 	write_flow();
 	p->back.context = 0;
 	p->back_tenant = p->tenant;
 	p->settle = 0;
-	reverse_key(&p->rkey, &p->key, edge);
+	reverse_key(&p->rkey, &p->key, n->edge);
 	answers_go(p, kind, 0, 0);
-	write_answer(p, table, BACK_EDGE);
+	return write_answer(p, table, BACK_EDGE);
 }
 
 /* Follow an entry that was found. */
@@ -172,7 +177,7 @@ __noinline int decide_edge(struct __sk_buff *skb)
 			return send_reset(skb);
 		}
 		clear_functions(&p->d);
-		pass_both(p, n->edge, 0, NEXT_PASS);
+		pass_both(0, NEXT_PASS);
 		count_passed(p);
 		return TC_ACT_OK;
 	}
@@ -189,7 +194,7 @@ __noinline int decide_edge(struct __sk_buff *skb)
 	if (p->d.kind == NEXT_EXIT) {
 		/* Nowhere else to go: functions and mirrors only, or all bypassed. */
 		p->d.flags |= p->d.bypassed ? FLOW_BYPASS : 0;
-		pass_both(p, n->edge, n->edge_table, has_functions(&p->d) ? NEXT_EXIT : NEXT_PASS);
+		pass_both(n->edge_table, has_functions(&p->d) ? NEXT_EXIT : NEXT_PASS);
 		return GO_ON;
 	}
 	write_flow();

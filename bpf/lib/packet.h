@@ -184,6 +184,7 @@ struct pkt {
 	__u64 hash;
 
 	__u32 after; /* AFTER_…: what is done behind the dispatcher */
+	__u32 resumes; /* it comes from there */
 	__u32 ran;     /* functions that the packet has passed */
 	__u32 element; /* a function sends it there */
 	__u32 edited; /* a function changed the tuple */

@@ -38,13 +38,24 @@ static __always_inline __u32 state_of(__u32 id)
 	return v->state;
 }
 
+/* Fill in the state of the vport that the question names at a place: 0, or it has none
+ * there. */
+__noinline int put_state(struct __sk_buff *skb, __u32 l4, __u32 at)
+{
+	__u32 word;
+
+	if (bpf_skb_load_bytes(skb, at, &word, 4))
+		return -1;
+	return put_word(skb, l4, at, word, (word & bpf_htonl(0xffffff00)) | bpf_htonl(state_of(bpf_ntohl(word) >> 8)));
+}
+
 /* Send the question back with the states filled in. pkt.l4 is its UDP header,
  * pkt.akey who asks. */
 __noinline int answer_probe(struct __sk_buff *skb)
 {
 	struct pkt *p = packet();
 	struct peer_ref *peer;
-	__u32 l4, body, i, at, word;
+	__u32 l4, body, i, word;
 	__u8 w[8];
 	int v6;
 
@@ -63,10 +74,7 @@ __noinline int answer_probe(struct __sk_buff *skb)
 	for (i = 0; i < PROBE_VPORTS; i++) {
 		if (i >= w[4])
 			break;
-		at = body + offsetof(struct probe, vports) + 4 * i;
-		if (bpf_skb_load_bytes(skb, at, &word, 4))
-			return drop(p, DROP_MALFORMED);
-		if (put_word(skb, l4, at, word, (word & bpf_htonl(0xffffff00)) | bpf_htonl(state_of(bpf_ntohl(word) >> 8))))
+		if (put_state(skb, l4, body + offsetof(struct probe, vports) + 4 * i))
 			return drop(p, DROP_MALFORMED);
 	}
 	__builtin_memcpy(&word, w, 4);

@@ -5,6 +5,7 @@
 
 #include "decide.h"
 #include "exit.h"
+#include "learn.h"
 
 /* Copies for the mirrors. The frame itself keeps its addresses. */
 __noinline int copy_to_mirrors(struct __sk_buff *skb)
@@ -119,7 +120,7 @@ static __always_inline int send_to(struct __sk_buff *skb, struct pkt *p, struct 
 	switch (v->kind) {
 	case VPORT_INSTANCE:
 		if (p->learn && !(p->is & (IS_ERROR | IS_NOPORTS))) {
-			learn_at(slot);
+			learn_answers(AT_INSTANCE, v->id, slot);
 			learn_context(slot);
 		}
 		set_macs(skb, v);
@@ -131,7 +132,7 @@ static __always_inline int send_to(struct __sk_buff *skb, struct pkt *p, struct 
 		if (v->id == p->d.entry && !(carried && has_functions(&p->d)))
 			carried = p->d.context;
 		if (p->learn && has_functions(&p->d) && !(p->is & (IS_ERROR | IS_NOPORTS)))
-			learn_relay(v->id);
+			learn_answers(AT_RELAY, v->id, slot);
 		reason = encapsulate(skb, slot, last_passed(p), p->d.entry, carried);
 		if (reason)
 			return drop(p, reason);
@@ -227,7 +228,7 @@ __noinline int send_on(struct __sk_buff *skb)
 			rc = place_answer();
 			find_first_met();
 			if (!rc)
-				rc = learn_edge();
+				rc = learn_answers(AT_EDGE, n->edge, 0);
 			if (rc) {
 				untold();
 				return drop(p, rc);

@@ -159,8 +159,8 @@ func (d *Driver) open() error {
 	d.readied, d.linked, d.linkErrs = map[int]bool{}, map[onpath.VportID]*linked{}, map[onpath.VportID]string{}
 	d.fast = fastState{value: d.maps.fasts.now[0]}
 	d.fast.next, d.fast.begun = d.fast.value.Epoch, true
-	if err := c.Maps["stages"].Put(stageResume, c.Programs[resumeProgram]); err != nil {
-		return fmt.Errorf("put the second program in its place: %w", err)
+	if err := c.Maps["stages"].Put(stageResume, c.Programs[program]); err != nil {
+		return fmt.Errorf("put the program in its place behind the functions: %w", err)
 	}
 	if err := d.forgetWatches(); err != nil {
 		return err

@@ -43,9 +43,8 @@ const (
 // transient maps belong to one loaded program, not to the data path.
 var transient = []string{"captures", "buckets"}
 
-// resumeProgram goes on behind the dispatcher of bpf/functions.bpf.c.
+// The dispatchers of bpf/functions.bpf.c.
 const (
-	resumeProgram         = "onpath_resume"
 	dispatcherProgram     = "onpath_functions"
 	fastDispatcherProgram = "onpath_fast_functions" // at XDP
 )

@@ -16,7 +16,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -63,7 +65,9 @@ func execute(soak bool, run string, packages []string) error {
 	if out, err := exec.Command(goBin, append([]string{"vet"}, packages...)...).CombinedOutput(); err != nil {
 		return fmt.Errorf("go vet: %w\n%s", err, out)
 	}
-	args := []string{"test", "-race", "-json", "-p", "2", "-timeout", "18m"}
+	// Tests that may run beside others of their package wait for the kernel mostly.
+	parallel := strconv.Itoa(2 * runtime.NumCPU())
+	args := []string{"test", "-race", "-json", "-p", "2", "-parallel", parallel, "-timeout", "18m"}
 	if soak {
 		os.Setenv("ONPATH_SOAK", "1")
 		args = append(args, "-timeout", "3h", "-count", "1")
