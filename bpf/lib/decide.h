@@ -95,6 +95,33 @@ __noinline int follow_at_edge(void)
 	return p->d.matched && follow_pending();
 }
 
+/*
+ * A connection that is older than a chain which cuts such. The end that speaks is reset by
+ * an answer. The other one, which may only wait, as a client does in the middle of a
+ * download, gets the packet as a RST: its sequence number is the one expected there, unless
+ * others are under way (RFC 9293 §3.5.3). A copy comes in here once more, and RSTs pass.
+ * (Not of what the other gateway gave back: where that came in is not known any more.)
+ */
+__noinline int cut(struct __sk_buff *skb)
+{
+	struct pkt *p = packet();
+	__be16 old, new;
+	__u32 at;
+
+	if (!p)
+		return TC_ACT_SHOT;
+	if (p->is & IS_RST)
+		return TC_ACT_OK;
+	count_in(skb, p, p->prev_slot, p->prev);
+	at = p->l4 + 12; /* the header's length and the flags */
+	if (!(p->is & (IS_HOST | IS_TAPPED)) && !p->asked && !bpf_skb_load_bytes(skb, at, &old, 2)) {
+		new = old | bpf_htons(0x04);
+		if (!bpf_l4_csum_replace(skb, p->l4 + 16, old, new, 2) && !bpf_skb_store_bytes(skb, at, &new, 2, 0))
+			bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS);
+	}
+	return send_reset(skb);
+}
+
 /* A packet from outside without an established entry. */
 __noinline int decide_edge(struct __sk_buff *skb)
 {
@@ -172,10 +199,8 @@ __noinline int decide_edge(struct __sk_buff *skb)
 			reason = DROP_NEW_FLOWS;
 	}
 	if ((p->is & IS_TCP) && !(p->is & IS_SYN) && bpf_ktime_get_ns() < path->adopt_until) {
-		if (path->flags & PATH_CUT) {
-			count_in(skb, p, p->prev_slot, p->prev);
-			return send_reset(skb);
-		}
+		if (path->flags & PATH_CUT)
+			return cut(skb);
 		clear_functions(&p->d);
 		pass_both(0, NEXT_PASS);
 		count_passed(p);

@@ -421,17 +421,28 @@ func adoption(b *bed) {
 	b.through(clientNet, late.bytes(), serverNet, forwards(fw)...)
 }
 
-// cuts: with existing: cut, older connections are reset.
+// cuts: with existing: cut, older connections are reset: the end that speaks by an answer,
+// the other one, which may wait for ever, by what it would have received.
 func cuts(b *bed) {
 	fw := b.instance("fw", gateway)
 	c := &chain{path: 1, match: toServer(), began: b.h.Now().Add(-time.Second), adopt: time.Hour, cut: true}
 	b.apply(one(c, fw))
-	old := newPacket(tcp4(1))
-	old.flags, old.ack = ack, 777
-	b.send(gateway, clientNet, old.bytes())
-	b.dropped(gateway, clientNet, onpath.DropReset)
 	b.nodes[gateway].loose[edgeVport] = true
-	b.isReset(clientNet, tcp4(1), 777)
+	for _, t := range []onpath.Tuple{tcp4(1), tcp6(2)} {
+		for _, speaks := range []struct {
+			in, out string
+			t       onpath.Tuple
+		}{{clientNet, serverNet, t}, {serverNet, clientNet, t.Reverse()}} {
+			old := newPacket(speaks.t)
+			old.flags, old.seq, old.ack = ack, 4711, 777
+			b.send(gateway, speaks.in, old.bytes())
+			b.dropped(gateway, speaks.in, onpath.DropReset)
+			b.isReset(speaks.in, speaks.t, 777)
+			old.flags |= rst
+			b.same(gateway, speaks.out, b.receive(gateway, speaks.out).Packet, withTTL(old.bytes(), 1))
+			b.untouched(speaks.in, old.bytes(), speaks.out) // so does the end itself that gives up
+		}
+	}
 	b.forward(tcp4(1), fw)
 }
 

@@ -13,8 +13,10 @@ type work struct {
 	anew   bool // decided for a second time, as its entry led nowhere
 	// followed: it went by an entry that was there.
 	followed bool
-	b        []byte
-	h        header
+	// asked: the other gateway has given it back.
+	asked bool
+	b     []byte
+	h     header
 	// key is what entries are looked up by: the packet's own tuple, or for ICMP
 	// errors the reverse of the one they quote.
 	key flowKey
@@ -233,12 +235,35 @@ func (n *Node) classify(w *work) {
 			n.beginFunctions(w, f)
 			return
 		}
+	case toReset:
+		n.cut(w)
+		return
 	default:
 		n.countIn(edge, w.h.length)
 		n.refuse(w, d)
 		return
 	}
 	n.begin(w, n.learn(w, w.key, f, w.tenant))
+}
+
+// cut resets a connection that is older than a chain which cuts such: the end that speaks
+// by an answer, the other one by what it sent, made a RST. A RST passes.
+func (n *Node) cut(w *work) {
+	if w.h.flags&flagRST != 0 {
+		n.kernel(w.b, w.h)
+		return
+	}
+	n.countIn(n.edge.Vport, w.h.length)
+	n.reset(w)
+	if w.asked {
+		return
+	}
+	b := slices.Clone(w.b[:w.h.length])
+	flags := b[w.h.l4+12 : w.h.l4+14] // with the header's length: words are summed up
+	old := slices.Clone(flags)
+	flags[1] |= flagRST
+	patch(b[w.h.l4+16:w.h.l4+18], old, flags)
+	n.kernel(b, w.h)
 }
 
 // beginFunctions takes up a flow that meets functions alone: both directions are

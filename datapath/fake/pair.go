@@ -152,6 +152,7 @@ func (n *Node) askPartner(w *work) {
 	}
 	if to := n.net.underlay[n.peers[v.Peer].Address]; to != nil {
 		to.tellPartner(w.key.tuple, false)
+		w.asked = true
 	}
 }
 
