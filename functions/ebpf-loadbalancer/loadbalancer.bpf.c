@@ -5,7 +5,8 @@
  * look-up table of Maglev's (Eisenbud et al., NSDI 2016, §3.4), which the node fills:
  * one look-up however many backends there are, even shares, and few flows that
  * would choose anew when a backend comes or goes. A flow that has been seen keeps its
- * backend all the same, for as long as that one lives.
+ * backend all the same, for as long as that one lives. Each IP version has a look-up
+ * table of its own, of the backends of that version: no packet changes its version.
  */
 #include "onpath.h"
 
@@ -13,7 +14,7 @@ ONPATH_LICENSE("Dual BSD/GPL");
 
 #define SLOTS    65537 /* a prime */
 #define IN_ROW   128
-#define ROWS     513   /* of one of the two tables */
+#define ROWS     513   /* of one of the four tables: two for each IP version */
 #define BACKENDS 512
 #define PORTS    16
 
@@ -21,7 +22,7 @@ ONPATH_LICENSE("Dual BSD/GPL");
 
 #define BY_SOURCE 1
 
-#define REASON_NONE 1 /* no backend lives */
+#define REASON_NONE 1 /* no backend of the flow's IP version lives */
 
 struct flow_key {
 	__u8 src[16];
@@ -57,12 +58,12 @@ ONPATH_CONFIG({
 	__u8 virtual4[16], virtual6[16];
 	__u32 tcp, udp;
 	__u32 by;
-	__u32 half;       /* the table in force: 0 or 1 */
-	__u32 port_count; /* 0: every port */
+	__u32 table4, table6; /* first rows of the tables in force */
+	__u32 port_count;     /* 0: every port */
 	__be16 ports[PORTS];
 });
 ONPATH_COUNTERS({ __u64 balanced; __u64 answered; __u64 fresh; __u64 moved; __u64 unserved; });
-ONPATH_TABLE(table, ARRAY, __u32, struct row, 2 * ROWS);
+ONPATH_TABLE(table, ARRAY, __u32, struct row, 4 * ROWS);
 ONPATH_TABLE(backends, ARRAY, __u32, struct backend, BACKENDS);
 ONPATH_TABLE(behind, HASH, struct behind_key, __u32, 2 * BACKENDS);
 /* Flows seen once, and those seen again: a flood of SYNs evicts none of these. */
@@ -89,8 +90,25 @@ static __always_inline int served(const struct onpath_config *c, __be16 port)
 	return 0;
 }
 
-/* The backend of a flow that was seen before, if it lives. */
-static __always_inline struct backend *kept(const struct chosen *k)
+static __always_inline int is_unset(const __u8 *a)
+{
+	const __u32 *x = (const void *)a;
+
+	return !(x[0] | x[1] | x[2] | x[3]);
+}
+
+/* Whether a backend is of an IP version; IPv4 addresses are mapped. */
+static __always_inline int is_of(const struct backend *b, __u8 family)
+{
+	const __u32 *x = (const void *)b->addr;
+	int four = !x[0] && !x[1] && x[2] == onpath_be32(0xffff);
+
+	return four == (family == 4);
+}
+
+/* The backend of a flow that was seen before, if it lives. Older versions also gave
+ * flows backends of the other IP version. */
+static __always_inline struct backend *kept(const struct chosen *k, __u8 family)
 {
 	__u32 place;
 	struct backend *b;
@@ -99,7 +117,7 @@ static __always_inline struct backend *kept(const struct chosen *k)
 		return 0;
 	place = k->backend;
 	b = bpf_map_lookup_elem(&backends, &place);
-	return b && b->id == k->id && b->alive ? b : 0;
+	return b && b->id == k->id && b->alive && is_of(b, family) ? b : 0;
 }
 
 /* The backend of a new flow, by its hash. */
@@ -115,7 +133,7 @@ static __always_inline struct backend *choose(const struct onpath_config *c, con
 	words[4] = c->by == BY_SOURCE ? 0 : k->sport | (__u32)k->dport << 16;
 	words[5] = c->by == BY_SOURCE ? 0 : k->protocol;
 	slot = onpath_hash(words, 6, 0x6f70) % SLOTS;
-	at = slot / IN_ROW + (c->half ? ROWS : 0);
+	at = slot / IN_ROW + (k->family == 4 ? c->table4 : c->table6);
 	r = bpf_map_lookup_elem(&table, &at);
 	if (!r)
 		return 0;
@@ -123,7 +141,7 @@ static __always_inline struct backend *choose(const struct onpath_config *c, con
 	if (place == NO_BACKEND)
 		return 0;
 	b = bpf_map_lookup_elem(&backends, &place);
-	if (!b || !b->id)
+	if (!b || !b->id || !is_of(b, k->family)) /* the place may just have been given to another */
 		return 0;
 	to->backend = place;
 	to->id = b->id;
@@ -132,9 +150,12 @@ static __always_inline struct backend *choose(const struct onpath_config *c, con
 
 static __always_inline int answer(struct onpath_packet *p, const struct onpath_config *c)
 {
+	const __u8 *virtual = p->family == 4 ? c->virtual4 : c->virtual6;
 	struct behind_key k = {};
 	__u32 *port;
 
+	if (is_unset(virtual)) /* taken out before its backends' last flows ended */
+		return ONPATH_NEXT;
 	onpath_copy_address(k.addr, p->src);
 	k.port = p->sport;
 	port = bpf_map_lookup_elem(&behind, &k);
@@ -144,7 +165,7 @@ static __always_inline int answer(struct onpath_packet *p, const struct onpath_c
 		if (!port || !served(c, p->sport))
 			return ONPATH_NEXT; /* the backend speaks for itself */
 	}
-	onpath_set_source(p, p->family == 4 ? c->virtual4 : c->virtual6, *port);
+	onpath_set_source(p, virtual, *port);
 	onpath_count(answered, p->segments);
 	return ONPATH_NEXT;
 }
@@ -175,7 +196,7 @@ ONPATH_FUNCTION(p)
 		seen = 0;
 		known = bpf_map_lookup_elem(&tried, &k);
 	}
-	b = kept(known);
+	b = kept(known, p->family);
 	if (b && !seen && !(p->is & (ONPATH_IS_SYN | ONPATH_IS_ERROR))) {
 		fresh = *known;
 		bpf_map_update_elem(&flows, &k, &fresh, 0);

@@ -40,7 +40,7 @@ func readBackends(m *ebpf.Map) ([]backendValue, error) {
 }
 
 // write puts the configuration in force: the backends' places first, then the
-// table that is not in use, then one word that says which is. A backend that is
+// tables that are not in use, then the words that say which are. A backend that is
 // named no more keeps its place, and its flows; new flows do not choose it.
 func (b *balance) write(tables map[string]*ebpf.Map) error {
 	now, err := readBackends(tables[backendsTable])
@@ -51,10 +51,16 @@ func (b *balance) write(tables map[string]*ebpf.Map) error {
 	if err != nil {
 		return err
 	}
-	var list []candidate
+	var four, six []candidate
 	for i, t := range b.targets {
-		if now[places[i]].Alive != 0 {
-			list = append(list, candidate{t.addr.String(), uint16(places[i]), t.weight})
+		if now[places[i]].Alive == 0 {
+			continue
+		}
+		c := candidate{t.addr.String(), uint16(places[i]), t.weight}
+		if t.addr.Addr().Is4() {
+			four = append(four, c)
+		} else {
+			six = append(six, c)
 		}
 	}
 	var was balanceConfig
@@ -62,8 +68,11 @@ func (b *balance) write(tables map[string]*ebpf.Map) error {
 		return fmt.Errorf("read the configuration in force: %w", err)
 	}
 	c := b.config
-	c.Half = 1 - was.Half&1
-	if err := writeSlots(tables[slotsTable], c.Half, maglev(list)); err != nil {
+	c.Table4, c.Table6 = freeTables(&was)
+	if err := writeSlots(tables[slotsTable], c.Table4, maglev(four)); err != nil {
+		return err
+	}
+	if err := writeSlots(tables[slotsTable], c.Table6, maglev(six)); err != nil {
 		return err
 	}
 	return tables[inline.ConfigTable].Put(uint32(0), c)
@@ -135,11 +144,20 @@ func forgetBackend(tables map[string]*ebpf.Map, place uint32, v *backendValue) e
 	return cmp.Or(err, tables[backendsTable].Put(place, backendValue{}))
 }
 
-func writeSlots(m *ebpf.Map, half uint32, slots []uint16) error {
+// freeTables gives the first rows of the two tables, one for each IP version, that
+// are not in force.
+func freeTables(was *balanceConfig) (four, six uint32) {
+	if was.Table4 == 0 {
+		return 2 * tableRows, 3 * tableRows
+	}
+	return 0, tableRows
+}
+
+func writeSlots(m *ebpf.Map, first uint32, slots []uint16) error {
 	for row := range uint32(tableRows) {
 		var v rowValue
 		copy(v[:], slots[row*tableRow:min(int(row+1)*tableRow, len(slots))])
-		if err := m.Put(half*tableRows+row, v); err != nil {
+		if err := m.Put(first+row, v); err != nil {
 			return fmt.Errorf("write the look-up table: %w", err)
 		}
 	}

@@ -15,7 +15,8 @@ type together struct{ error }
 func (t together) Unwrap() error { return t.error }
 
 // CheckConfig finds what is wrong with each value that a function is told, by
-// itself: the rest may come with a deployment. Errors name the field within e. It
+// itself, or against another that stands beside it: the rest may come with a
+// deployment. Errors name the field within e. It
 // needs neither rights nor a kernel.
 func CheckConfig(e *onpath.EBPFSpec) error {
 	f, err := read(e)
@@ -24,6 +25,13 @@ func CheckConfig(e *onpath.EBPFSpec) error {
 	}
 	_, err = f.compile(e)
 	if err == nil || errors.As(err, new(together)) {
+		b, ok := builtIn(e.Object)
+		if !ok || len(e.Code) > 0 || b.pointless == nil {
+			return nil
+		}
+		err = b.pointless(f.values(e))
+	}
+	if err == nil {
 		return nil
 	}
 	out := onpath.Errorf(onpath.CodeOf(err), "%w", err)

@@ -26,6 +26,7 @@ func TestCheckConfig(t *testing.T) {
 		{"loadbalancer", "backends", "10.0.0.1\n10.0.0.300", true, "files[backends]", "line 2"},
 		{"loadbalancer", "backends", "10.0.0.1:80", true, "", ""}, // so may the ports
 		{"loadbalancer", "virtaul", "10.0.0.1", false, "config[virtaul]", `cannot be told "virtaul"`},
+		{"loadbalancer", "virtual", "10.0.0.1,2001:db8::1", false, "", ""}, // and the backends
 	} {
 		e := &onpath.EBPFSpec{Object: c.object, Config: onpath.Env{c.name: c.value}}
 		if c.file {
@@ -39,6 +40,33 @@ func TestCheckConfig(t *testing.T) {
 		case c.says == "":
 		case !errors.As(err, &known) || known.Code != onpath.CodeInvalid || known.Field != c.field || !strings.Contains(known.Message, c.says):
 			t.Errorf("%s, %s: %q gives %v; must be about %s and say %s", c.object, c.name, c.value, err, c.field, c.says)
+		}
+	}
+}
+
+// TestCheckLoadbalancer: virtual addresses and backends that stand together can meet,
+// each by its IP version.
+func TestCheckLoadbalancer(t *testing.T) {
+	for _, c := range []struct{ virtual, backends, field, says string }{
+		{"203.0.113.10", "10.0.0.1", "", ""},
+		{"203.0.113.10,2001:db8::10", "10.0.0.1\n2001:db8::1 weight 0", "", ""},
+		{"2001:db8::10", "2001:db8::1", "", ""},
+		{"203.0.113.10,2001:db8::10", "10.0.0.1\n10.0.0.2", "config[virtual]", "2001:db8::10 is IPv6, and no backend is"},
+		{"203.0.113.10,2001:db8::10", "2001:db8::1", "config[virtual]", "203.0.113.10 is IPv4, and no backend is"},
+		{"203.0.113.10", "10.0.0.1\n2001:db8::1", "files[backends]", "2001:db8::1 is IPv6, and no virtual address is"},
+		{"2001:db8::10", "10.0.0.1", "files[backends]", "10.0.0.1 is IPv4, and no virtual address is"},
+		{"2001:db8::10", "[2001:db8::1]:80\n10.0.0.1", "files[backends]", "10.0.0.1 is IPv4"}, // ports may come with a deployment
+		{"203.0.113.10", "203.0.113.10", "files[backends]", "203.0.113.10"},
+	} {
+		err := CheckConfig(&onpath.EBPFSpec{Object: "loadbalancer", Config: onpath.Env{"virtual": c.virtual},
+			Files: map[string]onpath.File{"backends": {Content: c.backends}}})
+		var known *onpath.Error
+		switch {
+		case c.says == "" && err != nil:
+			t.Errorf("virtual %s with %q is refused: %v", c.virtual, c.backends, err)
+		case c.says == "":
+		case !errors.As(err, &known) || known.Code != onpath.CodeInvalid || known.Field != c.field || !strings.Contains(known.Message, c.says) || known.Remedy == "":
+			t.Errorf("virtual %s with %q gives %v; must be about %s and say %s", c.virtual, c.backends, err, c.field, c.says)
 		}
 	}
 }

@@ -25,6 +25,11 @@ type bench struct {
 	trial  *inline.Trial
 }
 
+// benchPins is where a function's tables are pinned for a test.
+func benchPins(name string) string {
+	return filepath.Join(DefaultPinPath, fmt.Sprintf("test-%s-%d", name, os.Getpid()))
+}
+
 func newBench(t *testing.T, name string) *bench {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -34,7 +39,7 @@ func newBench(t *testing.T, name string) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := filepath.Join(DefaultPinPath, fmt.Sprintf("test-%s-%d", name, os.Getpid()))
+	dir := benchPins(name)
 	if err := needBPFFS(DefaultPinPath); err != nil {
 		t.Fatal(err)
 	}

@@ -29,7 +29,7 @@ type balanceConfig struct {
 	Virtual4, Virtual6 [16]byte
 	TCP, UDP           uint32
 	By                 uint32
-	Half               uint32
+	Table4, Table6     uint32 // first rows of the tables in force
 	PortCount          uint32
 	Ports              [servicePorts][2]byte // big endian
 }
@@ -110,14 +110,20 @@ func balanceValues(config map[string]string) (b balance, err error) {
 		}
 	}
 	b.check.timeout = min(b.check.every, time.Second)
-	if err := b.fits(); err != nil {
+	if err := b.complete(); err != nil {
+		return b, together{err}
+	}
+	if err := b.reachable(); err != nil {
+		return b, err
+	}
+	if err := b.ported(); err != nil {
 		return b, together{err}
 	}
 	return b, nil
 }
 
-// fits checks what values say together.
-func (b *balance) fits() error {
+// complete finds what is missing.
+func (b *balance) complete() error {
 	missing := func(what, remedy string) error {
 		e := onpath.Errorf(onpath.CodeInvalid, "%s: is missing", what)
 		e.Remedy = remedy
@@ -129,17 +135,40 @@ func (b *balance) fits() error {
 	if len(b.targets) == 0 {
 		return missing("backends", "write one a line: 10.0.0.7, 10.0.0.8:8080 weight 2")
 	}
+	return nil
+}
+
+// virtualOf is the virtual address of an address's IP version, zero if there is none.
+func (b *balance) virtualOf(a netip.Addr) [16]byte {
+	if a.Is4() {
+		return b.config.Virtual4
+	}
+	return b.config.Virtual6
+}
+
+// reachable checks that each backend can be behind a virtual address: no packet
+// changes its IP version.
+func (b *balance) reachable() error {
+	for _, t := range b.targets {
+		a := t.addr.Addr()
+		switch b.virtualOf(a) {
+		case [16]byte{}:
+			e := onpath.Errorf(onpath.CodeInvalid, "backends: %s is %s, and no virtual address is", a, version(a))
+			e.Remedy = "name a virtual address of the same IP version"
+			return e
+		case a.As16():
+			return invalidValue("backends", a.String(), "a backend has another address than the virtual one")
+		}
+	}
+	return nil
+}
+
+// ported checks that the ports of backends, of the service and of checks fit
+// together.
+func (b *balance) ported() error {
 	for _, t := range b.targets {
 		at := "backends: " + t.addr.String()
-		virtual := b.config.Virtual6
-		if t.addr.Addr().Is4() {
-			virtual = b.config.Virtual4
-		}
 		switch {
-		case virtual == [16]byte{}:
-			return invalidValue("backends", t.addr.Addr().String(), "name a virtual address of the same IP version")
-		case virtual == t.addr.Addr().As16():
-			return invalidValue("backends", t.addr.Addr().String(), "a backend has another address than the virtual one")
 		case t.addr.Port() != 0 && b.config.PortCount != 1:
 			e := onpath.Errorf(onpath.CodeInvalid, "%s names a port, and there are %d in ports", at, b.config.PortCount)
 			e.Remedy = "write the one port that is dialled as ports, or leave the backends' ports out"
@@ -151,6 +180,35 @@ func (b *balance) fits() error {
 		}
 	}
 	return nil
+}
+
+// unserved finds a virtual address that no backend can ever serve. A function that
+// runs takes it and refuses its clients: what was taken before goes on.
+func unserved(config map[string]string) error {
+	b, _ := balanceValues(config)
+	if len(b.targets) == 0 {
+		return nil
+	}
+	for _, virtual := range [][16]byte{b.config.Virtual4, b.config.Virtual6} {
+		if virtual == [16]byte{} {
+			continue
+		}
+		a := netip.AddrFrom16(virtual).Unmap()
+		if slices.ContainsFunc(b.targets, func(t target) bool { return t.addr.Addr().Is4() == a.Is4() }) {
+			continue
+		}
+		e := onpath.Errorf(onpath.CodeInvalid, "virtual: %s is %s, and no backend is", a, version(a))
+		e.Remedy = "name a backend of the same IP version, or leave the address out"
+		return e
+	}
+	return nil
+}
+
+func version(a netip.Addr) string {
+	if a.Is4() {
+		return "IPv4"
+	}
+	return "IPv6"
 }
 
 // probed is the port at which a backend is probed.
