@@ -117,8 +117,11 @@ func (t *fireTables) vector(v bitVector) uint32 {
 	return i
 }
 
-// prefixes gives each prefix the rules of all that hold it, itself included: the
-// longest prefix of an address decides.
+// allIPv4 are the IPv4 addresses as the program sees them: mapped.
+var allIPv4 = netip.PrefixFrom(netip.AddrFrom16(netip.IPv4Unspecified().As16()), 96)
+
+// prefixes gives each prefix the rules of all of its IP version that hold it, itself
+// included: the longest prefix of an address decides.
 func (t *fireTables) prefixes(what string, rules []fireRule, of func(*fireRule) []netip.Prefix) (map[netip.Prefix]uint32, error) {
 	all := netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 	of2 := map[netip.Prefix][]int{all: nil} // rules that name it
@@ -130,6 +133,9 @@ func (t *fireTables) prefixes(what string, rules []fireRule, of func(*fireRule) 
 		}
 		for _, p := range list {
 			of2[p] = append(of2[p], i)
+			if p.Bits() < allIPv4.Bits() && p.Contains(allIPv4.Addr()) && of2[allIPv4] == nil {
+				of2[allIPv4] = []int{} // for IPv4 addresses that no IPv4 prefix holds
+			}
 		}
 	}
 	if len(of2) > firewallPrefixes {
@@ -141,7 +147,11 @@ func (t *fireTables) prefixes(what string, rules []fireRule, of func(*fireRule) 
 		for _, i := range everywhere {
 			v.set(i)
 		}
-		for bits := range p.Bits() + 1 {
+		least := 0
+		if p.Addr().Is4In6() && p.Bits() >= allIPv4.Bits() {
+			least = allIPv4.Bits()
+		}
+		for bits := least; bits <= p.Bits(); bits++ {
 			for _, i := range of2[netip.PrefixFrom(p.Addr(), bits).Masked()] {
 				v.set(i)
 			}

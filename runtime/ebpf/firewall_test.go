@@ -128,8 +128,12 @@ func judge(rules []fireRule, t onpath.Tuple) int32 {
 	return 1 // default: drop
 }
 
-// holds compares bits: netip's Contains knows no mapped addresses.
+// holds compares bits: netip's Contains knows no mapped addresses. A prefix holds
+// addresses of its own IP version only.
 func holds(p netip.Prefix, a netip.Addr) bool {
+	if p.Addr().Is4In6() != a.Is4In6() {
+		return false
+	}
 	x, y := p.Addr().As16(), a.As16()
 	for i := range p.Bits() {
 		if (x[i/8]^y[i/8])>>(7-i%8)&1 != 0 {
@@ -190,6 +194,9 @@ func randomRules(r *rand.Rand, n int) string {
 	var b strings.Builder
 	prefix := func() string {
 		a := randomAddr(r)
+		if r.IntN(20) == 0 {
+			return netip.PrefixFrom(a, r.IntN(4)).Masked().String()
+		}
 		return netip.PrefixFrom(a, a.BitLen()-r.IntN(20)).String()
 	}
 	for range n {
@@ -224,6 +231,35 @@ func TestFirewallEstablished(t *testing.T) {
 	syn.is = 8
 	if v := b.run(syn); v != 0 {
 		t.Errorf("an answer gets %d", v)
+	}
+}
+
+// TestFirewallVersions: prefixes are of one IP version, the shortest too; only what
+// names none is of both.
+func TestFirewallVersions(t *testing.T) {
+	b := newBench(t, "firewall")
+	four := onpath.Tuple{Protocol: 6, Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2"), SrcPort: 1, DstPort: 22}
+	six := four
+	six.Src, six.Dst = netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8::2")
+	near := six // to IPv4's addresses as the program sees them
+	near.Src = netip.MustParseAddr("::1")
+	for rules, want := range map[string][3]int32{
+		"allow tcp from ::/0":                                   {1, 0, 0},
+		"allow tcp to ::/0 port 22":                             {1, 0, 0},
+		"allow tcp from 0.0.0.0/0":                              {0, 1, 1},
+		"allow tcp from 0.0.0.0/0,::/0":                         {0, 0, 0},
+		"allow tcp from any to any port 22":                     {0, 0, 0},
+		"refuse from ::/64\nallow from ::/0\nallow from any":    {0, 0, 2},
+		"refuse from ::/0\nallow from 10.0.0.0/8 to 10.0.0.2":   {0, 2, 2},
+		"refuse from 10.0.0.0/9,::/3\nallow from 0.0.0.0/0":     {2, 1, 2},
+		"refuse to ::/0\nrefuse to 10.0.0.2 port 23\nallow tcp": {0, 2, 2},
+	} {
+		b.tell(map[string]string{"rules": rules, "default": "drop"})
+		for i, f := range []onpath.Tuple{four, six, near} {
+			if got := b.run(packet{tuple: f}); got != want[i] {
+				t.Errorf("with %q a packet from %v gets verdict %d, must get %d", rules, f.Src, got, want[i])
+			}
+		}
 	}
 }
 
