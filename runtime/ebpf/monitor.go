@@ -210,7 +210,8 @@ func monotonic() uint64 {
 // maxKeys are shown as metrics, those with the most packets.
 const maxKeys = 1000
 
-// Keys implements onpath.KeyedCounters.
+// Keys implements onpath.KeyedCounters. Protocols and ports are counted for each IP
+// version, which IPFIX tells apart and the name of a key does not: they are one.
 func (p *process) Keys() ([]onpath.KeyCount, error) {
 	if p.function.name != "monitor" || p.tables[countsTable] == nil {
 		return nil, nil
@@ -219,9 +220,19 @@ func (p *process) Keys() ([]onpath.KeyCount, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := make([]onpath.KeyCount, 0, len(all))
+	type named struct {
+		key     string
+		reverse bool
+	}
+	sums := make(map[named]onpath.Tally, len(all))
 	for k, v := range all {
-		out = append(out, onpath.KeyCount{Key: k.String(), Reverse: k.Direction == 1, Count: onpath.Tally{Packets: v.Packets, Bytes: v.Bytes}})
+		n := named{k.String(), k.Direction == 1}
+		sum := sums[n]
+		sums[n] = onpath.Tally{Packets: sum.Packets + v.Packets, Bytes: sum.Bytes + v.Bytes}
+	}
+	out := make([]onpath.KeyCount, 0, len(sums))
+	for n, sum := range sums {
+		out = append(out, onpath.KeyCount{Key: n.key, Reverse: n.reverse, Count: sum})
 	}
 	slices.SortFunc(out, func(a, b onpath.KeyCount) int {
 		return cmp.Or(cmp.Compare(b.Count.Packets, a.Count.Packets), cmp.Compare(a.Key, b.Key))

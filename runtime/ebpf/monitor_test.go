@@ -3,6 +3,7 @@ package ebpf
 import (
 	"math"
 	"net"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -37,6 +38,42 @@ func TestMonitor(t *testing.T) {
 	// Binomial: 2,000 ± 42; six deviations.
 	if k := keys[0]; k.Key != "protocol=17 dport=53" || math.Abs(float64(k.Count.Packets)-20000) > 10*6*42 {
 		t.Errorf("with sampling the monitor counts %+v, must be near 20,000", k)
+	}
+}
+
+// TestMonitorVersions: keys without an address are one key for both IP versions, as
+// their names are one: metrics of the same name twice would be no metrics at all.
+func TestMonitorVersions(t *testing.T) {
+	b := newBench(t, "monitor")
+	p := &process{function: b.f, tables: b.tables}
+	six := udpFrom("10.1.0.2", 1)
+	six.Src, six.Dst = netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8::2")
+	for by, want := range map[string]string{"protocol": "protocol=17", "port": "protocol=17 dport=53"} {
+		b.tell(map[string]string{"by": by})
+		for range 3 {
+			b.run(packet{tuple: udpFrom("10.1.0.2", 1), wire: 100, now: uint64(time.Hour)})
+		}
+		for range 2 {
+			b.run(packet{tuple: six, wire: 50, now: uint64(time.Hour)})
+		}
+		b.run(packet{tuple: six, reverse: by == "protocol", wire: 10, now: uint64(time.Hour)})
+		keys, err := p.Keys()
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, sum := 0, onpath.Tally{}
+		for _, k := range keys {
+			if k.Key == want && !k.Reverse {
+				n, sum = n+1, k.Count
+			}
+		}
+		all := onpath.Tally{Packets: 5, Bytes: 400}
+		if by == "port" {
+			all = onpath.Tally{Packets: 6, Bytes: 410}
+		}
+		if n != 1 || sum != all {
+			t.Errorf("by %s the monitor counts %s %d times, last %+v; must be once, %+v: %+v", by, want, n, sum, all, keys)
+		}
 	}
 }
 
