@@ -29,7 +29,7 @@ func startBackend(t *testing.T, addr string) *backend {
 	t.Helper()
 	b := &backend{addr: addr, callers: map[string]bool{}}
 	in(t, "origin", func() (err error) {
-		b.l, err = net.Listen("tcp", addr+":8080")
+		b.l, err = net.Listen("tcp", net.JoinHostPort(addr, "8080"))
 		return err
 	})
 	var wg sync.WaitGroup
@@ -108,7 +108,12 @@ type customer struct {
 
 func dialFarm(t *testing.T) (s customer, err error) {
 	t.Helper()
-	c, err := dialTCP(t, "203.0.113.80", 80, 2*time.Second)
+	return dialFarmAt(t, "203.0.113.80")
+}
+
+func dialFarmAt(t *testing.T, virtual string) (s customer, err error) {
+	t.Helper()
+	c, err := dialTCP(t, virtual, 80, 2*time.Second)
 	if err != nil {
 		return s, err
 	}

@@ -1,0 +1,82 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const bothVersionsYAML = `
+apiVersion: onpath/v1alpha1
+kind: Hosts
+metadata: {name: farm}
+spec: {addresses: [10.9.0.21, 10.9.0.22, "fd09::21"], virtual: [203.0.113.80, "2001:db8::80"]}
+---
+apiVersion: onpath/v1alpha1
+kind: Function
+metadata: {name: balance}
+spec:
+  state: none
+  packets: rewrite
+  ebpf:
+    object: loadbalancer
+    budget: 50us
+    config: {virtual: "203.0.113.80,2001:db8::80", ports: "80", every: 200ms}
+    files: {backends: {content: "10.9.0.21:8080\n10.9.0.22:8080\n[fd09::21]:8080"}}
+---
+apiVersion: onpath/v1alpha1
+kind: Chain
+metadata: {name: farm}
+spec:
+  from: {hosts: client}
+  to: {hosts: farm}
+  through: [{function: balance, drain: 1s}]
+`
+
+// TestLoadbalancerVersions: clients of both IP versions dial, and each connection is
+// one to a backend of its own; without one it is refused at once.
+func TestLoadbalancerVersions(t *testing.T) {
+	ctx := need(t, 2*time.Minute)
+	farm := map[string]*backend{}
+	for addr, bits := range map[string]string{"10.9.0.21": "/24", "10.9.0.22": "/24", "fd09::21": "/64"} {
+		run(ctx, t, "origin", "ip", "address", "add", addr+bits, "dev", "eth0", "nodad")
+		t.Cleanup(func() {
+			run(context.WithoutCancel(ctx), t, "origin", "ip", "address", "del", addr+bits, "dev", "eth0")
+		})
+		farm[addr] = startBackend(t, addr)
+	}
+	apply(ctx, t, bothVersionsYAML)
+	active(ctx, t, "farm")
+	for virtual, want := range map[string]int{"203.0.113.80": 2, "2001:db8::80": 1} {
+		six, shares := strings.Contains(virtual, ":"), map[string]int{}
+		for range 40 {
+			s, err := dialFarmAt(t, virtual)
+			if err != nil {
+				t.Fatalf("after %v: %v", shares, err)
+			}
+			if strings.Contains(s.to, ":") != six {
+				t.Fatalf("a connection to %s goes to %s", virtual, s.to)
+			}
+			shares[s.to]++
+		}
+		if len(shares) != want {
+			t.Errorf("40 connections to %s go to %v, must go to %d backends", virtual, shares, want)
+		}
+	}
+	farm["fd09::21"].die()
+	err := stage.WaitFor(ctx, "IPv6 clients are refused", 15*time.Second, func() (bool, error) {
+		_, err := dialFarmAt(t, "2001:db8::80")
+		return errors.Is(err, syscall.ECONNREFUSED), nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 10 {
+		if s, err := dialFarmAt(t, "203.0.113.80"); err != nil || strings.Contains(s.to, ":") {
+			t.Errorf("without an IPv6 backend an IPv4 connection goes to %q, %v", s.to, err)
+		}
+	}
+}
