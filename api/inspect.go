@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 
 	"github.com/onpath/onpath"
@@ -61,10 +62,15 @@ func (s *Server) checkConfig(ctx context.Context, o onpath.Object, puts []onpath
 			return nil
 		}
 		e, err := s.ebpfOf(ctx, r, o.Meta().Tenant, puts)
-		if e != nil {
-			note(onpath.EBPFSpec{Object: e.Object, Code: e.Code, Config: env, Files: with}, at+".env", at+".files")
+		if e == nil {
+			return err
 		}
-		return err
+		before := len(errs)
+		note(onpath.EBPFSpec{Object: e.Object, Code: e.Code, Config: env, Files: with}, at+".env", at+".files")
+		if len(errs) == before {
+			errs = append(errs, s.checkTogether(e, env, at+".env")...)
+		}
+		return nil
 	}
 	var err error
 	switch o := o.(type) {
@@ -85,6 +91,30 @@ func (s *Server) checkConfig(ctx context.Context, o onpath.Object, puts []onpath
 		return err
 	}
 	return errs.Err()
+}
+
+// checkTogether finds what is wrong with the values of a function and with those of
+// a deployment, which win, only where they stand together.
+func (s *Server) checkTogether(e *onpath.EBPFSpec, env onpath.Env, at string) (errs onpath.Errors) {
+	if s.o.CheckConfig(e) != nil {
+		return nil // said when the function is applied
+	}
+	all := *e
+	all.Config = onpath.Env{}
+	maps.Copy(all.Config, e.Config)
+	maps.Copy(all.Config, env)
+	err := s.o.CheckConfig(&all)
+	if err == nil {
+		return nil
+	}
+	for _, err := range listed(err) {
+		name := strings.TrimSuffix(strings.TrimPrefix(err.Field, "config["), "]")
+		if err.Field = at; env[name] != "" {
+			err.Field += "[" + name + "]" // else about the function's own, which one of these does not suit
+		}
+		errs = append(errs, err)
+	}
+	return errs
 }
 
 // ebpfOf is what a function runs in the kernel; nil if it does not, or there is no
