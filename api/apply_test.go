@@ -411,3 +411,19 @@ func TestApplyIsVerified(t *testing.T) {
 		t.Errorf("%+v of %+v, %v", p, w.controller.proved, err)
 	}
 }
+
+// TestWatchAhead: who resumes at a store that is another one now is told so, as is
+// whoever asks for what there is not.
+func TestWatchAhead(t *testing.T) {
+	w := newWorld(t)
+	none := func(client.Change) error { return nil }
+	err := w.operator.Watch(t.Context(), client.WatchOptions{From: 99999999}, none)
+	if onpath.CodeOf(err) != onpath.CodeConflict {
+		t.Errorf("a watch from the future: %v", err)
+	}
+	for _, path := range []string{"/v1/watch?kind=hosts", "/v1/flows?vport=3", "/v1/capture?about=x"} {
+		if status, body := w.raw("GET", path, ""); status/100 != 4 || !strings.Contains(body, "unknown query parameter") {
+			t.Errorf("%s: %d %s", path, status, body)
+		}
+	}
+}

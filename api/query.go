@@ -4,7 +4,9 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/onpath/onpath"
 )
@@ -15,7 +17,21 @@ type values struct {
 	err error
 }
 
-func query(r *http.Request) *values { return &values{Values: r.URL.Query()} }
+// query reads those of the names; others are refused, as huma refuses them elsewhere.
+func query(r *http.Request, names ...string) *values {
+	v := &values{Values: r.URL.Query()}
+	for name := range v.Values {
+		if !slices.Contains(names, name) {
+			v.err = onpath.Errorf(onpath.CodeInvalid, "unknown query parameter %s, only: %s", name, strings.Join(names, ", "))
+		}
+	}
+	return v
+}
+
+// withTuple adds the parameters of tuple.
+func withTuple(names ...string) []string {
+	return append(names, "protocol", "src", "dst", "srcPort", "dstPort")
+}
 
 func (v *values) wrong(name, want string) {
 	if v.err == nil {

@@ -140,7 +140,7 @@ func (s *Server) nodesMeant(node string) []string {
 // flows sends the flow entries of all nodes. A user sees those at his
 // instances, one of which he names.
 func (s *Server) flows(w http.ResponseWriter, r *http.Request) error {
-	q := query(r)
+	q := query(r, withTuple("path", "node", "instance")...)
 	f := onpath.FlowFilter{Tuple: q.tuple(), Path: onpath.PathID(q.integer("path", 0))}
 	if q.err != nil {
 		return q.err

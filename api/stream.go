@@ -83,7 +83,7 @@ func (s *Server) instance(ctx context.Context, tenant, name string) (*onpath.Ins
 }
 
 func (s *Server) logs(w http.ResponseWriter, r *http.Request) error {
-	q := query(r)
+	q := query(r, "tail", "follow", "previous")
 	request := onpath.LogsRequest{Tail: q.integer("tail", -1), Follow: q.boolean("follow"), Previous: q.boolean("previous")}
 	if q.err != nil {
 		return q.err
@@ -100,7 +100,7 @@ func (s *Server) logs(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) capture(w http.ResponseWriter, r *http.Request) error {
-	q := query(r)
+	q := query(r, withTuple("count", "length", "back", "node", "instance")...)
 	spec := onpath.CaptureSpec{Count: q.amount("count"), Length: q.amount("length"), Tuple: q.tuple()}
 	back := q.boolean("back")
 	if q.err != nil {
@@ -240,7 +240,7 @@ func (l *lazyHeader) end(err error) {
 // exec connects the caller with a command; the two speak frames that the server
 // does not look into.
 func (s *Server) exec(w http.ResponseWriter, r *http.Request) error {
-	q := query(r)
+	q := query(r, "command", "tty", "stdin")
 	request := onpath.ExecRequest{Command: q.Values["command"], TTY: q.boolean("tty"), Stdin: q.boolean("stdin")}
 	switch {
 	case q.err != nil:

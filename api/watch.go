@@ -34,7 +34,7 @@ func (f watched) covers(k onpath.Key) bool {
 }
 
 func (s *Server) watch(w http.ResponseWriter, r *http.Request) error {
-	q := query(r)
+	q := query(r, "from", "kinds", "tenant")
 	last := int64(q.integer("from", 0))
 	if q.err != nil {
 		return q.err

@@ -165,6 +165,14 @@ func Compacted(from int64) error {
 	return e
 }
 
+// Ahead is the error for a watch from a revision that the store never had: it was
+// installed anew or restored since, and what came then would be missed.
+func Ahead(from int64) error {
+	e := onpath.Errorf(onpath.CodeConflict, "the store has no revision %d", from)
+	e.Remedy = "list again and watch from the revision of the list"
+	return e
+}
+
 func fail(code onpath.Code, k onpath.Key, message string) *onpath.Error {
 	return &onpath.Error{Code: code, Object: k.String(), Message: message}
 }

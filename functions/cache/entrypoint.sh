@@ -55,7 +55,9 @@ client_persistent_connections on
 server_persistent_connections on
 pid_filename /run/squid/squid.pid
 cache_log /var/log/squid/cache.log
-access_log stdio:$log
+# Probes open a connection and send no request.
+acl asked has request
+access_log stdio:$log asked
 logfile_rotate 1
 pinger_enable off
 via off

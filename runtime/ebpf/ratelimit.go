@@ -18,7 +18,7 @@ import (
 // needs.
 const (
 	maxRate      = 100_000_000_000 // units a second
-	defaultBurst = 50 * time.Millisecond
+	defaultBurst = 200 * time.Millisecond // TCP does not send again sooner
 	minBurst     = 20 * time.Millisecond
 	fullPackets  = 10   // a burst is never less
 	fullPacket   = 1538 // bytes on an Ethernet wire

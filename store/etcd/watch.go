@@ -34,6 +34,9 @@ func (s *Store) Watch(ctx context.Context, from int64) (<-chan onpath.StoreEvent
 // watchStart is the first revision to watch. It asks for it to be read, so that
 // a compacted one is an error now and not a silent end later.
 func (s *Store) watchStart(ctx context.Context, from int64) (int64, error) {
+	if from < 0 {
+		return 0, store.Ahead(from)
+	}
 	ctx, cancel := s.limit(ctx)
 	defer cancel()
 	var opts []clientv3.OpOption
@@ -45,11 +48,22 @@ func (s *Store) watchStart(ctx context.Context, from int64) (int64, error) {
 	case err != nil && rpctypes.ErrorDesc(err) == rpctypes.ErrorDesc(rpctypes.ErrGRPCCompacted):
 		return 0, store.Compacted(from)
 	case err != nil && rpctypes.ErrorDesc(err) == rpctypes.ErrorDesc(rpctypes.ErrGRPCFutureRev):
-		return from + 1, nil // nothing has happened since
+		return s.startAfter(ctx, from) // nothing has happened since, or it never was
 	case err != nil:
 		return 0, s.failed(ctx, "watch", err)
 	case from == 0:
 		return r.Header.Revision + 1, nil
+	}
+	return from + 1, nil
+}
+
+func (s *Store) startAfter(ctx context.Context, from int64) (int64, error) {
+	r, err := s.client.Get(ctx, store.Root, clientv3.WithCountOnly())
+	switch {
+	case err != nil:
+		return 0, s.failed(ctx, "watch", err)
+	case from > r.Header.Revision:
+		return 0, store.Ahead(from)
 	}
 	return from + 1, nil
 }

@@ -16,6 +16,9 @@ func (s *Store) Watch(ctx context.Context, from int64) (<-chan onpath.StoreEvent
 	if from == 0 {
 		from = s.revision
 	}
+	if from < 0 || from > s.revision {
+		return nil, store.Ahead(from)
+	}
 	if from < s.compacted {
 		return nil, store.Compacted(from)
 	}

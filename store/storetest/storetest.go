@@ -35,6 +35,7 @@ func Run(t *testing.T, open func(t *testing.T) Harness) {
 		{"Watch", testWatch},
 		{"WatchResume", testWatchResume},
 		{"WatchCompacted", testWatchCompacted},
+		{"WatchAhead", testWatchAhead},
 		{"WatchSlow", testWatchSlow},
 		{"NextIDs", testNextIDs},
 		{"Close", testClose},

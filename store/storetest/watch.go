@@ -112,6 +112,26 @@ func testWatchCompacted(t *testing.T, ctx context.Context, h Harness) {
 	want(t, events, "chain a/x", 9, revisions[9])
 }
 
+// testWatchAhead: who resumes where this store never was, because it is another one now,
+// is told, and does not wait for it to get there.
+func testWatchAhead(t *testing.T, ctx context.Context, h Harness) {
+	s := h.Store
+	c := chain("a", "x", 0)
+	write(t, ctx, s, put(c, onpath.AnyVersion))
+	last := c.Metadata.Version
+	for _, from := range []int64{last + 1, 1 << 40, -1} {
+		_, err := s.Watch(ctx, from)
+		wantCode(t, err, onpath.CodeConflict)
+	}
+	events, err := s.Watch(ctx, last)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c = chain("a", "x", 1)
+	write(t, ctx, s, put(c, onpath.AnyVersion))
+	want(t, events, "chain a/x", 1, c.Metadata.Version)
+}
+
 func testWatchSlow(t *testing.T, ctx context.Context, h Harness) {
 	s := h.Store
 	slow, err := s.Watch(ctx, 0)
