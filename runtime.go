@@ -102,6 +102,12 @@ type Reconfigurable interface {
 	Reconfigure(ctx context.Context, s *FunctionSpec) error
 }
 
+// Talkative is a Process whose output is kept only so far.
+type Talkative interface {
+	// LeftOut is how much of its output was not kept, in bytes, and why not.
+	LeftOut() (bytes int64, why string)
+}
+
 // Inline is a Process without a process: an ebpf function, which the data path
 // runs.
 type Inline interface {

@@ -8,7 +8,6 @@ import (
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/mount"
-	"github.com/containerd/containerd/v2/pkg/cio"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/onpath/onpath"
@@ -78,7 +77,11 @@ func (c *created) make(ctx context.Context, img containerd.Image) error {
 	if img == nil {
 		opts = append(opts, containerd.WithRootFS(root))
 	}
-	if c.task, err = container.NewTask(ctx, cio.LogFile(c.d.logFile(c.r.ID)), opts...); err != nil {
+	output, err := c.d.logTo(c.r.ID)
+	if err != nil {
+		return err
+	}
+	if c.task, err = container.NewTask(ctx, output, opts...); err != nil {
 		return err
 	}
 	weighParent()

@@ -73,8 +73,8 @@ type Options struct {
 	Hide []string
 	// Snapshotter of containerd; default overlayfs.
 	Snapshotter string
-	// MaxLog is the size in bytes above which an instance's log is rotated;
-	// one older file is kept. Default 16 MiB.
+	// MaxLog bounds each of the two files of an instance's log, in bytes: the
+	// one that is written to and the one before it. Default 16 MiB.
 	MaxLog int64
 }
 
@@ -173,7 +173,7 @@ func New(ctx context.Context, opt Options) (*Driver, error) {
 	if d.private != nil {
 		d.goes(d.keepContainerd)
 	}
-	d.goes(d.rotateLogs)
+	d.goes(d.boundOlder)
 	return d, nil
 }
 

@@ -2,7 +2,6 @@ package container
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -408,41 +407,6 @@ func TestSharedContainerd(t *testing.T) {
 	}
 	if code, err := da.Exec(t.Context(), "a", onpath.ExecSpec{Command: []string{"true"}}); code != 0 || err != nil {
 		t.Errorf("exec: %d, %v", code, err)
-	}
-}
-
-func TestRotation(t *testing.T) {
-	opt := machine(t)
-	opt.MaxLog = 10_000
-	d := open(t, opt)
-	defer d.Close()
-	spec := hostSpec([]string{"sh", "-c", "i=0; while :; do echo line $i; i=$((i+1)); [ $((i % 100)) = 0 ] && sleep 0.01; done"})
-	p := startSpec(t, d, "chatty", spec, "")
-	defer p.Stop(context.Background(), 0)
-	var follow bytes.Buffer
-	ctx, cancel := context.WithCancel(t.Context())
-	followed := make(chan error)
-	go func() { followed <- d.Logs(ctx, "chatty", 0, true, &follow) }()
-	for range 5 {
-		for until := time.Now().Add(30 * time.Second); time.Now().Before(until); time.Sleep(20 * time.Millisecond) {
-			if info, err := os.Stat(d.logFile("chatty")); err == nil && info.Size() > opt.MaxLog {
-				break
-			}
-		}
-		if err := rotate(d.logFile("chatty"), opt.MaxLog); err != nil {
-			t.Fatal(err)
-		}
-		if info, err := os.Stat(d.logFile("chatty") + ".1"); err != nil || info.Size() > 3*opt.MaxLog {
-			t.Fatalf("older log: %v, %v", info, err)
-		}
-	}
-	cancel()
-	if err := <-followed; err != nil || follow.Len() < 10_000 {
-		t.Errorf("followed %d bytes, %v", follow.Len(), err)
-	}
-	var last bytes.Buffer
-	if err := d.Logs(t.Context(), "chatty", 3, false, &last); err != nil || strings.Count(last.String(), "\n") < 2 {
-		t.Errorf("last lines %q, %v", last.String(), err)
 	}
 }
 

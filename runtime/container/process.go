@@ -36,6 +36,8 @@ type process struct {
 	pid  int // 0 once ended
 	code int
 	at   time.Time
+	// seenEnded is when its end was noticed.
+	seenEnded time.Time
 
 	stopping sync.Mutex // one Stop at a time
 }
@@ -116,7 +118,7 @@ func (p *process) passAway() {
 	select {
 	case <-p.over:
 	default:
-		p.pid = 0
+		p.pid, p.seenEnded = 0, time.Now()
 		close(p.over)
 	}
 }
