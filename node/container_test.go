@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -71,6 +72,36 @@ func TestRealContainer(t *testing.T) {
 	if unix.Kill(second, 0) == nil {
 		t.Error("the process is left")
 	}
+}
+
+// A container that prints without end stays ready, and its report and an event say
+// that its log is not whole.
+func TestLogLeftOut(t *testing.T) {
+	b := newBed(t)
+	for _, program := range []string{"containerd", "runc"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skipf("needs %s", program)
+		}
+	}
+	driver := openDriver(t, b)
+	b.edit = func(o *node.Options) { o.Runtimes = map[string]onpath.Runtime{node.KindContainer: driver} }
+	t.Cleanup(func() { must(t, driver.Remove(context.Background())) })
+	in := routed("web", 16, "10.9.0.5/24")
+	in.Spec.Container.Command = []string{"/bin/sh", "-c", "exec yes a rather ordinary line"}
+	in.Spec.Resources = onpath.Resources{CPU: 200, Memory: 64 << 20}
+	r := b.run()
+	r.plan(planOf(1, in))
+	const words = "part of its log is left out: it writes more than 4 MiB a second"
+	b.until("its message says that its log is not whole", func() bool {
+		got, _ := r.server.instance("web")
+		return got.State == onpath.InstanceReady && got.Message == words
+	})
+	if !slices.Contains(r.server.reasons(), "LogLeftOut") {
+		t.Errorf("events %v", r.server.reasons())
+	}
+	r.plan(planOf(2))
+	r.untilState("web", onpath.InstanceStopped)
+	b.gone()
 }
 
 func openDriver(t *testing.T, b *bed) *container.Driver {

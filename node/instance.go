@@ -42,6 +42,7 @@ type instance struct {
 	flows     uint64
 	told      string // onpath.InstanceReport.Config
 	refused   string // onpath.InstanceReport.Refused
+	leftOut   string // why part of its log is missing; "" if none is
 }
 
 // begin takes up an instance. Callers hold a.mu.

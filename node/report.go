@@ -89,8 +89,12 @@ func (in *instance) report(inForce map[onpath.VportID]bool) onpath.InstanceRepor
 		Name: in.plan.Name, Tenant: in.plan.Tenant, State: in.state, Message: in.message,
 		Restarts: in.restarts, Since: in.since, Wired: wired, Flows: in.flows, Config: in.told, Refused: in.refused,
 	}
-	if r.Refused != "" && r.Message == "" {
+	switch {
+	case r.Message != "":
+	case r.Refused != "":
 		r.Message = "keeps its configuration from before, for it refused the new one: " + r.Refused
+	default:
+		r.Message = in.leftOut
 	}
 	return r
 }

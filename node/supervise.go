@@ -38,6 +38,7 @@ func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed boo
 	defer func() { stopProbes() }()
 	halts, stopLooking := in.watchHalts(ctx, p)
 	defer stopLooking()
+	defer in.watchLog(ctx, p)()
 	settled, stopSettling := in.settle(ctx)
 	defer stopSettling()
 	if !ended(p) {

@@ -1,0 +1,65 @@
+package node
+
+import (
+	"context"
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+// leftOutEvery is the time between two looks at whether all that an instance prints
+// is kept; leftOutOver is how long it must have been so for nobody to be told any more.
+const (
+	leftOutEvery = 2 * time.Second
+	leftOutOver  = time.Minute
+)
+
+// watchLog tells when an instance prints more than is kept, until the returned
+// function is called.
+func (in *instance) watchLog(ctx context.Context, p onpath.Process) (stop func()) {
+	t, ok := p.(onpath.Talkative)
+	if !ok {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		in.tellLeftOut(ctx, t)
+	}()
+	return func() {
+		cancel()
+		<-done
+		in.setLeftOut("")
+	}
+}
+
+func (in *instance) tellLeftOut(ctx context.Context, t onpath.Talkative) {
+	known, _ := t.LeftOut() // of an adopted one: told by the agent before, or over
+	var last time.Time
+	for in.a.clock.Sleep(ctx, leftOutEvery) == nil {
+		now := in.a.clock.Now()
+		sum, why := t.LeftOut()
+		switch {
+		case sum > known:
+			known, last = sum, now
+			if words := "part of its log is left out: " + why; in.setLeftOut(words) {
+				in.a.event(in.current(), true, "LogLeftOut", "%s", words)
+			}
+		case now.Sub(last) >= leftOutOver:
+			in.setLeftOut("")
+		}
+	}
+}
+
+// setLeftOut changes what is told of the log, and says whether it did.
+func (in *instance) setLeftOut(words string) bool {
+	in.a.mu.Lock()
+	defer in.a.mu.Unlock()
+	if in.leftOut == words {
+		return false
+	}
+	in.leftOut = words
+	kick(in.a.report)
+	return true
+}
