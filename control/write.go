@@ -8,6 +8,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/plan"
+	"github.com/onpath/onpath/store"
 )
 
 // decisions are what a plan wants written.
@@ -67,6 +68,7 @@ const reserve = 64
 // write carries decisions to the store and into the mirror, then has the loop
 // go on with them.
 func (c *Controller) write(ctx context.Context, d *decisions) {
+	ctx = store.FollowUp(ctx)
 	defer func() {
 		c.mu.Lock()
 		c.writing = false

@@ -11,6 +11,7 @@ package store
 
 import (
 	"bytes"
+	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
@@ -26,6 +27,15 @@ import (
 // MaxObject is the largest object that is stored, in bytes of JSON. It leaves
 // room below etcd's default limit of 1.5 MiB for a request.
 const MaxObject = 1 << 20
+
+type followUp struct{}
+
+// FollowUp marks writes of what is decided by what is stored: a store takes them for
+// longer on a disk that is nearly full, so that deletions have their effect.
+func FollowUp(ctx context.Context) context.Context { return context.WithValue(ctx, followUp{}, true) }
+
+// IsFollowUp tells whether FollowUp marked ctx.
+func IsFollowUp(ctx context.Context) bool { return ctx.Value(followUp{}) != nil }
 
 // Stamp sets the metadata of next that belongs to the store, given what is
 // stored under its key now (nil: nothing).

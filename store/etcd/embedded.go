@@ -43,6 +43,7 @@ const (
 type embedded struct {
 	dir     string
 	reserve int64
+	spare   *spare
 	lock    *os.File
 	etcd    *embed.Etcd
 	client  *clientv3.Client
@@ -62,7 +63,7 @@ func startEmbedded(ctx context.Context, o Options) (*embedded, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &embedded{dir: o.Dir, reserve: o.Reserve, lock: lock, failed: make(chan struct{})}
+	e := &embedded{dir: o.Dir, reserve: o.Reserve, spare: newSpare(o.Dir, o.Spare), lock: lock, failed: make(chan struct{})}
 	if err := e.start(ctx, o.Logger); err != nil {
 		_ = lock.Close()
 		return nil, err
@@ -116,7 +117,15 @@ func (e *embedded) config(dir string, log *slog.Logger) *embed.Config {
 
 // start makes the store if there is none, and opens it.
 func (e *embedded) start(ctx context.Context, log *slog.Logger) error {
-	if err := e.room(); err != nil {
+	there, err := holdsFiles(filepath.Join(e.dir, dataDir))
+	if err != nil {
+		return e.startFailed(err)
+	}
+	p := anyWrite
+	if there {
+		p = deletion // or nothing could be deleted
+	}
+	if err := e.room(p); err != nil {
 		return err
 	}
 	began := time.Now()
@@ -127,7 +136,6 @@ func (e *embedded) start(ctx context.Context, log *slog.Logger) error {
 	if err := check(dir); err != nil {
 		return e.startFailed(err)
 	}
-	var err error
 	if e.etcd, err = e.open(ctx, dir, log); err != nil {
 		return e.startFailed(err)
 	}
@@ -174,31 +182,6 @@ func (e *embedded) broken() error {
 	f := onpath.Errorf(onpath.CodeUnavailable, "the store in %s stopped: %s", e.dir, cause)
 	f.Remedy = "make sure the disk is healthy and has room, then restart the server"
 	return f
-}
-
-// room refuses writes before the disk is full: etcd does not survive a write
-// to its log that fails.
-func (e *embedded) room() error {
-	if err := e.broken(); err != nil {
-		return err
-	}
-	var st unix.Statfs_t
-	if err := unix.Statfs(e.dir, &st); err != nil {
-		return nil // it says so itself when it writes
-	}
-	if free := int64(st.Bavail) * st.Bsize; free < e.reserve {
-		f := onpath.Errorf(onpath.CodeUnavailable, "the disk of %s is full: %d MiB are free, changes need %d MiB", e.dir, free>>20, e.reserve>>20)
-		f.Remedy = "free space there; running nodes and traffic go on meanwhile"
-		return f
-	}
-	return nil
-}
-
-func (s *Store) room() error {
-	if s.embedded == nil {
-		return nil
-	}
-	return s.embedded.room()
 }
 
 func (e *embedded) stop() {

@@ -37,9 +37,12 @@ type Options struct {
 	Patience time.Duration
 
 	// Reserve is how much must be free on the disk of Dir for a write to be
-	// accepted, in bytes; default 160 MiB: the next log segment of 64 MiB and
-	// the growth of the database.
+	// accepted, in bytes; default 160 MiB, of which deletions and what onpath
+	// decides by what is stored (store.FollowUp) need half.
 	Reserve int64
+	// Spare is how much of the disk a file keeps, in bytes, that goes when a
+	// deletion needs it; default 96 MiB, none in memory (tmpfs).
+	Spare int64
 }
 
 // requestTimeout ends a request to a cluster that has no quorum.
@@ -76,7 +79,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		o.Patience = 5 * time.Second
 	}
 	if o.Reserve == 0 {
-		o.Reserve = 160 << 20
+		o.Reserve = reserveAll
 	}
 	s := &Store{o: o}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -170,7 +173,7 @@ func (s *Store) Write(ctx context.Context, changes []onpath.Change) error {
 	if err := store.Check(changes); err != nil || len(changes) == 0 {
 		return err
 	}
-	if err := s.room(); err != nil {
+	if err := s.room(purposeOf(changes, store.IsFollowUp(ctx))); err != nil {
 		return err
 	}
 	ctx, cancel := s.limit(ctx)
@@ -246,7 +249,7 @@ func (s *Store) NextIDs(ctx context.Context, sequence string, n int) (uint64, er
 	if n < 1 {
 		return 0, onpath.Errorf(onpath.CodeInvalid, "sequence %s: %d numbers asked for", sequence, n)
 	}
-	if err := s.room(); err != nil {
+	if err := s.room(followUp); err != nil { // only what is decided uses numbers
 		return 0, err
 	}
 	ctx, cancel := s.limit(ctx)

@@ -2,7 +2,6 @@ package etcd_test
 
 import (
 	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -96,55 +95,6 @@ func listeners(t *testing.T) int {
 		}
 	}
 	return n
-}
-
-func TestFullDisk(t *testing.T) {
-	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=400m"); err != nil {
-		if errors.Is(err, unix.EPERM) {
-			t.Skip("mounting a small file system needs root")
-		}
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
-	s := open(t, etcd.Options{Dir: filepath.Join(dir, "data")})
-	if err := s.Write(t.Context(), put(chain("x", 1), 0)); err != nil {
-		t.Fatal(err)
-	}
-	ballast := filepath.Join(dir, "ballast")
-	f, err := os.Create(ballast)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	err = unix.ENOSPC
-	for range 20 { // etcd prepares its next log segment meanwhile
-		var st unix.Statfs_t
-		if err := unix.Statfs(dir, &st); err != nil {
-			t.Fatal(err)
-		}
-		if err = unix.Fallocate(int(f.Fd()), 0, 0, int64(st.Bavail)*st.Bsize-(10<<20)); err != unix.ENOSPC {
-			break
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = s.Write(t.Context(), put(chain("y", 1), 0))
-	if onpath.CodeOf(err) != onpath.CodeUnavailable || !strings.Contains(err.Error(), "free space") {
-		t.Fatalf("a full disk gives %v", err)
-	}
-	if _, err := s.Get(t.Context(), onpath.KeyOf(chain("x", 0))); err != nil {
-		t.Errorf("reading with a full disk: %v", err)
-	}
-	if err := os.Remove(ballast); err != nil {
-		t.Fatal(err)
-	}
-	_ = f.Close()
-	if err := s.Write(t.Context(), put(chain("y", 1), 0)); err != nil {
-		t.Errorf("with room again: %v", err)
-	}
 }
 
 func TestNoCluster(t *testing.T) {
