@@ -163,9 +163,12 @@ func slotsOf(paths map[uint32]pathValue) map[uint16]bool {
 func forget(ctx context.Context, flows flowTables, gone func(k *flowKey, path uint16) bool, spare func([]forgotten) error) error {
 	var keys []flowKey
 	var list []forgotten
-	err := flows.each(ctx, func(k *flowKey, v *flowValue) bool {
+	goes := func(k *flowKey, v *flowValue) bool {
 		adopted := v.kind() == nextPass && v.Flags&flowBypass == 0
-		if v.Path != 0 && gone(k, v.Path) && !adopted {
+		return v.Path != 0 && gone(k, v.Path) && !adopted
+	}
+	err := flows.each(ctx, func(k *flowKey, v *flowValue) bool {
+		if goes(k, v) {
 			keys = append(keys, *k)
 			list = append(list, forgotten{k.Scope, v.Path})
 		}
@@ -177,5 +180,5 @@ func forget(ctx context.Context, flows flowTables, gone func(k *flowKey, path ui
 	if err != nil {
 		return err
 	}
-	return flows.remove(keys)
+	return flows.remove(keys, goes)
 }

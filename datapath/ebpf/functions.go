@@ -184,19 +184,19 @@ func (d *Driver) unlink(want map[uint32]functionValue) error {
 // forgetPlaces removes the entries that lead to functions which are gone.
 func forgetPlaces(ctx context.Context, flows flowTables, gone map[uint32]bool) error {
 	var keys []flowKey
+	leads := func(_ *flowKey, v *flowValue) bool {
+		return slices.ContainsFunc(v.Functions[:], func(item uint8) bool { return item != 0 && gone[uint32(item&inlinePlace)] })
+	}
 	err := flows.each(ctx, func(k *flowKey, v *flowValue) bool {
-		for _, item := range v.Functions {
-			if item != 0 && gone[uint32(item&inlinePlace)] {
-				keys = append(keys, *k)
-				break
-			}
+		if leads(k, v) {
+			keys = append(keys, *k)
 		}
 		return true
 	})
 	if err != nil {
 		return err
 	}
-	return flows.remove(keys)
+	return flows.remove(keys, leads)
 }
 
 // Functions implements onpath.FunctionReader.

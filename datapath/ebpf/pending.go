@@ -136,10 +136,16 @@ func (t flowTables) each(ctx context.Context, yield func(*flowKey, *flowValue) b
 	return nil
 }
 
-// remove removes an entry wherever it stands.
-func (t flowTables) remove(keys []flowKey) error {
+// remove removes the entries of keys wherever they stand, unless they have become others
+// since they were read: a flow may have begun anew by another path, and would stand still
+// until its next packet that leaves entries, a second.
+func (t flowTables) remove(keys []flowKey, still func(*flowKey, *flowValue) bool) error {
+	var v flowValue
 	for _, k := range keys {
 		for _, m := range t {
+			if m.Lookup(k, &v) != nil || !still(&k, &v) {
+				continue
+			}
 			if err := m.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 				return fmt.Errorf("remove flow entry: %w", err)
 			}
@@ -252,7 +258,7 @@ func (d *Driver) settle(want *state) error {
 			return true
 		})
 		if err == nil {
-			err = flowTables{m}.remove(moved)
+			err = flowTables{m}.remove(moved, func(*flowKey, *flowValue) bool { return true })
 		}
 		if err == nil && len(moved) > 0 {
 			err = d.maps.holdings.Put(slot, held)
