@@ -146,10 +146,17 @@ func (t flowTables) remove(keys []flowKey, still func(*flowKey, *flowValue) bool
 			if m.Lookup(k, &v) != nil || !still(&k, &v) {
 				continue
 			}
-			if err := m.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-				return fmt.Errorf("remove flow entry: %w", err)
+			if err := removeFlow(m, k); err != nil {
+				return err
 			}
 		}
+	}
+	return nil
+}
+
+func removeFlow(m *ebpf.Map, k flowKey) error {
+	if err := m.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("remove flow entry: %w", err)
 	}
 	return nil
 }
@@ -257,8 +264,8 @@ func (d *Driver) settle(want *state) error {
 			}
 			return true
 		})
-		if err == nil {
-			err = flowTables{m}.remove(moved, func(*flowKey, *flowValue) bool { return true })
+		for _, k := range moved {
+			err = errors.Join(err, removeFlow(m, k))
 		}
 		if err == nil && len(moved) > 0 {
 			err = d.maps.holdings.Put(slot, held)

@@ -17,7 +17,7 @@ import (
 // within 64 bits, and what its clock, which ticks some hundred times a second,
 // needs.
 const (
-	maxRate      = 100_000_000_000 // units a second
+	maxRate      = 100_000_000_000        // units a second
 	defaultBurst = 200 * time.Millisecond // TCP does not send again sooner
 	minBurst     = 20 * time.Millisecond
 	fullPackets  = 10   // a burst is never less

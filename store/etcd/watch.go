@@ -57,6 +57,7 @@ func (s *Store) watchStart(ctx context.Context, from int64) (int64, error) {
 	return from + 1, nil
 }
 
+// startAfter is the revision behind from, which is the store's last one or was never its.
 func (s *Store) startAfter(ctx context.Context, from int64) (int64, error) {
 	r, err := s.client.Get(ctx, store.Root, clientv3.WithCountOnly())
 	switch {

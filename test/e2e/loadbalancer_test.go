@@ -72,11 +72,17 @@ func (b *backend) die() {
 }
 
 func balancerYAML(backends ...string) string {
+	return farmYAML("10.9.0.21,10.9.0.22,10.9.0.23,10.9.0.24", "203.0.113.80", backends)
+}
+
+// farmYAML balances what is sent to the virtual addresses among backends, whose addresses
+// are listed too, so that their answers pass.
+func farmYAML(addresses, virtual string, backends []string) string {
 	return fmt.Sprintf(`
 apiVersion: onpath/v1alpha1
 kind: Hosts
 metadata: {name: farm}
-spec: {addresses: [10.9.0.21, 10.9.0.22, 10.9.0.23, 10.9.0.24], virtual: [203.0.113.80]}
+spec: {addresses: [%s], virtual: [%s]}
 ---
 apiVersion: onpath/v1alpha1
 kind: Function
@@ -87,7 +93,7 @@ spec:
   ebpf:
     object: loadbalancer
     budget: 50us
-    config: {virtual: 203.0.113.80, ports: "80", every: 200ms}
+    config: {virtual: "%s", ports: "80", every: 200ms}
     files: {backends: {content: "%s"}}
 ---
 apiVersion: onpath/v1alpha1
@@ -97,8 +103,11 @@ spec:
   from: {hosts: client}
   to: {hosts: farm}
   through: [{function: balance, drain: 1s}]
-`, strings.Join(backends, `\n`))
+`, items(addresses), items(virtual), virtual, strings.Join(backends, `\n`))
 }
+
+// items are those of a list with commas, quoted: addresses have colons.
+func items(list string) string { return `"` + strings.ReplaceAll(list, ",", `", "`) + `"` }
 
 // customer is a connection to the virtual address, and the backend that answered.
 type customer struct {

@@ -9,33 +9,6 @@ import (
 	"time"
 )
 
-const bothVersionsYAML = `
-apiVersion: onpath/v1alpha1
-kind: Hosts
-metadata: {name: farm}
-spec: {addresses: [10.9.0.21, 10.9.0.22, "fd09::21"], virtual: [203.0.113.80, "2001:db8::80"]}
----
-apiVersion: onpath/v1alpha1
-kind: Function
-metadata: {name: balance}
-spec:
-  state: none
-  packets: rewrite
-  ebpf:
-    object: loadbalancer
-    budget: 50us
-    config: {virtual: "203.0.113.80,2001:db8::80", ports: "80", every: 200ms}
-    files: {backends: {content: "10.9.0.21:8080\n10.9.0.22:8080\n[fd09::21]:8080"}}
----
-apiVersion: onpath/v1alpha1
-kind: Chain
-metadata: {name: farm}
-spec:
-  from: {hosts: client}
-  to: {hosts: farm}
-  through: [{function: balance, drain: 1s}]
-`
-
 // TestLoadbalancerVersions: clients of both IP versions dial, and each connection is
 // one to a backend of its own; without one it is refused at once.
 func TestLoadbalancerVersions(t *testing.T) {
@@ -48,7 +21,7 @@ func TestLoadbalancerVersions(t *testing.T) {
 		})
 		farm[addr] = startBackend(t, addr)
 	}
-	apply(ctx, t, bothVersionsYAML)
+	apply(ctx, t, farmYAML("10.9.0.21,10.9.0.22,fd09::21", "203.0.113.80,2001:db8::80", []string{"10.9.0.21:8080", "10.9.0.22:8080", "[fd09::21]:8080"}))
 	active(ctx, t, "farm")
 	for virtual, want := range map[string]int{"203.0.113.80": 2, "2001:db8::80": 1} {
 		six, shares := strings.Contains(virtual, ":"), map[string]int{}
