@@ -375,7 +375,8 @@ type Path struct {
 	// planner that finds the path on a node and nowhere else.
 	Elements []string `json:"elements,omitempty"`
 	// Ended is set once no rule starts the path any more: it serves the flows
-	// that it has, which nodes count in NodeReport.Paths, and goes after them.
+	// that it has, which nodes count in NodeReport.Paths, and goes after them. A
+	// flow of which a packet comes by another path has left it, both its directions.
 	Ended time.Time `json:"ended,omitzero"`
 	// Closed: at the edge nothing enters the path any more. Entries of it there are
 	// forgotten: their flows go the ordinary way or begin anew, by another path, also at

@@ -481,6 +481,7 @@ struct weights {
 #define PATH_CUT     0x02
 #define PATH_FORWARD 0x04
 #define PATH_CLOSED  0x08 /* nothing enters it at the edge any more */
+#define PATH_ENDED   0x10 /* no flow begins in it any more */
 
 struct path {
 	__u32 id;

@@ -139,7 +139,7 @@ static __always_inline int from_edge(struct __sk_buff *skb, struct node *n, stru
 	rc = parse(skb);
 	if (rc == PARSE_ENCAP)
 		count_encapsulated(1);
-	if (rc != PARSE_IP)
+	if (rc != PARSE_IP || (p->is & IS_LINK))
 		return TC_ACT_UNSPEC;
 	p->is |= IS_EDGE;
 	p->asked = 0;
@@ -223,7 +223,7 @@ static __always_inline int from_instance(struct __sk_buff *skb, struct node *n, 
 		count_in(skb, p, port->slot, port->vport);
 		return drop(p, DROP_MALFORMED);
 	}
-	if (confined(p->key.dst, p->family) || confined(p->key.src, p->family))
+	if (confined(p->key.dst, p->family) || confined(p->key.src, p->family) || (p->is & IS_LINK))
 		return TC_ACT_SHOT; /* ND, MLD, mDNS: likewise */
 	count_in(skb, p, port->slot, port->vport);
 	if (to_tunnel(p, n))

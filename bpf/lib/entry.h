@@ -63,6 +63,49 @@ static __always_inline int has_room(__u32 tenant, int both)
 	return t && h && h->established + 2 <= (both ? t->cap : t->cap / 4 * 3);
 }
 
+/*
+ * To whom an established entry counts: at an instance to its tenant, elsewhere to that
+ * of its path, or, without one, of what it leads to. A pending entry stands with the
+ * tenant by whose rule packets find it, which may be another. The driver's rounds count
+ * alike (reader.tenant).
+ */
+__noinline __u32 holder(const struct flow *e, __u32 tenant)
+{
+	struct vport *v;
+	__u32 slot;
+
+	if (!e || e->context || (e->flags & FLOW_EMITTED))
+		return tenant;
+	if (e->path)
+		return tenant_of_path(e->path);
+	slot = e->slot;
+	v = vport_of(&slot, e->next);
+	return v ? v->tenant : 0;
+}
+
+/* What a tenant holds becomes one entry less. */
+static __always_inline void hold_less(__u32 tenant)
+{
+	struct held *h = bpf_map_lookup_elem(&holdings, &tenant);
+
+	if (h && h->established)
+		__sync_fetch_and_add(&h->established, -1);
+}
+
+/* The entry of k, which stands, counted to was before it was written anew. */
+static __always_inline void hand_over(struct flow *e, const struct flow_key *k, __u32 was, __u32 tenant)
+{
+	__u32 is = holder(e, tenant);
+	struct held *h;
+
+	if (was == is || flow_known(k) != e)
+		return;
+	hold_less(was);
+	h = bpf_map_lookup_elem(&holdings, &is);
+	if (h)
+		__sync_fetch_and_add(&h->established, 1);
+}
+
 static __always_inline void count_deferred(__u32 tenant, __u32 packets)
 {
 	struct tenant *t = bpf_map_lookup_elem(&tenants, &tenant);
@@ -71,10 +114,11 @@ static __always_inline void count_deferred(__u32 tenant, __u32 packets)
 		__sync_fetch_and_add(&t->deferred, packets);
 }
 
-/* Insert pkt.fresh as established. 1: it is. */
+/* Insert pkt.fresh, which stood or would stand with a tenant, as established. 1: it is. */
 static __always_inline int flow_establish(struct pkt *p, const struct flow_key *k, __u32 tenant)
 {
-	struct held *h = bpf_map_lookup_elem(&holdings, &tenant);
+	__u32 to = holder(&p->fresh, tenant);
+	struct held *h = bpf_map_lookup_elem(&holdings, &to);
 
 	if (!h || bpf_map_update_elem(&flows_v2, k, &p->fresh, BPF_NOEXIST))
 		return 0;
@@ -98,7 +142,7 @@ static __always_inline int flow_begin(struct pkt *p, const struct flow_key *k, _
 {
 	void *m;
 
-	if (!(p->is & IS_TCP) && has_room(tenant, 0)) {
+	if (!(p->is & IS_TCP) && has_room(holder(&p->fresh, tenant), 0)) {
 		if (flow_establish(p, k, tenant)) {
 			count_learned(1);
 			return 1;
@@ -125,7 +169,7 @@ __noinline int flow_promote(void)
 	struct pkt *p = packet();
 	struct flow *e, *mate, *known;
 	struct node *n = this_node();
-	__u32 scope, tenant, slot;
+	__u32 scope, tenant, slot, whose;
 	struct vport *v;
 	__u64 packets;
 	int both;
@@ -158,8 +202,11 @@ __noinline int flow_promote(void)
 	packets = entry_packets(e);
 	if (!both && packets < ONE_WAY_MANY && !(packets >= ONE_WAY_FEW && p->learn))
 		return 0;
-	if (!has_room(tenant, both)) {
-		count_deferred(tenant, p->packets);
+	whose = holder(e, tenant);
+	if (mate && has_room(whose, both))
+		whose = holder(mate, tenant);
+	if (!has_room(whose, both)) {
+		count_deferred(whose, p->packets);
 		return 0;
 	}
 	p->fresh = *e;
@@ -169,6 +216,7 @@ __noinline int flow_promote(void)
 		p->fresh = *mate;
 		if (!flow_settle(p, &p->wkey, tenant)) {
 			bpf_map_delete_elem(&flows_v2, &p->key);
+			hold_less(holder(e, tenant));
 			return 0;
 		}
 		bpf_map_delete_elem(m, &p->wkey);

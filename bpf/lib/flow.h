@@ -73,6 +73,7 @@ __noinline int write_flow(void)
 {
 	struct pkt *p = packet();
 	struct flow *e;
+	__u32 held_by;
 
 	if (!p)
 		return 0;
@@ -83,7 +84,9 @@ __noinline int write_flow(void)
 	}
 	e = flow_find(&p->key, p->tenant);
 	if (e && entry_kind(e) == NEXT_PENDING) {
+		held_by = holder(e, p->tenant);
 		store_decision(e, &p->d, p->key.scope);
+		hand_over(e, &p->key, held_by, p->tenant);
 		touch(p, e);
 		p->learn = 1;
 		return 0;
@@ -290,7 +293,7 @@ static __always_inline int write_answer(struct pkt *p, __u32 table, __u32 back)
 	struct flow *e = flow_find(&p->rkey, p->back_tenant);
 	const struct reply *to = &p->reply;
 	struct node *n = this_node();
-	__u32 edge;
+	__u32 edge, held_by;
 	int change;
 
 	edge = n ? led_to(n, to->kind, to->next) : 0;
@@ -343,7 +346,9 @@ static __always_inline int write_answer(struct pkt *p, __u32 table, __u32 back)
 	path_of_group(&p->back, &p->d);
 	reverse_functions(&p->back, &p->d);
 	if (e) {
+		held_by = holder(e, p->back_tenant);
 		store_decision(e, &p->back, p->rkey.scope);
+		hand_over(e, &p->rkey, held_by, p->back_tenant);
 		e->seen = p->now;
 		p->news = 1;
 		return 0;
@@ -353,7 +358,7 @@ static __always_inline int write_answer(struct pkt *p, __u32 table, __u32 back)
 		flow_begin(p, &p->rkey, p->back_tenant);
 		return 0;
 	}
-	if (!has_room(p->back_tenant, 1) || !flow_settle(p, &p->rkey, p->back_tenant))
+	if (!has_room(holder(&p->fresh, p->back_tenant), 1) || !flow_settle(p, &p->rkey, p->back_tenant))
 		return DROP_QUOTA;
 	count_learned(1);
 	return 0;

@@ -154,14 +154,14 @@ static __always_inline void turn_entry(struct flow *e, __u32 kind, __u32 next, _
 	entry_set_hop(e, 0, 0);
 }
 
-/* Is the entry of a path that nothing enters any more, unlike the one at slot? A flow
- * that now goes by that one has it no more. */
+/* Is the entry of a path that has ended, unlike the one at slot? A flow that now goes by
+ * that one has left it, though not every node may know yet that it is closed. */
 static __always_inline int outlived(const struct flow *e, __u32 slot)
 {
 	__u32 was = e->path;
 	struct path *path = bpf_map_lookup_elem(&paths, &was);
 
-	return was && slot && was != slot && path && (!path->id || (path->flags & PATH_CLOSED));
+	return was && slot && was != slot && path && (!path->id || (path->flags & (PATH_ENDED | PATH_CLOSED)));
 }
 
 /* The group by which next was chosen, or 0. */

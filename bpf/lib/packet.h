@@ -44,6 +44,7 @@
 #define IS_OUTGOING 0x10000 /* on the way out of this machine's sockets */
 #define IS_TAPPED   0x20000 /* a copy: nothing may go back */
 #define IS_BRIDGED  0x40000 /* came in at one side of a bridge */
+#define IS_LINK     0x80000 /* Neighbour Discovery: of one link, whatever its addresses */
 
 /* What to do with a packet: a flow entry, opened up. */
 struct decision {

@@ -212,6 +212,14 @@ static __always_inline void parse_tcp(struct __sk_buff *skb, struct pkt *p)
 		p->is |= IS_ACK;
 }
 
+/* Neighbour Discovery (RFC 4861), which also goes from one global address to another. It
+ * is none with another hop limit, for that has passed a router. */
+static __always_inline int is_discovery(const struct pkt *p, __u8 type, __u8 code)
+{
+	return p->key.proto == IPPROTO_ICMPV6 && p->family == FAMILY_6 && type >= 133 && type <= 137 && !code &&
+	       p->ttl == 255;
+}
+
 static __always_inline void parse_icmp(struct __sk_buff *skb, struct pkt *p)
 {
 	struct { __u8 type, code; __be16 sum, id, seq; } h;
@@ -225,7 +233,7 @@ static __always_inline void parse_icmp(struct __sk_buff *skb, struct pkt *p)
 		p->key.sport = p->key.dport = h.id;
 		return;
 	}
-	p->is |= IS_ICMP;
+	p->is |= is_discovery(p, h.type, h.code) ? IS_ICMP | IS_LINK : IS_ICMP;
 	if (!is_icmp_error(p, p->key.proto, h.type))
 		return;
 	p->is |= IS_ERROR;

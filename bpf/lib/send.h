@@ -3,9 +3,9 @@
 #ifndef ONPATH_SEND_H
 #define ONPATH_SEND_H
 
-#include "decide.h"
 #include "exit.h"
 #include "learn.h"
+#include "lost.h"
 
 /* Copies for the mirrors. The frame itself keeps its addresses. */
 __noinline int copy_to_mirrors(struct __sk_buff *skb)

@@ -56,7 +56,7 @@ type bed struct {
 
 type node struct {
 	spec    NodeSpec
-	dp      onpath.Datapath
+	dp      onpath.Datapath // nil until the case needs the node: each takes its driver's time to start
 	devices []string
 	want    map[onpath.VportID]*onpath.VportCounters
 	loose   map[onpath.VportID]bool // Out may count answers of the data path itself
@@ -86,12 +86,13 @@ func newBedOf(t *testing.T, h Harness, mtus map[string]int) *bed {
 		for i, u := range s.Uplinks {
 			s.Uplinks[i].MTU = cmp.Or(mtus[u.Device], u.MTU)
 		}
-		n := &node{spec: s, dp: h.AddNode(s), want: map[onpath.VportID]*onpath.VportCounters{}, loose: map[onpath.VportID]bool{}}
+		n := &node{spec: s, want: map[onpath.VportID]*onpath.VportCounters{}, loose: map[onpath.VportID]bool{}}
 		for _, u := range s.Uplinks {
 			n.devices = append(n.devices, u.Device)
 		}
 		b.nodes[name] = n
 	}
+	b.join(gateway)
 	t.Cleanup(func() {
 		if t.Failed() {
 			b.dump()
@@ -112,10 +113,38 @@ func uplink(device, net4, net6 string, behind ...string) UplinkSpec {
 	return u
 }
 
+// join makes nodes that were not needed yet, with the configuration that they would have.
+func (b *bed) join(names ...string) {
+	b.t.Helper()
+	for _, name := range names {
+		n := b.nodes[name]
+		if n.dp != nil {
+			continue
+		}
+		n.dp = b.h.AddNode(n.spec)
+		if c := b.configs[name]; c != nil {
+			b.configure(name, c)
+		}
+	}
+}
+
+// joined are the nodes that are there.
+func (b *bed) joined() []string {
+	return slices.DeleteFunc(slices.Clone(nodes), func(name string) bool { return b.nodes[name].dp == nil })
+}
+
+func (b *bed) configure(name string, c *onpath.DatapathConfig) {
+	b.t.Helper()
+	if err := b.nodes[name].dp.Apply(b.t.Context(), c); err != nil {
+		b.t.Fatalf("Apply on %s: %v", name, err)
+	}
+}
+
 // instance makes a routed instance on a node; its devices exist from now on.
 func (b *bed) instance(name, node string) *instance {
 	i := &instance{name: name, node: node, vport: b.next, key: uint32(b.next), weight: 1, state: onpath.VportUp}
 	b.next++
+	b.join(node)
 	b.h.AddInstance(node, i.vport)
 	b.nodes[node].devices = append(b.nodes[node].devices, onpath.DeviceName(i.vport))
 	return i
@@ -125,6 +154,7 @@ func (b *bed) instance(name, node string) *instance {
 func (b *bed) bridged(name, node string) *instance {
 	i := &instance{name: name, node: node, vport: b.next, back: b.next + 1, key: uint32(b.next), weight: 1, state: onpath.VportUp}
 	b.next += 2
+	b.join(node)
 	b.h.AddInstance(node, i.vport, i.back)
 	b.nodes[node].devices = append(b.nodes[node].devices, onpath.DeviceName(i.vport), onpath.DeviceName(i.back))
 	return i
@@ -211,11 +241,14 @@ func (b *bed) apply(l *layout) {
 	b.t.Helper()
 	b.generation++
 	b.configs = map[string]*onpath.DatapathConfig{}
+	if l.pair {
+		b.join(sideNode)
+	}
 	for _, name := range nodes {
 		b.configs[name] = b.config(name, l)
-		if err := b.nodes[name].dp.Apply(b.t.Context(), b.configs[name]); err != nil {
-			b.t.Fatalf("Apply on %s: %v", name, err)
-		}
+	}
+	for _, name := range b.joined() {
+		b.configure(name, b.configs[name])
 	}
 }
 
@@ -258,6 +291,7 @@ func (b *bed) send(node, device string, p []byte) {
 
 func (b *bed) sendFrame(node, device string, f Frame) {
 	add(&b.want(node, b.vportOf(node, device)).In, f.Packet)
+	b.join(node)
 	b.h.Send(node, device, f)
 }
 
@@ -277,6 +311,7 @@ func (b *bed) expect(node, device string, want []byte) Frame {
 
 func (b *bed) receive(node, device string) Frame {
 	b.t.Helper()
+	b.join(node)
 	f, ok := b.h.Receive(node, device, patience)
 	if !ok {
 		b.t.Fatalf("nothing came out of %s/%s", node, device)
@@ -311,7 +346,7 @@ func (b *bed) same(node, device string, got, want []byte) {
 func (b *bed) quiet() {
 	b.t.Helper()
 	wait := quietTime
-	for _, name := range nodes {
+	for _, name := range b.joined() {
 		for _, d := range b.nodes[name].devices {
 			if f, ok := b.h.Receive(name, d, wait); ok {
 				b.t.Errorf("at %s/%s came a packet that should not:\n  %x", name, d, f.Packet)
@@ -326,7 +361,7 @@ func (b *bed) quiet() {
 func (b *bed) finish() {
 	b.t.Helper()
 	b.quiet()
-	for _, name := range nodes {
+	for _, name := range b.joined() {
 		if b.closed {
 			break
 		}
@@ -388,6 +423,7 @@ func nonzero(m map[onpath.DropReason]uint64) map[onpath.DropReason]uint64 {
 
 func (b *bed) counters(name string) *onpath.Counters {
 	b.t.Helper()
+	b.join(name)
 	c, err := b.nodes[name].dp.Counters(context.WithoutCancel(b.t.Context()))
 	if err != nil {
 		b.t.Fatalf("Counters of %s: %v", name, err)
@@ -397,6 +433,7 @@ func (b *bed) counters(name string) *onpath.Counters {
 
 func (b *bed) flows(name string, f onpath.FlowFilter) []onpath.FlowEntry {
 	b.t.Helper()
+	b.join(name)
 	var out []onpath.FlowEntry
 	err := b.nodes[name].dp.Flows(context.WithoutCancel(b.t.Context()), f, func(e onpath.FlowEntry) bool {
 		out = append(out, e)
@@ -410,7 +447,7 @@ func (b *bed) flows(name string, f onpath.FlowFilter) []onpath.FlowEntry {
 
 // dump logs the state of all nodes; it runs when a case has failed.
 func (b *bed) dump() {
-	for _, name := range nodes {
+	for _, name := range b.joined() {
 		c, err := b.nodes[name].dp.Counters(context.WithoutCancel(b.t.Context()))
 		if err != nil {
 			b.t.Logf("%s: no state to show: %v", name, err)

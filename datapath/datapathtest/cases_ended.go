@@ -144,13 +144,73 @@ func replacedElsewhere(b *bed) {
 	l.instances = []*instance{fw, g}
 	b.apply(l)
 	speak()
-	for _, node := range nodes {
+	for _, node := range b.joined() {
 		for _, e := range b.flows(node, onpath.FlowFilter{}) {
 			if e.Path != 2 || e.Next == f.vport {
 				b.t.Errorf("%s: %v at vport %d leads to %s %d of path %d", node, e.Tuple, e.Vport, e.Kind, e.Next, e.Path)
 			}
 		}
 	}
+}
+
+// elementGoes: a chain loses an element. A packet is in the one that stays while the
+// other direction alone goes over to the new path, and the old one ends. It goes on,
+// whichever direction it is of, and so does its flow.
+func elementGoes(b *bed) {
+	goes, stays := b.instance("goes", gateway), b.bridged("stays", "n2")
+	flow := uint16(0)
+	for _, kind := range []func(uint16) onpath.Tuple{tcp4, udp4, tcp6} {
+		for _, reverse := range []bool{false, true} {
+			flow++
+			b.keepsPacket(kind(flow), reverse, onpath.PathID(2*flow), goes, stays)
+		}
+	}
+}
+
+// keepsPacket takes a flow of the path from two elements to the second of them alone,
+// by another path.
+func (b *bed) keepsPacket(t onpath.Tuple, reverse bool, path onpath.PathID, goes, stays *instance) {
+	b.t.Helper()
+	old := one(&chain{path: path, match: toServer()}, goes, stays).chains[0]
+	young := one(&chain{path: path + 1, match: toServer()}, stays).chains[0]
+	l := &layout{chains: []*chain{old}, instances: []*instance{goes, stays}}
+	b.apply(l)
+	b.crosses(t, false, goes, stays)
+	b.crosses(t, true, stays, goes)
+
+	p, from, to, h := newPacket(t), clientNet, serverNet, hop{at: stays, reverse: reverse}
+	if reverse {
+		p, from, to = newPacket(t.Reverse()), serverNet, clientNet
+	}
+	p.flags = ack
+	in, out := h.sides()
+	var held []byte
+	var f Frame
+	for range 2 {
+		b.send(gateway, from, p.bytes())
+		if held = p.bytes(); !reverse {
+			held = b.cross(hop{at: goes}, held)
+		}
+		f = b.expect(stays.node, in, held)
+	}
+
+	old.ended = true
+	l.chains = []*chain{young, old}
+	b.apply(l)
+	old.closed = true
+	b.applyAt(gateway, l) // alone, as the planner does it
+	b.crosses(t, !reverse, stays)
+	goes.withdrawn = true
+	b.applyAt(stays.node, l)
+	b.sendFrame(stays.node, out, Frame{Src: f.Src, Dst: f.Dst, Packet: held})
+	b.expect(gateway, to, withTTL(held, 1))
+	goes.withdrawn = false
+	l.chains = []*chain{young}
+	b.apply(l)
+	b.sendFrame(stays.node, out, Frame{Src: f.Src, Dst: f.Dst, Packet: held})
+	b.expect(gateway, to, withTTL(held, 1))
+	b.crosses(t, reverse, stays)
+	b.crosses(t, !reverse, stays)
 }
 
 // crosses takes a packet of a client's flow, or its answer, from one uplink of the
@@ -177,9 +237,8 @@ func (b *bed) applyAt(node string, l *layout) {
 	b.t.Helper()
 	b.generation++
 	b.configs[node] = b.config(node, l)
-	if err := b.nodes[node].dp.Apply(b.t.Context(), b.configs[node]); err != nil {
-		b.t.Fatalf("Apply on %s: %v", node, err)
-	}
+	b.join(node)
+	b.configure(node, b.configs[node])
 }
 
 // ledNowhere: an entry that leads to an instance which is gone, and that was not chosen

@@ -186,7 +186,7 @@ func symmetry(b *bed) {
 // remove takes the data path off all nodes.
 func (b *bed) remove() {
 	b.t.Helper()
-	for _, name := range nodes {
+	for _, name := range b.joined() {
 		if err := b.nodes[name].dp.Remove(b.t.Context()); err != nil {
 			b.t.Fatalf("Remove on %s: %v", name, err)
 		}
@@ -201,7 +201,7 @@ func (b *bed) reopen() bool {
 		return false
 	}
 	b.closed = false
-	for _, name := range nodes {
+	for _, name := range b.joined() {
 		b.nodes[name].dp = r.Reopen(name)
 		b.nodes[name].want = map[onpath.VportID]*onpath.VportCounters{}
 	}

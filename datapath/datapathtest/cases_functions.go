@@ -12,6 +12,7 @@ func (b *bed) inline(name, node string) *instance {
 	b.t.Helper()
 	i := &instance{name: name, node: node, vport: b.next, key: uint32(b.next), weight: 1, state: onpath.VportUp}
 	b.next++
+	b.join(node)
 	f := b.h.Function(node, i.vport)
 	i.inline = &f
 	return i

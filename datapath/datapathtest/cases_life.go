@@ -286,14 +286,14 @@ func restart(b *bed) {
 	l := one(&chain{path: 1, match: toServer()}, fw, br)
 	b.apply(l)
 	b.forward(tcp4(1), fw, br)
-	for _, name := range nodes {
+	for _, name := range b.joined() {
 		if err := b.nodes[name].dp.Close(); err != nil {
 			b.t.Fatalf("Close on %s: %v", name, err)
 		}
 	}
 	b.backward(tcp4(1), br, fw)
 	b.forward(tcp4(2), fw, br)
-	for _, name := range nodes {
+	for _, name := range b.joined() {
 		b.nodes[name].dp = r.Reopen(name)
 	}
 	b.backward(tcp4(2), br, fw)

@@ -71,7 +71,7 @@ func icmpErrors(b *bed) {
 
 func (b *bed) allFlows() int {
 	n := 0
-	for _, name := range nodes {
+	for _, name := range b.joined() {
 		n += len(b.flows(name, onpath.FlowFilter{}))
 	}
 	return n
@@ -318,9 +318,27 @@ func local(b *bed) {
 		b.h.Send(gateway, clientNet, Frame{Packet: newPacket(t).bytes()})
 	}
 	b.drain() // the node's own kernel may answer, or forward
+	before := b.h.Forwarded(gateway)
+	for kind := byte(133); kind <= 137; kind++ { // Neighbour Discovery, between global addresses, too
+		p := newPacket(tuple(icmpv6, client6, 0, server6, 0))
+		p.icmpType, p.ttl = kind, 255
+		b.h.Send(gateway, clientNet, Frame{Packet: p.bytes()})
+		b.h.Send(gateway, onpath.DeviceName(fw.vport), Frame{Packet: p.bytes()}) // nobody is there to hear it
+	}
+	b.eventually("the kernel has forwarded the one uplink's", func() bool { return b.h.Forwarded(gateway) == before+5 })
+	b.drain()
 	b.noEntries()
 	b.pathCounts(1, 0, 0)
 	b.forward(udp4(1), fw)
+	p := newPacket(tuple(icmpv6, client6, 0, server6, 0))
+	p.icmpType, p.ttl = 136, 254 // has passed a router, and is none
+	b.send(gateway, clientNet, p.bytes())
+	add(&b.want(gateway, fw.vport).Out, p.bytes())
+	b.eventually("it goes to the element", func() bool {
+		e, ok := b.entry(gateway, edgeVport, p.tuple)
+		return ok && e.Next == fw.vport
+	})
+	b.h.Receive(gateway, onpath.DeviceName(fw.vport), quietTime) // where the harness lets it through
 }
 
 // malformed: lengths that lie crash nothing and slip past nothing.
@@ -350,7 +368,7 @@ func malformed(b *bed) {
 
 // drain throws away what comes out.
 func (b *bed) drain() {
-	for _, name := range nodes {
+	for _, name := range b.joined() {
 		for _, d := range b.nodes[name].devices {
 			for wait := quietTime; ; wait = 0 {
 				if _, ok := b.h.Receive(name, d, wait); !ok {

@@ -372,9 +372,7 @@ func pairReset(b *bed) {
 	is[0].state = onpath.VportClosed
 	b.generation++
 	b.configs["n2"] = b.config("n2", l)
-	if err := b.nodes["n2"].dp.Apply(b.t.Context(), b.configs["n2"]); err != nil {
-		b.t.Fatal(err)
-	}
+	b.configure("n2", b.configs["n2"])
 	p := newPacket(t)
 	p.flags, p.ack = ack, 77
 	for range 2 {

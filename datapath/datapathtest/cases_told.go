@@ -100,3 +100,28 @@ func roomForFew(b *bed) {
 		b.t.Errorf("another tenant's share was %+v and is %+v", was, t)
 	}
 }
+
+// heldBy: where an operator's chain wraps a tenant's, established entries at the edge count
+// to the tenant whose path they are of, answers' as well, though by the rules these would
+// meet the operator's chain first. Who looks again finds the same.
+func heldBy(b *bed) {
+	op, ten := b.instance("op", gateway), b.instance("ten", gateway)
+	op.tenant, ten.tenant = onpath.OperatorTenant, "inner"
+	b.apply(&layout{instances: []*instance{op, ten}, chains: []*chain{
+		{path: 1, tenant: onpath.OperatorTenant, tier: onpath.TierOperator, match: toServer(), elements: []*element{{instances: []*instance{op}}}},
+		{path: 2, tenant: "inner", match: toServer(), elements: []*element{{instances: []*instance{ten}}}},
+	}})
+	flows := []onpath.Tuple{udp4(1), udp4(2), tuple(udp, client6, 1, server6, 53)}
+	for _, t := range flows {
+		for range 2 {
+			b.forward(t, op, ten)
+			b.backward(t, ten, op)
+		}
+	}
+	for _, tenant := range []string{onpath.OperatorTenant, "inner"} {
+		// Two at the instance, one at the edge.
+		if held := b.counters(gateway).Tenants[tenant].Established; held != 3*uint64(len(flows)) {
+			b.t.Errorf("%s holds %d established entries; must be %d", tenant, held, 3*len(flows))
+		}
+	}
+}

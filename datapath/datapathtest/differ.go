@@ -62,6 +62,9 @@ func Differ(t *testing.T, subject, model Prober, seed uint64, packets, every int
 		t: t, every: every, sides: [2]*bed{newBedOf(t, subject, mtus), newBedOf(t, model, mtus)},
 		probes: [2]Prober{subject, model}, mill: newMill(seed),
 	}
+	for _, b := range d.sides {
+		b.join(nodes...)
+	}
 	d.trace = os.Getenv("ONPATH_DIFFER_TRACE") != ""
 	d.follow = os.Getenv("ONPATH_DIFFER_FLOW")
 	from, err := strconv.Atoi(os.Getenv("ONPATH_DIFFER_FROM")) // compare all after each packet from this one on

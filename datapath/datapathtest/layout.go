@@ -276,10 +276,14 @@ func (l *layout) emitTables(i *instance) []onpath.Table {
 func (l *layout) paths() []onpath.Path {
 	var out []onpath.Path
 	for _, c := range l.chains {
-		out = append(out, onpath.Path{
+		p := onpath.Path{
 			ID: c.path, Chain: "exam/chain", Tenant: cmp.Or(c.tenant, "exam"), MaxFlows: c.maxFlows, MTU: c.mtu, Began: c.began,
 			Adopt: onpath.Duration(c.adopt), Cut: c.cut, Closed: c.closed, Strict: c.strict, Forward: c.forward,
-		})
+		}
+		if c.ended {
+			p.Ended = time.Unix(1, 0)
+		}
+		out = append(out, p)
 	}
 	slices.SortFunc(out, func(a, b onpath.Path) int { return cmp.Compare(a.ID, b.ID) })
 	return out

@@ -144,7 +144,7 @@ func (b *bed) leads(node string, v onpath.VportID, t onpath.Tuple, kind onpath.N
 
 func (b *bed) noEntries() {
 	b.t.Helper()
-	for _, name := range nodes {
+	for _, name := range b.joined() {
 		if es := b.flows(name, onpath.FlowFilter{}); len(es) > 0 {
 			b.t.Errorf("%s has %d flow entries, must have none", name, len(es))
 		}

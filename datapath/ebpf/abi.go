@@ -123,6 +123,7 @@ const (
 	pathCut     uint32 = 2
 	pathForward uint32 = 4
 	pathClosed  uint32 = 8
+	pathEnded   uint32 = 16
 )
 
 // addr16 is an address as the programs see it: IPv4 mapped (RFC 4291 §2.5.5.2).

@@ -106,6 +106,9 @@ func (k *compiler) paths() error {
 		if p.Forward {
 			v.Flags |= pathForward
 		}
+		if !p.Ended.IsZero() {
+			v.Flags |= pathEnded
+		}
 		if p.Closed {
 			v.Flags |= pathClosed
 			k.st.closed[uint16(slot)] = true

@@ -26,6 +26,8 @@ func TestEndUnderTraffic(t *testing.T) {
 	c.routed("n2", 17)
 	c.slow(17, 2*time.Millisecond, 5*time.Millisecond)
 	c.answer("10.9.0.2:7")
+	// Without tcx the kernel stops a device for a moment when programs get to it first.
+	c.must(c.nodes["gw"].dp.Apply(t.Context(), c.bare("gw")))
 	v := c.talkEvery(200*time.Microsecond, c.client, 2, "10.9.0.2:7")
 	chain := [][][2]onpath.VportID{element(17, 17)}
 	for i := range 24 {

@@ -246,20 +246,26 @@ func (d *Driver) settle(want *state) error {
 	if !want.reclassifies {
 		return nil
 	}
-	flows, edge := d.coll.Maps[flowsMap], d.maps.nodes.now[0].Edge
-	for slot, m := range d.pending.of {
+	flows, r := d.coll.Maps[flowsMap], newReader(d.maps, nil)
+	rooms := map[uint32]uint64{} // of tenants, in entries
+	for slot := range d.pending.of {
 		var held heldValue
 		var limits tenantValue
 		if err := errors.Join(d.maps.holdings.Lookup(slot, &held), d.maps.tenants.Lookup(slot, &limits)); err != nil {
 			return fmt.Errorf("read what a tenant holds: %w", err)
 		}
+		rooms[slot] = limits.Cap - min(limits.Cap, held.Established)
+	}
+	came := map[uint32]uint64{}
+	for _, m := range d.pending.of {
 		var moved []flowKey
 		err := eachFlow(d.life, m, func(k *flowKey, v *flowValue) bool {
-			if unthree(k.Scope) != edge || held.Established >= limits.Cap {
+			to := r.tenant(k, v)
+			if unthree(k.Scope) != r.edge || came[to] >= rooms[to] {
 				return true
 			}
 			if err := flows.Update(k, v, ebpf.UpdateNoExist); err == nil {
-				held.Established++
+				came[to]++
 				moved = append(moved, *k)
 			}
 			return true
@@ -267,11 +273,23 @@ func (d *Driver) settle(want *state) error {
 		for _, k := range moved {
 			err = errors.Join(err, removeFlow(m, k))
 		}
-		if err == nil && len(moved) > 0 {
-			err = d.maps.holdings.Put(slot, held)
-		}
 		if err != nil {
 			return err
+		}
+	}
+	return d.hold(came)
+}
+
+// hold adds to what tenants hold.
+func (d *Driver) hold(more map[uint32]uint64) error {
+	for slot, n := range more {
+		var held heldValue
+		if err := d.maps.holdings.Lookup(slot, &held); err != nil {
+			return fmt.Errorf("read what a tenant holds: %w", err)
+		}
+		held.Established += n
+		if err := d.maps.holdings.Put(slot, held); err != nil {
+			return fmt.Errorf("write what a tenant holds: %w", err)
 		}
 	}
 	return nil

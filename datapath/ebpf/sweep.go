@@ -219,7 +219,8 @@ func (r *reader) mate(k *flowKey, v *flowValue) flowKey {
 	return m
 }
 
-// tenant is the slot of the tenant to whom an established entry counts.
+// tenant is the slot of the tenant to whom an established entry counts, as the programs
+// count it (holder).
 func (r *reader) tenant(k *flowKey, v *flowValue) uint32 {
 	if scope := unthree(k.Scope); r.others[scope] != 0 {
 		return r.tenants[scope]

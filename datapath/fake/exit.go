@@ -57,7 +57,7 @@ func (n *Node) learnReturn(w *work, f *flow) bool {
 	case g != nil:
 		e.group, e.path = g.ID^1, g.Path
 		e.mirrors = n.behind(g, w.key.tuple)
-	case from != edge && w.tunnel != nil && n.function(w.tunnel.Next) != nil: // it came for functions here, and names their group alone
+	case n.relayed(w): // it came for functions here, and names their group alone
 		if g := n.firstMet(back.tuple, from); g != nil {
 			e.group, e.path = g.ID, g.Path
 		}
@@ -66,7 +66,7 @@ func (n *Node) learnReturn(w *work, f *flow) bool {
 		}
 	}
 	if settle && n.find(back, tenant) == nil {
-		if !n.hasRoom(tenant, true) {
+		if !n.hasRoom(n.holder(&e), true) {
 			return false
 		}
 		n.insertEstablished(back, &e, tenant)

@@ -163,7 +163,11 @@ func (n *Node) lost(w *work, f *flow) bool {
 			f.next = member
 			return true
 		} else if g.None == onpath.NoneBypass {
-			return n.goOn(w, f, g, false)
+			goes := n.goOn(w, f, g, false)
+			if w.writes {
+				n.rewritten(f)
+			}
+			return goes
 		} else {
 			why = onpath.DropNoInstance
 		}
@@ -357,6 +361,7 @@ func (n *Node) turn(old *flow, e flow, f *flow) {
 	}
 	if n.outlived(old, f.path) {
 		e.renew(old)
+		n.rewritten(old)
 		return
 	}
 	if old.kind == onpath.NextPass || (old.kind == e.kind && old.next == e.next) {
@@ -371,6 +376,7 @@ func (n *Node) turn(old *flow, e flow, f *flow) {
 		return
 	}
 	e.renew(old)
+	n.rewritten(old)
 }
 
 // renew writes f over an entry, which keeps what it counted.
@@ -380,14 +386,14 @@ func (f flow) renew(old *flow) {
 	*old = f
 }
 
-// outlived reports whether an entry is of a path that nothing enters any more, and a
-// packet of its flow goes by another.
+// outlived reports whether an entry is of a path that has ended, and a packet of its
+// flow goes by another.
 func (n *Node) outlived(f *flow, path onpath.PathID) bool {
 	if f == nil || f.path == 0 || f.path == path || n.paths[path] == nil {
 		return false
 	}
 	p := n.paths[f.path]
-	return p != nil && p.Closed
+	return p != nil && (p.Closed || !p.Ended.IsZero())
 }
 
 // letGo forgets an entry that leads to what is no more and that tells no group which
@@ -400,7 +406,7 @@ func (n *Node) letGo(w *work, f *flow) bool {
 	}
 	w.anew = true
 	if w.uplink == "" && w.tunnel == nil && !known.counts && n.groups[known.context] != nil {
-		known.kind, known.next = onpath.NextPending, 0
+		known.kind, known.next, known.functions, known.mirrors = onpath.NextPending, 0, nil, nil
 		return true
 	}
 	n.drop(w.key, known)

@@ -100,7 +100,7 @@ func wraps(protocol uint8) bool {
 // fromUplink decides on a packet from outside.
 func (n *Node) fromUplink(device string, b []byte, h header) {
 	edge := n.edge.Vport
-	if h.verdict == malformed {
+	if h.verdict == malformed || h.ofLink {
 		n.kernel(b, h)
 		return
 	}
@@ -119,7 +119,7 @@ func (n *Node) fromUplink(device string, b []byte, h header) {
 		return
 	}
 	t := w.key.tuple
-	if n.isLocal(t.Dst) || n.isLocal(t.Src) || neverSelected(t, h.verdict == fine) {
+	if n.unsteered(t, h.verdict == fine) {
 		n.kernel(b, h)
 		return
 	}
@@ -186,11 +186,20 @@ func (n *Node) again(w *work) {
 		n.emission(w, v, slices.Contains(v.Own, w.h.tuple.Src))
 		return
 	}
-	if n.edge.Table == 0 {
+	switch {
+	case n.unsteered(w.key.tuple, true):
+		n.kernel(w.b, w.h)
+	case n.edge.Table == 0:
 		n.leaveAlone(w)
-		return
+	default:
+		n.classify(w)
 	}
-	n.classify(w)
+}
+
+// unsteered tells what no chain takes at the edge where it has no entry: what is for the
+// node itself or from it, and what no chain may take anywhere.
+func (n *Node) unsteered(t onpath.Tuple, ports bool) bool {
+	return n.isLocal(t.Dst) || n.isLocal(t.Src) || neverSelected(t, ports)
 }
 
 // classify takes a packet from outside that has no entry through the tables.
@@ -292,7 +301,7 @@ func (n *Node) fromInstance(v *onpath.Vport, b []byte, h header) {
 	if h.isError && h.quotes {
 		about = h.quoted
 	}
-	if h.verdict != malformed && (confined(about.Src) || confined(about.Dst)) {
+	if h.verdict != malformed && (confined(about.Src) || confined(about.Dst) || h.ofLink) {
 		return
 	}
 	length := h.length
@@ -337,6 +346,22 @@ func (n *Node) fromInstance(v *onpath.Vport, b []byte, h header) {
 	n.emission(w, v, own)
 }
 
+// recall writes the entry anew of a packet that the instance was given and gives back,
+// and whose entry is gone: that of the other direction, at the instance's other side,
+// tells by which group it came. It returns nil if there is none.
+func (n *Node) recall(w *work, v *onpath.Vport) *flow {
+	mate := n.find(flowKey{v.Other, w.key.tuple.Reverse()}, v.Tenant)
+	if v.Other == 0 || w.anew || mate == nil || mate.context == 0 || mate.counts {
+		return nil
+	}
+	g := n.groups[mate.context^1]
+	if g == nil {
+		return nil
+	}
+	w.anew = true
+	return n.learn(w, w.key, flow{kind: onpath.NextPending, context: g.ID, entry: mate.entry, path: g.Path, reverse: g.Reverse, known: true}, v.Tenant)
+}
+
 // ownError decides on an ICMP error about nothing that the instance was given.
 func (n *Node) ownError(w *work, v *onpath.Vport, own bool) {
 	if !own || !v.Routes {
@@ -360,6 +385,10 @@ func (n *Node) emission(w *work, v *onpath.Vport, own bool) {
 		d = n.walk(v.Emit, w.key.tuple, &w.h, from, 0, v.ID)
 	}
 	if d.outcome == unselected && (!own || !v.Routes) {
+		if f := n.recall(w, v); f != nil {
+			n.follow(w, f)
+			return
+		}
 		n.countDrop(v.ID, onpath.DropSpoofed)
 		return
 	}

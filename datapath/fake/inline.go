@@ -57,14 +57,20 @@ func backwards(list []inlined) []inlined {
 	return out
 }
 
+// relayed reports whether a packet came from another node for a function of this one, out
+// of a vport that lies there, as it says.
+func (n *Node) relayed(w *work) bool {
+	v := n.vports[w.key.vport]
+	return w.tunnel != nil && n.function(w.tunnel.Next) != nil && w.key.vport != n.edgeVport() && (v == nil || v.Kind == onpath.VportRemote)
+}
+
 // relay takes a packet that another node sent to a function of this one: its entry
 // stands under the vport that it came out of, which lies there. Where it says that it
 // came out of one of this node, it has none.
 func (n *Node) relay(w *work, t Tunnelled) {
 	g := n.groups[t.Group]
 	w.tenant = n.vports[t.Next].Tenant // what comes from another tier's element tells no path
-	v := n.vports[w.key.vport]
-	ours := w.key.vport == n.edgeVport() || v != nil && v.Kind != onpath.VportRemote
+	ours := !n.relayed(w)
 	if f := n.find(w.key, w.tenant); f != nil && !ours {
 		if g == nil || !n.outlived(f, g.Path) {
 			n.moveGate(f, t.Entry)

@@ -45,6 +45,7 @@ const (
 type header struct {
 	tuple    onpath.Tuple
 	verdict  verdict
+	ofLink   bool // concerns one link only, whatever its addresses
 	v6       bool
 	protocol uint8
 	known    bool // protocol is the transport's (too many extension headers otherwise)
@@ -265,6 +266,7 @@ func (h *header) icmp(b, l4 []byte) {
 		}
 	case h.v6 && h.protocol == protoICMPv6:
 		h.isError = kind < 128
+		h.ofLink = kind >= 133 && kind <= 137 && l4[1] == 0 && h.ttl == 255 // Neighbour Discovery (RFC 4861)
 		if kind == 128 || kind == 129 {
 			h.echo(l4)
 		}

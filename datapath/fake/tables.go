@@ -97,6 +97,34 @@ func (n *Node) tenantOf(id onpath.PathID) string {
 	return nobody
 }
 
+// holder is to whom an established entry counts: at an instance to its tenant, elsewhere
+// to that of its path, or, without one, of what it leads to. A pending entry stands with
+// the tenant by whose rule packets find it, which may be another.
+func (n *Node) holder(f *flow) string {
+	switch v := n.vports[f.next]; {
+	case f.context != 0 || f.counts:
+		return f.tenant
+	case f.path != 0:
+		return n.tenantOf(f.path)
+	case v != nil && v.Kind != onpath.VportRemote:
+		return v.Tenant
+	}
+	return nobody
+}
+
+// rewritten has an entry that was written anew count to whom it does now.
+func (n *Node) rewritten(f *flow) {
+	if f.place != nil || f.tenant == "" { // it is pending, or none but what one packet does
+		return
+	}
+	if to := n.holder(f); to != f.tenant {
+		s := n.share(f.tenant)
+		s.established -= min(s.established, 1)
+		n.share(to).established++
+		f.tenant = to
+	}
+}
+
 // established looks for an entry of a flow that is known to live.
 func (n *Node) established(k flowKey) *flow {
 	f := n.flows[k]
@@ -144,11 +172,11 @@ func (n *Node) anywhere(k flowKey) *flow {
 // insert writes an entry that is not there. Flows that have no handshake may be of
 // one direction only: they are established at once while there is room for such.
 func (n *Node) insert(k flowKey, f *flow, tenant string, connection bool) {
-	if f.counts || !connection && n.hasRoom(tenant, false) {
+	f.seen, f.tenant = n.now(), tenant
+	if f.counts || !connection && n.hasRoom(n.holder(f), false) {
 		n.insertEstablished(k, f, tenant)
 		return
 	}
-	f.seen, f.tenant = n.now(), tenant
 	n.counters.Learned++
 	s := n.share(tenant)
 	if s.order.Len() >= n.pendingSize() {
@@ -175,8 +203,8 @@ func (n *Node) pendingSize() int {
 
 // establish puts an entry among those that stay.
 func (n *Node) establish(k flowKey, f *flow) {
-	s := n.share(f.tenant)
 	if f.place != nil {
+		s := n.share(f.tenant)
 		s.order.Remove(f.place)
 		delete(s.pending, k)
 		f.place = nil
@@ -184,6 +212,8 @@ func (n *Node) establish(k flowKey, f *flow) {
 	if n.flows[k] != nil {
 		return // whoever came first decides
 	}
+	f.tenant = n.holder(f)
+	s := n.share(f.tenant)
 	n.flows[k] = f
 	s.established++
 	if f.counts {
@@ -265,8 +295,12 @@ func (n *Node) promote(w *work, f *flow) {
 	if !both && f.packets < oneWayFew {
 		return
 	}
-	if !n.hasRoom(f.tenant, both) {
-		n.share(f.tenant).deferred += n.pieces()
+	whose := n.holder(f)
+	if back != nil && back.place != nil && n.hasRoom(whose, both) {
+		whose = n.holder(back)
+	}
+	if !n.hasRoom(whose, both) {
+		n.share(whose).deferred += n.pieces()
 		return
 	}
 	n.establish(w.key, f)
@@ -280,7 +314,7 @@ func (n *Node) promote(w *work, f *flow) {
 func (n *Node) settle() {
 	for _, s := range n.shares {
 		for k, f := range s.pending {
-			if k.vport == n.edgeVport() && s.established < s.limit && n.flows[k] == nil {
+			if to := n.share(n.holder(f)); k.vport == n.edgeVport() && to.established < to.limit && n.flows[k] == nil {
 				n.establish(k, f)
 			}
 		}

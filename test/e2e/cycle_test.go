@@ -74,7 +74,7 @@ func TestTwentyCycles(t *testing.T) {
 // TestElementsGo: live flows of a chain that loses an element, and of one that is
 // deleted while its elements may drain for different times, lose nothing.
 func TestElementsGo(t *testing.T) {
-	ctx := need(t, 2*time.Minute)
+	ctx := need(t, 4*time.Minute)
 	const (
 		head = "apiVersion: onpath/v1alpha1\nkind: Chain\nmetadata: {name: shrinks}\nspec:\n  from: {hosts: client}\n  to: {hosts: origin}\n  through:\n"
 		hop  = "  - {function: hop, drain: 1s, place: {nodes: {name: n1}}}\n"
@@ -93,11 +93,17 @@ func TestElementsGo(t *testing.T) {
 	}
 	put(hop + bump)
 	earlier := losses(ctx, t)
-	s := startStream(t, "10.9.0.2", port, 500)
-	for _, elements := range []string{bump, hop + bump, hop, bump + hop} {
-		time.Sleep(500 * time.Millisecond)
-		put(elements)
-		time.Sleep(3 * time.Second) // longer than all drains
+	s := startStream(t, "10.9.0.2", port, rate)
+	rounds := 1
+	if os.Getenv("ONPATH_SOAK") != "" {
+		rounds = 10
+	}
+	for range rounds {
+		for _, elements := range []string{bump, hop + bump, hop, bump + hop} {
+			time.Sleep(500 * time.Millisecond)
+			put(elements)
+			time.Sleep(3 * time.Second) // longer than all drains
+		}
 	}
 	remove(t, file, 0)
 	noneLost(ctx, t, s, earlier)
