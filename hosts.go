@@ -15,7 +15,9 @@ type HostsSpec struct {
 	Addresses []Prefix `json:"addresses,omitempty"`
 	// Virtual are what clients dial and an element rewrites to Addresses.
 	Virtual []Prefix `json:"virtual,omitempty"`
-	// Node names a node whose own traffic is meant (uplink attach: host).
+	// Node names a node whose own traffic is meant (uplink attach: host): what comes
+	// from and goes to any address of its machine, but loopback's and link-local ones
+	// (Node status.addresses).
 	Node string `json:"node,omitempty"`
 }
 

@@ -116,6 +116,9 @@ type NodeStatus struct {
 	// HostImage: functions with image: host may run here (hostImage in the
 	// machine's onpath.yaml).
 	HostImage bool `json:"hostImage,omitempty"`
+	// Addresses are the machine's own, which Hosts with spec.node stand for: of all
+	// devices, but loopback's and link-local ones.
+	Addresses []netip.Addr `json:"addresses,omitempty"`
 	// Edge is the vport of all uplinks together; 0 without uplinks.
 	Edge       VportID     `json:"edge,omitempty"`
 	Conditions []Condition `json:"conditions,omitempty"`

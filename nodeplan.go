@@ -53,6 +53,9 @@ type NodeReport struct {
 	Capacity  Resources `json:"capacity"`
 	// UnderlayMTU is the MTU of the device with the underlay address, bytes.
 	UnderlayMTU int `json:"underlayMTU"`
+	// Addresses are the machine's own, in order: of all devices, but loopback's and
+	// link-local ones.
+	Addresses []netip.Addr `json:"addresses,omitempty"`
 	// NoHostImage: functions with image: host are not permitted here. Agents that
 	// do not know the field leave it out, and are tried.
 	NoHostImage bool             `json:"noHostImage,omitempty"`

@@ -1,16 +1,20 @@
 package node_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/vishvananda/netlink"
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/netnsrun"
@@ -136,6 +140,43 @@ func TestSweep(t *testing.T) {
 		t.Errorf("rules go first; got\n%s", strings.Join(lines, "\n"))
 	}
 	r.untilState("web", onpath.InstanceReady)
+}
+
+// TestOffParts: Off names the devices that only the data path joined, and none that are in
+// one bridge of the kernel.
+func TestOffParts(t *testing.T) {
+	for _, bridged := range []bool{false, true} {
+		b := newBed(t)
+		b.station("l", "left", nil, nil)
+		b.station("r", "right", nil, nil)
+		h := b.netlink(b.host)
+		defer h.Close()
+		if bridged {
+			attrs := netlink.NewLinkAttrs()
+			attrs.Name = "br0"
+			bridge := &netlink.Bridge{LinkAttrs: attrs}
+			must(t, h.LinkAdd(bridge))
+			for _, device := range []string{"left", "right"} {
+				l, err := h.LinkByName(device)
+				must(t, err)
+				must(t, h.LinkSetMaster(l, bridge))
+			}
+		}
+		p := uplinkPlan(1, false, "left", "right")
+		for i, side := range []onpath.Side{onpath.SideAccess, onpath.SideCore} {
+			p.Datapath.Edge.Uplinks[i].Attach, p.Datapath.Edge.Uplinks[i].Side = onpath.AttachBridge, side
+		}
+		r := b.run()
+		r.plan(p)
+		b.until("the plan is acknowledged", func() bool { return r.server.last().Plan == 1 })
+		r.stop()
+		var said bytes.Buffer
+		_, err := node.Off(t.Context(), node.OffOptions{StateDir: b.dir, NetNS: b.host, Log: slog.New(slog.NewTextHandler(&said, nil))})
+		must(t, err)
+		if told := strings.Contains(said.String(), "left, right"); told == bridged {
+			t.Errorf("in a bridge of the kernel: %v; it says:\n%s", bridged, &said)
+		}
+	}
 }
 
 func TestOff(t *testing.T) {

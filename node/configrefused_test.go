@@ -68,9 +68,7 @@ func TestConfigRefused(t *testing.T) {
 	}
 	await(tell("drop udp"), "")
 	await(tell("drop tcq"), `"tcq" is no protocol`)
-	if !slices.Contains(r.server.reasons(), "ConfigRefused") {
-		t.Errorf("no event: %v", r.server.reasons())
-	}
+	b.until("an event says so", func() bool { return slices.Contains(r.server.reasons(), "ConfigRefused") })
 	await(tell("drop udp"), "") // as it runs
 	await(tell("drop tcq"), `"tcq" is no protocol`)
 	await(tell("drop tcp"), "")

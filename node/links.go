@@ -34,15 +34,13 @@ func (a *Agent) followLinks(ctx context.Context) error {
 	}
 	updates, done := make(chan netlink.LinkUpdate, 64), make(chan struct{})
 	failed := make(chan error, 1)
-	err := netlink.LinkSubscribeWithOptions(updates, done, netlink.LinkSubscribeOptions{
-		Namespace: &ns,
-		ErrorCallback: func(err error) {
-			select {
-			case failed <- err:
-			default:
-			}
-		},
-	})
+	tell := func(err error) {
+		select {
+		case failed <- err:
+		default:
+		}
+	}
+	err := netlink.LinkSubscribeWithOptions(updates, done, netlink.LinkSubscribeOptions{Namespace: &ns, ErrorCallback: tell})
 	if err != nil {
 		close(done)
 		return err
@@ -52,12 +50,31 @@ func (a *Agent) followLinks(ctx context.Context) error {
 		for range updates { // until the library's goroutine has ended
 		}
 	}()
+	addrs, ended := make(chan netlink.AddrUpdate, 64), make(chan struct{})
+	err = netlink.AddrSubscribeWithOptions(addrs, ended, netlink.AddrSubscribeOptions{Namespace: &ns, ErrorCallback: tell})
+	if err != nil {
+		close(ended)
+		return err
+	}
+	defer func() {
+		close(ended)
+		for range addrs {
+		}
+	}()
+	kick(a.inspect) // what changed since the last look nobody has told
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case err := <-failed:
 			return err
+		case u, ok := <-addrs:
+			if !ok {
+				return errors.New("the kernel's notifications of addresses ended")
+			}
+			if u.Scope == unix.RT_SCOPE_UNIVERSE {
+				kick(a.inspect)
+			}
 		case u, ok := <-updates:
 			if !ok {
 				return errors.New("the kernel's notifications ended")

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"runtime"
 	"slices"
 	"time"
@@ -27,6 +28,7 @@ type machine struct {
 	kernel      string
 	capacity    onpath.Resources
 	underlayMTU int // bytes
+	addresses   []netip.Addr
 	conditions  []onpath.Condition
 	refused     map[string]string // uplinks left out of the configuration: name → reason word
 	firewallErr string            // why the host's firewall could not be read whole
@@ -74,7 +76,7 @@ func (a *Agent) look() {
 		m.capacity.Disk = old.capacity.Disk // what is free now includes what instances took
 	}
 	m.conditions = keepSince(old.conditions, m.conditions, a.clock.Now())
-	changed := hashOf(old.conditions) != hashOf(m.conditions) || old.underlayMTU != m.underlayMTU || old.capacity != m.capacity
+	changed := hashOf(old.conditions) != hashOf(m.conditions) || old.underlayMTU != m.underlayMTU || !slices.Equal(old.addresses, m.addresses) || old.capacity != m.capacity
 	uplinks := hashOf(old.refused) != hashOf(m.refused)
 	a.machine = m
 	a.mu.Unlock()
@@ -138,6 +140,9 @@ func (a *Agent) inspectMachine(spec onpath.NodeSpec) (machine, error) {
 	if under != nil {
 		m.underlayMTU = under.Attrs().MTU
 		rate = a.speed(under.Attrs().Name)
+	}
+	if m.addresses, err = addressesOf(h); err != nil {
+		return machine{}, err
 	}
 	fw, err := inspectFirewall(a.opt.NetNS)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -59,6 +60,25 @@ func TestUplinksAndForwarding(t *testing.T) {
 	b.run()
 	if got := readSysctl(t, b.host, "net.ipv4.ip_forward"); got != "1" {
 		t.Error("SetForwarding does not set it")
+	}
+}
+
+// TestAddresses: the report has the machine's own addresses, soon after they change.
+func TestAddresses(t *testing.T) {
+	b := newBed(t)
+	b.station("a", "cl0", []string{"10.255.0.7/24", "2001:db8::7/64"}, []string{"10.255.0.8/24", "2001:db8::8/64"})
+	r := b.run()
+	has := func(want string) func() bool {
+		return func() bool { return fmt.Sprint(r.server.last().Addresses) == want }
+	}
+	b.until("the addresses are reported", has("[10.255.0.7 2001:db8::7]"))
+	h := b.netlink(b.host)
+	defer h.Close()
+	begun := time.Now()
+	address(t, h, "cl0", []string{"192.0.2.9/32"})
+	b.until("one that comes is reported", has("[10.255.0.7 192.0.2.9 2001:db8::7]"))
+	if took := time.Since(begun); took > 8*time.Second { // it looks every 10 s in any case
+		t.Errorf("that took %v: the kernel's word was not heard", took)
 	}
 }
 

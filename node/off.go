@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/onpath/onpath"
 )
 
 // OffOptions is what Off needs. No agent may run with the same StateDir.
@@ -62,8 +65,10 @@ func Off(ctx context.Context, o OffOptions) (removed []string, err error) {
 		}
 		defer unlock()
 	}
-	if saved, err := st.loadPlan(); err == nil && saved != nil && o.Name == "" {
-		o.Name = saved.Node
+	var wire []string
+	if saved, err := st.loadPlan(); err == nil && saved != nil {
+		o.Name = cmp.Or(o.Name, saved.Node)
+		wire = wireOf(o.NetNS, cmp.Or(saved.InForce, saved.Wanted))
 	}
 	off := off{o: o, state: st, wirer: wirer{node: o.Name, netns: o.NetNS, state: st, log: o.Log}}
 	for _, p := range o.Parts {
@@ -71,7 +76,34 @@ func Off(ctx context.Context, o OffOptions) (removed []string, err error) {
 	}
 	off.wires()
 	off.folder()
+	if len(wire) > 0 {
+		o.Log.Warn("nothing crosses between these devices any more: only the data path joined them; put them into a bridge of the kernel if traffic is to cross", "devices", strings.Join(wire, ", "))
+	}
 	return off.removed, errors.Join(off.errs...)
+}
+
+// wireOf are the devices of a bridge that the data path alone joins, none if the kernel
+// does, too.
+func wireOf(netNS string, p *onpath.NodePlan) (devices []string) {
+	if p == nil || p.Datapath.Edge == nil {
+		return nil
+	}
+	h, err := handle(netNS)
+	if err != nil {
+		return nil // there is nothing to say, and Off goes on with all else dead
+	}
+	defer h.Close()
+	masters := map[int]bool{}
+	for _, u := range p.Datapath.Edge.Uplinks {
+		if l, err := h.LinkByName(u.Device); err == nil && u.Attach == onpath.AttachBridge {
+			devices = append(devices, u.Device)
+			masters[l.Attrs().MasterIndex] = true
+		}
+	}
+	if len(masters) == 1 && !masters[0] {
+		return nil // in one bridge of the kernel
+	}
+	return devices
 }
 
 type off struct {

@@ -46,7 +46,7 @@ func (a *Agent) Report() onpath.NodeReport {
 		Node: a.opt.Name, Plan: a.acked, PlanError: a.planErr,
 		Version: a.opt.Version, Kernel: a.machine.kernel, Started: a.started,
 		Capacity: a.machine.capacity, UnderlayMTU: a.machine.underlayMTU, NoHostImage: !a.opt.HostImage,
-		Conditions: slices.Clone(a.machine.conditions), Paths: maps.Clone(a.paths),
+		Addresses: a.machine.addresses, Conditions: slices.Clone(a.machine.conditions), Paths: maps.Clone(a.paths),
 		Unreachable: a.unreachable(),
 	}
 	named := map[string]bool{}

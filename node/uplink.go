@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"unsafe"
 
@@ -42,6 +43,22 @@ func underlay(h *netlink.Handle, addr netip.Addr) (netlink.Link, onpath.Conditio
 	c.Status, c.Reason = onpath.False, "AddressMissing"
 	c.Message = fmt.Sprintf("no device of this machine has the underlay address %s; give it to one, or correct spec.underlay.address", addr)
 	return nil, c
+}
+
+// addressesOf are those of the machine by which others know it, in order.
+func addressesOf(h *netlink.Handle) ([]netip.Addr, error) {
+	all, err := dump(func() ([]netlink.Addr, error) { return h.AddrList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, fmt.Errorf("list this machine's addresses: %w", err)
+	}
+	var out []netip.Addr
+	for _, have := range all {
+		if a := prefixOf(have.IPNet).Addr(); a.IsGlobalUnicast() {
+			out = append(out, a)
+		}
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	return slices.Compact(out), nil
 }
 
 // uplinkCondition says whether an uplink is usable. Status false with another

@@ -135,8 +135,24 @@ func (w *world) hostsEnd(c *chain, field string, n name) ends {
 		c.fail(onpath.CodeNotFound, field, "correct spec.node there, or have the node join", "hosts %s are node %s, which does not exist", n, h.Spec.Node)
 		return ends{}
 	}
-	a := node.obj.Spec.Underlay.Address
-	return ends{addrs: []netip.Prefix{netip.PrefixFrom(a, a.BitLen())}}
+	var e ends
+	for _, a := range node.addresses() {
+		e.addrs = append(e.addrs, netip.PrefixFrom(a, a.BitLen()))
+	}
+	return e
+}
+
+// addresses are those of the node's machine: what it reports, or has last reported,
+// and the one that its object says it has.
+func (n *node) addresses() []netip.Addr {
+	all := n.obj.Status.Addresses
+	if n.st != nil && n.st.Report != nil {
+		all = n.st.Report.Addresses
+	}
+	if a := n.obj.Spec.Underlay.Address; a.IsValid() && !slices.Contains(all, a) {
+		all = append(slices.Clone(all), a)
+	}
+	return all
 }
 
 // deploymentEnd resolves an end that is a deployment's instances, by the own
@@ -180,6 +196,7 @@ func (c *chain) selectTraffic() {
 	if c.obj.Spec.Direction != onpath.DirectionForward && c.from.deployment == (name{}) {
 		c.reverse = matches(c.to.any, c.to.source(), c.from.any, c.from.destination(), turned(s))
 	}
+	c.checkDialled()
 	if len(c.forward) > 0 || len(c.errs) > 0 || c.from.deployment != (name{}) {
 		return
 	}
@@ -189,6 +206,22 @@ func (c *chain) selectTraffic() {
 		return
 	}
 	c.fail(onpath.CodeInvalid, "spec.select", "write a part of what lies between from and to", "no packet from spec.from to spec.to matches it")
+}
+
+// checkDialled refuses a selection of dialled addresses alone where a container
+// rewrites them: what comes out of it, and the answers, would be outside of it.
+func (c *chain) checkDialled() {
+	meets := func(list []netip.Prefix) func(onpath.Match) bool {
+		return func(m onpath.Match) bool { _, ok := commonPrefixes(m.Dst, list); return ok }
+	}
+	rewrites := func(e element) bool {
+		return e.d != nil && !e.inline() && !e.mirror() && e.d.spec.Packets == onpath.PacketsRewrite
+	}
+	if len(c.to.virtual) > 0 && len(c.to.addrs) > 0 && slices.ContainsFunc(c.elements, rewrites) &&
+		slices.ContainsFunc(c.forward, meets(c.to.virtual)) && !slices.ContainsFunc(c.forward, meets(c.to.addrs)) {
+		c.fail(onpath.CodeInvalid, "spec.select", "leave destinations out, or name the servers' own addresses, too",
+			"it selects the addresses that clients dial, and not those to which an element rewrites them: what comes out of it would be dropped")
+	}
 }
 
 // locate finds the cloudlets.

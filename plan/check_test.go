@@ -35,6 +35,11 @@ func TestRefusals(t *testing.T) {
 		h.Metadata.Name, h.Metadata.Tenant, h.Spec.Addresses = name, tenant, prefixes(addrs...)
 		return h
 	}
+	site := func() *onpath.Hosts {
+		h := hosts("default", "site", "192.0.2.1")
+		h.Spec.Virtual = prefixes("203.0.113.10")
+		return h
+	}
 	dep := func(name string) onpath.Element { return onpath.Element{Deployment: onpath.Ref(name)} }
 	chain := func(change func(*onpath.ChainSpec), through ...onpath.Element) []onpath.Object {
 		c := aChain("default", "bad", through...)
@@ -75,6 +80,11 @@ func TestRefusals(t *testing.T) {
 			s.To = onpath.Endpoints{Hosts: "h4"}
 			s.Select = []onpath.Selector{{Destinations: prefixes("192.0.2.9")}}
 		}, dep("d1")), hosts("default", "h4", "192.0.2.1")), "spec.select", onpath.CodeInvalid, "no packet"},
+		"select of dialled addresses alone": {append(chain(func(s *onpath.ChainSpec) {
+			s.To = onpath.Endpoints{Hosts: "site"}
+			s.Select = []onpath.Selector{{Destinations: prefixes("203.0.113.10")}}
+		}, dep("rewriter")), site(), aFunction("default", "nat", func(f *onpath.FunctionSpec) { f.Packets = onpath.PacketsRewrite }),
+			aDeployment("default", "rewriter", "nat", 1)), "spec.select", onpath.CodeInvalid, "dropped"},
 		"same traffic": {chain(func(s *onpath.ChainSpec) {
 			s.To = onpath.Endpoints{Prefixes: prefixes("198.51.100.0/24")}
 			s.Select = []onpath.Selector{{Protocol: "tcp"}}

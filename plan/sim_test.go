@@ -25,16 +25,17 @@ type sim struct {
 		address     uint64
 	}
 	// broken instances never become ready, busy ones keep flows while they drain.
-	broken   map[string]bool // by deployment
-	refuses  string          // why ebpf functions do not take what they are told
-	spared   map[string]bool // by instance: not broken all the same
-	busy     map[string]bool // by instance
-	endless  bool            // flows never end, of any instance or path
-	hostless map[string]bool // by node: does not permit image: host
-	mute     map[string]bool // by node: its agent is dead, its data path is not
-	dead     map[string]bool // by node: the machine is
-	past     map[string]bool // by node: nothing comes by it any more, whatever its plan
-	restarts map[string]int  // by instance
+	broken   map[string]bool         // by deployment
+	refuses  string                  // why ebpf functions do not take what they are told
+	spared   map[string]bool         // by instance: not broken all the same
+	busy     map[string]bool         // by instance
+	endless  bool                    // flows never end, of any instance or path
+	hostless map[string]bool         // by node: does not permit image: host
+	machines map[string][]netip.Addr // by node: addresses of its machine
+	mute     map[string]bool         // by node: its agent is dead, its data path is not
+	dead     map[string]bool         // by node: the machine is
+	past     map[string]bool         // by node: nothing comes by it any more, whatever its plan
+	restarts map[string]int          // by instance
 	reported map[string]onpath.InstanceReport
 	events   []Event
 	set      Settings
@@ -196,7 +197,7 @@ func (s *sim) ack(node string, k int) {
 // unless broken.
 func (s *sim) report(node string) {
 	st := s.states[node]
-	r := &onpath.NodeReport{Node: node, Capacity: onpath.Resources{CPU: 8000, Memory: 8 << 30}, UnderlayMTU: 1500, NoHostImage: s.hostless[node], Paths: map[onpath.PathID]uint64{}}
+	r := &onpath.NodeReport{Node: node, Capacity: onpath.Resources{CPU: 8000, Memory: 8 << 30}, UnderlayMTU: 1500, NoHostImage: s.hostless[node], Addresses: s.machines[node], Paths: map[onpath.PathID]uint64{}}
 	if st.Acked != nil {
 		r.Plan = st.Acked.Generation
 		for _, i := range st.Acked.Instances {

@@ -103,6 +103,7 @@ func (w *world) nodeStatus(n *node) {
 	if n.st != nil && n.st.Report != nil {
 		r := n.st.Report
 		st.Version, st.Kernel, st.Capacity, st.HostImage = r.Version, r.Kernel, n.capacity(), !r.NoHostImage
+		st.Addresses = r.Addresses
 		for _, c := range r.Conditions {
 			if c.Type == "Ready" {
 				ok, reason, message = ok && c.Status != onpath.False, c.Reason, c.Message

@@ -1,6 +1,9 @@
 package plan
 
 import (
+	"maps"
+	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -76,4 +79,43 @@ func gatewayWithoutAgent(t *testing.T, mute []string, change, end func(*sim), le
 	if n := len(s.instances("")); n != left {
 		t.Errorf("%d instances are left, of %d", n, left)
 	}
+}
+
+// TestHostsOfNode: end points that are a node are all addresses of its machine, as it
+// reports them, and stay so while it is away.
+func TestHostsOfNode(t *testing.T) {
+	s := newSim(t, 5)
+	s.machines = map[string][]netip.Addr{}
+	s.site("fra1", 1, 3)
+	h, _ := onpath.New(onpath.KindHosts)
+	h.Meta().Name, h.Meta().Tenant = "self", "default"
+	h.(*onpath.Hosts).Spec.Node = "fra1-gw"
+	c := aChain("default", "web", through("a", 1))
+	c.Spec.From, c.Spec.To = onpath.Endpoints{Hosts: "self"}, onpath.Endpoints{Prefixes: prefixes("198.51.100.0/24", "2001:db8:9::/48")}
+	s.apply(h, aFunction("default", "a", nil), c)
+	s.settle()
+	chosen := func(want ...string) {
+		t.Helper()
+		got := map[string]bool{}
+		for _, table := range s.states["fra1-gw"].Acked.Datapath.Tables {
+			for _, r := range table.Rules {
+				for _, p := range r.Match.Src {
+					got[p.String()] = true
+				}
+			}
+		}
+		for _, w := range want {
+			if !got[w] {
+				t.Errorf("no rule is for packets from %s, but for %v", w, slices.Sorted(maps.Keys(got)))
+			}
+		}
+	}
+	underlay := netip.PrefixFrom(s.objects[onpath.Key{Kind: onpath.KindNode, Name: "fra1-gw"}].(*onpath.Node).Spec.Underlay.Address, 32).String()
+	chosen(underlay)
+	s.machines["fra1-gw"] = []netip.Addr{netip.MustParseAddr("192.0.2.7"), netip.MustParseAddr("2001:db8::7")}
+	s.pass(3 * time.Second)
+	chosen(underlay, "192.0.2.7/32", "2001:db8::7/128")
+	s.mute["fra1-gw"] = true
+	s.pass(time.Minute)
+	chosen(underlay, "192.0.2.7/32", "2001:db8::7/128")
 }

@@ -31,7 +31,9 @@ func newNodeOff(g *global) *cobra.Command {
 		Long: `Take everything of a node off this machine, also when all else is dead: first the
 data path, so that traffic is ordinary again, then instances, devices, namespaces
 and state. The agent must not run. Doing it again does no harm. Without --name and a
-name in the configuration it is the node whose state folder it is.
+name in the configuration it is the node whose state folder it is. Two devices
+attached as a bridge are joined by the data path alone, and parted with it, unless
+both are in a bridge of the kernel.
 
 --all takes off every node whose agent was started in the present network
 namespace since the machine booted, whatever its name and folders.`,

@@ -191,7 +191,7 @@ func (r *resources) end(c *onpath.Chain, e onpath.Endpoints) end {
 			if n == nil {
 				return end{unresolvable: "node " + h.Spec.Node + " of hosts " + tenant + "/" + name + " does not exist"}
 			}
-			own := []netip.Prefix{netip.PrefixFrom(n.Spec.Underlay.Address, n.Spec.Underlay.Address.BitLen())}
+			own := ofMachine(n)
 			return end{addrs: own, dialled: own}
 		}
 		own := bare(h.Spec.Addresses)
@@ -206,6 +206,16 @@ func (r *resources) end(c *onpath.Chain, e onpath.Endpoints) end {
 		return out
 	}
 	return end{addrs: bare(e.Prefixes), dialled: bare(e.Prefixes)}
+}
+
+// ofMachine are the addresses of a node's machine.
+func ofMachine(n *onpath.Node) (out []netip.Prefix) {
+	for _, a := range append([]netip.Addr{n.Spec.Underlay.Address}, n.Status.Addresses...) {
+		if p := netip.PrefixFrom(a, a.BitLen()); p.IsValid() && !slices.Contains(out, p) {
+			out = append(out, p)
+		}
+	}
+	return out
 }
 
 // own are an instance's own addresses.
