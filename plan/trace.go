@@ -86,6 +86,8 @@ type tracer struct {
 	out  *onpath.Trace
 	// ended: an ebpf function drops the flow.
 	ended bool
+	// copied: all that the flow is to meet by the plan are mirrors.
+	copied bool
 }
 
 func (t *tracer) warn(format string, args ...any) {
@@ -104,6 +106,7 @@ func (t *tracer) run() {
 		return
 	}
 	planned := t.planned()
+	t.copied = meetsMirrorsOnly(planned)
 	if e, ok := t.entry(g, g.acked.edge, t.in.Request.Tuple); ok {
 		t.out.Live, t.out.Tuple = true, e.Tuple
 		last := t.live(e, &t.out.Forward)

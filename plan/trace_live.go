@@ -98,6 +98,12 @@ func (t *tracer) unseen(e onpath.FlowEntry, why string) onpath.TraceHop {
 	return h
 }
 
+// onlyCopied reports whether the entry has the kernel forward a flow that is to meet
+// mirrors alone, and does.
+func (t *tracer) onlyCopied(e onpath.FlowEntry) bool {
+	return t.copied && e.Kind == onpath.NextPass && len(e.Mirrors) > 0
+}
+
 // ending are the last hops, if the entry leads out of the data path.
 func (t *tracer) ending(n *node, e onpath.FlowEntry) ([]onpath.TraceHop, bool) {
 	g := t.gate
@@ -112,6 +118,8 @@ func (t *tracer) ending(n *node, e onpath.FlowEntry) ([]onpath.TraceHop, bool) {
 		var hops []onpath.TraceHop
 		t.tunnel(n, g, &hops, true)
 		return append(hops, t.edgeHop(g, onpath.HopExit, nil)), true
+	case t.onlyCopied(e):
+		return []onpath.TraceHop{{Kind: onpath.HopKernel, Node: n.name, Live: true, Flow: tally(e), Message: "forwarded ordinarily; mirrors get copies"}}, true
 	case e.Kind == onpath.NextPass:
 		t.warn("the flow bypasses the chain: it is older, or an element was bypassed")
 		return []onpath.TraceHop{{Kind: onpath.HopKernel, Node: n.name, Live: true, Flow: tally(e), Message: "passed by"}}, true
@@ -188,8 +196,7 @@ func end(a netip.Addr, port uint16) string { return fmt.Sprintf("%s port %d", a,
 
 // answer follows the reverse direction from where the packet left.
 func (t *tracer) answer(last onpath.FlowEntry) {
-	switch last.Kind {
-	case onpath.NextPass, onpath.NextDrop:
+	if last.Kind == onpath.NextDrop || last.Kind == onpath.NextPass && !t.onlyCopied(last) {
 		return
 	}
 	tu := last.Tuple.Reverse()

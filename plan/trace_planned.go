@@ -38,6 +38,20 @@ func (t *tracer) compare(planned []onpath.TraceHop, ended bool) {
 	}
 }
 
+// meetsMirrorsOnly reports whether planned hops have elements, and all are mirrors.
+func meetsMirrorsOnly(planned []onpath.TraceHop) bool {
+	met := false
+	for _, h := range planned {
+		if h.Kind == onpath.HopElement {
+			met = true
+			if h.Mode != onpath.ModeMirror {
+				return false
+			}
+		}
+	}
+	return met
+}
+
 // compareAnswer says which elements answers skip that the flow's packets cross, if
 // entries tell the whole way of both.
 func (t *tracer) compareAnswer() {

@@ -243,3 +243,33 @@ func TestTracePair(t *testing.T) {
 		}
 	}
 }
+
+// TestTraceMirrored: a chain that only has copies made is not bypassed.
+func TestTraceMirrored(t *testing.T) {
+	s := newSim(t, 3)
+	s.site("fra1", 1, 3)
+	s.apply(aFunction("default", "ids", nil))
+	ids := through("ids", 1)
+	ids.Mode = onpath.ModeMirror
+	s.apply(aChain("default", "copies", ids))
+	s.settle()
+	tu := onpath.Tuple{Protocol: 17, Src: netip.MustParseAddr("10.1.0.5"), Dst: own, SrcPort: 40000, DstPort: 80}
+	edge := s.states["fra1-gw"].Acked.Datapath.Edge.Vport
+	var copies []onpath.VportID
+	for _, i := range objects[*onpath.Instance](s.snapshot()) {
+		copies = append(copies, i.Spec.Vport)
+	}
+	entry := onpath.FlowEntry{Vport: edge, Tuple: tu, Kind: onpath.NextPass, Mirrors: copies, Entry: edge, Path: 1, Packets: 7}
+	answer := entry
+	answer.Tuple, answer.Reverse = tu.Reverse(), true
+	flows := map[string][]onpath.FlowEntry{"fra1-gw": {entry, answer}}
+	tr := Trace(TraceInput{Snapshot: s.snapshot(), Request: onpath.TraceRequest{Tuple: tu}, Flows: flows})
+	if !tr.Live || len(tr.Warnings) > 0 {
+		t.Errorf("live: %v, warnings %v", tr.Live, tr.Warnings)
+	}
+	for way, hops := range map[string][]onpath.TraceHop{"forward": tr.Forward, "reverse": tr.Reverse} {
+		if got := hopsOf(hops); got != "edge copies-ids kernel" {
+			t.Errorf("%s: %s", way, got)
+		}
+	}
+}

@@ -167,7 +167,16 @@ func writeSlots(m *ebpf.Map, first uint32, slots []uint16) error {
 // health is what a load balancer's checks know of one backend.
 type health struct {
 	row int // of checks that contradict what is believed
-	at  netip.AddrPort
+	at  string
+}
+
+// written is a backend as configurations write it: one with the port that was dialled
+// has none of its own.
+func written(a netip.AddrPort) string {
+	if a.Port() == 0 {
+		return a.Addr().String()
+	}
+	return a.String()
 }
 
 // watch checks the backends until the context ends, those included that are named
@@ -213,7 +222,7 @@ func (b *balance) checkAll(ctx context.Context, tables map[string]*ebpf.Map, kno
 		}
 		h := known[v.ID]
 		if h == nil {
-			h = &health{at: v.addrPort()}
+			h = &health{at: written(v.addrPort())}
 			known[v.ID] = h
 		}
 		if (errs[i] == nil) == (v.Alive != 0) {
