@@ -61,8 +61,8 @@ generate: ## Write the generated references again
 	$(GO) generate ./...
 
 install: build ## Install the binary and the systemd units
-	$(ROOT) install -D -m 0755 bin/onpath $(DESTDIR)/usr/local/bin/onpath
-	$(ROOT) install -D -m 0644 -t $(DESTDIR)/etc/systemd/system packaging/systemd/*.service
+	$(if $(DESTDIR),,$(ROOT)) install -D -m 0755 bin/onpath $(DESTDIR)/usr/local/bin/onpath
+	$(if $(DESTDIR),,$(ROOT)) install -D -m 0644 -t $(DESTDIR)/etc/systemd/system packaging/systemd/*.service
 
 clean: ## Remove what was built here (cached images stay in root's ~/.cache/onpath)
 	rm -rf bin
