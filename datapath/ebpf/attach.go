@@ -96,7 +96,7 @@ func openAttachments(dir string, ns *namespace, prog, fast *ebpf.Program, later 
 	for _, f := range files {
 		a, ok := parseLinkFile(filepath.Base(f))
 		if !ok || as.program(a) == nil {
-			if err := os.Remove(f); err != nil { // another version's
+			if err := removeLink(f); err != nil { // another version's
 				return nil, err
 			}
 			continue
@@ -214,16 +214,32 @@ func (a attachment) holds(l link.Link) bool {
 	return info.TCX() != nil && int(info.TCX().Ifindex) == a.ifindex
 }
 
-// unpin lets go of a link; the last reference detaches it.
+// unpin ends a link.
 func (as *attachments) unpin(a attachment) error {
 	l := as.links[a]
 	delete(as.links, a)
 	delete(as.older, a)
-	err := os.Remove(filepath.Join(as.dir, a.file()))
+	return endLink(filepath.Join(as.dir, a.file()), l)
+}
+
+// removeLink ends the link that is pinned there, whichever process left it.
+func removeLink(file string) error {
+	l, err := link.LoadPinnedLink(file, nil)
+	if err != nil {
+		return os.Remove(file) // not a link: of another version, say
+	}
+	return endLink(file, l)
+}
+
+// endLink takes the program off the device and the pin away. That the pin was the last
+// reference would do too, but some time later: until then traffic is not ordinary, and
+// the device may lose what it holds when XDP goes.
+func endLink(file string, l link.Link) error {
+	err := os.Remove(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}
-	return errors.Join(err, l.Close())
+	return errors.Join(err, l.Detach(), l.Close())
 }
 
 // retain detaches everything that is not in want.

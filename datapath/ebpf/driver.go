@@ -311,7 +311,7 @@ func remove(ctx context.Context, opts Options, ns *namespace) error {
 		var errs []error
 		links, _ := filepath.Glob(filepath.Join(opts.dir(), "link-*"))
 		for _, f := range links {
-			errs = append(errs, os.Remove(f)) // the pin holds the link, the link the program
+			errs = append(errs, removeLink(f))
 			if a, ok := parseLinkFile(filepath.Base(f)); ok {
 				errs = append(errs, a.setPromiscuous(ns.nl, false))
 			}
