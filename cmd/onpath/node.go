@@ -16,6 +16,7 @@ import (
 	"github.com/onpath/onpath/api/session"
 	"github.com/onpath/onpath/datapath/ebpf"
 	"github.com/onpath/onpath/internal/config"
+	"github.com/onpath/onpath/internal/roster"
 	"github.com/onpath/onpath/node"
 	"github.com/onpath/onpath/runtime/container"
 	functions "github.com/onpath/onpath/runtime/ebpf"
@@ -156,6 +157,9 @@ func runNode(ctx context.Context, conf *config.Node, log *slog.Logger) error {
 		return err
 	}
 	defer letGo() // after the data path has been let go of
+	if err := noOther(conf.Name, log); err != nil {
+		return err
+	}
 	if err := makeStateDir("node.stateDir", conf.StateDir); err != nil {
 		return err
 	}
@@ -232,6 +236,27 @@ func claimNode(conf *config.Node, log *slog.Logger) (letGo func(), err error) {
 		return nil, err
 	}
 	return func() { free(); release() }, nil
+}
+
+// noOther makes sure that no node of another name has a data path in this network
+// namespace: both would steer what comes by the same devices, one after the other.
+func noOther(name string, log *slog.Logger) error {
+	here, err := roster.Here()
+	if err != nil {
+		return err
+	}
+	entries, err := roster.In(roster.Dir, here)
+	if err != nil {
+		log.Warn("another node in this network namespace would not be noticed", "err", err)
+	}
+	for _, e := range entries {
+		if e.Name != name && ebpf.Installed(ebpf.Options{Name: e.Name}) {
+			err := onpath.Errorf(onpath.CodeConflict, "node %s is in this network namespace already, and a machine is one node", e.Name)
+			err.Remedy = fmt.Sprintf("go on with that name (--name %[1]s), or take it off first: onpath node off --name %[1]s --state-dir %[2]s", e.Name, e.StateDir)
+			return err
+		}
+	}
+	return nil
 }
 
 // keeperCommand is this program, as an agent starts it beside a fault.

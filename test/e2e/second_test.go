@@ -11,8 +11,9 @@ import (
 	"time"
 )
 
-// TestSecondAgent: a second agent of a node, and onpath node off, with a state
-// folder of their own are refused beside the one that runs, and no packet is lost.
+// TestSecondAgent: a second agent of a node, one of another name, and onpath node off,
+// with a state folder of their own, are refused beside the one that runs, and no packet
+// is lost.
 func TestSecondAgent(t *testing.T) {
 	ctx := need(t, time.Minute)
 	name, port := single(ctx, t)
@@ -32,6 +33,12 @@ func TestSecondAgent(t *testing.T) {
 				t.Errorf("%v %v: %v: %s", before, args, err, out)
 			}
 		}
+	}
+	another := stage.Lab.Command(name, stage.Bin(), "node", "--config", "/dev/null", "--name", "another", "--state-dir", folder, "--server", stage.Socket())
+	out, err := another.CombinedOutput()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 5 || !strings.Contains(string(out), "node "+name+" is in this network namespace already") {
+		t.Errorf("an agent of another name: %v: %s", err, out)
 	}
 	if _, err := os.Stat(fmt.Sprintf("/proc/%d/root%s", stage.Pid(name), folder)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a refused agent left %s (%v)", folder, err)
