@@ -331,7 +331,7 @@ static __always_inline int write_answer(struct pkt *p, __u32 table, __u32 back)
 		p->back.group = p->met_first;
 	if (p->back.context && to->next == p->d.entry)
 		p->back.group = 0; /* to an instance from where the flow entered */
-	if (!p->back.context && (p->is & IS_RELAYED) && to->next == p->prev && to->next == p->d.entry)
+	if ((p->is & IS_RELAYED) && to->next == p->prev && to->next == p->d.entry)
 		p->back.group = p->asked_group ^ 1; /* from the first function back to the edge */
 	if (change == TURN && entry_group(e) != p->back.group) {
 		see(p, e); /* the instance serves two chains: this packet is the other's */

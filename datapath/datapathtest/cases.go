@@ -32,6 +32,7 @@ func Cases() []Case {
 		{"pair-told", "what the other gateway could not choose alike is told to it", pairTold},
 		{"pair-untold", "connections of which the other gateway was not told are told to it with their next SYN", pairUntold},
 		{"pair-functions", "of a pair of gateways one runs the functions, also for what comes in at the other", pairFunctions},
+		{"pair-behind", "what came in at the other gateway goes from functions on to instances, and answers are told so", pairBehind},
 		{"pair-tiers", "of a pair of gateways each leads both directions through the operator's chain and the tenant's", pairTiers},
 		{"pair-asked", "answers that are faster than what the other gateway is told of their flow cross the same instances", pairAsked},
 		{"pair-dead", "when a gateway of the pair is gone, flows go on through the other", pairDead},

@@ -338,6 +338,46 @@ func (b *bed) passes(gate string, reverse bool, packet []byte, elements [][]*ins
 	b.expect(gate, out, withTTL(packet, 1))
 }
 
+// pairBehind: what has come in at the side node and goes on from a function of the
+// gateway to an instance there tells its answers that the function stands before the
+// side node's edge: so does the side node then, and has no copies made for mirrors
+// behind the function.
+func pairBehind(b *bed) {
+	f, ids, fw := b.inline("f", gateway), b.instance("ids", gateway), b.instance("fw", gateway)
+	ids.mirror = true
+	device, copies := onpath.DeviceName(fw.vport), onpath.DeviceName(ids.vport)
+	mirror := &element{instances: []*instance{ids}, mode: onpath.ModeMirror, none: onpath.NoneBypass}
+	for n, es := range [][]*element{
+		{{instances: []*instance{f}}, mirror, {instances: []*instance{fw}}},
+		{{instances: []*instance{fw}}, mirror, {instances: []*instance{f}}},
+	} {
+		path, reverse := onpath.PathID(n+1), n == 1 // at the side node comes in what meets f first
+		b.apply(&layout{instances: []*instance{f, ids, fw}, chains: []*chain{{path: path, match: toServer(), elements: es}}, pair: true})
+		for _, t := range []onpath.Tuple{udp4(700), tcp6(700)} {
+			p, answer := newPacket(t).bytes(), answerTo(t).bytes()
+			if reverse {
+				p, answer = answer, p
+			}
+			b.h.SendTunnel(gateway, TunnelPacket{
+				From: b.nodes[sideNode].spec.Underlay.Addr(), Secret: secret(gateway, sideNode), Next: f.vport, Prev: sideVport,
+				Entry: sideVport, Group: onpath.GroupOf(path, 2*n, reverse), Packet: p,
+			})
+			meets := func() {
+				b.t.Helper()
+				p := b.runs(p, reverse, f)
+				b.expect(gateway, copies, p)
+				b.expect(gateway, device, p)
+			}
+			meets()
+			b.send(gateway, device, answer)
+			b.expect(gateway, copies, answer)
+			b.expect(sideNode, sideNet, withTTL(b.runs(answer, !reverse, f), 1))
+			b.send(sideNode, sideNet, p)
+			meets()
+		}
+	}
+}
+
 // pairDead: the gateway where flows came in is gone; they go on through the other,
 // and leave there.
 func pairDead(b *bed) {
