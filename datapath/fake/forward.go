@@ -266,7 +266,7 @@ func (n *Node) learnRelay(w *work, f *flow, v *onpath.Vport) {
 	if !n.outlived(n.find(back, tenant), f.path) && n.leads(back, from, tenant) {
 		return
 	}
-	e := flow{kind: onpath.NextVport, next: from, entry: f.entry, path: f.path, reverse: !f.reverse, functions: backwards(f.functions)}
+	e := flow{kind: onpath.NextVport, next: from, entry: f.entry, path: f.path, reverse: !f.reverse, functions: n.answeredBy(w, f)}
 	if g := n.groups[f.group]; g != nil {
 		e.mirrors, e.group = n.answering(g, w.key.tuple, f, from)
 	} else if g := n.groups[f.functions[len(f.functions)-1].group]; g != nil {
@@ -328,7 +328,7 @@ func (n *Node) learnAnswer(w *work, f *flow, v *onpath.Vport, g *onpath.Group) {
 	e := flow{learned: true, kind: onpath.NextVport, next: from, context: g.ID ^ 1, entry: f.entry, path: g.Path, reverse: !f.reverse}
 	var group onpath.GroupID
 	e.mirrors, group = n.answering(g, t, f, from)
-	e.functions = backwards(f.functions)
+	e.functions = n.answeredBy(w, f)
 	switch from {
 	case n.edgeVport():
 		e.kind = onpath.NextExit

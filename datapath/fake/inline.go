@@ -48,6 +48,16 @@ func (n *Node) function(id onpath.VportID) *onpath.Vport {
 	return nil
 }
 
+// answeredBy are the functions that answers to a packet run, which goes on by f. Of the
+// one for which it came from where the flow entered, the sender names the element.
+func (n *Node) answeredBy(w *work, f *flow) []inlined {
+	list := backwards(f.functions)
+	if len(list) > 0 && w.key.vport == f.entry && n.relayed(w) {
+		list[len(list)-1].group = w.tunnel.Group ^ 1
+	}
+	return list
+}
+
 func backwards(list []inlined) []inlined {
 	out := slices.Clone(list)
 	slices.Reverse(out)
