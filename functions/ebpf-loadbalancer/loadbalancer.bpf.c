@@ -50,6 +50,14 @@ struct behind_key {
 	__u16 pad;
 };
 
+struct direct_key {
+	__u8 client[16];
+	__u8 backend[16];
+	__be16 cport;
+	__be16 bport;
+	__u32 protocol;
+};
+
 struct row {
 	__u16 backend[IN_ROW];
 };
@@ -69,6 +77,8 @@ ONPATH_TABLE(behind, HASH, struct behind_key, __u32, 2 * BACKENDS);
 /* Flows seen once, and those seen again: a flood of SYNs evicts none of these. */
 ONPATH_TABLE(tried, LRU_HASH, struct flow_key, struct chosen, 32768);
 ONPATH_TABLE(flows, LRU_HASH, struct flow_key, struct chosen, 131072);
+/* Flows to a backend's own address, whose answers come from there. */
+ONPATH_TABLE(direct, LRU_HASH, struct direct_key, __u8, 32768);
 
 static __always_inline int same_address(const __u8 *a, const __u8 *b)
 {
@@ -148,23 +158,61 @@ static __always_inline struct backend *choose(const struct onpath_config *c, con
 	return b;
 }
 
+/* The port of the service that a backend's port stands for; none: it is no backend's. */
+static __always_inline __u32 *stands_for(const struct onpath_config *c, const __u8 *addr, __be16 port)
+{
+	struct behind_key k = {};
+	__u32 *to;
+
+	onpath_copy_address(k.addr, addr);
+	k.port = port;
+	to = bpf_map_lookup_elem(&behind, &k);
+	if (to || !served(c, port))
+		return to;
+	k.port = 0;
+	return bpf_map_lookup_elem(&behind, &k);
+}
+
+static __always_inline struct direct_key between(const struct onpath_packet *p, const __u8 *client, __be16 cport,
+						 const __u8 *backend, __be16 bport)
+{
+	struct direct_key k = {};
+
+	onpath_copy_address(k.client, client);
+	onpath_copy_address(k.backend, backend);
+	k.cport = cport;
+	k.bport = bport;
+	k.protocol = p->protocol;
+	return k;
+}
+
+/* A packet that is not for the virtual address. */
+static __always_inline void note_direct(const struct onpath_packet *p, const struct onpath_config *c)
+{
+	struct direct_key k;
+	__u8 is = 1;
+
+	if ((p->is & ONPATH_IS_ERROR) || !stands_for(c, p->dst, p->dport))
+		return;
+	k = between(p, p->src, p->sport, p->dst, p->dport);
+	if (!bpf_map_lookup_elem(&direct, &k))
+		bpf_map_update_elem(&direct, &k, &is, 0);
+}
+
 static __always_inline int answer(struct onpath_packet *p, const struct onpath_config *c)
 {
 	const __u8 *virtual = p->family == 4 ? c->virtual4 : c->virtual6;
-	struct behind_key k = {};
+	struct direct_key k;
 	__u32 *port;
 
 	if (is_unset(virtual)) /* taken out before its backends' last flows ended */
 		return ONPATH_NEXT;
-	onpath_copy_address(k.addr, p->src);
-	k.port = p->sport;
-	port = bpf_map_lookup_elem(&behind, &k);
-	if (!port) {
-		k.port = 0;
-		port = bpf_map_lookup_elem(&behind, &k);
-		if (!port || !served(c, p->sport))
-			return ONPATH_NEXT; /* the backend speaks for itself */
-	}
+	port = stands_for(c, p->src, p->sport);
+	if (!port)
+		return ONPATH_NEXT; /* the backend speaks for itself */
+	k = between(p, p->dst, p->dport, p->src, p->sport);
+	if (bpf_map_lookup_elem(&direct, &k))
+		return ONPATH_NEXT;
 	onpath_set_source(p, virtual, *port);
 	onpath_count(answered, p->segments);
 	return ONPATH_NEXT;
@@ -175,6 +223,7 @@ ONPATH_FUNCTION(p)
 	const struct onpath_config *c = onpath_configuration();
 	struct flow_key k = {};
 	struct chosen fresh = {}, *known;
+	struct direct_key way;
 	struct backend *b;
 	int seen = 1;
 
@@ -184,8 +233,10 @@ ONPATH_FUNCTION(p)
 		return ONPATH_NEXT;
 	if (p->direction == ONPATH_REVERSE)
 		return answer(p, c);
-	if (!same_address(p->dst, p->family == 4 ? c->virtual4 : c->virtual6) || !served(c, p->dport))
+	if (!same_address(p->dst, p->family == 4 ? c->virtual4 : c->virtual6) || !served(c, p->dport)) {
+		note_direct(p, c);
 		return ONPATH_NEXT;
+	}
 	onpath_copy_address(k.src, p->src);
 	k.sport = p->sport;
 	k.dport = p->dport;
@@ -216,6 +267,8 @@ ONPATH_FUNCTION(p)
 				onpath_count(moved, 1);
 			else
 				onpath_count(fresh, 1);
+			way = between(p, p->src, p->sport, b->addr, b->port ? b->port : p->dport);
+			bpf_map_delete_elem(&direct, &way); /* the ports are used again */
 		}
 	}
 	onpath_set_destination(p, b->addr, b->port);

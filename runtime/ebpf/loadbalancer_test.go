@@ -151,6 +151,43 @@ func TestLoadbalancer(t *testing.T) {
 	}
 }
 
+// TestLoadbalancerDirect: who calls a backend by its own address is answered from there,
+// until the same ports call the virtual address.
+func TestLoadbalancerDirect(t *testing.T) {
+	b := newBench(t, "loadbalancer")
+	b.tell(balancing("10.9.0.2", "10.9.0.3"))
+	own := netip.MustParseAddr("10.9.0.2")
+	edits := func(x onpath.Tuple, reverse bool) uint32 {
+		t.Helper()
+		v, after, err := b.trial.Run(packet{tuple: x, reverse: reverse, is: isACK}.bytes())
+		if err != nil || v != 0 {
+			t.Fatalf("verdict %d, %v", v, err)
+		}
+		return binary.NativeEndian.Uint32(after[80:])
+	}
+	balancedHere := 0
+	for port := uint16(9000); port < 9020; port++ {
+		direct := dialled(port)
+		direct.Dst = own
+		if e := edits(direct, false); e != 0 {
+			t.Fatalf("a packet to a backend's own address is edited by %#x", e)
+		}
+		if e := edits(direct.Reverse(), true); e != 0 {
+			t.Fatalf("the answer of a backend that was called by its own address is edited by %#x", e)
+		}
+		if b.backendOf(dialled(port), isSYN).Addr() != own {
+			continue
+		}
+		balancedHere++
+		if e := edits(direct.Reverse(), true); e != 1 {
+			t.Errorf("the answer of a backend that was called by the virtual address is edited by %#x, must be by 1", e)
+		}
+	}
+	if balancedHere == 0 {
+		t.Error("none of 20 flows was balanced to the first of two backends")
+	}
+}
+
 // TestBackendHealth: flows of a backend that dies go to another, those of others
 // stay; without any, clients are told; and one that comes back is used again.
 func TestBackendHealth(t *testing.T) {
