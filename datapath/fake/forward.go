@@ -244,8 +244,8 @@ func (n *Node) tunnelOut(w *work, v *onpath.Vport, f *flow, by By) {
 	prev := w.key.vport
 	if k := len(f.functions); k > 0 {
 		prev = f.functions[k-1].vport
-		if v.ID == f.entry {
-			group = f.functions[k-1].group
+		if g := f.functions[k-1].group; v.ID == f.entry && g != 0 {
+			group = g
 		}
 		if w.writes {
 			n.learnRelay(w, f, v)

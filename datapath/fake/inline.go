@@ -49,11 +49,14 @@ func (n *Node) function(id onpath.VportID) *onpath.Vport {
 }
 
 // answeredBy are the functions that answers to a packet run, which goes on by f. Of the
-// one for which it came from where the flow entered, the sender names the element.
+// one for which it came from where the flow entered, the sender names the element, which may not be known here.
 func (n *Node) answeredBy(w *work, f *flow) []inlined {
 	list := backwards(f.functions)
 	if len(list) > 0 && w.key.vport == f.entry && n.relayed(w) {
-		list[len(list)-1].group = w.tunnel.Group ^ 1
+		first := &list[len(list)-1]
+		if first.group = 0; n.groups[w.tunnel.Group] != nil {
+			first.group = w.tunnel.Group ^ 1
+		}
 	}
 	return list
 }
