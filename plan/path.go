@@ -23,6 +23,9 @@ type path struct {
 	// the weights they have.
 	weights []map[string]int
 
+	// beganLast and endedLast are the last times that any node knows.
+	beganLast, endedLast time.Time
+
 	present bool // compiled from the chain
 	steers  bool // rules start it, or shall
 	over    bool // ended, and without flows: nodes let go of each other's parts
@@ -152,14 +155,28 @@ func (w *world) knownPaths(cl *cloudlet) map[onpath.PathID]*path {
 				p = w.readPath(n.newest, spec)
 				out[spec.ID] = p
 			}
-			if p.spec.Began.IsZero() {
-				p.spec.Began = spec.Began
-			}
 			p.spec.Until = later(p.spec.Until, spec.Until)
+			if p.endedLast = later(p.endedLast, spec.Ended); spec.Ended.IsZero() {
+				p.beganLast = later(p.beganLast, spec.Began)
+			}
 			p.readEmits(n.newest)
 		}
 	}
+	for _, p := range out {
+		p.settleTimes()
+	}
 	return out
+}
+
+// settleTimes believes of what nodes know the last that happened: one that has no
+// session may have missed that the path ended, or was taken back.
+func (p *path) settleTimes() {
+	switch {
+	case p.beganLast.After(p.endedLast):
+		p.spec.Began, p.spec.Ended = p.beganLast, time.Time{}
+	case !p.endedLast.IsZero():
+		p.spec.Ended = p.endedLast
+	}
 }
 
 // readPath takes a path over as a node has it.

@@ -3,6 +3,7 @@ package plan
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -115,6 +116,7 @@ func (s *sim) think() bool {
 	s.next.vport += uint32(r.Used.Vports)
 	s.next.path += uint32(r.Used.Paths)
 	s.next.address += uint64(r.Used.Addresses)
+	maps.DeleteFunc(r.Plans, func(n string, _ *onpath.NodePlan) bool { return s.mute[n] }) // they have no session
 	for n, p := range r.Plans {
 		s.states[n].Sent = append(s.states[n].Sent, throughJSON(s.t, p))
 	}

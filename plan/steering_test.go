@@ -69,6 +69,11 @@ func gatewayWithoutAgent(t *testing.T, mute []string, change, end func(*sim), le
 	for name := range before {
 		t.Errorf("instance %s went while fra1-gw may send to it", name)
 	}
+	plans := s.generations()
+	s.pass(30 * time.Second)
+	if now := s.generations(); !maps.Equal(now, plans) {
+		t.Errorf("nothing changes, and nodes get new plans: at %v, half a minute ago at %v", now, plans)
+	}
 	end(s)
 	for n := range s.mute { // if any, nothing comes by them from now on
 		s.past[n] = true
@@ -79,6 +84,57 @@ func gatewayWithoutAgent(t *testing.T, mute []string, change, end func(*sim), le
 	if n := len(s.instances("")); n != left {
 		t.Errorf("%d instances are left, of %d", n, left)
 	}
+}
+
+// TestPlansWithoutAgent: while a gateway of a pair is without an agent, and has not ended
+// what the others have, nothing is planned anew that has not changed.
+func TestPlansWithoutAgent(t *testing.T) {
+	for _, mute := range []string{"fra1-gw", "fra1-gw2"} {
+		for what, change := range map[string]func(s *sim){
+			"chain deleted": func(s *sim) { s.remove(onpath.KindChain, "default", "web") },
+			"all deleted": func(s *sim) {
+				s.remove(onpath.KindChain, "default", "web")
+				s.remove(onpath.KindFunction, "default", "a")
+				s.remove(onpath.KindFunction, "default", "b")
+			},
+			"element gone": func(s *sim) { s.apply(aChain("default", "web", through("b", 1))) },
+		} {
+			t.Run(what+"/"+mute, func(t *testing.T) {
+				s := newSim(t, 7)
+				s.site("fra1", 1, 3)
+				s.apply(aNode("fra1-gw2", "fra1", 190, true))
+				s.connect("fra1-gw2")
+				a, b := through("a", 2), through("b", 1)
+				a.Drain, b.Drain = onpath.Duration(5*time.Second), onpath.Duration(5*time.Second)
+				s.apply(aFunction("default", "a", nil), aFunction("default", "b", nil), aChain("default", "web", a, b))
+				s.pass(3 * time.Second)
+				s.endless = true
+				s.mute[mute] = true
+				s.pass(3 * time.Second)
+				change(s)
+				for range 12 {
+					plans := s.generations()
+					s.pass(15 * time.Second)
+					for name, now := range s.generations() {
+						if now > plans[name]+5 {
+							t.Errorf("%s got %d plans in 15 s", name, now-plans[name])
+						}
+					}
+				}
+			})
+		}
+	}
+}
+
+// generations are those of the nodes' plans.
+func (s *sim) generations() map[string]uint64 {
+	out := map[string]uint64{}
+	for name, st := range s.states {
+		if st.Acked != nil {
+			out[name] = uint64(st.Acked.Generation)
+		}
+	}
+	return out
 }
 
 // TestHostsOfNode: end points that are a node are all addresses of its machine, as it
