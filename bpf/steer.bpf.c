@@ -88,6 +88,18 @@ static __always_inline int read_tag(struct __sk_buff *skb, struct pkt *p)
 	return 1;
 }
 
+/* Does the frame belong to a VLAN? One with tag 0 does not, it only has a priority. */
+static __always_inline int in_vlan(struct __sk_buff *skb, struct pkt *p)
+{
+	__be16 tci;
+
+	if (skb->vlan_present)
+		return p->tags || (skb->vlan_tci & 0xfff);
+	if (!p->tags)
+		return 0;
+	return p->tags > 1 || bpf_skb_load_bytes(skb, 14, &tci, 2) || (bpf_ntohs(tci) & 0xfff);
+}
+
 /* What functions at XDP left to be done (lib/fast_functions.h): 0 if they saw nothing
  * of the packet. */
 static __always_inline __u32 read_note(struct __sk_buff *skb, struct pkt *p)
@@ -140,6 +152,9 @@ static __always_inline int from_edge(struct __sk_buff *skb, struct node *n, stru
 	if (rc == PARSE_ENCAP)
 		count_encapsulated(1);
 	if (rc != PARSE_IP || (p->is & IS_LINK))
+		return TC_ACT_UNSPEC;
+	/* Another network than the device's, which the kernel leads to a device of its own. */
+	if (attach != ATTACH_BRIDGE && attach != ATTACH_TAP && in_vlan(skb, p))
 		return TC_ACT_UNSPEC;
 	p->is |= IS_EDGE;
 	p->asked = 0;

@@ -57,7 +57,7 @@ func Cases() []Case {
 		{"unreadable", "ports that cannot be read go by the chain's strictness", unreadable},
 		{"extension-headers", "IPv6 extension headers are walked", extensions},
 		{"extension-pile", "too many extension headers lead past no firewall", tooManyExtensions},
-		{"vlan", "up to two VLAN tags are looked behind", vlan},
+		{"vlan", "frames of VLANs are no router uplink's, a priority alone does not matter", vlan},
 		{"mtu", "too big is said, MSS is clamped", mtu},
 		{"mtu-options", "too big is said also to headers with options and extensions, and to first fragments", mtuOptions},
 		{"hop-limit", "where it runs out the packet goes no further", hopLimit},

@@ -88,9 +88,11 @@ func carriedOddities(b *bed) {
 		b.dropped(gateway, clientNet, onpath.DropTTL)
 		b.receive(gateway, clientNet) // says so
 
-		// Tags are looked behind.
+		// A VLAN is another network; a priority is none.
 		p := flow(func(*packet) {}).bytes()
-		b.sendFrame(gateway, clientNet, Frame{Tags: []uint16{5}, Packet: p})
+		b.h.Send(gateway, clientNet, Frame{Tags: []uint16{5}, Packet: p})
+		b.quiet()
+		b.sendFrame(gateway, clientNet, Frame{Tags: []uint16{0}, Packet: p})
 		b.expect(gateway, serverNet, withTTL(p, 1))
 
 		// Errors about the flow cross as well.

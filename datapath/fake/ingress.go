@@ -43,14 +43,16 @@ func (n *Node) newWork(b []byte, h header, in onpath.VportID) *work {
 
 // frameIn takes a frame at a device.
 func (n *Node) frameIn(device string, f frame) {
-	if f.isIP() {
+	u := n.edgeUplink(device)
+	foreign := u != nil && u.Attach != onpath.AttachBridge && u.Attach != onpath.AttachTap && f.inVLAN()
+	if f.isIP() && !foreign {
 		n.packetIn(device, f.payload)
 		return
 	}
 	if n.devices[device] != 0 {
 		return // what is not IP stays between an instance and its own kernel
 	}
-	if u := n.edgeUplink(device); u != nil && n.edge.Table != 0 && encapsulating(f.etherType) {
+	if u != nil && n.edge.Table != 0 && encapsulating(f.etherType) {
 		n.counters.Encapsulated++
 	}
 	n.deliver(Delivery{By: ByLocal, Packet: f.payload})

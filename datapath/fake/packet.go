@@ -336,6 +336,10 @@ func parseFrame(b []byte) (frame, bool) {
 	return f, true
 }
 
+// inVLAN reports whether the frame belongs to a VLAN: one with tag 0 does not, it only
+// has a priority.
+func (f frame) inVLAN() bool { return len(f.tags) > 1 || len(f.tags) == 1 && f.tags[0] != 0 }
+
 // isIP reports whether the frame carries IP as its EtherType says.
 func (f frame) isIP() bool {
 	if len(f.payload) == 0 {
