@@ -179,7 +179,9 @@ const (
 	PacketsOriginate PacketRights = "originate" // opens flows of its own within the chain's select
 )
 
-// Health is a probe. Without one, a running process counts as ready.
+// Health is a probe. Without one, a running process counts as ready. A change of tcp or
+// exec makes new instances, which serve once they succeed by it; the others are taken up
+// by those that run.
 type Health struct {
 	TCP  uint16   `json:"tcp,omitempty"`  // port to connect to, in the instance's namespace
 	Exec []string `json:"exec,omitempty"` // command in the container; exit code 0 is healthy

@@ -163,8 +163,12 @@ func TestLittleIsReplaced(t *testing.T) {
 		return out
 	}
 	path := s.chain("default", "web").Status.Path
+	s.apply(aFunction("default", "fw", func(f *onpath.FunctionSpec) { f.Health.TCP = 80 }))
+	s.pass(2 * time.Minute)
 	before := names()
-	s.apply(aFunction("default", "fw", func(f *onpath.FunctionSpec) { f.Resources.CPU, f.Health.TCP = 200, 80 }))
+	s.apply(aFunction("default", "fw", func(f *onpath.FunctionSpec) {
+		f.Resources.CPU, f.Health = 200, onpath.Health{TCP: 80, Failures: 7, Every: onpath.Duration(3 * time.Second)}
+	}))
 	c := aChain("default", "web", through("fw", 4))
 	c.Spec.Select = []onpath.Selector{{Protocol: "tcp"}}
 	c.Spec.Through[0].Weights = map[string]int{"fra1-n1": 3}
@@ -188,12 +192,21 @@ func TestLittleIsReplaced(t *testing.T) {
 // TestChangeThatDoesNotStart: what serves stays, and chain and deployment say
 // that it is from before the change, and why.
 func TestChangeThatDoesNotStart(t *testing.T) {
+	for what, change := range map[string]func(*onpath.FunctionSpec){
+		"environment": func(f *onpath.FunctionSpec) { f.Container.Env = map[string]string{"A": "b"} },
+		"probe":       func(f *onpath.FunctionSpec) { f.Health.Exec = []string{"nosuch"} },
+	} {
+		t.Run(what, func(t *testing.T) { changeThatDoesNotStart(t, change) })
+	}
+}
+
+func changeThatDoesNotStart(t *testing.T, change func(*onpath.FunctionSpec)) {
 	s := fraWeb(t, 2, 2)
 	s.broken["web-fw"] = true
 	for _, i := range s.instances("web-fw") {
 		s.spared[i.Metadata.Name] = true
 	}
-	f := aFunction("default", "fw", func(f *onpath.FunctionSpec) { f.Container.Env = map[string]string{"A": "b"} })
+	f := aFunction("default", "fw", change)
 	f.Metadata.Generation = 2
 	s.apply(f)
 	s.settle()

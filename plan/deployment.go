@@ -77,7 +77,8 @@ func (d *deployment) complete(env onpath.Env, files map[string]onpath.File) {
 }
 
 // shapeOf stands for what needs new instances. An ebpf function takes a change
-// of its configuration while it runs.
+// of its configuration while it runs. What a probe asks is part of a container's: it
+// may be wrong, and judged by it all that serve would be out of service at once.
 func (d *deployment) shapeOf() string {
 	if e := d.spec.EBPF; e != nil {
 		return hash(struct {
@@ -85,10 +86,15 @@ func (d *deployment) shapeOf() string {
 			Code             onpath.ObjectCode
 		}{d.fnName.String(), e.Object, e.Code})
 	}
+	var probe *onpath.Health
+	if h := d.spec.Health; h.TCP != 0 || len(h.Exec) > 0 {
+		probe = &onpath.Health{TCP: h.TCP, Exec: h.Exec}
+	}
 	return hash(struct {
 		Function  string
 		Container *onpath.ContainerSpec
-	}{d.fnName.String(), d.spec.Container})
+		Probe     *onpath.Health `json:",omitempty"`
+	}{d.fnName.String(), d.spec.Container, probe})
 }
 
 // inline reports whether the deployment's function is run by the data path
