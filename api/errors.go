@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -85,6 +86,23 @@ func init() {
 			Detail: list.Error(), Errors: list,
 		}}
 	}
+}
+
+// stopped puts the reason in the place of what a request fails with (nil: it is only
+// not complete) because its context has ended. Callers who left themselves hear
+// nothing any more, so it is the server's end.
+func stopped(ctx context.Context, err error) error {
+	if ctx.Err() == nil {
+		return err
+	}
+	switch onpath.CodeOf(err) {
+	case "", onpath.CodeInternal, onpath.CodeUnavailable:
+	default:
+		return err // refused for what it is
+	}
+	e := onpath.Errorf(onpath.CodeUnavailable, "the server stops")
+	e.Remedy = "try again when it is back; traffic does not need it"
+	return e
 }
 
 // fail answers a request with an error.

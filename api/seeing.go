@@ -158,7 +158,7 @@ func (s *Server) flows(w http.ResponseWriter, r *http.Request) error {
 	}
 	out := &lazyHeader{w: w, mediaType: "application/x-ndjson"}
 	for _, n := range s.nodesMeant(node) {
-		if err := s.nodeFlows(r.Context(), n, f, out); err != nil && !out.begun && node != "" {
+		if err := stopped(r.Context(), s.nodeFlows(r.Context(), n, f, out)); err != nil && !out.begun && node != "" {
 			return err
 		} else if err != nil {
 			out.end(err)

@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"io"
 	"net/http"
 	"time"
@@ -192,8 +191,10 @@ func (s *Server) relay(w http.ResponseWriter, r *http.Request, mediaType, node s
 	for {
 		select {
 		case p := <-pieces:
-			if p.err != nil && p.err != io.EOF && !out.begun {
-				return p.err
+			if p.err != nil && p.err != io.EOF {
+				if p.err = stopped(r.Context(), p.err); !out.begun {
+					return p.err
+				}
 			}
 			out.write(p.data)
 			if p.err != nil {
@@ -202,7 +203,8 @@ func (s *Server) relay(w http.ResponseWriter, r *http.Request, mediaType, node s
 			}
 		case <-first.C:
 			out.write(nil)
-		case <-r.Context().Done():
+		case <-r.Context().Done(): // the caller is gone, or else has to hear why this is not all
+			out.end(stopped(r.Context(), nil))
 			return nil
 		}
 	}
@@ -231,7 +233,7 @@ func (l *lazyHeader) end(err error) {
 	if !l.begun {
 		l.write(nil)
 	}
-	if err != nil && !errors.Is(err, io.EOF) {
+	if err != nil && err != io.EOF { // one that wraps it is no end
 		b, _ := json.Marshal(listed(err)[0]) // strings only
 		l.w.Header().Set(wire.Trailer, string(b))
 	}

@@ -107,7 +107,8 @@ type CaptureAt struct {
 	Tuple    *onpath.Tuple
 }
 
-// Capture writes packets to w as pcapng.
+// Capture writes packets to w as pcapng. Also where it breaks off, w ends with a
+// whole block.
 func (c *Client) Capture(ctx context.Context, at CaptureAt, w io.Writer) error {
 	q := tuple(at.Tuple)
 	set(q, "instance", at.Instance)
@@ -117,7 +118,11 @@ func (c *Client) Capture(ctx context.Context, at CaptureAt, w io.Writer) error {
 	}
 	setInt(q, "count", at.Count)
 	setInt(q, "length", at.Length)
-	return c.copy(ctx, "/v1/capture", q, w)
+	out := &blocks{w: w}
+	if err := c.copy(ctx, "/v1/capture", q, out); err != nil {
+		return err
+	}
+	return out.end()
 }
 
 // FlowsOf says which flow entries are meant; zero fields mean all.

@@ -78,10 +78,11 @@ func worded(err error) *onpath.Error {
 
 // answerReader reads the answer; it is what Hub.Call returns.
 type answerReader struct {
-	stream *yamux.Stream
-	node   string
-	op     onpath.NodeOp
-	closed func()
+	stream   *yamux.Stream
+	node     string
+	op       onpath.NodeOp
+	closed   func()
+	stopping func() bool // whether it is the server that goes away
 
 	left int   // bytes of the present chunk
 	err  error // once it has ended
@@ -133,7 +134,17 @@ func (a *answerReader) next() (int, error) {
 	return 0, io.EOF
 }
 
+// gone words a stream that broke off. What came of it is no answer, so the error
+// must never pass for the io.EOF that yamux gives.
 func (a *answerReader) gone(err error) error {
+	if a.stopping() {
+		e := onpath.Errorf(onpath.CodeUnavailable, "the server stopped during %s on node %s", a.op, a.node)
+		e.Remedy = "try again when it is back"
+		return e
+	}
+	if errors.Is(err, io.EOF) {
+		err = errors.New("its session ended")
+	}
 	e := onpath.Errorf(onpath.CodeUnavailable, "node %s went away during %s: %w", a.node, a.op, err)
 	e.Remedy = "try again when it is back"
 	return e

@@ -117,6 +117,12 @@ func (h *Hub) conn(node string) *conn {
 	return h.conns[node]
 }
 
+func (h *Hub) stopping() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.closed
+}
+
 // Close ends all sessions.
 func (h *Hub) Close() {
 	h.mu.Lock()

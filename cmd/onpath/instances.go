@@ -83,7 +83,8 @@ run before the present one wrote, at most its last MiB, until it ended or was to
 to end.
 
 What it writes is kept as it is, without times, so there is no --since: --tail
-shows the end, and -f what comes from now on.`,
+shows the end, and -f what comes from now on, until Ctrl-C or the instance's end.
+If the node's agent or the server goes away before, it ends with code 4.`,
 		Example: examples("onpath logs web-cache-x2k4d", "onpath logs -f --tail 20 web-cache", "onpath logs --previous web-cache"),
 		Args:    cobra.ExactArgs(1), ValidArgsFunction: g.completeKind(onpath.KindInstance),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -185,7 +186,8 @@ func newCapture(g *global) *cobra.Command {
 	c := &cobra.Command{
 		Use: "capture [INSTANCE] -w FILE", Short: "Write packets at an instance or a gateway's uplinks as pcapng", GroupID: groupSee,
 		Long: `Write the packets that enter or leave an instance, or a gateway's uplinks, as
-pcapng, until Ctrl-C or --count packets.`,
+pcapng, until Ctrl-C or --count packets. If the node's agent or the server goes
+away before, it ends with code 4; what it has written ends with a whole packet.`,
 		Example: examples("onpath capture web-firewall -w fw.pcapng", "onpath capture --node fra1-gw1 -c 100 -w - | tcpdump -nr -", "onpath capture web-cache --src 10.1.0.2 --dst 10.9.0.2 -p tcp/80 -w flow.pcapng"),
 		Args:    cobra.MaximumNArgs(1), ValidArgsFunction: g.completeKind(onpath.KindInstance),
 		RunE: func(c *cobra.Command, args []string) error {
