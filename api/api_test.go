@@ -63,7 +63,13 @@ func (c *controller) Preview(_ context.Context, changes []onpath.Change) (*onpat
 	return &onpath.Preview{Rules: []onpath.RulesPreview{{Node: "n1", Added: len(changes)}}}, nil
 }
 
-func (c *controller) WatchFlow(_ context.Context, r onpath.WatchRequest) (*onpath.FlowWatch, error) {
+func (c *controller) WatchFlow(ctx context.Context, r onpath.WatchRequest) (*onpath.FlowWatch, error) {
+	if r.Gateway == "slow" {
+		<-ctx.Done()
+	}
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
 	return &onpath.FlowWatch{Tuple: r.Tuple}, nil
 }
 
@@ -103,6 +109,7 @@ type world struct {
 	clock      *clock
 	operator   *client.Client
 	stop       func()
+	cut        func() // stops the server, and leaves the sessions for stop
 }
 
 // clock is a time that tests move.
@@ -164,6 +171,7 @@ func (w *world) start() {
 	wg.Go(func() { _ = s.ServeUnix(ctx, local) })
 	wg.Go(func() { _ = s.ServeTLS(ctx, remote) })
 	w.operator = client.Unix(filepath.Join(w.dir, "server.sock"))
+	w.cut = func() { cancel(); wg.Wait() }
 	w.stop = sync.OnceFunc(func() {
 		w.operator.Close()
 		w.hub.Close()

@@ -259,7 +259,7 @@ func (s *Server) registerApply() {
 	huma.Register(s.doc, op, func(ctx context.Context, in *applyInput) (*applyOutput, error) {
 		out, err := s.apply(ctx, in.Body)
 		if err != nil {
-			return nil, s.answer(err)
+			return nil, s.answer(ctx, err)
 		}
 		return &applyOutput{Body: *out}, nil
 	})

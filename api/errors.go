@@ -107,7 +107,7 @@ func stopped(ctx context.Context, err error) error {
 
 // fail answers a request with an error.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
-	p := problemOf(s.noted(r.Method+" "+r.URL.Path, err))
+	p := problemOf(s.noted(r.Method+" "+r.URL.Path, stopped(r.Context(), err)))
 	w.Header().Set("Content-Type", p.ContentType(""))
 	w.WriteHeader(p.Status)
 	_ = json.NewEncoder(w).Encode(p.Problem)
@@ -122,9 +122,9 @@ func (s *Server) noted(doing string, err error) error {
 }
 
 // answer gives an error the form that huma sends; nil stays nil.
-func (s *Server) answer(err error) error {
+func (s *Server) answer(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
-	return problemOf(s.noted("", err))
+	return problemOf(s.noted("", stopped(ctx, err)))
 }

@@ -20,7 +20,7 @@ func (s *Server) registerFaults() {
 	huma.Register(s.doc, op, func(ctx context.Context, in *struct{ Body onpath.FaultRequest }) (*struct{ Body onpath.Fault }, error) {
 		f, err := s.fault(ctx, in.Body)
 		if err != nil {
-			return nil, s.answer(err)
+			return nil, s.answer(ctx, err)
 		}
 		return &struct{ Body onpath.Fault }{*f}, nil
 	})

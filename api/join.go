@@ -41,7 +41,7 @@ func register[In, Out any](s *Server, method, path, id, summary string, do func(
 	op.MaxBodyBytes = 64 << 10
 	huma.Register(s.doc, op, func(ctx context.Context, in *In) (*Out, error) {
 		out, err := do(ctx, in)
-		return out, s.answer(err)
+		return out, s.answer(ctx, err)
 	})
 }
 

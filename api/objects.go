@@ -70,7 +70,7 @@ func registerObjects[T onpath.Object](s *Server, kind onpath.Kind) {
 		func(ctx context.Context, in *listInput) (*listOutput[T], error) {
 			list, revision, err := s.list(ctx, kind, in.Tenant)
 			if err != nil {
-				return nil, s.answer(err)
+				return nil, s.answer(ctx, err)
 			}
 			out := &listOutput[T]{Body: wire.List[T]{Items: make([]T, 0, len(list)), Revision: revision}}
 			for _, o := range list {
@@ -91,11 +91,11 @@ func registerItem[T onpath.Object](s *Server, kind onpath.Kind) {
 		func(ctx context.Context, in *getInput) (*objectOutput[T], error) {
 			k := in.at.key(kind)
 			if err := mayRead(ctx, k); err != nil {
-				return nil, s.answer(err)
+				return nil, s.answer(ctx, err)
 			}
 			o, err := s.o.Store.Get(ctx, k)
 			if err != nil {
-				return nil, s.answer(s.madeByChain(ctx, k, err))
+				return nil, s.answer(ctx, s.madeByChain(ctx, k, err))
 			}
 			return &objectOutput[T]{ETag: etag(o.Meta().Version), Body: o.(T)}, nil
 		})
@@ -111,7 +111,7 @@ func registerItem[T onpath.Object](s *Server, kind onpath.Kind) {
 	huma.Register(s.doc, put, func(ctx context.Context, in *putInput) (*objectOutput[T], error) {
 		o, err := s.put(ctx, in.at.key(kind), in.IfMatch, in.RawBody)
 		if err != nil {
-			return nil, s.answer(err)
+			return nil, s.answer(ctx, err)
 		}
 		return &objectOutput[T]{ETag: etag(o.Meta().Version), Body: o.(T)}, nil
 	})
@@ -119,7 +119,7 @@ func registerItem[T onpath.Object](s *Server, kind onpath.Kind) {
 		func(ctx context.Context, in *deleteInput) (*changeOutput, error) {
 			change, err := s.remove(ctx, in.at.key(kind), in.IfMatch, in.Force)
 			if err != nil {
-				return nil, s.answer(err)
+				return nil, s.answer(ctx, err)
 			}
 			return &changeOutput{Body: change}, nil
 		})

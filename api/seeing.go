@@ -33,7 +33,7 @@ func (s *Server) registerTrace() {
 		func(ctx context.Context, in *traceInput) (*struct{ Body onpath.Trace }, error) {
 			t, err := s.trace(ctx, in)
 			if err != nil {
-				return nil, s.answer(err)
+				return nil, s.answer(ctx, err)
 			}
 			return &struct{ Body onpath.Trace }{*t}, nil
 		})
@@ -81,7 +81,7 @@ func registerPerNode[T any](s *Server, path, id, summary string, op onpath.NodeO
 		func(ctx context.Context, in *nodeInput) (*struct{ Body wire.PerNode[T] }, error) {
 			out, err := askNodes[T](ctx, s, in.Node, op)
 			if err != nil {
-				return nil, s.answer(err)
+				return nil, s.answer(ctx, err)
 			}
 			return &struct{ Body wire.PerNode[T] }{*out}, nil
 		})
@@ -92,6 +92,7 @@ func askNodes[T any](ctx context.Context, s *Server, node string, op onpath.Node
 	if err := mayOperate(ctx, "see the "+string(op)+" of whole nodes"); err != nil {
 		return nil, err
 	}
+	request := ctx
 	ctx, cancel := context.WithTimeout(ctx, nodeTime)
 	defer cancel()
 	out := &wire.PerNode[T]{Nodes: map[string]T{}, Away: map[string]string{}}
@@ -111,6 +112,9 @@ func askNodes[T any](ctx context.Context, s *Server, node string, op onpath.Node
 		})
 	}
 	wg.Wait()
+	if err := stopped(request, nil); err != nil {
+		return nil, err // no node was away
+	}
 	if why, ok := out.Away[node]; ok && node != "" {
 		return nil, onpath.Errorf(onpath.CodeUnavailable, "%s", why)
 	}

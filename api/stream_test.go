@@ -111,6 +111,36 @@ func TestStreamsCutShort(t *testing.T) {
 	}
 }
 
+// TestRequestsCutShort: what a server that ends cannot answer any more is no fault of
+// its own, and no node is away for it.
+func TestRequestsCutShort(t *testing.T) {
+	for name, ask := range map[string]func(ctx context.Context, c *client.Client) error{
+		"watchflow": func(ctx context.Context, c *client.Client) error {
+			_, err := c.WatchFlow(ctx, onpath.Tuple{Protocol: 6, Src: addr("10.0.0.1"), Dst: addr("10.0.0.2")}, "slow")
+			return err
+		},
+		"counters": func(ctx context.Context, c *client.Client) error { // the node does not answer
+			_, err := c.Counters(ctx, "")
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.endlessNode()
+			c := client.Unix(w.dir + "/server.sock")
+			defer c.Close()
+			ended := make(chan error, 1)
+			go func() { ended <- ask(t.Context(), c) }()
+			time.Sleep(200 * time.Millisecond)
+			w.cut() // sessions end last, as in the program
+			err := <-ended
+			if onpath.CodeOf(err) != onpath.CodeUnavailable || !strings.Contains(err.Error(), "the server stops; try again") {
+				t.Errorf("it ended with %v", err)
+			}
+		})
+	}
+}
+
 // endlessNode is node n1 with instance acme/web-1; end ends it, sever cuts its
 // connection.
 func (w *world) endlessNode() (end, sever func()) {

@@ -20,7 +20,7 @@ func (s *Server) registerVerify() {
 		func(ctx context.Context, in *verifyInput) (*struct{ Body onpath.Proof }, error) {
 			p, err := s.verify(ctx, in)
 			if err != nil {
-				return nil, s.answer(err)
+				return nil, s.answer(ctx, err)
 			}
 			return &struct{ Body onpath.Proof }{*p}, nil
 		})

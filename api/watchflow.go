@@ -14,7 +14,7 @@ func (s *Server) registerWatchFlow() {
 		func(ctx context.Context, in *traceInput) (*struct{ Body onpath.FlowWatch }, error) {
 			w, err := s.watchFlow(ctx, in)
 			if err != nil {
-				return nil, s.answer(err)
+				return nil, s.answer(ctx, err)
 			}
 			return &struct{ Body onpath.FlowWatch }{*w}, nil
 		})

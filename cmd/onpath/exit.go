@@ -100,16 +100,18 @@ func exitCode(err error) int {
 	return exitFailed
 }
 
-// printError prints one line per error.
+// printError prints one line per error. Whoever pressed Ctrl-C knows; what a server
+// says of its own is printed whatever it is, so that no failure is silent.
 func printError(w io.Writer, err error) {
 	var status exitStatus
 	if errors.As(err, &status) {
 		return
 	}
 	for line := range strings.SplitSeq(err.Error(), "\n") {
-		// Whoever pressed Ctrl-C knows.
-		if line = strings.TrimSuffix(line, ": "+context.Canceled.Error()); line == context.Canceled.Error() {
-			continue
+		if errors.Is(err, context.Canceled) {
+			if line = strings.TrimSuffix(line, ": "+context.Canceled.Error()); line == context.Canceled.Error() {
+				continue
+			}
 		}
 		fmt.Fprintln(w, "onpath:", line)
 	}

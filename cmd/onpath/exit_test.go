@@ -53,3 +53,12 @@ func TestInterruptedSaysOnlyWhatIsNew(t *testing.T) {
 		}
 	}
 }
+
+// A server of an older version said so when it ended; it was not the user.
+func TestNoFailureIsSilent(t *testing.T) {
+	var out bytes.Buffer
+	printError(&out, &onpath.Error{Code: onpath.CodeInternal, Message: context.Canceled.Error()})
+	if out.String() != "onpath: context canceled\n" {
+		t.Errorf("printed %q", out.String())
+	}
+}
