@@ -115,6 +115,7 @@ func (t *tracer) run() {
 		t.compare(planned, ended)
 		if !ended {
 			t.compareAnswer()
+			t.unanswered(e, last)
 		}
 		return
 	}

@@ -194,6 +194,33 @@ func likeness(e, c onpath.FlowEntry) int {
 
 func end(a netip.Addr, port uint16) string { return fmt.Sprintf("%s port %d", a, port) }
 
+// sentInVain is how many packets of a TCP flow nobody sends without an answer: a
+// connection attempt is given up after seven.
+const sentInVain = 10
+
+// unanswered says that a live TCP flow, from e at the edge to last, where it leaves,
+// has answers that no data path sees.
+func (t *tracer) unanswered(e, last onpath.FlowEntry) {
+	const tcp = 6
+	if e.Tuple.Protocol != tcp || min(e.Packets, last.Packets) < sentInVain || len(t.in.Silent) > 0 {
+		return
+	}
+	if p := t.gate.acked.path(last.Path); p != nil && p.Forward || t.w.byVport[last.Next] != nil {
+		return // answers are not for the chain, or packets do not come out of it
+	}
+	if last.Kind != onpath.NextExit && last.Kind != onpath.NextVport && !t.onlyCopied(last) {
+		return
+	}
+	for _, list := range t.in.Flows {
+		for _, a := range list {
+			if a.Packets > 0 && (a.Tuple == e.Tuple.Reverse() || a.Tuple == last.Tuple.Reverse()) {
+				return
+			}
+		}
+	}
+	t.warn("no answer has come by, to %d packets: answers may take a way past the gateway", last.Packets)
+}
+
 // answer follows the reverse direction from where the packet left.
 func (t *tracer) answer(last onpath.FlowEntry) {
 	if last.Kind == onpath.NextDrop || last.Kind == onpath.NextPass && !t.onlyCopied(last) {

@@ -273,3 +273,48 @@ func TestTraceMirrored(t *testing.T) {
 		}
 	}
 }
+
+// TestTraceUnanswered: TCP that goes on without an answer has its answers elsewhere.
+func TestTraceUnanswered(t *testing.T) {
+	s, m, tu := tracedSite(t)
+	edge := s.states["fra1-gw"].Acked.Datapath.Edge.Vport
+	w := m.send(edge, tu)
+	trace := func(change func(e *onpath.FlowEntry)) string {
+		flows := entriesOf(m)
+		for _, list := range flows {
+			for i := range list {
+				change(&list[i])
+			}
+		}
+		tr := Trace(TraceInput{Snapshot: s.snapshot(), Request: onpath.TraceRequest{Tuple: tu}, Flows: flows})
+		if !tr.Live {
+			t.Fatalf("not live: %+v", tr)
+		}
+		return strings.Join(tr.Warnings, "\n")
+	}
+	count := func(forward, reverse uint64) func(e *onpath.FlowEntry) {
+		return func(e *onpath.FlowEntry) {
+			if e.Packets = forward; e.Reverse {
+				e.Packets = reverse
+			}
+		}
+	}
+	const want = "no answer has come by, to 10 packets: answers may take a way past the gateway"
+	if all := trace(count(10, 0)); all != want {
+		t.Errorf("ten packets without an answer: %q", all)
+	}
+	if all := trace(count(9, 0)); all != "" {
+		t.Errorf("nine packets, as of a connection attempt: %q", all)
+	}
+	if all := trace(func(e *onpath.FlowEntry) {
+		if count(10, 0)(e); e.Tuple == w.out {
+			e.Packets = 0
+		}
+	}); all != "" {
+		t.Errorf("nothing comes out of the chain: %q", all)
+	}
+	m.send(edge, w.out.Reverse())
+	if all := trace(count(1000, 1)); all != "" {
+		t.Errorf("one answer: %q", all)
+	}
+}
