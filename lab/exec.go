@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -82,7 +83,7 @@ func (l *Lab) startCommands(ctx context.Context) error {
 			for k, v := range c.Env {
 				cmd.Env = append(cmd.Env, k+"="+v)
 			}
-			if err := l.start(cmd, &Process{Host: h.Name, Name: c.Name, Run: slices.Clone(c.Run)}); err != nil {
+			if err := l.startCommand(ctx, cmd, &Process{Host: h.Name, Name: c.Name, Run: slices.Clone(c.Run)}); err != nil {
 				return fmt.Errorf("host %s: command %s: %w", h.Name, c.Name, err)
 			}
 		}
@@ -90,9 +91,40 @@ func (l *Lab) startCommands(ctx context.Context) error {
 	return nil
 }
 
+// startCommand starts a host's command, and waits until it has become its program:
+// that there is none shows in the host only. What the program does then is not the
+// lab's.
+func (l *Lab) startCommand(ctx context.Context, cmd *exec.Cmd, p *Process) error {
+	said, tell, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer said.Close()
+	err = l.start(cmd, p, tell)
+	tell.Close()
+	if err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = said.SetReadDeadline(time.Now()) })
+	defer stop()
+	why, err := io.ReadAll(said)
+	switch {
+	case err != nil:
+		return errors.Join(ctx.Err(), err)
+	case len(why) == 0:
+		return nil
+	}
+	e := onpath.Errorf(onpath.CodeInvalid, "%s cannot be run: %s", quoted(p.Run[0]), why)
+	e.Remedy = "name a program that the host has, or install it"
+	if l.state.Topology.Host(p.Host).Private {
+		e.Remedy += "; what lies below the host's own paths on this machine needs share"
+	}
+	return e
+}
+
 // start starts a process of the lab's own session, notes it, and only then
-// lets it pass the gate.
-func (l *Lab) start(cmd *exec.Cmd, p *Process) error {
+// lets it pass the gate. More files are its descriptors behind that.
+func (l *Lab) start(cmd *exec.Cmd, p *Process, more ...*os.File) error {
 	name := p.Name + ".log"
 	if p.Host != "" {
 		name = p.Host + "." + name
@@ -113,7 +145,7 @@ func (l *Lab) start(cmd *exec.Cmd, p *Process) error {
 		return err
 	}
 	defer open.Close()
-	cmd.ExtraFiles = []*os.File{held} // becomes descriptor 3, the gate
+	cmd.ExtraFiles = append([]*os.File{held}, more...) // held becomes descriptor 3, the gate
 	err = cmd.Start()
 	held.Close()
 	if err != nil {

@@ -196,7 +196,7 @@ hosts:
     sysctls: {net.ipv4.tcp_sack: 0, net.ipv4.conf.eth0.rp_filter: 2}
     commands:
     - {name: say, run: [sh, -c, "echo $GREETING from $(hostname) in $PWD; exec sleep 1000"], env: {GREETING: hello}, directory: /usr}
-    - run: [no-such-program]
+    - {name: ended, run: [sh, -c, "echo ended; exit 3"]}
   b: {interfaces: {eth0: [10.0.0.2/24]}, routes: auto}
 links: [{a: a, b: b, mtu: 1400, offloads: off}]`), Options{IPNetNS: true})
 	if out := run(t, l, "a", "cat", "/proc/sys/net/ipv4/tcp_sack", "/proc/sys/net/ipv4/conf/eth0/rp_filter", "/sys/class/net/lo/mtu"); !strings.HasPrefix(out, "0\n2\n") {
@@ -218,9 +218,9 @@ links: [{a: a, b: b, mtu: 1400, offloads: off}]`), Options{IPNetNS: true})
 	}
 	eventually(t, func() error {
 		log, _ := os.ReadFile(s.Processes[0].Log)
-		missing, _ := os.ReadFile(s.Processes[1].Log)
-		if string(log) != "hello from a in /usr\n" || !strings.Contains(string(missing), "no-such-program") {
-			return fmt.Errorf("logs are %q and %q", log, missing)
+		ended, _ := os.ReadFile(s.Processes[1].Log)
+		if string(log) != "hello from a in /usr\n" || string(ended) != "ended\n" {
+			return fmt.Errorf("logs are %q and %q", log, ended)
 		}
 		return nil
 	})

@@ -216,3 +216,29 @@ func TestDownEndsStrangers(t *testing.T) {
 	}
 	nothingLeft(t, filepath.Dir(l.Dir()))
 }
+
+// TestNoSuchProgram: a lab whose command cannot be run is not up, and says which host's.
+func TestNoSuchProgram(t *testing.T) {
+	needsRoot(t)
+	text := filepath.Join(t.TempDir(), "text") // no program, though it is there
+	if err := os.WriteFile(text, []byte("x"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for program, why := range map[string]string{"nosuch": "executable file not found", text: "permission denied"} {
+		state := t.TempDir()
+		_, err := Up(t.Context(), parse(t, fmt.Sprintf(`
+hosts:
+  one: {interfaces: {eth0: [10.0.0.1/24]}, commands: [{name: first, run: [sleep, "1000"]}]}
+  two: {interfaces: {eth0: [10.0.0.2/24]}, commands: [{name: second, run: [%q, "-x"]}]}
+links: [{a: one, b: two}]`, program)), Options{Name: uniqueName(), StateDir: state})
+		if onpath.CodeOf(err) != onpath.CodeInvalid {
+			t.Fatalf("%s: %v", program, err)
+		}
+		for _, want := range []string{"host two: command second: ", program, why, "install it"} {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %q does not say %q", program, err, want)
+			}
+		}
+		nothingLeft(t, state)
+	}
+}

@@ -61,6 +61,10 @@ func init() {
 // recorded. If the starter dies before that, the helper ends.
 const gate = 3
 
+// fate is the file descriptor on which a command's helper says why it did not become
+// its program. If it does, the descriptor closes without a word.
+const fate = 4
+
 func waitAtGate() error {
 	f := os.NewFile(gate, "gate")
 	defer f.Close()
@@ -77,21 +81,43 @@ func enterMain(args []string) error {
 	if len(args) < 5 {
 		return errors.New("helper called by hand")
 	}
-	net, mnt, name, program := args[0], args[1], args[2], args[4]
-	if args[3] == "gate" {
-		if err := waitAtGate(); err != nil {
-			return err
-		}
+	net, mnt, name := args[0], args[1], args[2]
+	if args[3] != "gate" {
+		return become(net, mnt, name, args[4:])
 	}
+	unix.CloseOnExec(fate)
+	if err := waitAtGate(); err != nil {
+		return err
+	}
+	err := become(net, mnt, name, args[4:])
+	_, _ = unix.Write(fate, []byte(cause(err)))
+	return err
+}
+
+// cause is err without the names that whoever is told knows.
+func cause(err error) string {
+	var missing *exec.Error
+	if errors.As(err, &missing) {
+		err = missing.Err
+	}
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		err = errno
+	}
+	return err.Error()
+}
+
+// become makes the helper a program in a host; it returns only if that fails.
+func become(net, mnt, name string, command []string) error {
 	if err := enter(net, mnt, name); err != nil {
 		return fmt.Errorf("host %s: %w", name, err)
 	}
-	path, err := exec.LookPath(program)
+	path, err := exec.LookPath(command[0])
 	if err != nil {
 		return fmt.Errorf("host %s: %w", name, err)
 	}
 	signal.Reset()
-	return fmt.Errorf("host %s: %s: %w", name, path, syscall.Exec(path, args[4:], os.Environ()))
+	return fmt.Errorf("host %s: %s: %w", name, path, syscall.Exec(path, command, os.Environ()))
 }
 
 // enter moves the calling thread, which must be locked, into a host. The host
