@@ -41,6 +41,9 @@ type Proof struct {
 	// Rest is about traffic that no chain selects: it must be left alone.
 	// Absent where only some chains were asked for.
 	Rest *ChainProof `json:"rest,omitempty"`
+	// Unheard are the nodes on which something here rests and that cannot be asked
+	// what they have in force; Live only.
+	Unheard []string `json:"unheard,omitempty"`
 	// Classes are the sets of flows that were followed, each as one.
 	Classes int `json:"classes"`
 	// Took is the time for the proof alone.

@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -32,10 +33,15 @@ func (c *Controller) Verify(ctx context.Context, r onpath.VerifyRequest) (*onpat
 	if r.Live {
 		plans = s.InForce()
 	}
-	p := prove(s, plans, r.Chains)
+	silent := c.silent(s)
+	in := verify.Input{Objects: s.Objects, Plans: plans, Chains: r.Chains}
+	if r.Live {
+		in.Unheard = unheard(s, silent)
+	}
+	p := prove(in)
 	p.Live = r.Live
 	p.Notes = append(p.Notes, behind(s, r.Live)...)
-	p.Notes = append(p.Notes, hearsay(s, c.silent(s))...)
+	p.Notes = append(p.Notes, hearsay(s, silent)...)
 	if stale != nil {
 		p.Notes = append(p.Notes, fmt.Sprintf("the store cannot be read just now (%v): what changed last may be missing here", stale))
 	}
@@ -53,9 +59,14 @@ func verified() []onpath.Kind {
 	return append([]onpath.Kind{onpath.KindChain}, kinds...)
 }
 
-func prove(s *plan.Snapshot, plans map[string]*onpath.NodePlan, chains []string) *onpath.Proof {
+// planned is what is proved of a snapshot whose nodes all have done their part.
+func planned(s *plan.Snapshot) verify.Input {
+	return verify.Input{Objects: s.Objects, Plans: s.InForce()}
+}
+
+func prove(in verify.Input) *onpath.Proof {
 	began := time.Now()
-	p := verify.Check(verify.Input{Objects: s.Objects, Plans: plans, Chains: chains})
+	p := verify.Check(in)
 	p.Took = onpath.Duration(time.Since(began))
 	return p
 }
@@ -101,6 +112,23 @@ func hearsay(s *plan.Snapshot, silent map[string]string) (out []string) {
 	return out
 }
 
+// unheard says of nodes without a session why what they have in force is not known,
+// and whether their peers reach them at least. A data path that answers may have been
+// told something else meanwhile, so that proves nothing.
+func unheard(s *plan.Snapshot, silent map[string]string) map[string]string {
+	out := map[string]string{}
+	for n, why := range silent {
+		for _, peer := range slices.Sorted(maps.Keys(s.States)) {
+			if r := s.States[peer].Report; silent[peer] == "" && r != nil && slices.Contains(r.Unreachable, n) {
+				why += ", and node " + peer + " does not reach it either"
+				break
+			}
+		}
+		out[n] = why
+	}
+	return out
+}
+
 // veil leaves out what is not the tenant's to see.
 func veil(p *onpath.Proof, tenant string) {
 	p.Rest, p.Notes = nil, nil
@@ -134,14 +162,14 @@ func (c *Controller) VerifyChange(ctx context.Context, changes []onpath.Change) 
 	before := c.copy()
 	began := time.Now()
 	after := plan.Foresee(changedSnapshot(before, changes))
-	p := prove(after, after.InForce(), nil)
+	p := prove(planned(after))
 	c.log.Debug("a change is verified", "verdict", p.Verdict, "classes", p.Classes, "proof", time.Duration(p.Took), "all", time.Since(began))
 	if p.Verdict != onpath.VerdictRefuted || ctx.Err() != nil {
 		return ctx.Err()
 	}
 	known := map[string]bool{}
 	was := plan.Foresee(before)
-	for _, r := range refuted(prove(was, was.InForce(), nil)) {
+	for _, r := range refuted(prove(planned(was))) {
 		known[r.Chain] = true
 	}
 	var errs onpath.Errors

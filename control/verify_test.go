@@ -2,6 +2,7 @@ package control_test
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -52,8 +53,26 @@ func TestVerify(t *testing.T) {
 		p, err = s.c.Verify(ctx, onpath.VerifyRequest{Live: true})
 		return err != nil || len(p.Notes) == 1 && strings.HasPrefix(p.Notes[0], "node gw: it is not connected, ")
 	})
-	if err != nil || p.Verdict != onpath.VerdictProved {
-		t.Errorf("without a node: %+v, %v", p, err)
+	if err != nil || p.Verdict != onpath.VerdictUnproven || !slices.Equal(p.Unheard, []string{"gw"}) || p.Rest.Verdict != onpath.VerdictUnproven {
+		t.Errorf("live without its gateway: %+v, %v", p, err)
+	}
+	if c := p.Chains[0]; c.Verdict != onpath.VerdictUnproven || c.Reason != "of what comes in at gateway gw nothing is known: it is not connected" {
+		t.Errorf("live without its gateway: %+v", c)
+	}
+	s.mu.Lock()
+	s.nodes["n1"].lost = []string{"gw"}
+	s.mu.Unlock()
+	s.nodes["n1"].report()
+	p, err = s.c.Verify(ctx, onpath.VerifyRequest{Live: true})
+	if err != nil || !strings.HasSuffix(p.Chains[0].Reason, "it is not connected, and node n1 does not reach it either") {
+		t.Errorf("live without a gateway that its peer does not reach: %+v, %v", p, err)
+	}
+	p, err = s.c.Verify(ctx, onpath.VerifyRequest{})
+	if err != nil || p.Verdict != onpath.VerdictProved || p.Unheard != nil {
+		t.Errorf("planned, without its gateway: %+v, %v", p, err)
+	}
+	if err := s.c.VerifyChange(ctx, s.changes(web(3))); err != nil {
+		t.Errorf("a good change, without the gateway: %v", err)
 	}
 }
 

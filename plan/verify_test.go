@@ -251,3 +251,64 @@ func TestVerifyRedirect(t *testing.T) {
 		t.Errorf("a function that redirects nothing is taken to: %v", p.Chains[0].Counterexample.Way)
 	}
 }
+
+// TestVerifyUnheard: what rests on a node that cannot be asked is not proved; all else
+// is, and what is refuted all the same stays so.
+func TestVerifyUnheard(t *testing.T) {
+	s := newSim(t, 7)
+	s.site("fra1", 1, 2)
+	s.site("ams1", 2, 1)
+	s.apply(aFunction("default", "fw", nil))
+	fra := aChain("default", "fra", through("fw", 1))
+	fra.Spec.At.Cloudlets = []string{"fra1"}
+	ams := aChain("default", "ams", through("fw", 1))
+	ams.Spec.At.Cloudlets, ams.Spec.To = []string{"ams1"}, onpath.Endpoints{Prefixes: prefixes("203.0.113.0/24")}
+	s.apply(fra, ams)
+	s.settle()
+	in := verify.Input{Objects: s.objects, Plans: s.snapshot().InForce()}
+	host, other := "", ""
+	for _, o := range s.objects {
+		if i, ok := o.(*onpath.Instance); ok && i.Spec.Deployment == "fra-fw" {
+			host = i.Spec.Node
+		}
+	}
+	for n := range in.Plans {
+		if strings.HasPrefix(n, "fra1-n") && n != host {
+			other = n
+		}
+	}
+	cases := []struct {
+		node           string
+		fra, ams, rest onpath.Verdict
+	}{
+		{"fra1-gw", onpath.VerdictUnproven, onpath.VerdictProved, onpath.VerdictUnproven},
+		{host, onpath.VerdictUnproven, onpath.VerdictProved, onpath.VerdictProved},
+		{other, onpath.VerdictProved, onpath.VerdictProved, onpath.VerdictProved},
+		{"", onpath.VerdictProved, onpath.VerdictProved, onpath.VerdictProved},
+	}
+	for _, c := range cases {
+		in.Unheard = map[string]string{c.node: "it is not connected"}
+		p := verify.Check(in)
+		got := map[string]onpath.Verdict{}
+		for _, r := range p.Chains {
+			got[r.Chain] = r.Verdict
+			if r.Verdict == onpath.VerdictUnproven && !strings.HasSuffix(r.Reason, c.node+", of which it is not known what it has in force: it is not connected") &&
+				!strings.HasSuffix(r.Reason, "at gateway "+c.node+" nothing is known: it is not connected") {
+				t.Errorf("without %s: %s: %s", c.node, r.Chain, r.Reason)
+			}
+		}
+		if got["default/fra"] != c.fra || got["default/ams"] != c.ams || p.Rest.Verdict != c.rest {
+			t.Errorf("without %q: %v, rest %s", c.node, got, p.Rest.Verdict)
+		}
+		if slices.Contains(p.Unheard, c.node) != (c.fra == onpath.VerdictUnproven) {
+			t.Errorf("without %q: rests on %v", c.node, p.Unheard)
+		}
+	}
+	gone := *in.Plans["fra1-gw"]
+	edge := *gone.Datapath.Edge
+	edge.Table, gone.Datapath.Edge = 0, &edge
+	in.Plans["fra1-gw"], in.Unheard = &gone, map[string]string{"fra1-gw": "it is not connected"}
+	if p := verify.Check(in); p.Verdict != onpath.VerdictRefuted {
+		t.Errorf("refuted by its last word: %+v", p)
+	}
+}

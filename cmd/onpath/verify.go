@@ -2,6 +2,7 @@ package main
 
 import (
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -23,8 +24,9 @@ Where no element of a chain changes packets the proof is end to end; behind an
 element that rewrites or originates it goes on segment by segment. Without names
 all chains are proved, and that traffic which no chain selects is left alone.
 
-The exit code is 9 if anything is refuted. docs/verify.md says what is proved and
-what is not.`,
+The exit code is 9 if anything is refuted. With --live it is 4 if anything rests on
+a node that cannot be asked what it has in force: that is unproven. docs/verify.md
+says what is proved and what is not.`,
 		Example: examples("onpath verify", "onpath verify web --live", "onpath verify -o json"),
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -43,12 +45,22 @@ what is not.`,
 			if err := g.print(c, p, func(w io.Writer) error { return render.Proof(w, p) }); err != nil {
 				return err
 			}
-			if p.Verdict == onpath.VerdictRefuted {
+			switch {
+			case p.Verdict == onpath.VerdictRefuted:
 				return exitStatus(exitRefuted)
+			case p.Verdict == onpath.VerdictUnproven && len(p.Unheard) > 0:
+				return unasked(p.Unheard)
 			}
 			return nil
 		},
 	}
 	c.Flags().BoolVar(&live, "live", false, "the rules that nodes have acknowledged, not the newest planned")
 	return c
+}
+
+// unasked is the error of a live proof that lacks nodes.
+func unasked(nodes []string) error {
+	e := onpath.Errorf(onpath.CodeUnavailable, "what rests on node %s is not proved: it cannot be asked what is in force there", strings.Join(nodes, ", "))
+	e.Remedy = "start `onpath node` there and run it again; a machine that is gone for good is taken out by onpath delete node --force"
+	return e
 }

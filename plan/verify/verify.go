@@ -16,6 +16,9 @@ type Input struct {
 	Plans map[string]*onpath.NodePlan
 	// Chains ("tenant/name") to prove; empty: all, and what no chain selects.
 	Chains []string
+	// Unheard are the nodes of which it is not known whether their plans are in force
+	// now, and why. Nothing that rests on one is proved.
+	Unheard map[string]string
 }
 
 // maxCuts bounds the steps spent on one class of flows, maxAll those on all.
@@ -33,7 +36,8 @@ type checker struct {
 	never     []match
 	quiet     []box
 	areas     []*place
-	unsettled map[string]string // chains of which nothing can be said, and why
+	unsettled map[string]string   // chains of which nothing can be said, and why
+	unheard   map[string][]string // nodes that cannot be asked, by the chains that rest on them; "": what no chain selects
 	results   map[string]*onpath.ChainProof
 	rest      onpath.ChainProof
 	budget    budget
@@ -61,7 +65,7 @@ type emitter struct {
 // Check proves or refutes. Took is left to the caller.
 func Check(in Input) *onpath.Proof {
 	c := &checker{in: in, space: newSpace(), res: newResources(in.Objects), sites: map[string]*site{},
-		unsettled: map[string]string{}, results: map[string]*onpath.ChainProof{}}
+		unsettled: map[string]string{}, unheard: map[string][]string{}, results: map[string]*onpath.ChainProof{}}
 	for _, n := range never() {
 		c.never = append(c.never, c.space.take(n))
 	}
@@ -83,6 +87,9 @@ func Check(in Input) *onpath.Proof {
 	for _, a := range c.areas {
 		c.pairUp(a)
 		c.prove(a)
+	}
+	for _, a := range c.areas {
+		c.doubt(a)
 	}
 	return c.report()
 }
@@ -385,10 +392,14 @@ func (c *checker) report() *onpath.Proof {
 		}
 		p.Chains = append(p.Chains, *r)
 		worse(r.Verdict)
+		p.Unheard = append(p.Unheard, c.unheard[r.Chain]...)
 	}
 	if len(c.in.Chains) == 0 {
 		p.Rest = &c.rest
 		worse(c.rest.Verdict)
+		p.Unheard = append(p.Unheard, c.unheard[""]...)
 	}
+	slices.Sort(p.Unheard)
+	p.Unheard = slices.Compact(p.Unheard)
 	return p
 }
