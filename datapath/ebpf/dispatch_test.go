@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/onpath/onpath/datapath/datapathtest"
+	"github.com/onpath/onpath/internal/bpffs"
 	"github.com/onpath/onpath/internal/inline"
 )
 
@@ -14,6 +15,9 @@ func TestDispatcher(t *testing.T) {
 	b := newBench(t, 0, stateUp)
 	o, err := inline.Parse(datapathtest.ExamObject)
 	if err != nil {
+		t.Fatal(err)
+	}
+	if err := bpffs.Need(DefaultPinPath); err != nil { // the first test of a machine that has none
 		t.Fatal(err)
 	}
 	dir := filepath.Join(DefaultPinPath, "test-dispatcher")

@@ -22,6 +22,7 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/bpffs"
 )
 
 // DefaultPinPath is where maps and links are pinned, in a folder per driver.
@@ -113,7 +114,7 @@ func New(opts Options) (*Driver, error) {
 	if err := rlimit.RemoveMemlock(); err != nil { // kernels before 5.11 count maps against it
 		opts.Log.Debug("cannot raise the limit of locked memory", "error", err)
 	}
-	if err := needBPFFS(opts.PinPath); err != nil {
+	if err := bpffs.Need(opts.PinPath); err != nil {
 		return nil, err
 	}
 	ns, err := currentNamespace()
@@ -295,7 +296,7 @@ func Remove(ctx context.Context, opts Options) error {
 	if err := opts.fill(); err != nil {
 		return err
 	}
-	if err := needBPFFS(opts.PinPath); err != nil {
+	if err := bpffs.Need(opts.PinPath); err != nil {
 		return err
 	}
 	ns, err := currentNamespace()

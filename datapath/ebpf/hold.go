@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/bpffs"
 )
 
 // Hold keeps every other holder out of what is pinned of the data path of that
@@ -17,7 +18,7 @@ func Hold(opts Options) (release func(), err error) {
 	if err := opts.fill(); err != nil {
 		return nil, err
 	}
-	if err := needBPFFS(opts.PinPath); err != nil {
+	if err := bpffs.Need(opts.PinPath); err != nil {
 		return nil, err
 	}
 	for {

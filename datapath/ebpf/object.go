@@ -160,21 +160,3 @@ func load(spec *ebpf.CollectionSpec, o ebpf.CollectionOptions) (*ebpf.Collection
 	}
 	return c, nil
 }
-
-// needBPFFS mounts the BPF file system where root lies if it is not mounted: a
-// new mount namespace often lacks it.
-func needBPFFS(root string) error {
-	const magic = 0xcafe4a11
-	at := filepath.Dir(root)
-	var st unix.Statfs_t
-	if err := unix.Statfs(at, &st); err != nil {
-		return fmt.Errorf("find the BPF file system at %s: %w", at, err)
-	}
-	if st.Type == magic {
-		return nil
-	}
-	if err := unix.Mount("bpf", at, "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700"); err != nil {
-		return fmt.Errorf("mount the BPF file system at %s: %w", at, err)
-	}
-	return nil
-}

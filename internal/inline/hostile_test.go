@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/bpffs"
 )
 
 // compile makes an object of a function's source.
@@ -52,6 +53,9 @@ func accept(t *testing.T, code []byte) error {
 		t.Skip("needs root to ask the kernel's verifier")
 	}
 	dir := filepath.Join("/sys/fs/bpf", "onpath-hostile-test")
+	if err := bpffs.Need(dir); err != nil {
+		return err
+	}
 	defer os.RemoveAll(dir)
 	tables, err := o.OpenTables(dir)
 	if err != nil {

@@ -18,9 +18,9 @@ import (
 	"sync"
 
 	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/bpffs"
 	"github.com/onpath/onpath/internal/inline"
 )
 
@@ -60,27 +60,10 @@ func New(o Options) (*Driver, error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the folder of ebpf functions: %w", err)
 	}
-	if err := needBPFFS(o.PinPath); err != nil {
+	if err := bpffs.Need(o.PinPath); err != nil {
 		return nil, err
 	}
 	return &Driver{opt: o, runs: map[string]*process{}}, nil
-}
-
-// needBPFFS mounts the BPF file system where root lies if it is not mounted.
-func needBPFFS(root string) error {
-	const magic = 0xcafe4a11
-	at := filepath.Dir(root)
-	var st unix.Statfs_t
-	if err := unix.Statfs(at, &st); err != nil {
-		return fmt.Errorf("find the BPF file system at %s: %w", at, err)
-	}
-	if st.Type == magic {
-		return nil
-	}
-	if err := unix.Mount("bpf", at, "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700"); err != nil {
-		return fmt.Errorf("mount the BPF file system at %s: %w", at, err)
-	}
-	return nil
 }
 
 // Prepare implements onpath.Runtime: it checks the object and what it is told.

@@ -14,6 +14,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/bpffs"
 	"github.com/onpath/onpath/internal/inline"
 )
 
@@ -40,7 +41,7 @@ func newBench(t *testing.T, name string) *bench {
 		t.Fatal(err)
 	}
 	dir := benchPins(name)
-	if err := needBPFFS(DefaultPinPath); err != nil {
+	if err := bpffs.Need(DefaultPinPath); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/bpffs"
 	"github.com/onpath/onpath/internal/inline"
 )
 
@@ -147,7 +148,7 @@ func formerBench(t *testing.T, config map[string]string) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := needBPFFS(DefaultPinPath); err != nil {
+	if err := bpffs.Need(DefaultPinPath); err != nil {
 		t.Fatal(err)
 	}
 	b := &bench{t: t, f: &function{object: o}}
