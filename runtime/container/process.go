@@ -257,6 +257,18 @@ func (p *process) Stop(ctx context.Context, grace time.Duration) error {
 	return nil
 }
 
+// endsWithin waits until the process has ended, for so long at most.
+func (p *process) endsWithin(ctx context.Context, d time.Duration) (bool, error) {
+	select {
+	case <-p.done:
+		return true, nil
+	case <-time.After(d):
+		return false, nil
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+}
+
 // terminate asks the process to end, and after grace makes it; at once if it would
 // not hear of it.
 func (p *process) terminate(ctx context.Context, grace time.Duration) error {
@@ -267,17 +279,23 @@ func (p *process) terminate(ctx context.Context, grace time.Duration) error {
 	if err != nil {
 		return unavailable("stop instance "+p.id, err)
 	}
-	if grace > 0 && p.awaitHeed(ctx, syscall.SIGTERM, grace) {
+	for wait := grace; wait > 0 && p.awaitHeed(ctx, syscall.SIGTERM, wait); {
+		before := executable(p.Pid())
 		if err := t.Kill(ctx, syscall.SIGTERM); err != nil && !errdefs.IsNotFound(err) {
 			p.d.log.Warn("SIGTERM", "instance", p.id, "err", err)
 		}
-		select {
-		case <-p.done:
-			return nil
-		case <-time.After(grace):
-		case <-ctx.Done():
-			return ctx.Err()
+		soon := min(wait, heedWithin)
+		if ended, err := p.endsWithin(ctx, soon); ended || err != nil {
+			return err
 		}
+		wait -= soon
+		if executable(p.Pid()) != before {
+			continue // what heard it was the runtime's, and has become the program, which has not
+		}
+		if ended, err := p.endsWithin(ctx, wait); ended || err != nil {
+			return err
+		}
+		break
 	}
 	if err := t.Kill(ctx, syscall.SIGKILL, containerd.WithKillAll); err != nil && !errdefs.IsNotFound(err) {
 		return unavailable("kill instance "+p.id, err)

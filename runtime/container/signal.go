@@ -2,6 +2,7 @@ package container
 
 import (
 	"context"
+	"os"
 	"strconv"
 	"syscall"
 	"time"
@@ -29,6 +30,12 @@ func heeds(pid int, sig syscall.Signal) bool {
 		masks |= m
 	}
 	return masks&(1<<(sig-1)) != 0
+}
+
+// executable is what a process runs; a runtime's own becomes the container's.
+func executable(pid int) string {
+	exe, _ := os.Readlink("/proc/" + strconv.Itoa(pid) + "/exe") // empty: it has ended
+	return exe
 }
 
 // awaitHeed waits until the process would hear of the signal, and reports whether
