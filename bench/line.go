@@ -222,7 +222,7 @@ func (l *line) maximum(ctx context.Context, job traffic.Job) (trial, error) {
 	}
 	low, high := 0.0, best.rate()
 	if high == 0 { // offered so many, a program in user space may not get the CPU at all
-		high = best.offered / 2
+		high = best.offered
 	}
 	sent := best.sent
 	best = trial{}
