@@ -17,6 +17,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/manifest"
+	"github.com/onpath/onpath/internal/wholefile"
 )
 
 // Where things are unless a file or flag says otherwise.
@@ -300,8 +301,7 @@ func Secret(path string) ([]byte, error) {
 	if _, err := rand.Read(b); err != nil {
 		return nil, err
 	}
-	temporary := path + ".new"
-	if err := errors.Join(os.WriteFile(temporary, b, 0o600), os.Rename(temporary, path)); err != nil {
+	if err := wholefile.Write(path, b, 0o600); err != nil {
 		return nil, onpath.Errorf(onpath.CodeUnavailable, "keep a key: %w", err)
 	}
 	return b, nil
