@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/wholefile"
 )
 
 // The lives of certificates. Holders renew theirs after two thirds.
@@ -96,10 +97,10 @@ func (a *Authority) create() error {
 		return err
 	}
 	// The key first: a certificate without it would be found and not usable.
-	if err := writeFile(filepath.Join(a.dir, "ca.key"), keyPEM, 0o600); err != nil {
+	if err := wholefile.Write(filepath.Join(a.dir, "ca.key"), keyPEM, 0o600); err != nil {
 		return err
 	}
-	if err := writeFile(filepath.Join(a.dir, "ca.crt"), encodeCert(der), 0o644); err != nil {
+	if err := wholefile.Write(filepath.Join(a.dir, "ca.crt"), encodeCert(der), 0o644); err != nil {
 		return err
 	}
 	return a.load()
@@ -189,11 +190,15 @@ func (a *Authority) Identify(s *tls.ConnectionState) (Identity, error) {
 	}
 	i.Credential = keyHash(leaf)
 	if !a.listed(i) {
-		e := onpath.Errorf(onpath.CodeForbidden, "the certificate of %s %s was revoked or replaced", i.Role, i.Name)
-		e.Remedy = rejoinRemedy(i)
-		return Identity{}, e
+		return Identity{}, refused(i)
 	}
 	return i, nil
+}
+
+func refused(i Identity) error {
+	e := onpath.Errorf(onpath.CodeForbidden, "the certificate of %s %s was revoked or replaced", i.Role, i.Name)
+	e.Remedy = rejoinRemedy(i)
+	return e
 }
 
 // rejoinRemedy says how somebody who is refused gets in again; the refused
@@ -231,17 +236,4 @@ func encodeKey(key crypto.Signer) ([]byte, error) {
 		return nil, err
 	}
 	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
-}
-
-// writeFile replaces a file as a whole, also across a power loss.
-func writeFile(path string, data []byte, mode fs.FileMode) error {
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".new*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	if err := errors.Join(f.Chmod(mode), func() error { _, err := f.Write(data); return err }(), f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
 }

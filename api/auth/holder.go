@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/wholefile"
 )
 
 // Holder is the certificate of a node or user on its own machine: DIR/key.pem
@@ -142,7 +143,7 @@ func (h *Holder) Install(certPEM, caPEM []byte) error {
 		if old, err := os.ReadFile(filepath.Join(h.dir, f.name)); err == nil && bytes.Equal(old, f.data) {
 			continue
 		}
-		if err := writeFile(filepath.Join(h.dir, f.name), f.data, f.mode); err != nil {
+		if err := wholefile.Write(filepath.Join(h.dir, f.name), f.data, f.mode); err != nil {
 			return fmt.Errorf("save the certificate: %w", err)
 		}
 	}

@@ -1,6 +1,8 @@
 package auth
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -9,11 +11,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"encoding/pem"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"sort"
 	"strings"
 	"time"
@@ -78,58 +76,6 @@ func ParseToken(s string) (t JoinToken, err error) {
 	return t, nil
 }
 
-type token struct {
-	TokenInfo
-	Hash string `json:"hash"` // SHA-256 of the secret, hex
-}
-
-// issued is a key that has a certificate.
-type issued struct {
-	Key     string    `json:"key"` // keyHash
-	Expires time.Time `json:"expires"`
-}
-
-// state is DIR/auth.json.
-type state struct {
-	Tokens map[string]token `json:"tokens"`
-	// Issued by Identity.URI: the keys whose certificates are accepted; one for
-	// a node, any number for a user.
-	Issued map[string][]issued `json:"issued"`
-}
-
-func (a *Authority) loadState() error {
-	a.state = state{Tokens: map[string]token{}, Issued: map[string][]issued{}}
-	data, err := os.ReadFile(filepath.Join(a.dir, "auth.json"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err == nil {
-		err = json.Unmarshal(data, &a.state)
-	}
-	if err != nil {
-		return onpath.Errorf(onpath.CodeUnavailable, "the list of tokens and certificates in %s cannot be read: %w", a.dir, err)
-	}
-	return nil
-}
-
-// saveState drops what has expired. Needs a.mu.
-func (a *Authority) saveState() error {
-	now := a.clock()
-	for id, t := range a.state.Tokens {
-		if t.Uses <= 0 || now.After(t.Expires) {
-			delete(a.state.Tokens, id)
-		}
-	}
-	data, err := json.MarshalIndent(a.state, "", " ")
-	if err == nil {
-		err = writeFile(filepath.Join(a.dir, "auth.json"), data, 0o600)
-	}
-	if err != nil {
-		return onpath.Errorf(onpath.CodeUnavailable, "the list of tokens and certificates cannot be written: %w", err)
-	}
-	return nil
-}
-
 // CreateToken makes a token; the word for the new node or user is returned once
 // and not kept.
 func (a *Authority) CreateToken(r TokenRequest) (string, TokenInfo, error) {
@@ -154,8 +100,7 @@ func (a *Authority) CreateToken(r TokenRequest) (string, TokenInfo, error) {
 	}}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.state.Tokens[id] = t
-	if err := a.saveState(); err != nil {
+	if err := a.update(func(s *state) error { s.Tokens[id] = t; return nil }); err != nil {
 		return "", TokenInfo{}, err
 	}
 	return JoinToken{Address: r.Address, Pin: a.Pin(), Secret: id + "." + secret}.Encode(), t.TokenInfo, nil
@@ -179,59 +124,82 @@ func (a *Authority) Tokens() []TokenInfo {
 func (a *Authority) DeleteToken(id string) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if _, ok := a.state.Tokens[id]; !ok {
-		return onpath.Errorf(onpath.CodeNotFound, "there is no token %s", id)
-	}
-	delete(a.state.Tokens, id)
-	return a.saveState()
+	return a.update(func(s *state) error {
+		if _, ok := s.Tokens[id]; !ok {
+			return onpath.Errorf(onpath.CodeNotFound, "there is no token %s", id)
+		}
+		delete(s.Tokens, id)
+		return nil
+	})
 }
 
 // Join redeems a token's secret for a certificate of the key in csr (PEM). Name
-// is the node's own; a user who joins gives none.
+// is the node's own; a user who joins gives none. The secret is looked at first:
+// whoever has none is to cost nothing.
 func (a *Authority) Join(secret, name string, csr []byte) (certPEM []byte, i Identity, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	t, err := a.redeemable(secret)
+	if err != nil {
+		return nil, i, err
+	}
 	request, err := parseRequest(csr)
 	if err != nil {
 		return nil, i, err
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	if i, err = a.joining(t, name); err != nil {
+		return nil, i, err
+	}
+	err = a.update(func(s *state) error {
+		t.Uses--
+		s.Tokens[t.ID] = t
+		certPEM, err = a.certify(s, i, request)
+		return err
+	})
+	return certPEM, i, err
+}
+
+// redeemable is the token of a secret. Needs a.mu.
+func (a *Authority) redeemable(secret string) (token, error) {
 	id, word, _ := strings.Cut(secret, ".")
 	t, ok := a.state.Tokens[id]
 	if !ok || subtle.ConstantTimeCompare([]byte(t.Hash), []byte(hashOf(word))) != 1 {
-		return nil, i, tokenRefused("the token is not known, or was used up")
+		return token{}, tokenRefused("the token is not known, or was used up")
 	}
 	if a.clock().After(t.Expires) {
-		return nil, i, tokenRefused("the token expired at " + t.Expires.Format(time.RFC3339))
+		return token{}, tokenRefused("the token expired at " + t.Expires.Format(time.RFC3339))
 	}
-	i = Identity{Role: t.Role, Name: t.Name, Tenant: t.Tenant}
+	return t, nil
+}
+
+// joining is who joins by a token. Needs a.mu.
+func (a *Authority) joining(t token, name string) (Identity, error) {
+	i := Identity{Role: t.Role, Name: t.Name, Tenant: t.Tenant}
 	if i.Role != RoleNode && name != "" {
 		e := onpath.Errorf(onpath.CodeForbidden, "the token is for %s %s, not for a node", i.Role, i.Name)
 		e.Remedy = "make one for the node: onpath token create --node " + name
-		return nil, i, e
+		return i, e
 	}
 	if i.Name == "" {
 		i.Name = name
 	}
 	if err := i.Check(); err != nil {
-		return nil, i, err
+		return i, err
 	}
 	if i.Role == RoleNode && name != "" && name != i.Name {
-		return nil, i, onpath.Errorf(onpath.CodeForbidden, "the token is for node %s, not for %s", i.Name, name)
+		return i, onpath.Errorf(onpath.CodeForbidden, "the token is for node %s, not for %s", i.Name, name)
 	}
 	if i.Role == RoleNode && t.Name == "" && a.taken(i.URI()) {
 		e := onpath.Errorf(onpath.CodeExists, "another machine has joined as node %s", i.Name)
 		e.Remedy = "choose another name, or make a token for this one: onpath token create --node " + i.Name
-		return nil, i, e
+		return i, e
 	}
-	t.Uses--
-	a.state.Tokens[id] = t
-	certPEM, err = a.certify(i, request)
-	return certPEM, i, err
+	return i, nil
 }
 
 // Renew gives the holder of i a new certificate for the key in csr; the key may
-// not change.
-func (a *Authority) Renew(i Identity, csr []byte) ([]byte, error) {
+// not change, and not have been revoked since the request began.
+func (a *Authority) Renew(i Identity, csr []byte) (certPEM []byte, err error) {
 	request, err := parseRequest(csr)
 	if err != nil {
 		return nil, err
@@ -241,27 +209,31 @@ func (a *Authority) Renew(i Identity, csr []byte) ([]byte, error) {
 	if hashOfKey(request) != i.Credential {
 		return nil, onpath.Errorf(onpath.CodeForbidden, "a certificate is renewed with the key that it has")
 	}
-	return a.certify(i, request)
+	if !a.state.lists(i) {
+		return nil, refused(i)
+	}
+	err = a.update(func(s *state) error {
+		certPEM, err = a.certify(s, i, request)
+		return err
+	})
+	return certPEM, err
 }
 
 // certify issues and lists. Needs a.mu.
-func (a *Authority) certify(i Identity, request *x509.CertificateRequest) ([]byte, error) {
+func (a *Authority) certify(s *state, i Identity, request *x509.CertificateRequest) ([]byte, error) {
 	leaf, err := a.issue(i.URI(), i.Name, request.PublicKey, x509.ExtKeyUsageClientAuth)
 	if err != nil {
 		return nil, err
 	}
 	fresh := []issued{{Key: keyHash(leaf), Expires: leaf.NotAfter}}
 	if i.Role != RoleNode {
-		for _, old := range a.state.Issued[i.URI()] {
+		for _, old := range s.Issued[i.URI()] {
 			if old.Key != fresh[0].Key && a.clock().Before(old.Expires) {
 				fresh = append(fresh, old)
 			}
 		}
 	}
-	a.state.Issued[i.URI()] = fresh
-	if err := a.saveState(); err != nil {
-		return nil, err
-	}
+	s.Issued[i.URI()] = fresh
 	return encodeCert(leaf.Raw), nil
 }
 
@@ -269,22 +241,42 @@ func (a *Authority) certify(i Identity, request *x509.CertificateRequest) ([]byt
 func (a *Authority) Revoke(uri string) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if _, ok := a.state.Issued[uri]; !ok {
-		return onpath.Errorf(onpath.CodeNotFound, "nobody has a certificate as %s", uri)
-	}
-	delete(a.state.Issued, uri)
-	return a.saveState()
+	return a.update(func(s *state) error {
+		if _, ok := s.Issued[uri]; !ok {
+			return onpath.Errorf(onpath.CodeNotFound, "nobody has a certificate as %s", uri)
+		}
+		delete(s.Issued, uri)
+		return nil
+	})
+}
+
+// RevokeTenant makes the certificates and tokens of a tenant's users
+// unacceptable: one that has its name later is somebody else. It returns the
+// identities.
+func (a *Authority) RevokeTenant(tenant string) (revoked []string, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	err = a.update(func(s *state) error {
+		for uri := range s.Issued {
+			if i, err := ParseIdentity(uri); err == nil && i.Role == RoleUser && i.Tenant == tenant {
+				revoked = append(revoked, uri)
+				delete(s.Issued, uri)
+			}
+		}
+		for id, t := range s.Tokens {
+			if t.Role == RoleUser && t.Tenant == tenant {
+				delete(s.Tokens, id)
+			}
+		}
+		return nil
+	})
+	return revoked, err
 }
 
 func (a *Authority) listed(i Identity) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, k := range a.state.Issued[i.URI()] {
-		if k.Key == i.Credential {
-			return true
-		}
-	}
-	return false
+	return a.state.lists(i)
 }
 
 // taken needs a.mu.
@@ -303,16 +295,28 @@ func tokenRefused(why string) error {
 	return e
 }
 
+// maxRequest is the size of a certificate request (PEM), several times what one
+// of ours has.
+const maxRequest = 4 << 10
+
+// parseRequest reads a certificate request for a key such as ours make: others
+// can be made to cost the server seconds.
 func parseRequest(csr []byte) (*x509.CertificateRequest, error) {
+	if len(csr) > maxRequest {
+		return nil, onpath.Errorf(onpath.CodeInvalid, "the certificate request has %d bytes; %d are enough", len(csr), maxRequest)
+	}
 	block, _ := pem.Decode(csr)
 	if block == nil {
 		return nil, onpath.Errorf(onpath.CodeInvalid, "the certificate request is not PEM")
 	}
 	r, err := x509.ParseCertificateRequest(block.Bytes)
-	if err == nil {
-		err = r.CheckSignature()
-	}
 	if err != nil {
+		return nil, onpath.Errorf(onpath.CodeInvalid, "the certificate request is wrong: %w", err)
+	}
+	if key, ok := r.PublicKey.(*ecdsa.PublicKey); !ok || key.Curve != elliptic.P256() {
+		return nil, onpath.Errorf(onpath.CodeInvalid, "the certificate request is for a key of another kind than ECDSA P-256")
+	}
+	if err := r.CheckSignature(); err != nil {
 		return nil, onpath.Errorf(onpath.CodeInvalid, "the certificate request is wrong: %w", err)
 	}
 	return r, nil
