@@ -54,6 +54,9 @@ type Options struct {
 	Authority *auth.Authority
 	// Dir keeps images and unconfirmed changes.
 	Dir string
+	// ImageQuota is how many bytes of images one tenant may keep there; default
+	// 16 GiB.
+	ImageQuota int64
 	// Address is where nodes and users reach the TLS listener (host:port); it
 	// is what join tokens carry if their request names no other.
 	Address string
@@ -78,6 +81,8 @@ type Server struct {
 	pending *pending
 	metrics *metrics
 
+	live live
+
 	writing sync.Mutex // Check and Write belong together
 }
 
@@ -100,7 +105,7 @@ func New(o Options) (*Server, error) {
 	if s.images, err = openImages(o.Dir, o.Logger); err != nil {
 		return nil, err
 	}
-	if s.pending, err = openPending(o.Dir); err != nil {
+	if s.pending, err = openPending(o.Dir, o.Logger); err != nil {
 		return nil, err
 	}
 	if s.metrics, err = newMetrics(o.Metrics, o.Hub); err != nil {
@@ -139,21 +144,32 @@ func (s *Server) Remote() http.Handler {
 // check a secret of their own.
 var open = map[string]bool{"/healthz": true, "/readyz": true, "/version": true, "/v1/join": true}
 
-// requestTime is how long a request other than a stream may take to arrive.
-const requestTime = 60 * time.Second
+// stall is how long a request or its answer may make no progress before its
+// connection is given up.
+const stall = 60 * time.Second
 
 func (s *Server) handler(identify func(*http.Request) (auth.Identity, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer s.recovered(w, r)
+		w, r, through := rolling(w, r, stall)
+		defer through()
 		who, err := identify(r)
 		if err != nil && !open[r.URL.Path] {
 			s.fail(w, r, err)
 			return
 		}
-		if !isImage(r) && r.Header.Get("Upgrade") == "" {
-			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(requestTime))
+		ctx, done, err := s.live.begin(r.Context(), who, r.ContentLength)
+		if err != nil {
+			s.fail(w, r, err)
+			return
 		}
-		r = r.WithContext(context.WithValue(r.Context(), identityKey{}, who))
+		defer done()
+		// Who was revoked since was not among the live ones then.
+		if _, err := identify(r); err != nil && !open[r.URL.Path] {
+			s.fail(w, r, err)
+			return
+		}
+		r = r.WithContext(context.WithValue(ctx, identityKey{}, who))
 		s.metrics.serve(s.mux, w, r)
 	})
 }

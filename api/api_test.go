@@ -30,6 +30,14 @@ type controller struct {
 	astray error                 // what VerifyChange answers
 	told   map[onpath.Key]string // reason and message of the last event
 	needed onpath.Key            // must not be deleted
+	barred onpath.Key            // must not be written
+}
+
+// refuse refuses to write an object from now on.
+func (c *controller) refuse(k onpath.Key) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.barred = k
 }
 
 func (c *controller) Tell(about onpath.Key, reason, message string, _ bool) {
@@ -48,7 +56,12 @@ func (c *controller) heard(about onpath.Key) string {
 }
 
 func (c *controller) Check(_ context.Context, changes []onpath.Change, _ bool) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for _, x := range changes {
+		if x.Object != nil && x.Key == c.barred {
+			return onpath.Errors{{Code: onpath.CodeInvalid, Object: x.Key.String(), Message: "there is no function f1"}}
+		}
 		if x.Object != nil && x.Key.Name == "bad" {
 			return onpath.Errors{{Code: onpath.CodeInvalid, Object: x.Key.String(), Field: "spec.to", Message: "overlaps", Remedy: "give it another priority"}}
 		}

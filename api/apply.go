@@ -84,6 +84,7 @@ func (s *Server) change(ctx context.Context, c changeSet) ([]changed, error) {
 				all[i].result.Version = o.Meta().Version
 			}
 		}
+		s.forget(writes)
 		s.log.Info("objects changed", "by", whoIs(ctx).URI(), "objects", len(writes), "first", writes[0].Key)
 		if c.written != nil {
 			err = c.written(all)
@@ -247,6 +248,10 @@ func statusOf(o onpath.Object) reflect.Value {
 	return reflect.ValueOf(o).Elem().FieldByName("Status")
 }
 
+// maxObjects is how many objects one request may name, those that are as they
+// should be included: each is looked up while nobody else writes.
+const maxObjects = 10 * onpath.MaxWrite
+
 type applyInput struct{ Body wire.Apply }
 
 type applyOutput struct{ Body wire.Applied }
@@ -266,6 +271,11 @@ func (s *Server) registerApply() {
 }
 
 func (s *Server) apply(ctx context.Context, a wire.Apply) (*wire.Applied, error) {
+	if n := len(a.Objects) + len(a.Delete); n > maxObjects {
+		e := onpath.Errorf(onpath.CodeInvalid, "%d objects are in one request; at most %d can be", n, maxObjects)
+		e.Remedy = "apply them in parts, those that others refer to first"
+		return nil, e
+	}
 	c := changeSet{dryRun: a.DryRun, verify: !a.NoVerify, force: a.Force}
 	var errs onpath.Errors
 	for _, raw := range a.Objects {

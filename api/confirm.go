@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/auth"
 	"github.com/onpath/onpath/api/wire"
+	"github.com/onpath/onpath/internal/wholefile"
 )
 
 // pending keeps what has to be undone unless it is confirmed, one file each, so
@@ -42,7 +44,9 @@ type undoStep struct {
 	Generation int64           `json:"generation,omitempty"`
 }
 
-func openPending(dir string) (*pending, error) {
+// openPending reads what waits. What cannot be read is set aside: the server
+// must not stay down for it.
+func openPending(dir string, log *slog.Logger) (*pending, error) {
 	p := &pending{dir: filepath.Join(dir, "unconfirmed"), open: map[string]undo{}, wake: make(chan struct{}, 1)}
 	if err := os.MkdirAll(p.dir, 0o700); err != nil {
 		return nil, onpath.Errorf(onpath.CodeUnavailable, "data directory: %w", err)
@@ -58,12 +62,17 @@ func openPending(dir string) (*pending, error) {
 			err = json.Unmarshal(data, &u)
 		}
 		if err != nil {
-			return nil, onpath.Errorf(onpath.CodeUnavailable, "the unconfirmed change in %s cannot be read: %w", f, err)
+			log.Error("an unconfirmed change cannot be read, and will not be undone", "file", f, "error", err,
+				"kept as", f+setAside, "renamed", os.Rename(f, f+setAside) == nil)
+			continue
 		}
 		p.open[u.ID] = u
 	}
 	return p, nil
 }
+
+// setAside ends the name of a file that could not be read.
+const setAside = ".unreadable"
 
 func (p *pending) file(id string) string { return filepath.Join(p.dir, id+".json") }
 
@@ -102,8 +111,7 @@ func (p *pending) add(who auth.Identity, deadline time.Time, all []changed) (*wi
 }
 
 func (p *pending) save(id string, data []byte) error {
-	tmp := p.file(id) + ".new"
-	return errors.Join(os.WriteFile(tmp, data, 0o600), os.Rename(tmp, p.file(id)))
+	return wholefile.Write(p.file(id), data, 0o600)
 }
 
 // rewrite has all but one change their step about an object, if they have one.
@@ -157,6 +165,21 @@ func (p *pending) get(id string) (undo, bool) {
 	defer p.mu.Unlock()
 	u, ok := p.open[id]
 	return u, ok
+}
+
+// images are those of functions that may come back.
+func (p *pending) images() (images []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, u := range p.open {
+		for _, step := range u.Steps {
+			before, err := decodeBefore(step)
+			if f, ok := before.(*onpath.Function); ok && err == nil && f.Spec.Container != nil {
+				images = append(images, f.Spec.Container.Image)
+			}
+		}
+	}
+	return images
 }
 
 // next is the one whose time is over first.
@@ -257,7 +280,8 @@ func undoing(step undoStep, c onpath.Change) wire.Action {
 	return wire.Updated
 }
 
-// keepNeeded leaves out deletions of what others need by now.
+// keepNeeded leaves out deletions of what others need by now, and what cannot be
+// as it was: because what it needs has been deleted since, say.
 func (s *Server) keepNeeded(ctx context.Context, why string, steps []undoStep, writes []onpath.Change) (_ []undoStep, _ []onpath.Change, kept []wire.KeptObject) {
 	for len(writes) > 0 {
 		needed := map[string]*onpath.Error{}
@@ -269,9 +293,13 @@ func (s *Server) keepNeeded(ctx context.Context, why string, steps []undoStep, w
 		var stay []undoStep
 		var rest []onpath.Change
 		for i, c := range writes {
-			if e := needed[c.Key.String()]; e != nil && c.Object == nil {
-				s.o.Controller.Tell(c.Key, "Kept", why+", but this stays: "+e.Message, true)
-				kept = append(kept, wire.KeptObject{ObjectRef: steps[i].Key, Why: "stays: " + e.Message})
+			if e := needed[c.Key.String()]; e != nil {
+				stays := "stays as it is"
+				if c.Object == nil {
+					stays = "stays"
+				}
+				s.o.Controller.Tell(c.Key, "Kept", why+", but this "+stays+": "+e.Message, true)
+				kept = append(kept, wire.KeptObject{ObjectRef: steps[i].Key, Why: stays + ": " + e.Message})
 				continue
 			}
 			stay, rest = append(stay, steps[i]), append(rest, c)

@@ -89,8 +89,8 @@ func init() {
 }
 
 // stopped puts the reason in the place of what a request fails with (nil: it is only
-// not complete) because its context has ended. Callers who left themselves hear
-// nothing any more, so it is the server's end.
+// not complete) because its context has ended: that of who ended it, or else the
+// server's end. Callers who left themselves hear nothing any more.
 func stopped(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
 		return err
@@ -99,6 +99,9 @@ func stopped(ctx context.Context, err error) error {
 	case "", onpath.CodeInternal, onpath.CodeUnavailable:
 	default:
 		return err // refused for what it is
+	}
+	if why := context.Cause(ctx); onpath.CodeOf(why) != onpath.CodeInternal {
+		return why
 	}
 	e := onpath.Errorf(onpath.CodeUnavailable, "the server stops")
 	e.Remedy = "try again when it is back; traffic does not need it"

@@ -136,6 +136,7 @@ func (s *Server) revoke(ctx context.Context, in *bodyOf[wire.Revoke]) (*struct{}
 	if err := a.Revoke(who.URI()); err != nil {
 		return nil, err
 	}
+	s.live.revoke(who.URI())
 	s.log.Info("certificates revoked", "by", whoIs(ctx).URI(), "identity", who.URI())
 	if who.Role == auth.RoleNode {
 		s.o.Hub.Disconnect(who.Name, "its certificate was revoked")

@@ -193,9 +193,6 @@ func (s *Server) remove(ctx context.Context, k onpath.Key, ifMatch string, force
 	if _, err := s.change(ctx, changeSet{deletes: []onpath.Key{k}, version: version, mustExist: true, force: force}); err != nil {
 		return wire.ObjectChange{}, s.madeByChain(ctx, k, err)
 	}
-	if k.Kind == onpath.KindNode {
-		s.forgetNode(k.Name)
-	}
 	return wire.ObjectChange{ObjectRef: wire.RefOf(k), Action: wire.Deleted}, nil
 }
 
@@ -230,7 +227,26 @@ func (s *Server) madeByChain(ctx context.Context, k onpath.Key, err error) error
 	return err
 }
 
-// forgetNode keeps a deleted node from coming back by itself.
+// forget keeps deleted nodes from coming back by themselves, and users of a
+// deleted tenant from being those of the next one with its name.
+func (s *Server) forget(writes []onpath.Change) {
+	for _, c := range writes {
+		switch {
+		case c.Object != nil:
+		case c.Key.Kind == onpath.KindNode:
+			s.forgetNode(c.Key.Name)
+		case c.Key.Kind == onpath.KindTenant && s.o.Authority != nil:
+			gone, err := s.o.Authority.RevokeTenant(c.Key.Name)
+			if err != nil {
+				s.log.Error("the users of a deleted tenant could not be revoked", "tenant", c.Key.Name, "error", err)
+			}
+			for _, uri := range gone {
+				s.live.revoke(uri)
+			}
+		}
+	}
+}
+
 func (s *Server) forgetNode(name string) {
 	if s.o.Authority != nil {
 		err := s.o.Authority.Revoke(auth.Identity{Role: auth.RoleNode, Name: name}.URI())

@@ -76,6 +76,13 @@ func (s *Server) mayAsk(ctx context.Context, o onpath.Object) error {
 		if o.Spec.Container.Image == "host" {
 			return forbidden(who, "use image: host, which shows the nodes' files")
 		}
+		if onpath.LocalImage(o.Spec.Container.Image) {
+			e := forbidden(who, "use an image by its path, which would be a file of the nodes")
+			if oe, ok := e.(*onpath.Error); ok {
+				oe.Remedy = "`onpath apply` pushes the file beside the YAML to the server; or name an image in a registry"
+			}
+			return e
+		}
 		if ours && tenant != who.Tenant && tenant != onpath.OperatorTenant {
 			return forbidden(who, "use the images of tenant "+tenant)
 		}

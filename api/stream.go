@@ -40,7 +40,6 @@ func (s *Server) registerStreams() {
 
 func (s *Server) stream(path, id, summary, mediaType string, do func(http.ResponseWriter, *http.Request) error, params ...param) {
 	s.mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
-		_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // it lasts as long as it is wanted
 		if err := do(w, r); err != nil {
 			s.fail(w, r, err)
 		}
@@ -109,8 +108,18 @@ func (s *Server) capture(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	if who := whoIs(r.Context()); who.Role == auth.RoleUser { // a node has one at a time
+		e := onpath.Errorf(onpath.CodeUnavailable, "a capture of a user ends after %s", userCapture)
+		e.Remedy = "begin another one"
+		ctx, cancel := context.WithTimeoutCause(r.Context(), userCapture, e)
+		defer cancel()
+		r = r.WithContext(ctx)
+	}
 	return s.relay(w, r, "application/x-pcapng", node, onpath.OpCapture, spec)
 }
+
+// userCapture is how long a user may keep others from capturing at a node.
+const userCapture = 10 * time.Minute
 
 // captureAt finds the vport meant, and its node.
 func (s *Server) captureAt(ctx context.Context, q *values, back bool, spec *onpath.CaptureSpec) (string, error) {
@@ -257,9 +266,7 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	request.Instance = i.Metadata.Tenant + "/" + i.Metadata.Name
-	ctx, cancel := context.WithCancel(context.Background()) // a hijacked request's own does not end
-	defer cancel()
-	c, err := s.o.Hub.Call(ctx, i.Spec.Node, onpath.OpExec, request)
+	c, err := s.o.Hub.Call(r.Context(), i.Spec.Node, onpath.OpExec, request)
 	if err != nil {
 		return err
 	}
@@ -275,7 +282,7 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request) error {
 		_ = c.Close() // the caller is gone: end the command
 	}()
 	if _, err := io.Copy(conn, c); err != nil {
-		_ = session.FailExec(conn, err)
+		_ = session.FailExec(conn, stopped(r.Context(), err))
 	}
 	return nil
 }

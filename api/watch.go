@@ -76,7 +76,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request) error {
 		case <-tick.C:
 			out.write(progress(last - 1)) // perhaps not all of the last write was sent
 		case <-ctx.Done():
-			out.end(onpath.Errorf(onpath.CodeUnavailable, "the server stops"))
+			out.end(stopped(ctx, nil))
 			return nil
 		}
 	}

@@ -1,0 +1,71 @@
+package api
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"net/http"
+	"time"
+)
+
+// rolling has a request and its answer make progress: a peer that neither sends
+// nor takes anything for d loses its connection. How long all of it lasts does not
+// matter. Done is to be called when the handler has ended.
+func rolling(w http.ResponseWriter, r *http.Request, d time.Duration) (_ http.ResponseWriter, _ *http.Request, done func()) {
+	c := http.NewResponseController(w)
+	if r.Body != nil && r.Body != http.NoBody {
+		copied := *r
+		copied.Body = &rollingBody{ReadCloser: r.Body, conn: c, d: d}
+		r = &copied
+	}
+	rw := &rollingWriter{ResponseWriter: w, conn: c, d: d}
+	return rw, r, func() {
+		if !rw.hijacked { // what is in the buffer is still to be sent
+			_ = c.SetWriteDeadline(time.Now().Add(d))
+		}
+	}
+}
+
+type rollingBody struct {
+	io.ReadCloser
+	conn *http.ResponseController
+	d    time.Duration
+}
+
+func (b *rollingBody) Read(p []byte) (int, error) {
+	_ = b.conn.SetReadDeadline(time.Now().Add(b.d))
+	n, err := b.ReadCloser.Read(p)
+	if err != nil {
+		// From the end of the body on net/http waits for the caller to leave; a
+		// deadline would end the request for him.
+		_ = b.conn.SetReadDeadline(time.Time{})
+	}
+	return n, err
+}
+
+type rollingWriter struct {
+	http.ResponseWriter
+	conn     *http.ResponseController
+	d        time.Duration
+	hijacked bool
+}
+
+// Unwrap is for http.NewResponseController.
+func (w *rollingWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+func (w *rollingWriter) Write(p []byte) (int, error) {
+	_ = w.conn.SetWriteDeadline(time.Now().Add(w.d))
+	return w.ResponseWriter.Write(p)
+}
+
+// Hijack implements http.Hijacker: deadlines are the new owner's.
+func (w *rollingWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	w.hijacked = true
+	return w.conn.Hijack()
+}
+
+// Flush implements http.Flusher, for handlers that look for it.
+func (w *rollingWriter) Flush() {
+	_ = w.conn.SetWriteDeadline(time.Now().Add(w.d))
+	_ = w.conn.Flush()
+}

@@ -1,0 +1,124 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+)
+
+// rolled serves do behind rolling with a short patience.
+func rolled(t *testing.T, d time.Duration, do http.HandlerFunc) string {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w, r, done := rolling(w, r, d)
+		defer done()
+		do(w, r)
+	}))
+	t.Cleanup(s.Close)
+	return s.Listener.Addr().String()
+}
+
+// TestStalledBody: who stops sending is given up, and who sends slowly is not.
+func TestStalledBody(t *testing.T) {
+	read := make(chan error, 2)
+	address := rolled(t, 200*time.Millisecond, func(_ http.ResponseWriter, r *http.Request) {
+		_, err := io.Copy(io.Discard, r.Body)
+		read <- err
+	})
+	slow, in := io.Pipe()
+	go func() {
+		for range 8 {
+			time.Sleep(50 * time.Millisecond)
+			_, _ = in.Write([]byte("x"))
+		}
+		in.Close()
+	}()
+	answer, err := http.Post("http://"+address, "text/plain", slow)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer.Body.Close()
+	if err := <-read; err != nil {
+		t.Errorf("a slow body: %v", err)
+	}
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Write([]byte("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n12345")); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-read:
+		var e net.Error
+		if !errors.As(err, &e) || !e.Timeout() {
+			t.Errorf("a stalled body: %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("a stalled body is waited for")
+	}
+}
+
+// TestStalledReader: who stops reading an answer is given up.
+func TestStalledReader(t *testing.T) {
+	wrote := make(chan error, 1)
+	address := rolled(t, 200*time.Millisecond, func(w http.ResponseWriter, _ *http.Request) {
+		for {
+			if _, err := w.Write(make([]byte, 64<<10)); err != nil {
+				wrote <- err
+				return
+			}
+		}
+	})
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Write([]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-wrote:
+	case <-time.After(10 * time.Second):
+		t.Error("an answer that nobody reads is kept for ever")
+	}
+}
+
+// TestLongRequest: a request that takes its time is not ended by the patience with
+// its body, with one or without, and the connection serves the next one.
+func TestLongRequest(t *testing.T) {
+	ended := make(chan error, 1)
+	address := rolled(t, 100*time.Millisecond, func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		_, _ = r.Body.Read(make([]byte, 1)) // net/http waits for the caller to leave by now
+		select {
+		case <-r.Context().Done():
+			ended <- context.Cause(r.Context())
+		case <-time.After(400 * time.Millisecond):
+			ended <- nil
+		}
+	})
+	one := &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1}}
+	for _, body := range []string{"", "a body", ""} {
+		r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+address, strings.NewReader(body))
+		answer, err := one.Do(r)
+		if err != nil {
+			t.Fatalf("body %q: %v", body, err)
+		}
+		_, _ = io.Copy(&bytes.Buffer{}, answer.Body)
+		answer.Body.Close()
+		if err := <-ended; err != nil {
+			t.Errorf("body %q: the request was ended: %v", body, err)
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+}
