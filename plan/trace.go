@@ -39,6 +39,9 @@ func Trace(in TraceInput) *onpath.Trace {
 		}
 		t := &tracer{w: w, in: &in, cl: cl, gate: g, out: &onpath.Trace{Tuple: in.Request.Tuple}}
 		t.run()
+		if in.Request.Tenant != "" {
+			t.conceal(in.Request)
+		}
 		switch {
 		case first == nil:
 			first = t.out
@@ -57,25 +60,34 @@ func Trace(in TraceInput) *onpath.Trace {
 	for _, n := range sortedKeys(in.Silent) {
 		first.Warnings = append(first.Warnings, fmt.Sprintf("node %s cannot be asked: %s", n, in.Silent[n]))
 	}
-	if in.Request.Tenant != "" {
-		conceal(first, in.Request.Tenant)
-	}
 	return first
 }
 
-// conceal leaves of other tenants' hops only that they are there.
-func conceal(t *onpath.Trace, tenant string) {
-	mine := func(s string) bool { return s == "" || strings.HasPrefix(s, tenant+"/") }
-	for _, hops := range [][]onpath.TraceHop{t.Forward, t.Reverse} {
+// ownedBy reports whether a chain or instance ("tenant/name"; "": nobody's) is a
+// tenant's.
+func ownedBy(name, tenant string) bool { return name == "" || strings.HasPrefix(name, tenant+"/") }
+
+// conceal leaves of other tenants' hops only that they are there, and nothing of
+// a flow that no chain of the tenant's selects or steers.
+func (t *tracer) conceal(asked onpath.TraceRequest) {
+	foreign := func(name string) bool { return !ownedBy(name, asked.Tenant) }
+	t.out.Chains = slices.DeleteFunc(t.out.Chains, foreign)
+	t.due = slices.DeleteFunc(t.due, foreign)
+	if len(t.out.Chains)+len(t.due) == 0 {
+		t.out = &onpath.Trace{Tuple: asked.Tuple, Forward: []onpath.TraceHop{{
+			Kind: onpath.HopKernel, Message: "no chain of tenant " + asked.Tenant + " is on its way"}}}
+		return
+	}
+	for _, hops := range [][]onpath.TraceHop{t.out.Forward, t.out.Reverse} {
 		for i := range hops {
-			if h := &hops[i]; !mine(h.Chain) {
+			h := &hops[i]
+			if foreign(h.Chain) || h.Kind == onpath.HopElement && h.Chain == "" && foreign(h.Name) {
 				*h = onpath.TraceHop{Kind: h.Kind, Live: h.Live, Message: "not yours"}
 			} else if h.Kind != onpath.HopElement {
 				h.Counters = nil
 			}
 		}
 	}
-	t.Chains = slices.DeleteFunc(t.Chains, func(c string) bool { return !mine(c) })
 }
 
 type tracer struct {
@@ -84,13 +96,20 @@ type tracer struct {
 	cl   *cloudlet
 	gate *node // where packets enter
 	out  *onpath.Trace
+	due  []string // chains that select it by the plan in force
 	// ended: an ebpf function drops the flow.
 	ended bool
 	// copied: all that the flow is to meet by the plan are mirrors.
 	copied bool
 }
 
-func (t *tracer) warn(format string, args ...any) {
+func (t *tracer) warn(format string, args ...any) { t.warnOf("", format, args...) }
+
+// warnOf is about a chain or instance: a tenant hears of his own only.
+func (t *tracer) warnOf(about, format string, args ...any) {
+	if tenant := t.in.Request.Tenant; tenant != "" && !ownedBy(about, tenant) {
+		return
+	}
 	m := fmt.Sprintf(format, args...)
 	if !slices.Contains(t.out.Warnings, m) {
 		t.out.Warnings = append(t.out.Warnings, m)
@@ -106,6 +125,7 @@ func (t *tracer) run() {
 		return
 	}
 	planned := t.planned()
+	t.due = chainsOf(planned)
 	t.copied = meetsMirrorsOnly(planned)
 	if e, ok := t.entry(g, g.acked.edge, t.in.Request.Tuple); ok {
 		t.out.Live, t.out.Tuple = true, e.Tuple
@@ -148,9 +168,19 @@ func (t *tracer) enterAt(tu onpath.Tuple) {
 
 // note fills Chains from hops.
 func (t *tracer) note(hops []onpath.TraceHop) {
-	for _, h := range hops {
-		if h.Chain != "" && !slices.Contains(t.out.Chains, h.Chain) {
-			t.out.Chains = append(t.out.Chains, h.Chain)
+	for _, c := range chainsOf(hops) {
+		if !slices.Contains(t.out.Chains, c) {
+			t.out.Chains = append(t.out.Chains, c)
 		}
 	}
+}
+
+// chainsOf names the chains of hops, each once.
+func chainsOf(hops []onpath.TraceHop) (chains []string) {
+	for _, h := range hops {
+		if h.Chain != "" && !slices.Contains(chains, h.Chain) {
+			chains = append(chains, h.Chain)
+		}
+	}
+	return chains
 }

@@ -12,28 +12,26 @@ import (
 // compare says where live differs from planned; a flow that has ended passes less.
 func (t *tracer) compare(planned []onpath.TraceHop, ended bool) {
 	t.note(t.out.Forward)
-	want := &tracer{w: t.w, in: t.in, cl: t.cl, gate: t.gate, out: &onpath.Trace{}}
-	want.note(planned)
-	for _, c := range want.out.Chains {
+	for _, c := range t.due {
 		if !ended && !slices.Contains(t.out.Chains, c) {
-			t.warn("chain %s selects the packet, but this flow does not pass it: it is older than the chain, or than its last change", c)
+			t.warnOf(c, "chain %s selects the packet, but this flow does not pass it: it is older than the chain, or than its last change", c)
 		}
 	}
 	for _, c := range t.out.Chains {
-		if !slices.Contains(want.out.Chains, c) {
-			t.warn("a new flow would not pass chain %s any more", c)
+		if !slices.Contains(t.due, c) {
+			t.warnOf(c, "a new flow would not pass chain %s any more", c)
 		}
 	}
 	got := map[string]bool{}
 	for _, h := range t.out.Forward {
 		got[h.Chain+"#"+fmt.Sprint(h.Element)] = true
 		if h.Kind == onpath.HopElement && h.State != "" && h.State != string(onpath.InstanceReady) {
-			t.warn("instance %s is %s", h.Name, h.State)
+			t.warnOf(h.Name, "instance %s is %s", h.Name, h.State)
 		}
 	}
 	for _, h := range planned {
 		if !ended && h.Kind == onpath.HopElement && h.Mode != onpath.ModeMirror && slices.Contains(t.out.Chains, h.Chain) && !got[h.Chain+"#"+fmt.Sprint(h.Element)] && len(t.in.Silent) == 0 {
-			t.warn("element %d of chain %s is in the plan but not on the way of this flow", h.Element+1, h.Chain)
+			t.warnOf(h.Chain, "element %d of chain %s is in the plan but not on the way of this flow", h.Element+1, h.Chain)
 		}
 	}
 }
@@ -65,7 +63,7 @@ func (t *tracer) compareAnswer() {
 	}
 	for _, h := range t.out.Forward {
 		if h.Kind == onpath.HopElement && h.Mode != onpath.ModeMirror && h.Chain != "" && !back[h.Chain+"#"+fmt.Sprint(h.Element)] && !t.oneWay(h.Chain) {
-			t.warn("answers do not pass element %d of chain %s, which the packets of this flow pass", h.Element+1, h.Chain)
+			t.warnOf(h.Chain, "answers do not pass element %d of chain %s, which the packets of this flow pass", h.Element+1, h.Chain)
 		}
 	}
 }

@@ -318,3 +318,30 @@ func TestTraceUnanswered(t *testing.T) {
 		t.Errorf("one answer: %q", all)
 	}
 }
+
+// TestTraceShowsNoStrangersFlows: a flow that no chain of a tenant's selects shows
+// him neither its ports nor its counts, nor a warning about others' chains.
+func TestTraceShowsNoStrangersFlows(t *testing.T) {
+	s, m, tu := tracedSite(t)
+	edge := s.states["fra1-gw"].Acked.Datapath.Edge.Vport
+	live := m.send(edge, tu)
+	m.send(edge, live.out.Reverse())
+	ask := tu
+	ask.SrcPort = 0
+	in := TraceInput{Snapshot: s.snapshot(), Flows: entriesOf(m), Request: onpath.TraceRequest{Tuple: ask, Tenant: "other"}}
+	if tr := Trace(in); tr.Tuple != ask || tr.Live || len(tr.Forward) != 1 || tr.Forward[0].Flow != nil || len(tr.Reverse)+len(tr.Warnings)+len(tr.Chains) > 0 {
+		t.Errorf("a stranger sees %+v", tr)
+	}
+	in.Request.Tenant = "default"
+	if tr := Trace(in); !tr.Live || tr.Tuple != tu || len(tr.Forward) < 3 {
+		t.Errorf("the chain's tenant sees %+v", tr)
+	}
+	in.Flows = map[string][]onpath.FlowEntry{"fra1-gw": {{Vport: edge, Tuple: tu, Kind: onpath.NextPass, Packets: 3, Path: 1}}}
+	if tr := Trace(in); !strings.Contains(strings.Join(tr.Warnings, "\n"), "chain default/web selects the packet, but this flow does not pass it") {
+		t.Errorf("the chain's tenant is not told that the flow passes by: %+v", tr)
+	}
+	in.Request.Tenant = "other"
+	if tr := Trace(in); len(tr.Warnings) > 0 || tr.Live {
+		t.Errorf("a stranger sees %+v", tr)
+	}
+}
