@@ -27,6 +27,9 @@ type line struct {
 	datapath             *ebpf.Driver // onpath's, if that is what forwards
 	// processes of the router, which stand still while others are measured.
 	processes []int
+	// fault says how what the router needs is doing where nothing comes through;
+	// nil: it needs nothing.
+	fault func() error
 }
 
 // keep has a process of the router run only while the router is measured.
@@ -247,7 +250,11 @@ func (l *line) maximum(ctx context.Context, job traffic.Job) (trial, error) {
 			return best, nil
 		}
 		if high < 100 {
-			return best, fmt.Errorf("packets are lost even at %.0f a second", high)
+			err := fmt.Errorf("packets are lost even at %.0f a second: of %d, %d came", high, t.sent, t.received)
+			if l.fault != nil {
+				err = errors.Join(err, l.fault())
+			}
+			return best, err
 		}
 	}
 }

@@ -1,12 +1,14 @@
 package bench
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -36,13 +38,30 @@ func queueRouter() router {
 func (l *line) serveQueue(ctx context.Context, r *Run) error {
 	ready := filepath.Join(l.Dir(), "queue-ready")
 	cmd := exec.Command(r.Program, "bench", "queue", "--ready", ready)
+	var said bytes.Buffer
+	cmd.Stderr = &said
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := netnsrun.Do(l.router, cmd.Start); err != nil {
 		return fmt.Errorf("start %s: %w", r.Program, err)
 	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = cmd.Wait()
+	}()
+	l.fault = func() error {
+		select {
+		case <-ended:
+			return fmt.Errorf("the process has ended: %s, %s", cmd.ProcessState, strings.TrimSpace(said.String()))
+		default:
+		}
+		// Columns: linux, net/netfilter/nfnetlink_queue.c, seq_show.
+		state, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/netfilter/nfnetlink_queue", cmd.Process.Pid))
+		return errors.Join(fmt.Errorf("the process runs, and its queue is %q", strings.Join(strings.Fields(string(state)), " ")), err)
+	}
 	l.After(func() error {
 		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
+		<-ended
 		return nil
 	})
 	for until := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
