@@ -28,12 +28,7 @@ func newMetrics(registry *prometheus.Registry, hub *session.Hub) (*metrics, erro
 		}, []string{"route", "status"}),
 		watches: prometheus.NewGauge(prometheus.GaugeOpts{Name: "onpath_api_watches", Help: "Watches that are open."}),
 	}
-	all := []prometheus.Collector{
-		m.requests, m.watches,
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "onpath_nodes_connected", Help: "Nodes with a session to this server."},
-			func() float64 { return float64(len(hub.Connected())) }),
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-	}
+	all := append(m.own(hub), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	for _, c := range all {
 		if err := registry.Register(c); err != nil {
 			if _, twice := err.(prometheus.AlreadyRegisteredError); !twice {
@@ -42,6 +37,22 @@ func newMetrics(registry *prometheus.Registry, hub *session.Hub) (*metrics, erro
 		}
 	}
 	return m, nil
+}
+
+// own are the metrics of the server, those of every Go process apart.
+func (m *metrics) own(hub *session.Hub) []prometheus.Collector {
+	return []prometheus.Collector{m.requests, m.watches,
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "onpath_nodes_connected", Help: "Nodes with a session to this server."},
+			func() float64 { return float64(len(hub.Connected())) })}
+}
+
+// Metrics describes what a server serves, for the reference.
+func Metrics() ([]prometheus.Collector, error) {
+	m, err := newMetrics(prometheus.NewRegistry(), nil)
+	if err != nil {
+		return nil, err
+	}
+	return m.own(nil), nil
 }
 
 // statusWriter remembers the status of an answer.

@@ -42,6 +42,9 @@ func (a *Agent) Register(r prometheus.Registerer) error {
 	return r.Register(collector{a})
 }
 
+// Metrics describes what an agent serves, for the reference.
+func Metrics() []prometheus.Collector { return []prometheus.Collector{newApplyTime(), collector{}} }
+
 type collector struct{ a *Agent }
 
 // Describe implements prometheus.Collector.

@@ -9,16 +9,21 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/onpath/onpath/api"
 	"github.com/onpath/onpath/internal/reference"
+	"github.com/onpath/onpath/node"
 )
 
 //go:generate go test . -run ^TestReference$ -update
 
-var update = flag.Bool("update", false, "write docs/reference/cli.md instead of comparing it")
+var update = flag.Bool("update", false, "write the references instead of comparing them")
 
-const cliReference = "../../docs/reference/cli.md"
+const (
+	cliReference     = "../../docs/reference/cli.md"
+	metricsReference = "../../docs/reference/metrics.md"
+)
 
-// TestReference compares the committed reference with the commands.
+// TestReference compares the committed references with the commands and metrics.
 func TestReference(t *testing.T) {
 	t.Setenv("ONPATH_SERVER", "")
 	var codes strings.Builder
@@ -27,15 +32,26 @@ func TestReference(t *testing.T) {
 		fmt.Fprintf(&codes, "| %d | %s |\n", c.code, c.meaning)
 	}
 	codes.WriteString("\n`onpath exec` and `onpath lab exec` end with the code of the command they ran.\n\nTables are as wide as what they show; on a terminal that is too narrow for it, messages are wrapped. `-o wide` has more columns. Commands that wait for a server which takes their connection and answers nothing give up after about 20 s; a request may take longer, and a watch be silent, as long as the server answers others.\n")
-	want := reference.CLI(newRoot(), codes.String())
-	if *update {
-		if err := os.WriteFile(cliReference, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
+	server, err := api.Metrics()
+	if err != nil {
+		t.Fatal(err)
 	}
-	if got, err := os.ReadFile(cliReference); err != nil || string(got) != want {
-		t.Errorf("%s is not what the commands say (%v); run go generate ./...", cliReference, err)
+	for file, want := range map[string]string{
+		cliReference: reference.CLI(newRoot(), codes.String()),
+		metricsReference: reference.Metrics([]reference.Process{
+			{Name: "Server", Where: "`/metrics` on the server's socket, and on the listener that `server.metrics` names", Metrics: server},
+			{Name: "Node", Where: "`/metrics` on the listener that `node.metrics` names", Metrics: node.Metrics()},
+		}),
+	} {
+		if *update {
+			if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		if got, err := os.ReadFile(file); err != nil || string(got) != want {
+			t.Errorf("%s is not what the program says (%v); run go generate ./...", file, err)
+		}
 	}
 }
 
