@@ -1,7 +1,6 @@
 package container
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -72,12 +71,8 @@ func (d *Driver) Logs(ctx context.Context, id string, n int, follow bool, w io.W
 		return fmt.Errorf("log of instance %s: %w", id, err)
 	}
 	defer func() { f.Close() }()
-	if n != 0 {
-		if err := history(path, f, n, w); err != nil {
-			return fmt.Errorf("log of instance %s: %w", id, err)
-		}
-	} else if _, err := f.Seek(0, io.SeekEnd); err != nil {
-		return err
+	if err := history(path, f, n, w); err != nil {
+		return fmt.Errorf("log of instance %s: %w", id, err)
 	}
 	if !follow {
 		return nil
@@ -100,44 +95,18 @@ func openLog(path string) (f *os.File, err error) {
 // history copies the former file and this one, or their last n lines, and leaves
 // f at its end.
 func history(path string, f *os.File, n int, w io.Writer) error {
-	var old []byte
-	if former, err := os.Open(filepath.Join(filepath.Dir(path), boundlog.Former)); err == nil {
-		defer former.Close()
-		if !sameFile(former, f) { // else f has become it since
-			if old, err = io.ReadAll(former); err != nil {
-				return err
-			}
-		}
-	} else if !errors.Is(err, os.ErrNotExist) {
-		return err
+	former, err := os.Open(filepath.Join(filepath.Dir(path), boundlog.Former))
+	if errors.Is(err, os.ErrNotExist) {
+		return boundlog.Copy(w, nil, f, n)
 	}
-	now, err := io.ReadAll(f)
 	if err != nil {
 		return err
 	}
-	_, err = w.Write(lastLines(append(old, now...), n))
-	return err
-}
-
-func lastLines(data []byte, n int) []byte {
-	if n < 0 {
-		return data
+	defer former.Close()
+	if sameFile(former, f) { // f has become it since
+		return boundlog.Copy(w, nil, f, n)
 	}
-	end := len(data)
-	if end > 0 && data[end-1] == '\n' {
-		end--
-	}
-	for i := range n {
-		nl := bytes.LastIndexByte(data[:end], '\n')
-		if nl < 0 {
-			return data
-		}
-		if i == n-1 {
-			return data[nl+1:]
-		}
-		end = nl
-	}
-	return nil
+	return boundlog.Copy(w, former, f, n)
 }
 
 func sameFile(a, b *os.File) bool {
