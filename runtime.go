@@ -16,7 +16,8 @@ type Runtime interface {
 	// of that id which exists already is CodeExists.
 	Start(ctx context.Context, r RunSpec) (Process, error)
 	// Adopt finds the running or ended instances that an earlier process of
-	// ours started on this machine, by id.
+	// ours started on this machine, by id. With an error it gives those that it
+	// could take over, and leaves the others as they are; it is asked again.
 	Adopt(ctx context.Context) (map[string]Process, error)
 	// Exec runs a command inside; it returns the exit code.
 	Exec(ctx context.Context, id string, e ExecSpec) (int, error)

@@ -56,6 +56,9 @@ func (a *Agent) adopt(ctx context.Context, kind string, rt onpath.Runtime) {
 	}
 	d.rt, d.err, d.opened = rt, err, d.opened || opened
 	for id, p := range found {
+		if in := a.instances[id]; in != nil && in.proc != nil { // asked again; it is supervised already
+			continue
+		}
 		l := p.Labels()
 		if l[LabelNode] == a.opt.Name && l[LabelState] == a.opt.StateDir {
 			a.adopted[id] = p

@@ -102,6 +102,37 @@ func TestRuntimeAwayAtStart(t *testing.T) {
 	}
 }
 
+// What a runtime could take over is supervised while it is asked again for the rest,
+// and is not taken over twice.
+func TestRuntimePartlyAwayAtStart(t *testing.T) {
+	b := newBed(t)
+	r := b.run()
+	r.plan(planOf(1, routed("web", 16)))
+	r.untilState("web", onpath.InstanceReady)
+	b.until("acknowledged", func() bool { return r.server.last().Plan == 1 })
+	r.stop()
+	asked := make(chan struct{}, 100)
+	b.runtime.partly, b.runtime.adopt = true, func() error {
+		asked <- struct{}{}
+		if len(asked) < 3 {
+			return errors.New("another one cannot be read")
+		}
+		return nil
+	}
+	r = b.run()
+	if !slices.Contains(r.server.reasons(), "Adopted") || b.path.state(16) != onpath.VportUp {
+		t.Errorf("vport %s, events %v", b.path.state(16), r.server.reasons())
+	}
+	b.until("the runtime was asked again", func() bool { return len(asked) == 3 })
+	b.machine.Kill(b.id("web"), 1)
+	b.until("it runs again", func() bool { return b.story.count("start web") == 2 })
+	r.untilState("web", onpath.InstanceReady)
+	exits := slices.DeleteFunc(r.server.reasons(), func(reason string) bool { return reason != "Exited" })
+	if len(exits) != 1 {
+		t.Errorf("what ended once is told to have ended %d times", len(exits))
+	}
+}
+
 // Leftovers of a crash that no plan names go, after the rules.
 func TestSweep(t *testing.T) {
 	b := newBed(t)

@@ -61,6 +61,8 @@ type told struct {
 	story *story
 	// adopt, if set, replaces the answer of Adopt.
 	adopt func() error
+	// partly has Adopt give what it found beside that error.
+	partly bool
 }
 
 func (r told) Start(ctx context.Context, s onpath.RunSpec) (onpath.Process, error) {
@@ -97,12 +99,14 @@ func (c toldCreated) Start(ctx context.Context) (onpath.Process, error) {
 }
 
 func (r told) Adopt(ctx context.Context) (map[string]onpath.Process, error) {
+	var away error
 	if r.adopt != nil {
-		if err := r.adopt(); err != nil {
-			return nil, err
+		if away = r.adopt(); away != nil && !r.partly {
+			return nil, away
 		}
 	}
 	found, err := r.Runtime.Adopt(ctx)
+	err = errors.Join(away, err)
 	for id, p := range found {
 		found[id] = toldProcess{p, r.story}
 	}

@@ -6,7 +6,6 @@ package ebpf
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -144,58 +143,6 @@ func (d *Driver) Start(_ context.Context, r onpath.RunSpec) (onpath.Process, err
 
 func (d *Driver) dir(id string) string  { return filepath.Join(d.opt.Dir, id) }
 func (d *Driver) pins(id string) string { return filepath.Join(d.opt.PinPath, id) }
-
-// record is what is kept of an instance.
-type record struct {
-	Labels map[string]string   `json:"labels"`
-	Spec   onpath.FunctionSpec `json:"spec"`
-}
-
-// Adopt implements onpath.Runtime.
-func (d *Driver) Adopt(context.Context) (map[string]onpath.Process, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	list, err := os.ReadDir(d.opt.Dir)
-	if err != nil {
-		return nil, fmt.Errorf("read the folder of ebpf functions: %w", err)
-	}
-	for _, e := range list {
-		if d.runs[e.Name()] != nil {
-			continue
-		}
-		p, err := d.adopt(e.Name())
-		if err != nil {
-			d.opt.Log.Warn("an ebpf function cannot be taken over; it begins anew", "instance", e.Name(), "err", err)
-			if err := errors.Join(os.RemoveAll(d.dir(e.Name())), os.RemoveAll(d.pins(e.Name()))); err != nil {
-				return nil, err
-			}
-			continue
-		}
-		d.runs[e.Name()] = p
-	}
-	out := map[string]onpath.Process{}
-	for id, p := range d.runs {
-		out[id] = p
-	}
-	return out, nil
-}
-
-func (d *Driver) adopt(id string) (*process, error) {
-	data, err := os.ReadFile(filepath.Join(d.dir(id), recordFile))
-	if err != nil {
-		return nil, err
-	}
-	var r record
-	if err := json.Unmarshal(data, &r); err != nil {
-		return nil, err
-	}
-	f, err := open(&r.Spec)
-	if err != nil {
-		return nil, err
-	}
-	p := &process{d: d, id: id, labels: r.Labels, function: f, spec: r.Spec, exited: make(chan struct{})}
-	return p, p.begin()
-}
 
 // Exec implements onpath.Runtime.
 func (d *Driver) Exec(context.Context, string, onpath.ExecSpec) (int, error) {

@@ -1,6 +1,7 @@
 package ebpf
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,12 +17,6 @@ import (
 	"github.com/onpath/onpath/internal/inline"
 )
 
-const (
-	recordFile = "record.json"
-	objectFile = "function.o"
-	logFile    = "log"
-)
-
 // process is one instance. Nothing runs: it lasts until it is stopped.
 type process struct {
 	d        *Driver
@@ -33,6 +28,7 @@ type process struct {
 	mu     sync.Mutex // guards the rest
 	leave  func()     // ends what accompany began
 	spec   onpath.FunctionSpec
+	kept   []byte // what the record says
 	exited chan struct{}
 	ended  time.Time
 }
@@ -43,25 +39,34 @@ var (
 	_ onpath.Inline         = (*process)(nil)
 )
 
-// begin makes what is not there yet: files, tables, and what is in them.
+// begin makes the instance: files, tables, and what is in them.
 func (p *process) begin() error {
 	if err := os.MkdirAll(p.d.dir(p.id), 0o700); err != nil {
 		return fmt.Errorf("make the instance's folder: %w", err)
 	}
-	if err := os.WriteFile(p.objectPath(), p.function.code, 0o600); err != nil {
+	object, err := newDraft(p.objectPath(), p.function.code)
+	if err == nil {
+		err = object.put()
+	}
+	if err != nil {
 		return fmt.Errorf("keep the object: %w", err)
 	}
-	tables, err := p.function.object.OpenTables(p.d.pins(p.id))
-	if err != nil {
+	if p.tables, err = p.function.object.OpenTables(p.d.pins(p.id)); err != nil {
 		return err
 	}
-	p.tables = tables
-	n, err := p.function.object.Verify(tables)
+	if err := p.verify(); err != nil {
+		return err
+	}
+	return p.configure(&p.spec)
+}
+
+func (p *process) verify() error {
+	n, err := p.function.object.Verify(p.tables)
 	if err != nil {
 		return err
 	}
 	p.say("%s, sha256 %s, licence %q: %d instructions verified", p.function.name, p.function.object.SHA256, p.function.object.License, n)
-	return p.configure(&p.spec)
+	return nil
 }
 
 // accompany begins what the node does beside a function that comes with onpath: it
@@ -108,31 +113,50 @@ func (p *process) abandon() {
 
 func (p *process) objectPath() string { return filepath.Join(p.d.dir(p.id), objectFile) }
 
-// configure puts the configuration in force, and keeps it.
+// configure keeps the configuration, and puts it in force.
 func (p *process) configure(s *onpath.FunctionSpec) error {
 	apply, err := p.function.compile(s.EBPF)
 	if err != nil {
 		return err
 	}
-	p.abandon()
-	if err := apply(p.tables); err != nil {
-		p.accompany(&p.spec)
-		return fmt.Errorf("write the function's configuration: %w", err)
-	}
 	data, err := json.Marshal(record{Labels: p.labels, Spec: *s})
 	if err != nil {
 		return err
 	}
-	tmp := filepath.Join(p.d.dir(p.id), "."+recordFile)
-	if err := os.WriteFile(tmp, data, 0o600); err != nil {
-		return fmt.Errorf("keep the configuration: %w", err)
+	var kept *draft
+	if !bytes.Equal(data, p.kept) { // what is told again needs no space
+		if kept, err = newDraft(filepath.Join(p.d.dir(p.id), recordFile), data); err != nil {
+			return fmt.Errorf("keep the configuration: %w", err)
+		}
 	}
-	if err := os.Rename(tmp, filepath.Join(p.d.dir(p.id), recordFile)); err != nil {
-		return fmt.Errorf("keep the configuration: %w", err)
+	p.abandon()
+	if err := apply(p.tables); err != nil {
+		kept.discard()
+		p.accompany(&p.spec)
+		return fmt.Errorf("write the function's configuration: %w", err)
 	}
+	if err := kept.put(); err != nil {
+		err = fmt.Errorf("keep the configuration: %w", err)
+		if again := p.takeBack(); again != nil {
+			p.accompany(s)
+			return errors.Join(err, fmt.Errorf("it is in force until the agent is started again: %w", again))
+		}
+		p.accompany(&p.spec)
+		return err
+	}
+	p.kept = data
 	p.say("told %d values and %d files", len(s.EBPF.Config), len(s.EBPF.Files))
 	p.accompany(s)
 	return nil
+}
+
+// takeBack puts in force what was before.
+func (p *process) takeBack() error {
+	apply, err := p.function.compile(p.spec.EBPF)
+	if err != nil {
+		return err
+	}
+	return apply(p.tables)
 }
 
 // say writes a line for onpath logs.
@@ -218,6 +242,7 @@ func (p *process) Stop(context.Context, time.Duration) error {
 }
 
 func (p *process) remove() error {
+	p.abandon()
 	inline.CloseTables(p.tables)
 	return errors.Join(os.RemoveAll(p.d.pins(p.id)), os.RemoveAll(p.d.dir(p.id)))
 }
