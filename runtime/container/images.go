@@ -1,16 +1,13 @@
 package container
 
 import (
-	"archive/tar"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net/url"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -178,34 +175,6 @@ func imageKey(name string) (key string, local bool, err error) {
 	return "onpath.local/image:" + hex.EncodeToString(sum[:]), true, nil
 }
 
-// readIndex reads the index of an OCI layout or archive (or a docker archive's manifest).
-func readIndex(path string) ([]byte, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if info.IsDir() {
-		return os.ReadFile(filepath.Join(path, "index.json"))
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	for r := tar.NewReader(f); ; {
-		h, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			return nil, errors.New("it is no image archive: neither index.json nor manifest.json is in it")
-		}
-		if err != nil {
-			return nil, fmt.Errorf("it is no tar archive: %w", err)
-		}
-		if name := filepath.Clean(h.Name); name == "index.json" || name == "manifest.json" {
-			return io.ReadAll(io.LimitReader(r, 4<<20))
-		}
-	}
-}
-
 func (d *Driver) importLocal(ctx context.Context, path, key string, progress func(string)) error {
 	r, err := openArchive(path)
 	if err != nil {
@@ -228,27 +197,6 @@ func (d *Driver) importLocal(ctx context.Context, path, key string, progress fun
 		return fmt.Errorf("unpack image %s: %w", path, err)
 	}
 	return nil
-}
-
-// openArchive streams an archive, or a layout directory as one.
-func openArchive(path string) (io.ReadCloser, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if !info.IsDir() {
-		return os.Open(path)
-	}
-	r, w := io.Pipe()
-	go func() {
-		t := tar.NewWriter(w)
-		err := t.AddFS(os.DirFS(path))
-		if err == nil {
-			err = t.Close()
-		}
-		w.CloseWithError(err)
-	}()
-	return r, nil
 }
 
 func (d *Driver) pull(ctx context.Context, ref string, progress func(string)) error {
