@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"slices"
 	"sort"
+	"strconv"
 	"strings"
 
 	containerd "github.com/containerd/containerd/v2/client"
@@ -30,6 +31,10 @@ const (
 	maxFiles = 65536
 	// cfsPeriod is the kernel's default bandwidth period, µs.
 	cfsPeriod = 100_000
+	// oomScore of instances and what runs inside: out of memory, the kernel ends them
+	// before anything of the machine's own. The agent, containerd, its shims and what
+	// keep logs are the last to go; without it instances would be so as well.
+	oomScore = 100
 	// minMemory is what runc itself needs to set up a container, bytes.
 	minMemory = 8 << 20
 	// cgroupParent holds the cgroups of all instances.
@@ -107,6 +112,7 @@ func (d *Driver) spec(ctx context.Context, r onpath.RunSpec, image ocispec.Image
 		p := s.Process
 		p.Args, p.Env, p.Cwd = args, environment(r, image), cwd
 		p.NoNewPrivileges = true
+		p.OOMScoreAdj = new(instanceScore())
 		files := fileLimit()
 		p.Rlimits = []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Hard: files, Soft: files}}
 		if image.User != "" {
@@ -139,6 +145,14 @@ func (d *Driver) spec(ctx context.Context, r onpath.RunSpec, image ocispec.Image
 		}
 		return oci.ApplyOpts(ctx, client, cc, s, opts...)
 	}, nil
+}
+
+// instanceScore is oomScore, or our own where that is higher: who is started so may
+// not be permitted to go below it.
+func instanceScore() int {
+	data, _ := os.ReadFile("/proc/self/oom_score_adj")
+	own, _ := strconv.Atoi(strings.TrimSpace(string(data)))
+	return max(own, oomScore)
 }
 
 // linuxResources translates limits; zero parts are unlimited. Disk is not
