@@ -2,12 +2,9 @@ package ebpf
 
 import (
 	"cmp"
-	"context"
 	"encoding/binary"
 	"fmt"
-	"hash/fnv"
 	"maps"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -162,41 +159,6 @@ func deltas(before, after map[countKey]countValue, since, now time.Time, mono ui
 	}
 	slices.SortFunc(out, func(a, b ipfix.Record) int { return cmp.Compare(b.Packets, a.Packets) })
 	return out
-}
-
-// runExport sends what changed, at intervals, until ctx ends.
-func (p *process) runExport(ctx context.Context, x export, m *ebpf.Map, before map[countKey]countValue) {
-	h := fnv.New32a()
-	h.Write([]byte(p.id))
-	e := ipfix.Encoder{Domain: h.Sum32()}
-	since := time.Now()
-	conn, err := net.Dial("udp", x.collector.String())
-	if err != nil {
-		p.d.opt.Log.Error("cannot export flows", "instance", p.id, "collector", x.collector, "err", err)
-		return
-	}
-	defer conn.Close()
-	tick := time.NewTicker(x.every)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		after, err := readCounts(m)
-		if err != nil {
-			p.d.opt.Log.Warn("cannot export flows", "instance", p.id, "err", err)
-			continue
-		}
-		now := time.Now()
-		for _, msg := range e.Encode(now, deltas(before, after, since, now, monotonic())) {
-			if _, err := conn.Write(msg); err != nil {
-				p.d.opt.Log.Debug("the collector does not take flows", "instance", p.id, "err", err)
-			}
-		}
-		before, since = after, now
-	}
 }
 
 func monotonic() uint64 {
