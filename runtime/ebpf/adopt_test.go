@@ -2,12 +2,14 @@ package ebpf
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -286,5 +288,67 @@ func TestReconfigureNotKept(t *testing.T) {
 	inForce(t, p, 16)
 	if err := d.Remove(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestLogOfFunction: it does not grow for ever, and its end can be had.
+func TestLogOfFunction(t *testing.T) {
+	o := home(t)
+	o.Dir = t.TempDir()
+	d, _, err := agent(t, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := begin(t, d, "x", monitoring("24"))
+	if err := os.Truncate(filepath.Join(d.dir("x"), logFile), 5<<20); err != nil { // as a former version left it
+		t.Fatal(err)
+	}
+	p.say("short again")
+	if info, err := os.Stat(filepath.Join(d.dir("x"), logFile)); err != nil || info.Size() > 100 {
+		t.Errorf("a log that is too long already: %v, %v", info.Size(), err)
+	}
+	const lines = 40_000
+	for i := range lines {
+		p.say("backend 10.9.0.%d is down, or so it seems from here: line %d", i%256, i)
+	}
+	files, err := filepath.Glob(filepath.Join(d.dir("x"), logFile+"*"))
+	if err != nil || len(files) != 2 {
+		t.Fatalf("the log is in %v, %v", files, err)
+	}
+	for _, f := range files {
+		if info, err := os.Stat(f); err != nil || info.Size() > 1<<20 {
+			t.Errorf("%s: %v, %v", f, info.Size(), err)
+		}
+	}
+	for _, n := range []int{2, 15_000} { // of one file, and of both
+		var out bytes.Buffer
+		if err := d.Logs(t.Context(), "x", n, false, &out); err != nil {
+			t.Fatal(err)
+		}
+		got := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
+		if len(got) != n || !strings.HasSuffix(got[0], fmt.Sprintf("line %d", lines-n)) || !strings.HasSuffix(got[n-1], fmt.Sprintf("line %d", lines-1)) {
+			t.Errorf("the last %d lines are %d, from %q to %q", n, len(got), got[0], got[len(got)-1])
+		}
+	}
+	if err := d.Remove(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestBackendsUnchecked: that backends cannot be checked is said once.
+func TestBackendsUnchecked(t *testing.T) {
+	b := newBench(t, "loadbalancer")
+	v, err := balanceValues(balancing("10.9.0.2"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.check.every = time.Millisecond
+	inline.CloseTables(b.tables)
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	var said []string
+	v.watch(ctx, b.tables, func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) })
+	if len(said) != 1 || !strings.Contains(said[0], "backends cannot be checked") {
+		t.Errorf("it says %d times: %q", len(said), said[:min(3, len(said))])
 	}
 }

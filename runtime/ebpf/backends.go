@@ -185,8 +185,17 @@ func (b *balance) watch(ctx context.Context, tables map[string]*ebpf.Map, say fu
 	known := map[uint32]*health{} // by the backend's id
 	tick := time.NewTicker(b.check.every)
 	defer tick.Stop()
+	said := "" // of what is in the way
 	for {
-		if err := b.checkAll(ctx, tables, known, say); err != nil && ctx.Err() == nil {
+		err := b.checkAll(ctx, tables, known, say)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil && said != "":
+			said = ""
+			say("backends are checked again")
+		case err != nil && err.Error() != said:
+			said = err.Error()
 			say("backends cannot be checked: %v", err)
 		}
 		select {
@@ -230,18 +239,19 @@ func (b *balance) checkAll(ctx context.Context, tables map[string]*ebpf.Map, kno
 			continue
 		}
 		h.row++
-		if v.Alive != 0 && h.row >= b.check.failures {
-			v.Alive = 0
-			say("backend %s is down: %v", h.at, errs[i])
-		} else if v.Alive == 0 && h.row >= b.check.rises {
-			v.Alive = 1
-			say("backend %s is up", h.at)
-		} else {
+		up := v.Alive == 0
+		if up && h.row < b.check.rises || !up && h.row < b.check.failures {
 			continue
 		}
-		h.row, changed = 0, true
+		v.Alive = 1 - v.Alive
 		if err := tables[backendsTable].Put(uint32(i), *v); err != nil {
 			return fmt.Errorf("write backend %s: %w", h.at, err)
+		}
+		h.row, changed = 0, true
+		if up {
+			say("backend %s is up", h.at)
+		} else {
+			say("backend %s is down: %v", h.at, errs[i])
 		}
 	}
 	if !changed {

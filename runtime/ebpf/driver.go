@@ -19,6 +19,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/boundlog"
 	"github.com/onpath/onpath/internal/bpffs"
 	"github.com/onpath/onpath/internal/inline"
 )
@@ -151,18 +152,16 @@ func (d *Driver) Exec(context.Context, string, onpath.ExecSpec) (int, error) {
 
 // Logs implements onpath.Runtime: what the function was told, and when.
 func (d *Driver) Logs(ctx context.Context, id string, n int, follow bool, w io.Writer) error {
-	data, err := os.ReadFile(filepath.Join(d.dir(id), logFile))
+	former, now, err := d.openLog(id)
+	if errors.Is(err, os.ErrNotExist) {
+		return onpath.Errorf(onpath.CodeNotFound, "there is no instance %s", id)
+	}
 	if err != nil {
-		if errors.Is(err, os.ErrNotExist) {
-			return onpath.Errorf(onpath.CodeNotFound, "there is no instance %s", id)
-		}
 		return err
 	}
-	lines := strings.SplitAfter(string(data), "\n")
-	if n >= 0 && len(lines)-1 > n {
-		lines = lines[len(lines)-1-n:]
-	}
-	if _, err := io.WriteString(w, strings.Join(lines, "")); err != nil {
+	defer former.Close() // also of none
+	defer now.Close()
+	if err := boundlog.Copy(w, former, now, n); err != nil {
 		return err
 	}
 	if follow {

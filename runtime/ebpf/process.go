@@ -25,6 +25,8 @@ type process struct {
 	function *function
 	tables   map[string]*ebpf.Map
 
+	logging sync.Mutex // say
+
 	mu     sync.Mutex // guards the rest
 	leave  func()     // ends what accompany began
 	spec   onpath.FunctionSpec
@@ -157,16 +159,6 @@ func (p *process) takeBack() error {
 		return err
 	}
 	return apply(p.tables)
-}
-
-// say writes a line for onpath logs.
-func (p *process) say(format string, args ...any) {
-	f, err := os.OpenFile(filepath.Join(p.d.dir(p.id), logFile), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-	if err != nil {
-		return
-	}
-	defer f.Close()
-	fmt.Fprintf(f, "%s %s\n", time.Now().UTC().Format(time.RFC3339), fmt.Sprintf(format, args...))
 }
 
 // ID implements onpath.Process.
