@@ -54,6 +54,9 @@ type Options struct {
 	Authority *auth.Authority
 	// Dir keeps images and unconfirmed changes.
 	Dir string
+	// Succeeds: another server has led since this one did. What waited here for
+	// its confirmation could not be confirmed meanwhile, and stays.
+	Succeeds bool
 	// ImageQuota is how many bytes of images one tenant may keep there; default
 	// 16 GiB.
 	ImageQuota int64
@@ -105,7 +108,7 @@ func New(o Options) (*Server, error) {
 	if s.images, err = openImages(o.Dir, o.Logger); err != nil {
 		return nil, err
 	}
-	if s.pending, err = openPending(o.Dir, o.Logger); err != nil {
+	if s.pending, err = openPending(o.Dir, o.Succeeds, o.Logger); err != nil {
 		return nil, err
 	}
 	if s.metrics, err = newMetrics(o.Metrics, o.Hub); err != nil {

@@ -123,6 +123,7 @@ type world struct {
 	operator   *client.Client
 	stop       func()
 	cut        func() // stops the server, and leaves the sessions for stop
+	succeeds   bool   // another server
 }
 
 // clock is a time that tests move.
@@ -174,7 +175,7 @@ func (w *world) start() {
 	fatal(err)
 	w.address = remote.Addr().String()
 	s, err := api.New(api.Options{
-		Store: w.store, Controller: w.controller, Hub: w.hub, Authority: authority, Dir: w.dir,
+		Store: w.store, Controller: w.controller, Hub: w.hub, Authority: authority, Dir: w.dir, Succeeds: w.succeeds,
 		Address: w.address, Version: "test", Clock: w.clock.now,
 	})
 	fatal(err)

@@ -45,8 +45,8 @@ type undoStep struct {
 }
 
 // openPending reads what waits. What cannot be read is set aside: the server
-// must not stay down for it.
-func openPending(dir string, log *slog.Logger) (*pending, error) {
+// must not stay down for it. So is all of it where another server has led since.
+func openPending(dir string, succeeds bool, log *slog.Logger) (*pending, error) {
 	p := &pending{dir: filepath.Join(dir, "unconfirmed"), open: map[string]undo{}, wake: make(chan struct{}, 1)}
 	if err := os.MkdirAll(p.dir, 0o700); err != nil {
 		return nil, onpath.Errorf(onpath.CodeUnavailable, "data directory: %w", err)
@@ -56,6 +56,10 @@ func openPending(dir string, log *slog.Logger) (*pending, error) {
 		return nil, err
 	}
 	for _, f := range files {
+		if succeeds {
+			log.Warn("an unconfirmed change is not undone: another server has led since", "kept as", f+setAside, "error", os.Rename(f, f+setAside))
+			continue
+		}
 		data, err := os.ReadFile(f)
 		var u undo
 		if err == nil {
@@ -71,8 +75,8 @@ func openPending(dir string, log *slog.Logger) (*pending, error) {
 	return p, nil
 }
 
-// setAside ends the name of a file that could not be read.
-const setAside = ".unreadable"
+// setAside ends the name of a file that is not acted on.
+const setAside = ".set-aside"
 
 func (p *pending) file(id string) string { return filepath.Join(p.dir, id+".json") }
 

@@ -167,8 +167,29 @@ func TestUnreadablePending(t *testing.T) {
 	if all, err := w.operator.Unconfirmed(ctx); err != nil || len(all) != 1 || all[0].ID != a.Confirm.ID {
 		t.Errorf("%+v wait, %v", all, err)
 	}
-	if _, err := os.Stat(bad + ".unreadable"); err != nil {
+	if _, err := os.Stat(bad + ".set-aside"); err != nil {
 		t.Errorf("the file is not set aside: %v", err)
+	}
+}
+
+// TestPendingOfAnother: what waits when another server comes to lead is not undone
+// by the first one later.
+func TestPendingOfAnother(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	if _, err := w.operator.Apply(ctx, []onpath.Object{hosts("a", "x", "10.0.0.1")}, client.ApplyOptions{Confirm: time.Minute}); err != nil {
+		t.Fatal(err)
+	}
+	w.stop()
+	w.clock.advance(time.Hour)
+	w.succeeds = true
+	w.start()
+	time.Sleep(100 * time.Millisecond)
+	if all, err := w.operator.Unconfirmed(ctx); err != nil || len(all) != 0 {
+		t.Errorf("%+v wait, %v", all, err)
+	}
+	if _, err := w.operator.Get(ctx, onpath.Key{Kind: onpath.KindHosts, Tenant: "a", Name: "x"}); err != nil {
+		t.Errorf("it was undone: %v", err)
 	}
 }
 

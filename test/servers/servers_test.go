@@ -263,6 +263,7 @@ func TestLeaderKilled(t *testing.T) {
 	p.start("n1", "node", "--name", "n1", "--cloudlet", "pop", "--underlay", "10.255.0.11", "--server", "https://"+moving+port, "--token", token)
 	p.within(20*time.Second, "the node is ready", func() error { return p.ready(ctx, "s1") })
 	p.apply(ctx, "s1", "before")
+	p.apply(ctx, "s1", "unconfirmed", "--confirm", "2s")
 	// A server reads them when it begins to lead. The copy must know all nodes.
 	copyState(t, filepath.Join(p.dir, "s1", "state"), filepath.Join(p.dir, "s2", "state"))
 	if _, err := p.onpath(ctx, "s2", "get", "nodes"); err == nil {
@@ -288,10 +289,20 @@ func TestLeaderKilled(t *testing.T) {
 	p.apply(ctx, "s2", "after")
 	p.server("s1")
 	p.waits("s1")
+
+	// What was not confirmed to s1 could not be since: it stays.
+	p.move(ctx, "s2", "s1") // before s1 leads, which it does at once
+	p.end("s2", syscall.SIGTERM)
+	p.within(20*time.Second, "the first server answers again", func() error { _, err := p.onpath(ctx, "s1", "get", "hosts", "unconfirmed"); return err })
+	if !strings.Contains(p.log("s1"), "another server has led since") {
+		t.Errorf("the first server says nothing of what waited: %s", p.log("s1"))
+	}
+	p.server("s2")
+	p.waits("s2")
 	p.etcd() // one that waits ends when it is told to, also without the cluster
 	p.etcd = func() {}
-	p.end("s1", syscall.SIGTERM)
-	p.end("s2", syscall.SIGKILL) // it would wait for its lease to end
+	p.end("s2", syscall.SIGTERM)
+	p.end("s1", syscall.SIGKILL) // it would wait for its lease to end
 }
 
 // waits until a server says that it waits.
@@ -306,14 +317,14 @@ func (p *pair) waits(host string) {
 }
 
 // apply writes an object to a host's server.
-func (p *pair) apply(ctx context.Context, host, name string) {
+func (p *pair) apply(ctx context.Context, host, name string, flags ...string) {
 	p.t.Helper()
 	file := filepath.Join(p.dir, name+".yaml")
 	text := "apiVersion: onpath/v1alpha1\nkind: Hosts\nmetadata: {name: " + name + "}\nspec: {addresses: [10.9.0.2]}\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		p.t.Fatal(err)
 	}
-	if out, err := p.onpath(ctx, host, "apply", "-f", file); err != nil {
+	if out, err := p.onpath(ctx, host, append([]string{"apply", "-f", file}, flags...)...); err != nil {
 		p.t.Fatalf("%v\n%s", err, out)
 	}
 }
