@@ -30,8 +30,11 @@ var (
 	// sysctlName leaves out "..": the name becomes a path below /proc/sys.
 	sysctlName = regexp.MustCompile(`^net(\.[A-Za-z0-9_-]+)+$`)
 	// imageRef is [host[:port]/]path[:tag][@digest] of the distribution spec.
-	imageRef = regexp.MustCompile(`^([A-Za-z0-9.-]+(:[0-9]+)?/)?[a-z0-9]+([._/-]+[a-z0-9]+)*(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?$`)
+	imageRef = regexp.MustCompile(`^([A-Za-z0-9.-]+(:[0-9]+)?/)?` + imageName + `(/` + imageName + `)*(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?$`)
 )
+
+// imageName is a component of an image's path.
+const imageName = `[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*`
 
 // HostImage as ContainerSpec.Image is the node's own root file system.
 const HostImage = "host"
