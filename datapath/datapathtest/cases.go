@@ -81,6 +81,7 @@ func Cases() []Case {
 		{"outbound", "an instance's own traffic leaves, translated, or not at all", outbound},
 		{"apply", "the same changes nothing; another replaces it whole", reapply},
 		{"refuse", "a contradictory configuration is refused, the old one stays", refusals},
+		{"limits", "what there is room for is taken, more is refused with its limit and the old one stays", limits},
 		{"out-of-step", "missing tables, loops and policy drop, with their reasons", outOfStep},
 		{"closed", "nothing enters a closed path at the edge; what another node sends by it goes on", closedPath},
 		{"replaced-elsewhere", "flows of a path that ends go by the next one everywhere, also past functions of other gateways", replacedElsewhere},

@@ -10,16 +10,16 @@ import (
 // the compiled object says.
 
 const (
-	maxVports             = 8192
-	maxPaths              = 4096
-	maxPeers              = 1024
+	maxVports             = onpath.MaxVports + 1 // place 0 is none
+	maxPaths              = onpath.MaxPaths + 1
+	maxPeers              = onpath.MaxPeers + 1
 	maxTenants            = 4096
-	maxMembers            = 128
-	maxTables             = 32768
-	maxRules              = 65536
+	maxMembers            = onpath.MaxMembers
+	maxTables             = onpath.MaxTables + 1
+	maxRules              = onpath.MaxTableCells
 	maxForests            = 8192
 	maxMirrors            = onpath.MaxMirrors
-	maxNAT                = 16
+	maxNAT                = onpath.MaxNAT
 	maxRouters            = 4
 	maxUplinks            = 256
 	nearLines             = 1 << 15
@@ -299,7 +299,7 @@ type tableValue struct {
 
 // smallTable is the most rules that a row of cells has; the programs read no
 // more. Tests make forests of all tables by a smaller one.
-var smallTable = 16
+var smallTable = onpath.SmallTable
 
 // Bits of tableValue.Where.
 const (

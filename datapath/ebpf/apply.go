@@ -68,6 +68,9 @@ func (d *Driver) Apply(ctx context.Context, c *onpath.DatapathConfig) error {
 	if err := c.Validate(); err != nil {
 		return err
 	}
+	if err := c.Fits(); err != nil {
+		return err
+	}
 	if err := supported(c); err != nil {
 		return err
 	}

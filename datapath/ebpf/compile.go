@@ -217,9 +217,6 @@ func (k *compiler) edge() error {
 	slot := k.st.slots[uint32(e.Vport)]
 	n.Edge, n.EdgeSlot, n.EdgeTable = uint32(e.Vport), slot, uint32(e.Table)
 	k.st.vports[slot] = vportValue{ID: uint32(e.Vport), Kind: vportEdge, State: stateUp}
-	if len(e.NAT) > maxNAT {
-		return onpath.Errorf(onpath.CodeNoRoom, "the edge translates %d prefixes; the data path has room for %d", len(e.NAT), maxNAT)
-	}
 	for i, p := range e.NAT {
 		a, m := masked(p)
 		n.NAT[i] = natPrefix{Addr: a, Mask: m, Family: uint32(family(p.Addr()))}
@@ -451,9 +448,6 @@ func mac(s string) [6]byte {
 func (k *compiler) groups() error {
 	for i := range k.c.Groups {
 		g := &k.c.Groups[i]
-		if len(g.Members) > maxMembers {
-			return onpath.Errorf(onpath.CodeNoRoom, "group %d has %d members; the data path has room for %d", g.ID, len(g.Members), maxMembers)
-		}
 		v := groupValue{
 			ID: uint32(g.ID), Path: uint32(g.Path), PathSlot: k.pathSlot(g.Path),
 			Then: uint32(g.Then), Back: uint32(g.Back), Count: uint32(len(g.Members)),

@@ -74,7 +74,7 @@ var decidedAtTC = []string{
 	"spoofed", "hostile", "shared", "overlap", "forward-begun", "only-mirrors", "pair-told", "pair-untold", "pair-asked", "pair-reset",
 	"shares", "weights", "sticky", "symmetric", "lost-reset", "lost-waiting", "lost-before-reset", "shared-instance",
 	"quota", "new-flows", "new-flows-anew", "new-flows-pair", "new-flows-wrapped", "told-late", "nodes-own", "errors-from-nobody",
-	"room-for-few", "refuse",
+	"room-for-few", "refuse", "limits",
 }
 
 // ranFast says of cases how many packets functions are given in the fast path:

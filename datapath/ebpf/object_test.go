@@ -2,6 +2,7 @@ package ebpf
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -82,6 +83,35 @@ func compareLayout(t *testing.T, name string, c *btf.Struct, g reflect.Type) {
 	for i, m := range c.Members {
 		if f := g.Field(i); uintptr(m.Offset.Bytes()) != f.Offset {
 			t.Errorf("struct %s: %s is at %d in C, %s at %d in Go", name, m.Name, m.Offset.Bytes(), f.Name, f.Offset)
+		}
+	}
+}
+
+// TestRooms compares what the contract says there is room for with what there is. Place 0
+// of arrays is none.
+func TestRooms(t *testing.T) {
+	spec, err := objectSpec(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]uint32{
+		"vports": onpath.MaxVports + 1, "slots": onpath.MaxVports + 1, "paths": onpath.MaxPaths + 1,
+		"table_ids": onpath.MaxTables + 1, "tables": onpath.MaxTables + 1, "rules": onpath.MaxTableCells,
+		"groups": onpath.MaxGroups, "peers": onpath.MaxPeers + 1, "peer_addrs": onpath.MaxPeers + 1,
+	} {
+		if got := spec.Maps[name].MaxEntries; got != want {
+			t.Errorf("map %s has %d places, must have %d", name, got, want)
+		}
+	}
+	var g, n *btf.Struct
+	if err := errors.Join(spec.Types.TypeByName("group", &g), spec.Types.TypeByName("node", &n)); err != nil {
+		t.Fatal(err)
+	}
+	for field, want := range map[string]uint32{"members": onpath.MaxMembers, "nat": onpath.MaxNAT} {
+		for _, m := range append(g.Members, n.Members...) {
+			if a, ok := m.Type.(*btf.Array); ok && m.Name == field && a.Nelems != want {
+				t.Errorf("there is room for %d %s, must be for %d", a.Nelems, field, want)
+			}
 		}
 	}
 }

@@ -89,6 +89,9 @@ func (n *Node) Apply(ctx context.Context, c *onpath.DatapathConfig) error {
 	if err := c.Validate(); err != nil {
 		return err
 	}
+	if err := c.Fits(); err != nil {
+		return err
+	}
 	n.net.mu.Lock()
 	defer n.net.release()
 	if other := n.net.underlay[c.Underlay.Address]; other != nil && other != n {
