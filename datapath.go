@@ -102,6 +102,8 @@ type DatapathConfig struct {
 	Node       string `json:"node"`
 	Generation uint64 `json:"generation"`
 
+	// Underlay's address need not be there: WithoutUnderlay. Without Peers nothing asks
+	// for it.
 	Underlay Underlay `json:"underlay"`
 	Peers    []Peer   `json:"peers,omitempty"`
 	// Edge is absent on nodes without uplinks.
@@ -119,6 +121,26 @@ type DatapathConfig struct {
 	Functions []InlineFunction `json:"functions,omitempty"`
 	// Tenants are the limits of those that have any but the ones of Paths and Vports.
 	Tenants []TenantLimits `json:"tenants,omitempty"`
+}
+
+// WithoutUnderlay is what a driver does with the configuration while no device of the
+// machine has the underlay's address: all peers count as lost. Vports of theirs among
+// which there is a choice are closed, so that flows go on here by Lost and None.
+func (c *DatapathConfig) WithoutUnderlay() *DatapathConfig {
+	choice := map[VportID]bool{}
+	for i := range c.Groups {
+		for _, m := range c.Groups[i].Members {
+			choice[m.Vport] = true
+		}
+	}
+	alone := *c
+	alone.Vports = slices.Clone(c.Vports)
+	for i := range alone.Vports {
+		if v := &alone.Vports[i]; v.Kind == VportRemote && (choice[v.ID] || v.Backup != 0) {
+			v.State = VportClosed
+		}
+	}
+	return &alone
 }
 
 // TenantLimits is what one tenant may do on a node.

@@ -41,7 +41,7 @@ func underlay(h *netlink.Handle, addr netip.Addr) (netlink.Link, onpath.Conditio
 		}
 	}
 	c.Status, c.Reason = onpath.False, "AddressMissing"
-	c.Message = fmt.Sprintf("no device of this machine has the underlay address %s; give it to one, or correct spec.underlay.address", addr)
+	c.Message = fmt.Sprintf("no device of this machine has the underlay address %s, so that other nodes' instances count as lost here; give it to one, or correct spec.underlay.address", addr)
 	return nil, c
 }
 

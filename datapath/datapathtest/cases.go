@@ -81,6 +81,7 @@ func Cases() []Case {
 		{"outbound", "an instance's own traffic leaves, translated, or not at all", outbound},
 		{"apply", "the same changes nothing; another replaces it whole", reapply},
 		{"refuse", "a contradictory configuration is refused, the old one stays", refusals},
+		{"no-underlay", "while the underlay address is missing all but the tunnels works, as if the peers were lost, and what has no peers needs none", underlayMissing},
 		{"limits", "what there is room for is taken, more is refused with its limit and the old one stays", limits},
 		{"out-of-step", "missing tables, loops and policy drop, with their reasons", outOfStep},
 		{"closed", "nothing enters a closed path at the edge; what another node sends by it goes on", closedPath},

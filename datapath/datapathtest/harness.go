@@ -42,6 +42,8 @@ type Harness interface {
 	Receive(node, device string, wait time.Duration) (Frame, bool)
 	// SendTunnel delivers a tunnel packet to the node's underlay device.
 	SendTunnel(node string, p TunnelPacket)
+	// Underlay takes the underlay address from the node's device, or gives it back.
+	Underlay(node string, there bool)
 	// Forwarded is how many packets the node's kernel forwarded by itself,
 	// both IP versions together.
 	Forwarded(node string) uint64

@@ -95,6 +95,9 @@ func (d *Driver) apply(c *onpath.DatapathConfig) error {
 	if err != nil {
 		return err
 	}
+	if now.underlay == 0 {
+		c = c.WithoutUnderlay()
+	}
 	if err := d.link(c); err != nil {
 		return err
 	}
@@ -140,14 +143,17 @@ func (d *Driver) devicesFor(c *onpath.DatapathConfig) (*kernel, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.Underlay.Address.IsValid() {
-		if err := now.findUnderlay(d.ns.nl, c.Underlay); err != nil {
-			return nil, err
-		}
-		if err := now.needTunnel(d.ns.nl, tunnelPort(c.Underlay)); err != nil {
-			return nil, err
-		}
+	if len(c.Peers) > 0 && c.Underlay.Address.IsValid() {
+		now.findUnderlay(c.Underlay)
 	}
+	if now.underlay == 0 {
+		// The program stays on what there may be of a tunnel: without it the kernel
+		// itself would take what comes there.
+		now.tunnel = now.devices[tunnelDevice].index
+	} else if err := now.needTunnel(d.ns.nl, tunnelPort(c.Underlay)); err != nil {
+		return nil, err
+	}
+	d.tellUnderlay(c, now.underlay != 0)
 	if c.Edge == nil {
 		return now, nil
 	}
@@ -159,6 +165,19 @@ func (d *Driver) devicesFor(c *onpath.DatapathConfig) (*kernel, error) {
 		}
 	}
 	return now, nil
+}
+
+// tellUnderlay logs that peers count as lost because the underlay's address is not
+// there, and the end of that.
+func (d *Driver) tellUnderlay(c *onpath.DatapathConfig, there bool) {
+	missing := !there && len(c.Peers) > 0
+	switch {
+	case missing && !d.alone:
+		d.opts.Log.Warn("no device has the underlay address: other nodes' instances count as lost", "address", c.Underlay.Address)
+	case d.alone && there:
+		d.opts.Log.Info("the underlay address is there again", "address", c.Underlay.Address)
+	}
+	d.alone = missing
 }
 
 // supported refuses uplinks that do not fit together.

@@ -255,7 +255,7 @@ func (as *attachments) retain(want map[attachment]bool) error {
 	if !as.noTCX {
 		return nil
 	}
-	links, err := as.ns.nl.LinkList()
+	links, err := dump(as.ns.nl.LinkList)
 	if err != nil {
 		return fmt.Errorf("list devices: %w", err)
 	}

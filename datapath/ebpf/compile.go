@@ -207,8 +207,10 @@ func (k *compiler) edge() error {
 	}
 	if k.now.tunnel != 0 {
 		k.st.attach[attachment{hookIngress, k.now.tunnel}] = true
-		k.st.attach[attachment{hookIngress, k.now.underlay}] = true
 		k.st.ports[uint32(k.now.tunnel)] = k.gatewayAddress(portValue{})
+	}
+	if k.now.underlay != 0 {
+		k.st.attach[attachment{hookIngress, k.now.underlay}] = true
 	}
 	e := k.c.Edge
 	if e == nil {

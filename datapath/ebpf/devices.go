@@ -1,14 +1,11 @@
 package ebpf
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/netip"
-	"time"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/onpath/onpath"
@@ -33,19 +30,20 @@ type device struct {
 // kernel is what the kernel has of devices and addresses.
 type kernel struct {
 	devices          map[string]device
-	addrs            []netip.Addr // all
-	broadcasts       []netip.Addr // of the subnets
-	tunnel, underlay int          // ifindex; 0: none
+	addrs            []netip.Addr       // all
+	holders          map[netip.Addr]int // ifindex of the first device with it
+	broadcasts       []netip.Addr       // of the subnets
+	tunnel, underlay int                // ifindex; 0: none
 	underlayDevice   device
 }
 
 // look reads devices and addresses of the namespace.
 func look(nl *netlink.Handle) (*kernel, error) {
-	links, err := nl.LinkList()
+	links, err := dump(nl.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list devices: %w", err)
 	}
-	k := &kernel{devices: make(map[string]device, len(links))}
+	k := &kernel{devices: make(map[string]device, len(links)), holders: map[netip.Addr]int{}}
 	names := map[int]string{}
 	for _, l := range links {
 		a := l.Attrs()
@@ -57,7 +55,7 @@ func look(nl *netlink.Handle) (*kernel, error) {
 		k.devices[a.Name] = d
 		names[a.Index] = a.Name
 	}
-	addrs, err := nl.AddrList(nil, netlink.FAMILY_ALL)
+	addrs, err := dump(func() ([]netlink.Addr, error) { return nl.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list addresses: %w", err)
 	}
@@ -68,6 +66,9 @@ func look(nl *netlink.Handle) (*kernel, error) {
 		}
 		ip = ip.Unmap()
 		k.addrs = append(k.addrs, ip)
+		if k.holders[ip] == 0 {
+			k.holders[ip] = a.LinkIndex
+		}
 		if b, ok := netip.AddrFromSlice(a.Broadcast); ok && !b.IsUnspecified() {
 			k.broadcasts = append(k.broadcasts, b.Unmap())
 		}
@@ -84,26 +85,25 @@ func look(nl *netlink.Handle) (*kernel, error) {
 	return k, nil
 }
 
-// findUnderlay finds the device that has the underlay's address.
-func (k *kernel) findUnderlay(nl *netlink.Handle, u onpath.Underlay) error {
-	addrs, err := nl.AddrList(nil, netlink.FAMILY_ALL)
-	if err != nil {
-		return fmt.Errorf("list addresses: %w", err)
-	}
-	for _, a := range addrs {
-		if ip, ok := netip.AddrFromSlice(a.IP); ok && ip.Unmap() == u.Address.Unmap() {
-			k.underlay = a.LinkIndex
-			for _, d := range k.devices {
-				if d.index == a.LinkIndex {
-					k.underlayDevice = d
-				}
-			}
-			return nil
+// dump asks the kernel for a list again while a change disturbed the answer; what
+// there is does not change for ever.
+func dump[T any](list func() ([]T, error)) (all []T, err error) {
+	for range 50 {
+		if all, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
 		}
 	}
-	e := onpath.Errorf(onpath.CodeInvalid, "no device has the underlay address %s", u.Address)
-	e.Remedy = "give the node's underlay the address of the device that reaches the other nodes"
-	return e
+	return all, err
+}
+
+// findUnderlay finds the device that has the underlay's address, if there is one.
+func (k *kernel) findUnderlay(u onpath.Underlay) {
+	k.underlay = k.holders[u.Address.Unmap()]
+	for _, d := range k.devices {
+		if d.index == k.underlay {
+			k.underlayDevice = d
+		}
+	}
 }
 
 // needTunnel makes the tunnel device, or keeps it if it is as it should be.
@@ -168,70 +168,4 @@ func removeTunnel(nl *netlink.Handle) error {
 		return fmt.Errorf("remove device %s: %w", tunnelDevice, err)
 	}
 	return nil
-}
-
-// watchAddresses keeps the map of the node's own addresses true until ctx ends.
-func (d *Driver) watchAddresses(ctx context.Context) error {
-	updates := make(chan netlink.AddrUpdate, 64)
-	handle := netns.NsHandle(int(d.ns.file.Fd()))
-	err := netlink.AddrSubscribeWithOptions(updates, ctx.Done(), netlink.AddrSubscribeOptions{Namespace: &handle})
-	if err != nil {
-		return fmt.Errorf("watch addresses: %w", err)
-	}
-	if err := d.setAddresses(); err != nil {
-		return err
-	}
-	d.done.Go(func() {
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case _, ok := <-updates:
-				if !ok {
-					return
-				}
-			}
-			settle(updates)
-			if err := d.refreshAddresses(); err != nil && ctx.Err() == nil {
-				d.opts.Log.Warn("the node's own addresses may be steered", "error", err)
-			}
-		}
-	})
-	return nil
-}
-
-// settle swallows a burst of updates.
-func settle(updates <-chan netlink.AddrUpdate) {
-	for {
-		select {
-		case _, ok := <-updates:
-			if !ok {
-				return
-			}
-		case <-time.After(5 * time.Millisecond):
-			return
-		}
-	}
-}
-
-func (d *Driver) refreshAddresses() error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.maps == nil {
-		return nil // removed meanwhile
-	}
-	return errors.Join(d.setAddresses(), d.newEpoch())
-}
-
-// setAddresses writes the node's own addresses; d.mu is held.
-func (d *Driver) setAddresses() error {
-	k, err := look(d.ns.nl)
-	if err != nil {
-		return err
-	}
-	want := localAddresses(k)
-	if err := d.maps.locals.putAll(want); err != nil {
-		return err
-	}
-	return d.maps.locals.retain(want)
 }

@@ -188,6 +188,7 @@ func (m *modelled) Function(_ string, v onpath.VportID) onpath.InlineFunction {
 func (m *modelled) AddInstance(string, ...onpath.VportID)        {}
 func (m *modelled) Send(string, string, datapathtest.Frame)      {}
 func (m *modelled) SendTunnel(string, datapathtest.TunnelPacket) {}
+func (m *modelled) Underlay(node string, there bool)             { m.net.Unaddress(node, !there) }
 func (m *modelled) Forwarded(node string) uint64                 { return m.nodes[node].Forwarded() }
 func (m *modelled) Now() time.Time                               { return time.Now() }
 func (m *modelled) Lacks(string) string                          { return "" }

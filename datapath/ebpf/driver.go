@@ -95,6 +95,7 @@ type Driver struct {
 	readied     map[int]bool              // instance devices where route look-ups may begin
 	watches     [maxWatches]watched
 	ending      bool // somebody sees to it that watches end
+	alone       bool // there are peers, but no device has the underlay's address
 	closed      bool
 
 	life   context.Context // of the loops
@@ -317,7 +318,7 @@ func remove(ctx context.Context, opts Options, ns *namespace) error {
 				errs = append(errs, a.setPromiscuous(ns.nl, false))
 			}
 		}
-		devices, err := ns.nl.LinkList()
+		devices, err := dump(ns.nl.LinkList)
 		errs = append(errs, err)
 		for _, l := range devices {
 			errs = append(errs, ctx.Err(), removeFilters(ns.nl, l.Attrs().Index, nil))

@@ -1,6 +1,7 @@
 package ebpf
 
 import (
+	"slices"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -111,3 +112,26 @@ func (d *Driver) Banks() (n int) {
 	}
 	return n
 }
+
+// Devices are those that the programs take for the tunnel's and the underlay's, by index.
+func (d *Driver) Devices() (tunnel, underlay uint32, err error) {
+	var n nodeValue
+	err = d.coll.Maps["nodes"].Lookup(uint32(0), &n)
+	return n.TunnelIfindex, n.UnderlayIfindex, err
+}
+
+// On lists the hooks of a device that the program is at.
+func (d *Driver) On(ifindex int) (hooks []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for a, l := range d.att.links {
+		if a.ifindex == ifindex && a.holds(l) {
+			hooks = append(hooks, string(a.hook))
+		}
+	}
+	slices.Sort(hooks)
+	return hooks
+}
+
+// Links counts the pinned links.
+func (d *Driver) Links() int { return len(d.att.links) }

@@ -45,7 +45,7 @@ func (d *Driver) tendHops() error {
 	if err != nil || len(used) == 0 {
 		return err
 	}
-	list, err := d.ns.nl.NeighList(0, netlink.FAMILY_ALL)
+	list, err := dump(func() ([]netlink.Neigh, error) { return d.ns.nl.NeighList(0, netlink.FAMILY_ALL) })
 	if err != nil {
 		return fmt.Errorf("list neighbours: %w", err)
 	}

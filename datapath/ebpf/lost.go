@@ -9,7 +9,7 @@ import (
 // readDevices adds what the devices of instances lost by themselves. Those of a
 // device that goes just now stay unknown.
 func (d *Driver) readDevices(c *onpath.Counters) error {
-	links, err := d.ns.nl.LinkList()
+	links, err := dump(d.ns.nl.LinkList)
 	if err != nil {
 		return fmt.Errorf("read the counters of devices: %w", err)
 	}

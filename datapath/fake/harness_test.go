@@ -119,6 +119,8 @@ func (h *harness) SendTunnel(node string, p datapathtest.TunnelPacket) {
 	})
 }
 
+func (h *harness) Underlay(node string, there bool) { h.net.Unaddress(node, !there) }
+
 func (h *harness) Forwarded(node string) uint64 { return h.nodes[node].Forwarded() }
 func (h *harness) Now() time.Time               { return h.now }
 func (h *harness) Sleep(d time.Duration)        { h.now = h.now.Add(d) }

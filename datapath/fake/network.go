@@ -29,6 +29,7 @@ type Network struct {
 	onDeliver func(Delivery)
 	onTunnel  func(Tunnelled, By) bool
 	cut       map[string]bool // nodes off the underlay
+	missing   map[string]bool // nodes whose machine lacks its underlay address
 }
 
 // NewNetwork makes an empty network; clock ages flow entries and dates captures.

@@ -94,13 +94,17 @@ func (n *Node) Apply(ctx context.Context, c *onpath.DatapathConfig) error {
 	}
 	n.net.mu.Lock()
 	defer n.net.release()
-	if other := n.net.underlay[c.Underlay.Address]; other != nil && other != n {
+	underlay := c.Underlay.Address
+	if n.net.missing[n.name] || !underlay.IsValid() {
+		underlay, c = netip.Addr{}, c.WithoutUnderlay()
+	}
+	if other := n.net.underlay[underlay]; other != nil && other != n {
 		return onpath.Errorf(onpath.CodeInvalid, "underlay address %s belongs to node %s", c.Underlay.Address, other.name)
 	}
 	if n.net.underlay[n.underlay] == n {
 		delete(n.net.underlay, n.underlay)
 	}
-	n.applied, n.underlay = true, c.Underlay.Address
+	n.applied, n.underlay = true, underlay
 	if n.underlay.IsValid() {
 		n.net.underlay[n.underlay] = n
 	}

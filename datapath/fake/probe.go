@@ -25,6 +25,20 @@ func (w *Network) Cut(node string, off bool) {
 	w.cut[node] = off
 }
 
+// Unaddress takes the underlay address off a node's machine, or gives it back; the node
+// notices with its next Apply.
+func (w *Network) Unaddress(node string, off bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.missing == nil {
+		w.missing = map[string]bool{}
+	}
+	w.missing[node] = off
+	if n := w.nodes[node]; n != nil && off && w.underlay[n.underlay] == n {
+		delete(w.underlay, n.underlay)
+	}
+}
+
 type conversation struct {
 	node    *Node
 	from    netip.Addr
