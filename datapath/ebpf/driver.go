@@ -184,7 +184,10 @@ func (d *Driver) open() error {
 	d.life, d.stop = ctx, stop
 	d.done.Go(func() { d.sweepLoop(ctx, c.Maps["nats"]) })
 	d.done.Go(func() { d.fastLoop(ctx) })
-	return errors.Join(d.watchRoutes(ctx), d.watchAddresses(ctx))
+	if err := d.watchRoutes(ctx); err != nil {
+		return err
+	}
+	return d.watchAddresses(ctx) // the last: it waits for the lock
 }
 
 // Close implements onpath.Datapath.

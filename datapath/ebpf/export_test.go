@@ -1,6 +1,7 @@
 package ebpf
 
 import (
+	"net/netip"
 	"slices"
 	"time"
 
@@ -135,3 +136,24 @@ func (d *Driver) On(ifindex int) (hooks []string) {
 
 // Links counts the pinned links.
 func (d *Driver) Links() int { return len(d.att.links) }
+
+// SetAddressBuffer sets the room for the kernel's messages of addresses, and how often
+// these are looked at in any case, and gives what undoes that.
+func SetAddressBuffer(bytes int, every time.Duration) (undo func()) {
+	was, wasEvery := addressBuffer, refreshEvery
+	addressBuffer, refreshEvery = bytes, every
+	return func() { addressBuffer, refreshEvery = was, wasEvery }
+}
+
+// Locked does something while the driver's loops wait.
+func (d *Driver) Locked(do func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	do()
+}
+
+// Own tells whether an address is among the node's own.
+func (d *Driver) Own(a netip.Addr) bool {
+	var what uint32
+	return d.coll.Maps["locals"].Lookup(addrKey{wide(a), uint32(family(a))}, &what) == nil
+}

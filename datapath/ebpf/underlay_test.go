@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -123,4 +124,45 @@ func TestDevicesMadeAnew(t *testing.T) {
 		h.w.must(d.Apply(t.Context(), c))
 		h.isOn(d, true)
 	}
+}
+
+// TestAddressesFollowed: the node's own addresses are known also after more changes at
+// once than the kernel keeps.
+func TestAddressesFollowed(t *testing.T) {
+	t.Cleanup(ebpf.SetAddressBuffer(4096, time.Hour)) // when the driver has been closed
+	h := newHarness(t)
+	d, _ := lone(h)
+	add := func(a netip.Addr) {
+		h.w.in(h.nodes["gw"].ns, func() error {
+			l, err := netlink.LinkByName("up0")
+			if err != nil {
+				return err
+			}
+			return netlink.AddrAdd(l, &netlink.Addr{IPNet: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(32, 32)}})
+		})
+	}
+	known := func(a netip.Addr) {
+		t.Helper()
+		for until := time.Now().Add(10 * time.Second); !d.Own(a); time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(until) {
+				t.Fatalf("the data path does not know the node's own address %s", a)
+			}
+		}
+	}
+	a := netip.MustParseAddr("10.200.0.1")
+	add(a)
+	known(a)
+	d.Locked(func() {
+		a = a.Next()
+		add(a)
+		time.Sleep(300 * time.Millisecond) // whoever was told waits for the lock
+		for range 500 {
+			a = a.Next()
+			add(a)
+		}
+	})
+	known(a)
+	a = a.Next()
+	add(a)
+	known(a)
 }
