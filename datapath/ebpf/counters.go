@@ -14,77 +14,113 @@ import (
 // Counters implements onpath.Datapath. Vport 0 stands for tunnel packets whose
 // sender's vport is not known here.
 func (d *Driver) Counters(ctx context.Context) (*onpath.Counters, error) {
+	c, w, err := d.readCounters()
+	if err != nil || w == nil {
+		return c, err
+	}
+	defer w.tables.close()
+	return c, w.count(ctx, c)
+}
+
+// readCounters reads what the kernel has counted. The flow entries are left to be counted
+// without the driver's lock: millions take seconds, and the loss of a peer cannot wait for
+// that. No walk: nothing is applied.
+func (d *Driver) readCounters() (*onpath.Counters, *flowWalk, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
-		return nil, d.errClosed()
+		return nil, nil, d.errClosed()
 	}
 	c := &onpath.Counters{Vports: map[onpath.VportID]onpath.VportCounters{}, Paths: map[onpath.PathID]onpath.PathCounters{}}
 	if d.coll == nil {
-		return c, nil
+		return c, nil, nil
 	}
 	for slot, v := range d.maps.vports.now {
 		if err := d.readVport(c, slot, onpath.VportID(v.ID)); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-	}
-	if err := d.readVport(c, 0, 0); err != nil {
-		return nil, err
-	}
-	if err := d.readDevices(c); err != nil {
-		return nil, err
-	}
-	if err := d.readFunctions(c); err != nil {
-		return nil, err
 	}
 	for slot, p := range d.maps.paths.now {
 		if err := d.readPath(c, slot, onpath.PathID(p.ID)); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
-	var err error
-	if err := d.addCarried(c); err != nil {
-		return nil, err
+	err := firstError(
+		func() error { return d.readVport(c, 0, 0) },
+		func() error { return d.readDevices(c) },
+		func() error { return d.readFunctions(c) },
+		func() error { return d.addCarried(c) },
+		func() (err error) { c.Uplinks, err = d.uplinkCounters(); return err },
+		func() error { return d.readTotals(c) },
+		func() error { return d.readTenants(c) },
+	)
+	if err != nil {
+		return nil, nil, err
 	}
-	if c.Uplinks, err = d.uplinkCounters(); err != nil {
-		return nil, err
+	w := &flowWalk{r: newReader(d.maps, nil)}
+	var slots []uint32
+	if w.tables, slots, err = d.cloneTablesOf(); err != nil {
+		return nil, nil, err
 	}
+	names := make(map[uint32]string, len(d.slots.tenants.of))
+	for name, slot := range d.slots.tenants.of {
+		names[slot] = name
+	}
+	for _, slot := range slots {
+		w.tenants = append(w.tenants, names[slot])
+	}
+	return c, w, nil
+}
+
+func (d *Driver) readTotals(c *onpath.Counters) error {
 	var totals []totalCounters
 	if err := d.coll.Maps["total_stats"].Lookup(uint32(0), &totals); err != nil {
-		return nil, fmt.Errorf("read counters: %w", err)
+		return fmt.Errorf("read counters: %w", err)
 	}
 	for _, t := range totals {
 		c.Learned += t.Learned
 		c.Encapsulated += t.Encapsulated
 	}
-	if err := d.readTenants(ctx, c); err != nil {
-		return nil, err
-	}
-	return c, d.countFlows(ctx, c)
+	return nil
 }
 
-// countFlows counts the flow entries, and the flows at each vport.
-func (d *Driver) countFlows(ctx context.Context, c *onpath.Counters) error {
-	t, err := d.cloneTables()
-	if err != nil {
-		return err
-	}
-	defer t.close()
-	r, at := newReader(d.maps, nil), map[uint32]*flowcount.At{}
+// flowWalk is what is needed to count all flow entries.
+type flowWalk struct {
+	tables  flowTables
+	tenants []string // of the tables of pending flows, in their order
+	r       *reader
+}
+
+// count counts the flow entries, and the flows at each vport.
+func (w *flowWalk) count(ctx context.Context, c *onpath.Counters) error {
+	at := make(map[uint32]*flowcount.At, len(c.Vports))
 	for id := range c.Vports {
 		at[uint32(id)] = new(flowcount.At)
 	}
-	err = t.each(ctx, func(k *flowKey, v *flowValue) bool {
-		c.Flows++
-		r.count(at, k, v)
-		return true
-	})
+	for i, m := range w.tables {
+		before := c.Flows
+		err := eachFlow(ctx, m, func(k *flowKey, v *flowValue) bool {
+			c.Flows++
+			w.r.count(at, k, v)
+			return true
+		})
+		if err != nil {
+			return err
+		}
+		if i == 0 {
+			continue
+		}
+		if t, ok := c.Tenants[w.tenants[i-1]]; ok {
+			t.Pending = c.Flows - before
+			c.Tenants[w.tenants[i-1]] = t
+		}
+	}
 	for id, n := range at {
 		v := c.Vports[onpath.VportID(id)]
 		v.Flows = n.Flows()
 		c.Vports[onpath.VportID(id)] = v
 	}
-	return err
+	return nil
 }
 
 // count counts an entry at the vports that its packets come from and are led to.
@@ -115,9 +151,9 @@ func (r *reader) count(at map[uint32]*flowcount.At, k *flowKey, v *flowValue) {
 	}
 }
 
-// readTenants reads what the tenants hold of the flow table. Established and
-// caused are as the last sweep counted them, and what came since.
-func (d *Driver) readTenants(ctx context.Context, c *onpath.Counters) error {
+// readTenants reads what the tenants hold of the flow table, but for what is pending.
+// Established and caused are as the last sweep counted them, and what came since.
+func (d *Driver) readTenants(c *onpath.Counters) error {
 	c.Tenants = map[string]onpath.TenantFlows{}
 	for name, slot := range d.slots.tenants.of {
 		var limits tenantValue
@@ -134,12 +170,6 @@ func (d *Driver) readTenants(ctx context.Context, c *onpath.Counters) error {
 		var err error
 		if t.Refused, err = d.refused(name, slot); err != nil {
 			return err
-		}
-		if m := d.pending.of[slot]; m != nil {
-			err := eachFlow(ctx, m, func(*flowKey, *flowValue) bool { t.Pending++; return true })
-			if err != nil {
-				return err
-			}
 		}
 		c.Tenants[name] = t
 	}

@@ -99,20 +99,26 @@ type flowTables []*ebpf.Map
 
 // cloneTables opens all tables once more. d.mu is held.
 func (d *Driver) cloneTables() (flowTables, error) {
+	t, _, err := d.cloneTablesOf()
+	return t, err
+}
+
+// cloneTablesOf also tells whose the tables of pending flows are, by the tenants' slots.
+func (d *Driver) cloneTablesOf() (t flowTables, slots []uint32, err error) {
 	m, err := d.coll.Maps[flowsMap].Clone()
 	if err != nil {
-		return nil, fmt.Errorf("open flow entries: %w", err)
+		return nil, nil, fmt.Errorf("open flow entries: %w", err)
 	}
-	t := flowTables{m}
-	for _, p := range d.pending.of {
+	t = flowTables{m}
+	for slot, p := range d.pending.of {
 		m, err := p.Clone()
 		if err != nil {
 			t.close()
-			return nil, fmt.Errorf("open pending flow entries: %w", err)
+			return nil, nil, fmt.Errorf("open pending flow entries: %w", err)
 		}
-		t = append(t, m)
+		t, slots = append(t, m), append(slots, slot)
 	}
-	return t, nil
+	return t, slots, nil
 }
 
 func (t flowTables) close() {
