@@ -627,6 +627,9 @@ type FlowFilter struct {
 	Vport VportID `json:"vport,omitempty"` // entries that come from or lead to it
 	Tuple *Tuple  `json:"tuple,omitempty"` // zero parts are wild; the reverse matches too
 	Path  PathID  `json:"path,omitempty"`
+	// Bare entries are enough: a driver may leave out all but Vport, Kind, Next, Functions,
+	// Path and Reverse. That is for who counts many.
+	Bare bool `json:"bare,omitempty"`
 }
 
 // Matches reports whether e is selected.

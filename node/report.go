@@ -157,6 +157,7 @@ func (a *Agent) toCount() flowCount {
 
 // filter narrows the walk where one vport or path is all that is asked for.
 func (c flowCount) filter() (f onpath.FlowFilter) {
+	f.Bare = true
 	switch {
 	case len(c.vports) == 1 && len(c.paths) == 0:
 		for f.Vport = range c.vports {

@@ -492,4 +492,8 @@ func flowsCounted(b *bed) {
 	if got := b.counters(gateway).Vports[f.vport].Flows; got != through {
 		b.t.Errorf("%d flows at the function, must be %d", got, through)
 	}
+	t := udp4(3000)
+	for _, filter := range []onpath.FlowFilter{{}, {Vport: f.vport}, {Path: 1}, {Tuple: &t}} {
+		b.bareToo(filter)
+	}
 }

@@ -84,3 +84,22 @@ func (b *bed) watched(node string, t onpath.Tuple, want map[onpath.VportID]seen)
 		})
 	})
 }
+
+// bareToo compares bare entries with whole ones, in what they say.
+func (b *bed) bareToo(f onpath.FlowFilter) {
+	b.t.Helper()
+	for _, node := range b.joined() {
+		left := map[string]int{}
+		for sign, bare := range map[int]bool{1: false, -1: true} {
+			f.Bare = bare
+			for _, e := range b.flows(node, f) {
+				left[fmt.Sprint(e.Vport, e.Kind, e.Next, e.Functions, e.Path, e.Reverse)] += sign
+			}
+		}
+		for e, n := range left {
+			if n != 0 {
+				b.t.Errorf("%s: of entries %s there are %d more among all than among bare ones", node, e, n)
+			}
+		}
+	}
+}

@@ -58,3 +58,30 @@ func TestCountersLetOthersIn(t *testing.T) {
 		t.Errorf("%d flow entries in %d batches, error %v", c.Flows, batches, err)
 	}
 }
+
+// BenchmarkFlows walks 200,000 entries, as a node does that waits for instances to drain.
+func BenchmarkFlows(b *testing.B) {
+	const n = 200_000
+	d := full(b, n)
+	for _, x := range []struct {
+		name   string
+		filter onpath.FlowFilter
+		want   int
+	}{
+		{"whole", onpath.FlowFilter{}, n},
+		{"bare", onpath.FlowFilter{Bare: true}, n},
+		{"of-one-vport", onpath.FlowFilter{Vport: fewVport}, n / 1000},
+		{"of-one-vport-bare", onpath.FlowFilter{Vport: fewVport, Bare: true}, n / 1000},
+	} {
+		b.Run(x.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				got := 0
+				err := d.Flows(b.Context(), x.filter, func(onpath.FlowEntry) bool { got++; return true })
+				if err != nil || got != x.want {
+					b.Fatalf("%d entries, error %v", got, err)
+				}
+			}
+		})
+	}
+}

@@ -29,8 +29,17 @@ func (d *Driver) Flows(ctx context.Context, f onpath.FlowFilter, yield func(onpa
 	defer t.close()
 	now := monotonic()
 	return t.each(ctx, func(k *flowKey, v *flowValue) bool {
-		e := r.entry(k, v, now)
-		return !f.Matches(e) || yield(e)
+		e := r.bare(k, v)
+		if !f.Bare || f.Tuple != nil {
+			e.Tuple = tupleOf(k)
+		}
+		if !f.Matches(e) {
+			return true
+		}
+		if !f.Bare {
+			r.complete(&e, k, v, now)
+		}
+		return yield(e)
 	})
 }
 
@@ -82,38 +91,46 @@ func newReader(m *kernelMaps, idle map[uint16]onpath.Idle) *reader {
 	return r
 }
 
-func (r *reader) entry(k *flowKey, v *flowValue, now uint64) onpath.FlowEntry {
+// bare is an entry by which it can be selected and counted, but for its tuple.
+func (r *reader) bare(k *flowKey, v *flowValue) onpath.FlowEntry {
 	e := onpath.FlowEntry{
-		Vport: onpath.VportID(unthree(k.Scope)), Tuple: tupleOf(k), Next: onpath.VportID(unthree(v.Next)),
-		Entry: onpath.VportID(v.Entry), Path: onpath.PathID(r.paths[v.Path]), Reverse: v.Flags&flowReverse != 0,
-		Packets: v.packets(), Bytes: v.bytes(), Idle: onpath.Duration(idle(v.seen(), now)),
+		Vport: onpath.VportID(unthree(k.Scope)), Next: onpath.VportID(unthree(v.Next)),
+		Path: onpath.PathID(r.paths[v.Path]), Reverse: v.Flags&flowReverse != 0,
 	}
 	if int(v.kind()) < len(nextKinds) {
 		e.Kind = nextKinds[v.kind()]
 	}
+	if e.Kind == onpath.NextExit {
+		e.Next = onpath.VportID(r.edge)
+	}
+	for _, item := range v.Functions {
+		if item == 0 {
+			continue
+		}
+		if id := r.places[item&inlinePlace]; id != 0 {
+			e.Functions = append(e.Functions, onpath.VportID(id))
+		}
+	}
+	return e
+}
+
+// complete adds the rest. What lanes hold of a flow is looked for on all CPUs.
+func (r *reader) complete(e *onpath.FlowEntry, k *flowKey, v *flowValue, now uint64) {
+	e.Entry, e.Packets, e.Bytes, e.Idle = onpath.VportID(v.Entry), v.packets(), v.bytes(), onpath.Duration(idle(v.seen(), now))
 	if v.Flags&flowAtEdge != 0 {
 		e.Entry = 0
 		if v.Kind&edgeHere == 0 {
 			e.Entry = onpath.VportID(r.edge)
 		}
 	}
-	if e.Kind == onpath.NextExit {
-		e.Next = onpath.VportID(r.edge)
-	}
 	if r.lanes != nil {
-		r.lanes.addTo(&e, k, v, now)
+		r.lanes.addTo(e, k, v, now)
 	}
 	for _, m := range v.Mirrors {
 		if id, ok := r.mirror(m); ok {
 			e.Mirrors = append(e.Mirrors, onpath.VportID(id))
 		}
 	}
-	for _, item := range v.Functions {
-		if id := r.places[item&inlinePlace]; item != 0 && id != 0 {
-			e.Functions = append(e.Functions, onpath.VportID(id))
-		}
-	}
-	return e
 }
 
 // mirror is the vport that an entry sends copies to: m has its slot, and enough of its
