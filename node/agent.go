@@ -89,6 +89,7 @@ type Agent struct {
 	state   state
 	wirer   wirer
 	started time.Time
+	boot    string        // bootID
 	up      chan struct{} // closed when start-up has put the saved plan in force
 	ctx     context.Context
 	tasks   sync.WaitGroup
@@ -152,7 +153,7 @@ func New(o Options) (*Agent, error) {
 		o.StopGrace = 5 * time.Second
 	}
 	a := &Agent{
-		opt: o, log: o.Log, clock: o.Clock, started: o.Clock.Now(),
+		opt: o, log: o.Log, clock: o.Clock, started: o.Clock.Now(), boot: bootID(),
 		state: state{dir}, up: make(chan struct{}),
 		report: make(chan struct{}, 1), inspect: make(chan struct{}, 1),
 		instances: map[string]*instance{}, adopted: map[string]onpath.Process{}, drivers: map[string]*driver{},

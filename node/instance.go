@@ -19,6 +19,7 @@ type instance struct {
 	rec     record
 	backoff backoff
 	hasty   bool // the last run ended soon after its start
+	astray  bool // its process is not in its network namespace, which was made anew
 	// launched is the process that this agent started, not an adopted one.
 	launched onpath.Process
 	// ahead is what began before it was asked for; nil: nothing.
@@ -52,7 +53,7 @@ func (a *Agent) begin(id string, p onpath.InstancePlan) {
 		id: id, a: a, plan: p, stop: stop,
 		changed: make(chan struct{}, 1), looked: make(chan struct{}),
 		state: onpath.InstanceStarting, since: a.clock.Now(),
-		rec: record{ID: id, Tenant: p.Tenant, Name: p.Name, Kind: kindOf(p.Spec)},
+		rec: record{ID: id, Tenant: p.Tenant, Name: p.Name, Kind: kindOf(p.Spec), Boot: a.boot},
 	}
 	a.instances[id] = in
 	a.goDo(func(context.Context) {

@@ -34,7 +34,8 @@ func (in *instance) live(ctx context.Context) {
 			}
 		}
 		in.process(p)
-		assumed := in.launched != p && in.rec.Ready && !ended(p)
+		in.astray = in.astray || in.launched != p && in.strays(p)
+		assumed := in.launched != p && in.rec.Ready && !in.astray && !ended(p)
 		good, why := in.supervise(ctx, p, assumed)
 		if ctx.Err() != nil {
 			break
@@ -57,53 +58,6 @@ func (in *instance) live(ctx context.Context) {
 	}
 }
 
-// recall is what an earlier agent left: the record, and the process if it runs.
-// One that was ready is taken to be so until a probe says otherwise, and also
-// while its runtime does not answer: no agent, no change.
-func (in *instance) recall() onpath.Process {
-	all, err := in.a.state.records()
-	if err != nil {
-		in.a.log.Error("cannot read records", "err", err)
-	}
-	old, known := all[in.id]
-	plan := in.current()
-	if known {
-		in.a.mu.Lock()
-		in.rec.Wiring, in.rec.Ready, in.rec.Started, in.rec.Restarts = old.Wiring, old.Ready, old.Started, old.Restarts
-		in.a.mu.Unlock()
-	}
-	in.rec.Vports = wiringOf(in.id, plan).vports()
-	for _, v := range old.Vports { // never forget a device that was made
-		if !slices.Contains(in.rec.Vports, v) {
-			in.rec.Vports = append(in.rec.Vports, v)
-		}
-	}
-	in.remember()
-	_, rtErr := in.runtime()
-	p := in.takeAdopted()
-	in.a.mu.Lock()
-	defer in.a.mu.Unlock()
-	in.restarts = in.rec.Restarts
-	if p != nil && !ended(p) {
-		in.proc = p // the first configuration needs an ebpf function's
-	}
-	switch {
-	case p != nil && !ended(p) && in.rec.Ready, p == nil && known && in.rec.Ready && rtErr != nil:
-		in.state, in.open = onpath.InstanceReady, true
-	case p != nil && ended(p):
-		in.state, in.message = onpath.InstanceFailed, "ended while the agent was away"
-	}
-	return p
-}
-
-func (in *instance) takeAdopted() onpath.Process {
-	in.a.mu.Lock()
-	defer in.a.mu.Unlock()
-	p := in.a.adopted[in.id]
-	delete(in.a.adopted, in.id)
-	return p
-}
-
 func ended(p onpath.Process) bool {
 	select {
 	case <-p.Exited():
@@ -111,58 +65,6 @@ func ended(p onpath.Process) bool {
 	default:
 		return false
 	}
-}
-
-// keepWired wires the instance, again and again until it works. It closes
-// looked after the first attempt.
-func (in *instance) keepWired(ctx context.Context, p onpath.Process) {
-	var b backoff
-	for first := true; ; first = false {
-		err := in.wire(ctx, p)
-		if first {
-			close(in.looked)
-		}
-		if err == nil || ctx.Err() != nil {
-			return
-		}
-		in.set(onpath.InstanceFailed, err.Error())
-		if first {
-			in.a.event(in.current(), true, "WiringFailed", "%v", err)
-		}
-		if in.a.clock.Sleep(ctx, b.after(0)) != nil {
-			return
-		}
-	}
-}
-
-// wire makes namespace, devices, addresses and routes what the plan says.
-func (in *instance) wire(ctx context.Context, p onpath.Process) error {
-	plan := in.current()
-	w := wiringOf(in.id, plan)
-	err := checkSysctls(w.Sysctls)
-	fresh := false
-	if err == nil && w.Attach != attachInline {
-		pid := 0
-		if p != nil {
-			pid = p.Pid()
-		}
-		fresh, err = in.a.wirer.wire(ctx, w, in.rec.Wiring, pid)
-	}
-	if err == nil && in.rec.Wiring != hashOf(w) {
-		in.rec.Wiring = hashOf(w)
-		in.remember()
-	}
-	in.a.mu.Lock()
-	was := in.wired
-	in.wired, in.wireErr = err == nil, ""
-	if err != nil {
-		in.wireErr = err.Error()
-	}
-	in.a.mu.Unlock()
-	if fresh || was != (err == nil) {
-		in.a.apply.kick(fresh)
-	}
-	return err
 }
 
 // obtain makes the instance and starts its process; nil if that failed, after

@@ -44,8 +44,15 @@ func (in *instance) makeAhead(ctx context.Context) {
 	if err != nil || c == nil || len(c.Sysctls) > 0 || plan.Draining || in.rec.Started {
 		return
 	}
-	if _, ok := rt.(onpath.Creator); !ok || in.a.wirer.namespace(in.id, 0) != nil {
+	if _, ok := rt.(onpath.Creator); !ok {
+		return
+	}
+	anew, err := in.a.wirer.namespace(in.id, 0)
+	if err != nil {
 		return // wire says why
+	}
+	if anew {
+		in.displaced(nil)
 	}
 	in.set(onpath.InstanceStarting, "preparing the image")
 	m := &making{spec: in.runSpec(plan), done: make(chan struct{})}

@@ -56,6 +56,10 @@ func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed boo
 		in.set(onpath.InstanceStarting, "waiting for the first probe to succeed")
 	}
 	for {
+		if in.astray {
+			in.kill(ctx, w, "its network namespace was made anew")
+			return 0, ""
+		}
 		select {
 		case <-ctx.Done():
 			return 0, ""
@@ -253,6 +257,7 @@ func (w *watch) setEager(on bool) {
 
 // kill ends a process that runs but must not.
 func (in *instance) kill(ctx context.Context, w *watch, why string) {
+	in.astray = false
 	in.close(ctx, onpath.InstanceFailed, why)
 	in.keepLog(ctx)
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), in.a.opt.StopGrace+startTimeout)

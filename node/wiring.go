@@ -117,51 +117,55 @@ func handle(path string) (*netlink.Handle, error) {
 // wire makes the instance's namespace, devices, addresses and routes, where
 // they are not as w wants them; done is the hash of what an earlier wire made.
 // pid, if not 0, is a running process of the instance: its namespace is used.
-// It reports whether a device was made anew.
-func (r wirer) wire(ctx context.Context, w wiring, done string, pid int) (fresh bool, err error) {
+// It reports what it made anew, also if it failed.
+func (r wirer) wire(ctx context.Context, w wiring, done string, pid int) (made made, err error) {
 	path := r.state.netns(w.ID)
-	if err := r.namespace(w.ID, pid); err != nil {
-		return false, err
+	if made.namespace, err = r.namespace(w.ID, pid); err != nil {
+		return made, err
 	}
 	host, err := handle(r.netns)
 	if err != nil {
-		return false, err
+		return made, err
 	}
 	defer host.Close()
 	in, err := handle(path)
 	if err != nil {
-		return false, err
+		return made, err
 	}
 	defer in.Close()
 	for _, p := range w.ports() {
 		if err := ctx.Err(); err != nil {
-			return fresh, err
+			return made, err
 		}
-		made, err := r.pair(host, in, w, p)
+		device, err := r.pair(host, in, w, p)
+		made.device = made.device || device
 		if err != nil {
-			return fresh, err
+			return made, err
 		}
-		fresh = fresh || made
 	}
-	if !fresh && done == hashOf(w) {
-		return false, nil
+	if !made.device && done == hashOf(w) {
+		return made, nil
 	}
 	if err := r.inside(in, w, path); err != nil {
-		return fresh, err
+		return made, err
 	}
-	return fresh, r.outside(host, w)
+	return made, r.outside(host, w)
 }
 
-// namespace makes the instance's namespace unless it is there.
-func (r wirer) namespace(id string, pid int) error {
+// made is what of an instance's wiring was not there before.
+type made struct{ namespace, device bool }
+
+// namespace makes the instance's namespace unless it is there; anew if nothing
+// runs in it.
+func (r wirer) namespace(id string, pid int) (anew bool, err error) {
 	path := r.state.netns(id)
 	if netnsrun.Is(path) {
-		return nil
+		return false, nil
 	}
 	if own := fmt.Sprintf("/proc/%d/ns/net", pid); pid != 0 && !isHosts(own) {
-		return netnsrun.Bind(own, path) // the name is gone (another mount namespace), the namespace is not
+		return false, netnsrun.Bind(own, path) // the name is gone (another mount namespace), the namespace is not
 	}
-	return netnsrun.Create(path)
+	return true, netnsrun.Create(path)
 }
 
 // isHosts reports whether the namespace is this process's own, which no

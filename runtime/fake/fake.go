@@ -40,9 +40,13 @@ type Knobs struct {
 	Usage func(id string) onpath.Usage
 }
 
+// mostPids is above every process number that the kernel gives, so that what asks
+// the kernel about an instance's process finds nobody else's.
+const mostPids = 1 << 22
+
 // NewMachine makes an empty machine.
 func NewMachine() *Machine {
-	return &Machine{procs: map[string]*process{}, made: map[string]bool{}, next: 1000}
+	return &Machine{procs: map[string]*process{}, made: map[string]bool{}, next: mostPids}
 }
 
 // Set changes the knobs.

@@ -1,0 +1,165 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/netnsrun"
+)
+
+// recall is what an earlier agent left: the record, and the process if it runs.
+// One that was ready is taken to be so until a probe says otherwise, and also
+// while its runtime does not answer: no agent, no change. Only a start of the
+// machine ends all, whatever the record says.
+func (in *instance) recall() onpath.Process {
+	all, err := in.a.state.records()
+	if err != nil {
+		in.a.log.Error("cannot read records", "err", err)
+	}
+	old, known := all[in.id]
+	plan := in.current()
+	if known {
+		restarted := in.restarted(old)
+		in.a.mu.Lock()
+		in.rec.Wiring, in.rec.Started, in.rec.Restarts = old.Wiring, old.Started, old.Restarts
+		in.rec.Ready = old.Ready && !restarted
+		in.a.mu.Unlock()
+	}
+	in.rec.Vports = wiringOf(in.id, plan).vports()
+	for _, v := range old.Vports { // never forget a device that was made
+		if !slices.Contains(in.rec.Vports, v) {
+			in.rec.Vports = append(in.rec.Vports, v)
+		}
+	}
+	in.remember()
+	_, rtErr := in.runtime()
+	p := in.takeAdopted()
+	in.a.mu.Lock()
+	defer in.a.mu.Unlock()
+	in.restarts = in.rec.Restarts
+	if p != nil && !ended(p) {
+		in.proc = p // the first configuration needs an ebpf function's
+	}
+	switch {
+	case p != nil && !ended(p) && in.rec.Ready, p == nil && known && in.rec.Ready && rtErr != nil:
+		in.state, in.open = onpath.InstanceReady, true
+	case p != nil && ended(p):
+		in.state, in.message = onpath.InstanceFailed, "ended while the agent was away"
+	}
+	return p
+}
+
+func (in *instance) takeAdopted() onpath.Process {
+	in.a.mu.Lock()
+	defer in.a.mu.Unlock()
+	p := in.a.adopted[in.id]
+	delete(in.a.adopted, in.id)
+	return p
+}
+
+// restarted reports whether the machine has been started anew since a record was
+// written. Records of earlier versions do not say: then it has not as long as the
+// instance's namespace is there, which no start of the machine outlives.
+func (in *instance) restarted(r record) bool {
+	if r.Boot == "" || in.rec.Boot == "" {
+		return wiringOf(in.id, in.current()).Attach != attachInline && !netnsrun.Is(in.a.state.netns(in.id))
+	}
+	return r.Boot != in.rec.Boot
+}
+
+// bootID is another one after each start of the machine; "" if the kernel has none.
+func bootID() string {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(id))
+}
+
+// keepWired wires the instance, again and again until it works. It closes
+// looked after the first attempt.
+func (in *instance) keepWired(ctx context.Context, p onpath.Process) {
+	var b backoff
+	for first := true; ; first = false {
+		err := in.wire(ctx, p)
+		if first {
+			close(in.looked)
+		}
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		in.set(onpath.InstanceFailed, err.Error())
+		if first {
+			in.a.event(in.current(), true, "WiringFailed", "%v", err)
+		}
+		if in.a.clock.Sleep(ctx, b.after(0)) != nil {
+			return
+		}
+	}
+}
+
+// wire makes namespace, devices, addresses and routes what the plan says.
+func (in *instance) wire(ctx context.Context, p onpath.Process) error {
+	plan := in.current()
+	w := wiringOf(in.id, plan)
+	err := checkSysctls(w.Sysctls)
+	var made made
+	if err == nil && w.Attach != attachInline {
+		pid := 0
+		if p != nil {
+			pid = p.Pid()
+		}
+		made, err = in.a.wirer.wire(ctx, w, in.rec.Wiring, pid)
+	}
+	if made.namespace {
+		in.displaced(p)
+	}
+	if err == nil && in.rec.Wiring != hashOf(w) {
+		in.rec.Wiring = hashOf(w)
+		in.remember()
+	}
+	in.a.mu.Lock()
+	was := in.wired
+	in.wired, in.wireErr = err == nil, ""
+	if err != nil {
+		in.wireErr = err.Error()
+	}
+	in.a.mu.Unlock()
+	if made.device || was != (err == nil) {
+		in.a.apply.kick(made.device)
+	}
+	return err
+}
+
+// strays reports whether a process surely is not in the instance's network namespace:
+// that was made anew while nobody could say where the process is.
+func (in *instance) strays(p onpath.Process) bool {
+	if p.Pid() == 0 || wiringOf(in.id, in.current()).Attach == attachInline {
+		return false
+	}
+	same, err := sameFile(unix.AT_FDCWD, fmt.Sprintf("/proc/%d/ns/net", p.Pid()), unix.AT_FDCWD, in.a.state.netns(in.id))
+	return err == nil && !same && !ended(p)
+}
+
+// displaced says that the instance's namespace is a new one: no process is in it,
+// and packets would cross it as if there were no function.
+func (in *instance) displaced(p onpath.Process) {
+	in.astray = in.astray || p != nil && !ended(p)
+	in.a.mu.Lock()
+	in.open = false
+	if in.state == onpath.InstanceReady {
+		in.state, in.message, in.since = onpath.InstanceStarting, "its network namespace was made anew", in.a.clock.Now()
+	}
+	in.a.mu.Unlock()
+	in.a.apply.kick(false)
+	if in.rec.Ready {
+		in.rec.Ready = false
+		in.remember()
+	}
+}
