@@ -84,6 +84,9 @@ func EmitTableOf(v VportID) TableID { return TableID(1<<31 | uint32(v)) }
 // DeviceName is the host-side network device of an instance's vport.
 func DeviceName(id VportID) string { return fmt.Sprintf("op%06x", uint32(id)) }
 
+// TunnelDevice carries all tunnels of a node.
+const TunnelDevice = "onpath0"
+
 // InstanceMAC is the address of the instance's end of a vport's pair, HostMAC of
 // the node's end: locally administered, made from the id.
 func InstanceMAC(id VportID) string { return macOf(0x70, id) }

@@ -31,7 +31,8 @@ type machine struct {
 	addresses   []netip.Addr
 	conditions  []onpath.Condition
 	refused     map[string]string // uplinks left out of the configuration: name → reason word
-	firewallErr string            // why the host's firewall could not be read whole
+	devices     watched
+	firewallErr string // why the host's firewall could not be read whole
 }
 
 // defaultNetwork is assumed where no device tells its speed.
@@ -60,7 +61,7 @@ func (a *Agent) watchMachine(ctx context.Context) {
 }
 
 // look inspects the machine, and puts the configuration in force again if the
-// set of usable uplinks is another one.
+// set of usable uplinks is another one, or a device is.
 func (a *Agent) look() {
 	a.looking.Lock()
 	defer a.looking.Unlock()
@@ -78,6 +79,7 @@ func (a *Agent) look() {
 	m.conditions = keepSince(old.conditions, m.conditions, a.clock.Now())
 	changed := hashOf(old.conditions) != hashOf(m.conditions) || old.underlayMTU != m.underlayMTU || !slices.Equal(old.addresses, m.addresses) || old.capacity != m.capacity
 	uplinks := hashOf(old.refused) != hashOf(m.refused)
+	devices := m.devices.changed(old.devices)
 	a.machine = m
 	a.mu.Unlock()
 	if m.firewallErr != "" && m.firewallErr != old.firewallErr {
@@ -87,7 +89,10 @@ func (a *Agent) look() {
 		kick(a.report)
 		a.tellConditions(old.conditions, m.conditions)
 	}
-	if uplinks {
+	if len(devices) > 0 {
+		a.log.Info("devices are others than before; the data path is attached again", "devices", devices)
+	}
+	if uplinks || len(devices) > 0 {
 		a.apply.kick(true)
 	}
 }
@@ -141,6 +146,7 @@ func (a *Agent) inspectMachine(spec onpath.NodeSpec) (machine, error) {
 		m.underlayMTU = under.Attrs().MTU
 		rate = a.speed(under.Attrs().Name)
 	}
+	m.devices = watchedOf(h, spec, under)
 	if m.addresses, err = addressesOf(h); err != nil {
 		return machine{}, err
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
+	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 
 	"github.com/onpath/onpath"
@@ -154,4 +155,89 @@ func TestCapacity(t *testing.T) {
 	if got.Capacity.CPU != 1500 || got.Capacity.Memory < 64<<20 || got.Capacity.Network != 10e9 || got.Kernel == "" || got.Version != "v0.0.0-test" {
 		t.Errorf("report %+v", got)
 	}
+}
+
+// TestDeviceMadeAnew: the whole configuration is put in force again, equal as it
+// is, when a device that it is attached to is another one under the same name, and
+// when the underlay's address goes or comes back.
+func TestDeviceMadeAnew(t *testing.T) {
+	b := newBed(t)
+	b.spec.Underlay.Address = netip.MustParseAddr("10.255.0.7")
+	b.device("under0", 0)
+	b.device("cl0", 0)
+	b.device(onpath.TunnelDevice, 0)
+	h := b.netlink(b.host)
+	defer h.Close()
+	address(t, h, "under0", []string{"10.255.0.7/24"})
+	r := b.run()
+	p := uplinkPlan(1, true, "cl0")
+	p.Datapath.Underlay.Address = b.spec.Underlay.Address
+	r.plan(p)
+	b.until("the plan is acknowledged", func() bool { return r.server.last().Plan == 1 })
+
+	remove := func(device string) {
+		l, err := h.LinkByName(device)
+		must(t, err)
+		must(t, h.LinkDel(l))
+	}
+	addr, err := netlink.ParseAddr("10.255.0.7/24")
+	must(t, err)
+	for _, step := range []struct {
+		what string
+		do   func()
+	}{
+		{"another uplink", func() { remove("cl0"); b.device("cl0", 0) }},
+		{"an uplink of the same number", func() { i := b.index("cl0"); remove("cl0"); b.device("cl0", i) }},
+		{"another tunnel", func() { remove(onpath.TunnelDevice); b.device(onpath.TunnelDevice, 0) }},
+		{"no tunnel", func() { remove(onpath.TunnelDevice) }},
+		{"another underlay", func() {
+			remove("under0")
+			b.device("under0", 0)
+			address(t, h, "under0", []string{"10.255.0.7/24"})
+		}},
+		{"no underlay address", func() {
+			l, err := h.LinkByName("under0")
+			must(t, err)
+			must(t, h.AddrDel(l, addr))
+		}},
+		{"the underlay address again", func() { address(t, h, "under0", []string{"10.255.0.7/24"}) }},
+	} {
+		b.settled()
+		before := b.path.count()
+		began := time.Now()
+		step.do()
+		b.until(step.what+": it is applied again", func() bool { return b.path.count() > before })
+		if took := time.Since(began); took > 8*time.Second { // it looks every 10 s in any case
+			t.Errorf("%s: that took %v: the kernel's word was not heard", step.what, took)
+		}
+	}
+	b.settled()
+	before := b.path.count()
+	b.device(onpath.TunnelDevice, 0) // as the data path makes it
+	b.device("other0", 0)
+	time.Sleep(300 * time.Millisecond)
+	if n := b.path.count() - before; n != 0 {
+		t.Errorf("applied %d times for devices that nothing is to be attached to", n)
+	}
+}
+
+// settled waits until nothing has been applied for a while.
+func (b *bed) settled() {
+	for n := -1; n != b.path.count(); time.Sleep(200 * time.Millisecond) {
+		n = b.path.count()
+	}
+}
+
+// device makes a device in the host, up, with that number (0: any) and an address
+// of its own making.
+func (b *bed) device(name string, index int) {
+	b.t.Helper()
+	h := b.netlink(b.host)
+	defer h.Close()
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.Index = name, index
+	must(b.t, h.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "to-" + name}))
+	l, err := h.LinkByName(name)
+	must(b.t, err)
+	must(b.t, h.LinkSetUp(l))
 }

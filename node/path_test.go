@@ -112,6 +112,13 @@ func (p *path) uplinks() (names []string) {
 	return names
 }
 
+// count is how often something was to be applied.
+func (p *path) count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.applies
+}
+
 func (p *path) set(fn func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 )
 
 // tunnelDevice carries all tunnels of a namespace.
-const tunnelDevice = "onpath0"
+const tunnelDevice = onpath.TunnelDevice
 
 // device is a network device as the kernel has it.
 type device struct {
