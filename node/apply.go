@@ -3,6 +3,7 @@ package node
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"net/netip"
 	"slices"
 	"sync"
@@ -26,6 +27,8 @@ type applier struct {
 	turned    chan struct{} // closed and replaced after each round
 	lastHash  string
 	hadConfig bool
+
+	failing complaint // guarded by Agent.mu
 }
 
 func newApplier(a *Agent) *applier {
@@ -91,24 +94,34 @@ func (p *applier) await(ctx context.Context, ok func(turn) bool) error {
 	}
 }
 
+// run applies when asked, and what failed again after a wait, which only further
+// attempts of its own make longer: there is one such wait at a time.
 func (p *applier) run(ctx context.Context) {
 	var b backoff
+	wait := b.after(0)
+	var retry <-chan struct{}
+	stop := func() {}
+	defer func() { stop() }()
 	for {
+		again := false
 		select {
 		case <-ctx.Done():
 			return
 		case <-p.wake:
+		case <-retry:
+			again = true
 		}
+		stop()
+		retry, stop = nil, func() {}
 		if p.round(ctx) {
 			b = backoff{}
-		} else {
-			d := b.after(0)
-			p.a.goDo(func(ctx context.Context) {
-				if p.a.clock.Sleep(ctx, d) == nil {
-					kick(p.wake)
-				}
-			})
+			wait = b.after(0)
+			continue
 		}
+		if again {
+			wait = b.after(0)
+		}
+		retry, stop = alarm(ctx, p.a.clock, wait)
 	}
 }
 
@@ -295,6 +308,7 @@ func (a *Agent) applied(plan *onpath.NodePlan, missing []onpath.VportID) {
 	}
 	a.appliedPlan = plan
 	a.planErr = ""
+	a.apply.failing = complaint{}
 	for _, in := range a.instances {
 		if in.wireErr != "" && slices.ContainsFunc(missing, func(v onpath.VportID) bool { return v == in.plan.Vport || v == in.plan.Back }) {
 			a.planErr = "instance " + in.plan.Tenant + "/" + in.plan.Name + " cannot be connected: " + in.wireErr
@@ -333,7 +347,9 @@ func (a *Agent) applyFailed(plan *onpath.NodePlan, err error) {
 		return
 	}
 	a.planErr = err.Error()
-	a.log.Error("the plan cannot be put in force; the one before stays", "generation", plan.Generation, "err", err)
+	if a.apply.failing.tell(fmt.Sprint(plan.Generation, ": ", err), a.clock.Now()) {
+		a.log.Error("the plan cannot be put in force; the one before stays", "generation", plan.Generation, "err", err)
+	}
 	kick(a.report)
 }
 

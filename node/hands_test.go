@@ -53,6 +53,13 @@ func (h *hands) awaited(d time.Duration) (n int) {
 	return n
 }
 
+// sleepers is how many sleep at all.
+func (h *hands) sleepers() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.waiters)
+}
+
 func (h *hands) move(d time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -142,18 +142,7 @@ func (in *instance) settle(ctx context.Context) (<-chan struct{}, func()) {
 	if in.hasty {
 		d = settleAfterCrash
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	over, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		if in.a.clock.Sleep(ctx, d) == nil {
-			close(over)
-		}
-	}()
-	return over, func() {
-		cancel()
-		<-done
-	}
+	return alarm(ctx, in.a.clock, d)
 }
 
 // tellIdle tells a running container new idle times.
