@@ -97,6 +97,7 @@ type Agent struct {
 	apply   *applier
 	reach   *reach
 	report  chan struct{} // a report is due
+	retake  chan struct{} // a plan was refused
 	inspect chan struct{} // look at the machine again
 	planned sync.Mutex    // serialises SetPlan
 	looking sync.Mutex    // serialises look
@@ -111,6 +112,7 @@ type Agent struct {
 	appliedPlan *onpath.NodePlan
 	acked       uint64 // generation in force since this process started
 	planErr     string
+	refusal     *refusal // of the newest plan; nil: it is taken
 	instances   map[string]*instance
 	adopted     map[string]onpath.Process // found at start, by id
 	drivers     map[string]*driver        // by kind of function
@@ -155,7 +157,7 @@ func New(o Options) (*Agent, error) {
 	a := &Agent{
 		opt: o, log: o.Log, clock: o.Clock, started: o.Clock.Now(), boot: bootID(),
 		state: state{dir}, up: make(chan struct{}),
-		report: make(chan struct{}, 1), inspect: make(chan struct{}, 1),
+		report: make(chan struct{}, 1), retake: make(chan struct{}, 1), inspect: make(chan struct{}, 1),
 		instances: map[string]*instance{}, adopted: map[string]onpath.Process{}, drivers: map[string]*driver{},
 	}
 	a.wirer = wirer{node: o.Name, netns: o.NetNS, state: a.state, log: a.log}
@@ -213,6 +215,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.goDo(a.saveReach)
 	a.goDo(a.watchNewFlows)
 	a.goDo(a.retryRuntimes)
+	a.goDo(a.retakePlans)
 	a.resumeFaults()
 	a.tasks.Go(func() { a.reportLoop(ctx) })
 	a.awaitWiring(ctx)
@@ -273,85 +276,6 @@ func (a *Agent) awaitWiring(ctx context.Context) {
 			return
 		}
 	}
-}
-
-// SetPlan takes the whole desired state. It returns when the plan is saved and
-// taken up; the report says when it is in force. A plan equal to the present
-// one changes nothing.
-func (a *Agent) SetPlan(ctx context.Context, p *onpath.NodePlan) error {
-	if err := a.checkPlan(p); err != nil {
-		return err
-	}
-	select {
-	case <-a.up:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	if a.ctx.Err() != nil {
-		return onpath.Errorf(onpath.CodeUnavailable, "the agent of node %s is ending", a.opt.Name)
-	}
-	a.planned.Lock()
-	defer a.planned.Unlock()
-	p = clonePlan(p)
-	a.mu.Lock()
-	same := a.plan != nil && hashOf(a.plan) == hashOf(p)
-	inForce, former := a.inForce, a.plan
-	if a.plan != nil && p.Generation < a.plan.Generation {
-		a.log.Warn("the server's plan is older than the one here", "here", a.plan.Generation, "got", p.Generation)
-	}
-	a.mu.Unlock()
-	if same {
-		kick(a.report)
-		return nil
-	}
-	if err := a.state.savePlan(savedPlan{Node: a.opt.Name, Wanted: p, InForce: inForce}); err != nil {
-		return err
-	}
-	before := a.spec()
-	a.reach.opened(former, p)
-	a.mu.Lock()
-	a.plan = p
-	a.planErr = ""
-	a.mu.Unlock()
-	if now := a.spec(); len(now.Uplinks) > 0 || hashOf(before) != hashOf(now) {
-		a.look() // uplinks are judged before they are attached
-	}
-	a.mu.Lock()
-	a.reconcile()
-	a.mu.Unlock()
-	a.log.Info("new plan", "generation", p.Generation, "instances", len(p.Instances), "vports", len(p.Datapath.Vports))
-	a.apply.kick(false)
-	kick(a.report)
-	return nil
-}
-
-func (a *Agent) checkPlan(p *onpath.NodePlan) error {
-	if p == nil || p.Node != a.opt.Name {
-		return onpath.Errorf(onpath.CodeInvalid, "the plan is not for node %s", a.opt.Name)
-	}
-	seen := map[onpath.VportID]string{}
-	for _, in := range p.Instances {
-		ids := []onpath.VportID{in.Vport}
-		if c := in.Spec.Container; c != nil && c.Attach == onpath.Bridged {
-			ids = append(ids, in.Back)
-		}
-		for _, v := range ids {
-			name := in.Tenant + "/" + in.Name
-			if v == 0 || v > onpath.MaxID24 {
-				return onpath.Errorf(onpath.CodeInvalid, "plan %d gives instance %s the vport %d, which is none", p.Generation, name, v)
-			}
-			if other, ok := seen[v]; ok {
-				return onpath.Errorf(onpath.CodeInvalid, "plan %d gives vport %d to both %s and %s", p.Generation, v, other, name)
-			}
-			seen[v] = name
-		}
-	}
-	for _, v := range p.Datapath.Vports {
-		if v.Kind != onpath.VportRemote && seen[v.ID] == "" {
-			return onpath.Errorf(onpath.CodeInvalid, "plan %d has the instance vport %d, which belongs to none of its instances", p.Generation, v.ID)
-		}
-	}
-	return nil
 }
 
 // reconcile starts what the plan names and dismisses what it does not. Callers
@@ -430,8 +354,8 @@ func (a *Agent) Health() error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.planErr != "" {
-		return fmt.Errorf("the plan is not in force: %s", a.planErr)
+	if why := a.whyNot(); why != "" {
+		return fmt.Errorf("the plan is not in force: %s", why)
 	}
 	return nil
 }

@@ -14,17 +14,6 @@ var (
 	_ Session         = (*session.Session)(nil)
 )
 
-// Plan implements session.Handler.
-func (a *Agent) Plan(ctx context.Context, p *onpath.NodePlan) {
-	if err := a.SetPlan(ctx, p); err != nil && ctx.Err() == nil {
-		a.log.Error("the server's plan is not taken", "err", err)
-		a.mu.Lock()
-		a.planErr = err.Error()
-		a.mu.Unlock()
-		kick(a.report)
-	}
-}
-
 // Serve implements session.Handler: one operation of the server's on this node.
 func (a *Agent) Serve(ctx context.Context, op onpath.NodeOp, request json.RawMessage, stream io.ReadWriteCloser) error {
 	switch op {

@@ -43,7 +43,7 @@ func (a *Agent) Report() onpath.NodeReport {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	r := onpath.NodeReport{
-		Node: a.opt.Name, Plan: a.acked, PlanError: a.planErr,
+		Node: a.opt.Name, Plan: a.acked, PlanError: a.whyNot(),
 		Version: a.opt.Version, Kernel: a.machine.kernel, Started: a.started,
 		Capacity: a.machine.capacity, UnderlayMTU: a.machine.underlayMTU, NoHostImage: !a.opt.HostImage,
 		Addresses: a.machine.addresses, Conditions: slices.Clone(a.machine.conditions), Paths: maps.Clone(a.paths),

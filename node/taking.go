@@ -1,0 +1,168 @@
+package node
+
+import (
+	"context"
+
+	"github.com/onpath/onpath"
+)
+
+// refusal is a plan of the server's that could not be taken. The server does not
+// send it again: it is tried until it is taken, or another one.
+type refusal struct {
+	plan *onpath.NodePlan
+	err  error
+}
+
+// Plan implements session.Handler.
+func (a *Agent) Plan(ctx context.Context, p *onpath.NodePlan) {
+	err := a.SetPlan(ctx, p)
+	if err == nil || ctx.Err() != nil {
+		return
+	}
+	a.log.Error("the server's plan is not taken", "err", err)
+	a.mu.Lock()
+	a.refusal = &refusal{plan: p, err: err}
+	a.mu.Unlock()
+	kick(a.report)
+	kick(a.retake)
+}
+
+// retakePlans tries plans that were refused again.
+func (a *Agent) retakePlans(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.retake:
+		}
+		var b backoff
+		for r := a.untaken(); r != nil; r = a.untaken() {
+			if a.clock.Sleep(ctx, b.after(0)) != nil {
+				return
+			}
+			err := a.take(ctx, r.plan, r)
+			if err == nil || ctx.Err() != nil {
+				continue
+			}
+			a.mu.Lock()
+			if a.refusal == r && err.Error() != r.err.Error() {
+				a.log.Error("the server's plan is still not taken", "err", err)
+				a.refusal = &refusal{plan: r.plan, err: err}
+			}
+			a.mu.Unlock()
+			kick(a.report)
+		}
+	}
+}
+
+// untaken is the refusal for which another attempt may do: a plan that is wrong
+// stays so.
+func (a *Agent) untaken() *refusal {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.refusal == nil || onpath.CodeOf(a.refusal.err) == onpath.CodeInvalid {
+		return nil
+	}
+	return a.refusal
+}
+
+// whyNot is why the newest plan is not in force; "" if it is, or on its way. Callers
+// hold mu.
+func (a *Agent) whyNot() string {
+	if a.refusal != nil {
+		return a.refusal.err.Error()
+	}
+	return a.planErr
+}
+
+// SetPlan takes the whole desired state. It returns when the plan is saved and
+// taken up; the report says when it is in force. A plan equal to the present
+// one changes nothing.
+func (a *Agent) SetPlan(ctx context.Context, p *onpath.NodePlan) error {
+	return a.take(ctx, p, nil)
+}
+
+// take is SetPlan; again, if not nil, is the refusal of p, which must still be the
+// last word.
+func (a *Agent) take(ctx context.Context, p *onpath.NodePlan, again *refusal) error {
+	if err := a.checkPlan(p); err != nil {
+		return err
+	}
+	select {
+	case <-a.up:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if a.ctx.Err() != nil {
+		return onpath.Errorf(onpath.CodeUnavailable, "the agent of node %s is ending", a.opt.Name)
+	}
+	a.planned.Lock()
+	defer a.planned.Unlock()
+	p = clonePlan(p)
+	a.mu.Lock()
+	if again != nil && a.refusal != again {
+		a.mu.Unlock()
+		return nil // a newer plan has come
+	}
+	same := a.plan != nil && hashOf(a.plan) == hashOf(p)
+	inForce, former := a.inForce, a.plan
+	if a.plan != nil && p.Generation < a.plan.Generation {
+		a.log.Warn("the server's plan is older than the one here", "here", a.plan.Generation, "got", p.Generation)
+	}
+	if same {
+		a.refusal = nil
+	}
+	a.mu.Unlock()
+	if same {
+		kick(a.report)
+		return nil
+	}
+	if err := a.state.savePlan(savedPlan{Node: a.opt.Name, Wanted: p, InForce: inForce}); err != nil {
+		return err
+	}
+	before := a.spec()
+	a.reach.opened(former, p)
+	a.mu.Lock()
+	a.plan = p
+	a.planErr, a.refusal = "", nil
+	a.mu.Unlock()
+	if now := a.spec(); len(now.Uplinks) > 0 || hashOf(before) != hashOf(now) {
+		a.look() // uplinks are judged before they are attached
+	}
+	a.mu.Lock()
+	a.reconcile()
+	a.mu.Unlock()
+	a.log.Info("new plan", "generation", p.Generation, "instances", len(p.Instances), "vports", len(p.Datapath.Vports))
+	a.apply.kick(false)
+	kick(a.report)
+	return nil
+}
+
+func (a *Agent) checkPlan(p *onpath.NodePlan) error {
+	if p == nil || p.Node != a.opt.Name {
+		return onpath.Errorf(onpath.CodeInvalid, "the plan is not for node %s", a.opt.Name)
+	}
+	seen := map[onpath.VportID]string{}
+	for _, in := range p.Instances {
+		ids := []onpath.VportID{in.Vport}
+		if c := in.Spec.Container; c != nil && c.Attach == onpath.Bridged {
+			ids = append(ids, in.Back)
+		}
+		for _, v := range ids {
+			name := in.Tenant + "/" + in.Name
+			if v == 0 || v > onpath.MaxID24 {
+				return onpath.Errorf(onpath.CodeInvalid, "plan %d gives instance %s the vport %d, which is none", p.Generation, name, v)
+			}
+			if other, ok := seen[v]; ok {
+				return onpath.Errorf(onpath.CodeInvalid, "plan %d gives vport %d to both %s and %s", p.Generation, v, other, name)
+			}
+			seen[v] = name
+		}
+	}
+	for _, v := range p.Datapath.Vports {
+		if v.Kind != onpath.VportRemote && seen[v.ID] == "" {
+			return onpath.Errorf(onpath.CodeInvalid, "plan %d has the instance vport %d, which belongs to none of its instances", p.Generation, v.ID)
+		}
+	}
+	return nil
+}
