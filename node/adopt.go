@@ -95,8 +95,23 @@ func (a *Agent) retryRuntimes(ctx context.Context) {
 		for kind, rt := range failed {
 			a.adopt(ctx, kind, rt)
 		}
+		a.sweepAgain(failed)
 		a.wakeAll()
 		kick(a.inspect)
+	}
+}
+
+// sweepAgain clears away what runtimes that did not answer kept from it, once they do.
+func (a *Agent) sweepAgain(failed map[string]onpath.Runtime) {
+	a.mu.Lock()
+	back := false
+	for kind := range failed {
+		back = back || a.drivers[kind].err == nil
+	}
+	sweep := back && a.swept // else the first one is still to come
+	a.mu.Unlock()
+	if sweep {
+		a.goDo(a.sweep)
 	}
 }
 

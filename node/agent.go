@@ -119,6 +119,7 @@ type Agent struct {
 	stopped     []stoppedReport
 	machine     machine
 	swept       bool
+	sweeping    map[string]chan struct{} // leftovers on their way out, by id
 	paths       map[onpath.PathID]uint64 // live flow entries of ended paths
 	session     Session
 	early       []onpath.NodeEvent // before there was a session
@@ -158,7 +159,7 @@ func New(o Options) (*Agent, error) {
 		opt: o, log: o.Log, clock: o.Clock, started: o.Clock.Now(), boot: bootID(),
 		state: state{dir}, up: make(chan struct{}),
 		report: make(chan struct{}, 1), retake: make(chan struct{}, 1), inspect: make(chan struct{}, 1),
-		instances: map[string]*instance{}, adopted: map[string]onpath.Process{}, drivers: map[string]*driver{},
+		instances: map[string]*instance{}, adopted: map[string]onpath.Process{}, sweeping: map[string]chan struct{}{}, drivers: map[string]*driver{},
 	}
 	a.wirer = wirer{node: o.Name, netns: o.NetNS, state: a.state, log: a.log}
 	a.apply, a.reach = newApplier(a), newReach()

@@ -32,6 +32,8 @@ const patience = 30 * time.Second
 type story struct {
 	mu    sync.Mutex
 	lines []string
+	// stopping, if set, is called before a process of the instance is stopped.
+	stopping func(ctx context.Context, name string) error
 }
 
 func (s *story) tell(format string, args ...any) {
@@ -126,6 +128,11 @@ type toldProcess struct {
 func (p toldProcess) Stop(ctx context.Context, grace time.Duration) error {
 	if p.Process.Pid() != 0 {
 		p.story.tell("stop %s", p.Labels()[node.LabelInstance])
+	}
+	if f := p.story.stopping; f != nil {
+		if err := f(ctx, p.Labels()[node.LabelInstance]); err != nil {
+			return err
+		}
 	}
 	return p.Process.Stop(ctx, grace)
 }

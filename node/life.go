@@ -22,6 +22,9 @@ const startTimeout = time.Minute
 // live is the life of one instance: wire, start, supervise, start again; until
 // it is dismissed, and then all of it goes, or the agent ends, and all stays.
 func (in *instance) live(ctx context.Context) {
+	if !in.awaitSweep() {
+		return
+	}
 	p := in.recall()
 	if p == nil {
 		in.makeAhead(ctx)

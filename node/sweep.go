@@ -9,7 +9,8 @@ import (
 
 // sweep clears away what earlier agents left and no plan names: processes,
 // devices, namespaces, records. It runs after the first configuration is in
-// force, so that no rule leads there any more.
+// force, so that no rule leads there any more, and when a runtime that was away
+// is back. Several may run: each id is one's.
 func (a *Agent) sweep(ctx context.Context) {
 	left, err := a.leftovers()
 	if err != nil {
@@ -17,8 +18,12 @@ func (a *Agent) sweep(ctx context.Context) {
 		return
 	}
 	for id, rec := range left {
-		if err := a.sweepOne(ctx, id, rec); err != nil {
-			a.log.Error("cannot clear away a leftover; the next start tries again", "instance", id, "err", err)
+		swept, err := a.sweepOne(ctx, id, rec)
+		if err != nil {
+			a.log.Error("cannot clear away a leftover; tried again when the agent or the runtime starts", "instance", id, "err", err)
+			continue
+		}
+		if !swept {
 			continue
 		}
 		a.log.Info("cleared away an instance that no plan names", "instance", id)
@@ -62,33 +67,77 @@ func (a *Agent) leftovers() (map[string]record, error) {
 	return out, nil
 }
 
-func (a *Agent) sweepOne(ctx context.Context, id string, rec record) error {
-	a.planned.Lock() // no plan may name it again meanwhile
-	defer a.planned.Unlock()
-	a.mu.Lock()
-	_, wanted := a.instances[id]
-	p := a.adopted[id]
-	var rtErr error
-	if d := a.drivers[rec.Kind]; d != nil {
-		rtErr = d.err
-	} else if rec.Started {
-		rtErr = onpath.Errorf(onpath.CodeUnavailable, "the runtime for %s functions, which started it, is not set up any more", rec.Kind)
+// sweepOne reports whether the leftover is gone, by it. No lock is held while it
+// goes: an instance of the same id that a plan names meanwhile waits for the end.
+func (a *Agent) sweepOne(ctx context.Context, id string, rec record) (bool, error) {
+	p, done, err := a.beginSweep(id, rec)
+	if err != nil || done == nil {
+		return false, err
 	}
-	if !wanted && rtErr == nil {
-		delete(a.adopted, id)
-	}
-	a.mu.Unlock()
-	if wanted {
-		return nil
-	}
-	if rtErr != nil {
-		return rtErr // it may still run
-	}
+	defer done()
 	if p != nil {
-		if err := p.Stop(ctx, a.opt.StopGrace); err != nil {
-			return err
+		stop, cancel := context.WithTimeout(ctx, a.opt.StopGrace+startTimeout)
+		defer cancel()
+		if err := p.Stop(stop, a.opt.StopGrace); err != nil {
+			a.mu.Lock()
+			a.adopted[id] = p
+			a.mu.Unlock()
+			return false, err
 		}
 	}
+	return true, a.removeLeft(id, rec)
+}
+
+// beginSweep takes an id that nobody wants, with the process that it may have, until
+// done is called. done is nil if there is nothing to be done.
+func (a *Agent) beginSweep(id string, rec record) (p onpath.Process, done func(), err error) {
+	a.planned.Lock() // a plan that is being taken up may name it
+	defer a.planned.Unlock()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.instances[id] != nil || a.sweeping[id] != nil {
+		return nil, nil, nil
+	}
+	if d := a.drivers[rec.Kind]; d != nil {
+		err = d.err
+	} else if rec.Started {
+		err = onpath.Errorf(onpath.CodeUnavailable, "the runtime for %s functions, which started it, is not set up any more", rec.Kind)
+	}
+	if err != nil {
+		return nil, nil, err // it may still run
+	}
+	p = a.adopted[id]
+	delete(a.adopted, id)
+	over := make(chan struct{})
+	a.sweeping[id] = over
+	return p, func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		delete(a.sweeping, id)
+		close(over)
+	}, nil
+}
+
+// awaitSweep waits until no leftover of the instance's id is being cleared away;
+// false if the agent ends before.
+func (in *instance) awaitSweep() bool {
+	in.a.mu.Lock()
+	over := in.a.sweeping[in.id]
+	in.a.mu.Unlock()
+	if over == nil {
+		return true
+	}
+	in.set(onpath.InstanceStarting, "waiting until what an earlier agent left of it is gone")
+	select {
+	case <-over:
+		return true
+	case <-in.a.ctx.Done():
+		return false
+	}
+}
+
+// removeLeft removes all of an id but its process.
+func (a *Agent) removeLeft(id string, rec record) error {
 	devices, err := a.wirer.devices()
 	if err != nil {
 		return err
