@@ -60,7 +60,7 @@ func (r wirer) inside(in *netlink.Handle, w wiring, path string) error {
 		}
 	}
 	if w.Attach == onpath.Routed {
-		if err := routes(in, w); err != nil {
+		if err := routes(in, w, ipv6On(path, "eth0")); err != nil {
 			return err
 		}
 	}
@@ -83,13 +83,15 @@ func up(h *netlink.Handle, name string, mtu int) error {
 	return nil
 }
 
-// routes gives a routed instance its addresses, next hops and default routes.
-func routes(in *netlink.Handle, w wiring) error {
+// routes gives a routed instance its addresses, next hops and default routes;
+// without IPv6 only those of IPv4.
+func routes(in *netlink.Handle, w wiring, ipv6 bool) error {
 	eth, err := in.LinkByName("eth0")
 	if err != nil {
 		return fmt.Errorf("find eth0 in the instance: %w", err)
 	}
-	if err := addresses(in, eth, w.Addresses); err != nil {
+	own := slices.DeleteFunc(slices.Clone(w.Addresses), func(p netip.Prefix) bool { return p.Addr().Is6() && !ipv6 })
+	if err := addresses(in, eth, own); err != nil {
 		return err
 	}
 	mac, err := net.ParseMAC(onpath.HostMAC(w.Vport))
@@ -97,7 +99,7 @@ func routes(in *netlink.Handle, w wiring) error {
 		return err
 	}
 	for _, gw := range []netip.Addr{gateway4, gateway6} {
-		if gw.Is6() && !hasIPv6() {
+		if gw.Is6() && !ipv6 {
 			continue
 		}
 		family := netlink.FAMILY_V4

@@ -104,6 +104,25 @@ func (in *instance) keepWired(ctx context.Context, p onpath.Process) {
 	}
 }
 
+// rewire wires a running instance as the plan says now, and has it done again soon
+// if that fails.
+func (in *instance) rewire(ctx context.Context, w *watch) {
+	w.endWait()
+	w.rewiring, w.endWait = nil, func() {}
+	in.a.mu.Lock()
+	before := in.wireErr
+	in.a.mu.Unlock()
+	err := in.wire(ctx, w.p)
+	if err == nil || ctx.Err() != nil {
+		w.rewait = backoff{}
+		return
+	}
+	if err.Error() != before {
+		in.a.event(w.plan, true, "WiringFailed", "%v", err)
+	}
+	w.rewiring, w.endWait = alarm(ctx, in.a.clock, w.rewait.after(0))
+}
+
 // wire makes namespace, devices, addresses and routes what the plan says.
 func (in *instance) wire(ctx context.Context, p onpath.Process) error {
 	plan := in.current()
@@ -120,19 +139,29 @@ func (in *instance) wire(ctx context.Context, p onpath.Process) error {
 	if made.namespace {
 		in.displaced(p)
 	}
-	if err == nil && in.rec.Wiring != hashOf(w) {
-		in.rec.Wiring = hashOf(w)
+	done := ""
+	if err == nil {
+		done = hashOf(w)
+	}
+	if in.rec.Wiring != done && (made.device || ctx.Err() == nil) {
+		in.rec.Wiring = done
 		in.remember()
 	}
+	// What served goes on serving by devices that are as they were.
+	keeps := err != nil && !made.device && !made.namespace && in.a.wirer.there(w)
 	in.a.mu.Lock()
-	was := in.wired
-	in.wired, in.wireErr = err == nil, ""
+	was, wasErr := in.wired, in.wireErr
+	in.wired, in.wireErr = err == nil || was && keeps, ""
 	if err != nil {
 		in.wireErr = err.Error()
 	}
+	changed, told := was != in.wired, wasErr == in.wireErr
 	in.a.mu.Unlock()
-	if made.device || was != (err == nil) {
+	if made.device || changed {
 		in.a.apply.kick(made.device)
+	}
+	if !told {
+		kick(in.a.report)
 	}
 	return err
 }

@@ -93,6 +93,8 @@ func (in *instance) report(inForce map[onpath.VportID]bool) onpath.InstanceRepor
 	case r.Message != "":
 	case r.Refused != "":
 		r.Message = "keeps its configuration from before, for it refused the new one: " + r.Refused
+	case in.wireErr != "":
+		r.Message = "its network is not as it should be: " + in.wireErr
 	default:
 		r.Message = in.leftOut
 	}

@@ -19,12 +19,15 @@ type watch struct {
 	began     time.Time // of the run, as far as this agent knows
 	ready     bool
 	everReady bool
-	settled   bool      // has run long enough to be ready without a probe
-	badSince  time.Time // not ready since
-	failures  int       // probes in a row
-	unasked   int       // probes in a row that could not be run
-	eager     chan bool // to the prober: probe often (starting) or as told
-	stopped   bool      // its first process is (SIGSTOP)
+	settled   bool            // has run long enough to be ready without a probe
+	badSince  time.Time       // not ready since
+	failures  int             // probes in a row
+	unasked   int             // probes in a row that could not be run
+	eager     chan bool       // to the prober: probe often (starting) or as told
+	stopped   bool            // its first process is (SIGSTOP)
+	rewiring  <-chan struct{} // rings when wiring that failed is due again; nil: it did not
+	endWait   func()
+	rewait    backoff
 }
 
 // supervise watches a running process until it ends, must be ended, or ctx
@@ -32,7 +35,8 @@ type watch struct {
 func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed bool) (good time.Duration, why string) {
 	now := in.a.clock.Now()
 	w := &watch{p: p, plan: in.current(), began: now, badSince: now, ready: assumed, everReady: assumed}
-	w.health = healthFor(&w.plan.Spec)
+	w.health, w.endWait = healthFor(&w.plan.Spec), func() {}
+	defer func() { w.endWait() }()
 	defer in.closeAtEnd(p)()
 	probes, stopProbes := in.startProbes(ctx, w)
 	defer func() { stopProbes() }()
@@ -77,6 +81,8 @@ func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed boo
 				in.kill(ctx, w, why)
 				return in.a.clock.Now().Sub(w.began), why
 			}
+		case <-w.rewiring:
+			in.rewire(ctx, w)
 		case <-in.changed:
 			old := w.plan
 			w.plan = in.current()
@@ -85,9 +91,7 @@ func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed boo
 				in.kill(ctx, w, "its function changed")
 				return 0, ""
 			}
-			if err := in.wire(ctx, p); err != nil && ctx.Err() == nil {
-				in.a.event(w.plan, true, "WiringFailed", "%v", err)
-			}
+			in.rewire(ctx, w)
 			in.resize(ctx, w, false)
 			in.reconfigure(ctx, w, old)
 			if idleOf(&old) != idleOf(&w.plan) || in.launched != p {

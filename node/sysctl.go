@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/netnsrun"
 )
 
 // sysctl is one kernel setting of the calling thread's network namespace.
@@ -38,6 +39,21 @@ func setAll(all []sysctl) error {
 func hasIPv6() bool {
 	_, err := os.Stat("/proc/sys/net/ipv6")
 	return err == nil
+}
+
+// ipv6On reports whether a device of the namespace takes IPv6: functions may turn
+// it off (disable_ipv6), and the kernel then refuses addresses and routes.
+func ipv6On(netns, device string) bool {
+	if !hasIPv6() {
+		return false
+	}
+	on := true // what cannot be asked is tried
+	_ = netnsrun.Do(netns, func() error {
+		v, err := os.ReadFile("/proc/sys/net/ipv6/conf/" + device + "/disable_ipv6")
+		on = err != nil || strings.TrimSpace(string(v)) == "0"
+		return err
+	})
+	return on
 }
 
 // baseSysctls make a routed instance an IP hop that forwards whatever it is

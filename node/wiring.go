@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -150,6 +151,24 @@ func (r wirer) wire(ctx context.Context, w wiring, done string, pid int) (made m
 		return made, err
 	}
 	return made, r.outside(host, w)
+}
+
+// there reports whether all devices of an instance are, connected as they must be.
+func (r wirer) there(w wiring) bool {
+	host, err := handle(r.netns)
+	if err != nil {
+		return false
+	}
+	defer host.Close()
+	in, err := handle(r.state.netns(w.ID))
+	if err != nil {
+		return false
+	}
+	defer in.Close()
+	return !slices.ContainsFunc(w.ports(), func(p port) bool {
+		l, err := host.LinkByName(onpath.DeviceName(p.id))
+		return err != nil || !connected(in, l, p.inside)
+	})
 }
 
 // made is what of an instance's wiring was not there before.
