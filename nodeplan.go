@@ -90,7 +90,7 @@ type InstanceReport struct {
 	// Wired: its vport is part of the data path in force.
 	Wired bool `json:"wired"`
 	// Flows is the number of flow entries that lead to it; only counted while
-	// it drains.
+	// it drains, and 1 until a count has ended that began when it drained already.
 	Flows uint64 `json:"flows,omitempty"`
 	// Config is the EBPFSpec.Told of what an ebpf function was told last; absent
 	// as long as the agent has told it nothing.

@@ -97,6 +97,7 @@ type Agent struct {
 	apply   *applier
 	reach   *reach
 	report  chan struct{} // a report is due
+	count   chan struct{} // a count of flows is
 	retake  chan struct{} // a plan was refused
 	inspect chan struct{} // look at the machine again
 	planned sync.Mutex    // serialises SetPlan
@@ -119,8 +120,8 @@ type Agent struct {
 	stopped     []stoppedReport
 	machine     machine
 	swept       bool
-	sweeping    map[string]chan struct{} // leftovers on their way out, by id
-	paths       map[onpath.PathID]uint64 // live flow entries of ended paths
+	sweeping    map[string]chan struct{}     // leftovers on their way out, by id
+	paths       map[onpath.PathID]*pathCount // live flow entries of ended paths, by the last count
 	session     Session
 	early       []onpath.NodeEvent // before there was a session
 }
@@ -158,7 +159,7 @@ func New(o Options) (*Agent, error) {
 	a := &Agent{
 		opt: o, log: o.Log, clock: o.Clock, started: o.Clock.Now(), boot: bootID(),
 		state: state{dir}, up: make(chan struct{}),
-		report: make(chan struct{}, 1), retake: make(chan struct{}, 1), inspect: make(chan struct{}, 1),
+		report: make(chan struct{}, 1), count: make(chan struct{}, 1), retake: make(chan struct{}, 1), inspect: make(chan struct{}, 1),
 		instances: map[string]*instance{}, adopted: map[string]onpath.Process{}, sweeping: map[string]chan struct{}{}, drivers: map[string]*driver{},
 	}
 	a.wirer = wirer{node: o.Name, netns: o.NetNS, state: a.state, log: a.log}
@@ -217,6 +218,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.goDo(a.watchNewFlows)
 	a.goDo(a.retryRuntimes)
 	a.goDo(a.retakePlans)
+	a.goDo(a.countLoop)
 	a.resumeFaults()
 	a.tasks.Go(func() { a.reportLoop(ctx) })
 	a.awaitWiring(ctx)

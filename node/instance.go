@@ -41,6 +41,8 @@ type instance struct {
 	successor *onpath.InstancePlan
 	proc      onpath.Process // running
 	flows     uint64
+	counted   bool   // flows is of a count that began when it drained already
+	drains    uint64 // how often it has begun to drain
 	told      string // onpath.InstanceReport.Config
 	refused   string // onpath.InstanceReport.Refused
 	leftOut   string // why part of its log is missing; "" if none is
@@ -85,6 +87,7 @@ func (in *instance) dismiss() {
 // update takes up what may change while an instance lives. Callers hold a.mu.
 func (in *instance) update(p onpath.InstancePlan) {
 	if hashOf(in.plan) != hashOf(p) {
+		in.drainsFrom(p)
 		in.plan = p
 		kick(in.changed)
 	}

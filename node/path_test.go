@@ -22,6 +22,8 @@ type path struct {
 	fail    func(*onpath.DatapathConfig) error
 	flows   []onpath.FlowEntry
 	removed bool
+	// walking, if set, is called while flows are read, which have been by then.
+	walking func()
 	refused map[string]uint64
 }
 
@@ -66,8 +68,11 @@ func (p *path) Refused(context.Context) (map[string]uint64, error) {
 
 func (p *path) Flows(_ context.Context, f onpath.FlowFilter, yield func(onpath.FlowEntry) bool) error {
 	p.mu.Lock()
-	flows := slices.Clone(p.flows)
+	flows, walking := slices.Clone(p.flows), p.walking
 	p.mu.Unlock()
+	if walking != nil {
+		walking()
+	}
 	for _, e := range flows {
 		if f.Matches(e) && !yield(e) {
 			return nil

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"maps"
 	"slices"
 	"time"
 
@@ -26,7 +25,7 @@ func (a *Agent) reportLoop(ctx context.Context) {
 			return
 		case <-a.report:
 		case <-tick:
-			a.countFlows(ctx)
+			kick(a.count)
 		}
 		a.mu.Lock()
 		s := a.session
@@ -46,7 +45,7 @@ func (a *Agent) Report() onpath.NodeReport {
 		Node: a.opt.Name, Plan: a.acked, PlanError: a.whyNot(),
 		Version: a.opt.Version, Kernel: a.machine.kernel, Started: a.started,
 		Capacity: a.machine.capacity, UnderlayMTU: a.machine.underlayMTU, NoHostImage: !a.opt.HostImage,
-		Addresses: a.machine.addresses, Conditions: slices.Clone(a.machine.conditions), Paths: maps.Clone(a.paths),
+		Addresses: a.machine.addresses, Conditions: slices.Clone(a.machine.conditions), Paths: a.countedPaths(),
 		Unreachable: a.unreachable(),
 	}
 	named := map[string]bool{}
@@ -87,7 +86,7 @@ func (in *instance) report(inForce map[onpath.VportID]bool) onpath.InstanceRepor
 	}
 	r := onpath.InstanceReport{
 		Name: in.plan.Name, Tenant: in.plan.Tenant, State: in.state, Message: in.message,
-		Restarts: in.restarts, Since: in.since, Wired: wired, Flows: in.flows, Config: in.told, Refused: in.refused,
+		Restarts: in.restarts, Since: in.since, Wired: wired, Flows: in.flowsLeft(), Config: in.told, Refused: in.refused,
 	}
 	switch {
 	case r.Message != "":
@@ -99,94 +98,6 @@ func (in *instance) report(inForce map[onpath.VportID]bool) onpath.InstanceRepor
 		r.Message = in.leftOut
 	}
 	return r
-}
-
-// countFlows counts the flow entries of draining instances and of ended paths.
-func (a *Agent) countFlows(ctx context.Context) {
-	c := a.toCount()
-	if len(c.vports) == 0 && len(c.paths) == 0 {
-		a.mu.Lock()
-		a.paths = nil
-		a.mu.Unlock()
-		return
-	}
-	if err := a.opt.Datapath.Flows(ctx, c.filter(), c.add); err != nil {
-		a.log.Warn("cannot count flows", "err", err)
-		return
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.paths = c.paths
-	for _, in := range c.vports {
-		in.flows = max(c.to[in], c.from[in])
-	}
-}
-
-// flowCount counts the entries that lead to an instance, and those that come
-// from it: where flows enter on another node, the entries that lead to the
-// instance are kept there, and only those that come from it here.
-type flowCount struct {
-	vports   map[onpath.VportID]*instance
-	to, from map[*instance]uint64
-	paths    map[onpath.PathID]uint64
-}
-
-func (a *Agent) toCount() flowCount {
-	c := flowCount{
-		vports: map[onpath.VportID]*instance{}, paths: map[onpath.PathID]uint64{},
-		to: map[*instance]uint64{}, from: map[*instance]uint64{},
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, in := range a.instances {
-		if !in.plan.Draining {
-			in.flows = 0
-			continue
-		}
-		for _, v := range wiringOf(in.id, in.plan).vports() {
-			c.vports[v] = in
-		}
-	}
-	if a.inForce != nil {
-		for _, p := range a.inForce.Datapath.Paths {
-			if !p.Ended.IsZero() {
-				c.paths[p.ID] = 0
-			}
-		}
-	}
-	return c
-}
-
-// filter narrows the walk where one vport or path is all that is asked for.
-func (c flowCount) filter() (f onpath.FlowFilter) {
-	f.Bare = true
-	switch {
-	case len(c.vports) == 1 && len(c.paths) == 0:
-		for f.Vport = range c.vports {
-		}
-	case len(c.vports) == 0 && len(c.paths) == 1:
-		for f.Path = range c.paths {
-		}
-	}
-	return f
-}
-
-func (c flowCount) add(e onpath.FlowEntry) bool {
-	if in := c.vports[e.Next]; in != nil && e.Kind == onpath.NextVport {
-		c.to[in]++
-	}
-	if in := c.vports[e.Vport]; in != nil {
-		c.from[in]++
-	}
-	for _, f := range e.Functions {
-		if in := c.vports[f]; in != nil {
-			c.to[in]++
-		}
-	}
-	if _, ok := c.paths[e.Path]; ok {
-		c.paths[e.Path]++
-	}
-	return true
 }
 
 // Hello is the first thing to say at every connection: who, what is in force,

@@ -15,6 +15,7 @@ type server struct {
 
 	mu     sync.Mutex
 	report onpath.NodeReport
+	all    []onpath.NodeReport // that have come
 	events []onpath.NodeEvent
 }
 
@@ -22,6 +23,7 @@ func (s *server) Report(r onpath.NodeReport) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.report = r
+	s.all = append(s.all, r)
 }
 
 func (s *server) Event(e onpath.NodeEvent) {
@@ -36,6 +38,13 @@ func (s *server) last() onpath.NodeReport {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.report
+}
+
+// since are the reports from the nth on.
+func (s *server) since(n int) []onpath.NodeReport {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.all[n:])
 }
 
 func (s *server) reasons() (out []string) {
