@@ -1,6 +1,7 @@
 package node_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"os"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/netnsrun"
+	"github.com/onpath/onpath/node"
 )
 
 // edited changes the record of the one instance as an agent has left it.
@@ -100,4 +102,41 @@ func bootID(t *testing.T) string {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	must(t, err)
 	return strings.TrimSpace(string(id))
+}
+
+// elsewhere is a runtime that has this test's process for each one that it finds.
+type elsewhere struct{ told }
+
+func (e elsewhere) Adopt(ctx context.Context) (map[string]onpath.Process, error) {
+	found, err := e.told.Adopt(ctx)
+	for id, p := range found {
+		found[id] = misplaced{p}
+	}
+	return found, err
+}
+
+type misplaced struct{ onpath.Process }
+
+func (misplaced) Pid() int { return os.Getpid() }
+
+// TestProcessElsewhere: a process that does not live in the namespace that is wired
+// sees none of its packets; it is started anew.
+func TestProcessElsewhere(t *testing.T) {
+	b := newBed(t)
+	r := b.run()
+	r.plan(planOf(1, routed("web", 16)))
+	r.untilState("web", onpath.InstanceReady)
+	b.until("acknowledged", func() bool { return r.server.last().Plan == 1 })
+	r.stop()
+	b.edit = func(o *node.Options) {
+		o.Runtimes = map[string]onpath.Runtime{node.KindContainer: elsewhere{b.runtime}}
+	}
+	r = b.run()
+	b.until("it is started anew", func() bool { return b.story.count("start web") == 2 })
+	r.untilState("web", onpath.InstanceReady)
+	lines := b.story.all()
+	stop, closed := lastIndex(lines, "stop web"), lastIndex(lines, "apply 1 [16:closed]")
+	if start := lastIndex(lines, "start web"); stop < 0 || stop > start || closed > start {
+		t.Errorf("it is closed and stopped first; got\n%s", strings.Join(lines, "\n"))
+	}
 }
