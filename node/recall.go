@@ -82,8 +82,9 @@ func bootID() string {
 	return strings.TrimSpace(string(id))
 }
 
-// keepWired wires the instance, again and again until it works. It closes
-// looked after the first attempt.
+// keepWired wires the instance, again and again until it works, or until what served
+// when this agent came serves on as it is: then supervise tries again. It closes looked
+// after the first attempt.
 func (in *instance) keepWired(ctx context.Context, p onpath.Process) {
 	var b backoff
 	for first := true; ; first = false {
@@ -91,7 +92,7 @@ func (in *instance) keepWired(ctx context.Context, p onpath.Process) {
 		if first {
 			close(in.looked)
 		}
-		if err == nil || ctx.Err() != nil {
+		if err == nil || ctx.Err() != nil || in.isWired() {
 			return
 		}
 		in.set(onpath.InstanceFailed, err.Error())
@@ -102,6 +103,12 @@ func (in *instance) keepWired(ctx context.Context, p onpath.Process) {
 			return
 		}
 	}
+}
+
+func (in *instance) isWired() bool {
+	in.a.mu.Lock()
+	defer in.a.mu.Unlock()
+	return in.wired
 }
 
 // rewire wires a running instance as the plan says now, and has it done again soon
@@ -151,7 +158,7 @@ func (in *instance) wire(ctx context.Context, p onpath.Process) error {
 	keeps := err != nil && !made.device && !made.namespace && in.a.wirer.there(w)
 	in.a.mu.Lock()
 	was, wasErr := in.wired, in.wireErr
-	in.wired, in.wireErr = err == nil || was && keeps, ""
+	in.wired, in.wireErr = err == nil || keeps && (was || in.open), ""
 	if err != nil {
 		in.wireErr = err.Error()
 	}

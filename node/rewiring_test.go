@@ -1,6 +1,9 @@
 package node_test
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -64,6 +67,36 @@ func TestRewiringFails(t *testing.T) {
 	if n := r.server.tellsOf("WiringFailed"); n != 1 {
 		t.Errorf("the failure was told %d times", n)
 	}
+	for _, l := range b.story.all()[before:] {
+		if l != "apply 2 [16:up]" {
+			t.Errorf("the agent did %q", l)
+		}
+	}
+}
+
+// TestRewiringFailsAtStart: also if it is an agent's first attempt, of an instance
+// that it found serving.
+func TestRewiringFailsAtStart(t *testing.T) {
+	b := newBed(t)
+	r := b.run()
+	r.plan(planOf(1, routed("web", 16, "10.9.0.5/24")))
+	r.untilState("web", onpath.InstanceReady)
+	b.until("acknowledged", func() bool { return r.server.last().Plan == 1 })
+	r.stop()
+	saved := fmt.Sprintf(`{"node":%q,"wanted":%s,"acked":true}`, nodeName, mustJSON(t, planOf(2, routed("web", 16, "10.9.0.6/24"))))
+	must(t, os.WriteFile(filepath.Join(b.dir, "plan.json"), []byte(saved), 0o600))
+	b.mtu("op000010", 1000)
+	before := len(b.story.all())
+	r = b.run()
+	b.until("it is ready, and says what fails", func() bool {
+		got, _ := r.server.instance("web")
+		return got.State == onpath.InstanceReady && strings.Contains(got.Message, "net.ipv6.conf.op000010")
+	})
+	b.mtu("op000010", 1400)
+	b.until("it works at last", func() bool {
+		got, _ := r.server.instance("web")
+		return got.Message == "" && b.addressed("web", "10.9.0.6/24")
+	})
 	for _, l := range b.story.all()[before:] {
 		if l != "apply 2 [16:up]" {
 			t.Errorf("the agent did %q", l)
