@@ -209,8 +209,9 @@ func (w *world) chosen(i *instance) bool {
 	})
 }
 
-// counted is the time after which a node's counts of flows are of now: nodes
-// count before each regular report.
+// counted is the time after which a node's counts of flows are of now: nodes count
+// with each regular report, less often where that takes long, and say that there are
+// none only by counts that began when what is counted drained by their plan in force.
 const counted = 2 * onpath.ReportEvery
 
 // inService reports whether an instance can take over for another: it is ready,
