@@ -105,7 +105,7 @@ func New(o Options) (*Server, error) {
 	}
 	s := &Server{o: o, log: o.Logger, mux: http.NewServeMux()}
 	var err error
-	if s.images, err = openImages(o.Dir, o.Logger); err != nil {
+	if s.images, err = openRegistry(o.Dir, o.ImageQuota, o.Clock, o.Logger); err != nil {
 		return nil, err
 	}
 	if s.pending, err = openPending(o.Dir, o.Succeeds, o.Logger); err != nil {
@@ -161,7 +161,11 @@ func (s *Server) handler(identify func(*http.Request) (auth.Identity, error)) ht
 			s.fail(w, r, err)
 			return
 		}
-		ctx, done, err := s.live.begin(r.Context(), who, r.ContentLength)
+		length := r.ContentLength
+		if isImage(r) {
+			length = 0 // it goes to the disk, and has limits of its own
+		}
+		ctx, done, err := s.live.begin(r.Context(), who, length)
 		if err != nil {
 			s.fail(w, r, err)
 			return

@@ -1,232 +1,294 @@
 package api
 
 import (
-	"bytes"
-	"context"
+	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync"
-	"time"
 
-	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sys/unix"
-
-	"github.com/google/go-containerregistry/pkg/registry"
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/auth"
 )
 
-// images is the server's own OCI distribution endpoint: function images that
-// apply pushed, for the nodes to pull. Repositories are TENANT/NAME. The protocol
-// is go-containerregistry's; it keeps manifests in memory, so they are kept on
-// disk beside the blobs here and given to it again at the start.
+// images is the server's own registry (OCI distribution specification 1.1):
+// function images that apply pushed, for the nodes to pull. Repositories are
+// TENANT/NAME. Blobs and uploads are files, which are served and written here.
+// Manifests and tags are go-containerregistry's, which keeps them in memory; they
+// are kept on disk, too, and given to it again at the start.
 type images struct {
-	dir      string
-	log      *slog.Logger
-	protocol http.Handler
+	dir   string
+	quota int64 // bytes of one tenant's images, for its users
+	clock onpath.Clock
+	log   *slog.Logger
+	free  func() (bytes int64, ok bool) // of the disk
 
-	mu sync.RWMutex // held for writing while images are swept
+	// writing is held by what adds manifests or removes files, and taken before
+	// mu. Neither is held while a body is read or an answer is written: who is slow
+	// delays nobody.
+	writing sync.Mutex
+	unread  error // manifests on disk that could not be read; under writing
+
+	mu        sync.Mutex
+	protocol  http.Handler                  // of manifests and tags
+	manifests map[string]*manifest          // by path
+	owned     map[string]map[string]holding // blobs by tenant and digest
+	uploads   map[string]*upload            // by id
 }
 
 // The limits of one request, in bytes.
 const (
 	maxBlob     = 16 << 30
-	maxChunked  = 512 << 20 // of chunked uploads, which the protocol buffers
 	maxManifest = 4 << 20
-	// imageReserve is what must stay free on the disk.
+	// imageReserve is what must stay free on the disk: the store needs it.
 	imageReserve = 512 << 20
 )
 
-func openImages(dir string, log *slog.Logger) (*images, error) {
-	im := &images{dir: filepath.Join(dir, "images"), log: log}
-	for _, d := range []string{im.blobDir(), im.manifestDir()} {
+// The limits of one tenant, for its users.
+const (
+	defaultImageQuota = 16 << 30 // bytes of blobs and uploads
+	maxUploads        = 32       // open at once
+	maxManifests      = 1000     // tags count as well
+	maxManifestBytes  = 64 << 20 // of all its manifests
+)
+
+// openRegistry serves what is in dir. A quota of 0 is the default.
+func openRegistry(dir string, quota int64, clock onpath.Clock, log *slog.Logger) (*images, error) {
+	im := &images{
+		dir: filepath.Join(dir, "images"), quota: cmp.Or(quota, defaultImageQuota), clock: clock, log: log,
+		uploads: map[string]*upload{},
+	}
+	im.free = func() (int64, bool) {
+		var st unix.Statfs_t
+		err := unix.Statfs(im.dir, &st)
+		return int64(st.Bavail) * st.Bsize, err == nil
+	}
+	_ = os.RemoveAll(im.uploadDir()) // whoever began them has to begin anew
+	left, _ := filepath.Glob(filepath.Join(im.blobDir(), "upload-*"))
+	for _, f := range left { // of earlier versions
+		_ = os.Remove(f)
+	}
+	for _, d := range []string{im.blobDir(), im.manifestDir(), im.uploadDir()} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			return nil, onpath.Errorf(onpath.CodeUnavailable, "image directory: %w", err)
 		}
 	}
-	if left, err := filepath.Glob(filepath.Join(im.blobDir(), "upload-*")); err == nil {
-		for _, f := range left { // of uploads that a crash cut off
-			_ = os.Remove(f)
-		}
-	}
+	im.writing.Lock()
+	defer im.writing.Unlock()
 	return im, im.load()
 }
 
 func (im *images) blobDir() string     { return filepath.Join(im.dir, "sha256") }
 func (im *images) manifestDir() string { return filepath.Join(im.dir, "manifests") }
+func (im *images) uploadDir() string   { return filepath.Join(im.dir, "uploads") }
 
-// load gives the protocol the manifests on disk.
-func (im *images) load() error {
-	im.protocol = registry.New(registry.WithBlobHandler(blobs{im.blobDir()}),
-		registry.Logger(slog.NewLogLogger(im.log.Handler(), slog.LevelDebug)))
-	files, err := os.ReadDir(im.manifestDir())
-	if err != nil {
-		return onpath.Errorf(onpath.CodeUnavailable, "image directory: %w", err)
-	}
-	// Manifests of several platforms name others, which must be there first.
-	for range 2 {
-		for _, f := range files {
-			path, mediaType, ok := parseManifestFile(f.Name())
-			data, err := os.ReadFile(filepath.Join(im.manifestDir(), f.Name()))
-			if !ok || err != nil {
-				continue
-			}
-			r := httptest.NewRequest(http.MethodPut, path, bytes.NewReader(data))
-			r.Header.Set("Content-Type", mediaType)
-			im.protocol.ServeHTTP(httptest.NewRecorder(), r)
-		}
-	}
-	return nil
+// place is what a path of the registry names, and whether one asks who is held to
+// what is his tenant's.
+type place struct {
+	kind         string // "": the registry
+	repo, tenant string
+	last         string // tag, digest or upload
+	user         bool
 }
 
-// A manifest's file is named after its path and media type.
-func manifestFile(path, mediaType string) string {
-	return url.QueryEscape(path) + "," + url.QueryEscape(mediaType)
+// What a path may name.
+const (
+	kindManifest  = "manifests"
+	kindBlob      = "blobs"
+	kindUpload    = "blobs/uploads"
+	kindTags      = "tags"
+	kindReferrers = "referrers"
+	kindCatalog   = "_catalog"
+)
+
+const element = `[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*`
+
+var (
+	imagePath = regexp.MustCompile(`^/v2/(` + element + `(?:/` + element + `)*)/(manifests|blobs/uploads|blobs|tags|referrers)(?:/([^/]*))?$`)
+	digestRef = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+	lastOf    = map[string]*regexp.Regexp{
+		kindManifest: regexp.MustCompile(`^(?:sha256:[0-9a-f]{64}|[A-Za-z0-9_][A-Za-z0-9._-]{0,127})$`),
+		kindBlob:     digestRef, kindReferrers: digestRef,
+		kindUpload: regexp.MustCompile(`^[A-Z0-9]*$`), // "": a new one
+		kindTags:   regexp.MustCompile(`^list$`),
+	}
+)
+
+func placeOf(path string) (place, bool) {
+	switch path {
+	case "/v2/":
+		return place{}, true
+	case "/v2/_catalog":
+		return place{kind: kindCatalog}, true
+	}
+	m := imagePath.FindStringSubmatch(path)
+	if m == nil || !lastOf[m[2]].MatchString(m[3]) {
+		return place{}, false
+	}
+	tenant, _, _ := strings.Cut(m[1], "/")
+	return place{kind: m[2], repo: m[1], tenant: tenant, last: m[3]}, true
 }
 
-func parseManifestFile(name string) (path, mediaType string, ok bool) {
-	a, b, ok := strings.Cut(name, ",")
-	path, err1 := url.QueryUnescape(a)
-	mediaType, err2 := url.QueryUnescape(b)
-	return path, mediaType, ok && err1 == nil && err2 == nil && strings.HasPrefix(path, "/v2/")
+// to is the path of something else in the same repository.
+func (p place) to(kind, last string) string { return "/v2/" + p.repo + "/" + kind + "/" + last }
+
+// refusal is an error in the form that registries' clients know.
+type refusal struct {
+	status        int
+	code, message string
+}
+
+func (e *refusal) Error() string { return e.message }
+
+func refuse(status int, code, format string, args ...any) error {
+	return &refusal{status, code, fmt.Sprintf(format, args...)}
 }
 
 func isImage(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, "/v2/") }
 
 func (s *Server) serveImages(w http.ResponseWriter, r *http.Request) {
-	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // images are large, links slow
-	if err := mayImage(r); err != nil {
-		s.fail(w, r, err)
+	err := s.images.serve(w, r)
+	var known *refusal
+	if !errors.As(err, &known) {
+		if err != nil {
+			s.fail(w, r, err)
+		}
 		return
 	}
-	s.images.mu.RLock()
-	defer s.images.mu.RUnlock()
-	if r.Method == http.MethodGet || r.Method == http.MethodHead {
-		s.images.protocol.ServeHTTP(w, r)
-		return
+	type one struct {
+		Code    string `json:"code"`
+		Message string `json:"message"`
 	}
-	if err := s.images.push(w, r); err != nil {
-		s.fail(w, r, err)
-	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(known.status)
+	_ = json.NewEncoder(w).Encode(map[string][]one{"errors": {{known.code, known.message}}})
 }
 
-// mayImage: nodes pull everything, users push to and pull from their tenant's
-// repositories.
-func mayImage(r *http.Request) error {
+func (im *images) serve(w http.ResponseWriter, r *http.Request) error {
+	p, ok := placeOf(r.URL.Path)
+	if !ok {
+		return refuse(http.StatusNotFound, "NAME_UNKNOWN", "there is no %s in a registry", r.URL.Path)
+	}
 	who := whoIs(r.Context())
-	read := r.Method == http.MethodGet || r.Method == http.MethodHead
-	tenant, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/v2/"), "/")
+	if err := mayImage(who, r.Method, p); err != nil {
+		return err
+	}
+	p.user = who.Role == auth.RoleUser
+	switch {
+	case p.kind == kindBlob:
+		return im.serveBlob(w, r, p)
+	case p.kind == kindUpload:
+		return im.serveUpload(w, r, p)
+	case p.kind == kindManifest && r.Method == http.MethodPut:
+		return im.pushManifest(w, r, p)
+	case p.kind == kindManifest && r.Method == http.MethodDelete:
+		return im.deleteManifest(w, r)
+	}
+	return im.ask(w, r)
+}
+
+func reads(method string) bool { return method == http.MethodGet || method == http.MethodHead }
+
+// mayImage: nodes pull everything, users push to and pull from their tenant's
+// repositories, what shows all tenants' is for operators.
+func mayImage(who auth.Identity, method string, p place) error {
 	switch {
 	case who.Role == auth.RoleOperator:
 		return nil
-	case read && (who.Role == auth.RoleNode || r.URL.Path == "/v2/"):
+	case p.kind == kindCatalog:
+		return forbidden(who, "list all repositories")
+	case p.kind == kindReferrers:
+		return forbidden(who, "list what refers to an image")
+	case reads(method) && (who.Role == auth.RoleNode || p.kind == ""):
 		return nil
-	case who.Role == auth.RoleUser && tenant == who.Tenant && r.Method != http.MethodDelete &&
-		r.URL.Query().Get("mount") == "":
+	case who.Role == auth.RoleUser && p.tenant == who.Tenant && (method != http.MethodDelete || p.kind == kindUpload):
 		return nil
 	}
-	return forbidden(who, "use the images of "+tenant)
+	return forbidden(who, "use the images of tenant "+p.tenant)
 }
 
-func (im *images) push(w http.ResponseWriter, r *http.Request) error {
-	var st unix.Statfs_t
-	if unix.Statfs(im.dir, &st) == nil && int64(st.Bavail)*st.Bsize < imageReserve+max(r.ContentLength, 0) {
-		e := onpath.Errorf(onpath.CodeUnavailable, "the disk of %s is full: the image does not fit", im.dir)
-		e.Remedy = "free space on the server, or delete functions whose images are not needed"
-		return e
+// ask has the protocol answer into memory first, since it holds a lock meanwhile.
+func (im *images) ask(w http.ResponseWriter, r *http.Request) error {
+	if !reads(r.Method) {
+		return refuse(http.StatusMethodNotAllowed, "UNSUPPORTED", "%s is not supported for %s", r.Method, r.URL.Path)
 	}
-	manifest := r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/manifests/")
-	switch {
-	case manifest:
-		return im.pushManifest(w, r)
-	case r.Method == http.MethodPatch:
-		r.Body = http.MaxBytesReader(w, r.Body, maxChunked)
-	default:
-		r.Body = http.MaxBytesReader(w, r.Body, maxBlob)
+	if n := r.URL.Query().Get("n"); n != "" {
+		if _, err := strconv.ParseUint(n, 10, 31); err != nil {
+			return refuse(http.StatusBadRequest, "PAGINATION_NUMBER_INVALID", "n=%s is no amount", n)
+		}
 	}
-	im.protocol.ServeHTTP(w, r)
+	im.mu.Lock()
+	protocol := im.protocol
+	if m := im.manifests[r.URL.Path]; m != nil {
+		im.touch(im.manifestFile(m))
+	}
+	im.mu.Unlock()
+	answer := httptest.NewRecorder()
+	protocol.ServeHTTP(answer, r)
+	pass(w, answer)
 	return nil
 }
 
-func (im *images) pushManifest(w http.ResponseWriter, r *http.Request) error {
-	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxManifest))
-	if err != nil {
-		return onpath.Errorf(onpath.CodeInvalid, "image manifest: %w", err)
-	}
-	name := manifestFile(r.URL.Path, r.Header.Get("Content-Type"))
-	if len(name) > 250 {
-		return onpath.Errorf(onpath.CodeInvalid, "the name of the image is too long: %s", r.URL.Path)
-	}
-	r.Body = io.NopCloser(bytes.NewReader(data))
-	answer := httptest.NewRecorder()
-	im.protocol.ServeHTTP(answer, r)
-	if answer.Code == http.StatusCreated {
-		if err := writeWhole(filepath.Join(im.manifestDir(), name), bytes.NewReader(data)); err != nil {
-			return onpath.Errorf(onpath.CodeUnavailable, "keep the image: %w", err)
-		}
-	}
+// pass sends an answer of the protocol on.
+func pass(w http.ResponseWriter, answer *httptest.ResponseRecorder) {
 	for k, v := range answer.Header() {
 		w.Header()[k] = v
 	}
+	if answer.Code >= http.StatusBadRequest {
+		w.Header().Set("Content-Type", "application/json")
+	}
 	w.WriteHeader(answer.Code)
 	_, _ = w.Write(answer.Body.Bytes())
+}
+
+// room refuses what has no place on the disk, or takes a tenant past its share.
+// More is what is going to come; it is not counted yet.
+func (im *images) room(p place, more int64) error {
+	if free, ok := im.free(); ok && free-imageReserve < more {
+		return im.full()
+	}
+	if !p.user {
+		return nil
+	}
+	im.mu.Lock()
+	defer im.mu.Unlock()
+	if used := im.used(p.tenant); im.quota-used < more {
+		e := onpath.Errorf(onpath.CodeNoRoom, "the images of tenant %s would take %s, and it may have %s",
+			p.tenant, mebibytes(used+more), mebibytes(im.quota))
+		e.Remedy = "delete functions whose images are not needed: those go after a day; or ask an operator for a larger imageQuota"
+		return e
+	}
 	return nil
 }
 
-// blobs keeps blobs as files named by their hash.
-type blobs struct{ dir string }
+// mebibytes is an amount as people are told it, rounded up.
+func mebibytes(n int64) onpath.Size { return onpath.Size((n + 1<<20 - 1) &^ (1<<20 - 1)) }
 
-func (b blobs) path(h v1.Hash) string { return filepath.Join(b.dir, h.Hex) }
-
-// Stat implements registry.BlobStatHandler.
-func (b blobs) Stat(_ context.Context, _ string, h v1.Hash) (int64, error) {
-	info, err := os.Stat(b.path(h))
-	if errors.Is(err, fs.ErrNotExist) {
-		return 0, registry.ErrNotFound
-	} else if err != nil {
-		return 0, err
-	}
-	return info.Size(), nil
+func (im *images) full() error {
+	e := onpath.Errorf(onpath.CodeUnavailable, "the disk of %s is full: the image does not fit", im.dir)
+	e.Remedy = "free space on the server, or delete functions whose images are not needed"
+	return e
 }
 
-// Get implements registry.BlobHandler.
-func (b blobs) Get(_ context.Context, _ string, h v1.Hash) (io.ReadCloser, error) {
-	f, err := os.Open(b.path(h))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, registry.ErrNotFound
+// used is how many bytes a tenant has. It needs mu.
+func (im *images) used(tenant string) (bytes int64) {
+	for _, h := range im.owned[tenant] {
+		bytes += h.size
 	}
-	return f, err
-}
-
-// Put implements registry.BlobPutHandler; in verifies the hash as it is read.
-func (b blobs) Put(_ context.Context, _ string, h v1.Hash, in io.ReadCloser) error {
-	defer in.Close()
-	if h.Algorithm != "sha256" {
-		return fmt.Errorf("hash algorithm %s is not supported", h.Algorithm)
+	for _, u := range im.uploads {
+		if u.tenant == tenant {
+			bytes += u.size
+		}
 	}
-	return writeWhole(b.path(h), in)
-}
-
-// writeWhole writes a file that is there whole or not at all.
-func writeWhole(path string, from io.Reader) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "upload-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	_, err = io.Copy(f, from)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
+	return bytes
 }

@@ -17,6 +17,8 @@ func rolling(w http.ResponseWriter, r *http.Request, d time.Duration) (_ http.Re
 		copied := *r
 		copied.Body = &rollingBody{ReadCloser: r.Body, conn: c, d: d}
 		r = &copied
+		// Before an answer net/http reads what the handler leaves.
+		_ = c.SetReadDeadline(time.Now().Add(d))
 	}
 	rw := &rollingWriter{ResponseWriter: w, conn: c, d: d}
 	return rw, r, func() {
@@ -28,18 +30,19 @@ func rolling(w http.ResponseWriter, r *http.Request, d time.Duration) (_ http.Re
 
 type rollingBody struct {
 	io.ReadCloser
-	conn *http.ResponseController
-	d    time.Duration
+	conn  *http.ResponseController
+	d     time.Duration
+	ended bool
 }
 
 func (b *rollingBody) Read(p []byte) (int, error) {
-	_ = b.conn.SetReadDeadline(time.Now().Add(b.d))
-	n, err := b.ReadCloser.Read(p)
-	if err != nil {
-		// From the end of the body on net/http waits for the caller to leave; a
-		// deadline would end the request for him.
-		_ = b.conn.SetReadDeadline(time.Time{})
+	if !b.ended {
+		_ = b.conn.SetReadDeadline(time.Now().Add(b.d))
 	}
+	n, err := b.ReadCloser.Read(p)
+	// At its end net/http takes the deadline away, and waits for the caller to leave.
+	// After a stall it stays, or net/http would wait for the rest.
+	b.ended = b.ended || err != nil
 	return n, err
 }
 

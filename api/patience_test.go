@@ -122,3 +122,26 @@ func TestLongRequest(t *testing.T) {
 		time.Sleep(200 * time.Millisecond)
 	}
 }
+
+// TestStalledRest: net/http waits for what a handler leaves of a body before it
+// answers, and that, too, must end.
+func TestStalledRest(t *testing.T) {
+	for what, do := range map[string]http.HandlerFunc{
+		"that reads all":     func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) },
+		"that reads nothing": func(http.ResponseWriter, *http.Request) {},
+		"that answers first": func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 64<<10)) },
+	} {
+		c, err := net.Dial("tcp", rolled(t, 200*time.Millisecond, do))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := c.Write([]byte("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n12345")); err != nil {
+			t.Fatal(err)
+		}
+		_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+		if _, err := io.Copy(io.Discard, c); err != nil {
+			t.Errorf("after a handler %s, the connection is kept: %v", what, err)
+		}
+	}
+}

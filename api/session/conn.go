@@ -47,8 +47,10 @@ func (c *conn) serve(hello onpath.NodeHello) {
 	err := c.listen(nodes)
 	_ = c.mux.Close()
 	c.close(fmt.Sprintf("the session broke: %v", err))
-	c.hub.unregister(c)
+	// The name is given on when this session's end is known: the next one's
+	// beginning would be taken back else.
 	nodes.NodeGone(c.node, c.reason())
+	c.hub.unregister(c)
 	close(c.done)
 }
 

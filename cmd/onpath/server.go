@@ -158,7 +158,7 @@ func serve(ctx context.Context, conf *config.Server, log *slog.Logger, begun fun
 		Secret: secret, PrivatePools: plain(conf.PrivatePools), PublicPools: plain(conf.PublicPools)}})
 	registry := newRegistry()
 	options := api.Options{Store: store, Controller: controller, Hub: hub, Dir: conf.StateDir, Address: conf.Address,
-		Version: versionString(), CheckConfig: functions.CheckConfig, Metrics: registry, Logger: log}
+		Version: versionString(), CheckConfig: functions.CheckConfig, Metrics: registry, ImageQuota: int64(conf.ImageQuota), Logger: log}
 	tasks := []func(context.Context) error{controller.Run, lost}
 	if ports.api != nil {
 		if options.Authority, err = auth.OpenAuthority(filepath.Join(conf.StateDir, "auth"), time.Now); err != nil {

@@ -59,6 +59,9 @@ type Server struct {
 	PrivatePools []onpath.Prefix `json:"privatePools,omitempty"`
 	// PublicPools are for functions with addresses: pool, likewise. Default none.
 	PublicPools []onpath.Prefix `json:"publicPools,omitempty"`
+	// ImageQuota is how much of the disk one tenant's images may take. Default
+	// 16Gi.
+	ImageQuota onpath.Size `json:"imageQuota,omitempty"`
 	// Metrics is the address of a plain HTTP listener for Prometheus, such as
 	// "127.0.0.1:7444". Default none; the socket serves them too.
 	Metrics string `json:"metrics,omitempty"`
