@@ -178,6 +178,20 @@ func (l *eventLog) remove(e *onpath.Event) {
 	}
 }
 
+// forget drops all events of a tenant that is deleted.
+func (l *eventLog) forget(tenant string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for len(l.tenant[tenant]) > 0 {
+		l.drop(tenant)
+	}
+	delete(l.tenant, tenant)
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
 // named finds an event that is kept; its words may have changed meanwhile.
 func (l *eventLog) named(tenant, name string) *onpath.Event {
 	for _, e := range slices.Backward(l.tenant[tenant]) {

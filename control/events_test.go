@@ -56,6 +56,10 @@ func TestEventsAreARing(t *testing.T) {
 	}
 	l.add(plan.Event{About: onpath.Key{Kind: onpath.KindNode, Name: "n1"}, Reason: "Away"}, time.Time{})
 	until("written", func() bool { return len(list()) == 11 })
+	l.add(plan.Event{About: onpath.Key{Kind: onpath.KindChain, Tenant: "former", Name: "web"}, Reason: "Secret"}, time.Time{})
+	until("written", func() bool { return len(list()) == 12 })
+	l.forget("former")
+	until("forgotten", func() bool { return len(list()) == 11 })
 	stop()
 
 	l, stop = begin()

@@ -124,7 +124,11 @@ func (c *Controller) changed(e onpath.StoreEvent) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if e.Object == nil {
-		return c.mirror.remove(e.Key, e.Revision)
+		gone := c.mirror.remove(e.Key, e.Revision)
+		if gone && e.Key.Kind == onpath.KindTenant { // the next of its name is somebody else
+			c.events.forget(e.Key.Name)
+		}
+		return gone
 	}
 	return c.mirror.put(e.Object)
 }

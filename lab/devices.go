@@ -104,11 +104,11 @@ func (l *Lab) makeLinks(ctx context.Context) error {
 // back.
 func deviceDefaults(node string) [][2]string {
 	if node == wire {
-		return [][2]string{
+		return known([][2]string{
 			{"net.ipv4.ip_forward", "0"},
 			{"net.ipv6.conf.all.disable_ipv6", "1"},
 			{"net.ipv6.conf.default.disable_ipv6", "1"},
-		}
+		})
 	}
 	var out [][2]string
 	for _, which := range []string{"all", "default"} {
@@ -118,7 +118,15 @@ func deviceDefaults(node string) [][2]string {
 			[2]string{"net.ipv6.conf." + which + ".accept_ra", "0"},
 			[2]string{"net.ipv6.conf." + which + ".disable_ipv6", "0"})
 	}
-	return out
+	return known(out)
+}
+
+// known leaves out settings of IPv6 where the kernel has none of it.
+func known(settings [][2]string) [][2]string {
+	if _, err := os.Stat("/proc/sys/net/ipv6"); err == nil {
+		return settings
+	}
+	return slices.DeleteFunc(settings, func(s [2]string) bool { return strings.HasPrefix(s[0], "net.ipv6.") })
 }
 
 // switchMTU is the least MTU of the switch's links unless it has its own.
@@ -341,7 +349,7 @@ func hostSysctls(h *Host) [][2]string {
 	if h.Forwarding {
 		forward = "1"
 	}
-	out := [][2]string{{"net.ipv4.ip_forward", forward}, {"net.ipv6.conf.all.forwarding", forward}}
+	out := known([][2]string{{"net.ipv4.ip_forward", forward}, {"net.ipv6.conf.all.forwarding", forward}})
 	names := make([]string, 0, len(h.Sysctls))
 	for name := range h.Sysctls {
 		names = append(names, name)

@@ -43,7 +43,10 @@ Needs root and an otherwise idle machine. Nothing is left behind.`,
 			}
 			return names, cobra.ShellCompDirectiveNoFileComp
 		},
-		RunE: func(c *cobra.Command, args []string) error { return b.run(c, args) },
+		RunE: func(c *cobra.Command, args []string) error {
+			outliveReader()
+			return b.run(c, args)
+		},
 	}
 	f := c.Flags()
 	f.BoolVar(&b.Quick, "quick", false, "run everything once and briefly: shows that it works, measures nothing")

@@ -30,6 +30,7 @@ Exit code 0 means that every effect was seen.`,
 		GroupID: groupRun,
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			outliveReader()
 			if down && (o.Keep || o.Anew) {
 				return badUsage("--down removes what an earlier run left, and runs nothing: leave out --keep and --anew")
 			}

@@ -70,7 +70,10 @@ func (f *faultFlags) instance(name, short string, kind onpath.FaultKind) *cobra.
 		Use: name + " INSTANCE --yes", Short: short,
 		Example: examples("onpath fault "+name+" web-firewall-x3k9q --yes", "sudo onpath fault "+name+" web-firewall-x3k9q --yes --probe client:origin -o json"),
 		Args:    cobra.ExactArgs(1), ValidArgsFunction: f.g.completeKind(onpath.KindInstance),
-		RunE: func(c *cobra.Command, args []string) error { return f.onInstance(c, kind, args[0]) },
+		RunE: func(c *cobra.Command, args []string) error {
+			outliveReader()
+			return f.onInstance(c, kind, args[0])
+		},
 	}
 	f.common(c, kind != onpath.FaultKill)
 	c.Flags().BoolVar(&f.yes, "yes", false, "do it, though it may interrupt traffic")
@@ -84,6 +87,7 @@ func (f *faultFlags) either(name, short string, kind onpath.FaultKind) *cobra.Co
 		Use: name + " (INSTANCE --yes | --link LINK)", Short: short,
 		Args: cobra.MaximumNArgs(1), ValidArgsFunction: f.g.completeKind(onpath.KindInstance),
 		RunE: func(c *cobra.Command, args []string) error {
+			outliveReader()
 			switch {
 			case link != "" && len(args) > 0 || link == "" && len(args) == 0:
 				return badUsage("name an instance, or a link of a lab with --link")
@@ -113,6 +117,7 @@ func (f *faultFlags) inLab(name, what, short string) *cobra.Command {
 		Use: name + " " + what, Short: short, Args: cobra.ExactArgs(1),
 		Example: examples("sudo onpath fault " + name + " " + map[string]string{"HOST": "n1", "LINK": "n1:underlay"}[what] + " --for 5s --probe client:origin"),
 		RunE: func(c *cobra.Command, args []string) error {
+			outliveReader()
 			if what == "LINK" {
 				return f.onLink(c, "cut-link", args[0])
 			}

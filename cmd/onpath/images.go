@@ -29,6 +29,7 @@ distribution's packages, or take them from the cache. Without a name: all of
 		Example: examples("sudo onpath images build --out bin/images", "sudo onpath images build functions/cache"),
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, args []string) error {
+			outliveReader()
 			if err := g.checkOutput(); err != nil {
 				return err
 			}

@@ -162,7 +162,7 @@ func execIO(c *cobra.Command, stdin, tty bool) (e session.ExecIO, restore func()
 		e.Stdin = c.InOrStdin()
 	}
 	f, ok := c.InOrStdin().(*os.File)
-	if !tty || !ok || !terminal.Is(f) {
+	if !tty || !stdin || !ok || !terminal.Is(f) { // without stdin, Ctrl-C is for us
 		return e, restore, nil
 	}
 	if restore, err = terminal.Raw(f); err != nil {

@@ -46,6 +46,7 @@ func (l *labFlags) up() *cobra.Command {
 		Example: examples("sudo onpath lab up two-hosts.yaml", "sudo onpath lab up two-hosts.yaml --ip-netns && sudo ip netns exec two-hosts-client bash"),
 		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
+			outliveReader()
 			t, err := lab.ParseFile(args[0])
 			if err != nil {
 				return err
@@ -334,6 +335,9 @@ func runForwarding(cmd *exec.Cmd) error {
 	handed := []os.Signal{syscall.SIGTERM, syscall.SIGHUP}
 	if in, ok := cmd.Stdin.(*os.File); !ok || !terminal.Is(in) {
 		handed = append(handed, syscall.SIGINT)
+	} else {
+		foreground.Store(true)
+		defer foreground.Store(false)
 	}
 	signal.Notify(signals, handed...)
 	defer signal.Stop(signals)

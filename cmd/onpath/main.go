@@ -6,9 +6,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -24,6 +26,10 @@ func run(args []string) int {
 	root := newRoot()
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
+	var status exitStatus
+	if errors.As(err, &status) { // of a command that ran, however it was ended
+		return exitCode(err)
+	}
 	if ctx.Err() != nil && (err == nil || exitCode(err) == exitFailed) {
 		if err == nil {
 			return exitOK // a command that ends well by Ctrl-C, such as watch
@@ -41,20 +47,27 @@ func run(args []string) int {
 // timeout pass on what the terminal's process group got already.
 const sameSignal = 300 * time.Millisecond
 
-// untilSignal ends with the first SIGINT or SIGTERM; the second ends the
+// foreground is whether a command of ours has the terminal: Ctrl-C is for it.
+var foreground atomic.Bool
+
+// untilSignal ends with the first SIGINT, SIGTERM or SIGHUP; the second ends the
 // program at once.
 func untilSignal() (context.Context, func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	if !signal.Ignored(syscall.SIGHUP) { // as nohup does
+		signal.Notify(signals, syscall.SIGHUP)
+	}
 	go func() {
-		if _, ok := <-signals; !ok {
-			return
-		}
-		first := time.Now()
-		cancel()
-		for range signals {
-			if time.Since(first) > sameSignal {
+		var first time.Time
+		for sig := range signals {
+			switch {
+			case sig == os.Interrupt && foreground.Load():
+			case first.IsZero():
+				first = time.Now()
+				cancel()
+			case time.Since(first) > sameSignal:
 				fmt.Fprintln(os.Stderr, "onpath: stopped before it had cleaned up")
 				os.Exit(exitInterrupted)
 			}
@@ -65,4 +78,11 @@ func untilSignal() (context.Context, func()) {
 		close(signals)
 		cancel()
 	}
+}
+
+// outliveReader has writes to a pipe whose reader is gone fail, where they would
+// end the program: for commands that must clean up behind themselves. Ignoring the
+// signal would have the commands that they start ignore it, too.
+func outliveReader() {
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 }

@@ -26,6 +26,7 @@ be there; one of the configuration file or the Node object may come later.`,
 		Example: examples("sudo onpath up", "sudo onpath up --uplink eth0 --uplink eth1", "sudo onpath up --listen '[::]:7443'   # other machines can join"),
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			outliveReader()
 			if err := needsRoot(c); err != nil {
 				return err
 			}

@@ -33,9 +33,13 @@ chown proxy:proxy /run/squid /var/log/squid
 conf=/etc/onpath/squid.conf
 if [ ! -e "$conf" ]; then
 	cat > "$conf" <<CONF
-http_port 3128
+# Squid wants a port of its own, for nobody.
+http_port 127.0.0.1:3128
 http_port 3129 tproxy
 visible_hostname ${HOSTNAME:-cache}
+# Its reports name the clients and what they asked for: a request with this
+# host's name and port would be given them.
+http_access deny manager
 http_access allow all
 cache_mem $memory MB
 maximum_object_size_in_memory $object MB

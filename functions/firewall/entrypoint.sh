@@ -33,7 +33,7 @@ load() {
 		echo 'table inet firewall'
 		echo 'delete table inet firewall'
 		cat "$rules"
-	} | nft -f -
+	} | nft -f - || return 1 # set -e does not hold within "load || …"
 	echo "firewall: rules of $rules are loaded"
 }
 

@@ -158,13 +158,20 @@ type distribution struct {
 }
 
 // pick takes from a machine's sources those of the distribution itself: third
-// parties' have other suites or no component main.
+// parties' archives have other suites or no component main. Other components may
+// stand in lines of their own.
 func pick(all []source, codename string) (distribution, error) {
 	take := func(base string) distribution {
 		d := distribution{codename: base}
 		own := []string{base, base + "-updates", base + "-security", base + "/updates", base + "-backports"}
+		archives := map[string]bool{}
 		for _, s := range all {
-			if slices.Contains(own, s.suite) && slices.Contains(s.components, "main") && !strings.HasPrefix(s.uri, "cdrom:") {
+			if slices.Contains(own, s.suite) && slices.Contains(s.components, "main") {
+				archives[s.uri] = true
+			}
+		}
+		for _, s := range all {
+			if slices.Contains(own, s.suite) && archives[s.uri] && !strings.HasPrefix(s.uri, "cdrom:") {
 				d.sources = append(d.sources, s)
 			}
 		}

@@ -83,6 +83,15 @@ func TestSources(t *testing.T) {
 	if err != nil || len(u.sources) != 2 || !u.sources[0].trusted || u.sources[0].signedBy != "/usr/share/keyrings/x.gpg" {
 		t.Errorf("jammy: %+v, %v", u, err)
 	}
+	split := []source{
+		{uri: "http://archive.example/ubuntu", suite: "noble", components: []string{"main", "restricted"}},
+		{uri: "http://archive.example/ubuntu", suite: "noble", components: []string{"universe"}},
+		{uri: "http://archive.example/ubuntu", suite: "noble-updates", components: []string{"universe"}},
+		{uri: "http://ppa.example", suite: "noble", components: []string{"universe"}},
+	}
+	if d, err := pick(split, "noble"); err != nil || len(d.sources) != 3 {
+		t.Errorf("components in lines of their own: %+v, %v", d, err)
+	}
 	if _, err := pick(all, "fedora"); err == nil {
 		t.Error("a suite that nobody offers was found")
 	}

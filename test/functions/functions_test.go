@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -207,6 +208,18 @@ func TestFirewall(t *testing.T) {
 		_, _, err := i.get(url(serverIP, 8081, "/"), 700*time.Millisecond)
 		return err == nil
 	})
+	before := i.sh("nft list ruleset")
+	i.sh("echo 'table inet {' >> /etc/onpath/firewall.nft && kill -HUP 1")
+	eventually(t, 5*time.Second, "the log says that faulty rules are not loaded", func() bool {
+		var log bytes.Buffer
+		if err := i.rt.Logs(t.Context(), i.p.ID(), -1, false, &log); err != nil {
+			t.Fatal(err)
+		}
+		return strings.Contains(log.String(), "the old rules stay") && strings.Count(log.String(), "are loaded") == 2
+	})
+	if after := i.sh("nft list ruleset"); !contains(after, "9999") || strings.Count(after, "\n") != strings.Count(before, "\n") {
+		t.Errorf("the rules after faulty ones: %s", after)
+	}
 }
 
 func TestShaper(t *testing.T) {
@@ -286,6 +299,26 @@ func TestCache(t *testing.T) {
 	}
 	if body, h, err := i.get(url(serverIP, 8080, "/"), 5*time.Second); err != nil || body != "hello "+clientIP || h.Get("X-Cache") != "" {
 		t.Errorf("a port that is not cached: %q, %v, %v", body, h, err)
+	}
+	// Squid takes a request with its own name and port for one about itself.
+	_, h, err := i.get(url(serverIP, 80, "/page0"), 5*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, name, _ := strings.Cut(h.Get("X-Cache"), " from ")
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url(serverIP, 80, "/squid-internal-mgr/client_list"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Host = name + ":3128"
+	told, err := i.httpClient(5 * time.Second).Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, _ := io.ReadAll(told.Body)
+	told.Body.Close()
+	if told.StatusCode < 400 || contains(string(body), "Cache Clients") {
+		t.Errorf("any client is told of the others: %s %.300s", told.Status, body)
 	}
 	eventually(t, 5*time.Second, "the log tells of MISS and HIT", func() bool {
 		var b bytes.Buffer
