@@ -23,7 +23,7 @@ func (s *sim) watch(look func()) {
 				s.ack(n, len(s.states[n].Sent)-1)
 				look()
 			}
-			busy = busy || len(s.states[n].Sent) > 0
+			busy = true // an acknowledgement may make something possible
 		}
 		if !busy {
 			return

@@ -126,7 +126,8 @@ func (w *world) joined(n *node) bool {
 		}
 		hosts, need := map[*node]bool{}, []int{}
 		for k := range p.deps {
-			ready, _ := w.elementReady(n.c, p, k)
+			// By what the path leads through, which its chain may not say any more.
+			ready := w.readyInstances(n.c, p.deps[k])
 			if len(ready) > 0 {
 				need = append(need, k)
 			}
@@ -276,18 +277,27 @@ func (w *world) waits(cl *cloudlet, p *path) string {
 	return ""
 }
 
-// elementReady are the element's ready instances in the cloudlet, and why the
-// path has to wait for one. An element that may be bypassed holds nothing up
-// once it has failed.
+// readyInstances are those of a deployment in a cloudlet that take new flows.
+func (w *world) readyInstances(cl *cloudlet, dep name) (ready []*instance) {
+	for _, i := range w.instancesOf(cl, dep) {
+		if i.ready() && !i.draining() {
+			ready = append(ready, i)
+		}
+	}
+	return ready
+}
+
+// elementReady are the ready instances in the cloudlet of an element of a present
+// path, and why the path has to wait for one. An element that may be bypassed holds
+// nothing up once it has failed.
 func (w *world) elementReady(cl *cloudlet, p *path, k int) (ready []*instance, why string) {
 	e := &p.chain.elements[k]
 	failed, reason := 0, ""
 	all := w.instancesOf(cl, e.dep)
+	ready = w.readyInstances(cl, e.dep)
 	for _, i := range all {
 		switch {
-		case i.draining():
-		case i.ready():
-			ready = append(ready, i)
+		case i.draining() || i.ready():
 		case i.report != nil && (i.report.State == onpath.InstanceFailed || i.report.State == onpath.InstanceUnready):
 			failed++
 			reason = i.report.Message
