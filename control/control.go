@@ -2,8 +2,10 @@ package control
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -64,6 +66,10 @@ type Controller struct {
 	storeErr error                        // why the last decisions could not be written
 	told     time.Time                    // when that was last logged
 	missing  map[onpath.Key]onpath.Object // to be created if absent
+	planErr  error                        // why the last attempt to plan came to nothing
+	planTold time.Time                    // when that was last logged
+
+	make func(*plan.Snapshot) *plan.Result // plan.Make
 }
 
 // session is what is known of a node that has connected.
@@ -91,6 +97,7 @@ func New(o Options) *Controller {
 		o: o, log: o.Log, events: newEventLog(o.Store, o.Clock, o.Log, o.KeepEvents),
 		wake: make(chan struct{}, 1), loaded: make(chan struct{}),
 		mirror: newMirror(), nodes: map[string]*session{}, missing: map[onpath.Key]onpath.Object{},
+		make: plan.Make,
 	}
 }
 
@@ -106,8 +113,11 @@ func (c *Controller) Ready(context.Context) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.storeErr != nil {
+	switch {
+	case c.storeErr != nil:
 		return onpath.Errorf(onpath.CodeUnavailable, "decisions cannot be written: %w", c.storeErr)
+	case c.planErr != nil:
+		return onpath.Errorf(onpath.CodeUnavailable, "nothing can be planned, nodes go on as they are: %w", c.planErr)
 	}
 	return nil
 }
@@ -215,8 +225,10 @@ func (c *Controller) step(ctx context.Context, wg *sync.WaitGroup) time.Time {
 	if c.held {
 		return time.Time{}
 	}
-	s := c.snapshot()
-	r := plan.Make(s)
+	r := c.plan(c.snapshot())
+	if r == nil {
+		return c.o.Clock().Add(retold)
+	}
 	c.push(r)
 	d := c.decisions(r)
 	if d.empty() || c.writing { // what is written now has the loop plan again
@@ -229,6 +241,30 @@ func (c *Controller) step(ctx context.Context, wg *sync.WaitGroup) time.Time {
 		c.write(ctx, d)
 	}()
 	return r.Again
+}
+
+// plan has plans made. Should the planner fail on what it is given, it is nil: all
+// nodes keep the plans they have, and the next change, or time, may mend it. Callers
+// hold mu.
+func (c *Controller) plan(s *plan.Snapshot) (r *plan.Result) {
+	defer func() {
+		e := recover()
+		if e == nil {
+			c.planErr = nil
+			return
+		}
+		r = nil
+		news := c.planErr == nil || s.Now.Sub(c.planTold) >= retold
+		c.planErr = fmt.Errorf("the planner failed: %v", e)
+		if !news {
+			return
+		}
+		c.planTold = s.Now
+		c.log.Error("nothing can be planned, all nodes keep the plans they have; it is tried again with the next change", "err", c.planErr, "stack", string(debug.Stack()))
+		c.events.add(plan.Event{About: onpath.Key{Kind: onpath.KindTenant, Name: onpath.OperatorTenant}, Reason: "PlannerFailed", Warning: true,
+			Message: fmt.Sprintf("nothing new is planned, nodes go on as they are: %v; undo the last change, and report this with the server's log", e)}, s.Now)
+	}()
+	return c.make(s)
 }
 
 // snapshot is what is planned from. Callers hold mu until they are done with it.

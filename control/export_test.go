@@ -1,0 +1,10 @@
+package control
+
+import "github.com/onpath/onpath/plan"
+
+// PlanBy has plans made in another way.
+func (c *Controller) PlanBy(f func(*plan.Snapshot) *plan.Result) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.make = f
+}
