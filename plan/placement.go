@@ -64,6 +64,14 @@ func (w *world) siblings(d *deployment, n *node) int {
 
 // unfit says why the node cannot take an instance; "" if it can.
 func (w *world) unfit(d *deployment, n *node) string {
+	if why := w.unsuited(d, n); why != "" {
+		return why
+	}
+	return w.lacks(d, n, onpath.Resources{})
+}
+
+// unsuited says why the node cannot take an instance, however much room it has.
+func (w *world) unsuited(d *deployment, n *node) string {
 	spec := &n.obj.Spec
 	switch {
 	case n.st == nil || n.st.Report == nil:
@@ -96,7 +104,7 @@ func (w *world) unfit(d *deployment, n *node) string {
 	if d.inline() && n != n.c.gateway {
 		return "is not the gateway, where ebpf functions run"
 	}
-	return w.lacks(d, n)
+	return ""
 }
 
 // capacity is what instances may use of the node in all; a part that is zero is
@@ -113,12 +121,13 @@ func (n *node) capacity() onpath.Resources {
 }
 
 // lacks says which part of the node's capacity is too small for one more
-// instance. Tenants may not use the operator's share.
-func (w *world) lacks(d *deployment, n *node) string {
+// instance, if the deployment gave something back there. Tenants may not use the
+// operator's share.
+func (w *world) lacks(d *deployment, n *node, back onpath.Resources) string {
 	c, need := n.capacity(), d.spec.Resources
-	free := c.Sub(n.used[true]).Sub(n.used[false])
+	free := c.Sub(n.used[true]).Sub(n.used[false]).Add(back)
 	if d.key.tenant != onpath.OperatorTenant && n.c.obj != nil && n.c.obj.Spec.OperatorShare > 0 {
-		rest := tenantsPart(c, n.c.obj.Spec.OperatorShare).Sub(n.used[false])
+		rest := tenantsPart(c, n.c.obj.Spec.OperatorShare).Sub(n.used[false]).Add(back)
 		free = onpath.Resources{CPU: min(free.CPU, rest.CPU), Memory: min(free.Memory, rest.Memory), Disk: min(free.Disk, rest.Disk), Network: min(free.Network, rest.Network)}
 	}
 	var parts []string

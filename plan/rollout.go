@@ -63,11 +63,13 @@ func (w *world) rollOutIn(d *deployment, cl *cloudlet) {
 	if len(good) < want {
 		good = append(good, w.takeBack(d, w.instancesOf(cl, d.key), want-len(good))...)
 	}
-	placed := true
-	for n := len(good); n < want && placed; n++ {
-		placed = w.create(d, cl)
+	placed, made := true, 0
+	for placed && len(good)+made < want {
+		if placed = w.create(d, cl); placed {
+			made++
+		}
 	}
-	w.replace(d, want, good, old, placed)
+	w.replace(d, want, good, old, !placed && made == 0)
 	if !placed {
 		w.cannotMove(old, d.noRoom[len(d.noRoom)-1])
 	}
@@ -98,8 +100,9 @@ func (w *world) scaleDown(list []*instance, n int) []*instance {
 }
 
 // replace drains old instances as far as good ones are in service. Where there
-// is no room for a new one beside the old ones, one of several makes room.
-func (w *world) replace(d *deployment, want int, good, old []*instance, placed bool) {
+// is no room for any new one beside the old ones, one of several makes room; the next
+// does when the new ones serve: if they do not, the old ones are what there is.
+func (w *world) replace(d *deployment, want int, good, old []*instance, full bool) {
 	if len(old) == 0 {
 		return
 	}
@@ -122,17 +125,16 @@ func (w *world) replace(d *deployment, want int, good, old []*instance, placed b
 	for _, i := range running[:min(max(surplus, 0), len(running))] {
 		w.drain(i, "a new one takes over")
 	}
-	if !placed && surplus <= 0 && len(running)+serving > 1 {
+	if full && surplus <= 0 && serving == len(good) && len(running) == len(old) && len(running)+serving > 1 {
 		w.makeRoom(d, running)
 	}
 }
 
-// makeRoom drains one old instance, on a machine whose agent could start another in
-// its place: not on one that is to have none. One that has not been heard of yet may
-// have room enough.
+// makeRoom drains one old instance where its share of the node is all that a new one
+// lacks there. Where it lacks more, or something else, the old one would go for nothing.
 func (w *world) makeRoom(d *deployment, running []*instance) {
 	for _, i := range running {
-		if i.node.st != nil && !i.node.away && !i.node.obj.Spec.Drain && !w.anyDraining(d, i.node.c) {
+		if w.unsuited(d, i.node) == "" && w.lacks(d, i.node, onpath.Resources{}) != "" && w.lacks(d, i.node, i.fn.Resources) == "" && !w.anyDraining(d, i.node.c) {
 			w.drain(i, "it makes room for a new one")
 			return
 		}
