@@ -11,7 +11,7 @@ type Deployment struct {
 // DeploymentSpec says which function, how many instances, and where.
 type DeploymentSpec struct {
 	Function Ref `json:"function"`
-	// Instances in each cloudlet; default 1.
+	// Instances in each cloudlet, at most 128; default 1.
 	Instances *int  `json:"instances,omitempty"`
 	Place     Place `json:"place,omitzero"`
 	// Env and Files are added to the function's; equal keys win over it.

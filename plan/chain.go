@@ -23,6 +23,8 @@ type chain struct {
 	// forward and reverse select the chain's packets, seen from whoever starts
 	// the flow at its from end and at its to end.
 	forward, reverse []onpath.Match
+	sends            []sending // once they are counted
+	counted          bool
 }
 
 type element struct {
@@ -63,6 +65,7 @@ func (w *world) addChains() {
 	w.checkUses()
 	w.checkOverlaps()
 	w.checkRules()
+	w.checkNodeLimits()
 	for _, c := range w.chains {
 		if len(c.errs) > 0 {
 			continue

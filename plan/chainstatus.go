@@ -19,6 +19,9 @@ func (w *world) chainStatus(c *chain) {
 	st.Active = false
 	var at []string
 	for _, cl := range w.cloudletsInOrder() {
+		if why := cl.crowded[c]; why != "" {
+			waits = append(waits, why)
+		}
 		for _, p := range cl.paths {
 			if p.chain != c || p.ended() {
 				continue

@@ -170,6 +170,13 @@ func (w *world) checkDeployments() (errs onpath.Errors) {
 		case d.addressing() == onpath.AddressesPool && len(w.set.PublicPools) == 0:
 			errs = append(errs, fault(o, onpath.CodeInvalid, "spec.function", "write addresses: private, or have the operator give the server a pool", "function %s wants addresses of a pool, and the server has none", d.fnName))
 		}
+		if d.want > onpath.MaxMembers {
+			errs = append(errs, fault(o, onpath.CodeNoRoom, "spec.instances", fmt.Sprintf(tooMany, onpath.MaxMembers),
+				"%d instances in each cloudlet; a data path chooses among %d at most", d.want, onpath.MaxMembers))
+		}
+		if d.crowds != "" {
+			errs = append(errs, fault(o, onpath.CodeNoRoom, "spec.place", "run fewer chains or instances in the cloudlet, or use another one", "%s", d.crowds))
+		}
 		for i, c := range o.Spec.Place.Cloudlets {
 			if w.cloudlets[c] == nil {
 				errs = append(errs, fault(o, onpath.CodeNotFound, fmt.Sprintf("spec.place.cloudlets[%d]", i), "apply it, or correct the name", "there is no cloudlet %s", c))

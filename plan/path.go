@@ -2,6 +2,7 @@ package plan
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -75,10 +76,23 @@ func (w *world) assignPaths() {
 // addPaths finds the cloudlet's paths: those of chains, and those that nodes
 // still have.
 func (w *world) addPaths(cl *cloudlet) {
+	cl.crowded = map[*chain]string{}
 	known := w.knownPaths(cl)
+	var have footprint // counted where a path is new
 	for _, c := range w.chains {
 		if len(c.errs) > 0 || !slices.Contains(c.cloudlets, cl.name) || c.obj.Status.Path == 0 || c.obj.Status.Shape != c.shape {
 			continue
+		}
+		if known[c.obj.Status.Path] == nil {
+			if have == (footprint{}) {
+				have = w.taken(cl)
+			}
+			next := have.add(c.footprint())
+			if over := next.over(0); over != "" {
+				cl.crowded[c] = fmt.Sprintf("its new path waits for ended ones to go: a gateway of cloudlet %s would have %s", cl.name, over)
+				continue
+			}
+			have = next
 		}
 		p := w.compile(cl, c)
 		if k := known[p.id]; k != nil && k.spec.Ended.IsZero() {

@@ -69,7 +69,7 @@ func (w *world) rollOutIn(d *deployment, cl *cloudlet) {
 			made++
 		}
 	}
-	w.replace(d, want, good, old, !placed && made == 0)
+	w.replace(d, cl, want, good, old, !placed && made == 0)
 	if !placed {
 		w.cannotMove(old, d.noRoom[len(d.noRoom)-1])
 	}
@@ -102,7 +102,7 @@ func (w *world) scaleDown(list []*instance, n int) []*instance {
 // replace drains old instances as far as good ones are in service. Where there
 // is no room for any new one beside the old ones, one of several makes room; the next
 // does when the new ones serve: if they do not, the old ones are what there is.
-func (w *world) replace(d *deployment, want int, good, old []*instance, full bool) {
+func (w *world) replace(d *deployment, cl *cloudlet, want int, good, old []*instance, full bool) {
 	if len(old) == 0 {
 		return
 	}
@@ -126,18 +126,26 @@ func (w *world) replace(d *deployment, want int, good, old []*instance, full boo
 		w.drain(i, "a new one takes over")
 	}
 	if full && surplus <= 0 && serving == len(good) && len(running) == len(old) && len(running)+serving > 1 {
-		w.makeRoom(d, running)
+		w.makeRoom(d, cl, running)
 	}
 }
 
-// makeRoom drains one old instance where its share of the node is all that a new one
-// lacks there. Where it lacks more, or something else, the old one would go for nothing.
-func (w *world) makeRoom(d *deployment, running []*instance) {
-	for _, i := range running {
-		if w.unsuited(d, i.node) == "" && w.lacks(d, i.node, onpath.Resources{}) != "" && w.lacks(d, i.node, i.fn.Resources) == "" && !w.anyDraining(d, i.node.c) {
-			w.drain(i, "it makes room for a new one")
-			return
-		}
+// makeRoom drains one old instance where its share of the node, or its place in the
+// groups, is all that a new one lacks. Where it lacks more, or something else, the old
+// one would go for nothing.
+func (w *world) makeRoom(d *deployment, cl *cloudlet, running []*instance) {
+	if w.anyDraining(d, cl) {
+		return
+	}
+	needs := func(i *instance) bool {
+		return w.unsuited(d, i.node) == "" && w.lacks(d, i.node, onpath.Resources{}) != "" && w.lacks(d, i.node, i.fn.Resources) == ""
+	}
+	if w.fullGroup(d, cl) {
+		n, _ := w.place(d, cl)
+		needs = func(*instance) bool { return n != nil }
+	}
+	if k := slices.IndexFunc(running, needs); k >= 0 {
+		w.drain(running[k], "it makes room for a new one")
 	}
 }
 
@@ -216,27 +224,28 @@ func (w *world) drain(i *instance, why string) {
 
 // create places one more instance; false if there is no room or no id.
 func (w *world) create(d *deployment, cl *cloudlet) bool {
+	if why := w.crowded(d, cl); why != "" {
+		d.noRoom = append(d.noRoom, why)
+		return false
+	}
 	n, why := w.place(d, cl)
 	if n == nil {
 		w.noRoom(d, cl, why)
 		return false
 	}
-	bridged := d.attach() == onpath.Bridged
-	need := Count{Vports: 1}
-	if bridged {
-		need.Vports = 2
-	}
+	need := Count{Vports: d.sides()}
 	if d.addressing() != onpath.AddressesNone {
 		need.Addresses = 1
 	}
 	if !w.take(need) {
 		return true // the ids are on their way
 	}
-	o := w.newInstance(d, n, bridged)
+	o := w.newInstance(d, n, d.sides() == 2)
 	w.res.Create = append(w.res.Create, o)
 	op := d.key.tenant == onpath.OperatorTenant
 	n.used[op] = n.used[op].Add(d.spec.Resources)
 	w.created[placedOn{d.key, n}]++
+	cl.vports += d.sides()
 	w.event(Event{About: onpath.KeyOf(o), Node: n.name, Reason: "Placed", Message: fmt.Sprintf("placed on node %s for deployment %s", n.name, d.key.name)})
 	return true
 }

@@ -31,7 +31,7 @@ func (w *world) checkRules() {
 		if c.checkElementRules(); len(c.errs) > 0 {
 			continue
 		}
-		emits := c.emits()
+		emits := c.sendings()
 		for _, cl := range c.cloudlets {
 			if t := (table{cloudlet: cl, tier: c.tier}); used[t]+n > onpath.MaxTableRules {
 				c.fail(onpath.CodeNoRoom, "spec.select", "use fewer or wider prefixes and port ranges, or another cloudlet",
@@ -128,8 +128,15 @@ type sending struct {
 // somebody stands for the own addresses of an instance.
 var somebody = []netip.Prefix{netip.MustParsePrefix("192.0.2.1/32"), netip.MustParsePrefix("2001:db8::1/128")}
 
-// emits lists what the chain adds to emit tables.
-func (c *chain) emits() (list []sending) {
+// sendings lists what the chain adds to emit tables.
+func (c *chain) sendings() []sending {
+	if !c.counted {
+		c.sends, c.counted = c.countSendings(), true
+	}
+	return c.sends
+}
+
+func (c *chain) countSendings() (list []sending) {
 	p := &path{chain: c, spec: onpath.Path{Forward: c.obj.Spec.Direction == onpath.DirectionForward}}
 	if from := c.from.deployment; from != (name{}) {
 		list = append(list, sending{from, "spec.from.deployment", emitted(startRules(p, somebody))})

@@ -348,6 +348,9 @@ func (s *sim) checkClosed(x *index) {
 	if err := x.plan.Datapath.Validate(); err != nil {
 		s.t.Fatalf("%s: %v", n, err)
 	}
+	if err := x.plan.Datapath.Fits(); err != nil {
+		s.t.Fatalf("%s: %v", n, err)
+	}
 	table := func(id onpath.TableID, by string) {
 		if id != 0 && x.tables[id] == nil {
 			s.t.Fatalf("%s: %s refers to table %d, which is not there", n, by, id)

@@ -66,6 +66,8 @@ type cloudlet struct {
 	pair     []*node          // those whose uplinks are used, two at most
 	gateways []*node
 	paths    []*path
+	vports   int               // of its instances, with those just created
+	crowded  map[*chain]string // why there is no room for a chain's new path
 }
 
 type node struct {
@@ -108,6 +110,7 @@ type deployment struct {
 	used   bool // by a chain
 	owner  *chain
 	noRoom []string // why instances are missing
+	crowds string   // why data paths have no room for it
 }
 
 type instance struct {
@@ -375,6 +378,7 @@ func (w *world) addInstances() {
 			continue
 		}
 		i.node.insts = append(i.node.insts, i)
+		i.node.c.vports += i.sides()
 		m := member{i.node.c, i.dep}
 		w.members[m] = append(w.members[m], i)
 		i.lookUp()
