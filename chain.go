@@ -172,7 +172,8 @@ type Element struct {
 	Lost Lost `json:"lost,omitempty"`
 	// None: when no instance is ready. Default drop; mirrors always bypass.
 	None None `json:"none,omitempty"`
-	// Weights gives instances a share by node name; default 1 each.
+	// Weights gives instances a share of the new flows by node name, 0 to 1000; default 1
+	// each. 0: none; what is under way goes on, and the instance takes nothing over.
 	Weights map[string]int `json:"weights,omitempty"`
 }
 

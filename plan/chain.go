@@ -79,6 +79,7 @@ func (w *world) addChains() {
 // use has the element's deployment run where the chain is.
 func (w *world) use(c *chain, e *element) {
 	e.d.used = true
+	e.d.uses = append(e.d.uses, use{c, e})
 	e.d.mirror = e.d.mirror || e.mirror()
 	if e.d.owner != nil {
 		w.deployments[e.dep] = e.d

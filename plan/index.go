@@ -106,7 +106,7 @@ func (x *index) member(g onpath.GroupID) bool {
 		return false
 	}
 	for _, m := range x.groups[g].Members {
-		if v := x.vports[m.Vport]; v != nil && v.State == onpath.VportUp {
+		if v := x.vports[m.Vport]; v != nil && v.State == onpath.VportUp && m.Weight > 0 {
 			return true
 		}
 	}

@@ -340,6 +340,16 @@ func (p *path) weight(k int, i *instance, old []onpath.Member) uint32 {
 	return 1
 }
 
+// share is the weight by what the path's groups say.
+func (p *path) share(k int, i *instance) uint32 {
+	for _, g := range p.groups {
+		if g.ID == onpath.GroupOf(p.id, k, false) {
+			return p.weight(k, i, g.Members)
+		}
+	}
+	return 1
+}
+
 func (b *builder) addRemote(i *instance, v onpath.VportID) {
 	if i.node != b.n {
 		b.vports[v] = onpath.Vport{ID: v, Kind: onpath.VportRemote, State: b.w.state(i), Peer: i.node.name}

@@ -127,11 +127,11 @@ func (w *world) joined(n *node) bool {
 		hosts, need := map[*node]bool{}, []int{}
 		for k := range p.deps {
 			// By what the path leads through, which its chain may not say any more.
-			ready := w.readyInstances(n.c, p.deps[k])
+			ready := w.readyInstances(n.c, p, k)
 			if len(ready) > 0 {
 				need = append(need, k)
 			}
-			for _, i := range ready {
+			for _, i := range heard(ready, p.id) {
 				hosts[i.node] = true
 			}
 		}
@@ -262,7 +262,7 @@ func (w *world) waits(cl *cloudlet, p *path) string {
 		if len(ready) > 0 {
 			need = append(need, k)
 		}
-		for _, i := range ready {
+		for _, i := range heard(ready, p.id) {
 			hosts[i.node] = true
 		}
 	}
@@ -277,14 +277,29 @@ func (w *world) waits(cl *cloudlet, p *path) string {
 	return ""
 }
 
-// readyInstances are those of a deployment in a cloudlet that take new flows.
-func (w *world) readyInstances(cl *cloudlet, dep name) (ready []*instance) {
-	for _, i := range w.instancesOf(cl, dep) {
-		if i.ready() && !i.draining() {
+// readyInstances are those of a path's element that take new flows of it.
+func (w *world) readyInstances(cl *cloudlet, p *path, k int) (ready []*instance) {
+	for _, i := range w.instancesOf(cl, p.deps[k]) {
+		if i.ready() && !i.draining() && p.share(k, i) > 0 {
 			ready = append(ready, i)
 		}
 	}
 	return ready
+}
+
+// heard leaves out the instances on nodes that are away and do not know the path: nobody
+// sends its packets there before they do. Where there are no others, these are awaited.
+func heard(ready []*instance, p onpath.PathID) []*instance {
+	var out []*instance
+	for _, i := range ready {
+		if !i.node.away && i.node.st != nil || i.node.acked.path(p) != nil {
+			out = append(out, i)
+		}
+	}
+	if len(out) == 0 {
+		return ready
+	}
+	return out
 }
 
 // elementReady are the ready instances in the cloudlet of an element of a present
@@ -294,10 +309,12 @@ func (w *world) elementReady(cl *cloudlet, p *path, k int) (ready []*instance, w
 	e := &p.chain.elements[k]
 	failed, reason := 0, ""
 	all := w.instancesOf(cl, e.dep)
-	ready = w.readyInstances(cl, e.dep)
+	ready, idle := w.readyInstances(cl, p, k), false
 	for _, i := range all {
 		switch {
-		case i.draining() || i.ready():
+		case i.draining():
+		case i.ready():
+			idle = true // if nothing but its weight keeps new flows from it
 		case i.report != nil && (i.report.State == onpath.InstanceFailed || i.report.State == onpath.InstanceUnready):
 			failed++
 			reason = i.report.Message
@@ -306,7 +323,13 @@ func (w *world) elementReady(cl *cloudlet, p *path, k int) (ready []*instance, w
 	if len(ready) > 0 || e.d.want == 0 || e.none == onpath.NoneBypass && failed > 0 && failed == len(all) {
 		return ready, ""
 	}
+	if idle && e.none == onpath.NoneBypass {
+		return ready, "" // flows go past those of weight 0
+	}
 	why = fmt.Sprintf("waits for an instance of %s to be ready in cloudlet %s", e.dep.name, cl.name)
+	if idle {
+		why += " that takes new flows: those that are have weight 0"
+	}
 	if reason != "" {
 		why += ": " + strings.TrimSuffix(reason, ".")
 	}
@@ -335,7 +358,7 @@ func (w *world) unacknowledged(g *node, p *path, hosts map[*node]bool, need []in
 	}
 	for _, k := range need {
 		if !slices.ContainsFunc(w.instancesOf(cl, p.deps[k]), func(i *instance) bool {
-			return i.ready() && !i.draining() && mayPoint(g, i, p.id)
+			return i.ready() && !i.draining() && p.share(k, i) > 0 && mayPoint(g, i, p.id)
 		}) {
 			return fmt.Sprintf("gateway %s gets the way to %s", g.name, p.deps[k].name)
 		}

@@ -30,6 +30,11 @@ func (w *world) place(d *deployment, cl *cloudlet) (*node, string) {
 	if len(fit) == 0 {
 		return nil, strings.Join(shorten(why, 5), "; ")
 	}
+	if !w.carried(d, cl) {
+		if busy := slices.DeleteFunc(slices.Clone(fit), d.idle); len(busy) > 0 {
+			fit = busy
+		}
+	}
 	spread := d.place.Spread != onpath.SpreadNone
 	return slices.MinFunc(fit, func(a, b *node) int {
 		full := cmp.Compare(load(a, d.spec.Resources), load(b, d.spec.Resources))

@@ -108,10 +108,6 @@ func (w *world) functionRemedy(n name) string {
 
 // checkUses finds deployments that chains use in ways that exclude each other.
 func (w *world) checkUses() {
-	type use struct {
-		c *chain
-		e *element
-	}
 	first := map[name]use{}
 	owners := map[name]*chain{}
 	for _, c := range w.chains {

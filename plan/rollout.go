@@ -58,7 +58,7 @@ func (w *world) rollOutIn(d *deployment, cl *cloudlet) {
 		}
 	}
 	if len(good) > want {
-		good = w.scaleDown(good, len(good)-want)
+		good = w.scaleDown(d, good, len(good)-want)
 	}
 	if len(good) < want {
 		good = append(good, w.takeBack(d, w.instancesOf(cl, d.key), want-len(good))...)
@@ -76,8 +76,9 @@ func (w *world) rollOutIn(d *deployment, cl *cloudlet) {
 }
 
 // scaleDown drains n of the instances: those not ready first, then from the
-// node with most of them, then the newest. It returns the others.
-func (w *world) scaleDown(list []*instance, n int) []*instance {
+// node with most of them, then the newest; the only one that gets new flows stays. It
+// returns the others.
+func (w *world) scaleDown(d *deployment, list []*instance, n int) []*instance {
 	left := slices.Clone(list)
 	for range n {
 		on := map[*node]int{}
@@ -91,7 +92,7 @@ func (w *world) scaleDown(list []*instance, n int) []*instance {
 				}
 				return 1
 			}
-			return cmp.Or(cmp.Compare(on[b.node], on[a.node]), cmp.Compare(b.obj.Spec.Key, a.obj.Spec.Key))
+			return cmp.Or(boolCompare(d.sole(a, without(left, a)), d.sole(b, without(left, b))), cmp.Compare(on[b.node], on[a.node]), cmp.Compare(b.obj.Spec.Key, a.obj.Spec.Key))
 		})
 		w.drain(victim, "it is one more than wanted")
 		left = slices.DeleteFunc(left, func(i *instance) bool { return i == victim })
@@ -106,12 +107,13 @@ func (w *world) replace(d *deployment, cl *cloudlet, want int, good, old []*inst
 	if len(old) == 0 {
 		return
 	}
-	serving := 0
+	var proven []*instance
 	for _, i := range good {
 		if w.proven(i) {
-			serving++
+			proven = append(proven, i)
 		}
 	}
+	serving := len(proven)
 	var running []*instance
 	for _, i := range old {
 		if i.ready() {
@@ -122,18 +124,29 @@ func (w *world) replace(d *deployment, cl *cloudlet, want int, good, old []*inst
 	}
 	slices.SortFunc(running, func(a, b *instance) int { return cmp.Compare(a.obj.Spec.Key, b.obj.Spec.Key) })
 	surplus := len(running) - max(0, want-serving)
-	for _, i := range running[:min(max(surplus, 0), len(running))] {
+	left := slices.Concat(running, proven)
+	over := surplus
+	for _, i := range running {
+		if over <= 0 {
+			break
+		}
+		if want > 0 && d.sole(i, without(left, i)) {
+			w.cannotMove([]*instance{i}, onlyShare)
+			continue
+		}
 		w.drain(i, "a new one takes over")
+		left = without(left, i)
+		over--
 	}
 	if full && surplus <= 0 && serving == len(good) && len(running) == len(old) && len(running)+serving > 1 {
-		w.makeRoom(d, cl, running)
+		w.makeRoom(d, cl, running, left)
 	}
 }
 
 // makeRoom drains one old instance where its share of the node, or its place in the
 // groups, is all that a new one lacks. Where it lacks more, or something else, the old
 // one would go for nothing.
-func (w *world) makeRoom(d *deployment, cl *cloudlet, running []*instance) {
+func (w *world) makeRoom(d *deployment, cl *cloudlet, running, serving []*instance) {
 	if w.anyDraining(d, cl) {
 		return
 	}
@@ -144,7 +157,7 @@ func (w *world) makeRoom(d *deployment, cl *cloudlet, running []*instance) {
 		n, _ := w.place(d, cl)
 		needs = func(*instance) bool { return n != nil }
 	}
-	if k := slices.IndexFunc(running, needs); k >= 0 {
+	if k := slices.IndexFunc(running, func(i *instance) bool { return needs(i) && !d.sole(i, without(serving, i)) }); k >= 0 {
 		w.drain(running[k], "it makes room for a new one")
 	}
 }

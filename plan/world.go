@@ -108,6 +108,7 @@ type deployment struct {
 	in     map[string]bool
 	mirror bool // gets copies
 	used   bool // by a chain
+	uses   []use
 	owner  *chain
 	noRoom []string // why instances are missing
 	crowds string   // why data paths have no room for it
