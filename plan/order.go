@@ -194,7 +194,7 @@ func (w *world) leaving(i *instance) bool {
 // by a plan in force or on its way: it does not know that the instance drains, or that
 // the last path to it has ended.
 func (w *world) chosen(i *instance) bool {
-	begins := w.begins(i)
+	begins := w.began(i) // this is asked before it is known which paths there will be
 	may := func(m *node, x *index) bool {
 		if begins {
 			v := x.vports[i.obj.Spec.Vport]
@@ -206,8 +206,30 @@ func (w *world) chosen(i *instance) bool {
 		})
 	}
 	return slices.ContainsFunc(i.node.c.nodes, func(m *node) bool {
-		return slices.ContainsFunc(m.possible, func(x *index) bool { return x != nil && may(m, x) })
+		return !m.silent() && slices.ContainsFunc(m.possible, func(x *index) bool { return x != nil && may(m, x) })
 	})
+}
+
+// began reports whether a path through the instance's deployment has not ended by the
+// newest plan of a node.
+func (w *world) began(i *instance) bool {
+	if w.begun == nil {
+		w.begun = map[member]bool{}
+		for _, n := range w.nodes {
+			if n.newest == nil || n.silent() {
+				continue
+			}
+			for _, p := range n.newest.plan.Datapath.Paths {
+				if !p.Ended.IsZero() {
+					continue
+				}
+				for _, d := range p.Elements {
+					w.begun[member{n.c, nameIn(d)}] = true
+				}
+			}
+		}
+	}
+	return w.begun[member{i.node.c, i.dep}]
 }
 
 // counted is the time after which a node's counts of flows are of now: nodes count

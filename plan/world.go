@@ -52,6 +52,7 @@ type world struct {
 	inbound     map[inbound]bool        // made when it is first asked for
 	ended       map[member][]*endedPath // likewise
 	beginning   map[member]bool         // likewise: paths that have not ended lead to it
+	begun       map[member]bool         // likewise: such paths by the plans that nodes have
 	kept        map[onpath.PathID]bool  // ended paths that their chains return to
 	updates     map[onpath.Key]onpath.Object
 	created     map[placedOn]int
