@@ -117,6 +117,12 @@ func (w *world) wanted(dep name, cl *cloudlet) bool {
 	return d != nil && d.in[cl.name] && d.want > 0
 }
 
+// declared reports whether a deployment is one of the cloudlet, also with no instances.
+func (w *world) declared(dep name, cl *cloudlet) bool {
+	d := w.deployments[dep]
+	return d != nil && d.in[cl.name]
+}
+
 func later(a, b time.Time) time.Time {
 	if b.After(a) {
 		return b

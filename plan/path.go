@@ -328,9 +328,16 @@ func (w *world) successor(cl *cloudlet, p *path) *path {
 	return nil
 }
 
+// closed reports whether a gateway was told that the path is over.
+func closed(cl *cloudlet, p *path) bool {
+	return slices.ContainsFunc(cl.pair, func(g *node) bool {
+		return slices.ContainsFunc(g.possible, func(x *index) bool { q := x.path(p.id); return q != nil && q.Closed })
+	})
+}
+
 // isOver reports whether an ended path has no flow left: every node that has it
 // says so, or nothing alive is left for flows to pass; or one of its elements goes
-// for good: its flows then go the ordinary way, or by the path that follows, instead
+// for good, which one that is to have no instances does not: its flows then go the ordinary way, or by the path that follows, instead
 // of waiting for an instance that nobody starts.
 func (w *world) isOver(cl *cloudlet, p *path) bool {
 	if w.kept[p.id] {
@@ -339,10 +346,14 @@ func (w *world) isOver(cl *cloudlet, p *path) bool {
 	if !p.spec.Until.IsZero() && w.passed(p.spec.Until) {
 		return true
 	}
+	if closed(cl, p) {
+		return true // and stays so when the instances that went are forgotten
+	}
 	alive := false
 	for _, dep := range p.deps {
-		here := slices.ContainsFunc(w.instancesOf(cl, dep), func(i *instance) bool { return !i.leaving })
-		if !here && !w.wanted(dep, cl) {
+		list := w.instancesOf(cl, dep)
+		here := slices.ContainsFunc(list, func(i *instance) bool { return !i.leaving })
+		if !here && !w.wanted(dep, cl) && (len(list) > 0 || !w.declared(dep, cl)) {
 			return true
 		}
 		alive = alive || here
