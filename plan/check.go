@@ -167,8 +167,8 @@ func (w *world) checkDeployments() (errs onpath.Errors) {
 			errs = append(errs, fault(o, onpath.CodeNotFound, "spec.function", w.functionRemedy(d.fnName), "there is no function %s", d.fnName))
 		case !mayUse(f, d.key.tenant):
 			errs = append(errs, fault(o, onpath.CodeForbidden, "spec.function", "its owner can write shared: true", "function %s belongs to another tenant and is not shared", d.fnName))
-		case d.addressing() == onpath.AddressesPool && len(w.set.PublicPools) == 0:
-			errs = append(errs, fault(o, onpath.CodeInvalid, "spec.function", "write addresses: private, or have the operator give the server a pool", "function %s wants addresses of a pool, and the server has none", d.fnName))
+		case w.lacksPool(d):
+			errs = append(errs, fault(o, onpath.CodeInvalid, "spec.function", noPoolRemedy, noPool, d.fnName))
 		}
 		if d.want > onpath.MaxMembers {
 			errs = append(errs, fault(o, onpath.CodeNoRoom, "spec.instances", fmt.Sprintf(tooMany, onpath.MaxMembers),

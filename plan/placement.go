@@ -199,9 +199,12 @@ func shorten(list []string, n int) []string {
 	return append(list[:n:n], fmt.Sprintf("and %d more", len(list)-n))
 }
 
-// addresses makes own addresses from a number, one of each pool. The numbers
-// outlast a small pool, so an address in use is passed over.
-func (w *world) addresses(pools []netip.Prefix, number uint64) []netip.Prefix {
+// addresses makes own addresses from a number, one of each pool, or says which pool has
+// none left. The numbers outlast a small pool, so an address in use is passed over.
+func (w *world) addresses(pools []netip.Prefix, number uint64) (out []netip.Prefix, why string) {
+	if len(pools) == 0 {
+		return nil, "the server has no pool"
+	}
 	inUse := map[netip.Addr]bool{}
 	for _, o := range objects[*onpath.Instance](w.Snapshot) {
 		for _, a := range o.Spec.Addresses {
@@ -213,16 +216,24 @@ func (w *world) addresses(pools []netip.Prefix, number uint64) []netip.Prefix {
 			inUse[a.Addr()] = true
 		}
 	}
-	var out []netip.Prefix
 	for _, pool := range pools {
-		for try := range uint64(1 << 16) {
-			if a := nth(pool, number+try); !inUse[a] {
-				out = append(out, netip.PrefixFrom(a, pool.Bits()))
-				break
-			}
+		a, ok := free(pool, number, inUse)
+		if !ok {
+			return nil, fmt.Sprintf("the pool %s has none left", pool)
+		}
+		out = append(out, netip.PrefixFrom(a, pool.Bits()))
+	}
+	return out, ""
+}
+
+// free is the first address of a pool, from a number on, that nobody has.
+func free(pool netip.Prefix, number uint64, inUse map[netip.Addr]bool) (netip.Addr, bool) {
+	for try := range uint64(1 << 16) {
+		if a := nth(pool, number+try); !inUse[a] {
+			return a, true
 		}
 	}
-	return out
+	return netip.Addr{}, false
 }
 
 // nth is the n-th address of a pool that a host may have, beginning anew behind

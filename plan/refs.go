@@ -55,7 +55,20 @@ func (w *world) checkShortForm(c *chain, field string, d *deployment) {
 	if other := w.deployments[d.key]; other != nil && other.obj != nil {
 		c.fail(onpath.CodeExists, field+".function", "write deployment: "+d.key.name+", or rename one of the two", "the short form makes a deployment %s, and there is one already", d.key)
 	}
+	if w.lacksPool(d) {
+		c.fail(onpath.CodeInvalid, field+".function", noPoolRemedy, noPool, d.fnName)
+	}
 	w.checkFunction(c, field+".function", d)
+}
+
+const (
+	noPool       = "function %s wants addresses of a pool, and the server has none"
+	noPoolRemedy = "write addresses: private, or have the operator give the server a pool"
+)
+
+// lacksPool reports whether the deployment's instances want addresses that there are not.
+func (w *world) lacksPool(d *deployment) bool {
+	return d.function != nil && d.addressing() == onpath.AddressesPool && len(w.set.PublicPools) == 0
 }
 
 func (w *world) checkDeployment(c *chain, field string, e element) {
@@ -108,7 +121,7 @@ func (w *world) functionRemedy(n name) string {
 
 // checkUses finds deployments that chains use in ways that exclude each other.
 func (w *world) checkUses() {
-	first := map[name]use{}
+	uses := map[name][]use{}
 	owners := map[name]*chain{}
 	for _, c := range w.chains {
 		for i := range c.elements {
@@ -121,17 +134,19 @@ func (w *world) checkUses() {
 				owners[e.dep] = c
 				continue
 			}
-			u, ok := first[e.dep]
-			if !ok {
-				first[e.dep] = use{c, e}
-				continue
+			for _, u := range uses[e.dep] {
+				if u.e.mode != e.mode {
+					c.fail(onpath.CodeInvalid, field+".mode", "make a second deployment for it", "chain %s uses deployment %s with mode: %s; one vport cannot be both", u.c.key, e.dep, u.e.mode)
+					break
+				}
 			}
-			if u.e.mode != e.mode {
-				c.fail(onpath.CodeInvalid, field+".mode", "make a second deployment for it", "chain %s uses deployment %s with mode: %s; one vport cannot be both", u.c.key, e.dep, u.e.mode)
+			for _, u := range uses[e.dep] {
+				if u.c.tier != c.tier && meet(u.c, c) {
+					c.fail(onpath.CodeInvalid, field, "make a second deployment for it", "a loop: packets would pass deployment %s in chain %s and again here", e.dep, u.c.key)
+					break
+				}
 			}
-			if u.c.tier != c.tier && meet(u.c, c) {
-				c.fail(onpath.CodeInvalid, field, "make a second deployment for it", "a loop: packets would pass deployment %s in chain %s and again here", e.dep, u.c.key)
-			}
+			uses[e.dep] = append(uses[e.dep], use{c, e})
 		}
 	}
 }

@@ -3,6 +3,7 @@ package plan
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -247,13 +248,21 @@ func (w *world) create(d *deployment, cl *cloudlet) bool {
 		return false
 	}
 	need := Count{Vports: d.sides()}
+	var addresses []netip.Prefix
 	if d.addressing() != onpath.AddressesNone {
 		need.Addresses = 1
+		if next := w.res.Used.Addresses; next < len(w.IDs.Addresses) {
+			if addresses, why = w.addresses(w.pools(d), w.IDs.Addresses[next]); why != "" {
+				d.noRoom = append(d.noRoom, fmt.Sprintf("its instances need addresses, and %s", why))
+				return false
+			}
+		}
 	}
 	if !w.take(need) {
 		return true // the ids are on their way
 	}
 	o := w.newInstance(d, n, d.sides() == 2)
+	o.Spec.Addresses = addresses
 	w.res.Create = append(w.res.Create, o)
 	op := d.key.tenant == onpath.OperatorTenant
 	n.used[op] = n.used[op].Add(d.spec.Resources)
@@ -276,6 +285,14 @@ func (w *world) take(c Count) bool {
 	return true
 }
 
+// pools are where the instances' addresses come from.
+func (w *world) pools(d *deployment) []netip.Prefix {
+	if d.addressing() == onpath.AddressesPool {
+		return w.set.PublicPools
+	}
+	return w.set.PrivatePools
+}
+
 // newInstance makes the object, with the ids that take has just reserved.
 func (w *world) newInstance(d *deployment, n *node, bridged bool) *onpath.Instance {
 	o := &onpath.Instance{TypeMeta: onpath.TypeMeta{APIVersion: onpath.APIVersion, Kind: onpath.KindInstance}}
@@ -288,13 +305,6 @@ func (w *world) newInstance(d *deployment, n *node, bridged bool) *onpath.Instan
 	o.Metadata = onpath.Metadata{
 		Name: fmt.Sprintf("%s-%s", d.key.name, suffix(o.Spec.Vport)), Tenant: d.key.tenant,
 		UID: fmt.Sprintf("i%06x-%s", uint32(o.Spec.Vport), d.shape), Generation: 1, Created: w.Now.UTC().Round(0),
-	}
-	if d.addressing() != onpath.AddressesNone {
-		pools := w.set.PrivatePools
-		if d.addressing() == onpath.AddressesPool {
-			pools = w.set.PublicPools
-		}
-		o.Spec.Addresses = w.addresses(pools, w.IDs.Addresses[w.res.Used.Addresses-1])
 	}
 	o.Status = onpath.InstanceStatus{State: onpath.InstancePending, Since: w.Now.UTC().Round(0)}
 	return o
