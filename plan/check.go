@@ -45,6 +45,7 @@ func check(s *Snapshot) onpath.Errors {
 	errs = append(errs, w.checkTenants()...)
 	errs = append(errs, w.checkNodes()...)
 	errs = append(errs, w.checkDeployments()...)
+	errs = append(errs, w.checkRaised()...)
 	for _, c := range w.chains {
 		errs = append(errs, c.errs...)
 	}

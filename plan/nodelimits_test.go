@@ -12,6 +12,11 @@ import (
 
 // refusal is what the server says to an object, "" if it takes it.
 func (s *sim) refusal(o onpath.Object) (onpath.Code, string) {
+	s.t.Helper()
+	o = onpath.Clone(o)
+	if err := o.Validate(); err != nil { // which fills defaults in
+		s.t.Fatal(err)
+	}
 	before, after := s.snapshot(), s.snapshot()
 	k := onpath.KeyOf(o)
 	after.Objects = maps.Clone(s.objects)
