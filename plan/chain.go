@@ -53,8 +53,11 @@ func (c *chain) fail(code onpath.Code, field, remedy, format string, args ...any
 // addChains resolves all chains, orders them by precedence and finds what no
 // chain alone can show.
 func (w *world) addChains() {
+	w.chainNamed = map[name]*chain{}
 	for _, o := range objects[*onpath.Chain](w.Snapshot) {
-		w.chains = append(w.chains, w.newChain(o))
+		c := w.newChain(o)
+		w.chains = append(w.chains, c)
+		w.chainNamed[c.key] = c
 	}
 	slices.SortStableFunc(w.chains, func(a, b *chain) int {
 		if a.tier != b.tier {

@@ -13,8 +13,18 @@ type index struct {
 	peers  map[string]bool
 	vports map[onpath.VportID]*onpath.Vport
 	// sends holds (path, vport) for each remote member of each group.
-	sends map[send]bool
-	edge  onpath.VportID
+	sends   map[send]bool
+	edge    onpath.VportID
+	secrets map[string]uint32        // by peer
+	parts   map[onpath.PathID]*parts // made when they are first asked for
+}
+
+// parts are what a plan has of a path.
+type parts struct {
+	tables           []onpath.Table
+	groups           []onpath.Group
+	forward, reverse []onpath.Rule // of the classifiers
+	emits            map[onpath.TableID][]onpath.Rule
 }
 
 type send struct {
@@ -30,7 +40,7 @@ func indexOf(p *onpath.NodePlan) *index {
 	x := &index{
 		plan: p, local: map[onpath.VportID]*onpath.Vport{}, remote: map[onpath.VportID]bool{}, vports: map[onpath.VportID]*onpath.Vport{},
 		paths: map[onpath.PathID]*onpath.Path{}, groups: map[onpath.GroupID]*onpath.Group{},
-		tables: map[onpath.TableID]*onpath.Table{}, peers: map[string]bool{}, sends: map[send]bool{},
+		tables: map[onpath.TableID]*onpath.Table{}, peers: map[string]bool{}, sends: map[send]bool{}, secrets: map[string]uint32{},
 	}
 	for i := range d.Vports {
 		v := &d.Vports[i]
@@ -58,11 +68,59 @@ func indexOf(p *onpath.NodePlan) *index {
 	}
 	for _, p := range d.Peers {
 		x.peers[p.Node] = true
+		x.secrets[p.Node] = p.Secret
 	}
 	if d.Edge != nil {
 		x.edge = d.Edge.Vport
 	}
 	return x
+}
+
+// of is what the plan has of a path.
+func (x *index) of(id onpath.PathID) *parts {
+	if x.parts == nil {
+		x.findParts()
+	}
+	if p := x.parts[id]; p != nil {
+		return p
+	}
+	return &parts{}
+}
+
+func (x *index) findParts() {
+	x.parts = map[onpath.PathID]*parts{}
+	at := func(id onpath.PathID) *parts {
+		p := x.parts[id]
+		if p == nil {
+			p = &parts{emits: map[onpath.TableID][]onpath.Rule{}}
+			x.parts[id] = p
+		}
+		return p
+	}
+	for _, t := range x.plan.Datapath.Tables {
+		switch {
+		case t.ID == onpath.ClassifierTable(onpath.TierOperator) || t.ID == onpath.ClassifierTable(onpath.TierTenant):
+			for _, r := range t.Rules {
+				if p := at(r.Path); r.Reverse {
+					p.reverse = append(p.reverse, r)
+				} else {
+					p.forward = append(p.forward, r)
+				}
+			}
+		case isEmit(t.ID):
+			for _, r := range t.Rules {
+				p := at(r.Path)
+				p.emits[t.ID] = append(p.emits[t.ID], r)
+			}
+		default:
+			p := at(onpath.PathID(t.ID >> 6))
+			p.tables = append(p.tables, t)
+		}
+	}
+	for _, g := range x.plan.Datapath.Groups {
+		p := at(g.Path)
+		p.groups = append(p.groups, g)
+	}
 }
 
 func (x *index) instance(uid string) *onpath.InstancePlan {

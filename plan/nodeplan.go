@@ -452,13 +452,8 @@ func (w *world) secret(a, b *node) uint32 {
 		a, b = b, a
 	}
 	for _, pair := range [][2]*node{{a, b}, {b, a}} {
-		if pair[0].newest == nil {
-			continue
-		}
-		for _, p := range pair[0].newest.plan.Datapath.Peers {
-			if p.Node == pair[1].name && p.Secret != 0 {
-				return p.Secret
-			}
+		if x := pair[0].newest; x != nil && x.secrets[pair[1].name] != 0 {
+			return x.secrets[pair[1].name]
 		}
 	}
 	mac := hmac.New(sha256.New, w.set.Secret)

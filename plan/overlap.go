@@ -1,6 +1,8 @@
 package plan
 
 import (
+	"bytes"
+	"net/netip"
 	"slices"
 
 	"github.com/onpath/onpath"
@@ -13,10 +15,17 @@ import (
 // them: a chain from a to b and one from b to a share packets but no flows, as
 // forward rules stand before reverse rules of the same priority.
 func (w *world) checkOverlaps() {
+	reach := make([][2]span, len(w.chains))
+	for i, c := range w.chains {
+		reach[i] = reachOf(c.forward)
+	}
 	for i, a := range w.chains {
-		for _, b := range w.chains[i+1:] {
+		for j, b := range w.chains[i+1:] {
 			if b.tier != a.tier || b.priority() != a.priority() {
 				break // ordered by both
+			}
+			if r := &reach[i+1+j]; !reach[i][0].meets(&r[0]) && !reach[i][1].meets(&r[1]) {
+				continue
 			}
 			older, newer := a, b
 			if w.younger(a, b) {
@@ -31,6 +40,47 @@ func (w *world) checkOverlaps() {
 		}
 	}
 }
+
+// span is a range of addresses of one IP version, as 128-bit numbers.
+type span struct {
+	lo, hi [16]byte
+	some   bool
+}
+
+func (s *span) meets(t *span) bool {
+	return s.some && t.some && bytes.Compare(s.lo[:], t.hi[:]) <= 0 && bytes.Compare(t.lo[:], s.hi[:]) <= 0
+}
+
+// reachOf are the destinations of matches, from the lowest to the highest, of IPv4 and
+// of IPv6: most chains are told apart by them.
+func reachOf(list []onpath.Match) (out [2]span) {
+	for i := range list {
+		dst := list[i].Dst
+		if len(dst) == 0 {
+			dst = everywhere
+		}
+		for _, p := range dst {
+			lo := p.Masked().Addr().As16()
+			hi, s := lo, &out[1]
+			if p.Addr().Is4() {
+				s = &out[0]
+			}
+			for bit := 128 - p.Addr().BitLen() + p.Bits(); bit < 128; bit++ {
+				hi[bit/8] |= 0x80 >> (bit % 8)
+			}
+			if !s.some || bytes.Compare(lo[:], s.lo[:]) < 0 {
+				s.lo = lo
+			}
+			if !s.some || bytes.Compare(hi[:], s.hi[:]) > 0 {
+				s.hi = hi
+			}
+			s.some = true
+		}
+	}
+	return out
+}
+
+var everywhere = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}
 
 // younger reports whether a, not b, is the one to be refused: the one that is
 // being changed, else the one that came later.

@@ -201,54 +201,22 @@ func (w *world) readPath(x *index, spec onpath.Path) *path {
 	for _, d := range spec.Elements {
 		p.deps = append(p.deps, nameIn(d))
 	}
-	for _, t := range x.plan.Datapath.Tables {
-		switch {
-		case t.ID == onpath.ClassifierTable(onpath.TierOperator) || t.ID == onpath.ClassifierTable(onpath.TierTenant):
-			p.readRules(t)
-		case isEmit(t.ID):
-		case onpath.PathID(t.ID>>6) == p.id:
-			p.tables = append(p.tables, t)
-			if t.Miss.Kind == onpath.ActionTable {
-				p.tier = onpath.TierOperator
-			}
-		}
+	has := x.of(p.id)
+	p.tables, p.groups = slices.Clone(has.tables), slices.Clone(has.groups)
+	p.forward, p.reverse = slices.Clone(has.forward), slices.Clone(has.reverse)
+	if slices.ContainsFunc(p.tables, func(t onpath.Table) bool { return t.Miss.Kind == onpath.ActionTable }) {
+		p.tier = onpath.TierOperator
 	}
-	for _, g := range x.plan.Datapath.Groups {
-		if g.Path == p.id {
-			p.groups = append(p.groups, g)
-		}
-	}
-	for _, c := range w.chains {
-		if c.key == p.key {
-			p.chain = c
-		}
-	}
+	p.chain = w.chainNamed[p.key]
 	return p
 }
 
 func isEmit(t onpath.TableID) bool { return t>>31 == 1 }
 
-func (p *path) readRules(t onpath.Table) {
-	for _, r := range t.Rules {
-		switch {
-		case r.Path != p.id:
-		case r.Reverse:
-			p.reverse = append(p.reverse, r)
-		default:
-			p.forward = append(p.forward, r)
-		}
-	}
-}
-
 func (p *path) readEmits(x *index) {
-	for _, t := range x.plan.Datapath.Tables {
-		if !isEmit(t.ID) || p.emits[t.ID] != nil {
-			continue
-		}
-		for _, r := range t.Rules {
-			if r.Path == p.id {
-				p.emits[t.ID] = append(p.emits[t.ID], r)
-			}
+	for id, rules := range x.of(p.id).emits {
+		if p.emits[id] == nil {
+			p.emits[id] = slices.Clone(rules)
 		}
 	}
 }

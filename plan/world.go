@@ -45,6 +45,7 @@ type world struct {
 	strays      map[string]*node // connected, but their Node objects were deleted
 	deployments map[name]*deployment
 	chains      []*chain // in order of precedence
+	chainNamed  map[name]*chain
 	instances   []*instance
 	byVport     map[onpath.VportID]*instance
 	byName      map[name]*instance
