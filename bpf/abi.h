@@ -56,6 +56,7 @@ enum next_kind {
 #define FLOW_AT_EDGE 0x10 /* of the node's edge */
 #define FLOW_LEARNED 0x20 /* written for the answers, not by a choice */
 #define FLOW_KNOWN   0x40 /* pending, context only: of a flow that came here from another instance */
+#define FLOW_ADOPTED 0x40 /* decided: led past a chain that is younger than the connection */
 #define FLOW_BYPASS  0x80 /* pass entries: an element without instance was bypassed */
 
 struct flow_key {

@@ -38,6 +38,8 @@ static __always_inline int steer(struct __sk_buff *skb, struct pkt *p)
 	read_clock(p);
 	p->tenant = 0;
 	e = p->is & IS_NOPORTS ? NULL : flow_established(&p->key);
+	if (e && begins_anew(p, e, tenant_of_path(e->path)))
+		e = NULL;
 	if (e && entry_kind(e) != NEXT_PENDING) {
 		follow(p, e, 0);
 		rc = begin_send(skb);

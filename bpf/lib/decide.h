@@ -70,6 +70,10 @@ __noinline int follow_pending(void)
 	p->absent = !e;
 	if (!e || entry_kind(e) == NEXT_PENDING)
 		return 0;
+	if (begins_anew(p, e, p->tenant)) {
+		p->absent = 1;
+		return 0;
+	}
 	follow(p, e, 1);
 	return 1;
 }
@@ -202,6 +206,7 @@ __noinline int decide_edge(struct __sk_buff *skb)
 		if (path->flags & PATH_CUT)
 			return cut(skb);
 		clear_functions(&p->d);
+		p->d.flags |= FLOW_ADOPTED;
 		pass_both(0, NEXT_PASS);
 		count_passed(p);
 		return TC_ACT_OK;

@@ -75,7 +75,7 @@ static __always_inline int decide_pending(struct pkt *p, struct node *n, const s
 		count_passed(p); /* past the other tier's chain, which is younger than the connection */
 		p->d.path = path;
 		p->d.path_slot = path_slot;
-		p->d.flags = flags;
+		p->d.flags = flags | FLOW_ADOPTED;
 		p->d.kind = NEXT_EXIT;
 		p->d.next = p->d.slot = p->d.group = 0;
 		clear_functions(&p->d);
@@ -154,7 +154,7 @@ __noinline int decide_instance(struct __sk_buff *skb)
 		return drop(p, DROP_CLOSED);
 	p->tenant = v->tenant;
 	e = p->is & IS_NOPORTS ? NULL : flow_find(&p->key, p->tenant);
-	if (e && entry_kind(e) != NEXT_PENDING) {
+	if (e && entry_kind(e) != NEXT_PENDING && !begins_anew(p, e, p->tenant)) {
 		follow(p, e, 1);
 		return GO_ON;
 	}

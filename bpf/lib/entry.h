@@ -225,6 +225,63 @@ __noinline int flow_promote(void)
 	return 1;
 }
 
+/* The entry e of k goes, which stands with a tenant if it is pending. */
+static __always_inline void forget(const struct flow_key *k, const struct flow *e, __u32 tenant)
+{
+	__u32 held_by = holder(e, tenant);
+	void *m;
+
+	if (!bpf_map_delete_elem(&flows_v2, k))
+		hold_less(held_by);
+	m = bpf_map_lookup_elem(&pending_v2, &tenant);
+	if (m)
+		bpf_map_delete_elem(m, k);
+}
+
+/* Is it the entry of a connection that is older than a chain, and led past it? */
+static __always_inline int adopted(const struct flow *e)
+{
+	return (e->flags & FLOW_ADOPTED) && entry_kind(e) != NEXT_PENDING;
+}
+
+/*
+ * A SYN: what comes now is younger than the chain that its ports' connection was led
+ * past. At the edge both directions' entries go, at an instance the packet is decided by
+ * its context once more. 1: so it is.
+ */
+__noinline int begin_anew(__u32 tenant)
+{
+	struct pkt *p = packet();
+	struct flow *e;
+	__u32 context;
+
+	if (!p)
+		return 0;
+	e = flow_find(&p->key, tenant);
+	if (!e || !adopted(e))
+		return 0;
+	context = e->context;
+	if (context) {
+		if (!bpf_map_lookup_elem(&groups, &context))
+			return 0;
+		turn_entry(e, NEXT_PENDING, 0, 0, context);
+		e->flags &= ~FLOW_ADOPTED;
+		return 1;
+	}
+	forget(&p->key, e, tenant);
+	reverse_key(&p->wkey, &p->key, p->key.scope);
+	e = flow_find(&p->wkey, tenant);
+	if (e && adopted(e))
+		forget(&p->wkey, e, tenant);
+	return 1;
+}
+
+/* Likewise of an entry that was found. */
+static __always_inline int begins_anew(const struct pkt *p, const struct flow *e, __u32 tenant)
+{
+	return (p->is & IS_SYN) && adopted(e) && begin_anew(tenant);
+}
+
 /* The entry is in use. */
 static __always_inline void see(struct pkt *p, struct flow *e)
 {

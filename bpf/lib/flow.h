@@ -191,6 +191,8 @@ static __always_inline int may_turn(struct pkt *p, struct flow *e, __u32 next)
 		return KEEP;
 	if (kind == NEXT_PENDING)
 		return RENEW;
+	if ((p->is & IS_SYN) && adopted(e))
+		return RENEW;
 	if (kind == NEXT_PASS)
 		return KEEP;
 	if (kind != NEXT_VPORT)
@@ -342,7 +344,7 @@ static __always_inline int write_answer(struct pkt *p, __u32 table, __u32 back)
 	p->back.slot = to->slot;
 	/* What comes in at this edge has entered here, wherever the packet had. */
 	p->back.entry = edge && n && p->rkey.scope == n->edge && to->kind == NEXT_VPORT ? n->edge : p->d.entry;
-	p->back.flags = ((p->d.flags & FLOW_REVERSE) ^ FLOW_REVERSE) | FLOW_LEARNED;
+	p->back.flags = ((p->d.flags & FLOW_REVERSE) ^ FLOW_REVERSE) | FLOW_LEARNED | (p->d.flags & FLOW_ADOPTED);
 	path_of_group(&p->back, &p->d);
 	reverse_functions(&p->back, &p->d);
 	if (e) {

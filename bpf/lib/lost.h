@@ -48,10 +48,9 @@ __noinline int let_go(void)
 {
 	struct pkt *p = packet();
 	struct node *n = this_node();
-	__u32 slot = 0, context, tenant, held_by;
+	__u32 slot = 0, context, tenant;
 	struct vport *v;
 	struct flow *e;
-	void *m;
 
 	if (!p || !n || p->anew || (p->is & (IS_ERROR | IS_NOPORTS)) ||
 	    (p->is & (IS_REMOTE | IS_RELAYED)) == IS_REMOTE)
@@ -73,12 +72,7 @@ __noinline int let_go(void)
 		turn_entry(e, NEXT_PENDING, 0, 0, context);
 		return ANEW;
 	}
-	held_by = holder(e, tenant);
-	if (!bpf_map_delete_elem(&flows_v2, &p->key))
-		hold_less(held_by);
-	m = bpf_map_lookup_elem(&pending_v2, &tenant);
-	if (m)
-		bpf_map_delete_elem(m, &p->key);
+	forget(&p->key, e, tenant);
 	/* What was translated as it came in cannot be so once more. */
 	return (p->is & IS_REMOTE) || (n->nat_count && !p->d.path_slot) ? DROP_CLOSED : ANEW;
 }

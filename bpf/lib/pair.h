@@ -379,7 +379,7 @@ __noinline int hear_partner(__u32 vni)
 	copy_key(&p->key, &p->wkey, n->edge);
 	read_clock(p);
 	e = flow_established(&p->key);
-	if (e) {
+	if (e && !begins_anew(p, e, tenant_of_path(e->path))) {
 		agree(p, e, next, slot);
 		return TC_ACT_SHOT;
 	}
@@ -389,7 +389,7 @@ __noinline int hear_partner(__u32 vni)
 	matched = d->matched;
 	tenant = tenant_of_path(d->first_path);
 	e = matched ? flow_pending(&p->key, tenant) : NULL;
-	if (e) {
+	if (e && !begins_anew(p, e, tenant)) {
 		agree(p, e, next, slot);
 		return TC_ACT_SHOT;
 	}
@@ -402,6 +402,8 @@ __noinline int hear_partner(__u32 vni)
 	} else {
 		if (!d->matched || d->path != group >> 6)
 			return TC_ACT_SHOT;
+		if (d->kind != NEXT_EXIT || has_functions(d)) /* there is what it is led past */
+			d->flags |= FLOW_ADOPTED;
 		d->kind = NEXT_PASS;
 		d->next = d->slot = d->group = 0;
 		clear_functions(d);

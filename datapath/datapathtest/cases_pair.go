@@ -378,6 +378,29 @@ func pairBehind(b *bed) {
 	}
 }
 
+// pairAdopted: a connection that passed by at one gateway is known to the other; what
+// begins by its ports there crosses the instance, and its answers at the first.
+func pairAdopted(b *bed) {
+	l, is := b.pairOf("n2")
+	l.chains[0].began, l.chains[0].adopt = b.h.Now().Add(-time.Second), time.Hour
+	b.apply(l)
+	for n, gates := range [][2]string{{sideNode, gateway}, {gateway, sideNode}} {
+		t := tcp4(uint16(1000 + n))
+		b.passesBy(t, 3)
+		there, back := [2]string{clientNet, serverNet}, [2]string{serverNet, clientNet}
+		devices := func(node string, d [2]string) (string, string) {
+			if node == sideNode {
+				return sideNet, sideNet
+			}
+			return d[0], d[1]
+		}
+		in, out := devices(gates[0], there)
+		b.enters(gates[0], in, newPacket(t).bytes(), gates[0], out, is...)
+		in, out = devices(gates[1], back)
+		b.enters(gates[1], in, answerTo(t).bytes(), gates[1], out, is...)
+	}
+}
+
 // pairDead: the gateway where flows came in is gone; they go on through the other,
 // and leave there.
 func pairDead(b *bed) {

@@ -48,7 +48,7 @@ func (n *Node) learnReturn(w *work, f *flow) bool {
 	if n.leads(back, from, tenant) {
 		return true
 	}
-	e := flow{kind: onpath.NextVport, next: from, entry: edge, path: f.path, reverse: !f.reverse, functions: backwards(f.functions), learned: true}
+	e := flow{kind: onpath.NextVport, next: from, entry: edge, path: f.path, reverse: !f.reverse, functions: backwards(f.functions), learned: true, adopted: f.adopted}
 	if from == edge { // only mirrors were passed
 		e.kind = onpath.NextExit
 		e.mirrors = n.turned(f.mirrors, w.key.tuple)
@@ -72,7 +72,7 @@ func (n *Node) learnReturn(w *work, f *flow) bool {
 		n.insertEstablished(back, &e, tenant)
 		return true
 	}
-	n.turn(n.learn(w, back, e, tenant), e, f)
+	n.turn(w, n.learn(w, back, e, tenant), e, f)
 	return true
 }
 

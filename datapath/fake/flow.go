@@ -35,6 +35,7 @@ type flow struct {
 	place     *list.Element // among the tenant's pending; nil: it is established
 	learned   bool          // written for answers, not by a choice
 	known     bool          // of context only: of a flow that came here from another instance
+	adopted   bool          // led past a chain that is younger than the connection
 
 	packets, bytes uint64
 	seen           time.Time
@@ -125,6 +126,33 @@ func (n *Node) forgetFlow(k flowKey, f *flow) {
 	n.drop(k, f)
 	if back != nil && back != f {
 		n.drop(n.mate(k), back)
+	}
+}
+
+// begunAnew forgets what leads a connection past a chain that is younger than it, if the
+// packet begins another by the same ports, which the chain takes: at the edge the entries
+// of both directions; at an instance the packet is decided by its context once more.
+func (n *Node) begunAnew(w *work, f *flow) bool {
+	switch {
+	case !f.adopted || f.kind == onpath.NextPending || !w.h.begins():
+		return false
+	case f.context == 0:
+		n.forgetAdopted(w.key, f)
+	case n.groups[f.context] == nil:
+		return false
+	default:
+		f.kind, f.next, f.functions, f.mirrors, f.adopted = onpath.NextPending, 0, nil, nil, false
+	}
+	return true
+}
+
+// forgetAdopted forgets an entry, and the other direction's if it is of the same kind.
+func (n *Node) forgetAdopted(k flowKey, f *flow) {
+	m := flowKey{k.vport, k.tuple.Reverse()}
+	back := n.find(m, f.tenant)
+	n.drop(k, f)
+	if back != nil && back.adopted {
+		n.drop(m, back)
 	}
 }
 

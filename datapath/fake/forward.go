@@ -84,7 +84,7 @@ func (n *Node) goOn(w *work, f *flow, g *onpath.Group, begins bool) bool {
 	}
 	f.functions = d.functions
 	f.mirrors = append(f.mirrors[:len(f.mirrors):len(f.mirrors)], d.mirrors...)
-	f.path, f.reverse = d.path, d.reverse
+	f.path, f.reverse, f.adopted = d.path, d.reverse, d.adopted && from == atElement
 	if d.path == g.Path {
 		f.reverse = g.Reverse
 	}
@@ -278,7 +278,7 @@ func (n *Node) learnRelay(w *work, f *flow, v *onpath.Vport) {
 	if from == n.edgeVport() {
 		e.kind, e.group = onpath.NextExit, 0
 	}
-	n.turn(n.learn(w, back, e, tenant), e, f)
+	n.turn(w, n.learn(w, back, e, tenant), e, f)
 }
 
 // enter delivers a packet to an instance on this node and writes the context in
@@ -338,7 +338,7 @@ func (n *Node) learnAnswer(w *work, f *flow, v *onpath.Vport, g *onpath.Group) {
 			e.path, _, _ = group.Split()
 		}
 	}
-	n.turn(n.learn(w, back, e, v.Tenant), e, f)
+	n.turn(w, n.learn(w, back, e, v.Tenant), e, f)
 }
 
 // leads tells whether an entry leads to next already, and marks it as seen.
@@ -355,24 +355,25 @@ func (n *Node) leads(k flowKey, next onpath.VportID, tenant string) bool {
 // led nowhere yet, to another instance of the same element, or to one that is
 // gone; never if an instance began the flow, be it with one packet, forged perhaps,
 // by which f leads.
-func (n *Node) turn(old *flow, e flow, f *flow) {
+func (n *Node) turn(w *work, old *flow, e flow, f *flow) {
 	if old.counts || f.counts {
 		return
 	}
-	if n.outlived(old, f.path) {
+	same := old.kind == e.kind && old.next == e.next
+	if n.outlived(old, f.path) || !same && old.adopted && old.kind != onpath.NextPending && w.h.begins() {
 		e.renew(old)
 		n.rewritten(old)
 		return
 	}
-	if old.kind == onpath.NextPass || (old.kind == e.kind && old.next == e.next) {
+	if old.kind == onpath.NextPass || same {
 		return
 	}
 	if n.otherGate(old.next) != 0 && n.otherGate(old.next) == e.next && !old.learned {
 		return
 	}
 	g := n.groups[old.group]
-	same := g != nil && old.kind == onpath.NextVport && old.group == e.group && hasMember(g, e.next) || n.otherGate(old.next) != 0 && n.otherGate(old.next) == e.next
-	if old.kind != onpath.NextPending && !same && n.takes(old.next) {
+	replaces := g != nil && old.kind == onpath.NextVport && old.group == e.group && hasMember(g, e.next) || n.otherGate(old.next) != 0 && n.otherGate(old.next) == e.next
+	if old.kind != onpath.NextPending && !replaces && n.takes(old.next) {
 		return
 	}
 	e.renew(old)

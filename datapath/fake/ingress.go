@@ -116,7 +116,7 @@ func (n *Node) fromUplink(device string, b []byte, h header) {
 	w := n.newWork(b, h, edge)
 	w.uplink = device
 	known := h.verdict == fine && (h.quotes || !h.isError)
-	if f := n.established(w.key); f != nil && known {
+	if f := n.established(w.key); f != nil && known && !n.begunAnew(w, f) {
 		n.follow(w, f)
 		return
 	}
@@ -148,7 +148,7 @@ func (n *Node) pendingAtEdge(w *work, first onpath.PathID) *flow {
 		return nil
 	}
 	w.tenant = n.tenantOf(first)
-	if f := n.find(w.key, w.tenant); f != nil && f.kind != onpath.NextPending {
+	if f := n.find(w.key, w.tenant); f != nil && f.kind != onpath.NextPending && !n.begunAnew(w, f) {
 		return f
 	}
 	return nil
@@ -224,7 +224,7 @@ func (n *Node) classify(w *work) {
 		n.countDrop(edge, onpath.DropNewFlows)
 		return
 	}
-	f := flow{path: d.path, reverse: d.reverse, entry: edge, mirrors: d.mirrors, functions: d.functions}
+	f := flow{path: d.path, reverse: d.reverse, entry: edge, mirrors: d.mirrors, functions: d.functions, adopted: d.adopted}
 	switch d.outcome {
 	case toKernel:
 		n.leaveAlone(w)
@@ -235,7 +235,7 @@ func (n *Node) classify(w *work) {
 		ahead := n.learn(w, w.key, f, w.tenant)
 		back := f
 		back.reverse = !f.reverse
-		n.turn(n.learn(w, flowKey{edge, w.key.tuple.Reverse()}, back, w.tenant), back, &f)
+		n.turn(w, n.learn(w, flowKey{edge, w.key.tuple.Reverse()}, back, w.tenant), back, &f)
 		n.begin(w, ahead)
 		return
 	case toMember:
@@ -284,7 +284,7 @@ func (n *Node) beginFunctions(w *work, f flow) {
 	back := f
 	back.reverse, back.functions, back.mirrors = !f.reverse, backwards(f.functions), n.turned(f.mirrors, w.key.tuple)
 	back.learned = true
-	n.turn(n.learn(w, flowKey{f.next, w.key.tuple.Reverse()}, back, w.tenant), back, &f)
+	n.turn(w, n.learn(w, flowKey{f.next, w.key.tuple.Reverse()}, back, w.tenant), back, &f)
 	n.begin(w, ahead)
 }
 
@@ -338,6 +338,7 @@ func (n *Node) fromInstance(v *onpath.Vport, b []byte, h header) {
 	}
 	w.tenant = v.Tenant
 	if f := n.find(w.key, v.Tenant); f != nil && (h.quotes || !h.isError) {
+		n.begunAnew(w, f)
 		n.follow(w, f)
 		return
 	}

@@ -71,16 +71,20 @@ func (n *Node) hearPartner(t onpath.Tuple, told flow, syn bool) {
 	if k.vport == 0 || told.next != 0 && !n.takes(told.next) {
 		return
 	}
-	if f := n.anywhere(k); f != nil {
-		if f.kind == onpath.NextVport && told.next != 0 && len(f.functions) == 0 && !ruled && (syn || !n.takes(f.next)) {
-			f.next, f.context = told.next, 0
-		}
+	switch f := n.anywhere(k); {
+	case f == nil:
+	case syn && f.adopted:
+		n.forgetAdopted(k, f)
+	case f.kind == onpath.NextVport && told.next != 0 && len(f.functions) == 0 && !ruled && (syn || !n.takes(f.next)):
+		f.next, f.context = told.next, 0
+		return
+	default:
 		return
 	}
 	if p := n.paths[told.path]; told.path != 0 && (p == nil || p.Closed) {
 		return
 	}
-	f := flow{kind: told.kind, next: told.next, group: told.group, entry: k.vport, path: told.path, reverse: told.reverse, learned: told.learned}
+	f := flow{kind: told.kind, next: told.next, group: told.group, entry: k.vport, path: told.path, reverse: told.reverse, learned: told.learned, adopted: told.adopted}
 	if n.tables[n.edge.Table] != nil && !n.hearWay(&f, t, ruled) {
 		return
 	}
