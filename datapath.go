@@ -454,7 +454,7 @@ var DropReasons = []DropReason{
 const (
 	DropNoInstance   DropReason = "no-instance"   // no ready instance, none: drop
 	DropClosed       DropReason = "closed"        // the flow's instance is gone and the flow cannot move
-	DropSpoofed      DropReason = "spoofed"       // emitted by an instance that may not
+	DropSpoofed      DropReason = "spoofed"       // emitted by an instance that may not, or from outside with the node's own address
 	DropQuota        DropReason = "quota"         // the tenant's flow entries are used up
 	DropTooBig       DropReason = "too-big"       // longer than the path's MTU; an ICMP error was sent or rate-limited
 	DropTTL          DropReason = "ttl"           // hop limit ran out

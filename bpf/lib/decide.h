@@ -126,6 +126,27 @@ __noinline int cut(struct __sk_buff *skb)
 	return send_reset(skb);
 }
 
+/*
+ * A packet comes in with this machine's own address as its source, which no machine out
+ * there has. What a chain takes would pass by it, or leave an entry for answers that are
+ * the machine's own; so it is dropped. (What no chain takes is the kernel's, which does
+ * the same with IPv4. Over a bridge, and to a tap, the machine's own traffic comes.)
+ */
+__noinline int refuse_own(struct __sk_buff *skb)
+{
+	struct pkt *p = packet();
+	struct node *n = this_node();
+
+	if (!p || !n)
+		return TC_ACT_OK;
+	begin_at_edge(p, n);
+	resolve(n->edge_table, 0);
+	if (!p->d.matched)
+		return TC_ACT_OK;
+	count_in(skb, p, p->prev_slot, p->prev);
+	return drop(p, DROP_SPOOFED);
+}
+
 /* A packet from outside without an established entry. */
 __noinline int decide_edge(struct __sk_buff *skb)
 {
@@ -133,7 +154,7 @@ __noinline int decide_edge(struct __sk_buff *skb)
 	struct node *n = this_node();
 	struct path *path;
 	struct flow *e;
-	int reason, local, rc;
+	int reason, local, own, rc;
 	__u32 slot;
 
 	if (!p || !n)
@@ -154,7 +175,11 @@ __noinline int decide_edge(struct __sk_buff *skb)
 	if (confined(p->key.src, p->family) || confined(p->key.dst, p->family) ||
 	    is_dhcp(&p->key, p->family))
 		return TC_ACT_OK;
-	local = !(p->is & IS_HOST) && (is_local(p, p->key.dst) || is_local(p, p->key.src));
+	local = !(p->is & IS_HOST) && is_local(p, p->key.dst);
+	own = !(p->is & IS_HOST) && !local && is_local(p, p->key.src);
+	if (own && !(p->is & (IS_ERROR | IS_TAPPED | IS_BRIDGED)))
+		return refuse_own(skb);
+	local |= own;
 	if (local && !n->host_ifindex)
 		return TC_ACT_OK; /* an uplink of another kind: the node's own is not steered there */
 	if (local || (p->is & IS_ERROR))

@@ -344,6 +344,25 @@ func local(b *bed) {
 	b.h.Receive(gateway, onpath.DeviceName(fw.vport), quietTime) // where the harness lets it through
 }
 
+// ownSource: what comes in with the node's own address as its source passes by no chain,
+// and leaves no entry for the node's own answers. What no chain takes is the kernel's.
+func ownSource(b *bed) {
+	fw := b.instance("fw", gateway)
+	b.apply(one(&chain{path: 1, match: toServer()}, fw))
+	up := b.nodes[gateway].spec.Uplinks[0]
+	for _, t := range []onpath.Tuple{
+		tuple(udp, up.Addresses[0].Addr(), 7, server, 9), tuple(udp, up.Addresses[1].Addr(), 7, server6, 9),
+		tuple(tcp, up.Addresses[0].Addr(), 7, server, 80), tuple(tcp, up.Addresses[1].Addr(), 7, server6, 80),
+	} {
+		b.send(gateway, clientNet, newPacket(t).bytes())
+		b.dropped(gateway, clientNet, onpath.DropSpoofed)
+	}
+	b.quiet()
+	b.noEntries()
+	b.untouched(clientNet, newPacket(tuple(udp, up.Addresses[1].Addr(), 7, netip.MustParseAddr("2001:db8:1::77"), 9)).bytes(), clientNet)
+	b.forward(udp4(1), fw)
+}
+
 // malformed: lengths that lie crash nothing and slip past nothing.
 func malformed(b *bed) {
 	fw := b.instance("fw", gateway)

@@ -121,8 +121,12 @@ func (n *Node) fromUplink(device string, b []byte, h header) {
 		return
 	}
 	t := w.key.tuple
-	if n.unsteered(t, h.verdict == fine) {
+	if n.unsteered(w, h.verdict == fine) {
 		n.kernel(b, h)
+		return
+	}
+	if n.isLocal(t.Src) {
+		n.refuseOwn(w)
 		return
 	}
 	if h.verdict == unreadable {
@@ -189,7 +193,7 @@ func (n *Node) again(w *work) {
 		return
 	}
 	switch {
-	case n.unsteered(w.key.tuple, true):
+	case n.unsteered(w, true):
 		n.kernel(w.b, w.h)
 	case n.edge.Table == 0:
 		n.leaveAlone(w)
@@ -199,9 +203,21 @@ func (n *Node) again(w *work) {
 }
 
 // unsteered tells what no chain takes at the edge where it has no entry: what is for the
-// node itself or from it, and what no chain may take anywhere.
-func (n *Node) unsteered(t onpath.Tuple, ports bool) bool {
-	return n.isLocal(t.Dst) || n.isLocal(t.Src) || neverSelected(t, ports)
+// node itself, or an error about that, and what no chain may take anywhere.
+func (n *Node) unsteered(w *work, ports bool) bool {
+	t := w.key.tuple
+	return n.isLocal(t.Dst) || w.h.isError && n.isLocal(t.Src) || neverSelected(t, ports)
+}
+
+// refuseOwn drops a packet from outside that has the node's own address as its source, if
+// a chain would take it.
+func (n *Node) refuseOwn(w *work) {
+	if n.walk(n.edge.Table, w.key.tuple, &w.h, atEdge, 0, n.edge.Vport).first == 0 {
+		n.kernel(w.b, w.h)
+		return
+	}
+	n.countIn(n.edge.Vport, w.h.length)
+	n.countDrop(n.edge.Vport, onpath.DropSpoofed)
 }
 
 // classify takes a packet from outside that has no entry through the tables.
