@@ -13,6 +13,7 @@ ONPATH_LICENSE("Dual BSD/GPL");
 /* DSCP by which it judges in the middle of a flow. */
 #define DROPPED_CLASS 60
 #define REFUSED_CLASS 61
+#define BEHIND_CLASS  62 /* refused once it is translated */
 
 ONPATH_COUNTERS({ __u64 seen; });
 
@@ -29,6 +30,8 @@ ONPATH_FUNCTION(p)
 		return onpath_drop(p, 7);
 	if (p->dscp == REFUSED_CLASS)
 		return onpath_refuse(p, 8);
+	if (p->dscp == BEHIND_CLASS && there == BEHIND && forward)
+		return onpath_refuse(p, 9);
 	if (there == DROPPED)
 		return onpath_drop(p, 5);
 	if (there == REFUSED)

@@ -111,6 +111,7 @@ static __always_inline __u32 read_note(struct __sk_buff *skb, struct pkt *p)
 	if ((void *)(note + 1) > (void *)(long)skb->data || note->magic != NOTE_MAGIC)
 		return 0;
 	p->d.path_slot = note->path;
+	p->fib.mtu_result = note->mtu;
 	return note->what;
 }
 
@@ -123,7 +124,6 @@ static __always_inline int finish(struct __sk_buff *skb, struct pkt *p, __u32 wh
 	read_clock(p);
 	p->tenant = 0;
 	p->learn = 0;
-	p->edited = 0;
 	p->d.kind = NEXT_EXIT;
 	p->d.next = p->d.slot = p->d.context = p->d.group = p->d.entry = 0;
 	p->d.path = slot && path ? path->id : 0;
@@ -134,6 +134,8 @@ static __always_inline int finish(struct __sk_buff *skb, struct pkt *p, __u32 wh
 		return send_on(skb);
 	}
 	p->after = AFTER_REFUSE;
+	if (what == NOTE_BIG)
+		return send_error(skb, ERROR_BIG, p->fib.mtu_result);
 	return p->is & IS_TCP ? send_reset(skb) : send_error(skb, ERROR_PROHIBITED, 0);
 }
 

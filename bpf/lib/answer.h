@@ -13,6 +13,7 @@
 #define ONPATH_ANSWER_H
 
 #include "count.h"
+#include "edit.h"
 #include "parse.h"
 #include "rewrite.h"
 #include "tunnel.h"
@@ -257,7 +258,7 @@ __noinline int send_error(struct __sk_buff *skb, __u32 what, __u32 mtu)
 	if (!(p->is & IS_FOREIGN) &&
 	    (p->family == FAMILY_4 ? !*(__u32 *)port->addr4 : !*(__u32 *)port->addr6))
 		return TC_ACT_SHOT;
-	if (!allowed())
+	if (!allowed() || unedit(skb))
 		return TC_ACT_SHOT;
 	pop_vlans(skb, p);
 	if (p->l3 != ETH_HLEN)
@@ -300,7 +301,7 @@ __noinline int send_reset(struct __sk_buff *skb)
 		return TC_ACT_SHOT;
 	drop(p, p->after == AFTER_REFUSE ? DROP_FUNCTION : DROP_RESET);
 	ip = p->family == FAMILY_4 ? 20 : 40;
-	if (!(p->is & IS_TCP) || (p->is & (IS_ERROR | IS_RST)) || p->l4 - p->l3 != ip)
+	if (!(p->is & IS_TCP) || (p->is & (IS_ERROR | IS_RST)) || p->l4 - p->l3 != ip || unedit(skb))
 		return TC_ACT_SHOT;
 	pop_vlans(skb, p);
 	if (p->l3 != ETH_HLEN || bpf_skb_load_bytes(skb, p->l4, &in, sizeof(in)))

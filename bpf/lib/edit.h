@@ -120,6 +120,27 @@ __noinline int edit_end(struct __sk_buff *skb, __u32 which)
 	return 0;
 }
 
+/* The tuple becomes again what its sender wrote, who would not know the other one. */
+__noinline int unedit(struct __sk_buff *skb)
+{
+	struct pkt *p = packet();
+
+	if (!p)
+		return -1;
+	if (!p->edited)
+		return 0;
+	copy_addr(p->end, p->came.src);
+	p->end_port = p->came.sport;
+	if (edit_end(skb, 0))
+		return -1;
+	copy_addr(p->end, p->came.dst);
+	p->end_port = p->came.dport;
+	if (edit_end(skb, 1))
+		return -1;
+	p->edited = 0;
+	return 0;
+}
+
 /* The differentiated services code point (RFC 2474); ECN stays. */
 __noinline int edit_dscp(struct __sk_buff *skb, __u32 dscp)
 {

@@ -303,7 +303,7 @@ __noinline int untold(void)
 
 	if (!p || !p->learn || (p->is & (IS_ERROR | IS_NOPORTS)))
 		return 0;
-	e = flow_find(&p->key, p->tenant);
+	e = flow_find(p->edited ? &p->came : &p->key, p->tenant);
 	if (e && e->seen == p->now)
 		e->seen = (p->now - 1) & SEEN_MASK;
 	return 0;

@@ -88,9 +88,9 @@ __noinline int show_frame(struct xdp_md *ctx, __u32 needs)
 	return 0;
 }
 
-/* Leave the packet to tc. */
+/* Leave the packet to tc. (mtu: of NOTE_BIG.) */
 static __always_inline int note_for_tc(struct xdp_md *ctx, struct fast_run *r, struct uplink_counters *u, __u32 what,
-				       __u32 reason)
+				       __u32 reason, __u32 mtu)
 {
 	__u32 slot = r->edge_slot;
 	struct fast_note *note;
@@ -103,6 +103,7 @@ static __always_inline int note_for_tc(struct xdp_md *ctx, struct fast_run *r, s
 			note->magic = NOTE_MAGIC;
 			note->what = what;
 			note->path = r->path;
+			note->mtu = mtu;
 			return XDP_PASS;
 		}
 	}
@@ -127,7 +128,7 @@ static __always_inline int refuse_frame(struct xdp_md *ctx, struct fast_run *r, 
 {
 	if (r->edited && unedit_frame(ctx))
 		return drop_frame(r, u, DROP_FUNCTION);
-	return note_for_tc(ctx, r, u, NOTE_REFUSE, DROP_FUNCTION);
+	return note_for_tc(ctx, r, u, NOTE_REFUSE, DROP_FUNCTION, 0);
 }
 
 /* Run the function of an item of the list. GO_ON, or a verdict of XDP. */
@@ -178,13 +179,15 @@ static __always_inline int run_at_xdp(struct xdp_md *ctx, struct fast_run *r, st
 }
 
 /* The next hop of a packet whose addresses functions changed: those that the flow's
- * packets had before may have been others. 0: XDP does not know. */
+ * packets had before may have been others. 0: XDP does not know; negative: the packet is larger
+ * than so many bytes, which is what fits. */
 __noinline int hop_of_edited(struct xdp_md *ctx)
 {
 	struct bpf_fib_lookup fib = {};
 	struct node *n = this_node();
 	__u8 *data, *end;
 	__u32 zero = 0, slot, ifindex, mtu;
+	int rc;
 	struct fast_run *r = bpf_map_lookup_elem(&fast_runs, &zero);
 	struct path *path;
 	struct port *out;
@@ -213,7 +216,10 @@ __noinline int hop_of_edited(struct xdp_md *ctx)
 		copy_addr(fib.ipv6_src, r->a.src);
 		copy_addr(fib.ipv6_dst, r->a.dst);
 	}
-	if (bpf_fib_lookup(ctx, &fib, sizeof(fib), 0) != BPF_FIB_LKUP_RET_SUCCESS)
+	rc = bpf_fib_lookup(ctx, &fib, sizeof(fib), 0);
+	if (rc == BPF_FIB_LKUP_RET_FRAG_NEEDED)
+		return -(int)fib.mtu_result;
+	if (rc != BPF_FIB_LKUP_RET_SUCCESS)
 		return 0;
 	ifindex = fib.ifindex;
 	out = bpf_map_lookup_elem(&ports, &ifindex);
@@ -225,7 +231,7 @@ __noinline int hop_of_edited(struct xdp_md *ctx)
 	path = bpf_map_lookup_elem(&paths, &slot);
 	mtu = slot && path ? path->mtu : 0;
 	if (mtu && r->a.length > mtu)
-		return 0;
+		return -(int)(mtu & 0xffff);
 	data = (void *)(long)ctx->data;
 	end = (void *)(long)ctx->data_end;
 	if (data + ETH_HLEN > end)
@@ -239,14 +245,20 @@ __noinline int hop_of_edited(struct xdp_md *ctx)
 static __always_inline int leave_at_xdp(struct xdp_md *ctx, struct fast_run *r, struct uplink_counters *u,
 					struct vport_counters *v)
 {
-	__u32 ifindex = 0, hop = r->hop;
+	__u32 hop = r->hop;
+	int ifindex = 0;
 	__u8 *data, *end, *l3;
 	struct hop_place *h;
 
 	if (r->edited) {
 		ifindex = hop_of_edited(ctx);
+		if (ifindex < 0) {
+			if (unedit_frame(ctx))
+				return drop_frame(r, u, DROP_TOO_BIG);
+			return note_for_tc(ctx, r, u, NOTE_BIG, DROP_TOO_BIG, -ifindex);
+		}
 		if (!ifindex)
-			return note_for_tc(ctx, r, u, NOTE_LEAVE, DROP_NO_ROUTE);
+			return note_for_tc(ctx, r, u, NOTE_LEAVE, DROP_NO_ROUTE, 0);
 	}
 	h = bpf_map_lookup_elem(&hops, &hop);
 	data = (void *)(long)ctx->data;

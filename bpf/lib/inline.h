@@ -52,10 +52,12 @@ struct fast_note {
 	__u32 magic;
 	__u16 what;
 	__u16 path; /* slot */
+	__u32 mtu;  /* of NOTE_BIG */
 };
 
-#define NOTE_MAGIC  0x6f70a55e
+#define NOTE_MAGIC  0x6f70a55f
 #define NOTE_REFUSE 1 /* tell the sender */
 #define NOTE_LEAVE  2 /* out at the edge, by a route that XDP did not find */
+#define NOTE_BIG    3 /* tell the sender that it is too big */
 
 #endif

@@ -252,6 +252,75 @@ func functionsEdit(b *bed) {
 	}
 }
 
+// editedAnswers: what the data path answers to a packet that a function translated speaks
+// of the tuple that its sender wrote: a refusal behind it, too big, and time exceeded.
+func editedAnswers(b *bed) {
+	nat, f := b.inline("nat", gateway), b.inline("f", gateway)
+	m := toServer()
+	m.Dst = append(m.Dst, netip.PrefixFrom(virtual, 32))
+	m.DstPorts = ports(onpath.PortRange{First: translatedPort, Last: behindPort})
+	m.Protocol = []uint8{udp, tcp}
+	b.apply(one(&chain{path: 1, match: m, mtu: 1400}, nat, f))
+	b.nodes[gateway].loose[edgeVport] = true
+	for n, protocol := range []uint8{udp, tcp} {
+		dialled := tuple(protocol, client, uint16(1000+n), virtual, translatedPort)
+		real := tuple(protocol, client, dialled.SrcPort, server, behindPort)
+		for pass := range 3 { // the first packet, and in the middle of a flow
+			p, q := newPacket(dialled), newPacket(real)
+			if pass > 0 {
+				p.flags, q.flags, p.ack, q.ack = ack, ack, 77, 77
+			}
+			refused := withDSCP(p.bytes(), behindClass)
+			b.send(gateway, clientNet, refused)
+			b.runs(refused, false, nat)
+			add(&b.want(gateway, f.vport).Out, refused)
+			b.dropped(gateway, clientNet, onpath.DropFunction)
+			answer := b.receive(gateway, clientNet).Packet
+			b.speaksOf(answer, p)
+
+			late := p
+			late.ttl = 1
+			b.send(gateway, clientNet, late.bytes())
+			b.runs(late.bytes(), false, nat, f)
+			b.dropped(gateway, clientNet, onpath.DropTTL)
+			late.flags = 0 // whatever the protocol, an error
+			b.speaksOf(b.receive(gateway, clientNet).Packet, late)
+
+			big := p
+			big.payload = make([]byte, 1401)
+			b.send(gateway, clientNet, big.bytes())
+			b.runs(big.bytes(), false, nat, f)
+			b.dropped(gateway, clientNet, onpath.DropTooBig)
+			b.isTooBig(clientNet, big.bytes(), 1400)
+
+			b.send(gateway, clientNet, p.bytes())
+			b.runs(p.bytes(), false, nat, f)
+			b.expect(gateway, serverNet, withTTL(q.bytes(), 1))
+		}
+	}
+}
+
+// speaksOf checks that an answer of the data path's, a reset or an ICMP error, is to p.
+func (b *bed) speaksOf(answer []byte, p packet) {
+	b.t.Helper()
+	if err := checksums(answer); err != nil {
+		b.t.Errorf("the answer %x: %v", answer, err)
+	}
+	of := answer
+	if answer[9] == icmp {
+		of = answer[28:]
+	} else if got := tupleOf(answer); got != p.tuple.Reverse() {
+		b.t.Errorf("%v is answered by %v", p.tuple, got)
+		return
+	} else {
+		return
+	}
+	if src, dst := netip.AddrFrom4([4]byte(of[12:])), netip.AddrFrom4([4]byte(of[16:])); src != p.tuple.Src || dst != p.tuple.Dst ||
+		binary.BigEndian.Uint16(of[22:]) != p.tuple.DstPort {
+		b.t.Errorf("the answer to %v quotes %x", p.tuple, of)
+	}
+}
+
 // functionsOut: closed, with none: drop and bypass, for running flows and new ones;
 // and gone from the configuration.
 func functionsOut(b *bed) {

@@ -33,6 +33,7 @@ const (
 const (
 	droppedClass = 60
 	refusedClass = 61
+	behindClass  = 62 // refused once it is translated
 )
 
 // FunctionAction is what the exam's function does with a packet.
@@ -56,6 +57,8 @@ func ExamFunction(v onpath.VportID, t onpath.Tuple, reverse bool, dscp uint8) (a
 		a.Drop, a.Reason = true, 7
 	case dscp == refusedClass:
 		a.Refuse, a.Reason = true, 8
+	case dscp == behindClass && there == behindPort && !reverse:
+		a.Refuse, a.Reason = true, 9
 	case there == droppedPort:
 		a.Drop, a.Reason = true, 5
 	case there == refusedPort:

@@ -24,6 +24,7 @@ func (n *Node) resetFor(w *work, why onpath.DropReason) {
 	if h.protocol != protoTCP || h.verdict != fine || h.flags&flagRST != 0 || h.fragment && !h.first {
 		return
 	}
+	n.unedit(w)
 	l4 := w.b[h.l4:h.length]
 	b := n.blank(h, protoTCP, 20, h.tuple.Dst, h.tuple.Src)
 	at := len(b) - 20
@@ -91,6 +92,7 @@ func (n *Node) complain(w *work, kind, code byte, rest uint32) {
 	if !ok || h.isError || h.fragment && !h.first {
 		return
 	}
+	n.unedit(w)
 	quote, protocol := w.b[:min(h.length, 548)], uint8(protoICMP) // the error stays below 576 bytes
 	if h.v6 {
 		quote, protocol = w.b[:min(h.length, 1232)], protoICMPv6 // and below 1280

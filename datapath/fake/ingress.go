@@ -9,8 +9,9 @@ import (
 
 // work is one packet on its way through one node.
 type work struct {
-	edited bool // a function changed the tuple
-	anew   bool // decided for a second time, as its entry led nowhere
+	edited bool         // a function changed the tuple
+	came   onpath.Tuple // what it was
+	anew   bool         // decided for a second time, as its entry led nowhere
 	// followed: it went by an entry that was there.
 	followed bool
 	// asked: the other gateway has given it back.

@@ -206,12 +206,26 @@ func (n *Node) editEnd(w *work, source bool, to netip.AddrPort) {
 	if w.h.isError {
 		return // the model's functions leave errors alone
 	}
+	if !w.edited {
+		w.came = w.h.tuple
+	}
 	setAddress(w.b, &w.h, source, to.Addr())
 	if to.Port() != 0 && hasPorts(w.h.protocol) {
 		setPort(w.b, &w.h, source, to.Port())
 	}
 	w.key.tuple = w.h.tuple
 	w.edited = true
+}
+
+// unedit gives a packet the tuple back that its sender wrote, who would not know the
+// other one.
+func (n *Node) unedit(w *work) {
+	if !w.edited {
+		return
+	}
+	n.editEnd(w, true, netip.AddrPortFrom(w.came.Src, w.came.SrcPort))
+	n.editEnd(w, false, netip.AddrPortFrom(w.came.Dst, w.came.DstPort))
+	w.edited = false
 }
 
 func dscp(b []byte) uint8 {
