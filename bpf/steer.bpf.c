@@ -200,7 +200,7 @@ static __always_inline int at_uplink(struct __sk_buff *skb, struct node *n, stru
 			skb->mark = 0;
 			return TC_ACT_UNSPEC;
 		}
-	} else if (attach != ATTACH_BRIDGE && attach != ATTACH_TAP && skb->pkt_type == PACKET_OTHERHOST) {
+	} else if (attach != ATTACH_BRIDGE && attach != ATTACH_TAP && skb->pkt_type != PACKET_HOST) {
 		return TC_ACT_UNSPEC;
 	}
 	rc = from_edge(skb, n, p, attach);
@@ -218,7 +218,7 @@ static __always_inline int at_router(struct __sk_buff *skb, struct node *n, stru
 {
 	int rc;
 
-	if (skb->pkt_type == PACKET_OTHERHOST)
+	if (skb->pkt_type != PACKET_HOST) /* nor does the kernel forward others, whatever their IP says */
 		return TC_ACT_UNSPEC;
 	rc = from_edge(skb, n, p, ATTACH_ROUTER);
 	return rc == TC_ACT_OK ? TC_ACT_UNSPEC : rc;

@@ -267,9 +267,6 @@ static __always_inline struct vport *vport_of(__u32 *slot, __u32 id)
 #ifndef PACKET_HOST
 #define PACKET_HOST 0
 #endif
-#ifndef PACKET_OTHERHOST
-#define PACKET_OTHERHOST 3
-#endif
 
 /* The coarse clock is half the price; look-ups need seconds only. */
 static __always_inline __u32 now_seconds(void)

@@ -67,6 +67,7 @@ func Cases() []Case {
 		{"hop-limit", "where it runs out the packet goes no further", hopLimit},
 		{"local", "the node's own and link-local traffic is never selected", local},
 		{"own-source", "what comes in with the node's own address as its source passes by no chain", ownSource},
+		{"link-group", "a frame for all machines of a link is forwarded by nobody", linkGroup},
 		{"malformed", "lengths that lie crash nothing", malformed},
 		{"tunnel", "tunnel packets are taken only from known nodes with the secret", tunnels},
 		{"shared-instance", "what comes to an instance by one chain turns no answers of another's flows", sharedInstance},

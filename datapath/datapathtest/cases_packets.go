@@ -363,6 +363,26 @@ func ownSource(b *bed) {
 	b.forward(udp4(1), fw)
 }
 
+// linkGroup: frames for all machines of a link, or for some, that carry a packet for one
+// address are forwarded by nobody: several gateways there would each send a copy.
+func linkGroup(b *bed) {
+	fw := b.instance("fw", gateway)
+	b.apply(one(&chain{path: 1, match: toServer()}, fw))
+	before := b.h.Forwarded(gateway)
+	for _, to := range []string{"ff:ff:ff:ff:ff:ff", "01:00:5e:00:00:09", "33:33:00:00:00:09"} {
+		for _, t := range []onpath.Tuple{udp4(1), tcp4(2), tcp6(3)} {
+			b.h.Send(gateway, clientNet, Frame{Src: "02:cc:00:00:00:77", Dst: to, Packet: newPacket(t).bytes()})
+		}
+	}
+	b.quiet()
+	b.noEntries()
+	b.pathCounts(1, 0, 0)
+	if n := b.h.Forwarded(gateway) - before; n != 0 {
+		b.t.Errorf("the kernel forwarded %d packets", n)
+	}
+	b.forward(udp4(1), fw)
+}
+
 // malformed: lengths that lie crash nothing and slip past nothing.
 func malformed(b *bed) {
 	fw := b.instance("fw", gateway)

@@ -46,6 +46,10 @@ func (n *Node) newWork(b []byte, h header, in onpath.VportID) *work {
 func (n *Node) frameIn(device string, f frame) {
 	u := n.edgeUplink(device)
 	foreign := u != nil && u.Attach != onpath.AttachBridge && u.Attach != onpath.AttachTap && f.inVLAN()
+	if f.isIP() && u != nil && (u.Attach == onpath.AttachRouter || u.Attach == onpath.AttachArm) && f.dst[0]&1 != 0 {
+		n.toAll(f.payload)
+		return
+	}
 	if f.isIP() && !foreign {
 		n.packetIn(device, f.payload)
 		return
@@ -57,6 +61,13 @@ func (n *Node) frameIn(device string, f frame) {
 		n.counters.Encapsulated++
 	}
 	n.deliver(Delivery{By: ByLocal, Packet: f.payload})
+}
+
+// toAll takes a packet whose frame is for several machines: none forwards it.
+func (n *Node) toAll(b []byte) {
+	if h := parse(b); h.verdict != malformed && (n.isLocal(h.tuple.Dst) || quietKind(&h)) {
+		n.kernel(b, h)
+	}
 }
 
 // packetIn takes an IP packet at a device.
