@@ -654,7 +654,10 @@ struct frag {
 	__be16 dport;
 	__u8 proto;
 	__u8 pad[3];
+	__u32 seen; /* seconds, as a flow's */
 };
+
+#define FRAG_LIFE 60 /* seconds that the rest of a datagram may take (RFC 1122 §3.3.2) */
 
 struct bucket {
 	__u64 tokens; /* thousandths of a packet */

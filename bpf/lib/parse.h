@@ -262,12 +262,13 @@ __noinline int parse_fragment(__u32 id, __u32 first)
 		f.dport = p->key.dport;
 		f.proto = p->key.proto;
 		f.pad[0] = f.pad[1] = f.pad[2] = 0;
+		f.seen = now_seconds();
 		if (!(p->is & IS_NOPORTS))
 			bpf_map_update_elem(&frags, &p->fkey, &f, BPF_ANY);
 		return 0;
 	}
 	known = bpf_map_lookup_elem(&frags, &p->fkey);
-	if (!known) {
+	if (!known || ((now_seconds() - known->seen) & SEEN_MASK) > FRAG_LIFE) {
 		if (has_ports(p->key.proto) || p->key.proto == IPPROTO_ICMP ||
 		    p->key.proto == IPPROTO_ICMPV6 ||
 		    (p->family == FAMILY_6 && is_extension(p->key.proto)))

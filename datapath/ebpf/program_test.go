@@ -214,3 +214,40 @@ func TestProgramUntouched(t *testing.T) {
 	b.counters(benchEdge, vportCounters{})
 	b.counters(benchInstance, vportCounters{})
 }
+
+// TestProgramFragmentsAge: the ports of a datagram's first fragment are not those of what
+// comes with its number a minute later.
+func TestProgramFragmentsAge(t *testing.T) {
+	b := newBench(t, 0, stateUp)
+	b.table(1, 1, 0, classifier.Rule{Proto: 17, Action: actGroup, Arg: benchGroup, Path: 1, PathSlot: 1})
+	piece := func(field uint16) []byte {
+		f := segment(0, 12)
+		ip := f[14:34]
+		ip[9], ip[10], ip[11] = unix.IPPROTO_UDP, 0, 0
+		binary.BigEndian.PutUint16(ip[6:], field)
+		binary.BigEndian.PutUint16(ip[10:], ^sum16(ip))
+		return f
+	}
+	first, rest := piece(0x2000), piece(4)
+	for _, f := range [][]byte{first, rest} {
+		if v, _ := b.run(f, 0); v != verdictRedirect {
+			t.Fatalf("the verdict on a fragment is %d, must be %d", v, verdictRedirect)
+		}
+	}
+	for _, x := range []struct {
+		back uint32 // seconds
+		want int32
+	}{{50, verdictRedirect}, {11, verdictOK}} {
+		var k, v []byte
+		m := b.c.Maps["frags"]
+		for it := m.Iterate(); it.Next(&k, &v); {
+			binary.LittleEndian.PutUint32(v[8:], binary.LittleEndian.Uint32(v[8:])-x.back)
+			if err := m.Put(k, v); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if v, _ := b.run(rest, 0); v != x.want {
+			t.Errorf("%d seconds later the verdict is %d, must be %d", x.back, v, x.want)
+		}
+	}
+}
