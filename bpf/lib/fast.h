@@ -166,6 +166,8 @@ static __always_inline int by_entry(struct known *f, const struct lane_search *s
 		if (!s->epoch)
 			return 0;
 		e->seen = s->now;
+		if (e->flags & FLOW_RST) /* as touch */
+			e->flags &= ~FLOW_RST;
 	}
 	f->entry = e;
 	f->path = e->path;

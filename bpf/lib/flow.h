@@ -25,6 +25,8 @@ static __always_inline void touch(struct pkt *p, struct flow *e)
 	__sync_fetch_and_add(&e->packets, p->packets);
 	__sync_fetch_and_add(&e->bytes, p->bytes);
 	if (e->seen != p->now || tell_always) {
+		if ((e->flags & FLOW_RST) && e->seen != p->now && !(p->is & IS_RST))
+			e->flags &= ~FLOW_RST; /* its sender goes on: somebody else's */
 		see(p, e);
 		p->learn = 1;
 	}

@@ -251,3 +251,49 @@ func TestProgramFragmentsAge(t *testing.T) {
 		}
 	}
 }
+
+// TestProgramForgedReset: an end that goes on sending has not reset its connection.
+func TestProgramForgedReset(t *testing.T) {
+	b := newBench(t, 0, stateUp)
+	state := func(change func(*flowValue)) (flags uint8) { // of the pending entry
+		found := false
+		var m *ebpf.Map
+		if err := b.c.Maps[pendingMap].Lookup(uint32(0), &m); err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		var k flowKey
+		var v flowValue
+		for it := m.Iterate(); it.Next(&k, &v); {
+			if unthree(k.Scope) != benchEdge {
+				continue
+			}
+			if change(&v); m.Put(k, v) != nil {
+				t.Fatal("the entry cannot be written")
+			}
+			flags, found = v.Flags&flowRST, true
+		}
+		if !found {
+			t.Fatal("there is no entry")
+		}
+		return flags
+	}
+	ago := func(v *flowValue) { v.Seen = three(v.seen() - 2) }
+	as := func(*flowValue) {}
+	b.run(segment(2, 0), 0)
+	for _, x := range []struct {
+		name   string
+		flags  byte
+		before func(*flowValue)
+		want   uint8
+	}{
+		{"a reset", 4, as, flowRST},
+		{"data two seconds later", 16, ago, 0},
+	} {
+		state(x.before)
+		b.run(segment(x.flags, 10), 0)
+		if got := state(as); got != x.want {
+			t.Errorf("after %s the entry says %#x of a reset, must be %#x", x.name, got, x.want)
+		}
+	}
+}

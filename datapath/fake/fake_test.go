@@ -151,3 +151,32 @@ func TestYoungChainBehindAnother(t *testing.T) {
 		t.Errorf("the young chain's counters are %+v, must say one passed", got.Paths[2])
 	}
 }
+
+// An end that goes on sending has not reset its connection: somebody else's RST, which
+// both ends ignored, does not shorten how long it may rest.
+func TestForgedReset(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	_, n, _ := lonely(t, func() time.Time { return now })
+	send := func(flags byte) {
+		p := make([]byte, 40)
+		copy(p, udpPacket(1))
+		p[3], p[9], p[32], p[33] = 40, protoTCP, 5<<4, flags
+		n.Inject("up0", p)
+	}
+	rest := time.Duration(onpath.DefaultIdle.TCPClosed) + time.Second
+	for _, x := range []struct {
+		last byte
+		want bool
+	}{{flagRST, false}, {flagACK, true}} {
+		send(flagSYN)
+		send(flagRST)
+		now = now.Add(time.Second)
+		send(x.last)
+		now = now.Add(rest)
+		got := false
+		_ = n.Flows(t.Context(), onpath.FlowFilter{}, func(e onpath.FlowEntry) bool { got = got || e.Vport == n.edgeVport(); return true })
+		if got != x.want {
+			t.Errorf("after a RST and %#x the connection may rest for %v: %v, must be %v", x.last, rest, got, x.want)
+		}
+	}
+}

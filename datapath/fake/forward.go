@@ -35,13 +35,14 @@ func (n *Node) begin(w *work, f *flow) {
 
 // touch counts a packet on its entry.
 func (n *Node) touch(w *work, f *flow) {
+	goesOn := f.rst && n.now().Unix() != f.seen.Unix() // the RST was somebody else's
 	f.seen = n.now()
 	f.packets += n.pieces()
 	f.bytes += n.wire(w.h.length)
 	if w.h.protocol == protoTCP {
 		begins := w.h.flags&(flagSYN|flagACK) == flagSYN // the ports are used again
 		f.fin = !begins && (f.fin || w.h.flags&flagFIN != 0)
-		f.rst = !begins && (f.rst || w.h.flags&flagRST != 0)
+		f.rst = !begins && (f.rst && !goesOn || w.h.flags&flagRST != 0)
 		if w.h.flags&flagACK != 0 {
 			f.ack = binary.BigEndian.Uint32(w.b[w.h.l4+8:])
 		}
