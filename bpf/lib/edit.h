@@ -72,6 +72,16 @@ static __always_inline void edit_quoted(struct __sk_buff *skb, struct pkt *p, __
 	}
 }
 
+/* The source (0) or destination (1) of an ICMP error itself. */
+static __always_inline void outer_address(struct __sk_buff *skb, const struct pkt *p, __u32 which, __u8 *a)
+{
+	map_v4(a, 0);
+	if (p->family == FAMILY_4)
+		bpf_skb_load_bytes(skb, p->l3 + 12 + which * 4, &V4(a), 4);
+	else
+		bpf_skb_load_bytes(skb, p->l3 + 8 + which * 16, a, 16);
+}
+
 /* The source (0) or destination (1) of pkt.key, and of the packet, becomes addr and
  * port; port 0 keeps the one that is. */
 __noinline int edit_end(struct __sk_buff *skb, __u32 which)
@@ -90,11 +100,7 @@ __noinline int edit_end(struct __sk_buff *skb, __u32 which)
 	if (p->is & IS_ERROR) {
 		if (p->is & IS_NOPORTS)
 			return -1;
-		map_v4(outer, 0);
-		if (p->family == FAMILY_4)
-			bpf_skb_load_bytes(skb, p->l3 + 12 + which * 4, &V4(outer), 4);
-		else
-			bpf_skb_load_bytes(skb, p->l3 + 8 + which * 16, outer, 16);
+		outer_address(skb, p, which, outer);
 		/* A router on the way sends errors with its own address. */
 		if (same_addr(outer, from))
 			edit_address(skb, p, which, from, p->end, p->family == FAMILY_6 ? p->l4 + 2 : 0);
@@ -127,17 +133,19 @@ __noinline int unedit(struct __sk_buff *skb)
 
 	if (!p)
 		return -1;
-	if (!p->edited)
+	if (p->edited) {
+		copy_addr(p->end, p->came.src);
+		p->end_port = p->came.sport;
+		if (edit_end(skb, 0))
+			return -1;
+	}
+	if (!p->edited && !p->inward)
 		return 0;
-	copy_addr(p->end, p->came.src);
-	p->end_port = p->came.sport;
-	if (edit_end(skb, 0))
-		return -1;
-	copy_addr(p->end, p->came.dst);
-	p->end_port = p->came.dport;
+	copy_addr(p->end, p->inward ? p->outside : p->came.dst);
+	p->end_port = p->inward ? p->outside_port : p->came.dport;
 	if (edit_end(skb, 1))
 		return -1;
-	p->edited = 0;
+	p->edited = p->inward = 0;
 	return 0;
 }
 

@@ -11,6 +11,7 @@
 
 #include "classify.h"
 #include "count.h"
+#include "edit.h"
 #include "group.h"
 #include "parse.h"
 
@@ -26,17 +27,22 @@ static __always_inline int in_prefix(const void *addr, const __u64 *prefix, cons
 	return (hi & mask[0]) == prefix[0] && (lo & mask[1]) == prefix[1];
 }
 
-static __always_inline int translated(struct node *n, const struct flow_key *k, __u32 family)
+static __always_inline int is_private(const struct node *n, const void *addr, __u32 family)
 {
 	__u32 i;
 
 	for (i = 0; i < MAX_NAT; i++) {
 		if (i >= n->nat_count)
 			break;
-		if (n->nat[i].family == family && in_prefix(k->src, n->nat[i].addr, n->nat[i].mask))
+		if (n->nat[i].family == family && in_prefix(addr, n->nat[i].addr, n->nat[i].mask))
 			return 1;
 	}
 	return 0;
+}
+
+static __always_inline int translated(const struct node *n, const struct flow_key *k, __u32 family)
+{
+	return is_private(n, k->src, family);
 }
 
 static __always_inline int is_echo(const struct flow_key *k)
@@ -129,25 +135,87 @@ __noinline int take_port(void)
 	return -1;
 }
 
+/* The address of a device, by which translated packets leave. 0: it has none. */
+static __always_inline int outside_address(const struct pkt *p, __u32 ifindex, __u8 *to)
+{
+	struct port *out = bpf_map_lookup_elem(&ports, &ifindex);
+
+	if (!out)
+		return 0;
+	if (p->family == FAMILY_4)
+		map_v4(to, *(__u32 *)out->addr4);
+	else
+		copy_addr(to, out->addr6);
+	return ((__u32 *)to)[p->family == FAMILY_4 ? 3 : 0] != 0;
+}
+
+/* Another port at the source (0) or destination (1) of the packet that an ICMP error
+ * quotes, or the identifier of its echo. */
+static __always_inline void write_quoted_port(struct __sk_buff *skb, struct pkt *p, __u32 which,
+					      __be16 from, __be16 to)
+{
+	__u32 at = is_echo(&p->key) ? p->inner_l4 + 4 : port_at(p, p->inner_l4, which);
+
+	if (!at || from == to)
+		return;
+	bpf_l4_csum_replace(skb, p->l4 + 2, from, to, 2);
+	bpf_skb_store_bytes(skb, at, &to, 2, 0);
+}
+
+/*
+ * The same for an ICMP error: pkt.key is the reverse of what it quotes, which may have
+ * come in by a translation, and its own source need not be of that flow, as of a router's
+ * on the way. Neither is let out that is private.
+ */
+__noinline int nat_error_out(struct __sk_buff *skb, __u32 ifindex)
+{
+	__u8 to[16] __attribute__((aligned(8))) = {}, from[16] __attribute__((aligned(8)));
+	struct pkt *p = packet();
+	struct node *n = this_node();
+	struct nat *known;
+	int quoted;
+
+	if (!p || !n)
+		return DROP_NO_ROUTE;
+	quoted = translated(n, &p->key, p->family);
+	if (quoted && (p->is & IS_NOPORTS))
+		return DROP_NO_ROUTE;
+	outer_address(skb, p, 0, from);
+	if (is_private(n, from, p->family)) {
+		if (!outside_address(p, ifindex, to))
+			return DROP_NO_ROUTE;
+		edit_address(skb, p, 0, from, to, p->family == FAMILY_6 ? p->l4 + 2 : 0);
+	}
+	if (!quoted)
+		return 0;
+	copy_key(&p->rkey, &p->key, n->edge);
+	known = bpf_map_lookup_elem(&nats, &p->rkey);
+	if (!known)
+		return DROP_NO_ROUTE;
+	known->seen = p->now;
+	copy_addr(from, p->key.src);
+	copy_addr(to, known->addr);
+	edit_quoted(skb, p, 1, from, to, 0, 0);
+	write_quoted_port(skb, p, 1, p->key.sport, known->port);
+	return 0;
+}
+
 /* Translate a packet that leaves by a device. Returns 0, or a drop reason. */
 __noinline int nat_out(struct __sk_buff *skb, __u32 ifindex)
 {
-	struct port *out = bpf_map_lookup_elem(&ports, &ifindex);
 	struct pkt *p = packet();
 	struct node *n = this_node();
 	struct nat *known, entry;
 	__u8 to[16] = {}, from[16];
 	int port;
 
-	if (!p || !n || !translated(n, &p->key, p->family))
+	if (!p || !n)
 		return 0;
-	if (!out || (p->is & (IS_ERROR | IS_NOPORTS)))
-		return DROP_NO_ROUTE;
-	if (p->family == FAMILY_4)
-		map_v4(to, *(__u32 *)out->addr4);
-	else
-		copy_addr(to, out->addr6);
-	if (!((__u32 *)to)[p->family == FAMILY_4 ? 3 : 0])
+	if (p->is & IS_ERROR)
+		return nat_error_out(skb, ifindex);
+	if (!translated(n, &p->key, p->family))
+		return 0;
+	if ((p->is & IS_NOPORTS) || !outside_address(p, ifindex, to))
 		return DROP_NO_ROUTE;
 	copy_key(&p->rkey, &p->key, n->edge);
 	known = bpf_map_lookup_elem(&nats, &p->rkey);
@@ -178,35 +246,13 @@ __noinline int nat_out(struct __sk_buff *skb, __u32 ifindex)
 	return 0;
 }
 
-/* The source of a quoted IPv4 packet, back to what it was before translation. */
-static __always_inline void restore_quoted(struct __sk_buff *skb, struct pkt *p, __be32 from,
-					   __be32 to, __be16 old_port, __be16 port)
-{
-	__u32 sum = p->l4 + 2, at = p->inner_l3;
-	__u16 check, fixed;
-
-	if (bpf_skb_load_bytes(skb, at + 10, &check, 2))
-		return;
-	bpf_skb_store_bytes(skb, at + 12, &to, 4, 0);
-	bpf_l3_csum_replace(skb, at + 10, from, to, 4);
-	bpf_l4_csum_replace(skb, sum, from, to, 4);
-	if (bpf_skb_load_bytes(skb, at + 10, &fixed, 2))
-		return;
-	bpf_l4_csum_replace(skb, sum, check, fixed, 2);
-	if (p->key.proto == IPPROTO_ICMP)
-		at = p->inner_l4 + 4;
-	else
-		at = p->inner_l4;
-	bpf_skb_store_bytes(skb, at, &port, 2, 0);
-	bpf_l4_csum_replace(skb, sum, old_port, port, 2);
-}
-
 /* Give an answer its old destination back. 1: pkt.key is the untranslated one. */
 __noinline int nat_in(struct __sk_buff *skb)
 {
 	struct pkt *p = packet();
 	struct nat *known;
-	__u8 from[16], to[16];
+	__u8 from[16] __attribute__((aligned(8))), to[16] __attribute__((aligned(8)));
+	__u8 outer[16] __attribute__((aligned(8)));
 	__be16 old, port;
 
 	if (!p)
@@ -214,22 +260,26 @@ __noinline int nat_in(struct __sk_buff *skb)
 	known = bpf_map_lookup_elem(&nats, &p->key);
 	if (!known || !known->in)
 		return 0;
-	if ((p->is & IS_ERROR) && p->family == FAMILY_6)
-		return 0;
-	known->seen = p->now;
 	copy_addr(from, p->key.dst);
+	if (p->is & IS_ERROR) {
+		outer_address(skb, p, 1, outer);
+		if (!same_addr(outer, from))
+			return 0;
+	}
+	known->seen = p->now;
 	copy_addr(to, known->addr);
 	old = p->key.dport;
 	port = known->port;
 	if (p->is & IS_ERROR) {
-		__s64 diff = bpf_csum_diff((__be32 *)from, 16, (__be32 *)to, 16, 0);
-
-		bpf_l3_csum_replace(skb, p->l3 + 10, 0, diff, 0);
-		bpf_skb_store_bytes(skb, p->l3 + 16, to + 12, 4, 0);
-		restore_quoted(skb, p, V4(from), V4(to), old, port);
+		edit_address(skb, p, 1, from, to, p->family == FAMILY_6 ? p->l4 + 2 : 0);
+		edit_quoted(skb, p, 0, from, to, 0, 0);
+		write_quoted_port(skb, p, 0, old, port);
 	} else {
 		write_port(skb, p, 1, old, port);
 		write_address(skb, p, 1, from, to);
+		copy_addr(p->outside, from);
+		p->outside_port = old;
+		p->inward = 1;
 	}
 	copy_addr(p->key.dst, to);
 	p->key.dport = port;

@@ -190,6 +190,9 @@ struct pkt {
 	__u32 element; /* a function sends it there */
 	__u32 edited; /* a function changed the tuple */
 	struct flow_key came; /* what it was */
+	__u32 inward; /* the destination was translated: what it was */
+	__u8 outside[16];
+	__be16 outside_port;
 	__u8 end[16]; /* what edit_end writes */
 	__be16 end_port;
 	__u32 keep; /* KEEP_: the next walk goes on behind what is chosen already */

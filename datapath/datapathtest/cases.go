@@ -85,6 +85,7 @@ func Cases() []Case {
 		{"room-for-few", "a tenant's established flows stay within its share, the others are steered too", roomForFew},
 		{"held-by", "established entries count to the tenant of their path, at once, where an operator's chain wraps a tenant's", heldBy},
 		{"outbound", "an instance's own traffic leaves, translated, or not at all", outbound},
+		{"outbound-errors", "ICMP errors about translated flows are translated, and let nothing private out", outboundErrors},
 		{"apply", "the same changes nothing; another replaces it whole", reapply},
 		{"refuse", "a contradictory configuration is refused, the old one stays", refusals},
 		{"no-underlay", "while the underlay address is missing all but the tunnels works, as if the peers were lost, and what has no peers needs none", underlayMissing},

@@ -213,9 +213,11 @@ func (n *Node) leave(w *work) {
 		n.expired(w)
 		return
 	}
-	if n.edge != nil && len(n.edge.NAT) > 0 && within(n.edge.NAT, w.h.tuple.Src) && !n.nat.out(n, w, u) {
-		n.countDrop(from, onpath.DropNATPorts)
-		return
+	if n.edge != nil && len(n.edge.NAT) > 0 {
+		if why := n.nat.out(n, w, u); why != "" {
+			n.countDrop(from, why)
+			return
+		}
 	}
 	decrement(w.b, &w.h)
 	if edge := n.edgeVport(); edge != 0 {

@@ -11,7 +11,9 @@ import (
 type work struct {
 	edited bool         // a function changed the tuple
 	came   onpath.Tuple // what it was
-	anew   bool         // decided for a second time, as its entry led nowhere
+	// outside is its destination before translation, if that was translated.
+	outside netip.AddrPort
+	anew    bool // decided for a second time, as its entry led nowhere
 	// followed: it went by an entry that was there.
 	followed bool
 	// asked: the other gateway has given it back.
@@ -124,8 +126,12 @@ func (n *Node) fromUplink(device string, b []byte, h header) {
 		n.countDrop(edge, onpath.DropTunnelSource)
 		return
 	}
+	came := h.tuple
 	n.nat.in(n, b, &h)
 	w := n.newWork(b, h, edge)
+	if !h.isError && h.tuple != came {
+		w.outside = netip.AddrPortFrom(came.Dst, came.DstPort)
+	}
 	w.uplink = device
 	known := h.verdict == fine && (h.quotes || !h.isError)
 	if f := n.established(w.key); f != nil && known && !n.begunAnew(w, f) {

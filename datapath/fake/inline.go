@@ -220,12 +220,14 @@ func (n *Node) editEnd(w *work, source bool, to netip.AddrPort) {
 // unedit gives a packet the tuple back that its sender wrote, who would not know the
 // other one.
 func (n *Node) unedit(w *work) {
-	if !w.edited {
-		return
+	if w.edited {
+		n.editEnd(w, true, netip.AddrPortFrom(w.came.Src, w.came.SrcPort))
+		n.editEnd(w, false, netip.AddrPortFrom(w.came.Dst, w.came.DstPort))
 	}
-	n.editEnd(w, true, netip.AddrPortFrom(w.came.Src, w.came.SrcPort))
-	n.editEnd(w, false, netip.AddrPortFrom(w.came.Dst, w.came.DstPort))
-	w.edited = false
+	if w.outside.IsValid() {
+		n.editEnd(w, false, w.outside)
+	}
+	w.edited, w.outside = false, netip.AddrPort{}
 }
 
 func dscp(b []byte) uint8 {

@@ -37,19 +37,21 @@ func (t *natTable) sweep(now time.Time) {
 	}
 }
 
-// out translates the source of a packet that leaves by u. It reports false if
-// no port is free.
-func (t *natTable) out(n *Node, w *work, u *Uplink) bool {
+// out translates the source of a packet that leaves by u. It gives a reason to drop it
+// if that cannot be.
+func (t *natTable) out(n *Node, w *work, u *Uplink) onpath.DropReason {
 	inside := w.h.tuple
-	if w.h.isError && w.h.quotes {
-		t.errorOut(n, w, u)
-		return true
+	if w.h.isError {
+		return t.errorOut(n, w, u)
+	}
+	if !within(n.edge.NAT, inside.Src) {
+		return ""
 	}
 	x := t.outward[inside]
 	if x == nil {
 		outside, ok := t.free(inside, u)
 		if !ok {
-			return false
+			return onpath.DropNATPorts
 		}
 		x = &translation{inside: inside, outside: outside}
 		t.outward[inside], t.inward[outside.Reverse()] = x, x
@@ -59,7 +61,7 @@ func (t *natTable) out(n *Node, w *work, u *Uplink) bool {
 	if x.outside.SrcPort != inside.SrcPort {
 		setPort(w.b, &w.h, true, x.outside.SrcPort)
 	}
-	return true
+	return ""
 }
 
 // free finds a tuple that nobody uses: with the flow's own port, if that is
@@ -90,15 +92,27 @@ func (t *natTable) free(inside onpath.Tuple, u *Uplink) (onpath.Tuple, bool) {
 	return o, false
 }
 
-// errorOut translates an ICMP error about a packet that had come in.
-func (t *natTable) errorOut(n *Node, w *work, u *Uplink) {
-	if a, ok := u.address(w.h.v6); ok {
+// errorOut translates an ICMP error: about a packet that had come in, by its quote, and
+// whatever it is about, by its own source.
+func (t *natTable) errorOut(n *Node, w *work, u *Uplink) onpath.DropReason {
+	private, quotes := within(n.edge.NAT, w.h.tuple.Src), w.h.quotes && within(n.edge.NAT, w.h.quoted.Dst)
+	if private {
+		a, ok := u.address(w.h.v6)
+		if !ok || !w.h.quotes {
+			return onpath.DropNoRoute
+		}
 		setAddress(w.b, &w.h, true, a)
 	}
-	if x := t.outward[w.h.quoted.Reverse()]; x != nil {
-		x.seen = n.now()
-		requote(w.b, &w.h, x.outside.Src, x.outside.SrcPort, false)
+	if !quotes {
+		return ""
 	}
+	x := t.outward[w.h.quoted.Reverse()]
+	if x == nil {
+		return onpath.DropNoRoute
+	}
+	x.seen = n.now()
+	requote(w.b, &w.h, x.outside.Src, x.outside.SrcPort, false)
+	return ""
 }
 
 // in translates the destination of an answer back, or the packet that an ICMP
@@ -108,7 +122,7 @@ func (t *natTable) in(n *Node, b []byte, h *header) {
 		return
 	}
 	if h.isError && h.quotes {
-		if x := t.inward[h.quoted.Reverse()]; x != nil {
+		if x := t.inward[h.quoted.Reverse()]; x != nil && h.tuple.Dst == x.outside.Src {
 			x.seen = n.now()
 			setAddress(b, h, false, x.inside.Src)
 			requote(b, h, x.inside.Src, x.inside.SrcPort, true)
@@ -135,13 +149,17 @@ func requote(b []byte, h *header, a netip.Addr, port uint16, source bool) {
 	}
 	q.verdict = unreadable // its transport checksum covers what is not quoted
 	setAddress(inner, &q, source, a)
-	if hasPorts(q.protocol) && q.l4+8 <= len(inner) {
+	echo := q.protocol == protoICMP || q.protocol == protoICMPv6
+	if (hasPorts(q.protocol) || echo) && q.l4+8 <= len(inner) {
 		setPort(inner, &q, source, port)
 	}
 	if source {
 		h.quoted.Src, h.quoted.SrcPort = a, port
 	} else {
 		h.quoted.Dst, h.quoted.DstPort = a, port
+	}
+	if echo {
+		h.quoted.SrcPort, h.quoted.DstPort = port, port
 	}
 	recomputeICMP(b, h)
 }
