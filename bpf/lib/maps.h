@@ -42,7 +42,9 @@ struct {
 	__array(values, struct former_map);
 } former SEC(".maps");
 
-MAP(nats, BPF_MAP_TYPE_LRU_HASH, struct flow_key, struct nat, 1 << 14, 0);
+/* Two of each translation, which lives as long as its flow: nothing makes room here but
+ * the driver. */
+MAP(nats, BPF_MAP_TYPE_HASH, struct flow_key, struct nat, 1 << 18, BPF_F_NO_PREALLOC);
 MAP(frags, BPF_MAP_TYPE_LRU_HASH, struct frag_key, struct frag, 1 << 12, 0);
 MAP(stations, BPF_MAP_TYPE_LRU_HASH, struct addr_key, struct station, 1 << 14, 0);
 

@@ -233,7 +233,9 @@ __noinline int nat_out(struct __sk_buff *skb, __u32 ifindex)
 		entry.port = bpf_htons(port);
 		copy_addr(entry.addr, to);
 		entry.seen = p->now;
-		bpf_map_update_elem(&nats, &p->rkey, &entry, BPF_ANY);
+		/* The table may be full now, or another CPU was first: no half stays. */
+		if (bpf_map_update_elem(&nats, &p->rkey, &entry, BPF_NOEXIST))
+			bpf_map_delete_elem(&nats, &p->wkey);
 		known = bpf_map_lookup_elem(&nats, &p->rkey);
 		if (!known)
 			return DROP_NAT_PORTS;

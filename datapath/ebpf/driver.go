@@ -182,7 +182,7 @@ func (d *Driver) open() error {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	d.life, d.stop = ctx, stop
-	d.done.Go(func() { d.sweepLoop(ctx, c.Maps["nats"]) })
+	d.done.Go(func() { d.sweepLoop(ctx, c.Maps[natsMap]) })
 	d.done.Go(func() { d.fastLoop(ctx) })
 	if err := d.watchRoutes(ctx); err != nil {
 		return err

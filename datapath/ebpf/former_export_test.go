@@ -97,7 +97,7 @@ func formerMaps(object []byte, dir string, entries map[formerKey]formerFlow) (*e
 			return c, fmt.Errorf("the layouts of map %s are not known", name)
 		}
 		complete := func(_, key, _ []byte) { narrowKey(now.key, key) }
-		if name == "nats" {
+		if name == natsMap {
 			complete = func(_, key, value []byte) { narrowNAT(now.key, key, value) }
 		} else if name == "nodes" {
 			complete = func(_, _, value []byte) { narrowNode(now.value, value) }

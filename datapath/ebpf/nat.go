@@ -32,25 +32,28 @@ func (d *Driver) sweepNAT(ctx context.Context, nats *ebpf.Map, s *sweep) error {
 // their ports back.
 func sweepNAT(ctx context.Context, nats *ebpf.Map, flows flowTables, now uint64) error {
 	var aged []flowKey
-	var k flowKey
-	var v natValue
-	it := nats.Iterate()
-	for it.Next(&k, &v) {
+	keys, values, cursor := make([]flowKey, batch), make([]natValue, batch), new(ebpf.MapBatchCursor)
+	for more := true; more; {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		unused := idle(v.Seen, now)
-		switch {
-		case v.In != 0: // goes with the other direction's, or long after it was evicted
-			if unused > time.Duration(onpath.MaxIdle) {
-				aged = append(aged, k)
-			}
-		case unused > natSettles && !flows.have(reverseOf(&k)):
-			aged = append(aged, k, answersTo(&k, &v))
+		got, err := nats.BatchLookup(cursor, keys, values, nil)
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("read translations: %w", err)
 		}
-	}
-	if err := it.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
-		return fmt.Errorf("read translations: %w", err)
+		more = err == nil
+		for i := range got {
+			k, v := keys[i], values[i]
+			unused := idle(v.Seen, now)
+			switch {
+			case v.In != 0: // goes with the other direction's, or long after an older version evicted that
+				if unused > time.Duration(onpath.MaxIdle) {
+					aged = append(aged, k)
+				}
+			case unused > natSettles && !flows.have(reverseOf(&k)):
+				aged = append(aged, k, answersTo(&k, &v))
+			}
+		}
 	}
 	for _, k := range aged {
 		if err := nats.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {

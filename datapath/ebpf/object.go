@@ -33,6 +33,9 @@ const (
 	pendingMap = "pending_v2"
 )
 
+// natsMap holds the translations of what instances send from private addresses.
+const natsMap = "nats"
+
 // formerMap holds the map with flow entries of the layout before, if an older
 // version left it pinned as formerFlows.
 const (
@@ -61,6 +64,7 @@ func loadObject(spec *ebpf.CollectionSpec, o Options) (*ebpf.Collection, *succes
 		return nil, nil, fmt.Errorf("make folder for pinned maps: %w", err)
 	}
 	keepSize(spec.Maps[flowsMap], filepath.Join(dir, flowsMap))
+	sizeTranslations(spec)
 	s, err := succeed(spec, dir)
 	if err != nil {
 		return nil, nil, err
@@ -104,6 +108,14 @@ func keepSize(spec *ebpf.MapSpec, file string) {
 	m.Close()
 }
 
+// fewestTranslations is what older versions had room for, in entries.
+const fewestTranslations = 1 << 14
+
+// sizeTranslations has flows run out before translations of them do.
+func sizeTranslations(spec *ebpf.CollectionSpec) {
+	spec.Maps[natsMap].MaxEntries = max(spec.Maps[flowsMap].MaxEntries, fewestTranslations)
+}
+
 func objectSpec(o Options) (*ebpf.CollectionSpec, error) {
 	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(object))
 	if err != nil {
@@ -111,6 +123,7 @@ func objectSpec(o Options) (*ebpf.CollectionSpec, error) {
 	}
 	spec.Maps[flowsMap].MaxEntries = tableSize(o.Flows, DefaultFlows)
 	spec.Maps[pendingMap].InnerMap.MaxEntries = tableSize(o.Pending, DefaultPending)
+	sizeTranslations(spec)
 	if err := errors.Join(fitFast(spec), fitLanes(spec)); err != nil {
 		return nil, err
 	}

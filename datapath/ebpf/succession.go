@@ -35,7 +35,7 @@ const firstToTurn = "stages"
 // learnt maps are what packets left. The new programs share them with the old ones
 // where their layout is the same; all others are anew in every succession.
 var learnt = []string{
-	flowsMap, pendingMap, "nats", "frags", "stations", "holdings", "paces", "hops", "hop_slots", "hops_taken",
+	flowsMap, pendingMap, natsMap, "frags", "stations", "holdings", "paces", "hops", "hop_slots", "hops_taken",
 	"vport_stats", "path_stats", "function_stats", "tenant_stats", "total_stats", "uplink_stats", "watch_stats",
 }
 
@@ -150,11 +150,11 @@ func (s *succession) replace(name string, spec *ebpf.MapSpec) error {
 	defer old.Close()
 	now, known := specLayout(spec)
 	was, both := pinnedLayout(old, now)
-	if !known || !both || old.Type() != spec.Type {
+	if !known || !both || old.Type() != spec.Type && name != natsMap { // those made room once, and do no more
 		return nil
 	}
 	var complete func(old, key, value []byte)
-	if name == "nats" {
+	if name == natsMap {
 		complete = func(old, key, value []byte) { formerNAT(was.key, old, key, value) }
 	}
 	if err := fill(m, old, now, was, complete); err != nil {

@@ -68,12 +68,12 @@ func TestSweep(t *testing.T) {
 }
 
 func sweepsTranslations(t *testing.T, b *bench, flows flowTables, now uint64) {
-	nats := b.c.Maps["nats"]
+	nats := b.c.Maps[natsMap]
 	for sport, stays := range map[byte]bool{1: true, 2: false} {
 		k := benchKey("100.64.0.9", "10.9.0.2", sport, 80)
 		v := natValue{Addr: wide(netip.MustParseAddr("10.0.9.1")), Port: [2]byte{240, sport}, Seen: uint32(now/uint64(time.Second)) - 60}
-		b.put("nats", k, v)
-		b.put("nats", answersTo(&k, &v), natValue{Addr: k.Src, Port: k.SPort, In: 1, Seen: v.Seen})
+		b.put(natsMap, k, v)
+		b.put(natsMap, answersTo(&k, &v), natValue{Addr: k.Src, Port: k.SPort, In: 1, Seen: v.Seen})
 		if stays {
 			b.put(flowsMap, reverseOf(&k), flowValue{Packets: 1})
 		}
@@ -85,6 +85,38 @@ func sweepsTranslations(t *testing.T, b *bench, flows flowTables, now uint64) {
 				t.Errorf("after the sweep translation %d exists: %v, must be %v", sport, got, stays)
 			}
 		}
+	}
+}
+
+// TestTranslationsStay: however many there are, none that is in use makes room, and the
+// two of one do not part.
+func TestTranslationsStay(t *testing.T) {
+	b := newBench(t, 0, stateUp)
+	nats := b.c.Maps[natsMap]
+	k := benchKey("100.64.0.9", "10.9.0.2", 1, 80)
+	v := natValue{Addr: wide(netip.MustParseAddr("10.0.9.1")), Port: [2]byte{240, 1}}
+	b.put(natsMap, k, v)
+	b.put(natsMap, answersTo(&k, &v), natValue{Addr: k.Src, Port: k.SPort, In: 1})
+	full := false
+	for n := range nats.MaxEntries() {
+		k := benchKey("100.64.0.10", "10.9.0.2", byte(n), byte(n>>8))
+		k.Src[12], k.Src[13] = 1, byte(n>>16)
+		full = full || nats.Put(k, v) != nil
+	}
+	for _, k := range []flowKey{k, answersTo(&k, &v)} {
+		if err := nats.Lookup(k, &natValue{}); err != nil {
+			t.Errorf("a translation is gone: %v", err)
+		}
+	}
+	if !full {
+		t.Errorf("the table of %d entries takes more", nats.MaxEntries())
+	}
+	spec, err := objectSpec(Options{Flows: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := spec.Maps[natsMap].MaxEntries; got != 1<<20 {
+		t.Errorf("beside 1,048,576 flow entries there is room for %d of translations", got)
 	}
 }
 
