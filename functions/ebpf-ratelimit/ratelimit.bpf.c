@@ -8,6 +8,9 @@
  * are shared by all CPUs. Two CPUs that meet at one bucket may both see it
  * before the other took from it: the error is at most a packet for each CPU and
  * tick of the clock.
+ *
+ * A packet may stand for many on the wire, and for more than a burst. A full bucket lets
+ * it go and owes the rest, or it never went.
  */
 #include "onpath.h"
 
@@ -18,6 +21,7 @@ ONPATH_LICENSE("Dual BSD/GPL");
 #define PER_SOURCE 2
 
 #define NSEC 1000000000ull
+#define MOST_OWED 600 /* seconds: of what takes longer the rest is forgiven */
 
 #define REASON_RATE 1
 
@@ -29,7 +33,7 @@ struct key {
 };
 
 struct bucket {
-	__u64 tokens; /* units · 2^-10 */
+	__s64 tokens; /* units · 2^-10; below 0: a large packet went ahead */
 	__u64 at;     /* ns */
 };
 
@@ -66,7 +70,8 @@ static __always_inline void cut(__u8 *addr, __u32 n)
 ONPATH_FUNCTION(p)
 {
 	const struct onpath_config *c = onpath_configuration();
-	__u64 need, have, gained, full;
+	__s64 need, have, full;
+	__u64 gained, whole;
 	__u32 reverse = p->direction == ONPATH_REVERSE;
 	struct bucket *b, fresh = {};
 	struct key k = {};
@@ -102,14 +107,17 @@ ONPATH_FUNCTION(p)
 	have = b->tokens;
 	gained = p->now - b->at;
 	if ((__s64)gained > 0) {
-		if (gained > NSEC)
-			gained = NSEC;
+		whole = gained / NSEC; /* more than one only matter to a bucket that owes */
+		if (whole > MOST_OWED)
+			whole = MOST_OWED;
+		have += whole * c->rate << 10;
+		gained %= NSEC;
 		have += gained / 1000 * c->rate * 16 / 15625; /* us · units/s · 2^10 / 10^6 */
 		if (have > full)
 			have = full;
 		b->at = p->now;
 	}
-	if (have >= need) {
+	if (have >= need || have >= full) {
 		b->tokens = have - need;
 		onpath_count(conforming, p->segments);
 		return ONPATH_NEXT;

@@ -58,6 +58,21 @@ func TestRatelimit(t *testing.T) {
 	near(t, "marked", b.offer(udpFrom("10.1.0.2", 1), 6*hour, 100, 1000, time.Second), 1000)
 }
 
+// TestRatelimitLarge: a packet for many on the wire that is larger than the burst waits
+// for a full bucket, and what follows pays for it.
+func TestRatelimitLarge(t *testing.T) {
+	b := newBench(t, "ratelimit")
+	const hour, large = time.Hour, 64 << 10
+	b.tell(map[string]string{"rate": "1Mbit", "burst": "100ms"})
+	near(t, "large ones", b.offer(udpFrom("10.1.0.2", 1), hour, large, 1000, 60*time.Second), 1e6*60/(8*large))
+	if b.run(packet{tuple: udpFrom("10.1.0.2", 1), wire: large, now: uint64(2 * hour)}) != 0 {
+		t.Error("a full bucket let no large packet go")
+	}
+	near(t, "small ones in its debt", b.offer(udpFrom("10.1.0.2", 1), 2*hour, 1000, 1000, 300*time.Millisecond), 0)
+	near(t, "small ones behind it", b.offer(udpFrom("10.1.0.2", 1), 2*hour+300*time.Millisecond, 1000, 1000, 10*time.Second), 1e6*(10.3-0.512+0.1)/8000)
+	near(t, "a small one after a rest", b.offer(udpFrom("10.1.0.2", 1), 2*hour+30*time.Second, 1000, 1000, 10*time.Second), 1e6*10/8000+1e5/8000)
+}
+
 // TestRatelimitErrors: faults say what and what to write.
 func TestRatelimitErrors(t *testing.T) {
 	for _, c := range []map[string]string{
