@@ -128,7 +128,7 @@ struct pkt {
 	__u32 l4;      /* offset of the transport header */
 	__u32 headers; /* bytes of IP and transport headers */
 	__u32 length;  /* IP bytes, of all segments as one */
-	__u32 segment; /* IP bytes of the largest segment */
+	__u32 segment; /* IP bytes of the largest segment; 0: not known */
 	__u32 packets, bytes; /* on the wire */
 	__u32 ack;
 	__u32 inner_l3; /* ICMP errors: offset of the quoted header */

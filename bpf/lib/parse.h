@@ -293,7 +293,8 @@ static __always_inline void measure(struct __sk_buff *skb, struct pkt *p)
 		return;
 	if (p->headers > 256)
 		p->headers = 40;
-	p->segment = size + p->headers;
+	/* SCTP's are cut already (GSO_BY_FRAGS), each as its sender knows that it fits. */
+	p->segment = size == 0xffff ? 0 : size + p->headers;
 	if (!n)
 		n = (p->length - p->headers + size - 1) / size;
 	p->packets = n;

@@ -170,6 +170,21 @@ func TestProgramSegments(t *testing.T) {
 	b.counters(benchInstance, vportCounters{OutPackets: 4, OutBytes: bytes})
 }
 
+// TestProgramCut: a GSO packet of SCTP says no size, for its segments are of several.
+func TestProgramCut(t *testing.T) {
+	b := newBench(t, 1440, stateUp)
+	b.table(1, 1, 0, classifier.Rule{Proto: unix.IPPROTO_SCTP, Action: actGroup, Arg: benchGroup, Path: 1, PathSlot: 1})
+	f := segment(0, 3000)
+	f[23], f[24], f[25] = unix.IPPROTO_SCTP, 0, 0
+	binary.BigEndian.PutUint16(f[24:], ^sum16(f[14:34]))
+	if v, _ := b.run(f, 0xffff); v != verdictRedirect {
+		t.Errorf("the verdict on a packet in segments is %d, must be %d", v, verdictRedirect)
+	}
+	if v, _ := b.run(f, 0); v != verdictShot { // no address to answer from
+		t.Errorf("the verdict on a packet that is too big is %d, must be %d", v, verdictShot)
+	}
+}
+
 // TestProgramReset: the reset's checksum is right as it stands, and is what a
 // device makes of it that takes the packet's checksum for a partial one.
 func TestProgramReset(t *testing.T) {
