@@ -147,6 +147,42 @@ __noinline int refuse_own(struct __sk_buff *skb)
 	return drop(p, DROP_SPOOFED);
 }
 
+/*
+ * An ICMP error about no flow that is known here. Whom a strict chain protects has it
+ * only if its own addresses lie in no such chain: what it quotes is what its sender likes.
+ * (Of a chain with direction forward, flows may be of the other one; the other gateway of
+ * a pair may know of the flow; and this machine's own errors are not to be missed.)
+ */
+__noinline int unknown_error(struct __sk_buff *skb)
+{
+	struct pkt *p = packet();
+	struct node *n = this_node();
+	struct path *path;
+	__u32 slot;
+
+	if (!p || !n || !n->edge_table || n->gates[0] || (p->is & (IS_HOST | IS_TAPPED)))
+		return TC_ACT_OK;
+	outer_address(skb, p, 0, p->end);
+	copy_addr(p->key.src, p->end);
+	outer_address(skb, p, 1, p->end);
+	copy_addr(p->key.dst, p->end);
+	p->key.sport = p->key.dport = 0;
+	p->key.proto = p->family == FAMILY_4 ? IPPROTO_ICMP : IPPROTO_ICMPV6;
+	if (is_local(p, p->key.dst))
+		return TC_ACT_OK;
+	begin_at_edge(p, n);
+	p->is |= IS_NOPORTS;
+	p->strict_only = 1;
+	resolve(n->edge_table, 0);
+	p->strict_only = 0;
+	slot = p->d.first_path;
+	path = bpf_map_lookup_elem(&paths, &slot);
+	if (!p->d.matched || (path && (path->flags & PATH_FORWARD)))
+		return TC_ACT_OK;
+	count_in(skb, p, p->prev_slot, p->prev);
+	return drop(p, DROP_UNCLASSIFIED);
+}
+
 /* A packet from outside without an established entry. */
 __noinline int decide_edge(struct __sk_buff *skb)
 {
@@ -182,8 +218,11 @@ __noinline int decide_edge(struct __sk_buff *skb)
 	local |= own;
 	if (local && !n->host_ifindex)
 		return TC_ACT_OK; /* an uplink of another kind: the node's own is not steered there */
-	if (local || (p->is & IS_ERROR))
-		return follow_at_edge() ? GO_ON : TC_ACT_OK;
+	if (local || (p->is & IS_ERROR)) {
+		if (follow_at_edge())
+			return GO_ON;
+		return local ? TC_ACT_OK : unknown_error(skb);
+	}
 	begin_at_edge(p, n);
 	if (p->is & IS_NOPORTS) {
 		p->strict_only = 1;

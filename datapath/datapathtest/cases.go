@@ -57,6 +57,7 @@ func Cases() []Case {
 		{"adopted-within", "likewise of a tenant's chain that began within an operator's", adoptedWithin},
 		{"cut", "connections older than the chain are reset where it says so", cuts},
 		{"icmp-errors", "ICMP errors follow the packet they quote and write nothing", icmpErrors},
+		{"stray-errors", "an ICMP error about no flow gets past no firewall", strayErrors},
 		{"fragments", "fragments follow their first; orphans go by the chain's strictness", fragments},
 		{"unreadable", "ports that cannot be read go by the chain's strictness", unreadable},
 		{"extension-headers", "IPv6 extension headers are walked", extensions},

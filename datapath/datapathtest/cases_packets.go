@@ -69,6 +69,35 @@ func icmpErrors(b *bed) {
 	b.dropped(fw.node, device, onpath.DropSpoofed)
 }
 
+// strayErrors: an ICMP error about no flow that anybody has seen gets past no firewall,
+// whatever it quotes. One about a flow does, and so do those to others and to the node.
+func strayErrors(b *bed) {
+	fw := b.instance("fw", gateway)
+	c := &chain{path: 1, match: toServer(), strict: true}
+	l := one(c, fw)
+	b.apply(l)
+	about := func(t onpath.Tuple) []byte { return icmpError(t.Src, 3, 3, newPacket(t.Reverse()).bytes()).bytes() }
+	cut := icmpError(client, 11, 0, newPacket(udp4(5).Reverse()).bytes()[:24]) // quotes no ports
+	cut.tuple.Dst = server
+	six := icmpError(client6, 1, 4, newPacket(tcp6(5).Reverse()).bytes()).bytes()
+	for _, e := range [][]byte{about(udp4(5)), cut.bytes(), six} {
+		b.send(gateway, clientNet, e)
+		b.dropped(gateway, clientNet, onpath.DropUnclassified)
+	}
+	b.quiet()
+	b.forward(udp4(5), fw)
+	e := icmpError(client, 3, 3, answerTo(udp4(5)).bytes()).bytes()
+	b.through(clientNet, e, serverNet, forwards(fw)...)
+	elsewhere := tuple(udp, netip.MustParseAddr("10.8.0.1"), 7, client, 7)
+	b.untouched(serverNet, icmpError(elsewhere.Src, 3, 3, newPacket(elsewhere.Reverse()).bytes()).bytes(), clientNet)
+	c.forward = true // then the servers' own flows are not the chain's
+	b.apply(l)
+	b.untouched(clientNet, about(udp4(7)), serverNet)
+	c.forward, c.strict = false, false
+	b.apply(l)
+	b.untouched(clientNet, about(udp4(8)), serverNet)
+}
+
 func (b *bed) allFlows() int {
 	n := 0
 	for _, name := range b.joined() {

@@ -156,10 +156,26 @@ func (n *Node) fromUplink(device string, b []byte, h header) {
 			n.follow(w, f)
 			return
 		}
+		if h.isError && n.strayError(&h) {
+			n.countIn(edge, h.length)
+			n.countDrop(edge, onpath.DropUnclassified)
+			return
+		}
 		n.leaveAlone(w)
 		return
 	}
 	n.classify(w)
+}
+
+// strayError tells an ICMP error about no flow that is known here and to or from what a
+// strict chain protects. Of a chain with direction forward, flows may be of the other one;
+// and the other gateway of a pair may know of the flow.
+func (n *Node) strayError(h *header) bool {
+	if n.edge.Table == 0 || n.gates[0] != 0 || n.isLocal(h.tuple.Dst) {
+		return false
+	}
+	path, strict := n.unclassified(h)
+	return strict && !n.paths[path].Forward
 }
 
 // pendingAtEdge finds the pending entry of a packet from outside, which stands with
