@@ -452,6 +452,47 @@ __noinline int may_come(struct __sk_buff *skb)
 	return (*(__u32 *)(head + 12) & bpf_htonl(0xffffff00)) ? COME_ON : COME_PROBE;
 }
 
+/*
+ * A tunnel packet of this node's on its way out by the underlay. Where that is an uplink
+ * for this machine's own traffic, too, the program may be run for it by itself, in the
+ * midst of the packet that is being told to others or copied to them: so pkt must not be
+ * touched.
+ */
+__noinline int leaves_by_tunnel(struct __sk_buff *skb)
+{
+	struct addr_key from = {}, to = {};
+	struct node *n = this_node();
+	__u32 l4 = ETH_HLEN;
+	__be16 type, dport;
+
+	if (!n || bpf_skb_load_bytes(skb, 12, &type, 2))
+		return 0;
+	if (type == bpf_htons(ETH_P_IP)) {
+		struct iphdr h;
+
+		if (bpf_skb_load_bytes(skb, ETH_HLEN, &h, sizeof(h)) || h.protocol != IPPROTO_UDP ||
+		    (h.frag_off & bpf_htons(0x1fff)))
+			return 0;
+		l4 += h.ihl * 4;
+		from.family = to.family = FAMILY_4;
+		map_v4(from.addr, h.saddr);
+		map_v4(to.addr, h.daddr);
+	} else if (type == bpf_htons(ETH_P_IPV6)) {
+		struct ipv6hdr h;
+
+		if (bpf_skb_load_bytes(skb, ETH_HLEN, &h, sizeof(h)) || h.nexthdr != IPPROTO_UDP)
+			return 0;
+		l4 += sizeof(h);
+		from.family = to.family = FAMILY_6;
+		copy_addr(from.addr, &h.saddr);
+		copy_addr(to.addr, &h.daddr);
+	} else {
+		return 0;
+	}
+	return !bpf_skb_load_bytes(skb, l4 + 2, &dport, 2) && bpf_ntohs(dport) == n->tunnel_port &&
+	       bpf_map_lookup_elem(&locals, &from) && bpf_map_lookup_elem(&peer_addrs, &to);
+}
+
 static __always_inline int at_device(struct __sk_buff *skb, struct pkt *p)
 {
 	__u32 ifindex = skb->ifindex;
@@ -460,6 +501,8 @@ static __always_inline int at_device(struct __sk_buff *skb, struct pkt *p)
 
 	if (!n)
 		return TC_ACT_SHOT;
+	if (ifindex == n->underlay_ifindex && ifindex == n->host_ifindex && leaves_by_tunnel(skb))
+		return TC_ACT_UNSPEC;
 	p->ifindex = ifindex;
 	if (ifindex == n->tunnel_ifindex)
 		return from_tunnel(skb, n, p);

@@ -1,8 +1,11 @@
 package ebpf
 
 import (
+	"bytes"
 	"encoding/binary"
+	"net/netip"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -309,6 +312,48 @@ func TestProgramForgedReset(t *testing.T) {
 		b.run(segment(x.flags, 10), 0)
 		if got := state(as); got != x.want {
 			t.Errorf("after %s the entry says %#x of a reset, must be %#x", x.name, got, x.want)
+		}
+	}
+}
+
+// TestProgramWithinItself: where the underlay is an uplink for the machine's own traffic,
+// a tunnel packet that leaves there runs the program in the midst of the packet that it
+// carries on, of which it must not touch what is known.
+func TestProgramWithinItself(t *testing.T) {
+	b := newBench(t, 0, stateUp)
+	own, peer := wide(netip.MustParseAddr("10.1.0.2")), wide(netip.MustParseAddr("10.9.0.2"))
+	b.put("ports", uint32(1), portValue{Vport: benchEdge, Slot: benchEdge, Kind: portUplink, Attach: attachHost})
+	b.put("nodes", uint32(0), nodeValue{
+		Edge: benchEdge, EdgeSlot: benchEdge, EdgeTable: 1, TunnelPort: 4797, UnderlayIfindex: 1, HostIfindex: 1, UnderlayFamily: 4,
+	})
+	b.put("locals", addrKey{own, 4}, uint32(1))
+	b.put("peer_addrs", addrKey{peer, 4}, peerRef{Secret: 7, Slot: 1})
+	frame := segment(0, 100)
+	frame[14+9], frame[34+2], frame[34+3] = unix.IPPROTO_UDP, 4797>>8, 4797&0xff
+	frame[14+10], frame[14+11] = 0, 0
+	binary.BigEndian.PutUint16(frame[14+10:], ^sum16(frame[14:34]))
+	m := b.c.Maps["scratch"]
+	var before, after [][]byte
+	for range ebpf.MustPossibleCPU() {
+		before = append(before, bytes.Repeat([]byte{0}, int(m.ValueSize())))
+		before[len(before)-1][100] = 0x5a
+	}
+	for _, x := range []struct {
+		port byte
+		same bool
+	}{{4797 & 0xff, true}, {80, false}} { // what is no tunnel packet is parsed
+		if err := m.Put(uint32(0), before); err != nil {
+			t.Fatal(err)
+		}
+		frame[34+3] = x.port
+		if v, _ := b.run(frame, 0); x.same && v != verdictOK {
+			t.Errorf("the verdict is %d, must be %d", v, verdictOK)
+		}
+		if err := m.Lookup(uint32(0), &after); err != nil {
+			t.Fatal(err)
+		}
+		if got := slices.EqualFunc(before, after, bytes.Equal); got != x.same {
+			t.Errorf("of a packet to port …%d what is known of another is untouched: %v, must be %v", x.port, got, x.same)
 		}
 	}
 }
