@@ -335,6 +335,7 @@ struct peer {
 	__u32 family;
 	__u32 secret;
 	__u32 known; /* 0: an empty slot */
+	__u32 mtu;   /* bytes of IP that a tunnel packet to it can hold; 0: not known */
 };
 
 struct peer_ref {

@@ -186,6 +186,15 @@ __noinline int begin_send(struct __sk_buff *skb)
 	return has_functions(&p->d) ? RUN_FUNCTIONS : GO_ON;
 }
 
+/* What fits the path, and the tunnel to a peer: the path says nothing where a packet is
+ * of none, as an instance's own. */
+static __always_inline __u32 narrower(__u32 mtu, __u32 slot)
+{
+	struct peer *peer = bpf_map_lookup_elem(&peers, &slot);
+
+	return peer && peer->mtu && (!mtu || peer->mtu < mtu) ? peer->mtu : mtu;
+}
+
 /* Behind the functions. */
 __noinline int send_on(struct __sk_buff *skb)
 {
@@ -209,6 +218,12 @@ __noinline int send_on(struct __sk_buff *skb)
 	path = bpf_map_lookup_elem(&paths, &slot);
 	if (slot && path && path->id == p->d.path)
 		mtu = path->mtu;
+	v = NULL;
+	slot = p->d.slot;
+	if (p->d.kind == NEXT_VPORT)
+		v = vport_of(&slot, p->d.next);
+	if (v && v->kind == VPORT_REMOTE)
+		mtu = narrower(mtu, v->peer);
 	if (mtu && p->segment > mtu) {
 		untold();
 		return send_error(skb, ERROR_BIG, mtu);
@@ -237,8 +252,6 @@ __noinline int send_on(struct __sk_buff *skb)
 	}
 	if (p->d.kind != NEXT_VPORT)
 		return drop(p, DROP_NO_TABLE);
-	slot = p->d.slot;
-	v = vport_of(&slot, p->d.next);
 	if (!v || v->state == STATE_CLOSED)
 		return drop(p, DROP_CLOSED);
 	return send_to(skb, p, n, v, slot);

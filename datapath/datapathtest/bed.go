@@ -176,7 +176,7 @@ func (b *bed) config(name string, l *layout) *onpath.DatapathConfig {
 		if other != name {
 			c.Peers = append(c.Peers, onpath.Peer{
 				Node: other, Address: b.nodes[other].spec.Underlay.Addr(),
-				Port: onpath.DefaultTunnelPort, Secret: secret(name, other), MTU: n.spec.UnderlayMTU,
+				Port: onpath.DefaultTunnelPort, Secret: secret(name, other), MTU: cmp.Or(l.tunnelMTU, n.spec.UnderlayMTU),
 			})
 		}
 	}

@@ -86,6 +86,7 @@ func Cases() []Case {
 		{"room-for-few", "a tenant's established flows stay within its share, the others are steered too", roomForFew},
 		{"held-by", "established entries count to the tenant of their path, at once, where an operator's chain wraps a tenant's", heldBy},
 		{"outbound", "an instance's own traffic leaves, translated, or not at all", outbound},
+		{"outbound-big", "what an instance elsewhere sends of itself, and its answers, is told what the tunnel can hold", outboundBig},
 		{"outbound-errors", "ICMP errors about translated flows are translated, and let nothing private out", outboundErrors},
 		{"apply", "the same changes nothing; another replaces it whole", reapply},
 		{"refuse", "a contradictory configuration is refused, the old one stays", refusals},

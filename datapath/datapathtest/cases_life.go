@@ -154,6 +154,44 @@ func outbound(b *bed) {
 	b.dropped(gateway, onpath.DeviceName(mute.vport), onpath.DropSpoofed)
 }
 
+// outboundBig: what an instance of another node sends of itself, and its answers, must fit
+// the tunnel, which no path says.
+func outboundBig(b *bed) {
+	own, own6, private := netip.MustParseAddr("10.1.200.1"), netip.MustParseAddr("2001:db8:1::200"), netip.MustParseAddr("100.64.0.9")
+	fw, speaks := b.instance("fw", gateway), b.instance("speaks", "n2")
+	speaks.own, speaks.routes = []netip.Addr{own, own6, private}, true
+	l := one(&chain{path: 1, match: web()}, fw)
+	l.instances, l.tunnelMTU = append(l.instances, speaks), 1450
+	l.nat = []netip.Prefix{netip.MustParsePrefix("100.64.0.0/10")}
+	b.apply(l)
+	device := onpath.DeviceName(speaks.vport)
+	b.nodes[gateway].loose[edgeVport], b.nodes["n2"].loose[speaks.vport] = true, true
+	for n, t := range []onpath.Tuple{tuple(udp, own, 1000, server, 9), tuple(udp, own6, 1000, server6, 9), tuple(udp, private, 1001, server, 9)} {
+		head := []int{28, 48, 28}[n]
+		p := newPacket(t)
+		p.payload = make([]byte, 1401-head)
+		b.send("n2", device, p.bytes())
+		b.dropped("n2", device, onpath.DropTooBig)
+		b.isTooBigAt("n2", device, p.bytes(), 1400)
+		p.payload = make([]byte, 1400-head)
+		b.send("n2", device, p.bytes())
+		left := b.receive(gateway, serverNet).Packet
+		if len(left) != 1400 {
+			b.t.Errorf("of %v came %d bytes", t, len(left))
+		}
+		p = newPacket(tupleOf(left).Reverse())
+		p.payload = make([]byte, 1401-head)
+		b.send(gateway, serverNet, p.bytes())
+		b.dropped(gateway, serverNet, onpath.DropTooBig)
+		b.isTooBig(serverNet, p.bytes(), 1400)
+	}
+	p := newPacket(tuple(tcp, own, 1002, server, 9))
+	p.mss = 1460
+	b.send("n2", device, p.bytes())
+	p.mss = 1360
+	b.expect(gateway, serverNet, withTTL(p.bytes(), 1))
+}
+
 // outboundErrors: ICMP errors about translated flows are translated both ways, by IPv4 and
 // IPv6; and nothing private is let out, whatever an error is about.
 func outboundErrors(b *bed) {

@@ -298,7 +298,12 @@ func mtuOptions(b *bed) {
 // isTooBig expects the ICMP error that tells the sender of p what fits.
 func (b *bed) isTooBig(device string, p []byte, mtu int) {
 	b.t.Helper()
-	f := b.receive(gateway, device)
+	b.isTooBigAt(gateway, device, p, mtu)
+}
+
+func (b *bed) isTooBigAt(node, device string, p []byte, mtu int) {
+	b.t.Helper()
+	f := b.receive(node, device)
 	if err := checksums(f.Packet); err != nil {
 		b.t.Errorf("the ICMP error: %v", err)
 	}

@@ -16,6 +16,7 @@ type layout struct {
 	chains    []*chain // in order of precedence within their tier
 	instances []*instance
 	nat       []netip.Prefix // Edge.NAT
+	tunnelMTU int            // Peer.MTU; default the underlay's
 	limits    []onpath.TenantLimits
 	// pair: the gateway and the side node are the two gateways of a cloudlet.
 	pair bool

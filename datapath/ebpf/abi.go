@@ -282,6 +282,7 @@ type peerValue struct {
 	Family uint32
 	Secret uint32
 	Known  uint32
+	MTU    uint32
 }
 
 type peerRef struct {

@@ -168,10 +168,20 @@ func (k *compiler) allPeers() error {
 			return err
 		}
 		k.peers[p.Node] = slot
-		k.st.peers[slot] = peerValue{Addr: key.Addr, Family: key.Family, Secret: p.Secret, Known: 1}
+		k.st.peers[slot] = peerValue{Addr: key.Addr, Family: key.Family, Secret: p.Secret, Known: 1, MTU: inTunnel(p)}
 		k.st.peerAddrs[key] = peerRef{Secret: p.Secret, Slot: slot}
 	}
 	return nil
+}
+
+// inTunnel is how large an IP packet may be that a tunnel packet to a peer holds: less
+// than that by outer IP, UDP, VXLAN and the inner Ethernet header. 0: nobody said.
+func inTunnel(p onpath.Peer) uint32 {
+	around := 20 + 8 + 8 + 14
+	if p.Address.Unmap().Is6() {
+		around = 40 + 8 + 8 + 14
+	}
+	return uint32(max(0, p.MTU-around))
 }
 
 // takeVportSlots comes before everything that refers to slots.
@@ -298,7 +308,7 @@ func ownAddress(v portValue, dev device) portValue {
 }
 
 // gatewayAddress gives a port without addresses of its own those of the first
-// uplink, or the underlay's: the source of ICMP errors sent there.
+// uplink, or the underlay's, or the one that instances know it by: the source of ICMP errors sent there.
 func (k *compiler) gatewayAddress(v portValue) portValue {
 	var sources []device
 	if e := k.c.Edge; e != nil {
@@ -307,11 +317,18 @@ func (k *compiler) gatewayAddress(v portValue) portValue {
 		}
 	}
 	sources = append(sources, k.now.underlayDevice)
+	v.Addr4, v.Addr6 = instancesGateway4, instancesGateway6
 	for _, s := range slices.Backward(sources) {
 		v = ownAddress(v, s)
 	}
 	return v
 }
+
+// What instances have as their gateway, if the node has no other address.
+var (
+	instancesGateway4 = netip.AddrFrom4([4]byte{169, 254, 1, 1}).As4()
+	instancesGateway6 = netip.MustParseAddr("fe80::1").As16()
+)
 
 func (k *compiler) vports() error {
 	keys := map[onpath.VportID]uint32{}

@@ -133,12 +133,12 @@ func (n *Node) steer(w *work, f *flow) {
 	if !n.runFunctions(w, f) {
 		return
 	}
-	if p := n.paths[f.path]; p != nil && p.MTU > 0 {
-		if n.longest(&w.h) > p.MTU {
-			n.tooBig(w, p.MTU)
+	if mtu := n.fits(f); mtu > 0 {
+		if n.longest(&w.h) > mtu {
+			n.tooBig(w, mtu)
 			return
 		}
-		clamp(w.b, &w.h, p.MTU)
+		clamp(w.b, &w.h, mtu)
 	}
 	n.copyToMirrors(w, f)
 	if f.kind == onpath.NextExit {
@@ -146,6 +146,26 @@ func (n *Node) steer(w *work, f *flow) {
 		return
 	}
 	n.hand(w, f)
+}
+
+// fits is how large packets of an entry may be: what its path says, which says nothing of
+// an instance's own, and what the tunnel to where it leads can hold. 0: of any size.
+func (n *Node) fits(f *flow) (mtu int) {
+	if p := n.paths[f.path]; p != nil {
+		mtu = p.MTU
+	}
+	v := n.vports[f.next]
+	if f.kind != onpath.NextVport || v == nil || v.Kind != onpath.VportRemote {
+		return mtu
+	}
+	p, around := n.peers[v.Peer], 50
+	if p.Address.Is6() {
+		around = 70
+	}
+	if held := p.MTU - around; held > 0 && (mtu == 0 || held < mtu) {
+		return held
+	}
+	return mtu
 }
 
 // lost acts when the vport that an entry leads to takes nothing any more. It
