@@ -1,0 +1,129 @@
+package datapathtest
+
+import (
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+// adoption: while a chain is young, TCP connections older than it pass by, in
+// both directions; new ones are steered.
+func adoption(b *bed) {
+	fw := b.instance("fw", gateway)
+	c := &chain{path: 1, match: toServer(), began: b.h.Now().Add(-time.Second), adopt: time.Hour}
+	l := one(c, fw)
+	b.apply(l)
+	old := newPacket(tcp4(1))
+	old.flags = ack
+	reply := newPacket(tcp4(1).Reverse())
+	reply.flags = ack
+	b.untouched(clientNet, old.bytes(), serverNet)
+	b.untouched(serverNet, reply.bytes(), clientNet)
+	b.leads(gateway, edgeVport, tcp4(1), onpath.NextPass, 0)
+	b.leads(gateway, edgeVport, tcp4(1).Reverse(), onpath.NextPass, 0)
+	inside := newPacket(tcp4(2).Reverse()) // begins with an answer
+	inside.flags = syn | ack
+	b.untouched(serverNet, inside.bytes(), clientNet)
+	b.pathCounts(1, 0, 3)
+	b.forward(tcp4(3), fw)
+	b.forward(udp4(3), fw)
+	b.pathCounts(1, 2, 3)
+
+	// Once it is grown, unknown connections are steered, adopted ones still pass.
+	c.began = b.h.Now().Add(-2 * time.Hour)
+	b.apply(l)
+	b.untouched(clientNet, old.bytes(), serverNet)
+	late := newPacket(tcp4(4))
+	late.flags = ack
+	b.through(clientNet, late.bytes(), serverNet, forwards(fw)...)
+}
+
+// adoptedAnew: what begins by the ports of a connection that passed by goes through the
+// chain, whichever direction the SYN takes and whether or not the chain is grown since.
+func adoptedAnew(b *bed) {
+	fw := b.instance("fw", gateway)
+	c := &chain{path: 1, match: toServer(), began: b.h.Now().Add(-time.Second), adopt: time.Hour}
+	l := one(c, fw)
+	for n, grown := range []time.Duration{time.Second, 2 * time.Hour} {
+		for i, pass := range []int{1, 3} { // pending, and established
+			t := tcp4(uint16(1 + 2*n + i))
+			c.began = b.h.Now().Add(-time.Second)
+			b.apply(l)
+			b.passesBy(t, pass)
+			c.began = b.h.Now().Add(-grown)
+			b.apply(l)
+			b.through(clientNet, newPacket(t).bytes(), serverNet, forwards(fw)...)
+			answer := answerTo(t)
+			answer.flags = syn | ack
+			b.through(serverNet, answer.bytes(), clientNet, backwards(fw)...)
+			p := newPacket(t)
+			p.flags = ack
+			b.through(clientNet, p.bytes(), serverNet, forwards(fw)...)
+			b.forward(t, fw) // a SYN of a connection that went through changes nothing
+			b.leads(gateway, edgeVport, t.Reverse(), onpath.NextVport, fw.vport)
+		}
+	}
+	c.began = b.h.Now().Add(-time.Second)
+	b.apply(l)
+	b.passesBy(tcp6(9), 3)
+	b.through(serverNet, newPacket(tcp6(9).Reverse()).bytes(), clientNet, backwards(fw)...)
+	b.leads(gateway, edgeVport, tcp6(9), onpath.NextVport, fw.vport)
+}
+
+// passesBy sends packets in the middle of a connection, both ways, past a young chain.
+func (b *bed) passesBy(t onpath.Tuple, times int) {
+	b.t.Helper()
+	for range times {
+		p, answer := newPacket(t), answerTo(t)
+		p.flags, answer.flags = ack, ack
+		b.untouched(clientNet, p.bytes(), serverNet)
+		b.untouched(serverNet, answer.bytes(), clientNet)
+	}
+	b.leads(gateway, edgeVport, t, onpath.NextPass, 0)
+	b.leads(gateway, edgeVport, t.Reverse(), onpath.NextPass, 0)
+}
+
+// adoptedWithin: likewise of a tenant's chain that began within an operator's.
+func adoptedWithin(b *bed) {
+	op, fw := b.instance("op", gateway), b.instance("fw", gateway)
+	guard := &chain{path: 1, tier: onpath.TierOperator, tenant: "operator", match: toServer(), elements: []*element{{instances: []*instance{op}}}}
+	web := &chain{path: 2, match: toServer(), elements: []*element{{instances: []*instance{fw}}}, began: b.h.Now().Add(-time.Second), adopt: time.Hour}
+	b.apply(&layout{chains: []*chain{guard, web}, instances: []*instance{op, fw}})
+	for i, times := range []int{1, 3} {
+		t := tcp4(uint16(1 + i))
+		for range times {
+			p, answer := newPacket(t), answerTo(t)
+			p.flags, answer.flags = ack, ack
+			b.through(clientNet, p.bytes(), serverNet, forwards(op)...)
+			b.through(serverNet, answer.bytes(), clientNet, backwards(op)...)
+		}
+		b.forward(t, op, fw)
+		b.backward(t, fw, op)
+		b.forward(t, op, fw)
+	}
+}
+
+// cuts: with existing: cut, older connections are reset: the end that speaks by an answer,
+// the other one, which may wait for ever, by what it would have received.
+func cuts(b *bed) {
+	fw := b.instance("fw", gateway)
+	c := &chain{path: 1, match: toServer(), began: b.h.Now().Add(-time.Second), adopt: time.Hour, cut: true}
+	b.apply(one(c, fw))
+	b.nodes[gateway].loose[edgeVport] = true
+	for _, t := range []onpath.Tuple{tcp4(1), tcp6(2)} {
+		for _, speaks := range []struct {
+			in, out string
+			t       onpath.Tuple
+		}{{clientNet, serverNet, t}, {serverNet, clientNet, t.Reverse()}} {
+			old := newPacket(speaks.t)
+			old.flags, old.seq, old.ack = ack, 4711, 777
+			b.send(gateway, speaks.in, old.bytes())
+			b.dropped(gateway, speaks.in, onpath.DropReset)
+			b.isReset(speaks.in, speaks.t, 777)
+			old.flags |= rst
+			b.same(gateway, speaks.out, b.receive(gateway, speaks.out).Packet, withTTL(old.bytes(), 1))
+			b.untouched(speaks.in, old.bytes(), speaks.out) // so does the end itself that gives up
+		}
+	}
+	b.forward(tcp4(1), fw)
+}
