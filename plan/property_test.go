@@ -482,10 +482,11 @@ func (w *world) expect(cloudlet string, t onpath.Tuple) (x expectation) {
 	return x
 }
 
-// serving reports whether an instance takes new flows.
+// serving reports whether an instance takes new flows of a chain that steers: none
+// that drains does.
 func (w *world) serving(cloudlet string, dep name) bool {
 	for _, i := range w.instances {
-		if i.dep == dep && w.state(i) == onpath.VportUp && i.node.c.name == cloudlet {
+		if i.dep == dep && i.ready() && !i.draining() && i.node.c.name == cloudlet {
 			return true
 		}
 	}
