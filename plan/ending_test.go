@@ -155,3 +155,42 @@ func (s *sim) membersAnywhere(path onpath.PathID, k int) (n int) {
 	}
 	return n
 }
+
+// TestNewPathFirst: what an element that rewrites sends belongs to the path in force
+// before it belongs to one that has ended, in both directions; a new flow would leave
+// out the elements that came since.
+func TestNewPathFirst(t *testing.T) {
+	s := newSim(t, 12)
+	s.site("fra1", 1, 2)
+	s.apply(aFunction("default", "fw", nil), aFunction("default", "dnat", func(f *onpath.FunctionSpec) { f.Packets = onpath.PacketsRewrite }),
+		aChain("default", "web", through("dnat", 1)))
+	s.settle()
+	s.busy[s.instances("web-dnat")[0].Metadata.Name] = true
+	s.apply(aChain("default", "web", through("fw", 1), through("dnat", 1)))
+	s.settle()
+	seen := 0
+	for n, st := range s.states {
+		ended := map[onpath.PathID]bool{}
+		for _, p := range st.Acked.Datapath.Paths {
+			ended[p.ID] = !p.Ended.IsZero()
+		}
+		for _, table := range st.Acked.Datapath.Tables {
+			if !isEmit(table.ID) {
+				continue
+			}
+			over := map[bool]bool{}
+			for _, r := range table.Rules {
+				if over[r.Reverse] && !ended[r.Path] {
+					t.Errorf("%s: a rule of ended paths stands before %+v", n, r)
+				}
+				if ended[r.Path] {
+					over[r.Reverse] = true
+					seen++
+				}
+			}
+		}
+	}
+	if seen < 2 {
+		t.Errorf("%d rules are of ended paths: this tests nothing", seen)
+	}
+}

@@ -200,7 +200,14 @@ func emitRules(p *path, i *instance, side onpath.VportID, own []netip.Prefix) (f
 	case k < 0 || p.over:
 		return forward, nil
 	case !p.present && !p.steers || p.chain == nil || len(p.chain.errs) > 0:
-		return append(forward, p.emits[onpath.EmitTableOf(side)]...), nil
+		for _, r := range p.emits[onpath.EmitTableOf(side)] {
+			if r.Reverse { // behind those of the path that comes after it
+				reverse = append(reverse, r)
+			} else {
+				forward = append(forward, r)
+			}
+		}
+		return forward, reverse
 	case !p.steers || !mayEmit(i, p, k):
 		return forward, nil
 	}
