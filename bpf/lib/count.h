@@ -121,9 +121,11 @@ static __always_inline int drop(struct pkt *p, __u32 reason)
 {
 	__u32 slot = p->prev_slot;
 	struct vport_counters *c = bpf_map_lookup_elem(&vport_stats, &slot);
+	__u32 at = reason;
 
-	if (c && reason < DROP_REASONS)
-		c->dropped[reason] += p->packets ? p->packets : 1;
+	barrier_var(at); /* one register: Linux 6.1 knows no bounds of half words on the stack */
+	if (c && at < DROP_REASONS)
+		c->dropped[at] += p->packets ? p->packets : 1;
 	watch_drop(reason);
 	return TC_ACT_SHOT;
 }
