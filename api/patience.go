@@ -56,9 +56,20 @@ type rollingWriter struct {
 // Unwrap is for http.NewResponseController.
 func (w *rollingWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-func (w *rollingWriter) Write(p []byte) (int, error) {
-	_ = w.conn.SetWriteDeadline(time.Now().Add(w.d))
-	return w.ResponseWriter.Write(p)
+// piece is how much is given to the kernel under one deadline: a long answer in one
+// Write makes progress, too.
+const piece = 64 << 10
+
+func (w *rollingWriter) Write(p []byte) (n int, err error) {
+	for more := true; more; more = len(p) > 0 {
+		_ = w.conn.SetWriteDeadline(time.Now().Add(w.d))
+		k, err := w.ResponseWriter.Write(p[:min(len(p), piece)])
+		if n += k; err != nil {
+			return n, err
+		}
+		p = p[k:]
+	}
+	return n, nil
 }
 
 // Hijack implements http.Hijacker: deadlines are the new owner's.

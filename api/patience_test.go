@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -143,5 +144,38 @@ func TestStalledRest(t *testing.T) {
 		if _, err := io.Copy(io.Discard, c); err != nil {
 			t.Errorf("after a handler %s, the connection is kept: %v", what, err)
 		}
+	}
+}
+
+// TestSlowReader: an answer in one piece may take as long as it makes progress.
+func TestSlowReader(t *testing.T) {
+	const size = 16 << 20
+	wrote := make(chan error, 1)
+	address := rolled(t, time.Second, func(w http.ResponseWriter, _ *http.Request) {
+		_, err := w.Write(make([]byte, size))
+		wrote <- err
+	})
+	d := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error { // or the kernel takes all of it at once
+		return c.Control(func(fd uintptr) { _ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 64<<10) })
+	}}
+	c, err := d.DialContext(t.Context(), "tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Write([]byte("GET / HTTP/1.0\r\nHost: x\r\n\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 256<<10)
+	for read := 0; read < size; {
+		n, err := c.Read(b)
+		if err != nil {
+			t.Fatalf("after %d bytes: %v", read, err)
+		}
+		read += n
+		time.Sleep(20 * time.Millisecond * time.Duration(n) / time.Duration(64<<10))
+	}
+	if err := <-wrote; err != nil {
+		t.Error(err)
 	}
 }

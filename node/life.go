@@ -32,6 +32,9 @@ func (in *instance) live(ctx context.Context) {
 	in.keepWired(ctx, p)
 	for ctx.Err() == nil {
 		if p == nil {
+			if in.unwired() { // the alarm for that ended with the process before
+				in.wireAgain(ctx, nil, func() {})
+			}
 			if p = in.obtain(ctx); p == nil {
 				continue
 			}

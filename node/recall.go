@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -86,12 +87,15 @@ func bootID() string {
 // when this agent came serves on as it is: then supervise tries again. It closes looked
 // after the first attempt.
 func (in *instance) keepWired(ctx context.Context, p onpath.Process) {
+	in.wireAgain(ctx, p, sync.OnceFunc(func() { close(in.looked) }))
+}
+
+// wireAgain is keepWired, with what is to be done after each attempt.
+func (in *instance) wireAgain(ctx context.Context, p onpath.Process, tried func()) {
 	var b backoff
 	for first := true; ; first = false {
 		err := in.wire(ctx, p)
-		if first {
-			close(in.looked)
-		}
+		tried()
 		if err == nil || ctx.Err() != nil || in.isWired() {
 			return
 		}
@@ -103,6 +107,13 @@ func (in *instance) keepWired(ctx context.Context, p onpath.Process) {
 			return
 		}
 	}
+}
+
+// unwired reports whether the last wiring failed.
+func (in *instance) unwired() bool {
+	in.a.mu.Lock()
+	defer in.a.mu.Unlock()
+	return in.wireErr != ""
 }
 
 func (in *instance) isWired() bool {

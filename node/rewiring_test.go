@@ -74,6 +74,26 @@ func TestRewiringFails(t *testing.T) {
 	}
 }
 
+// TestRewiringAfterTheEnd: what could not be wired is tried again for the process that
+// comes after the one that ended meanwhile.
+func TestRewiringAfterTheEnd(t *testing.T) {
+	b := newBed(t)
+	r := b.run()
+	r.plan(planOf(1, routed("web", 16, "10.9.0.5/24")))
+	r.untilState("web", onpath.InstanceReady)
+	b.mtu("op000010", 1000)
+	r.plan(planOf(2, routed("web", 16, "10.9.0.6/24")))
+	b.until("the failure is told", func() bool { return r.server.tellsOf("WiringFailed") == 1 })
+	b.machine.Kill(b.id("web"), 1)
+	b.until("it has ended", func() bool { return r.server.tellsOf("Exited") == 1 })
+	r.untilState("web", onpath.InstanceReady)
+	b.mtu("op000010", 1400)
+	b.until("it works at last", func() bool {
+		got, _ := r.server.instance("web")
+		return got.Message == "" && b.addressed("web", "10.9.0.6/24")
+	})
+}
+
 // TestRewiringFailsAtStart: also if it is an agent's first attempt, of an instance
 // that it found serving.
 func TestRewiringFailsAtStart(t *testing.T) {

@@ -51,6 +51,9 @@ func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed boo
 	if in.launched != p {
 		kick(in.changed) // whatever changed while no agent looked
 	}
+	if in.unwired() {
+		w.rewiring, w.endWait = alarm(ctx, in.a.clock, w.rewait.after(0))
+	}
 	switch {
 	case assumed:
 		in.a.event(w.plan, false, "Adopted", "it ran on while the agent was away%s", asProcess(p))
