@@ -148,6 +148,12 @@ __noinline int refuse_own(struct __sk_buff *skb)
 }
 
 /*
+ * Of an error nobody knows what flow it is about: rules for protocols take none, or those
+ * about flows that no chain takes would be lost where a chain selects pings.
+ */
+#define PROTO_UNKNOWN 255 /* IANA: reserved */
+
+/*
  * An ICMP error about no flow that is known here. Whom a strict chain protects has it
  * only if its own addresses lie in no such chain: what it quotes is what its sender likes.
  * (Of a chain with direction forward, flows may be of the other one; the other gateway of
@@ -167,7 +173,7 @@ __noinline int unknown_error(struct __sk_buff *skb)
 	outer_address(skb, p, 1, p->end);
 	copy_addr(p->key.dst, p->end);
 	p->key.sport = p->key.dport = 0;
-	p->key.proto = p->family == FAMILY_4 ? IPPROTO_ICMP : IPPROTO_ICMPV6;
+	p->key.proto = PROTO_UNKNOWN;
 	if (is_local(p, p->key.dst))
 		return TC_ACT_OK;
 	begin_at_edge(p, n);
@@ -208,21 +214,23 @@ __noinline int decide_edge(struct __sk_buff *skb)
 	}
 	if (!n->edge_table)
 		return TC_ACT_OK;
+	if (p->is & IS_ERROR) { /* what it quotes, and so its key, is its sender's choice */
+		if (follow_at_edge())
+			return GO_ON;
+		return unknown_error(skb);
+	}
 	if (confined(p->key.src, p->family) || confined(p->key.dst, p->family) ||
 	    is_dhcp(&p->key, p->family))
 		return TC_ACT_OK;
 	local = !(p->is & IS_HOST) && is_local(p, p->key.dst);
 	own = !(p->is & IS_HOST) && !local && is_local(p, p->key.src);
-	if (own && !(p->is & (IS_ERROR | IS_TAPPED | IS_BRIDGED)))
+	if (own && !(p->is & (IS_TAPPED | IS_BRIDGED)))
 		return refuse_own(skb);
 	local |= own;
 	if (local && !n->host_ifindex)
 		return TC_ACT_OK; /* an uplink of another kind: the node's own is not steered there */
-	if (local || (p->is & IS_ERROR)) {
-		if (follow_at_edge())
-			return GO_ON;
-		return local ? TC_ACT_OK : unknown_error(skb);
-	}
+	if (local)
+		return follow_at_edge() ? GO_ON : TC_ACT_OK;
 	begin_at_edge(p, n);
 	if (p->is & IS_NOPORTS) {
 		p->strict_only = 1;

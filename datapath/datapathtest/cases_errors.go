@@ -78,7 +78,17 @@ func strayErrors(b *bed) {
 	cut := icmpError(client, 11, 0, newPacket(udp4(5).Reverse()).bytes()[:24]) // quotes no ports
 	cut.tuple.Dst = server
 	six := icmpError(client6, 1, 4, newPacket(tcp6(5).Reverse()).bytes()).bytes()
-	for _, e := range [][]byte{about(udp4(5)), cut.bytes(), six} {
+	quotes := func(t onpath.Tuple) []byte { // an error to the server, whatever it quotes
+		e := icmpError(client, 3, 3, newPacket(t).bytes())
+		e.tuple.Dst = server
+		return e.bytes()
+	}
+	gate := b.nodes[gateway].spec.Uplinks[0].Addresses[0].Addr()
+	dhcp := tuple(udp, server, 68, client, 67)
+	confined := tuple(udp, server, 9, netip.MustParseAddr("224.0.0.1"), 9)
+	own := tuple(udp, gate, 9, client, 9)
+	to := tuple(udp, server, 9, gate, 9)
+	for _, e := range [][]byte{about(udp4(5)), cut.bytes(), six, quotes(dhcp), quotes(confined), quotes(own), quotes(to)} {
 		b.send(gateway, clientNet, e)
 		b.dropped(gateway, clientNet, onpath.DropUnclassified)
 	}
@@ -88,6 +98,10 @@ func strayErrors(b *bed) {
 	b.through(clientNet, e, serverNet, forwards(fw)...)
 	elsewhere := tuple(udp, netip.MustParseAddr("10.8.0.1"), 7, client, 7)
 	b.untouched(serverNet, icmpError(elsewhere.Src, 3, 3, newPacket(elsewhere.Reverse()).bytes()).bytes(), clientNet)
+	c.match.Protocol = []uint8{1, tcp} // pings, and not what errors are about
+	b.apply(l)
+	b.untouched(clientNet, about(udp4(6)), serverNet)
+	c.match.Protocol = nil
 	c.forward = true // then the servers' own flows are not the chain's
 	b.apply(l)
 	b.untouched(clientNet, about(udp4(7)), serverNet)

@@ -139,6 +139,10 @@ func (n *Node) fromUplink(device string, b []byte, h header) {
 		return
 	}
 	t := w.key.tuple
+	if h.isError { // what it quotes, and so its key, is its sender's choice
+		n.errorFromUplink(w, known)
+		return
+	}
 	if n.unsteered(w, h.verdict == fine) {
 		n.kernel(b, h)
 		return
@@ -151,14 +155,9 @@ func (n *Node) fromUplink(device string, b []byte, h header) {
 		n.blind(b, h)
 		return
 	}
-	if h.isError || n.edge.Table == 0 {
+	if n.edge.Table == 0 {
 		if f := n.pendingAtEdge(w, n.firstPath(t)); f != nil && known {
 			n.follow(w, f)
-			return
-		}
-		if h.isError && n.strayError(&h) {
-			n.countIn(edge, h.length)
-			n.countDrop(edge, onpath.DropUnclassified)
 			return
 		}
 		n.leaveAlone(w)
@@ -167,6 +166,24 @@ func (n *Node) fromUplink(device string, b []byte, h header) {
 	n.classify(w)
 }
 
+// errorFromUplink decides on an ICMP error from outside without an established entry;
+// known is whether it could be read what it is about.
+func (n *Node) errorFromUplink(w *work, known bool) {
+	if f := n.pendingAtEdge(w, n.firstPath(w.key.tuple)); f != nil && known {
+		n.follow(w, f)
+		return
+	}
+	if n.strayError(&w.h) {
+		n.countIn(n.edge.Vport, w.h.length)
+		n.countDrop(n.edge.Vport, onpath.DropUnclassified)
+		return
+	}
+	n.leaveAlone(w)
+}
+
+// protocolUnknown is no protocol's number (IANA: reserved).
+const protocolUnknown = 255
+
 // strayError tells an ICMP error about no flow that is known here and to or from what a
 // strict chain protects. Of a chain with direction forward, flows may be of the other one;
 // and the other gateway of a pair may know of the flow.
@@ -174,7 +191,10 @@ func (n *Node) strayError(h *header) bool {
 	if n.edge.Table == 0 || n.gates[0] != 0 || n.isLocal(h.tuple.Dst) {
 		return false
 	}
-	path, strict := n.unclassified(h)
+	// Nobody knows what flow it is about: rules for protocols take none.
+	of := *h
+	of.tuple.Protocol = protocolUnknown
+	path, strict := n.unclassified(&of)
 	return strict && !n.paths[path].Forward
 }
 
@@ -240,7 +260,7 @@ func (n *Node) again(w *work) {
 // node itself, or an error about that, and what no chain may take anywhere.
 func (n *Node) unsteered(w *work, ports bool) bool {
 	t := w.key.tuple
-	return n.isLocal(t.Dst) || w.h.isError && n.isLocal(t.Src) || neverSelected(t, ports)
+	return n.isLocal(t.Dst) || neverSelected(t, ports)
 }
 
 // refuseOwn drops a packet from outside that has the node's own address as its source, if
