@@ -99,21 +99,27 @@ func (p *process) resume() error {
 		return err
 	}
 	_, noTables := os.Stat(p.d.pins(p.id))
+	fail := func(err error) error {
+		if noTables != nil { // nothing is in service: by itself it may begin anew
+			return unusable{err}
+		}
+		return err
+	}
 	var object *draft
 	sum := sha256.Sum256(there)
 	other := hex.EncodeToString(sum[:]) != p.function.object.SHA256
 	if other {
 		if object, err = newDraft(p.objectPath(), p.function.code); err != nil {
 			err = fmt.Errorf("keep the object: %w", err)
-			if noTables != nil { // nothing is in service
-				return err
+			if noTables != nil {
+				return fail(err)
 			}
 			return p.resumeFormer(there, err)
 		}
 	}
 	if p.tables, err = p.function.object.OpenTables(p.d.pins(p.id)); err != nil {
 		object.discard()
-		return err
+		return fail(err)
 	}
 	if other || noTables != nil { // after a restart of the machine, maybe with another kernel
 		if err := p.verify(); err != nil {
@@ -122,10 +128,10 @@ func (p *process) resume() error {
 		}
 	}
 	if err := object.put(); err != nil {
-		return fmt.Errorf("keep the object: %w", err)
+		return fail(fmt.Errorf("keep the object: %w", err))
 	}
 	if err := apply(p.tables); err != nil {
-		return fmt.Errorf("write the function's configuration: %w", err)
+		return fail(fmt.Errorf("write the function's configuration: %w", err))
 	}
 	p.accompany(&p.spec)
 	return nil
