@@ -120,7 +120,8 @@ func TestRuntimePartlyAwayAtStart(t *testing.T) {
 		return nil
 	}
 	r = b.run()
-	if !slices.Contains(r.server.reasons(), "Adopted") || b.path.state(16) != onpath.VportUp {
+	b.until("the one that could be taken over is", func() bool { return slices.Contains(r.server.reasons(), "Adopted") })
+	if b.path.state(16) != onpath.VportUp {
 		t.Errorf("vport %s, events %v", b.path.state(16), r.server.reasons())
 	}
 	b.until("the runtime was asked again", func() bool { return len(asked) == 3 })
