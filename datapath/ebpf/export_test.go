@@ -174,3 +174,10 @@ func (d *Driver) FillFlows(n int, of onpath.VportID) error {
 	_, err := d.coll.Maps[flowsMap].BatchUpdate(keys, values, nil)
 	return err
 }
+
+// FastRests reports whether the fast path knows no hops for a moment, after a change.
+func (d *Driver) FastRests() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.fast.resting
+}
