@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
 
 	"github.com/onpath/onpath"
 )
@@ -130,12 +131,20 @@ func (d *Driver) On(ifindex int) (hooks []string) {
 			hooks = append(hooks, string(a.hook))
 		}
 	}
+	if d.att.noTCX {
+		a := attachment{hookIngress, ifindex}
+		filters, err := d.ns.nl.FilterList(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: ifindex}}, a.parent())
+		if err == nil && slices.ContainsFunc(filters, func(f netlink.Filter) bool { b, ok := f.(*netlink.BpfFilter); return ok && b.Name == a.filter() }) {
+			hooks = append(hooks, string(hookIngress))
+		}
+	}
 	slices.Sort(hooks)
 	return hooks
 }
 
-// Links counts the pinned links.
-func (d *Driver) Links() int { return len(d.att.links) }
+// Links counts the pinned links, and says whether the programs at tc have some: older
+// kernels have filters.
+func (d *Driver) Links() (n int, tcx bool) { return len(d.att.links), !d.att.noTCX }
 
 // SetAddressBuffer sets the room for the kernel's messages of addresses, and how often
 // these are looked at in any case, and gives what undoes that.
