@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/wholefile"
 )
 
 // A fault that lasts is written down before it is caused, with all that its end
@@ -158,7 +159,7 @@ func (s state) saveLease(l *lease) error {
 		err = os.MkdirAll(s.faultDir(), 0o750)
 	}
 	if err == nil {
-		err = writeFile(s.leaseFile(l.Fault.ID), data, true)
+		err = wholefile.Write(s.leaseFile(l.Fault.ID), data, 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("write the fault down: %w", err)

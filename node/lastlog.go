@@ -12,6 +12,7 @@ import (
 	"unicode"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/wholefile"
 )
 
 // maxLastLog is how much is kept of what a run wrote that has ended, in bytes.
@@ -34,7 +35,7 @@ func (in *instance) keepLog(ctx context.Context) {
 	defer cancel()
 	var t logEnd
 	if err = rt.Logs(ctx, in.id, -1, false, &t); err == nil {
-		err = writeFile(in.a.state.lastLog(in.id), t.lines(), false)
+		err = wholefile.WriteLightly(in.a.state.lastLog(in.id), t.lines(), 0o600)
 	}
 	if err != nil && onpath.CodeOf(err) != onpath.CodeNotFound {
 		in.a.log.Warn("the log of the run that ended is lost", "instance", in.id, "err", err)

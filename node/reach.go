@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/wholefile"
 )
 
 // reach knows which instances of other nodes take packets, from their nodes'
@@ -367,7 +368,7 @@ func (a *Agent) saveReach(ctx context.Context) {
 		}
 		data, err := json.Marshal(a.reach.saved())
 		if err == nil {
-			err = writeFile(a.state.lostFile(), data, false)
+			err = wholefile.WriteLightly(a.state.lostFile(), data, 0o600)
 		}
 		if err != nil {
 			a.log.Warn("cannot save which peers are lost", "err", err)

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/wholefile"
 )
 
 // savedPlan is StateDir/plan.json: what was asked of the node, and, while that
@@ -116,7 +117,7 @@ func (s state) savePlan(p savedPlan) error {
 	if err != nil {
 		return fmt.Errorf("save the plan: %w", err)
 	}
-	if err := writeFile(s.planFile(), data, true); err != nil {
+	if err := wholefile.Write(s.planFile(), data, 0o600); err != nil {
 		return fmt.Errorf("save the plan: %w", err)
 	}
 	return nil
@@ -128,7 +129,7 @@ func (s state) saveRecord(r record) error {
 		return fmt.Errorf("save the record of instance %s: %w", r.ID, err)
 	}
 	// Not synced: what a power cut loses here, it loses in the kernel too.
-	if err := writeFile(s.recordFile(r.ID), data, false); err != nil {
+	if err := wholefile.WriteLightly(s.recordFile(r.ID), data, 0o600); err != nil {
 		return fmt.Errorf("save the record of instance %s: %w", r.ID, err)
 	}
 	return nil
@@ -165,34 +166,6 @@ func (s state) removeRecord(id string) error {
 		return fmt.Errorf("remove the record of instance %s: %w", id, err)
 	}
 	return nil
-}
-
-// writeFile replaces the file whole or not at all.
-func writeFile(path string, data []byte, sync bool) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".tmp-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	_, err = f.Write(data)
-	if err == nil && sync {
-		err = f.Sync()
-	}
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil || !sync {
-		return err
-	}
-	d, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
 }
 
 // instanceID is unique on the machine, and readable: tenant, name and a hash.

@@ -1,5 +1,5 @@
 // Package wholefile replaces files as a whole: who opens one finds what was there
-// before or all that was written, also after a crash or a power loss.
+// before or all that was written, also after a crash.
 package wholefile
 
 import (
@@ -9,22 +9,72 @@ import (
 	"path/filepath"
 )
 
-// Write puts data into the file at path. If it fails, what was there still is.
+// Write puts data into the file at path, for good: it outlasts a power loss. If it
+// fails, what was there still is.
 func Write(path string, data []byte, mode fs.FileMode) error {
-	dir := filepath.Dir(path)
-	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+".new-*")
+	d, err := NewDraft(path, data, mode)
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name())
+	if err := d.Put(); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+// WriteLightly is Write for what is written often and may be lost with the power.
+func WriteLightly(path string, data []byte, mode fs.FileMode) error {
+	d, err := draft(path, data, mode, false)
+	if err != nil {
+		return err
+	}
+	return d.Put()
+}
+
+// Draft is what is to take the place of a file, on disk beside it: a full disk is
+// found out before anything is changed. A nil one changes nothing.
+type Draft struct{ path, tmp string }
+
+// NewDraft writes a draft, which is to be put or discarded.
+func NewDraft(path string, data []byte, mode fs.FileMode) (*Draft, error) {
+	return draft(path, data, mode, true)
+}
+
+func draft(path string, data []byte, mode fs.FileMode, sync bool) (*Draft, error) {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".new-*")
+	if err != nil {
+		return nil, err
+	}
+	d := &Draft{path: path, tmp: f.Name()}
 	_, err = f.Write(data)
-	if err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err != nil {
+	err = errors.Join(err, f.Chmod(mode))
+	if err == nil && sync {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		d.Discard()
+		return nil, err
+	}
+	return d, nil
+}
+
+// Put gives the file its new content.
+func (d *Draft) Put() error {
+	if d == nil {
+		return nil
+	}
+	if err := os.Rename(d.tmp, d.path); err != nil {
+		d.Discard()
 		return err
 	}
-	if err := os.Rename(f.Name(), path); err != nil {
-		return err
+	return nil
+}
+
+// Discard leaves the file as it is.
+func (d *Draft) Discard() {
+	if d != nil {
+		_ = os.Remove(d.tmp)
 	}
-	return syncDir(dir)
 }
 
 // syncDir has the names in a directory outlast a power loss.

@@ -36,7 +36,7 @@ func TestWriteFails(t *testing.T) {
 	}
 	dir := t.TempDir()
 	if err := syscall.Mount("none", dir, "tmpfs", 0, "size=64k"); err != nil {
-		t.Skip("needs to mount a tmpfs: ", err)
+		t.Fatal(err)
 	}
 	defer syscall.Unmount(dir, 0)
 	path := filepath.Join(dir, "f")

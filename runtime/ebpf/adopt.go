@@ -13,6 +13,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/inline"
+	"github.com/onpath/onpath/internal/wholefile"
 )
 
 // record is what is kept of an instance.
@@ -105,11 +106,11 @@ func (p *process) resume() error {
 		}
 		return err
 	}
-	var object *draft
+	var object *wholefile.Draft
 	sum := sha256.Sum256(there)
 	other := hex.EncodeToString(sum[:]) != p.function.object.SHA256
 	if other {
-		if object, err = newDraft(p.objectPath(), p.function.code); err != nil {
+		if object, err = wholefile.NewDraft(p.objectPath(), p.function.code, 0o600); err != nil {
 			err = fmt.Errorf("keep the object: %w", err)
 			if noTables != nil {
 				return fail(err)
@@ -118,16 +119,16 @@ func (p *process) resume() error {
 		}
 	}
 	if p.tables, err = p.function.object.OpenTables(p.d.pins(p.id)); err != nil {
-		object.discard()
+		object.Discard()
 		return fail(err)
 	}
 	if other || noTables != nil { // after a restart of the machine, maybe with another kernel
 		if err := p.verify(); err != nil {
-			object.discard()
+			object.Discard()
 			return unusable{err}
 		}
 	}
-	if err := object.put(); err != nil {
+	if err := object.Put(); err != nil {
 		return fail(fmt.Errorf("keep the object: %w", err))
 	}
 	if err := apply(p.tables); err != nil {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/inline"
+	"github.com/onpath/onpath/internal/wholefile"
 )
 
 // process is one instance. Nothing runs: it lasts until it is stopped.
@@ -46,9 +47,9 @@ func (p *process) begin() error {
 	if err := os.MkdirAll(p.d.dir(p.id), 0o700); err != nil {
 		return fmt.Errorf("make the instance's folder: %w", err)
 	}
-	object, err := newDraft(p.objectPath(), p.function.code)
+	object, err := wholefile.NewDraft(p.objectPath(), p.function.code, 0o600)
 	if err == nil {
-		err = object.put()
+		err = object.Put()
 	}
 	if err != nil {
 		return fmt.Errorf("keep the object: %w", err)
@@ -125,19 +126,19 @@ func (p *process) configure(s *onpath.FunctionSpec) error {
 	if err != nil {
 		return err
 	}
-	var kept *draft
+	var kept *wholefile.Draft
 	if !bytes.Equal(data, p.kept) { // what is told again needs no space
-		if kept, err = newDraft(filepath.Join(p.d.dir(p.id), recordFile), data); err != nil {
+		if kept, err = wholefile.NewDraft(filepath.Join(p.d.dir(p.id), recordFile), data, 0o600); err != nil {
 			return fmt.Errorf("keep the configuration: %w", err)
 		}
 	}
 	p.abandon()
 	if err := apply(p.tables); err != nil {
-		kept.discard()
+		kept.Discard()
 		p.accompany(&p.spec)
 		return fmt.Errorf("write the function's configuration: %w", err)
 	}
-	if err := kept.put(); err != nil {
+	if err := kept.Put(); err != nil {
 		err = fmt.Errorf("keep the configuration: %w", err)
 		if again := p.takeBack(); again != nil {
 			p.accompany(s)
