@@ -220,20 +220,16 @@ func TestImagesLeaveTheDisk(t *testing.T) {
 	full("POST", post, strings.NewReader(data))
 	// Of unknown length: it is found out while it comes.
 	free.Store(imageReserve)
-	looks := 0
-	w.im.free = func() (int64, bool) {
-		looks++
-		return imageReserve + 10<<20 - int64(looks)*5<<20, true
-	}
-	sent := 0
-	full("POST", post, readerFunc(func(b []byte) (int, error) {
-		if sent += len(b); sent > 64<<20 {
+	var looks, sent atomic.Int64
+	w.im.free = func() (int64, bool) { return imageReserve + 10<<20 - looks.Add(1)*5<<20, true }
+	full("POST", post, readerFunc(func(b []byte) (int, error) { // read on while the answer is here
+		if sent.Add(int64(len(b))) > 64<<20 {
 			return 0, io.EOF
 		}
 		return len(b), nil
 	}))
-	if looks != 3 || sent > 40<<20 {
-		t.Errorf("of 64 MiB are sent %d bytes, and %d times the disk was looked at", sent, looks)
+	if looks.Load() != 3 || sent.Load() > 40<<20 {
+		t.Errorf("of 64 MiB are sent %d bytes, and %d times the disk was looked at", sent.Load(), looks.Load())
 	}
 	w.im.free = func() (int64, bool) { return free.Load(), true }
 	at := w.begin(asOperator, "acme/x")
