@@ -143,14 +143,22 @@ func (d directory) save(s *state) error {
 }
 
 // lock keeps others from starting or stopping the lab. It is refused at once
-// when somebody else holds it.
+// when somebody else holds it. The default state directory goes with its last lab.
 func (d directory) lock() (unlock func(), err error) {
-	unlock, err = filelock.Try(string(d) + ".lock")
+	release, err := filelock.Try(string(d) + ".lock")
 	var held *filelock.Held
 	if errors.As(err, &held) {
 		return nil, &onpath.Error{Code: onpath.CodeConflict, Message: fmt.Sprintf("lab %s is being started or stopped by process %d", filepath.Base(string(d)), held.PID), Remedy: "wait for it", Cause: err}
 	}
-	return unlock, err
+	if err != nil {
+		return nil, err
+	}
+	return func() {
+		release()
+		if base := filepath.Dir(string(d)); base == DefaultStateDir {
+			os.Remove(base) // if that was the last lab
+		}
+	}, nil
 }
 
 // Summary is one lab of List.

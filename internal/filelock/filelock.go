@@ -5,6 +5,7 @@ package filelock
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -26,11 +27,14 @@ func (h *Held) Error() string {
 // Try takes the lock, which ends with the process if it is not released; the error
 // is a *Held if another has it. The file's folder is made.
 func Try(path string) (release func(), err error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return nil, fmt.Errorf("lock %s: %w", path, err)
-	}
-	for {
+	for again := 0; ; again++ {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return nil, fmt.Errorf("lock %s: %w", path, err)
+		}
 		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
+		if errors.Is(err, fs.ErrNotExist) && again < 1000 {
+			continue // whoever had the last lock in it took the folder away
+		}
 		if err != nil {
 			return nil, fmt.Errorf("lock %s: %w", path, err)
 		}
