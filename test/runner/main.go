@@ -33,6 +33,7 @@ type event struct {
 }
 
 type outcome struct {
+	start                   time.Time
 	passed, failed, skipped int
 	skips                   []string // "package.Test: reason"
 	failures                []string
@@ -62,12 +63,14 @@ func execute(soak bool, run string, packages []string) error {
 		goBin = "go"
 	}
 	fmt.Println("go vet and the first test binaries take minutes where nothing is cached; every package is reported when it is done")
-	if out, err := exec.Command(goBin, append([]string{"vet"}, packages...)...).CombinedOutput(); err != nil {
+	vet := exec.Command(goBin, append([]string{"vet", "-trimpath"}, packages...)...)
+	vet.Env = append(os.Environ(), "CGO_ENABLED=0") // as the Makefile builds, so that hardly anything is compiled for it
+	if out, err := vet.CombinedOutput(); err != nil {
 		return fmt.Errorf("go vet: %w\n%s", err, out)
 	}
 	// Tests that may run beside others of their package wait for the kernel mostly.
 	parallel := strconv.Itoa(2 * runtime.NumCPU())
-	args := []string{"test", "-race", "-json", "-p", "2", "-parallel", parallel, "-timeout", "18m"}
+	args := []string{"test", "-race", "-vet=off", "-json", "-p", "2", "-parallel", parallel, "-timeout", "18m"}
 	if soak {
 		os.Setenv("ONPATH_SOAK", "1")
 		args = append(args, "-timeout", "3h", "-count", "1")
@@ -88,7 +91,7 @@ func execute(soak bool, run string, packages []string) error {
 	if err != nil {
 		return err
 	}
-	res := &outcome{output: map[string][]string{}}
+	res := &outcome{start: start, output: map[string][]string{}}
 	var testErr error
 	for _, part := range [][]string{others, alone} {
 		if len(part) == 0 {
@@ -141,9 +144,10 @@ func asRoot() string {
 // and demands that nothing is lost: nothing else runs beside it.
 const undisturbed = "github.com/onpath/onpath/test/e2e"
 
-// longest are the packages that take longest; they begin first, lest one of them is
-// still at it when nothing is left to do beside it.
-var longest = []string{"github.com/onpath/onpath/datapath/ebpf", "github.com/onpath/onpath/bench"}
+// longest are the packages that take longest, test/functions where it has yet to build
+// images; they begin first, lest one of them is still at it when nothing is left to do
+// beside it.
+var longest = []string{"github.com/onpath/onpath/datapath/ebpf", "github.com/onpath/onpath/test/functions", "github.com/onpath/onpath/bench"}
 
 // apart takes the undisturbed package out of the others, and puts these in order.
 func apart(goBin string, packages []string) (others, alone []string, err error) {
@@ -219,7 +223,7 @@ func (o *outcome) packageDone(name string, e event) {
 		return
 	}
 	if e.Action == "pass" {
-		fmt.Printf("ok   %s(%.1f s)\n", name, e.Elapsed)
+		fmt.Printf("ok   %s(%.1f s, at %s)\n", name, e.Elapsed, time.Since(o.start).Round(time.Second))
 	}
 }
 
