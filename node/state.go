@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -110,6 +111,16 @@ func (s state) loadPlan() (*savedPlan, error) {
 		return nil, fmt.Errorf("read the saved plan %s: it names no plan", s.planFile())
 	}
 	return &p, nil
+}
+
+// PlannedUnderlay is the underlay address by the plan that is kept in a state folder,
+// if one is.
+func PlannedUnderlay(dir string) netip.Addr {
+	p, err := state{dir}.loadPlan()
+	if err != nil || p == nil {
+		return netip.Addr{}
+	}
+	return p.Wanted.Datapath.Underlay.Address
 }
 
 func (s state) savePlan(p savedPlan) error {

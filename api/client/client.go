@@ -71,6 +71,9 @@ func (c *Client) transport() *http.Transport {
 // Server is where the server is, for people.
 func (c *Client) Server() string { return c.name }
 
+// Local reports whether the server is reached by a socket of this machine's.
+func (c *Client) Local() bool { return c.holder == nil }
+
 // Dial opens a connection on which the server knows who we are; node sessions
 // use it (session.Options.Connect).
 func (c *Client) Dial(ctx context.Context) (net.Conn, error) {

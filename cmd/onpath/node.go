@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -181,9 +182,8 @@ func runNode(ctx context.Context, conf *config.Node, log *slog.Logger) error {
 		return err
 	}
 	defer cl.Close()
-	if !conf.Underlay.Address.IsValid() {
-		conf.Underlay.Address = config.UnderlayFor("https://" + cl.Server())
-		log.Info("no underlay address is given, this one is used", "address", conf.Underlay.Address)
+	if err := findUnderlay(ctx, conf, cl, log); err != nil {
+		return err
 	}
 	spec, err := conf.Spec()
 	if err != nil {
@@ -216,6 +216,36 @@ func runNode(ctx context.Context, conf *config.Node, log *slog.Logger) error {
 		tasks = append(tasks, metricsTask(metrics, registry, agent.Health))
 	}
 	return together(ctx, tasks...)
+}
+
+// findUnderlay sets the underlay address if none is given: what the last plan had, else
+// the one by which the machine reaches the server, once there is a way to it.
+func findUnderlay(ctx context.Context, conf *config.Node, cl *client.Client, log *slog.Logger) error {
+	if !conf.Underlay.Address.IsValid() {
+		conf.Underlay.Address = node.PlannedUnderlay(conf.StateDir)
+	}
+	if conf.Underlay.Address.IsValid() {
+		return nil
+	}
+	for waited := false; ; waited = true {
+		a, err := config.OwnAddress(), error(nil)
+		if !cl.Local() {
+			a, err = config.AddressTowards(cl.Server())
+		}
+		if err == nil {
+			conf.Underlay.Address = a
+			log.Info("no underlay address is given, this one is used", "address", a)
+			return nil
+		}
+		if !waited {
+			log.Warn("no underlay address is given, and this machine has no way to the server yet by which to find one; it is tried again every second", "server", cl.Server(), "err", err, "remedy", "wait for the network, or give the address with --underlay")
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Second):
+		}
+	}
 }
 
 // claimNode makes sure that nobody else works for the node of that name in this

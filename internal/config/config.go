@@ -244,16 +244,25 @@ func ParseUplink(s string) (onpath.Uplink, error) {
 	return u, nil
 }
 
-// UnderlayFor guesses the underlay address: the one this machine would use to
-// reach server, else its first global unicast address, else loopback, which is
-// enough for a node that stands alone.
-func UnderlayFor(server string) netip.Addr {
-	if host, ok := strings.CutPrefix(server, "https://"); ok {
-		if c, err := net.Dial("udp", host); err == nil { // sends nothing
-			defer c.Close()
-			if a, err := netip.ParseAddrPort(c.LocalAddr().String()); err == nil {
-				return a.Addr().Unmap().WithZone("")
-			}
+// AddressTowards is the address that this machine would use to reach a server at
+// host:port. It fails while there is no way to it, as before the network is up.
+func AddressTowards(server string) (netip.Addr, error) {
+	c, err := net.Dial("udp", server) // sends nothing
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	defer c.Close()
+	a, err := netip.ParseAddrPort(c.LocalAddr().String())
+	return a.Addr().Unmap().WithZone(""), err
+}
+
+// OwnAddress guesses the address by which other machines reach this one: the one that
+// it would use by its default route, else its first global unicast address, else
+// loopback, which is enough for a machine that stands alone.
+func OwnAddress() netip.Addr {
+	for _, anywhere := range []string{"192.0.2.1:9", "[2001:db8::1]:9"} { // RFC 5737, RFC 3849: nobody's
+		if a, err := AddressTowards(anywhere); err == nil && a.IsGlobalUnicast() {
+			return a
 		}
 	}
 	addrs, _ := net.InterfaceAddrs()
@@ -269,7 +278,7 @@ func UnderlayFor(server string) netip.Addr {
 func reachable(listen string) string {
 	host, port, _ := net.SplitHostPort(listen)
 	if a, err := netip.ParseAddr(host); host == "" || err == nil && a.IsUnspecified() {
-		host = UnderlayFor("").String()
+		host = OwnAddress().String()
 	}
 	return net.JoinHostPort(host, port)
 }

@@ -97,8 +97,17 @@ func TestNodeDefaults(t *testing.T) {
 	if err := n.Complete("a"); err == nil {
 		t.Error("two tokens")
 	}
-	if a := config.UnderlayFor("unix:///x"); !a.IsValid() {
-		t.Error("no underlay address")
+}
+
+func TestOwnAddress(t *testing.T) {
+	if a := config.OwnAddress(); !a.IsValid() {
+		t.Error("no address")
+	}
+	if a, err := config.AddressTowards("127.0.0.1:7443"); err != nil || !a.IsLoopback() {
+		t.Errorf("towards loopback: %v, %v", a, err)
+	}
+	if a, err := config.AddressTowards("no server"); err == nil {
+		t.Errorf("towards no server: %v", a)
 	}
 }
 
