@@ -27,6 +27,7 @@ type Place struct {
 	// Cloudlets; empty: those of the chains that use the deployment.
 	Cloudlets []string `json:"cloudlets,omitempty"`
 	// Nodes: labels that a node must have; the label "name" is the node's name.
+	// Instances on other nodes move, as soon as there are others to take over.
 	Nodes map[string]string `json:"nodes,omitempty"`
 	// Spread: node (default): as few instances of this deployment on one node as possible; none: pack.
 	Spread Spread `json:"spread,omitempty"`

@@ -66,7 +66,7 @@ func (w *world) elementStatus(c *chain) []onpath.ElementStatus {
 		case len(e.d.noRoom) > 0:
 			s.Message = strings.Join(e.d.noRoom, "; ")
 		case s.Ready < s.Desired || s.Outdated > 0:
-			s.Message = cmp.Or(w.trouble(e.dep, ""), w.refused(e.d))
+			s.Message = cmp.Or(w.trouble(e.dep, ""), w.refused(e.d), w.unseen(e.dep))
 		}
 		out = append(out, s)
 	}
@@ -115,7 +115,7 @@ func (w *world) chainConditions(c *chain, st *onpath.ChainStatus, waits []string
 
 // outdated is 1 for an instance that is not what the deployment now says.
 func (d *deployment) outdated(i *instance) int {
-	if d.function == nil || i.obj.Spec.Shape == d.shape && d.told(i) {
+	if d.function == nil || d.suits(i) && d.told(i) {
 		return 0
 	}
 	return 1

@@ -308,6 +308,9 @@ func (b *builder) addGroups(p *path) {
 }
 
 func (b *builder) isMember(p *path, i *instance) bool {
+	if b.w.outOfSight(p, i) && !b.n.newest.sendsTo(p.id, i.obj.Spec.Vport) {
+		return false
+	}
 	if i.node == b.n {
 		return slices.Contains(b.local, i)
 	}

@@ -93,6 +93,20 @@ func (w *world) unsuited(d *deployment, n *node) string {
 			return "is not ready: " + c.Message
 		}
 	}
+	if why := d.misplaced(n); why != "" {
+		return why
+	}
+	if c := d.spec.Container; c != nil && c.Image == onpath.HostImage && n.st.Report.NoHostImage {
+		return "does not permit image: host (hostImage in its onpath.yaml)"
+	}
+	if d.inline() && n != n.c.gateway {
+		return "is not the gateway, where ebpf functions run"
+	}
+	return ""
+}
+
+// misplaced says why the deployment does not want to be on the node.
+func (d *deployment) misplaced(n *node) string {
 	for _, k := range sortedKeys(d.place.Nodes) {
 		v := d.place.Nodes[k]
 		has := n.obj.Metadata.Labels[k]
@@ -103,13 +117,12 @@ func (w *world) unsuited(d *deployment, n *node) string {
 			return fmt.Sprintf("has not the label %s: %s", k, v)
 		}
 	}
-	if c := d.spec.Container; c != nil && c.Image == onpath.HostImage && n.st.Report.NoHostImage {
-		return "does not permit image: host (hostImage in its onpath.yaml)"
-	}
-	if d.inline() && n != n.c.gateway {
-		return "is not the gateway, where ebpf functions run"
-	}
 	return ""
+}
+
+// suits reports whether an instance is what the deployment now says, and where.
+func (d *deployment) suits(i *instance) bool {
+	return i.obj.Spec.Shape == d.shape && (i.node == nil || d.misplaced(i.node) == "")
 }
 
 // capacity is what instances may use of the node in all; a part that is zero is

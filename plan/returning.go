@@ -13,8 +13,8 @@ import (
 // regretted. Then nothing is made anew: instances that drain serve on, with what they
 // know of their flows, and the path that ended goes on with its flows.
 
-// takeBack has up to n instances that drain serve on, those first that began last. It
-// returns them.
+// takeBack has up to n instances that drain serve on, those first that began last, of
+// nodes with an agent before others. It returns them.
 func (w *world) takeBack(d *deployment, list []*instance, n int) []*instance {
 	var back []*instance
 	for _, i := range list {
@@ -23,7 +23,7 @@ func (w *world) takeBack(d *deployment, list []*instance, n int) []*instance {
 		}
 	}
 	slices.SortStableFunc(back, func(a, b *instance) int {
-		return cmp.Or(b.obj.Spec.Draining.Compare(a.obj.Spec.Draining), cmp.Compare(a.obj.Spec.Key, b.obj.Spec.Key))
+		return cmp.Or(boolCompare(a.node.away, b.node.away), b.obj.Spec.Draining.Compare(a.obj.Spec.Draining), cmp.Compare(a.obj.Spec.Key, b.obj.Spec.Key))
 	})
 	back = back[:max(0, min(n, len(back)))]
 	for _, i := range back {
@@ -37,19 +37,19 @@ func (w *world) takeBack(d *deployment, list []*instance, n int) []*instance {
 }
 
 // mayReturn reports whether a draining instance is as good as a new one: it serves, and
-// nobody lets go of it yet.
+// nobody lets go of it yet. While its node is without an agent, it serves on as it did.
 func (w *world) mayReturn(d *deployment, i *instance) bool {
-	return i.draining() && !i.leaving && i.ready() && i.obj.Spec.Shape == d.shape &&
-		!i.node.away && !i.node.obj.Spec.Drain && i.node.st != nil &&
+	return i.draining() && !i.leaving && i.ready() && d.suits(i) &&
+		!i.node.gone && !i.node.obj.Spec.Drain && i.node.st != nil &&
 		!slices.ContainsFunc(i.node.possible, func(x *index) bool { return !x.hasLocal(i.obj.Spec.Vport) })
 }
 
 // returning is the ended path of a chain that is what the chain is now, with everybody
-// having it whole; 0: there is none.
+// having it whole and each element having who takes its new flows; 0: there is none.
 func (w *world) returning(c *chain) (id onpath.PathID) {
 	for _, name := range c.cloudlets {
 		cl := w.cloudlets[name]
-		if slices.ContainsFunc(cl.nodes, func(n *node) bool { return n.st == nil || n.newest == nil }) {
+		if slices.ContainsFunc(cl.nodes, func(n *node) bool { return n.st == nil || n.newest == nil }) || !w.wouldServe(c, cl) {
 			return 0
 		}
 		for _, n := range cl.nodes {
@@ -62,6 +62,20 @@ func (w *world) returning(c *chain) (id onpath.PathID) {
 		}
 	}
 	return id
+}
+
+// wouldServe reports whether each of a chain's elements has an instance in the cloudlet
+// that takes new flows, or may again.
+func (w *world) wouldServe(c *chain, cl *cloudlet) bool {
+	for k := range c.elements {
+		d := c.elements[k].d
+		if d == nil || d.want > 0 && !slices.ContainsFunc(w.instancesOf(cl, d.key), func(i *instance) bool {
+			return i.ready() && !i.draining() || w.mayReturn(d, i)
+		}) {
+			return false
+		}
+	}
+	return true
 }
 
 // isWhole reports whether every node that has a path goes on having it, and lets

@@ -51,7 +51,7 @@ func (w *world) rollOutIn(d *deployment, cl *cloudlet) {
 		case i.draining():
 		case i.node.gone && i.node.dead:
 			w.drain(i, fmt.Sprintf("node %s is dead", i.node.name))
-		case i.node.gone || i.obj.Spec.Shape != d.shape || i.node.obj.Spec.Drain:
+		case i.node.gone && !i.node.steers || !d.suits(i) || i.node.obj.Spec.Drain:
 			old = append(old, i)
 		default:
 			good = append(good, i)

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -206,7 +207,7 @@ func (w *world) deploymentStatus(d *deployment) {
 	case refused != "":
 		message = refused
 	case old > 0:
-		message = replacing(old) + inBrackets(w.trouble(d.key, ""))
+		message = replacing(old) + inBrackets(cmp.Or(w.trouble(d.key, ""), w.unseen(d.key)))
 	}
 	next.Status.Conditions = w.condition(next.Status.Conditions, "Current", message == "", currency(old, refused != ""), message)
 	w.update(&next)
