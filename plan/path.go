@@ -258,8 +258,11 @@ func (w *world) succeeds(cl *cloudlet, p *path) bool {
 // it ends with the chain.
 func (w *world) carry(cl *cloudlet, p *path) {
 	successor := w.successor(cl, p)
+	forgotten := !p.ended() && cl.forgot(p)
 	switch {
 	case p.ended():
+	case forgotten:
+		p.end(w)
 	case p.spec.Began.IsZero():
 		p.end(w)
 	case p.chain == nil || p.chain.obj.Spec.Disabled:
@@ -281,8 +284,14 @@ func (w *world) carry(cl *cloudlet, p *path) {
 		if p.spec.Until.IsZero() {
 			p.spec.Until = w.goes(cl, p.spec)
 		}
-		p.over = w.isOver(cl, p)
+		p.over = forgotten || w.isOver(cl, p)
 	}
+}
+
+// forgot reports whether the gateways have let go of a path: it ended, and a node that
+// has it yet, as it did before, has missed that.
+func (c *cloudlet) forgot(p *path) bool {
+	return len(c.pair) > 0 && !slices.ContainsFunc(c.pair, func(g *node) bool { return g.newest == nil || g.newest.path(p.id) != nil })
 }
 
 func (p *path) end(w *world) { p.spec.Ended = w.Now.UTC().Round(0) }

@@ -55,23 +55,39 @@ func TestChangedBackWithoutAgent(t *testing.T) {
 // TestDeletedAndAppliedTooLate: a chain that comes back when nobody of its elements may
 // return begins like a new one, and not before there is an instance.
 func TestDeletedAndAppliedTooLate(t *testing.T) {
-	s := fraWeb(t, 1, 1)
-	gw := onpath.Clone(s.node("fra1-gw"))
-	gw.Spec.Schedulable = new(bool)
-	s.apply(gw)
-	s.pass(time.Minute)
-	s.mute["fra1-n1"] = true
-	s.pass(10 * time.Second)
-	old := onpath.Clone(s.chain("default", "web"))
-	s.remove(onpath.KindChain, "default", "web")
-	s.pass(2 * time.Second)
-	n1 := onpath.Clone(s.node("fra1-n1"))
-	n1.Spec.Drain = true // what is there may not return
-	s.apply(n1)
-	s.apply(aChain("default", "web", old.Spec.Through...))
-	s.pass(5 * time.Second)
-	if st := s.chain("default", "web").Status; st.Active {
-		t.Errorf("it steers, and nobody takes its flows: %+v", st.Conditions)
+	for _, after := range []time.Duration{2 * time.Second, 8 * time.Second, 100 * time.Second} {
+		s := fraWeb(t, 1, 1)
+		gw := onpath.Clone(s.node("fra1-gw"))
+		gw.Spec.Schedulable = new(bool)
+		c := aChain("default", "web", through("fw", 1))
+		c.Spec.Through[0].Drain = onpath.Duration(3 * time.Second)
+		s.apply(gw, c)
+		s.pass(time.Minute)
+		s.mute["fra1-n1"] = true
+		s.pass(10 * time.Second)
+		s.remove(onpath.KindChain, "default", "web")
+		s.pass(2 * time.Second)
+		if after == 2*time.Second {
+			n1 := onpath.Clone(s.node("fra1-n1"))
+			n1.Spec.Drain = true // what is there may not return
+			s.apply(n1)
+		} else {
+			s.pass(after - 2*time.Second)
+		}
+		c.Status = onpath.ChainStatus{}
+		s.apply(c)
+		s.pass(5 * time.Second)
+		if st := s.chain("default", "web").Status; st.Active || s.open() != -1 {
+			t.Errorf("after %s it steers, and %d take its flows: %+v", after, s.open(), st.Conditions)
+		}
+		clear(s.mute)
+		n1 := onpath.Clone(s.node("fra1-n1"))
+		n1.Spec.Drain = false
+		s.apply(n1)
+		s.pass(time.Minute)
+		if n := s.open(); n != 1 {
+			t.Errorf("after %s: with the agent back %d instances get flows", after, n)
+		}
 	}
 }
 

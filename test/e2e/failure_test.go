@@ -395,7 +395,8 @@ func single(ctx context.Context, t *testing.T) (node string, port int) {
 }
 
 // TestAgentAway: a node whose agent stays away keeps its traffic, for longer
-// than it takes to call the node away, and over a restart of the server.
+// than it takes to call the node away, and over a restart of the server; also a chain
+// that is deleted and applied again meanwhile.
 func TestAgentAway(t *testing.T) {
 	ctx := need(t, 2*time.Minute)
 	name, port := single(ctx, t)
@@ -412,7 +413,26 @@ func TestAgentAway(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	file := filepath.Join(t.TempDir(), "again.yaml")
+	if err := os.WriteFile(file, []byte(strings.Replace(singleChain, "NONE", "none: drop", 1)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := stage.Onpath(ctx, "delete", "-f", file); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
 	time.Sleep(2 * time.Second)
+	if err := stage.Apply(ctx, file); err != nil {
+		t.Fatal(err)
+	}
+	active(ctx, t, "single")
+	for range 20 {
+		c := dialUDP(t, "10.9.0.2", port)
+		if err := ask(c, 2*time.Second); err != nil {
+			t.Error("a new flow through what was deleted and applied again:", err)
+		}
+		c.Close()
+		time.Sleep(50 * time.Millisecond)
+	}
 	if err := stage.Kill("server", syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
