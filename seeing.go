@@ -60,6 +60,8 @@ type Trace struct {
 	Chains []string `json:"chains,omitempty"`
 	// Live: a flow entry of it was found.
 	Live bool `json:"live"`
+	// Idle is how long ago its last packet came in, if it is live.
+	Idle Duration `json:"idle,omitempty"`
 	// Warnings say where live differs from planned, or traffic bypasses.
 	Warnings []string `json:"warnings,omitempty"`
 }

@@ -128,7 +128,7 @@ func (t *tracer) run() {
 	t.due = chainsOf(planned)
 	t.copied = meetsMirrorsOnly(planned)
 	if e, ok := t.entry(g, g.acked.edge, t.in.Request.Tuple); ok {
-		t.out.Live, t.out.Tuple = true, e.Tuple
+		t.out.Live, t.out.Tuple, t.out.Idle = true, e.Tuple, e.Idle
 		last := t.live(e, &t.out.Forward)
 		ended := t.ended
 		t.answer(last)

@@ -13,7 +13,11 @@ import (
 func (t *tracer) compare(planned []onpath.TraceHop, ended bool) {
 	t.note(t.out.Forward)
 	for _, c := range t.due {
-		if !ended && !slices.Contains(t.out.Chains, c) {
+		switch {
+		case ended || slices.Contains(t.out.Chains, c):
+		case t.silentGateway() != "":
+			t.warnOf(c, "chain %s selects the packet; whether this flow passes it cannot be told while gateway %s cannot be asked", c, t.silentGateway())
+		default:
 			t.warnOf(c, "chain %s selects the packet, but this flow does not pass it: it is older than the chain, or than its last change", c)
 		}
 	}
@@ -30,10 +34,23 @@ func (t *tracer) compare(planned []onpath.TraceHop, ended bool) {
 		}
 	}
 	for _, h := range planned {
+		if h.Kind == onpath.HopDrop && h.Chain != "" && !ended {
+			t.warnOf(h.Chain, "a new flow would be dropped at element %d of chain %s: %s", h.Element+1, h.Chain, h.Message)
+		}
 		if !ended && h.Kind == onpath.HopElement && h.Mode != onpath.ModeMirror && slices.Contains(t.out.Chains, h.Chain) && !got[h.Chain+"#"+fmt.Sprint(h.Element)] && len(t.in.Silent) == 0 {
 			t.warnOf(h.Chain, "element %d of chain %s is in the plan but not on the way of this flow", h.Element+1, h.Chain)
 		}
 	}
+}
+
+// silentGateway is one of the cloudlet's gateways that cannot be asked; "": none.
+func (t *tracer) silentGateway() string {
+	for _, g := range t.cl.pair {
+		if t.in.Silent[g.name] != "" {
+			return g.name
+		}
+	}
+	return ""
 }
 
 // meetsMirrorsOnly reports whether planned hops have elements, and all are mirrors.

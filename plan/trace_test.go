@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -189,6 +190,33 @@ func TestTracePrefersTheLiveEntry(t *testing.T) {
 	tr := Trace(TraceInput{Snapshot: s.snapshot(), Request: onpath.TraceRequest{Tuple: ask}, Flows: flows})
 	if got := hopsOf(tr.Forward); tr.Tuple != tu || got != "edge tunnel web-fw tunnel web-dnat tunnel exit" {
 		t.Errorf("it follows %v: %s", tr.Tuple, got)
+	}
+}
+
+// TestTraceOfRest: a flow that rests says since when, and what a new one would meet.
+func TestTraceOfRest(t *testing.T) {
+	s, m, tu := tracedSite(t)
+	m.send(s.states["fra1-gw"].Acked.Datapath.Edge.Vport, tu)
+	flows := entriesOf(m)
+	for _, list := range flows {
+		for i := range list {
+			list[i].Idle = onpath.Duration(20 * time.Second)
+		}
+	}
+	sn := s.snapshot()
+	gw := sn.States["fra1-gw"]
+	acked := *gw.Acked
+	acked.Datapath.Groups = slices.Clone(acked.Datapath.Groups)
+	for i := range acked.Datapath.Groups {
+		acked.Datapath.Groups[i].Members = nil
+	}
+	sn.States["fra1-gw"] = &NodeState{Seen: gw.Seen, Report: gw.Report, Acked: &acked}
+	tr := Trace(TraceInput{Snapshot: sn, Flows: flows, Request: onpath.TraceRequest{Tuple: tu}})
+	if !tr.Live || tr.Idle != onpath.Duration(20*time.Second) {
+		t.Errorf("live %v, rests for %v", tr.Live, tr.Idle)
+	}
+	if all := strings.Join(tr.Warnings, "\n"); !strings.Contains(all, "a new flow would be dropped at element 1 of chain default/web: ") {
+		t.Errorf("no warning of what a new flow meets in %q", all)
 	}
 }
 

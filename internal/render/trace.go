@@ -8,10 +8,14 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/table"
 )
+
+// quiet is how long a flow rests before it is said when its last packet came.
+const quiet = onpath.Duration(3 * time.Second)
 
 // Trace prints the way of a flow: hops in order of travel, both ways; wide with
 // more columns.
@@ -20,6 +24,8 @@ func Trace(w io.Writer, t *onpath.Trace, wide bool) error {
 	switch {
 	case len(t.Chains) == 0:
 		fmt.Fprintln(w, "no chain selects it")
+	case t.Live && t.Idle >= quiet:
+		fmt.Fprintf(w, "%s; seen on the path, at last %s ago\n", chains(t.Chains), time.Duration(t.Idle).Round(time.Second))
 	case t.Live:
 		fmt.Fprintf(w, "%s; seen on the path now\n", chains(t.Chains))
 	default:
