@@ -34,7 +34,12 @@ func (a *Agent) Serve(ctx context.Context, op onpath.NodeOp, request json.RawMes
 			return json.NewEncoder(stream).Encode(c)
 		})
 	case onpath.OpCapture:
-		return serve(request, func(s onpath.CaptureSpec) error { return a.opt.Datapath.Capture(ctx, s, stream) })
+		return serve(request, func(s onpath.CaptureSpec) error {
+			if err := a.capturable(s.Vport); err != nil {
+				return err
+			}
+			return a.opt.Datapath.Capture(ctx, s, stream)
+		})
 	case onpath.OpExec:
 		return serve(request, func(e onpath.ExecRequest) error { return a.serveExec(ctx, e, stream) })
 	case onpath.OpLogs:
@@ -96,6 +101,21 @@ func (a *Agent) find(name string) (*instance, error) {
 		return nil, onpath.Errorf(onpath.CodeNotFound, "there is no instance %s on node %s", name, a.opt.Name)
 	}
 	return going, nil
+}
+
+// capturable refuses the vport of an ebpf function, which only numbers it: no packet
+// enters or leaves there, and a capture would write nothing for ever.
+func (a *Agent) capturable(v onpath.VportID) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, in := range a.instances {
+		if in.plan.Vport == v && in.plan.Spec.EBPF != nil {
+			e := onpath.Errorf(onpath.CodeUnsupported, "an ebpf function runs in the kernel, without an interface of its own: there is nothing to capture at")
+			e.Remedy = "capture at the uplinks of its gateway, as an operator: onpath capture --node " + a.opt.Name + " -w FILE"
+			return e
+		}
+	}
+	return nil
 }
 
 func (a *Agent) serveExec(ctx context.Context, e onpath.ExecRequest, stream io.ReadWriter) error {

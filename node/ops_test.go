@@ -12,6 +12,8 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/session"
+	"github.com/onpath/onpath/node"
+	"github.com/onpath/onpath/runtime/fake"
 )
 
 // answered is a stream of an operation without input.
@@ -64,6 +66,27 @@ func TestOperations(t *testing.T) {
 	}
 	if got, _ := r.serve(onpath.OpFlows, onpath.FlowFilter{Vport: 16}); strings.Count(got, "\n") != 1 {
 		t.Errorf("flows of vport 16: %q, want one line", got)
+	}
+}
+
+// TestCaptureAtFunction: an ebpf function's vport is refused, with the place where its
+// packets are to be seen; captures elsewhere on its node are not.
+func TestCaptureAtFunction(t *testing.T) {
+	b := newBed(t)
+	b.edit = func(o *node.Options) { o.Runtimes[node.KindEBPF] = tellable{fake.New(b.machine)} }
+	r := b.run()
+	fw := routed("fw", 17)
+	fw.Spec = onpath.FunctionSpec{EBPF: &onpath.EBPFSpec{Object: "firewall"}}
+	r.plan(planOf(1, routed("web", 16), fw))
+	r.untilState("web", onpath.InstanceReady)
+	for v, code := range map[onpath.VportID]onpath.Code{1: "", 16: "", 17: onpath.CodeUnsupported} {
+		_, err := r.serve(onpath.OpCapture, onpath.CaptureSpec{Vport: v})
+		if onpath.CodeOf(err) != code {
+			t.Errorf("vport %d: %v, want code %q", v, err, code)
+		}
+		if err != nil && !strings.Contains(err.Error(), "onpath capture --node n1 -w FILE") {
+			t.Errorf("vport %d: %v names no other place", v, err)
+		}
 	}
 }
 

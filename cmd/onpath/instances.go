@@ -187,7 +187,10 @@ func newCapture(g *global) *cobra.Command {
 		Use: "capture [INSTANCE] -w FILE", Short: "Write packets at an instance or a gateway's uplinks as pcapng", GroupID: groupSee,
 		Long: `Write the packets that enter or leave an instance, or a gateway's uplinks, as
 pcapng, until Ctrl-C or --count packets. If the node's agent or the server goes
-away before, it ends with code 4; what it has written ends with a whole packet.`,
+away before, it ends with code 4; what it has written ends with a whole packet.
+
+An ebpf function has no interface to capture at; its packets are to be seen at the
+uplinks of its gateway (--node).`,
 		Example: examples("onpath capture web-firewall -w fw.pcapng", "onpath capture --node fra1-gw1 -c 100 -w - | tcpdump -nr -", "onpath capture web-cache --src 10.1.0.2 --dst 10.9.0.2 -p tcp/80 -w flow.pcapng"),
 		Args:    cobra.MaximumNArgs(1), ValidArgsFunction: g.completeKind(onpath.KindInstance),
 		RunE: func(c *cobra.Command, args []string) error {
