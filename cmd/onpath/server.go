@@ -19,6 +19,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -199,7 +200,16 @@ func serve(ctx context.Context, conf *config.Server, log *slog.Logger, begun fun
 		tasks = append(tasks, metricsTask(ports.metrics, registry, func() error { return controller.Ready(ctx) }))
 	}
 	begun()
+	tellReady(log, "serves on "+strings.TrimSuffix(conf.Socket+" and "+conf.Listen, " and "))
 	return together(ctx, tasks...)
+}
+
+// tellReady tells systemd, if that started this process, that start-up is over:
+// whoever connects from now on is answered.
+func tellReady(log *slog.Logger, status string) {
+	if _, err := daemon.SdNotify(false, daemon.SdNotifyReady+"\nSTATUS="+status); err != nil {
+		log.Warn("systemd is not told that the server is up", "error", err)
+	}
 }
 
 // ports are a server's TCP listeners; nil where none is asked for.
@@ -280,6 +290,7 @@ func lead(ctx context.Context, conf *config.Server, store *etcd.Store, log *slog
 		return nil, nil, err
 	} else if who != "" {
 		log.Info("another server leads; this one waits until it is gone", "leader", who)
+		tellReady(log, "waits until the server on "+who+" is gone") // or its start would last for as long
 	}
 	l, err := store.Lead(ctx, name, 0)
 	if err != nil {
