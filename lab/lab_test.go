@@ -175,6 +175,33 @@ links: [{a: one, b: two}]`, share)), Options{})
 	run(t, l, "one", "ping", "-c1", "-w5", "10.0.0.2")
 }
 
+// TestPathsMissing: paths that the machine lacks are refused, all of them, before
+// anything is made.
+func TestPathsMissing(t *testing.T) {
+	needsRoot(t)
+	dir := t.TempDir()
+	file := dir + "/file"
+	if err := os.WriteFile(file, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	topology := parse(t, fmt.Sprintf("hosts: {one: {mounts: private, private: [%[1]s/none, %[1]s/file, /run], share: [%[1]s/gone, %[1]s/file]}}", dir))
+	_, err := Up(t.Context(), topology, Options{Name: "lacking", StateDir: dir + "/labs", Progress: func(step string, _, _ int) { t.Errorf("step %q was begun", step) }})
+	if err == nil || onpath.CodeOf(err) != onpath.CodeInvalid {
+		t.Fatalf("up: %v", err)
+	}
+	want := []string{
+		"hosts.one.private: " + dir + "/none is not there on this machine; make it first (mkdir -p " + dir + "/none); what the host puts there stays its own",
+		"hosts.one.private: " + file + " is no directory on this machine; name a directory",
+		"hosts.one.share: " + dir + "/gone is not there on this machine; make it first, or take it out",
+	}
+	if err.Error() != strings.Join(want, "\n") {
+		t.Errorf("up:\n%v", err)
+	}
+	if _, err := os.Stat(dir + "/labs"); err == nil {
+		t.Error("a state directory was made")
+	}
+}
+
 // A machine that is itself in a mount namespace, made on either processor.
 func TestPrivateMountsInside(t *testing.T) {
 	needsRoot(t)

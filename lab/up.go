@@ -81,6 +81,9 @@ func Up(ctx context.Context, t *Topology, o Options) (*Lab, error) {
 	if err := needRoot(); err != nil {
 		return nil, err
 	}
+	if err := checkPaths(t); err != nil {
+		return nil, err
+	}
 	stateDir := o.StateDir
 	if stateDir == "" {
 		stateDir = DefaultStateDir
@@ -114,6 +117,34 @@ func needRoot() error {
 		return nil
 	}
 	return &onpath.Error{Code: onpath.CodeForbidden, Message: "a lab needs root: it makes network namespaces and devices", Remedy: "run it with sudo"}
+}
+
+// checkPaths refuses hosts whose private or shared paths this machine lacks: a host
+// sees the machine's files, and what is not there cannot be mounted on.
+func checkPaths(t *Topology) error {
+	var errs []error
+	lacks := func(h *Host, key, format, p, remedy string) {
+		e := onpath.Errorf(onpath.CodeInvalid, format, p)
+		e.Place, e.Remedy = "hosts."+h.Name+"."+key, remedy
+		errs = append(errs, e)
+	}
+	for _, h := range t.Hosts {
+		for _, p := range h.OwnPaths {
+			if st, err := os.Stat(p); slices.Contains(ownPaths, p) {
+				continue // made if it is missing
+			} else if err != nil {
+				lacks(h, "private", "%s is not there on this machine", p, "make it first (mkdir -p "+p+"); what the host puts there stays its own")
+			} else if !st.IsDir() {
+				lacks(h, "private", "%s is no directory on this machine", p, "name a directory")
+			}
+		}
+		for _, p := range h.Share {
+			if _, err := os.Stat(p); err != nil {
+				lacks(h, "share", "%s is not there on this machine", p, "make it first, or take it out")
+			}
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // clearRemains removes what a crash left and refuses what is up.
