@@ -81,7 +81,7 @@ func (s Size) String() string {
 func (s Size) Rounded() string {
 	v, units := float64(s), []string{"", "Ki", "Mi", "Gi", "Ti"}
 	i := 0
-	for ; v >= 1000 && i < len(units)-1; i++ {
+	for ; v >= 999.5 && i < len(units)-1; i++ {
 		v /= 1024
 	}
 	return strings.TrimSuffix(fmt.Sprintf("%.3g", v), ".0") + units[i]
@@ -123,6 +123,16 @@ func (r Rate) String() string {
 		}
 	}
 	return strconv.FormatInt(int64(r), 10) + "bit"
+}
+
+// Rounded is r for people, in at most three digits: "1.5Gbit", "64kbit".
+func (r Rate) Rounded() string {
+	v, units := float64(r), []string{"bit", "kbit", "Mbit", "Gbit", "Tbit"}
+	i := 0
+	for ; v >= 999.5 && i < len(units)-1; i++ {
+		v /= 1000
+	}
+	return fmt.Sprintf("%.3g", v) + units[i]
 }
 
 // UnmarshalText reads a bit rate; the unit is required.

@@ -67,7 +67,7 @@ type Process interface {
 	// Pid of its first process in the host's pid namespace; 0 once ended.
 	Pid() int
 	// Exited is closed at once when it has ended; Exit then says how, and may
-	// wait some seconds until that is known.
+	// wait some seconds until that is known; the code is negative if it never will be.
 	Exited() <-chan struct{}
 	Exit() (code int, at time.Time)
 	// Resize changes CPU and memory limits while it runs.

@@ -32,6 +32,17 @@ func TestBackoff(t *testing.T) {
 	}
 }
 
+// How a process ended is told in words, also where nobody knows how.
+func TestExitWords(t *testing.T) {
+	for code, want := range map[int]string{
+		0: "exited with code 0", 3: "exited with code 3", 137: "killed by signal 9 (SIGKILL)", -1: "ended with an unknown exit code",
+	} {
+		if got := exitWords(code); got != want {
+			t.Errorf("%d: %q, want %q", code, got, want)
+		}
+	}
+}
+
 // How long a process ran is told so roughly that one which ends again and again
 // has one event with a count.
 func TestRanFor(t *testing.T) {

@@ -128,6 +128,9 @@ func (in *instance) obtain(ctx context.Context) onpath.Process {
 	p, err := in.launch(ctx, rt, m)
 	if err != nil {
 		in.a.event(plan, true, "StartFailed", "%v", err)
+		if ctx.Err() == nil {
+			in.countRestart() // what follows is one
+		}
 		in.rest(ctx, 0, err.Error())
 		return nil
 	}
@@ -181,6 +184,15 @@ func (in *instance) rest(ctx context.Context, good time.Duration, why string) {
 	_ = in.a.clock.Sleep(ctx, d)
 }
 
+// countRestart counts and remembers one more restart.
+func (in *instance) countRestart() {
+	in.rec.Restarts++
+	in.a.mu.Lock()
+	in.restarts = in.rec.Restarts
+	in.a.mu.Unlock()
+	in.remember()
+}
+
 // close shuts the vports in the data path and only then tells the world.
 func (in *instance) close(ctx context.Context, s onpath.InstanceState, why string) {
 	in.turn(ctx, false)
@@ -232,6 +244,9 @@ func (in *instance) syncApply(ctx context.Context) {
 
 // exitWords says how a process ended.
 func exitWords(code int) string {
+	if code < 0 { // its shim was killed with it, say, or the machine has restarted since
+		return "ended with an unknown exit code"
+	}
 	if code > 128 && code < 128+65 {
 		return fmt.Sprintf("killed by signal %d (%s)", code-128, unix.SignalName(unix.Signal(code-128)))
 	}

@@ -78,7 +78,8 @@ func TestMadeInVain(t *testing.T) {
 	b.gone()
 }
 
-// An instance that cannot be made is tried again after a wait, and says why.
+// An instance that cannot be made is tried again after a wait, and says why and how
+// often.
 func TestCannotBeMade(t *testing.T) {
 	b := newBed(t)
 	b.machine.Set(fake.Knobs{Create: func(context.Context, onpath.RunSpec) error {
@@ -91,6 +92,7 @@ func TestCannotBeMade(t *testing.T) {
 		t.Error("it does not say why")
 	}
 	b.until("its failure is told", func() bool { return slices.Contains(r.server.reasons(), "StartFailed") })
+	b.until("its attempts are counted", func() bool { got, _ := r.server.instance("web"); return got.Restarts >= 2 })
 	b.machine.Set(fake.Knobs{})
 	r.untilState("web", onpath.InstanceReady)
 	r.plan(planOf(2))

@@ -184,11 +184,7 @@ func (in *instance) exited(ctx context.Context, w *watch) (good time.Duration, w
 	}
 	in.close(ctx, onpath.InstanceFailed, why)
 	if !w.plan.Draining {
-		in.rec.Restarts++
-		in.a.mu.Lock()
-		in.restarts = in.rec.Restarts
-		in.a.mu.Unlock()
-		in.remember()
+		in.countRestart()
 	}
 	if !w.everReady {
 		return 0, why
@@ -262,11 +258,7 @@ func (in *instance) kill(ctx context.Context, w *watch, why string) {
 		in.a.log.Error("cannot stop process", "instance", in.id, "err", err)
 	}
 	in.a.event(w.plan, true, "Killed", "%s; it is started anew", why)
-	in.rec.Restarts++
-	in.a.mu.Lock()
-	in.restarts = in.rec.Restarts
-	in.a.mu.Unlock()
-	in.remember()
+	in.countRestart()
 }
 
 // resize sets the limits that the plan says; always after adoption, since what

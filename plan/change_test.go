@@ -392,6 +392,17 @@ func TestPlacement(t *testing.T) {
 			t.Error("another chain is held up")
 		}
 	})
+	t.Run("what lacks is rounded", func(t *testing.T) {
+		s := newSim(t, 6)
+		s.site("fra1", 1, 0)
+		s.apply(aFunction("default", "fw", func(f *onpath.FunctionSpec) {
+			f.Resources = onpath.Resources{CPU: 1000, Memory: 1<<40 + 5<<10}
+		}), aChain("default", "web", through("fw", 1)))
+		s.settle()
+		if m := s.chain("default", "web").Status.Elements[0].Message; !strings.HasSuffix(m, "fra1-gw lacks 0.992Ti of memory") {
+			t.Errorf("%q", m)
+		}
+	})
 	t.Run("image: host is not permitted", func(t *testing.T) {
 		s := newSim(t, 6)
 		s.hostless["fra1-n1"] = true

@@ -153,13 +153,13 @@ func (w *world) lacks(d *deployment, n *node, back onpath.Resources) string {
 		parts = append(parts, fmt.Sprintf("%s of CPU", need.CPU-free.CPU))
 	}
 	if c.Memory > 0 && need.Memory > free.Memory {
-		parts = append(parts, fmt.Sprintf("%s of memory", need.Memory-free.Memory))
+		parts = append(parts, fmt.Sprintf("%s of memory", (need.Memory-free.Memory).Rounded()))
 	}
 	if c.Disk > 0 && need.Disk > free.Disk {
-		parts = append(parts, fmt.Sprintf("%s of disk", need.Disk-free.Disk))
+		parts = append(parts, fmt.Sprintf("%s of disk", (need.Disk-free.Disk).Rounded()))
 	}
 	if c.Network > 0 && need.Network > free.Network {
-		parts = append(parts, fmt.Sprintf("%s of network", need.Network-free.Network))
+		parts = append(parts, fmt.Sprintf("%s of network", (need.Network-free.Network).Rounded()))
 	}
 	if len(parts) == 0 {
 		return ""

@@ -63,6 +63,16 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
+// TestStartError: what does not start is called by its own name.
+func TestStartError(t *testing.T) {
+	text := `runc create failed: unable to start container process: exec: "nosuchprog": executable file not found in $PATH: unknown`
+	err := startError(onpath.RunSpec{ID: "default-web-6phy4-999ed41c1f", Hostname: "web-6phy4"}, errors.New(text))
+	want := `instance web-6phy4 cannot start: exec: "nosuchprog": executable file not found in $PATH`
+	if err.Error() != want || onpath.CodeOf(err) != onpath.CodeInvalid {
+		t.Errorf("%v, want %s", err, want)
+	}
+}
+
 // TestCommandError: which failures are the runtime's own.
 func TestCommandError(t *testing.T) {
 	const runc = "OCI runtime exec failed: exec failed: unable to start container process: "

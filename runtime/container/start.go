@@ -1,6 +1,7 @@
 package container
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -159,7 +160,7 @@ func startError(r onpath.RunSpec, err error) error {
 	if i := strings.LastIndex(text, "unable to start container process: "); i >= 0 {
 		text = text[i+len("unable to start container process: "):]
 	}
-	return &onpath.Error{Code: code, Message: fmt.Sprintf("instance %s cannot start: %s", r.ID, strings.TrimSuffix(text, ": unknown")), Cause: err}
+	return &onpath.Error{Code: code, Message: fmt.Sprintf("instance %s cannot start: %s", cmp.Or(r.Hostname, r.ID), strings.TrimSuffix(text, ": unknown")), Cause: err}
 }
 
 func unavailable(what string, err error) error {
