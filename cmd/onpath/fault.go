@@ -103,9 +103,17 @@ func (f *faultFlags) either(name, short string, kind onpath.FaultKind) *cobra.Co
 	fl.BoolVar(&f.yes, "yes", false, "do it, though it may interrupt traffic")
 	f.g.tenantFlag(c, "tenant of the instance")
 	if kind == onpath.FaultDrop {
-		fl.Float64Var(&f.percent, "percent", 100, "of the packets, at random")
+		c.Long = short + `.
+
+An instance's packets are lost on the way in and again on the way out: of those
+that pass it, --percent 20 takes 36 in 100. A link is passed once, and takes 20.`
+		fl.Float64Var(&f.percent, "percent", 100, "of the packets, at random; at an instance of those in and of those out")
 		c.Example = examples("onpath fault drop web-firewall-x3k9q --percent 5 --for 10s --yes", "sudo onpath fault drop --link gw1:underlay --percent 30 --for 5s --probe client:origin")
 	} else {
+		c.Long = short + `.
+
+An instance's packets are delayed on the way in and again on the way out: those
+that pass it take twice --by longer.`
 		fl.DurationVar(&f.delay, "by", 100*time.Millisecond, "how much longer packets take, each way")
 		c.Example = examples("onpath fault delay web-firewall-x3k9q --by 20ms --for 10s --yes", "sudo onpath fault delay --link gw1:core --by 50ms --for 5s")
 	}
