@@ -65,8 +65,9 @@ type Options struct {
 	Address string
 	Version string
 	// CheckConfig finds faults in what an ebpf function is told, each value by
-	// itself, and names the field within e; nil: nodes find them.
-	CheckConfig func(e *onpath.EBPFSpec) error
+	// itself and, if e is whole, together with what is missing. It names the field
+	// within e; nil: nodes find them.
+	CheckConfig func(e *onpath.EBPFSpec, whole bool) error
 	// Metrics are served at /metrics, with the API's own among them; default a
 	// new registry.
 	Metrics *prometheus.Registry

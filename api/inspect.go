@@ -42,7 +42,7 @@ func (s *Server) checkConfig(ctx context.Context, o onpath.Object, puts []onpath
 	}
 	var errs onpath.Errors
 	note := func(e onpath.EBPFSpec, config, files string) {
-		err := s.o.CheckConfig(&e)
+		err := s.o.CheckConfig(&e, false) // the rest may stand elsewhere
 		if err == nil {
 			return
 		}
@@ -58,9 +58,6 @@ func (s *Server) checkConfig(ctx context.Context, o onpath.Object, puts []onpath
 		}
 	}
 	refer := func(r onpath.Ref, env onpath.Env, with map[string]onpath.File, at string) error {
-		if len(env)+len(with) == 0 {
-			return nil
-		}
 		e, err := s.ebpfOf(ctx, r, o.Meta().Tenant, puts)
 		if e == nil {
 			return err
@@ -68,7 +65,7 @@ func (s *Server) checkConfig(ctx context.Context, o onpath.Object, puts []onpath
 		before := len(errs)
 		note(onpath.EBPFSpec{Object: e.Object, Code: e.Code, Config: env, Files: with}, at+".env", at+".files")
 		if len(errs) == before {
-			errs = append(errs, s.checkTogether(e, env, at+".env")...)
+			errs = append(errs, s.checkTogether(e, env, with, at)...)
 		}
 		return nil
 	}
@@ -94,23 +91,32 @@ func (s *Server) checkConfig(ctx context.Context, o onpath.Object, puts []onpath
 }
 
 // checkTogether finds what is wrong with the values of a function and with those of
-// a deployment, which win, only where they stand together.
-func (s *Server) checkTogether(e *onpath.EBPFSpec, env onpath.Env, at string) (errs onpath.Errors) {
-	if s.o.CheckConfig(e) != nil {
+// a deployment, which win, only where they stand together, and what both lack.
+func (s *Server) checkTogether(e *onpath.EBPFSpec, env onpath.Env, with map[string]onpath.File, at string) (errs onpath.Errors) {
+	if s.o.CheckConfig(e, false) != nil {
 		return nil // said when the function is applied
 	}
 	all := *e
-	all.Config = onpath.Env{}
+	all.Config, all.Files = onpath.Env{}, map[string]onpath.File{}
 	maps.Copy(all.Config, e.Config)
 	maps.Copy(all.Config, env)
-	err := s.o.CheckConfig(&all)
+	maps.Copy(all.Files, e.Files)
+	maps.Copy(all.Files, with)
+	err := s.o.CheckConfig(&all, true)
 	if err == nil {
 		return nil
 	}
 	for _, err := range listed(err) {
-		name := strings.TrimSuffix(strings.TrimPrefix(err.Field, "config["), "]")
-		if err.Field = at; env[name] != "" {
-			err.Field += "[" + name + "]" // else about the function's own, which one of these does not suit
+		field, name, _ := strings.Cut(strings.TrimSuffix(err.Field, "]"), "[")
+		_, told := env[name]
+		_, given := with[name]
+		switch {
+		case field == "files" && given:
+			err.Field = at + ".files[" + name + "]"
+		case told:
+			err.Field = at + ".env[" + name + "]"
+		default: // about the function's own, which one of these does not suit, or about none
+			err.Field = at + ".env"
 		}
 		errs = append(errs, err)
 	}

@@ -15,16 +15,16 @@ type together struct{ error }
 func (t together) Unwrap() error { return t.error }
 
 // CheckConfig finds what is wrong with each value that a function is told, by
-// itself, or against another that stands beside it: the rest may come with a
-// deployment. Errors name the field within e. It
+// itself, or against another that stands beside it; and, if e is whole, so that no
+// deployment adds to it, with what is missing. Errors name the field within e. It
 // needs neither rights nor a kernel.
-func CheckConfig(e *onpath.EBPFSpec) error {
+func CheckConfig(e *onpath.EBPFSpec, whole bool) error {
 	f, err := read(e)
 	if err != nil {
 		return err
 	}
 	_, err = f.compile(e)
-	if err == nil || errors.As(err, new(together)) {
+	if err == nil || !whole && errors.As(err, new(together)) {
 		b, ok := builtIn(e.Object)
 		if !ok || len(e.Code) > 0 || b.pointless == nil {
 			return nil
@@ -33,6 +33,9 @@ func CheckConfig(e *onpath.EBPFSpec) error {
 	}
 	if err == nil {
 		return nil
+	}
+	if missing := (together{}); errors.As(err, &missing) {
+		err = missing.error // with its remedy
 	}
 	out := onpath.Errorf(onpath.CodeOf(err), "%w", err)
 	if known, ok := err.(*onpath.Error); ok {

@@ -32,7 +32,7 @@ func TestCheckConfig(t *testing.T) {
 		if c.file {
 			e.Config, e.Files = nil, map[string]onpath.File{c.name: {Content: c.value}}
 		}
-		err := CheckConfig(e)
+		err := CheckConfig(e, false)
 		var known *onpath.Error
 		switch {
 		case c.says == "" && err != nil:
@@ -59,7 +59,7 @@ func TestCheckLoadbalancer(t *testing.T) {
 		{"203.0.113.10", "203.0.113.10", "files[backends]", "203.0.113.10"},
 	} {
 		err := CheckConfig(&onpath.EBPFSpec{Object: "loadbalancer", Config: onpath.Env{"virtual": c.virtual},
-			Files: map[string]onpath.File{"backends": {Content: c.backends}}})
+			Files: map[string]onpath.File{"backends": {Content: c.backends}}}, false)
 		var known *onpath.Error
 		switch {
 		case c.says == "" && err != nil:
@@ -67,6 +67,36 @@ func TestCheckLoadbalancer(t *testing.T) {
 		case c.says == "":
 		case !errors.As(err, &known) || known.Code != onpath.CodeInvalid || known.Field != c.field || !strings.Contains(known.Message, c.says) || known.Remedy == "":
 			t.Errorf("virtual %s with %q gives %v; must be about %s and say %s", c.virtual, c.backends, err, c.field, c.says)
+		}
+	}
+}
+
+// TestCheckWhole: where nothing more comes, what is missing is a fault, with its remedy.
+func TestCheckWhole(t *testing.T) {
+	for _, c := range []struct {
+		object string
+		config onpath.Env
+		says   string // none: it is right
+	}{
+		{"ratelimit", nil, "rate: is missing"},
+		{"ratelimit", onpath.Env{"per": "source"}, "rate: is missing"},
+		{"ratelimit", onpath.Env{"rate": "10Mbit"}, ""},
+		{"loadbalancer", onpath.Env{"virtual": "203.0.113.10"}, "backends"},
+		{"firewall", nil, ""},
+		{"monitor", nil, ""},
+	} {
+		e := &onpath.EBPFSpec{Object: c.object, Config: c.config}
+		if err := CheckConfig(e, false); err != nil {
+			t.Errorf("%s %v is refused although more may come: %v", c.object, c.config, err)
+		}
+		err := CheckConfig(e, true)
+		var known *onpath.Error
+		switch {
+		case c.says == "" && err != nil:
+			t.Errorf("%s %v is refused: %v", c.object, c.config, err)
+		case c.says == "":
+		case !errors.As(err, &known) || known.Code != onpath.CodeInvalid || known.Field != "config" || !strings.Contains(known.Message, c.says) || known.Remedy == "":
+			t.Errorf("%s %v gives %v; must say %s", c.object, c.config, err, c.says)
 		}
 	}
 }
