@@ -27,9 +27,30 @@ import (
 	"github.com/onpath/onpath/api/wire"
 )
 
+// TestTokenOfNoTenant: users are not let in for a tenant that is not there.
+func TestTokenOfNoTenant(t *testing.T) {
+	w := newWorld(t)
+	request := auth.TokenRequest{Role: auth.RoleUser, Name: "alice", Tenant: "acme"}
+	_, err := w.operator.CreateToken(t.Context(), request)
+	wantCode(t, err, onpath.CodeNotFound)
+	if !strings.Contains(err.Error(), "there is no tenant acme; apply a Tenant of that name first") {
+		t.Error(err)
+	}
+	if list, err := w.operator.Tokens(t.Context()); err != nil || len(list) != 0 {
+		t.Errorf("tokens %v, %v", list, err)
+	}
+	w.tenant("acme")
+	for _, request.Tenant = range []string{"acme", onpath.DefaultTenant, onpath.OperatorTenant} {
+		if _, err := w.operator.CreateToken(t.Context(), request); err != nil {
+			t.Errorf("%s: %v", request.Tenant, err)
+		}
+	}
+}
+
 // TestUserTokenForNode: a node is refused a user's token at once, and does not use it up.
 func TestUserTokenForNode(t *testing.T) {
 	w := newWorld(t)
+	w.tenant("acme")
 	token, err := w.operator.CreateToken(t.Context(), auth.TokenRequest{Role: auth.RoleUser, Name: "alice", Tenant: "acme"})
 	if err != nil {
 		t.Fatal(err)

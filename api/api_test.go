@@ -197,6 +197,9 @@ func (w *world) start() {
 // join makes a token and redeems it.
 func (w *world) join(r auth.TokenRequest, name string) (*client.Client, error) {
 	w.t.Helper()
+	if r.Tenant != "" {
+		w.tenant(r.Tenant)
+	}
 	token, err := w.operator.CreateToken(w.t.Context(), r)
 	if err != nil {
 		w.t.Fatal(err)
@@ -206,6 +209,17 @@ func (w *world) join(r auth.TokenRequest, name string) (*client.Client, error) {
 		w.t.Cleanup(c.Close)
 	}
 	return c, err
+}
+
+// tenant sees to it that there is such a tenant.
+func (w *world) tenant(name string) {
+	w.t.Helper()
+	o, _ := onpath.New(onpath.KindTenant)
+	o.Meta().Name = name
+	err := w.store.Write(w.t.Context(), []onpath.Change{{Key: onpath.KeyOf(o), Object: o}})
+	if err != nil && onpath.CodeOf(err) != onpath.CodeConflict { // it is there
+		w.t.Fatal(err)
+	}
 }
 
 func (w *world) user(tenant string) *client.Client {

@@ -61,12 +61,30 @@ func (s *Server) createToken(ctx context.Context, in *bodyOf[auth.TokenRequest])
 		e.Remedy = "name one with --address HOST:PORT"
 		return nil, e
 	}
+	if err := s.tenantOf(ctx, in.Body); err != nil {
+		return nil, err
+	}
 	word, info, err := a.CreateToken(in.Body)
 	if err != nil {
 		return nil, err
 	}
 	s.log.Info("join token made", "by", whoIs(ctx).URI(), "id", info.ID, "role", info.Role, "name", info.Name, "expires", info.Expires)
 	return &bodyOf[wire.Token]{wire.Token{Word: word, ID: info.ID, Expires: info.Expires}}, nil
+}
+
+// tenantOf refuses tokens for users of a tenant that does not exist. Two tenants always
+// do, also before the planner has made them.
+func (s *Server) tenantOf(ctx context.Context, r auth.TokenRequest) error {
+	if r.Role != auth.RoleUser || r.Tenant == "" || r.Tenant == onpath.DefaultTenant || r.Tenant == onpath.OperatorTenant {
+		return nil
+	}
+	_, err := s.o.Store.Get(ctx, onpath.Key{Kind: onpath.KindTenant, Name: r.Tenant})
+	if onpath.CodeOf(err) != onpath.CodeNotFound {
+		return err
+	}
+	e := onpath.Errorf(onpath.CodeNotFound, "there is no tenant %s", r.Tenant)
+	e.Remedy = "apply a Tenant of that name first; onpath get tenants lists those that are there"
+	return e
 }
 
 func (s *Server) listTokens(ctx context.Context, _ *struct{}) (*bodyOf[[]auth.TokenInfo], error) {
