@@ -19,6 +19,11 @@ type TenantSpec struct {
 	// at most 10000000, after a rest a tenth of that at once; packets that would begin
 	// more are dropped there. 0 means 100000, for tenant operator -1. -1: no limit.
 	MaxNewFlows int `json:"maxNewFlows,omitempty"`
+	// Addresses are those whose traffic the tenant may select: every packet that a
+	// chain of the tenant selects must come from or go to one of them. What instances
+	// of the tenant begin (from: {deployment: …}) is its own in any case. Empty: any.
+	// Tenant operator is not limited.
+	Addresses []Prefix `json:"addresses,omitempty"`
 	// AllowEBPF lets the tenant run ebpf functions from object files of its own.
 	// They run in the kernel: the verifier keeps them from crashing it, and is
 	// no boundary between tenants.

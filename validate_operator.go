@@ -33,6 +33,10 @@ func (t *Tenant) Validate() error {
 	if n := t.Spec.MaxNewFlows; n != -1 && (n < 1 || n > MostNewFlows) {
 		v.add("spec.maxNewFlows", fmt.Sprintf("write 1 to %d, or -1 for no limit", MostNewFlows), "%d is out of range", n)
 	}
+	if len(t.Spec.Addresses) > 0 && t.Metadata.Name == OperatorTenant {
+		v.add("spec.addresses", "take it out", "tenant %s may select any traffic", OperatorTenant)
+	}
+	t.Spec.Addresses = v.prefixes("spec.addresses", t.Spec.Addresses)
 	return v.err()
 }
 

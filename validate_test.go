@@ -41,6 +41,8 @@ func TestValidate(t *testing.T) {
 		{tenant + `"maxFlows":-1}}`, "spec.maxFlows", "out of range"},
 		{tenant + `"maxNewFlows":-2}}`, "spec.maxNewFlows", "out of range"},
 		{tenant + `"maxNewFlows":10000001}}`, "spec.maxNewFlows", "out of range"},
+		{tenant + `"addresses":["10.0.0.0/8","224.0.0.0/4"]}}`, "spec.addresses[1]", "multicast"},
+		{`{"kind":"Tenant","metadata":{"name":"operator"},"spec":{"addresses":["10.0.0.0/8"]}}`, "spec.addresses", "any traffic"},
 		{cloudlet + `"operatorShare":101}}`, "spec.operatorShare", "0 to 100"},
 		{cloudlet + `"location":{"latitude":91}}}`, "spec.location.latitude", "out of range"},
 		{cloudlet + `"location":{"longitude":-181}}}`, "spec.location.longitude", "out of range"},
@@ -167,6 +169,8 @@ func TestValidateDefaults(t *testing.T) {
 	for _, c := range []struct{ a, b string }{
 		{`{"kind":"Tenant","metadata":{"name":"a"}}`, `{"apiVersion":"onpath/v1alpha1","kind":"Tenant","metadata":{"name":"a"},"spec":{"maxFlows":262144,"maxNewFlows":100000}}`},
 		{`{"kind":"Tenant","metadata":{"name":"operator"}}`, `{"apiVersion":"onpath/v1alpha1","kind":"Tenant","metadata":{"name":"operator"},"spec":{"maxFlows":262144,"maxNewFlows":-1}}`},
+		{`{"kind":"Tenant","metadata":{"name":"a"},"spec":{"addresses":["2001:db8::/32","10.1.0.0/24","10.1.0.0/24","10.0.0.1"]}}`,
+			`{"apiVersion":"onpath/v1alpha1","kind":"Tenant","metadata":{"name":"a"},"spec":{"maxFlows":262144,"maxNewFlows":100000,"addresses":["10.0.0.1","10.1.0.0/24","2001:db8::/32"]}}`},
 		{`{"kind":"Hosts","metadata":{"name":"h"},"spec":{"addresses":["10.0.0.2","10.0.0.1","10.0.0.1/32"]}}`,
 			`{"apiVersion":"onpath/v1alpha1","kind":"Hosts","metadata":{"name":"h","tenant":"default"},"spec":{"addresses":["10.0.0.1","10.0.0.2"]}}`},
 		{`{"kind":"Node","metadata":{"name":"n"},"spec":{"cloudlet":"c","underlay":{"address":"10.0.0.1"}}}`,

@@ -109,6 +109,7 @@ func (w *world) newChain(o *onpath.Chain) *chain {
 	c.checkRuns()
 	w.locate(c)
 	c.selectTraffic()
+	w.checkAddresses(c)
 	c.shape = c.shapeOf()
 	return c
 }

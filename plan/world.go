@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -50,11 +51,12 @@ type world struct {
 	byVport     map[onpath.VportID]*instance
 	byName      map[name]*instance
 	members     map[member][]*instance
-	inbound     map[inbound]bool        // made when it is first asked for
-	ended       map[member][]*endedPath // likewise
-	beginning   map[member]bool         // likewise: paths that have not ended lead to it
-	begun       map[member]bool         // likewise: such paths by the plans that nodes have
-	kept        map[onpath.PathID]bool  // ended paths that their chains return to
+	inbound     map[inbound]bool          // made when it is first asked for
+	ended       map[member][]*endedPath   // likewise
+	beginning   map[member]bool           // likewise: paths that have not ended lead to it
+	begun       map[member]bool           // likewise: such paths by the plans that nodes have
+	kept        map[onpath.PathID]bool    // ended paths that their chains return to
+	selectable  map[string][]netip.Prefix // likewise: the addresses of tenants
 	updates     map[onpath.Key]onpath.Object
 	created     map[placedOn]int
 	res         *Result
