@@ -31,7 +31,7 @@ type Error struct {
 	Place   string `json:"place,omitempty"`  // file:line:column, where there is a file
 	Message string `json:"message"`          // what is wrong
 	Remedy  string `json:"remedy,omitempty"` // what to do about it
-	Cause   error  `json:"-"`                // for operators' logs
+	Cause   error  `json:"-"`                // for operators and their logs
 }
 
 // Error is one line: place, object, field, message, remedy.

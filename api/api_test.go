@@ -31,6 +31,7 @@ type controller struct {
 	told   map[onpath.Key]string // reason and message of the last event
 	needed onpath.Key            // must not be deleted
 	barred onpath.Key            // must not be written
+	finds  error                 // what Check answers
 }
 
 // refuse refuses to write an object from now on.
@@ -58,6 +59,9 @@ func (c *controller) heard(about onpath.Key) string {
 func (c *controller) Check(_ context.Context, changes []onpath.Change, _ bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.finds != nil {
+		return c.finds
+	}
 	for _, x := range changes {
 		if x.Object != nil && x.Key == c.barred {
 			return onpath.Errors{{Code: onpath.CodeInvalid, Object: x.Key.String(), Message: "there is no function f1"}}

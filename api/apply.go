@@ -60,7 +60,7 @@ func (s *Server) change(ctx context.Context, c changeSet) ([]changed, error) {
 			return all, nil
 		}
 		if err := s.o.Controller.Check(ctx, writes, c.force); err != nil {
-			return all, err
+			return all, discreet(ctx, err, writes[0].Key)
 		}
 		if c.verify {
 			if err := s.o.Controller.VerifyChange(ctx, writes); err != nil {

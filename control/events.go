@@ -79,7 +79,7 @@ func (l *eventLog) add(e plan.Event, at time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	o := make1(onpath.KindEvent, "").(*onpath.Event)
-	o.Metadata.Tenant = cmp.Or(e.About.Tenant, onpath.OperatorTenant)
+	o.Metadata.Tenant = cmp.Or(e.To, e.About.Tenant, onpath.OperatorTenant)
 	if l.told(&e, at) {
 		return
 	}

@@ -150,3 +150,14 @@ func TestFailuresAreToldOnce(t *testing.T) {
 		}
 	}
 }
+
+// TestEventsForOthers: an event may be for another tenant than the one it is about.
+func TestEventsForOthers(t *testing.T) {
+	l := newEventLog(mem.New(mem.Options{}), time.Now, slog.New(slog.DiscardHandler), 10)
+	chain := onpath.Key{Kind: onpath.KindChain, Tenant: "acme", Name: "web"}
+	l.add(plan.Event{About: chain, Reason: "Taken", Message: "by somebody"}, time.Time{})
+	l.add(plan.Event{About: chain, To: onpath.OperatorTenant, Reason: "Taken", Message: "by bob"}, time.Time{})
+	if own, others := l.tenant["acme"], l.tenant[onpath.OperatorTenant]; len(own) != 1 || own[0].Spec.Message != "by somebody" || len(others) != 1 || others[0].Spec.Message != "by bob" || others[0].Spec.About != chain.String() {
+		t.Errorf("acme is told %+v, the operator %+v", own, others)
+	}
+}

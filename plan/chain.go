@@ -23,6 +23,7 @@ type chain struct {
 	// forward and reverse select the chain's packets, seen from whoever starts
 	// the flow at its from end and at its to end.
 	forward, reverse []onpath.Match
+	reach, origin    [2]span   // of forward: destinations, sources
 	sends            []sending // once they are counted
 	counted          bool
 }

@@ -41,6 +41,7 @@ func (w *world) chainStatus(c *chain) {
 		st.Elements = w.elementStatus(c)
 	}
 	w.chainConditions(c, st, waits)
+	w.takenStatus(c, st)
 	w.chainEvents(c, old, *st)
 	w.update(&next)
 }
@@ -206,7 +207,10 @@ func (w *world) chainEvents(c *chain, old, st onpath.ChainStatus) {
 		w.event(Event{About: k, Reason: "Changed", Message: "new flows go through " + strings.Join(stringsOf(c), " → ")})
 	}
 	if len(c.errs) > 0 {
-		w.tellOnce(old.Conditions, c.obj, "Valid", "Impossible", c.errs[0].Message)
+		told := w.tellOnce(old.Conditions, c.obj, "Valid", "Impossible", c.errs[0].Message)
+		if cause := c.errs[0].Cause; cause != nil && !told {
+			w.event(Event{About: k, To: onpath.OperatorTenant, Reason: "Impossible", Message: cause.Error(), Warning: true})
+		}
 	}
 	for _, cond := range st.Conditions {
 		if cond.Type == "Placed" && cond.Status == onpath.False {

@@ -2,6 +2,8 @@ package plan
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -15,16 +17,15 @@ import (
 // them: a chain from a to b and one from b to a share packets but no flows, as
 // forward rules stand before reverse rules of the same priority.
 func (w *world) checkOverlaps() {
-	reach := make([][2]span, len(w.chains))
-	for i, c := range w.chains {
-		reach[i] = reachOf(c.forward)
+	for _, c := range w.chains {
+		c.span()
 	}
 	for i, a := range w.chains {
-		for j, b := range w.chains[i+1:] {
+		for _, b := range w.chains[i+1:] {
 			if b.tier != a.tier || b.priority() != a.priority() {
 				break // ordered by both
 			}
-			if r := &reach[i+1+j]; !reach[i][0].meets(&r[0]) && !reach[i][1].meets(&r[1]) {
+			if !a.mayMeet(b) {
 				continue
 			}
 			older, newer := a, b
@@ -35,10 +36,39 @@ func (w *world) checkOverlaps() {
 			if !ok {
 				continue
 			}
-			newer.fail(onpath.CodeInvalid, "spec.priority", "give one of the two a higher priority, or narrow its select",
-				"chain %s selects the same traffic with the same priority %d: %s", older.key, newer.priority(), words(m))
+			newer.yield(older, m)
 		}
 	}
+}
+
+// yield refuses the chain for traffic that an older one has. A tenant does not learn
+// whose chain that is; operators do, from the cause.
+func (c *chain) yield(older *chain, m onpath.Match) {
+	const field = "spec.priority"
+	why := fmt.Sprintf("chain %s selects the same traffic with the same priority %d: %s", older.key, c.priority(), words(m))
+	if older.key.tenant == c.key.tenant || c.key.tenant == onpath.OperatorTenant {
+		c.fail(onpath.CodeInvalid, field, "give one of the two a higher priority, or narrow its select", "%s", why)
+		return
+	}
+	c.fail(onpath.CodeInvalid, field, "narrow its select, or ask the operator whose traffic it is",
+		"a chain of another tenant selects some of the same traffic with the same priority %d", c.priority())
+	c.errs[len(c.errs)-1].Cause = errors.New(why)
+}
+
+// span notes between which addresses the chain's traffic lies.
+func (c *chain) span() {
+	c.reach, c.origin = reachOf(c.forward), spansOf(c.forward, func(m *onpath.Match) []netip.Prefix { return m.Src })
+}
+
+// mayMeet tells most chains apart by their addresses: traffic of both is of one IP
+// version, and within the spans of both ends.
+func (c *chain) mayMeet(o *chain) bool {
+	for v := range c.reach {
+		if c.reach[v].meets(&o.reach[v]) && c.origin[v].meets(&o.origin[v]) {
+			return true
+		}
+	}
+	return false
 }
 
 // span is a range of addresses of one IP version, as 128-bit numbers.
@@ -51,15 +81,19 @@ func (s *span) meets(t *span) bool {
 	return s.some && t.some && bytes.Compare(s.lo[:], t.hi[:]) <= 0 && bytes.Compare(t.lo[:], s.hi[:]) <= 0
 }
 
-// reachOf are the destinations of matches, from the lowest to the highest, of IPv4 and
-// of IPv6: most chains are told apart by them.
-func reachOf(list []onpath.Match) (out [2]span) {
+// reachOf are the destinations of matches.
+func reachOf(list []onpath.Match) [2]span {
+	return spansOf(list, func(m *onpath.Match) []netip.Prefix { return m.Dst })
+}
+
+// spansOf are one end's addresses, from the lowest to the highest, of IPv4 and of IPv6.
+func spansOf(list []onpath.Match, end func(*onpath.Match) []netip.Prefix) (out [2]span) {
 	for i := range list {
-		dst := list[i].Dst
-		if len(dst) == 0 {
-			dst = everywhere
+		prefixes := end(&list[i])
+		if len(prefixes) == 0 {
+			prefixes = everywhere
 		}
-		for _, p := range dst {
+		for _, p := range prefixes {
 			lo := p.Masked().Addr().As16()
 			hi, s := lo, &out[1]
 			if p.Addr().Is4() {

@@ -115,6 +115,7 @@ type Count struct{ Vports, Paths, Addresses int }
 // Event is something to tell.
 type Event struct {
 	About   onpath.Key
+	To      string // the tenant that is told; empty: whose object it is about
 	Node    string
 	Reason  string
 	Message string

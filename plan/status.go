@@ -213,14 +213,16 @@ func (w *world) deploymentStatus(d *deployment) {
 	w.update(&next)
 }
 
-// tellOnce makes a warning of something that the condition does not say yet.
-func (w *world) tellOnce(list []onpath.Condition, o onpath.Object, typ, reason, message string) {
+// tellOnce makes a warning of something that the condition does not say yet. It reports
+// whether the condition does.
+func (w *world) tellOnce(list []onpath.Condition, o onpath.Object, typ, reason, message string) bool {
 	for _, c := range list {
 		if c.Type == typ && c.Reason == reason {
-			return
+			return true
 		}
 	}
 	w.event(Event{About: onpath.KeyOf(o), Reason: reason, Message: message, Warning: true})
+	return false
 }
 
 // trouble is what the worst of a deployment's instances says; in one cloudlet

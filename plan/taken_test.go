@@ -1,0 +1,153 @@
+package plan
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/onpath/onpath"
+)
+
+// twoTenants have an active chain each; bob's from any to acme's site.
+func twoTenants(t *testing.T, priority int) *sim {
+	s := newSim(t, 1)
+	s.site("fra1", 1, 2)
+	web := aChain("acme", "web", through("fwd", 1))
+	web.Spec.From, web.Spec.To = onpath.Endpoints{Prefixes: prefixes("10.1.0.0/24")}, onpath.Endpoints{Prefixes: prefixes("10.9.0.2")}
+	s.apply(aTenant("acme"), aTenant("bob"), web, aFunction("acme", "fwd", nil), aFunction("bob", "fwd", nil))
+	s.settle()
+	thief := aChain("bob", "thief", through("fwd", 1))
+	thief.Spec.To, thief.Spec.Priority = onpath.Endpoints{Prefixes: prefixes("10.9.0.0/16")}, priority
+	s.apply(thief)
+	return s
+}
+
+func isWhole(c *onpath.Chain) (onpath.Condition, bool) {
+	i := slices.IndexFunc(c.Status.Conditions, func(c onpath.Condition) bool { return c.Type == whole })
+	if i < 0 {
+		return onpath.Condition{}, false
+	}
+	return c.Status.Conditions[i], true
+}
+
+// names reports whether text has anything of the other tenant's chain.
+func names(text string) bool {
+	return slices.ContainsFunc([]string{"bob", "thief", "10.", "5"}, func(s string) bool { return strings.Contains(text, s) })
+}
+
+// TestTaken: a chain whose traffic another tenant's takes says so, once and without
+// naming that one; the operator is told which it is. Later it says that this is over.
+func TestTaken(t *testing.T) {
+	s := twoTenants(t, 5)
+	if _, ok := isWhole(s.chain("acme", "web")); ok {
+		t.Error("it says so without any other chain")
+	}
+	s.events = nil
+	s.settle()
+	s.pass(3e9)
+	if c, _ := isWhole(s.chain("acme", "web")); c.Status != onpath.False || !strings.Contains(c.Message, "a chain of another tenant") || names(c.Message) {
+		t.Errorf("%+v", c)
+	}
+	if _, ok := isWhole(s.chain("bob", "thief")); ok {
+		t.Error("the taker says that its traffic is taken")
+	}
+	var tenant, operator []Event
+	for _, e := range s.events {
+		switch {
+		case e.Reason != reasonTaken:
+		case e.To == onpath.OperatorTenant:
+			operator = append(operator, e)
+		default:
+			tenant = append(tenant, e)
+		}
+	}
+	if len(tenant) != 1 || tenant[0].To != "" || tenant[0].About != onpath.KeyOf(s.chain("acme", "web")) || !tenant[0].Warning || names(tenant[0].Message) {
+		t.Errorf("the tenant is told %+v", tenant)
+	}
+	if len(operator) != 1 || operator[0].About != onpath.KeyOf(s.chain("acme", "web")) ||
+		operator[0].Message != "chain bob/thief, priority 5, takes everything from 10.1.0.0/24 to 10.9.0.2" {
+		t.Errorf("the operator is told %+v", operator)
+	}
+
+	off := onpath.Clone(s.chain("bob", "thief"))
+	off.Spec.Disabled = true
+	s.apply(off)
+	s.settle()
+	if c, _ := isWhole(s.chain("acme", "web")); c.Status != onpath.True {
+		t.Errorf("once it is over: %+v", c)
+	}
+}
+
+// TestNotTaken: what is no loss to another tenant.
+func TestNotTaken(t *testing.T) {
+	for name, change := range map[string]func(s *sim, thief *onpath.Chain){
+		"lower priority": func(s *sim, thief *onpath.Chain) { thief.Spec.Priority = -1 },
+		"other traffic": func(s *sim, thief *onpath.Chain) {
+			thief.Spec.From = onpath.Endpoints{Prefixes: prefixes("10.2.0.0/24")}
+		},
+		"does not run": func(s *sim, thief *onpath.Chain) { s.broken["thief-fwd"] = true },
+		"its own": func(s *sim, thief *onpath.Chain) {
+			s.remove(onpath.KindChain, "bob", "thief")
+			thief.Metadata.Tenant = "acme"
+		},
+		"elsewhere": func(s *sim, thief *onpath.Chain) {
+			s.site("ams1", 1, 1)
+			thief.Spec.At.Cloudlets = []string{"ams1"}
+			s.remove(onpath.KindChain, "acme", "web")
+			web := aChain("acme", "web", through("fwd", 1))
+			web.Spec.To, web.Spec.At.Cloudlets = onpath.Endpoints{Prefixes: prefixes("10.9.0.2")}, []string{"fra1"}
+			s.apply(web)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := twoTenants(t, 5)
+			thief := onpath.Clone(s.chain("bob", "thief"))
+			change(s, thief)
+			s.apply(thief)
+			s.settle()
+			s.pass(2e9)
+			if c, ok := isWhole(s.chain("acme", "web")); ok || !s.chain("acme", "web").Status.Active {
+				t.Errorf("%+v", c)
+			}
+		})
+	}
+}
+
+// TestYieldsUnnamed: who is refused for another tenant's chain of the same priority does
+// not learn which that is, neither by the error nor later by the chain; the operator does.
+func TestYieldsUnnamed(t *testing.T) {
+	s := twoTenants(t, 0)
+	after := s.snapshot()
+	before := *after
+	before.Objects = flatCopy(s)
+	k := onpath.KeyOf(s.chain("bob", "thief"))
+	delete(before.Objects, k)
+	err := CheckChange(&before, after, []onpath.Key{k})
+	var list onpath.Errors
+	if !errors.As(err, &list) || len(list) != 1 || list[0].Field != "spec.priority" || !strings.Contains(list[0].Message, "a chain of another tenant") {
+		t.Fatal(err)
+	}
+	secret := func(text string) bool { return strings.Contains(text, "acme") || strings.Contains(text, "10.") }
+	if secret(list[0].Error()) || list[0].Cause == nil || !strings.Contains(list[0].Cause.Error(), "chain acme/web selects the same traffic with the same priority 0") {
+		t.Errorf("%v, for operators %v", list[0], list[0].Cause)
+	}
+	s.events = nil
+	s.settle()
+	for _, c := range s.chain("bob", "thief").Status.Conditions {
+		if secret(c.Message) {
+			t.Errorf("%+v", c)
+		}
+	}
+	told := 0
+	for _, e := range s.events {
+		if e.About == k && e.To == onpath.OperatorTenant && strings.Contains(e.Message, "acme/web") {
+			told++
+		} else if e.About == k && secret(e.Message) {
+			t.Errorf("%+v", e)
+		}
+	}
+	if told != 1 {
+		t.Errorf("the operator is told %d times", told)
+	}
+}
