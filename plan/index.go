@@ -158,6 +158,16 @@ func (x *index) sendsTo(p onpath.PathID, v onpath.VportID) bool {
 	return x != nil && x.sends[send{p, v}]
 }
 
+// sendsToNode reports whether packets may be sent to vports of another node.
+func (x *index) sendsToNode(name string) bool {
+	for _, v := range x.vports {
+		if v.Kind == onpath.VportRemote && v.Peer == name {
+			return true
+		}
+	}
+	return false
+}
+
 // member reports whether the group has a member that takes new flows.
 func (x *index) member(g onpath.GroupID) bool {
 	if x == nil || x.groups[g] == nil {

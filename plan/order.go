@@ -40,7 +40,7 @@ func (w *world) outOfSight(p *path, i *instance) bool {
 // instance of it, or nil.
 func (w *world) blind(p *path, i *instance) *node {
 	for _, g := range i.node.c.pair {
-		if g.away && !g.silent() && g.acked.path(p.id) != nil && !g.acked.hasLocal(i.obj.Spec.Vport) && !g.acked.hasRemote(i.obj.Spec.Vport) {
+		if g.away && !g.dead && !g.silent() && g.acked.path(p.id) != nil && !g.acked.hasLocal(i.obj.Spec.Vport) && !g.acked.hasRemote(i.obj.Spec.Vport) {
 			return g
 		}
 	}

@@ -288,10 +288,15 @@ func (w *world) carry(cl *cloudlet, p *path) {
 	}
 }
 
-// forgot reports whether the gateways have let go of a path: it ended, and a node that
-// has it yet, as it did before, has missed that.
+// forgot reports whether all that are heard of have let go of a path, the gateways too: it
+// ended, and a node without its agent has missed that.
 func (c *cloudlet) forgot(p *path) bool {
-	return len(c.pair) > 0 && !slices.ContainsFunc(c.pair, func(g *node) bool { return g.newest == nil || g.newest.path(p.id) != nil })
+	return len(c.pair) > 0 && !slices.ContainsFunc(c.nodes, func(n *node) bool {
+		if n.gate() {
+			return n.newest == nil || n.newest.path(p.id) != nil
+		}
+		return !n.away && n.newest.path(p.id) != nil
+	})
 }
 
 func (p *path) end(w *world) { p.spec.Ended = w.Now.UTC().Round(0) }

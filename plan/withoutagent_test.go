@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/plan/verify"
 )
 
 // TestChangedBackWithoutAgent: what is changed and changed back while a worker is without
@@ -171,6 +172,53 @@ func TestGatewayFunctionsWithoutAgent(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestServerAnewGatewayWithoutAgent: a server that was started anew has heard nothing of a
+// gateway without agent, but those that send to it say that it lives: nothing is taken
+// away. Of a gateway that never was there nobody says so.
+func TestServerAnewGatewayWithoutAgent(t *testing.T) {
+	s := newSim(t, 7)
+	s.site("fra1", 1, 2)
+	s.apply(aNode("fra1-gw2", "fra1", 190, true))
+	s.connect("fra1-gw2")
+	for _, g := range []string{"fra1-gw", "fra1-gw2"} {
+		n := onpath.Clone(s.node(g))
+		n.Spec.Schedulable = new(bool)
+		s.apply(n)
+	}
+	s.apply(aFunction("default", "a", nil), aFunction("default", "e", func(f *onpath.FunctionSpec) {
+		f.Container, f.EBPF = nil, &onpath.EBPFSpec{Object: "firewall"}
+	}), aChain("default", "web", through("a", 2), through("e", 1)))
+	s.pass(time.Minute)
+	gw := s.states["fra1-gw"]
+	s.mute["fra1-gw"] = true
+	delete(s.states, "fra1-gw")
+	s.past["fra1-gw"] = true // its plan is not known here
+	for range 24 {
+		s.pass(5 * time.Second)
+		plans := s.snapshot().InForce()
+		plans["fra1-gw"] = gw.Acked
+		if p := verify.Check(verify.Input{Objects: s.objects, Plans: plans}); p.Verdict == onpath.VerdictRefuted {
+			t.Fatalf("refuted: %s%s", refutations(p), s.dump())
+		}
+	}
+	s.states["fra1-gw"] = gw
+	clear(s.mute)
+	clear(s.past)
+	s.pass(time.Minute)
+	s.proveAll(t)
+	// One that is only declared.
+	s.apply(aNode("fra1-gw0", "fra1", 180, true))
+	s.remove(onpath.KindNode, "", "fra1-gw")
+	delete(s.states, "fra1-gw")
+	s.past["fra1-gw"] = true
+	s.pass(time.Minute)
+	s.remove(onpath.KindChain, "default", "web")
+	s.pass(2 * time.Minute)
+	if n := len(s.instances("")); n != 0 {
+		t.Errorf("%d instances stay for a gateway that nobody has ever seen", n)
 	}
 }
 

@@ -323,7 +323,8 @@ func (n *node) silent() bool { return n.gone && !n.steers }
 // the nodes that it sends to pass that on. Only the machine's death, its agent or
 // the operator ends that.
 func (c *cloudlet) findSteering() {
-	if !slices.ContainsFunc(c.pair, func(g *node) bool { return g.gone && c.answers(g) && slices.ContainsFunc(g.possible, (*index).picksUp) }) {
+	picksUp := func(g *node) bool { return g.st == nil || slices.ContainsFunc(g.possible, (*index).picksUp) }
+	if !slices.ContainsFunc(c.pair, func(g *node) bool { return g.gone && c.answers(g) && picksUp(g) }) {
 		return
 	}
 	for _, n := range c.nodes {
@@ -331,11 +332,13 @@ func (c *cloudlet) findSteering() {
 	}
 }
 
-// answers reports whether a node of the cloudlet that is heard of reaches another.
+// answers reports whether a node of the cloudlet that is heard of reaches another. One
+// that has not been heard of since the server started has to be one to which it sends:
+// it asks those.
 func (c *cloudlet) answers(n *node) bool {
-	return n.st != nil && slices.ContainsFunc(c.nodes, func(m *node) bool {
+	return slices.ContainsFunc(c.nodes, func(m *node) bool {
 		return m != n && !m.away && m.st != nil && m.st.Report != nil && m.acked.hasPeer(n.name) &&
-			!slices.Contains(m.st.Report.Unreachable, n.name)
+			(n.st != nil || m.acked.sendsToNode(n.name)) && !slices.Contains(m.st.Report.Unreachable, n.name)
 	})
 }
 
