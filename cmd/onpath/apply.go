@@ -153,6 +153,7 @@ func (a *applyFlags) await(c *cobra.Command, cl *client.Client, docs []*manifest
 	for _, k := range keys {
 		missing[k] = "is planned"
 	}
+	again := len(keys) > 1 // what was in place first may be so no more
 	for {
 		var lines []string
 		for _, k := range keys {
@@ -176,6 +177,13 @@ func (a *applyFlags) await(c *cobra.Command, cl *client.Client, docs []*manifest
 				return refusedConfig(k, text)
 			}
 			lines = append(lines, k.String()+": "+text)
+		}
+		if len(missing) == 0 && again {
+			again = false
+			for _, k := range keys {
+				missing[k] = "was in place, and is looked at again"
+			}
+			continue
 		}
 		if len(missing) == 0 {
 			p.done()
