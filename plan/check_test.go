@@ -217,6 +217,19 @@ func TestRemovals(t *testing.T) {
 			}
 		}
 	}
+	// Whose tenant hears of others' objects only that they are there.
+	theirs := aChain("acme", "theirs", onpath.Element{Function: "operator/shared"})
+	s.apply(theirs)
+	without := *s.snapshot()
+	without.Objects = maps.Clone(without.Objects)
+	shared := onpath.Key{Kind: onpath.KindFunction, Tenant: "operator", Name: "shared"}
+	delete(without.Objects, shared)
+	var list onpath.Errors
+	if err := CheckChange(s.snapshot(), &without, []onpath.Key{shared}); !errors.As(err, &list) || !strings.Contains(list[0].Message, "objects of other tenants") ||
+		strings.Contains(list[0].Message, "acme") || list[0].Cause == nil || !strings.Contains(list[0].Cause.Error(), "chain acme/theirs") {
+		t.Errorf("a shared function: %v", err)
+	}
+	s.remove(onpath.KindChain, "acme", "theirs")
 	// Together with all that is in it, a tenant may go.
 	after := *s.snapshot()
 	after.Objects = maps.Clone(after.Objects)

@@ -1,7 +1,9 @@
 package plan
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/onpath/onpath"
@@ -26,8 +28,11 @@ func checkRemovals(before, after *Snapshot, changed []onpath.Key) (errs onpath.E
 		case onpath.KindCloudlet:
 			remedy = "delete or change that first; a node's cloudlet is in its own configuration"
 		}
-		e := onpath.Errorf(onpath.CodeInvalid, format, Enumerate(users))
+		e := onpath.Errorf(onpath.CodeInvalid, format, Enumerate(named(k, users)))
 		e.Object, e.Remedy = k.String(), remedy
+		if all := Enumerate(textsOf(users)); !strings.Contains(e.Message, all) {
+			e.Cause = errors.New(all)
+		}
 		errs = append(errs, e)
 	}
 	return errs
@@ -42,12 +47,30 @@ func Enumerate(list []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(list[:shown], ", "), len(list)-shown)
 }
 
-// usersOf are the objects that need k, in order, as Key.String names them.
-func usersOf(s *Snapshot, k onpath.Key) (out []string) {
+// named are users of k as k's tenant may read of them: of other tenants' only that they
+// are there.
+func named(k onpath.Key, users []onpath.Key) []string {
+	own := slices.DeleteFunc(slices.Clone(users), func(u onpath.Key) bool { return k.Kind.Tenanted() && u.Tenant != k.Tenant })
+	out := textsOf(own)
+	if len(own) < len(users) {
+		out = append(out, "objects of other tenants")
+	}
+	return out
+}
+
+func textsOf(keys []onpath.Key) (out []string) {
+	for _, k := range keys {
+		out = append(out, k.String())
+	}
+	return out
+}
+
+// usersOf are the objects that need k, in order.
+func usersOf(s *Snapshot, k onpath.Key) (out []onpath.Key) {
 	w := &world{Snapshot: s}
 	for _, u := range w.keys() {
 		if !u.Kind.ReadOnly() && uses(s.Objects[u], u, k) {
-			out = append(out, u.String())
+			out = append(out, u)
 		}
 	}
 	return out
