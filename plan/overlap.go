@@ -71,6 +71,16 @@ func (c *chain) mayMeet(o *chain) bool {
 	return false
 }
 
+// mayFace likewise of traffic that is of one in its direction and of the other against it.
+func (c *chain) mayFace(o *chain) bool {
+	for v := range c.reach {
+		if c.reach[v].meets(&o.origin[v]) && c.origin[v].meets(&o.reach[v]) {
+			return true
+		}
+	}
+	return false
+}
+
 // span is a range of addresses of one IP version, as 128-bit numbers.
 type span struct {
 	lo, hi [16]byte
@@ -127,24 +137,34 @@ func (w *world) younger(a, b *chain) bool {
 
 // contest is traffic that two chains claim.
 func contest(a, b *chain) (onpath.Match, bool) {
-	none := onpath.Match{}
+	if !mayContest(a, b) {
+		return onpath.Match{}, false
+	}
+	return inCommon(a.forward, b.forward)
+}
+
+// mayContest reports whether two chains are possible, and have flows that begin at the
+// same places.
+func mayContest(a, b *chain) bool {
 	if a.obj.Spec.Disabled || b.obj.Spec.Disabled || len(a.errs) > 0 || len(b.errs) > 0 {
-		return none, false
+		return false
 	}
 	if !slices.ContainsFunc(a.cloudlets, func(n string) bool { return slices.Contains(b.cloudlets, n) }) {
-		return none, false
+		return false
 	}
-	if (a.from.deployment == name{}) != (b.from.deployment == name{}) {
-		return none, false // one starts at an edge, the other at instances
-	}
-	for _, m := range a.forward {
-		for _, n := range b.forward {
+	return (a.from.deployment == name{}) == (b.from.deployment == name{}) // one starts at an edge, the other at instances
+}
+
+// inCommon is traffic that both lists select, and whether there is any.
+func inCommon(list, other []onpath.Match) (onpath.Match, bool) {
+	for _, m := range list {
+		for _, n := range other {
 			if x, ok := overlap(m, n); ok && !toItself(x) {
 				return x, true
 			}
 		}
 	}
-	return none, false
+	return onpath.Match{}, false
 }
 
 // toItself reports whether the match is of packets from one host to itself,

@@ -25,10 +25,14 @@ func (w *world) takers(c *chain, most int) (out []string) {
 		if t.priority() <= c.priority() || len(out) == most {
 			break
 		}
-		if t.key.tenant == c.key.tenant || !c.mayMeet(t) || !current(w, t.obj).Status.Active {
+		if t.key.tenant == c.key.tenant || !c.mayMeet(t) && !c.mayFace(t) || !current(w, t.obj).Status.Active || !mayContest(t, c) {
 			continue
 		}
-		if m, ok := contest(t, c); ok {
+		m, ok := inCommon(t.forward, c.forward)
+		if !ok { // what begins against its direction is of a chain, too
+			m, ok = inCommon(t.reverse, c.forward)
+		}
+		if ok {
 			out = append(out, fmt.Sprintf("chain %s, priority %d, takes %s", t.key, t.priority(), words(m)))
 		}
 	}

@@ -151,3 +151,24 @@ func TestYieldsUnnamed(t *testing.T) {
 		t.Errorf("the operator is told %d times", told)
 	}
 }
+
+// TestTakenAgainstItsDirection: a chain takes what begins against its direction, too.
+func TestTakenAgainstItsDirection(t *testing.T) {
+	s := twoTenants(t, 5)
+	thief := onpath.Clone(s.chain("bob", "thief"))
+	thief.Spec.From, thief.Spec.To = thief.Spec.To, thief.Spec.From
+	s.apply(thief)
+	s.settle()
+	s.pass(3e9)
+	if c, _ := isWhole(s.chain("acme", "web")); c.Status != onpath.False {
+		t.Errorf("%+v", c)
+	}
+	forward := onpath.Clone(thief)
+	forward.Spec.Direction = onpath.DirectionForward
+	s.apply(forward)
+	s.settle()
+	s.pass(3e9)
+	if c, _ := isWhole(s.chain("acme", "web")); c.Status != onpath.True {
+		t.Errorf("of its direction only: %+v", c)
+	}
+}
