@@ -158,8 +158,16 @@ func (x *index) sendsTo(p onpath.PathID, v onpath.VportID) bool {
 	return x != nil && x.sends[send{p, v}]
 }
 
+// knows reports whether the plan has an instance, here or elsewhere.
+func (x *index) knows(i *instance) bool {
+	return x.hasLocal(i.obj.Spec.Vport) || x.hasRemote(i.obj.Spec.Vport)
+}
+
 // sendsToNode reports whether packets may be sent to vports of another node.
 func (x *index) sendsToNode(name string) bool {
+	if x == nil {
+		return false
+	}
 	for _, v := range x.vports {
 		if v.Kind == onpath.VportRemote && v.Peer == name {
 			return true

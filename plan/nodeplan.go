@@ -343,6 +343,16 @@ func (p *path) weight(k int, i *instance, old []onpath.Member) uint32 {
 	return 1
 }
 
+// shares reports whether an instance takes new flows of the path.
+func (p *path) shares(i *instance) bool {
+	for k, dep := range p.deps {
+		if dep == i.dep && p.share(k, i) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // share is the weight by what the path's groups say.
 func (p *path) share(k int, i *instance) uint32 {
 	for _, g := range p.groups {

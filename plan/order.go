@@ -26,43 +26,6 @@ func mayPoint(m *node, i *instance, p onpath.PathID) bool {
 	return n.acked.hasLocal(i.obj.Spec.Vport) && n.acked.path(p) != nil && n.acked.hasPeer(m.name)
 }
 
-// outOfSight reports whether a gateway that steers without its agent does not know an
-// instance, and knows another that serves: the flows that pass that gateway, also only
-// one way, would end where it is to lead them to one that it never heard of.
-func (w *world) outOfSight(p *path, i *instance) bool {
-	g := w.blind(p, i)
-	return g != nil && slices.ContainsFunc(w.instancesOf(g.c, i.dep), func(j *instance) bool {
-		return j.ready() && !j.draining() && w.blind(p, j) == nil
-	})
-}
-
-// blind is a gateway without agent that steers packets of a path and does not know an
-// instance of it, or nil.
-func (w *world) blind(p *path, i *instance) *node {
-	for _, g := range i.node.c.pair {
-		if g.away && !g.dead && !g.silent() && g.acked.path(p.id) != nil && !g.acked.hasLocal(i.obj.Spec.Vport) && !g.acked.hasRemote(i.obj.Spec.Vport) {
-			return g
-		}
-	}
-	return nil
-}
-
-// unseen says, in words, which ready instance of a deployment gets no flows because a
-// gateway without agent does not know it.
-func (w *world) unseen(dep name) string {
-	for _, i := range w.instances {
-		if i.dep != dep || i.draining() || !i.ready() {
-			continue
-		}
-		for _, p := range i.node.c.paths {
-			if p.present && slices.Contains(p.deps, dep) && w.outOfSight(p, i) {
-				return fmt.Sprintf("instance %s waits for gateway %s, which steers without its agent and does not know it", i.key.name, w.blind(p, i).name)
-			}
-		}
-	}
-	return ""
-}
-
 // mayPointEdge reports whether node m may send packets to a gateway's edge.
 func mayPointEdge(m, g *node) bool {
 	if g == nil || g.obj.Status.Edge == 0 {
@@ -210,8 +173,8 @@ func (w *world) leaving(i *instance) bool {
 	switch {
 	case i.node == nil:
 		return true
-	case i.node.steers:
-		return false // packets pass it as long as its data path lives
+	case i.node.steers, i.ready() && w.held(i):
+		return false // packets come to it as long as a data path lives
 	case w.passed(w.until(i)):
 		return true
 	case i.node.gone:
@@ -284,6 +247,9 @@ const counted = 2 * onpath.ReportEvery
 // and every node of its cloudlet that steers its deployment's traffic knows it.
 func (w *world) inService(i *instance) bool {
 	if !i.ready() || i.draining() {
+		return false
+	}
+	if w.hidden(i) != nil {
 		return false
 	}
 	for _, m := range w.neighbours(i.node) {

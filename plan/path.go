@@ -292,8 +292,8 @@ func (w *world) carry(cl *cloudlet, p *path) {
 // ended, and a node without its agent has missed that.
 func (c *cloudlet) forgot(p *path) bool {
 	return len(c.pair) > 0 && !slices.ContainsFunc(c.nodes, func(n *node) bool {
-		if n.gate() {
-			return n.newest == nil || n.newest.path(p.id) != nil
+		if n.gate() { // one that was none yet has let go of nothing
+			return !n.silent() && (n.newest == nil || n.newest.edge == 0 || n.newest.path(p.id) != nil)
 		}
 		return !n.away && n.newest.path(p.id) != nil
 	})

@@ -51,7 +51,7 @@ func (w *world) rollOutIn(d *deployment, cl *cloudlet) {
 		case i.draining():
 		case i.node.gone && i.node.dead:
 			w.drain(i, fmt.Sprintf("node %s is dead", i.node.name))
-		case i.node.gone && !i.node.steers || !d.suits(i) || i.node.obj.Spec.Drain:
+		case i.node.gone && !(i.node.steers && i.ready()) || !d.suits(i) || i.node.obj.Spec.Drain:
 			old = append(old, i)
 		default:
 			good = append(good, i)
@@ -119,8 +119,8 @@ func (w *world) replace(d *deployment, cl *cloudlet, want int, good, old []*inst
 	for _, i := range old {
 		if i.ready() {
 			running = append(running, i)
-		} else if i.node.st != nil {
-			w.drain(i, "it is to be replaced and does not serve")
+		} else if i.node.st != nil && (i.obj.Spec.Shape != d.shape || i.node.gone || i.node.obj.Spec.Drain || len(good) >= want) {
+			w.drain(i, "it is to be replaced and does not serve") // what is only in the wrong place may serve again
 		}
 	}
 	slices.SortFunc(running, func(a, b *instance) int { return cmp.Compare(a.obj.Spec.Key, b.obj.Spec.Key) })

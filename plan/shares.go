@@ -47,7 +47,7 @@ func (w *world) carried(d *deployment, cl *cloudlet) bool {
 			continue
 		}
 		if w.created[placedOn{d.key, n}] > 0 || slices.ContainsFunc(n.insts, func(i *instance) bool {
-			return i.dep == d.key && !i.draining() && i.obj.Spec.Shape == d.shape
+			return i.dep == d.key && !i.draining() && d.suits(i)
 		}) {
 			return true
 		}

@@ -19,6 +19,7 @@ type sim struct {
 	t       *testing.T
 	rng     *rand.Rand
 	now     time.Time
+	started time.Time // when the server was
 	objects map[onpath.Key]onpath.Object
 	states  map[string]*NodeState
 	next    struct {
@@ -93,7 +94,7 @@ func (s *sim) connect(name string) {
 }
 
 func (s *sim) snapshot() *Snapshot {
-	sn := &Snapshot{Now: s.now, Objects: s.objects, States: s.states, Settings: s.set}
+	sn := &Snapshot{Now: s.now, Started: s.started, Objects: s.objects, States: s.states, Settings: s.set}
 	for i := range uint32(8) {
 		sn.IDs.Vports = append(sn.IDs.Vports, onpath.VportID(s.next.vport+i+1))
 		sn.IDs.Paths = append(sn.IDs.Paths, onpath.PathID(s.next.path+i+1))

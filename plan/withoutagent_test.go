@@ -107,15 +107,8 @@ func TestGatewayFunctionsWithoutAgent(t *testing.T) {
 		"a new": func(s *sim, _ []onpath.Element) {
 			s.apply(aFunction("default", "a", func(f *onpath.FunctionSpec) { f.Container.Command = []string{"new"} }))
 		},
-		"more": func(s *sim, chain []onpath.Element) {
-			more := slices.Clone(chain)
-			for k, e := range more {
-				if e.Function == "a" {
-					more[k] = through("a", *e.Instances+1)
-				}
-			}
-			s.apply(aChain("default", "web", more...))
-		},
+		"more":  func(s *sim, chain []onpath.Element) { s.apply(aChain("default", "web", sized(chain, 1)...)) },
+		"fewer": func(s *sim, chain []onpath.Element) { s.apply(aChain("default", "web", sized(chain, -1)...)) },
 	}
 	for name, chain := range chains {
 		for what, change := range changes {
@@ -144,8 +137,8 @@ func TestGatewayFunctionsWithoutAgent(t *testing.T) {
 						}
 						s.pass(8 * time.Second)
 						change(s, chain)
-						for range 14 { // for far longer than until a node is given up
-							s.pass(5 * time.Second)
+						for range 7 { // for far longer than until a node is given up
+							s.pass(10 * time.Second)
 							s.proveAll(t)
 						}
 						for _, e := range s.chain("default", "web").Status.Elements {
@@ -159,8 +152,8 @@ func TestGatewayFunctionsWithoutAgent(t *testing.T) {
 							t.Errorf("nodes get new plans: %v, before %v", now, plans)
 						}
 						clear(s.mute)
-						for range 10 {
-							s.pass(5 * time.Second)
+						for range 5 {
+							s.pass(10 * time.Second)
 							s.proveAll(t)
 						}
 						for _, e := range s.chain("default", "web").Status.Elements {
@@ -173,6 +166,17 @@ func TestGatewayFunctionsWithoutAgent(t *testing.T) {
 			}
 		}
 	}
+}
+
+// sized has function a with so many instances more, one at least.
+func sized(chain []onpath.Element, more int) []onpath.Element {
+	chain = slices.Clone(chain)
+	for k, e := range chain {
+		if e.Function == "a" {
+			chain[k] = through("a", max(1, *e.Instances+more))
+		}
+	}
+	return chain
 }
 
 // TestServerAnewGatewayWithoutAgent: a server that was started anew has heard nothing of a
@@ -196,8 +200,17 @@ func TestServerAnewGatewayWithoutAgent(t *testing.T) {
 	s.mute["fra1-gw"] = true
 	delete(s.states, "fra1-gw")
 	s.past["fra1-gw"] = true // its plan is not known here
-	for range 24 {
+	s.started = s.now
+	for round := range 48 {
 		s.pass(5 * time.Second)
+		switch round {
+		case 12:
+			s.apply(aFunction("default", "a", func(f *onpath.FunctionSpec) { f.Container.Command = []string{"new"} }))
+		case 24:
+			s.apply(aChain("default", "web", through("a", 1), through("e", 1)))
+		case 36:
+			s.apply(aChain("default", "web", through("a", 3), through("e", 1)))
+		}
 		plans := s.snapshot().InForce()
 		plans["fra1-gw"] = gw.Acked
 		if p := verify.Check(verify.Input{Objects: s.objects, Plans: plans}); p.Verdict == onpath.VerdictRefuted {
@@ -222,38 +235,62 @@ func TestServerAnewGatewayWithoutAgent(t *testing.T) {
 	}
 }
 
-// TestPlaceChanged: instances move to where their deployment now wants them, when there
-// are others to take over, and its status says that they have yet to.
-func TestPlaceChanged(t *testing.T) {
-	s := fraWeb(t, 2, 1)
-	at := func(node string) {
-		t.Helper()
-		for _, i := range s.instances("") {
-			if i.Spec.Draining.IsZero() && i.Spec.Node != node {
-				t.Errorf("%s is on %s, not %s", i.Metadata.Name, i.Spec.Node, node)
-			}
+// TestNeverServedOnSteering: what never served on a gateway that steers without its agent
+// is made elsewhere.
+func TestNeverServedOnSteering(t *testing.T) {
+	s := newSim(t, 7)
+	s.site("fra1", 1, 2)
+	s.apply(aNode("fra1-gw2", "fra1", 190, true))
+	s.connect("fra1-gw2")
+	cordon := func(yes bool, names ...string) {
+		for _, name := range names {
+			n, run := onpath.Clone(s.node(name)), !yes
+			n.Spec.Schedulable = &run
+			s.apply(n)
 		}
 	}
-	place := func(node string) {
-		c := aChain("default", "web", through("fw", 1))
-		c.Spec.Through[0].Place.Nodes = map[string]string{"name": node}
-		s.apply(c)
-	}
-	for _, node := range []string{"fra1-n1", "fra1-n2"} {
-		place(node)
-		for range 60 {
-			s.pass(time.Second)
-			if n := s.open(); n < 1 {
-				t.Fatal("nobody gets flows")
-			}
-		}
-		at(node)
-	}
-	place("nowhere")
+	s.apply(aFunction("default", "a", nil), aFunction("default", "b", nil), aChain("default", "other", through("b", 1)))
 	s.pass(time.Minute)
-	at("fra1-n2")
-	e := s.chain("default", "web").Status.Elements[0]
-	if e.Ready != 1 || e.Outdated != 1 || e.Message == "" {
-		t.Errorf("it is where nobody wants it: %+v", e)
+	cordon(true, "fra1-n1", "fra1-n2", "fra1-gw2")
+	s.broken["web-a"] = true
+	c := aChain("default", "web", through("a", 1))
+	c.Spec.Priority = 5
+	s.apply(c)
+	s.pass(10 * time.Second)
+	if list := s.instances("web-a"); len(list) != 1 || list[0].Spec.Node != "fra1-gw" {
+		t.Fatalf("instances: %+v", list)
+	}
+	s.mute["fra1-gw"] = true
+	cordon(false, "fra1-n1", "fra1-n2")
+	s.pass(time.Minute)
+	delete(s.broken, "web-a")
+	s.pass(time.Minute)
+	if e := s.chain("default", "web").Status.Elements[0]; e.Ready != 1 {
+		t.Errorf("nobody serves: %+v", e)
+	}
+}
+
+// TestChangeWaitsForTheGateway: the only gateway knows one instance, and steers without
+// its agent: that one serves on, and its successor's status says what it waits for.
+func TestChangeWaitsForTheGateway(t *testing.T) {
+	s := fraWeb(t, 1, 1)
+	gw := onpath.Clone(s.node("fra1-gw"))
+	gw.Spec.Schedulable = new(bool)
+	s.apply(gw)
+	s.pass(time.Minute)
+	s.mute["fra1-gw"] = true
+	s.pass(10 * time.Second)
+	s.apply(aFunction("default", "fw", func(f *onpath.FunctionSpec) { f.Container.Command = []string{"new"} }))
+	for range 24 {
+		s.pass(5 * time.Second)
+		s.proveAll(t)
+		if e := s.chain("default", "web").Status.Elements[0]; e.Outdated != 1 || !strings.Contains(e.Message, "waits for gateway fra1-gw") {
+			t.Fatalf("%+v", e)
+		}
+	}
+	clear(s.mute)
+	s.pass(time.Minute)
+	if e := s.chain("default", "web").Status.Elements[0]; e.Ready != 1 || e.Outdated != 0 {
+		t.Errorf("with the agent back: %+v", e)
 	}
 }

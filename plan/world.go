@@ -332,13 +332,12 @@ func (c *cloudlet) findSteering() {
 	}
 }
 
-// answers reports whether a node of the cloudlet that is heard of reaches another. One
-// that has not been heard of since the server started has to be one to which it sends:
-// it asks those.
+// answers reports whether a node of the cloudlet that is heard of reaches another to which
+// it sends: it asks those.
 func (c *cloudlet) answers(n *node) bool {
 	return slices.ContainsFunc(c.nodes, func(m *node) bool {
-		return m != n && !m.away && m.st != nil && m.st.Report != nil && m.acked.hasPeer(n.name) &&
-			(n.st != nil || m.acked.sendsToNode(n.name)) && !slices.Contains(m.st.Report.Unreachable, n.name)
+		return m != n && !m.away && m.st != nil && m.st.Report != nil && m.acked.sendsToNode(n.name) &&
+			!slices.Contains(m.st.Report.Unreachable, n.name)
 	})
 }
 

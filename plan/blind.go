@@ -1,0 +1,76 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+)
+
+// A gateway's data path steers on without its agent, by what it was told last. It knows no
+// instance that came later, and leads flows to those that it knows, whatever is planned
+// meanwhile.
+
+// outOfSight reports whether a gateway that steers without its agent does not know an
+// instance, and knows another that serves: the flows that pass that gateway, also only
+// one way, would end where it is to lead them to one that it never heard of.
+func (w *world) outOfSight(p *path, i *instance) bool {
+	g := w.blind(p, i)
+	return g != nil && slices.ContainsFunc(w.instancesOf(g.c, i.dep), func(j *instance) bool {
+		return j.ready() && !j.draining() && w.blind(p, j) == nil && p.shares(j)
+	})
+}
+
+// blind is a gateway without agent that steers packets of a path and does not know an
+// instance of it, or nil.
+func (w *world) blind(p *path, i *instance) *node {
+	for _, g := range i.node.c.pair {
+		if g.alone() && (g.st == nil && w.isYounger(i, p) || g.acked.path(p.id) != nil && !g.acked.knows(i)) {
+			return g
+		}
+	}
+	return nil
+}
+
+// isYounger reports whether an instance was made since the server started, and a path
+// began before: a gateway of which nothing was heard since may have the path, and has
+// not got the instance.
+func (w *world) isYounger(i *instance, p *path) bool {
+	return i.obj.Metadata.Created.After(w.Started) && !p.spec.Began.IsZero() && p.spec.Began.Before(w.Started)
+}
+
+// held reports whether a gateway without agent may still lead flows to an instance.
+func (w *world) held(i *instance) bool {
+	return slices.ContainsFunc(i.node.c.pair, func(g *node) bool {
+		return g.alone() && (g.st == nil && i.obj.Metadata.Created.Before(w.Started) ||
+			slices.ContainsFunc(g.possible, func(x *index) bool { return x.knows(i) }))
+	})
+}
+
+// alone reports whether a node's data path may go on without its agent.
+func (n *node) alone() bool { return n.away && !n.dead && !n.silent() }
+
+// unseen says, in words, which ready instance of a deployment gets no flows because a
+// gateway without agent does not know it.
+func (w *world) unseen(dep name) string {
+	for _, i := range w.instances {
+		if i.dep != dep || i.draining() || !i.ready() {
+			continue
+		}
+		if g := w.hidden(i); g != nil {
+			return fmt.Sprintf("instance %s waits for gateway %s, which steers without its agent and does not know it", i.key.name, g.name)
+		}
+	}
+	return ""
+}
+
+// hidden is the gateway for which an instance of a present path is out of sight, or nil.
+func (w *world) hidden(i *instance) *node {
+	if !slices.ContainsFunc(i.node.c.pair, (*node).alone) {
+		return nil
+	}
+	for _, p := range i.node.c.paths {
+		if p.present && slices.Contains(p.deps, i.dep) && w.outOfSight(p, i) {
+			return w.blind(p, i)
+		}
+	}
+	return nil
+}
