@@ -302,7 +302,7 @@ func keeperCommand(log *slog.Logger) []string {
 // nodeClient reaches the server that the node belongs to.
 func nodeClient(ctx context.Context, conf *config.Node, log *slog.Logger) (*client.Client, error) {
 	return client.ForNode(ctx, client.NodeOptions{
-		Server: conf.Server, Token: conf.Token, Name: conf.Name, Identity: filepath.Join(conf.StateDir, "identity"),
+		Server: conf.Server, Token: conf.Token, Name: conf.Name, Identity: conf.Identity(),
 		Socket: config.DefaultSocket, Log: log,
 	})
 }

@@ -10,12 +10,14 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/auth"
 	"github.com/onpath/onpath/api/manifest"
 	"github.com/onpath/onpath/internal/wholefile"
 )
@@ -202,6 +204,9 @@ func (n *Node) Complete(hostname string) error {
 	}
 	if n.Token == "" && n.TokenFile != "" {
 		b, err := os.ReadFile(n.TokenFile)
+		if errors.Is(err, fs.ErrNotExist) && auth.Joined(n.Identity()) {
+			err = nil // it was needed once
+		}
 		if err != nil {
 			es = append(es, wrong("node.tokenFile", "write the token there (on the server, onpath token create --node "+n.Name+"), or name it with token", "%v", err))
 		}
@@ -209,6 +214,9 @@ func (n *Node) Complete(hostname string) error {
 	}
 	return es.Err()
 }
+
+// Identity is the folder with the certificate by which the server knows the node.
+func (n *Node) Identity() string { return filepath.Join(n.StateDir, "identity") }
 
 // Spec is the node as it describes itself to the server. It fails if what the
 // file says is not a node.

@@ -1,6 +1,7 @@
 package config_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -92,6 +93,17 @@ func TestNodeDefaults(t *testing.T) {
 	n = config.Node{TokenFile: token}
 	if err := n.Complete("a"); err != nil || n.Token != "secret" {
 		t.Errorf("token %q, %v", n.Token, err)
+	}
+	dir := t.TempDir()
+	n = config.Node{TokenFile: token + "x", StateDir: dir}
+	if err := n.Complete("a"); err == nil {
+		t.Error("the file of the token is not there")
+	}
+	if err := errors.Join(os.Mkdir(n.Identity(), 0o700), os.WriteFile(filepath.Join(n.Identity(), "cert.pem"), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Complete("a"); err != nil {
+		t.Errorf("the node has joined, and the token's file has gone: %v", err)
 	}
 	n = config.Node{TokenFile: token, Token: "b"}
 	if err := n.Complete("a"); err == nil {
