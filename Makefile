@@ -42,7 +42,8 @@ images: build ## Build the images of the first-party functions (cached)
 
 soak: ## Longer tests: repeated failures, twenty cycles of everything
 	@scripts/setup test
-	@$(MAKE) --no-print-directory build
+	@$(MAKE) --no-print-directory images
+	@CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=next' -o bin/onpath-next ./cmd/onpath
 	@$(GO) run ./test/runner -soak
 
 performance: build ## Measure everything and show it in docs/performance.md (30 minutes; wants an idle machine)
