@@ -24,6 +24,9 @@ func TestSameName(t *testing.T) {
 		s.expect(t, "event SessionRefused")
 		cancel()
 	}
+	for end := time.Now().Add(2 * time.Second); !first.Connected() && time.Now().Before(end); { // the hub knew before it did
+		time.Sleep(time.Millisecond)
+	}
 	if got := s.hub.Connected(); len(got) != 1 || !first.Connected() {
 		t.Fatalf("connected: %v, the first: %v", got, first.Connected())
 	}
