@@ -246,10 +246,7 @@ const counted = 2 * onpath.ReportEvery
 // inService reports whether an instance can take over for another: it is ready,
 // and every node of its cloudlet that steers its deployment's traffic knows it.
 func (w *world) inService(i *instance) bool {
-	if !i.ready() || i.draining() {
-		return false
-	}
-	if w.hidden(i) != nil {
+	if !i.ready() || i.draining() || w.hidden(i) != nil {
 		return false
 	}
 	for _, m := range w.neighbours(i.node) {

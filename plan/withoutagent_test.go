@@ -12,6 +12,24 @@ import (
 	"github.com/onpath/onpath/plan/verify"
 )
 
+// pairSite has two gateways and two workers; cordoned gateways run ebpf functions only.
+func pairSite(t *testing.T, cordoned bool) *sim {
+	s := newSim(t, 7)
+	s.site("fra1", 1, 2)
+	s.apply(aNode("fra1-gw2", "fra1", 190, true))
+	s.connect("fra1-gw2")
+	s.cordon(cordoned, "fra1-gw", "fra1-gw2")
+	return s
+}
+
+func (s *sim) cordon(yes bool, names ...string) {
+	for _, name := range names {
+		n, run := onpath.Clone(s.node(name)), !yes
+		n.Spec.Schedulable = &run
+		s.apply(n)
+	}
+}
+
 // TestChangedBackWithoutAgent: what is changed and changed back while a worker is without
 // its agent goes on as it was, and gets flows.
 func TestChangedBackWithoutAgent(t *testing.T) {
@@ -118,16 +136,7 @@ func TestGatewayFunctionsWithoutAgent(t *testing.T) {
 						continue
 					}
 					t.Run(fmt.Sprintf("%s/%s/%s/%v", name, what, strings.Join(mute, ","), cordoned), func(t *testing.T) {
-						s := newSim(t, 7)
-						s.site("fra1", 1, 2)
-						s.apply(aNode("fra1-gw2", "fra1", 190, true))
-						s.connect("fra1-gw2")
-						for _, g := range []string{"fra1-gw", "fra1-gw2"} {
-							n := onpath.Clone(s.node(g))
-							run := !cordoned
-							n.Spec.Schedulable = &run
-							s.apply(n)
-						}
+						s := pairSite(t, cordoned)
 						s.apply(aFunction("default", "a", nil), aFunction("default", "b", nil), aFunction("default", "e", inline))
 						s.apply(aChain("default", "web", chain...))
 						s.pass(time.Minute)
@@ -183,15 +192,7 @@ func sized(chain []onpath.Element, more int) []onpath.Element {
 // gateway without agent, but those that send to it say that it lives: nothing is taken
 // away. Of a gateway that never was there nobody says so.
 func TestServerAnewGatewayWithoutAgent(t *testing.T) {
-	s := newSim(t, 7)
-	s.site("fra1", 1, 2)
-	s.apply(aNode("fra1-gw2", "fra1", 190, true))
-	s.connect("fra1-gw2")
-	for _, g := range []string{"fra1-gw", "fra1-gw2"} {
-		n := onpath.Clone(s.node(g))
-		n.Spec.Schedulable = new(bool)
-		s.apply(n)
-	}
+	s := pairSite(t, true)
 	s.apply(aFunction("default", "a", nil), aFunction("default", "e", func(f *onpath.FunctionSpec) {
 		f.Container, f.EBPF = nil, &onpath.EBPFSpec{Object: "firewall"}
 	}), aChain("default", "web", through("a", 2), through("e", 1)))
@@ -238,20 +239,10 @@ func TestServerAnewGatewayWithoutAgent(t *testing.T) {
 // TestNeverServedOnSteering: what never served on a gateway that steers without its agent
 // is made elsewhere.
 func TestNeverServedOnSteering(t *testing.T) {
-	s := newSim(t, 7)
-	s.site("fra1", 1, 2)
-	s.apply(aNode("fra1-gw2", "fra1", 190, true))
-	s.connect("fra1-gw2")
-	cordon := func(yes bool, names ...string) {
-		for _, name := range names {
-			n, run := onpath.Clone(s.node(name)), !yes
-			n.Spec.Schedulable = &run
-			s.apply(n)
-		}
-	}
+	s := pairSite(t, false)
 	s.apply(aFunction("default", "a", nil), aFunction("default", "b", nil), aChain("default", "other", through("b", 1)))
 	s.pass(time.Minute)
-	cordon(true, "fra1-n1", "fra1-n2", "fra1-gw2")
+	s.cordon(true, "fra1-n1", "fra1-n2", "fra1-gw2")
 	s.broken["web-a"] = true
 	c := aChain("default", "web", through("a", 1))
 	c.Spec.Priority = 5
@@ -261,7 +252,7 @@ func TestNeverServedOnSteering(t *testing.T) {
 		t.Fatalf("instances: %+v", list)
 	}
 	s.mute["fra1-gw"] = true
-	cordon(false, "fra1-n1", "fra1-n2")
+	s.cordon(false, "fra1-n1", "fra1-n2")
 	s.pass(time.Minute)
 	delete(s.broken, "web-a")
 	s.pass(time.Minute)

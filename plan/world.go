@@ -56,7 +56,7 @@ type world struct {
 	beginning   map[member]bool           // likewise: paths that have not ended lead to it
 	begun       map[member]bool           // likewise: such paths by the plans that nodes have
 	kept        map[onpath.PathID]bool    // ended paths that their chains return to
-	selectable  map[string][]netip.Prefix // likewise: the addresses of tenants
+	selectable  map[string][]netip.Prefix // tenants' addresses, made when they are first asked for
 	updates     map[onpath.Key]onpath.Object
 	created     map[placedOn]int
 	res         *Result
