@@ -86,7 +86,7 @@ struct flow {
 	 * number, host order. */
 	__u32 entry;
 	__u32 seen : 24;    /* seconds of the monotonic clock, modulo 2^24 */
-	__u32 group : 8;    /* of path, by which next was chosen: CHOSEN and its low 6 bits; 0: by none */
+	__u32 group : 8;    /* of path, by which next was chosen: CHOSEN and its low 6 bits; 0: by none. HEARD */
 	__u16 mirrors[MAX_MIRRORS]; /* slots; above 13 bits, the low 3 of the vport's id */
 	/* With FLOW_AT_EDGE what is high here tells a next hop, else an
 	 * acknowledgement number; see entry_hop and entry_note_ack. */
@@ -101,6 +101,7 @@ struct flow {
 
 /* In flow.group, above element and direction. */
 #define CHOSEN 0x40
+#define HEARD  0x80 /* a connection came out of next, which was closed here: it was news */
 
 #define SEEN_MASK 0xffffff
 

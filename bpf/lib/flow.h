@@ -24,6 +24,8 @@ static __always_inline void touch(struct pkt *p, struct flow *e)
 		p->learn = 1; /* the other gateway wrote it */
 	__sync_fetch_and_add(&e->packets, p->packets);
 	__sync_fetch_and_add(&e->bytes, p->bytes);
+	if (e->group & HEARD)
+		open_up(e);
 	if (e->seen != p->now || tell_always) {
 		if ((e->flags & FLOW_RST) && e->seen != p->now && !(p->is & IS_RST))
 			e->flags &= ~FLOW_RST; /* its sender goes on: somebody else's */
@@ -288,6 +290,21 @@ static __always_inline void answers_go(struct pkt *p, __u32 kind, __u32 next, __
 	p->reply.slot = slot;
 }
 
+/* A connection begins by a packet out of the vport that its answers will be led to by e.
+ * If that is closed here, this node has not heard yet that it takes packets again: others
+ * have, or nothing would have come. Where it is, that is known best. */
+static __always_inline void hear_of(const struct pkt *p, struct flow *e, const struct reply *to)
+{
+	__u32 slot = to->slot;
+	struct vport *v;
+
+	if (!(p->is & IS_SYN) || to->kind != NEXT_VPORT || e->next != to->next || !e->group)
+		return;
+	v = vport_of(&slot, to->next);
+	if (v && v->kind == VPORT_REMOTE && v->state == STATE_CLOSED)
+		e->group |= HEARD;
+}
+
 /* The entry for the answers: rkey → pkt.reply, in the pending table of
  * pkt.back_tenant. Answers meet what a walk from the table meets (0:
  * none). Returns 0 or, if it must be established at once (pkt.settle) and there is
@@ -314,6 +331,7 @@ static __always_inline int write_answer(struct pkt *p, __u32 table, __u32 back)
 	if (e && !((p->d.flags | e->flags) & FLOW_EMITTED) && outlived(e, p->d.path_slot))
 		change = RENEW;
 	if (e && change == KEEP) {
+		hear_of(p, e, to);
 		see(p, e);
 		return 0;
 	}
@@ -352,12 +370,14 @@ static __always_inline int write_answer(struct pkt *p, __u32 table, __u32 back)
 	if (e) {
 		held_by = holder(e, p->back_tenant);
 		store_decision(e, &p->back, p->rkey.scope);
+		hear_of(p, e, to);
 		hand_over(e, &p->rkey, held_by, p->back_tenant);
 		e->seen = p->now;
 		p->news = 1;
 		return 0;
 	}
 	store_decision(fresh_flow(p), &p->back, p->rkey.scope);
+	hear_of(p, &p->fresh, to);
 	if (!p->settle) {
 		flow_begin(p, &p->rkey, p->back_tenant);
 		return 0;

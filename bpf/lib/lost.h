@@ -37,6 +37,18 @@ static __always_inline int is_orphan(const struct pkt *p)
 	       (p->d.kind != NEXT_PASS || (p->d.flags & FLOW_BYPASS));
 }
 
+/* Is it of a connection that began through the instance while that was closed here? */
+static __always_inline int is_awaited(const struct pkt *p)
+{
+	struct flow *e = p->is & IS_NOPORTS ? NULL : flow_find(&p->key, p->tenant);
+	__u32 slot;
+
+	if (!e || !(e->group & HEARD) || e->next != p->d.next)
+		return 0;
+	slot = e->slot;
+	return vport_of(&slot, e->next) != NULL;
+}
+
 /*
  * The flow's entry, from which pkt.d comes, leads to what is no more, and tells no
  * group that would choose another: it must not hold up its flow for ever. One of an
@@ -103,6 +115,10 @@ __noinline int lost(struct __sk_buff *skb)
 		return reason == ANEW ? ANEW : end_here(skb, p, reason);
 	}
 	if ((g->flags & GROUP_RESET) && p->key.proto == IPPROTO_TCP && !(p->is & (IS_SYN | IS_ERROR))) {
+		if (is_awaited(p)) {
+			p->is |= IS_AWAITED;
+			return GO_ON;
+		}
 		if (p->is & IS_EDGE)
 			count_in(skb, p, p->prev_slot, p->prev);
 		return send_reset(skb);

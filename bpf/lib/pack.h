@@ -164,6 +164,21 @@ static __always_inline int outlived(const struct flow *e, __u32 slot)
 	return was && slot && was != slot && path && (!path->id || (path->flags & (PATH_ENDED | PATH_CLOSED)));
 }
 
+/* The vport that an entry leads to is open here now: when it closes, that is its death. */
+__noinline int open_up(struct flow *e)
+{
+	struct vport *v;
+	__u32 slot;
+
+	if (!e)
+		return 0;
+	slot = e->slot;
+	v = vport_of(&slot, e->next);
+	if (v && v->state != STATE_CLOSED)
+		e->group &= ~HEARD;
+	return 0;
+}
+
 /* The group by which next was chosen, or 0. */
 static __always_inline __u32 entry_group(const struct flow *e)
 {

@@ -45,6 +45,7 @@
 #define IS_TAPPED   0x20000 /* a copy: nothing may go back */
 #define IS_BRIDGED  0x40000 /* came in at one side of a bridge */
 #define IS_LINK     0x80000 /* Neighbour Discovery: of one link, whatever its addresses */
+#define IS_AWAITED  0x100000 /* by an instance that is closed here, and not where it is */
 
 /* What to do with a packet: a flow entry, opened up. */
 struct decision {

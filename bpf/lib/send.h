@@ -252,7 +252,7 @@ __noinline int send_on(struct __sk_buff *skb)
 	}
 	if (p->d.kind != NEXT_VPORT)
 		return drop(p, DROP_NO_TABLE);
-	if (!v || v->state == STATE_CLOSED)
+	if (!v || (v->state == STATE_CLOSED && !(p->is & IS_AWAITED)))
 		return drop(p, DROP_CLOSED);
 	return send_to(skb, p, n, v, slot);
 }

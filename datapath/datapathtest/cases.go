@@ -48,6 +48,7 @@ func Cases() []Case {
 		{"lost-functions", "a dead instance about functions is replaced alike in both directions, whoever speaks first", repickFunctions},
 		{"lost-reset", "connections of a dead instance are reset, new ones work", resets},
 		{"lost-waiting", "ends that only wait for a dead instance are reset, whatever stands between", waiting},
+		{"lost-heard-first", "what came through an instance that serves again, before the gateway knew, finds back to it", heardFirst},
 		{"lost-before-reset", "behind a dead instance that is replaced, connections keep theirs, whoever speaks first", repickBefore},
 		{"none-drop", "without an instance nothing passes", noneDrop},
 		{"none-bypass", "without an instance traffic goes past the element", noneBypass},

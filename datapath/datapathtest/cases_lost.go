@@ -86,6 +86,50 @@ func be32(b []byte) uint32 {
 	return uint32(b[0])<<24 | uint32(b[1])<<16 | uint32(b[2])<<8 | uint32(b[3])
 }
 
+// heardFirst: an instance that knows its connections serves again, and a connection comes
+// through it, or is begun by it, before the gateway knows that it does. Its answers are
+// led back, and only the death after that resets it.
+func heardFirst(b *bed) {
+	fw, mortals := b.instance("fw", sideNode), []*instance{b.instance("first", "n2"), b.instance("second", "n2")}
+	l := one(&chain{path: 1, match: toServer()}, fw)
+	l.chains[0].elements = append(l.chains[0].elements, &element{instances: mortals, lost: onpath.LostReset})
+	l.instances = append(l.instances, mortals...)
+	for _, i := range mortals {
+		i.state, i.packets = onpath.VportClosed, onpath.PacketsOriginate
+		i.emits = []emission{{path: 1, element: 1, match: toServer()}}
+	}
+	b.apply(l)
+	for n, t := range []onpath.Tuple{tcp4(1000), tcp6(1000)} {
+		back, begun := mortals[n], t
+		begun.SrcPort++
+		device := onpath.DeviceName(back.vport)
+		both := func() {
+			b.through(serverNet, running(t.Reverse(), 5001, 1001).bytes(), clientNet, backwards(back, fw)...)
+			b.send(gateway, serverNet, answerTo(begun).bytes())
+			b.expect(back.node, device, answerTo(begun).bytes())
+		}
+		mortals[0].state, back.state = onpath.VportDraining, onpath.VportUp
+		b.applyAt(back.node, l)
+		b.applyAt(fw.node, l)
+		b.handshake(t, fw, back)
+		b.send(back.node, device, newPacket(begun).bytes())
+		b.expect(gateway, serverNet, withTTL(newPacket(begun).bytes(), 1))
+		both()
+		b.applyAt(gateway, l)
+		both()
+	}
+	mortals[1].state = onpath.VportClosed
+	b.apply(l)
+	b.nodes[gateway].loose[edgeVport] = true
+	b.receive(gateway, serverNet) // both wait
+	b.receive(gateway, serverNet)
+	b.receive(fw.node, onpath.DeviceName(fw.vport))
+	t := tcp6(1000).Reverse()
+	b.send(gateway, serverNet, running(t, 5005, 1001).bytes())
+	b.dropped(gateway, serverNet, onpath.DropReset)
+	b.isReset(serverNet, t, 1001)
+}
+
 // repickBefore: a stateless instance dies, and behind it stands an element whose
 // instances know their connections, among them now some that were not there when
 // the connections began. Each connection goes on at the instance that knows it.

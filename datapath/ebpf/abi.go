@@ -58,6 +58,7 @@ const (
 	kindMask uint8 = 0x0f
 	edgeHere uint8 = 0x10
 	chosen   uint8 = 0x40
+	heard    uint8 = 0x80
 )
 
 // seenMask: entries are stamped in seconds modulo 2^24.

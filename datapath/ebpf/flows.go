@@ -146,7 +146,7 @@ func (r *reader) group(v *flowValue) uint32 {
 	if v.Group == 0 || path == 0 {
 		return 0
 	}
-	return path<<6 | uint32(v.Group&^chosen)
+	return path<<6 | uint32(v.Group&^(chosen|heard))
 }
 
 func (v *flowValue) kind() uint8     { return v.Kind & kindMask }

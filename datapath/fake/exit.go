@@ -45,7 +45,7 @@ func (n *Node) learnReturn(w *work, f *flow) bool {
 	}
 	back := flowKey{edge, w.key.tuple.Reverse()}
 	tenant, settle := n.placeAnswer(w, f, back)
-	if n.leads(back, from, tenant) {
+	if n.leads(w, back, from, tenant) {
 		return true
 	}
 	e := flow{kind: onpath.NextVport, next: from, entry: edge, path: f.path, reverse: !f.reverse, functions: backwards(f.functions), learned: true, adopted: f.adopted}
@@ -69,10 +69,11 @@ func (n *Node) learnReturn(w *work, f *flow) bool {
 		if !n.hasRoom(n.holder(&e), true) {
 			return false
 		}
+		n.hear(w, &e, from)
 		n.insertEstablished(back, &e, tenant)
 		return true
 	}
-	n.turn(w, n.learn(w, back, e, tenant), e, f)
+	n.answersGo(w, back, e, tenant, f)
 	return true
 }
 

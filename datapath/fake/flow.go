@@ -36,6 +36,7 @@ type flow struct {
 	learned   bool          // written for answers, not by a choice
 	known     bool          // of context only: of a flow that came here from another instance
 	adopted   bool          // led past a chain that is younger than the connection
+	heard     bool          // a connection came out of next, which was closed here
 
 	packets, bytes uint64
 	seen           time.Time

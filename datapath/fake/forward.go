@@ -37,6 +37,7 @@ func (n *Node) begin(w *work, f *flow) {
 func (n *Node) touch(w *work, f *flow) {
 	goesOn := f.rst && n.now().Unix() != f.seen.Unix() // the RST was somebody else's
 	f.seen = n.now()
+	f.heard = f.heard && !n.takes(f.next)
 	f.packets += n.pieces()
 	f.bytes += n.wire(w.h.length)
 	if w.h.protocol == protoTCP {
@@ -178,7 +179,9 @@ func (n *Node) lost(w *work, f *flow) bool {
 	running := w.h.protocol == protoTCP && w.h.flags&(flagSYN|flagACK) != flagSYN
 	why := onpath.DropClosed
 	if g != nil {
-		if g.Lost == onpath.LostReset && running {
+		if g.Lost == onpath.LostReset && running && n.awaited(w, f) {
+			return true
+		} else if g.Lost == onpath.LostReset && running {
 			why = onpath.DropReset
 		} else if member, ok := n.pick(g, w.key.tuple); ok {
 			f.next = member
@@ -206,6 +209,22 @@ func (n *Node) lost(w *work, f *flow) bool {
 	}
 	n.countDrop(w.key.vport, why)
 	return false
+}
+
+// awaited tells a connection that began through an instance while that was closed here.
+func (n *Node) awaited(w *work, f *flow) bool {
+	known := n.find(w.key, w.tenant)
+	return known != nil && known.heard && known.next == f.next && n.vports[f.next] != nil
+}
+
+// hear marks an entry for the answers of a connection that begins by this packet, out of
+// the vport that it leads to, if that is closed here. It is not where it is, or nothing
+// would have come: this node has not heard yet.
+func (n *Node) hear(w *work, e *flow, from onpath.VportID) {
+	v := n.vports[from]
+	if w.h.begins() && e.kind == onpath.NextVport && e.next == from && v != nil && v.Kind == onpath.VportRemote && !n.takes(from) {
+		e.heard = true
+	}
 }
 
 // copyToMirrors makes the copies that an entry asks for. A mirror that is gone
@@ -284,7 +303,7 @@ func (n *Node) learnRelay(w *work, f *flow, v *onpath.Vport) {
 	from := w.key.vport
 	back := flowKey{v.ID, w.key.tuple.Reverse()}
 	tenant := n.vports[f.functions[len(f.functions)-1].vport].Tenant // where answers will look
-	if !n.outlived(n.find(back, tenant), f.path) && n.leads(back, from, tenant) {
+	if !n.outlived(n.find(back, tenant), f.path) && n.leads(w, back, from, tenant) {
 		return
 	}
 	e := flow{kind: onpath.NextVport, next: from, entry: f.entry, path: f.path, reverse: !f.reverse, functions: n.answeredBy(w, f)}
@@ -299,7 +318,7 @@ func (n *Node) learnRelay(w *work, f *flow, v *onpath.Vport) {
 	if from == n.edgeVport() {
 		e.kind, e.group = onpath.NextExit, 0
 	}
-	n.turn(w, n.learn(w, back, e, tenant), e, f)
+	n.answersGo(w, back, e, tenant, f)
 }
 
 // enter delivers a packet to an instance on this node and writes the context in
@@ -343,7 +362,7 @@ func (n *Node) learnContext(w *work, f *flow, v *onpath.Vport, g *onpath.Group) 
 func (n *Node) learnAnswer(w *work, f *flow, v *onpath.Vport, g *onpath.Group) {
 	t, from := w.key.tuple, w.key.vport
 	back := flowKey{v.ID, t.Reverse()}
-	if !n.outlived(n.find(back, v.Tenant), f.path) && n.leads(back, from, v.Tenant) {
+	if !n.outlived(n.find(back, v.Tenant), f.path) && n.leads(w, back, from, v.Tenant) {
 		return
 	}
 	e := flow{learned: true, kind: onpath.NextVport, next: from, context: g.ID ^ 1, entry: f.entry, path: g.Path, reverse: !f.reverse}
@@ -359,17 +378,26 @@ func (n *Node) learnAnswer(w *work, f *flow, v *onpath.Vport, g *onpath.Group) {
 			e.path, _, _ = group.Split()
 		}
 	}
-	n.turn(w, n.learn(w, back, e, v.Tenant), e, f)
+	n.answersGo(w, back, e, v.Tenant, f)
 }
 
-// leads tells whether an entry leads to next already, and marks it as seen.
-func (n *Node) leads(k flowKey, next onpath.VportID, tenant string) bool {
+// leads tells whether an entry leads to next already, from where the packet comes, and
+// marks it as seen.
+func (n *Node) leads(w *work, k flowKey, next onpath.VportID, tenant string) bool {
 	f := n.find(k, tenant)
 	if f == nil {
 		return false
 	}
 	f.seen = n.now()
+	n.hear(w, f, next)
 	return f.next == next && f.kind != onpath.NextPending
+}
+
+// answersGo lets the answers to a packet, by which f leads, go by e.
+func (n *Node) answersGo(w *work, back flowKey, e flow, tenant string, f *flow) {
+	known := n.learn(w, back, e, tenant)
+	n.turn(w, known, e, f)
+	n.hear(w, known, e.next)
 }
 
 // turn lets an entry for answers lead to where the packets come from now, if it
