@@ -81,9 +81,6 @@ func execute(soak bool, run string, packages []string) error {
 	if bin, err := filepath.Abs("bin/onpath"); err == nil {
 		os.Setenv("ONPATH_BIN", bin)
 	}
-	if os.Getuid() != 0 { // binaries are built as the user and run as root
-		args = append(args, "-exec", asRoot())
-	}
 	if run != "" {
 		args = append(args, "-run", run)
 	}
@@ -93,11 +90,12 @@ func execute(soak bool, run string, packages []string) error {
 	}
 	res := &outcome{start: start, output: map[string][]string{}}
 	var testErr error
-	for _, part := range [][]string{others, alone} {
-		if len(part) == 0 {
+	for _, part := range parts(others, alone, soak || run != "") {
+		if len(part.packages) == 0 {
 			continue
 		}
-		cmd := exec.Command(goBin, append(args, part...)...)
+		os.Setenv("ONPATH_E2E", part.e2e)
+		cmd := exec.Command(goBin, slices.Concat(args, asRoot(), part.packages)...)
 		cmd.Stderr = os.Stderr
 		pipe, err := cmd.StdoutPipe()
 		if err != nil {
@@ -127,17 +125,37 @@ func execute(soak bool, run string, packages []string) error {
 	return nil
 }
 
-// asRoot is the command that runs a test binary as root. The environment is set
-// by env, because sudo has a PATH of its own and may forbid to keep variables;
-// HOME is root's, lest files of root's get into the user's caches.
-func asRoot() string {
+// asRoot are the flags by which test binaries, which are built as the user, run as root.
+// The environment is set by env, because sudo has a PATH of its own and may forbid to
+// keep variables; HOME is root's, lest files of root's get into the user's caches.
+func asRoot() []string {
+	if os.Getuid() == 0 {
+		return nil
+	}
 	words := []string{"sudo", "-H", "env", "'PATH=" + os.Getenv("PATH") + ":/usr/local/sbin:/usr/sbin:/sbin'"}
-	for _, name := range []string{"ONPATH_BIN", "ONPATH_SOAK", "ONPATH_SEED", "ONPATH_CACHE", "CI"} {
+	for _, name := range []string{"ONPATH_BIN", "ONPATH_SOAK", "ONPATH_SEED", "ONPATH_CACHE", "ONPATH_E2E", "CI"} {
 		if v := os.Getenv(name); v != "" {
 			words = append(words, "'"+name+"="+v+"'")
 		}
 	}
-	return strings.Join(words, " ")
+	return []string{"-exec", strings.Join(words, " ")}
+}
+
+// part is packages that go test runs at once.
+type part struct {
+	packages []string
+	e2e      string // which tests of the undisturbed package: ONPATH_E2E
+}
+
+// parts are run one after the other. What of the undisturbed package bears others beside
+// it runs with these, unless it is to be run whole.
+func parts(others, alone []string, whole bool) []part {
+	if whole || len(others) == 0 || len(alone) == 0 {
+		return []part{{others, ""}, {alone, ""}}
+	}
+	beside := slices.Concat(others, alone)
+	slices.SortStableFunc(beside, func(a, b string) int { return rank(a) - rank(b) })
+	return []part{{beside, "sociable"}, {alone, "others"}}
 }
 
 // undisturbed is the package that sends at the highest rate the machine carries
@@ -147,7 +165,7 @@ const undisturbed = "github.com/onpath/onpath/test/e2e"
 // longest are the packages that take longest, test/functions where it has yet to build
 // images; they begin first, lest one of them is still at it when nothing is left to do
 // beside it.
-var longest = []string{"github.com/onpath/onpath/datapath/ebpf", "github.com/onpath/onpath/test/functions", "github.com/onpath/onpath/bench"}
+var longest = []string{"github.com/onpath/onpath/datapath/ebpf", "github.com/onpath/onpath/test/functions", undisturbed, "github.com/onpath/onpath/bench"}
 
 // apart takes the undisturbed package out of the others, and puts these in order.
 func apart(goBin string, packages []string) (others, alone []string, err error) {
