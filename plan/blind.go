@@ -5,12 +5,12 @@ import (
 	"slices"
 )
 
-// A gateway's data path steers on without its agent, by what it was told last. It knows no
+// A node's data path steers on without its agent, by what it was told last. It knows no
 // instance that came later, and leads flows to those that it knows, whatever is planned
 // meanwhile.
 
-// outOfSight reports whether a gateway that steers without its agent does not know an
-// instance, and knows another that serves: the flows that pass that gateway, also only
+// outOfSight reports whether a node that steers without its agent does not know an
+// instance, and knows another that serves: the flows that pass that node, also only
 // one way, would end where it is to lead them to one that it never heard of.
 func (w *world) outOfSight(p *path, i *instance) bool {
 	g := w.blind(p, i)
@@ -19,15 +19,24 @@ func (w *world) outOfSight(p *path, i *instance) bool {
 	})
 }
 
-// blind is a gateway without agent that steers packets of a path and does not know an
-// instance of it, or nil.
+// blind is a node without agent that steers packets of a path and does not know an
+// instance of it, or nil: a gateway, or one where another element's packets come by.
 func (w *world) blind(p *path, i *instance) *node {
-	for _, g := range i.node.c.pair {
-		if g.alone() && (g.st == nil && w.isYounger(i, p) || g.acked.path(p.id) != nil && !g.acked.knows(i)) {
-			return g
+	for _, n := range i.node.c.alone {
+		ignorant := n.st == nil && w.isYounger(i, p) || n.acked.path(p.id) != nil && !n.acked.knows(i)
+		if ignorant && (n.gate() || n.meets(p, i.dep)) {
+			return n
 		}
 	}
 	return nil
+}
+
+// meets reports whether flows of a path that pass an element's instances meet others of
+// the node.
+func (n *node) meets(p *path, dep name) bool {
+	return slices.ContainsFunc(n.insts, func(i *instance) bool {
+		return i.dep != dep && slices.Contains(p.deps, i.dep) && i.ready() && !i.draining()
+	})
 }
 
 // isYounger reports whether an instance was made since the server started, and a path
@@ -49,22 +58,33 @@ func (w *world) held(i *instance) bool {
 func (n *node) alone() bool { return n.away && !n.dead && !n.silent() }
 
 // unseen says, in words, which ready instance of a deployment gets no flows because a
-// gateway without agent does not know it.
+// node without agent does not know it.
 func (w *world) unseen(dep name) string {
-	for _, i := range w.instances {
-		if i.dep != dep || i.draining() || !i.ready() {
-			continue
-		}
-		if g := w.hidden(i); g != nil {
-			return fmt.Sprintf("instance %s waits for gateway %s, which steers without its agent and does not know it", i.key.name, g.name)
+	if !w.alone {
+		return ""
+	}
+	for _, c := range w.cloudletsInOrder() {
+		for _, i := range w.instancesOf(c, dep) {
+			if i.draining() || !i.ready() {
+				continue
+			}
+			n := w.hidden(i)
+			if n == nil {
+				continue
+			}
+			what := "node"
+			if n.gate() {
+				what = "gateway"
+			}
+			return fmt.Sprintf("instance %s waits for %s %s, which steers without its agent and does not know it", i.key.name, what, n.name)
 		}
 	}
 	return ""
 }
 
-// hidden is the gateway for which an instance of a present path is out of sight, or nil.
+// hidden is the node for which an instance of a present path is out of sight, or nil.
 func (w *world) hidden(i *instance) *node {
-	if !slices.ContainsFunc(i.node.c.pair, (*node).alone) {
+	if len(i.node.c.alone) == 0 {
 		return nil
 	}
 	for _, p := range i.node.c.paths {

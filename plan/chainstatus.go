@@ -68,6 +68,8 @@ func (w *world) elementStatus(c *chain) []onpath.ElementStatus {
 			s.Message = strings.Join(e.d.noRoom, "; ")
 		case s.Ready < s.Desired || s.Outdated > 0:
 			s.Message = cmp.Or(w.trouble(e.dep, ""), w.refused(e.d), w.unseen(e.dep))
+		default: // all are there, and not all get flows
+			s.Message = w.unseen(e.dep)
 		}
 		out = append(out, s)
 	}

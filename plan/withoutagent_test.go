@@ -285,3 +285,32 @@ func TestChangeWaitsForTheGateway(t *testing.T) {
 		t.Errorf("with the agent back: %+v", e)
 	}
 }
+
+// TestWorkerWithoutAgent: a node without agent leads answers back to those instances of
+// the element before that it knows. One that is new gets no flows until it knows it.
+func TestWorkerWithoutAgent(t *testing.T) {
+	s := newSim(t, 5)
+	s.site("fra1", 1, 3)
+	s.cordon(true, "fra1-gw")
+	s.apply(aFunction("default", "a", nil), aFunction("default", "b", nil), aChain("default", "web", through("a", 1), through("b", 1)))
+	s.pass(time.Minute)
+	worker := s.instances("web-b")[0].Spec.Node
+	s.mute[worker] = true
+	s.pass(8 * time.Second)
+	s.apply(aChain("default", "web", through("a", 2), through("b", 1)))
+	for range 20 { // until the node is given up
+		s.pass(time.Second)
+		s.proveAll(t)
+		if n := s.open(); n != 1 {
+			t.Fatalf("%d instances get flows, and node %s knows one", n, worker)
+		}
+	}
+	if e := s.chain("default", "web").Status.Elements[0]; !strings.Contains(e.Message, "waits for node "+worker) {
+		t.Errorf("it does not say what it waits for: %+v", e)
+	}
+	clear(s.mute)
+	s.pass(time.Minute)
+	if n := s.open(); n != 2 {
+		t.Errorf("%d of 2 instances get flows when the agent is back", n)
+	}
+}

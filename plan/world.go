@@ -44,6 +44,7 @@ type world struct {
 	cloudlets   map[string]*cloudlet
 	nodes       map[string]*node
 	strays      map[string]*node // connected, but their Node objects were deleted
+	alone       bool             // some node's data path may go on without its agent
 	deployments map[name]*deployment
 	chains      []*chain // in order of precedence
 	chainNamed  map[name]*chain
@@ -72,6 +73,7 @@ type cloudlet struct {
 	paths    []*path
 	vports   int               // of its instances, with those just created
 	crowded  map[*chain]string // why there is no room for a chain's new path
+	alone    []*node           // their data paths may go on without their agents
 }
 
 type node struct {
@@ -247,6 +249,8 @@ func (w *world) addNodes() {
 		c.chooseGateway()
 		c.findDead()
 		c.findSteering()
+		c.alone = slices.DeleteFunc(slices.Clone(c.nodes), func(n *node) bool { return !n.alone() })
+		w.alone = w.alone || len(c.alone) > 0
 	}
 	for name, st := range w.States {
 		if w.nodes[name] == nil {
