@@ -232,12 +232,13 @@ func (s *ovs) serve(tool string, args ...string) (pid int, err error) {
 	cmd := s.command(exec.Command(tool, append(args, "--no-chdir")...))
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	if err := netnsrun.Do(s.router, cmd.Start); err != nil {
+	ended, err := netnsrun.Start(s.router, cmd)
+	if err != nil {
 		return 0, fmt.Errorf("start %s: %w", tool, err)
 	}
 	s.After(func() error {
 		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
+		<-ended
 		return nil
 	})
 	return cmd.Process.Pid, nil

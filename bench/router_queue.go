@@ -41,14 +41,10 @@ func (l *line) serveQueue(ctx context.Context, r *Run) error {
 	var said bytes.Buffer
 	cmd.Stderr = &said
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	if err := netnsrun.Do(l.router, cmd.Start); err != nil {
+	ended, err := netnsrun.Start(l.router, cmd)
+	if err != nil {
 		return fmt.Errorf("start %s: %w", r.Program, err)
 	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = cmd.Wait()
-	}()
 	l.fault = func() error {
 		select {
 		case <-ended:

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 
@@ -24,17 +25,49 @@ func Do(path string, fn func() error) error {
 	if path == "" {
 		return fn()
 	}
+	return onThread(func() error {
+		if err := enter(path); err != nil {
+			return err
+		}
+		return fn()
+	})
+}
+
+// enter takes the calling thread into the namespace at path.
+func enter(path string) error {
 	target, err := os.Open(path)
 	if err != nil {
 		return fmt.Errorf("open network namespace: %w", err)
 	}
 	defer target.Close()
-	return onThread(func() error {
-		if err := unix.Setns(int(target.Fd()), unix.CLONE_NEWNET); err != nil {
-			return fmt.Errorf("enter network namespace %s: %w", path, err)
+	if err := unix.Setns(int(target.Fd()), unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("enter network namespace %s: %w", path, err)
+	}
+	return nil
+}
+
+// Start starts a command in the namespace at path, an empty one is the process's own,
+// from a thread that stays until the command has ended: the kernel sends a command's
+// Pdeathsig when the thread ends that started it, and Go ends threads. The channel is
+// closed when the command has been waited for.
+func Start(path string, cmd *exec.Cmd) (ended <-chan struct{}, err error) {
+	started, over := make(chan error, 1), make(chan struct{})
+	go func() {
+		defer close(over)
+		runtime.LockOSThread() // for good: the thread ends with this goroutine
+		var err error
+		if path != "" {
+			err = enter(path)
 		}
-		return fn()
-	})
+		if err == nil {
+			err = cmd.Start()
+		}
+		started <- err
+		if err == nil {
+			_ = cmd.Wait() // what it says is in cmd.ProcessState
+		}
+	}()
+	return over, <-started
 }
 
 // onThread runs fn on a locked thread that returns to its first namespace

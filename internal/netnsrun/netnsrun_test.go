@@ -5,8 +5,13 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
+	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/onpath/onpath/internal/netnsrun"
 )
@@ -98,5 +103,41 @@ func TestDoComesBack(t *testing.T) {
 		if ns, err := os.Readlink(task); err == nil && ns != home {
 			t.Errorf("thread %s stayed in %s", task, ns)
 		}
+	}
+}
+
+// TestStart: what was started to end with its starter outlives the threads that Go ends.
+func TestStart(t *testing.T) {
+	cmd := exec.Command("sleep", "60")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	ended, err := netnsrun.Start("", cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	hold := make(chan struct{})
+	for range 100 { // takes every thread that is idle, and ends it
+		wg.Go(func() {
+			runtime.LockOSThread()
+			<-hold
+		})
+	}
+	time.Sleep(50 * time.Millisecond)
+	close(hold)
+	wg.Wait()
+	select {
+	case <-ended:
+		t.Fatalf("it has ended: %s", cmd.ProcessState)
+	case <-time.After(200 * time.Millisecond):
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	<-ended
+	if _, err := netnsrun.Start("", exec.Command("/nowhere")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("what is not there: got %v, want fs.ErrNotExist", err)
+	}
+	if _, err := netnsrun.Start("/nowhere", exec.Command("sleep", "60")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("in no namespace: got %v, want fs.ErrNotExist", err)
 	}
 }
