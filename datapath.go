@@ -232,6 +232,10 @@ type Vport struct {
 
 	// Peer is the node of a remote vport.
 	Peer string `json:"peer,omitempty"`
+	// Away is for remote vports that are closed: the peer does not answer. Where it
+	// does, it knows best whether the instance takes packets of a connection that
+	// has just come through it.
+	Away bool `json:"away,omitempty"`
 	// Backup is for remote edges: the edge of the other gateway of a pair, this
 	// node's or a remote one. Flows that would leave at a closed edge leave
 	// there, and the two gateways tell each other of their flows.

@@ -259,6 +259,7 @@ func (a *Agent) config(plan *onpath.NodePlan) (c *onpath.DatapathConfig, missing
 			}
 		} else if !a.reach.takes(peers[v.Peer], v.ID) && chosen[v.ID] {
 			v.State = onpath.VportClosed
+			v.Away, _ = a.reach.verdict(peers[v.Peer])
 		}
 		cfg.Vports = append(cfg.Vports, v)
 	}

@@ -3,6 +3,8 @@ package plan
 import (
 	"fmt"
 	"slices"
+
+	"github.com/onpath/onpath"
 )
 
 // A node's data path steers on without its agent, by what it was told last. It knows no
@@ -31,12 +33,25 @@ func (w *world) blind(p *path, i *instance) *node {
 	return nil
 }
 
-// meets reports whether flows of a path that pass an element's instances meet others of
-// the node.
+// meets reports whether flows of a path that pass an instance of a deployment may pass
+// another instance on the node: of another element, of a chain of the other tier, or of
+// that where they begin.
 func (n *node) meets(p *path, dep name) bool {
 	return slices.ContainsFunc(n.insts, func(i *instance) bool {
-		return i.dep != dep && slices.Contains(p.deps, i.dep) && i.ready() && !i.draining()
+		return i.dep != dep && i.ready() && !i.draining() && (p.passes(i.dep) || p.starts(i) ||
+			slices.ContainsFunc(n.c.paths, func(q *path) bool { return q.tier != p.tier && q.passes(i.dep) }))
 	})
+}
+
+// passes reports whether flows of the path pass a deployment's instances; a mirror's get
+// copies only.
+func (p *path) passes(dep name) bool {
+	for k, d := range p.deps {
+		if d == dep && !(k < len(p.groups)/2 && p.groups[2*k].Mode == onpath.ModeMirror) {
+			return true
+		}
+	}
+	return false
 }
 
 // isYounger reports whether an instance was made since the server started, and a path
@@ -58,28 +73,27 @@ func (w *world) held(i *instance) bool {
 func (n *node) alone() bool { return n.away && !n.dead && !n.silent() }
 
 // unseen says, in words, which ready instance of a deployment gets no flows because a
-// node without agent does not know it.
+// node without agent does not know it. It is asked when all is planned.
 func (w *world) unseen(dep name) string {
 	if !w.alone {
 		return ""
 	}
-	for _, c := range w.cloudletsInOrder() {
-		for _, i := range w.instancesOf(c, dep) {
-			if i.draining() || !i.ready() {
+	if w.waiting == nil {
+		w.waiting = map[name]string{}
+		for _, i := range w.instances {
+			if i.draining() || !i.ready() || w.waiting[i.dep] != "" {
 				continue
 			}
-			n := w.hidden(i)
-			if n == nil {
-				continue
+			if n := w.hidden(i); n != nil {
+				what := "node"
+				if n.gate() {
+					what = "gateway"
+				}
+				w.waiting[i.dep] = fmt.Sprintf("instance %s waits for %s %s, which steers without its agent and does not know it", i.key.name, what, n.name)
 			}
-			what := "node"
-			if n.gate() {
-				what = "gateway"
-			}
-			return fmt.Sprintf("instance %s waits for %s %s, which steers without its agent and does not know it", i.key.name, what, n.name)
 		}
 	}
-	return ""
+	return w.waiting[dep]
 }
 
 // hidden is the node for which an instance of a present path is out of sight, or nil.

@@ -298,15 +298,24 @@ func TestWorkerWithoutAgent(t *testing.T) {
 	s.mute[worker] = true
 	s.pass(8 * time.Second)
 	s.apply(aChain("default", "web", through("a", 2), through("b", 1)))
-	for range 20 { // until the node is given up
+	waited := 0
+	for range 90 {
 		s.pass(time.Second)
 		s.proveAll(t)
+		serves := slices.ContainsFunc(s.instances("web-b"), func(i *onpath.Instance) bool { return i.Spec.Node == worker && i.Spec.Draining.IsZero() })
+		if !serves {
+			continue // the node was given up, and its instance replaced
+		}
+		waited++
 		if n := s.open(); n != 1 {
 			t.Fatalf("%d instances get flows, and node %s knows one", n, worker)
 		}
+		if e := s.chain("default", "web").Status.Elements[0]; !strings.Contains(e.Message, "waits for node "+worker) {
+			t.Fatalf("it does not say what it waits for: %+v", e)
+		}
 	}
-	if e := s.chain("default", "web").Status.Elements[0]; !strings.Contains(e.Message, "waits for node "+worker) {
-		t.Errorf("it does not say what it waits for: %+v", e)
+	if n := s.open(); n != 2 || waited < 20 {
+		t.Errorf("%d of 2 instances get flows after another node has taken over; %d s were waited", n, waited)
 	}
 	clear(s.mute)
 	s.pass(time.Minute)

@@ -45,6 +45,7 @@ type world struct {
 	nodes       map[string]*node
 	strays      map[string]*node // connected, but their Node objects were deleted
 	alone       bool             // some node's data path may go on without its agent
+	waiting     map[name]string  // unseen, made when it is first asked for
 	deployments map[name]*deployment
 	chains      []*chain // in order of precedence
 	chainNamed  map[name]*chain
@@ -249,7 +250,9 @@ func (w *world) addNodes() {
 		c.chooseGateway()
 		c.findDead()
 		c.findSteering()
-		c.alone = slices.DeleteFunc(slices.Clone(c.nodes), func(n *node) bool { return !n.alone() })
+		c.alone = slices.DeleteFunc(slices.Clone(c.nodes), func(n *node) bool {
+			return !n.alone() && (!n.away || n.dead || n.gate()) // a worker's instances have flows until others are there
+		})
 		w.alone = w.alone || len(c.alone) > 0
 	}
 	for name, st := range w.States {

@@ -37,16 +37,19 @@ static __always_inline int is_orphan(const struct pkt *p)
 	       (p->d.kind != NEXT_PASS || (p->d.flags & FLOW_BYPASS));
 }
 
-/* Is it of a connection that began through the instance while that was closed here? */
+/* Is it of a connection that began through the instance while that was closed here, and
+ * does its node answer, which will reset the connection if the instance is dead? */
 static __always_inline int is_awaited(const struct pkt *p)
 {
 	struct flow *e = p->is & IS_NOPORTS ? NULL : flow_find(&p->key, p->tenant);
+	struct vport *v;
 	__u32 slot;
 
 	if (!e || !(e->group & HEARD) || e->next != p->d.next)
 		return 0;
 	slot = e->slot;
-	return vport_of(&slot, e->next) != NULL;
+	v = vport_of(&slot, e->next);
+	return v && !(v->flags & VPORT_AWAY);
 }
 
 /*

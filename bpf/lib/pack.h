@@ -151,6 +151,7 @@ static __always_inline void turn_entry(struct flow *e, __u32 kind, __u32 next, _
 	e->slot = slot;
 	e->next = next;
 	e->context = context;
+	e->group &= ~HEARD;
 	entry_set_hop(e, 0, 0);
 }
 

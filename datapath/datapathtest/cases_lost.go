@@ -88,9 +88,10 @@ func be32(b []byte) uint32 {
 
 // heardFirst: an instance that knows its connections serves again, and a connection comes
 // through it, or is begun by it, before the gateway knows that it does. Its answers are
-// led back, and only the death after that resets it.
+// led back, and only the death after that resets it; but where the instance's node does
+// not answer the gateway, they are reset.
 func heardFirst(b *bed) {
-	fw, mortals := b.instance("fw", sideNode), []*instance{b.instance("first", "n2"), b.instance("second", "n2")}
+	fw, mortals := b.instance("fw", sideNode), []*instance{b.instance("first", "n2"), b.instance("second", "n2"), b.instance("third", "n2")}
 	l := one(&chain{path: 1, match: toServer()}, fw)
 	l.chains[0].elements = append(l.chains[0].elements, &element{instances: mortals, lost: onpath.LostReset})
 	l.instances = append(l.instances, mortals...)
@@ -128,6 +129,17 @@ func heardFirst(b *bed) {
 	b.send(gateway, serverNet, running(t, 5005, 1001).bytes())
 	b.dropped(gateway, serverNet, onpath.DropReset)
 	b.isReset(serverNet, t, 1001)
+
+	mortals[0].state, mortals[2].state = onpath.VportDraining, onpath.VportUp
+	b.applyAt(mortals[2].node, l)
+	b.applyAt(fw.node, l)
+	t = tcp4(2000)
+	b.through(clientNet, newPacket(t).bytes(), serverNet, forwards(fw, mortals[2])...)
+	mortals[2].state, mortals[2].away = onpath.VportClosed, true
+	b.applyAt(gateway, l)
+	b.send(gateway, serverNet, answerTo(t).bytes())
+	b.dropped(gateway, serverNet, onpath.DropReset)
+	b.isReset(serverNet, t.Reverse(), 1001)
 }
 
 // repickBefore: a stateless instance dies, and behind it stands an element whose

@@ -66,6 +66,7 @@ type instance struct {
 	own       []netip.Addr
 	routes    bool
 	mirror    bool
+	away      bool // its node does not answer, as other nodes see it
 	maxFlows  int
 	emits     []emission
 	inline    *onpath.InlineFunction // an ebpf function
@@ -293,7 +294,7 @@ func (l *layout) paths() []onpath.Path {
 // vports describes i as node sees it.
 func (i *instance) vports(node string) []onpath.Vport {
 	if i.node != node {
-		v := onpath.Vport{ID: i.vport, Kind: onpath.VportRemote, State: i.state, Peer: i.node}
+		v := onpath.Vport{ID: i.vport, Kind: onpath.VportRemote, State: i.state, Peer: i.node, Away: i.away}
 		if i.back == 0 {
 			return []onpath.Vport{v}
 		}

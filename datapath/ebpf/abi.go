@@ -78,6 +78,7 @@ const (
 	flagMirror uint16 = 2
 	flagRoutes uint16 = 4
 	flagPeer   uint16 = 8
+	flagAway   uint16 = 16
 )
 
 // port kinds and attachments

@@ -343,6 +343,9 @@ func (k *compiler) vports() error {
 		v := vportValue{ID: uint32(p.ID), State: stateNumber(p.State), Key: keys[p.ID]}
 		if p.Kind == onpath.VportRemote {
 			v.Kind, v.Peer = vportRemote, uint16(k.peers[p.Peer])
+			if p.Away {
+				v.Flags |= flagAway
+			}
 			if p.Backup != 0 {
 				k.st.node.Gates = [2]uint32{min(uint32(p.ID), uint32(p.Backup)), max(uint32(p.ID), uint32(p.Backup))}
 			}

@@ -184,7 +184,7 @@ func (n *Node) lost(w *work, f *flow) bool {
 		} else if g.Lost == onpath.LostReset && running {
 			why = onpath.DropReset
 		} else if member, ok := n.pick(g, w.key.tuple); ok {
-			f.next = member
+			f.next, f.heard = member, false
 			return true
 		} else if g.None == onpath.NoneBypass {
 			goes := n.goOn(w, f, g, false)
@@ -211,10 +211,11 @@ func (n *Node) lost(w *work, f *flow) bool {
 	return false
 }
 
-// awaited tells a connection that began through an instance while that was closed here.
+// awaited tells a connection that began through an instance while that was closed here,
+// and whose node answers: it resets the connection if the instance is dead.
 func (n *Node) awaited(w *work, f *flow) bool {
-	known := n.find(w.key, w.tenant)
-	return known != nil && known.heard && known.next == f.next && n.vports[f.next] != nil
+	known, v := n.find(w.key, w.tenant), n.vports[f.next]
+	return known != nil && known.heard && known.next == f.next && v != nil && !v.Away
 }
 
 // hear marks an entry for the answers of a connection that begins by this packet, out of

@@ -54,17 +54,21 @@ func Start(path string, cmd *exec.Cmd) (ended <-chan struct{}, err error) {
 	started, over := make(chan error, 1), make(chan struct{})
 	go func() {
 		defer close(over)
-		runtime.LockOSThread() // for good: the thread ends with this goroutine
-		var err error
-		if path != "" {
-			err = enter(path)
-		}
-		if err == nil {
-			err = cmd.Start()
-		}
-		started <- err
-		if err == nil {
-			_ = cmd.Wait() // what it says is in cmd.ProcessState
+		err := onThisThread(func() error {
+			if path != "" {
+				if err := enter(path); err != nil {
+					return err
+				}
+			}
+			return cmd.Start()
+		}, func(err error) {
+			started <- err
+			if err == nil {
+				_ = cmd.Wait() // what it says is in cmd.ProcessState
+			}
+		})
+		if err != nil {
+			started <- err
 		}
 	}()
 	return over, <-started
@@ -75,21 +79,30 @@ func Start(path string, cmd *exec.Cmd) (ended <-chan struct{}, err error) {
 func onThread(fn func() error) error {
 	done := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread()
-		home, err := os.Open(self)
-		if err != nil {
-			runtime.UnlockOSThread()
-			done <- fmt.Errorf("open own network namespace: %w", err)
-			return
+		if err := onThisThread(fn, func(err error) { done <- err }); err != nil {
+			done <- err
 		}
-		defer home.Close()
-		err = fn()
-		if unix.Setns(int(home.Fd()), unix.CLONE_NEWNET) == nil {
-			runtime.UnlockOSThread()
-		}
-		done <- err
 	}()
 	return <-done
+}
+
+// onThisThread locks the goroutine to its thread, runs fn, returns to the namespace of
+// before, and hands fn's error on while it still has the thread.
+func onThisThread(fn func() error, then func(error)) error {
+	runtime.LockOSThread()
+	home, err := os.Open(self)
+	if err != nil {
+		runtime.UnlockOSThread()
+		return fmt.Errorf("open own network namespace: %w", err)
+	}
+	err = fn()
+	back := unix.Setns(int(home.Fd()), unix.CLONE_NEWNET)
+	home.Close()
+	then(err)
+	if back == nil {
+		runtime.UnlockOSThread()
+	}
+	return nil
 }
 
 // Create makes a new namespace and mounts it at path, whose folder is made if

@@ -36,15 +36,16 @@ const sociable = "^(TestAgentAway|TestBeginMeanwhile|TestBrokenFunctions|TestCut
 // part leaves the tests of which ONPATH_E2E speaks: the sociable ones, or the others.
 // The whole run has them in two parts, of which one shares the machine.
 func part(of string) error {
-	switch of {
-	case "":
+	choice, known := map[string]string{"sociable": "test.run", "others": "test.skip"}[of]
+	switch {
+	case of == "":
 		return nil
-	case "sociable":
-		return flag.Set("test.run", sociable)
-	case "others":
-		return flag.Set("test.skip", sociable)
+	case !known:
+		return fmt.Errorf("ONPATH_E2E is %q, must be sociable or others", of)
+	case flag.Lookup("test.run").Value.String()+flag.Lookup("test.skip").Value.String() != "":
+		return errors.New("ONPATH_E2E chooses among the tests, and so do -run and -skip")
 	}
-	return fmt.Errorf("ONPATH_E2E is %q, must be sociable or others", of)
+	return flag.Set(choice, sociable)
 }
 
 func TestMain(m *testing.M) {
@@ -120,6 +121,9 @@ func lacks() string {
 // failure it shows what the server and the agents said.
 func need(t *testing.T, limit time.Duration) context.Context {
 	t.Helper()
+	// What passed as one part has not passed as another: go test keeps results by what
+	// tests have read of the environment, not TestMain.
+	_ = os.Getenv("ONPATH_E2E")
 	if lacking != "" {
 		t.Skip(lacking)
 	}

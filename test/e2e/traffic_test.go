@@ -307,9 +307,16 @@ func steady(t *testing.T, to string, port int, hold time.Duration) (s *stream, p
 	const first, least = 5000, 1000
 	try := func(rate int, d time.Duration) (*stream, bool) {
 		s := startStream(t, to, port, rate)
-		time.Sleep(d)
-		lost, sent := s.lostSoFar()
-		return s, lost == 0 && sent > rate*9/10
+		for {
+			time.Sleep(min(time.Second, max(0, d-time.Since(s.began))))
+			lost, sent := s.lostSoFar()
+			if lost > 0 || sent <= rate*9/10 {
+				return s, false
+			}
+			if time.Since(s.began) >= d {
+				return s, true
+			}
+		}
 	}
 	good := first
 	for rate := first * 2; ; rate *= 2 { // roughly

@@ -34,6 +34,7 @@ type event struct {
 
 type outcome struct {
 	start                   time.Time
+	part                    part
 	passed, failed, skipped int
 	skips                   []string // "package.Test: reason"
 	failures                []string
@@ -94,6 +95,7 @@ func execute(soak bool, run string, packages []string) error {
 		if len(part.packages) == 0 {
 			continue
 		}
+		res.part = part
 		os.Setenv("ONPATH_E2E", part.e2e)
 		cmd := exec.Command(goBin, slices.Concat(args, asRoot(), part.packages)...)
 		cmd.Stderr = os.Stderr
@@ -235,14 +237,18 @@ func (o *outcome) add(e event) {
 }
 
 func (o *outcome) packageDone(name string, e event) {
-	if e.Action == "fail" {
+	shown := name
+	if e.Package == undisturbed && o.part.e2e != "" {
+		shown += "(" + o.part.e2e + ") "
+	}
+	switch e.Action {
+	case "fail":
 		o.failed++
-		fmt.Printf("FAIL %s\n%s", name, strings.Join(o.output[name], ""))
-		return
+		fmt.Printf("FAIL %s\n%s", shown, strings.Join(o.output[name], ""))
+	case "pass":
+		fmt.Printf("ok   %s(%.1f s, at %s)\n", shown, e.Elapsed, time.Since(o.start).Round(time.Second))
 	}
-	if e.Action == "pass" {
-		fmt.Printf("ok   %s(%.1f s, at %s)\n", name, e.Elapsed, time.Since(o.start).Round(time.Second))
-	}
+	delete(o.output, name)
 }
 
 // reason is what the test said when it skipped: the last line with a file
