@@ -156,3 +156,24 @@ func TestJudgeOpened(t *testing.T) {
 		t.Error("used although the peer closed it after the opening")
 	}
 }
+
+// TestConfigOfLostPeer: the vports of a peer that does not answer are closed, and said to
+// be away; one that its node says is closed is there.
+func TestConfigOfLostPeer(t *testing.T) {
+	peers := []onpath.Peer{{Node: "n2", Address: netip.MustParseAddr("192.0.2.2")}, {Node: "n3", Address: netip.MustParseAddr("192.0.2.3")}}
+	plan := &onpath.NodePlan{}
+	plan.Datapath.Peers = peers
+	plan.Datapath.Vports = []onpath.Vport{
+		{ID: 5, Kind: onpath.VportRemote, Peer: "n2", State: onpath.VportUp}, {ID: 6, Kind: onpath.VportRemote, Peer: "n3", State: onpath.VportUp},
+	}
+	plan.Datapath.Groups = []onpath.Group{{Members: []onpath.Member{{Vport: 5}, {Vport: 6}}}}
+	a := &Agent{reach: newReach()}
+	a.reach.judges[peers[0].Address] = &judge{ever: true, lost: true}
+	a.reach.judges[peers[1].Address] = &judge{ever: true, states: map[onpath.VportID]onpath.VportState{6: onpath.VportClosed}}
+	c, _ := a.config(plan)
+	for n, away := range []bool{true, false} {
+		if v := c.Vports[n]; v.State != onpath.VportClosed || v.Away != away {
+			t.Errorf("vport %d is %s, away %v", v.ID, v.State, v.Away)
+		}
+	}
+}

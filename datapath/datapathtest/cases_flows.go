@@ -270,25 +270,27 @@ func repickBetween(b *bed) {
 	}
 }
 
-// resets: with lost: reset a running connection of a dead instance is reset,
-// whichever end speaks, and a new one works at once.
+// resets: with lost: reset a running connection of a dead instance is reset, at both
+// ends, once more whichever speaks, and a new one works at once.
 func resets(b *bed) {
 	l, is := b.pool(2)
+	first, second := is[0], is[1]
 	l.chains[0].elements[0].lost = onpath.LostReset
+	second.state = onpath.VportDraining
 	b.apply(l)
 	t := tcp4(1000)
-	b.send(gateway, clientNet, newPacket(t).bytes())
-	first, second, f := b.either(is[0], is[1])
-	add(&b.want(first.node, first.vport).Out, f.Packet)
+	b.handshake(t, first)
 
-	first.state = onpath.VportClosed
+	first.state, second.state = onpath.VportClosed, onpath.VportUp
 	b.apply(l)
-	p := newPacket(t)
-	p.flags, p.seq, p.ack, p.payload = ack|psh, 1001, 5001, []byte("GET /")
-	b.send(gateway, clientNet, p.bytes())
-	b.dropped(gateway, clientNet, onpath.DropReset)
 	b.nodes[gateway].loose[edgeVport] = true
-	b.isReset(clientNet, t, 5001)
+	for device, p := range map[string]packet{clientNet: running(t, 1001, 5001), serverNet: running(t.Reverse(), 5001, 1001)} {
+		b.send(gateway, device, p.bytes())
+		b.dropped(gateway, device, onpath.DropReset)
+		for range 2 { // because it speaks, and before, or after, because it might only wait
+			b.isReset(device, p.tuple, p.ack)
+		}
+	}
 
 	b.forward(tcp4(1001), second)
 	b.forward(t, second)

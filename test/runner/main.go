@@ -63,12 +63,7 @@ func execute(soak bool, run string, packages []string) error {
 	if goBin == "" {
 		goBin = "go"
 	}
-	fmt.Println("go vet and the first test binaries take minutes where nothing is cached; every package is reported when it is done")
-	vet := exec.Command(goBin, append([]string{"vet", "-trimpath"}, packages...)...)
-	vet.Env = append(os.Environ(), "CGO_ENABLED=0") // as the Makefile builds, so that hardly anything is compiled for it
-	if out, err := vet.CombinedOutput(); err != nil {
-		return fmt.Errorf("go vet: %w\n%s", err, out)
-	}
+	fmt.Println("the first test binaries take minutes where nothing is cached; every package is reported when it is done")
 	// Tests that may run beside others of their package wait for the kernel mostly.
 	parallel := strconv.Itoa(2 * runtime.NumCPU())
 	args := []string{"test", "-race", "-vet=off", "-json", "-p", "2", "-parallel", parallel, "-timeout", "18m"}
@@ -90,7 +85,11 @@ func execute(soak bool, run string, packages []string) error {
 		return err
 	}
 	res := &outcome{start: start, output: map[string][]string{}}
+	vetted := vet(goBin, packages)
 	var testErr error
+	if len(others) == 0 {
+		testErr = <-vetted
+	}
 	for _, part := range parts(others, alone, soak || run != "") {
 		if len(part.packages) == 0 {
 			continue
@@ -107,7 +106,7 @@ func execute(soak bool, run string, packages []string) error {
 			return err
 		}
 		res.read(pipe)
-		testErr = errors.Join(testErr, cmd.Wait())
+		testErr = errors.Join(testErr, cmd.Wait(), <-vetted) // before what is to be undisturbed
 	}
 	unexpected := res.report()
 	left := leftovers(before)
@@ -118,13 +117,29 @@ func execute(soak bool, run string, packages []string) error {
 	fmt.Printf("in %s\n", time.Since(start).Round(time.Second))
 	switch {
 	case testErr != nil || res.failed > 0:
-		return fmt.Errorf("%d tests failed (%v)", res.failed, testErr)
+		return fmt.Errorf("%d tests failed (%w)", res.failed, testErr)
 	case len(unexpected) > 0:
 		return fmt.Errorf("%d tests were skipped for a reason that test/runner/skips.txt does not allow", len(unexpected))
 	case len(left) > 0:
 		return fmt.Errorf("the tests left %d things behind on this machine", len(left))
 	}
 	return nil
+}
+
+// vet begins go vet, which is to leave the processors to the tests beside it. What the
+// channel gives is its error; it is closed when vet is done.
+func vet(goBin string, packages []string) <-chan error {
+	cmd := exec.Command("nice", append([]string{"-n", "10", goBin, "vet", "-trimpath"}, packages...)...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // as the Makefile builds, so that hardly anything is compiled for it
+	done := make(chan error, 1)
+	go func() {
+		defer close(done)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			fmt.Printf("FAIL go vet\n%s", out)
+			done <- fmt.Errorf("go vet: %w", err)
+		}
+	}()
+	return done
 }
 
 // asRoot are the flags by which test binaries, which are built as the user, run as root.
