@@ -140,7 +140,7 @@ func (c *DatapathConfig) WithoutUnderlay() *DatapathConfig {
 	alone.Vports = slices.Clone(c.Vports)
 	for i := range alone.Vports {
 		if v := &alone.Vports[i]; v.Kind == VportRemote && (choice[v.ID] || v.Backup != 0) {
-			v.State = VportClosed
+			v.State, v.Away = VportClosed, true
 		}
 	}
 	return &alone

@@ -22,11 +22,13 @@ func (w *world) outOfSight(p *path, i *instance) bool {
 }
 
 // blind is a node without agent that steers packets of a path and does not know an
-// instance of it, or nil: a gateway, or one where another element's packets come by.
+// instance of it, or nil: a gateway, or one where another element's packets come by. A
+// worker that is given up is none: what is made in place of its instances would wait for
+// them.
 func (w *world) blind(p *path, i *instance) *node {
 	for _, n := range i.node.c.alone {
 		ignorant := n.st == nil && w.isYounger(i, p) || n.acked.path(p.id) != nil && !n.acked.knows(i)
-		if ignorant && (n.gate() || n.meets(p, i.dep)) {
+		if ignorant && (n.gate() || p.passes(i.dep) && n.meets(p, i.dep)) {
 			return n
 		}
 	}

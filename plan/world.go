@@ -250,9 +250,7 @@ func (w *world) addNodes() {
 		c.chooseGateway()
 		c.findDead()
 		c.findSteering()
-		c.alone = slices.DeleteFunc(slices.Clone(c.nodes), func(n *node) bool {
-			return !n.alone() && (!n.away || n.dead || n.gate()) // a worker's instances have flows until others are there
-		})
+		c.alone = slices.DeleteFunc(slices.Clone(c.nodes), func(n *node) bool { return !n.alone() })
 		w.alone = w.alone || len(c.alone) > 0
 	}
 	for name, st := range w.States {

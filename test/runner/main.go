@@ -129,7 +129,11 @@ func execute(soak bool, run string, packages []string) error {
 // vet begins go vet, which is to leave the processors to the tests beside it. What the
 // channel gives is its error; it is closed when vet is done.
 func vet(goBin string, packages []string) <-chan error {
-	cmd := exec.Command("nice", append([]string{"-n", "10", goBin, "vet", "-trimpath"}, packages...)...)
+	words := append([]string{goBin, "vet", "-trimpath"}, packages...)
+	if nice, err := exec.LookPath("nice"); err == nil {
+		words = append([]string{nice, "-n", "10"}, words...)
+	}
+	cmd := exec.Command(words[0], words[1:]...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // as the Makefile builds, so that hardly anything is compiled for it
 	done := make(chan error, 1)
 	go func() {
@@ -226,7 +230,9 @@ func (o *outcome) read(r io.Reader) {
 func (o *outcome) add(e event) {
 	name := strings.TrimPrefix(e.Package, "github.com/onpath/onpath/") + " " + e.Test
 	switch e.Action {
-	case "output", "build-output":
+	case "build-output": // of no package's test
+		fmt.Print(e.Output)
+	case "output":
 		o.output[name] = append(o.output[name], e.Output)
 	case "pass", "fail", "skip":
 		if e.Test == "" {
