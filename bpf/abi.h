@@ -165,8 +165,8 @@ enum vport_state {
 
 #define VPORT_MIRROR    0x02
 #define VPORT_ROUTES    0x04
-#define VPORT_AWAY      0x10 /* its node does not answer */
 #define VPORT_PEER      0x08 /* packets go straight to the other end of its device */
+#define VPORT_AWAY      0x10 /* its node does not answer */
 
 struct vport {
 	__u32 id;

@@ -171,16 +171,16 @@ type part struct {
 // parts are run one after the other. What of the undisturbed package bears others beside
 // it runs with these, unless it is to be run whole.
 func parts(others, alone []string, whole bool) []part {
-	if whole || len(others) == 0 || len(alone) == 0 {
-		return []part{{others, ""}, {alone, ""}}
+	first, then := part{packages: others}, part{packages: alone}
+	if !whole && len(others) > 0 && len(alone) > 0 {
+		first, then = part{slices.Concat(others, alone), "sociable"}, part{alone, "others"}
 	}
-	beside := slices.Concat(others, alone)
-	slices.SortStableFunc(beside, func(a, b string) int { return rank(a) - rank(b) })
-	return []part{{beside, "sociable"}, {alone, "others"}}
+	slices.SortStableFunc(first.packages, func(a, b string) int { return rank(a) - rank(b) })
+	return []part{first, then}
 }
 
 // undisturbed is the package that sends at the highest rate the machine carries
-// and demands that nothing is lost: nothing else runs beside it.
+// and demands that nothing is lost: nothing else runs beside the tests that do.
 const undisturbed = "github.com/onpath/onpath/test/e2e"
 
 // longest are the packages that take longest, test/functions where it has yet to build
@@ -188,7 +188,7 @@ const undisturbed = "github.com/onpath/onpath/test/e2e"
 // beside it.
 var longest = []string{"github.com/onpath/onpath/datapath/ebpf", "github.com/onpath/onpath/test/functions", undisturbed, "github.com/onpath/onpath/bench"}
 
-// apart takes the undisturbed package out of the others, and puts these in order.
+// apart takes the undisturbed package out of the others.
 func apart(goBin string, packages []string) (others, alone []string, err error) {
 	cmd := exec.Command(goBin, append([]string{"list"}, packages...)...)
 	cmd.Stderr = os.Stderr
@@ -203,7 +203,6 @@ func apart(goBin string, packages []string) (others, alone []string, err error) 
 			others = append(others, p)
 		}
 	}
-	slices.SortStableFunc(others, func(a, b string) int { return rank(a) - rank(b) })
 	return others, alone, nil
 }
 
