@@ -88,7 +88,8 @@ type Driver struct {
 	lanes    *laneReader
 	// peersJudged is when the instances' devices were looked at last.
 	peersJudged time.Time
-	endings     *endings
+	endings     *endings // nil until the first process is to be watched
+	endless     bool     // the kernel cannot watch processes
 	linked      map[onpath.VportID]*linked
 	banks       map[uint32]bank           // the dispatchers in their places
 	linkErrs    map[onpath.VportID]string // why functions are not linked
@@ -166,9 +167,6 @@ func (d *Driver) open() error {
 	}
 	if err := d.forgetWatches(); err != nil {
 		return err
-	}
-	if d.endings, err = openEndings(c); err != nil {
-		d.opts.Log.Warn("instances whose programs end are closed only when the agent has seen it", "error", err)
 	}
 	err = d.ns.do(func() error {
 		d.att, err = openAttachments(d.opts.dir(), d.ns, c.Programs[program], c.Programs[fastProgram], succession != nil)

@@ -23,8 +23,7 @@ var endingObject []byte
 
 var _ onpath.EndingCloser = (*Driver)(nil)
 
-// endings closes vports at the moment a process ends. Nil where the kernel
-// cannot.
+// endings closes vports at the moment a process ends.
 type endings struct {
 	processes *ebpf.Map // struct ending of bpf/abi.h, by process handle
 	links     []link.Link
@@ -95,6 +94,13 @@ func (d *Driver) CloseAtEnd(pid int, vports []onpath.VportID) (func(), error) {
 	defer d.mu.Unlock()
 	if d.closed {
 		return nil, d.errClosed()
+	}
+	if d.endings == nil && !d.endless {
+		var err error
+		if d.endings, err = openEndings(d.coll); err != nil {
+			d.endless = true
+			d.opts.Log.Warn("instances whose programs end are closed only when the agent has seen it", "error", err)
+		}
 	}
 	if d.endings == nil {
 		return nil, onpath.Errorf(onpath.CodeUnsupported, "this kernel does not let the data path close vports with processes")

@@ -3,6 +3,7 @@ package ebpf
 import (
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -10,6 +11,14 @@ import (
 
 	"github.com/onpath/onpath"
 )
+
+func init() {
+	read := sync.OnceValues(readObject)
+	readObject = func() (*ebpf.CollectionSpec, error) {
+		spec, err := read()
+		return spec.Copy(), err
+	}
+}
 
 // SetSmallTable sets the size of a table from which on it is a forest, and gives
 // the one before.

@@ -116,8 +116,13 @@ func sizeTranslations(spec *ebpf.CollectionSpec) {
 	spec.Maps[natsMap].MaxEntries = max(spec.Maps[flowsMap].MaxEntries, fewestTranslations)
 }
 
+// readObject is replaced by tests, which open hundreds of data paths.
+var readObject = func() (*ebpf.CollectionSpec, error) {
+	return ebpf.LoadCollectionSpecFromReader(bytes.NewReader(object))
+}
+
 func objectSpec(o Options) (*ebpf.CollectionSpec, error) {
-	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(object))
+	spec, err := readObject()
 	if err != nil {
 		return nil, fmt.Errorf("read the compiled data path: %w", err)
 	}

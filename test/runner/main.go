@@ -66,7 +66,7 @@ func execute(soak bool, run string, packages []string) error {
 	fmt.Println("the first test binaries take minutes where nothing is cached; every package is reported when it is done")
 	// Tests that may run beside others of their package wait for the kernel mostly.
 	parallel := strconv.Itoa(2 * runtime.NumCPU())
-	args := []string{"test", "-race", "-vet=off", "-json", "-p", "2", "-parallel", parallel, "-timeout", "18m"}
+	args := []string{"test", "-race", "-vet=off", "-json", "-p", "3", "-parallel", parallel, "-timeout", "18m"}
 	if soak {
 		os.Setenv("ONPATH_SOAK", "1")
 		args = append(args, "-timeout", "3h", "-count", "1")
