@@ -7,7 +7,6 @@ import (
 	"encoding/binary"
 	"maps"
 	"net/netip"
-	"reflect"
 	"slices"
 
 	"github.com/onpath/onpath"
@@ -73,14 +72,6 @@ func withoutRemotes(x *index) *onpath.NodePlan {
 		d.Groups = append(d.Groups, g)
 	}
 	return &p
-}
-
-// same compares two plans but for their generation.
-func same(a, b *onpath.NodePlan) bool {
-	x, y := *a, *b
-	x.Generation, y.Generation = 0, 0
-	x.Datapath.Generation, y.Datapath.Generation = 0, 0
-	return reflect.DeepEqual(x, y)
 }
 
 // builder makes one node's plan.
