@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"path/filepath"
 	"sync"
 	"time"
@@ -122,6 +123,7 @@ type Agent struct {
 	swept       bool
 	sweeping    map[string]chan struct{}     // leftovers on their way out, by id
 	paths       map[onpath.PathID]*pathCount // live flow entries of ended paths, by the last count
+	control     []netip.AddrPort             // the server's
 	session     Session
 	early       []onpath.NodeEvent // before there was a session
 }

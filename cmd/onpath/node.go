@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"time"
@@ -197,12 +198,15 @@ func runNode(ctx context.Context, conf *config.Node, log *slog.Logger) error {
 	agent, err := node.New(node.Options{
 		Name: conf.Name, Spec: spec, StateDir: conf.StateDir, Open: openRuntimes(conf, cl, log), Datapath: path,
 		Dial: func(ctx context.Context, a *node.Agent) node.Session {
-			return session.Dial(ctx, session.Options{Connect: cl.Dial, Hello: a.Hello, Logger: log}, a)
+			return session.Dial(ctx, session.Options{Connect: connecting(cl, a), Hello: a.Hello, Logger: log}, a)
 		},
 		Held: true, Version: versionString(), Log: log, SetForwarding: conf.SetForwarding, HostImage: conf.HostImage, FaultKeeper: keeperCommand(log),
 	})
 	if err != nil {
 		return err
+	}
+	if _, err := netip.ParseAddrPort(cl.Server()); err == nil {
+		agent.SetControl(ctx, cl.Server()) // already in the first configuration
 	}
 	registry := newRegistry()
 	if err := agent.Register(registry); err != nil {
@@ -216,6 +220,17 @@ func runNode(ctx context.Context, conf *config.Node, log *slog.Logger) error {
 		tasks = append(tasks, metricsTask(metrics, registry, agent.Health))
 	}
 	return together(ctx, tasks...)
+}
+
+// connecting opens connections to the server that the node's own chains do not take.
+func connecting(cl *client.Client, a *node.Agent) func(context.Context) (net.Conn, error) {
+	if cl.Local() {
+		return cl.Dial
+	}
+	return func(ctx context.Context) (net.Conn, error) {
+		a.SetControl(ctx, cl.Server())
+		return cl.Dial(ctx)
+	}
 }
 
 // findUnderlay sets the underlay address if none is given: what the last plan had, else

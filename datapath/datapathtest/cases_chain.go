@@ -23,6 +23,28 @@ func untouched(b *bed) {
 	b.pathCounts(1, 0, 0)
 }
 
+func leftAlone(b *bed) {
+	i := b.instance("fw", gateway)
+	l := one(&chain{path: 1, match: toServer()}, i)
+	dns := toServer()
+	dns.Protocol, dns.DstPorts = []uint8{udp}, ports(onpath.PortRange{First: 53, Last: 53})
+	l.leave = []onpath.Match{dns, turned(dns)}
+	b.apply(l)
+	before := b.h.Forwarded(gateway)
+	for n := range uint16(3) {
+		b.untouched(clientNet, newPacket(udp4(1000+n)).bytes(), serverNet)
+		b.untouched(serverNet, newPacket(udp4(1000+n).Reverse()).bytes(), clientNet)
+		b.untouched(clientNet, newPacket(tuple(udp, client6, n, server6, 53)).bytes(), serverNet)
+	}
+	if got := b.h.Forwarded(gateway) - before; got != 9 {
+		b.t.Errorf("the kernel forwarded %d packets, must be 9", got)
+	}
+	b.noEntries()
+	b.pathCounts(1, 0, 0)
+	b.forward(tcp4(1000), i)
+	b.backward(tcp4(1000), i)
+}
+
 func routed(b *bed) {
 	i := b.instance("fw", gateway)
 	b.apply(one(&chain{path: 1, match: toServer()}, i))

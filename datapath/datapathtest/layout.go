@@ -18,6 +18,8 @@ type layout struct {
 	nat       []netip.Prefix // Edge.NAT
 	tunnelMTU int            // Peer.MTU; default the underlay's
 	limits    []onpath.TenantLimits
+	// leave is what the edge leaves to the kernel, whatever chains select.
+	leave []onpath.Match
 	// pair: the gateway and the side node are the two gateways of a cloudlet.
 	pair bool
 	// dead is the gateway of the pair that others find gone.
@@ -109,6 +111,9 @@ func (l *layout) tables(emitters func(*instance) bool) []onpath.Table {
 		t := onpath.Table{ID: onpath.ClassifierTable(tier), Miss: onpath.Action{Kind: onpath.ActionExit}}
 		if tier == onpath.TierOperator {
 			t.Miss = onpath.Action{Kind: onpath.ActionTable, Table: onpath.ClassifierTable(onpath.TierTenant)}
+			for _, m := range l.leave {
+				t.Rules = append(t.Rules, onpath.Rule{Match: m, Action: onpath.Action{Kind: onpath.ActionExit}})
+			}
 		}
 		for _, c := range l.chains {
 			if c.tierOf() == tier && !c.ended {

@@ -1,0 +1,81 @@
+package node
+
+import (
+	"context"
+	"net/netip"
+	"testing"
+
+	"github.com/onpath/onpath"
+)
+
+// TestExempt: a chain that selects everything of this machine's takes neither its
+// tunnels nor its connections to the server, and only an uplink of the machine's own
+// traffic needs rules for that.
+func TestExempt(t *testing.T) {
+	server := netip.MustParseAddrPort("192.0.2.9:6440")
+	everything := onpath.Rule{Action: onpath.Action{Kind: onpath.ActionGroup, Group: 64}, Path: 1}
+	plan := func(attach onpath.Attach) *onpath.NodePlan {
+		p := &onpath.NodePlan{}
+		p.Datapath.Underlay = onpath.Underlay{Address: netip.MustParseAddr("192.0.2.1"), Port: 4797}
+		p.Datapath.Edge = &onpath.Edge{Vport: 1, Table: 1, Uplinks: []onpath.Uplink{{Name: "own", Device: "eth0", Attach: attach}}}
+		p.Datapath.Tables = []onpath.Table{{ID: 1, Rules: []onpath.Rule{everything}}, {ID: 2}}
+		return p
+	}
+	a := &Agent{reach: newReach(), up: make(chan struct{})}
+	a.SetControl(context.Background(), server.String())
+	own := plan(onpath.AttachHost)
+	c, _ := a.config(own)
+	first := func(src, dst string) onpath.ActionKind {
+		s, d := netip.MustParseAddrPort(src), netip.MustParseAddrPort(dst)
+		for _, r := range c.Tables[0].Rules {
+			if within(r.Match.Src, s.Addr()) && within(r.Match.Dst, d.Addr()) && holds(r.Match.SrcPorts, s.Port()) && holds(r.Match.DstPorts, d.Port()) {
+				return r.Action.Kind
+			}
+		}
+		return ""
+	}
+	for _, k := range []struct {
+		src, dst string
+		want     onpath.ActionKind
+	}{
+		{"192.0.2.1:40000", "192.0.2.9:6440", onpath.ActionExit},
+		{"192.0.2.9:6440", "192.0.2.1:40000", onpath.ActionExit},
+		{"192.0.2.2:50000", "192.0.2.1:4797", onpath.ActionExit},
+		{"[2001:db8::1]:40000", "[fd00:ec2::254]:80", onpath.ActionExit},
+		{"198.51.100.7:6440", "192.0.2.1:40000", onpath.ActionGroup}, // the port alone does not help
+		{"192.0.2.9:443", "192.0.2.1:40000", onpath.ActionGroup},
+		{"192.0.2.2:50000", "192.0.2.1:80", onpath.ActionGroup},
+	} {
+		if got := first(k.src, k.dst); got != k.want {
+			t.Errorf("%s to %s: %q, must be %q", k.src, k.dst, got, k.want)
+		}
+	}
+	if n := len(own.Datapath.Tables[0].Rules); n != 1 {
+		t.Errorf("the plan itself has %d rules now", n)
+	}
+	if c, _ := a.config(plan(onpath.AttachRouter)); len(c.Tables[0].Rules) != 1 {
+		t.Errorf("a router's uplink got %d rules", len(c.Tables[0].Rules))
+	}
+	a.SetControl(context.Background(), "nothing of the kind")
+	if len(a.control) != 1 || a.control[0] != server {
+		t.Errorf("a name that means nothing made the server %v", a.control)
+	}
+}
+
+func within(list []netip.Prefix, a netip.Addr) bool {
+	for _, p := range list {
+		if p.Contains(a) {
+			return true
+		}
+	}
+	return len(list) == 0
+}
+
+func holds(list []onpath.PortRange, p uint16) bool {
+	for _, r := range list {
+		if r.First <= p && p <= r.Last {
+			return true
+		}
+	}
+	return len(list) == 0
+}
