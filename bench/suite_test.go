@@ -31,6 +31,9 @@ func TestQuick(t *testing.T) {
 			t.Errorf("%s forwarded nothing", want)
 		}
 	}
+	for _, skip := range res.Machine.Skipped { // to be announced like any test's
+		t.Run(skip.Benchmark+"/"+skip.Contestant, func(t *testing.T) { t.Skip(skip.Why) })
+	}
 	for _, left := range []string{Root, pinPath} {
 		if _, err := os.Stat(left); err == nil {
 			t.Errorf("%s is still there", left)
