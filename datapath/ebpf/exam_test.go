@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -48,6 +49,8 @@ func TestExamForests(t *testing.T) {
 // have whole checksums, as XDP needs on virtual devices.
 func TestExamFast(t *testing.T) {
 	needKernel(t)
+	lease := ebpf.SetLease(10 * time.Minute) // no clock decides
+	t.Cleanup(func() { ebpf.SetLease(lease) })
 	datapathtest.Run(t, func(t *testing.T) datapathtest.Harness {
 		if _, name, _ := strings.Cut(t.Name(), "/"); os.Getenv("ONPATH_SOAK") == "" && slices.Contains(decidedAtTC, name) {
 			t.Skip("ONPATH_SOAK is not set; its packets are decided at tc, as in TestExam")
@@ -100,9 +103,21 @@ func (d fastDriver) Apply(ctx context.Context, c *onpath.DatapathConfig) error {
 	changed.Edge = &edge
 	err := d.Driver.Apply(ctx, &changed)
 	if d.patient {
-		time.Sleep(250 * time.Millisecond)
+		return errors.Join(err, d.awaitFast())
 	}
 	return err
+}
+
+// awaitFast waits for what the kernel tells of the change to have come, and for the rest
+// after it, which is over late where the driver's loop seldom gets a processor.
+func (d fastDriver) awaitFast() error {
+	time.Sleep(250 * time.Millisecond)
+	for until := time.Now().Add(10 * time.Second); d.FastRests(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(until) {
+			return errors.New("the fast path rests for ten seconds")
+		}
+	}
+	return nil
 }
 
 // harness puts every node into a namespace of its own, and the far ends of all

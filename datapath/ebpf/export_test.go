@@ -193,6 +193,14 @@ func (d *Driver) FillFlows(n int, of onpath.VportID) error {
 	return err
 }
 
+// SetLease sets how long the fast path trusts a driver that does not renew its word, and
+// gives what it was.
+func SetLease(d time.Duration) time.Duration {
+	was := leaseTime
+	leaseTime = d
+	return was
+}
+
 // FastRests reports whether the fast path knows no hops for a moment, after a change.
 func (d *Driver) FastRests() bool {
 	d.mu.Lock()

@@ -22,11 +22,13 @@ import (
 const (
 	epochs     = 255                    // 0: no hop is known
 	epochRest  = 100 * time.Millisecond // between two; entry.h relies on it
-	leaseTime  = 3 * time.Second
 	leaseEvery = 500 * time.Millisecond
 	judgeEvery = time.Second
 	secondMask = 1<<24 - 1
 )
+
+// leaseTime is how long a lease lasts; a variable for tests.
+var leaseTime = 3 * time.Second
 
 // fastUplink is an uplink as the fast path sees it.
 type fastUplink struct {
