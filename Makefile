@@ -6,9 +6,10 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 LDFLAGS := -s -w -X main.version=$(VERSION)
 # -H: what root caches goes to root's home, not into yours with root as its owner.
 ROOT    := $(if $(filter 0,$(shell id -u)),,sudo -H)
+UNITS   := $(notdir $(wildcard packaging/systemd/*.service))
 export GO
 
-.PHONY: demo test build tools images soak performance test-kernels bpf generate install clean help
+.PHONY: demo test build tools images soak performance test-kernels bpf generate install uninstall clean help
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,6 +65,13 @@ generate: ## Write the generated references again
 install: build ## Install the binary and the systemd units
 	$(if $(DESTDIR),,$(ROOT)) install -D -m 0755 bin/onpath $(DESTDIR)/usr/local/bin/onpath
 	$(if $(DESTDIR),,$(ROOT)) install -D -m 0644 -t $(DESTDIR)/etc/systemd/system packaging/systemd/*.service
+
+uninstall: ## Stop the units, take the node off and remove what install put here (see README for the rest)
+ifeq ($(DESTDIR),)
+	@for u in $(UNITS); do [ ! -d /run/systemd/system ] || [ ! -e /etc/systemd/system/$$u ] || $(ROOT) systemctl disable --now $$u; done
+	@[ ! -x /usr/local/bin/onpath ] || $(ROOT) /usr/local/bin/onpath node off
+endif
+	$(if $(DESTDIR),,$(ROOT)) rm -f $(DESTDIR)/usr/local/bin/onpath $(UNITS:%=$(DESTDIR)/etc/systemd/system/%)
 
 clean: ## Remove what was built here (cached images stay in root's ~/.cache/onpath)
 	rm -rf bin
