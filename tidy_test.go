@@ -177,7 +177,7 @@ func TestArchitectureIsTrue(t *testing.T) {
 		t.Fatal(err)
 	}
 	named := map[string]bool{}
-	for _, m := range regexp.MustCompile("(?m)^\\| `([a-z/]+)/`").FindAllStringSubmatch(string(text), -1) {
+	for _, m := range regexp.MustCompile("(?m)^\\| `([a-zA-Z/]+)/`").FindAllStringSubmatch(string(text), -1) {
 		named[m[1]] = true
 		if st, err := os.Stat(m[1]); err != nil || !st.IsDir() {
 			t.Errorf("ARCHITECTURE.md names %s/, which is not there", m[1])
@@ -191,5 +191,31 @@ func TestArchitectureIsTrue(t *testing.T) {
 		if n := e.Name(); e.IsDir() && !strings.HasPrefix(n, ".") && n != "bin" && !named[n] {
 			t.Errorf("ARCHITECTURE.md does not name %s/", n)
 		}
+	}
+}
+
+// TestLicences: C files, which kernels load as GPL, say that they may be used so.
+func TestLicences(t *testing.T) {
+	const line = "/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */\n"
+	found := 0
+	err := filepath.WalkDir(".", func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && (d.Name() == ".git" || d.Name() == "bin") {
+			return filepath.SkipDir
+		}
+		if ext := filepath.Ext(p); ext != ".c" && ext != ".h" {
+			return nil
+		}
+		found++
+		text, err := os.ReadFile(p)
+		if err == nil && !strings.HasPrefix(string(text), line) {
+			t.Errorf("%s does not begin with %s", p, line)
+		}
+		return err
+	})
+	if err != nil || found == 0 {
+		t.Errorf("%d C files (%v)", found, err)
 	}
 }
