@@ -9,6 +9,7 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -28,7 +29,7 @@ var rules = []struct {
 	{"plan", []string{"std:net", "std:net/http", "std:os", "std:log", "std:log/slog", "std:io/fs", "std:math/rand", "std:math/rand/v2", "std:crypto/rand"}, "plan has no clock, no network, no logger and no randomness of its own"},
 	{"control", []string{"node", "datapath", "runtime", "lab", "api", "cmd", "demo"}, "the server's loops reach nodes through the session and nothing else"},
 	{"store", []string{"control", "api", "plan", "node", "cmd"}, "a store keeps objects and knows nobody who uses it"},
-	{"node", []string{"control", "plan", "store", "lab", "cmd", "datapath/ebpf", "runtime/container", "runtime/ebpf", "demo"}, "the agent is the other role; it knows drivers by their interface"},
+	{"node", []string{"control", "plan", "store", "lab", "cmd", "datapath", "runtime", "demo"}, "the agent is the other role; it knows drivers by their interface"},
 	{"api", []string{"control", "plan", "store/etcd", "node", "datapath", "runtime", "lab", "cmd", "demo"}, "the API decides nothing"},
 	{"runtime", []string{"datapath", "node", "control", "plan", "api", "store", "lab", "cmd"}, "a runtime runs processes; who wants them is not its business"},
 	{"datapath", []string{"runtime", "node", "control", "plan", "api", "store", "lab", "cmd"}, "the data path takes a configuration and nothing else"},
@@ -36,13 +37,26 @@ var rules = []struct {
 	{"datapath/fake", []string{"datapath/ebpf"}, "drivers do not know each other"},
 	{"runtime/container", []string{"runtime/fake", "runtime/ebpf"}, "drivers do not know each other"},
 	{"runtime/ebpf", []string{"runtime/fake", "runtime/container"}, "drivers do not know each other"},
+	{"runtime/fake", []string{"runtime/container", "runtime/ebpf"}, "drivers do not know each other"},
 	{"lab", []string{"control", "plan", "node", "api", "store", "datapath", "runtime", "cmd"}, "the lab emulates networks and must not know what runs in them"},
-	{"internal", []string{"control", "plan", "node", "store", "datapath", "lab", "cmd", "demo"}, "small helpers are below the parts, not above"},
+	{"demo", []string{"control", "plan", "node", "store", "datapath", "runtime", "cmd"}, "the demonstration uses the program and the API as a user does"},
+	{"internal", []string{"api", "control", "plan", "node", "store", "datapath", "runtime", "lab", "cmd", "demo"}, "small helpers are below the parts, not above"},
 }
 
-// leaves are folders that programs may import and nothing else, and why.
-var leaves = map[string]string{
-	"bench": "measurements look at the parts, which must not know that they are measured",
+// spoken is what the API's files and answers are written in: internal/config reads it,
+// internal/render shows it.
+var spoken = []string{"api/auth", "api/manifest", "api/wire"}
+
+// leaves are folders that nothing imports but those that by names, and why.
+var leaves = map[string]struct {
+	by  []string
+	why string
+}{
+	"bench":    {[]string{"cmd"}, "measurements look at the parts, which must not know that they are measured"},
+	"cmd":      {nil, "the program is made of the parts, not the other way round"},
+	"demo":     {[]string{"bench", "cmd", "test"}, "the demonstration and its stage stand on the parts"},
+	"examples": {[]string{"demo"}, "examples are for people; only the demonstration carries them inside the program"},
+	"test":     {nil, "tests that cross folders stand on all of them"},
 }
 
 // shared are folders in leaves that tests may import, and why.
@@ -57,12 +71,12 @@ func TestLeaves(t *testing.T) {
 		for _, imp := range f.ast.Imports {
 			p, _ := strconv.Unquote(imp.Path.Value)
 			local, _ := strings.CutPrefix(p, module+"/")
-			for leaf, why := range leaves {
+			for folder, leaf := range leaves {
 				if test := strings.HasSuffix(f.name, "_test.go"); test && shared[local] != "" {
 					continue
 				}
-				if within(local, leaf) && !within(f.dir, leaf) && !within(f.dir, "cmd") {
-					t.Errorf("%s imports %s: %s", fset.Position(imp.Pos()), p, why)
+				if within(local, folder) && !within(f.dir, folder) && !withinAny(f.dir, leaf.by) {
+					t.Errorf("%s imports %s: %s", fset.Position(imp.Pos()), p, leaf.why)
 				}
 			}
 		}
@@ -111,6 +125,10 @@ func within(dir, folder string) bool {
 	return dir == folder || strings.HasPrefix(dir, folder+"/")
 }
 
+func withinAny(dir string, folders []string) bool {
+	return slices.ContainsFunc(folders, func(f string) bool { return within(dir, f) })
+}
+
 func TestForbiddenImports(t *testing.T) {
 	files, fset := parseAll(t)
 	for _, f := range files {
@@ -124,8 +142,9 @@ func TestForbiddenImports(t *testing.T) {
 				if r.from == "." && f.dir != "." || r.from != "." && !within(f.dir, r.from) {
 					continue
 				}
+				may := within(local, r.from) || r.from == "internal" && withinAny(local, spoken)
 				for _, not := range r.not {
-					bad := inModule && within(local, not) && !within(local, r.from) || "std:"+p == not
+					bad := inModule && within(local, not) && !may || "std:"+p == not
 					if not == "*" { // all of the module but the root, and all outside the standard library
 						bad = inModule && !within(local, r.from) || !inModule && p != module && strings.Contains(strings.Split(p, "/")[0], ".")
 					}
@@ -134,6 +153,58 @@ func TestForbiddenImports(t *testing.T) {
 					}
 				}
 			}
+		}
+	}
+}
+
+// TestPlanHasNoClock: what plan knows of time is in the snapshot.
+func TestPlanHasNoClock(t *testing.T) {
+	clock := []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTicker", "NewTimer"}
+	files, fset := parseAll(t)
+	for _, f := range files {
+		if !within(f.dir, "plan") || strings.HasSuffix(f.name, "_test.go") {
+			continue
+		}
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			if s, ok := n.(*ast.SelectorExpr); ok && slices.Contains(clock, s.Sel.Name) {
+				if x, ok := s.X.(*ast.Ident); ok && x.Name == "time" && x.Obj == nil {
+					t.Errorf("%s: time.%s: plan gets the time as a parameter", fset.Position(n.Pos()), s.Sel.Name)
+				}
+			}
+			return true
+		})
+	}
+}
+
+// TestIncludes: the eBPF programs are made of their own headers, the authors' (sdk),
+// the compiler's, the kernel's and libbpf's.
+func TestIncludes(t *testing.T) {
+	include := regexp.MustCompile(`(?m)^#include (\S+)`)
+	may := regexp.MustCompile(`^(<(stddef\.h|linux/[a-z0-9_]+\.h|bpf/bpf_[a-z]+\.h)>|"((lib/)?[a-z0-9_]+|\.\./abi|\.\./\.\./sdk/onpath)\.h")$`)
+	files, err := filepath.Glob("bpf/*.[ch]")
+	more, err2 := filepath.Glob("bpf/lib/*.h")
+	if err != nil || err2 != nil || len(files) == 0 || len(more) == 0 {
+		t.Fatalf("%d and %d files: %v, %v", len(files), len(more), err, err2)
+	}
+	for _, p := range append(files, more...) {
+		text, err := os.ReadFile(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range include.FindAllStringSubmatch(string(text), -1) {
+			if !may.MatchString(m[1]) {
+				t.Errorf("%s includes %s", p, m[1])
+			}
+		}
+	}
+}
+
+// TestFunctionsAreRecipes: who copies one needs nothing of this module.
+func TestFunctionsAreRecipes(t *testing.T) {
+	files, _ := parseAll(t)
+	for _, f := range files {
+		if within(f.dir, "functions") || within(f.dir, "sdk") {
+			t.Errorf("%s/%s: a function is a recipe, without Go code", f.dir, f.name)
 		}
 	}
 }
