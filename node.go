@@ -23,8 +23,11 @@ type NodeSpec struct {
 	Capacity Resources `json:"capacity,omitzero"`
 }
 
-// Underlay is the network that carries tunnels and control, never an uplink.
+// Underlay is the network that carries tunnels and control, never an uplink. Tunnels are
+// clear text: it is trusted, or encrypted below onpath.
 type Underlay struct {
+	// Address is the one by which other nodes reach this one, in one IP hop: what has
+	// passed a router or NAT is dropped (tunnel-source).
 	Address netip.Addr `json:"address"`
 	MTU     int        `json:"mtu,omitempty"` // bytes; default: the device's
 	// Port is the UDP port of the tunnels; default DefaultTunnelPort, which is free beside
