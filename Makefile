@@ -47,7 +47,7 @@ soak: ## Longer tests: repeated failures, twenty cycles of everything
 	@CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=next' -o bin/onpath-next ./cmd/onpath
 	@$(GO) run ./test/runner -soak
 
-performance: build ## Measure everything and show it in docs/performance.md (30 minutes; wants an idle machine)
+performance: build ## Measure everything and show it in docs/performance.md (30 minutes; wants an idle machine; with Open vSwitch where it is installed)
 	@scripts/setup demo
 	@mkdir -p docs/performance
 	@$(ROOT) bin/onpath bench --images bin/images --json docs/performance/results.json --markdown docs/performance.md

@@ -15,8 +15,8 @@ var pairAt = map[string]struct{ access, core string }{
 }
 
 // gatewayKilled kills one gateway of a pair at which requests come in; answers
-// come in at the other one. The routes are moved at once, as a routing protocol
-// with BFD would; their change is part of the blackout.
+// come in at the other one. The routes are moved at once: their change is part of the
+// blackout, the time in which a routing protocol would notice the death is not.
 func (r *Run) gatewayKilled(ctx context.Context) error {
 	return r.failing(ctx, r.newPairStage, func(s *stage) error {
 		for round := range r.Rounds() {

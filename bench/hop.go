@@ -24,7 +24,7 @@ const (
 func hopBenchmark() Benchmark {
 	return Benchmark{
 		Name: "hop", rounds: 8, cost: cost{5 * time.Second, 9 * time.Second},
-		Question: "what delay does one lightweight container service add to plain Linux forwarding, all on one core?",
+		Question: "what delay does one lightweight service, a namespace wired as a container's, add to plain Linux forwarding, all on one core?",
 		Targets: []Target{
 			{Text: "≤ 6 µs median", Case: hopCase, Contestant: "onpath-tc", Metric: metricAdded, Max: 6},
 			{Text: "≤ 20 µs p99", Case: hopCase, Contestant: "onpath-tc", Metric: metricAdded99, Max: 20},
@@ -33,8 +33,8 @@ func hopBenchmark() Benchmark {
 	}
 }
 
-// hopInstance is the vport of the service: a container's namespace in which Linux
-// routes.
+// hopInstance is the vport of the service: a bare namespace, wired as a container's,
+// in which Linux routes.
 const hopInstance = onpath.VportID(16)
 
 func runHop(ctx context.Context, r *Run) (err error) {
