@@ -51,7 +51,7 @@ func (l *Lab) Loss(link *Link, p float64, d time.Duration) error {
 			if d == 0 {
 				return impair.Clear(at.name)
 			}
-			return impair.Loss(at.name, p, d)
+			return impair.Loss(at.name, impair.Sent, p, d)
 		})
 		if err != nil {
 			errs = append(errs, fmt.Errorf("link %s: %w", link.Name(), err))

@@ -103,6 +103,8 @@ type Agent struct {
 	inspect chan struct{} // look at the machine again
 	planned sync.Mutex    // serialises SetPlan
 	looking sync.Mutex    // serialises look
+	// faulting serialises the beginnings of faults.
+	faulting sync.Mutex
 
 	applyTime prometheus.Histogram
 

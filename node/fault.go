@@ -60,6 +60,13 @@ func (a *Agent) Fault(ctx context.Context, r onpath.FaultRequest) (*onpath.Fault
 		a.event(plan, true, "FaultInjected", "killed on purpose%s", by)
 		return &l.Fault, l.kill(proc.Pid())
 	}
+	a.faulting.Lock()
+	defer a.faulting.Unlock()
+	if until := a.state.lasting(r); !until.IsZero() {
+		e := onpath.Errorf(onpath.CodeConflict, "%s of instance %s lasts until %s; one that begins meanwhile would end with it", r.Kind, r.Instance, until.Format(time.TimeOnly))
+		e.Remedy = "wait until it is over, then inject the next"
+		return nil, e
+	}
 	l.Fault.Until = now.Add(time.Duration(r.For))
 	l.aim(proc.Pid(), wiringOf(in.id, plan))
 	if err := a.state.saveLease(l); err != nil {
@@ -72,6 +79,18 @@ func (a *Agent) Fault(ctx context.Context, r onpath.FaultRequest) (*onpath.Fault
 	a.event(plan, true, "FaultInjected", "%s on purpose%s, for %s", r.Kind, by, r.For)
 	a.goDo(func(ctx context.Context) { a.endInTime(ctx, l) })
 	return &l.Fault, nil
+}
+
+// lasting is until when a fault of that kind lasts at that instance; zero if none does.
+func (s state) lasting(r onpath.FaultRequest) (until time.Time) {
+	entries, _ := os.ReadDir(s.faultDir())
+	for _, e := range entries {
+		l, err := loadLease(filepath.Join(s.faultDir(), e.Name()))
+		if err == nil && l.Fault.Instance == r.Instance && l.Fault.Kind == r.Kind && l.Fault.Until.After(until) {
+			until = l.Fault.Until
+		}
+	}
+	return until
 }
 
 // keep starts the keeper, which outlives this agent.

@@ -84,3 +84,32 @@ func TestSignalsNobodyElse(t *testing.T) {
 		t.Error("a stranger was stopped")
 	}
 }
+
+// TestLasting: of one kind an instance has one fault at a time; what an agent that died
+// has written down counts.
+func TestLasting(t *testing.T) {
+	s := state{t.TempDir()}
+	until := time.Now().Add(time.Minute).UTC()
+	asked := onpath.FaultRequest{Kind: onpath.FaultDrop, Instance: "acme/fw-1"}
+	if got := s.lasting(asked); !got.IsZero() {
+		t.Errorf("before any, one lasts until %s", got)
+	}
+	l := &lease{Fault: onpath.Fault{ID: "drop-1", Kind: onpath.FaultDrop, Instance: "acme/fw-1", Until: until}}
+	if err := s.saveLease(l); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.lasting(asked); !got.Equal(until) {
+		t.Errorf("it lasts until %s, must be %s", got, until)
+	}
+	for _, other := range []onpath.FaultRequest{{Kind: onpath.FaultStall, Instance: "acme/fw-1"}, {Kind: onpath.FaultDrop, Instance: "acme/fw-2"}} {
+		if got := s.lasting(other); !got.IsZero() {
+			t.Errorf("%s of %s is said to last until %s", other.Kind, other.Instance, got)
+		}
+	}
+	if err := s.removeLease(l); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.lasting(asked); !got.IsZero() {
+		t.Errorf("when it is over, it lasts until %s", got)
+	}
+}

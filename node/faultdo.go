@@ -92,7 +92,10 @@ func (l *lease) aim(pid int, w wiring) {
 		return
 	}
 	for _, p := range w.ports() {
-		l.Fault.Devices = append(l.Fault.Devices, onpath.DeviceName(p.id), inside+p.inside)
+		if l.Fault.Kind == onpath.FaultDelay { // a queue is where frames are sent
+			l.Fault.Devices = append(l.Fault.Devices, onpath.DeviceName(p.id))
+		}
+		l.Fault.Devices = append(l.Fault.Devices, inside+p.inside)
 	}
 }
 
@@ -108,7 +111,8 @@ func (l *lease) begin(r onpath.FaultRequest) error {
 	}
 	return l.eachDevice(func(device string) error {
 		if r.Kind == onpath.FaultDrop {
-			return impair.Loss(device, r.Share, time.Until(l.Fault.Until))
+			d := time.Until(l.Fault.Until)
+			return errors.Join(impair.Loss(device, impair.Sent, r.Share, d), impair.Loss(device, impair.Received, r.Share, d))
 		}
 		return slow(device, time.Duration(r.Delay))
 	})

@@ -1,4 +1,4 @@
-// Package impair makes a network device lose what it sends, for a time. The
+// Package impair makes a network device lose what it sends or receives, for a time. The
 // program that does it knows its end: it lets everything pass from then on,
 // whoever of its makers has died. Nothing needs to be undone, only cleared away.
 package impair
@@ -23,10 +23,19 @@ const name = "onpath-fault"
 // priority of the filter: before others.
 const priority = 1
 
-// Loss makes a device of the calling thread's network namespace drop the share
-// p (0 to 1) of the frames that it sends, at random, for the time d; it replaces
-// what was asked before.
-func Loss(device string, p float64, d time.Duration) error {
+// Way is a direction at a device.
+type Way uint32
+
+// The directions. Who sends what is lost does not learn of it, as with a cable.
+const (
+	Sent     Way = netlink.HANDLE_MIN_EGRESS
+	Received Way = netlink.HANDLE_MIN_INGRESS
+)
+
+// Loss makes a device of the calling thread's network namespace lose the share
+// p (0 to 1) of the frames that it sends or receives, at random, for the time d; it
+// replaces what was asked before for that direction.
+func Loss(device string, way Way, p float64, d time.Duration) error {
 	if p < 0 || p > 1 || d < 0 {
 		return fmt.Errorf("a loss of %g for %s at %s: a share is from 0 to 1, a time is not negative", p, d, device)
 	}
@@ -47,7 +56,7 @@ func Loss(device string, p float64, d time.Duration) error {
 	if err := netlink.QdiscAdd(qdisc); err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("clsact on %s: %w", device, err)
 	}
-	f := filter(index)
+	f := filter(index, way)
 	f.Fd = prog.FD()
 	if err := netlink.FilterReplace(f); err != nil {
 		return fmt.Errorf("attach to %s: %w", device, err)
@@ -69,10 +78,10 @@ func begin(end *ebpf.Map, d time.Duration) error {
 	return nil
 }
 
-func filter(index int) *netlink.BpfFilter {
+func filter(index int, way Way) *netlink.BpfFilter {
 	return &netlink.BpfFilter{
 		FilterAttrs: netlink.FilterAttrs{
-			LinkIndex: index, Parent: netlink.HANDLE_MIN_EGRESS, Handle: 1, Protocol: unix.ETH_P_ALL, Priority: priority,
+			LinkIndex: index, Parent: uint32(way), Handle: 1, Protocol: unix.ETH_P_ALL, Priority: priority,
 		},
 		Name: name, DirectAction: true,
 	}
@@ -98,7 +107,7 @@ func lossy(p float64) (end *ebpf.Map, prog *ebpf.Program, err error) {
 			asm.FnGetPrandomU32.Call(),
 			asm.LoadImm(asm.R1, int64(math.Round(p*(1<<32))), asm.DWord),
 			asm.JGE.Reg(asm.R0, asm.R1, "pass"),
-			asm.Mov.Imm(asm.R0, 2), // TC_ACT_SHOT
+			asm.Mov.Imm(asm.R0, 4), // TC_ACT_STOLEN: TC_ACT_SHOT would fail the sender's send()
 			asm.Return(),
 			asm.Mov.Imm(asm.R0, -1).WithSymbol("pass"), // TC_ACT_UNSPEC: others have their say
 			asm.Return(),
@@ -120,13 +129,16 @@ func Clear(device string) error {
 		}
 		return fmt.Errorf("device %s: %w", device, err)
 	}
-	list, err := netlink.FilterList(l, netlink.HANDLE_MIN_EGRESS)
-	if err != nil {
-		return nil // no clsact, no filter
-	}
-	for _, f := range list {
-		if b, ok := f.(*netlink.BpfFilter); ok && b.Name == name {
-			if err := netlink.FilterDel(filter(l.Attrs().Index)); err != nil && !errors.Is(err, unix.ENOENT) {
+	for _, way := range []Way{Sent, Received} {
+		list, err := netlink.FilterList(l, uint32(way))
+		if err != nil {
+			return nil // no clsact, no filter
+		}
+		for _, f := range list {
+			if b, ok := f.(*netlink.BpfFilter); !ok || b.Name != name {
+				continue
+			}
+			if err := netlink.FilterDel(filter(l.Attrs().Index, way)); err != nil && !errors.Is(err, unix.ENOENT) {
 				return fmt.Errorf("detach from %s: %w", device, err)
 			}
 		}

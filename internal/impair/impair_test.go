@@ -39,7 +39,7 @@ func TestLoss(t *testing.T) {
 			}
 		}
 		const span = 1500 * time.Millisecond
-		if err := impair.Loss("a", 1, span); err != nil {
+		if err := impair.Loss("a", impair.Sent, 1, span); err != nil {
 			return err
 		}
 		begin := time.Now()
@@ -47,7 +47,7 @@ func TestLoss(t *testing.T) {
 			t.Errorf("%d of 200 frames passed a cut", n)
 		}
 		rest := span - time.Since(begin)
-		if err := impair.Loss("a", 0.5, rest); err != nil {
+		if err := impair.Loss("a", impair.Sent, 0.5, rest); err != nil {
 			return err
 		}
 		end := time.Now().Add(rest) // its own end is earlier: it began before it returned
@@ -61,10 +61,22 @@ func TestLoss(t *testing.T) {
 		if err := impair.Clear("a"); err != nil {
 			t.Error(err)
 		}
+		if err := impair.Loss("b", impair.Received, 1, span); err != nil {
+			return err
+		}
+		if n := through(t, 200); n != 0 {
+			t.Errorf("%d of 200 frames passed a device that receives nothing", n)
+		}
+		if err := impair.Clear("b"); err != nil {
+			t.Error(err)
+		}
+		if n := through(t, 200); n != 200 {
+			t.Errorf("%d of 200 frames passed when all was cleared", n)
+		}
 		if err := impair.Clear("nosuch"); err != nil {
 			t.Error("a device that is gone:", err)
 		}
-		if err := impair.Loss("a", 1.5, span); err == nil {
+		if err := impair.Loss("a", impair.Sent, 1.5, span); err == nil {
 			t.Error("a loss of 1.5 is taken")
 		}
 		return nil
