@@ -38,7 +38,7 @@ func (a *Agent) fastConditions(uplinks []onpath.Uplink) []onpath.Condition {
 			c.Status, c.Reason = onpath.Unknown, "OrdinaryPath"
 		}
 		if !now.Fast {
-			c.Message = fmt.Sprintf("uplink %s: packets take the ordinary path: %s", u.Name, now.Why)
+			c.Message = fmt.Sprintf("uplink %s: steered by tc, not by the faster XDP: %s", u.Name, now.Why)
 		}
 		out = append(out, c)
 	}

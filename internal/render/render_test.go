@@ -209,14 +209,14 @@ func num(n int) string { return strconv.Itoa(n) }
 // What is wrong stands in a table as it is, before what is only worth knowing,
 // whose beginning must do.
 func TestMessageInTable(t *testing.T) {
-	long := "uplink eth0: packets take the ordinary path: eth0 is a virtual device (veth), where XDP slows or breaks TCP; say fast: always"
+	long := "uplink eth0: steered by tc, not by the faster XDP: eth0 is a virtual device (veth), where XDP slows or breaks TCP; say fast: always"
 	n := &onpath.Node{Metadata: onpath.Metadata{Name: "n1"}}
 	n.Status.Conditions = []onpath.Condition{{Type: "FastPath/eth0", Status: onpath.Unknown, Message: long}}
 	message := func() string {
 		row := render.Row(n, time.Now(), false)
 		return row[len(row)-1]
 	}
-	if got, want := message(), "uplink eth0: packets take the ordinary path: eth0 is a…"; got != want {
+	if got, want := message(), "uplink eth0: steered by tc, not by the faster XDP: eth0 is…"; got != want {
 		t.Errorf("the table says %q, want %q", got, want)
 	}
 	n.Status.Conditions = append(n.Status.Conditions, onpath.Condition{Type: "Drained", Status: onpath.False, Message: "cannot move " + long})
