@@ -290,6 +290,12 @@ func (s *stream) lost(n uint64) (lost uint64) {
 	return lost
 }
 
+// answered is how many of the packets behind number from, up to number to, got an
+// answer. It is for a stream that ended.
+func (s *stream) answered(from, to uint64) uint64 {
+	return to - from - (s.lost(to) - s.lost(from))
+}
+
 // lostSoFar gives what is under way time to arrive, and counts what did not; it
 // also says at which rate was sent.
 func (s *stream) lostSoFar() (lost uint64, perSecond int) {
