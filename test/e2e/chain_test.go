@@ -30,9 +30,9 @@ func TestThreeContainers(t *testing.T) {
 			if strings.HasSuffix(to, "100") {
 				size = 100 << 20
 			}
-			transfer(t, s, to, size)
-			if got := s.lastCaller().Addr(); got != clientAddress(to) {
-				t.Errorf("the origin saw %s instead of the client's own address %s", got, clientAddress(to))
+			from := transfer(t, s, to, size)
+			if got := s.lastCaller(); got != from || got.Addr() != clientAddress(to) {
+				t.Errorf("the origin saw %s instead of the client's own address %s and port %s", got, clientAddress(to), from)
 			}
 			own := map[bool]string{true: "fd09::2", false: "10.9.0.2"}[strings.Contains(to, ":")]
 			port := udpEcho(t, own)
@@ -174,7 +174,8 @@ spec:
 `
 
 // TestManyFlows: 10,000 flows over three instances keep to theirs in both
-// directions, in equal shares; a fourth moves none, removing one only its own.
+// directions, in equal shares; a fourth moves none, removing one of the three all of
+// its own, to instances that stay, and no others.
 func TestManyFlows(t *testing.T) {
 	ctx := need(t, 4*time.Minute)
 	apply(ctx, t, strings.Replace(spreadChain, "COUNT", "3", 1))
@@ -205,23 +206,43 @@ func TestManyFlows(t *testing.T) {
 	send()
 	moved(t, first, forwardChoices(ctx, t, a), nil)
 
-	apply(ctx, t, strings.Replace(spreadChain, "COUNT", "3", 1))
-	gone := map[onpath.VportID]bool{}
-	if err := stage.WaitFor(ctx, "an instance is drained", 30*time.Second, func() (bool, error) {
+	// The fourth goes first: it has none of the flows.
+	apply(ctx, t, strings.Replace(spreadChain, "COUNT", "2", 1))
+	left := map[onpath.VportID]bool{}
+	if err := stage.WaitFor(ctx, "two instances are drained", 30*time.Second, func() (bool, error) {
 		list, err := stage.Instances(ctx)
-		left := map[onpath.VportID]bool{}
+		clear(left)
 		for _, i := range list {
 			left[i.Spec.Vport] = true
 		}
-		for v := range shares {
-			gone[v] = !left[v]
-		}
-		return len(list) == 3, err
+		return len(list) == 2, err
 	}); err != nil {
 		t.Fatal(err)
 	}
+	gone := map[onpath.VportID]bool{}
+	for v := range shares {
+		if !left[v] {
+			gone[v] = true
+		}
+	}
+	if len(gone) != 1 {
+		t.Fatalf("of the three instances with flows %d are gone, must be one: %v of %v are left", len(gone), left, shares)
+	}
 	send()
-	moved(t, first, forwardChoices(ctx, t, a), gone)
+	last := forwardChoices(ctx, t, a)
+	moved(t, first, last, gone)
+	took := map[onpath.VportID]int{}
+	for p, v := range first {
+		if gone[v] {
+			took[last[p]]++
+		}
+	}
+	t.Logf("took over, by vport: %v", took)
+	for v, n := range took {
+		if !left[v] {
+			t.Errorf("%d flows of the instance that is gone lead to vport %d, which is none of %v", n, v, left)
+		}
+	}
 }
 
 // openFlows opens sockets of the client in rounds that fit the limit of open
@@ -269,12 +290,12 @@ func forwardChoices(ctx context.Context, t *testing.T, a *client.Client) map[uin
 	}
 	differ := 0
 	for p, v := range out {
-		if w, ok := back[p]; ok && w != v {
+		if back[p] != v {
 			differ++
 		}
 	}
 	if differ > 0 {
-		t.Errorf("%d flows meet another instance on the way back", differ)
+		t.Errorf("%d flows meet another instance on the way back, or none", differ)
 	}
 	return out
 }

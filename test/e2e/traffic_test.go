@@ -79,8 +79,9 @@ func dialTCP(t *testing.T, to string, port int, timeout time.Duration) (conn *ne
 }
 
 // transfer sends size random bytes each way over one connection to an origin
-// that hashes what it gets and sends it back, and compares.
-func transfer(t *testing.T, s *tcpServer, to string, size int64) {
+// that hashes what it gets and sends it back, and compares. It gives the client's own
+// address and port.
+func transfer(t *testing.T, s *tcpServer, to string, size int64) (from netip.AddrPort) {
 	t.Helper()
 	c, err := dialTCP(t, to, s.port, 5*time.Second)
 	if err != nil {
@@ -103,6 +104,7 @@ func transfer(t *testing.T, s *tcpServer, to string, size int64) {
 	if n != size || !bytes.Equal(sent.Sum(nil), got.Sum(nil)) {
 		t.Fatalf("transfer to %s: %d of %d bytes came back, equal: %t", to, n, size, bytes.Equal(sent.Sum(nil), got.Sum(nil)))
 	}
+	return addrPort(c.LocalAddr())
 }
 
 // echo sends everything back.
