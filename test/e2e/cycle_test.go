@@ -3,12 +3,9 @@ package e2e
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -30,7 +27,8 @@ func TestTwentyCycles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cycle := func() {
+	var ran []string // instances
+	cycle := func(meanwhile func()) {
 		if err := stage.Apply(ctx, file); err != nil {
 			t.Fatal(err)
 		}
@@ -40,15 +38,25 @@ func TestTwentyCycles(t *testing.T) {
 		if err := ask(c, 2*time.Second); err != nil {
 			t.Error("through the chain:", err)
 		}
+		list, err := stage.Instances(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, i := range list {
+			ran = append(ran, i.Metadata.Name)
+		}
+		meanwhile()
 		remove(t, file, 0)
 	}
-	cycle() // what is made once and stays, such as the tunnel device, is made now
-	before := everything(ctx, t)
+	nothing := func() {}
+	cycle(nothing) // what is made once and stays, such as the tunnel device, is made now
+	before := atRest(ctx, t, ran)
+	cycle(func() { before.sees(t, everything(ctx, t, ran)) })
 	earlier := losses(ctx, t)
 	s := startStream(t, "10.9.0.2", port, 500)
 	for range 20 {
 		begun := time.Now()
-		cycle()
+		cycle(nothing)
 		if took := time.Since(begun); took > 20*time.Second {
 			t.Errorf("a cycle took %v: something waited in vain", took)
 		}
@@ -57,16 +65,10 @@ func TestTwentyCycles(t *testing.T) {
 	noneLost(ctx, t, s, earlier)
 	var left []string
 	err = stage.WaitFor(ctx, "nothing is left", 15*time.Second, func() (bool, error) {
-		left = left[:0]
-		for thing := range everything(ctx, t) {
-			if !before[thing] {
-				left = append(left, thing)
-			}
-		}
+		left = everything(ctx, t, ran).beyond(before)
 		return len(left) == 0, nil
 	})
 	if err != nil {
-		slices.Sort(left)
 		t.Errorf("left behind:\n%s", strings.Join(left, "\n"))
 	}
 }
@@ -107,84 +109,6 @@ func TestElementsGo(t *testing.T) {
 	}
 	remove(t, file, 0)
 	noneLost(ctx, t, s, earlier)
-}
-
-// everything that a chain may leave: one line each. Of what is only counted, the
-// line has the count.
-func everything(ctx context.Context, t *testing.T) map[string]bool {
-	t.Helper()
-	all := map[string]bool{}
-	for _, n := range nodes {
-		pid := stage.Pid(n)
-		for _, l := range strings.Split(run(ctx, t, n, "ip", "-br", "link"), "\n") {
-			if f := strings.Fields(l); len(f) > 0 {
-				all[n+" link "+f[0]] = true
-			}
-		}
-		mounts, err := os.ReadFile(fmt.Sprintf("/proc/%d/mounts", pid))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, l := range strings.Split(string(mounts), "\n") {
-			if f := strings.Fields(l); len(f) > 1 {
-				all[n+" mount "+f[1]] = true
-			}
-		}
-		pins, _ := filepath.Glob(fmt.Sprintf("/proc/%d/root/sys/fs/bpf/onpath/*/*", pid))
-		for _, p := range pins {
-			all[n+" pin "+filepath.Base(p)] = true
-		}
-		for _, dir := range []string{"netns", "instances"} {
-			files, _ := os.ReadDir(fmt.Sprintf("/proc/%d/root/var/lib/onpath/node/%s", pid, dir))
-			for _, f := range files {
-				all[n+" "+dir+" "+f.Name()] = true
-			}
-		}
-		if n == "gw1" {
-			continue // runs no containers
-		}
-		for _, kind := range []string{"containers", "tasks", "snapshots"} {
-			out := run(ctx, t, n, "ctr", "-a", "/var/lib/onpath/node/container/containerd/containerd.sock", "-n", "onpath", kind, "ls")
-			for _, l := range strings.Split(out, "\n")[1:] {
-				if f := strings.Fields(l); len(f) > 0 {
-					all[n+" "+kind+" "+f[0]] = true
-				}
-			}
-		}
-	}
-	for _, k := range onpath.Kinds() {
-		if k == onpath.KindEvent {
-			continue
-		}
-		list, _, err := api(t).List(ctx, k, "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, o := range list {
-			all["store "+onpath.KeyOf(o).String()] = true
-		}
-	}
-	all["shims "+strconv.Itoa(shims())] = true
-	return all
-}
-
-// shims is the number of containerd shims in the stage's hosts.
-func shims() (n int) {
-	var hosts []string
-	for _, name := range nodes {
-		if l, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", stage.Pid(name))); err == nil {
-			hosts = append(hosts, l)
-		}
-	}
-	dirs, _ := filepath.Glob("/proc/[0-9]*")
-	for _, d := range dirs {
-		comm, err := os.ReadFile(d + "/comm")
-		mnt, _ := os.Readlink(d + "/ns/mnt")
-		if err == nil && strings.HasPrefix(string(comm), "containerd-shim") && slices.Contains(hosts, mnt) {
-			n++
-		}
-	}
-	return n
 }
 
 // TestUpgrade: a newer build of the agent takes over on every node, and of the
