@@ -1,0 +1,177 @@
+// Package demo_test runs the demonstration as a user does, whole, interrupted and killed.
+package demo_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/onpath/onpath/demo"
+)
+
+// need skips where the demonstration cannot run, and gives the program and its images.
+func need(t *testing.T) (bin, images string) {
+	t.Helper()
+	if os.Getenv("ONPATH_SOAK") == "" {
+		t.Skip("ONPATH_SOAK is not set; it takes two minutes and needs the images")
+	}
+	if os.Getuid() != 0 {
+		t.Skip("needs root for network namespaces")
+	}
+	bin = os.Getenv("ONPATH_BIN")
+	if bin == "" {
+		bin = "../../bin/onpath"
+	}
+	images, err := filepath.Abs("../../bin/images")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{bin, filepath.Join(images, "cache")} {
+		if _, err := os.Stat(file); err != nil {
+			t.Fatalf("make images first: %v", err)
+		}
+	}
+	return bin, images
+}
+
+// TestDemo: what it promises is seen, within the time that it promises, and nothing is
+// left behind.
+func TestDemo(t *testing.T) {
+	bin, images := need(t)
+	dir := filepath.Join(t.TempDir(), "d")
+	figures := filepath.Join(t.TempDir(), "figures.json")
+	before, began := left(t), time.Now()
+	if out, err := command(bin, "demo", "--dir", dir, "--images", images, "--json", figures).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	took := time.Since(began)
+	var r demo.Report
+	data, err := os.ReadFile(figures)
+	if err == nil {
+		err = json.Unmarshal(data, &r)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if missing := r.Failed(); len(missing) > 0 || len(r.Checks) < 10 {
+		t.Errorf("of %d effects were not seen: %q", len(r.Checks), missing)
+	}
+	if r.TrafficAfter > 20*time.Second || took > 2*time.Minute {
+		t.Errorf("traffic after %s, all in %s; must be within 20 s and two minutes", r.TrafficAfter, took)
+	}
+	same(t, before, left(t))
+}
+
+// interrupted is the exit code after a signal to end, whichever it was.
+const interrupted = 130
+
+// TestDemoInterrupted: Ctrl-C removes everything, whenever it comes; what a crash leaves,
+// --down removes, while the demonstration's server and agents still run.
+func TestDemoInterrupted(t *testing.T) {
+	bin, images := need(t)
+	for _, c := range []struct {
+		name   string
+		after  time.Duration
+		signal syscall.Signal
+	}{
+		{"at once", 300 * time.Millisecond, syscall.SIGINT},
+		{"as it starts", 4 * time.Second, syscall.SIGTERM},
+		{"at work", 15 * time.Second, syscall.SIGINT},
+		{"crash", 15 * time.Second, syscall.SIGKILL},
+		{"early crash", 2 * time.Second, syscall.SIGKILL},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "d")
+			before := left(t)
+			var out bytes.Buffer
+			cmd := command(bin, "demo", "--dir", dir, "--images", images)
+			cmd.Stdout, cmd.Stderr = &out, &out
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(c.after)
+			if err := cmd.Process.Signal(c.signal); err != nil {
+				t.Fatal(err)
+			}
+			err := cmd.Wait()
+			var exit *exec.ExitError
+			switch {
+			case !errors.As(err, &exit):
+				t.Errorf("it ended with %v\n%s", err, out.String())
+			case c.signal == syscall.SIGKILL:
+				if said, err := command(bin, "demo", "--down", "--dir", dir).CombinedOutput(); err != nil {
+					t.Errorf("--down: %v\n%s", err, said)
+				}
+			case exit.ExitCode() != interrupted:
+				t.Errorf("exit code %d, must be %d\n%s", exit.ExitCode(), interrupted, out.String())
+			}
+			if strings.Contains(out.String(), "context canceled") || strings.Contains(out.String(), "panic") {
+				t.Errorf("it said\n%s", out.String())
+			}
+			same(t, before, left(t))
+		})
+	}
+}
+
+// command is one with a group of its own: what is sent to the test does not reach it.
+func command(bin string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(context.Background(), bin, args...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	return cmd
+}
+
+// left is what a demonstration has while it runs: network namespaces that a process or a
+// name holds, mounts and labs of ours, links, and processes.
+func left(t *testing.T) (all []string) {
+	t.Helper()
+	spaces := map[string]bool{}
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, d := range dirs {
+		if ns, err := os.Readlink(d + "/ns/net"); err == nil {
+			spaces[ns] = true
+		}
+		line, _ := os.ReadFile(d + "/cmdline")
+		name := filepath.Base(strings.SplitN(string(line), "\x00", 2)[0])
+		if name == "onpath" || strings.HasPrefix(name, "containerd") {
+			all = append(all, "process "+filepath.Base(d)+" "+strings.ReplaceAll(string(line), "\x00", " "))
+		}
+	}
+	all = append(all, "namespaces "+strconv.Itoa(len(spaces)))
+	mounts, _ := os.ReadFile("/proc/self/mountinfo")
+	for l := range strings.Lines(string(mounts)) {
+		if f := strings.Fields(l); len(f) > 4 && (strings.Contains(l, "onpath") || strings.Contains(l, " nsfs ")) {
+			all = append(all, "mount "+f[4])
+		}
+	}
+	for _, dir := range []string{"/run/onpath", "/run/onpath/lab", "/run/netns", "/sys/fs/bpf/onpath", "/sys/class/net"} {
+		entries, _ := os.ReadDir(dir)
+		for _, e := range entries {
+			all = append(all, filepath.Join(dir, e.Name()))
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// same gives the kernel a moment for what it clears away by itself.
+func same(t *testing.T, before, after []string) {
+	t.Helper()
+	for until := time.Now().Add(5 * time.Second); !slices.Equal(before, after) && time.Now().Before(until); after = left(t) {
+		time.Sleep(100 * time.Millisecond)
+	}
+	for _, l := range after {
+		if !slices.Contains(before, l) {
+			t.Errorf("left behind: %s", l)
+		}
+	}
+}
