@@ -67,7 +67,7 @@ func (a *applyFlags) run(c *cobra.Command) error {
 			return badUsage("--confirm: %w", err)
 		}
 	}
-	docs, err := manifest.Load(a.files, c.InOrStdin())
+	docs, err := loadFiles(c, a.files)
 	if err != nil {
 		return err
 	}

@@ -47,7 +47,7 @@ func (l *labFlags) up() *cobra.Command {
 		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			outliveReader()
-			t, err := lab.ParseFile(args[0])
+			t, err := unlessEnded(c.Context(), func() (*lab.Topology, error) { return lab.ParseFile(args[0]) })
 			if err != nil {
 				return err
 			}

@@ -13,7 +13,6 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/client"
-	"github.com/onpath/onpath/api/manifest"
 	"github.com/onpath/onpath/api/wire"
 	"github.com/onpath/onpath/internal/render"
 )
@@ -310,7 +309,7 @@ func (g *global) deleteKeys(c *cobra.Command, args, files []string) (keys []onpa
 		if len(args) > 0 {
 			return nil, badUsage("name objects or files, not both")
 		}
-		docs, err := manifest.Load(files, c.InOrStdin())
+		docs, err := loadFiles(c, files)
 		if err != nil {
 			return nil, err
 		}
