@@ -62,6 +62,9 @@ func (a *applyFlags) run(c *cobra.Command) error {
 	if a.dryRun && (a.confirm != 0 || a.wait) {
 		return badUsage("--dry-run changes nothing: there is nothing to confirm or to wait for")
 	}
+	if a.timeout <= 0 {
+		return badUsage("--timeout %s: write how long --wait waits, such as 2m", a.timeout)
+	}
 	if c.Flags().Changed("confirm") {
 		if err := wire.ConfirmRange(a.confirm); err != nil {
 			return badUsage("--confirm: %w", err)

@@ -207,6 +207,8 @@ func TestWrongFlags(t *testing.T) {
 		{[]string{"apply", "-f", p, "--confirm", "2000000h"}, "from 1s to 24h"},
 		{[]string{"apply", "-f", p, "--confirm", "soon"}, "confirm"},
 		{[]string{"apply", "-f", p, "--confirm", "5s", "--dry-run"}, "nothing to confirm"},
+		{[]string{"apply", "-f", p, "--wait", "--timeout", "-1s"}, "--timeout -1s: write how long --wait waits"},
+		{[]string{"apply", "-f", p, "--wait", "--timeout", "0s"}, "--timeout 0s: write how long --wait waits"},
 		{[]string{"get", "nodes", "--wtch"}, "onpath get has no flag --wtch; did you mean --watch?"},
 		{[]string{"get", "nodes", "-Z"}, "onpath get has no flag -Z; see onpath get --help"},
 		{[]string{"get", "nodes", "-o", "wdie"}, "did you mean wide?"},
