@@ -3,6 +3,7 @@ package report
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -22,16 +23,9 @@ const (
 // place, and a picture for each benchmark and metric into the folder beside the
 // page that has its name.
 func Markdown(page string, r *bench.Results) error {
-	old, err := os.ReadFile(page)
+	before, after, err := around(page)
 	if err != nil {
-		return fmt.Errorf("write the report: %w", err)
-	}
-	before, rest, found := strings.Cut(string(old), resultsBegin)
-	_, after, ended := strings.Cut(rest, resultsEnd)
-	if !found || !ended {
-		e := onpath.Errorf(onpath.CodeInvalid, "%s does not say where results go", page)
-		e.Remedy = fmt.Sprintf("put two lines into it: %s and %s", resultsBegin, resultsEnd)
-		return e
+		return err
 	}
 	dir := strings.TrimSuffix(page, filepath.Ext(page))
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -52,6 +46,33 @@ func Markdown(page string, r *bench.Results) error {
 		return fmt.Errorf("write the report: %w", err)
 	}
 	return nil
+}
+
+// CheckPage refuses a page into which Markdown could not write.
+func CheckPage(page string) error {
+	_, _, err := around(page)
+	return err
+}
+
+// around is what stands before and after the results in a page.
+func around(page string) (before, after string, err error) {
+	old, err := os.ReadFile(page)
+	if errors.Is(err, fs.ErrNotExist) {
+		e := onpath.Errorf(onpath.CodeInvalid, "%s: there is no such file", page)
+		e.Remedy = fmt.Sprintf("make it, with two lines: %s and %s", resultsBegin, resultsEnd)
+		return "", "", e
+	}
+	if err != nil {
+		return "", "", fmt.Errorf("write the report: %w", err)
+	}
+	before, rest, found := strings.Cut(string(old), resultsBegin)
+	_, after, ended := strings.Cut(rest, resultsEnd)
+	if !found || !ended {
+		e := onpath.Errorf(onpath.CodeInvalid, "%s does not say where results go", page)
+		e.Remedy = fmt.Sprintf("put two lines into it: %s and %s", resultsBegin, resultsEnd)
+		return "", "", e
+	}
+	return before, after, nil
 }
 
 // removePictures takes away those of an earlier run.

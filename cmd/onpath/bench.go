@@ -87,6 +87,9 @@ func (b *benchFlags) run(c *cobra.Command, names []string) error {
 	if b.Rounds < 0 {
 		return badUsage("--rounds %d must be above 0", b.Rounds)
 	}
+	if err := b.canWrite(); err != nil {
+		return err
+	}
 	if err := needsRoot(c); err != nil {
 		return err
 	}
@@ -108,6 +111,23 @@ func (b *benchFlags) run(c *cobra.Command, names []string) error {
 		err = werr
 	}
 	return err
+}
+
+// canWrite refuses files for results that could not be written in the end.
+func (b *benchFlags) canWrite() error {
+	if err := canWrite("--json", b.json); err != nil {
+		return err
+	}
+	if err := canWrite("--html", b.html); err != nil {
+		return err
+	}
+	if b.markdown == "" {
+		return nil
+	}
+	if err := report.CheckPage(b.markdown); err != nil {
+		return err
+	}
+	return canWrite("--markdown", b.markdown)
 }
 
 // write prints what was measured, also by a run that was broken off.

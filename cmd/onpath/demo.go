@@ -34,6 +34,9 @@ Exit code 0 means that every effect was seen.`,
 			if down && (o.Keep || o.Anew) {
 				return badUsage("--down removes what an earlier run left, and runs nothing: leave out --keep and --anew")
 			}
+			if err := canWrite("--json", o.JSON); err != nil {
+				return err
+			}
 			if os.Geteuid() != 0 {
 				return &onpath.Error{Code: onpath.CodeForbidden, Message: "the demonstration makes network namespaces and runs containers", Remedy: "run it as root: sudo onpath demo"}
 			}

@@ -216,6 +216,11 @@ uplinks of its gateway (--node).`,
 				}
 				at.Tuple = &t
 			}
+			if file != "-" {
+				if err := canWrite("--write", file); err != nil {
+					return err
+				}
+			}
 			cl, err := g.client()
 			if err != nil {
 				return err

@@ -4,8 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -117,4 +120,43 @@ func noFile(path string, err error) error {
 		err = of.Err
 	}
 	return badUsage("%s: %w", path, err)
+}
+
+// canWrite refuses a file that cannot be written before the work whose results it
+// is for. What is there stays as it is.
+func canWrite(flag, path string) error {
+	if path == "" {
+		return nil
+	}
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() && !info.IsDir() {
+		return nil // to open a pipe waits for who reads it
+	}
+	_, err := os.Lstat(path)
+	absent := errors.Is(err, fs.ErrNotExist)
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o666)
+	if err != nil {
+		return unwritable(flag, path, err)
+	}
+	err = f.Close()
+	if absent {
+		err = errors.Join(err, os.Remove(path))
+	}
+	return err
+}
+
+// unwritable says in words why a file cannot be written.
+func unwritable(flag, path string, err error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return badUsage("%s %s: there is no folder %s; make it, or name another file", flag, path, filepath.Dir(path))
+	case errors.Is(err, syscall.EISDIR):
+		return badUsage("%s %s: that is a folder; name a file in it", flag, path)
+	case errors.Is(err, fs.ErrPermission):
+		return &onpath.Error{Code: onpath.CodeForbidden, Message: flag + " " + path + ": you may not write it", Cause: err, Remedy: "run as root, or name another file"}
+	}
+	var of *fs.PathError
+	if errors.As(err, &of) {
+		err = of.Err
+	}
+	return badUsage("%s %s: %w; name another file", flag, path, err)
 }

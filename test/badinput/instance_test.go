@@ -1,6 +1,7 @@
 package badinput_test
 
 import (
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -40,7 +41,7 @@ func TestInstanceNames(t *testing.T) {
 		{[]string{"get", "instance", "NAME", "-o", "name"}, 0, "acme/web-fw-aaaaa"},
 		{[]string{"logs", "NAME"}, 4, "node gw1 is not connected"},
 		{[]string{"exec", "NAME", "true"}, 4, "node gw1 is not connected"},
-		{[]string{"capture", "NAME", "-w", "/nowhere/x"}, 4, "node gw1 is not connected"},
+		{[]string{"capture", "NAME", "-w", os.DevNull}, 4, "node gw1 is not connected"},
 		{[]string{"fault", "kill-instance", "NAME", "--yes", "--watch", "0"}, 4, "node gw1 is not connected"},
 		{[]string{"fault", "stall-instance", "NAME", "--yes", "--watch", "0"}, 4, "node gw1 is not connected"},
 		{[]string{"fault", "drop", "NAME", "--yes", "--watch", "0"}, 4, "node gw1 is not connected"},
