@@ -194,7 +194,10 @@ uplinks of its gateway (--node).`,
 		Example: examples("onpath capture web-firewall -w fw.pcapng", "onpath capture --node fra1-gw1 -c 100 -w - | tcpdump -nr -", "onpath capture web-cache --src 10.1.0.2 --dst 10.9.0.2 -p tcp/80 -w flow.pcapng"),
 		Args:    cobra.MaximumNArgs(1), ValidArgsFunction: g.completeKind(onpath.KindInstance),
 		RunE: func(c *cobra.Command, args []string) error {
-			if (len(args) == 1) == (node != "") {
+			if len(args) == 1 && node != "" {
+				return badUsage("an instance and --node exclude each other: leave out --node %s to capture at the instance, or %s to capture at the gateway's uplinks", node, args[0])
+			}
+			if len(args) == 0 && node == "" {
 				return badUsage("name an instance, or a gateway with --node")
 			}
 			if at.Count < 0 {

@@ -23,6 +23,9 @@ func wrongFlag(c *cobra.Command, err error) error {
 	var invalid *pflag.InvalidValueError
 	switch {
 	case errors.As(err, &unknown):
+		if words := c.Flags().Args(); c.HasAvailableSubCommands() && len(words) > 0 {
+			return noCommand(c, words) // the flag may be one of the command that was meant
+		}
 		name := unknown.GetSpecifiedName()
 		given, hint := "-"+name, ""
 		if group := unknown.GetSpecifiedShortnames(); group == "" {
