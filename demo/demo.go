@@ -66,6 +66,12 @@ func Run(ctx context.Context, o Options) (err error) {
 	if _, err := os.Stat(filepath.Join(o.Dir, recordFile)); err == nil {
 		d.say("removing the demonstration that an earlier run left in %s", o.Dir)
 	}
+	var left error // of taking it down
+	defer func() {
+		if err != nil && ctx.Err() != nil {
+			err = interrupted(ctx, o.Dir, err, left)
+		}
+	}()
 	if err := removeLeftover(ctx, o.Dir, io.Discard); err != nil {
 		return fmt.Errorf("an earlier run could not be removed: %w", err)
 	}
@@ -80,7 +86,8 @@ func Run(ctx context.Context, o Options) (err error) {
 			d.keepLogs()
 		}
 		d.say("cleaning up")
-		err = errors.Join(err, d.takeDown())
+		left = d.takeDown()
+		err = errors.Join(err, left)
 	}()
 	if err := d.setUp(ctx); err != nil {
 		return err
@@ -105,6 +112,19 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	d.whereNext()
 	return nil
+}
+
+// interrupted says what is left of a run that was broken off, and not at which
+// step it was. left is why it could not be taken down.
+func interrupted(ctx context.Context, dir string, err, left error) error {
+	if _, gone := os.Stat(filepath.Join(dir, recordFile)); left == nil && gone != nil {
+		return fmt.Errorf("interrupted; everything that it had made was removed: %w", ctx.Err())
+	}
+	if left == nil {
+		left = err
+	}
+	return &onpath.Error{Code: onpath.CodeInternal, Message: "interrupted, and not everything could be removed: " + strings.ReplaceAll(left.Error(), "\n", "; "),
+		Remedy: "remove the rest with onpath demo --down", Cause: ctx.Err()}
 }
 
 // say tells the next step with the time so far.
