@@ -138,7 +138,7 @@ func (f *faultFlags) inLab(name, what, short string) *cobra.Command {
 			}
 			return f.run(c, l, nil, func(context.Context) (*faultDone, error) {
 				killed, err := l.KillHost(args[0], f.lasts)
-				return &faultDone{Kind: "kill-node", Target: args[0], Processes: killed}, err
+				return &faultDone{Kind: "kill-node", Target: args[0], Until: time.Now().Add(f.lasts), Processes: killed}, err
 			})
 		},
 	}

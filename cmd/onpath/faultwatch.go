@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"strings"
@@ -30,7 +31,7 @@ func (f *faultFlags) run(c *cobra.Command, l *lab.Lab, cl *client.Client, cause 
 	}
 	ctx := c.Context()
 	if f.watch == 0 {
-		done, err := cause(ctx)
+		done, err := begin(ctx, cause)
 		if err != nil {
 			return err
 		}
@@ -53,7 +54,7 @@ func (f *faultFlags) run(c *cobra.Command, l *lab.Lab, cl *client.Client, cause 
 			return err
 		}
 	default: // a lab alone, and nobody to ask
-		done, err := cause(ctx)
+		done, err := begin(ctx, cause)
 		if err != nil {
 			return err
 		}
@@ -61,12 +62,12 @@ func (f *faultFlags) run(c *cobra.Command, l *lab.Lab, cl *client.Client, cause 
 	}
 	sleep(ctx, settleFirst)
 	began := time.Now()
-	done, err := cause(ctx)
-	if err == nil {
-		sleep(ctx, f.watch)
+	done, err := begin(ctx, cause)
+	if err == nil && !sleep(ctx, f.watch) {
+		err = brokenOff(done, time.Now())
 	}
 	if gauge != nil {
-		r, stopErr := gauge.Stop(ctx)
+		r, stopErr := gauge.Stop(context.WithoutCancel(ctx))
 		if done != nil {
 			done.Probe = r
 		}
@@ -85,10 +86,37 @@ func (f *faultFlags) run(c *cobra.Command, l *lab.Lab, cl *client.Client, cause 
 	return f.show(c, done)
 }
 
-func sleep(ctx context.Context, d time.Duration) {
+// begin causes the fault, unless the command was interrupted before.
+func begin(ctx context.Context, cause func(context.Context) (*faultDone, error)) (*faultDone, error) {
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("interrupted before the fault began; nothing was done: %w", ctx.Err())
+	}
+	done, err := cause(ctx)
+	if err != nil && ctx.Err() != nil {
+		return nil, fmt.Errorf("interrupted while the fault was being caused; if it began, it ends by itself: %w", ctx.Err())
+	}
+	return done, err
+}
+
+// brokenOff says what goes on after a measurement that was interrupted: faults end
+// when their time is up, whoever asked for them.
+func brokenOff(d *faultDone, now time.Time) error {
+	state := "goes on until " + d.Until.Local().Format(time.TimeOnly) + ", and then ends by itself"
+	if d.Kind == string(onpath.FaultKill) {
+		state = "is done; the node starts the instance again"
+	} else if !now.Before(d.Until) {
+		state = "is over"
+	}
+	return fmt.Errorf("interrupted while blackouts were measured: %s on %s %s: %w", d.Kind, d.Target, state, context.Canceled)
+}
+
+// sleep says whether it slept all the time.
+func sleep(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
+		return false
 	case <-time.After(d):
+		return true
 	}
 }
 
