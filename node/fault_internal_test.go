@@ -1,8 +1,12 @@
 package node
 
 import (
+	"errors"
+	"io/fs"
+	"log/slog"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -111,5 +115,22 @@ func TestLasting(t *testing.T) {
 	}
 	if got := s.lasting(asked); !got.IsZero() {
 		t.Errorf("when it is over, it lasts until %s", got)
+	}
+}
+
+// TestOffForgetsFaults: a node that had a fault leaves no folder behind.
+func TestOffForgetsFaults(t *testing.T) {
+	s := state{filepath.Join(t.TempDir(), "node")}
+	l := &lease{Fault: onpath.Fault{ID: "drop-1"}}
+	if err := s.saveLease(l); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.removeLease(l); err != nil {
+		t.Fatal(err)
+	}
+	f := off{o: OffOptions{Log: slog.New(slog.DiscardHandler)}, state: s}
+	f.folder()
+	if _, err := os.Stat(s.dir); !errors.Is(err, fs.ErrNotExist) || len(f.errs) > 0 {
+		t.Errorf("the state folder is still there: %v, %v", err, f.errs)
 	}
 }

@@ -169,7 +169,7 @@ func (f *off) folder() {
 	}
 	f.step(true, "the state in "+f.state.dir, func() error {
 		var errs []error
-		for _, p := range []string{f.state.planFile(), f.state.lostFile(), f.state.recordDir(), f.state.netnsDir(), filepath.Join(f.state.dir, "identity"), filepath.Join(f.state.dir, "lock")} {
+		for _, p := range []string{f.state.planFile(), f.state.lostFile(), f.state.recordDir(), f.state.netnsDir(), f.state.faultDir(), filepath.Join(f.state.dir, "identity"), filepath.Join(f.state.dir, "lock")} {
 			errs = append(errs, os.RemoveAll(p))
 		}
 		left, err := filepath.Glob(filepath.Join(f.state.dir, ".tmp-*"))
