@@ -102,7 +102,7 @@ func (p *parser) document(text []byte) (*yaml.Node, error) {
 		if m[1] != "" {
 			line, _ = strconv.Atoi(m[1])
 		}
-		return nil, invalid(line, m[2], "")
+		return nil, invalid(line, m[2], "close brackets and quotes, and indent the lines of one block alike, with spaces")
 	}
 	if err := dec.Decode(&second); err == nil {
 		return nil, invalid(second.Line, "a second document begins here", "a topology is one document")

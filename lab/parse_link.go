@@ -27,6 +27,7 @@ func (p *parser) links(n *yaml.Node, field string) {
 	p.list(n, field, func(n *yaml.Node, field string) {
 		l := &Link{MTU: 1500, Offloads: true}
 		p.placeOf[l] = n
+		before := len(p.errs)
 		var back *yaml.Node
 		ends := 0
 		p.mapping(n, field, append([]entry{
@@ -44,8 +45,10 @@ func (p *parser) links(n *yaml.Node, field string) {
 		if n.Kind == yaml.MappingNode && ends < 2 {
 			p.fail(n, field, "write {a: host:eth0, b: other:eth0}", "a link needs both ends, a and b")
 		}
-		p.checkShape(n, field, &l.There)
-		p.checkShape(n, field, &l.Back)
+		if len(p.errs) == before { // a value that was not understood is no 0 to compare with
+			p.checkShape(n, field, &l.There)
+			p.checkShape(n, field, &l.Back)
+		}
 		p.topology.Links = append(p.topology.Links, l)
 	})
 }

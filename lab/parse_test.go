@@ -121,6 +121,15 @@ func TestWrongFiles(t *testing.T) {
 	}
 }
 
+// TestOneMistakeOneError: what follows from a mistake is not told beside it.
+func TestOneMistakeOneError(t *testing.T) {
+	_, err := Parse(strings.NewReader(link("a: x, b: y, delay: 15, jitter: 1ms")), "f.yaml")
+	var list onpath.Errors
+	if !errors.As(err, &list) || len(list) != 1 || !strings.Contains(err.Error(), `"15" is not a duration`) {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestHugeFiles(t *testing.T) {
 	start := time.Now()
 	for _, text := range []string{
