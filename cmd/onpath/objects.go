@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -256,7 +257,10 @@ they lack. A node whose agent is connected is never forced.`,
 				fmt.Fprintf(c.OutOrStdout(), "%s deleted\n", keys[0])
 				return nil
 			}
-			applied, err := cl.Apply(c.Context(), nil, client.ApplyOptions{Delete: keys, Force: force, DryRun: dryRun})
+			if dryRun {
+				return g.previewDelete(c, cl, keys, force, len(files) == 0)
+			}
+			applied, err := cl.Apply(c.Context(), nil, client.ApplyOptions{Delete: keys, Force: force})
 			if err != nil {
 				return err
 			}
@@ -268,6 +272,48 @@ they lack. A node whose agent is connected is never forced.`,
 	c.Flags().StringArrayVarP(&files, "file", "f", nil, "delete what this file, directory or - (stdin) names")
 	g.tenantFlag(c, "tenant of names without one")
 	return c
+}
+
+// previewDelete says what would go. What would be refused is an error as it would
+// be without --dry-run; the rest is shown by itself, or one node whose agent runs
+// would hide all else that a file names.
+func (g *global) previewDelete(c *cobra.Command, cl *client.Client, keys []onpath.Key, force, named bool) error {
+	var refused error
+	var stay []string
+	for {
+		applied, err := cl.Apply(c.Context(), nil, client.ApplyOptions{Delete: keys, Force: force, DryRun: true})
+		if err == nil {
+			if len(stay) > 0 && applied.Preview != nil {
+				applied.Preview.Notes = append(applied.Preview.Notes, "this is without "+strings.Join(stay, ", ")+"; nothing is deleted as long as one of them is refused")
+			}
+			err = g.printDeleted(c, applied, named)
+			return errors.Join(refused, err)
+		}
+		if refused == nil {
+			refused = err
+		}
+		about := objectsOf(err)
+		rest := slices.DeleteFunc(slices.Clone(keys), func(k onpath.Key) bool { return slices.Contains(about, k.String()) })
+		if len(rest) == 0 || len(rest) == len(keys) {
+			return refused
+		}
+		keys, stay = rest, append(stay, about...)
+	}
+}
+
+// objectsOf are the objects that errors of a server are about.
+func objectsOf(err error) (keys []string) {
+	var all onpath.Errors
+	var one *onpath.Error
+	if !errors.As(err, &all) && errors.As(err, &one) {
+		all = onpath.Errors{one}
+	}
+	for _, e := range all {
+		if !slices.Contains(keys, e.Object) {
+			keys = append(keys, e.Object)
+		}
+	}
+	return keys
 }
 
 // printDeleted says what became of each object. What was named and is not there

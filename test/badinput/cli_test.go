@@ -314,12 +314,21 @@ func TestDryRunOfDelete(t *testing.T) {
 	if want := "default/mail\ndefault/web\n"; names != want {
 		t.Fatalf("names are %q, want %q", names, want)
 	}
+	mixed := filepath.Join(t.TempDir(), "mixed.yaml")
+	if err := os.WriteFile(mixed, []byte("apiVersion: onpath/v1alpha1\nkind: Hosts\nmetadata: {name: web}\nspec: {addresses: [192.0.2.1]}\n---\napiVersion: onpath/v1alpha1\nkind: Cloudlet\nmetadata: {name: fra1}\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	before := contents(t, store)
+	if code, _, message := run(t, bin, "delete", "-f", mixed, "--dry-run", "--server", server); code != 2 || !strings.Contains(message, "cloudlet fra1: it is used by node gw1") {
+		t.Errorf("exit code %d, %s", code, message)
+	}
 	for _, c := range []struct {
 		args []string
 		code int
 		want string
 	}{
+		{[]string{"-f", mixed}, 2, "hosts default/web deleted (dry run)\n\nno instance and no rule would change\nnote: this is without cloudlet fra1; nothing is deleted as long as"},
+		{[]string{"cloudlet", "fra1"}, 2, ""},
 		{append([]string{"hosts"}, strings.Fields(names)...), 0, "hosts default/mail deleted (dry run)\nhosts default/web deleted (dry run)\n"},
 		{[]string{"-f", p}, 0, "hosts default/web deleted (dry run)"},
 		{[]string{"hosts", "web"}, 0, "hosts default/web deleted (dry run)\n\nno instance and no rule would change"},
