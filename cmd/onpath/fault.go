@@ -291,7 +291,8 @@ func (f *faultFlags) show(c *cobra.Command, d *faultDone) error {
 
 // unmeasured says why there is no figure, and how to get one.
 func (f *faultFlags) unmeasured(d *faultDone) string {
-	const probe = "in a lab, --probe SOURCE:DESTINATION sends flows of its own"
+	labs, _ := lab.List("") // for the words alone
+	probe := probeHint(labs)
 	switch {
 	case f.watch == 0:
 		return "no blackout was measured: --watch 0 leaves measuring out"
@@ -301,6 +302,14 @@ func (f *faultFlags) unmeasured(d *faultDone) string {
 		return fmt.Sprintf("no blackout was measured: of the %d flows at the gateways' uplinks none began before the fault and came out as it came in; %s", d.Flows.Unmeasured, probe)
 	}
 	return "no blackout was measured: no TCP or UDP packet passed the gateways' uplinks meanwhile; send some through the chain while the fault lasts, or " + probe
+}
+
+// probeHint says how to have flows of one's own.
+func probeHint(labs []lab.Summary) string {
+	if len(labs) == 1 {
+		return "--probe SOURCE:DESTINATION sends flows of its own between two hosts of lab " + labs[0].Name
+	}
+	return "in a lab, --probe SOURCE:DESTINATION sends flows of its own"
 }
 
 // mostFlows is how many lines the table has; -o json has them all.

@@ -8,7 +8,17 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/lab"
 )
+
+func TestProbeHint(t *testing.T) {
+	if h := probeHint([]lab.Summary{{Name: "quickstart"}}); !strings.HasSuffix(h, "of lab quickstart") {
+		t.Error(h)
+	}
+	if h := probeHint(nil); !strings.HasPrefix(h, "in a lab, ") {
+		t.Error(h)
+	}
+}
 
 // TestInterruptedFault: who breaks off a measurement is told what the fault does.
 func TestInterruptedFault(t *testing.T) {
