@@ -30,6 +30,9 @@ func read(t *testing.T, file string) string {
 func keys(t reflect.Type, prefix string) (out []string) {
 	for i := range t.NumField() {
 		f := t.Field(i)
+		if !f.IsExported() {
+			continue
+		}
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		if f.Type.Kind() == reflect.Struct && f.Type.PkgPath() != "net/netip" {
 			out = append(out, keys(f.Type, prefix+name+".")...)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -139,15 +138,8 @@ func checkNameFlag(name string) error {
 	if name == "" {
 		return nil
 	}
-	var all onpath.Errors
-	if err := (&onpath.Node{Metadata: onpath.Metadata{Name: name}}).Validate(); !errors.As(err, &all) {
-		return nil
-	}
-	for _, e := range all {
-		if e.Field == "metadata.name" {
-			same := onpath.Error{Message: e.Message, Remedy: e.Remedy}
-			return badUsage("--name: %w", &same)
-		}
+	if e := config.CheckName(name); e != nil {
+		return badUsage("--name: %w", e)
 	}
 	return nil
 }

@@ -116,6 +116,8 @@ type Node struct {
 	Metrics string `json:"metrics,omitempty"`
 	// Log is debug, info (default), warn or error.
 	Log string `json:"log,omitempty"`
+	// namePlace is where a file says Name, file:line:column; "": none does.
+	namePlace string
 }
 
 // Resources limits what instances may use; default: what the machine has.
@@ -131,7 +133,11 @@ func Load(path string) (*Config, error) {
 			return c, nil
 		}
 	}
-	return c, manifest.ReadStrict(p, c)
+	doc, err := manifest.ReadStrict(p, c)
+	if err == nil && c.Node.Name != "" {
+		c.Node.namePlace = doc.PlaceOf("node.name")
+	}
+	return c, err
 }
 
 // Complete fills in defaults and checks the server's part.
@@ -183,6 +189,10 @@ func (n *Node) Complete(hostname string) error {
 	def(&n.StateDir, DefaultNodeDir)
 	def(&n.Log, "info")
 	es := level("node.log", n.Log)
+	if e := CheckName(n.Name); e != nil && n.namePlace != "" {
+		e.Place, e.Field = n.namePlace, "node.name"
+		es = append(es, e)
+	}
 	if n.Metrics != "" {
 		es = append(es, hostPort("node.metrics", n.Metrics, true)...)
 	}
@@ -213,6 +223,20 @@ func (n *Node) Complete(hostname string) error {
 		n.Token = strings.TrimSpace(string(b))
 	}
 	return es.Err()
+}
+
+// CheckName refuses what no node can be called.
+func CheckName(name string) *onpath.Error {
+	var all onpath.Errors
+	if err := (&onpath.Node{Metadata: onpath.Metadata{Name: name}}).Validate(); !errors.As(err, &all) {
+		return nil
+	}
+	for _, e := range all {
+		if e.Field == "metadata.name" {
+			return &onpath.Error{Code: onpath.CodeInvalid, Message: e.Message, Remedy: e.Remedy}
+		}
+	}
+	return nil
 }
 
 // Identity is the folder with the certificate by which the server knows the node.

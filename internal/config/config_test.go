@@ -81,6 +81,21 @@ func TestLoadRefuses(t *testing.T) {
 	}
 }
 
+// TestWrongName: a name that no node can have is found with its place.
+func TestWrongName(t *testing.T) {
+	c, err := load(t, "node:\n  name: \"A b\"\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Node.Complete("vm"); onpath.CodeOf(err) != onpath.CodeInvalid || !strings.Contains(err.Error(), `onpath.yaml:2:9: node.name: "A b"`) {
+		t.Errorf("%v", err)
+	}
+	c.Node.Name = "a" // as a flag has it
+	if err := c.Node.Complete("vm"); err != nil {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestNodeDefaults(t *testing.T) {
 	var n config.Node
 	if err := n.Complete("Fra1_GW1.example.net"); err != nil || n.Name != "fra1-gw1" {
