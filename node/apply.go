@@ -269,7 +269,7 @@ func (a *Agent) config(plan *onpath.NodePlan) (c *onpath.DatapathConfig, missing
 		edge.Uplinks = slices.DeleteFunc(slices.Clone(e.Uplinks), func(u onpath.Uplink) bool { return a.machine.refused[u.Name] != "" })
 		cfg.Edge = &edge
 	}
-	exempt(&cfg, a.control)
+	exempt(&cfg, a.machine.addresses, a.control)
 	return &cfg, missing
 }
 

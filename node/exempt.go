@@ -14,6 +14,7 @@ import (
 // then steers. What keeps the node itself in the network they never take, whatever they
 // select: its tunnels, its connections to the server, and what a cloud tells its
 // machines. (Link-local addresses and DHCP the data path leaves alone at every uplink.)
+// What others have with the same servers, by way of this machine, chains do take.
 
 // metadata are the addresses, but link-local ones, at which clouds tell a machine of
 // itself: of AWS and Google by IPv6, of Azure and Alibaba.
@@ -24,8 +25,9 @@ var metadata = []netip.Addr{
 
 const protocolTCP, protocolUDP = 6, 17
 
-// exempt puts rules for these before those of the edge's table.
-func exempt(c *onpath.DatapathConfig, control []netip.AddrPort) {
+// exempt puts rules for these before those of the edge's table; own are the machine's
+// addresses.
+func exempt(c *onpath.DatapathConfig, own []netip.Addr, control []netip.AddrPort) {
 	if c.Edge == nil || c.Edge.Table == 0 ||
 		!slices.ContainsFunc(c.Edge.Uplinks, func(u onpath.Uplink) bool { return u.Attach == onpath.AttachHost }) {
 		return
@@ -34,31 +36,35 @@ func exempt(c *onpath.DatapathConfig, control []netip.AddrPort) {
 	if at < 0 {
 		return
 	}
-	rules := exemptions(c.Underlay, control)
+	rules := exemptions(c.Underlay, hosts(own), control)
 	c.Tables = slices.Clone(c.Tables)
 	t := &c.Tables[at]
 	t.Rules = slices.Concat(rules, t.Rules)
 }
 
-func exemptions(u onpath.Underlay, control []netip.AddrPort) (rules []onpath.Rule) {
+func exemptions(u onpath.Underlay, own []netip.Prefix, control []netip.AddrPort) (rules []onpath.Rule) {
 	leave := func(m onpath.Match) {
 		rules = append(rules, onpath.Rule{Match: m, Action: onpath.Action{Kind: onpath.ActionExit}})
 	}
 	if u.Address.IsValid() {
-		leave(onpath.Match{Dst: alone(u.Address), Protocol: []uint8{protocolUDP}, DstPorts: onePort(u.Port)})
+		leave(onpath.Match{Dst: hosts([]netip.Addr{u.Address}), Protocol: []uint8{protocolUDP}, DstPorts: onePort(u.Port)})
 	}
 	for _, s := range control {
-		leave(onpath.Match{Dst: alone(s.Addr()), Protocol: []uint8{protocolTCP}, DstPorts: onePort(s.Port())})
-		leave(onpath.Match{Src: alone(s.Addr()), Protocol: []uint8{protocolTCP}, SrcPorts: onePort(s.Port())})
+		at := hosts([]netip.Addr{s.Addr()})
+		leave(onpath.Match{Src: own, Dst: at, Protocol: []uint8{protocolTCP}, DstPorts: onePort(s.Port())})
+		leave(onpath.Match{Src: at, Dst: own, Protocol: []uint8{protocolTCP}, SrcPorts: onePort(s.Port())})
 	}
-	for _, a := range metadata {
-		leave(onpath.Match{Dst: alone(a)})
-		leave(onpath.Match{Src: alone(a)})
-	}
+	leave(onpath.Match{Src: own, Dst: hosts(metadata)})
+	leave(onpath.Match{Src: hosts(metadata), Dst: own})
 	return rules
 }
 
-func alone(a netip.Addr) []netip.Prefix { return []netip.Prefix{netip.PrefixFrom(a, a.BitLen())} }
+func hosts(list []netip.Addr) (out []netip.Prefix) {
+	for _, a := range list {
+		out = append(out, netip.PrefixFrom(a, a.BitLen()))
+	}
+	return out
+}
 
 func onePort(p uint16) []onpath.PortRange { return []onpath.PortRange{{First: p, Last: p}} }
 

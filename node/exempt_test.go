@@ -22,6 +22,7 @@ func TestExempt(t *testing.T) {
 		return p
 	}
 	a := &Agent{reach: newReach(), up: make(chan struct{})}
+	a.machine.addresses = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
 	a.SetControl(context.Background(), server.String())
 	own := plan(onpath.AttachHost)
 	c, _ := a.config(own)
@@ -42,6 +43,9 @@ func TestExempt(t *testing.T) {
 		{"192.0.2.9:6440", "192.0.2.1:40000", onpath.ActionExit},
 		{"192.0.2.2:50000", "192.0.2.1:4797", onpath.ActionExit},
 		{"[2001:db8::1]:40000", "[fd00:ec2::254]:80", onpath.ActionExit},
+		{"203.0.113.5:40000", "192.0.2.9:6440", onpath.ActionGroup}, // another's, by way of this machine
+		{"192.0.2.9:6440", "203.0.113.5:40000", onpath.ActionGroup}, // what it gets
+		{"[2001:db8::5]:40000", "[fd00:ec2::254]:80", onpath.ActionGroup},
 		{"198.51.100.7:6440", "192.0.2.1:40000", onpath.ActionGroup}, // the port alone does not help
 		{"192.0.2.9:443", "192.0.2.1:40000", onpath.ActionGroup},
 		{"192.0.2.2:50000", "192.0.2.1:80", onpath.ActionGroup},

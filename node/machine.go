@@ -92,8 +92,11 @@ func (a *Agent) look() {
 	if len(devices) > 0 {
 		a.log.Info("devices are others than before; the data path is attached again", "devices", devices)
 	}
-	if uplinks || len(devices) > 0 {
+	switch {
+	case uplinks || len(devices) > 0:
 		a.apply.kick(true)
+	case !slices.Equal(old.addresses, m.addresses): // exempt names them
+		a.apply.kick(false)
 	}
 }
 
