@@ -69,7 +69,7 @@ install: build ## Install the binary and the systemd units
 uninstall: ## Stop the units, take the node off and remove what install put here (see README for the rest)
 ifeq ($(DESTDIR),)
 	@for u in $(UNITS); do [ ! -d /run/systemd/system ] || [ ! -e /etc/systemd/system/$$u ] || $(ROOT) systemctl disable --now $$u; done
-	@[ ! -x /usr/local/bin/onpath ] || $(ROOT) /usr/local/bin/onpath node off
+	@[ ! -x /usr/local/bin/onpath ] || $(ROOT) /usr/local/bin/onpath node off --all
 endif
 	$(if $(DESTDIR),,$(ROOT)) rm -f $(DESTDIR)/usr/local/bin/onpath $(UNITS:%=$(DESTDIR)/etc/systemd/system/%)
 

@@ -67,22 +67,25 @@ func Run(ctx context.Context, o Options) (err error) {
 		d.say("removing the demonstration that an earlier run left in %s", o.Dir)
 	}
 	var left error // of taking it down
+	stopped := false
 	defer func() {
-		if err != nil && ctx.Err() != nil {
+		if err != nil && stopped {
 			err = interrupted(ctx, o.Dir, err, left)
 		}
 	}()
 	if err := removeLeftover(ctx, o.Dir, io.Discard); err != nil {
+		stopped = ctx.Err() != nil
 		return fmt.Errorf("an earlier run could not be removed: %w", err)
 	}
 	defer func() {
+		stopped = ctx.Err() != nil // before, not while it cleans up
 		if _, begun := os.Stat(filepath.Join(o.Dir, recordFile)); d.stage == nil && begun != nil {
 			err = errors.Join(err, os.RemoveAll(o.Dir)) // only files so far
 		}
 		if o.Keep && err == nil || d.stage == nil {
 			return
 		}
-		if err != nil && ctx.Err() == nil {
+		if err != nil && !stopped {
 			d.keepLogs()
 		}
 		d.say("cleaning up")

@@ -103,7 +103,7 @@ type Agent struct {
 	inspect chan struct{} // look at the machine again
 	planned sync.Mutex    // serialises SetPlan
 	looking sync.Mutex    // serialises look
-	// faulting serialises the beginnings of faults.
+	// faulting serialises what begins and ends faults.
 	faulting sync.Mutex
 
 	applyTime prometheus.Histogram

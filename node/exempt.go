@@ -28,34 +28,40 @@ const protocolTCP, protocolUDP = 6, 17
 // exempt puts rules for these before those of the edge's table; own are the machine's
 // addresses.
 func exempt(c *onpath.DatapathConfig, own []netip.Addr, control []netip.AddrPort) {
-	if c.Edge == nil || c.Edge.Table == 0 ||
-		!slices.ContainsFunc(c.Edge.Uplinks, func(u onpath.Uplink) bool { return u.Attach == onpath.AttachHost }) {
+	if c.Edge == nil || c.Edge.Table == 0 || len(own) == 0 || !hasHostUplink(c) {
 		return
 	}
 	at := slices.IndexFunc(c.Tables, func(t onpath.Table) bool { return t.ID == c.Edge.Table })
 	if at < 0 {
 		return
 	}
-	rules := exemptions(c.Underlay, hosts(own), control)
 	c.Tables = slices.Clone(c.Tables)
 	t := &c.Tables[at]
-	t.Rules = slices.Concat(rules, t.Rules)
+	t.Rules = slices.Concat(exemptions(c.Underlay, own, control), t.Rules)
 }
 
-func exemptions(u onpath.Underlay, own []netip.Prefix, control []netip.AddrPort) (rules []onpath.Rule) {
+func hasHostUplink(c *onpath.DatapathConfig) bool {
+	return slices.ContainsFunc(c.Edge.Uplinks, func(u onpath.Uplink) bool { return u.Attach == onpath.AttachHost })
+}
+
+func exemptions(u onpath.Underlay, own []netip.Addr, control []netip.AddrPort) (rules []onpath.Rule) {
 	leave := func(m onpath.Match) {
 		rules = append(rules, onpath.Rule{Match: m, Action: onpath.Action{Kind: onpath.ActionExit}})
 	}
+	here, clouds := hosts(own), hosts(metadata)
 	if u.Address.IsValid() {
 		leave(onpath.Match{Dst: hosts([]netip.Addr{u.Address}), Protocol: []uint8{protocolUDP}, DstPorts: onePort(u.Port)})
 	}
 	for _, s := range control {
-		at := hosts([]netip.Addr{s.Addr()})
-		leave(onpath.Match{Src: own, Dst: at, Protocol: []uint8{protocolTCP}, DstPorts: onePort(s.Port())})
-		leave(onpath.Match{Src: at, Dst: own, Protocol: []uint8{protocolTCP}, SrcPorts: onePort(s.Port())})
+		server, client := hosts([]netip.Addr{s.Addr()}), here
+		if s.Addr().IsUnspecified() || slices.Contains(own, s.Addr()) { // it is on this machine, for all nodes
+			server, client = here, nil
+		}
+		leave(onpath.Match{Src: client, Dst: server, Protocol: []uint8{protocolTCP}, DstPorts: onePort(s.Port())})
+		leave(onpath.Match{Src: server, Dst: client, Protocol: []uint8{protocolTCP}, SrcPorts: onePort(s.Port())})
 	}
-	leave(onpath.Match{Src: own, Dst: hosts(metadata)})
-	leave(onpath.Match{Src: hosts(metadata), Dst: own})
+	leave(onpath.Match{Src: here, Dst: clouds})
+	leave(onpath.Match{Src: clouds, Dst: here})
 	return rules
 }
 
@@ -68,31 +74,30 @@ func hosts(list []netip.Addr) (out []netip.Prefix) {
 
 func onePort(p uint16) []onpath.PortRange { return []onpath.PortRange{{First: p, Last: p}} }
 
-// controlWait is how long a connection to the server waits for the rule that exempts it.
+// controlWait is how long a connection to the server waits for the rules that exempt it.
 const controlWait = 2 * time.Second
 
-// SetControl says where the server is, host:port; it is called before each connection to
-// it, since names may come to mean other addresses. It returns when no chain can take
-// the connection any more, or when that takes too long.
+// SetControl says where the server is, host:port, or at which port of this machine it
+// listens; it is called before each connection to it, since names may come to mean other
+// addresses, and the machine may have got others. It returns when no chain can take the
+// connection any more, or when that takes too long.
 func (a *Agent) SetControl(ctx context.Context, server string) {
-	ctx, cancel := context.WithTimeout(ctx, controlWait)
-	defer cancel()
 	list, err := serverAddresses(ctx, server)
 	if err != nil {
-		return // nor will the connection come about
-	}
-	a.mu.Lock()
-	known := slices.Equal(a.control, list)
-	a.control = list
-	a.mu.Unlock()
-	if known {
+		a.log.Debug("where the server is cannot be found out; what it was stays exempt", "server", server, "err", err)
 		return
 	}
+	a.mu.Lock()
+	a.control = list
+	a.mu.Unlock()
 	select {
 	case <-a.up:
 	default:
 		return // the first configuration has it
 	}
+	a.look()
+	ctx, cancel := context.WithTimeout(ctx, controlWait)
+	defer cancel()
 	n := a.apply.kick(false)
 	_ = a.apply.await(ctx, func(t turn) bool { return t.done >= n })
 }
@@ -106,7 +111,10 @@ func serverAddresses(ctx context.Context, server string) (list []netip.AddrPort,
 	if err != nil {
 		return nil, err
 	}
-	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	addrs := []netip.Addr{netip.IPv6Unspecified()}
+	if host != "" {
+		addrs, err = net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	}
 	for _, a := range addrs {
 		list = append(list, netip.AddrPortFrom(a.Unmap().WithZone(""), uint16(number)))
 	}

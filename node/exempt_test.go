@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"log/slog"
 	"net/netip"
 	"testing"
 
@@ -21,7 +22,7 @@ func TestExempt(t *testing.T) {
 		p.Datapath.Tables = []onpath.Table{{ID: 1, Rules: []onpath.Rule{everything}}, {ID: 2}}
 		return p
 	}
-	a := &Agent{reach: newReach(), up: make(chan struct{})}
+	a := &Agent{reach: newReach(), up: make(chan struct{}), log: slog.New(slog.DiscardHandler)}
 	a.machine.addresses = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
 	a.SetControl(context.Background(), server.String())
 	own := plan(onpath.AttachHost)
@@ -57,9 +58,26 @@ func TestExempt(t *testing.T) {
 	if n := len(own.Datapath.Tables[0].Rules); n != 1 {
 		t.Errorf("the plan itself has %d rules now", n)
 	}
+	known := a.machine.addresses
+	a.machine.addresses = nil
+	if c, _ := a.config(own); len(c.Tables[0].Rules) != 1 {
+		t.Errorf("a machine whose addresses are not known got %d rules", len(c.Tables[0].Rules))
+	}
 	if c, _ := a.config(plan(onpath.AttachRouter)); len(c.Tables[0].Rules) != 1 {
 		t.Errorf("a router's uplink got %d rules", len(c.Tables[0].Rules))
 	}
+	a.machine.addresses = known
+	for _, at := range []string{"192.0.2.1:7443", "[::]:7443", ":7443"} {
+		a.SetControl(context.Background(), at)
+		c, _ = a.config(own)
+		if there, back := first("203.0.113.5:40000", "192.0.2.1:7443"), first("192.0.2.1:7443", "203.0.113.5:40000"); there != onpath.ActionExit || back != onpath.ActionExit {
+			t.Errorf("a server at %s of this machine's: other nodes' connections %q, %q", at, there, back)
+		}
+		if got := first("203.0.113.5:40000", "203.0.113.9:7443"); got != onpath.ActionGroup {
+			t.Errorf("a server at %s of this machine's: to one elsewhere %q", at, got)
+		}
+	}
+	a.SetControl(context.Background(), server.String())
 	a.SetControl(context.Background(), "nothing of the kind")
 	if len(a.control) != 1 || a.control[0] != server {
 		t.Errorf("a name that means nothing made the server %v", a.control)

@@ -62,10 +62,8 @@ func (a *Agent) Fault(ctx context.Context, r onpath.FaultRequest) (*onpath.Fault
 	}
 	a.faulting.Lock()
 	defer a.faulting.Unlock()
-	if until := a.state.lasting(r); !until.IsZero() {
-		e := onpath.Errorf(onpath.CodeConflict, "%s of instance %s lasts until %s; one that begins meanwhile would end with it", r.Kind, r.Instance, until.Format(time.TimeOnly))
-		e.Remedy = "wait until it is over, then inject the next"
-		return nil, e
+	if err := a.state.endLike(r); err != nil {
+		return nil, err
 	}
 	l.Fault.Until = now.Add(time.Duration(r.For))
 	l.aim(proc.Pid(), wiringOf(in.id, plan))
@@ -81,16 +79,29 @@ func (a *Agent) Fault(ctx context.Context, r onpath.FaultRequest) (*onpath.Fault
 	return &l.Fault, nil
 }
 
-// lasting is until when a fault of that kind lasts at that instance; zero if none does.
-func (s state) lasting(r onpath.FaultRequest) (until time.Time) {
+// endLike ends the faults of that kind at that instance: a new one takes their place.
+func (s state) endLike(r onpath.FaultRequest) error {
+	return s.endFaults(func(f *onpath.Fault) bool { return f.Instance == r.Instance && f.Kind == r.Kind })
+}
+
+// endAll ends those that last.
+func (s state) endAll() error {
+	return s.endFaults(func(*onpath.Fault) bool { return true })
+}
+
+func (s state) endFaults(which func(*onpath.Fault) bool) error {
 	entries, _ := os.ReadDir(s.faultDir())
+	var errs []error
 	for _, e := range entries {
 		l, err := loadLease(filepath.Join(s.faultDir(), e.Name()))
-		if err == nil && l.Fault.Instance == r.Instance && l.Fault.Kind == r.Kind && l.Fault.Until.After(until) {
-			until = l.Fault.Until
+		if err != nil || !which(&l.Fault) {
+			continue
+		}
+		if err := errors.Join(l.end(), s.removeLease(l)); err != nil {
+			errs = append(errs, fmt.Errorf("end fault %s: %w", l.Fault.ID, err))
 		}
 	}
-	return until
+	return errors.Join(errs...)
 }
 
 // keep starts the keeper, which outlives this agent.
@@ -116,6 +127,11 @@ func (a *Agent) endInTime(ctx context.Context, l *lease) {
 	case <-ctx.Done():
 		return
 	case <-t.C:
+	}
+	a.faulting.Lock()
+	defer a.faulting.Unlock()
+	if _, err := os.Stat(a.state.leaseFile(l.Fault.ID)); errors.Is(err, fs.ErrNotExist) {
+		return // another has taken its place
 	}
 	if err := l.end(); err != nil {
 		a.log.Error("a fault does not end", "fault", l.Fault.ID, "err", err)

@@ -89,32 +89,42 @@ func TestSignalsNobodyElse(t *testing.T) {
 	}
 }
 
-// TestLasting: of one kind an instance has one fault at a time; what an agent that died
-// has written down counts.
-func TestLasting(t *testing.T) {
+// TestEndLike: of one kind an instance has one fault at a time; a new one takes the place
+// of the last, also of one that an agent before has caused.
+func TestEndLike(t *testing.T) {
 	s := state{t.TempDir()}
-	until := time.Now().Add(time.Minute).UTC()
-	asked := onpath.FaultRequest{Kind: onpath.FaultDrop, Instance: "acme/fw-1"}
-	if got := s.lasting(asked); !got.IsZero() {
-		t.Errorf("before any, one lasts until %s", got)
+	asked := onpath.FaultRequest{Kind: onpath.FaultStall, Instance: "acme/fw-1"}
+	if err := s.endLike(asked); err != nil {
+		t.Fatal("before any:", err)
 	}
-	l := &lease{Fault: onpath.Fault{ID: "drop-1", Kind: onpath.FaultDrop, Instance: "acme/fw-1", Until: until}}
-	if err := s.saveLease(l); err != nil {
+	pid := sleeper(t)
+	stall := func(id, instance string) *lease {
+		l := &lease{Fault: onpath.Fault{ID: id, Kind: onpath.FaultStall, Instance: instance, Until: time.Now().Add(time.Hour)}}
+		l.aim(pid, wiring{})
+		if err := s.saveLease(l); err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	l := stall("stall-1", "acme/fw-1")
+	if err := l.begin(asked); err != nil {
 		t.Fatal(err)
 	}
-	if got := s.lasting(asked); !got.Equal(until) {
-		t.Errorf("it lasts until %s, must be %s", got, until)
-	}
-	for _, other := range []onpath.FaultRequest{{Kind: onpath.FaultStall, Instance: "acme/fw-1"}, {Kind: onpath.FaultDrop, Instance: "acme/fw-2"}} {
-		if got := s.lasting(other); !got.IsZero() {
-			t.Errorf("%s of %s is said to last until %s", other.Kind, other.Instance, got)
+	becomes(t, pid, true)
+	for _, other := range []onpath.FaultRequest{{Kind: onpath.FaultDrop, Instance: "acme/fw-1"}, {Kind: onpath.FaultStall, Instance: "acme/fw-2"}} {
+		if err := s.endLike(other); err != nil {
+			t.Fatal(err)
 		}
 	}
-	if err := s.removeLease(l); err != nil {
+	if is, _ := halted(pid); !is {
+		t.Error("a fault of another kind, or elsewhere, ended it")
+	}
+	if err := s.endLike(asked); err != nil {
 		t.Fatal(err)
 	}
-	if got := s.lasting(asked); !got.IsZero() {
-		t.Errorf("when it is over, it lasts until %s", got)
+	becomes(t, pid, false)
+	if _, err := os.Stat(s.leaseFile(l.Fault.ID)); !os.IsNotExist(err) {
+		t.Errorf("its file is still there: %v", err)
 	}
 }
 

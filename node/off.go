@@ -168,7 +168,7 @@ func (f *off) folder() {
 		return
 	}
 	f.step(true, "the state in "+f.state.dir, func() error {
-		var errs []error
+		errs := []error{f.state.endAll()} // while it is known what they stopped
 		for _, p := range []string{f.state.planFile(), f.state.lostFile(), f.state.recordDir(), f.state.netnsDir(), f.state.faultDir(), filepath.Join(f.state.dir, "identity"), filepath.Join(f.state.dir, "lock")} {
 			errs = append(errs, os.RemoveAll(p))
 		}

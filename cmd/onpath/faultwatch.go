@@ -63,8 +63,9 @@ func (f *faultFlags) run(c *cobra.Command, l *lab.Lab, cl *client.Client, cause 
 	sleep(ctx, settleFirst)
 	began := time.Now()
 	done, err := begin(ctx, cause)
+	var off error
 	if err == nil && !sleep(ctx, f.watch) {
-		err = brokenOff(done, time.Now())
+		off = brokenOff(done, time.Now())
 	}
 	if gauge != nil {
 		r, stopErr := gauge.Stop(context.WithoutCancel(ctx))
@@ -80,8 +81,14 @@ func (f *faultFlags) run(c *cobra.Command, l *lab.Lab, cl *client.Client, cause 
 		}
 		err = errors.Join(err, stopErr)
 	}
+	if off != nil && err == nil {
+		if done.Probe != nil || done.Flows != nil && len(done.Flows.Flows) > 0 {
+			err = f.show(c, done) // as far as it was watched
+		}
+		return errors.Join(err, off)
+	}
 	if err != nil {
-		return err
+		return errors.Join(err, off)
 	}
 	return f.show(c, done)
 }

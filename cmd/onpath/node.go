@@ -119,7 +119,7 @@ again, and no packet is lost. "onpath node off" takes everything away.`,
 				return err
 			}
 			log := newLog(conf.Node.Log).With("role", "node", "node", conf.Node.Name)
-			return runNode(c.Context(), &conf.Node, log)
+			return runNode(c.Context(), &conf.Node, "", log)
 		},
 	}
 	f.add(c)
@@ -145,7 +145,7 @@ func checkNameFlag(name string) error {
 }
 
 // runNode runs the agent until ctx ends, and leaves data path and instances.
-func runNode(ctx context.Context, conf *config.Node, log *slog.Logger) error {
+func runNode(ctx context.Context, conf *config.Node, listens string, log *slog.Logger) error {
 	letGo, err := claimNode(conf, log)
 	if err != nil {
 		return err
@@ -198,7 +198,10 @@ func runNode(ctx context.Context, conf *config.Node, log *slog.Logger) error {
 		return err
 	}
 	if _, err := netip.ParseAddrPort(cl.Server()); err == nil {
-		agent.SetControl(ctx, cl.Server()) // already in the first configuration
+		listens = cl.Server()
+	}
+	if listens != "" {
+		agent.SetControl(ctx, listens) // already in the first configuration
 	}
 	registry := newRegistry()
 	if err := agent.Register(registry); err != nil {

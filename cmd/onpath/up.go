@@ -60,7 +60,7 @@ be there; one of the configuration file or the Node object may come later.`,
 					case <-ctx.Done():
 						return nil
 					}
-					return runNode(ctx, &conf.Node, log.With("role", "node", "node", conf.Node.Name))
+					return runNode(ctx, &conf.Node, conf.Server.Listen, log.With("role", "node", "node", conf.Node.Name))
 				})
 		},
 	}

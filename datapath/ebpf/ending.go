@@ -95,6 +95,9 @@ func (d *Driver) CloseAtEnd(pid int, vports []onpath.VportID) (func(), error) {
 	if d.closed {
 		return nil, d.errClosed()
 	}
+	if d.coll == nil {
+		return nil, onpath.Errorf(onpath.CodeUnavailable, "nothing is applied on this node")
+	}
 	if d.endings == nil && !d.endless {
 		var err error
 		if d.endings, err = openEndings(d.coll); err != nil {
