@@ -1,10 +1,18 @@
 #!/bin/sh
 # Squid as a transparent cache: it takes web connections over and opens its own
-# to the origin with the client's address.
+# to the origin with the client's address, or with this container's.
 set -eu
 ports=${PORTS:-80}
 memory=${MEMORY:-64}        # MB of cache
 object=${MAX_OBJECT:-32}    # MB of the largest object kept
+case ${SOURCE:-client} in
+client) spoof=allow ;;
+own) spoof=deny ;;
+*)
+	echo "cache: SOURCE is client or own, not $SOURCE" >&2
+	exit 2
+	;;
+esac
 log=/var/log/squid/access.log
 
 # Packets of taken-over connections, both sides, are for this machine's own sockets.
@@ -36,6 +44,7 @@ if [ ! -e "$conf" ]; then
 # Squid wants a port of its own, for nobody.
 http_port 127.0.0.1:3128
 http_port 3129 tproxy
+spoof_client_ip $spoof all
 visible_hostname ${HOSTNAME:-cache}
 # Its reports name the clients and what they asked for: a request with this
 # host's name and port would be given them.
