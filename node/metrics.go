@@ -29,6 +29,7 @@ var (
 	descLosses    = prometheus.NewDesc("onpath_node_peer_losses_total", "Times that another node was lost.", nil, nil)
 	descRounds    = prometheus.NewDesc("onpath_node_peer_probe_rounds_total", "Rounds of questions to other nodes; late ones came too late to count a missing answer.", []string{"late"}, nil)
 	descLearned   = prometheus.NewDesc("onpath_node_flow_entries_learned_total", "Flow entries ever written.", nil, nil)
+	descEncap     = prometheus.NewDesc("onpath_node_encapsulated_packets_total", "Packets of encapsulations that are not looked into (GRE, IP in IP, MPLS, PPPoE), seen at uplinks.", nil, nil)
 )
 
 // scrapeTimeout bounds reading the counters for one scrape.
@@ -49,7 +50,7 @@ type collector struct{ a *Agent }
 
 // Describe implements prometheus.Collector.
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descInstances, descRestarts, descPlan, descPackets, descBytes, descDropped, descDevice, descUplink, descFlows, descLearned, descHeld, descHeldMost, descDeferred, descNewLimit, descRefused, descPeers, descLosses, descRounds, descVerdicts, descReasons, descSamples, descSpent, descOwn, descKey, descKeyBytes} {
+	for _, d := range []*prometheus.Desc{descInstances, descRestarts, descPlan, descPackets, descBytes, descDropped, descDevice, descUplink, descFlows, descLearned, descEncap, descHeld, descHeldMost, descDeferred, descNewLimit, descRefused, descPeers, descLosses, descRounds, descVerdicts, descReasons, descSamples, descSpent, descOwn, descKey, descKeyBytes} {
 		ch <- d
 	}
 }
@@ -87,6 +88,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	ch <- prometheus.MustNewConstMetric(descFlows, prometheus.GaugeValue, float64(counters.Flows))
 	ch <- prometheus.MustNewConstMetric(descLearned, prometheus.CounterValue, float64(counters.Learned))
+	ch <- prometheus.MustNewConstMetric(descEncap, prometheus.CounterValue, float64(counters.Encapsulated))
 	for tenant, t := range counters.Tenants {
 		for state, n := range map[string]uint64{"established": t.Established, "pending": t.Pending, "caused": t.Caused} {
 			ch <- prometheus.MustNewConstMetric(descHeld, prometheus.GaugeValue, float64(n), tenant, state)
