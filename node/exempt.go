@@ -89,7 +89,11 @@ func (a *Agent) SetControl(ctx context.Context, server string) {
 	}
 	a.mu.Lock()
 	a.control = list
+	own := a.plan != nil && a.plan.Datapath.Edge != nil && hasHostUplink(&a.plan.Datapath)
 	a.mu.Unlock()
+	if !own {
+		return
+	}
 	select {
 	case <-a.up:
 	default:
