@@ -169,15 +169,21 @@ type part struct {
 }
 
 // parts are run one after the other. What of the undisturbed package bears others beside
-// it runs with these, unless it is to be run whole.
+// it runs with these, unless it is to be run whole; then the demonstration, too, is alone:
+// its tests look at what is left on the machine.
 func parts(others, alone []string, whole bool) []part {
 	first, then := part{packages: others}, part{packages: alone}
 	if !whole && len(others) > 0 && len(alone) > 0 {
 		first, then = part{slices.Concat(others, alone), "sociable"}, part{alone, "others"}
 	}
 	slices.SortStableFunc(first.packages, func(a, b string) int { return rank(a) - rank(b) })
+	if at := slices.Index(first.packages, demonstration); whole && at >= 0 {
+		return []part{{packages: slices.Delete(slices.Clone(first.packages), at, at+1)}, {packages: []string{demonstration}}, then}
+	}
 	return []part{first, then}
 }
+
+const demonstration = "github.com/onpath/onpath/test/demo"
 
 // undisturbed is the package that sends at the highest rate the machine carries
 // and demands that nothing is lost: nothing else runs beside the tests that do.
