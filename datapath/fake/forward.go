@@ -366,7 +366,7 @@ func (n *Node) learnAnswer(w *work, f *flow, v *onpath.Vport, g *onpath.Group) {
 	if !n.outlived(n.find(back, v.Tenant), f.path) && n.leads(w, back, from, v.Tenant) {
 		return
 	}
-	e := flow{learned: true, kind: onpath.NextVport, next: from, context: g.ID ^ 1, entry: f.entry, path: g.Path, reverse: !f.reverse}
+	e := flow{learned: true, adopted: f.adopted, kind: onpath.NextVport, next: from, context: g.ID ^ 1, entry: f.entry, path: g.Path, reverse: !f.reverse}
 	var group onpath.GroupID
 	e.mirrors, group = n.answering(g, t, f, from)
 	e.functions = n.answeredBy(w, f)
