@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/yamlhint"
 	"gopkg.in/yaml.v3"
 )
 
@@ -102,7 +103,7 @@ func (p *parser) document(text []byte) (*yaml.Node, error) {
 		if m[1] != "" {
 			line, _ = strconv.Atoi(m[1])
 		}
-		return nil, invalid(line, m[2], "close brackets and quotes, and indent the lines of one block alike, with spaces")
+		return nil, invalid(line, m[2], yamlhint.Remedy(m[2]))
 	}
 	if err := dec.Decode(&second); err == nil {
 		return nil, invalid(second.Line, "a second document begins here", "a topology is one document")

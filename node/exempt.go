@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/onpath/onpath"
 )
 
@@ -22,8 +24,6 @@ var metadata = []netip.Addr{
 	netip.MustParseAddr("fd00:ec2::254"), netip.MustParseAddr("fd20:ce::254"),
 	netip.MustParseAddr("168.63.129.16"), netip.MustParseAddr("100.100.100.200"),
 }
-
-const protocolTCP, protocolUDP = 6, 17
 
 // exempt puts rules for these before those of the edge's table; own are the machine's
 // addresses.
@@ -50,15 +50,15 @@ func exemptions(u onpath.Underlay, own []netip.Addr, control []netip.AddrPort) (
 	}
 	here, clouds := hosts(own), hosts(metadata)
 	if u.Address.IsValid() {
-		leave(onpath.Match{Dst: hosts([]netip.Addr{u.Address}), Protocol: []uint8{protocolUDP}, DstPorts: onePort(u.Port)})
+		leave(onpath.Match{Dst: hosts([]netip.Addr{u.Address}), Protocol: []uint8{unix.IPPROTO_UDP}, DstPorts: onePort(u.Port)})
 	}
 	for _, s := range control {
 		server, client := hosts([]netip.Addr{s.Addr()}), here
 		if s.Addr().IsUnspecified() || slices.Contains(own, s.Addr()) { // it is on this machine, for all nodes
 			server, client = here, nil
 		}
-		leave(onpath.Match{Src: client, Dst: server, Protocol: []uint8{protocolTCP}, DstPorts: onePort(s.Port())})
-		leave(onpath.Match{Src: server, Dst: client, Protocol: []uint8{protocolTCP}, SrcPorts: onePort(s.Port())})
+		leave(onpath.Match{Src: client, Dst: server, Protocol: []uint8{unix.IPPROTO_TCP}, DstPorts: onePort(s.Port())})
+		leave(onpath.Match{Src: server, Dst: client, Protocol: []uint8{unix.IPPROTO_TCP}, SrcPorts: onePort(s.Port())})
 	}
 	leave(onpath.Match{Src: here, Dst: clouds})
 	leave(onpath.Match{Src: clouds, Dst: here})

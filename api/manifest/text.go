@@ -11,6 +11,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/yamlhint"
 )
 
 // checkText says why data cannot be YAML text at all.
@@ -92,7 +93,7 @@ func syntaxError(data []byte, name string, err error) located {
 		message = "the YAML breaks off, or its indentation is wrong, in what begins here (" + message + ")"
 	}
 	if remedy == "" {
-		remedy = syntaxRemedy(message)
+		remedy = yamlhint.Remedy(message)
 	}
 	column := 1
 	if line >= 1 && line <= len(lines) {
@@ -101,24 +102,6 @@ func syntaxError(data []byte, name string, err error) located {
 	}
 	p := position{line, column}
 	return located{err: invalid(fmt.Sprintf("%s:%d:%d", name, line, column), message, remedy), position: p}
-}
-
-// syntaxRemedies is what to do about what the YAML parser says.
-var syntaxRemedies = []struct{ says, remedy string }{
-	{"could not find expected ':'", "write KEY: VALUE here or in the line before; text of several lines goes after | or into quotes"},
-	{"mapping values are not allowed", "put text that holds a colon into quotes, and indent the keys of one mapping alike"},
-	{"unexpected end of stream", "close the quotes"},
-	{"unknown anchor", "put text that begins with * into quotes"},
-	{"cannot start any token", "put text that begins with @, ` or % into quotes"},
-}
-
-func syntaxRemedy(message string) string {
-	for _, r := range syntaxRemedies {
-		if strings.Contains(message, r.says) {
-			return r.remedy
-		}
-	}
-	return "close brackets and quotes, and indent the lines of one block alike, with spaces"
 }
 
 // tabIndented finds a line with a tab in its indentation at or just around line.

@@ -153,12 +153,7 @@ func content(n uint64) io.Reader {
 // serveFiles is an origin that sends chunks at a steady pace.
 func serveFiles(t *testing.T) {
 	t.Helper()
-	var l net.Listener
-	in(t, "origin", func() (err error) {
-		l, err = net.Listen("tcp", ":80")
-		return err
-	})
-	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	serveWeb(t, "origin", func(w http.ResponseWriter, r *http.Request) {
 		n, err := strconv.ParseUint(strings.TrimPrefix(r.URL.Path, "/"), 10, 64)
 		if err != nil {
 			http.NotFound(w, r)
@@ -174,7 +169,18 @@ func serveFiles(t *testing.T) {
 			_ = http.NewResponseController(w).Flush()
 			time.Sleep(pace)
 		}
-	})}
+	})
+}
+
+// serveWeb answers at a host's port 80 until the test ends.
+func serveWeb(t *testing.T, host string, handler http.HandlerFunc) {
+	t.Helper()
+	var l net.Listener
+	in(t, host, func() (err error) {
+		l, err = net.Listen("tcp", ":80")
+		return err
+	})
+	s := &http.Server{Handler: handler}
 	var wg sync.WaitGroup
 	t.Cleanup(func() { s.Close(); wg.Wait() })
 	wg.Go(func() { _ = s.Serve(l) })

@@ -52,20 +52,13 @@ func TestOwnAddress(t *testing.T) {
 	ctx := need(t, 3*time.Minute)
 	var mu sync.Mutex
 	var asked []netip.Addr
-	var l net.Listener
-	in(t, "origin", func() (err error) {
-		l, err = net.Listen("tcp", ":80")
-		return err
-	})
-	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	serveWeb(t, "origin", func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
 		asked = append(asked, netip.MustParseAddrPort(r.RemoteAddr).Addr().Unmap())
 		mu.Unlock()
 		w.Header().Set("Cache-Control", "max-age=600")
 		_, _ = io.WriteString(w, "page "+r.URL.Path)
-	})}
-	go func() { _ = s.Serve(l) }()
-	t.Cleanup(func() { _ = s.Close() })
+	})
 	apply(ctx, t, strings.ReplaceAll(ownCache, "IMAGES", images(t, "cache")))
 	active(ctx, t, "own")
 	ready(ctx, t, 1)

@@ -66,6 +66,7 @@ func execute(soak bool, run string, packages []string) error {
 	fmt.Println("the first test binaries take minutes where nothing is cached; every package is reported when it is done")
 	// Tests that may run beside others of their package wait for the kernel mostly.
 	parallel := strconv.Itoa(2 * runtime.NumCPU())
+	// Three packages at once: much of what two processors' tests do is to wait.
 	args := []string{"test", "-race", "-vet=off", "-json", "-p", "3", "-parallel", parallel, "-timeout", "18m"}
 	if soak {
 		os.Setenv("ONPATH_SOAK", "1")
@@ -170,21 +171,20 @@ type part struct {
 
 // parts are run one after the other. What of the undisturbed package bears others beside
 // it runs with these, unless it is to be run whole; then the quiet ones, too, run alone.
-func parts(others, alone []string, whole bool) (all []part) {
+func parts(others, alone []string, whole bool) []part {
+	first, then := part{packages: slices.Clone(others)}, part{packages: alone}
 	if !whole && len(others) > 0 && len(alone) > 0 {
-		first := slices.Concat(others, alone)
-		slices.SortStableFunc(first, func(a, b string) int { return rank(a) - rank(b) })
-		return []part{{first, "sociable"}, {alone, "others"}}
+		first, then = part{slices.Concat(others, alone), "sociable"}, part{alone, "others"}
 	}
-	first := slices.Clone(others)
-	slices.SortStableFunc(first, func(a, b string) int { return rank(a) - rank(b) })
+	slices.SortStableFunc(first.packages, func(a, b string) int { return rank(a) - rank(b) })
+	var between []part
 	for _, p := range quiet {
-		if at := slices.Index(first, p); whole && at >= 0 {
-			first = slices.Delete(first, at, at+1)
-			all = append(all, part{packages: []string{p}})
+		if at := slices.Index(first.packages, p); whole && at >= 0 {
+			first.packages = slices.Delete(first.packages, at, at+1)
+			between = append(between, part{packages: []string{p}})
 		}
 	}
-	return append(append([]part{{packages: first}}, all...), part{packages: alone})
+	return slices.Concat([]part{first}, between, []part{then})
 }
 
 // quiet are packages whose long tests want the machine for themselves: one measures a
