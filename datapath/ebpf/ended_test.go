@@ -3,7 +3,6 @@ package ebpf_test
 import (
 	"errors"
 	"fmt"
-	"net"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -103,38 +102,21 @@ const (
 // they go on.
 func (c *town) slow(id onpath.VportID, least, most time.Duration) {
 	c.t.Helper()
-	var fd, ifindex int
-	c.in(filepath.Join(c.dir, fmt.Sprintf("i%d", id)), func() error {
-		if err := errors.Join(setting("ipv4/ip_forward=0"), setting("ipv6/conf/all/forwarding=0")); err != nil {
-			return err
-		}
-		dev, err := net.InterfaceByName("eth0")
-		if err != nil {
-			return err
-		}
-		const any = 0x0003 // ETH_P_ALL
-		if fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
-			return err
-		}
-		ifindex = dev.Index
-		return errors.Join(unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: any << 8, Ifindex: ifindex}), unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 100_000}),
-			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 8<<20)) // this program may be slow
-	})
+	ns := filepath.Join(c.dir, fmt.Sprintf("i%d", id))
+	c.in(ns, func() error { return errors.Join(setting("ipv4/ip_forward=0"), setting("ipv6/conf/all/forwarding=0")) })
+	fd, ifindex := c.socket(ns, "eth0"), c.link(ns, "eth0").Index
+	c.must(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 100_000}))
 	var stop atomic.Bool
 	var done sync.WaitGroup
 	c.t.Cleanup(func() {
 		stop.Store(true)
 		done.Wait()
-		unix.Close(fd)
 	})
 	done.Go(func() {
 		b := make([]byte, 2048)
 		for n := 0; !stop.Load(); n++ {
-			size, from, err := unix.Recvfrom(fd, b, 0)
-			if l, ok := from.(*unix.SockaddrLinklayer); err != nil || !ok || l.Pkttype == unix.PACKET_OUTGOING {
-				continue
-			}
-			if size < udpEnd || b[udpProtocol] != unix.IPPROTO_UDP {
+			size, _, err := unix.Recvfrom(fd, b, 0)
+			if err != nil || size < udpEnd || b[udpProtocol] != unix.IPPROTO_UDP {
 				continue
 			}
 			frame := slices.Concat(b[6:12], b[:6], b[12:size])

@@ -253,7 +253,7 @@ func (h *harness) addUnderlay(n datapathtest.NodeSpec, e *examNode) {
 		}
 		return netlink.LinkSetMaster(l, br)
 	})
-	h.ports[n.Name+"/under0"] = &port{dev: far, fd: h.socket(far), mac: "02:aa:00:00:00:fe", nodeMAC: e.underlayMAC}
+	h.ports[n.Name+"/under0"] = &port{dev: far, fd: h.w.socket(h.far, far), mac: "02:aa:00:00:00:fe", nodeMAC: e.underlayMAC}
 }
 
 func (h *harness) addPort(node, dev, nodeMAC, farMAC string, mtu int, addrs []netip.Prefix) *port {
@@ -270,37 +270,9 @@ func (h *harness) addPort(node, dev, nodeMAC, farMAC string, mtu int, addrs []ne
 	}
 	h.w.pair(near, end{ns: h.far, dev: p.dev, mac: farMAC, mtu: mtu, silent: true})
 	h.w.in(h.far, func() error { return setGRO(p.dev) })
-	p.fd = h.socket(p.dev)
+	p.fd = h.w.socket(h.far, p.dev)
 	h.ports[node+"/"+dev] = p
 	return p
-}
-
-// socket opens a raw socket on a far end.
-func (h *harness) socket(dev string) int {
-	h.t.Helper()
-	fd := -1
-	h.w.in(h.far, func() error {
-		l, err := netlink.LinkByName(dev)
-		if err != nil {
-			return err
-		}
-		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return err
-		}
-		for opt, v := range map[int]int{unix.PACKET_AUXDATA: 1, unix.PACKET_IGNORE_OUTGOING: 1} {
-			if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, opt, v); err != nil {
-				return err
-			}
-		}
-		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 16<<20); err != nil {
-			return err
-		}
-		all := uint16(unix.ETH_P_ALL<<8 | unix.ETH_P_ALL>>8)
-		return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: l.Attrs().Index})
-	})
-	h.t.Cleanup(func() { unix.Close(fd) })
-	return fd
 }
 
 func (h *harness) AddInstance(node string, vports ...onpath.VportID) {

@@ -211,6 +211,34 @@ func (w *world) route(ns, dev string, to netip.Prefix, via netip.Addr) {
 	})
 }
 
+// socket opens a raw socket that gets what comes in at a device.
+func (w *world) socket(ns, dev string) int {
+	w.t.Helper()
+	fd := -1
+	w.in(ns, func() error {
+		l, err := netlink.LinkByName(dev)
+		if err != nil {
+			return err
+		}
+		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		for opt, v := range map[int]int{unix.PACKET_AUXDATA: 1, unix.PACKET_IGNORE_OUTGOING: 1} {
+			if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, opt, v); err != nil {
+				return err
+			}
+		}
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 16<<20); err != nil {
+			return err
+		}
+		all := uint16(unix.ETH_P_ALL<<8 | unix.ETH_P_ALL>>8)
+		return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: l.Attrs().Index})
+	})
+	w.t.Cleanup(func() { unix.Close(fd) })
+	return fd
+}
+
 // setGRO switches generic receive offload on, by which a veth device takes what XDP
 // redirects into its peer.
 func setGRO(dev string) error {
