@@ -29,7 +29,9 @@ table inet cache {
 	chain prerouting {
 		type filter hook prerouting priority mangle;
 		iif lo accept
-		meta l4proto tcp socket transparent 1 meta mark set 1 accept
+		# A SYN is for the listener even where the ports belonged to a connection
+		# that is over (TIME_WAIT): only tproxy begins anew there.
+		tcp flags & (syn | ack | rst) != syn socket transparent 1 meta mark set 1 accept
 		meta nfproto ipv4 tcp dport { $ports } tproxy ip to :3129 meta mark set 1 accept
 		meta nfproto ipv6 tcp dport { $ports } tproxy ip6 to :3129 meta mark set 1 accept
 	}

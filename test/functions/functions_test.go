@@ -16,8 +16,11 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/manifest"
@@ -297,6 +300,9 @@ func TestCache(t *testing.T) {
 		}
 		mu.Unlock()
 	}
+	for _, client := range []string{clientIP, clientIP6} {
+		i.portsAgain(client)
+	}
 	if body, h, err := i.get(url(serverIP, 8080, "/"), 5*time.Second); err != nil || body != "hello "+clientIP || h.Get("X-Cache") != "" {
 		t.Errorf("a port that is not cached: %q, %v, %v", body, h, err)
 	}
@@ -325,6 +331,43 @@ func TestCache(t *testing.T) {
 		err := i.rt.Logs(t.Context(), i.p.ID(), -1, false, &b)
 		return err == nil && contains(b.String(), "TCP_MISS/200", "TCP_MEM_HIT/200", clientIP)
 	})
+}
+
+// portsAgain opens a connection with the ports of one that the cache has just closed. The
+// first SYN begins it; none has to be sent again.
+func (i *instance) portsAgain(client string) {
+	i.t.Helper()
+	server := map[string]string{clientIP: serverIP, clientIP6: serverIP6}[client]
+	const port = 23456 // none of those that the kernel chooses
+	for n := range 3 {
+		again, err := in(i.t, i.client, func() (again uint32, err error) {
+			d := net.Dialer{Timeout: 5 * time.Second, LocalAddr: &net.TCPAddr{IP: net.ParseIP(client), Port: port}}
+			d.Control = func(_, _ string, c syscall.RawConn) error {
+				return c.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) })
+			}
+			conn, err := d.Dial("tcp", net.JoinHostPort(server, "80"))
+			if err != nil {
+				return 0, err
+			}
+			defer conn.Close()
+			raw, err := conn.(*net.TCPConn).SyscallConn()
+			if err != nil {
+				return 0, err
+			}
+			var info *unix.TCPInfo
+			_ = raw.Control(func(fd uintptr) { info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) })
+			if err != nil {
+				return 0, err
+			}
+			fmt.Fprintf(conn, "GET /page0 HTTP/1.0\r\nHost: %s\r\n\r\n", net.JoinHostPort(server, "80"))
+			_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+			_, err = io.Copy(io.Discard, conn) // until the cache closes
+			return info.Total_retrans, err
+		})
+		if err != nil || again > 0 {
+			i.t.Errorf("%s, connection %d with the same ports: %d packets were sent again; %v", client, n+1, again, err)
+		}
+	}
 }
 
 func TestIDS(t *testing.T) {
