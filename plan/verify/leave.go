@@ -25,8 +25,11 @@ func (w *walker) leave(st state, s set, kind onpath.ActionKind) *failure {
 		return f
 	}
 	if st.inline == 0 && (kind != onpath.ActionRoute || w.routes()) {
-		if st.next == 0 || st.on == nil || st.on.forwardOnly() || !st.strict {
+		if st.next == 0 || st.on == nil || !st.strict {
 			return nil // nothing was to be crossed
+		}
+		if f := w.steers(st, s, st.at); f != nil || st.on.forwardOnly() {
+			return f
 		}
 		return w.returning(st, s, st.at) // copies only
 	}
