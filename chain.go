@@ -175,6 +175,10 @@ type Element struct {
 	// Weights gives instances a share of the new flows by node name, 0 to 1000; default 1
 	// each. 0: none; what is under way goes on, and the instance takes nothing over.
 	Weights map[string]int `json:"weights,omitempty"`
+	// WeightsFrom are other shares, 1 to 1000, for flows that come from instances on a
+	// node: by the name of that node, and by this element's nodes; default as in weights.
+	// So flows can stay on a node, or in a rack. Weight 0 is for all: nothing is sent there.
+	WeightsFrom map[string]map[string]int `json:"weightsFrom,omitempty"`
 }
 
 // Mode is how an element gets packets.

@@ -17,6 +17,8 @@ const (
 	// instances (a bridged one has two), functions, and those of other nodes to which
 	// it sends.
 	MaxVports = 8191
+	// MaxWeightRows is how many rows the weights of a node's groups have.
+	MaxWeightRows = 32768
 	// MaxTables is how many tables a node has: the classifiers, one behind each element
 	// of a path for each direction, and emit tables.
 	MaxTables = 32767
@@ -57,12 +59,15 @@ func (c *DatapathConfig) Fits() error {
 	count("vports", "vports", vports, MaxVports)
 	count("paths", "paths", len(c.Paths), MaxPaths)
 	count("groups", "groups", len(c.Groups), MaxGroups)
+	rows := 0
 	for i := range c.Groups {
+		rows += len(c.Groups[i].Weights)
 		if g := &c.Groups[i]; len(g.Members) > MaxMembers {
 			refuse(index("groups", i)+".members", "use fewer instances in an element, or replace fewer of them at a time",
 				"group %d has %d members; the data path has room for %d", g.ID, len(g.Members), MaxMembers)
 		}
 	}
+	count("groups", "rows of weights", rows, MaxWeightRows)
 	count("tables", "tables", len(c.Tables), MaxTables)
 	cells := 0
 	for i := range c.Tables {

@@ -307,7 +307,22 @@ func (v *validation) element(at string, e *Element, c *Chain, f family) Ref {
 		v.name(key(at+".weights", n), n)
 		v.number(key(at+".weights", n), e.Weights[n], 0, MaxWeight)
 	}
+	v.weightsFrom(at+".weightsFrom", e)
 	return d
+}
+
+func (v *validation) weightsFrom(at string, e *Element) {
+	if len(e.WeightsFrom) > 0 && e.Mode == ModeMirror {
+		v.add(at, "take it out", "mirrors get copies by their own weights, wherever a flow comes from")
+	}
+	for _, from := range sortedKeys(e.WeightsFrom) {
+		row := key(at, from)
+		v.name(row, from)
+		for _, n := range sortedKeys(e.WeightsFrom[from]) {
+			v.name(key(row, n), n)
+			v.number(key(row, n), e.WeightsFrom[from][n], 1, MaxWeight)
+		}
+	}
 }
 
 func (v *validation) elementDeployment(at string, e *Element, c *Chain) Ref {

@@ -36,6 +36,8 @@ type element struct {
 	none    onpath.None
 	sel     []onpath.Selector
 	weights map[string]int
+	// weightsFrom are weights by the node that flows come from.
+	weightsFrom map[string]map[string]int
 }
 
 func (e *element) mirror() bool { return e.mode == onpath.ModeMirror }

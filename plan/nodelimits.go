@@ -14,10 +14,10 @@ import (
 // of its cloudlet, so the cloudlet is what is counted.
 
 // footprint is what takes room in a node's data path.
-type footprint struct{ paths, vports, tables, cells int }
+type footprint struct{ paths, vports, tables, cells, rows int }
 
 func (f footprint) add(g footprint) footprint {
-	return footprint{f.paths + g.paths, f.vports + g.vports, f.tables + g.tables, f.cells + g.cells}
+	return footprint{f.paths + g.paths, f.vports + g.vports, f.tables + g.tables, f.cells + g.cells, f.rows + g.rows}
 }
 
 // over says of what there is too much; the n-th part is left free. "": of nothing.
@@ -28,6 +28,7 @@ func (f footprint) over(n int) string {
 	}{
 		{"paths", f.paths, onpath.MaxPaths}, {"vports", f.vports, onpath.MaxVports},
 		{"tables", f.tables, onpath.MaxTables}, {"rules in small tables", f.cells, onpath.MaxTableCells},
+		{"rows of weights", f.rows, onpath.MaxWeightRows},
 	} {
 		most := l.most
 		if n > 0 {
@@ -47,7 +48,7 @@ const forChanges = 16
 // footprint is what the chain's path takes.
 func (c *chain) footprint() footprint {
 	n := len(c.elements)
-	f := footprint{paths: 1, tables: 2 * (n + 1)}
+	f := footprint{paths: 1, tables: 2 * (n + 1), rows: c.weightRows()}
 	for i := range n + 1 {
 		at := i
 		if i == n {

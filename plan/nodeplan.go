@@ -65,6 +65,7 @@ func withoutRemotes(x *index) *onpath.NodePlan {
 		d.Vports = append(d.Vports, v)
 	}
 	for _, g := range x.plan.Datapath.Groups {
+		g.Weights = nil // they are one for each member
 		g.Members = slices.DeleteFunc(slices.Clone(g.Members), func(m onpath.Member) bool { return x.remote[m.Vport] })
 		if len(g.Members) == 0 {
 			g.Members = nil
@@ -83,6 +84,7 @@ type builder struct {
 	vports map[onpath.VportID]onpath.Vport
 	groups []onpath.Group
 	tables []onpath.Table
+	rows   int // of weights
 }
 
 func (b *builder) plan() *onpath.NodePlan {
@@ -284,7 +286,7 @@ func (b *builder) addGroups(p *path) {
 	for _, g := range p.groups {
 		_, k, reverse := g.ID.Split()
 		old := g.Members
-		g.Members = nil
+		g.Members, g.Weights = nil, nil
 		if k < len(p.deps) {
 			for _, i := range b.w.instancesOf(b.n.c, p.deps[k]) {
 				if b.isMember(p, i) {
@@ -294,6 +296,7 @@ func (b *builder) addGroups(p *path) {
 			}
 		}
 		slices.SortFunc(g.Members, func(x, y onpath.Member) int { return cmp.Compare(x.Key, y.Key) })
+		g.Weights = b.weightRows(p, k, reverse, g.Members)
 		b.groups = append(b.groups, g)
 	}
 }

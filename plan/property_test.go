@@ -181,11 +181,32 @@ func (s *sim) randomElements() []onpath.Element {
 		if e.Mode != onpath.ModeMirror && s.rng.IntN(4) == 0 {
 			e.None = onpath.NoneBypass
 		}
+		if e.Mode != onpath.ModeMirror && s.rng.IntN(3) == 0 {
+			e.WeightsFrom = s.randomMatrix()
+		}
 		out = append(out, e)
 	}
 	if s.rng.IntN(3) == 0 {
 		e := through("keep", 1+s.rng.IntN(2))
 		out = append(out, e)
+	}
+	return out
+}
+
+// randomMatrix has rows for some nodes, and in these weights for some.
+func (s *sim) randomMatrix() map[string]map[string]int {
+	nodes := []string{"fra1-gw", "fra1-n1", "fra1-n2", "fra1-n3", "ams1-n1", "nowhere"}
+	out := map[string]map[string]int{}
+	for _, from := range nodes {
+		if s.rng.IntN(2) == 0 {
+			continue
+		}
+		out[from] = map[string]int{}
+		for _, to := range nodes {
+			if s.rng.IntN(2) == 0 {
+				out[from][to] = 1 + s.rng.IntN(onpath.MaxWeight)
+			}
+		}
 	}
 	return out
 }

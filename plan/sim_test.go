@@ -372,6 +372,7 @@ func (s *sim) checkClosed(x *index) {
 			}
 		}
 	}
+	s.checkRows(x)
 	for _, g := range x.groups {
 		table(g.Then, "a group")
 		table(g.Back, "a group")

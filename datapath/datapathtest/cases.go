@@ -33,6 +33,7 @@ func Cases() []Case {
 		{"pair", "of a pair of gateways each direction leaves where it comes in, through the same instances", pairAsymmetric},
 		{"pair-told", "what the other gateway could not choose alike is told to it", pairTold},
 		{"pair-untold", "connections of which the other gateway was not told are told to it with their next SYN", pairUntold},
+		{"pair-matrix", "weights for where flows come from, with answers at the other gateway of a pair", pairMatrix},
 		{"pair-functions", "of a pair of gateways one runs the functions, also for what comes in at the other", pairFunctions},
 		{"pair-behind", "what came in at the other gateway goes from functions on to instances, and answers are told so", pairBehind},
 		{"pair-tiers", "of a pair of gateways each leads both directions through the operator's chain and the tenant's", pairTiers},

@@ -79,6 +79,39 @@ func pairAsymmetric(b *bed) {
 	}
 }
 
+// pairMatrix: instances go on by the weights for where a flow comes from, which the
+// gateway at which answers come in does not know by itself.
+func pairMatrix(b *bed) {
+	u := []*instance{b.instance("u0", "n2"), b.instance("u1", sideNode)}
+	v := []*instance{b.instance("v0", "n2"), b.instance("v1", gateway), b.instance("v2", sideNode)}
+	rows := []onpath.WeightRow{{From: u[0].key, Weights: []uint32{1000, 1, 1}}, {From: u[1].key, Weights: []uint32{1, 1, 1000}}}
+	c := &chain{path: 1, match: toServer(), elements: []*element{{instances: slices.Clone(u)}, {instances: slices.Clone(v), rows: rows}}}
+	b.apply(&layout{chains: []*chain{c}, instances: slices.Concat(u, v), pair: true})
+	stayed := 0
+	for n := range uint16(24) {
+		t := tcp4(1000 + n)
+		p := newPacket(t).bytes()
+		b.send(gateway, clientNet, p)
+		first, p := b.met(p, u...)
+		second, p := b.met(p, v...)
+		b.expect(gateway, serverNet, withTTL(p, 1))
+		if first.node == second.node {
+			stayed++
+		}
+		p = answerTo(t).bytes()
+		b.send(sideNode, sideNet, p)
+		last, p := b.met(p, v...)
+		before, p := b.met(p, u...)
+		b.expect(sideNode, sideNet, withTTL(p, 1))
+		if last != second || before != first {
+			b.t.Errorf("%v met instances %d and %d, its answer %d and %d", t, first.vport, second.vport, last.vport, before.vport)
+		}
+	}
+	if stayed < 20 {
+		b.t.Errorf("%d of 24 flows stayed on the node of the first instance, must be nearly all", stayed)
+	}
+}
+
 // pairTold: flows stay at their instances though weights change, and whichever
 // gateway their packets come in at.
 func pairTold(b *bed) {
