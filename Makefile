@@ -25,6 +25,7 @@ test: ## Run all tests, say what was skipped and why
 	@scripts/setup test
 	@$(MAKE) --no-print-directory build
 	@CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=next' -o bin/onpath-next ./cmd/onpath
+	@scripts/previous bin/onpath-previous >/dev/null
 	@$(GO) run ./test/runner
 
 build: ## Build bin/onpath, one static binary
@@ -45,12 +46,14 @@ soak: ## Longer tests: repeated failures, twenty cycles of everything
 	@scripts/setup test
 	@$(MAKE) --no-print-directory images
 	@CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=next' -o bin/onpath-next ./cmd/onpath
+	@scripts/previous bin/onpath-previous >/dev/null
 	@$(GO) run ./test/runner -soak
 
 performance: build ## Measure everything and show it in docs/performance.md (30 minutes; wants an idle machine; with Open vSwitch where it is installed)
 	@scripts/setup demo
 	@mkdir -p docs/performance
-	@$(ROOT) bin/onpath bench --images bin/images --json docs/performance/results.json --markdown docs/performance.md
+	@scripts/previous bin/onpath-previous >/dev/null
+	@$(ROOT) bin/onpath bench --images bin/images $$([ ! -e bin/onpath-previous ] || echo --previous bin/onpath-previous) --json docs/performance/results.json --markdown docs/performance.md
 
 test-kernels: ## The data-path exam, lab and cgroup tests on Debian's own kernel under QEMU
 	@scripts/setup test

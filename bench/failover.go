@@ -72,8 +72,7 @@ spec:
 // runFailover measures the longest phase last: who breaks the run off then has the
 // others.
 func runFailover(ctx context.Context, r *Run) error {
-	r.skip(faultUpgrade, "it needs two versions of the program; tests measure it")
-	for _, phase := range []func(context.Context) error{r.failures, r.gatewayKilled, r.fullCPU} {
+	for _, phase := range []func(context.Context) error{r.failures, r.gatewayKilled, r.upgraded, r.fullCPU} {
 		err := phase(ctx)
 		var why lacking
 		if errors.As(err, &why) {
@@ -116,6 +115,39 @@ func (r *Run) failures(ctx context.Context) error {
 		}
 		return nil
 	})
+}
+
+// upgraded starts everything anew with the earlier program, and then replaces that by
+// this one: at the server, and at one node after the other.
+func (r *Run) upgraded(ctx context.Context) error {
+	if r.Previous == "" {
+		r.skip(faultUpgrade, "no earlier build of onpath to upgrade from was named by --previous")
+		return nil
+	}
+	for round := range r.Rounds() {
+		r.say("round %d of %d, %s", round+1, r.Rounds(), faultUpgrade)
+		err := r.failing(ctx, r.newPreviousStage, func(s *stage) error { return r.fault(ctx, s, s.upgrade(), round) })
+		if err != nil {
+			return fmt.Errorf("%s: %w", faultUpgrade, err)
+		}
+	}
+	return nil
+}
+
+// upgrade has the stage run this program from then on.
+func (s *stage) upgrade() fault {
+	return fault{faultUpgrade, func(ctx context.Context) error {
+		s.Use(stageProgram)
+		if err := errors.Join(s.Kill("server", syscall.SIGTERM), s.StartServer(ctx)); err != nil {
+			return err
+		}
+		for _, name := range []string{"gw", "n1", "n2"} {
+			if err := errors.Join(s.Kill(name, syscall.SIGTERM), s.StartNode(ctx, name)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, func(context.Context) error { return nil }}
 }
 
 // fullCPU is a long time without a fault.
@@ -167,7 +199,7 @@ func signalOne(sig syscall.Signal, to *int) error {
 	}
 	for _, f := range files {
 		b, err := os.ReadFile(f)
-		if err != nil || !strings.HasPrefix(string(b), filepath.Join(stageDir, "bin", "onpath")+"\x00bench\x00queue\x00--install") {
+		if err != nil || !strings.HasPrefix(string(b), stageProgram+"\x00bench\x00queue\x00--install") {
 			continue
 		}
 		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(f)))

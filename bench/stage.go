@@ -33,26 +33,39 @@ var (
 	pairGateways string
 )
 
-// stageDir is where a stage keeps its state and logs.
-const stageDir = "/var/lib/onpath-bench-stage"
+// stageDir is where a stage keeps its state and logs, and copies of the programs that
+// run in it, this and an earlier one: containers of the host's files see them there.
+const (
+	stageDir      = "/var/lib/onpath-bench-stage"
+	stageProgram  = stageDir + "/bin/onpath"
+	stagePrevious = stageDir + "/bin/onpath-previous"
+)
 
 // stage is a real server and real nodes in an emulated network.
 type stage struct {
 	*demo.Stage
 }
 
+var oneGateway = map[string]string{"gw": "10.255.0.1"}
+
 // newStage sets one up, or gives lacking.
 func (r *Run) newStage(ctx context.Context) (*stage, error) {
-	return r.stageOf(ctx, stageLab, stageGateway, map[string]string{"gw": "10.255.0.1"})
+	return r.stageOf(ctx, stageProgram, stageLab, stageGateway, oneGateway)
+}
+
+// newPreviousStage sets one up in which the earlier program runs.
+func (r *Run) newPreviousStage(ctx context.Context) (*stage, error) {
+	return r.stageOf(ctx, stagePrevious, stageLab, stageGateway, oneGateway)
 }
 
 // newPairStage sets one up with two gateways, gw1 and gw2.
 func (r *Run) newPairStage(ctx context.Context) (*stage, error) {
-	return r.stageOf(ctx, pairLab, pairGateways, map[string]string{"gw1": "10.255.0.1", "gw2": "10.255.0.2"})
+	return r.stageOf(ctx, stageProgram, pairLab, pairGateways, map[string]string{"gw1": "10.255.0.1", "gw2": "10.255.0.2"})
 }
 
-// stageOf sets up a stage of a lab, with gateways by underlay address.
-func (r *Run) stageOf(ctx context.Context, network, objects string, gateways map[string]string) (*stage, error) {
+// stageOf sets up a stage of a lab that runs a program, with gateways by underlay
+// address.
+func (r *Run) stageOf(ctx context.Context, bin, network, objects string, gateways map[string]string) (*stage, error) {
 	if r.Program == "" {
 		return nil, lacking("it runs the onpath program, which was not named")
 	}
@@ -68,9 +81,13 @@ func (r *Run) stageOf(ctx context.Context, network, objects string, gateways map
 	if err := os.MkdirAll(stageDir, 0o755); err != nil {
 		return nil, fmt.Errorf("make %s: %w", stageDir, err)
 	}
-	bin := filepath.Join(stageDir, "bin", "onpath") // where containers of the host's files see it
-	if err := copyProgram(r.Program, bin); err != nil {
-		return nil, err
+	for to, from := range map[string]string{stageProgram: r.Program, stagePrevious: r.Previous} {
+		if from == "" {
+			continue
+		}
+		if err := copyProgram(from, to); err != nil {
+			return nil, err
+		}
 	}
 	spec := demo.StageSpec{Topology: t, Bin: bin, Dir: stageDir, HostImage: true, Server: demo.StageNode{Host: "server", Address: "10.255.0.10"},
 		Progress: func(s string) { r.say("%s", s) }}

@@ -31,6 +31,8 @@ type Options struct {
 	Program string
 	// Version of that program, for the report.
 	Version string
+	// Previous is an earlier build of the program, to be upgraded from; "": there is none.
+	Previous string
 	// Progress gets one line for each step.
 	Progress func(format string, args ...any)
 	Log      *slog.Logger

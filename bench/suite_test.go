@@ -14,7 +14,13 @@ func TestQuick(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root to make network namespaces and load programs")
 	}
-	res, err := Execute(t.Context(), Options{Quick: true, Images: "../bin/images", Program: os.Getenv("ONPATH_BIN"), Progress: t.Logf})
+	o := Options{Quick: true, Images: "../bin/images", Program: os.Getenv("ONPATH_BIN"), Progress: t.Logf}
+	if previous := o.Program + "-previous"; o.Program != "" {
+		if _, err := os.Stat(previous); err == nil {
+			o.Previous = previous
+		}
+	}
+	res, err := Execute(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}

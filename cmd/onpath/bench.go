@@ -54,6 +54,7 @@ Needs root and an otherwise idle machine. Nothing is left behind.`,
 	f.StringVar(&b.json, "json", "", "also write the figures to this file")
 	f.BoolVar(&b.list, "list", false, "list the benchmarks and their targets")
 	f.StringVar(&b.Images, "images", "bin/images", "`folder` with the images that make images builds")
+	f.StringVar(&b.Previous, "previous", "", "an earlier `program` from which failover upgrades to this one")
 	f.StringVar(&b.html, "html", "", "also write a report with plots to this file, one page that needs nothing else")
 	f.StringVar(&b.markdown, "markdown", "", "also write the results into this `page`, between the lines that mark their place, and plots beside it")
 	c.AddCommand(newBenchReport(), newBenchQueue())

@@ -34,6 +34,12 @@ const (
 // setUp brings the network, the server and the nodes up, and the chain.
 func setUp(ctx context.Context, t *testing.T) *demo.Stage {
 	t.Helper()
+	return setUpWith(ctx, t, testprogram.Path(t))
+}
+
+// setUpWith has a program of the caller's run in it.
+func setUpWith(ctx context.Context, t *testing.T, bin string) *demo.Stage {
+	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("needs root for network namespaces, eBPF and containers")
 	}
@@ -42,7 +48,6 @@ func setUp(ctx context.Context, t *testing.T) *demo.Stage {
 			t.Skip("needs the program " + p)
 		}
 	}
-	bin := testprogram.Path(t)
 	topology, err := lab.ParseFile("testdata/lab.yaml")
 	if err != nil {
 		t.Fatal(err)
