@@ -17,8 +17,9 @@ const (
 	// instances (a bridged one has two), functions, and those of other nodes to which
 	// it sends.
 	MaxVports = 8191
-	// MaxWeightRows is how many rows the weights of a node's groups have.
-	MaxWeightRows = 32768
+	// MaxWeightRows is how many rows the weights of a node's groups have. A driver has room
+	// for twice as many: those of old groups go when new ones are there.
+	MaxWeightRows = 16384
 	// MaxTables is how many tables a node has: the classifiers, one behind each element
 	// of a path for each direction, and emit tables.
 	MaxTables = 32767

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// FaultKind is what is done on purpose to an instance.
+// FaultKind is what is done on purpose to an instance or a node.
 type FaultKind string
 
 // The faults of instances.
@@ -16,14 +16,25 @@ const (
 	FaultDelay FaultKind = "delay"          // packets to and from it take longer
 )
 
+// The faults of nodes. Of a gateway the tunnels can be cut, but not the uplinks.
+const (
+	FaultCut      FaultKind = "cut-link"  // its tunnels, or those to one other node, lose everything
+	FaultKillNode FaultKind = "kill-node" // its tunnels are cut, its instances killed, its agent stopped until the end
+)
+
+// OfNode tells the faults of nodes from those of instances.
+func (k FaultKind) OfNode() bool { return k == FaultCut || k == FaultKillNode }
+
 // MaxFault is the longest time that a fault may last.
 const MaxFault = Duration(time.Hour)
 
 // FaultRequest asks for a fault. It ends by itself after For, whatever becomes
 // of server and agent meanwhile.
 type FaultRequest struct {
-	Kind     FaultKind `json:"kind" enum:"kill-instance,stall-instance,drop,delay"`
-	Instance string    `json:"instance" doc:"tenant/name"`
+	Kind     FaultKind `json:"kind" enum:"kill-instance,stall-instance,drop,delay,cut-link,kill-node"`
+	Instance string    `json:"instance,omitempty" doc:"tenant/name; of faults of nodes none"`
+	Node     string    `json:"node,omitempty" doc:"cut-link, kill-node: which"`
+	Peer     string    `json:"peer,omitempty" doc:"cut-link: only the tunnels to this node"`
 	For      Duration  `json:"for,omitempty" doc:"how long; not for kill-instance"`
 	Share    float64   `json:"share,omitempty" doc:"drop: of the packets, from 0 to 1"`
 	Delay    Duration  `json:"delay,omitempty" doc:"delay: each way"`
@@ -37,12 +48,22 @@ func (f *FaultRequest) Validate() error {
 		return &Error{Code: CodeInvalid, Field: field, Message: fmt.Sprintf(format, args...), Remedy: remedy}
 	}
 	switch f.Kind {
-	case FaultKill, FaultStall, FaultDrop, FaultDelay:
+	case FaultKill, FaultStall, FaultDrop, FaultDelay, FaultCut, FaultKillNode:
 	default:
-		return fail("kind", "write kill-instance, stall-instance, drop or delay", "%q is no fault of an instance", f.Kind)
+		return fail("kind", "write kill-instance, stall-instance, drop, delay, cut-link or kill-node", "%q is no fault", f.Kind)
 	}
 	switch {
-	case f.Instance == "":
+	case f.Kind.OfNode() && f.Node == "":
+		return fail("node", "name one", "no node is named")
+	case f.Kind.OfNode() && f.Instance != "":
+		return fail("instance", "leave it out", "%s is done to a node", f.Kind)
+	case !f.Kind.OfNode() && f.Node != "":
+		return fail("node", "leave it out", "%s is done to an instance, wherever it is", f.Kind)
+	case f.Kind != FaultCut && f.Peer != "":
+		return fail("peer", "leave it out", "%s is not done to a link", f.Kind)
+	case f.Peer != "" && f.Peer == f.Node:
+		return fail("peer", "name another node", "node %s has no tunnel to itself", f.Node)
+	case !f.Kind.OfNode() && f.Instance == "":
 		return fail("instance", "name one as tenant/name", "no instance is named")
 	case f.Kind == FaultKill && f.For != 0:
 		return fail("for", "leave it out: the instance is started again at once", "a killed instance has no time")
@@ -60,8 +81,9 @@ func (f *FaultRequest) Validate() error {
 type Fault struct {
 	ID        string    `json:"id"`
 	Kind      FaultKind `json:"kind"`
-	Instance  string    `json:"instance"`
+	Instance  string    `json:"instance,omitempty"` // tenant/name; of faults of nodes none
 	Node      string    `json:"node"`
+	Peer      string    `json:"peer,omitempty"`
 	Began     time.Time `json:"began"` // by the node's clock
 	Until     time.Time `json:"until,omitzero"`
 	Processes []int     `json:"processes,omitempty"` // killed or stopped

@@ -307,13 +307,16 @@ func (v *validation) element(at string, e *Element, c *Chain, f family) Ref {
 		v.name(key(at+".weights", n), n)
 		v.number(key(at+".weights", n), e.Weights[n], 0, MaxWeight)
 	}
-	v.weightsFrom(at+".weightsFrom", e)
+	v.weightsFrom(at+".weightsFrom", e, &c.Spec)
 	return d
 }
 
-func (v *validation) weightsFrom(at string, e *Element) {
+func (v *validation) weightsFrom(at string, e *Element, s *ChainSpec) {
 	if len(e.WeightsFrom) > 0 && e.Mode == ModeMirror {
 		v.add(at, "take it out", "mirrors get copies by their own weights, wherever a flow comes from")
+	}
+	if len(e.WeightsFrom) > 0 && s.Exit == ExitLast && s.Direction != DirectionForward {
+		v.add(at, "take it out, or write direction: forward", "with exit: last answers find their instances by the element's own weights alone")
 	}
 	for _, from := range sortedKeys(e.WeightsFrom) {
 		row := key(at, from)

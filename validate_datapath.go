@@ -168,5 +168,8 @@ func (v *validation) group(at string, g Group, seen map[GroupID]bool) {
 		if len(r.Weights) != len(g.Members) {
 			v.add(row+".weights", "give each member one", "there are %d weights for %d members", len(r.Weights), len(g.Members))
 		}
+		for j, w := range r.Weights {
+			v.number(index(row+".weights", j), int(w), 0, MaxWeight)
+		}
 	}
 }

@@ -16,7 +16,7 @@ import (
 const faultTime = 10 * time.Second
 
 func (s *Server) registerFaults() {
-	op := operation(http.MethodPost, "/v1/faults", "fault", "Cause a fault of an instance on purpose; it ends by itself")
+	op := operation(http.MethodPost, "/v1/faults", "fault", "Cause a fault of an instance or a node on purpose; it ends by itself")
 	huma.Register(s.doc, op, func(ctx context.Context, in *struct{ Body onpath.FaultRequest }) (*struct{ Body onpath.Fault }, error) {
 		f, err := s.fault(ctx, in.Body)
 		if err != nil {
@@ -26,8 +26,8 @@ func (s *Server) registerFaults() {
 	})
 }
 
-// fault has the instance's node cause a fault. The node's event, and the log
-// here, tell who asked.
+// fault has the node cause a fault, of itself or an instance. The node's event, and the
+// log here, tell who asked.
 func (s *Server) fault(ctx context.Context, r onpath.FaultRequest) (*onpath.Fault, error) {
 	if err := mayOperate(ctx, "cause faults"); err != nil {
 		return nil, err
@@ -35,16 +35,24 @@ func (s *Server) fault(ctx context.Context, r onpath.FaultRequest) (*onpath.Faul
 	if err := r.Validate(); err != nil {
 		return nil, err
 	}
-	tenant, name := onpath.Ref(r.Instance).Resolve(ownTenant(ctx))
-	i, err := s.instance(ctx, tenant, name)
-	if err != nil {
-		return nil, err
+	node := r.Node
+	if r.Kind.OfNode() {
+		if _, err := s.o.Store.Get(ctx, onpath.Key{Kind: onpath.KindNode, Name: node}); err != nil {
+			return nil, err
+		}
+	} else {
+		tenant, name := onpath.Ref(r.Instance).Resolve(ownTenant(ctx))
+		i, err := s.instance(ctx, tenant, name)
+		if err != nil {
+			return nil, err
+		}
+		r.Instance, node = tenant+"/"+name, i.Spec.Node
 	}
-	r.Instance, r.By = tenant+"/"+name, whoIs(ctx).URI()
-	s.log.Warn("a fault is caused on purpose", "kind", r.Kind, "instance", r.Instance, "node", i.Spec.Node, "for", r.For.String(), "by", r.By)
+	r.By = whoIs(ctx).URI()
+	s.log.Warn("a fault is caused on purpose", "kind", r.Kind, "instance", r.Instance, "node", node, "for", r.For.String(), "by", r.By)
 	ctx, cancel := context.WithTimeout(ctx, faultTime)
 	defer cancel()
-	c, err := s.o.Hub.Call(ctx, i.Spec.Node, onpath.OpFault, r)
+	c, err := s.o.Hub.Call(ctx, node, onpath.OpFault, r)
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +63,7 @@ func (s *Server) fault(ctx context.Context, r onpath.FaultRequest) (*onpath.Faul
 	}
 	var f onpath.Fault
 	if err := json.Unmarshal(answer, &f); err != nil {
-		return nil, onpath.Errorf(onpath.CodeInternal, "node %s answered what cannot be read: %w", i.Spec.Node, err)
+		return nil, onpath.Errorf(onpath.CodeInternal, "node %s answered what cannot be read: %w", node, err)
 	}
 	return &f, nil
 }

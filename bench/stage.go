@@ -55,6 +55,9 @@ func (r *Run) newStage(ctx context.Context) (*stage, error) {
 
 // newPreviousStage sets one up in which the earlier program runs.
 func (r *Run) newPreviousStage(ctx context.Context) (*stage, error) {
+	if err := copyProgram(r.Previous, stagePrevious); err != nil {
+		return nil, err
+	}
 	return r.stageOf(ctx, stagePrevious, stageLab, stageGateway, oneGateway)
 }
 
@@ -81,13 +84,8 @@ func (r *Run) stageOf(ctx context.Context, bin, network, objects string, gateway
 	if err := os.MkdirAll(stageDir, 0o755); err != nil {
 		return nil, fmt.Errorf("make %s: %w", stageDir, err)
 	}
-	for to, from := range map[string]string{stageProgram: r.Program, stagePrevious: r.Previous} {
-		if from == "" {
-			continue
-		}
-		if err := copyProgram(from, to); err != nil {
-			return nil, err
-		}
+	if err := copyProgram(r.Program, stageProgram); err != nil {
+		return nil, err
 	}
 	spec := demo.StageSpec{Topology: t, Bin: bin, Dir: stageDir, HostImage: true, Server: demo.StageNode{Host: "server", Address: "10.255.0.10"},
 		Progress: func(s string) { r.say("%s", s) }}

@@ -69,6 +69,11 @@ func Execute(ctx context.Context, o Options) (*Results, error) {
 	if os.Geteuid() != 0 {
 		return nil, &onpath.Error{Code: onpath.CodeForbidden, Message: "measuring makes network namespaces and loads eBPF programs", Remedy: "run it as root: sudo onpath bench"}
 	}
+	if o.Previous != "" {
+		if _, err := os.Stat(o.Previous); err != nil {
+			return nil, &onpath.Error{Code: onpath.CodeNotFound, Message: fmt.Sprintf("there is no earlier program to upgrade from: %v", err), Remedy: "build one with scripts/previous FILE, or leave --previous out"}
+		}
+	}
 	if o.Progress == nil {
 		o.Progress = func(string, ...any) {}
 	}

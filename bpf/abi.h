@@ -477,9 +477,16 @@ struct weights_key {
 	__u32 from; /* key of an instance; 0: the edge */
 };
 
+/*
+ * A member's weight, and above it the low half of its key: a row and its group are not
+ * written at once, and a row of other members says nothing.
+ */
 struct weights {
 	__u32 of[MAX_MEMBERS];
 };
+
+#define ROW_WEIGHT 0xffff
+#define ROW_KEY    16 /* shift */
 
 #define PATH_STRICT  0x01
 #define PATH_CUT     0x02

@@ -321,6 +321,11 @@ func (a *Agent) event(p onpath.InstancePlan, warning bool, reason, format string
 	})
 }
 
+// about is the node itself, in events.
+func (a *Agent) about() string {
+	return onpath.Key{Kind: onpath.KindNode, Name: a.opt.Name}.String()
+}
+
 // tell logs an event and sends it, as soon as there is a session.
 func (a *Agent) tell(e onpath.NodeEvent) {
 	e.Time = a.clock.Now()

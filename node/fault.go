@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/impair"
 	"github.com/onpath/onpath/internal/wholefile"
 )
 
@@ -27,6 +28,8 @@ type lease struct {
 	NetNS   string       `json:"netns,omitempty"` // of the node's devices
 	Inside  string       `json:"inside,omitempty"`
 	Stopped []processID  `json:"stopped,omitempty"`
+	// Tunnels are lost by the fault's devices.
+	Tunnels *impair.Datagrams `json:"tunnels,omitempty"`
 }
 
 func (s state) faultDir() string { return filepath.Join(s.dir, "faults") }
@@ -35,6 +38,9 @@ func (s state) faultDir() string { return filepath.Join(s.dir, "faults") }
 func (a *Agent) Fault(ctx context.Context, r onpath.FaultRequest) (*onpath.Fault, error) {
 	if err := r.Validate(); err != nil {
 		return nil, err
+	}
+	if r.Kind.OfNode() {
+		return a.faultOfNode(r)
 	}
 	in, err := a.find(r.Instance)
 	if err != nil {
@@ -52,10 +58,7 @@ func (a *Agent) Fault(ctx context.Context, r onpath.FaultRequest) (*onpath.Fault
 	l := &lease{NetNS: a.opt.NetNS, Inside: a.state.netns(in.id), Fault: onpath.Fault{
 		ID: fmt.Sprintf("%s-%x", r.Kind, now.UnixNano()), Kind: r.Kind, Instance: r.Instance, Node: a.opt.Name, Began: now,
 	}}
-	by := ""
-	if r.By != "" {
-		by = " by " + r.By
-	}
+	by := byWhom(r)
 	if r.Kind == onpath.FaultKill {
 		a.event(plan, true, "FaultInjected", "killed on purpose%s", by)
 		return &l.Fault, l.kill(proc.Pid())
@@ -70,7 +73,9 @@ func (a *Agent) Fault(ctx context.Context, r onpath.FaultRequest) (*onpath.Fault
 	if err := a.state.saveLease(l); err != nil {
 		return nil, err
 	}
-	a.keep(l)
+	if err := a.keep(l); err != nil {
+		a.log.Warn("if this agent dies, the fault ends only when an agent runs again", "fault", l.Fault.ID, "err", err)
+	}
 	if err := l.begin(r); err != nil {
 		return nil, errors.Join(err, l.end(), a.state.removeLease(l))
 	}
@@ -79,9 +84,19 @@ func (a *Agent) Fault(ctx context.Context, r onpath.FaultRequest) (*onpath.Fault
 	return &l.Fault, nil
 }
 
-// endLike ends the faults of that kind at that instance: a new one takes their place.
+func byWhom(r onpath.FaultRequest) string {
+	if r.By == "" {
+		return ""
+	}
+	return " by " + r.By
+}
+
+// endLike ends the faults of that kind at that instance, or of the node: a new one takes
+// their place.
 func (s state) endLike(r onpath.FaultRequest) error {
-	return s.endFaults(func(f *onpath.Fault) bool { return f.Instance == r.Instance && f.Kind == r.Kind })
+	return s.endFaults(func(f *onpath.Fault) bool {
+		return f.Instance == r.Instance && (f.Kind == r.Kind || f.Kind.OfNode() && r.Kind.OfNode())
+	})
 }
 
 // endAll ends those that last.
@@ -105,18 +120,18 @@ func (s state) endFaults(which func(*onpath.Fault) bool) error {
 }
 
 // keep starts the keeper, which outlives this agent.
-func (a *Agent) keep(l *lease) {
+func (a *Agent) keep(l *lease) error {
 	if len(a.opt.FaultKeeper) == 0 {
-		return
+		return errors.New("this agent knows no command that ends faults")
 	}
 	args := append(a.opt.FaultKeeper[1:len(a.opt.FaultKeeper):len(a.opt.FaultKeeper)], a.state.leaseFile(l.Fault.ID))
 	cmd := exec.Command(a.opt.FaultKeeper[0], args...)
 	cmd.Dir, cmd.SysProcAttr = "/", &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
-		a.log.Warn("if this agent dies, the fault ends only when an agent runs again", "fault", l.Fault.ID, "err", err)
-		return
+		return fmt.Errorf("start what ends the fault if this agent does not: %w", err)
 	}
 	go func() { _ = cmd.Wait() }() // no zombie while we live
+	return nil
 }
 
 // endInTime ends a fault, unless the agent ends first.
@@ -131,6 +146,9 @@ func (a *Agent) endInTime(ctx context.Context, l *lease) {
 	a.faulting.Lock()
 	defer a.faulting.Unlock()
 	if _, err := os.Stat(a.state.leaseFile(l.Fault.ID)); errors.Is(err, fs.ErrNotExist) {
+		if l.Fault.Kind == onpath.FaultKillNode {
+			a.tellEnded(l) // by its keeper, while this agent was stopped
+		}
 		return // another has taken its place
 	}
 	if err := l.end(); err != nil {
@@ -139,6 +157,14 @@ func (a *Agent) endInTime(ctx context.Context, l *lease) {
 	}
 	if err := a.state.removeLease(l); err != nil {
 		a.log.Error("a fault has ended, but that cannot be noted", "fault", l.Fault.ID, "err", err)
+	}
+	a.tellEnded(l)
+}
+
+func (a *Agent) tellEnded(l *lease) {
+	if l.Fault.Kind.OfNode() {
+		a.tell(onpath.NodeEvent{About: a.about(), Reason: "FaultEnded", Message: string(l.Fault.Kind) + " is over"})
+		return
 	}
 	tenant, name, _ := strings.Cut(l.Fault.Instance, "/")
 	a.event(onpath.InstancePlan{Tenant: tenant, Name: name}, false, "FaultEnded", "%s is over", l.Fault.Kind)
@@ -167,7 +193,11 @@ func KeepFault(ctx context.Context, file string) error {
 	if err != nil {
 		return err
 	}
-	t := time.NewTimer(time.Until(l.Fault.Until) + keeperLate)
+	late := keeperLate
+	if l.Fault.Kind == onpath.FaultKillNode {
+		late = 0 // its agent is stopped
+	}
+	t := time.NewTimer(time.Until(l.Fault.Until) + late)
 	defer t.Stop()
 	select {
 	case <-ctx.Done():
@@ -180,7 +210,11 @@ func KeepFault(ctx context.Context, file string) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(l.end(), os.Remove(file))
+	err = l.end()
+	if gone := os.Remove(file); !errors.Is(gone, fs.ErrNotExist) {
+		err = errors.Join(err, gone)
+	}
+	return err
 }
 
 // keeperLate is how long the agent has before its keeper does its work.

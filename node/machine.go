@@ -106,7 +106,7 @@ func (a *Agent) tellConditions(old, now []onpath.Condition) {
 	for _, c := range old {
 		before[c.Type] = c
 	}
-	about := onpath.Key{Kind: onpath.KindNode, Name: a.opt.Name}.String()
+	about := a.about()
 	for _, c := range now {
 		was, known := before[c.Type]
 		switch {

@@ -286,7 +286,7 @@ func (b *builder) addGroups(p *path) {
 	for _, g := range p.groups {
 		_, k, reverse := g.ID.Split()
 		old := g.Members
-		g.Members, g.Weights = nil, nil
+		g.Members = nil
 		if k < len(p.deps) {
 			for _, i := range b.w.instancesOf(b.n.c, p.deps[k]) {
 				if b.isMember(p, i) {
@@ -296,7 +296,7 @@ func (b *builder) addGroups(p *path) {
 			}
 		}
 		slices.SortFunc(g.Members, func(x, y onpath.Member) int { return cmp.Compare(x.Key, y.Key) })
-		g.Weights = b.weightRows(p, k, reverse, g.Members)
+		g.Weights = b.weightRows(p, &g)
 		b.groups = append(b.groups, g)
 	}
 }

@@ -23,8 +23,6 @@ type path struct {
 	// weights by element and node; nil for carried paths, whose members keep
 	// the weights they have.
 	weights []map[string]int
-	// weightsFrom are others by element, the node that flows come from, and node.
-	weightsFrom []map[string]map[string]int
 
 	// beganLast and endedLast are the last times that any node knows.
 	beganLast, endedLast time.Time

@@ -153,6 +153,9 @@ func (s *sim) randomChain(name string) *onpath.Chain {
 		c.Spec.Direction = onpath.DirectionForward
 	case 1:
 		c.Spec.Exit = onpath.ExitLast
+		for i := range c.Spec.Through {
+			c.Spec.Through[i].WeightsFrom = nil
+		}
 	}
 	return c
 }
@@ -230,6 +233,11 @@ func (s *sim) randomChange() {
 		s.try(aFunction("default", "keep", func(f *onpath.FunctionSpec) { f.Container.Env = onpath.Env{"N": fmt.Sprint(s.rng.IntN(1000))} }))
 	case n == 3 && c != nil && c.Metadata.Tenant == "default":
 		c.Spec.Through = s.randomElements()
+		if c.Spec.Exit == onpath.ExitLast {
+			for i := range c.Spec.Through {
+				c.Spec.Through[i].WeightsFrom = nil
+			}
+		}
 		s.try(c)
 	case n == 4 && c != nil:
 		c.Spec.Disabled = !c.Spec.Disabled

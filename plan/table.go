@@ -26,7 +26,6 @@ func (w *world) compile(cl *cloudlet, c *chain) *path {
 		p.deps = append(p.deps, e.dep)
 		p.spec.Elements = append(p.spec.Elements, e.dep.String())
 		p.weights = append(p.weights, e.weights)
-		p.weightsFrom = append(p.weightsFrom, e.weightsFrom)
 		p.spec.Strict = p.spec.Strict || e.none == onpath.NoneDrop && !e.mirror()
 		for _, reverse := range []bool{false, true} {
 			p.groups = append(p.groups, groupOf(p.id, i, reverse, &e))

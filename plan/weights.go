@@ -10,59 +10,116 @@ import (
 // The matrix of weights. An instance on a node sends what it emits on from there, so a
 // node has the rows of its own instances, and of nobody else's.
 
-// weightRows are the rows of a group of element k, for those instances on this node from
-// which packets come to it: of elements before, or, reversed, behind. No row gives anything
-// to a member of weight 0, nor nothing to one that has more, so whoever is served by a
-// row would be served without it.
-func (b *builder) weightRows(p *path, k int, reverse bool, members []onpath.Member) (rows []onpath.WeightRow) {
-	if p.weightsFrom == nil || k >= len(p.deps) || len(p.weightsFrom[k]) == 0 || len(members) == 0 {
+// weightRows are the rows of a group of a path, whose members are filled in. No row gives
+// anything to a member of weight 0, nor nothing to one that has more, so whoever is served
+// by a row would be served without it.
+func (b *builder) weightRows(p *path, g *onpath.Group) (rows []onpath.WeightRow) {
+	_, k, reverse := g.ID.Split()
+	if len(g.Members) == 0 || k >= len(p.deps) {
 		return nil
 	}
-	to, ok := p.weightsFrom[k][b.n.name]
-	if !ok {
-		return nil
+	var froms []uint32
+	var weigh func(from uint32, m onpath.Member) uint32
+	if p.present {
+		froms, weigh = b.declaredRows(p, k, reverse)
+	} else {
+		froms, weigh = b.carriedRows(g)
 	}
-	at := map[uint32]string{} // nodes of members
-	for _, i := range b.w.instancesOf(b.n.c, p.deps[k]) {
-		at[i.obj.Spec.Key] = i.node.name
-	}
-	weights := make([]uint32, len(members))
-	for j, m := range members {
-		weights[j] = m.Weight
-		if v, ok := to[at[m.Key]]; ok && m.Weight > 0 {
-			weights[j] = uint32(v)
+	for _, from := range froms {
+		if b.rows == onpath.MaxWeightRows {
+			break // so many only while instances are replaced: the members' own weights will do
 		}
-	}
-	for _, j := range sources(k, len(p.deps), reverse) {
-		if p.chain.elements[j].mirror() {
-			continue
-		}
-		for _, i := range b.local {
-			if i.dep != p.deps[j] || b.rows == onpath.MaxWeightRows {
-				continue // so many only while instances are replaced: the members' own weights will do
+		row := onpath.WeightRow{From: from, Weights: make([]uint32, len(g.Members))}
+		for j, m := range g.Members {
+			if row.Weights[j] = m.Weight; m.Weight > 0 {
+				row.Weights[j] = weigh(from, m)
 			}
-			rows = append(rows, onpath.WeightRow{From: i.obj.Spec.Key, Weights: weights})
-			b.rows++
 		}
+		rows = append(rows, row)
+		b.rows++
 	}
 	slices.SortFunc(rows, func(x, y onpath.WeightRow) int { return cmp.Compare(x.From, y.From) })
 	return rows
 }
 
-// sources are the elements that packets may come from to element k in a direction.
-func sources(k, n int, reverse bool) []int {
-	return following(k, n, !reverse)
+// declaredRows are the instances on this node from which packets come to element k of a
+// chain: of elements before, or, reversed, behind; and what its members then weigh.
+func (b *builder) declaredRows(p *path, k int, reverse bool) (froms []uint32, weigh func(uint32, onpath.Member) uint32) {
+	to, ok := p.chain.elements[k].weightsFrom[b.n.name]
+	if !ok {
+		return nil, nil
+	}
+	at := map[uint32]string{} // nodes of members
+	for _, i := range b.w.instancesOf(b.n.c, p.deps[k]) {
+		at[i.obj.Spec.Key] = i.node.name
+	}
+	for _, j := range p.chain.sources(k, reverse) {
+		for _, i := range b.local {
+			if i.dep == p.deps[j] {
+				froms = append(froms, i.obj.Spec.Key)
+			}
+		}
+	}
+	return froms, func(_ uint32, m onpath.Member) uint32 {
+		if v, ok := to[at[m.Key]]; ok {
+			return uint32(v)
+		}
+		return m.Weight
+	}
 }
 
-// weightRows is how many rows the chain's weights come to in a cloudlet.
+// carriedRows are those that the node has of the group, of instances that are still here:
+// a path that is carried on shares its flows as before.
+func (b *builder) carriedRows(g *onpath.Group) (froms []uint32, weigh func(uint32, onpath.Member) uint32) {
+	if b.n.newest == nil {
+		return nil, nil
+	}
+	had := b.n.newest.groups[g.ID]
+	if had == nil {
+		return nil, nil
+	}
+	weights := map[[2]uint32]uint32{}
+	for _, r := range had.Weights {
+		if !slices.ContainsFunc(b.local, func(i *instance) bool { return i.obj.Spec.Key == r.From }) {
+			continue
+		}
+		froms = append(froms, r.From)
+		for j, m := range had.Members {
+			weights[[2]uint32{r.From, m.Key}] = r.Weights[j]
+		}
+	}
+	return froms, func(from uint32, m onpath.Member) uint32 {
+		return max(weights[[2]uint32{from, m.Key}], 1)
+	}
+}
+
+// sources are the elements from whose instances packets come to element k in a direction,
+// but for those that are skipped by select, and for operators' before. Mirrors and ebpf
+// functions are passed in place.
+func (c *chain) sources(k int, reverse bool) (list []int) {
+	for _, j := range following(k, len(c.elements), !reverse) {
+		e := &c.elements[j]
+		if !e.mirror() && !e.inline() {
+			list = append(list, j)
+			if len(e.sel) == 0 {
+				break // takes all: nothing comes past it
+			}
+		}
+	}
+	return list
+}
+
+// weightRows is how many rows the chain's weights come to in a cloudlet at most.
 func (c *chain) weightRows() (n int) {
 	for k := range c.elements {
 		if len(c.elements[k].weightsFrom) == 0 {
 			continue
 		}
-		for j := range c.elements {
-			if e := &c.elements[j]; j != k && !e.mirror() && e.d != nil {
-				n += min(e.d.want, onpath.MaxMembers)
+		for _, reverse := range []bool{false, true} {
+			for _, j := range c.sources(k, reverse) {
+				if d := c.elements[j].d; d != nil {
+					n += min(d.want, onpath.MaxMembers)
+				}
 			}
 		}
 	}

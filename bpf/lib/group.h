@@ -62,9 +62,9 @@ __noinline __u64 draw(__u32 u)
 
 #define MEMBER_BLOCK 8
 
-/* The weight of a group's member at a place for flows from pkt.upstream; otherwise
- * if the group has no row for them. */
-__noinline __u32 weight_of(__u32 id, __u32 at, __u32 otherwise)
+/* The weight of a group's member, which stands at a place and has a key, for flows from
+ * pkt.upstream; otherwise if the group has no row for them. */
+__noinline __u32 weight_of(__u32 id, __u32 at, __u32 member, __u32 otherwise)
 {
 	struct pkt *p = packet();
 	struct weights_key key;
@@ -75,7 +75,9 @@ __noinline __u32 weight_of(__u32 id, __u32 at, __u32 otherwise)
 	key.group = id;
 	key.from = p->upstream;
 	row = bpf_map_lookup_elem(&weights, &key);
-	return row ? row->of[at] : otherwise;
+	if (!row || row->of[at] >> ROW_KEY != (__u16)member)
+		return otherwise;
+	return row->of[at] & ROW_WEIGHT;
 }
 
 /* Draw for MEMBER_BLOCK members of a group from base on; the best so far is in pkt. */
@@ -96,7 +98,7 @@ __noinline int choose_block(__u32 id, __u32 base)
 		m = &g->members[base + i];
 		weight = m->weight;
 		if (p->weighed)
-			weight = weight_of(id, base + i, weight);
+			weight = weight_of(id, base + i, m->key, weight);
 		if (!weight)
 			continue;
 		slot = m->slot;

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/client"
 	"github.com/onpath/onpath/internal/blackout"
 	"github.com/onpath/onpath/internal/table"
 	"github.com/onpath/onpath/lab"
@@ -35,14 +36,13 @@ func newFault(g *global) *cobra.Command {
 		f.instance("stall-instance", "Stop an instance's processes (SIGSTOP) for a time", onpath.FaultStall),
 		f.either("drop", "Lose some of an instance's or a lab link's packets for a time", onpath.FaultDrop),
 		f.either("delay", "Delay an instance's or a lab link's packets for a time", onpath.FaultDelay),
-		f.inLab("kill-node", "HOST", "Cut a lab host off and kill what runs in it"),
-		f.inLab("cut-link", "LINK", "Make a lab link lose everything for a time"),
+		f.killNode(), f.cutLink(),
 		newFaultKeeper())
 	c.Long = `Cause faults on purpose, and measure how long flows are interrupted.
 
-An instance is named as elsewhere: its deployment's name will do if it has one. On
-instances of real nodes it takes an operator and --yes; in a lab (--lab) links
-and hosts can fail too. Every fault ends by itself after --for, also if this
+An instance is named as elsewhere: its deployment's name will do if it has one.
+Instances and nodes take an operator and --yes. Hosts and links of a lab are this
+machine's own, and take root. Every fault ends by itself after --for, also if this
 command, the server or the agent dies meanwhile.
 
 The blackout of a flow is the time from the first packet that does not come
@@ -120,30 +120,114 @@ that pass it take twice --by longer.`
 	return c
 }
 
-func (f *faultFlags) inLab(name, what, short string) *cobra.Command {
+func (f *faultFlags) killNode() *cobra.Command {
 	c := &cobra.Command{
-		Use: name + " " + what, Short: short, Args: cobra.ExactArgs(1),
-		Example: examples("sudo onpath fault " + name + " " + map[string]string{"HOST": "n1", "LINK": "n1:underlay"}[what] + " --for 5s --probe client:origin"),
+		Use: "kill-node (NODE --yes | HOST)", Short: "Cut a node or a lab host off, kill what runs there",
+		Long: `Cut a node or a lab host off and kill what runs there, for a time.
+
+A node (--yes) loses its tunnels and the processes of all its instances, and its
+agent is stopped until the fault ends, the server too where both are one process
+(onpath up). What else the machine does goes on; it can be reached. What comes by
+the uplinks of a gateway cannot be cut off: gateways are refused. A host of a lab
+loses its links and all its processes.`,
+		Example: examples("onpath fault kill-node n1 --for 5s --yes", "sudo onpath fault kill-node n1 --for 5s --probe client:origin"),
+		Args:    cobra.ExactArgs(1), ValidArgsFunction: f.g.completeKind(onpath.KindNode),
 		RunE: func(c *cobra.Command, args []string) error {
 			outliveReader()
-			if what == "LINK" {
-				return f.onLink(c, "cut-link", args[0])
+			if f.yes {
+				return f.onNode(c, onpath.FaultRequest{Kind: onpath.FaultKillNode, Node: args[0]})
 			}
-			if err := f.checkAmounts("kill-node"); err != nil {
+			if err := f.checkAmounts(onpath.FaultKillNode); err != nil {
 				return err
 			}
-			l, err := f.open(c)
+			l, err := f.openHere(c, onpath.FaultKillNode, args[0])
 			if err != nil {
 				return err
 			}
 			return f.run(c, l, nil, func(context.Context) (*faultDone, error) {
 				killed, err := l.KillHost(args[0], f.lasts)
-				return &faultDone{Kind: "kill-node", Target: args[0], Until: time.Now().Add(f.lasts), Processes: killed}, err
+				return &faultDone{Kind: string(onpath.FaultKillNode), Target: args[0], Until: time.Now().Add(f.lasts), Processes: killed}, err
 			})
 		},
 	}
 	f.common(c, true)
+	c.Flags().BoolVar(&f.yes, "yes", false, "do it to a node, though it may interrupt traffic")
 	return c
+}
+
+func (f *faultFlags) cutLink() *cobra.Command {
+	peer := ""
+	c := &cobra.Command{
+		Use: "cut-link (NODE --yes | LINK)", Short: "Make a node's tunnels or a lab link lose everything",
+		Long: `Make a node's tunnels or a lab link lose everything for a time.
+
+Of a node (--yes) all tunnels are cut, or those to one other node (--peer), with
+what nodes ask each other; what else goes over the same cable is not.`,
+		Example: examples("onpath fault cut-link n1 --for 1s --yes", "onpath fault cut-link n1 --peer n2 --for 1s --yes", "sudo onpath fault cut-link n1:underlay --for 1s --probe client:origin"),
+		Args:    cobra.ExactArgs(1), ValidArgsFunction: f.g.completeKind(onpath.KindNode),
+		RunE: func(c *cobra.Command, args []string) error {
+			outliveReader()
+			switch {
+			case f.yes:
+				return f.onNode(c, onpath.FaultRequest{Kind: onpath.FaultCut, Node: args[0], Peer: peer})
+			case peer != "":
+				return badUsage("--peer is for the tunnels of a node; add --yes if one is meant")
+			}
+			return f.onLink(c, onpath.FaultCut, args[0])
+		},
+	}
+	f.common(c, true)
+	c.Flags().BoolVar(&f.yes, "yes", false, "do it to a node, though it may interrupt traffic")
+	c.Flags().StringVar(&peer, "peer", "", "only the tunnels to this `node`")
+	return c
+}
+
+// onNode asks the server.
+func (f *faultFlags) onNode(c *cobra.Command, r onpath.FaultRequest) error {
+	if err := f.checkAmounts(r.Kind); err != nil {
+		return err
+	}
+	r.For = onpath.Duration(f.lasts)
+	if err := r.Validate(); err != nil {
+		return err
+	}
+	cl, err := f.g.client()
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	return f.ask(c, cl, r)
+}
+
+// ask has a node cause the fault.
+func (f *faultFlags) ask(c *cobra.Command, cl *client.Client, r onpath.FaultRequest) (err error) {
+	var l *lab.Lab
+	if f.probe != "" {
+		if l, err = f.open(c); err != nil {
+			return err
+		}
+	}
+	return f.run(c, l, cl, func(ctx context.Context) (*faultDone, error) {
+		did, err := cl.Fault(ctx, r)
+		if err != nil {
+			return nil, err
+		}
+		done := &faultDone{Kind: string(did.Kind), Target: did.Instance, Node: did.Node, Until: did.Until, Processes: did.Processes}
+		if did.Kind.OfNode() {
+			done.Target, done.Node, done.Peer = did.Node, "", did.Peer
+		}
+		return done, nil
+	})
+}
+
+// openHere is the lab meant by a name without --yes, which may have been meant for a node's.
+func (f *faultFlags) openHere(c *cobra.Command, kind onpath.FaultKind, name string) (*lab.Lab, error) {
+	if labs, err := lab.List(""); kind.OfNode() && f.lab == "" && err == nil && len(labs) == 0 {
+		e := onpath.Errorf(onpath.CodeInvalid, "there is no lab here, and %s on node %s may interrupt traffic of whoever uses it", kind, name)
+		e.Remedy = "add --yes if the node is meant"
+		return nil, e
+	}
+	return f.open(c)
 }
 
 // open is the lab meant.
@@ -159,6 +243,7 @@ type faultDone struct {
 	Kind      string           `json:"kind"`
 	Target    string           `json:"target"`
 	Node      string           `json:"node,omitempty"`
+	Peer      string           `json:"peer,omitempty"`
 	Until     time.Time        `json:"until,omitzero"`
 	Processes []int            `json:"processes,omitempty"`
 	Probe     *lab.GaugeReport `json:"probe,omitempty"`
@@ -169,7 +254,7 @@ func (f *faultFlags) onLink(c *cobra.Command, kind onpath.FaultKind, name string
 	if err := f.checkAmounts(kind); err != nil {
 		return err
 	}
-	l, err := f.open(c)
+	l, err := f.openHere(c, kind, name)
 	if err != nil {
 		return err
 	}
@@ -240,26 +325,17 @@ func (f *faultFlags) onInstance(c *cobra.Command, kind onpath.FaultKind, name st
 		return err
 	}
 	r.Instance = i.Metadata.Tenant + "/" + i.Metadata.Name
-	var l *lab.Lab
-	if f.probe != "" {
-		if l, err = f.open(c); err != nil {
-			return err
-		}
-	}
-	return f.run(c, l, cl, func(ctx context.Context) (*faultDone, error) {
-		did, err := cl.Fault(ctx, r)
-		if err != nil {
-			return nil, err
-		}
-		return &faultDone{Kind: string(kind), Target: did.Instance, Node: did.Node, Until: did.Until, Processes: did.Processes}, nil
-	})
+	return f.ask(c, cl, r)
 }
 
 func (f *faultFlags) show(c *cobra.Command, d *faultDone) error {
 	return f.g.print(c, d, func(w io.Writer) error {
 		on := ""
-		if d.Node != "" {
+		switch {
+		case d.Node != "":
 			on = " on node " + d.Node
+		case d.Peer != "":
+			on = " to node " + d.Peer
 		}
 		fmt.Fprintf(w, "%s: %s%s\n", d.Kind, d.Target, on)
 		if p := d.Probe; p != nil {

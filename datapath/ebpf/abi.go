@@ -121,6 +121,8 @@ const (
 	groupInline  uint16 = 16
 	groupRows    uint16 = 32
 
+	rowKey = 16 // in weights: where the member's key stands
+
 	pathStrict  uint32 = 1
 	pathCut     uint32 = 2
 	pathForward uint32 = 4

@@ -497,7 +497,9 @@ func (k *compiler) groups() error {
 		for _, row := range g.Weights {
 			v.Flags |= groupRows
 			var w weightsValue
-			copy(w[:], row.Weights)
+			for j, m := range g.Members { // a row that another list has is known by the keys
+				w[j] = row.Weights[j] | m.Key<<rowKey
+			}
 			k.st.weights[weightsKey{v.ID, row.From}] = w
 		}
 		k.st.groups[v.ID] = v

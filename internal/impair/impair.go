@@ -4,24 +4,35 @@
 package impair
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
+	"net/netip"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/rlimit"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
-// name of the filter, by which it is known again.
-const name = "onpath-fault"
+// The names of filter and program, by which they are known again.
+const (
+	name        = "onpath-fault"
+	programName = "onpath_fault"
+)
 
-// priority of the filter: before others.
-const priority = 1
+// priority of the filter: before others. The number tells it from the data path's own of
+// the same priority, before which the kernel runs it, as the one that came later.
+const (
+	priority = 1
+	number   = 0x6f70
+)
 
 // Way is a direction at a device.
 type Way uint32
@@ -36,6 +47,22 @@ const (
 // p (0 to 1) of the frames that it sends or receives, at random, for the time d; it
 // replaces what was asked before for that direction.
 func Loss(device string, way Way, p float64, d time.Duration) error {
+	return lose(device, way, nil, p, d)
+}
+
+// Datagrams are those of UDP that go to a port.
+type Datagrams struct {
+	To   uint16
+	Peer netip.Addr // the other end, if only that is meant
+}
+
+// Cut makes a device lose such datagrams, all of them, as Loss loses frames.
+func Cut(device string, way Way, of Datagrams, d time.Duration) error {
+	return lose(device, way, of.chosen(way), 1, d)
+}
+
+// lose loses those of which chosen, some instructions, does not jump to pass.
+func lose(device string, way Way, chosen asm.Instructions, p float64, d time.Duration) error {
 	if p < 0 || p > 1 || d < 0 {
 		return fmt.Errorf("a loss of %g for %s at %s: a share is from 0 to 1, a time is not negative", p, d, device)
 	}
@@ -43,13 +70,24 @@ func Loss(device string, way Way, p float64, d time.Duration) error {
 	if err != nil {
 		return fmt.Errorf("device %s: %w", device, err)
 	}
-	end, prog, err := lossy(p)
+	index := l.Attrs().Index
+	if way == Received { // ahead of programs that take packets over as they come in
+		end, prog, err := lossy(chosen, p, tcxDrop)
+		if err != nil {
+			return fmt.Errorf("load the program that loses frames: %w", err)
+		}
+		defer end.Close()
+		defer prog.Close()
+		if link.RawAttachProgram(link.RawAttachProgramOptions{Target: index, Program: prog, Attach: ebpf.AttachTCXIngress, Anchor: link.Head()}) == nil {
+			return errors.Join(begin(end, d), detach(index, prog))
+		}
+	}
+	end, prog, err := lossy(chosen, p, tcStolen)
 	if err != nil {
 		return fmt.Errorf("load the program that loses frames: %w", err)
 	}
 	defer end.Close()
 	defer prog.Close()
-	index := l.Attrs().Index
 	qdisc := &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
 		LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
 	}}
@@ -62,6 +100,39 @@ func Loss(device string, way Way, p float64, d time.Duration) error {
 		return fmt.Errorf("attach to %s: %w", device, err)
 	}
 	return begin(end, d)
+}
+
+// What the program says of frames that are lost. Who sends them is not to be told, so
+// they are stolen rather than dropped, which tcx does not know.
+const (
+	tcStolen = 4 // TC_ACT_STOLEN
+	tcxDrop  = 2 // TCX_DROP
+)
+
+// detach takes away all programs of ours where a device receives, but for one.
+func detach(index int, but *ebpf.Program) error {
+	list, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: ebpf.AttachTCXIngress})
+	if err != nil {
+		return nil // no tcx, no program
+	}
+	var keep ebpf.ProgramID
+	if but != nil {
+		if info, err := but.Info(); err == nil {
+			keep, _ = info.ID()
+		}
+	}
+	var errs []error
+	for _, at := range list.Programs {
+		p, err := ebpf.NewProgramFromID(at.ID)
+		if err != nil {
+			continue // gone meanwhile
+		}
+		if info, err := p.Info(); err == nil && info.Name == programName && at.ID != keep {
+			errs = append(errs, link.RawDetachProgram(link.RawDetachProgramOptions{Target: index, Program: p, Attach: ebpf.AttachTCXIngress}))
+		}
+		p.Close()
+	}
+	return errors.Join(errs...)
 }
 
 // begin makes the program lose frames from now on, for the time d. Loading and
@@ -81,15 +152,72 @@ func begin(end *ebpf.Map, d time.Duration) error {
 func filter(index int, way Way) *netlink.BpfFilter {
 	return &netlink.BpfFilter{
 		FilterAttrs: netlink.FilterAttrs{
-			LinkIndex: index, Parent: uint32(way), Handle: 1, Protocol: unix.ETH_P_ALL, Priority: priority,
+			LinkIndex: index, Parent: uint32(way), Handle: number, Protocol: unix.ETH_P_ALL, Priority: priority,
 		},
 		Name: name, DirectAction: true,
 	}
 }
 
+// network is where LD_ABS counts from the network header on (SKF_NET_OFF).
+const network = -0x100000
+
+// chosen are instructions that let all else pass, with the packet's context in R6.
+func (d Datagrams) chosen(way Way) asm.Instructions {
+	const pass = "pass"
+	peer := d.Peer.Unmap()
+	// equal compares words of the other end's address.
+	equal := func(at int32, address []byte) (list asm.Instructions) {
+		for i := 0; i < len(address); i += 4 {
+			word := int32(binary.BigEndian.Uint32(address[i:]))
+			list = append(list, asm.LoadAbs(network+at+int32(i), asm.Word), asm.JNE.Imm32(asm.R0, word, pass))
+		}
+		return list
+	}
+	at4, at6 := int32(12), int32(8) // sources
+	if way == Sent {
+		at4, at6 = 16, 24
+	}
+	list := asm.Instructions{
+		asm.LoadMem(asm.R7, asm.R6, 16, asm.Word), // __sk_buff.protocol, as on the wire
+		asm.JEq.Imm(asm.R7, int32(unix.ETH_P_IPV6>>8|unix.ETH_P_IPV6&0xff<<8), "v6"),
+		asm.JNE.Imm(asm.R7, int32(unix.ETH_P_IP>>8|unix.ETH_P_IP&0xff<<8), pass),
+		asm.LoadAbs(network+9, asm.Byte),
+		asm.JNE.Imm(asm.R0, unix.IPPROTO_UDP, pass),
+		asm.LoadAbs(network+6, asm.Half),
+		asm.And.Imm(asm.R0, 0x1fff),
+		asm.JNE.Imm(asm.R0, 0, pass), // a later fragment
+		asm.LoadAbs(network, asm.Byte),
+		asm.And.Imm(asm.R0, 0xf),
+		asm.LSh.Imm(asm.R0, 2),
+		asm.Mov.Reg(asm.R8, asm.R0),
+		asm.LoadInd(asm.R0, asm.R8, network+2, asm.Half),
+		asm.JNE.Imm(asm.R0, int32(d.To), pass),
+	}
+	if peer.Is4() {
+		list = append(list, equal(at4, peer.AsSlice())...)
+	}
+	next := asm.Ja.Label("lost")
+	if peer.Is6() {
+		next = asm.Ja.Label(pass)
+	}
+	list = append(list, next)
+	six := asm.Instructions{
+		asm.LoadAbs(network+6, asm.Byte).WithSymbol("v6"),
+		asm.JNE.Imm(asm.R0, unix.IPPROTO_UDP, pass),
+		asm.LoadAbs(network+42, asm.Half),
+		asm.JNE.Imm(asm.R0, int32(d.To), pass),
+	}
+	if peer.Is4() {
+		six = asm.Instructions{asm.Ja.Label(pass).WithSymbol("v6")}
+	} else if peer.Is6() {
+		six = append(six, equal(at6, peer.AsSlice())...)
+	}
+	return append(list, six...)
+}
+
 // lossy compares the clock with its end, which stands in a map that lives as long
 // as the program, and a random number with the share.
-func lossy(p float64) (end *ebpf.Map, prog *ebpf.Program, err error) {
+func lossy(chosen asm.Instructions, p float64, verdict int32) (end *ebpf.Map, prog *ebpf.Program, err error) {
 	if err := rlimit.RemoveMemlock(); err != nil && !errors.Is(err, os.ErrPermission) {
 		return nil, nil, err
 	}
@@ -98,20 +226,22 @@ func lossy(p float64) (end *ebpf.Map, prog *ebpf.Program, err error) {
 		return nil, nil, err
 	}
 	prog, err = ebpf.NewProgram(&ebpf.ProgramSpec{
-		Name: "onpath_fault", Type: ebpf.SchedCLS, License: "GPL",
-		Instructions: asm.Instructions{
+		Name: programName, Type: ebpf.SchedCLS, License: "GPL",
+		Instructions: slices.Concat(asm.Instructions{
+			asm.Mov.Reg(asm.R6, asm.R1),
 			asm.FnKtimeGetNs.Call(),
 			asm.LoadMapValue(asm.R1, end.FD(), 0),
 			asm.LoadMem(asm.R1, asm.R1, 0, asm.DWord),
 			asm.JGE.Reg(asm.R0, asm.R1, "pass"),
-			asm.FnGetPrandomU32.Call(),
+		}, chosen, asm.Instructions{
+			asm.FnGetPrandomU32.Call().WithSymbol("lost"),
 			asm.LoadImm(asm.R1, int64(math.Round(p*(1<<32))), asm.DWord),
 			asm.JGE.Reg(asm.R0, asm.R1, "pass"),
-			asm.Mov.Imm(asm.R0, 4), // TC_ACT_STOLEN: TC_ACT_SHOT would fail the sender's send()
+			asm.Mov.Imm(asm.R0, verdict),
 			asm.Return(),
 			asm.Mov.Imm(asm.R0, -1).WithSymbol("pass"), // TC_ACT_UNSPEC: others have their say
 			asm.Return(),
-		},
+		}),
 	})
 	if err != nil {
 		end.Close()
@@ -129,6 +259,9 @@ func Clear(device string) error {
 		}
 		return fmt.Errorf("device %s: %w", device, err)
 	}
+	if err := detach(l.Attrs().Index, nil); err != nil {
+		return fmt.Errorf("detach from %s: %w", device, err)
+	}
 	for _, way := range []Way{Sent, Received} {
 		list, err := netlink.FilterList(l, uint32(way))
 		if err != nil {
@@ -138,7 +271,7 @@ func Clear(device string) error {
 			if b, ok := f.(*netlink.BpfFilter); !ok || b.Name != name {
 				continue
 			}
-			if err := netlink.FilterDel(filter(l.Attrs().Index, way)); err != nil && !errors.Is(err, unix.ENOENT) {
+			if err := netlink.FilterDel(f); err != nil && !errors.Is(err, unix.ENOENT) {
 				return fmt.Errorf("detach from %s: %w", device, err)
 			}
 		}

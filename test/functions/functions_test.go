@@ -5,6 +5,7 @@ package functions
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -346,6 +347,10 @@ func (i *instance) portsAgain(client string) {
 				return c.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) })
 			}
 			conn, err := d.Dial("tcp", net.JoinHostPort(server, "80"))
+			for until := time.Now().Add(5 * time.Second); errors.Is(err, syscall.EADDRNOTAVAIL) && time.Now().Before(until); {
+				time.Sleep(time.Millisecond) // this end waits for the last ACK yet
+				conn, err = d.Dial("tcp", net.JoinHostPort(server, "80"))
+			}
 			if err != nil {
 				return 0, err
 			}

@@ -15,7 +15,6 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/demo"
-	"github.com/onpath/onpath/internal/testprogram"
 	"github.com/onpath/onpath/lab"
 )
 
@@ -24,10 +23,10 @@ import (
 // pair understand each other across versions. No packet is lost, no connection
 // breaks, and the instances run on.
 func TestUpgradeFromPrevious(t *testing.T) {
-	bin := testprogram.Path(t)
+	bin := os.Getenv("ONPATH_BIN")
 	previous := bin + "-previous"
-	if _, err := os.Stat(previous); err != nil {
-		t.Skip("there is no " + previous + ": make builds it from the newest tag before this version")
+	if _, err := os.Stat(previous); bin == "" || err != nil {
+		t.Skip("there is no earlier build beside $ONPATH_BIN: scripts/previous bin/onpath-previous makes one of the last tagged version")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()

@@ -1,0 +1,167 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/impair"
+)
+
+// The faults of a node. Its tunnels lose everything, and so do the questions by which nodes
+// hear of each other, as where a cable is cut; what else the machine says goes on, and
+// whoever administers it is not cut off. A node that is killed also loses the processes of
+// all its instances, and its agent is stopped: its keeper has it go on.
+
+// answered is how long an answer to whoever asked for the fault takes to be on its way.
+const answered = 100 * time.Millisecond
+
+// faultOfNode causes a fault of this node.
+func (a *Agent) faultOfNode(r onpath.FaultRequest) (*onpath.Fault, error) {
+	if r.Node != a.opt.Name {
+		return nil, onpath.Errorf(onpath.CodeInvalid, "a fault of node %s was asked of node %s", r.Node, a.opt.Name)
+	}
+	spec := a.spec()
+	if r.Kind == onpath.FaultKillNode && len(spec.Uplinks) > 0 {
+		e := onpath.Errorf(onpath.CodeUnsupported, "node %s is a gateway: what comes by its uplinks cannot be cut off on purpose", r.Node)
+		e.Remedy = "inject cut-link, which cuts its tunnels, or take its ports down at the switch; in a lab, kill its host"
+		return nil, e
+	}
+	device, err := a.underlayDevice(spec.Underlay)
+	if err != nil {
+		return nil, err
+	}
+	tunnels := &impair.Datagrams{To: cmp.Or(spec.Underlay.Port, onpath.DefaultTunnelPort)}
+	if r.Peer != "" {
+		peer, err := a.peer(r.Peer)
+		if err != nil {
+			return nil, err
+		}
+		tunnels.Peer = peer.Address
+	}
+	a.faulting.Lock()
+	defer a.faulting.Unlock()
+	if err := a.state.endLike(r); err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	l := &lease{NetNS: a.opt.NetNS, Tunnels: tunnels, Fault: onpath.Fault{
+		ID: fmt.Sprintf("%s-%x", r.Kind, now.UnixNano()), Kind: r.Kind, Node: a.opt.Name, Peer: r.Peer,
+		Began: now, Until: now.Add(time.Duration(r.For)), Devices: []string{device},
+	}}
+	var killed []processID
+	if r.Kind == onpath.FaultKillNode {
+		self := os.Getpid()
+		l.Stopped = []processID{{self, startOf(self)}}
+		killed = a.running()
+		for _, p := range killed {
+			l.Fault.Processes = append(l.Fault.Processes, p.PID)
+		}
+	}
+	if err := a.state.saveLease(l); err != nil {
+		return nil, err
+	}
+	if err := a.keep(l); err != nil {
+		if r.Kind == onpath.FaultKillNode { // nobody would have this agent go on
+			return nil, errors.Join(err, a.state.removeLease(l))
+		}
+		a.log.Warn("if this agent dies, only the loss itself ends in time", "fault", l.Fault.ID, "err", err)
+	}
+	if err := l.cut(); err != nil {
+		return nil, errors.Join(err, l.end(), a.state.removeLease(l))
+	}
+	at := ""
+	if r.Peer != "" {
+		at = " to " + r.Peer
+	}
+	a.tell(onpath.NodeEvent{About: a.about(), Reason: "FaultInjected", Warning: true,
+		Message: fmt.Sprintf("%s%s on purpose%s, for %s", r.Kind, at, byWhom(r), r.For)})
+	a.goDo(func(ctx context.Context) { a.endInTime(ctx, l) })
+	if r.Kind == onpath.FaultKillNode {
+		time.AfterFunc(answered, func() { a.die(l, killed) })
+	}
+	return &l.Fault, nil
+}
+
+// underlayDevice is the one with the underlay address.
+func (a *Agent) underlayDevice(u onpath.Underlay) (string, error) {
+	h, err := handle(a.opt.NetNS)
+	if err != nil {
+		return "", err
+	}
+	defer h.Close()
+	link, c := underlay(h, u.Address)
+	if link == nil {
+		return "", onpath.Errorf(onpath.CodeUnavailable, "there is no link to be cut: %s", c.Message)
+	}
+	return link.Attrs().Name, nil
+}
+
+// peer is another node to which this one has a tunnel.
+func (a *Agent) peer(name string) (onpath.Peer, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var names []string
+	if a.plan != nil {
+		for _, p := range a.plan.Datapath.Peers {
+			if p.Node == name {
+				return p, nil
+			}
+			names = append(names, p.Node)
+		}
+	}
+	e := onpath.Errorf(onpath.CodeNotFound, "node %s has no tunnel to a node %s", a.opt.Name, name)
+	e.Remedy = "it has none at all"
+	if len(names) > 0 {
+		slices.Sort(names)
+		e.Remedy = "it has some to " + strings.Join(names, ", ")
+	}
+	return onpath.Peer{}, e
+}
+
+// running are the first processes of all instances.
+func (a *Agent) running() (list []processID) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, in := range a.instances {
+		if in.proc != nil && in.proc.Pid() != 0 {
+			list = append(list, processID{in.proc.Pid(), startOf(in.proc.Pid())})
+		}
+	}
+	return list
+}
+
+// cut has the devices lose what goes through tunnels.
+func (l *lease) cut() error {
+	return l.eachDevice(func(device string) error {
+		d := time.Until(l.Fault.Until)
+		return errors.Join(impair.Cut(device, impair.Sent, *l.Tunnels, d), impair.Cut(device, impair.Received, *l.Tunnels, d))
+	})
+}
+
+// die kills the instances and stops this agent, if the fault has not ended already.
+func (a *Agent) die(l *lease, instances []processID) {
+	a.faulting.Lock()
+	defer a.faulting.Unlock()
+	if _, err := os.Stat(a.state.leaseFile(l.Fault.ID)); err != nil {
+		return
+	}
+	for _, p := range instances {
+		if err := p.signal(unix.SIGKILL); err != nil {
+			a.log.Error("an instance is not killed with its node", "process", p.PID, "err", err)
+		}
+	}
+	for _, p := range l.Stopped {
+		if err := p.signal(unix.SIGSTOP); err != nil {
+			a.log.Error("the agent is not stopped with its node", "err", err)
+		}
+	}
+}
