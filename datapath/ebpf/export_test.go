@@ -207,3 +207,16 @@ func (d *Driver) FastRests() bool {
 	defer d.mu.Unlock()
 	return d.fast.resting
 }
+
+// ExchangeRow writes the row of a group for what comes from the edge as it would be with
+// its first two members exchanged.
+func (d *Driver) ExchangeRow(g onpath.GroupID) error {
+	k := weightsKey{Group: uint32(g)}
+	var w weightsValue
+	m := d.coll.Maps["weights"]
+	if err := m.Lookup(k, &w); err != nil {
+		return err
+	}
+	w[0], w[1] = w[1], w[0]
+	return m.Put(k, w)
+}
