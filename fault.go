@@ -67,6 +67,8 @@ func (f *FaultRequest) Validate() error {
 		return fail("instance", "name one as tenant/name", "no instance is named")
 	case f.Kind == FaultKill && f.For != 0:
 		return fail("for", "leave it out: the instance is started again at once", "a killed instance has no time")
+	case f.Kind == FaultKillNode && f.For > 0 && f.For < Duration(time.Second):
+		return fail("for", "give 1s or more", "a node is dead for %s at least, not for %s", Duration(time.Second), f.For)
 	case f.Kind != FaultKill && (f.For <= 0 || f.For > MaxFault):
 		return fail("for", "give a time such as 5s", "a fault of %s; it must be more than nothing and at most %s", f.For, MaxFault)
 	case f.Kind == FaultDrop && !(f.Share > 0 && f.Share <= 1): // NaN is neither

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"time"
@@ -54,16 +55,27 @@ func (s *Server) fault(ctx context.Context, r onpath.FaultRequest) (*onpath.Faul
 	defer cancel()
 	c, err := s.o.Hub.Call(ctx, node, onpath.OpFault, r)
 	if err != nil {
-		return nil, err
+		return nil, ofOlder(err, node, r.Kind)
 	}
 	defer c.Close()
 	answer, err := io.ReadAll(c)
 	if err != nil {
-		return nil, err
+		return nil, ofOlder(err, node, r.Kind)
 	}
 	var f onpath.Fault
 	if err := json.Unmarshal(answer, &f); err != nil {
 		return nil, onpath.Errorf(onpath.CodeInternal, "node %s answered what cannot be read: %w", node, err)
 	}
 	return &f, nil
+}
+
+// ofOlder explains that a node refuses a kind which this server has found to be one.
+func ofOlder(err error, node string, kind onpath.FaultKind) error {
+	var e *onpath.Error
+	if !errors.As(err, &e) || e.Code != onpath.CodeInvalid || e.Field != "kind" {
+		return err
+	}
+	older := onpath.Errorf(onpath.CodeUnsupported, "the agent of node %s does not know the fault %s: its version is older", node, kind)
+	older.Remedy = "upgrade it"
+	return older
 }

@@ -55,9 +55,6 @@ func (r *Run) newStage(ctx context.Context) (*stage, error) {
 
 // newPreviousStage sets one up in which the earlier program runs.
 func (r *Run) newPreviousStage(ctx context.Context) (*stage, error) {
-	if err := copyProgram(r.Previous, stagePrevious); err != nil {
-		return nil, err
-	}
 	return r.stageOf(ctx, stagePrevious, stageLab, stageGateway, oneGateway)
 }
 
@@ -86,6 +83,11 @@ func (r *Run) stageOf(ctx context.Context, bin, network, objects string, gateway
 	}
 	if err := copyProgram(r.Program, stageProgram); err != nil {
 		return nil, err
+	}
+	if bin == stagePrevious {
+		if err := copyProgram(r.Previous, stagePrevious); err != nil {
+			return nil, err
+		}
 	}
 	spec := demo.StageSpec{Topology: t, Bin: bin, Dir: stageDir, HostImage: true, Server: demo.StageNode{Host: "server", Address: "10.255.0.10"},
 		Progress: func(s string) { r.say("%s", s) }}

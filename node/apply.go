@@ -297,6 +297,16 @@ func without(groups []onpath.Group, gone map[onpath.VportID]bool) []onpath.Group
 	out := slices.Clone(groups)
 	for i, g := range out {
 		out[i].Members = slices.DeleteFunc(slices.Clone(g.Members), func(m onpath.Member) bool { return gone[m.Vport] })
+		out[i].Weights = nil
+		for _, row := range g.Weights {
+			r := onpath.WeightRow{From: row.From}
+			for j, m := range g.Members {
+				if !gone[m.Vport] {
+					r.Weights = append(r.Weights, row.Weights[j])
+				}
+			}
+			out[i].Weights = append(out[i].Weights, r)
+		}
 	}
 	return out
 }

@@ -73,9 +73,7 @@ func (a *Agent) Fault(ctx context.Context, r onpath.FaultRequest) (*onpath.Fault
 	if err := a.state.saveLease(l); err != nil {
 		return nil, err
 	}
-	if err := a.keep(l); err != nil {
-		a.log.Warn("if this agent dies, the fault ends only when an agent runs again", "fault", l.Fault.ID, "err", err)
-	}
+	a.keep(l)
 	if err := l.begin(r); err != nil {
 		return nil, errors.Join(err, l.end(), a.state.removeLease(l))
 	}
@@ -120,18 +118,18 @@ func (s state) endFaults(which func(*onpath.Fault) bool) error {
 }
 
 // keep starts the keeper, which outlives this agent.
-func (a *Agent) keep(l *lease) error {
+func (a *Agent) keep(l *lease) {
 	if len(a.opt.FaultKeeper) == 0 {
-		return errors.New("this agent knows no command that ends faults")
+		return
 	}
 	args := append(a.opt.FaultKeeper[1:len(a.opt.FaultKeeper):len(a.opt.FaultKeeper)], a.state.leaseFile(l.Fault.ID))
 	cmd := exec.Command(a.opt.FaultKeeper[0], args...)
 	cmd.Dir, cmd.SysProcAttr = "/", &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("start what ends the fault if this agent does not: %w", err)
+		a.log.Warn("if this agent dies, the fault ends only when an agent runs again", "fault", l.Fault.ID, "err", err)
+		return
 	}
 	go func() { _ = cmd.Wait() }() // no zombie while we live
-	return nil
 }
 
 // endInTime ends a fault, unless the agent ends first.
@@ -146,9 +144,6 @@ func (a *Agent) endInTime(ctx context.Context, l *lease) {
 	a.faulting.Lock()
 	defer a.faulting.Unlock()
 	if _, err := os.Stat(a.state.leaseFile(l.Fault.ID)); errors.Is(err, fs.ErrNotExist) {
-		if l.Fault.Kind == onpath.FaultKillNode {
-			a.tellEnded(l) // by its keeper, while this agent was stopped
-		}
 		return // another has taken its place
 	}
 	if err := l.end(); err != nil {
@@ -193,11 +188,7 @@ func KeepFault(ctx context.Context, file string) error {
 	if err != nil {
 		return err
 	}
-	late := keeperLate
-	if l.Fault.Kind == onpath.FaultKillNode {
-		late = 0 // its agent is stopped
-	}
-	t := time.NewTimer(time.Until(l.Fault.Until) + late)
+	t := time.NewTimer(time.Until(l.Fault.Until) + keeperLate)
 	defer t.Stop()
 	select {
 	case <-ctx.Done():

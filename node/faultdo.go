@@ -141,10 +141,14 @@ func (l *lease) eachDevice(do func(device string) error) error {
 // end undoes what begin did, as far as it is still there.
 func (l *lease) end() error {
 	if l.Fault.Kind == onpath.FaultStall {
-		return l.goOn()
+		var errs []error
+		for _, p := range l.Stopped {
+			errs = append(errs, p.signal(unix.SIGCONT))
+		}
+		return errors.Join(errs...)
 	}
 	if l.Fault.Kind.OfNode() {
-		return errors.Join(l.eachDevice(impair.Clear), l.goOn())
+		return l.eachDevice(impair.Clear)
 	}
 	if !netnsrun.Is(l.Inside) {
 		return nil // the instance has gone, and its devices with it
@@ -155,15 +159,6 @@ func (l *lease) end() error {
 		}
 		return unslow(device)
 	})
-}
-
-// goOn continues what was stopped.
-func (l *lease) goOn() error {
-	var errs []error
-	for _, p := range l.Stopped {
-		errs = append(errs, p.signal(unix.SIGCONT))
-	}
-	return errors.Join(errs...)
 }
 
 // slowHandle tells our netem from one that somebody else put there.

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"slices"
 	"strings"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -19,10 +21,10 @@ import (
 // The faults of a node. Its tunnels lose everything, and so do the questions by which nodes
 // hear of each other, as where a cable is cut; what else the machine says goes on, and
 // whoever administers it is not cut off. A node that is killed also loses the processes of
-// all its instances, and its agent is stopped: its keeper has it go on.
+// all its instances, and its agent is stopped until the kernel has it go on.
 
 // answered is how long an answer to whoever asked for the fault takes to be on its way.
-const answered = 100 * time.Millisecond
+const answered = 250 * time.Millisecond
 
 // faultOfNode causes a fault of this node.
 func (a *Agent) faultOfNode(r onpath.FaultRequest) (*onpath.Fault, error) {
@@ -57,24 +59,15 @@ func (a *Agent) faultOfNode(r onpath.FaultRequest) (*onpath.Fault, error) {
 		ID: fmt.Sprintf("%s-%x", r.Kind, now.UnixNano()), Kind: r.Kind, Node: a.opt.Name, Peer: r.Peer,
 		Began: now, Until: now.Add(time.Duration(r.For)), Devices: []string{device},
 	}}
-	var killed []processID
 	if r.Kind == onpath.FaultKillNode {
-		self := os.Getpid()
-		l.Stopped = []processID{{self, startOf(self)}}
-		killed = a.running()
-		for _, p := range killed {
+		for _, p := range a.running() {
 			l.Fault.Processes = append(l.Fault.Processes, p.PID)
 		}
 	}
 	if err := a.state.saveLease(l); err != nil {
 		return nil, err
 	}
-	if err := a.keep(l); err != nil {
-		if r.Kind == onpath.FaultKillNode { // nobody would have this agent go on
-			return nil, errors.Join(err, a.state.removeLease(l))
-		}
-		a.log.Warn("if this agent dies, only the loss itself ends in time", "fault", l.Fault.ID, "err", err)
-	}
+	a.keep(l)
 	if err := l.cut(); err != nil {
 		return nil, errors.Join(err, l.end(), a.state.removeLease(l))
 	}
@@ -86,7 +79,7 @@ func (a *Agent) faultOfNode(r onpath.FaultRequest) (*onpath.Fault, error) {
 		Message: fmt.Sprintf("%s%s on purpose%s, for %s", r.Kind, at, byWhom(r), r.For)})
 	a.goDo(func(ctx context.Context) { a.endInTime(ctx, l) })
 	if r.Kind == onpath.FaultKillNode {
-		time.AfterFunc(answered, func() { a.die(l, killed) })
+		time.AfterFunc(answered, func() { a.die(l) })
 	}
 	return &l.Fault, nil
 }
@@ -148,20 +141,54 @@ func (l *lease) cut() error {
 }
 
 // die kills the instances and stops this agent, if the fault has not ended already.
-func (a *Agent) die(l *lease, instances []processID) {
+func (a *Agent) die(l *lease) {
 	a.faulting.Lock()
 	defer a.faulting.Unlock()
-	if _, err := os.Stat(a.state.leaseFile(l.Fault.ID)); err != nil {
+	if _, err := os.Stat(a.state.leaseFile(l.Fault.ID)); err != nil || time.Until(l.Fault.Until) <= 0 {
 		return
 	}
-	for _, p := range instances {
+	cancel, err := wakeAt(l.Fault.Until)
+	if err != nil {
+		a.log.Error("the agent is not stopped with its node: nothing would have it go on", "err", err)
+		return
+	}
+	defer cancel()
+	for _, p := range a.running() {
 		if err := p.signal(unix.SIGKILL); err != nil {
 			a.log.Error("an instance is not killed with its node", "process", p.PID, "err", err)
 		}
 	}
-	for _, p := range l.Stopped {
-		if err := p.signal(unix.SIGSTOP); err != nil {
-			a.log.Error("the agent is not stopped with its node", "err", err)
-		}
+	if err := unix.Kill(os.Getpid(), unix.SIGSTOP); err != nil {
+		a.log.Error("the agent is not stopped with its node", "err", err)
 	}
+	time.Sleep(time.Until(l.Fault.Until)) // the stop takes hold of the last thread some time later
+}
+
+// wakeAt has the kernel send SIGCONT to this process at a time, and again each second
+// until it is cancelled: a process that is stopped cannot have itself go on, and any other
+// that were to do it could die before.
+func wakeAt(at time.Time) (cancel func(), err error) {
+	event := struct { // sigevent
+		value  uint64
+		signal int32
+		notify int32 // 0: SIGEV_SIGNAL
+		_      [48]byte
+	}{signal: int32(unix.SIGCONT)}
+	var timer int32
+	if _, _, errno := unix.Syscall(unix.SYS_TIMER_CREATE, unix.CLOCK_MONOTONIC, uintptr(unsafe.Pointer(&event)), uintptr(unsafe.Pointer(&timer))); errno != 0 {
+		return nil, fmt.Errorf("make a timer: %w", errno)
+	}
+	heard := make(chan os.Signal, 1)
+	signal.Notify(heard, unix.SIGCONT) // a timer whose signal is ignored does not go on
+	cancel = func() {
+		_, _, _ = unix.Syscall(unix.SYS_TIMER_DELETE, uintptr(timer), 0, 0)
+		signal.Stop(heard)
+	}
+	first := max(time.Until(at), time.Millisecond)
+	span := struct{ interval, value unix.Timespec }{unix.NsecToTimespec(int64(time.Second)), unix.NsecToTimespec(int64(first))}
+	if _, _, errno := unix.Syscall6(unix.SYS_TIMER_SETTIME, uintptr(timer), 0, uintptr(unsafe.Pointer(&span)), 0, 0, 0); errno != 0 {
+		cancel()
+		return nil, fmt.Errorf("set a timer: %w", errno)
+	}
+	return cancel, nil
 }

@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -140,13 +142,14 @@ loses its links and all its processes.`,
 			if err := f.checkAmounts(onpath.FaultKillNode); err != nil {
 				return err
 			}
-			l, err := f.openHere(c, onpath.FaultKillNode, args[0])
+			l, err := f.open(c)
 			if err != nil {
-				return err
+				return f.orNode(err, onpath.FaultKillNode, args[0])
 			}
 			return f.run(c, l, nil, func(context.Context) (*faultDone, error) {
 				killed, err := l.KillHost(args[0], f.lasts)
-				return &faultDone{Kind: string(onpath.FaultKillNode), Target: args[0], Until: time.Now().Add(f.lasts), Processes: killed}, err
+				done := &faultDone{Kind: string(onpath.FaultKillNode), Target: args[0], Until: time.Now().Add(f.lasts), Processes: killed}
+				return done, f.orNode(err, onpath.FaultKillNode, args[0])
 			})
 		},
 	}
@@ -184,6 +187,9 @@ what nodes ask each other; what else goes over the same cable is not.`,
 
 // onNode asks the server.
 func (f *faultFlags) onNode(c *cobra.Command, r onpath.FaultRequest) error {
+	if f.lab != "" && f.probe == "" {
+		return badUsage("--lab names where --probe sends, and --yes a node: leave --yes out if host or link %s of the lab is meant", r.Node)
+	}
 	if err := f.checkAmounts(r.Kind); err != nil {
 		return err
 	}
@@ -220,14 +226,15 @@ func (f *faultFlags) ask(c *cobra.Command, cl *client.Client, r onpath.FaultRequ
 	})
 }
 
-// openHere is the lab meant by a name without --yes, which may have been meant for a node's.
-func (f *faultFlags) openHere(c *cobra.Command, kind onpath.FaultKind, name string) (*lab.Lab, error) {
-	if labs, err := lab.List(""); kind.OfNode() && f.lab == "" && err == nil && len(labs) == 0 {
-		e := onpath.Errorf(onpath.CodeInvalid, "there is no lab here, and %s on node %s may interrupt traffic of whoever uses it", kind, name)
-		e.Remedy = "add --yes if the node is meant"
-		return nil, e
+// orNode adds to why a name is nothing of a lab that a node may have been meant.
+func (f *faultFlags) orNode(err error, kind onpath.FaultKind, name string) error {
+	var e *onpath.Error
+	if !kind.OfNode() || f.lab != "" || !errors.As(err, &e) || strings.Contains(name, ":") {
+		return err
 	}
-	return f.open(c)
+	also := *e
+	also.Remedy = strings.TrimPrefix(e.Remedy+"; or add --yes if node "+name+" is meant", "; ")
+	return &also
 }
 
 // open is the lab meant.
@@ -254,13 +261,13 @@ func (f *faultFlags) onLink(c *cobra.Command, kind onpath.FaultKind, name string
 	if err := f.checkAmounts(kind); err != nil {
 		return err
 	}
-	l, err := f.openHere(c, kind, name)
+	l, err := f.open(c)
 	if err != nil {
-		return err
+		return f.orNode(err, kind, name)
 	}
 	link, err := l.FindLink(name)
 	if err != nil {
-		return err
+		return f.orNode(err, kind, name)
 	}
 	return f.run(c, l, nil, func(ctx context.Context) (*faultDone, error) {
 		done := &faultDone{Kind: string(kind), Target: link.Name(), Until: time.Now().Add(f.lasts)}

@@ -22,8 +22,9 @@ import (
 )
 
 // The names of filter and program, by which they are known again.
+// (The data path takes filters whose names begin with onpath- for its own.)
 const (
-	name        = "onpath-fault"
+	name        = "fault of onpath"
 	programName = "onpath_fault"
 )
 
@@ -71,16 +72,18 @@ func lose(device string, way Way, chosen asm.Instructions, p float64, d time.Dur
 		return fmt.Errorf("device %s: %w", device, err)
 	}
 	index := l.Attrs().Index
-	if way == Received { // ahead of programs that take packets over as they come in
+	if way == Received && hasTCX(index) { // ahead of programs that take packets over as they come in
 		end, prog, err := lossy(chosen, p, tcxDrop)
 		if err != nil {
 			return fmt.Errorf("load the program that loses frames: %w", err)
 		}
 		defer end.Close()
 		defer prog.Close()
-		if link.RawAttachProgram(link.RawAttachProgramOptions{Target: index, Program: prog, Attach: ebpf.AttachTCXIngress, Anchor: link.Head()}) == nil {
-			return errors.Join(begin(end, d), detach(index, prog))
+		err = link.RawAttachProgram(link.RawAttachProgramOptions{Target: index, Program: prog, Attach: ebpf.AttachTCXIngress, Anchor: link.Head()})
+		if err != nil {
+			return fmt.Errorf("attach to %s: %w", device, err)
 		}
+		return errors.Join(begin(end, d), detach(index, prog))
 	}
 	end, prog, err := lossy(chosen, p, tcStolen)
 	if err != nil {
@@ -88,10 +91,7 @@ func lose(device string, way Way, chosen asm.Instructions, p float64, d time.Dur
 	}
 	defer end.Close()
 	defer prog.Close()
-	qdisc := &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
-		LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
-	}}
-	if err := netlink.QdiscAdd(qdisc); err != nil && !errors.Is(err, unix.EEXIST) {
+	if err := netlink.QdiscAdd(clsact(index)); err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("clsact on %s: %w", device, err)
 	}
 	f := filter(index, way)
@@ -108,6 +108,11 @@ const (
 	tcStolen = 4 // TC_ACT_STOLEN
 	tcxDrop  = 2 // TCX_DROP
 )
+
+func hasTCX(index int) bool {
+	_, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: ebpf.AttachTCXIngress})
+	return err == nil
+}
 
 // detach takes away all programs of ours where a device receives, but for one.
 func detach(index int, but *ebpf.Program) error {
@@ -158,61 +163,73 @@ func filter(index int, way Way) *netlink.BpfFilter {
 	}
 }
 
-// network is where LD_ABS counts from the network header on (SKF_NET_OFF).
-const network = -0x100000
-
-// chosen are instructions that let all else pass, with the packet's context in R6.
+// chosen are instructions that let all else pass, with the packet's context in R6. (What
+// IPv6 sends in fragments passes, too, and of IPv4 all but the first.)
 func (d Datagrams) chosen(way Way) asm.Instructions {
-	const pass = "pass"
+	const (
+		pass   = "pass"
+		header = -48 // on the stack
+		port   = -8
+	)
 	peer := d.Peer.Unmap()
+	// load copies n bytes of the packet, from R2 on behind the network header's begin.
+	load := func(to, n int32) asm.Instructions {
+		return asm.Instructions{
+			asm.Mov.Reg(asm.R1, asm.R6),
+			asm.Mov.Reg(asm.R3, asm.RFP), asm.Add.Imm(asm.R3, to),
+			asm.Mov.Imm(asm.R4, n),
+			asm.Mov.Imm(asm.R5, 1), // BPF_HDR_START_NET
+			asm.FnSkbLoadBytesRelative.Call(),
+			asm.JNE.Imm(asm.R0, 0, pass),
+		}
+	}
+	wire := func(v uint16) int32 { return int32(binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, v))) }
+	goesTo := append(load(port, 2), asm.LoadMem(asm.R0, asm.RFP, port, asm.Half), asm.JNE.Imm(asm.R0, wire(d.To), pass))
 	// equal compares words of the other end's address.
-	equal := func(at int32, address []byte) (list asm.Instructions) {
+	equal := func(at int16, address []byte) (list asm.Instructions) {
 		for i := 0; i < len(address); i += 4 {
-			word := int32(binary.BigEndian.Uint32(address[i:]))
-			list = append(list, asm.LoadAbs(network+at+int32(i), asm.Word), asm.JNE.Imm32(asm.R0, word, pass))
+			word := int32(binary.NativeEndian.Uint32(address[i:]))
+			list = append(list, asm.LoadMem(asm.R0, asm.RFP, header+at+int16(i), asm.Word), asm.JNE.Imm32(asm.R0, word, pass))
 		}
 		return list
 	}
-	at4, at6 := int32(12), int32(8) // sources
+	at4, at6 := int16(12), int16(8) // sources
 	if way == Sent {
 		at4, at6 = 16, 24
 	}
-	list := asm.Instructions{
-		asm.LoadMem(asm.R7, asm.R6, 16, asm.Word), // __sk_buff.protocol, as on the wire
-		asm.JEq.Imm(asm.R7, int32(unix.ETH_P_IPV6>>8|unix.ETH_P_IPV6&0xff<<8), "v6"),
-		asm.JNE.Imm(asm.R7, int32(unix.ETH_P_IP>>8|unix.ETH_P_IP&0xff<<8), pass),
-		asm.LoadAbs(network+9, asm.Byte),
+	four := slices.Concat(asm.Instructions{asm.Mov.Imm(asm.R2, 0)}, load(header, 20), asm.Instructions{
+		asm.LoadMem(asm.R0, asm.RFP, header+9, asm.Byte),
 		asm.JNE.Imm(asm.R0, unix.IPPROTO_UDP, pass),
-		asm.LoadAbs(network+6, asm.Half),
-		asm.And.Imm(asm.R0, 0x1fff),
-		asm.JNE.Imm(asm.R0, 0, pass), // a later fragment
-		asm.LoadAbs(network, asm.Byte),
-		asm.And.Imm(asm.R0, 0xf),
-		asm.LSh.Imm(asm.R0, 2),
-		asm.Mov.Reg(asm.R8, asm.R0),
-		asm.LoadInd(asm.R0, asm.R8, network+2, asm.Half),
-		asm.JNE.Imm(asm.R0, int32(d.To), pass),
-	}
-	if peer.Is4() {
-		list = append(list, equal(at4, peer.AsSlice())...)
-	}
-	next := asm.Ja.Label("lost")
-	if peer.Is6() {
-		next = asm.Ja.Label(pass)
-	}
-	list = append(list, next)
-	six := asm.Instructions{
-		asm.LoadAbs(network+6, asm.Byte).WithSymbol("v6"),
+		asm.LoadMem(asm.R0, asm.RFP, header+6, asm.Half),
+		asm.And.Imm(asm.R0, wire(0x1fff)),
+		asm.JNE.Imm(asm.R0, 0, pass),
+		asm.LoadMem(asm.R2, asm.RFP, header, asm.Byte),
+		asm.And.Imm(asm.R2, 0xf),
+		asm.LSh.Imm(asm.R2, 2),
+		asm.Add.Imm(asm.R2, 2),
+	}, goesTo)
+	six := slices.Concat(asm.Instructions{asm.Mov.Imm(asm.R2, 0)}, load(header, 40), asm.Instructions{
+		asm.LoadMem(asm.R0, asm.RFP, header+6, asm.Byte),
 		asm.JNE.Imm(asm.R0, unix.IPPROTO_UDP, pass),
-		asm.LoadAbs(network+42, asm.Half),
-		asm.JNE.Imm(asm.R0, int32(d.To), pass),
-	}
-	if peer.Is4() {
-		six = asm.Instructions{asm.Ja.Label(pass).WithSymbol("v6")}
-	} else if peer.Is6() {
+		asm.Mov.Imm(asm.R2, 42),
+	}, goesTo)
+	switch {
+	case peer.Is4():
+		four = append(four, equal(at4, peer.AsSlice())...)
+		six = asm.Instructions{asm.Ja.Label(pass)}
+	case peer.Is6():
+		four = asm.Instructions{asm.Ja.Label(pass)}
 		six = append(six, equal(at6, peer.AsSlice())...)
 	}
-	return append(list, six...)
+	six[0] = six[0].WithSymbol("v6")
+	if !peer.Is6() {
+		four = append(four, asm.Ja.Label("lost"))
+	}
+	return slices.Concat(asm.Instructions{
+		asm.LoadMem(asm.R7, asm.R6, 16, asm.Word), // __sk_buff.protocol, as on the wire
+		asm.JEq.Imm(asm.R7, wire(unix.ETH_P_IPV6), "v6"),
+		asm.JNE.Imm(asm.R7, wire(unix.ETH_P_IP), pass),
+	}, four, six)
 }
 
 // lossy compares the clock with its end, which stands in a map that lives as long
@@ -262,19 +279,34 @@ func Clear(device string) error {
 	if err := detach(l.Attrs().Index, nil); err != nil {
 		return fmt.Errorf("detach from %s: %w", device, err)
 	}
+	ours, others := 0, 0
 	for _, way := range []Way{Sent, Received} {
 		list, err := netlink.FilterList(l, uint32(way))
 		if err != nil {
-			return nil // no clsact, no filter
+			continue // no clsact, no filter
 		}
 		for _, f := range list {
 			if b, ok := f.(*netlink.BpfFilter); !ok || b.Name != name {
+				others++
 				continue
 			}
+			ours++
 			if err := netlink.FilterDel(f); err != nil && !errors.Is(err, unix.ENOENT) {
 				return fmt.Errorf("detach from %s: %w", device, err)
 			}
 		}
 	}
+	if ours == 0 || others > 0 {
+		return nil
+	}
+	if err := netlink.QdiscDel(clsact(l.Attrs().Index)); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("clsact of %s: %w", device, err)
+	}
 	return nil
+}
+
+func clsact(index int) *netlink.Clsact {
+	return &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
+		LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
+	}}
 }

@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
-
 	"github.com/onpath/onpath/internal/impair"
 	"github.com/onpath/onpath/internal/netnsrun"
 )
@@ -24,26 +22,17 @@ func TestLoss(t *testing.T) {
 	}
 	defer netnsrun.Remove(ns)
 	err := netnsrun.Do(ns, func() error {
-		attrs := netlink.NewLinkAttrs()
-		attrs.Name = "a"
-		if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "b"}); err != nil {
+		c, err := newCable()
+		if err != nil {
 			return err
 		}
-		for _, d := range []string{"a", "b"} {
-			l, err := netlink.LinkByName(d)
-			if err == nil {
-				err = netlink.LinkSetUp(l)
-			}
-			if err != nil {
-				return err
-			}
-		}
+		defer c.close()
 		const span = 1500 * time.Millisecond
 		if err := impair.Loss("a", impair.Sent, 1, span); err != nil {
 			return err
 		}
 		begin := time.Now()
-		if n := through(t, 200); n != 0 {
+		if n := c.through(t, 200); n != 0 {
 			t.Errorf("%d of 200 frames passed a cut", n)
 		}
 		rest := span - time.Since(begin)
@@ -51,11 +40,11 @@ func TestLoss(t *testing.T) {
 			return err
 		}
 		end := time.Now().Add(rest) // its own end is earlier: it began before it returned
-		if n := through(t, 1000); n < 350 || n > 650 {
+		if n := c.through(t, 1000); n < 350 || n > 650 {
 			t.Errorf("%d of 1000 frames passed at a loss of a half", n)
 		}
 		time.Sleep(time.Until(end) + 10*time.Millisecond)
-		if n := through(t, 200); n != 200 {
+		if n := c.through(t, 200); n != 200 {
 			t.Errorf("%d of 200 frames passed after the end", n)
 		}
 		if err := impair.Clear("a"); err != nil {
@@ -64,13 +53,13 @@ func TestLoss(t *testing.T) {
 		if err := impair.Loss("b", impair.Received, 1, span); err != nil {
 			return err
 		}
-		if n := through(t, 200); n != 0 {
+		if n := c.through(t, 200); n != 0 {
 			t.Errorf("%d of 200 frames passed a device that receives nothing", n)
 		}
 		if err := impair.Clear("b"); err != nil {
 			t.Error(err)
 		}
-		if n := through(t, 200); n != 200 {
+		if n := c.through(t, 200); n != 200 {
 			t.Errorf("%d of 200 frames passed when all was cleared", n)
 		}
 		if err := impair.Clear("nosuch"); err != nil {

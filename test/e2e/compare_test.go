@@ -51,6 +51,9 @@ func (f *fleet) judge(t *testing.T) {
 	for _, s := range f.long {
 		t.Log("among the longest silences: " + f.explain(s))
 	}
+	for _, l := range f.looks {
+		t.Log(l)
+	}
 	for _, w := range f.wrong {
 		t.Error("wrong bytes:", w)
 	}

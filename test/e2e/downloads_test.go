@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -200,10 +201,14 @@ type fleet struct {
 	wrong  []string
 	why    map[string]int // how downloads broke
 	long   []silence      // the longest, longest first
+	open   map[*watched]bool
+	looks  []string // what was found while downloads stood still
 }
 
 func startFleet(ctx context.Context, t *testing.T) *fleet {
-	f := &fleet{stop: make(chan struct{}), kills: map[string]int{}, broken: map[string]int{}, hang: map[string]time.Duration{}, why: map[string]int{}}
+	f := &fleet{stop: make(chan struct{}), kills: map[string]int{}, broken: map[string]int{}, hang: map[string]time.Duration{},
+		why: map[string]int{}, open: map[*watched]bool{}}
+	f.wg.Go(func() { f.lookAtStill(ctx) })
 	client := stage.Lab.NetNS("client")
 	for worker := range uint64(downloads) {
 		f.wg.Go(func() {
@@ -310,6 +315,8 @@ func (f *fleet) download(ctx context.Context, client string, n uint64) {
 		return
 	}
 	defer w.Close()
+	f.opened(w, true)
+	defer f.opened(w, false)
 	_ = w.SetDeadline(time.Now().Add(20 * time.Second))
 	request, _ := http.NewRequest(http.MethodGet, fmt.Sprintf("http://10.9.0.2/%d", n), nil)
 	request.Close = true
@@ -345,11 +352,14 @@ func (s silence) length() time.Duration { return s.to.Sub(s.from) }
 type watched struct {
 	net.Conn
 	longest, last silence
-	read          int // bytes
+	read          int          // bytes
+	at            atomic.Int64 // Unix ns of the last data
+	looked        bool
 }
 
 func (w *watched) saw() {
 	now := time.Now()
+	w.at.Store(now.UnixNano())
 	w.last = silence{w.last.to, now, w.read}
 	if w.last.from.IsZero() {
 		w.last.from = now

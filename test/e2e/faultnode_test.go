@@ -61,9 +61,9 @@ func (f nodeFault) cause(ctx context.Context, t *testing.T, victim onpath.Instan
 	pid, before := stage.Pid(node), restarts(ctx, t)
 	stopped := make(chan bool, 1)
 	if f.kind == onpath.FaultKillNode {
-		go func() { stopped <- isStopped(pid, 5*time.Second) }()
+		go func() { stopped <- isStopped(pid, 15*time.Second) }()
 	}
-	const lasts = 1500 * time.Millisecond
+	const lasts = 3 * time.Second
 	out, err := stage.Onpath(ctx, append([]string{"fault", string(f.kind), node, "--yes", "--for", lasts.String(), "--watch", (lasts + time.Second).String(),
 		"--lab", stage.Lab.Name(), "--probe", "client:origin", "--flows", strconv.Itoa(probeFlows), "-o", "json"}, f.args...)...)
 	if err != nil {
@@ -138,6 +138,8 @@ func refusedNodeFaults(ctx context.Context, t *testing.T, node string) {
 		{"cut-link NODE --peer OTHER", 2, "--yes"},
 		{"cut-link --yes", 2, "arg"},
 		{"kill-node NODE --for 0s --yes", 2, "--for"},
+		{"kill-node NODE --for 500ms --yes", 2, "1s or more"},
+		{"kill-node NODE --yes --lab LAB", 2, "leave --yes out"},
 		{"kill-node NODE --for 2h --yes", 2, "at most"},
 		{"cut-link NODE --lab LAB", 3, "link"},
 		{"kill-node no-such-host --lab LAB", 3, "no-such-host"},
