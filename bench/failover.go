@@ -35,7 +35,7 @@ const (
 
 func failover() Benchmark {
 	b := Benchmark{
-		Name: "failover", rounds: 3, cost: cost{12 * time.Minute, 40 * time.Second},
+		Name: "failover", rounds: 3, cost: cost{11 * time.Minute, 30 * time.Second},
 		Question: "for how long does a flow stand still when something fails, and is it kept?",
 		run:      runFailover,
 	}

@@ -77,6 +77,7 @@ func TestRebootWithoutRuntime(t *testing.T) {
 				return errors.New("connection refused")
 			}
 			r = b.run()
+			b.until("its devices are there", func() bool { return b.path.state(16) != "" })
 			if s := b.path.state(16); s != c.want {
 				t.Errorf("vport is %q while the runtime does not answer, want %s", s, c.want)
 			}
