@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/onpath/onpath"
-	"github.com/onpath/onpath/api/client"
 	"github.com/onpath/onpath/internal/blackout"
 	"github.com/onpath/onpath/internal/table"
 	"github.com/onpath/onpath/lab"
@@ -194,6 +193,11 @@ func (f *faultFlags) onNode(c *cobra.Command, r onpath.FaultRequest) error {
 		return err
 	}
 	r.For = onpath.Duration(f.lasts)
+	return f.ask(c, r)
+}
+
+// ask has a node cause the fault. An instance is named as people do.
+func (f *faultFlags) ask(c *cobra.Command, r onpath.FaultRequest) error {
 	if err := r.Validate(); err != nil {
 		return err
 	}
@@ -202,11 +206,13 @@ func (f *faultFlags) onNode(c *cobra.Command, r onpath.FaultRequest) error {
 		return err
 	}
 	defer cl.Close()
-	return f.ask(c, cl, r)
-}
-
-// ask has a node cause the fault.
-func (f *faultFlags) ask(c *cobra.Command, cl *client.Client, r onpath.FaultRequest) (err error) {
+	if !r.Kind.OfNode() {
+		i, err := f.g.instance(c.Context(), cl, r.Instance)
+		if err != nil {
+			return err
+		}
+		r.Instance = i.Metadata.Tenant + "/" + i.Metadata.Name
+	}
 	var l *lab.Lab
 	if f.probe != "" {
 		if l, err = f.open(c); err != nil {
@@ -319,20 +325,7 @@ func (f *faultFlags) onInstance(c *cobra.Command, kind onpath.FaultKind, name st
 	case onpath.FaultDelay:
 		r.Delay = onpath.Duration(f.delay)
 	}
-	if err := r.Validate(); err != nil {
-		return err
-	}
-	cl, err := f.g.client()
-	if err != nil {
-		return err
-	}
-	defer cl.Close()
-	i, err := f.g.instance(c.Context(), cl, name)
-	if err != nil {
-		return err
-	}
-	r.Instance = i.Metadata.Tenant + "/" + i.Metadata.Name
-	return f.ask(c, cl, r)
+	return f.ask(c, r)
 }
 
 func (f *faultFlags) show(c *cobra.Command, d *faultDone) error {

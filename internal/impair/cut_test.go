@@ -4,8 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -13,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/onpath/onpath/internal/impair"
-	"github.com/onpath/onpath/internal/netnsrun"
 )
 
 // datagram is a packet of UDP, with that many words of IPv4 options.
@@ -37,14 +34,6 @@ func datagram(src, dst netip.Addr, port uint16, options int) []byte {
 // TestCut: only datagrams to the port are lost, where a peer is named only those from it
 // or to it; all pass when the time is over.
 func TestCut(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root for a network namespace")
-	}
-	ns := filepath.Join(t.TempDir(), "ns")
-	if err := netnsrun.Create(ns); err != nil {
-		t.Fatal(err)
-	}
-	defer netnsrun.Remove(ns)
 	const port = 4797
 	near, far, other := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("203.0.113.200"), netip.MustParseAddr("203.0.113.201")
 	near6, far6, other6 := netip.MustParseAddr("fd00::1"), netip.MustParseAddr("fdff:ffff::2"), netip.MustParseAddr("fdff:ffff::3")
@@ -58,12 +47,7 @@ func TestCut(t *testing.T) {
 		"to the peer, v6": datagram(near6, far6, port, 0), "to another, v6": datagram(near6, other6, port, 0), "from the peer, v6": datagram(far6, near6, port, 0),
 		"to another port, v6": datagram(near6, far6, port+1, 0),
 	}
-	err := netnsrun.Do(ns, func() error {
-		wire, err := newCable()
-		if err != nil {
-			return err
-		}
-		defer wire.close()
+	withCable(t, func(wire *cable) error {
 		pass := func(what string, lost []string) {
 			for name, p := range packets {
 				want := 5
@@ -110,7 +94,4 @@ func TestCut(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 }

@@ -3,10 +3,14 @@ package impair_test
 import (
 	"bytes"
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/onpath/onpath/internal/netnsrun"
 )
 
 // cable is a veth pair a and b in a namespace; frames go from a to b.
@@ -18,6 +22,30 @@ type cable struct {
 
 // experiment is an EtherType for experiments.
 const experiment = 0x88b5
+
+// withCable calls do in a namespace with a cable.
+func withCable(t *testing.T, do func(c *cable) error) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("needs root for a network namespace")
+	}
+	ns := filepath.Join(t.TempDir(), "ns")
+	if err := netnsrun.Create(ns); err != nil {
+		t.Fatal(err)
+	}
+	defer netnsrun.Remove(ns)
+	err := netnsrun.Do(ns, func() error {
+		c, err := newCable()
+		if err != nil {
+			return err
+		}
+		defer c.close()
+		return do(c)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
 
 // newCable makes one in the calling thread's namespace.
 func newCable() (*cable, error) {

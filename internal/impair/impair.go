@@ -72,25 +72,23 @@ func lose(device string, way Way, chosen asm.Instructions, p float64, d time.Dur
 		return fmt.Errorf("device %s: %w", device, err)
 	}
 	index := l.Attrs().Index
-	if way == Received && hasTCX(index) { // ahead of programs that take packets over as they come in
-		end, prog, err := lossy(chosen, p, tcxDrop)
-		if err != nil {
-			return fmt.Errorf("load the program that loses frames: %w", err)
-		}
-		defer end.Close()
-		defer prog.Close()
-		err = link.RawAttachProgram(link.RawAttachProgramOptions{Target: index, Program: prog, Attach: ebpf.AttachTCXIngress, Anchor: link.Head()})
-		if err != nil {
-			return fmt.Errorf("attach to %s: %w", device, err)
-		}
-		return errors.Join(begin(end, d), detach(index, prog))
+	verdict, ahead := int32(tcStolen), way == Received && hasTCX(index)
+	if ahead {
+		verdict = tcxDrop
 	}
-	end, prog, err := lossy(chosen, p, tcStolen)
+	end, prog, err := lossy(chosen, p, verdict)
 	if err != nil {
 		return fmt.Errorf("load the program that loses frames: %w", err)
 	}
 	defer end.Close()
 	defer prog.Close()
+	if ahead { // of programs that take packets over as they come in
+		err := link.RawAttachProgram(link.RawAttachProgramOptions{Target: index, Program: prog, Attach: ebpf.AttachTCXIngress, Anchor: link.Head()})
+		if err != nil {
+			return fmt.Errorf("attach to %s: %w", device, err)
+		}
+		return errors.Join(begin(end, d), detach(index, prog))
+	}
 	if err := netlink.QdiscAdd(clsact(index)); err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("clsact on %s: %w", device, err)
 	}

@@ -1,32 +1,16 @@
 package impair_test
 
 import (
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/onpath/onpath/internal/impair"
-	"github.com/onpath/onpath/internal/netnsrun"
 )
 
 // TestLoss sends frames over a veth pair: all are lost, then half, then, when the
 // time is over, none, with nobody having undone anything.
 func TestLoss(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root for a network namespace")
-	}
-	ns := filepath.Join(t.TempDir(), "ns")
-	if err := netnsrun.Create(ns); err != nil {
-		t.Fatal(err)
-	}
-	defer netnsrun.Remove(ns)
-	err := netnsrun.Do(ns, func() error {
-		c, err := newCable()
-		if err != nil {
-			return err
-		}
-		defer c.close()
+	withCable(t, func(c *cable) error {
 		const span = 1500 * time.Millisecond
 		if err := impair.Loss("a", impair.Sent, 1, span); err != nil {
 			return err
@@ -70,7 +54,4 @@ func TestLoss(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 }

@@ -292,13 +292,7 @@ func servesAgain(ctx context.Context, t *testing.T, victim onpath.Instance, port
 
 // refusedFaults are asked for in vain: no event tells of one, and the instance goes on.
 func refusedFaults(ctx context.Context, t *testing.T, name string) {
-	told := telling{reason: "FaultInjected"}
-	before, instances := told.count(ctx, t), restarts(ctx, t)
-	for _, c := range []struct {
-		args string
-		code int
-		says string
-	}{
+	refuseAll(ctx, t, strings.NewReplacer("NAME", name, "LAB", stage.Lab.Name()), []refusal{
 		{"kill-instance NAME", 2, "add --yes"},
 		{"stall-instance NAME --for 1s", 2, "add --yes"},
 		{"drop NAME --percent 50", 2, "add --yes"},
@@ -320,9 +314,23 @@ func refusedFaults(ctx context.Context, t *testing.T, name string) {
 		{"kill-instance NAME --yes --lab LAB --probe client:origin --flows 0", 2, "--flows"},
 		{"kill-instance NAME --yes --lab no-such-lab --probe client:origin", 3, "no-such-lab"},
 		{"kill-instance NAME --yes -o nonsense", 2, "nonsense"},
-	} {
-		args := strings.Fields(strings.NewReplacer("NAME", name, "LAB", stage.Lab.Name()).Replace(c.args))
-		refused(ctx, t, args, c.code, c.says)
+	})
+}
+
+// refusal is a fault that is asked for in vain: with its exit code, and a word of why.
+type refusal struct {
+	args string
+	code int
+	says string
+}
+
+// refuseAll tries all, whose names are others': no event tells of one, and instances go on.
+func refuseAll(ctx context.Context, t *testing.T, names *strings.Replacer, list []refusal) {
+	t.Helper()
+	told := telling{reason: "FaultInjected"}
+	before, instances := told.count(ctx, t), restarts(ctx, t)
+	for _, c := range list {
+		refused(ctx, t, strings.Fields(names.Replace(c.args)), c.code, c.says)
 	}
 	if n := told.count(ctx, t); n != before {
 		t.Errorf("%d events tell of faults that were refused", n-before)

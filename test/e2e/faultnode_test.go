@@ -122,14 +122,8 @@ func isStopped(pid int, limit time.Duration) bool {
 
 // refusedNodeFaults are asked for in vain.
 func refusedNodeFaults(ctx context.Context, t *testing.T, node string) {
-	told := telling{reason: "FaultInjected"}
-	before, instances := told.count(ctx, t), restarts(ctx, t)
 	other := slices.DeleteFunc([]string{"n1", "n2"}, func(n string) bool { return n == node })[0]
-	for _, c := range []struct {
-		args string
-		code int
-		says string
-	}{
+	refuseAll(ctx, t, strings.NewReplacer("NODE", node, "OTHER", other, "LAB", stage.Lab.Name()), []refusal{
 		{"kill-node gw1 --yes", 8, "gateway"},
 		{"kill-node no-such-node --yes", 3, "no-such-node"},
 		{"cut-link no-such-node --yes", 3, "no-such-node"},
@@ -143,14 +137,5 @@ func refusedNodeFaults(ctx context.Context, t *testing.T, node string) {
 		{"kill-node NODE --for 2h --yes", 2, "at most"},
 		{"cut-link NODE --lab LAB", 3, "link"},
 		{"kill-node no-such-host --lab LAB", 3, "no-such-host"},
-	} {
-		args := strings.Fields(strings.NewReplacer("NODE", node, "OTHER", other, "LAB", stage.Lab.Name()).Replace(c.args))
-		refused(ctx, t, args, c.code, c.says)
-	}
-	if n := told.count(ctx, t); n != before {
-		t.Errorf("%d events tell of faults that were refused", n-before)
-	}
-	if now := restarts(ctx, t); now != instances {
-		t.Errorf("instances are %s, were %s", now, instances)
-	}
+	})
 }
