@@ -4,14 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/netnsrun"
 	"github.com/onpath/onpath/node"
 	"github.com/onpath/onpath/runtime/fake"
 )
@@ -120,6 +123,31 @@ func TestRestartWithBackoff(t *testing.T) {
 	})
 	if !slices.Contains(r.server.reasons(), "Exited") || slices.Contains(r.server.reasons(), "BackOff") {
 		t.Errorf("events are %v; each death is told once", r.server.reasons())
+	}
+}
+
+// TestNoConnectionIsLeft: what the kernel still holds of a program's connections is gone
+// when the program starts again.
+func TestNoConnectionIsLeft(t *testing.T) {
+	b := newBed(t)
+	r := b.run()
+	r.plan(planOf(1, routed("web", 16)))
+	r.untilState("web", onpath.InstanceReady)
+	var l net.Listener
+	var left net.Conn
+	must(t, netnsrun.Do(b.nsOf("web"), func() (err error) {
+		if l, err = net.Listen("tcp", "127.0.0.1:0"); err == nil {
+			left, err = net.DialTimeout("tcp", l.Addr().String(), 5*time.Second)
+		}
+		return err
+	}))
+	defer l.Close()
+	defer left.Close()
+	b.machine.Kill(b.id("web"), 9)
+	b.until("it runs again", func() bool { return b.story.count("start web") == 2 })
+	_ = left.SetReadDeadline(time.Now().Add(5 * time.Second))
+	if _, err := left.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNABORTED) && !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("a connection of before gives %v", err)
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"errors"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/netnsrun"
+	"github.com/onpath/onpath/internal/sockets"
 )
 
 // making is an instance on its way in the runtime: its image is prepared, and
@@ -121,6 +123,7 @@ func (in *instance) runSpec(plan onpath.InstancePlan) onpath.RunSpec {
 func (in *instance) launch(ctx context.Context, rt onpath.Runtime, m *making) (p onpath.Process, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
 	defer cancel()
+	in.endLeft()
 	switch {
 	case m.made != nil:
 		p, err = m.made.Start(ctx)
@@ -143,4 +146,23 @@ func (in *instance) launch(ctx context.Context, rt onpath.Runtime, m *making) (p
 		}
 	}
 	return nil, err
+}
+
+// endLeft ends the connections of a process that has ended, which stay in the instance's
+// namespace: the kernel goes on sending what the process had left and that it is over,
+// minutes long. Once the vports are open that would arrive, where the other end may have
+// another connection by the same ports by then; and a new one that came here by them
+// would meet the old one.
+func (in *instance) endLeft() {
+	path := in.a.state.netns(in.id)
+	if !netnsrun.Is(path) {
+		return
+	}
+	err := netnsrun.Do(path, func() error {
+		_, err := sockets.End()
+		return err
+	})
+	if err != nil {
+		in.a.log.Warn("connections of the process before stay", "instance", in.id, "err", err)
+	}
 }

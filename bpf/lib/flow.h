@@ -44,7 +44,7 @@ static __always_inline void touch(struct pkt *p, struct flow *e)
 		flags |= FLOW_RST;
 	if (flags && (e->flags & flags) != flags)
 		e->flags |= flags;
-	if ((p->is & IS_SYN) && (e->flags & (FLOW_FIN | FLOW_RST))) {
+	if ((p->is & IS_ANYSYN) && (e->flags & (FLOW_FIN | FLOW_RST))) {
 		e->flags &= ~(FLOW_FIN | FLOW_RST); /* the ports are used again */
 		p->learn = 1;
 	}
@@ -174,6 +174,48 @@ __noinline int find_home(__u32 asked)
 	return 0;
 }
 
+#define ANSWER_FRESH 4 /* seconds */
+
+/* Has the connection of pkt.rkey ended, as its entries there show? Or does what they
+ * show belong to one before? */
+__noinline int is_over(void)
+{
+	__u32 flags, scope, slot = 0;
+	struct pkt *p = packet();
+	struct flow *e, *mate;
+	struct vport *v;
+
+	if (!p)
+		return 1;
+	e = flow_find(&p->rkey, p->back_tenant);
+	if (!e || ((p->now - e->seen) & SEEN_MASK) > ANSWER_FRESH)
+		return 1;
+	scope = p->rkey.scope;
+	v = vport_of(&slot, scope);
+	if (v && v->kind == VPORT_INSTANCE)
+		scope = v->other;
+	reverse_key(&p->wkey, &p->rkey, scope);
+	mate = flow_find(&p->wkey, p->back_tenant);
+	flags = mate ? mate->flags : 0;
+	return ((e->flags | flags) & FLOW_RST) || (e->flags & flags & FLOW_FIN);
+}
+
+/*
+ * Is a connection, whose reverse entry e is, known to be with the member that e leads to?
+ * Members of an element that resets what it loses end TCP themselves: no other can take
+ * it over while that one is open. One that died and serves again, or that could not be
+ * reached for a while, may have a connection left by the same ports, and still speak.
+ */
+static __always_inline int is_with(const struct pkt *p, const struct flow *e, __u32 id)
+{
+	struct group *g;
+
+	if (!(e->kind & ANSWERED) || p->key.proto != IPPROTO_TCP)
+		return 0;
+	g = bpf_map_lookup_elem(&groups, &id);
+	return g && (g->flags & GROUP_RESET) && !is_over();
+}
+
 /* May the reverse entry e, which leads to e->next, be turned to where the
  * packets come from now? Only within the same element (a re-pick) or when what
  * it leads to is gone; never for a flow that an instance began. Else a packet in
@@ -202,7 +244,7 @@ static __always_inline int may_turn(struct pkt *p, struct flow *e, __u32 next)
 	if (kind != NEXT_VPORT)
 		return KEEP; /* answers leave: the elements before were passed by */
 	group = entry_group(e);
-	turn = next && group && is_member(group, next) ? TURN : KEEP;
+	turn = next && group && is_member(group, next) && !is_with(p, e, group) ? TURN : KEEP;
 	v = vport_of(&slot, e->next);
 	return turn | (!v || v->state == STATE_CLOSED ? RENEW : KEEP);
 }
@@ -305,6 +347,13 @@ static __always_inline void hear_of(const struct pkt *p, struct flow *e, const s
 		e->group |= HEARD;
 }
 
+/* A packet of the other direction has come out of a vport: perhaps where e leads. */
+static __always_inline void note_answer(struct flow *e, __u32 from)
+{
+	if (entry_kind(e) == NEXT_VPORT && e->next == from && !(e->kind & ANSWERED))
+		e->kind |= ANSWERED;
+}
+
 /* The entry for the answers: rkey → pkt.reply, in the pending table of
  * pkt.back_tenant. Answers meet what a walk from the table meets (0:
  * none). Returns 0 or, if it must be established at once (pkt.settle) and there is
@@ -332,6 +381,7 @@ static __always_inline int write_answer(struct pkt *p, __u32 table, __u32 back)
 		change = RENEW;
 	if (e && change == KEEP) {
 		hear_of(p, e, to);
+		note_answer(e, to->next);
 		see(p, e);
 		return 0;
 	}
@@ -371,6 +421,7 @@ static __always_inline int write_answer(struct pkt *p, __u32 table, __u32 back)
 		held_by = holder(e, p->back_tenant);
 		store_decision(e, &p->back, p->rkey.scope);
 		hear_of(p, e, to);
+		note_answer(e, to->next);
 		hand_over(e, &p->rkey, held_by, p->back_tenant);
 		e->seen = p->now;
 		p->news = 1;
@@ -378,6 +429,7 @@ static __always_inline int write_answer(struct pkt *p, __u32 table, __u32 back)
 	}
 	store_decision(fresh_flow(p), &p->back, p->rkey.scope);
 	hear_of(p, &p->fresh, to);
+	note_answer(&p->fresh, to->next);
 	if (!p->settle) {
 		flow_begin(p, &p->rkey, p->back_tenant);
 		return 0;

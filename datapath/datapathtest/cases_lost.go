@@ -82,6 +82,83 @@ func waiting(b *bed) {
 	}
 }
 
+// revenant: an instance that knows its connections dies and serves again, and what is left
+// in it of one still speaks, when its ports belong to another connection, at another
+// instance. That one stays there, both ways.
+func revenant(b *bed) {
+	fw, mortals := b.instance("fw", "n2"), []*instance{b.instance("first", sideNode), b.instance("second", gateway)}
+	l := one(&chain{path: 1, match: toServer()}, fw)
+	l.chains[0].elements = append(l.chains[0].elements, &element{instances: mortals, lost: onpath.LostReset})
+	l.instances = append(l.instances, mortals...)
+	b.nodes[gateway].loose[edgeVport] = true
+	for n, t := range []onpath.Tuple{tcp4(1000), tcp6(1000)} {
+		old, stays := mortals[n], mortals[1-n]
+		device := onpath.DeviceName(old.vport)
+		old.state, stays.state = onpath.VportUp, onpath.VportDraining
+		b.apply(l)
+		b.handshake(t, fw, old)
+		old.state, stays.state = onpath.VportClosed, onpath.VportUp
+		b.apply(l)
+		b.bothReset(t, fw)
+		b.handshake(t, fw, stays)
+
+		old.state = onpath.VportUp
+		b.apply(l)
+		left := running(t.Reverse(), 77, 1001)
+		b.send(old.node, device, left.bytes())
+		b.expect(fw.node, onpath.DeviceName(fw.vport), left.bytes())
+		b.send(fw.node, onpath.DeviceName(fw.vport), withTTL(left.bytes(), 1))
+		b.expect(gateway, clientNet, withTTL(left.bytes(), 2))
+		left = running(t, 77, 5001)
+		b.send(old.node, device, left.bytes())
+		b.expect(gateway, serverNet, withTTL(left.bytes(), 1))
+
+		b.through(clientNet, running(t, 1005, 5001).bytes(), serverNet, forwards(fw, stays)...)
+		b.through(serverNet, running(t.Reverse(), 5001, 1009).bytes(), clientNet, backwards(stays, fw)...)
+		end := running(t, 1009, 5005)
+		end.flags = rst
+		b.through(clientNet, end.bytes(), serverNet, forwards(fw, stays)...)
+	}
+}
+
+// bothReset takes the resets of a connection whose instance has died: the server's, and
+// the client's through the firewall before.
+func (b *bed) bothReset(t onpath.Tuple, fw *instance) {
+	b.t.Helper()
+	b.isReset(serverNet, t.Reverse(), 1001)
+	device := onpath.DeviceName(fw.vport)
+	p := withTTL(b.receive(fw.node, device).Packet, 1)
+	b.send(fw.node, device, p)
+	b.expect(gateway, clientNet, withTTL(p, 1))
+}
+
+// portsAgain: a firewall's node knows a connection that was reset with its instance. When
+// another by the same ports, which runs through another firewall, at another instance,
+// comes to this one, as its own has died, it goes on where it is.
+func portsAgain(b *bed) {
+	firewalls := []*instance{b.instance("fw1", "n2"), b.instance("fw2", sideNode)}
+	mortals := []*instance{b.instance("first", sideNode), b.instance("second", gateway)}
+	l := one(&chain{path: 1, match: toServer()}, firewalls...)
+	l.chains[0].elements = []*element{{instances: firewalls}, {instances: mortals, lost: onpath.LostReset}}
+	l.instances = append(l.instances, mortals...)
+	b.nodes[gateway].loose[edgeVport] = true
+	states := func(fw1, fw2, first, second onpath.VportState) {
+		firewalls[0].state, firewalls[1].state, mortals[0].state, mortals[1].state = fw1, fw2, first, second
+		b.apply(l)
+	}
+	const up, draining, closed = onpath.VportUp, onpath.VportDraining, onpath.VportClosed
+	t := tcp4(1000)
+	states(up, draining, up, draining)
+	b.handshake(t, firewalls[0], mortals[0])
+	states(up, draining, closed, up)
+	b.bothReset(t, firewalls[0])
+	states(closed, up, closed, up)
+	b.handshake(t, firewalls[1], mortals[1])
+	states(up, closed, up, up)
+	b.through(serverNet, running(t.Reverse(), 5001, 1001).bytes(), clientNet, backwards(mortals[1], firewalls[0])...)
+	b.through(clientNet, running(t, 1001, 5005).bytes(), serverNet, forwards(firewalls[0], mortals[1])...)
+}
+
 func be32(b []byte) uint32 {
 	return uint32(b[0])<<24 | uint32(b[1])<<16 | uint32(b[2])<<8 | uint32(b[3])
 }

@@ -28,15 +28,16 @@ type flow struct {
 	functions []inlined
 	entry     onpath.VportID
 	path      onpath.PathID
-	reverse   bool          // in which functions are run; of another tier than path's, perhaps
-	route     bool          // exit: last
-	tenant    string        // in whose share it is
-	counts    bool          // an instance of the tenant began it: against its MaxFlows
-	place     *list.Element // among the tenant's pending; nil: it is established
-	learned   bool          // written for answers, not by a choice
-	known     bool          // of context only: of a flow that came here from another instance
-	adopted   bool          // led past a chain that is younger than the connection
-	heard     bool          // a connection came out of next, which was closed here
+	reverse   bool           // in which functions are run; of another tier than path's, perhaps
+	route     bool           // exit: last
+	tenant    string         // in whose share it is
+	counts    bool           // an instance of the tenant began it: against its MaxFlows
+	place     *list.Element  // among the tenant's pending; nil: it is established
+	learned   bool           // written for answers, not by a choice
+	known     bool           // of context only: of a flow that came here from another instance
+	adopted   bool           // led past a chain that is younger than the connection
+	heard     bool           // a connection came out of next, which was closed here
+	answered  onpath.VportID // next, if the other direction has come out of that
 
 	packets, bytes uint64
 	seen           time.Time

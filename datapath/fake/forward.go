@@ -41,7 +41,7 @@ func (n *Node) touch(w *work, f *flow) {
 	f.packets += n.pieces()
 	f.bytes += n.wire(w.h.length)
 	if w.h.protocol == protoTCP {
-		begins := w.h.flags&(flagSYN|flagACK) == flagSYN // the ports are used again
+		begins := w.h.flags&flagSYN != 0 // the ports are used again
 		f.fin = !begins && (f.fin || w.h.flags&flagFIN != 0)
 		f.rst = !begins && (f.rst && !goesOn || w.h.flags&flagRST != 0)
 		if w.h.flags&flagACK != 0 {
@@ -389,23 +389,45 @@ func (n *Node) leads(w *work, k flowKey, next onpath.VportID, tenant string) boo
 	if f == nil {
 		return false
 	}
+	w.before = f.seen
 	f.seen = n.now()
 	n.hear(w, f, next)
+	f.noteAnswer(next)
 	return f.next == next && f.kind != onpath.NextPending
 }
 
 // answersGo lets the answers to a packet, by which f leads, go by e.
 func (n *Node) answersGo(w *work, back flowKey, e flow, tenant string, f *flow) {
 	known := n.learn(w, back, e, tenant)
-	n.turn(w, known, e, f)
+	n.turn(w, back, known, e, f)
 	n.hear(w, known, e.next)
+	known.noteAnswer(e.next)
+}
+
+// noteAnswer notes that a packet of the other direction has come out of a vport.
+func (f *flow) noteAnswer(from onpath.VportID) {
+	if f.kind == onpath.NextVport && f.next == from {
+		f.answered = from
+	}
+}
+
+// answerFresh is how long an answer tells where a connection is that shows no packets.
+const answerFresh = 4
+
+// isWith reports whether a connection is known to be with the member that its entry
+// leads to: of an element that resets what it loses, no other can take it over. An entry
+// that rested, or whose connection has ended, may be of one before.
+func (n *Node) isWith(w *work, k flowKey, f *flow) bool {
+	g := n.groups[f.group]
+	return w.h.protocol == protoTCP && g != nil && g.Lost == onpath.LostReset && f.answered == f.next &&
+		n.now().Unix()-w.before.Unix() <= answerFresh && !n.over(k, f)
 }
 
 // turn lets an entry for answers lead to where the packets come from now, if it
 // led nowhere yet, to another instance of the same element, or to one that is
 // gone; never if an instance began the flow, be it with one packet, forged perhaps,
 // by which f leads.
-func (n *Node) turn(w *work, old *flow, e flow, f *flow) {
+func (n *Node) turn(w *work, k flowKey, old *flow, e flow, f *flow) {
 	if old.counts || f.counts {
 		return
 	}
@@ -422,7 +444,7 @@ func (n *Node) turn(w *work, old *flow, e flow, f *flow) {
 		return
 	}
 	g := n.groups[old.group]
-	replaces := g != nil && old.kind == onpath.NextVport && old.group == e.group && hasMember(g, e.next) || n.otherGate(old.next) != 0 && n.otherGate(old.next) == e.next
+	replaces := g != nil && old.kind == onpath.NextVport && old.group == e.group && hasMember(g, e.next) && !n.isWith(w, k, old) || n.otherGate(old.next) != 0 && n.otherGate(old.next) == e.next
 	if old.kind != onpath.NextPending && !replaces && n.takes(old.next) {
 		return
 	}

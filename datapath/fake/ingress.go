@@ -3,6 +3,7 @@ package fake
 import (
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/onpath/onpath"
 )
@@ -31,6 +32,8 @@ type work struct {
 	uplink string
 	// tunnel is how it came from another node, if it did.
 	tunnel *Tunnelled
+	// before is when the entry for its answers was in use last, but for this packet.
+	before time.Time
 }
 
 // nowhere is the path of packets whose group this node does not have.
@@ -305,7 +308,8 @@ func (n *Node) classify(w *work) {
 		ahead := n.learn(w, w.key, f, w.tenant)
 		back := f
 		back.reverse = !f.reverse
-		n.turn(w, n.learn(w, flowKey{edge, w.key.tuple.Reverse()}, back, w.tenant), back, &f)
+		k := flowKey{edge, w.key.tuple.Reverse()}
+		n.turn(w, k, n.learn(w, k, back, w.tenant), back, &f)
 		n.begin(w, ahead)
 		return
 	case toMember:
@@ -354,7 +358,8 @@ func (n *Node) beginFunctions(w *work, f flow) {
 	back := f
 	back.reverse, back.functions, back.mirrors = !f.reverse, backwards(f.functions), n.turned(f.mirrors, w.key.tuple)
 	back.learned = true
-	n.turn(w, n.learn(w, flowKey{f.next, w.key.tuple.Reverse()}, back, w.tenant), back, &f)
+	k := flowKey{f.next, w.key.tuple.Reverse()}
+	n.turn(w, k, n.learn(w, k, back, w.tenant), back, &f)
 	n.begin(w, ahead)
 }
 

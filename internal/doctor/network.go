@@ -11,6 +11,8 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/onpath/onpath/internal/sockets"
 )
 
 // feature is something to try in a namespace of its own.
@@ -33,6 +35,9 @@ var features = []feature{
 		"chains across nodes need it", "use a kernel with CONFIG_VXLAN (modprobe vxlan)"},
 	{"bridge", func() error { return addLink(&netlink.Bridge{LinkAttrs: attrs("db0")}) }, Warn,
 		"labs with switches need it", "modprobe bridge"},
+	{"ending connections", sockets.Possible, Warn,
+		"what a function's dead process had open is spoken of until the kernel gives it up, and new connections by the same ports may need a second try",
+		"use a kernel with CONFIG_INET_DIAG_DESTROY"},
 	{"netem", tryNetem, Warn, "onpath lab emulates delay and loss by itself", "modprobe sch_netem makes labs faster"},
 }
 

@@ -47,7 +47,7 @@ func (f *fleet) judge(t *testing.T) {
 	for _, d := range []string{"", "dl-firewall", "dl-cache"} {
 		t.Logf("after %d kills of %q: longest silence %s, %d downloads broken", f.kills[d], d, f.hang[d], f.broken[d])
 	}
-	t.Logf("%d downloads; those that broke: %v", f.total, f.why)
+	t.Logf("%d downloads, %d by the ports of one that broke; those that broke: %v", f.total, f.again, f.why)
 	for _, s := range f.long {
 		t.Log("among the longest silences: " + f.explain(s))
 	}

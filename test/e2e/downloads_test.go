@@ -201,6 +201,7 @@ type fleet struct {
 	wrong  []string
 	why    map[string]int // how downloads broke
 	long   []silence      // the longest, longest first
+	again  int            // connections from the ports of one that broke
 	open   map[*watched]bool
 	looks  []string // what was found while downloads stood still
 }
@@ -213,13 +214,14 @@ func startFleet(ctx context.Context, t *testing.T) *fleet {
 	for worker := range uint64(downloads) {
 		f.wg.Go(func() {
 			time.Sleep(time.Duration(rand.Int64N(int64(chunks * pace)))) // not all at once
+			var again net.Addr
 			for n := worker; ; n += downloads {
 				select {
 				case <-f.stop:
 					return
 				default:
 				}
-				f.download(ctx, client, n)
+				again = f.download(ctx, client, n, again)
 				time.Sleep(time.Duration(rand.Int64N(int64(breath))))
 			}
 		})
@@ -301,22 +303,29 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// download gets one file and compares every byte.
-func (f *fleet) download(ctx context.Context, client string, n uint64) {
+// download gets one file and compares every byte, from an address if that is free. Of one
+// that broke it returns the client's address, for the next: ports that are used again
+// soon meet what is left of a connection.
+func (f *fleet) download(ctx context.Context, client string, n uint64, from net.Addr) net.Addr {
 	w := &watched{}
 	w.saw()
 	err := netnsrun.Do(client, func() (err error) {
-		w.Conn, err = (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: -1}).DialContext(ctx, "tcp", "10.9.0.2:80")
+		d := net.Dialer{Timeout: 5 * time.Second, KeepAlive: -1, LocalAddr: from}
+		w.Conn, err = d.DialContext(ctx, "tcp", "10.9.0.2:80")
+		if errors.Is(err, syscall.EADDRINUSE) {
+			d.LocalAddr = nil
+			w.Conn, err = d.DialContext(ctx, "tcp", "10.9.0.2:80")
+		}
 		return err
 	})
 	if err != nil {
 		w.saw()
 		f.note(w.longest, w.last, err, "")
-		return
+		return nil
 	}
 	defer w.Close()
-	f.opened(w, true)
-	defer f.opened(w, false)
+	f.opened(w, true, from != nil && w.LocalAddr().String() == from.String())
+	defer f.opened(w, false, false)
 	_ = w.SetDeadline(time.Now().Add(20 * time.Second))
 	request, _ := http.NewRequest(http.MethodGet, fmt.Sprintf("http://10.9.0.2/%d", n), nil)
 	request.Close = true
@@ -327,6 +336,10 @@ func (f *fleet) download(ctx context.Context, client string, n uint64) {
 	}
 	w.saw()
 	f.note(w.longest, w.last, err, wrong)
+	if err != nil {
+		return w.LocalAddr()
+	}
+	return nil
 }
 
 // silence is a time without data, after so many bytes of a connection.

@@ -22,9 +22,12 @@ const (
 	mostLooks  = 3
 )
 
-func (f *fleet) opened(w *watched, open bool) {
+func (f *fleet) opened(w *watched, open, again bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if again {
+		f.again++
+	}
 	if open {
 		f.open[w] = true
 	} else {
