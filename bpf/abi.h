@@ -97,7 +97,7 @@ struct flow {
 
 /* In flow.kind, above the kind. */
 #define EDGE_HERE 0x10 /* with FLOW_AT_EDGE: out here, whatever edge the flow entered at */
-#define ANSWERED  0x20 /* next is a vport out of which the other direction has come */
+#define ANSWERED  0x20 /* next is a vport out of which the other direction's SYN has come */
 #define KIND_MASK 0x0f
 
 /* In flow.group, above element and direction. */

@@ -287,7 +287,7 @@ static __always_inline int receive(struct __sk_buff *skb, struct pkt *p, struct 
 			p->d.entry = n->edge; /* the other gateway is gone */
 		p->learn = !e || e->seen != p->now || tell_always || e->next != p->prev;
 		if (e)
-			note_answer(e, p->prev);
+			note_answer(p, e, p->prev);
 		p->d.kind = NEXT_EXIT;
 		p->d.context = p->d.group;
 		p->d.group = 0;
@@ -302,7 +302,7 @@ static __always_inline int receive(struct __sk_buff *skb, struct pkt *p, struct 
 		   (e->next != p->prev && !leads_beside(n, e, p->prev)) || moved_gate(slot) ||
 		   (p->d.group && e->context != (p->d.group ^ 1) && !(e->flags & FLOW_EMITTED));
 	if (e)
-		note_answer(e, p->prev);
+		note_answer(p, e, p->prev);
 	p->d.slot = slot;
 	if (v->kind == VPORT_FUNCTION) {
 		int rc = decide_relay();

@@ -46,6 +46,9 @@ func (in *instance) live(ctx context.Context) {
 		if ctx.Err() != nil {
 			break
 		}
+		if ended(p) {
+			in.endLeft()
+		}
 		if why != "" {
 			in.rest(ctx, good, why) // what it wrote stays readable meanwhile
 		}

@@ -150,12 +150,11 @@ func (in *instance) launch(ctx context.Context, rt onpath.Runtime, m *making) (p
 
 // endLeft ends the connections of a process that has ended, which stay in the instance's
 // namespace: the kernel goes on sending what the process had left and that it is over,
-// minutes long. Once the vports are open that would arrive, where the other end may have
-// another connection by the same ports by then; and a new one that came here by them
-// would meet the old one.
+// minutes long. The other end may have another connection by the same ports by then; and
+// a new one that came here by them would meet the old one.
 func (in *instance) endLeft() {
 	path := in.a.state.netns(in.id)
-	if !netnsrun.Is(path) {
+	if sockets.Possible() != nil || !netnsrun.Is(path) { // doctor says so
 		return
 	}
 	err := netnsrun.Do(path, func() error {
@@ -163,6 +162,6 @@ func (in *instance) endLeft() {
 		return err
 	})
 	if err != nil {
-		in.a.log.Warn("connections of the process before stay", "instance", in.id, "err", err)
+		in.a.log.Warn("connections of a process that has ended stay", "instance", in.id, "err", err)
 	}
 }

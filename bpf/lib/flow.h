@@ -27,7 +27,7 @@ static __always_inline void touch(struct pkt *p, struct flow *e)
 	if (e->group & HEARD)
 		open_up(e);
 	if (e->seen != p->now || tell_always) {
-		if ((e->flags & FLOW_RST) && e->seen != p->now && !(p->is & IS_RST))
+		if ((e->flags & FLOW_RST) && e->seen != p->now && !(p->is & IS_RST) && !tell_always)
 			e->flags &= ~FLOW_RST; /* its sender goes on: somebody else's */
 		see(p, e);
 		p->learn = 1;
@@ -44,8 +44,9 @@ static __always_inline void touch(struct pkt *p, struct flow *e)
 		flags |= FLOW_RST;
 	if (flags && (e->flags & flags) != flags)
 		e->flags |= flags;
-	if ((p->is & IS_ANYSYN) && (e->flags & (FLOW_FIN | FLOW_RST))) {
-		e->flags &= ~(FLOW_FIN | FLOW_RST); /* the ports are used again */
+	if (p->is & IS_ANYSYN) {
+		if (e->flags & (FLOW_FIN | FLOW_RST))
+			e->flags &= ~(FLOW_FIN | FLOW_RST); /* the ports are used again */
 		p->learn = 1;
 	}
 }
@@ -176,24 +177,35 @@ __noinline int find_home(__u32 asked)
 
 #define ANSWER_FRESH 4 /* seconds */
 
-/* Has the connection of pkt.rkey ended, as its entries there show? Or does what they
+/* Is an entry too old to tell of a connection that goes on? */
+static __always_inline int rests(const struct pkt *p, const struct flow *e)
+{
+	__u32 rest = (p->now - e->seen) & SEEN_MASK;
+
+	return rest > ANSWER_FRESH && rest < SEEN_MASK / 2 && !tell_always;
+}
+
+/* Has the connection of pkt.rkey ended, as its entries here show? Or does what they
  * show belong to one before? */
 __noinline int is_over(void)
 {
-	__u32 flags, scope, slot = 0;
+	struct node *n = this_node();
 	struct pkt *p = packet();
+	__u32 flags, scope, slot = 0;
 	struct flow *e, *mate;
 	struct vport *v;
 
-	if (!p)
+	if (!p || !n)
 		return 1;
 	e = flow_find(&p->rkey, p->back_tenant);
-	if (!e || ((p->now - e->seen) & SEEN_MASK) > ANSWER_FRESH)
+	if (!e || rests(p, e))
 		return 1;
 	scope = p->rkey.scope;
 	v = vport_of(&slot, scope);
 	if (v && v->kind == VPORT_INSTANCE)
 		scope = v->other;
+	else if (scope != n->edge)
+		scope = e->next; /* a relay's */
 	reverse_key(&p->wkey, &p->rkey, scope);
 	mate = flow_find(&p->wkey, p->back_tenant);
 	flags = mate ? mate->flags : 0;
@@ -201,16 +213,17 @@ __noinline int is_over(void)
 }
 
 /*
- * Is a connection, whose reverse entry e is, known to be with the member that e leads to?
+ * Is a connection, whose reverse entry e is, known to have begun with the member that e leads to?
  * Members of an element that resets what it loses end TCP themselves: no other can take
  * it over while that one is open. One that died and serves again, or that could not be
- * reached for a while, may have a connection left by the same ports, and still speak.
+ * reached for a while, may have a connection left by the same ports, and still speak; but
+ * where a connection begins, it is.
  */
 static __always_inline int is_with(const struct pkt *p, const struct flow *e, __u32 id)
 {
 	struct group *g;
 
-	if (!(e->kind & ANSWERED) || p->key.proto != IPPROTO_TCP)
+	if (!(e->kind & ANSWERED) || p->key.proto != IPPROTO_TCP || (p->is & IS_SYN))
 		return 0;
 	g = bpf_map_lookup_elem(&groups, &id);
 	return g && (g->flags & GROUP_RESET) && !is_over();
@@ -347,11 +360,23 @@ static __always_inline void hear_of(const struct pkt *p, struct flow *e, const s
 		e->group |= HEARD;
 }
 
-/* A packet of the other direction has come out of a vport: perhaps where e leads. */
-static __always_inline void note_answer(struct flow *e, __u32 from)
+/* A packet of the other direction has come out of a vport: perhaps where e leads. Only
+ * what belongs to a handshake shows that the connection is with that. */
+static __always_inline void note_answer(const struct pkt *p, struct flow *e, __u32 from)
 {
-	if (entry_kind(e) == NEXT_VPORT && e->next == from && !(e->kind & ANSWERED))
-		e->kind |= ANSWERED;
+	__u8 kind = e->kind;
+
+	if (!(p->is & IS_ANYSYN) || (p->is & (IS_ERROR | IS_NOPORTS)))
+		return;
+	if ((kind & KIND_MASK) == NEXT_VPORT && e->next == from && !(kind & ANSWERED))
+		((volatile __u8 *)e)[3] = kind | ANSWERED; /* a single store: next may be turned meanwhile */
+}
+
+/* Does e go on to lead to a member that has answered, though another one speaks? Then
+ * what that one says is no use of e. */
+static __always_inline int is_refused(const struct flow *e, const struct reply *to)
+{
+	return (e->kind & ANSWERED) && to->kind == NEXT_VPORT && e->next != to->next;
 }
 
 /* The entry for the answers: rkey → pkt.reply, in the pending table of
@@ -381,8 +406,9 @@ static __always_inline int write_answer(struct pkt *p, __u32 table, __u32 back)
 		change = RENEW;
 	if (e && change == KEEP) {
 		hear_of(p, e, to);
-		note_answer(e, to->next);
-		see(p, e);
+		note_answer(p, e, to->next);
+		if (!is_refused(e, to))
+			see(p, e);
 		return 0;
 	}
 	p->back.mirror_count = 0;
@@ -421,7 +447,7 @@ static __always_inline int write_answer(struct pkt *p, __u32 table, __u32 back)
 		held_by = holder(e, p->back_tenant);
 		store_decision(e, &p->back, p->rkey.scope);
 		hear_of(p, e, to);
-		note_answer(e, to->next);
+		note_answer(p, e, to->next);
 		hand_over(e, &p->rkey, held_by, p->back_tenant);
 		e->seen = p->now;
 		p->news = 1;
@@ -429,7 +455,7 @@ static __always_inline int write_answer(struct pkt *p, __u32 table, __u32 back)
 	}
 	store_decision(fresh_flow(p), &p->back, p->rkey.scope);
 	hear_of(p, &p->fresh, to);
-	note_answer(&p->fresh, to->next);
+	note_answer(p, &p->fresh, to->next);
 	if (!p->settle) {
 		flow_begin(p, &p->rkey, p->back_tenant);
 		return 0;

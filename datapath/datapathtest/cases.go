@@ -50,6 +50,7 @@ func Cases() []Case {
 		{"lost-functions", "a dead instance about functions is replaced alike in both directions, whoever speaks first", repickFunctions},
 		{"lost-reset", "connections of a dead instance are reset, new ones work", resets},
 		{"lost-revenant", "an instance that serves again does not draw connections to it that have begun at another", revenant},
+		{"lost-begun-elsewhere", "a connection by the ports of one whose instance has died begins at another, before the gateway has heard", begunElsewhere},
 		{"lost-ports-again", "what a node knows of a connection that was reset does not hold up another by the same ports", portsAgain},
 		{"lost-waiting", "ends that only wait for a dead instance are reset, whatever stands between", waiting},
 		{"lost-heard-first", "what came through an instance that serves again, before the gateway knew, finds back to it", heardFirst},

@@ -126,10 +126,33 @@ func revenant(b *bed) {
 func (b *bed) bothReset(t onpath.Tuple, fw *instance) {
 	b.t.Helper()
 	b.isReset(serverNet, t.Reverse(), 1001)
+	b.passReset(fw)
+}
+
+// passReset has a firewall pass a reset that comes to it on to the client.
+func (b *bed) passReset(fw *instance) {
+	b.t.Helper()
 	device := onpath.DeviceName(fw.vport)
 	p := withTTL(b.receive(fw.node, device).Packet, 1)
 	b.send(fw.node, device, p)
 	b.expect(gateway, clientNet, withTTL(p, 1))
+}
+
+// begunElsewhere: an instance that knows its connections has died, and the gateway has not
+// heard. Where a connection by the same ports begins at another, its answers go there.
+func begunElsewhere(b *bed) {
+	fw, mortals := b.instance("fw", "n2"), []*instance{b.instance("first", sideNode), b.instance("second", gateway)}
+	l := one(&chain{path: 1, match: toServer()}, fw)
+	l.chains[0].elements = append(l.chains[0].elements, &element{instances: mortals, lost: onpath.LostReset})
+	l.instances = append(l.instances, mortals...)
+	mortals[1].state = onpath.VportDraining
+	b.apply(l)
+	t := tcp4(1000)
+	b.handshake(t, fw, mortals[0])
+	mortals[0].state, mortals[1].state = onpath.VportClosed, onpath.VportUp
+	b.applyAt(fw.node, l)
+	b.passReset(fw)
+	b.handshake(t, fw, mortals[1])
 }
 
 // portsAgain: a firewall's node knows a connection that was reset with its instance. When

@@ -144,7 +144,7 @@ type flowKey struct {
 
 type flowValue struct {
 	Next    [3]byte // vport
-	Kind    uint8   // and edgeHere, ANSWERED
+	Kind    uint8   // and edgeHere, and that next has answered
 	Slot    uint16
 	Path    uint16  // slot
 	Context [3]byte // group

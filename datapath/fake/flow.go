@@ -37,7 +37,7 @@ type flow struct {
 	known     bool           // of context only: of a flow that came here from another instance
 	adopted   bool           // led past a chain that is younger than the connection
 	heard     bool           // a connection came out of next, which was closed here
-	answered  onpath.VportID // next, if the other direction has come out of that
+	answered  onpath.VportID // next, if the other direction's SYN has come out of that
 
 	packets, bytes uint64
 	seen           time.Time
@@ -143,7 +143,7 @@ func (n *Node) begunAnew(w *work, f *flow) bool {
 	case n.groups[f.context] == nil:
 		return false
 	default:
-		f.kind, f.next, f.functions, f.mirrors, f.adopted = onpath.NextPending, 0, nil, nil, false
+		f.kind, f.next, f.functions, f.mirrors, f.adopted, f.answered = onpath.NextPending, 0, nil, nil, false, 0
 	}
 	return true
 }

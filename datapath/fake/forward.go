@@ -184,7 +184,7 @@ func (n *Node) lost(w *work, f *flow) bool {
 		} else if g.Lost == onpath.LostReset && running {
 			why = onpath.DropReset
 		} else if member, ok := n.pick(g, w.key.tuple); ok {
-			f.next, f.heard = member, false
+			f.next, f.heard, f.answered = member, false, 0
 			return true
 		} else if g.None == onpath.NoneBypass {
 			goes := n.goOn(w, f, g, false)
@@ -392,7 +392,7 @@ func (n *Node) leads(w *work, k flowKey, next onpath.VportID, tenant string) boo
 	w.before = f.seen
 	f.seen = n.now()
 	n.hear(w, f, next)
-	f.noteAnswer(next)
+	f.noteAnswer(w, next)
 	return f.next == next && f.kind != onpath.NextPending
 }
 
@@ -401,12 +401,13 @@ func (n *Node) answersGo(w *work, back flowKey, e flow, tenant string, f *flow) 
 	known := n.learn(w, back, e, tenant)
 	n.turn(w, back, known, e, f)
 	n.hear(w, known, e.next)
-	known.noteAnswer(e.next)
+	known.noteAnswer(w, e.next)
 }
 
-// noteAnswer notes that a packet of the other direction has come out of a vport.
-func (f *flow) noteAnswer(from onpath.VportID) {
-	if f.kind == onpath.NextVport && f.next == from {
+// noteAnswer notes that a packet of the other direction has come out of a vport: one of a
+// handshake, which shows that the connection is with that.
+func (f *flow) noteAnswer(w *work, from onpath.VportID) {
+	if w.h.protocol == protoTCP && w.h.flags&flagSYN != 0 && f.kind == onpath.NextVport && f.next == from {
 		f.answered = from
 	}
 }
@@ -414,13 +415,18 @@ func (f *flow) noteAnswer(from onpath.VportID) {
 // answerFresh is how long an answer tells where a connection is that shows no packets.
 const answerFresh = 4
 
-// isWith reports whether a connection is known to be with the member that its entry
-// leads to: of an element that resets what it loses, no other can take it over. An entry
-// that rested, or whose connection has ended, may be of one before.
+// isWith reports whether a connection is known to have begun with the member that its entry
+// leads to: of an element that resets what it loses, no other can take it over, but where
+// a connection begins. An entry that rested, or whose connection has ended, may be of one
+// before.
 func (n *Node) isWith(w *work, k flowKey, f *flow) bool {
 	g := n.groups[f.group]
-	return w.h.protocol == protoTCP && g != nil && g.Lost == onpath.LostReset && f.answered == f.next &&
-		n.now().Unix()-w.before.Unix() <= answerFresh && !n.over(k, f)
+	if w.h.protocol != protoTCP || w.h.begins() || g == nil || g.Lost != onpath.LostReset || f.answered != f.next {
+		return false
+	}
+	back := n.anywhere(n.mateOf(k, f))
+	over := f.rst || back != nil && (back.rst || f.fin && back.fin)
+	return !over && n.now().Unix()-w.before.Unix() <= answerFresh
 }
 
 // turn lets an entry for answers lead to where the packets come from now, if it
@@ -446,6 +452,9 @@ func (n *Node) turn(w *work, k flowKey, old *flow, e flow, f *flow) {
 	g := n.groups[old.group]
 	replaces := g != nil && old.kind == onpath.NextVport && old.group == e.group && hasMember(g, e.next) && !n.isWith(w, k, old) || n.otherGate(old.next) != 0 && n.otherGate(old.next) == e.next
 	if old.kind != onpath.NextPending && !replaces && n.takes(old.next) {
+		if old.answered == old.next && e.kind == onpath.NextVport {
+			old.seen = w.before // what another than that says is no use of it
+		}
 		return
 	}
 	e.renew(old)
@@ -479,7 +488,7 @@ func (n *Node) letGo(w *work, f *flow) bool {
 	}
 	w.anew = true
 	if w.uplink == "" && w.tunnel == nil && !known.counts && n.groups[known.context] != nil {
-		known.kind, known.next, known.functions, known.mirrors = onpath.NextPending, 0, nil, nil
+		known.kind, known.next, known.functions, known.mirrors, known.answered = onpath.NextPending, 0, nil, nil, 0
 		return true
 	}
 	n.drop(w.key, known)

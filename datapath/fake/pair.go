@@ -76,7 +76,7 @@ func (n *Node) hearPartner(t onpath.Tuple, told flow, syn bool) {
 	case syn && f.adopted:
 		n.forgetAdopted(k, f)
 	case f.kind == onpath.NextVport && told.next != 0 && len(f.functions) == 0 && !ruled && (syn || !n.takes(f.next)):
-		f.next, f.context, f.heard = told.next, 0, false
+		f.next, f.context, f.heard, f.answered = told.next, 0, false, 0
 		return
 	default:
 		return

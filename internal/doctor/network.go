@@ -36,8 +36,8 @@ var features = []feature{
 	{"bridge", func() error { return addLink(&netlink.Bridge{LinkAttrs: attrs("db0")}) }, Warn,
 		"labs with switches need it", "modprobe bridge"},
 	{"ending connections", sockets.Possible, Warn,
-		"what a function's dead process had open is spoken of until the kernel gives it up, and new connections by the same ports may need a second try",
-		"use a kernel with CONFIG_INET_DIAG_DESTROY"},
+		"the kernel goes on sending for connections of a function's dead process, and new ones by the same ports may need a second try",
+		"use Linux 6.11, or one that has its mending of tcp_abort, with CONFIG_INET_DIAG_DESTROY"},
 	{"netem", tryNetem, Warn, "onpath lab emulates delay and loss by itself", "modprobe sch_netem makes labs faster"},
 }
 

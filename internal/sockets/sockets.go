@@ -7,72 +7,172 @@ import (
 	"fmt"
 	"syscall"
 
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
-// The messages of sock_diag(7).
+// The messages of sock_diag(7) and netlink(7).
 const (
+	headerSize  = unix.SizeofNlMsghdr
 	requestSize = 56 // struct inet_diag_req_v2
 	messageID   = 4  // offset of the socket's id in struct inet_diag_msg
 	requestID   = 8  // and in the request
 	idSize      = 48 // struct inet_diag_sockid
+
+	byFamily = 20 // SOCK_DIAG_BY_FAMILY
+	destroy  = 21 // SOCK_DESTROY
 )
 
 // connections are the states of include/net/tcp_states.h, without LISTEN and CLOSE.
 const connections = 1<<1 | 1<<2 | 1<<3 | 1<<4 | 1<<5 | 1<<6 | 1<<8 | 1<<9 | 1<<11 | 1<<12
 
+// batch is how many requests are sent at once, whose answers fit a socket's buffer.
+const batch = 64
+
 // End ends every TCP connection of the calling thread's network namespace, also those of
 // which no program has a socket any more: the kernel goes on sending for them, minutes
-// long. Their other ends are sent a RST. It returns how many there were.
+// long. Their other ends are sent a RST. It returns how many it ended. Possible says
+// whether the kernel can do that; where it cannot, End is not to be called.
 func End() (n int, err error) {
+	s, err := open()
+	if err != nil {
+		return 0, err
+	}
+	defer s.close()
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
-		found, derr := dump(family)
-		err = errors.Join(err, derr)
-		for _, id := range found {
-			if eerr := end(family, id); eerr != nil {
-				err = errors.Join(err, fmt.Errorf("end a connection (the kernel needs INET_DIAG_DESTROY): %w", eerr))
-				break // nor the others
+		ids, derr := s.dump(family)
+		if derr != nil {
+			return n, fmt.Errorf("list TCP connections: %w", derr)
+		}
+		for len(ids) > 0 {
+			some := ids[:min(batch, len(ids))]
+			ids = ids[len(some):]
+			ended, eerr := s.end(family, some)
+			n += ended
+			if eerr != nil {
+				err = fmt.Errorf("end a TCP connection: %w", eerr)
 			}
-			n++
 		}
 	}
 	return n, err
 }
 
-// Possible says why the kernel cannot end connections; nil: it can.
-func Possible() error {
-	return end(unix.AF_INET, make([]byte, idSize))
+// count is how many connections there are.
+func count() (n int, err error) {
+	s, err := open()
+	if err != nil {
+		return 0, err
+	}
+	defer s.close()
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		ids, err := s.dump(family)
+		if err != nil {
+			return n, fmt.Errorf("list TCP connections: %w", err)
+		}
+		n += len(ids)
+	}
+	return n, nil
 }
 
-func request(family uint8, states uint32, id []byte) []byte {
-	b := make([]byte, requestSize)
-	b[0], b[1] = family, unix.IPPROTO_TCP
-	binary.NativeEndian.PutUint32(b[4:], states)
-	copy(b[requestID:], id)
+// diag is a netlink socket for sock_diag.
+type diag struct {
+	fd  int
+	buf []byte
+}
+
+func open() (*diag, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_INET_DIAG)
+	if err != nil {
+		return nil, fmt.Errorf("open sock_diag: %w", err)
+	}
+	return &diag{fd: fd, buf: make([]byte, 1<<16)}, nil
+}
+
+func (s *diag) close() { _ = unix.Close(s.fd) }
+
+// request appends one to b.
+func request(b []byte, kind, flags uint16, family uint8, states uint32, id []byte) []byte {
+	e := binary.NativeEndian
+	b = e.AppendUint32(b, headerSize+requestSize)
+	b = e.AppendUint16(b, kind)
+	b = e.AppendUint16(b, unix.NLM_F_REQUEST|flags)
+	b = append(b, make([]byte, 8+requestSize)...) // sequence number and port are not used
+	r := b[len(b)-requestSize:]
+	r[0], r[1] = family, unix.IPPROTO_TCP
+	e.PutUint32(r[4:], states)
+	copy(r[requestID:], id)
 	return b
 }
 
-func dump(family uint8) (ids [][]byte, err error) {
-	r := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)
-	r.AddRawData(request(family, connections, nil))
-	messages, err := r.Execute(unix.NETLINK_INET_DIAG, nl.SOCK_DIAG_BY_FAMILY)
-	for _, m := range messages {
-		if len(m) >= messageID+idSize {
-			ids = append(ids, m[messageID:messageID+idSize])
-		}
-	}
-	if err != nil && !errors.Is(err, nl.ErrDumpInterrupted) {
-		return ids, fmt.Errorf("list TCP connections: %w", err)
-	}
-	return ids, nil
-}
-
-func end(family uint8, id []byte) error {
-	r := nl.NewNetlinkRequest(nl.SOCK_DESTROY, unix.NLM_F_ACK)
-	r.AddRawData(request(family, 0, id))
-	if _, err := r.Execute(unix.NETLINK_INET_DIAG, 0); err != nil && !errors.Is(err, syscall.ENOENT) {
+// send sends requests and gives what is answered to take, until that is done.
+func (s *diag) send(requests []byte, take func(m syscall.NetlinkMessage) (done bool, err error)) error {
+	if err := unix.Sendto(s.fd, requests, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return err
 	}
+	for {
+		n, _, err := unix.Recvfrom(s.fd, s.buf, 0)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		messages, err := syscall.ParseNetlinkMessage(s.buf[:n])
+		if err != nil {
+			return err
+		}
+		for _, m := range messages {
+			if done, err := take(m); done || err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// errorIn is the error that a message of type NLMSG_ERROR or NLMSG_DONE tells, if one.
+func errorIn(m syscall.NetlinkMessage) error {
+	if len(m.Data) < 4 {
+		return nil
+	}
+	if code := int32(binary.NativeEndian.Uint32(m.Data)); code < 0 {
+		return syscall.Errno(-code)
+	}
 	return nil
+}
+
+func (s *diag) dump(family uint8) (ids [][]byte, err error) {
+	err = s.send(request(nil, byFamily, unix.NLM_F_DUMP, family, connections, nil), func(m syscall.NetlinkMessage) (bool, error) {
+		switch {
+		case m.Header.Type == unix.NLMSG_DONE || m.Header.Type == unix.NLMSG_ERROR:
+			return true, errorIn(m)
+		case len(m.Data) >= messageID+idSize:
+			ids = append(ids, append([]byte(nil), m.Data[messageID:messageID+idSize]...))
+		}
+		return false, nil
+	})
+	return ids, err
+}
+
+// end ends connections, and gives an error of one that it could not.
+func (s *diag) end(family uint8, ids [][]byte) (n int, failed error) {
+	var b []byte
+	for _, id := range ids {
+		b = request(b, destroy, unix.NLM_F_ACK, family, 0, id)
+	}
+	answers := 0
+	err := s.send(b, func(m syscall.NetlinkMessage) (bool, error) {
+		if m.Header.Type != unix.NLMSG_ERROR {
+			return false, nil
+		}
+		switch err := errorIn(m); {
+		case err == nil:
+			n++
+		case errors.Is(err, syscall.ENOENT): // it has ended by itself
+		case errors.Is(err, syscall.EOPNOTSUPP): // TIME_WAIT, on an older kernel: that ends by itself
+		default:
+			failed = err
+		}
+		answers++
+		return answers == len(ids), nil
+	})
+	return n, errors.Join(failed, err)
 }

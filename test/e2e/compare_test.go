@@ -66,6 +66,9 @@ func (f *fleet) judge(t *testing.T) {
 	if d := f.hang["dl-cache"]; d > anewFor {
 		t.Errorf("a download hung for %s after the death of an element that ends TCP; at most %s is promised", d, anewFor)
 	}
+	if f.broken["dl-cache"] > 0 && f.again == 0 {
+		t.Error("no port of a download that broke was used again")
+	}
 	if f.kills["dl-firewall"] == 0 || f.kills["dl-cache"] == 0 || f.total < downloads {
 		t.Errorf("%v kills and %d downloads are too few to tell", f.kills, f.total)
 	}

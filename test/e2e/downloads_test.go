@@ -221,8 +221,11 @@ func startFleet(ctx context.Context, t *testing.T) *fleet {
 					return
 				default:
 				}
-				again = f.download(ctx, client, n, again)
-				time.Sleep(time.Duration(rand.Int64N(int64(breath))))
+				wait := breath
+				if again = f.download(ctx, client, n, again); again != nil {
+					wait /= 10 // who lost a file is at it again soon
+				}
+				time.Sleep(time.Duration(rand.Int64N(int64(wait))))
 			}
 		})
 	}
