@@ -213,7 +213,7 @@ __noinline int is_over(void)
 }
 
 /*
- * Is a connection, whose reverse entry e is, known to have begun with the member that e leads to?
+ * Is a connection known to have begun with the member to which its reverse entry e leads?
  * Members of an element that resets what it loses end TCP themselves: no other can take
  * it over while that one is open. One that died and serves again, or that could not be
  * reached for a while, may have a connection left by the same ports, and still speak; but

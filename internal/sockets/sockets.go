@@ -33,44 +33,44 @@ const batch = 64
 // long. Their other ends are sent a RST. It returns how many it ended. Possible says
 // whether the kernel can do that; where it cannot, End is not to be called.
 func End() (n int, err error) {
-	s, err := open()
-	if err != nil {
-		return 0, err
-	}
-	defer s.close()
-	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
-		ids, derr := s.dump(family)
-		if derr != nil {
-			return n, fmt.Errorf("list TCP connections: %w", derr)
-		}
+	var failed error
+	err = each(func(s *diag, family uint8, ids [][]byte) {
 		for len(ids) > 0 {
 			some := ids[:min(batch, len(ids))]
 			ids = ids[len(some):]
-			ended, eerr := s.end(family, some)
+			ended, err := s.end(family, some)
 			n += ended
-			if eerr != nil {
-				err = fmt.Errorf("end a TCP connection: %w", eerr)
+			if err != nil {
+				failed = fmt.Errorf("end a TCP connection: %w", err)
 			}
 		}
-	}
-	return n, err
+	})
+	return n, errors.Join(failed, err)
 }
 
 // count is how many connections there are.
 func count() (n int, err error) {
+	err = each(func(_ *diag, _ uint8, ids [][]byte) {
+		n += len(ids)
+	})
+	return n, err
+}
+
+// each lists the connections of each family.
+func each(do func(s *diag, family uint8, ids [][]byte)) error {
 	s, err := open()
 	if err != nil {
-		return 0, err
+		return err
 	}
 	defer s.close()
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		ids, err := s.dump(family)
 		if err != nil {
-			return n, fmt.Errorf("list TCP connections: %w", err)
+			return fmt.Errorf("list TCP connections: %w", err)
 		}
-		n += len(ids)
+		do(s, family, ids)
 	}
-	return n, nil
+	return nil
 }
 
 // diag is a netlink socket for sock_diag.

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf/features"
 	"github.com/vishvananda/netlink"
 
 	"github.com/onpath/onpath/internal/netnsrun"
@@ -17,9 +18,9 @@ import (
 // though their program is gone; who listens goes on.
 func TestEnd(t *testing.T) {
 	if os.Getuid() != 0 {
-		t.Skip("needs root")
+		t.Skip("needs root for a network namespace")
 	}
-	must(t, Possible())
+	needKernel(t)
 	for _, address := range []string{"127.0.0.1:0", "[::1]:0"} {
 		t.Run(address, func(t *testing.T) { endAt(t, address) })
 	}
@@ -83,8 +84,9 @@ func endAt(t *testing.T, address string) {
 // TestEndMany ends more than fit one message.
 func TestEndMany(t *testing.T) {
 	if os.Getuid() != 0 {
-		t.Skip("needs root")
+		t.Skip("needs root for a network namespace")
 	}
+	needKernel(t)
 	ns := filepath.Join(t.TempDir(), "ns")
 	must(t, netnsrun.Create(ns))
 	t.Cleanup(func() { must(t, netnsrun.Remove(ns)) })
@@ -127,6 +129,21 @@ func TestEndMany(t *testing.T) {
 	if n := in(t, ns, count); n != 0 {
 		t.Errorf("%d connections are left", n)
 	}
+}
+
+// needKernel skips where an older kernel cannot end connections; Linux 6.11 can.
+func needKernel(t *testing.T) {
+	t.Helper()
+	err := Possible()
+	if err == nil {
+		return
+	}
+	version, verr := features.LinuxVersionCode()
+	must(t, verr)
+	if version < 6<<16|11<<8 {
+		t.Skipf("this kernel is older than Linux 6.11 and cannot end connections: %v", err)
+	}
+	t.Fatal(err)
 }
 
 func in(t *testing.T, ns string, do func() (int, error)) (n int) {
