@@ -26,3 +26,12 @@ func (e *Event) Meta() *Metadata { return &e.Metadata }
 
 // ObjectKind implements Object.
 func (e *Event) ObjectKind() Kind { return KindEvent }
+
+// NodeEvent is an event as a node reports it.
+type NodeEvent struct {
+	Time    time.Time `json:"time"`
+	About   string    `json:"about"`
+	Reason  string    `json:"reason"`
+	Message string    `json:"message"`
+	Warning bool      `json:"warning,omitempty"`
+}

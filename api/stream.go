@@ -80,81 +80,6 @@ func (s *Server) instance(ctx context.Context, tenant, name string) (*onpath.Ins
 	return o.(*onpath.Instance), nil
 }
 
-func (s *Server) logs(w http.ResponseWriter, r *http.Request) error {
-	q := query(r, "tail", "follow", "previous")
-	request := onpath.LogsRequest{Tail: q.integer("tail", -1), Follow: q.boolean("follow"), Previous: q.boolean("previous")}
-	if q.err != nil {
-		return q.err
-	}
-	if request.Follow && request.Previous {
-		return onpath.Errorf(onpath.CodeInvalid, "an earlier run writes nothing more: there is nothing to follow")
-	}
-	i, err := s.instance(r.Context(), r.PathValue("tenant"), r.PathValue("name"))
-	if err != nil {
-		return err
-	}
-	request.Instance = i.Metadata.Tenant + "/" + i.Metadata.Name
-	return s.relay(w, r, "text/plain; charset=utf-8", i.Spec.Node, onpath.OpLogs, request)
-}
-
-func (s *Server) capture(w http.ResponseWriter, r *http.Request) error {
-	q := query(r, withTuple("count", "length", "back", "node", "instance")...)
-	spec := onpath.CaptureSpec{Count: q.amount("count"), Length: q.amount("length"), Tuple: q.tuple()}
-	back := q.boolean("back")
-	if q.err != nil {
-		return q.err
-	}
-	node, err := s.captureAt(r.Context(), q, back, &spec)
-	if err != nil {
-		return err
-	}
-	if who := whoIs(r.Context()); who.Role == auth.RoleUser { // a node has one at a time
-		e := onpath.Errorf(onpath.CodeUnavailable, "a capture of a user ends after %s", userCapture)
-		e.Remedy = "begin another one"
-		ctx, cancel := context.WithTimeoutCause(r.Context(), userCapture, e)
-		defer cancel()
-		r = r.WithContext(ctx)
-	}
-	return s.relay(w, r, "application/x-pcapng", node, onpath.OpCapture, spec)
-}
-
-// userCapture is how long a user may keep others from capturing at a node.
-const userCapture = 10 * time.Minute
-
-// captureAt finds the vport meant, and its node.
-func (s *Server) captureAt(ctx context.Context, q *values, back bool, spec *onpath.CaptureSpec) (string, error) {
-	if name := q.Get("node"); name != "" {
-		if err := mayOperate(ctx, "capture at the uplinks of a node"); err != nil {
-			return "", err
-		}
-		o, err := s.o.Store.Get(ctx, onpath.Key{Kind: onpath.KindNode, Name: name})
-		if err != nil {
-			return "", err
-		}
-		if spec.Vport = o.(*onpath.Node).Status.Edge; spec.Vport == 0 {
-			e := onpath.Errorf(onpath.CodeInvalid, "node %s has no uplinks in use", name)
-			e.Remedy = "capture at an instance, or name a gateway"
-			return "", e
-		}
-		return name, nil
-	}
-	tenant, name := onpath.Ref(q.Get("instance")).Resolve(ownTenant(ctx))
-	if name == "" {
-		return "", onpath.Errorf(onpath.CodeInvalid, "name an instance or a node to capture at")
-	}
-	i, err := s.instance(ctx, tenant, name)
-	if err != nil {
-		return "", err
-	}
-	spec.Vport = i.Spec.Vport
-	if back {
-		if spec.Vport = i.Spec.Back; spec.Vport == 0 {
-			return "", onpath.Errorf(onpath.CodeInvalid, "instance %s/%s is not bridged: it has one side only", tenant, name)
-		}
-	}
-	return i.Spec.Node, nil
-}
-
 // ownTenant is the tenant meant where a name comes without one.
 func ownTenant(ctx context.Context) string {
 	if who := whoIs(ctx); who.Role == auth.RoleUser {
@@ -246,45 +171,6 @@ func (l *lazyHeader) end(err error) {
 		b, _ := json.Marshal(listed(err)[0]) // strings only
 		l.w.Header().Set(wire.Trailer, string(b))
 	}
-}
-
-// exec connects the caller with a command; the two speak frames that the server
-// does not look into.
-func (s *Server) exec(w http.ResponseWriter, r *http.Request) error {
-	q := query(r, "command", "tty", "stdin")
-	request := onpath.ExecRequest{Command: q.Values["command"], TTY: q.boolean("tty"), Stdin: q.boolean("stdin")}
-	switch {
-	case q.err != nil:
-		return q.err
-	case len(request.Command) == 0:
-		return onpath.Errorf(onpath.CodeInvalid, "no command is given")
-	case r.Header.Get("Upgrade") != session.ExecProtocol:
-		return onpath.Errorf(onpath.CodeInvalid, "exec needs Upgrade: %s", session.ExecProtocol)
-	}
-	i, err := s.instance(r.Context(), r.PathValue("tenant"), r.PathValue("name"))
-	if err != nil {
-		return err
-	}
-	request.Instance = i.Metadata.Tenant + "/" + i.Metadata.Name
-	c, err := s.o.Hub.Call(r.Context(), i.Spec.Node, onpath.OpExec, request)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	conn, err := session.Accept(w, session.ExecProtocol)
-	if err != nil {
-		return nil // the caller is gone
-	}
-	defer conn.Close()
-	s.log.Info("exec", "by", whoIs(r.Context()).URI(), "instance", request.Instance, "command", request.Command)
-	go func() {
-		_, _ = io.Copy(c, conn)
-		_ = c.Close() // the caller is gone: end the command
-	}()
-	if _, err := io.Copy(conn, c); err != nil {
-		_ = session.FailExec(conn, stopped(r.Context(), err))
-	}
-	return nil
 }
 
 func (s *Server) serveSession(w http.ResponseWriter, r *http.Request) {

@@ -119,12 +119,12 @@ func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed boo
 // until the returned function is called. What cannot be done so is done when the
 // agent sees the end.
 func (in *instance) closeAtEnd(p onpath.Process) (forget func()) {
-	c, ok := in.a.opt.Datapath.(onpath.EndingCloser)
+	c, ok := in.a.opt.Datapath.(onpath.ExitCloser)
 	pid := p.Pid()
 	if !ok || pid == 0 || ended(p) {
 		return func() {}
 	}
-	forget, err := c.CloseAtEnd(pid, wiringOf(in.id, in.current()).vports())
+	forget, err := c.CloseAtExit(pid, wiringOf(in.id, in.current()).vports())
 	switch {
 	case err == nil:
 		return forget

@@ -221,3 +221,14 @@ func problem(answer *http.Response) error {
 	}
 	return onpath.Errorf(onpath.CodeInternal, "the server answered %s: %s", answer.Status, bytes.TrimSpace(data))
 }
+
+// Version is what the server is.
+func (c *Client) Version(ctx context.Context) (wire.Version, error) {
+	var out wire.Version
+	return out, c.do(ctx, http.MethodGet, "/version", nil, nil, &out)
+}
+
+// Ready returns nil once the server can do its work, and else why not.
+func (c *Client) Ready(ctx context.Context) error {
+	return c.do(ctx, http.MethodGet, "/readyz", nil, nil, nil)
+}

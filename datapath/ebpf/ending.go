@@ -21,7 +21,7 @@ const endingMap = "endings"
 //go:embed ending_bpfel.o
 var endingObject []byte
 
-var _ onpath.EndingCloser = (*Driver)(nil)
+var _ onpath.ExitCloser = (*Driver)(nil)
 
 // endings closes vports at the moment a process ends.
 type endings struct {
@@ -81,8 +81,8 @@ func (e *endings) close() error {
 	return err
 }
 
-// CloseAtEnd implements onpath.EndingCloser.
-func (d *Driver) CloseAtEnd(pid int, vports []onpath.VportID) (func(), error) {
+// CloseAtExit implements onpath.ExitCloser.
+func (d *Driver) CloseAtExit(pid int, vports []onpath.VportID) (func(), error) {
 	var v endingValue
 	if pid <= 0 || len(vports) > len(v.Vports) {
 		return nil, onpath.Errorf(onpath.CodeInvalid, "%d vports cannot close with process %d", len(vports), pid)

@@ -9,10 +9,10 @@ import (
 	"github.com/onpath/onpath"
 )
 
-// TestCloseAtEnd: the vports of a program that is killed are closed by the kernel,
+// TestCloseAtExit: the vports of a program that is killed are closed by the kernel,
 // those of one that runs or whose watch has ended are not. Until the watch ends they
 // stay so; then the next Apply of the same configuration opens them again.
-func TestCloseAtEnd(t *testing.T) {
+func TestCloseAtExit(t *testing.T) {
 	c := newTown(t)
 	for id := onpath.VportID(17); id <= 19; id++ {
 		c.routed("n2", id)
@@ -50,7 +50,7 @@ func TestCloseAtEnd(t *testing.T) {
 	dies, lives, ignored := start(), start(), start()
 	var forget [3]func()
 	for i, cmd := range []*exec.Cmd{dies, lives, ignored} {
-		forget[i], err = dp.CloseAtEnd(cmd.Process.Pid, []onpath.VportID{onpath.VportID(17 + i)})
+		forget[i], err = dp.CloseAtExit(cmd.Process.Pid, []onpath.VportID{onpath.VportID(17 + i)})
 		if onpath.CodeOf(err) == onpath.CodeUnsupported {
 			if _, noTypes := os.Stat("/sys/kernel/btf/vmlinux"); noTypes != nil {
 				t.Skip("needs a kernel with type information (BTF): /sys/kernel/btf/vmlinux is not there")
@@ -86,12 +86,12 @@ func TestCloseAtEnd(t *testing.T) {
 		t.Errorf("the configuration does not open what the kernel closed before the watch ended: %v", s)
 	}
 	for _, pid := range []int{0, -1, 1 << 30} {
-		if forget, err := dp.CloseAtEnd(pid, []onpath.VportID{17}); err == nil {
+		if forget, err := dp.CloseAtExit(pid, []onpath.VportID{17}); err == nil {
 			forget()
 			t.Errorf("takes process %d", pid)
 		}
 	}
-	if _, err := dp.CloseAtEnd(1, make([]onpath.VportID, 3)); onpath.CodeOf(err) != onpath.CodeInvalid {
+	if _, err := dp.CloseAtExit(1, make([]onpath.VportID, 3)); onpath.CodeOf(err) != onpath.CodeInvalid {
 		t.Errorf("takes three vports: %v", err)
 	}
 }

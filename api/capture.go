@@ -1,0 +1,68 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/auth"
+)
+
+func (s *Server) capture(w http.ResponseWriter, r *http.Request) error {
+	q := query(r, withTuple("count", "length", "back", "node", "instance")...)
+	spec := onpath.CaptureSpec{Count: q.amount("count"), Length: q.amount("length"), Tuple: q.tuple()}
+	back := q.boolean("back")
+	if q.err != nil {
+		return q.err
+	}
+	node, err := s.captureAt(r.Context(), q, back, &spec)
+	if err != nil {
+		return err
+	}
+	if who := whoIs(r.Context()); who.Role == auth.RoleUser { // a node has one at a time
+		e := onpath.Errorf(onpath.CodeUnavailable, "a capture of a user ends after %s", userCapture)
+		e.Remedy = "begin another one"
+		ctx, cancel := context.WithTimeoutCause(r.Context(), userCapture, e)
+		defer cancel()
+		r = r.WithContext(ctx)
+	}
+	return s.relay(w, r, "application/x-pcapng", node, onpath.OpCapture, spec)
+}
+
+// userCapture is how long a user may keep others from capturing at a node.
+const userCapture = 10 * time.Minute
+
+// captureAt finds the vport meant, and its node.
+func (s *Server) captureAt(ctx context.Context, q *values, back bool, spec *onpath.CaptureSpec) (string, error) {
+	if name := q.Get("node"); name != "" {
+		if err := mayOperate(ctx, "capture at the uplinks of a node"); err != nil {
+			return "", err
+		}
+		o, err := s.o.Store.Get(ctx, onpath.Key{Kind: onpath.KindNode, Name: name})
+		if err != nil {
+			return "", err
+		}
+		if spec.Vport = o.(*onpath.Node).Status.Edge; spec.Vport == 0 {
+			e := onpath.Errorf(onpath.CodeInvalid, "node %s has no uplinks in use", name)
+			e.Remedy = "capture at an instance, or name a gateway"
+			return "", e
+		}
+		return name, nil
+	}
+	tenant, name := onpath.Ref(q.Get("instance")).Resolve(ownTenant(ctx))
+	if name == "" {
+		return "", onpath.Errorf(onpath.CodeInvalid, "name an instance or a node to capture at")
+	}
+	i, err := s.instance(ctx, tenant, name)
+	if err != nil {
+		return "", err
+	}
+	spec.Vport = i.Spec.Vport
+	if back {
+		if spec.Vport = i.Spec.Back; spec.Vport == 0 {
+			return "", onpath.Errorf(onpath.CodeInvalid, "instance %s/%s is not bridged: it has one side only", tenant, name)
+		}
+	}
+	return i.Spec.Node, nil
+}

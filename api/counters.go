@@ -1,0 +1,92 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/wire"
+)
+
+// nodeTime is how long one node may take to answer what all are asked.
+const nodeTime = 3 * time.Second
+
+type nodeInput struct {
+	Node string `query:"node" doc:"only this one; default all that are connected"`
+}
+
+func (s *Server) registerPerNode() {
+	registerPerNode[onpath.Counters](s, "/v1/counters", "counters", "Hop counters, by node", onpath.OpCounters)
+	registerPerNode[map[string]onpath.Usage](s, "/v1/usage", "usage", "What instances use, by node", onpath.OpUsage)
+}
+
+func registerPerNode[T any](s *Server, path, id, summary string, op onpath.NodeOp) {
+	huma.Register(s.doc, operation(http.MethodGet, path, id, summary),
+		func(ctx context.Context, in *nodeInput) (*struct{ Body wire.PerNode[T] }, error) {
+			out, err := askNodes[T](ctx, s, in.Node, op)
+			if err != nil {
+				return nil, s.answer(ctx, err)
+			}
+			return &struct{ Body wire.PerNode[T] }{*out}, nil
+		})
+}
+
+// askNodes has all nodes, or one, answer with a JSON value.
+func askNodes[T any](ctx context.Context, s *Server, node string, op onpath.NodeOp) (*wire.PerNode[T], error) {
+	if err := mayOperate(ctx, "see the "+string(op)+" of whole nodes"); err != nil {
+		return nil, err
+	}
+	request := ctx
+	ctx, cancel := context.WithTimeout(ctx, nodeTime)
+	defer cancel()
+	out := &wire.PerNode[T]{Nodes: map[string]T{}, Away: map[string]string{}}
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for _, n := range s.nodesMeant(node) {
+		wg.Go(func() {
+			var v T
+			err := s.askNode(ctx, n, op, &v)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				out.Away[n] = err.Error()
+			} else {
+				out.Nodes[n] = v
+			}
+		})
+	}
+	wg.Wait()
+	if err := stopped(request, nil); err != nil {
+		return nil, err // no node was away
+	}
+	if why, ok := out.Away[node]; ok && node != "" {
+		return nil, onpath.Errorf(onpath.CodeUnavailable, "%s", why)
+	}
+	return out, nil
+}
+
+func (s *Server) askNode(ctx context.Context, node string, op onpath.NodeOp, v any) error {
+	c, err := s.o.Hub.Call(ctx, node, op, struct{}{})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	b, err := io.ReadAll(c)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(b, v)
+}
+
+func (s *Server) nodesMeant(node string) []string {
+	if node != "" {
+		return []string{node}
+	}
+	return s.o.Hub.Connected()
+}

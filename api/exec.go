@@ -1,0 +1,48 @@
+package api
+
+import (
+	"io"
+	"net/http"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/session"
+)
+
+// exec connects the caller with a command; the two speak frames that the server
+// does not look into.
+func (s *Server) exec(w http.ResponseWriter, r *http.Request) error {
+	q := query(r, "command", "tty", "stdin")
+	request := onpath.ExecRequest{Command: q.Values["command"], TTY: q.boolean("tty"), Stdin: q.boolean("stdin")}
+	switch {
+	case q.err != nil:
+		return q.err
+	case len(request.Command) == 0:
+		return onpath.Errorf(onpath.CodeInvalid, "no command is given")
+	case r.Header.Get("Upgrade") != session.ExecProtocol:
+		return onpath.Errorf(onpath.CodeInvalid, "exec needs Upgrade: %s", session.ExecProtocol)
+	}
+	i, err := s.instance(r.Context(), r.PathValue("tenant"), r.PathValue("name"))
+	if err != nil {
+		return err
+	}
+	request.Instance = i.Metadata.Tenant + "/" + i.Metadata.Name
+	c, err := s.o.Hub.Call(r.Context(), i.Spec.Node, onpath.OpExec, request)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	conn, err := session.Accept(w, session.ExecProtocol)
+	if err != nil {
+		return nil // the caller is gone
+	}
+	defer conn.Close()
+	s.log.Info("exec", "by", whoIs(r.Context()).URI(), "instance", request.Instance, "command", request.Command)
+	go func() {
+		_, _ = io.Copy(c, conn)
+		_ = c.Close() // the caller is gone: end the command
+	}()
+	if _, err := io.Copy(conn, c); err != nil {
+		_ = session.FailExec(conn, stopped(r.Context(), err))
+	}
+	return nil
+}

@@ -1,0 +1,59 @@
+package api
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/auth"
+)
+
+type traceInput struct {
+	Src      string `query:"src" required:"true" doc:"source address"`
+	Dst      string `query:"dst" required:"true" doc:"destination address"`
+	Protocol int    `query:"protocol" required:"true" doc:"IP protocol number"`
+	SrcPort  int    `query:"srcPort" doc:"0: any flow"`
+	DstPort  int    `query:"dstPort"`
+	Gateway  string `query:"gateway" doc:"the node where the packet enters; default all"`
+}
+
+func (s *Server) registerTrace() {
+	huma.Register(s.doc, operation(http.MethodGet, "/v1/trace", "trace", "The way of a packet, both directions, from the plan and live flow entries"),
+		func(ctx context.Context, in *traceInput) (*struct{ Body onpath.Trace }, error) {
+			t, err := s.trace(ctx, in)
+			if err != nil {
+				return nil, s.answer(ctx, err)
+			}
+			return &struct{ Body onpath.Trace }{*t}, nil
+		})
+}
+
+func (s *Server) trace(ctx context.Context, in *traceInput) (*onpath.Trace, error) {
+	r, ok := onpath.TraceRequest{Gateway: in.Gateway}, true
+	if who := whoIs(ctx); who.Role == auth.RoleUser {
+		r.Tenant = who.Tenant
+	} else if who.Role == auth.RoleNode {
+		return nil, forbidden(who, "trace")
+	}
+	r.Tuple, ok = tupleOf(in)
+	if !ok {
+		return nil, noTuple(in)
+	}
+	return s.o.Controller.Trace(ctx, r)
+}
+
+func noTuple(in *traceInput) error {
+	e := onpath.Errorf(onpath.CodeInvalid, "%s to %s, protocol %d, ports %d and %d: this is not a packet's tuple", in.Src, in.Dst, in.Protocol, in.SrcPort, in.DstPort)
+	e.Remedy = "give two addresses of one family, and ports between 0 and 65535"
+	return e
+}
+
+func tupleOf(in *traceInput) (t onpath.Tuple, ok bool) {
+	q := values{Values: map[string][]string{"src": {in.Src}, "dst": {in.Dst}}}
+	src, dst := q.address("src"), q.address("dst")
+	ok = q.err == nil && src.IsValid() && dst.IsValid() && src.Is4() == dst.Is4() &&
+		in.Protocol >= 0 && in.Protocol <= 255 && in.SrcPort >= 0 && in.SrcPort <= 65535 && in.DstPort >= 0 && in.DstPort <= 65535
+	return onpath.Tuple{Protocol: uint8(in.Protocol), Src: src, Dst: dst, SrcPort: uint16(in.SrcPort), DstPort: uint16(in.DstPort)}, ok
+}

@@ -1,0 +1,67 @@
+package onpath
+
+import (
+	"net/netip"
+	"time"
+)
+
+// NodeReport is what a node tells its server: on connecting, on every change,
+// and every ReportEvery as a sign of life.
+type NodeReport struct {
+	Node string `json:"node"`
+	// Plan is the generation of the last plan whose vports, tables and groups
+	// are all in force (acknowledged); 0 if none.
+	Plan uint64 `json:"plan"`
+	// PlanError says why a newer plan is not in force, if one failed.
+	PlanError string    `json:"planError,omitempty"`
+	Version   string    `json:"version"`
+	Kernel    string    `json:"kernel"`
+	Started   time.Time `json:"started"` // of the agent
+	Capacity  Resources `json:"capacity"`
+	// UnderlayMTU is the MTU of the device with the underlay address, bytes.
+	UnderlayMTU int `json:"underlayMTU"`
+	// Addresses are the machine's own, in order: of all devices, but loopback's and
+	// link-local ones.
+	Addresses []netip.Addr `json:"addresses,omitempty"`
+	// NoHostImage: functions with image: host are not permitted here. Agents that
+	// do not know the field leave it out, and are tried.
+	NoHostImage bool             `json:"noHostImage,omitempty"`
+	Instances   []InstanceReport `json:"instances,omitempty"`
+	Conditions  []Condition      `json:"conditions,omitempty"` // of the node: uplinks, firewall, runtime
+	// Paths counts the live flow entries of each path of the plan in force
+	// that has Ended set, those without any included.
+	Paths map[PathID]uint64 `json:"paths,omitempty"`
+	// Unreachable are the nodes among the plan's peers whose machines do not
+	// answer on the underlay. An agent that is only away is not among them.
+	Unreachable []string `json:"unreachable,omitempty"`
+	// Counters since the last report are not here; see the session's operations.
+}
+
+// ReportEvery is the longest time between two reports; a node unheard of for
+// NodeTimeout is not ready.
+const (
+	ReportEvery = time.Second
+	NodeTimeout = 5 * time.Second
+)
+
+// InstanceReport is one instance as its node sees it. Instances that the plan
+// no longer names are reported until nothing of them is left, the last time
+// with state stopped.
+type InstanceReport struct {
+	Name     string        `json:"name"`
+	Tenant   string        `json:"tenant"`
+	State    InstanceState `json:"state"`
+	Message  string        `json:"message,omitempty"`
+	Restarts int           `json:"restarts,omitempty"`
+	Since    time.Time     `json:"since"`
+	// Wired: its vport is part of the data path in force.
+	Wired bool `json:"wired"`
+	// Flows is the number of flow entries that lead to it; only counted while
+	// it drains, and 1 until a count has ended that began when it drained already.
+	Flows uint64 `json:"flows,omitempty"`
+	// Config is the EBPFSpec.Told of what an ebpf function was told last; absent
+	// as long as the agent has told it nothing.
+	Config string `json:"config,omitempty"`
+	// Refused is why it did not take Config and keeps what it was told before.
+	Refused string `json:"refused,omitempty"`
+}

@@ -1,0 +1,47 @@
+package onpath
+
+// NodeHello is the first thing a node says on a new session.
+type NodeHello struct {
+	Node string `json:"node"`
+	// Spec is what the machine's own configuration file says; the server makes
+	// the Node object from it if there is none.
+	Spec NodeSpec `json:"spec"`
+	// Plan is the plan in force on the node, whole, so that a restarted server
+	// knows what may be pointed at and what may not be taken away. Nil if none.
+	Plan   *NodePlan  `json:"plan,omitempty"`
+	Report NodeReport `json:"report"`
+}
+
+// NodeOp is an operation that the server asks of a node within the session; each
+// has its own stream: the request as one JSON line, then the answer.
+type NodeOp string
+
+// The operations on a node.
+const (
+	OpFlows    NodeOp = "flows"    // FlowFilter → a JSON line per FlowEntry
+	OpCounters NodeOp = "counters" // → Counters
+	OpWatch    NodeOp = "watch"    // WatchSpec → a JSON array of FlowCounters
+	OpCapture  NodeOp = "capture"  // CaptureSpec → pcapng
+	OpExec     NodeOp = "exec"     // ExecRequest → framed stdin, stdout, stderr, exit code
+	OpLogs     NodeOp = "logs"     // LogsRequest → bytes
+	OpFault    NodeOp = "fault"    // FaultRequest → Fault
+	OpUsage    NodeOp = "usage"    // → a JSON object: instance name → Usage
+)
+
+// ExecRequest asks for a command in an instance.
+type ExecRequest struct {
+	Instance string   `json:"instance"` // tenant/name
+	Command  []string `json:"command"`
+	TTY      bool     `json:"tty,omitempty"`
+	Stdin    bool     `json:"stdin,omitempty"`
+}
+
+// LogsRequest asks for an instance's output.
+type LogsRequest struct {
+	Instance string `json:"instance"` // tenant/name
+	Tail     int    `json:"tail"`     // last lines; negative: all
+	Follow   bool   `json:"follow,omitempty"`
+	// Previous: of the run before the present one, up to the moment when it
+	// ended or was told to end.
+	Previous bool `json:"previous,omitempty"`
+}
