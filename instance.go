@@ -23,6 +23,10 @@ const NextAttempt = "; next attempt in "
 // knows how. That it tells in an event of its own.
 const ProcessEnded = "its process has ended"
 
+// ReasonProcessEnded is the reason of a failed instance whose process has ended, until
+// its node knows how. The node then tells that in an event.
+const ReasonProcessEnded = "ProcessEnded"
+
 // InstanceSpec is fixed at creation, but for Drain, Draining and Until.
 type InstanceSpec struct {
 	Deployment string  `json:"deployment"` // in the same tenant
@@ -48,10 +52,14 @@ type InstanceSpec struct {
 
 // InstanceStatus is what the node says.
 type InstanceStatus struct {
-	State    InstanceState `json:"state"`
-	Message  string        `json:"message,omitempty"` // why, in words, where State is failed or unready, or what is amiss of a ready one
-	Restarts int           `json:"restarts,omitempty"`
-	Since    time.Time     `json:"since,omitzero"`
+	State  InstanceState `json:"state"`
+	Reason string        `json:"reason,omitempty"` // of the state, as one CamelCase word
+	// Message says why State is failed or unready, or what is amiss of a ready one.
+	Message string `json:"message,omitempty"`
+	// NextTry is how long the node waits before it starts a failed instance again.
+	NextTry  Duration  `json:"nextTry,omitempty"`
+	Restarts int       `json:"restarts,omitempty"`
+	Since    time.Time `json:"since,omitzero"`
 }
 
 // InstanceState is how far an instance is.

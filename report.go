@@ -48,12 +48,19 @@ const (
 // no longer names are reported until nothing of them is left, the last time
 // with state stopped.
 type InstanceReport struct {
-	Name     string        `json:"name"`
-	Tenant   string        `json:"tenant"`
-	State    InstanceState `json:"state"`
-	Message  string        `json:"message,omitempty"`
-	Restarts int           `json:"restarts,omitempty"`
-	Since    time.Time     `json:"since"`
+	Name   string        `json:"name"`
+	Tenant string        `json:"tenant"`
+	State  InstanceState `json:"state"`
+	// Reason is why, as one CamelCase word. Where the node tells of it in an event,
+	// it is the event's Reason.
+	Reason string `json:"reason,omitempty"`
+	// Message says the same to people.
+	Message string `json:"message,omitempty"`
+	// NextTry is how long the node waits before it starts a failed instance again;
+	// 0: it does not wait.
+	NextTry  Duration  `json:"nextTry,omitempty"`
+	Restarts int       `json:"restarts,omitempty"`
+	Since    time.Time `json:"since"`
 	// Wired: its vport is part of the data path in force.
 	Wired bool `json:"wired"`
 	// Flows is the number of flow entries that lead to it; only counted while

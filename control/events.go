@@ -116,16 +116,21 @@ func (l *eventLog) add(e plan.Event, at time.Time) {
 // next report brings can be.
 const twinTime = 10 * time.Second
 
-// told reports whether the node itself has just told why an instance failed, in
-// the words that its state repeats.
+// told reports whether the node itself has just told why an instance failed.
 func (l *eventLog) told(e *plan.Event, at time.Time) bool {
-	if e.Reason != reasonFailed || e.Message == "" {
+	if e.Reason != reasonFailed || e.Cause == "" && e.Message == "" {
 		return false
+	}
+	same := func(s *onpath.EventSpec) bool {
+		if e.Cause != "" {
+			return s.Reason == e.Cause
+		}
+		return s.Reason != reasonFailed && strings.HasPrefix(s.Message, e.Message) // of a node that reports no reasons
 	}
 	list := l.tenant[cmp.Or(e.About.Tenant, onpath.OperatorTenant)]
 	for _, old := range slices.Backward(list[max(0, len(list)-twinReach):]) {
 		s := &old.Spec
-		if s.Warning && s.Reason != reasonFailed && s.About == e.About.String() && s.Node == e.Node && strings.HasPrefix(s.Message, e.Message) && at.Sub(s.Time).Abs() <= twinTime {
+		if s.Warning && s.About == e.About.String() && s.Node == e.Node && same(s) && at.Sub(s.Time).Abs() <= twinTime {
 			return true
 		}
 	}

@@ -129,7 +129,7 @@ func TestFailuresAreToldOnce(t *testing.T) {
 	at := time.Now()
 	about := onpath.Key{Kind: onpath.KindInstance, Tenant: "default", Name: "a"}
 	l := newEventLog(mem.New(mem.Options{}), time.Now, slog.New(slog.DiscardHandler), 10)
-	failed := plan.Event{About: about, Node: "n1", Reason: "Failed", Message: "image x cannot be pulled", Warning: true}
+	failed := plan.Event{About: about, Node: "n1", Reason: "Failed", Cause: "PrepareFailed", Message: "image x cannot be pulled", Warning: true}
 	for try := range 5 {
 		at = at.Add(time.Duration(try) * time.Second)
 		l.add(plan.Event{About: about, Node: "n1", Reason: "PrepareFailed", Message: "image x cannot be pulled", Warning: true}, at)
@@ -140,7 +140,7 @@ func TestFailuresAreToldOnce(t *testing.T) {
 	}
 	for name, other := range map[string]func(*plan.Event){
 		"another instance": func(e *plan.Event) { e.About.Name = "b" },
-		"another reason":   func(e *plan.Event) { e.Message = "killed by signal 9 (SIGKILL)" },
+		"another reason":   func(e *plan.Event) { e.Cause, e.Message = "Exited", "killed by signal 9 (SIGKILL)" },
 		"much later":       func(e *plan.Event) { at = at.Add(time.Hour) },
 	} {
 		e, before := failed, len(l.tenant["default"])

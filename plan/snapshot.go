@@ -114,10 +114,13 @@ type Count struct{ Vports, Paths, Addresses int }
 
 // Event is something to tell.
 type Event struct {
-	About   onpath.Key
-	To      string // the tenant that is told; empty: whose object it is about
-	Node    string
-	Reason  string
+	About  onpath.Key
+	To     string // the tenant that is told; empty: whose object it is about
+	Node   string
+	Reason string
+	// Cause is the reason of the node's own event about the same, if the node has told
+	// one.
+	Cause   string
 	Message string
 	Warning bool
 }

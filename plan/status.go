@@ -54,16 +54,18 @@ func (w *world) instanceStatus(i *instance) {
 	st := o.Status
 	switch {
 	case i.node != nil && i.node.dead:
-		st.State, st.Message = onpath.InstanceUnready, fmt.Sprintf("node %s does not answer, neither the server nor the gateway", i.node.name)
+		st.State, st.Reason, st.NextTry = onpath.InstanceUnready, "NodeDead", 0
+		st.Message = fmt.Sprintf("node %s does not answer, neither the server nor the gateway", i.node.name)
 	case i.node != nil && i.node.away:
 		if i.report != nil { // it holds again if the machine was thought dead meanwhile
 			st.State = i.report.State
 		}
+		st.Reason, st.NextTry = "NodeAway", 0
 		st.Message = fmt.Sprintf("as last heard of: the agent of node %s is away", i.node.name)
 	case i.report != nil:
-		st = onpath.InstanceStatus{State: i.report.State, Message: i.report.Message, Restarts: i.report.Restarts, Since: i.report.Since.UTC().Round(0)}
+		st = reported(i.report)
 	case i.node != nil && i.node.st != nil && st.State != onpath.InstancePending:
-		st.State, st.Message = onpath.InstancePending, ""
+		st.State, st.Reason, st.Message, st.NextTry = onpath.InstancePending, "", "", 0
 	}
 	if st.State != o.Status.State && (i.report == nil || i.node.away) {
 		st.Since = w.Now.UTC().Round(0)
@@ -74,11 +76,22 @@ func (w *world) instanceStatus(i *instance) {
 	next := *o
 	next.Status = st
 	w.update(&next)
-	if st.State != o.Status.State && st.Message != onpath.ProcessEnded {
+	if st.State != o.Status.State && st.Reason != onpath.ReasonProcessEnded && st.Message != onpath.ProcessEnded {
 		words, _, _ := strings.Cut(st.Message, onpath.NextAttempt) // repeats are counted
-		w.event(Event{About: onpath.KeyOf(o), Node: o.Spec.Node, Reason: title(string(st.State)), Message: words,
+		w.event(Event{About: onpath.KeyOf(o), Node: o.Spec.Node, Reason: title(string(st.State)), Cause: st.Reason, Message: words,
 			Warning: st.State == onpath.InstanceFailed || st.State == onpath.InstanceUnready})
 	}
+}
+
+// reported is the status of an instance as its node reports it.
+func reported(r *onpath.InstanceReport) onpath.InstanceStatus {
+	st := onpath.InstanceStatus{
+		State: r.State, Reason: r.Reason, Message: r.Message, NextTry: r.NextTry, Restarts: r.Restarts, Since: r.Since.UTC().Round(0),
+	}
+	if r.NextTry > 0 {
+		st.Message += onpath.NextAttempt + r.NextTry.String()
+	}
+	return st
 }
 
 func title(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
