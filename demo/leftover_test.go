@@ -70,8 +70,8 @@ func TestOneDemonstration(t *testing.T) {
 		t.Fatal(err)
 	}
 	for what, err := range map[string]error{
-		"a second run": Run(t.Context(), Options{Dir: dir, Images: images, Out: io.Discard}),
-		"one anew":     Run(t.Context(), Options{Dir: dir, Images: images, Out: io.Discard, Anew: true}),
+		"a second run": Show(t.Context(), All()[0], Options{Dir: dir, Images: images, Out: io.Discard}),
+		"one anew":     Show(t.Context(), All()[0], Options{Dir: dir, Images: images, Out: io.Discard, Anew: true}),
 		"--down":       Down(t.Context(), dir, io.Discard),
 	} {
 		if onpath.CodeOf(err) != onpath.CodeConflict || !strings.Contains(err.Error(), "is at work in "+dir) {

@@ -42,13 +42,13 @@ const (
 )
 
 // phase drives all of the traffic once.
-func (d *demo) phase(ctx context.Context, what string) (Phase, error) {
+func (d *chainRun) phase(ctx context.Context, what string) (Phase, error) {
 	var p Phase
 	before, err := d.originStats(ctx)
 	if err != nil {
 		return p, err
 	}
-	d.say("%s: 2 clients fetch %d objects of %d kB, four times over", what, objects, objectBytes>>10)
+	d.Say("%s: 2 clients fetch %d objects of %d kB, four times over", what, objects, objectBytes>>10)
 	spec := LoadSpec{Base: site, Kind: "object", Objects: objects, Bytes: objectBytes, Requests: 2 * objects, Parallel: 4, Timeout: 15 * time.Second}
 	if p.Web, err = d.loadBoth(ctx, spec); err != nil {
 		return p, err
@@ -64,7 +64,7 @@ func (d *demo) phase(ctx context.Context, what string) (Phase, error) {
 	for c := range after.Clients {
 		p.Clients = append(p.Clients, c)
 	}
-	d.say("%s: connections to a plain port, a blocked port and a blocked host; a request for /admin", what)
+	d.Say("%s: connections to a plain port, a blocked port and a blocked host; a request for /admin", what)
 	var plain ProbeResult
 	for _, probe := range []struct {
 		to      *ProbeResult
@@ -82,7 +82,7 @@ func (d *demo) phase(ctx context.Context, what string) (Phase, error) {
 }
 
 // loadBoth runs the load on both clients at once and adds up.
-func (d *demo) loadBoth(ctx context.Context, spec LoadSpec) (LoadResult, error) {
+func (d *chainRun) loadBoth(ctx context.Context, spec LoadSpec) (LoadResult, error) {
 	type answer struct {
 		res LoadResult
 		err error
@@ -118,22 +118,22 @@ func (d *demo) loadBoth(ctx context.Context, spec LoadSpec) (LoadResult, error) 
 }
 
 // inHost runs this program in a lab host and reads the JSON it prints.
-func (d *demo) inHost(ctx context.Context, host string, v any, args ...string) error {
-	out, err := d.stage.Exec(ctx, host, append([]string{d.stage.spec.Bin}, args...)...)
+func (d *Run) inHost(ctx context.Context, host string, v any, args ...string) error {
+	out, err := d.Stage.Exec(ctx, host, append([]string{d.Stage.spec.Bin}, args...)...)
 	if err != nil {
 		return err
 	}
 	return json.Unmarshal(out, v)
 }
 
-func (d *demo) originStats(ctx context.Context) (OriginStats, error) {
+func (d *chainRun) originStats(ctx context.Context) (OriginStats, error) {
 	var s OriginStats
 	err := d.inHost(ctx, originHost, &s, "demo", "stats", "http://127.0.0.1:8888/stats")
 	return s, err
 }
 
 // functions reads what the functions counted, inside their instances.
-func (d *demo) functions(ctx context.Context) (f Functions, err error) {
+func (d *chainRun) functions(ctx context.Context) (f Functions, err error) {
 	nft, err := d.inInstance(ctx, "web-firewall", "nft", "list", "counters")
 	if err != nil {
 		return f, err
@@ -169,12 +169,12 @@ func (d *demo) functions(ctx context.Context) (f Functions, err error) {
 }
 
 // inInstance runs a command in the one instance of a deployment.
-func (d *demo) inInstance(ctx context.Context, deployment string, command ...string) (string, error) {
-	name, err := d.stage.InstanceOf(ctx, deployment)
+func (d *Run) inInstance(ctx context.Context, deployment string, command ...string) (string, error) {
+	name, err := d.Stage.InstanceOf(ctx, deployment)
 	if err != nil {
 		return "", err
 	}
-	out, err := d.stage.Onpath(ctx, append([]string{"exec", name, "--"}, command...)...)
+	out, err := d.Stage.Onpath(ctx, append([]string{"exec", name, "--"}, command...)...)
 	return string(out), err
 }
 

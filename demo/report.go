@@ -21,31 +21,12 @@ type Report struct {
 	// images pushed and fetched, containers started, rules in place.
 	ApplyToSteered time.Duration `json:"applyToSteered"`
 	TrafficAfter   time.Duration `json:"trafficAfter"` // from the start of the program to the first request
-	Checks         []Check       `json:"checks"`
-}
-
-// Check is one effect that must have been seen.
-type Check struct {
-	What string `json:"what"`
-	Seen bool   `json:"seen"`
-	How  string `json:"how"`
-}
-
-// Failed lists the effects that were not seen.
-func (r *Report) Failed() (missing []string) {
-	for _, c := range r.Checks {
-		if !c.Seen {
-			missing = append(missing, c.What+" ("+c.How+")")
-		}
-	}
-	return missing
+	Checks         `json:"checks"`
 }
 
 // judge fills in Checks.
 func (r *Report) judge() {
-	check := func(seen bool, what, how string, args ...any) {
-		r.Checks = append(r.Checks, Check{What: what, Seen: seen, How: fmt.Sprintf(how, args...)})
-	}
+	check := r.Checks.add
 	w, f := r.With, r.Functions
 	check(w.OriginBytes*2 < r.Without.OriginBytes, "the cache spares the origin", "it served %s instead of %s", bytesText(w.OriginBytes), bytesText(r.Without.OriginBytes))
 	check(f.CacheHits > 0, "squid answers from its cache", "%d hits, %d misses in its log", f.CacheHits, f.CacheMisses)
@@ -98,13 +79,7 @@ func (r *Report) Print(w io.Writer) {
 	fmt.Fprintln(w)
 	_ = table.Paragraph(w, "  ", fmt.Sprintf("from apply to a steering chain: %.1f s (images fetched, four containers started)", r.ApplyToSteered.Seconds()))
 	fmt.Fprintln(w)
-	for _, c := range r.Checks {
-		mark := "seen   "
-		if !c.Seen {
-			mark = "NOT SEEN"
-		}
-		_ = table.Paragraph(w, "  "+mark+" ", c.What+": "+c.How)
-	}
+	r.Checks.print(w)
 }
 
 func msText(d time.Duration) string { return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1000) }

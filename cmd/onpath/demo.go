@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,20 +15,32 @@ import (
 	"github.com/onpath/onpath/demo"
 )
 
+// newDemo is the first demonstration by itself, and each other as a subcommand.
 func newDemo(*global) *cobra.Command {
+	var c *cobra.Command
+	for _, d := range demo.All() {
+		one := newDemonstration(d)
+		if c == nil {
+			c = one
+			c.GroupID = groupRun
+			continue
+		}
+		c.AddCommand(one)
+	}
+	c.AddCommand(newDemoOrigin(), newDemoLoad(), newDemoProbe(), newDemoStats())
+	return c
+}
+
+func newDemonstration(d demo.Demonstration) *cobra.Command {
 	var o demo.Options
 	var down bool
+	name := strings.TrimSpace("demo " + d.Name)
 	c := &cobra.Command{
-		Use:   "demo",
-		Short: "Show a chain at work in an emulated network, and what it changes",
-		Long: `Emulate a network, run a real server and three real nodes in it, drive web
-traffic without and with a chain of nftables, Suricata, tc and squid, and print
-what changed. Every figure is read from the real components. Takes less than
-two minutes, needs root, and leaves nothing behind.
-
-Exit code 0 means that every effect was seen.`,
-		Example: examples("sudo onpath demo", "sudo onpath demo --keep", "sudo onpath demo --down", "sudo onpath demo --json figures.json"),
-		GroupID: groupRun,
+		Use:   name[strings.LastIndexByte(name, ' ')+1:],
+		Short: d.Short,
+		Long: fmt.Sprintf("%s\n\nEvery figure is read from the real components. It takes less than %d seconds,\nneeds root, and leaves nothing behind. Exit code 0 means that every effect was seen.",
+			d.Long, d.Seconds),
+		Example: examples("sudo onpath "+name, "sudo onpath "+name+" --keep", "sudo onpath "+name+" --down", "sudo onpath "+name+" --json figures.json"),
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			outliveReader()
@@ -38,23 +51,24 @@ Exit code 0 means that every effect was seen.`,
 				return err
 			}
 			if os.Geteuid() != 0 {
-				return &onpath.Error{Code: onpath.CodeForbidden, Message: "the demonstration makes network namespaces and runs containers", Remedy: "run it as root: sudo onpath demo"}
+				return &onpath.Error{Code: onpath.CodeForbidden, Message: "the demonstration makes network namespaces and runs containers", Remedy: "run it as root: sudo onpath " + name}
 			}
 			if down {
 				return demo.Down(c.Context(), o.Dir, c.OutOrStdout())
 			}
 			o.Out = c.OutOrStdout()
-			return demo.Run(c.Context(), o)
+			return demo.Show(c.Context(), d, o)
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&o.Images, "images", "bin/images", "`folder` with the images that make images builds")
+	if len(d.Images) > 0 {
+		f.StringVar(&o.Images, "images", "bin/images", "`folder` with the images that make images builds")
+	}
 	f.StringVar(&o.JSON, "json", "", "also write the figures to this file")
 	f.BoolVar(&o.Keep, "keep", false, "leave everything running, to look around in")
 	f.BoolVar(&o.Anew, "anew", false, "remove one that --keep left running, first")
 	f.BoolVar(&down, "down", false, "remove what an earlier run left")
 	f.StringVar(&o.Dir, "dir", demo.DefaultDir, "folder for state and logs while it runs")
-	c.AddCommand(newDemoOrigin(), newDemoLoad(), newDemoProbe(), newDemoStats())
 	return c
 }
 
