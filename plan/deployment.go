@@ -14,10 +14,8 @@ import (
 // short forms come with the chains.
 func (w *world) addDeployments() {
 	for _, o := range objects[*onpath.Deployment](w.Snapshot) {
-		d := &deployment{key: nameOf(o), obj: o, want: 1, place: o.Spec.Place, drain: time.Duration(o.Spec.Drain), in: map[string]bool{}}
-		if o.Spec.Instances != nil {
-			d.want = *o.Spec.Instances
-		}
+		d := &deployment{key: nameOf(o), obj: o, place: o.Spec.Place, drain: time.Duration(o.Spec.Drain), in: map[string]bool{}}
+		d.want = w.instancesWanted(d.key, o.Spec.Instances)
 		d.fnName = resolve(o.Spec.Function, d.key.tenant)
 		d.function, _ = lookUp[*onpath.Function](w, onpath.KindFunction, d.fnName)
 		if d.function != nil && !mayUse(d.function, d.key.tenant) {
@@ -31,6 +29,18 @@ func (w *world) addDeployments() {
 	}
 }
 
+// instancesWanted is how many instances a deployment has in each cloudlet: what the snapshot says
+// of it, else what its specification says, else one.
+func (w *world) instancesWanted(d name, spec *int) int {
+	if n, ok := w.Wanted[onpath.Key{Kind: onpath.KindDeployment, Tenant: d.tenant, Name: d.name}]; ok {
+		return min(max(n, 0), onpath.MaxMembers)
+	}
+	if spec != nil {
+		return *spec
+	}
+	return 1
+}
+
 // mayUse reports whether a tenant may run the function.
 func mayUse(f *onpath.Function, tenant string) bool {
 	return f.Spec.Shared || nameOf(f).tenant == tenant
@@ -40,11 +50,9 @@ func mayUse(f *onpath.Function, tenant string) bool {
 func (w *world) shortForm(c *chain, e *onpath.Element) *deployment {
 	d := &deployment{
 		key:   name{c.key.tenant, onpath.ShortDeployment(c.key.name, e.Function)},
-		place: e.Place, want: 1, owner: c, in: map[string]bool{}, drain: time.Duration(onpath.DefaultDrain),
+		place: e.Place, owner: c, in: map[string]bool{}, drain: time.Duration(onpath.DefaultDrain),
 	}
-	if e.Instances != nil {
-		d.want = *e.Instances
-	}
+	d.want = w.instancesWanted(d.key, e.Instances)
 	if e.Drain != 0 {
 		d.drain = time.Duration(e.Drain)
 	}

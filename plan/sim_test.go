@@ -41,6 +41,7 @@ type sim struct {
 	reported map[string]onpath.InstanceReport
 	events   []Event
 	set      Settings
+	wanted   map[onpath.Key]int // of deployments, besides their specifications
 	thoughts int
 }
 
@@ -94,7 +95,7 @@ func (s *sim) connect(name string) {
 }
 
 func (s *sim) snapshot() *Snapshot {
-	sn := &Snapshot{Now: s.now, Started: s.started, Objects: s.objects, States: s.states, Settings: s.set}
+	sn := &Snapshot{Now: s.now, Started: s.started, Objects: s.objects, States: s.states, Settings: s.set, Wanted: s.wanted}
 	for i := range uint32(8) {
 		sn.IDs.Vports = append(sn.IDs.Vports, onpath.VportID(s.next.vport+i+1))
 		sn.IDs.Paths = append(sn.IDs.Paths, onpath.PathID(s.next.path+i+1))

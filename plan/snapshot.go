@@ -17,6 +17,13 @@ type Snapshot struct {
 	Objects map[onpath.Key]onpath.Object
 	// States holds the nodes that have been heard of since Started, by name.
 	States map[string]*NodeState
+	// Wanted are numbers of instances in each cloudlet, by deployment, that hold instead
+	// of those in the specifications. A chain's short form is named by
+	// onpath.ShortDeployment.
+	Wanted map[onpath.Key]int
+	// Demand is what was measured lately, by chain or deployment. It is not stored: a
+	// restarted server begins without any.
+	Demand map[onpath.Key]Demand
 	// IDs are reserved for this planner and used from the front.
 	IDs      IDs
 	Settings Settings
@@ -35,6 +42,15 @@ type NodeState struct {
 	// Sent are the plans pushed since, oldest first: each may be in force, or
 	// may come to be.
 	Sent []*onpath.NodePlan
+}
+
+// Demand is the last measurement of one object.
+type Demand struct {
+	At     time.Time     // when Window ended
+	Window time.Duration // that the values are the means of
+	// Values by metric, each in the unit that its name says: newFlowsPerSecond,
+	// bitsPerSecond, cpuMillis.
+	Values map[string]float64
 }
 
 // latest is the newest plan the node may follow.
