@@ -1,12 +1,8 @@
 package onpath
 
 import (
-	"crypto/sha256"
 	"encoding/base64"
-	"encoding/hex"
 	"fmt"
-	"maps"
-	"slices"
 )
 
 // Function is a recipe for processing packets.
@@ -28,8 +24,7 @@ type FunctionStatus struct {
 	Redirects bool `json:"redirects,omitempty"`
 }
 
-// FunctionSpec describes a function. Exactly one of Container and EBPF (and
-// later Wasm) is set.
+// FunctionSpec describes a function. Exactly one of Container and EBPF is set.
 type FunctionSpec struct {
 	Container *ContainerSpec `json:"container,omitempty"`
 	EBPF      *EBPFSpec      `json:"ebpf,omitempty"`
@@ -43,63 +38,6 @@ type FunctionSpec struct {
 	Health    Health    `json:"health,omitzero"`
 	// Shared lets other tenants use the function as "tenant/name".
 	Shared bool `json:"shared,omitempty"`
-}
-
-// ContainerSpec says how to run an unmodified Linux program.
-type ContainerSpec struct {
-	// Image is a local OCI archive or layout (apply pushes it to the server), a
-	// registry reference, or "host": the node's root file system, read-only
-	// under an overlay. After apply it is a reference with a digest.
-	Image      string   `json:"image"`
-	Command    []string `json:"command,omitempty"` // default: the image's
-	Env        Env      `json:"env,omitempty"`
-	WorkingDir string   `json:"workingDir,omitempty"`
-	// Files are written into the container before it starts; keys are absolute paths.
-	Files map[string]File `json:"files,omitempty"`
-	// Devices: "tun".
-	Devices []string          `json:"devices,omitempty"`
-	Attach  ContainerAttach   `json:"attach,omitempty"`
-	Caps    []string          `json:"capabilities,omitempty"` // NET_ADMIN, NET_RAW, …
-	Sysctls map[string]string `json:"sysctls,omitempty"`      // net.* only, in the instance's namespace
-	// Addresses: none | private | pool. Default private, none if bridged.
-	Addresses Addressing `json:"addresses,omitempty"`
-	// Outbound: none | nat. What becomes of packets from a private own address
-	// that no chain selects. Default none.
-	Outbound Outbound `json:"outbound,omitempty"`
-}
-
-// EBPFSpec says which packet function to run in the kernel, inline on the path.
-type EBPFSpec struct {
-	// Object is the name of a function that comes with onpath (firewall,
-	// loadbalancer, monitor, ratelimit), or a compiled object file (./x.o) that the
-	// client reads and sends as Code.
-	Object string `json:"object"`
-	// Code is the object file, at most MaxObjectBytes; absent for those that
-	// come with onpath.
-	Code ObjectCode `json:"code,omitempty"`
-	// Config is what the function declares that it can be told, by name; the
-	// values of a deployment's env win over it. A change reaches a running
-	// function at once and touches no flow.
-	Config Env `json:"config,omitempty"`
-	// Files are configuration that is better written in a file of its own, by
-	// the names that the function declares; those of a deployment win.
-	Files map[string]File `json:"files,omitempty"`
-	// Budget is the time that one packet may take, measured on samples; a function
-	// that stays above it under load leaves the path like a failed instance.
-	// Default DefaultBudget.
-	Budget Duration `json:"budget,omitempty"`
-}
-
-// Told stands for what the function is told, config and files.
-func (e *EBPFSpec) Told() string {
-	h := sha256.New()
-	for _, name := range slices.Sorted(maps.Keys(e.Config)) {
-		fmt.Fprintf(h, "config %q %q\n", name, e.Config[name])
-	}
-	for _, name := range slices.Sorted(maps.Keys(e.Files)) {
-		fmt.Fprintf(h, "file %q %q\n", name, e.Files[name].Content)
-	}
-	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 
 // ObjectCode is a compiled object file; as text it is base64 (RFC 4648 §4).
@@ -130,34 +68,6 @@ type File struct {
 	FromFile string `json:"fromFile,omitempty"`
 	Mode     uint32 `json:"mode,omitempty"` // permission bits; default 0644
 }
-
-// ContainerAttach says how packets get into a container.
-type ContainerAttach string
-
-// The two ways.
-const (
-	Routed  ContainerAttach = "routed"  // one vport; the container is an IP hop
-	Bridged ContainerAttach = "bridged" // two vports; the container is a bump in the wire
-)
-
-// Addressing says which own address an instance has.
-type Addressing string
-
-// The kinds of own address.
-const (
-	AddressesNone    Addressing = "none"
-	AddressesPrivate Addressing = "private"
-	AddressesPool    Addressing = "pool"
-)
-
-// Outbound says what becomes of an instance's own traffic.
-type Outbound string
-
-// The two outbound policies.
-const (
-	OutboundNone Outbound = "none"
-	OutboundNAT  Outbound = "nat"
-)
 
 // FlowState is what a function keeps about the flows it sees.
 type FlowState string

@@ -27,53 +27,13 @@ const (
 
 var (
 	envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]*$`)
-	// sysctlName leaves out "..": the name becomes a path below /proc/sys.
-	sysctlName = regexp.MustCompile(`^net(\.[A-Za-z0-9_-]+)+$`)
-	// imageRef is [host[:port]/]path[:tag][@digest] of the distribution spec.
-	imageRef = regexp.MustCompile(`^([A-Za-z0-9.-]+(:[0-9]+)?/)?` + imageName + `(/` + imageName + `)*(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?$`)
 )
-
-// imageName is a component of an image's path.
-const imageName = `[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*`
-
-// HostImage as ContainerSpec.Image is the node's own root file system.
-const HostImage = "host"
-
-// LocalImage reports whether image is a path on the machine of whoever applies
-// it: ./x, ../x or /x.
-func LocalImage(image string) bool {
-	return strings.HasPrefix(image, "./") || strings.HasPrefix(image, "../") || strings.HasPrefix(image, "/")
-}
-
-// capabilities are those an instance may have; true means it may, false that it
-// would break its isolation from the node.
-var capabilities = map[string]bool{
-	"AUDIT_WRITE": true, "CHOWN": true, "DAC_OVERRIDE": true, "FOWNER": true, "FSETID": true, "IPC_LOCK": true,
-	"IPC_OWNER": true, "KILL": true, "LEASE": true, "MKNOD": true, "NET_ADMIN": true, "NET_BIND_SERVICE": true,
-	"NET_BROADCAST": true, "NET_RAW": true, "SETFCAP": true, "SETGID": true, "SETPCAP": true, "SETUID": true,
-	"SYS_CHROOT": true, "SYS_NICE": true, "SYS_PTRACE": true, "SYS_RESOURCE": true, "SYS_TTY_CONFIG": true,
-
-	"AUDIT_CONTROL": false, "AUDIT_READ": false, "BLOCK_SUSPEND": false, "BPF": false, "CHECKPOINT_RESTORE": false,
-	"DAC_READ_SEARCH": false, "LINUX_IMMUTABLE": false, "MAC_ADMIN": false, "MAC_OVERRIDE": false, "PERFMON": false,
-	"SYS_ADMIN": false, "SYS_BOOT": false, "SYS_MODULE": false, "SYS_PACCT": false, "SYS_RAWIO": false,
-	"SYS_TIME": false, "SYSLOG": false, "WAKE_ALARM": false,
-}
 
 // Validate implements Object.
 func (f *Function) Validate() error {
 	v := begin(f, &f.TypeMeta)
 	s := &f.Spec
-	switch {
-	case s.Container != nil && s.EBPF != nil:
-		v.add("spec", "keep one of them", "has both container and ebpf")
-	case s.Container != nil:
-		v.container("spec.container", s.Container)
-	case s.EBPF != nil:
-		v.ebpf("spec.ebpf", s.EBPF)
-		v.inline(s)
-	default:
-		v.add("spec", "write container: {image: …} or ebpf: {object: …}", "says nothing about what to run")
-	}
+	v.kinds(s)
 	enum(v, "spec.state", &s.State, StateFlow, StateNone, StateFlow, StateTerminates)
 	enum(v, "spec.packets", &s.Packets, PacketsKeep, PacketsKeep, PacketsRewrite, PacketsOriginate)
 	byDefault(&s.Resources.CPU, DefaultCPU)
@@ -81,91 +41,6 @@ func (f *Function) Validate() error {
 	v.resources("spec.resources", s.Resources)
 	v.health("spec.health", &s.Health)
 	return v.err()
-}
-
-func (v *validation) container(at string, c *ContainerSpec) {
-	v.image(at+".image", c.Image)
-	v.strings(at+".command", c.Command)
-	if c.Image == HostImage && len(c.Command) == 0 {
-		v.add(at+".command", "name a program of the nodes, such as [sleep, infinity]", "is missing: a node's own root file system does not say what to run")
-	}
-	v.env(at+".env", c.Env)
-	if c.WorkingDir != "" {
-		v.absolute(at+".workingDir", c.WorkingDir)
-	}
-	v.files(at+".files", c.Files)
-	for i, d := range c.Devices {
-		if d != "tun" {
-			v.add(index(at+".devices", i), "write tun", "%s is not a device that an instance can have", quote(d))
-		}
-	}
-	c.Devices = sorted(c.Devices, strings.Compare)
-	v.capabilities(at+".capabilities", c)
-	v.sysctls(at+".sysctls", c.Sysctls)
-	v.addressing(at, c)
-}
-
-func (v *validation) image(field, image string) {
-	switch {
-	case image == "":
-		v.add(field, "write ./image.tar, registry/name:tag, or host", "is missing")
-	case image == HostImage || (LocalImage(image) && !strings.ContainsRune(image, 0)):
-	case len(image) > 512 || !imageRef.MatchString(image):
-		remedy := "write ./image.tar, registry/name:tag, or host"
-		if strings.HasSuffix(image, ".tar") || strings.HasSuffix(image, ".oci") {
-			remedy = "write ./" + image + " for a file beside this one"
-		}
-		v.add(field, remedy, "%s is not an image", quote(image))
-	case !strings.Contains(image, "/"):
-		v.add(field, "write docker.io/library/"+image+" if Docker's registry is meant, or ./"+image+" for a file beside this one",
-			"%s names no registry, and none is assumed", quote(image))
-	}
-}
-
-// addressing checks how the container hangs in the network; a bridged one is no
-// IP hop, so it has no address there.
-func (v *validation) addressing(at string, c *ContainerSpec) {
-	enum(v, at+".attach", &c.Attach, Routed, Routed, Bridged)
-	own := AddressesPrivate
-	if c.Attach == Bridged {
-		own = AddressesNone
-	}
-	known := enum(v, at+".addresses", &c.Addresses, own, AddressesNone, AddressesPrivate, AddressesPool)
-	if known && c.Attach == Bridged && c.Addresses != AddressesNone {
-		v.add(at+".addresses", "take it out, or write attach: routed", "a bridged container is a bump in the wire and has no address of its own")
-	}
-	known = enum(v, at+".outbound", &c.Outbound, OutboundNone, OutboundNone, OutboundNAT) && known
-	if known && c.Outbound == OutboundNAT && c.Addresses != AddressesPrivate {
-		v.add(at+".outbound", "write addresses: private, or take outbound out",
-			"nat translates private addresses; this container has addresses: %s", c.Addresses)
-	}
-}
-
-func (v *validation) capabilities(at string, c *ContainerSpec) {
-	known := sortedKeys(capabilities)
-	for i, given := range c.Caps {
-		name := strings.TrimPrefix(strings.ToUpper(given), "CAP_")
-		allowed, ok := capabilities[name]
-		switch {
-		case !ok:
-			v.add(index(at, i), meant(name, known), "%s is not a capability of Linux", quote(given))
-		case !allowed:
-			v.add(index(at, i), "take it out", "%s would let the instance out of its isolation from the node", name)
-		}
-		c.Caps[i] = name
-	}
-	c.Caps = sorted(c.Caps, strings.Compare)
-}
-
-func (v *validation) sysctls(at string, sysctls map[string]string) {
-	for _, k := range sortedKeys(sysctls) {
-		if !sysctlName.MatchString(k) {
-			v.add(key(at, k), "write one that begins with net. and has dots between its parts", "%s is not a setting of the instance's network namespace", quote(k))
-		}
-		if s := sysctls[k]; s == "" || len(s) > 256 || strings.ContainsAny(s, "\n\x00") {
-			v.add(key(at, k), "", "%s is not the value of a kernel setting", quote(s))
-		}
-	}
 }
 
 func (v *validation) env(at string, env Env) {

@@ -64,10 +64,9 @@ type Options struct {
 	// is what join tokens carry if their request names no other.
 	Address string
 	Version string
-	// CheckConfig finds faults in what an ebpf function is told, each value by
-	// itself and, if e is whole, together with what is missing. It names the field
-	// within e; nil: nodes find them.
-	CheckConfig func(e *onpath.EBPFSpec, whole bool) error
+	// Functions look into functions before they are taken; those of a kind that is
+	// not here only nodes look into.
+	Functions map[onpath.FunctionKind]onpath.FunctionChecker
 	// Metrics are served at /metrics, with the API's own among them; default a
 	// new registry.
 	Metrics *prometheus.Registry

@@ -19,6 +19,7 @@ import (
 	"github.com/onpath/onpath/api/auth"
 	"github.com/onpath/onpath/api/client"
 	"github.com/onpath/onpath/api/session"
+	functions "github.com/onpath/onpath/runtime/ebpf"
 	"github.com/onpath/onpath/store/mem"
 )
 
@@ -181,6 +182,7 @@ func (w *world) start() {
 	s, err := api.New(api.Options{
 		Store: w.store, Controller: w.controller, Hub: w.hub, Authority: authority, Dir: w.dir, Succeeds: w.succeeds,
 		Address: w.address, Version: "test", Clock: w.clock.now,
+		Functions: map[onpath.FunctionKind]onpath.FunctionChecker{onpath.EBPFFunction: functions.Checker{}},
 	})
 	fatal(err)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -130,7 +130,7 @@ func (s *Server) examine(ctx context.Context, c changeSet) error {
 			err = s.mayAsk(ctx, o)
 		}
 		if err == nil {
-			err = inspect(o)
+			err = s.inspect(o)
 		}
 		if err == nil {
 			err = s.checkConfig(ctx, o, c.puts)

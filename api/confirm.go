@@ -178,8 +178,8 @@ func (p *pending) images() (images []string) {
 	for _, u := range p.open {
 		for _, step := range u.Steps {
 			before, err := decodeBefore(step)
-			if f, ok := before.(*onpath.Function); ok && err == nil && f.Spec.Container != nil {
-				images = append(images, f.Spec.Container.Image)
+			if f, ok := before.(*onpath.Function); ok && err == nil {
+				images = append(images, imagesOf(f)...)
 			}
 		}
 	}

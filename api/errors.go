@@ -36,6 +36,9 @@ func (p *problem) ContentType(string) string { return "application/problem+json"
 
 // listed makes onpath.Errors of any error.
 func listed(err error) onpath.Errors {
+	if err == nil {
+		return nil
+	}
 	var many onpath.Errors
 	if errors.As(err, &many) {
 		return many

@@ -2,79 +2,41 @@ package api
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"maps"
 	"strings"
 
 	"github.com/onpath/onpath"
-	"github.com/onpath/onpath/internal/inline"
 )
 
-// inspect reads the object file that a function brings, and records in its status
-// what it is. Nothing is loaded: nodes ask their kernels.
-func inspect(o onpath.Object) error {
+// inspect reads the code that a function brings, and records in its status what it is.
+// Nothing is loaded: nodes ask their kernels.
+func (s *Server) inspect(o onpath.Object) (err error) {
 	f, ok := o.(*onpath.Function)
 	if !ok {
 		return nil
 	}
 	f.Status = onpath.FunctionStatus{}
-	if f.Spec.EBPF == nil || len(f.Spec.EBPF.Code) == 0 {
-		return nil
+	if c := s.o.Functions[f.Spec.Kind()]; c != nil {
+		f.Status, err = c.Inspect(&f.Spec)
 	}
-	object, err := inline.Parse(f.Spec.EBPF.Code)
-	if err != nil {
-		var e *onpath.Error
-		if errors.As(err, &e) && e.Field == "" {
-			e.Field = "spec.ebpf.object"
+	return err
+}
+
+// checkConfig checks what o has functions told: its own if it is one, and those that it
+// refers to, as they are among puts or in the store.
+func (s *Server) checkConfig(ctx context.Context, o onpath.Object, puts []onpath.Object) (err error) {
+	var errs onpath.Errors
+	refer := func(r onpath.Ref, env onpath.Env, with map[string]onpath.File, at string) error {
+		f, err := s.functionOf(ctx, r, o.Meta().Tenant, puts)
+		if f != nil {
+			errs = append(errs, s.checkAdded(f, env, with, at)...)
 		}
 		return err
 	}
-	f.Status = onpath.FunctionStatus{SHA256: object.SHA256, License: object.License, Bytes: len(f.Spec.EBPF.Code), Redirects: object.Redirects}
-	return nil
-}
-
-// checkConfig checks what o has ebpf functions told: its own if it is one, and
-// those that it refers to, as they are among puts or in the store.
-func (s *Server) checkConfig(ctx context.Context, o onpath.Object, puts []onpath.Object) error {
-	if s.o.CheckConfig == nil {
-		return nil
-	}
-	var errs onpath.Errors
-	note := func(e onpath.EBPFSpec, config, files string) {
-		err := s.o.CheckConfig(&e, false) // the rest may stand elsewhere
-		if err == nil {
-			return
-		}
-		for _, err := range listed(err) {
-			if rest, ok := strings.CutPrefix(err.Field, "files"); ok {
-				err.Field = files + rest
-			} else if rest, ok := strings.CutPrefix(err.Field, "config"); ok {
-				err.Field = config + rest
-			} else {
-				continue // about the object, which is its function's
-			}
-			errs = append(errs, err)
-		}
-	}
-	refer := func(r onpath.Ref, env onpath.Env, with map[string]onpath.File, at string) error {
-		e, err := s.ebpfOf(ctx, r, o.Meta().Tenant, puts)
-		if e == nil {
-			return err
-		}
-		before := len(errs)
-		note(onpath.EBPFSpec{Object: e.Object, Code: e.Code, Config: env, Files: with}, at+".env", at+".files")
-		if len(errs) == before {
-			errs = append(errs, s.checkTogether(e, env, with, at)...)
-		}
-		return nil
-	}
-	var err error
 	switch o := o.(type) {
 	case *onpath.Function:
-		if o.Spec.EBPF != nil {
-			note(*o.Spec.EBPF, "spec.ebpf.config", "spec.ebpf.files")
-		}
+		at := "spec." + string(o.Spec.Kind())
+		errs = s.check(&o.Spec, at+".config", at+".files")
 	case *onpath.Deployment:
 		err = refer(o.Spec.Function, o.Spec.Env, o.Spec.Files, "spec")
 	case *onpath.Chain:
@@ -90,23 +52,39 @@ func (s *Server) checkConfig(ctx context.Context, o onpath.Object, puts []onpath
 	return errs.Err()
 }
 
-// checkTogether finds what is wrong with the values of a function and with those of
-// a deployment, which win, only where they stand together, and what both lack.
-func (s *Server) checkTogether(e *onpath.EBPFSpec, env onpath.Env, with map[string]onpath.File, at string) (errs onpath.Errors) {
-	if s.o.CheckConfig(e, false) != nil {
-		return nil // said when the function is applied
-	}
-	all := *e
-	all.Config, all.Files = onpath.Env{}, map[string]onpath.File{}
-	maps.Copy(all.Config, e.Config)
-	maps.Copy(all.Config, env)
-	maps.Copy(all.Files, e.Files)
-	maps.Copy(all.Files, with)
-	err := s.o.CheckConfig(&all, true)
-	if err == nil {
+// check finds what is wrong with each value of a function by itself: the rest may stand
+// elsewhere. Values and files stand at these fields of the object.
+func (s *Server) check(spec *onpath.FunctionSpec, config, files string) (errs onpath.Errors) {
+	c := s.o.Functions[spec.Kind()]
+	if c == nil {
 		return nil
 	}
-	for _, err := range listed(err) {
+	for _, err := range listed(c.CheckConfig(spec, false)) {
+		if rest, ok := strings.CutPrefix(err.Field, "files"); ok {
+			err.Field = files + rest
+		} else if rest, ok := strings.CutPrefix(err.Field, "config"); ok {
+			err.Field = config + rest
+		} else {
+			continue // about the object, which is its function's
+		}
+		errs = append(errs, err)
+	}
+	return errs
+}
+
+// checkAdded finds what is wrong with the values that stand at a field and are added to
+// a function's own; and then what is wrong with both only where they stand together.
+func (s *Server) checkAdded(spec *onpath.FunctionSpec, env onpath.Env, with map[string]onpath.File, at string) (errs onpath.Errors) {
+	added := spec.Fixed().With(env, with)
+	if errs = s.check(&added, at+".env", at+".files"); len(errs) > 0 {
+		return errs
+	}
+	c := s.o.Functions[spec.Kind()]
+	if c == nil || c.CheckConfig(spec, false) != nil {
+		return nil // said when the function is applied
+	}
+	all := spec.With(env, with)
+	for _, err := range listed(c.CheckConfig(&all, true)) {
 		field, name, _ := strings.Cut(strings.TrimSuffix(err.Field, "]"), "[")
 		_, told := env[name]
 		_, given := with[name]
@@ -123,19 +101,18 @@ func (s *Server) checkTogether(e *onpath.EBPFSpec, env onpath.Env, with map[stri
 	return errs
 }
 
-// ebpfOf is what a function runs in the kernel; nil if it does not, or there is no
-// such function.
-func (s *Server) ebpfOf(ctx context.Context, r onpath.Ref, tenant string, puts []onpath.Object) (*onpath.EBPFSpec, error) {
+// functionOf is the function that r names; nil if there is none that the tenant may use.
+func (s *Server) functionOf(ctx context.Context, r onpath.Ref, tenant string, puts []onpath.Object) (*onpath.FunctionSpec, error) {
 	k := onpath.Key{Kind: onpath.KindFunction}
 	k.Tenant, k.Name = r.Resolve(tenant)
 	for _, o := range puts {
 		if f, ok := o.(*onpath.Function); ok && onpath.KeyOf(f) == k {
-			return f.Spec.EBPF, nil
+			return &f.Spec, nil
 		}
 	}
 	o, err := s.current(ctx, k)
 	if f, ok := o.(*onpath.Function); ok && err == nil && (f.Spec.Shared || k.Tenant == tenant) {
-		return f.Spec.EBPF, nil
+		return &f.Spec, nil
 	}
 	return nil, err
 }

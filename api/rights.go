@@ -65,27 +65,33 @@ func (s *Server) mayAsk(ctx context.Context, o onpath.Object) error {
 			return forbidden(who, "have a chain of tier operator")
 		}
 	case *onpath.Function:
-		if e := o.Spec.EBPF; e != nil && len(e.Code) > 0 {
+		if o.Spec.Traits().KernelCode {
 			return s.mayRunCode(ctx, who, o.Metadata.Tenant)
 		}
-		if o.Spec.Container == nil {
-			return nil
-		}
-		repo, ours := strings.CutPrefix(o.Spec.Container.Image, onpath.ImageHost+"/")
-		tenant, _, _ := strings.Cut(repo, "/")
-		if o.Spec.Container.Image == "host" {
-			return forbidden(who, "use image: host, which shows the nodes' files")
-		}
-		if onpath.LocalImage(o.Spec.Container.Image) {
-			e := forbidden(who, "use an image by its path, which would be a file of the nodes")
-			if oe, ok := e.(*onpath.Error); ok {
-				oe.Remedy = "`onpath apply` pushes the file beside the YAML to the server; or name an image in a registry"
+		for _, image := range imagesOf(o) {
+			if err := mayUseImage(who, image); err != nil {
+				return err
 			}
-			return e
 		}
-		if ours && tenant != who.Tenant && tenant != onpath.OperatorTenant {
-			return forbidden(who, "use the images of tenant "+tenant)
+	}
+	return nil
+}
+
+// mayUseImage: a user's images come from registries, from his tenant or the operator.
+func mayUseImage(who auth.Identity, image string) error {
+	repo, ours := strings.CutPrefix(image, onpath.ImageHost+"/")
+	tenant, _, _ := strings.Cut(repo, "/")
+	switch {
+	case image == onpath.HostImage:
+		return forbidden(who, "use image: host, which shows the nodes' files")
+	case onpath.LocalImage(image):
+		e := forbidden(who, "use an image by its path, which would be a file of the nodes")
+		if oe, ok := e.(*onpath.Error); ok {
+			oe.Remedy = "`onpath apply` pushes the file beside the YAML to the server; or name an image in a registry"
 		}
+		return e
+	case ours && tenant != who.Tenant && tenant != onpath.OperatorTenant:
+		return forbidden(who, "use the images of tenant "+tenant)
 	}
 	return nil
 }

@@ -40,11 +40,16 @@ func (s *Server) sweep(ctx context.Context) error {
 		return err
 	}
 	for _, o := range list {
-		if c := o.(*onpath.Function).Spec.Container; c != nil {
-			used = append(used, c.Image)
-		}
+		used = append(used, imagesOf(o.(*onpath.Function))...)
 	}
 	return s.images.sweep(used)
+}
+
+func imagesOf(f *onpath.Function) (images []string) {
+	for _, b := range f.Spec.Brings().Images {
+		images = append(images, *b.Image)
+	}
+	return images
 }
 
 // manifestPath is the path of an image that is kept here.

@@ -32,7 +32,7 @@ func (a *Agent) adoptAll(ctx context.Context) {
 const adoptTimeout = 15 * time.Second
 
 // adopt opens the runtime if it is not (rt is nil), and asks what runs.
-func (a *Agent) adopt(ctx context.Context, kind string, rt onpath.Runtime) {
+func (a *Agent) adopt(ctx context.Context, kind onpath.FunctionKind, rt onpath.Runtime) {
 	ctx, cancel := context.WithTimeout(ctx, adoptTimeout)
 	defer cancel()
 	opened := rt == nil
@@ -81,7 +81,7 @@ func (a *Agent) closeRuntimes() {
 // instances stay as the records say: no agent, no change.
 func (a *Agent) retryRuntimes(ctx context.Context) {
 	for a.clock.Sleep(ctx, time.Second) == nil {
-		failed := map[string]onpath.Runtime{}
+		failed := map[onpath.FunctionKind]onpath.Runtime{}
 		a.mu.Lock()
 		for kind, d := range a.drivers {
 			if d.err != nil {
@@ -102,7 +102,7 @@ func (a *Agent) retryRuntimes(ctx context.Context) {
 }
 
 // sweepAgain clears away what runtimes that did not answer kept from it, once they do.
-func (a *Agent) sweepAgain(failed map[string]onpath.Runtime) {
+func (a *Agent) sweepAgain(failed map[onpath.FunctionKind]onpath.Runtime) {
 	a.mu.Lock()
 	back := false
 	for kind := range failed {

@@ -378,7 +378,7 @@ func TestRuntimeOpensLater(t *testing.T) {
 	tries := 0
 	b.edit = func(o *node.Options) {
 		o.Runtimes = nil
-		o.Open = map[string]func(context.Context) (onpath.Runtime, error){node.KindContainer: func(context.Context) (onpath.Runtime, error) {
+		o.Open = map[onpath.FunctionKind]func(context.Context) (onpath.Runtime, error){onpath.ContainerFunction: func(context.Context) (onpath.Runtime, error) {
 			if tries++; tries == 1 {
 				return nil, errors.New("no socket")
 			}

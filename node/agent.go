@@ -15,9 +15,6 @@ import (
 	"github.com/onpath/onpath"
 )
 
-// KindContainer is the key of the container runtime in Options.Runtimes.
-const KindContainer = "container"
-
 // Labels that the agent gives to what it starts, in onpath.RunSpec.Labels; they
 // are how a restarted agent knows its own.
 const (
@@ -48,13 +45,12 @@ type Options struct {
 	// StateDir holds the plan, the records of instances and their namespaces.
 	// One agent per folder.
 	StateDir string
-	// Runtimes by kind of function (KindContainer); a missing kind is reported
-	// as a condition and its instances fail.
-	Runtimes map[string]onpath.Runtime
+	// Runtimes by kind of function; instances of a missing one fail.
+	Runtimes map[onpath.FunctionKind]onpath.Runtime
 	// Open opens runtimes that are not in Runtimes, again and again until it
 	// succeeds: a containerd that is away when the agent starts is not one that
 	// is missing. The agent closes what it opened.
-	Open     map[string]func(context.Context) (onpath.Runtime, error)
+	Open     map[onpath.FunctionKind]func(context.Context) (onpath.Runtime, error)
 	Datapath onpath.Datapath
 	// Dial begins the session, with a as its handler, once the saved plan is
 	// in force; the session ends with ctx. Nil: the agent works by its saved
@@ -119,7 +115,7 @@ type Agent struct {
 	refusal     *refusal // of the newest plan; nil: it is taken
 	instances   map[string]*instance
 	adopted     map[string]onpath.Process // found at start, by id
-	drivers     map[string]*driver        // by kind of function
+	drivers     map[onpath.FunctionKind]*driver
 	stopped     []stoppedReport
 	machine     machine
 	swept       bool
@@ -164,7 +160,7 @@ func New(o Options) (*Agent, error) {
 		opt: o, log: o.Log, clock: o.Clock, started: o.Clock.Now(), boot: bootID(),
 		state: state{dir}, up: make(chan struct{}),
 		report: make(chan struct{}, 1), count: make(chan struct{}, 1), retake: make(chan struct{}, 1), inspect: make(chan struct{}, 1),
-		instances: map[string]*instance{}, adopted: map[string]onpath.Process{}, sweeping: map[string]chan struct{}{}, drivers: map[string]*driver{},
+		instances: map[string]*instance{}, adopted: map[string]onpath.Process{}, sweeping: map[string]chan struct{}{}, drivers: map[onpath.FunctionKind]*driver{},
 	}
 	a.wirer = wirer{node: o.Name, netns: o.NetNS, state: a.state, log: a.log}
 	a.apply, a.reach = newApplier(a), newReach()

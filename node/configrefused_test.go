@@ -47,22 +47,21 @@ func (tellableProcess) Reconfigure(_ context.Context, s *onpath.FunctionSpec) er
 // not take it, until it takes what it is told.
 func TestConfigRefused(t *testing.T) {
 	b := newBed(t)
-	b.edit = func(o *node.Options) { o.Runtimes[node.KindEBPF] = tellable{fake.New(b.machine)} }
+	b.edit = func(o *node.Options) { o.Runtimes[onpath.EBPFFunction] = tellable{fake.New(b.machine)} }
 	r := b.run()
 	generation := uint64(0)
-	tell := func(rules string) *onpath.EBPFSpec {
+	tell := func(rules string) string {
 		generation++
-		e := &onpath.EBPFSpec{Object: "firewall", Config: onpath.Env{"rules": rules}}
 		in := routed("fw", 16)
-		in.Spec = onpath.FunctionSpec{EBPF: e}
+		in.Spec = onpath.FunctionSpec{EBPF: &onpath.EBPFSpec{Object: "firewall", Config: onpath.Env{"rules": rules}}}
 		r.plan(planOf(generation, in))
-		return e
+		return in.Spec.Told()
 	}
-	await := func(e *onpath.EBPFSpec, refused string) {
+	await := func(told, refused string) {
 		t.Helper()
 		b.until("the report says what it was told, and refused "+refused, func() bool {
 			got, ok := r.server.instance("fw")
-			return ok && got.Config == e.Told() && (got.Refused != "") == (refused != "") && strings.Contains(got.Refused, refused) &&
+			return ok && got.Config == told && (got.Refused != "") == (refused != "") && strings.Contains(got.Refused, refused) &&
 				(got.State != onpath.InstanceReady || strings.Contains(got.Message, refused))
 		})
 	}

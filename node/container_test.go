@@ -29,7 +29,7 @@ func TestRealContainer(t *testing.T) {
 	}
 	driver := openDriver(t, b)
 	b.edit = func(o *node.Options) {
-		o.Runtimes = map[string]onpath.Runtime{node.KindContainer: driver}
+		o.Runtimes = map[onpath.FunctionKind]onpath.Runtime{onpath.ContainerFunction: driver}
 		o.StopGrace = 100 * time.Millisecond
 	}
 	t.Cleanup(func() {
@@ -84,7 +84,9 @@ func TestLogLeftOut(t *testing.T) {
 		}
 	}
 	driver := openDriver(t, b)
-	b.edit = func(o *node.Options) { o.Runtimes = map[string]onpath.Runtime{node.KindContainer: driver} }
+	b.edit = func(o *node.Options) {
+		o.Runtimes = map[onpath.FunctionKind]onpath.Runtime{onpath.ContainerFunction: driver}
+	}
 	t.Cleanup(func() { must(t, driver.Remove(context.Background())) })
 	in := routed("web", 16, "10.9.0.5/24")
 	in.Spec.Container.Command = []string{"/bin/sh", "-c", "exec yes a rather ordinary line"}

@@ -8,9 +8,6 @@ import (
 	"github.com/onpath/onpath"
 )
 
-// KindEBPF is the key of the runtime of ebpf functions in Options.Runtimes.
-const KindEBPF = "ebpf"
-
 // An ebpf function has no process to probe. What is asked instead: whether the
 // data path runs it, and how long its packets take.
 const (
@@ -31,12 +28,9 @@ const (
 
 // healthFor is the health of a function's instances.
 func healthFor(s *onpath.FunctionSpec) health {
-	if s.EBPF == nil {
-		return healthOf(s.Health)
-	}
-	budget := s.EBPF.Budget
+	budget := s.Traits().Budget
 	if budget == 0 {
-		budget = onpath.DefaultBudget
+		return healthOf(s.Health)
 	}
 	return health{Every: inlineEvery, Failures: inlineFailures, Start: inlineStart, budget: time.Duration(budget)}
 }
@@ -137,20 +131,21 @@ func (in *instance) inlineOf() (onpath.InlineFunction, bool) {
 }
 
 // reconfigure hands a running function its changed configuration.
-func (in *instance) reconfigure(ctx context.Context, w *watch, old onpath.InstancePlan) {
+func (in *instance) reconfigure(ctx context.Context, w *watch) {
 	p, ok := w.p.(onpath.Reconfigurable)
-	if !ok || w.plan.Spec.EBPF == nil {
+	told := w.plan.Spec.Told()
+	if !ok || told == "" {
 		return
 	}
-	if old.Spec.EBPF != nil && in.configured == hashOf(w.plan.Spec.EBPF) {
-		in.tellOf(w.plan.Spec.EBPF, nil) // it may take back what was refused
+	if in.configured == told {
+		in.tellOf(told, nil) // it may take back what was refused
 		return
 	}
 	err := p.Reconfigure(ctx, &w.plan.Spec)
 	if ctx.Err() != nil {
 		return
 	}
-	in.tellOf(w.plan.Spec.EBPF, err)
+	in.tellOf(told, err)
 	if err != nil {
 		in.a.event(w.plan, true, "ConfigRefused", "it keeps its configuration: %v", err)
 		return
@@ -158,15 +153,14 @@ func (in *instance) reconfigure(ctx context.Context, w *watch, old onpath.Instan
 	if in.configured != "" {
 		in.a.event(w.plan, false, "Configured", "runs by its new configuration")
 	}
-	in.configured = hashOf(w.plan.Spec.EBPF)
+	in.configured = told
 }
 
-// tellOf has reports say what an ebpf function was told last, and whether it took
-// that.
-func (in *instance) tellOf(e *onpath.EBPFSpec, err error) {
+// tellOf has reports say what a function was told last, and whether it took that.
+func (in *instance) tellOf(told string, err error) {
 	in.a.mu.Lock()
 	defer in.a.mu.Unlock()
-	told, refused := e.Told(), ""
+	refused := ""
 	if err != nil {
 		refused = err.Error()
 	}

@@ -211,7 +211,7 @@ const nodeName = "n1"
 func (b *bed) options() node.Options {
 	o := node.Options{
 		Name: nodeName, Spec: b.spec, StateDir: b.dir, NetNS: b.host, Datapath: b.path, Version: "v0.0.0-test",
-		Runtimes: map[string]onpath.Runtime{node.KindContainer: b.runtime}, Clock: b.clock,
+		Runtimes: map[onpath.FunctionKind]onpath.Runtime{onpath.ContainerFunction: b.runtime}, Clock: b.clock,
 		Log: slog.New(slog.NewTextHandler(testWriter{b.t}, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
 	if b.edit != nil {

@@ -45,24 +45,16 @@ func idleContent(i onpath.Idle) string {
 // informed adds the idle times to what a container is started with. Variables that
 // the function or its deployment sets stay as they are.
 func informed(s onpath.FunctionSpec, i onpath.Idle) onpath.FunctionSpec {
-	if s.Container == nil {
+	t := s.Traits()
+	if !t.Informed {
 		return s
 	}
-	c := *s.Container
 	env := onpath.Env{}
 	for _, t := range i.Each() {
 		env[t.Env] = strconv.FormatInt(seconds(t.Time), 10)
 	}
-	maps.Copy(env, c.Env)
-	c.Env = env
-	files := maps.Clone(c.Files)
-	if files == nil {
-		files = map[string]onpath.File{}
-	}
-	files[idleFile] = onpath.File{Content: idleContent(i)}
-	c.Files = files
-	s.Container = &c
-	return s
+	maps.Copy(env, t.Env)
+	return s.With(env, map[string]onpath.File{idleFile: {Content: idleContent(i)}})
 }
 
 // inform replaces the file in a running container, whose first process has the

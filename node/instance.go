@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -24,7 +25,7 @@ type instance struct {
 	launched onpath.Process
 	// ahead is what began before it was asked for; nil: nothing.
 	ahead *making
-	// configured is a hash of what an ebpf function was told.
+	// configured is the FunctionSpec.Told that the process took last.
 	configured string
 
 	// Guarded by Agent.mu.
@@ -55,24 +56,13 @@ func (a *Agent) begin(id string, p onpath.InstancePlan) {
 		id: id, a: a, plan: p, stop: stop,
 		changed: make(chan struct{}, 1), looked: make(chan struct{}),
 		state: onpath.InstanceStarting, since: a.clock.Now(),
-		rec: record{ID: id, Tenant: p.Tenant, Name: p.Name, Kind: kindOf(p.Spec), Boot: a.boot},
+		rec: record{ID: id, Tenant: p.Tenant, Name: p.Name, Kind: p.Spec.Kind(), Boot: a.boot},
 	}
 	a.instances[id] = in
 	a.goDo(func(context.Context) {
 		defer stop()
 		in.live(ctx)
 	})
-}
-
-// kindOf is the runtime that runs a function.
-func kindOf(s onpath.FunctionSpec) string {
-	if s.Container != nil {
-		return KindContainer
-	}
-	if s.EBPF != nil {
-		return KindEBPF
-	}
-	return "unknown"
 }
 
 // dismiss lets an instance go. Callers hold a.mu.
@@ -94,14 +84,7 @@ func (in *instance) update(p onpath.InstancePlan) {
 }
 
 // shapeOf is a hash of all that needs a new process when it changes.
-func shapeOf(s onpath.FunctionSpec) string {
-	s.Resources, s.Health = onpath.Resources{}, onpath.Health{}
-	s.State, s.Packets, s.Shared = "", "", false
-	if s.EBPF != nil { // takes the rest while it runs
-		s.EBPF = &onpath.EBPFSpec{Object: s.EBPF.Object, Code: s.EBPF.Code}
-	}
-	return hashOf(s)
-}
+func shapeOf(s onpath.FunctionSpec) string { return hashOf(s.Fixed()) }
 
 // set changes the state as reported. It does not touch the data path.
 func (in *instance) set(s onpath.InstanceState, message string) {
@@ -140,7 +123,8 @@ func (in *instance) remember() {
 
 // runtime is the driver for it, or why there is none.
 func (in *instance) runtime() (onpath.Runtime, error) {
-	kind := kindOf(in.current().Spec)
+	plan := in.current()
+	kind := plan.Spec.Kind()
 	in.a.mu.Lock()
 	defer in.a.mu.Unlock()
 	d := in.a.drivers[kind]
@@ -148,7 +132,7 @@ func (in *instance) runtime() (onpath.Runtime, error) {
 	case d == nil && in.rec.Started: // it may well run on
 		return nil, onpath.Errorf(onpath.CodeUnavailable, "the runtime for %s functions, which started it, is not set up any more", kind)
 	case d == nil:
-		return nil, onpath.Errorf(onpath.CodeUnsupported, "this node has no runtime for %s functions", kind)
+		return nil, onpath.Errorf(onpath.CodeUnsupported, "this node has no runtime for %s functions", cmp.Or(kind, "unknown"))
 	case d.err != nil:
 		return nil, onpath.Errorf(onpath.CodeUnavailable, "the %s runtime does not answer: %w", kind, d.err)
 	}

@@ -138,9 +138,11 @@ func (in *instance) obtain(ctx context.Context) onpath.Process {
 		return nil
 	}
 	in.launched = p
-	if plan.Spec.EBPF != nil {
-		in.configured = hashOf(plan.Spec.EBPF)
-		in.tellOf(plan.Spec.EBPF, nil)
+	if told := plan.Spec.Told(); told != "" {
+		in.configured = told
+		in.tellOf(told, nil)
+	}
+	if plan.Spec.Inline() {
 		in.process(p)
 		in.a.apply.kick(false) // links it, closed
 	}

@@ -246,7 +246,7 @@ func (a *Agent) runtimeConditions() []onpath.Condition {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	c := onpath.Condition{Type: ConditionRuntime, Status: onpath.True}
-	if d := a.drivers[KindContainer]; d == nil {
+	if d := a.drivers[onpath.ContainerFunction]; d == nil {
 		c.Status, c.Reason = onpath.False, "Missing"
 		c.Message = "this node runs no container functions: no container runtime is set up"
 	} else if d.err != nil {

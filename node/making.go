@@ -41,9 +41,9 @@ func (in *instance) makingOf(ctx context.Context, rt onpath.Runtime, plan onpath
 // a function's own sysctls, and some are of devices: those wait.
 func (in *instance) makeAhead(ctx context.Context) {
 	plan := in.current()
-	c := plan.Spec.Container
+	t := plan.Spec.Traits()
 	rt, err := in.runtime()
-	if err != nil || c == nil || len(c.Sysctls) > 0 || plan.Draining || in.rec.Started {
+	if err != nil || t.Inline || len(t.Sysctls) > 0 || plan.Draining || in.rec.Started {
 		return
 	}
 	if _, ok := rt.(onpath.Creator); !ok {

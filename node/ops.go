@@ -109,7 +109,7 @@ func (a *Agent) capturable(v onpath.VportID) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, in := range a.instances {
-		if in.plan.Vport == v && in.plan.Spec.EBPF != nil {
+		if in.plan.Vport == v && in.plan.Spec.Inline() {
 			e := onpath.Errorf(onpath.CodeUnsupported, "an ebpf function runs in the kernel, without an interface of its own: there is nothing to capture at")
 			e.Remedy = "capture at the uplinks of its gateway, as an operator: onpath capture --node " + a.opt.Name + " -w FILE"
 			return e

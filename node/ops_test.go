@@ -73,7 +73,7 @@ func TestOperations(t *testing.T) {
 // packets are to be seen; captures elsewhere on its node are not.
 func TestCaptureAtFunction(t *testing.T) {
 	b := newBed(t)
-	b.edit = func(o *node.Options) { o.Runtimes[node.KindEBPF] = tellable{fake.New(b.machine)} }
+	b.edit = func(o *node.Options) { o.Runtimes[onpath.EBPFFunction] = tellable{fake.New(b.machine)} }
 	r := b.run()
 	fw := routed("fw", 17)
 	fw.Spec = onpath.FunctionSpec{EBPF: &onpath.EBPFSpec{Object: "firewall"}}

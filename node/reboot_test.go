@@ -130,7 +130,7 @@ func TestProcessElsewhere(t *testing.T) {
 	b.until("acknowledged", func() bool { return r.server.last().Plan == 1 })
 	r.stop()
 	b.edit = func(o *node.Options) {
-		o.Runtimes = map[string]onpath.Runtime{node.KindContainer: elsewhere{b.runtime}}
+		o.Runtimes = map[onpath.FunctionKind]onpath.Runtime{onpath.ContainerFunction: elsewhere{b.runtime}}
 	}
 	r = b.run()
 	b.until("it is started anew", func() bool { return b.story.count("start web") == 2 })

@@ -32,11 +32,11 @@ type savedPlan struct {
 // instance is made and removed after all of it is gone, so that nothing is ever
 // left without a record.
 type record struct {
-	ID     string           `json:"id"`
-	Tenant string           `json:"tenant"`
-	Name   string           `json:"name"`
-	Kind   string           `json:"kind"`
-	Vports []onpath.VportID `json:"vports"`
+	ID     string              `json:"id"`
+	Tenant string              `json:"tenant"`
+	Name   string              `json:"name"`
+	Kind   onpath.FunctionKind `json:"kind"`
+	Vports []onpath.VportID    `json:"vports"`
 	// Wiring is a hash of how the interfaces were set up; empty: not finished.
 	Wiring string `json:"wiring,omitempty"`
 	// Ready is what the next agent assumes of a process that still runs.

@@ -96,7 +96,7 @@ func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed boo
 			}
 			in.rewire(ctx, w)
 			in.resize(ctx, w, false)
-			in.reconfigure(ctx, w, old)
+			in.reconfigure(ctx, w)
 			if idleOf(&old) != idleOf(&w.plan) || in.launched != p {
 				in.tellIdle(p, w.plan)
 			}
@@ -154,7 +154,7 @@ func (in *instance) settle(ctx context.Context) (<-chan struct{}, func()) {
 
 // tellIdle tells a running container new idle times.
 func (in *instance) tellIdle(p onpath.Process, plan onpath.InstancePlan) {
-	if plan.Spec.Container == nil {
+	if !plan.Spec.Traits().Informed {
 		return
 	}
 	if err := inform(p.Pid(), in.a.state.netns(in.id), idleOf(&plan)); err != nil && !ended(p) {

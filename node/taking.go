@@ -145,7 +145,7 @@ func (a *Agent) checkPlan(p *onpath.NodePlan) error {
 	seen := map[onpath.VportID]string{}
 	for _, in := range p.Instances {
 		ids := []onpath.VportID{in.Vport}
-		if c := in.Spec.Container; c != nil && c.Attach == onpath.Bridged {
+		if in.Spec.Traits().Attach == onpath.Bridged {
 			ids = append(ids, in.Back)
 		}
 		for _, v := range ids {

@@ -44,15 +44,11 @@ const attachInline onpath.ContainerAttach = "inline"
 const defaultMTU = 1500 // bytes, where the plan says nothing
 
 func wiringOf(id string, p onpath.InstancePlan) wiring {
-	w := wiring{ID: id, Attach: onpath.Routed, Vport: p.Vport, Back: p.Back, Addresses: p.Addresses, MTU: p.MTU}
-	if c := p.Spec.Container; c != nil {
-		w.Sysctls = c.Sysctls
-		w.Originate = p.Spec.Packets == onpath.PacketsOriginate
-		if c.Attach == onpath.Bridged {
-			w.Attach = onpath.Bridged
-		}
-	}
-	if p.Spec.EBPF != nil {
+	w := wiring{ID: id, Vport: p.Vport, Back: p.Back, Addresses: p.Addresses, MTU: p.MTU}
+	t := p.Spec.Traits()
+	w.Attach, w.Sysctls = t.Attach, t.Sysctls
+	w.Originate = p.Spec.Packets == onpath.PacketsOriginate
+	if t.Inline {
 		w.Attach = attachInline
 	}
 	if w.MTU == 0 {

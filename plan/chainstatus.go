@@ -127,22 +127,24 @@ func (d *deployment) outdated(i *instance) int {
 // told reports whether an instance runs by the configuration that the deployment
 // now says. One that its agent has not told anything keeps what it was started with.
 func (d *deployment) told(i *instance) bool {
-	if !d.inline() || i.report == nil || i.report.Config == "" {
+	if i.report == nil || i.report.Config == "" {
 		return true
 	}
-	return i.report.Config == d.spec.EBPF.Told() && i.report.Refused == ""
+	told := d.spec.Told()
+	return told == "" || i.report.Config == told && i.report.Refused == ""
 }
 
 // refused says, in words, that an instance did not take the configuration that
 // its deployment now says.
 func (w *world) refused(d *deployment) string {
-	if !d.inline() || d.function == nil {
+	told := d.spec.Told()
+	if told == "" || d.function == nil {
 		return ""
 	}
 	first := ""
 	var of name
 	for _, i := range w.instances {
-		if i.dep != d.key || i.draining() || i.report == nil || i.report.Refused == "" || i.report.Config != d.spec.EBPF.Told() {
+		if i.dep != d.key || i.draining() || i.report == nil || i.report.Refused == "" || i.report.Config != told {
 			continue
 		}
 		if first == "" || i.key.name < of.name {

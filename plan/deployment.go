@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"maps"
 	"time"
 
 	"github.com/onpath/onpath"
@@ -68,58 +67,13 @@ func (d *deployment) complete(env onpath.Env, files map[string]onpath.File) {
 	if d.function == nil {
 		return
 	}
-	d.spec = d.function.Spec
-	if d.spec.Container != nil {
-		c := *d.spec.Container
-		c.Env = merged(c.Env, env)
-		c.Files = merged(c.Files, files)
-		d.spec.Container = &c
-	}
-	if d.spec.EBPF != nil {
-		e := *d.spec.EBPF
-		e.Config = merged(e.Config, env)
-		e.Files = merged(e.Files, files)
-		d.spec.EBPF = &e
-	}
-	d.shape = d.shapeOf()
-}
-
-// shapeOf stands for what needs new instances. An ebpf function takes a change
-// of its configuration while it runs. What a probe asks is part of a container's: it
-// may be wrong, and judged by it all that serve would be out of service at once.
-func (d *deployment) shapeOf() string {
-	if e := d.spec.EBPF; e != nil {
-		return hash(struct {
-			Function, Object string
-			Code             onpath.ObjectCode
-		}{d.fnName.String(), e.Object, e.Code})
-	}
-	var probe *onpath.Health
-	if h := d.spec.Health; h.TCP != 0 || len(h.Exec) > 0 {
-		probe = &onpath.Health{TCP: h.TCP, Exec: h.Exec}
-	}
-	return hash(struct {
-		Function  string
-		Container *onpath.ContainerSpec
-		Probe     *onpath.Health `json:",omitempty"`
-	}{d.fnName.String(), d.spec.Container, probe})
+	d.spec = d.function.Spec.With(env, files)
+	d.shape = d.spec.Shape(d.fnName.String())
 }
 
 // inline reports whether the deployment's function is run by the data path
 // itself.
-func (d *deployment) inline() bool { return d.spec.EBPF != nil }
-
-func merged[M ~map[string]V, V any](base, over M) M {
-	if len(base)+len(over) == 0 {
-		return nil
-	}
-	out := maps.Clone(base)
-	if out == nil {
-		out = M{}
-	}
-	maps.Copy(out, over)
-	return out
-}
+func (d *deployment) inline() bool { return d.spec.Inline() }
 
 // hash stands for the content of v.
 func hash(v any) string {
@@ -131,22 +85,6 @@ func hash(v any) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-func (d *deployment) attach() onpath.ContainerAttach {
-	if d.spec.Container != nil {
-		return d.spec.Container.Attach
-	}
-	return onpath.Routed
-}
+func (d *deployment) attach() onpath.ContainerAttach { return d.spec.Traits().Attach }
 
-func (d *deployment) addressing() onpath.Addressing {
-	if d.inline() {
-		return onpath.AddressesNone
-	}
-	if d.spec.Container != nil && d.spec.Container.Addresses != "" {
-		return d.spec.Container.Addresses
-	}
-	if d.attach() == onpath.Bridged {
-		return onpath.AddressesNone
-	}
-	return onpath.AddressesPrivate
-}
+func (d *deployment) addressing() onpath.Addressing { return d.spec.Traits().Addresses }

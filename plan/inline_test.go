@@ -37,11 +37,11 @@ func TestInlineElements(t *testing.T) {
 	}
 	a, b := *fn, *fn
 	b.spec.EBPF = &onpath.EBPFSpec{Object: "firewall", Config: onpath.Env{"default": "drop"}}
-	if a.shapeOf() != b.shapeOf() {
+	if a.spec.Shape(a.fnName.String()) != b.spec.Shape(b.fnName.String()) {
 		t.Error("another configuration makes new instances")
 	}
 	b.spec.EBPF = &onpath.EBPFSpec{Object: "mine.o", Code: onpath.ObjectCode("x")}
-	if a.shapeOf() == b.shapeOf() {
+	if a.spec.Shape(a.fnName.String()) == b.spec.Shape(b.fnName.String()) {
 		t.Error("another object makes no new instances")
 	}
 }

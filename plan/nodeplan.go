@@ -180,7 +180,7 @@ func (b *builder) instance(i *instance) onpath.InstancePlan {
 // addLocal adds the vports of an instance on this node.
 func (b *builder) addLocal(i *instance) {
 	s := &i.obj.Spec
-	if i.fn.EBPF != nil {
+	if i.inline() {
 		b.vports[s.Vport] = onpath.Vport{ID: s.Vport, Kind: onpath.VportFunction, State: b.w.state(i), Instance: i.key.String(), Tenant: i.key.tenant}
 		return
 	}

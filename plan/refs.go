@@ -95,7 +95,7 @@ func (w *world) checkFunction(c *chain, field string, d *deployment) {
 		c.fail(onpath.CodeNotFound, field, w.functionRemedy(d.fnName), "%sthere is no function %s", prefix, d.fnName)
 	case !mayUse(f, c.key.tenant):
 		c.fail(onpath.CodeForbidden, field, "its owner can write shared: true", "%sfunction %s belongs to another tenant and is not shared", prefix, d.fnName)
-	case f.Spec.Container == nil && f.Spec.EBPF == nil:
+	case f.Spec.Kind() == "":
 		c.fail(onpath.CodeUnsupported, field, "write container: {…}", "%sfunction %s is of a kind that this version does not run", prefix, d.fnName)
 	}
 }

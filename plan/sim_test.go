@@ -209,8 +209,8 @@ func (s *sim) report(node string) {
 			if s.broken[i.Deployment] && !s.spared[i.Name] {
 				ir.State, ir.Message = onpath.InstanceFailed, "exit code 1"
 			}
-			if e := i.Spec.EBPF; e != nil {
-				ir.Config, ir.Refused = e.Told(), s.refuses
+			if told := i.Spec.Told(); told != "" {
+				ir.Config, ir.Refused = told, s.refuses
 			}
 			ir.Restarts = s.restarts[i.Name]
 			ir.Since = s.since(&ir)

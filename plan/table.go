@@ -278,6 +278,6 @@ func withoutSources(c *chain) (sel []onpath.Selector, narrower bool) {
 // routes reports whether what the instance sends from its own address, and no
 // chain selects, is routed.
 func routes(f onpath.FunctionSpec) bool {
-	c := f.Container
-	return c != nil && (c.Addresses == onpath.AddressesPool || c.Addresses != onpath.AddressesNone && c.Outbound == onpath.OutboundNAT)
+	t := f.Traits()
+	return t.Addresses == onpath.AddressesPool || t.Addresses != onpath.AddressesNone && t.Outbound == onpath.OutboundNAT
 }

@@ -10,7 +10,7 @@ import (
 
 // inline reports whether an instance is an ebpf function, which the data path of
 // its node runs on the way from one vport to the next.
-func (i *instance) inline() bool { return i.fn.EBPF != nil }
+func (i *instance) inline() bool { return i.fn.Inline() }
 
 // inlineHops are the ebpf functions that an entry's packets pass on a node, in the
 // order of travel. What is counted of the flow is what came to the first of them.
@@ -123,7 +123,11 @@ func (t *tracer) answered(n *node, e onpath.FlowEntry) (passed, known bool) {
 // says, or under another tuple: its own code may redirect them.
 func (t *tracer) mayMislead(v onpath.VportID) bool {
 	i := t.w.byVport[v]
-	return i == nil || i.fn.EBPF == nil || len(i.fn.EBPF.Code) > 0 || t.rewrites(v)
+	if i == nil {
+		return true
+	}
+	fn := i.fn.Traits()
+	return !fn.Inline || fn.KernelCode || t.rewrites(v)
 }
 
 func (t *tracer) rewrites(v onpath.VportID) bool {

@@ -34,12 +34,15 @@ func forgetServerFields(o onpath.Object) {
 func readFiles(d *Document, dir string) []located {
 	switch o := d.Object.(type) {
 	case *onpath.Function:
-		if o.Spec.Container != nil {
-			return d.readFiles("spec.container.files", o.Spec.Container.Files, dir)
+		var errs []located
+		brings := o.Spec.Brings()
+		for _, b := range brings.Objects {
+			errs = append(errs, d.readObject(b, dir)...)
 		}
-		if e := o.Spec.EBPF; e != nil {
-			return append(d.readObject(e, dir), d.readFiles("spec.ebpf.files", e.Files, dir)...)
+		for _, b := range brings.Files {
+			errs = append(errs, d.readFiles(b.Field, b.Files, dir)...)
 		}
+		return errs
 	case *onpath.Deployment:
 		return d.readFiles("spec.files", o.Spec.Files, dir)
 	case *onpath.Chain:
@@ -78,22 +81,21 @@ func (d *Document) readFiles(at string, files map[string]onpath.File, dir string
 }
 
 // readObject replaces the path of an object file by what is in it.
-func (d *Document) readObject(e *onpath.EBPFSpec, dir string) []located {
-	if len(e.Code) > 0 || !onpath.LocalImage(e.Object) {
+func (d *Document) readObject(b onpath.BroughtObject, dir string) []located {
+	if len(*b.Code) > 0 || !onpath.LocalImage(*b.Name) {
 		return nil
 	}
-	const at = "spec.ebpf.object"
-	path := resolve(e.Object, dir)
-	code, err := readCode(path)
+	path := resolve(*b.Name, dir)
+	code, err := readCode(path, b)
 	if err != nil {
-		err.Object, err.Field, err.Place = onpath.KeyOf(d.Object).String(), at, d.PlaceOf(at)
-		return []located{{err: err, position: d.position(at)}}
+		err.Object, err.Field, err.Place = onpath.KeyOf(d.Object).String(), b.Field, d.PlaceOf(b.Field)
+		return []located{{err: err, position: d.position(b.Field)}}
 	}
-	e.Object, e.Code = filepath.Base(path), code
+	*b.Name, *b.Code = filepath.Base(path), code
 	return nil
 }
 
-func readCode(path string) ([]byte, *onpath.Error) {
+func readCode(path string, b onpath.BroughtObject) ([]byte, *onpath.Error) {
 	f, err := os.Open(path)
 	if err != nil {
 		e := unreadable("", err)
@@ -104,12 +106,12 @@ func readCode(path string) ([]byte, *onpath.Error) {
 	if info, err := f.Stat(); err == nil && !info.Mode().IsRegular() {
 		return nil, invalid("", path+" is not a file", "")
 	}
-	code, err := io.ReadAll(io.LimitReader(f, onpath.MaxObjectBytes+1))
+	code, err := io.ReadAll(io.LimitReader(f, int64(b.Most)+1))
 	switch {
 	case err != nil:
 		return nil, unreadable("", err)
-	case len(code) > onpath.MaxObjectBytes:
-		return nil, invalid("", fmt.Sprintf("%s has more than %d bytes", path, onpath.MaxObjectBytes), "strip it (llvm-strip -g), and declare large tables as maps")
+	case len(code) > b.Most:
+		return nil, invalid("", fmt.Sprintf("%s has more than %d bytes", path, b.Most), b.Remedy)
 	case len(code) == 0:
 		return nil, invalid("", path+" is empty", "compile it anew")
 	}
@@ -137,14 +139,19 @@ func readContent(path string) (string, *onpath.Error) {
 	return string(data), nil
 }
 
-// resolveImage makes the path of a local image absolute, seen from dir.
-func resolveImage(o onpath.Object, dir string) {
+// resolveImages makes the paths of local images absolute, seen from dir.
+func resolveImages(o onpath.Object, dir string) {
 	f, ok := o.(*onpath.Function)
-	if !ok || f.Spec.Container == nil || !onpath.LocalImage(f.Spec.Container.Image) {
+	if !ok {
 		return
 	}
-	if p, err := filepath.Abs(resolve(f.Spec.Container.Image, dir)); err == nil {
-		f.Spec.Container.Image = p
+	for _, b := range f.Spec.Brings().Images {
+		if !onpath.LocalImage(*b.Image) {
+			continue
+		}
+		if p, err := filepath.Abs(resolve(*b.Image, dir)); err == nil {
+			*b.Image = p
+		}
 	}
 }
 

@@ -141,7 +141,7 @@ func (l *loader) read(data []byte, err error, name, dir string) {
 func (l *loader) finish(d *Document, dir string) []located {
 	forgetServerFields(d.Object)
 	errs := readFiles(d, dir)
-	resolveImage(d.Object, dir)
+	resolveImages(d.Object, dir)
 	var es onpath.Errors
 	if err := d.Object.Validate(); len(errs) == 0 && err != nil && !errors.As(err, &es) {
 		es = onpath.Errors{onpath.Errorf(onpath.CodeInvalid, "%w", err)}

@@ -19,8 +19,6 @@ import (
 	"github.com/onpath/onpath/internal/config"
 	"github.com/onpath/onpath/internal/roster"
 	"github.com/onpath/onpath/node"
-	"github.com/onpath/onpath/runtime/container"
-	functions "github.com/onpath/onpath/runtime/ebpf"
 )
 
 // nodeFlags override the file's node part.
@@ -315,42 +313,4 @@ func nodeClient(ctx context.Context, conf *config.Node, log *slog.Logger) (*clie
 		Server: conf.Server, Token: conf.Token, Name: conf.Name, Identity: conf.Identity(),
 		Socket: config.DefaultSocket, Log: log,
 	})
-}
-
-// openRuntimes says how to open the container runtime; the agent does it, again
-// and again where it fails. A machine without one is still a gateway; the
-// node's conditions say what it lacks.
-func openRuntimes(conf *config.Node, cl *client.Client, log *slog.Logger) map[string]func(context.Context) (onpath.Runtime, error) {
-	return map[string]func(context.Context) (onpath.Runtime, error){
-		node.KindContainer: func(ctx context.Context) (onpath.Runtime, error) {
-			d, err := container.New(ctx, containerOptions(conf, cl, log))
-			if err != nil {
-				return nil, err // and no interface that holds a nil pointer
-			}
-			return d, nil
-		},
-		node.KindEBPF: func(context.Context) (onpath.Runtime, error) {
-			d, err := functions.New(functionOptions(conf, log))
-			if err != nil {
-				return nil, err
-			}
-			return d, nil
-		},
-	}
-}
-
-func functionOptions(conf *config.Node, log *slog.Logger) functions.Options {
-	return functions.Options{Dir: filepath.Join(conf.StateDir, "ebpf"), Log: log}
-}
-
-func containerOptions(conf *config.Node, cl *client.Client, log *slog.Logger) container.Options {
-	o := container.Options{
-		Address: conf.Containerd, StateDir: filepath.Join(conf.StateDir, "container"), Name: conf.Name, Log: log, HostImage: conf.HostImage,
-	}
-	if cl != nil {
-		o.Registry = func(host string) (container.Registry, bool) {
-			return container.Registry{URL: cl.URL(), Client: cl.HTTP()}, host == onpath.ImageHost
-		}
-	}
-	return o
 }

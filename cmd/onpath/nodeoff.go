@@ -19,7 +19,6 @@ import (
 	"github.com/onpath/onpath/internal/roster"
 	"github.com/onpath/onpath/lab"
 	"github.com/onpath/onpath/node"
-	"github.com/onpath/onpath/runtime/container"
 	functions "github.com/onpath/onpath/runtime/ebpf"
 )
 
@@ -202,24 +201,7 @@ func nodeOff(ctx context.Context, conf *config.Node, log *slog.Logger) ([]string
 	defer letGo()
 	path := ebpf.Options{Name: conf.Name, Log: log}
 	parts := []node.OffPart{{What: "the data path", Found: ebpf.Installed(path), Remove: func(ctx context.Context) error { return ebpf.Remove(ctx, path) }}}
-	fn := functionOptions(conf, log)
-	if _, err := os.Stat(fn.Dir); err == nil {
-		if d, err := functions.New(fn); err != nil {
-			log.Warn("ebpf functions cannot be looked for here", "error", err)
-		} else {
-			parts = append(parts, node.OffPart{What: "the tables of ebpf functions", Found: true, Remove: d.Remove})
-		}
-	}
-	o := containerOptions(conf, nil, log)
-	_, err = os.Stat(o.StateDir)
-	// A private containerd without a folder has nothing; it is not started for that.
-	if found := err == nil; found || conf.Containerd != "" {
-		if d, err := container.New(ctx, o); err != nil {
-			log.Warn("containers cannot be looked for here", "error", err)
-		} else {
-			parts = append(parts, node.OffPart{What: "the instances of the container runtime", Found: found, Remove: d.Remove}) // closes d
-		}
-	}
+	parts = append(parts, leftovers(ctx, conf, log)...)
 	removed, err := node.Off(ctx, node.OffOptions{Name: conf.Name, StateDir: conf.StateDir, Parts: parts, Log: log})
 	if err != nil {
 		return removed, err

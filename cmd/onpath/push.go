@@ -18,37 +18,34 @@ import (
 // under which nodes pull them into the functions. Nothing is sent unless all
 // are there.
 func (a *applyFlags) pushImages(c *cobra.Command, cl *client.Client, docs []*manifest.Document) error {
-	type local struct {
-		function *onpath.Function
-		doc      *manifest.Document
-	}
-	var list []local
+	var list []localImage
 	var missing onpath.Errors
 	for _, d := range docs {
 		f, ok := d.Object.(*onpath.Function)
-		if !ok || f.Spec.Container == nil {
+		if !ok {
 			continue
 		}
-		if image := f.Spec.Container.Image; !onpath.LocalImage(image) {
-			if !strings.HasPrefix(image, onpath.ImageHost+"/") {
-				continue // the nodes fetch it; what comes of it the chain's status says
-			}
-			has, err := cl.HasImage(c.Context(), image)
-			if err != nil {
-				return err
-			}
-			if !has {
-				e := imageError(f, onpath.CodeInvalid, fmt.Errorf("the server does not keep %s: it was pushed to another one, or nothing used it any more", image))
-				e.Remedy = "write the path of the image's archive or layout, and apply pushes it"
-				missing = append(missing, e)
-			}
-			continue
+		for _, b := range f.Spec.Brings().Images {
+			l := localImage{f, b.Field, b.Image}
+			switch image := *l.image; {
+			case onpath.LocalImage(image):
+				if _, err := os.Stat(image); err != nil {
+					missing = append(missing, l.fault(onpath.CodeInvalid, fmt.Errorf("%s: there is no such file or directory", image)))
+					continue
+				}
+				list = append(list, l)
+			case strings.HasPrefix(image, onpath.ImageHost+"/"):
+				has, err := cl.HasImage(c.Context(), image)
+				if err != nil {
+					return err
+				}
+				if !has {
+					e := l.fault(onpath.CodeInvalid, fmt.Errorf("the server does not keep %s: it was pushed to another one, or nothing used it any more", image))
+					e.Remedy = "write the path of the image's archive or layout, and apply pushes it"
+					missing = append(missing, e)
+				}
+			} // others the nodes fetch; what comes of it the chain's status says
 		}
-		if _, err := os.Stat(f.Spec.Container.Image); err != nil {
-			missing = append(missing, imageError(f, onpath.CodeInvalid, fmt.Errorf("%s: there is no such file or directory", f.Spec.Container.Image)))
-			continue
-		}
-		list = append(list, local{f, d})
 	}
 	if len(missing) > 0 {
 		return missing
@@ -57,17 +54,17 @@ func (a *applyFlags) pushImages(c *cobra.Command, cl *client.Client, docs []*man
 	defer p.done()
 	if a.dryRun { // only the reference is needed
 		for _, l := range list {
-			ref, err := client.ImageRef(l.function.Metadata.Tenant, l.function.Spec.Container.Image)
+			ref, err := client.ImageRef(l.function.Metadata.Tenant, *l.image)
 			if err != nil {
-				return imageError(l.function, onpath.CodeOf(err), err)
+				return l.fault(onpath.CodeOf(err), err)
 			}
-			l.function.Spec.Container.Image = ref
+			*l.image = ref
 		}
 		return nil
 	}
 	pushed := map[string]string{} // by tenant and path
 	for _, l := range list {
-		path := l.function.Spec.Container.Image
+		path := *l.image
 		tenant := l.function.Metadata.Tenant
 		ref, done := pushed[tenant+":"+path]
 		if !done {
@@ -81,15 +78,22 @@ func (a *applyFlags) pushImages(c *cobra.Command, cl *client.Client, docs []*man
 				p.show("image %s: %s of %s", path, render.Bytes(uint64(done)), render.Bytes(uint64(total)))
 			})
 			if err != nil {
-				return imageError(l.function, onpath.CodeOf(err), err)
+				return l.fault(onpath.CodeOf(err), err)
 			}
 			pushed[tenant+":"+path] = ref
 		}
-		l.function.Spec.Container.Image = ref
+		*l.image = ref
 	}
 	return nil
 }
 
-func imageError(f *onpath.Function, code onpath.Code, err error) *onpath.Error {
-	return &onpath.Error{Code: code, Object: onpath.KeyOf(f).String(), Field: "spec.container.image", Message: err.Error(), Cause: err}
+// localImage is an image that a function names, at a field.
+type localImage struct {
+	function *onpath.Function
+	field    string
+	image    *string
+}
+
+func (l localImage) fault(code onpath.Code, err error) *onpath.Error {
+	return &onpath.Error{Code: code, Object: onpath.KeyOf(l.function).String(), Field: l.field, Message: err.Error(), Cause: err}
 }

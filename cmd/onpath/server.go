@@ -33,7 +33,6 @@ import (
 	"github.com/onpath/onpath/internal/config"
 	"github.com/onpath/onpath/internal/wholefile"
 	"github.com/onpath/onpath/plan"
-	functions "github.com/onpath/onpath/runtime/ebpf"
 	"github.com/onpath/onpath/store/etcd"
 )
 
@@ -159,7 +158,7 @@ func serve(ctx context.Context, conf *config.Server, log *slog.Logger, begun fun
 		Secret: secret, PrivatePools: plain(conf.PrivatePools), PublicPools: plain(conf.PublicPools)}})
 	registry := newRegistry()
 	options := api.Options{Store: store, Controller: controller, Hub: hub, Dir: conf.StateDir, Address: conf.Address,
-		Version: versionString(), CheckConfig: functions.CheckConfig, Metrics: registry, ImageQuota: int64(conf.ImageQuota), Logger: log}
+		Version: versionString(), Functions: functionCheckers(), Metrics: registry, ImageQuota: int64(conf.ImageQuota), Logger: log}
 	tasks := []func(context.Context) error{controller.Run, lost}
 	if ports.api != nil {
 		if options.Authority, err = auth.OpenAuthority(filepath.Join(conf.StateDir, "auth"), time.Now); err != nil {

@@ -76,14 +76,12 @@ func row(o onpath.Object, now time.Time) []string {
 		}
 		return []string{m.Tenant, m.Name, addresses, prefixes(o.Spec.Virtual), age}
 	case *onpath.Function:
-		image, attach := "", ""
-		if c := o.Spec.Container; c != nil {
-			image, attach = shortImage(c.Image), string(c.Attach)
+		t := o.Spec.Traits()
+		attach := string(t.Attach)
+		if t.Inline {
+			attach = "inline"
 		}
-		if e := o.Spec.EBPF; e != nil {
-			image, attach = e.Object, "inline"
-		}
-		return []string{m.Tenant, m.Name, image, attach, string(o.Spec.State), string(o.Spec.Packets), age}
+		return []string{m.Tenant, m.Name, shortImage(t.Runs), attach, string(o.Spec.State), string(o.Spec.Packets), age}
 	case *onpath.Deployment:
 		return []string{m.Tenant, m.Name, string(o.Spec.Function), o.Status.Chain, fmt.Sprintf("%d/%d", o.Status.Ready, o.Status.Desired), age, trouble(o.Status.Conditions)}
 	case *onpath.Chain:

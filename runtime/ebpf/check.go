@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/inline"
 )
 
 // together is a fault of what values say together, or of one that is missing.
@@ -14,11 +15,32 @@ type together struct{ error }
 
 func (t together) Unwrap() error { return t.error }
 
-// CheckConfig finds what is wrong with each value that a function is told, by
-// itself, or against another that stands beside it; and, if e is whole, so that no
-// deployment adds to it, with what is missing. Errors name the field within e. It
-// needs neither rights nor a kernel.
-func CheckConfig(e *onpath.EBPFSpec, whole bool) error {
+// Checker is the onpath.FunctionChecker of ebpf functions.
+type Checker struct{}
+
+var _ onpath.FunctionChecker = Checker{}
+
+// Inspect implements onpath.FunctionChecker.
+func (Checker) Inspect(s *onpath.FunctionSpec) (status onpath.FunctionStatus, err error) {
+	code := s.EBPF.Code
+	if len(code) == 0 {
+		return status, nil
+	}
+	object, err := inline.Parse(code)
+	if err != nil {
+		var e *onpath.Error
+		if errors.As(err, &e) && e.Field == "" {
+			e.Field = "spec.ebpf.object"
+		}
+		return status, err
+	}
+	return onpath.FunctionStatus{SHA256: object.SHA256, License: object.License, Bytes: len(code), Redirects: object.Redirects}, nil
+}
+
+// CheckConfig implements onpath.FunctionChecker. Without the whole it looks at values
+// that stand beside each other, and not for what is missing.
+func (Checker) CheckConfig(s *onpath.FunctionSpec, whole bool) error {
+	e := s.EBPF
 	f, err := read(e)
 	if err != nil {
 		return err

@@ -32,7 +32,7 @@ func TestCheckConfig(t *testing.T) {
 		if c.file {
 			e.Config, e.Files = nil, map[string]onpath.File{c.name: {Content: c.value}}
 		}
-		err := CheckConfig(e, false)
+		err := (Checker{}).CheckConfig(&onpath.FunctionSpec{EBPF: e}, false)
 		var known *onpath.Error
 		switch {
 		case c.says == "" && err != nil:
@@ -58,8 +58,8 @@ func TestCheckLoadbalancer(t *testing.T) {
 		{"2001:db8::10", "[2001:db8::1]:80\n10.0.0.1", "files[backends]", "10.0.0.1 is IPv4"}, // ports may come with a deployment
 		{"203.0.113.10", "203.0.113.10", "files[backends]", "203.0.113.10"},
 	} {
-		err := CheckConfig(&onpath.EBPFSpec{Object: "loadbalancer", Config: onpath.Env{"virtual": c.virtual},
-			Files: map[string]onpath.File{"backends": {Content: c.backends}}}, false)
+		err := (Checker{}).CheckConfig(&onpath.FunctionSpec{EBPF: &onpath.EBPFSpec{Object: "loadbalancer", Config: onpath.Env{"virtual": c.virtual},
+			Files: map[string]onpath.File{"backends": {Content: c.backends}}}}, false)
 		var known *onpath.Error
 		switch {
 		case c.says == "" && err != nil:
@@ -86,10 +86,10 @@ func TestCheckWhole(t *testing.T) {
 		{"monitor", nil, ""},
 	} {
 		e := &onpath.EBPFSpec{Object: c.object, Config: c.config}
-		if err := CheckConfig(e, false); err != nil {
+		if err := (Checker{}).CheckConfig(&onpath.FunctionSpec{EBPF: e}, false); err != nil {
 			t.Errorf("%s %v is refused although more may come: %v", c.object, c.config, err)
 		}
-		err := CheckConfig(e, true)
+		err := (Checker{}).CheckConfig(&onpath.FunctionSpec{EBPF: e}, true)
 		var known *onpath.Error
 		switch {
 		case c.says == "" && err != nil:

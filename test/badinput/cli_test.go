@@ -119,7 +119,7 @@ func serveWith(t *testing.T, store onpath.Store, work func(context.Context, *con
 	log := slog.New(slog.DiscardHandler)
 	hub := session.NewHub(log, time.Now)
 	controller := control.New(control.Options{Store: store, Hub: hub, Settings: plan.Settings{Secret: []byte("secret")}})
-	server, err := api.New(api.Options{Store: store, Controller: controller, Hub: hub, Dir: dir, Version: "test", CheckConfig: functions.CheckConfig})
+	server, err := api.New(api.Options{Store: store, Controller: controller, Hub: hub, Dir: dir, Version: "test", Functions: map[onpath.FunctionKind]onpath.FunctionChecker{onpath.EBPFFunction: functions.Checker{}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,11 +1,83 @@
 package onpath
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
 )
+
+// EBPFFunction runs in the kernel, inline on the path.
+const EBPFFunction FunctionKind = "ebpf"
+
+// EBPFSpec says which packet function to run in the kernel, inline on the path.
+type EBPFSpec struct {
+	// Object is the name of a function that comes with onpath (firewall,
+	// loadbalancer, monitor, ratelimit), or a compiled object file (./x.o) that the
+	// client reads and sends as Code.
+	Object string `json:"object"`
+	// Code is the object file, at most MaxObjectBytes; absent for those that
+	// come with onpath.
+	Code ObjectCode `json:"code,omitempty"`
+	// Config is what the function declares that it can be told, by name; the
+	// values of a deployment's env win over it. A change reaches a running
+	// function at once and touches no flow.
+	Config Env `json:"config,omitempty"`
+	// Files are configuration that is better written in a file of its own, by
+	// the names that the function declares; those of a deployment win.
+	Files map[string]File `json:"files,omitempty"`
+	// Budget is the time that one packet may take, measured on samples; a function
+	// that stays above it under load leaves the path like a failed instance.
+	// Default DefaultBudget.
+	Budget Duration `json:"budget,omitempty"`
+}
+
+func (e *EBPFSpec) traits() FunctionTraits {
+	t := FunctionTraits{
+		Runs: e.Object, Inline: true, Attach: Routed, Addresses: AddressesNone,
+		KernelCode: len(e.Code) > 0, Budget: e.Budget,
+	}
+	byDefault(&t.Budget, DefaultBudget)
+	return t
+}
+
+func (e *EBPFSpec) brings(at string) Brought {
+	return Brought{
+		Files: []BroughtFiles{{at + ".files", e.Files}},
+		Objects: []BroughtObject{{
+			Field: at + ".object", Name: &e.Object, Code: &e.Code, Most: MaxObjectBytes,
+			Remedy: objectTooLarge,
+		}},
+	}
+}
+
+func (e *EBPFSpec) complete(env Env, files map[string]File) {
+	e.Config, e.Files = merged(e.Config, env), merged(e.Files, files)
+}
+
+func (e *EBPFSpec) shape(function string, _ Health) any {
+	return struct {
+		Function, Object string
+		Code             ObjectCode
+	}{function, e.Object, e.Code}
+}
+
+func (e *EBPFSpec) fix() { *e = EBPFSpec{Object: e.Object, Code: e.Code} }
+
+func (e *EBPFSpec) told() string {
+	h := sha256.New()
+	for _, name := range slices.Sorted(maps.Keys(e.Config)) {
+		fmt.Fprintf(h, "config %q %q\n", name, e.Config[name])
+	}
+	for _, name := range slices.Sorted(maps.Keys(e.Files)) {
+		fmt.Fprintf(h, "file %q %q\n", name, e.Files[name].Content)
+	}
+	return hex.EncodeToString(h.Sum(nil)[:8])
+}
 
 // Bounds of ebpf functions.
 const (
@@ -18,14 +90,16 @@ const (
 // EBPFSpec.Object may name.
 var BuiltInFunctions = []string{"firewall", "loadbalancer", "monitor", "ratelimit"}
 
-// ebpf checks what can be said of an object without reading it; who may look
-// into it checks the code.
-func (v *validation) ebpf(at string, e *EBPFSpec) {
+const objectTooLarge = "strip it (llvm-strip -g), and declare large tables as maps"
+
+// validate checks what can be said of an object without reading it; a FunctionChecker
+// reads it.
+func (e *EBPFSpec) validate(v *validation, at string, s *FunctionSpec) {
 	switch {
 	case e.Object == "":
 		v.add(at+".object", "write ./FILE.o, or one of "+strings.Join(BuiltInFunctions, ", "), "is missing")
 	case len(e.Code) > MaxObjectBytes:
-		v.add(at+".code", "strip it (llvm-strip -g), and declare large tables as maps", "the object has %d bytes; at most %d", len(e.Code), MaxObjectBytes)
+		v.add(at+".code", objectTooLarge, "the object has %d bytes; at most %d", len(e.Code), MaxObjectBytes)
 	case len(e.Code) > 0:
 		v.text(at+".object", e.Object, 512)
 	case LocalImage(e.Object):
@@ -41,6 +115,7 @@ func (v *validation) ebpf(at string, e *EBPFSpec) {
 	v.configFiles(at+".files", e.Files)
 	byDefault(&e.Budget, DefaultBudget)
 	quantity(v, at+".budget", e.Budget, minBudget, MaxBudget)
+	v.inline(s)
 }
 
 // configFiles checks files that are named, not placed.

@@ -1,0 +1,59 @@
+package onpath_test
+
+import (
+	"go/ast"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/onpath/onpath"
+)
+
+// kindFields are the fields of FunctionSpec that say what to run.
+func kindFields() (fields []reflect.StructField) {
+	for f := range reflect.TypeFor[onpath.FunctionSpec]().Fields() {
+		if f.Type.Kind() == reflect.Pointer {
+			fields = append(fields, f)
+		}
+	}
+	return fields
+}
+
+// TestFunctionKinds: each such field is in the table, under its name.
+func TestFunctionKinds(t *testing.T) {
+	for _, f := range kindFields() {
+		var s onpath.FunctionSpec
+		reflect.ValueOf(&s).Elem().FieldByIndex(f.Index).Set(reflect.New(f.Type.Elem()))
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if got := s.Kind(); string(got) != name {
+			t.Errorf("a function with %s is of kind %q, must be %q", f.Name, got, name)
+		}
+		if s.With(onpath.Env{"a": "b"}, nil); reflect.ValueOf(s).FieldByIndex(f.Index).Elem().IsZero() == false {
+			t.Errorf("With changes the %s that it is called of", f.Name)
+		}
+		if s.Shape("a") == s.Shape("b") {
+			t.Errorf("the shape of a function with %s does not tell functions apart", f.Name)
+		}
+	}
+}
+
+// TestKindsAreTraits: only the root and the drivers look into a kind's field; all others
+// go by its traits, so that a new kind changes none of them.
+func TestKindsAreTraits(t *testing.T) {
+	fields := map[string]bool{}
+	for _, f := range kindFields() {
+		fields[f.Name] = true
+	}
+	files, fset := parseAll(t)
+	for _, f := range files {
+		if f.dir == "." || within(f.dir, "runtime") || within(f.dir, "test") || strings.HasSuffix(f.name, "_test.go") {
+			continue
+		}
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			if s, ok := n.(*ast.SelectorExpr); ok && fields[s.Sel.Name] {
+				t.Errorf("%s: .%s: ask for the traits of the function (functionkind.go)", fset.Position(n.Pos()), s.Sel.Name)
+			}
+			return true
+		})
+	}
+}
