@@ -51,6 +51,9 @@ func openPending(dir string, succeeds bool, log *slog.Logger) (*pending, error) 
 	if err := os.MkdirAll(p.dir, 0o700); err != nil {
 		return nil, onpath.Errorf(onpath.CodeUnavailable, "data directory: %w", err)
 	}
+	if err := wholefile.Clean(p.dir); err != nil {
+		return nil, onpath.Errorf(onpath.CodeUnavailable, "data directory: %w", err)
+	}
 	files, err := filepath.Glob(filepath.Join(p.dir, "*.json"))
 	if err != nil {
 		return nil, err

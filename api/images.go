@@ -19,6 +19,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/auth"
+	"github.com/onpath/onpath/internal/wholefile"
 )
 
 // images is the server's own registry (OCI distribution specification 1.1):
@@ -82,6 +83,9 @@ func openRegistry(dir string, quota int64, clock onpath.Clock, log *slog.Logger)
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			return nil, onpath.Errorf(onpath.CodeUnavailable, "image directory: %w", err)
 		}
+	}
+	if err := wholefile.Clean(im.manifestDir()); err != nil {
+		return nil, onpath.Errorf(onpath.CodeUnavailable, "image directory: %w", err)
 	}
 	im.writing.Lock()
 	defer im.writing.Unlock()

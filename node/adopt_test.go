@@ -224,9 +224,11 @@ func TestOff(t *testing.T) {
 	}
 	r.stop()
 	for round := range 2 {
-		if round == 0 { // what an agent with peers leaves
-			if err := os.WriteFile(filepath.Join(b.dir, "lost.json"), []byte("{}"), 0o600); err != nil {
-				t.Fatal(err)
+		if round == 0 { // what an agent with peers leaves, and one that was killed while it wrote
+			for _, f := range []string{"lost.json", ".plan.json.new-1", "instances/.web.json.new-2"} {
+				if err := os.WriteFile(filepath.Join(b.dir, f), []byte("{}"), 0o600); err != nil {
+					t.Fatal(err)
+				}
 			}
 		}
 		removed, err := node.Off(context.Background(), o)

@@ -169,13 +169,10 @@ func (f *off) folder() {
 	}
 	f.step(true, "the state in "+f.state.dir, func() error {
 		errs := []error{f.state.endAll()} // while it is known what they stopped
-		for _, p := range []string{f.state.planFile(), f.state.lostFile(), f.state.recordDir(), f.state.netnsDir(), f.state.faultDir(), filepath.Join(f.state.dir, "identity"), filepath.Join(f.state.dir, "lock")} {
+		kept := []string{f.state.planFile(), f.state.lostFile(), f.state.recordDir(), f.state.netnsDir(),
+			f.state.faultDir(), f.state.identityDir(), filepath.Join(f.state.dir, "lock")}
+		for _, p := range kept {
 			errs = append(errs, os.RemoveAll(p))
-		}
-		left, err := filepath.Glob(filepath.Join(f.state.dir, ".tmp-*"))
-		errs = append(errs, err)
-		for _, p := range left {
-			errs = append(errs, os.Remove(p))
 		}
 		if err := os.Remove(f.state.dir); err != nil && !strings.Contains(err.Error(), "not empty") && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)

@@ -58,6 +58,9 @@ func (s state) lastLog(id string) string    { return filepath.Join(s.recordDir()
 func (s state) netnsDir() string            { return filepath.Join(s.dir, "netns") }
 func (s state) netns(id string) string      { return filepath.Join(s.netnsDir(), id) }
 
+// identityDir is the certificate with which the node joined.
+func (s state) identityDir() string { return filepath.Join(s.dir, "identity") }
+
 func (s state) init() error {
 	for _, d := range []string{s.dir, s.recordDir(), s.netnsDir()} {
 		if err := os.MkdirAll(d, 0o750); err != nil {
@@ -67,7 +70,8 @@ func (s state) init() error {
 	return nil
 }
 
-// lock keeps a second agent, and Off, out of the folder while an agent runs.
+// lock keeps a second agent, and Off, out of the folder while an agent runs, and
+// removes what a killed one had half written.
 func (s state) lock() (unlock func(), err error) {
 	f, err := os.OpenFile(filepath.Join(s.dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -79,6 +83,10 @@ func (s state) lock() (unlock func(), err error) {
 			Code: onpath.CodeConflict, Message: "an agent runs with the state folder " + s.dir,
 			Remedy: "stop it, or give this one a folder of its own", Cause: err,
 		}
+	}
+	if err := wholefile.Clean(s.dir, s.recordDir(), s.faultDir(), s.identityDir()); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("clean the agent's state folder: %w", err)
 	}
 	return func() { f.Close() }, nil
 }

@@ -52,6 +52,9 @@ func OpenAuthority(dir string, clock onpath.Clock) (*Authority, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, onpath.Errorf(onpath.CodeUnavailable, "certificate directory: %w", err)
 	}
+	if err := wholefile.Clean(dir); err != nil {
+		return nil, onpath.Errorf(onpath.CodeUnavailable, "certificate directory: %w", err)
+	}
 	a := &Authority{dir: dir, clock: clock}
 	if err := a.load(); errors.Is(err, fs.ErrNotExist) {
 		if err := a.create(); err != nil {

@@ -131,7 +131,7 @@ func (h *Holder) Install(certPEM, caPEM []byte) error {
 		return err
 	}
 	info, _ := json.Marshal(h.info) // a string only
-	if err := os.MkdirAll(h.dir, 0o700); err != nil {
+	if err := errors.Join(os.MkdirAll(h.dir, 0o700), wholefile.Clean(h.dir)); err != nil {
 		return err
 	}
 	files := []struct {

@@ -148,6 +148,9 @@ func serve(ctx context.Context, conf *config.Server, log *slog.Logger, begun fun
 		return err
 	}
 	defer socket.Close()
+	if err := wholefile.Clean(conf.StateDir); err != nil {
+		return onpath.Errorf(onpath.CodeUnavailable, "state folder: %w", err)
+	}
 	secret, err := config.Secret(filepath.Join(conf.StateDir, "secret"))
 	if err != nil {
 		return err

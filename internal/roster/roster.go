@@ -105,6 +105,7 @@ func Leave(dir, stateDir string) error {
 	if err := os.Remove(file(dir, stateDir)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("list of agents: %w", err)
 	}
+	_ = os.Remove(file(dir, stateDir) + ".new") // an Enter was killed
 	if os.Remove(dir) == nil {
 		_ = os.Remove(filepath.Dir(dir)) // if nothing else is in it
 	}

@@ -7,7 +7,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 )
+
+// draftMark stands in a draft's name between the file's name and a number.
+const draftMark = ".new-"
 
 // Write puts data into the file at path, for good: it outlasts a power loss. If it
 // fails, what was there still is.
@@ -41,7 +46,7 @@ func NewDraft(path string, data []byte, mode fs.FileMode) (*Draft, error) {
 }
 
 func draft(path string, data []byte, mode fs.FileMode, sync bool) (*Draft, error) {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".new-*")
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+draftMark+"*")
 	if err != nil {
 		return nil, err
 	}
@@ -68,6 +73,34 @@ func (d *Draft) Put() error {
 		return err
 	}
 	return nil
+}
+
+// Clean removes the drafts that writers left in folders when they were killed. It is for
+// a folder's owner at its start, and for whoever takes away what the owner kept: the
+// draft of a writer that still runs would go, too. A folder that is not there is clean.
+func Clean(dirs ...string) error {
+	var errs []error
+	for _, dir := range dirs {
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+		for _, e := range entries {
+			if isDraft(e.Name()) {
+				errs = append(errs, os.Remove(filepath.Join(dir, e.Name())))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func isDraft(name string) bool {
+	at := strings.LastIndex(name, draftMark)
+	if at < 1 || name[0] != '.' {
+		return false
+	}
+	_, err := strconv.ParseUint(name[at+len(draftMark):], 10, 64) // as os.CreateTemp ends it
+	return err == nil
 }
 
 // Discard leaves the file as it is.

@@ -29,6 +29,36 @@ func TestWrite(t *testing.T) {
 	}
 }
 
+// TestClean: what a killed writer left goes, and nothing else does.
+func TestClean(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "plan.json")
+	if err := wholefile.Write(path, []byte("whole"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := wholefile.NewDraft(path, []byte("cut short"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	others := []string{".hidden", "note.new-1", ".plan.json.new-", ".plan.json.new-x"}
+	for _, name := range others {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if names, _ := os.ReadDir(dir); len(names) != len(others)+2 {
+		t.Fatalf("before: %v", names)
+	}
+	if err := wholefile.Clean(dir, filepath.Join(dir, "none")); err != nil {
+		t.Fatal(err)
+	}
+	if names, _ := os.ReadDir(dir); len(names) != len(others)+1 {
+		t.Errorf("after: %v", names)
+	}
+	if got, err := os.ReadFile(path); err != nil || string(got) != "whole" {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
 // TestWriteFails: where there is no room, what was there stays.
 func TestWriteFails(t *testing.T) {
 	if os.Getuid() != 0 {

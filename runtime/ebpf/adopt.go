@@ -61,6 +61,9 @@ func (d *Driver) Adopt(context.Context) (map[string]onpath.Process, error) {
 }
 
 func (d *Driver) adopt(id string) (*process, error) {
+	if err := wholefile.Clean(d.dir(id)); err != nil {
+		return nil, err
+	}
 	data, err := os.ReadFile(filepath.Join(d.dir(id), recordFile))
 	if errors.Is(err, fs.ErrNotExist) { // a start was cut short
 		return nil, unusable{err}

@@ -69,6 +69,8 @@ func TestLabDownTakesNodesOff(t *testing.T) {
 				if err := up.Process.Signal(syscall.SIGKILL); err != nil {
 					t.Fatal(err)
 				}
+				_ = up.Wait()
+				halfWritten(t, filepath.Join(dir, "state", "node"))
 			}
 			if out, err := exec.CommandContext(ctx, bin, "lab", "down", node).CombinedOutput(); err != nil {
 				t.Fatalf("%v: %s", err, out)
@@ -87,6 +89,16 @@ func TestLabDownTakesNodesOff(t *testing.T) {
 				t.Errorf("%d processes of containerd run on", n)
 			}
 		})
+	}
+}
+
+// halfWritten leaves what an agent that was killed while it wrote its files leaves.
+func halfWritten(t *testing.T, state string) {
+	t.Helper()
+	for _, f := range []string{".plan.json.new-1", "instances/.left.json.new-23"} {
+		if err := os.WriteFile(filepath.Join(state, f), []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
