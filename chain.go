@@ -211,9 +211,9 @@ const (
 // ChainStatus says whether traffic is steered, and for each element how many
 // instances are ready and where.
 type ChainStatus struct {
-	// Active: rules are in place. It becomes true when every element has had
-	// an instance ready once, and then stays true until disabled: from then on
-	// None decides what happens without instances.
+	// Active: rules are in force at the gateways, by their own word. It becomes true
+	// when every element has had an instance ready once, and then stays true until
+	// disabled: from then on None decides what happens without instances.
 	Active   bool            `json:"active"`
 	Elements []ElementStatus `json:"elements,omitempty"`
 	// Path identifies the present list of elements in the data path; a change
@@ -221,8 +221,9 @@ type ChainStatus struct {
 	Path PathID `json:"path,omitempty"`
 	// Shape is a hash of what Path stands for.
 	Shape string `json:"shape,omitempty"`
-	// Cloudlets are those in which Path steers traffic. After a change of
-	// Through the old path does so until the new one is ready.
+	// Cloudlets are those in which Path steers traffic: their gateways have
+	// acknowledged it. After a change of Through the old path does so until the new
+	// one is ready.
 	Cloudlets []string `json:"cloudlets,omitempty"`
 	// Observed is the generation of the chain that this is about.
 	Observed   int64       `json:"observed,omitempty"`

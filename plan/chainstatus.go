@@ -26,13 +26,24 @@ func (w *world) chainStatus(c *chain) {
 			if p.chain != c || p.ended() {
 				continue
 			}
-			st.Active = st.Active || p.steers
-			if p.present && p.steers && st.Path == p.id {
-				at = append(at, cl.name)
-			}
 			if p.present && !p.steers {
 				waits = append(waits, p.waits)
 			}
+			if !p.steers {
+				continue
+			}
+			present := p.present && st.Path == p.id
+			why := w.notInForce(cl, p)
+			if present && slices.Contains(old.Cloudlets, cl.name) {
+				why = "" // it was: after the server's restart, nodes are heard of by and by
+			}
+			if why != "" {
+				waits = append(waits, why)
+			} else if present {
+				at = append(at, cl.name)
+			}
+			// Between a path and its successor, one of them is in force.
+			st.Active = st.Active || old.Active || why == ""
 		}
 	}
 	if len(c.errs) == 0 {
@@ -44,6 +55,37 @@ func (w *world) chainStatus(c *chain) {
 	w.takenStatus(c, st)
 	w.chainEvents(c, old, *st)
 	w.update(&next)
+}
+
+// notInForce says which node is still to acknowledge that a path of the cloudlet begins
+// there, "" if none is: before that, a new connection may pass the chain by. Nodes that
+// are away are not waited for, unless all are.
+func (w *world) notInForce(cl *cloudlet, p *path) string {
+	why := fmt.Sprintf("no gateway of cloudlet %s is heard of", cl.name)
+	for _, n := range w.beginners(cl, p) {
+		if n.st == nil || n.away {
+			continue
+		}
+		if q := n.acked.path(p.id); q == nil || q.Began.IsZero() || !q.Ended.IsZero() {
+			return fmt.Sprintf("node %s is told to steer its traffic", n.name)
+		}
+		why = ""
+	}
+	return why
+}
+
+// beginners are the nodes at which flows enter a path.
+func (w *world) beginners(cl *cloudlet, p *path) []*node {
+	if !startsAtInstances(p) {
+		return cl.pair
+	}
+	var out []*node
+	for _, i := range w.instancesOf(cl, p.chain.from.deployment) {
+		if i.node != nil && !i.draining() {
+			out = append(out, i.node)
+		}
+	}
+	return out
 }
 
 func (w *world) elementStatus(c *chain) []onpath.ElementStatus {

@@ -79,7 +79,7 @@ func chain(c *onpath.Chain, functions map[onpath.Key]int64) (bool, string) {
 		}
 	}
 	text := strings.Join(parts, " → ")
-	if all && !s.Active {
+	if all && (!s.Active || len(s.Cloudlets) == 0) { // active, and in no cloudlet: the path from before the change
 		return false, text + ", " + orWaiting("rules are set", s.Conditions)
 	}
 	return all, text

@@ -26,9 +26,10 @@ func TestDone(t *testing.T) {
 		{"no room", &onpath.Chain{Spec: spec, Status: onpath.ChainStatus{Conditions: noRoom}}, false, "no node has room"},
 		{"starting", &onpath.Chain{Spec: spec, Status: onpath.ChainStatus{Elements: elements(1, 1, "pulling image")}}, false, "web-fw 1/2 (pulling image) → ids 1/1"},
 		{"not steered", &onpath.Chain{Spec: spec, Status: onpath.ChainStatus{Elements: elements(2, 1, "")}}, false, "web-fw 2/2 → ids 1/1, rules are set"},
-		{"active", &onpath.Chain{Spec: spec, Status: onpath.ChainStatus{Active: true, Elements: elements(2, 1, "")}}, true, "web-fw 2/2 → ids 1/1"},
-		{"active with too few", &onpath.Chain{Spec: spec, Status: onpath.ChainStatus{Active: true, Elements: elements(1, 1, "")}}, false, "web-fw 1/2 → ids 1/1"},
-		{"status of before", &onpath.Chain{Spec: spec, Status: onpath.ChainStatus{Active: true, Elements: []onpath.ElementStatus{{Deployment: "web-fw", Ready: 1, Desired: 1}, {Deployment: "ids", Ready: 1, Desired: 1}}}}, false, "web-fw 1/2 → ids 1/1"},
+		{"active", &onpath.Chain{Spec: spec, Status: onpath.ChainStatus{Active: true, Cloudlets: []string{"pop"}, Elements: elements(2, 1, "")}}, true, "web-fw 2/2 → ids 1/1"},
+		{"the path before the change is", &onpath.Chain{Spec: spec, Status: onpath.ChainStatus{Active: true, Elements: elements(2, 1, "")}}, false, "web-fw 2/2 → ids 1/1, rules are set"},
+		{"active with too few", &onpath.Chain{Spec: spec, Status: onpath.ChainStatus{Active: true, Cloudlets: []string{"pop"}, Elements: elements(1, 1, "")}}, false, "web-fw 1/2 → ids 1/1"},
+		{"status of before", &onpath.Chain{Spec: spec, Status: onpath.ChainStatus{Active: true, Cloudlets: []string{"pop"}, Elements: []onpath.ElementStatus{{Deployment: "web-fw", Ready: 1, Desired: 1}, {Deployment: "ids", Ready: 1, Desired: 1}}}}, false, "web-fw 1/2 → ids 1/1"},
 		{"disabled", &onpath.Chain{Spec: onpath.ChainSpec{Disabled: true}}, true, "disabled"},
 		{"not disabled yet", &onpath.Chain{Spec: onpath.ChainSpec{Disabled: true}, Status: onpath.ChainStatus{Active: true}}, false, "leaves the path"},
 		{"unused deployment", &onpath.Deployment{Spec: onpath.DeploymentSpec{Instances: &two}}, true, "0/0"},
@@ -38,8 +39,8 @@ func TestDone(t *testing.T) {
 		{"its function has", &onpath.Deployment{Metadata: onpath.Metadata{Tenant: "t"}, Spec: onpath.DeploymentSpec{Function: "fw"}, Status: onpath.DeploymentStatus{Desired: 2, Ready: 2, FunctionGeneration: 6}}, false, "2/2 from before the change"},
 		{"it is rolled out", &onpath.Deployment{Metadata: onpath.Metadata{Tenant: "t"}, Spec: onpath.DeploymentSpec{Function: "fw"}, Status: onpath.DeploymentStatus{Desired: 2, Ready: 2, FunctionGeneration: 7}}, true, "2/2"},
 		{"the new ones do not start", &onpath.Deployment{Status: onpath.DeploymentStatus{Desired: 2, Ready: 2, Outdated: 1, Conditions: noRoom}}, false, "2/2 from before the change (no node has room)"},
-		{"a chain's spec has changed", &onpath.Chain{Metadata: onpath.Metadata{Generation: 2}, Spec: spec, Status: onpath.ChainStatus{Active: true, Elements: elements(2, 1, "")}}, false, "is planned"},
-		{"its function has", &onpath.Chain{Metadata: onpath.Metadata{Tenant: "t"}, Spec: spec, Status: onpath.ChainStatus{Active: true, Elements: elements(2, 1, "")}}, false, "web-fw 2/2 from before the change → ids 1/1"},
+		{"a chain's spec has changed", &onpath.Chain{Metadata: onpath.Metadata{Generation: 2}, Spec: spec, Status: onpath.ChainStatus{Active: true, Cloudlets: []string{"pop"}, Elements: elements(2, 1, "")}}, false, "is planned"},
+		{"its function has", &onpath.Chain{Metadata: onpath.Metadata{Tenant: "t"}, Spec: spec, Status: onpath.ChainStatus{Active: true, Cloudlets: []string{"pop"}, Elements: elements(2, 1, "")}}, false, "web-fw 2/2 from before the change → ids 1/1"},
 	} {
 		if done, text := await.Done(c.o, functions); done != c.done || text != c.text {
 			t.Errorf("%s: %v %q, want %v %q", c.name, done, text, c.done, c.text)
