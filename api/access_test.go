@@ -429,7 +429,7 @@ func TestNodeOperations(t *testing.T) {
 	i := o.(*onpath.Instance)
 	i.Metadata.Tenant, i.Metadata.Name = "acme", "web-1"
 	i.Spec.Node, i.Spec.Vport = "n1", 42
-	if err := w.store.Write(ctx, []onpath.Change{{Key: onpath.KeyOf(i), Object: i}}); err != nil {
+	if _, err := w.store.Write(ctx, onpath.Batch{Changes: []onpath.Change{{Key: onpath.KeyOf(i), Object: i}}}); err != nil {
 		t.Fatal(err)
 	}
 	alice := w.user("acme")
@@ -482,7 +482,7 @@ func TestNodeOperations(t *testing.T) {
 	// Deleting the node ends its session, and it does not come back.
 	n, _ := onpath.New(onpath.KindNode)
 	n.Meta().Name = "n1"
-	if err := w.store.Write(ctx, []onpath.Change{{Key: onpath.KeyOf(n), Object: n}}); err != nil {
+	if _, err := w.store.Write(ctx, onpath.Batch{Changes: []onpath.Change{{Key: onpath.KeyOf(n), Object: n}}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.operator.Delete(ctx, onpath.KeyOf(n), false); err != nil {

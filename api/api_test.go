@@ -222,7 +222,7 @@ func (w *world) tenant(name string) {
 	w.t.Helper()
 	o, _ := onpath.New(onpath.KindTenant)
 	o.Meta().Name = name
-	err := w.store.Write(w.t.Context(), []onpath.Change{{Key: onpath.KeyOf(o), Object: o}})
+	_, err := w.store.Write(w.t.Context(), onpath.Batch{Changes: []onpath.Change{{Key: onpath.KeyOf(o), Object: o}}})
 	if err != nil && onpath.CodeOf(err) != onpath.CodeConflict { // it is there
 		w.t.Fatal(err)
 	}

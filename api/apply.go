@@ -72,7 +72,7 @@ func (s *Server) change(ctx context.Context, c changeSet) ([]changed, error) {
 			return all, nil
 		}
 		// Who gives up now could not know whether it was written.
-		err = s.o.Store.Write(context.WithoutCancel(ctx), writes)
+		_, err = s.o.Store.Write(context.WithoutCancel(ctx), onpath.Batch{Changes: writes})
 		if onpath.CodeOf(err) == onpath.CodeConflict && c.version == 0 && attempt < attempts {
 			continue // onpath itself wrote a status meanwhile
 		}

@@ -112,7 +112,7 @@ func TestApplyKeepsStatus(t *testing.T) {
 		t.Fatalf("a user wrote a status: %+v, %v", o, err)
 	}
 	o.(*onpath.Cloudlet).Status.Nodes = 3
-	if err := w.store.Write(ctx, []onpath.Change{{Key: onpath.KeyOf(o), Object: o, Version: o.Meta().Version}}); err != nil {
+	if _, err := w.store.Write(ctx, onpath.Batch{Changes: []onpath.Change{{Key: onpath.KeyOf(o), Object: o, Version: o.Meta().Version}}}); err != nil {
 		t.Fatal(err)
 	}
 	n = cloudlet("fra1")
@@ -352,7 +352,7 @@ func TestWatch(t *testing.T) {
 	write := func(objects ...onpath.Object) {
 		t.Helper()
 		for _, o := range objects {
-			if err := w.store.Write(ctx, []onpath.Change{{Key: onpath.KeyOf(o), Object: o, Version: onpath.AnyVersion}}); err != nil {
+			if _, err := w.store.Write(ctx, onpath.Batch{Changes: []onpath.Change{{Key: onpath.KeyOf(o), Object: o, Version: onpath.AnyVersion}}}); err != nil {
 				t.Fatal(err)
 			}
 		}

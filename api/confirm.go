@@ -259,7 +259,7 @@ func (s *Server) undo(ctx context.Context, id, why string, allowed func(wire.Pen
 		}
 		steps, writes, needed := s.keepNeeded(ctx, why, steps, writes)
 		done.Kept = append(done.Kept, needed...)
-		err := s.o.Store.Write(ctx, writes)
+		_, err := s.o.Store.Write(ctx, onpath.Batch{Changes: writes})
 		if err == nil {
 			s.tellUndone(why, writes)
 			s.log.Warn("an unconfirmed change is undone", "id", u.ID, "objects", len(u.Steps), "why", why)

@@ -16,7 +16,7 @@ func TestMadeByOnpath(t *testing.T) {
 	c := o.(*onpath.Chain)
 	c.Metadata.Tenant, c.Metadata.Name = "acme", "guarded"
 	c.Spec.Through = []onpath.Element{{Deployment: "own"}, {Function: "operator/wall"}}
-	if err := w.store.Write(ctx, []onpath.Change{{Key: onpath.KeyOf(c), Object: c, Version: onpath.AnyVersion}}); err != nil {
+	if _, err := w.store.Write(ctx, onpath.Batch{Changes: []onpath.Change{{Key: onpath.KeyOf(c), Object: c, Version: onpath.AnyVersion}}}); err != nil {
 		t.Fatal(err)
 	}
 	says := func(err error, code onpath.Code, words ...string) {

@@ -168,7 +168,7 @@ func (w *world) endlessNode() (end, sever func()) {
 	i := o.(*onpath.Instance)
 	i.Metadata.Tenant, i.Metadata.Name = "acme", "web-1"
 	i.Spec.Node, i.Spec.Vport = "n1", 42
-	if err := w.store.Write(w.t.Context(), []onpath.Change{{Key: onpath.KeyOf(i), Object: i}}); err != nil {
+	if _, err := w.store.Write(w.t.Context(), onpath.Batch{Changes: []onpath.Change{{Key: onpath.KeyOf(i), Object: i}}}); err != nil {
 		w.t.Fatal(err)
 	}
 	return end, func() {

@@ -29,7 +29,7 @@ func (w *imageWorld) use(function, image string) {
 	if image == "" {
 		c.Object = nil
 	}
-	if err := w.server.o.Store.Write(w.Context(), []onpath.Change{c}); err != nil {
+	if _, err := w.server.o.Store.Write(w.Context(), onpath.Batch{Changes: []onpath.Change{c}}); err != nil {
 		w.Fatal(err)
 	}
 }

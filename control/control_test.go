@@ -247,7 +247,7 @@ func (s *site) write(changes []onpath.Change) {
 				c.Status = old.(*onpath.Chain).Status
 			}
 		}
-		err := s.store.Write(ctx, changes)
+		_, err := s.store.Write(ctx, onpath.Batch{Changes: changes})
 		if err == nil {
 			return
 		}
@@ -460,16 +460,16 @@ func (s *slowStore) block() { s.mu.Lock(); s.gate = make(chan struct{}); s.mu.Un
 
 func (s *slowStore) release() { s.mu.Lock(); close(s.gate); s.mu.Unlock() }
 
-func (s *slowStore) Write(ctx context.Context, c []onpath.Change) error {
+func (s *slowStore) Write(ctx context.Context, b onpath.Batch) (onpath.Written, error) {
 	s.mu.Lock()
 	g := s.gate
 	s.mu.Unlock()
 	select {
 	case <-g:
 	case <-ctx.Done():
-		return ctx.Err()
+		return onpath.Written{}, ctx.Err()
 	}
-	return s.Store.Write(ctx, c)
+	return s.Store.Write(ctx, b)
 }
 
 // TestServerRestart: the restarted server takes nothing away and starts nothing
@@ -680,7 +680,7 @@ func TestDeletedNode(t *testing.T) {
 	s.apply(web(2))
 	s.until("active", s.active)
 	gone := []onpath.Change{{Key: onpath.Key{Kind: onpath.KindNode, Name: "n2"}, Version: onpath.AnyVersion}}
-	if err := s.store.Write(context.Background(), gone); err != nil { // not by the API, which refuses it
+	if _, err := s.store.Write(context.Background(), onpath.Batch{Changes: gone}); err != nil { // not by the API, which refuses it
 		t.Fatal(err)
 	}
 	s.until("it has nothing", func() bool {
@@ -702,7 +702,7 @@ func TestForcedDeletion(t *testing.T) {
 	if err := s.c.Check(context.Background(), gone, true); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.store.Write(context.Background(), gone); err != nil {
+	if _, err := s.store.Write(context.Background(), onpath.Batch{Changes: gone}); err != nil {
 		t.Fatal(err)
 	}
 	s.until("its instances are gone and two are ready elsewhere", func() bool {

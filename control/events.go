@@ -230,7 +230,7 @@ func (l *eventLog) run(ctx context.Context) {
 		case <-time.After(20 * time.Millisecond):
 		}
 		for part := range slices.Chunk(l.take(), onpath.SureWrite) {
-			if err := l.store.Write(ctx, part); err != nil && ctx.Err() == nil {
+			if _, err := l.store.Write(ctx, onpath.Batch{Changes: part}); err != nil && ctx.Err() == nil {
 				l.log.Warn("events not written yet", "events", len(part), "err", err)
 				l.putBack(ctx, part)
 				continue

@@ -37,7 +37,7 @@ func TestDeleteOnFullDisk(t *testing.T) {
 	s.apply(web(1))
 	s.until("active", s.active)
 	fill(t, dir, 100<<20)
-	if err := st.Write(t.Context(), s.changes(function("another"))); onpath.CodeOf(err) != onpath.CodeUnavailable {
+	if _, err := st.Write(t.Context(), onpath.Batch{Changes: s.changes(function("another"))}); onpath.CodeOf(err) != onpath.CodeUnavailable {
 		t.Errorf("another function: %v", err)
 	}
 	s.remove(onpath.Key{Kind: onpath.KindChain, Tenant: "default", Name: "web"})

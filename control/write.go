@@ -35,6 +35,7 @@ func (c *Controller) decisions(r *plan.Result) *decisions {
 	}
 	slices.SortFunc(d.changes, func(a, b onpath.Change) int { return rank(a.Key.Kind) - rank(b.Key.Kind) })
 	for _, o := range r.Create {
+		o.Meta().UID = "" // the planner's is not unique for ever
 		d.changes = append(d.changes, onpath.Change{Key: onpath.KeyOf(o), Object: o})
 	}
 	for _, o := range r.Update {
@@ -123,7 +124,7 @@ func (c *Controller) failed(ctx context.Context, what string, err error) {
 // overtaken by somebody else's write, each is tried by itself and those
 // overtaken are read again: the next plan is made from what they say now.
 func (c *Controller) writePart(ctx context.Context, part []onpath.Change) error {
-	err := c.o.Store.Write(ctx, part)
+	_, err := c.o.Store.Write(ctx, onpath.Batch{Changes: part})
 	if err == nil {
 		c.took(part)
 		return nil
@@ -133,7 +134,7 @@ func (c *Controller) writePart(ctx context.Context, part []onpath.Change) error 
 	}
 	for _, ch := range part {
 		one := []onpath.Change{ch}
-		switch err := c.o.Store.Write(ctx, one); onpath.CodeOf(err) {
+		switch _, err := c.o.Store.Write(ctx, onpath.Batch{Changes: one}); onpath.CodeOf(err) {
 		case "":
 			c.took(one)
 		case onpath.CodeConflict:
@@ -177,9 +178,9 @@ func (c *Controller) reread(ctx context.Context, k onpath.Key) error {
 
 // fetchIDs tops the reserves up, and by what was lacking.
 func (c *Controller) fetchIDs(ctx context.Context, short plan.Count) error {
-	vports, err1 := c.o.Store.NextIDs(ctx, "vport", reserve+short.Vports)
-	paths, err2 := c.o.Store.NextIDs(ctx, "path", reserve+short.Paths)
-	addresses, err3 := c.o.Store.NextIDs(ctx, "address", reserve+short.Addresses)
+	vports, err1 := c.o.Store.NextIDs(ctx, "vport", 0, reserve+short.Vports)
+	paths, err2 := c.o.Store.NextIDs(ctx, "path", 0, reserve+short.Paths)
+	addresses, err3 := c.o.Store.NextIDs(ctx, "address", 0, reserve+short.Addresses)
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return err
 	}

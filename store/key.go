@@ -6,11 +6,13 @@ import (
 	"github.com/onpath/onpath"
 )
 
-// Root is the prefix of all objects in a shared key space, Sequences that of
-// the counters behind NextIDs, which watchers do not see.
+// Root is the prefix of all objects in a shared key space. Watchers see neither
+// the counters behind NextIDs, nor records, nor the ids of requests.
 const (
 	Root      = "/onpath/"
 	Sequences = "/onpath.sequences/"
+	Records   = "/onpath.records/"
+	Requests  = "/onpath.requests/"
 )
 
 // Path is the key of k in a flat key space: /onpath/<kind>/<tenant>/<name>, the

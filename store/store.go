@@ -3,7 +3,7 @@
 // gives. The implementations are store/mem and store/etcd; store/storetest is
 // their exam.
 //
-// The store, and nobody else, sets Metadata.UID and Created (when an object
+// The store sets Metadata.UID (if a new object has none) and Created (when an object
 // comes into being), Generation (when its spec differs from what is stored) and
 // Version (the revision of the write). So all writers, users' requests and
 // onpath's own alike, get them right by construction.
@@ -38,11 +38,15 @@ func FollowUp(ctx context.Context) context.Context { return context.WithValue(ct
 func IsFollowUp(ctx context.Context) bool { return ctx.Value(followUp{}) != nil }
 
 // Stamp sets the metadata of next that belongs to the store, given what is
-// stored under its key now (nil: nothing).
+// stored under its key now (nil: nothing). Who must know the UID and Generation
+// before the write, because a record of the same batch tells them, calls it first:
+// the store's own call then changes nothing but Created.
 func Stamp(prev, next onpath.Object, now time.Time) {
 	m := next.Meta()
 	if prev == nil {
-		m.UID, m.Created, m.Generation = newUID(), now.UTC().Truncate(time.Millisecond), 1
+		if m.Created, m.Generation = now.UTC().Truncate(time.Millisecond), 1; m.UID == "" {
+			m.UID = newUID()
+		}
 		return
 	}
 	p := prev.Meta()
@@ -74,28 +78,6 @@ func newUID() string {
 	var b [12]byte
 	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
 	return hex.EncodeToString(b[:])
-}
-
-// Check refuses changes that no store can take: too many, an object under
-// another's key, the same key twice, names that would break out of their key.
-func Check(changes []onpath.Change) error {
-	if len(changes) > onpath.MaxWrite {
-		return onpath.Errorf(onpath.CodeInvalid, "%d changes in one write; at most %d are possible", len(changes), onpath.MaxWrite)
-	}
-	seen := make(map[onpath.Key]bool, len(changes))
-	for _, c := range changes {
-		if err := CheckKey(c.Key); err != nil {
-			return err
-		}
-		if seen[c.Key] {
-			return fail(onpath.CodeInvalid, c.Key, "it is changed twice in one write")
-		}
-		seen[c.Key] = true
-		if c.Object != nil && onpath.KeyOf(c.Object) != c.Key {
-			return fail(onpath.CodeInvalid, c.Key, "the object to be written is "+onpath.KeyOf(c.Object).String())
-		}
-	}
-	return nil
 }
 
 // CheckKey refuses keys that are not complete or contain a slash.
@@ -154,17 +136,18 @@ func NotFound(k onpath.Key) error { return fail(onpath.CodeNotFound, k, "it does
 
 // Conflict is the error for a write that named version want where have (0: no
 // object) is stored.
-func Conflict(k onpath.Key, want, have int64) error {
-	var e *onpath.Error
+func Conflict(k onpath.Key, want, have int64) error { return conflict(k.String(), want, have) }
+
+func conflict(object string, want, have int64) error {
+	e := &onpath.Error{Code: onpath.CodeConflict, Object: object, Remedy: "read it again and repeat the change"}
 	switch {
 	case want == 0:
-		e = fail(onpath.CodeConflict, k, "it exists already")
+		e.Message = "it exists already"
 	case have == 0:
-		e = fail(onpath.CodeConflict, k, "it was deleted since it was read")
+		e.Message = "it was deleted since it was read"
 	default:
-		e = fail(onpath.CodeConflict, k, fmt.Sprintf("it changed since it was read (version %d is now %d)", want, have))
+		e.Message = fmt.Sprintf("it changed since it was read (version %d is now %d)", want, have)
 	}
-	e.Remedy = "read it again and repeat the change"
 	return e
 }
 

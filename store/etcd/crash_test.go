@@ -34,12 +34,12 @@ func writeForever(dir string) {
 	for i := 0; ; i++ {
 		// Two objects in one write: after the crash there are both or none.
 		a, b := chain(fmt.Sprintf("a%d", i), i), chain(fmt.Sprintf("b%d", i), i)
-		err := s.Write(context.Background(), append(put(a, 0), put(b, 0)...))
+		err := commit(context.Background(), s, append(put(a, 0), put(b, 0)...))
 		if err != nil {
 			fmt.Println("error", err)
 			os.Exit(1)
 		}
-		id, err := s.NextIDs(context.Background(), "vport", 1)
+		id, err := s.NextIDs(context.Background(), "vport", 0, 1)
 		if err != nil {
 			fmt.Println("error", err)
 			os.Exit(1)
@@ -73,7 +73,7 @@ func TestKilledInMidWrite(t *testing.T) {
 				t.Errorf("round %d: half of write %d is there", round, i)
 			}
 		}
-		if id, err := s.NextIDs(t.Context(), "vport", 1); err != nil || id <= lastID {
+		if id, err := s.NextIDs(t.Context(), "vport", 0, 1); err != nil || id <= lastID {
 			t.Errorf("round %d: number %d after %d, %v", round, id, lastID, err)
 		}
 		t.Logf("round %d: killed after %d acknowledged writes", round, last+1)

@@ -28,6 +28,9 @@ const (
 	// maxRequest is the largest transaction in bytes; onpath.MaxWrite objects
 	// of ordinary size, or a few with large files.
 	maxRequest = 10 << 20
+	// maxOps is the largest transaction in operations: changes, as many guards and
+	// records, and the id of the request.
+	maxOps = 2*onpath.MaxWrite + 1
 	// history is how many revisions stay for watchers to resume from; older
 	// ones are compacted every five minutes, and the space is used again.
 	history = "10000"
@@ -104,7 +107,7 @@ func (e *embedded) config(dir string, log *slog.Logger) *embed.Config {
 	c.InitialClusterToken = "onpath"
 	// A single member elects itself: short ticks only shorten the start.
 	c.TickMs, c.ElectionMs = 10, 100
-	c.QuotaBackendBytes, c.MaxRequestBytes, c.MaxTxnOps = quota, maxRequest, onpath.MaxWrite
+	c.QuotaBackendBytes, c.MaxRequestBytes, c.MaxTxnOps = quota, maxRequest, maxOps
 	c.AutoCompactionMode, c.AutoCompactionRetention = embed.CompactorModeRevision, history
 	c.SnapshotCount, c.SnapshotCatchUpEntries = 10000, 1000
 	c.MaxWalFiles, c.MaxSnapFiles = 2, 2

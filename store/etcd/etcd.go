@@ -51,9 +51,6 @@ const requestTimeout = 5 * time.Second
 // page is how many objects one range request reads.
 const page = 5000
 
-// attempts is how often a write with AnyVersion is tried against concurrent ones.
-const attempts = 16
-
 // Store is an onpath.Store in etcd. It is safe for concurrent use.
 type Store struct {
 	o        Options
@@ -62,6 +59,7 @@ type Store struct {
 	ctx      context.Context
 	cancel   context.CancelFunc
 	closing  sync.Once
+	requests requestLease
 }
 
 // Open opens the store; with an embedded etcd it returns when that is ready.
@@ -105,6 +103,7 @@ func connect(ctx context.Context, o Options) (*clientv3.Client, error) {
 	c, err := clientv3.New(clientv3.Config{
 		Endpoints: o.Endpoints, TLS: o.TLS, Logger: zapTo(o.Logger, nil, nil, nil),
 		DialTimeout: requestTimeout, DialKeepAliveTime: 5 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
+		MaxCallSendMsgSize: maxRequest + 1<<20, // the cluster's own limit is to refuse, in its words
 	})
 	if err != nil {
 		return nil, onpath.Errorf(onpath.CodeInvalid, "etcd cluster %v: %w", o.Endpoints, err)
@@ -168,84 +167,8 @@ func (s *Store) rangePage(ctx context.Context, from, end string, revision int64)
 	return s.client.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(page), clientv3.WithRev(revision))
 }
 
-// Write implements onpath.Store.
-func (s *Store) Write(ctx context.Context, changes []onpath.Change) error {
-	if err := store.Check(changes); err != nil || len(changes) == 0 {
-		return err
-	}
-	if err := s.room(purposeOf(changes, store.IsFollowUp(ctx))); err != nil {
-		return err
-	}
-	ctx, cancel := s.limit(ctx)
-	defer cancel()
-	for range attempts {
-		done, err := s.tryWrite(ctx, changes)
-		if done || err != nil {
-			return err
-		}
-	}
-	return store.Conflict(changes[0].Key, changes[0].Version, onpath.AnyVersion)
-}
-
-// tryWrite reads what is stored under the keys of changes, and writes if it is
-// still that. done is false when another writer came between.
-func (s *Store) tryWrite(ctx context.Context, changes []onpath.Change) (done bool, err error) {
-	reads := make([]clientv3.Op, len(changes))
-	for i, c := range changes {
-		reads[i] = clientv3.OpGet(store.Path(c.Key))
-	}
-	r, err := s.client.Txn(ctx).Then(reads...).Commit()
-	if err != nil {
-		return false, s.failed(ctx, "write", err)
-	}
-	compares := make([]clientv3.Cmp, len(changes))
-	writes := make([]clientv3.Op, len(changes))
-	for i, c := range changes {
-		var have int64
-		var prev onpath.Object
-		if kvs := r.Responses[i].GetResponseRange().Kvs; len(kvs) > 0 {
-			have = kvs[0].ModRevision
-			if prev, err = store.Decode(kvs[0].Value, have); err != nil {
-				return false, fmt.Errorf("stored under %s: %w", kvs[0].Key, err)
-			}
-		}
-		if c.Version != onpath.AnyVersion && c.Version != have {
-			return false, store.Conflict(c.Key, c.Version, have)
-		}
-		compares[i] = clientv3.Compare(clientv3.ModRevision(store.Path(c.Key)), "=", have)
-		if writes[i], err = s.op(c, prev); err != nil {
-			return false, err
-		}
-	}
-	w, err := s.client.Txn(ctx).If(compares...).Then(writes...).Commit()
-	if err != nil {
-		return false, s.failed(ctx, "write", err)
-	}
-	if !w.Succeeded {
-		return false, nil
-	}
-	for _, c := range changes {
-		if c.Object != nil {
-			c.Object.Meta().Version = w.Header.Revision
-		}
-	}
-	return true, nil
-}
-
-func (s *Store) op(c onpath.Change, prev onpath.Object) (clientv3.Op, error) {
-	if c.Object == nil {
-		return clientv3.OpDelete(store.Path(c.Key)), nil
-	}
-	store.Stamp(prev, c.Object, s.o.Clock())
-	data, err := store.Encode(c.Object)
-	if err != nil {
-		return clientv3.Op{}, err
-	}
-	return clientv3.OpPut(store.Path(c.Key), string(data)), nil
-}
-
 // NextIDs implements onpath.Store.
-func (s *Store) NextIDs(ctx context.Context, sequence string, n int) (uint64, error) {
+func (s *Store) NextIDs(ctx context.Context, sequence string, above uint64, n int) (uint64, error) {
 	if n < 1 {
 		return 0, onpath.Errorf(onpath.CodeInvalid, "sequence %s: %d numbers asked for", sequence, n)
 	}
@@ -268,6 +191,7 @@ func (s *Store) NextIDs(ctx context.Context, sequence string, n int) (uint64, er
 				return 0, fmt.Errorf("stored under %s: %q is no number", key, r.Kvs[0].Value)
 			}
 		}
+		last = max(last, above)
 		w, err := s.client.Txn(ctx).
 			If(clientv3.Compare(clientv3.ModRevision(key), "=", have)).
 			Then(clientv3.OpPut(key, fmt.Sprint(last+uint64(n)))).Commit()
@@ -332,10 +256,13 @@ func (s *Store) failed(ctx context.Context, doing string, err error) error {
 	case rpctypes.ErrorDesc(err) == rpctypes.ErrorDesc(rpctypes.ErrGRPCRequestTooLarge):
 		e := onpath.Errorf(onpath.CodeInvalid, "%s: the objects are too large to be written at once: %w", doing, err)
 		e.Remedy = "apply them in smaller parts, and put large files into the image"
+		if s.embedded == nil {
+			e.Remedy += fmt.Sprintf("; or start the members of the etcd cluster with --max-request-bytes=%d", maxRequest)
+		}
 		return e
 	case rpctypes.ErrorDesc(err) == rpctypes.ErrorDesc(rpctypes.ErrGRPCTooManyOps):
 		e := onpath.Errorf(onpath.CodeInvalid, "%s: the etcd cluster takes fewer changes at once: %w", doing, err)
-		e.Remedy = fmt.Sprintf("start its members with --max-txn-ops=%d (128 by default), or apply in parts of at most %d objects, those that others refer to first", onpath.MaxWrite, onpath.SureWrite)
+		e.Remedy = fmt.Sprintf("start its members with --max-txn-ops=%d (128 by default), or apply in parts of at most %d objects, those that others refer to first", maxOps, onpath.SureWrite)
 		return e
 	case errors.Is(err, rpctypes.ErrCompacted) || rpctypes.ErrorDesc(err) == rpctypes.ErrorDesc(rpctypes.ErrGRPCCompacted):
 		return onpath.Errorf(onpath.CodeConflict, "%s: the revision is no longer kept: %w", doing, err)

@@ -50,7 +50,7 @@ func TestSecondServerIsRefused(t *testing.T) {
 	if onpath.CodeOf(err) != onpath.CodeExists || !strings.Contains(err.Error(), dir) {
 		t.Fatalf("got %v", err)
 	}
-	if err := s.Write(t.Context(), put(chain("x", 1), 0)); err != nil {
+	if err := commit(t.Context(), s, put(chain("x", 1), 0)); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Close(); err != nil {
@@ -107,4 +107,10 @@ func TestNoCluster(t *testing.T) {
 	if onpath.CodeOf(err) != onpath.CodeUnavailable || !strings.Contains(err.Error(), "127.0.0.1:1") {
 		t.Errorf("got %v", err)
 	}
+}
+
+// commit writes changes of objects.
+func commit(ctx context.Context, s *etcd.Store, changes []onpath.Change) error {
+	_, err := s.Write(ctx, onpath.Batch{Changes: changes})
+	return err
 }

@@ -40,10 +40,10 @@ func TestExternalRefusesMany(t *testing.T) {
 		}
 		return changes
 	}
-	if err := s.Write(t.Context(), many(onpath.SureWrite)); err != nil {
+	if err := commit(t.Context(), s, many(onpath.SureWrite)); err != nil {
 		t.Error(err)
 	}
-	if err := s.Write(t.Context(), many(200)); onpath.CodeOf(err) != onpath.CodeInvalid || !strings.Contains(err.Error(), "--max-txn-ops=2000") {
+	if err := commit(t.Context(), s, many(200)); onpath.CodeOf(err) != onpath.CodeInvalid || !strings.Contains(err.Error(), "--max-txn-ops=4001") {
 		t.Errorf("200 changes: %v", err)
 	}
 }

@@ -82,7 +82,7 @@ func TestKilledInFirstStart(t *testing.T) {
 			}
 			var log lines
 			s := open(t, etcd.Options{Dir: dir, Logger: log.logger()})
-			if err := s.Write(t.Context(), put(chain("x", 1), 0)); err != nil {
+			if err := commit(t.Context(), s, put(chain("x", 1), 0)); err != nil {
 				t.Fatal(err)
 			}
 			if !finished && !strings.Contains(log.String(), "the first start of the store was interrupted") {
@@ -114,7 +114,7 @@ func TestFirstStartCancelled(t *testing.T) {
 		}
 	}
 	s := open(t, etcd.Options{Dir: dir})
-	if err := s.Write(t.Context(), put(chain("x", 1), 0)); err != nil {
+	if err := commit(t.Context(), s, put(chain("x", 1), 0)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -125,7 +125,7 @@ func TestFirstStartIsQuiet(t *testing.T) {
 	dir := t.TempDir()
 	var log lines
 	s := open(t, etcd.Options{Dir: dir, Logger: log.logger()})
-	if err := s.Write(t.Context(), put(chain("x", 1), 0)); err != nil {
+	if err := commit(t.Context(), s, put(chain("x", 1), 0)); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Close(); err != nil {
@@ -152,7 +152,7 @@ func TestDamaged(t *testing.T) {
 	whole := t.TempDir()
 	s := open(t, etcd.Options{Dir: whole})
 	for i := range 50 {
-		if err := s.Write(t.Context(), put(chain(fmt.Sprint("c", i), 1), 0)); err != nil {
+		if err := commit(t.Context(), s, put(chain(fmt.Sprint("c", i), 1), 0)); err != nil {
 			t.Fatal(err)
 		}
 	}

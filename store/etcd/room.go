@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -128,13 +129,12 @@ func (s *Store) room(p purpose) error {
 	return s.embedded.room(p)
 }
 
-// purposeOf tells what changes are for.
-func purposeOf(changes []onpath.Change, followsUp bool) purpose {
+// purposeOf tells what a batch is for.
+func purposeOf(b onpath.Batch, followsUp bool) purpose {
 	p := deletion
-	for _, c := range changes {
-		if c.Object != nil {
-			p = anyWrite
-		}
+	if slices.ContainsFunc(b.Changes, func(c onpath.Change) bool { return c.Object != nil }) ||
+		slices.ContainsFunc(b.Records, func(r onpath.Record) bool { return !r.Delete }) {
+		p = anyWrite
 	}
 	if p == anyWrite && followsUp {
 		return followUp

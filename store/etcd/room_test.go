@@ -93,7 +93,7 @@ func deletionOf(o onpath.Object) []onpath.Change {
 func TestFullDisk(t *testing.T) {
 	d := newDisk(t, "400m")
 	s := open(t, etcd.Options{Dir: d.store()})
-	write := func(changes []onpath.Change) error { return s.Write(t.Context(), changes) }
+	write := func(changes []onpath.Change) error { return commit(t.Context(), s, changes) }
 	for _, name := range []string{"x", "y", "z"} {
 		if err := write(put(chain(name, 1), 0)); err != nil {
 			t.Fatal(err)
@@ -104,16 +104,16 @@ func TestFullDisk(t *testing.T) {
 	if err := write(deletionOf(chain("x", 1))); err != nil {
 		t.Errorf("a deletion with little room: %v", err)
 	}
-	if err := s.Write(store.FollowUp(t.Context()), put(chain("v", 1), 0)); err != nil {
+	if err := commit(store.FollowUp(t.Context()), s, put(chain("v", 1), 0)); err != nil {
 		t.Errorf("what follows from it: %v", err)
 	}
-	if _, err := s.NextIDs(t.Context(), "path", 1); err != nil {
+	if _, err := s.NextIDs(t.Context(), "path", 0, 1); err != nil {
 		t.Errorf("numbers for it: %v", err)
 	}
 	d.leave(10 << 20)
 	d.refused("a new chain with no room", write(put(chain("w", 1), 0)))
 	d.refused("a deletion with no room", write(deletionOf(chain("y", 1))))
-	d.refused("a decision with no room", s.Write(store.FollowUp(t.Context()), put(chain("w", 1), 0)))
+	d.refused("a decision with no room", commit(store.FollowUp(t.Context()), s, put(chain("w", 1), 0)))
 	if _, err := s.Get(t.Context(), onpath.KeyOf(chain("y", 0))); err != nil {
 		t.Errorf("reading with a full disk: %v", err)
 	}
@@ -134,7 +134,7 @@ func TestSpare(t *testing.T) {
 		return err == nil && info.Size() == size
 	}
 	for _, name := range []string{"x", "y"} {
-		if err := s.Write(t.Context(), put(chain(name, 1), 0)); err != nil {
+		if err := commit(t.Context(), s, put(chain(name, 1), 0)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -142,17 +142,17 @@ func TestSpare(t *testing.T) {
 		t.Fatal("no space is kept")
 	}
 	d.leave(0)
-	d.refused("a new chain", s.Write(t.Context(), put(chain("w", 1), 0)))
-	d.refused("a decision before", s.Write(store.FollowUp(t.Context()), put(chain("w", 1), 0)))
-	if err := s.Write(t.Context(), deletionOf(chain("x", 1))); err != nil {
+	d.refused("a new chain", commit(t.Context(), s, put(chain("w", 1), 0)))
+	d.refused("a decision before", commit(store.FollowUp(t.Context()), s, put(chain("w", 1), 0)))
+	if err := commit(t.Context(), s, deletionOf(chain("x", 1))); err != nil {
 		t.Errorf("a deletion: %v", err)
 	}
-	if err := s.Write(store.FollowUp(t.Context()), put(chain("v", 1), 0)); err != nil {
+	if err := commit(store.FollowUp(t.Context()), s, put(chain("v", 1), 0)); err != nil {
 		t.Errorf("what follows from it: %v", err)
 	}
-	d.refused("a new chain after", s.Write(t.Context(), put(chain("w", 1), 0)))
+	d.refused("a new chain after", commit(t.Context(), s, put(chain("w", 1), 0)))
 	d.empty()
-	if err := s.Write(t.Context(), put(chain("w", 1), 0)); err != nil || !kept() {
+	if err := commit(t.Context(), s, put(chain("w", 1), 0)); err != nil || !kept() {
 		t.Errorf("with room again: %v, spare %v", err, kept())
 	}
 	d.leave(0)
@@ -160,7 +160,7 @@ func TestSpare(t *testing.T) {
 		t.Fatal(err)
 	}
 	s = open(t, etcd.Options{Dir: d.store(), Spare: size})
-	if err := s.Write(t.Context(), deletionOf(chain("y", 1))); err != nil {
+	if err := commit(t.Context(), s, deletionOf(chain("y", 1))); err != nil {
 		t.Errorf("a deletion after a restart: %v", err)
 	}
 }

@@ -40,6 +40,8 @@ type Store struct {
 	moved     chan struct{} // closed and renewed at every change
 	revision  int64
 	objects   map[onpath.Key]entry
+	records   []recordVersion // by path and version; a deletion is one
+	requests  map[string]request
 	log       []change // the last changes, oldest first
 	compacted int64    // changes up to here are gone from log
 	sequences map[string]uint64
@@ -58,6 +60,7 @@ func New(o Options) *Store {
 		clock: o.Clock, keep: o.Keep, revision: 1,
 		moved:     make(chan struct{}),
 		objects:   map[onpath.Key]entry{},
+		requests:  map[string]request{},
 		sequences: map[string]uint64{},
 	}
 }
@@ -102,73 +105,6 @@ func (s *Store) List(ctx context.Context, kind onpath.Kind, tenant string) ([]on
 	return list, revision, nil
 }
 
-// Write implements onpath.Store.
-func (s *Store) Write(ctx context.Context, changes []onpath.Change) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	if err := store.Check(changes); err != nil || len(changes) == 0 {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return onpath.Errorf(onpath.CodeUnavailable, "the store is closed")
-	}
-	datas := make([][]byte, len(changes))
-	for i, c := range changes {
-		data, err := s.prepare(c)
-		if err != nil {
-			return err
-		}
-		datas[i] = data
-	}
-	s.revision++
-	for i, c := range changes {
-		s.commit(c, datas[i])
-	}
-	if n := len(s.log) - s.keep; n > 0 {
-		s.compact(s.log[n-1].revision)
-	}
-	close(s.moved)
-	s.moved = make(chan struct{})
-	return nil
-}
-
-// prepare checks one change and encodes its object. Needs s.mu.
-func (s *Store) prepare(c onpath.Change) ([]byte, error) {
-	have, exists := s.objects[c.Key]
-	if c.Version != onpath.AnyVersion && c.Version != have.version {
-		return nil, store.Conflict(c.Key, c.Version, have.version)
-	}
-	if c.Object == nil {
-		return nil, nil
-	}
-	var prev onpath.Object
-	if exists {
-		var err error
-		if prev, err = store.Decode(have.data, have.version); err != nil {
-			return nil, err
-		}
-	}
-	store.Stamp(prev, c.Object, s.clock())
-	return store.Encode(c.Object)
-}
-
-// commit makes one prepared change at s.revision. Needs s.mu.
-func (s *Store) commit(c onpath.Change, data []byte) {
-	if c.Object == nil {
-		if _, exists := s.objects[c.Key]; !exists {
-			return // deleting what is not there changes nothing
-		}
-		delete(s.objects, c.Key)
-	} else {
-		s.objects[c.Key] = entry{data, s.revision}
-		c.Object.Meta().Version = s.revision
-	}
-	s.log = append(s.log, change{s.revision, c.Key, data})
-}
-
 // Compact forgets the changes up to revision, as a store of limited size does
 // by itself.
 func (s *Store) Compact(revision int64) {
@@ -184,17 +120,18 @@ func (s *Store) compact(revision int64) {
 	}
 	s.log = append([]change(nil), s.log[i:]...)
 	s.compacted = max(s.compacted, revision)
+	s.forgetRecords(s.compacted)
 }
 
 // NextIDs implements onpath.Store.
-func (s *Store) NextIDs(ctx context.Context, sequence string, n int) (uint64, error) {
+func (s *Store) NextIDs(ctx context.Context, sequence string, above uint64, n int) (uint64, error) {
 	if n < 1 {
 		return 0, onpath.Errorf(onpath.CodeInvalid, "sequence %s: %d numbers asked for", sequence, n)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	first := s.sequences[sequence] + 1
-	s.sequences[sequence] += uint64(n)
+	first := max(s.sequences[sequence], above) + 1
+	s.sequences[sequence] = first + uint64(n) - 1
 	return first, ctx.Err()
 }
 

@@ -38,6 +38,13 @@ func Run(t *testing.T, open func(t *testing.T) Harness) {
 		{"WatchAhead", testWatchAhead},
 		{"WatchSlow", testWatchSlow},
 		{"NextIDs", testNextIDs},
+		{"Records", testRecords},
+		{"RecordVersions", testRecordVersions},
+		{"Guards", testGuards},
+		{"BatchAllOrNone", testBatchAllOrNone},
+		{"Request", testRequest},
+		{"BatchRefused", testBatchRefused},
+		{"Admission", testAdmission},
 		{"Close", testClose},
 	}
 	for _, p := range parts {
@@ -62,9 +69,15 @@ func put(o onpath.Object, version int64) onpath.Change {
 
 func write(t *testing.T, ctx context.Context, s onpath.Store, changes ...onpath.Change) {
 	t.Helper()
-	if err := s.Write(ctx, changes); err != nil {
+	if err := try(ctx, s, changes...); err != nil {
 		t.Fatalf("write: %v", err)
 	}
+}
+
+// try writes changes of objects.
+func try(ctx context.Context, s onpath.Store, changes ...onpath.Change) error {
+	_, err := s.Write(ctx, onpath.Batch{Changes: changes})
+	return err
 }
 
 func wantCode(t *testing.T, err error, code onpath.Code) {
@@ -122,7 +135,7 @@ func testVersions(t *testing.T, ctx context.Context, h Harness) {
 	if first == 0 {
 		t.Fatal("no version was set")
 	}
-	err := s.Write(ctx, []onpath.Change{put(chain("a", "x", 2), 0)})
+	err := try(ctx, s, put(chain("a", "x", 2), 0))
 	wantCode(t, err, onpath.CodeConflict)
 	var e *onpath.Error
 	if e, _ = err.(*onpath.Error); e == nil || e.Object != "chain a/x" {
@@ -133,11 +146,11 @@ func testVersions(t *testing.T, ctx context.Context, h Harness) {
 	if c.Metadata.Version <= first {
 		t.Errorf("version %d after %d", c.Metadata.Version, first)
 	}
-	wantCode(t, s.Write(ctx, []onpath.Change{put(c, first)}), onpath.CodeConflict)
-	wantCode(t, s.Write(ctx, []onpath.Change{{Key: onpath.KeyOf(c), Version: first}}), onpath.CodeConflict)
+	wantCode(t, try(ctx, s, put(c, first)), onpath.CodeConflict)
+	wantCode(t, try(ctx, s, onpath.Change{Key: onpath.KeyOf(c), Version: first}), onpath.CodeConflict)
 	write(t, ctx, s, put(chain("a", "x", 4), onpath.AnyVersion))
 	write(t, ctx, s, onpath.Change{Key: onpath.KeyOf(c), Version: onpath.AnyVersion})
-	wantCode(t, s.Write(ctx, []onpath.Change{put(c, first)}), onpath.CodeConflict) // deleted meanwhile
+	wantCode(t, try(ctx, s, put(c, first)), onpath.CodeConflict) // deleted meanwhile
 	write(t, ctx, s, onpath.Change{Key: onpath.KeyOf(c), Version: onpath.AnyVersion})
 	write(t, ctx, s, put(c, onpath.AnyVersion))
 }
@@ -145,7 +158,7 @@ func testVersions(t *testing.T, ctx context.Context, h Harness) {
 func testAllOrNone(t *testing.T, ctx context.Context, h Harness) {
 	s := h.Store
 	write(t, ctx, s, put(chain("a", "there", 1), 0))
-	err := s.Write(ctx, []onpath.Change{put(chain("a", "new", 1), 0), put(chain("a", "there", 2), 0)})
+	err := try(ctx, s, put(chain("a", "new", 1), 0), put(chain("a", "there", 2), 0))
 	wantCode(t, err, onpath.CodeConflict)
 	if _, err := s.Get(ctx, onpath.KeyOf(chain("a", "new", 1))); onpath.CodeOf(err) != onpath.CodeNotFound {
 		t.Errorf("half of a refused write is there: %v", err)
@@ -167,10 +180,10 @@ func testAllOrNone(t *testing.T, ctx context.Context, h Harness) {
 
 func testMetadata(t *testing.T, ctx context.Context, h Harness) {
 	s, c := h.Store, chain("a", "x", 1)
-	c.Metadata.UID, c.Metadata.Generation = "forged", 77
+	c.Metadata.Generation = 77
 	write(t, ctx, s, put(c, 0))
 	m := c.Metadata
-	if m.UID == "" || m.UID == "forged" || m.Generation != 1 || m.Created.IsZero() {
+	if m.UID == "" || m.Generation != 1 || m.Created.IsZero() {
 		t.Fatalf("created with %+v", m)
 	}
 	c.Status.Active = true
@@ -179,6 +192,7 @@ func testMetadata(t *testing.T, ctx context.Context, h Harness) {
 		t.Errorf("generation %d after a change of status", c.Metadata.Generation)
 	}
 	next := chain("a", "x", 2)
+	next.Metadata.UID = "forged"
 	write(t, ctx, s, put(next, onpath.AnyVersion))
 	if next.Metadata.Generation != 2 || next.Metadata.UID != m.UID || !next.Metadata.Created.Equal(m.Created) {
 		t.Errorf("changed to %+v, was %+v", next.Metadata, m)
@@ -188,6 +202,11 @@ func testMetadata(t *testing.T, ctx context.Context, h Harness) {
 	write(t, ctx, s, put(again, 0))
 	if again.Metadata.UID == m.UID || again.Metadata.Generation != 1 {
 		t.Errorf("created again with %+v", again.Metadata)
+	}
+	named := chain("a", "named", 0)
+	named.Metadata.UID = "chosen-before"
+	if write(t, ctx, s, put(named, 0)); named.Metadata.UID != "chosen-before" {
+		t.Errorf("a new object's UID became %q", named.Metadata.UID)
 	}
 	o, err := s.Get(ctx, onpath.KeyOf(c))
 	if err != nil || o.Meta().UID != again.Metadata.UID || o.Meta().Version != again.Metadata.Version {
@@ -214,11 +233,11 @@ func testRefused(t *testing.T, ctx context.Context, h Harness) {
 		"unknown kind": {{Key: onpath.Key{Kind: "Cloud", Name: "x"}, Version: onpath.AnyVersion}},
 	}
 	for name, changes := range cases {
-		if err := s.Write(ctx, changes); onpath.CodeOf(err) != onpath.CodeInvalid {
+		if err := try(ctx, s, changes...); onpath.CodeOf(err) != onpath.CodeInvalid {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := s.Write(ctx, nil); err != nil {
+	if err := try(ctx, s); err != nil {
 		t.Errorf("nothing to write: %v", err)
 	}
 	if list, _, _ := s.List(ctx, onpath.KindChain, ""); len(list) != 0 {
@@ -240,7 +259,7 @@ func testConcurrent(t *testing.T, ctx context.Context, h Harness) {
 					return
 				}
 				o.(*onpath.Chain).Spec.Priority++
-				switch err := s.Write(ctx, []onpath.Change{put(o, o.Meta().Version)}); onpath.CodeOf(err) {
+				switch err := try(ctx, s, put(o, o.Meta().Version)); onpath.CodeOf(err) {
 				case "":
 					done++
 				case onpath.CodeConflict:
@@ -260,17 +279,26 @@ func testConcurrent(t *testing.T, ctx context.Context, h Harness) {
 
 func testNextIDs(t *testing.T, ctx context.Context, h Harness) {
 	s := h.Store
-	first, err := s.NextIDs(ctx, "vport", 3)
+	first, err := s.NextIDs(ctx, "vport", 0, 3)
 	if err != nil || first != 1 {
 		t.Fatalf("first: %d, %v", first, err)
 	}
-	if next, _ := s.NextIDs(ctx, "vport", 1); next != 4 {
+	if next, _ := s.NextIDs(ctx, "vport", 0, 1); next != 4 {
 		t.Errorf("after 1 to 3 comes %d", next)
 	}
-	if other, _ := s.NextIDs(ctx, "path", 1); other != 1 {
+	if other, _ := s.NextIDs(ctx, "path", 0, 1); other != 1 {
 		t.Errorf("another sequence starts at %d", other)
 	}
-	_, err = s.NextIDs(ctx, "vport", 0)
+	if next, _ := s.NextIDs(ctx, "vport", 2, 1); next != 5 {
+		t.Errorf("after 4, above 2, comes %d", next)
+	}
+	if next, _ := s.NextIDs(ctx, "vport", 100, 2); next != 101 {
+		t.Errorf("above 100 comes %d", next)
+	}
+	if next, _ := s.NextIDs(ctx, "vport", 0, 1); next != 103 {
+		t.Errorf("after 101 and 102 comes %d", next)
+	}
+	_, err = s.NextIDs(ctx, "vport", 0, 0)
 	wantCode(t, err, onpath.CodeInvalid)
 	var mu sync.Mutex
 	seen := map[uint64]bool{}
@@ -278,7 +306,7 @@ func testNextIDs(t *testing.T, ctx context.Context, h Harness) {
 	for range 4 {
 		wg.Go(func() {
 			for range 5 {
-				first, err := s.NextIDs(ctx, "address", 2)
+				first, err := s.NextIDs(ctx, "address", 0, 2)
 				mu.Lock()
 				if err != nil || seen[first] || seen[first+1] {
 					t.Errorf("got %d again, or %v", first, err)
@@ -302,5 +330,5 @@ func testClose(t *testing.T, ctx context.Context, h Harness) {
 	if e, ok := next(t, events); ok {
 		t.Errorf("a closed store sent %+v", e)
 	}
-	wantCode(t, h.Store.Write(ctx, []onpath.Change{put(chain("a", "x", 0), 0)}), onpath.CodeUnavailable)
+	wantCode(t, try(ctx, h.Store, put(chain("a", "x", 0), 0)), onpath.CodeUnavailable)
 }

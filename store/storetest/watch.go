@@ -49,7 +49,7 @@ func testWatch(t *testing.T, ctx context.Context, h Harness) {
 	}
 	x, y := chain("a", "x", 1), chain("a", "y", 2)
 	write(t, ctx, s, put(x, 0), put(y, 0))
-	if _, err := s.NextIDs(ctx, "vport", 1); err != nil { // no event
+	if _, err := s.NextIDs(ctx, "vport", 0, 1); err != nil { // no event
 		t.Fatal(err)
 	}
 	write(t, ctx, s, onpath.Change{Key: onpath.KeyOf(x), Version: x.Metadata.Version})

@@ -156,7 +156,7 @@ func furnish(t *testing.T, store onpath.Store) {
 	for _, o := range manifest.Objects(docs) {
 		changes = append(changes, onpath.Change{Key: onpath.KeyOf(o), Object: o})
 	}
-	if err := store.Write(t.Context(), changes); err != nil {
+	if _, err := store.Write(t.Context(), onpath.Batch{Changes: changes}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -26,7 +26,7 @@ func TestInstanceNames(t *testing.T) {
 		}
 		changes = append(changes, onpath.Change{Key: onpath.KeyOf(i), Object: i})
 	}
-	if err := store.Write(t.Context(), changes); err != nil {
+	if _, err := store.Write(t.Context(), onpath.Batch{Changes: changes}); err != nil {
 		t.Fatal(err)
 	}
 	server := "unix://" + serveStill(t, store)
