@@ -318,8 +318,8 @@ const (
 	ActionGroup ActionKind = "group" // choose a member of Group (mirror groups: copy, then go on with its Then)
 	ActionTable ActionKind = "table" // go on with Table
 	ActionExit  ActionKind = "exit"  // return to the edge vport where the flow entered and leave there
-	// ActionRoute: leave by this node's routes (exit: last). A classifier's rule
-	// with it lets the data path carry the flow, both ways, past no element.
+	// ActionRoute: leave by this node's routes, behind an element (exit: last). In a
+	// classifier it is as ActionExit.
 	ActionRoute ActionKind = "route"
 	ActionDrop  ActionKind = "drop" // with Reason
 )

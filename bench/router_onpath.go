@@ -75,12 +75,18 @@ const (
 	onXDP = onpath.FastAlways
 )
 
-// throughConfig selects all flows of a line for a chain without functions: they
-// are known, counted and routed.
-func throughConfig(*line) (*onpath.DatapathConfig, error) {
-	route := onpath.Action{Kind: onpath.ActionRoute}
-	return edgeConfig(nil, onpath.Rule{Match: toServers(), Path: 1, Action: route}, onpath.Rule{Match: toClients(), Path: 1, Reverse: true, Action: route}), nil
+// besideConfig has a chain for other traffic than a line's: what comes is looked at, and
+// left to the kernel. The chain's instance is never sent a packet.
+func besideConfig(l *line) (*onpath.DatapathConfig, error) {
+	const id = onpath.VportID(16)
+	if _, err := wireRouted(l.Bed, l.router, id, true); err != nil {
+		return nil, err
+	}
+	return chainConfig(onpath.Match{Dst: []netip.Prefix{netBeside}}, routedElement(id)), nil
 }
+
+// netBeside has servers to which no flow of a line goes.
+var netBeside = netip.MustParsePrefix("198.51.100.0/24")
 
 // edgeConfig is a node with the line's two devices as uplinks, whose classifier
 // has these rules.
@@ -99,5 +105,3 @@ func edgeConfig(vports []onpath.Vport, rules ...onpath.Rule) *onpath.DatapathCon
 }
 
 func toServers() onpath.Match { return onpath.Match{Dst: []netip.Prefix{netServers}} }
-
-func toClients() onpath.Match { return onpath.Match{Src: []netip.Prefix{netServers}} }

@@ -106,42 +106,6 @@ struct flow {
 
 #define SEEN_MASK 0xffffff
 
-/*
- * The layout of flow entries before this one, whose map an older version leaves.
- * An entry that is not in the maps of this layout is looked for there, and taken
- * over when it is used (lib/former.h); when the layout changes again, this is what
- * to replace. IPv4 addresses fill the first four bytes, the rest is zero.
- */
-struct former_key {
-	__u32 scope;
-	__u8 src[16];
-	__u8 dst[16];
-	__be16 sport;
-	__be16 dport;
-	__u8 proto;
-	__u8 family;
-	__u16 pad;
-};
-
-struct former_flow {
-	__u8 kind;
-	__u8 flags;
-	__u16 slot;
-	__u32 next;
-	__u32 context;
-	__u32 group;
-	__u32 entry;
-	__u32 path;
-	__u32 mirrors[MAX_MIRRORS];
-	__u32 seen; /* seconds of the monotonic clock */
-	__u32 ack;
-	__u16 tenant;
-	__u16 path_slot;
-	__u16 mirror_slots[MAX_MIRRORS];
-	__u64 packets;
-	__u64 bytes;
-};
-
 /* Translation at the edge: the key as flow_key, seen before translation. */
 struct nat {
 	__u8 addr[16]; /* new source (going out) or new destination (coming in) */
@@ -237,67 +201,15 @@ struct uplink {
 	struct fast fast;  /* as in the map of that name, which tc reads */
 };
 
-/* Packets that XDP finished count as in and out of the edge as well. */
 struct uplink_counters {
-	__u64 carried, carried_bytes;
 	__u64 passed_on; /* packets left to tc */
 	__u64 ran;       /* packets finished by XDP behind functions */
 	/* The monotonic clock, in ns and seconds, as it was at that tick. */
 	__u64 tick;
 	__u64 clock;
 	__u32 seconds;
-	__u32 crowded; /* packets whose flow found true lanes of others */
+	__u32 pad;
 };
-
-/*
- * What the fast path needs of a flow, so that a packet waits for one line of memory:
- * half a line of 64 bytes, or of IPv6 a whole one. Each CPU has
- * lines of its own; a hash of the flow finds three: one among the first NEAR_LINES,
- * which few flows share with caches and page tables, and two that adjoin among all.
- * What was counted here is added to the flow's entry when the lane is renewed or
- * becomes another flow's.
- */
-struct lane {
-	__u64 who;     /* IPv4: source and destination; IPv6: the source's first half */
-	__u64 id;      /* what else tells flows apart: LANE_…; 0: no lane */
-	__u64 count;   /* low 40 bits: bytes since then; above 12 each: path's slot, hop */
-	__u32 packets; /* since then */
-	__u32 since : 24; /* seconds: renewed */
-	__u32 age : 8;    /* seconds between then and the last packet */
-};
-
-struct wide_lane {
-	struct lane lane;
-	__u64 source; /* its second half */
-	__u64 none;   /* 0: no lane begins here */
-	__u64 destination[2];
-};
-
-struct lane_line {
-	union {
-		struct lane lane[2];
-		struct wide_lane wide;
-	};
-};
-
-/* lane.id, above the ports as they stand on the wire. */
-#define LANE_PROTO 32 /* shifts */
-#define LANE_SCOPE 40 /* low 8 bits of the edge's vport */
-#define LANE_EPOCH 48
-#define LANE_KIND  56
-
-#define LANE_4    1ull
-#define LANE_WIDE 2ull
-
-/* In lane.count. */
-#define LANE_BYTES ((1ull << 40) - 1)
-#define LANE_PATH  40
-#define LANE_HOP   52
-
-#define NEAR_LINES 32768   /* 2 MiB */
-#define MAX_LINES  2097152 /* of one CPU: 128 MiB */
-
-#define LANE_MULTIPLIER 0x9e3779b97f4a7c15ull /* 2^64 divided by the golden ratio */
 
 #define HOP_FRAGS 1
 

@@ -287,12 +287,6 @@ __noinline int decide_edge(struct __sk_buff *skb)
 		count_in(skb, p, p->prev_slot, p->prev);
 		return drop(p, reason);
 	}
-	if (p->d.kind == NEXT_EXIT && !p->d.entry && !p->d.bypassed && !p->d.mirror_count &&
-	    !has_functions(&p->d) &&
-	    !(p->is & (IS_HOST | IS_TAPPED | IS_BRIDGED))) {
-		write_flow(); /* a rule routes: carried past no element */
-		return GO_ON;
-	}
 	if (p->d.kind == NEXT_EXIT) {
 		/* Nowhere else to go: functions and mirrors only, or all bypassed. */
 		p->d.flags |= p->d.bypassed ? FLOW_BYPASS : 0;

@@ -6,20 +6,12 @@
 #ifndef ONPATH_ENTRY_H
 #define ONPATH_ENTRY_H
 
-#include "former.h"
+#include "pack.h"
 
-/* An entry of a flow that is known to live. One look-up: the fast way. */
-static __always_inline struct flow *flow_known(const struct flow_key *k)
-{
-	return bpf_map_lookup_elem(&flows_v2, k);
-}
-
-/* The same, also if an older version left the entry. */
+/* An entry of a flow that is known to live. */
 static __always_inline struct flow *flow_established(const struct flow_key *k)
 {
-	struct flow *e = flow_known(k);
-
-	return e || !take_over(k) ? e : flow_known(k);
+	return bpf_map_lookup_elem(&flows_v2, k);
 }
 
 static __always_inline struct flow *flow_pending(const struct flow_key *k, __u32 tenant)
@@ -98,7 +90,7 @@ static __always_inline void hand_over(struct flow *e, const struct flow_key *k, 
 	__u32 is = holder(e, tenant);
 	struct held *h;
 
-	if (was == is || flow_known(k) != e)
+	if (was == is || flow_established(k) != e)
 		return;
 	hold_less(was);
 	h = bpf_map_lookup_elem(&holdings, &is);

@@ -146,8 +146,7 @@ __noinline int exit_edge(struct __sk_buff *skb)
 		if (reason)
 			return drop(p, reason);
 	}
-	if (way == EXIT_ROUTE && hop && (p->is & IS_EDGE) && p->resolved)
-		note_hop();
+	note_hop(way == EXIT_ROUTE && hop && p->resolved);
 	slot = n->edge_slot;
 	count_out(skb, p, slot, n->edge);
 	if (way == EXIT_BRIDGE)

@@ -63,25 +63,25 @@ static __always_inline int may_redirect_flow(const struct decision *d)
 	return 0;
 }
 
-/* The packet's entry gets the next hop that pkt.fib found, if the fast path may
- * send by it. */
-__noinline int note_hop(void)
+/* Is a place still one of a next hop? The driver empties those of neighbours that are gone. */
+static __always_inline int is_hop(__u32 slot)
+{
+	struct hop_place *place = bpf_map_lookup_elem(&hops, &slot);
+
+	return slot && place && place->hop.mtu;
+}
+
+/* Fill pkt.hop from pkt.fib. 0: the fast path may not send by it. */
+__noinline int read_hop(void)
 {
 	struct bpf_fib_lookup *fib;
 	struct pkt *p = packet();
-	struct node *n = this_node();
 	struct path *path;
 	struct port *out;
-	struct flow *e;
-	struct hop *h;
 	__u32 ifindex, slot, mtu;
+	struct hop *h;
 
-	if (!p || !n || !p->epoch || (p->is & IS_SLOW) || p->d.mirror_count || may_redirect_flow(&p->d))
-		return 0;
-	e = flow_known(p->edited ? &p->came : &p->key);
-	if (!e || entry_kind(e) != NEXT_EXIT || entry_hop(e, p->epoch, p->now))
-		return 0;
-	if (n->nat_count && translated(n, &p->key, p->family))
+	if (!p)
 		return 0;
 	fib = &p->fib;
 	ifindex = fib->ifindex;
@@ -105,9 +105,36 @@ __noinline int note_hop(void)
 		map_v4(h->via, fib->ipv4_dst);
 	else
 		copy_addr(h->via, fib->ipv6_dst);
-	slot = place_of_hop();
+	return 1;
+}
+
+/*
+ * The packet leaves at the edge, by a route and a neighbour that pkt.fib tells, or not
+ * (found). Its flow's entry gets the next hop if the fast path may send by it, and else
+ * loses the one that it had: epochs come round.
+ */
+__noinline int note_hop(__u32 found)
+{
+	struct pkt *p = packet();
+	struct node *n = this_node();
+	struct flow *e;
+	__u32 slot;
+
+	if (!p || !n || !(p->is & IS_EDGE) || (p->is & IS_SLOW) || !has_functions(&p->d))
+		return 0;
+	e = flow_established(p->edited ? &p->came : &p->key);
+	if (!e || entry_kind(e) != NEXT_EXIT || !(e->flags & FLOW_AT_EDGE))
+		return 0;
+	if (found && is_hop(entry_hop(e, p->epoch, p->now)))
+		return 0;
+	slot = 0;
+	if (found && p->epoch && !p->d.mirror_count && !may_redirect_flow(&p->d) &&
+	    !(n->nat_count && translated(n, &p->key, p->family)) && read_hop())
+		slot = place_of_hop();
 	if (slot)
 		entry_set_hop(e, slot, p->epoch);
+	else if (e->packets >> 48)
+		entry_set_hop(e, 0, 0);
 	return 0;
 }
 

@@ -27,21 +27,6 @@ struct {
 	__array(values, struct pending_map);
 } pending_v2 SEC(".maps");
 
-/* Entries of the layout before, if an older version left any. */
-struct former_map {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__type(key, struct former_key);
-	__type(value, struct former_flow);
-	__uint(max_entries, 1);
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
-	__type(key, __u32);
-	__uint(max_entries, 1);
-	__array(values, struct former_map);
-} former SEC(".maps");
-
 /* Two of each translation, which lives as long as its flow: nothing makes room here but
  * the driver. */
 MAP(nats, BPF_MAP_TYPE_HASH, struct flow_key, struct nat, 1 << 18, BPF_F_NO_PREALLOC);
@@ -87,7 +72,6 @@ MAP(fasts, BPF_MAP_TYPE_ARRAY, __u32, struct fast, 1, 0);
 MAP(uplinks, BPF_MAP_TYPE_ARRAY, __u32, struct uplink, MAX_UPLINKS, 0);
 MAP(uplink_stats, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct uplink_counters, MAX_UPLINKS, 0);
 MAP(hops, BPF_MAP_TYPE_ARRAY, __u32, struct hop_place, MAX_HOPS, 0);
-MAP(lanes, BPF_MAP_TYPE_ARRAY, __u32, struct lane_line, 1 << 10, BPF_F_MMAPABLE);
 MAP(hop_slots, BPF_MAP_TYPE_HASH, struct hop, __u32, MAX_HOPS, BPF_F_NO_PREALLOC);
 MAP(hops_taken, BPF_MAP_TYPE_ARRAY, __u32, __u32, 1, 0);
 

@@ -210,12 +210,6 @@ struct pkt {
 	__u32 opposite;
 	struct station station; /* being written */
 
-	struct former_key former; /* an entry that is taken over */
-	struct former_flow old;
-	struct decision then;
-	struct flow_key taken_key;
-	struct flow taken;
-
 	/* Too large for the stack. */
 	struct bpf_tunnel_key tunnel;
 	struct bpf_fib_lookup fib;

@@ -22,8 +22,6 @@ func Cases() []Case {
 		{"mirror", "a mirror gets copies of both directions and gives nothing back", mirrors},
 		{"only-mirrors", "a chain of mirrors only lets the traffic pass", onlyMirrors},
 		{"exit-last", "packets leave at the last element's node", exitLast},
-		{"carried", "what a rule routes is carried past no element, there and back", carried},
-		{"carried-oddities", "of a carried flow no odd packet is lost or treated otherwise", carriedOddities},
 		{"functions", "ebpf functions run in order there and back, and their verdicts hold", functions},
 		{"functions-mixed", "functions stand before, between and behind elements, on any node", functionsMixed},
 		{"functions-edit", "a function rewrites the tuple, and answers find back", functionsEdit},

@@ -242,6 +242,9 @@ func (b *bed) applyTiers(path onpath.PathID, tiers [2][][]*instance, all []*inst
 	guard.through(tiers[0])
 	web.through(tiers[1])
 	l := &layout{chains: []*chain{guard, web}, instances: all, pair: true}
+	if len(tiers[0]) == 0 {
+		l.chains = l.chains[1:]
+	}
 	b.apply(l)
 	return l
 }
@@ -260,9 +263,6 @@ func pairAsked(b *bed) {
 		{{}, {{fw, fw2}}},
 	} {
 		l := b.applyTiers(onpath.PathID(2*n+1), tiers, all)
-		if len(tiers[0]) == 0 {
-			l.chains = l.chains[1:]
-		}
 		for _, c := range l.chains {
 			c.began, c.adopt = time.Now(), time.Hour
 		}

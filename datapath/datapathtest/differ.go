@@ -43,7 +43,8 @@ type Prober interface {
 	Put(node, device string, f Frame, segment int) (o Outcome, out Frame, to string)
 	// PutTunnel puts in one packet that comes from another node.
 	PutTunnel(node string, p TunnelPacket) (o Outcome, out Frame, to string)
-	// Functions reports whether packets may meet ebpf functions.
+	// Functions reports whether packets may meet ebpf functions that do more than let
+	// them pass.
 	Functions() bool
 }
 
@@ -174,34 +175,39 @@ func (d *differ) build() *layout {
 				elements: []*element{{instances: []*instance{keep1, keep2}}}},
 			{path: 8, match: onpath.Match{Src: clients, Dst: servers, Protocol: []uint8{132, 50}}, forward: true, exitLast: true,
 				elements: []*element{{instances: []*instance{keep1}}}},
-			{path: 9, match: onpath.Match{Dst: servers, Protocol: []uint8{tcp, udp}, DstPorts: portRanges(pastPort, pastPort)}, mtu: 1400}, // past nothing
 		},
 	}
+	alone := d.inline(l, "alone")
+	l.chains = append(l.chains, &chain{
+		path: 9, mtu: 1400, match: onpath.Match{Dst: servers, Protocol: []uint8{tcp, udp}, DstPorts: portRanges(inlinePort, inlinePort)},
+		elements: []*element{{instances: []*instance{alone}, none: onpath.NoneBypass}}})
 	if d.probes[0].Functions() {
-		d.addFunctions(l, keep1)
+		d.addFunctions(l, keep1, alone)
 	}
 	return l
 }
 
-// addFunctions adds chains of ebpf functions, alone and around an element.
-func (d *differ) addFunctions(l *layout, keep *instance) {
-	var alone, before, behind *instance
+// inline adds an ebpf function.
+func (d *differ) inline(l *layout, name string) (i *instance) {
 	for side, b := range d.sides {
-		alone, before, behind = b.inline("alone", gateway), b.inline("before", gateway), b.inline("behind", gateway)
-		for _, i := range []*instance{alone, before, behind} {
-			d.functions[side] = append(d.functions[side], *i.inline)
-		}
+		i = b.inline(name, gateway)
+		d.functions[side] = append(d.functions[side], *i.inline)
 	}
-	own := [3]*instance{alone, before, behind}
-	l.instances = append(l.instances, own[:]...)
+	l.instances = append(l.instances, i)
+	return i
+}
+
+// addFunctions adds chains of ebpf functions, alone and around an element.
+func (d *differ) addFunctions(l *layout, keep, alone *instance) {
+	before, behind := d.inline(l, "before"), d.inline(l, "behind")
 	to := append(slices.Clone(servers), netip.PrefixFrom(virtual, 32))
 	match := func(first, last uint16) onpath.Match {
 		return onpath.Match{Dst: to, Protocol: []uint8{tcp, udp}, DstPorts: portRanges(first, last)}
 	}
 	l.chains = append(l.chains,
-		&chain{path: 10, match: match(droppedPort, behindPort), elements: []*element{{instances: own[:1], none: onpath.NoneBypass}}},
+		&chain{path: 10, match: match(droppedPort, behindPort), elements: []*element{{instances: []*instance{alone}, none: onpath.NoneBypass}}},
 		&chain{path: 11, match: match(stampedPort, stampedPort), mtu: 1450, elements: []*element{
-			{instances: own[1:2]}, {instances: []*instance{keep}}, {instances: own[2:], none: onpath.NoneBypass}}})
+			{instances: []*instance{before}}, {instances: []*instance{keep}}, {instances: []*instance{behind}, none: onpath.NoneBypass}}})
 	d.mill.functions = true
 	d.mill.renew()
 }

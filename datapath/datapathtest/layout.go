@@ -146,11 +146,6 @@ func (c *chain) classify() []onpath.Rule {
 		if reverse {
 			first = len(c.elements) - 1
 		}
-		if len(c.elements) == 0 {
-			route := onpath.Action{Kind: onpath.ActionRoute}
-			rules = append(rules, onpath.Rule{Match: oriented(c.match, reverse), Action: route, Path: c.path, Reverse: reverse})
-			continue
-		}
 		a := onpath.Action{Kind: onpath.ActionTable, Table: onpath.TableOf(c.path, start, reverse)}
 		if c.elements[first].match == nil {
 			a = onpath.Action{Kind: onpath.ActionGroup, Group: onpath.GroupOf(c.path, first, reverse)}

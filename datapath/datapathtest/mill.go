@@ -92,8 +92,8 @@ func (m *mill) tuple() onpath.Tuple {
 			t.Protocol = icmpv6
 		}
 	}
-	if m.one(5) { // past no element
-		t.Protocol, t.DstPort = pickOne[uint8](m, tcp, udp), pastPort
+	if m.one(5) {
+		t.Protocol, t.DstPort = pickOne[uint8](m, tcp, udp), inlinePort
 	}
 	if m.functions && m.one(6) {
 		t.Protocol = pickOne[uint8](m, tcp, udp)

@@ -10,8 +10,9 @@ const (
 	streamShare  = 4
 )
 
-// pastPort is that of a chain past no element, in the million-packet test.
-const pastPort = 9000
+// inlinePort is that of a chain whose only element is an ebpf function, which lets all of
+// it pass, in the million-packet test.
+const inlinePort = 9000
 
 // stream is a flow as two well-behaved hosts have it: nothing else comes to be
 // carried by a fast path, which leaves all that is odd to others.
@@ -26,9 +27,9 @@ func (m *mill) newStream() stream {
 	s := stream{tuple: m.tuple(), last: 20 + m.IntN(streamLength-20), ends: m.one(2)}
 	s.tuple.Protocol = pickOne[uint8](m, tcp, udp)
 	if m.one(4) {
-		return s // through elements, mostly
+		return s // through containers, mostly
 	}
-	s.tuple.DstPort = pastPort
+	s.tuple.DstPort = inlinePort
 	format := map[bool][2]string{true: {"10.1.0.%d", "10.9.0.%d"}, false: {"2001:db8:1::%x", "2001:db8:9::%x"}}[m.one(2)]
 	s.tuple.Src, s.tuple.Dst = m.address(format[0], 40), m.address(format[1], 40)
 	return s

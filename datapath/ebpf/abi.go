@@ -210,48 +210,13 @@ type uplinkValue struct {
 }
 
 type uplinkCounters struct {
-	Carried, CarriedBytes uint64
-	PassedOn              uint64
-	Ran                   uint64
-	Tick                  uint64
-	Clock                 uint64
-	Seconds               uint32
-	Crowded               uint32
+	PassedOn uint64
+	Ran      uint64
+	Tick     uint64
+	Clock    uint64
+	Seconds  uint32
+	Pad      uint32
 }
-
-// laneValue is what the fast path of one CPU holds of a flow.
-type laneValue struct {
-	Who     uint64
-	ID      uint64
-	Count   uint64
-	Packets uint32
-	Since   [3]byte // seconds, monotonic
-	Age     uint8
-}
-
-// laneLine holds two of them, or one that is a wideLane.
-type laneLine struct {
-	Lane [2]laneValue
-}
-
-type wideLane struct {
-	Lane        laneValue
-	Source      uint64
-	None        uint64
-	Destination [2]uint64
-}
-
-// lane.id and lane.count
-const (
-	laneProto = 32
-	laneScope = 40
-	laneEpoch = 0xff << 48 // the bits
-	laneKind  = 56
-	lane4     = 1
-	laneWide  = 2
-	lanePath  = 40
-	laneBytes = 1<<40 - 1
-)
 
 type hopValue struct {
 	Ifindex uint32

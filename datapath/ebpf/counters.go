@@ -49,7 +49,6 @@ func (d *Driver) readCounters() (*onpath.Counters, *flowWalk, error) {
 		func() error { return d.readVport(c, 0, 0) },
 		func() error { return d.readDevices(c) },
 		func() error { return d.readFunctions(c) },
-		func() error { return d.addCarried(c) },
 		func() (err error) { c.Uplinks, err = d.uplinkCounters(); return err },
 		func() error { return d.readTotals(c) },
 		func() error { return d.readTenants(c) },

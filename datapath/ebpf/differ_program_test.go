@@ -90,8 +90,8 @@ type (
 
 // Verdicts of programs, as the kernel numbers them.
 const (
-	tcShot, tcRedirect   = 2, 7
-	xdpPass, xdpRedirect = 2, 4
+	tcShot, tcRedirect            = 2, 7
+	xdpDrop, xdpPass, xdpRedirect = 1, 2, 4
 )
 
 func (p *programmed) Put(node, device string, f datapathtest.Frame, segment int) (datapathtest.Outcome, datapathtest.Frame, string) {
@@ -114,12 +114,18 @@ func (p *programmed) Put(node, device string, f datapathtest.Frame, segment int)
 		for until := time.Now().Add(5 * time.Second); p.drivers[node].FastRests() && time.Now().Before(until); {
 			time.Sleep(time.Millisecond) // or how busy the machine is decides who carries what
 		}
+		if refusedByFunction(f.Packet) {
+			return datapathtest.Unfit, datapathtest.Frame{}, ""
+		}
 		ctx := xdpContext{1: uint32(len(in)), 3: index}
 		verdict, out := p.run(p.drivers[node].FastProgram(), in, &ctx)
 		if verdict == xdpRedirect {
 			p.carried++
 			p.long += count(long)
 			return datapathtest.Sent, out, ""
+		}
+		if verdict == xdpDrop {
+			return datapathtest.Gone, datapathtest.Frame{}, ""
 		}
 		if verdict != xdpPass {
 			p.t.Fatalf("the verdict of XDP is %d", verdict)
@@ -148,6 +154,19 @@ func count(so bool) int {
 		return 1
 	}
 	return 0
+}
+
+// refusedByFunction: functions refuse packets of two classes, and no test run carries the
+// note over that says so.
+func refusedByFunction(p []byte) bool {
+	if len(p) < 2 {
+		return false
+	}
+	dscp := p[1] >> 2
+	if p[0]>>4 == 6 {
+		dscp = p[0]&15<<2 | p[1]>>6
+	}
+	return dscp == 61 || dscp == 62
 }
 
 // Functions implements datapathtest.Prober: what functions at XDP leave to tc goes

@@ -75,7 +75,6 @@ type Driver struct {
 	// succession waits for the first Apply; nil: the maps are those of the version
 	// before, or its are not there any more.
 	succession *succession
-	former     *formerEntries // flows of an older version; nil: none
 	att        *attachments
 
 	mu       sync.Mutex // guards all below
@@ -85,7 +84,6 @@ type Driver struct {
 	pending  *pending
 	capturer *capturer
 	fast     fastState
-	lanes    *laneReader
 	// peersJudged is when the instances' devices were looked at last.
 	peersJudged time.Time
 	endings     *endings // nil until the first process is to be watched
@@ -148,12 +146,6 @@ func (d *Driver) open() error {
 		return err
 	}
 	if d.maps, err = openMaps(c, spec); err != nil {
-		return err
-	}
-	if d.lanes, err = openLanes(c.Maps["lanes"]); err != nil {
-		return err
-	}
-	if d.former, err = openFormer(c, spec, d.opts.dir()); err != nil {
 		return err
 	}
 	d.slots = recoverSlots(d.maps)
@@ -229,8 +221,6 @@ func (d *Driver) letGo() error {
 		l.close()
 	}
 	d.linked = nil
-	d.former.close()
-	d.former = nil
 	if d.succession != nil {
 		err = errors.Join(err, d.succession.abandon())
 		d.succession = nil

@@ -267,7 +267,7 @@ func (d *Driver) uplinkCounters() (map[string]onpath.UplinkCounters, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read counters of uplink %s: %w", name, err)
 		}
-		c.Carried, c.Ran, c.PassedOn = n.Carried+n.Ran, n.Ran, n.PassedOn
+		c.Carried, c.Ran, c.PassedOn = n.Ran, n.Ran, n.PassedOn
 		out[name] = c
 	}
 	return out, nil
@@ -281,30 +281,8 @@ func (d *Driver) readUplink(p uint32) (sum uplinkCounters, err error) {
 		return sum, err
 	}
 	for _, n := range perCPU {
-		sum.Carried += n.Carried
-		sum.CarriedBytes += n.CarriedBytes
 		sum.PassedOn += n.PassedOn
 		sum.Ran += n.Ran
 	}
 	return sum, nil
-}
-
-// addCarried adds what XDP finished to the edge's counters. d.mu is held.
-func (d *Driver) addCarried(c *onpath.Counters) error {
-	edge := onpath.VportID(d.maps.nodes.now[0].Edge)
-	v, ok := c.Vports[edge]
-	if edge == 0 || !ok {
-		return nil
-	}
-	for p := range uint32(maxUplinks) {
-		n, err := d.readUplink(p)
-		if err != nil {
-			return fmt.Errorf("read counters of uplinks: %w", err)
-		}
-		carried := onpath.Tally{Packets: n.Carried, Bytes: n.CarriedBytes}
-		v.In.Packets, v.In.Bytes = v.In.Packets+carried.Packets, v.In.Bytes+carried.Bytes
-		v.Out.Packets, v.Out.Bytes = v.Out.Packets+carried.Packets, v.Out.Bytes+carried.Bytes
-	}
-	c.Vports[edge] = v
-	return nil
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/onpath/onpath/internal/netnsrun"
 )
 
-// crossing is a gateway between two uplinks with the fast path, and a rule that
-// routes everything.
+// crossing is a gateway between two uplinks with the fast path, and a chain for all
+// traffic, through an ebpf function that lets it pass.
 type crossing struct {
 	*harness
 	dp   onpath.Datapath
@@ -40,7 +40,6 @@ func newCrossing(t *testing.T, fast onpath.Fast) *crossing {
 	c.dp = h.AddNode(datapathtest.NodeSpec{
 		Name: "gw", Underlay: netip.MustParsePrefix("10.255.0.1/24"), UnderlayMTU: 1600, Uplinks: ups,
 	})
-	route := onpath.Action{Kind: onpath.ActionRoute}
 	c.cfg = &onpath.DatapathConfig{
 		Node: "gw", Generation: 1,
 		Underlay: onpath.Underlay{Address: netip.MustParseAddr("10.255.0.1"), MTU: 1600},
@@ -49,11 +48,12 @@ func newCrossing(t *testing.T, fast onpath.Fast) *crossing {
 			{Name: "up1", Device: "up1", Attach: onpath.AttachRouter, Fast: fast},
 		}},
 		Tables: []onpath.Table{{ID: 2, Miss: onpath.Action{Kind: onpath.ActionExit}, Rules: []onpath.Rule{
-			{Match: onpath.Match{Dst: []netip.Prefix{netip.MustParsePrefix("10.9.0.0/16")}}, Action: route, Path: 1},
-			{Match: onpath.Match{Src: []netip.Prefix{netip.MustParsePrefix("10.9.0.0/16")}}, Action: route, Path: 1, Reverse: true},
+			{Match: onpath.Match{Dst: []netip.Prefix{netip.MustParsePrefix("10.9.0.0/16")}}, Path: 1},
+			{Match: onpath.Match{Src: []netip.Prefix{netip.MustParsePrefix("10.9.0.0/16")}}, Path: 1, Reverse: true},
 		}}},
 		Paths: []onpath.Path{{ID: 1, Chain: "t/all", Tenant: "t"}},
 	}
+	c.through(c.Function("gw", 31))
 	return c
 }
 

@@ -55,9 +55,7 @@ func (d *Driver) openFlows() (flowTables, *reader, error) {
 		return nil, nil, nil
 	}
 	t, err := d.cloneTables()
-	r := newReader(d.maps, nil)
-	r.lanes = d.lanes
-	return t, r, err
+	return t, newReader(d.maps, nil), err
 }
 
 // reader knows what packed entries refer to.
@@ -70,7 +68,6 @@ type reader struct {
 	others      map[uint32]uint32      // the other sides, by id; 0: the vport is remote
 	tenants     map[uint32]uint32      // slots, by the vport's id
 	places      map[uint8]uint32       // of functions: their vports
-	lanes       *laneReader
 }
 
 func newReader(m *kernelMaps, idle map[uint16]onpath.Idle) *reader {
@@ -114,7 +111,7 @@ func (r *reader) bare(k *flowKey, v *flowValue) onpath.FlowEntry {
 	return e
 }
 
-// complete adds the rest. What lanes hold of a flow is looked for on all CPUs.
+// complete adds the rest.
 func (r *reader) complete(e *onpath.FlowEntry, k *flowKey, v *flowValue, now uint64) {
 	e.Entry, e.Packets, e.Bytes, e.Idle = onpath.VportID(v.Entry), v.packets(), v.bytes(), onpath.Duration(idle(v.seen(), now))
 	if v.Flags&flowAtEdge != 0 {
@@ -122,9 +119,6 @@ func (r *reader) complete(e *onpath.FlowEntry, k *flowKey, v *flowValue, now uin
 		if v.Kind&edgeHere == 0 {
 			e.Entry = onpath.VportID(r.edge)
 		}
-	}
-	if r.lanes != nil {
-		r.lanes.addTo(e, k, v, now)
 	}
 	for _, m := range v.Mirrors {
 		if id, ok := r.mirror(m); ok {

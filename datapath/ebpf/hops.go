@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -55,22 +57,54 @@ func (d *Driver) tendHops() error {
 			known[neighbourKey{list[i].LinkIndex, a.Unmap()}] = &list[i]
 		}
 	}
-	dead := false
 	var errs []error
-	for k, mac := range used {
-		n := known[k]
+	for h, slot := range used {
+		n := known[h.neighbour()]
 		switch {
-		case n == nil || n.State&neighbourValid == 0 || [6]byte(pad6(n.HardwareAddr)) != mac:
-			dead = true
+		case n == nil || n.State&neighbourValid == 0 || [6]byte(pad6(n.HardwareAddr)) != h.DMAC:
+			errs = append(errs, d.removeHop(h, slot))
 		case n.State == netlink.NUD_STALE:
 			n.Flags, n.State, n.HardwareAddr = netlink.NTF_USE, netlink.NUD_NONE, nil
 			errs = append(errs, d.ns.nl.NeighSet(n))
 		}
 	}
-	if dead {
-		errs = append(errs, d.newEpoch())
-	}
 	return errors.Join(append(errs, d.freeHops())...)
+}
+
+func (h hopValue) neighbour() neighbourKey { return neighbourKey{int(h.Ifindex), narrow(h.Via)} }
+
+// removeHop takes one next hop away: flows that are sent by it look for another.
+func (d *Driver) removeHop(h hopValue, slot uint32) error {
+	if err := d.coll.Maps["hop_slots"].Delete(h); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("remove next hop: %w", err)
+	}
+	if err := d.coll.Maps["hops"].Put(slot, hopPlace{}); err != nil {
+		return fmt.Errorf("empty the place of a next hop: %w", err)
+	}
+	return nil
+}
+
+// neighboursGone takes the next hops of neighbours away.
+func (d *Driver) neighboursGone(gone []neighbourKey) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.maps == nil || d.state == nil {
+		return nil
+	}
+	all := map[hopValue]uint32{}
+	var h hopValue
+	var slot uint32
+	it := d.coll.Maps["hop_slots"].Iterate()
+	for it.Next(&h, &slot) {
+		if slices.Contains(gone, h.neighbour()) {
+			all[h] = slot
+		}
+	}
+	errs := []error{it.Err()}
+	for h, slot := range all {
+		errs = append(errs, d.removeHop(h, slot))
+	}
+	return errors.Join(errs...)
 }
 
 func pad6(mac []byte) []byte {
@@ -80,10 +114,10 @@ func pad6(mac []byte) []byte {
 	return make([]byte, 6)
 }
 
-// usedHops are the next hops that flows were sent by lately, with their MACs.
-func (d *Driver) usedHops() (map[neighbourKey][6]byte, error) {
+// usedHops are the next hops that flows were sent by lately, and their places.
+func (d *Driver) usedHops() (map[hopValue]uint32, error) {
 	now := uint32(monotonic()/uint64(time.Second)) & secondMask
-	out := map[neighbourKey][6]byte{}
+	out := map[hopValue]uint32{}
 	var h hopValue
 	var slot uint32
 	it := d.coll.Maps["hop_slots"].Iterate()
@@ -93,7 +127,7 @@ func (d *Driver) usedHops() (map[neighbourKey][6]byte, error) {
 			return nil, fmt.Errorf("read next hop: %w", err)
 		}
 		if (now-p.Used)&secondMask <= hopIdle {
-			out[neighbourKey{int(h.Ifindex), narrow(h.Via)}] = h.DMAC
+			out[h] = slot
 		}
 	}
 	if err := it.Err(); err != nil {
@@ -155,10 +189,15 @@ func (d *Driver) watchRoutes(ctx context.Context) error {
 		defer s.Close()
 		w := routeWatch{macs: map[neighbourKey][6]byte{}, links: map[int]linkState{}}
 		for ctx.Err() == nil {
-			if !w.changed(s) {
-				continue
+			var err error
+			changed, gone := w.changed(s)
+			switch {
+			case changed:
+				err = d.routesChanged()
+			case len(gone) > 0:
+				err = d.neighboursGone(gone)
 			}
-			if err := d.routesChanged(); err != nil && ctx.Err() == nil {
+			if err != nil && ctx.Err() == nil {
 				d.opts.Log.Warn("the fast path may send by old routes for a moment", "error", err)
 			}
 		}
@@ -189,14 +228,14 @@ type linkState struct {
 	mac    string
 }
 
-// changed waits for messages and tells whether next hops may be others now.
-func (w *routeWatch) changed(s *nl.NetlinkSocket) bool {
+// changed waits for messages and tells whether any next hop may be another now, or else
+// which neighbours are gone.
+func (w *routeWatch) changed(s *nl.NetlinkSocket) (changed bool, gone []neighbourKey) {
 	msgs, _, err := s.Receive()
 	if err != nil {
 		// Nothing came in time, or more than fits: then something was lost.
-		return !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR)
+		return !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR), nil
 	}
-	changed := false
 	for i := range msgs {
 		m := &msgs[i]
 		switch m.Header.Type {
@@ -208,10 +247,15 @@ func (w *routeWatch) changed(s *nl.NetlinkSocket) bool {
 			changed = changed || err != nil || w.link(l, m.Header.Type == unix.RTM_DELLINK)
 		case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
 			n, err := netlink.NeighDeserialize(m.Data)
-			changed = changed || err != nil || w.neighbour(n, m.Header.Type == unix.RTM_DELNEIGH)
+			if err != nil {
+				changed = true
+				continue
+			}
+			moved, lost := w.neighbour(n, m.Header.Type == unix.RTM_DELNEIGH)
+			changed, gone = changed || moved, append(gone, lost...)
 		}
 	}
-	return changed
+	return changed, gone
 }
 
 func (w *routeWatch) link(l netlink.Link, gone bool) bool {
@@ -226,20 +270,23 @@ func (w *routeWatch) link(l netlink.Link, gone bool) bool {
 	return !known || was != now
 }
 
-// neighbour is told of one that came, changed or went: flows may go by it only if
-// it was valid before.
-func (w *routeWatch) neighbour(n *netlink.Neigh, gone bool) bool {
+// neighbour is told of one that came, moved to another MAC, or went: flows may go by it
+// only if it was valid before.
+func (w *routeWatch) neighbour(n *netlink.Neigh, gone bool) (moved bool, lost []neighbourKey) {
 	addr, ok := netip.AddrFromSlice(n.IP)
 	if !ok {
-		return false
+		return false, nil
 	}
 	k := neighbourKey{n.LinkIndex, addr.Unmap()}
 	was, known := w.macs[k]
 	if gone || n.State&neighbourValid == 0 {
 		delete(w.macs, k)
-		return n.State != netlink.NUD_INCOMPLETE || known
+		if n.State != netlink.NUD_INCOMPLETE || known {
+			lost = append(lost, k)
+		}
+		return false, lost
 	}
 	now := [6]byte(pad6(n.HardwareAddr))
 	w.macs[k] = now
-	return known && was != now
+	return known && was != now, nil
 }

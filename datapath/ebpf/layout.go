@@ -170,9 +170,9 @@ func namedLayout(spec *btf.Spec, want layout, size uint32) (layout, bool) {
 	return l, ok && l.size == size
 }
 
-// fill copies what is in one map to another, field by field, and lets complete
-// finish what names do not tell. Zeros in arrays stay out: they are there.
-func fill(to, from *ebpf.Map, now, was mapLayout, complete func(old, key, value []byte)) error {
+// fill copies what is in one map to another, field by field. Zeros in arrays stay out:
+// they are there.
+func fill(to, from *ebpf.Map, now, was mapLayout) error {
 	var key any // nil: before the first
 	for {
 		next, err := from.NextKeyBytes(key)
@@ -195,11 +195,7 @@ func fill(to, from *ebpf.Map, now, was mapLayout, complete func(old, key, value 
 		if to.Type() == ebpf.PerCPUArray || to.Type() == ebpf.PerCPUHash {
 			value = convertEach(raw, was.value, now.value)
 		} else {
-			v := convert(raw, was.value, now.value)
-			if complete != nil {
-				complete(next, fresh, v)
-			}
-			value = v
+			value = convert(raw, was.value, now.value)
 		}
 		if err := to.Put(fresh, value); err != nil {
 			return fmt.Errorf("keep what an older version left: %w", err)

@@ -16,18 +16,6 @@ import (
 // may just be written.
 const natSettles = 10 * time.Second
 
-// sweepNAT ages translations, unless some may be of flows of an older version that
-// are not taken over yet.
-func (d *Driver) sweepNAT(ctx context.Context, nats *ebpf.Map, s *sweep) error {
-	d.mu.Lock()
-	former := d.former
-	d.mu.Unlock()
-	if former != nil {
-		return nil
-	}
-	return sweepNAT(ctx, nats, s.tables, s.now)
-}
-
 // sweepNAT removes the translations whose flows have aged, and with them gives
 // their ports back.
 func sweepNAT(ctx context.Context, nats *ebpf.Map, flows flowTables, now uint64) error {

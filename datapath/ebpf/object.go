@@ -36,13 +36,6 @@ const (
 // natsMap holds the translations of what instances send from private addresses.
 const natsMap = "nats"
 
-// formerMap holds the map with flow entries of the layout before, if an older
-// version left it pinned as formerFlows.
-const (
-	formerMap   = "former"
-	formerFlows = "flows"
-)
-
 // transient maps belong to one loaded program, not to the data path.
 var transient = []string{"captures", "buckets"}
 
@@ -129,7 +122,7 @@ func objectSpec(o Options) (*ebpf.CollectionSpec, error) {
 	spec.Maps[flowsMap].MaxEntries = tableSize(o.Flows, DefaultFlows)
 	spec.Maps[pendingMap].InnerMap.MaxEntries = tableSize(o.Pending, DefaultPending)
 	sizeTranslations(spec)
-	if err := errors.Join(fitFast(spec), fitLanes(spec)); err != nil {
+	if err := fitFast(spec); err != nil {
 		return nil, err
 	}
 	if tellAlways {

@@ -54,10 +54,10 @@ func TestLayouts(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, v := range map[string]any{
-		"flow_key": flowKey{}, "flow": flowValue{}, "former_key": formerKey{}, "former_flow": formerFlow{}, "nat": natValue{}, "vport": vportValue{}, "port": portValue{},
+		"flow_key": flowKey{}, "flow": flowValue{}, "nat": natValue{}, "vport": vportValue{}, "port": portValue{},
 		"own_key": ownKey{}, "addr_key": addrKey{}, "peer": peerValue{}, "peer_ref": peerRef{}, "rule": classifier.Rule{},
 		"table": tableValue{}, "member": memberValue{}, "group": groupValue{}, "path": pathValue{},
-		"uplink": uplinkValue{}, "uplink_counters": uplinkCounters{}, "fast": fastValue{}, "hop": hopValue{}, "lane": laneValue{}, "lane_line": laneLine{}, "wide_lane": wideLane{}, "hop_place": hopPlace{},
+		"uplink": uplinkValue{}, "uplink_counters": uplinkCounters{}, "fast": fastValue{}, "hop": hopValue{}, "hop_place": hopPlace{},
 		"nat_prefix": natPrefix{}, "node": nodeValue{}, "tenant": tenantValue{}, "held": heldValue{}, "pace": paceValue{}, "tenant_counters": tenantCounters{},
 		"function": functionValue{}, "function_counters": functionCounters{}, "weights_key": weightsKey{},
 		"vport_counters": vportCounters{}, "path_counters": pathCounters{}, "totals": totalCounters{},

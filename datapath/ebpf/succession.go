@@ -18,7 +18,7 @@ import (
 // field by field with what is known already, so that places keep their meaning;
 // the next Apply completes them. Then they get their names, and device by device
 // the new program takes over: each packet at each device is handled by one of the
-// two configurations, whole. Flow entries are found in both (lib/former.h).
+// two configurations, whole. Flow entries are in both, unless their layout changed: then flows are learnt anew.
 //
 // What dies in between leaves the old maps under their names, or all new ones.
 type succession struct {
@@ -39,10 +39,13 @@ var learnt = []string{
 	"vport_stats", "path_stats", "function_stats", "tenant_stats", "total_stats", "uplink_stats", "watch_stats",
 }
 
+// goneMaps are those that older versions had, and this one has no use for.
+var goneMaps = []string{"flows", "former", "lanes"}
+
 // unfilled maps begin empty: their contents are other maps or programs, belong to
 // one program, or are written anew as a whole.
 var unfilled = []string{
-	flowsMap, pendingMap, formerMap, "stages", "fast_stages", "banks", "fast_banks", "scratch", "fast_runs", "lanes", "frags", "watches", "watch_stats",
+	flowsMap, pendingMap, "stages", "fast_stages", "banks", "fast_banks", "scratch", "fast_runs", "frags", "watches", "watch_stats",
 	"table_ids", "tables", "rules", "forests",
 }
 
@@ -50,7 +53,7 @@ var unfilled = []string{
 // nil if there is none.
 func succeed(spec *ebpf.CollectionSpec, dir string) (*succession, error) {
 	s := &succession{dir: dir, maps: map[string]*ebpf.Map{}}
-	if err := s.endFormer(); err != nil {
+	if err := s.endEarlier(); err != nil {
 		return nil, err
 	}
 	changed, err := changedMaps(spec, dir)
@@ -68,9 +71,9 @@ func succeed(spec *ebpf.CollectionSpec, dir string) (*succession, error) {
 	return s, nil
 }
 
-// endFormer ends what an earlier process began: it goes on if names were being
+// endEarlier ends what an earlier process began: it goes on if names were being
 // given, else it is begun anew.
-func (s *succession) endFormer() error {
+func (s *succession) endEarlier() error {
 	waiting, err := filepath.Glob(filepath.Join(s.dir, nextPrefix+"*"))
 	if err != nil || len(waiting) == 0 {
 		return err
@@ -153,11 +156,7 @@ func (s *succession) replace(name string, spec *ebpf.MapSpec) error {
 	if !known || !both || old.Type() != spec.Type && name != natsMap { // those made room once, and do no more
 		return nil
 	}
-	var complete func(old, key, value []byte)
-	if name == natsMap {
-		complete = func(old, key, value []byte) { formerNAT(was.key, old, key, value) }
-	}
-	if err := fill(m, old, now, was, complete); err != nil {
+	if err := fill(m, old, now, was); err != nil {
 		return fmt.Errorf("map %s: %w", name, err)
 	}
 	return nil
@@ -175,6 +174,11 @@ func (s *succession) turn() error {
 	for _, name := range names {
 		if err := os.Rename(s.next(name), filepath.Join(s.dir, name)); err != nil {
 			return fmt.Errorf("give map %s its name: %w", name, err)
+		}
+	}
+	for _, name := range goneMaps {
+		if err := os.Remove(filepath.Join(s.dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove map %s of an older version: %w", name, err)
 		}
 	}
 	s.close()

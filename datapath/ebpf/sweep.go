@@ -44,7 +44,7 @@ func (d *Driver) sweepLoop(ctx context.Context, nats *ebpf.Map) {
 		if s != nil {
 			var done bool
 			if done, err = s.part(sweepPart); err == nil && done {
-				err = errors.Join(d.recount(s), d.sweepFormer(ctx, s), d.sweepNAT(ctx, nats, s))
+				err = errors.Join(d.recount(s), sweepNAT(ctx, nats, s.tables, s.now))
 			}
 			if done || err != nil {
 				s.close()
@@ -82,9 +82,7 @@ func (d *Driver) newSweep(now uint64) (*sweep, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := newReader(d.maps, d.state.idle)
-	r.lanes = d.lanes
-	return newSweep(t, r, now), nil
+	return newSweep(t, newReader(d.maps, d.state.idle), now), nil
 }
 
 func newSweep(t flowTables, r *reader, now uint64) *sweep {
@@ -150,13 +148,12 @@ func removeAged(m *ebpf.Map, k flowKey) error {
 }
 
 // aged tells whether a flow has rested for too long, and the key of its other
-// direction's entry. That one, and lanes, are asked only when this one rests for long.
+// direction's entry. That one is asked only when this one rests for long.
 func (s *sweep) aged(m *ebpf.Map, k *flowKey, v *flowValue) (bool, flowKey) {
 	times, rests := s.r.times(v), idle(v.seen(), s.now)
 	if rests <= times.For(k.Proto, true, true, v.Flags&(flowFIN|flowRST) != 0) {
 		return false, flowKey{}
 	}
-	rests = s.r.rests(k, v, s.now)
 	mate := s.r.mate(k, v)
 	var other flowValue
 	alone := m.Lookup(mate, &other) != nil
@@ -164,18 +161,10 @@ func (s *sweep) aged(m *ebpf.Map, k *flowKey, v *flowValue) (bool, flowKey) {
 	flags, both := v.Flags, v.Flags
 	if !alone {
 		flags, both = v.Flags|other.Flags, v.Flags&other.Flags
-		rests = min(rests, s.r.rests(&mate, &other, s.now))
+		rests = min(rests, idle(other.seen(), s.now))
 	}
 	closed := flags&flowRST != 0 || both&flowFIN != 0
 	return rests > times.For(k.Proto, oneWay, flags&flowFIN != 0, closed), mate
-}
-
-// rests is how long a flow was not used, by its entry and its lanes.
-func (r *reader) rests(k *flowKey, v *flowValue, now uint64) time.Duration {
-	if r.lanes == nil {
-		return idle(v.seen(), now)
-	}
-	return r.lanes.rests(k, v, now)
 }
 
 // recount corrects what the tenants hold, which the programs only raise.

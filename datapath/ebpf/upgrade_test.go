@@ -22,7 +22,7 @@ import (
 	"github.com/onpath/onpath/datapath/ebpf"
 )
 
-// formerObject is what bpf/ made before the layout of flow entries changed last.
+// formerObject is what bpf/ made before layouts of maps changed last.
 //
 //go:embed testdata/former_bpfel.o
 var formerObject []byte
@@ -147,11 +147,11 @@ func (c *town) awaitNoFormer(d *ebpf.Driver) {
 		if slices.ContainsFunc(names, func(n string) bool { return strings.HasPrefix(n, "next-") }) {
 			c.t.Fatalf("maps of the upgrade are left: %v", names)
 		}
-		if !slices.Contains(names, "flows") {
+		if !slices.Contains(names, "lanes") {
 			return
 		}
 		if time.Now().After(end) {
-			c.t.Fatal("the flow entries of the older version are still there")
+			c.t.Fatal("a map of the older version is still there")
 		}
 	}
 }

@@ -125,8 +125,7 @@ func (n *Node) act(d *decision, a onpath.Action, t onpath.Tuple, from place, ups
 	if a.Kind == onpath.ActionRoute {
 		d.outcome = toRoute
 	}
-	carried := d.outcome == toRoute && d.path != 0 && d.passed == 0
-	if from == atEdge && len(d.mirrors)+len(d.functions) == 0 && !carried {
+	if from == atEdge && len(d.mirrors)+len(d.functions) == 0 {
 		d.outcome = toKernel
 		if d.passed != 0 {
 			d.outcome = toPass
