@@ -15,13 +15,13 @@ import (
 )
 
 func results() *bench.Results {
-	r := &bench.Results{Machine: bench.Machine{Kernel: "6.1", CPU: "a CPU", CPUs: 2, Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Seconds: map[string]float64{"forward": 1},
-		Skipped: []bench.Skip{{Benchmark: "forward", Contestant: "ovs", Why: "<not installed>"}}}}
+	r := &bench.Results{Machine: bench.Machine{Kernel: "6.1", CPU: "a CPU", CPUs: 2, Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Seconds: map[string]float64{"ebpf-chain": 1},
+		Skipped: []bench.Skip{{Benchmark: "ebpf-chain", Contestant: "ovs", Why: "<not installed>"}}}}
 	for _, c := range []struct {
 		name  string
 		value float64
 	}{{"linux", 600e3}, {"xdp", 2000e3}, {"onpath-xdp", 1900e3}} {
-		rec := bench.Record{Benchmark: "forward", Case: "64B, 1 flow", Contestant: c.name, Metric: bench.MetricRate, Unit: "packets/s", Value: c.value, Low: c.value * 0.9, High: c.value * 1.1,
+		rec := bench.Record{Benchmark: "ebpf-chain", Case: "64B, 1 flow, 1 function", Contestant: c.name, Metric: bench.MetricRate, Unit: "packets/s", Value: c.value, Low: c.value * 0.9, High: c.value * 1.1,
 			Ratio: map[string]float64{"linux": c.value / 600e3, "xdp": c.value / 2000e3}}
 		delete(rec.Ratio, c.name)
 		r.Records = append(r.Records, rec)
@@ -69,7 +69,7 @@ func TestMarkdown(t *testing.T) {
 	if err := Markdown(page, results()); err != nil {
 		t.Fatal(err)
 	}
-	svg, err := os.ReadFile(filepath.Join(dir, "speed", "forward-rate.svg"))
+	svg, err := os.ReadFile(filepath.Join(dir, "speed", "ebpf-chain-rate.svg"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +84,7 @@ func TestMarkdown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"before\n", "\nafter\n", "![rate of forward](speed/forward-rate.svg)", "| 3.17 | 1900 kpps (1710 – 2090) | linux: 600 kpps (540 – 660) | reached |"} {
+	for _, want := range []string{"before\n", "\nafter\n", "![rate of ebpf-chain](speed/ebpf-chain-rate.svg)", "| 3.17 | 1900 kpps (1710 – 2090) | linux: 600 kpps (540 – 660) | reached |"} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("%q is not in\n%s", want, text)
 		}
