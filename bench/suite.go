@@ -33,6 +33,8 @@ type Options struct {
 	Version string
 	// Previous is an earlier build of the program, to be upgraded from; "": there is none.
 	Previous string
+	// Graphs is a folder with networks, as Rocketfuel's maps of PoPs; "": there is none.
+	Graphs string
 	// Progress gets one line for each step.
 	Progress func(format string, args ...any)
 	Log      *slog.Logger
@@ -50,7 +52,7 @@ type Benchmark struct {
 
 // Benchmarks are all there are, in the order in which they run.
 func Benchmarks() []Benchmark {
-	return []Benchmark{forward(), inlineChain(), containerBenchmark(), hopBenchmark(), remote(), flowsBenchmark(), rulesBenchmark(), setup(), failover()}
+	return []Benchmark{forward(), inlineChain(), containerBenchmark(), hopBenchmark(), remote(), flowsBenchmark(), rulesBenchmark(), setup(), failover(), mostoBenchmark()}
 }
 
 // Root is where beds are while a suite runs.

@@ -55,6 +55,7 @@ Needs root and an otherwise idle machine. Nothing is left behind.`,
 	f.BoolVar(&b.list, "list", false, "list the benchmarks and their targets")
 	f.StringVar(&b.Images, "images", "bin/images", "`folder` with the images that make images builds")
 	f.StringVar(&b.Previous, "previous", "", "an earlier `program` from which failover upgrades to this one")
+	f.StringVar(&b.Graphs, "graphs", "", "`folder` with networks for mosto: files *.edges.lat of lines \"A -> B MILLISECONDS\"")
 	f.StringVar(&b.html, "html", "", "also write a report with plots to this file, one page that needs nothing else")
 	f.StringVar(&b.markdown, "markdown", "", "also write the results into this `page`, between the lines that mark their place, and plots beside it")
 	c.AddCommand(newBenchReport(), newBenchQueue())

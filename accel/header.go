@@ -1,0 +1,157 @@
+package accel
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+
+	"github.com/pires/go-proxyproto"
+)
+
+// The header's own fields, from the range that PROXY protocol v2 leaves to applications
+// (§2.2.7 of its specification).
+const (
+	typeTenant    proxyproto.PP2Type = 0xE0 // name, UTF-8
+	typeNext      proxyproto.PP2Type = 0xE1 // relays to come: 16 bytes of address and 2 of port each
+	typeNonce     proxyproto.PP2Type = 0xE2 // 16 random bytes
+	typeSignature proxyproto.PP2Type = 0xE3 // HMAC-SHA256 over the header before it
+)
+
+const (
+	fixedHeader = 16   // bytes before addresses and fields
+	maxHeader   = 1024 // bytes of addresses and fields
+	maxNext     = 16   // relays of one chain
+	nonceSize   = 16
+	nextSize    = 18
+)
+
+// header is what a relay tells the next one before the client's first byte.
+type header struct {
+	client, origin netip.AddrPort
+	tenant         string
+	next           []netip.AddrPort
+	nonce          [nonceSize]byte
+}
+
+var errUnsigned = errors.New("the header is not signed with this node's secret")
+
+// signingKey binds a signature to the node that is to read it.
+func signingKey(secret []byte, reader netip.Addr) []byte {
+	mac := hmac.New(sha256.New, secret)
+	fmt.Fprintf(mac, "onpath relay %s", reader.Unmap())
+	return mac.Sum(nil)
+}
+
+// encode writes the header for the relay at reader.
+func (h *header) encode(secret []byte, reader netip.Addr) ([]byte, error) {
+	if len(h.next) > maxNext {
+		return nil, fmt.Errorf("a chain of %d relays: %d at most", len(h.next), maxNext)
+	}
+	next := make([]byte, 0, len(h.next)*nextSize)
+	for _, n := range h.next {
+		a := n.Addr().As16()
+		next = binary.BigEndian.AppendUint16(append(next, a[:]...), n.Port())
+	}
+	tlvs := []proxyproto.TLV{
+		{Type: typeTenant, Value: []byte(h.tenant)}, {Type: typeNext, Value: next}, {Type: typeNonce, Value: h.nonce[:]},
+	}
+	unsigned, err := h.format(tlvs)
+	if err != nil {
+		return nil, err
+	}
+	return h.format(append(tlvs, proxyproto.TLV{Type: typeSignature, Value: signature(secret, reader, unsigned)}))
+}
+
+// signature covers all of the header but its length, which the signature itself changes.
+func signature(secret []byte, reader netip.Addr, unsigned []byte) []byte {
+	mac := hmac.New(sha256.New, signingKey(secret, reader))
+	mac.Write(unsigned[:fixedHeader-2])
+	mac.Write(unsigned[fixedHeader:])
+	return mac.Sum(nil)
+}
+
+func (h *header) format(tlvs []proxyproto.TLV) ([]byte, error) {
+	p := proxyproto.HeaderProxyFromAddrs(2, net.TCPAddrFromAddrPort(h.client), net.TCPAddrFromAddrPort(h.origin))
+	if err := p.SetTLVs(tlvs); err != nil {
+		return nil, err
+	}
+	return p.Format()
+}
+
+// readHeader reads exactly the header, so that the client's bytes behind it stay in the
+// socket, and checks its signature.
+func readHeader(r io.Reader, secret []byte, reader netip.Addr) (*header, error) {
+	raw := make([]byte, fixedHeader, fixedHeader+maxHeader)
+	if _, err := io.ReadFull(r, raw); err != nil {
+		return nil, fmt.Errorf("read the header: %w", err)
+	}
+	size := int(binary.BigEndian.Uint16(raw[fixedHeader-2:]))
+	if size > maxHeader {
+		return nil, fmt.Errorf("a header of %d bytes: %d at most", size, maxHeader)
+	}
+	raw = raw[:fixedHeader+size]
+	if _, err := io.ReadFull(r, raw[fixedHeader:]); err != nil {
+		return nil, fmt.Errorf("read the header: %w", err)
+	}
+	return decode(raw, secret, reader)
+}
+
+func decode(raw, secret []byte, reader netip.Addr) (*header, error) {
+	if len(raw) > 12 && raw[12] != 0x21 { // version 2, PROXY: LOCAL names no ends
+		return nil, errors.New("the header is no PROXY protocol v2 command of a proxied connection")
+	}
+	p, err := proxyproto.Read(bufio.NewReader(bytes.NewReader(raw)))
+	if err != nil {
+		return nil, err
+	}
+	tlvs, err := p.TLVs()
+	if err != nil {
+		return nil, err
+	}
+	const tail = 3 + sha256.Size // the signature is the last field
+	if n := len(tlvs); n == 0 || tlvs[n-1].Type != typeSignature || len(raw) < fixedHeader+tail {
+		return nil, errUnsigned
+	}
+	signed := tlvs[len(tlvs)-1].Value
+	if !hmac.Equal(signed, signature(secret, reader, raw[:len(raw)-tail])) {
+		return nil, errUnsigned
+	}
+	return fields(p, tlvs)
+}
+
+func fields(p *proxyproto.Header, tlvs []proxyproto.TLV) (*header, error) {
+	client, origin, ok := p.TCPAddrs()
+	if !ok {
+		return nil, errors.New("the header names no TCP connection")
+	}
+	h := &header{client: unmap(client.AddrPort()), origin: unmap(origin.AddrPort())}
+	for _, t := range tlvs {
+		switch t.Type {
+		case typeTenant:
+			h.tenant = string(t.Value)
+		case typeNext:
+			if len(t.Value)%nextSize != 0 || len(t.Value) > maxNext*nextSize {
+				return nil, fmt.Errorf("%d bytes of relays to come", len(t.Value))
+			}
+			for v := t.Value; len(v) > 0; v = v[nextSize:] {
+				addr := netip.AddrFrom16([16]byte(v[:16])).Unmap()
+				h.next = append(h.next, netip.AddrPortFrom(addr, binary.BigEndian.Uint16(v[16:])))
+			}
+		case typeNonce:
+			if len(t.Value) != nonceSize {
+				return nil, fmt.Errorf("a nonce of %d bytes", len(t.Value))
+			}
+			copy(h.nonce[:], t.Value)
+		}
+	}
+	return h, nil
+}
+
+func unmap(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }

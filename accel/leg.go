@@ -1,0 +1,104 @@
+package accel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	connectTimeout = 8 * time.Second // three SYNs and their answers
+	synRetries     = 3
+	userTimeout    = 2 * time.Minute // bytes that nobody acknowledges for so long end a leg
+	keepAliveIdle  = 60 * time.Second
+	noCookie       = 34 // TCP_FASTOPEN_NO_COOKIE, since Linux 4.15
+)
+
+// keepAlive finds ends that are gone without a word.
+var keepAlive = net.KeepAliveConfig{Enable: true, Idle: keepAliveIdle, Interval: 15 * time.Second, Count: 4}
+
+// dialRelay opens a leg to another node's relay. The SYN carries the header, so the relay
+// there goes on half a round trip later; where a box on the way or the kernel does not let
+// data pass in a SYN, the header follows by itself.
+func dialRelay(ctx context.Context, to netip.AddrPort, first []byte, congestion string) (*net.TCPConn, error) {
+	d := net.Dialer{Timeout: connectTimeout, KeepAliveConfig: keepAlive, Control: func(_, _ string, c syscall.RawConn) error {
+		return control(c, func(fd int) error {
+			// Both are a gain in time alone: kernels without them connect as usual.
+			_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_FASTOPEN_CONNECT, 1)
+			_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, noCookie, 1)
+			return common(fd, congestion)
+		})
+	}}
+	c, err := dial(ctx, &d, to)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := c.Write(first); err != nil {
+		c.Close()
+		return nil, fmt.Errorf("write to relay %s: %w", to, err)
+	}
+	return c, nil
+}
+
+// dialOrigin opens the last leg. With a client's address the origin sees the client itself:
+// only where the origin's answers pass this relay, that is, where it lies on the path.
+func dialOrigin(ctx context.Context, client, origin netip.AddrPort, transparent bool, congestion string) (*net.TCPConn, error) {
+	d := net.Dialer{Timeout: connectTimeout, KeepAliveConfig: keepAlive, Control: func(_, _ string, c syscall.RawConn) error {
+		return control(c, func(fd int) error {
+			if transparent {
+				if err := unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_TRANSPARENT, 1); err != nil {
+					return fmt.Errorf("allow the client's address as one's own: %w", err)
+				}
+			}
+			return common(fd, congestion)
+		})
+	}}
+	if transparent {
+		d.LocalAddr = net.TCPAddrFromAddrPort(client)
+	}
+	return dial(ctx, &d, origin)
+}
+
+func dial(ctx context.Context, d *net.Dialer, to netip.AddrPort) (*net.TCPConn, error) {
+	c, err := d.DialContext(ctx, "tcp", to.String())
+	if err != nil {
+		return nil, err
+	}
+	tcp, ok := c.(*net.TCPConn)
+	if !ok {
+		c.Close()
+		return nil, errors.New("not a TCP connection")
+	}
+	return tcp, nil
+}
+
+func control(c syscall.RawConn, set func(fd int) error) error {
+	var err error
+	if e := c.Control(func(fd uintptr) { err = set(int(fd)) }); e != nil {
+		return e
+	}
+	return err
+}
+
+// common sets what every leg has.
+func common(fd int, congestion string) error {
+	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_SYNCNT, synRetries); err != nil {
+		return err
+	}
+	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(userTimeout.Milliseconds())); err != nil {
+		return err
+	}
+	if congestion == "" {
+		return nil
+	}
+	if err := unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, congestion); err != nil {
+		return fmt.Errorf("congestion control %q: %w (see /proc/sys/net/ipv4/tcp_available_congestion_control)", congestion, err)
+	}
+	return nil
+}

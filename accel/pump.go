@@ -1,0 +1,188 @@
+package accel
+
+import (
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// chunk is how many bytes go through a pipe at once: what a pipe holds that nobody enlarged
+// for more memory than a user may take.
+const chunk = 256 << 10
+
+// pipe carries bytes between two sockets inside the kernel. It is empty while it is free.
+type pipe struct{ r, w int }
+
+// pipes keeps empty pipes for the next use. A direction holds one only while it has bytes,
+// so idle connections cost no pipes.
+type pipes struct {
+	mu     sync.Mutex
+	free   []pipe
+	closed bool
+}
+
+const keptPipes = 64
+
+func (ps *pipes) get() (pipe, error) {
+	ps.mu.Lock()
+	if n := len(ps.free); n > 0 {
+		p := ps.free[n-1]
+		ps.free = ps.free[:n-1]
+		ps.mu.Unlock()
+		return p, nil
+	}
+	ps.mu.Unlock()
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		return pipe{}, err
+	}
+	// Without this, a pipe holds 64 KiB; more needs no privilege up to the user's share.
+	_, _ = unix.FcntlInt(uintptr(fds[1]), unix.F_SETPIPE_SZ, chunk)
+	return pipe{fds[0], fds[1]}, nil
+}
+
+func (ps *pipes) put(p pipe) {
+	ps.mu.Lock()
+	if !ps.closed && len(ps.free) < keptPipes {
+		ps.free = append(ps.free, p)
+		ps.mu.Unlock()
+		return
+	}
+	ps.mu.Unlock()
+	p.close()
+}
+
+func (p pipe) close() { unix.Close(p.r); unix.Close(p.w) }
+
+func (ps *pipes) close() {
+	ps.mu.Lock()
+	free := ps.free
+	ps.free, ps.closed = nil, true
+	ps.mu.Unlock()
+	for _, p := range free {
+		p.close()
+	}
+}
+
+// join carries both directions of a connection until both have ended. The end of one
+// direction ends that direction at the other side; an error resets both sides, so that
+// neither end takes a cut connection for a complete one.
+func (ps *pipes) join(a, b *net.TCPConn, there, back *atomic.Int64) error {
+	ended := make(chan error, 2)
+	go func() { ended <- ps.pump(b, a, there) }()
+	go func() { ended <- ps.pump(a, b, back) }()
+	err := <-ended
+	if err != nil {
+		reset(a)
+		reset(b)
+	}
+	if second := <-ended; err == nil && second != nil {
+		err = second
+		reset(a)
+		reset(b)
+	}
+	a.Close()
+	b.Close()
+	return err
+}
+
+// reset closes a connection by RST.
+func reset(c *net.TCPConn) {
+	_ = c.SetLinger(0)
+	c.Close()
+}
+
+// pump carries one direction; nil means that it ended properly and the other side knows.
+func (ps *pipes) pump(to, from *net.TCPConn, count *atomic.Int64) error {
+	in, err := from.SyscallConn()
+	if err != nil {
+		return err
+	}
+	out, err := to.SyscallConn()
+	if err != nil {
+		return err
+	}
+	for {
+		p, n, err := ps.fill(in)
+		if errors.Is(err, io.EOF) {
+			return to.CloseWrite()
+		}
+		if err != nil {
+			return err
+		}
+		if err := drain(out, p, n); err != nil {
+			p.close() // bytes are left in it
+			return err
+		}
+		ps.put(p)
+		count.Add(int64(n))
+	}
+}
+
+// fill waits until a socket has bytes and takes them into a pipe.
+func (ps *pipes) fill(in syscall.RawConn) (pipe, int, error) {
+	var (
+		p   pipe
+		n   int64
+		err error
+	)
+	waited := in.Read(func(fd uintptr) bool {
+		if p, err = ps.get(); err != nil {
+			return true
+		}
+		n, err = spliceAll(int(fd), p.w, chunk)
+		if n > 0 {
+			err = nil
+			return true
+		}
+		ps.put(p)
+		return !errors.Is(err, unix.EAGAIN)
+	})
+	switch {
+	case waited != nil:
+		return p, 0, waited
+	case err != nil:
+		return p, 0, err
+	case n == 0:
+		return p, 0, io.EOF
+	}
+	return p, int(n), nil
+}
+
+// drain waits until another socket has taken all bytes of a pipe.
+func drain(out syscall.RawConn, p pipe, n int) error {
+	var err error
+	for n > 0 {
+		waited := out.Write(func(fd uintptr) bool {
+			var m int64
+			m, err = spliceAll(p.r, int(fd), n)
+			if m > 0 {
+				n -= int(m)
+				err = nil
+				return true
+			}
+			return !errors.Is(err, unix.EAGAIN)
+		})
+		if waited != nil {
+			return waited
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func spliceAll(from, to, most int) (int64, error) {
+	for {
+		n, err := unix.Splice(from, nil, to, nil, most, unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK)
+		if !errors.Is(err, unix.EINTR) {
+			return n, err
+		}
+	}
+}

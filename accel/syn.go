@@ -1,0 +1,114 @@
+package accel
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+)
+
+// synWatch reads the first SYN of each IPv4 connection that comes in by a device. The kernel
+// answers it; the relay wants to know half a round trip before accept(2) says so.
+type synWatch struct {
+	file *os.File
+	done chan struct{}
+}
+
+const synBytes = 40 // IPv4 and TCP headers without options; with options the rest is not read
+
+func watchSYNs(device string, on func(client, origin netip.AddrPort)) (*synWatch, error) {
+	dev, err := net.InterfaceByName(device)
+	if err != nil {
+		return nil, fmt.Errorf("device %s: %w", device, err)
+	}
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open a packet socket: %w", err)
+	}
+	if err := prepareSYNSocket(fd, dev.Index); err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("watch SYNs at %s: %w", device, err)
+	}
+	w := &synWatch{file: os.NewFile(uintptr(fd), "syns"), done: make(chan struct{})}
+	go w.read(on)
+	return w, nil
+}
+
+func prepareSYNSocket(fd, index int) error {
+	filter, err := bpf.Assemble([]bpf.Instruction{
+		bpf.LoadExtension{Num: bpf.ExtType},
+		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.PACKET_OUTGOING, SkipFalse: 9},
+		bpf.LoadAbsolute{Off: 9, Size: 1},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.IPPROTO_TCP, SkipFalse: 7},
+		bpf.LoadAbsolute{Off: 6, Size: 2},
+		bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: 0x1fff, SkipTrue: 5}, // not the first fragment
+		bpf.LoadMemShift{Off: 0},
+		bpf.LoadIndirect{Off: 13, Size: 1},
+		bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: 0x17}, // FIN, SYN, RST, ACK
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: 0x02, SkipFalse: 1},
+		bpf.RetConstant{Val: 128},
+		bpf.RetConstant{Val: 0},
+	})
+	if err != nil {
+		return err
+	}
+	program := make([]unix.SockFilter, len(filter))
+	for i, f := range filter {
+		program[i] = unix.SockFilter{Code: f.Op, Jt: f.Jt, Jf: f.Jf, K: f.K}
+	}
+	fprog := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
+	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &fprog); err != nil {
+		return err
+	}
+	proto := binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, unix.ETH_P_IP))
+	return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: proto, Ifindex: index})
+}
+
+func (w *synWatch) read(on func(client, origin netip.AddrPort)) {
+	defer close(w.done)
+	raw, err := w.file.SyscallConn()
+	if err != nil {
+		return
+	}
+	buf := make([]byte, 128)
+	for {
+		var n int
+		var failed error
+		err := raw.Read(func(fd uintptr) bool {
+			n, failed = unix.Read(int(fd), buf)
+			return !errors.Is(failed, unix.EAGAIN)
+		})
+		if err != nil {
+			return // closed
+		}
+		if failed != nil {
+			continue // ENETDOWN is told once, when the device goes down; the socket stays
+		}
+		if client, origin, ok := parseSYN(buf[:n]); ok {
+			on(client, origin)
+		}
+	}
+}
+
+func parseSYN(b []byte) (client, origin netip.AddrPort, ok bool) {
+	if len(b) < synBytes || b[0]>>4 != 4 {
+		return client, origin, false
+	}
+	size := int(b[0]&15) * 4
+	if size < 20 || len(b) < size+20 {
+		return client, origin, false
+	}
+	from, to := netip.AddrFrom4([4]byte(b[12:16])), netip.AddrFrom4([4]byte(b[16:20]))
+	tcp := b[size:]
+	return netip.AddrPortFrom(from, binary.BigEndian.Uint16(tcp)), netip.AddrPortFrom(to, binary.BigEndian.Uint16(tcp[2:])), true
+}
+
+func (w *synWatch) close() {
+	w.file.Close()
+	<-w.done
+}
