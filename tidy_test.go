@@ -39,6 +39,7 @@ var rules = []struct {
 	{"runtime/ebpf", []string{"runtime/fake", "runtime/container"}, "drivers do not know each other"},
 	{"runtime/fake", []string{"runtime/container", "runtime/ebpf"}, "drivers do not know each other"},
 	{"accel", []string{"control", "plan", "node", "api", "store", "datapath", "runtime", "lab", "cmd"}, "the relay takes a route for each connection and decides none"},
+	{"measure", []string{"control", "plan", "node", "api", "store", "datapath", "runtime", "lab", "cmd"}, "measuring takes targets and tells values; who asked is not its business"},
 	{"lab", []string{"control", "plan", "node", "api", "store", "datapath", "runtime", "cmd"}, "the lab emulates networks and must not know what runs in them"},
 	{"demo", []string{"control", "plan", "node", "store", "datapath", "runtime", "cmd"}, "the demonstration uses the program and the API as a user does"},
 	{"internal", []string{"api", "control", "plan", "node", "store", "datapath", "runtime", "lab", "cmd", "demo"}, "small helpers are below the parts, not above"},

@@ -1,0 +1,178 @@
+package measure
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// Target is one node to ask.
+type Target struct {
+	Name    string
+	Address netip.AddrPort
+	Every   time.Duration // between two questions
+	Change  float64       // of the round trip from which on Told is called; 0.1: 10 %
+}
+
+const (
+	// MinEvery and MaxEvery bound how often a pair is asked.
+	MinEvery = 100 * time.Millisecond
+	MaxEvery = time.Hour
+	// answerTimeout is when a question counts as lost; later answers are dropped.
+	answerTimeout = 2 * time.Second
+)
+
+// Sender asks targets and tells what is news.
+type Sender struct {
+	conn    *net.UDPConn
+	request []byte
+	reply   []byte
+	told    func(name string, v Value)
+
+	mu      sync.Mutex
+	targets map[string]*target
+	waiting map[uint32]question // by sequence number
+	next    uint32
+	closed  bool
+	work    sync.WaitGroup
+}
+
+type target struct {
+	Target
+	series Series
+	timer  *time.Timer
+}
+
+type question struct {
+	target *target
+	sent   time.Time
+	timer  *time.Timer
+}
+
+// NewSender asks from an address. told is called by one goroutine at a time; it must not
+// block and must not call the Sender.
+func NewSender(from netip.Addr, secret []byte, told func(name string, v Value)) (*Sender, error) {
+	conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0)))
+	if err != nil {
+		return nil, fmt.Errorf("measure from %s: %w", from, err)
+	}
+	s := &Sender{conn: conn, request: requestKey(secret), reply: replyKey(secret), told: told,
+		targets: map[string]*target{}, waiting: map[uint32]question{}}
+	s.work.Go(s.read)
+	return s, nil
+}
+
+// Close ends all questions.
+func (s *Sender) Close() error {
+	s.Set(nil)
+	s.mu.Lock()
+	s.closed = true
+	for _, q := range s.waiting {
+		q.timer.Stop()
+	}
+	clear(s.waiting)
+	s.mu.Unlock()
+	err := s.conn.Close()
+	s.work.Wait()
+	return err
+}
+
+// Set replaces all targets. A target of the same name and address keeps what was measured.
+func (s *Sender) Set(list []Target) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	old := maps.Clone(s.targets)
+	clear(s.targets)
+	for i, want := range list {
+		want.Every = min(max(want.Every, MinEvery), MaxEvery)
+		t := old[want.Name]
+		if t == nil || t.Address != want.Address {
+			t = &target{}
+			// Targets are asked one after the other, and not all at once.
+			first := want.Every * time.Duration(i) / time.Duration(len(list)) / 8
+			t.timer = time.AfterFunc(first, func() { s.ask(t) })
+		} else {
+			delete(old, want.Name)
+		}
+		t.Target = want
+		s.targets[want.Name] = t
+	}
+	for _, t := range old {
+		t.timer.Stop()
+	}
+}
+
+func (s *Sender) ask(t *target) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.targets[t.Name] != t {
+		return
+	}
+	t.timer.Reset(t.Every)
+	s.next++
+	n, now := s.next, time.Now()
+	s.waiting[n] = question{t, now, time.AfterFunc(answerTimeout, func() { s.lost(n) })}
+	// A packet that cannot be sent is as lost as one that is dropped on the way.
+	_, _ = s.conn.WriteToUDPAddrPort(request{n, ntp(now)}.encode(s.request), t.Address)
+}
+
+func (s *Sender) lost(n uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if q, ok := s.waiting[n]; ok {
+		delete(s.waiting, n)
+		s.take(q.target, Sample{Lost: true})
+	}
+}
+
+// take adds a sample. Callers hold mu.
+func (s *Sender) take(t *target, x Sample) {
+	if s.targets[t.Name] != t {
+		return
+	}
+	if v, news := t.series.Add(x, t.Change); news {
+		s.told(t.Name, v)
+	}
+}
+
+func (s *Sender) read() {
+	buf := make([]byte, packetSize+1)
+	for {
+		n, from, err := s.conn.ReadFromUDPAddrPort(buf)
+		now := time.Now()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			continue // an ICMP error about an earlier packet
+		}
+		if r, err := decodeReply(buf[:n], s.reply); err == nil {
+			s.answered(r, netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), now)
+		}
+	}
+}
+
+func (s *Sender) answered(r reply, from netip.AddrPort, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	q, ok := s.waiting[r.request.sequence]
+	if !ok || q.target.Address != from {
+		return
+	}
+	q.timer.Stop()
+	delete(s.waiting, r.request.sequence)
+	// What the reflector itself took is not the network's; a reflector whose clock steps
+	// between its two readings is not believed.
+	rtt := now.Sub(q.sent)
+	if own := between(r.received, r.sent); own > 0 && own < rtt {
+		rtt -= own
+	}
+	s.take(q.target, Sample{RTT: rtt})
+}
