@@ -45,7 +45,8 @@ type Batch struct {
 	// Request is an id that the writer chose for this batch and uses for no other
 	// one, at most MaxRequestID characters; "": none. A batch whose Request is
 	// written already is not written again, whatever its versions are by now.
-	// The store remembers a Request for RequestKept at least.
+	// The store remembers a Request for an hour at least. A batch that has nothing
+	// to write only finds out whether its Request was written.
 	Request string
 	// Note is kept with Request, for whoever repeats it; at most MaxNote bytes.
 	Note []byte

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -52,11 +53,8 @@ type Options struct {
 	Hub        *session.Hub
 	// Authority for TLS; nil: the unix socket only, nobody can join.
 	Authority *auth.Authority
-	// Dir keeps images and unconfirmed changes.
+	// Dir keeps images.
 	Dir string
-	// Succeeds: another server has led since this one did. What waited here for
-	// its confirmation could not be confirmed meanwhile, and stays.
-	Succeeds bool
 	// ImageQuota is how many bytes of images one tenant may keep there; default
 	// 16 GiB.
 	ImageQuota int64
@@ -108,8 +106,11 @@ func New(o Options) (*Server, error) {
 	if s.images, err = openRegistry(o.Dir, o.ImageQuota, o.Clock, o.Logger); err != nil {
 		return nil, err
 	}
-	if s.pending, err = openPending(o.Dir, o.Succeeds, o.Logger); err != nil {
+	if s.pending, err = openPending(context.Background(), o.Store, o.Logger); err != nil {
 		return nil, err
+	}
+	if left, _ := filepath.Glob(filepath.Join(o.Dir, unconfirmed+"*.json")); len(left) > 0 {
+		s.log.Warn("changes of an older version that were not confirmed are kept: remove their files", "files", left)
 	}
 	if s.metrics, err = newMetrics(o.Metrics, o.Hub); err != nil {
 		return nil, err

@@ -120,6 +120,7 @@ type world struct {
 	t          *testing.T
 	dir        string
 	store      *mem.Store
+	wrapped    onpath.Store // store, or what a test put before it
 	controller *controller
 	nodes      *nodes
 	hub        *session.Hub
@@ -128,7 +129,6 @@ type world struct {
 	operator   *client.Client
 	stop       func()
 	cut        func() // stops the server, and leaves the sessions for stop
-	succeeds   bool   // another server
 }
 
 // clock is a time that tests move.
@@ -153,6 +153,7 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{t: t, dir: t.TempDir(), controller: &controller{}, clock: &clock{}}
 	w.store = mem.New(mem.Options{Clock: w.clock.now, Keep: 1000})
+	w.wrapped = w.store
 	w.start()
 	t.Cleanup(func() { w.stop() })
 	return w
@@ -180,7 +181,7 @@ func (w *world) start() {
 	fatal(err)
 	w.address = remote.Addr().String()
 	s, err := api.New(api.Options{
-		Store: w.store, Controller: w.controller, Hub: w.hub, Authority: authority, Dir: w.dir, Succeeds: w.succeeds,
+		Store: w.wrapped, Controller: w.controller, Hub: w.hub, Authority: authority, Dir: w.dir,
 		Address: w.address, Version: "test", Clock: w.clock.now,
 		Functions: map[onpath.FunctionKind]onpath.FunctionChecker{onpath.EBPFFunction: functions.Checker{}},
 	})

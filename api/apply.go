@@ -2,8 +2,13 @@ package api
 
 import (
 	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"net/http"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -11,6 +16,7 @@ import (
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/auth"
 	"github.com/onpath/onpath/api/wire"
+	"github.com/onpath/onpath/store"
 )
 
 // changeSet is what a request wants changed.
@@ -23,8 +29,10 @@ type changeSet struct {
 	dryRun    bool
 	verify    bool // refuse what would lead flows astray
 	force     bool // the nodes to be deleted are gone for good
-	// written is called after the write, before anything else may be written.
-	written func([]changed) error
+	// request is the writer's id for it ("": none), unique among all writers.
+	request string
+	// confirm undoes it after this time unless it is confirmed; 0: never.
+	confirm time.Duration
 }
 
 // changed is a change and what was there before.
@@ -38,46 +46,36 @@ type changed struct {
 const attempts = 8
 
 // change makes a changeSet so, or says what it would do. Objects that are as
-// they should be are not written.
-func (s *Server) change(ctx context.Context, c changeSet) ([]changed, error) {
+// they should be are not written. What then waits for its confirmation is the second
+// result.
+func (s *Server) change(ctx context.Context, c changeSet) ([]changed, *wire.Pending, error) {
 	if err := s.examine(ctx, c); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	s.writing.Lock()
 	defer s.writing.Unlock()
 	for attempt := 1; ; attempt++ {
 		all, err := s.compare(ctx, c)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		writes := toWrite(all)
-		if len(writes) > onpath.MaxWrite {
-			e := onpath.Errorf(onpath.CodeInvalid, "%d objects change at once; at most %d can", len(writes), onpath.MaxWrite)
-			e.Remedy = "apply them in parts, those that others refer to first"
-			return nil, e
-		}
 		if len(writes) == 0 {
-			return all, nil
+			return all, s.waiting(ctx, c), nil
 		}
-		if err := s.o.Controller.Check(ctx, writes, c.force); err != nil {
-			return all, discreet(ctx, err, writes[0].Key)
-		}
-		if c.verify {
-			if err := s.o.Controller.VerifyChange(ctx, writes); err != nil {
-				return nil, err
-			}
-			c.verify = false // once is enough: what is tried again is the same
+		if err := s.mayChange(ctx, c, writes); err != nil {
+			return all, nil, err
 		}
 		if c.dryRun {
-			return all, nil
+			return all, nil, nil
 		}
-		// Who gives up now could not know whether it was written.
-		_, err = s.o.Store.Write(context.WithoutCancel(ctx), onpath.Batch{Changes: writes})
+		c.verify = false // once is enough: what is tried again is the same
+		waits, err := s.write(ctx, c, all, writes)
 		if onpath.CodeOf(err) == onpath.CodeConflict && c.version == 0 && attempt < attempts {
 			continue // onpath itself wrote a status meanwhile
 		}
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		for i := range all {
 			if o := all[i].change.Object; o != nil {
@@ -86,11 +84,129 @@ func (s *Server) change(ctx context.Context, c changeSet) ([]changed, error) {
 		}
 		s.forget(writes)
 		s.log.Info("objects changed", "by", whoIs(ctx).URI(), "objects", len(writes), "first", writes[0].Key)
-		if c.written != nil {
-			err = c.written(all)
-		}
-		return all, err
+		return all, waits, nil
 	}
+}
+
+// mayChange refuses what may not be written as things are now.
+func (s *Server) mayChange(ctx context.Context, c changeSet, writes []onpath.Change) error {
+	if len(writes) > onpath.MaxWrite {
+		e := onpath.Errorf(onpath.CodeInvalid, "%d objects change at once; at most %d can", len(writes), onpath.MaxWrite)
+		e.Remedy = "apply them in parts, those that others refer to first"
+		return e
+	}
+	if err := s.o.Controller.Check(ctx, writes, c.force); err != nil {
+		return discreet(ctx, err, writes[0].Key)
+	}
+	if !c.verify {
+		return nil
+	}
+	return s.o.Controller.VerifyChange(ctx, writes)
+}
+
+// write writes what changes, and with it what undoes it if that may be needed.
+func (s *Server) write(ctx context.Context, c changeSet, all []changed, writes []onpath.Change) (*wire.Pending, error) {
+	b := onpath.Batch{Request: c.request, Changes: writes}
+	var u *undo
+	if c.confirm > 0 {
+		for _, n := range all {
+			if n.change.Object != nil && n.result.Action != wire.Unchanged {
+				store.Stamp(n.prev, n.change.Object, s.o.Clock())
+			}
+		}
+		made := newUndo(whoIs(ctx), s.o.Clock().Add(c.confirm), all)
+		r, err := made.record()
+		if err != nil {
+			return nil, err
+		}
+		u, b.Records = &made, append(b.Records, r)
+	}
+	b.Note = noteOf(all, u)
+	w, err := s.commit(ctx, b)
+	if err != nil || u == nil {
+		return nil, err
+	}
+	s.pending.put(*u, w.Revision)
+	return &u.Pending, nil
+}
+
+// commit writes a batch. If its end is not heard of, it is written again, which its
+// Request makes harmless: who asked is to know whether it was written.
+func (s *Server) commit(ctx context.Context, b onpath.Batch) (onpath.Written, error) {
+	if b.Request == "" {
+		b.Request = rand.Text()
+	}
+	ctx = context.WithoutCancel(ctx) // who gives up now could not know, either
+	w, err := s.o.Store.Write(ctx, b)
+	if onpath.CodeOf(err) == onpath.CodeUnavailable {
+		if w, err = s.o.Store.Write(ctx, b); onpath.CodeOf(err) == onpath.CodeUnavailable {
+			s.pending.doubt()
+		}
+	}
+	return w, err
+}
+
+// waiting is the newest unconfirmed change that wrote one of the objects which are
+// found as they should be: whoever repeats an apply confirms that.
+func (s *Server) waiting(ctx context.Context, c changeSet) *wire.Pending {
+	if c.confirm == 0 || c.dryRun {
+		return nil
+	}
+	var found *wire.Pending
+	for _, u := range s.pending.list() {
+		if mayConfirm(whoIs(ctx), u.Pending) == nil && slices.ContainsFunc(u.Changes, func(o wire.ObjectChange) bool { return c.names(o.Key()) }) {
+			found = &u.Pending
+		}
+	}
+	return found
+}
+
+// names reports whether c is about an object.
+func (c changeSet) names(k onpath.Key) bool {
+	return slices.Contains(c.deletes, k) || slices.ContainsFunc(c.puts, func(o onpath.Object) bool { return onpath.KeyOf(o) == k })
+}
+
+// noteOf is what a repetition of the request is answered.
+func noteOf(all []changed, u *undo) []byte {
+	a := wire.Applied{}
+	if u != nil {
+		a.Confirm = &u.Pending
+	}
+	for _, c := range all {
+		if c.result.Action != wire.Unchanged {
+			a.Changes = append(a.Changes, wire.ObjectChange{ObjectRef: c.result.ObjectRef, Action: c.result.Action})
+		}
+	}
+	note, _ := json.Marshal(a)
+	return note
+}
+
+// repeated is the answer to a request that was carried out before; nil if it was not.
+func (s *Server) repeated(ctx context.Context, request string) (*wire.Applied, error) {
+	w, err := s.o.Store.Write(ctx, onpath.Batch{Request: request})
+	if err != nil || !w.Repeated {
+		return nil, err
+	}
+	a := &wire.Applied{}
+	if err := json.Unmarshal(w.Note, a); err != nil {
+		return nil, err
+	}
+	for i := range a.Changes {
+		if a.Changes[i].Action != wire.Deleted {
+			a.Changes[i].Version = w.Revision
+		}
+	}
+	return a, nil
+}
+
+// requestOf is the store's id of a request: that of one identity says nothing about
+// another's. "" stays "".
+func requestOf(who auth.Identity, request string) string {
+	if request == "" {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(who.URI() + "\x00" + request))
+	return hex.EncodeToString(sum[:])
 }
 
 // examine checks rights and each object by itself, and reports all it finds.
@@ -303,14 +419,16 @@ func (s *Server) apply(ctx context.Context, a wire.Apply) (*wire.Applied, error)
 			return nil, err
 		}
 	}
-	var pending *wire.Pending
-	if a.Confirm > 0 {
-		c.written = func(all []changed) (err error) {
-			pending, err = s.pending.add(whoIs(ctx), s.o.Clock().Add(time.Duration(a.Confirm)), all)
-			return err
+	if len(a.Request) > onpath.MaxRequestID {
+		return nil, onpath.Errorf(onpath.CodeInvalid, "the request's id has %d characters; at most %d are possible", len(a.Request), onpath.MaxRequestID)
+	}
+	if c.request = requestOf(whoIs(ctx), a.Request); c.request != "" && !a.DryRun {
+		if done, err := s.repeated(ctx, c.request); done != nil || err != nil {
+			return done, err
 		}
 	}
-	all, err := s.change(ctx, c)
+	c.confirm = time.Duration(a.Confirm)
+	all, pending, err := s.change(ctx, c)
 	if err != nil {
 		return nil, err
 	}

@@ -2,37 +2,48 @@ package api
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
-	"errors"
 	"log/slog"
-	"os"
-	"path/filepath"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"crypto/rand"
-
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/auth"
 	"github.com/onpath/onpath/api/wire"
-	"github.com/onpath/onpath/internal/wholefile"
+	"github.com/onpath/onpath/store"
 )
 
-// pending keeps what has to be undone unless it is confirmed, one file each, so
-// that a server that was killed meanwhile still does it.
+// pending are the applies that wait for their confirmation. Each is a record in the
+// store, written by the same batch as its objects: it is there if and only if they
+// are, whatever becomes of this server.
 type pending struct {
-	dir  string
+	store onpath.Store
+	log   *slog.Logger
+	wake  chan struct{}
+
 	mu   sync.Mutex
 	open map[string]undo
-	wake chan struct{}
+	// unsure is until when the store may have more than is known here, after a
+	// write whose end was not heard of.
+	unsure time.Time
 }
 
-// undo is what was there before.
+// unconfirmed begins the paths of the records.
+const unconfirmed = "unconfirmed/"
+
+// late is how long a write may still come into force of which nothing was heard.
+const late = 30 * time.Second
+
+// undo is what was there before an apply.
 type undo struct {
 	wire.Pending
 	Steps []undoStep `json:"steps"`
+
+	version int64 // of its record
 }
 
 // undoStep puts Before back under Key, or deletes what is there, but only what
@@ -44,46 +55,44 @@ type undoStep struct {
 	Generation int64           `json:"generation,omitempty"`
 }
 
-// openPending reads what waits. What cannot be read is set aside: the server
-// must not stay down for it. So is all of it where another server has led since.
-func openPending(dir string, succeeds bool, log *slog.Logger) (*pending, error) {
-	p := &pending{dir: filepath.Join(dir, "unconfirmed"), open: map[string]undo{}, wake: make(chan struct{}, 1)}
-	if err := os.MkdirAll(p.dir, 0o700); err != nil {
-		return nil, onpath.Errorf(onpath.CodeUnavailable, "data directory: %w", err)
-	}
-	if err := wholefile.Clean(p.dir); err != nil {
-		return nil, onpath.Errorf(onpath.CodeUnavailable, "data directory: %w", err)
-	}
-	files, err := filepath.Glob(filepath.Join(p.dir, "*.json"))
-	if err != nil {
-		return nil, err
-	}
-	for _, f := range files {
-		if succeeds {
-			log.Warn("an unconfirmed change is not undone: another server has led since", "kept as", f+setAside, "error", os.Rename(f, f+setAside))
-			continue
-		}
-		data, err := os.ReadFile(f)
-		var u undo
-		if err == nil {
-			err = json.Unmarshal(data, &u)
-		}
-		if err != nil {
-			log.Error("an unconfirmed change cannot be read, and will not be undone", "file", f, "error", err,
-				"kept as", f+setAside, "renamed", os.Rename(f, f+setAside) == nil)
-			continue
-		}
-		p.open[u.ID] = u
-	}
-	return p, nil
+// openPending reads what waits.
+func openPending(ctx context.Context, store onpath.Store, log *slog.Logger) (*pending, error) {
+	p := &pending{store: store, log: log, wake: make(chan struct{}, 1)}
+	return p, p.read(ctx)
 }
 
-// setAside ends the name of a file that is not acted on.
-const setAside = ".set-aside"
+// read takes over what the store has. What cannot be decoded is left there: the
+// server must not stay down for it.
+func (p *pending) read(ctx context.Context) error {
+	began := time.Now()
+	open := map[string]undo{}
+	for r := onpath.RecordsUnder(unconfirmed); ; {
+		page, err := p.store.Records(ctx, r)
+		if err != nil {
+			return err
+		}
+		for _, record := range page.Records {
+			u := undo{version: record.Version}
+			if err := json.Unmarshal(record.Value, &u); err != nil {
+				p.log.Error("an unconfirmed change cannot be read, and will not be undone", "record", record.Path, "error", err)
+				continue
+			}
+			open[u.ID] = u
+		}
+		if r.From, r.Revision = page.Next, page.Revision; r.From == "" {
+			break
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.open = open; began.After(p.unsure) {
+		p.unsure = time.Time{}
+	}
+	return nil
+}
 
-func (p *pending) file(id string) string { return filepath.Join(p.dir, id+".json") }
-
-func (p *pending) add(who auth.Identity, deadline time.Time, all []changed) (*wire.Pending, error) {
+// newUndo is the undo of an apply whose objects are stamped already.
+func newUndo(who auth.Identity, deadline time.Time, all []changed) undo {
 	u := undo{Pending: wire.Pending{ID: strings.ToLower(rand.Text()[:8]), Tenant: tenantOf(who), By: who.URI(), Deadline: deadline.UTC()}}
 	for _, c := range all {
 		if c.result.Action == wire.Unchanged {
@@ -98,72 +107,115 @@ func (p *pending) add(who auth.Identity, deadline time.Time, all []changed) (*wi
 		}
 		u.Steps = append(u.Steps, step)
 	}
+	return u
+}
+
+// record is what the store keeps of u.
+func (u undo) record() (onpath.Record, error) {
 	data, err := json.Marshal(u)
-	if err != nil {
-		return nil, err
+	if err == nil && len(data) > onpath.MaxRecord {
+		e := onpath.Errorf(onpath.CodeInvalid, "what is there now has %d bytes, too many to be kept for an undo: at most %d are possible", len(data), onpath.MaxRecord)
+		e.Remedy = "apply in smaller parts"
+		return onpath.Record{}, e
 	}
+	return onpath.Record{Path: unconfirmed + u.ID, Value: data, Version: u.version}, err
+}
+
+// put takes over what was written.
+func (p *pending) put(u undo, version int64) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	if err := p.save(u.ID, data); err != nil {
-		e := onpath.Errorf(onpath.CodeUnavailable, "the objects are applied, but will not be undone by themselves: %w", err)
-		e.Remedy = "make room in the server's data directory, and check that the network works"
-		return nil, e
-	}
+	u.version = version
 	p.open[u.ID] = u
+	p.mu.Unlock()
+	p.look()
+}
+
+// look has the loop look again at what waits.
+func (p *pending) look() {
 	select {
 	case p.wake <- struct{}{}:
 	default:
 	}
-	return &u.Pending, nil
 }
 
-func (p *pending) save(id string, data []byte) error {
-	return wholefile.Write(p.file(id), data, 0o600)
+// doubt has the store read again: a write may or may not have been done.
+func (p *pending) doubt() {
+	p.mu.Lock()
+	p.unsure = time.Now().Add(late)
+	p.mu.Unlock()
+	p.look()
+}
+
+// doubtful reports whether the store may have more than is known.
+func (p *pending) doubtful() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return !p.unsure.IsZero()
+}
+
+// edit is a change of what waits, to be written with other changes.
+type edit struct {
+	p       *pending
+	changed map[string]undo
 }
 
 // rewrite has all but one change their step about an object, if they have one.
 // It reports whether any did.
-func (p *pending) rewrite(but string, k wire.ObjectRef, f func(*undoStep) bool) (bool, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (e *edit) rewrite(but string, k wire.ObjectRef, f func(*undoStep) bool) bool {
 	any := false
-	for id, u := range p.open {
+	for id, u := range e.now() {
 		if id == but {
 			continue
 		}
 		u.Steps = slices.Clone(u.Steps)
 		i := slices.IndexFunc(u.Steps, func(s undoStep) bool { return s.Key == k })
-		if i < 0 || !f(&u.Steps[i]) {
-			continue
+		if i >= 0 && f(&u.Steps[i]) {
+			e.changed[id], any = u, true
 		}
-		data, err := json.Marshal(u)
-		if err == nil {
-			err = p.save(id, data)
-		}
-		if err != nil {
-			return any, onpath.Errorf(onpath.CodeUnavailable, "the unconfirmed change %s: %w", id, err)
-		}
-		p.open[id], any = u, true
 	}
-	return any, nil
+	return any
 }
 
-// take removes one, which is then either confirmed or undone; allowed may refuse.
-func (p *pending) take(id string, allowed func(wire.Pending) error) (undo, error) {
+// now is what waits, the changes included.
+func (e *edit) now() map[string]undo {
+	e.p.mu.Lock()
+	defer e.p.mu.Unlock()
+	all := maps.Clone(e.p.open)
+	maps.Copy(all, e.changed)
+	return all
+}
+
+// records are what is to be written.
+func (e *edit) records() (records []onpath.Record, err error) {
+	for _, u := range e.changed {
+		r, err := u.record()
+		if err != nil {
+			return nil, err
+		}
+		records = append(records, r)
+	}
+	return records, nil
+}
+
+// confirm forgets one that waits, and so keeps what it did.
+func (p *pending) confirm(ctx context.Context, u undo) error {
+	_, err := p.store.Write(ctx, onpath.Batch{Records: []onpath.Record{u.gone()}})
+	if err != nil {
+		return err
+	}
+	p.drop(u.ID)
+	return nil
+}
+
+// gone deletes the record of u.
+func (u undo) gone() onpath.Record {
+	return onpath.Record{Path: unconfirmed + u.ID, Version: u.version, Delete: true}
+}
+
+func (p *pending) drop(id string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	u, ok := p.open[id]
-	if !ok {
-		return u, notPending(id)
-	}
-	if err := allowed(u.Pending); err != nil {
-		return u, err
-	}
-	if err := os.Remove(p.file(id)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return u, onpath.Errorf(onpath.CodeUnavailable, "confirm %s: %w", id, err)
-	}
 	delete(p.open, id)
-	return u, nil
 }
 
 // get is one that still waits.
@@ -205,9 +257,15 @@ func (p *pending) next() (first undo, ok bool) {
 func (s *Server) undoUnconfirmed(ctx context.Context) {
 	for ctx.Err() == nil {
 		wait := time.Hour
+		if s.pending.doubtful() {
+			wait = time.Second
+			if err := s.readPending(ctx); err != nil {
+				s.log.Warn("whether a change waits for its confirmation is not known", "error", err)
+			}
+		}
 		u, ok := s.pending.next()
 		if ok {
-			wait = u.Deadline.Sub(s.o.Clock())
+			wait = min(wait, u.Deadline.Sub(s.o.Clock()))
 		}
 		if ok && wait <= 0 {
 			_, err := s.undo(ctx, u.ID, "was not confirmed in time", func(wire.Pending) error { return nil })
@@ -225,6 +283,13 @@ func (s *Server) undoUnconfirmed(ctx context.Context) {
 		}
 		t.Stop()
 	}
+}
+
+// readPending reads what waits while nobody writes.
+func (s *Server) readPending(ctx context.Context) error {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	return s.pending.read(ctx)
 }
 
 // undo puts back what was there, all or nothing; what others changed meanwhile
@@ -246,8 +311,9 @@ func (s *Server) undo(ctx context.Context, id, why string, allowed func(wire.Pen
 		var steps []undoStep
 		var writes []onpath.Change
 		done = wire.Undone{Changes: []wire.ObjectChange{}}
+		others := &edit{p: s.pending, changed: map[string]undo{}}
 		for _, step := range u.Steps {
-			c, kept, err := s.undoOne(ctx, u.ID, step)
+			c, kept, err := s.undoOne(ctx, others, u.ID, step)
 			if err != nil {
 				return done, err
 			}
@@ -259,21 +325,38 @@ func (s *Server) undo(ctx context.Context, id, why string, allowed func(wire.Pen
 		}
 		steps, writes, needed := s.keepNeeded(ctx, why, steps, writes)
 		done.Kept = append(done.Kept, needed...)
-		_, err := s.o.Store.Write(ctx, onpath.Batch{Changes: writes})
+		err := s.writeUndo(ctx, others, u, steps, writes)
 		if err == nil {
 			s.tellUndone(why, writes)
 			s.log.Warn("an unconfirmed change is undone", "id", u.ID, "objects", len(u.Steps), "why", why)
-			err = s.follow(u, steps, writes)
-			_, taken := s.pending.take(u.ID, func(wire.Pending) error { return nil })
 			for i, c := range writes {
 				done.Changes = append(done.Changes, wire.ObjectChange{ObjectRef: steps[i].Key, Action: undoing(steps[i], c)})
 			}
-			return done, errors.Join(err, taken)
+			return done, nil
 		}
 		if onpath.CodeOf(err) != onpath.CodeConflict || attempt == attempts {
 			return done, err
 		}
 	}
+}
+
+// writeUndo writes what undoes u, what others that wait learn from it, and that u
+// waits no more, in one batch.
+func (s *Server) writeUndo(ctx context.Context, others *edit, u undo, steps []undoStep, writes []onpath.Change) error {
+	follow(others, u, steps, writes)
+	records, err := others.records()
+	if err != nil {
+		return err
+	}
+	w, err := s.commit(ctx, onpath.Batch{Request: rand.Text(), Changes: writes, Records: append(records, u.gone())})
+	if err != nil {
+		return err
+	}
+	s.pending.drop(u.ID)
+	for _, other := range others.changed {
+		s.pending.put(other, w.Revision)
+	}
+	return nil
 }
 
 // undoing is what a change does that undoes a step.
@@ -321,24 +404,21 @@ func (s *Server) keepNeeded(ctx context.Context, why string, steps []undoStep, w
 
 // follow tells earlier unconfirmed changes that what is there again is what they
 // wrote.
-func (s *Server) follow(u undo, steps []undoStep, writes []onpath.Change) error {
+func follow(others *edit, u undo, steps []undoStep, writes []onpath.Change) {
 	for i, c := range writes {
 		was, err := decodeBefore(steps[i])
 		if err != nil || was == nil || c.Object == nil {
 			continue // nothing was there: nothing is again
 		}
 		w, now := was.Meta(), c.Object.Meta()
-		if _, err := s.pending.rewrite(u.ID, steps[i].Key, func(o *undoStep) bool {
+		others.rewrite(u.ID, steps[i].Key, func(o *undoStep) bool {
 			if o.UID != w.UID || o.Generation != w.Generation {
 				return false
 			}
 			o.UID, o.Generation = now.UID, now.Generation
 			return true
-		}); err != nil {
-			return err
-		}
+		})
 	}
-	return nil
 }
 
 // tellUndone leaves an event about every object that went back.
@@ -352,7 +432,7 @@ func (s *Server) tellUndone(why string, writes []onpath.Change) {
 	}
 }
 
-func (s *Server) undoOne(ctx context.Context, id string, step undoStep) (_ *onpath.Change, kept string, _ error) {
+func (s *Server) undoOne(ctx context.Context, others *edit, id string, step undoStep) (_ *onpath.Change, kept string, _ error) {
 	now, err := s.current(ctx, step.Key.Key())
 	if err != nil {
 		return nil, "", err
@@ -363,18 +443,21 @@ func (s *Server) undoOne(ctx context.Context, id string, step undoStep) (_ *onpa
 		uid, generation, c.Version = now.Meta().UID, now.Meta().Generation, now.Meta().Version
 	}
 	if uid != step.UID || generation != step.Generation {
-		handed, err := s.pending.rewrite(id, step.Key, func(o *undoStep) bool { return o.takes(step) })
-		if err == nil && !handed {
+		handed := others.rewrite(id, step.Key, func(o *undoStep) bool { return o.takes(step) })
+		if !handed {
 			s.log.Warn("an object was changed by others since the unconfirmed change and stays", "object", c.Key)
 		}
-		return nil, whyKept(step, uid, handed), err
+		return nil, whyKept(step, uid, handed), nil
 	}
 	if c.Object, err = decodeBefore(step); err != nil || c.Object == nil {
 		return c, "", err
 	}
 	if now != nil {
 		keepStatus(now, c.Object)
+	} else {
+		c.Object.Meta().UID = "" // it is another one than that which was deleted
 	}
+	store.Stamp(now, c.Object, s.o.Clock())
 	return c, "", nil
 }
 

@@ -51,7 +51,7 @@ func newImages(t *testing.T) *imageWorld {
 	w.server = &Server{log: slog.New(slog.DiscardHandler)}
 	w.server.o = Options{Store: mem.New(mem.Options{Clock: w.now, Keep: 100}), Clock: w.now}
 	var err error
-	if w.server.pending, err = openPending(w.dir, false, w.server.log); err != nil {
+	if w.server.pending, err = openPending(context.Background(), w.server.o.Store, w.server.log); err != nil {
 		t.Fatal(err)
 	}
 	w.open()

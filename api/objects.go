@@ -179,7 +179,7 @@ func (s *Server) put(ctx context.Context, k onpath.Key, ifMatch string, body []b
 	if err != nil {
 		return nil, err
 	}
-	if _, err := s.change(ctx, changeSet{puts: []onpath.Object{o}, version: version}); err != nil {
+	if _, _, err := s.change(ctx, changeSet{puts: []onpath.Object{o}, version: version}); err != nil {
 		return nil, err
 	}
 	return o, nil
@@ -190,7 +190,7 @@ func (s *Server) remove(ctx context.Context, k onpath.Key, ifMatch string, force
 	if err != nil {
 		return wire.ObjectChange{}, err
 	}
-	if _, err := s.change(ctx, changeSet{deletes: []onpath.Key{k}, version: version, mustExist: true, force: force}); err != nil {
+	if _, _, err := s.change(ctx, changeSet{deletes: []onpath.Key{k}, version: version, mustExist: true, force: force}); err != nil {
 		return wire.ObjectChange{}, s.madeByChain(ctx, k, err)
 	}
 	return wire.ObjectChange{ObjectRef: wire.RefOf(k), Action: wire.Deleted}, nil

@@ -33,8 +33,15 @@ func (s *Server) listUnconfirmed(ctx context.Context, _ *struct{}) (*bodyOf[[]wi
 func (s *Server) confirm(ctx context.Context, in *changeID) (*struct{}, error) {
 	s.writing.Lock() // what is being undone cannot be kept any more
 	defer s.writing.Unlock()
-	_, err := s.pending.take(in.ID, func(p wire.Pending) error { return mayConfirm(whoIs(ctx), p) })
-	return nil, err
+	u, ok := s.pending.get(in.ID)
+	if !ok {
+		return nil, notPending(in.ID)
+	}
+	if err := mayConfirm(whoIs(ctx), u.Pending); err != nil {
+		return nil, err
+	}
+	// Whoever gives up now could not know whether it was confirmed.
+	return nil, s.pending.confirm(context.WithoutCancel(ctx), u)
 }
 
 func (s *Server) undoNow(ctx context.Context, in *changeID) (*bodyOf[wire.Undone], error) {

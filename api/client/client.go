@@ -164,7 +164,7 @@ func (c *Client) do(ctx context.Context, method, path string, q url.Values, in, 
 		return nil
 	}
 	if err := json.NewDecoder(answer.Body).Decode(out); err != nil {
-		return onpath.Errorf(onpath.CodeUnavailable, "the answer of %s broke off: %w", c.name, err)
+		return onpath.Errorf(onpath.CodeUnavailable, "the answer of %s broke off: %w", c.name, broken{err})
 	}
 	return nil
 }
@@ -202,13 +202,18 @@ func (c *Client) failed(ctx context.Context, method string, err error) error {
 	case errors.As(err, &known):
 		return known
 	}
-	e := onpath.Errorf(onpath.CodeUnavailable, "the connection to %s broke: %w", c.name, reason(err))
+	e := onpath.Errorf(onpath.CodeUnavailable, "the connection to %s broke: %w", c.name, broken{reason(err)})
 	e.Remedy = "try again; look at the server's log if it stays so"
 	if method != http.MethodGet {
 		e.Remedy = "what was asked for may have been done all the same: look with onpath get; asking again does no harm; look at the server's log if it stays so"
 	}
 	return e
 }
+
+// broken is why a connection broke after the request may have been heard.
+type broken struct{ error }
+
+func (b broken) Unwrap() error { return b.error }
 
 func problem(answer *http.Response) error {
 	data, _ := io.ReadAll(io.LimitReader(answer.Body, 16<<20))

@@ -1,8 +1,11 @@
 package client
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/url"
 	"time"
@@ -85,14 +88,20 @@ type ApplyOptions struct {
 	Confirm time.Duration
 	// NoVerify leaves out the proof of what would follow.
 	NoVerify bool
+	// Request is an id of this apply and no other one; default a random one.
+	Request string
 }
 
-// Apply makes objects as they are given, all or nothing.
+// again is how long an apply is asked for again whose answer was lost.
+const again = 10 * time.Second
+
+// Apply makes objects as they are given, all or nothing. If the connection breaks
+// before the answer, it asks again, for ten seconds: the server does not do it twice.
 func (c *Client) Apply(ctx context.Context, objects []onpath.Object, o ApplyOptions) (*wire.Applied, error) {
 	if o.Confirm < 0 { // a Duration of the API cannot be negative, and would be refused as no duration at all
 		return nil, wire.ConfirmRange(o.Confirm)
 	}
-	a := wire.Apply{DryRun: o.DryRun, Force: o.Force, Confirm: onpath.Duration(o.Confirm), NoVerify: o.NoVerify}
+	a := wire.Apply{DryRun: o.DryRun, Force: o.Force, Confirm: onpath.Duration(o.Confirm), NoVerify: o.NoVerify, Request: cmp.Or(o.Request, rand.Text())}
 	for _, object := range objects {
 		data, err := json.Marshal(object)
 		if err != nil {
@@ -104,7 +113,18 @@ func (c *Client) Apply(ctx context.Context, objects []onpath.Object, o ApplyOpti
 		a.Delete = append(a.Delete, wire.RefOf(k))
 	}
 	var out wire.Applied
-	return &out, c.do(ctx, http.MethodPost, "/v1/apply", nil, a, &out)
+	err := c.do(ctx, http.MethodPost, "/v1/apply", nil, a, &out)
+	if lost := (broken{}); !errors.As(err, &lost) {
+		return &out, err
+	}
+	for end := time.Now().Add(again); onpath.CodeOf(err) == onpath.CodeUnavailable && time.Now().Before(end) && ctx.Err() == nil; {
+		select {
+		case <-time.After(500 * time.Millisecond):
+			err = c.do(ctx, http.MethodPost, "/v1/apply", nil, a, &out)
+		case <-ctx.Done():
+		}
+	}
+	return &out, err
 }
 
 // Confirm keeps an apply that waits for it.

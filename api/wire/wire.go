@@ -49,6 +49,10 @@ type Apply struct {
 	// NoVerify leaves out the proof that the rules which follow keep the chains'
 	// promises.
 	NoVerify bool `json:"noVerify,omitempty"`
+	// Request is an id that the asker chose for this request and uses for no other
+	// one, at most 64 characters. Who got no answer asks again with the same one
+	// within the hour: what was done is not done twice, and is answered alike.
+	Request string `json:"request,omitempty" maxLength:"64"`
 }
 
 // The shortest and the longest time that a confirmation may take.

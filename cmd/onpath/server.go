@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -168,20 +167,9 @@ func serve(ctx context.Context, conf *config.Server, log *slog.Logger, begun fun
 			return err
 		}
 	}
-	var id string
-	if waits {
-		if id, options.Succeeds, err = succession(ctx, conf, store); err != nil {
-			return err
-		}
-	}
 	server, err := api.New(options)
 	if err != nil {
 		return err
-	}
-	if waits {
-		if err := store.NoteLed(ctx, id); err != nil {
-			return err
-		}
 	}
 	tasks = append(tasks,
 		func(ctx context.Context) error { server.Run(ctx); return nil },
@@ -309,22 +297,6 @@ func lead(ctx context.Context, conf *config.Server, store *etcd.Store, log *slog
 			return e
 		}
 	}, l.Resign, nil
-}
-
-// succession tells which server this is, and whether another one has led since
-// it last did.
-func succession(ctx context.Context, conf *config.Server, store *etcd.Store) (id string, succeeds bool, err error) {
-	file := filepath.Join(conf.StateDir, "server-id")
-	b, err := os.ReadFile(file)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && len(b) == 0 {
-		b = []byte(rand.Text())
-		err = wholefile.Write(file, b, 0o600)
-	}
-	if err != nil {
-		return "", false, onpath.Errorf(onpath.CodeUnavailable, "this server's id: %w", err)
-	}
-	last, err := store.Led(ctx)
-	return string(b), last != "" && last != string(b), err
 }
 
 func openStore(ctx context.Context, conf *config.Server, log *slog.Logger) (*etcd.Store, error) {

@@ -36,29 +36,6 @@ func (s *Store) Leader(ctx context.Context) (string, error) {
 	return string(r.Kvs[0].Value), nil
 }
 
-// lastKey names the server that led last, also while nobody leads.
-const lastKey = "/onpath-led"
-
-// Led is which server led last, by the id that it gave to NoteLed; "" if none did.
-func (s *Store) Led(ctx context.Context) (string, error) {
-	ctx, cancel := s.limit(ctx)
-	defer cancel()
-	r, err := s.client.Get(ctx, lastKey)
-	if err != nil || len(r.Kvs) == 0 {
-		return "", s.failed(ctx, "ask who led last", err)
-	}
-	return string(r.Kvs[0].Value), nil
-}
-
-// NoteLed says that this server leads; id tells it from others, not from itself
-// when it starts again.
-func (s *Store) NoteLed(ctx context.Context, id string) error {
-	ctx, cancel := s.limit(ctx)
-	defer cancel()
-	_, err := s.client.Put(ctx, lastKey, id)
-	return s.failed(ctx, "note who leads", err)
-}
-
 // Lead waits until this server leads, or ctx ends. Name is how others see it.
 // A zero ttl is LeaderTTL; etcd rounds it to whole seconds.
 func (s *Store) Lead(ctx context.Context, name string, ttl time.Duration) (*Leadership, error) {

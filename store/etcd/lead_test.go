@@ -41,15 +41,6 @@ func TestLead(t *testing.T) {
 		}
 	}
 	a, b := server(), server()
-	if id, err := a.Led(t.Context()); err != nil || id != "" {
-		t.Errorf("%q led before anybody did, %v", id, err)
-	}
-	if err := a.NoteLed(t.Context(), "id-a"); err != nil {
-		t.Error(err)
-	}
-	if id, err := b.Led(t.Context()); err != nil || id != "id-a" {
-		t.Errorf("%q led last, %v", id, err)
-	}
 	first := get(lead(a, "a"), 10*time.Second)
 	waiting := lead(b, "b")
 	select {

@@ -17,8 +17,11 @@ const attempts = 16
 
 // Write implements onpath.Store.
 func (s *Store) Write(ctx context.Context, b onpath.Batch) (onpath.Written, error) {
-	if err := store.Check(b); err != nil || len(b.Changes)+len(b.Records) == 0 {
+	if err := store.Check(b); err != nil {
 		return onpath.Written{}, err
+	}
+	if len(b.Changes)+len(b.Records) == 0 {
+		return s.repeated(ctx, b.Request)
 	}
 	if err := s.room(purposeOf(b, store.IsFollowUp(ctx))); err != nil {
 		return onpath.Written{}, err
@@ -32,6 +35,20 @@ func (s *Store) Write(ctx context.Context, b onpath.Batch) (onpath.Written, erro
 		}
 	}
 	return onpath.Written{}, onpath.Errorf(onpath.CodeConflict, "others write the same objects again and again: %d attempts came too late", attempts)
+}
+
+// repeated looks whether a request was written.
+func (s *Store) repeated(ctx context.Context, request string) (w onpath.Written, err error) {
+	if request == "" {
+		return w, nil
+	}
+	ctx, cancel := s.limit(ctx)
+	defer cancel()
+	r, err := s.client.Get(ctx, store.Requests+request)
+	if err != nil || len(r.Kvs) == 0 {
+		return w, s.failed(ctx, "look for a request", err)
+	}
+	return onpath.Written{Revision: r.Kvs[0].ModRevision, Repeated: true, Note: r.Kvs[0].Value}, nil
 }
 
 // transaction is a batch in etcd's words. It is written only if every compare

@@ -20,7 +20,7 @@ func (s *Store) Write(ctx context.Context, b onpath.Batch) (w onpath.Written, er
 	if err := ctx.Err(); err != nil {
 		return w, err
 	}
-	if err := store.Check(b); err != nil || len(b.Changes)+len(b.Records) == 0 {
+	if err := store.Check(b); err != nil {
 		return w, err
 	}
 	s.mu.Lock()
@@ -31,6 +31,9 @@ func (s *Store) Write(ctx context.Context, b onpath.Batch) (w onpath.Written, er
 	if done, ok := s.requests[b.Request]; ok {
 		b.SetVersions(done.revision)
 		return onpath.Written{Revision: done.revision, Repeated: true, Note: done.note}, nil
+	}
+	if len(b.Changes)+len(b.Records) == 0 {
+		return w, nil
 	}
 	if err := s.conflict(b); err != nil {
 		return w, err

@@ -200,6 +200,14 @@ func testRequest(t *testing.T, ctx context.Context, h Harness) {
 	if _, err := s.Get(ctx, onpath.KeyOf(c)); onpath.CodeOf(err) != onpath.CodeNotFound {
 		t.Errorf("after the deletion: %v", err)
 	}
+	if w := writeBatch(t, ctx, s, onpath.Batch{Request: "r1"}); !w.Repeated || w.Revision != first.Revision || string(w.Note) != "answer" {
+		t.Errorf("looked for: %+v", w)
+	}
+	for range 2 { // looking for it does not write it
+		if w := writeBatch(t, ctx, s, onpath.Batch{Request: "r2"}); w.Repeated {
+			t.Errorf("never written, and found: %+v", w)
+		}
+	}
 	b.Request = "r2"
 	_, err := s.Write(ctx, b)
 	wantCode(t, err, onpath.CodeConflict) // the posting is there
