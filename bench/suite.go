@@ -52,7 +52,10 @@ type Benchmark struct {
 
 // Benchmarks are all there are, in the order in which they run.
 func Benchmarks() []Benchmark {
-	return []Benchmark{forward(), inlineChain(), containerBenchmark(), hopBenchmark(), remote(), flowsBenchmark(), rulesBenchmark(), setup(), failover(), mostoBenchmark()}
+	return []Benchmark{
+		forward(), inlineChain(), containerBenchmark(), hopBenchmark(), remote(), flowsBenchmark(), rulesBenchmark(),
+		planBenchmark(), setup(), failover(), mostoBenchmark(),
+	}
 }
 
 // Root is where beds are while a suite runs.
