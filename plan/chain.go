@@ -68,6 +68,12 @@ func (w *world) addChains() {
 		}
 		return cmp.Or(cmp.Compare(b.priority(), a.priority()), a.key.less(b.key))
 	})
+	for _, c := range w.chains {
+		for _, n := range slices.Compact(slices.Clone(c.cloudlets)) {
+			cl := w.cloudlets[n]
+			cl.chains = append(cl.chains, c)
+		}
+	}
 	w.checkUses()
 	w.checkOverlaps()
 	w.checkRules()
@@ -184,12 +190,22 @@ func (w *world) deploymentEnd(c *chain, field string, n name) ends {
 		c.fail(onpath.CodeInvalid, field+".deployment", "write addresses: private in its function", "the instances of deployment %s have no address of their own", n)
 	}
 	e := ends{deployment: n}
-	for _, i := range objects[*onpath.Instance](w.Snapshot) {
-		if i.Metadata.Tenant == n.tenant && i.Spec.Deployment == n.name {
-			e.addrs = append(e.addrs, ownPrefixes(i)...)
-		}
+	for _, i := range w.declaredInstances(n) {
+		e.addrs = append(e.addrs, ownPrefixes(i)...)
 	}
 	return e
+}
+
+// declaredInstances are the objects of a deployment's instances, by name.
+func (w *world) declaredInstances(dep name) []*onpath.Instance {
+	if w.objectsOf == nil {
+		w.objectsOf = map[name][]*onpath.Instance{}
+		for _, i := range objects[*onpath.Instance](w.Snapshot) {
+			n := name{i.Metadata.Tenant, i.Spec.Deployment}
+			w.objectsOf[n] = append(w.objectsOf[n], i)
+		}
+	}
+	return w.objectsOf[dep]
 }
 
 func ownPrefixes(i *onpath.Instance) []netip.Prefix {

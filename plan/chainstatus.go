@@ -11,40 +11,39 @@ import (
 
 // chainStatus says whether the chain's traffic is steered, and where what is
 // missing.
-func (w *world) chainStatus(c *chain) {
+func (w *world) chainStatus(c *chain, paths []placedPath) {
 	next := *current(w, c.obj)
 	st := &next.Status
 	old := c.obj.Status
 	var waits []string
 	st.Active = false
 	var at []string
-	for _, cl := range w.cloudletsInOrder() {
-		if why := cl.crowded[c]; why != "" {
+	for _, p := range paths {
+		switch {
+		case p.path == nil:
+			waits = append(waits, p.c.crowded[c])
+			continue
+		case p.ended():
+			continue
+		}
+		if p.present && !p.steers {
+			waits = append(waits, p.waits)
+		}
+		if !p.steers {
+			continue
+		}
+		present := p.present && st.Path == p.id
+		why := w.notInForce(p.c, p.path)
+		if present && slices.Contains(old.Cloudlets, p.c.name) {
+			why = "" // it was: after the server's restart, nodes are heard of by and by
+		}
+		if why != "" {
 			waits = append(waits, why)
+		} else if present {
+			at = append(at, p.c.name)
 		}
-		for _, p := range cl.paths {
-			if p.chain != c || p.ended() {
-				continue
-			}
-			if p.present && !p.steers {
-				waits = append(waits, p.waits)
-			}
-			if !p.steers {
-				continue
-			}
-			present := p.present && st.Path == p.id
-			why := w.notInForce(cl, p)
-			if present && slices.Contains(old.Cloudlets, cl.name) {
-				why = "" // it was: after the server's restart, nodes are heard of by and by
-			}
-			if why != "" {
-				waits = append(waits, why)
-			} else if present {
-				at = append(at, cl.name)
-			}
-			// Between a path and its successor, one of them is in force.
-			st.Active = st.Active || old.Active || why == ""
-		}
+		// Between a path and its successor, one of them is in force.
+		st.Active = st.Active || old.Active || why == ""
 	}
 	if len(c.errs) == 0 {
 		st.Cloudlets = at
@@ -61,7 +60,7 @@ func (w *world) chainStatus(c *chain) {
 // there, "" if none is: before that, a new connection may pass the chain by. Nodes that
 // are away are not waited for, unless all are.
 func (w *world) notInForce(cl *cloudlet, p *path) string {
-	why := fmt.Sprintf("no gateway of cloudlet %s is heard of", cl.name)
+	heard := false
 	for _, n := range w.beginners(cl, p) {
 		if n.st == nil || n.away {
 			continue
@@ -69,9 +68,12 @@ func (w *world) notInForce(cl *cloudlet, p *path) string {
 		if q := n.acked.path(p.id); q == nil || q.Began.IsZero() || !q.Ended.IsZero() {
 			return fmt.Sprintf("node %s is told to steer its traffic", n.name)
 		}
-		why = ""
+		heard = true
 	}
-	return why
+	if !heard {
+		return fmt.Sprintf("no gateway of cloudlet %s is heard of", cl.name)
+	}
+	return ""
 }
 
 // beginners are the nodes at which flows enter a path.
@@ -83,6 +85,29 @@ func (w *world) beginners(cl *cloudlet, p *path) []*node {
 	for _, i := range w.instancesOf(cl, p.chain.from.deployment) {
 		if i.node != nil && !i.draining() {
 			out = append(out, i.node)
+		}
+	}
+	return out
+}
+
+// placedPath is a path of a chain in a cloudlet; without a path, the cloudlet has no room
+// for it.
+type placedPath struct {
+	*path
+	c *cloudlet
+}
+
+// pathsByChain are the paths of each chain, by cloudlet.
+func (w *world) pathsByChain() map[*chain][]placedPath {
+	out := make(map[*chain][]placedPath, len(w.chains))
+	for _, cl := range w.inOrder {
+		for c := range cl.crowded {
+			out[c] = append(out[c], placedPath{nil, cl})
+		}
+		for _, p := range cl.paths {
+			if p.chain != nil {
+				out[p.chain] = append(out[p.chain], placedPath{p, cl})
+			}
 		}
 	}
 	return out
@@ -185,8 +210,8 @@ func (w *world) refused(d *deployment) string {
 	}
 	first := ""
 	var of name
-	for _, i := range w.instances {
-		if i.dep != d.key || i.draining() || i.report == nil || i.report.Refused == "" || i.report.Config != told {
+	for _, i := range w.ofDep[d.key] {
+		if i.draining() || i.report == nil || i.report.Refused == "" || i.report.Config != told {
 			continue
 		}
 		if first == "" || i.key.name < of.name {

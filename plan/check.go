@@ -60,26 +60,37 @@ func fault(o onpath.Object, code onpath.Code, field, remedy, format string, args
 
 // checkTenants refuses objects of tenants that do not exist.
 func (w *world) checkTenants() (errs onpath.Errors) {
-	for _, k := range w.keys() {
+	var homeless []onpath.Key
+	for k := range w.Objects {
 		if !k.Kind.Tenanted() || k.Kind.ReadOnly() || k.Tenant == onpath.OperatorTenant || k.Tenant == onpath.DefaultTenant {
 			continue
 		}
 		if _, ok := w.Objects[onpath.Key{Kind: onpath.KindTenant, Name: k.Tenant}]; !ok {
-			errs = append(errs, fault(w.Objects[k], onpath.CodeNotFound, "metadata.tenant", "apply a Tenant of that name first, or correct it", "there is no tenant %s", k.Tenant))
+			homeless = append(homeless, k)
 		}
+	}
+	sortKeys(homeless)
+	for _, k := range homeless {
+		errs = append(errs, fault(w.Objects[k], onpath.CodeNotFound, "metadata.tenant", "apply a Tenant of that name first, or correct it", "there is no tenant %s", k.Tenant))
 	}
 	return errs
 }
 
 // keys are those of all objects, in order.
 func (w *world) keys() []onpath.Key {
-	rank := map[onpath.Kind]int{}
-	for i, k := range onpath.Kinds() {
-		rank[k] = i
-	}
 	keys := make([]onpath.Key, 0, len(w.Objects))
 	for k := range w.Objects {
 		keys = append(keys, k)
+	}
+	sortKeys(keys)
+	return keys
+}
+
+// sortKeys orders keys by kind, in the order of onpath.Kinds, tenant and name.
+func sortKeys(keys []onpath.Key) {
+	rank := map[onpath.Kind]int{}
+	for i, k := range onpath.Kinds() {
+		rank[k] = i
 	}
 	slices.SortFunc(keys, func(a, b onpath.Key) int {
 		if a.Kind != b.Kind {
@@ -87,15 +98,14 @@ func (w *world) keys() []onpath.Key {
 		}
 		return name{a.Tenant, a.Name}.less(name{b.Tenant, b.Name})
 	})
-	return keys
 }
 
 // thirdGateway is why a third one is refused.
 const thirdGateway = "gateways of one cloudlet tell each other of every flow before its first packet leaves, and two can do that, not three"
 
 func (w *world) checkNodes() (errs onpath.Errors) {
-	for _, o := range objects[*onpath.Node](w.Snapshot) {
-		n := w.nodes[o.Metadata.Name]
+	for _, n := range w.nodeOrder {
+		o := n.obj
 		if _, ok := w.Objects[onpath.Key{Kind: onpath.KindCloudlet, Name: o.Spec.Cloudlet}]; !ok {
 			errs = append(errs, fault(o, onpath.CodeNotFound, "spec.cloudlet", "apply it first, or correct the name", "there is no cloudlet %s", o.Spec.Cloudlet))
 		}

@@ -43,9 +43,14 @@ func (n *node) interfaceMTU() int { return max(ethernetMTU, n.tunnelMTU()) }
 
 // mtu is the largest IP packet that all hops of the path carry in the cloudlet.
 func (w *world) mtu(cl *cloudlet, p *path) int {
-	nodes := map[*node]bool{}
+	var nodes []*node // few, most often
+	note := func(n *node) {
+		if !slices.Contains(nodes, n) {
+			nodes = append(nodes, n)
+		}
+	}
 	for _, g := range cl.pair {
-		nodes[g] = true
+		note(g)
 	}
 	least := 0
 	lower := func(m int) {
@@ -53,14 +58,16 @@ func (w *world) mtu(cl *cloudlet, p *path) int {
 			least = m
 		}
 	}
-	for _, i := range w.instances {
-		if i.node != nil && i.node.c == cl && !i.leaving && slices.Contains(p.deps, i.dep) {
-			nodes[i.node] = true
-			lower(i.node.interfaceMTU())
+	for _, dep := range p.deps {
+		for _, i := range w.instancesOf(cl, dep) {
+			if !i.leaving {
+				note(i.node)
+				lower(i.node.interfaceMTU())
+			}
 		}
 	}
 	if len(nodes) > 1 {
-		for n := range nodes {
+		for _, n := range nodes {
 			lower(n.tunnelMTU())
 		}
 	}

@@ -79,8 +79,8 @@ func (w *world) addPaths(cl *cloudlet) {
 	cl.crowded = map[*chain]string{}
 	known := w.knownPaths(cl)
 	var have footprint // counted where a path is new
-	for _, c := range w.chains {
-		if len(c.errs) > 0 || !slices.Contains(c.cloudlets, cl.name) || c.obj.Status.Path == 0 || c.obj.Status.Shape != c.shape {
+	for _, c := range cl.chains {
+		if len(c.errs) > 0 || c.obj.Status.Path == 0 || c.obj.Status.Shape != c.shape {
 			continue
 		}
 		if known[c.obj.Status.Path] == nil {

@@ -218,25 +218,27 @@ func (w *world) addresses(pools []netip.Prefix, number uint64) (out []netip.Pref
 	if len(pools) == 0 {
 		return nil, "the server has no pool"
 	}
-	inUse := map[netip.Addr]bool{}
-	for _, o := range objects[*onpath.Instance](w.Snapshot) {
-		for _, a := range o.Spec.Addresses {
-			inUse[a.Addr()] = true
-		}
-	}
-	for _, o := range w.res.Create {
-		for _, a := range o.Spec.Addresses {
-			inUse[a.Addr()] = true
+	if w.inUse == nil {
+		w.inUse = map[netip.Addr]bool{}
+		for _, i := range w.instances {
+			w.occupy(i.obj)
 		}
 	}
 	for _, pool := range pools {
-		a, ok := free(pool, number, inUse)
+		a, ok := free(pool, number, w.inUse)
 		if !ok {
 			return nil, fmt.Sprintf("the pool %s has none left", pool)
 		}
 		out = append(out, netip.PrefixFrom(a, pool.Bits()))
 	}
 	return out, ""
+}
+
+// occupy notes that an instance has its addresses.
+func (w *world) occupy(o *onpath.Instance) {
+	for _, a := range o.Spec.Addresses {
+		w.inUse[a.Addr()] = true
+	}
 }
 
 // free is the first address of a pool, from a number on, that nobody has.

@@ -1,10 +1,7 @@
 package plan
 
 import (
-	"cmp"
-	"maps"
 	"reflect"
-	"slices"
 
 	"github.com/onpath/onpath"
 )
@@ -14,10 +11,10 @@ func Make(s *Snapshot) *Result {
 	w := newWorld(s)
 	w.assignEdges()
 	w.assignPaths()
-	for _, cl := range w.cloudletsInOrder() {
+	for _, cl := range w.inOrder {
 		w.addPaths(cl)
 	}
-	for _, n := range w.nodesInOrder() {
+	for _, n := range w.nodeOrder {
 		if n.st != nil {
 			w.planNode(n)
 		}
@@ -29,10 +26,6 @@ func Make(s *Snapshot) *Result {
 	w.forget()
 	w.status()
 	return w.finish()
-}
-
-func (w *world) nodesInOrder() []*node {
-	return slices.SortedFunc(maps.Values(w.nodes), func(a, b *node) int { return cmp.Compare(a.name, b.name) })
 }
 
 // update has a changed copy written. Later updates of the same object build on
@@ -49,7 +42,7 @@ func current[T onpath.Object](w *world, o T) T {
 
 // assignEdges gives gateways their edge vports.
 func (w *world) assignEdges() {
-	for _, n := range w.nodesInOrder() {
+	for _, n := range w.nodeOrder {
 		if !n.gate() || n.obj.Status.Edge != 0 {
 			continue
 		}
@@ -90,10 +83,19 @@ func (w *world) stopped(i *instance) bool {
 // finish puts the updates into order and drops those that change nothing, or
 // what is deleted anyway.
 func (w *world) finish() *Result {
-	for _, k := range w.keys() {
-		if u := w.updates[k]; u != nil && !slices.Contains(w.res.Delete, k) && !reflect.DeepEqual(u, w.Objects[k]) {
-			w.res.Update = append(w.res.Update, u)
+	deleted := make(map[onpath.Key]bool, len(w.res.Delete))
+	for _, k := range w.res.Delete {
+		deleted[k] = true
+	}
+	var changed []onpath.Key
+	for k, u := range w.updates {
+		if !deleted[k] && !reflect.DeepEqual(u, w.Objects[k]) {
+			changed = append(changed, k)
 		}
+	}
+	sortKeys(changed)
+	for _, k := range changed {
+		w.res.Update = append(w.res.Update, w.updates[k])
 	}
 	return w.res
 }

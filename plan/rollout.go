@@ -17,17 +17,25 @@ func (w *world) rollOut() {
 	names := sortedNames(w.deployments)
 	for _, n := range names {
 		d := w.deployments[n]
-		for _, cl := range w.cloudletsInOrder() {
+		for _, cl := range w.cloudletsOf(d) {
 			w.rollOutIn(d, cl)
 		}
 	}
 	w.drainOrphans()
 }
 
-func (w *world) cloudletsInOrder() []*cloudlet {
+// cloudletsOf are those where a deployment shall run, or has instances, by name.
+func (w *world) cloudletsOf(d *deployment) []*cloudlet {
 	var out []*cloudlet
-	for _, c := range w.cloudlets {
-		out = append(out, c)
+	for n := range d.in {
+		if cl := w.cloudlets[n]; cl != nil {
+			out = append(out, cl)
+		}
+	}
+	for _, i := range w.ofDep[d.key] {
+		if i.node != nil && !slices.Contains(out, i.node.c) {
+			out = append(out, i.node.c)
+		}
 	}
 	slices.SortFunc(out, func(a, b *cloudlet) int { return cmp.Compare(a.name, b.name) })
 	return out
@@ -263,6 +271,9 @@ func (w *world) create(d *deployment, cl *cloudlet) bool {
 	}
 	o := w.newInstance(d, n, d.sides() == 2)
 	o.Spec.Addresses = addresses
+	if w.inUse != nil {
+		w.occupy(o)
+	}
 	w.res.Create = append(w.res.Create, o)
 	op := d.key.tenant == onpath.OperatorTenant
 	n.used[op] = n.used[op].Add(d.spec.Resources)

@@ -15,28 +15,34 @@ func (w *world) status() {
 	for _, i := range w.instances {
 		w.instanceStatus(i)
 	}
-	for _, n := range w.nodesInOrder() {
+	for _, n := range w.nodeOrder {
 		w.nodeStatus(n)
 	}
-	for _, cl := range w.cloudletsInOrder() {
+	for _, cl := range w.inOrder {
 		w.cloudletStatus(cl)
 	}
 	for _, k := range sortedNames(w.deployments) {
 		w.deploymentStatus(w.deployments[k])
 	}
+	placed := w.pathsByChain()
 	for _, c := range w.chains {
-		w.chainStatus(c)
+		w.chainStatus(c, placed[c])
 	}
 }
 
 // condition adds one to a copy of the list, so that the stored object is left
 // alone.
 func (w *world) condition(list []onpath.Condition, typ string, ok bool, reason, message string) []onpath.Condition {
-	out := slices.Clone(list)
 	st := onpath.False
 	if ok {
 		st = onpath.True
 	}
+	if slices.ContainsFunc(list, func(c onpath.Condition) bool {
+		return c.Type == typ && c.Status == st && c.Reason == reason && c.Message == message
+	}) {
+		return list
+	}
+	out := slices.Clone(list)
 	onpath.SetCondition(&out, onpath.Condition{Type: typ, Status: st, Reason: reason, Message: message, Since: w.Now.UTC().Round(0)})
 	return out
 }
@@ -192,8 +198,8 @@ func (w *world) deploymentStatus(d *deployment) {
 	if d.function != nil {
 		next.Status.FunctionGeneration = d.function.Metadata.Generation
 	}
-	for _, i := range w.instances {
-		if i.dep == d.key && i.ready() && !i.draining() {
+	for _, i := range w.ofDep[d.key] {
+		if i.ready() && !i.draining() {
 			next.Status.Ready++
 			next.Status.Outdated += d.outdated(i)
 		}
@@ -242,8 +248,8 @@ func (w *world) tellOnce(list []onpath.Condition, o onpath.Object, typ, reason, 
 // or ("") in all.
 func (w *world) trouble(dep name, cl string) string {
 	worst, message := 0, ""
-	for _, i := range w.instances {
-		if i.dep != dep || i.draining() || i.ready() || cl != "" && (i.node == nil || i.node.c.name != cl) {
+	for _, i := range w.ofDep[dep] {
+		if i.draining() || i.ready() || cl != "" && (i.node == nil || i.node.c.name != cl) {
 			continue
 		}
 		rank, text := 1, "is pending"

@@ -29,7 +29,7 @@ func Trace(in TraceInput) *onpath.Trace {
 	w := newWorld(in.Snapshot)
 	var first *onpath.Trace
 	var others []string
-	for _, cl := range w.cloudletsInOrder() {
+	for _, cl := range w.inOrder {
 		g := cl.gateway
 		if i := slices.IndexFunc(cl.pair, func(n *node) bool { return n.name == in.Request.Gateway }); i >= 0 {
 			g = cl.pair[i]

@@ -53,14 +53,19 @@ type world struct {
 	byVport     map[onpath.VportID]*instance
 	byName      map[name]*instance
 	members     map[member][]*instance
-	inbound     map[inbound]bool          // made when it is first asked for
-	ended       map[member][]*endedPath   // likewise
-	beginning   map[member]bool           // likewise: paths that have not ended lead to it
-	begun       map[member]bool           // likewise: such paths by the plans that nodes have
-	kept        map[onpath.PathID]bool    // ended paths that their chains return to
-	selectable  map[string][]netip.Prefix // tenants' addresses, made when they are first asked for
+	ofDep       map[name][]*instance        // in all cloudlets
+	objectsOf   map[name][]*onpath.Instance // objects by deployment, made when they are first asked for
+	inOrder     []*cloudlet                 // by name
+	nodeOrder   []*node                     // by name
+	inbound     map[inbound]bool            // made when it is first asked for
+	ended       map[member][]*endedPath     // likewise
+	beginning   map[member]bool             // likewise: paths that have not ended lead to it
+	begun       map[member]bool             // likewise: such paths by the plans that nodes have
+	kept        map[onpath.PathID]bool      // ended paths that their chains return to
+	selectable  map[string][]netip.Prefix   // tenants' addresses, made when they are first asked for
 	updates     map[onpath.Key]onpath.Object
 	created     map[placedOn]int
+	inUse       map[netip.Addr]bool // addresses, made when they are first asked for
 	res         *Result
 }
 
@@ -71,7 +76,9 @@ type cloudlet struct {
 	gateway  *node            // the first of the pair that is heard of, or nil
 	pair     []*node          // those whose uplinks are used, two at most
 	gateways []*node
+	chains   []*chain // that lie here, in order of precedence
 	paths    []*path
+	pathsOf  map[name][]*path  // by deployment, in the order of paths
 	vports   int               // of its instances, with those just created
 	crowded  map[*chain]string // why there is no room for a chain's new path
 	alone    []*node           // their data paths may go on without their agents
@@ -91,6 +98,7 @@ type node struct {
 	acked    *index
 	possible []*index // acked and sent
 	newest   *index
+	reports  map[name]*onpath.InstanceReport // of its instances
 	insts    []*instance
 	used     map[bool]onpath.Resources // by tenant is the operator
 }
@@ -198,7 +206,7 @@ func newWorld(s *Snapshot) *world {
 		Snapshot: s, set: s.Settings.withDefaults(), res: &Result{Plans: map[string]*onpath.NodePlan{}},
 		cloudlets: map[string]*cloudlet{}, nodes: map[string]*node{}, strays: map[string]*node{}, deployments: map[name]*deployment{},
 		byVport: map[onpath.VportID]*instance{}, byName: map[name]*instance{},
-		members: map[member][]*instance{}, kept: map[onpath.PathID]bool{}, updates: map[onpath.Key]onpath.Object{}, created: map[placedOn]int{},
+		members: map[member][]*instance{}, ofDep: map[name][]*instance{}, kept: map[onpath.PathID]bool{}, updates: map[onpath.Key]onpath.Object{}, created: map[placedOn]int{},
 	}
 	w.addNodes()
 	w.addDeployments()
@@ -215,7 +223,10 @@ func objects[T onpath.Object](s *Snapshot) []T {
 			out = append(out, t)
 		}
 	}
-	slices.SortFunc(out, func(a, b T) int { return nameOf(a).less(nameOf(b)) })
+	slices.SortFunc(out, func(a, b T) int {
+		x, y := a.Meta(), b.Meta()
+		return cmp.Or(strings.Compare(x.Tenant, y.Tenant), strings.Compare(x.Name, y.Name))
+	})
 	return out
 }
 
@@ -244,8 +255,10 @@ func (w *world) addNodes() {
 			n.c.gateways = append(n.c.gateways, n)
 		}
 		w.nodes[n.name] = n
+		w.nodeOrder = append(w.nodeOrder, n)
 		w.hear(n)
 	}
+	w.inOrder = slices.SortedFunc(maps.Values(w.cloudlets), func(a, b *cloudlet) int { return cmp.Compare(a.name, b.name) })
 	for _, c := range w.cloudlets {
 		c.chooseGateway()
 		c.findDead()
@@ -358,9 +371,23 @@ func (w *world) hear(n *node) {
 			n.newest = indexOf(p)
 			n.possible = append(n.possible, n.newest)
 		}
+		n.reports = reportsOf(n.st.Report)
 	}
 	n.away = w.passed(n.since.Add(onpath.NodeTimeout))
 	n.gone = n.away && w.passed(n.since.Add(w.set.Grace))
+}
+
+// reportsOf are the instances in a report, by name.
+func reportsOf(r *onpath.NodeReport) map[name]*onpath.InstanceReport {
+	if r == nil {
+		return nil
+	}
+	out := make(map[name]*onpath.InstanceReport, len(r.Instances))
+	for k := range r.Instances {
+		i := &r.Instances[k]
+		out[name{i.Tenant, i.Name}] = i
+	}
+	return out
 }
 
 // passed reports whether t lies behind, and else has the planner called again
@@ -381,6 +408,7 @@ func (w *world) addInstances() {
 		i.dep = name{i.key.tenant, o.Spec.Deployment}
 		i.d = w.deployments[i.dep]
 		w.instances = append(w.instances, i)
+		w.ofDep[i.dep] = append(w.ofDep[i.dep], i)
 		w.byName[i.key] = i
 		w.byVport[o.Spec.Vport] = i
 		if o.Spec.Back != 0 {
@@ -405,13 +433,7 @@ func (w *world) addInstances() {
 // lookUp finds what its node says of it, and what it runs: an instance of a
 // present shape runs what is declared now, any other what its node was told.
 func (i *instance) lookUp() {
-	if st := i.node.st; st != nil && st.Report != nil {
-		for k := range st.Report.Instances {
-			if r := &st.Report.Instances[k]; r.Name == i.key.name && r.Tenant == i.key.tenant {
-				i.report = r
-			}
-		}
-	}
+	i.report = i.node.reports[i.key]
 	if p := i.node.newest.instance(i.obj.Metadata.UID); p != nil {
 		i.planned = p
 	}
