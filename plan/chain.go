@@ -24,6 +24,7 @@ type chain struct {
 	// the flow at its from end and at its to end.
 	forward, reverse []onpath.Match
 	reach, origin    [2]span   // of forward: destinations, sources
+	rank             int       // place in the order of precedence
 	sends            []sending // once they are counted
 	counted          bool
 }
@@ -47,6 +48,9 @@ func (e *element) inline() bool { return e.d != nil && e.d.inline() }
 
 func (c *chain) priority() int { return c.obj.Spec.Priority }
 
+// sameRank reports whether neither of two chains stands before the other.
+func (c *chain) sameRank(o *chain) bool { return c.tier == o.tier && c.priority() == o.priority() }
+
 func (c *chain) fail(code onpath.Code, field, remedy, format string, args ...any) {
 	e := onpath.Errorf(code, format, args...)
 	e.Object, e.Field, e.Remedy = onpath.KeyOf(c.obj).String(), field, remedy
@@ -68,7 +72,8 @@ func (w *world) addChains() {
 		}
 		return cmp.Or(cmp.Compare(b.priority(), a.priority()), a.key.less(b.key))
 	})
-	for _, c := range w.chains {
+	for i, c := range w.chains {
+		c.rank = i
 		for _, n := range slices.Compact(slices.Clone(c.cloudlets)) {
 			cl := w.cloudlets[n]
 			cl.chains = append(cl.chains, c)

@@ -135,21 +135,34 @@ func (b *builder) chooseInstances() {
 // either gets all: tenants' chains begin behind the operator's last element,
 // and answers go from their elements back into it.
 func (b *builder) choosePaths() {
+	cl := b.n.c
 	all := b.n.gate()
-	operator := slices.ContainsFunc(b.n.c.paths, func(p *path) bool { return p.tier == onpath.TierOperator && !p.over })
-	here := map[*path]bool{}
-	for _, p := range b.n.c.paths {
-		if slices.ContainsFunc(b.local, func(i *instance) bool { return slices.Contains(p.deps, i.dep) || p.starts(i) }) {
-			here[p] = true
-			all = all || operator
+	chosen := map[*path]bool{}
+	for _, i := range b.local {
+		for _, p := range cl.pathsOf[i.dep] {
+			all = all || cl.operators
+			chosen[p] = !p.over
 		}
 	}
-	for _, p := range b.n.c.paths {
-		sent := b.w.sentPath(b.n, p.id)
-		if sent || !p.over && (all || here[p]) {
+	for id := range b.w.sentPaths(b.n) {
+		if p := cl.pathByID[id]; p != nil {
+			chosen[p] = true
+		}
+	}
+	if all {
+		for _, p := range cl.paths {
+			if !p.over || chosen[p] {
+				b.paths = append(b.paths, p)
+			}
+		}
+		return
+	}
+	for p, ok := range chosen {
+		if ok {
 			b.paths = append(b.paths, p)
 		}
 	}
+	slices.SortFunc(b.paths, func(x, y *path) int { return cmp.Compare(x.rank, y.rank) })
 }
 
 // starts reports whether the path's flows begin at the instance.

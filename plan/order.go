@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -80,19 +81,24 @@ func (w *world) neighbours(n *node) []*node {
 	return out
 }
 
-// sentPath reports whether another node may still send packets of the path to
-// an instance of node n.
-func (w *world) sentPath(n *node, p onpath.PathID) bool {
+// sentPaths are the paths of which another node may still send packets to an instance
+// of node n.
+func (w *world) sentPaths(n *node) map[onpath.PathID]bool {
 	if w.inbound == nil {
 		w.findInbound()
 	}
-	if w.inbound[inbound{n, p}] {
-		return true
+	sent := w.inbound[n]
+	if n.newest == nil || !slices.ContainsFunc(n.c.nodes, func(m *node) bool { return m != n && m.st == nil && !m.gone }) {
+		return sent
 	}
-	if n.newest.path(p) == nil {
-		return false
+	all := maps.Clone(sent)
+	if all == nil {
+		all = map[onpath.PathID]bool{}
 	}
-	return slices.ContainsFunc(n.c.nodes, func(m *node) bool { return m != n && m.st == nil && !m.gone }) // it may
+	for id := range n.newest.paths {
+		all[id] = true // a node that has not been heard of may send any that is known here
+	}
+	return all
 }
 
 // entered reports whether packets may still enter a path that is over at a gateway.
@@ -142,23 +148,23 @@ func (w *world) joined(n *node) bool {
 	return true
 }
 
-// inbound says that packets of a path may come to a node from another one.
-type inbound struct {
-	n *node
-	p onpath.PathID
-}
-
+// findInbound notes of each node the paths of which packets may come to it from others.
 func (w *world) findInbound() {
-	w.inbound = map[inbound]bool{}
+	w.inbound = map[*node]map[onpath.PathID]bool{}
 	for _, m := range w.senders(nil) {
 		for _, x := range m.possible {
 			if x == nil {
 				continue
 			}
 			for s := range x.sends {
-				if i := w.byVport[s.vport]; i != nil && i.node != nil && i.node != m {
-					w.inbound[inbound{i.node, s.path}] = true
+				i := w.byVport[s.vport]
+				if i == nil || i.node == nil || i.node == m {
+					continue
 				}
+				if w.inbound[i.node] == nil {
+					w.inbound[i.node] = map[onpath.PathID]bool{}
+				}
+				w.inbound[i.node][s.path] = true
 			}
 		}
 	}

@@ -20,22 +20,12 @@ func (w *world) checkOverlaps() {
 	for _, c := range w.chains {
 		c.span()
 	}
-	for i, a := range w.chains {
-		for _, b := range w.chains[i+1:] {
-			if b.tier != a.tier || b.priority() != a.priority() {
-				break // ordered by both
-			}
-			if !a.mayMeet(b) {
-				continue
-			}
-			older, newer := a, b
-			if w.younger(a, b) {
-				older, newer = b, a
-			}
-			m, ok := contest(older, newer)
-			if !ok {
-				continue
-			}
+	for _, p := range w.mayOverlap() {
+		older, newer := w.chains[p[0]], w.chains[p[1]]
+		if w.younger(older, newer) {
+			older, newer = newer, older
+		}
+		if m, ok := contest(older, newer); ok {
 			newer.yield(older, m)
 		}
 	}

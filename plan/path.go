@@ -39,6 +39,7 @@ type path struct {
 	emits            map[onpath.TableID][]onpath.Rule
 	// waits says what keeps a present path from steering.
 	waits string
+	rank  int // in the order of the cloudlet's paths
 }
 
 func (p *path) ended() bool { return !p.spec.Ended.IsZero() }
@@ -138,6 +139,24 @@ func (w *world) orderPaths(cl *cloudlet) {
 		}
 		return cmp.Compare(a.id, b.id)
 	})
+	cl.indexPaths()
+}
+
+// indexPaths makes the cloudlet's paths findable.
+func (cl *cloudlet) indexPaths() {
+	cl.pathsOf, cl.pathByID, cl.operators = map[name][]*path{}, map[onpath.PathID]*path{}, false
+	for k, p := range cl.paths {
+		p.rank = k
+		cl.pathByID[p.id] = p
+		cl.operators = cl.operators || p.tier == onpath.TierOperator && !p.over
+		for _, d := range p.deps {
+			cl.pathsOf[d] = append(cl.pathsOf[d], p)
+		}
+		if startsAtInstances(p) {
+			from := p.chain.from.deployment
+			cl.pathsOf[from] = append(cl.pathsOf[from], p)
+		}
+	}
 }
 
 // priority is the chain's; without a chain, below all.

@@ -53,16 +53,16 @@ type world struct {
 	byVport     map[onpath.VportID]*instance
 	byName      map[name]*instance
 	members     map[member][]*instance
-	ofDep       map[name][]*instance        // in all cloudlets
-	objectsOf   map[name][]*onpath.Instance // objects by deployment, made when they are first asked for
-	inOrder     []*cloudlet                 // by name
-	nodeOrder   []*node                     // by name
-	inbound     map[inbound]bool            // made when it is first asked for
-	ended       map[member][]*endedPath     // likewise
-	beginning   map[member]bool             // likewise: paths that have not ended lead to it
-	begun       map[member]bool             // likewise: such paths by the plans that nodes have
-	kept        map[onpath.PathID]bool      // ended paths that their chains return to
-	selectable  map[string][]netip.Prefix   // tenants' addresses, made when they are first asked for
+	ofDep       map[name][]*instance             // in all cloudlets
+	objectsOf   map[name][]*onpath.Instance      // objects by deployment, made when they are first asked for
+	inOrder     []*cloudlet                      // by name
+	nodeOrder   []*node                          // by name
+	inbound     map[*node]map[onpath.PathID]bool // made when it is first asked for
+	ended       map[member][]*endedPath          // likewise
+	beginning   map[member]bool                  // likewise: paths that have not ended lead to it
+	begun       map[member]bool                  // likewise: such paths by the plans that nodes have
+	kept        map[onpath.PathID]bool           // ended paths that their chains return to
+	selectable  map[string][]netip.Prefix        // tenants' addresses, made when they are first asked for
 	updates     map[onpath.Key]onpath.Object
 	created     map[placedOn]int
 	inUse       map[netip.Addr]bool // addresses, made when they are first asked for
@@ -70,18 +70,20 @@ type world struct {
 }
 
 type cloudlet struct {
-	name     string
-	obj      *onpath.Cloudlet // nil: only nodes speak of it
-	nodes    []*node          // by name
-	gateway  *node            // the first of the pair that is heard of, or nil
-	pair     []*node          // those whose uplinks are used, two at most
-	gateways []*node
-	chains   []*chain // that lie here, in order of precedence
-	paths    []*path
-	pathsOf  map[name][]*path  // by deployment, in the order of paths
-	vports   int               // of its instances, with those just created
-	crowded  map[*chain]string // why there is no room for a chain's new path
-	alone    []*node           // their data paths may go on without their agents
+	name      string
+	obj       *onpath.Cloudlet // nil: only nodes speak of it
+	nodes     []*node          // by name
+	gateway   *node            // the first of the pair that is heard of, or nil
+	pair      []*node          // those whose uplinks are used, two at most
+	gateways  []*node
+	chains    []*chain // that lie here, in order of precedence
+	paths     []*path
+	pathsOf   map[name][]*path // by deployment that they lead through or begin at, in order
+	pathByID  map[onpath.PathID]*path
+	operators bool              // there are operators' paths that are not over
+	vports    int               // of its instances, with those just created
+	crowded   map[*chain]string // why there is no room for a chain's new path
+	alone     []*node           // their data paths may go on without their agents
 }
 
 type node struct {
