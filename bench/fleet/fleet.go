@@ -135,9 +135,10 @@ func (f *Fleet) common() map[onpath.Key]onpath.Object {
 		f.add("", t, made[*onpath.Tenant](onpath.KindTenant))
 	}
 	fn := made[*onpath.Function](onpath.KindFunction)
-	fn.Spec.Shared = true
-	fn.Spec.Container = &onpath.ContainerSpec{Image: "registry.example/hop:1", Command: []string{"/hop"}}
-	fn.Spec.Resources = onpath.Resources{CPU: 10, Memory: 8 << 20}
+	fn.Spec = onpath.FunctionSpec{
+		Shared: true, Container: &onpath.ContainerSpec{Image: "registry.example/hop:1", Command: []string{"/hop"}},
+		Resources: onpath.Resources{CPU: 10, Memory: 8 << 20},
+	}
 	f.add(operator, "hop", fn)
 	return maps.Clone(f.Objects)
 }
