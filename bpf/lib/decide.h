@@ -9,13 +9,13 @@
 #include "flow.h"
 #include "nat.h"
 
+/* Between clients, relays and servers of DHCP: both ports tell (RFC 2131, RFC 8415 §7.2). */
 static __always_inline int is_dhcp(const struct flow_key *k, __u32 family)
 {
-	__u16 d = bpf_ntohs(k->dport);
+	__u16 first = family == FAMILY_4 ? 67 : 546;
+	__u16 s = bpf_ntohs(k->sport) - first, d = bpf_ntohs(k->dport) - first;
 
-	if (k->proto != IPPROTO_UDP)
-		return 0;
-	return family == FAMILY_4 ? d == 67 || d == 68 : d == 546 || d == 547;
+	return k->proto == IPPROTO_UDP && s <= 1 && d <= 1;
 }
 
 /* Both directions of a flow go the same way: by the chain (NEXT_PASS), where the
@@ -127,12 +127,13 @@ __noinline int cut(struct __sk_buff *skb)
 }
 
 /*
- * A packet comes in with this machine's own address as its source, which no machine out
- * there has. What a chain takes would pass by it, or leave an entry for answers that are
- * the machine's own; so it is dropped. (What no chain takes is the kernel's, which does
- * the same with IPv4. Over a bridge, and to a tap, the machine's own traffic comes.)
+ * A packet comes in whose source no machine out there can have toward its destination:
+ * this machine's own address, or one that must not leave its link (RFC 6890). Where a chain
+ * selects it, it would pass by the chain, or leave an entry for answers of others; so it is
+ * dropped. (What no chain selects is the kernel's. Over a bridge, and to a tap, the
+ * machine's own traffic comes.)
  */
-__noinline int refuse_own(struct __sk_buff *skb)
+__noinline int refuse_source(struct __sk_buff *skb)
 {
 	struct pkt *p = packet();
 	struct node *n = this_node();
@@ -219,13 +220,14 @@ __noinline int decide_edge(struct __sk_buff *skb)
 			return GO_ON;
 		return unknown_error(skb);
 	}
-	if (confined(p->key.src, p->family) || confined(p->key.dst, p->family) ||
-	    is_dhcp(&p->key, p->family))
+	if (confined(p->key.dst, p->family) || (!(p->is & IS_NOPORTS) && is_dhcp(&p->key, p->family)))
 		return TC_ACT_OK;
 	local = !(p->is & IS_HOST) && is_local(p, p->key.dst);
+	if (!local && confined(p->key.src, p->family))
+		return p->is & IS_HOST ? TC_ACT_OK : refuse_source(skb);
 	own = !(p->is & IS_HOST) && !local && is_local(p, p->key.src);
 	if (own && !(p->is & (IS_TAPPED | IS_BRIDGED)))
-		return refuse_own(skb);
+		return refuse_source(skb);
 	local |= own;
 	if (local && !n->host_ifindex)
 		return TC_ACT_OK; /* an uplink of another kind: the node's own is not steered there */

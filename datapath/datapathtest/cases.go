@@ -86,6 +86,7 @@ func Cases() []Case {
 		{"new-flows-wrapped", "a flow of an operator's chain and of a tenant's counts for both, its answers for none", newFlowsWrapped},
 		{"told-late", "a flow whose first packets were too big goes on with the first that fits", toldLate},
 		{"nodes-own", "no instance gets the node's own answers", nodesOwn},
+		{"link-source", "a source of a link only passes by no chain, and DHCP has both its ports", linkSource},
 		{"errors-from-nobody", "an ICMP error from an address that nobody has leads nowhere", errorsFromNobody},
 		{"room-for-few", "a tenant's established flows stay within its share, the others are steered too", roomForFew},
 		{"held-by", "established entries count to the tenant of their path, at once, where an operator's chain wraps a tenant's", heldBy},

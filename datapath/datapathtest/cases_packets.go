@@ -249,7 +249,6 @@ func local(b *bed) {
 		tuple(tcp, client, 1, at4, 22), tuple(tcp, client6, 1, at6, 22),
 		tuple(udp, client, 1, b.nodes[gateway].spec.Underlay.Addr(), 9),
 		tuple(udp, client, 1, netip.MustParseAddr("224.0.0.5"), 89),
-		tuple(udp, netip.MustParseAddr("169.254.9.9"), 1, server, 9),
 		tuple(udp, netip.MustParseAddr("0.0.0.0"), 68, netip.MustParseAddr("255.255.255.255"), 67),
 		tuple(udp, netip.MustParseAddr("fe80::9"), 546, netip.MustParseAddr("ff02::1:2"), 547),
 		tuple(icmpv6, client6, 1, netip.MustParseAddr("ff02::1"), 1),
@@ -278,6 +277,37 @@ func local(b *bed) {
 		return ok && e.Next == fw.vport
 	})
 	b.h.Receive(gateway, onpath.DeviceName(fw.vport), quietTime) // where the harness lets it through
+}
+
+// linkSource: a source that must not leave its link passes by no chain to a destination
+// beyond, and ports of DHCP alone make no packet DHCP.
+func linkSource(b *bed) {
+	fw := b.instance("fw", gateway)
+	b.apply(one(&chain{path: 1, match: toServer(), strict: true}, fw))
+	for _, src := range []string{"169.254.9.9", "240.0.0.9", "fe80::9"} {
+		to := server
+		if src == "fe80::9" {
+			to = server6
+		}
+		for _, t := range []onpath.Tuple{tuple(udp, netip.MustParseAddr(src), 7, to, 161), tuple(tcp, netip.MustParseAddr(src), 7, to, 80)} {
+			b.send(gateway, clientNet, newPacket(t).bytes())
+			b.dropped(gateway, clientNet, onpath.DropSpoofed)
+		}
+	}
+	b.quiet()
+	b.noEntries()
+	before := b.h.Forwarded(gateway)
+	for _, t := range []onpath.Tuple{tuple(udp, client, 68, server, 67), tuple(udp, client, 67, server, 67), tuple(udp, client6, 546, server6, 547)} {
+		b.h.Send(gateway, clientNet, Frame{Packet: newPacket(t).bytes()})
+	}
+	b.eventually("the kernel has forwarded DHCP", func() bool { return b.h.Forwarded(gateway) == before+3 })
+	b.drain()
+	b.noEntries()
+	for _, t := range []onpath.Tuple{
+		tuple(udp, client, 9, server, 67), tuple(udp, client, 68, server, 9), tuple(udp, client6, 67, server6, 68), tuple(udp, client, 546, server, 547),
+	} {
+		b.forward(t, fw)
+	}
 }
 
 // ownSource: what comes in with the node's own address as its source passes by no chain,

@@ -150,8 +150,8 @@ func (n *Node) fromUplink(device string, b []byte, h header) {
 		n.kernel(b, h)
 		return
 	}
-	if n.isLocal(t.Src) {
-		n.refuseOwn(w)
+	if n.isLocal(t.Src) || confined(t.Src) {
+		n.refuseSource(w)
 		return
 	}
 	if h.verdict == unreadable {
@@ -266,9 +266,9 @@ func (n *Node) unsteered(w *work, ports bool) bool {
 	return n.isLocal(t.Dst) || neverSelected(t, ports)
 }
 
-// refuseOwn drops a packet from outside that has the node's own address as its source, if
-// a chain would take it.
-func (n *Node) refuseOwn(w *work) {
+// refuseSource drops a packet from outside whose source is the node's own address, or must
+// not leave its link, if a chain selects it.
+func (n *Node) refuseSource(w *work) {
 	if n.walk(n.edge.Table, w.key.tuple, &w.h, atEdge, 0, n.edge.Vport).first == 0 {
 		n.kernel(w.b, w.h)
 		return
@@ -618,17 +618,18 @@ func confined(a netip.Addr) bool {
 	return a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a.IsLinkLocalUnicast()
 }
 
-// neverSelected tells what no chain may take: what concerns a link only,
-// addresses that name nobody, and DHCP.
+// neverSelected tells what no chain may take: what goes to addresses of a link only or to
+// nobody's, and DHCP, which both ports tell.
 func neverSelected(t onpath.Tuple, ports bool) bool {
-	if confined(t.Src) || confined(t.Dst) {
+	if confined(t.Dst) {
 		return true
 	}
 	if t.Protocol != protoUDP || !ports {
 		return false
 	}
+	first := uint16(67)
 	if t.Src.Is6() {
-		return t.DstPort == 546 || t.DstPort == 547
+		first = 546
 	}
-	return t.DstPort == 67 || t.DstPort == 68
+	return t.SrcPort-first <= 1 && t.DstPort-first <= 1
 }

@@ -239,9 +239,9 @@ func never() []onpath.Match {
 	for _, p := range []string{"0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3", "::/127", "fe80::/10", "ff00::/8"} {
 		quiet = append(quiet, netip.MustParsePrefix(p))
 	}
-	dhcp := []onpath.PortRange{{First: 67, Last: 68}, {First: 546, Last: 547}}
+	dhcp4, dhcp6 := []onpath.PortRange{{First: 67, Last: 68}}, []onpath.PortRange{{First: 546, Last: 547}}
 	return []onpath.Match{
 		{Src: quiet}, {Dst: quiet},
-		{Protocol: []uint8{17}, SrcPorts: dhcp}, {Protocol: []uint8{17}, DstPorts: dhcp},
+		{Family: 4, Protocol: []uint8{17}, SrcPorts: dhcp4, DstPorts: dhcp4}, {Family: 6, Protocol: []uint8{17}, SrcPorts: dhcp6, DstPorts: dhcp6},
 	}
 }
