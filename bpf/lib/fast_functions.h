@@ -230,12 +230,13 @@ __noinline int hop_of_edited(struct xdp_md *ctx)
 	slot = r->path;
 	path = bpf_map_lookup_elem(&paths, &slot);
 	mtu = slot && path ? path->mtu : 0;
-	if (mtu && r->a.length > mtu)
-		return -(int)(mtu & 0xffff);
 	data = (void *)(long)ctx->data;
 	end = (void *)(long)ctx->data_end;
-	if (data + ETH_HLEN > end)
+	if (data + ETH_HLEN + sizeof(struct iphdr) > end)
 		return 0;
+	if (mtu && r->a.length > mtu &&
+	    (r->a.family != FAMILY_4 || (data[ETH_HLEN + 6] & 0x40) || r->a.length > LEAST_INTERFACE)) /* DF */
+		return -(int)(mtu & 0xffff);
 	__builtin_memcpy(data, fib.dmac, 6);
 	__builtin_memcpy(data + 6, fib.smac, 6);
 	return ifindex;

@@ -45,6 +45,7 @@
 #define IS_TAPPED   0x20000 /* a copy: nothing may go back */
 #define IS_BRIDGED  0x40000 /* came in at one side of a bridge */
 #define IS_LINK     0x80000 /* Neighbour Discovery: of one link, whatever its addresses */
+#define IS_DIVISIBLE 0x200000 /* IPv4 without DF: routers may fragment it */
 #define IS_AWAITED  0x100000 /* by an instance that is closed here, and not where it is */
 
 /* What to do with a packet: a flow entry, opened up. */
@@ -86,6 +87,9 @@ struct error6 {
 #define NOBODY MAX_TENANTS /* no tenant's slot */
 #define NOWHERE (1u << 18) /* the path of packets whose group this node does not have */
 #define MAX_ELEMENTS 32 /* of a path: group numbers have five bits for them */
+/* Any instance's interface takes as many bytes of IP: what is no longer, and too long for a
+ * path, is too long for a tunnel of it. */
+#define LEAST_INTERFACE 1500
 #define MAX_QUOTED 96 /* bytes that an ICMP error quotes; a multiple of 4 */
 
 /* Subprograms answer with a verdict for the kernel, or: go on with pkt.d. */

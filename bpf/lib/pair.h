@@ -103,7 +103,7 @@ __noinline int tell(struct __sk_buff *skb, __u32 to, __u32 next, __u32 group, __
 	if (!encapsulate(skb, to, 0, next, group)) {
 		if (answers)
 			p->tunnel.tunnel_id = answers == TELL_ANSWERS ? n->edge : VNI_LEARNED;
-		if (!answers || !bpf_skb_set_tunnel_key(skb, &p->tunnel, TUNNEL_KEY_SIZE, tunnel_flags(v)))
+		if (!answers || !bpf_skb_set_tunnel_key(skb, &p->tunnel, TUNNEL_KEY_SIZE, tunnel_flags(p, v->peer)))
 			bpf_clone_redirect(skb, n->tunnel_ifindex, 0);
 	}
 	bpf_skb_store_bytes(skb, 0, p->macs, 12, 0);

@@ -353,6 +353,8 @@ __noinline int parse(struct __sk_buff *skb)
 		if (p->length < p->headers || p->length > limit)
 			return PARSE_MALFORMED;
 		frag = bpf_ntohs(h.frag_off);
+		if (!(frag & 0x4000) && !skb->gso_size)
+			p->is |= IS_DIVISIBLE;
 		id = h.id;
 		later = (frag & 0x1fff) != 0;
 		first = !later && (frag & 0x2000);

@@ -224,7 +224,7 @@ __noinline int send_on(struct __sk_buff *skb)
 		v = vport_of(&slot, p->d.next);
 	if (v && v->kind == VPORT_REMOTE)
 		mtu = narrower(mtu, v->peer);
-	if (mtu && p->segment > mtu) {
+	if (is_too_long(p, mtu)) {
 		untold();
 		return send_error(skb, ERROR_BIG, mtu);
 	}

@@ -24,13 +24,22 @@ static __always_inline __u32 get24(const __u8 *b)
 	return (__u32)b[0] << 16 | (__u32)b[1] << 8 | b[2];
 }
 
-/* For bpf_skb_set_tunnel_key, towards the vport's peer. */
-static __always_inline __u64 tunnel_flags(const struct vport *v)
+/*
+ * For bpf_skb_set_tunnel_key, towards a peer. The packet in the tunnel may be fragmented if
+ * the one that it carries may (RFC 2003 §5.1): whoever sends without DF often hears no ICMP.
+ */
+static __always_inline __u64 tunnel_flags(const struct pkt *p, __u32 slot)
 {
-	__u32 slot = v->peer;
 	struct peer *peer = bpf_map_lookup_elem(&peers, &slot);
 
-	return BPF_F_DONT_FRAGMENT | (peer && peer->family == FAMILY_6 ? BPF_F_TUNINFO_IPV6 : BPF_F_ZERO_CSUM_TX);
+	return (p->is & IS_DIVISIBLE ? 0 : BPF_F_DONT_FRAGMENT) |
+	       (peer && peer->family == FAMILY_6 ? BPF_F_TUNINFO_IPV6 : BPF_F_ZERO_CSUM_TX);
+}
+
+/* Is the packet too long for what carries mtu bytes, 0: any? */
+static __always_inline int is_too_long(const struct pkt *p, __u32 mtu)
+{
+	return mtu && p->segment > mtu && !((p->is & IS_DIVISIBLE) && p->segment <= LEAST_INTERFACE);
 }
 
 /* Make the packet one to the vport in a slot, behind a peer. Returns 0, or a drop
@@ -38,7 +47,6 @@ static __always_inline __u64 tunnel_flags(const struct vport *v)
 __noinline int encapsulate(struct __sk_buff *skb, __u32 slot, __u32 prev, __u32 entry, __u32 group)
 {
 	struct vport *v = bpf_map_lookup_elem(&vports, &slot);
-	__u64 flags = BPF_F_ZERO_CSUM_TX | BPF_F_DONT_FRAGMENT;
 	struct pkt *p = packet();
 	struct bpf_tunnel_key *key;
 	struct peer *peer;
@@ -54,18 +62,16 @@ __noinline int encapsulate(struct __sk_buff *skb, __u32 slot, __u32 prev, __u32 
 	__builtin_memset(key, 0, sizeof(*key));
 	key->tunnel_id = v->id;
 	key->tunnel_ttl = 255;
-	if (peer->family == FAMILY_6) {
-		flags = BPF_F_TUNINFO_IPV6 | BPF_F_DONT_FRAGMENT;
+	if (peer->family == FAMILY_6)
 		copy_addr(key->remote_ipv6, peer->addr);
-	} else {
+	else
 		key->remote_ipv4 = bpf_ntohl(V4(peer->addr));
-	}
 	put24(head, prev);
 	put24(head + 3, entry);
 	put24(head + 6, group);
 	put24(head + 9, peer->secret);
 	bpf_skb_store_bytes(skb, 0, head, sizeof(head), 0);
-	if (bpf_skb_set_tunnel_key(skb, key, TUNNEL_KEY_SIZE, flags))
+	if (bpf_skb_set_tunnel_key(skb, key, TUNNEL_KEY_SIZE, tunnel_flags(p, slot)))
 		return DROP_NO_ROUTE;
 	return 0;
 }

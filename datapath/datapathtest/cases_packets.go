@@ -143,6 +143,10 @@ func mtu(b *bed) {
 		b.dropped(gateway, clientNet, onpath.DropTooBig)
 		b.isTooBig(clientNet, p.bytes(), 1400)
 	}
+	// Without DF the tunnel carries fragments: its sender may hear no ICMP.
+	p := newPacket(udp4(1))
+	p.nodf, p.payload = true, make([]byte, 1500-28)
+	b.through(clientNet, p.bytes(), serverNet, forwards(fw)...)
 	for n, t := range []onpath.Tuple{tcp4(5), tcp6(5)} {
 		limit := []uint16{1360, 1340}[n]
 		p := newPacket(t)
@@ -177,7 +181,7 @@ func mtuOptions(b *bed) {
 		b.dropped(gateway, clientNet, onpath.DropTooBig)
 		b.isTooBig(clientNet, p.bytes(), 1400)
 	}
-	for _, t := range []onpath.Tuple{ping6(7), tuple(udp, client6, 7, server6, 53), udp4(7)} {
+	for _, t := range []onpath.Tuple{ping6(7), tuple(udp, client6, 7, server6, 53)} {
 		p := newPacket(t)
 		p.payload, p.id, p.piece = make([]byte, 2000), 7000, 1424
 		first, rest := p, p
@@ -189,7 +193,13 @@ func mtuOptions(b *bed) {
 		b.sendFrame(fw.node, onpath.DeviceName(fw.vport), Frame{Packet: withTTL(f.Packet, 1)})
 		b.dropped(fw.node, onpath.DeviceName(fw.vport), onpath.DropUnclassified)
 	}
-	p := newPacket(udp4(8))
+	p := newPacket(udp4(7)) // IPv4's fragments have no DF
+	p.payload, p.id, p.piece = make([]byte, 2000), 7000, 1424
+	first, rest := p, p
+	first.more, rest.offset = true, 1424
+	b.through(clientNet, first.bytes(), serverNet, forwards(fw)...)
+	b.through(clientNet, rest.bytes(), serverNet, forwards(fw)...)
+	p = newPacket(udp4(8))
 	p.payload, p.options = make([]byte, 1380), []byte{1, 1, 1, 0}
 	tooBig(p)
 	p = newPacket(tuple(udp, client6, 8, server6, 53))

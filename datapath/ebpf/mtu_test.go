@@ -1,11 +1,16 @@
 package ebpf_test
 
 import (
+	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"os/exec"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/netnsrun"
@@ -32,6 +37,61 @@ func TestNoBlackHole(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// TestNoBlackHoleWithoutDF: datagrams that a tunnel does not hold, of senders that do
+// not ask for errors, arrive in both directions, in one packet or in fragments.
+func TestNoBlackHoleWithoutDF(t *testing.T) {
+	needKernel(t)
+	c := newTownWith(t, townOptions{linkMTU: 1500, underlayMTU: 1500})
+	c.routed("n2", 16)
+	c.steerWithin("n2", time.Time{})
+	conns := [2]*net.UDPConn{}
+	for i, ns := range []string{c.client, c.server} {
+		c.in(ns, func() (err error) {
+			conns[i], err = net.ListenUDP("udp4", &net.UDPAddr{Port: 4000})
+			if err != nil {
+				return err
+			}
+			raw, err := conns[i].SyscallConn()
+			if err != nil {
+				return err
+			}
+			var set error
+			err = raw.Control(func(fd uintptr) {
+				set = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DONT)
+			})
+			return errors.Join(err, set)
+		})
+		defer conns[i].Close()
+	}
+	for _, length := range []int{100, 1463, 1472, 4000} { // of payload; the tunnel holds 1,450 bytes of IP
+		c.arrives(conns[0], conns[1], "10.9.0.2:4000", length)
+		c.arrives(conns[1], conns[0], "10.1.0.2:4000", length)
+	}
+	if n := c.out("n2", 16); n < 8 {
+		t.Errorf("the instance got %d packets", n)
+	}
+}
+
+// arrives sends five datagrams and counts those that come.
+func (c *town) arrives(from, to *net.UDPConn, at string, length int) {
+	c.t.Helper()
+	for range 5 {
+		if _, err := from.WriteToUDPAddrPort(make([]byte, length), netip.MustParseAddrPort(at)); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	got, b := 0, make([]byte, 1<<16)
+	c.must(to.SetReadDeadline(time.Now().Add(2 * time.Second)))
+	for ; got < 5; got++ {
+		if n, err := to.Read(b); err != nil || n != length {
+			break
+		}
+	}
+	if got < 5 {
+		c.t.Errorf("of 5 datagrams with %d bytes to %s, %d arrived", length, at, got)
 	}
 }
 

@@ -135,7 +135,7 @@ func (n *Node) steer(w *work, f *flow) {
 		return
 	}
 	if mtu := n.fits(f); mtu > 0 {
-		if n.longest(&w.h) > mtu {
+		if n.longest(&w.h) > mtu && !n.divisible(&w.h) {
 			n.tooBig(w, mtu)
 			return
 		}

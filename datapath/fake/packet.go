@@ -47,6 +47,7 @@ type header struct {
 	verdict  verdict
 	ofLink   bool // concerns one link only, whatever its addresses
 	v6       bool
+	df       bool // IPv4: not to be fragmented
 	protocol uint8
 	known    bool // protocol is the transport's (too many extension headers otherwise)
 	length   int  // of the IP packet, bytes
@@ -116,6 +117,7 @@ func parseIPv4(b []byte, cut bool) header {
 	h := header{
 		protocol: b[9], known: true, length: length, l4: head, ttl: b[8],
 		id: uint32(binary.BigEndian.Uint16(b[4:])), offset: int(frag&0x1fff) * 8, more: frag&0x2000 != 0,
+		df: frag&0x4000 != 0,
 	}
 	h.fragment = h.offset > 0 || h.more
 	h.first = h.fragment && h.offset == 0

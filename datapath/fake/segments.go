@@ -48,3 +48,12 @@ func (n *Node) longest(h *header) int {
 	}
 	return h.length
 }
+
+// leastInterface is what any instance's interface takes, in bytes of IP.
+const leastInterface = 1500
+
+// divisible tells IPv4 packets without DF that fit all interfaces: tunnels carry them in
+// fragments.
+func (n *Node) divisible(h *header) bool {
+	return !h.v6 && !h.df && n.piece.packets == 0 && h.length <= leastInterface
+}
