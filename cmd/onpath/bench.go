@@ -20,6 +20,7 @@ type benchFlags struct {
 	bench.Options
 	json, html, markdown string
 	list                 bool
+	against              string
 }
 
 func newBench(*global) *cobra.Command {
@@ -33,8 +34,12 @@ forwarding, the least that XDP and tc programs can do, containers wired by hand,
 user space by NFQUEUE, Open vSwitch. What this machine lacks is skipped, with
 the reason. The whole suite takes less than 40 minutes, --quick less than four.
 
+With --against, two builds of onpath run the named benchmarks in turn, and their
+rates and CPU times per packet are compared: the exit code is 1 if the upper
+quartile of a ratio is below 0.98.
+
 Needs root and an otherwise idle machine. Nothing is left behind.`,
-		Example: examples("sudo onpath bench", "sudo onpath bench forward hop --rounds 10", "sudo onpath bench --json results.json --html results.html", "onpath bench --list"),
+		Example: examples("sudo onpath bench", "sudo onpath bench forward hop --rounds 10", "sudo onpath bench --json results.json --html results.html", "sudo onpath bench flows --against ./onpath-before", "onpath bench --list"),
 		GroupID: groupAround,
 		Args:    cobra.ArbitraryArgs,
 		ValidArgsFunction: func(*cobra.Command, []string, string) (names []string, _ cobra.ShellCompDirective) {
@@ -56,6 +61,7 @@ Needs root and an otherwise idle machine. Nothing is left behind.`,
 	f.StringVar(&b.Images, "images", "bin/images", "`folder` with the images that make images builds")
 	f.StringVar(&b.Previous, "previous", "", "an earlier `program` from which failover upgrades to this one")
 	f.StringVar(&b.Graphs, "graphs", "", "`folder` with networks for mosto: files *.edges.lat of lines \"A -> B MILLISECONDS\"")
+	f.StringVar(&b.against, "against", "", "compare with another build of onpath: this `program`")
 	f.StringVar(&b.html, "html", "", "also write a report with plots to this file, one page that needs nothing else")
 	f.StringVar(&b.markdown, "markdown", "", "also write the results into this `page`, between the lines that mark their place, and plots beside it")
 	c.AddCommand(newBenchReport(), newBenchQueue())
@@ -89,6 +95,11 @@ func (b *benchFlags) run(c *cobra.Command, names []string) error {
 	if b.Rounds < 0 {
 		return badUsage("--rounds %d must be above 0", b.Rounds)
 	}
+	if b.against != "" {
+		if err := b.checkAgainst(); err != nil {
+			return err
+		}
+	}
 	if err := b.canWrite(); err != nil {
 		return err
 	}
@@ -103,6 +114,11 @@ func (b *benchFlags) run(c *cobra.Command, names []string) error {
 	progress, start := newProgress(c.ErrOrStderr()), time.Now()
 	b.Progress = func(format string, args ...any) {
 		progress.show("%4.0f s  %s", time.Since(start).Seconds(), fmt.Sprintf(format, args...))
+	}
+	if b.against != "" {
+		err := b.runAgainst(c)
+		progress.done()
+		return err
 	}
 	res, err := bench.Execute(c.Context(), b.Options)
 	progress.done()
