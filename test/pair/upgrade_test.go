@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -15,22 +16,39 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/demo"
+	"github.com/onpath/onpath/internal/testprogram"
 	"github.com/onpath/onpath/lab"
 )
+
+// earlier is the build that make test left beside the program, or one made now, of the
+// commit that scripts/previous.commit names.
+func earlier(ctx context.Context, t *testing.T, bin string) string {
+	t.Helper()
+	if _, err := os.Stat(bin + "-previous"); err == nil {
+		return bin + "-previous"
+	}
+	build := exec.CommandContext(ctx, "../../scripts/previous", filepath.Join(t.TempDir(), "onpath-previous"))
+	var why strings.Builder
+	build.Stderr = &why
+	out, err := build.Output()
+	if err != nil {
+		t.Fatalf("%v: %s", err, &why)
+	}
+	if len(out) == 0 {
+		t.Skipf("there is no earlier build: %s", strings.TrimSpace(why.String()))
+	}
+	return strings.TrimSpace(string(out))
+}
 
 // TestUpgradeFromPrevious: where the version before this one runs, this one takes over,
 // at the server and at one node after the other, so that for a while two gateways of a
 // pair understand each other across versions. No packet is lost, no connection
 // breaks, and the instances run on.
 func TestUpgradeFromPrevious(t *testing.T) {
-	bin := os.Getenv("ONPATH_BIN")
-	previous := bin + "-previous"
-	if _, err := os.Stat(previous); bin == "" || err != nil {
-		t.Skip("there is no earlier build beside $ONPATH_BIN: scripts/previous bin/onpath-previous makes one of the last tagged version")
-	}
+	bin := testprogram.Path(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	s := setUpWith(ctx, t, previous)
+	s := setUpWith(ctx, t, earlier(ctx, t, bin))
 	route(ctx, t, s, "origin", "10.9.0.3") // answers come by way of the other gateway
 	if out, err := s.Onpath(ctx, "apply", "-f", "testdata/counted.yaml", "--wait"); err != nil {
 		t.Fatalf("%v: %s", err, out)
