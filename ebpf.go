@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 	"unicode/utf8"
 )
@@ -86,10 +85,6 @@ const (
 	minBudget      = Duration(50 * time.Nanosecond)
 )
 
-// BuiltInFunctions are the ebpf functions that come with onpath, which
-// EBPFSpec.Object may name.
-var BuiltInFunctions = []string{"firewall", "loadbalancer", "monitor", "ratelimit"}
-
 const objectTooLarge = "strip it (llvm-strip -g), and declare large tables as maps"
 
 // validate checks what can be said of an object without reading it; a FunctionChecker
@@ -97,19 +92,13 @@ const objectTooLarge = "strip it (llvm-strip -g), and declare large tables as ma
 func (e *EBPFSpec) validate(v *validation, at string, s *FunctionSpec) {
 	switch {
 	case e.Object == "":
-		v.add(at+".object", "write ./FILE.o, or one of "+strings.Join(BuiltInFunctions, ", "), "is missing")
+		v.add(at+".object", "write ./FILE.o, or the name of a function that comes with onpath", "is missing")
 	case len(e.Code) > MaxObjectBytes:
 		v.add(at+".code", objectTooLarge, "the object has %d bytes; at most %d", len(e.Code), MaxObjectBytes)
-	case len(e.Code) > 0:
-		v.text(at+".object", e.Object, 512)
-	case LocalImage(e.Object):
+	case len(e.Code) == 0 && LocalImage(e.Object):
 		v.add(at+".object", "use onpath apply, or send what is in it as code", "%s lies on the client, which has to read it", quote(e.Object))
-	case !slices.Contains(BuiltInFunctions, e.Object):
-		remedy := meant(e.Object, BuiltInFunctions)
-		if strings.HasSuffix(e.Object, ".o") {
-			remedy = "write ./" + e.Object + " for a file beside this one"
-		}
-		v.add(at+".object", remedy, "%s is not a function that comes with onpath", quote(e.Object))
+	default:
+		v.text(at+".object", e.Object, 512)
 	}
 	v.env(at+".config", e.Config)
 	v.configFiles(at+".files", e.Files)

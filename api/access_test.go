@@ -617,7 +617,7 @@ func TestTenantsBringCode(t *testing.T) {
 	if _, err := alice.Put(ctx, function("builtin", onpath.EBPFSpec{Object: "firewall"})); err != nil {
 		t.Errorf("alice may not use what comes with onpath: %v", err)
 	}
-	code, err := os.ReadFile("../runtime/ebpf/objects/ratelimit.o")
+	code, err := os.ReadFile("../functions/ebpf-ratelimit/ratelimit.o")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,10 @@ import (
 	"github.com/onpath/onpath/api/auth"
 	"github.com/onpath/onpath/api/client"
 	"github.com/onpath/onpath/api/session"
-	functions "github.com/onpath/onpath/runtime/ebpf"
+	firewall "github.com/onpath/onpath/functions/ebpf-firewall"
+	ratelimit "github.com/onpath/onpath/functions/ebpf-ratelimit"
+	"github.com/onpath/onpath/runtime/inline"
+	"github.com/onpath/onpath/sdk"
 	"github.com/onpath/onpath/store/mem"
 )
 
@@ -183,7 +186,7 @@ func (w *world) start() {
 	s, err := api.New(api.Options{
 		Store: w.wrapped, Controller: w.controller, Hub: w.hub, Authority: authority, Dir: w.dir,
 		Address: w.address, Version: "test", Clock: w.clock.now,
-		Functions: map[onpath.FunctionKind]onpath.FunctionChecker{onpath.EBPFFunction: functions.Checker{}},
+		Functions: map[onpath.FunctionKind]onpath.FunctionChecker{onpath.EBPFFunction: inline.Checker{Functions: []sdk.Function{firewall.Function, ratelimit.Function}}},
 	})
 	fatal(err)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -95,6 +95,9 @@ func (s *Server) checkAdded(spec *onpath.FunctionSpec, env onpath.Env, with map[
 			err.Field = at + ".env[" + name + "]"
 		default: // about the function's own, which one of these does not suit, or about none
 			err.Field = at + ".env"
+			if name != "" {
+				err.Message = name + ": " + err.Message
+			}
 		}
 		errs = append(errs, err)
 	}

@@ -11,9 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/onpath/onpath"
-	"github.com/onpath/onpath/internal/inline"
+	"github.com/onpath/onpath/internal/bpfobject"
 	"github.com/onpath/onpath/internal/table"
-	functions "github.com/onpath/onpath/runtime/ebpf"
 )
 
 func newFunction(g *global) *cobra.Command {
@@ -75,7 +74,7 @@ func checkObject(file string, verbose bool) (*checked, error) {
 	if err != nil {
 		return nil, noFile(file, err)
 	}
-	o, err := inline.Parse(code)
+	o, err := bpfobject.Parse(code)
 	if err != nil {
 		return nil, err
 	}
@@ -100,14 +99,14 @@ func checkObject(file string, verbose bool) (*checked, error) {
 }
 
 // verify asks this machine's kernel.
-func (r *checked) verify(o *inline.Object, verbose bool) error {
-	dir := filepath.Join(functions.DefaultPinPath, fmt.Sprintf("check-%d", os.Getpid()))
+func (r *checked) verify(o *bpfobject.Object, verbose bool) error {
+	dir := filepath.Join(bpfobject.PinPath, fmt.Sprintf("check-%d", os.Getpid()))
 	defer os.RemoveAll(dir)
 	tables, err := o.OpenTables(dir)
 	if err != nil {
 		return err
 	}
-	defer inline.CloseTables(tables)
+	defer bpfobject.CloseTables(tables)
 	if r.Verified, err = o.Verify(tables); err != nil {
 		return err
 	}
@@ -148,7 +147,7 @@ func (r *checked) write(w io.Writer) error {
 	}
 	verdict := "accepted; run it as root to ask the kernel's verifier too"
 	if r.Verified > 0 {
-		verdict = fmt.Sprintf("accepted; the verifier looked at %d instructions of at most %d", r.Verified, inline.MaxVerified)
+		verdict = fmt.Sprintf("accepted; the verifier looked at %d instructions of at most %d", r.Verified, bpfobject.MaxVerified)
 	}
 	t.Row("verdict", verdict)
 	if err := t.WriteRows(w); err != nil {

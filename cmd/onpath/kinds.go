@@ -8,11 +8,19 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/client"
+	firewall "github.com/onpath/onpath/functions/ebpf-firewall"
+	loadbalancer "github.com/onpath/onpath/functions/ebpf-loadbalancer"
+	monitor "github.com/onpath/onpath/functions/ebpf-monitor"
+	ratelimit "github.com/onpath/onpath/functions/ebpf-ratelimit"
 	"github.com/onpath/onpath/internal/config"
 	"github.com/onpath/onpath/node"
 	"github.com/onpath/onpath/runtime/container"
-	functions "github.com/onpath/onpath/runtime/ebpf"
+	"github.com/onpath/onpath/runtime/inline"
+	"github.com/onpath/onpath/sdk"
 )
+
+// ebpfFunctions are those that come with onpath.
+var ebpfFunctions = []sdk.Function{firewall.Function, loadbalancer.Function, monitor.Function, ratelimit.Function}
 
 // functionKind is how this program runs functions of a kind.
 type functionKind struct {
@@ -32,7 +40,7 @@ type functionKind struct {
 // functionKinds are all kinds that this program runs.
 var functionKinds = []functionKind{
 	{onpath.ContainerFunction, openContainers, containerDir, ownContainerd, "the instances of the container runtime", nil},
-	{onpath.EBPFFunction, openInline, inlineDir, nowhere, "the tables of ebpf functions", functions.Checker{}},
+	{onpath.EBPFFunction, openInline, inlineDir, nowhere, "the tables of ebpf functions", inline.Checker{Functions: ebpfFunctions}},
 }
 
 // leftovers are what the runtimes have of a node that is taken off.
@@ -98,7 +106,7 @@ func openContainers(ctx context.Context, conf *config.Node, cl *client.Client, l
 func inlineDir(conf *config.Node) string { return filepath.Join(conf.StateDir, "ebpf") }
 
 func openInline(_ context.Context, conf *config.Node, _ *client.Client, log *slog.Logger) (onpath.Runtime, error) {
-	d, err := functions.New(functions.Options{Dir: inlineDir(conf), Log: log})
+	d, err := inline.New(inline.Options{Dir: inlineDir(conf), Functions: ebpfFunctions, Log: log})
 	if err != nil {
 		return nil, err
 	}

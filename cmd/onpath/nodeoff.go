@@ -15,11 +15,11 @@ import (
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api"
 	"github.com/onpath/onpath/datapath/ebpf"
+	"github.com/onpath/onpath/internal/bpfobject"
 	"github.com/onpath/onpath/internal/config"
 	"github.com/onpath/onpath/internal/roster"
 	"github.com/onpath/onpath/lab"
 	"github.com/onpath/onpath/node"
-	functions "github.com/onpath/onpath/runtime/ebpf"
 )
 
 func newNodeOff(g *global) *cobra.Command {
@@ -219,7 +219,7 @@ func nodeOff(ctx context.Context, conf *config.Node, log *slog.Logger) ([]string
 // paths if there is none, and the socket of a server that was killed.
 func tidyUp() {
 	_ = os.Remove(ebpf.DefaultPinPath) // not empty: of other nodes
-	_ = os.Remove(functions.DefaultPinPath)
+	_ = os.Remove(bpfobject.PinPath)
 	api.RemoveDeadSocket(config.DefaultSocket)
 	_ = os.Remove(filepath.Dir(config.DefaultSocket)) // likewise
 }

@@ -57,7 +57,7 @@ func (r *rooms) add(bank uint32, tables int) { r.left[bank] = r.of(bank) - table
 func (r *rooms) take(tables int, before uint32) uint32 {
 	at := before
 	for bank := uint32(0); r.of(at) < tables && bank < maxPlaces; bank++ {
-		at = bank // an empty one has room for what internal/inline permits
+		at = bank // an empty one has room for what internal/bpfobject permits
 	}
 	r.add(at, tables)
 	return at

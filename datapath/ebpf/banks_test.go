@@ -6,7 +6,7 @@ import (
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/datapath/datapathtest"
 	"github.com/onpath/onpath/datapath/ebpf"
-	"github.com/onpath/onpath/internal/inline"
+	"github.com/onpath/onpath/internal/bpfobject"
 )
 
 // TestManyFunctions: more functions than one program may have the tables of, which
@@ -50,7 +50,7 @@ func TestManyFunctions(t *testing.T) {
 
 // TestBankEach: functions in a dispatcher each hand packets over to each other.
 func TestBankEach(t *testing.T) {
-	o, err := inline.Parse(datapathtest.ExamObject)
+	o, err := bpfobject.Parse(datapathtest.ExamObject)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 
-	"github.com/onpath/onpath/internal/inline"
+	"github.com/onpath/onpath/internal/bpfobject"
 )
 
 // caller is the subprogram of the dispatcher that leads to the functions.
@@ -104,7 +104,7 @@ func choose(list []*linked) asm.Instructions {
 			out = append(out,
 				skip(asm.JNE.Imm32(asm.R1, int32(l.place), ""), 3),
 				asm.Mov.Reg(asm.R1, asm.R2),
-				asm.Call.Label(inline.Symbol(prefix(l.place))),
+				asm.Call.Label(bpfobject.Symbol(prefix(l.place))),
 				asm.Return())
 		}
 		return out

@@ -7,13 +7,13 @@ import (
 
 	"github.com/onpath/onpath/datapath/datapathtest"
 	"github.com/onpath/onpath/internal/bpffs"
-	"github.com/onpath/onpath/internal/inline"
+	"github.com/onpath/onpath/internal/bpfobject"
 )
 
 // TestDispatcher links many functions, so that callerFor halves.
 func TestDispatcher(t *testing.T) {
 	b := newBench(t, 0, stateUp)
-	o, err := inline.Parse(datapathtest.ExamObject)
+	o, err := bpfobject.Parse(datapathtest.ExamObject)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -26,7 +26,7 @@ func TestDispatcher(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { inline.CloseTables(tables) })
+	t.Cleanup(func() { bpfobject.CloseTables(tables) })
 	var list []*linked
 	for place := uint32(1); place < maxPlaces; place += 5 {
 		list = append(list, &linked{object: o, tables: tables, place: place})

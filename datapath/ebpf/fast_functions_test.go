@@ -12,8 +12,8 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/datapath/datapathtest"
-	"github.com/onpath/onpath/internal/inline"
-	"github.com/onpath/onpath/internal/inline/inlinetest"
+	"github.com/onpath/onpath/internal/bpfobject"
+	"github.com/onpath/onpath/internal/bpfobject/spoilt"
 )
 
 // through makes the crossing's traffic pass instances of ebpf functions.
@@ -125,11 +125,11 @@ func TestHostileFunctions(t *testing.T) {
 	c.settle(1)
 	const mostLoaded = 24
 	refused, loaded, linked, id := 0, 0, 0, onpath.VportID(100)
-	inlinetest.Variants(code, 1000, seed, func(i int, variant []byte) {
+	spoilt.Variants(code, 1000, seed, func(i int, variant []byte) {
 		if i%10 == 0 {
 			c.cross(1)
 		}
-		if _, err := inline.Parse(variant); err != nil {
+		if _, err := bpfobject.Parse(variant); err != nil {
 			refused++
 			return
 		}

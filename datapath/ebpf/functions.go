@@ -11,19 +11,19 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/onpath/onpath"
-	"github.com/onpath/onpath/internal/inline"
+	"github.com/onpath/onpath/internal/bpfobject"
 )
 
 // linked is a function that is, or shall be, part of the dispatcher.
 type linked struct {
 	spec   onpath.InlineFunction
-	object *inline.Object
+	object *bpfobject.Object
 	tables map[string]*ebpf.Map
 	place  uint32
 	bank   uint32 // the dispatcher of its place
 }
 
-func (l *linked) close() { inline.CloseTables(l.tables) }
+func (l *linked) close() { bpfobject.CloseTables(l.tables) }
 
 // link makes the configuration's functions part of the dispatcher, beside those in
 // it that flows may still lead to. One that cannot be linked is left out, and its
@@ -96,7 +96,7 @@ func (d *Driver) openFunction(f onpath.InlineFunction) (*linked, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the object: %w", err)
 	}
-	o, err := inline.Parse(code)
+	o, err := bpfobject.Parse(code)
 	if err != nil {
 		return nil, err
 	}

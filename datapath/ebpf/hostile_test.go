@@ -16,7 +16,7 @@ import (
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/datapath/datapathtest"
 	"github.com/onpath/onpath/datapath/ebpf"
-	"github.com/onpath/onpath/internal/inline"
+	"github.com/onpath/onpath/internal/bpfobject"
 )
 
 // mutate makes a broken or hostile variant of an object.
@@ -129,7 +129,7 @@ func hostileUplink(device, net, behind string) datapathtest.UplinkSpec {
 
 // admit does what the runtime does before it hands an object on.
 func admit(t *testing.T, dir string, code []byte) (f onpath.InlineFunction, err error) {
-	o, err := inline.Parse(code)
+	o, err := bpfobject.Parse(code)
 	if err != nil {
 		return f, err
 	}
@@ -142,7 +142,7 @@ func admit(t *testing.T, dir string, code []byte) (f onpath.InlineFunction, err 
 	if err != nil {
 		return f, err
 	}
-	defer inline.CloseTables(tables)
+	defer bpfobject.CloseTables(tables)
 	if _, err := o.Verify(tables); err != nil {
 		return f, err
 	}

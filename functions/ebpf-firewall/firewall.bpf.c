@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/*
- * A packet filter with thousands of rules, first match wins, in a number of
+//go:build ignore
+/* A packet filter with thousands of rules, first match wins, in a number of
  * look-ups that does not grow with them: each field of the packet (source and
  * destination prefix, both ports, protocol) leads to the set of rules that it
  * allows, a bit vector, and the first bit that all five have is the rule

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/*
- * A load balancer: what clients send to a virtual address goes to one of several
+//go:build ignore
+/* A load balancer: what clients send to a virtual address goes to one of several
  * backends, and their answers come from the virtual address. New flows choose by a
  * look-up table of Maglev's (Eisenbud et al., NSDI 2016, §3.4), which the node fills:
  * one look-up however many backends there are, even shares, and few flows that

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/*
- * Counts packets and bytes for each value of a key: the flow, the source or
+//go:build ignore
+/* Counts packets and bytes for each value of a key: the flow, the source or
  * destination prefix, the protocol, or the destination port. With sampling one
  * packet in n is counted, n times (RFC 5475 §5.2, uniform probabilistic). The
  * node's agent reads the counts and exports them; what is used least goes when

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/*
- * A rate limit by token bucket (RFC 2697 calls its size the committed burst): per
+//go:build ignore
+/* A rate limit by token bucket (RFC 2697 calls its size the committed burst): per
  * flow, per source prefix, or in total; packets or bits a second, as the wire
  * carries them. What is above the rate is dropped, or marked.
  *

@@ -20,9 +20,14 @@ import (
 	"github.com/onpath/onpath/api/manifest"
 	"github.com/onpath/onpath/api/session"
 	"github.com/onpath/onpath/control"
+	firewall "github.com/onpath/onpath/functions/ebpf-firewall"
+	loadbalancer "github.com/onpath/onpath/functions/ebpf-loadbalancer"
+	monitor "github.com/onpath/onpath/functions/ebpf-monitor"
+	ratelimit "github.com/onpath/onpath/functions/ebpf-ratelimit"
 	"github.com/onpath/onpath/internal/testprogram"
 	"github.com/onpath/onpath/plan"
-	functions "github.com/onpath/onpath/runtime/ebpf"
+	"github.com/onpath/onpath/runtime/inline"
+	"github.com/onpath/onpath/sdk"
 	"github.com/onpath/onpath/store/mem"
 )
 
@@ -119,7 +124,10 @@ func serveWith(t *testing.T, store onpath.Store, work func(context.Context, *con
 	log := slog.New(slog.DiscardHandler)
 	hub := session.NewHub(log, time.Now)
 	controller := control.New(control.Options{Store: store, Hub: hub, Settings: plan.Settings{Secret: []byte("secret")}})
-	server, err := api.New(api.Options{Store: store, Controller: controller, Hub: hub, Dir: dir, Version: "test", Functions: map[onpath.FunctionKind]onpath.FunctionChecker{onpath.EBPFFunction: functions.Checker{}}})
+	server, err := api.New(api.Options{Store: store, Controller: controller, Hub: hub, Dir: dir, Version: "test",
+		Functions: map[onpath.FunctionKind]onpath.FunctionChecker{onpath.EBPFFunction: inline.Checker{Functions: []sdk.Function{
+			firewall.Function, loadbalancer.Function, monitor.Function, ratelimit.Function,
+		}}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,188 @@
+package firewall
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/bpfobject/functionbench"
+	"github.com/onpath/onpath/sdk"
+)
+
+// judge is the firewall in a loop over the rules.
+func judge(rules []fireRule, t onpath.Tuple) int32 {
+	in := func(list []netip.Prefix, a netip.Addr) bool {
+		a = netip.AddrFrom16(a.As16())
+		return len(list) == 0 || slices.ContainsFunc(list, func(p netip.Prefix) bool { return holds(p, a) })
+	}
+	ports := slices.Contains([]uint8{6, 17, 132, 136}, t.Protocol)
+	at := func(list []onpath.PortRange, port uint16) bool {
+		return len(list) == 0 || ports && slices.ContainsFunc(list, func(r onpath.PortRange) bool { return r.Contains(port) })
+	}
+	for _, r := range rules {
+		if in(r.from, t.Src) && in(r.to, t.Dst) && at(r.fromPorts, t.SrcPort) && at(r.ports, t.DstPort) &&
+			(len(r.protocols) == 0 || slices.Contains(r.protocols, t.Protocol)) {
+			return int32(r.action)
+		}
+	}
+	return 1 // default: drop
+}
+
+// holds compares bits: netip's Contains knows no mapped addresses. A prefix holds
+// addresses of its own IP version only.
+func holds(p netip.Prefix, a netip.Addr) bool {
+	if p.Addr().Is4In6() != a.Is4In6() {
+		return false
+	}
+	x, y := p.Addr().As16(), a.As16()
+	for i := range p.Bits() {
+		if (x[i/8]^y[i/8])>>(7-i%8)&1 != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// TestFirewallRandom compares verdicts on random packets with a loop over random
+// rules; several sets of rules follow each other.
+func TestFirewallRandom(t *testing.T) {
+	b := functionbench.Load(t, "firewall", object)
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 1))
+	for _, n := range []int{1, 40, 1000, 4096, 3} {
+		text := randomRules(r, n)
+		rules, err := parseRules(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Tell(compile, sdk.Config{"rules": text, "default": "drop"})
+		for range 3000 {
+			tuple := randomTuple(r)
+			p := functionbench.Packet{Tuple: tuple}
+			if r.IntN(2) == 0 {
+				p.Tuple, p.Reverse = tuple.Reverse(), true
+			}
+			want := []int32{0, 1, 2}[judge(rules, tuple)]
+			if got := b.Verdict(p); got != want {
+				t.Fatalf("with %d rules, %+v: verdict %d, must be %d", n, p, got, want)
+			}
+		}
+	}
+}
+
+func randomAddr(r *rand.Rand) netip.Addr {
+	if r.IntN(4) == 0 {
+		a := [16]byte{0x20, 1, 0xd, 0xb8, byte(r.IntN(3)), byte(r.IntN(3)), 15: byte(r.IntN(4))}
+		return netip.AddrFrom16(a)
+	}
+	return netip.AddrFrom4([4]byte{10, byte(r.IntN(4)), byte(r.IntN(64)), byte(r.IntN(256))})
+}
+
+func randomTuple(r *rand.Rand) onpath.Tuple {
+	t := onpath.Tuple{Protocol: []uint8{1, 6, 17, 47}[r.IntN(4)], Src: randomAddr(r), Dst: randomAddr(r)}
+	for t.Src.Is4() != t.Dst.Is4() {
+		t.Dst = randomAddr(r)
+	}
+	if t.Protocol == 6 || t.Protocol == 17 {
+		t.SrcPort, t.DstPort = uint16(r.IntN(65536)), uint16(r.IntN(200))
+	}
+	return t
+}
+
+func randomRules(r *rand.Rand, n int) string {
+	var b strings.Builder
+	prefix := func() string {
+		a := randomAddr(r)
+		if r.IntN(20) == 0 {
+			return netip.PrefixFrom(a, r.IntN(4)).Masked().String()
+		}
+		return netip.PrefixFrom(a, a.BitLen()-r.IntN(20)).String()
+	}
+	for range n {
+		proto := []string{"tcp", "udp", "any", "icmp", "47"}[r.IntN(5)]
+		fmt.Fprintf(&b, "%s %s from %s", []string{"allow", "drop", "refuse"}[r.IntN(3)], proto, prefix())
+		to := "any"
+		if r.IntN(2) == 0 {
+			to = prefix() + "," + prefix()
+		}
+		fmt.Fprintf(&b, " to %s", to)
+		if proto == "tcp" || proto == "udp" {
+			first := r.IntN(150)
+			fmt.Fprintf(&b, " port %d-%d,%d", first, first+r.IntN(40), r.IntN(200))
+		}
+		b.WriteString(" # one\n")
+	}
+	return b.String()
+}
+
+// TestFirewallEstablished: connections may begin at one end only.
+func TestFirewallEstablished(t *testing.T) {
+	b := functionbench.Load(t, "firewall", object)
+	b.Tell(compile, sdk.Config{"established": "true"})
+	syn := functionbench.Packet{Tuple: onpath.Tuple{Protocol: 6, Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2"), SrcPort: 1, DstPort: 2}, Is: 1}
+	if v := b.Verdict(syn); v != 0 {
+		t.Errorf("a connection that begins at the from end gets %d", v)
+	}
+	syn.Reverse = true
+	if v := b.Verdict(syn); v != 1 {
+		t.Errorf("a connection that begins at the to end gets %d", v)
+	}
+	syn.Is = 8
+	if v := b.Verdict(syn); v != 0 {
+		t.Errorf("an answer gets %d", v)
+	}
+}
+
+// TestFirewallVersions: prefixes are of one IP version, the shortest too; only what
+// names none is of both.
+func TestFirewallVersions(t *testing.T) {
+	b := functionbench.Load(t, "firewall", object)
+	four := onpath.Tuple{Protocol: 6, Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2"), SrcPort: 1, DstPort: 22}
+	six := four
+	six.Src, six.Dst = netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8::2")
+	near := six // to IPv4's addresses as the program sees them
+	near.Src = netip.MustParseAddr("::1")
+	for rules, want := range map[string][3]int32{
+		"allow tcp from ::/0":                                   {1, 0, 0},
+		"allow tcp to ::/0 port 22":                             {1, 0, 0},
+		"allow tcp from 0.0.0.0/0":                              {0, 1, 1},
+		"allow tcp from 0.0.0.0/0,::/0":                         {0, 0, 0},
+		"allow tcp from any to any port 22":                     {0, 0, 0},
+		"refuse from ::/64\nallow from ::/0\nallow from any":    {0, 0, 2},
+		"refuse from ::/0\nallow from 10.0.0.0/8 to 10.0.0.2":   {0, 2, 2},
+		"refuse from 10.0.0.0/9,::/3\nallow from 0.0.0.0/0":     {2, 1, 2},
+		"refuse to ::/0\nrefuse to 10.0.0.2 port 23\nallow tcp": {0, 2, 2},
+	} {
+		b.Tell(compile, sdk.Config{"rules": rules, "default": "drop"})
+		for i, f := range []onpath.Tuple{four, six, near} {
+			if got := b.Verdict(functionbench.Packet{Tuple: f}); got != want[i] {
+				t.Errorf("with %q a packet from %v gets verdict %d, must get %d", rules, f.Src, got, want[i])
+			}
+		}
+	}
+}
+
+// TestFirewallErrors: faults name the line and change nothing.
+func TestFirewallErrors(t *testing.T) {
+	for text, want := range map[string]string{
+		"allow tcp\nforbid udp":        "line 2",
+		"drop icmp to any port 80":     "has no ports",
+		"drop tcp from 10.0.0.0/33":    "is not a prefix",
+		"drop tcp to":                  "nothing stands behind",
+		"drop tcp to any port 80-70":   "80-70",
+		strings.Repeat("drop\n", 5000): "more than 4096",
+	} {
+		_, err := compile(sdk.Config{"rules": text})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.40q gives %v, must speak of %q", text, err, want)
+		}
+	}
+	if _, err := compile(sdk.Config{"rule": ""}); err == nil {
+		t.Error("an unknown name is taken")
+	}
+}
