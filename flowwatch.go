@@ -41,7 +41,7 @@ type FlowWatch struct {
 	Reverse []WatchHop `json:"reverse"`
 	// Elsewhere is what was counted where the flow is not expected.
 	Elsewhere []WatchHop `json:"elsewhere,omitempty"`
-	Warnings  []string   `json:"warnings,omitempty"`
+	Warnings  []Note     `json:"warnings,omitempty"`
 }
 
 // WatchHop is what became of a flow's packets at one hop. In = Out + Dropped +

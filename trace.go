@@ -22,7 +22,7 @@ type Trace struct {
 	// Idle is how long ago its last packet came in, if it is live.
 	Idle Duration `json:"idle,omitempty"`
 	// Warnings say where live differs from planned, or traffic bypasses.
-	Warnings []string `json:"warnings,omitempty"`
+	Warnings []Note `json:"warnings,omitempty"`
 }
 
 // TraceHop is one hop in order of travel.

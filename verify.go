@@ -83,9 +83,11 @@ type Counterexample struct {
 	// Promised are the deployments it ought to cross, in order.
 	Promised []string `json:"promised"`
 	// Way is what it crosses instead, hop by hop, as far as it comes.
-	Way []string `json:"way"`
+	Way []Note `json:"way"`
 	// At is the node where it leaves the promised way.
 	At string `json:"at"`
-	// Message says what happens there.
-	Message string `json:"message"`
+	// Message says what happens there, and About of whose chains and instances,
+	// as "tenant/name", it speaks.
+	Message string   `json:"message"`
+	About   []string `json:"-"`
 }

@@ -78,6 +78,7 @@ type Server struct {
 	log     *slog.Logger
 	mux     *http.ServeMux
 	doc     huma.API
+	access  map[string]access // by operation id
 	images  *images
 	pending *pending
 	metrics *metrics

@@ -95,13 +95,11 @@ func (s *Server) mayChange(ctx context.Context, c changeSet, writes []onpath.Cha
 		e.Remedy = "apply them in parts, those that others refer to first"
 		return e
 	}
-	if err := s.o.Controller.Check(ctx, writes, c.force); err != nil {
-		return discreet(ctx, err, writes[0].Key)
+	err := s.o.Controller.Check(ctx, writes, c.force)
+	if err == nil && c.verify {
+		err = s.o.Controller.VerifyChange(ctx, writes)
 	}
-	if !c.verify {
-		return nil
-	}
-	return s.o.Controller.VerifyChange(ctx, writes)
+	return redactErrors(ctx, err, writes[0].Key)
 }
 
 // write writes what changes, and with it what undoes it if that may be needed.
@@ -238,7 +236,7 @@ func (s *Server) examine(ctx context.Context, c changeSet) error {
 			m.Tenant = onpath.DefaultTenant
 		}
 		k := onpath.KeyOf(o)
-		err := mayWrite(ctx, k)
+		err := may(ctx, verbWrite, k)
 		if err == nil {
 			err = o.Validate()
 		}
@@ -254,7 +252,7 @@ func (s *Server) examine(ctx context.Context, c changeSet) error {
 		note(k, err)
 	}
 	for _, k := range c.deletes {
-		note(k, mayWrite(ctx, k))
+		note(k, may(ctx, verbWrite, k))
 	}
 	return errs.Err()
 }

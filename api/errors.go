@@ -5,12 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/onpath/onpath"
-	"github.com/onpath/onpath/api/auth"
 	"github.com/onpath/onpath/api/wire"
 )
 
@@ -135,38 +133,4 @@ func (s *Server) answer(ctx context.Context, err error) error {
 		return nil
 	}
 	return problemOf(s.noted("", stopped(ctx, err)))
-}
-
-// discreet is what is impossible about a change, for whoever asks: operators see who
-// else is concerned, a tenant's users learn nothing of other tenants' objects. Such an
-// error is then about k, which they change.
-func discreet(ctx context.Context, err error, k onpath.Key) error {
-	who := whoIs(ctx)
-	var out onpath.Errors
-	hidden := false
-	for _, e := range listed(err) {
-		e := *e
-		switch {
-		case who.Role == auth.RoleOperator:
-			if e.Cause != nil && !strings.Contains(e.Message, e.Cause.Error()) {
-				e.Message += " (" + e.Cause.Error() + ")"
-			}
-		case who.Role == auth.RoleUser && foreign(e.Object, who.Tenant):
-			if hidden {
-				continue
-			}
-			hidden = true
-			e = onpath.Error{Code: e.Code, Object: k.String(), Message: "it would make what another tenant has impossible",
-				Remedy: "ask the operator whose traffic it is", Cause: err}
-		}
-		out = append(out, &e)
-	}
-	return out
-}
-
-// foreign reports whether an error's object is one of another tenant.
-func foreign(object, tenant string) bool {
-	_, name, _ := strings.Cut(object, " ")
-	owner, _, tenanted := strings.Cut(name, "/")
-	return tenanted && owner != tenant
 }

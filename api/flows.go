@@ -27,8 +27,6 @@ func (s *Server) flows(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 		f.Vport, node = i.Spec.Vport, i.Spec.Node
-	} else if err := mayOperate(r.Context(), "see all flows; name one of your instances"); err != nil {
-		return err
 	}
 	out := &lazyHeader{w: w, mediaType: "application/x-ndjson"}
 	for _, n := range s.nodesMeant(node) {

@@ -206,6 +206,10 @@ func reads(method string) bool { return method == http.MethodGet || method == ht
 // mayImage: nodes pull everything, users push to and pull from their tenant's
 // repositories, what shows all tenants' is for operators.
 func mayImage(who auth.Identity, method string, p place) error {
+	v := verbPush
+	if reads(method) {
+		v = verbPull
+	}
 	switch {
 	case who.Role == auth.RoleOperator:
 		return nil
@@ -213,12 +217,12 @@ func mayImage(who auth.Identity, method string, p place) error {
 		return forbidden(who, "list all repositories")
 	case p.kind == kindReferrers:
 		return forbidden(who, "list what refers to an image")
-	case reads(method) && (who.Role == auth.RoleNode || p.kind == ""):
+	case v == verbPull && p.kind == "":
 		return nil
-	case who.Role == auth.RoleUser && p.tenant == who.Tenant && (method != http.MethodDelete || p.kind == kindUpload):
-		return nil
+	case method == http.MethodDelete && p.kind != kindUpload:
+		return forbidden(who, "delete images")
 	}
-	return forbidden(who, "use the images of tenant "+p.tenant)
+	return authorize(who, v, "", p.tenant, "")
 }
 
 // ask has the protocol answer into memory first, since it holds a lock meanwhile.

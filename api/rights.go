@@ -8,48 +8,105 @@ import (
 	"github.com/onpath/onpath/api/auth"
 )
 
-// What a user may: read and write the objects of his tenant, read the Tenant
-// itself. What a node may: open its session, pull images, renew its certificate.
-// An operator may everything.
+// verb is what somebody wants to do; it completes "… may not".
+type verb string
+
+// The verbs.
+const (
+	verbAny     verb = "ask"  // whoever they are, strangers too
+	verbSelf    verb = "show" // about themselves
+	verbRead    verb = "read"
+	verbList    verb = "list"
+	verbWrite   verb = "write"
+	verbApply   verb = "apply" // each object is a verbWrite of its own
+	verbWatch   verb = "watch"
+	verbTrace   verb = "trace"
+	verbVerify  verb = "verify"
+	verbConfirm verb = "confirm or undo what waits for it"
+	verbLogs    verb = "read the output of"
+	verbExec    verb = "run commands in"
+	verbCapture verb = "capture at"
+	verbFlows   verb = "see the flows at"
+	verbPull    verb = "use the images"
+	verbPush    verb = "push images"
+	verbSession verb = "be a node"
+	verbNodes   verb = "see what whole nodes count"
+	verbFault   verb = "cause faults"
+	verbTokens  verb = "make, see or delete join tokens"
+	verbRevoke  verb = "revoke certificates"
+	verbMetrics verb = "read metrics"
+)
+
+// ofTenant are the verbs that a tenant's users have for what is the tenant's.
+var ofTenant = map[verb]bool{
+	verbRead: true, verbList: true, verbWrite: true, verbApply: true, verbWatch: true, verbTrace: true, verbVerify: true,
+	verbConfirm: true, verbLogs: true, verbExec: true, verbCapture: true, verbFlows: true, verbPull: true, verbPush: true,
+}
+
+// ofNode are the verbs that nodes have.
+var ofNode = map[verb]bool{verbSession: true, verbPull: true}
+
+// authorize decides whether somebody may do something: with one object; with (name
+// "") the objects of a kind; or with (kind "") what is no object. A tenant of "" is
+// the asker's own, or everybody's if the asker is an operator. All that is asked of
+// the API passes here.
+func authorize(who auth.Identity, v verb, kind onpath.Kind, tenant, name string) error {
+	if k := (onpath.Key{Kind: kind, Tenant: tenant, Name: name}); v == verbWrite && kind.ReadOnly() {
+		return readOnly(k)
+	}
+	switch who.Role {
+	case auth.RoleOperator:
+		if v != verbSession || who.Credential == auth.LocalOperator().Credential {
+			return nil
+		}
+	case auth.RoleNode:
+		if ofNode[v] || v == verbSelf {
+			return nil
+		}
+	case auth.RoleUser:
+		if v == verbSelf || ofTenant[v] && ownScope(who, v, kind, tenant, name) {
+			return nil
+		}
+	}
+	if v == verbAny {
+		return nil
+	}
+	return forbidden(who, doing(v, kind, tenant, name))
+}
+
+// ownScope reports whether what a user asks for is his tenant's.
+func ownScope(who auth.Identity, v verb, kind onpath.Kind, tenant, name string) bool {
+	switch {
+	case kind == "" || kind.Tenanted():
+		return tenant == who.Tenant || tenant == "" && name == ""
+	case kind == onpath.KindTenant: // the Tenant itself
+		return v == verbRead && name == who.Tenant || v == verbList && (tenant == "" || tenant == who.Tenant)
+	}
+	return false
+}
+
+func doing(v verb, kind onpath.Kind, tenant, name string) string {
+	switch {
+	case kind != "" && name != "":
+		return string(v) + " " + onpath.Key{Kind: kind, Tenant: tenant, Name: name}.String()
+	case kind != "":
+		v += verb(" " + kind.Plural())
+	}
+	if tenant != "" {
+		return string(v) + " of tenant " + tenant
+	}
+	return string(v)
+}
+
+// may is authorize for whoever makes the request.
+func may(ctx context.Context, v verb, k onpath.Key) error {
+	return authorize(whoIs(ctx), v, k.Kind, k.Tenant, k.Name)
+}
 
 func forbidden(who auth.Identity, doing string) error {
 	e := onpath.Errorf(onpath.CodeForbidden, "%s %s may not %s", who.Role, who.Name, doing)
 	e.Remedy = "ask an operator"
 	return e
-}
-
-// mayOperate is for what concerns all tenants.
-func mayOperate(ctx context.Context, doing string) error {
-	if who := whoIs(ctx); who.Role != auth.RoleOperator {
-		return forbidden(who, doing)
-	}
-	return nil
-}
-
-func mayRead(ctx context.Context, k onpath.Key) error {
-	who := whoIs(ctx)
-	switch {
-	case who.Role == auth.RoleOperator:
-		return nil
-	case who.Role == auth.RoleUser && k.Kind.Tenanted() && k.Tenant == who.Tenant:
-		return nil
-	case who.Role == auth.RoleUser && k.Kind == onpath.KindTenant && k.Name == who.Tenant:
-		return nil
-	}
-	return forbidden(who, "read "+k.String())
-}
-
-func mayWrite(ctx context.Context, k onpath.Key) error {
-	who := whoIs(ctx)
-	switch {
-	case k.Kind.ReadOnly():
-		return readOnly(k)
-	case who.Role == auth.RoleOperator:
-		return nil
-	case who.Role == auth.RoleUser && k.Kind.Tenanted() && k.Tenant == who.Tenant:
-		return nil
-	}
-	return forbidden(who, "write "+k.String())
 }
 
 // mayAsk looks at what an object asks for: the operator's tier, files of the
@@ -113,17 +170,11 @@ func (s *Server) mayRunCode(ctx context.Context, who auth.Identity, tenant strin
 	return e
 }
 
-// scope is the tenant to which a list or watch is limited, given the one asked
-// for ("": all).
-func scope(ctx context.Context, kind onpath.Kind, asked string) (string, error) {
-	who := whoIs(ctx)
-	switch {
-	case who.Role == auth.RoleOperator:
-		return asked, nil
-	case who.Role != auth.RoleUser || (!kind.Tenanted() && kind != onpath.KindTenant):
-		return "", forbidden(who, "list "+kind.Plural())
-	case asked != "" && asked != who.Tenant:
-		return "", forbidden(who, "see what belongs to tenant "+asked)
+// scope is the tenant to which a list, a watch, a trace or a proof is limited, given
+// the one asked for ("": all that the asker may see).
+func scope(ctx context.Context, asked string) string {
+	if who := whoIs(ctx); who.Role == auth.RoleUser {
+		return who.Tenant
 	}
-	return who.Tenant, nil
+	return asked
 }

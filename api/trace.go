@@ -7,7 +7,6 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/onpath/onpath"
-	"github.com/onpath/onpath/api/auth"
 )
 
 type traceInput struct {
@@ -31,17 +30,14 @@ func (s *Server) registerTrace() {
 }
 
 func (s *Server) trace(ctx context.Context, in *traceInput) (*onpath.Trace, error) {
-	r, ok := onpath.TraceRequest{Gateway: in.Gateway}, true
-	if who := whoIs(ctx); who.Role == auth.RoleUser {
-		r.Tenant = who.Tenant
-	} else if who.Role == auth.RoleNode {
-		return nil, forbidden(who, "trace")
-	}
+	r, ok := onpath.TraceRequest{Gateway: in.Gateway, Tenant: scope(ctx, "")}, true
 	r.Tuple, ok = tupleOf(in)
 	if !ok {
 		return nil, noTuple(in)
 	}
-	return s.o.Controller.Trace(ctx, r)
+	t, err := s.o.Controller.Trace(ctx, r)
+	redact(ctx, t)
+	return t, err
 }
 
 func noTuple(in *traceInput) error {

@@ -23,9 +23,6 @@ func (s *Server) registerConfirm() {
 
 func (s *Server) listUnconfirmed(ctx context.Context, _ *struct{}) (*bodyOf[[]wire.Unconfirmed], error) {
 	who := whoIs(ctx)
-	if who.Role == auth.RoleNode {
-		return nil, forbidden(who, "see what waits for a confirmation")
-	}
 	all := s.pending.list()
 	return &bodyOf[[]wire.Unconfirmed]{slices.DeleteFunc(all, func(u wire.Unconfirmed) bool { return mayConfirm(who, u.Pending) != nil })}, nil
 }
@@ -56,10 +53,7 @@ func (s *Server) undoNow(ctx context.Context, in *changeID) (*bodyOf[wire.Undone
 
 // mayConfirm refuses who may neither keep nor undo p, nor know of it.
 func mayConfirm(who auth.Identity, p wire.Pending) error {
-	if who.Role == auth.RoleOperator || (who.Role == auth.RoleUser && p.Tenant == who.Tenant) {
-		return nil
-	}
-	return forbidden(who, "confirm or undo the change "+p.ID)
+	return authorize(who, verbConfirm, "", p.Tenant, p.ID)
 }
 
 func notPending(id string) error {

@@ -7,7 +7,6 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/onpath/onpath"
-	"github.com/onpath/onpath/api/auth"
 )
 
 type verifyInput struct {
@@ -27,17 +26,12 @@ func (s *Server) registerVerify() {
 }
 
 func (s *Server) verify(ctx context.Context, in *verifyInput) (*onpath.Proof, error) {
-	r := onpath.VerifyRequest{Live: in.Live}
-	who := whoIs(ctx)
-	switch who.Role {
-	case auth.RoleUser:
-		r.Tenant = who.Tenant
-	case auth.RoleNode:
-		return nil, forbidden(who, "verify")
-	}
+	r := onpath.VerifyRequest{Live: in.Live, Tenant: scope(ctx, "")}
 	for _, c := range in.Chains {
 		tenant, name := onpath.Ref(c).Resolve(ownTenant(ctx))
 		r.Chains = append(r.Chains, tenant+"/"+name)
 	}
-	return s.o.Controller.Verify(ctx, r)
+	p, err := s.o.Controller.Verify(ctx, r)
+	redact(ctx, p)
+	return p, err
 }

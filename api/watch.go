@@ -102,16 +102,7 @@ func watchLine(e onpath.StoreEvent, f watched) []byte {
 }
 
 func watchFilter(ctx context.Context, q *values) (f watched, err error) {
-	who := whoIs(ctx)
-	f.tenant, f.user = q.Get("tenant"), who.Role == auth.RoleUser
-	switch {
-	case who.Role == auth.RoleNode:
-		return f, forbidden(who, "watch")
-	case f.user && f.tenant != "" && f.tenant != who.Tenant:
-		return f, forbidden(who, "watch what belongs to tenant "+f.tenant)
-	case f.user:
-		f.tenant = who.Tenant
-	}
+	f.tenant, f.user = scope(ctx, q.Get("tenant")), whoIs(ctx).Role == auth.RoleUser
 	names := strings.FieldsFunc(q.Get("kinds"), func(r rune) bool { return r == ',' })
 	for _, n := range names {
 		k, ok := onpath.ParseKind(n)

@@ -668,7 +668,7 @@ func TestTrace(t *testing.T) {
 	}
 	s.nodes[i.Node].disconnect()
 	tr, err = s.c.Trace(context.Background(), ask)
-	if err != nil || !slices.ContainsFunc(tr.Warnings, func(w string) bool { return strings.Contains(w, i.Node+" cannot be asked") }) {
+	if err != nil || !slices.ContainsFunc(tr.Warnings, func(w onpath.Note) bool { return strings.Contains(w.Text, i.Node+" cannot be asked") }) {
 		t.Errorf("a node is away: %v, %v", tr.Warnings, err)
 	}
 }

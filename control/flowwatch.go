@@ -30,12 +30,12 @@ func (c *Controller) WatchFlow(ctx context.Context, r onpath.WatchRequest) (*onp
 }
 
 // watches asks every connected node.
-func (c *Controller) watches(ctx context.Context, s *plan.Snapshot, spec onpath.WatchSpec) (map[string][]onpath.FlowCounters, []string) {
+func (c *Controller) watches(ctx context.Context, s *plan.Snapshot, spec onpath.WatchSpec) (map[string][]onpath.FlowCounters, []onpath.Note) {
 	ctx, cancel := context.WithTimeout(ctx, traceTimeout)
 	defer cancel()
 	silent := c.silent(s)
 	out := map[string][]onpath.FlowCounters{}
-	var warnings []string
+	var warnings []onpath.Note
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	for n := range s.States {
@@ -47,7 +47,7 @@ func (c *Controller) watches(ctx context.Context, s *plan.Snapshot, spec onpath.
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
-				warnings = append(warnings, "node "+n+" does not count for the watch: "+err.Error())
+				warnings = append(warnings, onpath.Note{Text: "node " + n + " does not count for the watch: " + err.Error()})
 				return
 			}
 			out[n] = f

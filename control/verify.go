@@ -45,9 +45,6 @@ func (c *Controller) Verify(ctx context.Context, r onpath.VerifyRequest) (*onpat
 	if stale != nil {
 		p.Notes = append(p.Notes, fmt.Sprintf("the store cannot be read just now (%v): what changed last may be missing here", stale))
 	}
-	if r.Tenant != "" {
-		veil(p, r.Tenant)
-	}
 	return p, ctx.Err()
 }
 
@@ -127,27 +124,6 @@ func unheard(s *plan.Snapshot, silent map[string]string) map[string]string {
 		out[n] = why
 	}
 	return out
-}
-
-// veil leaves out what is not the tenant's to see.
-func veil(p *onpath.Proof, tenant string) {
-	p.Rest, p.Notes = nil, nil
-	for i := range p.Chains {
-		x := p.Chains[i].Counterexample
-		if x == nil {
-			continue
-		}
-		for k, hop := range x.Way {
-			if strings.Contains(hop, "/") && !strings.Contains(hop, tenant+"/") {
-				x.Way[k] = "an instance that is not yours"
-			}
-		}
-		for k, d := range x.Promised {
-			if !strings.HasPrefix(d, tenant+"/") {
-				x.Promised[k] = "not yours"
-			}
-		}
-	}
 }
 
 // steering are the kinds on which rules depend.

@@ -39,8 +39,9 @@ func Trace(in TraceInput) *onpath.Trace {
 		}
 		t := &tracer{w: w, in: &in, cl: cl, gate: g, out: &onpath.Trace{Tuple: in.Request.Tuple}}
 		t.run()
-		if in.Request.Tenant != "" {
-			t.conceal(in.Request)
+		if in.Request.Tenant != "" && !t.concerns(in.Request.Tenant) {
+			t.out = &onpath.Trace{Tuple: in.Request.Tuple, Forward: []onpath.TraceHop{{
+				Kind: onpath.HopKernel, Message: "no chain of tenant " + in.Request.Tenant + " is on its way"}}}
 		}
 		switch {
 		case first == nil:
@@ -52,42 +53,21 @@ func Trace(in TraceInput) *onpath.Trace {
 		}
 	}
 	if first == nil {
-		first = &onpath.Trace{Tuple: in.Request.Tuple, Warnings: []string{"no node is a gateway: nothing is steered; name an uplink in a node's spec.uplinks"}}
+		first = &onpath.Trace{Tuple: in.Request.Tuple, Warnings: []onpath.Note{{Text: "no node is a gateway: nothing is steered; name an uplink in a node's spec.uplinks"}}}
 	}
 	if len(others) > 0 {
-		first.Warnings = append(first.Warnings, "the flow is also seen at "+strings.Join(others, ", ")+"; name one with --gateway")
+		first.Warnings = append(first.Warnings, onpath.Note{Text: "the flow is also seen at " + strings.Join(others, ", ") + "; name one with --gateway"})
 	}
 	for _, n := range sortedKeys(in.Silent) {
-		first.Warnings = append(first.Warnings, fmt.Sprintf("node %s cannot be asked: %s", n, in.Silent[n]))
+		first.Warnings = append(first.Warnings, onpath.Note{Text: fmt.Sprintf("node %s cannot be asked: %s", n, in.Silent[n])})
 	}
 	return first
 }
 
-// ownedBy reports whether a chain or instance ("tenant/name"; "": nobody's) is a
-// tenant's.
-func ownedBy(name, tenant string) bool { return name == "" || strings.HasPrefix(name, tenant+"/") }
-
-// conceal leaves of other tenants' hops only that they are there, and nothing of
-// a flow that no chain of the tenant's selects or steers.
-func (t *tracer) conceal(asked onpath.TraceRequest) {
-	foreign := func(name string) bool { return !ownedBy(name, asked.Tenant) }
-	t.out.Chains = slices.DeleteFunc(t.out.Chains, foreign)
-	t.due = slices.DeleteFunc(t.due, foreign)
-	if len(t.out.Chains)+len(t.due) == 0 {
-		t.out = &onpath.Trace{Tuple: asked.Tuple, Forward: []onpath.TraceHop{{
-			Kind: onpath.HopKernel, Message: "no chain of tenant " + asked.Tenant + " is on its way"}}}
-		return
-	}
-	for _, hops := range [][]onpath.TraceHop{t.out.Forward, t.out.Reverse} {
-		for i := range hops {
-			h := &hops[i]
-			if foreign(h.Chain) || h.Kind == onpath.HopElement && h.Chain == "" && foreign(h.Name) {
-				*h = onpath.TraceHop{Kind: h.Kind, Live: h.Live, Message: "not yours"}
-			} else if h.Kind != onpath.HopElement {
-				h.Counters = nil
-			}
-		}
-	}
+// concerns reports whether a chain of a tenant's selects or steers the flow.
+func (t *tracer) concerns(tenant string) bool {
+	own := func(name string) bool { return onpath.OwnedBy(name, tenant) }
+	return slices.ContainsFunc(t.out.Chains, own) || slices.ContainsFunc(t.due, own)
 }
 
 type tracer struct {
@@ -105,12 +85,9 @@ type tracer struct {
 
 func (t *tracer) warn(format string, args ...any) { t.warnOf("", format, args...) }
 
-// warnOf is about a chain or instance: a tenant hears of his own only.
+// warnOf is about a chain or instance, "tenant/name".
 func (t *tracer) warnOf(about, format string, args ...any) {
-	if tenant := t.in.Request.Tenant; tenant != "" && !ownedBy(about, tenant) {
-		return
-	}
-	m := fmt.Sprintf(format, args...)
+	m := onpath.Note{Text: fmt.Sprintf(format, args...), About: about}
 	if !slices.Contains(t.out.Warnings, m) {
 		t.out.Warnings = append(t.out.Warnings, m)
 	}

@@ -196,16 +196,13 @@ func (t *tracer) plannedHop(x *index, g *onpath.Group) (hop onpath.TraceHop, at 
 
 // warnAway names the nodes that are away and have instances of a deployment.
 func (t *tracer) warnAway(dep string) {
-	if tenant := t.in.Request.Tenant; tenant != "" && !strings.HasPrefix(dep, tenant+"/") {
-		return
-	}
 	for _, i := range t.w.instances {
 		switch {
 		case i.node == nil || !i.node.away || i.node.c != t.cl || i.dep.String() != dep:
 		case i.node.dead:
-			t.warn("node %s does not answer: new flows are not given to its instance %s", i.node.name, i.key)
+			t.warnOf(dep, "node %s does not answer: new flows are not given to its instance %s", i.node.name, i.key)
 		default:
-			t.warn("the agent of node %s is away: its instance %s is as it was last known to be", i.node.name, i.key)
+			t.warnOf(dep, "the agent of node %s is away: its instance %s is as it was last known to be", i.node.name, i.key)
 		}
 	}
 }

@@ -117,7 +117,7 @@ func TestTraceAnswerSkips(t *testing.T) {
 		}
 	}
 	tr := Trace(TraceInput{Snapshot: s.snapshot(), Request: onpath.TraceRequest{Tuple: tu}, Flows: flows})
-	all := strings.Join(tr.Warnings, "\n")
+	all := notes(tr.Warnings)
 	for _, want := range []string{"answers do not pass element 1 of chain default/web", "answers do not pass element 3 of chain default/web"} {
 		if !strings.Contains(all, want) {
 			t.Errorf("no warning %q in %q, reverse: %s", want, all, hopsOf(tr.Reverse))
@@ -147,7 +147,7 @@ func TestTraceWarns(t *testing.T) {
 	in := TraceInput{Snapshot: s.snapshot(), Request: onpath.TraceRequest{Tuple: tu}, Silent: map[string]string{"fra1-n9": "it is not connected"}}
 	in.Flows = map[string][]onpath.FlowEntry{"fra1-gw": {{Vport: edge, Tuple: tu, Kind: onpath.NextPass, Packets: 3, Path: 1}}}
 	tr := Trace(in)
-	all := strings.Join(tr.Warnings, "\n")
+	all := notes(tr.Warnings)
 	for _, want := range []string{"bypasses", "chain default/web selects the packet, but this flow does not pass it", "fra1-n9 cannot be asked"} {
 		if !strings.Contains(all, want) {
 			t.Errorf("no warning %q in:\n%s", want, all)
@@ -157,6 +157,7 @@ func TestTraceWarns(t *testing.T) {
 	in.Flows = entriesOf(m)
 	in.Request.Tenant = "other"
 	tr = Trace(in)
+	tr.Redact("other")
 	for _, h := range tr.Forward {
 		if strings.Contains(h.Name, "web") || h.Counters != nil {
 			t.Errorf("another tenant sees %+v", h)
@@ -215,7 +216,7 @@ func TestTraceOfRest(t *testing.T) {
 	if !tr.Live || tr.Idle != onpath.Duration(20*time.Second) {
 		t.Errorf("live %v, rests for %v", tr.Live, tr.Idle)
 	}
-	if all := strings.Join(tr.Warnings, "\n"); !strings.Contains(all, "a new flow would be dropped at element 1 of chain default/web: ") {
+	if all := notes(tr.Warnings); !strings.Contains(all, "a new flow would be dropped at element 1 of chain default/web: ") {
 		t.Errorf("no warning of what a new flow meets in %q", all)
 	}
 }
@@ -233,7 +234,7 @@ func TestTraceThroughAwayNode(t *testing.T) {
 		}
 	}
 	tr := Trace(TraceInput{Snapshot: sn, Request: onpath.TraceRequest{Tuple: tu}})
-	if all := strings.Join(tr.Warnings, "\n"); !strings.Contains(all, "node "+node+" is away") {
+	if all := notes(tr.Warnings); !strings.Contains(all, "node "+node+" is away") {
 		t.Errorf("no warning of %s in %q", node, all)
 	}
 }
@@ -318,7 +319,7 @@ func TestTraceUnanswered(t *testing.T) {
 		if !tr.Live {
 			t.Fatalf("not live: %+v", tr)
 		}
-		return strings.Join(tr.Warnings, "\n")
+		return notes(tr.Warnings)
 	}
 	count := func(forward, reverse uint64) func(e *onpath.FlowEntry) {
 		return func(e *onpath.FlowEntry) {
@@ -357,19 +358,34 @@ func TestTraceShowsNoStrangersFlows(t *testing.T) {
 	ask := tu
 	ask.SrcPort = 0
 	in := TraceInput{Snapshot: s.snapshot(), Flows: entriesOf(m), Request: onpath.TraceRequest{Tuple: ask, Tenant: "other"}}
-	if tr := Trace(in); tr.Tuple != ask || tr.Live || len(tr.Forward) != 1 || tr.Forward[0].Flow != nil || len(tr.Reverse)+len(tr.Warnings)+len(tr.Chains) > 0 {
+	if tr := redacted(in); tr.Tuple != ask || tr.Live || len(tr.Forward) != 1 || tr.Forward[0].Flow != nil || len(tr.Reverse)+len(tr.Warnings)+len(tr.Chains) > 0 {
 		t.Errorf("a stranger sees %+v", tr)
 	}
 	in.Request.Tenant = "default"
-	if tr := Trace(in); !tr.Live || tr.Tuple != tu || len(tr.Forward) < 3 {
+	if tr := redacted(in); !tr.Live || tr.Tuple != tu || len(tr.Forward) < 3 {
 		t.Errorf("the chain's tenant sees %+v", tr)
 	}
 	in.Flows = map[string][]onpath.FlowEntry{"fra1-gw": {{Vport: edge, Tuple: tu, Kind: onpath.NextPass, Packets: 3, Path: 1}}}
-	if tr := Trace(in); !strings.Contains(strings.Join(tr.Warnings, "\n"), "chain default/web selects the packet, but this flow does not pass it") {
+	if tr := redacted(in); !strings.Contains(notes(tr.Warnings), "chain default/web selects the packet, but this flow does not pass it") {
 		t.Errorf("the chain's tenant is not told that the flow passes by: %+v", tr)
 	}
 	in.Request.Tenant = "other"
-	if tr := Trace(in); len(tr.Warnings) > 0 || tr.Live {
+	if tr := redacted(in); len(tr.Warnings) > 0 || tr.Live {
 		t.Errorf("a stranger sees %+v", tr)
 	}
+}
+
+// redacted is what the asking tenant sees.
+func redacted(in TraceInput) *onpath.Trace {
+	tr := Trace(in)
+	tr.Redact(in.Request.Tenant)
+	return tr
+}
+
+func notes(list []onpath.Note) string {
+	var lines []string
+	for _, n := range list {
+		lines = append(lines, n.Text)
+	}
+	return strings.Join(lines, "\n")
 }

@@ -240,14 +240,14 @@ func TestVerifyRedirect(t *testing.T) {
 	if p.Verdict != onpath.VerdictRefuted {
 		t.Fatalf("with no group for the last element where the function runs, the chain is %s", p.Verdict)
 	}
-	if x := p.Chains[0].Counterexample; !strings.Contains(strings.Join(x.Way, ", "), "sent to element 4 by the code of default/web-jump") {
+	if x := p.Chains[0].Counterexample; !strings.Contains(notes(x.Way), "sent to element 4 by the code of default/web-jump") {
 		t.Errorf("the flow shown goes %v: %s", x.Way, x.Message)
 	}
 	f := s.objects[onpath.Key{Kind: onpath.KindFunction, Tenant: "default", Name: "jump"}].(*onpath.Function)
 	f.Status.Redirects = false
 	if p := check(func(d *onpath.DatapathConfig) {
 		d.Groups = slices.DeleteFunc(d.Groups, func(g onpath.Group) bool { return g.ID == last })
-	}); p.Verdict == onpath.VerdictRefuted && strings.Contains(strings.Join(p.Chains[0].Counterexample.Way, ", "), "by the code of") {
+	}); p.Verdict == onpath.VerdictRefuted && strings.Contains(notes(p.Chains[0].Counterexample.Way), "by the code of") {
 		t.Errorf("a function that redirects nothing is taken to: %v", p.Chains[0].Counterexample.Way)
 	}
 }

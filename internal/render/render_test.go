@@ -126,7 +126,7 @@ func TestTrace(t *testing.T) {
 				In: onpath.Tally{Packets: 9}, Dropped: map[onpath.DropReason]uint64{onpath.DropSpoofed: 1, onpath.DropQuota: 3}}},
 			{Kind: onpath.HopElement, Element: 1, Mode: onpath.ModeMirror, Candidates: []string{"a", "b"}},
 		},
-		Warnings: []string{"the reply bypasses the chain"},
+		Warnings: []onpath.Note{{Text: "the reply bypasses the chain"}},
 	}
 	var b strings.Builder
 	if err := render.Trace(&b, tr, false); err != nil {

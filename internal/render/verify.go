@@ -77,10 +77,14 @@ func counterexample(w io.Writer, about string, x *onpath.Counterexample) {
 	if x.Reverse {
 		from += ", against the chain's direction"
 	}
+	var way []string
+	for _, hop := range x.Way {
+		way = append(way, hop.Text)
+	}
 	promised := strings.Join(x.Promised, " → ")
 	if promised == "" {
 		promised = "nothing"
 	}
 	fmt.Fprintf(w, "\n%s: refuted by\n  %s\n  %s\n  promised  %s\n  way       %s\n  at %s it %s\n",
-		about, tuple(x.Tuple), from, promised, strings.Join(x.Way, " → "), x.At, x.Message)
+		about, tuple(x.Tuple), from, promised, strings.Join(way, " → "), x.At, x.Message)
 }

@@ -16,7 +16,7 @@ func (w *walker) answers(st state, s set, to *site, g *onpath.Group) *failure {
 	came := st.at
 	st.at = to
 	if why := to.unreachable(st.via, came); why != "" {
-		return w.lose(st, s, "has no way back from %s: %s", st.way.text, why)
+		return w.lose(st, s, "has no way back from %s: %s", st.way.Note, why)
 	}
 	if st.jumped || w.unselected {
 		return nil // they go back where the packets came from, past the same elements
@@ -84,7 +84,7 @@ func (w *walker) backAct(st state, s set, a onpath.Action, mirrors []wanted, pre
 	if st.past {
 		switch {
 		case g.Mode == onpath.ModeMirror:
-			return w.answer(st, s, "is copied to element %d of chain %s twice", k+1, chain)
+			return w.answer(st, s, "is copied to element %d of chain %s twice", k+1, named(chain))
 		case st.at.skips(g):
 			return w.back(st, s, g.Then, nil, nil)
 		}
@@ -104,7 +104,7 @@ func (w *walker) backAct(st state, s set, a onpath.Action, mirrors []wanted, pre
 		return w.back(st, s, g.Then, mirrors[1:], prev)
 	}
 	if prev == nil || chain != prev.p.key || k != prev.k || g.Mode == onpath.ModeMirror || g.Reverse != prev.reverse {
-		return w.answer(st, s, "is sent through element %d of chain %s", k+1, chain)
+		return w.answer(st, s, "is sent through element %d of chain %s", k+1, named(chain))
 	}
 	if st.at.skips(g) && !has(g, st.via) {
 		st.past = true // the flow entry knows the element, the search for mirrors goes on
@@ -128,7 +128,7 @@ func (w *walker) backEnd(st state, s set, mirrors []wanted, prev *wanted) *failu
 		return w.answer(st, s, "does not meet mirror %s", mirrors[0].step().deployment)
 	}
 	if prev != nil {
-		return w.answer(st, s, "leaves without crossing element %d (%s) of chain %s", prev.k+1, prev.step().deployment, prev.p.key)
+		return w.answer(st, s, "leaves without crossing element %d (%s) of chain %s", prev.k+1, prev.step().deployment, named(prev.p.key))
 	}
 	return nil
 }
@@ -149,7 +149,7 @@ func (w *walker) copied(st state, s set, g *onpath.Group, m wanted) *failure {
 		v := member.Vport
 		open = true
 		if !m.step().into[m.reverse][v] {
-			return w.answer(st, s, "is copied to %s, which is no instance of element %d (%s) of chain %s", w.c.vportName(st.at, v), m.k+1, m.step().deployment, m.p.key)
+			return w.answer(st, s, "is copied to %s, which is no instance of element %d (%s) of chain %s", w.c.vportName(st.at, v), m.k+1, m.step().deployment, named(m.p.key))
 		}
 		to, f := w.send(st, w.turn(s), v)
 		if f != nil {
@@ -231,7 +231,7 @@ func (w *walker) againAct(st state, s set, a onpath.Action, due, met []metMirror
 		due = due[1:]
 	}
 	if len(due) == 0 || st.at.chainOf(g.Path) != due[0].want.p.key || k != due[0].want.k {
-		return w.lose(st, s, "has an answer that is copied to element %d of chain %s when it comes in at node %s", k+1, st.at.chainOf(g.Path), st.at.node)
+		return w.lose(st, s, "has an answer that is copied to element %d of chain %s when it comes in at node %s", k+1, named(st.at.chainOf(g.Path)), st.at.node)
 	}
 	if due[0].open && !slices.ContainsFunc(g.Members, st.at.takes) {
 		return w.copiedSo(st, s, due, met)

@@ -65,7 +65,7 @@ func (w *walker) without(st state, s set, g *onpath.Group, want *step, open bool
 	st.strict = st.strict && !open
 	st.bypassed = true
 	st.passed |= 1 << (st.next - 1)
-	st.way = &hop{fmt.Sprintf("past %s, which has no instance", want.deployment), st.way}
+	st.way = &hop{onpath.Note{Text: fmt.Sprintf("past %s, which has no instance", want.deployment), About: want.deployment}, st.way}
 	st.table = g.Then
 	return w.walk(st, s)
 }
@@ -81,12 +81,13 @@ func fate(bypass bool) string {
 func (w *walker) due(st state, s set, g *onpath.Group) *failure {
 	path := st.at.paths[g.Path]
 	_, k, reverse := g.ID.Split()
-	name := fmt.Sprintf("element %d of chain %s", k+1, st.at.chainOf(g.Path))
+	name := named(st.at.chainOf(g.Path))
+	name.Text = fmt.Sprintf("element %d of chain %s", k+1, name.About)
 	if path == nil {
 		return w.lose(st, s, "is dropped: group %d is of path %d, which node %s does not have", g.ID, g.Path, st.at.node)
 	}
 	if k < len(path.Elements) {
-		name = fmt.Sprintf("element %d (%s) of chain %s", k+1, path.Elements[k], path.Chain)
+		name = onpath.Note{Text: fmt.Sprintf("element %d (%s) of chain %s", k+1, path.Elements[k], path.Chain), About: path.Chain}
 	}
 	if st.next >= len(w.cl.wants) {
 		return w.fail(st, s, "is sent through %s, which does not select it or lies behind it", name)
@@ -95,11 +96,11 @@ func (w *walker) due(st state, s set, g *onpath.Group) *failure {
 	st.on = n.p
 	switch {
 	case path.Chain != n.p.key || k != n.k || k >= len(path.Elements) || path.Elements[k] != n.step().deployment:
-		return w.fail(st, s, "is sent through %s, and ought to cross element %d (%s) of chain %s", name, n.k+1, n.step().deployment, n.p.key)
+		return w.fail(st, s, "is sent through %s, and ought to cross element %d (%s) of chain %s", name, n.k+1, n.step().deployment, named(n.p.key))
 	case reverse != n.reverse || g.Reverse != n.reverse:
 		return w.fail(st, s, "is sent through %s as if it ran the other way", name)
 	case st.path != g.Path || st.reversed != g.Reverse:
-		return w.fail(st, s, "is sent through %s, and taken for path %d of chain %q by the rule that leads there", name, st.path, st.at.chainOf(st.path))
+		return w.fail(st, s, "is sent through %s, and taken for path %d of chain %q by the rule that leads there", name, st.path, named(st.at.chainOf(st.path)))
 	case (g.Mode == onpath.ModeMirror) != n.step().mirror:
 		return w.fail(st, s, "is %s %s, against the chain's mode", map[bool]string{true: "only copied to", false: "sent through"}[g.Mode == onpath.ModeMirror], name)
 	}
@@ -110,7 +111,7 @@ func (w *walker) due(st state, s set, g *onpath.Group) *failure {
 func (w *walker) member(st state, s set, g *onpath.Group, v onpath.VportID, taker bool) *failure {
 	n := w.cl.wants[st.next-1]
 	if !n.step().into[n.reverse][v] {
-		return w.fail(st, s, "is delivered to %s, which is no instance of element %d (%s) of chain %s", w.c.vportName(st.at, v), n.k+1, n.step().deployment, n.p.key)
+		return w.fail(st, s, "is delivered to %s, which is no instance of element %d (%s) of chain %s", w.c.vportName(st.at, v), n.k+1, n.step().deployment, named(n.p.key))
 	}
 	st.strict = st.strict && taker
 	to, f := w.send(st, s, v)
@@ -129,7 +130,7 @@ func (w *walker) member(st state, s set, g *onpath.Group, v onpath.VportID, take
 		st.strict = false
 	}
 	if i := w.c.res.byVport[v]; i != nil && in.Instance != keyOf(i) {
-		return w.fail(st, s, "is delivered to instance %s behind vport %d, which is %s's", in.Instance, v, keyOf(i))
+		return w.fail(st, s, "is delivered to instance %s behind vport %d, which is %s's", named(in.Instance), v, named(keyOf(i)))
 	}
 	if g.Mode == onpath.ModeMirror {
 		if !in.Mirror && in.Emit != 0 {
@@ -166,7 +167,7 @@ func (w *walker) sides(st state, s set, to *site, in *onpath.Vport) *failure {
 // packets may leave them as they are; what else they emit is looked at as
 // classes that start there.
 func (w *walker) behind(st state, s set, to *site, g *onpath.Group, in *onpath.Vport) *failure {
-	st.way = &hop{fmt.Sprintf("%s on %s", in.Instance, to.node), st.way}
+	st.way = &hop{onpath.Note{Text: fmt.Sprintf("%s on %s", in.Instance, to.node), About: in.Instance}, st.way}
 	back := to.groups[g.ID]
 	if back == nil {
 		st.at = to

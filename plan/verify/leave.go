@@ -16,7 +16,7 @@ func (w *walker) leave(st state, s set, kind onpath.ActionKind) *failure {
 		if st.inline == 0 {
 			how = "goes on by ordinary forwarding"
 		}
-		return w.fail(st, s, "%s without crossing element %d (%s) of chain %s", how, n.k+1, n.step().deployment, n.p.key)
+		return w.fail(st, s, "%s without crossing element %d (%s) of chain %s", how, n.k+1, n.step().deployment, named(n.p.key))
 	}
 	if w.cl.emits != 0 && len(w.cl.parts) == 0 {
 		return w.fail(st, s, "is let out, although no chain of the instance's selects it")
@@ -55,9 +55,9 @@ func (w *walker) takenFor(st state, s set) *failure {
 		return nil
 	}
 	if slices.ContainsFunc(w.cl.parts, func(t *traffic) bool { return t.p.key == chain }) {
-		return w.fail(st, s, "is taken for chain %s's as if it ran the other way", chain)
+		return w.fail(st, s, "is taken for chain %s's as if it ran the other way", named(chain))
 	}
-	return w.fail(st, s, "is taken for path %d of chain %q, which does not select it", st.path, chain)
+	return w.fail(st, s, "is taken for path %d of chain %q, which does not select it", st.path, named(chain))
 }
 
 // routes reports whether the class is to leave at its last element's node.

@@ -68,7 +68,7 @@ func (w *walker) redirected(st state, s set, g *onpath.Group, in *onpath.Vport) 
 		next := st
 		next.jumped = true
 		next.next = slices.Index(on.cl.wants[st.next:], wanted{n.p, j, n.reverse}) + st.next
-		next.way = &hop{fmt.Sprintf("sent to element %d by the code of %s", j+1, in.Instance), from}
+		next.way = &hop{onpath.Note{Text: fmt.Sprintf("sent to element %d by the code of %s", j+1, in.Instance), About: in.Instance}, from}
 		if f := on.group(next, s, onpath.GroupOf(g.Path, j, n.reverse)); f != nil {
 			return f
 		}

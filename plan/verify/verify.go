@@ -335,7 +335,7 @@ func (c *checker) record(r *onpath.ChainProof, cl *class, f *failure) {
 		return
 	}
 	r.Verdict, r.Reason = onpath.VerdictRefuted, ""
-	x := &onpath.Counterexample{Tuple: c.space.tuple(f.set), Entry: cl.start.node, Way: f.way.words(), At: f.at, Message: f.message, Promised: []string{}}
+	x := &onpath.Counterexample{Tuple: c.space.tuple(f.set), Entry: cl.start.node, Way: f.way.notes(), At: f.at, Message: f.message, About: f.about, Promised: []string{}}
 	if cl.emits != 0 {
 		x.Instance = c.instanceAt(cl.emits)
 	}
@@ -357,12 +357,15 @@ func (c *checker) instanceAt(v onpath.VportID) string {
 	return fmt.Sprintf("vport %d", v)
 }
 
-func (c *checker) vportName(x *site, v onpath.VportID) string {
+func (c *checker) vportName(x *site, v onpath.VportID) onpath.Note {
 	if i := c.res.byVport[v]; i != nil {
-		return "instance " + keyOf(i)
+		return onpath.Note{Text: "instance " + keyOf(i), About: keyOf(i)}
 	}
-	return fmt.Sprintf("vport %d", v)
+	return onpath.Note{Text: fmt.Sprintf("vport %d", v)}
 }
+
+// named is a chain's, deployment's or instance's name ("tenant/name") in a message.
+func named(name string) onpath.Note { return onpath.Note{Text: name, About: name} }
 
 // unable is the report of a proof that cannot be made.
 func (c *checker) unable(err error) *onpath.Proof {

@@ -56,13 +56,13 @@ type state struct {
 
 // hop is one station of a way, the latest first.
 type hop struct {
-	text string
+	onpath.Note
 	from *hop
 }
 
-func (h *hop) words() (out []string) {
+func (h *hop) notes() (out []onpath.Note) {
 	for ; h != nil; h = h.from {
-		out = append(out, h.text)
+		out = append(out, h.Note)
 	}
 	slices.Reverse(out)
 	return out
@@ -74,6 +74,7 @@ type failure struct {
 	at      string
 	way     *hop
 	message string
+	about   []string // chains and instances of which the message speaks
 	on      *promise // whose promise is broken
 	// unknown: the proof lacks something, and so nothing is refuted.
 	unknown bool
@@ -151,13 +152,13 @@ const maxSteps = 64 * (onpath.MaxElements + 1)
 // follow walks a class from its start; nil: it keeps to its promise.
 func (c *checker) follow(cl *class) *failure {
 	w := &walker{c: c, cl: cl, seen: map[visit]bool{}, found: map[setID]box{}, turned: map[setID]set{}}
-	st := state{at: cl.start, via: cl.start.edge, table: cl.table, strict: true, way: &hop{text: "gateway " + cl.start.node}}
+	st := state{at: cl.start, via: cl.start.edge, table: cl.table, strict: true, way: &hop{Note: onpath.Note{Text: "gateway " + cl.start.node}}}
 	if len(cl.parts) > 0 {
 		st.on = cl.parts[len(cl.parts)-1].p
 	}
 	if cl.emits != 0 {
 		st.via, st.inline, st.strict = cl.emits, 1, cl.start.open(cl.emits)
-		st.way = &hop{text: "emitted by " + c.instanceAt(cl.emits) + " on " + cl.start.node}
+		st.way = &hop{Note: onpath.Note{Text: "emitted by " + c.instanceAt(cl.emits) + " on " + cl.start.node, About: c.instanceAt(cl.emits)}}
 	}
 	switch {
 	case cl.table != 0:
@@ -178,7 +179,13 @@ func (w *walker) fail(st state, s set, format string, args ...any) *failure {
 		}
 		return nil // nothing is left of it
 	}
-	return &failure{set: b, at: st.at.node, way: st.way, on: st.on, message: fmt.Sprintf(format, args...)}
+	f := &failure{set: b, at: st.at.node, way: st.way, on: st.on, message: fmt.Sprintf(format, args...)}
+	for _, a := range args {
+		if n, ok := a.(onpath.Note); ok && n.About != "" {
+			f.about = append(f.about, n.About)
+		}
+	}
+	return f
 }
 
 func (w *walker) gaveUp(st state) *failure {

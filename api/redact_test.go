@@ -8,8 +8,8 @@ import (
 	"github.com/onpath/onpath"
 )
 
-// TestDiscreet: why a change is impossible names other tenants' objects to operators only.
-func TestDiscreet(t *testing.T) {
+// TestRedactErrors: why a change is impossible names other tenants' objects to operators only.
+func TestRedactErrors(t *testing.T) {
 	w := newWorld(t)
 	for _, name := range []string{"acme", "bob"} {
 		o, _ := onpath.New(onpath.KindTenant)
