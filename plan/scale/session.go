@@ -1,0 +1,300 @@
+package scale
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+// watch waits for a sustained significant change, and for what else is a reason to try.
+func (s *Scaler) watch(v *View) {
+	st := &s.Status
+	w := s.window()
+	from := st.Settled
+	if s.heard.After(from) {
+		from = s.heard
+	}
+	from = from.Add(s.settling())
+	if v.Now.Before(from.Add(w)) {
+		return
+	}
+	now := s.Series.Between(v.Now.Add(-w), v.Now)
+	if now.N < 4 {
+		return
+	}
+	s.refer(v, from)
+	changed := s.sustained(&s.noticed, v.Now, s.differs(v, now))
+	pressed := s.sustained(&s.pressed, v.Now, s.pressedNow(v))
+	unmet := s.sustained(&s.short, v.Now, s.misses(now))
+	if v.Now.Before(st.Resting) {
+		return
+	}
+	if changed {
+		st.Rests = 0
+	}
+	if changed || unmet && v.Now.Sub(st.Resting) > 10*time.Duration(s.Spec.Cooldown) {
+		st.Futile, st.Needed = false, false
+	}
+	switch {
+	case unmet && !st.Futile, s.Spec.Target == nil && (changed || !st.Futile) && pressed:
+		s.start(v, false)
+	case changed && s.Spec.Target == nil && !allKnown(v):
+		s.start(v, false)
+	case !unmet && (changed || s.slack(v)):
+		s.start(v, true)
+	}
+}
+
+// refer has the values since all is settled as the reference, for up to ten windows, as
+// long as nothing has changed.
+func (s *Scaler) refer(v *View, from time.Time) {
+	st, w := &s.Status, s.window()
+	last := v.Now
+	if most := from.Add(10 * w); last.After(most) {
+		last = most
+	}
+	first := st.Reference.N == 0
+	if !first && (s.resuming || s.heard.After(st.Settled) || !s.noticed.IsZero() || v.Now.After(last)) {
+		return
+	}
+	st.Reference = s.Series.Between(from, last)
+	if v.Demand != nil {
+		s.demand = v.Demand.Between(from, last)
+	}
+}
+
+// differs reports whether the last window is certainly and significantly other than the
+// reference.
+func (s *Scaler) differs(v *View, now onpath.MetricStats) bool {
+	other := func(a, b onpath.MetricStats) bool {
+		g := compare(a, b, onpath.ObjectiveMax)
+		least := float64(s.Spec.Improve)
+		return min(g.below(least), g.above(-least)) <= 0.001
+	}
+	if other(s.Status.Reference, now) {
+		return true
+	}
+	if v.Demand == nil || s.demand.N < 4 {
+		return false
+	}
+	d := v.Demand.Between(v.Now.Add(-s.window()), v.Now)
+	return d.N >= 4 && other(s.demand, d)
+}
+
+// sustained reports whether something has been so of all windows that ended in the last
+// two: of a burst shorter than a window it is not.
+func (s *Scaler) sustained(since *time.Time, now time.Time, is bool) bool {
+	if !is {
+		*since = time.Time{}
+		return false
+	}
+	if since.IsZero() {
+		*since = now
+	}
+	return now.Sub(*since) >= 2*s.window()
+}
+
+func (s *Scaler) pressedNow(v *View) bool {
+	return slices.ContainsFunc(v.Elements, func(e Element) bool { return e.Evidence.Known && e.pressure() >= 0.9 })
+}
+
+func allKnown(v *View) bool {
+	return !slices.ContainsFunc(v.Elements, func(e Element) bool { return !e.Evidence.Known })
+}
+
+// slack reports whether an element has an instance too many by its own word, and has not
+// been found to need it since the value changed.
+func (s *Scaler) slack(v *View) bool {
+	return !s.Status.Needed && slices.ContainsFunc(v.Elements, func(e Element) bool { return e.slack() })
+}
+
+// meets reports whether the value is good enough.
+func (s *Scaler) meets(m onpath.MetricStats) bool {
+	switch {
+	case s.Spec.Target == nil:
+		return false
+	case s.Spec.Objective == onpath.ObjectiveMin:
+		return m.Mean <= *s.Spec.Target
+	}
+	return m.Mean >= *s.Spec.Target
+}
+
+// misses reports whether the value certainly is not good enough.
+func (s *Scaler) misses(m onpath.MetricStats) bool {
+	if s.Spec.Target == nil || s.meets(m) {
+		return false
+	}
+	return compare(onpath.MetricStats{N: m.N, Mean: *s.Spec.Target, Rho: m.Rho}, m, s.Spec.Objective).above(0) <= 0.01
+}
+
+// start begins trials.
+func (s *Scaler) start(v *View, down bool) {
+	st := &s.Status
+	st.Session = &onpath.ScalingSession{Down: down, Began: v.Now, Pass: 1}
+	st.Session.Next = s.order(v, down)
+	st.Phase = onpath.ScalingTrying
+	s.noticed, s.pressed, s.short = time.Time{}, time.Time{}, time.Time{}
+	if len(st.Session.Next) == 0 {
+		s.finish(v, false)
+		return
+	}
+	s.next(v)
+}
+
+// order is the order of trials: by evidence, then along the chain.
+func (s *Scaler) order(v *View, down bool) (names []string) {
+	list := slices.Clone(v.Elements)
+	list = slices.DeleteFunc(list, func(e Element) bool {
+		if down {
+			return e.Now <= e.Min || e.Evidence.Known && e.pressure()*float64(e.Now) > 0.95*float64(e.Now-1)
+		}
+		return e.Now >= e.Max || s.Spec.Target == nil && e.idle()
+	})
+	slices.SortStableFunc(list, func(a, b Element) int {
+		if down {
+			return cmp.Compare(a.pressure(), b.pressure())
+		}
+		return cmp.Compare(b.pressure(), a.pressure())
+	})
+	for i := range list {
+		names = append(names, list[i].Name)
+	}
+	return names
+}
+
+// next begins the next trial of the session, once it is known how the value is now.
+func (s *Scaler) next(v *View) {
+	st, x := &s.Status, s.Status.Session
+	from := st.Settled.Add(s.settling())
+	if s.heard.After(from) {
+		from = s.heard
+	}
+	if v.Now.Before(from.Add(s.window())) {
+		return
+	}
+	if early := v.Now.Add(-4 * s.window()); early.After(from) {
+		from = early
+	}
+	before := s.Series.Between(from, v.Now)
+	if before.N < 4 || v.Now.Sub(from) < 4*s.window() && compare(before, before, s.Spec.Objective).se > float64(s.Spec.Improve)/2 {
+		return // noise: the comparison can be no better than this
+	}
+	if !x.Down && s.meets(before) {
+		if !x.Trim {
+			s.finish(v, true)
+			return
+		}
+		s.trim(v, x)
+	}
+	if s.Spec.Policy == onpath.ScaleAll {
+		if to := s.all(v, x.Down); to != nil && !x.All {
+			x.All = true
+			s.begin(v, to, before)
+			return
+		}
+		s.finish(v, false)
+		return
+	}
+	for len(x.Next) > 0 {
+		if to := s.one(v, x.Next[0], x.Down); to != nil {
+			s.begin(v, to, before)
+			return
+		}
+		x.Next = x.Next[1:]
+	}
+	s.pass(v, before)
+}
+
+// pass ends a pass over the chain: another one follows with what has not been tried since
+// something was kept; then comes a trial of all elements together, and a trim.
+func (s *Scaler) pass(v *View, before onpath.MetricStats) {
+	x := s.Status.Session
+	var next []string
+	for _, name := range s.order(v, x.Down) {
+		if !slices.Contains(x.Vain, name) {
+			next = append(next, name)
+		}
+	}
+	if !x.Down && len(next) == 0 && !x.All {
+		x.All = true
+		if to := s.all(v, false); len(to) > 1 {
+			s.begin(v, to, before)
+			return
+		}
+	}
+	switch {
+	case len(next) > 0 && !x.Down:
+		x.Pass, x.Next = x.Pass+1, next
+	case x.Trim && !x.Down:
+		s.trim(v, x)
+	default:
+		s.finish(v, false)
+	}
+}
+
+// trim goes on with taking away what more than one instance at a time has brought too much.
+func (s *Scaler) trim(v *View, x *onpath.ScalingSession) {
+	x.Down, x.Trim, x.Trimming, x.Vain = true, false, true, nil
+	x.Next = s.order(v, true)
+}
+
+// one is the trial of an element; nil: it can neither grow nor shrink.
+func (s *Scaler) one(v *View, name string, down bool) map[string]int {
+	e := v.element(name)
+	if e == nil {
+		return nil
+	}
+	if down {
+		if n := s.Status.Wanted[name] - 1; n >= e.Min && e.Ready > 1 {
+			return map[string]int{name: n}
+		}
+		return nil
+	}
+	for k := e.step(); k > 0; k-- {
+		to := map[string]int{name: s.Status.Wanted[name] + k}
+		if s.fits(v, with(s.Status.Wanted, to)) {
+			return to
+		}
+	}
+	return nil
+}
+
+// all is the trial of all elements together; nil: there is none.
+func (s *Scaler) all(v *View, down bool) map[string]int {
+	to := map[string]int{}
+	for i := range v.Elements {
+		e := &v.Elements[i]
+		n := s.Status.Wanted[e.Name] + 1
+		if down {
+			n -= 2
+		}
+		if n >= e.Min && n <= e.Max && (!down || e.Ready > 1) {
+			to[e.Name] = n
+		}
+	}
+	if len(to) == 0 || !s.fits(v, with(s.Status.Wanted, to)) {
+		return nil
+	}
+	return to
+}
+
+// finish ends the session, and rests. All that is left has been tried in vain, but where
+// the value is good enough.
+func (s *Scaler) finish(v *View, enough bool) {
+	st, x := &s.Status, s.Status.Session
+	st.Session = nil
+	st.Resting = v.Now.Add(time.Duration(s.Spec.Cooldown) << min(st.Rests, 5))
+	st.Rests++
+	st.Reference = onpath.MetricStats{}
+	if x.Down {
+		st.Needed = true
+	} else {
+		st.Futile, st.Needed = !enough, false
+	}
+	st.Phase = onpath.ScalingWatching
+	s.noticed, s.pressed, s.short = time.Time{}, time.Time{}, time.Time{}
+	s.tell("ScalingSettled", false, "%s: %s; nothing is tried before %s have passed", s.standing(v), costText(v.cost(st.Wanted)),
+		onpath.Duration(st.Resting.Sub(v.Now)))
+}
