@@ -46,7 +46,24 @@ type ChainSpec struct {
 	Idle Idle `json:"idle,omitzero"`
 	// Disabled true takes the chain out of traffic and keeps its instances.
 	Disabled bool `json:"disabled,omitempty"`
+	// Distribution says which instance of an element flows go to from one of the element
+	// before, where no weightsFrom does: uniform (default), to each by its weight; network,
+	// so that as few as possible go to another rack (the node label rack), while each
+	// still gets its share.
+	Distribution Distribution `json:"distribution,omitempty"`
 }
+
+// Distribution is a way to split flows between neighbouring elements.
+type Distribution string
+
+// The distributions.
+const (
+	DistributionUniform Distribution = "uniform"
+	DistributionNetwork Distribution = "network"
+)
+
+// LabelRack is the label of nodes that says in which rack they are.
+const LabelRack = "rack"
 
 // Tier is the level of a chain.
 type Tier string

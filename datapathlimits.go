@@ -20,6 +20,8 @@ const (
 	// MaxWeightRows is how many rows the weights of a node's groups have. A driver has room
 	// for twice as many: those of old groups go when new ones are there.
 	MaxWeightRows = 16384
+	// MaxRowWeight is the largest weight in a row: planned rows come to so much in all.
+	MaxRowWeight = 65535
 	// MaxTables is how many tables a node has: the classifiers, one behind each element
 	// of a path for each direction, and emit tables.
 	MaxTables = 32767

@@ -94,6 +94,12 @@ func (c *Chain) Validate() error {
 	quantity(v, "spec.adopt", *s.Adopt, 0, day)
 	s.Idle.validate(v, "spec.idle")
 	enum(v, "spec.existing", &s.Existing, ExistingPass, ExistingPass, ExistingCut)
+	if s.Distribution != "" { // empty stays so: objects of before are as they were
+		enum(v, "spec.distribution", &s.Distribution, "", DistributionUniform, DistributionNetwork)
+	}
+	if s.Distribution == DistributionNetwork && s.Exit == ExitLast && s.Direction != DirectionForward {
+		v.add("spec.distribution", "take it out, or write direction: forward", "with exit: last answers find their instances by the element's own weights alone")
+	}
 	return v.err()
 }
 

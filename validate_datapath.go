@@ -169,7 +169,7 @@ func (v *validation) group(at string, g Group, seen map[GroupID]bool) {
 			v.add(row+".weights", "give each member one", "there are %d weights for %d members", len(r.Weights), len(g.Members))
 		}
 		for j, w := range r.Weights {
-			v.number(index(row+".weights", j), int(w), 0, MaxWeight)
+			v.number(index(row+".weights", j), int(w), 0, MaxRowWeight)
 		}
 	}
 }

@@ -35,13 +35,14 @@ func (w *world) place(d *deployment, cl *cloudlet) (*node, string) {
 			fit = busy
 		}
 	}
+	crossings := w.crossings(d, cl, fit)
 	spread := d.place.Spread != onpath.SpreadNone
 	return slices.MinFunc(fit, func(a, b *node) int {
 		full := cmp.Compare(load(a, d.spec.Resources), load(b, d.spec.Resources))
 		if !spread {
-			return cmp.Or(boolCompare(a.gate(), b.gate()), -full, cmp.Compare(a.name, b.name))
+			return cmp.Or(boolCompare(a.gate(), b.gate()), crossings(a, b), -full, cmp.Compare(a.name, b.name))
 		}
-		return cmp.Or(cmp.Compare(w.siblings(d, a), w.siblings(d, b)), boolCompare(a.gate(), b.gate()), full, cmp.Compare(a.name, b.name))
+		return cmp.Or(cmp.Compare(w.siblings(d, a), w.siblings(d, b)), boolCompare(a.gate(), b.gate()), crossings(a, b), full, cmp.Compare(a.name, b.name))
 	}), ""
 }
 

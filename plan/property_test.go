@@ -148,11 +148,14 @@ func (s *sim) randomChain(name string) *onpath.Chain {
 		c.Spec.Select = []onpath.Selector{s.randomSelector()}
 	}
 	c.Spec.Through = s.randomElements()
+	if s.rng.IntN(3) == 0 {
+		c.Spec.Distribution = onpath.DistributionNetwork
+	}
 	switch s.rng.IntN(8) {
 	case 0:
 		c.Spec.Direction = onpath.DirectionForward
 	case 1:
-		c.Spec.Exit = onpath.ExitLast
+		c.Spec.Exit, c.Spec.Distribution = onpath.ExitLast, ""
 		for i := range c.Spec.Through {
 			c.Spec.Through[i].WeightsFrom = nil
 		}

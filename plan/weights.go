@@ -20,9 +20,12 @@ func (b *builder) weightRows(p *path, g *onpath.Group) (rows []onpath.WeightRow)
 	}
 	var froms []uint32
 	var weigh func(from uint32, m onpath.Member) uint32
-	if p.present {
+	switch {
+	case p.present && p.chain.distributes(k):
+		froms, weigh = b.networkRows(p, k, reverse)
+	case p.present:
 		froms, weigh = b.declaredRows(p, k, reverse)
-	} else {
+	default:
 		froms, weigh = b.carriedRows(g)
 	}
 	for _, from := range froms {
@@ -112,7 +115,7 @@ func (c *chain) sources(k int, reverse bool) (list []int) {
 // weightRows is how many rows the chain's weights come to in a cloudlet at most.
 func (c *chain) weightRows() (n int) {
 	for k := range c.elements {
-		if len(c.elements[k].weightsFrom) == 0 {
+		if len(c.elements[k].weightsFrom) == 0 && !c.distributes(k) {
 			continue
 		}
 		for _, reverse := range []bool{false, true} {

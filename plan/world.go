@@ -66,6 +66,7 @@ type world struct {
 	updates     map[onpath.Key]onpath.Object
 	created     map[placedOn]int
 	inUse       map[netip.Addr]bool // addresses, made when they are first asked for
+	splits      map[pairOf]*split   // made when they are first asked for
 	res         *Result
 }
 

@@ -17,6 +17,8 @@ import (
 	"cmp"
 	"math/big"
 	"slices"
+
+	"github.com/onpath/onpath"
 )
 
 // Instance is an instance as the distribution sees it.
@@ -27,7 +29,7 @@ type Instance struct {
 }
 
 // MaxWeight is the largest weight in a row, and the sum that rows are scaled to.
-const MaxWeight = 65535
+const MaxWeight = onpath.MaxRowWeight
 
 // Costs say what a flow costs from one rack to another, ≥ 0; nil: 1, and 0 within a rack.
 // They must be the same both ways.
