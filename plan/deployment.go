@@ -20,7 +20,7 @@ func (w *world) addDeployments() {
 		if d.function != nil && !mayUse(d.function, d.key.tenant) {
 			d.function = nil
 		}
-		d.complete(o.Spec.Env, o.Spec.Files)
+		w.complete(d, o.Spec.Env, o.Spec.Files)
 		for _, c := range o.Spec.Place.Cloudlets {
 			d.in[c] = true
 		}
@@ -57,23 +57,43 @@ func (w *world) shortForm(c *chain, e *onpath.Element) *deployment {
 	}
 	d.fnName = resolve(e.Function, c.key.tenant)
 	d.function, _ = lookUp[*onpath.Function](w, onpath.KindFunction, d.fnName)
-	d.complete(e.Env, e.Files)
+	w.complete(d, e.Env, e.Files)
 	return d
 }
 
 // complete merges the function's part of the specification with the
 // deployment's own, which wins.
-func (d *deployment) complete(env onpath.Env, files map[string]onpath.File) {
+func (w *world) complete(d *deployment, env onpath.Env, files map[string]onpath.File) {
 	if d.function == nil {
 		return
 	}
-	d.spec = d.function.Spec.With(env, files)
-	d.shape = d.spec.Shape(d.fnName.String())
+	if len(env)+len(files) > 0 {
+		d.functionOf = functionAsRun(d.function, d.fnName, env, files)
+		return
+	}
+	f, ok := w.asIs[d.function]
+	if !ok {
+		f = functionAsRun(d.function, d.fnName, nil, nil)
+		w.asIs[d.function] = f
+	}
+	d.functionOf = f
+}
+
+// functionOf is a function as instances of a deployment run it.
+type functionOf struct {
+	spec   onpath.FunctionSpec // function's and deployment's merged
+	shape  string
+	traits onpath.FunctionTraits
+}
+
+func functionAsRun(f *onpath.Function, n name, env onpath.Env, files map[string]onpath.File) functionOf {
+	spec := f.Spec.With(env, files)
+	return functionOf{spec, spec.Shape(n.String()), spec.Traits()}
 }
 
 // inline reports whether the deployment's function is run by the data path
 // itself.
-func (d *deployment) inline() bool { return d.spec.Inline() }
+func (d *deployment) inline() bool { return d.traits.Inline }
 
 // hash stands for the content of v.
 func hash(v any) string {
@@ -85,6 +105,6 @@ func hash(v any) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-func (d *deployment) attach() onpath.ContainerAttach { return d.spec.Traits().Attach }
+func (d *deployment) attach() onpath.ContainerAttach { return d.traits.Attach }
 
-func (d *deployment) addressing() onpath.Addressing { return d.spec.Traits().Addresses }
+func (d *deployment) addressing() onpath.Addressing { return d.traits.Addresses }

@@ -6,10 +6,14 @@ import (
 	"github.com/onpath/onpath"
 )
 
+func asRun(spec onpath.FunctionSpec) functionOf {
+	return functionAsRun(&onpath.Function{Spec: spec}, name{}, nil, nil)
+}
+
 // TestInlineElements: what a chain may not ask of ebpf functions.
 func TestInlineElements(t *testing.T) {
-	fn := &deployment{key: name{"default", "f"}, spec: onpath.FunctionSpec{EBPF: &onpath.EBPFSpec{Object: "firewall"}}}
-	box := &deployment{key: name{"default", "c"}, spec: onpath.FunctionSpec{Container: &onpath.ContainerSpec{Image: "host"}}}
+	fn := &deployment{key: name{"default", "f"}, functionOf: asRun(onpath.FunctionSpec{EBPF: &onpath.EBPFSpec{Object: "firewall"}})}
+	box := &deployment{key: name{"default", "c"}, functionOf: asRun(onpath.FunctionSpec{Container: &onpath.ContainerSpec{Image: "host"}})}
 	row := func(parts string) *chain {
 		c := &chain{obj: &onpath.Chain{Metadata: onpath.Metadata{Name: "web", Tenant: "default"}}}
 		for _, p := range parts {

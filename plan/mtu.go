@@ -58,8 +58,8 @@ func (w *world) mtu(cl *cloudlet, p *path) int {
 			least = m
 		}
 	}
-	for _, dep := range p.deps {
-		for _, i := range w.instancesOf(cl, dep) {
+	for _, members := range p.members {
+		for _, i := range members {
 			if !i.leaving {
 				note(i.node)
 				lower(i.node.interfaceMTU())

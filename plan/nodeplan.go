@@ -15,7 +15,7 @@ import (
 // planNode makes the node's plan, and puts it into the result if it differs
 // from the newest that the node has.
 func (w *world) planNode(n *node) {
-	b := &builder{w: w, n: n, vports: map[onpath.VportID]onpath.Vport{}}
+	b := &builder{w: w, n: n, known: map[onpath.VportID]bool{}}
 	p := b.plan()
 	var generation uint64
 	if last := n.newest; last != nil {
@@ -81,7 +81,9 @@ type builder struct {
 	n      *node
 	local  []*instance
 	paths  []*path
-	vports map[onpath.VportID]onpath.Vport
+	chosen map[*path]bool // these paths
+	vports []onpath.Vport
+	known  map[onpath.VportID]bool // what vports has
 	groups []onpath.Group
 	tables []onpath.Table
 	rows   int // of weights
@@ -96,6 +98,7 @@ func (b *builder) plan() *onpath.NodePlan {
 		b.addLocal(i)
 	}
 	b.addEdge()
+	b.reserve()
 	for _, q := range b.paths {
 		b.addGroups(q)
 		b.tables = append(b.tables, q.tables...)
@@ -103,7 +106,8 @@ func (b *builder) plan() *onpath.NodePlan {
 	b.addClassifiers()
 	d := &p.Datapath
 	d.Node, d.Underlay, d.Peers, d.Edge = b.n.name, b.n.obj.Spec.Underlay, b.peers(), b.edge()
-	d.Vports = slices.SortedFunc(maps.Values(b.vports), func(x, y onpath.Vport) int { return cmp.Compare(x.ID, y.ID) })
+	d.Vports = b.vports
+	slices.SortFunc(d.Vports, func(x, y onpath.Vport) int { return cmp.Compare(x.ID, y.ID) })
 	d.Tables, d.Groups = b.tables, b.groups
 	slices.SortFunc(d.Tables, func(x, y onpath.Table) int { return cmp.Compare(x.ID, y.ID) })
 	slices.SortFunc(d.Groups, func(x, y onpath.Group) int { return cmp.Compare(x.ID, y.ID) })
@@ -115,6 +119,17 @@ func (b *builder) plan() *onpath.NodePlan {
 	slices.SortFunc(d.Paths, func(x, y onpath.Path) int { return cmp.Compare(x.ID, y.ID) })
 	d.Tenants = b.w.limits(d)
 	return p
+}
+
+// reserve makes room for what the paths bring.
+func (b *builder) reserve() {
+	groups, tables := 0, 2
+	for _, q := range b.paths {
+		groups += len(q.groups)
+		tables += len(q.tables)
+	}
+	b.groups = slices.Grow(b.groups, groups)
+	b.tables = slices.Grow(b.tables, tables)
 }
 
 // chooseInstances takes the node's instances but those that leave and to which
@@ -138,6 +153,7 @@ func (b *builder) choosePaths() {
 	cl := b.n.c
 	all := b.n.gate()
 	chosen := map[*path]bool{}
+	b.chosen = chosen
 	for _, i := range b.local {
 		for _, p := range cl.pathsOf[i.dep] {
 			all = all || cl.operators
@@ -152,6 +168,7 @@ func (b *builder) choosePaths() {
 	if all {
 		for _, p := range cl.paths {
 			if !p.over || chosen[p] {
+				chosen[p] = true
 				b.paths = append(b.paths, p)
 			}
 		}
@@ -176,8 +193,8 @@ func (b *builder) instance(i *instance) onpath.InstancePlan {
 		Name: i.key.name, Tenant: i.key.tenant, Deployment: s.Deployment, UID: i.obj.Metadata.UID, Spec: i.fn,
 		Vport: s.Vport, Back: s.Back, Addresses: s.Addresses, MTU: b.n.interfaceMTU(), Draining: i.draining(),
 	}
-	for _, q := range b.paths {
-		if slices.Contains(q.deps, i.dep) {
+	for _, q := range b.n.c.pathsOf[i.dep] {
+		if b.chosen[q] && slices.Contains(q.deps, i.dep) {
 			p.Idle = p.Idle.Longest(q.spec.Idle.OrDefault())
 		}
 	}
@@ -194,7 +211,7 @@ func (b *builder) instance(i *instance) onpath.InstancePlan {
 func (b *builder) addLocal(i *instance) {
 	s := &i.obj.Spec
 	if i.inline() {
-		b.vports[s.Vport] = onpath.Vport{ID: s.Vport, Kind: onpath.VportFunction, State: b.w.state(i), Instance: i.key.String(), Tenant: i.key.tenant}
+		b.add(onpath.Vport{ID: s.Vport, Kind: onpath.VportFunction, State: b.w.state(i), Instance: i.key.String(), Tenant: i.key.tenant})
 		return
 	}
 	v := onpath.Vport{
@@ -222,7 +239,15 @@ func (b *builder) addEmit(i *instance, v *onpath.Vport) {
 		v.Emit = t.ID
 		b.tables = append(b.tables, *t)
 	}
-	b.vports[v.ID] = *v
+	b.add(*v)
+}
+
+// add adds a vport, if the node has it not yet.
+func (b *builder) add(v onpath.Vport) {
+	if !b.known[v.ID] {
+		b.known[v.ID] = true
+		b.vports = append(b.vports, v)
+	}
 }
 
 // mirror reports whether the instance gets copies only.
@@ -289,7 +314,7 @@ func (b *builder) addEdge() {
 		if o := g.partner(); o != nil && mayPointEdge(b.n, o) {
 			v.Backup = o.obj.Status.Edge
 		}
-		b.vports[id] = v
+		b.add(v)
 	}
 }
 
@@ -301,7 +326,7 @@ func (b *builder) addGroups(p *path) {
 		old := g.Members
 		g.Members = nil
 		if k < len(p.deps) {
-			for _, i := range b.w.instancesOf(b.n.c, p.deps[k]) {
+			for _, i := range p.members[k] {
 				if b.isMember(p, i) {
 					g.Members = append(g.Members, onpath.Member{Vport: i.into(reverse), Key: i.obj.Spec.Key, Weight: p.weight(k, i, old)})
 					b.addRemote(i, i.into(reverse))
@@ -371,8 +396,8 @@ func (p *path) share(k int, i *instance) uint32 {
 }
 
 func (b *builder) addRemote(i *instance, v onpath.VportID) {
-	if i.node != b.n {
-		b.vports[v] = onpath.Vport{ID: v, Kind: onpath.VportRemote, State: b.w.state(i), Peer: i.node.name}
+	if i.node != b.n && !b.known[v] {
+		b.add(onpath.Vport{ID: v, Kind: onpath.VportRemote, State: b.w.state(i), Peer: i.node.name})
 	}
 }
 

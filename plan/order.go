@@ -313,7 +313,7 @@ func (w *world) waits(cl *cloudlet, p *path) string {
 
 // readyInstances are those of a path's element that take new flows of it.
 func (w *world) readyInstances(cl *cloudlet, p *path, k int) (ready []*instance) {
-	for _, i := range w.instancesOf(cl, p.deps[k]) {
+	for _, i := range p.members[k] {
 		if i.ready() && !i.draining() && p.share(k, i) > 0 {
 			ready = append(ready, i)
 		}
@@ -342,7 +342,7 @@ func heard(ready []*instance, p onpath.PathID) []*instance {
 func (w *world) elementReady(cl *cloudlet, p *path, k int) (ready []*instance, why string) {
 	e := &p.chain.elements[k]
 	failed, reason := 0, ""
-	all := w.instancesOf(cl, e.dep)
+	all := p.members[k]
 	ready, idle := w.readyInstances(cl, p, k), false
 	for _, i := range all {
 		switch {
@@ -391,7 +391,7 @@ func (w *world) unacknowledged(g *node, p *path, hosts map[*node]bool, need []in
 		}
 	}
 	for _, k := range need {
-		if !slices.ContainsFunc(w.instancesOf(cl, p.deps[k]), func(i *instance) bool {
+		if !slices.ContainsFunc(p.members[k], func(i *instance) bool {
 			return i.ready() && !i.draining() && p.share(k, i) > 0 && mayPoint(g, i, p.id)
 		}) {
 			return fmt.Sprintf("gateway %s gets the way to %s", g.name, p.deps[k].name)

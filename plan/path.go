@@ -20,12 +20,11 @@ type path struct {
 	tier  onpath.Tier
 	spec  onpath.Path
 	deps  []name // of the elements
+	// members are the elements' instances in the cloudlet, by name.
+	members [][]*instance
 	// weights by element and node; nil for carried paths, whose members keep
 	// the weights they have.
 	weights []map[string]int
-
-	// beganLast and endedLast are the last times that any node knows.
-	beganLast, endedLast time.Time
 
 	present bool // compiled from the chain
 	steers  bool // rules start it, or shall
@@ -106,7 +105,7 @@ func (w *world) addPaths(cl *cloudlet) {
 		cl.paths = append(cl.paths, p)
 	}
 	for _, id := range slices.Sorted(maps.Keys(known)) {
-		cl.paths = append(cl.paths, known[id])
+		cl.paths = append(cl.paths, w.takeOver(cl, known[id]))
 	}
 	for _, p := range cl.paths {
 		if p.present {
@@ -169,10 +168,18 @@ func (p *path) priority() int {
 
 func (p *path) sameRank(q *path) bool { return p.tier == q.tier && p.priority() == q.priority() }
 
+// knownPath is a path as the nodes of a cloudlet have it.
+type knownPath struct {
+	spec  onpath.Path
+	plans []*index // the newest that have it, the gateway's first
+	// began and ended are the last times that any node knows.
+	began, ended time.Time
+}
+
 // knownPaths reads the paths off the newest plans of the cloudlet's nodes, the
 // gateway's first.
-func (w *world) knownPaths(cl *cloudlet) map[onpath.PathID]*path {
-	out := map[onpath.PathID]*path{}
+func (w *world) knownPaths(cl *cloudlet) map[onpath.PathID]*knownPath {
+	out := map[onpath.PathID]*knownPath{}
 	nodes := cl.nodes
 	if cl.gateway != nil {
 		nodes = append([]*node{cl.gateway}, nodes...)
@@ -182,34 +189,44 @@ func (w *world) knownPaths(cl *cloudlet) map[onpath.PathID]*path {
 			continue
 		}
 		for i := range n.newest.plan.Datapath.Paths {
-			spec := n.newest.plan.Datapath.Paths[i]
-			p := out[spec.ID]
-			if p == nil {
-				p = w.readPath(n.newest, spec)
-				out[spec.ID] = p
+			spec := &n.newest.plan.Datapath.Paths[i]
+			k := out[spec.ID]
+			if k == nil {
+				k = &knownPath{spec: *spec}
+				out[spec.ID] = k
 			}
-			p.spec.Until = later(p.spec.Until, spec.Until)
-			if p.endedLast = later(p.endedLast, spec.Ended); spec.Ended.IsZero() {
-				p.beganLast = later(p.beganLast, spec.Began)
+			k.plans = append(k.plans, n.newest)
+			k.spec.Until = later(k.spec.Until, spec.Until)
+			if k.ended = later(k.ended, spec.Ended); spec.Ended.IsZero() {
+				k.began = later(k.began, spec.Began)
 			}
-			p.readEmits(n.newest)
 		}
 	}
-	for _, p := range out {
-		p.settleTimes()
+	for _, k := range out {
+		k.settleTimes()
 	}
 	return out
 }
 
 // settleTimes believes of what nodes know the last that happened: one that has no
 // session may have missed that the path ended, or was taken back.
-func (p *path) settleTimes() {
+func (k *knownPath) settleTimes() {
 	switch {
-	case p.beganLast.After(p.endedLast):
-		p.spec.Began, p.spec.Ended = p.beganLast, time.Time{}
-	case !p.endedLast.IsZero():
-		p.spec.Ended = p.endedLast
+	case k.began.After(k.ended):
+		k.spec.Began, k.spec.Ended = k.began, time.Time{}
+	case !k.ended.IsZero():
+		k.spec.Ended = k.ended
 	}
+}
+
+// takeOver makes a path of what the nodes have.
+func (w *world) takeOver(cl *cloudlet, k *knownPath) *path {
+	p := w.readPath(k.plans[0], k.spec)
+	for _, x := range k.plans {
+		p.readEmits(x)
+	}
+	w.findMembers(cl, p)
+	return p
 }
 
 // readPath takes a path over as a node has it.
@@ -228,6 +245,14 @@ func (w *world) readPath(x *index, spec onpath.Path) *path {
 	}
 	p.chain = w.chainNamed[p.key]
 	return p
+}
+
+// findMembers looks up the instances of a path's elements.
+func (w *world) findMembers(cl *cloudlet, p *path) {
+	p.members = make([][]*instance, len(p.deps))
+	for k, d := range p.deps {
+		p.members[k] = w.instancesOf(cl, d)
+	}
 }
 
 func isEmit(t onpath.TableID) bool { return t>>31 == 1 }

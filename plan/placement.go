@@ -97,7 +97,7 @@ func (w *world) unsuited(d *deployment, n *node) string {
 	if why := d.misplaced(n); why != "" {
 		return why
 	}
-	if d.spec.Traits().HostImage && n.st.Report.NoHostImage {
+	if d.traits.HostImage && n.st.Report.NoHostImage {
 		return "does not permit image: host (hostImage in its onpath.yaml)"
 	}
 	if d.inline() && n != n.c.gateway {

@@ -16,6 +16,8 @@ func same(a, b *onpath.NodePlan) bool {
 		slices.EqualFunc(x.Tables, y.Tables, sameTable) &&
 		slices.EqualFunc(x.Groups, y.Groups, sameGroup) &&
 		slices.EqualFunc(x.Paths, y.Paths, samePath) &&
+		slices.Equal(x.Peers, y.Peers) && slices.Equal(x.Tenants, y.Tenants) &&
+		slices.EqualFunc(a.Instances, b.Instances, sameInstance) &&
 		reflect.DeepEqual(fewOf(a), fewOf(b))
 }
 
@@ -24,8 +26,14 @@ func fewOf(p *onpath.NodePlan) onpath.NodePlan {
 	few := *p
 	few.Generation, few.Datapath.Generation = 0, 0
 	d := &few.Datapath
-	d.Vports, d.Tables, d.Groups, d.Paths = nil, nil, nil, nil
+	d.Vports, d.Tables, d.Groups, d.Paths, d.Peers, d.Tenants, few.Instances = nil, nil, nil, nil, nil, nil, nil
 	return few
+}
+
+func sameInstance(a, b onpath.InstancePlan) bool {
+	return a.Name == b.Name && a.Tenant == b.Tenant && a.Deployment == b.Deployment && a.Function == b.Function && a.UID == b.UID &&
+		a.Vport == b.Vport && a.Back == b.Back && slices.Equal(a.Addresses, b.Addresses) && a.MTU == b.MTU && a.Idle == b.Idle &&
+		a.Draining == b.Draining && reflect.DeepEqual(&a.Spec, &b.Spec)
 }
 
 func sameVport(a, b onpath.Vport) bool {

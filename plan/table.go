@@ -31,6 +31,7 @@ func (w *world) compile(cl *cloudlet, c *chain) *path {
 			p.groups = append(p.groups, groupOf(p.id, i, reverse, &e))
 		}
 	}
+	w.findMembers(cl, p)
 	p.spec.MTU = w.mtu(cl, p)
 	p.tables = tablesOf(p.id, c)
 	p.forward, p.reverse = rulesOf(c, p.id, p.tables)

@@ -49,6 +49,7 @@ type world struct {
 	deployments map[name]*deployment
 	chains      []*chain // in order of precedence
 	chainNamed  map[name]*chain
+	asIs        map[*onpath.Function]functionOf // of deployments that add nothing
 	instances   []*instance
 	byVport     map[onpath.VportID]*instance
 	byName      map[name]*instance
@@ -116,12 +117,11 @@ type deployment struct {
 	key      name
 	obj      *onpath.Deployment // nil: short form
 	function *onpath.Function
-	spec     onpath.FunctionSpec // function's and deployment's merged
-	fnName   name
-	shape    string
-	want     int
-	place    onpath.Place
-	drain    time.Duration
+	functionOf
+	fnName name
+	want   int
+	place  onpath.Place
+	drain  time.Duration
 	// in are the cloudlets where it shall run.
 	in     map[string]bool
 	mirror bool // gets copies
@@ -209,7 +209,7 @@ func newWorld(s *Snapshot) *world {
 		Snapshot: s, set: s.Settings.withDefaults(), res: &Result{Plans: map[string]*onpath.NodePlan{}},
 		cloudlets: map[string]*cloudlet{}, nodes: map[string]*node{}, strays: map[string]*node{}, deployments: map[name]*deployment{},
 		byVport: map[onpath.VportID]*instance{}, byName: map[name]*instance{},
-		members: map[member][]*instance{}, ofDep: map[name][]*instance{}, kept: map[onpath.PathID]bool{}, updates: map[onpath.Key]onpath.Object{}, created: map[placedOn]int{},
+		members: map[member][]*instance{}, ofDep: map[name][]*instance{}, kept: map[onpath.PathID]bool{}, asIs: map[*onpath.Function]functionOf{}, updates: map[onpath.Key]onpath.Object{}, created: map[placedOn]int{},
 	}
 	w.addNodes()
 	w.addDeployments()
