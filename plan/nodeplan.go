@@ -15,7 +15,8 @@ import (
 // planNode makes the node's plan, and puts it into the result if it differs
 // from the newest that the node has.
 func (w *world) planNode(n *node) {
-	b := &builder{w: w, n: n, known: map[onpath.VportID]bool{}}
+	b := &w.builder
+	b.begin(w, n)
 	p := b.plan()
 	var generation uint64
 	if last := n.newest; last != nil {
@@ -29,6 +30,7 @@ func (w *world) planNode(n *node) {
 	}
 	p.Generation, p.Datapath.Generation = generation+1, generation+1
 	w.res.Plans[n.name] = p
+	b.lists = lists{} // the plan has them now
 }
 
 // planStray has a node stop everything whose Node object was deleted: first it
@@ -75,18 +77,49 @@ func withoutRemotes(x *index) *onpath.NodePlan {
 	return &p
 }
 
-// builder makes one node's plan.
+// builder makes one node's plan after the other.
 type builder struct {
 	w      *world
 	n      *node
 	local  []*instance
 	paths  []*path
-	chosen map[*path]bool // these paths
-	vports []onpath.Vport
+	chosen map[*path]bool          // these paths
 	known  map[onpath.VportID]bool // what vports has
-	groups []onpath.Group
-	tables []onpath.Table
-	rows   int // of weights
+	rows   int                     // of weights
+	lists
+}
+
+// lists are what a plan is made of. Most plans turn out to be what their nodes have, and
+// leave the lists to the next.
+type lists struct {
+	instances []onpath.InstancePlan
+	vports    []onpath.Vport
+	groups    []onpath.Group
+	members   []onpath.Member // of all groups
+	tables    []onpath.Table
+	specs     []onpath.Path
+	peerList  []onpath.Peer
+}
+
+func (b *builder) begin(w *world, n *node) {
+	if b.known == nil {
+		b.known, b.chosen = map[onpath.VportID]bool{}, map[*path]bool{}
+	}
+	clear(b.known)
+	clear(b.chosen)
+	b.w, b.n, b.rows = w, n, 0
+	b.local, b.paths = b.local[:0], b.paths[:0]
+	l := &b.lists
+	l.instances, l.vports, l.groups, l.members = l.instances[:0], l.vports[:0], l.groups[:0], l.members[:0]
+	l.tables, l.specs, l.peerList = l.tables[:0], l.specs[:0], l.peerList[:0]
+}
+
+// orNone is a list as a plan has it: nil without anything in it.
+func orNone[T any](list []T) []T {
+	if len(list) == 0 {
+		return nil
+	}
+	return list
 }
 
 func (b *builder) plan() *onpath.NodePlan {
@@ -94,9 +127,10 @@ func (b *builder) plan() *onpath.NodePlan {
 	b.choosePaths()
 	p := &onpath.NodePlan{Node: b.n.name}
 	for _, i := range b.local {
-		p.Instances = append(p.Instances, b.instance(i))
+		b.instances = append(b.instances, b.instance(i))
 		b.addLocal(i)
 	}
+	p.Instances = orNone(b.instances)
 	b.addEdge()
 	b.reserve()
 	for _, q := range b.paths {
@@ -106,16 +140,17 @@ func (b *builder) plan() *onpath.NodePlan {
 	b.addClassifiers()
 	d := &p.Datapath
 	d.Node, d.Underlay, d.Peers, d.Edge = b.n.name, b.n.obj.Spec.Underlay, b.peers(), b.edge()
-	d.Vports = b.vports
+	d.Vports = orNone(b.vports)
 	slices.SortFunc(d.Vports, func(x, y onpath.Vport) int { return cmp.Compare(x.ID, y.ID) })
-	d.Tables, d.Groups = b.tables, b.groups
+	d.Tables, d.Groups = orNone(b.tables), orNone(b.groups)
 	slices.SortFunc(d.Tables, func(x, y onpath.Table) int { return cmp.Compare(x.ID, y.ID) })
 	slices.SortFunc(d.Groups, func(x, y onpath.Group) int { return cmp.Compare(x.ID, y.ID) })
 	for _, q := range b.paths {
 		spec := q.spec
 		spec.Closed = q.over && b.n.gate()
-		d.Paths = append(d.Paths, spec)
+		b.specs = append(b.specs, spec)
 	}
+	d.Paths = orNone(b.specs)
 	slices.SortFunc(d.Paths, func(x, y onpath.Path) int { return cmp.Compare(x.ID, y.ID) })
 	d.Tenants = b.w.limits(d)
 	return p
@@ -130,6 +165,9 @@ func (b *builder) reserve() {
 	}
 	b.groups = slices.Grow(b.groups, groups)
 	b.tables = slices.Grow(b.tables, tables)
+	if x := b.n.newest; x != nil {
+		b.vports = slices.Grow(b.vports, len(x.plan.Datapath.Vports))
+	}
 }
 
 // chooseInstances takes the node's instances but those that leave and to which
@@ -152,8 +190,7 @@ func (b *builder) chooseInstances() {
 func (b *builder) choosePaths() {
 	cl := b.n.c
 	all := b.n.gate()
-	chosen := map[*path]bool{}
-	b.chosen = chosen
+	chosen := b.chosen
 	for _, i := range b.local {
 		for _, p := range cl.pathsOf[i.dep] {
 			all = all || cl.operators
@@ -190,7 +227,7 @@ func (p *path) starts(i *instance) bool {
 func (b *builder) instance(i *instance) onpath.InstancePlan {
 	s := &i.obj.Spec
 	p := onpath.InstancePlan{
-		Name: i.key.name, Tenant: i.key.tenant, Deployment: s.Deployment, UID: i.obj.Metadata.UID, Spec: i.fn,
+		Name: i.key.name, Tenant: i.key.tenant, Deployment: s.Deployment, UID: i.obj.Metadata.UID, Spec: *i.fn,
 		Vport: s.Vport, Back: s.Back, Addresses: s.Addresses, MTU: b.n.interfaceMTU(), Draining: i.draining(),
 	}
 	for _, q := range b.n.c.pathsOf[i.dep] {
@@ -323,16 +360,16 @@ func (b *builder) addEdge() {
 func (b *builder) addGroups(p *path) {
 	for _, g := range p.groups {
 		_, k, reverse := g.ID.Split()
-		old := g.Members
-		g.Members = nil
+		old, first := g.Members, len(b.members)
 		if k < len(p.deps) {
 			for _, i := range p.members[k] {
 				if b.isMember(p, i) {
-					g.Members = append(g.Members, onpath.Member{Vport: i.into(reverse), Key: i.obj.Spec.Key, Weight: p.weight(k, i, old)})
+					b.members = append(b.members, onpath.Member{Vport: i.into(reverse), Key: i.obj.Spec.Key, Weight: p.weight(k, i, old)})
 					b.addRemote(i, i.into(reverse))
 				}
 			}
 		}
+		g.Members = orNone(b.members[first:len(b.members):len(b.members)])
 		slices.SortFunc(g.Members, func(x, y onpath.Member) int { return cmp.Compare(x.Key, y.Key) })
 		g.Weights = b.weightRows(p, &g)
 		b.groups = append(b.groups, g)
@@ -457,7 +494,7 @@ func (w *world) translated(cl *cloudlet) []netip.Prefix {
 // peers are the other nodes of the cloudlet, and those that were and may still
 // send.
 func (b *builder) peers() []onpath.Peer {
-	var out []onpath.Peer
+	out := b.peerList
 	if b.n.newest != nil {
 		for _, p := range b.n.newest.plan.Datapath.Peers {
 			if m := b.w.nodes[p.Node]; (m == nil || m.c != b.n.c) && b.w.sends(p.Node, b.n.name) {
@@ -475,7 +512,8 @@ func (b *builder) peers() []onpath.Peer {
 		})
 	}
 	slices.SortFunc(out, func(x, y onpath.Peer) int { return cmp.Compare(x.Node, y.Node) })
-	return out
+	b.peerList = out
+	return orNone(out)
 }
 
 // sends reports whether a node that has left the cloudlet may still send to

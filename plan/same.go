@@ -17,7 +17,7 @@ func same(a, b *onpath.NodePlan) bool {
 		slices.EqualFunc(x.Groups, y.Groups, sameGroup) &&
 		slices.EqualFunc(x.Paths, y.Paths, samePath) &&
 		slices.Equal(x.Peers, y.Peers) && slices.Equal(x.Tenants, y.Tenants) &&
-		slices.EqualFunc(a.Instances, b.Instances, sameInstance) &&
+		sameInstances(a.Instances, b.Instances) &&
 		reflect.DeepEqual(fewOf(a), fewOf(b))
 }
 
@@ -30,7 +30,16 @@ func fewOf(p *onpath.NodePlan) onpath.NodePlan {
 	return few
 }
 
-func sameInstance(a, b onpath.InstancePlan) bool {
+func sameInstances(a, b []onpath.InstancePlan) bool {
+	for k := range a {
+		if len(a) != len(b) || !sameInstance(&a[k], &b[k]) {
+			return false
+		}
+	}
+	return len(a) == len(b)
+}
+
+func sameInstance(a, b *onpath.InstancePlan) bool {
 	return a.Name == b.Name && a.Tenant == b.Tenant && a.Deployment == b.Deployment && a.Function == b.Function && a.UID == b.UID &&
 		a.Vport == b.Vport && a.Back == b.Back && slices.Equal(a.Addresses, b.Addresses) && a.MTU == b.MTU && a.Idle == b.Idle &&
 		a.Draining == b.Draining && reflect.DeepEqual(&a.Spec, &b.Spec)

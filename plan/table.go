@@ -278,7 +278,7 @@ func withoutSources(c *chain) (sel []onpath.Selector, narrower bool) {
 
 // routes reports whether what the instance sends from its own address, and no
 // chain selects, is routed.
-func routes(f onpath.FunctionSpec) bool {
+func routes(f *onpath.FunctionSpec) bool {
 	t := f.Traits()
 	return t.Addresses == onpath.AddressesPool || t.Addresses != onpath.AddressesNone && t.Outbound == onpath.OutboundNAT
 }

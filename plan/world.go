@@ -52,7 +52,6 @@ type world struct {
 	asIs        map[*onpath.Function]functionOf // of deployments that add nothing
 	instances   []*instance
 	byVport     map[onpath.VportID]*instance
-	byName      map[name]*instance
 	members     map[member][]*instance
 	ofDep       map[name][]*instance             // in all cloudlets
 	objectsOf   map[name][]*onpath.Instance      // objects by deployment, made when they are first asked for
@@ -69,6 +68,7 @@ type world struct {
 	inUse       map[netip.Addr]bool // addresses, made when they are first asked for
 	splits      map[pairOf]*split   // made when they are first asked for
 	res         *Result
+	builder     builder
 }
 
 type cloudlet struct {
@@ -141,10 +141,10 @@ type instance struct {
 	report *onpath.InstanceReport
 	// planned is what its node was told last.
 	planned *onpath.InstancePlan
-	fn      onpath.FunctionSpec
-	known   bool   // fn is known
-	leaving bool   // drained: others let go of it, then its node does
-	stuck   string // why it cannot leave its node, which is to be drained
+	fn      *onpath.FunctionSpec // empty if it is not known
+	known   bool                 // fn is known
+	leaving bool                 // drained: others let go of it, then its node does
+	stuck   string               // why it cannot leave its node, which is to be drained
 }
 
 func (i *instance) bridged() bool { return i.obj.Spec.Back != 0 }
@@ -208,8 +208,8 @@ func newWorld(s *Snapshot) *world {
 	w := &world{
 		Snapshot: s, set: s.Settings.withDefaults(), res: &Result{Plans: map[string]*onpath.NodePlan{}},
 		cloudlets: map[string]*cloudlet{}, nodes: map[string]*node{}, strays: map[string]*node{}, deployments: map[name]*deployment{},
-		byVport: map[onpath.VportID]*instance{}, byName: map[name]*instance{},
-		members: map[member][]*instance{}, ofDep: map[name][]*instance{}, kept: map[onpath.PathID]bool{}, asIs: map[*onpath.Function]functionOf{}, updates: map[onpath.Key]onpath.Object{}, created: map[placedOn]int{},
+
+		kept: map[onpath.PathID]bool{}, asIs: map[*onpath.Function]functionOf{}, updates: map[onpath.Key]onpath.Object{}, created: map[placedOn]int{},
 	}
 	w.addNodes()
 	w.addDeployments()
@@ -405,14 +405,20 @@ func (w *world) passed(t time.Time) bool {
 	return false
 }
 
+// unknown is the function of an instance of which it is not known.
+var unknown onpath.FunctionSpec
+
 func (w *world) addInstances() {
-	for _, o := range objects[*onpath.Instance](w.Snapshot) {
-		i := &instance{obj: o, key: nameOf(o), node: w.nodes[o.Spec.Node]}
+	list := objects[*onpath.Instance](w.Snapshot)
+	w.instances = make([]*instance, 0, len(list))
+	w.byVport = make(map[onpath.VportID]*instance, len(list))
+	w.members, w.ofDep = make(map[member][]*instance, len(list)/2), make(map[name][]*instance, len(list)/2)
+	for _, o := range list {
+		i := &instance{obj: o, key: nameOf(o), node: w.nodes[o.Spec.Node], fn: &unknown}
 		i.dep = name{i.key.tenant, o.Spec.Deployment}
 		i.d = w.deployments[i.dep]
 		w.instances = append(w.instances, i)
 		w.ofDep[i.dep] = append(w.ofDep[i.dep], i)
-		w.byName[i.key] = i
 		w.byVport[o.Spec.Vport] = i
 		if o.Spec.Back != 0 {
 			w.byVport[o.Spec.Back] = i
@@ -442,9 +448,9 @@ func (i *instance) lookUp() {
 	}
 	switch {
 	case i.d != nil && i.d.function != nil && i.d.shape == i.obj.Spec.Shape:
-		i.fn, i.known = i.d.spec, true
+		i.fn, i.known = &i.d.spec, true
 	case i.planned != nil:
-		i.fn, i.known = i.planned.Spec, true
+		i.fn, i.known = &i.planned.Spec, true
 	}
 }
 
