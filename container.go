@@ -144,7 +144,8 @@ func (c *ContainerSpec) validate(v *validation, at string, _ *FunctionSpec) {
 	v.image(at+".image", c.Image)
 	v.strings(at+".command", c.Command)
 	if c.Image == HostImage && len(c.Command) == 0 {
-		v.add(at+".command", "name a program of the nodes, such as [sleep, infinity]", "is missing: a node's own root file system does not say what to run")
+		v.add(at+".command", "name a program of the nodes, such as [sleep, infinity]",
+			"is missing: a node's own root file system does not say what to run")
 	}
 	v.env(at+".env", c.Env)
 	if c.WorkingDir != "" {
@@ -185,7 +186,8 @@ func (v *validation) addressing(at string, c *ContainerSpec) {
 	enum(v, at+".attach", &c.Attach, Routed, Routed, Bridged)
 	known := enum(v, at+".addresses", &c.Addresses, c.Attach.addresses(), AddressesNone, AddressesPrivate, AddressesPool)
 	if known && c.Attach == Bridged && c.Addresses != AddressesNone {
-		v.add(at+".addresses", "take it out, or write attach: routed", "a bridged container is a bump in the wire and has no address of its own")
+		v.add(at+".addresses", "take it out, or write attach: routed",
+			"a bridged container is a bump in the wire and has no address of its own")
 	}
 	known = enum(v, at+".outbound", &c.Outbound, OutboundNone, OutboundNone, OutboundNAT) && known
 	if known && c.Outbound == OutboundNAT && c.Addresses != AddressesPrivate {
@@ -213,7 +215,8 @@ func (v *validation) capabilities(at string, c *ContainerSpec) {
 func (v *validation) sysctls(at string, sysctls map[string]string) {
 	for _, k := range sortedKeys(sysctls) {
 		if !sysctlName.MatchString(k) {
-			v.add(key(at, k), "write one that begins with net. and has dots between its parts", "%s is not a setting of the instance's network namespace", quote(k))
+			v.add(key(at, k), "write one that begins with net. and has dots between its parts",
+				"%s is not a setting of the instance's network namespace", quote(k))
 		}
 		if s := sysctls[k]; s == "" || len(s) > 256 || strings.ContainsAny(s, "\n\x00") {
 			v.add(key(at, k), "", "%s is not the value of a kernel setting", quote(s))

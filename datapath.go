@@ -210,8 +210,10 @@ type VportKind string
 // The kinds of vport in a configuration. The edge is described by Edge.
 const (
 	VportInstance VportKind = "instance" // a local instance's interface: device DeviceName(ID)
-	VportFunction VportKind = "function" // an ebpf function of this node, run inline: a packet that is led to it goes on at once with what comes behind its element
-	VportRemote   VportKind = "remote"   // a vport of another node (an instance's, or its edge), reached through the tunnel to Peer
+	// an ebpf function of this node, run inline: a packet that is led to it goes on at once with
+	// what comes behind its element
+	VportFunction VportKind = "function"
+	VportRemote   VportKind = "remote" // a vport of another node (an instance's, or its edge), reached through the tunnel to Peer
 )
 
 // VportState says whether a vport takes packets.

@@ -96,7 +96,8 @@ func (e *EBPFSpec) validate(v *validation, at string, s *FunctionSpec) {
 	case len(e.Code) > MaxObjectBytes:
 		v.add(at+".code", objectTooLarge, "the object has %d bytes; at most %d", len(e.Code), MaxObjectBytes)
 	case len(e.Code) == 0 && LocalImage(e.Object):
-		v.add(at+".object", "use onpath apply, or send what is in it as code", "%s lies on the client, which has to read it", quote(e.Object))
+		v.add(at+".object", "use onpath apply, or send what is in it as code",
+			"%s lies on the client, which has to read it", quote(e.Object))
 	default:
 		v.text(at+".object", e.Object, 512)
 	}
@@ -119,7 +120,8 @@ func (v *validation) configFiles(at string, files map[string]File) {
 		if f.FromFile != "" && f.Content != "" {
 			v.add(field, "keep one of them", "has both content and fromFile")
 		} else if f.FromFile != "" {
-			v.add(field+".fromFile", "use onpath apply, or send the text as content", "%s lies on the client, which has to read it", quote(f.FromFile))
+			v.add(field+".fromFile", "use onpath apply, or send the text as content",
+				"%s lies on the client, which has to read it", quote(f.FromFile))
 		}
 		if f.Mode != 0 {
 			v.add(field+".mode", "take it out", "an ebpf function has no files with a mode")

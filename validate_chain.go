@@ -70,7 +70,8 @@ func unsteerable(p netip.Prefix) string {
 func (c *Chain) Validate() error {
 	v := begin(c, &c.TypeMeta)
 	s := &c.Spec
-	if enum(v, "spec.tier", &s.Tier, TierTenant, TierTenant, TierOperator) && s.Tier == TierOperator && c.Metadata.Tenant != OperatorTenant {
+	if enum(v, "spec.tier", &s.Tier, TierTenant, TierTenant, TierOperator) && s.Tier == TierOperator &&
+		c.Metadata.Tenant != OperatorTenant {
 		v.add("spec.tier", "write metadata.tenant: "+OperatorTenant+", or tier: tenant",
 			"a chain of tier operator belongs to tenant %s, not %s", OperatorTenant, quote(c.Metadata.Tenant))
 	}
@@ -80,7 +81,8 @@ func (c *Chain) Validate() error {
 	s.At.Cloudlets = v.names("spec.at.cloudlets", s.At.Cloudlets)
 	f := families(s.From.Prefixes).both(families(s.To.Prefixes))
 	if f == noFamily {
-		v.add("spec.to", "write prefixes of one version on both sides, or of both", "spec.from has %s addresses and spec.to has %s: no packet goes from one to the other",
+		v.add("spec.to", "write prefixes of one version on both sides, or of both",
+			"spec.from has %s addresses and spec.to has %s: no packet goes from one to the other",
 			families(s.From.Prefixes), families(s.To.Prefixes))
 	}
 	v.selectors("spec.select", s.Select, f, s)
@@ -289,7 +291,8 @@ func (v *validation) through(c *Chain, f family) {
 			continue
 		}
 		if first, ok := seen[d]; ok {
-			v.add(at, "make a second deployment for it", "the chain is a loop: deployment %s is %s already", d, index("spec.through", first))
+			v.add(at, "make a second deployment for it", "the chain is a loop: deployment %s is %s already", d,
+				index("spec.through", first))
 		}
 		seen[d] = i
 		for _, end := range []struct {
@@ -322,7 +325,8 @@ func (v *validation) weightsFrom(at string, e *Element, s *ChainSpec) {
 		v.add(at, "take it out", "mirrors get copies by their own weights, wherever a flow comes from")
 	}
 	if len(e.WeightsFrom) > 0 && s.Exit == ExitLast && s.Direction != DirectionForward {
-		v.add(at, "take it out, or write direction: forward", "with exit: last answers find their instances by the element's own weights alone")
+		v.add(at, "take it out, or write direction: forward",
+			"with exit: last answers find their instances by the element's own weights alone")
 	}
 	for _, from := range sortedKeys(e.WeightsFrom) {
 		row := key(at, from)
@@ -358,7 +362,8 @@ func (v *validation) elementDeployment(at string, e *Element, c *Chain) Ref {
 	}
 	name := ShortDeployment(c.Metadata.Name, e.Function)
 	if len(name) > MaxDeploymentName {
-		v.add(at+".function", "shorten one of the two names, or write a Deployment", "makes a deployment %s, whose name has %d characters; at most %d",
+		v.add(at+".function", "shorten one of the two names, or write a Deployment",
+			"makes a deployment %s, whose name has %d characters; at most %d",
 			quote(name), len(name), MaxDeploymentName)
 	}
 	return Ref(name)
@@ -377,7 +382,8 @@ func (v *validation) notShort(at string, e *Element) {
 		{"files", len(e.Files) > 0},
 	} {
 		if f.given {
-			v.add(at+"."+f.name, "write it in the Deployment", "%s belongs to the short form {function: NAME}; this element names a deployment", f.name)
+			v.add(at+"."+f.name, "write it in the Deployment",
+				"%s belongs to the short form {function: NAME}; this element names a deployment", f.name)
 		}
 	}
 }

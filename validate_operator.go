@@ -75,7 +75,8 @@ func (v *validation) underlay(u *Underlay) {
 	case !a.IsValid():
 		v.add("spec.underlay.address", "write the address by which other nodes reach this one, such as 10.255.0.7", "is missing")
 	case a.IsUnspecified() || a.IsMulticast() || a.Is4In6() || a.Zone() != "" || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
-		v.add("spec.underlay.address", "write the address by which other nodes reach this one", "%s cannot be the address of one machine", a)
+		v.add("spec.underlay.address", "write the address by which other nodes reach this one",
+			"%s cannot be the address of one machine", a)
 	}
 	if u.MTU != 0 {
 		v.number("spec.underlay.mtu", u.MTU, MinMTU, MaxMTU)
@@ -119,7 +120,8 @@ func (v *validation) uplinks(uplinks []Uplink) {
 		}
 	}
 	if bridge >= 0 && (len(sides) != 2 || sides[SideCore] != 1 || sides[SideAccess] != 1) {
-		v.add(index("spec.uplinks", bridge)+".attach", "write two uplinks with attach: bridge, one with side: core and one with side: access",
+		v.add(index("spec.uplinks", bridge)+".attach",
+			"write two uplinks with attach: bridge, one with side: core and one with side: access",
 			"a bridge has two devices, one on each side")
 	}
 }

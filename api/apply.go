@@ -152,7 +152,8 @@ func (s *Server) waiting(ctx context.Context, c changeSet) *wire.Pending {
 	}
 	var found *wire.Pending
 	for _, u := range s.pending.list() {
-		if mayConfirm(whoIs(ctx), u.Pending) == nil && slices.ContainsFunc(u.Changes, func(o wire.ObjectChange) bool { return c.names(o.Key()) }) {
+		if mayConfirm(whoIs(ctx), u.Pending) == nil &&
+			slices.ContainsFunc(u.Changes, func(o wire.ObjectChange) bool { return c.names(o.Key()) }) {
 			found = &u.Pending
 		}
 	}
@@ -306,7 +307,8 @@ func (s *Server) compare(ctx context.Context, c changeSet) ([]changed, error) {
 		if err != nil {
 			return nil, err
 		}
-		n := changed{prev: prev, change: onpath.Change{Key: k, Version: c.version}, result: wire.ObjectChange{ObjectRef: wire.RefOf(k), Action: wire.Deleted}}
+		n := changed{prev: prev, change: onpath.Change{Key: k, Version: c.version},
+			result: wire.ObjectChange{ObjectRef: wire.RefOf(k), Action: wire.Deleted}}
 		switch {
 		case prev == nil && c.mustExist:
 			e := onpath.Errorf(onpath.CodeNotFound, "it does not exist")
@@ -418,7 +420,8 @@ func (s *Server) apply(ctx context.Context, a wire.Apply) (*wire.Applied, error)
 		}
 	}
 	if len(a.Request) > onpath.MaxRequestID {
-		return nil, onpath.Errorf(onpath.CodeInvalid, "the request's id has %d characters; at most %d are possible", len(a.Request), onpath.MaxRequestID)
+		return nil, onpath.Errorf(onpath.CodeInvalid, "the request's id has %d characters; at most %d are possible",
+			len(a.Request), onpath.MaxRequestID)
 	}
 	if c.request = requestOf(whoIs(ctx), a.Request); c.request != "" && !a.DryRun {
 		if done, err := s.repeated(ctx, c.request); done != nil || err != nil {

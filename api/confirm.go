@@ -114,7 +114,8 @@ func newUndo(who auth.Identity, deadline time.Time, all []changed) undo {
 func (u undo) record() (onpath.Record, error) {
 	data, err := json.Marshal(u)
 	if err == nil && len(data) > onpath.MaxRecord {
-		e := onpath.Errorf(onpath.CodeInvalid, "what is there now has %d bytes, too many to be kept for an undo: at most %d are possible", len(data), onpath.MaxRecord)
+		e := onpath.Errorf(onpath.CodeInvalid, "what is there now has %d bytes, too many to be kept for an undo: at most %d are possible",
+			len(data), onpath.MaxRecord)
 		e.Remedy = "apply in smaller parts"
 		return onpath.Record{}, e
 	}
@@ -372,7 +373,8 @@ func undoing(step undoStep, c onpath.Change) wire.Action {
 
 // keepNeeded leaves out deletions of what others need by now, and what cannot be
 // as it was: because what it needs has been deleted since, say.
-func (s *Server) keepNeeded(ctx context.Context, why string, steps []undoStep, writes []onpath.Change) (_ []undoStep, _ []onpath.Change, kept []wire.KeptObject) {
+func (s *Server) keepNeeded(ctx context.Context, why string, steps []undoStep, writes []onpath.Change) (_ []undoStep,
+	_ []onpath.Change, kept []wire.KeptObject) {
 	for len(writes) > 0 {
 		needed := map[string]*onpath.Error{}
 		if err := s.o.Controller.Check(ctx, writes, false); err != nil {

@@ -10,7 +10,9 @@ import (
 )
 
 func (s *Server) registerWatchFlow() {
-	huma.Register(s.doc, operation(http.MethodGet, "/v1/watchflow", "watchFlow", "Count a flow's packets at each hop, and read what was counted since the first request; ends by itself ten seconds after the last one"),
+	huma.Register(s.doc, operation(http.MethodGet, "/v1/watchflow", "watchFlow",
+		"Count a flow's packets at each hop, and read what was counted since the first request; ends by itself ten seconds after the "+
+			"last one"),
 		func(ctx context.Context, in *traceInput) (*struct{ Body onpath.FlowWatch }, error) {
 			w, err := s.watchFlow(ctx, in)
 			if err != nil {

@@ -118,7 +118,8 @@ const (
 const element = `[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*`
 
 var (
-	imagePath = regexp.MustCompile(`^/v2/(` + element + `(?:/` + element + `)*)/(manifests|blobs/uploads|blobs|tags|referrers)(?:/([^/]*))?$`)
+	imagePath = regexp.MustCompile(`^/v2/(` + element + `(?:/` + element +
+		`)*)/(manifests|blobs/uploads|blobs|tags|referrers)(?:/([^/]*))?$`)
 	digestRef = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 	lastOf    = map[string]*regexp.Regexp{
 		kindManifest: regexp.MustCompile(`^(?:sha256:[0-9a-f]{64}|[A-Za-z0-9_][A-Za-z0-9._-]{0,127})$`),

@@ -28,9 +28,10 @@ func (s *Server) registerAuth() {
 	register(s, http.MethodPost, "/v1/join", "join", "Redeem a join token for a certificate; needs no other credential", s.join)
 	register(s, http.MethodPost, "/v1/renew", "renew", "Renew one's certificate", s.renew)
 	register(s, http.MethodPost, "/v1/revoke", "revoke", "Make all certificates of somebody unacceptable", s.revoke)
-	register(s, http.MethodGet, "/v1/whoami", "whoami", "Who the server thinks you are", func(ctx context.Context, _ *struct{}) (*bodyOf[auth.Identity], error) {
-		return &bodyOf[auth.Identity]{whoIs(ctx)}, nil
-	})
+	register(s, http.MethodGet, "/v1/whoami", "whoami", "Who the server thinks you are",
+		func(ctx context.Context, _ *struct{}) (*bodyOf[auth.Identity], error) {
+			return &bodyOf[auth.Identity]{whoIs(ctx)}, nil
+		})
 }
 
 type bodyOf[T any] struct{ Body T }

@@ -251,13 +251,15 @@ func (im *images) complete(m *manifest) (sizes map[string]int64, err error) {
 	for _, digest := range m.blobs {
 		size, ok := im.blob(m.place, digest)
 		if !ok {
-			return nil, refuse(http.StatusNotFound, "MANIFEST_BLOB_UNKNOWN", "the manifest names the blob %s, which was not pushed to tenant %s", digest, m.tenant)
+			return nil, refuse(http.StatusNotFound, "MANIFEST_BLOB_UNKNOWN",
+				"the manifest names the blob %s, which was not pushed to tenant %s", digest, m.tenant)
 		}
 		sizes[digest] = size
 	}
 	for _, digest := range m.parts {
 		if im.manifests[m.part(digest)] == nil {
-			return nil, refuse(http.StatusNotFound, "MANIFEST_BLOB_UNKNOWN", "the manifest names the manifest %s, which was not pushed to %s", digest, m.repo)
+			return nil, refuse(http.StatusNotFound, "MANIFEST_BLOB_UNKNOWN",
+				"the manifest names the manifest %s, which was not pushed to %s", digest, m.repo)
 		}
 	}
 	return sizes, nil

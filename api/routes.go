@@ -24,12 +24,14 @@ func (s *Server) routes() {
 			OpenAPI: "3.1.0",
 			Info: &huma.Info{
 				Title: "onpath", Version: s.o.Version,
-				Description: "In-network services: which traffic passes through which functions. Errors are application/problem+json with a list `errors` of {code, object, field, message, remedy}.",
-				License:     &huma.License{Name: "Apache-2.0", Identifier: "Apache-2.0"},
+				Description: "In-network services: which traffic passes through which functions. Errors are application/problem+json " +
+					"with a list `errors` of {code, object, field, message, remedy}.",
+				License: &huma.License{Name: "Apache-2.0", Identifier: "Apache-2.0"},
 			},
 			Components: &huma.Components{Schemas: registry},
 		},
-		OpenAPIPath: "/openapi", Formats: map[string]huma.Format{"application/json": huma.DefaultJSONFormat, "json": huma.DefaultJSONFormat},
+		OpenAPIPath: "/openapi", Formats: map[string]huma.Format{"application/json": huma.DefaultJSONFormat,
+			"json": huma.DefaultJSONFormat},
 		DefaultFormat: "application/json", RejectUnknownQueryParameters: true,
 	})
 	s.access = accesses()

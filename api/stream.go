@@ -28,12 +28,15 @@ func (s *Server) registerStreams() {
 		param{"kinds", "string", "comma-separated; default all you may see"}, param{"tenant", "string", ""},
 		param{"from", "integer", "revision of a list, or of the last line seen; default from now"})
 	s.stream("/v1/flows", "flows", "Flow entries of all nodes, one JSON line each", "application/x-ndjson", s.flows,
-		append(tuple, param{"node", "string", "only this node's"}, param{"instance", "string", "tenant/name"}, param{"path", "integer", ""})...)
+		append(tuple, param{"node", "string", "only this node's"}, param{"instance", "string", "tenant/name"},
+			param{"path", "integer", ""})...)
 	s.stream("/v1/capture", "capture", "Packets at a vport, as pcapng", "application/x-pcapng", s.capture,
 		append(tuple, param{"instance", "string", "tenant/name"}, param{"back", "boolean", "the second side of a bridged instance"},
-			param{"node", "string", "the uplinks of a gateway"}, param{"count", "integer", "packets"}, param{"length", "integer", "bytes kept of each"})...)
+			param{"node", "string", "the uplinks of a gateway"}, param{"count", "integer", "packets"},
+			param{"length", "integer", "bytes kept of each"})...)
 	s.stream(instance+"/logs", "logs", "The output of an instance", "text/plain", s.logs,
-		param{"tail", "integer", "last lines; default all"}, param{"follow", "boolean", ""}, param{"previous", "boolean", "of the run before the present one"})
+		param{"tail", "integer", "last lines; default all"}, param{"follow", "boolean", ""},
+		param{"previous", "boolean", "of the run before the present one"})
 	s.stream(instance+"/exec", "exec", "A command in an instance; an upgrade to "+session.ExecProtocol, "application/octet-stream", s.exec,
 		param{"command", "string", "repeated: the command and its arguments"}, param{"tty", "boolean", ""}, param{"stdin", "boolean", ""})
 }
@@ -43,7 +46,8 @@ func (s *Server) stream(path, id, summary, mediaType string, do func(http.Respon
 	op := operation(http.MethodGet, path, id, summary)
 	op.Parameters = pathParams(path)
 	for _, p := range params {
-		op.Parameters = append(op.Parameters, &huma.Param{Name: p.name, In: "query", Description: p.doc, Schema: &huma.Schema{Type: p.kind}})
+		op.Parameters = append(op.Parameters, &huma.Param{Name: p.name, In: "query", Description: p.doc,
+			Schema: &huma.Schema{Type: p.kind}})
 	}
 	op.Responses = map[string]*huma.Response{"200": {Description: summary, Content: map[string]*huma.MediaType{mediaType: {}}}}
 	s.doc.OpenAPI().AddOperation(&op)

@@ -19,7 +19,8 @@ type traceInput struct {
 }
 
 func (s *Server) registerTrace() {
-	huma.Register(s.doc, operation(http.MethodGet, "/v1/trace", "trace", "The way of a packet, both directions, from the plan and live flow entries"),
+	huma.Register(s.doc, operation(http.MethodGet, "/v1/trace", "trace",
+		"The way of a packet, both directions, from the plan and live flow entries"),
 		func(ctx context.Context, in *traceInput) (*struct{ Body onpath.Trace }, error) {
 			t, err := s.trace(ctx, in)
 			if err != nil {
@@ -41,7 +42,8 @@ func (s *Server) trace(ctx context.Context, in *traceInput) (*onpath.Trace, erro
 }
 
 func noTuple(in *traceInput) error {
-	e := onpath.Errorf(onpath.CodeInvalid, "%s to %s, protocol %d, ports %d and %d: this is not a packet's tuple", in.Src, in.Dst, in.Protocol, in.SrcPort, in.DstPort)
+	e := onpath.Errorf(onpath.CodeInvalid, "%s to %s, protocol %d, ports %d and %d: this is not a packet's tuple", in.Src, in.Dst,
+		in.Protocol, in.SrcPort, in.DstPort)
 	e.Remedy = "give two addresses of one family, and ports between 0 and 65535"
 	return e
 }

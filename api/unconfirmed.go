@@ -16,7 +16,8 @@ type changeID struct {
 }
 
 func (s *Server) registerConfirm() {
-	register(s, http.MethodGet, "/v1/confirm", "list-unconfirmed", "Applies that wait for their confirmation, the one that is undone first before others", s.listUnconfirmed)
+	register(s, http.MethodGet, "/v1/confirm", "list-unconfirmed",
+		"Applies that wait for their confirmation, the one that is undone first before others", s.listUnconfirmed)
 	register(s, http.MethodPost, "/v1/confirm/{id}", "confirm", "Keep an apply that waits for its confirmation", s.confirm)
 	register(s, http.MethodDelete, "/v1/confirm/{id}", "undo", "Undo an apply that waits for its confirmation, now", s.undoNow)
 }
@@ -24,7 +25,8 @@ func (s *Server) registerConfirm() {
 func (s *Server) listUnconfirmed(ctx context.Context, _ *struct{}) (*bodyOf[[]wire.Unconfirmed], error) {
 	who := whoIs(ctx)
 	all := s.pending.list()
-	return &bodyOf[[]wire.Unconfirmed]{slices.DeleteFunc(all, func(u wire.Unconfirmed) bool { return mayConfirm(who, u.Pending) != nil })}, nil
+	return &bodyOf[[]wire.Unconfirmed]{slices.DeleteFunc(all,
+		func(u wire.Unconfirmed) bool { return mayConfirm(who, u.Pending) != nil })}, nil
 }
 
 func (s *Server) confirm(ctx context.Context, in *changeID) (*struct{}, error) {
@@ -44,7 +46,8 @@ func (s *Server) confirm(ctx context.Context, in *changeID) (*struct{}, error) {
 func (s *Server) undoNow(ctx context.Context, in *changeID) (*bodyOf[wire.Undone], error) {
 	who := whoIs(ctx)
 	// Whoever gives up now could not know whether it was undone.
-	done, err := s.undo(context.WithoutCancel(ctx), in.ID, "was taken back by "+who.URI(), func(p wire.Pending) error { return mayConfirm(who, p) })
+	done, err := s.undo(context.WithoutCancel(ctx), in.ID, "was taken back by "+who.URI(),
+		func(p wire.Pending) error { return mayConfirm(who, p) })
 	if err != nil {
 		return nil, err
 	}

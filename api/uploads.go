@@ -49,7 +49,8 @@ func (im *images) begin(p place) (*upload, error) {
 	}
 	if p.user && open >= maxUploads {
 		return nil, refuse(http.StatusTooManyRequests, "TOOMANYREQUESTS",
-			"%s has %d open uploads, which is the most: finish or delete one, or wait until the oldest is forgotten after %s", p.tenant, open, onpath.Duration(uploadKeep))
+			"%s has %d open uploads, which is the most: finish or delete one, or wait until the oldest is forgotten after %s", p.tenant,
+			open, onpath.Duration(uploadKeep))
 	}
 	id := rand.Text()
 	u := &upload{place: p, id: id, file: filepath.Join(im.uploadDir(), id), sum: sha256.New(), busy: true, used: im.clock()}
@@ -177,7 +178,8 @@ const checkEvery = 4 << 20
 func (im *images) receive(w http.ResponseWriter, r *http.Request, u *upload, limit int64) error {
 	if h := r.Header.Get("Content-Range"); h != "" && !continues(h, u.size) {
 		u.describe(w.Header())
-		return refuse(http.StatusRequestedRangeNotSatisfiable, "BLOB_UPLOAD_INVALID", "the upload has %d bytes, which %s does not continue", u.size, h)
+		return refuse(http.StatusRequestedRangeNotSatisfiable, "BLOB_UPLOAD_INVALID",
+			"the upload has %d bytes, which %s does not continue", u.size, h)
 	}
 	cut, err := im.take(r, u, limit)
 	if err != nil && !cut {

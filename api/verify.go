@@ -15,7 +15,8 @@ type verifyInput struct {
 }
 
 func (s *Server) registerVerify() {
-	huma.Register(s.doc, operation(http.MethodGet, "/v1/verify", "verify", "Prove on the rules of the whole network that chains keep their promise, or show a flow for which they do not"),
+	huma.Register(s.doc, operation(http.MethodGet, "/v1/verify", "verify",
+		"Prove on the rules of the whole network that chains keep their promise, or show a flow for which they do not"),
 		func(ctx context.Context, in *verifyInput) (*struct{ Body onpath.Proof }, error) {
 			p, err := s.verify(ctx, in)
 			if err != nil {

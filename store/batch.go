@@ -23,10 +23,12 @@ func Check(b onpath.Batch) error {
 		return onpath.Errorf(onpath.CodeInvalid, "%d guards and records in one write; at most %d are possible", n, onpath.MaxWrite)
 	}
 	if len(b.Request) > onpath.MaxRequestID || strings.ContainsAny(b.Request, "/\x00") {
-		return onpath.Errorf(onpath.CodeInvalid, "%.80q is no id of a request: it has at most %d characters and no slash", b.Request, onpath.MaxRequestID)
+		return onpath.Errorf(onpath.CodeInvalid, "%.80q is no id of a request: it has at most %d characters and no slash",
+			b.Request, onpath.MaxRequestID)
 	}
 	if len(b.Note) > onpath.MaxNote {
-		return onpath.Errorf(onpath.CodeInvalid, "the note of request %s has %d bytes; at most %d are possible", b.Request, len(b.Note), onpath.MaxNote)
+		return onpath.Errorf(onpath.CodeInvalid, "the note of request %s has %d bytes; at most %d are possible", b.Request,
+			len(b.Note), onpath.MaxNote)
 	}
 	seen := make(map[string]bool, len(b.Changes)+len(b.Guards)+len(b.Records))
 	for _, c := range b.Changes {

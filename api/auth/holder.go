@@ -204,7 +204,8 @@ func checkServer(chain []*x509.Certificate, pin string) error {
 		}
 	}
 	if !found || len(chain) == 0 {
-		e := onpath.Errorf(onpath.CodeForbidden, "the machine that answers is not the server that made the token: its authority's hash is not %s…", pin[:min(12, len(pin))])
+		e := onpath.Errorf(onpath.CodeForbidden, "the machine that answers is not the server that made the token: its authority's hash "+
+			"is not %s…", pin[:min(12, len(pin))])
 		e.Remedy = "check the address in between; if the server was installed anew, join again with a new token"
 		return e
 	}
@@ -213,7 +214,8 @@ func checkServer(chain []*x509.Certificate, pin string) error {
 		var invalid x509.CertificateInvalidError
 		if errors.As(err, &invalid) && invalid.Reason == x509.Expired {
 			now := time.Now().UTC().Truncate(time.Second)
-			e := onpath.Errorf(onpath.CodeForbidden, "the server's certificate is good from %s to %s, and here it is %s", invalid.Cert.NotBefore.Format(time.RFC3339), invalid.Cert.NotAfter.Format(time.RFC3339), now.Format(time.RFC3339))
+			e := onpath.Errorf(onpath.CodeForbidden, "the server's certificate is good from %s to %s, and here it is %s",
+				invalid.Cert.NotBefore.Format(time.RFC3339), invalid.Cert.NotAfter.Format(time.RFC3339), now.Format(time.RFC3339))
 			e.Cause, e.Remedy = err, "one of the two clocks is wrong: set them (timedatectl set-ntp true); they must agree within a day"
 			return e
 		}

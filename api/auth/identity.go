@@ -67,7 +67,8 @@ func ParseIdentity(uri string) (Identity, error) {
 	case (i.Role == RoleNode || i.Role == RoleOperator) && len(parts) == 2:
 		return i, i.Check()
 	}
-	return Identity{}, onpath.Errorf(onpath.CodeInvalid, "%q names nobody (onpath:node/NAME, onpath:user/TENANT/NAME and onpath:operator/NAME do)", uri)
+	return Identity{}, onpath.Errorf(onpath.CodeInvalid,
+		"%q names nobody (onpath:node/NAME, onpath:user/TENANT/NAME and onpath:operator/NAME do)", uri)
 }
 
 var nameShape = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$`)

@@ -53,7 +53,8 @@ func Unix(path string) *Client {
 func Remote(h *auth.Holder) *Client { return remote(h.Address(), h.TLS(), h) }
 
 func remote(address string, config *tls.Config, h *auth.Holder) *Client {
-	c := &Client{name: address, holder: h, quietFor: quietFor, aliveWithin: aliveWithin, remedy: "check that it runs with --listen, and that nothing between blocks it"}
+	c := &Client{name: address, holder: h, quietFor: quietFor, aliveWithin: aliveWithin,
+		remedy: "check that it runs with --listen, and that nothing between blocks it"}
 	c.dial = func(ctx context.Context) (net.Conn, error) {
 		d := &tls.Dialer{NetDialer: &net.Dialer{Timeout: dialTimeout, KeepAliveConfig: keepAlive}, Config: config}
 		return d.DialContext(ctx, "tcp", address)
@@ -205,7 +206,8 @@ func (c *Client) failed(ctx context.Context, method string, err error) error {
 	e := onpath.Errorf(onpath.CodeUnavailable, "the connection to %s broke: %w", c.name, broken{reason(err)})
 	e.Remedy = "try again; look at the server's log if it stays so"
 	if method != http.MethodGet {
-		e.Remedy = "what was asked for may have been done all the same: look with onpath get; asking again does no harm; look at the server's log if it stays so"
+		e.Remedy = "what was asked for may have been done all the same: look with onpath get; asking again does no harm; look at the " +
+			"server's log if it stays so"
 	}
 	return e
 }

@@ -59,7 +59,8 @@ func sameServer(word, address string) error {
 		return err
 	}
 	e := onpath.Errorf(onpath.CodeInvalid, "the server is given as %s, but the token is for the server at %s", address, t.Address)
-	e.Remedy = "leave the server out, since the token names it, or make a token for this address: on the server, onpath token create --address " + address
+	e.Remedy = "leave the server out, since the token names it, or make a token for this address: on the server, onpath token create " +
+		"--address " + address
 	return e
 }
 

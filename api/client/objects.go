@@ -101,7 +101,8 @@ func (c *Client) Apply(ctx context.Context, objects []onpath.Object, o ApplyOpti
 	if o.Confirm < 0 { // a Duration of the API cannot be negative, and would be refused as no duration at all
 		return nil, wire.ConfirmRange(o.Confirm)
 	}
-	a := wire.Apply{DryRun: o.DryRun, Force: o.Force, Confirm: onpath.Duration(o.Confirm), NoVerify: o.NoVerify, Request: cmp.Or(o.Request, rand.Text())}
+	a := wire.Apply{DryRun: o.DryRun, Force: o.Force, Confirm: onpath.Duration(o.Confirm), NoVerify: o.NoVerify,
+		Request: cmp.Or(o.Request, rand.Text())}
 	for _, object := range objects {
 		data, err := json.Marshal(object)
 		if err != nil {

@@ -76,7 +76,8 @@ func (p *patience) watch() {
 			continue
 		}
 		if !p.c.alive(p.ctx) && p.quiet() >= p.c.quietFor {
-			e := onpath.Errorf(onpath.CodeUnavailable, "%s takes connections and answers nothing, not even that it is there (for %s)", p.c.name, p.quiet().Round(time.Second/10))
+			e := onpath.Errorf(onpath.CodeUnavailable, "%s takes connections and answers nothing, not even that it is there (for %s)",
+				p.c.name, p.quiet().Round(time.Second/10))
 			e.Remedy = "look at the server's log, and start it anew if it stays so; traffic does not need it"
 			p.cancel(e)
 			return

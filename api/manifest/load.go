@@ -128,7 +128,8 @@ func (l *loader) read(data []byte, err error, name, dir string) {
 		d.order = l.order
 		l.order++
 		if l.order > MaxDocuments {
-			errs = append(errs, located{err: invalid(d.Place(), fmt.Sprintf("more than %d objects at once", MaxDocuments), "apply them in parts"), position: position{d.Line, d.Column}})
+			errs = append(errs, located{err: invalid(d.Place(), fmt.Sprintf("more than %d objects at once", MaxDocuments),
+				"apply them in parts"), position: position{d.Line, d.Column}})
 			break
 		}
 		errs = append(errs, l.finish(d, dir)...)

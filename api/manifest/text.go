@@ -87,7 +87,8 @@ func syntaxError(data []byte, name string, err error) located {
 	if at := tabIndented(lines, line); at > 0 {
 		line, message, remedy = at, "a tab indents this line", "YAML is indented with spaces"
 	} else if strings.Contains(message, "exceeded max depth") {
-		message, remedy = "brackets or lists are nested more than 10,000 deep", "see whether something is left open; no resource is nested so"
+		message, remedy = "brackets or lists are nested more than 10,000 deep",
+			"see whether something is left open; no resource is nested so"
 	} else if strings.HasPrefix(message, "did not find expected") {
 		line = min(line+1, len(lines)) // the parser counts from 0 here, and names where the block begins
 		message = "the YAML breaks off, or its indentation is wrong, in what begins here (" + message + ")"

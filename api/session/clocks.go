@@ -48,7 +48,8 @@ func (c *clocks) warning() string {
 	if c.ahead < 0 {
 		word = "behind"
 	}
-	return fmt.Sprintf("its clock is %s %s the server's; times it reports are translated, but certificates need clocks that agree within a day: set it (timedatectl set-ntp true)", onpath.Duration(c.ahead.Abs()), word)
+	return fmt.Sprintf("its clock is %s %s the server's; times it reports are translated, but certificates need clocks that agree "+
+		"within a day: set it (timedatectl set-ntp true)", onpath.Duration(c.ahead.Abs()), word)
 }
 
 func (c *clocks) ours(t *time.Time) {

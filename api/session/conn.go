@@ -36,7 +36,8 @@ type conn struct {
 }
 
 func newConn(h *Hub, mux *yamux.Session, up, down *yamux.Stream, m *upMessage, who Peer) *conn {
-	return &conn{hub: h, mux: mux, up: up, down: down, node: m.Hello.Node, agent: m.Agent, who: who, done: make(chan struct{}), wake: make(chan struct{}, 1)}
+	return &conn{hub: h, mux: mux, up: up, down: down, node: m.Hello.Node, agent: m.Agent, who: who, done: make(chan struct{}),
+		wake: make(chan struct{}, 1)}
 }
 
 // serve tells the hub's listener what the node says until the session ends.

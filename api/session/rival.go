@@ -38,7 +38,8 @@ func (h *Hub) register(c *conn) (*conn, error) {
 func (h *Hub) replace(old, c *conn) error {
 	name, from, at := c.node, host(c.who.Address), host(old.who.Address)
 	if old.who.Credential != c.who.Credential {
-		h.tell(name, "SessionRefused", fmt.Sprintf("%s also says that it is %s, with another credential than the connected one at %s; it was refused", from, name, at))
+		h.tell(name, "SessionRefused", fmt.Sprintf("%s also says that it is %s, with another credential than the connected one at %s; "+
+			"it was refused", from, name, at))
 		e := onpath.Errorf(onpath.CodeExists, "another machine with another credential is connected as node %s", name)
 		e.Remedy = "give this one another name, or stop the other"
 		return e
@@ -50,7 +51,8 @@ func (h *Hub) replace(old, c *conn) error {
 		return nil
 	}
 	if old.answers() {
-		h.tell(name, "SessionRefused", fmt.Sprintf("a second agent, at %s, says that it is %s; the one at %s is connected and answers, so the second is refused: stop one of them, or give it another name and a token of its own", from, name, at))
+		h.tell(name, "SessionRefused", fmt.Sprintf("a second agent, at %s, says that it is %s; the one at %s is connected and answers, "+
+			"so the second is refused: stop one of them, or give it another name and a token of its own", from, name, at))
 		e := onpath.Errorf(onpath.CodeExists, "another agent is connected as node %s, from %s, and answers", name, at)
 		e.Remedy = "stop one of the two, or give it another name and a token of its own"
 		return e

@@ -41,14 +41,17 @@ The rules that would follow are proved before anything is written, as by onpath
 verify; if a flow would leave the way that its chains promise, nothing is done.
 
 Wrong input is named with file, line and column, and changes nothing (exit code 2).`,
-		Example: examples("onpath apply -f examples/quickstart", "onpath apply -f web.yaml --dry-run", "onpath apply -f web.yaml --confirm 60s && curl -s http://198.51.100.10 && onpath confirm ID", "generate | onpath apply -f - --wait"),
-		Args:    cobra.NoArgs,
-		RunE:    func(c *cobra.Command, _ []string) error { return a.run(c) },
+		Example: examples("onpath apply -f examples/quickstart", "onpath apply -f web.yaml --dry-run",
+			"onpath apply -f web.yaml --confirm 60s && curl -s http://198.51.100.10 && onpath confirm ID",
+			"generate | onpath apply -f - --wait"),
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return a.run(c) },
 	}
 	f := c.Flags()
 	f.StringArrayVarP(&a.files, "file", "f", nil, "file, directory (its *.yaml, *.yml, *.json) or - for stdin; may be repeated")
 	f.BoolVar(&a.dryRun, "dry-run", false, "change nothing and push no image; show what would change in objects, instances and rules")
-	f.DurationVar(&a.confirm, "confirm", 0, "undo everything after this time (1s to 24h) unless onpath confirm comes; onpath confirm alone lists what waits")
+	f.DurationVar(&a.confirm, "confirm", 0, "undo everything after this time (1s to 24h) unless onpath confirm comes; onpath confirm "+
+		"alone lists what waits")
 	f.BoolVar(&a.blind, "no-verify", false, "leave out the proof that the rules which follow keep the chains' promises")
 	f.BoolVar(&a.wait, "wait", false, "wait until chains carry traffic, and deployments have their instances, as they are now")
 	f.DurationVar(&a.timeout, "timeout", 2*time.Minute, "how long --wait waits")
@@ -83,7 +86,8 @@ func (a *applyFlags) run(c *cobra.Command) error {
 	if err := a.pushImages(c, cl, docs); err != nil {
 		return manifest.Locate(docs, err)
 	}
-	applied, err := cl.Apply(c.Context(), manifest.Objects(docs), client.ApplyOptions{DryRun: a.dryRun, Confirm: a.confirm, NoVerify: a.blind})
+	applied, err := cl.Apply(c.Context(), manifest.Objects(docs),
+		client.ApplyOptions{DryRun: a.dryRun, Confirm: a.confirm, NoVerify: a.blind})
 	if err != nil {
 		return manifest.Locate(docs, err)
 	}
@@ -97,7 +101,8 @@ func (a *applyFlags) run(c *cobra.Command) error {
 func warnOfCut(w io.Writer, docs []*manifest.Document) {
 	for _, d := range docs {
 		if d.Cut != "" {
-			fmt.Fprintf(w, "onpath: warning: %s: the file ends in this value, without the end of a line; if it was still being written, apply it again (else end the file with a line break)\n", d.Cut)
+			fmt.Fprintf(w, "onpath: warning: %s: the file ends in this value, without the end of a line; if it was still being "+
+				"written, apply it again (else end the file with a line break)\n", d.Cut)
 		}
 	}
 }
@@ -215,7 +220,8 @@ func (a *applyFlags) complete(w io.Writer, after time.Duration) error {
 // waited are the objects to wait for: those applied, and the chains and
 // deployments that have instances of an applied function. With them come the
 // generations of those functions.
-func waited(ctx context.Context, cl *client.Client, docs []*manifest.Document) (keys []onpath.Key, functions map[onpath.Key]int64, err error) {
+func waited(ctx context.Context, cl *client.Client, docs []*manifest.Document) (keys []onpath.Key,
+	functions map[onpath.Key]int64, err error) {
 	functions = map[onpath.Key]int64{}
 	for _, d := range docs {
 		k := onpath.KeyOf(d.Object)
@@ -251,8 +257,9 @@ func waited(ctx context.Context, cl *client.Client, docs []*manifest.Document) (
 
 // refusedConfig is the end of a wait that would be in vain.
 func refusedConfig(k onpath.Key, text string) error {
-	return incomplete{&onpath.Error{Code: onpath.CodeUnavailable, Object: k.String(), Message: "a function refused its configuration: " + text,
-		Remedy: "what was applied stays, and the function runs as before; mend its configuration and apply it again"}}
+	return incomplete{&onpath.Error{Code: onpath.CodeUnavailable, Object: k.String(),
+		Message: "a function refused its configuration: " + text,
+		Remedy:  "what was applied stays, and the function runs as before; mend its configuration and apply it again"}}
 }
 
 func stillMissing(ctx context.Context, keys []onpath.Key, missing map[onpath.Key]string, waited time.Duration) error {
@@ -263,7 +270,8 @@ func stillMissing(ctx context.Context, keys []onpath.Key, missing map[onpath.Key
 	for _, k := range keys {
 		if text, ok := missing[k]; ok {
 			es = append(es, &onpath.Error{Code: onpath.CodeUnavailable, Object: k.String(),
-				Message: fmt.Sprintf("not complete after %s: %s", waited, text), Remedy: "it goes on by itself; onpath describe tells more"})
+				Message: fmt.Sprintf("not complete after %s: %s", waited, text),
+				Remedy:  "it goes on by itself; onpath describe tells more"})
 		}
 	}
 	return incomplete{es}

@@ -39,7 +39,9 @@ rates and CPU times per packet are compared: the exit code is 1 if the upper
 quartile of a ratio is below 0.98.
 
 Needs root and an otherwise idle machine. Nothing is left behind.`,
-		Example: examples("sudo onpath bench", "sudo onpath bench forward hop --rounds 10", "sudo onpath bench --json results.json --html results.html", "sudo onpath bench flows --against ./onpath-before", "onpath bench --list"),
+		Example: examples("sudo onpath bench", "sudo onpath bench forward hop --rounds 10",
+			"sudo onpath bench --json results.json --html results.html",
+			"sudo onpath bench flows --against ./onpath-before", "onpath bench --list"),
 		GroupID: groupAround,
 		Args:    cobra.ArbitraryArgs,
 		ValidArgsFunction: func(*cobra.Command, []string, string) (names []string, _ cobra.ShellCompDirective) {
@@ -63,7 +65,8 @@ Needs root and an otherwise idle machine. Nothing is left behind.`,
 	f.StringVar(&b.Graphs, "graphs", "", "`folder` with networks for mosto: files *.edges.lat of lines \"A -> B MILLISECONDS\"")
 	f.StringVar(&b.against, "against", "", "compare with another build of onpath: this `program`")
 	f.StringVar(&b.html, "html", "", "also write a report with plots to this file, one page that needs nothing else")
-	f.StringVar(&b.markdown, "markdown", "", "also write the results into this `page`, between the lines that mark their place, and plots beside it")
+	f.StringVar(&b.markdown, "markdown", "", "also write the results into this `page`, between the lines that mark their place, and "+
+		"plots beside it")
 	c.AddCommand(newBenchReport(), newBenchQueue())
 	return c
 }
@@ -181,8 +184,9 @@ func newBenchReport() *cobra.Command {
 	var html, markdown string
 	c := &cobra.Command{
 		Use: "report FILE.json", Short: "Show the results that a run has written",
-		Example: examples("onpath bench report results.json", "onpath bench report results.json --html results.html", "onpath bench report docs/performance/results.json --markdown docs/performance.md"),
-		Args:    cobra.ExactArgs(1),
+		Example: examples("onpath bench report results.json", "onpath bench report results.json --html results.html",
+			"onpath bench report docs/performance/results.json --markdown docs/performance.md"),
+		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			f, err := os.Open(args[0])
 			if err != nil {
@@ -206,7 +210,8 @@ func newBenchReport() *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&html, "html", "", "write a page with plots to this file")
-	c.Flags().StringVar(&markdown, "markdown", "", "write the results into this `page`, between the lines that mark their place, and plots beside it")
+	c.Flags().StringVar(&markdown, "markdown", "", "write the results into this `page`, between the lines that mark their place, and "+
+		"plots beside it")
 	return c
 }
 

@@ -47,7 +47,8 @@ func (b *benchFlags) runAgainst(c *cobra.Command) error {
 		}
 	}
 	if slower := a.Slower(); len(slower) > 0 && !b.Quick {
-		e := onpath.Errorf(onpath.CodeInternal, "%d of %d figures are slower than before: the upper quartile of the ratio is below %g", len(slower), len(a.Ratios), bench.AgainstLeast)
+		e := onpath.Errorf(onpath.CodeInternal, "%d of %d figures are slower than before: the upper quartile of the ratio is below %g",
+			len(slower), len(a.Ratios), bench.AgainstLeast)
 		e.Remedy = "see the table; repeat it on an idle machine before you believe it"
 		return e
 	}
@@ -55,7 +56,8 @@ func (b *benchFlags) runAgainst(c *cobra.Command) error {
 }
 
 func writeAgainst(w io.Writer, a *bench.Against) error {
-	if _, err := fmt.Fprintf(w, "this:  %s\nother: %s\n%d rounds; a ratio above 1 says that this one is faster\n\n", a.This, a.Other, a.Rounds); err != nil {
+	if _, err := fmt.Fprintf(w, "this:  %s\nother: %s\n%d rounds; a ratio above 1 says that this one is faster\n\n", a.This,
+		a.Other, a.Rounds); err != nil {
 		return err
 	}
 	t := table.New("BENCHMARK", "CASE", "CONTESTANT", "METRIC", ">THIS", ">OTHER", "UNIT", ">LOW", ">MEDIAN", ">HIGH", "VERDICT")

@@ -26,11 +26,13 @@ away before, it ends with code 4; what it has written ends with a whole packet.
 
 An ebpf function has no interface to capture at; its packets are to be seen at the
 uplinks of its gateway (--node).`,
-		Example: examples("onpath capture web-firewall -w fw.pcapng", "onpath capture --node fra1-gw1 -c 100 -w - | tcpdump -nr -", "onpath capture web-cache --src 10.1.0.2 --dst 10.9.0.2 -p tcp/80 -w flow.pcapng"),
-		Args:    cobra.MaximumNArgs(1), ValidArgsFunction: g.completeKind(onpath.KindInstance),
+		Example: examples("onpath capture web-firewall -w fw.pcapng", "onpath capture --node fra1-gw1 -c 100 -w - | tcpdump -nr -",
+			"onpath capture web-cache --src 10.1.0.2 --dst 10.9.0.2 -p tcp/80 -w flow.pcapng"),
+		Args: cobra.MaximumNArgs(1), ValidArgsFunction: g.completeKind(onpath.KindInstance),
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) == 1 && node != "" {
-				return badUsage("an instance and --node exclude each other: leave out --node %s to capture at the instance, or %s to capture at the gateway's uplinks", node, args[0])
+				return badUsage("an instance and --node exclude each other: leave out --node %s to capture at the instance, or %s to "+
+					"capture at the gateway's uplinks", node, args[0])
 			}
 			if len(args) == 0 && node == "" {
 				return badUsage("name an instance, or a gateway with --node")
@@ -46,7 +48,8 @@ uplinks of its gateway (--node).`,
 			}
 			if src != "" || dst != "" || protocol != "" {
 				if src == "" || dst == "" || protocol == "" {
-					return badUsage("one flow is meant by --src, --dst and --protocol together; %s missing", lacking(map[string]string{"--src": src, "--dst": dst, "--protocol": protocol}))
+					return badUsage("one flow is meant by --src, --dst and --protocol together; %s missing",
+						lacking(map[string]string{"--src": src, "--dst": dst, "--protocol": protocol}))
 				}
 				t, err := render.ParseFlow(src, dst, protocol)
 				if err != nil {

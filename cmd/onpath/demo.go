@@ -38,10 +38,12 @@ func newDemonstration(d demo.Demonstration) *cobra.Command {
 	c := &cobra.Command{
 		Use:   name[strings.LastIndexByte(name, ' ')+1:],
 		Short: d.Short,
-		Long: fmt.Sprintf("%s\n\nEvery figure is read from the real components. It takes less than %d seconds,\nneeds root, and leaves nothing behind. Exit code 0 means that every effect was seen.",
+		Long: fmt.Sprintf("%s\n\nEvery figure is read from the real components. It takes less than %d seconds,\nneeds root, and leaves "+
+			"nothing behind. Exit code 0 means that every effect was seen.",
 			d.Long, d.Seconds),
-		Example: examples("sudo onpath "+name, "sudo onpath "+name+" --keep", "sudo onpath "+name+" --down", "sudo onpath "+name+" --json figures.json"),
-		Args:    cobra.NoArgs,
+		Example: examples("sudo onpath "+name, "sudo onpath "+name+" --keep", "sudo onpath "+name+" --down",
+			"sudo onpath "+name+" --json figures.json"),
+		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			outliveReader()
 			if down && (o.Keep || o.Anew) {
@@ -51,7 +53,9 @@ func newDemonstration(d demo.Demonstration) *cobra.Command {
 				return err
 			}
 			if os.Geteuid() != 0 {
-				return &onpath.Error{Code: onpath.CodeForbidden, Message: "the demonstration makes network namespaces and runs containers", Remedy: "run it as root: sudo onpath " + name}
+				return &onpath.Error{Code: onpath.CodeForbidden,
+					Message: "the demonstration makes network namespaces and runs containers",
+					Remedy:  "run it as root: sudo onpath " + name}
 			}
 			if down {
 				return demo.Down(c.Context(), o.Dir, c.OutOrStdout())

@@ -16,9 +16,10 @@ import (
 
 func newDoctor(g *global) *cobra.Command {
 	return &cobra.Command{
-		Use:     "doctor",
-		Short:   "Say what this machine has and lacks for onpath, in two seconds",
-		Long:    "Say what this machine has and lacks for onpath, in two seconds and without\nchanging anything. The exit code is 8 if onpath cannot run here.",
+		Use:   "doctor",
+		Short: "Say what this machine has and lacks for onpath, in two seconds",
+		Long: "Say what this machine has and lacks for onpath, in two seconds and without\nchanging anything. The exit code is 8 if " +
+			"onpath cannot run here.",
 		Example: examples("sudo onpath doctor", "sudo onpath doctor -o json"),
 		GroupID: groupAround,
 		Args:    cobra.NoArgs,
@@ -39,7 +40,8 @@ func newDoctor(g *global) *cobra.Command {
 				return t.WriteRows(w)
 			})
 			if err == nil && doctor.Worst(list) == doctor.Lack {
-				return onpath.Errorf(onpath.CodeUnsupported, "onpath cannot run on this machine as it is; see the lines that begin with lack")
+				return onpath.Errorf(onpath.CodeUnsupported,
+					"onpath cannot run on this machine as it is; see the lines that begin with lack")
 			}
 			return err
 		},

@@ -22,8 +22,9 @@ then flows drain, then instances stop. With --wait it ends when none is left.
 
 Instances that no other node can run stay, and go on: the command names them and
 says why, and so does onpath describe node. They move as soon as there is a place.`,
-		Example: examples("onpath drain fra1-node2", "onpath drain fra1-node2 --wait 5m && ssh fra1-node2 reboot", "onpath uncordon fra1-node2"),
-		Args:    cobra.ExactArgs(1), ValidArgsFunction: g.completeKind(onpath.KindNode),
+		Example: examples("onpath drain fra1-node2", "onpath drain fra1-node2 --wait 5m && ssh fra1-node2 reboot",
+			"onpath uncordon fra1-node2"),
+		Args: cobra.ExactArgs(1), ValidArgsFunction: g.completeKind(onpath.KindNode),
 		RunE: func(c *cobra.Command, args []string) error {
 			if wait < 0 {
 				return badUsage("--wait %s: write a time such as 5m", wait)
@@ -57,7 +58,8 @@ func newUncordon(g *global) *cobra.Command {
 }
 
 // setNode changes a node's spec, again if somebody else did meanwhile.
-func (g *global) setNode(c *cobra.Command, name, says string, change func(*onpath.Node), then func(context.Context, *client.Client) error) error {
+func (g *global) setNode(c *cobra.Command, name, says string, change func(*onpath.Node),
+	then func(context.Context, *client.Client) error) error {
 	cl, err := g.client()
 	if err != nil {
 		return err

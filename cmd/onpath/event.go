@@ -56,10 +56,11 @@ func (g *global) events(c *cobra.Command, cl *client.Client, follow bool, about 
 	if err := f.begin(list); err != nil {
 		return err
 	}
-	return cl.Watch(c.Context(), client.WatchOptions{Kinds: []onpath.Kind{onpath.KindEvent}, Tenant: g.tenant, From: revision}, func(e client.Change) error {
-		if event, ok := e.Object.(*onpath.Event); !ok || about != "" && !strings.Contains(event.Spec.About, about) {
-			return nil
-		}
-		return f.show(e.Key, e.Object)
-	})
+	return cl.Watch(c.Context(), client.WatchOptions{Kinds: []onpath.Kind{onpath.KindEvent}, Tenant: g.tenant, From: revision},
+		func(e client.Change) error {
+			if event, ok := e.Object.(*onpath.Event); !ok || about != "" && !strings.Contains(event.Spec.About, about) {
+				return nil
+			}
+			return f.show(e.Key, e.Object)
+		})
 }

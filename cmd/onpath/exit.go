@@ -44,7 +44,8 @@ var exitCodes = []struct {
 	{exitNoRoom, "no capacity"},
 	{exitUnsupported, "this machine or version lacks what it takes"},
 	{exitRefuted, "onpath verify: a flow leaves the way that its chain promises"},
-	{exitIncomplete, "--wait: what was waited for is not so in time, or cannot be, for the reason that the message gives; what was done stays, and goes on"},
+	{exitIncomplete, "--wait: what was waited for is not so in time, or cannot be, for the reason that the message gives; what was " +
+		"done stays, and goes on"},
 	{exitInterrupted, "interrupted by a signal"},
 }
 
@@ -122,7 +123,8 @@ func needsRoot(c *cobra.Command) error {
 	if os.Geteuid() == 0 {
 		return nil
 	}
-	return &onpath.Error{Code: onpath.CodeForbidden, Message: c.CommandPath() + " needs root", Remedy: "run it as root: sudo " + c.CommandPath()}
+	return &onpath.Error{Code: onpath.CodeForbidden, Message: c.CommandPath() + " needs root",
+		Remedy: "run it as root: sudo " + c.CommandPath()}
 }
 
 // needsSudo says what to do where an ordinary user may not touch a file.

@@ -57,7 +57,9 @@ flow cannot be seen; the report says how long that is.`
 
 func (f *faultFlags) common(c *cobra.Command, lasts bool) {
 	fl := c.Flags()
-	fl.DurationVar(&f.watch, "watch", 3*time.Second, "measure blackouts for this long after the fault has begun (0: not at all; the command then ends at once, the fault when its time is up)")
+	fl.DurationVar(&f.watch, "watch", 3*time.Second,
+		"measure blackouts for this long after the fault has begun (0: not at all; the command then ends at once, the fault when its "+
+			"time is up)")
 	fl.StringVar(&f.lab, "lab", "", "the lab to act or to probe in (default: the only one, where one is needed)")
 	fl.StringVar(&f.probe, "probe", "", "SOURCE:DESTINATION, hosts of the lab: measure with flows of its own")
 	fl.IntVar(&f.flows, "flows", 10, "how many flows --probe sends")
@@ -69,8 +71,9 @@ func (f *faultFlags) common(c *cobra.Command, lasts bool) {
 func (f *faultFlags) instance(name, short string, kind onpath.FaultKind) *cobra.Command {
 	c := &cobra.Command{
 		Use: name + " INSTANCE --yes", Short: short,
-		Example: examples("onpath fault "+name+" web-firewall-x3k9q --yes", "sudo onpath fault "+name+" web-firewall-x3k9q --yes --probe client:origin -o json"),
-		Args:    cobra.ExactArgs(1), ValidArgsFunction: f.g.completeKind(onpath.KindInstance),
+		Example: examples("onpath fault "+name+" web-firewall-x3k9q --yes",
+			"sudo onpath fault "+name+" web-firewall-x3k9q --yes --probe client:origin -o json"),
+		Args: cobra.ExactArgs(1), ValidArgsFunction: f.g.completeKind(onpath.KindInstance),
 		RunE: func(c *cobra.Command, args []string) error {
 			outliveReader()
 			return f.onInstance(c, kind, args[0])
@@ -109,14 +112,16 @@ func (f *faultFlags) either(name, short string, kind onpath.FaultKind) *cobra.Co
 An instance's packets are lost on the way in and again on the way out: of those
 that pass it, --percent 20 takes 36 in 100. A link is passed once, and takes 20.`
 		fl.Float64Var(&f.percent, "percent", 100, "of the packets, at random; at an instance of those in and of those out")
-		c.Example = examples("onpath fault drop web-firewall-x3k9q --percent 5 --for 10s --yes", "sudo onpath fault drop --link gw1:underlay --percent 30 --for 5s --probe client:origin")
+		c.Example = examples("onpath fault drop web-firewall-x3k9q --percent 5 --for 10s --yes",
+			"sudo onpath fault drop --link gw1:underlay --percent 30 --for 5s --probe client:origin")
 	} else {
 		c.Long = short + `.
 
 An instance's packets are delayed on the way in and again on the way out: those
 that pass it take twice --by longer.`
 		fl.DurationVar(&f.delay, "by", 100*time.Millisecond, "how much longer packets take, each way")
-		c.Example = examples("onpath fault delay web-firewall-x3k9q --by 20ms --for 10s --yes", "sudo onpath fault delay --link gw1:core --by 50ms --for 5s")
+		c.Example = examples("onpath fault delay web-firewall-x3k9q --by 20ms --for 10s --yes",
+			"sudo onpath fault delay --link gw1:core --by 50ms --for 5s")
 	}
 	return c
 }
@@ -165,8 +170,9 @@ func (f *faultFlags) cutLink() *cobra.Command {
 
 Of a node (--yes) all tunnels are cut, or those to one other node (--peer), with
 what nodes ask each other; what else goes over the same cable is not.`,
-		Example: examples("onpath fault cut-link n1 --for 1s --yes", "onpath fault cut-link n1 --peer n2 --for 1s --yes", "sudo onpath fault cut-link n1:underlay --for 1s --probe client:origin"),
-		Args:    cobra.ExactArgs(1), ValidArgsFunction: f.g.completeKind(onpath.KindNode),
+		Example: examples("onpath fault cut-link n1 --for 1s --yes", "onpath fault cut-link n1 --peer n2 --for 1s --yes",
+			"sudo onpath fault cut-link n1:underlay --for 1s --probe client:origin"),
+		Args: cobra.ExactArgs(1), ValidArgsFunction: f.g.completeKind(onpath.KindNode),
 		RunE: func(c *cobra.Command, args []string) error {
 			outliveReader()
 			switch {
@@ -359,7 +365,8 @@ func (f *faultFlags) show(c *cobra.Command, d *faultDone) error {
 			if x.Silent {
 				gap += " and on"
 			}
-			t.Row(map[uint8]string{6: "tcp", 17: "udp"}[x.Protocol], x.Src.String(), x.Dst.String(), fmt.Sprint(x.In), fmt.Sprint(x.Out), gap)
+			t.Row(map[uint8]string{6: "tcp", 17: "udp"}[x.Protocol], x.Src.String(), x.Dst.String(),
+				fmt.Sprint(x.In), fmt.Sprint(x.Out), gap)
 		}
 		return t.Write(w)
 	})
@@ -375,9 +382,11 @@ func (f *faultFlags) unmeasured(d *faultDone) string {
 	case d.Flows == nil:
 		return "no blackout was measured: " + probe
 	case d.Flows.Unmeasured > 0:
-		return fmt.Sprintf("no blackout was measured: of the %d flows at the gateways' uplinks none began before the fault and came out as it came in; %s", d.Flows.Unmeasured, probe)
+		return fmt.Sprintf("no blackout was measured: of the %d flows at the gateways' uplinks none began before the fault and came "+
+			"out as it came in; %s", d.Flows.Unmeasured, probe)
 	}
-	return "no blackout was measured: no TCP or UDP packet passed the gateways' uplinks meanwhile; send some through the chain while the fault lasts, or " + probe
+	return "no blackout was measured: no TCP or UDP packet passed the gateways' uplinks meanwhile; send some through the chain while " +
+		"the fault lasts, or " + probe
 }
 
 // probeHint says how to have flows of one's own.

@@ -179,7 +179,8 @@ func (w *captures) stop(fault time.Time) (*blackout.Report, error) {
 	w.wg.Wait()
 	all := &blackout.Report{}
 	for _, p := range w.parts {
-		if p.err != nil && !errors.Is(p.err, context.Canceled) && !errors.Is(p.err, io.ErrUnexpectedEOF) && !errors.Is(p.err, net.ErrClosed) {
+		if p.err != nil && !errors.Is(p.err, context.Canceled) && !errors.Is(p.err, io.ErrUnexpectedEOF) &&
+			!errors.Is(p.err, net.ErrClosed) {
 			return nil, p.err
 		}
 		r, err := blackout.Read(strings.NewReader(string(p.data)), fault, onpath.CapturedOut)

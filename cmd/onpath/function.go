@@ -68,7 +68,8 @@ func checkObject(file string, verbose bool) (*checked, error) {
 		return nil, noFile(file, err)
 	}
 	if info.Size() > onpath.MaxObjectBytes {
-		return nil, onpath.Errorf(onpath.CodeInvalid, "%s has %d bytes; an object file has at most %d", file, info.Size(), onpath.MaxObjectBytes)
+		return nil, onpath.Errorf(onpath.CodeInvalid, "%s has %d bytes; an object file has at most %d", file,
+			info.Size(), onpath.MaxObjectBytes)
 	}
 	code, err := os.ReadFile(file)
 	if err != nil {
@@ -78,7 +79,8 @@ func checkObject(file string, verbose bool) (*checked, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &checked{File: file, SHA256: o.SHA256, License: o.License, Needs: o.Needs, Redirects: o.Redirects, Memory: o.Memory(runtime.NumCPU()), Tables: map[string]string{}}
+	r := &checked{File: file, SHA256: o.SHA256, License: o.License, Needs: o.Needs, Redirects: o.Redirects,
+		Memory: o.Memory(runtime.NumCPU()), Tables: map[string]string{}}
 	for name, m := range o.Tables {
 		r.Tables[name] = fmt.Sprintf("%s, %d entries of %d+%d bytes", m.Type, m.MaxEntries, m.KeySize, m.ValueSize)
 	}

@@ -23,7 +23,8 @@ type global struct {
 func (g *global) flags(root *cobra.Command) {
 	f := root.PersistentFlags()
 	f.StringVarP(&g.output, "output", "o", outTable, "form of the output: table, json or yaml")
-	f.StringVar(&g.server, "server", os.Getenv("ONPATH_SERVER"), "the server: unix:///path, or https://host:port that was joined (default $ONPATH_SERVER, else the one joined, else this machine's)")
+	f.StringVar(&g.server, "server", os.Getenv("ONPATH_SERVER"),
+		"the server: unix:///path, or https://host:port that was joined (default $ONPATH_SERVER, else the one joined, else this machine's)")
 	f.Lookup("server").DefValue = "" // the help says where it comes from
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputs, cobra.ShellCompDirectiveNoFileComp))
 }

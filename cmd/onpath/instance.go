@@ -39,7 +39,8 @@ func (g *global) instance(ctx context.Context, cl *client.Client, name string) (
 			found = append(found, i)
 		}
 	}
-	if serving := slices.DeleteFunc(slices.Clone(found), func(i *onpath.Instance) bool { return !i.Spec.Draining.IsZero() }); len(serving) == 1 {
+	if serving := slices.DeleteFunc(slices.Clone(found),
+		func(i *onpath.Instance) bool { return !i.Spec.Draining.IsZero() }); len(serving) == 1 {
 		return serving[0], nil
 	}
 	switch {

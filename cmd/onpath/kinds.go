@@ -63,7 +63,8 @@ func leftovers(ctx context.Context, conf *config.Node, log *slog.Logger) (parts 
 // openRuntimes says how to open the runtimes; the agent does it, again and again where
 // it fails. A machine without one is still a gateway; the node's conditions say what it
 // lacks.
-func openRuntimes(conf *config.Node, cl *client.Client, log *slog.Logger) map[onpath.FunctionKind]func(context.Context) (onpath.Runtime, error) {
+func openRuntimes(conf *config.Node, cl *client.Client,
+	log *slog.Logger) map[onpath.FunctionKind]func(context.Context) (onpath.Runtime, error) {
 	open := map[onpath.FunctionKind]func(context.Context) (onpath.Runtime, error){}
 	for _, k := range functionKinds {
 		open[k.name] = func(ctx context.Context) (onpath.Runtime, error) { return k.open(ctx, conf, cl, log) }

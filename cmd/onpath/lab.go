@@ -27,7 +27,8 @@ func newLab(g *global) *cobra.Command {
 	l := &labFlags{global: g}
 	c := group("lab", "Emulate networks: hosts, links with rate, delay and loss", groupRun,
 		l.up(), l.down(), l.status(), l.exec())
-	c.Example = examples("sudo onpath lab up two-hosts.yaml", "sudo onpath lab exec client ping -c3 10.9.0.2", "sudo onpath lab down two-hosts")
+	c.Example = examples("sudo onpath lab up two-hosts.yaml", "sudo onpath lab exec client ping -c3 10.9.0.2",
+		"sudo onpath lab down two-hosts")
 	c.PersistentFlags().StringVar(&l.stateDir, "lab-dir", "", "where labs are kept (default "+lab.DefaultStateDir+")")
 	return c
 }
@@ -43,8 +44,9 @@ type labFlags struct {
 func (l *labFlags) up() *cobra.Command {
 	c := &cobra.Command{
 		Use: "up FILE", Short: "Make the network of a file real",
-		Example: examples("sudo onpath lab up two-hosts.yaml", "sudo onpath lab up two-hosts.yaml --ip-netns && sudo ip netns exec two-hosts-client bash"),
-		Args:    cobra.ExactArgs(1),
+		Example: examples("sudo onpath lab up two-hosts.yaml",
+			"sudo onpath lab up two-hosts.yaml --ip-netns && sudo ip netns exec two-hosts-client bash"),
+		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			outliveReader()
 			t, err := unlessEnded(c.Context(), func() (*lab.Topology, error) { return lab.ParseFile(args[0]) })
@@ -65,7 +67,8 @@ func (l *labFlags) up() *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&l.name, "name", "", "name of the lab (default: the file's)")
-	c.Flags().StringVar(&l.emulation, "emulation", lab.EmulateAuto, "who delays and loses: auto, netem (the kernel) or relay (a process of the lab)")
+	c.Flags().StringVar(&l.emulation, "emulation", lab.EmulateAuto,
+		"who delays and loses: auto, netem (the kernel) or relay (a process of the lab)")
 	c.Flags().BoolVar(&l.ipNetNS, "ip-netns", false, "name the hosts for ip netns too, as LAB-HOST")
 	return c
 }
@@ -74,7 +77,8 @@ func (l *labFlags) down() *cobra.Command {
 	all := false
 	c := &cobra.Command{
 		Use: "down [NAME|FILE]", Short: "End a lab and all that runs in its hosts",
-		Long:    "End a lab and all that runs in its hosts, and take off what onpath's agents left\nthere (onpath node off). Without a name: the only one there is. What a crash left\nis removed as well.",
+		Long: "End a lab and all that runs in its hosts, and take off what onpath's agents left\nthere (onpath node off). Without a " +
+			"name: the only one there is. What a crash left\nis removed as well.",
 		Example: examples("sudo onpath lab down two-hosts", "sudo onpath lab down --all"),
 		Args:    cobra.MaximumNArgs(1), ValidArgsFunction: l.complete,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -249,7 +253,8 @@ func labTable(w io.Writer, s *lab.Status) error {
 			for _, a := range i.Addresses {
 				addresses = append(addresses, a.String())
 			}
-			hosts.Row(h.Name, i.Name, state, fmt.Sprint(i.MTU), strings.Join(addresses, ","), fmt.Sprint(i.RxPackets), fmt.Sprint(i.TxPackets), fmt.Sprint(i.Dropped))
+			hosts.Row(h.Name, i.Name, state, fmt.Sprint(i.MTU), strings.Join(addresses, ","), fmt.Sprint(i.RxPackets),
+				fmt.Sprint(i.TxPackets), fmt.Sprint(i.Dropped))
 		}
 	}
 	if err := hosts.Write(w); err != nil {
@@ -294,7 +299,8 @@ func (l *labFlags) exec() *cobra.Command {
 	name := ""
 	c := &cobra.Command{
 		Use: "exec HOST [--] COMMAND [ARGUMENT…]", Short: "Run a command inside a host of a lab",
-		Long:    "Run a command inside a host of a lab: in its network namespace, and its mount\nnamespace if it has one. The exit code is the command's.",
+		Long: "Run a command inside a host of a lab: in its network namespace, and its mount\nnamespace if it has one. The exit " +
+			"code is the command's.",
 		Example: examples("sudo onpath lab exec client ping -c3 10.9.0.2", "sudo onpath lab exec --lab two-hosts origin bash"),
 		Args:    cobra.MinimumNArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {

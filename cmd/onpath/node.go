@@ -35,10 +35,12 @@ func (f *nodeFlags) add(c *cobra.Command) {
 	fl := c.Flags()
 	fl.StringVar(&f.set.Name, "name", "", "name of the node (default the machine's)")
 	fl.StringVar(&f.set.Cloudlet, "cloudlet", "", "cloudlet it belongs to (default default)")
-	fl.StringArrayVar(&f.uplinks, "uplink", nil, "DEVICE[:ATTACH[:SIDE]] with transit traffic; attach is router (default), bridge, arm, tap or host; may be repeated")
+	fl.StringArrayVar(&f.uplinks, "uplink", nil, "DEVICE[:ATTACH[:SIDE]] with transit traffic; attach is router (default), bridge, "+
+		"arm, tap or host; may be repeated")
 	fl.StringVar(&f.underlay, "underlay", "", "address by which other nodes reach this one (default guessed)")
 	fl.IntVar(&f.mtu, "underlay-mtu", 0, "MTU of the underlay, in bytes (default its device's)")
-	fl.Uint16Var(&f.port, "tunnel-port", 0, fmt.Sprintf("UDP port of tunnels, the same in a whole cloudlet (default %d)", onpath.DefaultTunnelPort))
+	fl.Uint16Var(&f.port, "tunnel-port", 0, fmt.Sprintf("UDP port of tunnels, the same in a whole cloudlet (default %d)",
+		onpath.DefaultTunnelPort))
 	fl.StringVar(&f.set.Containerd, "containerd", "", "socket of a containerd (default a private one)")
 	fl.BoolVar(&f.set.HostImage, "host-image", false, "permit functions with image: host, which see this machine's files")
 	fl.BoolVar(&f.set.SetForwarding, "set-forwarding", false, "turn IP forwarding on for routing uplinks")
@@ -99,8 +101,9 @@ uplinks are named here or in the Node object.
 
 Instances and the data path outlive the agent: stop it, upgrade it, start it
 again, and no packet is lost. "onpath node off" takes everything away.`,
-		Example: examples("sudo onpath node", "sudo onpath node --server https://10.255.0.1:7443 --token WORD --underlay 10.255.0.7 --uplink eth0 --uplink eth1", "sudo onpath node off"),
-		Args:    cobra.ArbitraryArgs,
+		Example: examples("sudo onpath node", "sudo onpath node --server https://10.255.0.1:7443 --token WORD --underlay 10.255.0.7 "+
+			"--uplink eth0 --uplink eth1", "sudo onpath node off"),
+		Args: cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return noCommand(c, args)
@@ -122,7 +125,8 @@ again, and no packet is lost. "onpath node off" takes everything away.`,
 	}
 	f.add(c)
 	c.Flags().StringVar(&f.path, "config", "", "configuration file (default "+config.DefaultPath+", if it is there)")
-	c.Flags().StringVar(&f.set.StateDir, "state-dir", "", "where the plan and the instances' records are kept, one agent each (default "+config.DefaultNodeDir+")")
+	c.Flags().StringVar(&f.set.StateDir, "state-dir", "",
+		"where the plan and the instances' records are kept, one agent each (default "+config.DefaultNodeDir+")")
 	c.Flags().StringVar(&f.set.Token, "token", "", "join token, needed once for a server on another machine; others on this one see it in ps")
 	c.Flags().StringVar(&f.set.TokenFile, "token-file", "", "file with the join token")
 	c.Flags().StringVar(&f.set.Metrics, "metrics", "", "address:port for Prometheus, plain HTTP (default none)")
@@ -190,7 +194,8 @@ func runNode(ctx context.Context, conf *config.Node, listens string, log *slog.L
 		Dial: func(ctx context.Context, a *node.Agent) node.Session {
 			return session.Dial(ctx, session.Options{Connect: connecting(cl, a), Hello: a.Hello, Logger: log}, a)
 		},
-		Held: true, Version: versionString(), Log: log, SetForwarding: conf.SetForwarding, HostImage: conf.HostImage, FaultKeeper: keeperCommand(log),
+		Held: true, Version: versionString(), Log: log, SetForwarding: conf.SetForwarding, HostImage: conf.HostImage,
+		FaultKeeper: keeperCommand(log),
 	})
 	if err != nil {
 		return err
@@ -206,7 +211,8 @@ func runNode(ctx context.Context, conf *config.Node, listens string, log *slog.L
 		return err
 	}
 	if len(spec.Uplinks) == 0 {
-		log.Info("no uplink is named here: no traffic is intercepted, unless the Node object names some", "remedy", "name uplinks with --uplink, or in the configuration file")
+		log.Info("no uplink is named here: no traffic is intercepted, unless the Node object names some", "remedy",
+			"name uplinks with --uplink, or in the configuration file")
 	}
 	tasks := []func(context.Context) error{agent.Run, func(ctx context.Context) error { cl.KeepFresh(ctx, log); return nil }}
 	if metrics != nil {
@@ -246,7 +252,9 @@ func findUnderlay(ctx context.Context, conf *config.Node, cl *client.Client, log
 			return nil
 		}
 		if !waited {
-			log.Warn("no underlay address is given, and this machine has no way to the server yet by which to find one; it is tried again every second", "server", cl.Server(), "err", err, "remedy", "wait for the network, or give the address with --underlay")
+			log.Warn("no underlay address is given, and this machine has no way to the server yet by which to find one; it is tried "+
+				"again every second", "server", cl.Server(), "err", err, "remedy",
+				"wait for the network, or give the address with --underlay")
 		}
 		select {
 		case <-ctx.Done():
@@ -290,7 +298,8 @@ func noOther(name string, log *slog.Logger) error {
 	for _, e := range entries {
 		if e.Name != name && ebpf.Installed(ebpf.Options{Name: e.Name}) {
 			err := onpath.Errorf(onpath.CodeConflict, "node %s is in this network namespace already, and a machine is one node", e.Name)
-			err.Remedy = fmt.Sprintf("go on with that name (--name %[1]s), or take it off first: onpath node off --name %[1]s --state-dir %[2]s", e.Name, e.StateDir)
+			err.Remedy = fmt.Sprintf("go on with that name (--name %[1]s), or take it off first: onpath node off --name %[1]s "+
+				"--state-dir %[2]s", e.Name, e.StateDir)
 			return err
 		}
 	}

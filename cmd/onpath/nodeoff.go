@@ -36,8 +36,9 @@ both are in a bridge of the kernel.
 
 --all takes off every node whose agent was started in the present network
 namespace since the machine booted, whatever its name and folders.`,
-		Example: examples("sudo systemctl stop onpath-node; sudo onpath node off", "sudo onpath node off --name fra1-gw1 --state-dir /var/lib/onpath/gw1", "sudo onpath node off --all"),
-		Args:    cobra.NoArgs,
+		Example: examples("sudo systemctl stop onpath-node; sudo onpath node off",
+			"sudo onpath node off --name fra1-gw1 --state-dir /var/lib/onpath/gw1", "sudo onpath node off --all"),
+		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := g.checkOutput(); err != nil {
 				return err
@@ -200,7 +201,8 @@ func nodeOff(ctx context.Context, conf *config.Node, log *slog.Logger) ([]string
 	}
 	defer letGo()
 	path := ebpf.Options{Name: conf.Name, Log: log}
-	parts := []node.OffPart{{What: "the data path", Found: ebpf.Installed(path), Remove: func(ctx context.Context) error { return ebpf.Remove(ctx, path) }}}
+	parts := []node.OffPart{{What: "the data path", Found: ebpf.Installed(path),
+		Remove: func(ctx context.Context) error { return ebpf.Remove(ctx, path) }}}
 	parts = append(parts, leftovers(ctx, conf, log)...)
 	removed, err := node.Off(ctx, node.OffOptions{Name: conf.Name, StateDir: conf.StateDir, Parts: parts, Log: log})
 	if err != nil {

@@ -27,8 +27,9 @@ Kinds are ` + kindLines() + `.
 
 Beside table, json and yaml, -o takes wide (a table with more columns) and name
 (names alone, as other commands take them). A file that -o yaml wrote can be applied.`,
-		Example: examples("onpath get chains", "onpath get nodes -o wide", "onpath get node fra1-gw1 -o yaml", "onpath get instances -t acme --watch", "onpath get chains -o name | xargs onpath delete chain"),
-		Args:    cobra.MinimumNArgs(1), ValidArgsFunction: g.completeObjects,
+		Example: examples("onpath get chains", "onpath get nodes -o wide", "onpath get node fra1-gw1 -o yaml",
+			"onpath get instances -t acme --watch", "onpath get chains -o name | xargs onpath delete chain"),
+		Args: cobra.MinimumNArgs(1), ValidArgsFunction: g.completeObjects,
 		RunE: func(c *cobra.Command, args []string) error {
 			if watch {
 				return g.watch(c, args)
@@ -238,8 +239,9 @@ gone for good cannot stop its agent or hand over its instances: --force deletes
 its Node all the same, with its instances and its certificate. Nothing else is
 deleted: chains and hosts that need that node stay, and their status says what
 they lack. A node whose agent is connected is never forced.`,
-		Example: examples("onpath delete chain web", "onpath delete -f examples/quickstart --dry-run", "onpath delete node fra1-node2 --force   # it burnt"),
-		Args:    cobra.ArbitraryArgs, ValidArgsFunction: g.completeObjects,
+		Example: examples("onpath delete chain web", "onpath delete -f examples/quickstart --dry-run",
+			"onpath delete node fra1-node2 --force   # it burnt"),
+		Args: cobra.ArbitraryArgs, ValidArgsFunction: g.completeObjects,
 		RunE: func(c *cobra.Command, args []string) error {
 			keys, err := g.deleteKeys(c, args, files)
 			if err != nil {
@@ -284,7 +286,8 @@ func (g *global) previewDelete(c *cobra.Command, cl *client.Client, keys []onpat
 		applied, err := cl.Apply(c.Context(), nil, client.ApplyOptions{Delete: keys, Force: force, DryRun: true})
 		if err == nil {
 			if len(stay) > 0 && applied.Preview != nil {
-				applied.Preview.Notes = append(applied.Preview.Notes, "this is without "+strings.Join(stay, ", ")+"; nothing is deleted as long as one of them is refused")
+				applied.Preview.Notes = append(applied.Preview.Notes,
+					"this is without "+strings.Join(stay, ", ")+"; nothing is deleted as long as one of them is refused")
 			}
 			err = g.printDeleted(c, applied, named)
 			return errors.Join(refused, err)

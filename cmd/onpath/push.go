@@ -40,7 +40,8 @@ func (a *applyFlags) pushImages(c *cobra.Command, cl *client.Client, docs []*man
 					return err
 				}
 				if !has {
-					e := l.fault(onpath.CodeInvalid, fmt.Errorf("the server does not keep %s: it was pushed to another one, or nothing used it any more", image))
+					e := l.fault(onpath.CodeInvalid,
+						fmt.Errorf("the server does not keep %s: it was pushed to another one, or nothing used it any more", image))
 					e.Remedy = "write the path of the image's archive or layout, and apply pushes it"
 					missing = append(missing, e)
 				}

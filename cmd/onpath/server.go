@@ -85,8 +85,9 @@ socket. Traffic does not need it: it may stop and start at any time.
 
 Of several servers on one external etcd one works, the others wait until it is
 gone, at most 10 s after it died.`,
-		Example: examples("sudo onpath server", "sudo onpath server --listen '[::]:7443'", "sudo onpath server --config /etc/onpath/onpath.yaml"),
-		Args:    cobra.NoArgs,
+		Example: examples("sudo onpath server", "sudo onpath server --listen '[::]:7443'",
+			"sudo onpath server --config /etc/onpath/onpath.yaml"),
+		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			conf, err := f.config()
 			if err != nil {
@@ -268,7 +269,8 @@ func within(path, dir string) bool {
 // lead waits until no other server on the same external cluster plans. The task
 // that it returns ends the server when that may change. With an embedded store
 // there is no other.
-func lead(ctx context.Context, conf *config.Server, store *etcd.Store, log *slog.Logger) (lost func(context.Context) error, resign func(), err error) {
+func lead(ctx context.Context, conf *config.Server, store *etcd.Store, log *slog.Logger) (lost func(context.Context) error,
+	resign func(), err error) {
 	if len(conf.Etcd.Endpoints) == 0 {
 		return func(context.Context) error { return nil }, func() {}, nil
 	}

@@ -16,7 +16,8 @@ import (
 
 func newToken(g *global) *cobra.Command {
 	c := group("token", "Let nodes and users of other machines join", groupRun, newTokenCreate(g), newTokenList(g), newTokenDelete(g))
-	c.Long = "Let nodes and users of other machines join. A token is one word that carries the\nserver's address, the hash of its certificate authority, and a secret."
+	c.Long = "Let nodes and users of other machines join. A token is one word that carries the\nserver's address, the hash of its " +
+		"certificate authority, and a secret."
 	return c
 }
 
@@ -123,7 +124,8 @@ func newTokenDelete(g *global) *cobra.Command {
 func newRevoke(g *global) *cobra.Command {
 	return &cobra.Command{
 		Use: "revoke IDENTITY", Short: "Refuse all certificates of a node or user from now on", GroupID: groupRun,
-		Long:    "Refuse all certificates of a node or user from now on. Identities are\nonpath:node/NAME, onpath:user/TENANT/NAME and onpath:operator/NAME.",
+		Long: "Refuse all certificates of a node or user from now on. Identities are\nonpath:node/NAME, onpath:user/TENANT/NAME and " +
+			"onpath:operator/NAME.",
 		Example: examples("onpath revoke onpath:node/fra1-gw1", "onpath revoke onpath:user/acme/alice"),
 		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {

@@ -21,7 +21,11 @@ func newTop(g *global) *cobra.Command {
 	var once bool
 	c := &cobra.Command{
 		Use: "top", Short: "Show what instances use and carry, the busiest first", GroupID: groupSee,
-		Long:    "Show what instances use and carry, the busiest first, again and again until\nCtrl-C. Into a file or pipe it writes once. PPS and BPS are the packets and\nbits a second that it is given. FLOWS are those that lead through it, both\ndirections of a flow being one, until they have rested for their idle time; a\nproxy has the flows of its clients or its own, whichever are more. What a mirror\nsends ends at it by design: DROPPED leaves it out, and a line below tells it.\nOf instances whose node is not connected, nothing is known: \"-\".",
+		Long: "Show what instances use and carry, the busiest first, again and again until\nCtrl-C. Into a file or pipe it writes " +
+			"once. PPS and BPS are the packets and\nbits a second that it is given. FLOWS are those that lead through it, " +
+			"both\ndirections of a flow being one, until they have rested for their idle time; a\nproxy has the flows of its clients " +
+			"or its own, whichever are more. What a mirror\nsends ends at it by design: DROPPED leaves it out, and a line below tells " +
+			"it.\nOf instances whose node is not connected, nothing is known: \"-\".",
 		Example: examples("onpath top", "onpath top --once -o json"),
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -105,7 +109,8 @@ func (g *global) loads(ctx context.Context, cl *client.Client) (list []render.Lo
 	list = render.Loads(instances, counters.Nodes, usage.Nodes)
 	for _, l := range list {
 		if _, told := counters.Away[l.Node]; l.Away && !told {
-			away = append(away, l.Node+" is not connected to the server: what its instances carry is not known, and the state is what was heard last")
+			away = append(away, l.Node+" is not connected to the server: what its instances carry is not known, and the state is what "+
+				"was heard last")
 		}
 	}
 	slices.Sort(away)

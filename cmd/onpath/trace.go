@@ -25,8 +25,9 @@ SRC may have a port (10.1.0.2:40000) to mean one flow; else any flow is shown.
 With --watch every hop counts this flow's packets from then on, and what each was
 given, gave on and dropped, and why, is shown every second; -o json writes one
 object a line.`,
-		Example: examples("onpath trace 10.1.0.2 10.9.0.2 -p tcp/80", "onpath trace 10.1.0.2:40000 10.9.0.2 -p tcp/443 -o json", "onpath trace 2001:db8::2 2001:db8:9::2 -p icmp"),
-		Args:    cobra.ExactArgs(2),
+		Example: examples("onpath trace 10.1.0.2 10.9.0.2 -p tcp/80", "onpath trace 10.1.0.2:40000 10.9.0.2 -p tcp/443 -o json",
+			"onpath trace 2001:db8::2 2001:db8:9::2 -p icmp"),
+		Args: cobra.ExactArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := g.checkOutput(outWide); err != nil {
 				return err

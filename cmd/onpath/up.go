@@ -23,8 +23,9 @@ func newUp(*global) *cobra.Command {
 		Long: `Run server and node on this machine, in one process, with an embedded store.
 Nothing is intercepted until an uplink is named. A device named with --uplink must
 be there; one of the configuration file or the Node object may come later.`,
-		Example: examples("sudo onpath up", "sudo onpath up --uplink eth0 --uplink eth1", "sudo onpath up --listen '[::]:7443'   # other machines can join"),
-		Args:    cobra.NoArgs,
+		Example: examples("sudo onpath up", "sudo onpath up --uplink eth0 --uplink eth1",
+			"sudo onpath up --listen '[::]:7443'   # other machines can join"),
+		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			outliveReader()
 			if err := needsRoot(c); err != nil {
@@ -47,7 +48,8 @@ be there; one of the configuration file or the Node object may come later.`,
 			}
 			log := newLog(conf.Server.Log)
 			if len(conf.Node.Uplinks) == 0 {
-				fmt.Fprintln(c.ErrOrStderr(), "onpath: no uplink is named, so no traffic is intercepted; name devices with --uplink, or write them into the Node object")
+				fmt.Fprintln(c.ErrOrStderr(), "onpath: no uplink is named, so no traffic is intercepted; name devices with --uplink, "+
+					"or write them into the Node object")
 			}
 			begun := make(chan struct{})
 			return together(c.Context(),

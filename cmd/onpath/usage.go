@@ -116,7 +116,8 @@ func noFile(path string, err error) error {
 	case errors.Is(err, fs.ErrNotExist):
 		return badUsage("%s: there is no such file", path)
 	case errors.Is(err, fs.ErrPermission):
-		return &onpath.Error{Code: onpath.CodeForbidden, Message: path + ": you may not read it", Cause: err, Remedy: "run as root, or change its permissions"}
+		return &onpath.Error{Code: onpath.CodeForbidden, Message: path + ": you may not read it", Cause: err,
+			Remedy: "run as root, or change its permissions"}
 	}
 	var of *fs.PathError
 	if errors.As(err, &of) {
@@ -155,7 +156,8 @@ func unwritable(flag, path string, err error) error {
 	case errors.Is(err, syscall.EISDIR):
 		return badUsage("%s %s: that is a folder; name a file in it", flag, path)
 	case errors.Is(err, fs.ErrPermission):
-		return &onpath.Error{Code: onpath.CodeForbidden, Message: flag + " " + path + ": you may not write it", Cause: err, Remedy: "run as root, or name another file"}
+		return &onpath.Error{Code: onpath.CodeForbidden, Message: flag + " " + path + ": you may not write it", Cause: err,
+			Remedy: "run as root, or name another file"}
 	}
 	var of *fs.PathError
 	if errors.As(err, &of) {

@@ -60,7 +60,8 @@ says what is proved and what is not.`,
 
 // unasked is the error of a live proof that lacks nodes.
 func unasked(nodes []string) error {
-	e := onpath.Errorf(onpath.CodeUnavailable, "what rests on node %s is not proved: it cannot be asked what is in force there", strings.Join(nodes, ", "))
+	e := onpath.Errorf(onpath.CodeUnavailable, "what rests on node %s is not proved: it cannot be asked what is in force there",
+		strings.Join(nodes, ", "))
 	e.Remedy = "start `onpath node` there and run it again; a machine that is gone for good is taken out by onpath delete node --force"
 	return e
 }

@@ -147,7 +147,8 @@ func (t *fireTables) prefixes(what string, rules []fireRule, of func(*fireRule) 
 		}
 	}
 	if len(named) > firewallPrefixes {
-		return nil, onpath.Errorf(onpath.CodeNoRoom, "the rules name %d different prefixes behind %s; there is room for %d", len(named), what, firewallPrefixes)
+		return nil, onpath.Errorf(onpath.CodeNoRoom, "the rules name %d different prefixes behind %s; there is room for %d",
+			len(named), what, firewallPrefixes)
 	}
 	out := map[netip.Prefix]uint32{}
 	for p := range named {

@@ -181,7 +181,8 @@ func unserved(config sdk.Config) error {
 		if slices.ContainsFunc(b.targets, func(t target) bool { return t.addr.Addr().Is4() == a.Is4() }) {
 			continue
 		}
-		return fault("virtual", "name a backend of the same IP version, or leave the address out", "%s is %s, and no backend is", a, version(a))
+		return fault("virtual", "name a backend of the same IP version, or leave the address out",
+			"%s is %s, and no backend is", a, version(a))
 	}
 	return nil
 }

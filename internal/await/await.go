@@ -122,7 +122,8 @@ func Refused(o onpath.Object, functions map[onpath.Key]int64) bool {
 		return !o.Spec.Disabled && refused(o.Status.Conditions)
 	case *onpath.Deployment:
 		s := o.Status
-		return s.Observed >= o.Metadata.Generation && s.FunctionGeneration >= generation(o, o.Spec.Function, functions) && refused(s.Conditions)
+		return s.Observed >= o.Metadata.Generation &&
+			s.FunctionGeneration >= generation(o, o.Spec.Function, functions) && refused(s.Conditions)
 	}
 	return false
 }

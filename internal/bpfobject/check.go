@@ -55,7 +55,8 @@ func (o *Object) checkInstruction(ins *asm.Instruction, symbols map[string]int) 
 	case btf.CORERelocationMetadata(ins) != nil:
 		return refuse("use what struct onpath_packet offers", "the function reads structures of the kernel")
 	case ins.IsKfuncCall():
-		return refuse("use the functions listed in onpath.h", "the function calls %s of the kernel, which functions may not", named(ins.Reference()))
+		return refuse("use the functions listed in onpath.h",
+			"the function calls %s of the kernel, which functions may not", named(ins.Reference()))
 	case ins.IsBuiltinCall():
 		fn := asm.BuiltinFunc(ins.Constant)
 		if !helpers[fn] {

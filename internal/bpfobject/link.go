@@ -90,7 +90,8 @@ func (o *Object) Verify(tables map[string]*ebpf.Map) (int, error) {
 	}
 	defer t.Close()
 	if t.Verified > MaxVerified {
-		return t.Verified, refuse("shorten its loops, or move work into tables", "the verifier had to look at %d instructions of the function; at most %d", t.Verified, MaxVerified)
+		return t.Verified, refuse("shorten its loops, or move work into tables",
+			"the verifier had to look at %d instructions of the function; at most %d", t.Verified, MaxVerified)
 	}
 	return t.Verified, nil
 }
@@ -144,7 +145,8 @@ func refusedByKernel(err error) error {
 	}
 	last := "it does not say why"
 	for _, line := range slices.Backward(v.Log) {
-		if line != "" && !processed.MatchString(line) && !regexp.MustCompile(`^(verification time|stack depth|peak_states)`).MatchString(line) {
+		if line != "" && !processed.MatchString(line) &&
+			!regexp.MustCompile(`^(verification time|stack depth|peak_states)`).MatchString(line) {
 			last = line
 			break
 		}

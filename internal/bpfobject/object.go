@@ -67,7 +67,8 @@ type Object struct {
 // Whatever the file holds, the answer is an object or an error.
 func Parse(code []byte) (o *Object, err error) {
 	if len(code) > onpath.MaxObjectBytes {
-		return nil, refuse("strip it (llvm-strip -g), and declare large tables as maps", "the object has %d bytes; at most %d", len(code), onpath.MaxObjectBytes)
+		return nil, refuse("strip it (llvm-strip -g), and declare large tables as maps", "the object has %d bytes; at most %d",
+			len(code), onpath.MaxObjectBytes)
 	}
 	if !bytes.HasPrefix(code, []byte("\x7fELF")) {
 		return nil, refuse("compile it: clang -O2 -g -target bpf -c", "it is not an object file")
@@ -103,7 +104,8 @@ func (o *Object) takeProgram(spec *ebpf.CollectionSpec) error {
 	case len(spec.Programs) > 1:
 		return refuse("keep one", "the object has %d programs", len(spec.Programs))
 	case main.SectionName != section || main.Type != ebpf.UnspecifiedProgram:
-		return refuse("begin the function with ONPATH_FUNCTION(p) of onpath.h", "%s lies in section %s, which makes it another kind of program", mainName, quoted(main.SectionName))
+		return refuse("begin the function with ONPATH_FUNCTION(p) of onpath.h",
+			"%s lies in section %s, which makes it another kind of program", mainName, quoted(main.SectionName))
 	case len(spec.Variables) > 0 && hasWritable(spec):
 		return refuse("declare a table (ONPATH_TABLE), which also survives restarts", "the object has global variables")
 	}
@@ -155,7 +157,8 @@ func checkSignature(main *ebpf.ProgramSpec) error {
 		return wrong("does not take a struct %s *", packetStruct)
 	}
 	if st.Size != packetSize {
-		return refuse("compile it with the onpath.h of this version", "it was made with another onpath.h: its packets have %d bytes, and should have %d", st.Size, packetSize)
+		return refuse("compile it with the onpath.h of this version",
+			"it was made with another onpath.h: its packets have %d bytes, and should have %d", st.Size, packetSize)
 	}
 	return nil
 }

@@ -92,7 +92,8 @@ func checkTable(name string, m *ebpf.MapSpec) error {
 		return refuse("rename it", "%s cannot be called so", at)
 	case !ok:
 		return refuse("use one of the kinds listed at ONPATH_TABLE", "%s is of kind %s, which functions may not have", at, m.Type)
-	case m.InnerMap != nil || m.Pinning != ebpf.PinNone || m.NumaNode != 0 || m.Extra != nil && m.Extra.Len() > 0 || m.MapExtra != 0 || len(m.Contents) > 0:
+	case m.InnerMap != nil || m.Pinning != ebpf.PinNone || m.NumaNode != 0 || m.Extra != nil && m.Extra.Len() > 0 ||
+		m.MapExtra != 0 || len(m.Contents) > 0:
 		return refuse("declare it with ONPATH_TABLE", "%s has properties that tables of functions may not have", at)
 	case m.Flags&^k.flags != 0:
 		return refuse("declare it with ONPATH_TABLE", "%s has flags %#x, which tables of functions may not have", at, m.Flags&^k.flags)
@@ -154,7 +155,8 @@ func (o *Object) Memory(cpus int) onpath.Size {
 // memory.
 func (o *Object) CheckMemory(limit onpath.Size, cpus int) error {
 	if need := o.Memory(cpus); need > limit {
-		return refuse("make the tables smaller, or write more in resources.memory", "the function's tables take %s on this machine with %d CPUs, and its resources.memory is %s", need, cpus, limit)
+		return refuse("make the tables smaller, or write more in resources.memory",
+			"the function's tables take %s on this machine with %d CPUs, and its resources.memory is %s", need, cpus, limit)
 	}
 	return nil
 }

@@ -146,7 +146,8 @@ func (s *Server) Complete() error {
 	def(&s.Socket, DefaultSocket)
 	def(&s.Log, "info")
 	es := append(pools("server.privatePools", s.PrivatePools), pools("server.publicPools", s.PublicPools)...)
-	for _, l := range []struct{ field, address string }{{"server.listen", s.Listen}, {"server.address", s.Address}, {"server.metrics", s.Metrics}} {
+	for _, l := range []struct{ field, address string }{{"server.listen", s.Listen}, {"server.address", s.Address},
+		{"server.metrics", s.Metrics}} {
 		if l.address == "" {
 			continue
 		}
@@ -160,8 +161,10 @@ func (s *Server) Complete() error {
 		if !ok {
 			scheme, address = "", e
 		}
-		if member := hostPort("", strings.TrimSuffix(address, "/"), false); len(member) > 0 && scheme != "unix" || !slices.Contains([]string{"", "http", "https", "unix"}, scheme) {
-			es = append(es, wrong(fmt.Sprintf("server.etcd.endpoints[%d]", i), "write http://HOST:2379 or https://HOST:2379", "%q is not the address of an etcd member", e))
+		if member := hostPort("", strings.TrimSuffix(address, "/"), false); len(member) > 0 && scheme != "unix" ||
+			!slices.Contains([]string{"", "http", "https", "unix"}, scheme) {
+			es = append(es, wrong(fmt.Sprintf("server.etcd.endpoints[%d]", i), "write http://HOST:2379 or https://HOST:2379",
+				"%q is not the address of an etcd member", e))
 		}
 	}
 	if (s.Etcd.CA != "" || s.Etcd.Cert != "" || s.Etcd.Key != "") && len(s.Etcd.Endpoints) == 0 {
@@ -218,7 +221,8 @@ func (n *Node) Complete(hostname string) error {
 			err = nil // it was needed once
 		}
 		if err != nil {
-			es = append(es, wrong("node.tokenFile", "write the token there (on the server, onpath token create --node "+n.Name+"), or name it with token", "%v", err))
+			es = append(es, wrong("node.tokenFile",
+				"write the token there (on the server, onpath token create --node "+n.Name+"), or name it with token", "%v", err))
 		}
 		n.Token = strings.TrimSpace(string(b))
 	}
@@ -257,7 +261,8 @@ func (n *Node) Spec() (onpath.NodeSpec, error) {
 // device's name. The default is a router.
 func ParseUplink(s string) (onpath.Uplink, error) {
 	p := strings.Split(s, ":")
-	u := onpath.Uplink{Device: p[0], Name: strings.ToLower(strings.NewReplacer("_", "-", ".", "-").Replace(p[0])), Attach: onpath.AttachRouter}
+	u := onpath.Uplink{Device: p[0], Name: strings.ToLower(strings.NewReplacer("_", "-", ".", "-").Replace(p[0])),
+		Attach: onpath.AttachRouter}
 	if len(p) > 1 {
 		u.Attach = onpath.Attach(p[1])
 	}
@@ -267,8 +272,10 @@ func ParseUplink(s string) (onpath.Uplink, error) {
 	if len(p) > 3 || p[0] == "" {
 		return u, wrong("--uplink", "write DEVICE, DEVICE:ATTACH or DEVICE:ATTACH:SIDE", "%q is not an uplink", s)
 	}
-	if all := []onpath.Attach{onpath.AttachRouter, onpath.AttachBridge, onpath.AttachArm, onpath.AttachTap, onpath.AttachHost}; !slices.Contains(all, u.Attach) {
-		return u, wrong("--uplink", "write router, bridge, arm, tap or host after the colon, or nothing for router", "%s: there is no attachment %q", s, u.Attach)
+	if all := []onpath.Attach{onpath.AttachRouter, onpath.AttachBridge, onpath.AttachArm, onpath.AttachTap,
+		onpath.AttachHost}; !slices.Contains(all, u.Attach) {
+		return u, wrong("--uplink", "write router, bridge, arm, tap or host after the colon, or nothing for router",
+			"%s: there is no attachment %q", s, u.Attach)
 	}
 	if u.Side != "" && u.Side != onpath.SideCore && u.Side != onpath.SideAccess {
 		return u, wrong("--uplink", "write core or access", "%s: there is no side %q", s, u.Side)

@@ -107,13 +107,15 @@ func cgroups(_ context.Context, m Machine) []Result {
 	case st.Type == unix.CGROUP2_SUPER_MAGIC:
 		r.Detail = "version 2"
 		if have := strings.Fields(m.read("/sys/fs/cgroup/cgroup.controllers")); !contains(have, "cpu", "memory") {
-			r.Status, r.Detail, r.Remedy = Warn, "version 2 without the controllers cpu and memory", "limits of instances cannot be kept; enable the controllers at boot"
+			r.Status, r.Detail, r.Remedy = Warn, "version 2 without the controllers cpu and memory",
+				"limits of instances cannot be kept; enable the controllers at boot"
 		}
 	default:
 		r.Detail = "version 1"
 		for _, c := range []string{"cpu", "memory"} {
 			if _, err := os.Stat(m.path("/sys/fs/cgroup/" + c)); err != nil {
-				r.Status, r.Detail, r.Remedy = Warn, "version 1 without controller "+c, "limits of instances cannot be kept; mount the controller"
+				r.Status, r.Detail, r.Remedy = Warn, "version 1 without controller "+c,
+					"limits of instances cannot be kept; mount the controller"
 			}
 		}
 	}

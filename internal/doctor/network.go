@@ -30,7 +30,8 @@ var features = []feature{
 		"instances cannot be connected", "use a kernel with CONFIG_VETH (modprobe veth)"},
 	{"eBPF on tc", tryProgram, Lack, "packets cannot be steered", "run as root on a kernel with CONFIG_BPF_SYSCALL and CONFIG_NET_CLS_BPF"},
 	{"tcx", tryTCX, Warn, "clsact is used instead, which shares a device less well with others (Linux 6.6 has tcx)", ""},
-	{"XDP links", tryXDP, Warn, "flows that only cross this machine take the ordinary path, which is slower", "Linux 5.15 with CONFIG_BPF_SYSCALL has them"},
+	{"XDP links", tryXDP, Warn, "flows that only cross this machine take the ordinary path, which is slower",
+		"Linux 5.15 with CONFIG_BPF_SYSCALL has them"},
 	{"VXLAN", func() error { return addLink(&netlink.Vxlan{LinkAttrs: attrs("dx0"), FlowBased: true, Port: 4797}) }, Warn,
 		"chains across nodes need it", "use a kernel with CONFIG_VXLAN (modprobe vxlan)"},
 	{"bridge", func() error { return addLink(&netlink.Bridge{LinkAttrs: attrs("db0")}) }, Warn,
@@ -56,7 +57,8 @@ func namespaceFeatures(_ context.Context, _ Machine) []Result {
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread, and the namespace with it, ends
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			done <- []Result{{Name: "network namespaces", Status: Lack, Detail: err.Error(), Remedy: "run as root (sudo), outside of containers"}}
+			done <- []Result{{Name: "network namespaces", Status: Lack, Detail: err.Error(),
+				Remedy: "run as root (sudo), outside of containers"}}
 			return
 		}
 		list := []Result{{Name: "network namespaces", Status: OK, Detail: "can be made"}}
@@ -73,7 +75,8 @@ func (f feature) result(err error) Result {
 	case err == nil:
 		return Result{Name: f.name, Status: OK, Detail: "works"}
 	case errors.Is(err, unix.EPERM):
-		return Result{Name: f.name, Status: f.status, Detail: "not permitted; " + f.without, Remedy: "run as root (sudo), outside of containers"}
+		return Result{Name: f.name, Status: f.status, Detail: "not permitted; " + f.without,
+			Remedy: "run as root (sudo), outside of containers"}
 	}
 	return Result{Name: f.name, Status: f.status, Detail: fmt.Sprintf("not there (%v); %s", err, f.without), Remedy: f.remedy}
 }

@@ -50,7 +50,8 @@ func New() (_ *Watcher, err error) {
 			w.release()
 		}
 	}()
-	if w.watched, err = ebpf.NewMap(&ebpf.MapSpec{Name: "ending_pids", Type: ebpf.Hash, KeySize: 4, ValueSize: 4, MaxEntries: most}); err != nil {
+	if w.watched, err = ebpf.NewMap(&ebpf.MapSpec{Name: "ending_pids", Type: ebpf.Hash, KeySize: 4, ValueSize: 4,
+		MaxEntries: most}); err != nil {
 		return nil, fmt.Errorf("watch endings: %w", err)
 	}
 	if w.ring, err = ebpf.NewMap(&ebpf.MapSpec{Name: "ending_ring", Type: ebpf.RingBuf, MaxEntries: ringSize}); err != nil {

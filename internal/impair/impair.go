@@ -83,7 +83,8 @@ func lose(device string, way Way, chosen asm.Instructions, p float64, d time.Dur
 	defer end.Close()
 	defer prog.Close()
 	if ahead { // of programs that take packets over as they come in
-		err := link.RawAttachProgram(link.RawAttachProgramOptions{Target: index, Program: prog, Attach: ebpf.AttachTCXIngress, Anchor: link.Head()})
+		err := link.RawAttachProgram(link.RawAttachProgramOptions{Target: index, Program: prog,
+			Attach: ebpf.AttachTCXIngress, Anchor: link.Head()})
 		if err != nil {
 			return fmt.Errorf("attach to %s: %w", device, err)
 		}
@@ -131,7 +132,8 @@ func detach(index int, but *ebpf.Program) error {
 			continue // gone meanwhile
 		}
 		if info, err := p.Info(); err == nil && info.Name == programName && at.ID != keep {
-			errs = append(errs, link.RawDetachProgram(link.RawDetachProgramOptions{Target: index, Program: p, Attach: ebpf.AttachTCXIngress}))
+			errs = append(errs, link.RawDetachProgram(link.RawDetachProgramOptions{Target: index, Program: p,
+				Attach: ebpf.AttachTCXIngress}))
 		}
 		p.Close()
 	}

@@ -35,8 +35,9 @@ type apt struct {
 // newApt takes over the machine's distribution and its mirror.
 func newApt(ctx context.Context, cache string, backports bool, tell func(string)) (*apt, error) {
 	lacking := func(what string, err error) error {
-		return &onpath.Error{Code: onpath.CodeUnsupported, Message: fmt.Sprintf("images are made from Debian or Ubuntu packages, and %s: %v", what, err),
-			Remedy: "make them on such a machine, or name images of a registry", Cause: err}
+		return &onpath.Error{Code: onpath.CodeUnsupported,
+			Message: fmt.Sprintf("images are made from Debian or Ubuntu packages, and %s: %v", what, err),
+			Remedy:  "make them on such a machine, or name images of a registry", Cause: err}
 	}
 	release, err := os.ReadFile("/etc/os-release")
 	if err != nil {
@@ -90,7 +91,8 @@ func (a *apt) configure() error {
 	}
 	// The machine's own apt.conf.d is left out: its hooks are not for us, and in
 	// container images it forbids apt the caches that make it quick.
-	conf := fmt.Sprintf("Dir::Etc::main \"/dev/null\";\nDir::Etc::parts \"/dev/null\";\nDir::State %q;\nDir::State::lists %q;\nDir::State::status \"/dev/null\";\nDir::Cache %q;\n"+
+	conf := fmt.Sprintf("Dir::Etc::main \"/dev/null\";\nDir::Etc::parts \"/dev/null\";\nDir::State %q;\nDir::State::lists "+
+		"%q;\nDir::State::status \"/dev/null\";\nDir::Cache %q;\n"+
 		"Dir::Etc::sourcelist %q;\nDir::Etc::sourceparts \"/dev/null\";\nAPT::Sandbox::User \"root\";\nAcquire::Languages \"none\";\n",
 		a.dir, a.path("lists"), a.path("cache"), a.path("sources.list"))
 	for _, o := range a.transport {
@@ -264,7 +266,8 @@ func resolve(ctx context.Context, cache string, want []pkg, tell func(string)) (
 		}
 		return r, r.remember(want)
 	}
-	return nil, onpath.Errorf(onpath.CodeNotFound, "neither the enabled suites of this machine nor backports have: %s", strings.Join(missing, ", "))
+	return nil, onpath.Errorf(onpath.CodeNotFound, "neither the enabled suites of this machine nor backports have: %s",
+		strings.Join(missing, ", "))
 }
 
 // dependency is one alternative of a Depends field: "libhtp2 (>= 1:0.5.49)".

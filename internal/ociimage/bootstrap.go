@@ -19,7 +19,8 @@ import (
 const epoch = 1735689600
 
 // unwanted is not installed at all, which also saves time.
-var unwanted = []string{"/usr/share/man/*", "/usr/share/info/*", "/usr/share/locale/*", "/usr/share/doc/*", "/usr/share/i18n/*", "/usr/share/lintian/*", "/usr/share/bash-completion/*"}
+var unwanted = []string{"/usr/share/man/*", "/usr/share/info/*", "/usr/share/locale/*", "/usr/share/doc/*", "/usr/share/i18n/*",
+	"/usr/share/lintian/*", "/usr/share/bash-completion/*"}
 
 // patience is how long mmdebstrap may take to tidy up when it is cancelled.
 const patience = 20 * time.Second
@@ -30,7 +31,8 @@ const patience = 20 * time.Second
 func bootstrap(ctx context.Context, r *resolved, names []string, below, scratch, tarball string, tell func(string)) error {
 	bin, err := exec.LookPath("mmdebstrap")
 	if err != nil {
-		return &onpath.Error{Code: onpath.CodeUnsupported, Message: "images are made by mmdebstrap, which is not installed", Remedy: "apt-get install mmdebstrap", Cause: err}
+		return &onpath.Error{Code: onpath.CodeUnsupported, Message: "images are made by mmdebstrap, which is not installed",
+			Remedy: "apt-get install mmdebstrap", Cause: err}
 	}
 	args := []string{"--variant=essential"}
 	if below != "" {
@@ -39,7 +41,8 @@ func bootstrap(ctx context.Context, r *resolved, names []string, below, scratch,
 			"--setup-hook=cp " + quote(r.apt.path("sources.list")) + " \"$1\"/etc/apt/sources.list"}
 	}
 	args = append(args, "--format=tar", "--include="+strings.Join(append(slices.Clone(names), r.Pinned...), ","),
-		"--aptopt=Acquire::Languages \"none\"", "--aptopt=APT::Install-Recommends \"false\"", "--skip=download/empty", "--skip=essential/unlink",
+		"--aptopt=Acquire::Languages \"none\"", "--aptopt=APT::Install-Recommends \"false\"", "--skip=download/empty",
+		"--skip=essential/unlink",
 		// Packages are downloaded once for all images.
 		"--setup-hook=mkdir -p \"$1\"/var/cache/apt/archives", "--setup-hook=sync-in "+quote(r.apt.path("debs"))+" /var/cache/apt/archives",
 		"--customize-hook=rm -rf \"$1\"/var/cache/apt/archives/lock \"$1\"/var/cache/apt/archives/partial",
@@ -105,7 +108,8 @@ func runTelling(cmd *exec.Cmd, tell func(string)) error {
 		if complaint == "" {
 			complaint = err.Error()
 		}
-		return &onpath.Error{Code: onpath.CodeUnavailable, Message: "mmdebstrap: " + complaint, Remedy: "run as root, and check the network and the space on disk", Cause: err}
+		return &onpath.Error{Code: onpath.CodeUnavailable, Message: "mmdebstrap: " + complaint,
+			Remedy: "run as root, and check the network and the space on disk", Cause: err}
 	}
 	return nil
 }

@@ -17,9 +17,11 @@ import (
 // trimmed is left out of layers: what the package tools leave, and what the
 // runtime mounts or programs make anew.
 var trimmed = []string{
-	"dev/", "proc/", "sys/", "run/", "tmp/", "boot/", "var/cache/apt/", "var/cache/debconf/", "var/cache/ldconfig/", "var/lib/apt/", "var/log/",
+	"dev/", "proc/", "sys/", "run/", "tmp/", "boot/", "var/cache/apt/", "var/cache/debconf/", "var/cache/ldconfig/",
+	"var/lib/apt/", "var/log/",
 	"usr/share/man/", "usr/share/info/", "usr/share/locale/", "usr/share/i18n/", "usr/share/lintian/", "usr/share/bash-completion/",
-	"etc/resolv.conf", "etc/hostname", "etc/machine-id", "var/lib/dbus/machine-id", "etc/apt/", "var/lib/dpkg/status-old", "var/lib/dpkg/available-old",
+	"etc/resolv.conf", "etc/hostname", "etc/machine-id", "var/lib/dbus/machine-id", "etc/apt/", "var/lib/dpkg/status-old",
+	"var/lib/dpkg/available-old",
 }
 
 // isTrimmed says whether an entry is left out.

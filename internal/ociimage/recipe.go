@@ -83,7 +83,8 @@ func ReadRecipe(dir string) (*Recipe, error) {
 	}
 	for name, f := range r.Files {
 		if !filepath.IsAbs(name) || filepath.Clean(name) != name || f.From == "" {
-			return nil, &onpath.Error{Code: onpath.CodeInvalid, Place: path, Message: fmt.Sprintf("file %q needs an absolute, clean path and a from", name)}
+			return nil, &onpath.Error{Code: onpath.CodeInvalid, Place: path,
+				Message: fmt.Sprintf("file %q needs an absolute, clean path and a from", name)}
 		}
 	}
 	return r, nil

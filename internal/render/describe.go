@@ -16,7 +16,8 @@ import (
 // Describe prints everything about one object: what was asked, how it stands,
 // the applies of it that wait for their confirmation, the objects that belong to
 // it, and what happened lately.
-func Describe(w io.Writer, o onpath.Object, waiting []wire.Unconfirmed, parts []onpath.Object, events []*onpath.Event, now time.Time) error {
+func Describe(w io.Writer, o onpath.Object, waiting []wire.Unconfirmed, parts []onpath.Object,
+	events []*onpath.Event, now time.Time) error {
 	k := onpath.KeyOf(o)
 	fmt.Fprintf(w, "%s, %s old, version %d\n", k, orUnknown(Age(o.Meta().Created, now)), o.Meta().Version)
 	if d, ok := o.(*onpath.Deployment); ok && d.Status.Chain != "" {
@@ -108,7 +109,8 @@ func status(o onpath.Object) ([]onpath.Condition, []onpath.ElementStatus) {
 		if o.Status.State == "" {
 			return nil, nil
 		}
-		return []onpath.Condition{{Type: "State", Status: onpath.ConditionStatus(o.Status.State), Since: o.Status.Since, Message: o.Status.Message}}, nil
+		return []onpath.Condition{{Type: "State", Status: onpath.ConditionStatus(o.Status.State), Since: o.Status.Since,
+			Message: o.Status.Message}}, nil
 	}
 	return nil, nil
 }

@@ -37,7 +37,8 @@ func FlowWatch(w io.Writer, f *onpath.FlowWatch) error {
 			if h.Mode == onpath.ModeMirror {
 				kind = "mirror"
 			}
-			t.Row(kind, h.Node, shortName(h.Name), fmt.Sprint(h.In.Packets), fmt.Sprint(h.Out.Packets), nonzero(h.Function), nonzero(h.Lost), reasons(real), note)
+			t.Row(kind, h.Node, shortName(h.Name), fmt.Sprint(h.In.Packets), fmt.Sprint(h.Out.Packets), nonzero(h.Function),
+				nonzero(h.Lost), reasons(real), note)
 		}
 		if err := t.Write(w); err != nil {
 			return err

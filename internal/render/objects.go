@@ -83,9 +83,11 @@ func row(o onpath.Object, now time.Time) []string {
 		}
 		return []string{m.Tenant, m.Name, shortImage(t.Runs), attach, string(o.Spec.State), string(o.Spec.Packets), age}
 	case *onpath.Deployment:
-		return []string{m.Tenant, m.Name, string(o.Spec.Function), o.Status.Chain, fmt.Sprintf("%d/%d", o.Status.Ready, o.Status.Desired), age, trouble(o.Status.Conditions)}
+		return []string{m.Tenant, m.Name, string(o.Spec.Function), o.Status.Chain, fmt.Sprintf("%d/%d", o.Status.Ready, o.Status.Desired),
+			age, trouble(o.Status.Conditions)}
 	case *onpath.Chain:
-		return []string{m.Tenant, m.Name, Endpoints(o.Spec.From), Endpoints(o.Spec.To), through(o), chainState(o), age, trouble(o.Status.Conditions)}
+		return []string{m.Tenant, m.Name, Endpoints(o.Spec.From), Endpoints(o.Spec.To), through(o), chainState(o), age,
+			trouble(o.Status.Conditions)}
 	case *onpath.Instance:
 		state := string(o.Status.State)
 		if !o.Spec.Draining.IsZero() && o.Status.State != onpath.InstanceStopped {

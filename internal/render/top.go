@@ -131,7 +131,8 @@ func Top(list []Rate) *table.Table {
 func TopNotes(list []Rate) (notes []string) {
 	for _, r := range list {
 		if r.Ended > 0 {
-			notes = append(notes, fmt.Sprintf("%s %s; DROPPED leaves them out", shortName(r.Name), strings.TrimPrefix(ofMirror(r.Ended), "it ")))
+			notes = append(notes, fmt.Sprintf("%s %s; DROPPED leaves them out", shortName(r.Name),
+				strings.TrimPrefix(ofMirror(r.Ended), "it ")))
 		}
 	}
 	return notes

@@ -70,7 +70,8 @@ func Awaits(k onpath.Key, list []wire.Unconfirmed, now time.Time) (lines []strin
 		if u.Changes[i].Action == wire.Created {
 			what = "is deleted again"
 		}
-		lines = append(lines, fmt.Sprintf("unconfirmed: it %s at %s, in %s, unless: onpath confirm %s", what, clock(u.Deadline, now), Age(now, u.Deadline), u.ID))
+		lines = append(lines, fmt.Sprintf("unconfirmed: it %s at %s, in %s, unless: onpath confirm %s", what, clock(u.Deadline, now),
+			Age(now, u.Deadline), u.ID))
 	}
 	return lines
 }

@@ -49,7 +49,8 @@ func Proof(w io.Writer, p *onpath.Proof) error {
 	if p.Live {
 		on = "rules in force"
 	}
-	fmt.Fprintf(w, "\n%s on the %s: %d classes of flows in %s\n", p.Verdict, on, p.Classes, time.Duration(p.Took).Round(10*time.Microsecond))
+	fmt.Fprintf(w, "\n%s on the %s: %d classes of flows in %s\n", p.Verdict, on, p.Classes,
+		time.Duration(p.Took).Round(10*time.Microsecond))
 	for _, n := range p.Notes {
 		fmt.Fprintf(w, "! %s\n", n)
 	}

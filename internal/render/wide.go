@@ -28,13 +28,15 @@ func moreCells(o onpath.Object) []string {
 	case *onpath.Cloudlet:
 		return []string{strconv.Itoa(o.Spec.OperatorShare) + "%"}
 	case *onpath.Node:
-		return []string{o.Spec.Underlay.Address.String(), o.Status.Kernel, o.Status.Version, yesNo(o.Status.HostImage), labels(o.Metadata.Labels)}
+		return []string{o.Spec.Underlay.Address.String(), o.Status.Kernel, o.Status.Version, yesNo(o.Status.HostImage),
+			labels(o.Metadata.Labels)}
 	case *onpath.Function:
 		return []string{o.Spec.Resources.CPU.String(), Bytes(uint64(o.Spec.Resources.Memory))}
 	case *onpath.Deployment:
 		return []string{strings.Join(o.Spec.Place.Cloudlets, ","), labels(o.Spec.Place.Nodes)}
 	case *onpath.Chain:
-		return []string{string(o.Spec.Tier), strconv.Itoa(o.Spec.Priority), strings.Join(o.Status.Cloudlets, ","), number(uint64(o.Status.Path))}
+		return []string{string(o.Spec.Tier), strconv.Itoa(o.Spec.Priority), strings.Join(o.Status.Cloudlets, ","),
+			number(uint64(o.Status.Path))}
 	case *onpath.Instance:
 		vports := number(uint64(o.Spec.Vport))
 		if o.Spec.Back != 0 {

@@ -127,7 +127,8 @@ func (c *created) container(ctx context.Context, img containerd.Image) (containe
 	for k, v := range r.Labels {
 		labels[userLabel+k] = v
 	}
-	opts = append(opts, containerd.WithContainerLabels(labels), containerd.WithRuntime("io.containerd.runc.v2", nil), containerd.WithNewSpec(spec))
+	opts = append(opts, containerd.WithContainerLabels(labels), containerd.WithRuntime("io.containerd.runc.v2", nil),
+		containerd.WithNewSpec(spec))
 	made, err := d.client.NewContainer(ctx, r.ID, opts...)
 	return made, root, err
 }

@@ -87,7 +87,9 @@ func (o *Options) defaults() error {
 		return fmt.Errorf("state directory %s: %w", o.StateDir, err)
 	}
 	if strings.ContainsAny(dir, `,:\`) {
-		return &onpath.Error{Code: onpath.CodeInvalid, Message: fmt.Sprintf("state directory %s has a comma, colon or backslash in its name, which file systems of containers (overlayfs) cannot have", dir),
+		return &onpath.Error{Code: onpath.CodeInvalid,
+			Message: fmt.Sprintf("state directory %s has a comma, colon or backslash in its name, which file systems of containers "+
+				"(overlayfs) cannot have", dir),
 			Remedy: "give the node another one (stateDir)"}
 	}
 	o.StateDir = dir
@@ -158,7 +160,8 @@ func New(ctx context.Context, opt Options) (*Driver, error) {
 	client, err := containerd.New(address, containerd.WithDefaultNamespace(opt.Namespace), containerd.WithTimeout(3*time.Second))
 	if err != nil {
 		d.cancel()
-		return nil, &onpath.Error{Code: onpath.CodeUnavailable, Message: fmt.Sprintf("cannot reach containerd at %s: %v", address, err), Cause: err}
+		return nil, &onpath.Error{Code: onpath.CodeUnavailable,
+			Message: fmt.Sprintf("cannot reach containerd at %s: %v", address, err), Cause: err}
 	}
 	d.client = client
 	if err := d.ping(ctx, address); err != nil {

@@ -44,8 +44,9 @@ func (d *Driver) image(ctx context.Context, name string, progress func(string)) 
 		return nil, onpath.Errorf(onpath.CodeInvalid, "the function names no image")
 	case name == HostImage:
 		if !d.opt.HostImage {
-			return nil, &onpath.Error{Code: onpath.CodeForbidden, Message: "image: host is not permitted on this node, since it shows the operator's files",
-				Remedy: "use an image, or permit it in the node's configuration"}
+			return nil, &onpath.Error{Code: onpath.CodeForbidden,
+				Message: "image: host is not permitted on this node, since it shows the operator's files",
+				Remedy:  "use an image, or permit it in the node's configuration"}
 		}
 		return nil, nil
 	}

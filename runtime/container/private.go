@@ -144,8 +144,9 @@ func commandLine(pid int) []byte {
 func (p *privateContainerd) start() (ended <-chan struct{}, err error) {
 	binary, err := findBinary("containerd")
 	if err != nil {
-		return nil, &onpath.Error{Code: onpath.CodeUnsupported, Message: "container functions need containerd and runc, and containerd is not installed",
-			Remedy: "install the package containerd, or name a running one's socket", Cause: err}
+		return nil, &onpath.Error{Code: onpath.CodeUnsupported,
+			Message: "container functions need containerd and runc, and containerd is not installed",
+			Remedy:  "install the package containerd, or name a running one's socket", Cause: err}
 	}
 	if err := os.WriteFile(p.file("config.toml"), []byte(p.config()), 0o600); err != nil {
 		return nil, fmt.Errorf("private containerd: %w", err)
@@ -160,7 +161,8 @@ func (p *privateContainerd) start() (ended <-chan struct{}, err error) {
 	}
 	cmd := exec.Command(binary, "--config", p.file("config.toml"))
 	cmd.Dir = "/"
-	cmd.Env = []string{"PATH=" + searchPath(), "HOME=/root", "TMPDIR=" + p.file("tmp")} // shims inherit it: what killed ones leave goes with us
+	// shims inherit it: what killed ones leave goes with us
+	cmd.Env = []string{"PATH=" + searchPath(), "HOME=/root", "TMPDIR=" + p.file("tmp")}
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
@@ -190,7 +192,8 @@ func (p *privateContainerd) config() string {
 		"io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs",
 		"io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.blockfile", "io.containerd.snapshotter.v1.erofs",
 	}
-	return fmt.Sprintf("version = 2\nroot = %q\nstate = %q\ndisabled_plugins = [\"%s\"]\n\n[grpc]\n  address = %q\n\n[debug]\n  level = \"warn\"\n",
+	return fmt.Sprintf("version = 2\nroot = %q\nstate = %q\ndisabled_plugins = [\"%s\"]\n\n[grpc]\n  address = %q\n\n[debug]\n  level "+
+		"= \"warn\"\n",
 		p.file("root"), p.file("state"), strings.Join(disabled, `", "`), p.socket)
 }
 

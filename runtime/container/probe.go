@@ -19,7 +19,8 @@ type Part struct {
 }
 
 // defaultSockets is where distributions and Docker have containerd listen.
-var defaultSockets = []string{"/run/containerd/containerd.sock", "/run/docker/containerd/containerd.sock", "/run/k3s/containerd/containerd.sock"}
+var defaultSockets = []string{"/run/containerd/containerd.sock", "/run/docker/containerd/containerd.sock",
+	"/run/k3s/containerd/containerd.sock"}
 
 // Probe says what this machine has for container functions. It starts nothing.
 func Probe(ctx context.Context) []Part {
@@ -37,7 +38,8 @@ func Probe(ctx context.Context) []Part {
 		}
 	}
 	return append(parts, probeOverlay(), Part{Name: "cgroups", Found: cgroupVersion() != "", Detail: cgroupVersion(), Required: true},
-		Part{Name: "seccomp", Found: seccompWorks(), Detail: map[bool]string{true: "filters system calls", false: "the kernel cannot filter system calls"}[seccompWorks()]})
+		Part{Name: "seccomp", Found: seccompWorks(),
+			Detail: map[bool]string{true: "filters system calls", false: "the kernel cannot filter system calls"}[seccompWorks()]})
 }
 
 func probeBinary(ctx context.Context, name string, required bool, arg string) Part {

@@ -65,7 +65,8 @@ func command(r onpath.RunSpec, image ocispec.ImageConfig) ([]string, error) {
 	}
 	args := append(slices.Clone(image.Entrypoint), image.Cmd...)
 	if len(args) == 0 {
-		return nil, &onpath.Error{Code: onpath.CodeInvalid, Message: "neither the function nor its image says what to run", Remedy: "set container.command"}
+		return nil, &onpath.Error{Code: onpath.CodeInvalid, Message: "neither the function nor its image says what to run",
+			Remedy: "set container.command"}
 	}
 	return args, nil
 }
@@ -117,7 +118,8 @@ func (d *Driver) spec(ctx context.Context, r onpath.RunSpec, image ocispec.Image
 		p.Rlimits = []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Hard: files, Soft: files}}
 		if image.User != "" {
 			if err := oci.WithUser(image.User)(ctx, client, cc, s); err != nil {
-				return &onpath.Error{Code: onpath.CodeInvalid, Message: fmt.Sprintf("the image wants to run as user %q: %v", image.User, err), Cause: err}
+				return &onpath.Error{Code: onpath.CodeInvalid,
+					Message: fmt.Sprintf("the image wants to run as user %q: %v", image.User, err), Cause: err}
 			}
 		}
 		setCapabilities(p, caps, c.Caps)

@@ -77,7 +77,8 @@ func (d *Driver) rootfs(ctx context.Context, r onpath.RunSpec, img containerd.Im
 	if err != nil {
 		return nil, nil, fmt.Errorf("root file system of image %s: %w", img.Name(), err)
 	}
-	return m, []containerd.NewContainerOpts{containerd.WithSnapshotter(d.opt.Snapshotter), containerd.WithSnapshot(r.ID), containerd.WithImage(img)}, nil
+	return m, []containerd.NewContainerOpts{containerd.WithSnapshotter(d.opt.Snapshotter), containerd.WithSnapshot(r.ID),
+		containerd.WithImage(img)}, nil
 }
 
 // fill mounts the new root for a moment and writes the instance's files.
@@ -148,7 +149,8 @@ func startError(r onpath.RunSpec, err error) error {
 	text := err.Error()
 	code := onpath.CodeInternal
 	switch {
-	case strings.Contains(text, "executable file not found"), strings.Contains(text, "no such file or directory") && strings.Contains(text, "exec"),
+	case strings.Contains(text, "executable file not found"),
+		strings.Contains(text, "no such file or directory") && strings.Contains(text, "exec"),
 		strings.Contains(text, "permission denied") && strings.Contains(text, "exec"):
 		code = onpath.CodeInvalid
 	case errdefs.IsUnavailable(err):
@@ -160,7 +162,8 @@ func startError(r onpath.RunSpec, err error) error {
 	if i := strings.LastIndex(text, "unable to start container process: "); i >= 0 {
 		text = text[i+len("unable to start container process: "):]
 	}
-	return &onpath.Error{Code: code, Message: fmt.Sprintf("instance %s cannot start: %s", cmp.Or(r.Hostname, r.ID), strings.TrimSuffix(text, ": unknown")), Cause: err}
+	return &onpath.Error{Code: code, Message: fmt.Sprintf("instance %s cannot start: %s", cmp.Or(r.Hostname, r.ID),
+		strings.TrimSuffix(text, ": unknown")), Cause: err}
 }
 
 func unavailable(what string, err error) error {

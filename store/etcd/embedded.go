@@ -86,7 +86,8 @@ func lockDir(dir string) (*os.File, error) {
 		pid := make([]byte, 20)
 		n, _ := f.ReadAt(pid, 0)
 		_ = f.Close()
-		e := onpath.Errorf(onpath.CodeExists, "another onpath server (process %s) uses the data directory %s", strings.TrimSpace(string(pid[:n])), dir)
+		e := onpath.Errorf(onpath.CodeExists, "another onpath server (process %s) uses the data directory %s",
+			strings.TrimSpace(string(pid[:n])), dir)
 		e.Remedy = "stop it first, or give this one another directory"
 		return nil, e
 	}
@@ -152,7 +153,8 @@ func (e *embedded) startFailed(err error) error {
 	f := onpath.Errorf(onpath.CodeUnavailable, "the store in %s cannot be opened: %w", e.dir, err)
 	f.Remedy = "if a disk fault damaged it, restore the directory from a backup"
 	if errors.Is(err, errEmpty) {
-		f.Remedy = "if the server never came up with it, remove " + filepath.Join(e.dir, dataDir) + "; else restore the directory from a backup"
+		f.Remedy = "if the server never came up with it, remove " + filepath.Join(e.dir, dataDir) +
+			"; else restore the directory from a backup"
 	}
 	return f
 }
