@@ -100,7 +100,8 @@ func (c *Chain) Validate() error {
 		enum(v, "spec.distribution", &s.Distribution, "", DistributionUniform, DistributionNetwork)
 	}
 	if s.Distribution == DistributionNetwork && s.Exit == ExitLast && s.Direction != DirectionForward {
-		v.add("spec.distribution", "take it out, or write direction: forward", "with exit: last answers find their instances by the element's own weights alone")
+		v.add("spec.distribution", "take it out, or write direction: forward",
+			"with exit: last answers find their instances by the element's own weights alone")
 	}
 	return v.err()
 }

@@ -94,7 +94,8 @@ func (v *validation) files(at string, files map[string]File) {
 		if f.FromFile != "" && f.Content != "" {
 			v.add(field, "keep one of them", "has both content and fromFile")
 		} else if f.FromFile != "" {
-			v.add(field+".fromFile", "use onpath apply, or send the text as content", "%s lies on the client, which has to read it", quote(f.FromFile))
+			v.add(field+".fromFile", "use onpath apply, or send the text as content",
+				"%s lies on the client, which has to read it", quote(f.FromFile))
 		}
 		if f.Mode > 0o777 {
 			v.add(field+".mode", "write permission bits in octal, such as 0644", "%d (octal %#o) is out of range", f.Mode, f.Mode)

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/onpath/onpath"
 )
 
@@ -174,7 +176,7 @@ func (f *off) folder() {
 		for _, p := range kept {
 			errs = append(errs, os.RemoveAll(p))
 		}
-		if err := os.Remove(f.state.dir); err != nil && !strings.Contains(err.Error(), "not empty") && !errors.Is(err, fs.ErrNotExist) {
+		if err := os.Remove(f.state.dir); err != nil && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
 		return errors.Join(errs...)

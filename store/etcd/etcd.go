@@ -262,7 +262,8 @@ func (s *Store) failed(ctx context.Context, doing string, err error) error {
 		return e
 	case rpctypes.ErrorDesc(err) == rpctypes.ErrorDesc(rpctypes.ErrGRPCTooManyOps):
 		e := onpath.Errorf(onpath.CodeInvalid, "%s: the etcd cluster takes fewer changes at once: %w", doing, err)
-		e.Remedy = fmt.Sprintf("start its members with --max-txn-ops=%d (128 by default), or apply in parts of at most %d objects, those that others refer to first", maxOps, onpath.SureWrite)
+		e.Remedy = fmt.Sprintf("start its members with --max-txn-ops=%d (128 by default), or apply in parts of at most %d objects, "+
+			"those that others refer to first", maxOps, onpath.SureWrite)
 		return e
 	case errors.Is(err, rpctypes.ErrCompacted) || rpctypes.ErrorDesc(err) == rpctypes.ErrorDesc(rpctypes.ErrGRPCCompacted):
 		return onpath.Errorf(onpath.CodeConflict, "%s: the revision is no longer kept: %w", doing, err)

@@ -21,7 +21,8 @@ import (
 // the configuration, and meant for clusters. While first is true (nil: never)
 // so is what etcd says about a store that is only some seconds old.
 func zapTo(log *slog.Logger, up, first *atomic.Bool, onFatal func(message string)) *zap.Logger {
-	return zap.New(&core{log: log.With("part", "etcd"), up: up, first: first}, zap.WithFatalHook(fatalHook{onFatal}), zap.WithPanicHook(panicHook{up, onFatal}))
+	return zap.New(&core{log: log.With("part", "etcd"), up: up, first: first}, zap.WithFatalHook(fatalHook{onFatal}),
+		zap.WithPanicHook(panicHook{up, onFatal}))
 }
 
 type core struct {

@@ -33,7 +33,8 @@ func check(dir string) (err error) {
 	}
 	// Only the very first file can be without an entry; once there are others,
 	// snapshots were taken.
-	if all, err := filepath.Glob(filepath.Join(logs, "*.wal")); err != nil || len(all) != 1 || filepath.Base(all[0]) != "0000000000000000-0000000000000000.wal" {
+	if all, err := filepath.Glob(filepath.Join(logs, "*.wal")); err != nil || len(all) != 1 ||
+		filepath.Base(all[0]) != "0000000000000000-0000000000000000.wal" {
 		return err
 	}
 	w, err := wal.OpenForRead(nil, logs, &walpb.Snapshot{})

@@ -34,7 +34,8 @@ func (s *Store) Write(ctx context.Context, b onpath.Batch) (onpath.Written, erro
 			return w, err
 		}
 	}
-	return onpath.Written{}, onpath.Errorf(onpath.CodeConflict, "others write the same objects again and again: %d attempts came too late", attempts)
+	return onpath.Written{}, onpath.Errorf(onpath.CodeConflict,
+		"others write the same objects again and again: %d attempts came too late", attempts)
 }
 
 // repeated looks whether a request was written.
