@@ -27,8 +27,9 @@ type Hub interface {
 type Options struct {
 	Store onpath.Store
 	Hub   Hub
-	// Clock is time.Now where nil.
+	// Clock is time.Now where nil, After time.After: they pass time together.
 	Clock onpath.Clock
+	After After
 	Log   *slog.Logger
 	// Settings.Secret must be the same at every start.
 	Settings plan.Settings
@@ -84,6 +85,9 @@ func New(o Options) *Controller {
 	if o.Clock == nil {
 		o.Clock = time.Now
 	}
+	if o.After == nil {
+		o.After = time.After
+	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -94,7 +98,7 @@ func New(o Options) *Controller {
 		o.KeepEvents = 500
 	}
 	return &Controller{
-		o: o, log: o.Log, events: newEventLog(o.Store, o.Clock, o.Log, o.KeepEvents),
+		o: o, log: o.Log, events: newEventLog(o),
 		wake: make(chan struct{}, 1), loaded: make(chan struct{}),
 		mirror: newMirror(), nodes: map[string]*session{}, missing: map[onpath.Key]onpath.Object{},
 		make: plan.Make,
@@ -156,10 +160,7 @@ func (c *Controller) kick() {
 
 // awaitNodes lets planning begin once all known nodes are there, or after Wait.
 func (c *Controller) awaitNodes(ctx context.Context) {
-	deadline := time.NewTimer(c.o.Wait)
-	defer deadline.Stop()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
+	deadline := c.o.After(c.o.Wait)
 	for {
 		if missing := c.awaited(); len(missing) == 0 {
 			break
@@ -167,9 +168,9 @@ func (c *Controller) awaitNodes(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-deadline.C:
+		case <-deadline:
 			c.log.Warn("planning without nodes that have not come back", "nodes", c.awaited())
-		case <-tick.C:
+		case <-c.o.After(5 * time.Millisecond):
 			continue
 		}
 		break
@@ -195,30 +196,50 @@ func (c *Controller) awaited() []string {
 // loop is the heart: something changed, or a deadline passed → plan, push,
 // write.
 func (c *Controller) loop(ctx context.Context, wg *sync.WaitGroup) {
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
+	var again, planned time.Time // when time alone changes something; when it was planned last
 	for {
+		var due <-chan time.Time
+		if next := c.next(again, planned); !next.IsZero() {
+			due = c.o.After(max(next.Sub(c.o.Clock()), coalesce))
+		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-timer.C:
+		case <-due:
+			if c.o.Clock().Before(c.next(again, planned)) {
+				continue // the node that was silent has reported meanwhile
+			}
 		case <-c.wake:
-			time.Sleep(coalesce)
+			if c.o.After.sleep(ctx, coalesce) != nil {
+				return
+			}
 			select {
 			case <-c.wake:
 			default:
 			}
 		}
-		at := c.step(ctx, wg)
-		timer.Stop()
-		if !at.IsZero() {
-			timer.Reset(max(at.Sub(c.o.Clock()), coalesce))
-		}
+		planned = c.o.Clock()
+		again = c.step(ctx, wg)
 	}
 }
 
+// next is when to plan though nothing is heard: at again, or when the next node has been
+// silent for too long since it was planned last. It is zero if there is no such time.
+func (c *Controller) next(again, planned time.Time) time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.held {
+		return time.Time{}
+	}
+	silence := plan.NextSilence(c.snapshot(), planned)
+	if again.IsZero() || !silence.IsZero() && silence.Before(again) {
+		return silence
+	}
+	return again
+}
+
 // step plans once and pushes; decisions go to the store in the background. It
-// returns when time alone will change something.
+// returns when time alone will change something, other than by the silence of nodes.
 func (c *Controller) step(ctx context.Context, wg *sync.WaitGroup) time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()

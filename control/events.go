@@ -20,6 +20,7 @@ import (
 type eventLog struct {
 	store onpath.Store
 	clock onpath.Clock
+	after After
 	log   *slog.Logger
 	keep  int
 
@@ -37,9 +38,9 @@ type eventKey struct {
 	tenant, about, node, reason, message string
 }
 
-func newEventLog(s onpath.Store, clock onpath.Clock, log *slog.Logger, keep int) *eventLog {
+func newEventLog(o Options) *eventLog {
 	return &eventLog{
-		store: s, clock: clock, log: log, keep: keep, byKey: map[eventKey]*onpath.Event{},
+		store: o.Store, clock: o.Clock, after: o.After, log: o.Log, keep: o.KeepEvents, byKey: map[eventKey]*onpath.Event{},
 		tenant: map[string][]*onpath.Event{}, dirty: map[*onpath.Event]bool{}, wake: make(chan struct{}, 1),
 	}
 }
@@ -224,10 +225,8 @@ func (l *eventLog) run(ctx context.Context) {
 		case <-l.wake:
 		}
 		// A burst becomes one write.
-		select {
-		case <-ctx.Done():
+		if l.after.sleep(ctx, 20*time.Millisecond) != nil {
 			return
-		case <-time.After(20 * time.Millisecond):
 		}
 		for part := range slices.Chunk(l.take(), onpath.SureWrite) {
 			if _, err := l.store.Write(ctx, onpath.Batch{Changes: part}); err != nil && ctx.Err() == nil {
@@ -278,10 +277,7 @@ func (l *eventLog) wrote(part []onpath.Change) {
 
 // putBack has what could not be written tried again a little later.
 func (l *eventLog) putBack(ctx context.Context, part []onpath.Change) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(time.Second):
-	}
+	_ = l.after.sleep(ctx, time.Second)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, c := range part {

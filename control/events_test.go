@@ -13,6 +13,10 @@ import (
 	"log/slog"
 )
 
+func testLog(s onpath.Store) *eventLog {
+	return newEventLog(Options{Store: s, Clock: time.Now, After: time.After, Log: slog.New(slog.DiscardHandler), KeepEvents: 10})
+}
+
 // TestEventsAreARing: repeats are counted, the oldest go, and a restarted log
 // goes on where the one before ended.
 func TestEventsAreARing(t *testing.T) {
@@ -38,7 +42,7 @@ func TestEventsAreARing(t *testing.T) {
 		}
 	}
 	begin := func() (*eventLog, func()) {
-		l := newEventLog(store, time.Now, slog.New(slog.DiscardHandler), 10)
+		l := testLog(store)
 		objects, _, _ := store.List(context.Background(), onpath.KindEvent, "")
 		l.load(objects)
 		ctx, cancel := context.WithCancel(context.Background())
@@ -92,7 +96,7 @@ func TestEventsAreToldOnce(t *testing.T) {
 	ready := func(name, words string) plan.Event {
 		return plan.Event{About: key(name), Node: "n1", Reason: "Ready", Message: words}
 	}
-	l := newEventLog(mem.New(mem.Options{}), time.Now, slog.New(slog.DiscardHandler), 10)
+	l := testLog(mem.New(mem.Options{}))
 	l.add(ready("a", "takes traffic"), at)
 	l.add(ready("a", ""), at.Add(time.Second))
 	l.add(ready("b", ""), at)
@@ -128,7 +132,7 @@ func TestEventsAreToldOnce(t *testing.T) {
 func TestFailuresAreToldOnce(t *testing.T) {
 	at := time.Now()
 	about := onpath.Key{Kind: onpath.KindInstance, Tenant: "default", Name: "a"}
-	l := newEventLog(mem.New(mem.Options{}), time.Now, slog.New(slog.DiscardHandler), 10)
+	l := testLog(mem.New(mem.Options{}))
 	failed := plan.Event{About: about, Node: "n1", Reason: "Failed", Cause: "PrepareFailed", Message: "image x cannot be pulled", Warning: true}
 	for try := range 5 {
 		at = at.Add(time.Duration(try) * time.Second)
@@ -153,7 +157,7 @@ func TestFailuresAreToldOnce(t *testing.T) {
 
 // TestEventsForOthers: an event may be for another tenant than the one it is about.
 func TestEventsForOthers(t *testing.T) {
-	l := newEventLog(mem.New(mem.Options{}), time.Now, slog.New(slog.DiscardHandler), 10)
+	l := testLog(mem.New(mem.Options{}))
 	chain := onpath.Key{Kind: onpath.KindChain, Tenant: "acme", Name: "web"}
 	l.add(plan.Event{About: chain, Reason: "Taken", Message: "by somebody"}, time.Time{})
 	l.add(plan.Event{About: chain, To: onpath.OperatorTenant, Reason: "Taken", Message: "by bob"}, time.Time{})

@@ -94,10 +94,8 @@ func (c *Controller) follow(ctx context.Context, revision int64) {
 			return
 		}
 		c.log.Warn("the watch of the store broke; reading it again", "err", err)
-		select {
-		case <-ctx.Done():
+		if c.o.After.sleep(ctx, 100*time.Millisecond) != nil {
 			return
-		case <-time.After(100 * time.Millisecond):
 		}
 		if r, err := c.load(ctx); err == nil {
 			revision = r

@@ -34,8 +34,8 @@ func (c *Controller) NodeConnected(h onpath.NodeHello) {
 
 func sameAgent(a, b *onpath.NodeReport) bool { return a != nil && a.Started.Equal(b.Started) }
 
-// NodeReported takes a report up. One that changes nothing but the time of the
-// last sign of life does not make the loop plan.
+// NodeReported takes a report up. One without news for the planner does not make the
+// loop plan.
 func (c *Controller) NodeReported(r onpath.NodeReport) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -45,10 +45,11 @@ func (c *Controller) NodeReported(r onpath.NodeReport) {
 	}
 	wasAway := c.o.Clock().Sub(st.state.Seen) > onpath.NodeTimeout
 	st.state.Seen = c.o.Clock()
-	if !wasAway && equalReports(st.state.Report, &r) {
+	old := st.state.Report
+	st.state.Report = &r
+	if !wasAway && !plan.News(old, &r) {
 		return
 	}
-	st.state.Report = &r
 	c.acknowledge(st, r.Plan)
 	if r.PlanError != "" {
 		c.log.Warn("plan not in force", "node", r.Node, "generation", st.pushed, "err", r.PlanError)

@@ -114,10 +114,7 @@ func (c *Controller) failed(ctx context.Context, what string, err error) {
 	if news {
 		c.log.Error("decisions cannot be written to the store; it is tried on", "doing", what, "err", err)
 	}
-	select {
-	case <-ctx.Done():
-	case <-time.After(200 * time.Millisecond):
-	}
+	_ = c.o.After.sleep(ctx, 200*time.Millisecond)
 }
 
 // writePart writes changes that fit into one request. If one of them was

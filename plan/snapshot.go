@@ -116,7 +116,8 @@ type Result struct {
 	Delete []onpath.Key
 	// Events tell people what has just been decided or seen.
 	Events []Event
-	// Again is when time alone will change the result; zero: never.
+	// Again is when time alone will change the result, other than by the silence of nodes,
+	// which NextSilence says; zero: never.
 	Again time.Time
 	// Used counts the ids taken from the front of Snapshot.IDs.
 	Used Count

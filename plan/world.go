@@ -376,8 +376,26 @@ func (w *world) hear(n *node) {
 		}
 		n.reports = reportsOf(n.st.Report)
 	}
-	n.away = w.passed(n.since.Add(onpath.NodeTimeout))
-	n.gone = n.away && w.passed(n.since.Add(w.set.Grace))
+	n.away = !w.Now.Before(n.since.Add(onpath.NodeTimeout))
+	n.gone = n.away && !w.Now.Before(n.since.Add(w.set.Grace))
+}
+
+// NextSilence is the first time after another one at which a node will have been silent
+// for so long that it counts as away, or as gone; zero: there is none.
+func NextSilence(s *Snapshot, after time.Time) (next time.Time) {
+	grace := s.Settings.withDefaults().Grace
+	note := func(heard time.Time) {
+		for _, d := range []time.Duration{onpath.NodeTimeout, grace} {
+			if t := heard.Add(d); t.After(after) && (next.IsZero() || t.Before(next)) {
+				next = t
+			}
+		}
+	}
+	note(s.Started) // of nodes that have not been heard of
+	for _, st := range s.States {
+		note(st.Seen)
+	}
+	return next
 }
 
 // reportsOf are the instances in a report, by name.

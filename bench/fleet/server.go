@@ -129,8 +129,18 @@ func (s *Server) ReportCounts(less uint64) error {
 	return errors.New("no instance of the fleet drains")
 }
 
-// Rest waits until the loop has done what it was woken for.
+// Rest waits until the loop has done what it was woken for: it waits for more of the same
+// before it plans, writes in the background, and plans again.
 func (s *Server) Rest(ctx context.Context) error {
-	time.Sleep(20 * time.Millisecond) // the loop waits for more of the same before it plans
-	return s.loop.Ready(ctx)
+	for idle := 0; idle < 3; {
+		start := time.Now()
+		time.Sleep(20 * time.Millisecond)
+		if err := s.loop.Ready(ctx); err != nil {
+			return err
+		}
+		if idle++; time.Since(start) > 30*time.Millisecond {
+			idle = 0
+		}
+	}
+	return nil
 }

@@ -1,14 +1,10 @@
 package control
 
 import (
-	"reflect"
 	"strings"
 
 	"github.com/onpath/onpath"
 )
-
-// equalReports reports whether two reports say the same.
-func equalReports(a, b *onpath.NodeReport) bool { return a != nil && reflect.DeepEqual(a, b) }
 
 // parseKey reads what Key.String wrote.
 func parseKey(s string) (onpath.Key, bool) {
