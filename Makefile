@@ -69,7 +69,7 @@ install: build ## Install the binary and the systemd units
 	$(if $(DESTDIR),,$(ROOT)) install -D -m 0755 bin/onpath $(DESTDIR)/usr/local/bin/onpath
 	$(if $(DESTDIR),,$(ROOT)) install -D -m 0644 -t $(DESTDIR)/etc/systemd/system packaging/systemd/*.service
 
-uninstall: ## Stop the units, take the node off and remove what install put here (see README for the rest)
+uninstall: ## Stop the units, take the node off and remove what install put here (see docs/removal.md for the rest)
 ifeq ($(DESTDIR),)
 	@for u in $(UNITS); do [ ! -d /run/systemd/system ] || [ ! -e /etc/systemd/system/$$u ] || $(ROOT) systemctl disable --now $$u; done
 	@[ ! -x /usr/local/bin/onpath ] || $(ROOT) /usr/local/bin/onpath node off --all

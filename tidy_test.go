@@ -270,6 +270,29 @@ func TestArchitectureIsTrue(t *testing.T) {
 	}
 }
 
+// TestContributingIsTrue: what CONTRIBUTING.md's table of changes names is there.
+func TestContributingIsTrue(t *testing.T) {
+	text, err := os.ReadFile("CONTRIBUTING.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := 0
+	for _, m := range regexp.MustCompile("(?m)^\\| [^|]+ \\| ([^|]+) \\|$").FindAllStringSubmatch(string(text), -1) {
+		paths := regexp.MustCompile("`([a-z][a-zA-Z0-9_/.-]*(?:/|\\.[a-z]+))`").FindAllStringSubmatch(m[1], -1)
+		if len(paths) > 0 {
+			rows++
+		}
+		for _, p := range paths {
+			if _, err := os.Stat(p[1]); err != nil {
+				t.Errorf("CONTRIBUTING.md: %v", err)
+			}
+		}
+	}
+	if rows < 20 {
+		t.Errorf("the table has %d rows with paths, must be 20 at least", rows)
+	}
+}
+
 // TestLicences: C files, which kernels load as GPL, say that they may be used so.
 func TestLicences(t *testing.T) {
 	const line = "/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */\n"

@@ -178,18 +178,18 @@ func TestToolsInstallWhatReadmeRuns(t *testing.T) {
 	}
 }
 
-// TestReadmeNamesPackages: whoever wants to be rid of what was installed finds it named.
-func TestReadmeNamesPackages(t *testing.T) {
-	_, row, _ := strings.Cut(read(t, "../README.md"), "\n| packages: ")
-	row, _, _ = strings.Cut(row, "\n")
+// TestRemovalNamesPackages: whoever wants to be rid of what was installed finds it named.
+func TestRemovalNamesPackages(t *testing.T) {
+	_, packages, _ := strings.Cut(read(t, "removal.md"), "\n## Packages\n")
+	packages, _, _ = strings.Cut(packages, "\n## ")
 	for _, script := range []string{"../scripts/setup", "../test/kernels/run"} {
 		needs := regexp.MustCompile(`(?m)^\t?need \S+ (\S+)|missing="\$missing ([a-z0-9-]+)"`).FindAllStringSubmatch(read(t, script), -1)
 		if len(needs) == 0 {
 			t.Errorf("%s needs nothing any more: mend this test", script)
 		}
 		for _, m := range needs {
-			if p := m[1] + m[2]; !regexp.MustCompile(`[ ,]` + regexp.QuoteMeta(p) + `[,;. ]`).MatchString(row) {
-				t.Errorf("README.md does not say that %s may install %s", script, p)
+			if p := m[1] + m[2]; !regexp.MustCompile(`[ ,]` + regexp.QuoteMeta(p) + `[,;. ]`).MatchString(packages) {
+				t.Errorf("removal.md does not say that %s may install %s", script, p)
 			}
 		}
 	}
