@@ -99,7 +99,7 @@ func TestRestartWithBackoff(t *testing.T) {
 		b.machine.Kill(b.id("web"), 137)
 		b.until(fmt.Sprintf("the wait of %s is told", wait), func() bool {
 			got, _ := r.server.instance("web")
-			return got.State == onpath.InstanceFailed && strings.Contains(got.Message, "next attempt in "+wait.String()) && clock.awaited(wait) == 1
+			return got.State == onpath.InstanceFailed && got.NextTry == onpath.Duration(wait) && clock.awaited(wait) == 1
 		})
 		if s := b.path.state(16); s != onpath.VportClosed {
 			t.Fatalf("death %d: the vport is %q, want closed", i, s)
@@ -120,7 +120,7 @@ func TestRestartWithBackoff(t *testing.T) {
 	b.machine.Kill(b.id("web"), 1)
 	b.until("the wait is the first again", func() bool {
 		got, _ := r.server.instance("web")
-		return strings.Contains(got.Message, "exited with code 1; next attempt in 100ms")
+		return got.Reason == "Exited" && got.Message == "exited with code 1" && got.NextTry == onpath.Duration(100*time.Millisecond)
 	})
 	if !slices.Contains(r.server.reasons(), "Exited") || slices.Contains(r.server.reasons(), "BackOff") {
 		t.Errorf("events are %v; each death is told once", r.server.reasons())

@@ -63,7 +63,7 @@ func (in *instance) halted(ctx context.Context, w *watch) {
 	switch {
 	case w.stopped && w.ready:
 		w.ready, w.badSince = false, in.a.clock.Now()
-		in.close(ctx, onpath.InstanceUnready, errHalted.Error())
+		in.close(ctx, onpath.InstanceUnready, becauseOf("Stalled", errHalted))
 		in.a.event(w.plan, true, "Stalled", "%v: its flows go by lost and none until it goes on", errHalted)
 		w.setEager(true)
 	case !w.stopped && !w.ready && !w.health.probed() && w.settled:

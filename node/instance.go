@@ -32,7 +32,8 @@ type instance struct {
 
 	plan      onpath.InstancePlan
 	state     onpath.InstanceState
-	message   string
+	why       cause           // of state
+	nextTry   onpath.Duration // the wait that goes on before the next start; 0: none
 	since     time.Time
 	restarts  int
 	wired     bool   // its devices exist
@@ -86,17 +87,26 @@ func (in *instance) update(p onpath.InstancePlan) {
 // shapeOf is a hash of all that needs a new process when it changes.
 func shapeOf(s onpath.FunctionSpec) string { return hashOf(s.Fixed()) }
 
+// cause is why an instance is as it is. Where an event tells of it, reason is the event's.
+type cause struct{ reason, words string }
+
+// becauseOf is a cause that an error gives.
+func becauseOf(reason string, err error) cause { return cause{reason, err.Error()} }
+
 // set changes the state as reported. It does not touch the data path.
-func (in *instance) set(s onpath.InstanceState, message string) {
+func (in *instance) set(s onpath.InstanceState, why cause) { in.setTrying(s, why, 0) }
+
+// setTrying is set for an instance that is started again after a while.
+func (in *instance) setTrying(s onpath.InstanceState, why cause, next time.Duration) {
 	in.a.mu.Lock()
 	defer in.a.mu.Unlock()
-	if in.state == s && in.message == message {
+	if in.state == s && in.why == why && in.nextTry == onpath.Duration(next) {
 		return
 	}
 	if in.state != s {
 		in.since = in.a.clock.Now()
 	}
-	in.state, in.message = s, message
+	in.state, in.why, in.nextTry = s, why, onpath.Duration(next)
 	kick(in.a.report)
 }
 

@@ -49,7 +49,7 @@ func (in *instance) live(ctx context.Context) {
 		if ended(p) {
 			in.endLeft()
 		}
-		if why != "" {
+		if why != (cause{}) {
 			in.rest(ctx, good, why) // what it wrote stays readable meanwhile
 		}
 		if ctx.Err() != nil {
@@ -81,7 +81,7 @@ func ended(p onpath.Process) bool {
 func (in *instance) obtain(ctx context.Context) onpath.Process {
 	plan := in.current()
 	if plan.Draining {
-		in.set(onpath.InstanceFailed, "ended while draining; it is not started again")
+		in.set(onpath.InstanceFailed, cause{"EndedDraining", "ended while draining; it is not started again"})
 		in.idle(ctx)
 		return nil
 	}
@@ -89,20 +89,19 @@ func (in *instance) obtain(ctx context.Context) onpath.Process {
 	if err != nil {
 		if onpath.CodeOf(err) == onpath.CodeUnavailable {
 			if !in.rec.Ready { // what was ready stays so: no agent, no change
-				in.set(onpath.InstanceFailed, err.Error())
+				in.set(onpath.InstanceFailed, becauseOf("RuntimeUnavailable", err))
 			}
 			in.idle(ctx)
 			return in.takeAdopted()
 		}
-		in.a.event(plan, true, "RuntimeMissing", "%v", err)
-		in.rest(ctx, 0, err.Error())
+		in.restAfter(ctx, plan, becauseOf("RuntimeMissing", err))
 		return nil
 	}
 	if p := in.takeAdopted(); p != nil {
 		return p
 	}
 	if in.rec.Ready { // assumed, and wrong
-		in.close(ctx, onpath.InstanceFailed, "ended while the agent was away")
+		in.close(ctx, onpath.InstanceFailed, endedUnseen)
 	}
 	m := in.makingOf(ctx, rt, plan)
 	<-m.done
@@ -112,12 +111,11 @@ func (in *instance) obtain(ctx context.Context) onpath.Process {
 			if onpath.CodeOf(m.unprepared) == onpath.CodeNotFound {
 				reason = "ImageMissing"
 			}
-			in.a.event(plan, true, reason, "%v", m.unprepared)
-			in.rest(ctx, 0, m.unprepared.Error())
+			in.restAfter(ctx, plan, becauseOf(reason, m.unprepared))
 		}
 		return nil
 	}
-	in.set(onpath.InstanceStarting, "waiting for the data path")
+	in.set(onpath.InstanceStarting, cause{"AwaitingDatapath", "waiting for the data path"})
 	if in.a.apply.awaitIn(ctx, in.rec.Vports) != nil {
 		in.discard(m)
 		return nil
@@ -127,14 +125,13 @@ func (in *instance) obtain(ctx context.Context) onpath.Process {
 		in.idle(ctx)
 		return nil
 	}
-	in.set(onpath.InstanceStarting, "starting")
+	in.set(onpath.InstanceStarting, cause{"Starting", "starting"})
 	p, err := in.launch(ctx, rt, m)
 	if err != nil {
-		in.a.event(plan, true, "StartFailed", "%v", err)
 		if ctx.Err() == nil {
 			in.countRestart() // what follows is one
 		}
-		in.rest(ctx, 0, err.Error())
+		in.restAfter(ctx, plan, becauseOf("StartFailed", err))
 		return nil
 	}
 	in.launched = p
@@ -180,14 +177,23 @@ func (in *instance) idle(ctx context.Context) {
 
 // rest is the wait before the next attempt, after the last one went well for
 // the time good. A change of the plan does not shorten it.
-func (in *instance) rest(ctx context.Context, good time.Duration, why string) {
+func (in *instance) rest(ctx context.Context, good time.Duration, why cause) {
 	if in.current().Draining {
 		return
 	}
 	d := in.backoff.after(good)
-	in.set(onpath.InstanceFailed, why+onpath.NextAttempt+d.String()) // why was told in an event
+	in.setTrying(onpath.InstanceFailed, why, d) // why was told in an event
 	_ = in.a.clock.Sleep(ctx, d)
 }
+
+// restAfter tells of a failure, and is the wait that follows it.
+func (in *instance) restAfter(ctx context.Context, plan onpath.InstancePlan, why cause) {
+	in.a.event(plan, true, why.reason, "%s", why.words)
+	in.rest(ctx, 0, why)
+}
+
+// endedUnseen is why an instance has failed that no agent saw end.
+var endedUnseen = cause{"EndedUnseen", "ended while the agent was away"}
 
 // countRestart counts and remembers one more restart.
 func (in *instance) countRestart() {
@@ -199,7 +205,7 @@ func (in *instance) countRestart() {
 }
 
 // close shuts the vports in the data path and only then tells the world.
-func (in *instance) close(ctx context.Context, s onpath.InstanceState, why string) {
+func (in *instance) close(ctx context.Context, s onpath.InstanceState, why cause) {
 	in.turn(ctx, false)
 	in.set(s, why)
 	if in.rec.Ready {
@@ -211,7 +217,7 @@ func (in *instance) close(ctx context.Context, s onpath.InstanceState, why strin
 // openUp opens the vports and then tells the world.
 func (in *instance) openUp(ctx context.Context) {
 	in.turn(ctx, true)
-	in.set(onpath.InstanceReady, "")
+	in.set(onpath.InstanceReady, cause{})
 	in.rec.Ready = true
 	in.remember()
 	in.a.event(in.current(), false, "Ready", "takes traffic")
@@ -235,7 +241,7 @@ func (in *instance) shut(ctx context.Context) {
 	in.open = false
 	in.a.mu.Unlock()
 	in.a.apply.kick(false)
-	in.set(onpath.InstanceFailed, onpath.ProcessEnded)
+	in.set(onpath.InstanceFailed, cause{onpath.ReasonProcessEnded, onpath.ProcessEnded})
 	in.syncApply(ctx)
 }
 
@@ -295,7 +301,7 @@ func (in *instance) setStarted(yes bool) {
 // teardown takes the instance away: rules first, then the process, then its
 // devices and namespace, then the record.
 func (in *instance) teardown(ctx context.Context) {
-	in.set(in.stateNow(), "stopping")
+	in.set(in.stateNow(), cause{"Stopping", "stopping"})
 	if in.a.apply.awaitOut(ctx, in.rec.Vports) != nil {
 		return
 	}
@@ -305,7 +311,7 @@ func (in *instance) teardown(ctx context.Context) {
 		if err == nil {
 			break
 		}
-		in.set(onpath.InstanceFailed, "cannot be removed yet: "+err.Error())
+		in.set(onpath.InstanceFailed, cause{"RemoveFailed", "cannot be removed yet: " + err.Error()})
 		in.a.log.Error("cannot remove instance", "instance", in.id, "err", err)
 		if in.a.clock.Sleep(ctx, b.after(0)) != nil {
 			return

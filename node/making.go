@@ -22,6 +22,9 @@ type making struct {
 	err        error          // why it could not be made
 }
 
+// preparing is the reason of an instance whose image is not here yet.
+const preparing = "PreparingImage"
+
 // makingOf is what began ahead, if the plan is still the same, or begins now.
 func (in *instance) makingOf(ctx context.Context, rt onpath.Runtime, plan onpath.InstancePlan) *making {
 	spec := in.runSpec(plan)
@@ -31,7 +34,7 @@ func (in *instance) makingOf(ctx context.Context, rt onpath.Runtime, plan onpath
 		}
 		in.discard(m)
 	}
-	in.set(onpath.InstanceStarting, "preparing the image")
+	in.set(onpath.InstanceStarting, cause{preparing, "preparing the image"})
 	m := &making{spec: spec, done: make(chan struct{})}
 	in.make(ctx, rt, m)
 	return m
@@ -56,7 +59,7 @@ func (in *instance) makeAhead(ctx context.Context) {
 	if anew {
 		in.displaced(nil)
 	}
-	in.set(onpath.InstanceStarting, "preparing the image")
+	in.set(onpath.InstanceStarting, cause{preparing, "preparing the image"})
 	m := &making{spec: in.runSpec(plan), done: make(chan struct{})}
 	in.ahead = m
 	in.a.goDo(func(context.Context) { in.make(ctx, rt, m) })
@@ -74,7 +77,7 @@ func (in *instance) make(ctx context.Context, rt onpath.Runtime, m *making) {
 	defer close(m.done)
 	progress := func(words string) {
 		if in.wiringFails() == "" {
-			in.set(onpath.InstanceStarting, "preparing the image: "+words)
+			in.set(onpath.InstanceStarting, cause{preparing, "preparing the image: " + words})
 		}
 	}
 	if m.unprepared = rt.Prepare(ctx, &m.spec.Spec, progress); m.unprepared != nil {

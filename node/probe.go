@@ -187,22 +187,22 @@ func (in *instance) notAsked(ctx context.Context, w *watch, err error) {
 	if w.unasked != w.health.Failures { // once, and not of a short hitch
 		return
 	}
-	why := fmt.Sprintf("its probe cannot be run: %v", err)
+	why := cause{"ProbeNotRun", fmt.Sprintf("its probe cannot be run: %v", err)}
 	switch {
 	case w.ready:
-		in.set(onpath.InstanceReady, why+"; it counts as ready until one can")
+		in.set(onpath.InstanceReady, cause{why.reason, why.words + "; it counts as ready until one can"})
 	case w.everReady:
 		in.set(onpath.InstanceUnready, why)
 	default:
 		in.set(onpath.InstanceStarting, why)
 	}
-	in.a.event(w.plan, true, "ProbeNotRun", "%s", why)
+	in.a.event(w.plan, true, why.reason, "%s", why.words)
 }
 
 // askedAgain takes back what notAsked said.
 func (in *instance) askedAgain(w *watch) {
 	if w.ready && w.unasked >= w.health.Failures {
-		in.set(onpath.InstanceReady, "")
+		in.set(onpath.InstanceReady, cause{})
 	}
 	w.unasked = 0
 }

@@ -51,7 +51,7 @@ func (in *instance) recall() onpath.Process {
 	case p != nil && !ended(p) && in.rec.Ready, p == nil && known && in.rec.Ready && rtErr != nil:
 		in.state, in.open = onpath.InstanceReady, true
 	case p != nil && ended(p):
-		in.state, in.message = onpath.InstanceFailed, "ended while the agent was away"
+		in.state, in.why = onpath.InstanceFailed, endedUnseen
 	}
 	return p
 }
@@ -99,7 +99,7 @@ func (in *instance) wireAgain(ctx context.Context, p onpath.Process, tried func(
 		if err == nil || ctx.Err() != nil || in.isWired() {
 			return
 		}
-		in.set(onpath.InstanceFailed, err.Error())
+		in.set(onpath.InstanceFailed, becauseOf("WiringFailed", err))
 		if first {
 			in.a.event(in.current(), true, "WiringFailed", "%v", err)
 		}
@@ -194,6 +194,9 @@ func (in *instance) strays(p onpath.Process) bool {
 	return err == nil && !same && !ended(p)
 }
 
+// namespaceReplaced is why a process must begin anew that is not in its namespace.
+var namespaceReplaced = cause{"NamespaceReplaced", "its network namespace was made anew"}
+
 // displaced says that the instance's namespace is a new one: no process is in it,
 // and packets would cross it as if there were no function.
 func (in *instance) displaced(p onpath.Process) {
@@ -201,7 +204,7 @@ func (in *instance) displaced(p onpath.Process) {
 	in.a.mu.Lock()
 	in.open = false
 	if in.state == onpath.InstanceReady {
-		in.state, in.message, in.since = onpath.InstanceStarting, "its network namespace was made anew", in.a.clock.Now()
+		in.state, in.why, in.since = onpath.InstanceStarting, namespaceReplaced, in.a.clock.Now()
 	}
 	in.a.mu.Unlock()
 	in.a.apply.kick(false)

@@ -85,18 +85,20 @@ func (in *instance) report(inForce map[onpath.VportID]bool) onpath.InstanceRepor
 		wired = wired && inForce[v]
 	}
 	r := onpath.InstanceReport{
-		Name: in.plan.Name, Tenant: in.plan.Tenant, State: in.state, Message: in.message,
+		Name: in.plan.Name, Tenant: in.plan.Tenant, State: in.state, NextTry: in.nextTry,
 		Restarts: in.restarts, Since: in.since, Wired: wired, Flows: in.flowsLeft(), Config: in.told, Refused: in.refused,
 	}
+	why := in.why
 	switch {
-	case r.Message != "":
+	case why.words != "":
 	case r.Refused != "":
-		r.Message = "keeps its configuration from before, for it refused the new one: " + r.Refused
+		why = cause{"ConfigRefused", "keeps its configuration from before, for it refused the new one: " + r.Refused}
 	case in.wireErr != "":
-		r.Message = "its network is not as it should be: " + in.wireErr
-	default:
-		r.Message = in.leftOut
+		why = cause{"WiringFailed", "its network is not as it should be: " + in.wireErr}
+	case in.leftOut != "":
+		why = cause{"LogLeftOut", in.leftOut}
 	}
+	r.Reason, r.Message = why.reason, why.words
 	return r
 }
 

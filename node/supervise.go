@@ -31,8 +31,8 @@ type watch struct {
 }
 
 // supervise watches a running process until it ends, must be ended, or ctx
-// ends. good is how long it ran; why is empty if it is to start again at once.
-func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed bool) (good time.Duration, why string) {
+// ends. good is how long it ran; without a cause it is to start again at once.
+func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed bool) (good time.Duration, why cause) {
 	now := in.a.clock.Now()
 	w := &watch{p: p, plan: in.current(), began: now, badSince: now, ready: assumed, everReady: assumed}
 	w.health, w.endWait = healthFor(&w.plan.Spec), func() {}
@@ -58,18 +58,18 @@ func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed boo
 	case assumed:
 		in.a.event(w.plan, false, "Adopted", "it ran on while the agent was away%s", asProcess(p))
 	case !w.health.probed():
-		in.set(onpath.InstanceStarting, "seeing whether it keeps running")
+		in.set(onpath.InstanceStarting, cause{"Settling", "seeing whether it keeps running"})
 	default:
-		in.set(onpath.InstanceStarting, "waiting for the first probe to succeed")
+		in.set(onpath.InstanceStarting, cause{awaitingProbe, "waiting for the first probe to succeed"})
 	}
 	for {
 		if in.astray {
-			in.kill(ctx, w, "its network namespace was made anew")
-			return 0, ""
+			in.kill(ctx, w, namespaceReplaced.words)
+			return 0, cause{}
 		}
 		select {
 		case <-ctx.Done():
-			return 0, ""
+			return 0, cause{}
 		case <-p.Exited():
 			return in.exited(ctx, w)
 		case <-settled:
@@ -81,8 +81,7 @@ func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed boo
 			in.halted(ctx, w)
 		case err := <-probes:
 			if why := in.probed(ctx, w, err); why != "" {
-				in.kill(ctx, w, why)
-				return in.a.clock.Now().Sub(w.began), why
+				return in.a.clock.Now().Sub(w.began), in.kill(ctx, w, why)
 			}
 		case <-w.rewiring:
 			in.rewire(ctx, w)
@@ -92,7 +91,7 @@ func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed boo
 			if shape := p.Labels()[LabelShape]; shape != "" && shape != shapeOf(w.plan.Spec) {
 				in.a.event(w.plan, false, "Replaced", "its function changed; it is started anew")
 				in.kill(ctx, w, "its function changed")
-				return 0, ""
+				return 0, cause{}
 			}
 			in.rewire(ctx, w)
 			in.resize(ctx, w, false)
@@ -168,20 +167,18 @@ func (in *instance) becomeReady(ctx context.Context, w *watch) {
 }
 
 // exited closes the vports of an ended process before anything else.
-func (in *instance) exited(ctx context.Context, w *watch) (good time.Duration, why string) {
+func (in *instance) exited(ctx context.Context, w *watch) (good time.Duration, why cause) {
 	good = in.a.clock.Now().Sub(w.began)
 	in.shut(ctx) // before asking how it ended, which takes its time
 	code, _ := w.p.Exit()
-	why = exitWords(code)
+	why = cause{"Exited", exitWords(code)}
 	in.hasty = good < shortRun
 	ran := ranFor(good)
-	// One form of words everywhere: the event's and the state's are compared.
 	if words := in.lastWords(ctx); words != "" && code != 0 {
-		why += ": " + words
-		in.a.event(w.plan, true, "Exited", "%s (%s)", why, ran)
-	} else {
-		in.a.event(w.plan, true, "Exited", "%s %s", why, ran)
+		why.words += ": " + words
+		ran = "(" + ran + ")"
 	}
+	in.a.event(w.plan, true, why.reason, "%s %s", why.words, ran)
 	in.close(ctx, onpath.InstanceFailed, why)
 	if !w.plan.Draining {
 		in.countRestart()
@@ -216,7 +213,7 @@ func (in *instance) probed(ctx context.Context, w *watch, err error) (why string
 	switch {
 	case w.ready && w.failures >= w.health.Failures:
 		w.ready, w.badSince = false, now
-		in.close(ctx, onpath.InstanceUnready, fmt.Sprintf("its probe fails: %v", err))
+		in.close(ctx, onpath.InstanceUnready, cause{"ProbeFailed", fmt.Sprintf("its probe fails: %v", err)})
 		in.a.event(w.plan, true, "ProbeFailed", "%d probes in a row failed: %v", w.failures, err)
 		w.setEager(true)
 	case !w.ready && now.Sub(w.badSince) >= time.Duration(w.health.Start):
@@ -232,12 +229,15 @@ func (in *instance) probed(ctx context.Context, w *watch, err error) (why string
 }
 
 // waitsFor says why an instance is not ready yet.
-func waitsFor(probe error) string {
+func waitsFor(probe error) cause {
 	if u := (*unlinked)(nil); errors.As(probe, &u) {
-		return u.Error()
+		return becauseOf("NotLinked", u)
 	}
-	return fmt.Sprintf("waiting for the first probe to succeed: %v", probe)
+	return cause{awaitingProbe, fmt.Sprintf("waiting for the first probe to succeed: %v", probe)}
 }
+
+// awaitingProbe is the reason of an instance whose probe has not succeeded yet.
+const awaitingProbe = "AwaitingProbe"
 
 func (w *watch) setEager(on bool) {
 	select {
@@ -247,8 +247,9 @@ func (w *watch) setEager(on bool) {
 	w.eager <- on
 }
 
-// kill ends a process that runs but must not.
-func (in *instance) kill(ctx context.Context, w *watch, why string) {
+// kill ends a process that runs but must not; it gives that as a cause.
+func (in *instance) kill(ctx context.Context, w *watch, words string) cause {
+	why := cause{"Killed", words}
 	in.astray = false
 	in.close(ctx, onpath.InstanceFailed, why)
 	in.keepLog(ctx)
@@ -257,8 +258,9 @@ func (in *instance) kill(ctx context.Context, w *watch, why string) {
 	if err := w.p.Stop(stop, in.a.opt.StopGrace); err != nil {
 		in.a.log.Error("cannot stop process", "instance", in.id, "err", err)
 	}
-	in.a.event(w.plan, true, "Killed", "%s; it is started anew", why)
+	in.a.event(w.plan, true, why.reason, "%s; it is started anew", why.words)
 	in.countRestart()
+	return why
 }
 
 // resize sets the limits that the plan says; always after adoption, since what

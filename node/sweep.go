@@ -127,7 +127,7 @@ func (in *instance) awaitSweep() bool {
 	if over == nil {
 		return true
 	}
-	in.set(onpath.InstanceStarting, "waiting until what an earlier agent left of it is gone")
+	in.set(onpath.InstanceStarting, cause{"AwaitingSweep", "waiting until what an earlier agent left of it is gone"})
 	select {
 	case <-over:
 		return true
