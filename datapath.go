@@ -130,16 +130,11 @@ type DatapathConfig struct {
 // machine has the underlay's address: all peers count as lost. Vports of theirs among
 // which there is a choice are closed, so that flows go on here by Lost and None.
 func (c *DatapathConfig) WithoutUnderlay() *DatapathConfig {
-	choice := map[VportID]bool{}
-	for i := range c.Groups {
-		for _, m := range c.Groups[i].Members {
-			choice[m.Vport] = true
-		}
-	}
+	choice := c.Choice()
 	alone := *c
 	alone.Vports = slices.Clone(c.Vports)
 	for i := range alone.Vports {
-		if v := &alone.Vports[i]; v.Kind == VportRemote && (choice[v.ID] || v.Backup != 0) {
+		if v := &alone.Vports[i]; v.Kind == VportRemote && choice[v.ID] {
 			v.State, v.Away = VportClosed, true
 		}
 	}

@@ -1,10 +1,8 @@
 package node
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -217,98 +215,28 @@ func (a *Agent) namesVport(v onpath.VportID) bool {
 	})
 }
 
-// config is the plan's data path as this machine can carry it now: without
-// instance vports that have no device, closed where the instance is not ready or
-// another node's instance does not take packets, without uplinks that are missing
-// or refused. missing names the vports left out.
+// config is the plan's data path as this machine can carry it now; missing are vports
+// that it cannot.
 func (a *Agent) config(plan *onpath.NodePlan) (c *onpath.DatapathConfig, missing []onpath.VportID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	cfg := plan.Datapath // slices are replaced below, never written
-	wired, open := map[onpath.VportID]bool{}, map[onpath.VportID]bool{}
+	l := onpath.LocalState{
+		Vports: map[onpath.VportID]onpath.LocalVport{}, RefusedUplinks: map[string]bool{},
+		Peers: a.reach.peerStates(plan.Datapath.Peers), Exempt: exemptions(plan.Datapath.Underlay, a.machine.addresses, a.control),
+	}
 	for _, in := range a.instances {
 		for _, v := range wiringOf(in.id, in.plan).vports() {
-			wired[v] = wired[v] || in.wired
-			open[v] = open[v] || in.open
+			other := l.Vports[v] // of an instance that is leaving
+			l.Vports[v] = onpath.LocalVport{Wired: in.wired || other.Wired, Open: in.open || other.Open}
 		}
-		if f, ok := in.inlineOf(); ok && namesFunction(plan, f.Vport) {
-			cfg.Functions = append(cfg.Functions, f)
-		}
-	}
-	slices.SortFunc(cfg.Functions, func(x, y onpath.InlineFunction) int { return cmp.Compare(x.Vport, y.Vport) })
-	peers := map[string]netip.Addr{}
-	for _, p := range cfg.Peers {
-		peers[p.Node] = p.Address
-	}
-	chosen := members(plan)
-	cfg.Vports = nil
-	gone := map[onpath.VportID]bool{}
-	for _, v := range plan.Datapath.Vports {
-		if v.Kind == onpath.VportInstance && !wired[v.ID] {
-			gone[v.ID] = true
-			missing = append(missing, v.ID)
-			continue
-		}
-		if v.Kind == onpath.VportInstance || v.Kind == onpath.VportFunction {
-			if !open[v.ID] {
-				v.State = onpath.VportClosed
-			} else if v.State == onpath.VportClosed {
-				// The server has not heard yet that it is open. Other nodes may
-				// learn it from the server before this one does, and ask.
-				v.State = opening(&plan.Datapath)
-			}
-		} else if !a.reach.takes(peers[v.Peer], v.ID) && chosen[v.ID] {
-			v.State = onpath.VportClosed
-			v.Away, _ = a.reach.verdict(peers[v.Peer])
-		}
-		cfg.Vports = append(cfg.Vports, v)
-	}
-	cfg.Groups = without(plan.Datapath.Groups, gone)
-	if e := plan.Datapath.Edge; e != nil {
-		edge := *e
-		edge.Uplinks = slices.DeleteFunc(slices.Clone(e.Uplinks), func(u onpath.Uplink) bool { return a.machine.refused[u.Name] != "" })
-		cfg.Edge = &edge
-	}
-	exempt(&cfg, a.machine.addresses, a.control)
-	return &cfg, missing
-}
-
-// opening is the state of an instance's vport that is open before the plan says so.
-// Flows of a node without uplinks leave elsewhere, where answers to what the instance
-// sends are not taken before the plan has come there: it takes what others send to it,
-// but is not chosen here yet.
-func opening(c *onpath.DatapathConfig) onpath.VportState {
-	if c.Edge == nil {
-		return onpath.VportDraining
-	}
-	return onpath.VportUp
-}
-
-func namesFunction(plan *onpath.NodePlan, v onpath.VportID) bool {
-	return slices.ContainsFunc(plan.Datapath.Vports, func(o onpath.Vport) bool { return o.ID == v && o.Kind == onpath.VportFunction })
-}
-
-// without is groups less the members whose vport has no device: a driver need
-// not know of members that lead nowhere.
-func without(groups []onpath.Group, gone map[onpath.VportID]bool) []onpath.Group {
-	if len(gone) == 0 {
-		return groups
-	}
-	out := slices.Clone(groups)
-	for i, g := range out {
-		out[i].Members = slices.DeleteFunc(slices.Clone(g.Members), func(m onpath.Member) bool { return gone[m.Vport] })
-		out[i].Weights = nil
-		for _, row := range g.Weights {
-			r := onpath.WeightRow{From: row.From}
-			for j, m := range g.Members {
-				if !gone[m.Vport] {
-					r.Weights = append(r.Weights, row.Weights[j])
-				}
-			}
-			out[i].Weights = append(out[i].Weights, r)
+		if f, ok := in.inlineOf(); ok {
+			l.Functions = append(l.Functions, f)
 		}
 	}
-	return out
+	for name, why := range a.machine.refused {
+		l.RefusedUplinks[name] = why != ""
+	}
+	return onpath.Effective(plan, &l)
 }
 
 // applied acknowledges the plan once nothing of it is missing.

@@ -25,26 +25,11 @@ var metadata = []netip.Addr{
 	netip.MustParseAddr("168.63.129.16"), netip.MustParseAddr("100.100.100.200"),
 }
 
-// exempt puts rules for these before those of the edge's table; own are the machine's
-// addresses.
-func exempt(c *onpath.DatapathConfig, own []netip.Addr, control []netip.AddrPort) {
-	if c.Edge == nil || c.Edge.Table == 0 || len(own) == 0 || !hasHostUplink(c) {
-		return
-	}
-	at := slices.IndexFunc(c.Tables, func(t onpath.Table) bool { return t.ID == c.Edge.Table })
-	if at < 0 {
-		return
-	}
-	c.Tables = slices.Clone(c.Tables)
-	t := &c.Tables[at]
-	t.Rules = slices.Concat(exemptions(c.Underlay, own, control), t.Rules)
-}
-
-func hasHostUplink(c *onpath.DatapathConfig) bool {
-	return slices.ContainsFunc(c.Edge.Uplinks, func(u onpath.Uplink) bool { return u.Attach == onpath.AttachHost })
-}
-
+// exemptions are the rules for these, on a machine with the addresses own.
 func exemptions(u onpath.Underlay, own []netip.Addr, control []netip.AddrPort) (rules []onpath.Rule) {
+	if len(own) == 0 {
+		return nil
+	}
 	leave := func(m onpath.Match) {
 		rules = append(rules, onpath.Rule{Match: m, Action: onpath.Action{Kind: onpath.ActionExit}})
 	}
@@ -89,7 +74,7 @@ func (a *Agent) SetControl(ctx context.Context, server string) {
 	}
 	a.mu.Lock()
 	a.control = list
-	own := a.plan != nil && a.plan.Datapath.Edge != nil && hasHostUplink(&a.plan.Datapath)
+	own := a.plan != nil && a.plan.Datapath.Edge.CarriesHost()
 	a.mu.Unlock()
 	if !own {
 		return

@@ -51,7 +51,7 @@ func questions(p *onpath.NodePlan) []question {
 	if p == nil {
 		return nil
 	}
-	chosen := members(p)
+	chosen := p.Datapath.Choice()
 	of := map[string][]onpath.VportID{}
 	for _, v := range p.Datapath.Vports {
 		if v.Kind == onpath.VportRemote && chosen[v.ID] {
@@ -69,22 +69,6 @@ func questions(p *onpath.NodePlan) []question {
 		}
 	}
 	return out
-}
-
-// members are the vports among which groups choose.
-func members(p *onpath.NodePlan) map[onpath.VportID]bool {
-	chosen := map[onpath.VportID]bool{}
-	for _, g := range p.Datapath.Groups {
-		for _, m := range g.Members {
-			chosen[m.Vport] = true
-		}
-	}
-	for _, v := range p.Datapath.Vports {
-		if v.Backup != 0 { // an edge that another stands in for
-			chosen[v.ID] = true
-		}
-	}
-	return chosen
 }
 
 // probePeers asks the data paths of all peers, again and again, until ctx ends.
@@ -330,12 +314,23 @@ func (a *Agent) peersChanged(changes []peerChange) {
 	}
 }
 
-// takes reports whether a peer's vport takes packets, as far as is known.
-func (r *reach) takes(peer netip.Addr, v onpath.VportID) bool {
+// peerStates is what is known of peers, by name.
+func (r *reach) peerStates(peers []onpath.Peer) map[string]onpath.PeerState {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	j := r.judges[peer]
-	return j == nil || j.takes(v)
+	out := map[string]onpath.PeerState{}
+	for _, p := range peers {
+		j := r.judges[p.Address]
+		if j == nil {
+			continue
+		}
+		s := onpath.PeerState{Lost: j.lost, Closed: map[onpath.VportID]bool{}}
+		for v := range j.states {
+			s.Closed[v] = !j.takes(v)
+		}
+		out[p.Node] = s
+	}
+	return out
 }
 
 // verdict on a peer: known is false for one that has never answered.
