@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -337,6 +338,9 @@ func TestBadRequests(t *testing.T) {
 		{"mixed families", "GET", "/v1/trace?src=10.0.0.1&dst=2001:db8::1&protocol=6", "", "family"},
 		{"no such path", "GET", "/v1/chians", "", "/v1/chians"},
 		{"exec without upgrade", "GET", "/v1/instances/a/x/exec?command=ls", "", "Upgrade"},
+		{"unknown field beside objects", "POST", "/v1/apply", `{"dry_run":true,"objects":[` + head + `,"spec":{"addresses":["10.0.0.1"]}}]}`, "dry_run"},
+		{"object without room for a status", "PUT", "/v1/deployments/a/x", `{"apiVersion":"onpath/v1alpha1","kind":"Deployment",` +
+			`"metadata":{"name":"x","tenant":"a"},"spec":{"function":"f","env":{` + envs(32) + `}}}`, "983040"},
 		{"confirm in a microsecond", "POST", "/v1/apply", `{"confirm":"1us"}`, "1s to 24h"},
 	}
 	for _, c := range cases {
@@ -442,4 +446,13 @@ func TestSocketIsTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = again.Close()
+}
+
+// envs are n variables of 31,000 bytes.
+func envs(n int) string {
+	var list []string
+	for i := range n {
+		list = append(list, fmt.Sprintf("%q:%q", fmt.Sprint("V", i), strings.Repeat("x", 31000)))
+	}
+	return strings.Join(list, ",")
 }

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -9,6 +10,7 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -248,6 +250,9 @@ func (s *Server) examine(ctx context.Context, c changeSet) error {
 			err = s.inspect(o)
 		}
 		if err == nil {
+			err = onpath.CheckSize(o)
+		}
+		if err == nil {
 			err = s.checkConfig(ctx, o, c.puts)
 		}
 		note(k, err)
@@ -368,7 +373,10 @@ func statusOf(o onpath.Object) reflect.Value {
 // should be included: each is looked up while nobody else writes.
 const maxObjects = 10 * onpath.MaxWrite
 
-type applyInput struct{ Body wire.Apply }
+type applyInput struct {
+	Body    wire.Apply
+	RawBody []byte
+}
 
 type applyOutput struct{ Body wire.Applied }
 
@@ -378,12 +386,28 @@ func (s *Server) registerApply() {
 	op.SkipValidateBody = true // objects are read strictly, and checked by Validate
 	op.BodyReadTimeout = -1    // the server's own limit holds
 	huma.Register(s.doc, op, func(ctx context.Context, in *applyInput) (*applyOutput, error) {
-		out, err := s.apply(ctx, in.Body)
+		a, err := decodeApply(in.RawBody)
+		if err != nil {
+			return nil, s.answer(ctx, err)
+		}
+		out, err := s.apply(ctx, a)
 		if err != nil {
 			return nil, s.answer(ctx, err)
 		}
 		return &applyOutput{Body: *out}, nil
 	})
+}
+
+// decodeApply reads a request strictly: "dry_run" for "dryRun" must not apply.
+func decodeApply(body []byte) (a wire.Apply, err error) {
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&a); err != nil {
+		e := onpath.Errorf(onpath.CodeInvalid, "the request: %s", strings.TrimPrefix(err.Error(), "json: "))
+		e.Remedy = "see /openapi.json"
+		return a, e
+	}
+	return a, nil
 }
 
 func (s *Server) apply(ctx context.Context, a wire.Apply) (*wire.Applied, error) {

@@ -60,7 +60,7 @@ func mayConfirm(who auth.Identity, p wire.Pending) error {
 }
 
 func notPending(id string) error {
-	e := onpath.Errorf(onpath.CodeNotFound, "nothing waits for a confirmation as %s: it was confirmed, or undone when its time was over", id)
+	e := onpath.Errorf(onpath.CodeNotFound, "nothing waits for a confirmation as %s: it was confirmed, or undone at its time", id)
 	e.Remedy = "onpath confirm lists what waits"
 	return e
 }

@@ -61,6 +61,8 @@ type Controller struct {
 	mirror   *mirror
 	nodes    map[string]*session
 	ids      plan.IDs
+	floors   floors
+	asides   map[onpath.Key]aside
 	started  time.Time
 	held     bool                         // nothing is planned yet: nodes are awaited
 	writing  bool                         // decisions are on their way to the store
@@ -78,6 +80,9 @@ type session struct {
 	state     plan.NodeState
 	connected bool
 	pushed    uint64 // generation pushed to the present session
+	// waits is a Node that its machine asks for and that cannot be, tried last at triedAt.
+	waits   *onpath.Node
+	triedAt time.Time
 }
 
 // New makes a controller that does nothing yet.
@@ -100,7 +105,7 @@ func New(o Options) *Controller {
 	return &Controller{
 		o: o, log: o.Log, events: newEventLog(o),
 		wake: make(chan struct{}, 1), loaded: make(chan struct{}),
-		mirror: newMirror(), nodes: map[string]*session{}, missing: map[onpath.Key]onpath.Object{},
+		mirror: newMirror(), nodes: map[string]*session{}, missing: map[onpath.Key]onpath.Object{}, asides: map[onpath.Key]aside{},
 		make: plan.Make,
 	}
 }
@@ -184,7 +189,11 @@ func (c *Controller) awaitNodes(ctx context.Context) {
 func (c *Controller) awaited() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var out []string
+	return c.awaitedLocked()
+}
+
+// awaitedLocked are the nodes that have not come yet. Callers hold mu.
+func (c *Controller) awaitedLocked() (out []string) {
 	for k := range c.mirror.objects {
 		if k.Kind == onpath.KindNode && c.nodes[k.Name] == nil {
 			out = append(out, k.Name)

@@ -77,6 +77,7 @@ func (l *eventLog) add(e plan.Event, at time.Time) {
 		at = l.clock()
 	}
 	at = at.UTC().Round(0)
+	e.Message, e.Reason = onpath.ClipText(e.Message), onpath.ClipText(e.Reason)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	o := make1(onpath.KindEvent, "").(*onpath.Event)
@@ -229,12 +230,38 @@ func (l *eventLog) run(ctx context.Context) {
 			return
 		}
 		for part := range slices.Chunk(l.take(), onpath.SureWrite) {
-			if _, err := l.store.Write(ctx, onpath.Batch{Changes: part}); err != nil && ctx.Err() == nil {
+			_, err := l.store.Write(ctx, onpath.Batch{Changes: part})
+			if onpath.CodeOf(err) == onpath.CodeInvalid {
+				l.oneByOne(ctx, part)
+				continue
+			}
+			if err != nil && ctx.Err() == nil {
 				l.log.Warn("events not written yet", "events", len(part), "err", err)
 				l.putBack(ctx, part)
 				continue
 			}
 			l.wrote(part)
+		}
+	}
+}
+
+// oneByOne writes what a store refuses together, and drops what it refuses alone: one
+// bad event must not hold up the others.
+func (l *eventLog) oneByOne(ctx context.Context, part []onpath.Change) {
+	for _, ch := range part {
+		one := []onpath.Change{ch}
+		switch _, err := l.store.Write(ctx, onpath.Batch{Changes: one}); onpath.CodeOf(err) {
+		case "":
+			l.wrote(one)
+		case onpath.CodeInvalid:
+			l.log.Warn("an event cannot be stored and is dropped", "event", ch.Key, "err", err)
+			l.mu.Lock()
+			if mine := l.named(ch.Key.Tenant, ch.Key.Name); mine != nil {
+				l.remove(mine)
+			}
+			l.mu.Unlock()
+		default:
+			l.putBack(ctx, one)
 		}
 	}
 }

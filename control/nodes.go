@@ -3,21 +3,26 @@ package control
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/plan"
+	"github.com/onpath/onpath/store"
 )
 
 // NodeConnected takes up what a node says first: its plan in force above all.
 func (c *Controller) NodeConnected(h onpath.NodeHello) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.missNode(&h)
+	h.Report.Clip()
+	notAfter(&h.Report, c.o.Clock())
+	c.raiseIDs(h.Plan)
 	st := c.nodes[h.Node]
 	if st == nil {
 		st = &session{}
 		c.nodes[h.Node] = st
 	}
+	c.missNode(st, &h)
 	old := st.state
 	st.connected = true
 	st.state = plan.NodeState{Report: &h.Report, Seen: c.o.Clock(), Acked: h.Plan}
@@ -42,6 +47,11 @@ func (c *Controller) NodeReported(r onpath.NodeReport) {
 	st := c.nodes[r.Node]
 	if st == nil || !st.connected {
 		return
+	}
+	r.Clip()
+	notAfter(&r, c.o.Clock())
+	if st.waits != nil && c.o.Clock().Sub(st.triedAt) >= retryNode {
+		c.takeUp(st, st.waits)
 	}
 	wasAway := c.o.Clock().Sub(st.state.Seen) > onpath.NodeTimeout
 	st.state.Seen = c.o.Clock()
@@ -70,8 +80,11 @@ func (c *Controller) acknowledge(st *session, generation uint64) {
 
 // NodeEvent keeps what a node tells.
 func (c *Controller) NodeEvent(node string, e onpath.NodeEvent) {
+	if now := c.o.Clock(); e.Time.After(now) { // nobody believes a time from the future
+		e.Time = now
+	}
 	about, ok := parseKey(e.About)
-	if !ok {
+	if !ok || !c.hasToDoWith(node, about) {
 		about = onpath.Key{Kind: onpath.KindNode, Name: node}
 	}
 	c.events.add(plan.Event{About: about, Node: node, Reason: e.Reason, Message: e.Message, Warning: e.Warning}, e.Time)
@@ -97,7 +110,8 @@ func (c *Controller) NodeGone(node, reason string) {
 // missNode has the Node object made, if there is none, from what the machine's
 // own configuration says, and its cloudlet likewise. An object that is there holds,
 // whatever the configuration says, and the difference is told.
-func (c *Controller) missNode(h *onpath.NodeHello) {
+func (c *Controller) missNode(st *session, h *onpath.NodeHello) {
+	st.waits = nil
 	n := make1(onpath.KindNode, h.Node).(*onpath.Node)
 	n.Spec = h.Spec
 	if n.Spec.Cloudlet == "" {
@@ -114,9 +128,80 @@ func (c *Controller) missNode(h *onpath.NodeHello) {
 		c.tellOf(n, "BadConfiguration", fmt.Sprintf("the node's own configuration is refused: %v", err))
 		return
 	}
+	c.takeUp(st, n)
+}
+
+// retryNode is how often a node that waits is looked at again.
+const retryNode = 5 * time.Second
+
+// takeUp has a Node made of a machine's own configuration, or says why it waits.
+func (c *Controller) takeUp(st *session, n *onpath.Node) {
+	first := st.waits == nil
+	st.waits, st.triedAt = n, c.o.Clock()
+	if err := c.checkNode(n); err != nil {
+		if first {
+			c.tellOf(n, "Waits", fmt.Sprintf("the node waits, and gets nothing to do: %v", err))
+			c.log.Warn("a node is not taken up", "node", n.Metadata.Name, "err", err)
+		}
+		return
+	}
+	st.waits = nil
 	c.missing[onpath.KeyOf(n)] = n
 	cl := make1(onpath.KindCloudlet, n.Spec.Cloudlet)
 	c.missing[onpath.KeyOf(cl)] = cl
+	c.kick()
+}
+
+// notAfter takes times of a report that lie in the future for now: a node whose clock
+// was set back must not have its instances look younger than they are for ever.
+func notAfter(r *onpath.NodeReport, now time.Time) {
+	for i := range r.Instances {
+		if in := &r.Instances[i]; in.Since.After(now) {
+			in.Since = now
+		}
+	}
+	for i := range r.Conditions {
+		if c := &r.Conditions[i]; c.Since.After(now) {
+			c.Since = now
+		}
+	}
+}
+
+// checkNode looks at a Node that a machine's own configuration makes as at one that an
+// operator applies: two nodes with one underlay address would cut each other off.
+func (c *Controller) checkNode(n *onpath.Node) error {
+	before := c.snapshot()
+	for k, o := range c.missing { // what has come a moment ago is to be written
+		if before.Objects[k] == nil {
+			before = changedSnapshot(before, []onpath.Change{{Key: k, Object: o}})
+		}
+	}
+	changes := []onpath.Change{{Key: onpath.KeyOf(n), Object: n}}
+	cl := make1(onpath.KindCloudlet, n.Spec.Cloudlet)
+	if before.Objects[onpath.KeyOf(cl)] == nil {
+		changes = append(changes, onpath.Change{Key: onpath.KeyOf(cl), Object: cl})
+	}
+	return plan.CheckChange(before, changedSnapshot(before, changes), keysOf(changes[:1]))
+}
+
+// hasToDoWith reports whether an event of a node may be about an object: itself, or
+// an instance that is there on it.
+func (c *Controller) hasToDoWith(node string, about onpath.Key) bool {
+	if about.Kind == onpath.KindNode {
+		return about.Name == node
+	}
+	if about.Kind != onpath.KindInstance || store.CheckKey(about) != nil {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if i, ok := c.mirror.objects[about].(*onpath.Instance); ok {
+		return i.Spec.Node == node
+	}
+	st := c.nodes[node] // it was deleted, and is going
+	return st != nil && st.state.Report != nil && slices.ContainsFunc(st.state.Report.Instances, func(r onpath.InstanceReport) bool {
+		return r.Tenant == about.Tenant && r.Name == about.Name
+	})
 }
 
 // tellOf warns about a node's own configuration.

@@ -22,8 +22,7 @@ func (d *decisions) empty() bool {
 	return len(d.changes)+len(d.events) == 0 && d.short == plan.Count{}
 }
 
-// decisions turns a result into changes. The ids it used are gone for good,
-// once they are to be written. Callers hold mu.
+// decisions turns a result into changes. Callers hold mu.
 func (c *Controller) decisions(r *plan.Result) *decisions {
 	d := &decisions{events: r.Events, short: r.Short}
 	for k, o := range c.missing {
@@ -45,9 +44,8 @@ func (c *Controller) decisions(r *plan.Result) *decisions {
 	for _, k := range r.Delete {
 		d.changes = append(d.changes, onpath.Change{Key: k, Version: c.mirror.objects[k].Meta().Version})
 	}
+	d.changes = slices.DeleteFunc(d.changes, c.isSetAside)
 	if !c.writing {
-		c.ids.Vports = c.ids.Vports[r.Used.Vports:]
-		c.ids.Paths = c.ids.Paths[r.Used.Paths:]
 		c.ids.Addresses = c.ids.Addresses[r.Used.Addresses:]
 	}
 	if c.low() && d.short == (plan.Count{}) && !d.empty() {
@@ -82,7 +80,7 @@ func (c *Controller) write(ctx context.Context, d *decisions) {
 			return
 		}
 	}
-	for part := range slices.Chunk(d.changes, onpath.SureWrite) {
+	for _, part := range partsOf(d.changes) {
 		if err := c.writePart(ctx, part); err != nil {
 			c.failed(ctx, "write decisions", err)
 			return
@@ -126,7 +124,8 @@ func (c *Controller) writePart(ctx context.Context, part []onpath.Change) error 
 		c.took(part)
 		return nil
 	}
-	if onpath.CodeOf(err) != onpath.CodeConflict {
+	if code := onpath.CodeOf(err); code != onpath.CodeConflict && code != onpath.CodeInvalid {
+		c.used(part) // it may have been written
 		return err
 	}
 	for _, ch := range part {
@@ -134,11 +133,14 @@ func (c *Controller) writePart(ctx context.Context, part []onpath.Change) error 
 		switch _, err := c.o.Store.Write(ctx, onpath.Batch{Changes: one}); onpath.CodeOf(err) {
 		case "":
 			c.took(one)
+		case onpath.CodeInvalid:
+			c.setAside(ch, err)
 		case onpath.CodeConflict:
 			if err := c.reread(ctx, ch.Key); err != nil {
 				return err
 			}
 		default:
+			c.used(one)
 			return err
 		}
 	}
@@ -147,6 +149,7 @@ func (c *Controller) writePart(ctx context.Context, part []onpath.Change) error 
 
 // took puts what was written into the mirror.
 func (c *Controller) took(changes []onpath.Change) {
+	c.used(changes)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, ch := range changes {
@@ -175,22 +178,26 @@ func (c *Controller) reread(ctx context.Context, k onpath.Key) error {
 
 // fetchIDs tops the reserves up, and by what was lacking.
 func (c *Controller) fetchIDs(ctx context.Context, short plan.Count) error {
-	vports, err1 := c.o.Store.NextIDs(ctx, "vport", 0, reserve+short.Vports)
-	paths, err2 := c.o.Store.NextIDs(ctx, "path", 0, reserve+short.Paths)
+	vports, err1 := c.o.Store.NextIDs(ctx, "vport", c.floor(floorVports), reserve+short.Vports)
+	paths, err2 := c.o.Store.NextIDs(ctx, "path", c.floor(floorPaths), reserve+short.Paths)
 	addresses, err3 := c.o.Store.NextIDs(ctx, "address", 0, reserve+short.Addresses)
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for i := range reserve + short.Vports {
-		c.ids.Vports = append(c.ids.Vports, onpath.VportID(vports)+onpath.VportID(i))
+	v, err1 := c.idsFrom(vports, reserve+short.Vports, onpath.MaxID24, "vport", c.vportsInUse)
+	p, err2 := c.idsFrom(paths, reserve+short.Paths, maxPath, "path", c.pathsInUse)
+	for _, id := range v {
+		c.ids.Vports = append(c.ids.Vports, onpath.VportID(id))
 	}
-	for i := range reserve + short.Paths {
-		c.ids.Paths = append(c.ids.Paths, onpath.PathID(paths)+onpath.PathID(i))
+	for _, id := range p {
+		c.ids.Paths = append(c.ids.Paths, onpath.PathID(id))
 	}
 	for i := range reserve + short.Addresses {
 		c.ids.Addresses = append(c.ids.Addresses, addresses+uint64(i))
 	}
-	return nil
+	c.floors.highVport = max(c.floors.highVport, vports+uint64(reserve+short.Vports)-1)
+	c.floors.highPath = max(c.floors.highPath, paths+uint64(reserve+short.Paths)-1)
+	return errors.Join(err1, err2)
 }

@@ -138,6 +138,7 @@ func (w *world) elementStatus(c *chain) []onpath.ElementStatus {
 		default: // all are there, and not all get flows
 			s.Message = w.unseen(e.dep)
 		}
+		s.Message = onpath.ClipText(s.Message)
 		out = append(out, s)
 	}
 	return out

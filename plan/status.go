@@ -33,6 +33,7 @@ func (w *world) status() {
 // condition adds one to a copy of the list, so that the stored object is left
 // alone.
 func (w *world) condition(list []onpath.Condition, typ string, ok bool, reason, message string) []onpath.Condition {
+	message = onpath.ClipText(message)
 	st := onpath.False
 	if ok {
 		st = onpath.True
