@@ -98,6 +98,7 @@ struct flow {
 /* In flow.kind, above the kind. */
 #define EDGE_HERE 0x10 /* with FLOW_AT_EDGE: out here, whatever edge the flow entered at */
 #define ANSWERED  0x20 /* next is a vport out of which the other direction's SYN has come */
+#define HANDSHAKE 0x40 /* TCP: the acknowledgement number is not one that came, but one that has to come */
 #define KIND_MASK 0x0f
 
 /* In flow.group, above element and direction. */
@@ -513,10 +514,15 @@ struct held {
 	__u64 established; /* entries */
 };
 
-/* A flow of which only one direction is seen is established after so many packets,
- * or after a few in another second than its first. */
+/* A flow of which only one direction is seen is established after so many packets; a
+ * connection, whose halves may both end at a proxy, after a few in another second than its
+ * first. */
 #define ONE_WAY_MANY 32
 #define ONE_WAY_FEW  4
+
+/* How far behind what has to come an acknowledgement may be, bytes: packets before it may be
+ * lost, or overtaken. */
+#define HANDSHAKE_AHEAD (1 << 20)
 
 /* Drop reasons: onpath.DropReasons, from 1. */
 enum drop_reason {

@@ -125,24 +125,11 @@ static __always_inline int flow_settle(struct pkt *p, const struct flow_key *k, 
 	return flow_establish(p, k, tenant) || flow_established(k);
 }
 
-/*
- * Insert pkt.fresh unless there is an entry. TCP flows begin as pending. Others have
- * no handshake that would tell, and may be many of one direction only: they are
- * established at once while there is room for such. 1: the entry is pkt.fresh.
- */
+/* Insert pkt.fresh as pending unless there is an entry. 1: the entry is pkt.fresh. */
 static __always_inline int flow_begin(struct pkt *p, const struct flow_key *k, __u32 tenant)
 {
-	void *m;
+	void *m = bpf_map_lookup_elem(&pending_v2, &tenant);
 
-	if (!(p->is & IS_TCP) && has_room(holder(&p->fresh, tenant), 0)) {
-		if (flow_establish(p, k, tenant)) {
-			count_learned(1);
-			return 1;
-		}
-		if (flow_established(k))
-			return 0;
-	}
-	m = bpf_map_lookup_elem(&pending_v2, &tenant);
 	if (!m || bpf_map_update_elem(m, k, &p->fresh, BPF_NOEXIST))
 		return 0;
 	p->news = 1;
@@ -150,11 +137,17 @@ static __always_inline int flow_begin(struct pkt *p, const struct flow_key *k, _
 	return 1;
 }
 
+/* Has one direction shown by itself that its flow lives? */
+static __always_inline int lives_alone(const struct pkt *p, __u64 packets)
+{
+	return packets >= ONE_WAY_MANY || ((p->is & IS_TCP) && p->learn && packets >= ONE_WAY_FEW);
+}
+
 /*
  * A packet was counted on the pending entry of pkt.key. If its flow is known to
- * live, both directions become established: when the other one was used too, or
- * this one alone for a while. Handshakes and resets are no proof: anyone can send
- * a SYN, and every server answers it.
+ * live, both directions become established: when a packet follows the first of each, or
+ * of this one alone for a while. So a question with its answer never is, nor are handshakes
+ * and resets: anyone can send a SYN, and every server answers it.
  */
 __noinline int flow_promote(void)
 {
@@ -167,7 +160,7 @@ __noinline int flow_promote(void)
 	int both;
 	void *m;
 
-	if (!p || (p->is & (IS_ERROR | IS_ANYSYN | IS_RST | IS_NOPORTS)))
+	if (!p || (p->is & (IS_ERROR | IS_SYN | IS_RST | IS_NOPORTS)))
 		return 0;
 	tenant = p->tenant;
 	m = bpf_map_lookup_elem(&pending_v2, &tenant);
@@ -190,9 +183,14 @@ __noinline int flow_promote(void)
 	reverse_key(&p->wkey, &p->key, scope);
 	mate = bpf_map_lookup_elem(m, &p->wkey);
 	known = mate ? mate : flow_established(&p->wkey);
-	both = known && entry_packets(known);
+	if (p->is & IS_ANYSYN) {
+		if (mate)
+			entry_ask(mate, p->seq + 1);
+		return 0;
+	}
 	packets = entry_packets(e);
-	if (!both && packets < ONE_WAY_MANY && !(packets >= ONE_WAY_FEW && p->learn))
+	both = known && entry_packets(known) && packets > p->packets && !((e->kind | known->kind) & HANDSHAKE);
+	if (!both && !lives_alone(p, packets))
 		return 0;
 	whose = holder(e, tenant);
 	if (mate && has_room(whose, both))

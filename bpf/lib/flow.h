@@ -34,10 +34,8 @@ static __always_inline void touch(struct pkt *p, struct flow *e)
 	}
 	if (!(p->is & IS_TCP) || (p->is & IS_ERROR))
 		return;
-	if (e->flags & FLOW_AT_EDGE)
-		e->entry = p->ack;
-	else if (p->is & IS_ACK)
-		entry_note_ack(e, p->ack);
+	if (!(p->is & IS_RST))
+		entry_note_tcp(e, p);
 	if (p->is & IS_FIN)
 		flags |= FLOW_FIN;
 	if (p->is & IS_RST)
@@ -369,7 +367,7 @@ static __always_inline void note_answer(const struct pkt *p, struct flow *e, __u
 	if (!(p->is & IS_ANYSYN) || (p->is & (IS_ERROR | IS_NOPORTS)))
 		return;
 	if ((kind & KIND_MASK) == NEXT_VPORT && e->next == from && !(kind & ANSWERED))
-		((volatile __u8 *)e)[3] = kind | ANSWERED; /* a single store: next may be turned meanwhile */
+		entry_set_kind(e, kind | ANSWERED);
 }
 
 /* Does e go on to lead to a member that has answered, though another one speaks? Then

@@ -65,6 +65,43 @@ static __always_inline void entry_note_ack(struct flow *e, __u32 ack)
 	((volatile __u8 *)&e->bytes)[7] = ack >> 8;
 }
 
+static __always_inline __u32 entry_ack(const struct flow *e)
+{
+	return e->flags & FLOW_AT_EDGE ? e->entry : (__u32)(e->packets >> 48) << 16 | (__u32)(e->bytes >> 56) << 8;
+}
+
+/* A single store: next may be turned meanwhile. */
+static __always_inline void entry_set_kind(struct flow *e, __u8 kind)
+{
+	((volatile __u8 *)e)[3] = kind;
+}
+
+/* The other direction has answered the entry's SYN: which acknowledgement number shows that
+ * the SYN's sender is where it says? */
+static __always_inline void entry_ask(struct flow *e, __u32 ack)
+{
+	if (e->flags & FLOW_AT_EDGE)
+		e->entry = ack;
+	else
+		entry_note_ack(e, ack);
+	entry_set_kind(e, e->kind | HANDSHAKE);
+}
+
+/* Note TCP's acknowledgement number on an entry; one that is asked for another one keeps
+ * that until it comes. */
+static __always_inline void entry_note_tcp(struct flow *e, const struct pkt *p)
+{
+	if (e->kind & HANDSHAKE) {
+		if (!(p->is & IS_ACK) || p->ack - entry_ack(e) > HANDSHAKE_AHEAD)
+			return;
+		entry_set_kind(e, e->kind & ~HANDSHAKE);
+	}
+	if (e->flags & FLOW_AT_EDGE)
+		e->entry = p->ack;
+	else if (p->is & IS_ACK)
+		entry_note_ack(e, p->ack);
+}
+
 static __always_inline __u16 pack_mirror(__u32 slot, __u32 id)
 {
 	return (slot & 0x1fff) | (id & 7) << 13;
@@ -119,16 +156,17 @@ static __always_inline void store_mirrors(struct flow *e, const struct decision 
 }
 
 /* Write a decision into an entry of a scope; d.path must be d.group's if there is
- * one. What it counted stays; its next hop does not. */
+ * one. What it counted and noted stays; its next hop does not. */
 static __always_inline void store_decision(struct flow *e, const struct decision *d, __u32 scope)
 {
 	struct node *n = this_node();
-	__u32 edge = n ? n->edge : 0, flags = d->flags & ~FLOW_AT_EDGE, kind = d->kind;
+	__u32 edge = n ? n->edge : 0, flags = d->flags & ~FLOW_AT_EDGE, kind = d->kind | (e->kind & HANDSHAKE);
 
 	if (edge && scope == edge) {
 		flags |= FLOW_AT_EDGE;
 		if (d->entry != edge)
 			kind |= EDGE_HERE;
+		entry_set_hop(e, 0, 0);
 	} else {
 		e->entry = d->entry;
 	}
@@ -141,18 +179,18 @@ static __always_inline void store_decision(struct flow *e, const struct decision
 	e->group = d->group && d->path_slot ? CHOSEN | (d->group & 0x3f) : 0;
 	*(__u64 *)e->functions = *(const __u64 *)d->functions;
 	store_mirrors(e, d);
-	entry_set_hop(e, 0, 0);
 }
 
 /* Let an entry lead elsewhere. */
 static __always_inline void turn_entry(struct flow *e, __u32 kind, __u32 next, __u32 slot, __u32 context)
 {
-	e->kind = kind | (e->kind & EDGE_HERE);
+	e->kind = kind | (e->kind & (EDGE_HERE | HANDSHAKE));
 	e->slot = slot;
 	e->next = next;
 	e->context = context;
 	e->group &= ~HEARD;
-	entry_set_hop(e, 0, 0);
+	if (e->flags & FLOW_AT_EDGE)
+		entry_set_hop(e, 0, 0);
 }
 
 /* Is the entry of a path that has ended, unlike the one at slot? A flow that now goes by

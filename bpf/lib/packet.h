@@ -135,7 +135,7 @@ struct pkt {
 	__u32 length;  /* IP bytes, of all segments as one */
 	__u32 segment; /* IP bytes of the largest segment; 0: not known */
 	__u32 packets, bytes; /* on the wire */
-	__u32 ack;
+	__u32 seq, ack; /* TCP */
 	__u32 inner_l3; /* ICMP errors: offset of the quoted header */
 	__u32 inner_l4;
 	__u32 ext;     /* skip_extensions */

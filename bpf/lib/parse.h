@@ -200,6 +200,7 @@ static __always_inline void parse_tcp(struct __sk_buff *skb, struct pkt *p)
 	p->key.sport = t.sport;
 	p->key.dport = t.dport;
 	p->headers += (t.offset >> 4) * 4;
+	p->seq = bpf_ntohl(t.seq);
 	p->ack = bpf_ntohl(t.ack);
 	p->is |= IS_TCP;
 	if (t.flags & 0x01)

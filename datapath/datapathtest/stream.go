@@ -21,6 +21,7 @@ type stream struct {
 	made  int // packets
 	last  int // the number of the last packet
 	ends  bool
+	seq   uint32 // of the SYN's answer
 }
 
 func (m *mill) newStream() stream {
@@ -59,6 +60,12 @@ func (m *mill) stream() (device string, f Frame) {
 		p.flags = pickOne[byte](m, ack|fin, rst)
 	}
 	p.seq, p.ack = m.Uint32(), m.Uint32()
+	switch {
+	case s.made == 1:
+		s.seq = p.seq
+	case s.made > 1 && device == clientNet && !m.one(8):
+		p.ack = s.seq + 1
+	}
 	p.payload = make([]byte, pickOne(m, 0, m.IntN(100), m.IntN(1340), m.IntN(1400)))
 	if m.one(40) {
 		p.ttl = pickOne[byte](m, 1, 2)

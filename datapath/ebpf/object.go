@@ -101,6 +101,13 @@ func keepSize(spec *ebpf.MapSpec, file string) {
 	m.Close()
 }
 
+// perCPU is how many entries a table that makes room has at least for each CPU: kernels
+// give each a stock of 128, and one that finds none left has a single entry.
+const perCPU = 512
+
+// fewestFragments is how many datagrams may be on their way in fragments.
+const fewestFragments = 1 << 12
+
 // fewestTranslations is what older versions had room for, in entries.
 const fewestTranslations = 1 << 14
 
@@ -122,6 +129,11 @@ func objectSpec(o Options) (*ebpf.CollectionSpec, error) {
 	spec.Maps[flowsMap].MaxEntries = tableSize(o.Flows, DefaultFlows)
 	spec.Maps[pendingMap].InnerMap.MaxEntries = tableSize(o.Pending, DefaultPending)
 	sizeTranslations(spec)
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		return nil, fmt.Errorf("count CPUs: %w", err)
+	}
+	spec.Maps["frags"].MaxEntries = tableSize(max(fewestFragments, perCPU*cpus), 0)
 	if err := fitFast(spec); err != nil {
 		return nil, err
 	}

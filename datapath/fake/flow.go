@@ -43,6 +43,8 @@ type flow struct {
 	seen           time.Time
 	fin, rst       bool   // TCP: seen in this direction
 	ack            uint32 // TCP: the last acknowledgement number; 0: none
+	// asked: ack has not come, but has to, to acknowledge the answer to a SYN.
+	asked bool
 }
 
 // mirror is one copy to be made.
@@ -165,7 +167,7 @@ func (n *Node) learn(w *work, k flowKey, f flow, tenant string) *flow {
 		old.seen = n.now()
 		return old
 	}
-	n.insert(k, &f, tenant, w.h.protocol == protoTCP && w.h.whole())
+	n.insert(k, &f, tenant)
 	return &f
 }
 

@@ -44,9 +44,32 @@ func (n *Node) touch(w *work, f *flow) {
 		begins := w.h.flags&flagSYN != 0 // the ports are used again
 		f.fin = !begins && (f.fin || w.h.flags&flagFIN != 0)
 		f.rst = !begins && (f.rst && !goesOn || w.h.flags&flagRST != 0)
-		if w.h.flags&flagACK != 0 {
-			f.ack = binary.BigEndian.Uint32(w.b[w.h.l4+8:])
-		}
+		n.noteTCP(w, f)
+	}
+}
+
+// handshakeAhead is how far behind what has to come an acknowledgement may be, in bytes.
+const handshakeAhead = 1 << 20
+
+// noteTCP notes TCP's acknowledgement number; an entry that is asked for another one keeps
+// that until it comes.
+func (n *Node) noteTCP(w *work, f *flow) {
+	if w.h.flags&flagRST != 0 || w.h.flags&flagACK == 0 || !w.h.whole() {
+		return
+	}
+	ack := binary.BigEndian.Uint32(w.b[w.h.l4+8:])
+	if f.asked && ack-f.ack > handshakeAhead {
+		return
+	}
+	f.ack, f.asked = ack, false
+}
+
+// askFor notes which acknowledgement number shows that a SYN's sender is where it says: the
+// packet answers the SYN.
+func (n *Node) askFor(w *work, k flowKey, f *flow) {
+	f.ack, f.asked = binary.BigEndian.Uint32(w.b[w.h.l4+4:])+1, true
+	if k.vport != n.edgeVport() {
+		f.ack &^= 0xff // an entry elsewhere has no room for it
 	}
 }
 
@@ -350,9 +373,7 @@ func (n *Node) learnContext(w *work, f *flow, v *onpath.Vport, g *onpath.Group) 
 	pending := flow{kind: onpath.NextPending, context: g.ID, entry: f.entry, path: g.Path, reverse: g.Reverse, known: w.followed}
 	ahead := n.learn(w, flowKey{v.Other, w.key.tuple}, pending, v.Tenant)
 	if ahead.context != g.ID && !ahead.counts && !f.counts { // of a path that the flow was in before
-		pending.seen, pending.packets, pending.bytes = ahead.seen, ahead.packets, ahead.bytes
-		pending.tenant, pending.place = ahead.tenant, ahead.place
-		*ahead = pending
+		pending.renew(ahead)
 	} else {
 		n.moveGate(ahead, f.entry)
 	}
@@ -461,10 +482,10 @@ func (n *Node) turn(w *work, k flowKey, old *flow, e flow, f *flow) {
 	n.rewritten(old)
 }
 
-// renew writes f over an entry, which keeps what it counted.
+// renew writes f over an entry, which keeps what it counted and noted.
 func (f flow) renew(old *flow) {
 	f.seen, f.packets, f.bytes = old.seen, old.packets, old.bytes
-	f.tenant, f.place = old.tenant, old.place
+	f.tenant, f.place, f.ack, f.asked = old.tenant, old.place, old.ack, old.asked
 	*old = f
 }
 

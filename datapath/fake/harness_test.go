@@ -45,7 +45,7 @@ func (h *harness) AddNode(s datapathtest.NodeSpec) onpath.Datapath {
 		}
 		o.Uplinks = append(o.Uplinks, x)
 	}
-	o.Function = model
+	o.Function, o.Pending = model, 1<<16
 	n, err := h.net.Node(s.Name, o)
 	if err != nil {
 		h.t.Fatal(err)

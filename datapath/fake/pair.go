@@ -92,7 +92,7 @@ func (n *Node) hearPartner(t onpath.Tuple, told flow, syn bool) {
 	if n.paths[first] == nil {
 		first = f.path
 	}
-	n.insert(k, &f, n.tenantOf(first), t.Protocol == protoTCP)
+	n.insert(k, &f, n.tenantOf(first))
 }
 
 // hearWay finds what the packets of an entry pass on their way, as the rules say from

@@ -20,9 +20,12 @@ const (
 	defaultPending = 1 << 14
 )
 
-// oneWayFew is how many packets of one direction show that a flow lives. (A driver
-// may ask for more of those that come within one second.)
-const oneWayFew = 4
+// How many packets of one direction show that a flow lives, and a connection. (A driver
+// may ask for some in another second than the first.)
+const (
+	oneWayMany = 32
+	oneWayFew  = 4
+)
 
 // nobody is who holds what belongs to no tenant that the node knows.
 const nobody = "\x00"
@@ -169,11 +172,10 @@ func (n *Node) anywhere(k flowKey) *flow {
 	return nil
 }
 
-// insert writes an entry that is not there. Flows that have no handshake may be of
-// one direction only: they are established at once while there is room for such.
-func (n *Node) insert(k flowKey, f *flow, tenant string, connection bool) {
+// insert writes an entry that is not there.
+func (n *Node) insert(k flowKey, f *flow, tenant string) {
 	f.seen, f.tenant = n.now(), tenant
-	if f.counts || !connection && n.hasRoom(n.holder(f), false) {
+	if f.counts {
 		n.insertEstablished(k, f, tenant)
 		return
 	}
@@ -278,12 +280,11 @@ func (n *Node) flowsAt(all *uint64) map[onpath.VportID]*flowcount.At {
 	return at
 }
 
-// promote establishes a pending flow on which a packet was counted, both
-// directions, if the other one was used too, or this one alone for a while.
-// Handshakes and resets are no proof: anyone can send a SYN, and every server
-// answers it.
+// promote establishes a pending flow on which a packet was counted, both directions, when
+// a packet follows the first of each, or of this one alone for a while. Handshakes and
+// resets are no proof: anyone can send a SYN, and every server answers it.
 func (n *Node) promote(w *work, f *flow) {
-	if f.place == nil || !w.writes || w.h.flags&(flagSYN|flagRST) != 0 {
+	if f.place == nil || !w.writes || w.h.begins() || w.h.flags&flagRST != 0 {
 		return
 	}
 	k := n.mateOf(w.key, f)
@@ -291,8 +292,18 @@ func (n *Node) promote(w *work, f *flow) {
 	if back == nil {
 		back = n.established(k)
 	}
-	both := back != nil && back.packets > 0
-	if !both && f.packets < oneWayFew {
+	if w.h.flags&flagSYN != 0 {
+		if back != nil && back.place != nil {
+			n.askFor(w, k, back)
+		}
+		return
+	}
+	both := back != nil && back.packets > 0 && f.packets > n.pieces() && !f.asked && !back.asked
+	alone := uint64(oneWayMany)
+	if w.h.protocol == protoTCP && w.h.whole() {
+		alone = oneWayFew
+	}
+	if !both && f.packets < alone {
 		return
 	}
 	whose := n.holder(f)
