@@ -271,7 +271,22 @@ type Vport struct {
 	// MaxFlows caps the entries that its Tenant's instances cause on this node;
 	// packets that would cause more are dropped.
 	MaxFlows int `json:"maxFlows,omitempty"`
+	// RateIn limits what the vport sends, RateOut what it is sent: bits of IP in a
+	// second, after a rest RateBurst more at once; 0: no limit. Packets above are
+	// dropped with reason rate. Of a bridged instance each side has its own.
+	RateIn  uint64 `json:"rateIn,omitempty"`
+	RateOut uint64 `json:"rateOut,omitempty"`
 }
+
+// MinRate and MaxRate bound limits of vports, in bit/s.
+const (
+	MinRate = 8_000
+	MaxRate = 1_000_000_000_000
+)
+
+// RateBurst is how many bytes may pass at once at a rate in bit/s, after a rest: what the
+// rate gives in 20 ms, and two of the largest packets that kernels pass on whole.
+func RateBurst(rate uint64) uint64 { return max(rate/8/50, 128<<10) }
 
 // Table is a list of rules in order of precedence; the first match decides.
 type Table struct {
@@ -448,7 +463,7 @@ var DropReasons = []DropReason{
 	DropNoInstance, DropClosed, DropSpoofed, DropQuota, DropTooBig, DropTTL, DropNoRoute, DropNoNeighbour,
 	DropMalformed, DropUnclassified, DropTunnelSource, DropTunnelSecret, DropUnknownVport, DropNoTable,
 	DropMirror, DropReset, DropNATPorts, DropRedirect, DropLoop, DropPolicy, DropFunction,
-	DropNewFlows,
+	DropNewFlows, DropRate,
 }
 
 // The drop reasons.
@@ -475,6 +490,7 @@ const (
 	DropPolicy       DropReason = "policy"        // a rule says so
 	DropFunction     DropReason = "function"      // an ebpf function's verdict; the function counts its own reasons
 	DropNewFlows     DropReason = "new-flows"     // the tenant begins more flows a second than it may
+	DropRate         DropReason = "rate"          // the instance sends, or is sent, more a second than it may
 )
 
 // Counters are the hop counters of one node since the data path was installed.

@@ -115,6 +115,11 @@ func (v *validation) vport(at string, p *Vport, seen map[VportID]bool, peers map
 	if p.MaxFlows < 0 {
 		v.add(at+".maxFlows", "", "%d is negative", p.MaxFlows)
 	}
+	for field, rate := range map[string]uint64{".rateIn": p.RateIn, ".rateOut": p.RateOut} {
+		if rate != 0 && (rate < MinRate || rate > MaxRate) {
+			v.add(at+field, "", "%d bit/s is out of range: %d to %d", rate, uint64(MinRate), uint64(MaxRate))
+		}
+	}
 }
 
 func (v *validation) mac(field, s string) {

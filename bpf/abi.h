@@ -508,6 +508,19 @@ struct tenant_counters {
 	__u64 refused; /* packets that would have begun a flow too many */
 };
 
+/* How fast a vport may send or be sent, in 2^-RATE_SHIFT ns. */
+struct rate {
+	__u64 interval; /* of a byte of IP; 0: there is no limit */
+	__u64 burst;    /* how far ahead of the clock due may be */
+	__u64 due;      /* when all that has passed would have passed at the rate; the programs' */
+	__u64 pad;
+};
+
+#define RATE_SHIFT 8
+#define RATE_IN    0 /* what the vport sends */
+#define RATE_OUT   1 /* what it is sent */
+#define RATE_WAYS  2
+
 /* What a tenant holds; raised by the programs, recounted by the driver. */
 struct held {
 	__u64 flows;       /* entries its instances caused */
@@ -549,6 +562,7 @@ enum drop_reason {
 	DROP_POLICY,
 	DROP_FUNCTION,
 	DROP_NEW_FLOWS,
+	DROP_RATE,
 	DROP_REASONS,
 };
 

@@ -247,6 +247,8 @@ static __always_inline int from_instance(struct __sk_buff *skb, struct node *n, 
 	count_in(skb, p, port->slot, port->vport);
 	if (to_tunnel(p, n))
 		return drop(p, DROP_TUNNEL_SOURCE);
+	if (!within_rate(p, port->slot, RATE_IN))
+		return drop(p, DROP_RATE);
 	bpf_skb_load_bytes(skb, 0, p->macs, 12);
 	return steer(skb, p);
 }

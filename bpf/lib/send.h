@@ -6,6 +6,7 @@
 #include "exit.h"
 #include "learn.h"
 #include "lost.h"
+#include "rate.h"
 
 /* Copies for the mirrors. The frame itself keeps its addresses. */
 __noinline int copy_to_mirrors(struct __sk_buff *skb)
@@ -123,6 +124,8 @@ static __always_inline int send_to(struct __sk_buff *skb, struct pkt *p, struct 
 			learn_answers(AT_INSTANCE, v->id, slot);
 			learn_context(slot);
 		}
+		if (!within_rate(p, slot, RATE_OUT))
+			return drop(p, DROP_RATE);
 		set_macs(skb, v);
 		count_out(skb, p, slot, v->id);
 		return deliver(skb, p, v);

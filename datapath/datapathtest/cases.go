@@ -80,6 +80,7 @@ func Cases() []Case {
 		{"passed-by", "behind an element that was passed by, answers know the one before it", passedBy},
 		{"between-nodes", "what another node sends goes its way, and leaves here no entry that it may not", betweenNodes},
 		{"quota", "what a tenant's instances may cause is limited", quota},
+		{"rate", "what is above a rate of an instance's is dropped, each direction by itself", rates},
 		{"new-flows", "what would begin more flows than its tenant may is dropped, and nothing else", newFlows},
 		{"new-flows-anew", "flows that begin anew as their path ends are not refused", newFlowsAnew},
 		{"new-flows-pair", "a flow counts at the gateway of a pair where it begins", newFlowsPair},

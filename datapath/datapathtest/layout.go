@@ -70,6 +70,8 @@ type instance struct {
 	mirror    bool
 	away      bool // its node does not answer, as other nodes see it
 	maxFlows  int
+	rateIn    uint64 // bit/s
+	rateOut   uint64
 	emits     []emission
 	inline    *onpath.InlineFunction // an ebpf function
 	withdrawn bool                   // named in no group and no vport any more
@@ -311,6 +313,7 @@ func (i *instance) vports(node string) []onpath.Vport {
 		MAC: onpath.InstanceMAC(i.vport), HostMAC: onpath.HostMAC(i.vport),
 		Attach: onpath.Routed, Packets: cmp.Or(i.packets, onpath.PacketsKeep),
 		Own: i.own, Routes: i.routes, Entry: edgeVport, Mirror: i.mirror, MaxFlows: i.maxFlows,
+		RateIn: i.rateIn, RateOut: i.rateOut,
 	}
 	if len(i.emits) > 0 {
 		v.Emit = onpath.EmitTableOf(i.vport)

@@ -27,7 +27,7 @@ const (
 	maxHops               = 4096
 	laneMultiplier uint64 = 0x9e3779b97f4a7c15
 	maxPlaces             = 128 // of functions
-	dropReasons           = 23  // with 0, which is none
+	dropReasons           = 24  // with 0, which is none
 )
 
 // next kinds

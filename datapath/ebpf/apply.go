@@ -14,6 +14,7 @@ import (
 type kernelMaps struct {
 	nodes     *kmap[uint32, nodeValue]
 	vports    *kmap[uint32, vportValue]
+	rates     *kmap[uint32, rateValue]
 	slots     *kmap[uint32, uint32]
 	ports     *kmap[uint32, portValue]
 	owns      *kmap[ownKey, uint32]
@@ -37,6 +38,7 @@ func openMaps(c *ebpf.Collection, spec *ebpf.CollectionSpec) (*kernelMaps, error
 	note := func(err error) { errs = append(errs, err) }
 	m.nodes = opened[uint32, nodeValue](c, "nodes", note)
 	m.vports = opened[uint32, vportValue](c, "vports", note)
+	m.rates = opened[uint32, rateValue](c, "rates", note)
 	m.slots = opened[uint32, uint32](c, "slots", note)
 	m.ports = opened[uint32, portValue](c, "ports", note)
 	m.owns = opened[ownKey, uint32](c, "owns", note)
@@ -240,6 +242,7 @@ func (d *Driver) addTargets(want *state) error {
 		func() error { return m.peerAddrs.putAll(want.peerAddrs) },
 		func() error { return m.paths.putAll(want.paths) },
 		func() error { return m.functions.putAll(want.functions) },
+		func() error { return m.rates.putAll(want.rates) },
 		func() error { return m.vports.putAll(want.vports) },
 		func() error { return m.slots.putAll(want.slots) },
 		func() error { return m.owns.putAll(want.owns) },
@@ -344,6 +347,7 @@ func (d *Driver) dropTargets(want *state) error {
 		func() error { return m.ports.retain(want.ports) },
 		func() error { return m.owns.retain(want.owns) },
 		func() error { return m.slots.retain(want.slots) },
+		func() error { return m.rates.retain(want.rates) },
 		func() error { return m.vports.retain(want.vports) },
 		func() error { return m.functions.retain(want.functions) },
 		func() error { return d.unlink(want.functions) },

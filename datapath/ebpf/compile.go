@@ -14,6 +14,7 @@ import (
 type state struct {
 	node      nodeValue
 	vports    map[uint32]vportValue
+	rates     map[uint32]rateValue // by slot and direction
 	slots     map[uint32]uint32
 	ports     map[uint32]portValue
 	owns      map[ownKey]uint32
@@ -56,7 +57,7 @@ func compile(c *onpath.DatapathConfig, s *slots, now *kernel, m *kernelMaps, fas
 		c: c, s: s, now: now, old: m.paths.now, wall: time.Now(), mono: monotonic(), peers: map[string]uint32{}, linked: functions,
 		st: &state{
 			functions: map[uint32]functionValue{},
-			vports:    map[uint32]vportValue{}, slots: map[uint32]uint32{}, ports: map[uint32]portValue{},
+			vports:    map[uint32]vportValue{}, rates: map[uint32]rateValue{}, slots: map[uint32]uint32{}, ports: map[uint32]portValue{},
 			owns: map[ownKey]uint32{}, peers: map[uint32]peerValue{}, peerAddrs: map[addrKey]peerRef{},
 			tables: map[onpath.TableID]*wantedTable{}, groups: map[uint32]groupValue{},
 			weights: map[weightsKey]weightsValue{}, paths: map[uint32]pathValue{},
@@ -355,6 +356,8 @@ func (k *compiler) vports() error {
 			}
 		} else if err := k.instance(p, slot, &v); err != nil {
 			return err
+		} else {
+			k.rates(p, slot)
 		}
 		k.st.vports[slot] = v
 	}

@@ -76,7 +76,7 @@ func TestExamFast(t *testing.T) {
 var decidedAtTC = []string{
 	"spoofed", "hostile", "shared", "overlap", "forward-begun", "only-mirrors", "pair-told", "pair-untold", "pair-asked", "pair-reset",
 	"shares", "weights", "sticky", "symmetric", "lost-reset", "lost-waiting", "lost-before-reset", "shared-instance",
-	"quota", "new-flows", "new-flows-anew", "new-flows-pair", "new-flows-wrapped", "told-late", "nodes-own", "errors-from-nobody",
+	"quota", "rate", "new-flows", "new-flows-anew", "new-flows-pair", "new-flows-wrapped", "told-late", "nodes-own", "errors-from-nobody",
 	"room-for-few", "refuse", "limits",
 }
 

@@ -355,7 +355,7 @@ func (n *Node) enter(w *work, f *flow) {
 		if w.tunnel != nil {
 			by = ByMirror
 		}
-		n.out(w, v, by)
+		n.outWithin(w, v, by)
 		return
 	}
 	if w.writes && g != nil {
@@ -363,7 +363,16 @@ func (n *Node) enter(w *work, f *flow) {
 	} else if known := n.find(flowKey{v.Other, w.key.tuple}, v.Tenant); w.writes && known != nil && f.group == 0 {
 		n.moveGate(known, f.entry) // from the other tier's element
 	}
-	n.out(w, v, BySteering)
+	n.outWithin(w, v, BySteering)
+}
+
+// outWithin gives a packet to an instance's device, if its rate allows.
+func (n *Node) outWithin(w *work, v *onpath.Vport, by By) {
+	if !n.withinRate(v, true, w.h.length) {
+		n.countDrop(w.key.vport, onpath.DropRate)
+		return
+	}
+	n.out(w, v, by)
 }
 
 // learnContext writes the two entries of a flow at an instance: what comes out

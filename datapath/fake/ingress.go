@@ -397,6 +397,9 @@ func (n *Node) fromInstance(v *onpath.Vport, b []byte, h header) {
 	case n.tunnelled(&h):
 		n.countDrop(v.ID, onpath.DropTunnelSource)
 		return
+	case !n.withinRate(v, false, length):
+		n.countDrop(v.ID, onpath.DropRate)
+		return
 	case v.Mirror && !own:
 		n.countDrop(v.ID, onpath.DropMirror)
 		return

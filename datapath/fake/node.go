@@ -39,6 +39,7 @@ type Node struct {
 	// What packets left behind.
 	flows     map[flowKey]*flow // established
 	shares    map[string]*share // of tenants
+	due       map[way]time.Time // when what has passed would have passed at its rate
 	fragments map[fragmentKey]fragment
 	nat       natTable
 	counters  onpath.Counters
@@ -68,7 +69,7 @@ func (n *Node) forget() {
 		delete(n.net.underlay, n.underlay)
 	}
 	n.applied, n.underlay, n.edge = false, netip.Addr{}, nil
-	n.flows, n.shares = map[flowKey]*flow{}, map[string]*share{}
+	n.flows, n.shares, n.due = map[flowKey]*flow{}, map[string]*share{}, map[way]time.Time{}
 	n.index(&onpath.DatapathConfig{})
 	n.fragments = map[fragmentKey]fragment{}
 	n.nat = newNATTable()

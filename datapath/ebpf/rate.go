@@ -1,0 +1,38 @@
+package ebpf
+
+import (
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+// rateValue is a limit of one direction of a vport (bpf/lib/rate.h). Due is the programs':
+// a limit that changes begins with its burst.
+type rateValue struct {
+	Interval uint64 // 2^-rateShift ns, of a byte
+	Burst    uint64
+	Due      uint64
+	Pad      uint64
+}
+
+const (
+	rateShift = 8
+	rateIn    = 0
+	rateOut   = 1
+	rateWays  = 2
+)
+
+// rateOf is a limit in bit/s as the programs know it.
+func rateOf(bits uint64) rateValue {
+	interval := max(1, uint64(8*time.Second)<<rateShift/bits)
+	return rateValue{Interval: interval, Burst: onpath.RateBurst(bits) * interval}
+}
+
+// rates adds the limits of a vport in a slot.
+func (k *compiler) rates(p *onpath.Vport, slot uint32) {
+	for way, bits := range [rateWays]uint64{rateIn: p.RateIn, rateOut: p.RateOut} {
+		if bits != 0 {
+			k.st.rates[slot*rateWays+uint32(way)] = rateOf(bits)
+		}
+	}
+}
