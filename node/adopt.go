@@ -97,7 +97,7 @@ func (a *Agent) retryRuntimes(ctx context.Context) {
 		}
 		a.sweepAgain(failed)
 		a.wakeAll()
-		kick(a.inspect)
+		kick(a.machine.inspect)
 	}
 }
 
@@ -112,6 +112,15 @@ func (a *Agent) sweepAgain(failed map[onpath.FunctionKind]onpath.Runtime) {
 	a.mu.Unlock()
 	if sweep {
 		a.goDo(a.sweep)
+	}
+}
+
+// wake has an instance look after itself again.
+func (a *Agent) wake(id string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if in := a.instances[id]; in != nil && !in.leaving {
+		kick(in.changed)
 	}
 }
 

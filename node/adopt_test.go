@@ -23,7 +23,7 @@ import (
 
 // A new agent finds everything as it was and touches nothing.
 func TestAdoption(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	r := b.run()
 	probed := routed("web", 16, "10.9.0.5/24")
 	probed.Spec.Health = onpath.Health{Exec: []string{"true"}, Every: onpath.Duration(20 * time.Millisecond)}
@@ -57,7 +57,7 @@ func TestAdoption(t *testing.T) {
 
 // What died while no agent ran is closed at once and started again.
 func TestDiedWhileAgentWasAway(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	r := b.run()
 	r.plan(planOf(1, routed("web", 16)))
 	r.untilState("web", onpath.InstanceReady)
@@ -74,7 +74,7 @@ func TestDiedWhileAgentWasAway(t *testing.T) {
 
 // A runtime that does not answer changes nothing.
 func TestRuntimeAwayAtStart(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	r := b.run()
 	r.plan(planOf(1, routed("web", 16)))
 	r.untilState("web", onpath.InstanceReady)
@@ -105,7 +105,7 @@ func TestRuntimeAwayAtStart(t *testing.T) {
 // What a runtime could take over is supervised while it is asked again for the rest,
 // and is not taken over twice.
 func TestRuntimePartlyAwayAtStart(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	r := b.run()
 	r.plan(planOf(1, routed("web", 16)))
 	r.untilState("web", onpath.InstanceReady)
@@ -136,7 +136,7 @@ func TestRuntimePartlyAwayAtStart(t *testing.T) {
 
 // Leftovers of a crash that no plan names go, after the rules.
 func TestSweep(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	r := b.run()
 	r.plan(planOf(1, routed("web", 16), routed("old", 17)))
 	r.untilState("web", onpath.InstanceReady)
@@ -178,7 +178,7 @@ func TestSweep(t *testing.T) {
 // one bridge of the kernel.
 func TestOffParts(t *testing.T) {
 	for _, bridged := range []bool{false, true} {
-		b := newBed(t)
+		b := newFixture(t)
 		b.station("l", "left", nil, nil)
 		b.station("r", "right", nil, nil)
 		h := b.netlink(b.host)
@@ -212,7 +212,7 @@ func TestOffParts(t *testing.T) {
 }
 
 func TestOff(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	r := b.run()
 	r.plan(planOf(1, routed("web", 16), routed("ids", 17)))
 	r.untilState("web", onpath.InstanceReady)
@@ -268,7 +268,7 @@ func mustJSON(t *testing.T, v any) string {
 
 // After a reboot the files are there, and nothing that they speak of.
 func TestReboot(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	r := b.run()
 	r.plan(planOf(1, routed("web", 16, "10.9.0.5/24")))
 	r.untilState("web", onpath.InstanceReady)
@@ -295,7 +295,7 @@ func TestReboot(t *testing.T) {
 // With the saved plan unreadable nothing is touched until a server says what is
 // wanted, and then what runs is adopted.
 func TestSavedPlanUnreadable(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	r := b.run()
 	p := planOf(1, routed("web", 16))
 	r.plan(p)
@@ -318,7 +318,7 @@ func TestSavedPlanUnreadable(t *testing.T) {
 }
 
 func TestOneAgentPerFolder(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	r := b.run()
 	r.plan(planOf(1))
 	second, err := node.New(b.options())
@@ -337,7 +337,7 @@ func TestOneAgentPerFolder(t *testing.T) {
 
 // Many at once come, are adopted and go, and nothing of any is left.
 func TestManyInstances(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	r := b.run()
 	var all []onpath.InstancePlan
 	for i := range 40 {
@@ -362,7 +362,7 @@ func TestManyInstances(t *testing.T) {
 // A runtime that cannot be opened when the agent starts, or is not set up at
 // all any more, is no reason to close what it runs.
 func TestRuntimeOpensLater(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	r := b.run()
 	r.plan(planOf(1, routed("web", 16)))
 	r.untilState("web", onpath.InstanceReady)

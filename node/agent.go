@@ -80,33 +80,26 @@ type Options struct {
 
 // Agent is one running agent. Its methods are safe for concurrent use.
 type Agent struct {
-	opt     Options
-	log     *slog.Logger
-	clock   Clock
-	state   state
+	*shared
+	detector *detector
+	echo     *echo
+	machine  *machine
+	faults   *faults
+
 	wirer   wirer
 	started time.Time
 	boot    string        // bootID
 	up      chan struct{} // closed when start-up has put the saved plan in force
-	ctx     context.Context
-	tasks   sync.WaitGroup
 
 	apply   *applier
-	reach   *reach
-	report  chan struct{} // a report is due
 	count   chan struct{} // a count of flows is
-	retake  chan struct{} // a plan was refused
-	inspect chan struct{} // look at the machine again
+	retry   chan struct{} // a plan was refused
 	planned sync.Mutex    // serialises SetPlan
-	looking sync.Mutex    // serialises look
-	// faulting serialises what begins and ends faults.
-	faulting sync.Mutex
 
 	applyTime prometheus.Histogram
 
 	mu      sync.Mutex
 	plan    *onpath.NodePlan // wanted
-	peers   peers
 	inForce *onpath.NodePlan // last one acknowledged; may be plan
 	// appliedPlan was applied by this process, perhaps with vports still missing.
 	appliedPlan *onpath.NodePlan
@@ -117,13 +110,10 @@ type Agent struct {
 	adopted     map[string]onpath.Process // found at start, by id
 	drivers     map[onpath.FunctionKind]*driver
 	stopped     []stoppedReport
-	machine     machine
 	swept       bool
 	sweeping    map[string]chan struct{}     // leftovers on their way out, by id
 	paths       map[onpath.PathID]*pathCount // live flow entries of ended paths, by the last count
 	control     []netip.AddrPort             // the server's
-	session     Session
-	early       []onpath.NodeEvent // before there was a session
 }
 
 // stoppedReport is the last word about an instance that is gone.
@@ -157,13 +147,18 @@ func New(o Options) (*Agent, error) {
 		o.StopGrace = 5 * time.Second
 	}
 	a := &Agent{
-		opt: o, log: o.Log, clock: o.Clock, started: o.Clock.Now(), boot: bootID(),
-		state: state{dir}, up: make(chan struct{}),
-		report: make(chan struct{}, 1), count: make(chan struct{}, 1), retake: make(chan struct{}, 1), inspect: make(chan struct{}, 1),
-		instances: map[string]*instance{}, adopted: map[string]onpath.Process{}, sweeping: map[string]chan struct{}{}, drivers: map[onpath.FunctionKind]*driver{},
+		shared:  &shared{opt: o, log: o.Log, clock: o.Clock, state: state{dir}, report: make(chan struct{}, 1)},
+		started: o.Clock.Now(), boot: bootID(), up: make(chan struct{}),
+		count: make(chan struct{}, 1), retry: make(chan struct{}, 1),
+		instances: map[string]*instance{}, adopted: map[string]onpath.Process{},
+		sweeping: map[string]chan struct{}{}, drivers: map[onpath.FunctionKind]*driver{},
 	}
+	a.wanted = a.wantedPlan
 	a.wirer = wirer{node: o.Name, netns: o.NetNS, state: a.state, log: a.log}
-	a.apply, a.reach = newApplier(a), newReach()
+	a.apply = newApplier(a)
+	a.detector = newDetector(a.shared, func() { a.apply.kick(false) })
+	a.echo, a.faults = &echo{shared: a.shared}, &faults{a: a}
+	a.machine = newMachine(a.shared, a)
 	a.applyTime = newApplyTime()
 	return a, nil
 }
@@ -205,21 +200,21 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.adoptAll(ctx)
 	if saved != nil {
 		a.restore(saved)
-		a.recallReach()
+		a.detector.restore()
 	}
-	a.look() // knows the saved plan's uplinks before the first configuration
+	a.machine.look() // knows the saved plan's uplinks before the first configuration
 	a.mu.Lock()
 	a.reconcile()
 	a.mu.Unlock()
-	a.goDo(a.watchMachine)
-	a.goDo(a.watchPeers)
-	a.goDo(a.probePeers)
-	a.goDo(a.saveReach)
-	a.goDo(a.watchNewFlows)
+	a.goDo(a.machine.watch)
+	a.goDo(a.echo.run)
+	a.goDo(a.detector.run)
+	a.goDo(a.detector.save)
+	a.goDo(a.shared.watchNewFlows)
 	a.goDo(a.retryRuntimes)
-	a.goDo(a.retakePlans)
+	a.goDo(a.retryPlan)
 	a.goDo(a.countLoop)
-	a.resumeFaults()
+	a.faults.resume()
 	a.tasks.Go(func() { a.reportLoop(ctx) })
 	a.awaitWiring(ctx)
 	a.goDo(a.apply.run)
@@ -237,19 +232,11 @@ func (a *Agent) Run(ctx context.Context) error {
 // connect begins the session and hands it the events that came before it.
 func (a *Agent) connect(ctx context.Context) {
 	s := a.opt.Dial(ctx, a)
-	a.mu.Lock()
-	early := a.early
-	a.session, a.early = s, nil
-	a.mu.Unlock()
-	for _, e := range early {
+	for _, e := range a.events.begin(s) {
 		s.Event(e)
 	}
 	kick(a.report)
 	a.tasks.Go(func() { <-s.Done() })
-}
-
-func (a *Agent) goDo(fn func(context.Context)) {
-	a.tasks.Go(func() { fn(a.ctx) })
 }
 
 // restore takes up the plan of an earlier process.
@@ -261,6 +248,13 @@ func (a *Agent) restore(s *savedPlan) {
 	if s.Acked {
 		a.inForce = s.Wanted
 	}
+}
+
+// wantedPlan is the newest plan; nil: there is none yet.
+func (a *Agent) wantedPlan() *onpath.NodePlan {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.plan
 }
 
 // awaitWiring waits until every instance's devices have been looked at once, so
@@ -309,41 +303,6 @@ func (a *Agent) reconcile() {
 	}
 }
 
-// event tells people what happened to an instance.
-func (a *Agent) event(p onpath.InstancePlan, warning bool, reason, format string, args ...any) {
-	a.tell(onpath.NodeEvent{
-		About:  onpath.Key{Kind: onpath.KindInstance, Tenant: p.Tenant, Name: p.Name}.String(),
-		Reason: reason, Message: fmt.Sprintf(format, args...), Warning: warning,
-	})
-}
-
-// about is the node itself, in events.
-func (a *Agent) about() string {
-	return onpath.Key{Kind: onpath.KindNode, Name: a.opt.Name}.String()
-}
-
-// tell logs an event and sends it, as soon as there is a session.
-func (a *Agent) tell(e onpath.NodeEvent) {
-	e.Time = a.clock.Now()
-	level := slog.LevelInfo
-	if e.Warning {
-		level = slog.LevelWarn
-	}
-	a.log.Log(context.Background(), level, e.Message, "about", e.About, "reason", e.Reason)
-	a.mu.Lock()
-	s := a.session
-	if s == nil && len(a.early) < maxEarly {
-		a.early = append(a.early, e)
-	}
-	a.mu.Unlock()
-	if s != nil {
-		s.Event(e)
-	}
-}
-
-// maxEarly is how many events wait for the first session.
-const maxEarly = 1000
-
 // kick makes sure that whoever reads ch runs once more.
 func kick(ch chan struct{}) {
 	select {
@@ -362,7 +321,7 @@ func (a *Agent) Health() error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if why := a.whyNot(); why != "" {
+	if why := a.planProblem(); why != "" {
 		return fmt.Errorf("the plan is not in force: %s", why)
 	}
 	return nil

@@ -21,7 +21,7 @@ import (
 )
 
 func TestInstanceComesAndGoes(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	r := b.run()
 	r.plan(planOf(1, routed("web", 16, "10.9.0.5/24")))
 	got := r.untilState("web", onpath.InstanceReady)
@@ -60,7 +60,7 @@ func TestOpensBeforeTheServerHears(t *testing.T) {
 		onpath.VportUp:       {Vport: 1},
 		onpath.VportDraining: nil,
 	} {
-		b := newBed(t)
+		b := newFixture(t)
 		r := b.run()
 		p := planOf(1, routed("web", 16))
 		p.Datapath.Vports[0].State = onpath.VportClosed
@@ -79,8 +79,8 @@ func TestOpensBeforeTheServerHears(t *testing.T) {
 
 // The vport closes before the process starts again, and the waits double.
 func TestRestartWithBackoff(t *testing.T) {
-	b := newBed(t)
-	clock := newHands()
+	b := newFixture(t)
+	clock := newManualClock()
 	b.clock = clock
 	r := b.run()
 	settle := func(d time.Duration, sleepers int) {
@@ -133,7 +133,7 @@ func TestNoConnectionIsLeft(t *testing.T) {
 	if err := sockets.Possible(); err != nil {
 		t.Skipf("the kernel cannot end connections (internal/sockets says whether it should): %v", err)
 	}
-	b := newBed(t)
+	b := newFixture(t)
 	r := b.run()
 	r.plan(planOf(1, routed("web", 16)))
 	r.untilState("web", onpath.InstanceReady)
@@ -156,7 +156,7 @@ func TestNoConnectionIsLeft(t *testing.T) {
 }
 
 func TestClosedBeforeRestart(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	r := b.run()
 	r.plan(planOf(1, routed("web", 16)))
 	r.untilState("web", onpath.InstanceReady)
@@ -189,7 +189,7 @@ func lastIndex(lines []string, want string) int {
 	return -1
 }
 
-func (b *bed) index(name string) int {
+func (b *fixture) index(name string) int {
 	b.t.Helper()
 	for _, l := range b.links() {
 		if l.Attrs().Name == name {
@@ -203,7 +203,7 @@ func (b *bed) index(name string) int {
 // A configuration that the data path refuses leaves the old one, in which what
 // happens here still counts.
 func TestApplyError(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	r := b.run()
 	r.plan(planOf(1, routed("web", 16)))
 	r.untilState("web", onpath.InstanceReady)
@@ -235,7 +235,7 @@ func TestApplyError(t *testing.T) {
 }
 
 func TestImageMissing(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	missing := true
 	b.machine.Set(knobs(func(*onpath.FunctionSpec) error {
 		if missing {
@@ -259,7 +259,7 @@ func TestImageMissing(t *testing.T) {
 }
 
 func TestDraining(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	b.path.flows = []onpath.FlowEntry{
 		{Vport: 1, Kind: onpath.NextVport, Next: 16}, {Vport: 1, Kind: onpath.NextVport, Next: 16, Path: 4},
 		{Vport: 16, Kind: onpath.NextExit}, {Vport: 1, Kind: onpath.NextVport, Next: 17},
@@ -294,7 +294,7 @@ func TestDraining(t *testing.T) {
 }
 
 func TestResize(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	r := b.run()
 	in := routed("web", 16)
 	in.Spec.Resources = onpath.Resources{CPU: 100, Memory: 64 << 20}
@@ -309,7 +309,7 @@ func TestResize(t *testing.T) {
 }
 
 func TestSameNameNewUID(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	r := b.run()
 	r.plan(planOf(1, routed("web", 16)))
 	r.untilState("web", onpath.InstanceReady)
@@ -324,7 +324,7 @@ func TestSameNameNewUID(t *testing.T) {
 
 // A plan that names again what is just being taken away.
 func TestNamedAgainWhileItGoes(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	b.edit = func(o *node.Options) { o.StopGrace = 300 * time.Millisecond }
 	r := b.run()
 	in := routed("web", 16)
@@ -339,7 +339,7 @@ func TestNamedAgainWhileItGoes(t *testing.T) {
 }
 
 func TestPlanIsChecked(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	r := b.run()
 	orphan := planOf(1, routed("web", 16))
 	orphan.Instances = nil
@@ -356,7 +356,7 @@ func TestPlanIsChecked(t *testing.T) {
 }
 
 func TestMetrics(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	r := b.run()
 	r.plan(planOf(1, routed("web", 16)))
 	r.untilState("web", onpath.InstanceReady)

@@ -218,11 +218,12 @@ func (a *Agent) namesVport(v onpath.VportID) bool {
 // config is the plan's data path as this machine can carry it now; missing are vports
 // that it cannot.
 func (a *Agent) config(plan *onpath.NodePlan) (c *onpath.DatapathConfig, missing []onpath.VportID) {
+	m := a.machine.current()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	l := onpath.LocalState{
 		Vports: map[onpath.VportID]onpath.LocalVport{}, RefusedUplinks: map[string]bool{},
-		Peers: a.reach.peerStates(plan.Datapath.Peers), Exempt: exemptions(plan.Datapath.Underlay, a.machine.addresses, a.control),
+		Peers: a.detector.peerStates(plan.Datapath.Peers), Exempt: exemptions(plan.Datapath.Underlay, m.addresses, a.control),
 	}
 	for _, in := range a.instances {
 		for _, v := range wiringOf(in.id, in.plan).vports() {
@@ -233,7 +234,7 @@ func (a *Agent) config(plan *onpath.NodePlan) (c *onpath.DatapathConfig, missing
 			l.Functions = append(l.Functions, f)
 		}
 	}
-	for name, why := range a.machine.refused {
+	for name, why := range m.refused {
 		l.RefusedUplinks[name] = why != ""
 	}
 	return onpath.Effective(plan, &l)

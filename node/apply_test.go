@@ -34,8 +34,8 @@ func (s *said) count(words string) int {
 // TestOneRetry: however often what fails is asked for meanwhile, it is tried again
 // by one timer, and the same error is logged once, and again when it has lasted.
 func TestOneRetry(t *testing.T) {
-	b := newBed(t)
-	clock, log := newHands(), &said{}
+	b := newFixture(t)
+	clock, log := newManualClock(), &said{}
 	b.clock = clock
 	b.edit = func(o *node.Options) { o.Log = slog.New(slog.NewTextHandler(log, nil)) }
 	b.path.fail = func(*onpath.DatapathConfig) error { return errors.New("table 9 is missing") }

@@ -46,7 +46,7 @@ func (tellableProcess) Reconfigure(_ context.Context, s *onpath.FunctionSpec) er
 // TestConfigRefused: reports say what a function was told last, and that it did
 // not take it, until it takes what it is told.
 func TestConfigRefused(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	b.edit = func(o *node.Options) { o.Runtimes[onpath.EBPFFunction] = tellable{fake.New(b.machine)} }
 	r := b.run()
 	generation := uint64(0)

@@ -21,7 +21,7 @@ import (
 // A real container: it lives in the instance's namespace, is started again when
 // it is killed, outlives its agent, and leaves nothing.
 func TestRealContainer(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	for _, program := range []string{"containerd", "runc"} {
 		if _, err := exec.LookPath(program); err != nil {
 			t.Skipf("needs %s", program)
@@ -77,7 +77,7 @@ func TestRealContainer(t *testing.T) {
 // A container that prints without end stays ready, and its report and an event say
 // that its log is not whole.
 func TestLogLeftOut(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	for _, program := range []string{"containerd", "runc"} {
 		if _, err := exec.LookPath(program); err != nil {
 			t.Skipf("needs %s", program)
@@ -106,7 +106,7 @@ func TestLogLeftOut(t *testing.T) {
 	b.gone()
 }
 
-func openDriver(t *testing.T, b *bed) *container.Driver {
+func openDriver(t *testing.T, b *fixture) *container.Driver {
 	t.Helper()
 	d, err := container.New(t.Context(), container.Options{
 		StateDir: filepath.Join(filepath.Dir(b.host), "containers"), Name: nodeName, HostImage: true,
@@ -126,7 +126,7 @@ func pidOf(t *testing.T, d *container.Driver) int {
 	return 0
 }
 
-func (b *bed) onlyNetNS() string {
+func (b *fixture) onlyNetNS() string {
 	b.t.Helper()
 	all, _ := filepath.Glob(filepath.Join(b.dir, "netns", "*"))
 	if len(all) != 1 {

@@ -84,7 +84,7 @@ func (a *Agent) SetControl(ctx context.Context, server string) {
 	default:
 		return // the first configuration has it
 	}
-	a.look()
+	a.machine.look()
 	ctx, cancel := context.WithTimeout(ctx, controlWait)
 	defer cancel()
 	n := a.apply.kick(false)

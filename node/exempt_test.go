@@ -22,8 +22,8 @@ func TestExempt(t *testing.T) {
 		p.Datapath.Tables = []onpath.Table{{ID: 1, Rules: []onpath.Rule{everything}}, {ID: 2}}
 		return p
 	}
-	a := &Agent{reach: newReach(), up: make(chan struct{}), log: slog.New(slog.DiscardHandler)}
-	a.machine.addresses = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
+	a := &Agent{shared: &shared{log: slog.New(slog.DiscardHandler)}, machine: &machine{}, detector: newDetector(nil, nil), up: make(chan struct{})}
+	a.machine.seen.addresses = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
 	a.SetControl(context.Background(), server.String())
 	own := plan(onpath.AttachHost)
 	c, _ := a.config(own)
@@ -58,15 +58,15 @@ func TestExempt(t *testing.T) {
 	if n := len(own.Datapath.Tables[0].Rules); n != 1 {
 		t.Errorf("the plan itself has %d rules now", n)
 	}
-	known := a.machine.addresses
-	a.machine.addresses = nil
+	known := a.machine.seen.addresses
+	a.machine.seen.addresses = nil
 	if c, _ := a.config(own); len(c.Tables[0].Rules) != 1 {
 		t.Errorf("a machine whose addresses are not known got %d rules", len(c.Tables[0].Rules))
 	}
 	if c, _ := a.config(plan(onpath.AttachRouter)); len(c.Tables[0].Rules) != 1 {
 		t.Errorf("a router's uplink got %d rules", len(c.Tables[0].Rules))
 	}
-	a.machine.addresses = known
+	a.machine.seen.addresses = known
 	for _, at := range []string{"192.0.2.1:7443", "[::]:7443", ":7443"} {
 		a.SetControl(context.Background(), at)
 		c, _ = a.config(own)

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -34,14 +35,25 @@ type lease struct {
 
 func (s state) faultDir() string { return filepath.Join(s.dir, "faults") }
 
+// faults causes faults, and ends them.
+type faults struct {
+	a  *Agent
+	mu sync.Mutex // serialises what begins and ends faults
+}
+
 // Fault causes a fault.
 func (a *Agent) Fault(ctx context.Context, r onpath.FaultRequest) (*onpath.Fault, error) {
+	return a.faults.cause(ctx, r)
+}
+
+func (f *faults) cause(ctx context.Context, r onpath.FaultRequest) (*onpath.Fault, error) {
 	if err := r.Validate(); err != nil {
 		return nil, err
 	}
 	if r.Kind.OfNode() {
-		return a.faultOfNode(r)
+		return f.ofNode(r)
 	}
+	a := f.a
 	in, err := a.find(r.Instance)
 	if err != nil {
 		return nil, err
@@ -63,8 +75,8 @@ func (a *Agent) Fault(ctx context.Context, r onpath.FaultRequest) (*onpath.Fault
 		a.event(plan, true, "FaultInjected", "killed on purpose%s", by)
 		return &l.Fault, l.kill(proc.Pid())
 	}
-	a.faulting.Lock()
-	defer a.faulting.Unlock()
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	if err := a.state.endLike(r); err != nil {
 		return nil, err
 	}
@@ -73,12 +85,12 @@ func (a *Agent) Fault(ctx context.Context, r onpath.FaultRequest) (*onpath.Fault
 	if err := a.state.saveLease(l); err != nil {
 		return nil, err
 	}
-	a.keep(l)
+	f.keep(l)
 	if err := l.begin(r); err != nil {
 		return nil, errors.Join(err, l.end(), a.state.removeLease(l))
 	}
 	a.event(plan, true, "FaultInjected", "%s on purpose%s, for %s", r.Kind, by, r.For)
-	a.goDo(func(ctx context.Context) { a.endInTime(ctx, l) })
+	a.goDo(func(ctx context.Context) { f.endInTime(ctx, l) })
 	return &l.Fault, nil
 }
 
@@ -118,22 +130,22 @@ func (s state) endFaults(which func(*onpath.Fault) bool) error {
 }
 
 // keep starts the keeper, which outlives this agent.
-func (a *Agent) keep(l *lease) {
-	if len(a.opt.FaultKeeper) == 0 {
+func (f *faults) keep(l *lease) {
+	if len(f.a.opt.FaultKeeper) == 0 {
 		return
 	}
-	args := append(a.opt.FaultKeeper[1:len(a.opt.FaultKeeper):len(a.opt.FaultKeeper)], a.state.leaseFile(l.Fault.ID))
-	cmd := exec.Command(a.opt.FaultKeeper[0], args...)
+	args := append(f.a.opt.FaultKeeper[1:len(f.a.opt.FaultKeeper):len(f.a.opt.FaultKeeper)], f.a.state.leaseFile(l.Fault.ID))
+	cmd := exec.Command(f.a.opt.FaultKeeper[0], args...)
 	cmd.Dir, cmd.SysProcAttr = "/", &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
-		a.log.Warn("if this agent dies, the fault ends only when an agent runs again", "fault", l.Fault.ID, "err", err)
+		f.a.log.Warn("if this agent dies, the fault ends only when an agent runs again", "fault", l.Fault.ID, "err", err)
 		return
 	}
 	go func() { _ = cmd.Wait() }() // no zombie while we live
 }
 
 // endInTime ends a fault, unless the agent ends first.
-func (a *Agent) endInTime(ctx context.Context, l *lease) {
+func (f *faults) endInTime(ctx context.Context, l *lease) {
 	t := time.NewTimer(time.Until(l.Fault.Until))
 	defer t.Stop()
 	select {
@@ -141,43 +153,43 @@ func (a *Agent) endInTime(ctx context.Context, l *lease) {
 		return
 	case <-t.C:
 	}
-	a.faulting.Lock()
-	defer a.faulting.Unlock()
-	if _, err := os.Stat(a.state.leaseFile(l.Fault.ID)); errors.Is(err, fs.ErrNotExist) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, err := os.Stat(f.a.state.leaseFile(l.Fault.ID)); errors.Is(err, fs.ErrNotExist) {
 		return // another has taken its place
 	}
 	if err := l.end(); err != nil {
-		a.log.Error("a fault does not end", "fault", l.Fault.ID, "err", err)
+		f.a.log.Error("a fault does not end", "fault", l.Fault.ID, "err", err)
 		return
 	}
-	if err := a.state.removeLease(l); err != nil {
-		a.log.Error("a fault has ended, but that cannot be noted", "fault", l.Fault.ID, "err", err)
+	if err := f.a.state.removeLease(l); err != nil {
+		f.a.log.Error("a fault has ended, but that cannot be noted", "fault", l.Fault.ID, "err", err)
 	}
-	a.tellEnded(l)
+	f.tellEnded(l)
 }
 
-func (a *Agent) tellEnded(l *lease) {
+func (f *faults) tellEnded(l *lease) {
 	if l.Fault.Kind.OfNode() {
-		a.tell(onpath.NodeEvent{About: a.about(), Reason: "FaultEnded", Message: string(l.Fault.Kind) + " is over"})
+		f.a.tell(onpath.NodeEvent{About: f.a.about(), Reason: "FaultEnded", Message: string(l.Fault.Kind) + " is over"})
 		return
 	}
 	tenant, name, _ := strings.Cut(l.Fault.Instance, "/")
-	a.event(onpath.InstancePlan{Tenant: tenant, Name: name}, false, "FaultEnded", "%s is over", l.Fault.Kind)
+	f.a.event(onpath.InstancePlan{Tenant: tenant, Name: name}, false, "FaultEnded", "%s is over", l.Fault.Kind)
 }
 
-// resumeFaults takes up those that an earlier agent caused.
-func (a *Agent) resumeFaults() {
-	entries, err := os.ReadDir(a.state.faultDir())
+// resume takes up those that an earlier agent caused.
+func (f *faults) resume() {
+	entries, err := os.ReadDir(f.a.state.faultDir())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		a.log.Error("cannot read which faults last", "err", err)
+		f.a.log.Error("cannot read which faults last", "err", err)
 	}
 	for _, e := range entries {
-		l, err := loadLease(filepath.Join(a.state.faultDir(), e.Name()))
+		l, err := loadLease(filepath.Join(f.a.state.faultDir(), e.Name()))
 		if err != nil {
-			a.log.Error("cannot read a fault", "file", e.Name(), "err", err)
+			f.a.log.Error("cannot read a fault", "file", e.Name(), "err", err)
 			continue
 		}
-		a.goDo(func(ctx context.Context) { a.endInTime(ctx, l) })
+		f.a.goDo(func(ctx context.Context) { f.endInTime(ctx, l) })
 	}
 }
 

@@ -26,8 +26,9 @@ import (
 // answered is how long an answer to whoever asked for the fault takes to be on its way.
 const answered = 250 * time.Millisecond
 
-// faultOfNode causes a fault of this node.
-func (a *Agent) faultOfNode(r onpath.FaultRequest) (*onpath.Fault, error) {
+// ofNode causes a fault of this node.
+func (f *faults) ofNode(r onpath.FaultRequest) (*onpath.Fault, error) {
+	a := f.a
 	if r.Node != a.opt.Name {
 		return nil, onpath.Errorf(onpath.CodeInvalid, "a fault of node %s was asked of node %s", r.Node, a.opt.Name)
 	}
@@ -37,20 +38,20 @@ func (a *Agent) faultOfNode(r onpath.FaultRequest) (*onpath.Fault, error) {
 		e.Remedy = "inject cut-link, which cuts its tunnels, or take its ports down at the switch; in a lab, kill its host"
 		return nil, e
 	}
-	device, err := a.underlayDevice(spec.Underlay)
+	device, err := underlayDevice(a.opt.NetNS, spec.Underlay)
 	if err != nil {
 		return nil, err
 	}
 	tunnels := &impair.Datagrams{To: cmp.Or(spec.Underlay.Port, onpath.DefaultTunnelPort)}
 	if r.Peer != "" {
-		peer, err := a.peer(r.Peer)
+		peer, err := peerNamed(a.wanted(), a.opt.Name, r.Peer)
 		if err != nil {
 			return nil, err
 		}
 		tunnels.Peer = peer.Address
 	}
-	a.faulting.Lock()
-	defer a.faulting.Unlock()
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	if err := a.state.endLike(r); err != nil {
 		return nil, err
 	}
@@ -67,7 +68,7 @@ func (a *Agent) faultOfNode(r onpath.FaultRequest) (*onpath.Fault, error) {
 	if err := a.state.saveLease(l); err != nil {
 		return nil, err
 	}
-	a.keep(l)
+	f.keep(l)
 	if err := l.cut(); err != nil {
 		return nil, errors.Join(err, l.end(), a.state.removeLease(l))
 	}
@@ -77,16 +78,16 @@ func (a *Agent) faultOfNode(r onpath.FaultRequest) (*onpath.Fault, error) {
 	}
 	a.tell(onpath.NodeEvent{About: a.about(), Reason: "FaultInjected", Warning: true,
 		Message: fmt.Sprintf("%s%s on purpose%s, for %s", r.Kind, at, byWhom(r), r.For)})
-	a.goDo(func(ctx context.Context) { a.endInTime(ctx, l) })
+	a.goDo(func(ctx context.Context) { f.endInTime(ctx, l) })
 	if r.Kind == onpath.FaultKillNode {
-		time.AfterFunc(answered, func() { a.die(l) })
+		time.AfterFunc(answered, func() { f.die(l) })
 	}
 	return &l.Fault, nil
 }
 
 // underlayDevice is the one with the underlay address.
-func (a *Agent) underlayDevice(u onpath.Underlay) (string, error) {
-	h, err := handle(a.opt.NetNS)
+func underlayDevice(netns string, u onpath.Underlay) (string, error) {
+	h, err := handle(netns)
 	if err != nil {
 		return "", err
 	}
@@ -98,20 +99,18 @@ func (a *Agent) underlayDevice(u onpath.Underlay) (string, error) {
 	return link.Attrs().Name, nil
 }
 
-// peer is another node to which this one has a tunnel.
-func (a *Agent) peer(name string) (onpath.Peer, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+// peerNamed is another node to which this one has a tunnel.
+func peerNamed(plan *onpath.NodePlan, self, name string) (onpath.Peer, error) {
 	var names []string
-	if a.plan != nil {
-		for _, p := range a.plan.Datapath.Peers {
+	if plan != nil {
+		for _, p := range plan.Datapath.Peers {
 			if p.Node == name {
 				return p, nil
 			}
 			names = append(names, p.Node)
 		}
 	}
-	e := onpath.Errorf(onpath.CodeNotFound, "node %s has no tunnel to a node %s", a.opt.Name, name)
+	e := onpath.Errorf(onpath.CodeNotFound, "node %s has no tunnel to a node %s", self, name)
 	e.Remedy = "it has none at all"
 	if len(names) > 0 {
 		slices.Sort(names)
@@ -141,25 +140,25 @@ func (l *lease) cut() error {
 }
 
 // die kills the instances and stops this agent, if the fault has not ended already.
-func (a *Agent) die(l *lease) {
-	a.faulting.Lock()
-	defer a.faulting.Unlock()
-	if _, err := os.Stat(a.state.leaseFile(l.Fault.ID)); err != nil || time.Until(l.Fault.Until) <= 0 {
+func (f *faults) die(l *lease) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, err := os.Stat(f.a.state.leaseFile(l.Fault.ID)); err != nil || time.Until(l.Fault.Until) <= 0 {
 		return
 	}
 	cancel, err := wakeAt(l.Fault.Until)
 	if err != nil {
-		a.log.Error("the agent is not stopped with its node: nothing would have it go on", "err", err)
+		f.a.log.Error("the agent is not stopped with its node: nothing would have it go on", "err", err)
 		return
 	}
 	defer cancel()
-	for _, p := range a.running() {
+	for _, p := range f.a.running() {
 		if err := p.signal(unix.SIGKILL); err != nil {
-			a.log.Error("an instance is not killed with its node", "process", p.PID, "err", err)
+			f.a.log.Error("an instance is not killed with its node", "process", p.PID, "err", err)
 		}
 	}
 	if err := unix.Kill(os.Getpid(), unix.SIGSTOP); err != nil {
-		a.log.Error("the agent is not stopped with its node", "err", err)
+		f.a.log.Error("the agent is not stopped with its node", "err", err)
 	}
 	time.Sleep(time.Until(l.Fault.Until)) // the stop takes hold of the last thread some time later
 }

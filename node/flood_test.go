@@ -12,8 +12,8 @@ import (
 // TestFloodTold: the agent tells that a tenant begins too many flows, and that it is
 // over, about the tenant.
 func TestFloodTold(t *testing.T) {
-	b := newBed(t)
-	clock := newHands()
+	b := newFixture(t)
+	clock := newManualClock()
 	b.clock = clock
 	count := func(n uint64) { b.path.set(func() { b.path.refused = map[string]uint64{"acme": n, "calm": 3} }) }
 	count(5)

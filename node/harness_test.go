@@ -137,8 +137,8 @@ func (p toldProcess) Stop(ctx context.Context, grace time.Duration) error {
 	return p.Process.Stop(ctx, grace)
 }
 
-// bed is one machine: a network namespace, a data path, a runtime.
-type bed struct {
+// fixture is one machine: a network namespace, a data path, a runtime.
+type fixture struct {
 	t       *testing.T
 	host    string // path of the namespace
 	dir     string
@@ -151,7 +151,7 @@ type bed struct {
 	edit    func(*node.Options)
 }
 
-func newBed(t *testing.T) *bed {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("needs root to create network namespaces and devices")
@@ -160,7 +160,7 @@ func newBed(t *testing.T) *bed {
 	base := t.TempDir()
 	s := &story{}
 	m := fake.NewMachine()
-	b := &bed{
+	b := &fixture{
 		t: t, host: filepath.Join(base, "host"), dir: filepath.Join(base, "state"),
 		story: s, path: &path{story: s}, machine: m, runtime: told{Runtime: fake.New(m), story: s},
 	}
@@ -178,7 +178,7 @@ func newBed(t *testing.T) *bed {
 }
 
 // sweep removes what a failed test left; mounts would outlive the folder.
-func (b *bed) sweep() {
+func (b *fixture) sweep() {
 	names, _ := filepath.Glob(filepath.Join(b.dir, "netns", "*"))
 	for _, n := range names {
 		_ = netnsrun.Remove(n)
@@ -188,7 +188,7 @@ func (b *bed) sweep() {
 	}
 }
 
-func (b *bed) noGoroutines(before int) {
+func (b *fixture) noGoroutines(before int) {
 	for deadline := time.Now().Add(patience); runtime.NumGoroutine() > before; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			buf := make([]byte, 1<<16)
@@ -201,14 +201,14 @@ func (b *bed) noGoroutines(before int) {
 // running is an agent at work.
 type running struct {
 	*node.Agent
-	b      *bed
+	b      *fixture
 	server *server
 	stop   func()
 }
 
 const nodeName = "n1"
 
-func (b *bed) options() node.Options {
+func (b *fixture) options() node.Options {
 	o := node.Options{
 		Name: nodeName, Spec: b.spec, StateDir: b.dir, NetNS: b.host, Datapath: b.path, Version: "v0.0.0-test",
 		Runtimes: map[onpath.FunctionKind]onpath.Runtime{onpath.ContainerFunction: b.runtime}, Clock: b.clock,
@@ -227,7 +227,7 @@ func (w testWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (b *bed) run() *running {
+func (b *fixture) run() *running {
 	b.t.Helper()
 	srv := &server{story: b.story}
 	o := b.options()
@@ -266,7 +266,7 @@ func (r *running) plan(p *onpath.NodePlan) {
 }
 
 // until waits for what, which the message names.
-func (b *bed) until(message string, what func() bool) {
+func (b *fixture) until(message string, what func() bool) {
 	b.t.Helper()
 	for deadline := time.Now().Add(patience); !what(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -286,12 +286,12 @@ func (r *running) untilState(name string, s onpath.InstanceState) onpath.Instanc
 }
 
 // gone waits until no device, namespace or record of an instance is left.
-func (b *bed) gone() {
+func (b *fixture) gone() {
 	b.t.Helper()
 	b.until("all devices, namespaces and records are gone", func() bool { return len(b.leftovers()) == 0 })
 }
 
-func (b *bed) leftovers() (out []string) {
+func (b *fixture) leftovers() (out []string) {
 	for _, l := range b.links() {
 		if strings.HasPrefix(l.Attrs().Name, "op") {
 			out = append(out, l.Attrs().Name)
@@ -304,7 +304,7 @@ func (b *bed) leftovers() (out []string) {
 	return out
 }
 
-func (b *bed) links() []netlink.Link {
+func (b *fixture) links() []netlink.Link {
 	b.t.Helper()
 	h := b.netlink(b.host)
 	defer h.Close()
@@ -318,7 +318,7 @@ func (b *bed) links() []netlink.Link {
 	return links
 }
 
-func (b *bed) netlink(path string) *netlink.Handle {
+func (b *fixture) netlink(path string) *netlink.Handle {
 	b.t.Helper()
 	ns, err := netns.GetFromPath(path)
 	if err != nil {
@@ -333,7 +333,7 @@ func (b *bed) netlink(path string) *netlink.Handle {
 }
 
 // id of an instance as the runtime knows it.
-func (b *bed) id(name string) string {
+func (b *fixture) id(name string) string {
 	b.t.Helper()
 	for _, id := range b.machine.Running() {
 		if strings.HasPrefix(id, "acme-"+name+"-") {

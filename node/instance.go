@@ -17,14 +17,14 @@ type instance struct {
 	looked  chan struct{} // closed when its devices have been looked at once
 	stop    context.CancelFunc
 
-	rec     record
-	backoff backoff
-	hasty   bool // the last run ended soon after its start
-	astray  bool // its process is not in its network namespace, which was made anew
+	rec            record
+	backoff        backoff
+	endedSoon      bool // the last run ended soon after its start
+	wrongNamespace bool // its process is not in its network namespace, which was made anew
 	// launched is the process that this agent started, not an adopted one.
 	launched onpath.Process
-	// ahead is what began before it was asked for; nil: nothing.
-	ahead *making
+	// creation is what began before it was asked for; nil: nothing.
+	creation *creation
 	// configured is the FunctionSpec.Told that the process took last.
 	configured string
 
@@ -123,9 +123,9 @@ func (in *instance) process(p onpath.Process) {
 	in.proc = p
 }
 
-// remember writes the record, and logs if it cannot: the worst that follows is
+// persist writes the record, and logs if it cannot: the worst that follows is
 // that the next agent takes a ready instance for one not ready.
-func (in *instance) remember() {
+func (in *instance) persist() {
 	if err := in.a.state.saveRecord(in.rec); err != nil {
 		in.a.log.Error("cannot save", "instance", in.id, "err", err)
 	}

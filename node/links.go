@@ -13,19 +13,19 @@ import (
 
 // watchLinks follows the devices of the agent's namespace. A device of an
 // instance that vanishes is made again; an uplink that comes is attached.
-func (a *Agent) watchLinks(ctx context.Context) {
+func (m *machine) watchLinks(ctx context.Context) {
 	for ctx.Err() == nil {
-		if err := a.followLinks(ctx); err != nil && ctx.Err() == nil {
-			a.log.Warn("cannot follow the network devices; trying again", "err", err)
-			_ = a.clock.Sleep(ctx, time.Second)
+		if err := m.followLinks(ctx); err != nil && ctx.Err() == nil {
+			m.log.Warn("cannot follow the network devices; trying again", "err", err)
+			_ = m.clock.Sleep(ctx, time.Second)
 		}
 	}
 }
 
-func (a *Agent) followLinks(ctx context.Context) error {
+func (m *machine) followLinks(ctx context.Context) error {
 	ns := netns.None()
-	if a.opt.NetNS != "" {
-		f, err := netns.GetFromPath(a.opt.NetNS)
+	if m.opt.NetNS != "" {
+		f, err := netns.GetFromPath(m.opt.NetNS)
 		if err != nil {
 			return err
 		}
@@ -61,7 +61,7 @@ func (a *Agent) followLinks(ctx context.Context) error {
 		for range addrs {
 		}
 	}()
-	kick(a.inspect) // what changed since the last look nobody has told
+	kick(m.inspect) // what changed since the last look nobody has told
 	for {
 		select {
 		case <-ctx.Done():
@@ -73,31 +73,25 @@ func (a *Agent) followLinks(ctx context.Context) error {
 				return errors.New("the kernel's notifications of addresses ended")
 			}
 			if u.Scope == unix.RT_SCOPE_UNIVERSE {
-				kick(a.inspect)
+				kick(m.inspect)
 			}
 		case u, ok := <-updates:
 			if !ok {
 				return errors.New("the kernel's notifications ended")
 			}
-			a.linkChanged(u)
+			m.linkChanged(u)
 		}
 	}
 }
 
-func (a *Agent) linkChanged(u netlink.LinkUpdate) {
+func (m *machine) linkChanged(u netlink.LinkUpdate) {
 	if !strings.HasPrefix(u.Attrs().Alias, aliasPrefix) {
-		kick(a.inspect)
+		kick(m.inspect)
 		return
 	}
 	if u.Header.Type == unix.RTM_DELLINK {
-		id, ok := strings.CutPrefix(u.Attrs().Alias, a.wirer.alias(""))
-		if !ok {
-			return
-		}
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		if in := a.instances[id]; in != nil && !in.leaving {
-			kick(in.changed)
+		if id, ok := strings.CutPrefix(u.Attrs().Alias, m.a.wirer.alias("")); ok {
+			m.a.wake(id)
 		}
 	}
 }

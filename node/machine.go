@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"runtime"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -23,8 +24,30 @@ const (
 	ConditionFastPath   = "FastPath/"
 )
 
-// machine is what was last seen of the machine.
+// machine looks at the machine again and again.
 type machine struct {
+	*shared
+	a       *Agent
+	inspect chan struct{} // look again
+	looking sync.Mutex    // serialises look
+
+	mu   sync.Mutex
+	seen sighting // last
+}
+
+func newMachine(s *shared, a *Agent) *machine {
+	return &machine{shared: s, a: a, inspect: make(chan struct{}, 1)}
+}
+
+// current is what was last seen; nobody writes to it.
+func (m *machine) current() sighting {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.seen
+}
+
+// sighting is what was seen of the machine.
+type sighting struct {
 	kernel      string
 	capacity    onpath.Resources
 	underlayMTU int // bytes
@@ -42,78 +65,81 @@ const defaultNetwork = onpath.Rate(10e9)
 // devices are told by the kernel.
 const lookEvery = 10 * time.Second
 
-// watchMachine looks at the machine whenever a device changes.
-func (a *Agent) watchMachine(ctx context.Context) {
-	a.goDo(func(ctx context.Context) {
-		for a.clock.Sleep(ctx, lookEvery) == nil {
-			kick(a.inspect)
+// watch looks at the machine whenever a device changes.
+func (m *machine) watch(ctx context.Context) {
+	m.goDo(func(ctx context.Context) {
+		for m.clock.Sleep(ctx, lookEvery) == nil {
+			kick(m.inspect)
 		}
 	})
-	a.goDo(a.watchLinks)
+	m.goDo(m.watchLinks)
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-a.inspect:
-			a.look()
+		case <-m.inspect:
+			m.look()
 		}
 	}
 }
 
 // look inspects the machine, and puts the configuration in force again if the
 // set of usable uplinks is another one, or a device is.
-func (a *Agent) look() {
-	a.looking.Lock()
-	defer a.looking.Unlock()
-	spec := a.spec()
-	m, err := a.inspectMachine(spec)
+func (m *machine) look() {
+	m.looking.Lock()
+	defer m.looking.Unlock()
+	now, err := m.inspectAll(m.a.spec())
 	if err != nil {
-		a.log.Error("cannot inspect the machine", "err", err)
+		m.log.Error("cannot inspect the machine", "err", err)
 		return
 	}
-	a.mu.Lock()
-	old := a.machine
+	old := m.current()
 	if old.capacity != (onpath.Resources{}) {
-		m.capacity.Disk = old.capacity.Disk // what is free now includes what instances took
+		now.capacity.Disk = old.capacity.Disk // what is free now includes what instances took
 	}
-	m.conditions = keepSince(old.conditions, m.conditions, a.clock.Now())
-	changed := hashOf(old.conditions) != hashOf(m.conditions) || old.underlayMTU != m.underlayMTU || !slices.Equal(old.addresses, m.addresses) || old.capacity != m.capacity
-	uplinks := hashOf(old.refused) != hashOf(m.refused)
-	devices := m.devices.changed(old.devices)
-	a.machine = m
-	a.mu.Unlock()
-	if m.firewallErr != "" && m.firewallErr != old.firewallErr {
-		a.log.Warn("cannot read the host's firewall; uplinks are attached in spite of it", "err", m.firewallErr)
+	now.conditions = keepSince(old.conditions, now.conditions, m.clock.Now())
+	m.mu.Lock()
+	m.seen = now
+	m.mu.Unlock()
+	if now.firewallErr != "" && now.firewallErr != old.firewallErr {
+		m.log.Warn("cannot read the host's firewall; uplinks are attached in spite of it", "err", now.firewallErr)
 	}
-	if changed {
-		kick(a.report)
-		a.tellConditions(old.conditions, m.conditions)
+	if now.reports(old) {
+		kick(m.report)
+		m.tellConditions(old.conditions, now.conditions)
 	}
+	devices := now.devices.changed(old.devices)
 	if len(devices) > 0 {
-		a.log.Info("devices are others than before; the data path is attached again", "devices", devices)
+		m.log.Info("devices are others than before; the data path is attached again", "devices", devices)
 	}
 	switch {
-	case uplinks || len(devices) > 0:
-		a.apply.kick(true)
-	case !slices.Equal(old.addresses, m.addresses): // exempt names them
-		a.apply.kick(false)
+	case hashOf(old.refused) != hashOf(now.refused) || len(devices) > 0:
+		m.a.apply.kick(true)
+	case !slices.Equal(old.addresses, now.addresses): // exemptions name them
+		m.a.apply.kick(false)
 	}
 }
 
+// reports tells whether a report would say another thing than before.
+func (s sighting) reports(old sighting) bool {
+	return hashOf(old.conditions) != hashOf(s.conditions) || old.underlayMTU != s.underlayMTU ||
+		!slices.Equal(old.addresses, s.addresses) || old.capacity != s.capacity
+}
+
 // tellConditions makes events of what got worse, and of what is good again.
-func (a *Agent) tellConditions(old, now []onpath.Condition) {
+func (m *machine) tellConditions(old, now []onpath.Condition) {
 	before := map[string]onpath.Condition{}
 	for _, c := range old {
 		before[c.Type] = c
 	}
-	about := a.about()
+	about := m.about()
 	for _, c := range now {
 		was, known := before[c.Type]
 		switch {
 		case c.Status == onpath.False && (was.Status != onpath.False || was.Reason != c.Reason):
-			a.tell(onpath.NodeEvent{About: about, Reason: c.Reason, Message: c.Message, Warning: true})
+			m.tell(onpath.NodeEvent{About: about, Reason: c.Reason, Message: c.Message, Warning: true})
 		case known && c.Status == onpath.True && was.Status == onpath.False:
-			a.tell(onpath.NodeEvent{About: about, Reason: "Recovered", Message: c.Type + " is as it should be again"})
+			m.tell(onpath.NodeEvent{About: about, Reason: "Recovered", Message: c.Type + " is as it should be again"})
 		}
 	}
 }
@@ -135,67 +161,67 @@ func (a *Agent) spec() onpath.NodeSpec {
 	return s
 }
 
-func (a *Agent) inspectMachine(spec onpath.NodeSpec) (machine, error) {
-	h, err := handle(a.opt.NetNS)
+func (m *machine) inspectAll(spec onpath.NodeSpec) (sighting, error) {
+	h, err := handle(m.opt.NetNS)
 	if err != nil {
-		return machine{}, err
+		return sighting{}, err
 	}
 	defer h.Close()
-	m := machine{kernel: kernelRelease(), refused: map[string]string{}}
+	now := sighting{kernel: kernelRelease(), refused: map[string]string{}}
 	var rate onpath.Rate
 	under, c := underlay(h, spec.Underlay.Address)
-	m.conditions = append(m.conditions, c)
+	now.conditions = append(now.conditions, c)
 	if under != nil {
-		m.underlayMTU = under.Attrs().MTU
-		rate = a.speed(under.Attrs().Name)
+		now.underlayMTU = under.Attrs().MTU
+		rate = m.speed(under.Attrs().Name)
 	}
-	m.devices = watchedOf(h, spec, under)
-	if m.addresses, err = addressesOf(h); err != nil {
-		return machine{}, err
+	now.devices = watchedOf(h, spec, under)
+	if now.addresses, err = addressesOf(h); err != nil {
+		return sighting{}, err
 	}
-	fw, err := inspectFirewall(a.opt.NetNS)
+	fw, err := inspectFirewall(m.opt.NetNS)
 	if err != nil {
-		m.firewallErr = err.Error()
+		now.firewallErr = err.Error()
 	}
 	var uplinkRate onpath.Rate
 	for _, u := range spec.Uplinks {
 		c := uplinkCondition(h, u, fw)
 		if c.Status == onpath.False && c.Reason != "Down" {
-			m.refused[u.Name] = c.Reason
+			now.refused[u.Name] = c.Reason
 		}
-		if s := a.speed(u.Device); s != 0 && (uplinkRate == 0 || s < uplinkRate) {
+		if s := m.speed(u.Device); s != 0 && (uplinkRate == 0 || s < uplinkRate) {
 			uplinkRate = s
 		}
-		m.conditions = append(m.conditions, c)
+		now.conditions = append(now.conditions, c)
 	}
-	m.refuseTogether(spec.Uplinks)
-	m.conditions = append(m.conditions, a.fastConditions(spec.Uplinks)...)
+	now.refuseTogether(spec.Uplinks)
+	now.conditions = append(now.conditions, m.fastConditions(spec.Uplinks)...)
 	if uplinkRate != 0 {
 		rate = uplinkRate
 	}
 	if slices.ContainsFunc(spec.Uplinks, needsForwarding) {
-		m.conditions = append(m.conditions, a.forwarding())
+		now.conditions = append(now.conditions, m.forwarding())
 	}
-	m.conditions = append(m.conditions, a.runtimeConditions()...)
-	m.capacity = a.capacity(rate)
-	return m, nil
+	now.conditions = append(now.conditions, m.a.runtimeCondition())
+	now.capacity = m.capacityOf(rate)
+	return now, nil
 }
 
 // refuseTogether leaves out all uplinks between which the kernel routes if the
 // host's firewall forbids one of them: steering one direction only would let a
 // function see half of each flow.
-func (m *machine) refuseTogether(uplinks []onpath.Uplink) {
-	first := slices.IndexFunc(uplinks, func(u onpath.Uplink) bool { return m.refused[u.Name] == "HostFirewall" })
+func (s *sighting) refuseTogether(uplinks []onpath.Uplink) {
+	first := slices.IndexFunc(uplinks, func(u onpath.Uplink) bool { return s.refused[u.Name] == "HostFirewall" })
 	if first < 0 {
 		return
 	}
 	for _, u := range uplinks {
-		if !needsForwarding(u) || m.refused[u.Name] != "" {
+		if !needsForwarding(u) || s.refused[u.Name] != "" {
 			continue
 		}
-		m.refused[u.Name] = "OtherUplink"
-		for i := range m.conditions {
-			if c := &m.conditions[i]; c.Type == ConditionUplink+u.Name {
+		s.refused[u.Name] = "OtherUplink"
+		for i := range s.conditions {
+			if c := &s.conditions[i]; c.Type == ConditionUplink+u.Name {
 				c.Status, c.Reason = onpath.False, "OtherUplink"
 				c.Message = fmt.Sprintf("uplink %s is not attached, because uplink %s is not: one without the other would steer one direction only", u.Name, uplinks[first].Name)
 			}
@@ -211,8 +237,8 @@ func kernelRelease() string {
 	return unix.ByteSliceToString(u.Release[:])
 }
 
-// capacity is the machine's, less what the operator's file says otherwise.
-func (a *Agent) capacity(network onpath.Rate) onpath.Resources {
+// capacityOf is the machine's, less what the operator's file says otherwise.
+func (m *machine) capacityOf(network onpath.Rate) onpath.Resources {
 	if network == 0 {
 		network = defaultNetwork
 	}
@@ -222,11 +248,11 @@ func (a *Agent) capacity(network onpath.Rate) onpath.Resources {
 		r.Memory = onpath.Size(uint64(si.Totalram) * uint64(si.Unit))
 	}
 	var fs unix.Statfs_t
-	if unix.Statfs(a.opt.StateDir, &fs) == nil {
+	if unix.Statfs(m.opt.StateDir, &fs) == nil {
 		const gi = 1 << 30
 		r.Disk = onpath.Size(fs.Bavail*uint64(fs.Bsize)) / gi * gi
 	}
-	c := a.opt.Spec.Capacity
+	c := m.opt.Spec.Capacity
 	if c.CPU != 0 {
 		r.CPU = c.CPU
 	}
@@ -242,7 +268,7 @@ func (a *Agent) capacity(network onpath.Rate) onpath.Resources {
 	return r
 }
 
-func (a *Agent) runtimeConditions() []onpath.Condition {
+func (a *Agent) runtimeCondition() onpath.Condition {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	c := onpath.Condition{Type: ConditionRuntime, Status: onpath.True}
@@ -253,5 +279,5 @@ func (a *Agent) runtimeConditions() []onpath.Condition {
 		c.Status, c.Reason = onpath.False, "Unavailable"
 		c.Message = "the container runtime does not answer: " + d.err.Error()
 	}
-	return []onpath.Condition{c}
+	return c
 }

@@ -35,7 +35,7 @@ func uplinkPlan(generation uint64, bypass bool, devices ...string) *onpath.NodeP
 }
 
 func TestUplinksAndForwarding(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	sysctl(t, b.host, "net.ipv4.ip_forward", "0")
 	b.spec.Underlay.Address = netip.MustParseAddr("10.255.0.7")
 	b.station("a", "cl0", []string{"10.255.0.7/24"}, []string{"10.255.0.8/24"})
@@ -66,7 +66,7 @@ func TestUplinksAndForwarding(t *testing.T) {
 
 // TestAddresses: the report has the machine's own addresses, soon after they change.
 func TestAddresses(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	b.station("a", "cl0", []string{"10.255.0.7/24", "2001:db8::7/64"}, []string{"10.255.0.8/24", "2001:db8::8/64"})
 	r := b.run()
 	has := func(want string) func() bool {
@@ -84,7 +84,7 @@ func TestAddresses(t *testing.T) {
 }
 
 func TestHostFirewall(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	b.station("a", "cl0", []string{"10.255.0.7/24"}, []string{"10.255.0.8/24"})
 	ns, err := netns.GetFromPath(b.host)
 	must(t, err)
@@ -134,7 +134,7 @@ func TestHostFirewall(t *testing.T) {
 }
 
 func TestMissingRuntime(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	b.edit = func(o *node.Options) { o.Runtimes = nil }
 	r := b.run()
 	if c := r.condition(node.ConditionRuntime); c.Status != onpath.False || c.Reason != "Missing" {
@@ -148,7 +148,7 @@ func TestMissingRuntime(t *testing.T) {
 }
 
 func TestCapacity(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	b.spec.Capacity.CPU = 1500
 	r := b.run()
 	got := r.Report()
@@ -161,7 +161,7 @@ func TestCapacity(t *testing.T) {
 // is, when a device that it is attached to is another one under the same name, and
 // when the underlay's address goes or comes back.
 func TestDeviceMadeAnew(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	b.spec.Underlay.Address = netip.MustParseAddr("10.255.0.7")
 	b.device("under0", 0)
 	b.device("cl0", 0)
@@ -222,7 +222,7 @@ func TestDeviceMadeAnew(t *testing.T) {
 }
 
 // settled waits until nothing has been applied for a while.
-func (b *bed) settled() {
+func (b *fixture) settled() {
 	for n := -1; n != b.path.count(); time.Sleep(200 * time.Millisecond) {
 		n = b.path.count()
 	}
@@ -230,7 +230,7 @@ func (b *bed) settled() {
 
 // device makes a device in the host, up, with that number (0: any) and an address
 // of its own making.
-func (b *bed) device(name string, index int) {
+func (b *fixture) device(name string, index int) {
 	b.t.Helper()
 	h := b.netlink(b.host)
 	defer h.Close()

@@ -61,7 +61,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		onpath.InstanceStarting: 0, onpath.InstanceReady: 0, onpath.InstanceUnready: 0, onpath.InstanceFailed: 0,
 	}
 	names := map[onpath.VportID]string{}
-	c.a.reach.collect(ch)
+	c.a.detector.collect(ch)
 	c.a.mu.Lock()
 	acked := c.a.acked
 	for _, in := range c.a.instances {
@@ -124,10 +124,10 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-func (r *reach) collect(ch chan<- prometheus.Metric) {
+func (r *detector) collect(ch chan<- prometheus.Metric) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for a, j := range r.judges {
+	for a, j := range r.peers {
 		up := 1.0
 		if j.lost {
 			up = 0

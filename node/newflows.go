@@ -22,17 +22,17 @@ const (
 )
 
 // watchNewFlows tells of tenants that begin more flows than they may.
-func (a *Agent) watchNewFlows(ctx context.Context) {
+func (s *shared) watchNewFlows(ctx context.Context) {
 	tenants := map[string]*refusals{}
-	for a.clock.Sleep(ctx, refusedEvery) == nil {
-		counts, err := a.refused(ctx)
+	for s.clock.Sleep(ctx, refusedEvery) == nil {
+		counts, err := s.refused(ctx)
 		if err != nil {
 			if ctx.Err() == nil {
-				a.log.Debug("cannot read what tenants were refused", "err", err)
+				s.log.Debug("cannot read what tenants were refused", "err", err)
 			}
 			continue
 		}
-		now := a.clock.Now()
+		now := s.clock.Now()
 		for name, n := range counts {
 			r := tenants[name]
 			if r == nil {
@@ -41,18 +41,18 @@ func (a *Agent) watchNewFlows(ctx context.Context) {
 			}
 			if e, ok := r.note(n, now); ok {
 				e.About = onpath.Key{Kind: onpath.KindTenant, Name: name}.String()
-				a.tell(e)
+				s.tell(e)
 			}
 		}
 	}
 }
 
 // refused reads how many packets tenants were refused.
-func (a *Agent) refused(ctx context.Context) (map[string]uint64, error) {
-	if r, ok := a.opt.Datapath.(onpath.RefusalReader); ok {
+func (s *shared) refused(ctx context.Context) (map[string]uint64, error) {
+	if r, ok := s.opt.Datapath.(onpath.RefusalReader); ok {
 		return r.Refused(ctx)
 	}
-	c, err := a.opt.Datapath.Counters(ctx)
+	c, err := s.opt.Datapath.Counters(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -18,7 +18,7 @@ var (
 func (a *Agent) Serve(ctx context.Context, op onpath.NodeOp, request json.RawMessage, stream io.ReadWriteCloser) error {
 	switch op {
 	case onpath.OpFlows:
-		return serve(request, func(f onpath.FlowFilter) error { return a.serveFlows(ctx, f, stream) })
+		return serve(request, func(f onpath.FlowFilter) error { return serveFlows(ctx, a.opt.Datapath, f, stream) })
 	case onpath.OpCounters:
 		c, err := a.opt.Datapath.Counters(ctx)
 		if err != nil {
@@ -69,10 +69,10 @@ func serve[T any](request json.RawMessage, do func(T) error) error {
 	return do(r)
 }
 
-func (a *Agent) serveFlows(ctx context.Context, f onpath.FlowFilter, w io.Writer) error {
+func serveFlows(ctx context.Context, d onpath.Datapath, f onpath.FlowFilter, w io.Writer) error {
 	enc := json.NewEncoder(w)
 	var failed error
-	err := a.opt.Datapath.Flows(ctx, f, func(e onpath.FlowEntry) bool {
+	err := d.Flows(ctx, f, func(e onpath.FlowEntry) bool {
 		failed = enc.Encode(e)
 		return failed == nil && ctx.Err() == nil
 	})

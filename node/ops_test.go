@@ -32,7 +32,7 @@ func (r *running) serve(op onpath.NodeOp, request any) (string, error) {
 }
 
 func TestOperations(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	b.path.flows = []onpath.FlowEntry{{Vport: 1, Kind: onpath.NextVport, Next: 16}, {Vport: 2, Kind: onpath.NextExit}}
 	r := b.run()
 	in := routed("web", 16)
@@ -72,7 +72,7 @@ func TestOperations(t *testing.T) {
 // TestCaptureAtFunction: an ebpf function's vport is refused, with the place where its
 // packets are to be seen; captures elsewhere on its node are not.
 func TestCaptureAtFunction(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	b.edit = func(o *node.Options) { o.Runtimes[onpath.EBPFFunction] = tellable{fake.New(b.machine)} }
 	r := b.run()
 	fw := routed("fw", 17)
@@ -93,7 +93,7 @@ func TestCaptureAtFunction(t *testing.T) {
 // TestPreviousLog: what a run wrote stays to be read while the next one runs,
 // and goes with the instance.
 func TestPreviousLog(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	r := b.run()
 	in := routed("web", 16)
 	in.Spec.Container.Command = []string{"print", "one\ntwo"}
@@ -123,7 +123,7 @@ func TestPreviousLog(t *testing.T) {
 }
 
 func TestExec(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	r := b.run()
 	r.plan(planOf(1, routed("web", 16)))
 	r.untilState("web", onpath.InstanceReady)

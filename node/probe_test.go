@@ -35,13 +35,13 @@ func (p *prober) say(err error) {
 }
 
 // awaitAsked waits for n probes from now on.
-func (p *prober) awaitAsked(b *bed, n int64) {
+func (p *prober) awaitAsked(b *fixture, n int64) {
 	b.t.Helper()
 	begin := p.asked.Load()
 	b.until("it is probed", func() bool { return p.asked.Load() >= begin+n })
 }
 
-func (b *bed) prober() *prober {
+func (b *fixture) prober() *prober {
 	p := &prober{}
 	b.machine.Set(fake.Knobs{Exec: p.exec})
 	return p
@@ -60,7 +60,7 @@ var errNoRuntime = onpath.Errorf(onpath.CodeUnavailable, "cannot run check: no s
 // TestProbeNotRun: a probe that the runtime cannot run is no word about a program
 // that runs; once it can be, its answer counts.
 func TestProbeNotRun(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	r := b.run()
 	p := b.prober()
 	r.plan(planOf(1, probedInstance()))
@@ -102,7 +102,7 @@ func TestProbeNotRun(t *testing.T) {
 // TestProbeNotRunYet: what no probe has found ready does not become so, and is not
 // killed for it either.
 func TestProbeNotRunYet(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	r := b.run()
 	p := b.prober()
 	p.say(errNoRuntime)
@@ -124,7 +124,7 @@ func TestProbeNotRunYet(t *testing.T) {
 
 // TestProbeMissing: a probe whose program is missing has failed.
 func TestProbeMissing(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	r := b.run()
 	p := b.prober()
 	r.plan(planOf(1, probedInstance()))

@@ -16,7 +16,7 @@ import (
 )
 
 // edited changes the record of the one instance as an agent has left it.
-func (b *bed) edited(change func(map[string]any)) {
+func (b *fixture) edited(change func(map[string]any)) {
 	b.t.Helper()
 	files, _ := filepath.Glob(filepath.Join(b.dir, "instances", "*.json"))
 	if len(files) != 1 {
@@ -46,7 +46,7 @@ func TestRebootWithoutRuntime(t *testing.T) {
 		"no new start":                              {false, bootID(t), onpath.VportUp},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBed(t)
+			b := newFixture(t)
 			r := b.run()
 			r.plan(planOf(1, routed("web", 16, "10.9.0.5/24")))
 			r.untilState("web", onpath.InstanceReady)
@@ -123,7 +123,7 @@ func (misplaced) Pid() int { return os.Getpid() }
 // TestProcessElsewhere: a process that does not live in the namespace that is wired
 // sees none of its packets; it is started anew.
 func TestProcessElsewhere(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	r := b.run()
 	r.plan(planOf(1, routed("web", 16)))
 	r.untilState("web", onpath.InstanceReady)

@@ -27,10 +27,7 @@ func (a *Agent) reportLoop(ctx context.Context) {
 		case <-tick:
 			kick(a.count)
 		}
-		a.mu.Lock()
-		s := a.session
-		a.mu.Unlock()
-		if s != nil {
+		if s := a.events.current(); s != nil {
 			s.Report(a.Report())
 		}
 	}
@@ -38,15 +35,15 @@ func (a *Agent) reportLoop(ctx context.Context) {
 
 // Report is the state of everything now.
 func (a *Agent) Report() onpath.NodeReport {
-	inForce := a.apply.inForce()
+	inForce, m := a.apply.inForce(), a.machine.current()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	r := onpath.NodeReport{
-		Node: a.opt.Name, Plan: a.acked, PlanError: a.whyNot(),
-		Version: a.opt.Version, Kernel: a.machine.kernel, Started: a.started,
-		Capacity: a.machine.capacity, UnderlayMTU: a.machine.underlayMTU, NoHostImage: !a.opt.HostImage,
-		Addresses: a.machine.addresses, Conditions: slices.Clone(a.machine.conditions), Paths: a.countedPaths(),
-		Unreachable: a.unreachable(),
+		Node: a.opt.Name, Plan: a.acked, PlanError: a.planProblem(),
+		Version: a.opt.Version, Kernel: m.kernel, Started: a.started,
+		Capacity: m.capacity, UnderlayMTU: m.underlayMTU, NoHostImage: !a.opt.HostImage,
+		Addresses: m.addresses, Conditions: slices.Clone(m.conditions), Paths: a.countedPaths(),
+		Unreachable: unreachable(a.plan, a.detector, a.echo),
 	}
 	named := map[string]bool{}
 	for _, in := range a.instances {

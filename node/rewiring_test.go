@@ -13,7 +13,7 @@ import (
 	"github.com/onpath/onpath"
 )
 
-func (b *bed) mtu(device string, bytes int) {
+func (b *fixture) mtu(device string, bytes int) {
 	b.t.Helper()
 	h := b.netlink(b.host)
 	defer h.Close()
@@ -23,7 +23,7 @@ func (b *bed) mtu(device string, bytes int) {
 }
 
 // addressed reports whether the instance has the address.
-func (b *bed) addressed(name, address string) bool {
+func (b *fixture) addressed(name, address string) bool {
 	b.t.Helper()
 	h := b.netlink(b.nsOf(name))
 	defer h.Close()
@@ -46,7 +46,7 @@ func (s *server) tellsOf(reason string) (n int) {
 // TestRewiringFails: an instance that serves goes on serving while a change of its
 // wiring fails, which is tried again until it works and told once.
 func TestRewiringFails(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	r := b.run()
 	r.plan(planOf(1, routed("web", 16, "10.9.0.5/24")))
 	r.untilState("web", onpath.InstanceReady)
@@ -77,7 +77,7 @@ func TestRewiringFails(t *testing.T) {
 // TestRewiringAfterTheEnd: what could not be wired is tried again for the process that
 // comes after the one that ended meanwhile.
 func TestRewiringAfterTheEnd(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	r := b.run()
 	r.plan(planOf(1, routed("web", 16, "10.9.0.5/24")))
 	r.untilState("web", onpath.InstanceReady)
@@ -97,7 +97,7 @@ func TestRewiringAfterTheEnd(t *testing.T) {
 // TestRewiringFailsAtStart: also if it is an agent's first attempt, of an instance
 // that it found serving.
 func TestRewiringFailsAtStart(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	r := b.run()
 	r.plan(planOf(1, routed("web", 16, "10.9.0.5/24")))
 	r.untilState("web", onpath.InstanceReady)
@@ -127,7 +127,7 @@ func TestRewiringFailsAtStart(t *testing.T) {
 // TestRewiringWithoutIPv6: a function may turn IPv6 off, and its instances get
 // other addresses all the same.
 func TestRewiringWithoutIPv6(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	r := b.run()
 	in := routed("web", 16, "10.9.0.5/24", "fd00::5/64")
 	in.Spec.Container.Sysctls = map[string]string{"net.ipv6.conf.all.disable_ipv6": "1"}

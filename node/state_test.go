@@ -26,7 +26,7 @@ func TestHold(t *testing.T) {
 
 // TestHeld: an agent runs in a folder that its program holds.
 func TestHeld(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	release, err := node.Hold(b.dir)
 	if err != nil {
 		t.Fatal(err)

@@ -63,7 +63,7 @@ func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed boo
 		in.set(onpath.InstanceStarting, cause{awaitingProbe, "waiting for the first probe to succeed"})
 	}
 	for {
-		if in.astray {
+		if in.wrongNamespace {
 			in.kill(ctx, w, namespaceReplaced.words)
 			return 0, cause{}
 		}
@@ -145,7 +145,7 @@ const (
 // settle begins the wait; the returned function ends it.
 func (in *instance) settle(ctx context.Context) (<-chan struct{}, func()) {
 	d := settleFirst
-	if in.hasty {
+	if in.endedSoon {
 		d = settleAfterCrash
 	}
 	return alarm(ctx, in.a.clock, d)
@@ -172,7 +172,7 @@ func (in *instance) exited(ctx context.Context, w *watch) (good time.Duration, w
 	in.shut(ctx) // before asking how it ended, which takes its time
 	code, _ := w.p.Exit()
 	why = cause{"Exited", exitWords(code)}
-	in.hasty = good < shortRun
+	in.endedSoon = good < shortRun
 	ran := ranFor(good)
 	if words := in.lastWords(ctx); words != "" && code != 0 {
 		why.words += ": " + words
@@ -250,7 +250,7 @@ func (w *watch) setEager(on bool) {
 // kill ends a process that runs but must not; it gives that as a cause.
 func (in *instance) kill(ctx context.Context, w *watch, words string) cause {
 	why := cause{"Killed", words}
-	in.astray = false
+	in.wrongNamespace = false
 	in.close(ctx, onpath.InstanceFailed, why)
 	in.keepLog(ctx)
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), in.a.opt.StopGrace+startTimeout)

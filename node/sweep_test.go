@@ -14,11 +14,11 @@ import (
 	"github.com/onpath/onpath"
 )
 
-// leftover is a bed in which an agent has left the instance old, which the plan that
+// leftover is a fixture in which an agent has left the instance old, which the plan that
 // is saved, of generation 2, does not name.
-func leftover(t *testing.T) *bed {
+func leftover(t *testing.T) *fixture {
 	t.Helper()
-	b := newBed(t)
+	b := newFixture(t)
 	r := b.run()
 	r.plan(planOf(1, routed("old", 17)))
 	r.untilState("old", onpath.InstanceReady)

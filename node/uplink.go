@@ -94,20 +94,20 @@ func uplinkCondition(h *netlink.Handle, u onpath.Uplink, fw firewall) onpath.Con
 
 // forwarding says whether the kernel routes between the uplinks, and turns it
 // on if it may.
-func (a *Agent) forwarding() onpath.Condition {
+func (m *machine) forwarding() onpath.Condition {
 	c := onpath.Condition{Type: ConditionForwarding, Status: onpath.True}
 	var off []string
-	err := netnsrun.Do(a.opt.NetNS, func() error {
+	err := netnsrun.Do(m.opt.NetNS, func() error {
 		for _, key := range []string{"net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"} {
 			got, err := os.ReadFile("/proc/sys/" + strings.ReplaceAll(key, ".", "/"))
 			if err != nil || strings.TrimSpace(string(got)) != "0" {
 				continue // on, or a kernel without it
 			}
-			if a.opt.SetForwarding {
+			if m.opt.SetForwarding {
 				if err := (sysctl{key, "1"}).set(); err != nil {
 					return err
 				}
-				a.log.Info("turned forwarding on", "sysctl", key)
+				m.log.Info("turned forwarding on", "sysctl", key)
 				continue
 			}
 			off = append(off, key+"=1")
@@ -125,8 +125,8 @@ func (a *Agent) forwarding() onpath.Condition {
 }
 
 // speed asks a device for its bit rate; 0 if it does not know.
-func (a *Agent) speed(device string) (rate onpath.Rate) {
-	_ = netnsrun.Do(a.opt.NetNS, func() error {
+func (m *machine) speed(device string) (rate onpath.Rate) {
+	_ = netnsrun.Do(m.opt.NetNS, func() error {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
 			return err

@@ -20,7 +20,7 @@ import (
 )
 
 // nsOf is the namespace of the one instance of that name.
-func (b *bed) nsOf(name string) string {
+func (b *fixture) nsOf(name string) string {
 	b.t.Helper()
 	return filepath.Join(b.dir, "netns", b.id(name))
 }
@@ -49,7 +49,7 @@ func readSysctl(t *testing.T, ns, key string) string {
 }
 
 // station is an end point in a namespace of its own, linked to the host.
-func (b *bed) station(name, device string, host, own []string) string {
+func (b *fixture) station(name, device string, host, own []string) string {
 	b.t.Helper()
 	path := filepath.Join(filepath.Dir(b.host), name)
 	if err := netnsrun.Create(path); err != nil {
@@ -107,7 +107,7 @@ func must(t *testing.T, err error) {
 
 // diverted makes the host's kernel do what the data path does: what comes from
 // the client goes to the instance's device, to the instance's MAC.
-func (b *bed) diverted(v onpath.VportID, from string) {
+func (b *fixture) diverted(v onpath.VportID, from string) {
 	b.t.Helper()
 	h := b.netlink(b.host)
 	defer h.Close()
@@ -132,7 +132,7 @@ func (b *bed) diverted(v onpath.VportID, from string) {
 // Real packets, IPv4 and IPv6, go from a client into the instance's namespace,
 // out of it and on to a server, and TCP carries a megabyte.
 func TestTrafficCrossesRoutedInstance(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	client := b.station("client", "cl0", []string{"10.1.0.1/24", "2001:db8:1::1/64"}, []string{"10.1.0.2/24", "2001:db8:1::2/64"})
 	server := b.station("server", "sv0", []string{"10.2.0.1/24", "2001:db8:2::1/64"}, []string{"10.2.0.2/24", "2001:db8:2::2/64"})
 	for _, k := range []string{"net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"} {
@@ -185,7 +185,7 @@ func TestTrafficCrossesRoutedInstance(t *testing.T) {
 }
 
 // received is how many bytes came out of the instance.
-func (b *bed) received(device string) uint64 {
+func (b *fixture) received(device string) uint64 {
 	for _, l := range b.links() {
 		if l.Attrs().Name == device {
 			return l.Attrs().Statistics.RxBytes
@@ -230,7 +230,7 @@ func transfer(t *testing.T, client, server, addr string, size int) (n int64) {
 }
 
 func TestBridgedInstanceHasTwoSides(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	r := b.run()
 	in := routed("bump", 32)
 	in.Back = 33
@@ -272,7 +272,7 @@ func TestBridgedInstanceHasTwoSides(t *testing.T) {
 
 // Somebody deletes the device of a living instance: it is made again.
 func TestDeviceIsMadeAgain(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	r := b.run()
 	r.plan(planOf(1, routed("web", 16, "10.9.0.5/24")))
 	r.untilState("web", onpath.InstanceReady)
@@ -293,7 +293,7 @@ func TestDeviceIsMadeAgain(t *testing.T) {
 }
 
 func TestProbeTCP(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	r := b.run()
 	in := routed("web", 16, "10.9.0.5/24")
 	in.Spec.Health = onpath.Health{TCP: 3128, Every: onpath.Duration(20 * time.Millisecond), Failures: 2}
@@ -329,7 +329,7 @@ func TestProbeTCP(t *testing.T) {
 
 // An instance that never gets ready is started anew when its time is over.
 func TestStartTimeout(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	r := b.run()
 	in := routed("web", 16)
 	in.Spec.Health = onpath.Health{Exec: []string{"exit", "3"}, Every: onpath.Duration(10 * time.Millisecond), Start: onpath.Duration(50 * time.Millisecond)}
@@ -347,7 +347,7 @@ func TestStartTimeout(t *testing.T) {
 // TestPortsAreShared: instances that speak with their clients' addresses call the
 // same server from different ports, and the function's own setting wins.
 func TestPortsAreShared(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	r := b.run()
 	var instances []onpath.InstancePlan
 	for n, name := range []string{"one", "two", "own"} {

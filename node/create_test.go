@@ -10,10 +10,10 @@ import (
 	"github.com/onpath/onpath/runtime/fake"
 )
 
-// held is a bed whose data path refuses generation 1 until it is let go.
-func held(t *testing.T) (b *bed, letGo func()) {
+// held is a fixture whose data path refuses generation 1 until it is let go.
+func held(t *testing.T) (b *fixture, letGo func()) {
 	t.Helper()
-	b = newBed(t)
+	b = newFixture(t)
 	hold := true
 	b.path.fail = func(c *onpath.DatapathConfig) error {
 		if hold && c.Generation == 1 {
@@ -81,7 +81,7 @@ func TestMadeInVain(t *testing.T) {
 // An instance that cannot be made is tried again after a wait, and says why and how
 // often.
 func TestCannotBeMade(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	b.machine.Set(fake.Knobs{Create: func(context.Context, onpath.RunSpec) error {
 		return onpath.Errorf(onpath.CodeInvalid, "no such program")
 	}})

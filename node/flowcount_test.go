@@ -13,7 +13,7 @@ import (
 // and a count that began before an instance or a path began to drain says nothing of
 // them.
 func TestSlowCount(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	step := make(chan struct{})
 	var walks, began atomic.Int32
 	b.path.walking = func() {

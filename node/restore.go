@@ -14,11 +14,11 @@ import (
 	"github.com/onpath/onpath/internal/netnsrun"
 )
 
-// recall is what an earlier agent left: the record, and the process if it runs.
+// restore gives what an earlier agent left: the record, and the process if it runs.
 // One that was ready is taken to be so until a probe says otherwise, and also
 // while its runtime does not answer: no agent, no change. Only a start of the
 // machine ends all, whatever the record says.
-func (in *instance) recall() onpath.Process {
+func (in *instance) restore() onpath.Process {
 	all, err := in.a.state.records()
 	if err != nil {
 		in.a.log.Error("cannot read records", "err", err)
@@ -38,7 +38,7 @@ func (in *instance) recall() onpath.Process {
 			in.rec.Vports = append(in.rec.Vports, v)
 		}
 	}
-	in.remember()
+	in.persist()
 	_, rtErr := in.runtime()
 	p := in.takeAdopted()
 	in.a.mu.Lock()
@@ -155,7 +155,7 @@ func (in *instance) wire(ctx context.Context, p onpath.Process) error {
 		made, err = in.a.wirer.wire(ctx, w, in.rec.Wiring, pid)
 	}
 	if made.namespace {
-		in.displaced(p)
+		in.namespaceReplacedFor(p)
 	}
 	done := ""
 	if err == nil {
@@ -163,7 +163,7 @@ func (in *instance) wire(ctx context.Context, p onpath.Process) error {
 	}
 	if in.rec.Wiring != done && (made.device || ctx.Err() == nil) {
 		in.rec.Wiring = done
-		in.remember()
+		in.persist()
 	}
 	// What served goes on serving by devices that are as they were.
 	keeps := err != nil && !made.device && !made.namespace && in.a.wirer.there(w)
@@ -184,9 +184,9 @@ func (in *instance) wire(ctx context.Context, p onpath.Process) error {
 	return err
 }
 
-// strays reports whether a process surely is not in the instance's network namespace:
+// inWrongNamespace reports whether a process surely is not in the instance's network namespace:
 // that was made anew while nobody could say where the process is.
-func (in *instance) strays(p onpath.Process) bool {
+func (in *instance) inWrongNamespace(p onpath.Process) bool {
 	if p.Pid() == 0 || wiringOf(in.id, in.current()).Attach == attachInline {
 		return false
 	}
@@ -197,10 +197,10 @@ func (in *instance) strays(p onpath.Process) bool {
 // namespaceReplaced is why a process must begin anew that is not in its namespace.
 var namespaceReplaced = cause{"NamespaceReplaced", "its network namespace was made anew"}
 
-// displaced says that the instance's namespace is a new one: no process is in it,
+// namespaceReplacedFor says that the instance's namespace is a new one: no process is in it,
 // and packets would cross it as if there were no function.
-func (in *instance) displaced(p onpath.Process) {
-	in.astray = in.astray || p != nil && !ended(p)
+func (in *instance) namespaceReplacedFor(p onpath.Process) {
+	in.wrongNamespace = in.wrongNamespace || p != nil && !ended(p)
 	in.a.mu.Lock()
 	in.open = false
 	if in.state == onpath.InstanceReady {
@@ -210,6 +210,6 @@ func (in *instance) displaced(p onpath.Process) {
 	in.a.apply.kick(false)
 	if in.rec.Ready {
 		in.rec.Ready = false
-		in.remember()
+		in.persist()
 	}
 }

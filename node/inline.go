@@ -15,7 +15,7 @@ const (
 	inlineFailures = 3
 	inlineStart    = onpath.Duration(time.Minute)
 
-	// Run time is judged by groups of samples. One packet in 1,024 is a sample, so
+	// Run time is checked by groups of samples. One packet in 1,024 is a sample, so
 	// a group that is full in time stands for some 6,500 packets/s: with fewer a
 	// CPU's caches forget the function from one packet to the next, which is no
 	// fault of it, and what it takes is next to nothing.
@@ -63,13 +63,13 @@ func (in *instance) probeInline(ctx context.Context, h health, s *stopwatch) err
 	case !ok || !f.Linked:
 		return fmt.Errorf("it is not part of the data path yet")
 	}
-	return s.judge(f, h.budget, in.a.clock.Now())
+	return s.check(f, h.budget, in.a.clock.Now())
 }
 
-// judge says whether a function is above its budget: by the quickest of slowGroups
+// check says whether a function is above its budget: by the quickest of slowGroups
 // groups of samples in a row. Groups of too few packets a second are left out. Without
-// samples the last judgement stands: what is out of the path is not measured.
-func (s *stopwatch) judge(f onpath.FunctionCounters, budget time.Duration, now time.Time) error {
+// samples the last answer stands: what is out of the path is not measured.
+func (s *stopwatch) check(f onpath.FunctionCounters, budget time.Duration, now time.Time) error {
 	if s.begun.IsZero() || f.Samples < s.samples { // the first time, or counted anew
 		*s = stopwatch{}
 		s.begin(f, now)
@@ -107,11 +107,11 @@ func (s *stopwatch) begin(f onpath.FunctionCounters, now time.Time) {
 }
 
 // functionCounters reads the counters of this node's ebpf functions.
-func (a *Agent) functionCounters(ctx context.Context) (map[onpath.VportID]onpath.FunctionCounters, error) {
-	if r, ok := a.opt.Datapath.(onpath.FunctionReader); ok {
+func (s *shared) functionCounters(ctx context.Context) (map[onpath.VportID]onpath.FunctionCounters, error) {
+	if r, ok := s.opt.Datapath.(onpath.FunctionReader); ok {
 		return r.Functions(ctx)
 	}
-	c, err := a.opt.Datapath.Counters(ctx)
+	c, err := s.opt.Datapath.Counters(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -21,12 +21,15 @@ import (
 	"github.com/onpath/onpath/internal/wholefile"
 )
 
-// reach knows which instances of other nodes take packets, from their nodes'
+// detector is a failure detector: it knows which instances of other nodes take packets, from their nodes'
 // data paths themselves. So this node acts on the loss of an instance, a node or
 // a link by itself, whether or not a server or the other node's agent lives.
-type reach struct {
+type detector struct {
+	*shared
+	changed func() // has the data path take up what is known
+
 	mu     sync.Mutex
-	judges map[netip.Addr]*judge
+	peers  map[netip.Addr]*liveness
 	names  map[netip.Addr]string
 	number uint64
 	dirty  chan struct{} // something changed that the next agent must know
@@ -35,8 +38,8 @@ type reach struct {
 	losses uint64
 }
 
-func newReach() *reach {
-	return &reach{judges: map[netip.Addr]*judge{}, names: map[netip.Addr]string{}, dirty: make(chan struct{}, 1)}
+func newDetector(s *shared, changed func()) *detector {
+	return &detector{shared: s, changed: changed, peers: map[netip.Addr]*liveness{}, names: map[netip.Addr]string{}, dirty: make(chan struct{}, 1)}
 }
 
 // question is what is asked of one peer in every round.
@@ -71,27 +74,27 @@ func questions(p *onpath.NodePlan) []question {
 	return out
 }
 
-// probePeers asks the data paths of all peers, again and again, until ctx ends.
+// run asks the data paths of all peers, again and again, until ctx ends.
 // It has a thread of its own, ahead of ordinary ones: who asks late, learns late.
-func (a *Agent) probePeers(ctx context.Context) {
-	prober, ok := a.opt.Datapath.(onpath.PeerProber)
+func (d *detector) run(ctx context.Context) {
+	prober, ok := d.opt.Datapath.(onpath.PeerProber)
 	if !ok {
 		return
 	}
 	runtime.LockOSThread() // and never let go: the thread ends with its priority
 	if err := hurry(); err != nil {
-		a.log.Warn("peers are probed at ordinary priority: on a busy machine their loss is noticed later", "err", err)
+		d.log.Warn("peers are probed at ordinary priority: on a busy machine their loss is noticed later", "err", err)
 	}
 	var b backoff
 	for ctx.Err() == nil {
-		err := a.converse(ctx, prober)
+		err := d.converse(ctx, prober)
 		if ctx.Err() != nil {
 			return
 		}
 		if err != nil {
-			a.log.Warn("peers cannot be probed", "err", err)
+			d.log.Warn("peers cannot be probed", "err", err)
 		}
-		if a.clock.Sleep(ctx, b.after(0)) != nil {
+		if d.clock.Sleep(ctx, b.after(0)) != nil {
 			return
 		}
 	}
@@ -115,7 +118,7 @@ func hurry() error {
 const idleEvery = 250 * time.Millisecond
 
 // converse asks and hears until the underlay address changes or ctx ends.
-func (a *Agent) converse(ctx context.Context, prober onpath.PeerProber) error {
+func (d *detector) converse(ctx context.Context, prober onpath.PeerProber) error {
 	var c onpath.PeerConversation
 	defer func() {
 		if c != nil {
@@ -126,18 +129,16 @@ func (a *Agent) converse(ctx context.Context, prober onpath.PeerProber) error {
 	var ask []question
 	last := time.Now()
 	for ctx.Err() == nil {
-		a.mu.Lock()
-		now := a.plan
-		a.mu.Unlock()
+		now := d.wanted()
 		if now != plan {
 			if plan != nil && plan.Datapath.Underlay.Address != now.Datapath.Underlay.Address {
 				return nil
 			}
 			plan, ask = now, questions(now)
-			a.reach.keep(ask)
+			d.keep(ask)
 		}
 		if len(ask) == 0 || !plan.Datapath.Underlay.Address.IsValid() {
-			if a.clock.Sleep(ctx, idleEvery) != nil {
+			if d.clock.Sleep(ctx, idleEvery) != nil {
 				return nil
 			}
 			last = time.Now()
@@ -149,33 +150,33 @@ func (a *Agent) converse(ctx context.Context, prober onpath.PeerProber) error {
 				return err
 			}
 		}
-		if err := a.reach.ask(c, ask); err != nil {
+		if err := d.ask(c, ask); err != nil {
 			return err
 		}
 		begin := last
-		if err := a.hearUntil(c, begin.Add(askEvery)); err != nil {
+		if err := d.hearUntil(c, begin.Add(askEvery)); err != nil {
 			return err
 		}
 		last = time.Now()
 		if d := begin.Add(askEvery); last.Sub(d) < askEvery {
 			last = d // keep the beat
 		}
-		a.peersChanged(a.reach.round(time.Now(), time.Since(begin)))
+		d.tellChanges(d.round(time.Now(), time.Since(begin)))
 	}
 	return nil
 }
 
 // hearUntil takes answers as they come, and at least what is there already.
-func (a *Agent) hearUntil(c onpath.PeerConversation, until time.Time) error {
+func (d *detector) hearUntil(c onpath.PeerConversation, until time.Time) error {
 	for {
 		left := time.Until(until)
 		answers, err := c.Answers(left)
 		if err != nil {
 			return err
 		}
-		if a.reach.hear(answers) {
-			a.apply.kick(false)
-			kick(a.reach.dirty)
+		if d.hear(answers) {
+			d.changed()
+			kick(d.dirty)
 		}
 		if left <= 0 {
 			return nil
@@ -184,9 +185,9 @@ func (a *Agent) hearUntil(c onpath.PeerConversation, until time.Time) error {
 }
 
 // keep takes up the peers of a plan and forgets others.
-func (r *reach) keep(ask []question) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+func (d *detector) keep(ask []question) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	names, asked := map[netip.Addr]string{}, map[netip.Addr]map[onpath.VportID]bool{}
 	for _, q := range ask {
 		a := q.peer.Address
@@ -196,14 +197,14 @@ func (r *reach) keep(ask []question) {
 		for _, v := range q.vports {
 			asked[a][v] = true
 		}
-		if r.judges[a] == nil {
-			r.judges[a] = &judge{}
+		if d.peers[a] == nil {
+			d.peers[a] = &liveness{}
 		}
 	}
-	r.names = names
-	for a, j := range r.judges {
+	d.names = names
+	for a, j := range d.peers {
 		if names[a] == "" {
-			delete(r.judges, a)
+			delete(d.peers, a)
 		}
 		maps.DeleteFunc(j.states, func(v onpath.VportID, _ onpath.VportState) bool { return !asked[a][v] })
 		maps.DeleteFunc(j.since, func(v onpath.VportID, _ uint64) bool { return !asked[a][v] })
@@ -214,7 +215,7 @@ func (r *reach) keep(ask []question) {
 // before had closed: their nodes opened them before they said so. Until they are
 // asked again, an answer from before would have packets dropped that the gateways
 // send from now on.
-func (r *reach) opened(before, now *onpath.NodePlan) {
+func (d *detector) opened(before, now *onpath.NodePlan) {
 	if before == nil || now == nil {
 		return // an agent that starts knows what the one before was told
 	}
@@ -226,28 +227,28 @@ func (r *reach) opened(before, now *onpath.NodePlan) {
 	for _, p := range now.Datapath.Peers {
 		addr[p.Node] = p.Address
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	for _, v := range now.Datapath.Vports {
 		if v.Kind != onpath.VportRemote || v.State == onpath.VportClosed || !closed[v.ID] {
 			continue
 		}
-		if j := r.judges[addr[v.Peer]]; j != nil {
+		if j := d.peers[addr[v.Peer]]; j != nil {
 			j.opened(v.ID)
-			kick(r.dirty)
+			kick(d.dirty)
 		}
 	}
 }
 
 // ask asks each peer all questions about its vports.
-func (r *reach) ask(c onpath.PeerConversation, list []question) error {
-	r.mu.Lock()
-	r.number++
-	n := r.number
-	for _, j := range r.judges {
+func (d *detector) ask(c onpath.PeerConversation, list []question) error {
+	d.mu.Lock()
+	d.number++
+	n := d.number
+	for _, j := range d.peers {
 		j.asked = n
 	}
-	r.mu.Unlock()
+	d.mu.Unlock()
 	for _, q := range list {
 		if err := c.Ask(onpath.PeerQuestion{Peer: q.peer, Number: n, Vports: q.vports}); err != nil {
 			return err
@@ -257,11 +258,11 @@ func (r *reach) ask(c onpath.PeerConversation, list []question) error {
 }
 
 // hear reports whether a state is new.
-func (r *reach) hear(answers []onpath.PeerAnswer) (changed bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+func (d *detector) hear(answers []onpath.PeerAnswer) (changed bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	for _, a := range answers {
-		if j := r.judges[a.Peer]; j != nil && j.hear(a) {
+		if j := d.peers[a.Peer]; j != nil && j.hear(a) {
 			changed = true
 		}
 	}
@@ -274,53 +275,53 @@ type peerChange struct {
 	lost bool
 }
 
-func (r *reach) round(now time.Time, took time.Duration) (changes []peerChange) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.rounds++
+func (d *detector) round(now time.Time, took time.Duration) (changes []peerChange) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.rounds++
 	if took > askEvery+lateBy {
-		r.late++
+		d.late++
 	}
-	for addr, j := range r.judges {
+	for addr, j := range d.peers {
 		if !j.round(now, took) {
 			continue
 		}
 		if j.lost {
-			r.losses++
+			d.losses++
 		}
-		changes = append(changes, peerChange{r.names[addr], j.lost})
+		changes = append(changes, peerChange{d.names[addr], j.lost})
 	}
 	return changes
 }
 
-// peersChanged acts on it: the data path first, then words.
-func (a *Agent) peersChanged(changes []peerChange) {
+// tellChanges acts on it: the data path first, then words.
+func (d *detector) tellChanges(changes []peerChange) {
 	if len(changes) == 0 {
 		return
 	}
-	a.apply.kick(false)
-	kick(a.reach.dirty)
-	kick(a.report)
+	d.changed()
+	kick(d.dirty)
+	kick(d.report)
 	for _, c := range changes {
 		e := onpath.NodeEvent{About: onpath.Key{Kind: onpath.KindNode, Name: c.name}.String()}
 		if c.lost {
 			e.Reason, e.Warning = "PeerLost", true
-			e.Message = fmt.Sprintf("its data path does not answer node %s: flows to its instances go by lost and none", a.opt.Name)
+			e.Message = fmt.Sprintf("its data path does not answer node %s: flows to its instances go by lost and none", d.opt.Name)
 		} else {
 			e.Reason = "PeerBack"
-			e.Message = fmt.Sprintf("its data path answers node %s again: its instances are used", a.opt.Name)
+			e.Message = fmt.Sprintf("its data path answers node %s again: its instances are used", d.opt.Name)
 		}
-		a.goDo(func(context.Context) { a.tell(e) }) // the log may block, and the next round must not be late
+		d.goDo(func(context.Context) { d.tell(e) }) // the log may block, and the next round must not be late
 	}
 }
 
 // peerStates is what is known of peers, by name.
-func (r *reach) peerStates(peers []onpath.Peer) map[string]onpath.PeerState {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+func (d *detector) peerStates(peers []onpath.Peer) map[string]onpath.PeerState {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	out := map[string]onpath.PeerState{}
 	for _, p := range peers {
-		j := r.judges[p.Address]
+		j := d.peers[p.Address]
 		if j == nil {
 			continue
 		}
@@ -334,48 +335,48 @@ func (r *reach) peerStates(peers []onpath.Peer) map[string]onpath.PeerState {
 }
 
 // verdict on a peer: known is false for one that has never answered.
-func (r *reach) verdict(peer netip.Addr) (lost, known bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	j := r.judges[peer]
+func (d *detector) verdict(peer netip.Addr) (lost, known bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	j := d.peers[peer]
 	if j == nil || !j.ever {
 		return false, false
 	}
 	return j.lost, true
 }
 
-// savedReach is StateDir/lost.json: what must not be used by the next agent
+// savedDetector is StateDir/lost.json: what must not be used by the next agent
 // until the peer has said that it may.
-type savedReach struct {
+type savedDetector struct {
 	Lost   []netip.Addr                    `json:"lost,omitempty"`
 	Closed map[netip.Addr][]onpath.VportID `json:"closed,omitempty"`
 }
 
 func (s state) lostFile() string { return filepath.Join(s.dir, "lost.json") }
 
-// saveReach writes it down after each change, until ctx ends.
-func (a *Agent) saveReach(ctx context.Context) {
+// save writes it down after each change, until ctx ends.
+func (d *detector) save(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-a.reach.dirty:
+		case <-d.dirty:
 		}
-		data, err := json.Marshal(a.reach.saved())
+		data, err := json.Marshal(d.saved())
 		if err == nil {
-			err = wholefile.WriteLightly(a.state.lostFile(), data, 0o600)
+			err = wholefile.WriteLightly(d.state.lostFile(), data, 0o600)
 		}
 		if err != nil {
-			a.log.Warn("cannot save which peers are lost", "err", err)
+			d.log.Warn("cannot save which peers are lost", "err", err)
 		}
 	}
 }
 
-func (r *reach) saved() (s savedReach) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+func (d *detector) saved() (s savedDetector) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	s.Closed = map[netip.Addr][]onpath.VportID{}
-	for a, j := range r.judges {
+	for a, j := range d.peers {
 		if j.lost {
 			s.Lost = append(s.Lost, a)
 		}
@@ -388,34 +389,34 @@ func (r *reach) saved() (s savedReach) {
 	return s
 }
 
-// recallReach takes up what an earlier agent knew.
-func (a *Agent) recallReach() {
-	data, err := os.ReadFile(a.state.lostFile())
+// restore takes up what an earlier agent knew.
+func (d *detector) restore() {
+	data, err := os.ReadFile(d.state.lostFile())
 	if errors.Is(err, fs.ErrNotExist) {
 		return
 	}
-	var s savedReach
+	var s savedDetector
 	if err == nil {
 		err = json.Unmarshal(data, &s)
 	}
 	if err != nil {
-		a.log.Warn("cannot read which peers were lost; they count as reachable until probes say otherwise", "err", err)
+		d.log.Warn("cannot read which peers were lost; they count as reachable until probes say otherwise", "err", err)
 		return
 	}
-	a.reach.mu.Lock()
-	defer a.reach.mu.Unlock()
-	judgeOf := func(p netip.Addr) *judge {
-		if a.reach.judges[p] == nil {
-			a.reach.judges[p] = &judge{}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	livenessOf := func(p netip.Addr) *liveness {
+		if d.peers[p] == nil {
+			d.peers[p] = &liveness{}
 		}
-		return a.reach.judges[p]
+		return d.peers[p]
 	}
 	for _, p := range s.Lost {
-		j := judgeOf(p)
+		j := livenessOf(p)
 		j.ever, j.lost, j.need = true, true, backAfter
 	}
 	for p, list := range s.Closed {
-		j := judgeOf(p)
+		j := livenessOf(p)
 		j.states = map[onpath.VportID]onpath.VportState{}
 		for _, v := range list {
 			j.states[v] = onpath.VportClosed

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/net/ipv4"
 	"golang.org/x/net/ipv6"
 
+	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/netnsrun"
 )
 
@@ -24,26 +25,26 @@ const (
 	probeMissed = 3
 )
 
-// peers knows which other nodes' machines answer on the underlay. It speaks for
-// those whose data path has never answered (reach.go): of an older version, or
-// without one yet.
-type peers struct {
+// echo knows which other nodes' machines answer on the underlay. It speaks for those
+// whose data path has never answered the detector: of an older version, or without one
+// yet.
+type echo struct {
+	*shared
 	mu     sync.Mutex
 	missed map[netip.Addr]int // echo requests since the last answer
 }
 
-// unreachable are the names of the plan's peers that do not answer, by their
-// data path or, if that never did, by their machine. Callers
-// hold a.mu.
-func (a *Agent) unreachable() (names []string) {
-	if a.plan == nil {
+// unreachable are the names of the plan's peers that do not answer, by their data path
+// or, if that never did, by their machine.
+func unreachable(plan *onpath.NodePlan, d *detector, e *echo) (names []string) {
+	if plan == nil {
 		return nil
 	}
-	a.peers.mu.Lock()
-	defer a.peers.mu.Unlock()
-	for _, p := range a.plan.Datapath.Peers {
-		lost, known := a.reach.verdict(p.Address)
-		if lost || !known && a.peers.missed[p.Address] > probeMissed {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, p := range plan.Datapath.Peers {
+		lost, known := d.verdict(p.Address)
+		if lost || !known && e.missed[p.Address] > probeMissed {
 			names = append(names, p.Node)
 		}
 	}
@@ -51,48 +52,46 @@ func (a *Agent) unreachable() (names []string) {
 	return names
 }
 
-// watchPeers sends echo requests to the machines of all peers. A machine where
+// run sends echo requests to the machines of all peers. A machine where
 // that is not possible reports nobody as unreachable.
-func (a *Agent) watchPeers(ctx context.Context) {
+func (e *echo) run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	conns := map[bool]*icmp.PacketConn{}
 	for _, v4 := range []bool{true, false} {
-		c, err := a.listenICMP(v4)
+		c, err := e.listen(v4)
 		if err != nil {
-			a.log.Warn("peers cannot be probed", "ipv4", v4, "err", err)
+			e.log.Warn("peers cannot be probed", "ipv4", v4, "err", err)
 			continue
 		}
 		conns[v4] = c
 		context.AfterFunc(ctx, func() { c.Close() })
-		wg.Go(func() { a.hearPeers(c, v4) })
+		wg.Go(func() { e.hear(c, v4) })
 	}
-	for seq := 1; a.clock.Sleep(ctx, probeEvery) == nil; seq++ {
-		a.echoPeers(conns, seq)
+	for seq := 1; e.clock.Sleep(ctx, probeEvery) == nil; seq++ {
+		e.ask(conns, seq)
 	}
 }
 
-func (a *Agent) listenICMP(v4 bool) (c *icmp.PacketConn, err error) {
+func (e *echo) listen(v4 bool) (c *icmp.PacketConn, err error) {
 	network, address := "ip6:ipv6-icmp", "::"
 	if v4 {
 		network, address = "ip4:icmp", "0.0.0.0"
 	}
-	err = netnsrun.Do(a.opt.NetNS, func() error {
+	err = netnsrun.Do(e.opt.NetNS, func() error {
 		c, err = icmp.ListenPacket(network, address)
 		return err
 	})
 	return c, err
 }
 
-func (a *Agent) echoPeers(conns map[bool]*icmp.PacketConn, seq int) {
-	a.mu.Lock()
+func (e *echo) ask(conns map[bool]*icmp.PacketConn, seq int) {
 	var targets []netip.Addr
-	if a.plan != nil {
-		for _, p := range a.plan.Datapath.Peers {
+	if plan := e.wanted(); plan != nil {
+		for _, p := range plan.Datapath.Peers {
 			targets = append(targets, p.Address)
 		}
 	}
-	a.mu.Unlock()
 	for _, to := range targets {
 		c := conns[to.Is4()]
 		if c == nil {
@@ -106,14 +105,14 @@ func (a *Agent) echoPeers(conns map[bool]*icmp.PacketConn, seq int) {
 		if err != nil {
 			continue // cannot be: the message is complete
 		}
-		a.peers.count(to)
+		e.count(to)
 		_, _ = c.WriteTo(b, &net.IPAddr{IP: to.AsSlice()}) // an unreachable network counts as no answer
 	}
-	a.peers.keep(targets)
+	e.keep(targets)
 }
 
-// hearPeers notes who answers, until the socket is closed.
-func (a *Agent) hearPeers(c *icmp.PacketConn, v4 bool) {
+// hear notes who answers, until the socket is closed.
+func (e *echo) hear(c *icmp.PacketConn, v4 bool) {
 	protocol := 58
 	if v4 {
 		protocol = 1
@@ -133,36 +132,36 @@ func (a *Agent) hearPeers(c *icmp.PacketConn, v4 bool) {
 		}
 		if ip, ok := from.(*net.IPAddr); ok {
 			if addr, ok := netip.AddrFromSlice(ip.IP); ok {
-				a.peers.answered(addr.Unmap())
+				e.answered(addr.Unmap())
 			}
 		}
 	}
 }
 
-func (p *peers) count(a netip.Addr) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.missed == nil {
-		p.missed = map[netip.Addr]int{}
+func (e *echo) count(a netip.Addr) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.missed == nil {
+		e.missed = map[netip.Addr]int{}
 	}
-	p.missed[a]++
+	e.missed[a]++
 }
 
-func (p *peers) answered(a netip.Addr) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if _, ok := p.missed[a]; ok {
-		p.missed[a] = 0
+func (e *echo) answered(a netip.Addr) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if _, ok := e.missed[a]; ok {
+		e.missed[a] = 0
 	}
 }
 
 // keep forgets all but these.
-func (p *peers) keep(addrs []netip.Addr) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for a := range p.missed {
+func (e *echo) keep(addrs []netip.Addr) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for a := range e.missed {
 		if !slices.Contains(addrs, a) {
-			delete(p.missed, a)
+			delete(e.missed, a)
 		}
 	}
 }

@@ -22,9 +22,9 @@ const (
 	flapping  = time.Minute
 )
 
-// judge decides about one peer from questions and answers. Time comes in as a
+// liveness decides about one peer from questions and answers. Time comes in as a
 // parameter.
-type judge struct {
+type liveness struct {
 	asked, heard uint64 // numbers of the newest question and answer
 	before       uint64 // heard, at the last round
 	missed, late int    // rounds since the last answer
@@ -40,7 +40,7 @@ type judge struct {
 }
 
 // hear takes an answer; it reports whether a state is new.
-func (j *judge) hear(a onpath.PeerAnswer) (changed bool) {
+func (j *liveness) hear(a onpath.PeerAnswer) (changed bool) {
 	if a.Number > j.asked || a.Number+uint64(missedLate) < j.heard {
 		return false // not asked, or long overtaken
 	}
@@ -67,7 +67,7 @@ func (j *judge) hear(a onpath.PeerAnswer) (changed bool) {
 
 // round is called every askEvery, before the next question; took is the time
 // since the last round. It reports whether the peer was lost or is back.
-func (j *judge) round(now time.Time, took time.Duration) (changed bool) {
+func (j *liveness) round(now time.Time, took time.Duration) (changed bool) {
 	progress := j.heard != j.before
 	j.before = j.heard
 	if j.asked == 0 || !j.ever {
@@ -102,7 +102,7 @@ func (j *judge) round(now time.Time, took time.Duration) (changed bool) {
 
 // opened is the plan's word that a vport takes packets from now on, given after
 // the peer had opened it: what the peer said before is forgotten.
-func (j *judge) opened(v onpath.VportID) {
+func (j *liveness) opened(v onpath.VportID) {
 	delete(j.states, v)
 	if j.since == nil {
 		j.since = map[onpath.VportID]uint64{}
@@ -112,7 +112,7 @@ func (j *judge) opened(v onpath.VportID) {
 
 // takes reports whether packets may be sent to a vport of the peer. What it has
 // not been asked yet is left to the plan; after a loss it must have said so.
-func (j *judge) takes(v onpath.VportID) bool {
+func (j *liveness) takes(v onpath.VportID) bool {
 	if j.lost {
 		return false
 	}

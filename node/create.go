@@ -9,11 +9,10 @@ import (
 	"github.com/onpath/onpath/internal/sockets"
 )
 
-// making is an instance on its way in the runtime: its image is prepared, and
-// all but its process made where the runtime can do that by itself. Of a
-// restarted instance that comes first, of a new one it goes on while its
-// devices are made.
-type making struct {
+// creation makes an instance in its runtime, up to the start of its process: it prepares
+// the image, and creates the container where the runtime can do that by itself. It runs
+// beside the wiring of a new instance.
+type creation struct {
 	spec onpath.RunSpec
 	done chan struct{} // closed when the rest is valid
 	// unprepared is why the image is not here.
@@ -25,24 +24,24 @@ type making struct {
 // preparing is the reason of an instance whose image is not here yet.
 const preparing = "PreparingImage"
 
-// makingOf is what began ahead, if the plan is still the same, or begins now.
-func (in *instance) makingOf(ctx context.Context, rt onpath.Runtime, plan onpath.InstancePlan) *making {
+// creationOf is what began ahead, if the plan is still the same, or begins now.
+func (in *instance) creationOf(ctx context.Context, rt onpath.Runtime, plan onpath.InstancePlan) *creation {
 	spec := in.runSpec(plan)
-	if m := in.takeAhead(); m != nil {
+	if m := in.takeCreation(); m != nil {
 		if hashOf(m.spec) == hashOf(spec) {
 			return m
 		}
 		in.discard(m)
 	}
 	in.set(onpath.InstanceStarting, cause{preparing, "preparing the image"})
-	m := &making{spec: spec, done: make(chan struct{})}
-	in.make(ctx, rt, m)
+	m := &creation{spec: spec, done: make(chan struct{})}
+	in.create(ctx, rt, m)
 	return m
 }
 
-// makeAhead begins a new instance before its devices are there. The runtime sets
+// createAhead begins a new instance before its devices are there. The runtime sets
 // a function's own sysctls, and some are of devices: those wait.
-func (in *instance) makeAhead(ctx context.Context) {
+func (in *instance) createAhead(ctx context.Context) {
 	plan := in.current()
 	t := plan.Spec.Traits()
 	rt, err := in.runtime()
@@ -57,23 +56,23 @@ func (in *instance) makeAhead(ctx context.Context) {
 		return // wire says why
 	}
 	if anew {
-		in.displaced(nil)
+		in.namespaceReplacedFor(nil)
 	}
 	in.set(onpath.InstanceStarting, cause{preparing, "preparing the image"})
-	m := &making{spec: in.runSpec(plan), done: make(chan struct{})}
-	in.ahead = m
-	in.a.goDo(func(context.Context) { in.make(ctx, rt, m) })
+	m := &creation{spec: in.runSpec(plan), done: make(chan struct{})}
+	in.creation = m
+	in.a.goDo(func(context.Context) { in.create(ctx, rt, m) })
 }
 
-func (in *instance) takeAhead() *making {
-	m := in.ahead
-	in.ahead = nil
+func (in *instance) takeCreation() *creation {
+	m := in.creation
+	in.creation = nil
 	return m
 }
 
 // make is not cut short by the agent's end once the image is here: the next
 // agent finds the instance made or not, never half.
-func (in *instance) make(ctx context.Context, rt onpath.Runtime, m *making) {
+func (in *instance) create(ctx context.Context, rt onpath.Runtime, m *creation) {
 	defer close(m.done)
 	progress := func(words string) {
 		if in.wiringFails() == "" {
@@ -97,7 +96,7 @@ func (in *instance) wiringFails() string {
 }
 
 // discard deletes what was made and is not to be started; m may be nil.
-func (in *instance) discard(m *making) {
+func (in *instance) discard(m *creation) {
 	if m == nil {
 		return
 	}
@@ -123,7 +122,7 @@ func (in *instance) runSpec(plan onpath.InstancePlan) onpath.RunSpec {
 }
 
 // launch starts the process. Nor does the agent's end cut this short.
-func (in *instance) launch(ctx context.Context, rt onpath.Runtime, m *making) (p onpath.Process, err error) {
+func (in *instance) launch(ctx context.Context, rt onpath.Runtime, m *creation) (p onpath.Process, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
 	defer cancel()
 	in.endLeft()

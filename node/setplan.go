@@ -24,23 +24,23 @@ func (a *Agent) Plan(ctx context.Context, p *onpath.NodePlan) {
 	a.refusal = &refusal{plan: p, err: err}
 	a.mu.Unlock()
 	kick(a.report)
-	kick(a.retake)
+	kick(a.retry)
 }
 
-// retakePlans tries plans that were refused again.
-func (a *Agent) retakePlans(ctx context.Context) {
+// retryPlan tries plans that were refused again.
+func (a *Agent) retryPlan(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-a.retake:
+		case <-a.retry:
 		}
 		var b backoff
-		for r := a.untaken(); r != nil; r = a.untaken() {
+		for r := a.refusedPlan(); r != nil; r = a.refusedPlan() {
 			if a.clock.Sleep(ctx, b.after(0)) != nil {
 				return
 			}
-			err := a.take(ctx, r.plan, r)
+			err := a.setPlan(ctx, r.plan, r)
 			if err == nil || ctx.Err() != nil {
 				continue
 			}
@@ -55,9 +55,9 @@ func (a *Agent) retakePlans(ctx context.Context) {
 	}
 }
 
-// untaken is the refusal for which another attempt may do: a plan that is wrong
+// refusedPlan is the refusal for which another attempt may do: a plan that is wrong
 // stays so.
-func (a *Agent) untaken() *refusal {
+func (a *Agent) refusedPlan() *refusal {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.refusal == nil || onpath.CodeOf(a.refusal.err) == onpath.CodeInvalid {
@@ -66,9 +66,9 @@ func (a *Agent) untaken() *refusal {
 	return a.refusal
 }
 
-// whyNot is why the newest plan is not in force; "" if it is, or on its way. Callers
+// planProblem is why the newest plan is not in force; "" if it is, or on its way. Callers
 // hold mu.
-func (a *Agent) whyNot() string {
+func (a *Agent) planProblem() string {
 	if a.refusal != nil {
 		return a.refusal.err.Error()
 	}
@@ -79,13 +79,13 @@ func (a *Agent) whyNot() string {
 // taken up; the report says when it is in force. A plan equal to the present
 // one changes nothing.
 func (a *Agent) SetPlan(ctx context.Context, p *onpath.NodePlan) error {
-	return a.take(ctx, p, nil)
+	return a.setPlan(ctx, p, nil)
 }
 
 // take is SetPlan; again, if not nil, is the refusal of p, which must still be the
 // last word.
-func (a *Agent) take(ctx context.Context, p *onpath.NodePlan, again *refusal) error {
-	if err := a.checkPlan(p); err != nil {
+func (a *Agent) setPlan(ctx context.Context, p *onpath.NodePlan, again *refusal) error {
+	if err := checkPlan(a.opt.Name, p); err != nil {
 		return err
 	}
 	select {
@@ -121,13 +121,13 @@ func (a *Agent) take(ctx context.Context, p *onpath.NodePlan, again *refusal) er
 		return err
 	}
 	before := a.spec()
-	a.reach.opened(former, p)
+	a.detector.opened(former, p)
 	a.mu.Lock()
 	a.plan = p
 	a.planErr, a.refusal = "", nil
 	a.mu.Unlock()
 	if now := a.spec(); len(now.Uplinks) > 0 || hashOf(before) != hashOf(now) {
-		a.look() // uplinks are judged before they are attached
+		a.machine.look() // uplinks are checked before they are attached
 	}
 	a.mu.Lock()
 	a.reconcile()
@@ -138,9 +138,9 @@ func (a *Agent) take(ctx context.Context, p *onpath.NodePlan, again *refusal) er
 	return nil
 }
 
-func (a *Agent) checkPlan(p *onpath.NodePlan) error {
-	if p == nil || p.Node != a.opt.Name {
-		return onpath.Errorf(onpath.CodeInvalid, "the plan is not for node %s", a.opt.Name)
+func checkPlan(node string, p *onpath.NodePlan) error {
+	if p == nil || p.Node != node {
+		return onpath.Errorf(onpath.CodeInvalid, "the plan is not for node %s", node)
 	}
 	seen := map[onpath.VportID]string{}
 	for _, in := range p.Instances {

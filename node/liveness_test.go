@@ -8,9 +8,9 @@ import (
 	"github.com/onpath/onpath"
 )
 
-// bench for one judge: a peer that answers or not, rounds that are late or not.
+// judged tries one liveness: a peer that answers or not, rounds that are late or not.
 type judged struct {
-	judge
+	liveness
 	now time.Time
 }
 
@@ -32,7 +32,7 @@ func (j *judged) steps(n int, answers bool, took time.Duration) (changes int) {
 	return changes
 }
 
-func TestJudge(t *testing.T) {
+func TestLiveness(t *testing.T) {
 	j := &judged{now: time.Unix(1000, 0)}
 	if j.steps(100, false, askEvery) > 0 || j.lost || !j.takes(5) {
 		t.Error("a peer that never answered was judged")
@@ -71,8 +71,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestJudgeLate: rounds that come late are no evidence, but not for ever.
-func TestJudgeLate(t *testing.T) {
+// TestLivenessLate: rounds that come late are no evidence, but not for ever.
+func TestLivenessLate(t *testing.T) {
 	j := &judged{now: time.Unix(1000, 0)}
 	j.steps(3, true, askEvery)
 	if j.steps(missedLate-1, false, 10*askEvery) > 0 {
@@ -83,8 +83,8 @@ func TestJudgeLate(t *testing.T) {
 	}
 }
 
-// TestJudgeSlow: a long round trip is no loss.
-func TestJudgeSlow(t *testing.T) {
+// TestLivenessSlow: a long round trip is no loss.
+func TestLivenessSlow(t *testing.T) {
 	j := &judged{now: time.Unix(1000, 0)}
 	for n := range uint64(200) {
 		j.asked++
@@ -98,12 +98,12 @@ func TestJudgeSlow(t *testing.T) {
 	}
 }
 
-// TestJudgeStates: what the peer says of its vports counts at once, the newest
+// TestLivenessStates: what the peer says of its vports counts at once, the newest
 // answer most.
-func TestJudgeStates(t *testing.T) {
+func TestLivenessStates(t *testing.T) {
 	up := map[onpath.VportID]onpath.VportState{5: onpath.VportUp}
 	closed := map[onpath.VportID]onpath.VportState{5: onpath.VportClosed}
-	j := &judge{asked: 10}
+	j := &liveness{asked: 10}
 	if !j.takes(5) {
 		t.Error("what was not asked must be left to the plan")
 	}
@@ -121,18 +121,18 @@ func TestJudgeStates(t *testing.T) {
 	}
 }
 
-// TestJudgeOpened: the plan's word that a vport was opened counts more than
+// TestLivenessOpened: the plan's word that a vport was opened counts more than
 // answers to what was asked before, and less than later ones.
-func TestJudgeOpened(t *testing.T) {
+func TestLivenessOpened(t *testing.T) {
 	closed := map[onpath.VportID]onpath.VportState{5: onpath.VportClosed}
 	j := &judged{now: time.Unix(1000, 0)}
 	j.step(true, askEvery, closed)
 	if j.takes(5) {
 		t.Fatal("a closed vport is used")
 	}
-	r := newReach()
+	r := newDetector(nil, nil)
 	peer := onpath.Peer{Node: "n2", Address: netip.MustParseAddr("192.0.2.2")}
-	r.judges[peer.Address] = &j.judge
+	r.peers[peer.Address] = &j.liveness
 	plan := func(s onpath.VportState) *onpath.NodePlan {
 		var p onpath.NodePlan
 		p.Datapath.Peers = []onpath.Peer{peer}
@@ -167,9 +167,9 @@ func TestConfigOfLostPeer(t *testing.T) {
 		{ID: 5, Kind: onpath.VportRemote, Peer: "n2", State: onpath.VportUp}, {ID: 6, Kind: onpath.VportRemote, Peer: "n3", State: onpath.VportUp},
 	}
 	plan.Datapath.Groups = []onpath.Group{{Members: []onpath.Member{{Vport: 5}, {Vport: 6}}}}
-	a := &Agent{reach: newReach()}
-	a.reach.judges[peers[0].Address] = &judge{ever: true, lost: true}
-	a.reach.judges[peers[1].Address] = &judge{ever: true, states: map[onpath.VportID]onpath.VportState{6: onpath.VportClosed}}
+	a := &Agent{shared: &shared{}, machine: &machine{}, detector: newDetector(nil, nil)}
+	a.detector.peers[peers[0].Address] = &liveness{ever: true, lost: true}
+	a.detector.peers[peers[1].Address] = &liveness{ever: true, states: map[onpath.VportID]onpath.VportState{6: onpath.VportClosed}}
 	c, _ := a.config(plan)
 	for n, away := range []bool{true, false} {
 		if v := c.Vports[n]; v.State != onpath.VportClosed || v.Away != away {

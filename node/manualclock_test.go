@@ -7,23 +7,23 @@ import (
 )
 
 // hands is a clock that tests move.
-type hands struct {
+type manualClock struct {
 	mu      sync.Mutex
 	now     time.Time
 	waiters map[chan struct{}]time.Time
 }
 
-func newHands() *hands {
-	return &hands{now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), waiters: map[chan struct{}]time.Time{}}
+func newManualClock() *manualClock {
+	return &manualClock{now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), waiters: map[chan struct{}]time.Time{}}
 }
 
-func (h *hands) Now() time.Time {
+func (h *manualClock) Now() time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.now
 }
 
-func (h *hands) Sleep(ctx context.Context, d time.Duration) error {
+func (h *manualClock) Sleep(ctx context.Context, d time.Duration) error {
 	ch := make(chan struct{})
 	h.mu.Lock()
 	h.waiters[ch] = h.now.Add(d)
@@ -42,7 +42,7 @@ func (h *hands) Sleep(ctx context.Context, d time.Duration) error {
 }
 
 // awaited is how many sleep for exactly d more.
-func (h *hands) awaited(d time.Duration) (n int) {
+func (h *manualClock) awaited(d time.Duration) (n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, at := range h.waiters {
@@ -54,13 +54,13 @@ func (h *hands) awaited(d time.Duration) (n int) {
 }
 
 // sleepers is how many sleep at all.
-func (h *hands) sleepers() int {
+func (h *manualClock) sleepers() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return len(h.waiters)
 }
 
-func (h *hands) move(d time.Duration) {
+func (h *manualClock) move(d time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.now = h.now.Add(d)

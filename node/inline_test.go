@@ -21,7 +21,7 @@ func (m *timed) step(samples uint64, each, after time.Duration) error {
 	m.samples += samples
 	m.time += samples * uint64(each)
 	m.now = m.now.Add(after)
-	return m.watch.judge(onpath.FunctionCounters{Samples: m.samples, Time: m.time}, 2*time.Microsecond, m.now)
+	return m.watch.check(onpath.FunctionCounters{Samples: m.samples, Time: m.time}, 2*time.Microsecond, m.now)
 }
 
 func newTimed(t *testing.T) *timed {
@@ -33,7 +33,7 @@ func newTimed(t *testing.T) *timed {
 }
 
 // TestBudgetOfSlowFunction: one that is above its budget all the time is found out
-// after slowGroups seconds, is not judged while it is not measured, and may come back.
+// after slowGroups seconds, is not checked while it is not measured, and may come back.
 func TestBudgetOfSlowFunction(t *testing.T) {
 	m := newTimed(t)
 	for i := 1; i <= slowGroups; i++ {

@@ -10,7 +10,7 @@ import (
 )
 
 // full makes the state folder refuse the plan, until it is let go.
-func (b *bed) full() (letGo func()) {
+func (b *fixture) full() (letGo func()) {
 	b.t.Helper()
 	file := filepath.Join(b.dir, "plan.json")
 	aside := filepath.Join(filepath.Dir(b.dir), "plan.aside")
@@ -26,7 +26,7 @@ func (b *bed) full() (letGo func()) {
 // is tried again until it is taken, and its error stays although the plan before is
 // in force and applied again.
 func TestPlanRefusedForAWhile(t *testing.T) {
-	b := newBed(t)
+	b := newFixture(t)
 	r := b.run()
 	r.plan(planOf(1, routed("web", 16)))
 	r.untilState("web", onpath.InstanceReady)

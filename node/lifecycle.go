@@ -25,9 +25,9 @@ func (in *instance) live(ctx context.Context) {
 	if !in.awaitSweep() {
 		return
 	}
-	p := in.recall()
+	p := in.restore()
 	if p == nil {
-		in.makeAhead(ctx)
+		in.createAhead(ctx)
 	}
 	in.keepWired(ctx, p)
 	for ctx.Err() == nil {
@@ -40,8 +40,8 @@ func (in *instance) live(ctx context.Context) {
 			}
 		}
 		in.process(p)
-		in.astray = in.astray || in.launched != p && in.strays(p)
-		assumed := in.launched != p && in.rec.Ready && !in.astray && !ended(p)
+		in.wrongNamespace = in.wrongNamespace || in.launched != p && in.inWrongNamespace(p)
+		assumed := in.launched != p && in.rec.Ready && !in.wrongNamespace && !ended(p)
 		good, why := in.supervise(ctx, p, assumed)
 		if ctx.Err() != nil {
 			break
@@ -61,7 +61,7 @@ func (in *instance) live(ctx context.Context) {
 		}
 		p = nil
 	}
-	in.discard(in.takeAhead())
+	in.discard(in.takeCreation())
 	if in.a.ctx.Err() == nil {
 		in.teardown(in.a.ctx)
 	}
@@ -103,7 +103,7 @@ func (in *instance) obtain(ctx context.Context) onpath.Process {
 	if in.rec.Ready { // assumed, and wrong
 		in.close(ctx, onpath.InstanceFailed, endedUnseen)
 	}
-	m := in.makingOf(ctx, rt, plan)
+	m := in.creationOf(ctx, rt, plan)
 	<-m.done
 	if m.unprepared != nil {
 		if ctx.Err() == nil {
@@ -201,7 +201,7 @@ func (in *instance) countRestart() {
 	in.a.mu.Lock()
 	in.restarts = in.rec.Restarts
 	in.a.mu.Unlock()
-	in.remember()
+	in.persist()
 }
 
 // close shuts the vports in the data path and only then tells the world.
@@ -210,7 +210,7 @@ func (in *instance) close(ctx context.Context, s onpath.InstanceState, why cause
 	in.set(s, why)
 	if in.rec.Ready {
 		in.rec.Ready = false
-		in.remember()
+		in.persist()
 	}
 }
 
@@ -219,7 +219,7 @@ func (in *instance) openUp(ctx context.Context) {
 	in.turn(ctx, true)
 	in.set(onpath.InstanceReady, cause{})
 	in.rec.Ready = true
-	in.remember()
+	in.persist()
 	in.a.event(in.current(), false, "Ready", "takes traffic")
 }
 
@@ -295,7 +295,7 @@ func (in *instance) setStarted(yes bool) {
 	in.a.mu.Lock()
 	in.rec.Started = yes // runtime reads it, from any goroutine
 	in.a.mu.Unlock()
-	in.remember()
+	in.persist()
 }
 
 // teardown takes the instance away: rules first, then the process, then its
