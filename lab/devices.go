@@ -16,6 +16,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/onpath/onpath/internal/offload"
 )
 
 // inside is a network namespace of the lab, opened.
@@ -190,7 +192,7 @@ func (l *Lab) finishEnd(open opened, i int, link *Link, e End, side string) erro
 		if len(off) == 0 {
 			return nil
 		}
-		return inNetNS(l.dir.net(e.Node), func() error { return disableOffloads(e.Interface, off) })
+		return inNetNS(l.dir.net(e.Node), func() error { return offload.Disable(e.Interface, off) })
 	}
 	w := open[wire]
 	p, err := w.LinkByName(port(i, side))
