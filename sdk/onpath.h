@@ -25,11 +25,22 @@
 #ifndef ONPATH_H
 #define ONPATH_H
 
+#ifdef __wasm__
+typedef unsigned char __u8;
+typedef unsigned short __u16, __be16;
+typedef unsigned int __u32, __be32;
+typedef unsigned long long __u64;
+typedef signed char __s8;
+typedef short __s16;
+typedef int __s32;
+typedef long long __s64;
+#define __always_inline inline __attribute__((always_inline))
+#else
 #include <linux/types.h>
-
 #ifndef ONPATH_HOST /* onpath's own programs bring these themselves */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
+#endif
 #endif
 
 /* What becomes of the packet. */
@@ -57,8 +68,14 @@ enum onpath_verdict {
 #define ONPATH_SET_SRC  0x01 /* new_src and new_sport */
 #define ONPATH_SET_DST  0x02 /* new_dst and new_dport */
 #define ONPATH_SET_DSCP 0x04 /* new_dscp */
+#define ONPATH_SET_DATA 0x08 /* length and data; wasm only: onpath_rewritten() */
 
-#define ONPATH_DATA    256 /* most bytes that a function can be shown */
+/* Most bytes that a function can be shown. */
+#ifdef __wasm__
+#define ONPATH_DATA 1540
+#else
+#define ONPATH_DATA 256
+#endif
 #define ONPATH_REASONS 16  /* a function's own codes, from 0 */
 
 /*
@@ -119,7 +136,9 @@ struct onpath_packet {
 #define onpath_be16(x) ((__be16)__builtin_bswap16((__u16)(x)))
 #define onpath_be32(x) ((__be32)__builtin_bswap32((__u32)(x)))
 
-#ifndef ONPATH_HOST
+#ifdef __wasm__
+#include "onpath_wasm.h"
+#elif !defined(ONPATH_HOST)
 
 /* The licence under which the object is, as an SPDX identifier or the kernel's
  * word; onpath records it. */
@@ -223,7 +242,9 @@ struct onpath_packet {
 		if (c_)								\
 			c_->name_ += (n_);					\
 	} while (0)
+#endif
 
+#ifndef ONPATH_HOST
 /* Drop the packet; reason (below ONPATH_REASONS) is counted. */
 static __always_inline int onpath_drop(struct onpath_packet *p, __u8 reason)
 {
