@@ -65,16 +65,23 @@ func run(what string) error {
 	if err != nil {
 		return err
 	}
-	for _, fd := range []int{stdout, stderr} {
+	if err := unix.Close(ready); err != nil {
+		return err
+	}
+	return l.Drain([]int{stdout, stderr})
+}
+
+// Drain keeps what comes out of pipes until nobody holds their other ends.
+func (l *File) Drain(fds []int) error {
+	var pipes []unix.PollFd
+	for _, fd := range fds {
 		_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, pipeSize) // as it is where it may not grow
 		if err := unix.SetNonblock(fd, true); err != nil {             // our end only
 			return err
 		}
+		pipes = append(pipes, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
 	}
-	if err := unix.Close(ready); err != nil {
-		return err
-	}
-	return drain(l, []unix.PollFd{{Fd: stdout, Events: unix.POLLIN}, {Fd: stderr, Events: unix.POLLIN}})
+	return drain(l, pipes)
 }
 
 // drain reads the pipes until nobody holds their other ends.

@@ -1,0 +1,152 @@
+// Package wasm runs functions of kind wasm: each instance is an engine (engine/), a
+// process of its own in the instance's network namespace that may do nothing but run
+// modules. The driver opens what an engine needs and may not open: an AF_XDP socket, and
+// sockets at the function's ports.
+package wasm
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"sync"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/engine/control"
+	"github.com/onpath/onpath/internal/boundlog"
+	"github.com/onpath/onpath/internal/endings"
+)
+
+// Options are the driver's.
+type Options struct {
+	Dir string // holds a folder for each instance
+	// Cgroup is the parent of the instances' control groups; default "/onpath".
+	Cgroup string
+	// Program is called with the arguments of an engine's process; default: this program.
+	Program string
+	// MaxLog bounds each of the two files of an instance's log, in bytes. Default 16 MiB.
+	MaxLog int64
+	Log    *slog.Logger // default slog.Default()
+}
+
+// Driver implements onpath.Runtime.
+type Driver struct {
+	opt     Options
+	log     *slog.Logger
+	endings *endings.Watcher
+	ctx     context.Context
+	cancel  context.CancelFunc
+	wg      sync.WaitGroup
+
+	mu    sync.Mutex
+	procs map[string]*process
+	made  map[string]bool // created and not started
+}
+
+var (
+	_ onpath.Runtime = (*Driver)(nil)
+	_ onpath.Creator = (*Driver)(nil)
+)
+
+// New opens the driver.
+func New(o Options) (*Driver, error) {
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	if o.Cgroup == "" {
+		o.Cgroup = "/onpath"
+	}
+	if o.MaxLog == 0 {
+		o.MaxLog = 16 << 20
+	}
+	if o.Program == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return nil, fmt.Errorf("wasm runtime: %w", err)
+		}
+		o.Program = self
+	}
+	dir, err := filepath.Abs(o.Dir)
+	if err == nil {
+		o.Dir = dir
+		err = os.MkdirAll(dir, 0o700)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("wasm runtime: %w", err)
+	}
+	d := &Driver{opt: o, log: o.Log.With("runtime", "wasm"), procs: map[string]*process{}, made: map[string]bool{}}
+	d.ctx, d.cancel = context.WithCancel(context.Background())
+	if d.endings, err = endings.New(); err != nil {
+		d.log.Info("the end of an engine is noticed when the kernel has cleared it away, not when it begins", "err", err)
+	}
+	d.wg.Go(func() { d.endings.Run(d.ctx) })
+	return d, nil
+}
+
+var safeID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,75}$`)
+
+func check(r onpath.RunSpec) error {
+	if !safeID.MatchString(r.ID) {
+		return onpath.Errorf(onpath.CodeInvalid, "%q is no instance id: letters, digits, dot, dash and underscore, at most 76", r.ID)
+	}
+	if r.Spec.Wasm == nil {
+		return onpath.Errorf(onpath.CodeUnsupported, "instance %s: the function is not of kind wasm", r.ID)
+	}
+	return nil
+}
+
+func (d *Driver) dir(id string) string { return filepath.Join(d.opt.Dir, id) }
+
+// socket is the path of an engine's control socket.
+func (d *Driver) socket(id string) string { return filepath.Join(d.dir(id), "control") }
+
+// Control is how to speak to an instance's engine.
+func (d *Driver) Control(id string) control.Client { return control.Client{Path: d.socket(id)} }
+
+func (d *Driver) lookup(id string) (*process, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p, ok := d.procs[id]
+	if !ok {
+		return nil, onpath.Errorf(onpath.CodeNotFound, "there is no instance %s on this machine", id)
+	}
+	return p, nil
+}
+
+// Prepare implements onpath.Runtime: modules come with the plan.
+func (d *Driver) Prepare(ctx context.Context, _ *onpath.FunctionSpec, _ func(string)) error {
+	return ctx.Err()
+}
+
+// Exec implements onpath.Runtime. An engine sees no program, and may start none.
+func (d *Driver) Exec(_ context.Context, id string, _ onpath.ExecSpec) (int, error) {
+	if _, err := d.lookup(id); err != nil {
+		return -1, err
+	}
+	return -1, onpath.Errorf(onpath.CodeUnsupported, "instance %s runs WebAssembly: it has no programs to run", id)
+}
+
+// Logs implements onpath.Runtime.
+func (d *Driver) Logs(ctx context.Context, id string, n int, follow bool, w io.Writer) error {
+	p, err := d.lookup(id)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(d.ctx, cancel)()
+	if err := boundlog.Follow(ctx, d.dir(id), n, follow, p.noted, w); err != nil {
+		return fmt.Errorf("log of instance %s: %w", id, err)
+	}
+	return nil
+}
+
+// Close implements onpath.Runtime: engines go on.
+func (d *Driver) Close() error {
+	d.cancel()
+	d.wg.Wait()
+	return nil
+}
