@@ -13,8 +13,8 @@ type Function struct {
 	Status   FunctionStatus `json:"status,omitzero"`
 }
 
-// FunctionStatus says what the object file of an ebpf function is, if it brings
-// one. onpath writes it when the function is applied.
+// FunctionStatus says what the object file of an ebpf function is, if it brings one, or
+// the modules of a wasm function. onpath writes it when the function is applied.
 type FunctionStatus struct {
 	SHA256  string `json:"sha256,omitempty"`  // of the file, hexadecimal
 	License string `json:"license,omitempty"` // as the file names it
@@ -22,12 +22,25 @@ type FunctionStatus struct {
 	// Redirects: its code declares that it may send packets to later elements of its
 	// chain, past those between.
 	Redirects bool `json:"redirects,omitempty"`
+	// Modules are those of a wasm function.
+	Modules []ModuleFacts `json:"modules,omitempty"`
 }
 
-// FunctionSpec describes a function. Exactly one of Container and EBPF is set.
+// ModuleFacts say what a module is.
+type ModuleFacts struct {
+	Name    string   `json:"name"`
+	SHA256  string   `json:"sha256"` // hexadecimal
+	Bytes   int      `json:"bytes"`
+	Memory  Size     `json:"memory"`            // at first
+	Blocks  []string `json:"blocks,omitempty"`  // building blocks that it imports
+	Exports []string `json:"exports,omitempty"` // functions
+}
+
+// FunctionSpec describes a function. Exactly one of Container, EBPF and Wasm is set.
 type FunctionSpec struct {
 	Container *ContainerSpec `json:"container,omitempty"`
 	EBPF      *EBPFSpec      `json:"ebpf,omitempty"`
+	Wasm      *WasmSpec      `json:"wasm,omitempty"`
 	// State is what the function keeps about flows; it decides whether a live
 	// flow can be moved to another instance. Default flow.
 	State FlowState `json:"state,omitempty"`

@@ -19,6 +19,7 @@ type FunctionKind string
 var functionKinds = []functionKind{
 	kindOf(ContainerFunction, "{image: …}", func(s *FunctionSpec) **ContainerSpec { return &s.Container }),
 	kindOf(EBPFFunction, "{object: …}", func(s *FunctionSpec) **EBPFSpec { return &s.EBPF }),
+	kindOf(WasmFunction, "{modules: […]}", func(s *FunctionSpec) **WasmSpec { return &s.Wasm }),
 }
 
 // kindSpec is a kind's field of FunctionSpec, as all other code sees it.
@@ -55,6 +56,9 @@ type FunctionTraits struct {
 	Env      Env // of its process
 	// HostImage: it runs what the node's own root file system has.
 	HostImage bool
+	// WholeFrames: its process takes frames as they are on a wire, and none longer than
+	// Ethernet's; the device's checksums and segments are the kernel's business before.
+	WholeFrames bool
 	// KernelCode: it brings code of its own that runs in the kernel.
 	KernelCode bool
 	// Budget is the time that one packet may take, which is measured. 0: Health is probed.

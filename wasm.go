@@ -3,11 +3,16 @@ package onpath
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 )
+
+// WasmFunction runs as WebAssembly in a process of the instance's own.
+const WasmFunction FunctionKind = "wasm"
 
 // WasmSpec says which packet modules to run, as WebAssembly in a process of the
 // instance's own. Packets visit them in their order.
@@ -17,6 +22,9 @@ type WasmSpec struct {
 	Ports []ServedPort `json:"ports,omitempty"`
 	// Emit bounds what modules send by themselves.
 	Emit Emit `json:"emit,omitzero"`
+	// Outbound: none | nat. What becomes of datagrams that modules send from the instance's
+	// own address. Default none.
+	Outbound Outbound `json:"outbound,omitempty"`
 }
 
 // WasmModule is one module of a function.
@@ -46,6 +54,128 @@ const DefaultModuleBudget = Duration(20 * time.Microsecond)
 type Emit struct {
 	Packets int64 `json:"packets,omitempty"` // a second; default 1000
 	Rate    Rate  `json:"rate,omitempty"`    // default 10Mbit
+}
+
+// Bounds of wasm functions.
+const (
+	MaxModuleBytes  = 256 << 10 // of one module
+	MaxModules      = 16
+	maxServedPorts  = 16
+	MaxModuleBudget = Duration(time.Millisecond)
+	maxEmitPackets  = 1_000_000
+	maxEmitRate     = Rate(10_000_000_000)
+)
+
+const moduleTooLarge = "build it with -O2 and without debugging information (onpath function build does)"
+
+func (w *WasmSpec) traits() FunctionTraits {
+	t := FunctionTraits{Attach: Routed, Addresses: AddressesPrivate, Outbound: w.Outbound, WholeFrames: true}
+	var names []string
+	for _, m := range w.Modules {
+		names = append(names, m.Name)
+	}
+	t.Runs = strings.Join(names, ", ")
+	return t
+}
+
+func (w *WasmSpec) brings(at string) (b Brought) {
+	for i := range w.Modules {
+		m := &w.Modules[i]
+		b.Objects = append(b.Objects, BroughtObject{
+			Field: index(at+".modules", i) + ".module", Name: &m.Module, Code: &m.Code, Most: MaxModuleBytes, Remedy: moduleTooLarge,
+		})
+	}
+	return b
+}
+
+func (w *WasmSpec) complete(env Env, _ map[string]File) {
+	w.Modules = slices.Clone(w.Modules)
+	for i := range w.Modules {
+		w.Modules[i].Config = merged(w.Modules[i].Config, env)
+	}
+}
+
+// shape leaves the modules out: a running instance takes up another list of them.
+func (w *WasmSpec) shape(function string, _ Health) any {
+	return struct {
+		Function string
+		Ports    []ServedPort
+		Outbound Outbound
+	}{function, w.Ports, w.Outbound}
+}
+
+func (w *WasmSpec) fix() { *w = WasmSpec{Ports: w.Ports, Outbound: w.Outbound} }
+
+func (w *WasmSpec) told() string {
+	b, err := json.Marshal(WasmSpec{Modules: w.Modules, Emit: w.Emit})
+	if err != nil {
+		panic("onpath: told: " + err.Error()) // all of it marshals
+	}
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:8])
+}
+
+// validate checks what can be said of modules without reading them.
+func (w *WasmSpec) validate(v *validation, at string, s *FunctionSpec) {
+	v.number(at+".modules", len(w.Modules), 1, MaxModules)
+	names := map[string]bool{}
+	for i := range w.Modules {
+		field := index(at+".modules", i)
+		v.module(field, &w.Modules[i])
+		if name := w.Modules[i].Name; names[name] {
+			v.add(field+".name", "", "another module is named %s", quote(name))
+		}
+		names[w.Modules[i].Name] = true
+	}
+	v.served(at+".ports", w.Ports)
+	byDefault(&w.Emit.Packets, DefaultEmit.Packets)
+	byDefault(&w.Emit.Rate, DefaultEmit.Rate)
+	v.number(at+".emit.packets", int(w.Emit.Packets), 1, maxEmitPackets)
+	quantity(v, at+".emit.rate", w.Emit.Rate, 1000, maxEmitRate)
+	enum(v, at+".outbound", &w.Outbound, OutboundNone, OutboundNone, OutboundNAT)
+	if len(s.Health.Exec) > 0 {
+		v.add("spec.health.exec", "write tcp: PORT, or take it out", "a wasm function has no programs to run")
+	}
+}
+
+func (v *validation) module(at string, m *WasmModule) {
+	v.name(at+".name", m.Name)
+	switch {
+	case m.Module == "":
+		v.add(at+".module", "write ./FILE.wasm", "is missing")
+	case len(m.Code) > MaxModuleBytes:
+		v.add(at+".code", moduleTooLarge, "the module has %d bytes; at most %d", len(m.Code), MaxModuleBytes)
+	case len(m.Code) > 0:
+		v.text(at+".module", m.Module, 512)
+	case LocalImage(m.Module):
+		v.add(at+".module", "use onpath apply, or send what is in it as code", "%s lies on the client, which has to read it", quote(m.Module))
+	default:
+		v.add(at+".module", "write ./FILE.wasm for a file beside this one", "%s is not a module that comes with onpath", quote(m.Module))
+	}
+	if len(m.Select) > maxSelectors {
+		v.add(at+".select", "", "%d entries are too many; at most %d", len(m.Select), maxSelectors)
+		return
+	}
+	for i := range m.Select {
+		v.selector(index(at+".select", i), &m.Select[i], noFamily, &ChainSpec{})
+	}
+	v.env(at+".config", m.Config)
+	byDefault(&m.Budget, DefaultModuleBudget)
+	quantity(v, at+".budget", m.Budget, minBudget, MaxModuleBudget)
+	enum(v, at+".none", &m.None, NoneDrop, NoneDrop, NoneBypass)
+}
+
+func (v *validation) served(at string, ports []ServedPort) {
+	if len(ports) > maxServedPorts {
+		v.add(at, "", "%d ports are too many; at most %d", len(ports), maxServedPorts)
+	}
+	seen := map[ServedPort]bool{}
+	for i, p := range ports {
+		if seen[p] {
+			v.add(index(at, i), "", "%s is said twice", p)
+		}
+		seen[p] = true
+	}
 }
 
 // DefaultEmit is what modules may send where a function says nothing.

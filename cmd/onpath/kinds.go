@@ -17,6 +17,7 @@ import (
 	"github.com/onpath/onpath/runtime/container"
 	"github.com/onpath/onpath/runtime/inline"
 	"github.com/onpath/onpath/sdk"
+	"github.com/onpath/onpath/runtime/wasm"
 )
 
 // ebpfFunctions are those that come with onpath.
@@ -41,6 +42,7 @@ type functionKind struct {
 var functionKinds = []functionKind{
 	{onpath.ContainerFunction, openContainers, containerDir, ownContainerd, "the instances of the container runtime", nil},
 	{onpath.EBPFFunction, openInline, inlineDir, nowhere, "the tables of ebpf functions", inline.Checker{Functions: ebpfFunctions}},
+	{onpath.WasmFunction, openEngines, engineDir, nowhere, "the engines of wasm functions", wasm.Checker{}},
 }
 
 // leftovers are what the runtimes have of a node that is taken off.
@@ -108,6 +110,16 @@ func inlineDir(conf *config.Node) string { return filepath.Join(conf.StateDir, "
 
 func openInline(_ context.Context, conf *config.Node, _ *client.Client, log *slog.Logger) (onpath.Runtime, error) {
 	d, err := inline.New(inline.Options{Dir: inlineDir(conf), Functions: ebpfFunctions, Log: log})
+	if err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+func engineDir(conf *config.Node) string { return filepath.Join(conf.StateDir, "wasm") }
+
+func openEngines(_ context.Context, conf *config.Node, _ *client.Client, log *slog.Logger) (onpath.Runtime, error) {
+	d, err := wasm.New(wasm.Options{Dir: engineDir(conf), Log: log})
 	if err != nil {
 		return nil, err
 	}

@@ -86,7 +86,7 @@ const helpWidth = 79
 
 // commands make the subcommands.
 var commands = []func(*global) *cobra.Command{
-	newApply, newConfirm, newGet, newDescribe, newDelete, newWatch,
+	newEngine, newApply, newConfirm, newGet, newDescribe, newDelete, newWatch,
 	newTrace, newVerify, newTop, newEvents, newLogs, newExec, newCapture, newFault,
 	newDrain, newUncordon, newToken, newRevoke, newJoin, newLab,
 	newUp, newServer, newNode, newDoctor, newSchema, newImages, newDemo, newBench, newFunction,

@@ -46,6 +46,8 @@ type Subject struct {
 	NetNS func(t *testing.T) string
 	// Kill ends an instance's first process from outside, as kill -9 does.
 	Kill func(t *testing.T, p onpath.Process)
+	// NoExec: the instances have no programs to run.
+	NoExec bool
 	// Noticed bounds how long the end of a process may go unnoticed.
 	Noticed time.Duration
 }
@@ -289,9 +291,17 @@ func (e *exam) logs(t *testing.T) {
 	wantCode(t, e.rt.Logs(t.Context(), "nobody", -1, false, &b), onpath.CodeNotFound)
 }
 
+// exec is for drivers whose instances have programs to run; others say that theirs have
+// none.
 func (e *exam) exec(t *testing.T) {
 	p := e.run(t, Program{Does: Sleep})
 	code, err := e.rt.Exec(t.Context(), p.ID(), onpath.ExecSpec{Command: e.Command(Program{Does: Exit, Code: 7})})
+	if e.NoExec {
+		wantCode(t, err, onpath.CodeUnsupported)
+		_, err = e.rt.Exec(t.Context(), "nobody", onpath.ExecSpec{Command: []string{"true"}})
+		wantCode(t, err, onpath.CodeNotFound)
+		return
+	}
 	if err != nil || code != 7 {
 		t.Errorf("exit code %d, %v; want 7", code, err)
 	}
@@ -366,7 +376,7 @@ func (e *exam) adopt(t *testing.T) {
 	if code := await(t, all[dies.ID()], e.Noticed); code != 137 {
 		t.Errorf("exit code of the killed one is %d, want 137", code)
 	}
-	if code, err := e.rt.Exec(t.Context(), p.ID(), onpath.ExecSpec{Command: e.Command(Program{Does: Exit, Code: 4})}); code != 4 || err != nil {
+	if code, err := e.rt.Exec(t.Context(), p.ID(), onpath.ExecSpec{Command: e.Command(Program{Does: Exit, Code: 4})}); !e.NoExec && (code != 4 || err != nil) {
 		t.Errorf("exec in an adopted instance: %d, %v", code, err)
 	}
 	e.Kill(t, p)

@@ -35,6 +35,12 @@ type process struct {
 
 	mu        sync.Mutex
 	seenEnded time.Time // zero: it runs
+	noteExit  *exit     // once its files are gone
+}
+
+type exit struct {
+	code int
+	at   time.Time
 }
 
 var (
@@ -141,8 +147,11 @@ func (p *process) Exited() <-chan struct{} { return p.done }
 // Exit implements onpath.Process.
 func (p *process) Exit() (code int, at time.Time) {
 	p.mu.Lock()
-	seen := p.seenEnded
+	seen, noted := p.seenEnded, p.noteExit
 	p.mu.Unlock()
+	if noted != nil {
+		return noted.code, noted.at
+	}
 	for {
 		if code, at, ok := keeper.Exit(p.d.dir(p.record.ID)); ok {
 			return code, at
@@ -228,19 +237,32 @@ func (p *process) Stop(ctx context.Context, grace time.Duration) error {
 }
 
 // deleteFiles leaves in memory how it ended.
-func (p *process) deleteFiles(int, time.Time) error { return os.RemoveAll(p.d.dir(p.record.ID)) }
+func (p *process) deleteFiles(code int, at time.Time) error {
+	p.mu.Lock()
+	p.noteExit = &exit{code, at}
+	p.mu.Unlock()
+	return os.RemoveAll(p.d.dir(p.record.ID))
+}
 
-// terminate asks the engine to end, and after grace makes it; at once if it would not
-// hear of it.
+// lookAgain is how often a process is looked at that has been asked to end.
+const lookAgain = 250 * time.Millisecond
+
+// terminate asks the engine to end, and after grace makes it; as soon as it is seen that
+// it would not hear of it.
 func (p *process) terminate(ctx context.Context, grace time.Duration) error {
-	if grace > 0 && heeds(p.pid, syscall.SIGTERM) {
-		if err := unix.Kill(p.pid, unix.SIGTERM); err != nil && !errors.Is(err, unix.ESRCH) {
-			p.d.log.Warn("SIGTERM", "instance", p.record.ID, "err", err)
+	deadline := time.Now().Add(grace)
+	asked := false
+	for wait := 50; time.Now().Before(deadline) && heeds(p.pid, syscall.SIGTERM, wait); wait = 1 {
+		if !asked {
+			asked = true
+			if err := unix.Kill(p.pid, unix.SIGTERM); err != nil && !errors.Is(err, unix.ESRCH) {
+				p.d.log.Warn("SIGTERM", "instance", p.record.ID, "err", err)
+			}
 		}
 		select {
 		case <-p.done:
 			return nil
-		case <-time.After(grace):
+		case <-time.After(min(lookAgain, time.Until(deadline))):
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -264,9 +286,10 @@ func (p *process) kill() error {
 }
 
 // heeds reports whether a process has a handler for a signal: the first process of a
-// namespace does not hear others. Go sets its own soon after it begins.
-func heeds(pid int, s syscall.Signal) bool {
-	for range 50 {
+// namespace does not hear others. Go sets its own soon after it begins, so it looks some
+// times.
+func heeds(pid int, s syscall.Signal, times int) bool {
+	for range times {
 		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 		if err != nil {
 			return false
