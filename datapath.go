@@ -94,6 +94,13 @@ func InstanceMAC(id VportID) string { return macOf(0x70, id) }
 // HostMAC is the address of the node's end of a vport's pair.
 func HostMAC(id VportID) string { return macOf(0x50, id) }
 
+// ChainMAC is the source of frames to a vport that Tells: which chain a packet is on its
+// way through, by the last three bytes as GroupOf makes them, and in which direction.
+func ChainMAC(p PathID, reverse bool) string { return macOf(ChainMACByte, VportID(GroupOf(p, 0, reverse))) }
+
+// ChainMACByte is the third byte of a ChainMAC.
+const ChainMACByte = 0x60
+
 func macOf(third byte, id VportID) string {
 	return fmt.Sprintf("02:6f:%02x:%02x:%02x:%02x", third, byte(id>>16), byte(id>>8), byte(id))
 }
@@ -263,6 +270,8 @@ type Vport struct {
 	// Entry is the edge vport (often a remote one) at which flows leave that
 	// start at this instance and so have no context.
 	Entry VportID `json:"entry,omitempty"`
+	// Tells: the source of what is delivered is ChainMAC.
+	Tells bool `json:"tells,omitempty"`
 	// Mirror: everything it emits, but from its own address, is dropped.
 	Mirror bool `json:"mirror,omitempty"`
 	// Emit is the table for packets it emits without an entry (rewrite and

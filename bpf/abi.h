@@ -133,6 +133,7 @@ enum vport_state {
 #define VPORT_ROUTES    0x04
 #define VPORT_PEER      0x08 /* packets go straight to the other end of its device */
 #define VPORT_AWAY      0x10 /* its node does not answer */
+#define VPORT_TELLS     0x20 /* the source address of frames says chain and direction */
 
 struct vport {
 	__u32 id;

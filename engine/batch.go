@@ -40,7 +40,7 @@ const (
 
 // ChainMAC is the third byte of the source address of frames to an instance whose
 // modules are told chain and direction: the group stands in the last three.
-const chainMAC = 0x60
+const chainMAC = onpath.ChainMACByte
 
 // read takes a frame apart; it reports false if there is no packet to show.
 func (r *received) read(s *afxdp.Socket, f afxdp.Frame) bool {

@@ -255,6 +255,7 @@ func (b *builder) addLocal(i *instance) {
 		ID: s.Vport, Kind: onpath.VportInstance, State: b.w.state(i), Instance: i.key.String(), Tenant: i.key.tenant,
 		MAC: onpath.InstanceMAC(s.Vport), HostMAC: onpath.HostMAC(s.Vport), Attach: onpath.Routed,
 		Packets: cmp.Or(i.fn.Packets, onpath.PacketsKeep), MaxFlows: b.w.maxFlows(i.key.tenant), Mirror: b.mirror(i),
+		Tells: i.fn.Traits().WholeFrames,
 	}
 	for _, a := range s.Addresses {
 		v.Own = append(v.Own, a.Addr())

@@ -210,6 +210,7 @@ struct pkt {
 	__u32 met[MAX_MIRRORS]; /* groups of mirrors, the last one first */
 
 	__u8 macs[12]; /* of the frame as it came */
+	__be32 told;   /* the last four bytes of what a frame says its source is */
 	__u16 vlan;    /* bridge: its tag, as in struct station */
 	__u32 opposite;
 	struct station station; /* being written */

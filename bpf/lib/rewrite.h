@@ -10,6 +10,14 @@ static __always_inline void set_macs(struct __sk_buff *skb, const struct vport *
 	bpf_skb_store_bytes(skb, 0, v->dmac, 12, 0); /* dmac and smac adjoin */
 }
 
+/* Say by the source address on which chain and in which direction the packet is: the
+ * bytes behind the first two, of which the first says that they do. */
+static __always_inline void tell_chain(struct __sk_buff *skb, struct pkt *p)
+{
+	p->told = bpf_htonl(0x60u << 24 | p->d.path << 6 | !!(p->d.flags & FLOW_REVERSE));
+	bpf_skb_store_bytes(skb, 6 + 2, &p->told, sizeof(p->told), 0);
+}
+
 static __always_inline void pop_vlans(struct __sk_buff *skb, struct pkt *p)
 {
 	if (skb->vlan_present) {

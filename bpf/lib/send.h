@@ -127,6 +127,8 @@ static __always_inline int send_to(struct __sk_buff *skb, struct pkt *p, struct 
 		if (!within_rate(p, slot, RATE_OUT))
 			return drop(p, DROP_RATE);
 		set_macs(skb, v);
+		if ((v->flags & (VPORT_TELLS | VPORT_MIRROR)) == VPORT_TELLS)
+			tell_chain(skb, p);
 		count_out(skb, p, slot, v->id);
 		return deliver(skb, p, v);
 	case VPORT_REMOTE:

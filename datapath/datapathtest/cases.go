@@ -9,6 +9,7 @@ func Cases() []Case {
 		{"three-on-one-node", "routed, bridged and rewriting elements in a row", threeOnOneNode},
 		{"three-on-three-nodes", "the same, each on a node of its own", threeOnThreeNodes},
 		{"three-elsewhere", "the same, none on the gateway", threeElsewhere},
+		{"tells", "the frames of an element say its chain and the direction", tells},
 		{"answers", "an element answers on a flow it was given, to both ends", answers},
 		{"originate", "a proxy opens connections from its own and its client's address", origins},
 		{"spoofed", "what an instance may not emit is dropped, counted, and steals no answer", spoofs},

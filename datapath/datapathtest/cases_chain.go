@@ -6,6 +6,19 @@ import (
 	"github.com/onpath/onpath"
 )
 
+// tells: on the gateway and elsewhere, from the first packet on and for errors about it.
+func tells(b *bed) {
+	here, plain, there := b.instance("here", gateway), b.instance("plain", gateway), b.instance("there", "n2")
+	here.tells, there.tells = 5, 5
+	b.apply(one(&chain{path: 5, match: toServer()}, here, plain, there))
+	for _, t := range []onpath.Tuple{tcp4(1000), udp4(1000), tcp6(1000)} {
+		for range 2 {
+			b.forward(t, here, plain, there)
+			b.backward(t, there, plain, here)
+		}
+	}
+}
+
 func untouched(b *bed) {
 	i := b.instance("idle", gateway)
 	before := b.h.Forwarded(gateway)

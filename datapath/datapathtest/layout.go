@@ -68,6 +68,7 @@ type instance struct {
 	own       []netip.Addr
 	routes    bool
 	mirror    bool
+	tells     onpath.PathID // it is told by frames that packets are on this path; 0: it is not
 	away      bool // its node does not answer, as other nodes see it
 	maxFlows  int
 	rateIn    uint64 // bit/s
@@ -312,7 +313,7 @@ func (i *instance) vports(node string) []onpath.Vport {
 		Instance: "exam/" + i.name, Tenant: cmp.Or(i.tenant, "exam"), Other: i.vport,
 		MAC: onpath.InstanceMAC(i.vport), HostMAC: onpath.HostMAC(i.vport),
 		Attach: onpath.Routed, Packets: cmp.Or(i.packets, onpath.PacketsKeep),
-		Own: i.own, Routes: i.routes, Entry: edgeVport, Mirror: i.mirror, MaxFlows: i.maxFlows,
+		Own: i.own, Routes: i.routes, Entry: edgeVport, Mirror: i.mirror, Tells: i.tells != 0, MaxFlows: i.maxFlows,
 		RateIn: i.rateIn, RateOut: i.rateOut,
 	}
 	if len(i.emits) > 0 {

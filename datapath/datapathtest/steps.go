@@ -47,6 +47,7 @@ func (b *bed) cross(h hop, p []byte) []byte {
 	if h.at.back != 0 {
 		b.constantMACs(h, f)
 	} else {
+		b.source(h, f)
 		p = withTTL(p, 1)
 		f.Src, f.Dst = "", ""
 	}
@@ -55,6 +56,18 @@ func (b *bed) cross(h hop, p []byte) []byte {
 	}
 	b.sendFrame(h.at.node, out, Frame{Src: f.Src, Dst: f.Dst, Packet: p})
 	return p
+}
+
+// source checks what a routed element is told by the source of a frame.
+func (b *bed) source(h hop, f Frame) {
+	b.t.Helper()
+	want := onpath.HostMAC(h.at.vport)
+	if h.at.tells != 0 {
+		want = onpath.ChainMAC(h.at.tells, h.reverse)
+	}
+	if f.Src != want {
+		b.t.Errorf("instance %s got a frame from %s, must be from %s", h.at.name, f.Src, want)
+	}
 }
 
 // constantMACs checks what a bridged element sees.

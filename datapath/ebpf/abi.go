@@ -77,6 +77,7 @@ const (
 
 	flagMirror uint16 = 2
 	flagRoutes uint16 = 4
+	flagTells  uint16 = 0x20
 	flagPeer   uint16 = 8
 	flagAway   uint16 = 16
 )

@@ -435,6 +435,9 @@ func (k *compiler) instance(p *onpath.Vport, slot uint32, v *vportValue) error {
 	if p.Routes {
 		v.Flags |= flagRoutes
 	}
+	if p.Tells {
+		v.Flags |= flagTells
+	}
 	tenant, err := k.tenant(p.Tenant, tenantLimits{caused: uint64(p.MaxFlows)})
 	if err != nil {
 		return err

@@ -363,6 +363,9 @@ func (n *Node) enter(w *work, f *flow) {
 	} else if known := n.find(flowKey{v.Other, w.key.tuple}, v.Tenant); w.writes && known != nil && f.group == 0 {
 		n.moveGate(known, f.entry) // from the other tier's element
 	}
+	if v.Tells {
+		w.told = onpath.ChainMAC(f.path, f.reverse)
+	}
 	n.outWithin(w, v, BySteering)
 }
 
@@ -529,12 +532,14 @@ func (n *Node) letGo(w *work, f *flow) bool {
 // out gives a packet to an instance's device.
 func (n *Node) out(w *work, v *onpath.Vport, by By) {
 	n.countOut(v.ID, w.h.length)
-	n.give(w.b, v, by)
+	n.giveFrom(cmp.Or(w.told, v.HostMAC), w.b, v, by)
 }
 
 // give hands a packet to an instance's device without counting it.
-func (n *Node) give(b []byte, v *onpath.Vport, by By) {
-	d := Delivery{Device: onpath.DeviceName(v.ID), By: by, Src: v.HostMAC, Dst: v.MAC, Packet: b}
+func (n *Node) give(b []byte, v *onpath.Vport, by By) { n.giveFrom(v.HostMAC, b, v, by) }
+
+func (n *Node) giveFrom(src string, b []byte, v *onpath.Vport, by By) {
+	d := Delivery{Device: onpath.DeviceName(v.ID), By: by, Src: src, Dst: v.MAC, Packet: b}
 	if o := n.vports[v.Other]; v.Attach == onpath.Bridged && o != nil {
 		d.Dst = o.HostMAC
 	}

@@ -32,6 +32,8 @@ type work struct {
 	uplink string
 	// tunnel is how it came from another node, if it did.
 	tunnel *Tunnelled
+	// told is the source of its frame to an instance that is told the chain; "": the vport's.
+	told string
 	// before is when the entry for its answers was in use last, but for this packet.
 	before time.Time
 }
