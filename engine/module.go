@@ -15,7 +15,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/engine/control"
-	"github.com/onpath/onpath/internal/inline"
+	"github.com/onpath/onpath/internal/bpfobject"
 	"github.com/onpath/onpath/internal/wasm"
 )
 
@@ -201,7 +201,7 @@ func (m *module) configure(config onpath.Env) error {
 		m.host.config = config // what it asks for by name
 		return nil
 	}
-	o := &inline.Object{Config: m.d.config.members}
+	o := &bpfobject.Object{Config: m.d.config.members}
 	b, err := o.Values(config)
 	if err != nil {
 		return err

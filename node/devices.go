@@ -11,6 +11,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/netnsrun"
+	"github.com/onpath/onpath/internal/offload"
 )
 
 // outside sets the host's ends: no addresses of their own, no talk of their own.
@@ -18,6 +19,11 @@ func (r wirer) outside(host *netlink.Handle, w wiring) error {
 	err := netnsrun.Do(r.netns, func() error {
 		for _, p := range w.ports() {
 			dev := onpath.DeviceName(p.id)
+			if w.WholeFrames {
+				if err := offload.Disable(dev, offload.CompleteFrames); err != nil {
+					return err
+				}
+			}
 			// The data path decides what of an instance's packets is routed; where
 			// it asks the kernel's FIB, the device must be allowed to forward.
 			for _, s := range []sysctl{

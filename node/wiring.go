@@ -36,6 +36,8 @@ type wiring struct {
 	MTU       int                    `json:"mtu"` // bytes
 	Sysctls   map[string]string      `json:"sysctls,omitempty"`
 	Originate bool                   `json:"originate,omitempty"` // opens flows, also with others' addresses
+	// WholeFrames: nothing behind its devices completes checksums, or cuts packets.
+	WholeFrames bool `json:"wholeFrames,omitempty"`
 }
 
 // attachInline is how an ebpf function hangs in the network: not at all.
@@ -46,7 +48,7 @@ const defaultMTU = 1500 // bytes, where the plan says nothing
 func wiringOf(id string, p onpath.InstancePlan) wiring {
 	w := wiring{ID: id, Vport: p.Vport, Back: p.Back, Addresses: p.Addresses, MTU: p.MTU}
 	t := p.Spec.Traits()
-	w.Attach, w.Sysctls = t.Attach, t.Sysctls
+	w.Attach, w.Sysctls, w.WholeFrames = t.Attach, t.Sysctls, t.WholeFrames
 	w.Originate = p.Spec.Packets == onpath.PacketsOriginate
 	if t.Inline {
 		w.Attach = attachInline
@@ -222,8 +224,8 @@ func (r wirer) pair(host, in *netlink.Handle, w wiring, p port) (made bool, err 
 	defer ns.Close()
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.HardwareAddr = name, w.MTU, hostMAC
-	// Checksum, segmentation and generic receive offloads stay as veth has
-	// them: tc hands partial checksums and whole GSO packets on as they are.
+	// Checksum, segmentation and generic receive offloads stay as veth has them, unless
+	// WholeFrames: tc hands partial checksums and whole GSO packets on as they are.
 	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: p.inside, PeerHardwareAddr: inMAC, PeerNamespace: netlink.NsFd(int(ns))}
 	if err := host.LinkAdd(veth); err != nil {
 		return false, fmt.Errorf("create device %s with %s in the instance: %w", name, p.inside, err)

@@ -38,8 +38,13 @@ func (n *node) tunnelMTU() int {
 	return n.underlayMTU() - overhead6
 }
 
-// interfaceMTU is that of the interfaces of the node's instances.
-func (n *node) interfaceMTU() int { return max(ethernetMTU, n.tunnelMTU()) }
+// interfaceMTU is that of the interfaces of a function's instances on the node.
+func (n *node) interfaceMTU(fn *onpath.FunctionSpec) int {
+	if fn.Traits().WholeFrames {
+		return ethernetMTU
+	}
+	return max(ethernetMTU, n.tunnelMTU())
+}
 
 // mtu is the largest IP packet that all hops of the path carry in the cloudlet.
 func (w *world) mtu(cl *cloudlet, p *path) int {
@@ -62,7 +67,7 @@ func (w *world) mtu(cl *cloudlet, p *path) int {
 		for _, i := range members {
 			if !i.leaving {
 				note(i.node)
-				lower(i.node.interfaceMTU())
+				lower(i.node.interfaceMTU(i.fn))
 			}
 		}
 	}

@@ -228,7 +228,7 @@ func (b *builder) instance(i *instance) onpath.InstancePlan {
 	s := &i.obj.Spec
 	p := onpath.InstancePlan{
 		Name: i.key.name, Tenant: i.key.tenant, Deployment: s.Deployment, UID: i.obj.Metadata.UID, Spec: *i.fn,
-		Vport: s.Vport, Back: s.Back, Addresses: s.Addresses, MTU: b.n.interfaceMTU(), Draining: i.draining(),
+		Vport: s.Vport, Back: s.Back, Addresses: s.Addresses, MTU: b.n.interfaceMTU(i.fn), Draining: i.draining(),
 	}
 	for _, q := range b.n.c.pathsOf[i.dep] {
 		if b.chosen[q] && slices.Contains(q.deps, i.dep) {

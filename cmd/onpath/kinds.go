@@ -16,8 +16,8 @@ import (
 	"github.com/onpath/onpath/node"
 	"github.com/onpath/onpath/runtime/container"
 	"github.com/onpath/onpath/runtime/inline"
-	"github.com/onpath/onpath/sdk"
 	"github.com/onpath/onpath/runtime/wasm"
+	"github.com/onpath/onpath/sdk"
 )
 
 // ebpfFunctions are those that come with onpath.
