@@ -96,7 +96,9 @@ func HostMAC(id VportID) string { return macOf(0x50, id) }
 
 // ChainMAC is the source of frames to a vport that Tells: which chain a packet is on its
 // way through, by the last three bytes as GroupOf makes them, and in which direction.
-func ChainMAC(p PathID, reverse bool) string { return macOf(ChainMACByte, VportID(GroupOf(p, 0, reverse))) }
+func ChainMAC(p PathID, reverse bool) string {
+	return macOf(ChainMACByte, VportID(GroupOf(p, 0, reverse)))
+}
 
 // ChainMACByte is the third byte of a ChainMAC.
 const ChainMACByte = 0x60

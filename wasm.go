@@ -82,7 +82,8 @@ func (w *WasmSpec) brings(at string) (b Brought) {
 	for i := range w.Modules {
 		m := &w.Modules[i]
 		b.Objects = append(b.Objects, BroughtObject{
-			Field: index(at+".modules", i) + ".module", Name: &m.Module, Code: &m.Code, Most: MaxModuleBytes, Remedy: moduleTooLarge,
+			Field: index(at+".modules", i) + ".module", Name: &m.Module, Code: &m.Code,
+			Most: MaxModuleBytes, Remedy: moduleTooLarge,
 		})
 	}
 	return b

@@ -125,7 +125,8 @@ func wire(near, far string) error {
 	if err := netnsrun.Do(near, func() error {
 		a := netlink.NewLinkAttrs()
 		a.Name, a.HardwareAddr = "v0", hostMAC
-		if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: a, PeerName: "v1", PeerHardwareAddr: engineMAC, PeerNamespace: netlink.NsFd(int(there))}); err != nil {
+		veth := &netlink.Veth{LinkAttrs: a, PeerName: "v1", PeerHardwareAddr: engineMAC, PeerNamespace: netlink.NsFd(int(there))}
+		if err := netlink.LinkAdd(veth); err != nil {
 			return err
 		}
 		if err := offload.Disable("v0", offload.CompleteFrames); err != nil {
@@ -137,7 +138,9 @@ func wire(near, far string) error {
 		}
 		addr, _ := netlink.ParseAddr("10.9.0.1/24")
 		return errors.Join(netlink.AddrAdd(l, addr), netlink.LinkSetUp(l),
-			netlink.NeighSet(&netlink.Neigh{LinkIndex: l.Attrs().Index, State: netlink.NUD_PERMANENT, IP: net.IPv4(10, 9, 0, 3), HardwareAddr: engineMAC}))
+			netlink.NeighSet(&netlink.Neigh{
+				LinkIndex: l.Attrs().Index, State: netlink.NUD_PERMANENT, IP: net.IPv4(10, 9, 0, 3), HardwareAddr: engineMAC,
+			}))
 	}); err != nil {
 		return err
 	}
@@ -234,7 +237,8 @@ func TestDrop(t *testing.T) {
 		t.Errorf("told port 54, %d of 10 came back", back)
 	}
 	st := s.status().Modules[0]
-	if st.Packets != 30 || st.Passed != 10 || st.Dropped != 20 || st.Reasons[1] != 20 || st.Counters["seen"] != 30 || st.Counters["dropped"] != 20 {
+	if st.Packets != 30 || st.Passed != 10 || st.Dropped != 20 || st.Reasons[1] != 20 ||
+		st.Counters["seen"] != 30 || st.Counters["dropped"] != 20 {
 		t.Errorf("%+v", st)
 	}
 	m.Config = onpath.Env{"ports": "54"}

@@ -56,7 +56,10 @@ func describe(mem api.Memory, p uint32) (*description, error) {
 	if w(0) != abiVersion {
 		return nil, fmt.Errorf("it is made for version %d of the interface; this is %d", w(0), abiVersion)
 	}
-	d := &description{packets: w(1), stride: w(2), batch: min(w(3), maxBatch), verdicts: w(4), needs: min(w(5), maxData), buffer: w(12), bufferSize: w(13)}
+	d := &description{
+		packets: w(1), stride: w(2), batch: min(w(3), maxBatch), verdicts: w(4), needs: min(w(5), maxData),
+		buffer: w(12), bufferSize: w(13),
+	}
 	if d.packets != 0 && (d.stride != packetStride || d.batch == 0) {
 		return nil, fmt.Errorf("its packets are %d bytes apart; %d is right", d.stride, packetStride)
 	}

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/tetratelabs/wazero"
@@ -191,8 +190,7 @@ func (m *module) trap(err error) error {
 	if int32(m.fuel.Get()) < 0 {
 		return fmt.Errorf("it took more than %d million steps for one event", fuel/1_000_000)
 	}
-	text, _, _ := strings.Cut(err.Error(), "\n")
-	return fmt.Errorf("it trapped: %s", strings.TrimSuffix(strings.TrimPrefix(text, "wasm error: "), " (recovered by wazero)"))
+	return fmt.Errorf("it trapped: %.200s", err.Error())
 }
 
 // configure tells the module its configuration.

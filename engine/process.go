@@ -25,8 +25,10 @@ type Process struct {
 
 // Arguments are what onpath is to be called with.
 func (p Process) Arguments() []string {
-	return []string{"engine", "--control", strconv.Itoa(p.Control), "--empty-root", p.Empty, "--uid", strconv.Itoa(p.UID), "--gid", strconv.Itoa(p.GID),
-		"--memory", strconv.FormatInt(p.Memory, 10)}
+	return []string{
+		"engine", "--control", strconv.Itoa(p.Control), "--empty-root", p.Empty,
+		"--uid", strconv.Itoa(p.UID), "--gid", strconv.Itoa(p.GID), "--memory", strconv.FormatInt(p.Memory, 10),
+	}
 }
 
 // Main is an engine's process, until SIGTERM.

@@ -69,7 +69,7 @@ type instance struct {
 	routes    bool
 	mirror    bool
 	tells     onpath.PathID // it is told by frames that packets are on this path; 0: it is not
-	away      bool // its node does not answer, as other nodes see it
+	away      bool          // its node does not answer, as other nodes see it
 	maxFlows  int
 	rateIn    uint64 // bit/s
 	rateOut   uint64

@@ -46,7 +46,8 @@ func pair(t *testing.T) (near, far string) {
 	must(netnsrun.Do(near, func() error {
 		a := netlink.NewLinkAttrs()
 		a.Name = "v0"
-		if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: a, PeerName: "v1", PeerHardwareAddr: mac, PeerNamespace: netlink.NsFd(int(there))}); err != nil {
+		veth := &netlink.Veth{LinkAttrs: a, PeerName: "v1", PeerHardwareAddr: mac, PeerNamespace: netlink.NsFd(int(there))}
+		if err := netlink.LinkAdd(veth); err != nil {
 			return err
 		}
 		if err := offload.Disable("v0", offload.CompleteFrames); err != nil {
@@ -73,7 +74,9 @@ func up(name, address, neighbour string, mac net.HardwareAddr) error {
 	if mac == nil {
 		return nil
 	}
-	return netlink.NeighSet(&netlink.Neigh{LinkIndex: l.Attrs().Index, State: netlink.NUD_PERMANENT, IP: net.ParseIP(neighbour), HardwareAddr: mac})
+	return netlink.NeighSet(&netlink.Neigh{
+		LinkIndex: l.Attrs().Index, State: netlink.NUD_PERMANENT, IP: net.ParseIP(neighbour), HardwareAddr: mac,
+	})
 }
 
 // TestEcho: what is for the stack's address is answered by the stack, all else comes

@@ -209,11 +209,8 @@ func (s *Socket) Flush() error {
 		if s.tx.consumer.Load() == s.tx.own {
 			break
 		}
-		err := kick(s.fd)
-		if err != 0 && !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EBUSY) && !errors.Is(err, unix.ENOBUFS) && !errors.Is(err, unix.EINTR) {
-			if errors.Is(err, unix.ENETDOWN) || errors.Is(err, unix.ENXIO) {
-				return fmt.Errorf("send by AF_XDP: %w", err)
-			}
+		if err := kick(s.fd); errors.Is(err, unix.ENXIO) { // the device is gone; all else is for a moment
+			return fmt.Errorf("send by AF_XDP: %w", err)
 		}
 		s.reclaim()
 	}

@@ -99,7 +99,9 @@ func Read(code []byte) (*Module, error) {
 
 // rank is a section's place in a module, which is not its id.
 func rank(id byte) int {
-	return slices.Index([]byte{secType, secImport, secFunction, secTable, secMemory, secGlobal, secExport, secStart, secElement, secDataCount, secCode, secData}, id)
+	return slices.Index([]byte{
+		secType, secImport, secFunction, secTable, secMemory, secGlobal, secExport, secStart, secElement, secDataCount, secCode, secData,
+	}, id)
 }
 
 func (m *Module) section(s section) error {

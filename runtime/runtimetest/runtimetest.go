@@ -376,7 +376,8 @@ func (e *exam) adopt(t *testing.T) {
 	if code := await(t, all[dies.ID()], e.Noticed); code != 137 {
 		t.Errorf("exit code of the killed one is %d, want 137", code)
 	}
-	if code, err := e.rt.Exec(t.Context(), p.ID(), onpath.ExecSpec{Command: e.Command(Program{Does: Exit, Code: 4})}); !e.NoExec && (code != 4 || err != nil) {
+	code, err := e.rt.Exec(t.Context(), p.ID(), onpath.ExecSpec{Command: e.Command(Program{Does: Exit, Code: 4})})
+	if !e.NoExec && (code != 4 || err != nil) {
 		t.Errorf("exec in an adopted instance: %d, %v", code, err)
 	}
 	e.Kill(t, p)

@@ -51,7 +51,9 @@ func namespaces(t *testing.T) (node, instance string) {
 		veth := &netlink.Veth{LinkAttrs: a, PeerName: device, PeerHardwareAddr: instanceMAC, PeerNamespace: netlink.NsFd(int(there))}
 		return errors.Join(netlink.LinkAdd(veth), offload.Disable("v0", offload.CompleteFrames))
 	})
-	for _, end := range []struct{ ns, dev, addr, neighbour string }{{instance, device, "10.9.0.2/24", "10.9.0.1"}, {node, "v0", "10.9.0.1/24", "10.9.0.3"}} {
+	for _, end := range []struct{ ns, dev, addr, neighbour string }{
+		{instance, device, "10.9.0.2/24", "10.9.0.1"}, {node, "v0", "10.9.0.1/24", "10.9.0.3"},
+	} {
 		if err == nil {
 			err = netnsrun.Do(end.ns, func() error { return bringUp(end.dev, end.addr, end.neighbour) })
 		}
@@ -170,7 +172,10 @@ func isolated(t *testing.T, p onpath.Process) {
 		name, value, _ := strings.Cut(line, ":")
 		status[name] = strings.TrimSpace(value)
 	}
-	for name, want := range map[string]string{"CapEff": "0000000000000000", "CapPrm": "0000000000000000", "CapBnd": "0000000000000000", "NoNewPrivs": "1", "Seccomp": "2", "Groups": ""} {
+	const none = "0000000000000000"
+	for name, want := range map[string]string{
+		"CapEff": none, "CapPrm": none, "CapBnd": none, "NoNewPrivs": "1", "Seccomp": "2", "Groups": "",
+	} {
 		if status[name] != want {
 			t.Errorf("%s: %q, want %q", name, status[name], want)
 		}
@@ -185,7 +190,8 @@ func isolated(t *testing.T, p onpath.Process) {
 			t.Errorf("it is in our %s namespace (%v)", ns, err)
 		}
 	}
-	if mounts, err := os.ReadFile(proc("mountinfo")); err != nil || strings.Count(string(mounts), "\n") != 1 || !strings.Contains(string(mounts), " / ro") {
+	mounts, err := os.ReadFile(proc("mountinfo"))
+	if err != nil || strings.Count(string(mounts), "\n") != 1 || !strings.Contains(string(mounts), " / ro") {
 		t.Errorf("its mounts are %q (%v)", mounts, err)
 	}
 	if files, err := os.ReadDir(proc("root")); err != nil || len(files) != 0 {

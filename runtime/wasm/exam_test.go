@@ -71,7 +71,10 @@ func options(t *testing.T) Options {
 	if os.Getuid() != 0 {
 		t.Skip("needs root")
 	}
-	return Options{Dir: filepath.Join(t.TempDir(), "wasm"), Cgroup: fmt.Sprintf("/onpath-test-%d", os.Getpid()), Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
+	return Options{
+		Dir: filepath.Join(t.TempDir(), "wasm"), Cgroup: fmt.Sprintf("/onpath-test-%d", os.Getpid()),
+		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	}
 }
 
 func TestExam(t *testing.T) {
@@ -103,4 +106,3 @@ func TestExam(t *testing.T) {
 		Noticed: 2 * time.Second,
 	})
 }
-

@@ -353,4 +353,3 @@ func (d *Driver) Remove(ctx context.Context) error {
 	d.wg.Wait()
 	return errors.Join(append(errs, os.RemoveAll(d.opt.Dir))...)
 }
-
