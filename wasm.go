@@ -149,7 +149,8 @@ func (v *validation) module(at string, m *WasmModule) {
 	case len(m.Code) > 0:
 		v.text(at+".module", m.Module, 512)
 	case LocalImage(m.Module):
-		v.add(at+".module", "use onpath apply, or send what is in it as code", "%s lies on the client, which has to read it", quote(m.Module))
+		v.add(at+".module", "use onpath apply, or send what is in it as code",
+			"%s lies on the client, which has to read it", quote(m.Module))
 	default:
 		v.add(at+".module", "write ./FILE.wasm for a file beside this one", "%s is not a module that comes with onpath", quote(m.Module))
 	}

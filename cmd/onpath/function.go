@@ -13,10 +13,11 @@ import (
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/bpfobject"
 	"github.com/onpath/onpath/internal/table"
+	"github.com/onpath/onpath/internal/wasm"
 )
 
 func newFunction(g *global) *cobra.Command {
-	return group("function", "Check ebpf functions before they are applied", groupAround, newFunctionCheck(g))
+	return group("function", "Build and check functions of your own before they are applied", groupAround, newFunctionBuild(g), newFunctionCheck(g))
 }
 
 // checked is what is known of an object file.
@@ -40,9 +41,9 @@ type checked struct {
 func newFunctionCheck(g *global) *cobra.Command {
 	verbose := false
 	c := &cobra.Command{
-		Use:   "check FILE.o",
-		Short: "Check an object file as servers and nodes do, and say what it has",
-		Long: `Check an object file of an ebpf function as servers and nodes do: what it calls,
+		Use:   "check FILE.o|FILE.wasm",
+		Short: "Check an object file or a module as servers and nodes do, and say what it has",
+		Long: `Check a module of a wasm function: what it imports and exports, and whether it is valid. Or check an object file of an ebpf function as servers and nodes do: what it calls,
 its tables, its signature. As root the verifier of this machine's kernel is asked
 too. Nothing of it stays in the kernel.`,
 		Example: examples("onpath function check count.o", "sudo onpath function check count.o --verbose"),
@@ -50,6 +51,13 @@ too. Nothing of it stays in the kernel.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := g.checkOutput(); err != nil {
 				return err
+			}
+			if code, err := os.ReadFile(args[0]); err == nil && wasm.Is(code) {
+				m, err := checkModule(c.Context(), args[0], code)
+				if err != nil {
+					return err
+				}
+				return g.print(c, m, m.write)
 			}
 			r, err := checkObject(args[0], verbose)
 			if err != nil {

@@ -39,7 +39,10 @@ var ErrLacking = errors.New("clang is not installed")
 var (
 	flags = map[Target][]string{
 		EBPF: {"-g", "-target", "bpf", "-mcpu=v3", "-c"},
-		Wasm: {"--target=wasm32", "-nostdlib", "-fvisibility=hidden", "-mbulk-memory", "-mno-sign-ext", "-Wl,--no-entry", "-Wl,--strip-all"},
+		Wasm: {
+			"--target=wasm32", "-nostdlib", "-fvisibility=hidden", "-mbulk-memory", "-mno-sign-ext",
+			"-Wl,--no-entry", "-Wl,--strip-all",
+		},
 	}
 	// systemHeaders are where Debian keeps the kernel's headers of an architecture.
 	systemHeaders = "/usr/include/*-linux-gnu"
