@@ -27,7 +27,7 @@ func newDemo(*global) *cobra.Command {
 		}
 		c.AddCommand(one)
 	}
-	c.AddCommand(newDemoOrigin(), newDemoLoad(), newDemoProbe(), newDemoStats())
+	c.AddCommand(newDemoOrigin(), newDemoLoad(), newDemoProbe(), newDemoStats(), newDemoNumbers(), newDemoEcho())
 	return c
 }
 
@@ -119,6 +119,30 @@ func newDemoProbe() *cobra.Command {
 	c.Flags().IntVar(&count, "count", 1, "handshakes")
 	c.Flags().DurationVar(&timeout, "timeout", time.Second, "of one handshake")
 	return c
+}
+
+func newDemoNumbers() *cobra.Command {
+	return &cobra.Command{
+		Use: "numbers SPEC", Short: "Send numbered datagrams and count echoes", Hidden: true, Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			var spec demo.NumbersSpec
+			if err := json.Unmarshal([]byte(args[0]), &spec); err != nil {
+				return err
+			}
+			res, err := demo.RunNumbers(c.Context(), spec)
+			if err != nil {
+				return err
+			}
+			return json.NewEncoder(c.OutOrStdout()).Encode(res)
+		},
+	}
+}
+
+func newDemoEcho() *cobra.Command {
+	return &cobra.Command{
+		Use: "echo ADDRESS…", Short: "Send datagrams back", Hidden: true, Args: cobra.MinimumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error { return demo.RunEcho(c.Context(), args) },
+	}
 }
 
 func newDemoStats() *cobra.Command {
