@@ -14,7 +14,7 @@ import (
 func moduleDemonstration() Demonstration {
 	return Demonstration{
 		Name:  "module",
-		Short: "Show a packet module from its source to the path, and how it is held",
+		Short: "Show a packet module from its source to the path",
 		Long: `Build one C source to WebAssembly and to eBPF, put the module on the path of real
 traffic, count what it drops, replace it by a new version under numbered
 datagrams, and set a module beside it that does not come back from some packets.`,
@@ -103,6 +103,11 @@ func (d *moduleRun) numbers(ctx context.Context, port int, long time.Duration) (
 
 // build makes modules of the sources, as a user does.
 func (d *moduleRun) build(ctx context.Context) error {
+	for _, made := range []string{"filter.wasm", "hostile.wasm"} { // by whoever wrote the examples
+		if err := os.Remove(d.Example("module/" + made)); err != nil {
+			return err
+		}
+	}
 	started := time.Now()
 	for _, source := range []string{"filter.c", "hostile.c"} {
 		d.Say("onpath function build %s", source)

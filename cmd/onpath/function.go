@@ -17,7 +17,8 @@ import (
 )
 
 func newFunction(g *global) *cobra.Command {
-	return group("function", "Build and check functions of your own before they are applied", groupAround, newFunctionBuild(g), newFunctionCheck(g))
+	return group("function", "Build and check functions of your own before they are applied", groupAround,
+		newFunctionBuild(g), newFunctionCheck(g))
 }
 
 // checked is what is known of an object file.
@@ -42,9 +43,10 @@ func newFunctionCheck(g *global) *cobra.Command {
 	verbose := false
 	c := &cobra.Command{
 		Use:   "check FILE.o|FILE.wasm",
-		Short: "Check an object file or a module as servers and nodes do, and say what it has",
-		Long: `Check a module of a wasm function: what it imports and exports, and whether it is valid. Or check an object file of an ebpf function as servers and nodes do: what it calls,
-its tables, its signature. As root the verifier of this machine's kernel is asked
+		Short: "Check an object or a module as servers and nodes do",
+		Long: `Check a module of a wasm function: what it imports and exports, and whether it is
+valid. Or check an object file of an ebpf function as servers and nodes do: what
+it calls, its tables, its signature. As root the verifier of this machine's kernel is asked
 too. Nothing of it stays in the kernel.`,
 		Example: examples("onpath function check count.o", "sudo onpath function check count.o --verbose"),
 		Args:    cobra.ExactArgs(1),

@@ -1,0 +1,75 @@
+package funcbuild_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/onpath/onpath/internal/funcbuild"
+)
+
+//go:generate go test . -run ^TestModules$ -update
+
+var update = flag.Bool("update", false, "write the modules instead of comparing them")
+
+// committed are the sources whose modules lie beside them.
+var committed = []string{"../../examples/module/*.c", "../../functions/netmonitor/*.c", "../../functions/sip-keepalive/*.c"}
+
+// TestModules compiles the modules that are committed again and compares.
+func TestModules(t *testing.T) {
+	sources := 0
+	for _, pattern := range committed {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, source := range files {
+			sources++
+			compare(t, source)
+		}
+	}
+	if sources == 0 {
+		t.Error("no source was found")
+	}
+}
+
+func compare(t *testing.T, source string) {
+	t.Helper()
+	fresh, err := funcbuild.Compile(t.Context(), source, funcbuild.Wasm)
+	if errors.Is(err, funcbuild.ErrLacking) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := strings.TrimSuffix(source, ".c") + ".wasm"
+	if *update {
+		if err := os.WriteFile(file, fresh, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if have, err := os.ReadFile(file); err != nil || !bytes.Equal(have, fresh) {
+		t.Errorf("the committed %s is not what its source gives (%v); run go generate ./internal/funcbuild", file, err)
+	}
+}
+
+// TestRefused: what the compiler says is the error.
+func TestRefused(t *testing.T) {
+	source := filepath.Join(t.TempDir(), "bad.c")
+	if err := os.WriteFile(source, []byte("int x = y;\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	_, err := funcbuild.Compile(context.Background(), source, funcbuild.Wasm)
+	if errors.Is(err, funcbuild.ErrLacking) {
+		t.Skip(err)
+	}
+	if err == nil || !strings.Contains(err.Error(), "bad.c:1:9: error") {
+		t.Errorf("%v", err)
+	}
+}
