@@ -28,7 +28,7 @@ import (
 // compiled is a module of testdata, compiled now.
 func compiled(t *testing.T, name string) []byte {
 	t.Helper()
-	code, err := funcbuild.Compile(t.Context(), filepath.Join("testdata", name+".c"), funcbuild.Wasm)
+	code, err := funcbuild.Compile(t.Context(), filepath.Join("testdata", name+".c"), funcbuild.ToWasm)
 	if errors.Is(err, funcbuild.ErrLacking) {
 		t.Skip(err)
 	}

@@ -93,15 +93,15 @@ func buildFunction(ctx context.Context, dir string) (out []built, err error) {
 	}
 	base := strings.TrimSuffix(strings.TrimSuffix(source, ".c"), ".bpf")
 	var errs []error
-	for _, t := range []funcbuild.Target{funcbuild.Wasm, funcbuild.EBPF} {
+	for _, t := range []funcbuild.Target{funcbuild.ToWasm, funcbuild.ToEBPF} {
 		code, err := funcbuild.Compile(ctx, source, t)
 		if errors.Is(err, funcbuild.ErrLacking) {
 			return nil, onpath.Errorf(onpath.CodeUnavailable, "%w", err)
 		}
-		if err == nil && t == funcbuild.Wasm {
+		if err == nil && t == funcbuild.ToWasm {
 			_, err = engine.Check(ctx, code)
 		}
-		if err == nil && t == funcbuild.EBPF {
+		if err == nil && t == funcbuild.ToEBPF {
 			_, err = bpfobject.Parse(code)
 		}
 		if err != nil {

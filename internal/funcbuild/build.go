@@ -21,13 +21,13 @@ type Target string
 
 // The targets.
 const (
-	EBPF Target = "ebpf"
-	Wasm Target = "wasm"
+	ToEBPF Target = "ebpf"
+	ToWasm Target = "wasm"
 )
 
 // Suffix is that of the target's files.
 func (t Target) Suffix() string {
-	if t == EBPF {
+	if t == ToEBPF {
 		return ".o"
 	}
 	return ".wasm"
@@ -38,8 +38,8 @@ var ErrLacking = errors.New("clang is not installed")
 
 var (
 	flags = map[Target][]string{
-		EBPF: {"-g", "-target", "bpf", "-mcpu=v3", "-c"},
-		Wasm: {
+		ToEBPF: {"-g", "-target", "bpf", "-mcpu=v3", "-c"},
+		ToWasm: {
 			"--target=wasm32", "-nostdlib", "-fvisibility=hidden", "-mbulk-memory", "-mno-sign-ext",
 			"-Wl,--no-entry", "-Wl,--strip-all",
 		},
@@ -67,7 +67,7 @@ func Compile(ctx context.Context, source string, t Target) ([]byte, error) {
 	}
 	out := filepath.Join(dir, "out")
 	args := append([]string{"-O2", "-Wall", "-Werror", "-fno-color-diagnostics", "-I" + dir}, flags[t]...)
-	if t == EBPF {
+	if t == ToEBPF {
 		found, _ := filepath.Glob(systemHeaders)
 		for _, h := range found {
 			args = append(args, "-I"+h)

@@ -40,7 +40,7 @@ func TestModules(t *testing.T) {
 
 func compare(t *testing.T, source string) {
 	t.Helper()
-	fresh, err := funcbuild.Compile(t.Context(), source, funcbuild.Wasm)
+	fresh, err := funcbuild.Compile(t.Context(), source, funcbuild.ToWasm)
 	if errors.Is(err, funcbuild.ErrLacking) {
 		t.Skip(err)
 	}
@@ -65,7 +65,7 @@ func TestRefused(t *testing.T) {
 	if err := os.WriteFile(source, []byte("int x = y;\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	_, err := funcbuild.Compile(context.Background(), source, funcbuild.Wasm)
+	_, err := funcbuild.Compile(context.Background(), source, funcbuild.ToWasm)
 	if errors.Is(err, funcbuild.ErrLacking) {
 		t.Skip(err)
 	}

@@ -91,7 +91,7 @@ func bringUp(dev, addr, neighbour string) error {
 func TestEngine(t *testing.T) {
 	opt := options(t)
 	opt.Program = testprogram.Path(t)
-	code, err := funcbuild.Compile(t.Context(), "../../engine/testdata/dns.c", funcbuild.Wasm)
+	code, err := funcbuild.Compile(t.Context(), "../../engine/testdata/dns.c", funcbuild.ToWasm)
 	if errors.Is(err, funcbuild.ErrLacking) {
 		t.Skip(err)
 	}
