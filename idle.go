@@ -14,7 +14,8 @@ type Idle struct {
 	// TCPTransitory is for connections that are partially open or closing:
 	// packets or a FIN in one direction only. Default 4m (RFC 5382 REQ-5).
 	TCPTransitory Duration `json:"tcpTransitory,omitempty"`
-	// TCPClosed is for connections after a RST, or a FIN in both directions.
+	// TCPClosed is for connections after a FIN in both directions; one that was reset
+	// goes at once.
 	// Default 2m, in which late segments have died (RFC 9293 §3.4.2).
 	TCPClosed Duration `json:"tcpClosed,omitempty"`
 	// UDP, also UDP-Lite. Default 5m (RFC 4787 REQ-5 recommends it, and asks

@@ -35,9 +35,9 @@ type Options struct {
 	// PinPath must lie in a BPF file system, which is mounted if missing.
 	PinPath string
 	Log     *slog.Logger
-	// Flows is the size of the table of established flows, in entries, default
-	// DefaultFlows; Pending that of each tenant's table of pending ones, default
-	// DefaultPending. They are rounded up to powers of two, take 152 bytes an
+	// Flows is the size of the table of established flows, in entries, by default
+	// after the machine's memory; Pending that of each tenant's table of pending ones,
+	// by default a sixteenth of that, 16,384 to 131,072. They are rounded up to powers of two, take 152 bytes an
 	// entry at once, and only matter when a table is made.
 	Flows, Pending int
 	// NoTCX uses clsact filters also where the kernel has tcx.
@@ -93,8 +93,9 @@ type Driver struct {
 	linkErrs    map[onpath.VportID]string // why functions are not linked
 	readied     map[int]bool              // instance devices where route look-ups may begin
 	watches     [maxWatches]watched
-	ending      bool // somebody sees to it that watches end
-	alone       bool // there are peers, but no device has the underlay's address
+	established uint64 // entries that the last round over all counted
+	ending      bool   // somebody sees to it that watches end
+	alone       bool   // there are peers, but no device has the underlay's address
 	closed      bool
 
 	life   context.Context // of the loops

@@ -126,13 +126,17 @@ func objectSpec(o Options) (*ebpf.CollectionSpec, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the compiled data path: %w", err)
 	}
-	spec.Maps[flowsMap].MaxEntries = tableSize(o.Flows, DefaultFlows)
-	spec.Maps[pendingMap].InnerMap.MaxEntries = tableSize(o.Pending, DefaultPending)
-	sizeTranslations(spec)
 	cpus, err := ebpf.PossibleCPU()
 	if err != nil {
 		return nil, fmt.Errorf("count CPUs: %w", err)
 	}
+	flows := o.Flows
+	if flows == 0 {
+		flows = defaultFlows()
+	}
+	spec.Maps[flowsMap].MaxEntries = tableSize(flows, 0)
+	spec.Maps[pendingMap].InnerMap.MaxEntries = tableSize(o.Pending, pendingFor(spec.Maps[flowsMap].MaxEntries, cpus))
+	sizeTranslations(spec)
 	spec.Maps["frags"].MaxEntries = tableSize(max(fewestFragments, perCPU*cpus), 0)
 	if err := fitFast(spec); err != nil {
 		return nil, err

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/bits"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -13,14 +12,6 @@ import (
 // Flows begin in a small table of their tenant's, which replaces the least
 // recently used, and move to the table of all once they are known to live. So a
 // flood of new flows costs its tenant new flows, and nobody a connection.
-
-// Sizes, in entries; a connection has two at the edge and two at each instance
-// that it passes on this node. Entries take 152 bytes, from the start.
-const (
-	DefaultFlows   = 1 << 18
-	DefaultPending = 1 << 14
-	maxFlows       = 1 << 24
-)
 
 // pending are the tables of the tenants' pending flows.
 type pending struct {
@@ -165,15 +156,6 @@ func removeFlow(m *ebpf.Map, k flowKey) error {
 		return fmt.Errorf("remove flow entry: %w", err)
 	}
 	return nil
-}
-
-// tableSize is the size that a table is made with: a power of two, so that it has
-// no more buckets than entries.
-func tableSize(n, otherwise int) uint32 {
-	if n == 0 {
-		n = otherwise
-	}
-	return 1 << bits.Len32(uint32(n-1))
 }
 
 // tenantLimits is what a tenant may have on this node; 0: no limit of its own.

@@ -61,8 +61,9 @@ func (d *Driver) sweepLoop(ctx context.Context, nats *ebpf.Map) {
 type sweep struct {
 	tables  flowTables
 	r       *reader
-	now     uint64 // ns, monotonic
-	at      int    // the table being read
+	now     uint64  // ns, monotonic
+	shrink  float64 // what idle times are multiplied by: less in a table that fills
+	at      int     // the table being read
 	cursor  *ebpf.MapBatchCursor
 	keys    []flowKey
 	values  []flowValue
@@ -82,12 +83,14 @@ func (d *Driver) newSweep(now uint64) (*sweep, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newSweep(t, newReader(d.maps, d.state.idle), now), nil
+	s := newSweep(t, newReader(d.maps, d.state.idle), now)
+	s.shrink = shrinkFor(d.established, uint64(t[0].MaxEntries()))
+	return s, nil
 }
 
 func newSweep(t flowTables, r *reader, now uint64) *sweep {
 	return &sweep{
-		tables: t, r: r, now: now, cursor: new(ebpf.MapBatchCursor),
+		tables: t, r: r, now: now, shrink: 1, cursor: new(ebpf.MapBatchCursor),
 		keys: make([]flowKey, batch), values: make([]flowValue, batch),
 		entries: map[uint32]uint64{}, caused: map[uint32]uint64{},
 	}
@@ -151,7 +154,7 @@ func removeAged(m *ebpf.Map, k flowKey) error {
 // direction's entry. That one is asked only when this one rests for long.
 func (s *sweep) aged(m *ebpf.Map, k *flowKey, v *flowValue) (bool, flowKey) {
 	times, rests := s.r.times(v), idle(v.seen(), s.now)
-	if rests <= times.For(k.Proto, true, true, v.Flags&(flowFIN|flowRST) != 0) {
+	if rests <= s.limit(times, k.Proto, true, true, v.Flags&(flowFIN|flowRST) != 0, v.Flags&flowRST != 0) {
 		return false, flowKey{}
 	}
 	mate := s.r.mate(k, v)
@@ -164,7 +167,32 @@ func (s *sweep) aged(m *ebpf.Map, k *flowKey, v *flowValue) (bool, flowKey) {
 		rests = min(rests, idle(other.seen(), s.now))
 	}
 	closed := flags&flowRST != 0 || both&flowFIN != 0
-	return rests > times.For(k.Proto, oneWay, flags&flowFIN != 0, closed), mate
+	return rests > s.limit(times, k.Proto, oneWay, flags&flowFIN != 0, closed, flags&flowRST != 0), mate
+}
+
+// afterReset is how long a connection stays after a RST: if its ends go on meanwhile, that
+// was somebody else's.
+const afterReset = 2 * time.Second
+
+// limit is how long a flow may rest in this round.
+func (s *sweep) limit(t onpath.Idle, protocol uint8, oneWay, closing, closed, reset bool) time.Duration {
+	l := time.Duration(float64(t.For(protocol, oneWay, closing, closed)) * s.shrink)
+	if reset {
+		l = min(l, afterReset)
+	}
+	return max(l, time.Second)
+}
+
+// Above pressed of a table idle times shrink, down to a sixteenth in a full one: a flow that
+// rests makes room for one that speaks.
+const (
+	pressed     = 0.8
+	shrinkLeast = 1.0 / 16
+)
+
+func shrinkFor(established, size uint64) float64 {
+	full := float64(established) / float64(size)
+	return min(1, max(shrinkLeast, (1-full)/(1-pressed)))
 }
 
 // recount corrects what the tenants hold, which the programs only raise.
@@ -173,6 +201,10 @@ func (d *Driver) recount(s *sweep) error {
 	defer d.mu.Unlock()
 	if d.maps == nil {
 		return nil
+	}
+	d.established = 0
+	for _, n := range s.entries {
+		d.established += n
 	}
 	for slot := range d.pending.of {
 		h := heldValue{Flows: s.caused[slot], Established: s.entries[slot]}

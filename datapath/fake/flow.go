@@ -79,7 +79,8 @@ func (n *Node) aged(k flowKey, f *flow) bool {
 		idle = p.Idle.OrDefault()
 	}
 	seen, oneWay, closing, closed := f.seen, false, f.fin, f.rst
-	if back := n.other(k, f); back != nil {
+	back := n.other(k, f)
+	if back != nil {
 		if back.seen.After(seen) {
 			seen = back.seen
 		}
@@ -87,8 +88,16 @@ func (n *Node) aged(k flowKey, f *flow) bool {
 		closing = f.fin || back.fin
 		closed = f.rst || back.rst || f.fin && back.fin
 	}
-	return n.now().Sub(seen) > idle.For(k.tuple.Protocol, oneWay, closing, closed)
+	limit := idle.For(k.tuple.Protocol, oneWay, closing, closed)
+	if f.rst || back != nil && back.rst {
+		limit = min(limit, afterReset)
+	}
+	return n.now().Sub(seen) > limit
 }
+
+// afterReset is how long a connection stays after a RST: if its ends go on meanwhile, that
+// was somebody else's.
+const afterReset = 2 * time.Second
 
 // mate is the key of the other direction's entry at the same place: at a bridged
 // instance, at its other side.

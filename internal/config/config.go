@@ -109,7 +109,8 @@ type Node struct {
 	SetForwarding bool `json:"setForwarding,omitempty"`
 	// Flows is the size of the table of established flows, PendingFlows that of
 	// each tenant's table of flows that begin, in entries of 152 bytes, rounded
-	// up to powers of two. Default 262144 and 16384.
+	// up to powers of two. Default: a 64th of the memory, 2097152 on 24 GB (131072 in a
+	// network namespace of its own), and a sixteenth of that.
 	Flows        int `json:"flows,omitempty"`
 	PendingFlows int `json:"pendingFlows,omitempty"`
 	// Metrics is the address of a plain HTTP listener for Prometheus. Default none.
