@@ -21,8 +21,8 @@ type TenantSpec struct {
 	MaxNewFlows int `json:"maxNewFlows,omitempty"`
 	// Addresses are those whose traffic the tenant may select: every packet that a
 	// chain of the tenant selects must come from or go to one of them. What instances
-	// of the tenant begin (from: {deployment: …}) is its own in any case. Empty: any.
-	// Tenant operator is not limited.
+	// of the tenant begin (from: {deployment: …}) is its own in any case. Empty:
+	// nothing, but for tenant default: any. Tenant operator is not limited.
 	Addresses []Prefix `json:"addresses,omitempty"`
 	// AllowEBPF lets the tenant run ebpf functions from object files of its own.
 	// They run in the kernel: the verifier keeps them from crashing it, and is

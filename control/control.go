@@ -142,6 +142,9 @@ func (c *Controller) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := c.openTenants(ctx); err != nil {
+		return err
+	}
 	close(c.loaded)
 	for _, f := range []func(){
 		func() { c.follow(ctx, revision) },

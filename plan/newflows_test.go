@@ -15,6 +15,7 @@ func TestNewFlows(t *testing.T) {
 	s.site("fra1", 1, 2)
 	o, _ := onpath.New(onpath.KindTenant)
 	tenant := o.(*onpath.Tenant)
+	tenant.Spec.Addresses = prefixes("0.0.0.0/0", "::/0")
 	tenant.Metadata.Name = "acme"
 	wraps := aChain(onpath.OperatorTenant, "wraps", onpath.Element{Deployment: "guards"})
 	wraps.Spec.Tier = onpath.TierOperator

@@ -8,7 +8,7 @@ import (
 )
 
 // allowed are the addresses whose traffic a tenant may select, joined as far as they
-// can be and in order; none: any.
+// can be and in order; see selectsAny for none.
 func (w *world) allowed(tenant string) []netip.Prefix {
 	if tenant == onpath.OperatorTenant {
 		return nil
@@ -31,7 +31,7 @@ func (w *world) allowed(tenant string) []netip.Prefix {
 // traffic. What instances of the tenant's own begin is its own.
 func (w *world) checkAddresses(c *chain) {
 	allowed := w.allowed(c.key.tenant)
-	if len(allowed) == 0 || c.from.deployment != (name{}) {
+	if len(allowed) == 0 && selectsAny(w, c.key.tenant) || c.from.deployment != (name{}) {
 		return
 	}
 	for _, m := range c.forward {
@@ -44,6 +44,13 @@ func (w *world) checkAddresses(c *chain) {
 			return
 		}
 	}
+}
+
+// selectsAny reports whether a tenant without addresses may select any traffic: those
+// that an installation begins with, and one that is not there, which is refused as such.
+func selectsAny(w *world, tenant string) bool {
+	_, there := lookUp[*onpath.Tenant](w, onpath.KindTenant, name{"", tenant})
+	return !there || tenant == onpath.DefaultTenant || tenant == onpath.OperatorTenant
 }
 
 // checkMatch looks at each IP version by itself: a match is every source with every
@@ -63,10 +70,17 @@ func (c *chain) checkMatch(from, to, allowed []netip.Prefix) bool {
 		}
 		c.fail(onpath.CodeForbidden, field, "narrow one of the ends to the tenant's addresses, or have the operator add the other's to spec.addresses of tenant "+c.key.tenant,
 			"tenant %s may select only what comes from or goes to %s; this is from %s to %s, and %s is not within",
-			c.key.tenant, some(allowed), some(from), some(to), onpath.Prefix{Prefix: bad})
+			c.key.tenant, orNothing(allowed), some(from), some(to), onpath.Prefix{Prefix: bad})
 		return true
 	}
 	return false
+}
+
+func orNothing(allowed []netip.Prefix) string {
+	if len(allowed) == 0 {
+		return "nothing: it has no addresses"
+	}
+	return some(allowed)
 }
 
 // fieldOf is where the chain says what an end of a match is.

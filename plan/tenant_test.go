@@ -14,6 +14,9 @@ import (
 func aTenant(name string, addresses ...string) *onpath.Tenant {
 	o, _ := onpath.New(onpath.KindTenant)
 	t := o.(*onpath.Tenant)
+	if len(addresses) == 0 {
+		addresses = []string{"0.0.0.0/0", "::/0"}
+	}
 	t.Metadata.Name, t.Spec.Addresses = name, prefixes(addresses...)
 	return t
 }
@@ -119,7 +122,7 @@ func theRefusal(t *testing.T, err error) *onpath.Error {
 }
 
 // TestTenantAddressesNarrowed: addresses are not taken from a tenant whose chains need
-// them, nor hosts led out of them; tenants without addresses and the operator are not
+// them, nor hosts led out of them; tenants with all addresses and the operator are not
 // limited; and where such a chain is stored already, it steers nothing.
 func TestTenantAddressesNarrowed(t *testing.T) {
 	s := newSim(t, 1)
@@ -200,5 +203,30 @@ func TestTenantAddressesExact(t *testing.T) {
 	}
 	if refused < 1000 || refused > 19_000 {
 		t.Errorf("%d of 20000 are refused", refused)
+	}
+}
+
+// TestTenantWithoutAddresses selects nothing, but for what its instances begin; the
+// tenants that an installation begins with select anything.
+func TestTenantWithoutAddresses(t *testing.T) {
+	for tenant, closed := range map[string]bool{"acme": true, "default": false, "operator": false} {
+		s := newSim(t, 1)
+		s.site("fra1", 1, 1)
+		c := aChain(tenant, "web", through("fwd", 1))
+		none := aTenant(tenant)
+		none.Spec.Addresses = nil
+		s.objects[onpath.KeyOf(none)] = none
+		f := aFunction(tenant, "fwd", nil)
+		s.objects[onpath.KeyOf(f)], s.objects[onpath.KeyOf(c)] = f, c
+		err := Check(s.snapshot())
+		if !closed {
+			if err != nil {
+				t.Errorf("tenant %s: %v", tenant, err)
+			}
+			continue
+		}
+		if onpath.CodeOf(err) != onpath.CodeForbidden || !strings.Contains(err.Error(), "nothing: it has no addresses") {
+			t.Errorf("tenant %s: %v", tenant, err)
+		}
 	}
 }

@@ -129,7 +129,9 @@ func tenant(k int) string { return fmt.Sprintf("tenant-%02d", k%tenants) }
 // common are the objects of no cloudlet: tenants and one function for all.
 func (f *Fleet) common() map[onpath.Key]onpath.Object {
 	for k := range tenants {
-		f.add("", tenant(k), made[*onpath.Tenant](onpath.KindTenant))
+		t := made[*onpath.Tenant](onpath.KindTenant)
+		t.Spec.Addresses = []onpath.Prefix{{Prefix: netip.MustParsePrefix("0.0.0.0/0")}, {Prefix: netip.MustParsePrefix("::/0")}}
+		f.add("", tenant(k), t)
 	}
 	for _, t := range []string{onpath.DefaultTenant, operator} {
 		f.add("", t, made[*onpath.Tenant](onpath.KindTenant))
