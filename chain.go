@@ -51,6 +51,8 @@ type ChainSpec struct {
 	// so that as few as possible go to another rack (the node label rack), while each
 	// still gets its share.
 	Distribution Distribution `json:"distribution,omitempty"`
+	// Scaling has the numbers of instances follow what the application says.
+	Scaling *Scaling `json:"scaling,omitempty"`
 }
 
 // Distribution is a way to split flows between neighbouring elements.
@@ -245,6 +247,8 @@ type ChainStatus struct {
 	// Observed is the generation of the chain that this is about.
 	Observed   int64       `json:"observed,omitempty"`
 	Conditions []Condition `json:"conditions,omitempty"`
+	// Scaling is how far Spec.Scaling is.
+	Scaling *ScalingStatus `json:"scaling,omitempty"`
 }
 
 // ElementStatus is one element as it stands.

@@ -54,7 +54,10 @@ type DeploymentStatus struct {
 	FunctionGeneration int64 `json:"functionGeneration,omitempty"`
 	// Chain is set in what Chain.OwnDeployments returns: the chain that the
 	// deployment belongs to.
-	Chain      string      `json:"chain,omitempty"`
+	Chain string `json:"chain,omitempty"`
+	// Scaled is the number of instances that chains which scale the deployment want; it
+	// holds instead of Spec.Instances.
+	Scaled     *int        `json:"scaled,omitempty"`
 	Conditions []Condition `json:"conditions,omitempty"`
 }
 

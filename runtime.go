@@ -85,6 +85,8 @@ type Process interface {
 type Usage struct {
 	CPU    time.Duration `json:"cpu"`    // processor time
 	Memory Size          `json:"memory"` // resident now
+	// Throttled is the time for which it was kept from running by its limit of CPU.
+	Throttled time.Duration `json:"throttled,omitempty"`
 }
 
 // ExecSpec is a command to run inside an instance.

@@ -67,9 +67,8 @@ const (
 
 // ScalingMetric is a word, or a query to a Prometheus server.
 type ScalingMetric struct {
-	// Source: pushed, by onpath metric or the API; or counted by the chain's gateways:
-	// newFlows, bytes (both in a second), dropped (packets in a second, anywhere in the
-	// chain).
+	// Source: pushed, by onpath metric or the API; or counted: packets or bytes that enter
+	// the chain in a second, or packets dropped by its elements in a second.
 	Source MetricSource `json:"-"`
 	// URL of a Prometheus server, which the operator permits in Tenant.spec.metricSources,
 	// and the Query, whose result is one number.
@@ -82,11 +81,11 @@ type MetricSource string
 
 // The sources.
 const (
-	MetricPushed   MetricSource = "pushed"
-	MetricNewFlows MetricSource = "newFlows"
-	MetricBytes    MetricSource = "bytes"
-	MetricDropped  MetricSource = "dropped"
-	MetricPulled   MetricSource = "pulled" // by URL and Query
+	MetricPushed  MetricSource = "pushed"
+	MetricPackets MetricSource = "packets"
+	MetricBytes   MetricSource = "bytes"
+	MetricDropped MetricSource = "dropped"
+	MetricPulled  MetricSource = "pulled" // by URL and Query
 )
 
 type metricFields ScalingMetric
@@ -211,7 +210,7 @@ type MetricStats struct {
 	N    int     `json:"n"`
 	Mean float64 `json:"mean"`
 	Var  float64 `json:"var"`           // of the values
-	Rho  float64 `json:"rho,omitempty"` // correlation of neighbours, 0 to 0.95
+	Rho  float64 `json:"rho,omitempty"` // correlation of neighbours, -0.6 to 0.95
 }
 
 // ScalingDecision is the end of a trial, or a change without one.

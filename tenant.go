@@ -28,6 +28,10 @@ type TenantSpec struct {
 	// They run in the kernel: the verifier keeps them from crashing it, and is
 	// no boundary between tenants.
 	AllowEBPF bool `json:"allowEBPF,omitempty"`
+	// MetricSources are Prometheus servers that chains of the tenant may name in
+	// spec.scaling.metric.url: the server asks them from where it stands. Empty: none,
+	// but for tenant operator.
+	MetricSources []string `json:"metricSources,omitempty"`
 }
 
 // Meta implements Object.

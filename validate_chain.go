@@ -103,6 +103,7 @@ func (c *Chain) Validate() error {
 		v.add("spec.distribution", "take it out, or write direction: forward",
 			"with exit: last answers find their instances by the element's own weights alone")
 	}
+	v.scaling("spec.scaling", s.Scaling, c)
 	return v.err()
 }
 

@@ -37,6 +37,9 @@ func (t *Tenant) Validate() error {
 		v.add("spec.addresses", "take it out", "tenant %s may select any traffic", OperatorTenant)
 	}
 	t.Spec.Addresses = v.prefixes("spec.addresses", t.Spec.Addresses)
+	for i, s := range t.Spec.MetricSources {
+		v.metricSource(index("spec.metricSources", i), s)
+	}
 	return v.err()
 }
 

@@ -3,6 +3,7 @@ package onpath
 import (
 	"math"
 	"net/url"
+	"strings"
 	"time"
 )
 
@@ -45,17 +46,24 @@ const MaxMetric = 1e15
 
 func (v *validation) scalingMetric(at string, m *ScalingMetric) {
 	if m.URL == "" && m.Query == "" && m.Source != MetricPulled {
-		enum(v, at, &m.Source, MetricPushed, MetricPushed, MetricNewFlows, MetricBytes, MetricDropped)
+		enum(v, at, &m.Source, MetricPushed, MetricPushed, MetricPackets, MetricBytes, MetricDropped)
 		return
 	}
 	m.Source = MetricPulled
-	if u, err := url.Parse(m.URL); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil {
-		v.add(at+".url", "write http://HOST:9090", "%s is not the address of a Prometheus server", quote(m.URL))
-	}
+	v.metricSource(at+".url", m.URL)
 	if m.Query == "" {
 		v.add(at+".query", "write a query whose result is one number", "is missing")
 	}
 	v.text(at+".query", m.Query, maxQuery)
+}
+
+// metricSource checks the address of a Prometheus server.
+func (v *validation) metricSource(at, s string) {
+	u, err := url.Parse(s)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil ||
+		u.RawQuery != "" || u.Fragment != "" || strings.HasSuffix(s, "/") {
+		v.add(at, "write http://HOST:9090", "%s is not the address of a Prometheus server", quote(s))
+	}
 }
 
 func (v *validation) scalingElements(at string, s *Scaling, c *Chain) {

@@ -40,6 +40,8 @@ type Controller interface {
 	// VerifyChange proves what would follow from changes; the error says which
 	// flow would go astray.
 	VerifyChange(ctx context.Context, changes []onpath.Change) error
+	// PushMetric takes a value that a chain's scaling goes by; a zero time means now.
+	PushMetric(ctx context.Context, chain onpath.Key, value float64, at time.Time) error
 	// Tell keeps an event about an object.
 	Tell(about onpath.Key, reason, message string, warning bool)
 	// Ready says why the controller does not work; nil if it does.

@@ -37,6 +37,7 @@ type controller struct {
 	needed onpath.Key            // must not be deleted
 	barred onpath.Key            // must not be written
 	finds  error                 // what Check answers
+	pushed []onpath.Key          // chains to which values were reported
 }
 
 // refuse refuses to write an object from now on.
@@ -44,6 +45,16 @@ func (c *controller) refuse(k onpath.Key) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.barred = k
+}
+
+func (c *controller) PushMetric(_ context.Context, k onpath.Key, v float64, _ time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if v > onpath.MaxMetric {
+		return onpath.Errorf(onpath.CodeInvalid, "the value %g is absurd", v)
+	}
+	c.pushed = append(c.pushed, k)
+	return nil
 }
 
 func (c *controller) Tell(about onpath.Key, reason, message string, _ bool) {

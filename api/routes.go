@@ -19,6 +19,7 @@ import (
 func (s *Server) routes() {
 	registry := huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer)
 	registry.RegisterTypeAlias(reflect.TypeFor[onpath.Endpoints](), reflect.TypeFor[endpointsSchema]())
+	registry.RegisterTypeAlias(reflect.TypeFor[onpath.ScalingMetric](), reflect.TypeFor[scalingMetricSchema]())
 	s.doc = humago.New(s.mux, huma.Config{
 		OpenAPI: &huma.OpenAPI{
 			OpenAPI: "3.1.0",
@@ -49,6 +50,7 @@ func (s *Server) routes() {
 	s.registerConfirm()
 	s.registerTrace()
 	s.registerVerify()
+	s.registerMetric()
 	s.registerWatchFlow()
 	s.registerPerNode()
 	s.registerFaults()
@@ -99,6 +101,20 @@ func (endpointsSchema) Schema(r huma.Registry) *huma.Schema {
 		{Type: huma.TypeString, Enum: []any{"any"}},
 		{Type: huma.TypeObject, AdditionalProperties: false, Properties: map[string]*huma.Schema{
 			"prefixes": prefixes, "hosts": name("a Hosts object"), "deployment": name("a Deployment"),
+		}},
+	}}
+}
+
+// scalingMetricSchema describes onpath.ScalingMetric, which is a word or an object.
+type scalingMetricSchema struct{}
+
+// Schema implements huma.SchemaProvider.
+func (scalingMetricSchema) Schema(huma.Registry) *huma.Schema {
+	text := func(d string) *huma.Schema { return &huma.Schema{Type: huma.TypeString, Description: d} }
+	return &huma.Schema{OneOf: []*huma.Schema{
+		{Type: huma.TypeString, Enum: []any{"pushed", "packets", "bytes", "dropped"}},
+		{Type: huma.TypeObject, AdditionalProperties: false, Properties: map[string]*huma.Schema{
+			"url": text("of a Prometheus server"), "query": text("whose result is one number"),
 		}},
 	}}
 }

@@ -72,6 +72,8 @@ type Controller struct {
 	planErr  error                        // why the last attempt to plan came to nothing
 	planTold time.Time                    // when that was last logged
 
+	scaling scaling
+
 	make func(*plan.Snapshot) *plan.Result // plan.Make
 }
 
@@ -106,7 +108,7 @@ func New(o Options) *Controller {
 		o: o, log: o.Log, events: newEventLog(o),
 		wake: make(chan struct{}, 1), loaded: make(chan struct{}),
 		mirror: newMirror(), nodes: map[string]*session{}, missing: map[onpath.Key]onpath.Object{}, asides: map[onpath.Key]aside{},
-		make: plan.Make,
+		scaling: scaling{chains: map[onpath.Key]*scaled{}}, make: plan.Make,
 	}
 }
 
@@ -150,6 +152,7 @@ func (c *Controller) Run(ctx context.Context) error {
 		func() { c.follow(ctx, revision) },
 		func() { c.events.run(ctx) },
 		func() { c.awaitNodes(ctx) },
+		func() { c.scale(ctx) },
 	} {
 		wg.Add(1)
 		go func() { defer wg.Done(); f() }()
@@ -305,6 +308,7 @@ func (c *Controller) snapshot() *plan.Snapshot {
 	s := &plan.Snapshot{
 		Now: c.o.Clock().UTC(), Started: c.started, Objects: c.mirror.objects,
 		States: make(map[string]*plan.NodeState, len(c.nodes)), IDs: c.ids, Settings: c.o.Settings,
+		Wanted: c.scaledNumbers(),
 	}
 	for n, st := range c.nodes {
 		s.States[n] = &st.state

@@ -10,10 +10,15 @@ import (
 // mirror holds the objects of the store, events apart, as far as known here.
 type mirror struct {
 	objects map[onpath.Key]onpath.Object
+	// chains and deployments of them.
+	chains      map[onpath.Key]*onpath.Chain
+	deployments map[onpath.Key]*onpath.Deployment
 }
 
 func newMirror() *mirror {
-	return &mirror{objects: map[onpath.Key]onpath.Object{}}
+	return &mirror{
+		objects: map[onpath.Key]onpath.Object{}, chains: map[onpath.Key]*onpath.Chain{}, deployments: map[onpath.Key]*onpath.Deployment{},
+	}
 }
 
 // put takes an object over unless a newer version is there.
@@ -26,6 +31,12 @@ func (m *mirror) put(o onpath.Object) bool {
 		return false
 	}
 	m.objects[k] = o
+	switch o := o.(type) {
+	case *onpath.Chain:
+		m.chains[k] = o
+	case *onpath.Deployment:
+		m.deployments[k] = o
+	}
 	return true
 }
 
@@ -36,6 +47,8 @@ func (m *mirror) remove(k onpath.Key, revision int64) bool {
 		return false
 	}
 	delete(m.objects, k)
+	delete(m.chains, k)
+	delete(m.deployments, k)
 	return true
 }
 

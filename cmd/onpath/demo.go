@@ -27,7 +27,8 @@ func newDemo(*global) *cobra.Command {
 		}
 		c.AddCommand(one)
 	}
-	c.AddCommand(newDemoOrigin(), newDemoLoad(), newDemoProbe(), newDemoStats(), newDemoNumbers(), newDemoEcho())
+	c.AddCommand(newDemoOrigin(), newDemoLoad(), newDemoProbe(), newDemoStats(), newDemoNumbers(), newDemoEcho(),
+		newDemoDatagrams(), newDemoInspect())
 	return c
 }
 
@@ -101,6 +102,25 @@ func newDemoLoad() *cobra.Command {
 			return json.NewEncoder(c.OutOrStdout()).Encode(res)
 		},
 	}
+}
+
+func newDemoDatagrams() *cobra.Command {
+	return &cobra.Command{
+		Use: "datagrams ADDRESS", Short: "Ask an echo server as often as standard input says", Hidden: true, Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			return demo.RunDatagrams(c.Context(), args[0], c.InOrStdin(), c.OutOrStdout())
+		},
+	}
+}
+
+func newDemoInspect() *cobra.Command {
+	var work time.Duration
+	c := &cobra.Command{
+		Use: "inspect", Short: "Look long at every packet between eth0 and eth1", Hidden: true, Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return demo.RunInspect(c.Context(), work) },
+	}
+	c.Flags().DurationVar(&work, "work", 0, "processor time for each packet")
+	return c
 }
 
 func newDemoProbe() *cobra.Command {

@@ -86,8 +86,8 @@ const helpWidth = 79
 
 // commands make the subcommands.
 var commands = []func(*global) *cobra.Command{
-	newEngine, newApply, newConfirm, newGet, newDescribe, newDelete, newWatch,
-	newTrace, newVerify, newTop, newEvents, newLogs, newExec, newCapture, newFault,
+	newEngine, newApply, newConfirm, newGet, newDescribe, newDelete, newWatch, newMetric,
+	newTrace, newVerify, newScaling, newTop, newEvents, newLogs, newExec, newCapture, newFault,
 	newDrain, newUncordon, newToken, newRevoke, newJoin, newLab,
 	newUp, newServer, newNode, newDoctor, newSchema, newImages, newDemo, newBench, newFunction,
 }

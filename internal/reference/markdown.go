@@ -120,6 +120,8 @@ func (m *markdown) value(name string) string {
 		return name
 	case t.Name == "Endpoints":
 		return "`any` or [Endpoints](#endpoints)"
+	case t.Name == "ScalingMetric":
+		return "`pushed`, `packets`, `bytes`, `dropped` or [ScalingMetric](#scalingmetric)"
 	case len(t.Values) > 0:
 		var words []string
 		for _, v := range t.Values {

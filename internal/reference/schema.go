@@ -18,6 +18,7 @@ var ownForms = map[string]object{
 	"CPU":          {"type": []string{"string", "number"}, "pattern": `^[0-9]+(\.[0-9]+)?m?$`, "examples": []string{"500m", "2"}},
 	"Size":         {"type": []string{"string", "integer"}, "pattern": `^[0-9]+(\.[0-9]+)?([KMGT]i|[kKMGT])?$`, "examples": []string{"256Mi", "1Gi"}},
 	"Rate":         {"type": "string", "pattern": `^[0-9]+(\.[0-9]+)?[TGMk]?bit$`, "examples": []string{"1Gbit", "100Mbit"}},
+	"Percent":      {"type": "string", "pattern": `^[0-9]+(\.[0-9]+)?%$`, "examples": []string{"5%"}},
 	"Duration":     {"type": "string", "pattern": `^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$`, "examples": []string{"100ms", "60s"}},
 	"PortRange":    {"type": []string{"string", "integer"}, "pattern": `^[0-9]+(-[0-9]+)?$`, "minimum": 0, "maximum": 65535, "examples": []string{"80", "8000-8999"}},
 	"Protocol":     {"type": []string{"string", "integer"}, "pattern": `^(tcp|udp|icmp|[0-9]{1,3})$`, "minimum": 0, "maximum": 255, "examples": []string{"tcp", "udp", "icmp"}},
@@ -175,6 +176,10 @@ func (g *schema) define(t *Type) object {
 	if t.Name == "Endpoints" {
 		o["minProperties"], o["maxProperties"] = 1, 1
 		return object{"oneOf": []object{{"const": "any"}, o}}
+	}
+	if t.Name == "ScalingMetric" {
+		o["required"] = []string{"url", "query"}
+		return object{"oneOf": []object{{"enum": []string{"pushed", "packets", "bytes", "dropped"}}, o}}
 	}
 	return o
 }

@@ -31,6 +31,9 @@ func (s *Scaler) watch(v *View) {
 	if v.Now.Before(st.Resting) {
 		return
 	}
+	if changed && s.noticed.After(st.Settled) {
+		st.Settled = s.noticed // what was before says nothing of now
+	}
 	if changed {
 		st.Rests = 0
 	}
@@ -198,6 +201,10 @@ func (s *Scaler) next(v *View) {
 		return
 	}
 	for len(x.Next) > 0 {
+		if e := v.element(x.Next[0]); e != nil && !x.Down && s.Spec.Target == nil && e.idle() {
+			x.Next = x.Next[1:]
+			continue
+		}
 		if to := s.one(v, x.Next[0], x.Down); to != nil {
 			s.begin(v, to, before)
 			return
@@ -217,7 +224,7 @@ func (s *Scaler) pass(v *View, before onpath.MetricStats) {
 			next = append(next, name)
 		}
 	}
-	if !x.Down && len(next) == 0 && !x.All {
+	if !x.Down && len(next) == 0 && !x.All && (!allKnown(v) || s.pressedNow(v) || s.Spec.Target != nil) {
 		x.All = true
 		if to := s.all(v, false); len(to) > 1 {
 			s.begin(v, to, before)

@@ -38,6 +38,14 @@ func (s *Series) Last() (x Sample, ok bool) {
 	return s.list[len(s.list)-1], true
 }
 
+// Largest is the largest value, whatever its sign, of how many.
+func (s *Series) Largest() (most float64, n int) {
+	for _, x := range s.list {
+		most = max(most, math.Abs(x.Value))
+	}
+	return most, len(s.list)
+}
+
 // Between is what the values say that came after from, up to to.
 func (s *Series) Between(from, to time.Time) (m onpath.MetricStats) {
 	var sum, squares, lagged float64
@@ -69,13 +77,17 @@ func (s *Series) Between(from, to time.Time) (m onpath.MetricStats) {
 	}
 	m.Var = max((squares-n*mean*mean)/(n-1), 0)
 	if m.Var > 0 {
-		m.Rho = min(max((lagged/(n-1)-mean*mean)/m.Var, 0), 0.95)
+		least := 0.0
+		if m.N >= 10 { // of few it cannot be told that they swing round their mean
+			least = -0.6
+		}
+		m.Rho = min(max((lagged/(n-1)-mean*mean)/m.Var, least), 0.95)
 	}
 	return m
 }
 
 // independent is how many independent values the values are worth: neighbours that go up
-// and down together say less.
+// and down together say less, and those that swing round their mean say more.
 func independent(m onpath.MetricStats) float64 {
 	return max(float64(m.N)*(1-m.Rho)/(1+m.Rho), 1)
 }

@@ -56,6 +56,10 @@ type Evidence struct {
 	CPU, Throttled, Dropped float64
 }
 
+// seriousDrops is the part of the packets from which on drops are a sign of load, and not
+// of packets that come in bursts.
+const seriousDrops = 0.02
+
 // pressure is how near to its limits an element is: 1 and more is at one.
 func (e *Element) pressure() float64 {
 	x := e.Evidence
@@ -66,7 +70,7 @@ func (e *Element) pressure() float64 {
 	if x.Throttled > 0.1 {
 		p = max(p, 0.9+x.Throttled)
 	}
-	if x.Dropped > 0.005 {
+	if x.Dropped > seriousDrops {
 		p = max(p, 1+x.Dropped)
 	}
 	return p
@@ -84,7 +88,7 @@ func (e *Element) slack() bool {
 // most as many as there are.
 func (e *Element) step() int {
 	d := min(e.Evidence.Dropped, 0.9)
-	if !e.Evidence.Known || d <= 0.005 {
+	if !e.Evidence.Known || d <= seriousDrops {
 		return 1
 	}
 	return min(max(int(math.Ceil(float64(e.Now)*d/(1-d))), 1), e.Now)

@@ -223,9 +223,11 @@ func usageOf(data any) (onpath.Usage, error) {
 	switch m := data.(type) {
 	case *cgroup1.Metrics:
 		u.CPU = time.Duration(m.GetCPU().GetUsage().GetTotal())
+		u.Throttled = time.Duration(m.GetCPU().GetThrottling().GetThrottledTime())
 		u.Memory = workingSet(m.GetMemory().GetUsage().GetUsage(), m.GetMemory().GetTotalInactiveFile())
 	case *cgroup2.Metrics:
 		u.CPU = time.Duration(m.GetCPU().GetUsageUsec()) * time.Microsecond
+		u.Throttled = time.Duration(m.GetCPU().GetThrottledUsec()) * time.Microsecond
 		u.Memory = workingSet(m.GetMemory().GetUsage(), m.GetMemory().GetInactiveFile())
 	default:
 		return u, fmt.Errorf("containerd gives metrics of type %T, which is unknown here", data)

@@ -1,0 +1,374 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/plan"
+	"github.com/onpath/onpath/plan/scale"
+)
+
+// scaling runs a scaler for each chain that asks for one. What they decide is in the
+// chains' status, and so survives this server; values are not.
+type scaling struct {
+	mu     sync.Mutex
+	chains map[onpath.Key]*scaled
+	usage  usage
+}
+
+// scaled is a chain with its scaler.
+type scaled struct {
+	scaler *scale.Scaler
+	demand *scale.Series
+	due    time.Time // for the next step
+	asked  time.Time // when its metric was last asked for
+	asking bool
+	// bad is why the last value could not be believed, since when; good is the number of
+	// values that could be since then.
+	bad   string
+	badAt time.Time
+	good  int
+	began time.Time
+	last  time.Time // of the last value that could be believed, by this server's clock
+	gaps  time.Duration
+}
+
+// scaleEvery is how often the scalers are looked after.
+const scaleEvery = 50 * time.Millisecond
+
+// goodValues is how many values in a row are believed again after one that was not.
+const goodValues = 5
+
+// maxAhead is how far a value's time may lie before this server's clock.
+const maxAhead = 5 * time.Second
+
+// scale looks after the scalers until ctx ends.
+func (c *Controller) scale(ctx context.Context) {
+	for {
+		every := scaleEvery
+		c.mu.Lock()
+		if len(c.scalingChains()) == 0 {
+			every = time.Second
+		}
+		c.mu.Unlock()
+		if c.o.After.sleep(ctx, every) != nil {
+			return
+		}
+		c.measure(ctx)
+		for _, w := range c.scaleStep(ctx) {
+			c.writeScaling(ctx, w)
+		}
+	}
+}
+
+// scaleWrite is a decision on its way to the store.
+type scaleWrite struct {
+	changes []onpath.Change
+	events  []plan.Event
+}
+
+// scaleStep has every scaler that is due decide.
+func (c *Controller) scaleStep(ctx context.Context) (writes []scaleWrite) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.held {
+		return nil
+	}
+	s := &c.scaling
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := c.o.Clock().UTC()
+	chains := c.scalingChains()
+	for k := range s.chains {
+		if chains[k] == nil {
+			delete(s.chains, k)
+		}
+	}
+	for _, k := range slices.SortedFunc(keys(chains), compareKeys) {
+		o := chains[k]
+		x := s.chains[k]
+		if x == nil {
+			x = &scaled{scaler: scale.New(k.String(), o.Spec.Scaling, o.Status.Scaling), demand: &scale.Series{}, began: now}
+			s.chains[k] = x
+		}
+		if now.Before(x.due) {
+			continue
+		}
+		x.due = now.Add(min(max(time.Duration(o.Spec.Scaling.Window)/16, scaleEvery), 5*time.Second))
+		x.scaler.Spec = o.Spec.Scaling
+		c.askMetric(ctx, k, o, x, now)
+		if w, ok := c.scaleChain(k, o, x, chains, now); ok {
+			writes = append(writes, w)
+		}
+	}
+	return append(writes, c.unscaled()...)
+}
+
+// scalingChains are the chains that scale.
+func (c *Controller) scalingChains() map[onpath.Key]*onpath.Chain {
+	list := map[onpath.Key]*onpath.Chain{}
+	for k, o := range c.mirror.chains {
+		if o.Spec.Scaling != nil {
+			list[k] = o
+		}
+	}
+	return list
+}
+
+// scaleChain has one chain's scaler decide; ok: there is something to write.
+func (c *Controller) scaleChain(k onpath.Key, o *onpath.Chain, x *scaled, chains map[onpath.Key]*onpath.Chain, now time.Time) (
+	w scaleWrite, ok bool,
+) {
+	v := c.scaleView(k, o, x, chains, now)
+	for i := range v.Elements { // deployments that others scale, too, are as they are
+		e := &v.Elements[i]
+		if x.scaler.Status.Wanted != nil && x.scaler.Status.Trial == nil && c.shared(o, e.Name) {
+			x.scaler.Status.Wanted[e.Name] = e.Now
+		}
+	}
+	for _, e := range x.scaler.Step(v) {
+		w.events = append(w.events, plan.Event{About: k, Reason: e.Reason, Message: e.Message, Warning: e.Warning})
+	}
+	next := onpath.Clone(o)
+	status := x.scaler.Status
+	next.Status.Scaling = &status
+	if !sameScaling(o.Status.Scaling, next.Status.Scaling) {
+		w.changes = append(w.changes, onpath.Change{Key: k, Object: onpath.Clone(next), Version: o.Metadata.Version})
+	}
+	for i := range v.Elements {
+		if d := c.deploymentOf(o, v.Elements[i].Name); d != nil {
+			if n := status.Wanted[v.Elements[i].Name]; d.Status.Scaled == nil || *d.Status.Scaled != n {
+				d = onpath.Clone(d)
+				d.Status.Scaled = &n
+				w.changes = append(w.changes, onpath.Change{Key: onpath.KeyOf(d), Object: d, Version: d.Metadata.Version})
+			}
+		}
+	}
+	return w, len(w.changes)+len(w.events) > 0
+}
+
+// sameScaling reports whether two states are alike but for what the next server finds
+// out for itself.
+func sameScaling(a, b *onpath.ScalingStatus) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	essence := func(s onpath.ScalingStatus) onpath.ScalingStatus {
+		s.Reference = onpath.MetricStats{}
+		if s.Trial != nil {
+			t := *s.Trial
+			t.Ready, t.Look = time.Time{}, 0
+			s.Trial = &t
+		}
+		return s
+	}
+	return reflect.DeepEqual(essence(*a), essence(*b))
+}
+
+// unscaled takes away what is left of scaling that is not asked for any more.
+func (c *Controller) unscaled() (writes []scaleWrite) {
+	wanted := map[onpath.Key]bool{}
+	for k, o := range c.mirror.chains {
+		if o.Spec.Scaling == nil && o.Status.Scaling != nil {
+			next := onpath.Clone(o)
+			next.Status.Scaling = nil
+			writes = append(writes, scaleWrite{changes: []onpath.Change{{Key: k, Object: next, Version: o.Metadata.Version}}})
+		}
+		if o.Spec.Scaling == nil {
+			continue
+		}
+		for name := range o.Spec.Scaling.Elements {
+			if d := c.deploymentOf(o, name); d != nil {
+				wanted[onpath.KeyOf(d)] = true
+			}
+		}
+	}
+	for k, d := range c.mirror.deployments {
+		if d.Status.Scaled != nil && !wanted[k] {
+			next := onpath.Clone(d)
+			next.Status.Scaled = nil
+			writes = append(writes, scaleWrite{changes: []onpath.Change{{Key: k, Object: next, Version: d.Metadata.Version}}})
+		}
+	}
+	return writes
+}
+
+// writeScaling carries a decision to the store, and tells it.
+func (c *Controller) writeScaling(ctx context.Context, w scaleWrite) {
+	if len(w.changes) > 0 {
+		if err := c.writePart(ctx, w.changes); err != nil {
+			if ctx.Err() == nil {
+				c.log.Warn("decisions about numbers of instances cannot be written; it is tried on", "err", err)
+			}
+			return
+		}
+		c.kick()
+	}
+	for _, e := range w.events {
+		c.events.add(e, c.o.Clock())
+		c.log.Info("scaling", "chain", e.About.String(), "reason", e.Reason, "message", e.Message)
+	}
+}
+
+// deploymentOf is the deployment that an element of a chain names; nil: the chain's own.
+func (c *Controller) deploymentOf(o *onpath.Chain, element string) *onpath.Deployment {
+	e := o.ElementNamed(element)
+	if e == nil || e.Deployment == "" {
+		return nil
+	}
+	d, _ := c.mirror.objects[deploymentKey(o, e)].(*onpath.Deployment)
+	return d
+}
+
+// deploymentKey names an element's deployment, be it an object or the chain's own.
+func deploymentKey(o *onpath.Chain, e *onpath.Element) onpath.Key {
+	if e.Deployment != "" {
+		tenant, name := e.Deployment.Resolve(o.Metadata.Tenant)
+		return onpath.Key{Kind: onpath.KindDeployment, Tenant: tenant, Name: name}
+	}
+	return onpath.Key{Kind: onpath.KindDeployment, Tenant: o.Metadata.Tenant, Name: onpath.ShortDeployment(o.Metadata.Name, e.Function)}
+}
+
+// shared reports whether an element's deployment is an object, whose number other chains
+// may change.
+func (c *Controller) shared(o *onpath.Chain, element string) bool {
+	return c.deploymentOf(o, element) != nil
+}
+
+// scaledNumbers are the numbers of instances that hold instead of those in
+// specifications. Callers hold mu.
+func (c *Controller) scaledNumbers() map[onpath.Key]int {
+	var out map[onpath.Key]int
+	set := func(k onpath.Key, n int) {
+		if out == nil {
+			out = map[onpath.Key]int{}
+		}
+		out[k] = n
+	}
+	for k, d := range c.mirror.deployments {
+		if d.Status.Scaled != nil {
+			set(k, *d.Status.Scaled)
+		}
+	}
+	for _, o := range c.mirror.chains {
+		if o.Spec.Scaling == nil || o.Status.Scaling == nil {
+			continue
+		}
+		for i := range o.Spec.Through {
+			e := &o.Spec.Through[i]
+			n, ok := o.Status.Scaling.Wanted[e.Name()]
+			if _, asked := o.Spec.Scaling.Elements[e.Name()]; ok && asked && e.Function != "" {
+				set(deploymentKey(o, e), n)
+			}
+		}
+	}
+	return out
+}
+
+// PushMetric takes a value that a chain's application reports. at is when it was so;
+// zero: now.
+func (c *Controller) PushMetric(_ context.Context, k onpath.Key, value float64, at time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	o, ok := c.mirror.objects[k].(*onpath.Chain)
+	switch {
+	case !ok:
+		return onpath.Errorf(onpath.CodeNotFound, "there is no %s", k)
+	case o.Spec.Scaling == nil:
+		return metricError(k, "write spec.scaling in it", "%s does not scale, and needs no values", k)
+	case o.Spec.Scaling.Metric.Source != onpath.MetricPushed:
+		return metricError(k, "write metric: pushed in its spec.scaling", "%s takes its values from elsewhere (metric: %s)",
+			k, o.Spec.Scaling.Metric.Source)
+	}
+	c.scaling.mu.Lock()
+	defer c.scaling.mu.Unlock()
+	x := c.scaling.chains[k]
+	if x == nil {
+		return onpath.Errorf(onpath.CodeUnavailable, "the scaling of %s has not begun; try again in a moment", k)
+	}
+	now := c.o.Clock().UTC()
+	if at.IsZero() {
+		at = now
+	}
+	if why := x.take(value, at, now, time.Duration(o.Spec.Scaling.Window)); why != "" {
+		return metricError(k, "report what the application measures, at the time when it does", "%s", why)
+	}
+	return nil
+}
+
+func metricError(k onpath.Key, remedy, format string, args ...any) error {
+	e := onpath.Errorf(onpath.CodeInvalid, format, args...)
+	e.Object, e.Remedy = k.String(), remedy
+	return e
+}
+
+// take adds a value, or says why it is not believed.
+func (x *scaled) take(value float64, at, now time.Time, window time.Duration) string {
+	last, any := x.scaler.Series.Last()
+	switch {
+	case math.IsNaN(value) || math.Abs(value) > onpath.MaxMetric:
+		return x.disbelieve(now, fmt.Sprintf("the value %g is absurd", value))
+	case at.After(now.Add(maxAhead)):
+		return x.disbelieve(now, fmt.Sprintf("the value is from the future, %s ahead of this server's clock",
+			onpath.Duration(at.Sub(now).Round(time.Millisecond))))
+	case now.Sub(at) > max(window, time.Second):
+		return fmt.Sprintf("the value is %s old, and later ones than a window of %s say nothing",
+			onpath.Duration(now.Sub(at).Round(time.Millisecond)), onpath.Duration(window))
+	case any && !at.After(last.At):
+		return "a value of that time or a later one has come already"
+	case x.explodes(value):
+		return x.disbelieve(now, fmt.Sprintf("the value %g is more than %d times the largest before", value, explosion))
+	}
+	x.good++
+	x.last = now
+	x.scaler.Series.Add(scale.Sample{At: at.UTC(), Value: value})
+	return ""
+}
+
+// explosion is by how much a value may exceed all before it.
+const explosion = 10000
+
+func (x *scaled) explodes(value float64) bool {
+	most, n := x.scaler.Series.Largest()
+	return n >= 20 && most > 0 && math.Abs(value) > explosion*most
+}
+
+func (x *scaled) disbelieve(now time.Time, why string) string {
+	x.bad, x.badAt, x.good = why, now, 0
+	return why
+}
+
+// blind is why the metric cannot be believed now.
+func (x *scaled) blind(now time.Time, spec *onpath.Scaling) string {
+	if x.bad != "" && (x.good >= goodValues && now.Sub(x.badAt) > time.Duration(spec.Window)) {
+		x.bad = ""
+	}
+	patience := max(time.Duration(spec.Window), 2*time.Second)
+	switch {
+	case x.bad != "":
+		return x.bad
+	case x.last.IsZero() && now.Sub(x.began) < patience:
+		return "the first value is awaited"
+	case x.last.IsZero():
+		return "no value has come" + how(spec)
+	case now.Sub(x.last) > patience:
+		return fmt.Sprintf("no value has come for %s%s", onpath.Duration(patience), how(spec))
+	}
+	return ""
+}
+
+func how(spec *onpath.Scaling) string {
+	if spec.Metric.Source == onpath.MetricPushed {
+		return " (report it with onpath metric CHAIN VALUE)"
+	}
+	return ""
+}
+
+func compareKeys(a, b onpath.Key) int { return strings.Compare(a.String(), b.String()) }

@@ -1,0 +1,218 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"sync"
+	"time"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/plan/scale"
+)
+
+// usage is what the instances of chains that scale have used, as last asked for.
+type usage struct {
+	mu     sync.Mutex
+	asked  time.Time
+	asking bool
+	rounds []round // oldest first
+}
+
+// round is one answer of all nodes.
+type round struct {
+	at          time.Time
+	deployments map[onpath.Key]used
+	paths       map[onpath.PathID]onpath.Tally
+}
+
+// used is what the instances of a deployment have used since they began, together.
+type used struct {
+	instances      int
+	limit          onpath.CPU // of each
+	cpu, throttled time.Duration
+	in, out, lost  uint64 // packets: given to them, given back, lost by their devices
+	keeps          bool   // gives back what it is given, unless it drops it
+	who            string // the instances: with others, counts cannot be compared
+}
+
+const maxRounds = 64
+
+// measure asks the nodes what instances use, as often as the shortest window wants it.
+func (c *Controller) measure(ctx context.Context) {
+	u := &c.scaling.usage
+	c.mu.Lock()
+	window := time.Duration(0)
+	for _, o := range c.scalingChains() {
+		if w := time.Duration(o.Spec.Scaling.Window); window == 0 || w < window {
+			window = w
+		}
+	}
+	var nodes []string
+	for name, st := range c.nodes {
+		if st.connected {
+			nodes = append(nodes, name)
+		}
+	}
+	now := c.o.Clock()
+	c.mu.Unlock()
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if window == 0 {
+		u.rounds = nil
+		return
+	}
+	if u.asking || now.Sub(u.asked) < min(max(window/4, 500*time.Millisecond), 15*time.Second) {
+		return
+	}
+	u.asked, u.asking = now, true
+	go func() {
+		answers := c.askUsage(ctx, nodes)
+		r := c.addUp(answers)
+		c.ownValues(r, u.add(r))
+	}()
+}
+
+// add takes a round up, and returns the one before it.
+func (u *usage) add(r round) (before *round) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.asking = false
+	if n := len(u.rounds); n > 0 {
+		last := u.rounds[n-1]
+		before = &last
+	}
+	if u.rounds = append(u.rounds, r); len(u.rounds) > maxRounds {
+		u.rounds = u.rounds[1:]
+	}
+	return before
+}
+
+// nodeUsage is what one node says.
+type nodeUsage struct {
+	node     string
+	usage    map[string]onpath.Usage
+	counters *onpath.Counters
+}
+
+// askUsage asks all nodes at once; those that do not answer are left out.
+func (c *Controller) askUsage(ctx context.Context, nodes []string) (list []nodeUsage) {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for _, n := range nodes {
+		wg.Go(func() {
+			counters, err := c.counters(ctx, n)
+			if err != nil {
+				return
+			}
+			s, err := c.o.Hub.Call(ctx, n, onpath.OpUsage, nil)
+			if err != nil {
+				return
+			}
+			defer s.Close()
+			a := nodeUsage{node: n, counters: counters}
+			if json.NewDecoder(s).Decode(&a.usage) != nil {
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			list = append(list, a)
+		})
+	}
+	wg.Wait()
+	return list
+}
+
+// addUp adds answers up by deployment and path.
+func (c *Controller) addUp(answers []nodeUsage) round {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := round{at: c.o.Clock().UTC(), deployments: map[onpath.Key]used{}, paths: map[onpath.PathID]onpath.Tally{}}
+	for _, a := range answers {
+		st := c.nodes[a.node]
+		if st == nil || st.state.Acked == nil {
+			continue
+		}
+		for i := range st.state.Acked.Instances {
+			p := &st.state.Acked.Instances[i]
+			u, ok := a.usage[p.Tenant+"/"+p.Name]
+			if !ok || p.Draining {
+				continue
+			}
+			k := onpath.Key{Kind: onpath.KindDeployment, Tenant: p.Tenant, Name: p.Deployment}
+			d := r.deployments[k]
+			d.instances++
+			d.limit = p.Spec.Resources.CPU
+			d.cpu, d.throttled = d.cpu+u.CPU, d.throttled+u.Throttled
+			d.keeps = p.Spec.Packets == onpath.PacketsKeep && p.Spec.State != onpath.StateTerminates
+			d.who += p.Name + " "
+			for _, v := range []onpath.VportID{p.Vport, p.Back} {
+				if n, ok := a.counters.Vports[v]; ok && v != 0 {
+					d.in, d.out = d.in+n.Out.Packets, d.out+n.In.Packets
+					if n.Device != nil {
+						d.lost += n.Device.Out + n.Device.In
+					}
+				}
+			}
+			r.deployments[k] = d
+		}
+		for id, p := range a.counters.Paths {
+			t := r.paths[id]
+			r.paths[id] = onpath.Tally{Packets: t.Packets + p.Steered.Packets, Bytes: t.Bytes + p.Steered.Bytes}
+		}
+	}
+	return r
+}
+
+// evidence is how loaded a deployment's instances were over the last while, half a window
+// or so.
+func (u *usage) evidence(k onpath.Key, now time.Time, window time.Duration) (e scale.Evidence) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if len(u.rounds) < 2 {
+		return e
+	}
+	last := &u.rounds[len(u.rounds)-1]
+	b := last.deployments[k]
+	if b.instances == 0 || now.Sub(last.at) > max(window, 3*time.Second) {
+		return e
+	}
+	for i := len(u.rounds) - 2; i >= 0; i-- {
+		first := &u.rounds[i]
+		a := first.deployments[k]
+		if a.who != b.who {
+			break
+		}
+		took := last.at.Sub(first.at)
+		e = loaded(a, b, took)
+		if took >= max(window/2, time.Second) {
+			break
+		}
+	}
+	return e
+}
+
+// loaded compares two counts of the same instances.
+func loaded(a, b used, took time.Duration) (e scale.Evidence) {
+	if took <= 0 || b.cpu < a.cpu || b.in < a.in || b.out < a.out {
+		return e // one began anew
+	}
+	e.Known = true
+	time := took.Seconds() * float64(b.instances)
+	if b.limit > 0 {
+		e.CPU = (b.cpu - a.cpu).Seconds() / (time * float64(b.limit) / 1000)
+		e.Throttled = min((b.throttled-a.throttled).Seconds()/time, 1)
+	}
+	in, lost := float64(b.in-a.in), float64(b.lost-a.lost)
+	if b.keeps && b.out-a.out < b.in-a.in {
+		lost = max(lost, in-float64(b.out-a.out))
+	}
+	if in >= 20 {
+		e.Dropped = min(lost/in, 1)
+		if e.Dropped < 0.02 {
+			e.Dropped = 0 // under way
+		}
+	}
+	return e
+}

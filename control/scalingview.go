@@ -1,0 +1,146 @@
+package control
+
+import (
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/plan/scale"
+)
+
+func keys[K comparable, V any](m map[K]V) iter.Seq[K] { return maps.Keys(m) }
+
+// scaleView is what a chain's scaler decides from.
+func (c *Controller) scaleView(k onpath.Key, o *onpath.Chain, x *scaled, chains map[onpath.Key]*onpath.Chain, now time.Time) *scale.View {
+	v := &scale.View{Now: now, Cloudlets: max(len(o.Status.Cloudlets), 1), Blind: x.blind(now, o.Spec.Scaling), Demand: x.demand}
+	if !o.Status.Active || o.Spec.Disabled {
+		v.Held = "the chain steers no traffic"
+	}
+	for i := range o.Spec.Through {
+		e := &o.Spec.Through[i]
+		spec, ok := o.Spec.Scaling.Elements[e.Name()]
+		if !ok {
+			continue
+		}
+		el := scale.Element{Name: e.Name(), ElementScaling: spec, Now: c.wantedOf(o, e)}
+		placed := 0
+		el.Ready, placed = c.readyOf(o, e)
+		if placed < el.Now && i < len(o.Status.Elements) {
+			el.NoRoom = o.Status.Elements[i].Message
+		}
+		el.Evidence = c.scaling.usage.evidence(deploymentKey(o, e), now, time.Duration(o.Spec.Scaling.Window))
+		el.Others = c.othersOf(k, o, e, chains)
+		if el.Ready < el.Now && v.Held == "" {
+			v.Held = fmt.Sprintf("%s has %d of %d instances ready", el.Name, el.Ready, el.Now)
+		}
+		v.Elements = append(v.Elements, el)
+	}
+	if busy := c.busyWith(k, o, chains); busy != "" && v.Held == "" {
+		v.Held = busy
+	}
+	return v
+}
+
+// wantedOf is the number of instances of an element now, in each cloudlet.
+func (c *Controller) wantedOf(o *onpath.Chain, e *onpath.Element) int {
+	number := func(scaled *int, spec *int) int {
+		switch {
+		case scaled != nil:
+			return *scaled
+		case spec != nil:
+			return *spec
+		}
+		return 1
+	}
+	if d := c.deploymentOf(o, e.Name()); d != nil {
+		return number(d.Status.Scaled, d.Spec.Instances)
+	}
+	var wanted *int
+	if o.Status.Scaling != nil {
+		if n, ok := o.Status.Scaling.Wanted[e.Name()]; ok {
+			wanted = &n
+		}
+	}
+	return number(wanted, e.Instances)
+}
+
+// readyOf counts an element's instances that take new flows, and those that are placed,
+// in the cloudlet of the chain that has the fewest.
+func (c *Controller) readyOf(o *onpath.Chain, e *onpath.Element) (ready, placed int) {
+	d := deploymentKey(o, e)
+	readyIn, placedIn := map[string]int{}, map[string]int{}
+	for _, obj := range c.mirror.objects {
+		i, ok := obj.(*onpath.Instance)
+		if !ok || i.Metadata.Tenant != d.Tenant || i.Spec.Deployment != d.Name || !i.Spec.Draining.IsZero() {
+			continue
+		}
+		n, ok := c.mirror.objects[onpath.Key{Kind: onpath.KindNode, Name: i.Spec.Node}].(*onpath.Node)
+		if !ok {
+			continue
+		}
+		placedIn[n.Spec.Cloudlet]++
+		if i.Status.State == onpath.InstanceReady {
+			readyIn[n.Spec.Cloudlet]++
+		}
+	}
+	for n, cl := range o.Status.Cloudlets {
+		if n == 0 || readyIn[cl] < ready {
+			ready = readyIn[cl]
+		}
+		if n == 0 || placedIn[cl] < placed {
+			placed = placedIn[cl]
+		}
+	}
+	return ready, placed
+}
+
+// othersOf are the other chains that scale and use an element's deployment.
+func (c *Controller) othersOf(k onpath.Key, o *onpath.Chain, e *onpath.Element, chains map[onpath.Key]*onpath.Chain) (list []scale.Other) {
+	if e.Deployment == "" {
+		return nil
+	}
+	d := deploymentKey(o, e)
+	for _, other := range slices.SortedFunc(keys(chains), compareKeys) {
+		x := c.scaling.chains[other]
+		if other == k || x == nil || !uses(chains[other], d) {
+			continue
+		}
+		spec := chains[other].Spec.Scaling
+		list = append(list, scale.Other{
+			Name: other.String(), Series: x.scaler.Series, Objective: spec.Objective, Improve: float64(spec.Improve),
+		})
+	}
+	return list
+}
+
+// uses reports whether a chain scales a deployment.
+func uses(o *onpath.Chain, d onpath.Key) bool {
+	return slices.ContainsFunc(o.Spec.Through, func(e onpath.Element) bool {
+		_, scales := o.Spec.Scaling.Elements[e.Name()]
+		return scales && deploymentKey(o, &e) == d
+	})
+}
+
+// busyWith says which other chain tries a deployment that this one scales, too; "": none.
+func (c *Controller) busyWith(k onpath.Key, o *onpath.Chain, chains map[onpath.Key]*onpath.Chain) string {
+	for _, other := range slices.SortedFunc(keys(chains), compareKeys) {
+		x := c.scaling.chains[other]
+		if other == k || x == nil || x.scaler.Status.Trial == nil && x.scaler.Status.Session == nil {
+			continue
+		}
+		mine := c.scaling.chains[k]
+		if mine.scaler.Status.Session != nil && x.scaler.Status.Trial == nil && k.String() < other.String() {
+			continue // both began: the first by name goes on
+		}
+		for i := range o.Spec.Through {
+			e := &o.Spec.Through[i]
+			if _, scales := o.Spec.Scaling.Elements[e.Name()]; scales && uses(chains[other], deploymentKey(o, e)) {
+				return fmt.Sprintf("%s is on trial for %s", e.Name(), other)
+			}
+		}
+	}
+	return ""
+}
