@@ -108,19 +108,17 @@ func (e *Engine) show(m *module, chosen []*received) {
 	}
 	m.numbers.Packets += uint64(len(chosen))
 	m.stack[0] = uint64(len(chosen))
-	err := m.timed(len(chosen), m.packets)
+	if err := m.timed(len(chosen), m.packets); err != nil {
+		// Who trapped may have written anything, verdicts too.
+		e.takeOut(m, err)
+		e.without(m, chosen)
+		return
+	}
 	// Its memory may have moved.
 	mem, _ = m.inst.Memory().Read(m.d.packets, uint32(len(chosen))*packetStride)
 	verdicts, _ = m.inst.Memory().Read(m.d.verdicts, uint32(len(chosen)))
 	for i, r := range chosen {
-		if err != nil && verdicts[i] == undecided {
-			e.without(m, chosen[i:i+1])
-			continue
-		}
 		e.obey(m, verdicts[i], mem[i*packetStride:], r)
-	}
-	if err != nil {
-		e.takeOut(m, err)
 	}
 }
 

@@ -66,7 +66,7 @@ func Compile(ctx context.Context, source string, t Target) ([]byte, error) {
 		}
 	}
 	out := filepath.Join(dir, "out")
-	args := append([]string{"-O2", "-Wall", "-Werror", "-fno-color-diagnostics", "-I" + dir}, flags[t]...)
+	args := append([]string{"-O2", "-Wall", "-Werror", "-Wno-unused-function", "-fno-color-diagnostics", "-I" + dir}, flags[t]...)
 	if t == ToEBPF {
 		found, _ := filepath.Glob(systemHeaders)
 		for _, h := range found {

@@ -1,0 +1,105 @@
+package engine_test
+
+import (
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/funcbuild"
+	"github.com/onpath/onpath/internal/netnsrun"
+)
+
+// TestKeepAlive: keep-alives are answered in the server's name, with checksums that the
+// kernel takes; a call goes on.
+func TestKeepAlive(t *testing.T) {
+	code, err := os.ReadFile("../functions/sip-keepalive/sip-keepalive.wasm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newStage(t)
+	if err := s.set(onpath.WasmModule{Name: "keep", Code: code}); err != nil {
+		t.Fatal(err)
+	}
+	var c *net.UDPConn
+	if err := netnsrun.Do(s.near, func() (err error) {
+		c, err = net.DialUDP("udp4", nil, &net.UDPAddr{IP: net.IPv4(10, 9, 0, 3), Port: 5060})
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	request := "OPTIONS sip:a@b SIP/2.0\r\nVia: SIP/2.0/UDP 10.9.0.1;branch=z9\r\nMax-Forwards: 70\r\nFrom: <sip:a@b>;tag=1\r\n" +
+		"To: <sip:b@b>\r\nCall-ID: x\r\nCSeq: 5 OPTIONS\r\nContent-Length: 0\r\n\r\n"
+	const answer = "SIP/2.0 200 OK\r\nVia: SIP/2.0/UDP 10.9.0.1;branch=z9\r\nFrom: <sip:a@b>;tag=1\r\n" +
+		"To: <sip:b@b>;tag=onpath\r\nCall-ID: x\r\nCSeq: 5 OPTIONS\r\nContent-Length: 0\r\n\r\n"
+	for sent, want := range map[string]string{
+		request: answer, "\r\n\r\n": "\r\n",
+		strings.ReplaceAll(request, "OPTIONS", "NOTIFY"): strings.ReplaceAll(answer, "OPTIONS", "NOTIFY"),
+	} {
+		if _, err := c.Write([]byte(sent)); err != nil {
+			t.Fatal(err)
+		}
+		b := make([]byte, 2048)
+		_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
+		n, err := c.Read(b)
+		if err != nil || string(b[:n]) != want {
+			t.Errorf("%q was answered %q (%v)", sent, b[:n], err)
+		}
+	}
+	if _, err := c.Write([]byte(strings.ReplaceAll(request, "OPTIONS", "INVITE"))); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(5 * time.Second); s.status().Modules[0].Packets < 4 && time.Now().Before(deadline); {
+		time.Sleep(5 * time.Millisecond)
+	}
+	if m := s.status().Modules[0]; m.Counters["answered"] != 3 || m.Counters["passed"] != 1 || m.Sent != 3 || m.Passed != 1 {
+		t.Errorf("%+v", m)
+	}
+}
+
+// hostile are modules that break a bound, and what is said of each.
+var hostile = []struct{ name, body, why string }{
+	{"loop", "volatile unsigned n = 0; for (;;) n++;", "steps for one event"},
+	{"recursion", "return deep(p) + deep(p);", "it trapped"},
+	{"host-calls", "for (;;) bpf_get_prandom_u32();", "asked the host more than"},
+	{"bad-offset", "onpath_send((void *)0xfffffff0u, 100); return 0;", "not in its memory"},
+	{"bad-log", "onpath_log((void *)0x7fffffffu, 10); return 0;", "not in its memory"},
+	{"trap", "__builtin_trap();", "it trapped"},
+	{"fill", "for (;;) __builtin_memset((void *)65536, p->ttl, 65536);", "steps for one event"},
+	{"grow", "for (;;) __builtin_wasm_memory_grow(0, 1);", "steps for one event"},
+}
+
+// TestHostile: what a module does beside another ends itself; the other sees all packets.
+func TestHostile(t *testing.T) {
+	dns := compiled(t, "dns")
+	for _, h := range hostile {
+		t.Run(h.name, func(t *testing.T) {
+			source := t.TempDir() + "/hostile.c"
+			text := "#include \"onpath.h\"\nONPATH_LICENSE(\"GPL\");\n" +
+				"__attribute__((noinline)) static int deep(struct onpath_packet *p) { volatile int x = p->ttl; return x ? deep(p) + x : 0; }\n" +
+				"ONPATH_FUNCTION(p) { if (p->ttl == 0) deep(p); " + h.body + " }\n"
+			if err := os.WriteFile(source, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			code, err := funcbuild.Compile(t.Context(), source, funcbuild.ToWasm)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := newStage(t)
+			good := onpath.WasmModule{Name: "dns", Code: dns, Config: onpath.Env{"port": "53"}}
+			if err := s.set(good, onpath.WasmModule{Name: "hostile", Code: code, None: onpath.NoneBypass}); err != nil {
+				t.Fatal(err)
+			}
+			if back := s.sends(20, 54); back != 20 {
+				t.Errorf("%d of 20 came back", back)
+			}
+			st := s.status().Modules
+			if st[0].Packets != 20 || st[0].Why != "" || st[1].Traps == 0 || !strings.Contains(st[1].Why, h.why) {
+				t.Errorf("%+v", st)
+			}
+		})
+	}
+}

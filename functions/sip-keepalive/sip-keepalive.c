@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * Answers the keep-alives that SIP user agents behind NATs send over UDP, in the server's
+ * name, so that they never reach it (NetServ §4.2): NOTIFY and OPTIONS get 200 OK (RFC 3261
+ * §8.2.6), two line ends get one (RFC 5626 §3.5.1). All else goes on. wasm only.
+ */
+#include "onpath.h"
+
+ONPATH_LICENSE("Dual BSD/GPL");
+ONPATH_WHOLE;
+ONPATH_COUNTERS({ __u64 answered; __u64 passed; });
+
+#define ROOM 1500
+
+static __u8 answer[ROOM];
+
+static int begins(const __u8 *s, const __u8 *end, const char *with)
+{
+	for (; *with; s++, with++)
+		if (s >= end || (*s | 0x20) != (*with | 0x20))
+			return 0;
+	return 1;
+}
+
+static __u32 put(__u32 at, const void *from, __u32 n)
+{
+	if (at + n > ROOM)
+		return ROOM + 1;
+	__builtin_memcpy(answer + at, from, n);
+	return at + n;
+}
+
+/* What a response takes over of its request: Via, From, To, Call-ID, CSeq. */
+static int is_kept(const __u8 *line, const __u8 *end)
+{
+	return begins(line, end, "Via:") || begins(line, end, "v:") || begins(line, end, "From:") || begins(line, end, "f:") ||
+	       begins(line, end, "Call-ID:") || begins(line, end, "i:") || begins(line, end, "CSeq:");
+}
+
+static int has_tag(const __u8 *line, const __u8 *end)
+{
+	for (; line < end; line++)
+		if (begins(line, end, ";tag="))
+			return 1;
+	return 0;
+}
+
+/* The response, from at on; where it ends, above ROOM if there is no room. */
+static __u32 respond(__u32 at, const __u8 *s, const __u8 *end)
+{
+	static const char ok[] = "SIP/2.0 200 OK\r\n", tail[] = "Content-Length: 0\r\n\r\n", tag[] = ";tag=onpath";
+	int kept = 0;
+
+	at = put(at, ok, sizeof(ok) - 1);
+	while (s < end && at <= ROOM) {
+		const __u8 *line = s;
+
+		while (s + 1 < end && !(s[0] == '\r' && s[1] == '\n'))
+			s++;
+		if (s + 1 >= end || s == line)
+			break; /* the header ends */
+		s += 2;
+		if ((*line == ' ' || *line == '\t') ? kept : (kept = is_kept(line, s))) {
+			at = put(at, line, s - line);
+		} else if (begins(line, s, "To:") || begins(line, s, "t:")) {
+			at = put(at, line, s - 2 - line);
+			if (!has_tag(line, s))
+				at = put(at, tag, sizeof(tag) - 1);
+			at = put(at, "\r\n", 2);
+		}
+	}
+	return at > ROOM ? at : put(at, tail, sizeof(tail) - 1);
+}
+
+static __u32 add(__u32 sum, const __u8 *b, __u32 n)
+{
+	__u32 i;
+
+	for (i = 0; i + 1 < n; i += 2)
+		sum += b[i] << 8 | b[i + 1];
+	if (n & 1)
+		sum += b[n - 1] << 8;
+	return sum;
+}
+
+static void fold(__u8 *to, __u32 sum)
+{
+	while (sum >> 16)
+		sum = (sum & 0xffff) + (sum >> 16);
+	sum = ~sum & 0xffff;
+	to[0] = sum >> 8;
+	to[1] = sum;
+}
+
+/* Headers of the answer to p, whose payload ends at end. */
+static void head(const struct onpath_packet *p, __u32 ip, __u32 end)
+{
+	__u8 *a = answer, *u = answer + ip;
+	__u32 udp = end - ip, size = p->family == 4 ? 4 : 16, src = p->family == 4 ? 12 : 8;
+
+	__builtin_memset(a, 0, ip + 8);
+	__builtin_memcpy(a + src, p->data + src + size, size);
+	__builtin_memcpy(a + src + size, p->data + src, size);
+	if (p->family == 4) {
+		a[0] = 0x45;
+		a[2] = end >> 8;
+		a[3] = end;
+		a[8] = 64;
+		a[9] = ONPATH_UDP;
+		fold(a + 10, add(0, a, 20));
+	} else {
+		a[0] = 0x60;
+		a[4] = udp >> 8;
+		a[5] = udp;
+		a[6] = ONPATH_UDP;
+		a[7] = 64;
+	}
+	__builtin_memcpy(u, &p->dport, 2);
+	__builtin_memcpy(u + 2, &p->sport, 2);
+	u[4] = udp >> 8;
+	u[5] = udp;
+	fold(u + 6, add(add(ONPATH_UDP + udp, a + src, 2 * size), u, udp));
+	if (!u[6] && !u[7])
+		u[6] = u[7] = 0xff; /* RFC 768: 0 is none */
+}
+
+ONPATH_FUNCTION(p)
+{
+	const __u8 *s = p->data + p->payload, *end = p->data + p->shown;
+	__u32 ip = p->family == 4 ? 20 : 40, at = ip + 8;
+
+	if (p->protocol != ONPATH_UDP || p->direction != ONPATH_FORWARD || s >= end ||
+	    (p->is & (ONPATH_IS_FRAGMENT | ONPATH_IS_PORTLESS | ONPATH_IS_ERROR)))
+		return ONPATH_NEXT;
+	if (end - s == 4 && begins(s, end, "\r\n\r\n"))
+		at = put(at, "\r\n", 2);
+	else if (begins(s, end, "NOTIFY ") || begins(s, end, "OPTIONS "))
+		at = respond(at, s, end);
+	else
+		at = ROOM + 1;
+	if (at > ROOM) {
+		onpath_count(passed, 1);
+		return ONPATH_NEXT;
+	}
+	head(p, ip, at);
+	if (onpath_send(answer, at) < 0) {
+		onpath_count(passed, 1);
+		return ONPATH_NEXT; /* the server has to */
+	}
+	onpath_count(answered, 1);
+	return onpath_drop(p, 0);
+}
