@@ -65,7 +65,7 @@ func (d *scaleRun) follow(ctx context.Context, load int, limit time.Duration) (S
 			p.Story = append(p.Story, x.Text)
 		}
 		told = len(s.Story)
-		worked = worked || s.Session != nil
+		worked = worked || s.Session != nil && s.Session.Began.After(began) // not those of the load before
 		p.Instances, p.Cost = s.Wanted, total(s.Wanted)
 		time.Sleep(80 * time.Millisecond)
 		return worked && s.Session == nil && s.Trial == nil, nil
