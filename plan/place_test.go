@@ -86,3 +86,37 @@ func TestPlaceChangedWithWeights(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 }
+
+// TestGatewayLast: a gateway takes instances only where no other node of its cloudlet
+// may have them: alone, by a label, or when the others are full.
+func TestGatewayLast(t *testing.T) {
+	on := func(s *sim, node string) (n int) {
+		for _, i := range s.instances("") {
+			if i.Spec.Node == node {
+				n++
+			}
+		}
+		return n
+	}
+	if s := fraWeb(t, 2, 5); on(s, "fra1-gw") != 0 {
+		t.Errorf("the gateway has %d instances beside two other nodes", on(s, "fra1-gw"))
+	}
+	if s := fraWeb(t, 0, 3); on(s, "fra1-gw") != 3 {
+		t.Errorf("alone it has %d of 3 instances", on(s, "fra1-gw"))
+	}
+	s := fraWeb(t, 2, 1)
+	c := aChain("default", "web", through("fw", 1))
+	c.Spec.Through[0].Place.Nodes = map[string]string{"name": "fra1-gw"}
+	s.apply(c)
+	s.pass(time.Minute)
+	if on(s, "fra1-gw") != 1 {
+		t.Errorf("named, it has %d of 1 instance", on(s, "fra1-gw"))
+	}
+	s = fraWeb(t, 1, 1)
+	s.apply(aFunction("default", "fw", func(f *onpath.FunctionSpec) { f.Resources.CPU = 5000 }))
+	s.apply(aChain("default", "web", through("fw", 2)))
+	s.pass(time.Minute)
+	if on(s, "fra1-gw") != 1 || on(s, "fra1-n1") != 1 {
+		t.Errorf("%d are on the gateway and %d on a node with room for one", on(s, "fra1-gw"), on(s, "fra1-n1"))
+	}
+}

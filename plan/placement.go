@@ -35,14 +35,17 @@ func (w *world) place(d *deployment, cl *cloudlet) (*node, string) {
 			fit = busy
 		}
 	}
+	if others := slices.DeleteFunc(slices.Clone(fit), (*node).gate); len(others) > 0 && !d.inline() {
+		fit = others // a container on a gateway takes time from the packets of all chains
+	}
 	crossings := w.crossings(d, cl, fit)
 	spread := d.place.Spread != onpath.SpreadNone
 	return slices.MinFunc(fit, func(a, b *node) int {
 		full := cmp.Compare(load(a, d.spec.Resources), load(b, d.spec.Resources))
 		if !spread {
-			return cmp.Or(boolCompare(a.gate(), b.gate()), crossings(a, b), -full, cmp.Compare(a.name, b.name))
+			return cmp.Or(crossings(a, b), -full, cmp.Compare(a.name, b.name))
 		}
-		return cmp.Or(cmp.Compare(w.siblings(d, a), w.siblings(d, b)), boolCompare(a.gate(), b.gate()), crossings(a, b), full, cmp.Compare(a.name, b.name))
+		return cmp.Or(cmp.Compare(w.siblings(d, a), w.siblings(d, b)), crossings(a, b), full, cmp.Compare(a.name, b.name))
 	}), ""
 }
 
