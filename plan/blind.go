@@ -64,7 +64,7 @@ func (w *world) isYounger(i *instance, p *path) bool {
 }
 
 // held reports whether a gateway without agent may still lead flows to an instance.
-func (w *world) held(i *instance) bool {
+func (w *departures) held(i *instance) bool {
 	return slices.ContainsFunc(i.node.c.pair, func(g *node) bool {
 		return g.alone() && (g.st == nil && i.obj.Metadata.Created.Before(w.Started) ||
 			slices.ContainsFunc(g.possible, func(x *index) bool { return x.knows(i) }))
@@ -76,7 +76,7 @@ func (n *node) alone() bool { return n.away && !n.dead && !n.silent() }
 
 // unseen says, in words, which ready instance of a deployment gets no flows because a
 // node without agent does not know it. It is asked when all is planned.
-func (w *world) unseen(dep name) string {
+func (w *teller) unseen(dep name) string {
 	if !w.alone {
 		return ""
 	}

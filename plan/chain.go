@@ -57,9 +57,8 @@ func (c *chain) fail(code onpath.Code, field, remedy, format string, args ...any
 	c.errs = append(c.errs, e)
 }
 
-// addChains resolves all chains, orders them by precedence and finds what no
-// chain alone can show.
-func (w *world) addChains() {
+// addChains resolves all chains and orders them by precedence.
+func (w *resolver) addChains() {
 	w.chainNamed = map[name]*chain{}
 	for _, o := range objects[*onpath.Chain](w.Snapshot) {
 		c := w.newChain(o)
@@ -79,10 +78,10 @@ func (w *world) addChains() {
 			cl.chains = append(cl.chains, c)
 		}
 	}
-	w.checkUses()
-	w.checkOverlaps()
-	w.checkRules()
-	w.checkNodeLimits()
+}
+
+// useDeployments has the elements of possible chains run where the chains are.
+func (w *resolver) useDeployments() {
 	for _, c := range w.chains {
 		if len(c.errs) > 0 {
 			continue
@@ -94,7 +93,7 @@ func (w *world) addChains() {
 }
 
 // use has the element's deployment run where the chain is.
-func (w *world) use(c *chain, e *element) {
+func (w *resolver) use(c *chain, e *element) {
 	e.d.used = true
 	e.d.uses = append(e.d.uses, use{c, e})
 	e.d.mirror = e.d.mirror || e.mirror()
@@ -109,7 +108,7 @@ func (w *world) use(c *chain, e *element) {
 	}
 }
 
-func (w *world) newChain(o *onpath.Chain) *chain {
+func (w *resolver) newChain(o *onpath.Chain) *chain {
 	c := &chain{obj: o, key: nameOf(o), tier: cmp.Or(o.Spec.Tier, onpath.TierTenant)}
 	if c.tier == onpath.TierOperator && c.key.tenant != onpath.OperatorTenant {
 		c.fail(onpath.CodeForbidden, "spec.tier", "write tier: tenant", "only tenant %s has chains of tier operator", onpath.OperatorTenant)
@@ -128,7 +127,7 @@ func (w *world) newChain(o *onpath.Chain) *chain {
 	return c
 }
 
-func (w *world) ends(c *chain, field string, e onpath.Endpoints) ends {
+func (w *resolver) ends(c *chain, field string, e onpath.Endpoints) ends {
 	switch {
 	case e.Hosts != "":
 		return w.hostsEnd(c, field+".hosts", resolve(e.Hosts, c.key.tenant))
@@ -140,8 +139,8 @@ func (w *world) ends(c *chain, field string, e onpath.Endpoints) ends {
 	return ends{addrs: plain(e.Prefixes)}
 }
 
-func (w *world) hostsEnd(c *chain, field string, n name) ends {
-	h, ok := lookUp[*onpath.Hosts](w, onpath.KindHosts, n)
+func (w *resolver) hostsEnd(c *chain, field string, n name) ends {
+	h, ok := lookUp[*onpath.Hosts](w.world, onpath.KindHosts, n)
 	switch {
 	case !ok:
 		c.fail(onpath.CodeNotFound, field, "apply it, or correct the name", "there are no hosts %s", n)
@@ -179,7 +178,7 @@ func (n *node) addresses() []netip.Addr {
 
 // deploymentEnd resolves an end that is a deployment's instances, by the own
 // addresses that they have.
-func (w *world) deploymentEnd(c *chain, field string, n name) ends {
+func (w *resolver) deploymentEnd(c *chain, field string, n name) ends {
 	if field == "spec.to" {
 		c.fail(onpath.CodeUnsupported, field+".deployment", "write hosts or prefixes", "a chain cannot lead to a deployment in this version")
 		return ends{}
@@ -202,7 +201,7 @@ func (w *world) deploymentEnd(c *chain, field string, n name) ends {
 }
 
 // declaredInstances are the objects of a deployment's instances, by name.
-func (w *world) declaredInstances(dep name) []*onpath.Instance {
+func (w *resolver) declaredInstances(dep name) []*onpath.Instance {
 	if w.objectsOf == nil {
 		w.objectsOf = map[name][]*onpath.Instance{}
 		for _, i := range objects[*onpath.Instance](w.Snapshot) {
@@ -257,7 +256,7 @@ func (c *chain) checkDialled() {
 }
 
 // locate finds the cloudlets.
-func (w *world) locate(c *chain) {
+func (w *resolver) locate(c *chain) {
 	at := c.obj.Spec.At.Cloudlets
 	if len(at) == 0 {
 		for n, cl := range w.cloudlets {
@@ -286,7 +285,7 @@ func (w *world) locate(c *chain) {
 	w.checkPlaces(c)
 }
 
-func (w *world) checkUplinks(c *chain, cl *cloudlet) {
+func (w *resolver) checkUplinks(c *chain, cl *cloudlet) {
 	for _, g := range cl.pair {
 		checkUplinksOf(c, g)
 	}
@@ -337,7 +336,7 @@ func (c *chain) checkRuns() {
 
 // checkPlaces refuses a deployment that is kept out of one of the chain's
 // cloudlets: each does the whole chain by itself.
-func (w *world) checkPlaces(c *chain) {
+func (w *resolver) checkPlaces(c *chain) {
 	for i, e := range c.elements {
 		if e.d == nil || len(e.d.place.Cloudlets) == 0 {
 			continue

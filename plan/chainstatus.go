@@ -11,8 +11,8 @@ import (
 
 // chainStatus says whether the chain's traffic is steered, and where what is
 // missing.
-func (w *world) chainStatus(c *chain, paths []placedPath) {
-	next := *current(w, c.obj)
+func (w *teller) chainStatus(c *chain, paths []placedPath) {
+	next := *current(w.world, c.obj)
 	st := &next.Status
 	old := c.obj.Status
 	var waits []string
@@ -59,7 +59,7 @@ func (w *world) chainStatus(c *chain, paths []placedPath) {
 // notInForce says which node is still to acknowledge that a path of the cloudlet begins
 // there, "" if none is: before that, a new connection may pass the chain by. Nodes that
 // are away are not waited for, unless all are.
-func (w *world) notInForce(cl *cloudlet, p *path) string {
+func (w *teller) notInForce(cl *cloudlet, p *path) string {
 	heard := false
 	for _, n := range w.beginners(cl, p) {
 		if n.st == nil || n.away {
@@ -77,7 +77,7 @@ func (w *world) notInForce(cl *cloudlet, p *path) string {
 }
 
 // beginners are the nodes at which flows enter a path.
-func (w *world) beginners(cl *cloudlet, p *path) []*node {
+func (w *teller) beginners(cl *cloudlet, p *path) []*node {
 	if !startsAtInstances(p) {
 		return cl.pair
 	}
@@ -98,7 +98,7 @@ type placedPath struct {
 }
 
 // pathsByChain are the paths of each chain, by cloudlet.
-func (w *world) pathsByChain() map[*chain][]placedPath {
+func (w *teller) pathsByChain() map[*chain][]placedPath {
 	out := make(map[*chain][]placedPath, len(w.chains))
 	for _, cl := range w.inOrder {
 		for c := range cl.crowded {
@@ -113,7 +113,7 @@ func (w *world) pathsByChain() map[*chain][]placedPath {
 	return out
 }
 
-func (w *world) elementStatus(c *chain) []onpath.ElementStatus {
+func (w *teller) elementStatus(c *chain) []onpath.ElementStatus {
 	var out []onpath.ElementStatus
 	for i := range c.elements {
 		e := &c.elements[i]
@@ -144,7 +144,7 @@ func (w *world) elementStatus(c *chain) []onpath.ElementStatus {
 	return out
 }
 
-func (w *world) chainConditions(c *chain, st *onpath.ChainStatus, waits []string) {
+func (w *teller) chainConditions(c *chain, st *onpath.ChainStatus, waits []string) {
 	if len(c.errs) > 0 {
 		st.Conditions = w.condition(st.Conditions, "Valid", false, "Impossible", c.errs[0].Message+remedy(c.errs[0])+unchanged(st))
 		st.Conditions = w.condition(st.Conditions, "Active", st.Active, "Impossible", c.errs[0].Message)
@@ -204,7 +204,7 @@ func (d *deployment) told(i *instance) bool {
 
 // refused says, in words, that an instance did not take the configuration that
 // its deployment now says.
-func (w *world) refused(d *deployment) string {
+func (w *teller) refused(d *deployment) string {
 	told := d.spec.Told()
 	if told == "" || d.function == nil {
 		return ""
@@ -268,7 +268,7 @@ func pick(b bool, yes, no string) string {
 	return no
 }
 
-func (w *world) chainEvents(c *chain, old, st onpath.ChainStatus) {
+func (w *teller) chainEvents(c *chain, old, st onpath.ChainStatus) {
 	k := onpath.KeyOf(c.obj)
 	switch {
 	case st.Active && !old.Active:

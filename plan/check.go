@@ -41,11 +41,12 @@ func CheckChange(before, after *Snapshot, changed []onpath.Key) error {
 
 func check(s *Snapshot) onpath.Errors {
 	w := newWorld(s)
+	k := checker{w}
 	var errs onpath.Errors
-	errs = append(errs, w.checkTenants()...)
-	errs = append(errs, w.checkNodes()...)
-	errs = append(errs, w.checkDeployments()...)
-	errs = append(errs, w.checkRaised()...)
+	errs = append(errs, k.checkTenants()...)
+	errs = append(errs, k.checkNodes()...)
+	errs = append(errs, k.checkDeployments()...)
+	errs = append(errs, k.checkRaised()...)
 	for _, c := range w.chains {
 		errs = append(errs, c.errs...)
 	}
@@ -59,7 +60,7 @@ func fault(o onpath.Object, code onpath.Code, field, remedy, format string, args
 }
 
 // checkTenants refuses objects of tenants that do not exist.
-func (w *world) checkTenants() (errs onpath.Errors) {
+func (w checker) checkTenants() (errs onpath.Errors) {
 	var homeless []onpath.Key
 	for k := range w.Objects {
 		if !k.Kind.Tenanted() || k.Kind.ReadOnly() || k.Tenant == onpath.OperatorTenant || k.Tenant == onpath.DefaultTenant {
@@ -103,7 +104,7 @@ func sortKeys(keys []onpath.Key) {
 // thirdGateway is why a third one is refused.
 const thirdGateway = "gateways of one cloudlet tell each other of every flow before its first packet leaves, and two can do that, not three"
 
-func (w *world) checkNodes() (errs onpath.Errors) {
+func (w checker) checkNodes() (errs onpath.Errors) {
 	for _, n := range w.nodeOrder {
 		o := n.obj
 		if _, ok := w.Objects[onpath.Key{Kind: onpath.KindCloudlet, Name: o.Spec.Cloudlet}]; !ok {
@@ -144,7 +145,7 @@ func (c *cloudlet) gateNames() string {
 }
 
 // checkUnderlay compares the node's underlay with those of its neighbours.
-func (w *world) checkUnderlay(n *node) (errs onpath.Errors) {
+func (w checker) checkUnderlay(n *node) (errs onpath.Errors) {
 	for _, m := range n.c.nodes {
 		if m.name >= n.name {
 			break
@@ -169,10 +170,10 @@ func port(u onpath.Underlay) uint16 {
 	return u.Port
 }
 
-func (w *world) checkDeployments() (errs onpath.Errors) {
+func (w checker) checkDeployments() (errs onpath.Errors) {
 	for _, o := range objects[*onpath.Deployment](w.Snapshot) {
 		d := w.deployments[nameOf(o)]
-		f, ok := lookUp[*onpath.Function](w, onpath.KindFunction, d.fnName)
+		f, ok := lookUp[*onpath.Function](w.world, onpath.KindFunction, d.fnName)
 		switch {
 		case !ok:
 			errs = append(errs, fault(o, onpath.CodeNotFound, "spec.function", w.functionRemedy(d.fnName), "there is no function %s", d.fnName))

@@ -11,12 +11,12 @@ import (
 
 // addDeployments takes up the deployments that are objects; those of chains'
 // short forms come with the chains.
-func (w *world) addDeployments() {
+func (w *resolver) addDeployments() {
 	for _, o := range objects[*onpath.Deployment](w.Snapshot) {
 		d := &deployment{key: nameOf(o), obj: o, place: o.Spec.Place, drain: time.Duration(o.Spec.Drain), in: map[string]bool{}}
 		d.want = w.instancesWanted(d.key, o.Spec.Instances)
 		d.fnName = resolve(o.Spec.Function, d.key.tenant)
-		d.function, _ = lookUp[*onpath.Function](w, onpath.KindFunction, d.fnName)
+		d.function, _ = lookUp[*onpath.Function](w.world, onpath.KindFunction, d.fnName)
 		if d.function != nil && !mayUse(d.function, d.key.tenant) {
 			d.function = nil
 		}
@@ -30,7 +30,7 @@ func (w *world) addDeployments() {
 
 // instancesWanted is how many instances a deployment has in each cloudlet: what the snapshot says
 // of it, else what its specification says, else one.
-func (w *world) instancesWanted(d name, spec *int) int {
+func (w *resolver) instancesWanted(d name, spec *int) int {
 	if n, ok := w.Wanted[onpath.Key{Kind: onpath.KindDeployment, Tenant: d.tenant, Name: d.name}]; ok {
 		return min(max(n, 0), onpath.MaxMembers)
 	}
@@ -46,7 +46,7 @@ func mayUse(f *onpath.Function, tenant string) bool {
 }
 
 // shortForm is the deployment that element e of the chain makes.
-func (w *world) shortForm(c *chain, e *onpath.Element) *deployment {
+func (w *resolver) shortForm(c *chain, e *onpath.Element) *deployment {
 	d := &deployment{
 		key:   name{c.key.tenant, onpath.ShortDeployment(c.key.name, e.Function)},
 		place: e.Place, owner: c, in: map[string]bool{}, drain: time.Duration(onpath.DefaultDrain),
@@ -56,14 +56,14 @@ func (w *world) shortForm(c *chain, e *onpath.Element) *deployment {
 		d.drain = time.Duration(e.Drain)
 	}
 	d.fnName = resolve(e.Function, c.key.tenant)
-	d.function, _ = lookUp[*onpath.Function](w, onpath.KindFunction, d.fnName)
+	d.function, _ = lookUp[*onpath.Function](w.world, onpath.KindFunction, d.fnName)
 	w.complete(d, e.Env, e.Files)
 	return d
 }
 
 // complete merges the function's part of the specification with the
 // deployment's own, which wins.
-func (w *world) complete(d *deployment, env onpath.Env, files map[string]onpath.File) {
+func (w *resolver) complete(d *deployment, env onpath.Env, files map[string]onpath.File) {
 	if d.function == nil {
 		return
 	}

@@ -113,7 +113,7 @@ func (n *node) rack() string {
 
 // crossings compares nodes by the flows that would go from rack to rack with one more
 // instance of the deployment there, of all chains that are distributed so (Stratos §5.2).
-func (w *world) crossings(d *deployment, cl *cloudlet, fit []*node) func(a, b *node) int {
+func (w *rollout) crossings(d *deployment, cl *cloudlet, fit []*node) func(a, b *node) int {
 	uses := slices.DeleteFunc(slices.Clone(d.uses), func(u use) bool {
 		return u.c.obj.Spec.Distribution != onpath.DistributionNetwork || !slices.Contains(u.c.cloudlets, cl.name)
 	})
@@ -136,7 +136,7 @@ func (w *world) crossings(d *deployment, cl *cloudlet, fit []*node) func(a, b *n
 
 // crossing is the part of a chain's flows that would go from rack to rack before and
 // behind an element, with one more instance of the element.
-func (w *world) crossing(u use, cl *cloudlet, rack string) *big.Rat {
+func (w *rollout) crossing(u use, cl *cloudlet, rack string) *big.Rat {
 	k := slices.IndexFunc(u.c.elements, func(e element) bool { return e.d == u.e.d })
 	near := func(list []int) []distribute.Instance {
 		if len(list) == 0 {
@@ -148,7 +148,7 @@ func (w *world) crossing(u use, cl *cloudlet, rack string) *big.Rat {
 }
 
 // standing are an element's instances, ready or not, with those just created.
-func (w *world) standing(c *chain, cl *cloudlet, k int) (list []distribute.Instance) {
+func (w *rollout) standing(c *chain, cl *cloudlet, k int) (list []distribute.Instance) {
 	e := &c.elements[k]
 	for _, n := range cl.nodes {
 		have := w.created[placedOn{e.dep, n}]

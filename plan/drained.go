@@ -12,16 +12,16 @@ import (
 const mostStuck = 8
 
 // cannotMove notes why instances stay on nodes that are to be drained.
-func (w *world) cannotMove(list []*instance, why string) {
+func (w *rollout) cannotMove(list []*instance, why string) {
 	for _, i := range list {
-		if i.node != nil && !i.node.gone && i.node.obj.Spec.Drain && current(w, i.obj).Spec.Draining.IsZero() {
+		if i.node != nil && !i.node.gone && i.node.obj.Spec.Drain && current(w.world, i.obj).Spec.Draining.IsZero() {
 			i.stuck = why
 		}
 	}
 }
 
 // drained says how far a node is that is to be drained, and what cannot move.
-func (w *world) drained(n *node, list []onpath.Condition) []onpath.Condition {
+func (w *teller) drained(n *node, list []onpath.Condition) []onpath.Condition {
 	if !n.obj.Spec.Drain {
 		return slices.DeleteFunc(slices.Clone(list), func(c onpath.Condition) bool { return c.Type == onpath.ConditionDrained })
 	}
@@ -33,7 +33,7 @@ func (w *world) drained(n *node, list []onpath.Condition) []onpath.Condition {
 			continue
 		}
 		left++
-		if !current(w, i.obj).Spec.Draining.IsZero() {
+		if !current(w.world, i.obj).Spec.Draining.IsZero() {
 			finishing++
 		}
 		if i.stuck == "" {
@@ -67,7 +67,7 @@ func (w *world) drained(n *node, list []onpath.Condition) []onpath.Condition {
 }
 
 // tellStuck leaves an event the first time.
-func (w *world) tellStuck(n *node, list []onpath.Condition) {
+func (w *teller) tellStuck(n *node, list []onpath.Condition) {
 	if !slices.ContainsFunc(list, func(c onpath.Condition) bool {
 		return c.Type == onpath.ConditionDrained && c.Reason == onpath.ReasonStuck
 	}) {

@@ -13,9 +13,16 @@ type endedPath struct {
 	c *cloudlet
 }
 
+// find marks the instances that may go.
+func (w *departures) find() {
+	for _, i := range w.instances {
+		i.leaving = w.leaving(i)
+	}
+}
+
 // until is when a draining instance goes, whatever its flows. The last instances of
 // an element stay as long as the ended paths that lead flows through it.
-func (w *world) until(i *instance) time.Time {
+func (w *departures) until(i *instance) time.Time {
 	until := i.obj.Spec.Until
 	for _, p := range w.endedPaths(i) {
 		if p.Until.After(until) && !w.succeeded(i, p) {
@@ -27,7 +34,7 @@ func (w *world) until(i *instance) time.Time {
 
 // succeeded reports whether an ended path leads to another instance of the element
 // that stays for longer than a draining one: it takes over what is left of its flows.
-func (w *world) succeeded(i *instance, p *endedPath) bool {
+func (w *departures) succeeded(i *instance, p *endedPath) bool {
 	return slices.ContainsFunc(w.instancesOf(p.c, i.dep), func(j *instance) bool {
 		return j.ready() && (!j.draining() || j.obj.Spec.Draining.After(i.obj.Spec.Draining)) && w.led(j, p)
 	})
@@ -35,7 +42,7 @@ func (w *world) succeeded(i *instance, p *endedPath) bool {
 
 // led reports whether every node that has an ended path leads its packets to an
 // instance, too.
-func (w *world) led(j *instance, p *endedPath) bool {
+func (w *departures) led(j *instance, p *endedPath) bool {
 	return !slices.ContainsFunc(p.c.nodes, func(m *node) bool {
 		return !m.silent() && m.acked.path(p.ID) != nil && !m.acked.hasLocal(j.obj.Spec.Vport) && !m.acked.sendsTo(p.ID, j.obj.Spec.Vport)
 	})
@@ -43,7 +50,7 @@ func (w *world) led(j *instance, p *endedPath) bool {
 
 // pathsDrain reports whether an ended path of the instance has flows yet, though
 // none of them may lead to this one: an element before it answers them.
-func (w *world) pathsDrain(i *instance) bool {
+func (w *departures) pathsDrain(i *instance) bool {
 	for _, p := range w.endedPaths(i) {
 		for _, n := range i.node.c.nodes {
 			if n.st != nil && n.st.Report != nil && n.st.Report.Paths[p.ID] > 0 {
@@ -56,14 +63,14 @@ func (w *world) pathsDrain(i *instance) bool {
 
 // endedPaths are the paths through an instance's deployment that have ended and that
 // nodes of its cloudlet still have.
-func (w *world) endedPaths(i *instance) []*endedPath {
+func (w *departures) endedPaths(i *instance) []*endedPath {
 	if w.ended == nil {
 		w.findEnded()
 	}
 	return w.ended[member{i.node.c, i.dep}]
 }
 
-func (w *world) findEnded() {
+func (w *departures) findEnded() {
 	w.ended = map[member][]*endedPath{}
 	for _, c := range w.cloudlets {
 		found := map[onpath.PathID]*endedPath{}

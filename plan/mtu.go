@@ -47,7 +47,7 @@ func (n *node) interfaceMTU(fn *onpath.FunctionSpec) int {
 }
 
 // mtu is the largest IP packet that all hops of the path carry in the cloudlet.
-func (w *world) mtu(cl *cloudlet, p *path) int {
+func (w *pathfinder) mtu(cl *cloudlet, p *path) int {
 	var nodes []*node // few, most often
 	note := func(n *node) {
 		if !slices.Contains(nodes, n) {

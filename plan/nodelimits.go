@@ -151,8 +151,8 @@ func (u *crowding) at(cl *cloudlet) footprint {
 
 // checkNodeLimits refuses deployments and chains for which the data paths of their
 // cloudlets have no room beside what came before.
-func (w *world) checkNodeLimits() {
-	u := &crowding{w, map[*cloudlet]footprint{}, map[member]bool{}, map[member]bool{}}
+func (w checker) checkNodeLimits() {
+	u := &crowding{w.world, map[*cloudlet]footprint{}, map[member]bool{}, map[member]bool{}}
 	for _, d := range w.deploymentsInTurn() {
 		for _, n := range d.place.Cloudlets {
 			cl := w.cloudlets[n]
@@ -182,7 +182,7 @@ func (w *world) checkNodeLimits() {
 }
 
 // deploymentsInTurn are those that are objects, as inTurn has chains.
-func (w *world) deploymentsInTurn() []*deployment {
+func (w checker) deploymentsInTurn() []*deployment {
 	var list []*deployment
 	for _, o := range objects[*onpath.Deployment](w.Snapshot) {
 		list = append(list, w.deployments[nameOf(o)])
@@ -208,7 +208,7 @@ func (c *chain) checkMembers() {
 
 // crowded says why a data path has no room for one more instance of a deployment, beside
 // those there are of it, old and new; "" if it has.
-func (w *world) crowded(d *deployment, cl *cloudlet) string {
+func (w *rollout) crowded(d *deployment, cl *cloudlet) string {
 	if w.fullGroup(d, cl) {
 		return fmt.Sprintf("cloudlet %s has %d instances of it, with those that are replaced and those that drain: a data path chooses among no more", cl.name, onpath.MaxMembers)
 	}
@@ -221,7 +221,7 @@ func (w *world) crowded(d *deployment, cl *cloudlet) string {
 
 // fullGroup reports whether the groups of the deployment's elements have no room for
 // another instance.
-func (w *world) fullGroup(d *deployment, cl *cloudlet) bool {
+func (w *rollout) fullGroup(d *deployment, cl *cloudlet) bool {
 	n := len(w.instancesOf(cl, d.key))
 	for _, m := range cl.nodes {
 		n += w.created[placedOn{d.key, m}]
@@ -231,7 +231,7 @@ func (w *world) fullGroup(d *deployment, cl *cloudlet) bool {
 
 // taken counts what a cloudlet's paths take that its gateways have, or may have: what
 // one plan takes away may be there until the plan is in force.
-func (w *world) taken(cl *cloudlet) footprint {
+func (w *pathfinder) taken(cl *cloudlet) footprint {
 	paths, tables := map[onpath.PathID]bool{}, map[onpath.TableID]int{}
 	for _, g := range cl.pair {
 		for _, x := range g.possible {

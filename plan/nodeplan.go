@@ -12,9 +12,21 @@ import (
 	"github.com/onpath/onpath"
 )
 
+// make plans for all nodes that have been heard of.
+func (w *nodeplans) make() {
+	for _, n := range w.nodeOrder {
+		if n.st != nil {
+			w.planNode(n)
+		}
+	}
+	for _, name := range sortedKeys(w.strays) {
+		w.planStray(w.strays[name])
+	}
+}
+
 // planNode makes the node's plan, and puts it into the result if it differs
 // from the newest that the node has.
-func (w *world) planNode(n *node) {
+func (w *nodeplans) planNode(n *node) {
 	b := &w.builder
 	b.begin(w, n)
 	p := b.plan()
@@ -36,7 +48,7 @@ func (w *world) planNode(n *node) {
 // planStray has a node stop everything whose Node object was deleted: first it
 // sends nothing to others any more, then, when no other node may send to it, it
 // runs nothing any more. Two such nodes would otherwise wait for each other.
-func (w *world) planStray(n *node) {
+func (w *nodeplans) planStray(n *node) {
 	x := n.newest
 	if x == nil {
 		return
@@ -79,7 +91,7 @@ func withoutRemotes(x *index) *onpath.NodePlan {
 
 // builder makes one node's plan after the other.
 type builder struct {
-	w      *world
+	w      *nodeplans
 	n      *node
 	local  []*instance
 	paths  []*path
@@ -101,7 +113,7 @@ type lists struct {
 	peerList  []onpath.Peer
 }
 
-func (b *builder) begin(w *world, n *node) {
+func (b *builder) begin(w *nodeplans, n *node) {
 	if b.known == nil {
 		b.known, b.chosen = map[onpath.VportID]bool{}, map[*path]bool{}
 	}
@@ -305,7 +317,7 @@ func (w *world) maxFlows(tenant string) int {
 }
 
 // limits are those of the tenants that have something on a node.
-func (w *world) limits(d *onpath.DatapathConfig) (list []onpath.TenantLimits) {
+func (w *nodeplans) limits(d *onpath.DatapathConfig) (list []onpath.TenantLimits) {
 	here := map[string]bool{}
 	for _, p := range d.Paths {
 		here[p.Tenant] = true
@@ -323,8 +335,8 @@ func (w *world) limits(d *onpath.DatapathConfig) (list []onpath.TenantLimits) {
 	return list
 }
 
-func (w *world) maxNewFlows(tenant string) int {
-	if t, ok := lookUp[*onpath.Tenant](w, onpath.KindTenant, name{"", tenant}); ok && t.Spec.MaxNewFlows != 0 {
+func (w *nodeplans) maxNewFlows(tenant string) int {
+	if t, ok := lookUp[*onpath.Tenant](w.world, onpath.KindTenant, name{"", tenant}); ok && t.Spec.MaxNewFlows != 0 {
 		return t.Spec.MaxNewFlows
 	}
 	return onpath.DefaultMaxNewFlows(tenant)
@@ -477,7 +489,7 @@ func (b *builder) edge() *onpath.Edge {
 
 // translated are the private pools, if an instance of the cloudlet has an
 // address of them.
-func (w *world) translated(cl *cloudlet) []netip.Prefix {
+func (w *nodeplans) translated(cl *cloudlet) []netip.Prefix {
 	var out []netip.Prefix
 	for _, pool := range w.set.PrivatePools {
 		for _, n := range cl.nodes {
@@ -519,7 +531,7 @@ func (b *builder) peers() []onpath.Peer {
 
 // sends reports whether a node that has left the cloudlet may still send to
 // another.
-func (w *world) sends(from, to string) bool {
+func (w *nodeplans) sends(from, to string) bool {
 	n := w.nodes[from]
 	if n == nil {
 		n = w.strays[from]
@@ -531,7 +543,7 @@ func (w *world) sends(from, to string) bool {
 
 // secret is what two nodes share. One that they have already is kept: both
 // cannot change it in the same instant.
-func (w *world) secret(a, b *node) uint32 {
+func (w *nodeplans) secret(a, b *node) uint32 {
 	if a.name > b.name {
 		a, b = b, a
 	}

@@ -61,7 +61,7 @@ func (w *world) pointedAt(i *instance) bool {
 }
 
 // edgePointedAt reports whether another node may still send to an edge.
-func (w *world) edgePointedAt(n *node, edge onpath.VportID) bool {
+func (w *nodeplans) edgePointedAt(n *node, edge onpath.VportID) bool {
 	for _, m := range w.senders(n) {
 		if m.st == nil && m.c == n.c || slices.ContainsFunc(m.possible, func(x *index) bool { return x.hasRemote(edge) }) {
 			return true
@@ -71,7 +71,7 @@ func (w *world) edgePointedAt(n *node, edge onpath.VportID) bool {
 }
 
 // neighbours are the other nodes of n's cloudlet.
-func (w *world) neighbours(n *node) []*node {
+func (w *rollout) neighbours(n *node) []*node {
 	var out []*node
 	for _, m := range n.c.nodes {
 		if m != n && !m.silent() {
@@ -83,7 +83,7 @@ func (w *world) neighbours(n *node) []*node {
 
 // sentPaths are the paths of which another node may still send packets to an instance
 // of node n.
-func (w *world) sentPaths(n *node) map[onpath.PathID]bool {
+func (w *nodeplans) sentPaths(n *node) map[onpath.PathID]bool {
 	if w.inbound == nil {
 		w.findInbound()
 	}
@@ -104,7 +104,7 @@ func (w *world) sentPaths(n *node) map[onpath.PathID]bool {
 // entered reports whether packets may still enter a path that is over at a gateway.
 // The gateways close it first, and so let go of its flows; what all know of it serves
 // the packets that are on their way.
-func (w *world) entered(n *node, p *path) bool {
+func (w *nodeplans) entered(n *node, p *path) bool {
 	if !p.ended() {
 		return false
 	}
@@ -121,7 +121,7 @@ func (w *world) entered(n *node, p *path) bool {
 
 // joined reports whether a gateway may steer what its pair steers: from its first
 // rule on, or once every node of the paths knows it and it knows their instances.
-func (w *world) joined(n *node) bool {
+func (w *nodeplans) joined(n *node) bool {
 	other := n.partner()
 	if other == nil || n.newest.picksUp() || !other.acked.picksUp() {
 		return true // with nobody picking up, both begin together
@@ -149,7 +149,7 @@ func (w *world) joined(n *node) bool {
 }
 
 // findInbound notes of each node the paths of which packets may come to it from others.
-func (w *world) findInbound() {
+func (w *nodeplans) findInbound() {
 	w.inbound = map[*node]map[onpath.PathID]bool{}
 	for _, m := range w.senders(nil) {
 		for _, x := range m.possible {
@@ -172,7 +172,7 @@ func (w *world) findInbound() {
 
 // leaving reports whether a draining instance may go: no flow leads to it any
 // more, its time is up, or it is dead anyway.
-func (w *world) leaving(i *instance) bool {
+func (w *departures) leaving(i *instance) bool {
 	if !i.draining() {
 		return false
 	}
@@ -205,7 +205,7 @@ func (w *world) leaving(i *instance) bool {
 // chosen reports whether a node may still choose a draining instance for new flows,
 // by a plan in force or on its way: it does not know that the instance drains, or that
 // the last path to it has ended.
-func (w *world) chosen(i *instance) bool {
+func (w *departures) chosen(i *instance) bool {
 	begins := w.began(i) // this is asked before it is known which paths there will be
 	may := func(m *node, x *index) bool {
 		if begins {
@@ -224,7 +224,7 @@ func (w *world) chosen(i *instance) bool {
 
 // began reports whether a path through the instance's deployment has not ended by the
 // newest plan of a node.
-func (w *world) began(i *instance) bool {
+func (w *departures) began(i *instance) bool {
 	if w.begun == nil {
 		w.begun = map[member]bool{}
 		for _, n := range w.nodes {
@@ -251,7 +251,7 @@ const counted = 2 * onpath.ReportEvery
 
 // inService reports whether an instance can take over for another: it is ready,
 // and every node of its cloudlet that steers its deployment's traffic knows it.
-func (w *world) inService(i *instance) bool {
+func (w *rollout) inService(i *instance) bool {
 	if !i.ready() || i.draining() || w.hidden(i) != nil {
 		return false
 	}
@@ -274,7 +274,7 @@ func (w *world) inService(i *instance) bool {
 // waits says, in words, what keeps a present path from beginning: an element
 // without an instance that was ready, or a node that has not acknowledged its
 // part. "" means that nothing does.
-func (w *world) waits(cl *cloudlet, p *path) string {
+func (w *pathfinder) waits(cl *cloudlet, p *path) string {
 	g := cl.gateway
 	switch {
 	case g == nil:
@@ -339,7 +339,7 @@ func heard(ready []*instance, p onpath.PathID) []*instance {
 // elementReady are the ready instances in the cloudlet of an element of a present
 // path, and why the path has to wait for one. An element that may be bypassed holds
 // nothing up once it has failed.
-func (w *world) elementReady(cl *cloudlet, p *path, k int) (ready []*instance, why string) {
+func (w *pathfinder) elementReady(cl *cloudlet, p *path, k int) (ready []*instance, why string) {
 	e := &p.chain.elements[k]
 	failed, reason := 0, ""
 	all := p.members[k]

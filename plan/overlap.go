@@ -16,7 +16,7 @@ import (
 // Both are compared in their forward orientation, as whoever starts a flow sees
 // them: a chain from a to b and one from b to a share packets but no flows, as
 // forward rules stand before reverse rules of the same priority.
-func (w *world) checkOverlaps() {
+func (w checker) checkOverlaps() {
 	for _, c := range w.chains {
 		c.span()
 	}
@@ -118,7 +118,7 @@ var everywhere = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustPa
 
 // younger reports whether a, not b, is the one to be refused: the one that is
 // being changed, else the one that came later.
-func (w *world) younger(a, b *chain) bool {
+func (w checker) younger(a, b *chain) bool {
 	if x, y := w.changed[onpath.KeyOf(a.obj)], w.changed[onpath.KeyOf(b.obj)]; x != y {
 		return x
 	}

@@ -11,7 +11,7 @@ type pair [2]int
 
 // mayOverlap are the pairs of chains of one tier and priority that lie in one cloudlet
 // and whose spans of addresses meet, in order.
-func (w *world) mayOverlap() []pair {
+func (w checker) mayOverlap() []pair {
 	var out []pair
 	for _, cl := range w.inOrder {
 		for rest := cl.chains; len(rest) > 0; {

@@ -43,10 +43,18 @@ type path struct {
 
 func (p *path) ended() bool { return !p.spec.Ended.IsZero() }
 
+// find gives chains their paths, and finds those that each cloudlet has.
+func (w *pathfinder) find() {
+	w.assignPaths()
+	for _, cl := range w.inOrder {
+		w.addPaths(cl)
+	}
+}
+
 // assignPaths gives every possible chain the path id of its present elements.
 // The id is used once the store has it. One that was changed back keeps the path that
 // it had, if that still has flows.
-func (w *world) assignPaths() {
+func (w *pathfinder) assignPaths() {
 	for _, c := range w.chains {
 		if len(c.errs) > 0 || len(c.elements) == 0 {
 			continue
@@ -75,7 +83,7 @@ func (w *world) assignPaths() {
 
 // addPaths finds the cloudlet's paths: those of chains, and those that nodes
 // still have.
-func (w *world) addPaths(cl *cloudlet) {
+func (w *pathfinder) addPaths(cl *cloudlet) {
 	cl.crowded = map[*chain]string{}
 	known := w.knownPaths(cl)
 	var have footprint // counted where a path is new
@@ -122,7 +130,7 @@ func (w *world) addPaths(cl *cloudlet) {
 
 // orderPaths puts the paths into the order of their rules: by tier, priority,
 // chain; of one chain the present one first.
-func (w *world) orderPaths(cl *cloudlet) {
+func (w *pathfinder) orderPaths(cl *cloudlet) {
 	slices.SortStableFunc(cl.paths, func(a, b *path) int {
 		if a.tier != b.tier {
 			return cmp.Compare(a.tier, b.tier)
@@ -178,7 +186,7 @@ type knownPath struct {
 
 // knownPaths reads the paths off the newest plans of the cloudlet's nodes, the
 // gateway's first.
-func (w *world) knownPaths(cl *cloudlet) map[onpath.PathID]*knownPath {
+func (w *pathfinder) knownPaths(cl *cloudlet) map[onpath.PathID]*knownPath {
 	out := map[onpath.PathID]*knownPath{}
 	nodes := cl.nodes
 	if cl.gateway != nil {
@@ -220,7 +228,7 @@ func (k *knownPath) settleTimes() {
 }
 
 // takeOver makes a path of what the nodes have.
-func (w *world) takeOver(cl *cloudlet, k *knownPath) *path {
+func (w *pathfinder) takeOver(cl *cloudlet, k *knownPath) *path {
 	p := w.readPath(k.plans[0], k.spec)
 	for _, x := range k.plans {
 		p.readEmits(x)
@@ -248,7 +256,7 @@ func (w *world) readPath(x *index, spec onpath.Path) *path {
 }
 
 // findMembers looks up the instances of a path's elements.
-func (w *world) findMembers(cl *cloudlet, p *path) {
+func (w *pathfinder) findMembers(cl *cloudlet, p *path) {
 	p.members = make([][]*instance, len(p.deps))
 	for k, d := range p.deps {
 		p.members[k] = w.instancesOf(cl, d)
@@ -267,7 +275,7 @@ func (p *path) readEmits(x *index) {
 
 // decide says whether a present path steers: because it does already, or
 // because everything it needs is in place.
-func (w *world) decide(cl *cloudlet, p *path) {
+func (w *pathfinder) decide(cl *cloudlet, p *path) {
 	c := p.chain
 	if c.obj.Spec.Disabled {
 		p.spec.Began = time.Time{}
@@ -291,7 +299,7 @@ func (w *world) decide(cl *cloudlet, p *path) {
 }
 
 // succeeds reports whether another path of the same chain has steered until now.
-func (w *world) succeeds(cl *cloudlet, p *path) bool {
+func (w *pathfinder) succeeds(cl *cloudlet, p *path) bool {
 	return slices.ContainsFunc(cl.paths, func(q *path) bool {
 		return !q.present && q.key == p.key && !q.spec.Began.IsZero()
 	})
@@ -300,28 +308,28 @@ func (w *world) succeeds(cl *cloudlet, p *path) bool {
 // carry decides the fate of a path that is no chain's present one. It goes on
 // steering while its successor is not ready or while its chain is impossible;
 // it ends with the chain.
-func (w *world) carry(cl *cloudlet, p *path) {
+func (w *pathfinder) carry(cl *cloudlet, p *path) {
 	successor := w.successor(cl, p)
 	forgotten := !p.ended() && cl.forgot(p)
 	switch {
 	case p.ended():
 	case forgotten:
-		p.end(w)
+		p.end(w.world)
 	case p.spec.Began.IsZero():
-		p.end(w)
+		p.end(w.world)
 	case p.chain == nil || p.chain.obj.Spec.Disabled:
-		p.end(w)
+		p.end(w.world)
 	case len(p.chain.errs) > 0:
 		p.steers = true // as it was, rules and all
 	case !slices.Contains(p.chain.cloudlets, cl.name):
-		p.end(w)
+		p.end(w.world)
 	case successor == nil && cl.gateway == nil:
-		p.end(w)
+		p.end(w.world)
 	case successor == nil || !successor.steers:
 		p.steers = true
 		p.forward, p.reverse = rulesOf(p.chain, p.id, p.tables)
 	default:
-		p.end(w)
+		p.end(w.world)
 	}
 	if p.ended() {
 		p.forward, p.reverse = nil, nil
@@ -345,7 +353,7 @@ func (c *cloudlet) forgot(p *path) bool {
 
 func (p *path) end(w *world) { p.spec.Ended = w.Now.UTC().Round(0) }
 
-func (w *world) successor(cl *cloudlet, p *path) *path {
+func (w *pathfinder) successor(cl *cloudlet, p *path) *path {
 	for _, q := range cl.paths {
 		if q.present && q.chain == p.chain {
 			return q
@@ -365,7 +373,7 @@ func closed(cl *cloudlet, p *path) bool {
 // says so, or nothing alive is left for flows to pass; or one of its elements goes
 // for good, which one that is to have no instances does not: its flows then go the ordinary way, or by the path that follows, instead
 // of waiting for an instance that nobody starts.
-func (w *world) isOver(cl *cloudlet, p *path) bool {
+func (w *pathfinder) isOver(cl *cloudlet, p *path) bool {
 	if w.kept[p.id] {
 		return false
 	}

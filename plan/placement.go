@@ -17,7 +17,7 @@ type placedOn struct {
 
 // place chooses a node of the cloudlet for one more instance, or says for each
 // node why not.
-func (w *world) place(d *deployment, cl *cloudlet) (*node, string) {
+func (w *rollout) place(d *deployment, cl *cloudlet) (*node, string) {
 	var fit []*node
 	var why []string
 	for _, n := range cl.nodes {
@@ -61,7 +61,7 @@ func boolCompare(a, b bool) int {
 
 // siblings counts the deployment's instances on the node, those just created
 // included.
-func (w *world) siblings(d *deployment, n *node) int {
+func (w *rollout) siblings(d *deployment, n *node) int {
 	k := w.created[placedOn{d.key, n}]
 	for _, i := range n.insts {
 		if i.dep == d.key && !i.draining() {
@@ -72,7 +72,7 @@ func (w *world) siblings(d *deployment, n *node) int {
 }
 
 // unfit says why the node cannot take an instance; "" if it can.
-func (w *world) unfit(d *deployment, n *node) string {
+func (w *rollout) unfit(d *deployment, n *node) string {
 	if why := w.unsuited(d, n); why != "" {
 		return why
 	}
@@ -80,7 +80,7 @@ func (w *world) unfit(d *deployment, n *node) string {
 }
 
 // unsuited says why the node cannot take an instance, however much room it has.
-func (w *world) unsuited(d *deployment, n *node) string {
+func (w *rollout) unsuited(d *deployment, n *node) string {
 	spec := &n.obj.Spec
 	switch {
 	case n.st == nil || n.st.Report == nil:
@@ -191,7 +191,7 @@ func load(n *node, need onpath.Resources) int64 {
 	return worst
 }
 
-func (w *world) noRoom(d *deployment, cl *cloudlet, why string) {
+func (w *rollout) noRoom(d *deployment, cl *cloudlet, why string) {
 	if why == "" {
 		why = "it has no nodes"
 	}
@@ -218,7 +218,7 @@ func shorten(list []string, n int) []string {
 
 // addresses makes own addresses from a number, one of each pool, or says which pool has
 // none left. The numbers outlast a small pool, so an address in use is passed over.
-func (w *world) addresses(pools []netip.Prefix, number uint64) (out []netip.Prefix, why string) {
+func (w *rollout) addresses(pools []netip.Prefix, number uint64) (out []netip.Prefix, why string) {
 	if len(pools) == 0 {
 		return nil, "the server has no pool"
 	}
@@ -239,7 +239,7 @@ func (w *world) addresses(pools []netip.Prefix, number uint64) (out []netip.Pref
 }
 
 // occupy notes that an instance has its addresses.
-func (w *world) occupy(o *onpath.Instance) {
+func (w *rollout) occupy(o *onpath.Instance) {
 	for _, a := range o.Spec.Addresses {
 		w.inUse[a.Addr()] = true
 	}

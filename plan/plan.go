@@ -10,21 +10,11 @@ import (
 func Make(s *Snapshot) *Result {
 	w := newWorld(s)
 	w.assignEdges()
-	w.assignPaths()
-	for _, cl := range w.inOrder {
-		w.addPaths(cl)
-	}
-	for _, n := range w.nodeOrder {
-		if n.st != nil {
-			w.planNode(n)
-		}
-	}
-	for _, name := range sortedKeys(w.strays) {
-		w.planStray(w.strays[name])
-	}
-	w.rollOut()
+	(&pathfinder{world: w, kept: map[onpath.PathID]bool{}}).find()
+	(&nodeplans{world: w}).make()
+	(&rollout{world: w, created: map[placedOn]int{}}).rollOut()
 	w.forget()
-	w.status()
+	(&teller{world: w}).status()
 	return w.finish()
 }
 

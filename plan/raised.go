@@ -8,7 +8,7 @@ import (
 
 // checkRaised refuses resources that are raised beyond what the nodes have where the
 // instances run: these are not made anew, so nobody looks for a place for them.
-func (w *world) checkRaised() (errs onpath.Errors) {
+func (w checker) checkRaised() (errs onpath.Errors) {
 	for _, i := range w.instances {
 		if i.draining() || i.node == nil || i.d == nil || i.d.function == nil || i.planned == nil || i.obj.Spec.Shape != i.d.shape {
 			continue

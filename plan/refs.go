@@ -9,7 +9,7 @@ import (
 
 // resolveElements looks up the chain's elements and fills in the defaults that
 // depend on their functions.
-func (w *world) resolveElements(c *chain) {
+func (w *resolver) resolveElements(c *chain) {
 	seen := map[name]int{}
 	for i := range c.obj.Spec.Through {
 		o := &c.obj.Spec.Through[i]
@@ -51,7 +51,7 @@ func fates(o *onpath.Element, e element) (onpath.Lost, onpath.None) {
 	return cmp.Or(o.Lost, lost), cmp.Or(o.None, none)
 }
 
-func (w *world) checkShortForm(c *chain, field string, d *deployment) {
+func (w *resolver) checkShortForm(c *chain, field string, d *deployment) {
 	if other := w.deployments[d.key]; other != nil && other.obj != nil {
 		c.fail(onpath.CodeExists, field+".function", "write deployment: "+d.key.name+", or rename one of the two", "the short form makes a deployment %s, and there is one already", d.key)
 	}
@@ -71,7 +71,7 @@ func (w *world) lacksPool(d *deployment) bool {
 	return d.function != nil && d.addressing() == onpath.AddressesPool && len(w.set.PublicPools) == 0
 }
 
-func (w *world) checkDeployment(c *chain, field string, e element) {
+func (w *resolver) checkDeployment(c *chain, field string, e element) {
 	field += ".deployment"
 	switch {
 	case e.d == nil:
@@ -84,8 +84,8 @@ func (w *world) checkDeployment(c *chain, field string, e element) {
 }
 
 // checkFunction says why a deployment has no function.
-func (w *world) checkFunction(c *chain, field string, d *deployment) {
-	f, ok := lookUp[*onpath.Function](w, onpath.KindFunction, d.fnName)
+func (w *resolver) checkFunction(c *chain, field string, d *deployment) {
+	f, ok := lookUp[*onpath.Function](w.world, onpath.KindFunction, d.fnName)
 	prefix := ""
 	if d.obj != nil {
 		prefix = fmt.Sprintf("deployment %s: ", d.key)
@@ -119,8 +119,16 @@ func (w *world) functionRemedy(n name) string {
 	return "apply it, or correct the name"
 }
 
+// checkChains finds what no chain alone can show.
+func (w checker) checkChains() {
+	w.checkUses()
+	w.checkOverlaps()
+	w.checkRules()
+	w.checkNodeLimits()
+}
+
 // checkUses finds deployments that chains use in ways that exclude each other.
-func (w *world) checkUses() {
+func (w checker) checkUses() {
 	uses := map[name][]use{}
 	owners := map[name]*chain{}
 	for _, c := range w.chains {

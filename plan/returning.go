@@ -15,7 +15,7 @@ import (
 
 // takeBack has up to n instances that drain serve on, those first that began last, of
 // nodes with an agent before others. It returns them.
-func (w *world) takeBack(d *deployment, list []*instance, n int) []*instance {
+func (w *rollout) takeBack(d *deployment, list []*instance, n int) []*instance {
 	var back []*instance
 	for _, i := range list {
 		if w.mayReturn(d, i) {
@@ -27,7 +27,7 @@ func (w *world) takeBack(d *deployment, list []*instance, n int) []*instance {
 	})
 	back = back[:max(0, min(n, len(back)))]
 	for _, i := range back {
-		next := *current(w, i.obj)
+		next := *current(w.world, i.obj)
 		next.Spec.Draining, next.Spec.Until = time.Time{}, time.Time{}
 		next.Spec.Drain = onpath.Duration(d.drain)
 		w.update(&next)
@@ -46,7 +46,7 @@ func (w *world) mayReturn(d *deployment, i *instance) bool {
 
 // returning is the ended path of a chain that is what the chain is now, with everybody
 // having it whole and each element having who takes its new flows; 0: there is none.
-func (w *world) returning(c *chain) (id onpath.PathID) {
+func (w *pathfinder) returning(c *chain) (id onpath.PathID) {
 	for _, name := range c.cloudlets {
 		cl := w.cloudlets[name]
 		if slices.ContainsFunc(cl.nodes, func(n *node) bool { return n.st == nil || n.newest == nil }) || !w.wouldServe(c, cl) {
@@ -66,7 +66,7 @@ func (w *world) returning(c *chain) (id onpath.PathID) {
 
 // wouldServe reports whether each of a chain's elements has an instance in the cloudlet
 // that takes new flows, or may again.
-func (w *world) wouldServe(c *chain, cl *cloudlet) bool {
+func (w *pathfinder) wouldServe(c *chain, cl *cloudlet) bool {
 	for k := range c.elements {
 		d := c.elements[k].d
 		if d == nil || d.want > 0 && !slices.ContainsFunc(w.instancesOf(cl, d.key), func(i *instance) bool {
@@ -80,7 +80,7 @@ func (w *world) wouldServe(c *chain, cl *cloudlet) bool {
 
 // isWhole reports whether every node that has a path goes on having it, and lets
 // packets enter it.
-func (w *world) isWhole(id onpath.PathID) bool {
+func (w *pathfinder) isWhole(id onpath.PathID) bool {
 	for _, n := range w.nodes {
 		had := n.acked.path(id) != nil
 		for _, x := range n.possible {

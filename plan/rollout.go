@@ -13,7 +13,7 @@ import (
 // rollOut brings each deployment, in each cloudlet, to its number of instances
 // of its present shape, as little replaced as possible and the new in service
 // before the old drain.
-func (w *world) rollOut() {
+func (w *rollout) rollOut() {
 	names := sortedNames(w.deployments)
 	for _, n := range names {
 		d := w.deployments[n]
@@ -25,7 +25,7 @@ func (w *world) rollOut() {
 }
 
 // cloudletsOf are those where a deployment shall run, or has instances, by name.
-func (w *world) cloudletsOf(d *deployment) []*cloudlet {
+func (w *rollout) cloudletsOf(d *deployment) []*cloudlet {
 	var out []*cloudlet
 	for n := range d.in {
 		if cl := w.cloudlets[n]; cl != nil {
@@ -41,7 +41,7 @@ func (w *world) cloudletsOf(d *deployment) []*cloudlet {
 	return out
 }
 
-func (w *world) rollOutIn(d *deployment, cl *cloudlet) {
+func (w *rollout) rollOutIn(d *deployment, cl *cloudlet) {
 	want := d.want
 	if !d.in[cl.name] {
 		want = 0
@@ -87,7 +87,7 @@ func (w *world) rollOutIn(d *deployment, cl *cloudlet) {
 // scaleDown drains n of the instances: those not ready first, then from the
 // node with most of them, then the newest; the only one that gets new flows stays. It
 // returns the others.
-func (w *world) scaleDown(d *deployment, list []*instance, n int) []*instance {
+func (w *rollout) scaleDown(d *deployment, list []*instance, n int) []*instance {
 	left := slices.Clone(list)
 	for range n {
 		on := map[*node]int{}
@@ -112,7 +112,7 @@ func (w *world) scaleDown(d *deployment, list []*instance, n int) []*instance {
 // replace drains old instances as far as good ones are in service. Where there
 // is no room for any new one beside the old ones, one of several makes room; the next
 // does when the new ones serve: if they do not, the old ones are what there is.
-func (w *world) replace(d *deployment, cl *cloudlet, want int, good, old []*instance, full bool) {
+func (w *rollout) replace(d *deployment, cl *cloudlet, want int, good, old []*instance, full bool) {
 	if len(old) == 0 {
 		return
 	}
@@ -155,7 +155,7 @@ func (w *world) replace(d *deployment, cl *cloudlet, want int, good, old []*inst
 // makeRoom drains one old instance where its share of the node, or its place in the
 // groups, is all that a new one lacks. Where it lacks more, or something else, the old
 // one would go for nothing.
-func (w *world) makeRoom(d *deployment, cl *cloudlet, running, serving []*instance) {
+func (w *rollout) makeRoom(d *deployment, cl *cloudlet, running, serving []*instance) {
 	if w.anyDraining(d, cl) {
 		return
 	}
@@ -180,7 +180,7 @@ const (
 
 // proven reports whether an instance can take over from one that then goes for
 // good: it is in service, and not only for the moment between a probe and a crash.
-func (w *world) proven(i *instance) bool {
+func (w *rollout) proven(i *instance) bool {
 	if !w.inService(i) {
 		return false
 	}
@@ -194,13 +194,13 @@ func (w *world) proven(i *instance) bool {
 	return w.passed(since.Add(stays))
 }
 
-func (w *world) anyDraining(d *deployment, cl *cloudlet) bool {
+func (w *rollout) anyDraining(d *deployment, cl *cloudlet) bool {
 	return slices.ContainsFunc(w.instancesOf(cl, d.key), func(i *instance) bool { return i.draining() })
 }
 
 // drainOrphans drains the instances that no deployment wants, unless a path in
 // force still needs them.
-func (w *world) drainOrphans() {
+func (w *rollout) drainOrphans() {
 	for _, i := range w.instances {
 		switch {
 		case i.draining():
@@ -214,9 +214,9 @@ func (w *world) drainOrphans() {
 }
 
 // keepDrain notes the deployment's time to drain with the instance.
-func (w *world) keepDrain(d *deployment, i *instance) {
+func (w *rollout) keepDrain(d *deployment, i *instance) {
 	if i.obj.Spec.Drain != onpath.Duration(d.drain) {
-		next := *current(w, i.obj)
+		next := *current(w.world, i.obj)
 		next.Spec.Drain = onpath.Duration(d.drain)
 		w.update(&next)
 	}
@@ -225,15 +225,15 @@ func (w *world) keepDrain(d *deployment, i *instance) {
 // needed reports whether a deployment that nobody declares or uses any more has
 // to stay: a path that still starts flows has it, because its successor is not
 // ready, or because its chain is impossible as it is now.
-func (w *world) needed(dep name, cl *cloudlet) bool {
+func (w *rollout) needed(dep name, cl *cloudlet) bool {
 	return slices.ContainsFunc(cl.paths, func(p *path) bool {
 		return !p.present && !p.ended() && slices.Contains(p.deps, dep)
 	})
 }
 
 // drain marks an instance as one to go.
-func (w *world) drain(i *instance, why string) {
-	next := *current(w, i.obj)
+func (w *rollout) drain(i *instance, why string) {
+	next := *current(w.world, i.obj)
 	next.Spec.Draining = w.Now.UTC().Round(0)
 	grace := time.Duration(next.Spec.Drain)
 	if i.d != nil {
@@ -245,7 +245,7 @@ func (w *world) drain(i *instance, why string) {
 }
 
 // create places one more instance; false if there is no room or no id.
-func (w *world) create(d *deployment, cl *cloudlet) bool {
+func (w *rollout) create(d *deployment, cl *cloudlet) bool {
 	if why := w.crowded(d, cl); why != "" {
 		d.noRoom = append(d.noRoom, why)
 		return false
@@ -297,7 +297,7 @@ func (w *world) take(c Count) bool {
 }
 
 // pools are where the instances' addresses come from.
-func (w *world) pools(d *deployment) []netip.Prefix {
+func (w *rollout) pools(d *deployment) []netip.Prefix {
 	if d.addressing() == onpath.AddressesPool {
 		return w.set.PublicPools
 	}
@@ -305,7 +305,7 @@ func (w *world) pools(d *deployment) []netip.Prefix {
 }
 
 // newInstance makes the object, with the ids that take has just reserved.
-func (w *world) newInstance(d *deployment, n *node, bridged bool) *onpath.Instance {
+func (w *rollout) newInstance(d *deployment, n *node, bridged bool) *onpath.Instance {
 	o := &onpath.Instance{TypeMeta: onpath.TypeMeta{APIVersion: onpath.APIVersion, Kind: onpath.KindInstance}}
 	v := w.IDs.Vports[w.res.Used.Vports-1]
 	o.Spec = onpath.InstanceSpec{Deployment: d.key.name, Node: n.name, Vport: v, Shape: d.shape, Drain: onpath.Duration(d.drain)}

@@ -11,7 +11,7 @@ import (
 // checkRules refuses chains with more rules than a data path holds: by
 // themselves, and together with those that came before in a cloudlet. So a
 // tenant's long chain fails by itself, and not the node on which it would be.
-func (w *world) checkRules() {
+func (w checker) checkRules() {
 	type table struct {
 		cloudlet string
 		tier     onpath.Tier
@@ -60,7 +60,7 @@ func (w *world) checkRules() {
 
 // inTurn are the chains in the order in which they get what there is: what is being
 // changed comes after what is there, the younger after the older.
-func (w *world) inTurn() []*chain {
+func (w checker) inTurn() []*chain {
 	list := slices.Clone(w.chains)
 	slices.SortStableFunc(list, func(a, b *chain) int {
 		x, y := w.changed[onpath.KeyOf(a.obj)], w.changed[onpath.KeyOf(b.obj)]

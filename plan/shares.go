@@ -41,7 +41,7 @@ func without(list []*instance, i *instance) []*instance {
 
 // carried reports whether an instance that stays, or one just created, gets the new flows
 // of all chains: another one may then stand where it gets none.
-func (w *world) carried(d *deployment, cl *cloudlet) bool {
+func (w *rollout) carried(d *deployment, cl *cloudlet) bool {
 	for _, n := range cl.nodes {
 		if d.idle(n) || n.gone || n.obj.Spec.Drain {
 			continue

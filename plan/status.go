@@ -11,7 +11,7 @@ import (
 
 // status brings what people are told up to date. Only changes of readiness and
 // totals make an update.
-func (w *world) status() {
+func (w *teller) status() {
 	for _, i := range w.instances {
 		w.instanceStatus(i)
 	}
@@ -56,8 +56,8 @@ func reasonOf(list []onpath.Condition, typ string) string {
 	return ""
 }
 
-func (w *world) instanceStatus(i *instance) {
-	o := current(w, i.obj)
+func (w *teller) instanceStatus(i *instance) {
+	o := current(w.world, i.obj)
 	st := o.Status
 	switch {
 	case i.node != nil && i.node.dead:
@@ -103,8 +103,8 @@ func reported(r *onpath.InstanceReport) onpath.InstanceStatus {
 
 func title(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
 
-func (w *world) nodeStatus(n *node) {
-	o := current(w, n.obj)
+func (w *teller) nodeStatus(n *node) {
+	o := current(w.world, n.obj)
 	st := o.Status
 	st.Used = n.used[true].Add(n.used[false])
 	ok, reason, message := true, "Reports", "reports every second"
@@ -163,11 +163,11 @@ func (w *world) nodeStatus(n *node) {
 	w.update(&next)
 }
 
-func (w *world) cloudletStatus(cl *cloudlet) {
+func (w *teller) cloudletStatus(cl *cloudlet) {
 	if cl.obj == nil {
 		return
 	}
-	next := *current(w, cl.obj)
+	next := *current(w.world, cl.obj)
 	next.Status.Nodes, next.Status.ReadyNodes = len(cl.nodes), 0
 	for _, n := range cl.nodes {
 		if n.st != nil && !n.away {
@@ -189,11 +189,11 @@ func (w *world) cloudletStatus(cl *cloudlet) {
 	w.update(&next)
 }
 
-func (w *world) deploymentStatus(d *deployment) {
+func (w *teller) deploymentStatus(d *deployment) {
 	if d.obj == nil {
 		return
 	}
-	next := *current(w, d.obj)
+	next := *current(w.world, d.obj)
 	next.Status.Desired, next.Status.Ready, next.Status.Outdated = d.want*len(d.in), 0, 0
 	next.Status.Observed = d.obj.Metadata.Generation
 	if d.function != nil {
@@ -235,7 +235,7 @@ func (w *world) deploymentStatus(d *deployment) {
 
 // tellOnce makes a warning of something that the condition does not say yet. It reports
 // whether the condition does.
-func (w *world) tellOnce(list []onpath.Condition, o onpath.Object, typ, reason, message string) bool {
+func (w *teller) tellOnce(list []onpath.Condition, o onpath.Object, typ, reason, message string) bool {
 	for _, c := range list {
 		if c.Type == typ && c.Reason == reason {
 			return true
@@ -247,7 +247,7 @@ func (w *world) tellOnce(list []onpath.Condition, o onpath.Object, typ, reason, 
 
 // trouble is what the worst of a deployment's instances says; in one cloudlet
 // or ("") in all.
-func (w *world) trouble(dep name, cl string) string {
+func (w *teller) trouble(dep name, cl string) string {
 	worst, message := 0, ""
 	for _, i := range w.ofDep[dep] {
 		if i.draining() || i.ready() || cl != "" && (i.node == nil || i.node.c.name != cl) {

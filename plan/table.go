@@ -12,7 +12,7 @@ import (
 const start = onpath.MaxElements
 
 // compile makes a chain's present path.
-func (w *world) compile(cl *cloudlet, c *chain) *path {
+func (w *pathfinder) compile(cl *cloudlet, c *chain) *path {
 	p := &path{id: c.obj.Status.Path, key: c.key, chain: c, tier: c.tier, present: true}
 	p.spec = onpath.Path{
 		ID: p.id, Chain: c.key.String(), Tenant: c.key.tenant, Forward: c.obj.Spec.Direction == onpath.DirectionForward,

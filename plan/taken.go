@@ -17,7 +17,7 @@ const (
 
 // takers are active chains of other tenants that stand before this one and select
 // traffic of it, and in words what; at most so many.
-func (w *world) takers(c *chain, most int) (out []string) {
+func (w *teller) takers(c *chain, most int) (out []string) {
 	for _, t := range w.chains { // ordered by tier and priority
 		if t.tier != c.tier {
 			continue
@@ -25,7 +25,7 @@ func (w *world) takers(c *chain, most int) (out []string) {
 		if t.priority() <= c.priority() || len(out) == most {
 			break
 		}
-		if t.key.tenant == c.key.tenant || !c.mayMeet(t) && !c.mayFace(t) || !current(w, t.obj).Status.Active || !mayContest(t, c) {
+		if t.key.tenant == c.key.tenant || !c.mayMeet(t) && !c.mayFace(t) || !current(w.world, t.obj).Status.Active || !mayContest(t, c) {
 			continue
 		}
 		m, ok := inCommon(t.forward, c.forward)
@@ -41,7 +41,7 @@ func (w *world) takers(c *chain, most int) (out []string) {
 
 // takenStatus tells the chain's tenant that others take traffic of it, and the operator
 // who they are: one tenant learns nothing of another's chains.
-func (w *world) takenStatus(c *chain, st *onpath.ChainStatus) {
+func (w *teller) takenStatus(c *chain, st *onpath.ChainStatus) {
 	if len(c.errs) > 0 {
 		return
 	}

@@ -9,13 +9,13 @@ import (
 
 // allowed are the addresses whose traffic a tenant may select, joined as far as they
 // can be and in order; see selectsAny for none.
-func (w *world) allowed(tenant string) []netip.Prefix {
+func (w *resolver) allowed(tenant string) []netip.Prefix {
 	if tenant == onpath.OperatorTenant {
 		return nil
 	}
 	list, ok := w.selectable[tenant]
 	if !ok {
-		if t, is := lookUp[*onpath.Tenant](w, onpath.KindTenant, name{"", tenant}); is {
+		if t, is := lookUp[*onpath.Tenant](w.world, onpath.KindTenant, name{"", tenant}); is {
 			list = joined(plain(t.Spec.Addresses))
 		}
 		if w.selectable == nil {
@@ -29,9 +29,9 @@ func (w *world) allowed(tenant string) []netip.Prefix {
 // checkAddresses refuses a chain that selects packets which need neither come from nor
 // go to one of the tenant's addresses: by its priority it could take any other tenant's
 // traffic. What instances of the tenant's own begin is its own.
-func (w *world) checkAddresses(c *chain) {
+func (w *resolver) checkAddresses(c *chain) {
 	allowed := w.allowed(c.key.tenant)
-	if len(allowed) == 0 && selectsAny(w, c.key.tenant) || c.from.deployment != (name{}) {
+	if len(allowed) == 0 && selectsAny(w.world, c.key.tenant) || c.from.deployment != (name{}) {
 		return
 	}
 	for _, m := range c.forward {

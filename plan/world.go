@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -45,30 +44,19 @@ type world struct {
 	nodes       map[string]*node
 	strays      map[string]*node // connected, but their Node objects were deleted
 	alone       bool             // some node's data path may go on without its agent
-	waiting     map[name]string  // unseen, made when it is first asked for
 	deployments map[name]*deployment
 	chains      []*chain // in order of precedence
 	chainNamed  map[name]*chain
-	asIs        map[*onpath.Function]functionOf // of deployments that add nothing
 	instances   []*instance
 	byVport     map[onpath.VportID]*instance
 	members     map[member][]*instance
-	ofDep       map[name][]*instance             // in all cloudlets
-	objectsOf   map[name][]*onpath.Instance      // objects by deployment, made when they are first asked for
-	inOrder     []*cloudlet                      // by name
-	nodeOrder   []*node                          // by name
-	inbound     map[*node]map[onpath.PathID]bool // made when it is first asked for
-	ended       map[member][]*endedPath          // likewise
-	beginning   map[member]bool                  // likewise: paths that have not ended lead to it
-	begun       map[member]bool                  // likewise: such paths by the plans that nodes have
-	kept        map[onpath.PathID]bool           // ended paths that their chains return to
-	selectable  map[string][]netip.Prefix        // tenants' addresses, made when they are first asked for
+	ofDep       map[name][]*instance // in all cloudlets
+	inOrder     []*cloudlet          // by name
+	nodeOrder   []*node              // by name
+	beginning   map[member]bool      // likewise: paths that have not ended lead to it
 	updates     map[onpath.Key]onpath.Object
-	created     map[placedOn]int
-	inUse       map[netip.Addr]bool // addresses, made when they are first asked for
-	splits      map[pairOf]*split   // made when they are first asked for
+	splits      map[pairOf]*split // made when they are first asked for
 	res         *Result
-	builder     builder
 }
 
 type cloudlet struct {
@@ -208,13 +196,16 @@ func newWorld(s *Snapshot) *world {
 	w := &world{
 		Snapshot: s, set: s.Settings.withDefaults(), res: &Result{Plans: map[string]*onpath.NodePlan{}},
 		cloudlets: map[string]*cloudlet{}, nodes: map[string]*node{}, strays: map[string]*node{}, deployments: map[name]*deployment{},
-
-		kept: map[onpath.PathID]bool{}, asIs: map[*onpath.Function]functionOf{}, updates: map[onpath.Key]onpath.Object{}, created: map[placedOn]int{},
+		updates: map[onpath.Key]onpath.Object{},
 	}
 	w.addNodes()
-	w.addDeployments()
-	w.addChains()
+	r := &resolver{world: w, asIs: map[*onpath.Function]functionOf{}}
+	r.addDeployments()
+	r.addChains()
+	checker{w}.checkChains()
+	r.useDeployments()
 	w.addInstances()
+	(&departures{world: w}).find()
 	return w
 }
 
@@ -451,9 +442,6 @@ func (w *world) addInstances() {
 		i.lookUp()
 		op := i.key.tenant == onpath.OperatorTenant
 		i.node.used[op] = i.node.used[op].Add(i.fn.Resources)
-	}
-	for _, i := range w.instances {
-		i.leaving = w.leaving(i)
 	}
 }
 
