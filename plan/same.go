@@ -51,7 +51,7 @@ func sameVport(a, b onpath.Vport) bool {
 		a.Instance == b.Instance && a.Tenant == b.Tenant && a.Other == b.Other &&
 		a.MAC == b.MAC && a.HostMAC == b.HostMAC && a.Attach == b.Attach && a.Packets == b.Packets &&
 		slices.Equal(a.Own, b.Own) && a.Routes == b.Routes && a.Entry == b.Entry &&
-		a.Tells == b.Tells && a.Mirror == b.Mirror && a.Emit == b.Emit && a.MaxFlows == b.MaxFlows
+		a.Tells == b.Tells && a.Mirror == b.Mirror && a.Emit == b.Emit && a.MaxFlows == b.MaxFlows && a.RateIn == b.RateIn && a.RateOut == b.RateOut
 }
 
 func sameTable(a, b onpath.Table) bool {
