@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"errors"
 	"net"
 	"os"
 	"strings"
@@ -101,5 +102,27 @@ func TestHostile(t *testing.T) {
 				t.Errorf("%+v", st)
 			}
 		})
+	}
+}
+
+// TestNoCallBeforeStart: what says where things are is called beside the packets, and
+// must not touch what is theirs.
+func TestNoCallBeforeStart(t *testing.T) {
+	source := t.TempDir() + "/early.c"
+	text := "#define onpath_describe onpath_describe_as_it_is\n#include \"onpath.h\"\n#undef onpath_describe\n" +
+		"ONPATH_EXPORT(onpath_describe) void *early(void) { bpf_get_prandom_u32(); return onpath_describe_as_it_is(); }\n"
+	if err := os.WriteFile(source, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, err := funcbuild.Compile(t.Context(), source, funcbuild.ToWasm)
+	if errors.Is(err, funcbuild.ErrLacking) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newStage(t)
+	if err := s.set(onpath.WasmModule{Name: "early", Code: code}); err == nil || !strings.Contains(err.Error(), "before it was started") {
+		t.Errorf("%v", err)
 	}
 }

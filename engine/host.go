@@ -57,6 +57,7 @@ type host struct {
 	lines   quota
 	silent  uint64 // lines over the quota
 	calls   int    // in this event
+	open    bool   // it is the engine's goroutine that calls; before, nothing is answered
 	answer  *answer
 }
 
@@ -113,6 +114,9 @@ func (h *host) offer(ctx context.Context, r wazero.Runtime, read *wasm.Module) e
 			builders[i.Module] = r.NewHostModuleBuilder(i.Module)
 		}
 		call := api.GoModuleFunc(func(_ context.Context, m api.Module, stack []uint64) {
+			if !h.open {
+				panic("it asked the host before it was started")
+			}
 			if h.calls++; h.calls > hostCalls {
 				panic(fmt.Sprintf("it asked the host more than %d times for one event", hostCalls))
 			}

@@ -63,7 +63,7 @@ type module struct {
 	slowN    uint64
 }
 
-// load compiles a module and calls its onpath_start. It does not run yet.
+// load compiles a module, beside the packets, and starts it. It is in no list yet.
 func load(ctx context.Context, spec onpath.WasmModule, h *host) (*module, error) {
 	m := &module{spec: spec, sha256: spec.SHA256(), pick: spec.Select, bypass: spec.None == onpath.NoneBypass, host: h}
 	h.m = m
@@ -83,13 +83,31 @@ func load(ctx context.Context, spec onpath.WasmModule, h *host) (*module, error)
 		m.close()
 		return nil, err
 	}
-	if start := m.inst.ExportedFunction("onpath_start"); start != nil {
-		if err := m.call(start); err != nil {
-			m.close()
-			return nil, fmt.Errorf("onpath_start: %w", err)
-		}
+	var started error
+	if err := h.e.do(ctx, func() { started = m.start() }); err != nil {
+		started = err
+	}
+	if started != nil {
+		m.close()
+		return nil, started
 	}
 	return m, nil
+}
+
+// start begins the module, between two batches: from now on it may ask the host.
+func (m *module) start() error {
+	m.host.open = true
+	start := m.inst.ExportedFunction("onpath_start")
+	if start == nil {
+		return nil
+	}
+	if !signature(start, 0, 0) {
+		return fmt.Errorf("onpath_start takes and gives nothing")
+	}
+	if err := m.call(start); err != nil {
+		return fmt.Errorf("onpath_start: %w", err)
+	}
+	return nil
 }
 
 func (m *module) instantiate(ctx context.Context, read *wasm.Module, code []byte) error {
