@@ -131,7 +131,8 @@ func (in *instance) inlineOf() (onpath.InlineFunction, bool) {
 }
 
 // reconfigure hands a running function its changed configuration.
-func (in *instance) reconfigure(ctx context.Context, w *watch) {
+func (w *supervision) reconfigure(ctx context.Context) {
+	in := w.in
 	p, ok := w.p.(onpath.Reconfigurable)
 	told := w.plan.Spec.Told()
 	if !ok || told == "" {

@@ -69,12 +69,13 @@ func (h health) timeout() time.Duration {
 	return min(max(time.Duration(h.Every), time.Second), 10*time.Second)
 }
 
-// startProbes probes until the returned function is called; without a probe the
-// channel stays silent.
-func (in *instance) startProbes(ctx context.Context, w *watch) (<-chan error, func()) {
+// startProbes probes until stopProbes is called; without a probe the channel of results
+// stays silent.
+func (w *supervision) startProbes(ctx context.Context) {
+	in := w.in
 	if !w.health.probed() {
-		w.eager = make(chan bool, 1)
-		return nil, func() {}
+		w.eager, w.probes, w.stopProbes = make(chan bool, 1), nil, func() {}
+		return
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	results, done := make(chan error), make(chan struct{})
@@ -103,7 +104,7 @@ func (in *instance) startProbes(ctx context.Context, w *watch) (<-chan error, fu
 			}
 		}
 	}()
-	return results, func() {
+	w.probes, w.stopProbes = results, func() {
 		cancel()
 		<-done
 	}
@@ -176,7 +177,8 @@ func (in *instance) probeExec(ctx context.Context, command []string) error {
 // notAsked takes a probe that could not be run: who could not ask has not been
 // answered no. What is ready stays so, for its end shows without a probe; what is
 // not does not become so, and its time to become so stands still.
-func (in *instance) notAsked(ctx context.Context, w *watch, err error) {
+func (w *supervision) notAsked(ctx context.Context, err error) {
+	in := w.in
 	if ctx.Err() != nil {
 		return
 	}
@@ -200,7 +202,8 @@ func (in *instance) notAsked(ctx context.Context, w *watch, err error) {
 }
 
 // askedAgain takes back what notAsked said.
-func (in *instance) askedAgain(w *watch) {
+func (w *supervision) askedAgain() {
+	in := w.in
 	if w.ready && w.unasked >= w.health.Failures {
 		in.set(onpath.InstanceReady, cause{})
 	}

@@ -124,7 +124,8 @@ func (in *instance) isWired() bool {
 
 // rewire wires a running instance as the plan says now, and has it done again soon
 // if that fails.
-func (in *instance) rewire(ctx context.Context, w *watch) {
+func (w *supervision) rewire(ctx context.Context) {
+	in := w.in
 	w.endWait()
 	w.rewiring, w.endWait = nil, func() {}
 	in.a.mu.Lock()

@@ -59,7 +59,8 @@ func halted(pid int) (is, known bool) {
 
 // halted closes the vports of a stopped program, and opens those of one that
 // goes on, if no probe has a say.
-func (in *instance) halted(ctx context.Context, w *watch) {
+func (w *supervision) halted(ctx context.Context) {
+	in := w.in
 	switch {
 	case w.stopped && w.ready:
 		w.ready, w.badSince = false, in.a.clock.Now()
@@ -67,6 +68,6 @@ func (in *instance) halted(ctx context.Context, w *watch) {
 		in.a.event(w.plan, true, "Stalled", "%v: its flows go by lost and none until it goes on", errHalted)
 		w.setEager(true)
 	case !w.stopped && !w.ready && !w.health.probed() && w.settled:
-		in.becomeReady(ctx, w)
+		w.becomeReady(ctx)
 	}
 }

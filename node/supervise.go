@@ -10,43 +10,46 @@ import (
 	"github.com/onpath/onpath"
 )
 
-// watch is what supervise knows about one run of a process.
-type watch struct {
-	p         onpath.Process
-	plan      onpath.InstancePlan
-	resources onpath.Resources // in force
-	health    health
-	began     time.Time // of the run, as far as this agent knows
-	ready     bool
-	everReady bool
-	settled   bool            // has run long enough to be ready without a probe
-	badSince  time.Time       // not ready since
-	failures  int             // probes in a row
-	unasked   int             // probes in a row that could not be run
-	eager     chan bool       // to the prober: probe often (starting) or as told
-	stopped   bool            // its first process is (SIGSTOP)
-	rewiring  <-chan struct{} // rings when wiring that failed is due again; nil: it did not
-	endWait   func()
-	rewait    backoff
+// supervision is what supervise knows about one run of a process.
+type supervision struct {
+	in         *instance
+	p          onpath.Process
+	plan       onpath.InstancePlan
+	resources  onpath.Resources // in force
+	health     health
+	began      time.Time // of the run, as far as this agent knows
+	ready      bool
+	everReady  bool
+	settled    bool         // has run long enough to be ready without a probe
+	badSince   time.Time    // not ready since
+	failures   int          // probes in a row
+	unasked    int          // probes in a row that could not be run
+	probes     <-chan error // results; nil: nothing is probed
+	stopProbes func()
+	eager      chan bool       // to the prober: probe often (starting) or as told
+	stopped    bool            // its first process is (SIGSTOP)
+	rewiring   <-chan struct{} // rings when wiring that failed is due again; nil: it did not
+	endWait    func()
+	rewait     backoff
 }
 
 // supervise watches a running process until it ends, must be ended, or ctx
 // ends. good is how long it ran; without a cause it is to start again at once.
 func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed bool) (good time.Duration, why cause) {
 	now := in.a.clock.Now()
-	w := &watch{p: p, plan: in.current(), began: now, badSince: now, ready: assumed, everReady: assumed}
+	w := &supervision{in: in, p: p, plan: in.current(), began: now, badSince: now, ready: assumed, everReady: assumed}
 	w.health, w.endWait = healthFor(&w.plan.Spec), func() {}
 	defer func() { w.endWait() }()
 	defer in.closeAtEnd(p)()
-	probes, stopProbes := in.startProbes(ctx, w)
-	defer func() { stopProbes() }()
+	w.startProbes(ctx)
+	defer func() { w.stopProbes() }()
 	halts, stopLooking := in.watchHalts(ctx, p)
 	defer stopLooking()
 	defer in.watchLog(ctx, p)()
 	settled, stopSettling := in.settle(ctx)
 	defer stopSettling()
 	if !ended(p) {
-		in.resize(ctx, w, true)
+		w.resize(ctx, true)
 	}
 	if in.launched != p {
 		kick(in.changed) // whatever changed while no agent looked
@@ -64,54 +67,63 @@ func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed boo
 	}
 	for {
 		if in.wrongNamespace {
-			in.kill(ctx, w, namespaceReplaced.words)
+			w.kill(ctx, namespaceReplaced.words)
 			return 0, cause{}
 		}
 		select {
 		case <-ctx.Done():
 			return 0, cause{}
 		case <-p.Exited():
-			return in.exited(ctx, w)
+			return w.exited(ctx)
 		case <-settled:
 			settled, w.settled = nil, true
 			if !w.health.probed() && !w.ready && !w.stopped && !ended(p) {
-				in.becomeReady(ctx, w)
+				w.becomeReady(ctx)
 			}
 		case w.stopped = <-halts:
-			in.halted(ctx, w)
-		case err := <-probes:
-			if why := in.probed(ctx, w, err); why != "" {
-				return in.a.clock.Now().Sub(w.began), in.kill(ctx, w, why)
+			w.halted(ctx)
+		case err := <-w.probes:
+			if why := w.probed(ctx, err); why != "" {
+				return in.a.clock.Now().Sub(w.began), w.kill(ctx, why)
 			}
 		case <-w.rewiring:
-			in.rewire(ctx, w)
+			w.rewire(ctx)
 		case <-in.changed:
-			old := w.plan
-			w.plan = in.current()
-			if shape := p.Labels()[LabelShape]; shape != "" && shape != shapeOf(w.plan.Spec) {
-				in.a.event(w.plan, false, "Replaced", "its function changed; it is started anew")
-				in.kill(ctx, w, "its function changed")
+			if w.planChanged(ctx) {
 				return 0, cause{}
-			}
-			in.rewire(ctx, w)
-			in.resize(ctx, w, false)
-			in.reconfigure(ctx, w)
-			if idleOf(&old) != idleOf(&w.plan) || in.launched != p {
-				in.tellIdle(p, w.plan)
-			}
-			if w.plan.Draining && !old.Draining {
-				in.a.event(w.plan, false, "Draining", "keeps its flows and gets no new ones")
-			}
-			if h := healthFor(&w.plan.Spec); !reflect.DeepEqual(h, w.health) {
-				w.health = h
-				stopProbes()
-				probes, stopProbes = in.startProbes(ctx, w)
-				if !h.probed() && !w.ready && !w.stopped && w.settled {
-					in.becomeReady(ctx, w)
-				}
 			}
 		}
 	}
+}
+
+// planChanged takes up the plan as it is now; it reports whether that needed another
+// process, and ended this one.
+func (w *supervision) planChanged(ctx context.Context) (replaced bool) {
+	in, old := w.in, w.plan
+	w.plan = in.current()
+	if shape := w.p.Labels()[LabelShape]; shape != "" && shape != shapeOf(w.plan.Spec) {
+		in.a.event(w.plan, false, "Replaced", "its function changed; it is started anew")
+		w.kill(ctx, "its function changed")
+		return true
+	}
+	w.rewire(ctx)
+	w.resize(ctx, false)
+	w.reconfigure(ctx)
+	if idleOf(&old) != idleOf(&w.plan) || in.launched != w.p {
+		in.tellIdle(w.p, w.plan)
+	}
+	if w.plan.Draining && !old.Draining {
+		in.a.event(w.plan, false, "Draining", "keeps its flows and gets no new ones")
+	}
+	if h := healthFor(&w.plan.Spec); !reflect.DeepEqual(h, w.health) {
+		w.health = h
+		w.stopProbes()
+		w.startProbes(ctx)
+		if !h.probed() && !w.ready && !w.stopped && w.settled {
+			w.becomeReady(ctx)
+		}
+	}
+	return false
 }
 
 // closeAtEnd has the kernel close the instance's vports when its process ends,
@@ -161,13 +173,15 @@ func (in *instance) tellIdle(p onpath.Process, plan onpath.InstancePlan) {
 	}
 }
 
-func (in *instance) becomeReady(ctx context.Context, w *watch) {
+func (w *supervision) becomeReady(ctx context.Context) {
+	in := w.in
 	w.ready, w.everReady, w.failures = true, true, 0
 	in.openUp(ctx)
 }
 
 // exited closes the vports of an ended process before anything else.
-func (in *instance) exited(ctx context.Context, w *watch) (good time.Duration, why cause) {
+func (w *supervision) exited(ctx context.Context) (good time.Duration, why cause) {
+	in := w.in
 	good = in.a.clock.Now().Sub(w.began)
 	in.shut(ctx) // before asking how it ended, which takes its time
 	code, _ := w.p.Exit()
@@ -191,12 +205,13 @@ func (in *instance) exited(ctx context.Context, w *watch) (good time.Duration, w
 
 // probed takes the result of one probe; why is not empty if the process must be
 // ended.
-func (in *instance) probed(ctx context.Context, w *watch, err error) (why string) {
+func (w *supervision) probed(ctx context.Context, err error) (why string) {
+	in := w.in
 	if onpath.CodeOf(err) == onpath.CodeUnavailable {
-		in.notAsked(ctx, w, err)
+		w.notAsked(ctx, err)
 		return ""
 	}
-	in.askedAgain(w)
+	w.askedAgain()
 	now := in.a.clock.Now()
 	if err == nil && w.stopped {
 		err = errHalted // the kernel answers for a program that does not run
@@ -204,7 +219,7 @@ func (in *instance) probed(ctx context.Context, w *watch, err error) (why string
 	if err == nil {
 		w.failures = 0
 		if !w.ready {
-			in.becomeReady(ctx, w)
+			w.becomeReady(ctx)
 			w.setEager(false)
 		}
 		return ""
@@ -239,7 +254,7 @@ func waitsFor(probe error) cause {
 // awaitingProbe is the reason of an instance whose probe has not succeeded yet.
 const awaitingProbe = "AwaitingProbe"
 
-func (w *watch) setEager(on bool) {
+func (w *supervision) setEager(on bool) {
 	select {
 	case <-w.eager:
 	default:
@@ -248,7 +263,8 @@ func (w *watch) setEager(on bool) {
 }
 
 // kill ends a process that runs but must not; it gives that as a cause.
-func (in *instance) kill(ctx context.Context, w *watch, words string) cause {
+func (w *supervision) kill(ctx context.Context, words string) cause {
+	in := w.in
 	why := cause{"Killed", words}
 	in.wrongNamespace = false
 	in.close(ctx, onpath.InstanceFailed, why)
@@ -265,7 +281,8 @@ func (in *instance) kill(ctx context.Context, w *watch, words string) cause {
 
 // resize sets the limits that the plan says; always after adoption, since what
 // is in force is then unknown.
-func (in *instance) resize(ctx context.Context, w *watch, first bool) {
+func (w *supervision) resize(ctx context.Context, first bool) {
+	in := w.in
 	want := w.plan.Spec.Resources
 	if first && in.launched == w.p {
 		w.resources = want // just started with them
