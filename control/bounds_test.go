@@ -133,10 +133,18 @@ func TestSecondNodeOfAnAddress(t *testing.T) {
 // event holds up no other.
 func TestEventsOfStrangers(t *testing.T) {
 	s := threeNodes(t)
-	for i, about := range []string{"chain default/web/x", "chain default/web", "tenant acme", "instance default/none", "node n2"} {
+	for i, about := range []string{"chain default/web/x", "chain default/web", "tenant acme", "instance default/none", "node n9"} {
 		s.c.NodeEvent("n1", onpath.NodeEvent{Time: time.Now().Add(48 * time.Hour), About: about, Reason: fmt.Sprint("Odd", i), Message: strings.Repeat("x", 2<<20)})
 	}
 	s.until("the last is stored", func() bool { return s.hasEvent("Odd4") })
+	s.until("a peer may be told of", func() bool {
+		s.c.NodeEvent("n1", onpath.NodeEvent{Time: time.Now(), About: "node n2", Reason: "PeerLost"})
+		list, _, err := s.store.List(context.Background(), onpath.KindEvent, "")
+		return err == nil && slices.ContainsFunc(list, func(o onpath.Object) bool {
+			e := o.(*onpath.Event)
+			return e.Spec.Reason == "PeerLost" && e.Spec.About == "node n2"
+		})
+	})
 	list, _, err := s.store.List(context.Background(), onpath.KindEvent, "")
 	if err != nil {
 		t.Fatal(err)

@@ -184,23 +184,38 @@ func (c *Controller) checkNode(n *onpath.Node) error {
 	return plan.CheckChange(before, changedSnapshot(before, changes), keysOf(changes[:1]))
 }
 
-// hasToDoWith reports whether an event of a node may be about an object: itself, or
-// an instance that is there on it.
+// hasToDoWith reports whether an event of a node may be about an object: itself, a peer
+// or a tenant of its plan, or an instance that is there on it.
 func (c *Controller) hasToDoWith(node string, about onpath.Key) bool {
-	if about.Kind == onpath.KindNode {
-		return about.Name == node
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch about.Kind {
+	case onpath.KindNode:
+		return about.Name == node || c.inPlan(node, func(d *onpath.DatapathConfig) bool {
+			return slices.ContainsFunc(d.Peers, func(p onpath.Peer) bool { return p.Node == about.Name })
+		})
+	case onpath.KindTenant:
+		return c.inPlan(node, func(d *onpath.DatapathConfig) bool {
+			return slices.ContainsFunc(d.Tenants, func(t onpath.TenantLimits) bool { return t.Name == about.Name })
+		})
 	}
 	if about.Kind != onpath.KindInstance || store.CheckKey(about) != nil {
 		return false
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	if i, ok := c.mirror.objects[about].(*onpath.Instance); ok {
 		return i.Spec.Node == node
 	}
 	st := c.nodes[node] // it was deleted, and is going
 	return st != nil && st.state.Report != nil && slices.ContainsFunc(st.state.Report.Instances, func(r onpath.InstanceReport) bool {
 		return r.Tenant == about.Tenant && r.Name == about.Name
+	})
+}
+
+// inPlan reports whether a plan that the node may follow has something. It needs mu.
+func (c *Controller) inPlan(node string, has func(*onpath.DatapathConfig) bool) bool {
+	st := c.nodes[node]
+	return st != nil && slices.ContainsFunc(append([]*onpath.NodePlan{st.state.Acked}, st.state.Sent...), func(p *onpath.NodePlan) bool {
+		return p != nil && has(&p.Datapath)
 	})
 }
 
