@@ -1,0 +1,258 @@
+// Package calendar knows what each node has promised over time, decides where a
+// request fits, and from when it would (PacketCloud §3.4: a node N is prospective if
+// for all t in the slot the request is within what is available of N at t).
+//
+// Nothing here knows the clock: times are parameters. A Calendar is not safe for
+// concurrent use.
+package calendar
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+// Forever is the end of what has none.
+var Forever = time.Unix(0, math.MaxInt64).UTC()
+
+// Slot is a capacity for a time, from inclusive, until exclusive.
+type Slot struct {
+	From, Until time.Time
+	Capacity    onpath.Resources // of one instance
+}
+
+// Booking is what one instance has been promised: slots in order, without gaps, on
+// one node.
+type Booking struct {
+	Node  string
+	Slots []Slot
+}
+
+// Calendar is the promises of all nodes.
+type Calendar struct {
+	nodes     map[string]*node
+	cloudlets map[string][]*node // by name of the node
+}
+
+type node struct {
+	name, cloudlet string
+	// room is what may be promised: capacity less the operator's share. A part whose
+	// capacity is zero is not known, and nothing of it can be promised.
+	room   onpath.Resources
+	usable bool
+	time   timeline
+}
+
+// New is a calendar without nodes.
+func New() *Calendar {
+	return &Calendar{nodes: map[string]*node{}, cloudlets: map[string][]*node{}}
+}
+
+// SetNode makes a node known, or changes what may be promised of it; what has been
+// promised stays, even if it is more than that. Only usable nodes are chosen.
+func (c *Calendar) SetNode(name, cloudlet string, room onpath.Resources, usable bool) {
+	n := c.nodes[name]
+	if n == nil {
+		n = &node{name: name}
+		c.nodes[name] = n
+	} else if n.cloudlet != cloudlet {
+		c.cloudlets[n.cloudlet] = slices.DeleteFunc(c.cloudlets[n.cloudlet], func(o *node) bool { return o == n })
+	}
+	if n.cloudlet != cloudlet || !slices.Contains(c.cloudlets[cloudlet], n) {
+		list := c.cloudlets[cloudlet]
+		at, _ := slices.BinarySearchFunc(list, name, func(o *node, s string) int { return cmp.Compare(o.name, s) })
+		c.cloudlets[cloudlet] = slices.Insert(list, at, n)
+	}
+	n.cloudlet, n.room, n.usable = cloudlet, room, usable
+}
+
+// RemoveNode forgets a node and its promises.
+func (c *Calendar) RemoveNode(name string) {
+	if n := c.nodes[name]; n != nil {
+		c.cloudlets[n.cloudlet] = slices.DeleteFunc(c.cloudlets[n.cloudlet], func(o *node) bool { return o == n })
+		delete(c.nodes, name)
+	}
+}
+
+// Room is what may be promised of a node, and whether it is known and usable.
+func (c *Calendar) Room(name string) (room onpath.Resources, cloudlet string, usable bool) {
+	n := c.nodes[name]
+	if n == nil {
+		return room, "", false
+	}
+	return n.room, n.cloudlet, n.usable
+}
+
+// Nodes are the names of a cloudlet's nodes, in order.
+func (c *Calendar) Nodes(cloudlet string) []string {
+	var out []string
+	for _, n := range c.cloudlets[cloudlet] {
+		out = append(out, n.name)
+	}
+	return out
+}
+
+// Book enters a booking, whether or not it fits: Fits and Place say that.
+func (c *Calendar) Book(b Booking) {
+	if n := c.nodes[b.Node]; n != nil {
+		for _, s := range b.Slots {
+			n.time.add(key(s.From), key(s.Until), amounts(s.Capacity))
+		}
+	}
+}
+
+// Free takes a booking out that Book entered, or the part of one since.
+func (c *Calendar) Free(b Booking) {
+	if n := c.nodes[b.Node]; n != nil {
+		for _, s := range b.Slots {
+			n.time.remove(key(s.From), key(s.Until), amounts(s.Capacity))
+		}
+	}
+}
+
+// Peak is the most that a node has promised at an instant between from and until, part
+// by part.
+func (c *Calendar) Peak(name string, from, until time.Time) onpath.Resources {
+	if n := c.nodes[name]; n != nil {
+		return n.time.peak(key(from), key(until)).resources()
+	}
+	return onpath.Resources{}
+}
+
+// Step is what is promised from an instant on.
+type Step struct {
+	At       time.Time
+	Promised onpath.Resources
+}
+
+// Steps are what a node has promised between from and until, over time: the first
+// step is at from.
+func (c *Calendar) Steps(name string, from, until time.Time) []Step {
+	n := c.nodes[name]
+	if n == nil {
+		return nil
+	}
+	out := []Step{{from, n.time.value(key(from)).resources()}}
+	n.time.each(key(from)+1, key(until), func(at int64, v vector) {
+		if r := v.resources(); r != out[len(out)-1].Promised {
+			out = append(out, Step{time.Unix(0, at).UTC(), r})
+		}
+	})
+	return out
+}
+
+// Fits reports whether an instance with these slots fits on a node beside what is
+// promised there.
+func (c *Calendar) Fits(name string, slots []Slot) bool {
+	n := c.nodes[name]
+	return n != nil && n.usable && n.fits(slots)
+}
+
+func (n *node) fits(slots []Slot) bool {
+	_, ok := n.fullness(slots)
+	return ok
+}
+
+// fullness is how full the node would be with the slots at the worst instant, by its
+// scarcest part; false if they do not fit.
+func (n *node) fullness(slots []Slot) (worst float64, ok bool) {
+	room := amounts(n.room)
+	for _, s := range slots {
+		want := amounts(s.Capacity)
+		if !want.within(room) {
+			return 0, false
+		}
+		sum := n.time.peak(key(s.From), key(s.Until)).plus(want)
+		for i := range sum {
+			if want[i] > 0 && sum[i] > room[i] {
+				return 0, false
+			}
+			if room[i] > 0 {
+				worst = max(worst, float64(sum[i])/float64(room[i]))
+			}
+		}
+	}
+	return worst, true
+}
+
+// Place chooses nodes of a cloudlet for n instances with the same slots: each time the
+// fullest that fits, the first by name of equal ones; apart: no node twice. It is nil if
+// not all fit. Nothing is entered.
+func (c *Calendar) Place(cloudlet string, slots []Slot, n int, apart bool) []string {
+	var chosen []string
+	var tried []Booking
+	defer func() {
+		for _, b := range tried {
+			c.Free(b)
+		}
+	}()
+	for range n {
+		best := c.fullest(cloudlet, slots, chosen, apart)
+		if best == nil {
+			return nil
+		}
+		chosen = append(chosen, best.name)
+		if len(chosen) < n {
+			b := Booking{best.name, slots}
+			c.Book(b)
+			tried = append(tried, b)
+		}
+	}
+	return chosen
+}
+
+func (c *Calendar) fullest(cloudlet string, slots []Slot, taken []string, apart bool) (best *node) {
+	most := -1.0
+	for _, n := range c.cloudlets[cloudlet] {
+		if !n.usable || apart && slices.Contains(taken, n.name) {
+			continue
+		}
+		if f, ok := n.fullness(slots); ok && f > most {
+			best, most = n, f
+		}
+	}
+	return best
+}
+
+// LeastLoaded is the usable node of a cloudlet where the slots fit and leave most room,
+// but for one node; "" if there is none.
+func (c *Calendar) LeastLoaded(cloudlet string, slots []Slot, but string) string {
+	best, least := "", math.Inf(1)
+	for _, n := range c.cloudlets[cloudlet] {
+		if !n.usable || n.name == but {
+			continue
+		}
+		if f, ok := n.fullness(slots); ok && f < least {
+			best, least = n.name, f
+		}
+	}
+	return best
+}
+
+// Lack is the part of the slots that is too much for a node, at the first instant
+// where it is, and by how much.
+func (c *Calendar) Lack(name string, slots []Slot) (at time.Time, lack onpath.Resources) {
+	n := c.nodes[name]
+	if n == nil {
+		return time.Time{}, onpath.Resources{}
+	}
+	for _, s := range slots {
+		limit := amounts(n.room).minus(amounts(s.Capacity))
+		x, v, over := n.time.firstOver(key(s.From), key(s.Until), limit, amounts(s.Capacity))
+		if !over {
+			continue
+		}
+		short := v.minus(limit)
+		for i := range short {
+			short[i] = max(short[i], 0)
+			if amounts(s.Capacity)[i] == 0 {
+				short[i] = 0
+			}
+		}
+		return time.Unix(0, x).UTC(), short.resources()
+	}
+	return time.Time{}, onpath.Resources{}
+}
