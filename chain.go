@@ -176,12 +176,13 @@ type Element struct {
 	// Exactly one of Deployment and Function.
 	Deployment Ref `json:"deployment,omitempty"`
 	Function   Ref `json:"function,omitempty"`
-	// Instances, Place, Drain, Env and Files belong to the short form.
-	Instances *int            `json:"instances,omitempty"`
-	Place     Place           `json:"place,omitzero"`
-	Drain     Duration        `json:"drain,omitempty"` // as a Deployment's; default 30s
-	Env       Env             `json:"env,omitempty"`
-	Files     map[string]File `json:"files,omitempty"`
+	// Instances, Reservation, Place, Drain, Env and Files belong to the short form.
+	Instances   *int            `json:"instances,omitempty"`
+	Reservation Ref             `json:"reservation,omitempty"` // as a Deployment's
+	Place       Place           `json:"place,omitzero"`
+	Drain       Duration        `json:"drain,omitempty"` // as a Deployment's; default 30s
+	Env         Env             `json:"env,omitempty"`
+	Files       map[string]File `json:"files,omitempty"`
 	// Mode: inline (default) or mirror (gets copies; what it emits is dropped).
 	Mode Mode `json:"mode,omitempty"`
 	// Select narrows the chain's; other flows skip the element.

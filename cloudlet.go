@@ -15,6 +15,9 @@ type CloudletSpec struct {
 	// OperatorShare is the part of every node's capacity, in percent, that
 	// only instances of tenant operator may use.
 	OperatorShare int `json:"operatorShare,omitempty"`
+	// Prefixes are the addresses of users that enter the network here: reservations near
+	// them go here first.
+	Prefixes []Prefix `json:"prefixes,omitempty"`
 }
 
 // Location is a place on earth.

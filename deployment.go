@@ -12,8 +12,12 @@ type Deployment struct {
 type DeploymentSpec struct {
 	Function Ref `json:"function"`
 	// Instances in each cloudlet, at most 128; default 1.
-	Instances *int  `json:"instances,omitempty"`
-	Place     Place `json:"place,omitzero"`
+	Instances *int `json:"instances,omitempty"`
+	// Reservation, of the same tenant, gives the instances their number, nodes and size
+	// of the moment; while it does not run there are none, and chains through the
+	// deployment are out of traffic.
+	Reservation Ref   `json:"reservation,omitempty"`
+	Place       Place `json:"place,omitzero"`
 	// Env and Files are added to the function's; equal keys win over it.
 	Env   Env             `json:"env,omitempty"`
 	Files map[string]File `json:"files,omitempty"`

@@ -32,20 +32,24 @@ const (
 	KindChain      Kind = "Chain"
 	KindInstance   Kind = "Instance"
 	KindEvent      Kind = "Event"
+
+	KindPriceList   Kind = "PriceList"
+	KindReservation Kind = "Reservation"
 )
 
 // Kinds lists every kind in the order in which objects refer to each other: an
 // object only names objects of its own or an earlier kind.
 func Kinds() []Kind {
-	return []Kind{KindTenant, KindCloudlet, KindNode, KindHosts, KindFunction, KindDeployment, KindChain, KindInstance, KindEvent}
+	return []Kind{KindTenant, KindCloudlet, KindNode, KindPriceList, KindReservation, KindHosts, KindFunction,
+		KindDeployment, KindChain, KindInstance, KindEvent}
 }
 
 // Tenanted reports whether objects of kind k belong to a tenant; the others
-// (Tenant, Cloudlet, Node) belong to the operator and their metadata.tenant is
+// (Tenant, Cloudlet, Node, PriceList) belong to the operator and their metadata.tenant is
 // empty.
 func (k Kind) Tenanted() bool {
 	switch k {
-	case KindTenant, KindCloudlet, KindNode:
+	case KindTenant, KindCloudlet, KindNode, KindPriceList:
 		return false
 	}
 	return true
@@ -161,6 +165,10 @@ func New(k Kind) (Object, error) {
 		return &Instance{TypeMeta: t}, nil
 	case KindEvent:
 		return &Event{TypeMeta: t}, nil
+	case KindPriceList:
+		return &PriceList{TypeMeta: t}, nil
+	case KindReservation:
+		return &Reservation{TypeMeta: t}, nil
 	}
 	return nil, Errorf(CodeInvalid, "there is no kind %q", k)
 }

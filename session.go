@@ -26,6 +26,7 @@ const (
 	OpLogs     NodeOp = "logs"     // LogsRequest → bytes
 	OpFault    NodeOp = "fault"    // FaultRequest → Fault
 	OpUsage    NodeOp = "usage"    // → a JSON object: instance name → Usage
+	OpPromise  NodeOp = "promise"  // PromiseRequest → Promise
 )
 
 // ExecRequest asks for a command in an instance.

@@ -356,6 +356,7 @@ func (v *validation) elementDeployment(at string, e *Element, c *Chain) Ref {
 		return e.Deployment
 	}
 	v.instances(at+".instances", &e.Instances)
+	v.reservation(at+".reservation", &e.Reservation, c.Metadata.Tenant)
 	v.place(at+".place", &e.Place)
 	v.env(at+".env", e.Env)
 	v.files(at+".files", e.Files)
@@ -378,6 +379,7 @@ func (v *validation) notShort(at string, e *Element) {
 		given bool
 	}{
 		{"instances", e.Instances != nil},
+		{"reservation", e.Reservation != ""},
 		{"place", len(e.Place.Cloudlets) > 0 || len(e.Place.Nodes) > 0 || e.Place.Spread != ""},
 		{"drain", e.Drain != 0},
 		{"env", len(e.Env) > 0},

@@ -139,6 +139,7 @@ func (d *Deployment) Validate() error {
 		v.ref("spec.function", &s.Function, "function", d.Metadata.Tenant)
 	}
 	v.instances("spec.instances", &s.Instances)
+	v.reservation("spec.reservation", &s.Reservation, d.Metadata.Tenant)
 	v.place("spec.place", &s.Place)
 	v.env("spec.env", s.Env)
 	v.files("spec.files", s.Files)

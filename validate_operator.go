@@ -55,6 +55,7 @@ func (c *Cloudlet) Validate() error {
 		v.add("spec.location.longitude", "write degrees east, -180 to 180", "%v is out of range", l.Longitude)
 	}
 	v.number("spec.operatorShare", c.Spec.OperatorShare, 0, 100)
+	c.Spec.Prefixes = v.prefixes("spec.prefixes", c.Spec.Prefixes)
 	return v.err()
 }
 

@@ -30,6 +30,8 @@ func accesses() map[string]access {
 		"fault": {verb: verbFault}, "metrics": {verb: verbMetrics}, "session": {verb: verbSession},
 		"create-token": {verb: verbTokens}, "list-tokens": {verb: verbTokens}, "delete-token": {verb: verbTokens},
 		"revoke": {verb: verbRevoke}, "push-metric": {verbWrite, onpath.KindChain},
+		"move-instance": {verbMove, onpath.KindInstance}, "capacity": {verb: verbPool},
+		"account": {verb: verbAccount}, "invoice": {verb: verbAccount}, "credit": {verb: verbMoney}, "check-ledger": {verb: verbMoney},
 	}
 }
 

@@ -52,7 +52,9 @@ type Controller interface {
 type Options struct {
 	Store      onpath.Store
 	Controller Controller
-	Hub        *session.Hub
+	// Pool admits reservations; nil: there are none.
+	Pool Pool
+	Hub  *session.Hub
 	// Authority for TLS; nil: the unix socket only, nobody can join.
 	Authority *auth.Authority
 	// Dir keeps images.

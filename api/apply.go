@@ -54,6 +54,14 @@ func (s *Server) change(ctx context.Context, c changeSet) ([]changed, *wire.Pend
 	if err := s.examine(ctx, c); err != nil {
 		return nil, nil, err
 	}
+	if own, rest := partReservations(c); len(own.puts)+len(own.deletes) > 0 && s.o.Pool != nil {
+		return s.reserve(ctx, own, rest)
+	}
+	return s.changeObjects(ctx, c)
+}
+
+// changeObjects is change for what has been examined, and is no reservation.
+func (s *Server) changeObjects(ctx context.Context, c changeSet) ([]changed, *wire.Pending, error) {
 	s.writing.Lock()
 	defer s.writing.Unlock()
 	for attempt := 1; ; attempt++ {
@@ -254,6 +262,9 @@ func (s *Server) examine(ctx context.Context, c changeSet) error {
 		}
 		if err == nil {
 			err = s.checkConfig(ctx, o, c.puts)
+		}
+		if err == nil {
+			err = s.checkReservation(o, c.puts)
 		}
 		note(k, err)
 	}

@@ -35,12 +35,17 @@ const (
 	verbTokens  verb = "make, see or delete join tokens"
 	verbRevoke  verb = "revoke certificates"
 	verbMetrics verb = "read metrics"
+	verbMove    verb = "move"
+	verbPool    verb = "see what nodes have promised"
+	verbAccount verb = "see accounts and invoices"
+	verbMoney   verb = "credit accounts and check the ledger"
 )
 
 // ofTenant are the verbs that a tenant's users have for what is the tenant's.
 var ofTenant = map[verb]bool{
 	verbRead: true, verbList: true, verbWrite: true, verbApply: true, verbWatch: true, verbTrace: true, verbVerify: true,
-	verbConfirm: true, verbLogs: true, verbExec: true, verbCapture: true, verbFlows: true, verbPull: true, verbPush: true,
+	verbAccount: true, verbConfirm: true, verbLogs: true, verbExec: true, verbCapture: true, verbFlows: true,
+	verbPull: true, verbPush: true,
 }
 
 // ofNode are the verbs that nodes have.
@@ -79,6 +84,8 @@ func ownScope(who auth.Identity, v verb, kind onpath.Kind, tenant, name string) 
 	switch {
 	case kind == "" || kind.Tenanted():
 		return tenant == who.Tenant || tenant == "" && name == ""
+	case kind == onpath.KindPriceList:
+		return v == verbRead || v == verbList
 	case kind == onpath.KindTenant: // the Tenant itself
 		return v == verbRead && name == who.Tenant || v == verbList && (tenant == "" || tenant == who.Tenant)
 	}

@@ -7,9 +7,11 @@ import (
 	"log/slog"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/control/pool"
 	"github.com/onpath/onpath/plan"
 )
 
@@ -73,6 +75,10 @@ type Controller struct {
 	planTold time.Time                    // when that was last logged
 
 	scaling scaling
+	pool    *pool.Pool
+	uses    atomic.Pointer[map[onpath.Key]pool.Use] // of reservations
+	// reservedBy is the reservation of each deployment that has one, as of the last step.
+	reservedBy map[onpath.Key]onpath.Key
 
 	make func(*plan.Snapshot) *plan.Result // plan.Make
 }
@@ -104,12 +110,14 @@ func New(o Options) *Controller {
 	if o.KeepEvents == 0 {
 		o.KeepEvents = 500
 	}
-	return &Controller{
+	c := &Controller{
 		o: o, log: o.Log, events: newEventLog(o),
 		wake: make(chan struct{}, 1), loaded: make(chan struct{}),
 		mirror: newMirror(), nodes: map[string]*session{}, missing: map[onpath.Key]onpath.Object{}, asides: map[onpath.Key]aside{},
 		scaling: scaling{chains: map[onpath.Key]*scaled{}}, make: plan.Make,
 	}
+	c.pool = c.newPool()
+	return c
 }
 
 // Loaded is closed once the store has been read.
@@ -147,8 +155,12 @@ func (c *Controller) Run(ctx context.Context) error {
 	if err := c.openTenants(ctx); err != nil {
 		return err
 	}
+	if err := c.pool.Load(ctx); err != nil {
+		return err
+	}
 	close(c.loaded)
 	for _, f := range []func(){
+		func() { _ = c.pool.Run(ctx) },
 		func() { c.follow(ctx, revision) },
 		func() { c.events.run(ctx) },
 		func() { c.awaitNodes(ctx) },
@@ -265,6 +277,7 @@ func (c *Controller) step(ctx context.Context, wg *sync.WaitGroup) time.Time {
 	if r == nil {
 		return c.o.Clock().Add(retold)
 	}
+	c.observe(r)
 	c.push(r)
 	d := c.decisions(r)
 	if d.empty() || c.writing { // what is written now has the loop plan again
@@ -308,7 +321,8 @@ func (c *Controller) snapshot() *plan.Snapshot {
 	s := &plan.Snapshot{
 		Now: c.o.Clock().UTC(), Started: c.started, Objects: c.mirror.objects,
 		States: make(map[string]*plan.NodeState, len(c.nodes)), IDs: c.ids, Settings: c.o.Settings,
-		Wanted: c.scaledNumbers(),
+		Wanted:       c.scaledNumbers(),
+		Reservations: c.pool.Running(), Promised: c.pool.Promised(),
 	}
 	for n, st := range c.nodes {
 		s.States[n] = &st.state

@@ -7,7 +7,7 @@ import (
 	"github.com/onpath/onpath"
 )
 
-// mirror holds the objects of the store, events apart, as far as known here.
+// mirror holds the objects of the store, events and reservations apart, as far as known here.
 type mirror struct {
 	objects map[onpath.Key]onpath.Object
 	// chains and deployments of them.
@@ -24,8 +24,8 @@ func newMirror() *mirror {
 // put takes an object over unless a newer version is there.
 func (m *mirror) put(o onpath.Object) bool {
 	k := onpath.KeyOf(o)
-	if k.Kind == onpath.KindEvent {
-		return false
+	if k.Kind == onpath.KindEvent || k.Kind == onpath.KindReservation {
+		return false // the event log and the pool keep them
 	}
 	if old := m.objects[k]; old != nil && old.Meta().Version >= o.Meta().Version {
 		return false
@@ -71,6 +71,9 @@ func (c *Controller) load(ctx context.Context) (int64, error) {
 	fresh := newMirror()
 	var revision int64
 	for n, k := range onpath.Kinds() {
+		if k == onpath.KindReservation {
+			continue // the pool reads them
+		}
 		list, rev, err := c.o.Store.List(ctx, k, "")
 		if err != nil {
 			return 0, err

@@ -80,7 +80,7 @@ func keysOf(changes []onpath.Change) []onpath.Key {
 // freshen reads what users declare from the store: the watch may be a moment
 // behind, and a check must not miss what was written just before.
 func (c *Controller) freshen(ctx context.Context) error {
-	return c.relist(ctx, slices.DeleteFunc(onpath.Kinds(), onpath.Kind.ReadOnly))
+	return c.relist(ctx, slices.DeleteFunc(onpath.Kinds(), func(k onpath.Kind) bool { return k.ReadOnly() || k == onpath.KindReservation }))
 }
 
 // relist reads objects of some kinds from the store, one kind after the other.

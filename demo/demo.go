@@ -45,7 +45,7 @@ type Figures interface {
 // All lists the demonstrations; the first is shown where none is named. Each has a
 // file of its own.
 func All() []Demonstration {
-	return []Demonstration{chainDemonstration(), moduleDemonstration(), scaleDemonstration()}
+	return []Demonstration{chainDemonstration(), moduleDemonstration(), reserveDemonstration(), scaleDemonstration()}
 }
 
 // Options of a demonstration.

@@ -6,5 +6,5 @@ import "embed"
 
 // FS holds the files of this folder.
 //
-//go:embed lab/*.yaml quickstart/*.yaml own/*.yaml module/*
+//go:embed lab/*.yaml quickstart/*.yaml own/*.yaml module/* reserve/*.yaml
 var FS embed.FS

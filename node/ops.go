@@ -54,6 +54,8 @@ func (a *Agent) Serve(ctx context.Context, op onpath.NodeOp, request json.RawMes
 		})
 	case onpath.OpUsage:
 		return json.NewEncoder(stream).Encode(a.Usage(ctx))
+	case onpath.OpPromise:
+		return serve(request, func(r onpath.PromiseRequest) error { return json.NewEncoder(stream).Encode(a.promise(r)) })
 	}
 	return onpath.Errorf(onpath.CodeUnsupported, "node %s does not know the operation %q; its agent is version %s", a.opt.Name, op, a.opt.Version)
 }

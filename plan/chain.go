@@ -121,6 +121,7 @@ func (w *resolver) newChain(o *onpath.Chain) *chain {
 	w.resolveElements(c)
 	c.checkRuns()
 	w.locate(c)
+	c.withinReserved()
 	c.selectTraffic()
 	w.checkAddresses(c)
 	c.shape = c.shapeOf()

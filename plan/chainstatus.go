@@ -173,7 +173,9 @@ func (w *teller) chainConditions(c *chain, st *onpath.ChainStatus, waits []strin
 	reason, message := "Steering", ""
 	switch {
 	case c.obj.Spec.Disabled:
-		reason, message = "Disabled", "the chain is disabled"
+		reason, message = "Disabled", c.off()
+	case c.off() != "":
+		reason, message = "NotReserved", c.off()
 	case len(c.cloudlets) == 0:
 		reason, message = "NoGateway", "no cloudlet has a gateway: name an uplink in a node's spec.uplinks"
 	case len(waits) > 0:

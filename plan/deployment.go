@@ -20,9 +20,13 @@ func (w *resolver) addDeployments() {
 		if d.function != nil && !mayUse(d.function, d.key.tenant) {
 			d.function = nil
 		}
+		d.reserve(w.world, o.Spec.Reservation)
 		w.complete(d, o.Spec.Env, o.Spec.Files)
 		for _, c := range o.Spec.Place.Cloudlets {
 			d.in[c] = true
+		}
+		if d.runs() {
+			d.in = map[string]bool{d.res.cloudlet: true}
 		}
 		w.deployments[d.key] = d
 	}
@@ -57,6 +61,7 @@ func (w *resolver) shortForm(c *chain, e *onpath.Element) *deployment {
 	}
 	d.fnName = resolve(e.Function, c.key.tenant)
 	d.function, _ = lookUp[*onpath.Function](w.world, onpath.KindFunction, d.fnName)
+	d.reserve(w.world, e.Reservation)
 	w.complete(d, e.Env, e.Files)
 	return d
 }
@@ -69,6 +74,7 @@ func (w *resolver) complete(d *deployment, env onpath.Env, files map[string]onpa
 	}
 	if len(env)+len(files) > 0 {
 		d.functionOf = functionAsRun(d.function, d.fnName, env, files)
+		d.sized()
 		return
 	}
 	f, ok := w.asIs[d.function]
@@ -77,6 +83,7 @@ func (w *resolver) complete(d *deployment, env onpath.Env, files map[string]onpa
 		w.asIs[d.function] = f
 	}
 	d.functionOf = f
+	d.sized()
 }
 
 // functionOf is a function as instances of a deployment run it.

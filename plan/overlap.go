@@ -136,7 +136,7 @@ func contest(a, b *chain) (onpath.Match, bool) {
 // mayContest reports whether two chains are possible, and have flows that begin at the
 // same places.
 func mayContest(a, b *chain) bool {
-	if a.obj.Spec.Disabled || b.obj.Spec.Disabled || len(a.errs) > 0 || len(b.errs) > 0 {
+	if a.off() != "" || b.off() != "" || len(a.errs) > 0 || len(b.errs) > 0 {
 		return false
 	}
 	if !slices.ContainsFunc(a.cloudlets, func(n string) bool { return slices.Contains(b.cloudlets, n) }) {

@@ -277,9 +277,9 @@ func (p *path) readEmits(x *index) {
 // because everything it needs is in place.
 func (w *pathfinder) decide(cl *cloudlet, p *path) {
 	c := p.chain
-	if c.obj.Spec.Disabled {
+	if why := c.off(); why != "" {
 		p.spec.Began = time.Time{}
-		p.waits = "the chain is disabled"
+		p.waits = why
 		return
 	}
 	switch {
@@ -317,7 +317,7 @@ func (w *pathfinder) carry(cl *cloudlet, p *path) {
 		p.end(w.world)
 	case p.spec.Began.IsZero():
 		p.end(w.world)
-	case p.chain == nil || p.chain.obj.Spec.Disabled:
+	case p.chain == nil || p.chain.off() != "":
 		p.end(w.world)
 	case len(p.chain.errs) > 0:
 		p.steers = true // as it was, rules and all

@@ -76,6 +76,9 @@ func (w *rollout) unfit(d *deployment, n *node) string {
 	if why := w.unsuited(d, n); why != "" {
 		return why
 	}
+	if d.res != nil {
+		return d.unreserved(w, n)
+	}
 	return w.lacks(d, n, onpath.Resources{})
 }
 
@@ -111,6 +114,9 @@ func (w *rollout) unsuited(d *deployment, n *node) string {
 
 // misplaced says why the deployment does not want to be on the node.
 func (d *deployment) misplaced(n *node) string {
+	if d.runs() && d.res.places[n.name] == 0 {
+		return "is not reserved"
+	}
 	for _, k := range sortedKeys(d.place.Nodes) {
 		v := d.place.Nodes[k]
 		has := n.obj.Metadata.Labels[k]
@@ -147,6 +153,7 @@ func (n *node) capacity() onpath.Resources {
 // operator's share.
 func (w *world) lacks(d *deployment, n *node, back onpath.Resources) string {
 	c, need := n.capacity(), d.spec.Resources
+	back = back.Sub(w.Promised[n.name])
 	free := c.Sub(n.used[true]).Sub(n.used[false]).Add(back)
 	if d.key.tenant != onpath.OperatorTenant && n.c.obj != nil && n.c.obj.Spec.OperatorShare > 0 {
 		rest := tenantsPart(c, n.c.obj.Spec.OperatorShare).Sub(n.used[false]).Add(back)

@@ -15,6 +15,7 @@ func Make(s *Snapshot) *Result {
 	(&rollout{world: w, created: map[placedOn]int{}}).rollOut()
 	w.forget()
 	(&teller{world: w}).status()
+	w.res.Taken = outsideReservations(w)
 	return w.finish()
 }
 

@@ -57,6 +57,8 @@ func (w *rollout) rollOutIn(d *deployment, cl *cloudlet) {
 	for _, i := range w.instancesOf(cl, d.key) {
 		switch {
 		case i.draining():
+		case d.unpromised(w.world, i.node):
+			w.drain(i, "its place is promised no longer")
 		case i.node.gone && i.node.dead:
 			w.drain(i, fmt.Sprintf("node %s is dead", i.node.name))
 		case i.node.gone && !(i.node.steers && i.ready()) || !d.suits(i) || i.node.obj.Spec.Drain:
@@ -66,6 +68,8 @@ func (w *rollout) rollOutIn(d *deployment, cl *cloudlet) {
 			w.keepDrain(d, i)
 		}
 	}
+	good, over := d.overReserved(good)
+	old = append(old, over...)
 	if len(good) > want {
 		good = w.scaleDown(d, good, len(good)-want)
 	}
@@ -240,6 +244,9 @@ func (w *rollout) drain(i *instance, why string) {
 		grace = i.d.drain
 	}
 	next.Spec.Until = next.Spec.Draining.Add(grace)
+	if i.d != nil && i.d.res != nil && !i.d.res.end.IsZero() && next.Spec.Until.After(i.d.res.end) {
+		next.Spec.Until = i.d.res.end
+	}
 	w.update(&next)
 	w.event(Event{About: onpath.KeyOf(i.obj), Node: i.obj.Spec.Node, Reason: "Draining", Message: "drains: " + why})
 }
@@ -275,8 +282,10 @@ func (w *rollout) create(d *deployment, cl *cloudlet) bool {
 		w.occupy(o)
 	}
 	w.res.Create = append(w.res.Create, o)
-	op := d.key.tenant == onpath.OperatorTenant
-	n.used[op] = n.used[op].Add(d.spec.Resources)
+	if d.res == nil {
+		op := d.key.tenant == onpath.OperatorTenant
+		n.used[op] = n.used[op].Add(d.spec.Resources)
+	}
 	w.created[placedOn{d.key, n}]++
 	cl.vports += d.sides()
 	w.event(Event{About: onpath.KeyOf(o), Node: n.name, Reason: "Placed", Message: fmt.Sprintf("placed on node %s for deployment %s", n.name, d.key.name)})

@@ -19,7 +19,7 @@ func (w checker) checkRules() {
 	}
 	used := map[table]int{}
 	for _, c := range w.inTurn() {
-		if len(c.errs) > 0 || c.obj.Spec.Disabled {
+		if len(c.errs) > 0 || c.off() != "" {
 			continue
 		}
 		n := plainRules(c.forward) + plainRules(c.reverse)

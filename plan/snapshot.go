@@ -21,6 +21,11 @@ type Snapshot struct {
 	// of those in the specifications. A chain's short form is named by
 	// onpath.ShortDeployment.
 	Wanted map[onpath.Key]int
+	// Reservations are those that run or soon will, of all tenants.
+	Reservations map[onpath.Key]*Reserved
+	// Promised is the most that each node has promised to reservations from now on:
+	// instances outside of reservations run beside it.
+	Promised map[string]onpath.Resources
 	// Demand is what was measured lately, by chain or deployment. It is not stored: a
 	// restarted server begins without any.
 	Demand map[onpath.Key]Demand
@@ -116,6 +121,9 @@ type Result struct {
 	Delete []onpath.Key
 	// Events tell people what has just been decided or seen.
 	Events []Event
+	// Taken is what instances outside of reservations hold of what tenants may use, by
+	// node.
+	Taken map[string]onpath.Resources
 	// Again is when time alone will change the result, other than by the silence of nodes,
 	// which NextSilence says; zero: never.
 	Again time.Time

@@ -106,7 +106,7 @@ func title(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
 func (w *teller) nodeStatus(n *node) {
 	o := current(w.world, n.obj)
 	st := o.Status
-	st.Used = n.used[true].Add(n.used[false])
+	st.Used = n.used[true].Add(n.used[false]).Add(n.held)
 	ok, reason, message := true, "Reports", "reports every second"
 	switch {
 	case n.st == nil || n.st.Report == nil:
@@ -209,6 +209,8 @@ func (w *teller) deploymentStatus(d *deployment) {
 	switch {
 	case d.function == nil:
 		ok, reason, message = false, "NoFunction", fmt.Sprintf("there is no function %s that tenant %s may use", d.fnName, d.key.tenant)
+	case d.res != nil && d.res.why != "":
+		ok, reason, message = true, "NotReserved", d.res.why+": no instances run"
 	case len(d.in) == 0:
 		ok, reason, message = false, "Unused", "no chain uses it: it has no instances; write place: {cloudlets: […]} to run it all the same"
 	case len(d.noRoom) > 0:

@@ -92,7 +92,8 @@ type node struct {
 	newest   *index
 	reports  map[name]*onpath.InstanceReport // of its instances
 	insts    []*instance
-	used     map[bool]onpath.Resources // by tenant is the operator
+	used     map[bool]onpath.Resources // by tenant is the operator; without what reservations hold
+	held     onpath.Resources          // by instances of reservations
 }
 
 // member names a deployment's instances in one cloudlet.
@@ -116,8 +117,9 @@ type deployment struct {
 	used   bool // by a chain
 	uses   []use
 	owner  *chain
-	noRoom []string // why instances are missing
-	crowds string   // why data paths have no room for it
+	noRoom []string  // why instances are missing
+	res    *reserved // nil: it has no reservation
+	crowds string    // why data paths have no room for it
 }
 
 type instance struct {
@@ -440,6 +442,10 @@ func (w *world) addInstances() {
 		m := member{i.node.c, i.dep}
 		w.members[m] = append(w.members[m], i)
 		i.lookUp()
+		if i.d != nil && i.d.res != nil {
+			i.node.held = i.node.held.Add(i.fn.Resources)
+			continue
+		}
 		op := i.key.tenant == onpath.OperatorTenant
 		i.node.used[op] = i.node.used[op].Add(i.fn.Resources)
 	}

@@ -63,6 +63,9 @@ func (d *decoder) badText(n *yaml.Node, path string, err error) {
 	if len(n.Value) > 200 {
 		message = strings.ReplaceAll(message, n.Value, n.Value[:80]+"…")
 	}
+	if strings.HasPrefix(message, "parsing time ") || strings.HasPrefix(message, "Time.UnmarshalText") { // time's
+		message = shown(n) + " is not a time (write 2026-03-29T01:30:00Z, or with its offset from UTC, 2026-03-29T03:30:00+02:00)"
+	}
 	if strings.HasPrefix(message, "ParseAddr(") { // netip's
 		message = shown(n) + " is not an IP address (write 10.255.0.7 or 2001:db8::7)"
 	}

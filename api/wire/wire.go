@@ -103,6 +103,19 @@ type ObjectChange struct {
 	Action  Action        `json:"action"`
 	Version int64         `json:"version,omitempty"`
 	Diff    []FieldChange `json:"diff,omitempty"`
+	// Quote is what the pool said of a reservation.
+	Quote *onpath.Quote `json:"quote,omitempty"`
+}
+
+// Move asks for an instance to leave its node.
+type Move struct {
+	To string `json:"to,omitempty"` // a node; empty: the least loaded
+}
+
+// Credit is money of a tenant.
+type Credit struct {
+	Amount onpath.Money `json:"amount"`
+	Cause  string       `json:"cause,omitempty" maxLength:"200"`
 }
 
 // Action is what is done to an object.

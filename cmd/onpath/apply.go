@@ -116,6 +116,9 @@ func (g *global) printApplied(c *cobra.Command, applied *wire.Applied) error {
 		}
 		for _, ch := range applied.Changes {
 			fmt.Fprintf(w, "%s %s%s\n", ch.Key(), render.Past[ch.Action], dry)
+			if ch.Quote != nil && ch.Action != wire.Unchanged {
+				render.Quote(w, ch.Quote)
+			}
 			if applied.Preview == nil || ch.Action != wire.Updated {
 				continue
 			}

@@ -88,7 +88,8 @@ const helpWidth = 79
 var commands = []func(*global) *cobra.Command{
 	newEngine, newApply, newConfirm, newGet, newDescribe, newDelete, newWatch, newMetric,
 	newTrace, newVerify, newScaling, newTop, newEvents, newLogs, newExec, newCapture, newFault,
-	newDrain, newUncordon, newToken, newRevoke, newJoin, newLab,
+	newDrain, newUncordon, newMove, newCapacity, newAccount, newInvoice, newLedger,
+	newToken, newRevoke, newJoin, newLab,
 	newUp, newServer, newNode, newDoctor, newSchema, newImages, newDemo, newBench, newFunction,
 }
 

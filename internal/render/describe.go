@@ -37,6 +37,11 @@ func Describe(w io.Writer, o onpath.Object, waiting []wire.Unconfirmed, parts []
 			return err
 		}
 	}
+	if r, ok := o.(*onpath.Reservation); ok {
+		if err := promise(w, &r.Status); err != nil {
+			return err
+		}
+	}
 	if len(elements) > 0 {
 		fmt.Fprintln(w)
 		t := table.New(">ELEMENT", "DEPLOYMENT", ">READY", "NODES", "MESSAGE")

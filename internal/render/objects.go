@@ -48,15 +48,17 @@ func widen(kind onpath.Kind, cells, more []string) []string {
 }
 
 var columns = map[onpath.Kind][]string{
-	onpath.KindTenant:     {"NAME", "DISPLAY", ">MAX-FLOWS", ">NEW-FLOWS", ">AGE"},
-	onpath.KindCloudlet:   {"NAME", "CITY", ">READY", ">AGE"},
-	onpath.KindNode:       {"NAME", "CLOUDLET", "STATE", "UPLINKS", "CPU", "MEMORY", ">AGE", "MESSAGE"},
-	onpath.KindHosts:      {"TENANT", "NAME", "ADDRESSES", "VIRTUAL", ">AGE"},
-	onpath.KindFunction:   {"TENANT", "NAME", "IMAGE", "ATTACH", "STATE", "PACKETS", ">AGE"},
-	onpath.KindDeployment: {"TENANT", "NAME", "FUNCTION", "CHAIN", ">READY", ">AGE", "MESSAGE"},
-	onpath.KindChain:      {"TENANT", "NAME", "FROM", "TO", "THROUGH", "STATE", ">AGE", "MESSAGE"},
-	onpath.KindInstance:   {"TENANT", "NAME", "NODE", "STATE", ">RESTARTS", ">AGE", "MESSAGE"},
-	onpath.KindEvent:      {">AGE", ">COUNT", "ABOUT", "NODE", "REASON", "MESSAGE"},
+	onpath.KindTenant:      {"NAME", "DISPLAY", ">MAX-FLOWS", ">NEW-FLOWS", ">AGE"},
+	onpath.KindCloudlet:    {"NAME", "CITY", ">READY", ">AGE"},
+	onpath.KindNode:        {"NAME", "CLOUDLET", "STATE", "UPLINKS", "CPU", "MEMORY", ">AGE", "MESSAGE"},
+	onpath.KindPriceList:   {"NAME", "CURRENCY", ">CPU/H", ">MEMORY/GI/H", ">DISK/GI/H", ">NETWORK/GBIT/H", ">AGE"},
+	onpath.KindReservation: {"TENANT", "NAME", "STATE", "CLOUDLET", "NODES", "FROM", "UNTIL", ">PAID", ">AGE", "MESSAGE"},
+	onpath.KindHosts:       {"TENANT", "NAME", "ADDRESSES", "VIRTUAL", ">AGE"},
+	onpath.KindFunction:    {"TENANT", "NAME", "IMAGE", "ATTACH", "STATE", "PACKETS", ">AGE"},
+	onpath.KindDeployment:  {"TENANT", "NAME", "FUNCTION", "CHAIN", ">READY", ">AGE", "MESSAGE"},
+	onpath.KindChain:       {"TENANT", "NAME", "FROM", "TO", "THROUGH", "STATE", ">AGE", "MESSAGE"},
+	onpath.KindInstance:    {"TENANT", "NAME", "NODE", "STATE", ">RESTARTS", ">AGE", "MESSAGE"},
+	onpath.KindEvent:       {">AGE", ">COUNT", "ABOUT", "NODE", "REASON", "MESSAGE"},
 }
 
 func row(o onpath.Object, now time.Time) []string {
@@ -69,6 +71,11 @@ func row(o onpath.Object, now time.Time) []string {
 		return []string{m.Name, o.Spec.Location.City, fmt.Sprintf("%d/%d", o.Status.ReadyNodes, o.Status.Nodes), age}
 	case *onpath.Node:
 		return nodeRow(o, age)
+	case *onpath.PriceList:
+		h := o.Spec.Hour
+		return []string{m.Name, o.Spec.Currency, h.CPU.String(), h.Memory.String(), h.Disk.String(), h.Network.String(), age}
+	case *onpath.Reservation:
+		return reservationRow(o, age)
 	case *onpath.Hosts:
 		addresses := prefixes(o.Spec.Addresses)
 		if o.Spec.Node != "" {

@@ -11,13 +11,15 @@ import (
 
 // moreColumns are those that only a wide table has.
 var moreColumns = map[onpath.Kind][]string{
-	onpath.KindTenant:     {"OWN-EBPF"},
-	onpath.KindCloudlet:   {">OPERATOR-SHARE"},
-	onpath.KindNode:       {"UNDERLAY", "KERNEL", "VERSION", "HOST-IMAGE", "LABELS"},
-	onpath.KindFunction:   {"CPU", "MEMORY"},
-	onpath.KindDeployment: {"CLOUDLETS", "NODES"},
-	onpath.KindChain:      {"TIER", ">PRIORITY", "CLOUDLETS", ">PATH-ID"},
-	onpath.KindInstance:   {"DEPLOYMENT", ">VPORT", "ADDRESSES"},
+	onpath.KindTenant:      {"OWN-EBPF"},
+	onpath.KindCloudlet:    {">OPERATOR-SHARE"},
+	onpath.KindNode:        {"UNDERLAY", "KERNEL", "VERSION", "HOST-IMAGE", "LABELS"},
+	onpath.KindPriceList:   {">USE-CPU/H", ">USE-TRAFFIC/GI", ">TIERS"},
+	onpath.KindReservation: {">INSTANCES", ">REFUNDED"},
+	onpath.KindFunction:    {"CPU", "MEMORY"},
+	onpath.KindDeployment:  {"CLOUDLETS", "NODES"},
+	onpath.KindChain:       {"TIER", ">PRIORITY", "CLOUDLETS", ">PATH-ID"},
+	onpath.KindInstance:    {"DEPLOYMENT", ">VPORT", "ADDRESSES"},
 }
 
 // moreCells are the cells of those columns.
@@ -30,6 +32,10 @@ func moreCells(o onpath.Object) []string {
 	case *onpath.Node:
 		return []string{o.Spec.Underlay.Address.String(), o.Status.Kernel, o.Status.Version, yesNo(o.Status.HostImage),
 			labels(o.Metadata.Labels)}
+	case *onpath.PriceList:
+		return []string{o.Spec.Use.CPU.String(), o.Spec.Use.Traffic.String(), strconv.Itoa(len(o.Spec.Tiers))}
+	case *onpath.Reservation:
+		return []string{strconv.Itoa(len(o.Status.Places)), o.Status.Refunded.String()}
 	case *onpath.Function:
 		return []string{o.Spec.Resources.CPU.String(), Bytes(uint64(o.Spec.Resources.Memory))}
 	case *onpath.Deployment:

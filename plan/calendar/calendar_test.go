@@ -241,7 +241,8 @@ func BenchmarkPlace(b *testing.B) {
 			}
 			for range n * 20 {
 				from := time.Unix(r.Int64N(1e7), 0)
-				c.Book(Booking{fmt.Sprintf("n%02d", r.IntN(20)), []Slot{{from, from.Add(time.Duration(1+r.IntN(86400)) * time.Second), onpath.Resources{CPU: 1000, Memory: 1 << 20}}}})
+				c.Book(Booking{fmt.Sprintf("n%02d", r.IntN(20)), []Slot{{from,
+					from.Add(time.Duration(1+r.IntN(86400)) * time.Second), onpath.Resources{CPU: 1000, Memory: 1 << 20}}}})
 			}
 			for b.Loop() {
 				from := time.Unix(r.Int64N(1e7), 0)

@@ -1,0 +1,71 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/wire"
+)
+
+func (s *Server) registerAccounts() {
+	type accountInput struct {
+		Tenant string `path:"tenant"`
+	}
+	type creditInput struct {
+		Tenant string `path:"tenant"`
+		Body   wire.Credit
+	}
+	type invoiceInput struct {
+		Tenant string `path:"tenant"`
+		Month  string `path:"month" doc:"such as 2026-11, in UTC"`
+	}
+	type accountOutput struct{ Body onpath.Account }
+	huma.Register(s.doc, operation(http.MethodGet, "/v1/accounts/{tenant}", "account", "What a tenant has"),
+		func(ctx context.Context, in *accountInput) (*accountOutput, error) {
+			a, err := s.o.Pool.Account(ctx, in.Tenant)
+			if err != nil {
+				return nil, s.answer(ctx, err)
+			}
+			return &accountOutput{a}, nil
+		})
+	huma.Register(s.doc, operation(http.MethodPost, "/v1/accounts/{tenant}/credit", "credit", "Take money of a tenant in"),
+		func(ctx context.Context, in *creditInput) (*accountOutput, error) {
+			a, err := s.credit(ctx, in.Tenant, in.Body)
+			if err != nil {
+				return nil, s.answer(ctx, err)
+			}
+			return &accountOutput{a}, nil
+		})
+	huma.Register(s.doc, operation(http.MethodGet, "/v1/accounts/{tenant}/invoices/{month}", "invoice", "What a tenant's month cost"),
+		func(ctx context.Context, in *invoiceInput) (*struct{ Body onpath.Invoice }, error) {
+			inv, err := s.o.Pool.Invoice(ctx, in.Tenant, in.Month)
+			if err != nil {
+				return nil, s.answer(ctx, err)
+			}
+			return &struct{ Body onpath.Invoice }{inv}, nil
+		})
+	huma.Register(s.doc, operation(http.MethodGet, "/v1/ledger/check", "check-ledger", "Recompute every posting and balance"),
+		func(ctx context.Context, _ *struct{}) (*struct{ Body onpath.LedgerCheck }, error) {
+			c, err := s.o.Pool.CheckLedger(ctx)
+			if err != nil {
+				return nil, s.answer(ctx, err)
+			}
+			return &struct{ Body onpath.LedgerCheck }{c}, nil
+		})
+}
+
+func (s *Server) credit(ctx context.Context, tenant string, c wire.Credit) (a onpath.Account, err error) {
+	if _, err := s.o.Store.Get(ctx, onpath.Key{Kind: onpath.KindTenant, Name: tenant}); err != nil {
+		return a, err
+	}
+	if _, err := s.o.Pool.Credit(context.WithoutCancel(ctx), tenant, c.Amount, c.Cause); err != nil {
+		return a, err
+	}
+	return s.o.Pool.Account(ctx, tenant)
+}
+
+func fieldAt(list string, i int) string { return fmt.Sprintf("%s[%d]", list, i) }

@@ -1,0 +1,58 @@
+package client
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/wire"
+)
+
+// Capacity reads what the nodes of a cloudlet, or ("") of all, have promised; zero times:
+// from now on, for a day.
+func (c *Client) Capacity(ctx context.Context, cloudlet string, from, until time.Time) (*onpath.CapacityView, error) {
+	q := url.Values{}
+	set(q, "cloudlet", cloudlet)
+	for name, t := range map[string]time.Time{"from": from, "until": until} {
+		if !t.IsZero() {
+			q.Set(name, t.UTC().Format(time.RFC3339Nano))
+		}
+	}
+	var out onpath.CapacityView
+	return &out, c.do(ctx, http.MethodGet, "/v1/capacity", q, nil, &out)
+}
+
+// Move has an instance of a reservation leave its node, for the named one or ("") the
+// least loaded of the cloudlet.
+func (c *Client) Move(ctx context.Context, tenant, instance, to string) (*onpath.Quote, error) {
+	var out onpath.Quote
+	p := "/v1/instances/" + url.PathEscape(tenant) + "/" + url.PathEscape(instance) + "/move"
+	return &out, c.do(ctx, http.MethodPost, p, nil, wire.Move{To: to}, &out)
+}
+
+// Account reads what a tenant has.
+func (c *Client) Account(ctx context.Context, tenant string) (*onpath.Account, error) {
+	var out onpath.Account
+	return &out, c.do(ctx, http.MethodGet, "/v1/accounts/"+url.PathEscape(tenant), nil, nil, &out)
+}
+
+// Credit takes money of a tenant in.
+func (c *Client) Credit(ctx context.Context, tenant string, amount onpath.Money, cause string) (*onpath.Account, error) {
+	var out onpath.Account
+	return &out, c.do(ctx, http.MethodPost, "/v1/accounts/"+url.PathEscape(tenant)+"/credit", nil,
+		wire.Credit{Amount: amount, Cause: cause}, &out)
+}
+
+// Invoice reads what a tenant's month, such as 2026-11, cost.
+func (c *Client) Invoice(ctx context.Context, tenant, month string) (*onpath.Invoice, error) {
+	var out onpath.Invoice
+	return &out, c.do(ctx, http.MethodGet, "/v1/accounts/"+url.PathEscape(tenant)+"/invoices/"+url.PathEscape(month), nil, nil, &out)
+}
+
+// CheckLedger has the server recompute every posting and balance.
+func (c *Client) CheckLedger(ctx context.Context) (*onpath.LedgerCheck, error) {
+	var out onpath.LedgerCheck
+	return &out, c.do(ctx, http.MethodGet, "/v1/ledger/check", nil, nil, &out)
+}

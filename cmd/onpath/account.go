@@ -1,0 +1,157 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/render"
+)
+
+func newAccount(g *global) *cobra.Command {
+	c := &cobra.Command{
+		Use: "account [TENANT]", Short: "Show what a tenant has, and take money in", GroupID: groupSee,
+		Long: `Show what is left in a tenant's account. Reservations are paid from it when they
+are admitted; what is not there cannot be spent.`,
+		Example: examples("onpath account acme", "onpath account credit acme 250"),
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := g.checkOutput(); err != nil {
+				return err
+			}
+			cl, err := g.client()
+			if err != nil {
+				return err
+			}
+			defer cl.Close()
+			a, err := cl.Account(c.Context(), tenantArg(args))
+			if err != nil {
+				return err
+			}
+			return g.printAccount(c, a)
+		},
+	}
+	c.AddCommand(newAccountCredit(g))
+	return c
+}
+
+func tenantArg(args []string) string {
+	if len(args) > 0 {
+		return args[0]
+	}
+	return onpath.DefaultTenant
+}
+
+func (g *global) printAccount(c *cobra.Command, a *onpath.Account) error {
+	return g.print(c, a, func(w io.Writer) error {
+		_, err := fmt.Fprintf(w, "tenant %s has %s %s\n", a.Tenant, a.Balance, a.Currency)
+		return err
+	})
+}
+
+func newAccountCredit(g *global) *cobra.Command {
+	var cause string
+	c := &cobra.Command{
+		Use: "credit TENANT AMOUNT", Short: "Enter money that a tenant paid in",
+		Example: examples("onpath account credit acme 250 --for 'transfer 4711'"),
+		Args:    cobra.ExactArgs(2),
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := g.checkOutput(); err != nil {
+				return err
+			}
+			var amount onpath.Money
+			if err := amount.UnmarshalText([]byte(args[1])); err != nil {
+				return badUsage("%w", err)
+			}
+			cl, err := g.client()
+			if err != nil {
+				return err
+			}
+			defer cl.Close()
+			a, err := cl.Credit(c.Context(), args[0], amount, cause)
+			if err != nil {
+				return err
+			}
+			return g.printAccount(c, a)
+		},
+	}
+	c.Flags().StringVar(&cause, "for", "", "what it is for, such as the number of a transfer")
+	return c
+}
+
+func newInvoice(g *global) *cobra.Command {
+	var month string
+	var asCSV bool
+	c := &cobra.Command{
+		Use: "invoice [TENANT]", Short: "Show what a tenant's month cost", GroupID: groupSee,
+		Long: `Show what a tenant's reservations of one month (in UTC) were charged, what was
+given back, and what instances used. The table rounds to cents; JSON, YAML and CSV
+give every millionth.`,
+		Example: examples("onpath invoice acme", "onpath invoice acme --month 2026-11 --csv > acme.csv"),
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := g.checkOutput(); err != nil {
+				return err
+			}
+			if month == "" {
+				month = time.Now().UTC().Format("2006-01")
+			}
+			cl, err := g.client()
+			if err != nil {
+				return err
+			}
+			defer cl.Close()
+			inv, err := cl.Invoice(c.Context(), tenantArg(args), month)
+			if err != nil {
+				return err
+			}
+			if asCSV {
+				return render.InvoiceCSV(c.OutOrStdout(), inv)
+			}
+			return g.print(c, inv, func(w io.Writer) error { return render.Invoice(w, inv) })
+		},
+	}
+	c.Flags().StringVar(&month, "month", "", "such as 2026-11; default the present one")
+	c.Flags().BoolVar(&asCSV, "csv", false, "write comma-separated values")
+	return c
+}
+
+func newLedger(g *global) *cobra.Command {
+	c := &cobra.Command{Use: "ledger", Short: "Check the ledger", GroupID: groupSee, Args: cobra.NoArgs, RunE: noCommand}
+	c.AddCommand(&cobra.Command{
+		Use: "check", Short: "Recompute every posting and every balance",
+		Long: `Recompute every posting from what it was charged for and the price list of its
+time, and every balance from its postings. Exit code 1: something differs.`,
+		Example: examples("onpath ledger check"),
+		Args:    cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := g.checkOutput(); err != nil {
+				return err
+			}
+			cl, err := g.client()
+			if err != nil {
+				return err
+			}
+			defer cl.Close()
+			l, err := cl.CheckLedger(c.Context())
+			if err != nil {
+				return err
+			}
+			err = g.print(c, l, func(w io.Writer) error {
+				for _, wrong := range l.Wrong {
+					fmt.Fprintln(w, wrong)
+				}
+				_, err := fmt.Fprintf(w, "%d postings of %d tenants recomputed, %d wrong\n", l.Postings, l.Tenants, len(l.Wrong))
+				return err
+			})
+			if err == nil && len(l.Wrong) > 0 {
+				return onpath.Errorf(onpath.CodeInternal, "the ledger is wrong in %d places", len(l.Wrong))
+			}
+			return err
+		},
+	})
+	return c
+}

@@ -1,0 +1,150 @@
+package pool
+
+import (
+	"context"
+	"encoding/json"
+	"strconv"
+	"time"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/control/ledger"
+)
+
+// Account is what a tenant has.
+func (p *Pool) Account(ctx context.Context, tenant string) (onpath.Account, error) {
+	list, err := p.readPrices(ctx)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	a := p.book(tenant).Account
+	if list.spec != nil {
+		a.Currency = list.spec.Currency
+	}
+	return a, err
+}
+
+// Credit takes money of a tenant in, or gives some back (negative).
+func (p *Pool) Credit(ctx context.Context, tenant string, amount onpath.Money, cause string) (onpath.Account, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.broken {
+		return onpath.Account{}, onpath.Errorf(onpath.CodeUnavailable, "the server is still reading its accounts")
+	}
+	if amount <= 0 {
+		e := onpath.Errorf(onpath.CodeInvalid, "%s is no credit", amount)
+		e.Remedy = "write an amount above 0"
+		return onpath.Account{}, e
+	}
+	b := p.book(tenant)
+	if err := b.Add(p.clock(), onpath.Posting{Kind: onpath.PostingCredit, Amount: amount, Cause: cause}); err != nil {
+		return onpath.Account{}, err
+	}
+	return b.Account, p.commit(ctx, nil, map[string]*ledger.Book{tenant: b})
+}
+
+// Postings are a tenant's, in order.
+func (p *Pool) Postings(ctx context.Context, tenant string) ([]onpath.Posting, error) {
+	var out []onpath.Posting
+	err := p.records(ctx, ledger.PostingsOf(tenant), func(r onpath.Record, _ string) error {
+		var x onpath.Posting
+		err := json.Unmarshal(r.Value, &x)
+		out = append(out, x)
+		return err
+	})
+	return out, err
+}
+
+// Invoice is a tenant's of a month, such as 2026-11.
+func (p *Pool) Invoice(ctx context.Context, tenant, month string) (onpath.Invoice, error) {
+	if t, err := time.Parse("2006-01", month); err != nil || t.Format("2006-01") != month {
+		return onpath.Invoice{}, onpath.Errorf(onpath.CodeInvalid, "%q is not a month (write 2026-11)", month)
+	}
+	list, err := p.Postings(ctx, tenant)
+	if err != nil {
+		return onpath.Invoice{}, err
+	}
+	inv := ledger.Bill(tenant, month, list)
+	a, err := p.Account(ctx, tenant)
+	inv.Currency = a.Currency
+	return inv, err
+}
+
+// CheckLedger recomputes every posting and every balance. What is written meanwhile is
+// not looked at: all is read as of one revision.
+func (p *Pool) CheckLedger(ctx context.Context) (onpath.LedgerCheck, error) {
+	c := ledger.Check{Prices: map[int64]*onpath.PriceListSpec{}}
+	page, err := p.o.Store.Records(ctx, onpath.RecordRange{From: ledger.Accounts, To: ledger.Accounts, Limit: 1})
+	if err != nil {
+		return onpath.LedgerCheck{}, err
+	}
+	at := page.Revision
+	err = p.recordsAt(ctx, ledger.Prices, at, func(r onpath.Record, name string) error {
+		version, err := strconv.ParseInt(name, 10, 64)
+		if err != nil {
+			return err
+		}
+		c.Prices[version] = &onpath.PriceListSpec{}
+		return json.Unmarshal(r.Value, c.Prices[version])
+	})
+	if err != nil {
+		return onpath.LedgerCheck{}, err
+	}
+	err = p.recordsAt(ctx, ledger.Postings, at, func(r onpath.Record, _ string) error {
+		var x onpath.Posting
+		if err := json.Unmarshal(r.Value, &x); err != nil {
+			return err
+		}
+		c.Posting(&x)
+		return nil
+	})
+	if err != nil {
+		return onpath.LedgerCheck{}, err
+	}
+	var accounts []onpath.Account
+	err = p.recordsAt(ctx, ledger.Accounts, at, func(r onpath.Record, _ string) error {
+		var a onpath.Account
+		err := json.Unmarshal(r.Value, &a)
+		accounts = append(accounts, a)
+		return err
+	})
+	return c.Done(accounts), err
+}
+
+// Capacity is what nodes have promised between two times; cloudlet "": all.
+func (p *Pool) Capacity(cloudlet string, from, until time.Time) (onpath.CapacityView, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if from.IsZero() {
+		from = p.clock()
+	}
+	if until.IsZero() {
+		until = from.Add(24 * time.Hour)
+	}
+	v := onpath.CapacityView{From: from, Until: until, Nodes: []onpath.NodeCapacity{}}
+	if !from.Before(until) {
+		return v, onpath.Errorf(onpath.CodeInvalid, "%s is not before %s", text(from), text(until))
+	}
+	if _, ok := p.cloudlets[cloudlet]; cloudlet != "" && !ok {
+		return v, onpath.Errorf(onpath.CodeNotFound, "there is no cloudlet %s", cloudlet)
+	}
+	for _, cl := range sortedKeys(p.cloudlets) {
+		if cloudlet != "" && cl != cloudlet {
+			continue
+		}
+		for _, name := range p.cal.Nodes(cl) {
+			v.Nodes = append(v.Nodes, p.capacityOf(name, cl, from, until))
+		}
+	}
+	return v, nil
+}
+
+func (p *Pool) capacityOf(name, cloudlet string, from, until time.Time) onpath.NodeCapacity {
+	n := p.nodes[name]
+	share := shareOf(n.Capacity, p.cloudlets[cloudlet].Share)
+	c := onpath.NodeCapacity{Node: name, Cloudlet: cloudlet, Usable: n.Usable, Total: n.Capacity, Share: share}
+	for _, s := range p.cal.Steps(name, from, until) {
+		promised := s.Promised.Add(n.Taken)
+		c.Steps = append(c.Steps, onpath.CapacityStep{At: s.At, Promised: promised,
+			Free: atLeastNothing(n.Capacity.Sub(share).Sub(promised))})
+	}
+	return c
+}

@@ -1,0 +1,436 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/control/ledger"
+	"github.com/onpath/onpath/plan/calendar"
+)
+
+// errNoConfirm is why a decision is taken again: a node did not confirm.
+var errNoConfirm = errors.New("a node does not confirm")
+
+// decision is one reservation's next state, held in the calendar until it is written or
+// let go.
+type decision struct {
+	key   onpath.Key
+	old   *entry // nil: it is new
+	obj   *onpath.Reservation
+	pay   []payment
+	quote onpath.Quote
+	// moved are others' reservations that make room.
+	moved []*decision
+	// asks are the nodes that promise more than before.
+	asks []string
+	// same: nothing changes. gone: the object goes.
+	same, gone bool
+	// postings for the account, in order.
+	postings []onpath.Posting
+}
+
+// Apply admits, changes or cancels reservations, all or none; those that are as they are
+// asked to be are left alone. With dryRun it only says what it would do. The error's code
+// is CodeNoRoom where the pool declines.
+func (p *Pool) Apply(ctx context.Context, puts []*onpath.Reservation, cancels []onpath.Key, dryRun bool) ([]onpath.Quote, error) {
+	prices, err := p.readPrices(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for range 1 + len(p.nodes) {
+		quotes, err := p.tryApply(ctx, prices, puts, cancels, dryRun)
+		if !errors.Is(err, errNoConfirm) {
+			return quotes, err
+		}
+	}
+	return nil, onpath.Errorf(onpath.CodeUnavailable, "no node confirms what the calendar says it has")
+}
+
+func (p *Pool) tryApply(ctx context.Context, prices prices, puts []*onpath.Reservation, cancels []onpath.Key,
+	dryRun bool) (quotes []onpath.Quote, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.broken {
+		return nil, onpath.Errorf(onpath.CodeUnavailable, "the server is still reading its reservations")
+	}
+	p.takeUp()
+	p.prices = prices
+	var held []*decision
+	defer func() {
+		if err != nil || dryRun {
+			p.letGo(held)
+		}
+	}()
+	for _, k := range cancels {
+		d, err := p.cancel(k)
+		if err != nil {
+			return nil, err
+		}
+		held = append(held, d)
+	}
+	for _, r := range puts {
+		d, err := p.decide(r)
+		if err != nil {
+			return nil, err
+		}
+		held = append(held, d)
+	}
+	if err := p.confirm(ctx, held); err != nil {
+		return nil, err
+	}
+	books := map[string]*ledger.Book{}
+	for _, d := range held {
+		if err := p.charge(books, d); err != nil {
+			return nil, about(d.key, err)
+		}
+		quotes = append(quotes, d.quote)
+	}
+	if dryRun {
+		return quotes, nil
+	}
+	for i, d := range held {
+		quotes[i].State = d.obj.Status.State
+	}
+	return quotes, p.commit(ctx, held, books)
+}
+
+func about(k onpath.Key, err error) error {
+	var e *onpath.Error
+	if errors.As(err, &e) && e.Object == "" {
+		c := *e
+		c.Object = k.String()
+		return &c
+	}
+	return err
+}
+
+// confirm asks the nodes that promise more than before, without the lock: nobody else can
+// sell what is held. A node that does not confirm is not asked again for a while.
+func (p *Pool) confirm(ctx context.Context, held []*decision) error {
+	asks := map[string]onpath.PromiseRequest{}
+	for _, d := range held {
+		for _, x := range append([]*decision{d}, d.moved...) {
+			for _, name := range x.asks {
+				n := p.nodes[name]
+				asks[name] = onpath.PromiseRequest{Promised: p.cal.Peak(name, p.clock(),
+					calendar.Forever).Add(n.Taken), Declared: n.Declared}
+			}
+		}
+	}
+	if len(asks) == 0 || p.o.Confirm == nil {
+		return nil
+	}
+	type answer struct {
+		node string
+		err  error
+	}
+	p.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
+	answers := make(chan answer, len(asks))
+	for name, r := range asks {
+		go func() { answers <- answer{name, p.o.Confirm(ctx, name, r)} }()
+	}
+	var refused []answer
+	for range asks {
+		if a := <-answers; a.err != nil {
+			refused = append(refused, a)
+		}
+	}
+	cancel()
+	p.mu.Lock()
+	for _, a := range refused {
+		p.log.Warn("a node does not confirm a reservation", "node", a.node, "err", a.err)
+		if n, ok := p.nodes[a.node]; ok {
+			p.refused[a.node] = p.clock()
+			p.setNode(n)
+		}
+	}
+	if len(refused) > 0 || p.broken || slices.ContainsFunc(held, p.overtaken) {
+		return errNoConfirm
+	}
+	return nil
+}
+
+// overtaken reports whether somebody else changed what d is a change of.
+func (p *Pool) overtaken(d *decision) bool {
+	return p.entries[d.key] != d.old || slices.ContainsFunc(d.moved, p.overtaken)
+}
+
+// confirmTimeout bounds how long a node may take to confirm.
+const confirmTimeout = 2 * time.Second
+
+// decide finds what becomes of a request, and holds it in the calendar.
+func (p *Pool) decide(r *onpath.Reservation) (*decision, error) {
+	k, now := onpath.KeyOf(r), p.clock()
+	old := p.entries[k]
+	if old != nil && old.obj.Status.State.Live() {
+		d, err := p.change(old, r, now)
+		return d, about(k, err)
+	}
+	d, err := p.admit(k, r, now)
+	if d != nil && old != nil {
+		d.old = old
+		identify(d.obj, old.obj)
+	}
+	return d, about(k, err)
+}
+
+// admit finds a place for a new reservation.
+func (p *Pool) admit(k onpath.Key, r *onpath.Reservation, now time.Time) (*decision, error) {
+	slots := slotsOf(&r.Spec, now)
+	if err := notPast(&r.Spec, slots, now); err != nil {
+		return nil, err
+	}
+	order, notes, err := p.nearest(&r.Spec)
+	if err != nil {
+		return nil, err
+	}
+	for _, cl := range order {
+		nodes, fitted := p.place(cl, slots, &r.Spec)
+		if nodes == nil {
+			continue
+		}
+		d := &decision{key: k, obj: onpath.Clone(r), asks: nodes}
+		st := &d.obj.Status
+		*st = onpath.ReservationStatus{Cloudlet: cl, Slots: fitted, Notes: notes}
+		for _, n := range nodes {
+			st.Places = append(st.Places, onpath.ReservedPlace{Node: n})
+		}
+		st.Step(onpath.ReservationRequested, now, "")
+		st.Step(onpath.ReservationConfirmed, now, "on "+strings.Join(unique(nodes), ", "))
+		if capacityOf(fitted).Disk > 0 {
+			st.Notes = append(st.Notes, "disk is counted and paid for, and not limited yet")
+		}
+		if err := p.payFor(d, now); err != nil {
+			return nil, err
+		}
+		d.quote = quoteOf(d, onpath.ReservationQuoted)
+		if limit := r.Spec.MaxPrice; limit != nil {
+			if due := d.due(); due > *limit {
+				return nil, p.tooDear(r, due)
+			}
+		}
+		p.enter(d.obj)
+		return d, nil
+	}
+	return nil, p.decline(r, slots, order)
+}
+
+// notPast refuses what would begin or end before now.
+func notPast(s *onpath.ReservationSpec, slots []onpath.ReservationSlot, now time.Time) error {
+	refuse := func(field, remedy, format string, args ...any) error {
+		e := onpath.Errorf(onpath.CodeInvalid, format, args...)
+		e.Field, e.Remedy = field, remedy
+		return e
+	}
+	if z := slots[len(slots)-1].Until; !z.IsZero() && !z.After(now) {
+		return refuse("spec.until", "write a later time", "%s is past", text(z))
+	}
+	if !s.From.IsZero() && s.From.Before(now) {
+		return refuse("spec.from", "write a later time, or leave it out to begin at once", "%s is past", text(s.From))
+	}
+	for i, k := range slots {
+		if !k.Until.IsZero() && !k.From.Before(k.Until) {
+			return refuse(fmt.Sprintf("spec.slots[%d].until", i), "write a later time",
+				"%s is not after %s, where the slot begins", text(k.Until), text(k.From))
+		}
+	}
+	return nil
+}
+
+func text(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
+
+// place chooses nodes of a cloudlet; nil: not all instances fit.
+func (p *Pool) place(cloudlet string, slots []onpath.ReservationSlot, s *onpath.ReservationSpec) ([]string, []onpath.ReservationSlot) {
+	if s.Nodes == 0 {
+		return p.cal.Place(cloudlet, whole(slots), s.Instances, false), slots
+	}
+	rooms := map[onpath.Resources][]string{} // free machines by what they have
+	for _, name := range p.cal.Nodes(cloudlet) {
+		room, _, usable := p.cal.Room(name)
+		n := p.nodes[name]
+		if usable && n.Taken == (onpath.Resources{}) && p.cal.Peak(name, slots[0].From, end(slots[0].Until)) == (onpath.Resources{}) {
+			rooms[room] = append(rooms[room], name)
+		}
+	}
+	for _, name := range p.cal.Nodes(cloudlet) { // in order
+		room, _, _ := p.cal.Room(name)
+		if list := rooms[room]; len(list) >= s.Nodes {
+			fitted := slices.Clone(slots)
+			fitted[0].Capacity = room
+			return list[:s.Nodes], fitted
+		}
+	}
+	return nil, nil
+}
+
+// nearest are the cloudlets where a request may go, the nearest first.
+func (p *Pool) nearest(s *onpath.ReservationSpec) (order, notes []string, err error) {
+	refuse := func(field, remedy, format string, args ...any) error {
+		e := onpath.Errorf(onpath.CodeInvalid, format, args...)
+		e.Field, e.Remedy = field, remedy
+		return e
+	}
+	for name := range p.cloudlets {
+		order = append(order, name)
+	}
+	slices.Sort(order)
+	if s.Cloudlet != "" {
+		if !slices.Contains(order, s.Cloudlet) {
+			return nil, nil, refuse("spec.cloudlet", "write one of "+strings.Join(order, ", "), "there is no cloudlet %s", s.Cloudlet)
+		}
+		return []string{s.Cloudlet}, nil, nil
+	}
+	if !s.Near.IsValid() {
+		return order, nil, nil
+	}
+	home, bits := "", -1
+	for _, name := range order {
+		for _, x := range p.cloudlets[name].Prefixes {
+			if x.Bits() <= s.Near.Bits() && x.Contains(s.Near.Addr()) && x.Bits() > bits {
+				home, bits = name, x.Bits()
+			}
+		}
+	}
+	if home == "" {
+		return nil, nil, refuse("spec.near",
+			"write cloudlet instead, or have the operator write spec.prefixes of the cloudlet",
+			"no cloudlet says that users with %s are near it", s.Near)
+	}
+	at := p.cloudlets[home].Location
+	slices.SortStableFunc(order, func(a, b string) int {
+		x, y := distance(at, p.cloudlets[a].Location), distance(at, p.cloudlets[b].Location)
+		switch {
+		case a == home || b != home && x < y:
+			return -1
+		case b == home || x > y:
+			return 1
+		}
+		return 0
+	})
+	return order, []string{fmt.Sprintf("%s is near cloudlet %s; the others by their locations", s.Near, home)}, nil
+}
+
+// distance is along the surface of the earth, in radians.
+func distance(a, b onpath.Location) float64 {
+	rad := func(d float64) float64 { return d * math.Pi / 180 }
+	la, lb := rad(a.Latitude), rad(b.Latitude)
+	h := math.Pow(math.Sin((lb-la)/2), 2) + math.Cos(la)*math.Cos(lb)*math.Pow(math.Sin(rad(b.Longitude-a.Longitude)/2), 2)
+	return 2 * math.Asin(math.Sqrt(min(h, 1)))
+}
+
+// decline says what is lacking where, and from when it would fit.
+func (p *Pool) decline(r *onpath.Reservation, slots []onpath.ReservationSlot, order []string) error {
+	var lacks []string
+	s := &r.Spec
+	for _, cl := range order {
+		if len(lacks) == 5 {
+			lacks = append(lacks, fmt.Sprintf("and %d more cloudlets", len(order)-5))
+			break
+		}
+		lacks = append(lacks, p.lacking(cl, slots, s))
+	}
+	if len(order) == 0 {
+		lacks = []string{"there is no cloudlet"}
+	}
+	e := onpath.Errorf(onpath.CodeNoRoom, "declined: %s", strings.Join(lacks, "; "))
+	e.Remedy = "ask for less, for another time or elsewhere"
+	if s.Nodes > 0 {
+		return e
+	}
+	if later, ok := p.cal.Earliest(order, whole(slots), s.Instances, false); ok && later > 0 {
+		at := slots[0].From.Add(later)
+		e.Remedy = fmt.Sprintf("it would fit from %s on (%s later)", text(at), later.Round(time.Millisecond))
+	}
+	return e
+}
+
+// lacking is why one more instance does not fit into a cloudlet: of the node that lacks
+// least at the first instant where it does.
+func (p *Pool) lacking(cloudlet string, slots []onpath.ReservationSlot, s *onpath.ReservationSpec) string {
+	if s.Nodes > 0 {
+		return fmt.Sprintf("cloudlet %s has not %d equal machines of which nothing is promised then", cloudlet, s.Nodes)
+	}
+	names := p.cal.Nodes(cloudlet)
+	if len(names) == 0 {
+		return fmt.Sprintf("cloudlet %s has no nodes", cloudlet)
+	}
+	var away int
+	best, bestNode, bestAt := onpath.Resources{}, "", time.Time{}
+	for _, name := range names {
+		if _, _, usable := p.cal.Room(name); !usable {
+			away++
+			continue
+		}
+		at, lack := p.cal.Lack(name, whole(slots))
+		if lack == (onpath.Resources{}) {
+			continue // it fits there, but not as often as asked for
+		}
+		if bestNode == "" || best.CPU > lack.CPU || best.CPU == lack.CPU && best.Memory > lack.Memory {
+			best, bestNode, bestAt = lack, name, at
+		}
+	}
+	switch {
+	case bestNode == "" && away == len(names):
+		return fmt.Sprintf("no node of cloudlet %s is ready", cloudlet)
+	case bestNode == "":
+		return fmt.Sprintf("cloudlet %s has no room for all %d instances together", cloudlet, s.Instances)
+	}
+	return fmt.Sprintf("in cloudlet %s node %s lacks %s at %s", cloudlet, bestNode, parts(best), text(bestAt))
+}
+
+// parts names the parts of r that are not zero.
+func parts(r onpath.Resources) string {
+	var out []string
+	if r.CPU > 0 {
+		out = append(out, r.CPU.String()+" of CPU")
+	}
+	if r.Memory > 0 {
+		out = append(out, r.Memory.Rounded()+" of memory")
+	}
+	if r.Disk > 0 {
+		out = append(out, r.Disk.Rounded()+" of disk")
+	}
+	if r.Network > 0 {
+		out = append(out, r.Network.Rounded()+" of network")
+	}
+	return strings.Join(out, " and ")
+}
+
+func (p *Pool) tooDear(r *onpath.Reservation, due onpath.Money) error {
+	e := onpath.Errorf(onpath.CodeNoRoom, "declined: %s %s is to be paid, more than maxPrice %s", due, p.currency(), *r.Spec.MaxPrice)
+	e.Field, e.Remedy = "spec.maxPrice", "raise it, or ask for less"
+	return e
+}
+
+func (p *Pool) currency() string {
+	if p.prices.spec == nil {
+		return ""
+	}
+	return p.prices.spec.Currency
+}
+
+func capacityOf(slots []onpath.ReservationSlot) (most onpath.Resources) {
+	for _, s := range slots {
+		most.Disk = max(most.Disk, s.Capacity.Disk)
+	}
+	return most
+}
+
+func unique(list []string) []string {
+	s := slices.Clone(list)
+	slices.Sort(s)
+	return slices.Compact(s)
+}
+
+func quoteOf(d *decision, state onpath.ReservationState) onpath.Quote {
+	st := &d.obj.Status
+	return onpath.Quote{Reservation: d.key.Tenant + "/" + d.key.Name, State: state, Reason: st.Reason,
+		Cloudlet: st.Cloudlet, Places: st.Places, Notes: st.Notes}
+}

@@ -1,0 +1,203 @@
+package pool
+
+import (
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/plan/calendar"
+)
+
+// identify gives next the identity that the store knows.
+func identify(next, old *onpath.Reservation) {
+	m, o := &next.Metadata, old.Metadata
+	m.UID, m.Version, m.Generation, m.Created = o.UID, o.Version, o.Generation, o.Created
+}
+
+// change decides on another request for a live reservation: it grows or is cut from now
+// on, later slots change, it ends sooner or later.
+func (p *Pool) change(e *entry, r *onpath.Reservation, now time.Time) (*decision, error) {
+	k := onpath.KeyOf(r)
+	if sameRequest(e.obj, r) {
+		d := &decision{key: k, old: e, obj: e.obj, same: true}
+		d.quote = quoteOf(d, e.obj.Status.State)
+		return d, nil
+	}
+	old := &e.obj.Status
+	next := slotsOf(&r.Spec, old.Begin())
+	if err := changeable(e.obj, r, next, now); err != nil {
+		return nil, err
+	}
+	if r.Spec.Nodes > 0 {
+		next[0].Capacity = old.Slots[0].Capacity
+	}
+	d := &decision{key: k, old: e, obj: onpath.Clone(r)}
+	identify(d.obj, e.obj)
+	d.obj.Status = onpath.Clone(e.obj).Status
+	st := &d.obj.Status
+	from := now
+	if old.Begin().After(now) {
+		st.Slots = next
+	} else {
+		st.Slots = spliced(old.Slots, next, now)
+	}
+	if err := p.resettle(d, next, from); err != nil {
+		return nil, err
+	}
+	if err := p.payFor(d, now); err != nil {
+		p.letGo(d.moved)
+		return nil, err
+	}
+	st.Step(st.State, now, "changed")
+	d.quote = quoteOf(d, onpath.ReservationQuoted)
+	d.quote.Holds = st.Holds
+	if limit := r.Spec.MaxPrice; limit != nil && old.Paid-old.Refunded+d.due() > *limit {
+		p.letGo(d.moved)
+		return nil, p.tooDear(r, old.Paid-old.Refunded+d.due())
+	}
+	p.swap(d)
+	return d, nil
+}
+
+func sameRequest(a, b *onpath.Reservation) bool {
+	return reflect.DeepEqual(onpath.Clone(a).Spec, onpath.Clone(b).Spec) && reflect.DeepEqual(a.Metadata.Labels, b.Metadata.Labels)
+}
+
+// changeable refuses what no live reservation can become.
+func changeable(old, r *onpath.Reservation, next []onpath.ReservationSlot, now time.Time) error {
+	refuse := func(field, remedy, format string, args ...any) error {
+		e := onpath.Errorf(onpath.CodeInvalid, format, args...)
+		e.Field, e.Remedy = field, remedy
+		return e
+	}
+	anew := "cancel it, and make another"
+	s, was := &r.Spec, &old.Spec
+	begun := !old.Status.Begin().After(now)
+	switch {
+	case s.Cloudlet != was.Cloudlet && s.Cloudlet != old.Status.Cloudlet:
+		return refuse("spec.cloudlet", anew, "it is in cloudlet %s", old.Status.Cloudlet)
+	case s.Near != was.Near && s.Near.IsValid():
+		return refuse("spec.near", anew, "where a reservation is cannot be changed")
+	case s.Nodes != was.Nodes:
+		return refuse("spec.nodes", anew, "machines cannot be added or given back one by one")
+	case begun && !next[0].From.Equal(old.Status.Begin()):
+		return refuse("spec.from", "leave it as it is", "it has begun at %s", text(old.Status.Begin()))
+	case !begun:
+		return notPast(s, next, now)
+	}
+	if z := next[len(next)-1].Until; !z.IsZero() && !z.After(now) {
+		return refuse("spec.until", "delete it, which cancels it", "%s is past", text(z))
+	}
+	return nil
+}
+
+// resettle finds nodes for what a live reservation becomes: it stays where it is if that
+// fits; if not, others make room, or it moves. What d makes of others is held.
+func (p *Pool) resettle(d *decision, next []onpath.ReservationSlot, now time.Time) (err error) {
+	st := &d.obj.Status
+	instances := max(d.obj.Spec.Instances, d.obj.Spec.Nodes)
+	st.Places = slices.Clone(st.Places)
+	if len(st.Places) > instances {
+		st.Places = st.Places[:instances]
+	}
+	p.leave(d.old.obj)
+	defer p.enter(d.old.obj)
+	var tried []calendar.Booking
+	defer func() {
+		for _, b := range tried {
+			p.cal.Free(b)
+		}
+		if err != nil {
+			p.letGo(d.moved)
+		}
+	}()
+	for i := range st.Places {
+		x := &st.Places[i]
+		slots := booked(st.Slots, now, calendar.Forever, 1)
+		if !p.keeps(x.Node, slots, d.old.obj, now) {
+			if err := p.makeRoom(d, i, next, now); err != nil {
+				return err
+			}
+			slots = booked(st.Slots, now, calendar.Forever, 1)
+		}
+		b := calendar.Booking{Node: x.Node, Slots: slots}
+		p.cal.Book(b)
+		tried = append(tried, b)
+		d.asks = append(d.asks, x.Node)
+	}
+	for len(st.Places) < instances {
+		slots := booked(st.Slots, now, calendar.Forever, 1)
+		more := p.cal.Place(st.Cloudlet, slots, 1, d.obj.Spec.Nodes > 0)
+		if more == nil {
+			return p.decline(d.obj, spliced(nil, st.Slots, now), []string{st.Cloudlet})
+		}
+		b := calendar.Booking{Node: more[0], Slots: slots}
+		p.cal.Book(b)
+		tried = append(tried, b)
+		st.Places = append(st.Places, onpath.ReservedPlace{Node: more[0]})
+		d.asks = append(d.asks, more[0])
+	}
+	return nil
+}
+
+// keeps reports whether an instance can stay on its node: it fits, or is nowhere more
+// than it was.
+func (p *Pool) keeps(node string, slots []calendar.Slot, old *onpath.Reservation, now time.Time) bool {
+	if p.cal.Fits(node, slots) {
+		return true
+	}
+	for _, s := range slots {
+		for _, x := range differences(old.Status.Slots, []onpath.ReservationSlot{{From: s.From, Until: s.Until,
+			Capacity: s.Capacity}}, 1, 1, latest(s.From, now)) {
+			if x.more != (onpath.Resources{}) && x.from.Before(s.Until) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// cancel decides on the end of a live reservation; of one that is over, nothing is left.
+func (p *Pool) cancel(k onpath.Key) (*decision, error) {
+	e, now := p.entries[k], p.clock()
+	if e == nil {
+		err := onpath.Errorf(onpath.CodeNotFound, "it does not exist")
+		err.Object = k.String()
+		return nil, err
+	}
+	d := &decision{key: k, old: e, obj: onpath.Clone(e.obj)}
+	if !e.obj.Status.State.Live() {
+		d.gone = true
+		d.quote = quoteOf(d, e.obj.Status.State)
+		return d, nil
+	}
+	err := p.close(d, onpath.ReservationCancelled, now, "cancelled by request", onpath.PostingRefund)
+	return d, about(k, err)
+}
+
+// close ends a live reservation now, and gives back what is due of the rest.
+func (p *Pool) close(d *decision, state onpath.ReservationState, now time.Time, reason string, back onpath.PostingKind) error {
+	return p.closeFrom(d, state, now, now, reason, back)
+}
+
+// closeFrom also gives back what is paid from an earlier time on.
+func (p *Pool) closeFrom(d *decision, state onpath.ReservationState, now, from time.Time, reason string, back onpath.PostingKind) error {
+	st := &d.obj.Status
+	d.pay = slices.Clone(d.old.payments)
+	for _, x := range differences(paidFor(st), nil, len(st.Places), 0, from) {
+		p.giveBack(d, x, back)
+	}
+	st.Slots = spliced(st.Slots, nil, now)
+	for i := range st.Places {
+		st.Places[i].Leaving, st.Places[i].LeavingUntil = "", time.Time{}
+	}
+	st.Holds = time.Time{}
+	if err := p.reckon(d, now); err != nil {
+		return err
+	}
+	st.Step(state, now, reason)
+	d.quote = quoteOf(d, state)
+	p.swap(d)
+	return nil
+}

@@ -1,0 +1,137 @@
+package pool
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/control/ledger"
+)
+
+// Load reads everything from the store. Until it has, nothing is admitted.
+func (p *Pool) Load(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.load(ctx)
+}
+
+func (p *Pool) load(ctx context.Context) error {
+	p.forget()
+	p.takeUp()
+	for _, n := range p.nodes {
+		p.setNode(n)
+	}
+	list, _, err := p.o.Store.List(ctx, onpath.KindReservation, "")
+	if err != nil {
+		return err
+	}
+	err = p.records(ctx, ledger.Accounts, func(r onpath.Record, name string) error {
+		b := &ledger.Book{Version: r.Version}
+		p.accounts[name] = b
+		return json.Unmarshal(r.Value, &b.Account)
+	})
+	if err != nil {
+		return err
+	}
+	err = p.records(ctx, ledger.Prices, func(r onpath.Record, name string) error {
+		version, err := strconv.ParseInt(name, 10, 64)
+		if err != nil {
+			return err
+		}
+		p.kept[version] = &onpath.PriceListSpec{}
+		return json.Unmarshal(r.Value, p.kept[version])
+	})
+	if err != nil {
+		return err
+	}
+	err = p.records(ctx, nodePath, func(r onpath.Record, name string) error {
+		p.bumped[name] = r.Version
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	paid := map[string][]payment{}
+	err = p.records(ctx, payments, func(r onpath.Record, name string) error {
+		var list []payment
+		err := json.Unmarshal(r.Value, &list)
+		paid[name] = list
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, o := range list {
+		r := o.(*onpath.Reservation)
+		k := onpath.KeyOf(r)
+		e := &entry{obj: r, payments: paid[k.Tenant+"/"+k.Name], index: -1}
+		for _, name := range nodesOf(r) {
+			if _, _, known := p.cal.Room(name); !known { // not yet heard of
+				p.cal.SetNode(name, r.Status.Cloudlet, onpath.Resources{}, false)
+			}
+		}
+		p.entries[k] = e
+		p.enter(r)
+		p.plan(e)
+	}
+	for _, e := range p.entries {
+		p.promise(nodesOf(e.obj))
+	}
+	p.broken = false
+	p.run()
+	return nil
+}
+
+// records calls f for each record under a prefix, with the rest of its path.
+func (p *Pool) records(ctx context.Context, prefix string, f func(r onpath.Record, name string) error) error {
+	return p.recordsAt(ctx, prefix, 0, f)
+}
+
+// recordsAt reads them as of a revision; 0: of the newest.
+func (p *Pool) recordsAt(ctx context.Context, prefix string, revision int64, f func(r onpath.Record, name string) error) error {
+	at := onpath.RecordsUnder(prefix)
+	at.Revision = revision
+	for {
+		page, err := p.o.Store.Records(ctx, at)
+		if err != nil {
+			return err
+		}
+		for _, r := range page.Records {
+			if err := f(r, strings.TrimPrefix(r.Path, prefix)); err != nil {
+				return fmt.Errorf("record %s: %w", r.Path, err)
+			}
+		}
+		if page.Next == "" {
+			return nil
+		}
+		at.From, at.Revision = page.Next, page.Revision
+	}
+}
+
+func sortTimes(list []time.Time) {
+	slices.SortFunc(list, func(a, b time.Time) int { return a.Compare(b) })
+}
+
+func sortedKeys[T any](m map[string]T) []string {
+	out := make([]string, 0, len(m))
+	for k := range m {
+		out = append(out, k)
+	}
+	slices.Sort(out)
+	return out
+}
+
+func sortedKeysOf[T any](m map[onpath.Key]T) []onpath.Key {
+	out := make([]onpath.Key, 0, len(m))
+	for k := range m {
+		out = append(out, k)
+	}
+	slices.SortFunc(out, func(a, b onpath.Key) int { return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Name, b.Name)) })
+	return out
+}

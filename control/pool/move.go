@@ -1,0 +1,288 @@
+package pool
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/plan/calendar"
+)
+
+// settle is how long a moving instance may take to start elsewhere, beside its drain.
+const settle = 10 * time.Second
+
+// mover is a place of a reservation that could move.
+type mover struct {
+	e     *entry
+	place int
+	use   Use
+}
+
+// makeRoom solves a scaling conflict (PacketCloud §3.5): place i of d does not fit on its
+// node any more. The least disruptive set of instances there moves to the least loaded
+// nodes of the cloudlet: such without state first, then by the time they take to drain,
+// then by their flows. d grows once they are gone.
+func (p *Pool) makeRoom(d *decision, i int, next []onpath.ReservationSlot, now time.Time) error {
+	st := &d.obj.Status
+	node := st.Places[i].Node
+	conflict := func() error {
+		return p.decline(d.obj, spliced(nil, st.Slots, now), []string{st.Cloudlet})
+	}
+	var moved []*decision
+	gone := latest(now, st.Holds)
+	for _, m := range p.movers(d, i, node) {
+		if m.e == d.old { // it moves itself
+			if p.moveSelf(d, i, next, now, m.use) {
+				p.letGo(moved)
+				return nil
+			}
+			continue
+		}
+		x := p.moving(m, node, now)
+		if x == nil {
+			continue
+		}
+		moved = append(moved, x)
+		gone = latest(gone, x.obj.Status.Places[m.place].LeavingUntil)
+		if z := end(next[len(next)-1].Until); !gone.Before(z) {
+			break // it would be over by then
+		}
+		if slots := spliced(d.old.obj.Status.Slots, next, gone); p.cal.Fits(node, booked(slots, now, calendar.Forever, 1)) {
+			d.moved = append(d.moved, moved...)
+			st.Slots, st.Holds = slots, gone
+			return nil
+		}
+	}
+	p.letGo(moved)
+	return conflict()
+}
+
+// movers are the places on a node that could move, the least disruptive first.
+func (p *Pool) movers(d *decision, i int, node string) []mover {
+	var out []mover
+	for k, e := range p.entries {
+		if !e.obj.Status.State.Live() {
+			continue
+		}
+		for j, x := range e.obj.Status.Places {
+			busy := x.Leaving != "" || e.obj.Spec.Nodes > 0
+			if x.Node != node || busy || e == d.old && j != i || slices.ContainsFunc(d.moved,
+				func(m *decision) bool { return m.old == e }) {
+				continue
+			}
+			m := mover{e: e, place: j}
+			if p.o.Use != nil {
+				m.use = p.o.Use(k)
+			}
+			out = append(out, m)
+		}
+	}
+	slices.SortFunc(out, func(a, b mover) int {
+		return cmp.Or(first(a.use.Stateless, b.use.Stateless), cmp.Compare(a.use.Drain, b.use.Drain), cmp.Compare(a.use.Flows, b.use.Flows),
+			cmp.Compare(onpath.KeyOf(a.e.obj).String(), onpath.KeyOf(b.e.obj).String()), cmp.Compare(a.place, b.place))
+	})
+	return out
+}
+
+func first(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	}
+	return 1
+}
+
+// moving is the decision that a place moves to the least loaded node where it fits, held;
+// nil if there is none.
+func (p *Pool) moving(m mover, node string, now time.Time) *decision {
+	st := &m.e.obj.Status
+	to := p.cal.LeastLoaded(st.Cloudlet, booked(st.Slots, now, calendar.Forever, 1), node)
+	if to == "" {
+		return nil
+	}
+	d := &decision{key: onpath.KeyOf(m.e.obj), old: m.e, obj: onpath.Clone(m.e.obj), pay: m.e.payments, asks: []string{to}}
+	x := &d.obj.Status.Places[m.place]
+	x.Node = to
+	if !st.Begin().After(now) { // something runs there
+		x.Leaving, x.LeavingUntil = node, now.Add(m.use.Drain+settle)
+	}
+	d.obj.Status.Step(st.State, now, fmt.Sprintf("moves from node %s to node %s", node, to))
+	d.quote = quoteOf(d, st.State)
+	p.swap(d)
+	return d
+}
+
+// moveSelf has the growing instance itself move. Its reservation is not in the calendar
+// meanwhile.
+func (p *Pool) moveSelf(d *decision, i int, next []onpath.ReservationSlot, now time.Time, use Use) bool {
+	st := &d.obj.Status
+	x := &st.Places[i]
+	gone, old := now, booked(d.old.obj.Status.Slots, now, calendar.Forever, 1)
+	running := !d.old.obj.Status.Begin().After(now)
+	if running {
+		gone = latest(now.Add(use.Drain+settle), st.Holds)
+	}
+	slots := spliced(d.old.obj.Status.Slots, next, gone)
+	if !running {
+		slots = next
+	}
+	here := calendar.Booking{Node: x.Node, Slots: old}
+	to := p.cal.LeastLoaded(st.Cloudlet, booked(slots, now, calendar.Forever, 1), x.Node)
+	if to == "" || !gone.Before(end(next[len(next)-1].Until)) || running && !p.cal.Fits(here.Node, clip(here.Slots, gone)) {
+		return false
+	}
+	st.Slots = slots
+	if running {
+		x.Leaving, x.LeavingUntil, st.Holds = x.Node, gone, gone
+	}
+	x.Node = to
+	return true
+}
+
+func clip(slots []calendar.Slot, until time.Time) []calendar.Slot {
+	var out []calendar.Slot
+	for _, s := range slots {
+		if s.From.Before(until) {
+			s.Until = earliest(s.Until, until)
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// Move has an instance of a reservation leave its node: to a named one, or the least
+// loaded of the cloudlet.
+func (p *Pool) Move(ctx context.Context, k onpath.Key, from, to string) (onpath.Quote, error) {
+	for range 1 + len(p.nodes) {
+		q, err := p.tryMove(ctx, k, from, to)
+		if err != errNoConfirm {
+			return q, about(k, err)
+		}
+	}
+	return onpath.Quote{}, onpath.Errorf(onpath.CodeUnavailable, "no node confirms that it takes the instance")
+}
+
+func (p *Pool) tryMove(ctx context.Context, k onpath.Key, from, to string) (onpath.Quote, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.takeUp()
+	now, e := p.clock(), p.entries[k]
+	if e == nil || !e.obj.Status.State.Live() {
+		return onpath.Quote{}, onpath.Errorf(onpath.CodeNotFound, "it does not run")
+	}
+	st := &e.obj.Status
+	i := slices.IndexFunc(st.Places, func(x onpath.ReservedPlace) bool { return x.Node == from && x.Leaving == "" })
+	if i < 0 {
+		return onpath.Quote{}, onpath.Errorf(onpath.CodeConflict, "it has no instance on node %s that does not move already", from)
+	}
+	m := mover{e: e, place: i}
+	if p.o.Use != nil {
+		m.use = p.o.Use(k)
+	}
+	slots := booked(st.Slots, now, calendar.Forever, 1)
+	if to != "" {
+		if _, cl, _ := p.cal.Room(to); cl != st.Cloudlet {
+			return onpath.Quote{}, onpath.Errorf(onpath.CodeInvalid,
+				"cloudlet %s, where the reservation is, has no node %s", st.Cloudlet, to)
+		}
+		if !p.cal.Fits(to, slots) {
+			at, lack := p.cal.Lack(to, slots)
+			return onpath.Quote{}, onpath.Errorf(onpath.CodeNoRoom, "node %s lacks %s at %s", to, parts(lack), text(at))
+		}
+	}
+	d := p.moving(m, from, now)
+	if d == nil {
+		return onpath.Quote{}, onpath.Errorf(onpath.CodeNoRoom, "no other node of cloudlet %s has room for it", st.Cloudlet)
+	}
+	if to != "" && d.obj.Status.Places[i].Node != to {
+		p.leave(d.obj)
+		d.obj.Status.Places[i].Node, d.asks = to, []string{to}
+		d.obj.Status.Steps = slices.Clone(st.Steps)
+		d.obj.Status.Step(st.State, now, fmt.Sprintf("moves from node %s to node %s", from, to))
+		d.quote = quoteOf(d, st.State)
+		p.enter(d.obj)
+	}
+	if err := p.confirm(ctx, []*decision{d}); err != nil {
+		p.letGo([]*decision{d})
+		return onpath.Quote{}, err
+	}
+	if err := p.commit(ctx, []*decision{d}, nil); err != nil {
+		p.letGo([]*decision{d})
+		return onpath.Quote{}, err
+	}
+	return d.quote, nil
+}
+
+// finishMoves frees the places that instances have left before their time, and has the
+// growth that waits for them begin.
+func (p *Pool) finishMoves(ctx context.Context) {
+	now := p.clock()
+	for _, k := range sortedKeysOf(p.leaving) {
+		e := p.entries[k]
+		if p.broken || e == nil || p.o.Use == nil {
+			continue
+		}
+		use := p.o.Use(k)
+		d := &decision{key: k, old: e, obj: onpath.Clone(e.obj), pay: e.payments}
+		var grows []*decision
+		left := false
+		for i := range d.obj.Status.Places {
+			x := &d.obj.Status.Places[i]
+			if x.Leaving == "" || use.Nodes == nil || use.Nodes[x.Leaving] > 0 || use.Nodes[x.Node] == 0 {
+				continue
+			}
+			left = true
+			if e.obj.Status.Holds.Equal(x.LeavingUntil) {
+				advance(&d.obj.Status, now)
+			}
+			grows = append(grows, p.waiting(x.Leaving, x.LeavingUntil, k, now)...)
+			x.Leaving, x.LeavingUntil = "", time.Time{}
+		}
+		if !left {
+			continue
+		}
+		p.swap(d)
+		for _, g := range grows {
+			p.swap(g)
+		}
+		d.moved = grows
+		if err := p.commit(ctx, []*decision{d}, nil); err != nil {
+			p.letGo(grows)
+			d.moved = nil
+			p.letGo([]*decision{d})
+			p.log.Error("a move cannot be finished; it is tried on", "reservation", k, "err", err)
+		}
+	}
+}
+
+// waiting are the decisions that reservations on a node grow now, that would at a later
+// time.
+func (p *Pool) waiting(node string, until time.Time, but onpath.Key, now time.Time) []*decision {
+	var out []*decision
+	for k, e := range p.entries {
+		st := &e.obj.Status
+		if k == but || !st.State.Live() || !st.Holds.Equal(until) || !slices.ContainsFunc(st.Places,
+			func(x onpath.ReservedPlace) bool { return x.Node == node }) {
+			continue
+		}
+		d := &decision{key: k, old: e, obj: onpath.Clone(e.obj), pay: e.payments}
+		advance(&d.obj.Status, now)
+		out = append(out, d)
+	}
+	return out
+}
+
+// advance has the slot that begins at Holds begin now.
+func advance(st *onpath.ReservationStatus, now time.Time) {
+	for i := 1; i < len(st.Slots); i++ {
+		if st.Slots[i].From.Equal(st.Holds) && st.Slots[i-1].From.Before(now) && now.Before(st.Holds) {
+			st.Slots[i].From, st.Slots[i-1].Until = now, now
+		}
+	}
+	st.Holds = time.Time{}
+}

@@ -1,0 +1,198 @@
+package pool
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/control/ledger"
+	"github.com/onpath/onpath/plan/price"
+)
+
+// readPrices reads the price list.
+func (p *Pool) readPrices(ctx context.Context) (prices, error) {
+	o, err := p.o.Store.Get(ctx, onpath.Key{Kind: onpath.KindPriceList, Name: onpath.DefaultPriceList})
+	if onpath.CodeOf(err) == onpath.CodeNotFound {
+		return prices{}, nil
+	}
+	if err != nil {
+		return prices{}, err
+	}
+	l := o.(*onpath.PriceList)
+	return prices{&l.Spec, l.Metadata.Version}, nil
+}
+
+// paidFor are the slots of a reservation as far as they are paid: an open-ended one pays
+// an hour ahead.
+func paidFor(st *onpath.ReservationStatus) []onpath.ReservationSlot {
+	if !st.End().IsZero() || len(st.Slots) == 0 {
+		return st.Slots
+	}
+	var out []onpath.ReservationSlot
+	for _, s := range st.Slots {
+		if s.From.Before(st.PaidUntil) {
+			s.Until = earliest(end(s.Until), st.PaidUntil)
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// payFor finds what a decision costs and gives back, from now on. What was promised
+// before is still in the calendar, what d promises is not.
+func (p *Pool) payFor(d *decision, now time.Time) error {
+	st := &d.obj.Status
+	var old onpath.ReservationStatus
+	if d.old != nil && d.old.obj.Status.State.Live() {
+		old = d.old.obj.Status
+		d.pay = slices.Clone(d.old.payments)
+	}
+	switch {
+	case !st.End().IsZero():
+		st.PaidUntil = time.Time{}
+	case old.State == "":
+		st.PaidUntil = latest(st.Begin(), now).Add(hour)
+	case !old.End().IsZero():
+		st.PaidUntil = old.End() // that is paid
+	}
+	if st.Currency = p.currency(); p.prices.spec == nil && len(d.pay) == 0 {
+		return nil
+	}
+	for _, x := range differences(paidFor(&old), paidFor(st), len(old.Places), len(st.Places), now) {
+		if x.less != (onpath.Resources{}) {
+			p.giveBack(d, x, onpath.PostingRefund)
+		}
+		p.chargePart(d, x, now)
+	}
+	return p.reckon(d, now)
+}
+
+// chargePart charges what a part has more than before.
+func (p *Pool) chargePart(d *decision, x part, now time.Time) {
+	if x.more == (onpath.Resources{}) || p.prices.spec == nil {
+		return
+	}
+	cl := d.obj.Status.Cloudlet
+	levels := p.tenants.Steps(tenantNode(d.key.Tenant, cl), x.from, x.until)
+	segments := price.Segments(p.prices.spec, x.from, x.until, x.more, p.total(cl), levels)
+	d.postings = append(d.postings, onpath.Posting{Kind: onpath.PostingCharge, Cause: span(x),
+		Prices: p.prices.version, Segments: segments})
+	d.pay = append(d.pay, payment{At: now, Begin: x.from, Prices: p.prices.version, Segments: segments})
+}
+
+// maxSegments bounds a posting.
+const maxSegments = 2000
+
+func span(x part) string { return fmt.Sprintf("from %s until %s", text(x.from), text(x.until)) }
+
+// giveBack cuts a part out of the payments, the latest first.
+func (p *Pool) giveBack(d *decision, x part, kind onpath.PostingKind) {
+	left := x.less
+	for i := len(d.pay) - 1; i >= 0 && left != (onpath.Resources{}); i-- {
+		pay := d.pay[i]
+		have := paidIn(pay.Segments, x)
+		keep := over(have, left)
+		stays, goes := price.Cut(pay.Segments, x.from, x.until, keep)
+		if len(goes) == 0 {
+			continue
+		}
+		left = left.Sub(have.Sub(keep))
+		pay.Segments = stays
+		d.pay[i] = pay
+		d.postings = append(d.postings, onpath.Posting{Kind: kind, Cause: span(x), Prices: pay.Prices, Segments: goes,
+			Paid: pay.At, Begin: x.from})
+	}
+	d.pay = slices.DeleteFunc(d.pay, func(pay payment) bool { return len(pay.Segments) == 0 })
+}
+
+// paidIn is the amount that segments hold where they meet a part of a slot: it is the
+// same all through a payment.
+func paidIn(segments []onpath.PaidSegment, x part) (sum onpath.Resources) {
+	for _, s := range segments {
+		if s.From.Before(x.until) && x.from.Before(s.Until) {
+			for _, t := range s.Tiers {
+				sum = sum.Add(t)
+			}
+			return sum
+		}
+	}
+	return sum
+}
+
+// reckon finds the amounts of a decision's postings.
+func (p *Pool) reckon(d *decision, now time.Time) error {
+	for i := range d.postings {
+		post := &d.postings[i]
+		post.At = now
+		if len(post.Segments) > maxSegments {
+			e := onpath.Errorf(onpath.CodeInvalid,
+				"the price changes %d times with what the tenant has reserved; at most %d", len(post.Segments), maxSegments)
+			e.Remedy = "make several reservations of it"
+			return e
+		}
+		l := p.kept[post.Prices]
+		if l == nil && post.Prices == p.prices.version {
+			l = p.prices.spec
+		}
+		var err error
+		if post.Amount, err = ledger.Amount(post, l); err != nil {
+			return onpath.Errorf(onpath.CodeInvalid, "the price cannot be found: %w", err)
+		}
+	}
+	return nil
+}
+
+// due is what a decision has to be paid, given back what it gives back.
+func (d *decision) due() (sum onpath.Money) {
+	for _, x := range d.postings {
+		if x.Kind == onpath.PostingCharge {
+			sum += x.Amount
+		}
+	}
+	return sum
+}
+
+// charge enters the decision's postings into the tenant's account: what is given back
+// first.
+func (p *Pool) charge(books map[string]*ledger.Book, d *decision) error {
+	for _, x := range append([]*decision{d}, d.moved...) {
+		b := books[x.key.Tenant]
+		if b == nil {
+			b = p.book(x.key.Tenant)
+			books[x.key.Tenant] = b
+		}
+		st := &x.obj.Status
+		x.quote.Currency = st.Currency
+		for _, charges := range []bool{false, true} {
+			for _, post := range x.postings {
+				if (post.Kind == onpath.PostingCharge) != charges {
+					continue
+				}
+				post.Reservation = x.key.Name
+				if err := b.Add(post.At, post); err != nil {
+					return err
+				}
+				if charges {
+					st.Paid += post.Amount
+					x.quote.Price += post.Amount
+				} else {
+					st.Refunded += post.Amount
+					x.quote.Refund += post.Amount
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// book is a copy of a tenant's account, to add postings to.
+func (p *Pool) book(tenant string) *ledger.Book {
+	if b := p.accounts[tenant]; b != nil {
+		return &ledger.Book{Account: b.Account, Version: b.Version}
+	}
+	return &ledger.Book{Account: onpath.Account{Tenant: tenant}}
+}
+
+func tenantNode(tenant, cloudlet string) string { return tenant + "/" + cloudlet }

@@ -1,0 +1,131 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"time"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/control/pool"
+	"github.com/onpath/onpath/plan"
+)
+
+// newPool makes the scheduler of reservations.
+func (c *Controller) newPool() *pool.Pool {
+	return pool.New(pool.Options{
+		Store: c.o.Store, Clock: c.o.Clock, Log: c.log, Confirm: c.confirmPromise, Changed: c.kick, Tell: c.Tell,
+		Use: func(k onpath.Key) pool.Use {
+			if uses := c.uses.Load(); uses != nil {
+				return (*uses)[k]
+			}
+			return pool.Use{}
+		},
+	})
+}
+
+// Pool is the scheduler of reservations.
+func (c *Controller) Pool() *pool.Pool { return c.pool }
+
+// confirmPromise asks a node whether it can keep what it will have promised.
+func (c *Controller) confirmPromise(ctx context.Context, node string, r onpath.PromiseRequest) error {
+	s, err := c.o.Hub.Call(ctx, node, onpath.OpPromise, r)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	b, err := io.ReadAll(s)
+	if err != nil {
+		return err
+	}
+	var answer onpath.Promise
+	if err := json.Unmarshal(b, &answer); err != nil {
+		return err
+	}
+	if !answer.Kept {
+		return onpath.Errorf(onpath.CodeNoRoom, "node %s: %s", node, answer.Why)
+	}
+	return nil
+}
+
+// observe tells the pool of nodes and cloudlets, and of what reservations are used for.
+// Callers hold mu.
+func (c *Controller) observe(r *plan.Result) {
+	now, grace := c.o.Clock(), c.o.Settings.Grace
+	if grace == 0 {
+		grace = plan.DefaultGrace
+	}
+	var nodes []pool.Node
+	cloudlets := map[string]pool.Cloudlet{}
+	uses := map[onpath.Key]pool.Use{}
+	c.reservedBy = map[onpath.Key]onpath.Key{}
+	for _, o := range c.mirror.objects {
+		switch o := o.(type) {
+		case *onpath.Cloudlet:
+			cloudlets[o.Metadata.Name] = pool.Cloudlet{Share: o.Spec.OperatorShare, Location: o.Spec.Location, Prefixes: o.Spec.Prefixes}
+		case *onpath.Node:
+			nodes = append(nodes, c.observeNode(o, r.Taken[o.Metadata.Name], now, grace))
+		case *onpath.Deployment:
+			c.noteUse(uses, o.Metadata.Tenant, o.Metadata.Name, o.Spec.Reservation, o.Spec.Function, o.Spec.Drain)
+		case *onpath.Chain:
+			for _, e := range o.Spec.Through {
+				drain := e.Drain
+				if drain == 0 {
+					drain = onpath.DefaultDrain
+				}
+				c.noteUse(uses, o.Metadata.Tenant, onpath.ShortDeployment(o.Metadata.Name, e.Function), e.Reservation, e.Function, drain)
+			}
+		}
+	}
+	c.noteInstances(uses)
+	c.uses.Store(&uses)
+	c.pool.Observe(nodes, cloudlets)
+}
+
+func (c *Controller) observeNode(o *onpath.Node, taken onpath.Resources, now time.Time, grace time.Duration) pool.Node {
+	n := pool.Node{Name: o.Metadata.Name, Cloudlet: o.Spec.Cloudlet, Declared: o.Spec.Capacity, Taken: taken, Since: c.started}
+	st := c.nodes[n.Name]
+	if st == nil {
+		n.Capacity = plan.Capacity(o, nil)
+		n.Gone = !c.started.IsZero() && now.Sub(c.started) > grace
+		return n
+	}
+	n.Capacity, n.Since = plan.Capacity(o, &st.state), st.state.Seen
+	away := now.Sub(n.Since)
+	n.Gone = away > grace
+	n.Usable = st.connected && away <= onpath.NodeTimeout && !o.Spec.Drain && (o.Spec.Schedulable == nil || *o.Spec.Schedulable)
+	for _, x := range st.state.Report.Conditions {
+		n.Usable = n.Usable && !(x.Type == "Ready" && x.Status == onpath.False)
+	}
+	if !n.Gone {
+		n.Since = time.Time{} // so that what says the same is the same
+	}
+	return n
+}
+
+// noteUse notes what a reservation is used for.
+func (c *Controller) noteUse(uses map[onpath.Key]pool.Use, tenant, deployment string, reservation,
+	function onpath.Ref, drain onpath.Duration) {
+	if reservation == "" {
+		return
+	}
+	t, name := reservation.Resolve(tenant)
+	ft, fn := function.Resolve(tenant)
+	f, _ := c.mirror.objects[onpath.Key{Kind: onpath.KindFunction, Tenant: ft, Name: fn}].(*onpath.Function)
+	k := onpath.Key{Kind: onpath.KindReservation, Tenant: t, Name: name}
+	uses[k] = pool.Use{Stateless: f != nil && f.Spec.State == onpath.StateNone, Drain: time.Duration(drain), Nodes: map[string]int{}}
+	c.reservedBy[onpath.Key{Kind: onpath.KindDeployment, Tenant: tenant, Name: deployment}] = k
+}
+
+// noteInstances notes where the instances of reservations are.
+func (c *Controller) noteInstances(uses map[onpath.Key]pool.Use) {
+	for _, o := range c.mirror.objects {
+		i, ok := o.(*onpath.Instance)
+		if !ok {
+			continue
+		}
+		if k, ok := c.reservedBy[onpath.Key{Kind: onpath.KindDeployment, Tenant: i.Metadata.Tenant, Name: i.Spec.Deployment}]; ok {
+			uses[k].Nodes[i.Spec.Node]++
+		}
+	}
+}
