@@ -15,14 +15,6 @@ type Instance struct {
 	Status   InstanceStatus `json:"status,omitzero"`
 }
 
-// NextAttempt stands in the message of an instance that failed between the reason
-// and the time until the next attempt.
-const NextAttempt = "; next attempt in "
-
-// ProcessEnded is the message of an instance whose process has ended, until its node
-// knows how. That it tells in an event of its own.
-const ProcessEnded = "its process has ended"
-
 // ReasonProcessEnded is the reason of a failed instance whose process has ended, until
 // its node knows how. The node then tells that in an event.
 const ReasonProcessEnded = "ProcessEnded"

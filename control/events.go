@@ -80,7 +80,7 @@ func (l *eventLog) add(e plan.Event, at time.Time) {
 	e.Message, e.Reason = onpath.ClipText(e.Message), onpath.ClipText(e.Reason)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	o := make1(onpath.KindEvent, "").(*onpath.Event)
+	o := newObject(onpath.KindEvent, "").(*onpath.Event)
 	o.Metadata.Tenant = cmp.Or(e.To, e.About.Tenant, onpath.OperatorTenant)
 	if l.told(&e, at) {
 		return
@@ -120,19 +120,13 @@ const twinTime = 10 * time.Second
 
 // told reports whether the node itself has just told why an instance failed.
 func (l *eventLog) told(e *plan.Event, at time.Time) bool {
-	if e.Reason != reasonFailed || e.Cause == "" && e.Message == "" {
+	if e.Reason != reasonFailed || e.Cause == "" {
 		return false
-	}
-	same := func(s *onpath.EventSpec) bool {
-		if e.Cause != "" {
-			return s.Reason == e.Cause
-		}
-		return s.Reason != reasonFailed && strings.HasPrefix(s.Message, e.Message) // of a node that reports no reasons
 	}
 	list := l.tenant[cmp.Or(e.About.Tenant, onpath.OperatorTenant)]
 	for _, old := range slices.Backward(list[max(0, len(list)-twinReach):]) {
 		s := &old.Spec
-		if s.Warning && s.About == e.About.String() && s.Node == e.Node && same(s) && at.Sub(s.Time).Abs() <= twinTime {
+		if s.Warning && s.Reason == e.Cause && s.About == e.About.String() && s.Node == e.Node && at.Sub(s.Time).Abs() <= twinTime {
 			return true
 		}
 	}

@@ -112,7 +112,7 @@ func (c *Controller) NodeGone(node, reason string) {
 // whatever the configuration says, and the difference is told.
 func (c *Controller) missNode(st *session, h *onpath.NodeHello) {
 	st.waits = nil
-	n := make1(onpath.KindNode, h.Node).(*onpath.Node)
+	n := newObject(onpath.KindNode, h.Node).(*onpath.Node)
 	n.Spec = h.Spec
 	if n.Spec.Cloudlet == "" {
 		n.Spec.Cloudlet = onpath.DefaultTenant
@@ -147,7 +147,7 @@ func (c *Controller) takeUp(st *session, n *onpath.Node) {
 	}
 	st.waits = nil
 	c.missing[onpath.KeyOf(n)] = n
-	cl := make1(onpath.KindCloudlet, n.Spec.Cloudlet)
+	cl := newObject(onpath.KindCloudlet, n.Spec.Cloudlet)
 	c.missing[onpath.KeyOf(cl)] = cl
 	c.kick()
 }
@@ -177,7 +177,7 @@ func (c *Controller) checkNode(n *onpath.Node) error {
 		}
 	}
 	changes := []onpath.Change{{Key: onpath.KeyOf(n), Object: n}}
-	cl := make1(onpath.KindCloudlet, n.Spec.Cloudlet)
+	cl := newObject(onpath.KindCloudlet, n.Spec.Cloudlet)
 	if before.Objects[onpath.KeyOf(cl)] == nil {
 		changes = append(changes, onpath.Change{Key: onpath.KeyOf(cl), Object: cl})
 	}
@@ -256,10 +256,10 @@ func overruled(given, filled, object *onpath.NodeSpec) string {
 
 // defaults are the objects that every installation has.
 func defaults() []onpath.Object {
-	return []onpath.Object{make1(onpath.KindTenant, onpath.DefaultTenant), make1(onpath.KindTenant, onpath.OperatorTenant)}
+	return []onpath.Object{newObject(onpath.KindTenant, onpath.DefaultTenant), newObject(onpath.KindTenant, onpath.OperatorTenant)}
 }
 
-func make1(k onpath.Kind, name string) onpath.Object {
+func newObject(k onpath.Kind, name string) onpath.Object {
 	o, err := onpath.New(k)
 	if err != nil {
 		panic(err) // only with a kind that is none

@@ -36,7 +36,7 @@ func (c *Controller) Verify(ctx context.Context, r onpath.VerifyRequest) (*onpat
 	silent := c.silent(s)
 	in := verify.Input{Objects: s.Objects, Plans: plans, Chains: r.Chains}
 	if r.Live {
-		in.Unheard = unheard(s, silent)
+		in.Unheard = noReport(s, silent)
 	}
 	p := prove(in)
 	p.Live = r.Live
@@ -109,10 +109,10 @@ func hearsay(s *plan.Snapshot, silent map[string]string) (out []string) {
 	return out
 }
 
-// unheard says of nodes without a session why what they have in force is not known,
+// noReport says of nodes without a session why what they have in force is not known,
 // and whether their peers reach them at least. A data path that answers may have been
 // told something else meanwhile, so that proves nothing.
-func unheard(s *plan.Snapshot, silent map[string]string) map[string]string {
+func noReport(s *plan.Snapshot, silent map[string]string) map[string]string {
 	out := map[string]string{}
 	for n, why := range silent {
 		for _, peer := range slices.Sorted(maps.Keys(s.States)) {
@@ -151,7 +151,7 @@ func (c *Controller) VerifyChange(ctx context.Context, changes []onpath.Change) 
 	var errs onpath.Errors
 	for _, r := range refuted(p) {
 		if !known[r.Chain] {
-			errs = append(errs, astray(r))
+			errs = append(errs, refutation(r))
 		}
 	}
 	return errs.Err()
@@ -169,8 +169,8 @@ func refuted(p *onpath.Proof) (out []onpath.ChainProof) {
 	return out
 }
 
-// astray is the error of a chain that would not keep its promise.
-func astray(r onpath.ChainProof) *onpath.Error {
+// refutation is the error of a chain that would not keep its promise.
+func refutation(r onpath.ChainProof) *onpath.Error {
 	x := r.Counterexample
 	e := onpath.Errorf(onpath.CodeInternal, "the rules that would follow lead a flow astray, which is a fault of onpath's: protocol %d from %s port %d to %s port %d, starting at %s, %s at node %s (promised: %s)",
 		x.Tuple.Protocol, x.Tuple.Src, x.Tuple.SrcPort, x.Tuple.Dst, x.Tuple.DstPort, x.Entry, x.Message, x.At, strings.Join(x.Promised, " → "))

@@ -241,7 +241,7 @@ func (in *instance) shut(ctx context.Context) {
 	in.open = false
 	in.a.mu.Unlock()
 	in.a.apply.kick(false)
-	in.set(onpath.InstanceFailed, cause{onpath.ReasonProcessEnded, onpath.ProcessEnded})
+	in.set(onpath.InstanceFailed, cause{onpath.ReasonProcessEnded, "its process has ended"})
 	in.syncApply(ctx)
 }
 

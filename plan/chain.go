@@ -226,7 +226,7 @@ func (c *chain) selectTraffic() {
 	s := c.obj.Spec.Select
 	c.forward = matches(c.from.any, c.from.source(), c.to.any, c.to.destination(), s)
 	if c.obj.Spec.Direction != onpath.DirectionForward && c.from.deployment == (name{}) {
-		c.reverse = matches(c.to.any, c.to.source(), c.from.any, c.from.destination(), turned(s))
+		c.reverse = matches(c.to.any, c.to.source(), c.from.any, c.from.destination(), reversed(s))
 	}
 	c.checkDialled()
 	if len(c.forward) > 0 || len(c.errs) > 0 || c.from.deployment != (name{}) {

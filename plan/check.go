@@ -18,9 +18,9 @@ func Check(s *Snapshot) error { return check(s).Err() }
 // before and does not concern the changed objects is left out. What others need
 // cannot be deleted.
 func CheckChange(before, after *Snapshot, changed []onpath.Key) error {
-	known := map[string]bool{}
+	known := map[faultKey]bool{}
 	for _, e := range check(before) {
-		known[e.Error()] = true
+		known[keyOfFault(e)] = true
 	}
 	about := map[string]bool{}
 	marked := *after
@@ -32,12 +32,20 @@ func CheckChange(before, after *Snapshot, changed []onpath.Key) error {
 	out := checkRemovals(before, after, changed)
 	inUse := len(out) > 0
 	for _, e := range check(&marked) {
-		if about[e.Object] || !known[e.Error()] && !inUse { // what lacks it would only repeat it
+		if about[e.Object] || !known[keyOfFault(e)] && !inUse { // what lacks it would only repeat it
 			out = append(out, e)
 		}
 	}
 	return out.Err()
 }
+
+// faultKey tells faults apart by what is wrong where.
+type faultKey struct {
+	object, field string
+	code          onpath.Code
+}
+
+func keyOfFault(e *onpath.Error) faultKey { return faultKey{e.Object, e.Field, e.Code} }
 
 func check(s *Snapshot) onpath.Errors {
 	w := newWorld(s)

@@ -30,8 +30,8 @@ func checkRemovals(before, after *Snapshot, changed []onpath.Key) (errs onpath.E
 		}
 		e := onpath.Errorf(onpath.CodeInvalid, format, Enumerate(named(k, users)))
 		e.Object, e.Remedy = k.String(), remedy
-		if all := Enumerate(textsOf(users)); !strings.Contains(e.Message, all) {
-			e.Cause = errors.New(all)
+		if all := textsOf(users); !slices.Equal(all, named(k, users)) {
+			e.Cause = errors.New(Enumerate(all))
 		}
 		errs = append(errs, e)
 	}

@@ -99,7 +99,7 @@ func (x *index) findParts() {
 	}
 	for _, t := range x.plan.Datapath.Tables {
 		switch {
-		case t.ID == onpath.ClassifierTable(onpath.TierOperator) || t.ID == onpath.ClassifierTable(onpath.TierTenant):
+		case isClassifier(t.ID):
 			for _, r := range t.Rules {
 				if p := at(r.Path); r.Reverse {
 					p.reverse = append(p.reverse, r)
@@ -200,4 +200,9 @@ func (x *index) pointedAtBy(y *index) bool {
 		}
 	}
 	return false
+}
+
+// isClassifier reports whether a table chooses among the chains of a tier.
+func isClassifier(t onpath.TableID) bool {
+	return t == onpath.ClassifierTable(onpath.TierOperator) || t == onpath.ClassifierTable(onpath.TierTenant)
 }

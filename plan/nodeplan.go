@@ -19,8 +19,8 @@ func (w *nodeplans) make() {
 			w.planNode(n)
 		}
 	}
-	for _, name := range sortedKeys(w.strays) {
-		w.planStray(w.strays[name])
+	for _, name := range sortedKeys(w.orphans) {
+		w.planOrphan(w.orphans[name])
 	}
 }
 
@@ -45,10 +45,10 @@ func (w *nodeplans) planNode(n *node) {
 	b.lists = lists{} // the plan has them now
 }
 
-// planStray has a node stop everything whose Node object was deleted: first it
+// planOrphan has a node stop everything whose Node object was deleted: first it
 // sends nothing to others any more, then, when no other node may send to it, it
 // runs nothing any more. Two such nodes would otherwise wait for each other.
-func (w *nodeplans) planStray(n *node) {
+func (w *nodeplans) planOrphan(n *node) {
 	x := n.newest
 	if x == nil {
 		return
@@ -479,7 +479,7 @@ func (b *builder) edge() *onpath.Edge {
 	}
 	e := &onpath.Edge{Vport: b.n.obj.Status.Edge, Uplinks: b.n.obj.Spec.Uplinks}
 	for _, t := range b.tables {
-		if (t.ID == 1 || t.ID == 2) && len(t.Rules) > 0 && b.w.joined(b.n) {
+		if isClassifier(t.ID) && len(t.Rules) > 0 && b.w.joined(b.n) {
 			e.Table = onpath.ClassifierTable(onpath.TierOperator)
 		}
 	}
@@ -534,7 +534,7 @@ func (b *builder) peers() []onpath.Peer {
 func (w *nodeplans) sends(from, to string) bool {
 	n := w.nodes[from]
 	if n == nil {
-		n = w.strays[from]
+		n = w.orphans[from]
 	}
 	return n != nil && !n.silent() && slices.ContainsFunc(n.possible, func(x *index) bool {
 		return x != nil && slices.ContainsFunc(x.plan.Datapath.Vports, func(v onpath.Vport) bool { return v.Peer == to })

@@ -27,8 +27,8 @@ func (e ends) destination() []netip.Prefix {
 	return slices.Concat(e.addrs, e.virtual)
 }
 
-// turned are the selectors as packets of the other direction see them.
-func turned(list []onpath.Selector) []onpath.Selector {
+// reversed are the selectors as packets of the other direction see them.
+func reversed(list []onpath.Selector) []onpath.Selector {
 	out := make([]onpath.Selector, len(list))
 	for i, s := range list {
 		out[i] = onpath.Selector{Protocol: s.Protocol, SourcePorts: s.DestinationPorts, DestinationPorts: s.SourcePorts,

@@ -38,13 +38,15 @@ func (w *world) condition(list []onpath.Condition, typ string, ok bool, reason, 
 	if ok {
 		st = onpath.True
 	}
-	if slices.ContainsFunc(list, func(c onpath.Condition) bool {
-		return c.Type == typ && c.Status == st && c.Reason == reason && c.Message == message
-	}) {
-		return list
+	next := onpath.Condition{Type: typ, Status: st, Reason: reason, Message: message}
+	for _, c := range list {
+		if next.Since = c.Since; c == next {
+			return list
+		}
 	}
+	next.Since = w.Now.UTC().Round(0)
 	out := slices.Clone(list)
-	onpath.SetCondition(&out, onpath.Condition{Type: typ, Status: st, Reason: reason, Message: message, Since: w.Now.UTC().Round(0)})
+	onpath.SetCondition(&out, next)
 	return out
 }
 
@@ -83,8 +85,11 @@ func (w *teller) instanceStatus(i *instance) {
 	next := *o
 	next.Status = st
 	w.update(&next)
-	if st.State != o.Status.State && st.Reason != onpath.ReasonProcessEnded && st.Message != onpath.ProcessEnded {
-		words, _, _ := strings.Cut(st.Message, onpath.NextAttempt) // repeats are counted
+	if st.State != o.Status.State && st.Reason != onpath.ReasonProcessEnded {
+		words := st.Message
+		if i.report != nil && st.NextTry > 0 {
+			words = i.report.Message // without the wait, as repeats are counted
+		}
 		w.event(Event{About: onpath.KeyOf(o), Node: o.Spec.Node, Reason: title(string(st.State)), Cause: st.Reason, Message: words,
 			Warning: st.State == onpath.InstanceFailed || st.State == onpath.InstanceUnready})
 	}
@@ -96,7 +101,7 @@ func reported(r *onpath.InstanceReport) onpath.InstanceStatus {
 		State: r.State, Reason: r.Reason, Message: r.Message, NextTry: r.NextTry, Restarts: r.Restarts, Since: r.Since.UTC().Round(0),
 	}
 	if r.NextTry > 0 {
-		st.Message += onpath.NextAttempt + r.NextTry.String()
+		st.Message += "; next attempt in " + r.NextTry.String()
 	}
 	return st
 }

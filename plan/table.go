@@ -66,7 +66,7 @@ func tableOf(p onpath.PathID, c *chain, i int, reverse bool) onpath.Table {
 		act := onpath.Action{Kind: onpath.ActionGroup, Group: onpath.GroupOf(p, j, reverse)}
 		sel := c.elements[j].sel
 		if reverse {
-			sel = turned(sel)
+			sel = reversed(sel)
 		}
 		if len(sel) == 0 {
 			t.Rules = append(t.Rules, onpath.Rule{Action: act, Path: p, Reverse: reverse})
@@ -259,7 +259,7 @@ func continueRules(p *path, k int, own []netip.Prefix) (forward, reverse []onpat
 	if !c.from.any {
 		src = slices.Concat(src, own)
 	}
-	for _, m := range matches(c.to.any, src, c.from.any, c.from.destination(), turned(c.obj.Spec.Select)) {
+	for _, m := range matches(c.to.any, src, c.from.any, c.from.destination(), reversed(c.obj.Spec.Select)) {
 		reverse = append(reverse, onpath.Rule{Match: m, Action: next(true), Path: p.id, Reverse: true})
 	}
 	return forward, reverse

@@ -42,7 +42,7 @@ type world struct {
 	set         Settings
 	cloudlets   map[string]*cloudlet
 	nodes       map[string]*node
-	strays      map[string]*node // connected, but their Node objects were deleted
+	orphans     map[string]*node // connected, but their Node objects were deleted
 	alone       bool             // some node's data path may go on without its agent
 	deployments map[name]*deployment
 	chains      []*chain // in order of precedence
@@ -197,7 +197,7 @@ func (w *world) begins(i *instance) bool {
 func newWorld(s *Snapshot) *world {
 	w := &world{
 		Snapshot: s, set: s.Settings.withDefaults(), res: &Result{Plans: map[string]*onpath.NodePlan{}},
-		cloudlets: map[string]*cloudlet{}, nodes: map[string]*node{}, strays: map[string]*node{}, deployments: map[name]*deployment{},
+		cloudlets: map[string]*cloudlet{}, nodes: map[string]*node{}, orphans: map[string]*node{}, deployments: map[name]*deployment{},
 		updates: map[onpath.Key]onpath.Object{},
 	}
 	w.addNodes()
@@ -266,7 +266,7 @@ func (w *world) addNodes() {
 		if w.nodes[name] == nil {
 			n := &node{name: name, st: st, c: &cloudlet{}}
 			w.hear(n)
-			w.strays[name] = n
+			w.orphans[name] = n
 		}
 	}
 }
@@ -276,7 +276,7 @@ func (w *world) addNodes() {
 // unless their data path is known to go on.
 func (w *world) senders(n *node) []*node {
 	var out []*node
-	for _, set := range []map[string]*node{w.nodes, w.strays} {
+	for _, set := range []map[string]*node{w.nodes, w.orphans} {
 		for _, m := range set {
 			if m != n && !m.silent() {
 				out = append(out, m)

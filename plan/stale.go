@@ -15,17 +15,17 @@ import (
 // instance, and knows another that serves: the flows that pass that node, also only
 // one way, would end where it is to lead them to one that it never heard of.
 func (w *world) outOfSight(p *path, i *instance) bool {
-	g := w.blind(p, i)
+	g := w.staleNode(p, i)
 	return g != nil && slices.ContainsFunc(w.instancesOf(g.c, i.dep), func(j *instance) bool {
-		return j.ready() && !j.draining() && w.blind(p, j) == nil && p.shares(j)
+		return j.ready() && !j.draining() && w.staleNode(p, j) == nil && p.shares(j)
 	})
 }
 
-// blind is a node without agent that steers packets of a path and does not know an
+// staleNode is a node without agent that steers packets of a path and does not know an
 // instance of it, or nil: a gateway, or one where another element's packets come by. A
 // worker that is given up is none: what is made in place of its instances would wait for
 // them.
-func (w *world) blind(p *path, i *instance) *node {
+func (w *world) staleNode(p *path, i *instance) *node {
 	for _, n := range i.node.c.alone {
 		ignorant := n.st == nil && w.isYounger(i, p) || n.acked.path(p.id) != nil && !n.acked.knows(i)
 		if ignorant && (n.gate() || p.passes(i.dep) && n.meets(p, i.dep)) {
@@ -105,7 +105,7 @@ func (w *world) hidden(i *instance) *node {
 	}
 	for _, p := range i.node.c.paths {
 		if p.present && slices.Contains(p.deps, i.dep) && w.outOfSight(p, i) {
-			return w.blind(p, i)
+			return w.staleNode(p, i)
 		}
 	}
 	return nil
