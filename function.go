@@ -41,6 +41,7 @@ type FunctionSpec struct {
 	Container *ContainerSpec `json:"container,omitempty"`
 	EBPF      *EBPFSpec      `json:"ebpf,omitempty"`
 	Wasm      *WasmSpec      `json:"wasm,omitempty"`
+	Relay     *RelaySpec     `json:"relay,omitempty"`
 	// State is what the function keeps about flows; it decides whether a live
 	// flow can be moved to another instance. Default flow.
 	State FlowState `json:"state,omitempty"`

@@ -20,6 +20,7 @@ var functionKinds = []functionKind{
 	kindOf(ContainerFunction, "{image: …}", func(s *FunctionSpec) **ContainerSpec { return &s.Container }),
 	kindOf(EBPFFunction, "{object: …}", func(s *FunctionSpec) **EBPFSpec { return &s.EBPF }),
 	kindOf(WasmFunction, "{modules: […]}", func(s *FunctionSpec) **WasmSpec { return &s.Wasm }),
+	kindOf(RelayFunction, "{}", func(s *FunctionSpec) **RelaySpec { return &s.Relay }),
 }
 
 // kindSpec is a kind's field of FunctionSpec, as all other code sees it.
@@ -54,6 +55,8 @@ type FunctionTraits struct {
 	// Informed: a file and environment variables tell its process how long flows may rest.
 	Informed bool
 	Env      Env // of its process
+	// Relays: the planner tells each instance what it relays.
+	Relays bool
 	// HostImage: it runs what the node's own root file system has.
 	HostImage bool
 	// WholeFrames: its process takes frames as they are on a wire, and none longer than

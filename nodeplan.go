@@ -13,6 +13,8 @@ type NodePlan struct {
 	Generation uint64         `json:"generation"`
 	Instances  []InstancePlan `json:"instances,omitempty"` // by name
 	Datapath   DatapathConfig `json:"datapath"`
+	// Measure is what the node measures and answers; nil: nothing.
+	Measure *MeasurePlan `json:"measure,omitempty"`
 }
 
 // InstancePlan is one instance to run, with everything the node needs for it.

@@ -23,16 +23,17 @@ type Kind string
 
 // The kinds of this version. Instance and Event are read-only for users.
 const (
-	KindTenant     Kind = "Tenant"
-	KindCloudlet   Kind = "Cloudlet"
-	KindNode       Kind = "Node"
-	KindHosts      Kind = "Hosts"
-	KindFunction   Kind = "Function"
-	KindDeployment Kind = "Deployment"
-	KindChain      Kind = "Chain"
-	KindInstance   Kind = "Instance"
-	KindEvent      Kind = "Event"
-
+	KindTenant      Kind = "Tenant"
+	KindCloudlet    Kind = "Cloudlet"
+	KindNode        Kind = "Node"
+	KindHosts       Kind = "Hosts"
+	KindFunction    Kind = "Function"
+	KindDeployment  Kind = "Deployment"
+	KindChain       Kind = "Chain"
+	KindMeasurement Kind = "Measurement"
+	KindAccelerator Kind = "Accelerator"
+	KindInstance    Kind = "Instance"
+	KindEvent       Kind = "Event"
 	KindPriceList   Kind = "PriceList"
 	KindReservation Kind = "Reservation"
 )
@@ -41,7 +42,7 @@ const (
 // object only names objects of its own or an earlier kind.
 func Kinds() []Kind {
 	return []Kind{KindTenant, KindCloudlet, KindNode, KindPriceList, KindReservation, KindHosts, KindFunction,
-		KindDeployment, KindChain, KindInstance, KindEvent}
+		KindDeployment, KindChain, KindMeasurement, KindAccelerator, KindInstance, KindEvent}
 }
 
 // Tenanted reports whether objects of kind k belong to a tenant; the others
@@ -161,6 +162,10 @@ func New(k Kind) (Object, error) {
 		return &Deployment{TypeMeta: t}, nil
 	case KindChain:
 		return &Chain{TypeMeta: t}, nil
+	case KindMeasurement:
+		return &Measurement{TypeMeta: t}, nil
+	case KindAccelerator:
+		return &Accelerator{TypeMeta: t}, nil
 	case KindInstance:
 		return &Instance{TypeMeta: t}, nil
 	case KindEvent:

@@ -34,6 +34,9 @@ type NodeReport struct {
 	// Unreachable are the nodes among the plan's peers whose machines do not
 	// answer on the underlay. An agent that is only away is not among them.
 	Unreachable []string `json:"unreachable,omitempty"`
+	// Distances are what the plan's targets measured last, by name. A value stays as it is
+	// until it has changed by the target's threshold.
+	Distances []Distance `json:"distances,omitempty"`
 	// Counters since the last report are not here; see the session's operations.
 }
 

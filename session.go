@@ -27,6 +27,8 @@ const (
 	OpFault    NodeOp = "fault"    // FaultRequest → Fault
 	OpUsage    NodeOp = "usage"    // → a JSON object: instance name → Usage
 	OpPromise  NodeOp = "promise"  // PromiseRequest → Promise
+	// OpDistances asks for what the node measured last → a JSON array of Distance.
+	OpDistances NodeOp = "distances"
 )
 
 // ExecRequest asks for a command in an instance.

@@ -21,6 +21,7 @@ const (
 	typeTenant    proxyproto.PP2Type = 0xE0 // name, UTF-8
 	typeNext      proxyproto.PP2Type = 0xE1 // relays to come: 16 bytes of address and 2 of port each
 	typeNonce     proxyproto.PP2Type = 0xE2 // 16 random bytes
+	typeControl   proxyproto.PP2Type = 0xE4 // congestion control of further legs, ASCII; may be empty
 	typeSignature proxyproto.PP2Type = 0xE3 // HMAC-SHA256 over the header before it
 )
 
@@ -37,6 +38,7 @@ type header struct {
 	client, origin netip.AddrPort
 	tenant         string
 	next           []netip.AddrPort
+	congestion     string
 	nonce          [nonceSize]byte
 }
 
@@ -60,7 +62,8 @@ func (h *header) encode(secret []byte, reader netip.Addr) ([]byte, error) {
 		next = binary.BigEndian.AppendUint16(append(next, a[:]...), n.Port())
 	}
 	tlvs := []proxyproto.TLV{
-		{Type: typeTenant, Value: []byte(h.tenant)}, {Type: typeNext, Value: next}, {Type: typeNonce, Value: h.nonce[:]},
+		{Type: typeTenant, Value: []byte(h.tenant)}, {Type: typeNext, Value: next},
+		{Type: typeControl, Value: []byte(h.congestion)}, {Type: typeNonce, Value: h.nonce[:]},
 	}
 	unsigned, err := h.format(tlvs)
 	if err != nil {
@@ -136,6 +139,8 @@ func fields(p *proxyproto.Header, tlvs []proxyproto.TLV) (*header, error) {
 		switch t.Type {
 		case typeTenant:
 			h.tenant = string(t.Value)
+		case typeControl:
+			h.congestion = string(t.Value)
 		case typeNext:
 			if len(t.Value)%nextSize != 0 || len(t.Value) > maxNext*nextSize {
 				return nil, fmt.Errorf("%d bytes of relays to come", len(t.Value))

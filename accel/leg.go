@@ -94,6 +94,18 @@ func common(fd int, congestion string) error {
 	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(userTimeout.Milliseconds())); err != nil {
 		return err
 	}
+	return congestionOf(fd, congestion)
+}
+
+func setCongestion(c *net.TCPConn, congestion string) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return control(raw, func(fd int) error { return congestionOf(fd, congestion) })
+}
+
+func congestionOf(fd int, congestion string) error {
 	if congestion == "" {
 		return nil
 	}

@@ -102,7 +102,7 @@ func (u *use) release() {
 
 // Stats returns what the relay has done so far.
 func (r *Relay) Stats() Stats {
-	c := &r.count
+	c := r.count
 	s := Stats{Opened: c.opened.Load(), Refused: c.refused.Load(), Reset: c.reset.Load(), Tenants: map[string]TenantStats{}}
 	c.mu.Lock()
 	defer c.mu.Unlock()

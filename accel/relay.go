@@ -17,7 +17,7 @@ type Route struct {
 	Tenant      string
 	Next        []netip.AddrPort // relays to come, in order; none: the origin is next
 	Transparent bool             // the origin is to see the client's address
-	Congestion  string           // of the legs that this relay opens; "" is the kernel's default
+	Congestion  string           // of all legs, the client's too; "" is the kernel's default
 }
 
 // Router looks up the route of a connection to an origin. It is asked once for each new
@@ -39,6 +39,9 @@ type Config struct {
 	// the intercepting device. Legs to an origin that sees the client's address begin there.
 	Enter func(func() error) error
 
+	// Beside is another relay of the process, whose limits and counters this one shares.
+	Beside *Relay
+
 	dialIn func(func() error) error // where all other legs begin; nil: where the process is
 }
 
@@ -52,7 +55,7 @@ const (
 type Relay struct {
 	cfg    Config
 	pipes  pipes
-	count  counters
+	count  *counters
 	nonces nonces
 
 	mu        sync.Mutex
@@ -70,12 +73,13 @@ type ends struct{ client, origin netip.AddrPort }
 
 // leg is the next leg of a connection, while it is opened and after.
 type leg struct {
-	done    chan struct{}
-	conn    *net.TCPConn
-	err     error
-	token   *use        // the connection's place under the limits
-	timer   *time.Timer // ends a leg that no connection claims
-	claimed bool        // guarded by Relay.mu
+	done       chan struct{}
+	congestion string
+	conn       *net.TCPConn
+	err        error
+	token      *use        // the connection's place under the limits
+	timer      *time.Timer // ends a leg that no connection claims
+	claimed    bool        // guarded by Relay.mu
 }
 
 // New returns a relay that does nothing yet: Serve gives it connections.
@@ -93,7 +97,10 @@ func New(cfg Config) (*Relay, error) {
 		cfg.dialIn = func(f func() error) error { return f() }
 	}
 	r := &Relay{cfg: cfg, legs: map[ends]*leg{}, live: map[*net.TCPConn]struct{}{}}
-	r.count.limits = cfg.Limits.orDefault()
+	r.count = &counters{limits: cfg.Limits.orDefault()}
+	if cfg.Beside != nil {
+		r.count = cfg.Beside.count
+	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	return r, nil
 }
@@ -279,7 +286,7 @@ func (r *Relay) onward(c *net.TCPConn) {
 		return
 	}
 	_ = c.SetReadDeadline(time.Time{})
-	l, err := r.begin(Route{Tenant: h.tenant, Next: h.next}, h.client, h.origin)
+	l, err := r.begin(Route{Tenant: h.tenant, Next: h.next, Congestion: h.congestion}, h.client, h.origin)
 	if err != nil {
 		r.refuse(c, "a leg of another relay", h.client, h.origin, err)
 		return
@@ -306,7 +313,7 @@ func (r *Relay) begin(route Route, client, origin netip.AddrPort) (*leg, error) 
 	if err != nil {
 		return nil, err
 	}
-	l := &leg{done: make(chan struct{}), token: token}
+	l := &leg{done: make(chan struct{}), token: token, congestion: route.Congestion}
 	go func() {
 		defer close(l.done)
 		l.conn, l.err = r.open(route, client, origin)
@@ -319,7 +326,7 @@ func (r *Relay) open(route Route, client, origin netip.AddrPort) (*net.TCPConn, 
 		return r.openOrigin(route, client, origin)
 	}
 	next := route.Next[0]
-	h := &header{client: client, origin: origin, tenant: route.Tenant, next: route.Next[1:]}
+	h := &header{client: client, origin: origin, tenant: route.Tenant, next: route.Next[1:], congestion: route.Congestion}
 	_, _ = rand.Read(h.nonce[:]) // never fails: crypto/rand ends the program instead
 	first, err := h.encode(r.cfg.Secret, next.Addr())
 	if err != nil {
@@ -360,6 +367,9 @@ func (r *Relay) carry(c *net.TCPConn, l *leg, client, origin netip.AddrPort) {
 	}
 	defer r.leave(l.conn)
 	_ = c.SetKeepAliveConfig(keepAlive)
+	if err := setCongestion(c, l.congestion); err != nil {
+		r.cfg.Log.Debug("the client's leg keeps its congestion control", "client", client, "err", err)
+	}
 	r.count.opened.Add(1)
 	if err := r.pipes.join(c, l.conn, &l.token.tenant.there, &l.token.tenant.back); err != nil {
 		r.count.reset.Add(1)

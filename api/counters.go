@@ -23,6 +23,7 @@ type nodeInput struct {
 
 func (s *Server) registerPerNode() {
 	registerPerNode[onpath.Counters](s, "/v1/counters", "counters", "Hop counters, by node", onpath.OpCounters)
+	registerPerNode[[]onpath.Distance](s, "/v1/distances", "distances", "What nodes measured last of each other, by node", onpath.OpDistances)
 	registerPerNode[map[string]onpath.Usage](s, "/v1/usage", "usage", "What instances use, by node", onpath.OpUsage)
 }
 

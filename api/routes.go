@@ -44,6 +44,8 @@ func (s *Server) routes() {
 	registerObjects[*onpath.Function](s, onpath.KindFunction)
 	registerObjects[*onpath.Deployment](s, onpath.KindDeployment)
 	registerObjects[*onpath.Chain](s, onpath.KindChain)
+	registerObjects[*onpath.Measurement](s, onpath.KindMeasurement)
+	registerObjects[*onpath.Accelerator](s, onpath.KindAccelerator)
 	registerObjects[*onpath.Instance](s, onpath.KindInstance)
 	registerObjects[*onpath.Event](s, onpath.KindEvent)
 	registerObjects[*onpath.PriceList](s, onpath.KindPriceList)

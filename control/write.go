@@ -33,6 +33,9 @@ func (c *Controller) decisions(r *plan.Result) *decisions {
 		d.changes = append(d.changes, onpath.Change{Key: k, Object: onpath.Clone(o)})
 	}
 	slices.SortFunc(d.changes, func(a, b onpath.Change) int { return rank(a.Key.Kind) - rank(b.Key.Kind) })
+	for _, o := range r.Own {
+		d.changes = append(d.changes, onpath.Change{Key: onpath.KeyOf(o), Object: onpath.Clone(o)})
+	}
 	for _, o := range r.Create {
 		o.Meta().UID = "" // the planner's is not unique for ever
 		d.changes = append(d.changes, onpath.Change{Key: onpath.KeyOf(o), Object: o})

@@ -45,7 +45,8 @@ type Figures interface {
 // All lists the demonstrations; the first is shown where none is named. Each has a
 // file of its own.
 func All() []Demonstration {
-	return []Demonstration{chainDemonstration(), moduleDemonstration(), reserveDemonstration(), scaleDemonstration()}
+	return []Demonstration{chainDemonstration(), moduleDemonstration(), reserveDemonstration(), scaleDemonstration(),
+		accelerateDemonstration()}
 }
 
 // Options of a demonstration.

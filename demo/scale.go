@@ -19,7 +19,7 @@ import (
 func scaleDemonstration() Demonstration {
 	return Demonstration{
 		Name:  "scale",
-		Short: "Show a chain that grows and shrinks with its load, and flows that stay in their rack",
+		Short: "Show a chain that grows and shrinks, flows that stay in a rack",
 		Long: `Emulate a network with a real server and three real nodes, and raise the load of a
 chain with two different bottlenecks four-fold: one function lacks processor time,
 the other holds a rate. The chain grows by what the client says of the service, and

@@ -20,7 +20,7 @@ func TestPairOnLoopback(t *testing.T) {
 		v    Value
 	}
 	told := make(chan news, 100)
-	s, err := NewSender(netip.MustParseAddr("127.0.0.1"), secret, func(n string, v Value) { told <- news{n, v} })
+	s, err := NewSender(SenderOptions{From: netip.MustParseAddr("127.0.0.1"), Secret: secret, Told: func(n string, v Value) { told <- news{n, v} }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,18 +30,27 @@ func TestPairOnLoopback(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer deaf.Close()
+	web, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer web.Close()
 	s.Set([]Target{
+		{Name: "web", Address: web.Addr().(*net.TCPAddr).AddrPort(), Connect: true, Every: MinEvery, Change: 1e9},
 		{Name: "near", Address: r.conn.LocalAddr().(*net.UDPAddr).AddrPort(), Every: MinEvery, Change: 1e9},
 		{Name: "deaf", Address: deaf.LocalAddr().(*net.UDPAddr).AddrPort(), Every: MinEvery, Change: 0.1},
 	})
 	got := map[string]Value{}
-	for len(got) < 2 {
+	for len(got) < 3 {
 		select {
 		case n := <-told:
 			got[n.name] = n.v
 		case <-time.After(10 * time.Second):
 			t.Fatalf("told only %v", got)
 		}
+	}
+	if v := got["web"]; v.RTT <= 0 || v.Loss != 0 {
+		t.Errorf("a server that does not speak STAMP: %+v", v)
 	}
 	if v := got["near"]; v.RTT <= 0 || v.RTT > time.Second || v.Loss != 0 {
 		t.Errorf("near: %+v", v)

@@ -14,6 +14,8 @@ import (
 type Target struct {
 	Name    string
 	Address netip.AddrPort
+	// Connect takes the time of a TCP handshake, for what does not speak STAMP.
+	Connect bool
 	Every   time.Duration // between two questions
 	Change  float64       // of the round trip from which on Told is called; 0.1: 10 %
 }
@@ -31,7 +33,7 @@ type Sender struct {
 	conn    *net.UDPConn
 	request []byte
 	reply   []byte
-	told    func(name string, v Value)
+	o       SenderOptions
 
 	mu      sync.Mutex
 	targets map[string]*target
@@ -53,14 +55,27 @@ type question struct {
 	timer  *time.Timer
 }
 
-// NewSender asks from an address. told is called by one goroutine at a time; it must not
-// block and must not call the Sender.
-func NewSender(from netip.Addr, secret []byte, told func(name string, v Value)) (*Sender, error) {
-	conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0)))
+// SenderOptions are what a Sender needs.
+type SenderOptions struct {
+	From   netip.Addr // address of this node
+	Secret []byte     // shared by the operator's nodes
+	// Told hears of news from one goroutine at a time. It must not block, and must not
+	// call the Sender.
+	Told func(name string, v Value)
+	// Enter runs a function in the network namespace of From; nil: it is the process's.
+	Enter func(func() error) error
+}
+
+// NewSender asks nobody until Set. It is called in the namespace of From.
+func NewSender(o SenderOptions) (*Sender, error) {
+	conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(o.From, 0)))
 	if err != nil {
-		return nil, fmt.Errorf("measure from %s: %w", from, err)
+		return nil, fmt.Errorf("measure from %s: %w", o.From, err)
 	}
-	s := &Sender{conn: conn, request: requestKey(secret), reply: replyKey(secret), told: told,
+	if o.Enter == nil {
+		o.Enter = func(f func() error) error { return f() }
+	}
+	s := &Sender{conn: conn, request: requestKey(o.Secret), reply: replyKey(o.Secret), o: o,
 		targets: map[string]*target{}, waiting: map[uint32]question{}}
 	s.work.Go(s.read)
 	return s, nil
@@ -116,11 +131,35 @@ func (s *Sender) ask(t *target) {
 		return
 	}
 	t.timer.Reset(t.Every)
+	if t.Connect {
+		s.work.Go(func() { s.connect(t) })
+		return
+	}
 	s.next++
 	n, now := s.next, time.Now()
 	s.waiting[n] = question{t, now, time.AfterFunc(answerTimeout, func() { s.lost(n) })}
 	// A packet that cannot be sent is as lost as one that is dropped on the way.
 	_, _ = s.conn.WriteToUDPAddrPort(request{n, ntp(now)}.encode(s.request), t.Address)
+}
+
+// connect takes the time of a handshake and resets the connection.
+func (s *Sender) connect(t *target) {
+	var x Sample
+	err := s.o.Enter(func() error {
+		d := net.Dialer{Timeout: answerTimeout, LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(s.o.From, 0))}
+		start := time.Now()
+		c, err := d.Dial("tcp", t.Address.String())
+		if err != nil {
+			return err
+		}
+		x.RTT = time.Since(start)
+		_ = c.(*net.TCPConn).SetLinger(0)
+		return c.Close()
+	})
+	x.Lost = err != nil
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.take(t, x)
 }
 
 func (s *Sender) lost(n uint32) {
@@ -138,7 +177,7 @@ func (s *Sender) take(t *target, x Sample) {
 		return
 	}
 	if v, news := t.series.Add(x, t.Change); news {
-		s.told(t.Name, v)
+		s.o.Told(t.Name, v)
 	}
 }
 

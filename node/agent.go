@@ -91,10 +91,11 @@ type Agent struct {
 	boot    string        // bootID
 	up      chan struct{} // closed when start-up has put the saved plan in force
 
-	apply   *applier
-	count   chan struct{} // a count of flows is
-	retry   chan struct{} // a plan was refused
-	planned sync.Mutex    // serialises SetPlan
+	measuring measuring
+	apply     *applier
+	count     chan struct{} // a count of flows is
+	retry     chan struct{} // a plan was refused
+	planned   sync.Mutex    // serialises SetPlan
 
 	applyTime prometheus.Histogram
 
@@ -154,6 +155,7 @@ func New(o Options) (*Agent, error) {
 		sweeping: map[string]chan struct{}{}, drivers: map[onpath.FunctionKind]*driver{},
 	}
 	a.wanted = a.wantedPlan
+	a.measuring.netns, a.measuring.log, a.measuring.news = o.NetNS, a.log, func() { kick(a.report) }
 	a.wirer = wirer{node: o.Name, netns: o.NetNS, state: a.state, log: a.log}
 	a.apply = newApplier(a)
 	a.detector = newDetector(a.shared, func() { a.apply.kick(false) })
@@ -201,6 +203,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if saved != nil {
 		a.restore(saved)
 		a.detector.restore()
+		a.measuring.set(saved.Wanted.Measure, saved.Wanted.Datapath.Underlay.Address)
 	}
 	a.machine.look() // knows the saved plan's uplinks before the first configuration
 	a.mu.Lock()

@@ -52,6 +52,8 @@ func (a *Agent) Serve(ctx context.Context, op onpath.NodeOp, request json.RawMes
 			}
 			return json.NewEncoder(stream).Encode(done)
 		})
+	case onpath.OpDistances:
+		return json.NewEncoder(stream).Encode(a.measuring.distances())
 	case onpath.OpUsage:
 		return json.NewEncoder(stream).Encode(a.Usage(ctx))
 	case onpath.OpPromise:

@@ -43,7 +43,7 @@ func (a *Agent) Report() onpath.NodeReport {
 		Version: a.opt.Version, Kernel: m.kernel, Started: a.started,
 		Capacity: m.capacity, UnderlayMTU: m.underlayMTU, NoHostImage: !a.opt.HostImage,
 		Addresses: m.addresses, Conditions: slices.Clone(m.conditions), Paths: a.countedPaths(),
-		Unreachable: unreachable(a.plan, a.detector, a.echo),
+		Unreachable: unreachable(a.plan, a.detector, a.echo), Distances: a.measuring.distances(),
 	}
 	named := map[string]bool{}
 	for _, in := range a.instances {

@@ -134,6 +134,7 @@ func (a *Agent) setPlan(ctx context.Context, p *onpath.NodePlan, again *refusal)
 	a.mu.Unlock()
 	a.log.Info("new plan", "generation", p.Generation, "instances", len(p.Instances), "vports", len(p.Datapath.Vports))
 	a.apply.kick(false)
+	a.measuring.set(p.Measure, p.Datapath.Underlay.Address)
 	kick(a.report)
 	return nil
 }

@@ -200,6 +200,9 @@ func carryOut(w *Snapshot, r *Result) bool {
 	for _, o := range r.Create {
 		w.Objects[onpath.KeyOf(o)] = o
 	}
+	for _, o := range r.Own {
+		w.Objects[onpath.KeyOf(o)] = o
+	}
 	for _, o := range r.Update {
 		w.Objects[onpath.KeyOf(o)] = o
 	}
@@ -215,7 +218,7 @@ func carryOut(w *Snapshot, r *Result) bool {
 	w.IDs.Vports = w.IDs.Vports[r.Used.Vports:]
 	w.IDs.Paths = w.IDs.Paths[r.Used.Paths:]
 	w.IDs.Addresses = w.IDs.Addresses[r.Used.Addresses:]
-	return len(r.Create)+len(r.Update)+len(r.Plans) > 0
+	return len(r.Create)+len(r.Own)+len(r.Update)+len(r.Plans) > 0
 }
 
 // answer has a node report what its plan in force says as done, and as having been

@@ -165,6 +165,7 @@ func (b *builder) plan() *onpath.NodePlan {
 	d.Paths = orNone(b.specs)
 	slices.SortFunc(d.Paths, func(x, y onpath.Path) int { return cmp.Compare(x.ID, y.ID) })
 	d.Tenants = b.w.limits(d)
+	p.Measure = measure(b.w.world, b.n)
 	return p
 }
 
@@ -247,6 +248,7 @@ func (b *builder) instance(i *instance) onpath.InstancePlan {
 			p.Idle = p.Idle.Longest(q.spec.Idle.OrDefault())
 		}
 	}
+	relays(b.w.world, b.n, i, &p)
 	switch {
 	case i.d != nil:
 		p.Function = i.d.fnName.String()

@@ -10,6 +10,8 @@ import (
 func Make(s *Snapshot) *Result {
 	w := newWorld(s)
 	w.assignEdges()
+	w.accels = accelerators(w)
+	accelerate(w)
 	(&pathfinder{world: w, kept: map[onpath.PathID]bool{}}).find()
 	(&nodeplans{world: w}).make()
 	(&rollout{world: w, created: map[placedOn]int{}}).rollOut()

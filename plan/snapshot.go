@@ -117,6 +117,8 @@ type Result struct {
 	Plans map[string]*onpath.NodePlan
 	// Create, Update and Delete are for the store. Updated objects are copies.
 	Create []*onpath.Instance
+	// Own are objects to be created that stand for others, such as an accelerator's chains.
+	Own    []onpath.Object
 	Update []onpath.Object
 	Delete []onpath.Key
 	// Events tell people what has just been decided or seen.

@@ -56,6 +56,7 @@ type world struct {
 	beginning   map[member]bool      // likewise: paths that have not ended lead to it
 	updates     map[onpath.Key]onpath.Object
 	splits      map[pairOf]*split // made when they are first asked for
+	accels      []*accelerator
 	res         *Result
 }
 

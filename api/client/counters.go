@@ -22,6 +22,12 @@ func (c *Client) Usage(ctx context.Context, node string) (*wire.PerNode[map[stri
 	return &out, c.do(ctx, http.MethodGet, "/v1/usage", nodeQuery(node), nil, &out)
 }
 
+// Distances reads what the nodes measured last.
+func (c *Client) Distances(ctx context.Context) (*wire.PerNode[[]onpath.Distance], error) {
+	var out wire.PerNode[[]onpath.Distance]
+	return &out, c.do(ctx, http.MethodGet, "/v1/distances", nil, nil, &out)
+}
+
 func nodeQuery(node string) url.Values {
 	q := url.Values{}
 	set(q, "node", node)

@@ -77,6 +77,11 @@ func (a *applyFlags) run(c *cobra.Command) error {
 	if err != nil {
 		return err
 	}
+	return a.apply(c, docs)
+}
+
+// apply makes the documents' objects, and waits for them if it is to.
+func (a *applyFlags) apply(c *cobra.Command, docs []*manifest.Document) error {
 	warnOfCut(c.ErrOrStderr(), docs)
 	cl, err := a.client()
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -28,7 +29,7 @@ func newDemo(*global) *cobra.Command {
 		c.AddCommand(one)
 	}
 	c.AddCommand(newDemoOrigin(), newDemoLoad(), newDemoProbe(), newDemoStats(), newDemoNumbers(), newDemoEcho(),
-		newDemoDatagrams(), newDemoInspect())
+		newDemoDatagrams(), newDemoInspect(), newDemoSend(), newDemoReceive())
 	return c
 }
 
@@ -183,6 +184,34 @@ func newDemoStats() *cobra.Command {
 			}
 			_, err = io.Copy(c.OutOrStdout(), resp.Body)
 			return err
+		},
+	}
+}
+
+func newDemoSend() *cobra.Command {
+	return &cobra.Command{
+		Use: "send ADDRESS…", Short: "Send as many bytes as a connection asks for", Hidden: true, Args: cobra.MinimumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error { return demo.RunSend(c.Context(), args) },
+	}
+}
+
+func newDemoReceive() *cobra.Command {
+	return &cobra.Command{
+		Use: "receive ADDRESS BYTES COUNT", Short: "Time transfers", Hidden: true, Args: cobra.ExactArgs(3),
+		RunE: func(c *cobra.Command, args []string) error {
+			size, err := strconv.ParseInt(args[1], 10, 64)
+			if err != nil {
+				return err
+			}
+			count, err := strconv.Atoi(args[2])
+			if err != nil {
+				return err
+			}
+			took, err := demo.RunReceive(c.Context(), args[0], size, count)
+			if err != nil {
+				return err
+			}
+			return json.NewEncoder(c.OutOrStdout()).Encode(took)
 		},
 	}
 }

@@ -43,6 +43,7 @@ var functionKinds = []functionKind{
 	{onpath.ContainerFunction, openContainers, containerDir, ownContainerd, "the instances of the container runtime", nil},
 	{onpath.EBPFFunction, openInline, inlineDir, nowhere, "the tables of ebpf functions", inline.Checker{Functions: ebpfFunctions}},
 	{onpath.WasmFunction, openEngines, engineDir, nowhere, "the engines of wasm functions", wasm.Checker{}},
+	{onpath.RelayFunction, openRelays, relayDir, nowhere, "the relays", nil},
 }
 
 // leftovers are what the runtimes have of a node that is taken off.

@@ -86,11 +86,11 @@ const helpWidth = 79
 
 // commands make the subcommands.
 var commands = []func(*global) *cobra.Command{
-	newEngine, newApply, newConfirm, newGet, newDescribe, newDelete, newWatch, newMetric,
-	newTrace, newVerify, newScaling, newTop, newEvents, newLogs, newExec, newCapture, newFault,
+	newEngine, newApply, newAccelerate, newConfirm, newGet, newDescribe, newDelete, newWatch, newMetric,
+	newTrace, newMeasure, newVerify, newScaling, newTop, newEvents, newLogs, newExec, newCapture, newFault,
 	newDrain, newUncordon, newMove, newCapacity, newAccount, newInvoice, newLedger,
 	newToken, newRevoke, newJoin, newLab,
-	newUp, newServer, newNode, newDoctor, newSchema, newImages, newDemo, newBench, newFunction,
+	newRelay, newUp, newServer, newNode, newDoctor, newSchema, newImages, newDemo, newBench, newFunction,
 }
 
 // newHelp is cobra's own command, which takes any words, with an error for those

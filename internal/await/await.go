@@ -19,6 +19,8 @@ func Done(o onpath.Object, functions map[onpath.Key]int64) (done bool, text stri
 		return chain(o, functions)
 	case *onpath.Deployment:
 		return deployment(o, functions)
+	case *onpath.Accelerator:
+		return accelerator(o)
 	}
 	return true, ""
 }
@@ -83,6 +85,16 @@ func chain(c *onpath.Chain, functions map[onpath.Key]int64) (bool, string) {
 		return false, text + ", " + orWaiting("rules are set", s.Conditions)
 	}
 	return all, text
+}
+
+// accelerator is done when its connections are taken over and its paths are known.
+func accelerator(a *onpath.Accelerator) (bool, string) {
+	for _, c := range a.Status.Conditions {
+		if c.Type == "Active" {
+			return c.Status == onpath.True && len(a.Status.Paths) > 0, c.Message
+		}
+	}
+	return false, "is planned"
 }
 
 func deployment(d *onpath.Deployment, functions map[onpath.Key]int64) (bool, string) {

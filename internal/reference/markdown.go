@@ -29,7 +29,7 @@ This page is made from the types in the root package; ` + "`go generate ./...`" 
 var forms = map[string]string{
 	"CPU": "CPU: `500m`, `2`", "Size": "bytes: `256Mi`, `1Gi`", "Rate": "bit rate: `1Gbit`", "Duration": "duration: `100ms`, `60s`",
 	"PortRange": "port or range: `80`, `8000-8999`", "Protocol": "`tcp`, `udp`, `icmp` or a number", "Prefix": "address or prefix",
-	"netip.Addr": "address", "netip.Prefix": "prefix", "time.Time": "time", "Ref": "name or `tenant/name`",
+	"netip.Addr": "address", "netip.AddrPort": "address:port", "netip.Prefix": "prefix", "time.Time": "time", "Ref": "name or `tenant/name`",
 	"string": "text", "bool": "`true` or `false`", "int": "number", "int64": "number", "uint16": "number", "uint32": "number", "float64": "number",
 }
 

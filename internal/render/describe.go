@@ -52,6 +52,11 @@ func Describe(w io.Writer, o onpath.Object, waiting []wire.Unconfirmed, parts []
 			return err
 		}
 	}
+	if a, ok := o.(*onpath.Accelerator); ok {
+		if err := acceleratorPaths(w, a); err != nil {
+			return err
+		}
+	}
 	if len(parts) > 0 {
 		fmt.Fprintln(w)
 		if err := Objects(w, parts[0].ObjectKind(), parts, now, false); err != nil {
@@ -105,6 +110,8 @@ func status(o onpath.Object) ([]onpath.Condition, []onpath.ElementStatus) {
 	case *onpath.Cloudlet:
 		return o.Status.Conditions, nil
 	case *onpath.Node:
+		return o.Status.Conditions, nil
+	case *onpath.Accelerator:
 		return o.Status.Conditions, nil
 	case *onpath.Deployment:
 		return o.Status.Conditions, nil

@@ -57,6 +57,8 @@ var columns = map[onpath.Kind][]string{
 	onpath.KindFunction:    {"TENANT", "NAME", "IMAGE", "ATTACH", "STATE", "PACKETS", ">AGE"},
 	onpath.KindDeployment:  {"TENANT", "NAME", "FUNCTION", "CHAIN", ">READY", ">AGE", "MESSAGE"},
 	onpath.KindChain:       {"TENANT", "NAME", "FROM", "TO", "THROUGH", "STATE", ">AGE", "MESSAGE"},
+	onpath.KindMeasurement: {"TENANT", "NAME", "NODES", ">EVERY", ">AGE"},
+	onpath.KindAccelerator: {"TENANT", "NAME", "ORIGINS", "BETWEEN", "STATE", ">AGE", "MESSAGE"},
 	onpath.KindInstance:    {"TENANT", "NAME", "NODE", "STATE", ">RESTARTS", ">AGE", "MESSAGE"},
 	onpath.KindEvent:       {">AGE", ">COUNT", "ABOUT", "NODE", "REASON", "MESSAGE"},
 }
@@ -95,6 +97,15 @@ func row(o onpath.Object, now time.Time) []string {
 	case *onpath.Chain:
 		return []string{m.Tenant, m.Name, Endpoints(o.Spec.From), Endpoints(o.Spec.To), through(o), chainState(o), age,
 			trouble(o.Status.Conditions)}
+	case *onpath.Measurement:
+		return []string{m.Tenant, m.Name, strings.Join(o.Spec.Nodes, ","), o.Spec.Every.String(), age}
+	case *onpath.Accelerator:
+		var origins []string
+		for _, x := range o.Spec.Origins {
+			origins = append(origins, fmt.Sprintf("%s:%d", x.Address, x.Port))
+		}
+		return []string{m.Tenant, m.Name, strings.Join(origins, ","), strings.Join(o.Spec.Between, ","), acceleratorState(o), age,
+			trouble(o.Status.Conditions)}
 	case *onpath.Instance:
 		state := string(o.Status.State)
 		if !o.Spec.Draining.IsZero() && o.Status.State != onpath.InstanceStopped {
@@ -110,6 +121,28 @@ func row(o onpath.Object, now time.Time) []string {
 		return []string{Age(s.Time, now), strconv.Itoa(s.Count), s.About, s.Node, reason, s.Message}
 	}
 	return []string{m.Name}
+}
+
+// acceleratorPaths are the paths in use, for describe.
+func acceleratorPaths(w io.Writer, a *onpath.Accelerator) error {
+	if len(a.Status.Paths) == 0 {
+		return nil
+	}
+	fmt.Fprintln(w)
+	t := table.New("INGRESS", "ORIGIN", "RELAYS", ">TIME", ">DIRECT")
+	for _, p := range a.Status.Paths {
+		t.Row(p.Ingress, p.Origin, strings.Join(p.Nodes, " → "), p.Time.String(), p.Direct.String())
+	}
+	return t.Write(w)
+}
+
+func acceleratorState(o *onpath.Accelerator) string {
+	for _, c := range o.Status.Conditions {
+		if c.Type == "Active" && c.Status == onpath.True {
+			return "active"
+		}
+	}
+	return "waits"
 }
 
 func nodeRow(o *onpath.Node, age string) []string {

@@ -9,9 +9,15 @@ import (
 // carry more than 900 MB; beyond that, bandwidth and not the round trip decides.
 const MaxRounds = 16
 
+// maxBytes is beyond any transfer: 1 PiB.
+const maxBytes = 1 << 50
+
 const (
-	initialWindow = 10   // segments, RFC 6928
-	segment       = 1448 // bytes of data in a segment of 1,500 bytes with timestamps
+	initialWindow = 10 // segments, RFC 6928
+	// segment is 1,448 bytes of data with timestamps, and a little less because the last
+	// segments of a window often wait: 100 kB, which would just fill three windows, take
+	// four in measurements.
+	segment = 1400
 )
 
 // Rounds returns how many rounds of slow start a transfer takes: the window begins with ten
@@ -25,6 +31,14 @@ func Rounds(bytes int64) int {
 		window *= 2
 	}
 	return MaxRounds
+}
+
+// Bytes returns the largest transfer that takes that many rounds.
+func Bytes(rounds int) int64 {
+	if rounds >= MaxRounds {
+		return maxBytes
+	}
+	return initialWindow * segment * (1<<max(rounds, 0) - 1)
 }
 
 // transfer is the paper's model of the data's way: half the sum for the first round, and

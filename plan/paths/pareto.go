@@ -29,9 +29,10 @@ type step struct {
 
 // Front holds, for every pair of nodes, the shortest path for each bound on the longest leg.
 type Front struct {
-	n     int
-	legs  []leg
-	steps [][]step // by pair; the longest legs do not decrease, the lengths decrease
+	n         int
+	distances *Distances
+	legs      []leg
+	steps     [][]step // by pair; the longest legs do not decrease, the lengths decrease
 }
 
 // Compute finds all paths by Appendix A. Where two paths have the same sum and the same
@@ -42,7 +43,7 @@ type Front struct {
 // goes by the leg, times those whose way to the other does (Lemma 2).
 func Compute(d *Distances) *Front {
 	n := d.n
-	f := &Front{n: n, legs: d.legs(), steps: make([][]step, n*(n-1)/2)}
+	f := &Front{n: n, distances: d, legs: d.legs(), steps: make([][]step, n*(n-1)/2)}
 	dist := make([]length, n*n)
 	for i := range dist {
 		dist[i] = unreachable
@@ -118,6 +119,9 @@ func (f *Front) last(i, j int) int32 {
 	}
 	return int32(len(f.steps[f.pair(i, j)]) - 1)
 }
+
+// RTT returns the round trip of a leg, 0 where it is not known.
+func (f *Front) RTT(i, j int) time.Duration { return f.distances.RTT(i, j) }
 
 // Options returns how many paths a pair has; they are numbered from the smallest longest
 // leg, and the longest sum, on.

@@ -179,9 +179,17 @@ func TestPublishedTransfer(t *testing.T) {
 }
 
 func TestRounds(t *testing.T) {
-	for bytes, want := range map[int64]int{0: 1, 1: 1, 10_000: 1, 14_480: 1, 14_481: 2, 100_000: 3, 500_000: 6, 1 << 62: MaxRounds} {
+	for bytes, want := range map[int64]int{0: 1, 1: 1, 10_000: 1, 14_000: 1, 14_001: 2, 98_000: 3, 100_000: 4, 500_000: 6, 1 << 62: MaxRounds} {
 		if got := Rounds(bytes); got != want {
 			t.Errorf("%d bytes: %d rounds, want %d", bytes, got, want)
+		}
+	}
+}
+
+func TestBytesOfRounds(t *testing.T) {
+	for r := 1; r < MaxRounds; r++ {
+		if Rounds(Bytes(r)) != r || Rounds(Bytes(r)+1) != r+1 {
+			t.Errorf("%d rounds carry %d bytes, which take %d", r, Bytes(r), Rounds(Bytes(r)))
 		}
 	}
 }

@@ -1,0 +1,278 @@
+package accel
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"sync"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/netnsrun"
+)
+
+// Host is the process that runs all relays of a node. It is told what to do by HTTP over a
+// unix socket, so that it outlives the agent.
+type Host struct {
+	log    *slog.Logger
+	ended  chan struct{}
+	finish sync.Once
+
+	mu      sync.Mutex
+	onward  *Relay // legs of other nodes' relays, and the counters of all
+	relays  *net.TCPListener
+	listen  netip.AddrPort
+	running map[string]*hosted
+}
+
+// Instance is what the host is told of one tenant's relay on its node.
+type Instance struct {
+	Tenant string            `json:"tenant"`
+	NetNS  string            `json:"netns"`  // where clients' connections arrive
+	Device string            `json:"device"` // in it
+	Work   *onpath.RelayWork `json:"work"`   // nil: nothing yet
+}
+
+// hosted is an instance at work.
+type hosted struct {
+	relay *Relay
+	in    *Interceptor
+
+	mu sync.Mutex
+	is Instance
+}
+
+// NewHost returns a host without instances.
+func NewHost(log *slog.Logger) *Host {
+	return &Host{log: log, ended: make(chan struct{}), running: map[string]*hosted{}}
+}
+
+// Run serves a control socket until it is told to end.
+func (h *Host) Run(l net.Listener) error {
+	srv := &http.Server{Handler: h.routes(), ReadHeaderTimeout: headerTimeout}
+	go func() {
+		<-h.ended
+		srv.Close()
+	}()
+	err := srv.Serve(l)
+	h.close()
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+// maxInstance bounds what one instance is told, bytes.
+const maxInstance = 8 << 20
+
+func (h *Host) routes() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("PUT /instances/{id}", func(w http.ResponseWriter, r *http.Request) {
+		var is Instance
+		err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxInstance)).Decode(&is)
+		if err == nil {
+			err = h.Set(r.PathValue("id"), is)
+		}
+		answer(w, nil, err)
+	})
+	mux.HandleFunc("DELETE /instances/{id}", func(w http.ResponseWriter, r *http.Request) {
+		h.Remove(r.PathValue("id"))
+		answer(w, nil, nil)
+	})
+	mux.HandleFunc("GET /instances", func(w http.ResponseWriter, _ *http.Request) { answer(w, h.State(), nil) })
+	mux.HandleFunc("POST /end", func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, nil, nil)
+		h.finish.Do(func() { close(h.ended) })
+	})
+	return mux
+}
+
+func answer(w http.ResponseWriter, v any, err error) {
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusUnprocessableEntity)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(v)
+}
+
+// HostState is what the host does.
+type HostState struct {
+	Pid       int      `json:"pid"`
+	Instances []string `json:"instances"`
+	Stats     Stats    `json:"stats"`
+}
+
+// State returns it.
+func (h *Host) State() HostState {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s := HostState{Pid: os.Getpid()}
+	for id := range h.running {
+		s.Instances = append(s.Instances, id)
+	}
+	if h.onward != nil {
+		s.Stats = h.onward.Stats()
+	}
+	return s
+}
+
+// Set begins an instance, or changes what one does. On an error the instance is as before.
+func (h *Host) Set(id string, is Instance) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if is.Work != nil {
+		if err := h.listenAt(is.Work); err != nil {
+			return err
+		}
+	}
+	if x := h.running[id]; x != nil {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		if is.NetNS != x.is.NetNS || is.Device != x.is.Device {
+			return fmt.Errorf("instance %s is in another network namespace", id)
+		}
+		x.is = is
+		return nil
+	}
+	x, err := h.begin(is)
+	if err != nil {
+		return err
+	}
+	h.running[id] = x
+	return nil
+}
+
+// listenAt opens the node's port for other relays, once. Callers hold mu.
+func (h *Host) listenAt(w *onpath.RelayWork) error {
+	if h.relays != nil && h.listen == w.Listen {
+		return nil
+	}
+	if h.relays != nil {
+		h.relays.Close()
+		h.relays = nil
+	}
+	beside := h.onward
+	onward, err := New(Config{Secret: []byte(w.Secret), Self: w.Listen.Addr(), Origin: h.mayOpen, Log: h.log, Beside: beside})
+	if err != nil {
+		return err
+	}
+	l, err := ListenRelays(w.Listen)
+	if err != nil {
+		return err
+	}
+	h.onward, h.relays, h.listen = onward, l, w.Listen
+	go func() { _ = onward.ServeRelays(l) }()
+	return nil
+}
+
+// mayOpen says whether a tenant's accelerators name an origin.
+func (h *Host) mayOpen(tenant string, origin netip.AddrPort) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, x := range h.running {
+		if _, ok := x.origin(origin); ok && x.tenant() == tenant {
+			return nil
+		}
+	}
+	return fmt.Errorf("no accelerator of tenant %s here names %s", tenant, origin)
+}
+
+// begin intercepts an instance's connections. Callers hold mu.
+func (h *Host) begin(is Instance) (*hosted, error) {
+	if h.onward == nil {
+		return nil, errors.New("the instance is not told where the node's relay listens")
+	}
+	x := &hosted{is: is}
+	enter := func(f func() error) error { return netnsrun.Do(is.NetNS, f) }
+	r, err := New(Config{Secret: []byte(is.Work.Secret), Self: is.Work.Listen.Addr(), Router: x, Log: h.log, Enter: enter, Beside: h.onward})
+	if err != nil {
+		return nil, err
+	}
+	x.relay = r
+	if err := enter(func() (err error) {
+		x.in, err = Intercept(is.Device, r.SYN)
+		return err
+	}); err != nil {
+		r.Close()
+		return nil, err
+	}
+	go func() { _ = r.Serve(x.in.Listener) }()
+	return x, nil
+}
+
+// Route implements Router.
+func (x *hosted) Route(_, origin netip.AddrPort) (Route, error) {
+	o, ok := x.origin(origin)
+	if !ok {
+		return Route{}, fmt.Errorf("no accelerator here names %s", origin)
+	}
+	next := o.PathFor(o.Size).Next
+	return Route{Tenant: x.tenant(), Next: next, Transparent: len(next) == 0, Congestion: x.congestion()}, nil
+}
+
+func (x *hosted) origin(a netip.AddrPort) (onpath.RelayOrigin, bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.is.Work != nil {
+		for _, o := range x.is.Work.Origins {
+			if o.Address == a {
+				return o, true
+			}
+		}
+	}
+	return onpath.RelayOrigin{}, false
+}
+
+func (x *hosted) congestion() string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.is.Work == nil {
+		return ""
+	}
+	return x.is.Work.Congestion
+}
+
+func (x *hosted) tenant() string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.is.Tenant
+}
+
+// Remove ends an instance; its connections are reset.
+func (h *Host) Remove(id string) {
+	h.mu.Lock()
+	x := h.running[id]
+	delete(h.running, id)
+	h.mu.Unlock()
+	if x != nil {
+		h.end(x)
+	}
+}
+
+func (h *Host) end(x *hosted) {
+	// The namespace may be gone; what is in it then is gone, too.
+	if err := netnsrun.Do(x.is.NetNS, x.in.Close); err != nil {
+		h.log.Debug("an instance's namespace is not as it was", "netns", x.is.NetNS, "err", err)
+		x.in.Listener.Close()
+	}
+	x.relay.Close()
+}
+
+func (h *Host) close() {
+	h.mu.Lock()
+	running := h.running
+	h.running = map[string]*hosted{}
+	h.mu.Unlock()
+	for _, x := range running {
+		h.end(x)
+	}
+	if h.relays != nil {
+		h.relays.Close()
+		h.onward.Close()
+	}
+}

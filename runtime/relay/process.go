@@ -1,0 +1,143 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/onpath/onpath"
+)
+
+// process is one instance. It ends with the process that runs all of them.
+type process struct {
+	d    *Driver
+	id   string
+	pid  int
+	over chan struct{} // the process has ended
+
+	mu   sync.Mutex // guards rec and gone
+	rec  record
+	gone chan struct{} // stopped
+}
+
+var (
+	_ onpath.Process        = (*process)(nil)
+	_ onpath.Reconfigurable = (*process)(nil)
+)
+
+func (p *process) ID() string { return p.id }
+
+func (p *process) Labels() map[string]string { return p.rec.Labels }
+
+func (p *process) Pid() int {
+	select {
+	case <-p.over:
+		return 0
+	default:
+		return p.pid
+	}
+}
+
+func (p *process) Exited() <-chan struct{} { return p.over }
+
+// Exit implements onpath.Process: how the process ended is not known for each instance.
+func (p *process) Exit() (int, time.Time) {
+	<-p.over
+	return -1, time.Now()
+}
+
+// Resize implements onpath.Process: all relays of a node share one process, whose
+// connections are limited for each tenant.
+func (p *process) Resize(context.Context, onpath.Resources) error { return nil }
+
+// Usage is the process's, shared among its instances alike.
+func (p *process) Usage(context.Context) (onpath.Usage, error) {
+	pid := p.Pid()
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if pid == 0 || err != nil {
+		return onpath.Usage{}, onpath.Errorf(onpath.CodeNotFound, "the relays' process has ended")
+	}
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	f := strings.Fields(rest)
+	if len(f) < 22 {
+		return onpath.Usage{}, errors.New("the kernel's account of the relays' process cannot be read")
+	}
+	var n [3]int64
+	for i, at := range []int{11, 12, 21} { // utime, stime, rss
+		n[i], _ = strconv.ParseInt(f[at], 10, 64)
+	}
+	p.d.mu.Lock()
+	share := int64(max(len(p.d.runs), 1))
+	p.d.mu.Unlock()
+	const tick = time.Second / 100 // USER_HZ
+	return onpath.Usage{
+		CPU: time.Duration((n[0] + n[1]) * int64(tick) / share), Memory: onpath.Size(n[2] * int64(os.Getpagesize()) / share),
+	}, nil
+}
+
+// Reconfigure implements onpath.Reconfigurable.
+func (p *process) Reconfigure(ctx context.Context, s *onpath.FunctionSpec) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	next := p.rec
+	next.Instance.Work = s.RelayWork()
+	if next.Instance.Work == nil {
+		return onpath.Errorf(onpath.CodeInvalid, "the planner has not said what this relay does")
+	}
+	if err := p.d.put(ctx, p.id, next.Instance); err != nil {
+		return err
+	}
+	p.rec = next
+	return p.d.keep(p.id, next)
+}
+
+// Stop implements onpath.Process. The last instance's end is the process's.
+func (p *process) Stop(ctx context.Context, _ time.Duration) error {
+	p.d.mu.Lock()
+	defer p.d.mu.Unlock()
+	if p.d.runs[p.id] != p {
+		return nil
+	}
+	if p.Pid() != 0 {
+		if err := p.d.call(ctx, http.MethodDelete, "/instances/"+p.id, nil, nil); err != nil && p.Pid() != 0 {
+			return err
+		}
+	}
+	delete(p.d.runs, p.id)
+	if err := os.Remove(p.d.record(p.id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if len(p.d.runs) == 0 {
+		return p.d.end(ctx)
+	}
+	return nil
+}
+
+// watch tells when a process that is not a child has ended.
+func watch(pid int) (chan struct{}, error) {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return nil, err
+	}
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		defer unix.Close(fd)
+		for {
+			_, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1)
+			if !errors.Is(err, unix.EINTR) {
+				return
+			}
+		}
+	}()
+	return over, nil
+}
