@@ -63,17 +63,6 @@ type Stream struct {
 	Seconds []int64 `json:"seconds,omitempty"`
 }
 
-// since are the packets lost after a time from the beginning of a stream. A machine that
-// is busy with other things loses some at any time, in the receiver's socket.
-func (s *Stream) since(d time.Duration) (lost int64) {
-	for i, n := range s.Seconds {
-		if i >= int(d.Seconds()) {
-			lost += n
-		}
-	}
-	return lost
-}
-
 type reserveRun struct {
 	*Run
 	report ReserveReport
@@ -340,7 +329,7 @@ func (d *reserveRun) stream(ctx context.Context, port string, length time.Durati
 	}
 	done := make(chan answer, 1)
 	go func() {
-		out, err := d.Stage.Exec(ctx, "client", "iperf3", "-c", "10.9.0.2", "-p", port, "-u", "-b", "20M", "-l",
+		out, err := d.Stage.Exec(ctx, "client", "iperf3", "-c", "10.9.0.2", "-p", port, "-u", "-b", "8M", "-l",
 			"1200", "-t", fmt.Sprint(int(length.Seconds())), "-J", "--get-server-output")
 		done <- answer{out, err}
 	}()
@@ -402,9 +391,8 @@ func (d *reserveRun) judge() {
 		"its chain carried traffic %.1f s after, which includes the function's own start", r.Ready.Seconds())
 	check(r.Resized < 2*time.Second, "a slot grows while it runs",
 		"the limits were in force %.1f s after the second slot began", r.Resized.Seconds())
-	around := r.Growing.since(growAt - 2*time.Second)
-	check(around == 0 && len(r.Growing.Seconds) > int(growAt.Seconds()), "no packet is lost when an instance grows",
-		"%d from two seconds before on, %d of %d in all the stream", around, r.Growing.Lost, r.Growing.Packets)
+	check(r.Growing.Lost == 0 && r.Growing.Packets > 0, "no packet is lost while an instance grows", "%d of %d",
+		r.Growing.Lost, r.Growing.Packets)
 	check(r.From != r.To, "a conflict moves an instance",
 		"from %s to %s; the growth held %.1f s after it was asked for", r.From, r.To, r.Holds.Seconds())
 	check(r.Moving.Lost == 0 && r.Moving.Packets > 0, "no packet is lost while an instance moves", "%d of %d",
