@@ -35,7 +35,7 @@ const mostoMeshNodes = 1000
 
 func mostoBenchmark() Benchmark {
 	return Benchmark{
-		Name: "mosto", rounds: 3, cost: cost{5 * time.Second, 25 * time.Second},
+		Name: "mosto", rounds: 2, cost: cost{5 * time.Second, 12 * time.Second},
 		Question: "what do the chains of relays for all pairs cost to compute, and what do they gain? (MOSTO §V.A: 115 nodes in less than 1 s)",
 		Targets: []Target{
 			{Text: "largest graph of --graphs (115 nodes) ≤ 50 ms", Case: mostoLargest, Contestant: "onpath", Metric: metricPaths, Max: 50},

@@ -238,10 +238,13 @@ func (m *machine) best(demand float64) map[string]int {
 	return best
 }
 
+// seeds are the same 100 in every short run, which compares the planner with itself: one
+// chain in a hundred is restless, so that three of other 100 are no rarity. The long run
+// takes 1,000 new ones.
 func seeds(t *testing.T) (first uint64, n int) {
-	first, n = uint64(time.Now().UnixNano()), 100
+	first, n = 1, 100
 	if os.Getenv("ONPATH_SOAK") != "" {
-		n = 1000
+		first, n = uint64(time.Now().UnixNano()), 1000
 	}
 	if s := os.Getenv("ONPATH_SEED"); s != "" {
 		first, _ = strconv.ParseUint(s, 10, 64)
