@@ -31,7 +31,8 @@ func planBenchmark() Benchmark {
 		Name: "plan", rounds: 5, cost: cost{15 * time.Second, 2 * time.Second},
 		Question: fmt.Sprintf("%v, no machine behind them: what does the server compute?", planSize),
 		Targets: []Target{
-			{Text: "whole plan ≤ 500 ms", Case: planWhole, Contestant: "onpath", Metric: metricTime, Max: 500},
+			{Text: "whole plan ≤ 500 ms", Case: planWhole, Contestant: "onpath", Metric: metricTime, Max: 500,
+				Why: "Every plan is made whole. A third of the time goes into looking up and checking what is declared, a third into the plans of all nodes, of which hardly any changes, a sixth into statuses, and what is left mostly into collecting garbage. Less takes planning by cloudlet, and only those that a change touches."},
 			{Text: "report without news ≤ 1 ms", Case: planNothing, Contestant: "onpath", Metric: metricCPUTime, Max: 1},
 			{Text: "report of fewer flows of a draining instance ≤ 1 ms", Case: planCounts, Contestant: "onpath", Metric: metricCPUTime, Max: 1},
 		},
@@ -81,7 +82,15 @@ func (r *Run) reports(ctx context.Context, s *fleet.Server, round int) error {
 		r.timed(planFailure, round, func() (int, error) { return 2, s.ReportFailure() }),
 		s.Rest(ctx),
 		r.timed(planNothing, round, func() (int, error) { return s.ReportNothing(), s.Rest(ctx) }),
-		r.timed(planCounts, round, func() (int, error) { return 1, errors.Join(s.ReportCounts(uint64(round+1)), s.Rest(ctx)) }),
+		r.timed(planCounts, round, func() (int, error) {
+			const reports = 100
+			for k := range reports {
+				if err := s.ReportCounts(uint64((round*reports+k)%(fleet.Flows-1) + 1)); err != nil {
+					return 0, err
+				}
+			}
+			return reports, s.Rest(ctx)
+		}),
 	)
 }
 
