@@ -432,7 +432,7 @@ func flowsCounted(b *bed) {
 	f := b.inline("f", gateway)
 	b.apply(one(&chain{path: 3, match: toServer()}, f))
 	for i := range uint16(through) {
-		b.acrossFunctions(udp4(3000+i), f)
+		b.acrossFunctions(udp4(3000+i), 0, f)
 	}
 	if got := b.counters(gateway).Vports[f.vport].Flows; got != through {
 		b.t.Errorf("%d flows at the function, must be %d", got, through)

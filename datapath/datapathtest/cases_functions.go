@@ -55,17 +55,39 @@ func stamped(src, dst netip.Addr, port uint16) onpath.Tuple {
 	return tuple(udp, src, port, dst, stampedPort)
 }
 
-// acrossFunctions takes a packet of t and its answer through functions alone.
-func (b *bed) acrossFunctions(t onpath.Tuple, fs ...*instance) {
+// turn is a packet of a flow's nth turn, or the answer to it: a connection's first turn is
+// its handshake.
+func turn(t onpath.Tuple, n int, answers bool) packet {
+	p := newPacket(t)
+	if answers {
+		p = answerTo(t.Reverse())
+	}
+	if t.Protocol != tcp {
+		return p
+	}
+	there, back := uint32(1000), uint32(5000)
+	switch {
+	case n == 0 && answers:
+		p.flags, p.seq, p.ack = syn|ack, back, there+1
+	case answers:
+		p.flags, p.seq, p.ack = ack, back+1, there+1
+	case n > 0:
+		p.flags, p.seq, p.ack = ack, there+1, back+1
+	}
+	return p
+}
+
+// acrossFunctions takes the nth packet of t and its answer through functions alone.
+func (b *bed) acrossFunctions(t onpath.Tuple, n int, fs ...*instance) {
 	b.t.Helper()
-	p := newPacket(t).bytes()
+	p := turn(t, n, false).bytes()
 	b.send(gateway, clientNet, p)
 	b.expect(gateway, serverNet, withTTL(b.runs(p, false, fs...), 1))
 	back := make([]*instance, 0, len(fs))
 	for i := range fs {
 		back = append(back, fs[len(fs)-1-i])
 	}
-	p = answerTo(t).bytes()
+	p = turn(t.Reverse(), n, true).bytes()
 	b.send(gateway, serverNet, p)
 	b.expect(gateway, clientNet, withTTL(b.runs(p, true, back...), 1))
 }
@@ -74,6 +96,7 @@ func (b *bed) acrossFunctions(t onpath.Tuple, fs ...*instance) {
 func functions(b *bed) {
 	before := b.h.Forwarded(gateway)
 	var fs []*instance
+	const passes = 4 // the third packet of a flow establishes it
 	steered := uint64(0)
 	for n := range onpath.MaxInline {
 		fs = append(fs, b.inline("f", gateway))
@@ -87,10 +110,11 @@ func functions(b *bed) {
 			if t.Protocol == icmp {
 				t.DstPort = t.SrcPort
 			}
-			b.acrossFunctions(t, fs...)
-			b.acrossFunctions(t, fs...)
+			for pass := range passes {
+				b.acrossFunctions(t, pass, fs...)
+			}
 		}
-		steered = 20
+		steered = 5 * 2 * passes
 		b.pathCounts(path, steered, 0)
 	}
 	if got := b.h.Forwarded(gateway) - before; got != 0 {
@@ -219,16 +243,12 @@ func functionsEdit(b *bed) {
 		for _, protocol := range []uint8{udp, tcp} {
 			port := 1000 + uint16(n)
 			dialled, real := tuple(protocol, client, port, virtual, translatedPort), tuple(protocol, client, port, server, behindPort)
-			for pass := range 4 {
-				flags := byte(syn)
-				if pass > 0 {
-					flags = ack
-				}
-				flow := func(t onpath.Tuple) packet {
-					p := newPacket(t)
-					p.flags = flags
-					return p
-				}
+			passes := 4
+			if protocol == udp && !with {
+				passes = 40 // one direction alone must show that a translated flow lives
+			}
+			for pass := range passes {
+				flow := func(t onpath.Tuple) packet { return turn(t, pass, t.Src == server || t.Src == virtual) }
 				p := flow(dialled).bytes()
 				b.send(gateway, clientNet, p)
 				b.runs(p, false, f)
@@ -332,8 +352,8 @@ func functionsOut(b *bed) {
 		{path: 2, match: dns, elements: []*element{{instances: []*instance{lax}, none: onpath.NoneBypass}}},
 	}}
 	b.apply(l)
-	b.acrossFunctions(tcp4(1), strict)
-	b.acrossFunctions(udp4(1), lax)
+	b.acrossFunctions(tcp4(1), 0, strict)
+	b.acrossFunctions(udp4(1), 0, lax)
 
 	strict.state, lax.state = onpath.VportClosed, onpath.VportClosed
 	b.apply(l)
@@ -350,9 +370,9 @@ func functionsOut(b *bed) {
 
 	strict.state, lax.state = onpath.VportUp, onpath.VportUp
 	b.apply(l)
-	b.acrossFunctions(tcp4(1), strict)
-	b.acrossFunctions(tcp4(3), strict)
-	b.acrossFunctions(udp4(1), lax)
+	b.acrossFunctions(tcp4(1), 0, strict)
+	b.acrossFunctions(tcp4(3), 0, strict)
+	b.acrossFunctions(udp4(1), 0, lax)
 	b.skipBooks() // what a bypass counts at the edge is the driver's
 }
 
