@@ -19,6 +19,8 @@ var moreColumns = map[onpath.Kind][]string{
 	onpath.KindFunction:    {"CPU", "MEMORY"},
 	onpath.KindDeployment:  {"CLOUDLETS", "NODES"},
 	onpath.KindChain:       {"TIER", ">PRIORITY", "CLOUDLETS", ">PATH-ID"},
+	onpath.KindMeasurement: {">CHANGE"},
+	onpath.KindAccelerator: {"INGRESS", "CONGESTION"},
 	onpath.KindInstance:    {"DEPLOYMENT", ">VPORT", "ADDRESSES"},
 }
 
@@ -43,6 +45,14 @@ func moreCells(o onpath.Object) []string {
 	case *onpath.Chain:
 		return []string{string(o.Spec.Tier), strconv.Itoa(o.Spec.Priority), strings.Join(o.Status.Cloudlets, ","),
 			number(uint64(o.Status.Path))}
+	case *onpath.Measurement:
+		change := onpath.DefaultMeasureChange
+		if o.Spec.Change != nil {
+			change = *o.Spec.Change
+		}
+		return []string{strconv.FormatFloat(change*100, 'f', -1, 64) + "%"}
+	case *onpath.Accelerator:
+		return []string{strings.Join(o.Spec.Ingress, ","), o.Spec.Congestion}
 	case *onpath.Instance:
 		vports := number(uint64(o.Spec.Vport))
 		if o.Spec.Back != 0 {
