@@ -86,7 +86,7 @@ func each(v reflect.Value, name string, f func(v reflect.Value, name string)) {
 
 func leaf(v reflect.Value) bool {
 	switch v.Interface().(type) {
-	case netip.Addr, netip.Prefix, time.Time:
+	case netip.Addr, netip.AddrPort, netip.Prefix, time.Time:
 		return true
 	}
 	return v.CanInt() || v.CanUint() || v.Kind() == reflect.String || v.Kind() == reflect.Bool || v.CanFloat()
@@ -98,6 +98,8 @@ func other(v reflect.Value) reflect.Value {
 	switch x := v.Interface().(type) {
 	case netip.Addr:
 		return reflect.ValueOf(netip.AddrFrom4([4]byte{10, 0, 0, byte(len(x.String()))}))
+	case netip.AddrPort:
+		return reflect.ValueOf(netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, 1}), x.Port()+1))
 	case netip.Prefix:
 		return reflect.ValueOf(netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(len(x.String()))}), 32))
 	case time.Time:
