@@ -102,7 +102,7 @@ func removeContainers(ctx context.Context, log *slog.Logger) error {
 // deployment is a contestant of container at work.
 type deployment struct {
 	name string
-	*town
+	*site
 }
 
 // buildRounds is after how many rounds all is torn down and made anew: where its
@@ -125,10 +125,10 @@ func (r *Run) containerCase(ctx context.Context, rt *container.Driver, k contain
 	return nil
 }
 
-// maker wires a function's namespace into a town, and gives it.
+// maker wires a function's namespace into a site, and gives it.
 type maker struct {
 	name string
-	wire func(context.Context, *Run, *town, containerCase) (ns string, err error)
+	wire func(context.Context, *Run, *site, containerCase) (ns string, err error)
 }
 
 func (r *Run) containerRounds(ctx context.Context, rt *container.Driver, k containerCase, makers []maker, first, rounds int) (err error) {
@@ -140,7 +140,7 @@ func (r *Run) containerRounds(ctx context.Context, rt *container.Driver, k conta
 	}()
 	for _, m := range makers {
 		r.say("%s, %s: start", k.name, m.name)
-		t, err := r.newTown(m.name)
+		t, err := r.newSite(m.name)
 		if err != nil {
 			return err
 		}
@@ -245,7 +245,7 @@ const readyTimeout = time.Minute
 
 // startFunction runs a function's container in a namespace and waits until it
 // says that it is ready.
-func (r *Run) startFunction(ctx context.Context, rt *container.Driver, t *town, k containerCase, name, ns string) error {
+func (r *Run) startFunction(ctx context.Context, rt *container.Driver, t *site, k containerCase, name, ns string) error {
 	spec := k.spec(r.Images)
 	if err := rt.Prepare(ctx, &spec, func(s string) { r.say("%s", s) }); err != nil {
 		return err
@@ -275,7 +275,7 @@ func (r *Run) startFunction(ctx context.Context, rt *container.Driver, t *town, 
 }
 
 // wireSteered has onpath steer the stream through the function.
-func wireSteered(ctx context.Context, r *Run, t *town, k containerCase) (ns string, err error) {
+func wireSteered(ctx context.Context, r *Run, t *site, k containerCase) (ns string, err error) {
 	e := k.element()
 	if k.bridged {
 		ns, err = wireBridged(t.Bed, t.gateway, e)
@@ -293,13 +293,13 @@ func wireSteered(ctx context.Context, r *Run, t *town, k containerCase) (ns stri
 		return "", err
 	}
 	t.After(func() error { return errors.Join(d.Remove(context.Background()), d.Close()) })
-	return ns, d.Apply(ctx, chainConfig(onpath.Match{Dst: netPrefixes(netTownServer)}, e))
+	return ns, d.Apply(ctx, chainConfig(onpath.Match{Dst: netPrefixes(netSiteServer)}, e))
 }
 
 // wireStatic wires the same container by hand: a routed one by policy routing, a
 // bridged one by cutting the gateway's wire to the server and putting it between
 // the halves with a bridge.
-func wireStatic(_ context.Context, _ *Run, t *town, k containerCase) (ns string, err error) {
+func wireStatic(_ context.Context, _ *Run, t *site, k containerCase) (ns string, err error) {
 	e := k.element()
 	if !k.bridged {
 		if ns, err = wireRouted(t.Bed, t.gateway, e.forth, true); err != nil {

@@ -87,7 +87,7 @@ func runFailover(ctx context.Context, r *Run) error {
 }
 
 // failing does something where the chain runs.
-func (r *Run) failing(ctx context.Context, setUp func(context.Context) (*stage, error), do func(*stage) error) (err error) {
+func (r *Run) failing(ctx context.Context, setUp func(context.Context) (*testbed, error), do func(*testbed) error) (err error) {
 	s, err := setUp(ctx)
 	if err != nil {
 		return err
@@ -104,7 +104,7 @@ func (r *Run) failing(ctx context.Context, setUp func(context.Context) (*stage, 
 
 // failures are those behind one gateway.
 func (r *Run) failures(ctx context.Context) error {
-	return r.failing(ctx, r.newStage, func(s *stage) error {
+	return r.failing(ctx, r.newTestbed, func(s *testbed) error {
 		for round := range r.Rounds() {
 			for _, f := range s.faults(pick(r, time.Second, 500*time.Millisecond)) {
 				r.say("round %d of %d, %s", round+1, r.Rounds(), f.name)
@@ -126,7 +126,7 @@ func (r *Run) upgraded(ctx context.Context) error {
 	}
 	for round := range r.Rounds() {
 		r.say("round %d of %d, %s", round+1, r.Rounds(), faultUpgrade)
-		err := r.failing(ctx, r.newPreviousStage, func(s *stage) error { return r.fault(ctx, s, s.upgrade(), round) })
+		err := r.failing(ctx, r.newPreviousTestbed, func(s *testbed) error { return r.fault(ctx, s, s.upgrade(), round) })
 		if err != nil {
 			return fmt.Errorf("%s: %w", faultUpgrade, err)
 		}
@@ -134,10 +134,10 @@ func (r *Run) upgraded(ctx context.Context) error {
 	return nil
 }
 
-// upgrade has the stage run this program from then on.
-func (s *stage) upgrade() fault {
+// upgrade has the testbed run this program from then on.
+func (s *testbed) upgrade() fault {
 	return fault{faultUpgrade, func(ctx context.Context) error {
-		s.Use(stageProgram)
+		s.Use(testbedProgram)
 		if err := errors.Join(s.Kill("server", syscall.SIGTERM), s.StartServer(ctx)); err != nil {
 			return err
 		}
@@ -152,7 +152,7 @@ func (s *stage) upgrade() fault {
 
 // fullCPU is a long time without a fault.
 func (r *Run) fullCPU(ctx context.Context) error {
-	return r.failing(ctx, r.newStage, func(s *stage) error {
+	return r.failing(ctx, r.newTestbed, func(s *testbed) error {
 		return r.alarms(ctx, s, pick(r, 10*time.Minute, 3*time.Second))
 	})
 }
@@ -164,7 +164,7 @@ type fault struct {
 	undo func(context.Context) error
 }
 
-func (s *stage) faults(long time.Duration) []fault {
+func (s *testbed) faults(long time.Duration) []fault {
 	nothing := func(context.Context) error { return nil }
 	var stopped int
 	return []fault{
@@ -199,7 +199,7 @@ func signalOne(sig syscall.Signal, to *int) error {
 	}
 	for _, f := range files {
 		b, err := os.ReadFile(f)
-		if err != nil || !strings.HasPrefix(string(b), stageProgram+"\x00bench\x00queue\x00--install") {
+		if err != nil || !strings.HasPrefix(string(b), testbedProgram+"\x00bench\x00queue\x00--install") {
 			continue
 		}
 		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(f)))
@@ -220,7 +220,7 @@ const (
 )
 
 // fault measures one, and waits until all is well again.
-func (r *Run) fault(ctx context.Context, s *stage, f fault, round int) error {
+func (r *Run) fault(ctx context.Context, s *testbed, f fault, round int) error {
 	if err := s.healthy(ctx); err != nil {
 		return err
 	}
@@ -256,7 +256,7 @@ func rest(ctx context.Context, d time.Duration) {
 
 // healthy waits until both instances are ready, and for as long as their links
 // and probes take to be believed again.
-func (s *stage) healthy(ctx context.Context) error {
+func (s *testbed) healthy(ctx context.Context) error {
 	err := s.WaitFor(ctx, "both instances are ready", readyTimeout, func() (bool, error) {
 		n, err := s.ready(ctx)
 		return n == 2, err
@@ -265,7 +265,7 @@ func (s *stage) healthy(ctx context.Context) error {
 	return err
 }
 
-func (s *stage) ready(ctx context.Context) (n int, err error) {
+func (s *testbed) ready(ctx context.Context) (n int, err error) {
 	list, err := s.Instances(ctx)
 	for _, i := range list {
 		if i.Status.State == onpath.InstanceReady {
@@ -276,7 +276,7 @@ func (s *stage) ready(ctx context.Context) (n int, err error) {
 }
 
 // losses counts the events that tell of a loss: of a node or an instance.
-func (s *stage) losses(ctx context.Context) (n int, err error) {
+func (s *testbed) losses(ctx context.Context) (n int, err error) {
 	var list []onpath.Event
 	err = s.Get(ctx, &list, "events")
 	for _, e := range list {
@@ -289,7 +289,7 @@ func (s *stage) losses(ctx context.Context) (n int, err error) {
 }
 
 // alarms keeps every CPU busy, and counts what was taken for dead.
-func (r *Run) alarms(ctx context.Context, s *stage, long time.Duration) error {
+func (r *Run) alarms(ctx context.Context, s *testbed, long time.Duration) error {
 	if err := s.healthy(ctx); err != nil {
 		return err
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 // The pair's addresses at the access and core networks, by gateway.
-var pairAt = map[string]struct{ access, core string }{
+var gatewaysAt = map[string]struct{ access, core string }{
 	"gw1": {"10.1.0.1", "10.9.0.1"},
 	"gw2": {"10.1.0.3", "10.9.0.3"},
 }
@@ -18,7 +18,7 @@ var pairAt = map[string]struct{ access, core string }{
 // come in at the other one. The routes are moved at once: their change is part of the
 // blackout, the time in which a routing protocol would notice the death is not.
 func (r *Run) gatewayKilled(ctx context.Context) error {
-	return r.failing(ctx, r.newPairStage, func(s *stage) error {
+	return r.failing(ctx, r.newGatewaysTestbed, func(s *testbed) error {
 		for round := range r.Rounds() {
 			r.say("round %d of %d, %s", round+1, r.Rounds(), faultGateway)
 			if err := s.via(ctx, "gw1", "gw2"); err != nil {
@@ -33,7 +33,7 @@ func (r *Run) gatewayKilled(ctx context.Context) error {
 }
 
 // gatewayFault has the gateway back after long.
-func (s *stage) gatewayFault(long time.Duration) fault {
+func (s *testbed) gatewayFault(long time.Duration) fault {
 	return fault{faultGateway,
 		func(ctx context.Context) error {
 			_, err := s.Lab.KillHost("gw1", long)
@@ -47,8 +47,8 @@ func (s *stage) gatewayFault(long time.Duration) fault {
 }
 
 // via has the client's packets and the origin's answers go by way of a gateway each.
-func (s *stage) via(ctx context.Context, requests, answers string) error {
-	for host, via := range map[string]string{"client": pairAt[requests].access, "origin": pairAt[answers].core} {
+func (s *testbed) via(ctx context.Context, requests, answers string) error {
+	for host, via := range map[string]string{"client": gatewaysAt[requests].access, "origin": gatewaysAt[answers].core} {
 		if out, err := s.Exec(ctx, host, "ip", "route", "replace", "default", "via", via); err != nil {
 			return fmt.Errorf("route of %s by way of %s: %w: %s", host, via, err, out)
 		}

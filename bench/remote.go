@@ -56,10 +56,10 @@ func runRemote(ctx context.Context, r *Run) error {
 	return nil
 }
 
-// remoteMaker connects a town's gateway with a second node and the instance there.
+// remoteMaker connects a site's gateway with a second node and the instance there.
 type remoteMaker struct {
 	name string
-	wire func(ctx context.Context, r *Run, t *town, far string) error
+	wire func(ctx context.Context, r *Run, t *site, far string) error
 }
 
 func (r *Run) remoteRounds(ctx context.Context, makers []remoteMaker, first, rounds int) (err error) {
@@ -70,7 +70,7 @@ func (r *Run) remoteRounds(ctx context.Context, makers []remoteMaker, first, rou
 		}
 	}()
 	for _, m := range makers {
-		t, err := r.newTown(m.name)
+		t, err := r.newSite(m.name)
 		if err != nil {
 			return err
 		}
@@ -97,7 +97,7 @@ func (r *Run) remoteRounds(ctx context.Context, makers []remoteMaker, first, rou
 
 // farNode adds a second node on an underlay, with an instance in which Linux
 // forwards, and has the end points send what fits into a tunnel.
-func (t *town) farNode() (far string, err error) {
+func (t *site) farNode() (far string, err error) {
 	if far, err = t.Namespace("far"); err != nil {
 		return "", err
 	}
@@ -129,7 +129,7 @@ func setMTU(ns, dev string, mtu int) error {
 
 // wireVXLAN is the path by hand: a VXLAN device at each end, policy routing into
 // it at the gateway, and into the instance and back at the far node.
-func wireVXLAN(_ context.Context, _ *Run, t *town, far string) error {
+func wireVXLAN(_ context.Context, _ *Run, t *site, far string) error {
 	ends := []struct {
 		ns            string
 		local, remote netip.Addr
@@ -177,9 +177,9 @@ func vxlan(ns string, local, remote netip.Addr, hw string) error {
 }
 
 // wireRemote has onpath do it: the gateway steers to the vport of the other node.
-func wireRemote(ctx context.Context, r *Run, t *town, far string) error {
+func wireRemote(ctx context.Context, r *Run, t *site, far string) error {
 	e := routedElement(remoteInstance)
-	match := onpath.Match{Dst: netPrefixes(netTownServer)}
+	match := onpath.Match{Dst: netPrefixes(netSiteServer)}
 	near := chainConfig(match, e)
 	near.Node, near.Underlay = "near", onpath.Underlay{Address: underlayNear.Addr()}
 	near.Peers = []onpath.Peer{peer("far", underlayFar)}

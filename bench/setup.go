@@ -44,7 +44,7 @@ func runSetup(ctx context.Context, r *Run) error {
 			return err
 		}
 	}
-	s, err := r.newStage(ctx)
+	s, err := r.newTestbed(ctx)
 	var why lacking
 	if errors.As(err, &why) {
 		r.skip(setupAll, string(why))
@@ -110,7 +110,7 @@ func chainless() *onpath.DatapathConfig { return edgeConfig(nil) }
 
 // setupChain times the whole: the API, the plan, ten containers, their ports, and
 // the rules on all nodes, until the server says that the chain steers.
-func (r *Run) setupChain(ctx context.Context, s *stage, round int) error {
+func (r *Run) setupChain(ctx context.Context, s *testbed, round int) error {
 	name := fmt.Sprintf("long%d", round)
 	functions, chain := longChain(name)
 	if err := s.apply(ctx, functions); err != nil {
@@ -139,7 +139,7 @@ func (r *Run) setupChain(ctx context.Context, s *stage, round int) error {
 const lookEvery = 5 * time.Millisecond
 
 // awaitActive waits until the server says that a chain steers.
-func (s *stage) awaitActive(ctx context.Context, name string) error {
+func (s *testbed) awaitActive(ctx context.Context, name string) error {
 	cl := client.Unix(strings.TrimPrefix(s.Socket(), "unix://"))
 	defer cl.Close()
 	for until := time.Now().Add(readyTimeout); ; {

@@ -146,7 +146,7 @@ func alone(ctx context.Context, log *slog.Logger) (release func(), err error) {
 		return nil, err
 	}
 	clear := func(ctx context.Context) error {
-		return errors.Join(removeStage(ctx), removeContainers(ctx, log), bed.Sweep(Root), os.RemoveAll(pinPath))
+		return errors.Join(removeTestbed(ctx), removeContainers(ctx, log), bed.Sweep(Root), os.RemoveAll(pinPath))
 	}
 	if err := clear(ctx); err != nil {
 		unlock()

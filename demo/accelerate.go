@@ -87,9 +87,9 @@ func (d *accelerateRun) setUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	spec := StageSpec{Topology: topology, Server: StageNode{Host: "ireland", Address: "10.255.0.1"}}
+	spec := TestbedSpec{Topology: topology, Server: TestbedNode{Host: "ireland", Address: "10.255.0.1"}}
 	for i, n := range []string{"ireland", "azores", "virginia", "kansas"} {
-		spec.Nodes = append(spec.Nodes, StageNode{Name: n, Host: n, Address: fmt.Sprintf("10.255.0.%d", i+1), Cloudlet: n})
+		spec.Nodes = append(spec.Nodes, TestbedNode{Name: n, Host: n, Address: fmt.Sprintf("10.255.0.%d", i+1), Cloudlet: n})
 	}
 	if err := d.SetUp(ctx, spec); err != nil {
 		return err
@@ -105,13 +105,13 @@ func (d *accelerateRun) setUp(ctx context.Context) error {
 	for _, t := range transfers {
 		args = append(args, net.JoinHostPort(acceleratedOrigin, strconv.Itoa(int(t.port))))
 	}
-	return d.Stage.Start("origin-server", "origin", append([]string{d.Stage.Bin()}, args...)...)
+	return d.Testbed.Start("origin-server", "origin", append([]string{d.Testbed.Bin()}, args...)...)
 }
 
 // uplinks has a node take up the devices that carry transit traffic.
 func (d *accelerateRun) uplinks(ctx context.Context, node, access, core string) error {
 	var n onpath.Node
-	if err := d.Stage.Get(ctx, &n, "node", node); err != nil {
+	if err := d.Testbed.Get(ctx, &n, "node", node); err != nil {
 		return err
 	}
 	text := fmt.Sprintf(`apiVersion: onpath/v1alpha1
@@ -128,7 +128,7 @@ spec:
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		return err
 	}
-	return d.Stage.Apply(ctx, file)
+	return d.Testbed.Apply(ctx, file)
 }
 
 func (d *accelerateRun) measure(ctx context.Context) error {
@@ -168,33 +168,33 @@ func (d *accelerateRun) accelerated(ctx context.Context, name string, between []
 		args = append(args, "--size", strconv.FormatInt(t.bytes, 10))
 	}
 	d.Say("onpath %s", strings.Join(args, " "))
-	if _, err := d.Stage.Onpath(ctx, args...); err != nil {
+	if _, err := d.Testbed.Onpath(ctx, args...); err != nil {
 		return way, err
 	}
 	var a onpath.Accelerator
 	// Values of all pairs come in by and by; the last choice counts.
-	if err := d.Stage.WaitFor(ctx, "all pairs are measured", 15*time.Second, func() (bool, error) {
-		if err := d.Stage.Get(ctx, &a, "accelerator", "california"); err != nil {
+	if err := d.Testbed.WaitFor(ctx, "all pairs are measured", 15*time.Second, func() (bool, error) {
+		if err := d.Testbed.Get(ctx, &a, "accelerator", "california"); err != nil {
 			return false, err
 		}
 		return d.allMeasured(ctx, between)
 	}); err != nil {
 		return way, err
 	}
-	if err := d.Stage.Get(ctx, &a, "accelerator", "california"); err != nil {
+	if err := d.Testbed.Get(ctx, &a, "accelerator", "california"); err != nil {
 		return way, err
 	}
 	if way, err = d.times(ctx, name, &a); err != nil {
 		return way, err
 	}
 	way.Relays = between
-	if _, err := d.Stage.Onpath(ctx, "delete", "accelerator", "california"); err != nil {
+	if _, err := d.Testbed.Onpath(ctx, "delete", "accelerator", "california"); err != nil {
 		return way, err
 	}
 	// What is measured next must not be relayed.
-	if err := d.Stage.WaitFor(ctx, "the chains are gone", 10*time.Second, func() (bool, error) {
+	if err := d.Testbed.WaitFor(ctx, "the chains are gone", 10*time.Second, func() (bool, error) {
 		var list []onpath.Chain
-		err := d.Stage.Get(ctx, &list, "chains")
+		err := d.Testbed.Get(ctx, &list, "chains")
 		return len(list) == 0, err
 	}); err != nil {
 		return way, err
@@ -206,7 +206,7 @@ func (d *accelerateRun) accelerated(ctx context.Context, name string, between []
 // allMeasured reports whether every pair of the nodes, and each node with the origin, has
 // an answer.
 func (d *accelerateRun) allMeasured(ctx context.Context, nodes []string) (bool, error) {
-	out, err := d.Stage.Onpath(ctx, "measure", "-o", "json")
+	out, err := d.Testbed.Onpath(ctx, "measure", "-o", "json")
 	if err != nil {
 		return false, err
 	}
@@ -236,7 +236,7 @@ func (d *accelerateRun) times(ctx context.Context, name string, a *onpath.Accele
 	for _, t := range transfers {
 		origin := net.JoinHostPort(acceleratedOrigin, strconv.Itoa(int(t.port)))
 		size := strconv.FormatInt(t.bytes, 10)
-		out, err := d.Stage.Exec(ctx, "client", d.Stage.Bin(), "demo", "receive", origin, size, strconv.Itoa(transferRuns))
+		out, err := d.Testbed.Exec(ctx, "client", d.Testbed.Bin(), "demo", "receive", origin, size, strconv.Itoa(transferRuns))
 		if err != nil {
 			return way, err
 		}

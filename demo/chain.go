@@ -46,10 +46,10 @@ func (d *chainRun) setUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = d.SetUp(ctx, StageSpec{
+	err = d.SetUp(ctx, TestbedSpec{
 		Topology: topology,
-		Server:   StageNode{Host: "server", Address: "10.255.0.10"},
-		Nodes: []StageNode{
+		Server:   TestbedNode{Host: "server", Address: "10.255.0.10"},
+		Nodes: []TestbedNode{
 			{Name: "gw1", Host: "gw1", Address: "10.255.0.1", Cloudlet: "access"},
 			{Name: "node1", Host: "node1", Address: "10.255.0.2", Cloudlet: "access"},
 			{Name: "node2", Host: "node2", Address: "10.255.0.3", Cloudlet: "access"},
@@ -59,12 +59,12 @@ func (d *chainRun) setUp(ctx context.Context) error {
 		return err
 	}
 	d.Say("origin web server behind 20 Mbit/s and 20 ms")
-	err = d.Stage.Start("origin-server", originHost, d.Stage.spec.Bin, "demo", "origin",
+	err = d.Testbed.Start("origin-server", originHost, d.Testbed.spec.Bin, "demo", "origin",
 		"10.9.0.2:80", "10.9.0.2:8081", "10.9.0.2:9000", "10.9.0.66:80", "127.0.0.1:8888")
 	if err != nil {
 		return err
 	}
-	return d.Stage.WaitFor(ctx, "the origin serves", 5*time.Second, func() (bool, error) {
+	return d.Testbed.WaitFor(ctx, "the origin serves", 5*time.Second, func() (bool, error) {
 		_, err := d.originStats(ctx)
 		return err == nil, nil
 	})
@@ -77,10 +77,10 @@ func (d *chainRun) measure(ctx context.Context) (err error) {
 	}
 	d.Say("onpath apply -f examples/quickstart/")
 	applied := time.Now()
-	if err := d.Stage.Apply(ctx, d.Example("quickstart")); err != nil {
+	if err := d.Testbed.Apply(ctx, d.Example("quickstart")); err != nil {
 		return err
 	}
-	if err := d.Stage.WaitActive(ctx, "web", time.Minute, func(s string) { d.Say("  %s", s) }); err != nil {
+	if err := d.Testbed.WaitActive(ctx, "web", time.Minute, func(s string) { d.Say("  %s", s) }); err != nil {
 		return err
 	}
 	d.report.ApplyToSteered = time.Since(applied)
@@ -110,7 +110,7 @@ func (d *chainRun) trace(ctx context.Context) (*onpath.Trace, error) {
 	time.Sleep(500 * time.Millisecond)
 	args := []string{"trace", "10.1.0.11", "10.9.0.2", "-p", "tcp/80"}
 	d.Say("onpath %s", strings.Join(args, " "))
-	out, err := d.Stage.Onpath(ctx, append(args, "-o", "json")...)
+	out, err := d.Testbed.Onpath(ctx, append(args, "-o", "json")...)
 	if err != nil {
 		return nil, err
 	}
@@ -130,7 +130,7 @@ func whereNext(d *Run) {
       sudo bin/onpath --server $SERVER get chains     also: describe chain web, top, events
       sudo bin/onpath lab exec --lab %s client1 curl -si http://10.9.0.2/object/o1/10
     Remove it with: sudo bin/onpath demo --down
-`, d.Stage.Socket(), d.Stage.Lab.Name())
+`, d.Testbed.Socket(), d.Testbed.Lab.Name())
 		return
 	}
 	fmt.Fprint(d.Out, `    examples/quickstart/   what was applied: 3 files

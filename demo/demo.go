@@ -1,7 +1,7 @@
 // Package demo is `onpath demo`: each of its demonstrations emulates a network,
 // runs a real server and real nodes in it, drives real traffic, and reads what
 // changed from the real components. The first is the quickstart as a program. Its
-// Stage also carries the end-to-end tests.
+// Testbed also carries the end-to-end tests.
 package demo
 
 import (
@@ -28,7 +28,7 @@ type Demonstration struct {
 	Long    string
 	Seconds int      // about how long it takes
 	Images  []string // folders of --images that it needs
-	// Show sets up a stage (Run.SetUp), drives traffic and returns what it found.
+	// Show sets up a testbed (Run.SetUp), drives traffic and returns what it found.
 	Show func(ctx context.Context, r *Run) (Figures, error)
 	// Next prints where to look afterwards; nil: nowhere.
 	Next func(r *Run)
@@ -65,8 +65,8 @@ const DefaultDir = "/run/onpath/demo"
 // Run is one run of a demonstration.
 type Run struct {
 	Options
-	Stage *Stage // nil until SetUp
-	start time.Time
+	Testbed *Testbed // nil until SetUp
+	start   time.Time
 }
 
 // Show runs a demonstration. It is an error if an effect that must be seen was
@@ -105,10 +105,10 @@ func Show(ctx context.Context, what Demonstration, o Options) (err error) {
 	}
 	defer func() {
 		stopped = ctx.Err() != nil // before, not while it cleans up
-		if _, begun := os.Stat(filepath.Join(o.Dir, recordFile)); d.Stage == nil && begun != nil {
+		if _, begun := os.Stat(filepath.Join(o.Dir, recordFile)); d.Testbed == nil && begun != nil {
 			err = errors.Join(err, os.RemoveAll(o.Dir)) // only files so far
 		}
-		if o.Keep && err == nil || d.Stage == nil {
+		if o.Keep && err == nil || d.Testbed == nil {
 			return
 		}
 		if err != nil && !stopped {
@@ -135,7 +135,7 @@ func Show(ctx context.Context, what Demonstration, o Options) (err error) {
 		return fmt.Errorf("not seen: %s", strings.Join(missing, "; "))
 	}
 	if o.Keep {
-		if err := d.Stage.keep(); err != nil {
+		if err := d.Testbed.keep(); err != nil {
 			return err
 		}
 	}
@@ -173,11 +173,11 @@ func (d *Run) checkImages(needed []string) error {
 	return nil
 }
 
-// SetUp brings a stage up and tells each step. Bin, Dir and Progress of the
+// SetUp brings a testbed up and tells each step. Bin, Dir and Progress of the
 // specification are the run's own.
-func (d *Run) SetUp(ctx context.Context, spec StageSpec) (err error) {
+func (d *Run) SetUp(ctx context.Context, spec TestbedSpec) (err error) {
 	spec.Dir, spec.Progress = d.Dir, func(s string) { d.Say("%s", s) }
-	d.Stage, err = SetUp(ctx, spec)
+	d.Testbed, err = SetUp(ctx, spec)
 	return err
 }
 
@@ -222,7 +222,7 @@ func (d *Run) writeExamples() error {
 func (d *Run) takeDown() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	err := d.Stage.TearDown(ctx)
+	err := d.Testbed.TearDown(ctx)
 	return errors.Join(err, os.RemoveAll(d.Dir))
 }
 
@@ -239,7 +239,7 @@ func (d *Run) keepLogs() {
 		}
 	}
 	for _, kind := range []string{"chains", "instances", "events"} {
-		if out, err := d.Stage.Onpath(context.Background(), "get", kind, "-o", "yaml"); err == nil {
+		if out, err := d.Testbed.Onpath(context.Background(), "get", kind, "-o", "yaml"); err == nil {
 			_ = os.WriteFile(filepath.Join(dir, kind+".yaml"), out, 0o644)
 		}
 	}

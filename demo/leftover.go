@@ -19,11 +19,11 @@ import (
 	"github.com/onpath/onpath/lab"
 )
 
-// record is what Down needs to know of a stage whose program is gone.
+// record is what Down needs to know of a testbed whose program is gone.
 type record struct {
 	Lab   string           `json:"lab"`
 	Bin   string           `json:"bin"`
-	Nodes []StageNode      `json:"nodes"`
+	Nodes []TestbedNode    `json:"nodes"`
 	Procs map[string]ident `json:"procs"`
 	// Kept: its program is done, and it was told to leave all this running.
 	Kept bool `json:"kept,omitempty"`
@@ -59,7 +59,7 @@ const recordFile = "stage.json"
 var firstFiles = []string{"bin", "examples", recordFile + ".new"}
 
 // save writes down what runs; the caller holds s.mu.
-func (s *Stage) save() error {
+func (s *Testbed) save() error {
 	r := record{Lab: s.spec.Topology.Name, Bin: s.spec.Bin, Nodes: s.spec.Nodes, Procs: map[string]ident{}, Kept: s.kept}
 	for name, p := range s.procs {
 		if id, ok := identify(p.pid()); ok {
@@ -73,15 +73,15 @@ func (s *Stage) save() error {
 	return os.Rename(tmp, filepath.Join(s.spec.Dir, recordFile))
 }
 
-// keep notes that this stage is to run on without its program.
-func (s *Stage) keep() error {
+// keep notes that this testbed is to run on without its program.
+func (s *Testbed) keep() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.kept = true
 	return s.save()
 }
 
-// kept tells whether a stage that was to be kept runs in dir.
+// kept tells whether a testbed that was to be kept runs in dir.
 func kept(dir string) bool {
 	b, err := os.ReadFile(filepath.Join(dir, recordFile))
 	if err != nil {

@@ -119,7 +119,7 @@ func (d *chainRun) loadBoth(ctx context.Context, spec LoadSpec) (LoadResult, err
 
 // inHost runs this program in a lab host and reads the JSON it prints.
 func (d *Run) inHost(ctx context.Context, host string, v any, args ...string) error {
-	out, err := d.Stage.Exec(ctx, host, append([]string{d.Stage.spec.Bin}, args...)...)
+	out, err := d.Testbed.Exec(ctx, host, append([]string{d.Testbed.spec.Bin}, args...)...)
 	if err != nil {
 		return err
 	}
@@ -170,11 +170,11 @@ func (d *chainRun) functions(ctx context.Context) (f Functions, err error) {
 
 // inInstance runs a command in the one instance of a deployment.
 func (d *Run) inInstance(ctx context.Context, deployment string, command ...string) (string, error) {
-	name, err := d.Stage.InstanceOf(ctx, deployment)
+	name, err := d.Testbed.InstanceOf(ctx, deployment)
 	if err != nil {
 		return "", err
 	}
-	out, err := d.Stage.Onpath(ctx, append([]string{"exec", name, "--"}, command...)...)
+	out, err := d.Testbed.Onpath(ctx, append([]string{"exec", name, "--"}, command...)...)
 	return string(out), err
 }
 

@@ -74,20 +74,20 @@ func (d *moduleRun) setUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = d.SetUp(ctx, StageSpec{
+	err = d.SetUp(ctx, TestbedSpec{
 		Topology: topology,
-		Server:   StageNode{Host: "server", Address: "10.255.0.10"},
-		Nodes:    []StageNode{{Name: "gw1", Host: "gw1", Address: "10.255.0.1", Cloudlet: "access"}},
+		Server:   TestbedNode{Host: "server", Address: "10.255.0.10"},
+		Nodes:    []TestbedNode{{Name: "gw1", Host: "gw1", Address: "10.255.0.1", Cloudlet: "access"}},
 	})
 	if err != nil {
 		return err
 	}
-	err = d.Stage.Start("echo", "origin", d.Stage.Bin(), "demo", "echo",
+	err = d.Testbed.Start("echo", "origin", d.Testbed.Bin(), "demo", "echo",
 		fmt.Sprintf(":%d", freePort), fmt.Sprintf(":%d", droppedPort), fmt.Sprintf(":%d", hostilePort))
 	if err != nil {
 		return err
 	}
-	return d.Stage.WaitFor(ctx, "the origin answers", 10*time.Second, func() (bool, error) {
+	return d.Testbed.WaitFor(ctx, "the origin answers", 10*time.Second, func() (bool, error) {
 		r, err := d.numbers(ctx, freePort, 100*time.Millisecond)
 		return r.Back > 0, err
 	})
@@ -111,7 +111,7 @@ func (d *moduleRun) build(ctx context.Context) error {
 	started := time.Now()
 	for _, source := range []string{"filter.c", "hostile.c"} {
 		d.Say("onpath function build %s", source)
-		out, err := d.Stage.Onpath(ctx, "function", "build", d.Example("module/"+source))
+		out, err := d.Testbed.Onpath(ctx, "function", "build", d.Example("module/"+source))
 		if err != nil {
 			return err
 		}
@@ -127,7 +127,7 @@ func (d *moduleRun) build(ctx context.Context) error {
 	}
 	for _, file := range []string{"filter.wasm", "filter.o"} {
 		d.Say("onpath function check %s", file)
-		if _, err := d.Stage.Onpath(ctx, "function", "check", d.Example("module/"+file)); err != nil {
+		if _, err := d.Testbed.Onpath(ctx, "function", "check", d.Example("module/"+file)); err != nil {
 			return err
 		}
 	}
@@ -140,15 +140,15 @@ func (d *moduleRun) apply(ctx context.Context) error {
 		return err
 	}
 	d.figures.add(before.Back > 0, "without the module, datagrams to port 53 pass", "%d of %d", before.Back, before.Sent)
-	if err := d.Stage.Apply(ctx, d.Example("module/access.yaml")); err != nil {
+	if err := d.Testbed.Apply(ctx, d.Example("module/access.yaml")); err != nil {
 		return err
 	}
 	d.Say("onpath apply -f filter.yaml")
 	started := time.Now()
-	if err := d.Stage.Apply(ctx, d.Example("module/filter.yaml")); err != nil {
+	if err := d.Testbed.Apply(ctx, d.Example("module/filter.yaml")); err != nil {
 		return err
 	}
-	if err := d.Stage.WaitActive(ctx, "filtered", time.Minute, func(s string) { d.Say("  %s", s) }); err != nil {
+	if err := d.Testbed.WaitActive(ctx, "filtered", time.Minute, func(s string) { d.Say("  %s", s) }); err != nil {
 		return err
 	}
 	d.figures.Applied = time.Since(started)
@@ -168,12 +168,12 @@ func (d *moduleRun) apply(ctx context.Context) error {
 // logged waits until the instance's log has a text.
 func (d *moduleRun) logged(ctx context.Context, text, what string) error {
 	last := ""
-	err := d.Stage.WaitFor(ctx, what, 10*time.Second, func() (bool, error) {
-		id, err := d.Stage.InstanceOf(ctx, "filtered-filter")
+	err := d.Testbed.WaitFor(ctx, what, 10*time.Second, func() (bool, error) {
+		id, err := d.Testbed.InstanceOf(ctx, "filtered-filter")
 		if err != nil {
 			return false, err
 		}
-		out, err := d.Stage.Onpath(ctx, "logs", id)
+		out, err := d.Testbed.Onpath(ctx, "logs", id)
 		if err != nil {
 			return false, err
 		}
@@ -221,10 +221,10 @@ func (d *moduleRun) replace(ctx context.Context) (err error) {
 	}
 	d.Say("a new version, under %d numbered datagrams a second", numbersRate)
 	d.figures.Replaced, err = d.during(ctx, func() error {
-		if _, err := d.Stage.Onpath(ctx, "function", "build", file); err != nil {
+		if _, err := d.Testbed.Onpath(ctx, "function", "build", file); err != nil {
 			return err
 		}
-		if err := d.Stage.Apply(ctx, d.Example("module/filter.yaml")); err != nil {
+		if err := d.Testbed.Apply(ctx, d.Example("module/filter.yaml")); err != nil {
 			return err
 		}
 		return d.logged(ctx, "refused", "the new version is on the path")
@@ -238,7 +238,7 @@ func (d *moduleRun) replace(ctx context.Context) (err error) {
 func (d *moduleRun) contain(ctx context.Context) (err error) {
 	d.Say("onpath apply -f hostile.yaml: a module that does not come back from port 666")
 	d.figures.Beside, err = d.during(ctx, func() error {
-		if err := d.Stage.Apply(ctx, d.Example("module/hostile.yaml")); err != nil {
+		if err := d.Testbed.Apply(ctx, d.Example("module/hostile.yaml")); err != nil {
 			return err
 		}
 		time.Sleep(time.Second)

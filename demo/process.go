@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// process is a program of the stage: started in a lab host, its output in a
+// process is a program of the testbed: started in a lab host, its output in a
 // file, ended by its id.
 type process struct {
 	name string

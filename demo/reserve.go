@@ -84,16 +84,16 @@ func (d *reserveRun) show(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	spec := StageSpec{Topology: topology, HostImage: true, Server: StageNode{Host: "server", Address: "10.255.0.10"}}
+	spec := TestbedSpec{Topology: topology, HostImage: true, Server: TestbedNode{Host: "server", Address: "10.255.0.10"}}
 	for i, name := range []string{"fra-gw", "fra1", "fra2", "par1", "lon1"} {
-		spec.Nodes = append(spec.Nodes, StageNode{Name: name, Host: name, Address: fmt.Sprintf("10.255.0.%d", i+1),
+		spec.Nodes = append(spec.Nodes, TestbedNode{Name: name, Host: name, Address: fmt.Sprintf("10.255.0.%d", i+1),
 			Cloudlet: strings.TrimRight(name, "-gw12")})
 	}
 	if err := d.SetUp(ctx, spec); err != nil {
 		return err
 	}
 	for _, port := range []string{"5301", "5302"} {
-		if err := d.Stage.Start("iperf3-"+port, "origin", "iperf3", "-s", "-J", "-p", port); err != nil {
+		if err := d.Testbed.Start("iperf3-"+port, "origin", "iperf3", "-s", "-J", "-p", port); err != nil {
 			return err
 		}
 	}
@@ -125,7 +125,7 @@ func (d *reserveRun) show(ctx context.Context) error {
 func (d *reserveRun) tell(ctx context.Context, args ...string) error {
 	shown := strings.Join(args, " ")
 	d.Say("onpath %s", strings.ReplaceAll(shown, d.Dir+"/", ""))
-	out, err := d.Stage.Onpath(ctx, args...)
+	out, err := d.Testbed.Onpath(ctx, args...)
 	d.quote(string(out))
 	return err
 }
@@ -185,7 +185,7 @@ func (d *reserveRun) decline(ctx context.Context) error {
 		return err
 	}
 	d.Say("onpath apply -f examples/reserve/much.yaml")
-	_, err = d.Stage.Onpath(ctx, "apply", "-f", much)
+	_, err = d.Testbed.Onpath(ctx, "apply", "-f", much)
 	var code *exec.ExitError
 	if err == nil || !errors.As(err, &code) || code.ExitCode() != 7 {
 		return fmt.Errorf("a request that does not fit was to be declined with code 7: %w", err)
@@ -210,7 +210,7 @@ func (d *reserveRun) cancel(ctx context.Context) error {
 		return err
 	}
 	var r onpath.Reservation
-	if err := d.Stage.Get(ctx, &r, "reservation", "later"); err != nil {
+	if err := d.Testbed.Get(ctx, &r, "reservation", "later"); err != nil {
 		return err
 	}
 	st := &r.Status
@@ -226,12 +226,12 @@ func (d *reserveRun) cancel(ctx context.Context) error {
 // run drives traffic while slots begin, grow and end.
 func (d *reserveRun) run(ctx context.Context) error {
 	sleepUntil(ctx, d.begin)
-	if err := d.Stage.WaitActive(ctx, "one", 20*time.Second, nil); err != nil {
+	if err := d.Testbed.WaitActive(ctx, "one", 20*time.Second, nil); err != nil {
 		return err
 	}
 	d.report.Ready = time.Since(d.begin)
 	d.Say("table1's chain carries traffic %.1f s after its slot began", d.report.Ready.Seconds())
-	if err := d.Stage.WaitActive(ctx, "two", 20*time.Second, nil); err != nil {
+	if err := d.Testbed.WaitActive(ctx, "two", 20*time.Second, nil); err != nil {
 		return err
 	}
 	grown := d.stream(ctx, "5302", time.Until(d.begin.Add(growAt+4*time.Second)))
@@ -247,8 +247,8 @@ func (d *reserveRun) run(ctx context.Context) error {
 	}
 	end := d.begin.Add(endAt)
 	sleepUntil(ctx, end)
-	err := d.Stage.WaitFor(ctx, "the instances are gone", 20*time.Second, func() (bool, error) {
-		list, err := d.Stage.Instances(ctx)
+	err := d.Testbed.WaitFor(ctx, "the instances are gone", 20*time.Second, func() (bool, error) {
+		list, err := d.Testbed.Instances(ctx)
 		return len(list) == 0, err
 	})
 	d.report.Gone = time.Since(end)
@@ -259,9 +259,9 @@ func (d *reserveRun) run(ctx context.Context) error {
 // resized waits until the second slot's limits are in force.
 func (d *reserveRun) resized(ctx context.Context) error {
 	sleepUntil(ctx, d.begin.Add(growAt))
-	err := d.Stage.WaitFor(ctx, "table2's instance is resized", 10*time.Second, func() (bool, error) {
+	err := d.Testbed.WaitFor(ctx, "table2's instance is resized", 10*time.Second, func() (bool, error) {
 		var events []onpath.Event
-		if err := d.Stage.Get(ctx, &events, "events"); err != nil {
+		if err := d.Testbed.Get(ctx, &events, "events"); err != nil {
 			return false, err
 		}
 		for _, e := range events {
@@ -295,9 +295,9 @@ func (d *reserveRun) conflict(ctx context.Context) error {
 	if d.report.To, err = d.nodeOf(ctx, "table1"); err != nil {
 		return err
 	}
-	err = d.Stage.WaitFor(ctx, "table2 has grown", 20*time.Second, func() (bool, error) {
+	err = d.Testbed.WaitFor(ctx, "table2 has grown", 20*time.Second, func() (bool, error) {
 		var r onpath.Reservation
-		err := d.Stage.Get(ctx, &r, "reservation", "table2")
+		err := d.Testbed.Get(ctx, &r, "reservation", "table2")
 		slot := r.Status.At(time.Now())
 		return slot != nil && slot.Capacity.CPU == 3000, err
 	})
@@ -315,7 +315,7 @@ func (d *reserveRun) conflict(ctx context.Context) error {
 
 func (d *reserveRun) nodeOf(ctx context.Context, name string) (string, error) {
 	var r onpath.Reservation
-	if err := d.Stage.Get(ctx, &r, "reservation", name); err != nil || len(r.Status.Places) == 0 {
+	if err := d.Testbed.Get(ctx, &r, "reservation", name); err != nil || len(r.Status.Places) == 0 {
 		return "", fmt.Errorf("reservation %s has no place: %w", name, err)
 	}
 	return r.Status.Places[0].Node, nil
@@ -329,7 +329,7 @@ func (d *reserveRun) stream(ctx context.Context, port string, length time.Durati
 	}
 	done := make(chan answer, 1)
 	go func() {
-		out, err := d.Stage.Exec(ctx, "client", "iperf3", "-c", "10.9.0.2", "-p", port, "-u", "-b", "8M", "-l",
+		out, err := d.Testbed.Exec(ctx, "client", "iperf3", "-c", "10.9.0.2", "-p", port, "-u", "-b", "8M", "-l",
 			"1200", "-t", fmt.Sprint(int(length.Seconds())), "-J", "--get-server-output")
 		done <- answer{out, err}
 	}()
@@ -363,14 +363,14 @@ func (d *reserveRun) stream(ctx context.Context, port string, length time.Durati
 
 func (d *reserveRun) pay(ctx context.Context) error {
 	d.Say("onpath invoice")
-	out, err := d.Stage.Onpath(ctx, "invoice")
+	out, err := d.Testbed.Onpath(ctx, "invoice")
 	if err != nil {
 		return err
 	}
 	d.report.Invoice = string(out)
 	d.quote(d.report.Invoice)
 	d.Say("onpath ledger check")
-	out, err = d.Stage.Onpath(ctx, "ledger", "check")
+	out, err = d.Testbed.Onpath(ctx, "ledger", "check")
 	d.report.Ledger = strings.TrimSpace(string(out))
 	d.quote(string(out))
 	return err

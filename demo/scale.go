@@ -172,10 +172,10 @@ func (d *scaleRun) setUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = d.SetUp(ctx, StageSpec{
+	err = d.SetUp(ctx, TestbedSpec{
 		Topology: topology, HostImage: true,
-		Server: StageNode{Host: "server", Address: "10.255.0.10"},
-		Nodes: []StageNode{
+		Server: TestbedNode{Host: "server", Address: "10.255.0.10"},
+		Nodes: []TestbedNode{
 			{Name: "gw1", Host: "gw1", Address: "10.255.0.1", Cloudlet: "access"},
 			{Name: "node1", Host: "node1", Address: "10.255.0.2", Cloudlet: "access"},
 			{Name: "node2", Host: "node2", Address: "10.255.0.3", Cloudlet: "access"},
@@ -184,14 +184,14 @@ func (d *scaleRun) setUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := d.Stage.Start("echo", "origin", d.Stage.Bin(), "demo", "echo", echoAddress); err != nil {
+	if err := d.Testbed.Start("echo", "origin", d.Testbed.Bin(), "demo", "echo", echoAddress); err != nil {
 		return err
 	}
-	d.client = client.Unix(strings.TrimPrefix(d.Stage.Socket(), "unix://"))
+	d.client = client.Unix(strings.TrimPrefix(d.Testbed.Socket(), "unix://"))
 	if d.source, err = d.startSource(); err != nil {
 		return err
 	}
-	return d.apply(ctx, fmt.Sprintf(scaleNodes, d.Stage.Bin(), inspectWork, inspectCPU, limitRate))
+	return d.apply(ctx, fmt.Sprintf(scaleNodes, d.Testbed.Bin(), inspectWork, inspectCPU, limitRate))
 }
 
 // apply applies YAML.
@@ -200,7 +200,7 @@ func (d *scaleRun) apply(ctx context.Context, text string) error {
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		return err
 	}
-	return d.Stage.Apply(ctx, file)
+	return d.Testbed.Apply(ctx, file)
 }
 
 // chain is the chain of both functions, with fixed numbers of instances or with scaling.
@@ -219,7 +219,7 @@ spec:
 %s`, inspect, limit, scaling)); err != nil {
 		return err
 	}
-	return d.Stage.WaitActive(ctx, "web", 30*time.Second, nil)
+	return d.Testbed.WaitActive(ctx, "web", 30*time.Second, nil)
 }
 
 const scalingSpec = `  scaling:
@@ -246,9 +246,9 @@ func (d *scaleRun) startSource() (*source, error) {
 		return nil, err
 	}
 	defer fifo.Close()
-	cmd := d.Stage.Lab.Command("client", d.Stage.Bin(), "demo", "datagrams", echoAddress)
+	cmd := d.Testbed.Lab.Command("client", d.Testbed.Bin(), "demo", "datagrams", echoAddress)
 	cmd.Stdin = fifo
-	p, err := d.Stage.launch("datagrams", cmd)
+	p, err := d.Testbed.launch("datagrams", cmd)
 	if err != nil {
 		_ = in.Close()
 		return nil, err

@@ -55,7 +55,7 @@ func (d *scaleRun) follow(ctx context.Context, load int, limit time.Duration) (S
 	told = len(first.Story)
 	p := ScalePhase{Load: load}
 	worked := false
-	err = d.Stage.WaitFor(ctx, "the chain has settled", limit, func() (bool, error) {
+	err = d.Testbed.WaitFor(ctx, "the chain has settled", limit, func() (bool, error) {
 		s, err := d.scaling(ctx)
 		if err != nil {
 			return false, err
@@ -122,8 +122,8 @@ func (d *scaleRun) fixed(ctx context.Context) error {
 		if err := d.source.rate(highLoad); err != nil {
 			return err
 		}
-		err := d.Stage.WaitFor(ctx, "all instances are ready", 20*time.Second, func() (bool, error) {
-			list, err := d.Stage.Instances(ctx)
+		err := d.Testbed.WaitFor(ctx, "all instances are ready", 20*time.Second, func() (bool, error) {
+			list, err := d.Testbed.Instances(ctx)
 			return ready(list) == c.inspect+c.limit && len(list) == c.inspect+c.limit, err
 		})
 		if err != nil {
@@ -160,7 +160,7 @@ func (d *scaleRun) pause(ctx context.Context, t time.Duration) error {
 
 // instanceNodes are the nodes of ready instances by vport, and their deployments.
 func (d *scaleRun) instanceNodes(ctx context.Context) (nodes, deployments map[onpath.VportID]string, err error) {
-	list, err := d.Stage.Instances(ctx)
+	list, err := d.Testbed.Instances(ctx)
 	nodes, deployments = map[onpath.VportID]string{}, map[onpath.VportID]string{}
 	for _, i := range list {
 		nodes[i.Spec.Vport], deployments[i.Spec.Vport] = i.Spec.Node, i.Spec.Deployment
@@ -170,7 +170,7 @@ func (d *scaleRun) instanceNodes(ctx context.Context) (nodes, deployments map[on
 
 // racks is Figure 7: three instances before four in two racks.
 func (d *scaleRun) racks(ctx context.Context) error {
-	if _, err := d.Stage.Onpath(ctx, "delete", "chain", "web"); err != nil {
+	if _, err := d.Testbed.Onpath(ctx, "delete", "chain", "web"); err != nil {
 		return err
 	}
 	for _, distribution := range []string{"uniform", "network"} {
@@ -203,11 +203,11 @@ spec:
 `, chain, distribution)); err != nil {
 			return err
 		}
-		if err := d.Stage.WaitActive(ctx, chain, 30*time.Second, nil); err != nil {
+		if err := d.Testbed.WaitActive(ctx, chain, 30*time.Second, nil); err != nil {
 			return err
 		}
-		err := d.Stage.WaitFor(ctx, "seven instances are ready", 20*time.Second, func() (bool, error) {
-			list, err := d.Stage.Instances(ctx)
+		err := d.Testbed.WaitFor(ctx, "seven instances are ready", 20*time.Second, func() (bool, error) {
+			list, err := d.Testbed.Instances(ctx)
 			return ready(list) == 7 && len(list) == 7, err
 		})
 		if err != nil {
@@ -222,7 +222,7 @@ spec:
 		}
 		d.Say("Figure 7, %s: %.1f %% of %d flows go from rack to rack", distribution, 100*split.Crossing, split.Flows)
 		d.report.Racks = append(d.report.Racks, split)
-		if _, err := d.Stage.Onpath(ctx, "delete", "chain", chain); err != nil {
+		if _, err := d.Testbed.Onpath(ctx, "delete", "chain", chain); err != nil {
 			return err
 		}
 	}

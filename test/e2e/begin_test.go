@@ -75,7 +75,7 @@ spec:
 			})
 		}
 		time.Sleep(300 * time.Millisecond)
-		if err := stage.Apply(ctx, file); err != nil {
+		if err := testbed.Apply(ctx, file); err != nil {
 			t.Fatal(err)
 		}
 		active(ctx, t, "begins")

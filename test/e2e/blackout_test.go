@@ -17,7 +17,7 @@ import (
 // gauge measures flows from client to origin.
 func gauge(t *testing.T, flows, perSecond int) *lab.Gauge {
 	t.Helper()
-	g, err := stage.Lab.StartGauge(lab.GaugeSpec{
+	g, err := testbed.Lab.StartGauge(lab.GaugeSpec{
 		From: "client", To: "origin", Address: netip.MustParseAddr("10.9.0.2"), Flows: flows, PerSecond: perSecond,
 	})
 	if err != nil {
@@ -59,29 +59,29 @@ func TestNodeLostWithoutServer(t *testing.T) {
 		t.Run(fault, func(t *testing.T) {
 			g := gauge(t, 8, 500)
 			victim := carrierOf(ctx, t, g)
-			if err := stage.Kill("server", syscall.SIGKILL); err != nil {
+			if err := testbed.Kill("server", syscall.SIGKILL); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(200 * time.Millisecond)
-			link, err := stage.Lab.FindLink(victim.Spec.Node + ":underlay")
+			link, err := testbed.Lab.FindLink(victim.Spec.Node + ":underlay")
 			if err != nil {
 				t.Fatal(err)
 			}
 			if fault == "cut-link" {
-				err = stage.Lab.Cut(link, time.Second)
+				err = testbed.Lab.Cut(link, time.Second)
 			} else {
-				_, err = stage.Lab.KillHost(victim.Spec.Node, time.Second)
+				_, err = testbed.Lab.KillHost(victim.Spec.Node, time.Second)
 			}
 			if err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(2500 * time.Millisecond)
 			blackout(ctx, t, g, fault, 300*time.Millisecond)
-			if err := stage.StartServer(ctx); err != nil {
+			if err := testbed.StartServer(ctx); err != nil {
 				t.Fatal(err)
 			}
 			if fault == "kill-node" { // its power is back
-				if err := stage.StartNode(ctx, victim.Spec.Node); err != nil {
+				if err := testbed.StartNode(ctx, victim.Spec.Node); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -96,7 +96,7 @@ func TestNodeLostWithoutServer(t *testing.T) {
 // allConnected waits until all nodes have found the server.
 func allConnected(ctx context.Context, t *testing.T) {
 	t.Helper()
-	err := stage.WaitFor(ctx, "all nodes have found the server", 20*time.Second, func() (bool, error) {
+	err := testbed.WaitFor(ctx, "all nodes have found the server", 20*time.Second, func() (bool, error) {
 		list, err := api(t).Counters(ctx, "")
 		return err == nil && len(list.Nodes) == len(nodes) && len(list.Away) == 0, nil
 	})
@@ -108,9 +108,9 @@ func allConnected(ctx context.Context, t *testing.T) {
 // told waits for an event about a node.
 func told(ctx context.Context, t *testing.T, reason, node string) {
 	t.Helper()
-	err := stage.WaitFor(ctx, "an event "+reason+" tells of "+node, 10*time.Second, func() (bool, error) {
+	err := testbed.WaitFor(ctx, "an event "+reason+" tells of "+node, 10*time.Second, func() (bool, error) {
 		var list []onpath.Event
-		err := stage.Get(ctx, &list, "events")
+		err := testbed.Get(ctx, &list, "events")
 		for _, e := range list {
 			if e.Spec.Reason == reason && strings.Contains(e.Spec.About, node) {
 				return true, nil
@@ -148,7 +148,7 @@ func TestInstanceBlackout(t *testing.T) {
 			victim := carrierOf(ctx, t, g)
 			pid := instancePid(t, victim)
 			if !c.server {
-				if err := stage.Kill("server", syscall.SIGKILL); err != nil {
+				if err := testbed.Kill("server", syscall.SIGKILL); err != nil {
 					t.Fatal(err)
 				}
 				time.Sleep(200 * time.Millisecond)
@@ -163,7 +163,7 @@ func TestInstanceBlackout(t *testing.T) {
 			time.Sleep(time.Second)
 			blackout(ctx, t, g, c.name, c.bound)
 			if !c.server {
-				if err := stage.StartServer(ctx); err != nil {
+				if err := testbed.StartServer(ctx); err != nil {
 					t.Fatal(err)
 				}
 				allConnected(ctx, t)
@@ -311,7 +311,7 @@ func TestNoFalseAlarm(t *testing.T) {
 func alarms(ctx context.Context, t *testing.T) (n int) {
 	t.Helper()
 	var list []onpath.Event
-	if err := stage.Get(ctx, &list, "events"); err != nil {
+	if err := testbed.Get(ctx, &list, "events"); err != nil {
 		t.Fatal(err)
 	}
 	for _, e := range list {

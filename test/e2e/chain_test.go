@@ -46,7 +46,7 @@ func TestThreeContainers(t *testing.T) {
 		})
 	}
 	t.Run("iperf3", func(t *testing.T) {
-		if err := stage.Start("iperf3", "origin", "iperf3", "-s"); err != nil {
+		if err := testbed.Start("iperf3", "origin", "iperf3", "-s"); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(300 * time.Millisecond)
@@ -56,7 +56,7 @@ func TestThreeContainers(t *testing.T) {
 		}
 	})
 	t.Run("trace", func(t *testing.T) {
-		out, err := stage.Onpath(ctx, "trace", "10.1.0.2", "10.9.0.100", "-p", "tcp/"+strconv.Itoa(s.port))
+		out, err := testbed.Onpath(ctx, "trace", "10.1.0.2", "10.9.0.100", "-p", "tcp/"+strconv.Itoa(s.port))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -209,8 +209,8 @@ func TestManyFlows(t *testing.T) {
 	// The fourth goes first: it has none of the flows.
 	apply(ctx, t, strings.Replace(spreadChain, "COUNT", "2", 1))
 	left := map[onpath.VportID]bool{}
-	if err := stage.WaitFor(ctx, "two instances are drained", 30*time.Second, func() (bool, error) {
-		list, err := stage.Instances(ctx)
+	if err := testbed.WaitFor(ctx, "two instances are drained", 30*time.Second, func() (bool, error) {
+		list, err := testbed.Instances(ctx)
 		clear(left)
 		for _, i := range list {
 			left[i.Spec.Vport] = true
@@ -320,8 +320,8 @@ func moved(t *testing.T, before, after map[uint16]onpath.VportID, gone map[onpat
 // ready waits for n ready instances.
 func ready(ctx context.Context, t *testing.T, n int) {
 	t.Helper()
-	err := stage.WaitFor(ctx, strconv.Itoa(n)+" instances are ready", 30*time.Second, func() (bool, error) {
-		list, err := stage.Instances(ctx)
+	err := testbed.WaitFor(ctx, strconv.Itoa(n)+" instances are ready", 30*time.Second, func() (bool, error) {
+		list, err := testbed.Instances(ctx)
 		count := 0
 		for _, i := range list {
 			if i.Status.State == onpath.InstanceReady && i.Spec.Draining.IsZero() {

@@ -27,7 +27,7 @@ type follower struct {
 func follow(t *testing.T, args ...string) *follower {
 	t.Helper()
 	f := &follower{ended: make(chan error, 1)}
-	f.cmd = stage.Lab.Command("server", stage.Bin(), append([]string{"--server", "unix://" + config.DefaultSocket}, args...)...)
+	f.cmd = testbed.Lab.Command("server", testbed.Bin(), append([]string{"--server", "unix://" + config.DefaultSocket}, args...)...)
 	f.cmd.Stdout, f.cmd.Stderr = &f.out, &f.errs
 	if err := f.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -57,7 +57,7 @@ func (f *follower) code(limit time.Duration) int {
 func TestCutShort(t *testing.T) {
 	ctx := need(t, 3*time.Minute)
 	name, port := single(ctx, t)
-	list, err := stage.Instances(ctx)
+	list, err := testbed.Instances(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,28 +68,28 @@ func TestCutShort(t *testing.T) {
 		t.Run("agent "+sig.String(), func(t *testing.T) { cutShort(ctx, t, name, sig, instance, port) })
 		t.Run("server "+sig.String(), func(t *testing.T) { cutShort(ctx, t, "server", sig, instance, port) })
 	}
-	if err := stage.Kill("gw1", syscall.SIGKILL); err != nil {
+	if err := testbed.Kill("gw1", syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	var out []byte
-	err = stage.WaitFor(ctx, "the gateway's session is gone", 10*time.Second, func() (bool, error) {
-		out, err = stage.Onpath(ctx, "verify", "--live")
+	err = testbed.WaitFor(ctx, "the gateway's session is gone", 10*time.Second, func() (bool, error) {
+		out, err = testbed.Onpath(ctx, "verify", "--live")
 		return err != nil, nil
 	})
 	var exit *exec.ExitError
 	if err != nil || !strings.Contains(string(out), "\nunproven on the rules in force") || !strings.Contains(string(out), "of what comes in at gateway gw1 nothing is known") {
 		t.Errorf("verify --live without the gateway's agent: %v\n%s", err, out)
 	}
-	if _, err := stage.Onpath(ctx, "verify", "--live"); !errors.As(err, &exit) || exit.ExitCode() != 4 || !strings.Contains(err.Error(), "what rests on node gw1 is not proved") {
+	if _, err := testbed.Onpath(ctx, "verify", "--live"); !errors.As(err, &exit) || exit.ExitCode() != 4 || !strings.Contains(err.Error(), "what rests on node gw1 is not proved") {
 		t.Errorf("verify --live without the gateway's agent: %v", err)
 	}
-	if out, err := stage.Onpath(ctx, "verify"); err != nil || !strings.Contains(string(out), "\nproved on the planned rules") {
+	if out, err := testbed.Onpath(ctx, "verify"); err != nil || !strings.Contains(string(out), "\nproved on the planned rules") {
 		t.Errorf("verify without the gateway's agent: %v\n%s", err, out)
 	}
-	if err := stage.StartNode(ctx, "gw1"); err != nil {
+	if err := testbed.StartNode(ctx, "gw1"); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := stage.Onpath(ctx, "verify", "--live"); err != nil || !strings.Contains(string(out), "\nproved on the rules in force") {
+	if out, err := testbed.Onpath(ctx, "verify", "--live"); err != nil || !strings.Contains(string(out), "\nproved on the rules in force") {
 		t.Errorf("verify --live with the agent back: %v\n%s", err, out)
 	}
 }
@@ -114,7 +114,7 @@ func cutShort(ctx context.Context, t *testing.T, victim string, sig syscall.Sign
 			t.Fatalf("%s has ended already with code %d: %s", what, code, f.errs.String())
 		}
 	}
-	if err := stage.Kill(victim, sig); err != nil {
+	if err := testbed.Kill(victim, sig); err != nil {
 		t.Fatal(err)
 	}
 	for what, f := range streams {
@@ -128,18 +128,18 @@ func cutShort(ctx context.Context, t *testing.T, victim string, sig syscall.Sign
 	}
 	packets(t, streams["capture"].out.Bytes())
 	if victim != "server" {
-		if err := stage.StartNode(ctx, victim); err != nil {
+		if err := testbed.StartNode(ctx, victim); err != nil {
 			t.Fatal(err)
 		}
 		return
 	}
-	if err := stage.StartServer(ctx); err != nil {
+	if err := testbed.StartServer(ctx); err != nil {
 		t.Fatal(err)
 	}
 	allConnected(ctx, t)
-	if err := stage.WaitFor(ctx, "the nodes are ready", 15*time.Second, func() (bool, error) {
+	if err := testbed.WaitFor(ctx, "the nodes are ready", 15*time.Second, func() (bool, error) {
 		var n onpath.Node
-		err := stage.Get(ctx, &n, "nodes", "gw1")
+		err := testbed.Get(ctx, &n, "nodes", "gw1")
 		return err == nil && n.Status.Ready, err
 	}); err != nil {
 		t.Fatal(err)

@@ -29,7 +29,7 @@ func TestTwentyCycles(t *testing.T) {
 	}
 	var ran []string // instances
 	cycle := func(meanwhile func()) {
-		if err := stage.Apply(ctx, file); err != nil {
+		if err := testbed.Apply(ctx, file); err != nil {
 			t.Fatal(err)
 		}
 		active(ctx, t, "three")
@@ -38,7 +38,7 @@ func TestTwentyCycles(t *testing.T) {
 		if err := ask(c, 2*time.Second); err != nil {
 			t.Error("through the chain:", err)
 		}
-		list, err := stage.Instances(ctx)
+		list, err := testbed.Instances(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -64,7 +64,7 @@ func TestTwentyCycles(t *testing.T) {
 	// The flow moves forty times, into the chain and out of it.
 	noneLost(ctx, t, s, earlier)
 	var left []string
-	err = stage.WaitFor(ctx, "nothing is left", 15*time.Second, func() (bool, error) {
+	err = testbed.WaitFor(ctx, "nothing is left", 15*time.Second, func() (bool, error) {
 		left = everything(ctx, t, ran).beyond(before)
 		return len(left) == 0, nil
 	})
@@ -88,7 +88,7 @@ func TestElementsGo(t *testing.T) {
 		if err := os.WriteFile(file, []byte(head+elements), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if err := stage.Apply(ctx, file); err != nil {
+		if err := testbed.Apply(ctx, file); err != nil {
 			t.Fatal(err)
 		}
 		active(ctx, t, "shrinks")
@@ -123,17 +123,17 @@ func TestUpgrade(t *testing.T) {
 	earlier := losses(ctx, t)
 	s := startStream(t, "10.9.0.2", port, rate)
 	time.Sleep(500 * time.Millisecond)
-	old := stage.Use(next)
-	defer stage.Use(old)
+	old := testbed.Use(next)
+	defer testbed.Use(old)
 	for _, name := range append([]string{"server"}, nodes...) {
-		if err := stage.Kill(name, syscall.SIGTERM); err != nil {
+		if err := testbed.Kill(name, syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
 		var err error
 		if name == "server" {
-			err = stage.StartServer(ctx)
+			err = testbed.StartServer(ctx)
 		} else {
-			err = stage.StartNode(ctx, name)
+			err = testbed.StartNode(ctx, name)
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -150,8 +150,8 @@ func TestUpgrade(t *testing.T) {
 func runsVersion(ctx context.Context, t *testing.T, name, version string) {
 	t.Helper()
 	var node onpath.Node
-	err := stage.WaitFor(ctx, name+" runs version "+version, 5*time.Second, func() (bool, error) {
-		err := stage.Get(ctx, &node, "nodes", name)
+	err := testbed.WaitFor(ctx, name+" runs version "+version, 5*time.Second, func() (bool, error) {
+		err := testbed.Get(ctx, &node, "nodes", name)
 		return node.Status.Version == version, err
 	})
 	if err != nil {
@@ -159,11 +159,11 @@ func runsVersion(ctx context.Context, t *testing.T, name, version string) {
 	}
 }
 
-// nextBuild is the program with another version, beside the one that the stage
+// nextBuild is the program with another version, beside the one that the testbed
 // runs, where the hosts see it.
 func nextBuild(ctx context.Context, t *testing.T) string {
 	t.Helper()
-	bin := stage.Bin() + "-next"
+	bin := testbed.Bin() + "-next"
 	if _, err := os.Stat(bin); err == nil {
 		return bin
 	}

@@ -104,7 +104,7 @@ func TestDownloads(t *testing.T) {
 		ready(ctx, t, 4)
 		victim := nextVictim(ctx, t, []string{"dl-firewall", "dl-cache"}[turn%2], turn/2)
 		f.kill(victim.Spec.Deployment)
-		if _, err := stage.Onpath(ctx, "fault", "kill-instance", victim.Metadata.Name, "--yes", "--watch", "0"); err != nil {
+		if _, err := testbed.Onpath(ctx, "fault", "kill-instance", victim.Metadata.Name, "--yes", "--watch", "0"); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(2500 * time.Millisecond)
@@ -131,7 +131,7 @@ func images(t *testing.T, names ...string) string {
 // nextVictim takes the instances of a deployment by turns.
 func nextVictim(ctx context.Context, t *testing.T, deployment string, turn int) onpath.Instance {
 	t.Helper()
-	list, err := stage.Instances(ctx)
+	list, err := testbed.Instances(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +210,7 @@ func startFleet(ctx context.Context, t *testing.T) *fleet {
 	f := &fleet{stop: make(chan struct{}), kills: map[string]int{}, broken: map[string]int{}, hang: map[string]time.Duration{},
 		why: map[string]int{}, open: map[*watched]bool{}}
 	f.wg.Go(func() { f.lookAtStill(ctx) })
-	client := stage.Lab.NetNS("client")
+	client := testbed.Lab.NetNS("client")
 	for worker := range uint64(downloads) {
 		f.wg.Go(func() {
 			time.Sleep(time.Duration(rand.Int64N(int64(chunks * pace)))) // not all at once

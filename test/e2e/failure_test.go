@@ -50,7 +50,7 @@ func TestServerAndAgentKilled(t *testing.T) {
 	apply(ctx, t, strings.Replace(pairChain, "LOST", "none: drop", 1))
 	active(ctx, t, "failing")
 	ready(ctx, t, 2)
-	before, err := stage.Instances(ctx)
+	before, err := testbed.Instances(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,14 +59,14 @@ func TestServerAndAgentKilled(t *testing.T) {
 	t.Logf("nothing was lost for %s at %d packets per second", hold, perSecond)
 	earlier := losses(ctx, t)
 	for _, victim := range []string{"server", "gw1", "n1", "n2", "n3"} {
-		if err := stage.Kill(victim, syscall.SIGKILL); err != nil {
+		if err := testbed.Kill(victim, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(500 * time.Millisecond)
 		if victim == "server" {
-			err = stage.StartServer(ctx)
+			err = testbed.StartServer(ctx)
 		} else {
-			err = stage.StartNode(ctx, victim)
+			err = testbed.StartNode(ctx, victim)
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -74,7 +74,7 @@ func TestServerAndAgentKilled(t *testing.T) {
 	}
 	time.Sleep(2 * time.Second)
 	noneLost(ctx, t, s, earlier)
-	after, err := stage.Instances(ctx)
+	after, err := testbed.Instances(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +137,7 @@ func instancePid(t *testing.T, i onpath.Instance) int {
 // serving is the instance that carries the client's flow of a connection.
 func serving(ctx context.Context, t *testing.T, tuple onpath.Tuple) onpath.Instance {
 	t.Helper()
-	list, err := stage.Instances(ctx)
+	list, err := testbed.Instances(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,8 +176,8 @@ func TestInstanceKilledRepick(t *testing.T) {
 // the events.
 func restarted(ctx context.Context, t *testing.T, name string) {
 	t.Helper()
-	err := stage.WaitFor(ctx, "the instance runs again", 20*time.Second, func() (bool, error) {
-		list, err := stage.Instances(ctx)
+	err := testbed.WaitFor(ctx, "the instance runs again", 20*time.Second, func() (bool, error) {
+		list, err := testbed.Instances(ctx)
 		for _, i := range list {
 			if i.Metadata.Name == name && i.Status.State == onpath.InstanceReady && i.Status.Restarts > 0 {
 				return true, nil
@@ -188,9 +188,9 @@ func restarted(ctx context.Context, t *testing.T, name string) {
 	if err != nil {
 		t.Error(err)
 	}
-	err = stage.WaitFor(ctx, "an event tells of it", 5*time.Second, func() (bool, error) {
+	err = testbed.WaitFor(ctx, "an event tells of it", 5*time.Second, func() (bool, error) {
 		var list []onpath.Event
-		err := stage.Get(ctx, &list, "events")
+		err := testbed.Get(ctx, &list, "events")
 		for _, e := range list {
 			if strings.HasSuffix(e.Spec.About, "/"+name) && e.Spec.Reason == "Exited" && strings.HasPrefix(e.Spec.Message, "killed by signal 9 (SIGKILL)") {
 				return true, nil
@@ -287,8 +287,8 @@ func awaitClosed() {
 // awaitRestart waits until the end of an instance's program has been counted.
 func awaitRestart(ctx context.Context, t *testing.T, name string) {
 	t.Helper()
-	err := stage.WaitFor(ctx, "the program is started again", 20*time.Second, func() (bool, error) {
-		list, err := stage.Instances(ctx)
+	err := testbed.WaitFor(ctx, "the program is started again", 20*time.Second, func() (bool, error) {
+		list, err := testbed.Instances(ctx)
 		return slices.ContainsFunc(list, func(i onpath.Instance) bool {
 			return i.Metadata.Name == name && i.Status.Restarts > 0
 		}), err
@@ -302,8 +302,8 @@ func awaitRestart(ctx context.Context, t *testing.T, name string) {
 func runIn(ctx context.Context, t *testing.T, deployment string, command ...string) {
 	t.Helper()
 	a, last := api(t), ""
-	err := stage.WaitFor(ctx, "an instance of "+deployment+" runs "+strings.Join(command, " "), 20*time.Second, func() (bool, error) {
-		list, err := stage.Instances(ctx)
+	err := testbed.WaitFor(ctx, "an instance of "+deployment+" runs "+strings.Join(command, " "), 20*time.Second, func() (bool, error) {
+		list, err := testbed.Instances(ctx)
 		for _, i := range list {
 			if i.Spec.Deployment != deployment {
 				continue
@@ -402,10 +402,10 @@ spec:
 		if n == carrier {
 			continue
 		}
-		if _, err := stage.Onpath(ctx, "drain", n); err != nil {
+		if _, err := testbed.Onpath(ctx, "drain", n); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := stage.Onpath(ctx, "uncordon", n); err != nil {
+		if _, err := testbed.Onpath(ctx, "uncordon", n); err != nil {
 			t.Fatal(err)
 		}
 		break
@@ -463,8 +463,8 @@ spec:
 func blames(ctx context.Context, t *testing.T, chain, condition, words string) {
 	t.Helper()
 	var c onpath.Chain
-	err := stage.WaitFor(ctx, "condition "+condition+" of the chain is false and says: "+words, 20*time.Second, func() (bool, error) {
-		err := stage.Get(ctx, &c, "chains", chain)
+	err := testbed.WaitFor(ctx, "condition "+condition+" of the chain is false and says: "+words, 20*time.Second, func() (bool, error) {
+		err := testbed.Get(ctx, &c, "chains", chain)
 		return slices.ContainsFunc(c.Status.Conditions, func(s onpath.Condition) bool {
 			return s.Type == condition && s.Status == onpath.False && strings.Contains(s.Message, words)
 		}), err
@@ -480,7 +480,7 @@ func single(ctx context.Context, t *testing.T) (node string, port int) {
 	t.Helper()
 	apply(ctx, t, strings.Replace(singleChain, "NONE", "none: drop", 1))
 	active(ctx, t, "single")
-	list, err := stage.Instances(ctx)
+	list, err := testbed.Instances(ctx)
 	if err != nil || len(list) != 1 {
 		t.Fatalf("instances: %+v, %v", list, err)
 	}
@@ -495,12 +495,12 @@ func TestAgentAway(t *testing.T) {
 	name, port := single(ctx, t)
 	earlier := losses(ctx, t)
 	s := startStream(t, "10.9.0.2", port, 1000)
-	if err := stage.Kill(name, syscall.SIGKILL); err != nil {
+	if err := testbed.Kill(name, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	var node onpath.Node
-	err := stage.WaitFor(ctx, "the node is called away", 15*time.Second, func() (bool, error) {
-		err := stage.Get(ctx, &node, "nodes", name)
+	err := testbed.WaitFor(ctx, "the node is called away", 15*time.Second, func() (bool, error) {
+		err := testbed.Get(ctx, &node, "nodes", name)
 		return err == nil && !node.Status.Ready, err
 	})
 	if err != nil {
@@ -510,11 +510,11 @@ func TestAgentAway(t *testing.T) {
 	if err := os.WriteFile(file, []byte(strings.Replace(singleChain, "NONE", "none: drop", 1)), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := stage.Onpath(ctx, "delete", "-f", file); err != nil {
+	if out, err := testbed.Onpath(ctx, "delete", "-f", file); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	time.Sleep(2 * time.Second)
-	if err := stage.Apply(ctx, file); err != nil {
+	if err := testbed.Apply(ctx, file); err != nil {
 		t.Fatal(err)
 	}
 	active(ctx, t, "single")
@@ -526,14 +526,14 @@ func TestAgentAway(t *testing.T) {
 		c.Close()
 		time.Sleep(50 * time.Millisecond)
 	}
-	if err := stage.Kill("server", syscall.SIGKILL); err != nil {
+	if err := testbed.Kill("server", syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if err := stage.StartServer(ctx); err != nil {
+	if err := testbed.StartServer(ctx); err != nil {
 		t.Fatal(err)
 	}
 	time.Sleep(10 * time.Second) // past the time that the new server waits for nodes
-	if err := stage.StartNode(ctx, name); err != nil {
+	if err := testbed.StartNode(ctx, name); err != nil {
 		t.Fatal(err)
 	}
 	time.Sleep(time.Second)

@@ -98,7 +98,7 @@ func (c faultCase) cause(ctx context.Context, t *testing.T, victim onpath.Instan
 		args = append(args, "--for", faultLasts.String())
 	}
 	if c.probe {
-		args = append(args, "--lab", stage.Lab.Name(), "--probe", "client:origin", "--flows", strconv.Itoa(probeFlows))
+		args = append(args, "--lab", testbed.Lab.Name(), "--probe", "client:origin", "--flows", strconv.Itoa(probeFlows))
 	}
 	if !c.text {
 		args = append(args, "-o", "json")
@@ -107,7 +107,7 @@ func (c faultCase) cause(ctx context.Context, t *testing.T, victim onpath.Instan
 	for i := range awaited {
 		awaited[i].before = awaited[i].count(ctx, t)
 	}
-	out, err := stage.Onpath(ctx, args...)
+	out, err := testbed.Onpath(ctx, args...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func (c faultCase) cause(ctx context.Context, t *testing.T, victim onpath.Instan
 		c.judge(ctx, t, victim, s, out)
 	}
 	for _, a := range awaited {
-		err := stage.WaitFor(ctx, "an event "+a.reason+" tells of "+name+" "+a.words, 10*time.Second, func() (bool, error) {
+		err := testbed.WaitFor(ctx, "an event "+a.reason+" tells of "+name+" "+a.words, 10*time.Second, func() (bool, error) {
 			return a.count(ctx, t) > a.before, nil
 		})
 		if err != nil {
@@ -198,7 +198,7 @@ func (c faultCase) judgeProcesses(ctx context.Context, t *testing.T, pids []int)
 		t.Errorf("processes %v", pids)
 	}
 	for at, pid := range pids {
-		err := stage.WaitFor(ctx, "process "+strconv.Itoa(pid)+" is as it must be", 10*time.Second, func() (bool, error) {
+		err := testbed.WaitFor(ctx, "process "+strconv.Itoa(pid)+" is as it must be", 10*time.Second, func() (bool, error) {
 			stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 			if c.kind == onpath.FaultKill {
 				return err != nil, nil
@@ -269,7 +269,7 @@ func (c faultCase) judgeText(t *testing.T, victim onpath.Instance, out string) {
 // lost. New flows go to either instance that is ready.
 func servesAgain(ctx context.Context, t *testing.T, victim onpath.Instance, port int) {
 	t.Helper()
-	err := stage.WaitFor(ctx, "instance "+victim.Metadata.Name+" has a new flow", 15*time.Second, func() (bool, error) {
+	err := testbed.WaitFor(ctx, "instance "+victim.Metadata.Name+" has a new flow", 15*time.Second, func() (bool, error) {
 		c := dialUDP(t, "10.9.0.2", port)
 		defer c.Close()
 		if err := ask(c, 2*time.Second); err != nil {
@@ -292,7 +292,7 @@ func servesAgain(ctx context.Context, t *testing.T, victim onpath.Instance, port
 
 // refusedFaults are asked for in vain: no event tells of one, and the instance goes on.
 func refusedFaults(ctx context.Context, t *testing.T, name string) {
-	refuseAll(ctx, t, strings.NewReplacer("NAME", name, "LAB", stage.Lab.Name()), []refusal{
+	refuseAll(ctx, t, strings.NewReplacer("NAME", name, "LAB", testbed.Lab.Name()), []refusal{
 		{"kill-instance NAME", 2, "add --yes"},
 		{"stall-instance NAME --for 1s", 2, "add --yes"},
 		{"drop NAME --percent 50", 2, "add --yes"},
@@ -343,7 +343,7 @@ func refuseAll(ctx context.Context, t *testing.T, names *strings.Replacer, list 
 // refused runs a fault that must end with the exit code, and say why.
 func refused(ctx context.Context, t *testing.T, args []string, code int, says string) {
 	t.Helper()
-	out, err := stage.Onpath(ctx, append([]string{"fault"}, args...)...)
+	out, err := testbed.Onpath(ctx, append([]string{"fault"}, args...)...)
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || exit.ExitCode() != code || !strings.Contains(err.Error(), says) || len(out) > 0 {
 		t.Errorf("onpath fault %s: %v, must end with code %d and speak of %q; it prints %q", strings.Join(args, " "), err, code, says, out)
@@ -353,7 +353,7 @@ func refused(ctx context.Context, t *testing.T, args []string, code int, says st
 // restarts are the instances with their states, and how often each was started again.
 func restarts(ctx context.Context, t *testing.T) string {
 	t.Helper()
-	list, err := stage.Instances(ctx)
+	list, err := testbed.Instances(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -58,14 +58,14 @@ func (f nodeFault) cause(ctx context.Context, t *testing.T, victim onpath.Instan
 	for i := range awaited {
 		awaited[i].before = awaited[i].count(ctx, t)
 	}
-	pid, before := stage.Pid(node), restarts(ctx, t)
+	pid, before := testbed.Pid(node), restarts(ctx, t)
 	stopped := make(chan bool, 1)
 	if f.kind == onpath.FaultKillNode {
 		go func() { stopped <- isStopped(pid, 15*time.Second) }()
 	}
 	const lasts = 3 * time.Second
-	out, err := stage.Onpath(ctx, append([]string{"fault", string(f.kind), node, "--yes", "--for", lasts.String(), "--watch", (lasts + time.Second).String(),
-		"--lab", stage.Lab.Name(), "--probe", "client:origin", "--flows", strconv.Itoa(probeFlows), "-o", "json"}, f.args...)...)
+	out, err := testbed.Onpath(ctx, append([]string{"fault", string(f.kind), node, "--yes", "--for", lasts.String(), "--watch", (lasts + time.Second).String(),
+		"--lab", testbed.Lab.Name(), "--probe", "client:origin", "--flows", strconv.Itoa(probeFlows), "-o", "json"}, f.args...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func (f nodeFault) cause(ctx context.Context, t *testing.T, victim onpath.Instan
 		t.Errorf("a flow stood still for %s, as long as the fault lasted: nobody took over", d.Probe.Blackout)
 	}
 	for _, a := range awaited {
-		err := stage.WaitFor(ctx, "an event "+a.reason+" tells of "+a.name+" "+a.words, 10*time.Second, func() (bool, error) {
+		err := testbed.WaitFor(ctx, "an event "+a.reason+" tells of "+a.name+" "+a.words, 10*time.Second, func() (bool, error) {
 			return a.count(ctx, t) > a.before, nil
 		})
 		if err != nil {
@@ -123,7 +123,7 @@ func isStopped(pid int, limit time.Duration) bool {
 // refusedNodeFaults are asked for in vain.
 func refusedNodeFaults(ctx context.Context, t *testing.T, node string) {
 	other := slices.DeleteFunc([]string{"n1", "n2"}, func(n string) bool { return n == node })[0]
-	refuseAll(ctx, t, strings.NewReplacer("NODE", node, "OTHER", other, "LAB", stage.Lab.Name()), []refusal{
+	refuseAll(ctx, t, strings.NewReplacer("NODE", node, "OTHER", other, "LAB", testbed.Lab.Name()), []refusal{
 		{"kill-node gw1 --yes", 8, "gateway"},
 		{"kill-node no-such-node --yes", 3, "no-such-node"},
 		{"cut-link no-such-node --yes", 3, "no-such-node"},

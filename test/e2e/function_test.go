@@ -101,7 +101,7 @@ func TestFunctions(t *testing.T) {
 	}
 
 	apply(ctx, t, functionYAML(fmt.Sprintf("refuse udp to 10.9.0.2 port %d", port)))
-	err := stage.WaitFor(ctx, "the new rule bites", 10*time.Second, func() (bool, error) { return ask(c, 300*time.Millisecond) != nil, nil })
+	err := testbed.WaitFor(ctx, "the new rule bites", 10*time.Second, func() (bool, error) { return ask(c, 300*time.Millisecond) != nil, nil })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,14 +152,14 @@ spec:
 	defer c.Close()
 	asked := 0
 	said := ""
-	err := stage.WaitFor(ctx, "the function leaves the path", time.Minute, func() (bool, error) {
+	err := testbed.WaitFor(ctx, "the function leaves the path", time.Minute, func() (bool, error) {
 		for range 5000 {
 			if err := ask(c, 2*time.Second); err != nil {
 				return false, fmt.Errorf("datagram %d: %w", asked, err)
 			}
 			asked++
 		}
-		list, err := stage.Instances(ctx)
+		list, err := testbed.Instances(ctx)
 		if err != nil {
 			return false, err
 		}

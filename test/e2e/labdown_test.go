@@ -57,7 +57,7 @@ func TestLabDownTakesNodesOff(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ctx := need(t, time.Minute)
 			dir := t.TempDir()
-			bin := stage.Bin()
+			bin := testbed.Bin()
 			if c.mounts != "mounts: shared" {
 				c.mounts += fmt.Sprintf("\n    share: [%q, %q]", dir, filepath.Dir(bin))
 			}
@@ -106,7 +106,7 @@ func halfWritten(t *testing.T, state string) {
 // function sleeps for the period, and waits until it does.
 func upWithChain(ctx context.Context, t *testing.T, l *lab.Lab, node, dir, period string) *exec.Cmd {
 	t.Helper()
-	bin := stage.Bin()
+	bin := testbed.Bin()
 	up := l.Command("router", bin, "up", "--name", node, "--state-dir", filepath.Join(dir, "state"), "--socket", filepath.Join(dir, "s"), "--host-image", "--uplink", "left", "--uplink", "right")
 	var log strings.Builder
 	up.Stdout, up.Stderr = &log, &log
@@ -151,8 +151,8 @@ func TestNodeOffOfAnother(t *testing.T) {
 		return err == nil
 	}
 	for what, off := range map[string]*exec.Cmd{
-		"is of node " + node:           l.Command("router", stage.Bin(), "node", "off", "--state-dir", state, "--name", "nosuch"),
-		"in another network namespace": exec.CommandContext(ctx, stage.Bin(), "node", "off", "--state-dir", state),
+		"is of node " + node:           l.Command("router", testbed.Bin(), "node", "off", "--state-dir", state, "--name", "nosuch"),
+		"in another network namespace": exec.CommandContext(ctx, testbed.Bin(), "node", "off", "--state-dir", state),
 	} {
 		out, err := off.CombinedOutput()
 		var exit *exec.ExitError
@@ -163,7 +163,7 @@ func TestNodeOffOfAnother(t *testing.T) {
 			t.Fatal("something was taken away")
 		}
 	}
-	if out, err := l.Command("router", stage.Bin(), "node", "off", "--state-dir", state).CombinedOutput(); err != nil {
+	if out, err := l.Command("router", testbed.Bin(), "node", "off", "--state-dir", state).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	if n := running("sleep", period); pinned() || n != 0 {

@@ -52,7 +52,7 @@ func everything(ctx context.Context, t *testing.T, ran []string) census {
 func atRest(ctx context.Context, t *testing.T, ran []string) (now census) {
 	t.Helper()
 	now = everything(ctx, t, ran)
-	err := stage.WaitFor(ctx, "nothing changes", 15*time.Second, func() (bool, error) {
+	err := testbed.WaitFor(ctx, "nothing changes", 15*time.Second, func() (bool, error) {
 		time.Sleep(time.Second)
 		last := now
 		now = everything(ctx, t, ran)
@@ -100,7 +100,7 @@ func (c census) sees(t *testing.T, running census) {
 // files adds a node's devices, mounts, pins and folders of instances.
 func (c census) files(ctx context.Context, t *testing.T, n string) {
 	t.Helper()
-	pid := stage.Pid(n)
+	pid := testbed.Pid(n)
 	for l := range strings.Lines(run(ctx, t, n, "ip", "-br", "link")) {
 		if f := strings.Fields(l); len(f) > 0 {
 			c[thing{n, "link", f[0]}]++
@@ -152,7 +152,7 @@ func ctr(ctx context.Context, t *testing.T, n string, args ...string) string {
 // they have in the kernel.
 func (c census) processes(t *testing.T, n string) {
 	t.Helper()
-	host, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", stage.Pid(n)))
+	host, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", testbed.Pid(n)))
 	if err != nil {
 		t.Fatal(err)
 	}

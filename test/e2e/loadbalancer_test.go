@@ -187,7 +187,7 @@ func TestLoadbalancer(t *testing.T) {
 	}
 
 	apply(ctx, t, balancerYAML("10.9.0.21:8080", "10.9.0.23:8080", "10.9.0.24:8080"))
-	err := stage.WaitFor(ctx, "the new backend gets connections", 15*time.Second, func() (bool, error) {
+	err := testbed.WaitFor(ctx, "the new backend gets connections", 15*time.Second, func() (bool, error) {
 		s, err := dialFarm(t)
 		return err == nil && s.to == "10.9.0.24", err
 	})
@@ -204,7 +204,7 @@ func TestLoadbalancer(t *testing.T) {
 	}
 
 	farm["10.9.0.21"].die()
-	err = stage.WaitFor(ctx, "the dead backend gets no connections", 15*time.Second, func() (bool, error) {
+	err = testbed.WaitFor(ctx, "the dead backend gets no connections", 15*time.Second, func() (bool, error) {
 		for range 60 { // as many as leave no room for luck
 			if _, err := dialFarm(t); err != nil {
 				return false, nil

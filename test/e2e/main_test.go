@@ -21,9 +21,9 @@ import (
 	"github.com/onpath/onpath/lab"
 )
 
-// stage is shared by all tests of the package, which run one after the other
+// testbed is shared by all tests of the package, which run one after the other
 // and delete the chains they make.
-var stage *demo.Stage
+var testbed *demo.Testbed
 
 // lacking says why the tests cannot run here; "" if they can.
 var lacking string
@@ -54,7 +54,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "e2e:", err)
 		os.Exit(1)
 	}
-	code, err := withStage(m)
+	code, err := withTestbed(m)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "e2e:", err)
 		code = 1
@@ -62,7 +62,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-func withStage(m *testing.M) (code int, err error) {
+func withTestbed(m *testing.M) (code int, err error) {
 	if lacking = lacks(); lacking != "" {
 		return m.Run(), nil
 	}
@@ -83,22 +83,22 @@ func withStage(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	defer os.RemoveAll(dir)
-	spec := demo.StageSpec{Topology: topology, Bin: bin, Dir: dir, HostImage: true,
-		Server: demo.StageNode{Host: "server", Address: "10.255.0.10"}}
+	spec := demo.TestbedSpec{Topology: topology, Bin: bin, Dir: dir, HostImage: true,
+		Server: demo.TestbedNode{Host: "server", Address: "10.255.0.10"}}
 	for i, n := range []string{"gw1", "n1", "n2", "n3"} {
 		address := fmt.Sprintf("10.255.0.%d", 10+i)
 		if n == "gw1" {
 			address = "10.255.0.1"
 		}
-		spec.Nodes = append(spec.Nodes, demo.StageNode{Name: n, Host: n, Address: address, Cloudlet: "pop"})
+		spec.Nodes = append(spec.Nodes, demo.TestbedNode{Name: n, Host: n, Address: address, Cloudlet: "pop"})
 	}
-	if stage, err = demo.SetUp(ctx, spec); err != nil {
+	if testbed, err = demo.SetUp(ctx, spec); err != nil {
 		return 1, err
 	}
 	defer func() {
-		err = errors.Join(err, stage.TearDown(context.Background()))
+		err = errors.Join(err, testbed.TearDown(context.Background()))
 	}()
-	if err := stage.Apply(ctx, "testdata/nodes.yaml"); err != nil {
+	if err := testbed.Apply(ctx, "testdata/nodes.yaml"); err != nil {
 		return 1, err
 	}
 	return m.Run(), nil
@@ -134,7 +134,7 @@ func need(t *testing.T, limit time.Duration) context.Context {
 			return
 		}
 		for _, name := range []string{"server", "gw1", "n1", "n2", "n3"} {
-			t.Logf("--- end of %s.log\n%s", name, tail(stage.Log(name), 40))
+			t.Logf("--- end of %s.log\n%s", name, tail(testbed.Log(name), 40))
 		}
 	})
 	return ctx
@@ -145,10 +145,10 @@ func tail(s string, lines int) string {
 	return strings.Join(l[max(0, len(l)-lines):], "\n")
 }
 
-// api is a client of the stage's server.
+// api is a client of the testbed's server.
 func api(t *testing.T) *client.Client {
 	t.Helper()
-	c := client.Unix(strings.TrimPrefix(stage.Socket(), "unix://"))
+	c := client.Unix(strings.TrimPrefix(testbed.Socket(), "unix://"))
 	t.Cleanup(c.Close)
 	return c
 }
@@ -165,12 +165,12 @@ func apply(ctx context.Context, t *testing.T, yaml string) {
 
 func applyFile(ctx context.Context, t *testing.T, file string) {
 	t.Helper()
-	before, err := stage.Instances(ctx)
+	before, err := testbed.Instances(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { remove(t, file, len(before)) })
-	if err := stage.Apply(ctx, file); err != nil {
+	if err := testbed.Apply(ctx, file); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -181,11 +181,11 @@ func remove(t *testing.T, file string, before int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
 	defer cancel()
-	if _, err := stage.Onpath(ctx, "delete", "-f", file); err != nil {
+	if _, err := testbed.Onpath(ctx, "delete", "-f", file); err != nil {
 		t.Errorf("clean up: %v", err)
 	}
-	err := stage.WaitFor(ctx, "its instances are gone", 80*time.Second, func() (bool, error) {
-		list, err := stage.Instances(ctx)
+	err := testbed.WaitFor(ctx, "its instances are gone", 80*time.Second, func() (bool, error) {
+		list, err := testbed.Instances(ctx)
 		return len(list) <= before, err
 	})
 	if err != nil {
@@ -196,7 +196,7 @@ func remove(t *testing.T, file string, before int) {
 // active waits until a chain steers.
 func active(ctx context.Context, t *testing.T, chain string) {
 	t.Helper()
-	if err := stage.WaitActive(ctx, chain, 30*time.Second, nil); err != nil {
+	if err := testbed.WaitActive(ctx, chain, 30*time.Second, nil); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -205,7 +205,7 @@ func active(ctx context.Context, t *testing.T, chain string) {
 // needs the host.
 func in(t *testing.T, host string, fn func() error) {
 	t.Helper()
-	if err := netnsrun.Do(stage.Lab.NetNS(host), fn); err != nil {
+	if err := netnsrun.Do(testbed.Lab.NetNS(host), fn); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -213,7 +213,7 @@ func in(t *testing.T, host string, fn func() error) {
 // run runs a command in a lab host and returns its output.
 func run(ctx context.Context, t *testing.T, host string, args ...string) string {
 	t.Helper()
-	out, err := stage.Exec(ctx, host, args...)
+	out, err := testbed.Exec(ctx, host, args...)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

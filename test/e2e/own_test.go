@@ -82,7 +82,7 @@ func TestOwnAddress(t *testing.T) {
 // fromClient fetches a page as the client does, by a connection of its own.
 func fromClient(ctx context.Context, url string) (body, hit string, err error) {
 	dial := func(ctx context.Context, network, to string) (c net.Conn, err error) {
-		err = doIn(stage.Lab.NetNS("client"), func() (err error) {
+		err = doIn(testbed.Lab.NetNS("client"), func() (err error) {
 			c, err = (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, network, to)
 			return err
 		})

@@ -76,7 +76,7 @@ func TestOneMoreInstanceIsQuick(t *testing.T) {
 func oneMore(ctx context.Context, t *testing.T, port, n int) (took, own time.Duration) {
 	t.Helper()
 	old := map[string]bool{}
-	list, err := stage.Instances(ctx)
+	list, err := testbed.Instances(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,13 +89,13 @@ func oneMore(ctx context.Context, t *testing.T, port, n int) (took, own time.Dur
 	}
 	flows := startNewFlows(t, port, 20000+1000*n)
 	began := time.Now()
-	if err := stage.Apply(ctx, file); err != nil {
+	if err := testbed.Apply(ctx, file); err != nil {
 		t.Fatal(err)
 	}
 	readyBy(ctx, t, n)
 	time.Sleep(200 * time.Millisecond) // flows after it
 	answered := flows.end()
-	if list, err = stage.Instances(ctx); err != nil {
+	if list, err = testbed.Instances(ctx); err != nil {
 		t.Fatal(err)
 	}
 	choices := forwardChoices(ctx, t, api(t))
@@ -118,7 +118,7 @@ func oneMore(ctx context.Context, t *testing.T, port, n int) (took, own time.Dur
 func readyBy(ctx context.Context, t *testing.T, n int) {
 	t.Helper()
 	a := api(t)
-	err := stage.WaitFor(ctx, strconv.Itoa(n)+" instances are ready", 30*time.Second, func() (bool, error) {
+	err := testbed.WaitFor(ctx, strconv.Itoa(n)+" instances are ready", 30*time.Second, func() (bool, error) {
 		list, _, err := a.List(ctx, onpath.KindInstance, "")
 		count := 0
 		for _, o := range list {
@@ -148,7 +148,7 @@ func judge(t *testing.T, what string, took, bound time.Duration) {
 // ownTimeToldBy waits until events tell it.
 func ownTimeToldBy(ctx context.Context, t *testing.T, old map[string]bool) (own time.Duration) {
 	t.Helper()
-	err := stage.WaitFor(ctx, "events tell when the instances were ready", 5*time.Second, func() (bool, error) {
+	err := testbed.WaitFor(ctx, "events tell when the instances were ready", 5*time.Second, func() (bool, error) {
 		var ok bool
 		var err error
 		own, ok, err = ownTime(ctx, old)
@@ -163,12 +163,12 @@ func ownTimeToldBy(ctx context.Context, t *testing.T, old map[string]bool) (own 
 // ownTime is the longest that an instance which is not old took from Started to
 // Ready, as events tell; ok once all have told.
 func ownTime(ctx context.Context, old map[string]bool) (own time.Duration, ok bool, err error) {
-	list, err := stage.Instances(ctx)
+	list, err := testbed.Instances(ctx)
 	if err != nil {
 		return 0, false, err
 	}
 	var events []onpath.Event
-	if err := stage.Get(ctx, &events, "events"); err != nil {
+	if err := testbed.Get(ctx, &events, "events"); err != nil {
 		return 0, false, err
 	}
 	for _, i := range list {

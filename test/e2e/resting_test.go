@@ -68,7 +68,7 @@ func TestRestingFlows(t *testing.T) {
 		if err := os.WriteFile(file, []byte(rests(around, hops)), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := stage.Onpath(ctx, "apply", "-f", file, "--wait", "--timeout", "30s"); err != nil {
+		if _, err := testbed.Onpath(ctx, "apply", "-f", file, "--wait", "--timeout", "30s"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -89,7 +89,7 @@ func TestRestingFlows(t *testing.T) {
 	for _, c := range open {
 		speak(t, c)
 	}
-	if _, err := stage.Onpath(ctx, "delete", "-f", file); err != nil {
+	if _, err := testbed.Onpath(ctx, "delete", "-f", file); err != nil {
 		t.Fatal(err)
 	}
 	gone(ctx, t, 2*time.Second)
@@ -115,7 +115,7 @@ func TestUndone(t *testing.T) {
 		if len(options) == 0 {
 			args = append(args, "--wait", "--timeout", "30s")
 		}
-		if _, err := stage.Onpath(ctx, args...); err != nil {
+		if _, err := testbed.Onpath(ctx, args...); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -141,14 +141,14 @@ func TestUndone(t *testing.T) {
 	s := startStream(t, "10.9.0.2", port, 500)
 	put(false, "--confirm", "3s")
 	var serving []string
-	err := stage.WaitFor(ctx, "the change is in force", 3*time.Second, func() (bool, error) {
+	err := testbed.WaitFor(ctx, "the change is in force", 3*time.Second, func() (bool, error) {
 		_, serving = names()
 		return len(serving) == len(before)-1, nil
 	})
 	if err != nil {
 		t.Errorf("of %v serve %v: %v", before, serving, err)
 	}
-	err = stage.WaitFor(ctx, "the change is undone", 10*time.Second, func() (bool, error) {
+	err = testbed.WaitFor(ctx, "the change is undone", 10*time.Second, func() (bool, error) {
 		_, serving = names()
 		return len(serving) == len(before), nil
 	})
@@ -182,7 +182,7 @@ func gone(ctx context.Context, t *testing.T, drain time.Duration) {
 	t.Helper()
 	var left []string
 	began := time.Now()
-	err := stage.WaitFor(ctx, "all that drains is gone", drain+8*time.Second, func() (bool, error) {
+	err := testbed.WaitFor(ctx, "all that drains is gone", drain+8*time.Second, func() (bool, error) {
 		list, _, err := api(t).List(ctx, onpath.KindInstance, "")
 		left = left[:0]
 		for _, o := range list {

@@ -21,26 +21,26 @@ func TestSecondAgent(t *testing.T) {
 	s := startStream(t, "10.9.0.2", port, 1000)
 	const folder = "/var/lib/onpath/second"
 	for _, args := range [][]string{
-		{"node", "--config", "/dev/null", "--name", name, "--state-dir", folder, "--server", stage.Socket()},
+		{"node", "--config", "/dev/null", "--name", name, "--state-dir", folder, "--server", testbed.Socket()},
 		{"node", "off", "--config", "/dev/null", "--name", name, "--state-dir", folder},
 	} {
 		// With the host's mounts, and with a BPF file system of its own.
 		for _, before := range [][]string{{"env"}, {"unshare", "--mount", "sh", "-c", `mount -t bpf bpf /sys/fs/bpf && exec "$@"`, "sh"}} {
-			command := slices.Concat(before[1:], []string{stage.Bin()}, args)
-			out, err := stage.Lab.Command(name, before[0], command...).CombinedOutput()
+			command := slices.Concat(before[1:], []string{testbed.Bin()}, args)
+			out, err := testbed.Lab.Command(name, before[0], command...).CombinedOutput()
 			var exit *exec.ExitError
 			if !errors.As(err, &exit) || exit.ExitCode() != 5 || !strings.Contains(string(out), "an agent of node "+name+" runs in this network namespace (process ") {
 				t.Errorf("%v %v: %v: %s", before, args, err, out)
 			}
 		}
 	}
-	another := stage.Lab.Command(name, stage.Bin(), "node", "--config", "/dev/null", "--name", "another", "--state-dir", folder, "--server", stage.Socket())
+	another := testbed.Lab.Command(name, testbed.Bin(), "node", "--config", "/dev/null", "--name", "another", "--state-dir", folder, "--server", testbed.Socket())
 	out, err := another.CombinedOutput()
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || exit.ExitCode() != 5 || !strings.Contains(string(out), "node "+name+" is in this network namespace already") {
 		t.Errorf("an agent of another name: %v: %s", err, out)
 	}
-	if _, err := os.Stat(fmt.Sprintf("/proc/%d/root%s", stage.Pid(name), folder)); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(fmt.Sprintf("/proc/%d/root%s", testbed.Pid(name), folder)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a refused agent left %s (%v)", folder, err)
 	}
 	time.Sleep(time.Second)

@@ -85,10 +85,10 @@ func look(ctx context.Context, client string) string {
 	}
 	sockets := []string{"ss", "-tinoOH", "state", "connected", "( sport = :80 or dport = :80 )"}
 	for _, host := range []string{"client", "origin"} {
-		out, err := stage.Lab.Exec(ctx, host, sockets[0], sockets[1:]...)
+		out, err := testbed.Lab.Exec(ctx, host, sockets[0], sockets[1:]...)
 		show(host, out, err)
 	}
-	list, err := stage.Instances(ctx)
+	list, err := testbed.Instances(ctx)
 	if err != nil {
 		show("instances", nil, err)
 	}
@@ -99,7 +99,7 @@ func look(ctx context.Context, client string) string {
 			show(where, nil, nil)
 			continue
 		}
-		out, err := stage.Onpath(ctx, append([]string{"exec", i.Metadata.Name, "--"}, sockets...)...)
+		out, err := testbed.Onpath(ctx, append([]string{"exec", i.Metadata.Name, "--"}, sockets...)...)
 		show(where, out, err)
 	}
 	return b.String()

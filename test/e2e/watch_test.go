@@ -25,7 +25,7 @@ func TestVerifyAndWatch(t *testing.T) {
 		}
 		t.Logf("live %t: %d classes of flows proved in %s", live, p.Classes, time.Duration(p.Took))
 	}
-	out, err := stage.Onpath(ctx, "verify", "three")
+	out, err := testbed.Onpath(ctx, "verify", "three")
 	if err != nil || !strings.Contains(string(out), "proved") {
 		t.Fatalf("onpath verify: %v\n%s", err, out)
 	}
@@ -80,7 +80,7 @@ func instanceOf(ctx context.Context, t *testing.T, deployment string) *onpath.In
 func awaitWatch(ctx context.Context, t *testing.T, tuple onpath.Tuple, hop *onpath.Instance, passed, eaten uint64) {
 	t.Helper()
 	var last *onpath.FlowWatch
-	err := stage.WaitFor(ctx, "the watch has counted", 8*time.Second, func() (bool, error) {
+	err := testbed.WaitFor(ctx, "the watch has counted", 8*time.Second, func() (bool, error) {
 		w, err := api(t).WatchFlow(ctx, tuple, "")
 		last = w
 		return err == nil && exact(w, hop, passed, eaten), err

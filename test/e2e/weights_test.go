@@ -39,7 +39,7 @@ func TestWeightsFrom(t *testing.T) {
 	port := udpEcho(t, "10.9.0.2")
 	const flows = 600
 	openFlows(t, flows, port)()
-	list, err := stage.Instances(ctx)
+	list, err := testbed.Instances(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}

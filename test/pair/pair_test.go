@@ -32,13 +32,13 @@ const (
 )
 
 // setUp brings the network, the server and the nodes up, and the chain.
-func setUp(ctx context.Context, t *testing.T) *demo.Stage {
+func setUp(ctx context.Context, t *testing.T) *demo.Testbed {
 	t.Helper()
 	return setUpWith(ctx, t, testprogram.Path(t))
 }
 
 // setUpWith has a program of the caller's run in it.
-func setUpWith(ctx context.Context, t *testing.T, bin string) *demo.Stage {
+func setUpWith(ctx context.Context, t *testing.T, bin string) *demo.Testbed {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("needs root for network namespaces, eBPF and containers")
@@ -53,10 +53,10 @@ func setUpWith(ctx context.Context, t *testing.T, bin string) *demo.Stage {
 		t.Fatal(err)
 	}
 	topology.Name = fmt.Sprintf("pair-%d", os.Getpid())
-	spec := demo.StageSpec{Topology: topology, Bin: bin, Dir: t.TempDir(), HostImage: true,
-		Server: demo.StageNode{Host: "server", Address: "10.255.0.10"}}
+	spec := demo.TestbedSpec{Topology: topology, Bin: bin, Dir: t.TempDir(), HostImage: true,
+		Server: demo.TestbedNode{Host: "server", Address: "10.255.0.10"}}
 	for name, address := range map[string]string{"gw1": "10.255.0.1", "gw2": "10.255.0.2", "n1": "10.255.0.11"} {
-		spec.Nodes = append(spec.Nodes, demo.StageNode{Name: name, Host: name, Address: address, Cloudlet: "pop"})
+		spec.Nodes = append(spec.Nodes, demo.TestbedNode{Name: name, Host: name, Address: address, Cloudlet: "pop"})
 	}
 	s, err := demo.SetUp(ctx, spec)
 	if err != nil {
@@ -83,7 +83,7 @@ func setUpWith(ctx context.Context, t *testing.T, bin string) *demo.Stage {
 }
 
 // dial opens the connections, from client to an origin that sends all back.
-func dial(t *testing.T, s *demo.Stage) (conns []net.Conn) {
+func dial(t *testing.T, s *demo.Testbed) (conns []net.Conn) {
 	t.Helper()
 	var l *net.TCPListener
 	err := netnsrun.Do(s.Lab.NetNS("origin"), func() (err error) {
@@ -118,7 +118,7 @@ func dial(t *testing.T, s *demo.Stage) (conns []net.Conn) {
 }
 
 // route has a host send everything by way of a gateway.
-func route(ctx context.Context, t *testing.T, s *demo.Stage, host, via string) {
+func route(ctx context.Context, t *testing.T, s *demo.Testbed, host, via string) {
 	t.Helper()
 	if out, err := s.Lab.Exec(ctx, host, "ip", "route", "replace", "default", "via", via); err != nil {
 		t.Fatalf("%v: %s", err, out)

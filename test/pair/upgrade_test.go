@@ -121,7 +121,7 @@ func TestUpgradeFromPrevious(t *testing.T) {
 }
 
 // running is the instances, how they do, and how often they were started.
-func running(ctx context.Context, t *testing.T, s *demo.Stage) (list []string) {
+func running(ctx context.Context, t *testing.T, s *demo.Testbed) (list []string) {
 	t.Helper()
 	instances, err := s.Instances(ctx)
 	if err != nil {

@@ -12,11 +12,11 @@ import (
 	"github.com/onpath/onpath/bench/traffic"
 )
 
-// town is a client and a server with sockets and a gateway between, with the
+// site is a client and a server with sockets and a gateway between, with the
 // offloads that veth has: what containers and tunnels are measured with. Both ends
 // and the function between share a CPU: two would wait for each other, now more
 // now less, and throughput then tells of the scheduler.
-type town struct {
+type site struct {
 	*bed.Bed
 	client, gateway, server string          // namespaces
 	stream, bell            *traffic.Stream // for throughput, and for round trips
@@ -26,19 +26,19 @@ type town struct {
 // Where the client and the server are; the gateway has the first address of each
 // subnet, its devices are devIn and devOut.
 var (
-	netTownClient = netip.MustParsePrefix("10.1.0.0/24")
-	netTownServer = netip.MustParsePrefix("10.9.0.0/24")
-	townServer    = netip.MustParseAddrPort("10.9.0.2:5001")
-	townBell      = netip.MustParseAddrPort("10.9.0.2:5002")
+	netSiteClient = netip.MustParsePrefix("10.1.0.0/24")
+	netSiteServer = netip.MustParsePrefix("10.9.0.0/24")
+	siteServer    = netip.MustParseAddrPort("10.9.0.2:5001")
+	siteBell      = netip.MustParseAddrPort("10.9.0.2:5002")
 )
 
-// newTown makes the three namespaces; the gateway forwards nothing yet.
-func (r *Run) newTown(name string) (t *town, err error) {
+// newSite makes the three namespaces; the gateway forwards nothing yet.
+func (r *Run) newSite(name string) (t *site, err error) {
 	b, err := r.bed(name)
 	if err != nil {
 		return nil, err
 	}
-	t = &town{Bed: b, cpu: r.cpu}
+	t = &site{Bed: b, cpu: r.cpu}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, t.Close())
@@ -53,7 +53,7 @@ func (r *Run) newTown(name string) (t *town, err error) {
 	for _, p := range []struct {
 		ns, dev string
 		subnet  netip.Prefix
-	}{{t.client, devIn, netTownClient}, {t.server, devOut, netTownServer}} {
+	}{{t.client, devIn, netSiteClient}, {t.server, devOut, netSiteServer}} {
 		gw, host := p.subnet.Addr().Next(), p.subnet.Addr().Next().Next()
 		err := bed.Pair(bed.End{NS: t.gateway, Dev: p.dev, Addrs: []netip.Prefix{netip.PrefixFrom(gw, p.subnet.Bits())}},
 			bed.End{NS: p.ns, Dev: "eth0", Addrs: []netip.Prefix{netip.PrefixFrom(host, p.subnet.Bits())}})
@@ -68,20 +68,20 @@ func (r *Run) newTown(name string) (t *town, err error) {
 }
 
 // name is the bed's.
-func (t *town) name() string { return filepath.Base(t.Dir()) }
+func (t *site) name() string { return filepath.Base(t.Dir()) }
 
 // open connects client and server, trying again until the way is ready.
-func (t *town) open(ctx context.Context) (err error) {
-	spec := traffic.StreamSpec{From: t.client, To: t.server, Address: townServer, FromCPU: t.cpu, ToCPU: t.cpu, Congestion: "cubic", DialTimeout: time.Second}
+func (t *site) open(ctx context.Context) (err error) {
+	spec := traffic.StreamSpec{From: t.client, To: t.server, Address: siteServer, FromCPU: t.cpu, ToCPU: t.cpu, Congestion: "cubic", DialTimeout: time.Second}
 	if t.stream, err = t.connect(ctx, spec); err != nil {
 		return err
 	}
-	spec.Address = townBell
+	spec.Address = siteBell
 	t.bell, err = t.connect(ctx, spec)
 	return err
 }
 
-func (t *town) connect(ctx context.Context, spec traffic.StreamSpec) (s *traffic.Stream, err error) {
+func (t *site) connect(ctx context.Context, spec traffic.StreamSpec) (s *traffic.Stream, err error) {
 	for range 20 {
 		if s, err = traffic.OpenStream(spec); err == nil {
 			t.After(s.Close)
@@ -113,7 +113,7 @@ func (p *pumped) rate() float64 { return float64(p.bytes) * 8 / p.time.Seconds()
 // cpu is the time of all CPUs, ns/byte.
 func (p *pumped) cpu() float64 { return float64(p.worked.Nanoseconds()) / float64(p.bytes) }
 
-func (t *town) pump(ctx context.Context, long time.Duration) (p pumped, err error) {
+func (t *site) pump(ctx context.Context, long time.Duration) (p pumped, err error) {
 	var worked []time.Duration
 	got, err := t.stream.Pump(ctx, long/4, long, func() {
 		w, _ := allCPUTime()
@@ -129,7 +129,7 @@ func (t *town) pump(ctx context.Context, long time.Duration) (p pumped, err erro
 }
 
 // roundTrip is the median, µs.
-func (t *town) roundTrip(ctx context.Context, n int) (float64, error) {
+func (t *site) roundTrip(ctx context.Context, n int) (float64, error) {
 	times, err := t.bell.RoundTrips(ctx, n)
 	if err != nil {
 		return 0, err

@@ -20,37 +20,37 @@ import (
 	"github.com/onpath/onpath/lab"
 )
 
-// StageSpec says what to set up.
-type StageSpec struct {
+// TestbedSpec says what to set up.
+type TestbedSpec struct {
 	Topology *lab.Topology
 	Bin      string // the onpath program; empty: the running one
 	Dir      string // of logs and state; made if absent
-	Server   StageNode
-	Nodes    []StageNode
+	Server   TestbedNode
+	Nodes    []TestbedNode
 	// HostImage lets functions use the hosts' own programs (image: host).
 	HostImage bool
 	Progress  func(string) // called before each step; nil: silent
 }
 
-// StageNode is a role on a lab host.
-type StageNode struct {
+// TestbedNode is a role on a lab host.
+type TestbedNode struct {
 	Name     string // of the node; the server's is not used
 	Host     string // in the lab
 	Address  string // on the underlay
 	Cloudlet string
 }
 
-// Stage is an emulated network with a real server and real nodes running in it,
+// Testbed is an emulated network with a real server and real nodes running in it,
 // each as its own process, driven as a user does: through the program.
-type Stage struct {
+type Testbed struct {
 	Lab   *lab.Lab
-	spec  StageSpec
+	spec  TestbedSpec
 	mu    sync.Mutex // guards what follows
 	procs map[string]*process
 	kept  bool // to be left running
 }
 
-func (s *Stage) process(name string) *process {
+func (s *Testbed) process(name string) *process {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.procs[name]
@@ -66,7 +66,7 @@ const (
 
 // SetUp brings the network, the server and the nodes up. On error, and when ctx
 // ends meanwhile, everything is taken down again.
-func SetUp(ctx context.Context, spec StageSpec) (s *Stage, err error) {
+func SetUp(ctx context.Context, spec TestbedSpec) (s *Testbed, err error) {
 	if spec.Bin == "" {
 		if spec.Bin, err = os.Executable(); err != nil {
 			return nil, err
@@ -83,7 +83,7 @@ func SetUp(ctx context.Context, spec StageSpec) (s *Stage, err error) {
 			h.Share = append(h.Share, filepath.Dir(spec.Bin))
 		}
 	}
-	up := &Stage{spec: spec, procs: map[string]*process{}}
+	up := &Testbed{spec: spec, procs: map[string]*process{}}
 	s = up
 	defer func() {
 		if err == nil {
@@ -114,7 +114,7 @@ func SetUp(ctx context.Context, spec StageSpec) (s *Stage, err error) {
 }
 
 // startNodes starts all agents at once.
-func (s *Stage) startNodes(ctx context.Context) error {
+func (s *Testbed) startNodes(ctx context.Context) error {
 	names := make([]string, len(s.spec.Nodes))
 	errs := make([]error, len(s.spec.Nodes))
 	var wg sync.WaitGroup
@@ -129,7 +129,7 @@ func (s *Stage) startNodes(ctx context.Context) error {
 
 // TearDown stops the agents and their instances, the server, and the network.
 // It goes on after errors and returns all of them.
-func (s *Stage) TearDown(ctx context.Context) error {
+func (s *Testbed) TearDown(ctx context.Context) error {
 	var errs []error
 	for _, n := range s.spec.Nodes {
 		if p := s.process(n.Name); p != nil {
@@ -151,11 +151,11 @@ func (s *Stage) TearDown(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// noConfig keeps this machine's own settings out of a stage.
+// noConfig keeps this machine's own settings out of a testbed.
 const noConfig = os.DevNull
 
 // StartServer starts the server, or starts it again, and waits until it answers.
-func (s *Stage) StartServer(ctx context.Context) error {
+func (s *Testbed) StartServer(ctx context.Context) error {
 	cmd := s.Lab.Command(s.spec.Server.Host, s.spec.Bin, "server", "--config", noConfig, "--listen", s.spec.Server.Address+":"+serverPort)
 	p, err := s.launch(serverProcess, cmd)
 	if err != nil {
@@ -169,10 +169,10 @@ func (s *Stage) StartServer(ctx context.Context) error {
 
 // StartNode starts an agent, or starts it again (with the credential that it
 // got the first time), and waits until the server calls it ready.
-func (s *Stage) StartNode(ctx context.Context, name string) error {
-	i := slices.IndexFunc(s.spec.Nodes, func(n StageNode) bool { return n.Name == name })
+func (s *Testbed) StartNode(ctx context.Context, name string) error {
+	i := slices.IndexFunc(s.spec.Nodes, func(n TestbedNode) bool { return n.Name == name })
 	if i < 0 {
-		return fmt.Errorf("the stage has no node %q", name)
+		return fmt.Errorf("the testbed has no node %q", name)
 	}
 	n := s.spec.Nodes[i]
 	args := []string{"node", "--config", noConfig, "--name", n.Name, "--underlay", n.Address, "--server", "https://" + s.spec.Server.Address + ":" + serverPort}
@@ -204,7 +204,7 @@ func (s *Stage) StartNode(ctx context.Context, name string) error {
 }
 
 // Kill sends a signal to the server ("server") or a node's agent.
-func (s *Stage) Kill(name string, sig syscall.Signal) error {
+func (s *Testbed) Kill(name string, sig syscall.Signal) error {
 	p := s.process(name)
 	if p == nil || p.pid() == 0 {
 		return fmt.Errorf("%s does not run", name)
@@ -217,25 +217,25 @@ func (s *Stage) Kill(name string, sig syscall.Signal) error {
 }
 
 // Pid of the server or of an agent; 0 if it does not run.
-func (s *Stage) Pid(name string) int {
+func (s *Testbed) Pid(name string) int {
 	if p := s.process(name); p != nil {
 		return p.pid()
 	}
 	return 0
 }
 
-// Bin is the program that the stage runs.
-func (s *Stage) Bin() string { return s.spec.Bin }
+// Bin is the program that the testbed runs.
+func (s *Testbed) Bin() string { return s.spec.Bin }
 
-// Use makes the stage start another build of the program from now on, which must
+// Use makes the testbed start another build of the program from now on, which must
 // lie in the same folder, and returns the one it used.
-func (s *Stage) Use(bin string) (old string) {
+func (s *Testbed) Use(bin string) (old string) {
 	old, s.spec.Bin = s.spec.Bin, bin
 	return old
 }
 
 // Log is the end of what the server or an agent wrote.
-func (s *Stage) Log(name string) string {
+func (s *Testbed) Log(name string) string {
 	if p := s.process(name); p != nil {
 		return p.tail(8 << 10)
 	}
@@ -243,13 +243,13 @@ func (s *Stage) Log(name string) string {
 }
 
 // Socket is the server's API socket, as seen from outside its host.
-func (s *Stage) Socket() string {
+func (s *Testbed) Socket() string {
 	return "unix:///proc/" + strconv.Itoa(s.Pid(serverProcess)) + "/root" + socketInHost
 }
 
-// Onpath runs the program against the stage's server and returns what it
+// Onpath runs the program against the testbed's server and returns what it
 // printed; the error has what it said.
-func (s *Stage) Onpath(ctx context.Context, args ...string) ([]byte, error) {
+func (s *Testbed) Onpath(ctx context.Context, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, s.spec.Bin, append([]string{"--server", s.Socket()}, args...)...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -264,7 +264,7 @@ func (s *Stage) Onpath(ctx context.Context, args ...string) ([]byte, error) {
 }
 
 // Get reads an object, or the list of a kind, into v.
-func (s *Stage) Get(ctx context.Context, v any, args ...string) error {
+func (s *Testbed) Get(ctx context.Context, v any, args ...string) error {
 	out, err := s.Onpath(ctx, append(append([]string{"get"}, args...), "-o", "json")...)
 	if err != nil {
 		return err
@@ -273,7 +273,7 @@ func (s *Stage) Get(ctx context.Context, v any, args ...string) error {
 }
 
 // Apply applies files.
-func (s *Stage) Apply(ctx context.Context, paths ...string) error {
+func (s *Testbed) Apply(ctx context.Context, paths ...string) error {
 	args := []string{"apply"}
 	for _, p := range paths {
 		args = append(args, "-f", p)
@@ -283,19 +283,19 @@ func (s *Stage) Apply(ctx context.Context, paths ...string) error {
 }
 
 // Exec runs a command in a lab host.
-func (s *Stage) Exec(ctx context.Context, host string, args ...string) ([]byte, error) {
+func (s *Testbed) Exec(ctx context.Context, host string, args ...string) ([]byte, error) {
 	return s.Lab.Exec(ctx, host, args[0], args[1:]...)
 }
 
-// Start runs a program in a lab host until the stage is taken down; its output
+// Start runs a program in a lab host until the testbed is taken down; its output
 // goes to NAME.log.
-func (s *Stage) Start(name, host string, args ...string) error {
+func (s *Testbed) Start(name, host string, args ...string) error {
 	_, err := s.launch(name, s.Lab.Command(host, args[0], args[1:]...))
 	return err
 }
 
-// launch starts a process of the stage and writes down that it runs.
-func (s *Stage) launch(name string, cmd *exec.Cmd) (*process, error) {
+// launch starts a process of the testbed and writes down that it runs.
+func (s *Testbed) launch(name string, cmd *exec.Cmd) (*process, error) {
 	p, err := start(s.spec.Dir, name, cmd)
 	if err != nil {
 		return nil, err
@@ -307,7 +307,7 @@ func (s *Stage) launch(name string, cmd *exec.Cmd) (*process, error) {
 }
 
 // WaitFor polls until ok, or explains what it waited for.
-func (s *Stage) WaitFor(ctx context.Context, what string, limit time.Duration, ok func() (bool, error)) error {
+func (s *Testbed) WaitFor(ctx context.Context, what string, limit time.Duration, ok func() (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for {
@@ -323,7 +323,7 @@ func (s *Stage) WaitFor(ctx context.Context, what string, limit time.Duration, o
 	}
 }
 
-func (s *Stage) poll(ctx context.Context, p *process, what string, ok func() (bool, error)) error {
+func (s *Testbed) poll(ctx context.Context, p *process, what string, ok func() (bool, error)) error {
 	err := s.WaitFor(ctx, what, readyTimeout, func() (bool, error) {
 		if p.pid() == 0 {
 			return false, fmt.Errorf("%s ended early:\n%s", p.name, p.tail(2<<10))
@@ -337,7 +337,7 @@ func (s *Stage) poll(ctx context.Context, p *process, what string, ok func() (bo
 }
 
 // InstanceOf is the name of a ready instance of a deployment of tenant default.
-func (s *Stage) InstanceOf(ctx context.Context, deployment string) (string, error) {
+func (s *Testbed) InstanceOf(ctx context.Context, deployment string) (string, error) {
 	list, err := s.Instances(ctx)
 	if err != nil {
 		return "", err
@@ -351,14 +351,14 @@ func (s *Stage) InstanceOf(ctx context.Context, deployment string) (string, erro
 }
 
 // Instances lists all instances.
-func (s *Stage) Instances(ctx context.Context) ([]onpath.Instance, error) {
+func (s *Testbed) Instances(ctx context.Context) ([]onpath.Instance, error) {
 	var list []onpath.Instance
 	err := s.Get(ctx, &list, "instances")
 	return list, err
 }
 
 // WaitActive waits until a chain steers traffic, telling what it waits for.
-func (s *Stage) WaitActive(ctx context.Context, chain string, limit time.Duration, tell func(string)) error {
+func (s *Testbed) WaitActive(ctx context.Context, chain string, limit time.Duration, tell func(string)) error {
 	last := ""
 	if tell == nil {
 		tell = func(string) {}
