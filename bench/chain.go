@@ -7,7 +7,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/onpath/onpath"
-	"github.com/onpath/onpath/bench/bed"
+	"github.com/onpath/onpath/bench/testnet"
 	"github.com/onpath/onpath/internal/netnsrun"
 )
 
@@ -88,35 +88,35 @@ var anywhere = netip.MustParsePrefix("0.0.0.0/0")
 
 // wireRouted makes the namespace of an instance that is an IP hop of a node and
 // wires it as the node's agent does. Linux forwards in it if forward is set.
-func wireRouted(b *bed.Bed, node string, id onpath.VportID, forward bool) (ns string, err error) {
+func wireRouted(b *testnet.Network, node string, id onpath.VportID, forward bool) (ns string, err error) {
 	if ns, err = b.Namespace(fmt.Sprintf("i%d", id)); err != nil {
 		return "", err
 	}
-	err = bed.Pair(bed.End{NS: node, Dev: onpath.DeviceName(id), MAC: mac(onpath.HostMAC(id))},
-		bed.End{NS: ns, Dev: "eth0", MAC: mac(onpath.InstanceMAC(id))})
+	err = testnet.Pair(testnet.End{NS: node, Dev: onpath.DeviceName(id), MAC: mac(onpath.HostMAC(id))},
+		testnet.End{NS: ns, Dev: "eth0", MAC: mac(onpath.InstanceMAC(id))})
 	if err != nil {
 		return "", err
 	}
-	if err := bed.Neighbour(ns, "eth0", hostAddr, mac(onpath.HostMAC(id))); err != nil {
+	if err := testnet.Neighbour(ns, "eth0", hostAddr, mac(onpath.HostMAC(id))); err != nil {
 		return "", err
 	}
-	if err := bed.Route(ns, "eth0", anywhere, hostAddr); err != nil {
+	if err := testnet.Route(ns, "eth0", anywhere, hostAddr); err != nil {
 		return "", err
 	}
 	if forward {
-		err = bed.Set(ns, "ipv4/ip_forward=1")
+		err = testnet.Set(ns, "ipv4/ip_forward=1")
 	}
 	return ns, err
 }
 
 // wireBridged makes the namespace of an instance with two sides.
-func wireBridged(b *bed.Bed, node string, e element) (ns string, err error) {
+func wireBridged(b *testnet.Network, node string, e element) (ns string, err error) {
 	if ns, err = b.Namespace(fmt.Sprintf("i%d", e.forth)); err != nil {
 		return "", err
 	}
 	for dev, id := range map[string]onpath.VportID{"eth0": e.forth, "eth1": e.back} {
-		err := bed.Pair(bed.End{NS: node, Dev: onpath.DeviceName(id), MAC: mac(onpath.HostMAC(id))},
-			bed.End{NS: ns, Dev: dev, MAC: mac(onpath.InstanceMAC(id))})
+		err := testnet.Pair(testnet.End{NS: node, Dev: onpath.DeviceName(id), MAC: mac(onpath.HostMAC(id))},
+			testnet.End{NS: ns, Dev: dev, MAC: mac(onpath.InstanceMAC(id))})
 		if err != nil {
 			return "", err
 		}
@@ -130,10 +130,10 @@ var instanceAddr = netip.MustParseAddr("169.254.1.2")
 // steerByHand has a node's kernel send what comes in at devices to the instance
 // behind another device: policy routing, as one would do without onpath.
 func steerByHand(node, dev string, instance onpath.VportID, from ...string) error {
-	if err := bed.Set(node, "ipv4/ip_forward=1"); err != nil {
+	if err := testnet.Set(node, "ipv4/ip_forward=1"); err != nil {
 		return err
 	}
-	if err := bed.Neighbour(node, dev, instanceAddr, mac(onpath.InstanceMAC(instance))); err != nil {
+	if err := testnet.Neighbour(node, dev, instanceAddr, mac(onpath.InstanceMAC(instance))); err != nil {
 		return err
 	}
 	return policyRoute(node, dev, instanceAddr, from...)

@@ -12,7 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/onpath/onpath"
-	"github.com/onpath/onpath/bench/bed"
+	"github.com/onpath/onpath/bench/testnet"
 	"github.com/onpath/onpath/datapath/ebpf"
 	"github.com/onpath/onpath/internal/netnsrun"
 	"github.com/onpath/onpath/runtime/container"
@@ -278,14 +278,14 @@ func (r *Run) startFunction(ctx context.Context, rt *container.Driver, t *site, 
 func wireSteered(ctx context.Context, r *Run, t *site, k containerCase) (ns string, err error) {
 	e := k.element()
 	if k.bridged {
-		ns, err = wireBridged(t.Bed, t.gateway, e)
+		ns, err = wireBridged(t.Network, t.gateway, e)
 	} else {
-		ns, err = wireRouted(t.Bed, t.gateway, e.forth, true)
+		ns, err = wireRouted(t.Network, t.gateway, e.forth, true)
 	}
 	if err != nil {
 		return "", err
 	}
-	if err := bed.Set(t.gateway, "ipv4/ip_forward=1"); err != nil {
+	if err := testnet.Set(t.gateway, "ipv4/ip_forward=1"); err != nil {
 		return "", err
 	}
 	d, err := openDatapath(t.gateway, ebpf.Options{Name: filepath.Base(t.Dir()), PinPath: pinPath, Log: r.Log})
@@ -302,15 +302,15 @@ func wireSteered(ctx context.Context, r *Run, t *site, k containerCase) (ns stri
 func wireStatic(_ context.Context, _ *Run, t *site, k containerCase) (ns string, err error) {
 	e := k.element()
 	if !k.bridged {
-		if ns, err = wireRouted(t.Bed, t.gateway, e.forth, true); err != nil {
+		if ns, err = wireRouted(t.Network, t.gateway, e.forth, true); err != nil {
 			return "", err
 		}
 		return ns, steerByHand(t.gateway, onpath.DeviceName(e.forth), e.forth, devIn, devOut)
 	}
-	if ns, err = wireBridged(t.Bed, t.gateway, e); err != nil {
+	if ns, err = wireBridged(t.Network, t.gateway, e); err != nil {
 		return "", err
 	}
-	if err := bed.Set(t.gateway, "ipv4/ip_forward=1"); err != nil {
+	if err := testnet.Set(t.gateway, "ipv4/ip_forward=1"); err != nil {
 		return "", err
 	}
 	return ns, netnsrun.Do(t.gateway, func() error {

@@ -148,7 +148,7 @@ func (r *Run) flowsTrial(ctx context.Context, kase string, round int, c built, f
 // decision is measured. flows is the size of the flow table, 0 the default.
 func onpathToSink(name string, flows int, fast onpath.Fast) router {
 	return onpathRouter(name, flows, fast, func(l *line) (*onpath.DatapathConfig, error) {
-		ns, err := wireRouted(l.Bed, l.router, flowsSinkElement, false)
+		ns, err := wireRouted(l.Network, l.router, flowsSinkElement, false)
 		if err != nil {
 			return nil, err
 		}

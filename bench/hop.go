@@ -101,7 +101,7 @@ func (l *line) delays(ctx context.Context, r *Run) (*traffic.Delays, error) {
 // staticHop is the same service wired by hand.
 func staticHop() router {
 	return router{"static", func(_ context.Context, _ *Run, l *line) error {
-		if _, err := wireRouted(l.Bed, l.router, hopInstance, true); err != nil {
+		if _, err := wireRouted(l.Network, l.router, hopInstance, true); err != nil {
 			return err
 		}
 		return steerByHand(l.router, onpath.DeviceName(hopInstance), hopInstance, devIn, devOut)
@@ -111,7 +111,7 @@ func staticHop() router {
 // onpathHop is a chain of that service.
 func onpathHop(name string, fast onpath.Fast) router {
 	return onpathRouter(name, 0, fast, func(l *line) (*onpath.DatapathConfig, error) {
-		if _, err := wireRouted(l.Bed, l.router, hopInstance, true); err != nil {
+		if _, err := wireRouted(l.Network, l.router, hopInstance, true); err != nil {
 			return nil, err
 		}
 		return chainConfig(toServers(), routedElement(hopInstance)), nil

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/onpath/onpath/bench/bed"
+	"github.com/onpath/onpath/bench/testnet"
 	"github.com/onpath/onpath/bench/traffic"
 	"github.com/onpath/onpath/datapath/ebpf"
 )
@@ -19,7 +19,7 @@ import (
 // pair between each two. What stands in the router's place is what is measured.
 // Source, router and sink work on one CPU.
 type line struct {
-	*bed.Bed
+	*testnet.Network
 	source, router, sink string // namespaces
 	forth, back          *traffic.Source
 	far, near            *traffic.Sink // where forth's frames end, and back's
@@ -82,11 +82,11 @@ func flowsOf(n int) traffic.Flows {
 
 // newLine makes the namespaces; the router forwards nothing yet.
 func (r *Run) newLine(name string) (l *line, err error) {
-	b, err := r.bed(name)
+	b, err := r.testnet(name)
 	if err != nil {
 		return nil, err
 	}
-	l = &line{Bed: b, cpu: r.cpu}
+	l = &line{Network: b, cpu: r.cpu}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, l.Close())
@@ -98,12 +98,12 @@ func (r *Run) newLine(name string) (l *line, err error) {
 			return l, err
 		}
 	}
-	pairs := [][2]bed.End{
+	pairs := [][2]testnet.End{
 		{{NS: l.router, Dev: devIn, MAC: macIn, Addrs: []netip.Prefix{addrIn}, GRO: true}, {NS: l.source, Dev: devSource, MAC: macSource, GRO: true}},
 		{{NS: l.router, Dev: devOut, MAC: macOut, Addrs: []netip.Prefix{addrOut}, GRO: true}, {NS: l.sink, Dev: devSink, MAC: macSink, GRO: true}},
 	}
 	for _, p := range pairs {
-		if err := bed.Pair(p[0], p[1]); err != nil {
+		if err := testnet.Pair(p[0], p[1]); err != nil {
 			return l, err
 		}
 	}
@@ -112,8 +112,8 @@ func (r *Run) newLine(name string) (l *line, err error) {
 
 func (l *line) routes() error {
 	return errors.Join(
-		bed.Neighbour(l.router, devIn, addrSource, macSource), bed.Neighbour(l.router, devOut, addrSink, macSink),
-		bed.Route(l.router, devIn, netClients, addrSource), bed.Route(l.router, devOut, netServers, addrSink),
+		testnet.Neighbour(l.router, devIn, addrSource, macSource), testnet.Neighbour(l.router, devOut, addrSink, macSink),
+		testnet.Route(l.router, devIn, netClients, addrSource), testnet.Route(l.router, devOut, netServers, addrSink),
 	)
 }
 

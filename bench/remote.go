@@ -10,7 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/onpath/onpath"
-	"github.com/onpath/onpath/bench/bed"
+	"github.com/onpath/onpath/bench/testnet"
 	"github.com/onpath/onpath/datapath/ebpf"
 	"github.com/onpath/onpath/internal/netnsrun"
 )
@@ -101,12 +101,12 @@ func (t *site) farNode() (far string, err error) {
 	if far, err = t.Namespace("far"); err != nil {
 		return "", err
 	}
-	err = bed.Pair(bed.End{NS: t.gateway, Dev: devUnderlay, Addrs: []netip.Prefix{underlayNear}},
-		bed.End{NS: far, Dev: devUnderlay, Addrs: []netip.Prefix{underlayFar}})
+	err = testnet.Pair(testnet.End{NS: t.gateway, Dev: devUnderlay, Addrs: []netip.Prefix{underlayNear}},
+		testnet.End{NS: far, Dev: devUnderlay, Addrs: []netip.Prefix{underlayFar}})
 	if err != nil {
 		return "", err
 	}
-	if _, err := wireRouted(t.Bed, far, remoteInstance, true); err != nil {
+	if _, err := wireRouted(t.Network, far, remoteInstance, true); err != nil {
 		return "", err
 	}
 	for _, ns := range []string{t.client, t.server} {
@@ -114,7 +114,7 @@ func (t *site) farNode() (far string, err error) {
 			return "", err
 		}
 	}
-	return far, bed.Set(t.gateway, "ipv4/ip_forward=1")
+	return far, testnet.Set(t.gateway, "ipv4/ip_forward=1")
 }
 
 func setMTU(ns, dev string, mtu int) error {
@@ -143,7 +143,7 @@ func wireVXLAN(_ context.Context, _ *Run, t *site, far string) error {
 		if err := vxlan(e.ns, e.local, e.remote, e.mac); err != nil {
 			return err
 		}
-		if err := bed.Neighbour(e.ns, devVXLAN, e.peerAddr, mac(e.peer)); err != nil {
+		if err := testnet.Neighbour(e.ns, devVXLAN, e.peerAddr, mac(e.peer)); err != nil {
 			return err
 		}
 	}
@@ -155,7 +155,7 @@ func wireVXLAN(_ context.Context, _ *Run, t *site, far string) error {
 	if err := steerByHand(far, onpath.DeviceName(remoteInstance), remoteInstance, devVXLAN); err != nil {
 		return err
 	}
-	return bed.Route(far, devVXLAN, anywhere, ends[1].peerAddr)
+	return testnet.Route(far, devVXLAN, anywhere, ends[1].peerAddr)
 }
 
 const devVXLAN = "vx0"

@@ -12,7 +12,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 
-	"github.com/onpath/onpath/bench/bed"
+	"github.com/onpath/onpath/bench/testnet"
 	"github.com/onpath/onpath/internal/netnsrun"
 )
 
@@ -25,7 +25,7 @@ var limits []byte
 type router struct {
 	name string
 	// build has the line's router forward, and gives back lacking if this machine
-	// has not what it takes. What it makes goes with the line's bed.
+	// has not what it takes. What it makes goes with the line's testnet.
 	build func(context.Context, *Run, *line) error
 }
 
@@ -74,7 +74,7 @@ func closeAll(list []built) error {
 // linuxRouter is the kernel's own forwarding, without netfilter rules.
 func linuxRouter() router {
 	return router{"linux", func(_ context.Context, _ *Run, l *line) error {
-		return bed.Set(l.router, "ipv4/ip_forward=1")
+		return testnet.Set(l.router, "ipv4/ip_forward=1")
 	}}
 }
 

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/onpath/onpath"
-	"github.com/onpath/onpath/bench/bed"
+	"github.com/onpath/onpath/bench/testnet"
 	"github.com/onpath/onpath/datapath/ebpf"
 	"github.com/onpath/onpath/internal/netnsrun"
 )
@@ -21,7 +21,7 @@ const edgeVport = onpath.VportID(1)
 func onpathRouter(name string, flows int, fast onpath.Fast, config func(l *line) (*onpath.DatapathConfig, error)) router {
 	return router{name, func(ctx context.Context, r *Run, l *line) error {
 		o := ebpf.Options{Name: filepath.Base(l.Dir()), PinPath: pinPath, Log: r.Log, Flows: flows}
-		if err := bed.Set(l.router, "ipv4/ip_forward=1"); err != nil {
+		if err := testnet.Set(l.router, "ipv4/ip_forward=1"); err != nil {
 			return err
 		}
 		d, err := openDatapath(l.router, o)
@@ -79,7 +79,7 @@ const (
 // left to the kernel. The chain's instance is never sent a packet.
 func besideConfig(l *line) (*onpath.DatapathConfig, error) {
 	const id = onpath.VportID(16)
-	if _, err := wireRouted(l.Bed, l.router, id, true); err != nil {
+	if _, err := wireRouted(l.Network, l.router, id, true); err != nil {
 		return nil, err
 	}
 	return chainConfig(onpath.Match{Dst: []netip.Prefix{netBeside}}, routedElement(id)), nil

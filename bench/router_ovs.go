@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/onpath/onpath/bench/bed"
+	"github.com/onpath/onpath/bench/testnet"
 	"github.com/onpath/onpath/internal/netnsrun"
 )
 
@@ -39,7 +39,7 @@ func ovsRouter(name string, way ovsWay) router {
 		if err != nil {
 			return err
 		}
-		if err := bed.Set(l.router, "ipv4/ip_forward=0"); err != nil { // or the kernel forwards a second copy
+		if err := testnet.Set(l.router, "ipv4/ip_forward=0"); err != nil { // or the kernel forwards a second copy
 			return err
 		}
 		ctx, cancel := context.WithTimeout(ctx, 4*ovsTimeout)

@@ -12,8 +12,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/onpath/onpath/bench/bed"
 	"github.com/onpath/onpath/bench/queue"
+	"github.com/onpath/onpath/bench/testnet"
 	"github.com/onpath/onpath/internal/netnsrun"
 )
 
@@ -24,7 +24,7 @@ func queueRouter() router {
 		if r.Program == "" {
 			return lacking("it runs the onpath program, which was not named")
 		}
-		if err := bed.Set(l.router, "ipv4/ip_forward=1"); err != nil {
+		if err := testnet.Set(l.router, "ipv4/ip_forward=1"); err != nil {
 			return err
 		}
 		if err := netnsrun.Do(l.router, queue.Install); err != nil {

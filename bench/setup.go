@@ -9,7 +9,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/client"
-	"github.com/onpath/onpath/bench/bed"
+	"github.com/onpath/onpath/bench/testnet"
 	"github.com/onpath/onpath/datapath/ebpf"
 )
 
@@ -70,7 +70,7 @@ func (r *Run) setupDatapath(ctx context.Context, round int) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, l.Close()) }()
-	if err := bed.Set(l.router, "ipv4/ip_forward=1"); err != nil {
+	if err := testnet.Set(l.router, "ipv4/ip_forward=1"); err != nil {
 		return err
 	}
 	d, err := openDatapath(l.router, ebpf.Options{Name: fmt.Sprintf("setup-%d", round), PinPath: pinPath, Log: r.Log})
@@ -85,7 +85,7 @@ func (r *Run) setupDatapath(ctx context.Context, round int) (err error) {
 	var elements []element
 	for i := range setupVports {
 		id := onpath.VportID(32 + i)
-		if _, err := wireRouted(l.Bed, l.router, id, true); err != nil {
+		if _, err := wireRouted(l.Network, l.router, id, true); err != nil {
 			return err
 		}
 		elements = append(elements, routedElement(id))

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/onpath/onpath/bench/bed"
+	"github.com/onpath/onpath/bench/testnet"
 	"github.com/onpath/onpath/bench/traffic"
 )
 
@@ -17,7 +17,7 @@ import (
 // and the function between share a CPU: two would wait for each other, now more
 // now less, and throughput then tells of the scheduler.
 type site struct {
-	*bed.Bed
+	*testnet.Network
 	client, gateway, server string          // namespaces
 	stream, bell            *traffic.Stream // for throughput, and for round trips
 	cpu                     int
@@ -34,11 +34,11 @@ var (
 
 // newSite makes the three namespaces; the gateway forwards nothing yet.
 func (r *Run) newSite(name string) (t *site, err error) {
-	b, err := r.bed(name)
+	b, err := r.testnet(name)
 	if err != nil {
 		return nil, err
 	}
-	t = &site{Bed: b, cpu: r.cpu}
+	t = &site{Network: b, cpu: r.cpu}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, t.Close())
@@ -55,19 +55,19 @@ func (r *Run) newSite(name string) (t *site, err error) {
 		subnet  netip.Prefix
 	}{{t.client, devIn, netSiteClient}, {t.server, devOut, netSiteServer}} {
 		gw, host := p.subnet.Addr().Next(), p.subnet.Addr().Next().Next()
-		err := bed.Pair(bed.End{NS: t.gateway, Dev: p.dev, Addrs: []netip.Prefix{netip.PrefixFrom(gw, p.subnet.Bits())}},
-			bed.End{NS: p.ns, Dev: "eth0", Addrs: []netip.Prefix{netip.PrefixFrom(host, p.subnet.Bits())}})
+		err := testnet.Pair(testnet.End{NS: t.gateway, Dev: p.dev, Addrs: []netip.Prefix{netip.PrefixFrom(gw, p.subnet.Bits())}},
+			testnet.End{NS: p.ns, Dev: "eth0", Addrs: []netip.Prefix{netip.PrefixFrom(host, p.subnet.Bits())}})
 		if err != nil {
 			return t, err
 		}
-		if err := bed.Route(p.ns, "eth0", anywhere, gw); err != nil {
+		if err := testnet.Route(p.ns, "eth0", anywhere, gw); err != nil {
 			return t, err
 		}
 	}
 	return t, nil
 }
 
-// name is the bed's.
+// name is the testnet's.
 func (t *site) name() string { return filepath.Base(t.Dir()) }
 
 // open connects client and server, trying again until the way is ready.

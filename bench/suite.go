@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
-	"github.com/onpath/onpath/bench/bed"
+	"github.com/onpath/onpath/bench/testnet"
 	"github.com/onpath/onpath/bench/traffic"
 	"github.com/onpath/onpath/internal/filelock"
 )
@@ -58,7 +58,7 @@ func Benchmarks() []Benchmark {
 	}
 }
 
-// Root is where beds are while a suite runs.
+// Root is where networks are while a suite runs.
 const Root = "/run/onpath-bench"
 
 // pinPath is where the data paths under test pin their maps; nobody else's are.
@@ -146,7 +146,7 @@ func alone(ctx context.Context, log *slog.Logger) (release func(), err error) {
 		return nil, err
 	}
 	clear := func(ctx context.Context) error {
-		return errors.Join(removeTestbed(ctx), removeContainers(ctx, log), bed.Sweep(Root), os.RemoveAll(pinPath))
+		return errors.Join(removeTestbed(ctx), removeContainers(ctx, log), testnet.Sweep(Root), os.RemoveAll(pinPath))
 	}
 	if err := clear(ctx); err != nil {
 		unlock()
@@ -162,11 +162,11 @@ func alone(ctx context.Context, log *slog.Logger) (release func(), err error) {
 type Run struct {
 	Options
 	collection
-	machine *Machine
-	targets []Target
-	rounds  int
-	cpu     int // that forwards
-	beds    int
+	machine  *Machine
+	targets  []Target
+	rounds   int
+	cpu      int // that forwards
+	networks int
 }
 
 // Rounds is how often each contestant is measured.
@@ -204,10 +204,10 @@ func (r *Run) skip(contestant, why string) {
 	r.say("%s does not take part: %s", contestant, why)
 }
 
-// bed makes a bed for one contestant.
-func (r *Run) bed(name string) (*bed.Bed, error) {
-	r.beds++
-	return bed.New(Root, fmt.Sprintf("%s-%s-%d", r.benchmark, name, r.beds))
+// testnet makes a testnet for one contestant.
+func (r *Run) testnet(name string) (*testnet.Network, error) {
+	r.networks++
+	return testnet.New(Root, fmt.Sprintf("%s-%s-%d", r.benchmark, name, r.networks))
 }
 
 // lacking is what a contestant says that cannot take part on this machine.

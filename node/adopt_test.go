@@ -33,7 +33,7 @@ func TestAdoption(t *testing.T) {
 	b.until("plan 3 is acknowledged", func() bool { return r.server.last().Plan == 3 })
 	device, id := b.index("op000010"), b.id("web")
 	r.stop()
-	before := len(b.story.all())
+	before := len(b.recorder.all())
 
 	r = b.run()
 	if h := r.Hello(); h.Plan == nil || h.Plan.Generation != 3 || h.Report.Plan != 3 {
@@ -41,8 +41,8 @@ func TestAdoption(t *testing.T) {
 	}
 	r.untilState("web", onpath.InstanceReady)
 	b.machine.Kill(b.id("ids"), 1) // it is watched again
-	b.until("ids runs again", func() bool { return b.story.count("start ids") == 2 })
-	for _, l := range b.story.all()[before:] {
+	b.until("ids runs again", func() bool { return b.recorder.count("start ids") == 2 })
+	for _, l := range b.recorder.all()[before:] {
 		if strings.Contains(l, "16:closed") || l == "start web" || l == "stop web" || strings.HasPrefix(l, "apply") && !strings.Contains(l, "16:up") {
 			t.Errorf("the new agent did %q", l)
 		}
@@ -63,10 +63,10 @@ func TestDiedWhileAgentWasAway(t *testing.T) {
 	r.untilState("web", onpath.InstanceReady)
 	r.stop()
 	b.machine.Kill(b.id("web"), 1)
-	before := len(b.story.all())
+	before := len(b.recorder.all())
 	r = b.run()
 	r.untilState("web", onpath.InstanceReady)
-	after := b.story.all()[before:]
+	after := b.recorder.all()[before:]
 	if after[0] != "apply 1 [16:closed]" {
 		t.Errorf("the first configuration of the new agent must close it; got\n%s", strings.Join(after, "\n"))
 	}
@@ -79,7 +79,7 @@ func TestRuntimeAwayAtStart(t *testing.T) {
 	r.plan(planOf(1, routed("web", 16)))
 	r.untilState("web", onpath.InstanceReady)
 	r.stop()
-	before := len(b.story.all())
+	before := len(b.recorder.all())
 	fail := make(chan error, 1)
 	fail <- errors.New("connection refused")
 	b.runtime.adopt = func() error {
@@ -95,7 +95,7 @@ func TestRuntimeAwayAtStart(t *testing.T) {
 		t.Fatalf("vport is %q while the runtime does not answer, want up", s)
 	}
 	b.until("adopted later", func() bool { return slices.Contains(r.server.reasons(), "Adopted") })
-	for _, l := range b.story.all()[before:] {
+	for _, l := range b.recorder.all()[before:] {
 		if strings.Contains(l, "closed") || strings.HasPrefix(l, "start") {
 			t.Errorf("the new agent did %q", l)
 		}
@@ -126,7 +126,7 @@ func TestRuntimePartlyAwayAtStart(t *testing.T) {
 	}
 	b.until("the runtime was asked again", func() bool { return len(asked) == 3 })
 	b.machine.Kill(b.id("web"), 1)
-	b.until("it runs again", func() bool { return b.story.count("start web") == 2 })
+	b.until("it runs again", func() bool { return b.recorder.count("start web") == 2 })
 	r.untilState("web", onpath.InstanceReady)
 	exits := slices.DeleteFunc(r.server.reasons(), func(reason string) bool { return reason != "Exited" })
 	if len(exits) != 1 {
@@ -167,7 +167,7 @@ func TestSweep(t *testing.T) {
 	if got := b.machine.Running(); len(got) != 1 {
 		t.Errorf("running: %v, want web alone", got)
 	}
-	lines := b.story.all()
+	lines := b.recorder.all()
 	if rules, stop := slices.Index(lines, "apply 2 [16:up]"), slices.Index(lines, "stop old"); rules < 0 || stop < rules {
 		t.Errorf("rules go first; got\n%s", strings.Join(lines, "\n"))
 	}
@@ -251,7 +251,7 @@ func TestOff(t *testing.T) {
 	if len(b.machine.Running()) != 0 || !b.path.removed {
 		t.Error("instances or data path are left")
 	}
-	lines := b.story.all()
+	lines := b.recorder.all()
 	if slices.Index(lines, "remove path") > slices.Index(lines, "remove instances") {
 		t.Errorf("the data path goes first; got\n%s", strings.Join(lines, "\n"))
 	}
@@ -302,7 +302,7 @@ func TestSavedPlanUnreadable(t *testing.T) {
 	r.untilState("web", onpath.InstanceReady)
 	r.stop()
 	must(t, os.WriteFile(filepath.Join(b.dir, "plan.json"), []byte(`{"node":"n1","wan`), 0o600))
-	before := len(b.story.all())
+	before := len(b.recorder.all())
 	r = b.run()
 	if h := r.Hello(); h.Plan != nil || h.Report.Plan != 0 {
 		t.Errorf("hello says plan %+v, which nobody knows", h.Plan)
@@ -310,7 +310,7 @@ func TestSavedPlanUnreadable(t *testing.T) {
 	r.plan(p)
 	r.untilState("web", onpath.InstanceReady)
 	b.until("acknowledged", func() bool { return r.server.last().Plan == 1 })
-	for _, l := range b.story.all()[before:] {
+	for _, l := range b.recorder.all()[before:] {
 		if l == "start web" || l == "stop web" || strings.Contains(l, "closed") {
 			t.Errorf("the new agent did %q", l)
 		}
@@ -368,7 +368,7 @@ func TestRuntimeOpensLater(t *testing.T) {
 	r.untilState("web", onpath.InstanceReady)
 	b.until("acknowledged", func() bool { return r.server.last().Plan == 1 })
 	r.stop()
-	before := len(b.story.all())
+	before := len(b.recorder.all())
 
 	b.edit = func(o *node.Options) { o.Runtimes = nil }
 	r = b.run()
@@ -392,7 +392,7 @@ func TestRuntimeOpensLater(t *testing.T) {
 		t.Errorf("runtime condition is %+v, want Unavailable", c)
 	}
 	b.until("adopted", func() bool { return slices.Contains(r.server.reasons(), "Adopted") })
-	for _, l := range b.story.all()[before:] {
+	for _, l := range b.recorder.all()[before:] {
 		if strings.Contains(l, "closed") || strings.HasPrefix(l, "start") || strings.HasPrefix(l, "stop") {
 			t.Errorf("the new agent did %q", l)
 		}

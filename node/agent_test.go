@@ -36,7 +36,7 @@ func TestInstanceComesAndGoes(t *testing.T) {
 	r.untilState("web", onpath.InstanceStopped)
 	b.gone()
 
-	lines := b.story.all()
+	lines := b.recorder.all()
 	rules, stop := slices.Index(lines, "apply 2 []"), slices.Index(lines, "stop web")
 	if rules < 0 || stop < 0 || rules > stop {
 		t.Errorf("rules go before the instance stops; got\n%s", strings.Join(lines, "\n"))
@@ -106,11 +106,11 @@ func TestRestartWithBackoff(t *testing.T) {
 		}
 		clock.move(wait - time.Millisecond)
 		time.Sleep(20 * time.Millisecond)
-		if n := b.story.count("start web"); n != i+1 {
+		if n := b.recorder.count("start web"); n != i+1 {
 			t.Fatalf("death %d: %d starts before the wait is over", i, n)
 		}
 		clock.move(time.Millisecond)
-		b.until("it starts again", func() bool { return b.story.count("start web") == i+2 })
+		b.until("it starts again", func() bool { return b.recorder.count("start web") == i+2 })
 		settle(time.Second, 1)
 		if got, _ := r.server.instance("web"); got.Restarts != i+1 {
 			t.Errorf("%d restarts reported, want %d", got.Restarts, i+1)
@@ -148,7 +148,7 @@ func TestNoConnectionIsLeft(t *testing.T) {
 	defer l.Close()
 	defer left.Close()
 	b.machine.Kill(b.id("web"), 9)
-	b.until("it runs again", func() bool { return b.story.count("start web") == 2 })
+	b.until("it runs again", func() bool { return b.recorder.count("start web") == 2 })
 	_ = left.SetReadDeadline(time.Now().Add(5 * time.Second))
 	if _, err := left.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNABORTED) && !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("a connection of before gives %v", err)
@@ -162,9 +162,9 @@ func TestClosedBeforeRestart(t *testing.T) {
 	r.untilState("web", onpath.InstanceReady)
 	device := b.index("op000010")
 	b.machine.Kill(b.id("web"), 9)
-	b.until("it runs again", func() bool { return b.story.count("start web") == 2 })
+	b.until("it runs again", func() bool { return b.recorder.count("start web") == 2 })
 	r.untilState("web", onpath.InstanceReady)
-	lines := b.story.all()
+	lines := b.recorder.all()
 	second := lastIndex(lines, "start web")
 	closed := -1
 	for i, l := range lines[:second] {
@@ -225,8 +225,8 @@ func TestApplyError(t *testing.T) {
 		t.Error("healthy with a plan that cannot be put in force")
 	}
 	b.machine.Kill(b.id("web"), 1)
-	b.until("closed in the old plan", func() bool { return b.story.count("apply 1 [16:closed]") >= 2 })
-	if b.story.count("start new") != 0 {
+	b.until("closed in the old plan", func() bool { return b.recorder.count("apply 1 [16:closed]") >= 2 })
+	if b.recorder.count("start new") != 0 {
 		t.Error("an instance whose vport is not in force was started")
 	}
 	b.path.set(func() { b.path.fail = nil })
@@ -288,7 +288,7 @@ func TestDraining(t *testing.T) {
 		got, _ := r.server.instance("web")
 		return got.State == onpath.InstanceFailed && strings.Contains(got.Message, "not started again")
 	})
-	if b.story.count("start web") != 1 {
+	if b.recorder.count("start web") != 1 {
 		t.Error("a draining instance was started again")
 	}
 }
@@ -303,7 +303,7 @@ func TestResize(t *testing.T) {
 	in.Spec.Resources.CPU = 700
 	r.plan(planOf(2, in))
 	b.until("its limits are changed", func() bool { return b.machine.Resources(b.id("web")).CPU == 700 })
-	if b.story.count("start web") != 1 {
+	if b.recorder.count("start web") != 1 {
 		t.Error("a resize is no restart")
 	}
 }
@@ -332,9 +332,9 @@ func TestNamedAgainWhileItGoes(t *testing.T) {
 	r.plan(planOf(1, in))
 	r.untilState("web", onpath.InstanceReady)
 	r.plan(planOf(2))
-	b.until("it is being stopped", func() bool { return b.story.count("stop web") == 1 })
+	b.until("it is being stopped", func() bool { return b.recorder.count("stop web") == 1 })
 	r.plan(planOf(3, in))
-	b.until("it runs anew", func() bool { return b.story.count("start web") == 2 })
+	b.until("it runs anew", func() bool { return b.recorder.count("start web") == 2 })
 	b.until("plan 3 is acknowledged", func() bool { return r.server.last().Plan == 3 })
 }
 

@@ -34,7 +34,7 @@ func TestMadeAhead(t *testing.T) {
 	r := b.run()
 	r.plan(planOf(1, routed("web", 16)))
 	b.until("the instance is made", func() bool { return len(b.machine.Created()) == 1 })
-	if n := b.story.count("start web"); n != 0 {
+	if n := b.recorder.count("start web"); n != 0 {
 		t.Error("it started before its vport was in force")
 	}
 	letGo()
@@ -42,7 +42,7 @@ func TestMadeAhead(t *testing.T) {
 	if left := b.machine.Created(); len(left) != 0 {
 		t.Errorf("made and not started: %v", left)
 	}
-	lines := b.story.all()
+	lines := b.recorder.all()
 	start, wired := slices.Index(lines, "start web"), slices.Index(lines, "apply 1 [16:closed]")
 	if wired < 0 || start < wired {
 		t.Errorf("the vport is in force, closed, before the process starts; got %q", lines)
@@ -70,7 +70,7 @@ func TestMadeInVain(t *testing.T) {
 	if left := b.machine.Created(); len(left) != 0 {
 		t.Errorf("made and left by an agent that ended: %v", left)
 	}
-	if n := b.story.count("start web"); n != 0 {
+	if n := b.recorder.count("start web"); n != 0 {
 		t.Errorf("it started %d times", n)
 	}
 	r = b.run()

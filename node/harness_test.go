@@ -28,27 +28,27 @@ import (
 // patience is how long a test waits for what should happen soon.
 const patience = 30 * time.Second
 
-// story is what happened, in order, on a machine.
-type story struct {
+// recorder is what happened, in order, on a machine.
+type recorder struct {
 	mu    sync.Mutex
 	lines []string
 	// stopping, if set, is called before a process of the instance is stopped.
 	stopping func(ctx context.Context, name string) error
 }
 
-func (s *story) tell(format string, args ...any) {
+func (s *recorder) tell(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lines = append(s.lines, fmt.Sprintf(format, args...))
 }
 
-func (s *story) all() []string {
+func (s *recorder) all() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.lines)
 }
 
-func (s *story) count(line string) (n int) {
+func (s *recorder) count(line string) (n int) {
 	for _, l := range s.all() {
 		if l == line {
 			n++
@@ -57,10 +57,10 @@ func (s *story) count(line string) (n int) {
 	return n
 }
 
-// told is a runtime that tells the story.
+// told is a runtime that tells the recorder.
 type told struct {
 	onpath.Runtime
-	story *story
+	recorder *recorder
 	// adopt, if set, replaces the answer of Adopt.
 	adopt func() error
 	// partly has Adopt give what it found beside that error.
@@ -72,23 +72,23 @@ func (r told) Start(ctx context.Context, s onpath.RunSpec) (onpath.Process, erro
 	if err != nil {
 		return nil, err
 	}
-	r.story.tell("start %s", s.Labels[node.LabelInstance])
-	return toldProcess{p, r.story}, nil
+	r.recorder.tell("start %s", s.Labels[node.LabelInstance])
+	return toldProcess{p, r.recorder}, nil
 }
 
-// Create tells only of the start: when a new instance is made is not of the story.
+// Create tells only of the start: when a new instance is made is not of the recorder.
 func (r told) Create(ctx context.Context, s onpath.RunSpec) (onpath.Created, error) {
 	c, err := r.Runtime.(onpath.Creator).Create(ctx, s)
 	if err != nil {
 		return nil, err
 	}
-	return toldCreated{c, r.story, s.Labels[node.LabelInstance]}, nil
+	return toldCreated{c, r.recorder, s.Labels[node.LabelInstance]}, nil
 }
 
 type toldCreated struct {
 	onpath.Created
-	story *story
-	name  string
+	recorder *recorder
+	name     string
 }
 
 func (c toldCreated) Start(ctx context.Context) (onpath.Process, error) {
@@ -96,8 +96,8 @@ func (c toldCreated) Start(ctx context.Context) (onpath.Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.story.tell("start %s", c.name)
-	return toldProcess{p, c.story}, nil
+	c.recorder.tell("start %s", c.name)
+	return toldProcess{p, c.recorder}, nil
 }
 
 func (r told) Adopt(ctx context.Context) (map[string]onpath.Process, error) {
@@ -110,26 +110,26 @@ func (r told) Adopt(ctx context.Context) (map[string]onpath.Process, error) {
 	found, err := r.Runtime.Adopt(ctx)
 	err = errors.Join(away, err)
 	for id, p := range found {
-		found[id] = toldProcess{p, r.story}
+		found[id] = toldProcess{p, r.recorder}
 	}
 	return found, err
 }
 
 func (r told) Remove(ctx context.Context) error {
-	r.story.tell("remove instances")
+	r.recorder.tell("remove instances")
 	return r.Runtime.Remove(ctx)
 }
 
 type toldProcess struct {
 	onpath.Process
-	story *story
+	recorder *recorder
 }
 
 func (p toldProcess) Stop(ctx context.Context, grace time.Duration) error {
 	if p.Process.Pid() != 0 {
-		p.story.tell("stop %s", p.Labels()[node.LabelInstance])
+		p.recorder.tell("stop %s", p.Labels()[node.LabelInstance])
 	}
-	if f := p.story.stopping; f != nil {
+	if f := p.recorder.stopping; f != nil {
 		if err := f(ctx, p.Labels()[node.LabelInstance]); err != nil {
 			return err
 		}
@@ -139,16 +139,16 @@ func (p toldProcess) Stop(ctx context.Context, grace time.Duration) error {
 
 // fixture is one machine: a network namespace, a data path, a runtime.
 type fixture struct {
-	t       *testing.T
-	host    string // path of the namespace
-	dir     string
-	path    *path
-	story   *story
-	machine *fake.Machine
-	runtime told
-	clock   node.Clock
-	spec    onpath.NodeSpec
-	edit    func(*node.Options)
+	t        *testing.T
+	host     string // path of the namespace
+	dir      string
+	path     *path
+	recorder *recorder
+	machine  *fake.Machine
+	runtime  told
+	clock    node.Clock
+	spec     onpath.NodeSpec
+	edit     func(*node.Options)
 }
 
 func newFixture(t *testing.T) *fixture {
@@ -158,11 +158,11 @@ func newFixture(t *testing.T) *fixture {
 	}
 	before := runtime.NumGoroutine()
 	base := t.TempDir()
-	s := &story{}
+	s := &recorder{}
 	m := fake.NewMachine()
 	b := &fixture{
 		t: t, host: filepath.Join(base, "host"), dir: filepath.Join(base, "state"),
-		story: s, path: &path{story: s}, machine: m, runtime: told{Runtime: fake.New(m), story: s},
+		recorder: s, path: &path{recorder: s}, machine: m, runtime: told{Runtime: fake.New(m), recorder: s},
 	}
 	if err := netnsrun.Create(b.host); err != nil {
 		t.Fatal(err)
@@ -184,7 +184,7 @@ func (b *fixture) sweep() {
 		_ = netnsrun.Remove(n)
 	}
 	if b.t.Failed() {
-		b.t.Logf("story:\n%s", strings.Join(b.story.all(), "\n"))
+		b.t.Logf("story:\n%s", strings.Join(b.recorder.all(), "\n"))
 	}
 }
 
@@ -229,7 +229,7 @@ func (w testWriter) Write(p []byte) (int, error) {
 
 func (b *fixture) run() *running {
 	b.t.Helper()
-	srv := &server{story: b.story}
+	srv := &server{recorder: b.recorder}
 	o := b.options()
 	o.Dial = func(ctx context.Context, _ *node.Agent) node.Session {
 		srv.ctx = ctx
@@ -270,7 +270,7 @@ func (b *fixture) until(message string, what func() bool) {
 	b.t.Helper()
 	for deadline := time.Now().Add(patience); !what(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			b.t.Fatalf("not within %s: %s\n%s", patience, message, strings.Join(b.story.all(), "\n"))
+			b.t.Fatalf("not within %s: %s\n%s", patience, message, strings.Join(b.recorder.all(), "\n"))
 		}
 	}
 }

@@ -14,7 +14,7 @@ import (
 
 // path is a data path that only remembers. It outlives agents, as the real one.
 type path struct {
-	story *story
+	recorder *recorder
 
 	mu      sync.Mutex
 	config  *onpath.DatapathConfig
@@ -41,7 +41,7 @@ func (p *path) Apply(ctx context.Context, c *onpath.DatapathConfig) error {
 	for _, v := range c.Vports {
 		words = append(words, fmt.Sprintf("%d:%s", v.ID, v.State))
 	}
-	p.story.tell("apply %d [%s]", c.Generation, strings.Join(words, " "))
+	p.recorder.tell("apply %d [%s]", c.Generation, strings.Join(words, " "))
 	return nil
 }
 
@@ -89,7 +89,7 @@ func (p *path) Remove(context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.removed, p.config = true, nil
-	p.story.tell("remove path")
+	p.recorder.tell("remove path")
 	return nil
 }
 

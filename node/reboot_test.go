@@ -68,7 +68,7 @@ func TestRebootWithoutRuntime(t *testing.T) {
 					delete(rec, "boot")
 				}
 			})
-			before := len(b.story.all())
+			before := len(b.recorder.all())
 			var answers atomic.Bool
 			b.runtime.adopt = func() error {
 				if answers.Load() {
@@ -85,7 +85,7 @@ func TestRebootWithoutRuntime(t *testing.T) {
 				t.Errorf("reported %s", got.State)
 			}
 			if c.want == onpath.VportClosed {
-				for _, l := range b.story.all()[before:] {
+				for _, l := range b.recorder.all()[before:] {
 					if strings.Contains(l, "16:up") {
 						t.Errorf("the new agent did %q", l)
 					}
@@ -133,9 +133,9 @@ func TestProcessElsewhere(t *testing.T) {
 		o.Runtimes = map[onpath.FunctionKind]onpath.Runtime{onpath.ContainerFunction: elsewhere{b.runtime}}
 	}
 	r = b.run()
-	b.until("it is started anew", func() bool { return b.story.count("start web") == 2 })
+	b.until("it is started anew", func() bool { return b.recorder.count("start web") == 2 })
 	r.untilState("web", onpath.InstanceReady)
-	lines := b.story.all()
+	lines := b.recorder.all()
 	stop, closed := lastIndex(lines, "stop web"), lastIndex(lines, "apply 1 [16:closed]")
 	if start := lastIndex(lines, "start web"); stop < 0 || stop > start || closed > start {
 		t.Errorf("it is closed and stopped first; got\n%s", strings.Join(lines, "\n"))

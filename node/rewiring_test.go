@@ -51,7 +51,7 @@ func TestRewiringFails(t *testing.T) {
 	r.plan(planOf(1, routed("web", 16, "10.9.0.5/24")))
 	r.untilState("web", onpath.InstanceReady)
 	b.until("acknowledged", func() bool { return r.server.last().Plan == 1 })
-	before := len(b.story.all())
+	before := len(b.recorder.all())
 	b.mtu("op000010", 1000) // takes IPv6 and its settings from the device
 	r.plan(planOf(2, routed("web", 16, "10.9.0.6/24")))
 	b.until("the failure is told", func() bool {
@@ -67,7 +67,7 @@ func TestRewiringFails(t *testing.T) {
 	if n := r.server.tellsOf("WiringFailed"); n != 1 {
 		t.Errorf("the failure was told %d times", n)
 	}
-	for _, l := range b.story.all()[before:] {
+	for _, l := range b.recorder.all()[before:] {
 		if l != "apply 2 [16:up]" {
 			t.Errorf("the agent did %q", l)
 		}
@@ -106,7 +106,7 @@ func TestRewiringFailsAtStart(t *testing.T) {
 	saved := fmt.Sprintf(`{"node":%q,"wanted":%s,"acked":true}`, nodeName, mustJSON(t, planOf(2, routed("web", 16, "10.9.0.6/24"))))
 	must(t, os.WriteFile(filepath.Join(b.dir, "plan.json"), []byte(saved), 0o600))
 	b.mtu("op000010", 1000)
-	before := len(b.story.all())
+	before := len(b.recorder.all())
 	r = b.run()
 	b.until("it is ready, and says what fails", func() bool {
 		got, _ := r.server.instance("web")
@@ -117,7 +117,7 @@ func TestRewiringFailsAtStart(t *testing.T) {
 		got, _ := r.server.instance("web")
 		return got.Message == "" && b.addressed("web", "10.9.0.6/24")
 	})
-	for _, l := range b.story.all()[before:] {
+	for _, l := range b.recorder.all()[before:] {
 		if l != "apply 2 [16:up]" {
 			t.Errorf("the agent did %q", l)
 		}

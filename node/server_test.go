@@ -10,8 +10,8 @@ import (
 
 // server is the other end of a session that always works.
 type server struct {
-	story *story
-	ctx   context.Context
+	recorder *recorder
+	ctx      context.Context
 
 	mu     sync.Mutex
 	report onpath.NodeReport

@@ -35,7 +35,7 @@ func TestSweepHangs(t *testing.T) {
 	b := leftover(t)
 	release := make(chan struct{})
 	deadline := make(chan time.Time, 10)
-	b.story.stopping = func(ctx context.Context, name string) error {
+	b.recorder.stopping = func(ctx context.Context, name string) error {
 		at, _ := ctx.Deadline()
 		deadline <- at
 		select {
@@ -46,7 +46,7 @@ func TestSweepHangs(t *testing.T) {
 		}
 	}
 	r := b.run()
-	b.until("it is being stopped", func() bool { return b.story.count("stop old") == 1 })
+	b.until("it is being stopped", func() bool { return b.recorder.count("stop old") == 1 })
 	if left := time.Until(<-deadline); left <= 0 || left > 2*time.Minute {
 		t.Errorf("it may take %v to stop", left)
 	}
@@ -62,7 +62,7 @@ func TestSweepHangs(t *testing.T) {
 		t.Fatalf("no plan is taken: %v", <-taken)
 	}
 	r.untilState("new", onpath.InstanceReady)
-	if got := r.untilState("old", onpath.InstanceStarting); got.Message == "" || b.story.count("start old") != 1 {
+	if got := r.untilState("old", onpath.InstanceStarting); got.Message == "" || b.recorder.count("start old") != 1 {
 		t.Errorf("it does not wait for the leftover's end: %+v", got)
 	}
 	close(release)

@@ -264,7 +264,7 @@ func TestBridgedInstanceHasTwoSides(t *testing.T) {
 	}
 	b.machine.Kill(b.id("bump"), 1)
 	b.until("both sides close", func() bool {
-		return strings.Contains(strings.Join(b.story.all(), "\n"), "[32:closed 33:closed]\nstart bump\napply 1 [32:up 33:up]\napply 1 [32:closed 33:closed]")
+		return strings.Contains(strings.Join(b.recorder.all(), "\n"), "[32:closed 33:closed]\nstart bump\napply 1 [32:up 33:up]\napply 1 [32:closed 33:closed]")
 	})
 	r.plan(planOf(2))
 	b.gone()
@@ -286,8 +286,8 @@ func TestDeviceIsMadeAgain(t *testing.T) {
 		l, err := h.LinkByName("op000010")
 		return err == nil && l.Attrs().Index != old && l.Attrs().Flags&net.FlagUp != 0
 	})
-	b.until("the data path was told, though its configuration is the same", func() bool { return b.story.count("apply 1 [16:up]") >= 2 })
-	if b.story.count("start web") != 1 {
+	b.until("the data path was told, though its configuration is the same", func() bool { return b.recorder.count("apply 1 [16:up]") >= 2 })
+	if b.recorder.count("start web") != 1 {
 		t.Error("the process was started again")
 	}
 }
@@ -322,7 +322,7 @@ func TestProbeTCP(t *testing.T) {
 			t.Errorf("vport is %q when unready, want closed", s)
 		}
 	}
-	if b.story.count("start web") != 1 {
+	if b.recorder.count("start web") != 1 {
 		t.Error("a failing probe is no reason to restart at once")
 	}
 }
@@ -334,7 +334,7 @@ func TestStartTimeout(t *testing.T) {
 	in := routed("web", 16)
 	in.Spec.Health = onpath.Health{Exec: []string{"exit", "3"}, Every: onpath.Duration(10 * time.Millisecond), Start: onpath.Duration(50 * time.Millisecond)}
 	r.plan(planOf(1, in))
-	b.until("it is started anew", func() bool { return b.story.count("start web") == 2 })
+	b.until("it is started anew", func() bool { return b.recorder.count("start web") == 2 })
 	got, _ := r.server.instance("web")
 	if got.Restarts == 0 {
 		t.Error("the restart is not counted")

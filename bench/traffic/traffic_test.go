@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onpath/onpath/bench/bed"
+	"github.com/onpath/onpath/bench/testnet"
 )
 
 // TestClasses: bounds of classes rise, and neighbours are close.
@@ -37,7 +37,7 @@ func wire(t *testing.T) (*Source, *Sink) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root to make network namespaces and load programs")
 	}
-	b, err := bed.New("/run", "ot-traffic-"+filepath.Base(t.TempDir())+time.Now().Format("150405.000"))
+	b, err := testnet.New("/run", "ot-traffic-"+filepath.Base(t.TempDir())+time.Now().Format("150405.000"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func wire(t *testing.T) (*Source, *Sink) {
 	far, err := b.Namespace("far")
 	must(err)
 	macs := []net.HardwareAddr{{2, 0, 0, 0, 0, 1}, {2, 0, 0, 0, 0, 2}}
-	must(bed.Pair(bed.End{NS: near, Dev: "a", MAC: macs[0]}, bed.End{NS: far, Dev: "b", MAC: macs[1]}))
+	must(testnet.Pair(testnet.End{NS: near, Dev: "a", MAC: macs[0]}, testnet.End{NS: far, Dev: "b", MAC: macs[1]}))
 	sink, err := NewSink(far, "b")
 	must(err)
 	b.After(sink.Close)

@@ -8,7 +8,7 @@ import (
 
 // adoption: while a chain is young, TCP connections older than it pass by, in
 // both directions; new ones are steered.
-func adoption(b *bed) {
+func adoption(b *testbed) {
 	fw := b.instance("fw", gateway)
 	c := &chain{path: 1, match: toServer(), began: b.h.Now().Add(-time.Second), adopt: time.Hour}
 	l := one(c, fw)
@@ -40,7 +40,7 @@ func adoption(b *bed) {
 
 // adoptedAnew: what begins by the ports of a connection that passed by goes through the
 // chain, whichever direction the SYN takes and whether or not the chain is grown since.
-func adoptedAnew(b *bed) {
+func adoptedAnew(b *testbed) {
 	fw := b.instance("fw", gateway)
 	c := &chain{path: 1, match: toServer(), began: b.h.Now().Add(-time.Second), adopt: time.Hour}
 	l := one(c, fw)
@@ -71,7 +71,7 @@ func adoptedAnew(b *bed) {
 }
 
 // passesBy sends packets in the middle of a connection, both ways, past a young chain.
-func (b *bed) passesBy(t onpath.Tuple, times int) {
+func (b *testbed) passesBy(t onpath.Tuple, times int) {
 	b.t.Helper()
 	for range times {
 		p, answer := newPacket(t), answerTo(t)
@@ -84,7 +84,7 @@ func (b *bed) passesBy(t onpath.Tuple, times int) {
 }
 
 // adoptedWithin: likewise of a tenant's chain that began within an operator's.
-func adoptedWithin(b *bed) {
+func adoptedWithin(b *testbed) {
 	op, fw := b.instance("op", gateway), b.instance("fw", gateway)
 	guard := &chain{path: 1, tier: onpath.TierOperator, tenant: "operator", match: toServer(), elements: []*element{{instances: []*instance{op}}}}
 	web := &chain{path: 2, match: toServer(), elements: []*element{{instances: []*instance{fw}}}, began: b.h.Now().Add(-time.Second), adopt: time.Hour}
@@ -105,7 +105,7 @@ func adoptedWithin(b *bed) {
 
 // cuts: with existing: cut, older connections are reset: the end that speaks by an answer,
 // the other one, which may wait for ever, by what it would have received.
-func cuts(b *bed) {
+func cuts(b *testbed) {
 	fw := b.instance("fw", gateway)
 	c := &chain{path: 1, match: toServer(), began: b.h.Now().Add(-time.Second), adopt: time.Hour, cut: true}
 	b.apply(one(c, fw))

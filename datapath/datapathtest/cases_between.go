@@ -3,7 +3,7 @@ package datapathtest
 import "github.com/onpath/onpath"
 
 // tunnelTo puts a packet in at the gateway as another node sends it.
-func (b *bed) tunnelTo(from string, next, prev onpath.VportID, g onpath.GroupID, p []byte) {
+func (b *testbed) tunnelTo(from string, next, prev onpath.VportID, g onpath.GroupID, p []byte) {
 	b.h.SendTunnel(gateway, TunnelPacket{
 		From: b.nodes[from].spec.Underlay.Addr(), Secret: secret(gateway, from), Next: next, Prev: prev,
 		Entry: edgeVport, Group: g, Packet: p,
@@ -13,7 +13,7 @@ func (b *bed) tunnelTo(from string, next, prev onpath.VportID, g onpath.GroupID,
 // passedBy: answers are known to come through the element that they left, not one that
 // was passed by between. So where that one's instance dies, another of its own takes
 // over, and what stands between is not walked once more.
-func passedBy(b *bed) {
+func passedBy(b *testbed) {
 	dies, heir := b.instance("dies", gateway), b.instance("heir", gateway)
 	ids, none, behind := b.instance("ids", gateway), b.instance("none", gateway), b.instance("behind", gateway)
 	ids.mirror, none.state, heir.state = true, onpath.VportClosed, onpath.VportDraining
@@ -37,7 +37,7 @@ func passedBy(b *bed) {
 }
 
 // betweenNodes: what nodes tell each other with packets, and must not.
-func betweenNodes(b *bed) {
+func betweenNodes(b *testbed) {
 	relayRepick(b)
 	relayOwn(b)
 	errorsBetween(b)
@@ -48,7 +48,7 @@ func betweenNodes(b *bed) {
 // relayRepick: an instance elsewhere stands in two chains, before a function of this
 // node in the one. That its packets of the other get another instance here leads them
 // past the function in neither.
-func relayRepick(b *bed) {
+func relayRepick(b *testbed) {
 	x, f := b.instance("x", "n2"), b.inline("f", gateway)
 	dies, heir := b.instance("dies", gateway), b.instance("heir", gateway)
 	mortals := []*instance{dies, heir}
@@ -89,7 +89,7 @@ func relayRepick(b *bed) {
 // relayOwn: a packet that comes for a function from another node, but by that node's
 // word out of a vport of this one, leaves no entry there, by which it would answer for
 // what does come out there, or in at the edge; nor is it led by one.
-func relayOwn(b *bed) {
+func relayOwn(b *testbed) {
 	f, fw, ids := b.inline("f", gateway), b.instance("fw", gateway), b.instance("ids", gateway)
 	ids.mirror = true
 	b.apply(&layout{instances: []*instance{f, fw, ids}, chains: []*chain{
@@ -113,7 +113,7 @@ func relayOwn(b *bed) {
 
 // errorsBetween: ICMP errors cross functions of other nodes like the flow they are
 // about, there and back.
-func errorsBetween(b *bed) {
+func errorsBetween(b *testbed) {
 	f, fw := b.inline("f", "n2"), b.instance("fw", gateway)
 	b.apply(one(&chain{path: 1, match: toServer()}, f, fw))
 	for _, t := range []onpath.Tuple{udp4(300), tcp6(300)} {
@@ -138,14 +138,14 @@ func errorsBetween(b *bed) {
 }
 
 // given notes that a function let an ICMP error pass unchanged.
-func (b *bed) given(f *instance, p []byte) {
+func (b *testbed) given(f *instance, p []byte) {
 	add(&b.want(f.node, f.vport).Out, p)
 	add(&b.want(f.node, f.vport).In, p)
 }
 
 // groupOfNobody: what another node sends by a group that this one does not have goes
 // where it should, but leaves no entry, whatever the group's number.
-func groupOfNobody(b *bed) {
+func groupOfNobody(b *testbed) {
 	fw := b.instance("fw", "n2")
 	b.apply(one(&chain{path: 1, match: toServer()}, fw))
 	for n, g := range []onpath.GroupID{5, 63, onpath.GroupOf(40, 0, false), onpath.GroupOf(1, 7, false)} {
@@ -161,7 +161,7 @@ func groupOfNobody(b *bed) {
 
 // refusedElsewhere: the reset of a function on a node without an edge comes from the
 // function, not from the element that the packet did not reach.
-func refusedElsewhere(b *bed) {
+func refusedElsewhere(b *testbed) {
 	f, fw := b.inline("f", "n2"), b.instance("fw", gateway)
 	b.apply(one(&chain{path: 1, match: toServer()}, f, fw))
 	t := tuple(tcp, client, 500, server, refusedPort)

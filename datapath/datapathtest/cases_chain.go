@@ -7,7 +7,7 @@ import (
 )
 
 // tells: on the gateway and elsewhere, from the first packet on and for errors about it.
-func tells(b *bed) {
+func tells(b *testbed) {
 	here, plain, there := b.instance("here", gateway), b.instance("plain", gateway), b.instance("there", "n2")
 	here.tells, there.tells = 5, 5
 	b.apply(one(&chain{path: 5, match: toServer()}, here, plain, there))
@@ -19,7 +19,7 @@ func tells(b *bed) {
 	}
 }
 
-func untouched(b *bed) {
+func untouched(b *testbed) {
 	i := b.instance("idle", gateway)
 	before := b.h.Forwarded(gateway)
 	b.untouched(clientNet, newPacket(udp4(1)).bytes(), serverNet)
@@ -36,7 +36,7 @@ func untouched(b *bed) {
 	b.pathCounts(1, 0, 0)
 }
 
-func leftAlone(b *bed) {
+func leftAlone(b *testbed) {
 	i := b.instance("fw", gateway)
 	l := one(&chain{path: 1, match: toServer()}, i)
 	dns := toServer()
@@ -58,7 +58,7 @@ func leftAlone(b *bed) {
 	b.backward(tcp4(1000), i)
 }
 
-func routed(b *bed) {
+func routed(b *testbed) {
 	i := b.instance("fw", gateway)
 	b.apply(one(&chain{path: 1, match: toServer()}, i))
 	before := b.h.Forwarded(gateway)
@@ -80,7 +80,7 @@ func routed(b *bed) {
 
 // rewriting takes TCP through a routed, a bridged and a rewriting element, each
 // on the given node. Clients dial the virtual address.
-func rewriting(b *bed, on ...string) {
+func rewriting(b *testbed, on ...string) {
 	fw, br, nat := b.instance("fw", on[0]), b.bridged("br", on[1]), b.instance("nat", on[2])
 	m := web()
 	m.Dst = append(m.Dst, netip.PrefixFrom(virtual, 32))
@@ -109,13 +109,13 @@ func rewriting(b *bed, on ...string) {
 	}
 }
 
-func threeOnOneNode(b *bed)    { rewriting(b, gateway, gateway, gateway) }
-func threeOnThreeNodes(b *bed) { rewriting(b, "n2", sideNode, gateway) }
-func threeElsewhere(b *bed)    { rewriting(b, "n2", "n2", sideNode) }
+func threeOnOneNode(b *testbed)    { rewriting(b, gateway, gateway, gateway) }
+func threeOnThreeNodes(b *testbed) { rewriting(b, "n2", sideNode, gateway) }
+func threeElsewhere(b *testbed)    { rewriting(b, "n2", "n2", sideNode) }
 
 // answers: an intrusion prevention system resets both ends; a proxy answers
 // itself. Neither may write anything but on a flow it was given.
-func answers(b *bed) {
+func answers(b *testbed) {
 	fw, ips := b.instance("fw", "n2"), b.bridged("ips", sideNode)
 	b.apply(one(&chain{path: 1, match: toServer()}, fw, ips))
 	t := tcp4(1000)
@@ -139,7 +139,7 @@ func answers(b *bed) {
 
 // origins: a proxy opens connections of its own, from its own address and from
 // its client's, and answers the client itself.
-func origins(b *bed) {
+func origins(b *testbed) {
 	for n, where := range []string{gateway, "n2"} {
 		own := netip.AddrFrom4([4]byte{10, 1, 200, byte(n)})
 		proxy, fw := b.instance("proxy", where), b.instance("fw", gateway)
@@ -173,7 +173,7 @@ func origins(b *bed) {
 
 // spoofs: what an instance may not emit is dropped and counted, and steals no
 // answers.
-func spoofs(b *bed) {
+func spoofs(b *testbed) {
 	keeper, other := b.instance("keeper", gateway), b.instance("other", gateway)
 	owner, origin := b.instance("owner", "n2"), b.instance("origin", gateway)
 	own := netip.MustParseAddr("10.1.200.9")
@@ -221,7 +221,7 @@ func tcpPort(port uint16) onpath.Match {
 }
 
 // shared: one deployment stands in two chains, at different places.
-func shared(b *bed) {
+func shared(b *testbed) {
 	ids, fw := b.bridged("ids", "n2"), b.instance("fw", gateway)
 	dns := toServer()
 	dns.Protocol = []uint8{udp}
@@ -240,7 +240,7 @@ func shared(b *bed) {
 }
 
 // tiers: the operator's chain wraps the tenant's, seen from whoever starts.
-func tiers(b *bed) {
+func tiers(b *testbed) {
 	op, ten := b.instance("op", "n2"), b.bridged("ten", sideNode)
 	b.apply(&layout{instances: []*instance{op, ten}, chains: []*chain{
 		{path: 1, tier: onpath.TierOperator, match: toServer(), elements: []*element{{instances: []*instance{op}}}},
@@ -260,7 +260,7 @@ func tiers(b *bed) {
 }
 
 // selects: flows that an element does not select skip it, wherever it stands.
-func selects(b *bed) {
+func selects(b *testbed) {
 	first, all, last := b.instance("first", gateway), b.instance("all", "n2"), b.bridged("last", gateway)
 	p80, p443 := tcpPort(80), tcpPort(443)
 	c := &chain{path: 1, match: toServer()}
@@ -286,7 +286,7 @@ func selects(b *bed) {
 }
 
 // overlap: of two chains that select a packet, the one listed first takes it.
-func overlap(b *bed) {
+func overlap(b *testbed) {
 	narrow, wide := b.instance("narrow", gateway), b.instance("wide", gateway)
 	b.apply(&layout{instances: []*instance{narrow, wide}, chains: []*chain{
 		{path: 7, match: web(), elements: []*element{{instances: []*instance{narrow}}}},
@@ -302,7 +302,7 @@ func overlap(b *bed) {
 }
 
 // forwardOnly: of a chain with direction forward, replies are the kernel's.
-func forwardOnly(b *bed) {
+func forwardOnly(b *testbed) {
 	fw := b.instance("fw", gateway)
 	b.apply(one(&chain{path: 1, match: toServer(), forward: true}, fw))
 	b.forward(udp4(1), fw)
@@ -313,7 +313,7 @@ func forwardOnly(b *bed) {
 // forwardBegun: nobody but the instance that began a flow, or changed its addresses,
 // can take the answers; those to what it was given and left as it was are the
 // kernel's.
-func forwardBegun(b *bed) {
+func forwardBegun(b *testbed) {
 	for n, where := range []string{gateway, "n2", gateway} {
 		own := netip.AddrFrom4([4]byte{10, 1, 201, byte(n)})
 		proxy, fw := b.instance("proxy", where), b.instance("fw", []string{gateway, gateway, "n2"}[n])
@@ -350,7 +350,7 @@ func forwardBegun(b *bed) {
 
 // mirrors get copies of both directions, wherever they stand; what they emit is
 // dropped.
-func mirrors(b *bed) {
+func mirrors(b *testbed) {
 	for _, where := range []string{gateway, "n2"} {
 		m, fw, br := b.instance("mirror", where), b.instance("fw", gateway), b.bridged("br", sideNode)
 		m.mirror = true
@@ -376,7 +376,7 @@ func mirrors(b *bed) {
 
 // onlyMirrors: a chain of nothing but a mirror copies, and the traffic itself
 // passes, whoever forwards it.
-func onlyMirrors(b *bed) {
+func onlyMirrors(b *testbed) {
 	m := b.instance("mirror", "n2")
 	m.mirror = true
 	c := &chain{path: 1, match: toServer()}
@@ -397,7 +397,7 @@ func onlyMirrors(b *bed) {
 
 // exitLast: packets leave at the last element's node, and their answers come
 // back by there.
-func exitLast(b *bed) {
+func exitLast(b *testbed) {
 	fw, last := b.instance("fw", gateway), b.instance("last", sideNode)
 	m := toServer()
 	m.Dst = append(m.Dst, netip.PrefixFrom(beside, 32))

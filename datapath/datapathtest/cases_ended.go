@@ -10,7 +10,7 @@ import (
 // ended: live flows of a chain that is configured no more go the ordinary way,
 // in both directions, or begin anew by the chain that selects them now, while
 // the instance of the old one is still there and once it is gone.
-func ended(b *bed) {
+func ended(b *testbed) {
 	fw := b.instance("fw", "n2")
 	l := one(&chain{path: 1, match: toServer()}, fw)
 	b.apply(l)
@@ -66,7 +66,7 @@ func ended(b *bed) {
 // closedPath: live flows of a path that was closed go the ordinary way in both
 // directions. What another node had been given of them before passes what is left of
 // the path here, and leaves.
-func closedPath(b *bed) {
+func closedPath(b *testbed) {
 	x, fw := b.instance("x", "n2"), b.instance("fw", gateway)
 	l := one(&chain{path: 1, match: toServer()}, x, fw)
 	b.apply(l)
@@ -106,7 +106,7 @@ func closedPath(b *bed) {
 // a pair as the one before did, and keeps its container. Flows of the path that ends go
 // by the one that follows as soon as it is closed where they enter, whoever speaks
 // first, and stay there when each node in turn lets go of what was.
-func replacedElsewhere(b *bed) {
+func replacedElsewhere(b *testbed) {
 	f, g, fw := b.inline("f", sideNode), b.inline("g", sideNode), b.instance("fw", "n2")
 	old := one(&chain{path: 1, match: toServer()}, f, fw).chains[0]
 	young := one(&chain{path: 2, match: toServer()}, g, fw).chains[0]
@@ -156,7 +156,7 @@ func replacedElsewhere(b *bed) {
 // elementGoes: a chain loses an element. A packet is in the one that stays while the
 // other direction alone goes over to the new path, and the old one ends. It goes on,
 // whichever direction it is of, and so does its flow.
-func elementGoes(b *bed) {
+func elementGoes(b *testbed) {
 	goes, stays := b.instance("goes", gateway), b.bridged("stays", "n2")
 	flow := uint16(0)
 	for _, kind := range []func(uint16) onpath.Tuple{tcp4, udp4, tcp6} {
@@ -169,7 +169,7 @@ func elementGoes(b *bed) {
 
 // keepsPacket takes a flow of the path from two elements to the second of them alone,
 // by another path.
-func (b *bed) keepsPacket(t onpath.Tuple, reverse bool, path onpath.PathID, goes, stays *instance) {
+func (b *testbed) keepsPacket(t onpath.Tuple, reverse bool, path onpath.PathID, goes, stays *instance) {
 	b.t.Helper()
 	old := one(&chain{path: path, match: toServer()}, goes, stays).chains[0]
 	young := one(&chain{path: path + 1, match: toServer()}, stays).chains[0]
@@ -215,7 +215,7 @@ func (b *bed) keepsPacket(t onpath.Tuple, reverse bool, path onpath.PathID, goes
 
 // crosses takes a packet of a client's flow, or its answer, from one uplink of the
 // gateway to the other, through instances and functions in the order given.
-func (b *bed) crosses(t onpath.Tuple, reverse bool, is ...*instance) {
+func (b *testbed) crosses(t onpath.Tuple, reverse bool, is ...*instance) {
 	b.t.Helper()
 	p, in, out := newPacket(t).bytes(), clientNet, serverNet
 	if reverse {
@@ -233,7 +233,7 @@ func (b *bed) crosses(t onpath.Tuple, reverse bool, is ...*instance) {
 }
 
 // applyAt makes the layout so on one node, before all others.
-func (b *bed) applyAt(node string, l *layout) {
+func (b *testbed) applyAt(node string, l *layout) {
 	b.t.Helper()
 	b.generation++
 	b.configs[node] = b.config(node, l)
@@ -244,7 +244,7 @@ func (b *bed) applyAt(node string, l *layout) {
 // ledNowhere: an entry that leads to an instance which is gone, and that was not chosen
 // by a group, holds up its flow no longer: that goes by the rules, like one that is not
 // known.
-func ledNowhere(b *bed) {
+func ledNowhere(b *testbed) {
 	fw, proxy := b.instance("fw", "n2"), b.instance("proxy", gateway)
 	proxy.own, proxy.routes = []netip.Addr{netip.MustParseAddr("10.1.0.77"), netip.MustParseAddr("2001:db8:1::77")}, true
 	l := one(&chain{path: 1, match: toServer(), began: b.h.Now(), adopt: time.Hour}, fw)

@@ -7,7 +7,7 @@ import (
 )
 
 // icmpErrors follow the reverse of the packet they quote, and write nothing.
-func icmpErrors(b *bed) {
+func icmpErrors(b *testbed) {
 	fw, br := b.instance("fw", "n2"), b.bridged("br", gateway)
 	b.apply(one(&chain{path: 1, match: toServer()}, fw, br))
 	for _, v := range []struct {
@@ -69,7 +69,7 @@ func icmpErrors(b *bed) {
 
 // strayErrors: an ICMP error about no flow that anybody has seen gets past no firewall,
 // whatever it quotes. One about a flow does, and so do those to others and to the node.
-func strayErrors(b *bed) {
+func strayErrors(b *testbed) {
 	fw := b.instance("fw", gateway)
 	c := &chain{path: 1, match: toServer(), strict: true}
 	l := one(c, fw)
@@ -110,7 +110,7 @@ func strayErrors(b *bed) {
 	b.untouched(clientNet, about(udp4(8)), serverNet)
 }
 
-func (b *bed) allFlows() int {
+func (b *testbed) allFlows() int {
 	n := 0
 	for _, name := range b.joined() {
 		n += len(b.flows(name, onpath.FlowFilter{}))

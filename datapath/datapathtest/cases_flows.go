@@ -21,7 +21,7 @@ func flows(from, n int) []onpath.Tuple {
 
 // spread sends the first packet of each flow in, at the clients' side or turned
 // round at the servers', and finds out which instance each came to.
-func (b *bed) spread(ts []onpath.Tuple, reverse bool, among ...*instance) map[onpath.Tuple]*instance {
+func (b *testbed) spread(ts []onpath.Tuple, reverse bool, among ...*instance) map[onpath.Tuple]*instance {
 	b.t.Helper()
 	device := clientNet
 	if reverse {
@@ -49,7 +49,7 @@ func (b *bed) spread(ts []onpath.Tuple, reverse bool, among ...*instance) map[on
 }
 
 // gather receives what has come to an instance by now.
-func (b *bed) gather(i *instance, reverse bool, sent map[onpath.Tuple][]byte, met map[onpath.Tuple]*instance) {
+func (b *testbed) gather(i *instance, reverse bool, sent map[onpath.Tuple][]byte, met map[onpath.Tuple]*instance) {
 	b.t.Helper()
 	in, _ := hop{at: i, reverse: reverse}.sides()
 	for {
@@ -69,13 +69,13 @@ func (b *bed) gather(i *instance, reverse bool, sent map[onpath.Tuple][]byte, me
 
 // letOut lets the first packet of each flow come out of its instance and leave,
 // so that both directions have entries.
-func (b *bed) letOut(met map[onpath.Tuple]*instance) {
+func (b *testbed) letOut(met map[onpath.Tuple]*instance) {
 	b.t.Helper()
 	b.letOutAt(met, 1)
 }
 
 // letOutAt does so at the nth routed element.
-func (b *bed) letOutAt(met map[onpath.Tuple]*instance, n uint8) {
+func (b *testbed) letOutAt(met map[onpath.Tuple]*instance, n uint8) {
 	b.t.Helper()
 	for t, i := range met {
 		_, out := hop{at: i}.sides()
@@ -94,7 +94,7 @@ func count(met map[onpath.Tuple]*instance) map[*instance]int {
 }
 
 // pool is a chain of one element with n instances.
-func (b *bed) pool(n int) (*layout, []*instance) {
+func (b *testbed) pool(n int) (*layout, []*instance) {
 	var is []*instance
 	for k := range n {
 		is = append(is, b.instance(string(rune('a'+k)), nodes[k%2]))
@@ -104,7 +104,7 @@ func (b *bed) pool(n int) (*layout, []*instance) {
 }
 
 // shares: 10,000 flows meet three instances by their weights, within a tenth.
-func shares(b *bed) {
+func shares(b *testbed) {
 	l, is := b.pool(3)
 	is[2].weight = 2
 	b.apply(l)
@@ -118,7 +118,7 @@ func shares(b *bed) {
 
 // sticks: adding an instance, draining one, and changing weights move no flow;
 // removing one moves its own only.
-func sticks(b *bed) {
+func sticks(b *testbed) {
 	l, is := b.pool(4)
 	l.instances, l.chains[0].elements[0].instances = is[:3], is[:3]
 	b.apply(l)
@@ -155,7 +155,7 @@ func sticks(b *bed) {
 	})
 }
 
-func (b *bed) mustStick(why string, before, after map[onpath.Tuple]*instance) {
+func (b *testbed) mustStick(why string, before, after map[onpath.Tuple]*instance) {
 	b.t.Helper()
 	moved := 0
 	for t, i := range before {
@@ -170,7 +170,7 @@ func (b *bed) mustStick(why string, before, after map[onpath.Tuple]*instance) {
 
 // symmetry: a flow that the servers' side starts meets the instances that it
 // would meet if the clients' side started it.
-func symmetry(b *bed) {
+func symmetry(b *testbed) {
 	l, is := b.pool(3)
 	b.apply(l)
 	ts := flows(0, 300)
@@ -184,7 +184,7 @@ func symmetry(b *bed) {
 }
 
 // remove takes the data path off all nodes.
-func (b *bed) remove() {
+func (b *testbed) remove() {
 	b.t.Helper()
 	for _, name := range b.joined() {
 		if err := b.nodes[name].dp.Remove(b.t.Context()); err != nil {
@@ -195,7 +195,7 @@ func (b *bed) remove() {
 }
 
 // reopen opens the data path again after remove, with counters that begin anew.
-func (b *bed) reopen() bool {
+func (b *testbed) reopen() bool {
 	r, ok := b.h.(Reopener)
 	if !ok {
 		return false
@@ -210,7 +210,7 @@ func (b *bed) reopen() bool {
 
 // repick: when an instance is gone, its flows go on at another, both ways, and
 // the others' stay.
-func repick(b *bed) {
+func repick(b *testbed) {
 	l, is := b.pool(3)
 	b.apply(l)
 	ts := flows(0, 60)
@@ -233,7 +233,7 @@ func repick(b *bed) {
 
 // repickBetween: the dead instance stands between other elements, on other
 // nodes; whichever direction speaks first, both meet the same other one.
-func repickBetween(b *bed) {
+func repickBetween(b *testbed) {
 	fw, br := b.instance("fw", "n2"), b.bridged("br", gateway)
 	x, y := b.instance("x", gateway), b.instance("y", sideNode)
 	c := &chain{path: 1, match: toServer(), elements: []*element{
@@ -272,7 +272,7 @@ func repickBetween(b *bed) {
 
 // resets: with lost: reset a running connection of a dead instance is reset, at both
 // ends, once more whichever speaks, and a new one works at once.
-func resets(b *bed) {
+func resets(b *testbed) {
 	l, is := b.pool(2)
 	first, second := is[0], is[1]
 	l.chains[0].elements[0].lost = onpath.LostReset
@@ -298,7 +298,7 @@ func resets(b *bed) {
 }
 
 // isReset expects the RST that ends t for its sender.
-func (b *bed) isReset(device string, t onpath.Tuple, seq uint32) {
+func (b *testbed) isReset(device string, t onpath.Tuple, seq uint32) {
 	b.t.Helper()
 	f := b.receive(gateway, device)
 	if err := checksums(f.Packet); err != nil {
@@ -314,7 +314,7 @@ func (b *bed) isReset(device string, t onpath.Tuple, seq uint32) {
 }
 
 // noneDrop: without an instance nothing passes, new flows or old.
-func noneDrop(b *bed) {
+func noneDrop(b *testbed) {
 	fw := b.instance("fw", gateway)
 	l := one(&chain{path: 1, match: toServer()}, fw)
 	b.apply(l)
@@ -331,7 +331,7 @@ func noneDrop(b *bed) {
 
 // noneBypass: without an instance traffic goes past the element, new flows and
 // old, both ways.
-func noneBypass(b *bed) {
+func noneBypass(b *testbed) {
 	ids, fw := b.instance("ids", gateway), b.instance("fw", "n2")
 	l := one(&chain{path: 1, match: toServer()}, ids, fw)
 	l.chains[0].elements[0].none = onpath.NoneBypass
@@ -357,7 +357,7 @@ func noneBypass(b *bed) {
 
 // bypassMirrors: where an element between mirrors has no instance any more, flows old and
 // new go past it, and are copied as before, both ways.
-func bypassMirrors(b *bed) {
+func bypassMirrors(b *testbed) {
 	for n, where := range []string{gateway, "n2"} {
 		before, dies := b.instance("before", where), b.instance("dies", where)
 		behind, fw := b.instance("behind", sideNode), b.instance("fw", gateway)
@@ -393,7 +393,7 @@ func bypassMirrors(b *bed) {
 
 // flowsCounted: wherever instances are, each has the flows that lead through it, both
 // directions being one; also those that it keeps to itself, or that nobody answers.
-func flowsCounted(b *bed) {
+func flowsCounted(b *testbed) {
 	const through, answered, kept = 7, 4, 2
 	for n, where := range []string{gateway, "n2"} {
 		fw, br, m := b.instance("fw", where), b.bridged("br", sideNode), b.instance("m", "n2")

@@ -8,7 +8,7 @@ import (
 )
 
 // inline makes an instance of the exam's ebpf function.
-func (b *bed) inline(name, node string) *instance {
+func (b *testbed) inline(name, node string) *instance {
 	b.t.Helper()
 	i := &instance{name: name, node: node, vport: b.next, key: uint32(b.next), weight: 1, state: onpath.VportUp}
 	b.next++
@@ -20,7 +20,7 @@ func (b *bed) inline(name, node string) *instance {
 
 // runs notes that the functions were given p one after the other and passed it on;
 // it gives p as it came out. The way from to is forward.
-func (b *bed) runs(p []byte, reverse bool, fs ...*instance) []byte {
+func (b *testbed) runs(p []byte, reverse bool, fs ...*instance) []byte {
 	for _, f := range fs {
 		add(&b.want(f.node, f.vport).Out, p)
 		add(&b.want(f.node, f.vport).In, p)
@@ -78,7 +78,7 @@ func turn(t onpath.Tuple, n int, answers bool) packet {
 }
 
 // acrossFunctions takes the nth packet of t and its answer through functions alone.
-func (b *bed) acrossFunctions(t onpath.Tuple, n int, fs ...*instance) {
+func (b *testbed) acrossFunctions(t onpath.Tuple, n int, fs ...*instance) {
 	b.t.Helper()
 	p := turn(t, n, false).bytes()
 	b.send(gateway, clientNet, p)
@@ -93,7 +93,7 @@ func (b *bed) acrossFunctions(t onpath.Tuple, n int, fs ...*instance) {
 }
 
 // functions: one, two and eight in a row, by both IP versions; drop and refuse.
-func functions(b *bed) {
+func functions(b *testbed) {
 	before := b.h.Forwarded(gateway)
 	var fs []*instance
 	const passes = 4 // the third packet of a flow establishes it
@@ -130,7 +130,7 @@ func functions(b *bed) {
 
 // established: in the middle of flows, where a faster part of a driver may run the
 // functions, they do the same, and their verdicts hold.
-func (b *bed) established(fs []*instance) {
+func (b *testbed) established(fs []*instance) {
 	b.t.Helper()
 	for _, t := range []onpath.Tuple{stamped(client, server, 701), stamped(client6, server6, 701), tcp4(730), tcp6(730)} {
 		flow := func(class uint8) []byte {
@@ -167,7 +167,7 @@ func (b *bed) established(fs []*instance) {
 }
 
 // verdicts: the first function ends packets; those behind it do not see them.
-func (b *bed) verdicts(f *instance) {
+func (b *testbed) verdicts(f *instance) {
 	b.t.Helper()
 	drop := newPacket(tuple(udp, client, 50, server, droppedPort)).bytes()
 	b.send(gateway, clientNet, drop)
@@ -201,7 +201,7 @@ func (b *bed) verdicts(f *instance) {
 
 // functionsMixed: functions on the gateway before, between and behind elements on
 // each node.
-func functionsMixed(b *bed) {
+func functionsMixed(b *testbed) {
 	for n, on := range [][2]string{{gateway, gateway}, {"n2", sideNode}, {gateway, "n2"}, {"n2", gateway}} {
 		f := []*instance{b.inline("f0", gateway), b.inline("f1", gateway), b.inline("f2", gateway), b.inline("f3", gateway)}
 		fw, br := b.instance("fw", on[0]), b.bridged("br", on[1])
@@ -227,7 +227,7 @@ func functionsMixed(b *bed) {
 }
 
 // functionsEdit: a function translates in front of an element, and alone.
-func functionsEdit(b *bed) {
+func functionsEdit(b *testbed) {
 	for n, with := range []bool{false, true} {
 		f := b.inline("nat", gateway)
 		var is []*instance
@@ -274,7 +274,7 @@ func functionsEdit(b *bed) {
 
 // editedAnswers: what the data path answers to a packet that a function translated speaks
 // of the tuple that its sender wrote: a refusal behind it, too big, and time exceeded.
-func editedAnswers(b *bed) {
+func editedAnswers(b *testbed) {
 	nat, f := b.inline("nat", gateway), b.inline("f", gateway)
 	m := toServer()
 	m.Dst = append(m.Dst, netip.PrefixFrom(virtual, 32))
@@ -321,7 +321,7 @@ func editedAnswers(b *bed) {
 }
 
 // speaksOf checks that an answer of the data path's, a reset or an ICMP error, is to p.
-func (b *bed) speaksOf(answer []byte, p packet) {
+func (b *testbed) speaksOf(answer []byte, p packet) {
 	b.t.Helper()
 	if err := checksums(answer); err != nil {
 		b.t.Errorf("the answer %x: %v", answer, err)
@@ -343,7 +343,7 @@ func (b *bed) speaksOf(answer []byte, p packet) {
 
 // functionsOut: closed, with none: drop and bypass, for running flows and new ones;
 // and gone from the configuration.
-func functionsOut(b *bed) {
+func functionsOut(b *testbed) {
 	strict, lax := b.inline("strict", gateway), b.inline("lax", gateway)
 	dns := toServer()
 	dns.Protocol = []uint8{udp}
@@ -377,7 +377,7 @@ func functionsOut(b *bed) {
 }
 
 // untouchedBy sends a packet that passes the gateway, however.
-func (b *bed) untouchedBy(t onpath.Tuple) {
+func (b *testbed) untouchedBy(t onpath.Tuple) {
 	b.t.Helper()
 	p := newPacket(t).bytes()
 	b.h.Send(gateway, clientNet, Frame{Packet: p})
@@ -385,7 +385,7 @@ func (b *bed) untouchedBy(t onpath.Tuple) {
 }
 
 // functionsMirror: a mirror beside functions gets what they let pass.
-func functionsMirror(b *bed) {
+func functionsMirror(b *testbed) {
 	f, ids, g := b.inline("f", gateway), b.instance("ids", gateway), b.inline("g", gateway)
 	ids.mirror = true
 	l := &layout{instances: []*instance{f, ids, g}, chains: []*chain{{path: 1, match: toServer(), elements: []*element{

@@ -8,7 +8,7 @@ import (
 
 // hostile: an instance that forges what it can gets no answer that is another's,
 // evicts no flow, and each packet of the attempt is counted with its reason.
-func hostile(b *bed) {
+func hostile(b *testbed) {
 	const connections, mayCause, flood = 5, 8, 200
 	own := netip.MustParseAddr("10.1.200.9")
 	victim, sibling, bad := b.instance("victim", gateway), b.instance("sibling", gateway), b.instance("bad", gateway)
@@ -67,7 +67,7 @@ func hostile(b *bed) {
 }
 
 // connect takes a connection through its handshake, past an instance.
-func (b *bed) connect(t onpath.Tuple, i *instance) {
+func (b *testbed) connect(t onpath.Tuple, i *instance) {
 	b.t.Helper()
 	b.forward(t, i)
 	b.backward(t, i)
@@ -77,7 +77,7 @@ func (b *bed) connect(t onpath.Tuple, i *instance) {
 }
 
 // atSibling gives three flows that are the first instance's.
-func (b *bed) atSibling(sibling, bad *instance) []onpath.Tuple {
+func (b *testbed) atSibling(sibling, bad *instance) []onpath.Tuple {
 	b.t.Helper()
 	met := b.spread(flows(0, 20), false, sibling, bad)
 	b.letOut(met)

@@ -13,7 +13,7 @@ import (
 )
 
 // drops sums a reason over all vports of a node, known or not.
-func (b *bed) drops(node string, reason onpath.DropReason) uint64 {
+func (b *testbed) drops(node string, reason onpath.DropReason) uint64 {
 	var n uint64
 	for _, v := range b.counters(node).Vports {
 		n += v.Dropped[reason]
@@ -23,7 +23,7 @@ func (b *bed) drops(node string, reason onpath.DropReason) uint64 {
 
 // tunnels: packets are taken only from known nodes, with the pair's secret, for
 // vports that are here, and only on the underlay.
-func tunnels(b *bed) {
+func tunnels(b *testbed) {
 	fw := b.instance("fw", "n2")
 	b.apply(one(&chain{path: 1, match: toServer()}, fw))
 	from := b.nodes[gateway].spec.Underlay.Addr()
@@ -66,7 +66,7 @@ func tunnels(b *bed) {
 }
 
 // eventually waits for a counter.
-func (b *bed) eventually(what string, ok func() bool) {
+func (b *testbed) eventually(what string, ok func() bool) {
 	b.t.Helper()
 	for until := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
 		if ok() {
@@ -79,7 +79,7 @@ func (b *bed) eventually(what string, ok func() bool) {
 }
 
 // quota: what a tenant's instances may cause is limited; other flows are not.
-func quota(b *bed) {
+func quota(b *testbed) {
 	own := netip.MustParseAddr("10.1.200.1")
 	flooder, fw := b.instance("flooder", gateway), b.instance("fw", gateway)
 	flooder.packets, flooder.own, flooder.routes, flooder.maxFlows = onpath.PacketsOriginate, []netip.Addr{own}, true, 8
@@ -104,7 +104,7 @@ func quota(b *bed) {
 
 // reapply: the same configuration changes nothing; another replaces it whole,
 // and running flows go on.
-func reapply(b *bed) {
+func reapply(b *testbed) {
 	fw, br := b.instance("fw", gateway), b.bridged("br", "n2")
 	l := one(&chain{path: 1, match: toServer()}, fw, br)
 	b.apply(l)
@@ -144,7 +144,7 @@ func reapply(b *bed) {
 
 // refusals: a configuration that contradicts itself is refused, and the one
 // before stays in force.
-func refusals(b *bed) {
+func refusals(b *testbed) {
 	fw := b.instance("fw", gateway)
 	l := one(&chain{path: 1, match: toServer()}, fw)
 	b.apply(l)
@@ -174,7 +174,7 @@ func refusals(b *bed) {
 }
 
 // outOfStep: a table or group that is missing, and a table that leads to itself.
-func outOfStep(b *bed) {
+func outOfStep(b *testbed) {
 	fw := b.instance("fw", gateway)
 	l := one(&chain{path: 1, match: toServer()}, fw)
 	b.apply(l)
@@ -205,7 +205,7 @@ func outOfStep(b *bed) {
 
 // removal: after Remove traffic is ordinary and nothing is left; a new
 // configuration begins anew.
-func removal(b *bed) {
+func removal(b *testbed) {
 	fw := b.instance("fw", gateway)
 	l := one(&chain{path: 1, match: toServer()}, fw)
 	b.apply(l)
@@ -225,7 +225,7 @@ func removal(b *bed) {
 
 // restart: after Close packets take their way as before; the next agent takes
 // over entries and counters.
-func restart(b *bed) {
+func restart(b *testbed) {
 	r, ok := b.h.(Reopener)
 	if !ok {
 		b.t.Skip("the harness lacks Reopen")
@@ -252,7 +252,7 @@ func restart(b *bed) {
 }
 
 // capture writes what passes a vport as pcapng, and stops by count or context.
-func capture(b *bed) {
+func capture(b *testbed) {
 	fw := b.instance("fw", gateway)
 	b.apply(one(&chain{path: 1, match: toServer()}, fw))
 	wanted := udp4(7)
@@ -277,7 +277,7 @@ func capture(b *bed) {
 	}
 }
 
-func (b *bed) readCapture(file []byte, want onpath.Tuple, n int) {
+func (b *testbed) readCapture(file []byte, want onpath.Tuple, n int) {
 	b.t.Helper()
 	r, err := pcapgo.NewNgReader(bytes.NewReader(file), pcapgo.DefaultNgReaderOptions)
 	if err != nil {
@@ -301,7 +301,7 @@ func (b *bed) readCapture(file []byte, want onpath.Tuple, n int) {
 }
 
 // captureEnds: ending the context ends a capture without error.
-func (b *bed) captureEnds() {
+func (b *testbed) captureEnds() {
 	b.t.Helper()
 	ctx, cancel := context.WithCancel(b.t.Context())
 	var file safeBuffer

@@ -10,7 +10,7 @@ import (
 
 // limits: a configuration may be as large as the contract says, and no larger: then it
 // is refused by its limit, and the one before stays.
-func limits(b *bed) {
+func limits(b *testbed) {
 	fw := b.instance("fw", gateway)
 	l := one(&chain{path: 1, match: toServer()}, fw)
 	b.apply(l)

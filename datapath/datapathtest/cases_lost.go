@@ -4,7 +4,7 @@ import "github.com/onpath/onpath"
 
 // handshake opens a TCP connection through instances: afterwards the client has
 // acknowledged 5001, the server 1001.
-func (b *bed) handshake(t onpath.Tuple, is ...*instance) {
+func (b *testbed) handshake(t onpath.Tuple, is ...*instance) {
 	b.t.Helper()
 	there, back := forwards(is...), backwards(reversed(is)...)
 	b.through(clientNet, newPacket(t).bytes(), serverNet, there...)
@@ -32,7 +32,7 @@ func running(t onpath.Tuple, seq, acked uint32) packet {
 // waiting: with lost: reset also the end is reset that only waits. From the first
 // instance on the way the reset comes at once; else through the elements before
 // the dead one, as if that had answered, with a number that makes the end speak.
-func waiting(b *bed) {
+func waiting(b *testbed) {
 	br, fw := b.bridged("br", gateway), b.instance("fw", "n2")
 	mortals := []*instance{b.instance("here", "n2"), b.instance("there", sideNode)}
 	l := one(&chain{path: 1, match: toServer()}, br, fw)
@@ -85,7 +85,7 @@ func waiting(b *bed) {
 // revenant: an instance that knows its connections dies and serves again, and what is left
 // in it of one still speaks, when its ports belong to another connection, at another
 // instance. That one stays there, both ways.
-func revenant(b *bed) {
+func revenant(b *testbed) {
 	fw, mortals := b.instance("fw", "n2"), []*instance{b.instance("first", sideNode), b.instance("second", gateway)}
 	l := one(&chain{path: 1, match: toServer()}, fw)
 	l.chains[0].elements = append(l.chains[0].elements, &element{instances: mortals, lost: onpath.LostReset})
@@ -123,14 +123,14 @@ func revenant(b *bed) {
 
 // bothReset takes the resets of a connection whose instance has died: the server's, and
 // the client's through the firewall before.
-func (b *bed) bothReset(t onpath.Tuple, fw *instance) {
+func (b *testbed) bothReset(t onpath.Tuple, fw *instance) {
 	b.t.Helper()
 	b.isReset(serverNet, t.Reverse(), 1001)
 	b.passReset(fw)
 }
 
 // passReset has a firewall pass a reset that comes to it on to the client.
-func (b *bed) passReset(fw *instance) {
+func (b *testbed) passReset(fw *instance) {
 	b.t.Helper()
 	device := onpath.DeviceName(fw.vport)
 	p := withTTL(b.receive(fw.node, device).Packet, 1)
@@ -140,7 +140,7 @@ func (b *bed) passReset(fw *instance) {
 
 // begunElsewhere: an instance that knows its connections has died, and the gateway has not
 // heard. Where a connection by the same ports begins at another, its answers go there.
-func begunElsewhere(b *bed) {
+func begunElsewhere(b *testbed) {
 	fw, mortals := b.instance("fw", "n2"), []*instance{b.instance("first", sideNode), b.instance("second", gateway)}
 	l := one(&chain{path: 1, match: toServer()}, fw)
 	l.chains[0].elements = append(l.chains[0].elements, &element{instances: mortals, lost: onpath.LostReset})
@@ -158,7 +158,7 @@ func begunElsewhere(b *bed) {
 // portsAgain: a firewall's node knows a connection that was reset with its instance. When
 // another by the same ports, which runs through another firewall, at another instance,
 // comes to this one, as its own has died, it goes on where it is.
-func portsAgain(b *bed) {
+func portsAgain(b *testbed) {
 	firewalls := []*instance{b.instance("fw1", "n2"), b.instance("fw2", sideNode)}
 	mortals := []*instance{b.instance("first", sideNode), b.instance("second", gateway)}
 	l := one(&chain{path: 1, match: toServer()}, firewalls...)
@@ -190,7 +190,7 @@ func be32(b []byte) uint32 {
 // through it, or is begun by it, before the gateway knows that it does. Its answers are
 // led back, and only the death after that resets it; but where the instance's node does
 // not answer the gateway, they are reset.
-func heardFirst(b *bed) {
+func heardFirst(b *testbed) {
 	fw, mortals := b.instance("fw", sideNode), []*instance{b.instance("first", "n2"), b.instance("second", "n2"), b.instance("third", "n2")}
 	l := one(&chain{path: 1, match: toServer()}, fw)
 	l.chains[0].elements = append(l.chains[0].elements, &element{instances: mortals, lost: onpath.LostReset})
@@ -245,7 +245,7 @@ func heardFirst(b *bed) {
 // repickBefore: a stateless instance dies, and behind it stands an element whose
 // instances know their connections, among them now some that were not there when
 // the connections began. Each connection goes on at the instance that knows it.
-func repickBefore(b *bed) {
+func repickBefore(b *testbed) {
 	x, y := b.instance("x", gateway), b.instance("y", "n2")
 	caches := []*instance{
 		b.instance("a", gateway), b.instance("b", "n2"), b.instance("c", sideNode), b.instance("d", "n2"),
@@ -296,7 +296,7 @@ func repickBefore(b *bed) {
 // repickFunctions: functions stand before, between and behind elements, on another node
 // than these or the same, and an instance dies: its flows go on at another one, whichever
 // direction speaks first, even if the other says nothing; and once more when that dies.
-func repickFunctions(b *bed) {
+func repickFunctions(b *testbed) {
 	path := onpath.PathID(0)
 	for _, on := range [][2]string{{gateway, gateway}, {"n2", sideNode}, {gateway, "n2"}, {"n2", "n2"}} {
 		for _, stand := range [][3]bool{{false, true, false}, {true, false, false}, {true, true, false}, {false, true, true}, {true, true, true}} {
@@ -330,7 +330,7 @@ func repickFunctions(b *bed) {
 
 // repickOne takes a connection through the death of the instance that it meets, and of
 // the one that takes over.
-func (b *bed) repickOne(l *layout, t onpath.Tuple, answersFirst bool, x, y *instance, before, behind []*instance) {
+func (b *testbed) repickOne(l *layout, t onpath.Tuple, answersFirst bool, x, y *instance, before, behind []*instance) {
 	b.t.Helper()
 	there := func(i *instance) {
 		p := running(t, 1001, 5001).bytes()

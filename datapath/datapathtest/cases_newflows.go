@@ -24,7 +24,7 @@ func limited(tenants ...string) (list []onpath.TenantLimits) {
 // becomes of them: however fast the machine is, as many may begin as the time allows,
 // and each of the others is dropped and counted.
 type flood struct {
-	*bed
+	*testbed
 	tenant  string
 	at      string // the node where they go in; default the gateway
 	in, out string // devices: where they go in, and, at the gateway, where those come out that may begin
@@ -111,7 +111,7 @@ func ack4(sport uint16) []byte {
 // newFlows: what would begin more flows than its tenant may is dropped. Nothing else
 // is: neither what has an entry, nor other tenants' flows, nor what no chain selects,
 // nor what another node sends, nor connections older than the chain.
-func newFlows(b *bed) {
+func newFlows(b *testbed) {
 	own := netip.MustParseAddr("10.1.200.1")
 	fw, far, other, speaks := b.instance("fw", gateway), b.instance("far", "n2"), b.instance("other", gateway), b.instance("speaks", gateway)
 	other.tenant, speaks.tenant = "other", "speaker"
@@ -123,7 +123,7 @@ func newFlows(b *bed) {
 		c, {path: 2, tenant: "other", match: dns, elements: []*element{{instances: []*instance{other}}}},
 	}}
 	b.apply(l)
-	f := &flood{bed: b, tenant: "exam", in: clientNet, out: onpath.DeviceName(fw.vport), from: 1000}
+	f := &flood{testbed: b, tenant: "exam", in: clientNet, out: onpath.DeviceName(fw.vport), from: 1000}
 
 	// A connection takes its time, and each of its packets passes.
 	f.untilBegun(syn4(1))
@@ -141,10 +141,10 @@ func newFlows(b *bed) {
 	f.untilRefused(1, syn4)
 	f.untilRefused(1, ack4) // nobody knows them: they would begin flows as well
 	f.counted(perSecond)
-	(&flood{bed: b, tenant: "other"}).counted(0)
+	(&flood{testbed: b, tenant: "other"}).counted(0)
 
 	// What an instance begins counts for its tenant.
-	s := &flood{bed: b, tenant: "speaker", in: onpath.DeviceName(speaks.vport), out: serverNet, leaves: true, from: 1}
+	s := &flood{testbed: b, tenant: "speaker", in: onpath.DeviceName(speaks.vport), out: serverNet, leaves: true, from: 1}
 	s.untilRefused(3, func(n uint16) []byte { return newPacket(tuple(udp, own, n, server, 9)).bytes() })
 	s.counted(perSecond)
 
@@ -170,7 +170,7 @@ func newFlows(b *bed) {
 }
 
 // newFlowsAnew: flows that a change of chains has begin anew are none of a flood.
-func newFlowsAnew(b *bed) {
+func newFlowsAnew(b *testbed) {
 	const n = 20
 	fw, next := b.instance("fw", gateway), b.instance("next", gateway)
 	old := &chain{path: 1, match: web(), elements: []*element{{instances: []*instance{fw}}}}
@@ -186,15 +186,15 @@ func newFlowsAnew(b *bed) {
 	for k := range uint16(n) {
 		b.through(clientNet, ack4(k+1), serverNet, forwards(next)...)
 	}
-	f := &flood{bed: b, tenant: "exam", in: clientNet, out: onpath.DeviceName(next.vport)}
+	f := &flood{testbed: b, tenant: "exam", in: clientNet, out: onpath.DeviceName(next.vport)}
 	for k := range uint16(2 * n) { // both directions of each might have begun anew
 		f.offer(syn4(1000 + k))
 	}
-	(&flood{bed: b, tenant: "exam", in: clientNet, out: onpath.DeviceName(next.vport), from: 2000}).untilRefused(3, syn4)
+	(&flood{testbed: b, tenant: "exam", in: clientNet, out: onpath.DeviceName(next.vport), from: 2000}).untilRefused(3, syn4)
 }
 
 // relayedFlows: what another node sends has begun there.
-func (b *bed) relayedFlows(from, to *instance) {
+func (b *testbed) relayedFlows(from, to *instance) {
 	b.t.Helper()
 	for k := range uint16(20) {
 		p := TunnelPacket{
@@ -207,7 +207,7 @@ func (b *bed) relayedFlows(from, to *instance) {
 }
 
 // before takes a flow's first packet to an instance, and gives it.
-func (b *bed) before(i *instance, t onpath.Tuple) []byte {
+func (b *testbed) before(i *instance, t onpath.Tuple) []byte {
 	b.t.Helper()
 	p := newPacket(t).bytes()
 	b.send(gateway, clientNet, p)
@@ -217,7 +217,7 @@ func (b *bed) before(i *instance, t onpath.Tuple) []byte {
 
 // newFlowsWrapped: where the operator's chain leads on into a tenant's, a flow counts
 // for both; its answers, which meet them the other way round, for nobody.
-func newFlowsWrapped(b *bed) {
+func newFlowsWrapped(b *testbed) {
 	op, op2, ten := b.instance("op", gateway), b.instance("op2", gateway), b.instance("ten", gateway)
 	op.tenant, op2.tenant, ten.tenant = onpath.OperatorTenant, onpath.OperatorTenant, "inner"
 	op2.state = onpath.VportClosed
@@ -230,7 +230,7 @@ func newFlowsWrapped(b *bed) {
 	}}
 	b.apply(l)
 	// The tenant is asked behind the operator's element.
-	f := &flood{bed: b, tenant: "inner", in: onpath.DeviceName(op.vport), out: onpath.DeviceName(ten.vport), from: 1000}
+	f := &flood{testbed: b, tenant: "inner", in: onpath.DeviceName(op.vport), out: onpath.DeviceName(ten.vport), from: 1000}
 	behind := func(n uint16) []byte { return withTTL(b.before(op, tcp4(n)), 1) }
 	f.untilBegun(behind(1))
 	f.untilRefused(3, behind)
@@ -257,7 +257,7 @@ func newFlowsWrapped(b *bed) {
 	// What the operator may not begin does not come so far.
 	l.limits = limited("inner", onpath.OperatorTenant)
 	b.apply(l)
-	e := &flood{bed: b, tenant: onpath.OperatorTenant, in: clientNet, out: onpath.DeviceName(op2.vport), from: 10000}
+	e := &flood{testbed: b, tenant: onpath.OperatorTenant, in: clientNet, out: onpath.DeviceName(op2.vport), from: 10000}
 	e.untilRefused(3, syn4)
 	b.forward(tcp4(1), op2, ten)
 	b.backward(tcp4(1), ten, op2)
@@ -270,13 +270,13 @@ func newFlowsWrapped(b *bed) {
 
 // newFlowsPair: each gateway of a pair asks for the flows that begin there, and for
 // none that began at the other one.
-func newFlowsPair(b *bed) {
+func newFlowsPair(b *testbed) {
 	l, is := b.pairOf(gateway)
 	l.limits = limited("exam")
 	b.apply(l)
 	fw := onpath.DeviceName(is[0].vport)
-	here := &flood{bed: b, tenant: "exam", in: clientNet, out: fw, from: 1000}
-	beside := &flood{bed: b, tenant: "exam", at: sideNode, in: sideNet, out: fw, from: 2000}
+	here := &flood{testbed: b, tenant: "exam", in: clientNet, out: fw, from: 1000}
+	beside := &flood{testbed: b, tenant: "exam", at: sideNode, in: sideNet, out: fw, from: 2000}
 	beside.untilRefused(3, syn4)
 	b.enters(gateway, clientNet, syn4(1), gateway, serverNet, is...)
 	here.untilRefused(3, syn4)

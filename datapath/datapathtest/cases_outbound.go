@@ -8,7 +8,7 @@ import (
 
 // outbound: what an instance sends from its own address and no chain selects
 // leaves at its entry, translated if the address is private, or not at all.
-func outbound(b *bed) {
+func outbound(b *testbed) {
 	pool, private := netip.MustParseAddr("10.1.200.1"), netip.MustParseAddr("100.64.0.9")
 	fw, speaks, mute := b.instance("fw", gateway), b.instance("speaks", "n2"), b.instance("mute", gateway)
 	speaks.own, speaks.routes = []netip.Addr{pool, private}, true
@@ -60,7 +60,7 @@ func outbound(b *bed) {
 
 // outboundBig: what an instance of another node sends of itself, and its answers, must fit
 // the tunnel, which no path says.
-func outboundBig(b *bed) {
+func outboundBig(b *testbed) {
 	own, own6, private := netip.MustParseAddr("10.1.200.1"), netip.MustParseAddr("2001:db8:1::200"), netip.MustParseAddr("100.64.0.9")
 	fw, speaks := b.instance("fw", gateway), b.instance("speaks", "n2")
 	speaks.own, speaks.routes = []netip.Addr{own, own6, private}, true
@@ -98,7 +98,7 @@ func outboundBig(b *bed) {
 
 // outboundErrors: ICMP errors about translated flows are translated both ways, by IPv4 and
 // IPv6; and nothing private is let out, whatever an error is about.
-func outboundErrors(b *bed) {
+func outboundErrors(b *testbed) {
 	private, private6, hop, hop6 := netip.MustParseAddr("100.64.0.9"), netip.MustParseAddr("fd64::9"), netip.MustParseAddr("100.64.0.10"), netip.MustParseAddr("fd64::10")
 	speaks, fw, proxy := b.instance("speaks", "n2"), b.instance("fw", gateway), b.instance("proxy", gateway)
 	speaks.own, speaks.routes = []netip.Addr{private, private6}, true
@@ -176,7 +176,7 @@ func outboundErrors(b *bed) {
 
 // quotes checks that an ICMP error goes from one address to another, is about a packet of
 // t, and is whole.
-func (b *bed) quotes(n int, e []byte, from, to netip.Addr, t onpath.Tuple) {
+func (b *testbed) quotes(n int, e []byte, from, to netip.Addr, t onpath.Tuple) {
 	b.t.Helper()
 	if err := checksums(e); err != nil {
 		b.t.Errorf("the error about flow %d: %v", n, err)

@@ -10,7 +10,7 @@ import (
 
 // fragments follow the first of their datagram; one whose first did not come by
 // is dropped if the chain is strict, else passed by.
-func fragments(b *bed) {
+func fragments(b *testbed) {
 	fw, br := b.instance("fw", "n2"), b.bridged("br", gateway)
 	dns := toServer()
 	dns.Protocol, dns.DstPorts = []uint8{udp}, ports(onpath.PortRange{First: 53, Last: 53})
@@ -57,7 +57,7 @@ func fragments(b *bed) {
 }
 
 // unreadable: what is selected by addresses but whose ports cannot be read.
-func unreadable(b *bed) {
+func unreadable(b *testbed) {
 	fw := b.instance("fw", gateway)
 	c := &chain{path: 1, match: web(), strict: true}
 	l := one(c, fw)
@@ -75,7 +75,7 @@ func unreadable(b *bed) {
 }
 
 // extensions: IPv6 extension headers are walked.
-func extensions(b *bed) {
+func extensions(b *testbed) {
 	fw := b.instance("fw", "n2")
 	b.apply(one(&chain{path: 1, match: web()}, fw))
 	padding := []byte{0, 0, 1, 4, 0, 0, 0, 0} // next header, length, PadN
@@ -94,7 +94,7 @@ func extensions(b *bed) {
 
 // tooManyExtensions: behind a pile of extension headers the ports count as
 // unreadable, or the pile would lead past the firewall.
-func tooManyExtensions(b *bed) {
+func tooManyExtensions(b *testbed) {
 	fw := b.instance("fw", gateway)
 	b.apply(one(&chain{path: 1, match: web(), strict: true}, fw))
 	p := newPacket(tcp6(1))
@@ -113,7 +113,7 @@ func tooManyExtensions(b *bed) {
 // vlan: frames of a VLAN are of another network than that of the router's uplink, and no
 // chain takes them; the kernel has no device for them here. One with tag 0, which only
 // has a priority, is taken, and elements see no tag.
-func vlan(b *bed) {
+func vlan(b *testbed) {
 	fw := b.instance("fw", gateway)
 	b.apply(one(&chain{path: 1, match: toServer()}, fw))
 	for n, tags := range [][]uint16{{100}, {200, 100}, {0, 100}} {
@@ -129,7 +129,7 @@ func vlan(b *bed) {
 
 // mtu: what is longer than the path carries is dropped and its sender told;
 // what just fits passes; the MSS of TCP is lowered in both directions.
-func mtu(b *bed) {
+func mtu(b *testbed) {
 	fw := b.instance("fw", "n2")
 	b.apply(one(&chain{path: 1, match: toServer(), mtu: 1400}, fw))
 	b.nodes[gateway].loose[edgeVport] = true
@@ -171,7 +171,7 @@ func mtu(b *bed) {
 
 // mtuOptions: a fragment that is too big has the error that its sender needs to
 // make smaller ones, and the rest of its datagram does not count as forged.
-func mtuOptions(b *bed) {
+func mtuOptions(b *testbed) {
 	fw := b.instance("fw", "n2")
 	b.apply(one(&chain{path: 1, match: toServer(), mtu: 1400}, fw))
 	b.nodes[gateway].loose[edgeVport] = true
@@ -208,12 +208,12 @@ func mtuOptions(b *bed) {
 }
 
 // isTooBig expects the ICMP error that tells the sender of p what fits.
-func (b *bed) isTooBig(device string, p []byte, mtu int) {
+func (b *testbed) isTooBig(device string, p []byte, mtu int) {
 	b.t.Helper()
 	b.isTooBigAt(gateway, device, p, mtu)
 }
 
-func (b *bed) isTooBigAt(node, device string, p []byte, mtu int) {
+func (b *testbed) isTooBigAt(node, device string, p []byte, mtu int) {
 	b.t.Helper()
 	f := b.receive(node, device)
 	if err := checksums(f.Packet); err != nil {
@@ -236,7 +236,7 @@ func (b *bed) isTooBigAt(node, device string, p []byte, mtu int) {
 }
 
 // hopLimit: where it runs out, the packet goes no further.
-func hopLimit(b *bed) {
+func hopLimit(b *testbed) {
 	fw := b.bridged("fw", gateway)
 	b.apply(one(&chain{path: 1, match: toServer()}, fw))
 	b.nodes[gateway].loose[fw.back] = true // the error goes back by there
@@ -250,7 +250,7 @@ func hopLimit(b *bed) {
 
 // local: what is to or from the node itself, and what concerns a link only, is
 // never selected.
-func local(b *bed) {
+func local(b *testbed) {
 	fw := b.instance("fw", gateway)
 	b.apply(one(&chain{path: 1, match: onpath.Match{}}, fw))
 	up := b.nodes[gateway].spec.Uplinks[0]
@@ -291,7 +291,7 @@ func local(b *bed) {
 
 // linkSource: a source that must not leave its link passes by no chain to a destination
 // beyond, and ports of DHCP alone make no packet DHCP.
-func linkSource(b *bed) {
+func linkSource(b *testbed) {
 	fw := b.instance("fw", gateway)
 	b.apply(one(&chain{path: 1, match: toServer(), strict: true}, fw))
 	for _, src := range []string{"169.254.9.9", "240.0.0.9", "fe80::9"} {
@@ -322,7 +322,7 @@ func linkSource(b *bed) {
 
 // ownSource: what comes in with the node's own address as its source passes by no chain,
 // and leaves no entry for the node's own answers. What no chain takes is the kernel's.
-func ownSource(b *bed) {
+func ownSource(b *testbed) {
 	fw := b.instance("fw", gateway)
 	b.apply(one(&chain{path: 1, match: toServer()}, fw))
 	up := b.nodes[gateway].spec.Uplinks[0]
@@ -341,7 +341,7 @@ func ownSource(b *bed) {
 
 // linkGroup: frames for all machines of a link, or for some, that carry a packet for one
 // address are forwarded by nobody: several gateways there would each send a copy.
-func linkGroup(b *bed) {
+func linkGroup(b *testbed) {
 	fw := b.instance("fw", gateway)
 	b.apply(one(&chain{path: 1, match: toServer()}, fw))
 	before := b.h.Forwarded(gateway)
@@ -360,7 +360,7 @@ func linkGroup(b *bed) {
 }
 
 // malformed: lengths that lie crash nothing and slip past nothing.
-func malformed(b *bed) {
+func malformed(b *testbed) {
 	fw := b.instance("fw", gateway)
 	b.apply(one(&chain{path: 1, match: web(), strict: true}, fw))
 	whole := newPacket(tcp4(1)).bytes()
@@ -385,7 +385,7 @@ func malformed(b *bed) {
 }
 
 // drain throws away what comes out.
-func (b *bed) drain() {
+func (b *testbed) drain() {
 	for _, name := range b.joined() {
 		for _, d := range b.nodes[name].devices {
 			for wait := quietTime; ; wait = 0 {

@@ -15,7 +15,7 @@ import (
 var pairOfGates = [][2]string{{gateway, gateway}, {gateway, sideNode}, {sideNode, gateway}, {sideNode, sideNode}}
 
 // pairOf is a pool of instances between the two, one element.
-func (b *bed) pairOf(on ...string) (*layout, []*instance) {
+func (b *testbed) pairOf(on ...string) (*layout, []*instance) {
 	var is []*instance
 	for _, n := range on {
 		is = append(is, b.instance("fw", n))
@@ -26,7 +26,7 @@ func (b *bed) pairOf(on ...string) (*layout, []*instance) {
 
 // enters sends p in at a gateway's uplink, finds the instance that gets it, and
 // sees it leave at the same or another gateway.
-func (b *bed) enters(node, in string, p []byte, leaves, out string, is ...*instance) *instance {
+func (b *testbed) enters(node, in string, p []byte, leaves, out string, is ...*instance) *instance {
 	b.t.Helper()
 	b.send(node, in, p)
 	i, p := b.met(p, is...)
@@ -36,7 +36,7 @@ func (b *bed) enters(node, in string, p []byte, leaves, out string, is ...*insta
 }
 
 // met finds which of the instances gets p, and lets it cross.
-func (b *bed) met(p []byte, is ...*instance) (*instance, []byte) {
+func (b *testbed) met(p []byte, is ...*instance) (*instance, []byte) {
 	b.t.Helper()
 	deadline := time.Now().Add(patience)
 	for {
@@ -60,7 +60,7 @@ func (b *bed) met(p []byte, is ...*instance) (*instance, []byte) {
 
 // pairAsymmetric: the forward direction comes in at one gateway, the answers at
 // the other; both cross the same instance, wherever it is.
-func pairAsymmetric(b *bed) {
+func pairAsymmetric(b *testbed) {
 	l, is := b.pairOf("n2", gateway, sideNode)
 	b.apply(l)
 	for n := range uint16(24) {
@@ -81,7 +81,7 @@ func pairAsymmetric(b *bed) {
 
 // pairMatrix: instances go on by the weights for where a flow comes from, which the
 // gateway at which answers come in does not know by itself.
-func pairMatrix(b *bed) {
+func pairMatrix(b *testbed) {
 	u := []*instance{b.instance("u0", "n2"), b.instance("u1", sideNode)}
 	v := []*instance{b.instance("v0", "n2"), b.instance("v1", gateway), b.instance("v2", sideNode)}
 	rows := []onpath.WeightRow{{From: u[0].key, Weights: []uint32{1000, 1, 1}}, {From: u[1].key, Weights: []uint32{1, 1, 1000}}}
@@ -114,7 +114,7 @@ func pairMatrix(b *bed) {
 
 // pairTold: flows stay at their instances though weights change, and whichever
 // gateway their packets come in at.
-func pairTold(b *bed) {
+func pairTold(b *testbed) {
 	l, is := b.pairOf("n2", "n2", "n2")
 	b.apply(l)
 	before := map[onpath.Tuple]*instance{}
@@ -145,7 +145,7 @@ func pairTold(b *bed) {
 
 // pairUntold: the other gateway was away when connections began, and chooses
 // otherwise by the weights of now. The next SYN tells it.
-func pairUntold(b *bed) {
+func pairUntold(b *testbed) {
 	l, is := b.pairOf("n2", "n2", "n2")
 	l.dead = sideNode
 	b.apply(l)
@@ -175,7 +175,7 @@ func pairUntold(b *bed) {
 
 // pairFunctions: a function runs at one gateway of the pair, whichever of them a
 // direction comes in at; each leaves where it came in.
-func pairFunctions(b *bed) {
+func pairFunctions(b *testbed) {
 	f, fw, beside := b.inline("f", sideNode), b.instance("fw", "n2"), b.instance("beside", sideNode)
 	t := uint16(1000)
 	for n, es := range [][]*instance{{f}, {fw, f}, {f, fw}, {beside, f}, {f, beside}, {fw, f, beside}, {fw, beside}} {
@@ -201,7 +201,7 @@ func alone(is []*instance) (elements [][]*instance) {
 
 // pairTiers: a tenant's chain within the operator's; whichever gateway a direction
 // comes in at, it crosses both, through the same instances.
-func pairTiers(b *bed) {
+func pairTiers(b *testbed) {
 	op, op2, opHere, opBeside := b.instance("op", "n2"), b.instance("op2", "n2"), b.instance("op-here", gateway), b.instance("op-beside", sideNode)
 	fw, fw2, here, beside := b.instance("fw", "n2"), b.instance("fw2", "n2"), b.instance("here", gateway), b.instance("beside", sideNode)
 	opf, opfHere, f, fHere := b.inline("opf", sideNode), b.inline("opf-here", gateway), b.inline("f", sideNode), b.inline("f-here", gateway)
@@ -235,7 +235,7 @@ func pairTiers(b *bed) {
 }
 
 // applyTiers makes an operator's chain and a tenant's of a pair of gateways.
-func (b *bed) applyTiers(path onpath.PathID, tiers [2][][]*instance, all []*instance) *layout {
+func (b *testbed) applyTiers(path onpath.PathID, tiers [2][][]*instance, all []*instance) *layout {
 	b.t.Helper()
 	guard := &chain{path: path, tier: onpath.TierOperator, tenant: "operator", match: toServer()}
 	web := &chain{path: path + 1, match: toServer()}
@@ -252,7 +252,7 @@ func (b *bed) applyTiers(path onpath.PathID, tiers [2][][]*instance, all []*inst
 // pairAsked: answers are faster than what tells of their flow, which comes late or is
 // lost. The other gateway is asked, and they cross what the packets have crossed, also
 // while the chains are young. What neither gateway knows goes by its rules.
-func pairAsked(b *bed) {
+func pairAsked(b *testbed) {
 	op, op2, fw, fw2, f := b.instance("op", "n2"), b.instance("op2", "n2"), b.instance("fw", "n2"), b.instance("fw2", sideNode), b.inline("f", gateway)
 	all := []*instance{op, op2, fw, fw2, f}
 	port := uint16(1000)
@@ -285,7 +285,7 @@ func pairAsked(b *bed) {
 
 // knownToNone: connections older than the chains pass by, or are cut; others go by the
 // rules of where they come in.
-func (b *bed) knownToNone(port uint16, l *layout, tiers [2][][]*instance) {
+func (b *testbed) knownToNone(port uint16, l *layout, tiers [2][][]*instance) {
 	b.t.Helper()
 	for _, t := range []onpath.Tuple{tcp4(port), tcp6(port)} {
 		p := newPacket(t)
@@ -324,7 +324,7 @@ func (c *chain) through(elements [][]*instance) {
 
 // talks sends a connection's first packets by the gates that its directions come in at,
 // through elements of which each is one of several instances, the same for all packets.
-func (b *bed) talks(t onpath.Tuple, gates [2]string, elements ...[]*instance) {
+func (b *testbed) talks(t onpath.Tuple, gates [2]string, elements ...[]*instance) {
 	b.t.Helper()
 	taken := make([]*instance, len(elements))
 	for n := range 3 {
@@ -343,7 +343,7 @@ func (b *bed) talks(t onpath.Tuple, gates [2]string, elements ...[]*instance) {
 
 // passes has a packet come in at a gate of the pair, cross the elements, each at the
 // instance that its flow has taken before, and leave where it came in.
-func (b *bed) passes(gate string, reverse bool, packet []byte, elements [][]*instance, taken []*instance) {
+func (b *testbed) passes(gate string, reverse bool, packet []byte, elements [][]*instance, taken []*instance) {
 	b.t.Helper()
 	in, out := clientNet, serverNet
 	if reverse {
@@ -375,7 +375,7 @@ func (b *bed) passes(gate string, reverse bool, packet []byte, elements [][]*ins
 // gateway to an instance there tells its answers that the function stands before the
 // side node's edge: so does the side node then, and has no copies made for mirrors
 // behind the function.
-func pairBehind(b *bed) {
+func pairBehind(b *testbed) {
 	f, ids, fw := b.inline("f", gateway), b.instance("ids", gateway), b.instance("fw", gateway)
 	ids.mirror = true
 	device, copies := onpath.DeviceName(fw.vport), onpath.DeviceName(ids.vport)
@@ -413,7 +413,7 @@ func pairBehind(b *bed) {
 
 // pairAdopted: a connection that passed by at one gateway is known to the other; what
 // begins by its ports there crosses the instance, and its answers at the first.
-func pairAdopted(b *bed) {
+func pairAdopted(b *testbed) {
 	l, is := b.pairOf("n2")
 	l.chains[0].began, l.chains[0].adopt = b.h.Now().Add(-time.Second), time.Hour
 	b.apply(l)
@@ -436,7 +436,7 @@ func pairAdopted(b *bed) {
 
 // pairDead: the gateway where flows came in is gone; they go on through the other,
 // and leave there.
-func pairDead(b *bed) {
+func pairDead(b *testbed) {
 	l, is := b.pairOf("n2", sideNode, "n2")
 	b.apply(l)
 	before := map[onpath.Tuple]*instance{}
@@ -459,7 +459,7 @@ func pairDead(b *bed) {
 
 // pairReset: a node without an edge finds an instance gone before the gateway does,
 // and resets its connections.
-func pairReset(b *bed) {
+func pairReset(b *testbed) {
 	l, is := b.pairOf("n2")
 	l.chains[0].elements[0].lost = onpath.LostReset
 	b.apply(l)

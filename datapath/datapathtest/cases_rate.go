@@ -4,7 +4,7 @@ import "github.com/onpath/onpath"
 
 // rates: what an instance is sent, and what it sends, above its rate is dropped, and counted
 // where it came from; each direction has its own limit, and what rests may burst.
-func rates(b *bed) {
+func rates(b *testbed) {
 	fw := b.instance("fw", gateway)
 	l := one(&chain{path: 1, match: toServer()}, fw)
 	p := newPacket(udp4(1))
@@ -34,7 +34,7 @@ func rates(b *bed) {
 
 // untilDropped sends a packet until its rate is used up; until then it comes to an instance,
 // or, of none, leaves.
-func (b *bed) untilDropped(device string, p []byte, to *instance) {
+func (b *testbed) untilDropped(device string, p []byte, to *instance) {
 	b.t.Helper()
 	from := edgeVport
 	if to == nil {

@@ -4,7 +4,7 @@ import "github.com/onpath/onpath"
 
 // sharedInstance: an instance serves two chains. What comes to it by the one turns no
 // answers of a flow that the other chain leads past another instance.
-func sharedInstance(b *bed) {
+func sharedInstance(b *testbed) {
 	first, shared := b.instance("first", gateway), b.instance("shared", gateway)
 	shared.state = onpath.VportDraining
 	b.apply(&layout{instances: []*instance{first, shared}, chains: []*chain{
@@ -28,7 +28,7 @@ func sharedInstance(b *bed) {
 
 // enteredHere: a flow that came in at another gateway leaves at this one. What answers
 // it comes in here, and so leaves here again where it must turn back.
-func enteredHere(b *bed) {
+func enteredHere(b *testbed) {
 	fw := b.instance("fw", "n2")
 	b.apply(one(&chain{path: 1, match: toServer()}, fw))
 	t := udp4(1)

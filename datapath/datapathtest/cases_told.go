@@ -8,7 +8,7 @@ import (
 
 // toldLate: an instance knows of a flow whose first packets went no further, as soon
 // as one comes to it: also if that is at once.
-func toldLate(b *bed) {
+func toldLate(b *testbed) {
 	fw := b.instance("fw", gateway)
 	b.apply(one(&chain{path: 1, match: toServer(), mtu: 1400}, fw))
 	b.nodes[gateway].loose[edgeVport] = true
@@ -25,7 +25,7 @@ func toldLate(b *bed) {
 
 // nodesOwn: an instance may emit others' addresses as its chains say, never the
 // node's own: it would get the node's answers.
-func nodesOwn(b *bed) {
+func nodesOwn(b *testbed) {
 	nat := b.instance("nat", gateway)
 	nat.packets = onpath.PacketsRewrite
 	nat.emits = []emission{{path: 1, match: toServer()}}
@@ -54,7 +54,7 @@ func nodesOwn(b *bed) {
 
 // errorsFromNobody: an ICMP error from an address that no router forwards from leads
 // nowhere, whatever it quotes.
-func errorsFromNobody(b *bed) {
+func errorsFromNobody(b *testbed) {
 	fw := b.instance("fw", gateway)
 	b.apply(one(&chain{path: 1, match: toServer()}, fw))
 	b.forward(udp4(1), fw)
@@ -72,7 +72,7 @@ func errorsFromNobody(b *bed) {
 
 // roomForFew: a tenant's established flows stay within its share, and what finds no
 // room there is steered all the same, both ways.
-func roomForFew(b *bed) {
+func roomForFew(b *testbed) {
 	const most, n = 8, 20
 	fw, other := b.instance("fw", gateway), b.instance("other", gateway)
 	other.tenant = "other"
@@ -104,7 +104,7 @@ func roomForFew(b *bed) {
 // heldBy: where an operator's chain wraps a tenant's, established entries at the edge count
 // to the tenant whose path they are of, answers' as well, though by the rules these would
 // meet the operator's chain first. Who looks again finds the same.
-func heldBy(b *bed) {
+func heldBy(b *testbed) {
 	op, ten := b.instance("op", gateway), b.instance("ten", gateway)
 	op.tenant, ten.tenant = onpath.OperatorTenant, "inner"
 	b.apply(&layout{instances: []*instance{op, ten}, chains: []*chain{

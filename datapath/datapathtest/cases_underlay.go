@@ -8,7 +8,7 @@ import (
 
 // underlayMissing: without the underlay address a configuration comes into force all the
 // same. Other nodes' instances count as lost, until the next Apply finds the address.
-func underlayMissing(b *bed) {
+func underlayMissing(b *testbed) {
 	here, there, last := b.instance("here", gateway), b.instance("there", "n2"), b.instance("last", "n2")
 	udpOnly := toServer()
 	udpOnly.Protocol = []uint8{udp}

@@ -9,7 +9,7 @@ import (
 
 // watch: each hop counts a watched flow's packets, to the packet, with the
 // reasons of drops, and those of no other flow.
-func watch(b *bed) {
+func watch(b *testbed) {
 	fw := b.instance("fw", "n2")
 	l := one(&chain{path: 1, match: toServer(), mtu: 1400}, fw)
 	b.apply(l)
@@ -57,7 +57,7 @@ type seen struct {
 	dropped map[onpath.DropReason]uint64
 }
 
-func (b *bed) watching(node string, ts ...onpath.Tuple) []onpath.FlowCounters {
+func (b *testbed) watching(node string, ts ...onpath.Tuple) []onpath.FlowCounters {
 	b.t.Helper()
 	f, err := b.nodes[node].dp.Watch(b.t.Context(), onpath.WatchSpec{Tuples: ts})
 	if err != nil || len(f) != len(ts) {
@@ -66,7 +66,7 @@ func (b *bed) watching(node string, ts ...onpath.Tuple) []onpath.FlowCounters {
 	return f
 }
 
-func (b *bed) watched(node string, t onpath.Tuple, want map[onpath.VportID]seen) {
+func (b *testbed) watched(node string, t onpath.Tuple, want map[onpath.VportID]seen) {
 	b.t.Helper()
 	var got map[onpath.VportID]seen
 	defer func() {
@@ -86,7 +86,7 @@ func (b *bed) watched(node string, t onpath.Tuple, want map[onpath.VportID]seen)
 }
 
 // bareToo compares bare entries with whole ones, in what they say.
-func (b *bed) bareToo(f onpath.FlowFilter) {
+func (b *testbed) bareToo(f onpath.FlowFilter) {
 	b.t.Helper()
 	for _, node := range b.joined() {
 		left := map[string]int{}

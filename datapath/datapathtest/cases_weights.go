@@ -9,7 +9,7 @@ import (
 // matrix: new flows are shared by the weights for the instance that they come
 // from, within a tenth, from the edge too; both directions meet the same
 // instances, whichever speaks first.
-func matrix(b *bed) {
+func matrix(b *testbed) {
 	u := []*instance{b.instance("u0", gateway), b.instance("u1", "n2")}
 	v := []*instance{b.instance("v0", gateway), b.instance("v1", "n2"), b.instance("v2", sideNode)}
 	rows := [][]uint32{{1, 0, 3}, {0, 2, 1}}
@@ -57,7 +57,7 @@ func matrix(b *bed) {
 
 // passOn lets the first packet of each flow come out of the instance that it came
 // to, and finds out to which of others it goes on.
-func (b *bed) passOn(met map[onpath.Tuple]*instance, reverse bool, among ...*instance) map[onpath.Tuple]*instance {
+func (b *testbed) passOn(met map[onpath.Tuple]*instance, reverse bool, among ...*instance) map[onpath.Tuple]*instance {
 	b.t.Helper()
 	sent, next := map[onpath.Tuple][]byte{}, map[onpath.Tuple]*instance{}
 	for t, i := range met {
@@ -78,7 +78,7 @@ func (b *bed) passOn(met map[onpath.Tuple]*instance, reverse bool, among ...*ins
 
 // whereTo waits until one of the instances has got the packet p, which it keeps
 // for cross.
-func (b *bed) whereTo(p []byte, reverse bool, among []*instance) *instance {
+func (b *testbed) whereTo(p []byte, reverse bool, among []*instance) *instance {
 	b.t.Helper()
 	t := tupleOf(p)
 	var at *instance

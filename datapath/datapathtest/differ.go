@@ -60,8 +60,8 @@ func Differ(t *testing.T, subject, model Prober, seed uint64, packets, every int
 		delete(mtus, serverNet) // what is long comes in, and does not go out
 	}
 	d := &differ{
-		t: t, every: every, sides: [2]*bed{newBedOf(t, subject, mtus), newBedOf(t, model, mtus)},
-		probes: [2]Prober{subject, model}, mill: newMill(seed),
+		t: t, every: every, sides: [2]*testbed{newTestbedOf(t, subject, mtus), newTestbedOf(t, model, mtus)},
+		probes: [2]Prober{subject, model}, generator: newGenerator(seed),
 	}
 	for _, b := range d.sides {
 		b.join(nodes...)
@@ -94,9 +94,9 @@ type differ struct {
 	trace     bool   // say what becomes of every whole packet
 	follow    string // the flow, "source,destination", of which all is said
 	at        int
-	sides     [2]*bed // subject, model
+	sides     [2]*testbed // subject, model
 	probes    [2]Prober
-	mill      *mill
+	generator *generator
 	layout    *layout
 	functions [2][]onpath.InlineFunction
 	seen      [4]int   // by outcome
@@ -208,16 +208,16 @@ func (d *differ) addFunctions(l *layout, keep, alone *instance) {
 		&chain{path: 10, match: match(droppedPort, behindPort), elements: []*element{{instances: []*instance{alone}, none: onpath.NoneBypass}}},
 		&chain{path: 11, match: match(stampedPort, stampedPort), mtu: 1450, elements: []*element{
 			{instances: []*instance{before}}, {instances: []*instance{keep}}, {instances: []*instance{behind}, none: onpath.NoneBypass}}})
-	d.mill.functions = true
-	d.mill.renew()
+	d.generator.functions = true
+	d.generator.renew()
 }
 
 // change closes, drains or opens some instances.
 func (d *differ) change() {
 	states := []onpath.VportState{onpath.VportUp, onpath.VportUp, onpath.VportClosed, onpath.VportDraining}
 	for _, i := range d.layout.instances {
-		if !i.mirror && d.mill.one(3) {
-			i.state = states[d.mill.IntN(len(states))]
+		if !i.mirror && d.generator.one(3) {
+			i.state = states[d.generator.IntN(len(states))]
 		}
 	}
 	d.compareCounters()
@@ -238,11 +238,11 @@ func (d *differ) apply() {
 func (d *differ) one() {
 	tried := &d.recent[d.at%len(d.recent)]
 	*tried = trial{at: d.at}
-	if d.mill.one(6) {
-		tried.device, tried.tunnel = "the tunnel", d.mill.tunnelled(d.sides[0], d.layout)
+	if d.generator.one(6) {
+		tried.device, tried.tunnel = "the tunnel", d.generator.tunnelled(d.sides[0], d.layout)
 		tried.frame.Packet = tried.tunnel.Packet
 	} else {
-		tried.device, tried.frame, tried.segment = d.mill.frame(d.layout)
+		tried.device, tried.frame, tried.segment = d.generator.frame(d.layout)
 	}
 	f := tried.frame
 	var out [2]Outcome
@@ -256,7 +256,7 @@ func (d *differ) one() {
 	d.seen[out[1]]++
 	d.packet = f.Packet
 	tried.outcome = out[1]
-	if d.trace && d.mill.valid(f.Packet) {
+	if d.trace && d.generator.valid(f.Packet) {
 		d.t.Logf("%d at %s %v: %s and %s, %s %s", d.at, tried.device, tupleOf(f.Packet), out[0], out[1], frames[0].Dst, frames[1].Dst)
 	}
 	switch {
@@ -264,18 +264,18 @@ func (d *differ) one() {
 	case out[1] == Answered && (out[0] == Gone || out[0] == Sent): // answers are limited in number, and are packets
 		return
 	default:
-		d.t.Errorf("%s\n\tthe driver: %s, the model: %s\n\tseed %d", tried, out[0], out[1], d.mill.seed)
+		d.t.Errorf("%s\n\tthe driver: %s, the model: %s\n\tseed %d", tried, out[0], out[1], d.generator.seed)
 		d.compareCounters()
 		return
 	}
 	if out[0] != Sent || len(frames[1].Packet) == 0 {
 		return
 	}
-	d.mill.learn(to, frames[1])
+	d.generator.learn(to, frames[1])
 	other := frames[1].Dst != "" && (frames[0].Dst != frames[1].Dst || frames[0].Src != frames[1].Src)
 	if other || !bytes.Equal(frames[0].Packet, frames[1].Packet) {
 		d.t.Errorf("%s\n\tthe driver sent to %s from %s %x\n\tthe model  sent to %s from %s %x\n\tseed %d", tried,
-			frames[0].Dst, frames[0].Src, frames[0].Packet, frames[1].Dst, frames[1].Src, frames[1].Packet, d.mill.seed)
+			frames[0].Dst, frames[0].Src, frames[0].Packet, frames[1].Dst, frames[1].Src, frames[1].Packet, d.generator.seed)
 		d.entries(f.Packet)
 	}
 }
@@ -309,7 +309,7 @@ func (d *differ) entries(packet []byte) {
 	}
 	d.t.Logf("to see how they came about: ONPATH_DIFFER_FLOW=%s", e)
 	t := onpath.Tuple{}
-	if t.Src, t.Dst = addresses(packet); d.mill.valid(packet) && d.follow == "" {
+	if t.Src, t.Dst = addresses(packet); d.generator.valid(packet) && d.follow == "" {
 		t = tupleOf(packet)
 	}
 	for i, b := range d.sides {
@@ -357,7 +357,7 @@ func (d *differ) compareCounters() {
 		note("the driver counts %d encapsulated, the model %d", c[0].Encapsulated, c[1].Encapsulated)
 	}
 	if bad > 0 {
-		d.t.Errorf("seed %d, within the last of these packets (compare after each one to see which):", d.mill.seed)
+		d.t.Errorf("seed %d, within the last of these packets (compare after each one to see which):", d.generator.seed)
 		for i := range d.recent {
 			d.t.Log(&d.recent[(d.at+1+i)%len(d.recent)])
 		}

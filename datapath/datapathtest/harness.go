@@ -123,7 +123,7 @@ func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 			if why := h.Lacks(c.Name); why != "" {
 				t.Skipf("the driver lacks %s: %s", c.Name, why)
 			}
-			b := newBed(t, h)
+			b := newTestbed(t, h)
 			c.run(b)
 			b.finish()
 		})
@@ -135,5 +135,5 @@ type Case struct {
 	Name string
 	// About says in a sentence what must hold.
 	About string
-	run   func(b *bed)
+	run   func(b *testbed)
 }

@@ -37,7 +37,7 @@ func (h hop) sides() (in, out string) {
 
 // cross lets a packet that is on its way to the instance go through it, and
 // gives it as it came out: one hop further if the instance is routed.
-func (b *bed) cross(h hop, p []byte) []byte {
+func (b *testbed) cross(h hop, p []byte) []byte {
 	b.t.Helper()
 	in, out := h.sides()
 	f := b.expect(h.at.node, in, p)
@@ -59,7 +59,7 @@ func (b *bed) cross(h hop, p []byte) []byte {
 }
 
 // source checks what a routed element is told by the source of a frame.
-func (b *bed) source(h hop, f Frame) {
+func (b *testbed) source(h hop, f Frame) {
 	b.t.Helper()
 	want := onpath.HostMAC(h.at.vport)
 	if h.at.tells != 0 {
@@ -71,7 +71,7 @@ func (b *bed) source(h hop, f Frame) {
 }
 
 // constantMACs checks what a bridged element sees.
-func (b *bed) constantMACs(h hop, f Frame) {
+func (b *testbed) constantMACs(h hop, f Frame) {
 	b.t.Helper()
 	here, there := h.at.vport, h.at.back
 	if h.reverse {
@@ -85,7 +85,7 @@ func (b *bed) constantMACs(h hop, f Frame) {
 
 // through sends p in at one uplink of the gateway, plays the elements, and sees
 // it leave at the other uplink, one hop further; it gives what left.
-func (b *bed) through(in string, p []byte, out string, hs ...hop) []byte {
+func (b *testbed) through(in string, p []byte, out string, hs ...hop) []byte {
 	b.t.Helper()
 	b.send(gateway, in, p)
 	for _, h := range hs {
@@ -98,12 +98,12 @@ func (b *bed) through(in string, p []byte, out string, hs ...hop) []byte {
 
 // forward and backward take one packet of t, whose source is a client, through
 // instances, in the order in which they are met.
-func (b *bed) forward(t onpath.Tuple, is ...*instance) {
+func (b *testbed) forward(t onpath.Tuple, is ...*instance) {
 	b.t.Helper()
 	b.through(clientNet, newPacket(t).bytes(), serverNet, forwards(is...)...)
 }
 
-func (b *bed) backward(t onpath.Tuple, is ...*instance) {
+func (b *testbed) backward(t onpath.Tuple, is ...*instance) {
 	b.t.Helper()
 	b.through(serverNet, answerTo(t).bytes(), clientNet, backwards(is...)...)
 }
@@ -125,7 +125,7 @@ func answerTo(t onpath.Tuple) packet {
 }
 
 // untouched sends a packet that the kernel alone must carry across the gateway.
-func (b *bed) untouched(in string, p []byte, out string) {
+func (b *testbed) untouched(in string, p []byte, out string) {
 	b.t.Helper()
 	b.h.Send(gateway, in, Frame{Packet: p})
 	f := b.receive(gateway, out)
@@ -133,7 +133,7 @@ func (b *bed) untouched(in string, p []byte, out string) {
 }
 
 // entry is the one flow entry of a node for a vport and tuple.
-func (b *bed) entry(node string, v onpath.VportID, t onpath.Tuple) (onpath.FlowEntry, bool) {
+func (b *testbed) entry(node string, v onpath.VportID, t onpath.Tuple) (onpath.FlowEntry, bool) {
 	b.t.Helper()
 	for _, e := range b.flows(node, onpath.FlowFilter{Tuple: &t}) {
 		if e.Vport == v && e.Tuple == t {
@@ -144,7 +144,7 @@ func (b *bed) entry(node string, v onpath.VportID, t onpath.Tuple) (onpath.FlowE
 }
 
 // leads checks where an entry leads; next is ignored unless it is a vport.
-func (b *bed) leads(node string, v onpath.VportID, t onpath.Tuple, kind onpath.NextKind, next onpath.VportID) {
+func (b *testbed) leads(node string, v onpath.VportID, t onpath.Tuple, kind onpath.NextKind, next onpath.VportID) {
 	b.t.Helper()
 	e, ok := b.entry(node, v, t)
 	switch {
@@ -155,7 +155,7 @@ func (b *bed) leads(node string, v onpath.VportID, t onpath.Tuple, kind onpath.N
 	}
 }
 
-func (b *bed) noEntries() {
+func (b *testbed) noEntries() {
 	b.t.Helper()
 	for _, name := range b.joined() {
 		if es := b.flows(name, onpath.FlowFilter{}); len(es) > 0 {
@@ -165,7 +165,7 @@ func (b *bed) noEntries() {
 }
 
 // pathCounts checks a chain's counters at the gateway, in packets.
-func (b *bed) pathCounts(p onpath.PathID, steered, passed uint64) {
+func (b *testbed) pathCounts(p onpath.PathID, steered, passed uint64) {
 	b.t.Helper()
 	c := b.counters(gateway).Paths[p]
 	if c.Steered.Packets != steered || c.Passed.Packets != passed {

@@ -2,7 +2,7 @@ package datapathtest
 
 import "github.com/onpath/onpath"
 
-// A mill has so many streams at a time, each of so many packets at the most; one of
+// A generator has so many streams at a time, each of so many packets at the most; one of
 // streamShare packets is theirs.
 const (
 	streams      = 12
@@ -24,7 +24,7 @@ type stream struct {
 	seq   uint32 // of the SYN's answer
 }
 
-func (m *mill) newStream() stream {
+func (m *generator) newStream() stream {
 	s := stream{tuple: m.tuple(), last: 20 + m.IntN(streamLength-20), ends: m.one(2)}
 	s.tuple.Protocol = pickOne[uint8](m, tcp, udp)
 	if m.one(4) {
@@ -37,7 +37,7 @@ func (m *mill) newStream() stream {
 }
 
 // stream is the next packet of one of the streams.
-func (m *mill) stream() (device string, f Frame) {
+func (m *generator) stream() (device string, f Frame) {
 	if m.streams == nil {
 		m.streams = make([]stream, streams)
 	}

@@ -35,7 +35,7 @@ func bump() func(*onpath.DatapathConfig) {
 func TestBridge(t *testing.T) {
 	for _, kernel := range []bool{false, true} {
 		t.Run(fmt.Sprintf("kernel-bridge=%v", kernel), func(t *testing.T) {
-			c := newTownWith(t, townOptions{bump: true, noTCX: kernel})
+			c := newTestbedWith(t, testbedOptions{bump: true, noTCX: kernel})
 			gw := c.nodes["gw"]
 			if kernel {
 				c.bridge(gw.ns, "up0", "up1")
@@ -74,7 +74,7 @@ func TestBridge(t *testing.T) {
 
 // TestBridgeTag: a tag is on the frames again when they leave.
 func TestBridgeTag(t *testing.T) {
-	c := newTownWith(t, townOptions{bump: true})
+	c := newTestbedWith(t, testbedOptions{bump: true})
 	for ns, addr := range map[string]string{c.client: "10.101.0.2/16", c.server: "10.101.0.9/16"} {
 		err := netnsrun.Do(ns, func() error {
 			l, err := netlink.LinkByName("eth0")
@@ -104,7 +104,7 @@ func TestBridgeTag(t *testing.T) {
 func TestHost(t *testing.T) {
 	for _, noTCX := range []bool{false, true} {
 		t.Run(fmt.Sprintf("noTCX=%v", noTCX), func(t *testing.T) {
-			c := newTownWith(t, townOptions{noTCX: noTCX})
+			c := newTestbedWith(t, testbedOptions{noTCX: noTCX})
 			gw := c.nodes["gw"]
 			c.in(gw.ns, func() error {
 				for _, s := range []string{"ipv4/conf/up1/forwarding=0", "ipv4/conf/up1/rp_filter=1"} {
@@ -125,7 +125,7 @@ func TestHost(t *testing.T) {
 			if a, b := c.out("gw", 16), c.out("n2", 17); a < 2900 || b < 2900 {
 				t.Errorf("the instances got %d and %d packets, must be over 2900", a, b)
 			}
-			c.pathMTU(gw.ns, "10.9.0.2:9", townMTU)
+			c.pathMTU(gw.ns, "10.9.0.2:9", testbedMTU)
 
 			// The transit of the same machine is not its own traffic.
 			before := c.out("gw", 16)
@@ -152,7 +152,7 @@ func TestHost(t *testing.T) {
 // TestTap: copies reach inline and mirrored elements, here and elsewhere, and
 // nothing comes back or goes on.
 func TestTap(t *testing.T) {
-	c := newTown(t)
+	c := newTestbed(t)
 	gw := c.nodes["gw"]
 	c.routed("gw", 16)
 	c.routed("n2", 17)
@@ -186,7 +186,7 @@ func TestTap(t *testing.T) {
 
 // TestMirrorRepick: another mirror takes over the flows of one that closed.
 func TestMirrorRepick(t *testing.T) {
-	c := newTown(t)
+	c := newTestbed(t)
 	c.routed("gw", 16)
 	c.routed("n2", 17)
 	c.routed("gw", 18)
@@ -228,7 +228,7 @@ func TestMirrorRepick(t *testing.T) {
 	}
 }
 
-// mirrored makes an element of the town's chain a mirror, in both directions.
+// mirrored makes an element of the testbed's chain a mirror, in both directions.
 func mirrored(cfg *onpath.DatapathConfig, element int) {
 	for i := range cfg.Groups {
 		if _, e, _ := cfg.Groups[i].ID.Split(); e == element {
@@ -238,7 +238,7 @@ func mirrored(cfg *onpath.DatapathConfig, element int) {
 }
 
 // udp gives a function that sends one datagram from a fixed port.
-func (c *town) udp(ns, from, to string) func() {
+func (c *testbed) udp(ns, from, to string) func() {
 	c.t.Helper()
 	var conn net.Conn
 	c.in(ns, func() (err error) {
@@ -256,7 +256,7 @@ func (c *town) udp(ns, from, to string) func() {
 }
 
 // echo sends a datagram and waits for it to come back.
-func (c *town) echo(from, to, addr string) {
+func (c *testbed) echo(from, to, addr string) {
 	c.t.Helper()
 	var far net.PacketConn
 	c.in(to, func() (err error) {
@@ -290,7 +290,7 @@ func (c *town) echo(from, to, addr string) {
 }
 
 // pathMTU expects that a machine's sockets learn a path's MTU.
-func (c *town) pathMTU(ns, addr string, want int) {
+func (c *testbed) pathMTU(ns, addr string, want int) {
 	c.t.Helper()
 	var conn net.Conn
 	c.in(ns, func() (err error) {
@@ -315,7 +315,7 @@ func (c *town) pathMTU(ns, addr string, want int) {
 }
 
 // bridge joins devices by a bridge of the kernel.
-func (c *town) bridge(ns string, devices ...string) {
+func (c *testbed) bridge(ns string, devices ...string) {
 	c.t.Helper()
 	c.in(ns, func() error {
 		attrs := netlink.NewLinkAttrs()
@@ -340,7 +340,7 @@ func (c *town) bridge(ns string, devices ...string) {
 	})
 }
 
-func (c *town) link(ns, dev string) (attrs netlink.LinkAttrs) {
+func (c *testbed) link(ns, dev string) (attrs netlink.LinkAttrs) {
 	c.t.Helper()
 	c.in(ns, func() error {
 		l, err := netlink.LinkByName(dev)
@@ -352,7 +352,7 @@ func (c *town) link(ns, dev string) (attrs netlink.LinkAttrs) {
 	return attrs
 }
 
-func (c *town) promiscuous(ns, dev string) bool {
+func (c *testbed) promiscuous(ns, dev string) bool {
 	c.t.Helper()
 	return c.link(ns, dev).RawFlags&unix.IFF_PROMISC != 0
 }

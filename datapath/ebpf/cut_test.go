@@ -15,7 +15,7 @@ import (
 func TestCutTunnels(t *testing.T) {
 	for _, noTCX := range []bool{false, true} {
 		t.Run(fmt.Sprintf("noTCX=%v", noTCX), func(t *testing.T) {
-			c := newTownWith(t, townOptions{noTCX: noTCX})
+			c := newTestbedWith(t, testbedOptions{noTCX: noTCX})
 			c.routed("n2", 17)
 			c.chainOf(toServers(), element(17, 17))
 			c.in(c.server, func() error { // nobody is to answer
@@ -42,7 +42,7 @@ func TestCutTunnels(t *testing.T) {
 				return impair.Cut("under0", impair.Received, impair.Datagrams{To: onpath.DefaultTunnelPort}, time.Minute)
 			})
 			came("with the link cut", 1)
-			c.apply(toServers(), func(cfg *onpath.DatapathConfig) { cfg.Paths[0].MTU = townMTU - 100 }, element(17, 17))
+			c.apply(toServers(), func(cfg *onpath.DatapathConfig) { cfg.Paths[0].MTU = testbedMTU - 100 }, element(17, 17))
 			came("with the link cut, after a change", 1)
 			c.in(n2, func() error { return impair.Clear("under0") })
 			came("when that is over", 2)

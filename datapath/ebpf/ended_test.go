@@ -21,7 +21,7 @@ import (
 // come back from the other node in that moment leave nothing that leads to the
 // instance.
 func TestEndUnderTraffic(t *testing.T) {
-	c := newTown(t)
+	c := newTestbed(t)
 	c.routed("n2", 17)
 	c.slow(17, 2*time.Millisecond, 5*time.Millisecond)
 	c.answer("10.9.0.2:7")
@@ -56,7 +56,7 @@ func TestEndUnderTraffic(t *testing.T) {
 // sends it nothing more, lets out what is still in it: flows lose nothing as they move
 // to another instance.
 func TestLeaveUnderTraffic(t *testing.T) {
-	c := newTown(t)
+	c := newTestbed(t)
 	was := ebpf.SetLastOnes(300 * time.Millisecond) // this program holds packets, and may be slow
 	defer ebpf.SetLastOnes(was)
 	const first, last = onpath.VportID(17), onpath.VportID(21)
@@ -73,7 +73,7 @@ func TestLeaveUnderTraffic(t *testing.T) {
 		}
 		for _, name := range nodes {
 			cfg := c.config(name, toServers(), [][][2]onpath.VportID{members})
-			cfg.Vports = slices.DeleteFunc(cfg.Vports, func(v onpath.Vport) bool { return v.ID != townEdge && !slices.Contains(ids, v.ID) })
+			cfg.Vports = slices.DeleteFunc(cfg.Vports, func(v onpath.Vport) bool { return v.ID != testbedEdge && !slices.Contains(ids, v.ID) })
 			c.must(c.nodes[name].dp.Apply(t.Context(), cfg))
 		}
 	}
@@ -100,7 +100,7 @@ const (
 
 // slow has the instance's datagrams wait for some time, from least to most, before
 // they go on.
-func (c *town) slow(id onpath.VportID, least, most time.Duration) {
+func (c *testbed) slow(id onpath.VportID, least, most time.Duration) {
 	c.t.Helper()
 	ns := filepath.Join(c.dir, fmt.Sprintf("i%d", id))
 	c.in(ns, func() error { return errors.Join(setting("ipv4/ip_forward=0"), setting("ipv6/conf/all/forwarding=0")) })
@@ -131,14 +131,14 @@ func (c *town) slow(id onpath.VportID, least, most time.Duration) {
 }
 
 // bare is a node's configuration without chains and instances.
-func (c *town) bare(name string) *onpath.DatapathConfig {
+func (c *testbed) bare(name string) *onpath.DatapathConfig {
 	cfg := c.config(name, onpath.Match{}, nil)
 	cfg.Paths, cfg.Groups = nil, nil
 	cfg.Tables = cfg.Tables[:1]
 	cfg.Tables[0].Rules = nil
 	var own []onpath.Vport
 	for _, v := range cfg.Vports {
-		if v.ID == townEdge {
+		if v.ID == testbedEdge {
 			own = append(own, v)
 		}
 	}

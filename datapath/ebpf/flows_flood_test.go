@@ -42,7 +42,7 @@ const (
 
 // keep makes flows from the client to a port of the server, and sees them
 // established: packets have gone both ways.
-func (c *town) keep(port int) *kept {
+func (c *testbed) keep(port int) *kept {
 	c.t.Helper()
 	k := &kept{to: &net.UDPAddr{IP: net.IPv4(10, 9, 0, 2), Port: port}}
 	server := c.unsummed(c.server, k.to)
@@ -69,7 +69,7 @@ func (c *town) keep(port int) *kept {
 
 // unsummed opens a socket whose packets carry no checksum: XDP on virtual devices hands
 // on partial ones as if they were whole.
-func (c *town) unsummed(ns string, at *net.UDPAddr) (conn *net.UDPConn) {
+func (c *testbed) unsummed(ns string, at *net.UDPAddr) (conn *net.UDPConn) {
 	c.t.Helper()
 	c.must(netnsrun.Do(ns, func() (err error) {
 		conn, err = net.ListenUDP("udp4", at)
@@ -180,7 +180,7 @@ func TestFloodOfNewFlows(t *testing.T) {
 	if long == 0 {
 		limit = 1000 // few enough for any machine's speed
 	}
-	c := newTown(t)
+	c := newTestbed(t)
 	c.routed("gw", 16)
 	c.routed("gw", 17)
 	c.instances[1].Tenant = "quiet"
@@ -207,7 +207,7 @@ func TestFloodOfNewFlows(t *testing.T) {
 
 	after := c.gateway()
 	held := after.Tenants["town"]
-	in := after.Vports[townEdge].In.Packets - before.Vports[townEdge].In.Packets
+	in := after.Vports[testbedEdge].In.Packets - before.Vports[testbedEdge].In.Packets
 	in -= uint64(keptFlows * (flooded.sent + quiet.sent - 2*answered))
 	began := in - held.Refused
 	t.Logf("%d new flows came in of %d that were sent, in %v, %.0f a second; %d were refused", in, sent, took.Round(time.Millisecond), float64(in)/took.Seconds(), held.Refused)
@@ -217,7 +217,7 @@ func TestFloodOfNewFlows(t *testing.T) {
 			t.Errorf("tenant %s holds more than its share: %+v", tenant, h)
 		}
 	}
-	if dropped := after.Vports[townEdge].Dropped[onpath.DropNewFlows]; held.Refused == 0 || dropped != held.Refused {
+	if dropped := after.Vports[testbedEdge].Dropped[onpath.DropNewFlows]; held.Refused == 0 || dropped != held.Refused {
 		t.Errorf("%d packets were refused, %d dropped because of that", held.Refused, dropped)
 	}
 	if most := uint64(float64(limit) * (took.Seconds() + 0.2)); began > most {
@@ -241,7 +241,7 @@ func TestFloodOfNewFlows(t *testing.T) {
 	c.entriesOf("flooded", flooded)
 }
 
-func (c *town) gateway() *onpath.Counters {
+func (c *testbed) gateway() *onpath.Counters {
 	c.t.Helper()
 	counters, err := c.nodes["gw"].dp.Counters(c.t.Context())
 	c.must(err)
@@ -249,7 +249,7 @@ func (c *town) gateway() *onpath.Counters {
 }
 
 // sources makes one on each of the CPUs: what it sends is handled there as well.
-func (c *town) sources(cpus int) (list []*traffic.Source) {
+func (c *testbed) sources(cpus int) (list []*traffic.Source) {
 	c.t.Helper()
 	client, gateway := c.mac(c.client, "eth0"), c.mac(c.nodes["gw"].ns, "up0")
 	for cpu := range cpus {
@@ -262,7 +262,7 @@ func (c *town) sources(cpus int) (list []*traffic.Source) {
 }
 
 // flood has all sources send new flows, and tells how many each has sent.
-func (c *town) flood(sources []*traffic.Source, long time.Duration) chan uint64 {
+func (c *testbed) flood(sources []*traffic.Source, long time.Duration) chan uint64 {
 	done := make(chan uint64, len(sources))
 	for i, s := range sources {
 		j := traffic.Job{Order: traffic.Sequential, Flows: traffic.Flows{
@@ -299,7 +299,7 @@ func floodFrom(ctx context.Context, s *traffic.Source, j traffic.Job, long time.
 
 // floodable has one chain for port 9 past instance 16, of a tenant that may begin so
 // many flows a second, and another tenant's for port 53 past instance 17.
-func (c *town) floodable(limit int) {
+func (c *testbed) floodable(limit int) {
 	c.t.Helper()
 	match := func(port uint16) onpath.Match {
 		m := toServers()
@@ -327,14 +327,14 @@ func (c *town) floodable(limit int) {
 }
 
 // blackhole has a namespace drop what goes to an address.
-func (c *town) blackhole(ns string, to netip.Addr) {
+func (c *testbed) blackhole(ns string, to netip.Addr) {
 	c.t.Helper()
 	dst := &net.IPNet{IP: to.AsSlice(), Mask: net.CIDRMask(32, 32)}
 	c.in(ns, func() error { return netlink.RouteAdd(&netlink.Route{Dst: dst, Type: unix.RTN_BLACKHOLE}) })
 }
 
 // mac is a device's address.
-func (c *town) mac(ns, dev string) (mac net.HardwareAddr) {
+func (c *testbed) mac(ns, dev string) (mac net.HardwareAddr) {
 	c.t.Helper()
 	c.in(ns, func() error {
 		l, err := netlink.LinkByName(dev)
@@ -348,7 +348,7 @@ func (c *town) mac(ns, dev string) (mac net.HardwareAddr) {
 
 // sendUntil sends of all flows, a few at a time, until the sources are done. It gives
 // what they sent.
-func (c *town) sendUntil(done chan uint64, flows ...*kept) (sent uint64) {
+func (c *testbed) sendUntil(done chan uint64, flows ...*kept) (sent uint64) {
 	c.t.Helper()
 	tick := time.NewTicker(keptEvery * keptBurst / keptFlows)
 	defer tick.Stop()
@@ -367,7 +367,7 @@ func (c *town) sendUntil(done chan uint64, flows ...*kept) (sent uint64) {
 }
 
 // settled waits for what is still on its way.
-func (c *town) settled(flows ...*kept) {
+func (c *testbed) settled(flows ...*kept) {
 	c.t.Helper()
 	all := func() bool {
 		for _, k := range flows {
@@ -384,7 +384,7 @@ func (c *town) settled(flows ...*kept) {
 }
 
 // lostNothing checks that each packet of the flows has arrived, once.
-func (c *town) lostNothing(what string, k *kept) {
+func (c *testbed) lostNothing(what string, k *kept) {
 	c.t.Helper()
 	c.t.Logf("%s: %d packets of each of %d flows", what, k.sent, keptFlows)
 	for n, t := range k.tuples {
@@ -395,11 +395,11 @@ func (c *town) lostNothing(what string, k *kept) {
 }
 
 // entriesOf checks that the entries at the edge are those from before the flood.
-func (c *town) entriesOf(what string, k *kept) {
+func (c *testbed) entriesOf(what string, k *kept) {
 	c.t.Helper()
 	counted := map[onpath.Tuple]uint64{}
 	c.must(c.nodes["gw"].dp.Flows(c.t.Context(), onpath.FlowFilter{}, func(e onpath.FlowEntry) bool {
-		if e.Vport == townEdge {
+		if e.Vport == testbedEdge {
 			counted[e.Tuple] = e.Packets
 		}
 		return true

@@ -27,7 +27,7 @@ func TestNoBlackHole(t *testing.T) {
 			for _, deaf := range []bool{false, true} {
 				t.Run(fmt.Sprintf("link=%d,underlay=%d,element=%s,deaf=%v", m.link, m.underlay, place, deaf), func(t *testing.T) {
 					t.Parallel()
-					c := newTownWith(t, townOptions{linkMTU: m.link, underlayMTU: m.underlay})
+					c := newTestbedWith(t, testbedOptions{linkMTU: m.link, underlayMTU: m.underlay})
 					c.routed(place, 16)
 					c.steerWithin(place, time.Time{})
 					c.crossBothWays(deaf)
@@ -44,7 +44,7 @@ func TestNoBlackHole(t *testing.T) {
 // not ask for errors, arrive in both directions, in one packet or in fragments.
 func TestNoBlackHoleWithoutDF(t *testing.T) {
 	needKernel(t)
-	c := newTownWith(t, townOptions{linkMTU: 1500, underlayMTU: 1500})
+	c := newTestbedWith(t, testbedOptions{linkMTU: 1500, underlayMTU: 1500})
 	c.routed("n2", 16)
 	c.steerWithin("n2", time.Time{})
 	conns := [2]*net.UDPConn{}
@@ -76,7 +76,7 @@ func TestNoBlackHoleWithoutDF(t *testing.T) {
 }
 
 // arrives sends five datagrams and counts those that come.
-func (c *town) arrives(from, to *net.UDPConn, at string, length int) {
+func (c *testbed) arrives(from, to *net.UDPConn, at string, length int) {
 	c.t.Helper()
 	for range 5 {
 		if _, err := from.WriteToUDPAddrPort(make([]byte, length), netip.MustParseAddrPort(at)); err != nil {
@@ -104,7 +104,7 @@ func TestNoBlackHoleForOlder(t *testing.T) {
 			for _, deaf := range []bool{false, true} {
 				t.Run(fmt.Sprintf("link=%d,underlay=%d,element=%s,deaf=%v", m.link, m.underlay, place, deaf), func(t *testing.T) {
 					t.Parallel()
-					c := newTownWith(t, townOptions{linkMTU: m.link, underlayMTU: m.underlay})
+					c := newTestbedWith(t, testbedOptions{linkMTU: m.link, underlayMTU: m.underlay})
 					c.routed(place, 16)
 					if deaf {
 						c.deafen()
@@ -118,7 +118,7 @@ func TestNoBlackHoleForOlder(t *testing.T) {
 }
 
 // olderGoesOn begins a connection before there is a chain, and one after.
-func (c *town) olderGoesOn(place string) {
+func (c *testbed) olderGoesOn(place string) {
 	c.t.Helper()
 	const whole = 4 << 20
 	begun := false
@@ -140,7 +140,7 @@ func (c *town) olderGoesOn(place string) {
 }
 
 // pathMTUOf is what the planner finds for a chain of one element there.
-func (c *town) pathMTUOf(place string) int {
+func (c *testbed) pathMTUOf(place string) int {
 	if place == "gw" {
 		return c.interfaceMTU()
 	}
@@ -148,7 +148,7 @@ func (c *town) pathMTUOf(place string) int {
 }
 
 // steerWithin applies a chain of element 16 whose packets are as long as fits.
-func (c *town) steerWithin(place string, began time.Time) {
+func (c *testbed) steerWithin(place string, began time.Time) {
 	c.t.Helper()
 	c.apply(toServers(), func(cfg *onpath.DatapathConfig) {
 		cfg.Paths[0].MTU = c.pathMTUOf(place)
@@ -159,7 +159,7 @@ func (c *town) steerWithin(place string, began time.Time) {
 }
 
 // crossBothWays sends from the client to the server and the other way round.
-func (c *town) crossBothWays(deaf bool) {
+func (c *testbed) crossBothWays(deaf bool) {
 	c.t.Helper()
 	if deaf {
 		c.deafen()
@@ -174,7 +174,7 @@ func (c *town) crossBothWays(deaf bool) {
 }
 
 // deafen lets client and server hear no ICMP that tells them sizes.
-func (c *town) deafen() {
+func (c *testbed) deafen() {
 	c.t.Helper()
 	if _, err := exec.LookPath("nft"); err != nil {
 		c.t.Skip("needs nft to block ICMP")

@@ -17,7 +17,7 @@ import (
 // TestStraight: packets go straight to the far end of an instance's devices, across
 // nodes too, unless something stands between that they would pass by.
 func TestStraight(t *testing.T) {
-	c := newTown(t)
+	c := newTestbed(t)
 	c.routed("gw", 16)
 	c.bridged("n2", 17, 18)
 	c.serve("tcp4", "10.9.0.2:80")
@@ -63,7 +63,9 @@ func TestStraight(t *testing.T) {
 }
 
 // inside is the namespace of an instance.
-func (c *town) inside(id onpath.VportID) string { return filepath.Join(c.dir, fmt.Sprintf("i%d", id)) }
+func (c *testbed) inside(id onpath.VportID) string {
+	return filepath.Join(c.dir, fmt.Sprintf("i%d", id))
+}
 
 // occupyXDP puts another program on a device; the answer takes it off again.
 func (w *world) occupyXDP(ns, dev string) func() {

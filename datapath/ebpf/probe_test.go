@@ -15,7 +15,7 @@ import (
 func TestProbe(t *testing.T) {
 	for _, version := range []struct{ name, gw, n2 string }{{"IPv4", "10.255.0.1", "10.255.0.2"}, {"IPv6", "fd00:255::1", "fd00:255::2"}} {
 		t.Run(version.name, func(t *testing.T) {
-			c := newTown(t)
+			c := newTestbed(t)
 			addrs := map[string]netip.Addr{"gw": netip.MustParseAddr(version.gw), "n2": netip.MustParseAddr(version.n2)}
 			if version.name == "IPv6" {
 				for name, a := range addrs {

@@ -81,7 +81,7 @@ func (d *desk) apply(c *onpath.DatapathConfig) {
 func dropping(list []onpath.Match, reason func(i int) onpath.DropReason) *onpath.DatapathConfig {
 	c := &onpath.DatapathConfig{
 		Node: "gw", Generation: 1,
-		Edge: &onpath.Edge{Vport: townEdge, Table: 2, Uplinks: []onpath.Uplink{{Name: "up", Device: "up0", Attach: onpath.AttachRouter}}},
+		Edge: &onpath.Edge{Vport: testbedEdge, Table: 2, Uplinks: []onpath.Uplink{{Name: "up", Device: "up0", Attach: onpath.AttachRouter}}},
 	}
 	t := onpath.Table{ID: 2, Miss: onpath.Action{Kind: onpath.ActionExit}}
 	for i, m := range list {
@@ -215,7 +215,7 @@ func (d *desk) counted(dp onpath.Datapath) map[string]uint64 {
 	c, err := dp.Counters(context.Background())
 	d.must(err)
 	out := map[string]uint64{}
-	edge := c.Vports[townEdge]
+	edge := c.Vports[testbedEdge]
 	out["in"], out["bytes"] = edge.In.Packets, edge.In.Bytes
 	for reason, n := range edge.Dropped {
 		out[string(reason)] = n

@@ -21,7 +21,7 @@ import (
 // TestTransfer runs real TCP, with the offloads of real kernels, through a
 // routed and a bridged instance on two nodes, both IP versions.
 func TestTransfer(t *testing.T) {
-	c := newTown(t)
+	c := newTestbed(t)
 	c.routed("gw", 16)
 	c.bridged("n2", 17, 18)
 	c.serve("tcp4", "10.9.0.2:80")
@@ -45,7 +45,7 @@ func TestTransfer(t *testing.T) {
 // TestFilters: the same with clsact filters, as on kernels without tcx, and they
 // are gone after Remove.
 func TestFilters(t *testing.T) {
-	c := newTownWith(t, townOptions{noTCX: true})
+	c := newTestbedWith(t, testbedOptions{noTCX: true})
 	c.routed("gw", 16)
 	c.bridged("n2", 17, 18)
 	c.serve("tcp4", "10.9.0.2:80")
@@ -80,7 +80,7 @@ func TestFilters(t *testing.T) {
 // takes over without touching it, and Remove by yet another one restores
 // ordinary forwarding.
 func TestOutlives(t *testing.T) {
-	c := newTown(t)
+	c := newTestbed(t)
 	c.routed("gw", 16)
 	c.serve("tcp4", "10.9.0.2:80")
 	c.chainOf(toServers(), element(16, 16))
@@ -113,7 +113,7 @@ func TestOutlives(t *testing.T) {
 // TestRepick: when the instance that carries a connection dies, a stateless one
 // takes over, and the connection goes on.
 func TestRepick(t *testing.T) {
-	c := newTown(t)
+	c := newTestbed(t)
 	c.routed("gw", 16)
 	c.routed("n2", 17)
 	c.serve("tcp4", "10.9.0.2:80")
@@ -162,21 +162,21 @@ func TestRepick(t *testing.T) {
 func TestWaitingIsReset(t *testing.T) {
 	for _, k := range []struct {
 		name string
-		make func(c *town) (before [][]onpath.VportID)
+		make func(c *testbed) (before [][]onpath.VportID)
 	}{
-		{"first", func(*town) [][]onpath.VportID { return nil }},
-		{"behind a routed one", func(c *town) [][]onpath.VportID {
+		{"first", func(*testbed) [][]onpath.VportID { return nil }},
+		{"behind a routed one", func(c *testbed) [][]onpath.VportID {
 			c.routed("gw", 17)
 			return [][]onpath.VportID{{17, 17}}
 		}},
-		{"behind a bridged and a routed one elsewhere", func(c *town) [][]onpath.VportID {
+		{"behind a bridged and a routed one elsewhere", func(c *testbed) [][]onpath.VportID {
 			c.routed("n2", 17)
 			c.bridged("n2", 18, 19)
 			return [][]onpath.VportID{{17, 17}, {18, 19}}
 		}},
 	} {
 		t.Run(k.name, func(t *testing.T) {
-			c := newTown(t)
+			c := newTestbed(t)
 			c.routed("n2", 16)
 			row := append(k.make(c), []onpath.VportID{16, 16})
 			for _, addr := range []string{"10.9.0.2:81", "[2001:db8:9::2]:81"} {
@@ -188,7 +188,7 @@ func TestWaitingIsReset(t *testing.T) {
 
 // waitingIsReset has instance 16, the last of a row of elements, die under a
 // connection that rests.
-func (c *town) waitingIsReset(addr string, row [][]onpath.VportID) {
+func (c *testbed) waitingIsReset(addr string, row [][]onpath.VportID) {
 	c.t.Helper()
 	var l net.Listener
 	c.in(c.server, func() (err error) {
@@ -234,7 +234,7 @@ func (c *town) waitingIsReset(addr string, row [][]onpath.VportID) {
 // TestHandedOn: while only the node of a dead instance knows that it is dead,
 // that node hands packets for it on to the instance that takes over.
 func TestHandedOn(t *testing.T) {
-	c := newTown(t)
+	c := newTestbed(t)
 	c.routed("gw", 16)
 	c.routed("n2", 17)
 	c.serve("tcp4", "10.9.0.2:80")
@@ -263,7 +263,7 @@ func TestHandedOn(t *testing.T) {
 
 // TestRewrite: nftables in an instance on another node rewrites the destination.
 func TestRewrite(t *testing.T) {
-	c := newTown(t)
+	c := newTestbed(t)
 	c.routed("n2", 16)
 	c.instances[0].Packets, c.instances[0].Emit = onpath.PacketsRewrite, onpath.EmitTableOf(16)
 	c.in(c.dir+"/i16", func() error { return dnat("203.0.113.10", "10.9.0.2") })

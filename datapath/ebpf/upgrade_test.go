@@ -35,7 +35,7 @@ func TestUpgrade(t *testing.T) {
 	for _, noTCX := range []bool{false, true} {
 		t.Run(fmt.Sprintf("noTCX=%v", noTCX), func(t *testing.T) {
 			t.Parallel()
-			c := newTownWith(t, townOptions{noTCX: noTCX})
+			c := newTestbedWith(t, testbedOptions{noTCX: noTCX})
 			c.routed("gw", 16)
 			c.routed("gw", 17)
 			c.upgrade()
@@ -43,7 +43,7 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-func (c *town) upgrade() {
+func (c *testbed) upgrade() {
 	t, gw := c.t, c.nodes["gw"]
 	short := func(cfg *onpath.DatapathConfig) {
 		cfg.Paths[0].Idle = onpath.DefaultIdle
@@ -97,7 +97,7 @@ func (c *town) upgrade() {
 // whose layout is no more.
 func TestUpgradeTranslations(t *testing.T) {
 	const flows = 10
-	c := newTown(t)
+	c := newTestbed(t)
 	gw := c.nodes["gw"]
 	c.routed("gw", 16, "100.64.0.9/32", "fd77::9/128")
 	c.instances[0].Own = []netip.Addr{netip.MustParseAddr("100.64.0.9"), netip.MustParseAddr("fd77::9")}
@@ -139,7 +139,7 @@ func TestUpgradeTranslations(t *testing.T) {
 }
 
 // awaitNoFormer waits until nothing of the older version is pinned.
-func (c *town) awaitNoFormer(d *ebpf.Driver) {
+func (c *testbed) awaitNoFormer(d *ebpf.Driver) {
 	c.t.Helper()
 	for end := time.Now().Add(40 * time.Second); ; time.Sleep(100 * time.Millisecond) {
 		names, err := d.Pinned()
@@ -190,7 +190,7 @@ func (h *heard) forget() map[netip.AddrPort]bool {
 }
 
 // answer sends datagrams back from the server, and notes whose they are.
-func (c *town) answer(addrs ...string) *heard {
+func (c *testbed) answer(addrs ...string) *heard {
 	c.t.Helper()
 	h := &heard{ends: map[netip.AddrPort]bool{}, by: map[netip.AddrPort]net.PacketConn{}}
 	for _, addr := range addrs {
@@ -240,19 +240,19 @@ type conversation struct {
 }
 
 // talk begins n flows to each address, with fifty datagrams a second.
-func (c *town) talk(n int, addrs ...string) *conversation {
+func (c *testbed) talk(n int, addrs ...string) *conversation {
 	c.t.Helper()
 	return c.talkFrom(c.client, n, addrs...)
 }
 
 // talkFrom begins them in a namespace.
-func (c *town) talkFrom(ns string, n int, addrs ...string) *conversation {
+func (c *testbed) talkFrom(ns string, n int, addrs ...string) *conversation {
 	c.t.Helper()
 	return c.talkEvery(20*time.Millisecond, ns, n, addrs...)
 }
 
 // talkEvery has each flow send a datagram in each such time.
-func (c *town) talkEvery(every time.Duration, ns string, n int, addrs ...string) *conversation {
+func (c *testbed) talkEvery(every time.Duration, ns string, n int, addrs ...string) *conversation {
 	c.t.Helper()
 	v := &conversation{every: every, stop: make(chan struct{})}
 	for i := range n * len(addrs) {

@@ -17,31 +17,31 @@ import (
 	"github.com/onpath/onpath/internal/netnsrun"
 )
 
-// town is a real network: a client and a server with the gateway between, a
+// testbed is a real network: a client and a server with the gateway between, a
 // second node over the underlay, and instances that Linux itself forwards in.
-type town struct {
+type testbed struct {
 	*world
 	client, server string // namespaces
-	nodes          map[string]*townNode
+	nodes          map[string]*testbedNode
 	instances      []onpath.Vport
 	noTCX          bool
-	options        townOptions
+	options        testbedOptions
 }
 
-type townNode struct {
+type testbedNode struct {
 	name, ns string
 	underlay netip.Addr
 	dp       *ebpf.Driver
 }
 
 const (
-	townEdge = onpath.VportID(1)
-	townMTU  = 1450 // 1500 less VXLAN over IPv4
+	testbedEdge = onpath.VportID(1)
+	testbedMTU  = 1450 // 1500 less VXLAN over IPv4
 )
 
-func newTown(t *testing.T) *town { return newTownWith(t, townOptions{}) }
+func newTestbed(t *testing.T) *testbed { return newTestbedWith(t, testbedOptions{}) }
 
-type townOptions struct {
+type testbedOptions struct {
 	noTCX bool
 	// bump: the gateway has no addresses on its uplinks, and client and server are
 	// neighbours.
@@ -50,11 +50,11 @@ type townOptions struct {
 	linkMTU, underlayMTU int
 }
 
-func newTownWith(t *testing.T, o townOptions) *town {
+func newTestbedWith(t *testing.T, o testbedOptions) *testbed {
 	w := newWorld(t)
-	c := &town{world: w, noTCX: o.noTCX, options: o, client: w.ns("client"), server: w.ns("server"), nodes: map[string]*townNode{}}
+	c := &testbed{world: w, noTCX: o.noTCX, options: o, client: w.ns("client"), server: w.ns("server"), nodes: map[string]*testbedNode{}}
 	for i, name := range []string{"gw", "n2"} {
-		n := &townNode{name: name, ns: w.ns(name), underlay: netip.AddrFrom4([4]byte{10, 255, 0, byte(i + 1)})}
+		n := &testbedNode{name: name, ns: w.ns(name), underlay: netip.AddrFrom4([4]byte{10, 255, 0, byte(i + 1)})}
 		w.forwarding(n.ns)
 		c.nodes[name] = n
 	}
@@ -80,7 +80,7 @@ func newTownWith(t *testing.T, o townOptions) *town {
 }
 
 // routers gives the gateway a subnet with the client and one with the server.
-func (c *town) routers(gw string) {
+func (c *testbed) routers(gw string) {
 	c.t.Helper()
 	mtu := c.options.linkMTU
 	c.pair(end{ns: c.client, dev: "eth0", addrs: []string{"10.1.0.2/24", "2001:db8:1::2/64"}, mtu: mtu},
@@ -95,7 +95,7 @@ func (c *town) routers(gw string) {
 	}
 }
 
-func (c *town) open(n *townNode) *ebpf.Driver {
+func (c *testbed) open(n *testbedNode) *ebpf.Driver {
 	c.t.Helper()
 	var d *ebpf.Driver
 	c.in(n.ns, func() (err error) {
@@ -106,7 +106,7 @@ func (c *town) open(n *townNode) *ebpf.Driver {
 }
 
 // routed makes an instance that is an IP hop: Linux forwards in it.
-func (c *town) routed(node string, id onpath.VportID, own ...string) {
+func (c *testbed) routed(node string, id onpath.VportID, own ...string) {
 	c.t.Helper()
 	ns := c.ns(fmt.Sprintf("i%d", id))
 	c.forwarding(ns)
@@ -123,12 +123,12 @@ func (c *town) routed(node string, id onpath.VportID, own ...string) {
 
 // tunnelMTU is what fits into a tunnel, interfaceMTU what the planner gives the
 // interfaces of instances.
-func (c *town) tunnelMTU() int { return cmp.Or(c.options.underlayMTU, 1500) - 50 }
+func (c *testbed) tunnelMTU() int { return cmp.Or(c.options.underlayMTU, 1500) - 50 }
 
-func (c *town) interfaceMTU() int { return max(1500, c.tunnelMTU()) }
+func (c *testbed) interfaceMTU() int { return max(1500, c.tunnelMTU()) }
 
 // bridged makes an instance that is a Linux bridge.
-func (c *town) bridged(node string, id, back onpath.VportID) {
+func (c *testbed) bridged(node string, id, back onpath.VportID) {
 	c.t.Helper()
 	ns := c.ns(fmt.Sprintf("i%d", id))
 	for dev, v := range map[string]onpath.VportID{"eth0": id, "eth1": back} {
@@ -139,20 +139,20 @@ func (c *town) bridged(node string, id, back onpath.VportID) {
 	c.instances = append(c.instances, c.vport(node, id, back, onpath.Bridged), c.vport(node, back, id, onpath.Bridged))
 }
 
-func (c *town) vport(node string, id, other onpath.VportID, how onpath.ContainerAttach) onpath.Vport {
+func (c *testbed) vport(node string, id, other onpath.VportID, how onpath.ContainerAttach) onpath.Vport {
 	return onpath.Vport{
 		ID: id, Kind: onpath.VportInstance, State: onpath.VportUp, Instance: fmt.Sprintf("town/i%d", id), Tenant: "town",
-		Other: other, MAC: onpath.InstanceMAC(id), HostMAC: onpath.HostMAC(id), Attach: how, Entry: townEdge, Peer: node,
+		Other: other, MAC: onpath.InstanceMAC(id), HostMAC: onpath.HostMAC(id), Attach: how, Entry: testbedEdge, Peer: node,
 	}
 }
 
 // chainOf applies one chain of elements, each a list of vport pairs (in, out).
-func (c *town) chainOf(match onpath.Match, elements ...[][2]onpath.VportID) {
+func (c *testbed) chainOf(match onpath.Match, elements ...[][2]onpath.VportID) {
 	c.t.Helper()
 	c.apply(match, nil, elements...)
 }
 
-func (c *town) apply(match onpath.Match, edit func(*onpath.DatapathConfig), elements ...[][2]onpath.VportID) {
+func (c *testbed) apply(match onpath.Match, edit func(*onpath.DatapathConfig), elements ...[][2]onpath.VportID) {
 	c.t.Helper()
 	for name, n := range c.nodes {
 		cfg := c.config(name, match, elements)
@@ -165,10 +165,10 @@ func (c *town) apply(match onpath.Match, edit func(*onpath.DatapathConfig), elem
 	}
 }
 
-func (c *town) config(name string, match onpath.Match, elements [][][2]onpath.VportID) *onpath.DatapathConfig {
+func (c *testbed) config(name string, match onpath.Match, elements [][][2]onpath.VportID) *onpath.DatapathConfig {
 	cfg := &onpath.DatapathConfig{
 		Node: name, Generation: 1, Underlay: onpath.Underlay{Address: c.nodes[name].underlay},
-		Paths: []onpath.Path{{ID: 1, Chain: "town/c", Tenant: "town", MTU: townMTU}},
+		Paths: []onpath.Path{{ID: 1, Chain: "town/c", Tenant: "town", MTU: testbedMTU}},
 	}
 	for other, n := range c.nodes {
 		if other != name {
@@ -176,11 +176,11 @@ func (c *town) config(name string, match onpath.Match, elements [][][2]onpath.Vp
 		}
 	}
 	if name == "gw" {
-		cfg.Edge = &onpath.Edge{Vport: townEdge, Table: 1, Uplinks: []onpath.Uplink{
+		cfg.Edge = &onpath.Edge{Vport: testbedEdge, Table: 1, Uplinks: []onpath.Uplink{
 			{Name: "access", Device: "up0", Attach: onpath.AttachRouter}, {Name: "core", Device: "up1", Attach: onpath.AttachRouter},
 		}}
 	} else {
-		cfg.Vports = append(cfg.Vports, onpath.Vport{ID: townEdge, Kind: onpath.VportRemote, State: onpath.VportUp, Peer: "gw"})
+		cfg.Vports = append(cfg.Vports, onpath.Vport{ID: testbedEdge, Kind: onpath.VportRemote, State: onpath.VportUp, Peer: "gw"})
 	}
 	for _, v := range c.instances {
 		if v.Peer != name {
@@ -236,7 +236,7 @@ func (c *town) config(name string, match onpath.Match, elements [][][2]onpath.Vp
 
 // serve accepts TCP connections in the server's namespace and sends back the
 // hash of what came, after the other side has closed.
-func (c *town) serve(network, addr string) {
+func (c *testbed) serve(network, addr string) {
 	c.t.Helper()
 	var l net.Listener
 	c.in(c.server, func() (err error) {
@@ -262,14 +262,14 @@ func (c *town) serve(network, addr string) {
 
 // transfer sends n bytes to the server, and fails unless they arrive intact. It
 // gives the client's local address.
-func (c *town) transfer(addr string, n int) netip.AddrPort {
+func (c *testbed) transfer(addr string, n int) netip.AddrPort {
 	c.t.Helper()
 	return c.stream(addr, func(sent int) int { return n - sent })
 }
 
 // stream sends to the server as many bytes as more still wants, until that is 0,
 // and fails unless they arrive intact.
-func (c *town) stream(addr string, more func(sent int) int) netip.AddrPort {
+func (c *testbed) stream(addr string, more func(sent int) int) netip.AddrPort {
 	c.t.Helper()
 	var conn net.Conn
 	err := netnsrun.Do(c.client, func() (err error) {
@@ -308,7 +308,7 @@ func (c *town) stream(addr string, more func(sent int) int) netip.AddrPort {
 }
 
 // dump logs counters and entries.
-func (c *town) dump() {
+func (c *testbed) dump() {
 	for name, n := range c.nodes {
 		counters, err := n.dp.Counters(context.Background())
 		if err != nil {
@@ -337,7 +337,7 @@ func element(pairs ...onpath.VportID) [][2]onpath.VportID {
 	return out
 }
 
-func (c *town) out(node string, id onpath.VportID) uint64 {
+func (c *testbed) out(node string, id onpath.VportID) uint64 {
 	c.t.Helper()
 	counters, err := c.nodes[node].dp.Counters(c.t.Context())
 	c.must(err)

@@ -1,7 +1,7 @@
-// Package bed makes the networks in which is measured: namespaces, veth pairs,
+// Package testnet makes the networks in which is measured: namespaces, veth pairs,
 // routes and neighbours that never age, the same offloads for all. All of it
 // goes with Close, and what a crash left goes with Sweep.
-package bed
+package testnet
 
 import (
 	"errors"
@@ -20,30 +20,30 @@ import (
 	"github.com/onpath/onpath/internal/netnsrun"
 )
 
-// Bed is a set of namespaces.
-type Bed struct {
+// Network is a set of namespaces.
+type Network struct {
 	dir   string
 	paths []string
 	after []func() error
 }
 
-// New makes an empty bed in a folder of its own below root.
-func New(root, name string) (*Bed, error) {
+// New makes an empty testnet in a folder of its own below root.
+func New(root, name string) (*Network, error) {
 	dir := filepath.Join(root, name)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make a bed for measurements: %w", err)
 	}
-	return &Bed{dir: dir}, nil
+	return &Network{dir: dir}, nil
 }
 
-// Dir is the bed's folder; files there go with it.
-func (b *Bed) Dir() string { return b.dir }
+// Dir is the testnet's folder; files there go with it.
+func (b *Network) Dir() string { return b.dir }
 
 // After has fn called by Close, the last one first.
-func (b *Bed) After(fn func() error) { b.after = append(b.after, fn) }
+func (b *Network) After(fn func() error) { b.after = append(b.after, fn) }
 
 // Close removes everything.
-func (b *Bed) Close() error {
+func (b *Network) Close() error {
 	var errs []error
 	for len(b.after) > 0 {
 		last := len(b.after) - 1
@@ -57,7 +57,7 @@ func (b *Bed) Close() error {
 	return errors.Join(append(errs, os.RemoveAll(b.dir))...)
 }
 
-// Sweep removes the beds that a crash left below root. Nobody else may use root.
+// Sweep removes the networks that a crash left below root. Nobody else may use root.
 func Sweep(root string) error {
 	var errs []error
 	paths, err := filepath.Glob(filepath.Join(root, "*", "*"))
@@ -79,7 +79,7 @@ var settings = []string{
 }
 
 // Namespace makes one and gives its path.
-func (b *Bed) Namespace(name string) (string, error) {
+func (b *Network) Namespace(name string) (string, error) {
 	path := filepath.Join(b.dir, name)
 	if err := netnsrun.Create(path); err != nil {
 		return "", err

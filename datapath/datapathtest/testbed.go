@@ -44,9 +44,9 @@ var (
 	nodes   = []string{gateway, "n2", sideNode}
 )
 
-// bed is one case at work: it applies layouts, moves packets and keeps the
+// testbed is one case at work: it applies layouts, moves packets and keeps the
 // books on what every counter must say in the end.
-type bed struct {
+type testbed struct {
 	t          *testing.T
 	h          Harness
 	nodes      map[string]*node
@@ -65,11 +65,11 @@ type node struct {
 	looseIn bool                    // In of the edge, too
 }
 
-func newBed(t *testing.T, h Harness) *bed { return newBedOf(t, h, nil) }
+func newTestbed(t *testing.T, h Harness) *testbed { return newTestbedOf(t, h, nil) }
 
-// newBedOf has uplinks of other sizes, by device, in bytes.
-func newBedOf(t *testing.T, h Harness, mtus map[string]int) *bed {
-	b := &bed{t: t, h: h, nodes: map[string]*node{}, next: 16}
+// newTestbedOf has uplinks of other sizes, by device, in bytes.
+func newTestbedOf(t *testing.T, h Harness, mtus map[string]int) *testbed {
+	b := &testbed{t: t, h: h, nodes: map[string]*node{}, next: 16}
 	for i, name := range nodes {
 		s := NodeSpec{
 			Name:        name,
@@ -116,7 +116,7 @@ func uplink(device, net4, net6 string, behind ...string) UplinkSpec {
 }
 
 // join makes nodes that were not needed yet, with the configuration that they would have.
-func (b *bed) join(names ...string) {
+func (b *testbed) join(names ...string) {
 	b.t.Helper()
 	for _, name := range names {
 		n := b.nodes[name]
@@ -131,11 +131,11 @@ func (b *bed) join(names ...string) {
 }
 
 // joined are the nodes that are there.
-func (b *bed) joined() []string {
+func (b *testbed) joined() []string {
 	return slices.DeleteFunc(slices.Clone(nodes), func(name string) bool { return b.nodes[name].dp == nil })
 }
 
-func (b *bed) configure(name string, c *onpath.DatapathConfig) {
+func (b *testbed) configure(name string, c *onpath.DatapathConfig) {
 	b.t.Helper()
 	if err := b.nodes[name].dp.Apply(b.t.Context(), c); err != nil {
 		b.t.Fatalf("Apply on %s: %v", name, err)
@@ -143,7 +143,7 @@ func (b *bed) configure(name string, c *onpath.DatapathConfig) {
 }
 
 // instance makes a routed instance on a node; its devices exist from now on.
-func (b *bed) instance(name, node string) *instance {
+func (b *testbed) instance(name, node string) *instance {
 	i := &instance{name: name, node: node, vport: b.next, key: uint32(b.next), weight: 1, state: onpath.VportUp}
 	b.next++
 	b.join(node)
@@ -153,7 +153,7 @@ func (b *bed) instance(name, node string) *instance {
 }
 
 // bridged makes a bridged instance.
-func (b *bed) bridged(name, node string) *instance {
+func (b *testbed) bridged(name, node string) *instance {
 	i := &instance{name: name, node: node, vport: b.next, back: b.next + 1, key: uint32(b.next), weight: 1, state: onpath.VportUp}
 	b.next += 2
 	b.join(node)
@@ -163,7 +163,7 @@ func (b *bed) bridged(name, node string) *instance {
 }
 
 // config is what the layout means for one node.
-func (b *bed) config(name string, l *layout) *onpath.DatapathConfig {
+func (b *testbed) config(name string, l *layout) *onpath.DatapathConfig {
 	n := b.nodes[name]
 	c := &onpath.DatapathConfig{
 		Node: name, Generation: b.generation,
@@ -239,7 +239,7 @@ func secret(x, y string) uint32 {
 }
 
 // apply makes the layout so on all nodes.
-func (b *bed) apply(l *layout) {
+func (b *testbed) apply(l *layout) {
 	b.t.Helper()
 	b.generation++
 	b.configs = map[string]*onpath.DatapathConfig{}
@@ -263,7 +263,7 @@ func one(c *chain, instances ...*instance) *layout {
 }
 
 // vportOf is the vport that stands for a device in the counters.
-func (b *bed) vportOf(node, device string) onpath.VportID {
+func (b *testbed) vportOf(node, device string) onpath.VportID {
 	for _, u := range b.nodes[node].spec.Uplinks {
 		if u.Device == device {
 			return edgeOf(node)
@@ -276,7 +276,7 @@ func (b *bed) vportOf(node, device string) onpath.VportID {
 	return id
 }
 
-func (b *bed) want(node string, v onpath.VportID) *onpath.VportCounters {
+func (b *testbed) want(node string, v onpath.VportID) *onpath.VportCounters {
 	m := b.nodes[node].want
 	if m[v] == nil {
 		m[v] = &onpath.VportCounters{Dropped: map[onpath.DropReason]uint64{}}
@@ -287,23 +287,23 @@ func (b *bed) want(node string, v onpath.VportID) *onpath.VportCounters {
 func add(t *onpath.Tally, p []byte) { t.Packets++; t.Bytes += uint64(len(p)) }
 
 // send puts a packet in that the data path must take up: it counts as In.
-func (b *bed) send(node, device string, p []byte) {
+func (b *testbed) send(node, device string, p []byte) {
 	b.sendFrame(node, device, Frame{Packet: p})
 }
 
-func (b *bed) sendFrame(node, device string, f Frame) {
+func (b *testbed) sendFrame(node, device string, f Frame) {
 	add(&b.want(node, b.vportOf(node, device)).In, f.Packet)
 	b.join(node)
 	b.h.Send(node, device, f)
 }
 
 // dropped notes that one packet that came from device must be dropped.
-func (b *bed) dropped(node, device string, reason onpath.DropReason) {
+func (b *testbed) dropped(node, device string, reason onpath.DropReason) {
 	b.want(node, b.vportOf(node, device)).Dropped[reason]++
 }
 
 // expect receives exactly this packet next, and counts it as Out.
-func (b *bed) expect(node, device string, want []byte) Frame {
+func (b *testbed) expect(node, device string, want []byte) Frame {
 	b.t.Helper()
 	f := b.receive(node, device)
 	b.same(node, device, f.Packet, want)
@@ -311,7 +311,7 @@ func (b *bed) expect(node, device string, want []byte) Frame {
 	return f
 }
 
-func (b *bed) receive(node, device string) Frame {
+func (b *testbed) receive(node, device string) Frame {
 	b.t.Helper()
 	b.join(node)
 	f, ok := b.h.Receive(node, device, patience)
@@ -322,7 +322,7 @@ func (b *bed) receive(node, device string) Frame {
 }
 
 // either receives from the one of two instances to which something came.
-func (b *bed) either(x, y *instance) (took, other *instance, f Frame) {
+func (b *testbed) either(x, y *instance) (took, other *instance, f Frame) {
 	b.t.Helper()
 	for until := time.Now().Add(patience); time.Now().Before(until); x, y = y, x {
 		if f, ok := b.h.Receive(x.node, onpath.DeviceName(x.vport), time.Millisecond); ok {
@@ -333,7 +333,7 @@ func (b *bed) either(x, y *instance) (took, other *instance, f Frame) {
 	return nil, nil, Frame{}
 }
 
-func (b *bed) same(node, device string, got, want []byte) {
+func (b *testbed) same(node, device string, got, want []byte) {
 	b.t.Helper()
 	if bytes.Equal(got, want) {
 		return
@@ -345,7 +345,7 @@ func (b *bed) same(node, device string, got, want []byte) {
 }
 
 // quiet checks that no device has anything more to give.
-func (b *bed) quiet() {
+func (b *testbed) quiet() {
 	b.t.Helper()
 	wait := quietTime
 	for _, name := range b.joined() {
@@ -360,7 +360,7 @@ func (b *bed) quiet() {
 
 // finish closes the books: nothing more comes out, and every counter of every
 // local vport is what the case made it.
-func (b *bed) finish() {
+func (b *testbed) finish() {
 	b.t.Helper()
 	b.quiet()
 	for _, name := range b.joined() {
@@ -371,7 +371,7 @@ func (b *bed) finish() {
 	}
 }
 
-func (b *bed) audit(name string) {
+func (b *testbed) audit(name string) {
 	b.t.Helper()
 	n := b.nodes[name]
 	got := b.counters(name)
@@ -398,7 +398,7 @@ func (b *bed) audit(name string) {
 
 // local lists the vports of a node whose counters the exam knows: its edge and
 // its instances'.
-func (b *bed) local(name string) []onpath.VportID {
+func (b *testbed) local(name string) []onpath.VportID {
 	var ids []onpath.VportID
 	if id := edgeOf(name); id != 0 {
 		ids = append(ids, id)
@@ -423,7 +423,7 @@ func nonzero(m map[onpath.DropReason]uint64) map[onpath.DropReason]uint64 {
 	return out
 }
 
-func (b *bed) counters(name string) *onpath.Counters {
+func (b *testbed) counters(name string) *onpath.Counters {
 	b.t.Helper()
 	b.join(name)
 	c, err := b.nodes[name].dp.Counters(context.WithoutCancel(b.t.Context()))
@@ -433,7 +433,7 @@ func (b *bed) counters(name string) *onpath.Counters {
 	return c
 }
 
-func (b *bed) flows(name string, f onpath.FlowFilter) []onpath.FlowEntry {
+func (b *testbed) flows(name string, f onpath.FlowFilter) []onpath.FlowEntry {
 	b.t.Helper()
 	b.join(name)
 	var out []onpath.FlowEntry
@@ -448,7 +448,7 @@ func (b *bed) flows(name string, f onpath.FlowFilter) []onpath.FlowEntry {
 }
 
 // dump logs the state of all nodes; it runs when a case has failed.
-func (b *bed) dump() {
+func (b *testbed) dump() {
 	for _, name := range b.joined() {
 		c, err := b.nodes[name].dp.Counters(context.WithoutCancel(b.t.Context()))
 		if err != nil {
@@ -480,13 +480,13 @@ func (b *bed) dump() {
 
 // looseEdge lets the gateway's edge count In and Out as the driver likes: it may
 // leave the forwarding of what passes only mirrors to the kernel.
-func (b *bed) looseEdge() {
+func (b *testbed) looseEdge() {
 	b.nodes[gateway].loose[edgeVport] = true
 	b.nodes[gateway].looseIn = true
 }
 
 // sleep lets time pass on the driver's clock.
-func (b *bed) sleep(d time.Duration) {
+func (b *testbed) sleep(d time.Duration) {
 	if s, ok := b.h.(Sleeper); ok {
 		s.Sleep(d)
 		return
@@ -496,4 +496,4 @@ func (b *bed) sleep(d time.Duration) {
 
 // skipBooks ends a case whose counters depend on which packets a kernel refuses
 // before the data path sees them.
-func (b *bed) skipBooks() { b.closed = true }
+func (b *testbed) skipBooks() { b.closed = true }

@@ -33,9 +33,9 @@ func portRanges(p ...uint16) []onpath.PortRange {
 	return out
 }
 
-// mill makes random packets. What it makes often repeats tuples, so that flows
+// generator makes random packets. What it makes often repeats tuples, so that flows
 // come about, and takes up what instances were given.
-type mill struct {
+type generator struct {
 	*rand.Rand
 	seed      uint64
 	tuples    []onpath.Tuple
@@ -57,26 +57,26 @@ type delivery struct {
 	packet []byte
 }
 
-func newMill(seed uint64) *mill {
-	m := &mill{Rand: newRand(seed), seed: seed, tuples: make([]onpath.Tuple, 300)}
+func newGenerator(seed uint64) *generator {
+	m := &generator{Rand: newRand(seed), seed: seed, tuples: make([]onpath.Tuple, 300)}
 	m.renew()
 	return m
 }
 
 // renew forgets all tuples.
-func (m *mill) renew() {
+func (m *generator) renew() {
 	for i := range m.tuples {
 		m.tuples[i] = m.tuple()
 	}
 }
 
 // one is true once in n times.
-func (m *mill) one(n int) bool { return m.IntN(n) == 0 }
+func (m *generator) one(n int) bool { return m.IntN(n) == 0 }
 
-func pickOne[T any](m *mill, of ...T) T { return of[m.IntN(len(of))] }
+func pickOne[T any](m *generator, of ...T) T { return of[m.IntN(len(of))] }
 
 // tuple is a flow from a client to a server, mostly.
-func (m *mill) tuple() onpath.Tuple {
+func (m *generator) tuple() onpath.Tuple {
 	t := onpath.Tuple{
 		Protocol: pickOne[uint8](m, tcp, tcp, tcp, udp, udp, icmp, 132, 136, gre, 50, 4, 41, 89),
 		SrcPort:  pickOne(m, uint16(1500), 3000, 4797, uint16(m.IntN(65536))),
@@ -114,12 +114,12 @@ func (m *mill) tuple() onpath.Tuple {
 	return t
 }
 
-func (m *mill) address(format string, n int) netip.Addr {
+func (m *generator) address(format string, n int) netip.Addr {
 	return netip.MustParseAddr(fmt.Sprintf(format, 1+m.IntN(n)))
 }
 
 // oddAddress is one that is not steered, not routed, or the node's.
-func (m *mill) oddAddress(v4 bool) netip.Addr {
+func (m *generator) oddAddress(v4 bool) netip.Addr {
 	if v4 {
 		return netip.MustParseAddr(pickOne(m, "224.0.0.5", "255.255.255.255", "169.254.9.9", "0.0.0.0", "127.0.0.1", "10.0.1.1", "10.0.9.1", "10.77.0.9", "240.1.2.3", "10.0.9.254"))
 	}
@@ -127,7 +127,7 @@ func (m *mill) oddAddress(v4 bool) netip.Addr {
 }
 
 // frame is the next thing to put in, and where.
-func (m *mill) frame(l *layout) (device string, f Frame, segment int) {
+func (m *generator) frame(l *layout) (device string, f Frame, segment int) {
 	m.made++
 	if m.one(streamShare) {
 		device, f = m.stream()
@@ -163,7 +163,7 @@ func (m *mill) frame(l *layout) (device string, f Frame, segment int) {
 }
 
 // tunnelled is a packet from another node, as such send them, or forged.
-func (m *mill) tunnelled(b *bed, l *layout) *TunnelPacket {
+func (m *generator) tunnelled(b *testbed, l *layout) *TunnelPacket {
 	m.made++
 	from := pickOne(m, "n2", "n2", sideNode)
 	p := &TunnelPacket{From: b.nodes[from].spec.Underlay.Addr(), Secret: secret(gateway, from), Entry: edgeVport}
@@ -232,7 +232,7 @@ func plausible(p []byte) bool {
 }
 
 // remote is one of another node's vports.
-func (b *bed) remote(node string, l *layout, m *mill) onpath.VportID {
+func (b *testbed) remote(node string, l *layout, m *generator) onpath.VportID {
 	var ids []onpath.VportID
 	if id := edgeOf(node); id != 0 {
 		ids = append(ids, id)
@@ -246,7 +246,7 @@ func (b *bed) remote(node string, l *layout, m *mill) onpath.VportID {
 }
 
 // wrap puts a tag on, or says that it is no IP.
-func (m *mill) wrap(f *Frame) {
+func (m *generator) wrap(f *Frame) {
 	switch m.IntN(60) {
 	case 0:
 		if len(f.Packet) < 40 {
@@ -260,7 +260,7 @@ func (m *mill) wrap(f *Frame) {
 }
 
 // instance is the device of any of the gateway's.
-func (m *mill) instance(l *layout) string {
+func (m *generator) instance(l *layout) string {
 	for {
 		i := l.instances[m.IntN(len(l.instances))]
 		if i.node == gateway && i.inline == nil {
@@ -287,7 +287,7 @@ func (l *layout) mirrored(device string) bool {
 }
 
 // learn remembers what was delivered to an instance.
-func (m *mill) learn(device string, f Frame) {
+func (m *generator) learn(device string, f Frame) {
 	if device == "" || len(f.Packet) == 0 {
 		return
 	}
@@ -300,7 +300,7 @@ func (m *mill) learn(device string, f Frame) {
 }
 
 // again lets an instance emit what it was given, or an answer to it.
-func (m *mill) again() (string, Frame, int) {
+func (m *generator) again() (string, Frame, int) {
 	d := m.delivered[m.IntN(len(m.delivered))]
 	p := append([]byte(nil), d.packet...)
 	if m.one(3) && m.valid(p) {
@@ -312,7 +312,7 @@ func (m *mill) again() (string, Frame, int) {
 }
 
 // valid tells packets from which a tuple can be read without more ado.
-func (m *mill) valid(p []byte) bool {
+func (m *generator) valid(p []byte) bool {
 	switch {
 	case len(p) >= 28 && p[0] == 0x45 && p[6]&0x3f == 0 && p[7] == 0 && (p[9] == tcp || p[9] == udp):
 	case len(p) >= 48 && p[0]>>4 == 6 && (p[6] == tcp || p[6] == udp):
@@ -323,7 +323,7 @@ func (m *mill) valid(p []byte) bool {
 }
 
 // packet is one with this tuple, whole or not.
-func (m *mill) packet(t onpath.Tuple) (b []byte, segment int) {
+func (m *generator) packet(t onpath.Tuple) (b []byte, segment int) {
 	p := newPacket(t)
 	p.flags = pickOne[byte](m, syn, syn, ack, ack|psh, ack|fin, rst, syn|ack, ack, byte(m.IntN(256)))
 	p.seq, p.ack = m.Uint32(), m.Uint32()
@@ -369,7 +369,7 @@ const longest = 9000
 const Opening = 2000
 
 // long is a packet longer than one page, up to more than goes through an uplink.
-func (m *mill) long(t onpath.Tuple) []byte {
+func (m *generator) long(t onpath.Tuple) []byte {
 	p := newPacket(t)
 	p.flags = pickOne[byte](m, syn, ack, ack|psh, ack|fin)
 	p.seq, p.ack, p.nodf = m.Uint32(), m.Uint32(), m.one(4)
@@ -384,7 +384,7 @@ func (m *mill) long(t onpath.Tuple) []byte {
 	return m.mangle(p.bytes())
 }
 
-func (m *mill) icmp(p *packet) {
+func (m *generator) icmp(p *packet) {
 	switch m.IntN(4) {
 	case 0:
 		p.flags = echoReply
@@ -416,7 +416,7 @@ func translates(t onpath.Tuple) bool {
 }
 
 // extensions is a row of IPv6 extension headers before the given protocol.
-func (m *mill) extensions(last uint8) (b []byte, first uint8) {
+func (m *generator) extensions(last uint8) (b []byte, first uint8) {
 	n := 1 + m.IntN(8)
 	kinds := make([]uint8, n)
 	for i := range kinds {
@@ -440,7 +440,7 @@ func (m *mill) extensions(last uint8) (b []byte, first uint8) {
 }
 
 // mangle damages a packet, mostly not at all.
-func (m *mill) mangle(b []byte) []byte {
+func (m *generator) mangle(b []byte) []byte {
 	switch m.IntN(16) {
 	case 0: // any bits of the headers
 		for range 1 + m.IntN(3) {
@@ -479,7 +479,7 @@ func (m *mill) mangle(b []byte) []byte {
 }
 
 // options puts IPv4 options into a packet.
-func (m *mill) options(b []byte) []byte {
+func (m *generator) options(b []byte) []byte {
 	words := 1 + m.IntN(10)
 	o := make([]byte, 4*words)
 	for i := range o {
