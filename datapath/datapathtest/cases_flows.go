@@ -67,15 +67,15 @@ func (b *testbed) gather(i *instance, reverse bool, sent map[onpath.Tuple][]byte
 	}
 }
 
-// letOut lets the first packet of each flow come out of its instance and leave,
+// finishFirst lets the first packet of each flow come out of its instance and leave,
 // so that both directions have entries.
-func (b *testbed) letOut(met map[onpath.Tuple]*instance) {
+func (b *testbed) finishFirst(met map[onpath.Tuple]*instance) {
 	b.t.Helper()
-	b.letOutAt(met, 1)
+	b.finishFirstAt(met, 1)
 }
 
-// letOutAt does so at the nth routed element.
-func (b *testbed) letOutAt(met map[onpath.Tuple]*instance, n uint8) {
+// finishFirstAt does so at the nth routed element.
+func (b *testbed) finishFirstAt(met map[onpath.Tuple]*instance, n uint8) {
 	b.t.Helper()
 	for t, i := range met {
 		_, out := hop{at: i}.sides()
@@ -124,7 +124,7 @@ func sticks(b *testbed) {
 	b.apply(l)
 	ts := flows(0, 600)
 	before := b.spread(ts, false, is[:3]...)
-	b.letOut(before)
+	b.finishFirst(before)
 
 	l.instances, l.chains[0].elements[0].instances = is, is
 	is[0].weight = 5
@@ -215,7 +215,7 @@ func repick(b *testbed) {
 	b.apply(l)
 	ts := flows(0, 60)
 	before := b.spread(ts, false, is...)
-	b.letOut(before)
+	b.finishFirst(before)
 	is[0].state = onpath.VportClosed
 	b.apply(l)
 	back := b.spread(ts, true, is[1], is[2])

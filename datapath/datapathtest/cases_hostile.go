@@ -80,7 +80,7 @@ func (b *testbed) connect(t onpath.Tuple, i *instance) {
 func (b *testbed) atSibling(sibling, bad *instance) []onpath.Tuple {
 	b.t.Helper()
 	met := b.spread(flows(0, 20), false, sibling, bad)
-	b.letOut(met)
+	b.finishFirst(met)
 	var theirs []onpath.Tuple
 	for t, i := range met {
 		if i == sibling && len(theirs) < 3 {

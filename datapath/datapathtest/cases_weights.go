@@ -36,7 +36,7 @@ func matrix(b *testbed) {
 			}
 		}
 	}
-	b.letOutAt(second, 2)
+	b.finishFirstAt(second, 2)
 	for _, t := range ts[:50] {
 		b.backward(t, second[t], first[t])
 		b.forward(t, first[t], second[t])

@@ -115,10 +115,10 @@ func (d *Driver) apply(c *onpath.DatapathConfig) error {
 	d.keepEnded(want)
 	want.node.Capture, want.node.CaptureLength = d.capturing()
 	want.node.Watch = d.watching()
-	if err := d.bring(want); err != nil {
-		err = errors.Join(err, d.maps.tables.uproot(want.tables))
+	if err := d.applyState(want); err != nil {
+		err = errors.Join(err, d.maps.tables.remove(want.tables))
 		if d.state != nil {
-			err = errors.Join(err, d.bring(d.state))
+			err = errors.Join(err, d.applyState(d.state))
 		}
 		return err
 	}
@@ -212,13 +212,13 @@ func supported(c *onpath.DatapathConfig) error {
 	return nil
 }
 
-// bring makes the maps what want says: first everything that is new, from what
+// applyState makes the maps what want says: first everything that is new, from what
 // is pointed at to what points, the classifiers and the programs on uplinks last;
 // then what is gone, the other way round. No packet meets half a chain.
-func (d *Driver) bring(want *state) error {
+func (d *Driver) applyState(want *state) error {
 	steps := []func(*state) error{
-		d.addTargets, d.addTables, d.takeTurn, d.attachAll,
-		d.letOut, d.detach, d.endPaths, d.leaveFunctions, d.dropTargets,
+		d.addTargets, d.addTables, d.switchOver, d.attachAll,
+		d.drainEnded, d.detach, d.endPaths, d.leaveFunctions, d.dropTargets,
 		func(*state) error { return d.maps.tables.settle() },
 	}
 	for _, step := range steps {
@@ -289,8 +289,8 @@ func isClassifier(id onpath.TableID) bool {
 	return id <= onpath.ClassifierTable(onpath.TierTenant)
 }
 
-// takeTurn ends the time of an older version's maps: the new ones are complete.
-func (d *Driver) takeTurn(*state) error {
+// switchOver ends the time of an older version's maps: the new ones are complete.
+func (d *Driver) switchOver(*state) error {
 	if d.succession == nil {
 		return nil
 	}

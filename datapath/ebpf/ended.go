@@ -27,9 +27,9 @@ const (
 
 var lastOnes = 20 * time.Millisecond // a constant, but for tests on machines busier still
 
-// letOut waits for what is still in instances of a node without uplinks that are to go:
+// drainEnded waits for what is still in instances of a node without uplinks that are to go:
 // those who send to them do so no more.
-func (d *Driver) letOut(want *state) error {
+func (d *Driver) drainEnded(want *state) error {
 	if want.node.EdgeTable != 0 {
 		return nil
 	}

@@ -53,7 +53,7 @@ func (s *tableSpace) plant(want map[onpath.TableID]*wantedTable) error {
 		}
 		if t.forest == nil {
 			if err := t.compile(); err != nil {
-				return errors.Join(err, s.uproot(want))
+				return errors.Join(err, s.remove(want))
 			}
 		}
 		place, err := s.freePlace(t)
@@ -61,7 +61,7 @@ func (s *tableSpace) plant(want map[onpath.TableID]*wantedTable) error {
 			break
 		}
 		if err != nil {
-			return errors.Join(err, s.uproot(want))
+			return errors.Join(err, s.remove(want))
 		}
 		s.take(place, uint32(len(t.forest.Cells)))
 		s.rows[place].Planted = s.taken[place] // first: the next process shall know
@@ -69,13 +69,13 @@ func (s *tableSpace) plant(want map[onpath.TableID]*wantedTable) error {
 		list = append(list, t)
 	}
 	if err := inParallel(list, s.fill); err != nil {
-		return errors.Join(err, s.uproot(want))
+		return errors.Join(err, s.remove(want))
 	}
 	return nil
 }
 
-// uproot gives up forests that were planted for nothing.
-func (s *tableSpace) uproot(want map[onpath.TableID]*wantedTable) error {
+// remove gives up forests that were planted for nothing.
+func (s *tableSpace) remove(want map[onpath.TableID]*wantedTable) error {
 	var places []uint32
 	for _, t := range want {
 		if t.planted {
