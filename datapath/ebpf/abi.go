@@ -10,7 +10,7 @@ import (
 // the compiled object says.
 
 const (
-	maxVports             = onpath.MaxVports + 1 // place 0 is none
+	maxVports             = onpath.MaxVports + 1 // slot 0 is none
 	maxPaths              = onpath.MaxPaths + 1
 	maxPeers              = onpath.MaxPeers + 1
 	maxTenants            = 4096
@@ -26,7 +26,7 @@ const (
 	maxLines              = 1 << 21 // of one CPU
 	maxHops               = 4096
 	laneMultiplier uint64 = 0x9e3779b97f4a7c15
-	maxPlaces             = 128 // of functions
+	maxFunctions          = 128 // of functions
 	dropReasons           = 24  // with 0, which is none
 )
 
@@ -229,7 +229,7 @@ type hopValue struct {
 	Via     addr16
 }
 
-type hopPlace struct {
+type hopSlot struct {
 	Hop  hopValue
 	Used uint32 // seconds, monotonic, 24 bits
 	Pad  uint32
@@ -264,7 +264,7 @@ type peerRef struct {
 type tableValue struct {
 	Where   uint64 // written in one go
 	ID      uint32
-	Planted uint32   // cells of the forest whose place has this row's number
+	Planted uint32   // cells of the forest whose slot has this row's number
 	Sum     [32]byte // of the table; 0 while it changes
 }
 
@@ -356,7 +356,7 @@ const (
 
 // Parts of an entry's functions.
 const (
-	inlinePlace  uint8 = 0x7f
+	inlineSlot   uint8 = 0x7f
 	inlineBypass uint8 = 0x80
 )
 
@@ -367,7 +367,7 @@ type functionValue struct {
 	Redirects uint8
 	Needs     uint16
 	Element   uint8 // from 1; 0: not the same in all chains
-	Bank      uint8 // the dispatcher that it is linked in
+	Shard     uint8 // the dispatcher that it is linked in
 }
 
 type functionCounters struct {

@@ -356,14 +356,14 @@ func (d *Driver) dropTargets(want *state) error {
 	)
 }
 
-// giveUpSlots frees the places of what is no longer configured.
+// giveUpSlots frees the slots of what is no longer configured.
 func (d *Driver) giveUpSlots(want *state) {
 	d.slots.vports.retain(func(id onpath.VportID) bool { _, ok := want.slots[uint32(id)]; return ok })
 	d.slots.peers.retain(func(a addrKey) bool { _, ok := want.peerAddrs[a]; return ok })
 	d.slots.paths.retain(func(p onpath.PathID) bool { return want.paths[d.slots.paths.of[p]].ID == uint32(p) })
 }
 
-// clearCounters sets the counters of newly given places to zero.
+// clearCounters sets the counters of newly given slots to zero.
 func (d *Driver) clearCounters(want *state) error {
 	cpus, err := ebpf.PossibleCPU()
 	if err != nil {

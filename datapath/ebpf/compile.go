@@ -34,7 +34,7 @@ type state struct {
 	names     map[int]string // of the instances' devices, by ifindex
 	// reclassifies: rules differ, so pending flows at the edge would not be found.
 	reclassifies bool
-	// fresh places, whose counters begin at zero.
+	// fresh slots, whose counters begin at zero.
 	freshVports, freshPaths []uint32
 }
 
@@ -277,7 +277,7 @@ func (k *compiler) uplink(u onpath.Uplink, v portValue) {
 	if f := k.st.fast[u.Name]; f != nil {
 		v.Flags |= f.portFlags()
 		if f.receives {
-			k.st.uplinks[place(dev.index)] = uplinkValue{
+			k.st.uplinks[uplinkSlot(dev.index)] = uplinkValue{
 				Ifindex: uint32(dev.index), Edge: v.Vport, EdgeSlot: uint32(v.Slot), TunnelPort: n.TunnelPort, MAC: dev.mac,
 			}
 		}
@@ -364,7 +364,7 @@ func (k *compiler) vports() error {
 	return nil
 }
 
-// function gives a function's vport its place; one that is not linked is closed.
+// function gives a function's vport its slot; one that is not linked is closed.
 func (k *compiler) function(p *onpath.Vport, slot uint32, v *vportValue) error {
 	v.Kind = vportFunction
 	tenant, err := k.tenant(p.Tenant, tenantLimits{})
@@ -373,19 +373,19 @@ func (k *compiler) function(p *onpath.Vport, slot uint32, v *vportValue) error {
 	}
 	v.Tenant = uint16(tenant)
 	l := k.linked[p.ID]
-	if l == nil || l.place == 0 {
+	if l == nil || l.slot == 0 {
 		v.State = stateClosed
 		return nil
 	}
-	v.Ifindex = l.place
-	f := functionValue{Vport: uint32(p.ID), Slot: uint16(slot), Needs: uint16(l.object.Needs), Bank: uint8(l.bank)}
+	v.Ifindex = l.slot
+	f := functionValue{Vport: uint32(p.ID), Slot: uint16(slot), Needs: uint16(l.object.Needs), Shard: uint8(l.shard)}
 	if l.object.Redirects {
 		f.Redirects, f.Element = 1, elementOf(k.c, p.ID)
 	}
 	if v.State != stateClosed {
 		f.Open = 1
 	}
-	k.st.functions[l.place] = f
+	k.st.functions[l.slot] = f
 	return nil
 }
 

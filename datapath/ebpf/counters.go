@@ -125,9 +125,9 @@ func (w *flowWalk) count(ctx context.Context, c *onpath.Counters) error {
 // count counts an entry at the vports that its packets come from and are led to.
 func (r *reader) count(at map[uint32]*flowcount.At, k *flowKey, v *flowValue) {
 	kind, reverse, to := v.kind(), v.Flags&flowReverse != 0, flowcount.Led(v.packets())
-	add := func(id uint32, place int) {
+	add := func(id uint32, slot int) {
 		if n := at[id]; n != nil && id != 0 {
-			n.Add(place, reverse)
+			n.Add(slot, reverse)
 		}
 	}
 	if from := unthree(k.Scope); kind == nextPending {
@@ -145,7 +145,7 @@ func (r *reader) count(at map[uint32]*flowcount.At, k *flowKey, v *flowValue) {
 	}
 	for _, item := range v.Functions {
 		if item != 0 {
-			add(r.places[item&inlinePlace], to)
+			add(r.functions[item&inlineSlot], to)
 		}
 	}
 }

@@ -15,19 +15,19 @@ import (
 // caller is the subprogram of the dispatcher that leads to the functions.
 const caller = "call_function"
 
-// dispatcherSpec reads the compiled dispatchers, as those of a bank.
-func dispatcherSpec(bank uint32) (*ebpf.CollectionSpec, error) {
+// dispatcherSpec reads the compiled dispatchers, as those of a shard.
+func dispatcherSpec(shard uint32) (*ebpf.CollectionSpec, error) {
 	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(dispatcherObject))
 	if err != nil {
 		return nil, fmt.Errorf("read the compiled dispatcher: %w", err)
 	}
-	return spec, errors.Join(fitFast(spec), setVariable(spec, "this_bank", bank))
+	return spec, errors.Join(fitFast(spec), setVariable(spec, "this_bank", shard))
 }
 
-// buildDispatcher links the functions of a bank, in the order of their places, behind
+// buildDispatcher links the functions of a shard, in the order of their slots, behind
 // one of its dispatchers and loads it, with the maps of the programs that it works with.
-func buildDispatcher(list []*linked, bank uint32, with *ebpf.Collection, name string) (*ebpf.Program, error) {
-	spec, err := dispatcherSpec(bank)
+func buildDispatcher(list []*linked, shard uint32, with *ebpf.Collection, name string) (*ebpf.Program, error) {
+	spec, err := dispatcherSpec(shard)
 	if err != nil {
 		return nil, err
 	}
@@ -37,7 +37,7 @@ func buildDispatcher(list []*linked, bank uint32, with *ebpf.Collection, name st
 		return nil, err
 	}
 	for _, l := range list {
-		code, err := l.object.Code(prefix(l.place), l.tables)
+		code, err := l.object.Code(prefix(l.slot), l.tables)
 		if err != nil {
 			return nil, err
 		}
@@ -66,7 +66,7 @@ func buildDispatcher(list []*linked, bank uint32, with *ebpf.Collection, name st
 	return c.DetachProgram(name), nil
 }
 
-func prefix(place uint32) string { return fmt.Sprintf("f%d_", place) }
+func prefix(slot uint32) string { return fmt.Sprintf("f%d_", slot) }
 
 // replaceCaller puts another body in the place of call_function's. The first
 // instruction keeps what describes the subprogram.
@@ -83,7 +83,7 @@ func replaceCaller(code, body asm.Instructions) (asm.Instructions, error) {
 	return slices.Concat(code[:from], body, code[to:]), nil
 }
 
-// callerFor is the body of int call_function(u32 place, struct onpath_packet *):
+// callerFor is the body of int call_function(u32 slot, struct onpath_packet *):
 // the call of the function in that place, found by halving.
 func callerFor(list []*linked) asm.Instructions {
 	none := asm.Instructions{asm.Mov.Imm(asm.R0, -1), asm.Return()}
@@ -94,7 +94,7 @@ func callerFor(list []*linked) asm.Instructions {
 	}, body)
 }
 
-// choose calls the function of the list whose place is in R1, with R2, or falls
+// choose calls the function of the list whose slot is in R1, with R2, or falls
 // through.
 func choose(list []*linked) asm.Instructions {
 	const few = 4
@@ -102,9 +102,9 @@ func choose(list []*linked) asm.Instructions {
 		var out asm.Instructions
 		for _, l := range list {
 			out = append(out,
-				skip(asm.JNE.Imm32(asm.R1, int32(l.place), ""), 3),
+				skip(asm.JNE.Imm32(asm.R1, int32(l.slot), ""), 3),
 				asm.Mov.Reg(asm.R1, asm.R2),
-				asm.Call.Label(bpfobject.Symbol(prefix(l.place))),
+				asm.Call.Label(bpfobject.Symbol(prefix(l.slot))),
 				asm.Return())
 		}
 		return out
@@ -112,7 +112,7 @@ func choose(list []*linked) asm.Instructions {
 	mid := len(list) / 2
 	low, high := choose(list[:mid]), choose(list[mid:])
 	low = append(low, skip(asm.Ja.Label(""), len(high)))
-	return slices.Concat(asm.Instructions{skip(asm.JGE.Imm32(asm.R1, int32(list[mid].place), ""), len(low))}, low, high)
+	return slices.Concat(asm.Instructions{skip(asm.JGE.Imm32(asm.R1, int32(list[mid].slot), ""), len(low))}, low, high)
 }
 
 // skip makes a jump over the next n instructions. None of those that callerFor

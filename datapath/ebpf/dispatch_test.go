@@ -28,8 +28,8 @@ func TestDispatcher(t *testing.T) {
 	}
 	t.Cleanup(func() { bpfobject.CloseTables(tables) })
 	var list []*linked
-	for place := uint32(1); place < maxPlaces; place += 5 {
-		list = append(list, &linked{object: o, tables: tables, place: place})
+	for slot := uint32(1); slot < maxFunctions; slot += 5 {
+		list = append(list, &linked{object: o, tables: tables, slot: slot})
 		for _, name := range []string{dispatcherProgram, fastDispatcherProgram} {
 			p, err := buildDispatcher(list, 0, b.c, name)
 			if err != nil {

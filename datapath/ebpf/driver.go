@@ -89,7 +89,7 @@ type Driver struct {
 	endings     *endings // nil until the first process is to be watched
 	endless     bool     // the kernel cannot watch processes
 	linked      map[onpath.VportID]*linked
-	banks       map[uint32]bank           // the dispatchers in their places
+	shards      map[uint32]shard          // the dispatchers in their places
 	linkErrs    map[onpath.VportID]string // why functions are not linked
 	readied     map[int]bool              // instance devices where route look-ups may begin
 	watches     [maxWatches]watched
@@ -151,7 +151,7 @@ func (d *Driver) open() error {
 	}
 	d.slots = recoverSlots(d.maps)
 	d.state = nil
-	d.banks = map[uint32]bank{}
+	d.shards = map[uint32]shard{}
 	d.readied, d.linked, d.linkErrs = map[int]bool{}, map[onpath.VportID]*linked{}, map[onpath.VportID]string{}
 	d.fast = fastState{value: d.maps.fasts.now[0]}
 	d.fast.next, d.fast.begun = d.fast.value.Epoch, true

@@ -68,9 +68,9 @@ func (d *Driver) Place(id onpath.TableID) uint64 {
 
 // Forests counts the forests in the kernel.
 func (d *Driver) Forests() (n int) {
-	for place := range uint32(200) { // look-ups are slow on older kernels
+	for slot := range uint32(200) { // look-ups are slow on older kernels
 		var m *ebpf.Map
-		if d.coll.Maps["forests"].Lookup(place, &m) == nil {
+		if d.coll.Maps["forests"].Lookup(slot, &m) == nil {
 			m.Close()
 			n++
 		}
@@ -80,15 +80,15 @@ func (d *Driver) Forests() (n int) {
 
 // Orphan leaves a forest to which nothing points, as a process does that dies
 // before it switched.
-func (d *Driver) Orphan(place uint32) error {
+func (d *Driver) Orphan(slot uint32) error {
 	spec := d.maps.tables.inner.Copy()
 	m, err := ebpf.NewMap(spec)
 	if err != nil {
 		return err
 	}
 	defer m.Close()
-	d.maps.tables.rows[place].Planted = spec.MaxEntries
-	return d.maps.tables.forests.Put(place, m)
+	d.maps.tables.rows[slot].Planted = spec.MaxEntries
+	return d.maps.tables.forests.Put(slot, m)
 }
 
 // Program is what is attached.
@@ -112,11 +112,11 @@ func SetProgramMaps(n int) (undo func()) {
 	return func() { maxProgramMaps = was }
 }
 
-// Banks counts the dispatchers that functions are linked in.
-func (d *Driver) Banks() (n int) {
+// Shards counts the dispatchers that functions are linked in.
+func (d *Driver) Shards() (n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, b := range d.banks {
+	for _, b := range d.shards {
 		if len(b.list) > 0 {
 			n++
 		}

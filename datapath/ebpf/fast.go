@@ -50,8 +50,8 @@ type fastState struct {
 	hops    hopKeeper
 }
 
-// place is where an uplink stands in the fast path's maps.
-func place(ifindex int) uint32 { return uint32(ifindex) % maxUplinks }
+// uplinkSlot is where an uplink stands in the fast path's maps.
+func uplinkSlot(ifindex int) uint32 { return uint32(ifindex) % maxUplinks }
 
 // judge finds out what the fast path can do with the uplinks.
 func (d *Driver) judge(c *onpath.DatapathConfig, now *kernel) map[string]*fastUplink {
@@ -59,16 +59,16 @@ func (d *Driver) judge(c *onpath.DatapathConfig, now *kernel) map[string]*fastUp
 	if c.Edge == nil {
 		return out
 	}
-	places := map[uint32]string{}
+	slots := map[uint32]string{}
 	for _, u := range c.Edge.Uplinks {
 		f := &fastUplink{uplink: u, dev: now.devices[u.Device]}
 		f.ability = d.ability(&f.uplink, f.dev)
-		p := place(f.dev.index)
-		if other, taken := places[p]; taken && f.receives {
-			f.ability = ability{why: fmt.Sprintf("its place in the fast path is taken by uplink %s", other)}
+		p := uplinkSlot(f.dev.index)
+		if other, taken := slots[p]; taken && f.receives {
+			f.ability = ability{why: fmt.Sprintf("its slot in the fast path is taken by uplink %s", other)}
 		}
 		if f.receives {
-			places[p] = u.Name
+			slots[p] = u.Name
 		}
 		out[u.Name] = f
 	}
@@ -263,7 +263,7 @@ func (d *Driver) uplinkCounters() (map[string]onpath.UplinkCounters, error) {
 		if why := d.fast.denied[name]; why != "" {
 			c.Why = why
 		}
-		n, err := d.readUplink(place(f.dev.index))
+		n, err := d.readUplink(uplinkSlot(f.dev.index))
 		if err != nil {
 			return nil, fmt.Errorf("read counters of uplink %s: %w", name, err)
 		}
@@ -273,7 +273,7 @@ func (d *Driver) uplinkCounters() (map[string]onpath.UplinkCounters, error) {
 	return out, nil
 }
 
-// readUplink sums up the counters of a place. They belong to it, not to the
+// readUplink sums up the counters of a slot. They belong to it, not to the
 // device: what an earlier uplink carried still counts for the edge.
 func (d *Driver) readUplink(p uint32) (sum uplinkCounters, err error) {
 	var perCPU []uplinkCounters

@@ -67,16 +67,16 @@ type reader struct {
 	vports      map[uint16]uint32      // ids, by slot
 	others      map[uint32]uint32      // the other sides, by id; 0: the vport is remote
 	tenants     map[uint32]uint32      // slots, by the vport's id
-	places      map[uint8]uint32       // of functions: their vports
+	functions   map[uint8]uint32       // of functions: their vports
 }
 
 func newReader(m *kernelMaps, idle map[uint16]onpath.Idle) *reader {
 	r := &reader{
 		edge: m.nodes.now[0].Edge, paths: map[uint16]uint32{}, pathTenants: map[uint16]uint32{}, idle: idle,
-		vports: map[uint16]uint32{}, others: map[uint32]uint32{}, tenants: map[uint32]uint32{}, places: map[uint8]uint32{},
+		vports: map[uint16]uint32{}, others: map[uint32]uint32{}, tenants: map[uint32]uint32{}, functions: map[uint8]uint32{},
 	}
-	for place, f := range m.functions.now {
-		r.places[uint8(place)] = f.Vport
+	for slot, f := range m.functions.now {
+		r.functions[uint8(slot)] = f.Vport
 	}
 	for slot, p := range m.paths.now {
 		r.paths[uint16(slot)], r.pathTenants[uint16(slot)] = p.ID, p.Tenant
@@ -104,7 +104,7 @@ func (r *reader) bare(k *flowKey, v *flowValue) onpath.FlowEntry {
 		if item == 0 {
 			continue
 		}
-		if id := r.places[item&inlinePlace]; id != 0 {
+		if id := r.functions[item&inlineSlot]; id != 0 {
 			e.Functions = append(e.Functions, onpath.VportID(id))
 		}
 	}

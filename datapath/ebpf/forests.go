@@ -42,7 +42,7 @@ func (s *tableSpace) prepare(want map[onpath.TableID]*wantedTable) error {
 	return errors.Join(errs...)
 }
 
-// plant makes the maps of large tables that differ, at places of their own.
+// plant makes the maps of large tables that differ, at slots of their own.
 // Nothing points there yet. Of several, those for which there is no room beside
 // the old ones are left for later, when old ones were given up.
 func (s *tableSpace) plant(want map[onpath.TableID]*wantedTable) error {
@@ -56,16 +56,16 @@ func (s *tableSpace) plant(want map[onpath.TableID]*wantedTable) error {
 				return errors.Join(err, s.remove(want))
 			}
 		}
-		place, err := s.freePlace(t)
+		slot, err := s.freeSlot(t)
 		if err != nil && len(want) > 1 && onpath.CodeOf(err) == onpath.CodeNoRoom {
 			break
 		}
 		if err != nil {
 			return errors.Join(err, s.remove(want))
 		}
-		s.take(place, uint32(len(t.forest.Cells)))
-		s.rows[place].Planted = s.taken[place] // first: the next process shall know
-		t.place, t.planted = place, true
+		s.take(slot, uint32(len(t.forest.Cells)))
+		s.rows[slot].Planted = s.taken[slot] // first: the next process shall know
+		t.slot, t.planted = slot, true
 		list = append(list, t)
 	}
 	if err := inParallel(list, s.fill); err != nil {
@@ -76,20 +76,20 @@ func (s *tableSpace) plant(want map[onpath.TableID]*wantedTable) error {
 
 // remove gives up forests that were planted for nothing.
 func (s *tableSpace) remove(want map[onpath.TableID]*wantedTable) error {
-	var places []uint32
+	var slots []uint32
 	for _, t := range want {
 		if t.planted {
 			t.planted = false
-			places = append(places, t.place)
+			slots = append(slots, t.slot)
 		}
 	}
-	return s.fell(places)
+	return s.fell(slots)
 }
 
-// fell frees the places of forests.
-func (s *tableSpace) fell(places []uint32) error {
-	err := inParallel(places, func(place uint32) error {
-		if err := s.forests.Delete(place); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+// fell frees the slots of forests.
+func (s *tableSpace) fell(slots []uint32) error {
+	err := inParallel(slots, func(slot uint32) error {
+		if err := s.forests.Delete(slot); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			return fmt.Errorf("free a forest: %w", err)
 		}
 		return nil
@@ -97,10 +97,10 @@ func (s *tableSpace) fell(places []uint32) error {
 	if err != nil {
 		return err
 	}
-	for _, place := range places {
-		s.rows[place].Planted = 0
-		s.cellsTaken -= int(s.taken[place])
-		delete(s.taken, place)
+	for _, slot := range slots {
+		s.rows[slot].Planted = 0
+		s.cellsTaken -= int(s.taken[slot])
+		delete(s.taken, slot)
 	}
 	return nil
 }
@@ -119,7 +119,7 @@ func inParallel[T any](list []T, fn func(T) error) error {
 	return errors.Join(errs...)
 }
 
-// fill makes the map of a forest and puts it to its place.
+// fill makes the map of a forest and puts it to its slot.
 func (s *tableSpace) fill(t *wantedTable) error {
 	spec := s.inner.Copy()
 	spec.MaxEntries = uint32(len(t.forest.Cells))
@@ -138,19 +138,19 @@ func (s *tableSpace) fill(t *wantedTable) error {
 		return fmt.Errorf("write the rules of table %d: %w", t.id, err)
 	}
 	t.forest = nil // megabytes, and in the kernel now
-	if err := s.forests.Put(t.place, m); err != nil {
+	if err := s.forests.Put(t.slot, m); err != nil {
 		return fmt.Errorf("write map forests: %w", err)
 	}
 	return nil
 }
 
-// freePlace finds a place for a table's forest, if there is memory for it.
-func (s *tableSpace) freePlace(t *wantedTable) (uint32, error) {
+// freeSlot finds a slots for a table's forest, if there is memory for it.
+func (s *tableSpace) freeSlot(t *wantedTable) (uint32, error) {
 	for range 2 {
 		if s.cellsTaken+len(t.forest.Cells) <= maxCells {
 			for range maxForests {
-				if s.nextPlace = (s.nextPlace + 1) % maxForests; s.taken[s.nextPlace] == 0 {
-					return s.nextPlace, nil
+				if s.nextSlot = (s.nextSlot + 1) % maxForests; s.taken[s.nextSlot] == 0 {
+					return s.nextSlot, nil
 				}
 			}
 		}
@@ -170,8 +170,8 @@ func (s *tableSpace) freePlace(t *wantedTable) (uint32, error) {
 	return 0, e
 }
 
-// take notes that a place has a forest of so many cells.
-func (s *tableSpace) take(place, cells uint32) {
-	s.taken[place] = cells
+// take notes that a slot has a forest of so many cells.
+func (s *tableSpace) take(slot, cells uint32) {
+	s.taken[slot] = cells
 	s.cellsTaken += int(cells)
 }

@@ -19,8 +19,8 @@ type linked struct {
 	spec   onpath.InlineFunction
 	object *bpfobject.Object
 	tables map[string]*ebpf.Map
-	place  uint32
-	bank   uint32 // the dispatcher of its place
+	slot   uint32
+	shard  uint32 // the dispatcher of its slot
 }
 
 func (l *linked) close() { bpfobject.CloseTables(l.tables) }
@@ -31,7 +31,7 @@ func (l *linked) close() { bpfobject.CloseTables(l.tables) }
 func (d *Driver) link(c *onpath.DatapathConfig) error {
 	next := maps.Clone(d.linked)
 	fresh := map[onpath.VportID]*linked{}
-	rooms, err := roomsOf(next)
+	capacity, err := capacityOf(next)
 	if err != nil {
 		return err
 	}
@@ -48,9 +48,9 @@ func (d *Driver) link(c *onpath.DatapathConfig) error {
 			continue
 		}
 		if was != nil {
-			rooms.add(was.bank, -len(was.tables)) // l takes its place, and stays where packets look for it
+			capacity.add(was.shard, -len(was.tables)) // l takes its place, and stays where packets look for it
 		}
-		l.bank = rooms.take(len(l.tables), d.bankBefore(l.place))
+		l.shard = capacity.take(len(l.tables), d.shardBefore(l.slot))
 		fresh[f.Vport] = l
 	}
 	if len(fresh) == 0 {
@@ -103,7 +103,7 @@ func (d *Driver) openFunction(f onpath.InlineFunction) (*linked, error) {
 	if o.SHA256 != f.SHA256 {
 		return nil, onpath.Errorf(onpath.CodeConflict, "%s is not the object that was checked", f.Object)
 	}
-	place, fresh, err := d.slots.places.take(f.Vport)
+	slot, fresh, err := d.slots.functions.take(f.Vport)
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +112,7 @@ func (d *Driver) openFunction(f onpath.InlineFunction) (*linked, error) {
 		if err != nil {
 			return nil, fmt.Errorf("count CPUs: %w", err)
 		}
-		if err := d.coll.Maps["function_stats"].Put(place, make([]functionCounters, cpus)); err != nil {
+		if err := d.coll.Maps["function_stats"].Put(slot, make([]functionCounters, cpus)); err != nil {
 			return nil, fmt.Errorf("clear counters: %w", err)
 		}
 	}
@@ -120,16 +120,16 @@ func (d *Driver) openFunction(f onpath.InlineFunction) (*linked, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &linked{spec: f, object: o, tables: tables, place: place}, nil
+	return &linked{spec: f, object: o, tables: tables, slot: slot}, nil
 }
 
 // leaveFunctions lets flows go on by the rules that lead to functions which are
 // configured no more, before these are gone.
 func (d *Driver) leaveFunctions(want *state) error {
 	gone := map[uint32]bool{}
-	for place := range d.maps.functions.now {
-		if _, stays := want.functions[place]; !stays {
-			gone[place] = true
+	for slot := range d.maps.functions.now {
+		if _, stays := want.functions[slot]; !stays {
+			gone[slot] = true
 		}
 	}
 	if len(gone) == 0 {
@@ -140,23 +140,23 @@ func (d *Driver) leaveFunctions(want *state) error {
 		return err
 	}
 	defer flows.close()
-	return forgetPlaces(d.life, flows, gone)
+	return forgetSlots(d.life, flows, gone)
 }
 
-// unlink takes out what is configured no more. Its place is given up once no flow
+// unlink takes out what is configured no more. Its slot is given up once no flow
 // entry names it: those that still do would run another's function.
 func (d *Driver) unlink(want map[uint32]functionValue) error {
 	gone := map[uint32]bool{}
 	for id, l := range d.linked {
-		if _, ok := want[l.place]; !ok {
-			gone[l.place] = true
+		if _, ok := want[l.slot]; !ok {
+			gone[l.slot] = true
 			l.close()
 			delete(d.linked, id)
 		}
 	}
-	for _, place := range d.slots.places.of {
-		if _, ok := want[place]; !ok {
-			gone[place] = true
+	for _, slot := range d.slots.functions.of {
+		if _, ok := want[slot]; !ok {
+			gone[slot] = true
 		}
 	}
 	if len(gone) == 0 {
@@ -170,22 +170,22 @@ func (d *Driver) unlink(want map[uint32]functionValue) error {
 		return err
 	}
 	defer flows.close()
-	if err := forgetPlaces(d.life, flows, gone); err != nil {
+	if err := forgetSlots(d.life, flows, gone); err != nil {
 		return err
 	}
 	time.Sleep(underWay)
-	if err := forgetPlaces(d.life, flows, gone); err != nil {
+	if err := forgetSlots(d.life, flows, gone); err != nil {
 		return err
 	}
-	d.slots.places.retain(func(id onpath.VportID) bool { return !gone[d.slots.places.of[id]] })
+	d.slots.functions.retain(func(id onpath.VportID) bool { return !gone[d.slots.functions.of[id]] })
 	return nil
 }
 
-// forgetPlaces removes the entries that lead to functions which are gone.
-func forgetPlaces(ctx context.Context, flows flowTables, gone map[uint32]bool) error {
+// forgetSlots removes the entries that lead to functions which are gone.
+func forgetSlots(ctx context.Context, flows flowTables, gone map[uint32]bool) error {
 	var keys []flowKey
 	leads := func(_ *flowKey, v *flowValue) bool {
-		return slices.ContainsFunc(v.Functions[:], func(item uint8) bool { return item != 0 && gone[uint32(item&inlinePlace)] })
+		return slices.ContainsFunc(v.Functions[:], func(item uint8) bool { return item != 0 && gone[uint32(item&inlineSlot)] })
 	}
 	err := flows.each(ctx, func(k *flowKey, v *flowValue) bool {
 		if leads(k, v) {
@@ -217,9 +217,9 @@ func (d *Driver) Functions(context.Context) (map[onpath.VportID]onpath.FunctionC
 // readFunctions adds the functions' counters.
 func (d *Driver) readFunctions(c *onpath.Counters) error {
 	c.Functions = map[onpath.VportID]onpath.FunctionCounters{}
-	for place, f := range d.maps.functions.now {
+	for slot, f := range d.maps.functions.now {
 		id := onpath.VportID(f.Vport)
-		n, refused, err := d.readFunction(place)
+		n, refused, err := d.readFunction(slot)
 		if err != nil {
 			return err
 		}
@@ -250,10 +250,10 @@ func total(list ...onpath.Tally) (out onpath.Tally) {
 	return out
 }
 
-func (d *Driver) readFunction(place uint32) (n onpath.FunctionCounters, refused uint64, err error) {
+func (d *Driver) readFunction(slot uint32) (n onpath.FunctionCounters, refused uint64, err error) {
 	var perCPU []functionCounters
-	if err := d.coll.Maps["function_stats"].Lookup(place, &perCPU); err != nil {
-		return n, 0, fmt.Errorf("read counters of function %d: %w", place, err)
+	if err := d.coll.Maps["function_stats"].Lookup(slot, &perCPU); err != nil {
+		return n, 0, fmt.Errorf("read counters of function %d: %w", slot, err)
 	}
 	for i := range perCPU {
 		p := &perCPU[i]

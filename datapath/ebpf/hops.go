@@ -78,8 +78,8 @@ func (d *Driver) removeHop(h hopValue, slot uint32) error {
 	if err := d.coll.Maps["hop_slots"].Delete(h); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return fmt.Errorf("remove next hop: %w", err)
 	}
-	if err := d.coll.Maps["hops"].Put(slot, hopPlace{}); err != nil {
-		return fmt.Errorf("empty the place of a next hop: %w", err)
+	if err := d.coll.Maps["hops"].Put(slot, hopSlot{}); err != nil {
+		return fmt.Errorf("empty the slot of a next hop: %w", err)
 	}
 	return nil
 }
@@ -114,7 +114,7 @@ func pad6(mac []byte) []byte {
 	return make([]byte, 6)
 }
 
-// usedHops are the next hops that flows were sent by lately, and their places.
+// usedHops are the next hops that flows were sent by lately, and their slots.
 func (d *Driver) usedHops() (map[hopValue]uint32, error) {
 	now := uint32(monotonic()/uint64(time.Second)) & secondMask
 	out := map[hopValue]uint32{}
@@ -122,7 +122,7 @@ func (d *Driver) usedHops() (map[hopValue]uint32, error) {
 	var slot uint32
 	it := d.coll.Maps["hop_slots"].Iterate()
 	for it.Next(&h, &slot) {
-		var p hopPlace
+		var p hopSlot
 		if err := d.coll.Maps["hops"].Lookup(slot, &p); err != nil {
 			return nil, fmt.Errorf("read next hop: %w", err)
 		}
@@ -136,7 +136,7 @@ func (d *Driver) usedHops() (map[hopValue]uint32, error) {
 	return out, nil
 }
 
-// freeHops gives all places back before they run out. No epoch holds meanwhile.
+// freeHops gives all slots back before they run out. No epoch holds meanwhile.
 func (d *Driver) freeHops() error {
 	var taken uint32
 	if err := d.coll.Maps["hops_taken"].Lookup(uint32(0), &taken); err != nil {

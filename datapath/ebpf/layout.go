@@ -18,7 +18,7 @@ type layout struct {
 	fields map[string]span
 }
 
-// span is the place of a field, in bits.
+// span is the slot of a field, in bits.
 type span struct{ at, bits uint32 }
 
 // layoutOf is the layout of a type. A plain integer has one field without a name.

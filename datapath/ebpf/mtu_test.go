@@ -16,7 +16,7 @@ import (
 	"github.com/onpath/onpath/internal/netnsrun"
 )
 
-// TestNoBlackHole: whatever the links, the underlay and the element's place carry,
+// TestNoBlackHole: whatever the links, the underlay and the element's slot carry,
 // and whether or not the ends hear ICMP, large transfers arrive in both directions.
 func TestNoBlackHole(t *testing.T) {
 	needKernel(t)

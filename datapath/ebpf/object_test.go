@@ -57,7 +57,7 @@ func TestLayouts(t *testing.T) {
 		"flow_key": flowKey{}, "flow": flowValue{}, "nat": natValue{}, "vport": vportValue{}, "port": portValue{},
 		"own_key": ownKey{}, "addr_key": addrKey{}, "peer": peerValue{}, "peer_ref": peerRef{}, "rule": classifier.Rule{},
 		"table": tableValue{}, "member": memberValue{}, "group": groupValue{}, "path": pathValue{},
-		"uplink": uplinkValue{}, "uplink_counters": uplinkCounters{}, "fast": fastValue{}, "hop": hopValue{}, "hop_place": hopPlace{},
+		"uplink": uplinkValue{}, "uplink_counters": uplinkCounters{}, "fast": fastValue{}, "hop": hopValue{}, "hop_place": hopSlot{},
 		"nat_prefix": natPrefix{}, "node": nodeValue{}, "tenant": tenantValue{}, "held": heldValue{}, "rate": rateValue{}, "pace": paceValue{}, "tenant_counters": tenantCounters{},
 		"function": functionValue{}, "function_counters": functionCounters{}, "weights_key": weightsKey{},
 		"vport_counters": vportCounters{}, "path_counters": pathCounters{}, "totals": totalCounters{},

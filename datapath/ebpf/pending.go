@@ -22,7 +22,7 @@ type pending struct {
 
 // openPending takes over the tables that an earlier process made: of the tenants
 // that have limits. Kernels before 6.8 wait for all programs at every look-up in
-// a map of maps, 10 ms each, so only places that are taken are looked at.
+// a map of maps, 10 ms each, so only slots that are taken are looked at.
 func openPending(outer *ebpf.Map, spec *ebpf.MapSpec, tenants *ebpf.Map) (*pending, error) {
 	p := &pending{outer: outer, spec: spec, of: map[uint32]*ebpf.Map{}}
 	for slot := range uint32(maxTenants) {
@@ -235,21 +235,21 @@ func (d *Driver) settle(want *state) error {
 		return nil
 	}
 	flows, r := d.coll.Maps[flowsMap], newReader(d.maps, nil)
-	rooms := map[uint32]uint64{} // of tenants, in entries
+	capacity := map[uint32]uint64{} // of tenants, in entries
 	for slot := range d.pending.of {
 		var held heldValue
 		var limits tenantValue
 		if err := errors.Join(d.maps.holdings.Lookup(slot, &held), d.maps.tenants.Lookup(slot, &limits)); err != nil {
 			return fmt.Errorf("read what a tenant holds: %w", err)
 		}
-		rooms[slot] = limits.Cap - min(limits.Cap, held.Established)
+		capacity[slot] = limits.Cap - min(limits.Cap, held.Established)
 	}
 	came := map[uint32]uint64{}
 	for _, m := range d.pending.of {
 		var moved []flowKey
 		err := eachFlow(d.life, m, func(k *flowKey, v *flowValue) bool {
 			to := r.tenant(k, v)
-			if unthree(k.Scope) != r.edge || came[to] >= rooms[to] {
+			if unthree(k.Scope) != r.edge || came[to] >= capacity[to] {
 				return true
 			}
 			if err := flows.Update(k, v, ebpf.UpdateNoExist); err == nil {
@@ -283,7 +283,7 @@ func (d *Driver) hold(more map[uint32]uint64) error {
 	return nil
 }
 
-// giveUpTenants frees the places of tenants that have nothing here any more.
+// giveUpTenants frees the slots of tenants that have nothing here any more.
 func (d *Driver) giveUpTenants(want *state) error {
 	var errs []error
 	for name, slot := range d.slots.tenants.of {

@@ -28,9 +28,9 @@ type wantedTable struct {
 	sum    sum
 	cells  []classifier.Cell  // of a small table: the miss, then the rules
 	forest *classifier.Forest // of a large one, once it is compiled
-	// planted: its forest is in the kernel at that place, and no row points there.
+	// planted: its forest is in the kernel at that slot, and no row points there.
 	planted bool
-	place   uint32
+	slot    uint32
 }
 
 func (t *wantedTable) large() bool { return len(t.rules) > smallTable }
@@ -295,7 +295,7 @@ func (s *ruleSpace) take(n uint32) (uint32, error) {
 		base = r.base + r.count
 	}
 	if maxRules-base < n {
-		e := onpath.Errorf(onpath.CodeNoRoom, "the rules of all small tables need more than %d places", maxRules)
+		e := onpath.Errorf(onpath.CodeNoRoom, "the rules of all small tables need more than %d slots", maxRules)
 		e.Remedy = "use fewer or wider prefixes and port ranges in the chains of this node"
 		return 0, e
 	}

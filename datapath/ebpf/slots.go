@@ -2,16 +2,16 @@ package ebpf
 
 import "github.com/onpath/onpath"
 
-// slots are the places of vports, paths, peers and tenants in the programs'
-// arrays. An id keeps its place as long as it is configured; a place given up is
+// slots are the rows of vports, paths, peers and tenants in the programs'
+// arrays. An id keeps its slot as long as it is configured; a slot given up is
 // taken again as late as possible, and the programs compare the id anyway. Place
 // 0 stays empty.
 type slots struct {
-	vports  slotTable[onpath.VportID]
-	paths   slotTable[onpath.PathID]
-	peers   slotTable[addrKey]
-	tenants slotTable[string]
-	places  slotTable[onpath.VportID] // of functions, in the dispatcher
+	vports    slotTable[onpath.VportID]
+	paths     slotTable[onpath.PathID]
+	peers     slotTable[addrKey]
+	tenants   slotTable[string]
+	functions slotTable[onpath.VportID] // of functions, in the dispatcher
 }
 
 type slotTable[K comparable] struct {
@@ -26,20 +26,20 @@ func newSlotTable[K comparable](what string, limit uint32) slotTable[K] {
 	return slotTable[K]{what: what, of: map[K]uint32{}, used: map[uint32]bool{}, limit: limit}
 }
 
-// recoverSlots reads the places that an earlier process gave.
+// recoverSlots reads the slots that an earlier process gave.
 func recoverSlots(m *kernelMaps) slots {
 	s := slots{
-		vports:  newSlotTable[onpath.VportID]("vports", maxVports),
-		paths:   newSlotTable[onpath.PathID]("paths", maxPaths),
-		peers:   newSlotTable[addrKey]("peers", maxPeers),
-		tenants: newSlotTable[string]("tenants", maxTenants),
-		places:  newSlotTable[onpath.VportID]("ebpf functions", maxPlaces),
+		vports:    newSlotTable[onpath.VportID]("vports", maxVports),
+		paths:     newSlotTable[onpath.PathID]("paths", maxPaths),
+		peers:     newSlotTable[addrKey]("peers", maxPeers),
+		tenants:   newSlotTable[string]("tenants", maxTenants),
+		functions: newSlotTable[onpath.VportID]("ebpf functions", maxFunctions),
 	}
 	for slot, v := range m.vports.now {
 		s.vports.set(onpath.VportID(v.ID), slot)
 	}
-	for place, f := range m.functions.now {
-		s.places.set(onpath.VportID(f.Vport), place)
+	for slot, f := range m.functions.now {
+		s.functions.set(onpath.VportID(f.Vport), slot)
 	}
 	for slot, p := range m.paths.now {
 		s.paths.set(onpath.PathID(p.ID), slot)
@@ -50,7 +50,7 @@ func recoverSlots(m *kernelMaps) slots {
 	return s
 }
 
-// recoverTenant takes over the place that an earlier process gave a tenant, as
+// recoverTenant takes over the slot that an earlier process gave a tenant, as
 // one of its vports tells.
 func (s *slots) recoverTenant(tenant string, slot uint32) {
 	if _, ok := s.tenants.of[tenant]; !ok && slot != 0 && !s.tenants.used[slot] {
@@ -64,7 +64,7 @@ func (t *slotTable[K]) set(k K, slot uint32) {
 	t.next = max(t.next, slot)
 }
 
-// take gives k's place; fresh if it had none.
+// take gives k's slot; fresh if it had none.
 func (t *slotTable[K]) take(k K) (slot uint32, fresh bool, err error) {
 	if slot, ok := t.of[k]; ok {
 		return slot, false, nil
@@ -83,7 +83,7 @@ func (t *slotTable[K]) take(k K) (slot uint32, fresh bool, err error) {
 	return 0, false, e
 }
 
-// retain gives up the places of all that keep does not hold.
+// retain gives up the slots of all that keep does not hold.
 func (t *slotTable[K]) retain(keep func(K) bool) {
 	for k, slot := range t.of {
 		if !keep(k) {

@@ -52,7 +52,7 @@ type deepest struct {
 	chain        string
 }
 
-// framesOf finds the lowest place of the stack that each function touches.
+// framesOf finds the lowest slot of the stack that each function touches.
 func framesOf(list asm.Instructions) frames {
 	out := frames{}
 	var f *frame

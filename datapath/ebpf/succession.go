@@ -15,7 +15,7 @@ import (
 // A succession is the way from the maps of an older version to those of this one,
 // when a layout changed. The programs on the devices go on with the old ones,
 // which nobody changes any more. The new ones are pinned beside them and filled
-// field by field with what is known already, so that places keep their meaning;
+// field by field with what is known already, so that slots keep their meaning;
 // the next Apply completes them. Then they get their names, and device by device
 // the new program takes over: each packet at each device is handled by one of the
 // two configurations, whole. Flow entries are in both, unless their layout changed: then flows are learnt anew.

@@ -18,10 +18,10 @@ import (
 
 // tableSpace is where the tables are in the kernel. A table has a row, which
 // says where its rules are: small tables are runs of the rules array, large ones
-// forests, maps of their own. A table that changes gets a new place first; then
-// one word of its row is written, and packets go to the new one. The old place
+// forests, maps of their own. A table that changes gets a new slot first; then
+// one word of its row is written, and packets go to the new one. The old slot
 // is given up when no packet can be on its way there. All of it can be read back
-// from the rows, so a process that dies in between leaves nothing but places to
+// from the rows, so a process that dies in between leaves nothing but slots to
 // which no row points. The map of forests is never read: older kernels wait for
 // all programs at every look-up in it.
 type tableSpace struct {
@@ -35,10 +35,10 @@ type tableSpace struct {
 	runs    ruleSpace
 	rowUsed []bool
 	nextRow uint32
-	taken   map[uint32]uint32 // places of forests, and their cells
+	taken   map[uint32]uint32 // slots of forests, and their cells
 	// cellsTaken is the sum of these, nextPlace the last that was given.
 	cellsTaken int
-	nextPlace  uint32
+	nextSlot   uint32
 	retired    []retired
 }
 
@@ -126,9 +126,9 @@ func (s *tableSpace) recover() error {
 // dropOrphans frees forests to which no row points.
 func (s *tableSpace) dropOrphans() error {
 	var orphans []uint32
-	for place := range uint32(maxForests) {
-		if _, ok := s.taken[place]; !ok && s.rows[place].Planted != 0 {
-			orphans = append(orphans, place)
+	for slot := range uint32(maxForests) {
+		if _, ok := s.taken[slot]; !ok && s.rows[slot].Planted != 0 {
+			orphans = append(orphans, slot)
 		}
 	}
 	return s.fell(orphans)
@@ -140,7 +140,7 @@ func (s *tableSpace) has(id onpath.TableID, is sum) bool {
 	return ok && p.where&whereUsed != 0 && p.sum == is
 }
 
-// put writes a table to a new place if it differs, and switches. forest is nil
+// put writes a table to a new slot if it differs, and switches. forest is nil
 // for small tables.
 func (s *tableSpace) put(id onpath.TableID, t *wantedTable) error {
 	if s.has(id, t.sum) {
@@ -189,7 +189,7 @@ func (s *tableSpace) newRow(id onpath.TableID) (uint32, error) {
 	return 0, e
 }
 
-// write puts the contents of a table to a free place.
+// write puts the contents of a table to a free slot.
 func (s *tableSpace) write(id onpath.TableID, t *wantedTable) (where uint64, err error) {
 	if t.large() {
 		if !t.planted {
@@ -197,7 +197,7 @@ func (s *tableSpace) write(id onpath.TableID, t *wantedTable) (where uint64, err
 				return 0, err
 			}
 		}
-		return whereUsed | whereForest | uint64(t.place), nil
+		return whereUsed | whereForest | uint64(t.slot), nil
 	}
 	base, err := s.takeRun(uint32(len(t.cells)))
 	if err != nil {
@@ -263,12 +263,12 @@ func (s *tableSpace) reclaim() error {
 // free frees the first n of what was retired.
 func (s *tableSpace) free(n int) error {
 	gone := map[run]bool{}
-	var places []uint32
+	var slots []uint32
 	for _, r := range s.retired[:n] {
 		switch {
 		case r.where&whereUsed == 0:
 		case r.where&whereForest != 0:
-			places = append(places, uint32(r.where))
+			slots = append(slots, uint32(r.where))
 		default:
 			gone[runOf(r.where)] = true
 		}
@@ -278,7 +278,7 @@ func (s *tableSpace) free(n int) error {
 	}
 	s.runs.free(gone)
 	s.retired = slices.Delete(s.retired, 0, n)
-	return s.fell(places)
+	return s.fell(slots)
 }
 
 // runOf is the run of a small table: its miss and its rules.

@@ -14,50 +14,50 @@ import (
 )
 
 // A program may use so many maps (the kernel's MAX_USED_MAPS). Functions bring
-// tables of their own, so they are divided among dispatchers, the banks, which hand
+// tables of their own, so they are divided among dispatchers, the shards, which hand
 // packets over to each other. The first one is entered from outside. Tests lower it.
 var maxProgramMaps = 64
 
-// bank is what one dispatcher is linked of, in the order of places.
-type bank struct {
+// shard is what one dispatcher is linked of, in the order of slots.
+type shard struct {
 	list []*linked
 	fast bool // there is one at XDP as well
 }
 
-// rooms are how many maps each bank's dispatchers can still take.
-type rooms struct {
+// capacity are how many maps each shard's dispatchers can still take.
+type capacity struct {
 	size int
 	left map[uint32]int
 }
 
-// roomsOf counts what the functions leave in their banks.
-func roomsOf(set map[onpath.VportID]*linked) (*rooms, error) {
+// capacityOf counts what the functions leave in their shards.
+func capacityOf(set map[onpath.VportID]*linked) (*capacity, error) {
 	shared, err := dispatcherMaps()
 	if err != nil {
 		return nil, err
 	}
-	r := &rooms{size: maxProgramMaps - shared, left: map[uint32]int{}}
+	r := &capacity{size: maxProgramMaps - shared, left: map[uint32]int{}}
 	for _, l := range set {
-		r.add(l.bank, len(l.tables))
+		r.add(l.shard, len(l.tables))
 	}
 	return r, nil
 }
 
-func (r *rooms) of(bank uint32) int {
-	if n, ok := r.left[bank]; ok {
+func (r *capacity) of(shard uint32) int {
+	if n, ok := r.left[shard]; ok {
 		return n
 	}
 	return r.size
 }
 
-func (r *rooms) add(bank uint32, tables int) { r.left[bank] = r.of(bank) - tables }
+func (r *capacity) add(shard uint32, tables int) { r.left[shard] = r.of(shard) - tables }
 
-// take finds a bank for a function with so many tables: the one it had before, if
+// take finds a shard for a function with so many tables: the one it had before, if
 // it can, or the first.
-func (r *rooms) take(tables int, before uint32) uint32 {
+func (r *capacity) take(tables int, before uint32) uint32 {
 	at := before
-	for bank := uint32(0); r.of(at) < tables && bank < maxPlaces; bank++ {
-		at = bank // an empty one has room for what internal/bpfobject permits
+	for shard := uint32(0); r.of(at) < tables && shard < maxFunctions; shard++ {
+		at = shard // an empty one has room for what internal/bpfobject permits
 	}
 	r.add(at, tables)
 	return at
@@ -82,14 +82,14 @@ var dispatcherMaps = sync.OnceValues(func() (most int, err error) {
 	return most, nil
 })
 
-// bankBefore is the bank that a place has in the kernel.
-func (d *Driver) bankBefore(place uint32) uint32 {
-	return min(uint32(d.maps.functions.now[place].Bank), maxPlaces-1)
+// shardBefore is the shard that a slot has in the kernel.
+func (d *Driver) shardBefore(slot uint32) uint32 {
+	return min(uint32(d.maps.functions.now[slot].Shard), maxFunctions-1)
 }
 
-// built are new dispatchers of one bank.
+// built are new dispatchers of one shard.
 type built struct {
-	bank
+	shard
 	at   uint32
 	tc   *ebpf.Program
 	xdp  *ebpf.Program // nil: the kernel refuses it
@@ -115,46 +115,46 @@ func (d *Driver) dispatch(set map[onpath.VportID]*linked) error {
 			b.close() // the maps hold them
 		}
 	}()
-	lists := banksOf(set)
+	lists := shardsOf(set)
 	for _, at := range slices.Backward(slices.Sorted(maps.Keys(lists))) { // the first one leads to all others
-		b, err := d.buildBank(at, lists[at])
+		b, err := d.buildShard(at, lists[at])
 		if err != nil {
 			return err
 		}
 		all = append(all, b)
 	}
 	whole := !slices.ContainsFunc(all, func(b *built) bool { return !b.fast })
-	if err := d.placeFast(all, whole); err != nil {
+	if err := d.putFast(all, whole); err != nil {
 		return err
 	}
 	for _, b := range all {
-		if err := d.placeBank(b); err != nil {
+		if err := d.putShard(b); err != nil {
 			return err
 		}
-		d.banks[b.at] = b.bank
+		d.shards[b.at] = b.shard
 	}
 	if !whole {
-		delete(d.banks, 0) // so that it is built anew, and entered again once all others are there
+		delete(d.shards, 0) // so that it is built anew, and entered again once all others are there
 	}
-	return d.dropBanks(lists)
+	return d.dropShards(lists)
 }
 
-// banksOf divides functions by their banks; there is always the first one.
-func banksOf(set map[onpath.VportID]*linked) map[uint32][]*linked {
+// shardsOf divides functions by their shards; there is always the first one.
+func shardsOf(set map[onpath.VportID]*linked) map[uint32][]*linked {
 	lists := map[uint32][]*linked{0: nil}
 	for _, l := range set {
-		lists[l.bank] = append(lists[l.bank], l)
+		lists[l.shard] = append(lists[l.shard], l)
 	}
 	for _, list := range lists {
-		slices.SortFunc(list, func(a, b *linked) int { return cmp.Compare(a.place, b.place) })
+		slices.SortFunc(list, func(a, b *linked) int { return cmp.Compare(a.slot, b.slot) })
 	}
 	return lists
 }
 
-func (d *Driver) buildBank(at uint32, list []*linked) (*built, error) {
-	b := &built{bank: bank{list: list}, at: at}
-	if now, ok := d.banks[at]; ok && slices.Equal(now.list, list) {
-		b.bank, b.kept = now, true
+func (d *Driver) buildShard(at uint32, list []*linked) (*built, error) {
+	b := &built{shard: shard{list: list}, at: at}
+	if now, ok := d.shards[at]; ok && slices.Equal(now.list, list) {
+		b.shard, b.kept = now, true
 		return b, nil
 	}
 	var err error
@@ -172,9 +172,9 @@ func (d *Driver) buildBank(at uint32, list []*linked) (*built, error) {
 	return b, nil
 }
 
-// placeFast puts the dispatchers at XDP in their places, or takes them off the fast
+// putFast puts the dispatchers at XDP in their places, or takes them off the fast
 // path if they are not whole.
-func (d *Driver) placeFast(all []*built, whole bool) error {
+func (d *Driver) putFast(all []*built, whole bool) error {
 	if d.coll.Programs[fastProgram] == nil {
 		return nil
 	}
@@ -201,7 +201,7 @@ func (d *Driver) placeFast(all []*built, whole bool) error {
 	return nil
 }
 
-func (d *Driver) placeBank(b *built) error {
+func (d *Driver) putShard(b *built) error {
 	if b.kept {
 		return nil
 	}
@@ -217,14 +217,14 @@ func (d *Driver) placeBank(b *built) error {
 	return nil
 }
 
-// dropBanks takes out dispatchers without functions, those of earlier processes
+// dropShards takes out dispatchers without functions, those of earlier processes
 // included.
-func (d *Driver) dropBanks(lists map[uint32][]*linked) error {
-	for at := range uint32(maxPlaces) {
+func (d *Driver) dropShards(lists map[uint32][]*linked) error {
+	for at := range uint32(maxFunctions) {
 		if _, ok := lists[at]; ok {
 			continue
 		}
-		delete(d.banks, at)
+		delete(d.shards, at)
 		for _, name := range []string{"banks", "fast_banks"} {
 			if err := d.coll.Maps[name].Delete(at); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 				return fmt.Errorf("take a dispatcher out of its place: %w", err)
