@@ -41,7 +41,7 @@ func leftAlone(b *testbed) {
 	l := one(&chain{path: 1, match: toServer()}, i)
 	dns := toServer()
 	dns.Protocol, dns.DstPorts = []uint8{udp}, ports(onpath.PortRange{First: 53, Last: 53})
-	l.leave = []onpath.Match{dns, turned(dns)}
+	l.leave = []onpath.Match{dns, repliesTo(dns)}
 	b.apply(l)
 	before := b.h.Forwarded(gateway)
 	for n := range uint16(3) {
@@ -362,10 +362,10 @@ func mirrors(b *testbed) {
 			c.elements[place].mode, c.elements[place].none = onpath.ModeMirror, onpath.NoneBypass
 			b.apply(l)
 			t := tcp4(1000 + uint16(b.generation))
-			turned := []*instance{order[2], order[1], order[0]}
+			reversed := []*instance{order[2], order[1], order[0]}
 			for range 2 {
 				b.forward(t, order...)
-				b.backward(t, turned...)
+				b.backward(t, reversed...)
 			}
 		}
 		device := onpath.DeviceName(m.vport)
@@ -400,9 +400,9 @@ func onlyMirrors(b *testbed) {
 func exitLast(b *testbed) {
 	fw, last := b.instance("fw", gateway), b.instance("last", sideNode)
 	m := toServer()
-	m.Dst = append(m.Dst, netip.PrefixFrom(beside, 32))
+	m.Dst = append(m.Dst, netip.PrefixFrom(besideRoutes, 32))
 	b.apply(one(&chain{path: 1, match: m, exitLast: true}, fw, last))
-	t := tuple(udp, client, 1, beside, 53)
+	t := tuple(udp, client, 1, besideRoutes, 53)
 	for range 2 {
 		p := newPacket(t).bytes()
 		b.send(gateway, clientNet, p)

@@ -67,9 +67,9 @@ func icmpErrors(b *testbed) {
 	b.dropped(fw.node, device, onpath.DropSpoofed)
 }
 
-// strayErrors: an ICMP error about no flow that anybody has seen gets past no firewall,
+// orphanErrors: an ICMP error about no flow that anybody has seen gets past no firewall,
 // whatever it quotes. One about a flow does, and so do those to others and to the node.
-func strayErrors(b *testbed) {
+func orphanErrors(b *testbed) {
 	fw := b.instance("fw", gateway)
 	c := &chain{path: 1, match: toServer(), strict: true}
 	l := one(c, fw)

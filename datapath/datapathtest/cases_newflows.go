@@ -270,19 +270,19 @@ func newFlowsWrapped(b *testbed) {
 
 // newFlowsPair: each gateway of a pair asks for the flows that begin there, and for
 // none that began at the other one.
-func newFlowsPair(b *testbed) {
+func newFlowsGateways(b *testbed) {
 	l, is := b.pairOf(gateway)
 	l.limits = limited("exam")
 	b.apply(l)
 	fw := onpath.DeviceName(is[0].vport)
 	here := &flood{testbed: b, tenant: "exam", in: clientNet, out: fw, from: 1000}
-	beside := &flood{testbed: b, tenant: "exam", at: sideNode, in: sideNet, out: fw, from: 2000}
-	beside.untilRefused(3, syn4)
+	atPeer := &flood{testbed: b, tenant: "exam", at: sideNode, in: sideNet, out: fw, from: 2000}
+	atPeer.untilRefused(3, syn4)
 	b.enters(gateway, clientNet, syn4(1), gateway, serverNet, is...)
 	here.untilRefused(3, syn4)
 	answer := answerTo(tcp4(1)).bytes()
 	b.enters(sideNode, sideNet, answer, sideNode, sideNet, is...)
-	beside.untilRefused(1, syn4)
+	atPeer.untilRefused(1, syn4)
 	for _, in := range [][2]string{{gateway, clientNet}, {sideNode, sideNet}} {
 		for range 5 {
 			b.enters(in[0], in[1], ack4(1), in[0], map[string]string{gateway: serverNet, sideNode: sideNet}[in[0]], is...)
@@ -290,5 +290,5 @@ func newFlowsPair(b *testbed) {
 	}
 	here.untilRefused(1, syn4)
 	here.counted(perSecond)
-	beside.counted(perSecond)
+	atPeer.counted(perSecond)
 }

@@ -93,8 +93,8 @@ const start = onpath.MaxElements
 
 func (i *instance) otherSide() onpath.VportID { return cmp.Or(i.back, i.vport) }
 
-// turned is the match of the replies.
-func turned(m onpath.Match) onpath.Match {
+// repliesTo is the match of the replies.
+func repliesTo(m onpath.Match) onpath.Match {
 	m.Src, m.Dst = m.Dst, m.Src
 	m.SrcPorts, m.DstPorts = m.DstPorts, m.SrcPorts
 	return m
@@ -102,7 +102,7 @@ func turned(m onpath.Match) onpath.Match {
 
 func oriented(m onpath.Match, reverse bool) onpath.Match {
 	if reverse {
-		return turned(m)
+		return repliesTo(m)
 	}
 	return m
 }

@@ -34,7 +34,7 @@ func (n *Node) exit(w *work, f *flow) {
 // packet came out of. It reports false if there is no room for that.
 func (n *Node) learnReturn(w *work, f *flow) bool {
 	edge, from := n.edgeVport(), w.key.vport
-	if n.otherGate(f.entry) == edge {
+	if n.peerGateway(f.entry) == edge {
 		f.entry = edge // the other gateway is gone
 	}
 	if p := n.paths[f.path]; f.path != 0 && (p == nil || p.Closed) {
@@ -44,14 +44,14 @@ func (n *Node) learnReturn(w *work, f *flow) bool {
 		return true // its answers go the ordinary way
 	}
 	back := flowKey{edge, w.key.tuple.Reverse()}
-	tenant, settle := n.placeAnswer(w, f, back)
+	tenant, settle := n.tenantOfReply(w, f, back)
 	if n.leads(w, back, from, tenant) {
 		return true
 	}
 	e := flow{kind: onpath.NextVport, next: from, entry: edge, path: f.path, reverse: !f.reverse, functions: backwards(f.functions), learned: true, adopted: f.adopted}
 	if from == edge { // only mirrors were passed
 		e.kind = onpath.NextExit
-		e.mirrors = n.turned(f.mirrors, w.key.tuple)
+		e.mirrors = n.reversed(f.mirrors, w.key.tuple)
 	}
 	switch g := n.groups[f.context]; {
 	case g != nil:
@@ -73,7 +73,7 @@ func (n *Node) learnReturn(w *work, f *flow) bool {
 		n.insertEstablished(back, &e, tenant)
 		return true
 	}
-	n.answersGo(w, back, e, tenant, f)
+	n.repliesGo(w, back, e, tenant, f)
 	return true
 }
 
@@ -88,10 +88,10 @@ func (n *Node) begun(w *work, f *flow) bool {
 	return !f.route && f.entry == k.vport && n.find(k, n.tenantOf(n.firstPath(k.tuple))) == nil
 }
 
-// placeAnswer tells in whose share an answer's entry at the edge stands: that of
+// tenantOfReply tells in whose share an answer's entry at the edge stands: that of
 // the path by whose rule the answer finds it while it is pending. What no rule takes
 // must be established at once: it is the answer to an instance's own traffic.
-func (n *Node) placeAnswer(w *work, f *flow, back flowKey) (tenant string, settle bool) {
+func (n *Node) tenantOfReply(w *work, f *flow, back flowKey) (tenant string, settle bool) {
 	if n.established(back) != nil {
 		return nobody, false
 	}
@@ -177,11 +177,11 @@ func (n *Node) behind(g *onpath.Group, t onpath.Tuple) []mirror {
 	if n.tables[g.Then] == nil {
 		return nil
 	}
-	return n.turned(n.walk(g.Then, t, nil, atElement, g.Path, 0).mirrors, t)
+	return n.reversed(n.walk(g.Then, t, nil, atElement, g.Path, 0).mirrors, t)
 }
 
-// turned gives the mirrors that answers to t meet where t met these.
-func (n *Node) turned(met []mirror, t onpath.Tuple) []mirror {
+// reversed gives the mirrors that answers to t meet where t met these.
+func (n *Node) reversed(met []mirror, t onpath.Tuple) []mirror {
 	var mirrors []mirror
 	for _, m := range slices.Backward(met) {
 		sibling := n.groups[m.group^1]

@@ -17,7 +17,7 @@ func (n *Node) follow(w *work, f *flow) {
 	if f.kind != onpath.NextPending {
 		w.followed = true
 	}
-	if f.kind == onpath.NextPending && !n.decide(w, f) {
+	if f.kind == onpath.NextPending && !n.classifyEgress(w, f) {
 		return
 	}
 	if w.writes {
@@ -73,9 +73,9 @@ func (n *Node) askFor(w *work, k flowKey, f *flow) {
 	}
 }
 
-// decide finds out where a packet goes that came out of an instance for the
+// classifyEgress finds out where a packet goes that came out of an instance for the
 // first time, and writes that into its entry.
-func (n *Node) decide(w *work, f *flow) bool {
+func (n *Node) classifyEgress(w *work, f *flow) bool {
 	g := n.groups[f.context]
 	if g == nil {
 		n.countDrop(w.key.vport, onpath.DropNoTable)
@@ -195,7 +195,7 @@ func (n *Node) fits(f *flow) (mtu int) {
 // lost acts when the vport that an entry leads to takes nothing any more. It
 // reports whether the packet goes on.
 func (n *Node) lost(w *work, f *flow) bool {
-	if n.leaveBeside(f) {
+	if n.leaveAtPeer(f) {
 		return true
 	}
 	g := n.groups[f.group]
@@ -330,11 +330,11 @@ func (n *Node) learnRelay(w *work, f *flow, v *onpath.Vport) {
 	if !n.outlived(n.find(back, tenant), f.path) && n.leads(w, back, from, tenant) {
 		return
 	}
-	e := flow{kind: onpath.NextVport, next: from, entry: f.entry, path: f.path, reverse: !f.reverse, functions: n.answeredBy(w, f)}
+	e := flow{kind: onpath.NextVport, next: from, entry: f.entry, path: f.path, reverse: !f.reverse, functions: n.repliedBy(w, f)}
 	if g := n.groups[f.group]; g != nil {
-		e.mirrors, e.group = n.answering(g, w.key.tuple, f, from)
+		e.mirrors, e.group = n.replying(g, w.key.tuple, f, from)
 	} else if g := n.groups[f.functions[len(f.functions)-1].group]; g != nil {
-		e.mirrors, e.group = n.answering(g, w.key.tuple, f, from)
+		e.mirrors, e.group = n.replying(g, w.key.tuple, f, from)
 	}
 	if e.group != 0 {
 		e.path, _, _ = e.group.Split()
@@ -342,7 +342,7 @@ func (n *Node) learnRelay(w *work, f *flow, v *onpath.Vport) {
 	if from == n.edgeVport() {
 		e.kind, e.group = onpath.NextExit, 0
 	}
-	n.answersGo(w, back, e, tenant, f)
+	n.repliesGo(w, back, e, tenant, f)
 }
 
 // enter delivers a packet to an instance on this node and writes the context in
@@ -361,7 +361,7 @@ func (n *Node) enter(w *work, f *flow) {
 	if w.writes && g != nil {
 		n.learnContext(w, f, v, g)
 	} else if known := n.find(flowKey{v.Other, w.key.tuple}, v.Tenant); w.writes && known != nil && f.group == 0 {
-		n.moveGate(known, f.entry) // from the other tier's element
+		n.moveGateway(known, f.entry) // from the other tier's element
 	}
 	if v.Tells {
 		w.told = onpath.ChainMAC(f.path, f.reverse)
@@ -381,19 +381,19 @@ func (n *Node) outWithin(w *work, v *onpath.Vport, by By) {
 // learnContext writes the two entries of a flow at an instance: what comes out
 // behind goes on, what comes out in front goes back.
 func (n *Node) learnContext(w *work, f *flow, v *onpath.Vport, g *onpath.Group) {
-	n.learnAnswer(w, f, v, g)
+	n.learnReply(w, f, v, g)
 	pending := flow{kind: onpath.NextPending, context: g.ID, entry: f.entry, path: g.Path, reverse: g.Reverse, known: w.followed}
 	ahead := n.learn(w, flowKey{v.Other, w.key.tuple}, pending, v.Tenant)
 	if ahead.context != g.ID && !ahead.counts && !f.counts { // of a path that the flow was in before
 		pending.renew(ahead)
 	} else {
-		n.moveGate(ahead, f.entry)
+		n.moveGateway(ahead, f.entry)
 	}
 }
 
-// learnAnswer leads what comes out in front of an instance back to where the packet
+// learnReply leads what comes out in front of an instance back to where the packet
 // came from.
-func (n *Node) learnAnswer(w *work, f *flow, v *onpath.Vport, g *onpath.Group) {
+func (n *Node) learnReply(w *work, f *flow, v *onpath.Vport, g *onpath.Group) {
 	t, from := w.key.tuple, w.key.vport
 	back := flowKey{v.ID, t.Reverse()}
 	if !n.outlived(n.find(back, v.Tenant), f.path) && n.leads(w, back, from, v.Tenant) {
@@ -401,8 +401,8 @@ func (n *Node) learnAnswer(w *work, f *flow, v *onpath.Vport, g *onpath.Group) {
 	}
 	e := flow{learned: true, adopted: f.adopted, kind: onpath.NextVport, next: from, context: g.ID ^ 1, entry: f.entry, path: g.Path, reverse: !f.reverse}
 	var group onpath.GroupID
-	e.mirrors, group = n.answering(g, t, f, from)
-	e.functions = n.answeredBy(w, f)
+	e.mirrors, group = n.replying(g, t, f, from)
+	e.functions = n.repliedBy(w, f)
 	switch from {
 	case n.edgeVport():
 		e.kind = onpath.NextExit
@@ -412,7 +412,7 @@ func (n *Node) learnAnswer(w *work, f *flow, v *onpath.Vport, g *onpath.Group) {
 			e.path, _, _ = group.Split()
 		}
 	}
-	n.answersGo(w, back, e, v.Tenant, f)
+	n.repliesGo(w, back, e, v.Tenant, f)
 }
 
 // leads tells whether an entry leads to next already, from where the packet comes, and
@@ -425,28 +425,28 @@ func (n *Node) leads(w *work, k flowKey, next onpath.VportID, tenant string) boo
 	w.before = f.seen
 	f.seen = n.now()
 	n.hear(w, f, next)
-	f.noteAnswer(w, next)
+	f.noteReply(w, next)
 	return f.next == next && f.kind != onpath.NextPending
 }
 
-// answersGo lets the answers to a packet, by which f leads, go by e.
-func (n *Node) answersGo(w *work, back flowKey, e flow, tenant string, f *flow) {
+// repliesGo lets the answers to a packet, by which f leads, go by e.
+func (n *Node) repliesGo(w *work, back flowKey, e flow, tenant string, f *flow) {
 	known := n.learn(w, back, e, tenant)
 	n.turn(w, back, known, e, f)
 	n.hear(w, known, e.next)
-	known.noteAnswer(w, e.next)
+	known.noteReply(w, e.next)
 }
 
-// noteAnswer notes that a packet of the other direction has come out of a vport: one of a
+// noteReply notes that a packet of the other direction has come out of a vport: one of a
 // handshake, which shows that the connection is with that.
-func (f *flow) noteAnswer(w *work, from onpath.VportID) {
+func (f *flow) noteReply(w *work, from onpath.VportID) {
 	if w.h.protocol == protoTCP && w.h.flags&flagSYN != 0 && f.kind == onpath.NextVport && f.next == from {
 		f.answered = from
 	}
 }
 
-// answerFresh is how long an answer tells where a connection is that shows no packets.
-const answerFresh = 4
+// replyFresh is how long an answer tells where a connection is that shows no packets.
+const replyFresh = 4
 
 // isWith reports whether a connection is known to have begun with the member that its entry
 // leads to: of an element that resets what it loses, no other can take it over, but where
@@ -459,7 +459,7 @@ func (n *Node) isWith(w *work, k flowKey, f *flow) bool {
 	}
 	back := n.anywhere(n.mateOf(k, f))
 	over := f.rst || back != nil && (back.rst || f.fin && back.fin)
-	return !over && n.now().Unix()-w.before.Unix() <= answerFresh
+	return !over && n.now().Unix()-w.before.Unix() <= replyFresh
 }
 
 // turn lets an entry for answers lead to where the packets come from now, if it
@@ -479,11 +479,11 @@ func (n *Node) turn(w *work, k flowKey, old *flow, e flow, f *flow) {
 	if old.kind == onpath.NextPass || same {
 		return
 	}
-	if n.otherGate(old.next) != 0 && n.otherGate(old.next) == e.next && !old.learned {
+	if n.peerGateway(old.next) != 0 && n.peerGateway(old.next) == e.next && !old.learned {
 		return
 	}
 	g := n.groups[old.group]
-	replaces := g != nil && old.kind == onpath.NextVport && old.group == e.group && hasMember(g, e.next) && !n.isWith(w, k, old) || n.otherGate(old.next) != 0 && n.otherGate(old.next) == e.next
+	replaces := g != nil && old.kind == onpath.NextVport && old.group == e.group && hasMember(g, e.next) && !n.isWith(w, k, old) || n.peerGateway(old.next) != 0 && n.peerGateway(old.next) == e.next
 	if old.kind != onpath.NextPending && !replaces && n.takes(old.next) {
 		if old.answered == old.next && e.kind == onpath.NextVport {
 			old.seen = w.before // what another than that says is no use of it

@@ -157,7 +157,7 @@ func (n *Node) fromUplink(device string, b []byte, h header) {
 		return
 	}
 	if h.verdict == unreadable {
-		n.blind(b, h)
+		n.withoutPorts(b, h)
 		return
 	}
 	if n.edge.Table == 0 {
@@ -178,7 +178,7 @@ func (n *Node) errorFromUplink(w *work, known bool) {
 		n.follow(w, f)
 		return
 	}
-	if n.strayError(&w.h) {
+	if n.orphanError(&w.h) {
 		n.countIn(n.edge.Vport, w.h.length)
 		n.countDrop(n.edge.Vport, onpath.DropUnclassified)
 		return
@@ -189,11 +189,11 @@ func (n *Node) errorFromUplink(w *work, known bool) {
 // protocolUnknown is no protocol's number (IANA: reserved).
 const protocolUnknown = 255
 
-// strayError tells an ICMP error about no flow that is known here and to or from what a
+// orphanError tells an ICMP error about no flow that is known here and to or from what a
 // strict chain protects. Of a chain with direction forward, flows may be of the other one;
 // and the other gateway of a pair may know of the flow.
-func (n *Node) strayError(h *header) bool {
-	if n.edge.Table == 0 || n.gates[0] != 0 || n.isLocal(h.tuple.Dst) {
+func (n *Node) orphanError(h *header) bool {
+	if n.edge.Table == 0 || n.gateways[0] != 0 || n.isLocal(h.tuple.Dst) {
 		return false
 	}
 	// Nobody knows what flow it is about: rules for protocols take none.
@@ -225,8 +225,8 @@ func (n *Node) leaveAlone(w *work) {
 	n.kernel(w.b, w.h)
 }
 
-// blind decides on a packet from outside whose ports cannot be read.
-func (n *Node) blind(b []byte, h header) {
+// withoutPorts decides on a packet from outside whose ports cannot be read.
+func (n *Node) withoutPorts(b []byte, h header) {
 	passed, strict := n.unclassified(&h)
 	switch {
 	case strict:
@@ -358,7 +358,7 @@ func (n *Node) cut(w *work) {
 func (n *Node) beginFunctions(w *work, f flow) {
 	ahead := n.learn(w, w.key, f, w.tenant)
 	back := f
-	back.reverse, back.functions, back.mirrors = !f.reverse, backwards(f.functions), n.turned(f.mirrors, w.key.tuple)
+	back.reverse, back.functions, back.mirrors = !f.reverse, backwards(f.functions), n.reversed(f.mirrors, w.key.tuple)
 	back.learned = true
 	k := flowKey{f.next, w.key.tuple.Reverse()}
 	n.turn(w, k, n.learn(w, k, back, w.tenant), back, &f)
@@ -429,10 +429,10 @@ func (n *Node) fromInstance(v *onpath.Vport, b []byte, h header) {
 	n.emission(w, v, own)
 }
 
-// recall writes the entry anew of a packet that the instance was given and gives back,
+// restore writes the entry anew of a packet that the instance was given and gives back,
 // and whose entry is gone: that of the other direction, at the instance's other side,
 // tells by which group it came. It returns nil if there is none.
-func (n *Node) recall(w *work, v *onpath.Vport) *flow {
+func (n *Node) restore(w *work, v *onpath.Vport) *flow {
 	mate := n.find(flowKey{v.Other, w.key.tuple.Reverse()}, v.Tenant)
 	if v.Other == 0 || w.anew || mate == nil || mate.context == 0 || mate.counts {
 		return nil
@@ -468,7 +468,7 @@ func (n *Node) emission(w *work, v *onpath.Vport, own bool) {
 		d = n.walk(v.Emit, w.key.tuple, &w.h, from, 0, v.ID)
 	}
 	if d.outcome == unselected && (!own || !v.Routes) {
-		if f := n.recall(w, v); f != nil {
+		if f := n.restore(w, v); f != nil {
 			n.follow(w, f)
 			return
 		}

@@ -48,9 +48,9 @@ func (n *Node) function(id onpath.VportID) *onpath.Vport {
 	return nil
 }
 
-// answeredBy are the functions that answers to a packet run, which goes on by f. Of the
+// repliedBy are the functions that answers to a packet run, which goes on by f. Of the
 // one for which it came from where the flow entered, the sender names the element, which may not be known here.
-func (n *Node) answeredBy(w *work, f *flow) []inlined {
+func (n *Node) repliedBy(w *work, f *flow) []inlined {
 	list := backwards(f.functions)
 	if len(list) > 0 && w.key.vport == f.entry && n.relayed(w) {
 		first := &list[len(list)-1]
@@ -86,7 +86,7 @@ func (n *Node) relay(w *work, t Tunnelled) {
 	ours := !n.relayed(w)
 	if f := n.find(w.key, w.tenant); f != nil && !ours {
 		if g == nil || !n.outlived(f, g.Path) {
-			n.moveGate(f, t.Entry)
+			n.moveGateway(f, t.Entry)
 			n.follow(w, f)
 			return
 		}
@@ -112,7 +112,7 @@ func (n *Node) relay(w *work, t Tunnelled) {
 		n.refuse(w, d)
 		return
 	}
-	if !ours && n.edgeVport() != 0 && n.otherGate(w.key.vport) == n.edgeVport() { // this edge may know more than the rules
+	if !ours && n.edgeVport() != 0 && n.peerGateway(w.key.vport) == n.edgeVport() { // this edge may know more than the rules
 		f.asRelayed(n, n.anywhere(flowKey{n.edgeVport(), w.key.tuple}))
 	}
 	if !w.writes || ours {

@@ -34,7 +34,7 @@ type Node struct {
 	keys     map[onpath.VportID]uint32 // of the instances
 	paths    map[onpath.PathID]*onpath.Path
 	inline   map[onpath.VportID]onpath.InlineFunction
-	gates    [2]onpath.VportID // the edges of a pair of gateways
+	gateways [2]onpath.VportID // the edges of a pair of gateways
 
 	// What packets left behind.
 	flows     map[flowKey]*flow // established
@@ -153,7 +153,7 @@ func (n *Node) index(c *onpath.DatapathConfig) {
 	for _, f := range c.Functions {
 		n.inline[f.Vport] = f
 	}
-	n.gates = [2]onpath.VportID{}
+	n.gateways = [2]onpath.VportID{}
 	n.vports, n.devices = map[onpath.VportID]*onpath.Vport{}, map[string]onpath.VportID{}
 	for _, v := range c.Vports {
 		v.Own = slices.Clone(v.Own)
@@ -162,7 +162,7 @@ func (n *Node) index(c *onpath.DatapathConfig) {
 		}
 		n.vports[v.ID] = &v
 		if v.Backup != 0 {
-			n.gates = [2]onpath.VportID{v.ID, v.Backup}
+			n.gateways = [2]onpath.VportID{v.ID, v.Backup}
 		}
 		if v.Kind == onpath.VportInstance {
 			n.devices[onpath.DeviceName(v.ID)] = v.ID

@@ -37,7 +37,7 @@ type share struct {
 	established uint64
 	caused      uint64 // of those, by the tenant's instances
 	deferred    uint64 // packets
-	pace
+	rateLimit
 	pending map[flowKey]*flow
 	order   *list.List // keys of pending, the least recently used first
 }

@@ -263,12 +263,12 @@ func (n *Node) unclassified(h *header) (passed onpath.PathID, strict bool) {
 	return passed, false
 }
 
-// answering walks the Back table of g for the answers to t, to find which
+// replying walks the Back table of g for the answers to t, to find which
 // mirrors they must meet before the element from which t came, and the group
 // of that element. from is the vport at which t came out of it, f the entry by which
 // it goes on. The walk finds that group only where nothing else tells: an element
 // may have been passed by, or be another tier's.
-func (n *Node) answering(g *onpath.Group, t onpath.Tuple, f *flow, from onpath.VportID) ([]mirror, onpath.GroupID) {
+func (n *Node) replying(g *onpath.Group, t onpath.Tuple, f *flow, from onpath.VportID) ([]mirror, onpath.GroupID) {
 	var mirrors []mirror
 	answer := t.Reverse()
 	id := g.Back

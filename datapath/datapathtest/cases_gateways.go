@@ -11,8 +11,8 @@ import (
 // The pair of gateways: the gateway, with an uplink to either side, and the side
 // node, whose one uplink leads to both.
 
-// pairOfGates is where a flow's two directions may come in.
-var pairOfGates = [][2]string{{gateway, gateway}, {gateway, sideNode}, {sideNode, gateway}, {sideNode, sideNode}}
+// bothOrders is where a flow's two directions may come in.
+var bothOrders = [][2]string{{gateway, gateway}, {gateway, sideNode}, {sideNode, gateway}, {sideNode, sideNode}}
 
 // pairOf is a pool of instances between the two, one element.
 func (b *testbed) pairOf(on ...string) (*layout, []*instance) {
@@ -60,7 +60,7 @@ func (b *testbed) met(p []byte, is ...*instance) (*instance, []byte) {
 
 // pairAsymmetric: the forward direction comes in at one gateway, the answers at
 // the other; both cross the same instance, wherever it is.
-func pairAsymmetric(b *testbed) {
+func gatewaysAsymmetric(b *testbed) {
 	l, is := b.pairOf("n2", gateway, sideNode)
 	b.apply(l)
 	for n := range uint16(24) {
@@ -81,7 +81,7 @@ func pairAsymmetric(b *testbed) {
 
 // pairMatrix: instances go on by the weights for where a flow comes from, which the
 // gateway at which answers come in does not know by itself.
-func pairMatrix(b *testbed) {
+func gatewaysMatrix(b *testbed) {
 	u := []*instance{b.instance("u0", "n2"), b.instance("u1", sideNode)}
 	v := []*instance{b.instance("v0", "n2"), b.instance("v1", gateway), b.instance("v2", sideNode)}
 	rows := []onpath.WeightRow{{From: u[0].key, Weights: []uint32{1000, 1, 1}}, {From: u[1].key, Weights: []uint32{1, 1, 1000}}}
@@ -114,7 +114,7 @@ func pairMatrix(b *testbed) {
 
 // pairTold: flows stay at their instances though weights change, and whichever
 // gateway their packets come in at.
-func pairTold(b *testbed) {
+func gatewaysTold(b *testbed) {
 	l, is := b.pairOf("n2", "n2", "n2")
 	b.apply(l)
 	before := map[onpath.Tuple]*instance{}
@@ -145,7 +145,7 @@ func pairTold(b *testbed) {
 
 // pairUntold: the other gateway was away when connections began, and chooses
 // otherwise by the weights of now. The next SYN tells it.
-func pairUntold(b *testbed) {
+func gatewaysUntold(b *testbed) {
 	l, is := b.pairOf("n2", "n2", "n2")
 	l.dead = sideNode
 	b.apply(l)
@@ -175,17 +175,17 @@ func pairUntold(b *testbed) {
 
 // pairFunctions: a function runs at one gateway of the pair, whichever of them a
 // direction comes in at; each leaves where it came in.
-func pairFunctions(b *testbed) {
-	f, fw, beside := b.inline("f", sideNode), b.instance("fw", "n2"), b.instance("beside", sideNode)
+func gatewaysFunctions(b *testbed) {
+	f, fw, atPeer := b.inline("f", sideNode), b.instance("fw", "n2"), b.instance("beside", sideNode)
 	t := uint16(1000)
-	for n, es := range [][]*instance{{f}, {fw, f}, {f, fw}, {beside, f}, {f, beside}, {fw, f, beside}, {fw, beside}} {
+	for n, es := range [][]*instance{{f}, {fw, f}, {f, fw}, {atPeer, f}, {f, atPeer}, {fw, f, atPeer}, {fw, atPeer}} {
 		l := one(&chain{path: onpath.PathID(n + 1), match: toServer()}, es...)
-		l.instances, l.pair = []*instance{f, fw, beside}, true
+		l.instances, l.pair = []*instance{f, fw, atPeer}, true
 		b.apply(l)
 		for _, protocol := range []func(uint16) onpath.Tuple{tcp4, udp4, tcp6} {
-			for _, gates := range pairOfGates {
+			for _, gateways := range bothOrders {
 				t++
-				b.talks(protocol(t), gates, alone(es)...)
+				b.talks(protocol(t), gateways, alone(es)...)
 			}
 		}
 	}
@@ -201,23 +201,23 @@ func alone(is []*instance) (elements [][]*instance) {
 
 // pairTiers: a tenant's chain within the operator's; whichever gateway a direction
 // comes in at, it crosses both, through the same instances.
-func pairTiers(b *testbed) {
-	op, op2, opHere, opBeside := b.instance("op", "n2"), b.instance("op2", "n2"), b.instance("op-here", gateway), b.instance("op-beside", sideNode)
-	fw, fw2, here, beside := b.instance("fw", "n2"), b.instance("fw2", "n2"), b.instance("here", gateway), b.instance("beside", sideNode)
+func gatewaysTiers(b *testbed) {
+	op, op2, opHere, opAtPeer := b.instance("op", "n2"), b.instance("op2", "n2"), b.instance("op-here", gateway), b.instance("op-beside", sideNode)
+	fw, fw2, here, atPeer := b.instance("fw", "n2"), b.instance("fw2", "n2"), b.instance("here", gateway), b.instance("beside", sideNode)
 	opf, opfHere, f, fHere := b.inline("opf", sideNode), b.inline("opf-here", gateway), b.inline("f", sideNode), b.inline("f-here", gateway)
 	tap := b.instance("tap", "n2")
 	tap.mirror = true
-	all := []*instance{op, op2, opHere, opBeside, fw, fw2, here, beside, opf, opfHere, f, fHere, tap}
+	all := []*instance{op, op2, opHere, opAtPeer, fw, fw2, here, atPeer, opf, opfHere, f, fHere, tap}
 	port, path := uint16(1000), onpath.PathID(1)
 	for _, tiers := range [][2][][]*instance{
 		{{{op, op2}}, {{fw, fw2}}},
-		{{{opHere}}, {{beside}}},
-		{{{opBeside}}, {{here}}},
+		{{{opHere}}, {{atPeer}}},
+		{{{opAtPeer}}, {{here}}},
 		{{{op}}, {{f}}},
 		{{{op}}, {{fHere}}},
 		{{{op}}, {{tap}}},
 		{{{opf}}, {{fw}}},
-		{{{opfHere}}, {{beside}}},
+		{{{opfHere}}, {{atPeer}}},
 		{{{opf}}, {{fHere}}},
 		{{{opf}}, {{f}}},
 		{{{op}, {opf}}, {{fw}, {f}, {tap}}},
@@ -226,9 +226,9 @@ func pairTiers(b *testbed) {
 		b.applyTiers(path, tiers, all)
 		path += 2
 		for _, protocol := range []func(uint16) onpath.Tuple{tcp4, udp4, ping, tcp6, ping6} {
-			for _, gates := range pairOfGates {
+			for _, gateways := range bothOrders {
 				port++
-				b.talks(protocol(port), gates, slices.Concat(tiers[0], tiers[1])...)
+				b.talks(protocol(port), gateways, slices.Concat(tiers[0], tiers[1])...)
 			}
 		}
 	}
@@ -252,7 +252,7 @@ func (b *testbed) applyTiers(path onpath.PathID, tiers [2][][]*instance, all []*
 // pairAsked: answers are faster than what tells of their flow, which comes late or is
 // lost. The other gateway is asked, and they cross what the packets have crossed, also
 // while the chains are young. What neither gateway knows goes by its rules.
-func pairAsked(b *testbed) {
+func gatewaysAsked(b *testbed) {
 	op, op2, fw, fw2, f := b.instance("op", "n2"), b.instance("op2", "n2"), b.instance("fw", "n2"), b.instance("fw2", sideNode), b.inline("f", gateway)
 	all := []*instance{op, op2, fw, fw2, f}
 	port := uint16(1000)
@@ -322,9 +322,9 @@ func (c *chain) through(elements [][]*instance) {
 	}
 }
 
-// talks sends a connection's first packets by the gates that its directions come in at,
+// talks sends a connection's first packets by the gateways that its directions come in at,
 // through elements of which each is one of several instances, the same for all packets.
-func (b *testbed) talks(t onpath.Tuple, gates [2]string, elements ...[]*instance) {
+func (b *testbed) talks(t onpath.Tuple, gateways [2]string, elements ...[]*instance) {
 	b.t.Helper()
 	taken := make([]*instance, len(elements))
 	for n := range 3 {
@@ -332,12 +332,12 @@ func (b *testbed) talks(t onpath.Tuple, gates [2]string, elements ...[]*instance
 		if n > 0 && t.Protocol == tcp {
 			p.flags = ack
 		}
-		b.passes(gates[0], false, p.bytes(), elements, taken)
+		b.passes(gateways[0], false, p.bytes(), elements, taken)
 		p = answerTo(t)
 		if n > 0 && t.Protocol == tcp {
 			p.flags = ack
 		}
-		b.passes(gates[1], true, p.bytes(), elements, taken)
+		b.passes(gateways[1], true, p.bytes(), elements, taken)
 	}
 }
 
@@ -375,7 +375,7 @@ func (b *testbed) passes(gate string, reverse bool, packet []byte, elements [][]
 // gateway to an instance there tells its answers that the function stands before the
 // side node's edge: so does the side node then, and has no copies made for mirrors
 // behind the function.
-func pairBehind(b *testbed) {
+func gatewaysBehind(b *testbed) {
 	f, ids, fw := b.inline("f", gateway), b.instance("ids", gateway), b.instance("fw", gateway)
 	ids.mirror = true
 	device, copies := onpath.DeviceName(fw.vport), onpath.DeviceName(ids.vport)
@@ -413,11 +413,11 @@ func pairBehind(b *testbed) {
 
 // pairAdopted: a connection that passed by at one gateway is known to the other; what
 // begins by its ports there crosses the instance, and its answers at the first.
-func pairAdopted(b *testbed) {
+func gatewaysAdopted(b *testbed) {
 	l, is := b.pairOf("n2")
 	l.chains[0].began, l.chains[0].adopt = b.h.Now().Add(-time.Second), time.Hour
 	b.apply(l)
-	for n, gates := range [][2]string{{sideNode, gateway}, {gateway, sideNode}} {
+	for n, gateways := range [][2]string{{sideNode, gateway}, {gateway, sideNode}} {
 		t := tcp4(uint16(1000 + n))
 		b.passesBy(t, 3)
 		there, back := [2]string{clientNet, serverNet}, [2]string{serverNet, clientNet}
@@ -427,16 +427,16 @@ func pairAdopted(b *testbed) {
 			}
 			return d[0], d[1]
 		}
-		in, out := devices(gates[0], there)
-		b.enters(gates[0], in, newPacket(t).bytes(), gates[0], out, is...)
-		in, out = devices(gates[1], back)
-		b.enters(gates[1], in, answerTo(t).bytes(), gates[1], out, is...)
+		in, out := devices(gateways[0], there)
+		b.enters(gateways[0], in, newPacket(t).bytes(), gateways[0], out, is...)
+		in, out = devices(gateways[1], back)
+		b.enters(gateways[1], in, answerTo(t).bytes(), gateways[1], out, is...)
 	}
 }
 
 // pairDead: the gateway where flows came in is gone; they go on through the other,
 // and leave there.
-func pairDead(b *testbed) {
+func gatewaysDead(b *testbed) {
 	l, is := b.pairOf("n2", sideNode, "n2")
 	b.apply(l)
 	before := map[onpath.Tuple]*instance{}
@@ -459,7 +459,7 @@ func pairDead(b *testbed) {
 
 // pairReset: a node without an edge finds an instance gone before the gateway does,
 // and resets its connections.
-func pairReset(b *testbed) {
+func gatewaysReset(b *testbed) {
 	l, is := b.pairOf("n2")
 	l.chains[0].elements[0].lost = onpath.LostReset
 	b.apply(l)

@@ -134,13 +134,13 @@ func (n *Node) answer(w *work, b []byte) {
 		n.give(b, v, ByAnswer)
 	}
 	if v := n.vports[w.key.vport]; w.tunnel != nil && v != nil && v.Kind == onpath.VportRemote && v.State != onpath.VportClosed {
-		n.answerBeyond(w, v, b)
+		n.replyBeyond(w, v, b)
 	}
 }
 
-// answerBeyond sends what answers a packet from another node back there: as if it
+// replyBeyond sends what answers a packet from another node back there: as if it
 // came from where the packet was to go, on nodes that have no edge.
-func (n *Node) answerBeyond(w *work, v *onpath.Vport, b []byte) {
+func (n *Node) replyBeyond(w *work, v *onpath.Vport, b []byte) {
 	p := n.peers[v.Peer]
 	to := n.net.underlay[p.Address]
 	if to == nil {

@@ -6,8 +6,8 @@ import (
 	"github.com/onpath/onpath"
 )
 
-// pace is how fast a tenant may begin flows.
-type pace struct {
+// rateLimit is how fast a tenant may begin flows.
+type rateLimit struct {
 	most    int       // in a second; 0: no limit
 	due     time.Time // when the next one may begin
 	spare   int       // flows that may begin anew in any case: a configuration forgot them
@@ -16,7 +16,7 @@ type pace struct {
 
 // begin reports whether a flow may begin now; then it has. What was not begun in time
 // is not made up for, but for a tenth of a second's.
-func (p *pace) begin(now time.Time) bool {
+func (p *rateLimit) begin(now time.Time) bool {
 	if p.most == 0 {
 		return true
 	}

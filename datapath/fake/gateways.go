@@ -6,23 +6,23 @@ import (
 	"github.com/onpath/onpath"
 )
 
-// otherGate is the other edge of a pair of gateways if id is one of them, else 0.
-func (n *Node) otherGate(id onpath.VportID) onpath.VportID {
+// peerGateway is the other edge of a pair of gateways if id is one of them, else 0.
+func (n *Node) peerGateway(id onpath.VportID) onpath.VportID {
 	switch {
 	case id == 0:
 		return 0
-	case id == n.gates[0]:
-		return n.gates[1]
-	case id == n.gates[1]:
-		return n.gates[0]
+	case id == n.gateways[0]:
+		return n.gateways[1]
+	case id == n.gateways[1]:
+		return n.gateways[0]
 	}
 	return 0
 }
 
-// leaveBeside lets a packet leave at the other gateway of a pair if the one where
+// leaveAtPeer lets a packet leave at the other gateway of a pair if the one where
 // it would leave is gone.
-func (n *Node) leaveBeside(f *flow) bool {
-	other := n.otherGate(f.next)
+func (n *Node) leaveAtPeer(f *flow) bool {
+	other := n.peerGateway(f.next)
 	if other == 0 || !n.takes(other) {
 		return false
 	}
@@ -31,9 +31,9 @@ func (n *Node) leaveBeside(f *flow) bool {
 	return true
 }
 
-// moveGate lets packets of an entry at an instance leave where they come in now.
-func (n *Node) moveGate(f *flow, entry onpath.VportID) {
-	if entry == 0 || n.otherGate(f.entry) != entry {
+// moveGateway lets packets of an entry at an instance leave where they come in now.
+func (n *Node) moveGateway(f *flow, entry onpath.VportID) {
+	if entry == 0 || n.peerGateway(f.entry) != entry {
 		return
 	}
 	leaves := f.next == f.entry && (f.kind == onpath.NextExit || f.kind == onpath.NextVport)
@@ -46,7 +46,7 @@ func (n *Node) moveGate(f *flow, entry onpath.VportID) {
 // tellPartner tells the other gateway of a pair where packets of a tuple go that
 // come in here; syn: by a packet that begins a connection.
 func (n *Node) tellPartner(t onpath.Tuple, syn bool) {
-	v := n.vports[n.otherGate(n.edgeVport())]
+	v := n.vports[n.peerGateway(n.edgeVport())]
 	f := n.anywhere(flowKey{n.edgeVport(), t})
 	if v == nil || v.State == onpath.VportClosed || f == nil {
 		return
@@ -105,7 +105,7 @@ func (n *Node) hearWay(f *flow, t onpath.Tuple, ruled bool) bool {
 		if !n.byRules(f, d) && !n.byRules(f, n.walk(onpath.ClassifierTable(onpath.TierTenant), t, nil, atElement, 0, 0)) {
 			return false
 		}
-		f.asRelayed(n, n.anywhere(flowKey{n.otherGate(f.entry), t}))
+		f.asRelayed(n, n.anywhere(flowKey{n.peerGateway(f.entry), t}))
 	case f.learned && f.group != 0 && g != nil:
 		f.mirrors = n.behind(g, t.Reverse())
 	case d.group != nil && d.group.ID == f.group && len(d.functions) == 0:
@@ -125,7 +125,7 @@ func (f *flow) asRelayed(n *Node, known *flow) {
 		return
 	}
 	f.kind, f.next, f.group, f.functions, f.path, f.reverse = known.kind, known.next, known.group, known.functions, known.path, known.reverse
-	if f.next == n.edgeVport() || n.otherGate(f.next) != 0 {
+	if f.next == n.edgeVport() || n.peerGateway(f.next) != 0 {
 		f.group = 0
 		n.aimAtExit(f)
 	}
@@ -135,7 +135,7 @@ func (f *flow) asRelayed(n *Node, known *flow) {
 // packet without an entry: answers meet the tenant's chain before the operator's, and
 // a young chain passes by what seems older than it.
 func (n *Node) asks(w *work, d decision) bool {
-	if n.gates[0] == 0 || w.h.begins() || w.h.ttl <= 1 {
+	if n.gateways[0] == 0 || w.h.begins() || w.h.ttl <= 1 {
 		return false
 	}
 	tenants := onpath.ClassifierTable(onpath.TierTenant)
@@ -150,7 +150,7 @@ func (n *Node) takesUp(id onpath.TableID, t onpath.Tuple) bool {
 
 // askPartner has the other gateway tell what it knows of a flow.
 func (n *Node) askPartner(w *work) {
-	v := n.vports[n.otherGate(n.edgeVport())]
+	v := n.vports[n.peerGateway(n.edgeVport())]
 	if v == nil || v.State == onpath.VportClosed {
 		return
 	}
