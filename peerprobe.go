@@ -20,9 +20,9 @@ type PeerConversation interface {
 	// Ask sends a question and does not wait. That a peer cannot be reached is
 	// no error: there will be no answer.
 	Ask(PeerQuestion) error
-	// Answers gives what has come in since the last call; if nothing has, it
+	// Replies gives what has come in since the last call; if nothing has, it
 	// waits at most the time given.
-	Answers(wait time.Duration) ([]PeerAnswer, error)
+	Replies(wait time.Duration) ([]PeerReply, error)
 	Close() error
 }
 
@@ -36,8 +36,8 @@ type PeerQuestion struct {
 	Vports []VportID
 }
 
-// PeerAnswer is what a peer's data path says.
-type PeerAnswer struct {
+// PeerReply is what a peer's data path says.
+type PeerReply struct {
 	Peer   netip.Addr
 	Number uint64
 	// States of the vports asked about; one that the peer does not have is closed.

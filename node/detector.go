@@ -170,7 +170,7 @@ func (d *detector) converse(ctx context.Context, prober onpath.PeerProber) error
 func (d *detector) hearUntil(c onpath.PeerConversation, until time.Time) error {
 	for {
 		left := time.Until(until)
-		answers, err := c.Answers(left)
+		answers, err := c.Replies(left)
 		if err != nil {
 			return err
 		}
@@ -258,7 +258,7 @@ func (d *detector) ask(c onpath.PeerConversation, list []question) error {
 }
 
 // hear reports whether a state is new.
-func (d *detector) hear(answers []onpath.PeerAnswer) (changed bool) {
+func (d *detector) hear(answers []onpath.PeerReply) (changed bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, a := range answers {

@@ -40,7 +40,7 @@ type liveness struct {
 }
 
 // hear takes an answer; it reports whether a state is new.
-func (j *liveness) hear(a onpath.PeerAnswer) (changed bool) {
+func (j *liveness) hear(a onpath.PeerReply) (changed bool) {
 	if a.Number > j.asked || a.Number+uint64(missedLate) < j.heard {
 		return false // not asked, or long overtaken
 	}

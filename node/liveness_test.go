@@ -17,7 +17,7 @@ type judged struct {
 func (j *judged) step(answers bool, took time.Duration, states map[onpath.VportID]onpath.VportState) (changed bool) {
 	j.asked++
 	if answers {
-		j.hear(onpath.PeerAnswer{Number: j.asked, States: states})
+		j.hear(onpath.PeerReply{Number: j.asked, States: states})
 	}
 	j.now = j.now.Add(took)
 	return j.round(j.now, took)
@@ -89,7 +89,7 @@ func TestLivenessSlow(t *testing.T) {
 	for n := range uint64(200) {
 		j.asked++
 		if n >= 20 {
-			j.hear(onpath.PeerAnswer{Number: j.asked - 20})
+			j.hear(onpath.PeerReply{Number: j.asked - 20})
 		}
 		j.now = j.now.Add(askEvery)
 		if j.round(j.now, askEvery) {
@@ -107,16 +107,16 @@ func TestLivenessStates(t *testing.T) {
 	if !j.takes(5) {
 		t.Error("what was not asked must be left to the plan")
 	}
-	if !j.hear(onpath.PeerAnswer{Number: 8, States: closed}) || j.takes(5) {
+	if !j.hear(onpath.PeerReply{Number: 8, States: closed}) || j.takes(5) {
 		t.Error("closed, and used")
 	}
-	if j.hear(onpath.PeerAnswer{Number: 7, States: up}) || j.takes(5) {
+	if j.hear(onpath.PeerReply{Number: 7, States: up}) || j.takes(5) {
 		t.Error("an overtaken answer counts")
 	}
-	if !j.hear(onpath.PeerAnswer{Number: 9, States: up}) || !j.takes(5) {
+	if !j.hear(onpath.PeerReply{Number: 9, States: up}) || !j.takes(5) {
 		t.Error("open, and not used")
 	}
-	if j.hear(onpath.PeerAnswer{Number: 11, States: closed}) {
+	if j.hear(onpath.PeerReply{Number: 11, States: closed}) {
 		t.Error("an answer to no question counts")
 	}
 }
@@ -147,7 +147,7 @@ func TestLivenessOpened(t *testing.T) {
 	if !j.takes(5) {
 		t.Error("not used although the plan opened it")
 	}
-	j.hear(onpath.PeerAnswer{Number: j.asked, States: closed})
+	j.hear(onpath.PeerReply{Number: j.asked, States: closed})
 	if !j.takes(5) {
 		t.Error("an answer from before the opening closed it")
 	}

@@ -111,13 +111,13 @@ func (t *tracer) run() {
 		t.answer(last)
 		t.compare(planned, ended)
 		if !ended {
-			t.compareAnswer()
-			t.unanswered(e, last)
+			t.compareReply()
+			t.withoutReply(e, last)
 		}
 		return
 	}
 	t.out.Forward = planned
-	t.out.Reverse = t.plannedAnswer(planned)
+	t.out.Reverse = t.plannedReply(planned)
 	t.note(planned)
 }
 

@@ -147,11 +147,11 @@ func (t *tracer) relayed(n *node, e onpath.FlowEntry) (onpath.FlowEntry, bool) {
 	return next, ok
 }
 
-// editedAnswer finds the answers' entry at the edge behind functions that change
+// editedReply finds the answers' entry at the edge behind functions that change
 // addresses: it has an end point in common with what came to them, that of who began
 // the flow rather than the other, which many flows have. Entries that no packet has
 // used tell nothing: each flow leaves one for answers to its first addresses.
-func (t *tracer) editedAnswer(g *node, last onpath.FlowEntry) (best onpath.FlowEntry, ok bool) {
+func (t *tracer) editedReply(g *node, last onpath.FlowEntry) (best onpath.FlowEntry, ok bool) {
 	if !slices.ContainsFunc(last.Functions, t.rewrites) {
 		return best, false
 	}
@@ -161,16 +161,16 @@ func (t *tracer) editedAnswer(g *node, last onpath.FlowEntry) (best onpath.FlowE
 		if c.Vport != g.acked.edge || c.Reverse == last.Reverse || c.Packets == 0 || !slices.ContainsFunc(c.Functions, t.rewrites) {
 			continue
 		}
-		if s := likeAnswer(want, c); s > 0 && (s > score || s == score && livelier(c, best)) {
+		if s := likeReply(want, c); s > 0 && (s > score || s == score && livelier(c, best)) {
 			best, score, ok = c, s, true
 		}
 	}
 	return best, ok
 }
 
-// likeAnswer says how probably c has the answers that were expected as want, to or
+// likeReply says how probably c has the answers that were expected as want, to or
 // from another address; 0: it has not.
-func likeAnswer(want, c onpath.FlowEntry) int {
+func likeReply(want, c onpath.FlowEntry) int {
 	a, b := want.Tuple, c.Tuple
 	switch {
 	case a == b, likeness(want, c) < sameEnd:

@@ -198,9 +198,9 @@ func end(a netip.Addr, port uint16) string { return fmt.Sprintf("%s port %d", a,
 // connection attempt is given up after seven.
 const sentInVain = 10
 
-// unanswered says that a live TCP flow, from e at the edge to last, where it leaves,
+// withoutReply says that a live TCP flow, from e at the edge to last, where it leaves,
 // has answers that no data path sees.
-func (t *tracer) unanswered(e, last onpath.FlowEntry) {
+func (t *tracer) withoutReply(e, last onpath.FlowEntry) {
 	const tcp = 6
 	if e.Tuple.Protocol != tcp || min(e.Packets, last.Packets) < sentInVain || len(t.in.Silent) > 0 {
 		return
@@ -232,7 +232,7 @@ func (t *tracer) answer(last onpath.FlowEntry) {
 	e, ok := t.entry(g, g.acked.edge, tu)
 	// What a function readdresses leaves an entry for answers to its first addresses,
 	// too, which none are sent to.
-	edited, found := t.editedAnswer(g, last)
+	edited, found := t.editedReply(g, last)
 	if found = found && (!ok || e.Packets == 0 && edited.Packets > 0); found {
 		e, ok = edited, true
 		t.readdressed(t.out.Forward, e.Tuple.Reverse())

@@ -67,9 +67,9 @@ func meetsMirrorsOnly(planned []onpath.TraceHop) bool {
 	return met
 }
 
-// compareAnswer says which elements answers skip that the flow's packets cross, if
+// compareReply says which elements answers skip that the flow's packets cross, if
 // entries tell the whole way of both.
-func (t *tracer) compareAnswer() {
+func (t *tracer) compareReply() {
 	k := len(t.out.Reverse) - 1
 	if k < 0 || t.out.Reverse[k].Kind != onpath.HopExit || !t.out.Reverse[0].Live || len(t.in.Silent) > 0 {
 		return
@@ -207,8 +207,8 @@ func (t *tracer) warnAway(dep string) {
 	}
 }
 
-// plannedAnswer turns a planned way round: answers follow the flow's entries.
-func (t *tracer) plannedAnswer(hops []onpath.TraceHop) []onpath.TraceHop {
+// plannedReply turns a planned way round: answers follow the flow's entries.
+func (t *tracer) plannedReply(hops []onpath.TraceHop) []onpath.TraceHop {
 	if len(hops) < 2 || hops[len(hops)-1].Kind != onpath.HopExit {
 		return nil
 	}

@@ -173,7 +173,7 @@ func (c *conn) reason() string {
 func (c *conn) call(ctx context.Context, op onpath.NodeOp, request json.RawMessage) (io.ReadWriteCloser, error) {
 	id := c.calls.Add(1)
 	stream, err := c.mux.OpenStream()
-	a := &answerReader{stream: stream, node: c.node, op: op, stopping: c.hub.stopping}
+	a := &responseReader{stream: stream, node: c.node, op: op, stopping: c.hub.stopping}
 	if err != nil {
 		return nil, a.gone(err)
 	}

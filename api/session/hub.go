@@ -95,7 +95,7 @@ func (h *Hub) Disconnect(node, reason string) {
 }
 
 // Call has a node do op. What is written to the result goes to the node, what
-// is read is its answer; see answerReader for the errors of Read. Closing it, or
+// is read is its answer; see responseReader for the errors of Read. Closing it, or
 // the end of ctx, cancels the operation.
 func (h *Hub) Call(ctx context.Context, node string, op onpath.NodeOp, request any) (io.ReadWriteCloser, error) {
 	c := h.conn(node)

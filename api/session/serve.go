@@ -18,7 +18,7 @@ func (s *Session) answer(ctx context.Context, stream *yamux.Stream, calls *calls
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	a := &answerWriter{stream: stream}
+	a := &responseWriter{stream: stream}
 	if !calls.add(m.Call, func() { cancel(); _ = hangUp(stream) }) {
 		return
 	}

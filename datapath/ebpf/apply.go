@@ -111,7 +111,7 @@ func (d *Driver) apply(c *onpath.DatapathConfig) error {
 	if err := d.maps.tables.prepare(want.tables); err != nil {
 		return err
 	}
-	d.rereadEndings()
+	d.rereadExits()
 	d.keepEnded(want)
 	want.node.Capture, want.node.CaptureLength = d.capturing()
 	want.node.Watch = d.watching()

@@ -86,8 +86,8 @@ type Driver struct {
 	fast     fastState
 	// peersJudged is when the instances' devices were looked at last.
 	peersJudged time.Time
-	endings     *endings // nil until the first process is to be watched
-	endless     bool     // the kernel cannot watch processes
+	exits       *exits // nil until the first process is to be watched
+	endless     bool   // the kernel cannot watch processes
 	linked      map[onpath.VportID]*linked
 	shards      map[uint32]shard          // the dispatchers in their places
 	linkErrs    map[onpath.VportID]string // why functions are not linked
@@ -209,8 +209,8 @@ func (d *Driver) letGo() error {
 		d.att.close()
 		d.att = nil
 	}
-	err := d.endings.close()
-	d.endings = nil
+	err := d.exits.close()
+	d.exits = nil
 	if d.pending != nil {
 		d.pending.close()
 		d.pending = nil

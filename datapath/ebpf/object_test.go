@@ -36,7 +36,7 @@ func TestObject(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("rebuild: %v\n%s", err, out)
 	}
-	for name, committed := range map[string][]byte{"steer_bpfel.o": object, "functions_bpfel.o": dispatcherObject, "ending_bpfel.o": endingObject} {
+	for name, committed := range map[string][]byte{"steer_bpfel.o": object, "functions_bpfel.o": dispatcherObject, "ending_bpfel.o": exitObject} {
 		fresh, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil {
 			t.Fatal(err)

@@ -17,7 +17,7 @@ const (
 	probeHead   = 24 // bytes before the vports
 	probeVports = 32
 	probeAsk    = 1
-	probeAnswer = 2
+	probeReply  = 2
 )
 
 var _ onpath.PeerProber = (*Driver)(nil)
@@ -103,12 +103,12 @@ func put24(b []byte, v uint32) { b[0], b[1], b[2] = byte(v>>16), byte(v>>8), byt
 
 func get24(b []byte) uint32 { return uint32(b[0])<<16 | uint32(b[1])<<8 | uint32(b[2]) }
 
-func (c *conversation) Answers(wait time.Duration) ([]onpath.PeerAnswer, error) {
+func (c *conversation) Replies(wait time.Duration) ([]onpath.PeerReply, error) {
 	timeout := unix.NsecToTimespec(int64(max(wait, 0)))
 	if _, err := unix.Ppoll([]unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLIN}}, &timeout, nil); err != nil && !errors.Is(err, unix.EINTR) {
 		return nil, fmt.Errorf("wait for answers of peers: %w", err)
 	}
-	var out []onpath.PeerAnswer
+	var out []onpath.PeerReply
 	for {
 		n, from, err := unix.Recvfrom(c.fd, c.buf[:], unix.MSG_DONTWAIT)
 		switch {
@@ -126,7 +126,7 @@ func (c *conversation) Answers(wait time.Duration) ([]onpath.PeerAnswer, error) 
 }
 
 // answer takes apart what came, if it is a peer's.
-func (c *conversation) answer(b []byte, from unix.Sockaddr) (a onpath.PeerAnswer, ok bool) {
+func (c *conversation) answer(b []byte, from unix.Sockaddr) (a onpath.PeerReply, ok bool) {
 	var port int
 	switch f := from.(type) {
 	case *unix.SockaddrInet4:
@@ -136,7 +136,7 @@ func (c *conversation) answer(b []byte, from unix.Sockaddr) (a onpath.PeerAnswer
 	}
 	peer, known := c.peers[a.Peer]
 	if !known || port != int(peer.Port) || len(b) < probeHead || get24(b[8:]) != peer.Secret ||
-		b[11] != probeAnswer || len(b) != probeHead+4*int(b[12]) {
+		b[11] != probeReply || len(b) != probeHead+4*int(b[12]) {
 		return a, false
 	}
 	a.Number = binary.BigEndian.Uint64(b[16:])

@@ -54,7 +54,7 @@ func TestProbe(t *testing.T) {
 			for i, list := range [][]onpath.VportID{{17, 18, 99}, nil, many} {
 				n := uint64(i + 7)
 				c.must(talk.Ask(onpath.PeerQuestion{Peer: peer, Number: n, Vports: list}))
-				got, err := talk.Answers(5 * time.Second)
+				got, err := talk.Replies(5 * time.Second)
 				c.must(err)
 				if len(got) != 1 || got[0].Number != n || got[0].Peer != addrs["n2"] || len(got[0].States) != len(list) {
 					t.Fatalf("question %d got %+v", n, got)
@@ -71,7 +71,7 @@ func TestProbe(t *testing.T) {
 			}
 			peer.Secret = 78
 			c.must(talk.Ask(onpath.PeerQuestion{Peer: peer, Number: 99}))
-			if got, _ := talk.Answers(200 * time.Millisecond); len(got) > 0 {
+			if got, _ := talk.Replies(200 * time.Millisecond); len(got) > 0 {
 				t.Errorf("a question without the pair's secret got %+v", got)
 			}
 			if err := talk.Ask(onpath.PeerQuestion{Peer: peer, Vports: append(many, 1)}); onpath.CodeOf(err) != onpath.CodeInvalid {

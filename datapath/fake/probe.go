@@ -42,7 +42,7 @@ func (w *Network) Unaddress(node string, off bool) {
 type conversation struct {
 	node    *Node
 	from    netip.Addr
-	answers []onpath.PeerAnswer
+	answers []onpath.PeerReply
 }
 
 func (c *conversation) Ask(q onpath.PeerQuestion) error {
@@ -56,7 +56,7 @@ func (c *conversation) Ask(q onpath.PeerQuestion) error {
 	if to == nil || !to.applied || w.cut[to.name] || w.cut[c.node.name] || to.secrets[c.from] != q.Peer.Secret {
 		return nil
 	}
-	a := onpath.PeerAnswer{Peer: q.Peer.Address, Number: q.Number, States: map[onpath.VportID]onpath.VportState{}}
+	a := onpath.PeerReply{Peer: q.Peer.Address, Number: q.Number, States: map[onpath.VportID]onpath.VportState{}}
 	for _, v := range q.Vports {
 		a.States[v] = to.stateOf(v)
 	}
@@ -75,7 +75,7 @@ func (n *Node) stateOf(id onpath.VportID) onpath.VportState {
 	return onpath.VportClosed
 }
 
-func (c *conversation) Answers(wait time.Duration) ([]onpath.PeerAnswer, error) {
+func (c *conversation) Replies(wait time.Duration) ([]onpath.PeerReply, error) {
 	if len(c.answers) == 0 {
 		time.Sleep(wait)
 	}

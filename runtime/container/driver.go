@@ -27,7 +27,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/onpath/onpath"
-	"github.com/onpath/onpath/internal/endings"
+	"github.com/onpath/onpath/internal/exithook"
 )
 
 // DefaultNamespace is the containerd namespace used where Options names none.
@@ -120,7 +120,7 @@ type Driver struct {
 	log     *slog.Logger
 	client  *containerd.Client
 	private *privateContainerd // nil with a configured containerd
-	endings *endings.Watcher   // nil where the kernel has none
+	exits   *exithook.Watcher  // nil where the kernel has none
 
 	// ctx ends with Close; background goroutines live as long.
 	ctx    context.Context
@@ -169,10 +169,10 @@ func New(ctx context.Context, opt Options) (*Driver, error) {
 		d.cancel()
 		return nil, err
 	}
-	if d.endings, err = endings.New(); err != nil {
+	if d.exits, err = exithook.New(); err != nil {
 		d.log.Info("the end of a program is noticed when the kernel has cleared it away, not when it begins", "err", err)
 	}
-	d.goes(d.endings.Run)
+	d.goes(d.exits.Run)
 	if d.private != nil {
 		d.goes(d.keepContainerd)
 	}

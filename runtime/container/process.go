@@ -51,7 +51,7 @@ func (d *Driver) adopt(p *process, w *pidWatch) {
 	d.mu.Lock()
 	d.procs[p.id] = p
 	d.mu.Unlock()
-	begun, forget := d.endings.Watch(p.pid)
+	begun, forget := d.exits.Watch(p.pid)
 	d.goes(func(ctx context.Context) {
 		select {
 		case <-begun:

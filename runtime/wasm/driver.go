@@ -17,7 +17,7 @@ import (
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/engine/control"
 	"github.com/onpath/onpath/internal/boundlog"
-	"github.com/onpath/onpath/internal/endings"
+	"github.com/onpath/onpath/internal/exithook"
 )
 
 // Options are the driver's.
@@ -34,12 +34,12 @@ type Options struct {
 
 // Driver implements onpath.Runtime.
 type Driver struct {
-	opt     Options
-	log     *slog.Logger
-	endings *endings.Watcher
-	ctx     context.Context
-	cancel  context.CancelFunc
-	wg      sync.WaitGroup
+	opt    Options
+	log    *slog.Logger
+	exits  *exithook.Watcher
+	ctx    context.Context
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
 
 	mu    sync.Mutex
 	procs map[string]*process
@@ -79,10 +79,10 @@ func New(o Options) (*Driver, error) {
 	}
 	d := &Driver{opt: o, log: o.Log.With("runtime", "wasm"), procs: map[string]*process{}, made: map[string]bool{}}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
-	if d.endings, err = endings.New(); err != nil {
+	if d.exits, err = exithook.New(); err != nil {
 		d.log.Info("the end of an engine is noticed when the kernel has cleared it away, not when it begins", "err", err)
 	}
-	d.wg.Go(func() { d.endings.Run(d.ctx) })
+	d.wg.Go(func() { d.exits.Run(d.ctx) })
 	return d, nil
 }
 

@@ -62,7 +62,7 @@ func (p *process) watch(pid int) {
 		p.end()
 		return
 	}
-	begun, forget := p.d.endings.Watch(pid)
+	begun, forget := p.d.exits.Watch(pid)
 	p.d.wg.Go(func() {
 		defer forget()
 		defer unix.Close(fd)

@@ -1,8 +1,8 @@
-// Package endings tells of processes that have begun to end. A process handle
+// Package exithook tells of processes that have begun to end. A process handle
 // (pidfd) tells only when the kernel has taken apart what the process held, which
 // for packet sockets takes some tens of milliseconds; by then the program has long
 // stopped working.
-package endings
+package exithook
 
 import (
 	"bytes"
@@ -52,19 +52,19 @@ func New() (_ *Watcher, err error) {
 	}()
 	if w.watched, err = ebpf.NewMap(&ebpf.MapSpec{Name: "ending_pids", Type: ebpf.Hash, KeySize: 4, ValueSize: 4,
 		MaxEntries: most}); err != nil {
-		return nil, fmt.Errorf("watch endings: %w", err)
+		return nil, fmt.Errorf("watch for processes that end: %w", err)
 	}
 	if w.ring, err = ebpf.NewMap(&ebpf.MapSpec{Name: "ending_ring", Type: ebpf.RingBuf, MaxEntries: ringSize}); err != nil {
-		return nil, fmt.Errorf("watch endings: %w", err)
+		return nil, fmt.Errorf("watch for processes that end: %w", err)
 	}
 	if w.prog, err = ebpf.NewProgram(w.program()); err != nil {
-		return nil, fmt.Errorf("watch endings: %w", err)
+		return nil, fmt.Errorf("watch for processes that end: %w", err)
 	}
 	if w.reader, err = ringbuf.NewReader(w.ring); err != nil {
-		return nil, fmt.Errorf("watch endings: %w", err)
+		return nil, fmt.Errorf("watch for processes that end: %w", err)
 	}
 	if w.link, err = link.AttachRawTracepoint(link.RawTracepointOptions{Name: "sched_process_exit", Program: w.prog}); err != nil {
-		return nil, fmt.Errorf("watch endings: %w", err)
+		return nil, fmt.Errorf("watch for processes that end: %w", err)
 	}
 	go w.run()
 	return w, nil

@@ -1,4 +1,4 @@
-package endings
+package exithook
 
 import (
 	"fmt"

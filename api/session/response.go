@@ -22,16 +22,16 @@ import (
 // maxChunk keeps one stream's chunk from holding up the others for long.
 const maxChunk = 32 << 10
 
-// answerWriter writes the answer; it is what Handler.Serve is given.
-type answerWriter struct {
+// responseWriter writes the answer; it is what Handler.Serve is given.
+type responseWriter struct {
 	stream io.ReadWriteCloser
 	mu     sync.Mutex
 	done   bool
 }
 
-func (a *answerWriter) Read(b []byte) (int, error) { return a.stream.Read(b) }
+func (a *responseWriter) Read(b []byte) (int, error) { return a.stream.Read(b) }
 
-func (a *answerWriter) Write(b []byte) (n int, err error) {
+func (a *responseWriter) Write(b []byte) (n int, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.done {
@@ -50,10 +50,10 @@ func (a *answerWriter) Write(b []byte) (n int, err error) {
 }
 
 // Close ends the answer well.
-func (a *answerWriter) Close() error { return a.end(nil) }
+func (a *responseWriter) Close() error { return a.end(nil) }
 
 // end ends the answer, with err's words if there is one; only the first counts.
-func (a *answerWriter) end(err error) error {
+func (a *responseWriter) end(err error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.done {
@@ -76,8 +76,8 @@ func worded(err error) *onpath.Error {
 	return onpath.Errorf(onpath.CodeInternal, "%w", err)
 }
 
-// answerReader reads the answer; it is what Hub.Call returns.
-type answerReader struct {
+// responseReader reads the answer; it is what Hub.Call returns.
+type responseReader struct {
 	stream   *yamux.Stream
 	node     string
 	op       onpath.NodeOp
@@ -91,7 +91,7 @@ type answerReader struct {
 
 // Read gives the answer's bytes, io.EOF at its end, and an *onpath.Error where
 // the node could not do what was asked or went away.
-func (a *answerReader) Read(b []byte) (int, error) {
+func (a *responseReader) Read(b []byte) (int, error) {
 	if a.err != nil {
 		return 0, a.err
 	}
@@ -112,7 +112,7 @@ func (a *answerReader) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-func (a *answerReader) next() (int, error) {
+func (a *responseReader) next() (int, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(a.stream, head[:]); err != nil {
 		return 0, a.gone(err)
@@ -136,7 +136,7 @@ func (a *answerReader) next() (int, error) {
 
 // gone words a stream that broke off. What came of it is no answer, so the error
 // must never pass for the io.EOF that yamux gives.
-func (a *answerReader) gone(err error) error {
+func (a *responseReader) gone(err error) error {
 	if a.stopping() {
 		e := onpath.Errorf(onpath.CodeUnavailable, "the server stopped during %s on node %s", a.op, a.node)
 		e.Remedy = "try again when it is back"
@@ -150,7 +150,7 @@ func (a *answerReader) gone(err error) error {
 	return e
 }
 
-func (a *answerReader) Write(b []byte) (n int, err error) {
+func (a *responseReader) Write(b []byte) (n int, err error) {
 	for len(b) > 0 {
 		chunk := b[:min(len(b), maxChunk)]
 		m, err := a.stream.Write(chunk)
@@ -163,7 +163,7 @@ func (a *answerReader) Write(b []byte) (n int, err error) {
 }
 
 // Close ends the call; what the node still does for it is cancelled.
-func (a *answerReader) Close() error {
+func (a *responseReader) Close() error {
 	a.once.Do(a.closed)
 	return hangUp(a.stream)
 }

@@ -14,37 +14,37 @@ import (
 )
 
 // endingPrograms are those of bpf/ending.bpf.c, endingMap what they are told.
-var endingPrograms = []string{"onpath_ending", "onpath_killed"}
+var exitPrograms = []string{"onpath_ending", "onpath_killed"}
 
-const endingMap = "endings"
+const exitMap = "endings"
 
 //go:embed ending_bpfel.o
-var endingObject []byte
+var exitObject []byte
 
 var _ onpath.ExitCloser = (*Driver)(nil)
 
-// endings closes vports at the moment a process ends.
-type endings struct {
+// exits closes vports at the moment a process ends.
+type exits struct {
 	processes *ebpf.Map // struct ending of bpf/abi.h, by process handle
 	links     []link.Link
-	watches   map[*endingWatch]bool
+	watches   map[*exitWatch]bool
 }
 
 // endingWatch is of one process.
-type endingWatch struct {
+type exitWatch struct {
 	handle int // pidfd
 	vports []onpath.VportID
 }
 
-type endingValue struct {
+type exitValue struct {
 	Vports [2]uint32
 	Begun  uint32
 }
 
 // openEndings loads the programs with the configuration's maps. They run as long as
 // this process does: nobody but an agent opens again what they close.
-func openEndings(with *ebpf.Collection) (*endings, error) {
-	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(endingObject))
+func openExits(with *ebpf.Collection) (*exits, error) {
+	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(exitObject))
 	if err != nil {
 		return nil, fmt.Errorf("read the compiled programs: %w", err)
 	}
@@ -59,8 +59,8 @@ func openEndings(with *ebpf.Collection) (*endings, error) {
 		return nil, err
 	}
 	defer c.Close()
-	e := &endings{processes: c.DetachMap(endingMap), watches: map[*endingWatch]bool{}}
-	for _, name := range endingPrograms {
+	e := &exits{processes: c.DetachMap(exitMap), watches: map[*exitWatch]bool{}}
+	for _, name := range exitPrograms {
 		l, err := link.AttachTracing(link.TracingOptions{Program: c.Programs[name], AttachType: ebpf.AttachTraceRawTp})
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("watch processes: %w", err), e.close())
@@ -70,7 +70,7 @@ func openEndings(with *ebpf.Collection) (*endings, error) {
 	return e, nil
 }
 
-func (e *endings) close() error {
+func (e *exits) close() error {
 	if e == nil {
 		return nil
 	}
@@ -83,7 +83,7 @@ func (e *endings) close() error {
 
 // CloseAtExit implements onpath.ExitCloser.
 func (d *Driver) CloseAtExit(pid int, vports []onpath.VportID) (func(), error) {
-	var v endingValue
+	var v exitValue
 	if pid <= 0 || len(vports) > len(v.Vports) {
 		return nil, onpath.Errorf(onpath.CodeInvalid, "%d vports cannot close with process %d", len(vports), pid)
 	}
@@ -98,35 +98,35 @@ func (d *Driver) CloseAtExit(pid int, vports []onpath.VportID) (func(), error) {
 	if d.coll == nil {
 		return nil, onpath.Errorf(onpath.CodeUnavailable, "nothing is applied on this node")
 	}
-	if d.endings == nil && !d.endless {
+	if d.exits == nil && !d.endless {
 		var err error
-		if d.endings, err = openEndings(d.coll); err != nil {
+		if d.exits, err = openExits(d.coll); err != nil {
 			d.endless = true
 			d.opts.Log.Warn("instances whose programs end are closed only when the agent has seen it", "error", err)
 		}
 	}
-	if d.endings == nil {
+	if d.exits == nil {
 		return nil, onpath.Errorf(onpath.CodeUnsupported, "this kernel does not let the data path close vports with processes")
 	}
 	handle, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open process %d: %w", pid, err)
 	}
-	e := d.endings
+	e := d.exits
 	if err := e.processes.Put(int32(handle), v); err != nil {
 		unix.Close(handle)
 		return nil, fmt.Errorf("watch process %d: %w", pid, err)
 	}
-	w := &endingWatch{handle, vports}
+	w := &exitWatch{handle, vports}
 	e.watches[w] = true
-	return func() { d.forgetEnding(e, w) }, nil
+	return func() { d.forgetExit(e, w) }, nil
 }
 
 // forgetEnding lets a process end without closing anything.
-func (d *Driver) forgetEnding(e *endings, w *endingWatch) {
+func (d *Driver) forgetExit(e *exits, w *exitWatch) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.endings == e {
+	if d.exits == e {
 		_ = e.processes.Delete(int32(w.handle)) // fails if it has ended
 		for _, id := range w.vports {
 			d.reread(id)
@@ -138,11 +138,11 @@ func (d *Driver) forgetEnding(e *endings, w *endingWatch) {
 
 // rereadEndings sees which vports the kernel has closed by itself, so that those
 // which are open in the new configuration are written. d.mu is held.
-func (d *Driver) rereadEndings() {
-	if d.endings == nil {
+func (d *Driver) rereadExits() {
+	if d.exits == nil {
 		return
 	}
-	for w := range d.endings.watches {
+	for w := range d.exits.watches {
 		for _, id := range w.vports {
 			d.reread(id)
 		}
@@ -153,11 +153,11 @@ func (d *Driver) rereadEndings() {
 // have ended, whoever has not heard of it yet; it reports whether one was open.
 // d.mu is held.
 func (d *Driver) keepEnded(want *state) (changed bool) {
-	if d.endings == nil {
+	if d.exits == nil {
 		return false
 	}
-	for w := range d.endings.watches {
-		if !d.endings.begun(w) {
+	for w := range d.exits.watches {
+		if !d.exits.begun(w) {
 			continue
 		}
 		for _, id := range w.vports {
@@ -175,8 +175,8 @@ func (d *Driver) keepEnded(want *state) (changed bool) {
 
 // begun reports whether a process has begun to end. What is told of one that is
 // gone altogether went with it.
-func (e *endings) begun(w *endingWatch) bool {
-	var v endingValue
+func (e *exits) begun(w *exitWatch) bool {
+	var v exitValue
 	err := e.processes.Lookup(int32(w.handle), &v)
 	return v.Begun != 0 || errors.Is(err, ebpf.ErrKeyNotExist) || errors.Is(err, unix.ESRCH)
 }
