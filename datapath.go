@@ -344,7 +344,12 @@ const (
 	// ActionRoute: leave by this node's routes, behind an element (exit: last). In a
 	// classifier it is as ActionExit.
 	ActionRoute ActionKind = "route"
-	ActionDrop  ActionKind = "drop" // with Reason
+	// ActionDeliver: leave at the edge Vport instead of the one where the flow entered,
+	// behind an element. It is the edge of the node whose machine the packet is for, here
+	// or on another node; answers come in there. In a classifier, and for what is bypassed
+	// at an edge, it is as ActionExit.
+	ActionDeliver ActionKind = "deliver"
+	ActionDrop    ActionKind = "drop" // with Reason
 )
 
 // Action is one thing to do.
@@ -352,6 +357,7 @@ type Action struct {
 	Kind   ActionKind `json:"kind"`
 	Group  GroupID    `json:"group,omitempty"`
 	Table  TableID    `json:"table,omitempty"`
+	Vport  VportID    `json:"vport,omitempty"` // of ActionDeliver
 	Reason DropReason `json:"reason,omitempty"`
 }
 

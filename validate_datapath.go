@@ -136,7 +136,7 @@ func (v *validation) rule(at string, r Rule) {
 }
 
 func (v *validation) action(at string, a Action) {
-	if !enum(v, at+".kind", &a.Kind, "", ActionGroup, ActionTable, ActionExit, ActionRoute, ActionDrop) {
+	if !enum(v, at+".kind", &a.Kind, "", ActionGroup, ActionTable, ActionExit, ActionRoute, ActionDeliver, ActionDrop) {
 		return
 	}
 	switch a.Kind {
@@ -146,6 +146,8 @@ func (v *validation) action(at string, a Action) {
 		if a.Table == 0 {
 			v.add(at+".table", "", "is missing")
 		}
+	case ActionDeliver:
+		v.id24(at+".vport", uint32(a.Vport))
 	case ActionDrop:
 		enum(v, at+".reason", &a.Reason, DropPolicy, DropReasons...)
 	}

@@ -393,6 +393,8 @@ __noinline int resolve_step(__u32 table, __u32 back)
 		return resolve_group(p, p->arg, back);
 	case ACT_EXIT:
 		d->kind = NEXT_EXIT;
+		if (p->arg && !back && !(p->is & IS_EDGE))
+			d->entry = p->arg; /* at the edge of the node that the packet is for */
 		return 0;
 	case ACT_ROUTE:
 		d->kind = NEXT_EXIT;

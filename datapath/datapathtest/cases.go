@@ -22,6 +22,7 @@ func Cases() []Case {
 		{"forward-begun", "with direction forward, answers find back to the instance that began the flow or changed it", forwardBegun},
 		{"mirror", "a mirror gets copies of both directions and gives nothing back", mirrors},
 		{"only-mirrors", "a chain of mirrors only lets the traffic pass", onlyMirrors},
+		{"delivered", "packets leave at the edge of the node that they are for, and their answers at the one where the flow entered", delivered},
 		{"exit-last", "packets leave at the last element's node", exitLast},
 		{"functions", "ebpf functions run in order there and back, and their verdicts hold", functions},
 		{"functions-mixed", "functions stand before, between and behind elements, on any node", functionsMixed},

@@ -34,6 +34,8 @@ type chain struct {
 	match    onpath.Match
 	elements []*element
 	exitLast bool
+	// delivers is what leaves at the side node's edge, behind the last element.
+	delivers []netip.Prefix
 	forward  bool
 	strict   bool
 	mtu      int
@@ -184,8 +186,14 @@ func (c *chain) tableAfter(i int, reverse bool) onpath.Table {
 		}
 		t.Rules = append(t.Rules, r)
 		if c.elements[j].match == nil {
-			break
+			return t
 		}
+	}
+	if i != start && len(c.delivers) > 0 {
+		t.Rules = append(t.Rules, onpath.Rule{
+			Match:  onpath.Match{Dst: c.delivers},
+			Action: onpath.Action{Kind: onpath.ActionDeliver, Vport: sideVport},
+		})
 	}
 	return t
 }

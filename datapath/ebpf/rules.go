@@ -184,6 +184,8 @@ func action(a onpath.Action) (kind uint8, arg uint32) {
 		return actTable, uint32(a.Table)
 	case onpath.ActionExit:
 		return actExit, 0
+	case onpath.ActionDeliver:
+		return actExit, uint32(a.Vport)
 	case onpath.ActionRoute:
 		return actRoute, 0
 	case onpath.ActionDrop:

@@ -120,7 +120,7 @@ func (n *Node) goOn(w *work, f *flow, g *onpath.Group, begins bool) bool {
 			f.next = cmp.Or(n.home(d.group, w.key.tuple, 0), f.next)
 		}
 	case toExit:
-		f.group = 0
+		f.group, f.entry = 0, cmp.Or(d.leaves, f.entry)
 		n.aimAtExit(f)
 	case toRoute:
 		f.kind, f.next, f.group, f.route = onpath.NextExit, n.edgeVport(), 0, true

@@ -1,6 +1,7 @@
 package fake
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"time"
@@ -486,6 +487,7 @@ func (n *Node) emission(w *work, v *onpath.Vport, own bool) {
 	case toMember:
 		f.kind, f.next, f.group = onpath.NextVport, d.member, d.group.ID
 	case toExit:
+		f.entry = cmp.Or(d.leaves, f.entry)
 		n.aimAtExit(&f)
 	case toRoute:
 		f.kind, f.next, f.route = onpath.NextExit, n.edgeVport(), true

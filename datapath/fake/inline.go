@@ -1,6 +1,7 @@
 package fake
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -105,6 +106,7 @@ func (n *Node) relay(w *work, t Tunnelled) {
 	case toMember:
 		f.kind, f.next, f.group = onpath.NextVport, d.member, d.group.ID
 	case toExit:
+		f.entry = cmp.Or(d.leaves, f.entry)
 		n.aimAtExit(&f)
 	case toRoute:
 		f.kind, f.next, f.route = onpath.NextExit, n.edgeVport(), true

@@ -48,6 +48,7 @@ type decision struct {
 	first     onpath.PathID   // whose rule matched first
 	begun     []onpath.PathID // paths whose first rule matched
 	passed    onpath.PathID   // a chain that was passed by on the way
+	leaves    onpath.VportID  // toExit: at this edge; 0: where the flow entered
 	adopted   bool            // because the connection is older than it
 }
 
@@ -122,8 +123,11 @@ func (n *Node) act(d *decision, a onpath.Action, t onpath.Tuple, from place, ups
 		return 0, true
 	}
 	d.outcome = toExit
-	if a.Kind == onpath.ActionRoute {
+	switch {
+	case a.Kind == onpath.ActionRoute:
 		d.outcome = toRoute
+	case a.Kind == onpath.ActionDeliver && from != atEdge:
+		d.leaves = a.Vport
 	}
 	if from == atEdge && len(d.mirrors)+len(d.functions) == 0 {
 		d.outcome = toKernel
