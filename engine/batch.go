@@ -145,7 +145,7 @@ func (e *Engine) fill(m *module, b []byte, r *received) {
 		b[atDirection] = onpathReverse
 	}
 	le.PutUint16(b[atIs:], signs(h))
-	le.PutUint16(b[atDSCP:], uint16(dscp(r.ip, h.V6)))
+	le.PutUint16(b[atDSCP:], uint16(packet.DSCP(r.ip)))
 	le.PutUint32(b[atLength:], uint32(h.Length))
 	le.PutUint32(b[atSegments:], 1)
 	le.PutUint32(b[atWire:], uint32(h.Length))
@@ -183,7 +183,7 @@ func putAddresses(b, ip []byte, v6 bool) {
 }
 
 func signs(h *packet.Header) (is uint16) {
-	if h.Flags&packet.SYN != 0 && h.Flags&packet.ACK == 0 {
+	if h.Begins() {
 		is |= isSYN
 	}
 	if h.Flags&packet.FIN != 0 {
@@ -205,13 +205,6 @@ func signs(h *packet.Header) (is uint16) {
 		is |= isPortless
 	}
 	return is
-}
-
-func dscp(ip []byte, v6 bool) uint8 {
-	if v6 {
-		return ip[0]&15<<2 | ip[1]>>6
-	}
-	return ip[1] >> 2
 }
 
 // payload is where the transport's header ends.
@@ -268,7 +261,7 @@ func (e *Engine) edit(edit uint32, b []byte, r *received) {
 		set(b, atNewDst, atNewDport, r, false)
 	}
 	if edit&setDSCP != 0 {
-		packet.SetDSCP(r.ip, &r.h, b[atNewDSCP])
+		packet.SetDSCP(r.ip, b[atNewDSCP])
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/packet"
 )
 
 // tap is one capture under way.
@@ -46,9 +47,9 @@ func (t *tap) wants(b []byte) bool {
 	if t.spec.Tuple == nil {
 		return true
 	}
-	h := parse(b)
+	h := packet.Parse(b)
 	f := onpath.FlowFilter{Tuple: t.spec.Tuple}
-	return h.verdict != malformed && f.Matches(onpath.FlowEntry{Tuple: h.tuple})
+	return h.Verdict != packet.Malformed && f.Matches(onpath.FlowEntry{Tuple: h.Tuple})
 }
 
 // Capture implements onpath.Datapath.

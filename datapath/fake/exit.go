@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/packet"
 )
 
 // exit lets a packet leave at this node's edge, and writes the entry by which
@@ -24,7 +25,7 @@ func (n *Node) exit(w *work, f *flow) {
 			return
 		}
 		if w.key.vport != n.edgeVport() || len(f.functions) > 0 {
-			n.tellPartner(w.key.tuple.Reverse(), w.h.begins())
+			n.tellPartner(w.key.tuple.Reverse(), w.h.Begins())
 		}
 	}
 	n.leave(w)
@@ -201,8 +202,8 @@ func (n *Node) leave(w *work) {
 	if n.vports[from] == nil && from != n.edgeVport() {
 		from = 0
 	}
-	u := n.route(w.h.tuple.Dst)
-	if u == nil || n.isLocal(w.h.tuple.Dst) || n.anycast(w.h.tuple.Dst) {
+	u := n.route(w.h.Tuple.Dst)
+	if u == nil || n.isLocal(w.h.Tuple.Dst) || n.anycast(w.h.Tuple.Dst) {
 		n.countDrop(from, onpath.DropNoRoute)
 		return
 	}
@@ -210,7 +211,7 @@ func (n *Node) leave(w *work) {
 		n.tooBig(w, u.MTU)
 		return
 	}
-	if w.h.ttl <= 1 {
+	if w.h.TTL <= 1 {
 		n.expired(w)
 		return
 	}
@@ -220,9 +221,9 @@ func (n *Node) leave(w *work) {
 			return
 		}
 	}
-	decrement(w.b, &w.h)
+	packet.Decrement(w.b, &w.h)
 	if edge := n.edgeVport(); edge != 0 {
-		n.countOut(edge, w.h.length)
+		n.countOut(edge, w.h.Length)
 		n.show(edge, true, w.b)
 	}
 	n.deliver(Delivery{Device: u.Device, By: BySteering, Packet: w.b})
@@ -267,20 +268,20 @@ func (u *Uplink) address(v6 bool) (netip.Addr, bool) {
 }
 
 // kernel is ordinary forwarding.
-func (n *Node) kernel(b []byte, h header) {
-	if h.verdict == malformed {
+func (n *Node) kernel(b []byte, h packet.Header) {
+	if h.Verdict == packet.Malformed {
 		return
 	}
-	b = b[:h.length]
-	if n.isLocal(h.tuple.Dst) || quietKind(&h) {
+	b = b[:h.Length]
+	if n.isLocal(h.Tuple.Dst) || h.Confined() {
 		n.deliver(Delivery{By: ByLocal, Packet: b})
 		return
 	}
-	u := n.route(h.tuple.Dst)
-	if u == nil || h.ttl <= 1 {
+	u := n.route(h.Tuple.Dst)
+	if u == nil || h.TTL <= 1 {
 		return
 	}
-	decrement(b, &h)
+	packet.Decrement(b, &h)
 	n.forwarded++
 	n.deliver(Delivery{Device: u.Device, By: ByKernel, Packet: b})
 }

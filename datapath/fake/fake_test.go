@@ -7,6 +7,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/datapath/datapathtest"
+	"github.com/onpath/onpath/internal/packet"
 )
 
 func TestExam(t *testing.T) {
@@ -139,7 +140,7 @@ func TestYoungChainBehindAnother(t *testing.T) {
 	}
 	p := make([]byte, 40)
 	copy(p, udpPacket(1))
-	p[3], p[9], p[32], p[33] = 40, protoTCP, 5<<4, flagACK
+	p[3], p[9], p[32], p[33] = 40, packet.TCP, 5<<4, packet.ACK
 	n.Inject("up0", p)
 	n.Inject(onpath.DeviceName(16), p)
 	ds := w.Deliveries()
@@ -160,16 +161,16 @@ func TestForgedReset(t *testing.T) {
 	send := func(flags byte) {
 		p := make([]byte, 40)
 		copy(p, udpPacket(1))
-		p[3], p[9], p[32], p[33] = 40, protoTCP, 5<<4, flags
+		p[3], p[9], p[32], p[33] = 40, packet.TCP, 5<<4, flags
 		n.Inject("up0", p)
 	}
 	rest := time.Duration(onpath.DefaultIdle.TCPClosed) + time.Second
 	for _, x := range []struct {
 		last byte
 		want bool
-	}{{flagRST, false}, {flagACK, true}} {
-		send(flagSYN)
-		send(flagRST)
+	}{{packet.RST, false}, {packet.ACK, true}} {
+		send(packet.SYN)
+		send(packet.RST)
 		now = now.Add(time.Second)
 		send(x.last)
 		now = now.Add(rest)

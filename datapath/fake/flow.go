@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/packet"
 )
 
 // flowKey is what a flow entry is found by.
@@ -147,7 +148,7 @@ func (n *Node) forgetFlow(k flowKey, f *flow) {
 // of both directions; at an instance the packet is decided by its context once more.
 func (n *Node) begunAnew(w *work, f *flow) bool {
 	switch {
-	case !f.adopted || f.kind == onpath.NextPending || !w.h.begins():
+	case !f.adopted || f.kind == onpath.NextPending || !w.h.Begins():
 		return false
 	case f.context == 0:
 		n.forgetAdopted(w.key, f)
@@ -232,24 +233,24 @@ const fragmentLife = 60 * time.Second
 
 // defragment gives the packet the tuple of its first fragment. A fragment whose
 // first did not come by stays unreadable.
-func (n *Node) defragment(vport onpath.VportID, h *header) {
-	if !h.fragment {
+func (n *Node) defragment(vport onpath.VportID, h *packet.Header) {
+	if !h.Fragment {
 		return
 	}
-	k := fragmentKey{vport: vport, tuple: h.tuple, id: h.id}
+	k := fragmentKey{vport: vport, tuple: h.Tuple, id: h.ID}
 	k.tuple.SrcPort, k.tuple.DstPort, k.tuple.Protocol = 0, 0, 0
-	if !h.v6 {
-		k.protocol = h.protocol
+	if !h.V6 {
+		k.protocol = h.Protocol
 	}
 	now := n.now()
-	if h.first {
-		if h.verdict == fine && !h.isError { // nobody fragments errors
-			n.fragments[k] = fragment{h.tuple, now}
+	if h.First {
+		if h.Verdict == packet.Fine && !h.IsError { // nobody fragments errors
+			n.fragments[k] = fragment{h.Tuple, now}
 		}
 		return
 	}
 	if f, ok := n.fragments[k]; ok && now.Sub(f.at) <= fragmentLife {
-		h.tuple, h.verdict = f.tuple, fine
-		h.protocol = f.tuple.Protocol
+		h.Tuple, h.Verdict = f.tuple, packet.Fine
+		h.Protocol = f.tuple.Protocol
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/packet"
 )
 
 // follow does with a packet what its entry says, which was there.
@@ -39,11 +40,11 @@ func (n *Node) touch(w *work, f *flow) {
 	f.seen = n.now()
 	f.heard = f.heard && !n.takes(f.next)
 	f.packets += n.pieces()
-	f.bytes += n.wire(w.h.length)
-	if w.h.protocol == protoTCP {
-		begins := w.h.flags&flagSYN != 0 // the ports are used again
-		f.fin = !begins && (f.fin || w.h.flags&flagFIN != 0)
-		f.rst = !begins && (f.rst && !goesOn || w.h.flags&flagRST != 0)
+	f.bytes += n.wire(w.h.Length)
+	if w.h.Protocol == packet.TCP {
+		begins := w.h.Flags&packet.SYN != 0 // the ports are used again
+		f.fin = !begins && (f.fin || w.h.Flags&packet.FIN != 0)
+		f.rst = !begins && (f.rst && !goesOn || w.h.Flags&packet.RST != 0)
 		n.noteTCP(w, f)
 	}
 }
@@ -54,10 +55,10 @@ const handshakeAhead = 1 << 20
 // noteTCP notes TCP's acknowledgement number; an entry that is asked for another one keeps
 // that until it comes.
 func (n *Node) noteTCP(w *work, f *flow) {
-	if w.h.flags&flagRST != 0 || w.h.flags&flagACK == 0 || !w.h.whole() {
+	if w.h.Flags&packet.RST != 0 || w.h.Flags&packet.ACK == 0 || !w.h.Whole() {
 		return
 	}
-	ack := binary.BigEndian.Uint32(w.b[w.h.l4+8:])
+	ack := binary.BigEndian.Uint32(w.b[w.h.L4+8:])
 	if f.asked && ack-f.ack > handshakeAhead {
 		return
 	}
@@ -67,7 +68,7 @@ func (n *Node) noteTCP(w *work, f *flow) {
 // askFor notes which acknowledgement number shows that a SYN's sender is where it says: the
 // packet answers the SYN.
 func (n *Node) askFor(w *work, k flowKey, f *flow) {
-	f.ack, f.asked = binary.BigEndian.Uint32(w.b[w.h.l4+4:])+1, true
+	f.ack, f.asked = binary.BigEndian.Uint32(w.b[w.h.L4+4:])+1, true
 	if k.vport != n.edgeVport() {
 		f.ack &^= 0xff // an entry elsewhere has no room for it
 	}
@@ -81,7 +82,7 @@ func (n *Node) classifyEgress(w *work, f *flow) bool {
 		n.countDrop(w.key.vport, onpath.DropNoTable)
 		return false
 	}
-	return n.goOn(w, f, g, !f.known && !w.h.runs())
+	return n.goOn(w, f, g, !f.known && !w.h.Runs())
 }
 
 // goOn walks the Then table of g, which the packet has left or which is passed
@@ -98,11 +99,11 @@ func (n *Node) goOn(w *work, f *flow, g *onpath.Group, begins bool) bool {
 		return false
 	}
 	if d.adopted && from == atElement {
-		n.countPassed(d.passed, w.h.length)
+		n.countPassed(d.passed, w.h.Length)
 	}
 	if d.outcome == toReset || d.outcome == toDrop { // the entry stays as it is: the next packet asks again
 		if w.uplink != "" {
-			n.countIn(w.key.vport, w.h.length)
+			n.countIn(w.key.vport, w.h.Length)
 		}
 		n.refuse(w, d)
 		return false
@@ -116,7 +117,7 @@ func (n *Node) goOn(w *work, f *flow, g *onpath.Group, begins bool) bool {
 	switch d.outcome {
 	case toMember:
 		f.kind, f.next, f.group = onpath.NextVport, d.member, d.group.ID
-		if from == atElement && d.group.Lost == onpath.LostReset && w.h.runs() {
+		if from == atElement && d.group.Lost == onpath.LostReset && w.h.Runs() {
 			f.next = cmp.Or(n.home(d.group, w.key.tuple, 0), f.next)
 		}
 	case toExit:
@@ -137,21 +138,21 @@ func (n *Node) steer(w *work, f *flow) {
 		return
 	}
 	if fromEdge && w.writes {
-		n.tellPartner(w.key.tuple, w.h.begins())
+		n.tellPartner(w.key.tuple, w.h.Begins())
 	}
 	if f.kind == onpath.NextPass {
 		if len(f.mirrors) > 0 {
-			n.countIn(w.key.vport, w.h.length)
+			n.countIn(w.key.vport, w.h.Length)
 			n.copyToMirrors(w, f)
 		}
-		n.countPassed(f.path, w.h.length)
+		n.countPassed(f.path, w.h.Length)
 		n.kernel(w.b, w.h)
 		return
 	}
 	if fromEdge {
-		n.countIn(w.key.vport, w.h.length)
+		n.countIn(w.key.vport, w.h.Length)
 		if f.path != 0 {
-			n.countSteered(f.path, w.h.length)
+			n.countSteered(f.path, w.h.Length)
 		}
 	}
 	if !n.runFunctions(w, f) {
@@ -162,7 +163,7 @@ func (n *Node) steer(w *work, f *flow) {
 			n.tooBig(w, mtu)
 			return
 		}
-		clamp(w.b, &w.h, mtu)
+		packet.Clamp(w.b, &w.h, mtu)
 	}
 	n.copyToMirrors(w, f)
 	if f.kind == onpath.NextExit {
@@ -199,7 +200,7 @@ func (n *Node) lost(w *work, f *flow) bool {
 		return true
 	}
 	g := n.groups[f.group]
-	running := w.h.protocol == protoTCP && w.h.flags&(flagSYN|flagACK) != flagSYN
+	running := w.h.Protocol == packet.TCP && w.h.Flags&(packet.SYN|packet.ACK) != packet.SYN
 	why := onpath.DropClosed
 	if g != nil {
 		if g.Lost == onpath.LostReset && running && n.awaited(w, f) {
@@ -224,7 +225,7 @@ func (n *Node) lost(w *work, f *flow) bool {
 		return false
 	}
 	if w.uplink != "" {
-		n.countIn(w.key.vport, w.h.length)
+		n.countIn(w.key.vport, w.h.Length)
 	}
 	if why == onpath.DropReset {
 		n.reset(w)
@@ -246,7 +247,7 @@ func (n *Node) awaited(w *work, f *flow) bool {
 // would have come: this node has not heard yet.
 func (n *Node) hear(w *work, e *flow, from onpath.VportID) {
 	v := n.vports[from]
-	if w.h.begins() && e.kind == onpath.NextVport && e.next == from && v != nil && v.Kind == onpath.VportRemote && !n.takes(from) {
+	if w.h.Begins() && e.kind == onpath.NextVport && e.next == from && v != nil && v.Kind == onpath.VportRemote && !n.takes(from) {
 		e.heard = true
 	}
 }
@@ -300,7 +301,7 @@ func (n *Node) tunnelOut(w *work, v *onpath.Vport, f *flow, by By) {
 		n.countDrop(w.key.vport, onpath.DropNoNeighbour)
 		return
 	}
-	n.countOut(v.ID, w.h.length)
+	n.countOut(v.ID, w.h.Length)
 	group := f.group
 	if v.ID == f.entry {
 		group = f.context
@@ -371,7 +372,7 @@ func (n *Node) enter(w *work, f *flow) {
 
 // outWithin gives a packet to an instance's device, if its rate allows.
 func (n *Node) outWithin(w *work, v *onpath.Vport, by By) {
-	if !n.withinRate(v, true, w.h.length) {
+	if !n.withinRate(v, true, w.h.Length) {
 		n.countDrop(w.key.vport, onpath.DropRate)
 		return
 	}
@@ -440,7 +441,7 @@ func (n *Node) repliesGo(w *work, back flowKey, e flow, tenant string, f *flow) 
 // noteReply notes that a packet of the other direction has come out of a vport: one of a
 // handshake, which shows that the connection is with that.
 func (f *flow) noteReply(w *work, from onpath.VportID) {
-	if w.h.protocol == protoTCP && w.h.flags&flagSYN != 0 && f.kind == onpath.NextVport && f.next == from {
+	if w.h.Protocol == packet.TCP && w.h.Flags&packet.SYN != 0 && f.kind == onpath.NextVport && f.next == from {
 		f.answered = from
 	}
 }
@@ -454,7 +455,7 @@ const replyFresh = 4
 // before.
 func (n *Node) isWith(w *work, k flowKey, f *flow) bool {
 	g := n.groups[f.group]
-	if w.h.protocol != protoTCP || w.h.begins() || g == nil || g.Lost != onpath.LostReset || f.answered != f.next {
+	if w.h.Protocol != packet.TCP || w.h.Begins() || g == nil || g.Lost != onpath.LostReset || f.answered != f.next {
 		return false
 	}
 	back := n.anywhere(n.mateOf(k, f))
@@ -471,7 +472,7 @@ func (n *Node) turn(w *work, k flowKey, old *flow, e flow, f *flow) {
 		return
 	}
 	same := old.kind == e.kind && old.next == e.next
-	if n.outlived(old, f.path) || !same && old.adopted && old.kind != onpath.NextPending && w.h.begins() {
+	if n.outlived(old, f.path) || !same && old.adopted && old.kind != onpath.NextPending && w.h.Begins() {
 		e.renew(old)
 		n.rewritten(old)
 		return
@@ -531,7 +532,7 @@ func (n *Node) letGo(w *work, f *flow) bool {
 
 // out gives a packet to an instance's device.
 func (n *Node) out(w *work, v *onpath.Vport, by By) {
-	n.countOut(v.ID, w.h.length)
+	n.countOut(v.ID, w.h.Length)
 	n.giveFrom(cmp.Or(w.told, v.HostMAC), w.b, v, by)
 }
 

@@ -135,7 +135,7 @@ func (f *flow) asRelayed(n *Node, known *flow) {
 // packet without an entry: answers meet the tenant's chain before the operator's, and
 // a young chain passes by what seems older than it.
 func (n *Node) asks(w *work, d decision) bool {
-	if n.gateways[0] == 0 || w.h.begins() || w.h.ttl <= 1 {
+	if n.gateways[0] == 0 || w.h.Begins() || w.h.TTL <= 1 {
 		return false
 	}
 	tenants := onpath.ClassifierTable(onpath.TierTenant)
@@ -180,9 +180,4 @@ func (n *Node) byRules(f *flow, d decision) bool {
 		return false
 	}
 	return true
-}
-
-// begins reports whether the packet begins a TCP connection.
-func (h *header) begins() bool {
-	return h.protocol == protoTCP && h.flags&(flagSYN|flagACK) == flagSYN
 }

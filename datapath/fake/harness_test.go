@@ -8,6 +8,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/datapath/datapathtest"
+	"github.com/onpath/onpath/internal/packet"
 )
 
 // harness lets the exam move packets through nodes in memory.
@@ -83,9 +84,9 @@ func encode(t *testing.T, f datapathtest.Frame) []byte {
 	}
 	kind := f.EtherType
 	if kind == 0 {
-		kind = typeIPv4
+		kind = packet.TypeIPv4
 		if f.Packet[0]>>4 == 6 {
-			kind = typeIPv6
+			kind = packet.TypeIPv6
 		}
 	}
 	b = append(binary.BigEndian.AppendUint16(b, kind), f.Packet...)

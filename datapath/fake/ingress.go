@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/packet"
 )
 
 // work is one packet on its way through one node.
@@ -21,7 +22,7 @@ type work struct {
 	// asked: the other gateway has given it back.
 	asked bool
 	b     []byte
-	h     header
+	h     packet.Header
 	// key is what entries are looked up by: the packet's own tuple, or for ICMP
 	// errors the reverse of the one they quote.
 	key flowKey
@@ -42,10 +43,10 @@ type work struct {
 // nowhere is the path of packets whose group this node does not have.
 const nowhere = onpath.PathID(1 << 18)
 
-func (n *Node) newWork(b []byte, h header, in onpath.VportID) *work {
-	w := &work{b: b[:h.length], h: h, key: flowKey{in, h.tuple}, writes: !h.isError}
-	if h.isError && h.quotes {
-		w.key.tuple = h.quoted.Reverse()
+func (n *Node) newWork(b []byte, h packet.Header, in onpath.VportID) *work {
+	w := &work{b: b[:h.Length], h: h, key: flowKey{in, h.Tuple}, writes: !h.IsError}
+	if h.IsError && h.Quotes {
+		w.key.tuple = h.Quoted.Reverse()
 	}
 	return w
 }
@@ -73,14 +74,14 @@ func (n *Node) frameIn(device string, f frame) {
 
 // toAll takes a packet whose frame is for several machines: none forwards it.
 func (n *Node) toAll(b []byte) {
-	if h := parse(b); h.verdict != malformed && (n.isLocal(h.tuple.Dst) || quietKind(&h)) {
+	if h := packet.Parse(b); h.Verdict != packet.Malformed && (n.isLocal(h.Tuple.Dst) || h.Confined()) {
 		n.kernel(b, h)
 	}
 }
 
 // packetIn takes an IP packet at a device.
 func (n *Node) packetIn(device string, b []byte) {
-	h := parse(b)
+	h := packet.Parse(b)
 	if id := n.devices[device]; id != 0 {
 		defer n.about(&h)()
 		n.show(id, false, b)
@@ -120,44 +121,44 @@ func wraps(protocol uint8) bool {
 }
 
 // fromUplink decides on a packet from outside.
-func (n *Node) fromUplink(device string, b []byte, h header) {
+func (n *Node) fromUplink(device string, b []byte, h packet.Header) {
 	edge := n.edge.Vport
-	if h.verdict == malformed || h.ofLink {
+	if h.Verdict == packet.Malformed || h.OfLink {
 		n.kernel(b, h)
 		return
 	}
 	n.defragment(edge, &h)
 	if n.tunnelled(&h) {
-		n.countIn(edge, h.length)
+		n.countIn(edge, h.Length)
 		n.countDrop(edge, onpath.DropTunnelSource)
 		return
 	}
-	came := h.tuple
+	came := h.Tuple
 	n.nat.in(n, b, &h)
 	w := n.newWork(b, h, edge)
-	if !h.isError && h.tuple != came {
+	if !h.IsError && h.Tuple != came {
 		w.outside = netip.AddrPortFrom(came.Dst, came.DstPort)
 	}
 	w.uplink = device
-	known := h.verdict == fine && (h.quotes || !h.isError)
+	known := h.Verdict == packet.Fine && (h.Quotes || !h.IsError)
 	if f := n.established(w.key); f != nil && known && !n.begunAnew(w, f) {
 		n.follow(w, f)
 		return
 	}
 	t := w.key.tuple
-	if h.isError { // what it quotes, and so its key, is its sender's choice
+	if h.IsError { // what it quotes, and so its key, is its sender's choice
 		n.errorFromUplink(w, known)
 		return
 	}
-	if n.unsteered(w, h.verdict == fine) {
+	if n.unsteered(w, h.Verdict == packet.Fine) {
 		n.kernel(b, h)
 		return
 	}
-	if n.isLocal(t.Src) || confined(t.Src) {
+	if n.isLocal(t.Src) || packet.Confined(t.Src) {
 		n.refuseSource(w)
 		return
 	}
-	if h.verdict == unreadable {
+	if h.Verdict == packet.Unreadable {
 		n.withoutPorts(b, h)
 		return
 	}
@@ -180,7 +181,7 @@ func (n *Node) errorFromUplink(w *work, known bool) {
 		return
 	}
 	if n.orphanError(&w.h) {
-		n.countIn(n.edge.Vport, w.h.length)
+		n.countIn(n.edge.Vport, w.h.Length)
 		n.countDrop(n.edge.Vport, onpath.DropUnclassified)
 		return
 	}
@@ -193,13 +194,13 @@ const protocolUnknown = 255
 // orphanError tells an ICMP error about no flow that is known here and to or from what a
 // strict chain protects. Of a chain with direction forward, flows may be of the other one;
 // and the other gateway of a pair may know of the flow.
-func (n *Node) orphanError(h *header) bool {
-	if n.edge.Table == 0 || n.gateways[0] != 0 || n.isLocal(h.tuple.Dst) {
+func (n *Node) orphanError(h *packet.Header) bool {
+	if n.edge.Table == 0 || n.gateways[0] != 0 || n.isLocal(h.Tuple.Dst) {
 		return false
 	}
 	// Nobody knows what flow it is about: rules for protocols take none.
 	of := *h
-	of.tuple.Protocol = protocolUnknown
+	of.Tuple.Protocol = protocolUnknown
 	path, strict := n.unclassified(&of)
 	return strict && !n.paths[path].Forward
 }
@@ -220,22 +221,22 @@ func (n *Node) pendingAtEdge(w *work, first onpath.PathID) *flow {
 
 // leaveAlone gives a packet that is nobody's to the kernel.
 func (n *Node) leaveAlone(w *work) {
-	if n.edge.Table != 0 && wraps(w.h.protocol) {
+	if n.edge.Table != 0 && wraps(w.h.Protocol) {
 		n.counters.Encapsulated++
 	}
 	n.kernel(w.b, w.h)
 }
 
 // withoutPorts decides on a packet from outside whose ports cannot be read.
-func (n *Node) withoutPorts(b []byte, h header) {
+func (n *Node) withoutPorts(b []byte, h packet.Header) {
 	passed, strict := n.unclassified(&h)
 	switch {
 	case strict:
-		n.countIn(n.edge.Vport, h.length)
+		n.countIn(n.edge.Vport, h.Length)
 		n.countDrop(n.edge.Vport, onpath.DropUnclassified)
 		return
 	case passed != 0:
-		n.countPassed(passed, h.length)
+		n.countPassed(passed, h.Length)
 	}
 	n.kernel(b, h)
 }
@@ -249,7 +250,7 @@ func (n *Node) again(w *work) {
 	}
 	if w.uplink == "" {
 		v := n.vports[w.key.vport]
-		n.emission(w, v, slices.Contains(v.Own, w.h.tuple.Src))
+		n.emission(w, v, slices.Contains(v.Own, w.h.Tuple.Src))
 		return
 	}
 	switch {
@@ -276,7 +277,7 @@ func (n *Node) refuseSource(w *work) {
 		n.kernel(w.b, w.h)
 		return
 	}
-	n.countIn(n.edge.Vport, w.h.length)
+	n.countIn(n.edge.Vport, w.h.Length)
 	n.countDrop(n.edge.Vport, onpath.DropSpoofed)
 }
 
@@ -296,7 +297,7 @@ func (n *Node) classify(w *work) {
 		return
 	}
 	if !n.mayBeginAll(w, d.begun, "") {
-		n.countIn(edge, w.h.length)
+		n.countIn(edge, w.h.Length)
 		n.countDrop(edge, onpath.DropNewFlows)
 		return
 	}
@@ -327,7 +328,7 @@ func (n *Node) classify(w *work) {
 		n.cut(w)
 		return
 	default:
-		n.countIn(edge, w.h.length)
+		n.countIn(edge, w.h.Length)
 		n.refuse(w, d)
 		return
 	}
@@ -337,20 +338,20 @@ func (n *Node) classify(w *work) {
 // cut resets a connection that is older than a chain which cuts such: the end that speaks
 // by an answer, the other one by what it sent, made a RST. A RST passes.
 func (n *Node) cut(w *work) {
-	if w.h.flags&flagRST != 0 {
+	if w.h.Flags&packet.RST != 0 {
 		n.kernel(w.b, w.h)
 		return
 	}
-	n.countIn(n.edge.Vport, w.h.length)
+	n.countIn(n.edge.Vport, w.h.Length)
 	n.reset(w)
 	if w.asked {
 		return
 	}
-	b := slices.Clone(w.b[:w.h.length])
-	flags := b[w.h.l4+12 : w.h.l4+14] // with the header's length: words are summed up
+	b := slices.Clone(w.b[:w.h.Length])
+	flags := b[w.h.L4+12 : w.h.L4+14] // with the header's length: words are summed up
 	old := slices.Clone(flags)
-	flags[1] |= flagRST
-	patch(b[w.h.l4+16:w.h.l4+18], old, flags)
+	flags[1] |= packet.RST
+	packet.Patch(b[w.h.L4+16:w.h.L4+18], old, flags)
 	n.kernel(b, w.h)
 }
 
@@ -376,25 +377,25 @@ func (n *Node) refuse(w *work, d decision) {
 }
 
 // fromInstance decides on a packet that came out of an instance.
-func (n *Node) fromInstance(v *onpath.Vport, b []byte, h header) {
-	about := h.tuple // what an error quotes, turned round, as entries see it
-	if h.isError && h.quotes {
-		about = h.quoted
+func (n *Node) fromInstance(v *onpath.Vport, b []byte, h packet.Header) {
+	about := h.Tuple // what an error quotes, turned round, as entries see it
+	if h.IsError && h.Quotes {
+		about = h.Quoted
 	}
-	if h.verdict != malformed && (confined(about.Src) || confined(about.Dst) || h.ofLink) {
+	if h.Verdict != packet.Malformed && (packet.Confined(about.Src) || packet.Confined(about.Dst) || h.OfLink) {
 		return
 	}
-	length := h.length
-	if h.verdict == malformed {
+	length := h.Length
+	if h.Verdict == packet.Malformed {
 		length = len(b)
 	}
 	n.countIn(v.ID, length)
-	own := h.verdict != malformed && slices.Contains(v.Own, h.tuple.Src)
-	if h.verdict != malformed {
+	own := h.Verdict != packet.Malformed && slices.Contains(v.Own, h.Tuple.Src)
+	if h.Verdict != packet.Malformed {
 		n.defragment(v.ID, &h)
 	}
 	switch {
-	case h.verdict == malformed:
+	case h.Verdict == packet.Malformed:
 		n.countDrop(v.ID, onpath.DropMalformed)
 		return
 	case n.tunnelled(&h):
@@ -408,7 +409,7 @@ func (n *Node) fromInstance(v *onpath.Vport, b []byte, h header) {
 		return
 	}
 	w := n.newWork(b, h, v.ID)
-	if h.verdict == unreadable {
+	if h.Verdict == packet.Unreadable {
 		w.writes = false
 		if own && v.Routes {
 			n.ownError(w, v, own)
@@ -418,12 +419,12 @@ func (n *Node) fromInstance(v *onpath.Vport, b []byte, h header) {
 		return
 	}
 	w.tenant = v.Tenant
-	if f := n.find(w.key, v.Tenant); f != nil && (h.quotes || !h.isError) {
+	if f := n.find(w.key, v.Tenant); f != nil && (h.Quotes || !h.IsError) {
 		n.begunAnew(w, f)
 		n.follow(w, f)
 		return
 	}
-	if !w.writes || h.isError {
+	if !w.writes || h.IsError {
 		n.ownError(w, v, own)
 		return
 	}
@@ -531,13 +532,13 @@ func (n *Node) tunnelIn(t Tunnelled) {
 	if v := n.vports[prev]; v == nil || v.Kind != onpath.VportRemote || n.peers[v.Peer].Address != t.From {
 		prev = 0
 	}
-	h := parse(t.Packet)
-	if h.verdict == malformed {
+	h := packet.Parse(t.Packet)
+	if h.Verdict == packet.Malformed {
 		n.countDrop(prev, onpath.DropMalformed)
 		return
 	}
 	defer n.about(&h)()
-	n.countIn(prev, h.length)
+	n.countIn(prev, h.Length)
 	n.defragment(t.Prev, &h)
 	if prev == 0 {
 		n.stranger = t.Prev
@@ -545,7 +546,7 @@ func (n *Node) tunnelIn(t Tunnelled) {
 	}
 	w := n.newWork(t.Packet, h, t.Prev)
 	w.tunnel = &t
-	w.writes = w.writes && h.verdict == fine
+	w.writes = w.writes && h.Verdict == packet.Fine
 	f := flow{kind: onpath.NextVport, next: t.Next, group: t.Group, entry: t.Entry}
 	f.path, _, f.reverse = t.Group.Split()
 	if t.Group != 0 && n.groups[t.Group] == nil {
@@ -562,8 +563,8 @@ func (n *Node) tunnelIn(t Tunnelled) {
 	default:
 		g := n.groups[t.Group]
 		known := n.anywhere(flowKey{t.Next, w.key.tuple.Reverse()}) != nil
-		if n.takes(t.Next) && !known && g != nil && g.Lost == onpath.LostReset && h.runs() && h.verdict == fine {
-			f.next = n.home(g, h.tuple, t.Next)
+		if n.takes(t.Next) && !known && g != nil && g.Lost == onpath.LostReset && h.Runs() && h.Verdict == packet.Fine {
+			f.next = n.home(g, h.Tuple, t.Next)
 		}
 		n.steer(w, &f)
 	}
@@ -604,34 +605,21 @@ func broadcastsOf(o *Options) (list []netip.Addr) {
 
 // tunnelled tells packets that want to be taken for tunnel packets: to the
 // tunnels' port of this node or of a peer, but not on the underlay.
-func (n *Node) tunnelled(h *header) bool {
-	if h.protocol != protoUDP || h.verdict != fine || h.tuple.DstPort != n.port {
+func (n *Node) tunnelled(h *packet.Header) bool {
+	if h.Protocol != packet.UDP || h.Verdict != packet.Fine || h.Tuple.DstPort != n.port {
 		return false
 	}
-	_, peer := n.secrets[h.tuple.Dst]
-	return peer || n.isLocal(h.tuple.Dst)
-}
-
-// quietKind tells what concerns a link only, or names nobody.
-func quietKind(h *header) bool { return confined(h.tuple.Src) || confined(h.tuple.Dst) }
-
-// confined tells addresses that no router may forward to or from (RFC 6890):
-// multicast, broadcast and reserved ones, link-local, loopback, unspecified.
-func confined(a netip.Addr) bool {
-	if a.Is4() {
-		b := a.As4()
-		return b[0] == 0 || b[0] == 127 || b[0] >= 224 || a.IsLinkLocalUnicast()
-	}
-	return a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a.IsLinkLocalUnicast()
+	_, peer := n.secrets[h.Tuple.Dst]
+	return peer || n.isLocal(h.Tuple.Dst)
 }
 
 // neverSelected tells what no chain may take: what goes to addresses of a link only or to
 // nobody's, and DHCP, which both ports tell.
 func neverSelected(t onpath.Tuple, ports bool) bool {
-	if confined(t.Dst) {
+	if packet.Confined(t.Dst) {
 		return true
 	}
-	if t.Protocol != protoUDP || !ports {
+	if t.Protocol != packet.UDP || !ports {
 		return false
 	}
 	first := uint16(67)

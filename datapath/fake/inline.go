@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/packet"
 )
 
 // InlinePacket is what a model of an ebpf function is told of a packet.
@@ -131,7 +132,7 @@ func (n *Node) runFunctions(w *work, f *flow) bool {
 		c := n.counters.Functions[item.vport]
 		if v == nil || v.State == onpath.VportClosed || n.inline[item.vport].Object == "" {
 			if item.bypass {
-				n.add(&c.Bypassed, w.h.length)
+				n.add(&c.Bypassed, w.h.Length)
 				n.counters.Functions[item.vport] = c
 				continue
 			}
@@ -139,9 +140,9 @@ func (n *Node) runFunctions(w *work, f *flow) bool {
 			n.countDrop(item.vport, onpath.DropNoInstance)
 			return false
 		}
-		n.countOut(item.vport, w.h.length)
+		n.countOut(item.vport, w.h.Length)
 		verdict := n.ask(w, f, item.vport)
-		if other := func(a netip.AddrPort) bool { return a.IsValid() && a.Addr().Is6() != w.h.v6 }; other(verdict.Src) || other(verdict.Dst) {
+		if other := func(a netip.AddrPort) bool { return a.IsValid() && a.Addr().Is6() != w.h.V6 }; other(verdict.Src) || other(verdict.Dst) {
 			verdict.Drop = true // an address of the other IP version
 		}
 		switch {
@@ -151,18 +152,18 @@ func (n *Node) runFunctions(w *work, f *flow) bool {
 			}
 			c.Reasons[verdict.Reason] += n.pieces()
 			if verdict.Drop {
-				n.add(&c.Dropped, w.h.length)
+				n.add(&c.Dropped, w.h.Length)
 				n.countDrop(w.key.vport, onpath.DropFunction)
 			} else {
-				n.add(&c.Answered, w.h.length)
+				n.add(&c.Answered, w.h.Length)
 				n.tell(w)
 			}
 			n.counters.Functions[item.vport] = c
 			return false
 		}
-		n.add(&c.Passed, w.h.length)
+		n.add(&c.Passed, w.h.Length)
 		n.counters.Functions[item.vport] = c
-		n.countIn(item.vport, w.h.length)
+		n.countIn(item.vport, w.h.Length)
 		n.edit(w, verdict)
 	}
 	return true
@@ -173,18 +174,18 @@ func (n *Node) ask(w *work, f *flow, v onpath.VportID) InlineVerdict {
 		return InlineVerdict{}
 	}
 	return n.options.Function(InlinePacket{
-		Function: n.inline[v], Tuple: w.key.tuple, Reverse: f.reverse, DSCP: dscp(w.b), Length: w.h.length, Error: w.h.isError,
+		Function: n.inline[v], Tuple: w.key.tuple, Reverse: f.reverse, DSCP: packet.DSCP(w.b), Length: w.h.Length, Error: w.h.IsError,
 	})
 }
 
 // tell drops a packet for a function, and says so to its sender.
 func (n *Node) tell(w *work) {
-	if w.h.protocol == protoTCP {
+	if w.h.Protocol == packet.TCP {
 		n.resetFor(w, onpath.DropFunction)
 		return
 	}
 	n.countDrop(w.key.vport, onpath.DropFunction)
-	if w.h.v6 {
+	if w.h.V6 {
 		n.complain(w, 1, 1, 0)
 	} else {
 		n.complain(w, 3, 13, 0)
@@ -200,22 +201,22 @@ func (n *Node) edit(w *work, v InlineVerdict) {
 		n.editEnd(w, false, v.Dst)
 	}
 	if v.DSCP != nil {
-		setDSCP(w.b, *v.DSCP)
+		packet.SetDSCP(w.b, *v.DSCP)
 	}
 }
 
 func (n *Node) editEnd(w *work, source bool, to netip.AddrPort) {
-	if w.h.isError {
+	if w.h.IsError {
 		return // the model's functions leave errors alone
 	}
 	if !w.edited {
-		w.came = w.h.tuple
+		w.came = w.h.Tuple
 	}
-	setAddress(w.b, &w.h, source, to.Addr())
-	if to.Port() != 0 && hasPorts(w.h.protocol) {
-		setPort(w.b, &w.h, source, to.Port())
+	packet.SetAddress(w.b, &w.h, source, to.Addr())
+	if to.Port() != 0 && packet.HasPorts(w.h.Protocol) {
+		packet.SetPort(w.b, &w.h, source, to.Port())
 	}
-	w.key.tuple = w.h.tuple
+	w.key.tuple = w.h.Tuple
 	w.edited = true
 }
 
@@ -230,21 +231,4 @@ func (n *Node) unedit(w *work) {
 		n.editEnd(w, false, w.outside)
 	}
 	w.edited, w.outside = false, netip.AddrPort{}
-}
-
-func dscp(b []byte) uint8 {
-	if b[0]>>4 == 6 {
-		return b[0]&15<<2 | b[1]>>6
-	}
-	return b[1] >> 2
-}
-
-func setDSCP(b []byte, d uint8) {
-	if b[0]>>4 == 6 {
-		b[0], b[1] = b[0]&0xf0|d>>2, b[1]&0x3f|d<<6
-		return
-	}
-	old := [2]byte{b[0], b[1]}
-	b[1] = b[1]&3 | d<<2
-	patch(b[10:12], old[:], b[:2])
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/packet"
 )
 
 // Ports that translation may use beside the flow's own.
@@ -40,8 +41,8 @@ func (t *natTable) sweep(now time.Time) {
 // out translates the source of a packet that leaves by u. It gives a reason to drop it
 // if that cannot be.
 func (t *natTable) out(n *Node, w *work, u *Uplink) onpath.DropReason {
-	inside := w.h.tuple
-	if w.h.isError {
+	inside := w.h.Tuple
+	if w.h.IsError {
 		return t.errorOut(n, w, u)
 	}
 	if !within(n.edge.NAT, inside.Src) {
@@ -57,9 +58,9 @@ func (t *natTable) out(n *Node, w *work, u *Uplink) onpath.DropReason {
 		t.outward[inside], t.inward[outside.Reverse()] = x, x
 	}
 	x.seen = n.now()
-	setAddress(w.b, &w.h, true, x.outside.Src)
+	packet.SetAddress(w.b, &w.h, true, x.outside.Src)
 	if x.outside.SrcPort != inside.SrcPort {
-		setPort(w.b, &w.h, true, x.outside.SrcPort)
+		packet.SetPort(w.b, &w.h, true, x.outside.SrcPort)
 	}
 	return ""
 }
@@ -76,13 +77,13 @@ func (t *natTable) free(inside onpath.Tuple, u *Uplink) (onpath.Tuple, bool) {
 	if t.inward[o.Reverse()] == nil {
 		return o, true
 	}
-	if !hasPorts(o.Protocol) {
+	if !packet.HasPorts(o.Protocol) {
 		return o, false
 	}
 	from := int(hashTuple(0, inside) % (natLast - natFirst + 1))
 	for i := range natLast - natFirst + 1 {
 		o.SrcPort = uint16(natFirst + (from+i)%(natLast-natFirst+1))
-		if o.Protocol == protoICMP || o.Protocol == protoICMPv6 {
+		if o.Protocol == packet.ICMP || o.Protocol == packet.ICMPv6 {
 			o.DstPort = o.SrcPort
 		}
 		if t.inward[o.Reverse()] == nil {
@@ -95,18 +96,18 @@ func (t *natTable) free(inside onpath.Tuple, u *Uplink) (onpath.Tuple, bool) {
 // errorOut translates an ICMP error: about a packet that had come in, by its quote, and
 // whatever it is about, by its own source.
 func (t *natTable) errorOut(n *Node, w *work, u *Uplink) onpath.DropReason {
-	private, quotes := within(n.edge.NAT, w.h.tuple.Src), w.h.quotes && within(n.edge.NAT, w.h.quoted.Dst)
+	private, quotes := within(n.edge.NAT, w.h.Tuple.Src), w.h.Quotes && within(n.edge.NAT, w.h.Quoted.Dst)
 	if private {
-		a, ok := u.address(w.h.v6)
-		if !ok || !w.h.quotes {
+		a, ok := u.address(w.h.V6)
+		if !ok || !w.h.Quotes {
 			return onpath.DropNoRoute
 		}
-		setAddress(w.b, &w.h, true, a)
+		packet.SetAddress(w.b, &w.h, true, a)
 	}
 	if !quotes {
 		return ""
 	}
-	x := t.outward[w.h.quoted.Reverse()]
+	x := t.outward[w.h.Quoted.Reverse()]
 	if x == nil {
 		return onpath.DropNoRoute
 	}
@@ -117,49 +118,49 @@ func (t *natTable) errorOut(n *Node, w *work, u *Uplink) onpath.DropReason {
 
 // in translates the destination of an answer back, or the packet that an ICMP
 // error quotes.
-func (t *natTable) in(n *Node, b []byte, h *header) {
-	if h.verdict != fine {
+func (t *natTable) in(n *Node, b []byte, h *packet.Header) {
+	if h.Verdict != packet.Fine {
 		return
 	}
-	if h.isError && h.quotes {
-		if x := t.inward[h.quoted.Reverse()]; x != nil && h.tuple.Dst == x.outside.Src {
+	if h.IsError && h.Quotes {
+		if x := t.inward[h.Quoted.Reverse()]; x != nil && h.Tuple.Dst == x.outside.Src {
 			x.seen = n.now()
-			setAddress(b, h, false, x.inside.Src)
+			packet.SetAddress(b, h, false, x.inside.Src)
 			requote(b, h, x.inside.Src, x.inside.SrcPort, true)
 		}
 		return
 	}
-	x := t.inward[h.tuple]
+	x := t.inward[h.Tuple]
 	if x == nil {
 		return
 	}
 	x.seen = n.now()
-	setAddress(b, h, false, x.inside.Src)
+	packet.SetAddress(b, h, false, x.inside.Src)
 	if x.inside.SrcPort != x.outside.SrcPort {
-		setPort(b, h, false, x.inside.SrcPort)
+		packet.SetPort(b, h, false, x.inside.SrcPort)
 	}
 }
 
 // requote writes an address and port into the packet that an ICMP error quotes.
-func requote(b []byte, h *header, a netip.Addr, port uint16, source bool) {
-	inner := b[h.quotedAt:h.length]
-	q := parseNetwork(inner, true)
-	if q.verdict != fine || !q.v6 && len(inner) < 20 {
+func requote(b []byte, h *packet.Header, a netip.Addr, port uint16, source bool) {
+	inner := b[h.QuotedAt:h.Length]
+	q := packet.ParseCut(inner)
+	if q.Verdict != packet.Fine || !q.V6 && len(inner) < 20 {
 		return
 	}
-	q.verdict = unreadable // its transport checksum covers what is not quoted
-	setAddress(inner, &q, source, a)
-	echo := q.protocol == protoICMP || q.protocol == protoICMPv6
-	if (hasPorts(q.protocol) || echo) && q.l4+8 <= len(inner) {
-		setPort(inner, &q, source, port)
+	q.Verdict = packet.Unreadable // its transport checksum covers what is not quoted
+	packet.SetAddress(inner, &q, source, a)
+	echo := q.Protocol == packet.ICMP || q.Protocol == packet.ICMPv6
+	if (packet.HasPorts(q.Protocol) || echo) && q.L4+8 <= len(inner) {
+		packet.SetPort(inner, &q, source, port)
 	}
 	if source {
-		h.quoted.Src, h.quoted.SrcPort = a, port
+		h.Quoted.Src, h.Quoted.SrcPort = a, port
 	} else {
-		h.quoted.Dst, h.quoted.DstPort = a, port
+		h.Quoted.Dst, h.Quoted.DstPort = a, port
 	}
 	if echo {
-		h.quoted.SrcPort, h.quoted.DstPort = port, port
+		h.Quoted.SrcPort, h.Quoted.DstPort = port, port
 	}
 	recomputeICMP(b, h)
 }

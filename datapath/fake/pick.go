@@ -121,8 +121,3 @@ func (n *Node) home(g *onpath.Group, t onpath.Tuple, asked onpath.VportID) onpat
 	}
 	return first
 }
-
-// runs tells packets in the middle of a TCP connection.
-func (h *header) runs() bool {
-	return h.protocol == protoTCP && h.flags&(flagSYN|flagACK) != flagSYN && !h.isError
-}

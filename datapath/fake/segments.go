@@ -1,6 +1,9 @@
 package fake
 
-import "github.com/onpath/onpath"
+import (
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/packet"
+)
 
 // piece is what a TCP packet in one piece stands for: packets on the wire, each with
 // the headers, as kernels pass them on (GSO). The zero value is a packet itself.
@@ -19,10 +22,10 @@ func (n *Node) InjectSegments(device string, raw []byte, size int) {
 	if !ok {
 		return
 	}
-	h := parse(f.payload)
-	if h.verdict == fine && h.protocol == protoTCP && h.whole() {
-		headers := h.l4 + int(f.payload[h.l4+12]>>4)*4
-		n.piece = piece{(h.length - headers + size - 1) / size, headers, size + headers}
+	h := packet.Parse(f.payload)
+	if h.Verdict == packet.Fine && h.Protocol == packet.TCP && h.Whole() {
+		headers := h.L4 + int(f.payload[h.L4+12]>>4)*4
+		n.piece = piece{(h.Length - headers + size - 1) / size, headers, size + headers}
 	}
 	n.frameIn(device, f)
 	n.piece = piece{}
@@ -42,11 +45,11 @@ func (n *Node) add(t *onpath.Tally, bytes int) {
 }
 
 // longest is the length of the longest packet on the wire, in bytes of IP.
-func (n *Node) longest(h *header) int {
+func (n *Node) longest(h *packet.Header) int {
 	if n.piece.packets > 0 {
 		return n.piece.largest
 	}
-	return h.length
+	return h.Length
 }
 
 // leastInterface is what any instance's interface takes, in bytes of IP.
@@ -54,6 +57,6 @@ const leastInterface = 1500
 
 // divisible tells IPv4 packets without DF that fit all interfaces: tunnels carry them in
 // fragments.
-func (n *Node) divisible(h *header) bool {
-	return !h.v6 && !h.df && n.piece.packets == 0 && h.length <= leastInterface
+func (n *Node) divisible(h *packet.Header) bool {
+	return !h.V6 && !h.DF && n.piece.packets == 0 && h.Length <= leastInterface
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/flowcount"
+	"github.com/onpath/onpath/internal/packet"
 )
 
 // Flows begin as pending, in a small table of their tenant's, in which the least
@@ -284,7 +285,7 @@ func (n *Node) flowsAt(all *uint64) map[onpath.VportID]*flowcount.At {
 // a packet follows the first of each, or of this one alone for a while. Handshakes and
 // resets are no proof: anyone can send a SYN, and every server answers it.
 func (n *Node) promote(w *work, f *flow) {
-	if f.place == nil || !w.writes || w.h.begins() || w.h.flags&flagRST != 0 {
+	if f.place == nil || !w.writes || w.h.Begins() || w.h.Flags&packet.RST != 0 {
 		return
 	}
 	k := n.mateOf(w.key, f)
@@ -292,7 +293,7 @@ func (n *Node) promote(w *work, f *flow) {
 	if back == nil {
 		back = n.established(k)
 	}
-	if w.h.flags&flagSYN != 0 {
+	if w.h.Flags&packet.SYN != 0 {
 		if back != nil && back.place != nil {
 			n.askFor(w, k, back)
 		}
@@ -300,7 +301,7 @@ func (n *Node) promote(w *work, f *flow) {
 	}
 	both := back != nil && back.packets > 0 && f.packets > n.pieces() && !f.asked && !back.asked
 	alone := uint64(oneWayMany)
-	if w.h.protocol == protoTCP && w.h.whole() {
+	if w.h.Protocol == packet.TCP && w.h.Whole() {
 		alone = oneWayFew
 	}
 	if !both && f.packets < alone {

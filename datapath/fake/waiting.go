@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/packet"
 )
 
 // lostMembers are the members of groups with lost: reset that c closes and that are
@@ -34,7 +35,7 @@ func (n *Node) lostMembers(c *onpath.DatapathConfig) map[onpath.GroupID]map[onpa
 // has one that the end challenges.
 func (n *Node) resetWaiting(lost map[onpath.GroupID]map[onpath.VportID]bool) {
 	n.each(func(k flowKey, f *flow) {
-		if k.tuple.Protocol != protoTCP || f.kind != onpath.NextVport || f.ack == 0 || !lost[f.group][f.next] || n.over(k, f) {
+		if k.tuple.Protocol != packet.TCP || f.kind != onpath.NextVport || f.ack == 0 || !lost[f.group][f.next] || n.over(k, f) {
 			return
 		}
 		if k.vport == n.edgeVport() {
@@ -55,13 +56,12 @@ func (n *Node) over(k flowKey, f *flow) bool {
 
 // resetOf is the packet that resets the end from which packets of t come.
 func (n *Node) resetOf(t onpath.Tuple, seq uint32) []byte {
-	h := &header{v6: t.Src.Is6()}
-	b := n.blank(h, protoTCP, 20, t.Dst, t.Src)
+	b := packet.Blank(t.Src.Is6(), packet.TCP, 20, t.Dst, t.Src)
 	tcp := b[len(b)-20:]
 	binary.BigEndian.PutUint16(tcp, t.DstPort)
 	binary.BigEndian.PutUint16(tcp[2:], t.SrcPort)
 	binary.BigEndian.PutUint32(tcp[4:], seq)
-	tcp[12], tcp[13] = 5<<4, flagRST
-	binary.BigEndian.PutUint16(tcp[16:], ^sum(pseudoSum(t.Dst, t.Src, protoTCP, 20), tcp))
+	tcp[12], tcp[13] = 5<<4, packet.RST
+	binary.BigEndian.PutUint16(tcp[16:], ^packet.Sum(packet.PseudoSum(t.Dst, t.Src, packet.TCP, 20), tcp))
 	return b
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/packet"
 )
 
 // place is where a walk of tables begins.
@@ -55,13 +56,13 @@ type decision struct {
 // walk goes through tables, beginning with id, until something is decided.
 // path is the chain that the packet is in already; only its rules may take up
 // TCP connections in the middle. The packet came out of vport.
-func (n *Node) walk(id onpath.TableID, t onpath.Tuple, h *header, from place, path onpath.PathID, vport onpath.VportID) decision {
+func (n *Node) walk(id onpath.TableID, t onpath.Tuple, h *packet.Header, from place, path onpath.PathID, vport onpath.VportID) decision {
 	return n.walkOn(decision{path: path}, id, t, h, from, vport)
 }
 
 // walkOn goes on with what is decided so far.
-func (n *Node) walkOn(d decision, id onpath.TableID, t onpath.Tuple, h *header, from place, vport onpath.VportID) decision {
-	readable := h == nil || h.verdict == fine && (h.quotes || !h.isError)
+func (n *Node) walkOn(d decision, id onpath.TableID, t onpath.Tuple, h *packet.Header, from place, vport onpath.VportID) decision {
+	readable := h == nil || h.Verdict == packet.Fine && (h.Quotes || !h.IsError)
 	for range maxTables {
 		table := n.tables[id]
 		if table == nil {
@@ -69,7 +70,7 @@ func (n *Node) walkOn(d decision, id onpath.TableID, t onpath.Tuple, h *header, 
 		}
 		action, matched := table.Miss, false
 		for i := range table.Rules {
-			if r := &table.Rules[i]; matches(&r.Match, t, h == nil || h.known || h.verdict == fine, readable) {
+			if r := &table.Rules[i]; matches(&r.Match, t, h == nil || h.Known || h.Verdict == packet.Fine, readable) {
 				action, matched = r.Action, true
 				if d.first == 0 {
 					d.first = r.Path
@@ -168,11 +169,11 @@ func (n *Node) actGroup(d *decision, id onpath.GroupID, t onpath.Tuple, upstream
 
 // adopt says what becomes of a TCP packet in the middle of a connection that
 // meets the first rule of a chain while the chain is young.
-func (n *Node) adopt(r *onpath.Rule, h *header, from place, path onpath.PathID) (outcome, bool) {
+func (n *Node) adopt(r *onpath.Rule, h *packet.Header, from place, path onpath.PathID) (outcome, bool) {
 	if from >= atEmitter || r.Path == 0 || r.Path == path || h == nil {
 		return 0, false
 	}
-	if h.protocol != protoTCP || h.verdict != fine || h.flags&(flagSYN|flagACK) == flagSYN {
+	if h.Protocol != packet.TCP || h.Verdict != packet.Fine || h.Flags&(packet.SYN|packet.ACK) == packet.SYN {
 		return 0, false
 	}
 	p := n.paths[r.Path]
@@ -204,7 +205,7 @@ func matches(m *onpath.Match, t onpath.Tuple, protocol, ports bool) bool {
 		return true
 	}
 	switch t.Protocol {
-	case protoTCP, protoUDP, protoSCTP, protoUDPLite:
+	case packet.TCP, packet.UDP, packet.SCTP, packet.UDPLite:
 		return among(m.SrcPorts, t.SrcPort) && among(m.DstPorts, t.DstPort)
 	}
 	return false
@@ -237,7 +238,7 @@ func among(ranges []onpath.PortRange, port uint16) bool {
 // unclassified decides on a packet whose addresses can be read but whose ports
 // cannot: any strict chain that may have meant it drops it; else the first that
 // may have meant it is passed by, and if there is none it is left alone.
-func (n *Node) unclassified(h *header) (passed onpath.PathID, strict bool) {
+func (n *Node) unclassified(h *packet.Header) (passed onpath.PathID, strict bool) {
 	if n.edge == nil {
 		return 0, false
 	}
@@ -249,7 +250,7 @@ func (n *Node) unclassified(h *header) (passed onpath.PathID, strict bool) {
 		}
 		for i := range table.Rules {
 			r := &table.Rules[i]
-			if !matches(&r.Match, h.tuple, h.known, false) {
+			if !matches(&r.Match, h.Tuple, h.Known, false) {
 				continue
 			}
 			if p := n.paths[r.Path]; p != nil && p.Strict {

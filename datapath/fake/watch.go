@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/packet"
 )
 
 // watched is what a watched tuple's packets have counted.
@@ -48,11 +49,11 @@ func (n *Node) Watch(ctx context.Context, s onpath.WatchSpec) ([]onpath.FlowCoun
 
 // about notes of which flow the packets are that are counted from now on, until
 // the returned function is called. ICMP errors are of none.
-func (n *Node) about(h *header) (restore func()) {
+func (n *Node) about(h *packet.Header) (restore func()) {
 	was := n.current
 	n.current = onpath.Tuple{}
-	if h.verdict == fine && !h.isError {
-		n.current = h.tuple
+	if h.Verdict == packet.Fine && !h.IsError {
+		n.current = h.Tuple
 	}
 	return func() { n.current = was }
 }

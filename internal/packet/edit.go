@@ -19,12 +19,13 @@ func Sum(s uint32, b []byte) uint16 {
 	return uint16(s)
 }
 
+// PseudoSum is the sum of the pseudo header that transports check with (RFC 9293 §3.1).
 func PseudoSum(src, dst netip.Addr, protocol uint8, length int) uint32 {
 	return uint32(Sum(0, src.AsSlice())) + uint32(Sum(0, dst.AsSlice())) + uint32(protocol) + uint32(length)
 }
 
-// patch mends a checksum for a field that went from old to new (RFC 1624).
-func patch(check, old, new []byte) {
+// Patch mends a checksum for a field that went from old to new (RFC 1624).
+func Patch(check, old, new []byte) {
 	c := uint32(^binary.BigEndian.Uint16(check)) + uint32(^Sum(0, old)) + uint32(Sum(0, new))
 	for c>>16 != 0 {
 		c = c&0xffff + c>>16
@@ -39,7 +40,7 @@ func patchTransport(b []byte, h *Header, c int, old, new []byte) {
 	if c < 0 || c+2 > h.Length {
 		return
 	}
-	patch(b[c:c+2], old, new)
+	Patch(b[c:c+2], old, new)
 	if h.Protocol == UDP && b[c] == 0 && b[c+1] == 0 {
 		b[c], b[c+1] = 0xff, 0xff
 	}
@@ -82,7 +83,7 @@ func SetAddress(b []byte, h *Header, source bool, a netip.Addr) {
 	old := append([]byte(nil), b[at:at+size]...)
 	copy(b[at:], a.AsSlice())
 	if !h.V6 {
-		patch(b[10:12], old, b[at:at+size])
+		Patch(b[10:12], old, b[at:at+size])
 	}
 	if c, covers := checksumAt(b, h); covers {
 		patchTransport(b, h, c, old, b[at:at+size])
@@ -113,14 +114,82 @@ func SetPort(b []byte, h *Header, source bool, port uint16) {
 	patchTransport(b, h, c, old[:], b[at:at+2])
 }
 
-// SetDSCP writes the differentiated services code point (RFC 2474).
-func SetDSCP(b []byte, h *Header, dscp uint8) {
-	old := [2]byte{b[0], b[1]}
-	if h.V6 {
-		b[0] = b[0]&0xf0 | dscp>>2&0xf
-		b[1] = b[1]&0x3f | dscp<<6
+// DSCP is the differentiated services code point (RFC 2474) of an IP packet.
+func DSCP(b []byte) uint8 {
+	if b[0]>>4 == 6 {
+		return b[0]&15<<2 | b[1]>>6
+	}
+	return b[1] >> 2
+}
+
+// SetDSCP writes it, of which six bits count.
+func SetDSCP(b []byte, dscp uint8) {
+	dscp &= 63
+	if b[0]>>4 == 6 {
+		b[0], b[1] = b[0]&0xf0|dscp>>2, b[1]&0x3f|dscp<<6
 		return
 	}
+	old := [2]byte{b[0], b[1]}
 	b[1] = b[1]&3 | dscp<<2
-	patch(b[10:12], old[:], b[0:2])
+	Patch(b[10:12], old[:], b[:2])
+}
+
+// Decrement lowers the hop limit by one.
+func Decrement(b []byte, h *Header) {
+	h.TTL--
+	if h.V6 {
+		b[7] = h.TTL
+		return
+	}
+	old := [2]byte{b[8], b[9]}
+	b[8] = h.TTL
+	Patch(b[10:12], old[:], b[8:10])
+}
+
+// maxOptions is how many options of a TCP header are looked at for the MSS.
+const maxOptions = 20
+
+// Clamp lowers the MSS option of a SYN so that segments fit an IP packet of mtu
+// bytes (RFC 6691).
+func Clamp(b []byte, h *Header, mtu int) {
+	if h.Protocol != TCP || h.Verdict != Fine || h.Flags&SYN == 0 {
+		return
+	}
+	limit := mtu - 40
+	if h.V6 {
+		limit = mtu - 60
+	}
+	end := min(h.L4+int(b[h.L4+12]>>4)*4, h.Length)
+	at := h.L4 + 20
+	for range maxOptions {
+		if at+1 >= end || b[at] == 0 {
+			return
+		}
+		if b[at] == 1 {
+			at++
+			continue
+		}
+		size := int(b[at+1])
+		if size < 2 || at+size > end {
+			return
+		}
+		if b[at] == 2 && size == 4 {
+			clampOption(b, h, at+2, limit)
+			return
+		}
+		at += size
+	}
+}
+
+// clampOption mends the checksum byte by byte position: an option may begin at
+// an odd offset.
+func clampOption(b []byte, h *Header, at, limit int) {
+	if int(binary.BigEndian.Uint16(b[at:])) <= limit || limit <= 0 {
+		return
+	}
+	first := at - (at-h.L4)%2
+	last := min(first+4, h.Length)
+	old := append([]byte(nil), b[first:last]...)
+	binary.BigEndian.PutUint16(b[at:], uint16(limit))
+	Patch(b[h.L4+16:h.L4+18], old, b[first:last])
 }

@@ -46,17 +46,18 @@ type Header struct {
 	Verdict  Verdict
 	OfLink   bool // concerns one link only, whatever its addresses
 	V6       bool
+	DF       bool // IPv4: not to be fragmented
 	Protocol uint8
 	Known    bool // protocol is the transport's (too many extension headers otherwise)
 	Length   int  // of the IP packet, bytes
 	L4       int  // offset of the transport header; length if there is none
 	TTL      uint8
 	Flags    uint8 // TCP
-	// Fragments: id and offset in bytes. first has the transport header.
+	// Fragments: ID and offset in bytes. First has the transport header.
 	Fragment, First, More bool
 	Offset                int
 	ID                    uint32
-	// quoted is the tuple of the packet that an ICMP error quotes.
+	// Quoted is the tuple of the packet that an ICMP error quotes.
 	IsError, Quotes bool
 	Quoted          onpath.Tuple
 	QuotedAt        int // offset of the quoted IP header
@@ -65,6 +66,12 @@ type Header struct {
 // Whole reports whether the packet itself has the transport header: it is no
 // fragment behind the first.
 func (h *Header) Whole() bool { return !h.Fragment || h.First }
+
+// Begins reports whether the packet asks for a TCP connection: SYN without ACK.
+func (h *Header) Begins() bool { return h.Protocol == TCP && h.Flags&(SYN|ACK) == SYN }
+
+// Runs reports whether the packet is of a TCP connection that was asked for before.
+func (h *Header) Runs() bool { return h.Protocol == TCP && h.Flags&(SYN|ACK) != SYN && !h.IsError }
 
 // HasPorts reports whether tuples of the protocol need the transport header.
 func HasPorts(protocol uint8) bool {
@@ -85,8 +92,10 @@ func Parse(b []byte) Header {
 	return h
 }
 
-// parseNetwork reads the IP header. A cut packet, as ICMP errors quote it, may
-// be shorter than its header says.
+// ParseCut reads the IP header of a packet that may end anywhere, as ICMP errors quote it.
+func ParseCut(b []byte) Header { return parseNetwork(b, true) }
+
+// parseNetwork reads the IP header. A cut packet may be shorter than its header says.
 func parseNetwork(b []byte, cut bool) Header {
 	if len(b) == 0 {
 		return Header{Verdict: Malformed}
@@ -115,6 +124,7 @@ func parseIPv4(b []byte, cut bool) Header {
 	h := Header{
 		Protocol: b[9], Known: true, Length: length, L4: head, TTL: b[8],
 		ID: uint32(binary.BigEndian.Uint16(b[4:])), Offset: int(frag&0x1fff) * 8, More: frag&0x2000 != 0,
+		DF: frag&0x4000 != 0,
 	}
 	h.Fragment = h.Offset > 0 || h.More
 	h.First = h.Fragment && h.Offset == 0
@@ -270,7 +280,7 @@ func (h *Header) icmp(b, l4 []byte) {
 			h.echo(l4)
 		}
 	}
-	if h.IsError && !quietKind(h) { // one from or to nobody is about nothing: routers do not carry it
+	if h.IsError && !h.Confined() { // one from or to nobody is about nothing: routers do not carry it
 		h.QuotedAt = h.L4 + 8
 		h.Quoted, h.Quotes = quotation(b[h.QuotedAt:])
 		h.Quotes = h.Quotes && h.Quoted.Src.Is6() == h.V6
@@ -285,7 +295,7 @@ func (h *Header) echo(l4 []byte) {
 // quotation reads the tuple of the packet that an ICMP error quotes, of which
 // there are at least 8 bytes behind the IP header (RFC 792).
 func quotation(b []byte) (onpath.Tuple, bool) {
-	q := parseNetwork(b, true)
+	q := ParseCut(b)
 	if q.Verdict != Fine || q.Offset > 0 {
 		return q.Tuple, false
 	}
@@ -307,11 +317,12 @@ func quotation(b []byte) (onpath.Tuple, bool) {
 	return q.Tuple, true
 }
 
-func quietKind(h *Header) bool { return confined(h.Tuple.Src) || confined(h.Tuple.Dst) }
+// Confined reports whether the packet concerns a link only, or names nobody.
+func (h *Header) Confined() bool { return Confined(h.Tuple.Src) || Confined(h.Tuple.Dst) }
 
-// confined tells addresses that no router may forward to or from (RFC 6890):
+// Confined tells addresses that no router may forward to or from (RFC 6890):
 // multicast, broadcast and reserved ones, link-local, loopback, unspecified.
-func confined(a netip.Addr) bool {
+func Confined(a netip.Addr) bool {
 	if a.Is4() {
 		b := a.As4()
 		return b[0] == 0 || b[0] == 127 || b[0] >= 224 || a.IsLinkLocalUnicast()

@@ -12,17 +12,20 @@ func Refusal(b []byte, h *Header) []byte {
 	switch {
 	case h.Verdict != Fine || h.IsError || !h.Whole():
 		return nil
-	case h.Protocol == TCP && h.Flags&RST != 0:
-		return nil
 	case h.Protocol == TCP:
-		return reset(b, h)
+		return Reset(b, h)
 	case h.V6:
-		return complaint(b, h, 1, 1)
+		return Complaint(b, h, h.Tuple.Dst, 1, 1, 0)
 	}
-	return complaint(b, h, 3, 13)
+	return Complaint(b, h, h.Tuple.Dst, 3, 13, 0)
 }
 
-func reset(b []byte, h *Header) []byte {
+// Reset ends a TCP connection for the sender of a packet (RFC 9293 §3.10.7.1); nil for what
+// is no TCP, or a RST itself.
+func Reset(b []byte, h *Header) []byte {
+	if h.Protocol != TCP || h.Verdict != Fine || h.Flags&RST != 0 || !h.Whole() {
+		return nil
+	}
 	l4 := b[h.L4:h.Length]
 	out := Blank(h.V6, TCP, 20, h.Tuple.Dst, h.Tuple.Src)
 	t := out[len(out)-20:]
@@ -42,19 +45,22 @@ func reset(b []byte, h *Header) []byte {
 	return out
 }
 
-func complaint(b []byte, h *Header, kind, code byte) []byte {
+// Complaint is an ICMP error from src about a packet to its sender; rest is the header's second
+// word.
+func Complaint(b []byte, h *Header, src netip.Addr, kind, code byte, rest uint32) []byte {
 	quote, protocol := b[:min(h.Length, 548)], uint8(ICMP) // the error stays below 576 bytes
 	if h.V6 {
 		quote, protocol = b[:min(h.Length, 1232)], ICMPv6 // and below 1280
 	}
 	size := 8 + len(quote)
-	out := Blank(h.V6, protocol, size, h.Tuple.Dst, h.Tuple.Src)
+	out := Blank(h.V6, protocol, size, src, h.Tuple.Src)
 	e := out[len(out)-size:]
 	e[0], e[1] = kind, code
+	binary.BigEndian.PutUint32(e[4:], rest)
 	copy(e[8:], quote)
 	start := uint32(0)
 	if h.V6 {
-		start = PseudoSum(h.Tuple.Dst, h.Tuple.Src, protocol, size)
+		start = PseudoSum(src, h.Tuple.Src, protocol, size)
 	}
 	binary.BigEndian.PutUint16(e[2:], ^Sum(start, e))
 	return out
