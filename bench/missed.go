@@ -26,13 +26,13 @@ const (
 
 // profileMissed runs again what missed a target, and notes what the CPU was at.
 // load gives what is to be run for a case and contestant, ready to be run, or nil
-// where a profile says nothing. A quick run, which judges nothing, profiles the
+// where a profile says nothing. A quick run, which evaluates nothing, profiles the
 // first that can be.
 func (r *Run) profileMissed(ctx context.Context, load func(kase, contestant string) (func() error, error)) error {
 	soFar := &Results{Records: r.records()}
 	done := map[[2]string]bool{}
 	for _, t := range r.targets {
-		v := t.judge(r.benchmark, soFar)
+		v := t.evaluate(r.benchmark, soFar)
 		if key := [2]string{t.Case, t.Contestant}; !v.Measured || done[key] || v.Reached && !r.Quick {
 			continue
 		} else {

@@ -9,7 +9,7 @@ import (
 )
 
 // TestQuick runs the whole suite briefly, and fails if a benchmark or a
-// contestant does not work. It judges no speed.
+// contestant does not work. It evaluates no speed.
 func TestQuick(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root to make network namespaces and load programs")
@@ -92,7 +92,7 @@ func TestBackwards(t *testing.T) {
 	}
 }
 
-func TestJudge(t *testing.T) {
+func TestEvaluate(t *testing.T) {
 	r := &Results{Records: []Record{{Benchmark: "b", Case: "k", Contestant: "ours", Metric: "m", Value: 3, Low: 2, High: 4, Ratio: map[string]float64{"linux": 1.5}}}}
 	for _, c := range []struct {
 		of                string
@@ -102,7 +102,7 @@ func TestJudge(t *testing.T) {
 		{"", 3, 0, true, true}, {"low", 3, 0, true, false}, {"high", 0, 4, true, true}, {"", 0, 2.9, true, false},
 		{"linux", 1.5, 0, true, true}, {"xdp", 1, 0, false, false}, {"", 0, 0, true, false},
 	} {
-		v := Target{Case: "k", Contestant: "ours", Metric: "m", Of: c.of, Min: c.min, Max: c.max}.judge("b", r)
+		v := Target{Case: "k", Contestant: "ours", Metric: "m", Of: c.of, Min: c.min, Max: c.max}.evaluate("b", r)
 		if v.Measured != c.measured || v.Reached != c.reached {
 			t.Errorf("of %q, min %v, max %v: %+v", c.of, c.min, c.max, v)
 		}

@@ -27,7 +27,7 @@ type Verdict struct {
 	Measured  bool
 	Got       float64
 	Reached   bool
-	Record    Record  // that was judged
+	Record    Record  // that was evaluated
 	Baseline  *Record // nil: it was not compared with another contestant
 }
 
@@ -46,9 +46,9 @@ func (v Verdict) String() string {
 	return fmt.Sprintf("%s, is %.3g: MISSED", want, v.Got)
 }
 
-// Judge compares results with all targets. Results of a quick run are not
-// judged.
-func Judge(r *Results) (list []Verdict) {
+// Evaluate compares results with all targets. Results of a quick run are not
+// evaluated.
+func Evaluate(r *Results) (list []Verdict) {
 	if r.Machine.Quick {
 		return nil
 	}
@@ -57,13 +57,13 @@ func Judge(r *Results) (list []Verdict) {
 			continue
 		}
 		for _, t := range b.Targets {
-			list = append(list, t.judge(b.Name, r))
+			list = append(list, t.evaluate(b.Name, r))
 		}
 	}
 	return list
 }
 
-func (t Target) judge(benchmark string, r *Results) Verdict {
+func (t Target) evaluate(benchmark string, r *Results) Verdict {
 	v := Verdict{Benchmark: benchmark, Target: t}
 	rec, ok := r.Find(benchmark, t.Case, t.Contestant, t.Metric)
 	if !ok {

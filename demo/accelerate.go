@@ -40,7 +40,7 @@ measurements (MOSTO, Figure 5). The model's times stand beside the measured ones
 			if err := d.measure(ctx); err != nil {
 				return nil, err
 			}
-			d.report.judge()
+			d.report.check()
 			return &d.report, nil
 		},
 	}
@@ -272,7 +272,7 @@ func (r *accelerateReport) way(name string) acceleratedWay {
 	return acceleratedWay{Cases: make([]transferTimes, len(transfers))}
 }
 
-func (r *accelerateReport) judge() {
+func (r *accelerateReport) check() {
 	check := r.Checks.add
 	direct, one, three := r.way("direct").Cases[2], r.way("one relay").Cases[2], r.way("three relays").Cases[2]
 	chosen := r.way("chosen by onpath").Cases

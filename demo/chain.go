@@ -28,7 +28,7 @@ what changed.`,
 			if err := d.measure(ctx); err != nil {
 				return nil, err
 			}
-			d.report.judge()
+			d.report.check()
 			return &d.report, nil
 		},
 		Next: whereNext,

@@ -24,8 +24,8 @@ type Report struct {
 	Checks         `json:"checks"`
 }
 
-// judge fills in Checks.
-func (r *Report) judge() {
+// check fills in Checks.
+func (r *Report) check() {
 	check := r.Checks.add
 	w, f := r.With, r.Functions
 	check(w.OriginBytes*2 < r.Without.OriginBytes, "the cache spares the origin", "it served %s instead of %s", bytesText(w.OriginBytes), bytesText(r.Without.OriginBytes))

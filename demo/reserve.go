@@ -31,7 +31,7 @@ pass it, a reservation is cancelled, and all is paid for.`,
 			if err := d.show(ctx); err != nil {
 				return nil, err
 			}
-			d.judge()
+			d.check()
 			return &d.report, nil
 		},
 	}
@@ -383,7 +383,7 @@ func sleepUntil(ctx context.Context, t time.Time) {
 	}
 }
 
-func (d *reserveRun) judge() {
+func (d *reserveRun) check() {
 	r := &d.report
 	check := r.Checks.add
 	check(strings.Contains(r.Declined, "it would fit from"), "a request that does not fit is declined", "%s", r.Declined)

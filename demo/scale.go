@@ -41,7 +41,7 @@ and Figure 7 of Stratos is rebuilt in two racks.`,
 			if err := d.racks(ctx); err != nil {
 				return nil, err
 			}
-			d.report.judge()
+			d.report.check()
 			return &d.report, nil
 		},
 	}

@@ -48,7 +48,7 @@ type Split struct {
 	Smallest int            `json:"smallest"`
 }
 
-func (r *ScaleReport) judge() {
+func (r *ScaleReport) check() {
 	check := r.Checks.add
 	best, all, none := named(r.Fixed, "best static"), named(r.Fixed, "scale all"), named(r.Fixed, "no scaling")
 	check(r.Up.Took <= 45*time.Second, "it settles in 45 s when the load is four-fold", "%.1f s; the paper: 9 minutes", r.Up.Took.Seconds())

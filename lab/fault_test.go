@@ -119,7 +119,7 @@ func TestDelay(t *testing.T) {
 	}
 }
 
-func TestJudgeFlow(t *testing.T) {
+func TestCheckFlow(t *testing.T) {
 	ms := func(list ...int64) (out []int64) {
 		for _, v := range list {
 			out = append(out, v*1e6)
@@ -149,7 +149,7 @@ func TestJudgeFlow(t *testing.T) {
 		{"silent at the end", ms(0, 10, 20, 90), got(0, 1), 80, 80, 3, true},
 		{"overtaken", ms(0, 10, 20), got(0, 1, 2, 21, 1, 22), 11, 10, 0, false},
 	} {
-		f := judgeFlow(c.sent, c.got)
+		f := checkFlow(c.sent, c.got)
 		if int64(f.Blackout) != c.blackout*1e6 || int64(f.Gap) != c.gap*1e6 || f.Lost != c.lost || f.Silent != c.silent {
 			t.Errorf("%s: %+v", c.name, f)
 		}

@@ -275,7 +275,7 @@ func (g *Gauge) Stop(ctx context.Context) (*GaugeReport, error) {
 	}
 	r := &GaugeReport{Resolution: onpath.Duration(time.Second / time.Duration(g.spec.PerSecond))}
 	for f, t := range g.Tuples() {
-		one := judgeFlow(g.sent[f], g.got[f])
+		one := checkFlow(g.sent[f], g.got[f])
 		one.Port = t.SrcPort
 		r.Flows = append(r.Flows, one)
 		r.Blackout, r.Gap = max(r.Blackout, one.Blackout), max(r.Gap, one.Gap)
@@ -285,9 +285,9 @@ func (g *Gauge) Stop(ctx context.Context) (*GaugeReport, error) {
 	return r, ctx.Err()
 }
 
-// judgeFlow finds the longest blackout from the times of sending by number, and
+// checkFlow finds the longest blackout from the times of sending by number, and
 // of delivery. The times are of one clock.
-func judgeFlow(sent []int64, got map[uint32]int64) GaugeFlow {
+func checkFlow(sent []int64, got map[uint32]int64) GaugeFlow {
 	f := GaugeFlow{Sent: len(sent), Lost: len(sent) - len(got)}
 	numbers := make([]uint32, 0, len(got))
 	for n := range got {

@@ -59,10 +59,10 @@ func (s *sim) near(plans map[string]*onpath.NodePlan) onpath.Tuple {
 	return t
 }
 
-// judge says what plans that were spoilt do to flows, held against the plans as they
-// were: a flow that those lead astray as well, such as one from outside that pretends
+// harmFinder says what plans that were spoilt do to flows, held against the plans as they
+// were: a flow that those lead misled as well, such as one from outside that pretends
 // to come from an instance's own address, says nothing about the spoiling.
-type judge struct {
+type harmFinder struct {
 	s         *sim
 	w         *world
 	good, bad map[string]*onpath.NodePlan
@@ -79,10 +79,10 @@ type flow struct {
 
 // harm walks flows; it says what goes wrong first. The flows given come before chance
 // has its say.
-func (j *judge) harm(n int, first ...flow) string {
+func (j *harmFinder) harm(n int, first ...flow) string {
 	good, bad := modelOf(j.good), modelOf(j.bad)
 	for _, f := range first {
-		if why := j.astray(good, bad, f); why != "" {
+		if why := j.misled(good, bad, f); why != "" {
 			return why
 		}
 	}
@@ -95,14 +95,14 @@ func (j *judge) harm(n int, first ...flow) string {
 		tu := j.s.near(near)
 		for _, f := range edges {
 			f.tuple = tu
-			if why := j.astray(good, bad, f); why != "" {
+			if why := j.misled(good, bad, f); why != "" {
 				return why
 			}
 		}
 		if len(emitters) > 0 {
 			f := one(j.s, emitters)
 			f.tuple = tu
-			if why := j.astray(good, bad, f); why != "" {
+			if why := j.misled(good, bad, f); why != "" {
 				return why
 			}
 		}
@@ -111,7 +111,7 @@ func (j *judge) harm(n int, first ...flow) string {
 }
 
 // starts are where flows may start: edges in use, and instances that may send.
-func (j *judge) starts() (edges, emitters []flow) {
+func (j *harmFinder) starts() (edges, emitters []flow) {
 	for _, name := range sortedKeys(j.good) {
 		d := &j.good[name].Datapath
 		o, _ := j.s.objects[onpath.Key{Kind: onpath.KindNode, Name: name}].(*onpath.Node)
@@ -127,8 +127,8 @@ func (j *judge) starts() (edges, emitters []flow) {
 	return edges, emitters
 }
 
-// astray says how a flow goes wrong by the spoilt plans that does not by the others.
-func (j *judge) astray(good, bad *model, f flow) string {
+// misled says how a flow goes wrong by the spoilt plans that does not by the others.
+func (j *harmFinder) misled(good, bad *model, f flow) string {
 	if !f.emits {
 		why := j.wrong(bad, f)
 		if why != "" && j.wrong(good, f) != "" {
@@ -144,7 +144,7 @@ func (j *judge) astray(good, bad *model, f flow) string {
 }
 
 // wrong walks a flow of which nobody knows anything.
-func (j *judge) wrong(m *model, f flow) (why string) {
+func (j *harmFinder) wrong(m *model, f flow) (why string) {
 	defer func() {
 		if e := recover(); e != nil {
 			why = fmt.Sprintf("the model fails: %v", e) // on references to what is not there

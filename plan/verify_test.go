@@ -98,7 +98,7 @@ func TestVerifyMutations(t *testing.T) {
 						continue
 					}
 					tried[mu.name]++
-					j := &judge{s: s, w: w, good: good, bad: bad, spoilt: node}
+					j := &harmFinder{s: s, w: w, good: good, bad: bad, spoilt: node}
 					p := verify.Check(verify.Input{Objects: s.objects, Plans: bad})
 					if p.Verdict == onpath.VerdictRefuted {
 						refuted[mu.name]++
@@ -126,7 +126,7 @@ func TestVerifyMutations(t *testing.T) {
 }
 
 // counterexamples are the flows of a proof.
-func (j *judge) counterexamples(p *onpath.Proof) (out []flow) {
+func (j *harmFinder) counterexamples(p *onpath.Proof) (out []flow) {
 	for _, c := range append(slices.Clone(p.Chains), *p.Rest) {
 		x := c.Counterexample
 		if x == nil || j.bad[x.Entry] == nil {

@@ -59,7 +59,7 @@ type section struct {
 
 // sections are the benchmarks that ran, in the order of the suite.
 func sections(r *bench.Results) (list []section) {
-	verdicts := bench.Judge(r)
+	verdicts := bench.Evaluate(r)
 	for _, b := range bench.Benchmarks() {
 		seconds, ran := r.Machine.Seconds[b.Name]
 		if !ran {

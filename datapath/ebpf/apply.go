@@ -103,8 +103,8 @@ func (d *Driver) apply(c *onpath.DatapathConfig) error {
 	if err := d.link(c); err != nil {
 		return err
 	}
-	d.judgePeers(c, now)
-	want, err := compile(c, &d.slots, now, d.maps, d.judge(c, now), d.linked)
+	d.checkPeers(c, now)
+	want, err := compile(c, &d.slots, now, d.maps, d.checkUplinks(c, now), d.linked)
 	if err != nil {
 		return err
 	}

@@ -84,8 +84,8 @@ type Driver struct {
 	pending  *pending
 	capturer *capturer
 	fast     fastState
-	// peersJudged is when the instances' devices were looked at last.
-	peersJudged time.Time
+	// peersChecked is when the instances' devices were looked at last.
+	peersChecked time.Time
 	exits       *exits // nil until the first process is to be watched
 	endless     bool   // the kernel cannot watch processes
 	linked      map[onpath.VportID]*linked

@@ -23,7 +23,7 @@ const (
 	epochs     = 255                    // 0: no hop is known
 	epochRest  = 100 * time.Millisecond // between two; entry.h relies on it
 	leaseEvery = 500 * time.Millisecond
-	judgeEvery = time.Second
+	checkEvery = time.Second
 	secondMask = 1<<24 - 1
 )
 
@@ -44,7 +44,7 @@ type fastState struct {
 	begun   bool      // it has held
 	resting bool      // no epoch holds: the last one ended too recently
 	began   time.Time // of the last epoch
-	judged  time.Time
+	checked  time.Time
 	uplinks map[string]*fastUplink // by name
 	denied  map[string]string      // why the kernel refused to attach, by name
 	hops    hopKeeper
@@ -53,8 +53,8 @@ type fastState struct {
 // uplinkSlot is where an uplink stands in the fast path's maps.
 func uplinkSlot(ifindex int) uint32 { return uint32(ifindex) % maxUplinks }
 
-// judge finds out what the fast path can do with the uplinks.
-func (d *Driver) judge(c *onpath.DatapathConfig, now *kernel) map[string]*fastUplink {
+// checkUplinks finds out what the fast path can do with the uplinks.
+func (d *Driver) checkUplinks(c *onpath.DatapathConfig, now *kernel) map[string]*fastUplink {
 	out := map[string]*fastUplink{}
 	if c.Edge == nil {
 		return out
@@ -189,12 +189,12 @@ func (d *Driver) tendFast(lease bool) error {
 	}
 	f := &d.fast
 	var err error
-	if time.Since(f.judged) >= judgeEvery && len(f.uplinks) > 0 {
-		f.judged = time.Now()
-		err = d.ns.do(func() error { return errors.Join(d.judgeAgain(), d.tendHops()) })
+	if time.Since(f.checked) >= checkEvery && len(f.uplinks) > 0 {
+		f.checked = time.Now()
+		err = d.ns.do(func() error { return errors.Join(d.checkUplinksAgain(), d.tendHops()) })
 	}
 	if len(d.state.vports) > 0 {
-		err = errors.Join(err, d.ns.do(d.judgePeersAgain))
+		err = errors.Join(err, d.ns.do(d.checkPeersAgain))
 	}
 	if f.resting && time.Since(f.began) >= epochRest {
 		f.resting = false
@@ -206,9 +206,9 @@ func (d *Driver) tendFast(lease bool) error {
 	return err
 }
 
-// judgeAgain notices devices that can do more or less than before: a peer's
+// checkUplinksAgain notices devices that can do more or less than before: a peer's
 // offloads, a queueing discipline, another's XDP program that is gone.
-func (d *Driver) judgeAgain() error {
+func (d *Driver) checkUplinksAgain() error {
 	changed := false
 	var errs []error
 	for name, f := range d.fast.uplinks {

@@ -21,9 +21,9 @@ import (
 // peersEvery is how often instances' devices are looked at again.
 const peersEvery = 5 * time.Second
 
-// judgePeers finds out which instances' packets may go straight to the far end. What
-// was judged a moment ago is taken from the vports as they are.
-func (d *Driver) judgePeers(c *onpath.DatapathConfig, now *kernel) {
+// checkPeers finds out which instances' packets may go straight to the far end. What
+// was found out a moment ago is taken from the vports as they are.
+func (d *Driver) checkPeers(c *onpath.DatapathConfig, now *kernel) {
 	for i := range c.Vports {
 		v := &c.Vports[i]
 		name := onpath.DeviceName(v.ID)
@@ -45,13 +45,13 @@ func (d *Driver) direct(dev device) bool {
 	return dev.kind == "veth" && dev.peerNS >= 0 && dev.up && !xdpBehind(dev) && egress(d.ns.nl, dev.index) == ""
 }
 
-// judgePeersAgain notices what came to stand between. It runs in the driver's
+// checkPeersAgain notices what came to stand between. It runs in the driver's
 // namespace; d.mu is held.
-func (d *Driver) judgePeersAgain() error {
-	if time.Since(d.peersJudged) < peersEvery {
+func (d *Driver) checkPeersAgain() error {
+	if time.Since(d.peersChecked) < peersEvery {
 		return nil
 	}
-	d.peersJudged = time.Now()
+	d.peersChecked = time.Now()
 	now, err := look(d.ns.nl)
 	if err != nil {
 		return err

@@ -13,8 +13,8 @@ import (
 	"github.com/onpath/onpath/sdk"
 )
 
-// judge is the firewall in a loop over the rules.
-func judge(rules []fireRule, t onpath.Tuple) int32 {
+// check is the firewall in a loop over the rules.
+func check(rules []fireRule, t onpath.Tuple) int32 {
 	in := func(list []netip.Prefix, a netip.Addr) bool {
 		a = netip.AddrFrom16(a.As16())
 		return len(list) == 0 || slices.ContainsFunc(list, func(p netip.Prefix) bool { return holds(p, a) })
@@ -67,7 +67,7 @@ func TestFirewallRandom(t *testing.T) {
 			if r.IntN(2) == 0 {
 				p.Tuple, p.Reverse = tuple.Reverse(), true
 			}
-			want := []int32{0, 1, 2}[judge(rules, tuple)]
+			want := []int32{0, 1, 2}[check(rules, tuple)]
 			if got := b.Verdict(p); got != want {
 				t.Fatalf("with %d rules, %+v: verdict %d, must be %d", n, p, got, want)
 			}

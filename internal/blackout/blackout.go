@@ -70,7 +70,7 @@ func Read(r io.Reader, fault time.Time, outSuffix string) (*Report, error) {
 	for {
 		data, info, err := ng.ReadPacketData()
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			return judge(flows, packets), nil
+			return check(flows, packets), nil
 		}
 		if err != nil {
 			return nil, fmt.Errorf("read the capture: %w", err)
@@ -110,7 +110,7 @@ func (f *track) see(at time.Time, out bool, fault time.Time) {
 	}
 }
 
-func judge(flows map[tuple]*track, packets int) *Report {
+func check(flows map[tuple]*track, packets int) *Report {
 	r := &Report{Packets: packets}
 	var spacing []time.Duration
 	for t, f := range flows {

@@ -79,7 +79,7 @@ func (s *Scaler) try(v *View) {
 		return // too few to tell
 	}
 	t.Look++
-	got, g := s.judge(v, counts)
+	got, g := s.compare(v, counts)
 	switch got {
 	case keep:
 		s.end(v, t.To, true, after, g, "")
@@ -88,8 +88,8 @@ func (s *Scaler) try(v *View) {
 	}
 }
 
-// judge compares the values of all chains that use the elements on trial.
-func (s *Scaler) judge(v *View, counts time.Time) (verdict, gain) {
+// compare compares the values of all chains that use the elements on trial.
+func (s *Scaler) compare(v *View, counts time.Time) (verdict, gain) {
 	t := s.Status.Trial
 	up := grows(t)
 	alpha := Error / Looks

@@ -41,8 +41,8 @@ func compare(from io.Reader, request *http.Request, want io.Reader) (wrong strin
 	return "", nil
 }
 
-// judge holds what happened against what is promised.
-func (f *fleet) judge(t *testing.T) {
+// checkReport holds what happened against what is promised.
+func (f *fleet) checkReport(t *testing.T) {
 	t.Helper()
 	for _, d := range []string{"", "dl-firewall", "dl-cache"} {
 		t.Logf("after %d kills of %q: longest silence %s, %d downloads broken", f.kills[d], d, f.hang[d], f.broken[d])

@@ -110,7 +110,7 @@ func TestDownloads(t *testing.T) {
 		time.Sleep(2500 * time.Millisecond)
 	}
 	f.end()
-	f.judge(t)
+	f.checkReport(t)
 }
 
 // images is where the images of first-party functions are; it skips without them.

@@ -112,9 +112,9 @@ func (c faultCase) cause(ctx context.Context, t *testing.T, victim onpath.Instan
 		t.Fatal(err)
 	}
 	if c.text {
-		c.judgeText(t, victim, string(out))
+		c.checkText(t, victim, string(out))
 	} else {
-		c.judge(ctx, t, victim, s, out)
+		c.checkReport(ctx, t, victim, s, out)
 	}
 	for _, a := range awaited {
 		err := testbed.WaitFor(ctx, "an event "+a.reason+" tells of "+name+" "+a.words, 10*time.Second, func() (bool, error) {
@@ -169,8 +169,8 @@ func (c faultCase) tellings(name string) []telling {
 	return out
 }
 
-// judge reads the report.
-func (c faultCase) judge(ctx context.Context, t *testing.T, victim onpath.Instance, s *stream, out []byte) {
+// checkReport reads the report.
+func (c faultCase) checkReport(ctx context.Context, t *testing.T, victim onpath.Instance, s *stream, out []byte) {
 	t.Helper()
 	var d faultDone
 	if err := json.Unmarshal(out, &d); err != nil {
@@ -179,20 +179,20 @@ func (c faultCase) judge(ctx context.Context, t *testing.T, victim onpath.Instan
 	if d.Kind != string(c.kind) || d.Target != "default/"+victim.Metadata.Name || d.Node != victim.Spec.Node {
 		t.Errorf("%s on %s at node %s is not what was asked for", d.Kind, d.Target, d.Node)
 	}
-	c.judgeProcesses(ctx, t, d.Processes)
+	c.checkProcesses(ctx, t, d.Processes)
 	if (c.kind == onpath.FaultKill) != d.Until.IsZero() || d.Until.After(time.Now()) {
 		t.Errorf("it is %s, and the fault lasts until %s", time.Now(), d.Until)
 	}
 	if c.probe {
-		c.judgeProbe(t, &d)
+		c.checkProbe(t, &d)
 	} else {
-		c.judgeCaptured(t, &d, s)
+		c.checkCaptured(t, &d, s)
 	}
 }
 
-// judgeProcesses: what was killed is gone; what was stopped goes on, but a probe among
+// checkProcesses: what was killed is gone; what was stopped goes on, but a probe among
 // the processes, which ends.
-func (c faultCase) judgeProcesses(ctx context.Context, t *testing.T, pids []int) {
+func (c faultCase) checkProcesses(ctx context.Context, t *testing.T, pids []int) {
 	t.Helper()
 	if named := c.kind == onpath.FaultKill || c.kind == onpath.FaultStall; named != (len(pids) > 0) {
 		t.Errorf("processes %v", pids)
@@ -211,8 +211,8 @@ func (c faultCase) judgeProcesses(ctx context.Context, t *testing.T, pids []int)
 	}
 }
 
-// judgeProbe: some of the probe's flows passed the victim.
-func (c faultCase) judgeProbe(t *testing.T, d *faultDone) {
+// checkProbe: some of the probe's flows passed the victim.
+func (c faultCase) checkProbe(t *testing.T, d *faultDone) {
 	t.Helper()
 	p := d.Probe
 	if p == nil || d.Flows != nil || len(p.Flows) != probeFlows {
@@ -227,8 +227,8 @@ func (c faultCase) judgeProbe(t *testing.T, d *faultDone) {
 	}
 }
 
-// judgeCaptured finds the stream, which passed the victim, among the flows captured.
-func (c faultCase) judgeCaptured(t *testing.T, d *faultDone, s *stream) {
+// checkCaptured finds the stream, which passed the victim, among the flows captured.
+func (c faultCase) checkCaptured(t *testing.T, d *faultDone, s *stream) {
 	t.Helper()
 	if d.Probe != nil || d.Flows == nil {
 		t.Fatalf("probe %+v and captures %+v, must be captures", d.Probe, d.Flows)
@@ -253,7 +253,7 @@ func (c faultCase) judgeCaptured(t *testing.T, d *faultDone, s *stream) {
 
 var faultText = regexp.MustCompile(`(?m)\A([a-z-]+): (\S+) on node (\S+)\nlongest blackout (\S+) over (\d+) flows; \d+ of [1-9]\d* packets lost; resolution 1ms\n\z`)
 
-func (c faultCase) judgeText(t *testing.T, victim onpath.Instance, out string) {
+func (c faultCase) checkText(t *testing.T, victim onpath.Instance, out string) {
 	t.Helper()
 	m := faultText.FindStringSubmatch(out)
 	if m == nil || !slices.Equal(m[1:4], []string{string(c.kind), "default/" + victim.Metadata.Name, victim.Spec.Node}) || m[5] != strconv.Itoa(probeFlows) {

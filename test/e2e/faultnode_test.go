@@ -76,7 +76,7 @@ func (f nodeFault) cause(ctx context.Context, t *testing.T, victim onpath.Instan
 	if d.Kind != string(f.kind) || d.Target != node || time.Until(d.Until) > 0 {
 		t.Errorf("%s on %s until %s is not what was asked for", d.Kind, d.Target, d.Until)
 	}
-	faultCase{kind: f.kind, least: lossLeast / 2}.judgeProbe(t, &d)
+	faultCase{kind: f.kind, least: lossLeast / 2}.checkProbe(t, &d)
 	if d.Probe != nil && time.Duration(d.Probe.Blackout) >= lasts {
 		t.Errorf("a flow stood still for %s, as long as the fault lasted: nobody took over", d.Probe.Blackout)
 	}

@@ -47,7 +47,7 @@ func TestNewChainIsQuick(t *testing.T) {
 		took, own := at.Sub(began), ownTimeToldBy(ctx, t, nil)
 		t.Logf("the three-container chain: first steered packet after %s, of which the functions' own %s: %s beyond it",
 			took.Round(time.Millisecond), own.Round(time.Millisecond), (took - own).Round(time.Millisecond))
-		judge(t, "the three-container chain", took-own, newChainBound)
+		checkTime(t, "the three-container chain", took-own, newChainBound)
 	case <-time.After(30 * time.Second):
 		t.Fatal("nothing was steered")
 	}
@@ -69,7 +69,7 @@ func TestOneMoreInstanceIsQuick(t *testing.T) {
 			n, took.Round(time.Millisecond), own.Round(time.Millisecond), (took - own).Round(time.Millisecond))
 		least = min(least, took-own)
 	}
-	judge(t, "one more instance", least, oneInstanceBound)
+	checkTime(t, "one more instance", least, oneInstanceBound)
 }
 
 // oneMore scales to n instances and measures until the new one has a flow.
@@ -133,9 +133,9 @@ func readyBy(ctx context.Context, t *testing.T, n int) {
 	}
 }
 
-// judge holds a time beyond the functions' own against its bound, which is one for
+// checkTime holds a time beyond the functions' own against its bound, which is one for
 // a machine that has nothing else to do.
-func judge(t *testing.T, what string, took, bound time.Duration) {
+func checkTime(t *testing.T, what string, took, bound time.Duration) {
 	t.Helper()
 	t.Run("bound", func(t *testing.T) {
 		idle(t)
