@@ -51,7 +51,7 @@ func (t *Trace) Redact(tenant string) {
 
 // Redact leaves out what is said of other tenants' chains and instances, and of the
 // network as a whole.
-func (p *Proof) Redact(tenant string) {
+func (p *Verification) Redact(tenant string) {
 	p.Rest, p.Notes = nil, nil
 	for i := range p.Chains {
 		x := p.Chains[i].Counterexample

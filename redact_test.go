@@ -8,13 +8,13 @@ import (
 	"github.com/onpath/onpath"
 )
 
-// TestRedactProof: tenant me sees nothing of tenant acme, whose name ends with its own.
-func TestRedactProof(t *testing.T) {
+// TestRedactVerification: tenant me sees nothing of tenant acme, whose name ends with its own.
+func TestRedactVerification(t *testing.T) {
 	x := &onpath.Counterexample{
 		Instance: "acme/fw-1", Promised: []string{"acme/fw", "me/ids"}, Message: "is sent through element 1 (acme/fw) of chain acme/web", About: []string{"acme/web"},
 		Way: []onpath.Note{{Text: "gateway gw1"}, {Text: "acme/fw-1 on n1", About: "acme/fw-1"}, {Text: "me/ids-1 on n1", About: "me/ids-1"}},
 	}
-	p := &onpath.Proof{Rest: &onpath.ChainProof{}, Notes: []string{"acme"}, Chains: []onpath.ChainProof{{Chain: "me/web", Counterexample: x}}}
+	p := &onpath.Verification{Rest: &onpath.ChainVerification{}, Notes: []string{"acme"}, Chains: []onpath.ChainVerification{{Chain: "me/web", Counterexample: x}}}
 	p.Redact("me")
 	data, err := json.Marshal(p)
 	if err != nil || strings.Contains(string(data), "acme") || !strings.Contains(string(data), `"way":["gateway gw1","not yours","me/ids-1 on n1"]`) ||

@@ -157,12 +157,12 @@ type ScalingStatus struct {
 	Needed  bool            `json:"needed,omitempty"`
 	Session *ScalingSession `json:"session,omitempty"`
 	Trial   *ScalingTrial   `json:"trial,omitempty"`
-	// Story are the last decisions, oldest first, at most MaxScalingStory.
-	Story []ScalingDecision `json:"story,omitempty"`
+	// Decisions are the last decisions, oldest first, at most MaxScalingDecisions.
+	Decisions []ScalingDecision `json:"decisions,omitempty"`
 }
 
-// MaxScalingStory is how many decisions a status keeps.
-const MaxScalingStory = 100
+// MaxScalingDecisions is how many decisions a status keeps.
+const MaxScalingDecisions = 100
 
 // ScalingPhase is what a scaler does.
 type ScalingPhase string

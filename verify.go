@@ -31,19 +31,19 @@ const (
 	ScopeSegments Scope = "segments"   // from element to element: what one that rewrites or originates emits is a flow of its own
 )
 
-// Proof says, for the rules of the whole network, which chains keep their
+// Verification says, for the rules of the whole network, which chains keep their
 // promise: every flow that a chain selects crosses its elements in order, in
 // both directions, and nothing bypasses them.
-type Proof struct {
-	Live    bool         `json:"live"`
-	Verdict Verdict      `json:"verdict"` // the worst of all
-	Chains  []ChainProof `json:"chains"`
+type Verification struct {
+	Live    bool                `json:"live"`
+	Verdict Verdict             `json:"verdict"` // the worst of all
+	Chains  []ChainVerification `json:"chains"`
 	// Rest is about traffic that no chain selects: it must be left alone.
 	// Absent where only some chains were asked for.
-	Rest *ChainProof `json:"rest,omitempty"`
-	// Unheard are the nodes on which something here rests and that cannot be asked
+	Rest *ChainVerification `json:"rest,omitempty"`
+	// NoReport are the nodes on which something here rests and that cannot be asked
 	// what they have in force; Live only.
-	Unheard []string `json:"unheard,omitempty"`
+	NoReport []string `json:"noReport,omitempty"`
 	// Classes are the sets of flows that were followed, each as one.
 	Classes int `json:"classes"`
 	// Took is the time for the proof alone.
@@ -51,8 +51,8 @@ type Proof struct {
 	Notes []string `json:"notes,omitempty"`
 }
 
-// ChainProof is the verdict on one chain.
-type ChainProof struct {
+// ChainVerification is the verdict on one chain.
+type ChainVerification struct {
 	Chain   string  `json:"chain,omitempty"` // "tenant/name"; empty: what no chain selects
 	Verdict Verdict `json:"verdict"`
 	Scope   Scope   `json:"scope,omitempty"`

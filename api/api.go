@@ -36,7 +36,7 @@ type Controller interface {
 	// WatchFlow counts a flow's packets hop by hop, and reads what was counted.
 	WatchFlow(ctx context.Context, r onpath.WatchRequest) (*onpath.FlowWatch, error)
 	// Verify proves on the nodes' rules what chains promise, or refutes it.
-	Verify(ctx context.Context, r onpath.VerifyRequest) (*onpath.Proof, error)
+	Verify(ctx context.Context, r onpath.VerifyRequest) (*onpath.Verification, error)
 	// VerifyChange proves what would follow from changes; the error says which
 	// flow would go astray.
 	VerifyChange(ctx context.Context, changes []onpath.Change) error

@@ -106,9 +106,9 @@ func (c *controller) WatchFlow(ctx context.Context, r onpath.WatchRequest) (*onp
 	return &onpath.FlowWatch{Tuple: r.Tuple}, nil
 }
 
-func (c *controller) Verify(_ context.Context, r onpath.VerifyRequest) (*onpath.Proof, error) {
+func (c *controller) Verify(_ context.Context, r onpath.VerifyRequest) (*onpath.Verification, error) {
 	c.proved = r
-	return &onpath.Proof{Verdict: onpath.VerdictProved, Live: r.Live, Chains: []onpath.ChainProof{}}, nil
+	return &onpath.Verification{Verdict: onpath.VerdictProved, Live: r.Live, Chains: []onpath.ChainVerification{}}, nil
 }
 
 func (c *controller) VerifyChange(context.Context, []onpath.Change) error { return c.astray }

@@ -10,7 +10,7 @@ import (
 
 // redactable leaves of itself what a tenant may see.
 type redactable interface {
-	*onpath.Trace | *onpath.Proof
+	*onpath.Trace | *onpath.Verification
 	Redact(tenant string)
 }
 

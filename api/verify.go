@@ -17,16 +17,16 @@ type verifyInput struct {
 func (s *Server) registerVerify() {
 	huma.Register(s.doc, operation(http.MethodGet, "/v1/verify", "verify",
 		"Prove on the rules of the whole network that chains keep their promise, or show a flow for which they do not"),
-		func(ctx context.Context, in *verifyInput) (*struct{ Body onpath.Proof }, error) {
+		func(ctx context.Context, in *verifyInput) (*struct{ Body onpath.Verification }, error) {
 			p, err := s.verify(ctx, in)
 			if err != nil {
 				return nil, s.answer(ctx, err)
 			}
-			return &struct{ Body onpath.Proof }{*p}, nil
+			return &struct{ Body onpath.Verification }{*p}, nil
 		})
 }
 
-func (s *Server) verify(ctx context.Context, in *verifyInput) (*onpath.Proof, error) {
+func (s *Server) verify(ctx context.Context, in *verifyInput) (*onpath.Verification, error) {
 	r := onpath.VerifyRequest{Live: in.Live, Tenant: scope(ctx, "")}
 	for _, c := range in.Chains {
 		tenant, name := onpath.Ref(c).Resolve(ownTenant(ctx))

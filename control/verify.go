@@ -15,12 +15,12 @@ import (
 
 // Verify proves or refutes on the newest plans of all nodes, or on those that
 // they have acknowledged, what chains promise.
-func (c *Controller) Verify(ctx context.Context, r onpath.VerifyRequest) (*onpath.Proof, error) {
+func (c *Controller) Verify(ctx context.Context, r onpath.VerifyRequest) (*onpath.Verification, error) {
 	stale := c.relist(ctx, verified())
 	s := c.copy()
 	if r.Tenant != "" && len(r.Chains) == 0 {
 		if r.Chains = chainsOf(s, r.Tenant); len(r.Chains) == 0 {
-			return &onpath.Proof{Live: r.Live, Verdict: onpath.VerdictProved, Chains: []onpath.ChainProof{}}, nil
+			return &onpath.Verification{Live: r.Live, Verdict: onpath.VerdictProved, Chains: []onpath.ChainVerification{}}, nil
 		}
 	}
 	for _, name := range r.Chains {
@@ -36,7 +36,7 @@ func (c *Controller) Verify(ctx context.Context, r onpath.VerifyRequest) (*onpat
 	silent := c.silent(s)
 	in := verify.Input{Objects: s.Objects, Plans: plans, Chains: r.Chains}
 	if r.Live {
-		in.Unheard = noReport(s, silent)
+		in.NoReport = noReport(s, silent)
 	}
 	p := prove(in)
 	p.Live = r.Live
@@ -61,7 +61,7 @@ func planned(s *plan.Snapshot) verify.Input {
 	return verify.Input{Objects: s.Objects, Plans: s.InForce()}
 }
 
-func prove(in verify.Input) *onpath.Proof {
+func prove(in verify.Input) *onpath.Verification {
 	began := time.Now()
 	p := verify.Check(in)
 	p.Took = onpath.Duration(time.Since(began))
@@ -157,7 +157,7 @@ func (c *Controller) VerifyChange(ctx context.Context, changes []onpath.Change) 
 	return errs.Err()
 }
 
-func refuted(p *onpath.Proof) (out []onpath.ChainProof) {
+func refuted(p *onpath.Verification) (out []onpath.ChainVerification) {
 	for _, r := range p.Chains {
 		if r.Verdict == onpath.VerdictRefuted {
 			out = append(out, r)
@@ -170,7 +170,7 @@ func refuted(p *onpath.Proof) (out []onpath.ChainProof) {
 }
 
 // refutation is the error of a chain that would not keep its promise.
-func refutation(r onpath.ChainProof) *onpath.Error {
+func refutation(r onpath.ChainVerification) *onpath.Error {
 	x := r.Counterexample
 	e := onpath.Errorf(onpath.CodeInternal, "the rules that would follow lead a flow astray, which is a fault of onpath's: protocol %d from %s port %d to %s port %d, starting at %s, %s at node %s (promised: %s)",
 		x.Tuple.Protocol, x.Tuple.Src, x.Tuple.SrcPort, x.Tuple.Dst, x.Tuple.DstPort, x.Entry, x.Message, x.At, strings.Join(x.Promised, " → "))

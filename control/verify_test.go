@@ -53,7 +53,7 @@ func TestVerify(t *testing.T) {
 		p, err = s.c.Verify(ctx, onpath.VerifyRequest{Live: true})
 		return err != nil || len(p.Notes) == 1 && strings.HasPrefix(p.Notes[0], "node gw: it is not connected, ")
 	})
-	if err != nil || p.Verdict != onpath.VerdictUnproven || !slices.Equal(p.Unheard, []string{"gw"}) || p.Rest.Verdict != onpath.VerdictUnproven {
+	if err != nil || p.Verdict != onpath.VerdictUnproven || !slices.Equal(p.NoReport, []string{"gw"}) || p.Rest.Verdict != onpath.VerdictUnproven {
 		t.Errorf("live without its gateway: %+v, %v", p, err)
 	}
 	if c := p.Chains[0]; c.Verdict != onpath.VerdictUnproven || c.Reason != "of what comes in at gateway gw nothing is known: it is not connected" {
@@ -68,7 +68,7 @@ func TestVerify(t *testing.T) {
 		t.Errorf("live without a gateway that its peer does not reach: %+v, %v", p, err)
 	}
 	p, err = s.c.Verify(ctx, onpath.VerifyRequest{})
-	if err != nil || p.Verdict != onpath.VerdictProved || p.Unheard != nil {
+	if err != nil || p.Verdict != onpath.VerdictProved || p.NoReport != nil {
 		t.Errorf("planned, without its gateway: %+v, %v", p, err)
 	}
 	if err := s.c.VerifyChange(ctx, s.changes(web(3))); err != nil {

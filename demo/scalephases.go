@@ -52,7 +52,7 @@ func (d *scaleRun) follow(ctx context.Context, load int, limit time.Duration) (S
 	if err != nil {
 		return ScalePhase{}, err
 	}
-	told = len(first.Story)
+	told = len(first.Decisions)
 	p := ScalePhase{Load: load}
 	worked := false
 	err = d.Testbed.WaitFor(ctx, "the chain has settled", limit, func() (bool, error) {
@@ -60,11 +60,11 @@ func (d *scaleRun) follow(ctx context.Context, load int, limit time.Duration) (S
 		if err != nil {
 			return false, err
 		}
-		for _, x := range s.Story[min(told, len(s.Story)):] {
+		for _, x := range s.Decisions[min(told, len(s.Decisions)):] {
 			d.Say("  %s", x.Text)
-			p.Story = append(p.Story, x.Text)
+			p.Decisions = append(p.Decisions, x.Text)
 		}
-		told = len(s.Story)
+		told = len(s.Decisions)
 		worked = worked || s.Session != nil && s.Session.Began.After(began) // not those of the load before
 		p.Instances, p.Cost = s.Wanted, total(s.Wanted)
 		time.Sleep(80 * time.Millisecond)

@@ -32,7 +32,7 @@ type ScalePhase struct {
 	Served    float64        `json:"served"`
 	Instances map[string]int `json:"instances"`
 	Cost      int            `json:"cost"`
-	Story     []string       `json:"story,omitempty"`
+	Decisions []string       `json:"decisions,omitempty"`
 }
 
 // perCost is what a unit of cost serves.

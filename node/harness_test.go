@@ -184,7 +184,7 @@ func (b *fixture) sweep() {
 		_ = netnsrun.Remove(n)
 	}
 	if b.t.Failed() {
-		b.t.Logf("story:\n%s", strings.Join(b.recorder.all(), "\n"))
+		b.t.Logf("what happened:\n%s", strings.Join(b.recorder.all(), "\n"))
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 )
 
 // proveAll holds the plans in force to be without fault.
-func (s *sim) proveAll(t *testing.T) *onpath.Proof {
+func (s *sim) proveAll(t *testing.T) *onpath.Verification {
 	t.Helper()
 	p := verify.Check(verify.Input{Objects: s.objects, Plans: s.snapshot().InForce()})
 	if p.Verdict == onpath.VerdictRefuted {
@@ -22,7 +22,7 @@ func (s *sim) proveAll(t *testing.T) *onpath.Proof {
 	return p
 }
 
-func refutations(p *onpath.Proof) string {
+func refutations(p *onpath.Verification) string {
 	var out string
 	for _, c := range append(slices.Clone(p.Chains), *p.Rest) {
 		if c.Verdict == onpath.VerdictRefuted {
@@ -85,7 +85,7 @@ func TestVerifyMutations(t *testing.T) {
 			s.randomObjects()
 			s.settle()
 			s.pass(2e9)
-			if p := s.proveAll(t); slices.ContainsFunc(p.Chains, func(c onpath.ChainProof) bool { return c.Verdict == onpath.VerdictUnproven }) {
+			if p := s.proveAll(t); slices.ContainsFunc(p.Chains, func(c onpath.ChainVerification) bool { return c.Verdict == onpath.VerdictUnproven }) {
 				return
 			}
 			w := newWorld(s.snapshot())
@@ -126,7 +126,7 @@ func TestVerifyMutations(t *testing.T) {
 }
 
 // counterexamples are the flows of a proof.
-func (j *harmFinder) counterexamples(p *onpath.Proof) (out []flow) {
+func (j *harmFinder) counterexamples(p *onpath.Verification) (out []flow) {
 	for _, c := range append(slices.Clone(p.Chains), *p.Rest) {
 		x := c.Counterexample
 		if x == nil || j.bad[x.Entry] == nil {
@@ -157,7 +157,7 @@ func TestVerifyPair(t *testing.T) {
 	s.apply(aNode("fra1-gw2", "fra1", 190, true))
 	s.connect("fra1-gw2")
 	s.settle()
-	check := func(spoil func(*onpath.DatapathConfig)) *onpath.Proof {
+	check := func(spoil func(*onpath.DatapathConfig)) *onpath.Verification {
 		plans := cloned(t, s.snapshot().InForce())
 		spoil(&plans["fra1-gw2"].Datapath)
 		return verify.Check(verify.Input{Objects: s.objects, Plans: plans})
@@ -221,7 +221,7 @@ func TestVerifyRedirect(t *testing.T) {
 	s.apply(chain)
 	s.settle()
 	s.pass(2e9)
-	check := func(spoil func(*onpath.DatapathConfig)) *onpath.Proof {
+	check := func(spoil func(*onpath.DatapathConfig)) *onpath.Verification {
 		plans := cloned(t, s.snapshot().InForce())
 		spoil(&plans["fra1-gw"].Datapath)
 		return verify.Check(verify.Input{Objects: s.objects, Plans: plans})
@@ -252,9 +252,9 @@ func TestVerifyRedirect(t *testing.T) {
 	}
 }
 
-// TestVerifyUnheard: what rests on a node that cannot be asked is not proved; all else
+// TestVerifyNoReport: what rests on a node that cannot be asked is not proved; all else
 // is, and what is refuted all the same stays so.
-func TestVerifyUnheard(t *testing.T) {
+func TestVerifyNoReport(t *testing.T) {
 	s := newSim(t, 7)
 	s.site("fra1", 1, 2)
 	s.site("ams1", 2, 1)
@@ -287,7 +287,7 @@ func TestVerifyUnheard(t *testing.T) {
 		{"", onpath.VerdictProved, onpath.VerdictProved, onpath.VerdictProved},
 	}
 	for _, c := range cases {
-		in.Unheard = map[string]string{c.node: "it is not connected"}
+		in.NoReport = map[string]string{c.node: "it is not connected"}
 		p := verify.Check(in)
 		got := map[string]onpath.Verdict{}
 		for _, r := range p.Chains {
@@ -300,14 +300,14 @@ func TestVerifyUnheard(t *testing.T) {
 		if got["default/fra"] != c.fra || got["default/ams"] != c.ams || p.Rest.Verdict != c.rest {
 			t.Errorf("without %q: %v, rest %s", c.node, got, p.Rest.Verdict)
 		}
-		if slices.Contains(p.Unheard, c.node) != (c.fra == onpath.VerdictUnproven) {
-			t.Errorf("without %q: rests on %v", c.node, p.Unheard)
+		if slices.Contains(p.NoReport, c.node) != (c.fra == onpath.VerdictUnproven) {
+			t.Errorf("without %q: rests on %v", c.node, p.NoReport)
 		}
 	}
 	gone := *in.Plans["fra1-gw"]
 	edge := *gone.Datapath.Edge
 	edge.Table, gone.Datapath.Edge = 0, &edge
-	in.Plans["fra1-gw"], in.Unheard = &gone, map[string]string{"fra1-gw": "it is not connected"}
+	in.Plans["fra1-gw"], in.NoReport = &gone, map[string]string{"fra1-gw": "it is not connected"}
 	if p := verify.Check(in); p.Verdict != onpath.VerdictRefuted {
 		t.Errorf("refuted by its last word: %+v", p)
 	}

@@ -10,7 +10,7 @@ import (
 
 // Verify proves what chains ("name" or "tenant/name"; none: all) promise, on
 // the newest rules planned or, live, on those that nodes have acknowledged.
-func (c *Client) Verify(ctx context.Context, chains []string, live bool) (*onpath.Proof, error) {
+func (c *Client) Verify(ctx context.Context, chains []string, live bool) (*onpath.Verification, error) {
 	q := url.Values{}
 	for _, name := range chains {
 		q.Add("chain", name)
@@ -18,6 +18,6 @@ func (c *Client) Verify(ctx context.Context, chains []string, live bool) (*onpat
 	if live {
 		q.Set("live", "true")
 	}
-	var out onpath.Proof
+	var out onpath.Verification
 	return &out, c.do(ctx, http.MethodGet, "/v1/verify", q, nil, &out)
 }

@@ -42,14 +42,14 @@ says what is proved and what is not.`,
 			if err != nil {
 				return err
 			}
-			if err := g.print(c, p, func(w io.Writer) error { return render.Proof(w, p) }); err != nil {
+			if err := g.print(c, p, func(w io.Writer) error { return render.Verification(w, p) }); err != nil {
 				return err
 			}
 			switch {
 			case p.Verdict == onpath.VerdictRefuted:
 				return exitStatus(exitRefuted)
-			case p.Verdict == onpath.VerdictUnproven && len(p.Unheard) > 0:
-				return unasked(p.Unheard)
+			case p.Verdict == onpath.VerdictUnproven && len(p.NoReport) > 0:
+				return unasked(p.NoReport)
 			}
 			return nil
 		},

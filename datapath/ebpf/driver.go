@@ -86,17 +86,17 @@ type Driver struct {
 	fast     fastState
 	// peersChecked is when the instances' devices were looked at last.
 	peersChecked time.Time
-	exits       *exits // nil until the first process is to be watched
-	endless     bool   // the kernel cannot watch processes
-	linked      map[onpath.VportID]*linked
-	shards      map[uint32]shard          // the dispatchers in their places
-	linkErrs    map[onpath.VportID]string // why functions are not linked
-	readied     map[int]bool              // instance devices where route look-ups may begin
-	watches     [maxWatches]watched
-	established uint64 // entries that the last round over all counted
-	ending      bool   // somebody sees to it that watches end
-	alone       bool   // there are peers, but no device has the underlay's address
-	closed      bool
+	exits        *exits // nil until the first process is to be watched
+	endless      bool   // the kernel cannot watch processes
+	linked       map[onpath.VportID]*linked
+	shards       map[uint32]shard          // the dispatchers in their places
+	linkErrs     map[onpath.VportID]string // why functions are not linked
+	readied      map[int]bool              // instance devices where route look-ups may begin
+	watches      [maxWatches]watched
+	established  uint64 // entries that the last round over all counted
+	ending       bool   // somebody sees to it that watches end
+	alone        bool   // there are peers, but no device has the underlay's address
+	closed       bool
 
 	life   context.Context // of the loops
 	spared time.Time       // flows may begin anew until spareTime after it

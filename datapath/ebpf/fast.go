@@ -44,7 +44,7 @@ type fastState struct {
 	begun   bool      // it has held
 	resting bool      // no epoch holds: the last one ended too recently
 	began   time.Time // of the last epoch
-	checked  time.Time
+	checked time.Time
 	uplinks map[string]*fastUplink // by name
 	denied  map[string]string      // why the kernel refused to attach, by name
 	hops    hopKeeper

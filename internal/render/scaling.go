@@ -16,9 +16,9 @@ import (
 // Scaling tells how a chain was scaled.
 func Scaling(w io.Writer, o *onpath.Chain) error {
 	s := o.Status.Scaling
-	if len(s.Story) > 0 {
+	if len(s.Decisions) > 0 {
 		t := table.New("TIME", "TOOK", "DECISION", "COST/H")
-		for _, d := range s.Story {
+		for _, d := range s.Decisions {
 			took := "-"
 			if d.Took > 0 {
 				took = onpath.Duration(time.Duration(d.Took).Round(100 * time.Millisecond)).String()
@@ -67,7 +67,7 @@ func scalingNow(o *onpath.Chain) string {
 	return text
 }
 
-// ScalingPage is the story as one page with plots, which loads nothing.
+// ScalingPage is the decisions as one page with plots, which loads nothing.
 func ScalingPage(w io.Writer, o *onpath.Chain) error {
 	s := o.Status.Scaling
 	values := chart.Series{Name: "value"}
@@ -79,7 +79,7 @@ func ScalingPage(w io.Writer, o *onpath.Chain) error {
 		}
 		return t.Sub(first).Seconds()
 	}
-	for _, d := range s.Story {
+	for _, d := range s.Decisions {
 		began := d.Time.Add(-time.Duration(d.Took))
 		if d.Before != 0 || d.After != 0 {
 			values.Points = append(values.Points, chart.Point{X: at(began), Y: d.Before}, chart.Point{X: at(d.Time), Y: d.After})
@@ -103,7 +103,7 @@ func ScalingPage(w io.Writer, o *onpath.Chain) error {
 		}
 	}
 	var rows strings.Builder
-	for _, d := range slices.Backward(s.Story) {
+	for _, d := range slices.Backward(s.Decisions) {
 		fmt.Fprintf(&rows, "<tr><td>%s</td><td>%s</td><td>%d</td></tr>\n", d.Time.Format(time.RFC3339), html.EscapeString(d.Text), d.Cost)
 	}
 	plot := chart.Lines{Title: "Value before and during each trial", X: "seconds", Y: "value", Series: []chart.Series{values}}

@@ -10,8 +10,8 @@ import (
 	"github.com/onpath/onpath/internal/table"
 )
 
-// Proof prints what was proved, and the flows that refute the rest.
-func Proof(w io.Writer, p *onpath.Proof) error {
+// Verification prints what was proved, and the flows that refute the rest.
+func Verification(w io.Writer, p *onpath.Verification) error {
 	t := table.New("CHAIN", "VERDICT", "SCOPE", ">CLASSES", "NOTE")
 	for _, c := range p.Chains {
 		t.Row(c.Chain, string(c.Verdict), string(c.Scope), fmt.Sprint(c.Classes), strings.Join(append(reasonOf(c), c.Notes...), "; "))
@@ -57,7 +57,7 @@ func Proof(w io.Writer, p *onpath.Proof) error {
 	return nil
 }
 
-func reasonOf(c onpath.ChainProof) []string {
+func reasonOf(c onpath.ChainVerification) []string {
 	switch {
 	case c.Reason != "":
 		return []string{c.Reason}

@@ -174,7 +174,7 @@ func (s *Scaler) change(v *View, from, to map[string]int, why string) {
 	}
 	st.Wanted, st.Settled = to, v.Now
 	text := fmt.Sprintf("%s: %s", numbersText(v, changedFrom, changedTo), why)
-	s.remember(v, onpath.ScalingDecision{From: changedFrom, To: changedTo, Kept: true, Text: text})
+	s.record(v, onpath.ScalingDecision{From: changedFrom, To: changedTo, Kept: true, Text: text})
 	s.tell("Scaled", false, "%s", text)
 }
 
@@ -192,11 +192,11 @@ func (s *Scaler) stop(v *View) {
 	st.Settled, st.Reference, s.noticed = v.Now, onpath.MetricStats{}, time.Time{}
 }
 
-// remember adds to the story.
-func (s *Scaler) remember(v *View, d onpath.ScalingDecision) {
+// record adds to the decisions taken.
+func (s *Scaler) record(v *View, d onpath.ScalingDecision) {
 	d.Time, d.Cost = v.Now, v.cost(s.Status.Wanted)
-	story := append(slices.Clone(s.Status.Story), d)
-	s.Status.Story = story[max(0, len(story)-onpath.MaxScalingStory):]
+	decisions := append(slices.Clone(s.Status.Decisions), d)
+	s.Status.Decisions = decisions[max(0, len(decisions)-onpath.MaxScalingDecisions):]
 }
 
 // byCPU adds and removes by processor time alone.

@@ -218,7 +218,7 @@ func (s *Scaler) end(v *View, numbers map[string]int, kept bool, after onpath.Me
 		Before: t.Before[s.Name].Mean, After: after.Mean, Change: g.change,
 	}
 	d.Text = s.trialText(v, t, kept, after, g, why)
-	s.remember(v, d)
+	s.record(v, d)
 	s.tell("Scaled", false, "%s", d.Text)
 	if x := st.Session; x != nil {
 		s.note(x, t, kept)

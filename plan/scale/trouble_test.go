@@ -19,16 +19,16 @@ func troubled(t *testing.T, spec *onpath.Scaling) *machine {
 	return m
 }
 
-func (m *machine) story() string {
+func (m *machine) decisions() string {
 	var all []string
-	for _, d := range m.scaler.Status.Story {
+	for _, d := range m.scaler.Status.Decisions {
 		all = append(all, d.Text)
 	}
 	return strings.Join(all, "\n")
 }
 
 // TestFindsTheBottlenecks: up when the load rises, in the paper's way, and down when it
-// falls; the story says what each trial brought.
+// falls; the decisions says what each trial brought.
 func TestFindsTheBottlenecks(t *testing.T) {
 	m := troubled(t, &onpath.Scaling{})
 	m.run(20 * time.Minute)
@@ -41,8 +41,8 @@ func TestFindsTheBottlenecks(t *testing.T) {
 		m.fail("with half the load: %v", w)
 	}
 	for _, want := range []string{"a 1 → 2: +", "kept; costs 2 units/h", "a 3 → 2: ", "kept; saves 2 units/h"} {
-		if !strings.Contains(m.story(), want) {
-			t.Errorf("the story lacks %q:\n%s", want, m.story())
+		if !strings.Contains(m.decisions(), want) {
+			t.Errorf("the story lacks %q:\n%s", want, m.decisions())
 		}
 	}
 }
@@ -66,8 +66,8 @@ func TestNoRoom(t *testing.T) {
 	m := troubled(t, &onpath.Scaling{})
 	m.elements[0].noRoom = 2
 	m.run(20 * time.Minute)
-	if w := m.scaler.Status.Wanted; w["a"] != 2 || !strings.Contains(m.story(), "no node has room, taken back") {
-		m.fail("%v\n%s", w, m.story())
+	if w := m.scaler.Status.Wanted; w["a"] != 2 || !strings.Contains(m.decisions(), "no node has room, taken back") {
+		m.fail("%v\n%s", w, m.decisions())
 	}
 }
 

@@ -16,9 +16,9 @@ type Input struct {
 	Plans map[string]*onpath.NodePlan
 	// Chains ("tenant/name") to prove; empty: all, and what no chain selects.
 	Chains []string
-	// Unheard are the nodes of which it is not known whether their plans are in force
+	// NoReport are the nodes of which it is not known whether their plans are in force
 	// now, and why. Nothing that rests on one is proved.
-	Unheard map[string]string
+	NoReport map[string]string
 }
 
 // maxCuts bounds the steps spent on one class of flows, maxAll those on all.
@@ -37,9 +37,9 @@ type checker struct {
 	quiet     []box
 	areas     []*place
 	unsettled map[string]string   // chains of which nothing can be said, and why
-	unheard   map[string][]string // nodes that cannot be asked, by the chains that rest on them; "": what no chain selects
-	results   map[string]*onpath.ChainProof
-	rest      onpath.ChainProof
+	noReport  map[string][]string // nodes that cannot be asked, by the chains that rest on them; "": what no chain selects
+	results   map[string]*onpath.ChainVerification
+	rest      onpath.ChainVerification
 	budget    budget
 	spent     int
 	classes   int
@@ -63,9 +63,9 @@ type emitter struct {
 }
 
 // Check proves or refutes. Took is left to the caller.
-func Check(in Input) *onpath.Proof {
+func Check(in Input) *onpath.Verification {
 	c := &checker{in: in, space: newSpace(), res: newResources(in.Objects), sites: map[string]*site{},
-		unsettled: map[string]string{}, unheard: map[string][]string{}, results: map[string]*onpath.ChainProof{}}
+		unsettled: map[string]string{}, noReport: map[string][]string{}, results: map[string]*onpath.ChainVerification{}}
 	for _, n := range never() {
 		c.never = append(c.never, c.space.take(n))
 	}
@@ -199,7 +199,7 @@ func (c *checker) emitters(a *place, x *site) (out []*emitter) {
 // begin makes a result for every chain.
 func (c *checker) begin() {
 	for _, o := range c.res.chains {
-		r := &onpath.ChainProof{Chain: keyOf(o), Verdict: onpath.VerdictIdle, Reason: idle(o)}
+		r := &onpath.ChainVerification{Chain: keyOf(o), Verdict: onpath.VerdictIdle, Reason: idle(o)}
 		c.results[r.Chain] = r
 		for _, a := range c.areas {
 			for _, p := range a.promises {
@@ -311,12 +311,12 @@ func (c *checker) settle(cl *class) {
 }
 
 // blamed are the results that a failure belongs to.
-func (c *checker) blamed(cl *class, f *failure) (out []*onpath.ChainProof) {
+func (c *checker) blamed(cl *class, f *failure) (out []*onpath.ChainVerification) {
 	if len(cl.parts) == 0 {
-		return []*onpath.ChainProof{&c.rest}
+		return []*onpath.ChainVerification{&c.rest}
 	}
 	if f.on != nil && !f.unknown {
-		return []*onpath.ChainProof{c.results[f.on.key]}
+		return []*onpath.ChainVerification{c.results[f.on.key]}
 	}
 	for _, t := range cl.parts {
 		out = append(out, c.results[t.p.key])
@@ -324,7 +324,7 @@ func (c *checker) blamed(cl *class, f *failure) (out []*onpath.ChainProof) {
 	return out
 }
 
-func (c *checker) record(r *onpath.ChainProof, cl *class, f *failure) {
+func (c *checker) record(r *onpath.ChainVerification, cl *class, f *failure) {
 	if f.unknown {
 		if r.Verdict == onpath.VerdictProved {
 			r.Verdict, r.Reason = onpath.VerdictUnproven, f.message
@@ -368,7 +368,7 @@ func (c *checker) vportName(x *site, v onpath.VportID) onpath.Note {
 func named(name string) onpath.Note { return onpath.Note{Text: name, About: name} }
 
 // unable is the report of a proof that cannot be made.
-func (c *checker) unable(err error) *onpath.Proof {
+func (c *checker) unable(err error) *onpath.Verification {
 	for _, r := range c.results {
 		if r.Verdict == onpath.VerdictProved {
 			r.Verdict, r.Reason = onpath.VerdictUnproven, err.Error()
@@ -381,8 +381,8 @@ func (c *checker) unable(err error) *onpath.Proof {
 // badness orders verdicts.
 var badness = map[onpath.Verdict]int{onpath.VerdictIdle: 0, onpath.VerdictProved: 1, onpath.VerdictUnproven: 2, onpath.VerdictRefuted: 3}
 
-func (c *checker) report() *onpath.Proof {
-	p := &onpath.Proof{Verdict: onpath.VerdictProved, Classes: c.classes, Notes: c.notes, Chains: []onpath.ChainProof{}}
+func (c *checker) report() *onpath.Verification {
+	p := &onpath.Verification{Verdict: onpath.VerdictProved, Classes: c.classes, Notes: c.notes, Chains: []onpath.ChainVerification{}}
 	worse := func(v onpath.Verdict) {
 		if badness[v] > badness[p.Verdict] {
 			p.Verdict = v
@@ -395,14 +395,14 @@ func (c *checker) report() *onpath.Proof {
 		}
 		p.Chains = append(p.Chains, *r)
 		worse(r.Verdict)
-		p.Unheard = append(p.Unheard, c.unheard[r.Chain]...)
+		p.NoReport = append(p.NoReport, c.noReport[r.Chain]...)
 	}
 	if len(c.in.Chains) == 0 {
 		p.Rest = &c.rest
 		worse(c.rest.Verdict)
-		p.Unheard = append(p.Unheard, c.unheard[""]...)
+		p.NoReport = append(p.NoReport, c.noReport[""]...)
 	}
-	slices.Sort(p.Unheard)
-	p.Unheard = slices.Compact(p.Unheard)
+	slices.Sort(p.NoReport)
+	p.NoReport = slices.Compact(p.NoReport)
 	return p
 }
