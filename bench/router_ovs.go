@@ -179,11 +179,11 @@ func (s *ovs) rules(ctx context.Context, h hop, way ovsWay) error {
 			s.program(ctx, "add-group", fmt.Sprintf("group_id=%d,type=select,selection_method=hash,fields(ip_src,ip_dst,udp_src,udp_dst),bucket=actions=%s,bucket=actions=%s", in, leave, leave)),
 			s.program(ctx, "add-flow", fmt.Sprintf("in_port=%d,ip,actions=group:%d", in, in)))
 	}
-	remember := func(mark int) string {
+	learn := func(mark int) string {
 		return fmt.Sprintf("bucket=actions=ct(commit,zone=1,exec(set_field:%d->ct_mark)),%s", mark, leave)
 	}
 	errs := []error{
-		s.program(ctx, "add-group", fmt.Sprintf("group_id=%d,type=select,%s,%s", in, remember(1), remember(2))),
+		s.program(ctx, "add-group", fmt.Sprintf("group_id=%d,type=select,%s,%s", in, learn(1), learn(2))),
 		s.program(ctx, "add-flow", fmt.Sprintf("table=0,in_port=%d,ip,actions=ct(zone=1,table=1)", in)),
 		s.program(ctx, "add-flow", fmt.Sprintf("table=1,in_port=%d,ip,ct_state=+trk+new,actions=group:%d", in, in)),
 	}

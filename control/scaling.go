@@ -345,8 +345,8 @@ func (x *scaled) disbelieve(now time.Time, why string) string {
 	return why
 }
 
-// blind is why the metric cannot be believed now.
-func (x *scaled) blind(now time.Time, spec *onpath.Scaling) string {
+// stale is why the metric cannot be believed now.
+func (x *scaled) stale(now time.Time, spec *onpath.Scaling) string {
 	if x.bad != "" && (x.good >= goodValues && now.Sub(x.badAt) > time.Duration(spec.Window)) {
 		x.bad = ""
 	}

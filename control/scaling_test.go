@@ -16,7 +16,7 @@ func TestValuesThatAreNotBelieved(t *testing.T) {
 	spec := &onpath.Scaling{Window: onpath.Duration(10 * time.Second)}
 	now := time.Unix(1_700_000_000, 0)
 	x := &scaled{scaler: scale.New("web", spec, nil), began: now}
-	if why := x.blind(now.Add(time.Second), spec); !strings.Contains(why, "awaited") {
+	if why := x.stale(now.Add(time.Second), spec); !strings.Contains(why, "awaited") {
 		t.Errorf("at first: %q", why)
 	}
 	for range 30 {
@@ -25,7 +25,7 @@ func TestValuesThatAreNotBelieved(t *testing.T) {
 			t.Fatal(why)
 		}
 	}
-	if why := x.blind(now, spec); why != "" {
+	if why := x.stale(now, spec); why != "" {
 		t.Fatalf("good values: %q", why)
 	}
 	for _, c := range []struct {
@@ -41,18 +41,18 @@ func TestValuesThatAreNotBelieved(t *testing.T) {
 		if why := x.take(c.value, now.Add(c.at), now, 10*time.Second); !strings.Contains(why, c.why) {
 			t.Errorf("%g at %s: %q", c.value, c.at, why)
 		}
-		if why := x.blind(now, spec); (why != "") != c.stops {
+		if why := x.stale(now, spec); (why != "") != c.stops {
 			t.Errorf("%g at %s: scaling stops: %q", c.value, c.at, why)
 		}
 		for range 20 { // back to normal
 			now = now.Add(time.Second)
 			x.take(100, now, now, 10*time.Second)
 		}
-		if why := x.blind(now, spec); why != "" {
+		if why := x.stale(now, spec); why != "" {
 			t.Errorf("good values again: %q", why)
 		}
 	}
-	if why := x.blind(now.Add(11*time.Second), spec); !strings.Contains(why, "no value has come for 10s") {
+	if why := x.stale(now.Add(11*time.Second), spec); !strings.Contains(why, "no value has come for 10s") {
 		t.Errorf("none for long: %q", why)
 	}
 }

@@ -15,7 +15,7 @@ func keys[K comparable, V any](m map[K]V) iter.Seq[K] { return maps.Keys(m) }
 
 // scaleView is what a chain's scaler decides from.
 func (c *Controller) scaleView(k onpath.Key, o *onpath.Chain, x *scaled, chains map[onpath.Key]*onpath.Chain, now time.Time) *scale.View {
-	v := &scale.View{Now: now, Cloudlets: max(len(o.Status.Cloudlets), 1), Blind: x.blind(now, o.Spec.Scaling), Demand: x.demand}
+	v := &scale.View{Now: now, Cloudlets: max(len(o.Status.Cloudlets), 1), Stale: x.stale(now, o.Spec.Scaling), Demand: x.demand}
 	if !o.Status.Active || o.Spec.Disabled {
 		v.Held = "the chain steers no traffic"
 	}

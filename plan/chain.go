@@ -287,7 +287,7 @@ func (w *resolver) locate(c *chain) {
 }
 
 func (w *resolver) checkUplinks(c *chain, cl *cloudlet) {
-	for _, g := range cl.pair {
+	for _, g := range cl.activeGateways {
 		checkUplinksOf(c, g)
 	}
 }

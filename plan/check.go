@@ -123,15 +123,15 @@ func (w checker) checkNodes() (errs onpath.Errors) {
 			errs = append(errs, fault(o, onpath.CodeUnsupported, "spec.uplinks", "put the node into a cloudlet of its own, or take its uplinks away",
 				"cloudlet %s has gateways %s already: %s", n.c.name, n.c.gateNames(), thirdGateway))
 		}
-		errs = append(errs, checkPair(n)...)
+		errs = append(errs, checkGateways(n)...)
 		errs = append(errs, w.checkUnderlay(n)...)
 	}
 	return errs
 }
 
-// checkPair refuses uplinks at which the second gateway of a pair could not let
+// checkGateways refuses uplinks at which the second gateway of a pair could not let
 // out what came in at the first: frames of a bridge, the machine's own traffic.
-func checkPair(n *node) (errs onpath.Errors) {
+func checkGateways(n *node) (errs onpath.Errors) {
 	if n.partner() == nil {
 		return nil
 	}
@@ -147,7 +147,7 @@ func checkPair(n *node) (errs onpath.Errors) {
 // gateNames are the gateways in use, for people.
 func (c *cloudlet) gateNames() string {
 	var names []string
-	for _, g := range c.pair {
+	for _, g := range c.activeGateways {
 		names = append(names, g.name)
 	}
 	return strings.Join(names, " and ")

@@ -12,8 +12,8 @@ import (
 // Flows between neighbouring elements are split by rack where a chain says
 // distribution: network and nobody wrote weightsFrom (Stratos §4.2).
 
-// pairOf names the flows from one element of a path to a later one, in a cloudlet.
-type pairOf struct {
+// hopBetween names the flows from one element of a path to a later one, in a cloudlet.
+type hopBetween struct {
 	c        *cloudlet
 	path     onpath.PathID
 	from, to int
@@ -53,7 +53,7 @@ func (b *builder) networkRows(p *path, k int, reverse bool) (froms []uint32, wei
 
 // split solves for two elements, once for all nodes of the cloudlet.
 func (w *world) split(cl *cloudlet, p *path, from, to int) *split {
-	at := pairOf{cl, p.id, from, to}
+	at := hopBetween{cl, p.id, from, to}
 	if s := w.splits[at]; s != nil {
 		return s
 	}
@@ -62,7 +62,7 @@ func (w *world) split(cl *cloudlet, p *path, from, to int) *split {
 	pair := distribute.Between(sends, takes, nil)
 	s := &split{forward: rowsOf(senders, sends, takers, pair.Forward), reverse: rowsOf(takers, takes, senders, pair.Reverse)}
 	if w.splits == nil {
-		w.splits = map[pairOf]*split{}
+		w.splits = map[hopBetween]*split{}
 	}
 	w.splits[at] = s
 	return s

@@ -54,7 +54,7 @@ func (w *pathfinder) mtu(cl *cloudlet, p *path) int {
 			nodes = append(nodes, n)
 		}
 	}
-	for _, g := range cl.pair {
+	for _, g := range cl.activeGateways {
 		note(g)
 	}
 	least := 0

@@ -346,7 +346,7 @@ func (w *nodeplans) maxNewFlows(tenant string) int {
 
 // wayOut is the edge at which flows leave that begin at this node's instances.
 func (b *builder) wayOut() onpath.VportID {
-	for _, g := range append([]*node{b.n.c.gateway}, b.n.c.pair...) {
+	for _, g := range append([]*node{b.n.c.gateway}, b.n.c.activeGateways...) {
 		if g != nil && mayPointEdge(b.n, g) {
 			return g.obj.Status.Edge
 		}
@@ -357,7 +357,7 @@ func (b *builder) wayOut() onpath.VportID {
 // addEdge adds the ways back to the gateways. Of a pair each stands in for the
 // other.
 func (b *builder) addEdge() {
-	for _, g := range b.n.c.pair {
+	for _, g := range b.n.c.activeGateways {
 		if g == b.n || !mayPointEdge(b.n, g) {
 			continue
 		}

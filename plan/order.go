@@ -108,7 +108,7 @@ func (w *nodeplans) entered(n *node, p *path) bool {
 	if !p.ended() {
 		return false
 	}
-	return slices.ContainsFunc(n.c.pair, func(g *node) bool {
+	return slices.ContainsFunc(n.c.activeGateways, func(g *node) bool {
 		if g.silent() {
 			return false
 		}
@@ -300,7 +300,7 @@ func (w *pathfinder) waits(cl *cloudlet, p *path) string {
 			hosts[i.node] = true
 		}
 	}
-	for _, g := range cl.pair {
+	for _, g := range cl.activeGateways {
 		if g.st == nil || g.away {
 			continue // the other one steers alone
 		}

@@ -343,7 +343,7 @@ func (w *pathfinder) carry(cl *cloudlet, p *path) {
 // forgot reports whether all that are heard of have let go of a path, the gateways too: it
 // ended, and a node without its agent has missed that.
 func (c *cloudlet) forgot(p *path) bool {
-	return len(c.pair) > 0 && !slices.ContainsFunc(c.nodes, func(n *node) bool {
+	return len(c.activeGateways) > 0 && !slices.ContainsFunc(c.nodes, func(n *node) bool {
 		if n.gate() { // one that was none yet has let go of nothing
 			return !n.silent() && (n.newest == nil || n.newest.edge == 0 || n.newest.path(p.id) != nil)
 		}
@@ -364,7 +364,7 @@ func (w *pathfinder) successor(cl *cloudlet, p *path) *path {
 
 // closed reports whether a gateway was told that the path is over.
 func closed(cl *cloudlet, p *path) bool {
-	return slices.ContainsFunc(cl.pair, func(g *node) bool {
+	return slices.ContainsFunc(cl.activeGateways, func(g *node) bool {
 		return slices.ContainsFunc(g.possible, func(x *index) bool { q := x.path(p.id); return q != nil && q.Closed })
 	})
 }

@@ -388,7 +388,7 @@ func (w *world) wrong(m *model, edge onpath.VportID, gw string, tu onpath.Tuple)
 	if !copied(answer, x.answered) {
 		return fmt.Sprintf("%s: mirrors of its answer are %v, want %v", where, answer.mirrors, x.answered)
 	}
-	return w.wrongBeside(m, edge, tu, got, where)
+	return w.wrongTogether(m, edge, tu, got, where)
 }
 
 // copied reports whether an answer met the mirrors that its packet met.
@@ -398,9 +398,9 @@ func copied(answer way, mirrors []string) bool {
 	return fmt.Sprint(met) == fmt.Sprint(mirrors)
 }
 
-// wrongBeside has the flow's packets and answers come in at the other gateway of a
+// wrongTogether has the flow's packets and answers come in at the other gateway of a
 // pair: they cross the same instances.
-func (w *world) wrongBeside(m *model, edge onpath.VportID, tu onpath.Tuple, got way, where string) string {
+func (w *world) wrongTogether(m *model, edge onpath.VportID, tu onpath.Tuple, got way, where string) string {
 	other := m.gates[edge]
 	if other == 0 || m.home[other] == nil || m.home[other].plan.Datapath.Edge.Table == 0 {
 		return ""

@@ -65,7 +65,7 @@ func (w *world) isYounger(i *instance, p *path) bool {
 
 // held reports whether a gateway without agent may still lead flows to an instance.
 func (w *departures) held(i *instance) bool {
-	return slices.ContainsFunc(i.node.c.pair, func(g *node) bool {
+	return slices.ContainsFunc(i.node.c.activeGateways, func(g *node) bool {
 		return g.alone() && (g.st == nil && i.obj.Metadata.Created.Before(w.Started) ||
 			slices.ContainsFunc(g.possible, func(x *index) bool { return x.knows(i) }))
 	})

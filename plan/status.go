@@ -185,7 +185,7 @@ func (w *teller) cloudletStatus(cl *cloudlet) {
 		ok, reason, message = false, "NoGateway", "no node has an uplink: no traffic can be steered here; name one in a node's spec.uplinks"
 	case len(cl.gateways) > mostGateways:
 		ok, reason, message = true, "ThirdGateway", fmt.Sprintf("gateways %s are used; %s", cl.gateNames(), thirdGateway)
-	case len(cl.pair) == mostGateways:
+	case len(cl.activeGateways) == mostGateways:
 		message = "gateways " + cl.gateNames()
 	default:
 		message = "gateway " + cl.gateway.name

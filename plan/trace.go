@@ -31,8 +31,8 @@ func Trace(in TraceInput) *onpath.Trace {
 	var others []string
 	for _, cl := range w.inOrder {
 		g := cl.gateway
-		if i := slices.IndexFunc(cl.pair, func(n *node) bool { return n.name == in.Request.Gateway }); i >= 0 {
-			g = cl.pair[i]
+		if i := slices.IndexFunc(cl.activeGateways, func(n *node) bool { return n.name == in.Request.Gateway }); i >= 0 {
+			g = cl.activeGateways[i]
 		}
 		if g == nil || in.Request.Gateway != "" && g.name != in.Request.Gateway {
 			continue

@@ -45,7 +45,7 @@ func (t *tracer) compare(planned []onpath.TraceHop, ended bool) {
 
 // silentGateway is one of the cloudlet's gateways that cannot be asked; "": none.
 func (t *tracer) silentGateway() string {
-	for _, g := range t.cl.pair {
+	for _, g := range t.cl.activeGateways {
 		if t.in.Silent[g.name] != "" {
 			return g.name
 		}

@@ -55,26 +55,26 @@ type world struct {
 	nodeOrder   []*node              // by name
 	beginning   map[member]bool      // likewise: paths that have not ended lead to it
 	updates     map[onpath.Key]onpath.Object
-	splits      map[pairOf]*split // made when they are first asked for
+	splits      map[hopBetween]*split // made when they are first asked for
 	accels      []*accelerator
 	res         *Result
 }
 
 type cloudlet struct {
-	name      string
-	obj       *onpath.Cloudlet // nil: only nodes speak of it
-	nodes     []*node          // by name
-	gateway   *node            // the first of the pair that is heard of, or nil
-	pair      []*node          // those whose uplinks are used, two at most
-	gateways  []*node
-	chains    []*chain // that lie here, in order of precedence
-	paths     []*path
-	pathsOf   map[name][]*path // by deployment that they lead through or begin at, in order
-	pathByID  map[onpath.PathID]*path
-	operators bool              // there are operators' paths that are not over
-	vports    int               // of its instances, with those just created
-	crowded   map[*chain]string // why there is no room for a chain's new path
-	alone     []*node           // their data paths may go on without their agents
+	name           string
+	obj            *onpath.Cloudlet // nil: only nodes speak of it
+	nodes          []*node          // by name
+	gateway        *node            // the first of the pair that is heard of, or nil
+	activeGateways []*node          // those whose uplinks are used, two at most
+	gateways       []*node
+	chains         []*chain // that lie here, in order of precedence
+	paths          []*path
+	pathsOf        map[name][]*path // by deployment that they lead through or begin at, in order
+	pathByID       map[onpath.PathID]*path
+	operators      bool              // there are operators' paths that are not over
+	vports         int               // of its instances, with those just created
+	crowded        map[*chain]string // why there is no room for a chain's new path
+	alone          []*node           // their data paths may go on without their agents
 }
 
 type node struct {
@@ -300,8 +300,8 @@ func (c *cloudlet) chooseGateway() {
 		}
 		return cmp.Or(cmp.Compare(x, y), a.obj.Metadata.Created.Compare(b.obj.Metadata.Created), cmp.Compare(a.name, b.name))
 	})
-	c.pair = c.gateways[:min(len(c.gateways), mostGateways)]
-	for _, g := range c.pair {
+	c.activeGateways = c.gateways[:min(len(c.gateways), mostGateways)]
+	for _, g := range c.activeGateways {
 		if c.gateway == nil || c.gateway.away && !g.away && g.st != nil {
 			c.gateway = g
 		}
@@ -309,12 +309,12 @@ func (c *cloudlet) chooseGateway() {
 }
 
 // gate reports whether the node's uplinks are used.
-func (n *node) gate() bool { return slices.Contains(n.c.pair, n) }
+func (n *node) gate() bool { return slices.Contains(n.c.activeGateways, n) }
 
 // partner is the other gateway of a pair, or nil.
 func (n *node) partner() *node {
-	if i := slices.Index(n.c.pair, n); i >= 0 && len(n.c.pair) == mostGateways {
-		return n.c.pair[1-i]
+	if i := slices.Index(n.c.activeGateways, n); i >= 0 && len(n.c.activeGateways) == mostGateways {
+		return n.c.activeGateways[1-i]
 	}
 	return nil
 }
@@ -339,7 +339,7 @@ func (n *node) silent() bool { return n.gone && !n.steers }
 // the operator ends that.
 func (c *cloudlet) findSteering() {
 	picksUp := func(g *node) bool { return g.st == nil || slices.ContainsFunc(g.possible, (*index).picksUp) }
-	if !slices.ContainsFunc(c.pair, func(g *node) bool { return g.gone && c.answers(g) && picksUp(g) }) {
+	if !slices.ContainsFunc(c.activeGateways, func(g *node) bool { return g.gone && c.answers(g) && picksUp(g) }) {
 		return
 	}
 	for _, n := range c.nodes {

@@ -24,7 +24,7 @@ type applyFlags struct {
 	dryRun  bool
 	confirm time.Duration
 	wait    bool
-	blind   bool
+	noVerify   bool
 	timeout time.Duration
 }
 
@@ -52,7 +52,7 @@ Wrong input is named with file, line and column, and changes nothing (exit code 
 	f.BoolVar(&a.dryRun, "dry-run", false, "change nothing and push no image; show what would change in objects, instances and rules")
 	f.DurationVar(&a.confirm, "confirm", 0, "undo everything after this time (1s to 24h) unless onpath confirm comes; onpath confirm "+
 		"alone lists what waits")
-	f.BoolVar(&a.blind, "no-verify", false, "leave out the proof that the rules which follow keep the chains' promises")
+	f.BoolVar(&a.noVerify, "no-verify", false, "leave out the proof that the rules which follow keep the chains' promises")
 	f.BoolVar(&a.wait, "wait", false, "wait until chains carry traffic, and deployments have their instances, as they are now")
 	f.DurationVar(&a.timeout, "timeout", 2*time.Minute, "how long --wait waits")
 	return c
@@ -92,7 +92,7 @@ func (a *applyFlags) apply(c *cobra.Command, docs []*manifest.Document) error {
 		return manifest.Locate(docs, err)
 	}
 	applied, err := cl.Apply(c.Context(), manifest.Objects(docs),
-		client.ApplyOptions{DryRun: a.dryRun, Confirm: a.confirm, NoVerify: a.blind})
+		client.ApplyOptions{DryRun: a.dryRun, Confirm: a.confirm, NoVerify: a.noVerify})
 	if err != nil {
 		return manifest.Locate(docs, err)
 	}

@@ -219,7 +219,7 @@ func (r *resolved) recall(want []pkg) bool {
 	return err == nil && json.Unmarshal(data, r) == nil && len(r.Versions) == len(want)
 }
 
-func (r *resolved) remember(want []pkg) error {
+func (r *resolved) save(want []pkg) error {
 	data, err := json.Marshal(r)
 	if err != nil {
 		return err
@@ -264,7 +264,7 @@ func resolve(ctx context.Context, cache string, want []pkg, tell func(string)) (
 				return nil, err
 			}
 		}
-		return r, r.remember(want)
+		return r, r.save(want)
 	}
 	return nil, onpath.Errorf(onpath.CodeNotFound, "neither the enabled suites of this machine nor backports have: %s",
 		strings.Join(missing, ", "))

@@ -91,7 +91,7 @@ func (s *Scaler) Step(v *View) []Event {
 	}
 	s.bound(v)
 	switch {
-	case v.Blind != "":
+	case v.Stale != "":
 		s.stop(v)
 	case st.Trial != nil:
 		st.Phase, st.Message = onpath.ScalingTrying, ""
@@ -182,13 +182,13 @@ func (s *Scaler) change(v *View, from, to map[string]int, why string) {
 func (s *Scaler) stop(v *View) {
 	st := &s.Status
 	if t := st.Trial; t != nil {
-		s.end(v, t.From, false, onpath.MetricStats{}, gain{}, v.Blind)
+		s.end(v, t.From, false, onpath.MetricStats{}, gain{}, v.Stale)
 	}
 	st.Session = nil
-	if st.Phase != onpath.ScalingStopped || st.Message != v.Blind {
-		s.tell("ScalingStopped", true, "%s; the numbers of instances stay as they are until the metric is back", v.Blind)
+	if st.Phase != onpath.ScalingStopped || st.Message != v.Stale {
+		s.tell("ScalingStopped", true, "%s; the numbers of instances stay as they are until the metric is back", v.Stale)
 	}
-	st.Phase, st.Message = onpath.ScalingStopped, v.Blind
+	st.Phase, st.Message = onpath.ScalingStopped, v.Stale
 	st.Settled, st.Reference, s.noticed = v.Now, onpath.MetricStats{}, time.Time{}
 }
 

@@ -93,23 +93,23 @@ func TestFlapping(t *testing.T) {
 	}
 }
 
-// TestBlind: a metric that says nothing ends the trial, and nothing moves until it is back.
-func TestBlind(t *testing.T) {
+// TestStale: a metric that says nothing ends the trial, and nothing moves until it is back.
+func TestStale(t *testing.T) {
 	m := troubled(t, &onpath.Scaling{})
 	for m.scaler.Status.Trial == nil {
 		m.step(time.Second)
 	}
-	m.blind = "no value has come for 20s"
+	m.stale = "no value has come for 20s"
 	m.step(time.Second)
 	s := &m.scaler.Status
-	if s.Trial != nil || s.Phase != onpath.ScalingStopped || s.Message != m.blind || s.Wanted["a"] != 1 || s.Wanted["b"] != 1 {
+	if s.Trial != nil || s.Phase != onpath.ScalingStopped || s.Message != m.stale || s.Wanted["a"] != 1 || s.Wanted["b"] != 1 {
 		m.fail("%+v", s)
 	}
 	m.run(10 * time.Minute)
 	if s.Wanted["a"] != 1 || s.Wanted["b"] != 1 {
 		m.fail("it moved: %v", s.Wanted)
 	}
-	m.blind = ""
+	m.stale = ""
 	m.run(20 * time.Minute)
 	if s.Wanted["a"] != 3 || s.Wanted["b"] != 2 {
 		m.fail("the metric is back: %v", s.Wanted)

@@ -15,8 +15,8 @@ type View struct {
 	Elements []Element
 	// Cloudlets in which the chain is: each has every instance.
 	Cloudlets int
-	// Blind is why the metric cannot be believed; "" if it can.
-	Blind string
+	// Stale is why the metric cannot be believed; "" if it can.
+	Stale string
 	// Held is why nothing may begin now: another chain tries a deployment that both use,
 	// or instances are not ready.
 	Held string

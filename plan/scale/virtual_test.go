@@ -33,7 +33,7 @@ type machine struct {
 	after    int            // changes after the first settling
 	lowest   int
 	measure  *scale.Series
-	blind    string
+	stale    string
 	flaps    bool
 	others   []scale.Other // of element b
 }
@@ -104,10 +104,10 @@ func (m *machine) step(dt time.Duration) {
 	m.now = m.now.Add(dt)
 	demand := m.demand(m.now.Sub(m.began))
 	m.measure.Add(scale.Sample{At: m.now, Value: demand})
-	if m.blind == "" {
+	if m.stale == "" {
 		m.scaler.Series.Add(scale.Sample{At: m.now, Value: m.value(demand)})
 	}
-	v := &scale.View{Now: m.now, Cloudlets: 1, Blind: m.blind, Demand: m.measure}
+	v := &scale.View{Now: m.now, Cloudlets: 1, Stale: m.stale, Demand: m.measure}
 	for _, e := range m.elements {
 		m.advance(e)
 		x := scale.Element{Name: e.name, ElementScaling: m.scaler.Spec.Elements[e.name], Now: e.wanted, Ready: e.ready}

@@ -25,9 +25,9 @@ func (c *checker) partner(edge onpath.VportID) *site {
 	return nil
 }
 
-// pairUp says what the two gateways of a cloudlet lack to work as a pair. A flow
+// connectGateways says what the two gateways of a cloudlet lack to work as a pair. A flow
 // that both are told of is not harmed by it; so it is a note and no refutation.
-func (c *checker) pairUp(a *place) {
+func (c *checker) connectGateways(a *place) {
 	if len(a.used) != 2 {
 		return
 	}

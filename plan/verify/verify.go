@@ -85,7 +85,7 @@ func Check(in Input) *onpath.Verification {
 		c.quiet = append(c.quiet, c.space.boxes(m)...)
 	}
 	for _, a := range c.areas {
-		c.pairUp(a)
+		c.connectGateways(a)
 		c.prove(a)
 	}
 	for _, a := range c.areas {

@@ -51,7 +51,7 @@ func (s *Store) Write(ctx context.Context, b onpath.Batch) (w onpath.Written, er
 	for _, r := range b.Records {
 		s.record(r)
 	}
-	s.remember(b)
+	s.noteRequest(b)
 	b.SetVersions(s.revision)
 	if n := len(s.log) - s.keep; n > 0 {
 		s.compact(s.log[n-1].revision)
@@ -61,8 +61,8 @@ func (s *Store) Write(ctx context.Context, b onpath.Batch) (w onpath.Written, er
 	return onpath.Written{Revision: s.revision}, nil
 }
 
-// remember keeps the id of a request and forgets old ones. Needs s.mu.
-func (s *Store) remember(b onpath.Batch) {
+// noteRequest keeps the id of a request and forgets old ones. Needs s.mu.
+func (s *Store) noteRequest(b onpath.Batch) {
 	if b.Request == "" {
 		return
 	}

@@ -55,19 +55,19 @@ func compileFamily(f *Forest, rules []Rule, six bool, strict func(*Rule) bool) e
 	if err := f.build(first, rules, six); err != nil {
 		return err
 	}
-	blinds := []func(*Rule){withoutPorts}
+	wildcards := []func(*Rule){withoutPorts}
 	if six {
-		blinds = append(blinds, withoutProtocol)
+		wildcards = append(wildcards, withoutProtocol)
 	}
 	built, same := first, rules
-	for i, blind := range blinds {
-		all := seenBy(rules, blind)
+	for i, wildcard := range wildcards {
+		all := seenBy(rules, wildcard)
 		v := first + 1 + View(2*i)
 		if err := f.buildLike(v, all, built, same, six); err != nil {
 			return err
 		}
 		built, same = v, all
-		some := seenBy(filter(rules, strict), blind)
+		some := seenBy(filter(rules, strict), wildcard)
 		if err := f.buildLike(v+1, some, v, all, six); err != nil {
 			return err
 		}
@@ -115,10 +115,10 @@ func withoutProtocol(r *Rule) {
 
 // seenBy are the rules as a packet meets them that lacks something. Of equal
 // ones the first decides.
-func seenBy(rules []Rule, blind func(*Rule)) []Rule {
+func seenBy(rules []Rule, wildcard func(*Rule)) []Rule {
 	out := slices.Clone(rules)
 	for i := range out {
-		blind(&out[i])
+		wildcard(&out[i])
 	}
 	return distinct(out)
 }
