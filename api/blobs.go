@@ -25,7 +25,7 @@ func (im *images) blobFile(digest string) string {
 }
 
 // blob is the size of a blob that p may see. It needs mu.
-func (im *images) blob(p place, digest string) (size int64, ok bool) {
+func (im *images) blob(p repositoryURL, digest string) (size int64, ok bool) {
 	h, own := im.owned[p.tenant][digest]
 	if p.user && !own {
 		return 0, false
@@ -98,7 +98,7 @@ func (im *images) recount() {
 	}
 }
 
-func (im *images) serveBlob(w http.ResponseWriter, r *http.Request, p place) error {
+func (im *images) serveBlob(w http.ResponseWriter, r *http.Request, p repositoryURL) error {
 	if !reads(r.Method) {
 		return refuse(http.StatusMethodNotAllowed, "UNSUPPORTED", "blobs that nothing needs go by themselves")
 	}

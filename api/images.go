@@ -96,9 +96,9 @@ func (im *images) blobDir() string     { return filepath.Join(im.dir, "sha256") 
 func (im *images) manifestDir() string { return filepath.Join(im.dir, "manifests") }
 func (im *images) uploadDir() string   { return filepath.Join(im.dir, "uploads") }
 
-// place is what a path of the registry names, and whether one asks who is held to
+// imagePath is what a path of the registry names, and whether one asks who is held to
 // what is his tenant's.
-type place struct {
+type repositoryURL struct {
 	kind         string // "": the registry
 	repo, tenant string
 	last         string // tag, digest or upload
@@ -118,7 +118,7 @@ const (
 const element = `[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*`
 
 var (
-	imagePath = regexp.MustCompile(`^/v2/(` + element + `(?:/` + element +
+	repositoryForm = regexp.MustCompile(`^/v2/(` + element + `(?:/` + element +
 		`)*)/(manifests|blobs/uploads|blobs|tags|referrers)(?:/([^/]*))?$`)
 	digestRef = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 	lastOf    = map[string]*regexp.Regexp{
@@ -129,23 +129,23 @@ var (
 	}
 )
 
-func placeOf(path string) (place, bool) {
+func repositoryOf(path string) (repositoryURL, bool) {
 	switch path {
 	case "/v2/":
-		return place{}, true
+		return repositoryURL{}, true
 	case "/v2/_catalog":
-		return place{kind: kindCatalog}, true
+		return repositoryURL{kind: kindCatalog}, true
 	}
-	m := imagePath.FindStringSubmatch(path)
+	m := repositoryForm.FindStringSubmatch(path)
 	if m == nil || !lastOf[m[2]].MatchString(m[3]) {
-		return place{}, false
+		return repositoryURL{}, false
 	}
 	tenant, _, _ := strings.Cut(m[1], "/")
-	return place{kind: m[2], repo: m[1], tenant: tenant, last: m[3]}, true
+	return repositoryURL{kind: m[2], repo: m[1], tenant: tenant, last: m[3]}, true
 }
 
 // to is the path of something else in the same repository.
-func (p place) to(kind, last string) string { return "/v2/" + p.repo + "/" + kind + "/" + last }
+func (p repositoryURL) to(kind, last string) string { return "/v2/" + p.repo + "/" + kind + "/" + last }
 
 // refusal is an error in the form that registries' clients know.
 type refusal struct {
@@ -180,7 +180,7 @@ func (s *Server) serveImages(w http.ResponseWriter, r *http.Request) {
 }
 
 func (im *images) serve(w http.ResponseWriter, r *http.Request) error {
-	p, ok := placeOf(r.URL.Path)
+	p, ok := repositoryOf(r.URL.Path)
 	if !ok {
 		return refuse(http.StatusNotFound, "NAME_UNKNOWN", "there is no %s in a registry", r.URL.Path)
 	}
@@ -206,7 +206,7 @@ func reads(method string) bool { return method == http.MethodGet || method == ht
 
 // mayImage: nodes pull everything, users push to and pull from their tenant's
 // repositories, what shows all tenants' is for operators.
-func mayImage(who auth.Identity, method string, p place) error {
+func mayImage(who auth.Identity, method string, p repositoryURL) error {
 	v := verbPush
 	if reads(method) {
 		v = verbPull
@@ -260,9 +260,9 @@ func pass(w http.ResponseWriter, answer *httptest.ResponseRecorder) {
 	_, _ = w.Write(answer.Body.Bytes())
 }
 
-// room refuses what has no place on the disk, or takes a tenant past its share.
+// checkSpace refuses what has no room on the disk, or takes a tenant past its share.
 // More is what is going to come; it is not counted yet.
-func (im *images) room(p place, more int64) error {
+func (im *images) checkSpace(p repositoryURL, more int64) error {
 	if free, ok := im.free(); ok && free-imageReserve < more {
 		return im.full()
 	}

@@ -180,8 +180,8 @@ func TestManifestsAreCounted(t *testing.T) {
 		w.im.mu.Lock()
 		defer w.im.mu.Unlock()
 		for i := range n {
-			p := place{kind: kindManifest, repo: "acme/many", tenant: "acme", last: fmt.Sprint("v", i)}
-			w.im.manifests[p.to(p.kind, p.last)] = &manifest{place: p, size: size}
+			p := repositoryURL{kind: kindManifest, repo: "acme/many", tenant: "acme", last: fmt.Sprint("v", i)}
+			w.im.manifests[p.to(p.kind, p.last)] = &manifest{repositoryURL: p, size: size}
 		}
 	}
 	fill(maxManifests-3, 100)

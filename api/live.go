@@ -36,7 +36,7 @@ func (l *live) begin(ctx context.Context, who auth.Identity, length int64) (_ co
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if who.Role == auth.RoleUser {
-		if err := l.room(uri, r.large); err != nil {
+		if err := l.checkLimit(uri, r.large); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -59,8 +59,8 @@ func (l *live) begin(ctx context.Context, who auth.Identity, length int64) (_ co
 	}, nil
 }
 
-// room needs l.mu.
-func (l *live) room(uri string, large bool) error {
+// checkLimit needs l.mu.
+func (l *live) checkLimit(uri string, large bool) error {
 	n := 0
 	for r := range l.by[uri] {
 		if r.large {

@@ -25,7 +25,7 @@ import (
 
 // manifest is one that is kept: a file for its digest, and one for each tag.
 type manifest struct {
-	place
+	repositoryURL
 	mediaType, digest string
 	size              int64
 	blobs             []string // digests of its configuration and layers
@@ -44,9 +44,9 @@ func (m *manifest) as(last string) *manifest {
 // part is the path of a platform's manifest.
 func (m *manifest) part(digest string) string { return m.to(kindManifest, digest) }
 
-func readManifest(p place, mediaType string, data []byte) (*manifest, error) {
+func readManifest(p repositoryURL, mediaType string, data []byte) (*manifest, error) {
 	sum := sha256.Sum256(data)
-	m := &manifest{place: p, mediaType: mediaType, digest: "sha256:" + hex.EncodeToString(sum[:]), size: int64(len(data))}
+	m := &manifest{repositoryURL: p, mediaType: mediaType, digest: "sha256:" + hex.EncodeToString(sum[:]), size: int64(len(data))}
 	if strings.HasPrefix(p.last, "sha256:") && p.last != m.digest {
 		return nil, refuse(http.StatusBadRequest, "DIGEST_INVALID", "the manifest is %s, not %s", m.digest, p.last)
 	}
@@ -90,14 +90,14 @@ func manifestFile(path, mediaType string) string {
 	return url.QueryEscape(path) + "," + url.QueryEscape(mediaType)
 }
 
-func parseManifestFile(name string) (p place, mediaType string, ok bool) {
+func parseManifestFile(name string) (p repositoryURL, mediaType string, ok bool) {
 	a, b, ok := strings.Cut(name, ",")
 	path, err1 := url.QueryUnescape(a)
 	mediaType, err2 := url.QueryUnescape(b)
 	if !ok || err1 != nil || err2 != nil {
 		return p, "", false
 	}
-	p, ok = placeOf(path)
+	p, ok = repositoryOf(path)
 	return p, mediaType, ok && p.kind == kindManifest
 }
 
@@ -176,7 +176,7 @@ func put(protocol http.Handler, m *manifest, data []byte) *httptest.ResponseReco
 	return answer
 }
 
-func (im *images) pushManifest(w http.ResponseWriter, r *http.Request, p place) error {
+func (im *images) pushManifest(w http.ResponseWriter, r *http.Request, p repositoryURL) error {
 	u, err := im.begin(p) // so that who sends many at once fills the disk, which is counted, and not memory
 	if err != nil {
 		return err
@@ -198,7 +198,7 @@ func (im *images) pushManifest(w http.ResponseWriter, r *http.Request, p place) 
 }
 
 // addManifest takes the manifest in a file in.
-func (im *images) addManifest(p place, mediaType, file string) (*httptest.ResponseRecorder, error) {
+func (im *images) addManifest(p repositoryURL, mediaType, file string) (*httptest.ResponseRecorder, error) {
 	im.writing.Lock() // the sweep takes nothing of what was found to be there
 	defer im.writing.Unlock()
 	data, err := os.ReadFile(file)
@@ -222,7 +222,7 @@ func (im *images) addManifest(p place, mediaType, file string) (*httptest.Respon
 	if err != nil {
 		return nil, err
 	}
-	if err := im.manifestRoom(p, all); err != nil {
+	if err := im.checkManifests(p, all); err != nil {
 		return nil, err
 	}
 	answer := put(im.protocol, m, data)
@@ -249,7 +249,7 @@ func (im *images) complete(m *manifest) (sizes map[string]int64, err error) {
 	defer im.mu.Unlock()
 	sizes = map[string]int64{}
 	for _, digest := range m.blobs {
-		size, ok := im.blob(m.place, digest)
+		size, ok := im.blob(m.repositoryURL, digest)
 		if !ok {
 			return nil, refuse(http.StatusNotFound, "MANIFEST_BLOB_UNKNOWN",
 				"the manifest names the blob %s, which was not pushed to tenant %s", digest, m.tenant)
@@ -265,9 +265,9 @@ func (im *images) complete(m *manifest) (sizes map[string]int64, err error) {
 	return sizes, nil
 }
 
-// manifestRoom refuses more manifests than a tenant may have: the protocol keeps
+// checkManifests refuses more manifests than a tenant may have: the protocol keeps
 // them in memory.
-func (im *images) manifestRoom(p place, more []*manifest) error {
+func (im *images) checkManifests(p repositoryURL, more []*manifest) error {
 	if !p.user {
 		return nil
 	}

@@ -64,7 +64,7 @@ func manifestPath(image string) (path string, ok bool) {
 	case tagged:
 		last = tag
 	}
-	return place{repo: repo}.to(kindManifest, last), ok
+	return repositoryURL{repo: repo}.to(kindManifest, last), ok
 }
 
 // sweep removes manifests that are old, neither used nor part of one that stays,

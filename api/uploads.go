@@ -23,7 +23,7 @@ import (
 
 // upload is a blob of which not all has come yet: a file named by its id.
 type upload struct {
-	place
+	repositoryURL
 	id, file string
 	sum      hash.Hash // of what is in the file; who is busy has it
 
@@ -37,7 +37,7 @@ type upload struct {
 const uploadKeep = time.Hour
 
 // begin makes an upload, which is busy.
-func (im *images) begin(p place) (*upload, error) {
+func (im *images) begin(p repositoryURL) (*upload, error) {
 	im.mu.Lock()
 	defer im.mu.Unlock()
 	im.expire()
@@ -53,7 +53,7 @@ func (im *images) begin(p place) (*upload, error) {
 			open, onpath.Duration(uploadKeep))
 	}
 	id := rand.Text()
-	u := &upload{place: p, id: id, file: filepath.Join(im.uploadDir(), id), sum: sha256.New(), busy: true, used: im.clock()}
+	u := &upload{repositoryURL: p, id: id, file: filepath.Join(im.uploadDir(), id), sum: sha256.New(), busy: true, used: im.clock()}
 	if err := os.WriteFile(u.file, nil, 0o600); err != nil {
 		return nil, im.unwritten(err)
 	}
@@ -62,7 +62,7 @@ func (im *images) begin(p place) (*upload, error) {
 }
 
 // resume finds an upload, which is busy from then on.
-func (im *images) resume(p place) (*upload, error) {
+func (im *images) resume(p repositoryURL) (*upload, error) {
 	im.mu.Lock()
 	defer im.mu.Unlock()
 	im.expire()
@@ -116,7 +116,7 @@ func (im *images) unwritten(err error) error {
 	return onpath.Errorf(onpath.CodeUnavailable, "keep the image: %w", err)
 }
 
-func (im *images) serveUpload(w http.ResponseWriter, r *http.Request, p place) error {
+func (im *images) serveUpload(w http.ResponseWriter, r *http.Request, p repositoryURL) error {
 	if (r.Method == http.MethodPost) != (p.last == "") {
 		return refuse(http.StatusMethodNotAllowed, "UNSUPPORTED", "%s is not supported for %s", r.Method, r.URL.Path)
 	}
@@ -199,7 +199,7 @@ func continues(contentRange string, size int64) bool {
 // take reports whether a body was cut off, which is its sender's fault or the
 // network's.
 func (im *images) take(r *http.Request, u *upload, limit int64) (cut bool, err error) {
-	if err := im.room(u.place, max(r.ContentLength, 0)); err != nil {
+	if err := im.checkSpace(u.repositoryURL, max(r.ContentLength, 0)); err != nil {
 		return false, err
 	}
 	f, err := os.OpenFile(u.file, os.O_WRONLY|os.O_APPEND, 0)
@@ -222,7 +222,7 @@ func (im *images) take(r *http.Request, u *upload, limit int64) (cut bool, err e
 		im.mu.Unlock()
 		if unchecked += n; unchecked >= checkEvery || end == io.EOF {
 			unchecked = 0
-			if err := im.room(u.place, 0); err != nil {
+			if err := im.checkSpace(u.repositoryURL, 0); err != nil {
 				return false, err
 			}
 		}

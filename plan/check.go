@@ -119,9 +119,9 @@ func (w checker) checkNodes() (errs onpath.Errors) {
 		if _, ok := w.Objects[onpath.Key{Kind: onpath.KindCloudlet, Name: o.Spec.Cloudlet}]; !ok {
 			errs = append(errs, fault(o, onpath.CodeNotFound, "spec.cloudlet", "apply it first, or correct the name", "there is no cloudlet %s", o.Spec.Cloudlet))
 		}
-		if o.Gateway() && !n.gate() {
+		if o.Gateway() && !n.isGateway() {
 			errs = append(errs, fault(o, onpath.CodeUnsupported, "spec.uplinks", "put the node into a cloudlet of its own, or take its uplinks away",
-				"cloudlet %s has gateways %s already: %s", n.c.name, n.c.gateNames(), thirdGateway))
+				"cloudlet %s has gateways %s already: %s", n.c.name, n.c.gatewayNames(), thirdGateway))
 		}
 		errs = append(errs, checkGateways(n)...)
 		errs = append(errs, w.checkUnderlay(n)...)
@@ -138,14 +138,14 @@ func checkGateways(n *node) (errs onpath.Errors) {
 	for i, u := range n.obj.Spec.Uplinks {
 		if u.Attach != onpath.AttachRouter && u.Attach != onpath.AttachArm {
 			errs = append(errs, fault(n.obj, onpath.CodeUnsupported, fmt.Sprintf("spec.uplinks[%d].attach", i), "attach both gateways by router or arm, or put the node into a cloudlet of its own",
-				"cloudlet %s has gateways %s: what comes in at one leaves at the other when one of them dies, and attach: %s does not route", n.c.name, n.c.gateNames(), u.Attach))
+				"cloudlet %s has gateways %s: what comes in at one leaves at the other when one of them dies, and attach: %s does not route", n.c.name, n.c.gatewayNames(), u.Attach))
 		}
 	}
 	return errs
 }
 
 // gateNames are the gateways in use, for people.
-func (c *cloudlet) gateNames() string {
+func (c *cloudlet) gatewayNames() string {
 	var names []string
 	for _, g := range c.activeGateways {
 		names = append(names, g.name)

@@ -159,7 +159,7 @@ func (b *builder) plan() *onpath.NodePlan {
 	slices.SortFunc(d.Groups, func(x, y onpath.Group) int { return cmp.Compare(x.ID, y.ID) })
 	for _, q := range b.paths {
 		spec := q.spec
-		spec.Closed = q.over && b.n.gate()
+		spec.Closed = q.over && b.n.isGateway()
 		b.specs = append(b.specs, spec)
 	}
 	d.Paths = orNone(b.specs)
@@ -202,7 +202,7 @@ func (b *builder) chooseInstances() {
 // and answers go from their elements back into it.
 func (b *builder) choosePaths() {
 	cl := b.n.c
-	all := b.n.gate()
+	all := b.n.isGateway()
 	chosen := b.chosen
 	for _, i := range b.local {
 		for _, p := range cl.pathsOf[i.dep] {
@@ -457,7 +457,7 @@ func (b *builder) addRemote(i *instance, v onpath.VportID) {
 // classified: at gateways, and behind an operator's chain.
 func (b *builder) addClassifiers() {
 	operator := slices.ContainsFunc(b.paths, func(p *path) bool { return p.tier == onpath.TierOperator })
-	if b.n.gate() {
+	if b.n.isGateway() {
 		b.tables = append(b.tables, classifier(b.paths, onpath.TierOperator), classifier(b.paths, onpath.TierTenant))
 	} else if operator {
 		b.tables = append(b.tables, classifier(b.paths, onpath.TierTenant))
@@ -468,7 +468,7 @@ func (b *builder) addClassifiers() {
 // looked at. A node that is the gateway no more lets flows leave as long as
 // others may send it any.
 func (b *builder) edge() *onpath.Edge {
-	if !b.n.gate() {
+	if !b.n.isGateway() {
 		if x := b.n.newest; x != nil && x.edge != 0 && b.w.edgePointedAt(b.n, x.edge) {
 			e := *x.plan.Datapath.Edge
 			e.Table = 0

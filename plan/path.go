@@ -344,7 +344,7 @@ func (w *pathfinder) carry(cl *cloudlet, p *path) {
 // ended, and a node without its agent has missed that.
 func (c *cloudlet) forgot(p *path) bool {
 	return len(c.activeGateways) > 0 && !slices.ContainsFunc(c.nodes, func(n *node) bool {
-		if n.gate() { // one that was none yet has let go of nothing
+		if n.isGateway() { // one that was none yet has let go of nothing
 			return !n.silent() && (n.newest == nil || n.newest.edge == 0 || n.newest.path(p.id) != nil)
 		}
 		return !n.away && n.newest.path(p.id) != nil

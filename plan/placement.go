@@ -35,7 +35,7 @@ func (w *rollout) place(d *deployment, cl *cloudlet) (*node, string) {
 			fit = busy
 		}
 	}
-	if others := slices.DeleteFunc(slices.Clone(fit), (*node).gate); len(others) > 0 && !d.inline() {
+	if others := slices.DeleteFunc(slices.Clone(fit), (*node).isGateway); len(others) > 0 && !d.inline() {
 		fit = others // a container on a gateway takes time from the packets of all chains
 	}
 	crossings := w.crossings(d, cl, fit)

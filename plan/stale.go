@@ -28,7 +28,7 @@ func (w *world) outOfSight(p *path, i *instance) bool {
 func (w *world) staleNode(p *path, i *instance) *node {
 	for _, n := range i.node.c.alone {
 		ignorant := n.st == nil && w.isYounger(i, p) || n.acked.path(p.id) != nil && !n.acked.knows(i)
-		if ignorant && (n.gate() || p.passes(i.dep) && n.meets(p, i.dep)) {
+		if ignorant && (n.isGateway() || p.passes(i.dep) && n.meets(p, i.dep)) {
 			return n
 		}
 	}
@@ -88,7 +88,7 @@ func (w *teller) unseen(dep name) string {
 			}
 			if n := w.hidden(i); n != nil {
 				what := "node"
-				if n.gate() {
+				if n.isGateway() {
 					what = "gateway"
 				}
 				w.waiting[i.dep] = fmt.Sprintf("instance %s waits for %s %s, which steers without its agent and does not know it", i.key.name, what, n.name)

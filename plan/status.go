@@ -121,7 +121,7 @@ func (w *teller) nodeStatus(n *node) {
 		}
 	case n.dead:
 		ok, reason, message = false, "Dead", fmt.Sprintf("not heard of for %s, and the gateway does not reach it: its instances get no traffic", onpath.NodeTimeout)
-	case n.steers && n.gate():
+	case n.steers && n.isGateway():
 		ok, reason, message = false, "Away", "its agent is gone, but its data path answers and steers as it was last told: nothing that it may send to is taken away; start `onpath node` there, or run `onpath node off` there and delete the Node"
 	case n.away:
 		ok, reason, message = false, "Away", fmt.Sprintf("its agent was not heard of for %s; what runs there goes on as long as the machine does, nothing on it can be changed", onpath.NodeTimeout)
@@ -144,8 +144,8 @@ func (w *teller) nodeStatus(n *node) {
 			st.Conditions = w.condition(st.Conditions, "Planned", true, "InForce", "")
 		}
 	}
-	if n.obj.Gateway() && !n.gate() {
-		st.Conditions = w.condition(st.Conditions, "Gateway", false, "ThirdGateway", fmt.Sprintf("its uplinks are left alone: cloudlet %s has gateways %s already, and %s", n.c.name, n.c.gateNames(), thirdGateway))
+	if n.obj.Gateway() && !n.isGateway() {
+		st.Conditions = w.condition(st.Conditions, "Gateway", false, "ThirdGateway", fmt.Sprintf("its uplinks are left alone: cloudlet %s has gateways %s already, and %s", n.c.name, n.c.gatewayNames(), thirdGateway))
 	} else if n.obj.Gateway() {
 		st.Conditions = w.condition(st.Conditions, "Gateway", true, "InUse", "")
 	}
@@ -184,9 +184,9 @@ func (w *teller) cloudletStatus(cl *cloudlet) {
 	case cl.gateway == nil:
 		ok, reason, message = false, "NoGateway", "no node has an uplink: no traffic can be steered here; name one in a node's spec.uplinks"
 	case len(cl.gateways) > mostGateways:
-		ok, reason, message = true, "ThirdGateway", fmt.Sprintf("gateways %s are used; %s", cl.gateNames(), thirdGateway)
+		ok, reason, message = true, "ThirdGateway", fmt.Sprintf("gateways %s are used; %s", cl.gatewayNames(), thirdGateway)
 	case len(cl.activeGateways) == mostGateways:
-		message = "gateways " + cl.gateNames()
+		message = "gateways " + cl.gatewayNames()
 	default:
 		message = "gateway " + cl.gateway.name
 	}

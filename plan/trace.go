@@ -37,7 +37,7 @@ func Trace(in TraceInput) *onpath.Trace {
 		if g == nil || in.Request.Gateway != "" && g.name != in.Request.Gateway {
 			continue
 		}
-		t := &tracer{w: w, in: &in, cl: cl, gate: g, out: &onpath.Trace{Tuple: in.Request.Tuple}}
+		t := &tracer{w: w, in: &in, cl: cl, gateway: g, out: &onpath.Trace{Tuple: in.Request.Tuple}}
 		t.run()
 		if in.Request.Tenant != "" && !t.concerns(in.Request.Tenant) {
 			t.out = &onpath.Trace{Tuple: in.Request.Tuple, Forward: []onpath.TraceHop{{
@@ -71,12 +71,12 @@ func (t *tracer) concerns(tenant string) bool {
 }
 
 type tracer struct {
-	w    *world
-	in   *TraceInput
-	cl   *cloudlet
-	gate *node // where packets enter
-	out  *onpath.Trace
-	due  []string // chains that select it by the plan in force
+	w       *world
+	in      *TraceInput
+	cl      *cloudlet
+	gateway *node // where packets enter
+	out     *onpath.Trace
+	due     []string // chains that select it by the plan in force
 	// ended: an ebpf function drops the flow.
 	ended bool
 	// copied: all that the flow is to meet by the plan are mirrors.
@@ -95,7 +95,7 @@ func (t *tracer) warnOf(about, format string, args ...any) {
 
 func (t *tracer) run() {
 	t.enterAt(t.in.Request.Tuple)
-	g := t.gate
+	g := t.gateway
 	if g.acked == nil || g.acked.edge == 0 {
 		t.warn("gateway %s has no plan in force: nothing is steered there", g.name)
 		t.out.Forward = []onpath.TraceHop{{Kind: onpath.HopKernel, Node: g.name, Message: "ordinary forwarding"}}
@@ -124,7 +124,7 @@ func (t *tracer) run() {
 // enterAt goes on at the gateway of a pair at which packets of the tuple come in,
 // unless one was asked for: the other one was told of them and counts none.
 func (t *tracer) enterAt(tu onpath.Tuple) {
-	o := t.gate.partner()
+	o := t.gateway.partner()
 	if o == nil || t.in.Request.Gateway != "" || o.acked == nil || o.acked.edge == 0 {
 		return
 	}
@@ -134,12 +134,12 @@ func (t *tracer) enterAt(tu onpath.Tuple) {
 	}
 	var here onpath.FlowEntry
 	known := false
-	if t.gate.acked != nil {
-		here, known = t.entry(t.gate, t.gate.acked.edge, tu)
+	if t.gateway.acked != nil {
+		here, known = t.entry(t.gateway, t.gateway.acked.edge, tu)
 	}
 	switch {
 	case !known, here.Packets == 0 && there.Packets > 0, there.Packets > 0 && livelier(there, here):
-		t.gate = o
+		t.gateway = o
 	}
 }
 

@@ -65,7 +65,7 @@ func (t *tracer) instanceHop(v onpath.VportID, e onpath.FlowEntry, behind *onpat
 // element finds which element of which chain an instance is: of the path that
 // the entry names, else (between two tiers the entry may name the other) of any.
 func (t *tracer) element(i *instance, id onpath.PathID) (string, int) {
-	x := t.gate.acked
+	x := t.gateway.acked
 	if p := x.path(id); p != nil {
 		if k := slices.Index(p.Elements, i.dep.String()); k >= 0 {
 			return p.Chain, k

@@ -108,7 +108,7 @@ func (t *tracer) outlives(n *node, e onpath.FlowEntry) (passed, known bool) {
 // answered is outlives where packets leave at the edge. What came in there has its
 // answers' entry from the beginning, which counts; other packets write it on leaving.
 func (t *tracer) answered(n *node, e onpath.FlowEntry) (passed, known bool) {
-	p := t.gate.acked.path(e.Path)
+	p := t.gateway.acked.path(e.Path)
 	if n.acked == nil || p == nil || p.Forward {
 		return false, false
 	}

@@ -36,7 +36,7 @@ func covers(tu, o onpath.Tuple) bool {
 
 // live follows entries from one at the edge. It returns the last one.
 func (t *tracer) live(e onpath.FlowEntry, hops *[]onpath.TraceHop) onpath.FlowEntry {
-	n := t.gate
+	n := t.gateway
 	*hops = append(*hops, t.edgeHop(n, onpath.HopEdge, &e))
 	for range 2 * (onpath.MaxElements + 1) {
 		*hops = append(*hops, t.inlineHops(n, e)...)
@@ -106,7 +106,7 @@ func (t *tracer) onlyCopied(e onpath.FlowEntry) bool {
 
 // ending are the last hops, if the entry leads out of the data path.
 func (t *tracer) ending(n *node, e onpath.FlowEntry) ([]onpath.TraceHop, bool) {
-	g := t.gate
+	g := t.gateway
 	if o := g.partner(); o != nil && e.Next != 0 && e.Next == o.obj.Status.Edge {
 		g = o // packets of this direction come in there
 	}
@@ -145,7 +145,7 @@ func (t *tracer) continuing(n *node, out onpath.VportID, e onpath.FlowEntry) (ne
 		if c.Vport != out || c.Kind == onpath.NextPending || c.Reverse != e.Reverse {
 			continue
 		}
-		if o := t.gate.partner(); o != nil && c.Entry == o.obj.Status.Edge {
+		if o := t.gateway.partner(); o != nil && c.Entry == o.obj.Status.Edge {
 			c.Entry = e.Entry // each direction leaves at the gateway where it comes in
 		}
 		score := likeness(e, c)
@@ -205,7 +205,7 @@ func (t *tracer) withoutReply(e, last onpath.FlowEntry) {
 	if e.Tuple.Protocol != tcp || min(e.Packets, last.Packets) < sentInVain || len(t.in.Silent) > 0 {
 		return
 	}
-	if p := t.gate.acked.path(last.Path); p != nil && p.Forward || t.w.byVport[last.Next] != nil {
+	if p := t.gateway.acked.path(last.Path); p != nil && p.Forward || t.w.byVport[last.Next] != nil {
 		return // answers are not for the chain, or packets do not come out of it
 	}
 	if last.Kind != onpath.NextExit && last.Kind != onpath.NextVport && !t.onlyCopied(last) {
@@ -228,7 +228,7 @@ func (t *tracer) answer(last onpath.FlowEntry) {
 	}
 	tu := last.Tuple.Reverse()
 	t.enterAt(tu)
-	g := t.gate
+	g := t.gateway
 	e, ok := t.entry(g, g.acked.edge, tu)
 	// What a function readdresses leaves an entry for answers to its first addresses,
 	// too, which none are sent to.

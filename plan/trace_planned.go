@@ -87,14 +87,14 @@ func (t *tracer) compareReply() {
 
 // oneWay reports whether a chain in force steers the forward direction only.
 func (t *tracer) oneWay(chain string) bool {
-	return slices.ContainsFunc(t.gate.acked.plan.Datapath.Paths, func(p onpath.Path) bool { return p.Chain == chain && p.Forward })
+	return slices.ContainsFunc(t.gateway.acked.plan.Datapath.Paths, func(p onpath.Path) bool { return p.Chain == chain && p.Forward })
 }
 
 func hostPrefix(a netip.Addr) []netip.Prefix { return []netip.Prefix{netip.PrefixFrom(a, a.BitLen())} }
 
 // planned walks the gateway's tables as the first packet of a flow would.
 func (t *tracer) planned() []onpath.TraceHop {
-	g := t.gate
+	g := t.gateway
 	x := g.acked
 	hops := []onpath.TraceHop{t.edgeHop(g, onpath.HopEdge, nil)}
 	id, at, passed := x.plan.Datapath.Edge.Table, g, false

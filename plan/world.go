@@ -308,8 +308,8 @@ func (c *cloudlet) chooseGateway() {
 	}
 }
 
-// gate reports whether the node's uplinks are used.
-func (n *node) gate() bool { return slices.Contains(n.c.activeGateways, n) }
+// isGateway reports whether the node's uplinks are used.
+func (n *node) isGateway() bool { return slices.Contains(n.c.activeGateways, n) }
 
 // partner is the other gateway of a pair, or nil.
 func (n *node) partner() *node {

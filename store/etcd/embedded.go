@@ -129,7 +129,7 @@ func (e *embedded) start(ctx context.Context, log *slog.Logger) error {
 	if there {
 		p = deletion // or nothing could be deleted
 	}
-	if err := e.room(p); err != nil {
+	if err := e.checkSpace(p); err != nil {
 		return err
 	}
 	began := time.Now()

@@ -172,7 +172,7 @@ func (s *Store) NextIDs(ctx context.Context, sequence string, above uint64, n in
 	if n < 1 {
 		return 0, onpath.Errorf(onpath.CodeInvalid, "sequence %s: %d numbers asked for", sequence, n)
 	}
-	if err := s.room(followUp); err != nil { // only what is decided uses numbers
+	if err := s.checkSpace(followUp); err != nil { // only what is decided uses numbers
 		return 0, err
 	}
 	ctx, cancel := s.limit(ctx)

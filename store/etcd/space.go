@@ -84,8 +84,8 @@ const (
 	deletion         // what frees space in the end
 )
 
-// room refuses writes before the disk is full.
-func (e *embedded) room(p purpose) error {
+// checkSpace refuses writes before the disk is full.
+func (e *embedded) checkSpace(p purpose) error {
 	if err := e.broken(); err != nil {
 		return err
 	}
@@ -122,11 +122,11 @@ func (e *embedded) free() (int64, error) {
 	return int64(st.Bavail) * st.Bsize, err
 }
 
-func (s *Store) room(p purpose) error {
+func (s *Store) checkSpace(p purpose) error {
 	if s.embedded == nil {
 		return nil
 	}
-	return s.embedded.room(p)
+	return s.embedded.checkSpace(p)
 }
 
 // purposeOf tells what a batch is for.
