@@ -32,7 +32,7 @@ type controller struct {
 	mu     sync.Mutex
 	asked  onpath.TraceRequest
 	proved onpath.VerifyRequest
-	astray error                 // what VerifyChange answers
+	misled error                 // what VerifyChange answers
 	told   map[onpath.Key]string // reason and message of the last event
 	needed onpath.Key            // must not be deleted
 	barred onpath.Key            // must not be written
@@ -111,7 +111,7 @@ func (c *controller) Verify(_ context.Context, r onpath.VerifyRequest) (*onpath.
 	return &onpath.Verification{Verdict: onpath.VerdictProved, Live: r.Live, Chains: []onpath.ChainVerification{}}, nil
 }
 
-func (c *controller) VerifyChange(context.Context, []onpath.Change) error { return c.astray }
+func (c *controller) VerifyChange(context.Context, []onpath.Change) error { return c.misled }
 
 func (c *controller) Trace(_ context.Context, r onpath.TraceRequest) (*onpath.Trace, error) {
 	c.mu.Lock()

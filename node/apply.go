@@ -22,7 +22,7 @@ type applier struct {
 	asked     uint64 // changes so far
 	turn      turn
 	force     bool          // apply even an equal configuration (a device is new)
-	turned    chan struct{} // closed and replaced after each round
+	roundDone chan struct{} // closed and replaced after each round
 	lastHash  string
 	hadConfig bool
 
@@ -30,7 +30,7 @@ type applier struct {
 }
 
 func newApplier(a *Agent) *applier {
-	return &applier{a: a, wake: make(chan struct{}, 1), turned: make(chan struct{})}
+	return &applier{a: a, wake: make(chan struct{}, 1), roundDone: make(chan struct{})}
 }
 
 // kick asks for a round.
@@ -79,13 +79,13 @@ type turn struct {
 func (p *applier) await(ctx context.Context, ok func(turn) bool) error {
 	for {
 		p.mu.Lock()
-		now, turned := p.turn, p.turned
+		now, roundDone := p.turn, p.roundDone
 		p.mu.Unlock()
 		if ok(now) { // takes Agent.mu, which comes before ours
 			return nil
 		}
 		select {
-		case <-turned:
+		case <-roundDone:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -156,8 +156,8 @@ func (p *applier) round(ctx context.Context) bool {
 		p.force = p.force || force
 	}
 	p.turn.tried = true
-	close(p.turned)
-	p.turned = make(chan struct{})
+	close(p.roundDone)
+	p.roundDone = make(chan struct{})
 	return ok
 }
 

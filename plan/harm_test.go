@@ -173,7 +173,7 @@ func emission(m *model, f flow) (what string) {
 	}
 	what = fmt.Sprintf("through %v (mirrors %v) to %q", deployments(w.through), deployments(w.mirrors), w.end)
 	if w.end == "exit" {
-		what += fmt.Sprintf(" at %d as %v", max(w.at, m.gates[w.at]), w.out) // at either of a pair
+		what += fmt.Sprintf(" at %d as %v", max(w.at, m.peers[w.at]), w.out) // at either of a pair
 	}
 	return what
 }

@@ -377,7 +377,7 @@ func (w *world) wrong(m *model, edge onpath.VportID, gw string, tu onpath.Tuple)
 		return ""
 	}
 	// What an instance has rewritten may leave at the other gateway of a pair.
-	if got.end != "exit" || got.at != edge && (got.at != m.gates[edge] || got.out == tu) {
+	if got.end != "exit" || got.at != edge && (got.at != m.peers[edge] || got.out == tu) {
 		return fmt.Sprintf("%s (edge %d): ended as %q at %d, through %v", where, edge, got.end, got.at, got.through)
 	}
 	answer := m.send(edge, got.out.Reverse())
@@ -401,7 +401,7 @@ func copied(answer way, mirrors []string) bool {
 // wrongTogether has the flow's packets and answers come in at the other gateway of a
 // pair: they cross the same instances.
 func (w *world) wrongTogether(m *model, edge onpath.VportID, tu onpath.Tuple, got way, where string) string {
-	other := m.gates[edge]
+	other := m.peers[edge]
 	if other == 0 || m.home[other] == nil || m.home[other].plan.Datapath.Edge.Table == 0 {
 		return ""
 	}
@@ -419,7 +419,7 @@ func (w *world) wrongTogether(m *model, edge onpath.VportID, tu onpath.Tuple, go
 
 // apart says where the gateways of a pair, told nothing, send a flow two ways.
 func (w *world) apart(m *model, edge onpath.VportID, tu onpath.Tuple) string {
-	other := m.gates[edge]
+	other := m.peers[edge]
 	if other == 0 || m.home[other] == nil || m.home[other].plan.Datapath.Edge.Table == 0 {
 		return ""
 	}
@@ -435,7 +435,7 @@ func (w *world) apart(m *model, edge onpath.VportID, tu onpath.Tuple) string {
 
 // untold is the same network before any packet.
 func (m *model) untold() *model {
-	return &model{home: m.home, gates: m.gates, change: m.change, entries: map[place]hop{}, context: map[place]context{}}
+	return &model{home: m.home, peers: m.peers, change: m.change, entries: map[place]hop{}, context: map[place]context{}}
 }
 
 func (s *sim) randomTuple() onpath.Tuple {

@@ -17,8 +17,8 @@ type model struct {
 	home    map[onpath.VportID]*index // who has a vport: an instance's or an edge
 	entries map[place]hop
 	context map[place]context
-	// gates are the pairs of gateways' edges: each tells the other of its entries.
-	gates map[onpath.VportID]onpath.VportID
+	// peers holds the pairs of gateways' edges: each tells the other of its entries.
+	peers map[onpath.VportID]onpath.VportID
 	// change is what an instance does to a packet.
 	change func(instance string, t onpath.Tuple) onpath.Tuple
 	// prefer are instances that are chosen wherever they are members, also where they
@@ -61,7 +61,7 @@ type way struct {
 }
 
 func newModel(s *sim) *model {
-	m := &model{home: map[onpath.VportID]*index{}, entries: map[place]hop{}, context: map[place]context{}, gates: map[onpath.VportID]onpath.VportID{}, change: func(_ string, t onpath.Tuple) onpath.Tuple { return t }}
+	m := &model{home: map[onpath.VportID]*index{}, entries: map[place]hop{}, context: map[place]context{}, peers: map[onpath.VportID]onpath.VportID{}, change: func(_ string, t onpath.Tuple) onpath.Tuple { return t }}
 	for _, st := range s.states {
 		x := indexOf(st.Acked)
 		if x == nil {
@@ -75,7 +75,7 @@ func newModel(s *sim) *model {
 		}
 		for _, v := range x.vports {
 			if v.Backup != 0 {
-				m.gates[v.ID], m.gates[v.Backup] = v.Backup, v.ID
+				m.peers[v.ID], m.peers[v.Backup] = v.Backup, v.ID
 			}
 		}
 	}
@@ -192,7 +192,7 @@ func (m *model) learnWay(x *index, v onpath.VportID, t onpath.Tuple, h hop) {
 			b.group = cmp.Or(b.group, group)
 		}
 	} else if v == x.edge {
-		b.mirrors, b.kernel = m.copiesTurned(y, h.groups, t), h.kernel
+		b.mirrors, b.kernel = m.copiesReversed(y, h.groups, t), h.kernel
 	} else {
 		b.mirrors = m.behind(y, b.group^1, t)
 	}
@@ -264,11 +264,11 @@ func (m *model) behind(x *index, id onpath.GroupID, t onpath.Tuple) []string {
 		return nil
 	}
 	h, _ := m.walk(x, g.Then, t, 0, false, &way{})
-	return m.copiesTurned(x, h.groups, t)
+	return m.copiesReversed(x, h.groups, t)
 }
 
-// copiesTurned are the copies of answers to what met these groups of mirrors.
-func (m *model) copiesTurned(x *index, met []onpath.GroupID, t onpath.Tuple) (out []string) {
+// copiesReversed are the copies of answers to what met these groups of mirrors.
+func (m *model) copiesReversed(x *index, met []onpath.GroupID, t onpath.Tuple) (out []string) {
 	for _, id := range slices.Backward(met) {
 		if g := x.groups[id^1]; g != nil {
 			out = append(out, m.copies(x, g, t.Reverse())...)
@@ -300,7 +300,7 @@ func (m *model) learn(p place, h hop) {
 		return
 	}
 	m.entries[p] = h
-	if o := m.gates[p.vport]; o != 0 && m.home[o] != nil && m.gates[h.to] == 0 && (m.home[o] == m.home[h.to] || m.home[o].hasRemote(h.to)) {
+	if o := m.peers[p.vport]; o != 0 && m.home[o] != nil && m.peers[h.to] == 0 && (m.home[o] == m.home[h.to] || m.home[o].hasRemote(h.to)) {
 		if _, ok := m.entries[place{o, p.tuple}]; !ok {
 			m.entries[place{o, p.tuple}] = hop{to: h.to, group: h.group, entry: o, mirrors: h.mirrors}
 		}

@@ -20,12 +20,12 @@ import (
 
 type applyFlags struct {
 	*global
-	files   []string
-	dryRun  bool
-	confirm time.Duration
-	wait    bool
-	noVerify   bool
-	timeout time.Duration
+	files    []string
+	dryRun   bool
+	confirm  time.Duration
+	wait     bool
+	noVerify bool
+	timeout  time.Duration
 }
 
 func newApply(g *global) *cobra.Command {

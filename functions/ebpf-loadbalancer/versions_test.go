@@ -172,7 +172,7 @@ func formerBench(t *testing.T, config sdk.Config) bench {
 func TestLoadbalancerTakesOver(t *testing.T) {
 	config := balancingBoth("10.9.0.2", "10.9.0.3", "2001:db8:9::2", "2001:db8:9::3")
 	former := formerBench(t, config)
-	chosen, strays := map[onpath.Tuple]netip.AddrPort{}, 0
+	chosen, orphans := map[onpath.Tuple]netip.AddrPort{}, 0
 	for port := uint16(1000); port < 1200; port++ {
 		for _, f := range []onpath.Tuple{dialled(port), dialled6(port)} {
 			chosen[f] = former.backendOf(f, isSYN)
@@ -180,12 +180,12 @@ func TestLoadbalancerTakesOver(t *testing.T) {
 				former.backendOf(f, isACK)
 			}
 			if chosen[f].Addr().Is4() != f.Src.Is4() {
-				strays++
+				orphans++
 			}
 		}
 	}
-	if strays == 0 || strays == len(chosen) {
-		t.Fatalf("%d of %d flows were given backends of the other IP version: not what that version did", strays, len(chosen))
+	if orphans == 0 || orphans == len(chosen) {
+		t.Fatalf("%d of %d flows were given backends of the other IP version: not what that version did", orphans, len(chosen))
 	}
 
 	b := newBench(t)
@@ -213,14 +213,14 @@ func TestLoadbalancerTakesOver(t *testing.T) {
 			t.Errorf("a flow moved from %v to %v in the upgrade", was, now)
 		}
 	}
-	if own := b.ownCounters(); own["moved"] != uint64(strays) {
-		t.Errorf("the load balancer counts %v; must be %d moved", own, strays)
+	if own := b.ownCounters(); own["moved"] != uint64(orphans) {
+		t.Errorf("the load balancer counts %v; must be %d moved", own, orphans)
 	}
 
 	b.Tell(compile, balancingBoth("10.9.0.2", "2001:db8:9::2 weight 0", "2001:db8:9::3 weight 0"))
-	stray := dialled6(2000)
-	for former.backendOf(stray, isACK).Addr().Is6() { // until one has an entry that names an IPv4 backend
-		stray.SrcPort++
+	orphan := dialled6(2000)
+	for former.backendOf(orphan, isACK).Addr().Is6() { // until one has an entry that names an IPv4 backend
+		orphan.SrcPort++
 	}
-	b.refused(stray, isACK)
+	b.refused(orphan, isACK)
 }

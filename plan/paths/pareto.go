@@ -24,7 +24,7 @@ type step struct {
 	length      length
 	leg         int32 // index of the longest leg
 	left, right int32 // positions in the lists of the two sides; noStep: the side is empty
-	turned      bool  // the path goes from the leg's b to its a
+	reversed    bool  // the path goes from the leg's b to its a
 }
 
 // Front holds, for every pair of nodes, the shortest path for each bound on the longest leg.
@@ -95,9 +95,9 @@ func (f *Front) relax(dist []length, h int, toA, toB []int) {
 				continue
 			}
 			dist[i*n+j], dist[j*n+i] = whole, whole
-			s := step{length: whole, leg: int32(h), left: lastB[k], right: lastA[m], turned: true}
+			s := step{length: whole, leg: int32(h), left: lastB[k], right: lastA[m], reversed: true}
 			if i > j { // a pair's paths are written from its smaller node
-				s.left, s.right, s.turned = s.right, s.left, false
+				s.left, s.right, s.reversed = s.right, s.left, false
 			}
 			p := f.pair(i, j)
 			f.steps[p] = append(f.steps[p], s)
@@ -153,7 +153,7 @@ func (f *Front) append(nodes []int, i, j int, option int32) []int {
 	s := f.steps[f.pair(i, j)][option]
 	first, second := int(f.legs[s.leg].a), int(f.legs[s.leg].b)
 	left, right := s.left, s.right
-	if s.turned != (i > j) {
+	if s.reversed != (i > j) {
 		first, second = second, first
 	}
 	if i > j {

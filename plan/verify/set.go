@@ -150,8 +150,8 @@ func (s *space) cut(b box, less []box, left *budget) box {
 	return nil
 }
 
-// turned is the box of the answers.
-func (s *space) turned(b box) box {
+// reversed is the box of the answers.
+func (s *space) reversed(b box) box {
 	out := make(box, len(b))
 	for from, to := range [dimensions]int{dimDst, dimSrc, dimDstPort, dimSrcPort, dimProtocol} {
 		copy(out[s.offset[to]:s.offset[to+1]], b[s.offset[from]:s.offset[from+1]])
@@ -159,10 +159,10 @@ func (s *space) turned(b box) box {
 	return out
 }
 
-func (s *space) turnedSet(x set) set {
-	out := set{box: s.turned(x.box)}
+func (s *space) reversedSet(x set) set {
+	out := set{box: s.reversed(x.box)}
 	for _, n := range x.less {
-		out.less = append(out.less, s.turned(n))
+		out.less = append(out.less, s.reversed(n))
 	}
 	return out
 }

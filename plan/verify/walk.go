@@ -102,10 +102,10 @@ type walker struct {
 	c    *checker
 	cl   *class
 	seen map[visit]bool // true: being walked, and met again in a circle
-	// some and turned remember what was found out of sets, most of which are
+	// some and reversed remember what was found out of sets, most of which are
 	// met again at every hop.
-	found  map[setID]box
-	turned map[setID]set
+	found    map[setID]box
+	reversed map[setID]set
 	// unselected: a function has sent the class to an element that does not select it,
 	// and to which no table leads.
 	unselected bool
@@ -138,10 +138,10 @@ func (w *walker) some(s set) box {
 
 // turn is the set of the answers.
 func (w *walker) turn(s set) set {
-	out, ok := w.turned[idOf(s)]
+	out, ok := w.reversed[idOf(s)]
 	if !ok {
-		out = w.c.space.turnedSet(s)
-		w.turned[idOf(s)] = out
+		out = w.c.space.reversedSet(s)
+		w.reversed[idOf(s)] = out
 	}
 	return out
 }
@@ -151,7 +151,7 @@ const maxSteps = 64 * (onpath.MaxElements + 1)
 
 // follow walks a class from its start; nil: it keeps to its promise.
 func (c *checker) follow(cl *class) *failure {
-	w := &walker{c: c, cl: cl, seen: map[visit]bool{}, found: map[setID]box{}, turned: map[setID]set{}}
+	w := &walker{c: c, cl: cl, seen: map[visit]bool{}, found: map[setID]box{}, reversed: map[setID]set{}}
 	st := state{at: cl.start, via: cl.start.edge, table: cl.table, strict: true, way: &hop{Note: onpath.Note{Text: "gateway " + cl.start.node}}}
 	if len(cl.parts) > 0 {
 		st.on = cl.parts[len(cl.parts)-1].p

@@ -1,7 +1,7 @@
 // Package pair runs two gateways of one cloudlet in an emulated network, real
 // traffic between them that comes in at one and is answered through the other, and
 // the death of one.
-package pair
+package gateways
 
 import (
 	"bytes"
