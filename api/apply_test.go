@@ -394,7 +394,7 @@ func TestForce(t *testing.T) {
 func TestApplyIsVerified(t *testing.T) {
 	w := newWorld(t)
 	ctx, c := t.Context(), w.operator
-	w.controller.astray = onpath.Errorf(onpath.CodeInternal, "a flow would go astray")
+	w.controller.misled = onpath.Errorf(onpath.CodeInternal, "a flow would go astray")
 	for _, dry := range []bool{true, false} {
 		if _, err := c.Apply(ctx, []onpath.Object{hosts("a", "x", "10.0.0.1")}, client.ApplyOptions{DryRun: dry}); onpath.CodeOf(err) != onpath.CodeInternal {
 			t.Errorf("dry run %t: %v", dry, err)
