@@ -156,8 +156,8 @@ func (h *Host) listenAt(w *onpath.RelayWork) error {
 		h.relays.Close()
 		h.relays = nil
 	}
-	beside := h.onward
-	onward, err := New(Config{Secret: []byte(w.Secret), Self: w.Listen.Addr(), Origin: h.mayOpen, Log: h.log, Beside: beside})
+	shared := h.onward
+	onward, err := New(Config{Secret: []byte(w.Secret), Self: w.Listen.Addr(), Origin: h.mayOpen, Log: h.log, Shared: shared})
 	if err != nil {
 		return err
 	}
@@ -189,7 +189,7 @@ func (h *Host) begin(is Instance) (*hosted, error) {
 	}
 	x := &hosted{is: is}
 	enter := func(f func() error) error { return netnsrun.Do(is.NetNS, f) }
-	r, err := New(Config{Secret: []byte(is.Work.Secret), Self: is.Work.Listen.Addr(), Router: x, Log: h.log, Enter: enter, Beside: h.onward})
+	r, err := New(Config{Secret: []byte(is.Work.Secret), Self: is.Work.Listen.Addr(), Router: x, Log: h.log, Enter: enter, Shared: h.onward})
 	if err != nil {
 		return nil, err
 	}

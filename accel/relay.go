@@ -39,8 +39,8 @@ type Config struct {
 	// the intercepting device. Legs to an origin that sees the client's address begin there.
 	Enter func(func() error) error
 
-	// Beside is another relay of the process, whose limits and counters this one shares.
-	Beside *Relay
+	// Shared is another relay of the process, whose limits and counters this one shares.
+	Shared *Relay
 
 	dialIn func(func() error) error // where all other legs begin; nil: where the process is
 }
@@ -98,8 +98,8 @@ func New(cfg Config) (*Relay, error) {
 	}
 	r := &Relay{cfg: cfg, legs: map[ends]*leg{}, live: map[*net.TCPConn]struct{}{}}
 	r.count = &counters{limits: cfg.Limits.orDefault()}
-	if cfg.Beside != nil {
-		r.count = cfg.Beside.count
+	if cfg.Shared != nil {
+		r.count = cfg.Shared.count
 	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	return r, nil

@@ -37,7 +37,7 @@ func deafWorld(t *testing.T) (*world, *deafStore) {
 
 // TestConfirmUnheard: a change of which nobody heard that it was written is undone
 // all the same, at its time.
-func TestConfirmUnheard(t *testing.T) {
+func TestConfirmNoReply(t *testing.T) {
 	w, s := deafWorld(t)
 	s.deaf.Store(true)
 	_, err := w.operator.Apply(t.Context(), []onpath.Object{hosts("a", "x", "10.0.0.1")}, client.ApplyOptions{Confirm: 2 * time.Second})

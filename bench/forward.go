@@ -30,8 +30,8 @@ func forward() Benchmark {
 func runForward(ctx context.Context, r *Run) (err error) {
 	lines, err := r.routers(ctx, []router{
 		linuxRouter(), xdpRouter(), tcRouter(), queueRouter(), ovsRouter("ovs", ovsForward),
-		onpathRouter("onpath-tc", 0, onTC, besideConfig),
-		onpathRouter("onpath-xdp", 0, onXDP, besideConfig),
+		onpathRouter("onpath-tc", 0, onTC, otherTrafficConfig),
+		onpathRouter("onpath-xdp", 0, onXDP, otherTrafficConfig),
 	})
 	defer func() { err = errors.Join(err, closeAll(lines)) }()
 	if err != nil {

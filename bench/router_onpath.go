@@ -75,18 +75,18 @@ const (
 	onXDP = onpath.FastAlways
 )
 
-// besideConfig has a chain for other traffic than a line's: what comes is looked at, and
+// otherTrafficConfig has a chain for other traffic than a line's: what comes is looked at, and
 // left to the kernel. The chain's instance is never sent a packet.
-func besideConfig(l *line) (*onpath.DatapathConfig, error) {
+func otherTrafficConfig(l *line) (*onpath.DatapathConfig, error) {
 	const id = onpath.VportID(16)
 	if _, err := wireRouted(l.Network, l.router, id, true); err != nil {
 		return nil, err
 	}
-	return chainConfig(onpath.Match{Dst: []netip.Prefix{netBeside}}, routedElement(id)), nil
+	return chainConfig(onpath.Match{Dst: []netip.Prefix{netOther}}, routedElement(id)), nil
 }
 
-// netBeside has servers to which no flow of a line goes.
-var netBeside = netip.MustParsePrefix("198.51.100.0/24")
+// netOther has servers to which no flow of a line goes.
+var netOther = netip.MustParsePrefix("198.51.100.0/24")
 
 // edgeConfig is a node with the line's two devices as uplinks, whose classifier
 // has these rules.

@@ -408,8 +408,8 @@ func TestFullCycle(t *testing.T) {
 // TestFailoverPushesFirst: a dead instance is known to the gateway at once, also
 // while the store does not answer.
 func TestFailoverPushesFirst(t *testing.T) {
-	slow := &slowStore{Store: mem.New(mem.Options{}), gate: make(chan struct{})}
-	close(slow.gate)
+	slow := &slowStore{Store: mem.New(mem.Options{}), closed: make(chan struct{})}
+	close(slow.closed)
 	s := &site{t: t, store: slow, nodes: map[string]*fakeNode{}}
 	s.start()
 	gw := s.join("gw", "fra1", 1, true)
@@ -452,17 +452,17 @@ func TestFailoverPushesFirst(t *testing.T) {
 
 type slowStore struct {
 	onpath.Store
-	mu   sync.Mutex
-	gate chan struct{}
+	mu     sync.Mutex
+	closed chan struct{}
 }
 
-func (s *slowStore) block() { s.mu.Lock(); s.gate = make(chan struct{}); s.mu.Unlock() }
+func (s *slowStore) block() { s.mu.Lock(); s.closed = make(chan struct{}); s.mu.Unlock() }
 
-func (s *slowStore) release() { s.mu.Lock(); close(s.gate); s.mu.Unlock() }
+func (s *slowStore) release() { s.mu.Lock(); close(s.closed); s.mu.Unlock() }
 
 func (s *slowStore) Write(ctx context.Context, b onpath.Batch) (onpath.Written, error) {
 	s.mu.Lock()
-	g := s.gate
+	g := s.closed
 	s.mu.Unlock()
 	select {
 	case <-g:

@@ -32,7 +32,7 @@ type ModuleFigures struct {
 	Build    time.Duration `json:"build"` // ns, both targets
 	Applied  time.Duration `json:"applied"`
 	Replaced NumbersResult `json:"replaced"`
-	Beside   NumbersResult `json:"beside"`
+	Second   NumbersResult `json:"second"`
 	Checks   `json:"checks"`
 }
 
@@ -40,7 +40,7 @@ type ModuleFigures struct {
 func (f *ModuleFigures) Print(w io.Writer) {
 	fmt.Fprintf(w, "\n  One source, built for both targets in %s; on the path %s after apply.\n", round(f.Build), round(f.Applied))
 	fmt.Fprintf(w, "  Replaced under %d numbered datagrams: %d lost. Beside a hostile module: %d of %d lost.\n\n",
-		f.Replaced.Sent, f.Replaced.Lost(), f.Beside.Lost(), f.Beside.Sent)
+		f.Replaced.Sent, f.Replaced.Lost(), f.Second.Lost(), f.Second.Sent)
 	f.print(w)
 }
 
@@ -237,7 +237,7 @@ func (d *moduleRun) replace(ctx context.Context) (err error) {
 // contain sets a hostile module beside the other.
 func (d *moduleRun) contain(ctx context.Context) (err error) {
 	d.Say("onpath apply -f hostile.yaml: a module that does not come back from port 666")
-	d.figures.Beside, err = d.during(ctx, func() error {
+	d.figures.Second, err = d.during(ctx, func() error {
 		if err := d.Testbed.Apply(ctx, d.Example("module/hostile.yaml")); err != nil {
 			return err
 		}
@@ -247,7 +247,7 @@ func (d *moduleRun) contain(ctx context.Context) (err error) {
 		}
 		return d.logged(ctx, "steps for one event", "the hostile module leaves the path")
 	})
-	r := d.figures.Beside
+	r := d.figures.Second
 	d.figures.add(err == nil && r.Lost() == 0, "the module beside it loses nothing", "%d of %d came back", r.Back, r.Sent)
 	return err
 }

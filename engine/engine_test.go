@@ -39,7 +39,7 @@ func compiled(t *testing.T, name string) []byte {
 }
 
 // stage is an engine at one end of a pair of devices, and a host at the other.
-type stage struct {
+type testbed struct {
 	t    *testing.T
 	e    *engine.Engine
 	near string // the host's network namespace
@@ -70,12 +70,12 @@ var (
 
 // newStage: the host has 10.9.0.1 and reaches all of 10.9.0.0/24 through the engine,
 // which sends all back that its modules let pass.
-func newStage(t *testing.T) *stage {
+func newTestbed(t *testing.T) *testbed {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("needs root")
 	}
-	s := &stage{t: t, near: filepath.Join(t.TempDir(), "near"), log: &safeBuffer{}}
+	s := &testbed{t: t, near: filepath.Join(t.TempDir(), "near"), log: &safeBuffer{}}
 	far := filepath.Join(t.TempDir(), "far")
 	for _, ns := range []string{s.near, far} {
 		if err := netnsrun.Create(ns); err != nil {
@@ -166,7 +166,7 @@ func wire(near, far string) error {
 
 // sends UDP datagrams to 10.9.0.3 and says how many came out of the engine again, which
 // the host sees as packets to a stranger.
-func (s *stage) sends(n, port int) (back int) {
+func (s *testbed) sends(n, port int) (back int) {
 	s.t.Helper()
 	var conn *net.UDPConn
 	var raw net.PacketConn
@@ -198,7 +198,7 @@ func (s *stage) sends(n, port int) (back int) {
 	return int(after.Sent - before.Sent)
 }
 
-func (s *stage) status() control.Status {
+func (s *testbed) status() control.Status {
 	s.t.Helper()
 	st, err := s.e.Status(s.t.Context())
 	if err != nil {
@@ -207,7 +207,7 @@ func (s *stage) status() control.Status {
 	return st
 }
 
-func (s *stage) set(modules ...onpath.WasmModule) error {
+func (s *testbed) set(modules ...onpath.WasmModule) error {
 	return s.e.Set(s.t.Context(), control.Config{Modules: modules, Packets: onpath.PacketsOriginate})
 }
 
@@ -215,7 +215,7 @@ func (s *stage) set(modules ...onpath.WasmModule) error {
 // without being made anew.
 func TestDrop(t *testing.T) {
 	code := compiled(t, "dns")
-	s := newStage(t)
+	s := newTestbed(t)
 	if back := s.sends(10, 53); back != 10 {
 		t.Errorf("without a module %d of 10 came back", back)
 	}

@@ -20,7 +20,7 @@ func TestKeepAlive(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := newStage(t)
+	s := newTestbed(t)
 	if err := s.set(onpath.WasmModule{Name: "keep", Code: code}); err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +89,7 @@ func TestHostile(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := newStage(t)
+			s := newTestbed(t)
 			good := onpath.WasmModule{Name: "dns", Code: dns, Config: onpath.Env{"port": "53"}}
 			if err := s.set(good, onpath.WasmModule{Name: "hostile", Code: code, None: onpath.NoneBypass}); err != nil {
 				t.Fatal(err)
@@ -122,7 +122,7 @@ __attribute__((export_name("onpath_describe"))) void *early(void) { ask(); retur
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := newStage(t)
+	s := newTestbed(t)
 	if err := s.set(onpath.WasmModule{Name: "early", Code: code}); err == nil || !strings.Contains(err.Error(), "before it was started") {
 		t.Errorf("%v", err)
 	}

@@ -198,7 +198,7 @@ func relayShape(s Shape, seed uint64, direction int) relay.Shape {
 // SIGTERM or SIGINT. It needs no dispatch by the program: init calls it in a
 // process that the lab started.
 func LinkMain(args []string) error {
-	if err := waitAtGate(); err != nil {
+	if err := waitAtBarrier(); err != nil {
 		return err
 	}
 	var order relayOrder

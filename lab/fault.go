@@ -168,7 +168,7 @@ func (l *Lab) reshape(i int, extra time.Duration) error {
 
 // delayMain waits and puts a netem link back: DIRECTORY LINK NANOSECONDS.
 func delayMain(args []string) error {
-	if err := waitAtGate(); err != nil {
+	if err := waitAtBarrier(); err != nil {
 		return err
 	}
 	if len(args) != 3 {

@@ -57,16 +57,16 @@ func init() {
 	unix.Exit(0)
 }
 
-// gate is the file descriptor on which a helper waits until it has been
+// barrier is the file descriptor on which a helper waits until it has been
 // recorded. If the starter dies before that, the helper ends.
-const gate = 3
+const barrier = 3
 
 // fate is the file descriptor on which a command's helper says why it did not become
 // its program. If it does, the descriptor closes without a word.
 const fate = 4
 
-func waitAtGate() error {
-	f := os.NewFile(gate, "gate")
+func waitAtBarrier() error {
+	f := os.NewFile(barrier, "gate")
 	defer f.Close()
 	if _, err := io.ReadFull(f, make([]byte, 1)); err != nil {
 		return errors.New("whoever started this died before it was recorded")
@@ -86,7 +86,7 @@ func enterMain(args []string) error {
 		return become(net, mnt, name, args[4:])
 	}
 	unix.CloseOnExec(fate)
-	if err := waitAtGate(); err != nil {
+	if err := waitAtBarrier(); err != nil {
 		return err
 	}
 	err := become(net, mnt, name, args[4:])

@@ -79,7 +79,7 @@ func BenchmarkMake(b *testing.B) {
 
 // BenchmarkMakeEnding plans for the same network after all its chains were deleted,
 // while their flows drain.
-func BenchmarkMakeEnding(b *testing.B) {
+func BenchmarkMakeChainEnds(b *testing.B) {
 	s := large(&testing.T{}, 20, 50, 3, 1)
 	for _, i := range s.instances("") {
 		s.busy[i.Metadata.Name] = true

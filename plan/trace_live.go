@@ -49,7 +49,7 @@ func (t *tracer) live(e onpath.FlowEntry, hops *[]onpath.TraceHop) onpath.FlowEn
 		for _, m := range e.Mirrors {
 			*hops = append(*hops, t.instanceHop(m, e, nil, onpath.ModeMirror))
 		}
-		if end, done := t.ending(n, e); done {
+		if end, done := t.ends(n, e); done {
 			if k := len(end) - 1; doubt != "" && end[k].Message == "" {
 				end[k].Message = doubt
 			}
@@ -105,7 +105,7 @@ func (t *tracer) onlyCopied(e onpath.FlowEntry) bool {
 }
 
 // ending are the last hops, if the entry leads out of the data path.
-func (t *tracer) ending(n *node, e onpath.FlowEntry) ([]onpath.TraceHop, bool) {
+func (t *tracer) ends(n *node, e onpath.FlowEntry) ([]onpath.TraceHop, bool) {
 	g := t.gateway
 	if o := g.partner(); o != nil && e.Next != 0 && e.Next == o.obj.Status.Edge {
 		g = o // packets of this direction come in there

@@ -132,14 +132,14 @@ func (h *Hub) Close() {
 		conns = append(conns, c)
 	}
 	h.mu.Unlock()
-	var ending sync.WaitGroup
+	var closing sync.WaitGroup
 	for _, c := range conns {
-		ending.Go(func() {
+		closing.Go(func() {
 			c.end(onpath.Errorf(onpath.CodeUnavailable, "the server stops"))
 			<-c.done
 		})
 	}
-	ending.Wait()
+	closing.Wait()
 }
 
 // ServeSession turns a request into a session, and returns when that has ended.

@@ -400,9 +400,9 @@ func onlyMirrors(b *testbed) {
 func exitLast(b *testbed) {
 	fw, last := b.instance("fw", gateway), b.instance("last", sideNode)
 	m := toServer()
-	m.Dst = append(m.Dst, netip.PrefixFrom(besideRoutes, 32))
+	m.Dst = append(m.Dst, netip.PrefixFrom(offRoute, 32))
 	b.apply(one(&chain{path: 1, match: m, exitLast: true}, fw, last))
-	t := tuple(udp, client, 1, besideRoutes, 53)
+	t := tuple(udp, client, 1, offRoute, 53)
 	for range 2 {
 		p := newPacket(t).bytes()
 		b.send(gateway, clientNet, p)

@@ -11,14 +11,14 @@ import (
 // Others of the chain leave where they entered.
 func delivered(b *testbed) {
 	b.join(sideNode)
-	there := netip.PrefixFrom(besideRoutes, 32)
+	there := netip.PrefixFrom(offRoute, 32)
 	m := toServer()
 	m.Dst = append(m.Dst, there)
 	for _, at := range []string{"n2", gateway, sideNode} {
 		fw, last := b.instance("fw", "n2"), b.instance("last", at)
 		c := &chain{path: onpath.PathID(last.vport), match: m, delivers: []netip.Prefix{there}}
 		b.apply(one(c, fw, last))
-		for n, t := range []onpath.Tuple{tuple(udp, client, 1, besideRoutes, 53), tuple(tcp, client, 2, besideRoutes, 80)} {
+		for n, t := range []onpath.Tuple{tuple(udp, client, 1, offRoute, 53), tuple(tcp, client, 2, offRoute, 80)} {
 			for range 2 {
 				p := newPacket(t).bytes()
 				b.send(gateway, clientNet, p)

@@ -83,11 +83,11 @@ func orphanErrors(b *testbed) {
 		e.tuple.Dst = server
 		return e.bytes()
 	}
-	gate := b.nodes[gateway].spec.Uplinks[0].Addresses[0].Addr()
+	self := b.nodes[gateway].spec.Uplinks[0].Addresses[0].Addr()
 	dhcp := tuple(udp, server, 68, client, 67)
 	confined := tuple(udp, server, 9, netip.MustParseAddr("224.0.0.1"), 9)
-	own := tuple(udp, gate, 9, client, 9)
-	to := tuple(udp, server, 9, gate, 9)
+	own := tuple(udp, self, 9, client, 9)
+	to := tuple(udp, server, 9, self, 9)
 	for _, e := range [][]byte{about(udp4(5)), cut.bytes(), six, quotes(dhcp), quotes(confined), quotes(own), quotes(to)} {
 		b.send(gateway, clientNet, e)
 		b.dropped(gateway, clientNet, onpath.DropUnclassified)

@@ -343,16 +343,16 @@ func (b *testbed) talks(t onpath.Tuple, gateways [2]string, elements ...[]*insta
 
 // passes has a packet come in at a gate of the pair, cross the elements, each at the
 // instance that its flow has taken before, and leave where it came in.
-func (b *testbed) passes(gate string, reverse bool, packet []byte, elements [][]*instance, taken []*instance) {
+func (b *testbed) passes(node string, reverse bool, packet []byte, elements [][]*instance, taken []*instance) {
 	b.t.Helper()
 	in, out := clientNet, serverNet
 	if reverse {
 		in, out = out, in
 	}
-	if gate == sideNode {
+	if node == sideNode {
 		in, out = sideNet, sideNet
 	}
-	b.send(gate, in, packet)
+	b.send(node, in, packet)
 	for n := range elements {
 		if reverse {
 			n = len(elements) - 1 - n
@@ -368,7 +368,7 @@ func (b *testbed) passes(gate string, reverse bool, packet []byte, elements [][]
 			taken[n], packet = b.met(packet, is...)
 		}
 	}
-	b.expect(gate, out, withTTL(packet, 1))
+	b.expect(node, out, withTTL(packet, 1))
 }
 
 // pairBehind: what has come in at the side node and goes on from a function of the

@@ -33,15 +33,15 @@ const (
 )
 
 var (
-	client       = netip.MustParseAddr("10.1.0.2")
-	server       = netip.MustParseAddr("10.9.0.2")
-	client6      = netip.MustParseAddr("2001:db8:1::2")
-	server6      = netip.MustParseAddr("2001:db8:9::2")
-	besideRoutes = netip.MustParseAddr("10.77.0.2") // only n3 has a route to it
-	beyond       = netip.MustParseAddr("10.9.7.7")  // behind the servers' net, of no chain
-	beyond6      = netip.MustParseAddr("2001:db8:9::7:7")
-	virtual      = netip.MustParseAddr("203.0.113.10") // dialled by clients, rewritten by an element
-	nodes        = []string{gateway, "n2", sideNode}
+	client   = netip.MustParseAddr("10.1.0.2")
+	server   = netip.MustParseAddr("10.9.0.2")
+	client6  = netip.MustParseAddr("2001:db8:1::2")
+	server6  = netip.MustParseAddr("2001:db8:9::2")
+	offRoute = netip.MustParseAddr("10.77.0.2") // only n3 has a route to it
+	beyond   = netip.MustParseAddr("10.9.7.7")  // behind the servers' net, of no chain
+	beyond6  = netip.MustParseAddr("2001:db8:9::7:7")
+	virtual  = netip.MustParseAddr("203.0.113.10") // dialled by clients, rewritten by an element
+	nodes    = []string{gateway, "n2", sideNode}
 )
 
 // testbed is one case at work: it applies layouts, moves packets and keeps the

@@ -340,7 +340,7 @@ type nodeValue struct {
 	Bridged         uint32
 	Watch           uint32
 	Routers         [maxRouters]uint32
-	Gates           [2]uint32
+	Gateways        [2]uint32
 }
 
 // stages: the programs that the first one goes on with.

@@ -348,7 +348,7 @@ func (k *compiler) vports() error {
 				v.Flags |= flagAway
 			}
 			if p.Backup != 0 {
-				k.st.node.Gates = [2]uint32{min(uint32(p.ID), uint32(p.Backup)), max(uint32(p.ID), uint32(p.Backup))}
+				k.st.node.Gateways = [2]uint32{min(uint32(p.ID), uint32(p.Backup)), max(uint32(p.ID), uint32(p.Backup))}
 			}
 		} else if p.Kind == onpath.VportFunction {
 			if err := k.function(p, slot, &v); err != nil {

@@ -94,7 +94,7 @@ type Driver struct {
 	readied      map[int]bool              // instance devices where route look-ups may begin
 	watches      [maxWatches]watched
 	established  uint64 // entries that the last round over all counted
-	ending       bool   // somebody sees to it that watches end
+	closing      bool   // somebody sees to it that watches end
 	alone        bool   // there are peers, but no device has the underlay's address
 	closed       bool
 

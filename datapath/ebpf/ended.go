@@ -47,7 +47,7 @@ func (d *Driver) drainEnded(want *state) error {
 // another chain, instead of being dropped for as long as they live. It removes the
 // tables, groups and paths as well.
 func (d *Driver) endPaths(want *state) error {
-	ended, closed := d.endingPaths(want)
+	ended, closed := d.pathsToEnd(want)
 	if len(ended)+len(closed) == 0 {
 		return errors.Join(d.dropTables(want), d.maps.paths.retain(want.paths))
 	}
@@ -91,9 +91,9 @@ func (d *Driver) endPaths(want *state) error {
 	return err
 }
 
-// endingPaths are the slots of paths that a configuration has no more, and of those that
+// pathsToEnd are the slots of paths that a configuration has no more, and of those that
 // it closes.
-func (d *Driver) endingPaths(want *state) (ended, closed map[uint16]bool) {
+func (d *Driver) pathsToEnd(want *state) (ended, closed map[uint16]bool) {
 	ended, closed = map[uint16]bool{}, map[uint16]bool{}
 	if anyEnded(d.maps.paths.now, want.paths) {
 		for slot := range d.maps.paths.now {

@@ -54,8 +54,8 @@ func (d *Driver) Watch(ctx context.Context, s onpath.WatchSpec) ([]onpath.FlowCo
 	if err := d.tellWatch(); err != nil {
 		return nil, err
 	}
-	if len(slots) > 0 && !d.ending {
-		d.ending = true
+	if len(slots) > 0 && !d.closing {
+		d.closing = true
 		life := d.life
 		d.done.Go(func() { d.endWatches(life) })
 	}
@@ -119,7 +119,7 @@ func (d *Driver) unwatch(now time.Time) error {
 
 // forgetWatches ends those that an earlier process left. d.mu is held.
 func (d *Driver) forgetWatches() error {
-	d.ending = false
+	d.closing = false
 	for i := range d.watches {
 		d.watches[i] = watched{used: true}
 	}
@@ -163,8 +163,8 @@ func (d *Driver) endedWatches(life context.Context) bool {
 	if err != nil {
 		d.opts.Log.Warn("packets are counted for a watch that has ended", "error", err)
 	}
-	d.ending = d.watching() != 0
-	return !d.ending
+	d.closing = d.watching() != 0
+	return !d.closing
 }
 
 func eachWatch(m *ebpf.Map, do func(watchKey, []watchCounters)) error {

@@ -255,11 +255,11 @@ func changeWhole(t *testing.T, size int) {
 	d := newDesk(t)
 	list, err := ruleset.Make(ruleset.FW, size, *seed, false)
 	d.must(err)
-	turned := slices.Clone(list)
-	slices.Reverse(turned)
+	reversed := slices.Clone(list)
+	slices.Reverse(reversed)
 	versions := []*onpath.DatapathConfig{
 		dropping(list, func(int) onpath.DropReason { return onpath.DropPolicy }),
-		dropping(turned, func(int) onpath.DropReason { return onpath.DropTTL }),
+		dropping(reversed, func(int) onpath.DropReason { return onpath.DropTTL }),
 	}
 	d.apply(versions[0])
 	var frames [][]byte

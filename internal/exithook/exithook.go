@@ -153,8 +153,8 @@ const patience = 50 * time.Millisecond
 // tell closes c if all of the process ends.
 func (w *Watcher) tell(key uint32, c chan struct{}) {
 	for begin := time.Now(); ; time.Sleep(time.Millisecond) {
-		ending, threads := state(int(key))
-		if !ending || time.Since(begin) > patience {
+		ends, threads := state(int(key))
+		if !ends || time.Since(begin) > patience {
 			return // the number is another process's here, or the process lives on
 		}
 		if threads <= 1 {
@@ -168,7 +168,7 @@ func (w *Watcher) tell(key uint32, c chan struct{}) {
 
 // state reads from /proc whether the first thread of a process ends, and how
 // many threads there are. A process that is gone has ended.
-func state(pid int) (ending bool, threads int) {
+func state(pid int) (ends bool, threads int) {
 	const (
 		flagsField, threadsField = 6, 17 // of /proc/PID/stat, counted from behind the name
 		exiting                  = 0x4   // PF_EXITING

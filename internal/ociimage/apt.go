@@ -214,7 +214,7 @@ func (r *resolved) memo(want []pkg) string {
 	return r.apt.path("resolved-" + hash(parts...) + ".json")
 }
 
-func (r *resolved) recall(want []pkg) bool {
+func (r *resolved) load(want []pkg) bool {
 	data, err := os.ReadFile(r.memo(want))
 	return err == nil && json.Unmarshal(data, r) == nil && len(r.Versions) == len(want)
 }
@@ -242,7 +242,7 @@ func resolve(ctx context.Context, cache string, want []pkg, tell func(string)) (
 			return nil, err
 		}
 		r := &resolved{apt: a}
-		if r.recall(want) {
+		if r.load(want) {
 			return r, nil
 		}
 		missing = nil

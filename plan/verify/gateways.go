@@ -74,9 +74,9 @@ func alike(g, o *onpath.Group) bool {
 	})
 }
 
-// beside checks that answers find the way that come in at the other gateway of a
+// leaveAtPeer checks that answers find the way that come in at the other gateway of a
 // pair: to the vport that the packets have come out of last.
-func (w *walker) beside(st state, s set) *failure {
+func (w *walker) leaveAtPeer(st state, s set) *failure {
 	to := w.c.partner(w.cl.entry)
 	if to == nil || to.edge == st.at.edge && to == st.at {
 		return nil

@@ -86,7 +86,7 @@ func (w *walker) exit(st state, s set) *failure {
 		return w.lose(st, s, "is dropped: the node does not know where flows that start here leave")
 	}
 	if st.on == nil || !st.on.forwardOnly() {
-		if f := w.beside(st, s); f != nil {
+		if f := w.leaveAtPeer(st, s); f != nil {
 			return f
 		}
 	}

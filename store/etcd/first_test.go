@@ -136,8 +136,8 @@ func TestFirstStartIsQuiet(t *testing.T) {
 			t.Errorf("%q in the log:\n%s", bad, log.String())
 		}
 	}
-	beside := filepath.Join(dir, "etcd.new", "member")
-	if err := os.MkdirAll(beside, 0o700); err != nil {
+	other := filepath.Join(dir, "etcd.new", "member")
+	if err := os.MkdirAll(other, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	again := open(t, etcd.Options{Dir: dir})
