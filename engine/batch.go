@@ -103,7 +103,7 @@ func (e *Engine) show(m *module, chosen []*received) {
 		return // describe saw that they are there
 	}
 	for i, r := range chosen {
-		e.fill(m, mem[i*packetStride:], r)
+		r.fill(mem[i*packetStride:][:packetStride], m.d.needs, e.vport, e.now)
 		verdicts[i] = undecided
 	}
 	m.numbers.Packets += uint64(len(chosen))
@@ -125,8 +125,8 @@ func (e *Engine) show(m *module, chosen []*received) {
 // undecided is a verdict that the module has not written.
 const undecided = 0xff
 
-// fill writes struct onpath_packet.
-func (e *Engine) fill(m *module, b []byte, r *received) {
+// fill writes struct onpath_packet with at most shown bytes of the packet.
+func (r *received) fill(b []byte, shown uint32, vport onpath.VportID, now uint64) {
 	h := &r.h
 	le := binary.LittleEndian
 	if h.IsError && h.Quotes {
@@ -150,12 +150,12 @@ func (e *Engine) fill(m *module, b []byte, r *received) {
 	le.PutUint32(b[atSegments:], 1)
 	le.PutUint32(b[atWire:], uint32(h.Length))
 	le.PutUint32(b[atPath:], uint32(r.path))
-	le.PutUint32(b[atInstance:], uint32(e.vport))
-	le.PutUint64(b[atNow:], e.now)
-	shown := copy(b[atData:atData+maxData], r.ip[:min(len(r.ip), int(m.d.needs))])
-	le.PutUint32(b[atShown:], uint32(shown))
+	le.PutUint32(b[atInstance:], uint32(vport))
+	le.PutUint64(b[atNow:], now)
+	n := copy(b[atData:], r.ip[:min(len(r.ip), int(shown))])
+	le.PutUint32(b[atShown:], uint32(n))
 	le.PutUint16(b[atTransport:], uint16(h.L4))
-	le.PutUint16(b[atPayload:], uint16(payload(r.ip, h)))
+	le.PutUint16(b[atPayload:], uint16(Payload(r.ip, h)))
 	le.PutUint32(b[atEdit:], 0)
 	b[atReason] = 0
 }
@@ -207,8 +207,8 @@ func signs(h *packet.Header) (is uint16) {
 	return is
 }
 
-// payload is where the transport's header ends.
-func payload(ip []byte, h *packet.Header) int {
+// Payload is where the transport's header ends in an IP packet.
+func Payload(ip []byte, h *packet.Header) int {
 	n := h.L4
 	switch {
 	case h.Verdict != packet.Fine || !h.Whole():
@@ -229,7 +229,7 @@ func (e *Engine) obey(m *module, verdict byte, b []byte, r *received) {
 		m.numbers.Passed++
 		if edit := binary.LittleEndian.Uint32(b[atEdit:]); edit != 0 && e.rights != onpath.PacketsKeep {
 			m.numbers.Rewritten++
-			e.edit(edit, b, r)
+			r.edit(b, func() []byte { return e.socket.Room(r.frame) })
 		}
 	case verdictAnswer:
 		m.numbers.Answered++
@@ -250,9 +250,11 @@ func (m *module) reason(n byte) {
 }
 
 // edit changes a packet as the module asked. An address of the other family is passed over.
-func (e *Engine) edit(edit uint32, b []byte, r *received) {
+// What is written anew goes to room, behind a frame's head.
+func (r *received) edit(b []byte, room func() []byte) {
+	edit := binary.LittleEndian.Uint32(b[atEdit:])
 	if edit&setData != 0 {
-		e.replace(b, r)
+		r.replace(b, room())
 	}
 	if edit&setSrc != 0 {
 		set(b, atNewSrc, atNewSport, r, true)
@@ -267,19 +269,19 @@ func (e *Engine) edit(edit uint32, b []byte, r *received) {
 
 func set(b []byte, at, port int, r *received, source bool) {
 	a := netip.AddrFrom16([16]byte(b[at : at+16])).Unmap()
-	if a.Is4() == r.h.V6 || r.h.Verdict != packet.Fine {
+	if a.Is4() == r.h.V6 {
 		return
 	}
 	packet.SetAddress(r.ip, &r.h, source, a)
-	if packet.HasPorts(r.h.Protocol) {
+	if r.h.Verdict == packet.Fine && packet.HasPorts(r.h.Protocol) {
 		packet.SetPort(r.ip, &r.h, source, binary.BigEndian.Uint16(b[port:]))
 	}
 }
 
 // replace takes the packet as the module has it now, if that is one; else it is dropped.
-func (e *Engine) replace(b []byte, r *received) {
+func (r *received) replace(b, room []byte) {
 	n := binary.LittleEndian.Uint32(b[atLength:])
-	if n > maxData || n < 20 || ethernet+int(n) > afxdp.MaxFrame {
+	if n > maxData || n < 20 || int(n) > len(room)-ethernet || int(n) > len(b)-atData {
 		r.gone = true
 		return
 	}
@@ -288,7 +290,6 @@ func (e *Engine) replace(b []byte, r *received) {
 		r.gone = true
 		return
 	}
-	room := e.socket.Room(r.frame)
 	copy(room[ethernet:], b[atData:atData+n])
 	r.frame.Length = ethernet + n
 	r.h, r.ip = h, room[ethernet:ethernet+n]

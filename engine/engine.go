@@ -40,6 +40,7 @@ type Engine struct {
 	bits    quota
 	now     uint64
 	served  *served
+	trial   *Trial // takes what modules send, where there is no device
 }
 
 // outage is a module that has left the list by itself.

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"slices"
 	"time"
 
 	"github.com/onpath/onpath/internal/packet"
@@ -24,6 +25,10 @@ func (e *Engine) allowed(m *module, bytes int) bool {
 func (e *Engine) emit(m *module, b []byte) int32 {
 	if h := packet.Parse(b); h.Verdict == packet.Malformed || h.Length != len(b) {
 		return tooLarge
+	}
+	if e.trial != nil {
+		e.trial.sent = append(e.trial.sent, slices.Clone(b))
+		return 0
 	}
 	if e.socket == nil || !e.allowed(m, len(b)) {
 		return refused

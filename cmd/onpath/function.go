@@ -17,8 +17,8 @@ import (
 )
 
 func newFunction(g *global) *cobra.Command {
-	return group("function", "Build and check functions of your own before they are applied", groupAround,
-		newFunctionBuild(g), newFunctionCheck(g))
+	return group("function", "Build, test and check functions of your own before they are applied", groupAround,
+		newFunctionBuild(g), newFunctionTest(g), newFunctionCheck(g))
 }
 
 // checked is what is known of an object file.

@@ -66,8 +66,8 @@ func (t *Trial) Close() {
 // Run gives the function one packet, a struct onpath_packet. The answer is its
 // verdict, and the struct as the function left it.
 func (t *Trial) Run(packet []byte) (verdict int32, after []byte, err error) {
-	if len(packet) != packetSize {
-		return 0, nil, fmt.Errorf("a packet's description has %d bytes, and must have %d", len(packet), packetSize)
+	if len(packet) != PacketSize {
+		return 0, nil, fmt.Errorf("a packet's description has %d bytes, and must have %d", len(packet), PacketSize)
 	}
 	if err := t.shown.Put(uint32(0), packet); err != nil {
 		return 0, nil, err
@@ -76,7 +76,7 @@ func (t *Trial) Run(packet []byte) (verdict int32, after []byte, err error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	after = make([]byte, packetSize)
+	after = make([]byte, PacketSize)
 	return int32(v), after, t.shown.Lookup(uint32(0), &after)
 }
 
@@ -98,7 +98,7 @@ func (o *Object) Verify(tables map[string]*ebpf.Map) (int, error) {
 
 // Load loads the function by itself.
 func (o *Object) Load(tables map[string]*ebpf.Map) (*Trial, error) {
-	shown, err := ebpf.NewMap(&ebpf.MapSpec{Name: "trial", Type: ebpf.Array, KeySize: 4, ValueSize: packetSize, MaxEntries: 1})
+	shown, err := ebpf.NewMap(&ebpf.MapSpec{Name: "trial", Type: ebpf.Array, KeySize: 4, ValueSize: PacketSize, MaxEntries: 1})
 	if err != nil {
 		return nil, fmt.Errorf("make a table for the trial: %w", err)
 	}

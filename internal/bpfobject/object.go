@@ -31,6 +31,9 @@ const (
 	MaxValue        = 64 << 10
 )
 
+// PacketSize is sizeof(struct onpath_packet); a test compares.
+const PacketSize = 384
+
 // PinPath is where tables are pinned, in a folder per instance.
 const PinPath = "/sys/fs/bpf/onpath-functions"
 
@@ -39,7 +42,6 @@ const (
 	mainName     = "onpath_main"
 	section      = "onpath"
 	packetStruct = "onpath_packet"
-	packetSize   = 384 // sizeof(struct onpath_packet); a test compares
 
 	ConfigTable   = sdk.ConfigTable
 	CountersTable = "onpath_counters"
@@ -156,9 +158,9 @@ func checkSignature(main *ebpf.ProgramSpec) error {
 	if !ok || st.Name != packetStruct {
 		return wrong("does not take a struct %s *", packetStruct)
 	}
-	if st.Size != packetSize {
+	if st.Size != PacketSize {
 		return refuse("compile it with the onpath.h of this version",
-			"it was made with another onpath.h: its packets have %d bytes, and should have %d", st.Size, packetSize)
+			"it was made with another onpath.h: its packets have %d bytes, and should have %d", st.Size, PacketSize)
 	}
 	return nil
 }

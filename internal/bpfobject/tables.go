@@ -179,6 +179,20 @@ func (o *Object) OpenTables(dir string) (map[string]*ebpf.Map, error) {
 	return out, nil
 }
 
+// NewTables makes tables that nobody else has, and that go with this process.
+func (o *Object) NewTables() (map[string]*ebpf.Map, error) {
+	out := map[string]*ebpf.Map{}
+	for name, spec := range o.Tables {
+		m, err := ebpf.NewMap(spec.Copy())
+		if err != nil {
+			CloseTables(out)
+			return nil, fmt.Errorf("make table %s: %w", quoted(name), err)
+		}
+		out[name] = m
+	}
+	return out, nil
+}
+
 func openTable(name string, spec *ebpf.MapSpec, dir string) (*ebpf.Map, error) {
 	s := spec.Copy()
 	if strings.HasPrefix(name, ".") {

@@ -1,0 +1,192 @@
+// Package functest runs one packet function by itself, as wasm in an engine and as ebpf in
+// the kernel, on the same packets, and compares what both say of them.
+package functest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/engine"
+	"github.com/onpath/onpath/internal/bpfobject"
+	"github.com/onpath/onpath/internal/funcbuild"
+)
+
+// Targets are those of functions, in the order of reports.
+var Targets = []funcbuild.Target{funcbuild.ToWasm, funcbuild.ToEBPF}
+
+// Function is a function that runs for one target or both.
+type Function struct {
+	// Lacking says why a target does not run.
+	Lacking map[funcbuild.Target]string
+	run     map[funcbuild.Target]runner
+}
+
+// runner is the function as one target runs it.
+type runner interface {
+	Run(ctx context.Context, p engine.TrialPacket) (engine.Outcome, error)
+	Counters(ctx context.Context) (map[string]uint64, error)
+	Close() error
+}
+
+// Open compiles a C file for both targets and starts what can be run here. What the
+// function logs goes to log. It is an error if no target suits.
+func Open(ctx context.Context, source string, config map[string]string, log io.Writer) (*Function, error) {
+	f := &Function{Lacking: map[funcbuild.Target]string{}, run: map[funcbuild.Target]runner{}}
+	var errs []error
+	for _, t := range Targets {
+		r, err := open(ctx, source, t, config, log)
+		if errors.Is(err, funcbuild.ErrLacking) {
+			f.Close()
+			return nil, err
+		}
+		if err != nil {
+			f.Lacking[t] = err.Error()
+			errs = append(errs, fmt.Errorf("%s: %w", t, err))
+			continue
+		}
+		f.run[t] = r
+	}
+	if len(f.run) == 0 {
+		return nil, errors.Join(errs...)
+	}
+	return f, nil
+}
+
+func open(ctx context.Context, source string, t funcbuild.Target, config map[string]string, log io.Writer) (runner, error) {
+	code, err := funcbuild.Compile(ctx, source, t)
+	if err != nil {
+		return nil, err
+	}
+	if t == funcbuild.ToWasm {
+		return engine.NewTrial(ctx, onpath.WasmModule{Name: "trial", Code: code, Config: config}, log)
+	}
+	return openObject(code, config)
+}
+
+// Close ends what runs.
+func (f *Function) Close() {
+	for _, r := range f.run {
+		_ = r.Close()
+	}
+}
+
+// Runs reports whether the function runs for a target.
+func (f *Function) Runs(t funcbuild.Target) bool { return f.run[t] != nil }
+
+// Give gives a packet to all targets. It is an error if they do not agree, or one fails.
+func (f *Function) Give(ctx context.Context, p engine.TrialPacket) (o engine.Outcome, err error) {
+	first := true
+	for _, t := range Targets {
+		r := f.run[t]
+		if r == nil {
+			continue
+		}
+		this, err := r.Run(ctx, p)
+		switch {
+		case err != nil:
+			return this, fmt.Errorf("%s: %w", t, err)
+		case first:
+			o, first = this, false
+		case this.Verdict != o.Verdict || this.Reason != o.Reason:
+			return o, fmt.Errorf("wasm says %s, ebpf %s", verdict(o), verdict(this))
+		case !bytes.Equal(this.Packet, o.Packet):
+			return o, fmt.Errorf("wasm makes of it\n    %x\n  ebpf\n    %x", o.Packet, this.Packet)
+		}
+	}
+	return o, nil
+}
+
+var verdicts = []string{"next", "drop", "answer", "redirect"}
+
+func verdict(o engine.Outcome) string {
+	name := fmt.Sprintf("verdict %d, which is none", o.Verdict)
+	if int(o.Verdict) < len(verdicts) {
+		name = verdicts[o.Verdict]
+	}
+	if o.Verdict == 0 {
+		return name
+	}
+	return fmt.Sprintf("%s with reason %d", name, o.Reason)
+}
+
+// Counters are the function's. It is an error if the targets do not agree.
+func (f *Function) Counters(ctx context.Context) (all map[string]uint64, err error) {
+	for _, t := range Targets {
+		r := f.run[t]
+		if r == nil {
+			continue
+		}
+		this, err := r.Counters(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", t, err)
+		}
+		if all != nil && !maps.Equal(all, this) {
+			return all, fmt.Errorf("wasm counts %v, ebpf %v", all, this)
+		}
+		all = this
+	}
+	return all, nil
+}
+
+// object is the function in the kernel.
+type object struct {
+	o      *bpfobject.Object
+	tables map[string]*ebpf.Map
+	trial  *bpfobject.Trial
+}
+
+func openObject(code []byte, config map[string]string) (*object, error) {
+	o, err := bpfobject.Parse(code)
+	if err != nil {
+		return nil, err
+	}
+	if os.Getuid() != 0 {
+		return nil, onpath.Errorf(onpath.CodeUnsupported, "the kernel runs it for root alone; run this as root")
+	}
+	f := &object{o: o}
+	if f.tables, err = o.NewTables(); err != nil {
+		return nil, err
+	}
+	if err = o.Configure(f.tables, config); err == nil {
+		f.trial, err = o.Load(f.tables)
+	}
+	if err != nil {
+		bpfobject.CloseTables(f.tables)
+		return nil, err
+	}
+	return f, nil
+}
+
+func (f *object) Run(_ context.Context, p engine.TrialPacket) (engine.Outcome, error) {
+	b := p.Describe(f.o.Needs)
+	if b == nil {
+		return engine.Outcome{}, fmt.Errorf("it is no IP packet")
+	}
+	v, after, err := f.trial.Run(b[:bpfobject.PacketSize])
+	if err != nil {
+		return engine.Outcome{}, err
+	}
+	return p.Carry(byte(v), after), nil
+}
+
+func (f *object) Counters(context.Context) (map[string]uint64, error) {
+	c, err := f.o.ReadCounters(f.tables)
+	if c == nil {
+		c = map[string]uint64{}
+	}
+	return c, err
+}
+
+func (f *object) Close() error {
+	f.trial.Close()
+	bpfobject.CloseTables(f.tables)
+	return nil
+}
