@@ -30,7 +30,7 @@ var lacking string
 
 // sociable are the tests that bear others beside them: what they ask for comes about on
 // a busy machine as well, and they measure nothing.
-const sociable = "^(TestAgentAway|TestBeginMeanwhile|TestBrokenFunctions|TestCutShort|TestCutWaiting|TestFaults|TestFunctions|" +
+const sociable = "^(TestAgentAway|TestBeginMeanwhile|TestBrokenFunctions|TestCutShort|TestCutWaiting|TestFaults|TestFunctionBudget|TestFunctions|" +
 	"TestLabDownTakesNodesOff|TestNodeOffOfAnother|TestSecondAgent|TestThreeContainers|TestTraceFunctions|TestUndone|TestVerifyAndWatch|TestWeightsFrom)$"
 
 // part leaves the tests of which ONPATH_E2E speaks: the sociable ones, or the others.

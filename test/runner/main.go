@@ -1,7 +1,8 @@
 // Command runner runs all tests the way people and CI do: vet, then every
-// package with the race detector, test binaries as root; it prints what was
-// skipped and why, fails on a skip that nobody announced in skips.txt, and fails
-// if anything is left behind on the machine.
+// package, test binaries as root; with the race detector where goroutines of the
+// test binary share memory (-soak: everywhere). It prints what was skipped and why,
+// fails on a skip that nobody announced in skips.txt, and fails if anything is left
+// behind on the machine.
 package main
 
 import (
@@ -20,6 +21,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -33,6 +35,7 @@ type event struct {
 }
 
 type outcome struct {
+	mu                      sync.Mutex // two go test at once report
 	start                   time.Time
 	part                    part
 	passed, failed, skipped int
@@ -66,8 +69,7 @@ func execute(soak bool, run string, packages []string) error {
 	fmt.Println("the first test binaries take minutes where nothing is cached; every package is reported when it is done")
 	// Tests that may run beside others of their package wait for the kernel mostly.
 	parallel := strconv.Itoa(2 * runtime.NumCPU())
-	// Three packages at once: much of what two processors' tests do is to wait.
-	args := []string{"test", "-race", "-vet=off", "-json", "-p", "3", "-parallel", parallel, "-timeout", "18m"}
+	args := []string{"test", "-vet=off", "-json", "-parallel", parallel, "-timeout", "18m"}
 	if soak {
 		os.Setenv("ONPATH_SOAK", "1")
 		args = append(args, "-timeout", "3h", "-count", "1")
@@ -97,17 +99,7 @@ func execute(soak bool, run string, packages []string) error {
 		}
 		res.part = part
 		os.Setenv("ONPATH_E2E", part.e2e)
-		cmd := exec.Command(goBin, slices.Concat(args, asRoot(), part.packages)...)
-		cmd.Stderr = os.Stderr
-		pipe, err := cmd.StdoutPipe()
-		if err != nil {
-			return err
-		}
-		if err := cmd.Start(); err != nil {
-			return err
-		}
-		res.read(pipe)
-		testErr = errors.Join(testErr, cmd.Wait(), <-vetted) // before what is to be undisturbed
+		testErr = errors.Join(testErr, res.test(goBin, args, part.packages, soak), <-vetted) // before what is to be undisturbed
 	}
 	unexpected := res.report()
 	left := leftovers(before)
@@ -125,6 +117,58 @@ func execute(soak bool, run string, packages []string) error {
 		return fmt.Errorf("the tests left %d things behind on this machine", len(left))
 	}
 	return nil
+}
+
+// test runs the packages: those with the race detector beside those without.
+func (o *outcome) test(goBin string, args, packages []string, raceAll bool) error {
+	var raced, plain []string
+	for _, p := range packages {
+		if raceAll || needsRace(p) {
+			raced = append(raced, p)
+		} else {
+			plain = append(plain, p)
+		}
+	}
+	// Four packages at once on two processors: much of what their tests do is to wait.
+	atOnce := "2"
+	if len(raced) == 0 || len(plain) == 0 {
+		atOnce = "3"
+	}
+	var errs [2]error
+	var running sync.WaitGroup
+	for i, c := range []struct{ packages, flags []string }{{plain, nil}, {raced, []string{"-race"}}} {
+		if len(c.packages) > 0 {
+			cmd := exec.Command(goBin, slices.Concat(args, []string{"-p", atOnce}, c.flags, asRoot(), c.packages)...)
+			running.Go(func() { errs[i] = o.follow(cmd) })
+		}
+	}
+	running.Wait()
+	return errors.Join(errs[:]...)
+}
+
+// follow runs go test and takes in what it reports.
+func (o *outcome) follow(cmd *exec.Cmd) error {
+	cmd.Stderr = os.Stderr
+	pipe, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	o.read(pipe)
+	return cmd.Wait()
+}
+
+// unraced are folders whose tests the race detector makes three to six times slower and
+// can tell nothing about: plan computes without goroutines, the data path is a program in
+// the kernel driven by one goroutine, the others start bin/onpath, which is built without
+// the detector. `make soak` runs them with it all the same.
+var unraced = []string{"bench", "datapath", "docs", "functions", "plan", "test"}
+
+func needsRace(pkg string) bool {
+	folder, _, _ := strings.Cut(strings.TrimPrefix(pkg, "github.com/onpath/onpath/"), "/")
+	return !slices.Contains(unraced, folder)
 }
 
 // vet begins go vet, which is to leave the processors to the tests beside it. What the
@@ -234,7 +278,9 @@ func (o *outcome) read(r io.Reader) {
 			fmt.Println(in.Text()) // a build failure
 			continue
 		}
+		o.mu.Lock()
 		o.add(e)
+		o.mu.Unlock()
 	}
 }
 
