@@ -1,6 +1,9 @@
 package onpath
 
-import "net/netip"
+import (
+	"net/netip"
+	"slices"
+)
 
 // Node is one machine that runs `onpath node`. A node with uplinks is a gateway.
 type Node struct {
@@ -140,5 +143,11 @@ const (
 	ReasonStuck      = "Stuck"
 )
 
-// Gateway reports whether the node carries transit traffic.
+// Gateway reports whether the node has uplinks.
 func (n *Node) Gateway() bool { return len(n.Spec.Uplinks) > 0 }
+
+// AttachedHost reports whether the node's uplinks carry its machine's own traffic and
+// nothing else: it is no gateway, and a cloudlet may have many such nodes.
+func (n *Node) AttachedHost() bool {
+	return n.Gateway() && !slices.ContainsFunc(n.Spec.Uplinks, func(u Uplink) bool { return u.Attach != AttachHost })
+}

@@ -115,7 +115,7 @@ func (a *accelerator) part(node string) string {
 // takes reports whether connections are taken over at the node.
 func (a *accelerator) takes(n *node) bool {
 	in := a.obj.Spec.Ingress
-	return n.isGateway() && (len(in) == 0 || slices.Contains(in, n.name))
+	return n.hasEdge() && (len(in) == 0 || slices.Contains(in, n.name))
 }
 
 // objects are a function, a deployment on each node, and a chain at each gateway.

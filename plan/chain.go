@@ -16,6 +16,7 @@ type chain struct {
 	key       name
 	tier      onpath.Tier
 	from, to  ends
+	host      *node // at whose edge its flows enter, where it names a machine
 	elements  []element
 	cloudlets []string
 	errs      onpath.Errors
@@ -121,6 +122,7 @@ func (w *resolver) newChain(o *onpath.Chain) *chain {
 	w.resolveElements(c)
 	c.checkRuns()
 	w.locate(c)
+	w.checkHost(c)
 	c.withinReserved()
 	c.selectTraffic()
 	w.checkAddresses(c)
@@ -157,11 +159,8 @@ func (w *resolver) hostsEnd(c *chain, field string, n name) ends {
 		c.fail(onpath.CodeNotFound, field, "correct spec.node there, or have the node join", "hosts %s are node %s, which does not exist", n, h.Spec.Node)
 		return ends{}
 	}
-	var e ends
-	for _, a := range node.addresses() {
-		e.addrs = append(e.addrs, netip.PrefixFrom(a, a.BitLen()))
-	}
-	return e
+	c.nameHost(node)
+	return ends{addrs: node.prefixes()}
 }
 
 // addresses are those of the node's machine: what it reports, or has last reported,
@@ -259,6 +258,9 @@ func (c *chain) checkDialled() {
 // locate finds the cloudlets.
 func (w *resolver) locate(c *chain) {
 	at := c.obj.Spec.At.Cloudlets
+	if len(at) == 0 && c.host != nil {
+		at = []string{c.host.c.name}
+	}
 	if len(at) == 0 {
 		for n, cl := range w.cloudlets {
 			if cl.gateway != nil {

@@ -79,7 +79,7 @@ func (w *teller) notInForce(cl *cloudlet, p *path) string {
 // beginners are the nodes at which flows enter a path.
 func (w *teller) beginners(cl *cloudlet, p *path) []*node {
 	if !startsAtInstances(p) {
-		return cl.activeGateways
+		return cl.entrances(p.chain)
 	}
 	var out []*node
 	for _, i := range w.instancesOf(cl, p.chain.from.deployment) {

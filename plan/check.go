@@ -119,7 +119,7 @@ func (w checker) checkNodes() (errs onpath.Errors) {
 		if _, ok := w.Objects[onpath.Key{Kind: onpath.KindCloudlet, Name: o.Spec.Cloudlet}]; !ok {
 			errs = append(errs, fault(o, onpath.CodeNotFound, "spec.cloudlet", "apply it first, or correct the name", "there is no cloudlet %s", o.Spec.Cloudlet))
 		}
-		if o.Gateway() && !n.isGateway() {
+		if o.Gateway() && !n.hasEdge() {
 			errs = append(errs, fault(o, onpath.CodeUnsupported, "spec.uplinks", "put the node into a cloudlet of its own, or take its uplinks away",
 				"cloudlet %s has gateways %s already: %s", n.c.name, n.c.gatewayNames(), thirdGateway))
 		}
@@ -144,7 +144,7 @@ func checkGateways(n *node) (errs onpath.Errors) {
 	return errs
 }
 
-// gateNames are the gateways in use, for people.
+// gatewayNames are the gateways in use, for people.
 func (c *cloudlet) gatewayNames() string {
 	var names []string
 	for _, g := range c.activeGateways {

@@ -115,7 +115,7 @@ func (j *harmFinder) starts() (edges, emitters []flow) {
 	for _, name := range sortedKeys(j.good) {
 		d := &j.good[name].Datapath
 		o, _ := j.s.objects[onpath.Key{Kind: onpath.KindNode, Name: name}].(*onpath.Node)
-		if d.Edge != nil && o != nil && o.Gateway() && o.Status.Edge != 0 && j.w.nodes[name].isGateway() {
+		if d.Edge != nil && o != nil && o.Gateway() && o.Status.Edge != 0 && j.w.nodes[name].hasEdge() {
 			edges = append(edges, flow{at: d.Edge.Vport, node: name})
 		}
 		for i := range d.Vports {

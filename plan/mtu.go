@@ -54,8 +54,12 @@ func (w *pathfinder) mtu(cl *cloudlet, p *path) int {
 			nodes = append(nodes, n)
 		}
 	}
-	for _, g := range cl.activeGateways {
+	for _, g := range cl.entrances(p.chain) {
 		note(g)
+		if g.host() {
+			nodes = slices.Clone(cl.hosts) // to any of which it may deliver
+			break
+		}
 	}
 	least := 0
 	lower := func(m int) {

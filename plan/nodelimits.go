@@ -233,7 +233,7 @@ func (w *rollout) fullGroup(d *deployment, cl *cloudlet) bool {
 // one plan takes away may be there until the plan is in force.
 func (w *pathfinder) taken(cl *cloudlet) footprint {
 	paths, tables := map[onpath.PathID]bool{}, map[onpath.TableID]int{}
-	for _, g := range cl.activeGateways {
+	for _, g := range cl.edges() {
 		for _, x := range g.possible {
 			if x == nil {
 				continue

@@ -147,7 +147,7 @@ func (b *builder) plan() *onpath.NodePlan {
 	b.reserve()
 	for _, q := range b.paths {
 		b.addGroups(q)
-		b.tables = append(b.tables, q.tables...)
+		b.tables = append(b.tables, b.delivering(q)...)
 	}
 	b.addClassifiers()
 	d := &p.Datapath
@@ -159,7 +159,7 @@ func (b *builder) plan() *onpath.NodePlan {
 	slices.SortFunc(d.Groups, func(x, y onpath.Group) int { return cmp.Compare(x.ID, y.ID) })
 	for _, q := range b.paths {
 		spec := q.spec
-		spec.Closed = q.over && b.n.isGateway()
+		spec.Closed = q.over && b.n.hasEdge()
 		b.specs = append(b.specs, spec)
 	}
 	d.Paths = orNone(b.specs)
@@ -202,7 +202,7 @@ func (b *builder) chooseInstances() {
 // and answers go from their elements back into it.
 func (b *builder) choosePaths() {
 	cl := b.n.c
-	all := b.n.isGateway()
+	all := b.n.hasEdge()
 	chosen := b.chosen
 	for _, i := range b.local {
 		for _, p := range cl.pathsOf[i.dep] {
@@ -346,6 +346,12 @@ func (w *nodeplans) maxNewFlows(tenant string) int {
 
 // wayOut is the edge at which flows leave that begin at this node's instances.
 func (b *builder) wayOut() onpath.VportID {
+	switch {
+	case b.n.host():
+		return b.n.obj.Status.Edge
+	case len(b.n.c.activeGateways) == 0 && len(b.n.c.hosts) > 1:
+		return 0 // none of the machines is a gateway for others
+	}
 	for _, g := range append([]*node{b.n.c.gateway}, b.n.c.activeGateways...) {
 		if g != nil && mayPointEdge(b.n, g) {
 			return g.obj.Status.Edge
@@ -357,8 +363,8 @@ func (b *builder) wayOut() onpath.VportID {
 // addEdge adds the ways back to the gateways. Of a pair each stands in for the
 // other.
 func (b *builder) addEdge() {
-	for _, g := range b.n.c.activeGateways {
-		if g == b.n || !mayPointEdge(b.n, g) {
+	for _, g := range b.n.c.edges() {
+		if g == b.n || g.host() && len(b.local) == 0 || !mayPointEdge(b.n, g) {
 			continue
 		}
 		id := g.obj.Status.Edge
@@ -457,10 +463,10 @@ func (b *builder) addRemote(i *instance, v onpath.VportID) {
 // classified: at gateways, and behind an operator's chain.
 func (b *builder) addClassifiers() {
 	operator := slices.ContainsFunc(b.paths, func(p *path) bool { return p.tier == onpath.TierOperator })
-	if b.n.isGateway() {
-		b.tables = append(b.tables, classifier(b.paths, onpath.TierOperator), classifier(b.paths, onpath.TierTenant))
+	if b.n.hasEdge() {
+		b.tables = append(b.tables, classifier(b.paths, b.n, onpath.TierOperator), classifier(b.paths, b.n, onpath.TierTenant))
 	} else if operator {
-		b.tables = append(b.tables, classifier(b.paths, onpath.TierTenant))
+		b.tables = append(b.tables, classifier(b.paths, b.n, onpath.TierTenant))
 	}
 }
 
@@ -468,7 +474,7 @@ func (b *builder) addClassifiers() {
 // looked at. A node that is the gateway no more lets flows leave as long as
 // others may send it any.
 func (b *builder) edge() *onpath.Edge {
-	if !b.n.isGateway() {
+	if !b.n.hasEdge() {
 		if x := b.n.newest; x != nil && x.edge != 0 && b.w.edgePointedAt(b.n, x.edge) {
 			e := *x.plan.Datapath.Edge
 			e.Table = 0
@@ -518,7 +524,7 @@ func (b *builder) peers() []onpath.Peer {
 		}
 	}
 	for _, m := range b.n.c.nodes {
-		if m == b.n || !m.obj.Spec.Underlay.Address.IsValid() {
+		if m == b.n || !m.obj.Spec.Underlay.Address.IsValid() || !speak(b.n, m) {
 			continue
 		}
 		out = append(out, onpath.Peer{

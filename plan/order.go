@@ -108,7 +108,7 @@ func (w *nodeplans) entered(n *node, p *path) bool {
 	if !p.ended() {
 		return false
 	}
-	return slices.ContainsFunc(n.c.activeGateways, func(g *node) bool {
+	return slices.ContainsFunc(n.c.edges(), func(g *node) bool {
 		if g.silent() {
 			return false
 		}
@@ -276,6 +276,9 @@ func (w *rollout) inService(i *instance) bool {
 // part. "" means that nothing does.
 func (w *pathfinder) waits(cl *cloudlet, p *path) string {
 	g := cl.gateway
+	if p.chain.host != nil {
+		g = p.chain.host
+	}
 	switch {
 	case g == nil:
 		return fmt.Sprintf("cloudlet %s has no gateway: name an uplink on one of its nodes", cl.name)
@@ -284,7 +287,8 @@ func (w *pathfinder) waits(cl *cloudlet, p *path) string {
 	case g.obj.Status.Edge == 0:
 		return fmt.Sprintf("gateway %s gets its edge", g.name)
 	case !canCarry(p.spec.MTU):
-		return fmt.Sprintf("its hops in cloudlet %s carry only %d bytes, and IPv6 needs 1280: raise the MTU of the underlay", cl.name, p.spec.MTU)
+		return fmt.Sprintf("its hops in cloudlet %s carry only %d bytes, and IPv6 needs 1280: raise the MTU of the underlay",
+			cl.name, p.spec.MTU)
 	}
 	hosts := map[*node]bool{}
 	var need []int // elements that have a ready instance
@@ -300,7 +304,7 @@ func (w *pathfinder) waits(cl *cloudlet, p *path) string {
 			hosts[i.node] = true
 		}
 	}
-	for _, g := range cl.activeGateways {
+	for _, g := range cl.entrances(p.chain) {
 		if g.st == nil || g.away {
 			continue // the other one steers alone
 		}

@@ -232,6 +232,9 @@ func (w *pathfinder) takeOver(cl *cloudlet, k *knownPath) *path {
 	p := w.readPath(k.plans[0], k.spec)
 	for _, x := range k.plans {
 		p.readEmits(x)
+		if has := x.of(p.id); len(p.forward)+len(p.reverse) == 0 { // a host has rules of its own machine's chains
+			p.forward, p.reverse = slices.Clone(has.forward), slices.Clone(has.reverse)
+		}
 	}
 	w.findMembers(cl, p)
 	return p
@@ -247,6 +250,9 @@ func (w *world) readPath(x *index, spec onpath.Path) *path {
 	}
 	has := x.of(p.id)
 	p.tables, p.groups = slices.Clone(has.tables), slices.Clone(has.groups)
+	for i, t := range p.tables {
+		p.tables[i] = withoutDelivery(t)
+	}
 	p.forward, p.reverse = slices.Clone(has.forward), slices.Clone(has.reverse)
 	if slices.ContainsFunc(p.tables, func(t onpath.Table) bool { return t.Miss.Kind == onpath.ActionTable }) {
 		p.tier = onpath.TierOperator
@@ -343,8 +349,8 @@ func (w *pathfinder) carry(cl *cloudlet, p *path) {
 // forgot reports whether all that are heard of have let go of a path, the gateways too: it
 // ended, and a node without its agent has missed that.
 func (c *cloudlet) forgot(p *path) bool {
-	return len(c.activeGateways) > 0 && !slices.ContainsFunc(c.nodes, func(n *node) bool {
-		if n.isGateway() { // one that was none yet has let go of nothing
+	return len(c.edges()) > 0 && !slices.ContainsFunc(c.nodes, func(n *node) bool {
+		if n.hasEdge() { // one that was none yet has let go of nothing
 			return !n.silent() && (n.newest == nil || n.newest.edge == 0 || n.newest.path(p.id) != nil)
 		}
 		return !n.away && n.newest.path(p.id) != nil
@@ -364,7 +370,7 @@ func (w *pathfinder) successor(cl *cloudlet, p *path) *path {
 
 // closed reports whether a gateway was told that the path is over.
 func closed(cl *cloudlet, p *path) bool {
-	return slices.ContainsFunc(cl.activeGateways, func(g *node) bool {
+	return slices.ContainsFunc(cl.edges(), func(g *node) bool {
 		return slices.ContainsFunc(g.possible, func(x *index) bool { q := x.path(p.id); return q != nil && q.Closed })
 	})
 }

@@ -35,7 +35,7 @@ func (w *rollout) place(d *deployment, cl *cloudlet) (*node, string) {
 			fit = busy
 		}
 	}
-	if others := slices.DeleteFunc(slices.Clone(fit), (*node).isGateway); len(others) > 0 && !d.inline() {
+	if others := slices.DeleteFunc(slices.Clone(fit), (*node).hasEdge); len(others) > 0 && !d.inline() {
 		fit = others // a container on a gateway takes time from the packets of all chains
 	}
 	crossings := w.crossings(d, cl, fit)
@@ -106,7 +106,7 @@ func (w *rollout) unsuited(d *deployment, n *node) string {
 	if d.traits.HostImage && n.st.Report.NoHostImage {
 		return "does not permit image: host (hostImage in its onpath.yaml)"
 	}
-	if d.inline() && n != n.c.gateway {
+	if d.inline() && (n != n.c.gateway || n.host() && len(n.c.hosts) > 1) {
 		return "is not the gateway, where ebpf functions run"
 	}
 	return ""

@@ -36,7 +36,7 @@ func current[T onpath.Object](w *world, o T) T {
 // assignEdges gives gateways their edge vports.
 func (w *world) assignEdges() {
 	for _, n := range w.nodeOrder {
-		if !n.isGateway() || n.obj.Status.Edge != 0 {
+		if !n.hasEdge() || n.obj.Status.Edge != 0 {
 			continue
 		}
 		if !w.take(Count{Vports: 1}) {

@@ -28,7 +28,7 @@ func (w *world) outOfSight(p *path, i *instance) bool {
 func (w *world) staleNode(p *path, i *instance) *node {
 	for _, n := range i.node.c.alone {
 		ignorant := n.st == nil && w.isYounger(i, p) || n.acked.path(p.id) != nil && !n.acked.knows(i)
-		if ignorant && (n.isGateway() || p.passes(i.dep) && n.meets(p, i.dep)) {
+		if ignorant && (n.hasEdge() || p.passes(i.dep) && n.meets(p, i.dep)) {
 			return n
 		}
 	}
@@ -65,7 +65,7 @@ func (w *world) isYounger(i *instance, p *path) bool {
 
 // held reports whether a gateway without agent may still lead flows to an instance.
 func (w *departures) held(i *instance) bool {
-	return slices.ContainsFunc(i.node.c.activeGateways, func(g *node) bool {
+	return slices.ContainsFunc(i.node.c.edges(), func(g *node) bool {
 		return g.alone() && (g.st == nil && i.obj.Metadata.Created.Before(w.Started) ||
 			slices.ContainsFunc(g.possible, func(x *index) bool { return x.knows(i) }))
 	})
@@ -88,7 +88,7 @@ func (w *teller) unseen(dep name) string {
 			}
 			if n := w.hidden(i); n != nil {
 				what := "node"
-				if n.isGateway() {
+				if n.hasEdge() {
 					what = "gateway"
 				}
 				w.waiting[i.dep] = fmt.Sprintf("instance %s waits for %s %s, which steers without its agent and does not know it", i.key.name, what, n.name)

@@ -121,7 +121,7 @@ func (w *teller) nodeStatus(n *node) {
 		}
 	case n.dead:
 		ok, reason, message = false, "Dead", fmt.Sprintf("not heard of for %s, and the gateway does not reach it: its instances get no traffic", onpath.NodeTimeout)
-	case n.steers && n.isGateway():
+	case n.steers && n.hasEdge():
 		ok, reason, message = false, "Away", "its agent is gone, but its data path answers and steers as it was last told: nothing that it may send to is taken away; start `onpath node` there, or run `onpath node off` there and delete the Node"
 	case n.away:
 		ok, reason, message = false, "Away", fmt.Sprintf("its agent was not heard of for %s; what runs there goes on as long as the machine does, nothing on it can be changed", onpath.NodeTimeout)
@@ -144,9 +144,9 @@ func (w *teller) nodeStatus(n *node) {
 			st.Conditions = w.condition(st.Conditions, "Planned", true, "InForce", "")
 		}
 	}
-	if n.obj.Gateway() && !n.isGateway() {
+	if n.obj.Gateway() && !n.hasEdge() {
 		st.Conditions = w.condition(st.Conditions, "Gateway", false, "ThirdGateway", fmt.Sprintf("its uplinks are left alone: cloudlet %s has gateways %s already, and %s", n.c.name, n.c.gatewayNames(), thirdGateway))
-	} else if n.obj.Gateway() {
+	} else if n.obj.Gateway() && !n.host() {
 		st.Conditions = w.condition(st.Conditions, "Gateway", true, "InUse", "")
 	}
 	st.Ready = ok
@@ -183,6 +183,8 @@ func (w *teller) cloudletStatus(cl *cloudlet) {
 	switch {
 	case cl.gateway == nil:
 		ok, reason, message = false, "NoGateway", "no node has an uplink: no traffic can be steered here; name one in a node's spec.uplinks"
+	case len(cl.activeGateways) == 0:
+		ok, reason, message = true, "HostsOnly", fmt.Sprintf("no gateway: chains take the own traffic of %s", count(len(cl.hosts), "machine"))
 	case len(cl.gateways) > mostGateways:
 		ok, reason, message = true, "ThirdGateway", fmt.Sprintf("gateways %s are used; %s", cl.gatewayNames(), thirdGateway)
 	case len(cl.activeGateways) == mostGateways:

@@ -138,7 +138,7 @@ func rulesOf(c *chain, p onpath.PathID, tables []onpath.Table) (forward, reverse
 // classifier makes the table of a tier from a node's paths. Within one priority all
 // forward rules stand before all reverse rules: where the two ends of a chain
 // overlap (any → any), whoever starts the flow is its from end.
-func classifier(paths []*path, tier onpath.Tier) onpath.Table {
+func classifier(paths []*path, n *node, tier onpath.Tier) onpath.Table {
 	t := onpath.Table{ID: onpath.ClassifierTable(tier), Miss: onpath.Action{Kind: onpath.ActionExit}}
 	if tier == onpath.TierOperator {
 		t.Miss = onpath.Action{Kind: onpath.ActionTable, Table: onpath.ClassifierTable(onpath.TierTenant)}
@@ -153,8 +153,9 @@ func classifier(paths []*path, tier onpath.Tier) onpath.Table {
 			t.Rules, reverse = append(t.Rules, reverse...), nil
 		}
 		last = p
-		t.Rules = append(t.Rules, p.forward...)
-		reverse = append(reverse, p.reverse...)
+		both, f, r := p.rulesAt(n)
+		t.Rules = append(append(t.Rules, both...), f...)
+		reverse = append(reverse, r...)
 	}
 	t.Rules = append(t.Rules, reverse...)
 	return t

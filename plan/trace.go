@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -30,26 +31,21 @@ func Trace(in TraceInput) *onpath.Trace {
 	var first *onpath.Trace
 	var others []string
 	for _, cl := range w.inOrder {
-		g := cl.gateway
-		if i := slices.IndexFunc(cl.activeGateways, func(n *node) bool { return n.name == in.Request.Gateway }); i >= 0 {
-			g = cl.activeGateways[i]
-		}
-		if g == nil || in.Request.Gateway != "" && g.name != in.Request.Gateway {
-			continue
-		}
-		t := &tracer{w: w, in: &in, cl: cl, gateway: g, out: &onpath.Trace{Tuple: in.Request.Tuple}}
-		t.run()
-		if in.Request.Tenant != "" && !t.concerns(in.Request.Tenant) {
-			t.out = &onpath.Trace{Tuple: in.Request.Tuple, Forward: []onpath.TraceHop{{
-				Kind: onpath.HopKernel, Message: "no chain of tenant " + in.Request.Tenant + " is on its way"}}}
-		}
-		switch {
-		case first == nil:
-			first = t.out
-		case t.out.Live && !first.Live, len(t.out.Chains) > 0 && len(first.Chains) == 0 && !first.Live:
-			first = t.out
-		case t.out.Live:
-			others = append(others, g.name)
+		for _, g := range cl.traced(&in.Request) {
+			t := &tracer{w: w, in: &in, cl: cl, gateway: g, out: &onpath.Trace{Tuple: in.Request.Tuple}}
+			t.run()
+			if in.Request.Tenant != "" && !t.concerns(in.Request.Tenant) {
+				t.out = &onpath.Trace{Tuple: in.Request.Tuple, Forward: []onpath.TraceHop{{
+					Kind: onpath.HopKernel, Message: "no chain of tenant " + in.Request.Tenant + " is on its way"}}}
+			}
+			switch {
+			case first == nil:
+				first = t.out
+			case t.out.Live && !first.Live, len(t.out.Chains) > 0 && len(first.Chains) == 0 && !first.Live:
+				first = t.out
+			case t.out.Live:
+				others = append(others, g.name)
+			}
 		}
 	}
 	if first == nil {
@@ -62,6 +58,30 @@ func Trace(in TraceInput) *onpath.Trace {
 		first.Warnings = append(first.Warnings, onpath.Note{Text: fmt.Sprintf("node %s cannot be asked: %s", n, in.Silent[n])})
 	}
 	return first
+}
+
+// traced are the nodes at whose edges a packet may enter: that asked for, else the
+// gateway in use and the hosts that send or get it.
+func (c *cloudlet) traced(r *onpath.TraceRequest) []*node {
+	edges := c.edges()
+	if i := slices.IndexFunc(edges, func(n *node) bool { return n.name == r.Gateway }); i >= 0 {
+		return edges[i : i+1]
+	}
+	if r.Gateway != "" {
+		return nil
+	}
+	var out []*node
+	for _, a := range []netip.Addr{r.Tuple.Src, r.Tuple.Dst} {
+		for _, h := range c.hosts {
+			if slices.Contains(h.addresses(), a) && !slices.Contains(out, h) {
+				out = append(out, h)
+			}
+		}
+	}
+	if c.gateway != nil && (len(c.activeGateways) > 0 || len(out) == 0) {
+		out = append(out, c.gateway)
+	}
+	return out
 }
 
 // concerns reports whether a chain of a tenant's selects or steers the flow.

@@ -109,6 +109,8 @@ func (t *tracer) ends(n *node, e onpath.FlowEntry) ([]onpath.TraceHop, bool) {
 	g := t.gateway
 	if o := g.partner(); o != nil && e.Next != 0 && e.Next == o.obj.Status.Edge {
 		g = o // packets of this direction come in there
+	} else if h := t.w.edgeOf(e.Next); h != nil {
+		g = h // whose machine they are for
 	}
 	edge := e.Next != 0 && e.Next == g.obj.Status.Edge
 	switch {
@@ -227,6 +229,9 @@ func (t *tracer) answer(last onpath.FlowEntry) {
 		return
 	}
 	tu := last.Tuple.Reverse()
+	if h := t.w.edgeOf(last.Next); h != nil && h.host() && h.acked != nil && h.acked.edge != 0 {
+		t.gateway = h
+	}
 	t.enterAt(tu)
 	g := t.gateway
 	e, ok := t.entry(g, g.acked.edge, tu)

@@ -45,7 +45,7 @@ func (t *tracer) compare(planned []onpath.TraceHop, ended bool) {
 
 // silentGateway is one of the cloudlet's gateways that cannot be asked; "": none.
 func (t *tracer) silentGateway() string {
-	for _, g := range t.cl.activeGateways {
+	for _, g := range t.cl.edges() {
 		if t.in.Silent[g.name] != "" {
 			return g.name
 		}
@@ -121,7 +121,9 @@ func (t *tracer) planned() []onpath.TraceHop {
 			hop, n, stop := t.plannedHop(x, grp)
 			if n != nil && grp.Mode != onpath.ModeMirror {
 				t.tunnel(at, n, &hops, false)
-				at = n
+				if at = n; n.acked != nil && n.acked.tables[grp.Then] != nil {
+					x = n.acked // which hosts packets may leave at, each node knows for itself
+				}
 			}
 			hops = append(hops, hop)
 			if stop {
@@ -131,6 +133,13 @@ func (t *tracer) planned() []onpath.TraceHop {
 			id = grp.Then
 		case onpath.ActionDrop:
 			return append(hops, onpath.TraceHop{Kind: onpath.HopDrop, Node: at.name, Message: string(a.Reason)})
+		case onpath.ActionDeliver:
+			to := t.w.edgeOf(a.Vport)
+			if to == nil {
+				to = g
+			}
+			t.tunnel(at, to, &hops, false)
+			return append(hops, t.edgeHop(to, onpath.HopExit, nil))
 		case onpath.ActionRoute:
 			return append(hops, onpath.TraceHop{Kind: onpath.HopExit, Node: at.name, Message: "by this node's routes"})
 		default:

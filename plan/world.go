@@ -64,9 +64,10 @@ type cloudlet struct {
 	name           string
 	obj            *onpath.Cloudlet // nil: only nodes speak of it
 	nodes          []*node          // by name
-	gateway        *node            // the first of the pair that is heard of, or nil
+	gateway        *node            // the first of the pair that is heard of, without a pair of hosts, or nil
 	activeGateways []*node          // those whose uplinks are used, two at most
 	gateways       []*node
+	hosts          []*node  // whose uplinks carry their machines' own traffic alone, by name
 	chains         []*chain // that lie here, in order of precedence
 	paths          []*path
 	pathsOf        map[name][]*path // by deployment that they lead through or begin at, in order
@@ -248,7 +249,10 @@ func (w *world) addNodes() {
 			w.cloudlets[n.c.name] = n.c
 		}
 		n.c.nodes = append(n.c.nodes, n)
-		if o.Gateway() {
+		switch {
+		case o.AttachedHost():
+			n.c.hosts = append(n.c.hosts, n)
+		case o.Gateway():
 			n.c.gateways = append(n.c.gateways, n)
 		}
 		w.nodes[n.name] = n
@@ -301,15 +305,19 @@ func (c *cloudlet) chooseGateway() {
 		return cmp.Or(cmp.Compare(x, y), a.obj.Metadata.Created.Compare(b.obj.Metadata.Created), cmp.Compare(a.name, b.name))
 	})
 	c.activeGateways = c.gateways[:min(len(c.gateways), mostGateways)]
-	for _, g := range c.activeGateways {
+	first := c.activeGateways
+	if len(first) == 0 {
+		first = c.hosts
+	}
+	for _, g := range first {
 		if c.gateway == nil || c.gateway.away && !g.away && g.st != nil {
 			c.gateway = g
 		}
 	}
 }
 
-// isGateway reports whether the node's uplinks are used.
-func (n *node) isGateway() bool { return slices.Contains(n.c.activeGateways, n) }
+// hasEdge reports whether the node's uplinks are used.
+func (n *node) hasEdge() bool { return n.host() || slices.Contains(n.c.activeGateways, n) }
 
 // partner is the other gateway of a pair, or nil.
 func (n *node) partner() *node {
@@ -339,7 +347,7 @@ func (n *node) silent() bool { return n.gone && !n.steers }
 // the operator ends that.
 func (c *cloudlet) findSteering() {
 	picksUp := func(g *node) bool { return g.st == nil || slices.ContainsFunc(g.possible, (*index).picksUp) }
-	if !slices.ContainsFunc(c.activeGateways, func(g *node) bool { return g.gone && c.answers(g) && picksUp(g) }) {
+	if !slices.ContainsFunc(c.edges(), func(g *node) bool { return g.gone && c.answers(g) && picksUp(g) }) {
 		return
 	}
 	for _, n := range c.nodes {

@@ -19,6 +19,10 @@ func (c *checker) prove(a *place) {
 		if x.config.Edge != nil {
 			base.table = x.config.Edge.Table
 		}
+		if h := a.hostOf(g); h != nil {
+			c.atHost(a, base, h)
+			continue
+		}
 		c.atEdge(a, base)
 	}
 	for _, e := range a.emitters {
@@ -89,6 +93,10 @@ func (c *checker) each(s set, list []*traffic, do func(set, *traffic)) (left set
 // withTenants goes on with each tenant's chain that selects a part, and none.
 func (c *checker) withTenants(a *place, base class, s set) {
 	left, more := c.each(s, a.tenant, func(hit set, t *traffic) {
+		if !a.entersAt(t.p, base.start.node) || base.first != nil && t.p.host == "" {
+			c.begun(base, hit)
+			return
+		}
 		one := base
 		one.parts = append(base.parts[:len(base.parts):len(base.parts)], t)
 		c.begun(one, hit)

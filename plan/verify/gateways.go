@@ -13,7 +13,7 @@ func (c *checker) partner(edge onpath.VportID) *site {
 		return nil
 	}
 	for _, a := range c.areas {
-		if len(a.used) != 2 {
+		if len(a.used) != 2 || len(a.hosts) > 0 {
 			continue
 		}
 		for i, g := range a.used {
@@ -28,7 +28,7 @@ func (c *checker) partner(edge onpath.VportID) *site {
 // connectGateways says what the two gateways of a cloudlet lack to work as a pair. A flow
 // that both are told of is not harmed by it; so it is a note and no refutation.
 func (c *checker) connectGateways(a *place) {
-	if len(a.used) != 2 {
+	if len(a.used) != 2 || len(a.hosts) > 0 {
 		return
 	}
 	x, y := c.sites[a.used[0]], c.sites[a.used[1]]

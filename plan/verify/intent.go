@@ -20,6 +20,7 @@ type promise struct {
 	from, to  end
 	steps     []step
 	unsettled string // why nothing can be said of it now
+	host      string // node of the attached machine that it names, at whose edge its flows enter
 }
 
 // end is one end of a chain.
@@ -29,6 +30,7 @@ type end struct {
 	dialled      []netip.Prefix // own and virtual: where packets to them may go
 	deployment   string         // flows begin at its instances
 	unresolvable string
+	node         *onpath.Node // whose machine it is
 }
 
 // step is an element.
@@ -165,6 +167,11 @@ func (r *resources) promises(cloudlet string) []*promise {
 		}
 		p := &promise{key: keyOf(c), obj: c, tier: cmp.Or(c.Spec.Tier, onpath.TierTenant), cloudlet: cloudlet, unsettled: unsettled}
 		p.from, p.to = r.end(c, c.Spec.From), r.end(c, c.Spec.To)
+		for _, e := range []end{p.to, p.from} {
+			if e.node != nil && e.node.AttachedHost() {
+				p.host = e.node.Metadata.Name
+			}
+		}
 		p.unsettled = cmp.Or(p.unsettled, p.from.unresolvable, p.to.unresolvable)
 		for i := range c.Spec.Through {
 			s, why := r.step(c, &c.Spec.Through[i], cloudlet)
@@ -192,7 +199,7 @@ func (r *resources) end(c *onpath.Chain, e onpath.Endpoints) end {
 				return end{unresolvable: "node " + h.Spec.Node + " of hosts " + tenant + "/" + name + " does not exist"}
 			}
 			own := ofMachine(n)
-			return end{addrs: own, dialled: own}
+			return end{addrs: own, dialled: own, node: n}
 		}
 		own := bare(h.Spec.Addresses)
 		return end{addrs: own, dialled: append(own[:len(own):len(own)], bare(h.Spec.Virtual)...)}

@@ -82,6 +82,12 @@ func (w *walker) crossed() bool {
 // exit carries a set back to the edge where it entered.
 func (w *walker) exit(st state, s set) *failure {
 	entry := w.cl.entry
+	if st.deliver != 0 && st.inline > 0 {
+		if f := w.delivered(st, s); f != nil {
+			return f
+		}
+		entry = st.deliver
+	}
 	if entry == 0 {
 		return w.lose(st, s, "is dropped: the node does not know where flows that start here leave")
 	}

@@ -70,7 +70,7 @@ func (w *walker) backAct(st state, s set, a onpath.Action, mirrors []wanted, pre
 	case onpath.ActionTable:
 		return w.back(st, s, a.Table, mirrors, prev)
 	case onpath.ActionGroup:
-	case onpath.ActionExit, onpath.ActionRoute:
+	case onpath.ActionExit, onpath.ActionRoute, onpath.ActionDeliver:
 		return w.backEnd(st, s, mirrors, prev)
 	default:
 		return w.answer(st, s, "is dropped")

@@ -52,7 +52,8 @@ type place struct {
 	promises         []*promise
 	operator, tenant []*traffic // entering at its edges, in order of precedence
 	emitters         []*emitter
-	used, idle       []string // gateways
+	used, idle       []string // gateways, and hosts
+	hosts            []*host  // of used
 }
 
 // emitter is a vport of an instance that may send of itself.
@@ -98,6 +99,7 @@ func Check(in Input) *onpath.Verification {
 func (c *checker) survey(cloudlet string) *place {
 	a := &place{cloudlet: cloudlet, promises: c.res.promises(cloudlet)}
 	a.used, a.idle = c.res.gateways(cloudlet)
+	a.hosts = c.hosts(a.used)
 	for _, g := range a.idle {
 		c.note("gateway %s of cloudlet %s is not in use: traffic at its uplinks is not steered", g, cloudlet)
 	}
@@ -137,7 +139,10 @@ func (c *checker) entering(list []*promise, tier onpath.Tier, rank func(*traffic
 		if f != nil {
 			out = append(out, f)
 		}
-		if r != nil {
+		switch {
+		case r != nil && p.host != "":
+			out = append(out, r) // one chain has both directions between two hosts
+		case r != nil:
 			late = append(late, r)
 		}
 	}

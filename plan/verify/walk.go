@@ -25,6 +25,7 @@ type class struct {
 	start *site
 	table onpath.TableID
 	entry onpath.VportID // edge at which it leaves again
+	first *host          // the other machine, if chains that name neither are taken at its edge
 	emits onpath.VportID // instance's vport at which it starts; 0: at an edge
 }
 
@@ -50,8 +51,9 @@ type state struct {
 	context  onpath.GroupID
 	path     onpath.PathID
 	reversed bool
-	copies   []metMirror // mirrors met since that element
-	past     bool        // an answer's table has led past the element that it goes to
+	deliver  onpath.VportID // edge at which it leaves, instead of the one where it entered
+	copies   []metMirror    // mirrors met since that element
+	past     bool           // an answer's table has led past the element that it goes to
 }
 
 // hop is one station of a way, the latest first.
@@ -316,6 +318,9 @@ func (w *walker) act(st state, s set, a onpath.Action) *failure {
 			return nil // what an instance may not send
 		}
 		return w.lose(st, s, "is dropped (%s)", a.Reason)
+	case onpath.ActionDeliver:
+		st.deliver = a.Vport
+		return w.leave(st, s, a.Kind)
 	case onpath.ActionExit, onpath.ActionRoute:
 		return w.leave(st, s, a.Kind)
 	}
