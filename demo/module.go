@@ -17,7 +17,8 @@ func moduleDemonstration() Demonstration {
 		Short: "Show a packet module from its source to the path",
 		Long: `Build one C source to WebAssembly and to eBPF, put the module on the path of real
 traffic, count what it drops, replace it by a new version under numbered
-datagrams, and set a module beside it that does not come back from some packets.`,
+datagrams, and set a module beside it that does not come back from some packets.
+It needs clang, lld and libbpf-dev (scripts/setup modules installs them).`,
 		Seconds: 60,
 		Show: func(ctx context.Context, r *Run) (Figures, error) {
 			d := &moduleRun{Run: r}

@@ -40,6 +40,7 @@ type Engine struct {
 	bits    quota
 	now     uint64
 	served  *served
+	asked   *asked // while a datagram is met
 	trial   *Trial // takes what modules send, where there is no device
 }
 
@@ -363,7 +364,11 @@ func (e *Engine) sendDatagram(m *module, from uint16, to netip.AddrPort, data []
 	if c == nil {
 		return absent
 	}
-	if _, err := c.WriteToUDPAddrPort(data, to); err != nil {
+	var source []byte
+	if a := e.asked; a != nil && from == a.port && to.Port() == a.from.Port() && to.Addr() == a.from.Addr().Unmap() {
+		source, to = a.to, a.from
+	}
+	if _, _, err := c.WriteMsgUDPAddrPort(data, source, to); err != nil {
 		return absent
 	}
 	m.numbers.Sent++

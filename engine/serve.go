@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"time"
 
@@ -102,10 +103,18 @@ func (s *served) close() {
 // datagramHead is struct onpath_datagram without its data, in bytes.
 const datagramHead = 24
 
+// asked is the datagram at hand: what answers it comes from the address that it went to.
+type asked struct {
+	from netip.AddrPort
+	port uint16
+	// to is the control message that tells that address, and says it likewise.
+	to []byte
+}
+
 func (e *Engine) readDatagrams(port uint16, c *net.UDPConn) {
-	b := make([]byte, datagramHead+maxData)
+	b, to := make([]byte, datagramHead+maxData), make([]byte, 128)
 	for {
-		n, from, err := c.ReadFromUDPAddrPort(b[datagramHead:])
+		n, nto, _, from, err := c.ReadMsgUDPAddrPort(b[datagramHead:], to)
 		if err != nil {
 			return
 		}
@@ -114,7 +123,12 @@ func (e *Engine) readDatagrams(port uint16, c *net.UDPConn) {
 		binary.BigEndian.PutUint16(b[16:], from.Port())
 		binary.BigEndian.PutUint16(b[18:], port)
 		binary.LittleEndian.PutUint32(b[20:], uint32(n))
-		if e.do(context.Background(), func() { e.datagram(b[:datagramHead+n]) }) != nil {
+		err = e.do(context.Background(), func() {
+			e.asked = &asked{from: from, port: port, to: to[:nto]}
+			e.datagram(b[:datagramHead+n])
+			e.asked = nil
+		})
+		if err != nil {
 			return
 		}
 	}

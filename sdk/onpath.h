@@ -322,4 +322,13 @@ static __always_inline __u32 onpath_hash(const __u32 *words, int n, __u32 seed)
  * and the atomic operations of the compiler (__sync_fetch_and_add).
  */
 #endif
+
+#if !defined(__wasm__) && !defined(ONPATH_HOST)
+#define ONPATH_WASM_ONLY(what_) _Static_assert(0, "only wasm functions have " #what_);
+#define ONPATH_WHOLE       ONPATH_WASM_ONLY(ONPATH_WHOLE)
+#define ONPATH_START       ONPATH_WASM_ONLY(ONPATH_START)
+#define ONPATH_TIMER       ONPATH_WASM_ONLY(ONPATH_TIMER)
+#define ONPATH_DATAGRAM(d) ONPATH_WASM_ONLY(ONPATH_DATAGRAM)
+#define ONPATH_REQUEST(r)  ONPATH_WASM_ONLY(ONPATH_REQUEST)
+#endif
 #endif

@@ -42,7 +42,8 @@ ONPATH_IMPORT("kv/1", get) int onpath_kv_get(const void *key, __u32 length, void
 ONPATH_IMPORT("kv/1", put) int onpath_kv_put(const void *key, __u32 length, const void *value, __u32 size);
 ONPATH_IMPORT("kv/1", delete) int onpath_kv_delete(const void *key, __u32 length);
 /* datagram/1: a UDP datagram from the instance's own address; from: 0, or one of the
- * function's ports. 0, or below 0. */
+ * function's ports. 0, or below 0. What answers the datagram at hand, to its sender and from
+ * its port, comes from the address that it went to. */
 ONPATH_IMPORT("datagram/1", send) int onpath_datagram_send(__u32 from, const __u8 *to, __u32 port, const void *data, __u32 length);
 /* http/1: the answer to the request at hand, once. */
 ONPATH_IMPORT("http/1", respond) int onpath_respond(__u32 status, const char *type, __u32 type_length, const void *body, __u32 length);

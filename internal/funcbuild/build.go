@@ -38,7 +38,7 @@ var ErrLacking = errors.New("clang is not installed")
 
 var (
 	flags = map[Target][]string{
-		ToEBPF: {"-g", "-target", "bpf", "-mcpu=v3", "-c"},
+		ToEBPF: {"-g", "-target", "bpf", "-mcpu=v3", "-c", "-Wfatal-errors"},
 		ToWasm: {
 			"--target=wasm32", "-nostdlib", "-fvisibility=hidden", "-mbulk-memory", "-mno-sign-ext",
 			"-Wl,--no-entry", "-Wl,--strip-all",

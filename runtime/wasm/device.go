@@ -135,11 +135,15 @@ func keepAll() error {
 	return nil
 }
 
-// transparent lets a socket answer from addresses that are not the instance's.
+// transparent lets a socket answer from addresses that are not the instance's, and has it
+// tell to which of them a datagram went.
 func transparent(_, _ string, c syscall.RawConn) (err error) {
 	control := func(fd uintptr) {
 		err = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_TRANSPARENT, 1)
 		_ = unix.SetsockoptInt(int(fd), unix.SOL_IPV6, unix.IPV6_TRANSPARENT, 1)
+		if unix.SetsockoptInt(int(fd), unix.SOL_IPV6, unix.IPV6_RECVPKTINFO, 1) != nil { // of one that is IPv4's
+			_ = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_PKTINFO, 1)
+		}
 	}
 	return errors.Join(c.Control(control), err)
 }

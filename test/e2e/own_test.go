@@ -81,8 +81,13 @@ func TestOwnAddress(t *testing.T) {
 
 // fromClient fetches a page as the client does, by a connection of its own.
 func fromClient(ctx context.Context, url string) (body, hit string, err error) {
+	return fetch(ctx, testbed.Lab.NetNS("client"), url)
+}
+
+// fetch fetches a page from a network namespace.
+func fetch(ctx context.Context, ns, url string) (body, hit string, err error) {
 	dial := func(ctx context.Context, network, to string) (c net.Conn, err error) {
-		err = doIn(testbed.Lab.NetNS("client"), func() (err error) {
+		err = doIn(ns, func() (err error) {
 			c, err = (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, network, to)
 			return err
 		})
