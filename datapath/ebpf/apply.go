@@ -220,6 +220,7 @@ func (d *Driver) applyState(want *state) error {
 		d.addTargets, d.addTables, d.switchOver, d.attachAll,
 		d.drainEnded, d.detach, d.endPaths, d.leaveFunctions, d.dropTargets,
 		func(*state) error { return d.maps.tables.settle() },
+		func(*state) error { return forgetPast(d.opts.dir()) },
 	}
 	for _, step := range steps {
 		if err := step(want); err != nil {

@@ -26,8 +26,16 @@ type succession struct {
 	maps map[string]*ebpf.Map // by name: new ones, pinned under nextPrefix
 }
 
-// nextPrefix is of the names of maps that wait for their turn.
-const nextPrefix = "next-"
+// nextPrefix is of the names of maps that wait for their turn; pastPrefix of those that
+// programs of older versions go on with until they are replaced.
+const (
+	nextPrefix = "next-"
+	pastPrefix = "past-"
+)
+
+// programMaps hold programs. The kernel empties such a map when its last pin is gone,
+// whatever programs still use it.
+var programMaps = []string{"stages", "fast_stages", "banks", "fast_banks"}
 
 // firstToTurn gets its name first: as long as it waits, all do.
 const firstToTurn = "stages"
@@ -162,13 +170,20 @@ func (s *succession) replace(name string, spec *ebpf.MapSpec) error {
 	return nil
 }
 
-// turn gives the new maps their names. Then nothing but the old programs holds the
-// old ones.
+// turn gives the new maps their names. Then nothing but the old programs, and the pins
+// that forgetPast removes, holds the old ones.
 func (s *succession) turn() error {
 	names := []string{firstToTurn}
 	for name := range s.maps {
 		if name != firstToTurn {
 			names = append(names, name)
+		}
+	}
+	for _, name := range programMaps {
+		// There is one where an earlier process died before all programs were replaced.
+		if err := os.Link(filepath.Join(s.dir, name), filepath.Join(s.dir, pastPrefix+name)); err != nil &&
+			!errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrExist) {
+			return fmt.Errorf("keep map %s for programs of an older version: %w", name, err)
 		}
 	}
 	for _, name := range names {
@@ -182,6 +197,16 @@ func (s *succession) turn() error {
 		}
 	}
 	s.close()
+	return nil
+}
+
+// forgetPast lets go of what older programs needed: none is on a device any more.
+func forgetPast(dir string) error {
+	for _, name := range programMaps {
+		if err := os.Remove(filepath.Join(dir, pastPrefix+name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove map %s of an older version: %w", name, err)
+		}
+	}
 	return nil
 }
 

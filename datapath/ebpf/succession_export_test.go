@@ -139,3 +139,29 @@ func (d *Driver) Pinned() (names []string, err error) {
 	}
 	return names, err
 }
+
+// ChangeLayout has the closed data path look as if a version with another layout had left it.
+func ChangeLayout(opts Options) error {
+	if err := opts.fill(); err != nil {
+		return err
+	}
+	file := filepath.Join(opts.dir(), "frags")
+	old, err := ebpf.LoadPinnedMap(file, nil)
+	if err != nil {
+		return err
+	}
+	defer old.Close()
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: old.Type(), KeySize: old.KeySize(), ValueSize: old.ValueSize(), MaxEntries: 2 * old.MaxEntries()})
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	return errors.Join(os.Remove(file), m.Pin(file))
+}
+
+// Turn gives the new maps their names, and leaves the older programs where they are.
+func (d *Driver) Turn() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.switchOver(nil)
+}

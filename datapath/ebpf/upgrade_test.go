@@ -92,6 +92,38 @@ func (c *testbed) upgrade() {
 	}
 }
 
+// TestUpgradeFunctions: between the moment that the new maps have their names and that in
+// which a device gets the new program, the older program still runs functions, at tc and XDP.
+// A process that dies in between changes nothing.
+func TestUpgradeFunctions(t *testing.T) {
+	c := newCrossing(t, onpath.FastAlways)
+	c.apply()
+	c.settle(1)
+	for i := range byte(2) {
+		c.w.must(c.dp.Close())
+		c.w.must(ebpf.ChangeLayout(c.options("gw")))
+		d := c.Reopen("gw").(*ebpf.Driver)
+		if c.dp = d; !d.Succeeds() {
+			t.Fatal("the maps of the older version are taken for this one's")
+		}
+		c.w.must(d.Turn())
+		for flow := range byte(10) { // the kernel empties maps of programs some time after their last pin is gone
+			time.Sleep(10 * time.Millisecond)
+			c.cross(1)
+			c.cross(10*i + flow + 2) // of a flow that the fast path does not know
+		}
+	}
+	c.apply()
+	c.settle(1)
+	names, err := c.dp.(*ebpf.Driver).Pinned()
+	c.w.must(err)
+	for _, n := range names {
+		if strings.HasPrefix(n, "next-") || strings.HasPrefix(n, "past-") {
+			t.Errorf("%s is left of the upgrade", n)
+		}
+	}
+}
+
 // TestUpgradeTranslations: flows that an instance has begun from its private addresses
 // keep the ports by which they are known outside, from an older version's translations
 // whose layout is no more.
