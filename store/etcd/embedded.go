@@ -50,6 +50,7 @@ type embedded struct {
 	lock    *os.File
 	etcd    *embed.Etcd
 	client  *clientv3.Client
+	files   opened
 	up      atomic.Bool
 	first   atomic.Bool   // this process made the store
 	failed  chan struct{} // closed with the first fatal
@@ -143,6 +144,10 @@ func (e *embedded) start(ctx context.Context, log *slog.Logger) error {
 	if e.etcd, err = e.open(ctx, dir, log); err != nil {
 		return e.startFailed(err)
 	}
+	if e.files, err = openedIn(e.dir); err != nil {
+		e.etcd.Close()
+		return e.startFailed(err)
+	}
 	e.client = v3client.New(e.etcd.Server)
 	e.up.Store(true)
 	log.Info("store ready", "dir", e.dir, "took", time.Since(began).Round(time.Millisecond))
@@ -185,7 +190,9 @@ func (e *embedded) broken() error {
 		return nil
 	}
 	f := onpath.Errorf(onpath.CodeUnavailable, "the store in %s stopped: %s", e.dir, cause)
-	f.Remedy = "make sure the disk is healthy and has room, then restart the server"
+	if f.Remedy = "make sure the disk is healthy and has room, then restart the server"; cause == deleted {
+		f.Remedy = e.savesWhatIsLeft()
+	}
 	return f
 }
 

@@ -1,14 +1,17 @@
 package etcd
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"time"
 
+	"go.etcd.io/bbolt"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/storage/schema"
 	"go.etcd.io/etcd/server/v3/storage/wal"
@@ -30,6 +33,9 @@ func check(dir string) (err error) {
 	logs := filepath.Join(dir, "member", "wal")
 	if !wal.Exist(logs) {
 		return fmt.Errorf("there is no log in %s: %w", logs, errEmpty)
+	}
+	if err := checkPages(filepath.Join(dir, "member", "snap", "db")); err != nil {
+		return err
 	}
 	// Only the very first file can be without an entry; once there are others,
 	// snapshots were taken.
@@ -169,4 +175,39 @@ func finish(s *embed.Etcd, starting <-chan launched, err error) {
 	case <-done:
 	case <-time.After(limit):
 	}
+}
+
+// checkPages walks through all pages of the database: at one that is damaged etcd ends
+// the process, from a goroutine in which nobody can stop that.
+func checkPages(path string) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // pages that point outside of the file
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("its database %s is damaged: %v", path, p)
+		}
+	}()
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{ReadOnly: true, Timeout: time.Second})
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return nil // it is made anew from the log
+	case err != nil:
+		return fmt.Errorf("its database %s is damaged: %w", path, err)
+	}
+	defer db.Close()
+	err = db.View(func(tx *bbolt.Tx) error {
+		return tx.ForEach(func(name []byte, b *bbolt.Bucket) error {
+			var before []byte
+			return b.ForEach(func(k, _ []byte) error {
+				if before != nil && bytes.Compare(before, k) >= 0 {
+					return fmt.Errorf("the keys of its part %q are out of order", name)
+				}
+				before = k
+				return nil
+			})
+		})
+	})
+	if err != nil {
+		return fmt.Errorf("its database %s is damaged: %w", path, err)
+	}
+	return nil
 }

@@ -84,9 +84,12 @@ const (
 	deletion         // what frees space in the end
 )
 
-// checkSpace refuses writes before the disk is full.
+// checkSpace refuses writes before the disk is full, and to files that nobody finds again.
 func (e *embedded) checkSpace(p purpose) error {
 	if err := e.broken(); err != nil {
+		return err
+	}
+	if err := e.stillThere(); err != nil {
 		return err
 	}
 	free, err := e.free()

@@ -104,6 +104,9 @@ func (s *Store) tryWrite(ctx context.Context, b onpath.Batch) (done bool, w onpa
 	if !r.Succeeded {
 		return t.refused(r, b)
 	}
+	if err := s.stillThere(); err != nil { // it may have been taken away meanwhile
+		return false, w, err
+	}
 	w.Revision = r.Header.Revision
 	b.SetVersions(w.Revision)
 	return true, w, nil
