@@ -107,7 +107,7 @@ const (
 // exec makes new instances, which serve once they succeed by it; the others are taken up
 // by those that run.
 type Health struct {
-	TCP  uint16   `json:"tcp,omitempty"`  // port to connect to, in the instance's namespace
+	TCP  Port     `json:"tcp,omitempty"`  // port to connect to, in the instance's namespace
 	Exec []string `json:"exec,omitempty"` // command in the container; exit code 0 is healthy
 	// Every is the time between probes; default 1s.
 	Every Duration `json:"every,omitempty"`

@@ -22,6 +22,22 @@ type Rate int64
 // Duration is a span of time as Go writes it: "100ms", "60s", "1h30m".
 type Duration time.Duration
 
+// Port is one TCP port; 0 in Go only, where none is named.
+type Port uint16
+
+// UnmarshalText refuses 0, which would stand for none.
+func (p *Port) UnmarshalText(b []byte) error {
+	n, err := strconv.ParseUint(string(b), 10, 16)
+	if err != nil || n == 0 {
+		return fmt.Errorf("%q is not a port (write 1 to 65535)", b)
+	}
+	*p = Port(n)
+	return nil
+}
+
+// UnmarshalJSON takes a plain number.
+func (p *Port) UnmarshalJSON(b []byte) error { return textOrNumber(b, p) }
+
 // PortRange is one port or a range, ends included: "80", "8000-8999".
 type PortRange struct{ First, Last uint16 }
 

@@ -1,6 +1,11 @@
 package onpath
 
-import "testing"
+import (
+	"encoding/json"
+	"net/netip"
+	"strings"
+	"testing"
+)
 
 // TestRounded: amounts for people have three digits and a unit, whatever divides them.
 func TestRounded(t *testing.T) {
@@ -17,5 +22,29 @@ func TestRounded(t *testing.T) {
 		if got := r.Rounded(); got != want {
 			t.Errorf("%d bit/s: %s, want %s", int64(r), got, want)
 		}
+	}
+}
+
+// TestPortZero: a port of 0 is refused, as it would stand for none.
+func TestPortZero(t *testing.T) {
+	for _, data := range []string{`{"tcp": 0}`, `{"tcp": "0"}`, `{"tcp": 65536}`, `{"tcp": -1}`} {
+		var h Health
+		if err := json.Unmarshal([]byte(data), &h); err == nil {
+			t.Errorf("%s is taken as %+v", data, h)
+		}
+	}
+	var h Health
+	if err := json.Unmarshal([]byte(`{"tcp": 3128}`), &h); err != nil || h.TCP != 3128 {
+		t.Errorf("%+v, %v", h, err)
+	}
+}
+
+// TestUplinkOnLoopback: the loopback device is no uplink.
+func TestUplinkOnLoopback(t *testing.T) {
+	n := &Node{TypeMeta: TypeMeta{APIVersion: APIVersion, Kind: KindNode}, Metadata: Metadata{Name: "n"}}
+	n.Spec.Cloudlet, n.Spec.Underlay.Address = "c", netip.MustParseAddr("10.0.0.1")
+	n.Spec.Uplinks = []Uplink{{Name: "u", Device: "lo", Attach: AttachRouter}}
+	if err := n.Validate(); err == nil || !strings.Contains(err.Error(), "loopback") {
+		t.Errorf("got %v", err)
 	}
 }

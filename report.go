@@ -20,6 +20,8 @@ type NodeReport struct {
 	Capacity  Resources `json:"capacity"`
 	// UnderlayMTU is the MTU of the device with the underlay address, bytes.
 	UnderlayMTU int `json:"underlayMTU"`
+	// UnderlayDevice is the name of that device; "" without one.
+	UnderlayDevice string `json:"underlayDevice,omitempty"`
 	// Addresses are the machine's own, in order: of all devices, but loopback's and
 	// link-local ones.
 	Addresses []netip.Addr `json:"addresses,omitempty"`

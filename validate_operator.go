@@ -99,7 +99,9 @@ func (v *validation) uplinks(uplinks []Uplink) {
 		u := &uplinks[i]
 		at := index("spec.uplinks", i)
 		v.name(at+".name", u.Name)
-		v.device(at+".device", u.Device)
+		if v.device(at+".device", u.Device); u.Device == "lo" {
+			v.add(at+".device", "name the device by which transit traffic comes", "no traffic of others passes the loopback device")
+		}
 		for j := range i {
 			if u.Name != "" && uplinks[j].Name == u.Name {
 				v.add(at+".name", "", "another uplink is called %q", u.Name)

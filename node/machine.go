@@ -48,14 +48,15 @@ func (m *machine) current() sighting {
 
 // sighting is what was seen of the machine.
 type sighting struct {
-	kernel      string
-	capacity    onpath.Resources
-	underlayMTU int // bytes
-	addresses   []netip.Addr
-	conditions  []onpath.Condition
-	refused     map[string]string // uplinks left out of the configuration: name → reason word
-	devices     watched
-	firewallErr string // why the host's firewall could not be read whole
+	kernel         string
+	capacity       onpath.Resources
+	underlayMTU    int // bytes
+	underlayDevice string
+	addresses      []netip.Addr
+	conditions     []onpath.Condition
+	refused        map[string]string // uplinks left out of the configuration: name → reason word
+	devices        watched
+	firewallErr    string // why the host's firewall could not be read whole
 }
 
 // defaultNetwork is assumed where no device tells its speed.
@@ -122,7 +123,7 @@ func (m *machine) look() {
 
 // reports tells whether a report would say another thing than before.
 func (s sighting) reports(old sighting) bool {
-	return hashOf(old.conditions) != hashOf(s.conditions) || old.underlayMTU != s.underlayMTU ||
+	return hashOf(old.conditions) != hashOf(s.conditions) || old.underlayMTU != s.underlayMTU || old.underlayDevice != s.underlayDevice ||
 		!slices.Equal(old.addresses, s.addresses) || old.capacity != s.capacity
 }
 
@@ -172,7 +173,7 @@ func (m *machine) inspectAll(spec onpath.NodeSpec) (sighting, error) {
 	under, c := underlay(h, spec.Underlay.Address)
 	now.conditions = append(now.conditions, c)
 	if under != nil {
-		now.underlayMTU = under.Attrs().MTU
+		now.underlayMTU, now.underlayDevice = under.Attrs().MTU, under.Attrs().Name
 		rate = m.speed(under.Attrs().Name)
 	}
 	now.devices = watchedOf(h, spec, under)

@@ -33,7 +33,7 @@ func healthOf(h onpath.Health) health {
 	if h.Start <= 0 {
 		h.Start = onpath.Duration(time.Minute)
 	}
-	return health{TCP: h.TCP, Exec: h.Exec, Every: h.Every, Failures: h.Failures, Start: h.Start}
+	return health{TCP: uint16(h.TCP), Exec: h.Exec, Every: h.Every, Failures: h.Failures, Start: h.Start}
 }
 
 func (h health) probed() bool { return h.TCP != 0 || len(h.Exec) > 0 || h.budget != 0 }

@@ -41,7 +41,7 @@ func (a *Agent) Report() onpath.NodeReport {
 	r := onpath.NodeReport{
 		Node: a.opt.Name, Plan: a.acked, PlanError: a.planProblem(),
 		Version: a.opt.Version, Kernel: m.kernel, Started: a.started,
-		Capacity: m.capacity, UnderlayMTU: m.underlayMTU, NoHostImage: !a.opt.HostImage,
+		Capacity: m.capacity, UnderlayMTU: m.underlayMTU, UnderlayDevice: m.underlayDevice, NoHostImage: !a.opt.HostImage,
 		Addresses: m.addresses, Conditions: slices.Clone(m.conditions), Paths: a.countedPaths(),
 		Unreachable: unreachable(a.plan, a.detector, a.echo), Distances: a.measuring.distances(),
 	}

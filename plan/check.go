@@ -125,6 +125,23 @@ func (w checker) checkNodes() (errs onpath.Errors) {
 		}
 		errs = append(errs, checkGateways(n)...)
 		errs = append(errs, w.checkUnderlay(n)...)
+		errs = append(errs, w.checkUplinkDevices(n)...)
+	}
+	return errs
+}
+
+// checkUplinkDevices refuses uplinks on the device by which the tunnels of a node
+// come, where it has any; the machine's own traffic (attach: host) goes there, too.
+func (w checker) checkUplinkDevices(n *node) (errs onpath.Errors) {
+	if !w.changed[onpath.KeyOf(n.obj)] || n.st == nil || n.st.Report == nil || len(n.c.nodes) < 2 {
+		return nil
+	}
+	for i, u := range n.obj.Spec.Uplinks {
+		if u.Device == n.st.Report.UnderlayDevice && u.Attach != onpath.AttachHost {
+			errs = append(errs, fault(n.obj, onpath.CodeInvalid, fmt.Sprintf("spec.uplinks[%d].device", i),
+				"name another device, or give the node an underlay address on another one",
+				"the tunnels of the node come in by %s, which has its underlay address", u.Device))
+		}
 	}
 	return errs
 }

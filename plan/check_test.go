@@ -65,13 +65,26 @@ func TestRefusals(t *testing.T) {
 		code  onpath.Code
 		say   string
 	}{
-		"unknown function":                  {chain(nil, through("wf", 1)), "spec.through[0].function", onpath.CodeNotFound, "did you mean fw?"},
-		"function of the operator":          {chain(nil, through("shared", 1)), "spec.through[0].function", onpath.CodeNotFound, "did you mean operator/shared?"},
-		"function not shared":               {chain(nil, through("operator/private", 1)), "spec.through[0].function", onpath.CodeForbidden, "not shared"},
-		"unknown deployment":                {chain(nil, through("fw", 1), dep("nope")), "spec.through[1].deployment", onpath.CodeNotFound, "no deployment default/nope"},
-		"deployment of another tenant":      {chain(nil, dep("operator/opd")), "spec.through[0].deployment", onpath.CodeForbidden, "another tenant"},
-		"unknown hosts":                     {chain(func(s *onpath.ChainSpec) { s.To = onpath.Endpoints{Hosts: "x"} }, dep("d1")), "spec.to.hosts", onpath.CodeNotFound, "no hosts default/x"},
-		"hosts of another tenant":           {append(chain(func(s *onpath.ChainSpec) { s.To = onpath.Endpoints{Hosts: "operator/h"} }, dep("d1")), hosts("operator", "h", "192.0.2.1")), "spec.to.hosts", onpath.CodeForbidden, "another tenant"},
+		"unknown function":             {chain(nil, through("wf", 1)), "spec.through[0].function", onpath.CodeNotFound, "did you mean fw?"},
+		"function of the operator":     {chain(nil, through("shared", 1)), "spec.through[0].function", onpath.CodeNotFound, "did you mean operator/shared?"},
+		"function not shared":          {chain(nil, through("operator/private", 1)), "spec.through[0].function", onpath.CodeForbidden, "not shared"},
+		"unknown deployment":           {chain(nil, through("fw", 1), dep("nope")), "spec.through[1].deployment", onpath.CodeNotFound, "no deployment default/nope"},
+		"deployment of another tenant": {chain(nil, dep("operator/opd")), "spec.through[0].deployment", onpath.CodeForbidden, "another tenant"},
+		"unknown hosts":                {chain(func(s *onpath.ChainSpec) { s.To = onpath.Endpoints{Hosts: "x"} }, dep("d1")), "spec.to.hosts", onpath.CodeNotFound, "no hosts default/x"},
+		"hosts of another tenant":      {append(chain(func(s *onpath.ChainSpec) { s.To = onpath.Endpoints{Hosts: "operator/h"} }, dep("d1")), hosts("operator", "h", "192.0.2.1")), "spec.to.hosts", onpath.CodeForbidden, "another tenant"},
+		"weights for an unknown node": {chain(nil, onpath.Element{Deployment: "d1", Weights: map[string]int{"fra1-n1": 1, "fra1-n9": 2}}),
+			"spec.through[0].weights[fra1-n9]", onpath.CodeNotFound, "no node fra1-n9"},
+		"weights from an unknown node": {chain(nil, onpath.Element{Deployment: "d1",
+			WeightsFrom: map[string]map[string]int{"fra1-n1": {"fra1-n2": 1}, "fra1-n8": {"fra1-n1": 1}}}),
+			"spec.through[0].weightsFrom[fra1-n8]", onpath.CodeNotFound, "no node fra1-n8"},
+		"weights toward an unknown node": {chain(nil, onpath.Element{Deployment: "d1",
+			WeightsFrom: map[string]map[string]int{"fra1-n1": {"fra1-n7": 1}}}),
+			"spec.through[0].weightsFrom[fra1-n1][fra1-n7]", onpath.CodeNotFound, "no node fra1-n7"},
+		"uplink on the underlay's device": {[]onpath.Object{func() onpath.Object {
+			n := aNode("fra1-n1", "fra1", 101, false)
+			n.Spec.Uplinks = []onpath.Uplink{{Name: "core", Device: "eth9", Attach: onpath.AttachRouter}}
+			return n
+		}()}, "spec.uplinks[0].device", onpath.CodeInvalid, "tunnels of the node come in by eth9"},
 		"unknown cloudlet":                  {chain(func(s *onpath.ChainSpec) { s.At.Cloudlets = []string{"fra2"} }, dep("d1")), "spec.at.cloudlets[0]", onpath.CodeNotFound, "no cloudlet fra2"},
 		"to a deployment":                   {chain(func(s *onpath.ChainSpec) { s.To = onpath.Endpoints{Deployment: "d2"} }, dep("d1")), "spec.to.deployment", onpath.CodeUnsupported, "cannot lead to a deployment"},
 		"from a deployment without address": {chain(func(s *onpath.ChainSpec) { s.From = onpath.Endpoints{Deployment: "quiet"} }, dep("d1")), "spec.from.deployment", onpath.CodeInvalid, "no address of their own"},

@@ -3,6 +3,8 @@ package plan
 import (
 	"cmp"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/onpath/onpath"
 )
@@ -32,10 +34,33 @@ func (w *resolver) resolveElements(c *chain) {
 			c.fail(onpath.CodeInvalid, field, "", "the chain is a loop: deployment %s is its spec.from too", e.dep)
 		}
 		e.lost, e.none = fates(o, e)
+		w.checkWeights(c, field, e)
 		if e.inline() && e.mirror() {
 			c.fail(onpath.CodeUnsupported, field+".mode", "take mode out: an ebpf function that only looks passes every packet on", "an ebpf function gets no copies; it is run on the packets themselves")
 		}
 		c.elements = append(c.elements, e)
+	}
+}
+
+// checkWeights refuses shares of nodes that do not exist. A node that goes later takes
+// its share with it.
+func (w *resolver) checkWeights(c *chain, field string, e element) {
+	if !w.changed[onpath.KeyOf(c.obj)] {
+		return
+	}
+	known := func(at, node string) {
+		if _, ok := w.Objects[onpath.Key{Kind: onpath.KindNode, Name: node}]; !ok {
+			c.fail(onpath.CodeNotFound, fmt.Sprintf("%s[%s]", at, node), "write the name of a node, or take it out", "there is no node %s", node)
+		}
+	}
+	for _, n := range slices.Sorted(maps.Keys(e.weights)) {
+		known(field+".weights", n)
+	}
+	for _, from := range slices.Sorted(maps.Keys(e.weightsFrom)) {
+		known(field+".weightsFrom", from)
+		for _, to := range slices.Sorted(maps.Keys(e.weightsFrom[from])) {
+			known(fmt.Sprintf("%s.weightsFrom[%s]", field, from), to)
+		}
 	}
 }
 

@@ -201,7 +201,7 @@ func (s *sim) ack(node string, k int) {
 // unless broken.
 func (s *sim) report(node string) {
 	st := s.states[node]
-	r := &onpath.NodeReport{Node: node, Capacity: onpath.Resources{CPU: 8000, Memory: 8 << 30}, UnderlayMTU: 1500, NoHostImage: s.hostless[node], Addresses: s.machines[node], Paths: map[onpath.PathID]uint64{}}
+	r := &onpath.NodeReport{Node: node, Capacity: onpath.Resources{CPU: 8000, Memory: 8 << 30}, UnderlayMTU: 1500, UnderlayDevice: "eth9", NoHostImage: s.hostless[node], Addresses: s.machines[node], Paths: map[onpath.PathID]uint64{}}
 	if st.Acked != nil {
 		r.Plan = st.Acked.Generation
 		for _, i := range st.Acked.Instances {

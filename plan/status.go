@@ -108,6 +108,21 @@ func reported(r *onpath.InstanceReport) onpath.InstanceStatus {
 
 func title(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
 
+// ownConditions of a Node are the server's; the others are the node's.
+var ownConditions = []string{"Ready", "Planned", "Gateway", onpath.ConditionDrained}
+
+// withoutOld are a Node's conditions without those that the node has ceased to report,
+// of an uplink that was removed above all.
+func withoutOld(list []onpath.Condition, r *onpath.NodeReport) []onpath.Condition {
+	if len(r.Conditions) == 0 {
+		return list // it has not looked yet
+	}
+	return slices.DeleteFunc(slices.Clone(list), func(c onpath.Condition) bool {
+		return !slices.Contains(ownConditions, c.Type) &&
+			!slices.ContainsFunc(r.Conditions, func(have onpath.Condition) bool { return have.Type == c.Type })
+	})
+}
+
 func (w *teller) nodeStatus(n *node) {
 	o := current(w.world, n.obj)
 	st := o.Status
@@ -130,6 +145,7 @@ func (w *teller) nodeStatus(n *node) {
 		r := n.st.Report
 		st.Version, st.Kernel, st.Capacity, st.HostImage = r.Version, r.Kernel, n.capacity(), !r.NoHostImage
 		st.Addresses = r.Addresses
+		st.Conditions = withoutOld(st.Conditions, r)
 		for _, c := range r.Conditions {
 			if c.Type == "Ready" {
 				ok, reason, message = ok && c.Status != onpath.False, c.Reason, c.Message
@@ -148,6 +164,8 @@ func (w *teller) nodeStatus(n *node) {
 		st.Conditions = w.condition(st.Conditions, "Gateway", false, "ThirdGateway", fmt.Sprintf("its uplinks are left alone: cloudlet %s has gateways %s already, and %s", n.c.name, n.c.gatewayNames(), thirdGateway))
 	} else if n.obj.Gateway() && !n.host() {
 		st.Conditions = w.condition(st.Conditions, "Gateway", true, "InUse", "")
+	} else {
+		st.Conditions = slices.DeleteFunc(slices.Clone(st.Conditions), func(c onpath.Condition) bool { return c.Type == "Gateway" })
 	}
 	st.Ready = ok
 	st.Conditions = w.condition(w.drained(n, st.Conditions), "Ready", ok, reason, message)

@@ -20,6 +20,7 @@ var ownForms = map[string]object{
 	"Rate":           {"type": "string", "pattern": `^[0-9]+(\.[0-9]+)?[TGMk]?bit$`, "examples": []string{"1Gbit", "100Mbit"}},
 	"Percent":        {"type": "string", "pattern": `^[0-9]+(\.[0-9]+)?%$`, "examples": []string{"5%"}},
 	"Duration":       {"type": "string", "pattern": `^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$`, "examples": []string{"100ms", "60s"}},
+	"Port":           {"type": "integer", "minimum": 1, "maximum": 65535},
 	"PortRange":      {"type": []string{"string", "integer"}, "pattern": `^[0-9]+(-[0-9]+)?$`, "minimum": 0, "maximum": 65535, "examples": []string{"80", "8000-8999"}},
 	"Protocol":       {"type": []string{"string", "integer"}, "pattern": `^(tcp|udp|icmp|[0-9]{1,3})$`, "minimum": 0, "maximum": 255, "examples": []string{"tcp", "udp", "icmp"}},
 	"Prefix":         {"type": "string", "examples": []string{"198.51.100.10", "198.51.100.0/24", "2001:db8::/32"}},
