@@ -50,7 +50,8 @@ func (w *resolver) checkWeights(c *chain, field string, e element) {
 	}
 	known := func(at, node string) {
 		if _, ok := w.Objects[onpath.Key{Kind: onpath.KindNode, Name: node}]; !ok {
-			c.fail(onpath.CodeNotFound, fmt.Sprintf("%s[%s]", at, node), "write the name of a node, or take it out", "there is no node %s", node)
+			c.fail(onpath.CodeNotFound, fmt.Sprintf("%s[%s]", at, node), "write the name of a node, or take it out",
+				"there is no node %s", node)
 		}
 	}
 	for _, n := range slices.Sorted(maps.Keys(e.weights)) {

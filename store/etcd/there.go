@@ -61,7 +61,7 @@ const deleted = "its files were deleted or replaced while the server runs, and w
 // savesWhatIsLeft is what an operator does about deleted.
 func (e *embedded) savesWhatIsLeft() string {
 	return "this server still reads what it had: save it (onpath get KIND -o yaml, for each kind), stop the server, restore " + e.dir +
-		" from a backup, start it again; without a backup it starts with an empty store, and nodes keep what they run until you accept that"
+		" from a backup, start it again"
 }
 
 func (s *Store) stillThere() error {
