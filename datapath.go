@@ -133,6 +133,34 @@ type DatapathConfig struct {
 	Functions []InlineFunction `json:"functions,omitempty"`
 	// Tenants are the limits of those that have any but the ones of Paths and Vports.
 	Tenants []TenantLimits `json:"tenants,omitempty"`
+	// Punt hands packets to the agent; nil: none.
+	Punt *Punt `json:"punt,omitempty"`
+}
+
+// Punt says which packets go to the node's agent, whole and before any rule, in place of
+// being forwarded: signalling messages of GIST (RFC 5971) that come in at routing uplinks,
+// if somebody reads (PuntReader). Others, and all while nobody reads, are forwarded.
+type Punt struct {
+	// NSLPID is the signalling application. Its messages go to the agent if they are for
+	// whoever stands on the way, or for one of the node's own addresses.
+	NSLPID uint16 `json:"nslpid"`
+	// Rate is how many packets a second the agent is given, after a rest a tenth of that at
+	// once. What is more is dropped.
+	Rate int `json:"rate"`
+}
+
+// Punted is a packet that was handed to the agent.
+type Punted struct {
+	Vport  VportID // where it came in
+	Device int     // likewise: the index of the device
+	Packet []byte  // from the IP header on
+}
+
+// PuntReader is a Datapath that hands packets to the agent.
+type PuntReader interface {
+	// Punted calls take with each, one after the other, until ctx ends. Who takes must not
+	// keep Packet. One may read at a time.
+	Punted(ctx context.Context, take func(Punted)) error
 }
 
 // WithoutUnderlay is what a driver does with the configuration while no device of the

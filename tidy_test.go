@@ -27,6 +27,8 @@ var rules = []struct {
 	{".", []string{"*"}, "the root package is the contract between all parts and does no I/O"},
 	{"plan", []string{"*"}, "plan decides from a snapshot; whatever it imported could make it impure"},
 	{"plan", []string{"std:net", "std:net/http", "std:os", "std:log", "std:log/slog", "std:io/fs", "std:math/rand", "std:math/rand/v2", "std:crypto/rand"}, "plan has no clock, no network, no logger and no randomness of its own"},
+	{"signal", []string{"*"}, "signalling is machines that are told what came and what time it is; whatever they imported could make them impure"},
+	{"signal", []string{"std:net", "std:net/http", "std:os", "std:log", "std:log/slog", "std:io/fs", "std:math/rand", "std:math/rand/v2", "std:crypto/rand"}, "signal has no clock, no network, no logger and no randomness of its own"},
 	{"control", []string{"node", "datapath", "runtime", "lab", "api", "cmd", "demo"}, "the server's loops reach nodes through the session and nothing else"},
 	{"store", []string{"control", "api", "plan", "node", "cmd"}, "a store keeps objects and knows nobody who uses it"},
 	{"node", []string{"control", "plan", "store", "lab", "cmd", "datapath", "runtime", "demo"}, "the agent is the other role; it knows drivers by their interface"},

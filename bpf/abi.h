@@ -451,6 +451,7 @@ struct node {
 enum stage {
 	STAGE_FUNCTIONS = 0, /* the dispatcher */
 	STAGE_RESUME,        /* behind the functions */
+	STAGE_PUNT,          /* to the agent */
 	STAGES,
 };
 
@@ -670,6 +671,25 @@ struct watch_key {
 struct watch_counters {
 	__u64 packets; /* wire segments */
 	__u64 bytes;
+};
+
+/* The punt port (lib/punt.h). */
+#define PUNT_REASON     0x90 /* third byte of a frame's source, and why */
+#define PUNT_SIGNALLING 0
+#define GIST_PORT       270
+
+struct punt {
+	__u32 ifindex; /* this end's; 0: there is no port */
+	__u32 nslpid;  /* signalling application whose messages are for the agent; 0: none */
+	__u32 until;   /* seconds of the monotonic clock: so long somebody reads */
+	__u32 pad;
+	__u64 interval; /* from one packet to the next, ns */
+	__u64 burst;    /* how far ahead of the clock, ns */
+};
+
+struct punt_state {
+	__u64 due; /* when all that has passed would have passed at the rate */
+	__u64 taken, refused; /* packets */
 };
 
 /* Head of a captured packet; the packet follows. */

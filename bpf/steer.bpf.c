@@ -18,6 +18,7 @@
  */
 #include "lib/fast.h"
 #include "lib/probe.h"
+#include "lib/punt.h"
 #include "lib/send.h"
 
 /* Decide on a packet, and begin to send it. */
@@ -183,6 +184,8 @@ static __always_inline int from_edge(struct __sk_buff *skb, struct node *n, stru
 		count_in(skb, p, p->prev_slot, p->prev);
 		return drop(p, DROP_TUNNEL_SOURCE);
 	}
+	if ((attach == ATTACH_ROUTER || attach == ATTACH_ARM) && is_signalling(skb, p))
+		return PUNT;
 	bpf_skb_load_bytes(skb, 0, p->macs, 12);
 	return note ? finish(skb, p, note) : steer(skb, p);
 }
@@ -204,7 +207,7 @@ static __always_inline int at_uplink(struct __sk_buff *skb, struct node *n, stru
 		return TC_ACT_UNSPEC;
 	}
 	rc = from_edge(skb, n, p, attach);
-	if (rc == RUN_FUNCTIONS)
+	if (rc == RUN_FUNCTIONS || rc == PUNT)
 		return rc;
 	if (attach == ATTACH_TAP)
 		return TC_ACT_SHOT;
@@ -584,6 +587,10 @@ int onpath_steer(struct __sk_buff *skb)
 		rc = behind_functions(skb, p);
 	} else {
 		rc = at_device(skb, p);
+	}
+	if (rc == PUNT) {
+		bpf_tail_call_static(skb, &stages, STAGE_PUNT);
+		return TC_ACT_UNSPEC;
 	}
 	if (rc != RUN_FUNCTIONS)
 		return rc;

@@ -41,7 +41,7 @@ static __always_inline int read_ports(struct flow_key *k, const __u8 *l4, const 
 		return 0;
 	if (proto == IPPROTO_UDP) {
 		*(__u32 *)&k->sport = *(const __u32 *)l4;
-		return k->dport != bpf_htons(tunnel_port);
+		return k->dport != bpf_htons(tunnel_port) && k->dport != bpf_htons(GIST_PORT);
 	}
 	if (proto == IPPROTO_ICMP ? l4[0] != 8 && l4[0] != 0 : l4[0] != 128 && l4[0] != 129)
 		return 0;

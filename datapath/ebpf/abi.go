@@ -347,7 +347,24 @@ type nodeValue struct {
 const (
 	stageFunctions uint32 = iota
 	stageResume
+	stagePunt
 )
+
+// Third byte of the source of a frame at the punt port, for signalling.
+const puntSignalling = 0x90
+
+type puntValue struct {
+	Ifindex  uint32
+	NSLPID   uint32
+	Until    uint32 // seconds
+	Pad      uint32
+	Interval uint64 // ns
+	Burst    uint64 // ns
+}
+
+type puntState struct {
+	Due, Taken, Refused uint64
+}
 
 // fast_stages: the same at XDP.
 const (

@@ -27,6 +27,7 @@ type kernelMaps struct {
 	paths     *kmap[uint32, pathValue]
 	uplinks   *kmap[uint32, uplinkValue]
 	fasts     *kmap[uint32, fastValue]
+	punts     *kmap[uint32, puntValue]
 	tenants   *ebpf.Map
 	holdings  *ebpf.Map
 	tables    *tableSpace
@@ -48,6 +49,7 @@ func openMaps(c *ebpf.Collection, spec *ebpf.CollectionSpec) (*kernelMaps, error
 	m.groups = opened[uint32, groupValue](c, "groups", note)
 	m.uplinks = opened[uint32, uplinkValue](c, "uplinks", note)
 	m.fasts = opened[uint32, fastValue](c, "fasts", note)
+	m.punts = opened[uint32, puntValue](c, "punts", note)
 	m.weights = opened[weightsKey, weightsValue](c, "weights", note)
 	m.paths = opened[uint32, pathValue](c, "paths", note)
 	m.functions = opened[uint32, functionValue](c, "functions", note)
@@ -126,6 +128,9 @@ func (d *Driver) apply(c *onpath.DatapathConfig) error {
 		if err := d.maps.vports.putAll(want.vports); err != nil {
 			return err
 		}
+	}
+	if err := d.applyPunt(c.Punt); err != nil {
+		return err
 	}
 	if lost := lostGroups(d.state, want); len(lost) > 0 {
 		ctx := d.life

@@ -76,6 +76,7 @@ type Driver struct {
 	// before, or its are not there any more.
 	succession *succession
 	att        *attachments
+	puntPort
 
 	mu       sync.Mutex // guards all below
 	maps     *kernelMaps
@@ -123,6 +124,7 @@ func New(opts Options) (*Driver, error) {
 		return nil, err
 	}
 	d := &Driver{opts: opts, ns: ns}
+	d.puntPort = puntPort{d}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := d.open(); err != nil {
@@ -157,6 +159,9 @@ func (d *Driver) open() error {
 	d.fast.next, d.fast.begun = d.fast.value.Epoch, true
 	if err := c.Maps["stages"].Put(stageResume, c.Programs[program]); err != nil {
 		return fmt.Errorf("put the program in its place behind the functions: %w", err)
+	}
+	if err := c.Maps["stages"].Put(stagePunt, c.Programs[puntProgram]); err != nil {
+		return fmt.Errorf("put the program of the punt port in its place: %w", err)
 	}
 	if err := d.forgetWatches(); err != nil {
 		return err
@@ -315,7 +320,7 @@ func remove(ctx context.Context, opts Options, ns *namespace) error {
 		for _, l := range devices {
 			errs = append(errs, ctx.Err(), removeFilters(ns.nl, l.Attrs().Index, nil))
 		}
-		errs = append(errs, removeTunnel(ns.nl))
+		errs = append(errs, removeTunnel(ns.nl), removePunt(ns.nl))
 		if err := os.RemoveAll(opts.dir()); err != nil {
 			errs = append(errs, fmt.Errorf("unpin the data path: %w", err))
 		}

@@ -133,6 +133,9 @@ func (n *Node) fromUplink(device string, b []byte, h packet.Header) {
 		n.countDrop(edge, onpath.DropTunnelSource)
 		return
 	}
+	if n.punted(device, b, &h) {
+		return
+	}
 	came := h.Tuple
 	n.nat.in(n, b, &h)
 	w := n.newWork(b, h, edge)

@@ -52,6 +52,7 @@ type Node struct {
 	piece     piece // of the packet being worked on
 
 	taps map[*tap]struct{}
+	punt puntPort
 }
 
 var _ onpath.Datapath = (*Node)(nil)
@@ -143,6 +144,7 @@ func (n *Node) index(c *onpath.DatapathConfig) {
 	for _, p := range c.Peers {
 		n.peers[p.Node], n.secrets[p.Address] = p, p.Secret
 	}
+	n.punt.wanted = c.Punt
 	n.edge = nil
 	if c.Edge != nil {
 		e := *c.Edge

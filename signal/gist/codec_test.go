@@ -1,0 +1,86 @@
+package gist
+
+import (
+	"bytes"
+	"net/netip"
+	"reflect"
+	"testing"
+	"time"
+)
+
+func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
+
+func samples() []*Message {
+	four, six := Toward(addr("10.0.0.1"), addr("10.9.0.2")), Toward(addr("2001:db8::1"), addr("2001:db8:9::2")).Inverted()
+	six.HasProtocol, six.Protocol, six.HasLabel, six.FlowLabel = true, 17, true, 0x12345
+	six.HasSourcePort, six.SourcePort, six.DestinationPort = true, 5060, 5061
+	s := SessionID{1, 2, 3}
+	n := &NLI{Peer: "gw1", Address: addr("10.0.0.1"), TTL: 64, Valid: time.Minute}
+	n6 := &NLI{Peer: "gw12", Address: addr("2001:db8::1"), TTL: 64, Valid: time.Second}
+	return []*Message{
+		{Hops: 3, NSLPID: NSLPID, Type: Query, QMode: true, Source: true, Reply: true, MRI: &four, Session: &s, NLI: n, QueryCookie: []byte("12345678"), Payload: make([]byte, 8)},
+		{Hops: 3, NSLPID: NSLPID, Type: Response, Reply: true, MRI: &six, Session: &s, NLI: n6, QueryCookie: []byte("1234"), ResponderCookie: []byte("abcd")},
+		{Hops: 3, NSLPID: NSLPID, Type: Confirm, MRI: &four, Session: &s, NLI: n, ResponderCookie: []byte("abcd"), StackProposal: []byte("....")},
+		{Hops: 3, NSLPID: NSLPID, Type: Data, Explicit: true, MRI: &four, Session: &s, NLI: n, NAT: []byte("nats"), Payload: []byte("abcdefgh"), Others: []Object{{0x8abc, []byte("next")}}},
+		{Hops: 3, NSLPID: NSLPID, Type: ErrorMessage, NLI: n, Error: &Error{Class: ProtocolError, Code: codeObjectType, Subcode: 1, Session: &s, MRI: &six,
+			Comment: "why", Info: []byte{0, 1, 0, 1, 9, 9, 9, 9}, info: 1}},
+	}
+}
+
+// TestCodec: what is written is read, and every cut or changed length is refused.
+func TestCodec(t *testing.T) {
+	for _, m := range samples() {
+		b := m.Append(nil)
+		got, err := Parse(b)
+		if err != nil || !reflect.DeepEqual(got, m) {
+			t.Errorf("%d: %v\n got %+v\nwant %+v", m.Type, err, got, m)
+		}
+		for n := range b {
+			if _, err := Parse(b[:n]); err == nil {
+				t.Errorf("type %d cut to %d of %d bytes is accepted", m.Type, n, len(b))
+			}
+		}
+	}
+}
+
+// TestObjects: each object once, and unknown ones as their flags say (RFC 5971 §A.2.1).
+func TestObjects(t *testing.T) {
+	for _, c := range []struct {
+		head          uint16
+		code, subcode int
+		others        int
+	}{{0x0123, codeObjectType, 1, 0}, {0x4123, 0, 0, 0}, {0x8123, 0, 0, 1}, {0xc123, codeObjectType, 5, 0}, {objSession, codeObjectType, 0, 0}} {
+		b := appendObject(samples()[0].Append(nil), c.head, make([]byte, 16))
+		b[7] += 5
+		m, err := Parse(b)
+		if c.code == 0 {
+			if err != nil || len(m.Others) != c.others {
+				t.Errorf("object %#x: %v, %d go along", c.head, err, len(m.Others))
+			}
+			continue
+		}
+		if e, ok := err.(*Error); !ok || int(e.Code) != c.code || int(e.Subcode) != c.subcode {
+			t.Errorf("object %#x: %v", c.head, err)
+		}
+	}
+}
+
+// FuzzParse: nothing that comes in panics, and what is read is written alike.
+func FuzzParse(f *testing.F) {
+	for _, m := range samples() {
+		f.Add(m.Append(nil))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		m, err := Parse(b)
+		if err != nil {
+			return
+		}
+		again, err := Parse(m.Append(nil))
+		if err != nil {
+			t.Fatalf("%+v: %v", m, err)
+		}
+		if !bytes.Equal(m.Append(nil), again.Append(nil)) {
+			t.Fatalf("%+v\n%+v", m, again)
+		}
+	})
+}

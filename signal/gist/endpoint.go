@@ -1,0 +1,303 @@
+package gist
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net/netip"
+	"time"
+)
+
+// Timers. RFC 5971 §5.3.3 would allow a Query 32 s; a node that knows after three tries
+// that it is the last one is worth more to a signalling application (NetServ §2.1).
+const (
+	retry = 500 * time.Millisecond
+	tries = 3
+	// validity of routes that are learnt here, and how old one may be to be used unasked.
+	validity = 30 * time.Second
+	fresh    = 10 * time.Second
+	maxState = 4096 // routes
+)
+
+// Config is what an Endpoint needs.
+type Config struct {
+	Peer   string    // its identity, at most 64 bytes
+	Random io.Reader // session's cookies and the secret
+	// Source is the address by which this machine sends to another.
+	Source func(to netip.Addr) netip.Addr
+	// Initiates: it only begins sessions, and answers no Query.
+	Initiates bool
+}
+
+// Key names a route: a flow and a session.
+type Key struct {
+	Flow    MRI // downstream
+	Session SessionID
+}
+
+// Packet is a datagram that came in.
+type Packet struct {
+	From, To netip.AddrPort
+	Payload  []byte
+	TTL      uint8
+}
+
+// Datagram is one to send.
+type Datagram struct {
+	To      netip.AddrPort
+	From    netip.Addr // zero: any
+	Payload []byte
+}
+
+// Delivery is a payload for the signalling application.
+type Delivery struct {
+	Key
+	Upstream bool // it came from the node that is nearer to the flow's source
+	Hops     uint8
+	Payload  []byte
+}
+
+// Output is one thing to do or to know: one field is set.
+type Output struct {
+	Send    *Datagram
+	Deliver *Delivery
+	// Last: there is no further node toward the flow's destination.
+	Last *Key
+	// Changed: another node than before is the next one.
+	Changed *Key
+	// Failed: an error came back for what was sent.
+	Failed *Failure
+}
+
+// Failure is an error that a peer tells.
+type Failure struct {
+	Key   Key
+	Error *Error
+}
+
+// Peer is a neighbour on the way of a flow.
+type Peer struct {
+	Identity string
+	Address  netip.AddrPort
+	RTT      time.Duration // 0: not measured
+}
+
+type phase uint8
+
+const (
+	idle phase = iota
+	asking
+	known
+	last
+)
+
+// route is what is kept of one flow and session. The way down is that of a Querying
+// node's machine (RFC 5972 §6.1), the way up of a Responding node's (§6.2).
+type route struct {
+	down struct {
+		phase  phase
+		peer   Peer
+		until  time.Time // believed in; while asking: next try
+		fresh  time.Time
+		asked  time.Time
+		tries  int
+		cookie []byte
+		hops   uint8
+		queue  [][]byte
+	}
+	up struct {
+		peer  Peer // zero: none
+		until time.Time
+	}
+}
+
+// Endpoint is one node's GIST.
+type Endpoint struct {
+	config Config
+	secret []byte
+	routes map[Key]*route
+}
+
+// ErrTooLong says that a payload does not fit into one datagram.
+var ErrTooLong = errors.New("the message is longer than one datagram on the way may be (1232 bytes): shorten it")
+
+// New makes an endpoint.
+func New(c Config) (*Endpoint, error) {
+	e := &Endpoint{config: c, secret: make([]byte, 32), routes: map[Key]*route{}}
+	_, err := io.ReadFull(c.Random, e.secret)
+	return e, err
+}
+
+// Down sends a payload to the next node toward the flow's destination, which is found
+// first if it is not known.
+func (e *Endpoint) Down(now time.Time, k Key, hops uint8, payload []byte) ([]Output, error) {
+	r, err := e.route(k)
+	if err != nil {
+		return nil, err
+	}
+	d := &r.down
+	if e.message(Data, k, false, hops, payload).length() > MaxMessage {
+		return nil, ErrTooLong
+	}
+	if hops == 0 {
+		return nil, &Error{Class: PermanentFailure, Code: codeHops}
+	}
+	d.hops = hops
+	if d.phase == known && now.Before(d.fresh) {
+		return e.data(k, r, payload), nil
+	}
+	if len(d.queue) < 4 {
+		d.queue = append(d.queue, payload)
+	}
+	if d.phase == asking {
+		return nil, nil
+	}
+	d.phase, d.tries = asking, 0
+	return e.ask(now, k, r)
+}
+
+// Up sends a payload to the node from which the session came.
+func (e *Endpoint) Up(now time.Time, k Key, payload []byte) ([]Output, error) {
+	r := e.routes[k]
+	if r == nil || !r.up.peer.Address.IsValid() || now.After(r.up.until) {
+		return nil, protocolError(codeNoState, 0)
+	}
+	m := e.message(Data, k, true, DefaultHops, payload)
+	if m.length() > MaxMessage {
+		return nil, ErrTooLong
+	}
+	return e.send(r.up.peer.Address, m), nil
+}
+
+// Next is the node toward the flow's destination.
+func (e *Endpoint) Next(k Key) (Peer, bool) {
+	if r := e.routes[k]; r != nil && r.down.phase == known {
+		return r.down.peer, true
+	}
+	return Peer{}, false
+}
+
+func (e *Endpoint) route(k Key) (*route, error) {
+	r := e.routes[k]
+	if r == nil {
+		if len(e.routes) >= maxState {
+			return nil, &Error{Class: TransientFailure, Code: codeNoState, Comment: "too many sessions"}
+		}
+		r = &route{}
+		e.routes[k] = r
+	}
+	return r, nil
+}
+
+// message is one of this node's, with what each has.
+func (e *Endpoint) message(t Type, k Key, upstream bool, hops uint8, payload []byte) *Message {
+	mri := k.Flow
+	mri.Upstream = upstream
+	return &Message{
+		Hops: hops, NSLPID: NSLPID, Type: t, QMode: t == Query, Source: true, Reply: t == Query,
+		MRI: &mri, Session: &k.Session, Payload: payload,
+		NLI: &NLI{Peer: e.config.Peer, TTL: 64, Valid: validity, Address: k.Flow.Source}, // send says which
+	}
+}
+
+func (m *Message) length() int { return len(m.Append(nil)) }
+
+// send sends a message with the address from which it goes in it.
+func (e *Endpoint) send(to netip.AddrPort, m *Message) []Output {
+	from := e.config.Source(to.Addr())
+	if !from.IsValid() {
+		return nil // no route: as if it were lost
+	}
+	if m.NLI != nil {
+		m.NLI.Address = from
+	}
+	return []Output{{Send: &Datagram{To: to, From: from, Payload: m.Append(nil)}}}
+}
+
+// padding makes a Query as long as its Response: nobody is sent more than came.
+const padding = 32
+
+func (e *Endpoint) ask(now time.Time, k Key, r *route) ([]Output, error) {
+	d := &r.down
+	d.cookie = make([]byte, 16)
+	if _, err := io.ReadFull(e.config.Random, d.cookie); err != nil {
+		return nil, err
+	}
+	d.tries++
+	d.asked, d.until = now, now.Add(retry)
+	m := e.message(Query, k, false, d.hops, make([]byte, padding+64)) // a responder's identity may be longer
+	m.QueryCookie = d.cookie
+	return e.send(netip.AddrPortFrom(k.Flow.Destination, Port), m), nil
+}
+
+// data sends what is known to have a receiver.
+func (e *Endpoint) data(k Key, r *route, payload []byte) []Output {
+	return e.send(r.down.peer.Address, e.message(Data, k, false, r.down.hops, payload))
+}
+
+// Tick does what is due at now.
+func (e *Endpoint) Tick(now time.Time) (out []Output) {
+	for k, r := range e.routes {
+		d := &r.down
+		if d.phase != idle && !now.Before(d.until) {
+			switch {
+			case d.phase == asking && d.tries < tries:
+				more, err := e.ask(now, k, r)
+				if err != nil {
+					continue
+				}
+				out = append(out, more...)
+			case d.phase == asking:
+				out = append(out, e.isLast(now, k, r)...)
+			default:
+				d.phase, d.peer = idle, Peer{}
+			}
+		}
+		if r.up.peer.Address.IsValid() && now.After(r.up.until) {
+			r.up.peer = Peer{}
+		}
+		if d.phase == idle && !r.up.peer.Address.IsValid() {
+			delete(e.routes, k)
+		}
+	}
+	return out
+}
+
+// Due is when Tick has something to do; zero: not before something comes.
+func (e *Endpoint) Due() (at time.Time) {
+	earlier := func(t time.Time) {
+		if at.IsZero() || t.Before(at) {
+			at = t
+		}
+	}
+	for _, r := range e.routes {
+		if r.down.phase != idle {
+			earlier(r.down.until)
+		}
+		if r.up.peer.Address.IsValid() {
+			earlier(r.up.until.Add(time.Nanosecond))
+		}
+	}
+	return at
+}
+
+// Unreachable is told of an ICMP port unreachable: that no node took the Query, of which
+// quoted is what the error has.
+func (e *Endpoint) Unreachable(now time.Time, to netip.AddrPort, quoted []byte) (out []Output) {
+	if to.Port() != Port {
+		return nil
+	}
+	for k, r := range e.routes {
+		if r.down.phase == asking && k.Flow.Destination == to.Addr() && bytes.Contains(quoted, k.Session[:]) {
+			out = append(out, e.isLast(now, k, r)...)
+		}
+	}
+	return out
+}
+
+// isLast gives up to look for a next node.
+func (e *Endpoint) isLast(now time.Time, k Key, r *route) []Output {
+	r.down.phase, r.down.queue, r.down.peer = last, nil, Peer{}
+	r.down.until = now.Add(fresh)
+	return []Output{{Last: &k}}
+}

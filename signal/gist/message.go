@@ -1,0 +1,294 @@
+package gist
+
+import (
+	"encoding/binary"
+	"errors"
+)
+
+// Numbers of RFC 5971 §9, and of this signalling application.
+const (
+	Magic   = 0x4e04bda5 // begins each UDP payload (§5.3.1)
+	Port    = 270        // UDP, of Queries
+	Version = 1
+	// NSLPID is the signalling application, of the range for experiments.
+	NSLPID = 32704
+)
+
+// MaxMessage is the longest UDP payload that is sent, bytes: what IPv6's smallest MTU
+// holds. A longer message would need connection mode.
+const MaxMessage = 1280 - 40 - 8
+
+// DefaultHops is how many GIST nodes a message may pass.
+const DefaultHops = 32
+
+// Type is a message's.
+type Type uint8
+
+// The types of messages (§5.1).
+const (
+	Query Type = iota
+	Response
+	Confirm
+	Data
+	ErrorMessage
+	Hello
+)
+
+// SessionID names a signalling session; random.
+type SessionID [16]byte
+
+// Message is one GIST message. Absent objects are nil.
+type Message struct {
+	Hops   uint8
+	NSLPID uint16
+	Type   Type
+	// QMode: the message is to be understood without state (C flag).
+	QMode bool
+	// Source: its IP source address is the sender's own (S flag).
+	Source bool
+	// Reply: an answer is asked for (R flag).
+	Reply bool
+	// Explicit: it was routed explicitly (E flag).
+	Explicit bool
+
+	MRI             *MRI
+	Session         *SessionID
+	NLI             *NLI
+	StackProposal   []byte // as it came: connection mode is not spoken here
+	StackConfig     []byte
+	QueryCookie     []byte
+	ResponderCookie []byte
+	NAT             []byte // NAT traversal object, as it came
+	Payload         []byte // NSLP data
+	Error           *Error
+	HelloID         []byte
+	// Others are objects that are not known and must go along with what is forwarded.
+	Others []Object
+}
+
+// Object is one that is not known here: its header's first 16 bits, and its value.
+type Object struct {
+	Head  uint16
+	Value []byte
+}
+
+// Types of objects (§9).
+const (
+	objMRI = iota
+	objSession
+	objNLI
+	objStackProposal
+	objStackConfig
+	objQueryCookie
+	objResponderCookie
+	objNAT
+	objPayload
+	objError
+	objHelloID
+	objects
+)
+
+// ErrNoGIST says that a datagram is not GIST's: it is dropped, or forwarded, in silence.
+var ErrNoGIST = errors.New("the datagram does not begin with GIST's magic number")
+
+const headerLength = 4 + 8 // magic number, common header
+
+// Append appends the message as a UDP payload.
+func (m *Message) Append(b []byte) []byte {
+	begin := len(b)
+	b = binary.BigEndian.AppendUint32(b, Magic)
+	b = append(b, Version, m.Hops, 0, 0)
+	b = binary.BigEndian.AppendUint16(b, m.NSLPID)
+	b = append(b, byte(m.Type)|flag(m.QMode, 0x80), flag(m.Source, 0x80)|flag(m.Reply, 0x40)|flag(m.Explicit, 0x20))
+	if m.NAT != nil {
+		b = appendObject(b, objNAT, m.NAT)
+	}
+	if m.MRI != nil {
+		b = appendObject(b, objMRI, m.MRI.append(nil))
+	}
+	if m.Session != nil {
+		b = appendObject(b, objSession, m.Session[:])
+	}
+	if m.NLI != nil {
+		b = appendObject(b, objNLI, m.NLI.append(nil))
+	}
+	for _, o := range []struct {
+		kind  uint16
+		value []byte
+	}{
+		{objQueryCookie, m.QueryCookie}, {objResponderCookie, m.ResponderCookie}, {objStackProposal, m.StackProposal},
+		{objStackConfig, m.StackConfig}, {objHelloID, m.HelloID},
+	} {
+		if o.value != nil {
+			b = appendObject(b, o.kind, o.value)
+		}
+	}
+	if m.Error != nil {
+		b = appendObject(b, objError, m.Error.append(nil))
+	}
+	for _, o := range m.Others {
+		b = appendObject(b, o.Head, o.Value)
+	}
+	if m.Payload != nil {
+		b = appendObject(b, objPayload, m.Payload)
+	}
+	binary.BigEndian.PutUint16(b[begin+6:], uint16((len(b)-begin-headerLength)/4))
+	return b
+}
+
+func flag(set bool, bit byte) byte {
+	if set {
+		return bit
+	}
+	return 0
+}
+
+// appendObject appends an object, padded to whole words.
+func appendObject(b []byte, head uint16, value []byte) []byte {
+	words := (len(value) + 3) / 4
+	b = binary.BigEndian.AppendUint16(b, head)
+	b = binary.BigEndian.AppendUint16(b, uint16(words)&0xfff)
+	b = append(b, value...)
+	return append(b, make([]byte, words*4-len(value))...)
+}
+
+// Parse reads a UDP payload. The error is ErrNoGIST, or an *Error to tell the sender of;
+// its Message then has what could be read.
+func Parse(b []byte) (*Message, error) {
+	if len(b) < headerLength || binary.BigEndian.Uint32(b) != Magic {
+		return nil, ErrNoGIST
+	}
+	h := b[4:]
+	m := &Message{
+		Hops: h[1], NSLPID: binary.BigEndian.Uint16(h[4:]), Type: Type(h[6] & 0x7f),
+		QMode: h[6]&0x80 != 0, Source: h[7]&0x80 != 0, Reply: h[7]&0x40 != 0, Explicit: h[7]&0x20 != 0,
+	}
+	fail := func(e *Error) (*Message, error) {
+		e.Header = [8]byte(h[:8])
+		if e.Code != codeHeader { // §A.4.4.1: of a bad header nothing else is believed
+			e.Session, e.MRI = m.Session, m.MRI
+		}
+		return m, e
+	}
+	if e := m.checkHeader(h[0]); e != nil {
+		return fail(e)
+	}
+	rest := h[8:]
+	if int(binary.BigEndian.Uint16(h[2:]))*4 != len(rest) {
+		return fail(protocolError(codeHeader, 3))
+	}
+	var seen [objects]bool
+	for len(rest) > 0 {
+		head, words := binary.BigEndian.Uint16(rest), int(binary.BigEndian.Uint16(rest[2:])&0xfff)
+		if len(rest) < 4+words*4 {
+			return fail(protocolError(codeHeader, 3))
+		}
+		if e := m.object(head, rest[4:4+words*4], &seen); e != nil {
+			return fail(e)
+		}
+		rest = rest[4+words*4:]
+	}
+	if e := m.checkObjects(); e != nil {
+		return fail(e)
+	}
+	return m, nil
+}
+
+// checkHeader is the common header's (§A.1).
+func (m *Message) checkHeader(version byte) *Error {
+	switch {
+	case version != Version:
+		return protocolError(codeHeader, 0)
+	case m.Type > Hello:
+		return protocolError(codeHeader, 1)
+	case m.Type == Query && !m.Reply, m.Reply && (m.Type == Confirm || m.Type == Data || m.Type == ErrorMessage):
+		return protocolError(codeHeader, 2)
+	case m.Explicit && m.Type != Data:
+		return protocolError(codeHeader, 4)
+	case m.QMode && m.Type != Query && m.Type != Data, m.Type == Query && !m.QMode:
+		return protocolError(codeHeader, 5)
+	}
+	return nil
+}
+
+// object takes one object up.
+func (m *Message) object(head uint16, v []byte, seen *[objects]bool) (e *Error) {
+	kind := head & 0xfff
+	if kind >= objects {
+		switch head >> 14 {
+		case 0:
+			return protocolError(codeObjectType, 1)
+		case 2:
+			m.Others = append(m.Others, Object{head & 0xcfff, v})
+		case 3:
+			return protocolError(codeObjectType, 5)
+		}
+		return nil
+	}
+	if seen[kind] {
+		return protocolError(codeObjectType, 0)
+	}
+	seen[kind] = true
+	switch kind {
+	case objMRI:
+		m.MRI, e = parseMRI(v)
+	case objSession:
+		if len(v) != len(SessionID{}) {
+			return protocolError(codeObjectValue, 0)
+		}
+		s := SessionID(v)
+		m.Session = &s
+	case objNLI:
+		m.NLI, e = parseNLI(v)
+	case objError:
+		m.Error, e = parseError(v)
+	default:
+		*m.raw(kind) = v
+	}
+	return e
+}
+
+// raw is where an object is kept as it came.
+func (m *Message) raw(kind uint16) *[]byte {
+	switch kind {
+	case objStackProposal:
+		return &m.StackProposal
+	case objStackConfig:
+		return &m.StackConfig
+	case objQueryCookie:
+		return &m.QueryCookie
+	case objResponderCookie:
+		return &m.ResponderCookie
+	case objNAT:
+		return &m.NAT
+	case objHelloID:
+		return &m.HelloID
+	}
+	return &m.Payload
+}
+
+// checkObjects says whether the message has what its type needs (§5.1), in datagram mode.
+func (m *Message) checkObjects() *Error {
+	missing, routed := false, m.MRI != nil && m.Session != nil
+	switch m.Type {
+	case Query:
+		missing = !routed || m.NLI == nil || m.QueryCookie == nil
+	case Response:
+		missing = !routed || m.NLI == nil || m.QueryCookie == nil
+		if m.ResponderCookie != nil && !m.Reply {
+			return protocolError(codeHeader, 2)
+		}
+	case Confirm:
+		missing = !routed || m.NLI == nil
+	case Data:
+		missing = !routed || m.Payload == nil || m.NLI == nil
+	case ErrorMessage:
+		missing = m.Error == nil
+	case Hello:
+		return protocolError(codeEncapsulation, 0)
+	}
+	if missing {
+		return protocolError(codeObjectType, 2)
+	}
+	return nil
+}

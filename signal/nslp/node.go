@@ -1,0 +1,336 @@
+package nslp
+
+import (
+	"io"
+	"time"
+
+	"github.com/onpath/onpath/signal/gist"
+)
+
+// How long a node waits for what lies behind it, and remembers what it answered.
+const (
+	patience = 8 * time.Second
+	memory   = 20 * time.Second
+	// maxSessions bounds what authenticated requests occupy.
+	maxSessions = 1024
+	maxNonces   = 16384
+)
+
+// Output is one thing to do: one field is set.
+type Output struct {
+	Send *gist.Datagram
+	// Ask: decide on a request, and tell the Node by Answer.
+	Ask *Ask
+}
+
+// Ask is a request whose signature holds, for this node.
+type Ask struct {
+	Key     gist.Key
+	Message *Message
+}
+
+// Node is what an onpath node does with signalling messages.
+type Node struct {
+	name     string
+	gist     *gist.Endpoint
+	random   io.Reader
+	sessions map[gist.Key]*session
+	nonces   map[Nonce]seen
+}
+
+type seen struct {
+	key   gist.Key
+	until time.Time
+}
+
+// session is a request on its way through this node.
+type session struct {
+	request *Message
+	payload []byte
+	hops    uint8
+	until   time.Time // answered by then, or the answer is remembered so long
+	entry   *Entry    // this node's; nil: not decided
+	behind  *Message  // what came back, or would if there were a node
+	answer  []byte    // sent
+	// A TRIGGER's last node begins a session of its own for what is in it, and that one knows
+	// of which.
+	back *gist.Key // the session back
+	of   *gist.Key // the session with the TRIGGER
+}
+
+// NewNode makes a node's side, which has a name and GIST.
+func NewNode(name string, g *gist.Endpoint, random io.Reader) *Node {
+	return &Node{name: name, gist: g, random: random, sessions: map[gist.Key]*session{}, nonces: map[Nonce]seen{}}
+}
+
+// Receive takes a datagram in.
+func (n *Node) Receive(now time.Time, p gist.Packet) []Output {
+	return n.follow(now, n.gist.Receive(now, p))
+}
+
+// Unreachable is told of an ICMP port unreachable (gist.Endpoint.Unreachable).
+func (n *Node) Unreachable(now time.Time, d gist.Packet) []Output {
+	return n.follow(now, n.gist.Unreachable(now, d.To, d.Payload))
+}
+
+// Due is when Tick has something to do; zero: not before something comes.
+func (n *Node) Due() time.Time {
+	at := n.gist.Due()
+	for _, s := range n.sessions {
+		if at.IsZero() || s.until.Before(at) {
+			at = s.until
+		}
+	}
+	return at
+}
+
+// Tick does what is due at now.
+func (n *Node) Tick(now time.Time) []Output {
+	out := n.follow(now, n.gist.Tick(now))
+	for k, s := range n.sessions {
+		switch {
+		case now.Before(s.until):
+		case s.answer != nil || s.of != nil:
+			delete(n.sessions, k)
+		default:
+			if s.behind == nil {
+				s.behind = &Message{Type: Response, Nonce: s.request.Nonce, Status: "no answer from behind " + n.name}
+			}
+			if s.entry == nil {
+				s.entry = &Entry{State: Refused, Reason: "Undecided", Words: "the node did not decide in time"}
+			}
+			out = append(out, n.conclude(now, k, s)...)
+		}
+	}
+	for x, s := range n.nonces {
+		if now.After(s.until) {
+			delete(n.nonces, x)
+		}
+	}
+	return out
+}
+
+func (n *Node) follow(now time.Time, in []gist.Output) (out []Output) {
+	for _, o := range in {
+		switch {
+		case o.Send != nil:
+			out = append(out, Output{Send: o.Send})
+		case o.Deliver != nil && o.Deliver.Upstream:
+			out = append(out, n.request(now, o.Deliver)...)
+		case o.Deliver != nil:
+			out = append(out, n.response(now, o.Deliver)...)
+		case o.Last != nil:
+			out = append(out, n.last(now, *o.Last, "")...)
+		case o.Failed != nil:
+			out = append(out, n.last(now, o.Failed.Key, o.Failed.Error.Error())...)
+		}
+	}
+	return out
+}
+
+// request takes a request from the node before.
+func (n *Node) request(now time.Time, d *gist.Delivery) []Output {
+	m, err := Parse(d.Payload)
+	if err != nil || m.Type == Response {
+		return nil
+	}
+	if s := n.sessions[d.Key]; s != nil && s.request.Nonce == m.Nonce {
+		return n.repeat(now, d.Key, s)
+	}
+	refuse := func(r *Refusal) []Output {
+		return n.up(now, d.Key, &Message{Type: Response, Nonce: m.Nonce, Status: r.Reason, Stack: []Entry{
+			{Node: n.name, State: Refused, Reason: r.Reason, Words: r.Words}}})
+	}
+	if r := n.trust(now, d.Key, m); r != nil {
+		return append(refuse(r), Output{Ask: &Ask{Message: m}}) // for the event
+	}
+	if len(n.sessions) >= maxSessions {
+		return refuse(&Refusal{"Busy", "too many requests are on their way here"})
+	}
+	s := &session{request: m, payload: d.Payload, hops: d.Hops, until: now.Add(patience)}
+	n.sessions[d.Key] = s
+	out := []Output{}
+	if m.Type == Trigger { // for who is the last one
+		s.entry = &Entry{}
+	} else {
+		out = append(out, Output{Ask: &Ask{Key: d.Key, Message: m}})
+	}
+	return append(out, n.down(now, d.Key, s)...)
+}
+
+// trust is what a request must have before anything is kept for it.
+func (n *Node) trust(now time.Time, k gist.Key, m *Message) *Refusal {
+	if r := m.Verify(); r != nil {
+		return r
+	}
+	if age := now.Sub(m.Time); age > MaxAge || age < -MaxAge {
+		return &Refusal{"OldTime", "the request's time is too far from the node's clock"}
+	}
+	if old, ok := n.nonces[m.Nonce]; ok && old.key != k {
+		return &Refusal{"Replayed", "the request has come before, in another session"}
+	}
+	if len(n.nonces) >= maxNonces {
+		return &Refusal{"Busy", "too many requests have come within a few minutes"}
+	}
+	n.nonces[m.Nonce] = seen{k, now.Add(2*MaxAge + time.Second)}
+	return nil
+}
+
+// repeat is for a request that comes again, because an answer was lost or is late.
+func (n *Node) repeat(now time.Time, k gist.Key, s *session) []Output {
+	switch {
+	case s.answer != nil:
+		g, err := n.gist.Up(now, k, s.answer)
+		if err != nil {
+			return nil
+		}
+		return n.follow(now, g)
+	case s.behind == nil:
+		return n.down(now, k, s)
+	case s.back != nil:
+		if b := n.sessions[*s.back]; b != nil && b.behind == nil {
+			return n.down(now, *s.back, b)
+		}
+	}
+	return nil
+}
+
+// down sends the request on.
+func (n *Node) down(now time.Time, k gist.Key, s *session) []Output {
+	g, err := n.gist.Down(now, k, s.hops, s.payload)
+	if err != nil {
+		return n.last(now, k, err.Error())
+	}
+	return n.follow(now, g)
+}
+
+// last: nobody is behind this node, or what is there fails.
+func (n *Node) last(now time.Time, k gist.Key, status string) []Output {
+	s := n.sessions[k]
+	if s == nil || s.behind != nil {
+		return nil
+	}
+	s.behind = &Message{Type: Response, Nonce: s.request.Nonce, Status: status}
+	if s.of != nil {
+		return n.returned(now, s)
+	}
+	if s.request.Type == Trigger && status == "" {
+		return n.turn(now, k, s)
+	}
+	return n.conclude(now, k, s)
+}
+
+// turn begins, at the last node, the session back toward the requester.
+func (n *Node) turn(now time.Time, k gist.Key, s *session) []Output {
+	m, err := Parse(s.request.Wrapped)
+	if err == nil {
+		s.entry = nil
+		if r := n.trust(now, k, m); r != nil {
+			s.entry = &Entry{State: Refused, Reason: r.Reason, Words: r.Words}
+			return n.conclude(now, k, s)
+		}
+	}
+	flow := gist.Toward(k.Flow.Destination, k.Flow.Source)
+	back := gist.Key{Flow: flow}
+	if _, rerr := io.ReadFull(n.random, back.Session[:]); err != nil || rerr != nil {
+		return n.conclude(now, k, s)
+	}
+	b := &session{request: m, payload: s.request.Wrapped, hops: gist.DefaultHops, until: s.until, of: &k}
+	n.sessions[back], s.back = b, &back
+	return append([]Output{{Ask: &Ask{Key: k, Message: m}}}, n.down(now, back, b)...)
+}
+
+// response takes what comes back from the node behind.
+func (n *Node) response(now time.Time, d *gist.Delivery) []Output {
+	s, m := n.sessions[d.Key], (*Message)(nil)
+	if s != nil && s.behind == nil {
+		m, _ = Parse(d.Payload)
+	}
+	if m == nil || m.Type != Response || m.Nonce != s.request.Nonce {
+		return nil
+	}
+	s.behind = m
+	if peer, ok := n.gist.Next(d.Key); ok && len(m.Stack) > 0 {
+		m.Stack[0].RTT, m.Stack[0].Address = peer.RTT, peer.Address.Addr()
+	}
+	if s.of != nil {
+		return n.returned(now, s)
+	}
+	return n.conclude(now, d.Key, s)
+}
+
+// returned hands a session back's answer to the TRIGGER's.
+func (n *Node) returned(now time.Time, b *session) []Output {
+	if s := n.sessions[*b.of]; s != nil {
+		return n.conclude(now, *b.of, s)
+	}
+	return nil
+}
+
+// Answer is told what was decided of a request.
+func (n *Node) Answer(now time.Time, k gist.Key, e Entry) []Output {
+	s := n.sessions[k]
+	if s == nil || s.entry != nil {
+		return nil
+	}
+	s.entry = &e
+	return n.conclude(now, k, s)
+}
+
+// conclude answers once this node and those behind it have their word.
+func (n *Node) conclude(now time.Time, k gist.Key, s *session) []Output {
+	if s.entry == nil || s.behind == nil || s.answer != nil {
+		return nil
+	}
+	e := *s.entry
+	status := s.behind.Status
+	if s.back != nil {
+		b := n.sessions[*s.back]
+		if b != nil && b.behind == nil && now.Before(s.until) {
+			return nil
+		}
+		if b != nil && b.behind != nil {
+			e.Back, status = b.behind.Stack, b.behind.Status
+		}
+	}
+	e.Node = n.name
+	return n.up(now, k, &Message{Type: Response, Nonce: s.request.Nonce, Status: status, Stack: append([]Entry{e}, s.behind.Stack...)})
+}
+
+// up sends a response to the node before.
+func (n *Node) up(now time.Time, k gist.Key, m *Message) []Output {
+	b := fit(m)
+	if s := n.sessions[k]; s != nil && s.request.Nonce == m.Nonce {
+		s.answer, s.until = b, now.Add(memory)
+	}
+	g, err := n.gist.Up(now, k, b)
+	if err != nil {
+		return nil
+	}
+	return n.follow(now, g)
+}
+
+// fit is a response in binary form, without what is not needed where it would be too long.
+func fit(m *Message) []byte {
+	shorten := []func(*Entry){
+		func(*Entry) {}, func(e *Entry) { e.Words = "" },
+		func(e *Entry) { e.Blocks, e.Policy = nil, nil }, func(e *Entry) { e.Modules = nil },
+	}
+	b := []byte(nil)
+	for _, f := range shorten {
+		for i := range m.Stack {
+			f(&m.Stack[i])
+			for j := range m.Stack[i].Back {
+				f(&m.Stack[i].Back[j])
+			}
+		}
+		if b = m.Append(nil); len(b) <= MaxLength {
+			return b
+		}
+	}
+	for len(b) > MaxLength && len(m.Stack) > 1 {
+		m.Stack, m.Status = m.Stack[:len(m.Stack)-1], "the stack is cut: it does not fit into one datagram"
+		b = m.Append(nil)
+	}
+	return b
+}

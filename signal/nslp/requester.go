@@ -1,0 +1,110 @@
+package nslp
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/onpath/onpath/signal/gist"
+)
+
+// Requester sends one request, and waits for the response.
+type Requester struct {
+	gist    *gist.Endpoint
+	key     gist.Key
+	payload []byte
+	nonce   Nonce
+	again   time.Time
+	until   time.Time
+
+	// Response is the answer, Err why there is none; until one is set it is not over.
+	Response *Message
+	Err      error
+}
+
+// ErrNobody says that no node on the way answers.
+var ErrNobody = errors.New("no onpath node on the way takes signalling messages")
+
+// again is how long a requester waits before it sends again.
+const again = time.Second
+
+// NewRequester begins to send a signed request along a flow.
+func NewRequester(now time.Time, g *gist.Endpoint, k gist.Key, m *Message, timeout time.Duration) (*Requester, []gist.Datagram, error) {
+	r := &Requester{gist: g, key: k, payload: m.Append(nil), nonce: m.Nonce, until: now.Add(timeout)}
+	if len(r.payload) > MaxLength {
+		return nil, nil, fmt.Errorf("the request has %d bytes; at most %d fit into one datagram: shorten its properties",
+			len(r.payload), MaxLength)
+	}
+	return r, r.send(now), r.Err
+}
+
+func (r *Requester) send(now time.Time) []gist.Datagram {
+	r.again = now.Add(again)
+	out, err := r.gist.Down(now, r.key, gist.DefaultHops, r.payload)
+	if err != nil {
+		r.Err = err
+	}
+	return r.follow(out)
+}
+
+// Receive takes a datagram in.
+func (r *Requester) Receive(now time.Time, p gist.Packet) []gist.Datagram {
+	return r.follow(r.gist.Receive(now, p))
+}
+
+// Unreachable is told of an ICMP port unreachable.
+func (r *Requester) Unreachable(now time.Time, p gist.Packet) []gist.Datagram {
+	return r.follow(r.gist.Unreachable(now, p.To, p.Payload))
+}
+
+// Due is when Tick has something to do.
+func (r *Requester) Due() time.Time {
+	at := r.again
+	if d := r.gist.Due(); !d.IsZero() && d.Before(at) {
+		at = d
+	}
+	if r.until.Before(at) {
+		at = r.until
+	}
+	return at
+}
+
+// Tick does what is due at now.
+func (r *Requester) Tick(now time.Time) []gist.Datagram {
+	out := r.follow(r.gist.Tick(now))
+	switch {
+	case r.Response != nil || r.Err != nil:
+	case !now.Before(r.until):
+		r.Err = errors.New("a node on the way takes the request, but no response comes back")
+	case !now.Before(r.again):
+		out = append(out, r.send(now)...)
+	}
+	return out
+}
+
+func (r *Requester) follow(in []gist.Output) (out []gist.Datagram) {
+	for _, o := range in {
+		switch {
+		case o.Send != nil:
+			out = append(out, *o.Send)
+		case o.Last != nil && *o.Last == r.key:
+			r.Err = ErrNobody
+		case o.Failed != nil && o.Failed.Key == r.key:
+			r.Err = o.Failed.Error
+		case o.Deliver != nil && !o.Deliver.Upstream && o.Deliver.Key == r.key:
+			r.take(o.Deliver)
+		}
+	}
+	return out
+}
+
+func (r *Requester) take(d *gist.Delivery) {
+	m, err := Parse(d.Payload)
+	if err != nil || m.Type != Response || m.Nonce != r.nonce {
+		return
+	}
+	if peer, ok := r.gist.Next(r.key); ok && len(m.Stack) > 0 {
+		m.Stack[0].RTT, m.Stack[0].Address = peer.RTT, peer.Address.Addr()
+	}
+	r.Response = m
+}
