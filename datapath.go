@@ -323,9 +323,19 @@ const (
 	MaxRate = 1_000_000_000_000
 )
 
+// RateLimit is what each direction of an instance's vports is limited to in bit/s; 0: it is not,
+// as above MaxRate.
+func RateLimit(network Rate) uint64 {
+	if network <= 0 || network > MaxRate {
+		return 0
+	}
+	return max(uint64(network), MinRate)
+}
+
 // RateBurst is how many bytes may pass at once at a rate in bit/s, after a rest: what the
-// rate gives in 20 ms, and two of the largest packets that kernels pass on whole.
-func RateBurst(rate uint64) uint64 { return max(rate/8/50, 128<<10) }
+// rate gives in 50 ms, and four of the largest packets that kernels pass on whole. Where
+// a queue keeps the rate, so many may wait in it.
+func RateBurst(rate uint64) uint64 { return max(rate/8/20, 256<<10) }
 
 // Table is a list of rules in order of precedence; the first match decides.
 type Table struct {

@@ -298,7 +298,11 @@ func (w *supervision) resize(ctx context.Context, first bool) {
 		return
 	}
 	if !first {
-		in.a.event(w.plan, false, "Resized", "has %s CPU and %s memory now", want.CPU, want.Memory)
+		network := ""
+		if want.Network != 0 {
+			network = fmt.Sprintf(", network %s/s", want.Network)
+		}
+		in.a.event(w.plan, false, "Resized", "has %s CPU and %s memory%s now", want.CPU, want.Memory, network)
 	}
 	w.resources = want
 }

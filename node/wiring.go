@@ -38,6 +38,8 @@ type wiring struct {
 	Originate bool                   `json:"originate,omitempty"` // opens flows, also with others' addresses
 	// WholeFrames: nothing behind its devices completes checksums, or cuts packets.
 	WholeFrames bool `json:"wholeFrames,omitempty"`
+	// Rate in bit/s of IP, in each direction of each device; 0: no limit.
+	Rate uint64 `json:"rate,omitempty"`
 }
 
 // attachInline is how an ebpf function hangs in the network: not at all.
@@ -56,6 +58,7 @@ func wiringOf(id string, p onpath.InstancePlan) wiring {
 	if w.MTU == 0 {
 		w.MTU = defaultMTU
 	}
+	w.Rate = onpath.RateLimit(p.Spec.Resources.Network)
 	return w
 }
 
@@ -148,7 +151,10 @@ func (r wirer) wire(ctx context.Context, w wiring, done string, pid int) (made m
 	if err := r.inside(in, w, path); err != nil {
 		return made, err
 	}
-	return made, r.outside(host, w)
+	if err := r.outside(host, w); err != nil {
+		return made, err
+	}
+	return made, r.pace(host, in, w)
 }
 
 // there reports whether all devices of an instance are, connected as they must be.

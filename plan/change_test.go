@@ -167,6 +167,7 @@ func TestLittleIsReplaced(t *testing.T) {
 	s.pass(2 * time.Minute)
 	before := names()
 	s.apply(aFunction("default", "fw", func(f *onpath.FunctionSpec) {
+		f.Resources.Network = 50_000_000
 		f.Resources.CPU, f.Health = 200, onpath.Health{TCP: 80, Failures: 7, Every: onpath.Duration(3 * time.Second)}
 	}))
 	c := aChain("default", "web", through("fw", 4))
@@ -178,6 +179,11 @@ func TestLittleIsReplaced(t *testing.T) {
 	for _, n := range before {
 		if !slices.Contains(names(), n) {
 			t.Errorf("%s was replaced", n)
+		}
+	}
+	for _, v := range s.states["fra1-n1"].Acked.Datapath.Vports {
+		if v.Kind == onpath.VportInstance && (v.RateIn != 50_000_000 || v.RateOut != v.RateIn) {
+			t.Errorf("vport %d is limited to %d and %d bit/s", v.ID, v.RateIn, v.RateOut)
 		}
 	}
 	if p := s.chain("default", "web").Status.Path; p != path {

@@ -271,6 +271,8 @@ func (b *builder) addLocal(i *instance) {
 		Packets: cmp.Or(i.fn.Packets, onpath.PacketsKeep), MaxFlows: b.w.maxFlows(i.key.tenant), Mirror: b.mirror(i),
 		Tells: i.fn.Traits().WholeFrames,
 	}
+	v.RateIn = onpath.RateLimit(i.fn.Resources.Network)
+	v.RateOut = v.RateIn
 	for _, a := range s.Addresses {
 		v.Own = append(v.Own, a.Addr())
 	}

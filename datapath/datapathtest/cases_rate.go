@@ -8,8 +8,8 @@ func rates(b *testbed) {
 	fw := b.instance("fw", gateway)
 	l := one(&chain{path: 1, match: toServer()}, fw)
 	p := newPacket(udp4(1))
-	p.payload = make([]byte, 1424-28) // the burst is of 92.05 packets, and one more begins in it
-	const burst = 93
+	p.payload = make([]byte, 1424-28) // the burst is of 184.1 packets, and one more begins in it
+	const burst = 185
 	fw.rateOut = onpath.MinRate // gives a packet in 1.4 s
 	b.apply(l)
 	for range burst {

@@ -36,6 +36,7 @@ func (d *Driver) checkPeers(c *onpath.DatapathConfig, now *kernel) {
 		} else {
 			dev.direct = d.direct(dev)
 		}
+		dev.direct = dev.direct && v.RateOut == 0 // what is limited waits in a queue there
 		now.devices[name] = dev
 	}
 }
@@ -63,7 +64,7 @@ func (d *Driver) checkPeersAgain() error {
 			continue
 		}
 		flags := v.Flags &^ flagPeer
-		if d.direct(dev) {
+		if d.state.rates[slot*rateWays+rateOut].Interval == 0 && d.direct(dev) {
 			flags |= flagPeer
 		}
 		if flags == v.Flags {
