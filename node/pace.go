@@ -24,7 +24,7 @@ func (r wirer) pace(host, in *netlink.Handle, w wiring) error {
 		}{{host, onpath.DeviceName(p.id)}, {in, p.inside}} {
 			err := pace(end.h, end.name, w)
 			if errors.Is(err, unix.ENOENT) && w.Rate != 0 {
-				r.log.Warn("the kernel has no queue that keeps a rate (sch_tbf); what comes above it in bursts is dropped", "instance", w.ID)
+				r.log.Warn("the kernel has no queue that keeps a rate (sch_tbf); bursts above it are dropped", "instance", w.ID)
 				return nil
 			}
 			if err != nil {
