@@ -296,6 +296,8 @@ __noinline int decide_edge(struct __sk_buff *skb)
 		return GO_ON;
 	}
 	write_flow();
+	if ((p->is & (IS_ANYSYN | IS_SYN)) == IS_ANYSYN)
+		flow_promote(); /* the SYN's entry is asked, though this one is new */
 	return GO_ON;
 }
 

@@ -147,7 +147,9 @@ static __always_inline int lives_alone(const struct pkt *p, __u64 packets)
  * A packet was counted on the pending entry of pkt.key. If its flow is known to
  * live, both directions become established: when a packet follows the first of each, or
  * of this one alone for a while. So a question with its answer never is, nor are handshakes
- * and resets: anyone can send a SYN, and every server answers it.
+ * and resets: anyone can send a SYN, and every server answers it. Where the tuple is
+ * translated on the way, the reverse of this one is nobody's: then each direction is
+ * established by itself, by what note_reply noted.
  */
 __noinline int flow_promote(void)
 {
@@ -157,7 +159,7 @@ __noinline int flow_promote(void)
 	__u32 scope, tenant, slot, whose;
 	struct vport *v;
 	__u64 packets;
-	int both;
+	int both, replied;
 	void *m;
 
 	if (!p || (p->is & (IS_ERROR | IS_SYN | IS_RST | IS_NOPORTS)))
@@ -189,9 +191,12 @@ __noinline int flow_promote(void)
 		return 0;
 	}
 	packets = entry_packets(e);
-	both = known && entry_packets(known) && packets > p->packets && !((e->kind | known->kind) & HANDSHAKE);
+	replied = (e->kind & REPLIED) || (known && entry_packets(known));
+	both = replied && packets > p->packets && !((e->kind | (known ? known->kind : 0)) & HANDSHAKE);
 	if (!both && !lives_alone(p, packets))
 		return 0;
+	if (mate && both && !entry_packets(mate))
+		mate = NULL; /* its answers come by another tuple */
 	whose = holder(e, tenant);
 	if (mate && has_room(whose, both))
 		whose = holder(mate, tenant);

@@ -358,6 +358,18 @@ static __always_inline void hear_of(const struct pkt *p, struct flow *e, const s
 		e->group |= HEARD;
 }
 
+/* The packet goes to where those of its answers' entry come from. What it says to a SYN,
+ * its sender has to acknowledge. */
+static __always_inline void note_reply(struct pkt *p, struct flow *e)
+{
+	if (p->is & (IS_ERROR | IS_NOPORTS))
+		return;
+	if ((p->is & (IS_ANYSYN | IS_SYN)) == IS_ANYSYN && !flow_established(&p->rkey))
+		entry_ask(e, p->seq + 1);
+	if (!(e->kind & REPLIED))
+		entry_set_kind(e, e->kind | REPLIED);
+}
+
 /* A packet of the other direction has come out of a vport: perhaps where e leads. Only
  * what belongs to a handshake shows that the connection is with that. */
 static __always_inline void note_answer(const struct pkt *p, struct flow *e, __u32 from)
@@ -389,6 +401,8 @@ static __always_inline int write_answer(struct pkt *p, __u32 table, __u32 back)
 	__u32 edge, held_by;
 	int change;
 
+	if (e)
+		note_reply(p, e);
 	edge = n ? led_to(n, to->kind, to->next) : 0;
 	if (e && n && leads_beside(n, e, edge)) {
 		/* Where a direction leaves that has come in by itself, its answers do not say. */
@@ -455,6 +469,7 @@ static __always_inline int write_answer(struct pkt *p, __u32 table, __u32 back)
 	hear_of(p, &p->fresh, to);
 	note_answer(p, &p->fresh, to->next);
 	if (!p->settle) {
+		note_reply(p, &p->fresh);
 		flow_begin(p, &p->rkey, p->back_tenant);
 		return 0;
 	}

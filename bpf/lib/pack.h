@@ -160,7 +160,7 @@ static __always_inline void store_mirrors(struct flow *e, const struct decision 
 static __always_inline void store_decision(struct flow *e, const struct decision *d, __u32 scope)
 {
 	struct node *n = this_node();
-	__u32 edge = n ? n->edge : 0, flags = d->flags & ~FLOW_AT_EDGE, kind = d->kind | (e->kind & HANDSHAKE);
+	__u32 edge = n ? n->edge : 0, flags = d->flags & ~FLOW_AT_EDGE, kind = d->kind | (e->kind & (HANDSHAKE | REPLIED));
 
 	if (edge && scope == edge) {
 		flags |= FLOW_AT_EDGE;
@@ -184,7 +184,7 @@ static __always_inline void store_decision(struct flow *e, const struct decision
 /* Let an entry lead elsewhere. */
 static __always_inline void turn_entry(struct flow *e, __u32 kind, __u32 next, __u32 slot, __u32 context)
 {
-	e->kind = kind | (e->kind & (EDGE_HERE | HANDSHAKE));
+	e->kind = kind | (e->kind & (EDGE_HERE | HANDSHAKE | REPLIED));
 	e->slot = slot;
 	e->next = next;
 	e->context = context;

@@ -28,6 +28,7 @@ func Cases() []Case {
 		{"functions", "ebpf functions run in order there and back, and their verdicts hold", functions},
 		{"functions-mixed", "functions stand before, between and behind elements, on any node", functionsMixed},
 		{"functions-edit", "a function rewrites the tuple, and answers find back", functionsEdit},
+		{"translated-lives", "a flow that a function translates is established as others are", translatedLives},
 		{"functions-edited", "answers to a packet that a function rewrote speak of what its sender wrote", editedAnswers},
 		{"functions-out", "a function out of service leaves by its none", functionsOut},
 		{"functions-mirror", "functions and mirrors stand beside each other", functionsMirror},

@@ -243,11 +243,7 @@ func functionsEdit(b *testbed) {
 		for _, protocol := range []uint8{udp, tcp} {
 			port := 1000 + uint16(n)
 			dialled, real := tuple(protocol, client, port, virtual, translatedPort), tuple(protocol, client, port, server, behindPort)
-			passes := 4
-			if protocol == udp && !with {
-				passes = 40 // one direction alone must show that a translated flow lives
-			}
-			for pass := range passes {
+			for pass := range 4 {
 				flow := func(t onpath.Tuple) packet { return turn(t, pass, t.Src == server || t.Src == virtual) }
 				p := flow(dialled).bytes()
 				b.send(gateway, clientNet, p)
@@ -270,6 +266,69 @@ func functionsEdit(b *testbed) {
 			}
 		}
 	}
+}
+
+// translatedLives: a flow that a function translates is established as others are: by a
+// packet behind the first of each direction, and, of TCP, by the acknowledgement that the
+// answer to the SYN asks for. A question with its answer is not, nor a forged handshake.
+func translatedLives(b *testbed) {
+	f := b.inline("nat", gateway)
+	m := toServer()
+	m.Dst = append(m.Dst, netip.PrefixFrom(virtual, 32))
+	m.DstPorts = ports(onpath.PortRange{First: translatedPort, Last: behindPort})
+	m.Protocol = []uint8{udp, tcp}
+	b.apply(one(&chain{path: 1, match: m}, f))
+	there := func(t onpath.Tuple, edit func(*packet)) {
+		b.t.Helper()
+		p, q := newPacket(t), newPacket(t)
+		q.tuple.Dst, q.tuple.DstPort = server, behindPort
+		edit(&p)
+		edit(&q)
+		b.send(gateway, clientNet, p.bytes())
+		b.runs(p.bytes(), false, f)
+		b.expect(gateway, serverNet, withTTL(q.bytes(), 1))
+	}
+	back := func(t onpath.Tuple, edit func(*packet)) {
+		b.t.Helper()
+		p, q := newPacket(t.Reverse()), newPacket(t.Reverse())
+		p.tuple.Src, p.tuple.SrcPort = server, behindPort
+		edit(&p)
+		edit(&q)
+		b.send(gateway, serverNet, p.bytes())
+		b.runs(p.bytes(), true, f)
+		b.expect(gateway, clientNet, withTTL(q.bytes(), 1))
+	}
+	established := func(when string, want uint64) {
+		b.t.Helper()
+		if got := b.counters(gateway).Tenants["exam"].Established; got != want {
+			b.t.Errorf("%s: %d entries are established, must be %d", when, got, want)
+		}
+	}
+	segment := func(flags byte, seq, acked uint32) func(*packet) {
+		return func(p *packet) { p.flags, p.seq, p.ack = flags, seq, acked }
+	}
+	dialled := func(protocol uint8, port uint16) onpath.Tuple {
+		return tuple(protocol, client, port, virtual, translatedPort)
+	}
+	plain, question, forged, real := func(*packet) {}, dialled(udp, 1000), dialled(tcp, 1001), dialled(tcp, 1002)
+
+	there(question, plain)
+	back(question, plain)
+	established("a question with its answer", 0)
+	there(question, plain)
+	back(question, plain)
+	established("packets behind the first of each direction", 2)
+
+	there(forged, segment(syn, 1000, 0))
+	back(forged, segment(syn|ack, 1<<31, 1001))
+	there(forged, segment(ack, 1001, 77))
+	established("an acknowledgement of nothing that was sent", 2)
+
+	there(real, segment(syn, 1000, 0))
+	back(real, segment(syn|ack, 5000, 1001))
+	there(real, segment(ack, 1001, 5001))
+	back(real, segment(ack, 5001, 1001))
+	established("a handshake and an answer", 4)
 }
 
 // editedAnswers: what the data path answers to a packet that a function translated speaks

@@ -46,6 +46,8 @@ type flow struct {
 	ack            uint32 // TCP: the last acknowledgement number; 0: none
 	// asked: ack has not come, but has to, to acknowledge the answer to a SYN.
 	asked bool
+	// replied: a packet of the other direction has gone to where this one's come from.
+	replied bool
 }
 
 // mirror is one copy to be made.

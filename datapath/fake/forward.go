@@ -426,7 +426,7 @@ func (n *Node) leads(w *work, k flowKey, next onpath.VportID, tenant string) boo
 	w.before = f.seen
 	f.seen = n.now()
 	n.hear(w, f, next)
-	f.noteReply(w, next)
+	n.noteReply(w, k, f, next)
 	return f.next == next && f.kind != onpath.NextPending
 }
 
@@ -435,12 +435,17 @@ func (n *Node) repliesGo(w *work, back flowKey, e flow, tenant string, f *flow) 
 	known := n.learn(w, back, e, tenant)
 	n.turn(w, back, known, e, f)
 	n.hear(w, known, e.next)
-	known.noteReply(w, e.next)
+	n.noteReply(w, back, known, e.next)
 }
 
-// noteReply notes that a packet of the other direction has come out of a vport: one of a
-// handshake, which shows that the connection is with that.
-func (f *flow) noteReply(w *work, from onpath.VportID) {
+// noteReply notes that a packet of the other direction has come out of a vport, and goes to
+// where those of the entry come from; one of a handshake shows that the connection is with
+// that, and its own sender has to acknowledge it.
+func (n *Node) noteReply(w *work, k flowKey, f *flow, from onpath.VportID) {
+	f.replied = true
+	if w.h.Protocol == packet.TCP && w.h.Flags&(packet.SYN|packet.ACK) == packet.SYN|packet.ACK && w.h.Whole() && f.place != nil {
+		n.askFor(w, k, f)
+	}
 	if w.h.Protocol == packet.TCP && w.h.Flags&packet.SYN != 0 && f.kind == onpath.NextVport && f.next == from {
 		f.answered = from
 	}
@@ -498,7 +503,7 @@ func (n *Node) turn(w *work, k flowKey, old *flow, e flow, f *flow) {
 // renew writes f over an entry, which keeps what it counted and noted.
 func (f flow) renew(old *flow) {
 	f.seen, f.packets, f.bytes = old.seen, old.packets, old.bytes
-	f.tenant, f.place, f.ack, f.asked = old.tenant, old.place, old.ack, old.asked
+	f.tenant, f.place, f.ack, f.asked, f.replied = old.tenant, old.place, old.ack, old.asked, old.replied
 	*old = f
 }
 

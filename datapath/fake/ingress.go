@@ -315,8 +315,7 @@ func (n *Node) classify(w *work) {
 		ahead := n.learn(w, w.key, f, w.tenant)
 		back := f
 		back.reverse = !f.reverse
-		k := flowKey{edge, w.key.tuple.Reverse()}
-		n.turn(w, k, n.learn(w, k, back, w.tenant), back, &f)
+		n.passesToo(w, flowKey{edge, w.key.tuple.Reverse()}, back, &f)
 		n.begin(w, ahead)
 		return
 	case toMember:
@@ -335,7 +334,11 @@ func (n *Node) classify(w *work) {
 		n.refuse(w, d)
 		return
 	}
-	n.begin(w, n.learn(w, w.key, f, w.tenant))
+	ahead := n.learn(w, w.key, f, w.tenant)
+	if w.h.Flags&(packet.SYN|packet.ACK) == packet.SYN|packet.ACK {
+		n.promote(w, ahead) // the SYN's entry is asked, though this one is new
+	}
+	n.begin(w, ahead)
 }
 
 // cut resets a connection that is older than a chain which cuts such: the end that speaks
@@ -365,9 +368,15 @@ func (n *Node) beginFunctions(w *work, f flow) {
 	back := f
 	back.reverse, back.functions, back.mirrors = !f.reverse, backwards(f.functions), n.reversed(f.mirrors, w.key.tuple)
 	back.learned = true
-	k := flowKey{f.next, w.key.tuple.Reverse()}
-	n.turn(w, k, n.learn(w, k, back, w.tenant), back, &f)
+	n.passesToo(w, flowKey{f.next, w.key.tuple.Reverse()}, back, &f)
 	n.begin(w, ahead)
+}
+
+// passesToo lets the answers to what f leads past, or through functions alone, go alike.
+func (n *Node) passesToo(w *work, k flowKey, back flow, f *flow) {
+	known := n.learn(w, k, back, w.tenant)
+	n.turn(w, k, known, back, f)
+	n.noteReply(w, k, known, back.next)
 }
 
 // refuse ends a packet that a walk dropped or reset.

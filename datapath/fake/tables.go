@@ -299,13 +299,17 @@ func (n *Node) promote(w *work, f *flow) {
 		}
 		return
 	}
-	both := back != nil && back.packets > 0 && f.packets > n.pieces() && !f.asked && !back.asked
+	replied := f.replied || back != nil && back.packets > 0
+	both := replied && f.packets > n.pieces() && !f.asked && (back == nil || !back.asked)
 	alone := uint64(oneWayMany)
 	if w.h.Protocol == packet.TCP && w.h.Whole() {
 		alone = oneWayFew
 	}
 	if !both && f.packets < alone {
 		return
+	}
+	if back != nil && both && back.packets == 0 {
+		back = nil // its answers come by another tuple
 	}
 	whose := n.holder(f)
 	if back != nil && back.place != nil && n.hasRoom(whose, both) {
