@@ -22,6 +22,8 @@ type LoadSpec struct {
 	Requests int           `json:"requests"` // in all, over the objects in turn
 	Parallel int           `json:"parallel"` // connections at a time
 	Timeout  time.Duration `json:"timeout"`  // of one request
+	// For is how long new requests begin, where Requests is more than that allows.
+	For time.Duration `json:"for,omitempty"`
 }
 
 // LoadResult is what the client saw.
@@ -91,10 +93,16 @@ func RunLoad(ctx context.Context, s LoadSpec) (LoadResult, error) {
 			}
 		})
 	}
+	var over <-chan time.Time
+	if s.For > 0 {
+		over = time.After(s.For)
+	}
 feed:
 	for i := range s.Requests {
 		select {
 		case next <- i:
+		case <-over:
+			break feed
 		case <-ctx.Done():
 			break feed
 		}

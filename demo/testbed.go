@@ -38,6 +38,8 @@ type TestbedNode struct {
 	Host     string // in the lab
 	Address  string // on the underlay
 	Cloudlet string
+	// AttachHost: chains may take the machine's own traffic, at the device of its default route.
+	AttachHost bool
 }
 
 // Testbed is an emulated network with a real server and real nodes running in it,
@@ -178,6 +180,9 @@ func (s *Testbed) StartNode(ctx context.Context, name string) error {
 	args := []string{"node", "--config", noConfig, "--name", n.Name, "--underlay", n.Address, "--server", "https://" + s.spec.Server.Address + ":" + serverPort}
 	if s.spec.HostImage {
 		args = append(args, "--host-image")
+	}
+	if n.AttachHost {
+		args = append(args, "--attach", "host")
 	}
 	if n.Cloudlet != "" {
 		args = append(args, "--cloudlet", n.Cloudlet)

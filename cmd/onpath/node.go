@@ -29,6 +29,7 @@ type nodeFlags struct {
 	mtu      int
 	port     uint16
 	uplinks  []string
+	attach   string
 }
 
 func (f *nodeFlags) add(c *cobra.Command) {
@@ -37,6 +38,7 @@ func (f *nodeFlags) add(c *cobra.Command) {
 	fl.StringVar(&f.set.Cloudlet, "cloudlet", "", "cloudlet it belongs to (default default)")
 	fl.StringArrayVar(&f.uplinks, "uplink", nil, "DEVICE[:ATTACH[:SIDE]] with transit traffic; attach is router (default), bridge, "+
 		"arm, tap or host; may be repeated")
+	fl.StringVar(&f.attach, "attach", "", "host: this machine's own traffic, at the device of its default route, as --uplink DEVICE:host")
 	fl.StringVar(&f.underlay, "underlay", "", "address by which other nodes reach this one (default guessed)")
 	fl.IntVar(&f.mtu, "underlay-mtu", 0, "MTU of the underlay, in bytes (default its device's)")
 	fl.Uint16Var(&f.port, "tunnel-port", 0, fmt.Sprintf("UDP port of tunnels, the same in a whole cloudlet (default %d)",
@@ -74,6 +76,9 @@ func (f *nodeFlags) apply(n *config.Node) error {
 	if f.port != 0 {
 		n.Underlay.Port = f.port
 	}
+	if err := f.attachHost(); err != nil {
+		return err
+	}
 	if len(f.uplinks) > 0 {
 		n.Uplinks = nil
 	}
@@ -89,6 +94,22 @@ func (f *nodeFlags) apply(n *config.Node) error {
 		return fmt.Errorf("this machine's name: %w", err)
 	}
 	return n.Complete(host)
+}
+
+// attachHost names the device of the default route as the uplink of the machine's own traffic.
+func (f *nodeFlags) attachHost() error {
+	switch {
+	case f.attach == "":
+		return nil
+	case f.attach != string(onpath.AttachHost):
+		return badUsage("--attach %s: write host, or name a device with --uplink", f.attach)
+	}
+	device, err := config.OwnDevice()
+	if err != nil {
+		return badUsage("--attach host: %w; name the device with --uplink DEVICE:host", err)
+	}
+	f.uplinks = append(f.uplinks, device+":"+string(onpath.AttachHost))
+	return nil
 }
 
 func newNode(g *global) *cobra.Command {

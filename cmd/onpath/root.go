@@ -86,7 +86,7 @@ const helpWidth = 79
 
 // commands make the subcommands.
 var commands = []func(*global) *cobra.Command{
-	newEngine, newApply, newAccelerate, newConfirm, newGet, newDescribe, newDelete, newWatch, newMetric,
+	newEngine, newApply, newAttach, newDetach, newAccelerate, newConfirm, newGet, newDescribe, newDelete, newWatch, newMetric,
 	newTrace, newMeasure, newVerify, newScaling, newTop, newEvents, newLogs, newExec, newCapture, newFault,
 	newDrain, newUncordon, newMove, newCapacity, newAccount, newInvoice, newLedger,
 	newToken, newRevoke, newJoin, newLab,

@@ -314,6 +314,24 @@ func OwnAddress() netip.Addr {
 	return netip.AddrFrom4([4]byte{127, 0, 0, 1})
 }
 
+// OwnDevice is the device that has OwnAddress: that of the default route, as a rule.
+func OwnDevice() (string, error) {
+	own := OwnAddress()
+	devices, err := net.Interfaces()
+	if err != nil {
+		return "", err
+	}
+	for _, d := range devices {
+		addrs, _ := d.Addrs()
+		for _, a := range addrs {
+			if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Unmap() == own && !own.IsLoopback() {
+				return d.Name, nil
+			}
+		}
+	}
+	return "", fmt.Errorf("no device of this machine has a default route")
+}
+
 // reachable is the address at which others reach a listener.
 func reachable(listen string) string {
 	host, port, _ := net.SplitHostPort(listen)
