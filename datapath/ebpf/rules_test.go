@@ -23,6 +23,7 @@ import (
 	"github.com/onpath/onpath/datapath/ebpf"
 	"github.com/onpath/onpath/datapath/fake"
 	"github.com/onpath/onpath/internal/netnsrun"
+	"github.com/onpath/onpath/internal/packet"
 )
 
 var seed = flag.Uint64("seed", uint64(time.Now().UnixNano()), "of random rule sets and packets")
@@ -263,9 +264,11 @@ func changeWhole(t *testing.T, size int) {
 	}
 	d.apply(versions[0])
 	var frames [][]byte
+	var spoofed []bool // a source that nobody has: either table refuses the packet before its rule does
 	for _, tuple := range ruleset.Trace(list, 2000, *seed) {
 		if frame := frameOf(tuple, 0); d.verdict(frame) == tcDrop { // no addresses that are never selected
 			frames = append(frames, frame)
+			spoofed = append(spoofed, packet.Confined(tuple.Src))
 		}
 	}
 	if len(frames) < 1500 {
@@ -273,7 +276,7 @@ func changeWhole(t *testing.T, size int) {
 	}
 	start := d.counted(d.dp)
 	var stop atomic.Bool
-	var ran atomic.Uint64
+	var ran, ranSpoofed atomic.Uint64
 	var running sync.WaitGroup
 	running.Go(func() {
 		err := netnsrun.Do(d.path, func() error {
@@ -286,6 +289,9 @@ func changeWhole(t *testing.T, size int) {
 					return fmt.Errorf("packet %d met neither the old nor the new table: verdict %d", i, v)
 				}
 				ran.Add(1)
+				if spoofed[i%len(frames)] {
+					ranSpoofed.Add(1)
+				}
 			}
 			return nil
 		})
@@ -299,8 +305,8 @@ func changeWhole(t *testing.T, size int) {
 	stop.Store(true)
 	running.Wait()
 	got := since(d.counted(d.dp), start)
-	if got["policy"] == 0 || got["ttl"] == 0 || got["policy"]+got["ttl"] != ran.Load() {
-		t.Errorf("%d packets ran, counted are %v", ran.Load(), got)
+	if got["policy"] == 0 || got["ttl"] == 0 || got["policy"]+got["ttl"]+got["spoofed"] != ran.Load() || got["spoofed"] != ranSpoofed.Load() {
+		t.Errorf("%d packets ran, %d of them spoofed, counted are %v", ran.Load(), ranSpoofed.Load(), got)
 	}
 	if n := d.dp.Forests(); n != 1 {
 		t.Errorf("%d forests are left, must be 1", n)
