@@ -256,7 +256,7 @@ int onpath_functions(struct __sk_buff *skb)
 		if (bank != this_bank) {
 			bpf_tail_call(skb, &banks, bank);
 			untold();
-			return drop(p, DROP_NO_INSTANCE); /* it was just taken away */
+			return finish(p, drop(p, DROP_NO_INSTANCE)); /* it was just taken away */
 		}
 		p->ran = i + 1;
 		rc = run(skb, item);
@@ -265,7 +265,7 @@ int onpath_functions(struct __sk_buff *skb)
 		if (rc == RUN_FUNCTIONS)
 			break;
 		if (rc != GO_ON)
-			return rc;
+			return finish(p, rc);
 	}
 	p->resumes = 1;
 	bpf_tail_call_static(skb, &stages, STAGE_RESUME);

@@ -35,9 +35,6 @@ static __always_inline int steer(struct __sk_buff *skb, struct pkt *p)
 	struct flow *e;
 	int rc;
 
-	p->learn = p->news = p->absent = p->anew = p->followed = 0;
-	read_clock(p);
-	p->tenant = 0;
 	e = p->is & IS_NOPORTS ? NULL : flow_established(&p->key);
 	if (e && begins_anew(p, e, tenant_of_path(e->path)))
 		e = NULL;
@@ -78,7 +75,6 @@ static __always_inline int read_tag(struct __sk_buff *skb, struct pkt *p)
 {
 	__be16 tci;
 
-	p->vlan = 0;
 	if (skb->vlan_present) {
 		p->vlan = skb->vlan_tci | STATION_TAGGED;
 		return !p->tags && skb->vlan_proto == bpf_htons(ETH_P_8021Q);
@@ -116,22 +112,18 @@ static __always_inline __u32 read_note(struct __sk_buff *skb, struct pkt *p)
 	return note->what;
 }
 
-/* Finish it: all has been counted but what happens to it here. */
-static __always_inline int finish(struct __sk_buff *skb, struct pkt *p, __u32 what)
+/* Do it: all has been counted but what happens to the packet here. */
+static __always_inline int do_noted(struct __sk_buff *skb, struct pkt *p, __u32 what)
 {
 	__u32 slot = p->d.path_slot;
 	struct path *path = bpf_map_lookup_elem(&paths, &slot);
 
-	read_clock(p);
-	p->tenant = 0;
-	p->learn = 0;
 	p->d.kind = NEXT_EXIT;
 	p->d.next = p->d.slot = p->d.context = p->d.group = p->d.entry = 0;
 	p->d.path = slot && path ? path->id : 0;
 	p->d.flags = p->d.mirror_count = p->d.bypassed = 0;
 	clear_functions(&p->d);
 	if (what == NOTE_LEAVE) {
-		p->after = AFTER_SEND;
 		return send_on(skb);
 	}
 	p->after = AFTER_REFUSE;
@@ -162,8 +154,6 @@ static __always_inline int from_edge(struct __sk_buff *skb, struct node *n, stru
 	if (attach != ATTACH_BRIDGE && attach != ATTACH_TAP && in_vlan(skb, p))
 		return TC_ACT_UNSPEC;
 	p->is |= IS_EDGE;
-	p->asked = 0;
-	p->vlan = 0;
 	switch (attach) {
 	case ATTACH_HOST:
 		p->is |= own_traffic(skb, p);
@@ -187,7 +177,7 @@ static __always_inline int from_edge(struct __sk_buff *skb, struct node *n, stru
 	if ((attach == ATTACH_ROUTER || attach == ATTACH_ARM) && is_signalling(skb, p))
 		return PUNT;
 	bpf_skb_load_bytes(skb, 0, p->macs, 12);
-	return note ? finish(skb, p, note) : steer(skb, p);
+	return note ? do_noted(skb, p, note) : steer(skb, p);
 }
 
 /* At an uplink that is not one of node.routers. */
@@ -240,7 +230,6 @@ static __always_inline int from_instance(struct __sk_buff *skb, struct node *n, 
 	if (rc == PARSE_OTHER || rc == PARSE_ENCAP)
 		return TC_ACT_SHOT; /* ARP, spanning tree: nobody is there to hear it */
 	if (rc == PARSE_MALFORMED) {
-		p->packets = 1;
 		p->bytes = skb->len - p->l3;
 		count_in(skb, p, port->slot, port->vport);
 		return drop(p, DROP_MALFORMED);
@@ -282,11 +271,8 @@ static __always_inline int receive(struct __sk_buff *skb, struct pkt *p, struct 
 			p->d.flags = id & 1 ? FLOW_REVERSE : 0;
 		}
 	}
-	read_clock(p);
-	p->tenant = 0;
 	reverse_key(&p->rkey, &p->key, vni);
 	e = flow_established(&p->rkey);
-	p->news = p->absent = p->anew = p->followed = 0;
 	if (vni == n->edge) {
 		if (other_gate(n, p->d.entry) == n->edge)
 			p->d.entry = n->edge; /* the other gateway is gone */
@@ -364,8 +350,6 @@ static __always_inline int from_tunnel(struct __sk_buff *skb, struct node *n, st
 	__u8 head[12];
 	int rc;
 
-	p->prev_slot = 0;
-	p->packets = 1;
 	flags = n->underlay_family == FAMILY_6 ? BPF_F_TUNINFO_IPV6 : 0;
 	if (bpf_skb_get_tunnel_key(skb, key, TUNNEL_KEY_SIZE, flags))
 		return drop(p, DROP_TUNNEL_SOURCE);
@@ -474,7 +458,7 @@ __noinline int leaves_by_tunnel(struct __sk_buff *skb)
 	__u32 l4 = ETH_HLEN;
 	__be16 type, dport;
 
-	if (!n || bpf_skb_load_bytes(skb, 12, &type, 2))
+	if (!n || skb->ifindex != n->underlay_ifindex || skb->ifindex != n->host_ifindex || bpf_skb_load_bytes(skb, 12, &type, 2))
 		return 0;
 	if (type == bpf_htons(ETH_P_IP)) {
 		struct iphdr h;
@@ -510,20 +494,13 @@ static __always_inline int at_device(struct __sk_buff *skb, struct pkt *p)
 
 	if (!n)
 		return TC_ACT_SHOT;
-	if (ifindex == n->underlay_ifindex && ifindex == n->host_ifindex && leaves_by_tunnel(skb))
-		return TC_ACT_UNSPEC;
-	p->ifindex = ifindex;
 	if (ifindex == n->tunnel_ifindex)
 		return from_tunnel(skb, n, p);
 	if (ifindex == n->underlay_ifindex && skb->ingress_ifindex) {
 		switch (may_come(skb)) {
 		case COME_REFUSED:
-			p->prev_slot = 0;
-			p->packets = 1;
 			return drop(p, DROP_TUNNEL_SOURCE);
 		case COME_PROBE:
-			p->prev_slot = 0;
-			p->packets = 1;
 			return answer_probe(skb);
 		case COME_ANSWER:
 			return TC_ACT_UNSPEC;
@@ -585,7 +562,10 @@ int onpath_steer(struct __sk_buff *skb)
 	if (p->resumes) {
 		p->resumes = 0;
 		rc = behind_functions(skb, p);
+	} else if (leaves_by_tunnel(skb)) {
+		return TC_ACT_UNSPEC;
 	} else {
+		begin_packet(p, skb->ifindex);
 		rc = at_device(skb, p);
 	}
 	if (rc == PUNT) {
@@ -593,9 +573,9 @@ int onpath_steer(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	}
 	if (rc != RUN_FUNCTIONS)
-		return rc;
+		return finish(p, rc);
 	bpf_tail_call_static(skb, &stages, STAGE_FUNCTIONS);
-	return drop(p, DROP_NO_INSTANCE); /* there is no dispatcher */
+	return finish(p, drop(p, DROP_NO_INSTANCE)); /* there is no dispatcher */
 }
 
 char _license[] SEC("license") = "GPL";

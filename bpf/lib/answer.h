@@ -16,6 +16,7 @@
 #include "edit.h"
 #include "parse.h"
 #include "rewrite.h"
+#include "route.h"
 #include "tunnel.h"
 
 #define ICMP_RATE  100 /* errors a second and CPU */
@@ -75,22 +76,6 @@ static __always_inline int to_host(struct __sk_buff *skb, __u32 ifindex)
 {
 	skb->mark = MARK_TO_HOST;
 	return bpf_redirect(ifindex, BPF_F_INGRESS);
-}
-
-__noinline int find_route(struct __sk_buff *skb);
-
-static __always_inline int leave_by_route(struct __sk_buff *skb, struct pkt *p)
-{
-	struct bpf_fib_lookup *fib = &p->fib;
-	struct bpf_redir_neigh next;
-
-	__builtin_memset(&next, 0, sizeof(next));
-	next.nh_family = fib->family;
-	if (fib->family == AF_INET)
-		next.ipv4_nh = fib->ipv4_dst;
-	else
-		copy_addr(next.ipv6_nh, fib->ipv6_dst);
-	return bpf_redirect_neigh(fib->ifindex, &next, sizeof(next), 0);
 }
 
 /* Send the packet back to where it came from. */

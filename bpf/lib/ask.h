@@ -102,7 +102,6 @@ __noinline int answer_partner(struct __sk_buff *skb)
 	if (!p || !n)
 		return TC_ACT_SHOT;
 	p->key.scope = n->edge;
-	read_clock(p);
 	if (!(p->is & (IS_ERROR | IS_NOPORTS)) && entry_at_edge(p, n))
 		tell_partner(skb, TELL_THESE);
 	rc = send_to_partner(skb, GIVEN_BACK);
@@ -117,7 +116,6 @@ static __always_inline void take_back(struct pkt *p, const struct node *n)
 	p->prev = n->edge;
 	p->prev_slot = n->edge_slot;
 	p->key.scope = n->edge;
-	p->vlan = 0;
 }
 
 #endif

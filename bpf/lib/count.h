@@ -116,18 +116,38 @@ static __always_inline void count_out(struct __sk_buff *skb, struct pkt *p, __u3
 	capture(skb, vport, 1);
 }
 
-/* Drop a packet that came from the vport in p->prev_slot. */
+/* Drop the packet, for that reason. */
 static __always_inline int drop(struct pkt *p, __u32 reason)
 {
-	__u32 slot = p->prev_slot;
-	struct vport_counters *c = bpf_map_lookup_elem(&vport_stats, &slot);
-	__u32 at = reason;
+	p->dropped = reason;
+	return TC_ACT_SHOT;
+}
 
+/* Count a packet that was dropped, at the vport that it came from: pkt.prev_slot. */
+__noinline int count_dropped(void)
+{
+	struct pkt *p = packet();
+	struct vport_counters *c;
+	__u32 slot, at;
+
+	if (!p)
+		return 0;
+	slot = p->prev_slot;
+	at = p->dropped;
+	c = bpf_map_lookup_elem(&vport_stats, &slot);
 	barrier_var(at); /* one register: Linux 6.1 knows no bounds of half words on the stack */
 	if (c && at < DROP_REASONS)
 		c->dropped[at] += p->packets ? p->packets : 1;
-	watch_drop(reason);
-	return TC_ACT_SHOT;
+	watch_drop(p->dropped);
+	return 0;
+}
+
+/* The packet's way through the programs ends here, with a verdict for the kernel. */
+static __always_inline int finish(struct pkt *p, int verdict)
+{
+	if (p->dropped)
+		count_dropped();
+	return verdict;
 }
 
 static __always_inline void count_steered(struct pkt *p)

@@ -10,18 +10,11 @@
 
 #include "entry.h"
 #include "nat.h"
+#include "route.h"
 
 /* What the fast path does not look at, or not like this. */
 #define IS_SLOW (IS_ERROR | IS_NOPORTS | IS_ICMP | IS_LATER | IS_REMOTE | IS_HOST | IS_OUTGOING | \
 		 IS_TAPPED | IS_BRIDGED)
-
-static __always_inline __u32 fast_epoch(void)
-{
-	__u32 zero = 0;
-	struct fast *fast = bpf_map_lookup_elem(&fasts, &zero);
-
-	return fast ? fast->epoch : 0;
-}
 
 /* The place of pkt.hop, or 0. */
 __noinline int place_of_hop(void)

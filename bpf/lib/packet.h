@@ -189,6 +189,7 @@ struct pkt {
 	__u32 floor_weight;
 	__u64 hash;
 
+	__u32 dropped; /* DROP_…: finish counts it */
 	__u32 after; /* AFTER_…: what is done behind the dispatcher */
 	__u32 resumes; /* it comes from there */
 	__u32 ran;     /* functions that the packet has passed */
@@ -281,6 +282,28 @@ static __always_inline void read_clock(struct pkt *p)
 {
 	p->clock = bpf_ktime_get_coarse_ns();
 	p->now = (p->clock / NSEC) & SEEN_MASK;
+}
+
+/* A packet comes in: what the one before it left must not decide about it. */
+static __always_inline void begin_packet(struct pkt *p, __u32 ifindex)
+{
+	p->ifindex = ifindex;
+	p->is = 0;
+	p->packets = 1;
+	p->bytes = 0;
+	p->tags = 0;
+	p->vlan = 0;
+	p->learn = p->news = p->absent = p->anew = p->asked = p->followed = p->halt = p->halted = 0;
+	p->tenant = 0;
+	p->prev_slot = 0;
+	p->strict_only = 0;
+	p->keep = 0;
+	p->start_group = 0;
+	p->edited = p->inward = 0;
+	p->ran = 0;
+	p->after = AFTER_SEND;
+	p->dropped = DROP_NONE;
+	read_clock(p);
 }
 
 /* The IPv4 address in sixteen bytes. */

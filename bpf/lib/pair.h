@@ -20,7 +20,7 @@
 #define ONPATH_PAIR_H
 
 #include "entry.h"
-#include "group.h"
+#include "meet.h"
 #include "tunnel.h"
 
 #define BY_YOUR_RULES 1 /* for a group: next is a function, found by the receiver's own rules */
@@ -283,8 +283,6 @@ __noinline int hear_function(__u32 next, __u32 slot)
 	return 1;
 }
 
-__noinline int meet_behind(__u32 id);
-
 /* The mirrors that answers of pkt.key meet before the last element that the packets
  * which they answer have passed, by its group. */
 static __always_inline void hear_mirrors(struct pkt *p, const struct node *n, __u32 group)
@@ -377,7 +375,6 @@ __noinline int hear_partner(__u32 vni)
 	if (answers)
 		reverse_key(&p->wkey, &p->key, n->edge);
 	copy_key(&p->key, &p->wkey, n->edge);
-	read_clock(p);
 	e = flow_established(&p->key);
 	if (e && !begins_anew(p, e, tenant_of_path(e->path))) {
 		agree(p, e, next, slot);

@@ -313,12 +313,7 @@ __noinline int parse(struct __sk_buff *skb)
 
 	if (!p)
 		return PARSE_OTHER;
-	p->is = 0;
-	p->edited = p->inward = 0;
 	p->l3 = ETH_HLEN;
-	p->tags = 0;
-	p->packets = 0;
-	p->bytes = 0;
 	p->key.sport = 0;
 	p->key.dport = 0;
 	p->ack = 0;

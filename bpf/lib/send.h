@@ -157,8 +157,6 @@ __noinline int begin_send(struct __sk_buff *skb)
 
 	if (!p)
 		return TC_ACT_SHOT;
-	p->ran = 0;
-	p->after = AFTER_SEND;
 	if (p->learn && !(p->is & (IS_ERROR | IS_NOPORTS))) {
 		if (p->d.mirror_count)
 			refresh_mirrors();

@@ -3,12 +3,15 @@ package ebpf
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
+	"math"
 	"net/netip"
 	"os"
 	"slices"
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
 
 	"github.com/onpath/onpath/datapath/ebpf/classifier"
@@ -120,24 +123,29 @@ func (b *bench) run(frame []byte, gsoSize uint32) (int32, []byte) {
 	return int32(verdict), opts.DataOut
 }
 
-// counters asserts every counter of a vport.
-func (b *bench) counters(slot uint32, want vportCounters) {
+// counted are the counters of a vport.
+func (b *bench) counted(slot uint32) (sum vportCounters) {
 	b.t.Helper()
 	var perCPU []vportCounters
 	if err := b.c.Maps["vport_stats"].Lookup(slot, &perCPU); err != nil {
 		b.t.Fatal(err)
 	}
-	var got vportCounters
 	for _, c := range perCPU {
-		got.InPackets += c.InPackets
-		got.InBytes += c.InBytes
-		got.OutPackets += c.OutPackets
-		got.OutBytes += c.OutBytes
+		sum.InPackets += c.InPackets
+		sum.InBytes += c.InBytes
+		sum.OutPackets += c.OutPackets
+		sum.OutBytes += c.OutBytes
 		for i := range c.Dropped {
-			got.Dropped[i] += c.Dropped[i]
+			sum.Dropped[i] += c.Dropped[i]
 		}
 	}
-	if got != want {
+	return sum
+}
+
+// counters asserts every counter of a vport.
+func (b *bench) counters(slot uint32, want vportCounters) {
+	b.t.Helper()
+	if got := b.counted(slot); got != want {
 		b.t.Errorf("vport %d has counters %+v, must have %+v", slot, got, want)
 	}
 }
@@ -354,6 +362,60 @@ func TestProgramWithinItself(t *testing.T) {
 		}
 		if got := slices.EqualFunc(before, after, bytes.Equal); got != x.same {
 			t.Errorf("of a packet to port …%d what is known of another is untouched: %v, must be %v", x.port, got, x.same)
+		}
+	}
+}
+
+// TestProgramForgets: what a packet has left in the memory of its CPU, where the next one
+// is worked on, decides nothing about that.
+func TestProgramForgets(t *testing.T) {
+	b := newBench(t, 0, stateUp)
+	spec, err := objectSpec(Options{Flows: 1 << 12})
+	if err != nil {
+		t.Fatal(err)
+	}
+	resumes := 0 // by which programs hand a packet over
+	for _, f := range spec.Maps["scratch"].Value.(*btf.Struct).Members {
+		if f.Name == "resumes" {
+			resumes = int(f.Offset.Bytes())
+		}
+	}
+	if resumes == 0 {
+		t.Fatal("the memory has no such field")
+	}
+	b.put("paths", uint32(1), pathValue{ID: 1, Flags: pathCut, AdoptUntil: math.MaxUint64})
+	b.table(1, 1, 0, classifier.Rule{Proto: 6, Action: actGroup, Arg: benchGroup, Path: 1, PathSlot: 1},
+		classifier.Rule{Proto: 17, Action: actDrop, Arg: 7, Path: 1, PathSlot: 1},
+		classifier.Rule{Proto: 132, Action: actExit, Path: 1, PathSlot: 1})
+	of := func(proto, flags, source byte) []byte {
+		f := segment(flags, 20)
+		f[14+9], f[14+12] = proto, source
+		return f
+	}
+	frames := map[string][]byte{
+		"begins": of(6, 2, 10), "is cut": of(6, 16, 10), "dropped": of(17, 0, 10), "passes": of(132, 0, 10),
+		"of no rule": of(47, 0, 10), "spoofed": of(6, 2, 240),
+	}
+	port := uint16(5000)
+	run := func(name string, left []byte) string {
+		copy(left[resumes:], make([]byte, 4))
+		b.put("scratch", uint32(0), slices.Repeat([][]byte{left}, ebpf.MustPossibleCPU()))
+		for _, slot := range []uint32{benchEdge, benchInstance} {
+			b.put("vport_stats", slot, make([]vportCounters, ebpf.MustPossibleCPU()))
+		}
+		frame := slices.Clone(frames[name])
+		port++
+		binary.BigEndian.PutUint16(frame[34:], port) // a flow of its own
+		v, out := b.run(frame, 0)
+		return fmt.Sprintf("verdict %d, %d bytes, edge %v, instance %v", v, len(out), b.counted(benchEdge), b.counted(benchInstance))
+	}
+	size := int(b.c.Maps["scratch"].ValueSize())
+	for name := range frames {
+		want := run(name, make([]byte, size))
+		for _, of := range [][]byte{{0xff}, {1}, {1, 0, 0, 0}} {
+			if got := run(name, bytes.Repeat(of, size/len(of))); got != want {
+				t.Errorf("a packet that %s, after one that left %x everywhere: %s\nmust be %s", name, of, got, want)
+			}
 		}
 	}
 }
