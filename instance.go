@@ -52,6 +52,8 @@ type InstanceStatus struct {
 	NextTry  Duration  `json:"nextTry,omitempty"`
 	Restarts int       `json:"restarts,omitempty"`
 	Since    time.Time `json:"since,omitzero"`
+	// Modules are those that a wasm function's instance runs.
+	Modules []ModuleState `json:"modules,omitempty"`
 }
 
 // InstanceState is how far an instance is.

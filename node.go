@@ -122,6 +122,9 @@ type NodeStatus struct {
 	// HostImage: functions with image: host may run here (hostImage in the
 	// machine's onpath.yaml).
 	HostImage bool `json:"hostImage,omitempty"`
+	// Blocks are what modules of wasm functions may use here (blocks in the machine's
+	// onpath.yaml).
+	Blocks []string `json:"blocks,omitempty"`
 	// Addresses are the machine's own, which Hosts with spec.node stand for: of all
 	// devices, but loopback's and link-local ones.
 	Addresses []netip.Addr `json:"addresses,omitempty"`

@@ -27,9 +27,12 @@ type NodeReport struct {
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 	// NoHostImage: functions with image: host are not permitted here. Agents that
 	// do not know the field leave it out, and are tried.
-	NoHostImage bool             `json:"noHostImage,omitempty"`
-	Instances   []InstanceReport `json:"instances,omitempty"`
-	Conditions  []Condition      `json:"conditions,omitempty"` // of the node: uplinks, firewall, runtime
+	NoHostImage bool `json:"noHostImage,omitempty"`
+	// Blocks are the building blocks that modules of wasm functions may use here. Agents
+	// that do not know the field leave it null, and are tried.
+	Blocks     []string         `json:"blocks"`
+	Instances  []InstanceReport `json:"instances,omitempty"`
+	Conditions []Condition      `json:"conditions,omitempty"` // of the node: uplinks, firewall, runtime
 	// Paths counts the live flow entries of each path of the plan in force
 	// that has Ended set, those without any included.
 	Paths map[PathID]uint64 `json:"paths,omitempty"`
@@ -76,4 +79,16 @@ type InstanceReport struct {
 	Config string `json:"config,omitempty"`
 	// Refused is why it did not take Config and keeps what it was told before.
 	Refused string `json:"refused,omitempty"`
+	// Modules are a wasm function's, in their order.
+	Modules []ModuleState `json:"modules,omitempty"`
+}
+
+// ModuleState is how a module of a running wasm function fares.
+type ModuleState struct {
+	Name   string `json:"name"`
+	SHA256 string `json:"sha256"` // of the code that runs, hexadecimal
+	// Out is why it is out of service; empty: it runs.
+	Out string `json:"out,omitempty"`
+	// Traps is how often it left the path by itself.
+	Traps uint64 `json:"traps,omitempty"`
 }

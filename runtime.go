@@ -98,6 +98,15 @@ type ExecSpec struct {
 	TTY     bool
 }
 
+// Modular is a Process that runs modules: a wasm function's.
+type Modular interface {
+	// Modules is how they fare, and ModuleCounters what they count, by module and name:
+	// packets and what became of them, and what a module declares. Both are as they were
+	// some seconds ago at most.
+	Modules() []ModuleState
+	ModuleCounters() map[string]map[string]uint64
+}
+
 // Reconfigurable is a Process that takes a changed configuration while it runs.
 type Reconfigurable interface {
 	// Reconfigure puts the configuration of s in force, whole; on error the one

@@ -331,7 +331,8 @@ func (e *Engine) limit(l onpath.Emit) {
 func (e *Engine) Status(ctx context.Context) (s control.Status, err error) {
 	err = e.do(ctx, func() {
 		if e.socket != nil {
-			s = control.Status{Attached: true, Received: e.socket.Received, Sent: e.socket.Sent, Lost: e.socket.SendFailed}
+			s = control.Status{Attached: true, Received: e.socket.Received, Sent: e.socket.Sent, Lost: e.socket.SendFailed,
+				Missed: e.socket.Missed()}
 		}
 		for _, m := range e.list {
 			ms := control.ModuleStatus{Name: m.spec.Name, SHA256: m.sha256, ModuleNumbers: m.numbers}

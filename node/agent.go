@@ -68,6 +68,8 @@ type Options struct {
 	// HostImage tells the server that the container runtime permits functions
 	// with image: host.
 	HostImage bool
+	// Blocks are what the wasm runtime offers to modules; nil: nothing is said of it.
+	Blocks []string
 	// FaultKeeper is a command that, given the file of a fault as its last
 	// argument, calls KeepFault: it ends a fault if no agent does. Empty: faults
 	// end when an agent runs.

@@ -15,7 +15,10 @@ var (
 	descSpent    = prometheus.NewDesc("onpath_function_sampled_seconds_total", "Time that these packets took.", []string{"instance"}, nil)
 	descKey      = prometheus.NewDesc("onpath_function_key_packets_total", "Packets that a monitor counted for a key; those with the most.", []string{"instance", "key", "direction"}, nil)
 	descKeyBytes = prometheus.NewDesc("onpath_function_key_bytes_total", "IP bytes of these packets.", []string{"instance", "key", "direction"}, nil)
-	descOwn      = prometheus.NewDesc("onpath_function_counter_total", "A counter that the ebpf function itself declares.", []string{"instance", "name"}, nil)
+	descModule   = prometheus.NewDesc("onpath_module_counter_total",
+		"A counter of a module of a wasm function: packets and what became of them, or one that it declares.",
+		[]string{"instance", "module", "name"}, nil)
+	descOwn = prometheus.NewDesc("onpath_function_counter_total", "A counter that the ebpf function itself declares.", []string{"instance", "name"}, nil)
 )
 
 // collectFunctions sends what ebpf functions count; names are the instances' by
@@ -49,6 +52,30 @@ func (c collector) collectFunctions(ch chan<- prometheus.Metric, all map[onpath.
 			c.collectKeys(name, keyed, count)
 		}
 	}
+}
+
+// collectModules sends what modules of wasm functions count.
+func (c collector) collectModules(ch chan<- prometheus.Metric) {
+	for name, p := range c.a.modularProcesses() {
+		for module, counters := range p.ModuleCounters() {
+			for k, n := range counters {
+				ch <- prometheus.MustNewConstMetric(descModule, prometheus.CounterValue, float64(n), name, module, k)
+			}
+		}
+	}
+}
+
+// modularProcesses are the running wasm functions, by tenant/name.
+func (a *Agent) modularProcesses() map[string]onpath.Modular {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	out := map[string]onpath.Modular{}
+	for _, in := range a.instances {
+		if p, ok := in.proc.(onpath.Modular); ok && !in.leaving {
+			out[in.plan.Tenant+"/"+in.plan.Name] = p
+		}
+	}
+	return out
 }
 
 func (c collector) collectKeys(name string, p onpath.KeyedCounters, count func(*prometheus.Desc, float64, ...string)) {

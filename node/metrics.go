@@ -50,7 +50,7 @@ type collector struct{ a *Agent }
 
 // Describe implements prometheus.Collector.
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descInstances, descRestarts, descPlan, descPackets, descBytes, descDropped, descDevice, descUplink, descFlows, descLearned, descEncap, descHeld, descHeldMost, descDeferred, descNewLimit, descRefused, descPeers, descLosses, descRounds, descVerdicts, descReasons, descSamples, descSpent, descOwn, descKey, descKeyBytes} {
+	for _, d := range []*prometheus.Desc{descInstances, descRestarts, descPlan, descPackets, descBytes, descDropped, descDevice, descUplink, descFlows, descLearned, descEncap, descHeld, descHeldMost, descDeferred, descNewLimit, descRefused, descPeers, descLosses, descRounds, descVerdicts, descReasons, descSamples, descSpent, descOwn, descKey, descKeyBytes, descModule} {
 		ch <- d
 	}
 }
@@ -105,6 +105,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(descUplink, prometheus.CounterValue, float64(u.PassedOn), name, "ordinary")
 	}
 	c.collectFunctions(ch, counters.Functions, names)
+	c.collectModules(ch)
 	for id, v := range counters.Vports {
 		vport, name := strconv.FormatUint(uint64(id), 10), names[id]
 		for _, d := range []struct {

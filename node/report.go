@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/onpath/onpath"
@@ -42,6 +43,7 @@ func (a *Agent) Report() onpath.NodeReport {
 		Node: a.opt.Name, Plan: a.acked, PlanError: a.planProblem(),
 		Version: a.opt.Version, Kernel: m.kernel, Started: a.started,
 		Capacity: m.capacity, UnderlayMTU: m.underlayMTU, UnderlayDevice: m.underlayDevice, NoHostImage: !a.opt.HostImage,
+		Blocks:    a.opt.Blocks,
 		Addresses: m.addresses, Conditions: slices.Clone(m.conditions), Paths: a.countedPaths(),
 		Unreachable: unreachable(a.plan, a.detector, a.echo), Distances: a.measuring.distances(),
 	}
@@ -86,17 +88,34 @@ func (in *instance) report(inForce map[onpath.VportID]bool) onpath.InstanceRepor
 		Restarts: in.restarts, Since: in.since, Wired: wired, Flows: in.flowsLeft(), Config: in.told, Refused: in.refused,
 	}
 	why := in.why
+	if m, ok := in.proc.(onpath.Modular); ok && in.state != onpath.InstanceStopped {
+		r.Modules = m.Modules()
+	}
+	out := outOfService(r.Modules)
 	switch {
 	case why.words != "":
 	case r.Refused != "":
 		why = cause{"ConfigRefused", "keeps its configuration from before, for it refused the new one: " + r.Refused}
 	case in.wireErr != "":
 		why = cause{"WiringFailed", "its network is not as it should be: " + in.wireErr}
+	case out != "":
+		why = cause{"ModuleOut", out}
 	case in.leftOut != "":
 		why = cause{"LogLeftOut", in.leftOut}
 	}
 	r.Reason, r.Message = why.reason, why.words
 	return r
+}
+
+// outOfService says which modules are not on the path, and why.
+func outOfService(list []onpath.ModuleState) string {
+	var words []string
+	for _, m := range list {
+		if m.Out != "" {
+			words = append(words, "module "+m.Name+" is out of service: "+m.Out)
+		}
+	}
+	return strings.Join(words, "; ")
 }
 
 // Hello is the first thing to say at every connection: who, what is in force,

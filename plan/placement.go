@@ -106,8 +106,27 @@ func (w *rollout) unsuited(d *deployment, n *node) string {
 	if d.traits.HostImage && n.st.Report.NoHostImage {
 		return "does not permit image: host (hostImage in its onpath.yaml)"
 	}
+	if block := d.unoffered(n.st.Report.Blocks); block != "" {
+		return "does not offer modules " + block + " (blocks in its onpath.yaml)"
+	}
 	if d.inline() && (n != n.c.gateway || n.host() && len(n.c.hosts) > 1) {
 		return "is not the gateway, where ebpf functions run"
+	}
+	return ""
+}
+
+// unoffered is the first block that the function's modules use and that is not offered. A
+// node that does not say is tried.
+func (d *deployment) unoffered(offered []string) string {
+	if d.function == nil || offered == nil {
+		return ""
+	}
+	for _, m := range d.function.Status.Modules {
+		for _, b := range m.Blocks {
+			if !slices.Contains(offered, b) {
+				return b
+			}
+		}
 	}
 	return ""
 }

@@ -3,6 +3,7 @@ package plan
 import (
 	"cmp"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -79,7 +80,7 @@ func (w *teller) instanceStatus(i *instance) {
 	if st.State != o.Status.State && (i.report == nil || i.node.away) {
 		st.Since = w.Now.UTC().Round(0)
 	}
-	if st == o.Status {
+	if reflect.DeepEqual(st, o.Status) {
 		return
 	}
 	next := *o
@@ -99,6 +100,7 @@ func (w *teller) instanceStatus(i *instance) {
 func reported(r *onpath.InstanceReport) onpath.InstanceStatus {
 	st := onpath.InstanceStatus{
 		State: r.State, Reason: r.Reason, Message: r.Message, NextTry: r.NextTry, Restarts: r.Restarts, Since: r.Since.UTC().Round(0),
+		Modules: r.Modules,
 	}
 	if r.NextTry > 0 {
 		st.Message += "; next attempt in " + r.NextTry.String()
@@ -144,7 +146,7 @@ func (w *teller) nodeStatus(n *node) {
 	if n.st != nil && n.st.Report != nil {
 		r := n.st.Report
 		st.Version, st.Kernel, st.Capacity, st.HostImage = r.Version, r.Kernel, n.capacity(), !r.NoHostImage
-		st.Addresses = r.Addresses
+		st.Addresses, st.Blocks = r.Addresses, slices.Concat(r.Blocks)
 		st.Conditions = withoutOld(st.Conditions, r)
 		for _, c := range r.Conditions {
 			if c.Type == "Ready" {

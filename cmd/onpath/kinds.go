@@ -5,9 +5,12 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/client"
+	"github.com/onpath/onpath/engine"
 	firewall "github.com/onpath/onpath/functions/ebpf-firewall"
 	loadbalancer "github.com/onpath/onpath/functions/ebpf-loadbalancer"
 	monitor "github.com/onpath/onpath/functions/ebpf-monitor"
@@ -120,9 +123,27 @@ func openInline(_ context.Context, conf *config.Node, _ *client.Client, log *slo
 func engineDir(conf *config.Node) string { return filepath.Join(conf.StateDir, "wasm") }
 
 func openEngines(_ context.Context, conf *config.Node, _ *client.Client, log *slog.Logger) (onpath.Runtime, error) {
-	d, err := wasm.New(wasm.Options{Dir: engineDir(conf), Log: log})
+	d, err := wasm.New(wasm.Options{Dir: engineDir(conf), Log: log, Blocks: offeredBlocks(conf)})
 	if err != nil {
 		return nil, err
 	}
 	return d, nil
+}
+
+// offeredBlocks are what modules may use on the machine.
+func offeredBlocks(conf *config.Node) []string {
+	if conf.Blocks == nil {
+		return engine.Blocks
+	}
+	return conf.Blocks
+}
+
+// checkBlocks refuses building blocks that there are not.
+func checkBlocks(list []string) error {
+	for _, b := range list {
+		if !slices.Contains(engine.Blocks, b) {
+			return onpath.Errorf(onpath.CodeInvalid, "node.blocks: there is no block %q; there are %s", b, strings.Join(engine.Blocks, ", "))
+		}
+	}
+	return nil
 }

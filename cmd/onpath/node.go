@@ -205,6 +205,9 @@ func runNode(ctx context.Context, conf *config.Node, listens string, log *slog.L
 	if err != nil {
 		return err
 	}
+	if err := checkBlocks(conf.Blocks); err != nil {
+		return err
+	}
 	path, err := ebpf.New(ebpf.Options{Name: conf.Name, Log: log, Flows: conf.Flows, Pending: conf.PendingFlows})
 	if err != nil {
 		return err
@@ -216,6 +219,7 @@ func runNode(ctx context.Context, conf *config.Node, listens string, log *slog.L
 			return session.Dial(ctx, session.Options{Connect: connecting(cl, a), Hello: a.Hello, Logger: log}, a)
 		},
 		Held: true, Version: versionString(), Log: log, SetForwarding: conf.SetForwarding, HostImage: conf.HostImage,
+		Blocks:      offeredBlocks(conf),
 		FaultKeeper: keeperCommand(log),
 	})
 	if err != nil {

@@ -36,7 +36,8 @@ type Status struct {
 	Attached bool           `json:"attached"`
 	Received uint64         `json:"received"` // packets
 	Sent     uint64         `json:"sent"`
-	Lost     uint64         `json:"lost,omitempty"` // that the device did not take
+	Lost     uint64         `json:"lost,omitempty"`   // that the device did not take
+	Missed   uint64         `json:"missed,omitempty"` // that came while all frames were in use
 	Modules  []ModuleStatus `json:"modules"`
 }
 

@@ -121,15 +121,16 @@ func Map(f *Files) (_ *Socket, err error) {
 	return s, nil
 }
 
-// refill has half of the frames receive, at most; the others are for what is sent.
+// refill has seven of eight frames receive, at most: they are how long a busy machine may
+// leave the process waiting. The others are for what is sent anew.
 func (s *Socket) refill() {
-	half := (s.fill.mask + 1) / 2
+	most := (s.fill.mask + 1) / 8 * 7
 	n := s.fill.room(s.fill.mask + 1)
 	waiting := s.fill.mask + 1 - n
-	if waiting >= half {
+	if waiting >= most {
 		return
 	}
-	n = min(half-waiting, uint32(len(s.free)))
+	n = min(most-waiting, uint32(len(s.free)))
 	for range n {
 		last := len(s.free) - 1
 		*s.fill.addr(s.fill.own) = s.free[last]
@@ -158,6 +159,18 @@ func (s *Socket) Receive(out []Frame) int {
 	s.Received += uint64(took)
 	s.refill()
 	return took
+}
+
+// Missed is how many frames came while none was free, or the ring full.
+func (s *Socket) Missed() uint64 {
+	var st unix.XDPStatistics
+	n := uint32(unsafe.Sizeof(st))
+	_, _, e := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(s.fd), unix.SOL_XDP, unix.XDP_STATISTICS,
+		uintptr(unsafe.Pointer(&st)), uintptr(unsafe.Pointer(&n)), 0)
+	if e != 0 {
+		return 0
+	}
+	return st.Rx_dropped + st.Rx_ring_full
 }
 
 // Bytes are a frame's.

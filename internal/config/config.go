@@ -105,6 +105,9 @@ type Node struct {
 	// HostImage permits functions with image: host, which see this machine's
 	// files read-only. For laboratories.
 	HostImage bool `json:"hostImage,omitempty"`
+	// Blocks are the building blocks that modules of wasm functions may use here, such as
+	// kv/1. Default: all that there are. A function that uses another is not placed here.
+	Blocks []string `json:"blocks,omitempty"`
 	// SetForwarding lets the agent turn IP forwarding on for routing uplinks.
 	SetForwarding bool `json:"setForwarding,omitempty"`
 	// Flows is the size of the table of established flows, PendingFlows that of

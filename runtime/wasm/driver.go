@@ -12,12 +12,15 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"sync"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/engine"
 	"github.com/onpath/onpath/engine/control"
 	"github.com/onpath/onpath/internal/boundlog"
 	"github.com/onpath/onpath/internal/exithook"
+	"github.com/onpath/onpath/internal/wasm"
 )
 
 // Options are the driver's.
@@ -29,6 +32,8 @@ type Options struct {
 	Program string
 	// MaxLog bounds each of the two files of an instance's log, in bytes. Default 16 MiB.
 	MaxLog int64
+	// Blocks are the building blocks that modules may use. Default: all that engines offer.
+	Blocks []string
 	Log    *slog.Logger // default slog.Default()
 }
 
@@ -62,6 +67,9 @@ func New(o Options) (*Driver, error) {
 	if o.MaxLog == 0 {
 		o.MaxLog = 16 << 20
 	}
+	if o.Blocks == nil {
+		o.Blocks = engine.Blocks
+	}
 	if o.Program == "" {
 		self, err := os.Executable()
 		if err != nil {
@@ -88,12 +96,30 @@ func New(o Options) (*Driver, error) {
 
 var safeID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,75}$`)
 
-func check(r onpath.RunSpec) error {
+func (d *Driver) check(r onpath.RunSpec) error {
 	if !safeID.MatchString(r.ID) {
 		return onpath.Errorf(onpath.CodeInvalid, "%q is no instance id: letters, digits, dot, dash and underscore, at most 76", r.ID)
 	}
 	if r.Spec.Wasm == nil {
 		return onpath.Errorf(onpath.CodeUnsupported, "instance %s: the function is not of kind wasm", r.ID)
+	}
+	return d.offers(&r.Spec)
+}
+
+// offers refuses modules that use what is not offered here.
+func (d *Driver) offers(s *onpath.FunctionSpec) error {
+	for i := range s.Wasm.Modules {
+		m := &s.Wasm.Modules[i]
+		read, err := wasm.Read(m.Code)
+		if err != nil {
+			continue // the engine says what is wrong
+		}
+		for _, b := range read.Blocks() {
+			if !slices.Contains(d.opt.Blocks, b) {
+				return onpath.Errorf(onpath.CodeUnsupported,
+					"module %s uses %s, which is not offered here (blocks in onpath.yaml)", m.Name, b)
+			}
+		}
 	}
 	return nil
 }

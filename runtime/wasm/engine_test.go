@@ -125,16 +125,23 @@ func TestEngine(t *testing.T) {
 	})
 	send(t, node, "10.9.0.3:53", 5)
 	send(t, node, "10.9.0.3:54", 5)
-	modules := p.(*process)
 	for range 200 {
-		if st, err := modules.Modules(t.Context()); err == nil && st.Received >= 10 {
+		if st, err := d.Control("one").Status(t.Context()); err == nil && st.Received >= 10 {
 			break
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	st, err := modules.Modules(t.Context())
+	st, err := d.Control("one").Status(t.Context())
 	if err != nil || st.Received != 10 || st.Sent != 5 || st.Modules[0].Dropped != 5 {
 		t.Errorf("%+v, %v", st, err)
+	}
+	p.(*process).ask(t.Context())
+	m := p.(onpath.Modular)
+	if s := m.Modules(); len(s) != 1 || s[0].Name != "dns" || s[0].Out != "" || s[0].SHA256 == "" {
+		t.Errorf("its modules are %+v", s)
+	}
+	if c := m.ModuleCounters()["dns"]; c["packets"] != 10 || c["drop"] != 5 || c["own/dropped"] != 5 {
+		t.Errorf("they count %v", c)
 	}
 	isolated(t, p)
 }

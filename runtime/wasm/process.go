@@ -36,6 +36,7 @@ type process struct {
 	mu        sync.Mutex
 	seenEnded time.Time // zero: it runs
 	noteExit  *exit     // once its files are gone
+	status    control.Status
 }
 
 type exit struct {
@@ -47,6 +48,7 @@ var (
 	_ onpath.Process        = (*process)(nil)
 	_ onpath.Reconfigurable = (*process)(nil)
 	_ onpath.Talkative      = (*process)(nil)
+	_ onpath.Modular        = (*process)(nil)
 )
 
 func (d *Driver) newProcess(r record, c *cgroup) *process {
@@ -93,6 +95,7 @@ func (p *process) watch(pid int) {
 		close(stop)
 		<-stopped
 	})
+	p.d.wg.Go(p.look)
 }
 
 func (p *process) end() {
@@ -202,16 +205,15 @@ func (p *process) Reconfigure(ctx context.Context, s *onpath.FunctionSpec) error
 	if err := p.gone(); err != nil {
 		return err
 	}
+	if err := p.d.offers(s); err != nil {
+		return err
+	}
 	if err := p.d.Control(p.record.ID).Set(ctx, configOf(s)); err != nil {
 		return err
 	}
+	p.ask(ctx)
 	p.record.Spec = *s
 	return p.d.save(p.record)
-}
-
-// Modules says what the instance's modules are doing.
-func (p *process) Modules(ctx context.Context) (control.Status, error) {
-	return p.d.Control(p.record.ID).Status(ctx)
 }
 
 // Stop implements onpath.Process.

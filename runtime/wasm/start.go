@@ -52,7 +52,7 @@ type created struct {
 
 // Create implements onpath.Creator.
 func (d *Driver) Create(ctx context.Context, r onpath.RunSpec) (onpath.Created, error) {
-	if err := check(r); err != nil {
+	if err := d.check(r); err != nil {
 		return nil, err
 	}
 	d.mu.Lock()

@@ -93,6 +93,13 @@ func TestModuleTraffic(t *testing.T) {
 		full(t, to)
 	}
 	tooBig(ctx, t, s)
+	err := testbed.WaitFor(ctx, "the instance's status names its modules", 5*time.Second, func() (bool, error) {
+		list, err := testbed.Instances(ctx)
+		return err == nil && len(list) == 1 && len(list[0].Status.Modules) == 2 && list[0].Status.Modules[1].Name == "rewrite", err
+	})
+	if err != nil {
+		t.Error(err)
+	}
 }
 
 // full sends a UDP packet of 1,500 bytes and wants it back.
