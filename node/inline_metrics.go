@@ -18,7 +18,8 @@ var (
 	descModule   = prometheus.NewDesc("onpath_module_counter_total",
 		"A counter of a module of a wasm function: packets and what became of them, or one that it declares.",
 		[]string{"instance", "module", "name"}, nil)
-	descOwn = prometheus.NewDesc("onpath_function_counter_total", "A counter that the ebpf function itself declares.", []string{"instance", "name"}, nil)
+	descOwn = prometheus.NewDesc("onpath_function_counter_total",
+		"A counter that the ebpf function itself declares.", []string{"instance", "name"}, nil)
 )
 
 // collectFunctions sends what ebpf functions count; names are the instances' by

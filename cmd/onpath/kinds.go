@@ -142,7 +142,8 @@ func offeredBlocks(conf *config.Node) []string {
 func checkBlocks(list []string) error {
 	for _, b := range list {
 		if !slices.Contains(engine.Blocks, b) {
-			return onpath.Errorf(onpath.CodeInvalid, "node.blocks: there is no block %q; there are %s", b, strings.Join(engine.Blocks, ", "))
+			return onpath.Errorf(onpath.CodeInvalid, "node.blocks: there is no block %q; there are %s", b,
+				strings.Join(engine.Blocks, ", "))
 		}
 	}
 	return nil
