@@ -146,6 +146,25 @@ const (
 	ReasonStuck      = "Stuck"
 )
 
+// ConditionAccepted is the type of the condition that is false while a node waits: the
+// server gives it nothing to do, and it keeps what it runs.
+const (
+	ConditionAccepted = "Accepted"
+	ReasonForeignPlan = "ForeignPlan" // it holds the plan of another store
+	ReasonNotGranted  = "NotGranted"  // it asks for more than its token is for
+	ReasonRefused     = "Refused"     // it cannot be beside what is there
+)
+
+// Accepted reports whether the node is given something to do.
+func (n *Node) Accepted() bool {
+	for _, c := range n.Status.Conditions {
+		if c.Type == ConditionAccepted {
+			return c.Status != False
+		}
+	}
+	return true
+}
+
 // Gateway reports whether the node has uplinks.
 func (n *Node) Gateway() bool { return len(n.Spec.Uplinks) > 0 }
 

@@ -10,9 +10,12 @@ import (
 type NodePlan struct {
 	Node string `json:"node"`
 	// Generation rises with every plan that differs from the one before.
-	Generation uint64         `json:"generation"`
-	Instances  []InstancePlan `json:"instances,omitempty"` // by name
-	Datapath   DatapathConfig `json:"datapath"`
+	Generation uint64 `json:"generation"`
+	// Store is the identity of the store that the plan was made from; plans of version 0.1
+	// do not say it.
+	Store     string         `json:"store,omitempty"`
+	Instances []InstancePlan `json:"instances,omitempty"` // by name
+	Datapath  DatapathConfig `json:"datapath"`
 	// Measure is what the node measures and answers; nil: nothing.
 	Measure *MeasurePlan `json:"measure,omitempty"`
 }

@@ -10,7 +10,21 @@ type NodeHello struct {
 	// knows what may be pointed at and what may not be taken away. Nil if none.
 	Plan   *NodePlan  `json:"plan,omitempty"`
 	Report NodeReport `json:"report"`
+	// Grant is what the machine may say of itself; nil: anything. The server knows it from
+	// the token by which the machine joined.
+	Grant *NodeGrant `json:"-"`
 }
+
+// NodeGrant is what a join token is for: what a machine may say of itself beside its
+// underlay address and capacity.
+type NodeGrant struct {
+	Cloudlet string `json:"cloudlet"`
+	// Uplinks are names of devices, or AnyUplink.
+	Uplinks []string `json:"uplinks,omitempty"`
+}
+
+// AnyUplink in NodeGrant.Uplinks stands for all devices.
+const AnyUplink = "any"
 
 // NodeOp is an operation that the server asks of a node within the session; each
 // has its own stream: the request as one JSON line, then the answer.

@@ -123,10 +123,22 @@ func TestSecondNodeOfAnAddress(t *testing.T) {
 	spec := s.nodes["n1"].spec
 	s.c.NodeConnected(onpath.NodeHello{Node: "copy", Spec: spec, Report: onpath.NodeReport{Node: "copy"}})
 	s.until("it is told", func() bool { return s.hasEvent("Waits") })
-	time.Sleep(100 * time.Millisecond)
-	if _, err := s.store.Get(context.Background(), onpath.Key{Kind: onpath.KindNode, Name: "copy"}); onpath.CodeOf(err) != onpath.CodeNotFound {
-		t.Errorf("a node with another's address: %v", err)
+	s.until("its Node says so", func() bool { reason, _ := s.waits("copy"); return reason == onpath.ReasonRefused })
+	if err := s.c.AcceptNode(t.Context(), "copy"); err == nil || !strings.Contains(err.Error(), "has 10.255.0.2 already") {
+		t.Errorf("a node with another's address is accepted: %v", err)
 	}
+	for _, p := range s.plan("gw").Datapath.Peers {
+		if p.Node == "copy" {
+			t.Errorf("a node with another's address is a peer: %+v", p)
+		}
+	}
+	s.nodes["n1"].disconnect()
+	s.remove(onpath.Key{Kind: onpath.KindNode, Name: "n1"})
+	s.mu.Lock()
+	s.nodes["copy"] = &fakeNode{s: s, name: "copy", spec: spec, connected: true, started: time.Now()}
+	s.mu.Unlock()
+	s.lead(10 * time.Second)
+	s.until("it is taken up", func() bool { reason, _ := s.waits("copy"); return reason == "" && s.node("copy").Status.Ready })
 }
 
 // TestEventsOfStrangers: a node tells about itself and its instances alone, and a bad

@@ -88,9 +88,12 @@ type session struct {
 	state     plan.NodeState
 	connected bool
 	pushed    uint64 // generation pushed to the present session
-	// waits is a Node that its machine asks for and that cannot be, tried last at triedAt.
-	waits   *onpath.Node
-	triedAt time.Time
+	grant     *onpath.NodeGrant
+	// foreign: the plan that it holds is another store's, and nobody has accepted that.
+	foreign bool
+	// looked is when, and at which version of its Node, it was last asked why it waits.
+	lookedAt time.Time
+	looked   int64
 }
 
 // New makes a controller that does nothing yet.
@@ -150,6 +153,9 @@ func (c *Controller) Run(ctx context.Context) error {
 	defer cancel()
 	revision, err := c.load(ctx)
 	if err != nil {
+		return err
+	}
+	if err := c.identify(ctx); err != nil {
 		return err
 	}
 	if err := c.openTenants(ctx); err != nil {
@@ -327,6 +333,7 @@ func (c *Controller) snapshot() *plan.Snapshot {
 	for n, st := range c.nodes {
 		s.States[n] = &st.state
 	}
+	c.withoutWaiting(s)
 	return s
 }
 

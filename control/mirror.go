@@ -13,11 +13,13 @@ type mirror struct {
 	// chains and deployments of them.
 	chains      map[onpath.Key]*onpath.Chain
 	deployments map[onpath.Key]*onpath.Deployment
+	waiting     map[onpath.Key]bool // Nodes that are not accepted
 }
 
 func newMirror() *mirror {
 	return &mirror{
 		objects: map[onpath.Key]onpath.Object{}, chains: map[onpath.Key]*onpath.Chain{}, deployments: map[onpath.Key]*onpath.Deployment{},
+		waiting: map[onpath.Key]bool{},
 	}
 }
 
@@ -36,6 +38,10 @@ func (m *mirror) put(o onpath.Object) bool {
 		m.chains[k] = o
 	case *onpath.Deployment:
 		m.deployments[k] = o
+	case *onpath.Node:
+		if delete(m.waiting, k); !o.Accepted() {
+			m.waiting[k] = true
+		}
 	}
 	return true
 }
@@ -49,6 +55,7 @@ func (m *mirror) remove(k onpath.Key, revision int64) bool {
 	delete(m.objects, k)
 	delete(m.chains, k)
 	delete(m.deployments, k)
+	delete(m.waiting, k)
 	return true
 }
 

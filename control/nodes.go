@@ -22,15 +22,17 @@ func (c *Controller) NodeConnected(h onpath.NodeHello) {
 		st = &session{}
 		c.nodes[h.Node] = st
 	}
-	c.missNode(st, &h)
 	old := st.state
-	st.connected = true
+	st.connected, st.grant = true, h.Grant
 	st.state = plan.NodeState{Report: &h.Report, Seen: c.o.Clock(), Acked: h.Plan}
+	there, known := c.mirror.objects[onpath.Key{Kind: onpath.KindNode, Name: h.Node}].(*onpath.Node)
+	st.foreign = c.foreign(h.Plan, known) && !(known && conditionOf(there.Status.Conditions, onpath.ConditionAccepted).Status == onpath.True)
+	c.missNode(st, &h)
 	if h.Plan != nil && sameAgent(old.Report, &h.Report) {
 		// It may still be at work on what the session before brought.
 		st.state.Sent = slices.DeleteFunc(old.Sent, func(p *onpath.NodePlan) bool { return p.Generation <= h.Plan.Generation })
 	}
-	if n := len(st.state.Sent); n > 0 {
+	if n := len(st.state.Sent); n > 0 && !st.foreign {
 		c.o.Hub.Push(h.Node, st.state.Sent[n-1])
 	}
 	c.log.Debug("node heard", "node", h.Node, "plan", h.Report.Plan, "instances", len(h.Report.Instances))
@@ -50,8 +52,8 @@ func (c *Controller) NodeReported(r onpath.NodeReport) {
 	}
 	r.Clip()
 	notAfter(&r, c.o.Clock())
-	if st.waits != nil && c.o.Clock().Sub(st.triedAt) >= retryNode {
-		c.takeUp(st, st.waits)
+	if c.isWaiting(r.Node) && c.o.Clock().Sub(st.lookedAt) >= retryNode {
+		c.kick()
 	}
 	wasAway := c.o.Clock().Sub(st.state.Seen) > onpath.NodeTimeout
 	st.state.Seen = c.o.Clock()
@@ -111,10 +113,11 @@ func (c *Controller) NodeGone(node, reason string) {
 // own configuration says, and its cloudlet likewise. An object that is there holds,
 // whatever the configuration says, and the difference is told.
 func (c *Controller) missNode(st *session, h *onpath.NodeHello) {
-	st.waits = nil
 	n := newObject(onpath.KindNode, h.Node).(*onpath.Node)
 	n.Spec = h.Spec
-	if n.Spec.Cloudlet == "" {
+	if n.Spec.Cloudlet == "" && h.Grant != nil {
+		n.Spec.Cloudlet = h.Grant.Cloudlet
+	} else if n.Spec.Cloudlet == "" {
 		n.Spec.Cloudlet = onpath.DefaultTenant
 	}
 	err := n.Validate()
@@ -128,28 +131,7 @@ func (c *Controller) missNode(st *session, h *onpath.NodeHello) {
 		c.tellOf(n, "BadConfiguration", fmt.Sprintf("the node's own configuration is refused: %v", err))
 		return
 	}
-	c.takeUp(st, n)
-}
-
-// retryNode is how often a node that waits is looked at again.
-const retryNode = 5 * time.Second
-
-// takeUp has a Node made of a machine's own configuration, or says why it waits.
-func (c *Controller) takeUp(st *session, n *onpath.Node) {
-	first := st.waits == nil
-	st.waits, st.triedAt = n, c.o.Clock()
-	if err := c.checkNode(n); err != nil {
-		if first {
-			c.tellOf(n, "Waits", fmt.Sprintf("the node waits, and gets nothing to do: %v", err))
-			c.log.Warn("a node is not taken up", "node", n.Metadata.Name, "err", err)
-		}
-		return
-	}
-	st.waits = nil
-	c.missing[onpath.KeyOf(n)] = n
-	cl := newObject(onpath.KindCloudlet, n.Spec.Cloudlet)
-	c.missing[onpath.KeyOf(cl)] = cl
-	c.kick()
+	c.take(st, n)
 }
 
 // notAfter takes times of a report that lie in the future for now: a node whose clock
@@ -172,6 +154,9 @@ func notAfter(r *onpath.NodeReport, now time.Time) {
 func (c *Controller) checkNode(n *onpath.Node) error {
 	before := c.snapshot()
 	for k, o := range c.missing { // what has come a moment ago is to be written
+		if other, ok := o.(*onpath.Node); ok && !other.Accepted() || k == onpath.KeyOf(n) {
+			continue
+		}
 		if before.Objects[k] == nil {
 			before = changedSnapshot(before, []onpath.Change{{Key: k, Object: o}})
 		}

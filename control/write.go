@@ -47,6 +47,7 @@ func (c *Controller) decisions(r *plan.Result) *decisions {
 	for _, k := range r.Delete {
 		d.changes = append(d.changes, onpath.Change{Key: k, Version: c.mirror.objects[k].Meta().Version})
 	}
+	d.changes = append(d.changes, c.acceptances()...)
 	d.changes = slices.DeleteFunc(d.changes, c.isSetAside)
 	if !c.writing {
 		c.ids.Addresses = c.ids.Addresses[r.Used.Addresses:]

@@ -53,7 +53,8 @@ func (w *nodeplans) planOrphan(n *node) {
 	if x == nil {
 		return
 	}
-	p := &onpath.NodePlan{Node: n.name, Datapath: onpath.DatapathConfig{Node: n.name, Underlay: x.plan.Datapath.Underlay}}
+	p := &onpath.NodePlan{Node: n.name, Store: w.set.Store,
+		Datapath: onpath.DatapathConfig{Node: n.name, Underlay: x.plan.Datapath.Underlay}}
 	if slices.ContainsFunc(w.senders(n), func(m *node) bool { return slices.ContainsFunc(m.possible, x.pointedAtBy) }) {
 		p = withoutRemotes(x)
 	}
@@ -137,7 +138,7 @@ func orNone[T any](list []T) []T {
 func (b *builder) plan() *onpath.NodePlan {
 	b.chooseInstances()
 	b.choosePaths()
-	p := &onpath.NodePlan{Node: b.n.name}
+	p := &onpath.NodePlan{Node: b.n.name, Store: b.w.set.Store}
 	for _, i := range b.local {
 		b.instances = append(b.instances, b.instance(i))
 		b.addLocal(i)

@@ -83,6 +83,8 @@ type Settings struct {
 	PrivatePools []netip.Prefix
 	// PublicPools are for functions with addresses: pool, likewise.
 	PublicPools []netip.Prefix
+	// Store is the identity of the store, for the plans that are made from it.
+	Store string
 	// Secret is the key from which the secrets of node pairs are made.
 	Secret []byte
 	// Grace is how long a node may be away before its instances are replaced

@@ -111,7 +111,7 @@ func reported(r *onpath.InstanceReport) onpath.InstanceStatus {
 func title(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
 
 // ownConditions of a Node are the server's; the others are the node's.
-var ownConditions = []string{"Ready", "Planned", "Gateway", onpath.ConditionDrained}
+var ownConditions = []string{"Ready", "Planned", "Gateway", onpath.ConditionDrained, onpath.ConditionAccepted}
 
 // withoutOld are a Node's conditions without those that the node has ceased to report,
 // of an uplink that was removed above all.

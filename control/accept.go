@@ -1,0 +1,252 @@
+package control
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/plan"
+)
+
+// A node that is not accepted waits: it has a Node object, whose condition says why, and
+// neither that nor its reports are planned with, so that it keeps what it runs.
+
+// storeRecord holds the identity of the store, by which plans made from it are known.
+const storeRecord = "store/identity"
+
+// identify reads the identity of the store, or gives it one.
+func (c *Controller) identify(ctx context.Context) error {
+	for {
+		page, err := c.o.Store.Records(ctx, onpath.RecordsUnder(storeRecord))
+		if err != nil {
+			return err
+		}
+		if len(page.Records) > 0 {
+			c.mu.Lock()
+			c.o.Settings.Store = string(page.Records[0].Value)
+			c.mu.Unlock()
+			return nil
+		}
+		r := onpath.Record{Path: storeRecord, Value: []byte(newIdentity())}
+		if _, err := c.o.Store.Write(ctx, onpath.Batch{Records: []onpath.Record{r}}); err != nil && onpath.CodeOf(err) != onpath.CodeConflict {
+			return err
+		}
+	}
+}
+
+// foreign reports whether a plan that a node holds was made from another store than this
+// one. Plans of earlier versions do not say from which; the Node object then tells.
+func (c *Controller) foreign(p *onpath.NodePlan, known bool) bool {
+	if p == nil || len(p.Instances)+len(p.Datapath.Paths) == 0 {
+		return false
+	}
+	return p.Store != c.o.Settings.Store && !(p.Store == "" && known)
+}
+
+// isWaiting reports whether a node waits. Callers hold mu.
+func (c *Controller) isWaiting(name string) bool {
+	if st := c.nodes[name]; st != nil && st.foreign {
+		return true
+	}
+	n, ok := c.mirror.objects[onpath.Key{Kind: onpath.KindNode, Name: name}].(*onpath.Node)
+	return ok && !n.Accepted()
+}
+
+// waitingNodes are the names of all nodes that wait. Callers hold mu.
+func (c *Controller) waitingNodes() (names []string) {
+	for k := range c.mirror.waiting {
+		names = append(names, k.Name)
+	}
+	for name, st := range c.nodes {
+		if st.foreign && !c.mirror.waiting[onpath.Key{Kind: onpath.KindNode, Name: name}] {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// objection says why a node waits; an empty reason: it does not.
+func (c *Controller) objection(st *session, n *onpath.Node) (reason, message string) {
+	name := n.Metadata.Name
+	if st != nil && st.foreign {
+		h := st.state.Acked
+		return onpath.ReasonForeignPlan, fmt.Sprintf("it runs %d instances for %d chains by the plan of another store, of which this "+
+			"server's store knows nothing, and goes on with that. If this store was lost, stop the server and restore it from a backup; if the "+
+			"node is to follow this store, which takes away what is not in it: onpath node accept %s", len(h.Instances), len(h.Datapath.Paths), name)
+	}
+	if st != nil && n.Metadata.Generation <= 1 { // later ones are the operator's word
+		if what := exceeds(st.grant, &n.Spec); what != "" {
+			return onpath.ReasonNotGranted, fmt.Sprintf("%s: onpath node accept %s permits it, or change the machine's onpath.yaml", what, name)
+		}
+	}
+	if err := c.checkNode(n); err != nil {
+		return onpath.ReasonRefused, fmt.Sprintf("it gets nothing to do: %v", err)
+	}
+	return "", ""
+}
+
+// exceeds says in what a machine asks for more than its token was for.
+func exceeds(g *onpath.NodeGrant, s *onpath.NodeSpec) string {
+	if g == nil {
+		return ""
+	}
+	if s.Cloudlet != g.Cloudlet {
+		return fmt.Sprintf("its token is for cloudlet %s, and its configuration says %s", g.Cloudlet, s.Cloudlet)
+	}
+	for _, u := range s.Uplinks {
+		if !slices.Contains(g.Uplinks, onpath.AnyUplink) && !slices.Contains(g.Uplinks, u.Device) {
+			return fmt.Sprintf("its token is not for an uplink on %s, which its configuration names", u.Device)
+		}
+	}
+	return ""
+}
+
+// retryNode is how often a node that waits is looked at again.
+const retryNode = 5 * time.Second
+
+// take has a Node object for a machine that has none, from its own configuration.
+func (c *Controller) take(st *session, n *onpath.Node) {
+	reason, message := c.objection(st, n)
+	if c.missing[onpath.KeyOf(n)] = n; reason != "" {
+		n.Status.Conditions = []onpath.Condition{c.unaccepted(reason, message)}
+		c.tellWaits(n, message)
+		c.kick()
+		return
+	}
+	c.missCloudlet(n.Spec.Cloudlet)
+	c.kick()
+}
+
+func (c *Controller) missCloudlet(name string) {
+	cl := newObject(onpath.KindCloudlet, name)
+	if c.mirror.objects[onpath.KeyOf(cl)] == nil {
+		c.missing[onpath.KeyOf(cl)] = cl
+	}
+}
+
+func (c *Controller) unaccepted(reason, message string) onpath.Condition {
+	return onpath.Condition{Type: onpath.ConditionAccepted, Status: onpath.False, Reason: reason, Message: onpath.ClipText(message),
+		Since: c.o.Clock().UTC().Round(0)}
+}
+
+func (c *Controller) tellWaits(n *onpath.Node, message string) {
+	c.tellOf(n, "Waits", "the node waits: "+message)
+	c.log.Warn("a node waits, and keeps what it runs", "node", n.Metadata.Name, "why", message)
+}
+
+// acceptances are the changes of nodes that wait from now on, for another reason, or no
+// more. Callers hold mu.
+func (c *Controller) acceptances() (out []onpath.Change) {
+	for _, name := range c.waitingNodes() {
+		k := onpath.Key{Kind: onpath.KindNode, Name: name}
+		n, ok := c.mirror.objects[k].(*onpath.Node)
+		if !ok {
+			continue // it is to be created
+		}
+		st := c.nodes[name]
+		if st == nil || c.writing || n.Metadata.Version == st.looked && c.o.Clock().Sub(st.lookedAt) < retryNode {
+			continue
+		}
+		st.looked, st.lookedAt = n.Metadata.Version, c.o.Clock()
+		reason, message := c.objection(st, n)
+		old := conditionOf(n.Status.Conditions, onpath.ConditionAccepted)
+		if reason != "" && old.Status == onpath.False && old.Reason == reason {
+			continue
+		}
+		next := onpath.Clone(n)
+		if reason != "" {
+			onpath.SetCondition(&next.Status.Conditions, c.unaccepted(reason, message))
+			next.Status.Ready = false
+			c.tellWaits(n, message)
+		} else {
+			next.Status.Conditions = slices.DeleteFunc(next.Status.Conditions, func(x onpath.Condition) bool { return x.Type == onpath.ConditionAccepted })
+			c.missCloudlet(n.Spec.Cloudlet)
+			c.log.Info("a node is accepted", "node", name)
+		}
+		out = append(out, onpath.Change{Key: k, Object: next, Version: n.Metadata.Version})
+	}
+	return out
+}
+
+func conditionOf(list []onpath.Condition, typ string) onpath.Condition {
+	if i := slices.IndexFunc(list, func(c onpath.Condition) bool { return c.Type == typ }); i >= 0 {
+		return list[i]
+	}
+	return onpath.Condition{}
+}
+
+// AcceptNode is the operator's word that a node that waits follows this store, as its
+// Node object says. Neither its token nor the plan that it holds matters from then on.
+func (c *Controller) AcceptNode(ctx context.Context, name string) error {
+	if err := c.relist(ctx, []onpath.Kind{onpath.KindNode, onpath.KindCloudlet}); err != nil {
+		return err
+	}
+	k := onpath.Key{Kind: onpath.KindNode, Name: name}
+	batch, err := c.accepting(k)
+	if err != nil || batch == nil {
+		return err
+	}
+	if _, err := c.o.Store.Write(ctx, onpath.Batch{Changes: batch}); err != nil {
+		return err
+	}
+	c.took(batch)
+	c.mu.Lock()
+	if st := c.nodes[name]; st != nil {
+		st.foreign = false
+	}
+	c.mu.Unlock()
+	c.Tell(k, "Accepted", "the operator accepted it: it follows this server's store", false)
+	c.kick()
+	return nil
+}
+
+// accepting are the changes that accept a node; nil if it does not wait.
+func (c *Controller) accepting(k onpath.Key) ([]onpath.Change, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n, ok := c.mirror.objects[k].(*onpath.Node)
+	if !ok {
+		e := onpath.Errorf(onpath.CodeNotFound, "it does not exist")
+		e.Object, e.Remedy = k.String(), "onpath get nodes lists those that are there, also those that wait"
+		return nil, e
+	}
+	if !c.isWaiting(k.Name) {
+		return nil, nil
+	}
+	if err := c.checkNode(n); err != nil {
+		return nil, err
+	}
+	next := onpath.Clone(n)
+	onpath.SetCondition(&next.Status.Conditions, onpath.Condition{
+		Type: onpath.ConditionAccepted, Status: onpath.True, Reason: "Operator", Since: c.o.Clock().UTC().Round(0)})
+	changes := []onpath.Change{{Key: k, Object: next, Version: n.Metadata.Version}}
+	if cl := newObject(onpath.KindCloudlet, n.Spec.Cloudlet); c.mirror.objects[onpath.KeyOf(cl)] == nil {
+		changes = append(changes, onpath.Change{Key: onpath.KeyOf(cl), Object: cl})
+	}
+	return changes, nil
+}
+
+// withoutWaiting takes the nodes that wait out of what is planned from.
+func (c *Controller) withoutWaiting(s *plan.Snapshot) {
+	names := c.waitingNodes()
+	if len(names) == 0 {
+		return
+	}
+	s.Objects = maps.Clone(s.Objects)
+	for _, name := range names {
+		delete(s.Objects, onpath.Key{Kind: onpath.KindNode, Name: name})
+		delete(s.States, name)
+	}
+}
+
+func newIdentity() string {
+	var b [12]byte
+	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
+	return hex.EncodeToString(b[:])
+}
