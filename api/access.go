@@ -29,7 +29,7 @@ func accesses() map[string]access {
 		"counters": {verb: verbNodes}, "distances": {verb: verbNodes}, "usage": {verb: verbNodes}, "watchFlow": {verb: verbNodes},
 		"fault": {verb: verbFault}, "metrics": {verb: verbMetrics}, "session": {verb: verbSession},
 		"create-token": {verb: verbTokens}, "list-tokens": {verb: verbTokens}, "delete-token": {verb: verbTokens},
-		"revoke": {verb: verbRevoke}, "push-metric": {verbWrite, onpath.KindChain},
+		"revoke": {verb: verbRevoke}, "push-metric": {verbWrite, onpath.KindChain}, "accept-node": {verbWrite, onpath.KindNode},
 		"move-instance": {verbMove, onpath.KindInstance}, "capacity": {verb: verbPool},
 		"account": {verb: verbAccount}, "invoice": {verb: verbAccount}, "credit": {verb: verbMoney}, "check-ledger": {verb: verbMoney},
 	}

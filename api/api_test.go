@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -29,15 +30,17 @@ import (
 
 // controller is a Controller that refuses chains called "bad".
 type controller struct {
-	mu     sync.Mutex
-	asked  onpath.TraceRequest
-	proved onpath.VerifyRequest
-	misled error                 // what VerifyChange answers
-	told   map[onpath.Key]string // reason and message of the last event
-	needed onpath.Key            // must not be deleted
-	barred onpath.Key            // must not be written
-	finds  error                 // what Check answers
-	pushed []onpath.Key          // chains to which values were reported
+	mu       sync.Mutex
+	asked    onpath.TraceRequest
+	proved   onpath.VerifyRequest
+	misled   error                 // what VerifyChange answers
+	told     map[onpath.Key]string // reason and message of the last event
+	needed   onpath.Key            // must not be deleted
+	barred   onpath.Key            // must not be written
+	finds    error                 // what Check answers
+	pushed   []onpath.Key          // chains to which values were reported
+	accepted []string              // nodes
+	planned  map[string][]string   // repositories by node; nil: all
 }
 
 // refuse refuses to write an object from now on.
@@ -55,6 +58,19 @@ func (c *controller) PushMetric(_ context.Context, k onpath.Key, v float64, _ ti
 	}
 	c.pushed = append(c.pushed, k)
 	return nil
+}
+
+func (c *controller) AcceptNode(_ context.Context, name string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.accepted = append(c.accepted, name)
+	return nil
+}
+
+func (c *controller) NodeMayPull(node, repository string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.planned == nil || slices.Contains(c.planned[node], repository)
 }
 
 func (c *controller) Tell(about onpath.Key, reason, message string, _ bool) {

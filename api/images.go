@@ -33,6 +33,8 @@ type images struct {
 	clock onpath.Clock
 	log   *slog.Logger
 	free  func() (bytes int64, ok bool) // of the disk
+	// planned reports whether a node's plan names an image of a repository.
+	planned func(node, repository string) bool
 
 	// writing is held by what adds manifests or removes files, and taken before
 	// mu. Neither is held while a body is read or an answer is written: who is slow
@@ -188,6 +190,9 @@ func (im *images) serve(w http.ResponseWriter, r *http.Request) error {
 	if err := mayImage(who, r.Method, p); err != nil {
 		return err
 	}
+	if who.Role == auth.RoleNode && p.kind != "" && im.planned != nil && !im.planned(who.Name, p.repo) {
+		return forbidden(who, "pull "+p.repo+", of which nothing runs on it by its plan")
+	}
 	p.user = who.Role == auth.RoleUser
 	switch {
 	case p.kind == kindBlob:
@@ -204,7 +209,7 @@ func (im *images) serve(w http.ResponseWriter, r *http.Request) error {
 
 func reads(method string) bool { return method == http.MethodGet || method == http.MethodHead }
 
-// mayImage: nodes pull everything, users push to and pull from their tenant's
+// mayImage: nodes pull (what their plans name, which the caller checks), users push to and pull from their tenant's
 // repositories, what shows all tenants' is for operators.
 func mayImage(who auth.Identity, method string, p repositoryURL) error {
 	v := verbPush

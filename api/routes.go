@@ -56,6 +56,7 @@ func (s *Server) routes() {
 	s.registerTrace()
 	s.registerVerify()
 	s.registerMetric()
+	s.registerAccept()
 	s.registerWatchFlow()
 	s.registerPerNode()
 	s.registerFaults()

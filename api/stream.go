@@ -173,7 +173,7 @@ func (s *Server) serveSession(w http.ResponseWriter, r *http.Request) error {
 	who := whoIs(r.Context())
 	peer := session.Peer{Credential: who.Credential, Address: r.RemoteAddr}
 	if who.Role == auth.RoleNode {
-		peer.Node = who.Name
+		peer.Node, peer.Grant = who.Name, s.o.Authority.Grant(who)
 	} else {
 		peer.Address = "the unix socket"
 	}

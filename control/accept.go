@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/onpath/onpath"
@@ -249,4 +250,37 @@ func newIdentity() string {
 	var b [12]byte
 	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
 	return hex.EncodeToString(b[:])
+}
+
+// NodeMayPull reports whether a repository ("TENANT/NAME") holds an image of an instance
+// in a plan that the node follows, or may come to.
+func (c *Controller) NodeMayPull(node, repository string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	st := c.nodes[node]
+	if st == nil {
+		return false
+	}
+	for _, p := range append([]*onpath.NodePlan{st.state.Acked}, st.state.Sent...) {
+		if p == nil {
+			continue
+		}
+		for i := range p.Instances {
+			for _, image := range p.Instances[i].Spec.Brings().Images {
+				if repo, ours := strings.CutPrefix(*image.Image, onpath.ImageHost+"/"); ours && repositoryOf(repo) == repository {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// repositoryOf is a reference without its tag or digest.
+func repositoryOf(reference string) string {
+	reference, _, _ = strings.Cut(reference, "@")
+	if slash, colon := strings.LastIndex(reference, "/"), strings.LastIndex(reference, ":"); colon > slash {
+		return reference[:colon]
+	}
+	return reference
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -32,9 +33,11 @@ func (s *refusingStore) Write(ctx context.Context, b onpath.Batch) (onpath.Writt
 // take is set aside and told; all others go on, and no ids are used up by it.
 func TestOneObjectStopsNobody(t *testing.T) {
 	store := &refusingStore{Store: mem.New(mem.Options{})}
+	var limit atomic.Bool
+	limit.Store(true)
 	store.refuse = func(c onpath.Change) bool {
 		chain, ok := c.Object.(*onpath.Chain)
-		return ok && chain.Metadata.Name == "huge" && chain.Status.Path != 0
+		return limit.Load() && ok && chain.Metadata.Name == "huge" && chain.Status.Path != 0
 	}
 	s := &site{t: t, store: store, nodes: map[string]*fakeNode{}}
 	s.start()
@@ -56,6 +59,17 @@ func TestOneObjectStopsNobody(t *testing.T) {
 	if after, _ := s.store.NextIDs(context.Background(), "path", 0, 1); after > before+1 {
 		t.Errorf("%d path ids were used up meanwhile", after-before-1)
 	}
+	marked := func() bool {
+		return slices.ContainsFunc(s.chain("huge").Status.Conditions, func(c onpath.Condition) bool { return c.Type == "Stored" && c.Status == onpath.False })
+	}
+	if !marked() {
+		t.Errorf("no condition says so: %+v", s.chain("huge").Status.Conditions)
+	}
+	limit.Store(false)
+	smaller := onpath.Clone(s.chain("huge"))
+	smaller.Spec.Priority = 8
+	s.apply(smaller)
+	s.until("it is smaller, and goes on", func() bool { return s.chain("huge").Status.Active && !marked() })
 }
 
 // TestLongTexts: a node's words are shortened before they are stored.

@@ -1,8 +1,11 @@
 package control
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"reflect"
+	"slices"
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/plan"
@@ -48,12 +51,52 @@ func (c *Controller) isSetAside(ch onpath.Change) bool {
 	return ok
 }
 
-// setAside leaves an object out of what is written, and says so in an event.
-func (c *Controller) setAside(ch onpath.Change, err error) {
+// conditionStored is the type of the condition that is false while an object is set
+// aside.
+const conditionStored = "Stored"
+
+// setAside leaves an object out of what is written, and has its condition and an event
+// say so.
+func (c *Controller) setAside(ctx context.Context, ch onpath.Change, err error) {
+	message := onpath.ClipText(fmt.Sprintf("what was decided about it cannot be stored, and it stays as it is: %v", err))
+	version := ch.Version
 	c.mu.Lock()
-	c.asides[ch.Key] = aside{version: ch.Version}
+	there := c.mirror.objects[ch.Key]
+	c.mu.Unlock()
+	if there != nil && conditionsOf(there) != nil {
+		marked := onpath.Clone(there)
+		onpath.SetCondition(conditionsOf(marked), onpath.Condition{Type: conditionStored, Status: onpath.False, Reason: "SetAside",
+			Message: message, Since: c.o.Clock().UTC().Round(0)})
+		one := []onpath.Change{{Key: ch.Key, Object: marked, Version: version}}
+		if _, err := c.o.Store.Write(ctx, onpath.Batch{Changes: one}); err == nil {
+			version = marked.Meta().Version
+			c.took(one)
+		}
+	}
+	c.mu.Lock()
+	c.asides[ch.Key] = aside{version: version}
 	c.mu.Unlock()
 	c.log.Error("what was decided about an object does not fit into the store; it stays as it is", "object", ch.Key, "err", err)
-	c.events.add(plan.Event{About: ch.Key, Reason: "SetAside", Warning: true,
-		Message: fmt.Sprintf("what was decided about it cannot be stored, and it stays as it is: %v", err)}, c.o.Clock())
+	c.events.add(plan.Event{About: ch.Key, Reason: "SetAside", Warning: true, Message: message}, c.o.Clock())
+}
+
+// conditionsOf are an object's, nil if it has none.
+func conditionsOf(o onpath.Object) *[]onpath.Condition {
+	status := reflect.ValueOf(o).Elem().FieldByName("Status")
+	if !status.IsValid() || status.Kind() != reflect.Struct {
+		return nil
+	}
+	f := status.FieldByName("Conditions")
+	if !f.IsValid() {
+		return nil
+	}
+	list, _ := f.Addr().Interface().(*[]onpath.Condition)
+	return list
+}
+
+// stored takes the mark of an object that was set aside off, for another attempt.
+func stored(o onpath.Object) {
+	if list := conditionsOf(o); list != nil {
+		*list = slices.DeleteFunc(*list, func(c onpath.Condition) bool { return c.Type == conditionStored })
+	}
 }

@@ -42,6 +42,7 @@ func (c *Controller) decisions(r *plan.Result) *decisions {
 	}
 	for _, o := range r.Update {
 		o = onpath.Clone(o) // the store writes the new version into it
+		stored(o)
 		d.changes = append(d.changes, onpath.Change{Key: onpath.KeyOf(o), Object: o, Version: o.Meta().Version})
 	}
 	for _, k := range r.Delete {
@@ -138,7 +139,7 @@ func (c *Controller) writePart(ctx context.Context, part []onpath.Change) error 
 		case "":
 			c.took(one)
 		case onpath.CodeInvalid:
-			c.setAside(ch, err)
+			c.setAside(ctx, ch, err)
 		case onpath.CodeConflict:
 			if err := c.reread(ctx, ch.Key); err != nil {
 				return err

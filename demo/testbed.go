@@ -2,6 +2,7 @@ package demo
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -188,7 +189,11 @@ func (s *Testbed) StartNode(ctx context.Context, name string) error {
 		args = append(args, "--cloudlet", n.Cloudlet)
 	}
 	if s.process(n.Name) == nil {
-		token, err := s.Onpath(ctx, "token", "create", "--node", n.Name)
+		create := []string{"token", "create", "--node", n.Name}
+		token, err := s.Onpath(ctx, append(create, "--cloudlet", cmp.Or(n.Cloudlet, onpath.DefaultTenant))...)
+		if err != nil { // the flag is younger than version 0.1
+			token, err = s.Onpath(ctx, create...)
+		}
 		if err != nil {
 			return err
 		}

@@ -23,6 +23,8 @@ type token struct {
 type issued struct {
 	Key     string    `json:"key"` // keyHash
 	Expires time.Time `json:"expires"`
+	// Grant of a node, from its token.
+	Grant *onpath.NodeGrant `json:"grant,omitempty"`
 }
 
 // state is DIR/auth.json.

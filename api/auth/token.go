@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"cmp"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -30,6 +31,10 @@ type TokenRequest struct {
 	// default 1.
 	TTL  onpath.Duration `json:"ttl,omitempty"`
 	Uses int             `json:"uses,omitempty"`
+	// Cloudlet and Uplinks are what a node may have: names of devices, or onpath.AnyUplink.
+	// The default is cloudlet "default", and no uplinks.
+	Cloudlet string   `json:"cloudlet,omitempty"`
+	Uplinks  []string `json:"uplinks,omitempty"`
 	// Address at which the server is reached; default its own choice.
 	Address string `json:"address,omitempty"`
 }
@@ -42,6 +47,8 @@ type TokenInfo struct {
 	Tenant  string    `json:"tenant,omitempty"`
 	Expires time.Time `json:"expires"`
 	Uses    int       `json:"uses"` // left
+	// Grant is what a node that joins by it may say of itself; nil for others.
+	Grant *onpath.NodeGrant `json:"grant,omitempty"`
 }
 
 // JoinToken is what a token says once it is decoded.
@@ -93,10 +100,14 @@ func (a *Authority) CreateToken(r TokenRequest) (string, TokenInfo, error) {
 	if r.TTL < 0 || r.Uses < 0 || time.Duration(r.TTL) > 365*24*time.Hour {
 		return "", TokenInfo{}, onpath.Errorf(onpath.CodeInvalid, "a token lives up to a year and is used at least once")
 	}
+	grant, err := grantOf(r)
+	if err != nil {
+		return "", TokenInfo{}, err
+	}
 	id, secret := randomHex(4), randomHex(16)
 	t := token{Hash: hashOf(secret), TokenInfo: TokenInfo{
 		ID: id, Role: r.Role, Name: r.Name, Tenant: r.Tenant,
-		Expires: a.clock().Add(time.Duration(r.TTL)).UTC().Truncate(time.Second), Uses: r.Uses,
+		Expires: a.clock().Add(time.Duration(r.TTL)).UTC().Truncate(time.Second), Uses: r.Uses, Grant: grant,
 	}}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -104,6 +115,43 @@ func (a *Authority) CreateToken(r TokenRequest) (string, TokenInfo, error) {
 		return "", TokenInfo{}, err
 	}
 	return JoinToken{Address: r.Address, Pin: a.Pin(), Secret: id + "." + secret}.Encode(), t.TokenInfo, nil
+}
+
+// grantOf is what a node gets that joins by a token.
+func grantOf(r TokenRequest) (*onpath.NodeGrant, error) {
+	if r.Role != RoleNode {
+		if r.Cloudlet != "" || len(r.Uplinks) > 0 {
+			return nil, onpath.Errorf(onpath.CodeInvalid, "cloudlet and uplinks are a node's; the token is for %s %s", r.Role, r.Name)
+		}
+		return nil, nil
+	}
+	g := &onpath.NodeGrant{Cloudlet: cmp.Or(r.Cloudlet, onpath.DefaultTenant), Uplinks: r.Uplinks}
+	if !nameShape.MatchString(g.Cloudlet) {
+		return nil, onpath.Errorf(onpath.CodeInvalid, "%q is no name of a cloudlet (write small letters, digits, dots and dashes, at most 63)",
+			g.Cloudlet)
+	}
+	for _, device := range g.Uplinks {
+		if device == "" || len(device) > maxDevice {
+			return nil, onpath.Errorf(onpath.CodeInvalid, "%q is no name of a network device (at most %d characters)", device, maxDevice)
+		}
+	}
+	return g, nil
+}
+
+// maxDevice is the longest name of a network device (IFNAMSIZ).
+const maxDevice = 15
+
+// Grant is what a node may say of itself, by the token that it joined with. Nodes that
+// joined with version 0.1 have none: theirs is the default cloudlet.
+func (a *Authority) Grant(i Identity) *onpath.NodeGrant {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, k := range a.state.Issued[i.URI()] {
+		if k.Key == i.Credential && k.Grant != nil {
+			return k.Grant
+		}
+	}
+	return &onpath.NodeGrant{Cloudlet: onpath.DefaultTenant}
 }
 
 // Tokens lists the tokens that can still be used.
@@ -153,7 +201,7 @@ func (a *Authority) Join(secret, name string, csr []byte) (certPEM []byte, i Ide
 	err = a.update(func(s *state) error {
 		t.Uses--
 		s.Tokens[t.ID] = t
-		certPEM, err = a.certify(s, i, request)
+		certPEM, err = a.certify(s, i, t.Grant, request)
 		return err
 	})
 	return certPEM, i, err
@@ -213,19 +261,25 @@ func (a *Authority) Renew(i Identity, csr []byte) (certPEM []byte, err error) {
 		return nil, refused(i)
 	}
 	err = a.update(func(s *state) error {
-		certPEM, err = a.certify(s, i, request)
+		var grant *onpath.NodeGrant // stays as it is
+		for _, k := range s.Issued[i.URI()] {
+			if k.Key == i.Credential {
+				grant = k.Grant
+			}
+		}
+		certPEM, err = a.certify(s, i, grant, request)
 		return err
 	})
 	return certPEM, err
 }
 
 // certify issues and lists. Needs a.mu.
-func (a *Authority) certify(s *state, i Identity, request *x509.CertificateRequest) ([]byte, error) {
+func (a *Authority) certify(s *state, i Identity, grant *onpath.NodeGrant, request *x509.CertificateRequest) ([]byte, error) {
 	leaf, err := a.issue(i.URI(), i.Name, request.PublicKey, x509.ExtKeyUsageClientAuth)
 	if err != nil {
 		return nil, err
 	}
-	fresh := []issued{{Key: keyHash(leaf), Expires: leaf.NotAfter}}
+	fresh := []issued{{Key: keyHash(leaf), Expires: leaf.NotAfter, Grant: grant}}
 	if i.Role != RoleNode {
 		for _, old := range s.Issued[i.URI()] {
 			if old.Key != fresh[0].Key && a.clock().Before(old.Expires) {

@@ -32,6 +32,8 @@ type Peer struct {
 	Node string
 	// Credential is the same for two sessions only if the same key opened them.
 	Credential string
+	// Grant is what the machine may say of itself; nil: anything.
+	Grant *onpath.NodeGrant
 	// Address is for people.
 	Address string
 }
@@ -181,6 +183,7 @@ func (h *Hub) greet(mux *yamux.Session, who Peer) (*conn, *onpath.NodeHello, err
 	if m.Hello == nil {
 		return nil, nil, fmt.Errorf("the first message is no hello")
 	}
+	m.Hello.Grant = who.Grant
 	var clocks clocks
 	clocks.hear(m.Time, h.clock())
 	clocks.report(&m.Hello.Report)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -27,7 +28,7 @@ func newDoctor(g *global) *cobra.Command {
 			if err := g.checkOutput(); err != nil {
 				return err
 			}
-			list := doctor.Run(c.Context(), doctor.Machine{Data: config.DefaultNodeDir}, append(doctor.Checks(), containerParts))
+			list := doctor.Run(c.Context(), doctor.Machine{Data: config.DefaultNodeDir}, append(doctor.Checks(), containerParts, g.waitingNodes))
 			err := g.print(c, list, func(w io.Writer) error {
 				t := table.New("", "WHAT", "FOUND")
 				for _, r := range list {
@@ -46,6 +47,27 @@ func newDoctor(g *global) *cobra.Command {
 			return err
 		},
 	}
+}
+
+// waitingNodes asks the server, if one is reached, for nodes that it gives nothing to do.
+func (g *global) waitingNodes(ctx context.Context, _ doctor.Machine) (list []doctor.Result) {
+	cl, err := g.client()
+	if err != nil {
+		return nil
+	}
+	defer cl.Close()
+	nodes, _, err := cl.List(ctx, onpath.KindNode, "")
+	if err != nil {
+		return nil // a machine without a server, or one of no operator
+	}
+	for _, o := range nodes {
+		n := o.(*onpath.Node)
+		i := slices.IndexFunc(n.Status.Conditions, func(c onpath.Condition) bool { return c.Type == onpath.ConditionAccepted })
+		if !n.Accepted() && i >= 0 {
+			list = append(list, doctor.Result{Name: "node " + n.Metadata.Name, Status: doctor.Warn, Detail: "waits: " + n.Status.Conditions[i].Message})
+		}
+	}
+	return list
 }
 
 // containerParts asks the container runtime what it finds.

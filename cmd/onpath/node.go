@@ -152,7 +152,7 @@ again, and no packet is lost. "onpath node off" takes everything away.`,
 	c.Flags().StringVar(&f.set.TokenFile, "token-file", "", "file with the join token")
 	c.Flags().StringVar(&f.set.Metrics, "metrics", "", "address:port for Prometheus, plain HTTP (default none)")
 	c.Flags().StringVar(&f.set.Log, "log", "", "debug, info, warn or error (default info)")
-	c.AddCommand(newNodeOff(g))
+	c.AddCommand(newNodeOff(g), newNodeAccept(g))
 	return c
 }
 

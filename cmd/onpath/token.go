@@ -25,13 +25,20 @@ func newTokenCreate(g *global) *cobra.Command {
 	var node, user, operator, address string
 	var ttl time.Duration
 	var uses int
+	var cloudlet string
+	var uplinks []string
 	c := &cobra.Command{
 		Use: "create [--node NAME | --user NAME -t TENANT | --operator NAME]", DisableFlagsInUseLine: true, Short: "Make a join token",
-		Long:    "Make a join token, and write it to standard output. Without a name it is for any\nnode, which then names itself.",
-		Example: examples("onpath token create --node fra1-gw1", "onpath token create --user alice -t acme --ttl 24h"),
-		Args:    cobra.NoArgs,
+		Long: `Make a join token, and write it to standard output. Without a name it is for any
+node, which then names itself. A node gets the cloudlet and the uplinks that its
+token is for; one whose own configuration asks for more waits until the operator
+accepts it (onpath node accept).`,
+		Example: examples("onpath token create --node n1 --cloudlet fra1",
+			"onpath token create --node fra1-gw1 --cloudlet fra1 --uplink eth0 --uplink eth1", "onpath token create --user alice -t acme --ttl 24h"),
+		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			r := auth.TokenRequest{Role: auth.RoleNode, Name: node, TTL: onpath.Duration(ttl), Uses: uses, Address: address}
+			r := auth.TokenRequest{Role: auth.RoleNode, Name: node, TTL: onpath.Duration(ttl), Uses: uses, Address: address,
+				Cloudlet: cloudlet, Uplinks: uplinks}
 			switch {
 			case node != "" && user != "" || node != "" && operator != "" || user != "" && operator != "":
 				return badUsage("a token is for a node, a user or an operator")
@@ -65,6 +72,8 @@ func newTokenCreate(g *global) *cobra.Command {
 	f.StringVar(&node, "node", "", "for the node of this name")
 	f.StringVar(&user, "user", "", "for a user of this name, of the tenant given with -t")
 	f.StringVar(&operator, "operator", "", "for an operator of this name")
+	f.StringVar(&cloudlet, "cloudlet", "", "of the node (default \"default\")")
+	f.StringArrayVar(&uplinks, "uplink", nil, "device that the node may have as an uplink, or any (default none)")
 	f.DurationVar(&ttl, "ttl", 0, "how long it can be used (default 1h)")
 	f.IntVar(&uses, "uses", 0, "how often it can be used (default once)")
 	f.StringVar(&address, "address", "", "HOST:PORT at which the server is reached (default its own choice)")

@@ -150,6 +150,9 @@ func nodeRow(o *onpath.Node, age string) []string {
 	if !o.Status.Ready {
 		state = "away"
 	}
+	if !o.Accepted() {
+		state = "waits"
+	}
 	if o.Spec.Schedulable != nil && !*o.Spec.Schedulable {
 		state += ", cordoned"
 	}

@@ -256,7 +256,7 @@ func TestLeaderKilled(t *testing.T) {
 	p.within(20*time.Second, "the first server answers", func() error { _, err := p.onpath(ctx, "s1", "get", "nodes"); return err })
 	p.server("s2")
 	p.waits("s2")
-	token, err := p.onpath(ctx, "s1", "token", "create", "--node", "n1")
+	token, err := p.onpath(ctx, "s1", "token", "create", "--node", "n1", "--cloudlet", "pop")
 	if err != nil {
 		t.Fatal(err)
 	}

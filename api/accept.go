@@ -1,0 +1,21 @@
+package api
+
+import (
+	"context"
+	"net/http"
+
+)
+
+func (s *Server) registerAccept() {
+	register(s, http.MethodPost, "/v1/nodes/{name}/accept", "accept-node", "Have a node that waits follow this server's store",
+		func(ctx context.Context, in *struct {
+			Name string `path:"name"`
+		}) (*struct{}, error) {
+			if err := s.o.Controller.AcceptNode(ctx, in.Name); err != nil {
+				return nil, err
+			}
+			s.log.Info("node accepted", "by", whoIs(ctx).URI(), "node", in.Name)
+			return nil, nil
+		})
+}
+
