@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"net/http"
-
 )
 
 func (s *Server) registerAccept() {
@@ -11,11 +10,10 @@ func (s *Server) registerAccept() {
 		func(ctx context.Context, in *struct {
 			Name string `path:"name"`
 		}) (*struct{}, error) {
-			if err := s.o.Controller.AcceptNode(ctx, in.Name); err != nil {
+			if err := s.o.Admission.AcceptNode(ctx, in.Name); err != nil {
 				return nil, err
 			}
 			s.log.Info("node accepted", "by", whoIs(ctx).URI(), "node", in.Name)
 			return nil, nil
 		})
 }
-

@@ -42,20 +42,25 @@ type Controller interface {
 	VerifyChange(ctx context.Context, changes []onpath.Change) error
 	// PushMetric takes a value that a chain's scaling goes by; a zero time means now.
 	PushMetric(ctx context.Context, chain onpath.Key, value float64, at time.Time) error
-	// AcceptNode has a node that waits follow this server's store.
-	AcceptNode(ctx context.Context, name string) error
-	// NodeMayPull reports whether a node's plan names an image of a repository, TENANT/NAME.
-	NodeMayPull(node, repository string) bool
 	// Tell keeps an event about an object.
 	Tell(about onpath.Key, reason, message string, warning bool)
 	// Ready says why the controller does not work; nil if it does.
 	Ready(ctx context.Context) error
 }
 
+// Admission says what nodes are given.
+type Admission interface {
+	// AcceptNode has a node that waits follow this server's store.
+	AcceptNode(ctx context.Context, name string) error
+	// NodeMayPull reports whether a node's plan names an image of a repository, TENANT/NAME.
+	NodeMayPull(node, repository string) bool
+}
+
 // Options of a server.
 type Options struct {
 	Store      onpath.Store
 	Controller Controller
+	Admission  Admission
 	// Pool admits reservations; nil: there are none.
 	Pool Pool
 	Hub  *session.Hub
@@ -115,7 +120,9 @@ func New(o Options) (*Server, error) {
 	if s.images, err = openRegistry(o.Dir, o.ImageQuota, o.Clock, o.Logger); err != nil {
 		return nil, err
 	}
-	s.images.planned = o.Controller.NodeMayPull
+	if o.Admission != nil {
+		s.images.planned = o.Admission.NodeMayPull
+	}
 	if s.pending, err = openPending(context.Background(), o.Store, o.Logger); err != nil {
 		return nil, err
 	}

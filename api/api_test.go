@@ -212,7 +212,7 @@ func (w *world) start() {
 	fatal(err)
 	w.address = remote.Addr().String()
 	s, err := api.New(api.Options{
-		Store: w.wrapped, Controller: w.controller, Hub: w.hub, Authority: authority, Dir: w.dir,
+		Store: w.wrapped, Controller: w.controller, Admission: w.controller, Hub: w.hub, Authority: authority, Dir: w.dir,
 		Address: w.address, Version: "test", Clock: w.clock.now,
 		Functions: map[onpath.FunctionKind]onpath.FunctionChecker{onpath.EBPFFunction: inline.Checker{Functions: []sdk.Function{firewall.Function, ratelimit.Function}}},
 	})

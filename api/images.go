@@ -209,8 +209,8 @@ func (im *images) serve(w http.ResponseWriter, r *http.Request) error {
 
 func reads(method string) bool { return method == http.MethodGet || method == http.MethodHead }
 
-// mayImage: nodes pull (what their plans name, which the caller checks), users push to and pull from their tenant's
-// repositories, what shows all tenants' is for operators.
+// mayImage: nodes pull (what their plans name, as the caller sees to), users push to and
+// pull from their tenant's repositories, what shows all tenants' is for operators.
 func mayImage(who auth.Identity, method string, p repositoryURL) error {
 	v := verbPush
 	if reads(method) {

@@ -34,7 +34,8 @@ func (c *Controller) identify(ctx context.Context) error {
 			return nil
 		}
 		r := onpath.Record{Path: storeRecord, Value: []byte(newIdentity())}
-		if _, err := c.o.Store.Write(ctx, onpath.Batch{Records: []onpath.Record{r}}); err != nil && onpath.CodeOf(err) != onpath.CodeConflict {
+		_, err = c.o.Store.Write(ctx, onpath.Batch{Records: []onpath.Record{r}})
+		if err != nil && onpath.CodeOf(err) != onpath.CodeConflict {
 			return err
 		}
 	}
@@ -76,14 +77,16 @@ func (c *Controller) waitingNodes() (names []string) {
 func (c *Controller) objection(st *session, n *onpath.Node) (reason, message string) {
 	name := n.Metadata.Name
 	if st != nil && st.foreign {
-		h := st.state.Acked
+		p := st.state.Acked
 		return onpath.ReasonForeignPlan, fmt.Sprintf("it runs %d instances for %d chains by the plan of another store, of which this "+
-			"server's store knows nothing, and goes on with that. If this store was lost, stop the server and restore it from a backup; if the "+
-			"node is to follow this store, which takes away what is not in it: onpath node accept %s", len(h.Instances), len(h.Datapath.Paths), name)
+			"server's store knows nothing, and goes on with that. If this store was lost, stop the server and restore it from a backup; "+
+			"if the node is to follow this store, which takes away what is not in it: onpath node accept %s",
+			len(p.Instances), len(p.Datapath.Paths), name)
 	}
 	if st != nil && n.Metadata.Generation <= 1 { // later ones are the operator's word
 		if what := exceeds(st.grant, &n.Spec); what != "" {
-			return onpath.ReasonNotGranted, fmt.Sprintf("%s: onpath node accept %s permits it, or change the machine's onpath.yaml", what, name)
+			return onpath.ReasonNotGranted,
+				fmt.Sprintf("%s: onpath node accept %s permits it, or change the machine's onpath.yaml", what, name)
 		}
 	}
 	if err := c.checkNode(n); err != nil {
@@ -166,7 +169,8 @@ func (c *Controller) acceptances() (out []onpath.Change) {
 			next.Status.Ready = false
 			c.tellWaits(n, message)
 		} else {
-			next.Status.Conditions = slices.DeleteFunc(next.Status.Conditions, func(x onpath.Condition) bool { return x.Type == onpath.ConditionAccepted })
+			next.Status.Conditions = slices.DeleteFunc(next.Status.Conditions,
+				func(x onpath.Condition) bool { return x.Type == onpath.ConditionAccepted })
 			c.missCloudlet(n.Spec.Cloudlet)
 			c.log.Info("a node is accepted", "node", name)
 		}

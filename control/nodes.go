@@ -26,7 +26,8 @@ func (c *Controller) NodeConnected(h onpath.NodeHello) {
 	st.connected, st.grant = true, h.Grant
 	st.state = plan.NodeState{Report: &h.Report, Seen: c.o.Clock(), Acked: h.Plan}
 	there, known := c.mirror.objects[onpath.Key{Kind: onpath.KindNode, Name: h.Node}].(*onpath.Node)
-	st.foreign = c.foreign(h.Plan, known) && !(known && conditionOf(there.Status.Conditions, onpath.ConditionAccepted).Status == onpath.True)
+	st.foreign = c.foreign(h.Plan, known) &&
+		!(known && conditionOf(there.Status.Conditions, onpath.ConditionAccepted).Status == onpath.True)
 	c.missNode(st, &h)
 	if h.Plan != nil && sameAgent(old.Report, &h.Report) {
 		// It may still be at work on what the session before brought.

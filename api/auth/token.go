@@ -127,8 +127,8 @@ func grantOf(r TokenRequest) (*onpath.NodeGrant, error) {
 	}
 	g := &onpath.NodeGrant{Cloudlet: cmp.Or(r.Cloudlet, onpath.DefaultTenant), Uplinks: r.Uplinks}
 	if !nameShape.MatchString(g.Cloudlet) {
-		return nil, onpath.Errorf(onpath.CodeInvalid, "%q is no name of a cloudlet (write small letters, digits, dots and dashes, at most 63)",
-			g.Cloudlet)
+		return nil, onpath.Errorf(onpath.CodeInvalid,
+			"%q is no name of a cloudlet (write small letters, digits, dots and dashes, at most 63)", g.Cloudlet)
 	}
 	for _, device := range g.Uplinks {
 		if device == "" || len(device) > maxDevice {

@@ -28,7 +28,8 @@ func newDoctor(g *global) *cobra.Command {
 			if err := g.checkOutput(); err != nil {
 				return err
 			}
-			list := doctor.Run(c.Context(), doctor.Machine{Data: config.DefaultNodeDir}, append(doctor.Checks(), containerParts, g.waitingNodes))
+			checks := append(doctor.Checks(), containerParts, g.waitingNodes)
+			list := doctor.Run(c.Context(), doctor.Machine{Data: config.DefaultNodeDir}, checks)
 			err := g.print(c, list, func(w io.Writer) error {
 				t := table.New("", "WHAT", "FOUND")
 				for _, r := range list {
@@ -64,7 +65,8 @@ func (g *global) waitingNodes(ctx context.Context, _ doctor.Machine) (list []doc
 		n := o.(*onpath.Node)
 		i := slices.IndexFunc(n.Status.Conditions, func(c onpath.Condition) bool { return c.Type == onpath.ConditionAccepted })
 		if !n.Accepted() && i >= 0 {
-			list = append(list, doctor.Result{Name: "node " + n.Metadata.Name, Status: doctor.Warn, Detail: "waits: " + n.Status.Conditions[i].Message})
+			why := "waits: " + n.Status.Conditions[i].Message
+			list = append(list, doctor.Result{Name: "node " + n.Metadata.Name, Status: doctor.Warn, Detail: why})
 		}
 	}
 	return list

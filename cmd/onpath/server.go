@@ -160,7 +160,7 @@ func serve(ctx context.Context, conf *config.Server, log *slog.Logger, begun fun
 	controller := control.New(control.Options{Store: store, Hub: hub, Log: log, Settings: plan.Settings{
 		Secret: secret, PrivatePools: plain(conf.PrivatePools), PublicPools: plain(conf.PublicPools)}})
 	registry := newRegistry()
-	options := api.Options{Store: store, Controller: controller, Pool: controller.Pool(), Hub: hub,
+	options := api.Options{Store: store, Controller: controller, Admission: controller, Pool: controller.Pool(), Hub: hub,
 		Dir: conf.StateDir, Address: conf.Address,
 		Version: versionString(), Functions: functionCheckers(), Metrics: registry, ImageQuota: int64(conf.ImageQuota), Logger: log}
 	tasks := []func(context.Context) error{controller.Run, lost}

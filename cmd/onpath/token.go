@@ -34,7 +34,8 @@ node, which then names itself. A node gets the cloudlet and the uplinks that its
 token is for; one whose own configuration asks for more waits until the operator
 accepts it (onpath node accept).`,
 		Example: examples("onpath token create --node n1 --cloudlet fra1",
-			"onpath token create --node fra1-gw1 --cloudlet fra1 --uplink eth0 --uplink eth1", "onpath token create --user alice -t acme --ttl 24h"),
+			"onpath token create --node fra1-gw1 --cloudlet fra1 --uplink eth0 --uplink eth1",
+			"onpath token create --user alice -t acme --ttl 24h"),
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			r := auth.TokenRequest{Role: auth.RoleNode, Name: node, TTL: onpath.Duration(ttl), Uses: uses, Address: address,
