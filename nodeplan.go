@@ -39,4 +39,6 @@ type InstancePlan struct {
 	Idle Idle `json:"idle,omitzero"`
 	// Draining: keep it running, do not restart it when it ends.
 	Draining bool `json:"draining,omitempty"`
+	// Reservation, in the tenant, that gives it its size; "": none.
+	Reservation string `json:"reservation,omitempty"`
 }

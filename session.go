@@ -41,6 +41,7 @@ const (
 	OpFault    NodeOp = "fault"    // FaultRequest → Fault
 	OpUsage    NodeOp = "usage"    // → a JSON object: instance name → Usage
 	OpPromise  NodeOp = "promise"  // PromiseRequest → Promise
+	OpMeters   NodeOp = "meters"   // MeterRequest → a JSON array of Meter
 	// OpDistances asks for what the node measured last → a JSON array of Distance.
 	OpDistances NodeOp = "distances"
 )

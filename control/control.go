@@ -74,9 +74,10 @@ type Controller struct {
 	planErr  error                        // why the last attempt to plan came to nothing
 	planTold time.Time                    // when that was last logged
 
-	scaling scaling
-	pool    *pool.Pool
-	uses    atomic.Pointer[map[onpath.Key]pool.Use] // of reservations
+	scaling  scaling
+	pool     *pool.Pool
+	metering metering
+	uses     atomic.Pointer[map[onpath.Key]pool.Use] // of reservations
 	// reservedBy is the reservation of each deployment that has one, as of the last step.
 	reservedBy map[onpath.Key]onpath.Key
 
@@ -118,6 +119,7 @@ func New(o Options) *Controller {
 		wake: make(chan struct{}, 1), loaded: make(chan struct{}),
 		mirror: newMirror(), nodes: map[string]*session{}, missing: map[onpath.Key]onpath.Object{}, asides: map[onpath.Key]aside{},
 		scaling: scaling{chains: map[onpath.Key]*scaled{}}, make: plan.Make,
+		metering: metering{gone: map[string]time.Time{}, billed: map[string][]string{}},
 	}
 	c.pool = c.newPool()
 	return c
@@ -171,6 +173,7 @@ func (c *Controller) Run(ctx context.Context) error {
 		func() { c.events.run(ctx) },
 		func() { c.awaitNodes(ctx) },
 		func() { c.scale(ctx) },
+		func() { c.meter(ctx) },
 	} {
 		wg.Add(1)
 		go func() { defer wg.Done(); f() }()

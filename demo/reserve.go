@@ -50,7 +50,10 @@ type ReserveReport struct {
 	Gone     time.Duration `json:"gone"`     // from the end of the slots to no instance being left
 	Refund   onpath.Money  `json:"refund"`
 	Expected onpath.Money  `json:"expectedRefund"` // by PacketCloud's formula, from the times in the ledger
-	Invoice  string        `json:"invoice"`
+	// Traffic and CPU are the use that the invoice bills: bytes, and nanoseconds.
+	Traffic uint64        `json:"traffic"`
+	CPU     time.Duration `json:"cpu"`
+	Invoice string        `json:"invoice"`
 	Ledger   string        `json:"ledger"`
 	Checks   `json:"checks"`
 }
@@ -68,6 +71,9 @@ type reserveRun struct {
 	report ReserveReport
 	begin  time.Time // of the slots
 }
+
+// payload of the streams' packets, in bytes; headers of UDP and IP come on top.
+const payload = 1200
 
 // Times after begin.
 const (
@@ -330,7 +336,7 @@ func (d *reserveRun) stream(ctx context.Context, port string, length time.Durati
 	done := make(chan answer, 1)
 	go func() {
 		out, err := d.Testbed.Exec(ctx, "client", "iperf3", "-c", "10.9.0.2", "-p", port, "-u", "-b", "8M", "-l",
-			"1200", "-t", fmt.Sprint(int(length.Seconds())), "-J", "--get-server-output")
+			fmt.Sprint(payload), "-t", fmt.Sprint(int(length.Seconds())), "-J", "--get-server-output")
 		done <- answer{out, err}
 	}()
 	return func(s *Stream) error {
@@ -362,6 +368,28 @@ func (d *reserveRun) stream(ctx context.Context, port string, length time.Durati
 }
 
 func (d *reserveRun) pay(ctx context.Context) error {
+	err := d.Testbed.WaitFor(ctx, "use is billed", 15*time.Second, func() (bool, error) {
+		out, err := d.Testbed.Onpath(ctx, "invoice", "-o", "json")
+		if err != nil {
+			return false, err
+		}
+		var inv onpath.Invoice
+		if err := json.Unmarshal(out, &inv); err != nil {
+			return false, err
+		}
+		billed := 0
+		d.report.Traffic, d.report.CPU = 0, 0
+		for _, l := range inv.Lines {
+			if l.Bytes > 0 && l.CPU > 0 {
+				billed++
+			}
+			d.report.Traffic, d.report.CPU = d.report.Traffic+l.Bytes, d.report.CPU+l.CPU
+		}
+		return billed == 2, nil
+	})
+	if err != nil {
+		return err
+	}
 	d.Say("onpath invoice")
 	out, err := d.Testbed.Onpath(ctx, "invoice")
 	if err != nil {
@@ -400,6 +428,9 @@ func (d *reserveRun) check() {
 	check(r.Gone < 3*time.Second, "at the end nothing is left", "%.1f s after", r.Gone.Seconds())
 	off := r.Refund - r.Expected
 	check(r.Refund > 0 && -1 <= off && off <= 1, "a cancellation gives back F × (tB − tC) / (tB − tA)", "%s", r.Refund)
+	sent := uint64(r.Growing.Packets+r.Moving.Packets) * (payload + 28)
+	check(r.Traffic >= sent && r.Traffic < sent+sent/20, "use is metered, also of what moved",
+		"%d bytes of traffic, %d were sent; %s of processor time", r.Traffic, sent, r.CPU.Round(time.Millisecond))
 	check(strings.HasSuffix(r.Ledger, " 0 wrong"), "every posting can be recomputed", "%s", r.Ledger)
 }
 

@@ -87,6 +87,7 @@ type Agent struct {
 	echo     *echo
 	machine  *machine
 	faults   *faults
+	meters   meters
 
 	wirer   wirer
 	started time.Time
@@ -164,6 +165,7 @@ func New(o Options) (*Agent, error) {
 	a.echo, a.faults = &echo{shared: a.shared}, &faults{a: a}
 	a.machine = newMachine(a.shared, a)
 	a.applyTime = newApplyTime()
+	a.meters.file, a.meters.all = a.state.meterFile(), map[string]*meter{}
 	return a, nil
 }
 
@@ -194,6 +196,9 @@ func (a *Agent) Run(ctx context.Context) error {
 			Remedy: "take the old node off this machine first (onpath node off), or use another folder",
 		}
 	}
+	if err := a.meters.load(); err != nil {
+		a.log.Error("what instances have used so far cannot be read; it is metered anew", "err", err)
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer func() {
 		cancel()
@@ -219,6 +224,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.goDo(a.retryRuntimes)
 	a.goDo(a.retryPlan)
 	a.goDo(a.countLoop)
+	a.goDo(a.meterLoop)
 	a.faults.resume()
 	a.tasks.Go(func() { a.reportLoop(ctx) })
 	a.awaitWiring(ctx)

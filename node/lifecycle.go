@@ -302,6 +302,7 @@ func (in *instance) setStarted(yes bool) {
 // devices and namespace, then the record.
 func (in *instance) teardown(ctx context.Context) {
 	in.set(in.stateNow(), cause{"Stopping", "stopping"})
+	in.a.readMeters(ctx, in)
 	if in.a.apply.awaitOut(ctx, in.rec.Vports) != nil {
 		return
 	}

@@ -52,6 +52,7 @@ type record struct {
 type state struct{ dir string }
 
 func (s state) planFile() string            { return filepath.Join(s.dir, "plan.json") }
+func (s state) meterFile() string           { return filepath.Join(s.dir, "meters.json") }
 func (s state) recordDir() string           { return filepath.Join(s.dir, "instances") }
 func (s state) recordFile(id string) string { return filepath.Join(s.recordDir(), id+".json") }
 func (s state) lastLog(id string) string    { return filepath.Join(s.recordDir(), id+".log") }

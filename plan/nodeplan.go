@@ -253,8 +253,11 @@ func (b *builder) instance(i *instance) onpath.InstancePlan {
 	switch {
 	case i.d != nil:
 		p.Function = i.d.fnName.String()
+		if i.d.res != nil {
+			p.Reservation = i.d.res.key.name
+		}
 	case i.planned != nil:
-		p.Function = i.planned.Function
+		p.Function, p.Reservation = i.planned.Function, i.planned.Reservation
 	}
 	return p
 }

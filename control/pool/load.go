@@ -57,6 +57,9 @@ func (p *Pool) load(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := p.loadBilled(ctx); err != nil {
+		return err
+	}
 	paid := map[string][]payment{}
 	err = p.records(ctx, payments, func(r onpath.Record, name string) error {
 		var list []payment

@@ -62,6 +62,7 @@ type Pool struct {
 	refused   map[string]time.Time    // when nodes did not confirm
 	accounts  map[string]*ledger.Book // without postings that are not written
 	bumped    map[string]int64        // versions of the nodes' records
+	billed    map[string]billed       // how far instances' meters are paid for, by UID
 	prices    prices
 	kept      map[int64]*onpath.PriceListSpec // price lists that are in the ledger, by version
 	broken    bool                            // what was written last is not known: everything is read again
@@ -145,7 +146,7 @@ func (p *Pool) forget() {
 	p.cal, p.tenants = calendar.New(), calendar.New()
 	p.entries, p.agenda, p.leaving = map[onpath.Key]*entry{}, nil, map[onpath.Key]bool{}
 	p.accounts, p.bumped, p.kept = map[string]*ledger.Book{}, map[string]int64{}, map[int64]*onpath.PriceListSpec{}
-	p.prices = prices{}
+	p.prices, p.billed = prices{}, map[string]billed{}
 	p.view.Lock()
 	defer p.view.Unlock()
 	p.view.running, p.view.promised = map[onpath.Key]*plan.Reserved{}, map[string]onpath.Resources{}

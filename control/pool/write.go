@@ -104,9 +104,16 @@ func (p *Pool) commit(ctx context.Context, held []*decision, books map[string]*l
 			p.bumped[name] = w.Revision
 		}
 	}
+	p.takeUpBooks(books, w.Revision)
+	p.run()
+	return nil
+}
+
+// takeUpBooks takes accounts up that are written.
+func (p *Pool) takeUpBooks(books map[string]*ledger.Book, version int64) {
 	for tenant, k := range books {
 		if len(k.Added()) > 0 {
-			p.accounts[tenant] = &ledger.Book{Account: k.Account, Version: w.Revision}
+			p.accounts[tenant] = &ledger.Book{Account: k.Account, Version: version}
 		}
 		for _, x := range k.Added() {
 			if x.Prices != 0 && p.kept[x.Prices] == nil {
@@ -114,8 +121,6 @@ func (p *Pool) commit(ctx context.Context, held []*decision, books map[string]*l
 			}
 		}
 	}
-	p.run()
-	return nil
 }
 
 // batch is what commit writes. A record of each node and account that a decision depends

@@ -1,0 +1,151 @@
+package pool
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/control/ledger"
+)
+
+// billed is how far an instance's meter is paid for. It is written in the transaction of
+// the posting, so that nothing is billed twice or left out.
+type billed struct {
+	At    time.Time     `json:"at"`
+	CPU   time.Duration `json:"cpu"`
+	Bytes uint64        `json:"bytes"`
+
+	version int64
+}
+
+const meterPath = "pool/meter/"
+
+// atOnce is how many meters one transaction bills.
+const atOnce = 40
+
+// Bill charges tenants for what their instances have used since they were billed last, by
+// the price list of now; what was used while nothing was charged for use stays free. It
+// returns the UIDs of those that are gone and billed.
+func (p *Pool) Bill(ctx context.Context, meters []onpath.Meter) (gone []string, err error) {
+	list, err := p.readPrices(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.broken {
+		return nil, onpath.Errorf(onpath.CodeUnavailable, "the server is still reading its accounts")
+	}
+	p.prices = list
+	for part := range slices.Chunk(meters, atOnce) {
+		if err := p.bill(ctx, part); err != nil {
+			return gone, err
+		}
+		for _, m := range part {
+			if m.Gone {
+				gone = append(gone, m.UID)
+			}
+		}
+	}
+	return gone, nil
+}
+
+func (p *Pool) bill(ctx context.Context, meters []onpath.Meter) error {
+	now := p.clock()
+	books, next := map[string]*ledger.Book{}, map[string]billed{}
+	for _, m := range meters {
+		was := p.billed[m.UID]
+		if was.CPU == m.CPU && was.Bytes == m.Bytes && was.version != 0 {
+			continue
+		}
+		next[m.UID] = billed{At: now, CPU: m.CPU, Bytes: m.Bytes, version: was.version}
+		if p.prices.spec == nil || m.CPU < was.CPU || m.Bytes < was.Bytes { // a node made anew begins anew
+			continue
+		}
+		if books[m.Tenant] == nil {
+			books[m.Tenant] = p.book(m.Tenant)
+		}
+		if err := p.chargeUse(books[m.Tenant], &m, was, now); err != nil {
+			return err
+		}
+	}
+	if len(next) == 0 {
+		return nil
+	}
+	b, err := p.batch(nil, books)
+	if err != nil {
+		return err
+	}
+	for _, uid := range sortedKeys(next) {
+		v, err := json.Marshal(next[uid])
+		if err != nil {
+			return err
+		}
+		b.Records = append(b.Records, onpath.Record{Path: meterPath + uid, Value: v, Version: next[uid].version})
+	}
+	w, err := p.write(ctx, b)
+	if err != nil {
+		return err
+	}
+	for uid, x := range next {
+		x.version = w.Revision
+		p.billed[uid] = x
+	}
+	p.takeUpBooks(books, w.Revision)
+	return nil
+}
+
+func (p *Pool) chargeUse(b *ledger.Book, m *onpath.Meter, was billed, now time.Time) error {
+	from := was.At
+	if from.IsZero() {
+		from = m.Began
+	}
+	x := onpath.Posting{Kind: onpath.PostingUse, Cause: fmt.Sprintf("use of instance %s", m.Instance),
+		Reservation: m.Reservation, Instance: m.Instance, Prices: p.prices.version,
+		From: from, Until: now, CPU: m.CPU - was.CPU, Bytes: m.Bytes - was.Bytes}
+	var err error
+	if x.Amount, err = ledger.Amount(&x, p.prices.spec); err != nil {
+		return onpath.Errorf(onpath.CodeInvalid, "the use of instance %s cannot be billed: %w", m.Instance, err)
+	}
+	return b.Add(now, x)
+}
+
+// Forget drops how far instances are billed that their nodes have forgotten.
+func (p *Pool) Forget(ctx context.Context, uids []string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for part := range slices.Chunk(uids, atOnce) {
+		b, err := p.batch(nil, nil)
+		if err != nil {
+			return err
+		}
+		for _, uid := range part {
+			if p.billed[uid].version != 0 {
+				b.Records = append(b.Records, onpath.Record{Path: meterPath + uid, Version: onpath.AnyVersion, Delete: true})
+			}
+		}
+		if len(b.Records) == 0 {
+			continue
+		}
+		if _, err := p.write(ctx, b); err != nil {
+			return err
+		}
+		for _, uid := range part {
+			delete(p.billed, uid)
+		}
+	}
+	return nil
+}
+
+// loadBilled reads how far meters are paid for.
+func (p *Pool) loadBilled(ctx context.Context) error {
+	return p.records(ctx, meterPath, func(r onpath.Record, uid string) error {
+		x := billed{version: r.Version}
+		err := json.Unmarshal(r.Value, &x)
+		p.billed[uid] = x
+		return err
+	})
+}

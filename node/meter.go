@@ -1,0 +1,171 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/wholefile"
+)
+
+// meterEvery is how often what instances have used is read and kept.
+const meterEvery = 15 * time.Second
+
+// meters are what instances have used. Where their counts come from, control groups and
+// vports, begins anew with a process or a machine; the meters go on.
+type meters struct {
+	file string
+
+	mu   sync.Mutex
+	all  map[string]*meter // by UID
+	kept []byte            // as it is in the file
+}
+
+// meter is an instance's, with the counts as they were read last.
+type meter struct {
+	onpath.Meter
+	ReadCPU   time.Duration `json:"readCPU"`
+	ReadBytes uint64        `json:"readBytes"`
+}
+
+// read takes counts up. One that is lower than before has begun anew.
+func (m *meter) read(cpu time.Duration, bytes uint64) {
+	if cpu < m.ReadCPU {
+		m.ReadCPU = 0
+	}
+	if bytes < m.ReadBytes {
+		m.ReadBytes = 0
+	}
+	m.CPU, m.Bytes = m.CPU+cpu-m.ReadCPU, m.Bytes+bytes-m.ReadBytes
+	m.ReadCPU, m.ReadBytes = cpu, bytes
+}
+
+// load reads what an earlier agent kept.
+func (m *meters) load() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.all = map[string]*meter{}
+	data, err := os.ReadFile(m.file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		err = json.Unmarshal(data, &m.all)
+	}
+	m.kept = data
+	return err
+}
+
+// save keeps the meters, if anything changed. Callers hold mu.
+func (m *meters) save() error {
+	data, err := json.Marshal(m.all)
+	if err != nil || string(data) == string(m.kept) || len(m.all) == 0 && m.kept == nil {
+		return err
+	}
+	if err := wholefile.WriteLightly(m.file, data, 0o600); err != nil {
+		return err
+	}
+	m.kept = data
+	return nil
+}
+
+func (a *Agent) meterLoop(ctx context.Context) {
+	for a.clock.Sleep(ctx, meterEvery) == nil {
+		a.readMeters(ctx, nil)
+	}
+}
+
+// metered is an instance whose counts are read.
+type metered struct {
+	plan onpath.InstancePlan
+	proc onpath.Process
+	ids  []onpath.VportID
+}
+
+// readMeters reads the counts of one instance, or of all where nil, and keeps them.
+func (a *Agent) readMeters(ctx context.Context, only *instance) {
+	a.mu.Lock()
+	known := a.plan != nil
+	var list []metered
+	there := map[string]bool{}
+	for _, in := range a.instances {
+		there[in.plan.UID] = true
+		if only == nil || in == only {
+			list = append(list, metered{in.plan, in.proc, wiringOf(in.id, in.plan).vports()})
+		}
+	}
+	a.mu.Unlock()
+	var counters *onpath.Counters
+	if len(list) > 0 {
+		var err error
+		if counters, err = a.opt.Datapath.Counters(ctx); err != nil {
+			return // what is counted there is counted next time
+		}
+	}
+	m := &a.meters
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, x := range list {
+		a.readMeter(ctx, x, counters)
+	}
+	for uid, x := range m.all {
+		x.Gone = x.Gone || known && !there[uid]
+	}
+	if err := m.save(); err != nil {
+		a.log.Warn("what instances have used cannot be kept; it is tried on", "err", err)
+	}
+}
+
+func (a *Agent) readMeter(ctx context.Context, x metered, c *onpath.Counters) {
+	m := a.meters.all[x.plan.UID]
+	if m == nil {
+		m = &meter{Meter: onpath.Meter{UID: x.plan.UID, Tenant: x.plan.Tenant, Instance: x.plan.Name, Deployment: x.plan.Deployment,
+			Began: a.clock.Now().UTC().Round(0)}}
+		a.meters.all[m.UID] = m
+	}
+	m.Reservation, m.Gone = x.plan.Reservation, false
+	cpu, bytes, counted := m.ReadCPU, uint64(0), false
+	if x.proc != nil {
+		if u, err := x.proc.Usage(ctx); err == nil {
+			cpu = u.CPU
+		}
+	}
+	for _, id := range x.ids {
+		if v, ok := c.Vports[id]; ok {
+			bytes, counted = bytes+v.Out.Bytes, true
+		}
+	}
+	if !counted { // its vports are not in force
+		bytes = m.ReadBytes
+	}
+	m.read(cpu, bytes)
+}
+
+// Meters are what instances have used, by UID. Those that are billed and gone are
+// forgotten.
+func (a *Agent) Meters(ctx context.Context, r onpath.MeterRequest) []onpath.Meter {
+	m := &a.meters
+	m.mu.Lock()
+	for _, uid := range r.Billed {
+		if x := m.all[uid]; x != nil && x.Gone {
+			delete(m.all, uid)
+		}
+	}
+	m.mu.Unlock()
+	a.readMeters(ctx, nil)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := make([]onpath.Meter, 0, len(m.all))
+	for _, x := range m.all {
+		out = append(out, x.Meter)
+	}
+	slices.SortFunc(out, func(x, y onpath.Meter) int { return strings.Compare(x.UID, y.UID) })
+	return out
+}
