@@ -270,6 +270,11 @@ func (p *Pool) rescue(ctx context.Context, e *entry, now time.Time) error {
 	st := &d.obj.Status
 	slots := booked(st.Slots, now, calendar.Forever, 1)
 	var tried []calendar.Booking
+	free := func() {
+		for _, b := range tried {
+			p.cal.Free(b)
+		}
+	}
 	var words string
 	lost := 0
 	since := now
@@ -283,6 +288,7 @@ func (p *Pool) rescue(ctx context.Context, e *entry, now time.Time) error {
 		since = earliest(since, n.Since)
 		to := p.cal.Place(st.Cloudlet, slots, 1, false)
 		if to == nil {
+			free()
 			return p.fail(ctx, e, now, fmt.Sprintf("node %s is gone, and no other of cloudlet %s has room", x.Node, st.Cloudlet), since)
 		}
 		b := calendar.Booking{Node: to[0], Slots: slots}
@@ -291,9 +297,7 @@ func (p *Pool) rescue(ctx context.Context, e *entry, now time.Time) error {
 		words = fmt.Sprintf("node %s is gone: moved to node %s", x.Node, to[0])
 		x.Node, x.Leaving, x.LeavingUntil = to[0], "", time.Time{}
 	}
-	for _, b := range tried {
-		p.cal.Free(b)
-	}
+	free()
 	st.Step(st.State, now, words)
 	books := map[string]*ledger.Book{}
 	if err := p.compensate(d, since, now, lost); err != nil {

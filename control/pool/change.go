@@ -112,8 +112,17 @@ func (p *Pool) resettle(d *decision, next []onpath.ReservationSlot, now time.Tim
 			p.letGo(d.moved)
 		}
 	}()
+	try := func(b calendar.Booking) {
+		p.cal.Book(b)
+		tried = append(tried, b)
+	}
 	for i := range st.Places {
 		x := &st.Places[i]
+		if x.Leaving != "" && !p.keeps(x.Leaving, booked(st.Slots, now, x.LeavingUntil, 1), d.old.obj, now) {
+			e := onpath.Errorf(onpath.CodeNoRoom, "an instance of it leaves node %s until %s, and cannot grow there", x.Leaving, text(x.LeavingUntil))
+			e.Remedy = "ask again then"
+			return e
+		}
 		slots := booked(st.Slots, now, calendar.Forever, 1)
 		if !p.keeps(x.Node, slots, d.old.obj, now) {
 			if err := p.makeRoom(d, i, next, now); err != nil {
@@ -121,9 +130,10 @@ func (p *Pool) resettle(d *decision, next []onpath.ReservationSlot, now time.Tim
 			}
 			slots = booked(st.Slots, now, calendar.Forever, 1)
 		}
-		b := calendar.Booking{Node: x.Node, Slots: slots}
-		p.cal.Book(b)
-		tried = append(tried, b)
+		try(calendar.Booking{Node: x.Node, Slots: slots})
+		if x.Leaving != "" {
+			try(calendar.Booking{Node: x.Leaving, Slots: booked(st.Slots, now, x.LeavingUntil, 1)})
+		}
 		d.asks = append(d.asks, x.Node)
 	}
 	for len(st.Places) < instances {
@@ -132,9 +142,7 @@ func (p *Pool) resettle(d *decision, next []onpath.ReservationSlot, now time.Tim
 		if more == nil {
 			return p.decline(d.obj, spliced(nil, st.Slots, now), []string{st.Cloudlet})
 		}
-		b := calendar.Booking{Node: more[0], Slots: slots}
-		p.cal.Book(b)
-		tried = append(tried, b)
+		try(calendar.Booking{Node: more[0], Slots: slots})
 		st.Places = append(st.Places, onpath.ReservedPlace{Node: more[0]})
 		d.asks = append(d.asks, more[0])
 	}

@@ -41,6 +41,9 @@ func (p *Pool) makeRoom(d *decision, i int, next []onpath.ReservationSlot, now t
 			}
 			continue
 		}
+		if slices.ContainsFunc(moved, func(x *decision) bool { return x.old == m.e }) {
+			continue // one instance of a reservation moves at a time
+		}
 		x := p.moving(m, node, now)
 		if x == nil {
 			continue

@@ -1,0 +1,282 @@
+package pool
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+// TestRandomSequences: whatever is asked for, changed and cancelled, and whichever nodes die
+// and clocks are set, no node has promised more than it has at any instant, no accepted
+// reservation is gone, the ledger balances, and the calendar is what adding the
+// reservations up gives. ONPATH_SEED repeats one sequence, ONPATH_SOAK has 10,000 run.
+func TestRandomSequences(t *testing.T) {
+	first, n := rand.Uint64(), uint64(300)
+	if os.Getenv("ONPATH_SOAK") != "" {
+		n = 10_000
+	}
+	if s := os.Getenv("ONPATH_SEED"); s != "" {
+		v, err := strconv.ParseUint(s, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		first, n = v, 1
+	}
+	t.Logf("seeds from %d on, %d of them", first, n)
+	for k := range n {
+		s := &sequence{fixture: setUp(t), r: rand.New(rand.NewPCG(first+k, 0)), accepted: map[string]bool{}}
+		s.run()
+		if t.Failed() {
+			t.Fatalf("seed %d: ONPATH_SEED=%d repeats it:\n%s", first+k, first+k, s.story)
+		}
+	}
+}
+
+// sequence is what happens to one pool.
+type sequence struct {
+	*fixture
+	r        *rand.Rand
+	accepted map[string]bool // by name; false: given up, or its node died
+	latest   time.Time
+	story    string
+}
+
+func (s *sequence) say(format string, args ...any) {
+	s.story += fmt.Sprintf("%s %s\n", s.now.Format("15:04:05"), fmt.Sprintf(format, args...))
+}
+
+func (s *sequence) run() {
+	s.prices(onpath.PriceListSpec{Hour: onpath.UnitPrices{CPU: 1_234_567, Network: 333}, Tiers: []onpath.PriceTier{{Above: 40, Percent: 150}}})
+	s.credit(onpath.Money(20_000_000 + s.r.Int64N(2_000_000_000)))
+	for range 10 + s.r.IntN(20) {
+		s.latest = latest(s.latest, s.now)
+		s.step()
+		s.check()
+		if s.t.Failed() {
+			return
+		}
+	}
+	s.Pool = s.restart()
+	s.check()
+	s.ledger()
+}
+
+func (s *sequence) step() {
+	switch x := s.r.IntN(20); {
+	case x < 9:
+		s.ask(s.random(fmt.Sprintf("r%d", s.r.IntN(12))))
+	case x < 11:
+		s.cancelOne()
+	case x < 15:
+		d := time.Duration(s.r.IntN(7200)) * time.Second
+		s.say("%s pass", d)
+		s.behind = s.now.Before(s.latest)
+		s.pass(d)
+		s.behind = s.now.Before(s.latest)
+	case x < 16: // the clock is set back, as by NTP
+		d := time.Duration(s.r.IntN(600)) * time.Second
+		s.say("the clock is set back by %s", d)
+		s.now = s.now.Add(-d)
+		s.behind = true
+		s.Tick(s.t.Context())
+	case x < 18:
+		s.die(s.nodes[[]string{"fra-1", "fra-2", "par-1", "lon-1"}[s.r.IntN(4)]])
+	case x < 19:
+		s.say("the server restarts")
+		s.Pool = s.restart()
+	default:
+		s.moveOne()
+	}
+}
+
+// random is a request in slots.
+func (s *sequence) random(name string) *onpath.Reservation {
+	r := request(name, 0, 0, onpath.Resources{})
+	r.Spec.Cloudlet = []string{"", "fra", "fra", "par"}[s.r.IntN(4)]
+	r.Spec.From = s.now.Add(time.Duration(s.r.IntN(4*3600)) * time.Second)
+	if old := s.entries[onpath.KeyOf(r)]; old != nil && s.r.IntN(4) > 0 {
+		r.Spec.From = old.obj.Spec.From
+		r.Spec.Cloudlet = old.obj.Status.Cloudlet
+	}
+	if s.r.IntN(5) == 0 {
+		r.Spec.From = time.Time{}
+	}
+	if r.Spec.Instances = 1; s.r.IntN(4) == 0 {
+		r.Spec.Instances = 1 + s.r.IntN(3)
+	}
+	size := func() onpath.Resources {
+		return onpath.Resources{CPU: onpath.CPU(1 + s.r.IntN(3500)), Network: onpath.Rate(s.r.IntN(3)) * 1e9}
+	}
+	at := latest(r.Spec.From, s.now)
+	next := func() time.Time { at = at.Add(time.Duration(1+s.r.IntN(2*3600)) * time.Second); return at }
+	if s.r.IntN(3) == 0 {
+		for range 1 + s.r.IntN(4) {
+			r.Spec.Slots = append(r.Spec.Slots, onpath.ReservationSlot{Until: next(), Capacity: size()})
+		}
+		return r
+	}
+	if r.Spec.Capacity = size(); s.r.IntN(6) > 0 {
+		r.Spec.Until = next()
+	}
+	return r
+}
+
+func (s *sequence) ask(r *onpath.Reservation) {
+	if err := onpath.Clone(r).Validate(); err != nil {
+		s.t.Fatal(err)
+	}
+	q, err := s.apply(r)
+	s.say("ask for %s from %s, cpu %d, %d slots, %d instances: %s %v", r.Metadata.Name, r.Spec.From.Format("15:04:05"),
+		r.Spec.Capacity.CPU, len(r.Spec.Slots), r.Spec.Instances, q.State, err)
+	if err == nil {
+		s.accepted[r.Metadata.Name] = true
+	}
+}
+
+func (s *sequence) one() (k onpath.Key, ok bool) {
+	keys := sortedKeysOf(s.entries)
+	if len(keys) == 0 {
+		return k, false
+	}
+	return keys[s.r.IntN(len(keys))], true
+}
+
+func (s *sequence) cancelOne() {
+	k, ok := s.one()
+	if !ok {
+		return
+	}
+	live := s.entries[k].obj.Status.State.Live()
+	_, err := s.Apply(s.t.Context(), nil, []onpath.Key{k}, false)
+	s.say("cancel %s: %v", k.Name, err)
+	if err == nil {
+		s.accepted[k.Name] = false
+		if !live {
+			delete(s.accepted, k.Name)
+		}
+	}
+}
+
+func (s *sequence) moveOne() {
+	if k, ok := s.one(); ok {
+		x := s.entries[k].obj.Status.Places
+		if len(x) > 0 {
+			_, err := s.Move(s.t.Context(), k, x[0].Node, "")
+			s.say("move %s from %s: %v", k.Name, x[0].Node, err)
+		}
+	}
+}
+
+// die has a node die, or come back.
+func (s *sequence) die(n Node) {
+	if n.Gone {
+		n.Usable, n.Gone, n.Since = true, false, time.Time{}
+		s.say("node %s is back", n.Name)
+	} else {
+		n.Usable, n.Gone, n.Since = false, true, s.now.Add(-30*time.Second)
+		s.say("node %s dies", n.Name)
+	}
+	s.nodes[n.Name] = n
+	s.observe()
+	s.Tick(s.t.Context())
+}
+
+// check compares the pool with what its reservations add up to.
+func (s *sequence) check() {
+	for name, wanted := range s.accepted {
+		e := s.entries[onpath.Key{Kind: onpath.KindReservation, Tenant: onpath.DefaultTenant, Name: name}]
+		switch {
+		case e == nil:
+			s.t.Errorf("reservation %s is gone", name)
+		case !wanted:
+		case e.obj.Status.State == onpath.ReservationFailed || e.obj.Status.State == onpath.ReservationEnded:
+			if e.obj.Status.Reason == "" {
+				s.t.Errorf("reservation %s is %s without a reason", name, e.obj.Status.State)
+			}
+		case !e.obj.Status.State.Live():
+			s.t.Errorf("reservation %s is %s, and nobody asked for that", name, e.obj.Status.State)
+		}
+	}
+	for name, n := range s.nodes {
+		room := atLeastNothing(n.Capacity.Sub(shareOf(n.Capacity, s.cls[n.Cloudlet].Share)))
+		for _, at := range s.instants() {
+			sum := s.promisedAt(name, at)
+			if !room.Fits(sum) {
+				s.t.Errorf("node %s has promised %v at %s, and has %v", name, sum, at, room)
+			}
+			if got := s.cal.Peak(name, at, at.Add(1)); got != sum {
+				s.t.Errorf("the calendar says that node %s has promised %v at %s; it is %v", name, got, at, sum)
+			}
+		}
+	}
+}
+
+// instants are those at which what is promised changes, from the latest time on that any
+// clock has shown: what was promised for a time that comes twice, as a clock is set back,
+// has been changed by what was decided in it.
+func (s *sequence) instants() []time.Time {
+	s.latest = latest(s.latest, s.now)
+	out := []time.Time{s.latest}
+	for _, e := range s.entries {
+		for _, x := range e.obj.Status.Slots {
+			out = append(out, x.From, x.Until)
+		}
+		for _, x := range e.obj.Status.Places {
+			out = append(out, x.LeavingUntil)
+		}
+	}
+	out = slices.DeleteFunc(out, func(x time.Time) bool { return x.Before(s.latest) })
+	sortTimes(out)
+	return slices.CompactFunc(out, time.Time.Equal)
+}
+
+func (s *sequence) promisedAt(node string, at time.Time) (sum onpath.Resources) {
+	for _, e := range s.entries {
+		st := &e.obj.Status
+		if !st.State.Live() {
+			continue
+		}
+		for _, x := range st.Slots {
+			if at.Before(x.From) || !x.Until.IsZero() && !at.Before(x.Until) {
+				continue
+			}
+			for _, place := range st.Places {
+				if place.Node == node || place.Leaving == node && at.Before(place.LeavingUntil) {
+					sum = sum.Add(x.Capacity)
+				}
+			}
+		}
+	}
+	return sum
+}
+
+// ledger checks that each posting can be recomputed, and that nobody got back more than
+// was paid.
+func (s *sequence) ledger() {
+	c, err := s.CheckLedger(s.t.Context())
+	if err != nil || len(c.Wrong) > 0 {
+		s.t.Errorf("the ledger: %v %v", c, err)
+	}
+	list, err := s.Postings(s.t.Context(), onpath.DefaultTenant)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	sum := onpath.Money(0)
+	for _, p := range list {
+		switch p.Kind {
+		case onpath.PostingCharge:
+			sum += p.Amount
+		case onpath.PostingRefund, onpath.PostingCompensation:
+			sum -= p.Amount
+		}
+		if sum < -onpath.Money(len(list)) { // parts are rounded one by one
+			s.t.Errorf("posting %d gives back more than was paid: %+v", p.Number, p)
+		}
+	}
+}
