@@ -33,7 +33,7 @@ func TestRandomSequences(t *testing.T) {
 		s := &sequence{fixture: setUp(t), r: rand.New(rand.NewPCG(first+k, 0)), accepted: map[string]bool{}}
 		s.run()
 		if t.Failed() {
-			t.Fatalf("seed %d: ONPATH_SEED=%d repeats it:\n%s", first+k, first+k, s.story)
+			t.Fatalf("seed %d: ONPATH_SEED=%d repeats it:\n%s", first+k, first+k, s.past)
 		}
 	}
 }
@@ -44,11 +44,11 @@ type sequence struct {
 	r        *rand.Rand
 	accepted map[string]bool // by name; false: given up, or its node died
 	latest   time.Time
-	story    string
+	past     string
 }
 
 func (s *sequence) say(format string, args ...any) {
-	s.story += fmt.Sprintf("%s %s\n", s.now.Format("15:04:05"), fmt.Sprintf(format, args...))
+	s.past += fmt.Sprintf("%s %s\n", s.now.Format("15:04:05"), fmt.Sprintf(format, args...))
 }
 
 func (s *sequence) run() {
