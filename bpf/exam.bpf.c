@@ -9,6 +9,7 @@ ONPATH_LICENSE("Dual BSD/GPL");
 #define TRANSLATED onpath_be16(6668)
 #define BEHIND     onpath_be16(6669)
 #define STAMPED    onpath_be16(7100)
+#define SCRIBBLED  onpath_be16(7200)
 
 /* DSCP by which it judges in the middle of a flow. */
 #define DROPPED_CLASS 60
@@ -40,6 +41,14 @@ ONPATH_FUNCTION(p)
 		onpath_set_destination(p, server, BEHIND);
 	if (there == BEHIND && !forward)
 		onpath_set_source(p, virtual, TRANSLATED);
+	if (there == SCRIBBLED) { /* which nobody else may notice */
+		p->sport = p->dport = DROPPED;
+		p->dscp = DROPPED_CLASS;
+		p->direction = !p->direction;
+		p->length = p->wire = p->segments = 7;
+		p->protocol = p->family = 9;
+		p->src[15] = p->dst[15] = 99;
+	}
 	if (there == STAMPED)
 		onpath_set_dscp(p, p->dscp << 2 | (p->instance & 3));
 	return ONPATH_NEXT;

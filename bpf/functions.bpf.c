@@ -16,7 +16,7 @@
 #include "lib/entry.h"
 #include "lib/inline.h"
 
-/* What functions are shown; one at a time per CPU. */
+/* What a function is shown; one at a time per CPU. */
 MAP(shown, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct onpath_packet, 1, 0);
 
 static __always_inline struct onpath_packet *description(void)
@@ -46,25 +46,17 @@ static __always_inline __u32 bank_of(__u32 item)
 
 #include "lib/fast_functions.h" /* calls it as well */
 
-static __always_inline void show_tuple(struct onpath_packet *a, const struct pkt *p)
+/* Describe the packet to one function: what another one has written in there is its own. */
+static __always_inline void describe(struct __sk_buff *skb, const struct pkt *p, struct onpath_packet *a,
+				     const struct function *f)
 {
+	__u8 b[2];
+	__u16 is = 0;
+
 	copy_addr(a->src, p->key.src);
 	copy_addr(a->dst, p->key.dst);
 	a->sport = p->key.sport;
 	a->dport = p->key.dport;
-}
-
-/* Describe the packet, once for all its functions. */
-__noinline int describe(struct __sk_buff *skb)
-{
-	struct onpath_packet *a = description();
-	struct pkt *p = packet();
-	__u8 b[2];
-	__u16 is = 0;
-
-	if (!a || !p)
-		return -1;
-	show_tuple(a, p);
 	a->family = p->family;
 	a->protocol = p->key.proto;
 	a->direction = p->d.flags & FLOW_REVERSE ? ONPATH_REVERSE : ONPATH_FORWARD;
@@ -96,12 +88,13 @@ __noinline int describe(struct __sk_buff *skb)
 	a->now = p->clock;
 	a->transport = p->l4 - p->l3;
 	a->payload = p->headers;
+	a->instance = f->vport;
 	a->shown = 0;
 	a->edit = 0;
-	return 0;
+	a->reason = 0;
 }
 
-/* Show the packet's first bytes, unless a function before was shown as many. */
+/* Show the packet's first bytes. */
 __noinline int show_bytes(struct __sk_buff *skb, __u32 needs)
 {
 	struct onpath_packet *a = description();
@@ -112,9 +105,6 @@ __noinline int show_bytes(struct __sk_buff *skb, __u32 needs)
 		return -1;
 	if (n > p->length)
 		n = p->length;
-	if (a->shown >= n && !p->edited)
-		return 0;
-	a->shown = 0;
 	n--; /* one comparison: kernels before 6.3 do not see what two say together */
 	barrier_var(n);
 	if (n >= ONPATH_DATA)
@@ -152,10 +142,8 @@ __noinline int edit(struct __sk_buff *skb)
 		if (edit_end(skb, 1))
 			return -1;
 	}
-	if ((a->edit & ONPATH_SET_DSCP) && !edit_dscp(skb, a->new_dscp & 63))
-		a->dscp = a->new_dscp & 63;
-	a->edit = 0;
-	show_tuple(a, p);
+	if (a->edit & ONPATH_SET_DSCP)
+		edit_dscp(skb, a->new_dscp & 63);
 	return 0;
 }
 
@@ -216,10 +204,9 @@ __noinline int run(struct __sk_buff *skb, __u32 item)
 		c->refused_packets += p->packets;
 		return drop(p, DROP_NO_INSTANCE);
 	}
+	describe(skb, p, a, f);
 	if (f->needs)
 		show_bytes(skb, f->needs);
-	a->instance = f->vport;
-	a->reason = 0;
 	if (!(c->calls++ % SAMPLE_EVERY))
 		began = bpf_ktime_get_ns();
 	verdict = call_function(place, a);
@@ -244,7 +231,7 @@ int onpath_functions(struct __sk_buff *skb)
 	__u32 i, item, bank;
 	int rc;
 
-	if (!p || describe(skb))
+	if (!p)
 		return TC_ACT_SHOT;
 	for (i = 0; i < MAX_INLINE; i++) {
 		if (i < p->ran)

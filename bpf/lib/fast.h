@@ -137,14 +137,14 @@ static __always_inline int run_functions(struct xdp_md *ctx, const struct uplink
 
 	if (!r)
 		return XDP_PASS;
-	copy_addr(r->a.src, k->src);
-	copy_addr(r->a.dst, k->dst);
-	r->a.sport = k->sport;
-	r->a.dport = k->dport;
-	r->a.protocol = k->proto;
-	r->a.direction = e->flags & FLOW_REVERSE ? ONPATH_REVERSE : ONPATH_FORWARD;
-	r->a.length = length;
-	r->a.now = c->clock;
+	copy_addr(r->src, k->src);
+	copy_addr(r->dst, k->dst);
+	r->sport = k->sport;
+	r->dport = k->dport;
+	r->protocol = k->proto;
+	r->direction = e->flags & FLOW_REVERSE ? ONPATH_REVERSE : ONPATH_FORWARD;
+	r->length = length;
+	r->now = c->clock;
 	*(__u64 *)r->functions = *(const __u64 *)e->functions;
 	r->hop = hop;
 	r->path = e->path;

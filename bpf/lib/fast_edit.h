@@ -49,9 +49,9 @@ static __always_inline void sum_transport(__u8 *l4, const void *end, __u32 proto
 static __always_inline int edit_frame_end(struct xdp_md *ctx, struct fast_run *r, __u32 which, const __u8 *addr,
 					  __be16 port)
 {
-	__u8 *was = which ? r->a.dst : r->a.src;
-	__be16 *had = which ? &r->a.dport : &r->a.sport;
-	__u32 proto = r->a.protocol, v4 = r->a.family == FAMILY_4;
+	__u8 *was = which ? r->dst : r->src;
+	__be16 *had = which ? &r->dport : &r->sport;
+	__u32 proto = r->protocol, v4 = r->family == FAMILY_4;
 	__s64 diff = bpf_csum_diff((__be32 *)was, 16, (__be32 *)addr, 16, 0);
 	__u8 *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	__u8 *l3 = data + ETH_HLEN, *l4;
@@ -88,7 +88,7 @@ static __always_inline void edit_frame_dscp(struct xdp_md *ctx, struct fast_run 
 
 	if (l3 + sizeof(struct iphdr) > end)
 		return;
-	if (r->a.family == FAMILY_4) {
+	if (r->family == FAMILY_4) {
 		struct iphdr *h = (void *)l3;
 		__u16 was = *(__u16 *)l3;
 
@@ -98,12 +98,11 @@ static __always_inline void edit_frame_dscp(struct xdp_md *ctx, struct fast_run 
 		l3[0] = (l3[0] & 0xf0) | dscp >> 2;
 		l3[1] = (l3[1] & 0x3f) | dscp << 6;
 	}
-	r->a.dscp = dscp;
 }
 
 static __always_inline int allowed_address(const struct fast_run *r, const __u8 *a)
 {
-	return (r->a.family == FAMILY_4) == is_mapped(a);
+	return (r->family == FAMILY_4) == is_mapped(a);
 }
 
 /* Carry out what a function asked for. */
@@ -115,10 +114,10 @@ __noinline int edit_frame(struct xdp_md *ctx)
 	if (!r)
 		return -1;
 	if ((r->a.edit & (ONPATH_SET_SRC | ONPATH_SET_DST)) && !r->edited) {
-		copy_addr(r->src, r->a.src);
-		copy_addr(r->dst, r->a.dst);
-		r->sport = r->a.sport;
-		r->dport = r->a.dport;
+		copy_addr(r->came_src, r->src);
+		copy_addr(r->came_dst, r->dst);
+		r->came_sport = r->sport;
+		r->came_dport = r->dport;
 		r->edited = 1;
 	}
 	if (r->a.edit & ONPATH_SET_SRC)
@@ -129,7 +128,6 @@ __noinline int edit_frame(struct xdp_md *ctx)
 			return -1;
 	if (r->a.edit & ONPATH_SET_DSCP)
 		edit_frame_dscp(ctx, r, r->a.new_dscp & 63);
-	r->a.edit = 0;
 	return 0;
 }
 
@@ -139,7 +137,8 @@ __noinline int unedit_frame(struct xdp_md *ctx)
 	__u32 zero = 0;
 	struct fast_run *r = bpf_map_lookup_elem(&fast_runs, &zero);
 
-	if (!r || edit_frame_end(ctx, r, 0, r->src, r->sport) || edit_frame_end(ctx, r, 1, r->dst, r->dport))
+	if (!r || edit_frame_end(ctx, r, 0, r->came_src, r->came_sport) ||
+	    edit_frame_end(ctx, r, 1, r->came_dst, r->came_dport))
 		return -1;
 	r->edited = 0;
 	return 0;

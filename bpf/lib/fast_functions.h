@@ -12,7 +12,8 @@
 /* Kernels before 5.18 have no frames in several buffers; the driver says so. */
 const volatile __u32 several_buffers = 1;
 
-static __always_inline int describe_frame(struct xdp_md *ctx, struct fast_run *r)
+/* Describe the packet to one function: what another one has written in there is its own. */
+static __always_inline int describe_frame(struct xdp_md *ctx, struct fast_run *r, const struct function *f)
 {
 	const __u8 *l3 = (void *)(long)ctx->data + ETH_HLEN, *end = (void *)(long)ctx->data_end, *l4;
 	struct onpath_packet *a = &r->a;
@@ -21,22 +22,19 @@ static __always_inline int describe_frame(struct xdp_md *ctx, struct fast_run *r
 
 	if (l3 + sizeof(struct iphdr) > end)
 		return -1;
-	if (*l3 == 0x45) {
-		a->family = FAMILY_4;
+	if (r->family == FAMILY_4) {
 		a->ttl = l3[8];
 		a->dscp = l3[1] >> 2;
 		a->transport = sizeof(struct iphdr);
-		l4 = l3 + sizeof(struct iphdr);
 	} else {
-		a->family = FAMILY_6;
 		a->ttl = l3[7];
 		a->dscp = (l3[0] & 0xf) << 2 | l3[1] >> 6;
 		a->transport = sizeof(struct ipv6hdr);
-		l4 = l3 + sizeof(struct ipv6hdr);
 	}
 	a->is = 0;
 	a->payload = a->transport + 8;
-	if (a->protocol == IPPROTO_TCP) {
+	if (r->protocol == IPPROTO_TCP) {
+		l4 = l3 + (r->family == FAMILY_4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
 		if (l4 + 14 > end)
 			return -1;
 		a->payload = a->transport + (l4[12] >> 4) * 4;
@@ -45,15 +43,24 @@ static __always_inline int describe_frame(struct xdp_md *ctx, struct fast_run *r
 	}
 	path = bpf_map_lookup_elem(&paths, &slot);
 	a->path = slot && path ? path->id : 0;
+	copy_addr(a->src, r->src);
+	copy_addr(a->dst, r->dst);
+	a->sport = r->sport;
+	a->dport = r->dport;
+	a->family = r->family;
+	a->protocol = r->protocol;
+	a->direction = r->direction;
 	a->segments = 1;
-	a->wire = a->length;
+	a->length = a->wire = r->length;
+	a->now = r->now;
+	a->instance = f->vport;
 	a->shown = 0;
 	a->edit = 0;
-	r->edited = 0;
+	a->reason = 0;
 	return 0;
 }
 
-/* Show the packet's first bytes, unless a function before was shown as many. */
+/* Show the packet's first bytes. */
 __noinline int show_frame(struct xdp_md *ctx, __u32 needs)
 {
 	__u32 zero = 0, n = needs, i;
@@ -62,11 +69,8 @@ __noinline int show_frame(struct xdp_md *ctx, __u32 needs)
 
 	if (!r)
 		return -1;
-	if (n > r->a.length)
-		n = r->a.length;
-	if (r->a.shown >= n && !r->edited)
-		return 0;
-	r->a.shown = 0;
+	if (n > r->length)
+		n = r->length;
 	n--; /* one comparison: kernels before 6.3 do not see what two say together */
 	barrier_var(n);
 	if (n >= ONPATH_DATA)
@@ -145,16 +149,16 @@ static __always_inline int run_at_xdp(struct xdp_md *ctx, struct fast_run *r, st
 	if (!f->open) {
 		if (item & INLINE_BYPASS) {
 			c->bypassed_packets++;
-			c->bypassed_bytes += r->a.length;
+			c->bypassed_bytes += r->length;
 			return GO_ON;
 		}
 		c->refused_packets++;
 		return drop_frame(r, u, DROP_NO_INSTANCE);
 	}
+	if (describe_frame(ctx, r, f))
+		return XDP_DROP;
 	if (f->needs)
 		show_frame(ctx, f->needs);
-	r->a.instance = f->vport;
-	r->a.reason = 0;
 	if (!(c->calls++ % SAMPLE_EVERY))
 		began = bpf_ktime_get_ns();
 	verdict = call_function(place, &r->a);
@@ -164,17 +168,17 @@ static __always_inline int run_at_xdp(struct xdp_md *ctx, struct fast_run *r, st
 	}
 	if (verdict == ONPATH_NEXT && (!r->a.edit || !edit_frame(ctx))) {
 		c->passed_packets++;
-		c->passed_bytes += r->a.length;
+		c->passed_bytes += r->length;
 		return GO_ON;
 	}
 	c->reasons[r->a.reason & 15]++;
 	if (verdict == ONPATH_ANSWER) {
 		c->answered_packets++;
-		c->answered_bytes += r->a.length;
+		c->answered_bytes += r->length;
 		return refuse_frame(ctx, r, u);
 	}
 	c->dropped_packets++;
-	c->dropped_bytes += r->a.length;
+	c->dropped_bytes += r->length;
 	return drop_frame(r, u, DROP_FUNCTION);
 }
 
@@ -195,26 +199,26 @@ __noinline int hop_of_edited(struct xdp_md *ctx)
 	if (!r || !n || n->host_ifindex || n->bridged || n->nat_count)
 		return 0;
 	fib.ifindex = n->uplink_ifindex ? n->uplink_ifindex : ctx->ingress_ifindex;
-	fib.tot_len = r->a.length;
-	fib.l4_protocol = r->a.protocol;
-	fib.sport = r->a.sport;
-	fib.dport = r->a.dport;
+	fib.tot_len = r->length;
+	fib.l4_protocol = r->protocol;
+	fib.sport = r->sport;
+	fib.dport = r->dport;
 	data = (void *)(long)ctx->data;
 	end = (void *)(long)ctx->data_end;
-	if (r->a.family == FAMILY_4) {
+	if (r->family == FAMILY_4) {
 		if (data + ETH_HLEN + sizeof(struct iphdr) > end)
 			return 0;
 		fib.family = AF_INET;
 		fib.tos = data[ETH_HLEN + 1];
-		fib.ipv4_src = V4(r->a.src);
-		fib.ipv4_dst = V4(r->a.dst);
+		fib.ipv4_src = V4(r->src);
+		fib.ipv4_dst = V4(r->dst);
 	} else {
 		if (data + ETH_HLEN + sizeof(struct ipv6hdr) > end)
 			return 0;
 		fib.family = AF_INET6;
 		fib.flowinfo = *(__be32 *)(data + ETH_HLEN) & bpf_htonl(0x0fffffff);
-		copy_addr(fib.ipv6_src, r->a.src);
-		copy_addr(fib.ipv6_dst, r->a.dst);
+		copy_addr(fib.ipv6_src, r->src);
+		copy_addr(fib.ipv6_dst, r->dst);
 	}
 	rc = bpf_fib_lookup(ctx, &fib, sizeof(fib), 0);
 	if (rc == BPF_FIB_LKUP_RET_FRAG_NEEDED)
@@ -225,7 +229,7 @@ __noinline int hop_of_edited(struct xdp_md *ctx)
 	out = bpf_map_lookup_elem(&ports, &ifindex);
 	if (!out || !(out->flags & PORT_CARRIES))
 		return 0;
-	if (!(out->flags & PORT_FRAGS) && r->a.length > end - data - ETH_HLEN)
+	if (!(out->flags & PORT_FRAGS) && r->length > end - data - ETH_HLEN)
 		return 0;
 	slot = r->path;
 	path = bpf_map_lookup_elem(&paths, &slot);
@@ -234,8 +238,8 @@ __noinline int hop_of_edited(struct xdp_md *ctx)
 	end = (void *)(long)ctx->data_end;
 	if (data + ETH_HLEN + sizeof(struct iphdr) > end)
 		return 0;
-	if (mtu && r->a.length > mtu &&
-	    (r->a.family != FAMILY_4 || (data[ETH_HLEN + 6] & 0x40) || r->a.length > LEAST_INTERFACE)) /* DF */
+	if (mtu && r->length > mtu &&
+	    (r->family != FAMILY_4 || (data[ETH_HLEN + 6] & 0x40) || r->length > LEAST_INTERFACE)) /* DF */
 		return -(int)(mtu & 0xffff);
 	__builtin_memcpy(data, fib.dmac, 6);
 	__builtin_memcpy(data + 6, fib.smac, 6);
@@ -282,7 +286,7 @@ static __always_inline int leave_at_xdp(struct xdp_md *ctx, struct fast_run *r, 
 	}
 	u->ran++;
 	v->out_packets++;
-	v->out_bytes += r->a.length;
+	v->out_bytes += r->length;
 	return bpf_redirect(ifindex, 0);
 }
 
@@ -291,13 +295,16 @@ static __always_inline int begin_at_xdp(struct xdp_md *ctx, struct fast_run *r, 
 {
 	__u32 slot = r->path;
 	struct path_counters *c = bpf_map_lookup_elem(&path_stats, &slot);
+	const __u8 *l3 = (void *)(long)ctx->data + ETH_HLEN;
 
-	if (!c || describe_frame(ctx, r))
+	if (!c || l3 + 1 > (const __u8 *)(long)ctx->data_end)
 		return -1;
+	r->family = *l3 == 0x45 ? FAMILY_4 : FAMILY_6;
+	r->edited = 0;
 	v->in_packets++;
-	v->in_bytes += r->a.length;
+	v->in_bytes += r->length;
 	c->steered_packets++; /* of place 0 nobody reads it */
-	c->steered_bytes += r->a.length;
+	c->steered_bytes += r->length;
 	return 0;
 }
 

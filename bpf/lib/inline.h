@@ -12,17 +12,28 @@
 
 /* A packet between the programs of one CPU. */
 struct fast_run {
-	struct onpath_packet a; /* tuple, protocol, direction, length and now are filled in */
+	struct onpath_packet a; /* what a function is shown, which may write in it */
+	/* The packet as it is now. */
+	__u8 src[16];
+	__u8 dst[16];
+	__be16 sport;
+	__be16 dport;
+	__u8 protocol;
+	__u8 direction;
+	__u8 family;
+	__u8 pad;
+	__u32 length;
+	__u64 now;
 	__u8 functions[MAX_INLINE] __attribute__((aligned(8)));
 	__u32 hop;
 	__u32 path; /* slot */
 	__u32 edge_slot;
 	__u32 edited; /* a function changed an address or a port */
 	/* The tuple as the packet came, once it is changed. */
-	__u8 src[16];
-	__u8 dst[16];
-	__be16 sport;
-	__be16 dport;
+	__u8 came_src[16];
+	__u8 came_dst[16];
+	__be16 came_sport;
+	__be16 came_dport;
 	__u32 next; /* from one dispatcher to another: item of the list and 1; else 0 */
 };
 

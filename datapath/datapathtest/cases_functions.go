@@ -51,6 +51,11 @@ func withDSCP(p []byte, d uint8) []byte {
 	return p
 }
 
+// scribbled is of a flow about which each function tells the next what is not so, if it can.
+func scribbled(src, dst netip.Addr, port uint16) onpath.Tuple {
+	return tuple(udp, src, port, dst, scribbledPort)
+}
+
 func stamped(src, dst netip.Addr, port uint16) onpath.Tuple {
 	return tuple(udp, src, port, dst, stampedPort)
 }
@@ -105,7 +110,7 @@ func functions(b *testbed) {
 		}
 		path := onpath.PathID(n + 1)
 		b.apply(one(&chain{path: path, match: toServer()}, fs...))
-		for _, t := range []onpath.Tuple{stamped(client, server, 1), stamped(client6, server6, 1), ping(9), tcp4(30), tcp6(30)} {
+		for _, t := range []onpath.Tuple{stamped(client, server, 1), stamped(client6, server6, 1), ping(9), tcp4(30), tcp6(30), scribbled(client, server, 2), scribbled(client6, server6, 2)} {
 			t.SrcPort += uint16(100 * n)
 			if t.Protocol == icmp {
 				t.DstPort = t.SrcPort
@@ -114,7 +119,7 @@ func functions(b *testbed) {
 				b.acrossFunctions(t, pass, fs...)
 			}
 		}
-		steered = 5 * 2 * passes
+		steered = 7 * 2 * passes
 		b.pathCounts(path, steered, 0)
 	}
 	if got := b.h.Forwarded(gateway) - before; got != 0 {
@@ -132,7 +137,7 @@ func functions(b *testbed) {
 // functions, they do the same, and their verdicts hold.
 func (b *testbed) established(fs []*instance) {
 	b.t.Helper()
-	for _, t := range []onpath.Tuple{stamped(client, server, 701), stamped(client6, server6, 701), tcp4(730), tcp6(730)} {
+	for _, t := range []onpath.Tuple{stamped(client, server, 701), stamped(client6, server6, 701), tcp4(730), tcp6(730), scribbled(client, server, 702), scribbled(client6, server6, 702)} {
 		flow := func(class uint8) []byte {
 			p := newPacket(t)
 			p.flags, p.ack = ack, 77
@@ -161,8 +166,8 @@ func (b *testbed) established(fs []*instance) {
 		b.expect(gateway, serverNet, withTTL(b.runs(p, false, fs...), 1))
 	}
 	got := b.counters(gateway).Functions[fs[0].vport]
-	if got.Reasons[7] != 4 || got.Reasons[8] != 4 {
-		b.t.Errorf("the function counts reasons %v, must count 4 for 7 and 4 for 8", got.Reasons)
+	if got.Reasons[7] != 6 || got.Reasons[8] != 6 {
+		b.t.Errorf("the function counts reasons %v, must count 6 for 7 and 6 for 8", got.Reasons)
 	}
 }
 
@@ -194,8 +199,8 @@ func (b *testbed) verdicts(f *instance) {
 	b.nodes[gateway].loose[edgeVport] = true
 	b.quiet()
 	got := b.counters(gateway).Functions[f.vport]
-	if got.Dropped.Packets != 5 || got.Answered.Packets != 6 || got.Reasons[5] != 1 || got.Reasons[6] != 2 {
-		b.t.Errorf("the function counts %+v, must count 5 dropped, 1 of them for reason 5, and 6 answered, 2 of them for reason 6", got)
+	if got.Dropped.Packets != 7 || got.Answered.Packets != 8 || got.Reasons[5] != 1 || got.Reasons[6] != 2 {
+		b.t.Errorf("the function counts %+v, must count 7 dropped, 1 of them for reason 5, and 8 answered, 2 of them for reason 6", got)
 	}
 }
 

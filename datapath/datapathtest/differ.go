@@ -206,7 +206,7 @@ func (d *differ) addFunctions(l *layout, keep, alone *instance) {
 	}
 	l.chains = append(l.chains,
 		&chain{path: 10, match: match(droppedPort, behindPort), elements: []*element{{instances: []*instance{alone}, none: onpath.NoneBypass}}},
-		&chain{path: 11, match: match(stampedPort, stampedPort), mtu: 1450, elements: []*element{
+		&chain{path: 11, match: match(stampedPort, scribbledPort), mtu: 1450, elements: []*element{
 			{instances: []*instance{before}}, {instances: []*instance{keep}}, {instances: []*instance{behind}, none: onpath.NoneBypass}}})
 	d.generator.functions = true
 	d.generator.renew()

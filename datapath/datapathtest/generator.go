@@ -97,7 +97,7 @@ func (m *generator) tuple() onpath.Tuple {
 	}
 	if m.functions && m.one(6) {
 		t.Protocol = pickOne[uint8](m, tcp, udp)
-		t.DstPort = pickOne[uint16](m, droppedPort, refusedPort, stampedPort, stampedPort)
+		t.DstPort = pickOne[uint16](m, droppedPort, refusedPort, stampedPort, stampedPort, scribbledPort)
 		if m.one(2) {
 			t.DstPort = pickOne[uint16](m, translatedPort, behindPort)
 			if t.Src.Is4() {
