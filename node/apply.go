@@ -25,6 +25,7 @@ type applier struct {
 	roundDone chan struct{} // closed and replaced after each round
 	lastHash  string
 	hadConfig bool
+	routes    bool // the configuration in force is at uplinks between which the kernel routes
 
 	failing complaint // guarded by Agent.mu
 }
@@ -179,6 +180,11 @@ func (p *applier) try(ctx context.Context, c *onpath.DatapathConfig, force bool)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.hadConfig, p.lastHash = true, hash
+	routed := p.routes
+	p.routes = c.Edge != nil && slices.ContainsFunc(c.Edge.Uplinks, needsForwarding)
+	if p.routes && !routed {
+		kick(p.a.machine.inspect)
+	}
 	p.turn.vports = map[onpath.VportID]bool{}
 	for _, v := range c.Vports {
 		if v.Kind != onpath.VportRemote {
@@ -186,6 +192,13 @@ func (p *applier) try(ctx context.Context, c *onpath.DatapathConfig, force bool)
 		}
 	}
 	return nil
+}
+
+// mayForward reports whether what the kernel forwards is steered.
+func (p *applier) mayForward() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.routes
 }
 
 // inForce gives the instance vports in force; callers must not write to it.

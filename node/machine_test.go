@@ -1,6 +1,7 @@
 package node_test
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -58,10 +59,19 @@ func TestUplinksAndForwarding(t *testing.T) {
 	b.until("an uplink that comes is attached", func() bool { return fmt.Sprint(b.path.uplinks()) == "[up-cl0 up-later]" })
 	r.stop()
 	b.edit = func(o *node.Options) { o.SetForwarding = true }
-	b.run()
-	if got := readSysctl(t, b.host, "net.ipv4.ip_forward"); got != "1" {
-		t.Error("SetForwarding does not set it")
+	attempts := 0
+	b.path.fail = func(*onpath.DatapathConfig) error {
+		attempts++
+		if got := readSysctl(t, b.host, "net.ipv4.ip_forward"); got != "0" && attempts <= 2 {
+			t.Error("forwarding is on before the chains are in force")
+		}
+		if attempts == 1 {
+			return errors.New("not yet")
+		}
+		return nil
 	}
+	b.run()
+	b.until("SetForwarding sets it", func() bool { return readSysctl(t, b.host, "net.ipv4.ip_forward") == "1" })
 }
 
 // TestAddresses: the report has the machine's own addresses, soon after they change.

@@ -93,15 +93,20 @@ func uplinkCondition(h *netlink.Handle, u onpath.Uplink, fw firewall) onpath.Con
 }
 
 // forwarding says whether the kernel routes between the uplinks, and turns it
-// on if it may.
+// on if it may: once the chains are in force, which packets would else pass by.
 func (m *machine) forwarding() onpath.Condition {
 	c := onpath.Condition{Type: ConditionForwarding, Status: onpath.True}
 	var off []string
+	waiting := false
 	err := netnsrun.Do(m.opt.NetNS, func() error {
 		for _, key := range []string{"net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"} {
 			got, err := os.ReadFile("/proc/sys/" + strings.ReplaceAll(key, ".", "/"))
 			if err != nil || strings.TrimSpace(string(got)) != "0" {
 				continue // on, or a kernel without it
+			}
+			if m.opt.SetForwarding && !m.a.apply.mayForward() {
+				waiting = true
+				continue
 			}
 			if m.opt.SetForwarding {
 				if err := (sysctl{key, "1"}).set(); err != nil {
@@ -117,6 +122,9 @@ func (m *machine) forwarding() onpath.Condition {
 	switch {
 	case err != nil:
 		c.Status, c.Reason, c.Message = onpath.False, "CannotSet", err.Error()
+	case waiting:
+		c.Status, c.Reason = onpath.Unknown, "Waiting"
+		c.Message = "this machine routes between its uplinks once the chains are in force"
 	case len(off) > 0:
 		c.Status, c.Reason = onpath.False, "Off"
 		c.Message = "this machine does not route between its uplinks; run sysctl -w " + strings.Join(off, " ")
