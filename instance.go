@@ -15,6 +15,10 @@ type Instance struct {
 	Status   InstanceStatus `json:"status,omitzero"`
 }
 
+// ReasonOrdinaryPath is the reason of a node's condition that an uplink has no fast path and
+// needs none.
+const ReasonOrdinaryPath = "OrdinaryPath"
+
 // ReasonProcessEnded is the reason of a failed instance whose process has ended, until
 // its node knows how. The node then tells that in an event.
 const ReasonProcessEnded = "ProcessEnded"
@@ -48,6 +52,8 @@ type InstanceStatus struct {
 	Reason string        `json:"reason,omitempty"` // of the state, as one CamelCase word
 	// Message says why State is failed or unready, or what is amiss of a ready one.
 	Message string `json:"message,omitempty"`
+	// Printed are the last lines of the run that ended with a failure.
+	Printed string `json:"printed,omitempty"`
 	// NextTry is how long the node waits before it starts a failed instance again.
 	NextTry  Duration  `json:"nextTry,omitempty"`
 	Restarts int       `json:"restarts,omitempty"`

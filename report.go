@@ -64,6 +64,8 @@ type InstanceReport struct {
 	Reason string `json:"reason,omitempty"`
 	// Message says the same to people.
 	Message string `json:"message,omitempty"`
+	// Printed are the last lines of the run that ended with a failure.
+	Printed string `json:"printed,omitempty"`
 	// NextTry is how long the node waits before it starts a failed instance again;
 	// 0: it does not wait.
 	NextTry  Duration  `json:"nextTry,omitempty"`

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -93,6 +92,7 @@ func (s *Server) changeObjects(ctx context.Context, c changeSet) ([]changed, *wi
 			}
 		}
 		s.forget(writes)
+		s.noteHistory(ctx, whoIs(ctx).URI(), all)
 		s.log.Info("objects changed", "by", whoIs(ctx).URI(), "objects", len(writes), "first", writes[0].Key)
 		return all, waits, nil
 	}
@@ -269,7 +269,7 @@ func (s *Server) examine(ctx context.Context, c changeSet) error {
 		note(k, err)
 	}
 	for _, k := range c.deletes {
-		note(k, may(ctx, verbWrite, k))
+		note(k, may(ctx, verbDelete, k))
 	}
 	return errs.Err()
 }
@@ -414,7 +414,7 @@ func decodeApply(body []byte) (a wire.Apply, err error) {
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&a); err != nil {
-		e := onpath.Errorf(onpath.CodeInvalid, "the request: %s", strings.TrimPrefix(err.Error(), "json: "))
+		e := badJSON("the request", err)
 		e.Remedy = "see /openapi.json"
 		return a, e
 	}

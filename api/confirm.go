@@ -330,9 +330,12 @@ func (s *Server) undo(ctx context.Context, id, why string, allowed func(wire.Pen
 		if err == nil {
 			s.tellUndone(why, writes)
 			s.log.Warn("an unconfirmed change is undone", "id", u.ID, "objects", len(u.Steps), "why", why)
+			all := make([]changed, len(writes))
 			for i, c := range writes {
-				done.Changes = append(done.Changes, wire.ObjectChange{ObjectRef: steps[i].Key, Action: undoing(steps[i], c)})
+				all[i] = changed{change: c, result: wire.ObjectChange{ObjectRef: steps[i].Key, Action: undoing(steps[i], c)}}
+				done.Changes = append(done.Changes, all[i].result)
 			}
+			s.noteHistory(ctx, "onpath: "+why, all)
 			return done, nil
 		}
 		if onpath.CodeOf(err) != onpath.CodeConflict || attempt == attempts {

@@ -88,7 +88,7 @@ func registerItem[T onpath.Object](s *Server, kind onpath.Kind) {
 	}
 	one := strings.ToLower(string(kind))
 	s.access["list-"+kind.Plural()], s.access["get-"+one] = access{verbList, kind}, access{verbRead, kind}
-	s.access["put-"+one], s.access["delete-"+one] = access{verbWrite, kind}, access{verbWrite, kind}
+	s.access["put-"+one], s.access["delete-"+one] = access{verbWrite, kind}, access{verbDelete, kind}
 	huma.Register(s.doc, itemOperation(http.MethodGet, path, "get-"+one, "Read one of the "+kind.Plural()),
 		func(ctx context.Context, in *getInput) (*objectOutput[T], error) {
 			k := in.at.key(kind)
@@ -101,6 +101,7 @@ func registerItem[T onpath.Object](s *Server, kind onpath.Kind) {
 	if kind.ReadOnly() {
 		return
 	}
+	s.registerHistory(kind, path)
 	put := itemOperation(http.MethodPut, path, "put-"+one, "Create or replace one of the "+kind.Plural())
 	put.MaxBodyBytes = wire.MaxObjectBody
 	put.SkipValidateBody = true // read strictly, and checked by Validate
@@ -257,7 +258,7 @@ func (s *Server) forgetNode(name string) {
 func decode(body []byte) (onpath.Object, error) {
 	var t onpath.TypeMeta
 	if err := json.Unmarshal(body, &t); err != nil {
-		return nil, onpath.Errorf(onpath.CodeInvalid, "the object is not JSON: %w", err)
+		return nil, badJSON("the object", err)
 	}
 	if t.APIVersion != onpath.APIVersion {
 		e := onpath.Errorf(onpath.CodeInvalid, "apiVersion is %q", t.APIVersion)
@@ -271,7 +272,7 @@ func decode(body []byte) (onpath.Object, error) {
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()
 	if err := d.Decode(o); err != nil {
-		e := onpath.Errorf(onpath.CodeInvalid, "%s", strings.TrimPrefix(err.Error(), "json: "))
+		e := badJSON("", err)
 		e.Object = onpath.KeyOf(o).String()
 		return nil, e
 	}

@@ -18,6 +18,7 @@ const (
 	verbRead    verb = "read"
 	verbList    verb = "list"
 	verbWrite   verb = "write"
+	verbDelete  verb = "delete"
 	verbApply   verb = "apply" // each object is a verbWrite of its own
 	verbWatch   verb = "watch"
 	verbTrace   verb = "trace"
@@ -43,7 +44,7 @@ const (
 
 // ofTenant are the verbs that a tenant's users have for what is the tenant's.
 var ofTenant = map[verb]bool{
-	verbRead: true, verbList: true, verbWrite: true, verbApply: true, verbWatch: true, verbTrace: true, verbVerify: true,
+	verbRead: true, verbList: true, verbWrite: true, verbDelete: true, verbApply: true, verbWatch: true, verbTrace: true, verbVerify: true,
 	verbAccount: true, verbConfirm: true, verbLogs: true, verbExec: true, verbCapture: true, verbFlows: true,
 	verbPull: true, verbPush: true,
 }
@@ -56,7 +57,7 @@ var ofNode = map[verb]bool{verbSession: true, verbPull: true}
 // the asker's own, or everybody's if the asker is an operator. All that is asked of
 // the API passes here.
 func authorize(who auth.Identity, v verb, kind onpath.Kind, tenant, name string) error {
-	if k := (onpath.Key{Kind: kind, Tenant: tenant, Name: name}); v == verbWrite && kind.ReadOnly() {
+	if k := (onpath.Key{Kind: kind, Tenant: tenant, Name: name}); (v == verbWrite || v == verbDelete) && kind.ReadOnly() {
 		return readOnly(k)
 	}
 	switch who.Role {

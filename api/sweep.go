@@ -11,7 +11,7 @@ import (
 )
 
 // Images are removed when for imageKeep no function named them, nor one that an
-// unconfirmed change may bring back: an apply pushes the image before it writes
+// unconfirmed change or a rollback may bring back: an apply pushes the image before it writes
 // the function, and who deleted a function may want it again.
 const (
 	sweepEvery = time.Hour
@@ -42,7 +42,11 @@ func (s *Server) sweep(ctx context.Context) error {
 	for _, o := range list {
 		used = append(used, imagesOf(o.(*onpath.Function))...)
 	}
-	return s.images.sweep(used)
+	more, err := s.imagesInHistory(ctx)
+	if err != nil {
+		return err
+	}
+	return s.images.sweep(append(used, more...))
 }
 
 func imagesOf(f *onpath.Function) (images []string) {

@@ -282,7 +282,7 @@ func (c *Controller) PushMetric(_ context.Context, k onpath.Key, value float64, 
 	case !ok:
 		return onpath.Errorf(onpath.CodeNotFound, "there is no %s", k)
 	case o.Spec.Scaling == nil:
-		return metricError(k, "write spec.scaling in it", "%s does not scale, and needs no values", k)
+		return metricError(k, "write spec.scaling in it", "it does not scale, and needs no values")
 	case o.Spec.Scaling.Metric.Source != onpath.MetricPushed:
 		return metricError(k, "write metric: pushed in its spec.scaling", "%s takes its values from elsewhere (metric: %s)",
 			k, o.Spec.Scaling.Metric.Source)

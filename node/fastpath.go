@@ -33,9 +33,9 @@ func (m *machine) fastConditions(uplinks []onpath.Uplink) []onpath.Condition {
 		switch {
 		case now.Fast:
 		case u.Fast == onpath.FastAlways:
-			c.Status, c.Reason = onpath.False, "OrdinaryPath"
+			c.Status, c.Reason = onpath.False, "NoFastPath"
 		default:
-			c.Status, c.Reason = onpath.Unknown, "OrdinaryPath"
+			c.Status, c.Reason = onpath.Unknown, onpath.ReasonOrdinaryPath
 		}
 		if !now.Fast {
 			c.Message = fmt.Sprintf("uplink %s: steered by tc, not by the faster XDP: %s", u.Name, now.Why)

@@ -37,6 +37,7 @@ type instance struct {
 	since     time.Time
 	restarts  int
 	wired     bool   // its devices exist
+	printed   string // the last lines of the run that failed
 	wireErr   string // why not
 	leaving   bool
 	open      bool // its vports may take packets

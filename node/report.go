@@ -87,6 +87,9 @@ func (in *instance) report(inForce map[onpath.VportID]bool) onpath.InstanceRepor
 		Name: in.plan.Name, Tenant: in.plan.Tenant, State: in.state, NextTry: in.nextTry,
 		Restarts: in.restarts, Since: in.since, Wired: wired, Flows: in.flowsLeft(), Config: in.told, Refused: in.refused,
 	}
+	if in.state != onpath.InstanceReady {
+		r.Printed = in.printed
+	}
 	why := in.why
 	if m, ok := in.proc.(onpath.Modular); ok && in.state != onpath.InstanceStopped {
 		r.Modules = m.Modules()

@@ -187,12 +187,14 @@ func (w *supervision) exited(ctx context.Context) (good time.Duration, why cause
 	code, _ := w.p.Exit()
 	why = cause{"Exited", exitWords(code)}
 	in.endedSoon = good < shortRun
-	ran := ranFor(good)
+	hint := ""
 	if words := in.lastWords(ctx); words != "" && code != 0 {
-		why.words += ": " + words
-		ran = "(" + ran + ")"
+		in.a.mu.Lock()
+		in.printed = words
+		in.a.mu.Unlock()
+		hint = "; onpath logs --previous shows what it printed"
 	}
-	in.a.event(w.plan, true, why.reason, "%s %s", why.words, ran)
+	in.a.event(w.plan, true, why.reason, "%s %s%s", why.words, ranFor(good), hint)
 	in.close(ctx, onpath.InstanceFailed, why)
 	if !w.plan.Draining {
 		in.countRestart()

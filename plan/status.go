@@ -99,8 +99,8 @@ func (w *teller) instanceStatus(i *instance) {
 // reported is the status of an instance as its node reports it.
 func reported(r *onpath.InstanceReport) onpath.InstanceStatus {
 	st := onpath.InstanceStatus{
-		State: r.State, Reason: r.Reason, Message: r.Message, NextTry: r.NextTry, Restarts: r.Restarts, Since: r.Since.UTC().Round(0),
-		Modules: r.Modules,
+		State: r.State, Reason: r.Reason, Message: r.Message, Printed: r.Printed, Modules: r.Modules,
+		NextTry: r.NextTry, Restarts: r.Restarts, Since: r.Since.UTC().Round(0),
 	}
 	if r.NextTry > 0 {
 		st.Message += "; next attempt in " + r.NextTry.String()

@@ -77,6 +77,12 @@ func (c *Client) Delete(ctx context.Context, k onpath.Key, force bool) error {
 	return c.do(ctx, http.MethodDelete, path(k), q, nil, nil)
 }
 
+// History is the last versions of an object, the oldest first; the last is in force.
+func (c *Client) History(ctx context.Context, k onpath.Key) ([]wire.ObjectVersion, error) {
+	var out []wire.ObjectVersion
+	return out, c.do(ctx, http.MethodGet, path(k)+"/history", nil, nil, &out)
+}
+
 // ApplyOptions say how to apply.
 type ApplyOptions struct {
 	// Delete these too, all or nothing with the rest; what is not there is no

@@ -137,6 +137,17 @@ type FieldChange struct {
 	New   json.RawMessage `json:"new,omitempty"`
 }
 
+// ObjectVersion is an object as it was written once.
+type ObjectVersion struct {
+	Number int       `json:"number"` // of the object's versions, from 1
+	At     time.Time `json:"at"`
+	By     string    `json:"by,omitempty"` // who wrote it, such as onpath:operator/alice; empty: not known
+	// Current: it is in force.
+	Current bool            `json:"current,omitempty"`
+	Object  json.RawMessage `json:"object"`         // without status
+	Diff    []FieldChange   `json:"diff,omitempty"` // from the version before, where that is kept
+}
+
 // Pending is an apply that waits for its confirmation.
 type Pending struct {
 	ID       string    `json:"id"`

@@ -15,6 +15,7 @@ import (
 	"github.com/onpath/onpath/api/manifest"
 	"github.com/onpath/onpath/api/wire"
 	"github.com/onpath/onpath/internal/await"
+	"github.com/onpath/onpath/internal/labels"
 	"github.com/onpath/onpath/internal/render"
 )
 
@@ -25,7 +26,10 @@ type applyFlags struct {
 	confirm  time.Duration
 	wait     bool
 	noVerify bool
+	prune    bool
 	timeout  time.Duration
+	all      []*manifest.Document // of all files
+	sel      labels.Selector      // what -l chooses
 }
 
 func newApply(g *global) *cobra.Command {
@@ -40,8 +44,13 @@ run, which changes nothing there.
 The rules that would follow are proved before anything is written, as by onpath
 verify; if a flow would leave the way that its chains promise, nothing is done.
 
+-l takes only those objects of the files that have the labels. With --prune, objects
+that have them and are in no file are deleted, all or nothing with the rest: of the
+tenants that the files name, and no nodes, tenants, cloudlets, reservations and prices.
+
 Wrong input is named with file, line and column, and changes nothing (exit code 2).`,
 		Example: examples("onpath apply -f examples/quickstart", "onpath apply -f web.yaml --dry-run",
+			"onpath apply -f shop/ --prune -l app=shop",
 			"onpath apply -f web.yaml --confirm 60s && curl -s http://198.51.100.10 && onpath confirm ID",
 			"generate | onpath apply -f - --wait"),
 		Args: cobra.NoArgs,
@@ -49,16 +58,25 @@ Wrong input is named with file, line and column, and changes nothing (exit code 
 	}
 	f := c.Flags()
 	f.StringArrayVarP(&a.files, "file", "f", nil, "file, directory (its *.yaml, *.yml, *.json) or - for stdin; may be repeated")
+	f.BoolVar(&a.prune, "prune", false, "delete what -l chooses and no file has")
+	a.selectorFlag(c, "only objects of the files with these labels")
+	a.changeFlags(c)
+	return c
+}
+
+// changeFlags say how a change is made.
+func (a *applyFlags) changeFlags(c *cobra.Command) {
+	f := c.Flags()
 	f.BoolVar(&a.dryRun, "dry-run", false, "change nothing and push no image; show what would change in objects, instances and rules")
 	f.DurationVar(&a.confirm, "confirm", 0, "undo everything after this time (1s to 24h) unless onpath confirm comes; onpath confirm "+
 		"alone lists what waits")
 	f.BoolVar(&a.noVerify, "no-verify", false, "leave out the proof that the rules which follow keep the chains' promises")
 	f.BoolVar(&a.wait, "wait", false, "wait until chains carry traffic, and deployments have their instances, as they are now")
 	f.DurationVar(&a.timeout, "timeout", 2*time.Minute, "how long --wait waits")
-	return c
 }
 
-func (a *applyFlags) run(c *cobra.Command) error {
+// check refuses flags that do not go together.
+func (a *applyFlags) check(c *cobra.Command) error {
 	if err := a.checkOutput(); err != nil {
 		return err
 	}
@@ -73,14 +91,34 @@ func (a *applyFlags) run(c *cobra.Command) error {
 			return badUsage("--confirm: %w", err)
 		}
 	}
+	return nil
+}
+
+func (a *applyFlags) run(c *cobra.Command) error {
+	if err := a.check(c); err != nil {
+		return err
+	}
+	if a.prune && a.selector == "" {
+		return badUsage("--prune needs -l: it deletes what has those labels and is in no file, such as -l app=shop")
+	}
+	sel, err := a.chosen(nil)
+	if err != nil {
+		return err
+	}
 	docs, err := loadFiles(c, a.files)
 	if err != nil {
 		return err
 	}
+	a.all, a.sel = docs, sel
+	docs = slices.DeleteFunc(slices.Clone(docs), func(d *manifest.Document) bool { return !sel.Matches(d.Object.Meta().Labels) })
+	if len(docs) == 0 && !a.prune {
+		return badUsage("no object of the files has the labels of -l %s", a.selector)
+	}
 	return a.apply(c, docs)
 }
 
-// apply makes the documents' objects, and waits for them if it is to.
+// apply makes the documents' objects, and waits for them if it is to. With --prune, what
+// is chosen and in no file goes.
 func (a *applyFlags) apply(c *cobra.Command, docs []*manifest.Document) error {
 	warnOfCut(c.ErrOrStderr(), docs)
 	cl, err := a.client()
@@ -91,8 +129,13 @@ func (a *applyFlags) apply(c *cobra.Command, docs []*manifest.Document) error {
 	if err := a.pushImages(c, cl, docs); err != nil {
 		return manifest.Locate(docs, err)
 	}
-	applied, err := cl.Apply(c.Context(), manifest.Objects(docs),
-		client.ApplyOptions{DryRun: a.dryRun, Confirm: a.confirm, NoVerify: a.noVerify})
+	o := client.ApplyOptions{DryRun: a.dryRun, Confirm: a.confirm, NoVerify: a.noVerify}
+	if a.prune {
+		if o.Delete, err = a.surplus(c.Context(), cl); err != nil {
+			return err
+		}
+	}
+	applied, err := cl.Apply(c.Context(), manifest.Objects(docs), o)
 	if err != nil {
 		return manifest.Locate(docs, err)
 	}
@@ -100,6 +143,36 @@ func (a *applyFlags) apply(c *cobra.Command, docs []*manifest.Document) error {
 		return err
 	}
 	return a.await(c, cl, docs)
+}
+
+// unpruned are kinds whose objects files alone do not make.
+var unpruned = []onpath.Kind{onpath.KindNode, onpath.KindTenant, onpath.KindCloudlet, onpath.KindReservation, onpath.KindPriceList,
+	onpath.KindInstance, onpath.KindEvent}
+
+// surplus are the objects that -l chooses and no file has, those first that refer to
+// others.
+func (a *applyFlags) surplus(ctx context.Context, cl *client.Client) ([]onpath.Key, error) {
+	there, tenants := map[onpath.Key]bool{}, map[string]bool{onpath.DefaultTenant: len(a.all) == 0}
+	for _, d := range a.all {
+		k := onpath.KeyOf(d.Object)
+		there[k], tenants[k.Tenant] = true, true
+	}
+	var keys []onpath.Key
+	for _, kind := range slices.Backward(onpath.Kinds()) {
+		if slices.Contains(unpruned, kind) {
+			continue
+		}
+		list, _, err := cl.List(ctx, kind, "")
+		if err != nil {
+			return nil, err
+		}
+		for _, o := range list {
+			if k := onpath.KeyOf(o); !there[k] && tenants[k.Tenant] && a.sel.Matches(o.Meta().Labels) {
+				keys = append(keys, k)
+			}
+		}
+	}
+	return keys, nil
 }
 
 // warnOfCut names files that may have been read while they were written.

@@ -16,7 +16,7 @@ import (
 func newDrain(g *global) *cobra.Command {
 	var wait time.Duration
 	c := &cobra.Command{
-		Use: "drain NODE", Short: "Move all instances off a node and keep new ones away", GroupID: groupRun,
+		Use: "drain (NODE… | -l SELECTOR)", Short: "Move all instances off a node and keep new ones away", GroupID: groupRun,
 		Long: `Move all instances off a node and keep new ones away. Replacements start first,
 then flows drain, then instances stop. With --wait it ends when none is left.
 
@@ -24,23 +24,75 @@ Instances that no other node can run stay, and go on: the command names them and
 says why, and so does onpath describe node. They move as soon as there is a place.`,
 		Example: examples("onpath drain fra1-node2", "onpath drain fra1-node2 --wait 5m && ssh fra1-node2 reboot",
 			"onpath uncordon fra1-node2"),
-		Args: cobra.ExactArgs(1), ValidArgsFunction: g.completeKind(onpath.KindNode),
+		Args: cobra.ArbitraryArgs, ValidArgsFunction: g.completeKind(onpath.KindNode),
 		RunE: func(c *cobra.Command, args []string) error {
 			if wait < 0 {
 				return badUsage("--wait %s: write a time such as 5m", wait)
 			}
-			return g.setNode(c, args[0], "drains", func(n *onpath.Node) {
-				n.Spec.Schedulable, n.Spec.Drain = new(bool), true
-			}, func(ctx context.Context, cl *client.Client) error {
-				if empty, err := tellDrained(ctx, c, cl, args[0]); err != nil || empty || wait == 0 {
-					return err
+			nodes, err := g.nodesNamed(c, args)
+			for _, n := range nodes {
+				if err == nil {
+					err = g.setNode(c, n, "drains", func(n *onpath.Node) { n.Spec.Schedulable, n.Spec.Drain = new(bool), true }, nil)
 				}
-				return awaitEmpty(ctx, c, cl, args[0], wait)
-			})
+			}
+			for _, n := range nodes {
+				if err == nil {
+					err = g.drained(c, n, wait)
+				}
+			}
+			return err
 		},
 	}
+	g.selectorFlag(c, "nodes with these labels")
 	c.Flags().DurationVar(&wait, "wait", 0, "wait this long until no instance is left on it")
 	return c
+}
+
+// nodesNamed are the nodes that a command names, or chooses by -l.
+func (g *global) nodesNamed(c *cobra.Command, args []string) (names []string, err error) {
+	if len(args) == 0 && g.selector == "" {
+		return nil, badUsage("which node? name one, or choose by -l; onpath get nodes lists them")
+	}
+	if _, err := g.chosen(args); err != nil || len(args) > 0 {
+		return args, err
+	}
+	cl, err := g.client()
+	if err != nil {
+		return nil, err
+	}
+	defer cl.Close()
+	list, err := g.find(c.Context(), cl, onpath.KindNode, nil)
+	if err == nil && len(list) == 0 {
+		err = onpath.Errorf(onpath.CodeNotFound, "no node has the labels of -l %s", g.selector)
+	}
+	for _, o := range list {
+		names = append(names, o.Meta().Name)
+	}
+	return names, err
+}
+
+// drained says what is left on a node, and waits until nothing is.
+func (g *global) drained(c *cobra.Command, node string, wait time.Duration) error {
+	cl, err := g.client()
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	if empty, err := tellDrained(c.Context(), c, cl, node); err != nil || empty || wait == 0 {
+		return err
+	}
+	return awaitEmpty(c.Context(), c, cl, node, wait)
+}
+
+func newCordon(g *global) *cobra.Command {
+	return &cobra.Command{
+		Use: "cordon NODE", Short: "Keep new instances away from a node; those there stay", GroupID: groupRun,
+		Example: examples("onpath cordon fra1-node2", "onpath uncordon fra1-node2"),
+		Args:    cobra.ExactArgs(1), ValidArgsFunction: g.completeKind(onpath.KindNode),
+		RunE: func(c *cobra.Command, args []string) error {
+			return g.setNode(c, args[0], "takes no new instances", func(n *onpath.Node) { n.Spec.Schedulable = new(bool) }, nil)
+		},
+	}
 }
 
 func newUncordon(g *global) *cobra.Command {

@@ -18,6 +18,8 @@ type global struct {
 	output string
 	server string
 	tenant string // of commands that name objects of a tenant
+	// selector is what -l says, of commands on several objects.
+	selector string
 }
 
 func (g *global) flags(root *cobra.Command) {
@@ -128,7 +130,11 @@ func (g *global) key(kind onpath.Kind, name string) (onpath.Key, error) {
 // completeObjects completes KIND and then NAME.
 func (g *global) completeObjects(c *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(args) == 0 {
-		return kindWords(), cobra.ShellCompDirectiveNoFileComp
+		words := kindWords()
+		if c.Name() == "get" {
+			words = append(words, allKinds)
+		}
+		return words, cobra.ShellCompDirectiveNoFileComp
 	}
 	kind, err := parseKind(args[0])
 	if err != nil {

@@ -23,14 +23,20 @@ func newGet(g *global) *cobra.Command {
 	c := &cobra.Command{
 		Use: "get KIND [NAME…]", Short: "Show objects", GroupID: groupUse,
 		Long: `Show objects: all of a kind, or those named (NAME, or TENANT/NAME).
-Kinds are ` + kindLines() + `.
+Kinds are ` + kindLines() + `;
+several are written with commas between (chains,nodes), and all stands for all but
+events.
 
 Beside table, json and yaml, -o takes wide (a table with more columns) and name
 (names alone, as other commands take them). A file that -o yaml wrote can be applied.`,
 		Example: examples("onpath get chains", "onpath get nodes -o wide", "onpath get node fra1-gw1 -o yaml",
-			"onpath get instances -t acme --watch", "onpath get chains -o name | xargs onpath delete chain"),
+			"onpath get instances -t acme --watch", "onpath get chains -o name | xargs onpath delete chain", "onpath get all -l app=shop"),
 		Args: cobra.MinimumNArgs(1), ValidArgsFunction: g.completeObjects,
 		RunE: func(c *cobra.Command, args []string) error {
+			args = splitKind(args)
+			if args[0] == allKinds || strings.Contains(args[0], ",") {
+				return g.getSeveral(c, args, watch)
+			}
 			if watch {
 				return g.watch(c, args)
 			}
@@ -54,8 +60,72 @@ Beside table, json and yaml, -o takes wide (a table with more columns) and name
 		},
 	}
 	c.Flags().BoolVarP(&watch, "watch", "w", false, "go on with every change of them")
+	g.selectorFlag(c, "only those with these labels")
 	g.tenantFlag(c, "tenant of names without one, and the only one to list")
 	return c
+}
+
+// allKinds stands for all kinds but events.
+const allKinds = "all"
+
+// getSeveral shows the objects of several kinds, a table for each that has any.
+func (g *global) getSeveral(c *cobra.Command, args []string, watch bool) error {
+	if watch || len(args) > 1 {
+		return badUsage("with names, or --watch, write one kind")
+	}
+	if err := g.checkOutput(outWide, outName); err != nil {
+		return err
+	}
+	kinds := slices.DeleteFunc(onpath.Kinds(), func(k onpath.Kind) bool { return k == onpath.KindEvent })
+	if args[0] != allKinds {
+		kinds = nil
+		for _, word := range strings.Split(args[0], ",") {
+			k, err := parseKind(word)
+			if err != nil {
+				return err
+			}
+			kinds = append(kinds, k)
+		}
+	}
+	cl, err := g.client()
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	lists := make([][]onpath.Object, len(kinds))
+	for i, k := range kinds {
+		lists[i], err = g.find(c.Context(), cl, k, nil)
+		if err != nil && (args[0] != allKinds || onpath.CodeOf(err) != onpath.CodeForbidden) { // of all, what one may see
+			return err
+		}
+	}
+	return g.print(c, slices.Concat(lists...), func(w io.Writer) error { return g.several(w, c.ErrOrStderr(), kinds, lists) })
+}
+
+func (g *global) several(w, stderr io.Writer, kinds []onpath.Kind, lists [][]onpath.Object) error {
+	shown := false
+	for i, list := range lists {
+		switch {
+		case len(list) == 0:
+			continue
+		case g.output == outName:
+			for _, o := range list {
+				fmt.Fprintf(w, "%s/%s\n", strings.ToLower(string(kinds[i])), nameOf(o))
+			}
+			continue
+		case shown:
+			fmt.Fprintln(w)
+		}
+		shown = true
+		fmt.Fprintf(w, "%s\n", strings.ToUpper(kinds[i].Plural()))
+		if err := g.objects(w, stderr, kinds[i], list); err != nil {
+			return err
+		}
+	}
+	if !shown && g.output != outName {
+		fmt.Fprintln(stderr, "there is nothing")
+	}
+	return nil
 }
 
 // objects prints a list as text; that there are none goes to where errors go.
@@ -87,6 +157,9 @@ func (g *global) kindAndOutput(word string, more ...string) (onpath.Kind, error)
 // find reads all objects of a kind, or those named.
 func (g *global) find(ctx context.Context, cl *client.Client, kind onpath.Kind, names []string) ([]onpath.Object, error) {
 	list := []onpath.Object{}
+	if _, err := g.chosen(names); err != nil {
+		return nil, err
+	}
 	if len(names) == 0 {
 		all, _, err := cl.List(ctx, kind, g.tenant)
 		if kind == onpath.KindEvent {
@@ -99,6 +172,9 @@ func (g *global) find(ctx context.Context, cl *client.Client, kind onpath.Kind, 
 		}
 		if err == nil && len(all) == 0 && g.tenant != "" { // or is there no such tenant?
 			_, err = cl.Get(ctx, onpath.Key{Kind: onpath.KindTenant, Name: g.tenant})
+		}
+		if err == nil {
+			all, err = g.matching(ctx, cl, all)
 		}
 		return append(list, all...), err
 	}
@@ -158,43 +234,79 @@ func (g *global) object(ctx context.Context, cl *client.Client, k onpath.Key) (o
 
 func newDescribe(g *global) *cobra.Command {
 	c := &cobra.Command{
-		Use: "describe KIND NAME", Short: "Show how an object stands, its instances, what happened", GroupID: groupUse,
-		Long: `Show all about an object: how it stands, its instances, what happened. An instance
+		Use: "describe KIND (NAME… | -l SELECTOR)", GroupID: groupUse,
+		Short: "Show how objects stand, their instances, what happened",
+		Long: `Show all about objects: how they stand, their instances, what happened. An instance
 may be named by its deployment, if that has one.`,
-		Example: examples("onpath describe chain web", "onpath describe node fra1-gw1", "onpath describe instance web-cache"),
-		Args:    cobra.ExactArgs(2), ValidArgsFunction: g.completeObjects,
+		Example: examples("onpath describe chain web", "onpath describe node fra1-gw1", "onpath describe instance web-cache",
+			"onpath describe chains -l app=shop"),
+		Args: cobra.MinimumNArgs(1), ValidArgsFunction: g.completeObjects,
 		RunE: func(c *cobra.Command, args []string) error {
+			args = splitKind(args)
 			kind, err := g.kindAndOutput(args[0])
 			if err != nil {
 				return err
 			}
-			k, err := g.key(kind, args[1])
-			if err != nil {
-				return err
+			if len(args) == 1 && g.selector == "" {
+				return badUsage("which %s? name one, or choose by -l; onpath get %s lists them",
+					strings.ToLower(string(kind)), kind.Plural())
 			}
 			cl, err := g.client()
 			if err != nil {
 				return err
 			}
 			defer cl.Close()
-			o, err := g.object(c.Context(), cl, k)
+			list, err := g.find(c.Context(), cl, kind, args[1:])
 			if err != nil {
 				return err
 			}
-			parts, events, err := around(c.Context(), cl, o)
-			if err != nil {
-				return err
+			if len(list) == 0 {
+				return g.objects(c.OutOrStdout(), c.ErrOrStderr(), kind, list)
 			}
-			waiting, err := unconfirmed(c.Context(), cl, onpath.KeyOf(o))
-			if err != nil {
-				return err
-			}
-			all := map[string]any{"object": o, "instances": parts, "events": events, "unconfirmed": waiting}
-			return g.print(c, all, func(w io.Writer) error { return render.Describe(w, o, waiting, parts, events, time.Now()) })
+			return g.describe(c, cl, list)
 		},
 	}
-	g.tenantFlag(c, "tenant of the object")
+	g.selectorFlag(c, "those with these labels")
+	g.tenantFlag(c, "tenant of the objects")
 	return c
+}
+
+// description is all about an object.
+type description struct {
+	Object      onpath.Object      `json:"object"`
+	Instances   []onpath.Object    `json:"instances"`
+	Events      []*onpath.Event    `json:"events"`
+	Unconfirmed []wire.Unconfirmed `json:"unconfirmed"`
+}
+
+func (g *global) describe(c *cobra.Command, cl *client.Client, list []onpath.Object) error {
+	var all []description
+	for _, o := range list {
+		d := description{Object: o}
+		var err error
+		if d.Instances, d.Events, err = around(c.Context(), cl, o); err != nil {
+			return err
+		}
+		if d.Unconfirmed, err = unconfirmed(c.Context(), cl, onpath.KeyOf(o)); err != nil {
+			return err
+		}
+		all = append(all, d)
+	}
+	var value any = all
+	if len(all) == 1 {
+		value = all[0]
+	}
+	return g.print(c, value, func(w io.Writer) error {
+		for i, d := range all {
+			if i > 0 {
+				fmt.Fprint(w, "\n")
+			}
+			if err := render.Describe(w, d.Object, d.Unconfirmed, d.Instances, d.Events, time.Now()); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // around finds the instances that belong to an object, and the events about it
@@ -230,7 +342,7 @@ func newDelete(g *global) *cobra.Command {
 	var files []string
 	var force, dryRun bool
 	c := &cobra.Command{
-		Use: "delete (KIND NAME… | -f FILE)", Short: "Delete objects", GroupID: groupUse,
+		Use: "delete (KIND NAME… | KIND -l SELECTOR | -f FILE)", Short: "Delete objects", GroupID: groupUse,
 		Long: `Delete objects by name, or all that files name. Flows in progress end in peace:
 rules go first, then flows drain, then instances stop.
 
@@ -240,10 +352,11 @@ its Node all the same, with its instances and its certificate. Nothing else is
 deleted: chains and hosts that need that node stay, and their status says what
 they lack. A node whose agent is connected is never forced.`,
 		Example: examples("onpath delete chain web", "onpath delete -f examples/quickstart --dry-run",
+			"onpath delete chains -l app=shop",
 			"onpath delete node fra1-node2 --force   # it burnt"),
 		Args: cobra.ArbitraryArgs, ValidArgsFunction: g.completeObjects,
 		RunE: func(c *cobra.Command, args []string) error {
-			keys, err := g.deleteKeys(c, args, files)
+			keys, err := g.deleteKeys(c, splitKind(args), files)
 			if err != nil {
 				return err
 			}
@@ -252,6 +365,11 @@ they lack. A node whose agent is connected is never forced.`,
 				return err
 			}
 			defer cl.Close()
+			if g.selector != "" {
+				if keys, err = g.chosenKeys(c, cl, args[0]); err != nil || len(keys) == 0 {
+					return err
+				}
+			}
 			if len(keys) == 1 && len(files) == 0 && !dryRun {
 				if err := cl.Delete(c.Context(), keys[0], force); err != nil {
 					return err
@@ -272,8 +390,28 @@ they lack. A node whose agent is connected is never forced.`,
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "change nothing; show what would change in objects, instances and rules")
 	c.Flags().BoolVar(&force, "force", false, "delete nodes that are away and will not come back, whatever they had")
 	c.Flags().StringArrayVarP(&files, "file", "f", nil, "delete what this file, directory or - (stdin) names")
-	g.tenantFlag(c, "tenant of names without one")
+	g.selectorFlag(c, "delete those with these labels")
+	g.tenantFlag(c, "tenant of names without one, and of those that -l chooses")
 	return c
+}
+
+// chosenKeys are the objects of a kind that -l chooses.
+func (g *global) chosenKeys(c *cobra.Command, cl *client.Client, word string) (keys []onpath.Key, err error) {
+	kind, err := parseKind(word)
+	if err != nil {
+		return nil, err
+	}
+	list, _, err := cl.List(c.Context(), kind, g.tenant)
+	if err == nil {
+		list, err = g.matching(c.Context(), cl, list)
+	}
+	if err == nil && len(list) == 0 {
+		err = g.objects(c.OutOrStdout(), c.ErrOrStderr(), kind, nil)
+	}
+	for _, o := range list {
+		keys = append(keys, onpath.KeyOf(o))
+	}
+	return keys, err
 }
 
 // previewDelete says what would go. What would be refused is an error as it would
@@ -355,7 +493,7 @@ func (g *global) deleteKeys(c *cobra.Command, args, files []string) (keys []onpa
 		return nil, err
 	}
 	if len(files) > 0 {
-		if len(args) > 0 {
+		if len(args) > 0 || g.selector != "" {
 			return nil, badUsage("name objects or files, not both")
 		}
 		docs, err := loadFiles(c, files)
@@ -366,6 +504,13 @@ func (g *global) deleteKeys(c *cobra.Command, args, files []string) (keys []onpa
 			keys = append(keys, onpath.KeyOf(d.Object))
 		}
 		return keys, nil
+	}
+	if g.selector != "" && len(args) == 1 {
+		_, err := g.chosen(nil)
+		return nil, err // they are read when there is a client
+	}
+	if _, err := g.chosen(args); err != nil {
+		return nil, err
 	}
 	if len(args) < 2 {
 		return nil, badUsage("what is to be deleted? usage: %s", c.UseLine())

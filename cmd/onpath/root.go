@@ -86,11 +86,12 @@ const helpWidth = 79
 
 // commands make the subcommands.
 var commands = []func(*global) *cobra.Command{
-	newEngine, newApply, newAttach, newDetach, newAccelerate, newConfirm, newGet, newDescribe, newDelete, newWatch, newMetric,
+	newEngine, newApply, newDiff, newAttach, newDetach, newAccelerate, newConfirm, newGet, newDescribe, newDelete, newHistory,
+	newRollback, newWatch, newExplain, newMetric,
 	newTrace, newMeasure, newVerify, newScaling, newTop, newEvents, newLogs, newExec, newCapture, newFault,
-	newDrain, newUncordon, newMove, newCapacity, newAccount, newInvoice, newLedger,
+	newDrain, newCordon, newUncordon, newMove, newCapacity, newAccount, newInvoice, newLedger,
 	newToken, newRevoke, newJoin, newLab,
-	newRelay, newUp, newServer, newNode, newDoctor, newSchema, newImages, newDemo, newBench, newFunction,
+	newRelay, newUp, newServer, newNode, newDoctor, newSchema, newVersion, newImages, newDemo, newBench, newFunction,
 }
 
 // newHelp is cobra's own command, which takes any words, with an error for those
@@ -161,8 +162,8 @@ func noCommand(c *cobra.Command, args []string) error {
 		return c.Help()
 	}
 	names := commandNames(c)
-	if args[0] == "version" && !c.HasParent() {
-		return badUsage("%s has no command version; write %s --version", c.CommandPath(), c.CommandPath())
+	if hint, ok := elsewhere[args[0]]; ok && !c.HasParent() {
+		return badUsage("onpath has no command %s; %s", args[0], hint)
 	}
 	if w := onpath.Nearest(args[0], names); w != "" {
 		return badUsage("%s has no command %q; did you mean %s?", c.CommandPath(), args[0], w)

@@ -13,6 +13,7 @@ import (
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/client"
 	"github.com/onpath/onpath/internal/render"
+	"github.com/onpath/onpath/internal/table"
 	"github.com/onpath/onpath/internal/terminal"
 )
 
@@ -20,15 +21,21 @@ func newTop(g *global) *cobra.Command {
 	var every time.Duration
 	var once bool
 	c := &cobra.Command{
-		Use: "top", Short: "Show what instances use and carry, the busiest first", GroupID: groupSee,
+		Use: "top [instances|nodes|chains]", Short: "Show what instances, nodes or chains use and carry, the busiest first", GroupID: groupSee,
 		Long: "Show what instances use and carry, the busiest first, again and again until\nCtrl-C. Into a file or pipe it writes " +
 			"once. PPS and BPS are the packets and\nbits a second that it is given. FLOWS are those that lead through it, " +
 			"both\ndirections of a flow being one, until they have rested for their idle time; a\nproxy has the flows of its clients " +
 			"or its own, whichever are more. What a mirror\nsends ends at it by design: DROPPED leaves it out, and a line below tells " +
-			"it.\nOf instances whose node is not connected, nothing is known: \"-\".",
-		Example: examples("onpath top", "onpath top --once -o json"),
-		Args:    cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
+			"it.\nOf instances whose node is not connected, nothing is known: \"-\".\n\nOf nodes and chains it shows the sums over their " +
+			"instances; a chain's PPS, BPS\nand FLOWS are those of its element that is given most, for a packet passes several.",
+		Example:   examples("onpath top", "onpath top chains", "onpath top nodes --once -o json"),
+		Args:      cobra.MaximumNArgs(1),
+		ValidArgs: []string{"instances", "nodes", "chains"},
+		RunE: func(c *cobra.Command, args []string) error {
+			kind, err := topKind(args)
+			if err != nil {
+				return err
+			}
 			if err := g.checkOutput(); err != nil {
 				return err
 			}
@@ -41,7 +48,7 @@ func newTop(g *global) *cobra.Command {
 			}
 			defer cl.Close()
 			f, ok := c.OutOrStdout().(*os.File)
-			return g.top(c, cl, every, once || g.output != outTable || !ok || !terminal.Is(f))
+			return g.top(c, cl, kind, every, once || g.output != outTable || !ok || !terminal.Is(f))
 		},
 	}
 	c.Flags().DurationVar(&every, "every", time.Second, "time between two looks")
@@ -50,7 +57,35 @@ func newTop(g *global) *cobra.Command {
 	return c
 }
 
-func (g *global) top(c *cobra.Command, cl *client.Client, every time.Duration, once bool) error {
+// topKind is what the command is to sum up.
+func topKind(args []string) (onpath.Kind, error) {
+	if len(args) == 0 {
+		return onpath.KindInstance, nil
+	}
+	kind, err := parseKind(args[0])
+	if err == nil && kind != onpath.KindInstance && kind != onpath.KindNode && kind != onpath.KindChain {
+		err = badUsage("top shows instances, nodes or chains, not %s", kind.Plural())
+	}
+	return kind, err
+}
+
+// topRows are the rates as they are shown, in both forms.
+func (g *global) topRows(ctx context.Context, cl *client.Client, kind onpath.Kind, rates []render.Rate) (any, *table.Table, error) {
+	if kind == onpath.KindInstance {
+		return rates, render.Top(rates), nil
+	}
+	list, _, err := cl.List(ctx, kind, g.tenant)
+	if err != nil {
+		return nil, nil, err
+	}
+	groups := render.ByNode(list, rates)
+	if kind == onpath.KindChain {
+		groups = render.ByChain(list, rates)
+	}
+	return groups, render.TopGroups(kind, groups), nil
+}
+
+func (g *global) top(c *cobra.Command, cl *client.Client, kind onpath.Kind, every time.Duration, once bool) error {
 	before, _, err := g.loads(c.Context(), cl)
 	if err != nil {
 		return err
@@ -71,8 +106,12 @@ func (g *global) top(c *cobra.Command, cl *client.Client, every time.Duration, o
 		if !once {
 			fmt.Fprint(c.OutOrStdout(), "\x1b[H\x1b[2J")
 		}
-		err = g.print(c, rates, func(w io.Writer) error {
-			if err := render.Top(rates).Write(w); err != nil {
+		value, rows, err := g.topRows(c.Context(), cl, kind, rates)
+		if err != nil {
+			return err
+		}
+		err = g.print(c, value, func(w io.Writer) error {
+			if err := rows.Write(w); err != nil {
 				return err
 			}
 			for _, n := range render.TopNotes(rates) {

@@ -20,8 +20,9 @@ func newWatch(g *global) *cobra.Command {
 		Use: "watch KIND [NAME…]", Short: "Show objects, and every change of them (get --watch)", GroupID: groupUse,
 		Example: examples("onpath watch instances", "onpath watch chain web -o json"),
 		Args:    cobra.MinimumNArgs(1), ValidArgsFunction: g.completeObjects,
-		RunE: func(c *cobra.Command, args []string) error { return g.watch(c, args) },
+		RunE: func(c *cobra.Command, args []string) error { return g.watch(c, splitKind(args)) },
 	}
+	g.selectorFlag(c, "only those with these labels")
 	g.tenantFlag(c, "tenant of names without one, and the only one to show")
 	return c
 }
@@ -40,6 +41,10 @@ func (g *global) watch(c *cobra.Command, args []string) error {
 		}
 		only = append(only, k)
 	}
+	sel, err := g.chosen(args[1:])
+	if err != nil {
+		return err
+	}
 	cl, err := g.client()
 	if err != nil {
 		return err
@@ -49,6 +54,7 @@ func (g *global) watch(c *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
+	shown := map[onpath.Key]bool{} // that -l has chosen: that they are deleted, or are chosen no more, is told
 	f := g.follow(c.OutOrStdout(), kind)
 	var now []onpath.Object
 	for _, o := range list {
@@ -56,12 +62,28 @@ func (g *global) watch(c *cobra.Command, args []string) error {
 			now = append(now, o)
 		}
 	}
+	if now, err = g.matching(c.Context(), cl, now); err != nil {
+		return err
+	}
+	for _, o := range now {
+		shown[onpath.KeyOf(o)] = true
+	}
 	if err := f.begin(now); err != nil {
 		return err
 	}
 	return cl.Watch(c.Context(), client.WatchOptions{Kinds: []onpath.Kind{kind}, Tenant: g.tenant, From: revision},
 		func(e client.Change) error {
 			if only != nil && !slices.Contains(only, e.Key) {
+				return nil
+			}
+			if sel != nil && e.Object != nil {
+				match, err := matcher(c.Context(), cl, sel, []onpath.Object{e.Object})
+				if err != nil {
+					return err
+				}
+				shown[e.Key] = shown[e.Key] || match(e.Object)
+			}
+			if sel != nil && !shown[e.Key] {
 				return nil
 			}
 			return f.show(e.Key, e.Object)

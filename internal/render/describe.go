@@ -57,6 +57,11 @@ func Describe(w io.Writer, o onpath.Object, waiting []wire.Unconfirmed, parts []
 			return err
 		}
 	}
+	for _, p := range append(parts, o) {
+		if i, ok := p.(*onpath.Instance); ok && i.Status.Printed != "" {
+			fmt.Fprintf(w, "\n%s printed last: %s\n", i.Metadata.Name, i.Status.Printed)
+		}
+	}
 	if len(parts) > 0 {
 		fmt.Fprintln(w)
 		if err := Objects(w, parts[0].ObjectKind(), parts, now, false); err != nil {

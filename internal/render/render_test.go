@@ -211,11 +211,15 @@ func num(n int) string { return strconv.Itoa(n) }
 func TestMessageInTable(t *testing.T) {
 	long := "uplink eth0: steered by tc, not by the faster XDP: eth0 is a virtual device (veth), where XDP slows or breaks TCP; say fast: always"
 	n := &onpath.Node{Metadata: onpath.Metadata{Name: "n1"}}
-	n.Status.Conditions = []onpath.Condition{{Type: "FastPath/eth0", Status: onpath.Unknown, Message: long}}
+	n.Status.Conditions = []onpath.Condition{{Type: "FastPath/eth0", Status: onpath.Unknown, Reason: onpath.ReasonOrdinaryPath, Message: long}}
 	message := func() string {
 		row := render.Row(n, time.Now(), false)
 		return row[len(row)-1]
 	}
+	if got := message(); got != "-" && got != "" {
+		t.Errorf("the table says %q of what is normal", got)
+	}
+	n.Status.Conditions[0].Reason = "Other"
 	if got, want := message(), "uplink eth0: steered by tc, not by the faster XDP: eth0 is…"; got != want {
 		t.Errorf("the table says %q, want %q", got, want)
 	}

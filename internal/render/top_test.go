@@ -134,3 +134,23 @@ func TestBelongs(t *testing.T) {
 		}
 	}
 }
+
+// TestTopGroups: nodes and chains are sums, but a packet that passes two elements of a
+// chain counts once.
+func TestTopGroups(t *testing.T) {
+	of := func(deployment, node string, packets float64) render.Rate {
+		i := &onpath.Instance{Metadata: onpath.Metadata{Name: deployment, Tenant: "a"}, Spec: onpath.InstanceSpec{Deployment: deployment, Node: node}}
+		return render.Rate{Load: render.Load{Instance: i, Node: node, Usage: onpath.Usage{Memory: 1}}, CPU: 0.5, Packets: packets, Bits: packets}
+	}
+	list := []render.Rate{of("fw", "n1", 10), of("fw", "n2", 20), of("ids", "n2", 25), of("other", "n2", 1)}
+	chain := &onpath.Chain{Metadata: onpath.Metadata{Name: "web", Tenant: "a"},
+		Spec: onpath.ChainSpec{Through: []onpath.Element{{Deployment: "fw"}, {Deployment: "ids"}}}}
+	chains := render.ByChain([]onpath.Object{chain}, list)
+	if len(chains) != 1 || chains[0].Instances != 3 || chains[0].Packets != 30 || chains[0].CPU != 1.5 || chains[0].Memory != 3 {
+		t.Errorf("got %+v", chains)
+	}
+	nodes := render.ByNode([]onpath.Object{&onpath.Node{Metadata: onpath.Metadata{Name: "n3"}}}, list)
+	if len(nodes) != 3 || nodes[0].Name != "n2" || nodes[0].Packets != 46 || nodes[0].Instances != 3 || nodes[2].Name != "n3" {
+		t.Errorf("got %+v", nodes)
+	}
+}

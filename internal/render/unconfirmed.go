@@ -87,3 +87,6 @@ func clock(t, now time.Time) string {
 
 // Past is how an action reads once it is done.
 var Past = map[wire.Action]string{wire.Created: "created", wire.Updated: "changed", wire.Deleted: "deleted", wire.Unchanged: "unchanged"}
+
+// Would is how an action reads before it is done.
+var Would = map[wire.Action]string{wire.Created: "would be created", wire.Updated: "would change", wire.Deleted: "would be deleted"}
