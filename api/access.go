@@ -27,7 +27,7 @@ func accesses() map[string]access {
 		"logs": {verbLogs, onpath.KindInstance}, "exec": {verbExec, onpath.KindInstance},
 		"capture": {verbCapture, onpath.KindInstance}, "flows": {verbFlows, onpath.KindInstance},
 		"counters": {verb: verbNodes}, "distances": {verb: verbNodes}, "usage": {verb: verbNodes}, "watchFlow": {verb: verbNodes},
-		"fault": {verb: verbFault}, "metrics": {verb: verbMetrics}, "session": {verb: verbSession},
+		"fault": {verb: verbFault}, "backup": {verb: verbBackup}, "metrics": {verb: verbMetrics}, "session": {verb: verbSession},
 		"create-token": {verb: verbTokens}, "list-tokens": {verb: verbTokens}, "delete-token": {verb: verbTokens},
 		"revoke": {verb: verbRevoke}, "push-metric": {verbWrite, onpath.KindChain}, "accept-node": {verbWrite, onpath.KindNode},
 		"move-instance": {verbMove, onpath.KindInstance}, "capacity": {verb: verbPool},

@@ -115,7 +115,8 @@ func (s *Server) historyRecords(ctx context.Context, by string, c changed) (reco
 		}
 		value, err := packVersion(v)
 		size += len(value)
-		list = append(list, keptVersion{onpath.Record{Path: fmt.Sprintf("%s%08d", under, number), Value: value, Version: onpath.AnyVersion}, v})
+		record := onpath.Record{Path: fmt.Sprintf("%s%08d", under, number), Value: value, Version: onpath.AnyVersion}
+		list = append(list, keptVersion{record, v})
 		records = append(records, list[len(list)-1].Record)
 		return err
 	}

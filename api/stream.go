@@ -24,6 +24,8 @@ func (s *Server) registerStreams() {
 	tuple := []param{{"src", "string", "source address"}, {"dst", "string", "destination address"},
 		{"protocol", "integer", "IP protocol number"}, {"srcPort", "integer", ""}, {"dstPort", "integer", ""}}
 	instance := "/v1/instances/{tenant}/{name}"
+	s.stream("/v1/backup", "backup", "All that the server keeps, as a tar file; for operators on its own machine",
+		"application/x-tar", s.backup, param{"images", "boolean", "the images that were pushed, too"})
 	s.stream("/v1/watch", "watch", "Changes of objects, one JSON line each, after revision from", "application/x-ndjson", s.watch,
 		param{"kinds", "string", "comma-separated; default all you may see"}, param{"tenant", "string", ""},
 		param{"from", "integer", "revision of a list, or of the last line seen; default from now"})

@@ -245,3 +245,10 @@ type Ready struct {
 	// Problems in words.
 	Problems []string `json:"problems,omitempty"`
 }
+
+// Backup says what a backup is of.
+type Backup struct {
+	Version string    `json:"version"` // of the server
+	API     string    `json:"api"`
+	At      time.Time `json:"at"`
+}

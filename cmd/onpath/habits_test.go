@@ -55,30 +55,7 @@ spec:
 func withServer(t *testing.T) (file string) {
 	t.Helper()
 	dir := t.TempDir()
-	conf := config.Server{StateDir: filepath.Join(dir, "server"), Socket: filepath.Join(dir, "s.sock")}
-	if err := conf.Complete(); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- serve(ctx, &conf, slog.New(slog.DiscardHandler), func() {}) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
-	t.Setenv("ONPATH_SERVER", "unix://"+conf.Socket)
-	t.Setenv("ONPATH_TENANT", "")
-	c := client.Unix(conf.Socket)
-	defer c.Close()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
-		if _, err := c.Version(ctx); err == nil {
-			break
-		} else if time.Now().After(end) {
-			t.Fatal(err)
-		}
-	}
+	startServer(t, filepath.Join(dir, "server"))
 	file = filepath.Join(dir, "shop.yaml")
 	if err := os.WriteFile(file, []byte(shop), 0o600); err != nil {
 		t.Fatal(err)
@@ -87,6 +64,36 @@ func withServer(t *testing.T) (file string) {
 		t.Fatalf("apply ends with code %d", code)
 	}
 	return file
+}
+
+// startServer runs a server on a folder, which commands then speak to.
+func startServer(t *testing.T, folder string) (stop func()) {
+	t.Helper()
+	conf := config.Server{StateDir: folder, Socket: filepath.Join(t.TempDir(), "s.sock")}
+	if err := conf.Complete(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- serve(ctx, &conf, slog.New(slog.DiscardHandler), func() {}) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(stop)
+	t.Setenv("ONPATH_SERVER", "unix://"+conf.Socket)
+	t.Setenv("ONPATH_TENANT", "")
+	c := client.Unix(conf.Socket)
+	defer c.Close()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		if _, err := c.Version(ctx); err == nil {
+			return stop
+		} else if time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
 }
 
 // onpathRun executes one command line, and gives what it prints and its exit code.

@@ -99,7 +99,8 @@ func versionOf(list []wire.ObjectVersion, number int) (*wire.ObjectVersion, erro
 	if i := slices.IndexFunc(list, func(v wire.ObjectVersion) bool { return v.Number == number }); i >= 0 {
 		return &list[i], nil
 	}
-	return nil, onpath.Errorf(onpath.CodeNotFound, "there is no version %d; there are %d to %d", number, list[0].Number, list[len(list)-1].Number)
+	return nil, onpath.Errorf(onpath.CodeNotFound, "there is no version %d; there are %d to %d", number,
+		list[0].Number, list[len(list)-1].Number)
 }
 
 func newRollback(g *global) *cobra.Command {

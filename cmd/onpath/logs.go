@@ -28,8 +28,9 @@ What it writes is kept as it is, without times, so there is no --since: --tail
 shows the end, and -f what comes from now on, until Ctrl-C or the instance's end.
 If the node's agent or the server goes away before, it ends with code 4. Of several
 instances each line begins with its instance's name.`,
-		Example: examples("onpath logs web-cache-x2k4d", "onpath logs -l app=shop --tail 5", "onpath logs -f --tail 20 web-cache", "onpath logs --previous web-cache"),
-		Args:    cobra.ArbitraryArgs, ValidArgsFunction: g.completeKind(onpath.KindInstance),
+		Example: examples("onpath logs web-cache-x2k4d", "onpath logs -l app=shop --tail 5", "onpath logs -f --tail 20 web-cache",
+			"onpath logs --previous web-cache"),
+		Args: cobra.ArbitraryArgs, ValidArgsFunction: g.completeKind(onpath.KindInstance),
 		RunE: func(c *cobra.Command, args []string) error {
 			if c.Flags().Changed("tail") && o.Tail < 0 {
 				return badUsage("--tail %d: a number of lines is 0 or more", o.Tail)

@@ -244,7 +244,9 @@ const mostRemark = 60
 // the beginning of one that is neither so nor not so.
 func trouble(list []onpath.Condition) string {
 	first := func(s onpath.ConditionStatus) string {
-		if i := slices.IndexFunc(list, func(c onpath.Condition) bool { return c.Status == s && c.Message != "" && c.Reason != onpath.ReasonOrdinaryPath }); i >= 0 {
+		if i := slices.IndexFunc(list, func(c onpath.Condition) bool {
+			return c.Status == s && c.Message != "" && c.Reason != onpath.ReasonOrdinaryPath
+		}); i >= 0 {
 			return list[i].Message
 		}
 		return ""

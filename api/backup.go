@@ -1,0 +1,142 @@
+package api
+
+import (
+	"archive/tar"
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/wire"
+)
+
+// The parts of a backup, a tar file: what it is, the store at one moment, and files of
+// the server's folder by their names there. It has the authority's key and the secret
+// of tunnels, so only who could read those files gets it.
+const (
+	BackupAbout = "backup.json"
+	BackupStore = "store.snapshot"
+)
+
+// backedUp are the files and folders of the server's that belong to a backup.
+var backedUp = []string{"secret", "auth"}
+
+// snapshotter is a store that can be copied while it is written to.
+type snapshotter interface {
+	Snapshot(ctx context.Context, w io.Writer) error
+}
+
+func (s *Server) backup(w http.ResponseWriter, r *http.Request) error {
+	q := query(r, "images")
+	images := q.boolean("images")
+	if q.err != nil {
+		return q.err
+	}
+	store, ok := s.o.Store.(snapshotter)
+	if !ok {
+		return onpath.Errorf(onpath.CodeUnsupported, "this store cannot be backed up")
+	}
+	f, err := os.CreateTemp(s.o.Dir, ".backup-")
+	if err != nil {
+		return onpath.Errorf(onpath.CodeUnavailable, "a snapshot of the store finds no place: %w", err)
+	}
+	defer os.Remove(f.Name())
+	defer f.Close()
+	if err := s.snapshot(r.Context(), store, f); err != nil {
+		return err
+	}
+	out := &lazyHeader{w: w, mediaType: "application/x-tar"}
+	buffer := bufio.NewWriterSize(tarTo{out}, 256<<10)
+	t := tar.NewWriter(buffer)
+	parts := backedUp
+	if images {
+		parts = append(parts[:len(parts):len(parts)], "images")
+	}
+	err = s.writeBackup(t, f, parts)
+	if err == nil {
+		err = errors.Join(t.Close(), buffer.Flush())
+	}
+	out.end(err)
+	return nil
+}
+
+// snapshot copies the store while no change through the API is under way: what belongs
+// to one is in the copy, or nothing of it.
+func (s *Server) snapshot(ctx context.Context, store snapshotter, f *os.File) error {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	return store.Snapshot(ctx, f)
+}
+
+// tarTo writes into an answer.
+type tarTo struct{ out *lazyHeader }
+
+func (t tarTo) Write(b []byte) (int, error) {
+	t.out.write(b)
+	return len(b), nil
+}
+
+func (s *Server) writeBackup(t *tar.Writer, snapshot *os.File, parts []string) error {
+	about, err := json.Marshal(wire.Backup{Version: s.o.Version, API: onpath.APIVersion, At: s.o.Clock().UTC()})
+	if err != nil {
+		return err
+	}
+	if err := t.WriteHeader(&tar.Header{Name: BackupAbout, Mode: 0o600, Size: int64(len(about)), ModTime: s.o.Clock()}); err != nil {
+		return err
+	}
+	if _, err := t.Write(about); err != nil {
+		return err
+	}
+	if err := addFile(t, BackupStore, snapshot.Name()); err != nil {
+		return err
+	}
+	for _, part := range parts {
+		err := filepath.WalkDir(filepath.Join(s.o.Dir, part), func(path string, d fs.DirEntry, err error) error {
+			if errors.Is(err, fs.ErrNotExist) { // it has none, or it is gone by now
+				return nil
+			}
+			if err != nil || !d.Type().IsRegular() || strings.HasPrefix(d.Name(), ".") || filepath.Base(filepath.Dir(path)) == "uploads" {
+				return err
+			}
+			name, err := filepath.Rel(s.o.Dir, path)
+			if err != nil {
+				return err
+			}
+			return addFile(t, filepath.ToSlash(name), path)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addFile adds a file as large as it is when it is opened.
+func addFile(t *tar.Writer, name, path string) error {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	h := &tar.Header{Name: name, Mode: int64(info.Mode().Perm()), Size: info.Size(), ModTime: info.ModTime().Truncate(time.Second)}
+	if err := t.WriteHeader(h); err != nil {
+		return err
+	}
+	_, err = io.CopyN(t, f, info.Size())
+	return err
+}

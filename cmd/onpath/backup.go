@@ -1,0 +1,156 @@
+package main
+
+import (
+	"archive/tar"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api"
+	"github.com/onpath/onpath/api/wire"
+	"github.com/onpath/onpath/internal/config"
+	"github.com/onpath/onpath/store/etcd"
+)
+
+func newBackup(g *global) *cobra.Command {
+	images := false
+	c := &cobra.Command{
+		Use: "backup FILE", Short: "Copy all that the server keeps into a file, while it works", GroupID: groupRun,
+		Long: `Copy all that the server on this machine keeps into a file, while it works: the store
+as it is at one moment, the authority of certificates, the secret of tunnels, and
+with --images the images that were pushed. Keep the file as you keep keys: who has
+it can be any node or user. onpath restore makes a server of it.`,
+		Example: examples("sudo onpath backup /root/onpath.tar", "sudo onpath backup --images /root/onpath.tar"),
+		Args:    cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			cl, err := g.client()
+			if err != nil {
+				return err
+			}
+			defer cl.Close()
+			draft := args[0] + ".part"
+			f, err := os.OpenFile(draft, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+			if err != nil {
+				return badUsage("%w", err)
+			}
+			err = errors.Join(cl.Backup(c.Context(), images, f), f.Sync(), f.Close())
+			if err == nil {
+				err = os.Rename(draft, args[0])
+			}
+			if err != nil {
+				return errors.Join(err, os.Remove(draft))
+			}
+			info, err := os.Stat(args[0])
+			if err == nil {
+				fmt.Fprintf(c.OutOrStdout(), "%s has %d bytes\n", args[0], info.Size())
+			}
+			return err
+		},
+	}
+	c.Flags().BoolVar(&images, "images", false, "the images that were pushed, too")
+	return c
+}
+
+func newRestore(*global) *cobra.Command {
+	dir := ""
+	c := &cobra.Command{
+		Use: "restore FILE", Short: "Make a server's folder from a backup", GroupID: groupRun,
+		Long: `Make a server's folder from a file that onpath backup wrote; the folder must be empty
+or absent. Start the server then: nodes find it where they found the one before, at
+its address, and their instances and flows go on. What was changed after the backup
+is as it was before; whose function's image is in neither has to be applied again.`,
+		Example: examples("sudo onpath restore /root/onpath.tar && sudo systemctl start onpath-server"),
+		Args:    cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			about, err := restore(args[0], dir)
+			if err != nil {
+				return needsSudo(c, err)
+			}
+			fmt.Fprintf(c.OutOrStdout(), "%s is as the server was at %s; start the server\n", dir, about.At.Local().Format(time.DateTime))
+			return nil
+		},
+	}
+	c.Flags().StringVar(&dir, "state-dir", config.DefaultServerDir, "the server's folder")
+	return c
+}
+
+// restore makes a folder whole, or leaves none.
+func restore(file, dir string) (about wire.Backup, err error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return about, badUsage("%w", err)
+	}
+	defer f.Close()
+	if there, err := os.ReadDir(dir); err == nil && len(there) > 0 {
+		e := onpath.Errorf(onpath.CodeExists, "%s is not empty", dir)
+		e.Remedy = "stop the server and move its folder away, or name another one with --state-dir"
+		return about, e
+	}
+	draft := filepath.Clean(dir) + ".restored"
+	if err := errors.Join(os.RemoveAll(draft), os.MkdirAll(draft, 0o700)); err != nil {
+		return about, err
+	}
+	defer os.RemoveAll(draft)
+	if about, err = unpack(f, draft); err != nil {
+		e := onpath.Errorf(onpath.CodeInvalid, "%s is no whole backup: %w", file, err)
+		return about, e
+	}
+	snapshot := filepath.Join(draft, api.BackupStore)
+	if err := etcd.Restore(filepath.Join(draft, "store"), snapshot); err != nil {
+		return about, err
+	}
+	if err := errors.Join(os.Remove(snapshot), os.Remove(filepath.Join(draft, api.BackupAbout))); err != nil {
+		return about, err
+	}
+	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return about, err
+	}
+	return about, os.Rename(draft, dir)
+}
+
+// unpack writes the files of a backup into a folder.
+func unpack(f io.Reader, dir string) (about wire.Backup, err error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return about, err
+	}
+	defer root.Close()
+	found := map[string]bool{}
+	for t := tar.NewReader(f); ; {
+		h, err := t.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return about, err
+		}
+		if err := root.MkdirAll(filepath.Dir(h.Name), 0o700); err != nil {
+			return about, err
+		}
+		out, err := root.OpenFile(h.Name, os.O_CREATE|os.O_WRONLY|os.O_EXCL, fs.FileMode(h.Mode).Perm())
+		if err != nil {
+			return about, err
+		}
+		_, err = io.Copy(out, t)
+		if err := errors.Join(err, out.Sync(), out.Close()); err != nil {
+			return about, err
+		}
+		found[h.Name] = true
+	}
+	if !found[api.BackupAbout] || !found[api.BackupStore] {
+		return about, errors.New("it has no store")
+	}
+	data, err := os.ReadFile(filepath.Join(dir, api.BackupAbout))
+	if err != nil {
+		return about, err
+	}
+	return about, json.Unmarshal(data, &about)
+}
