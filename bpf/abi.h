@@ -112,9 +112,23 @@ struct flow {
 struct nat {
 	__u8 addr[16]; /* new source (going out) or new destination (coming in) */
 	__be16 port;
-	__u16 in;      /* 1: rewrite the destination */
+	__u8 in;       /* 1: rewrite the destination */
+	__u8 state;    /* NAT_…, of this half's packets */
 	__u32 seen;
 };
+
+/* What was seen of a translation, each half for itself. */
+#define NAT_NOTED 0x01 /* by a program that notes it */
+#define NAT_USED  0x02 /* a packet has come */
+#define NAT_MORE  0x04 /* and another one */
+#define NAT_FIN   0x08
+#define NAT_RST   0x10
+
+/* Seconds that a translation must have rested before another flow may have its port. */
+#define NAT_AFTER_RST 2
+#define NAT_AFTER_FIN 5
+#define NAT_AFTER_DNS 10
+#define NAT_UNSETTLED 30 /* without an answer, or with a first one that nothing has followed */
 
 enum vport_kind {
 	VPORT_NONE = 0,
@@ -495,6 +509,10 @@ struct tenant {
 	 * limit; and how far ahead of the clock it may begin some. */
 	__u64 interval;
 	__u64 burst;
+	/* Ports by which its flows are translated, and that no other's are; of tenant 0: that
+	 * all may use. */
+	__u32 ports_from;
+	__u32 ports;
 };
 
 #define PACE_SHIFT 4

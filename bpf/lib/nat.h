@@ -2,9 +2,11 @@
 /*
  * Translation at the edge: what leaves from an instance's private address gets
  * the uplink's, and a port that is free for that destination (RFC 4787 calls it
- * address and port dependent mapping; the ports lie above those that Linux gives
- * its own sockets). Only the first packets of a flow look for a port; answers
- * are found on the way that new flows take, so that others pay nothing.
+ * address and port dependent mapping; the driver reserves the ports, so that Linux
+ * gives none to its own sockets). Only the first packets of a flow look for a port;
+ * answers are found on the way that new flows take, so that others pay nothing. A port
+ * whose flow has ended, or is a question that was answered or not, is given to the next
+ * flow that meets it, also while there is no process that ages translations.
  */
 #ifndef ONPATH_NAT_H
 #define ONPATH_NAT_H
@@ -12,12 +14,13 @@
 #include "classify.h"
 #include "count.h"
 #include "edit.h"
+#include "entry.h"
 #include "group.h"
 #include "parse.h"
 
-#define NAT_FIRST 61000
-#define NAT_PORTS (65536 - NAT_FIRST)
 #define NAT_TRIES 32
+#define NAT_LENT  8 /* of these, at ports that all tenants may use */
+#define DNS_PORT  53
 
 static __always_inline int in_prefix(const void *addr, const __u64 *prefix, const __u64 *mask)
 {
@@ -114,11 +117,140 @@ __noinline int try_port(__u32 port)
 	return bpf_map_update_elem(&nats, &p->wkey, &p->answer, BPF_NOEXIST) == 0;
 }
 
-/* Find a free port for pkt.answer. Returns it, in host order, or -1. */
-__noinline int take_port(void)
+/* A packet goes by half a translation. */
+static __always_inline void nat_use(const struct pkt *p, struct nat *x)
+{
+	__u8 state = x->state & ~(p->is & IS_ANYSYN ? NAT_FIN | NAT_RST : 0), was = x->state;
+
+	x->seen = p->now;
+	if (p->is & IS_ERROR)
+		return;
+	state |= NAT_NOTED | NAT_USED | (was & NAT_USED || p->packets > 1 ? NAT_MORE : 0);
+	state |= p->is & IS_FIN ? NAT_FIN : 0;
+	state |= p->is & IS_RST ? NAT_RST : 0;
+	if (state != was)
+		x->state = state;
+}
+
+/* Seconds that a translation with these states must have rested before its port may go to
+ * another flow; 0: it may not. */
+static __always_inline __u32 must_rest(const struct flow_key *k, __u8 in, __u8 out)
+{
+	if (!(in & out & NAT_NOTED))
+		return 0;
+	if (k->proto == IPPROTO_TCP) {
+		if ((in | out) & NAT_RST)
+			return NAT_AFTER_RST;
+		if (in & out & NAT_FIN)
+			return NAT_AFTER_FIN;
+		return (in & NAT_USED) && (out & NAT_MORE) ? 0 : NAT_UNSETTLED;
+	}
+	if (k->proto == IPPROTO_UDP && k->sport == bpf_htons(DNS_PORT))
+		return NAT_AFTER_DNS;
+	return (in & NAT_USED) && ((in | out) & NAT_MORE) ? 0 : NAT_UNSETTLED;
+}
+
+/* The key of what the answers k, whose translation is x, answer. */
+static __always_inline void asked_by(struct flow_key *o, const struct flow_key *k, const struct nat *x)
+{
+	reverse_key(o, k, k->scope);
+	copy_addr(o->src, x->addr);
+	o->sport = x->port;
+	if (is_echo(k))
+		o->dport = x->port;
+}
+
+/* For how many seconds has the translation of pkt.wkey rested, if another flow may have its
+ * port? Else 0. */
+__noinline int rested(void)
 {
 	struct pkt *p = packet();
-	__u32 start, port, i;
+	__u32 rest, other, must;
+	struct nat *x, *y;
+
+	if (!p)
+		return 0;
+	x = bpf_map_lookup_elem(&nats, &p->wkey);
+	if (!x || !x->in)
+		return 0;
+	asked_by(&p->nkey, &p->wkey, x);
+	y = bpf_map_lookup_elem(&nats, &p->nkey);
+	if (!y)
+		return 0;
+	rest = (p->now - x->seen) & SEEN_MASK;
+	other = (p->now - y->seen) & SEEN_MASK;
+	if (other < rest)
+		rest = other;
+	must = must_rest(&p->wkey, x->state, y->state);
+	return must && rest >= must && rest < SEEN_MASK / 2 ? rest : 0;
+}
+
+/* The flow entry of k goes. Returns what it led to, or 0. */
+static __always_inline __u32 end_flow(const struct flow_key *k)
+{
+	struct flow *e = flow_established(k);
+	struct held *h;
+	__u32 tenant, next, emitted;
+
+	if (!e)
+		return 0;
+	tenant = holder(e, 0);
+	emitted = e->flags & FLOW_EMITTED;
+	next = e->next;
+	if (bpf_map_delete_elem(&flows_v2, k))
+		return 0;
+	hold_less(tenant);
+	h = bpf_map_lookup_elem(&holdings, &tenant);
+	if (emitted && h && h->flows)
+		__sync_fetch_and_add(&h->flows, -1);
+	return next;
+}
+
+/* Give the port of pkt.wkey, whose flow has rested, to pkt.answer. 1: it has it. */
+__noinline int take_over(void)
+{
+	struct pkt *p = packet();
+	struct nat *x;
+	__u32 from;
+
+	if (!p)
+		return 0;
+	x = bpf_map_lookup_elem(&nats, &p->wkey);
+	if (!x || !x->in)
+		return 0;
+	asked_by(&p->nkey, &p->wkey, x);
+	if (bpf_map_delete_elem(&nats, &p->nkey)) /* one CPU alone can */
+		return 0;
+	copy_addr(p->nkey.src, p->wkey.src);
+	copy_addr(p->nkey.dst, x->addr);
+	p->nkey.sport = is_echo(&p->wkey) ? x->port : p->wkey.sport;
+	p->nkey.dport = x->port;
+	from = end_flow(&p->nkey);
+	if (from) {
+		asked_by(&p->nkey, &p->wkey, x);
+		p->nkey.scope = from;
+		end_flow(&p->nkey);
+	}
+	return bpf_map_update_elem(&nats, &p->wkey, &p->answer, BPF_EXIST) == 0;
+}
+
+/* To whom do the ports belong that translate the packet? */
+static __always_inline __u32 translated_for(const struct pkt *p)
+{
+	__u32 slot = p->prev_slot;
+	struct vport *v = vport_at(slot, p->prev);
+
+	return v && v->kind != VPORT_EDGE ? v->tenant : tenant_of_path(p->d.path_slot);
+}
+
+/* Find a port for pkt.answer: a free one, or the one that has rested for longest of those
+ * that were tried. Returns it, in host order, or -1. */
+__noinline int take_port(void)
+{
+	__u32 port, i, rest, longest = 0, nobody = 0, tenant;
+	struct tenant *t, *all;
+	struct pkt *p = packet();
+	int best = -1;
 
 	if (!p)
 		return -1;
@@ -126,13 +258,31 @@ __noinline int take_port(void)
 		port = bpf_ntohs(p->key.sport);
 		return try_port(port) ? port : -1;
 	}
-	start = hash_tuple(&p->key, 0) % NAT_PORTS;
+	tenant = translated_for(p);
+	t = bpf_map_lookup_elem(&tenants, &tenant);
+	all = bpf_map_lookup_elem(&tenants, &nobody);
+	if (!t || !all)
+		return -1;
 	for (i = 0; i < NAT_TRIES; i++) {
-		port = NAT_FIRST + (start + i) % NAT_PORTS;
+		struct tenant *from = i < NAT_TRIES - NAT_LENT && t->ports ? t : all;
+
+		if (!from->ports)
+			break;
+		port = (from->ports_from + bpf_get_prandom_u32() % from->ports) & 0xffff;
 		if (try_port(port))
 			return port;
+		rest = rested();
+		if (rest > longest) {
+			longest = rest;
+			best = port;
+		}
 	}
-	return -1;
+	if (best < 0)
+		return -1;
+	p->wkey.dport = bpf_htons(best);
+	if (is_echo(&p->key))
+		p->wkey.sport = p->wkey.dport;
+	return take_over() ? best : -1;
 }
 
 /* The address of a device, by which translated packets leave. 0: it has none. */
@@ -225,6 +375,7 @@ __noinline int nat_out(struct __sk_buff *skb, __u32 ifindex)
 		copy_addr(p->answer.addr, p->key.src);
 		p->answer.port = p->key.sport;
 		p->answer.in = 1;
+		p->answer.state = NAT_NOTED;
 		p->answer.seen = p->now;
 		port = take_port();
 		if (port < 0)
@@ -233,6 +384,7 @@ __noinline int nat_out(struct __sk_buff *skb, __u32 ifindex)
 		entry.port = bpf_htons(port);
 		copy_addr(entry.addr, to);
 		entry.seen = p->now;
+		entry.state = NAT_NOTED;
 		/* The table may be full now, or another CPU was first: no half stays. */
 		if (bpf_map_update_elem(&nats, &p->rkey, &entry, BPF_NOEXIST))
 			bpf_map_delete_elem(&nats, &p->wkey);
@@ -240,7 +392,7 @@ __noinline int nat_out(struct __sk_buff *skb, __u32 ifindex)
 		if (!known)
 			return DROP_NAT_PORTS;
 	}
-	known->seen = p->now;
+	nat_use(p, known);
 	copy_addr(from, p->key.src);
 	copy_addr(to, known->addr);
 	write_port(skb, p, 0, p->key.sport, known->port);
@@ -268,7 +420,7 @@ __noinline int nat_in(struct __sk_buff *skb)
 		if (!same_addr(outer, from))
 			return 0;
 	}
-	known->seen = p->now;
+	nat_use(p, known);
 	copy_addr(to, known->addr);
 	old = p->key.dport;
 	port = known->port;

@@ -120,6 +120,7 @@ struct pkt {
 	struct flow_key key;  /* scope and tuple as seen */
 	struct flow_key rkey; /* the reverse, elsewhere */
 	struct flow_key wkey; /* used by one function at a time */
+	struct flow_key nkey; /* of a translation that may go */
 	struct flow fresh;    /* being inserted */
 	struct nat answer;    /* likewise */
 	struct frag_key fkey;

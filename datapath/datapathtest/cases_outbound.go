@@ -40,6 +40,9 @@ func outbound(b *testbed) {
 			if err := checksums(f.Packet); err != nil || got.Src != outside || got.Dst != server {
 				b.t.Fatalf("%v left as %v (%v), must come from %s", t, got, err, outside)
 			}
+			if got.SrcPort < 32768 || got.SrcPort >= 32768+24576 {
+				b.t.Errorf("%v left from port %d, which is not reserved for translations", t, got.SrcPort)
+			}
 			seen[got] = true
 			r := newPacket(got.Reverse())
 			want := newPacket(t.Reverse())

@@ -163,8 +163,10 @@ type flowValue struct {
 type natValue struct {
 	Addr addr16
 	Port [2]byte
-	In   uint16
-	Seen uint32
+	In   uint8
+	// State is what was seen of this half's packets.
+	State uint8
+	Seen  uint32
 }
 
 type vportValue struct {
@@ -433,6 +435,8 @@ type tenantValue struct {
 	Deferred uint64
 	Interval uint64 // 2^-paceShift ns
 	Burst    uint64
+	// By which its flows are translated; tenant 0's are for all.
+	PortsFrom, Ports uint32
 }
 
 // paceShift: the pace of new flows is counted in sixteenths of a nanosecond.

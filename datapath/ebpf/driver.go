@@ -99,8 +99,10 @@ type Driver struct {
 	alone        bool   // there are peers, but no device has the underlay's address
 	closed       bool
 
-	life   context.Context // of the loops
-	spared time.Time       // flows may begin anew until spareTime after it
+	life     context.Context // of the loops
+	reserved bool            // the ports by which flows are translated
+
+	spared time.Time // flows may begin anew until spareTime after it
 	stop   context.CancelFunc
 	done   sync.WaitGroup
 }
@@ -320,7 +322,7 @@ func remove(ctx context.Context, opts Options, ns *namespace) error {
 		for _, l := range devices {
 			errs = append(errs, ctx.Err(), removeFilters(ns.nl, l.Attrs().Index, nil))
 		}
-		errs = append(errs, removeTunnel(ns.nl), removePunt(ns.nl))
+		errs = append(errs, removeTunnel(ns.nl), removePunt(ns.nl), giveBackPorts(opts.dir()))
 		if err := os.RemoveAll(opts.dir()); err != nil {
 			errs = append(errs, fmt.Errorf("unpin the data path: %w", err))
 		}

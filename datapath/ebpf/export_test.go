@@ -220,3 +220,27 @@ func (d *Driver) ExchangeRow(g onpath.GroupID) error {
 	w[0], w[1] = w[1], w[0]
 	return m.Put(k, w)
 }
+
+// SetNATPorts sets how many ports there are for translations, and how many of these are for
+// all tenants, and gives what they were.
+func SetNATPorts(all, lent uint32) [2]uint32 {
+	was := [2]uint32{natRange.count, natLent.count}
+	natRange.count, natLent.count = all, lent
+	return was
+}
+
+// AgeTranslations makes all translations that much older.
+func (d *Driver) AgeTranslations(seconds uint32) {
+	m := d.coll.Maps[natsMap]
+	var keys []flowKey
+	var values []natValue
+	var k flowKey
+	var v natValue
+	for it := m.Iterate(); it.Next(&k, &v); {
+		v.Seen = (v.Seen - seconds) & 0xffffff
+		keys, values = append(keys, k), append(values, v)
+	}
+	for i := range keys {
+		m.Update(keys[i], values[i], ebpf.UpdateExist)
+	}
+}

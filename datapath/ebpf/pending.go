@@ -190,6 +190,7 @@ func (d *Driver) putTenants(want map[uint32]tenantLimits) error {
 		v.Interval, v.Burst = l.pace()
 		limits[slot] = v
 	}
+	shareOut(limits)
 	for slot, v := range limits {
 		if err := d.pending.need(slot); err != nil {
 			return err

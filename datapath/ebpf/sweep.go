@@ -2,6 +2,7 @@ package ebpf
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"time"
@@ -154,7 +155,8 @@ func removeAged(m *ebpf.Map, k flowKey) error {
 // direction's entry. That one is asked only when this one rests for long.
 func (s *sweep) aged(m *ebpf.Map, k *flowKey, v *flowValue) (bool, flowKey) {
 	times, rests := s.r.times(v), idle(v.seen(), s.now)
-	if rests <= s.limit(times, k.Proto, true, true, v.Flags&(flowFIN|flowRST) != 0, v.Flags&flowRST != 0) {
+	asks := v.Path == 0 && k.Proto == 17
+	if !asks && rests <= s.limit(times, k.Proto, true, true, v.Flags&(flowFIN|flowRST) != 0, v.Flags&flowRST != 0) {
 		return false, flowKey{}
 	}
 	mate := s.r.mate(k, v)
@@ -167,7 +169,25 @@ func (s *sweep) aged(m *ebpf.Map, k *flowKey, v *flowValue) (bool, flowKey) {
 		rests = min(rests, idle(other.seen(), s.now))
 	}
 	closed := flags&flowRST != 0 || both&flowFIN != 0
-	return rests > s.limit(times, k.Proto, oneWay, flags&flowFIN != 0, closed, flags&flowRST != 0), mate
+	limit := s.limit(times, k.Proto, oneWay, flags&flowFIN != 0, closed, flags&flowRST != 0)
+	if asks {
+		limit = min(limit, afterQuestion(k, v, &other))
+	}
+	return rests > limit, mate
+}
+
+// afterQuestion is how long an instance's own flow of UDP stays at most that may be a
+// question. It is established at once, unlike others' flows, and holds a port where it is
+// translated (RFC 4787 REQ-5 leaves the time for well-known ports open).
+func afterQuestion(k *flowKey, v, other *flowValue) time.Duration {
+	const dns = 53
+	switch {
+	case binary.BigEndian.Uint16(k.SPort[:]) == dns || binary.BigEndian.Uint16(k.DPort[:]) == dns:
+		return 10 * time.Second
+	case v.packets() <= 1 && other.packets() <= 1:
+		return 30 * time.Second
+	}
+	return time.Duration(onpath.MaxIdle)
 }
 
 // afterReset is how long a connection stays after a RST: if its ends go on meanwhile, that

@@ -8,10 +8,10 @@ import (
 	"github.com/onpath/onpath/internal/packet"
 )
 
-// Ports that translation may use beside the flow's own.
+// Ports that translation uses.
 const (
 	natFirst = 32768
-	natLast  = 60999
+	natLast  = natFirst + 24575
 )
 
 // natTable translates private own addresses at the edge.
@@ -65,8 +65,7 @@ func (t *natTable) out(n *Node, w *work, u *Uplink) onpath.DropReason {
 	return ""
 }
 
-// free finds a tuple that nobody uses: with the flow's own port, if that is
-// free, else with the next that is.
+// free finds a tuple that nobody uses; a protocol without ports has one.
 func (t *natTable) free(inside onpath.Tuple, u *Uplink) (onpath.Tuple, bool) {
 	a, ok := u.address(inside.Src.Is6())
 	if !ok {
@@ -74,11 +73,8 @@ func (t *natTable) free(inside onpath.Tuple, u *Uplink) (onpath.Tuple, bool) {
 	}
 	o := inside
 	o.Src = a
-	if t.inward[o.Reverse()] == nil {
-		return o, true
-	}
-	if !packet.HasPorts(o.Protocol) {
-		return o, false
+	if !packet.HasPorts(o.Protocol) || o.Protocol == packet.SCTP || o.Protocol == packet.UDPLite {
+		return o, t.inward[o.Reverse()] == nil
 	}
 	from := int(hashTuple(0, inside) % (natLast - natFirst + 1))
 	for i := range natLast - natFirst + 1 {

@@ -1,0 +1,154 @@
+package ebpf_test
+
+import (
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/datapath/ebpf"
+	"github.com/onpath/onpath/internal/netnsrun"
+)
+
+// TestPortsAreUsedAgain: more questions and connections than there are ports toward one end
+// point find one each, from flows that have ended, while one that lives keeps its own; nobody
+// ages anything. The kernel has none of these ports for its own sockets until Remove.
+func TestPortsAreUsedAgain(t *testing.T) {
+	const ports, asked = 64, 300
+	was := ebpf.SetNATPorts(ports, ports/4)
+	t.Cleanup(func() { ebpf.SetNATPorts(was[0], was[1]) })
+	c := newTestbed(t)
+	gw := c.nodes["gw"]
+	c.routed("gw", 16, "100.64.0.9/32")
+	c.instances[0].Own, c.instances[0].Routes = []netip.Addr{netip.MustParseAddr("100.64.0.9")}, true
+	reserved := func() (text string) {
+		c.in(gw.ns, func() error {
+			b, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_reserved_ports")
+			text = strings.TrimSpace(string(b))
+			return err
+		})
+		return text
+	}
+	c.in(gw.ns, func() error {
+		return os.WriteFile("/proc/sys/net/ipv4/ip_local_reserved_ports", []byte("5000,32800-32900"), 0)
+	})
+	c.apply(toServers(), func(cfg *onpath.DatapathConfig) {
+		cfg.Tenants = []onpath.TenantLimits{{Name: "town"}}
+		if cfg.Edge != nil {
+			cfg.Edge.NAT = []netip.Prefix{netip.MustParsePrefix("100.64.0.0/10")}
+		}
+	}, element(16, 16))
+	if got, want := reserved(), "5000,32768-32900"; got != want {
+		t.Errorf("ports %q are reserved, must be %q", got, want)
+	}
+	seen := c.answersByPort()
+	ask := func(network, addr string) error {
+		return netnsrun.Do(filepath.Join(c.dir, "i16"), func() error {
+			conn, err := net.DialTimeout(network, addr, 3*time.Second)
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			conn.SetDeadline(time.Now().Add(3 * time.Second))
+			if _, err := conn.Write([]byte("who")); err != nil {
+				return err
+			}
+			_, err = io.ReadAtLeast(conn, make([]byte, 16), 1)
+			return err
+		})
+	}
+	var lives net.Conn
+	c.in(filepath.Join(c.dir, "i16"), func() (err error) {
+		lives, err = net.Dial("tcp", "10.9.0.2:8080")
+		return err
+	})
+	defer lives.Close()
+	say := func() {
+		lives.SetDeadline(time.Now().Add(3 * time.Second))
+		if _, err := lives.Write([]byte("me")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := lives.Read(make([]byte, 16)); err != nil {
+			t.Fatalf("the connection that lives: %v", err)
+		}
+	}
+	say()
+	for n := range asked {
+		if n%16 == 15 { // as if time had passed
+			gw.dp.AgeTranslations(31)
+			say()
+		}
+		if err := ask("udp", "10.9.0.2:53"); err != nil {
+			t.Fatalf("question %d: %v", n, err)
+		}
+		if err := ask("tcp", "10.9.0.2:8080"); err != nil {
+			t.Fatalf("connection %d: %v", n, err)
+		}
+	}
+	for _, p := range seen() {
+		if p < 32768 || p >= 32768+ports {
+			t.Errorf("port %d is none of those for translations", p)
+		}
+	}
+	c.must(gw.dp.Remove(t.Context()))
+	if got, want := reserved(), "5000,32800-32900"; got != want {
+		t.Errorf("after Remove ports %q are reserved, must be %q", got, want)
+	}
+	gw.dp = c.open(gw)
+}
+
+// answersByPort answers questions at the server's port 53 and connections at its port 8080,
+// and tells from which ports they came.
+func (c *testbed) answersByPort() func() []uint16 {
+	c.t.Helper()
+	var udp net.PacketConn
+	var tcp net.Listener
+	c.in(c.server, func() (err error) {
+		if udp, err = net.ListenPacket("udp4", "10.9.0.2:53"); err != nil {
+			return err
+		}
+		tcp, err = net.Listen("tcp4", "10.9.0.2:8080")
+		return err
+	})
+	c.t.Cleanup(func() { udp.Close(); tcp.Close() })
+	came := make(chan uint16, 4096)
+	go func() {
+		b := make([]byte, 64)
+		for {
+			n, from, err := udp.ReadFrom(b)
+			if err != nil {
+				return
+			}
+			came <- from.(*net.UDPAddr).AddrPort().Port()
+			udp.WriteTo(b[:n], from)
+		}
+	}()
+	go func() {
+		for {
+			conn, err := tcp.Accept()
+			if err != nil {
+				return
+			}
+			came <- conn.RemoteAddr().(*net.TCPAddr).AddrPort().Port()
+			go func() {
+				defer conn.Close()
+				io.Copy(conn, conn)
+			}()
+		}
+	}()
+	return func() (ports []uint16) {
+		for {
+			select {
+			case p := <-came:
+				ports = append(ports, p)
+			default:
+				return ports
+			}
+		}
+	}
+}
