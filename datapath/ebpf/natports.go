@@ -53,16 +53,13 @@ const (
 )
 
 // reservePorts has the kernel choose none of natRange for its own sockets, until Remove.
-func (d *Driver) reservePorts(want *state) error {
-	if want.node.NATCount == 0 || d.reserved {
-		return nil
-	}
-	err := d.ns.do(func() error {
+func reservePorts(ns *namespace, dir string) error {
+	return ns.do(func() error {
 		text, ports, err := readReserved()
-		if err != nil {
+		if err != nil || !slices.Contains(ports[natRange.from:natRange.from+natRange.count], false) {
 			return err
 		}
-		if err := keepText(filepath.Join(d.opts.dir(), reservedFile), text); err != nil {
+		if err := keepText(filepath.Join(dir, reservedFile), text); err != nil {
 			return err
 		}
 		for p := range natRange.count {
@@ -70,8 +67,6 @@ func (d *Driver) reservePorts(want *state) error {
 		}
 		return sysctl(reservedPorts, formatPorts(ports))
 	})
-	d.reserved = err == nil
-	return err
 }
 
 // giveBackPorts undoes that, in the namespace that the caller is in.
