@@ -113,6 +113,9 @@ func macOf(third byte, id VportID) string {
 type DatapathConfig struct {
 	Node       string `json:"node"`
 	Generation uint64 `json:"generation"`
+	// Restored: it was kept on disk, nobody knows for how long. No adoption begins by it
+	// (Path.AdoptFor); one that is under way goes on.
+	Restored bool `json:"-"`
 
 	// Underlay's address need not be there: WithoutUnderlay. Without Peers nothing asks
 	// for it.
@@ -454,7 +457,11 @@ type Path struct {
 	// passed by (pass entry) for Adopt after it, or reset if Cut.
 	Began time.Time `json:"began,omitzero"`
 	Adopt Duration  `json:"adopt,omitempty"`
-	Cut   bool      `json:"cut,omitempty"`
+	// AdoptFor is what was left of Adopt as the plan was made, by the server's clock. A
+	// node counts it from when it hears of it, by a clock that nobody sets, and no later
+	// word makes it longer: clocks of machines differ.
+	AdoptFor Duration `json:"adoptFor,omitempty"`
+	Cut      bool     `json:"cut,omitempty"`
 	// Strict: none of the chain's strictest element is drop; what cannot be
 	// classified to the port is then dropped, else passed by.
 	Strict bool `json:"strict,omitempty"`

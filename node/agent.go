@@ -254,6 +254,11 @@ func (a *Agent) connect(ctx context.Context) {
 func (a *Agent) restore(s *savedPlan) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	for _, p := range []*onpath.NodePlan{s.Wanted, s.InForce} {
+		if p != nil {
+			p.Datapath.Restored = true // what it says of durations may be long over
+		}
+	}
 	a.plan = s.Wanted
 	a.inForce = s.InForce
 	if s.Acked {

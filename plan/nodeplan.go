@@ -161,6 +161,10 @@ func (b *builder) plan() *onpath.NodePlan {
 	for _, q := range b.paths {
 		spec := q.spec
 		spec.Closed = q.over && b.n.hasEdge()
+		if spec.AdoptFor = 0; !spec.Began.IsZero() {
+			left := onpath.Duration(spec.Began.Sub(b.w.Now)) + spec.Adopt
+			spec.AdoptFor = max(0, min(left, spec.Adopt))
+		}
 		b.specs = append(b.specs, spec)
 	}
 	d.Paths = orNone(b.specs)

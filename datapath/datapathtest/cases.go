@@ -61,6 +61,7 @@ func Cases() []Case {
 		{"none-bypass", "without an instance traffic goes past the element", noneBypass},
 		{"bypass-mirrors", "mirrors about an element that is passed by go on getting copies, of old flows too", bypassMirrors},
 		{"adoption", "connections older than the chain pass by while it is young", adoption},
+		{"adoption-clocks", "how long a chain is young the server's clock says, whatever a node's does", adoptionClocks},
 		{"adopted-anew", "a SYN by the ports of a connection that passed by goes through the chain, and so do its answers", adoptedAnew},
 		{"adopted-within", "likewise of a tenant's chain that began within an operator's", adoptedWithin},
 		{"cut", "connections older than the chain are reset where it says so", cuts},

@@ -38,6 +38,35 @@ func adoption(b *testbed) {
 	b.through(clientNet, late.bytes(), serverNet, forwards(fw)...)
 }
 
+// adoptionClocks: instants of the server's clock mean nothing to a node. A plan that was
+// kept begins no adoption; one that is under way goes on by it, and no plan puts its end off.
+func adoptionClocks(b *testbed) {
+	fw := b.instance("fw", gateway)
+	middle := func(port uint16) []byte {
+		p := newPacket(tcp4(port))
+		p.flags = ack
+		return p.bytes()
+	}
+	c := &chain{path: 1, match: toServer(), adopt: time.Minute}
+	l := one(c, fw)
+	l.restored, c.began, c.left = true, b.h.Now(), time.Minute
+	b.apply(l)
+	b.through(clientNet, middle(1), serverNet, forwards(fw)...)
+	l.restored = false
+	for i, ahead := range []time.Duration{-time.Hour, time.Minute, 48 * time.Hour} { // of the server's clock
+		n := uint16(10 * i)
+		c.began, c.left = b.h.Now().Add(ahead), time.Minute
+		b.apply(l)
+		b.untouched(clientNet, middle(n+2), serverNet)
+		l.restored = true
+		b.apply(l)
+		b.untouched(clientNet, middle(n+3), serverNet)
+		l.restored, c.left = false, -1 // the server knows that it is over
+		b.apply(l)
+		b.through(clientNet, middle(n+4), serverNet, forwards(fw)...)
+	}
+}
+
 // adoptedAnew: what begins by the ports of a connection that passed by goes through the
 // chain, whichever direction the SYN takes and whether or not the chain is grown since.
 func adoptedAnew(b *testbed) {

@@ -24,6 +24,8 @@ type layout struct {
 	pair bool
 	// dead is the gateway of the pair that others find gone.
 	dead string
+	// restored: the plan was kept on disk.
+	restored bool
 }
 
 type chain struct {
@@ -41,6 +43,7 @@ type chain struct {
 	mtu      int
 	began    time.Time
 	adopt    time.Duration
+	left     time.Duration // of adopt, by the server's clock; default by this one
 	cut      bool
 	ended    bool // no classifier starts it; its flows go on
 	closed   bool // nor does anything enter it at the edge
@@ -286,12 +289,15 @@ func (l *layout) emitTables(i *instance) []onpath.Table {
 	return []onpath.Table{t, o}
 }
 
-func (l *layout) paths() []onpath.Path {
+func (l *layout) paths(now time.Time) []onpath.Path {
 	var out []onpath.Path
 	for _, c := range l.chains {
 		p := onpath.Path{
 			ID: c.path, Chain: "exam/chain", Tenant: cmp.Or(c.tenant, "exam"), MaxFlows: c.maxFlows, MTU: c.mtu, Began: c.began,
 			Adopt: onpath.Duration(c.adopt), Cut: c.cut, Closed: c.closed, Strict: c.strict, Forward: c.forward,
+		}
+		if !c.began.IsZero() {
+			p.AdoptFor = onpath.Duration(max(0, cmp.Or(c.left, c.began.Add(c.adopt).Sub(now))))
 		}
 		if c.ended {
 			p.Ended = time.Unix(1, 0)

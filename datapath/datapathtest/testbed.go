@@ -169,8 +169,9 @@ func (b *testbed) config(name string, l *layout) *onpath.DatapathConfig {
 		Node: name, Generation: b.generation,
 		Underlay: onpath.Underlay{Address: n.spec.Underlay.Addr(), MTU: n.spec.UnderlayMTU},
 		Tables:   l.tables(func(i *instance) bool { return i.node == name }),
-		Paths:    l.paths(),
+		Paths:    l.paths(b.h.Now()),
 		Tenants:  l.limits,
+		Restored: l.restored,
 	}
 	for _, other := range nodes {
 		if other != name {

@@ -45,8 +45,7 @@ type compiler struct {
 	now   *kernel // devices and addresses as they are
 	st    *state
 	old   map[uint32]pathValue
-	wall  time.Time
-	mono  uint64 // ns, of the same instant as wall
+	mono  uint64 // ns, now
 	peers map[string]uint32
 	// linked are the functions in the dispatcher.
 	linked map[onpath.VportID]*linked
@@ -54,7 +53,7 @@ type compiler struct {
 
 func compile(c *onpath.DatapathConfig, s *slots, now *kernel, m *kernelMaps, fast map[string]*fastUplink, functions map[onpath.VportID]*linked) (*state, error) {
 	k := &compiler{
-		c: c, s: s, now: now, old: m.paths.now, wall: time.Now(), mono: monotonic(), peers: map[string]uint32{}, linked: functions,
+		c: c, s: s, now: now, old: m.paths.now, mono: monotonic(), peers: map[string]uint32{}, linked: functions,
 		st: &state{
 			functions: map[uint32]functionValue{},
 			vports:    map[uint32]vportValue{}, rates: map[uint32]rateValue{}, slots: map[uint32]uint32{}, ports: map[uint32]portValue{},
@@ -142,18 +141,20 @@ func (k *compiler) tenant(name string, l tenantLimits) (uint32, error) {
 	return slot, nil
 }
 
-// adoptUntil puts the end of adoption on the kernel's clock. The two clocks
-// drift, so a value that stands already and hardly differs is kept.
+// adoptUntil is the end of adoption on the kernel's clock. One that is under way is never
+// put off: what is left was counted when the plan was made.
 func (k *compiler) adoptUntil(p *onpath.Path, old pathValue) uint64 {
-	if p.Began.IsZero() {
+	underWay := old.ID == uint32(p.ID) && old.AdoptUntil != 0
+	switch {
+	case p.Began.IsZero():
+		return 0
+	case k.c.Restored && underWay:
+		return old.AdoptUntil
+	case k.c.Restored || p.AdoptFor <= 0:
 		return 0
 	}
-	left := p.Began.Add(time.Duration(p.Adopt)).Sub(k.wall)
-	if left <= 0 {
-		return 0
-	}
-	until := k.mono + uint64(left)
-	if diff := int64(until - old.AdoptUntil); old.ID == uint32(p.ID) && max(diff, -diff) < int64(time.Second) {
+	until := k.mono + uint64(p.AdoptFor)
+	if underWay && until+uint64(time.Second) > old.AdoptUntil { // messages take a while
 		return old.AdoptUntil
 	}
 	return until

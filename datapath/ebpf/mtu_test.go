@@ -166,6 +166,7 @@ func (c *testbed) steerWithin(place string, began time.Time) {
 		cfg.Paths[0].MTU = c.pathMTUOf(place)
 		if !began.IsZero() {
 			cfg.Paths[0].Began, cfg.Paths[0].Adopt = began, onpath.Duration(time.Minute)
+			cfg.Paths[0].AdoptFor = onpath.Duration(max(0, time.Until(began.Add(time.Minute))))
 		}
 	}, element(16, 16))
 }

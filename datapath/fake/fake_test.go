@@ -134,7 +134,7 @@ func TestYoungChainBehindAnother(t *testing.T) {
 	c.Tables[1].Miss = onpath.Action{Kind: onpath.ActionTable, Table: 2}
 	c.Tables = append(c.Tables, onpath.Table{ID: 2, Miss: onpath.Action{Kind: onpath.ActionExit}, Rules: []onpath.Rule{
 		{Action: onpath.Action{Kind: onpath.ActionDrop}, Path: 2}}})
-	c.Paths = append(c.Paths, onpath.Path{ID: 2, Began: now, Adopt: onpath.Duration(time.Minute)})
+	c.Paths = append(c.Paths, onpath.Path{ID: 2, Began: now, Adopt: onpath.Duration(time.Minute), AdoptFor: onpath.Duration(time.Minute)})
 	if err := n.Apply(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}

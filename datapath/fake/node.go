@@ -33,8 +33,10 @@ type Node struct {
 	member   map[membership]onpath.GroupID
 	keys     map[onpath.VportID]uint32 // of the instances
 	paths    map[onpath.PathID]*onpath.Path
-	inline   map[onpath.VportID]onpath.InlineFunction
-	gateways [2]onpath.VportID // the edges of a pair of gateways
+	// adoptUntil is when chains cease to be young.
+	adoptUntil map[onpath.PathID]time.Time
+	inline     map[onpath.VportID]onpath.InlineFunction
+	gateways   [2]onpath.VportID // the edges of a pair of gateways
 
 	// What packets left behind.
 	flows     map[flowKey]*flow // established
@@ -194,9 +196,30 @@ func (n *Node) indexTables(c *onpath.DatapathConfig) {
 		}
 	}
 	n.paths = map[onpath.PathID]*onpath.Path{}
+	ends := map[onpath.PathID]time.Time{}
 	for _, p := range c.Paths {
 		n.paths[p.ID] = &p
+		ends[p.ID] = n.adoptionEnd(&p, c.Restored)
 	}
+	n.adoptUntil = ends
+}
+
+// adoptionEnd is when a chain ceases to be young; one that is under way is never put off.
+func (n *Node) adoptionEnd(p *onpath.Path, restored bool) time.Time {
+	old := n.adoptUntil[p.ID]
+	switch {
+	case p.Began.IsZero():
+		return time.Time{}
+	case restored:
+		return old
+	case p.AdoptFor <= 0:
+		return time.Time{}
+	}
+	until := n.now().Add(time.Duration(p.AdoptFor))
+	if !old.IsZero() && old.Before(until) {
+		return old
+	}
+	return until
 }
 
 func cloneRules(rules []onpath.Rule) []onpath.Rule {

@@ -3,7 +3,6 @@ package fake
 import (
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/packet"
@@ -177,7 +176,7 @@ func (n *Node) adopt(r *onpath.Rule, h *packet.Header, from place, path onpath.P
 		return 0, false
 	}
 	p := n.paths[r.Path]
-	if p == nil || p.Began.IsZero() || n.now().Sub(p.Began) > time.Duration(p.Adopt) {
+	if p == nil || p.Began.IsZero() || !n.now().Before(n.adoptUntil[r.Path]) {
 		return 0, false
 	}
 	switch {
