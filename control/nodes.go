@@ -15,7 +15,6 @@ func (c *Controller) NodeConnected(h onpath.NodeHello) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	h.Report.Clip()
-	notAfter(&h.Report, c.o.Clock())
 	c.raiseIDs(h.Plan)
 	st := c.nodes[h.Node]
 	if st == nil {
@@ -23,6 +22,7 @@ func (c *Controller) NodeConnected(h onpath.NodeHello) {
 		c.nodes[h.Node] = st
 	}
 	old := st.state
+	notAfter(&h.Report, old.Report, c.o.Clock())
 	st.connected, st.grant = true, h.Grant
 	st.state = plan.NodeState{Report: &h.Report, Seen: c.o.Clock(), Acked: h.Plan}
 	there, known := c.mirror.objects[onpath.Key{Kind: onpath.KindNode, Name: h.Node}].(*onpath.Node)
@@ -52,7 +52,7 @@ func (c *Controller) NodeReported(r onpath.NodeReport) {
 		return
 	}
 	r.Clip()
-	notAfter(&r, c.o.Clock())
+	notAfter(&r, st.state.Report, c.o.Clock())
 	if c.isWaiting(r.Node) && c.o.Clock().Sub(st.lookedAt) >= retryNode {
 		c.kick()
 	}
@@ -136,17 +136,37 @@ func (c *Controller) missNode(st *session, h *onpath.NodeHello) {
 	c.take(st, n)
 }
 
-// notAfter takes times of a report that lie in the future for now: a node whose clock
-// was set back must not have its instances look younger than they are for ever.
-func notAfter(r *onpath.NodeReport, now time.Time) {
+// notAfter takes times of a report that lie in the future for now, or for what they were
+// taken for in the report before: a node whose clock was set back must not have its
+// instances look younger than they are for ever.
+func notAfter(r, old *onpath.NodeReport, now time.Time) {
 	for i := range r.Instances {
-		if in := &r.Instances[i]; in.Since.After(now) {
-			in.Since = now
+		in := &r.Instances[i]
+		if !in.Since.After(now) {
+			continue
+		}
+		in.Since = now
+		if old == nil {
+			continue
+		}
+		k := slices.IndexFunc(old.Instances, func(o onpath.InstanceReport) bool {
+			return o.Tenant == in.Tenant && o.Name == in.Name && o.State == in.State && o.Restarts == in.Restarts
+		})
+		if k >= 0 && old.Instances[k].Since.Before(now) {
+			in.Since = old.Instances[k].Since
 		}
 	}
 	for i := range r.Conditions {
-		if c := &r.Conditions[i]; c.Since.After(now) {
-			c.Since = now
+		c := &r.Conditions[i]
+		if !c.Since.After(now) {
+			continue
+		}
+		c.Since = now
+		if old == nil {
+			continue
+		}
+		if was := conditionOf(old.Conditions, c.Type); was.Status == c.Status && was.Since.Before(now) {
+			c.Since = was.Since
 		}
 	}
 }

@@ -212,6 +212,7 @@ func (w *pathfinder) knownPaths(cl *cloudlet) map[onpath.PathID]*knownPath {
 	}
 	for _, k := range out {
 		k.settleTimes()
+		k.spec.Began, k.spec.Ended = w.past(k.spec.Began), w.past(k.spec.Ended)
 	}
 	return out
 }

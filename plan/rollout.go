@@ -198,6 +198,19 @@ func (w *rollout) proven(i *instance) bool {
 	return w.passed(since.Add(stays))
 }
 
+// drainsInPast has an instance drain from now on that drains from a time in the future
+// on: the server's clock was set back.
+func (w *rollout) drainsInPast(i *instance) {
+	now := w.past(i.obj.Spec.Draining)
+	if now.Equal(i.obj.Spec.Draining) {
+		return
+	}
+	next := *current(w.world, i.obj)
+	next.Spec.Until = now.Add(next.Spec.Until.Sub(next.Spec.Draining))
+	next.Spec.Draining = now
+	w.update(&next)
+}
+
 func (w *rollout) anyDraining(d *deployment, cl *cloudlet) bool {
 	return slices.ContainsFunc(w.instancesOf(cl, d.key), func(i *instance) bool { return i.draining() })
 }
@@ -208,6 +221,7 @@ func (w *rollout) drainOrphans() {
 	for _, i := range w.instances {
 		switch {
 		case i.draining():
+			w.drainsInPast(i)
 		case i.node == nil:
 			w.drain(i, "its node does not exist any more")
 		case i.d != nil:

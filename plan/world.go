@@ -425,6 +425,18 @@ func (w *world) passed(t time.Time) bool {
 	return false
 }
 
+// past is a time that this server, or the one before it, wrote down. If it lies in the
+// future the clock has been set back since, and it is taken for now.
+func (w *world) past(t time.Time) time.Time {
+	if t.After(w.Now.Add(clockSlack)) {
+		return w.Now.UTC().Round(0)
+	}
+	return t
+}
+
+// clockSlack is how far clocks of servers that follow each other may differ.
+const clockSlack = 5 * time.Second
+
 // unknown is the function of an instance of which it is not known.
 var unknown onpath.FunctionSpec
 
