@@ -564,7 +564,8 @@ type Counters struct {
 	Functions map[VportID]FunctionCounters `json:"functions,omitempty"`
 	// Uplinks by name.
 	Uplinks map[string]UplinkCounters `json:"uplinks,omitempty"`
-	// Flows is the number of flow entries now, Learned of all ever written.
+	// Flows is the number of flow entries, Learned of all ever written. What is said of
+	// entries is as they were counted last, seconds ago; millions are counted all the time.
 	Flows   uint64 `json:"flows"`
 	Learned uint64 `json:"learned"`
 	// Tenants are what tenants hold of the flow table, by name.
@@ -579,7 +580,7 @@ type TenantFlows struct {
 	// or for a while; they are never evicted. Limit is the most there may be.
 	Established uint64 `json:"established"`
 	Limit       uint64 `json:"limit"`
-	// Pending entries: of flows that begin. Each tenant has a small table of
+	// Pending entries, as counted last: of flows that begin. Each tenant has a small table of
 	// them, in which the least recently used makes room.
 	Pending uint64 `json:"pending"`
 	// Caused by the tenant's instances, of those established.
@@ -605,8 +606,8 @@ type VportCounters struct {
 	In      Tally                 `json:"in"`
 	Out     Tally                 `json:"out"`
 	Dropped map[DropReason]uint64 `json:"dropped,omitempty"` // packets that came from the vport
-	// Flows lead to it or come from it by this node's entries, both directions of a
-	// flow being one; so on each node those that it knows of.
+	// Flows, as counted last, lead to it or come from it by this node's entries, both
+	// directions of a flow being one; so on each node those that it knows of.
 	Flows uint64 `json:"flows,omitempty"`
 	// Device is what the kernel counted at a local instance's device, since the
 	// device was made: what Out was handed and the device refused is not in the

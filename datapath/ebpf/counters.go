@@ -13,36 +13,24 @@ import (
 
 // Counters implements onpath.Datapath. Vport 0 stands for tunnel packets whose
 // sender's vport is not known here.
-func (d *Driver) Counters(ctx context.Context) (*onpath.Counters, error) {
-	c, w, err := d.readCounters()
-	if err != nil || w == nil {
-		return c, err
-	}
-	defer w.tables.close()
-	return c, w.count(ctx, c)
-}
-
-// readCounters reads what the kernel has counted. The flow entries are left to be counted
-// without the driver's lock: millions take seconds, and the loss of a peer cannot wait for
-// that. No walk: nothing is applied.
-func (d *Driver) readCounters() (*onpath.Counters, *flowWalk, error) {
+func (d *Driver) Counters(context.Context) (*onpath.Counters, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
-		return nil, nil, d.errClosed()
+		return nil, d.errClosed()
 	}
 	c := &onpath.Counters{Vports: map[onpath.VportID]onpath.VportCounters{}, Paths: map[onpath.PathID]onpath.PathCounters{}}
 	if d.coll == nil {
-		return c, nil, nil
+		return c, nil
 	}
 	for slot, v := range d.maps.vports.now {
 		if err := d.readVport(c, slot, onpath.VportID(v.ID)); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 	}
 	for slot, p := range d.maps.paths.now {
 		if err := d.readPath(c, slot, onpath.PathID(p.ID)); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 	}
 	err := firstError(
@@ -54,21 +42,16 @@ func (d *Driver) readCounters() (*onpath.Counters, *flowWalk, error) {
 		func() error { return d.readTenants(c) },
 	)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	w := &flowWalk{r: newReader(d.maps, nil)}
-	var slots []uint32
-	if w.tables, slots, err = d.cloneTablesOf(); err != nil {
-		return nil, nil, err
+	c.Flows = d.counted.flows
+	for id, v := range c.Vports {
+		if at := d.counted.at[uint32(id)]; at != nil {
+			v.Flows = at.Flows()
+			c.Vports[id] = v
+		}
 	}
-	names := make(map[uint32]string, len(d.slots.tenants.of))
-	for name, slot := range d.slots.tenants.of {
-		names[slot] = name
-	}
-	for _, slot := range slots {
-		w.tenants = append(w.tenants, names[slot])
-	}
-	return c, w, nil
+	return c, nil
 }
 
 func (d *Driver) readTotals(c *onpath.Counters) error {
@@ -79,45 +62,6 @@ func (d *Driver) readTotals(c *onpath.Counters) error {
 	for _, t := range totals {
 		c.Learned += t.Learned
 		c.Encapsulated += t.Encapsulated
-	}
-	return nil
-}
-
-// flowWalk is what is needed to count all flow entries.
-type flowWalk struct {
-	tables  flowTables
-	tenants []string // of the tables of pending flows, in their order
-	r       *reader
-}
-
-// count counts the flow entries, and the flows at each vport.
-func (w *flowWalk) count(ctx context.Context, c *onpath.Counters) error {
-	at := make(map[uint32]*flowcount.At, len(c.Vports))
-	for id := range c.Vports {
-		at[uint32(id)] = new(flowcount.At)
-	}
-	for i, m := range w.tables {
-		before := c.Flows
-		err := eachFlow(ctx, m, func(k *flowKey, v *flowValue) bool {
-			c.Flows++
-			w.r.count(at, k, v)
-			return true
-		})
-		if err != nil {
-			return err
-		}
-		if i == 0 {
-			continue
-		}
-		if t, ok := c.Tenants[w.tenants[i-1]]; ok {
-			t.Pending = c.Flows - before
-			c.Tenants[w.tenants[i-1]] = t
-		}
-	}
-	for id, n := range at {
-		v := c.Vports[onpath.VportID(id)]
-		v.Flows = n.Flows()
-		c.Vports[onpath.VportID(id)] = v
 	}
 	return nil
 }
@@ -150,8 +94,8 @@ func (r *reader) count(at map[uint32]*flowcount.At, k *flowKey, v *flowValue) {
 	}
 }
 
-// readTenants reads what the tenants hold of the flow table, but for what is pending.
-// Established and caused are as the last sweep counted them, and what came since.
+// readTenants reads what the tenants hold of the flow table. Established and caused are as
+// the last sweep counted them, and what came since; pending is as it counted.
 func (d *Driver) readTenants(c *onpath.Counters) error {
 	c.Tenants = map[string]onpath.TenantFlows{}
 	for name, slot := range d.slots.tenants.of {
@@ -162,6 +106,7 @@ func (d *Driver) readTenants(c *onpath.Counters) error {
 		}
 		t := onpath.TenantFlows{
 			Established: held.Established, Limit: limits.Cap, Caused: held.Flows, Deferred: limits.Deferred,
+			Pending: d.counted.pending[slot],
 		}
 		if d.state != nil {
 			t.NewLimit = d.state.tenants[slot].begins

@@ -29,33 +29,33 @@ func full(t testing.TB, n int) *ebpf.Driver {
 	return d
 }
 
-// inBatches is a context whose state is asked for with each batch of entries.
-type inBatches struct {
-	context.Context
-	do func()
-}
-
-func (c inBatches) Err() error {
-	c.do()
-	return c.Context.Err()
-}
-
-// TestCountersLetOthersIn: while all flow entries are counted the driver does other things.
-func TestCountersLetOthersIn(t *testing.T) {
+// TestCountersDoNotWalk: who reads counters gets the flow entries as a round over them has
+// counted them last; the driver's loop does so by itself.
+func TestCountersDoNotWalk(t *testing.T) {
 	d := full(t, 5000)
-	batches := 0
-	c, err := d.Counters(inBatches{t.Context(), func() {
-		batches++
-		done := make(chan struct{})
-		go d.Locked(func() { close(done) })
-		select {
-		case <-done:
-		case <-time.After(5 * time.Second):
-			t.Fatal("who counts flow entries keeps all others out of the driver")
+	flows := func() uint64 {
+		c, err := d.Counters(t.Context())
+		if err != nil {
+			t.Fatal(err)
 		}
-	}})
-	if err != nil || c.Flows != 5000 || batches < 5 {
-		t.Errorf("%d flow entries in %d batches, error %v", c.Flows, batches, err)
+		return c.Flows
+	}
+	if n := flows(); n != 0 {
+		t.Errorf("%d flow entries were counted for a reader", n)
+	}
+	if err := d.CountFlows(); err != nil || flows() != 5000 {
+		t.Errorf("%d flow entries, must be 5000: %v", flows(), err)
+	}
+	if err := d.FillFlows(6000, fewVport); err != nil || flows() != 5000 {
+		t.Errorf("%d flow entries, must be 5000 as counted last: %v", flows(), err)
+	}
+	if err := d.Apply(t.Context(), &onpath.DatapathConfig{Node: "n", Generation: 1}); err != nil {
+		t.Fatal(err)
+	}
+	for until := time.Now().Add(10 * time.Second); flows() != 6000; time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(until) {
+			t.Fatalf("after ten seconds %d flow entries are counted, must be 6000", flows())
+		}
 	}
 }
 

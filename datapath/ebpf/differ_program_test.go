@@ -48,11 +48,7 @@ func newProgram(t *testing.T, fast bool) *programmed {
 
 func (p *programmed) AddNode(n datapathtest.NodeSpec) onpath.Datapath {
 	d := p.harness.AddNode(n)
-	if f, ok := d.(fastDriver); ok {
-		p.drivers[n.Name] = f.Driver
-	} else {
-		p.drivers[n.Name] = d.(*ebpf.Driver)
-	}
+	p.drivers[n.Name] = driverOf(d)
 	return d
 }
 

@@ -94,9 +94,9 @@ type Driver struct {
 	linkErrs     map[onpath.VportID]string // why functions are not linked
 	readied      map[int]bool              // instance devices where route look-ups may begin
 	watches      [maxWatches]watched
-	established  uint64 // entries that the last round over all counted
-	closing      bool   // somebody sees to it that watches end
-	alone        bool   // there are peers, but no device has the underlay's address
+	counted      flowCount // by the last round over all entries
+	closing      bool      // somebody sees to it that watches end
+	alone        bool      // there are peers, but no device has the underlay's address
 	closed       bool
 
 	life     context.Context // of the loops
@@ -154,7 +154,7 @@ func (d *Driver) open() error {
 		return err
 	}
 	d.slots = recoverSlots(d.maps)
-	d.state = nil
+	d.state, d.counted = nil, flowCount{}
 	d.shards = map[uint32]shard{}
 	d.readied, d.linked, d.linkErrs = map[int]bool{}, map[onpath.VportID]*linked{}, map[onpath.VportID]string{}
 	d.fast = fastState{value: d.maps.fasts.now[0]}

@@ -176,6 +176,28 @@ func (d *Driver) Own(a netip.Addr) bool {
 	return d.coll.Maps["locals"].Lookup(addrKey{wide(a), uint32(family(a))}, &what) == nil
 }
 
+// CountFlows has all entries counted now, as a round does, but removes none.
+func (d *Driver) CountFlows() error {
+	d.mu.Lock()
+	if d.closed || d.coll == nil {
+		d.mu.Unlock()
+		return nil
+	}
+	s, err := d.sweepOf(nil, 0)
+	d.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	for s.at = range s.tables {
+		err := eachFlow(d.life, s.tables[s.at], func(k *flowKey, v *flowValue) bool { s.tally(k, v); return true })
+		if err != nil {
+			return err
+		}
+	}
+	return d.recount(s)
+}
+
 // FillFlows writes n entries that leave at the edge, as flows of IPv4 that have passed an
 // instance do; one in a thousand is for packets of the vport.
 func (d *Driver) FillFlows(n int, of onpath.VportID) error {

@@ -243,6 +243,7 @@ func TestFloodOfNewFlows(t *testing.T) {
 
 func (c *testbed) gateway() *onpath.Counters {
 	c.t.Helper()
+	c.must(c.nodes["gw"].dp.CountFlows())
 	counters, err := c.nodes["gw"].dp.Counters(c.t.Context())
 	c.must(err)
 	return counters

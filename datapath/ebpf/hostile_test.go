@@ -101,7 +101,7 @@ func TestHostileObjects(t *testing.T) {
 		if err := dp.Apply(t.Context(), c); err != nil {
 			t.Fatalf("a variant stops the configuration: %v", err)
 		}
-		counters, err := dp.(*ebpf.Driver).Functions(t.Context())
+		counters, err := driverOf(dp).Functions(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

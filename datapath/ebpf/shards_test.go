@@ -31,7 +31,7 @@ func TestManyFunctions(t *testing.T) {
 					t.Errorf("function %d is not linked: %s", id, n.Error)
 				}
 			}
-			if n := c.dp.(*ebpf.Driver).Shards(); n < 2 {
+			if n := driverOf(c.dp).Shards(); n < 2 {
 				t.Errorf("%d functions are in %d dispatchers", len(all), n)
 			}
 			c.crossed(fast, all[0], all[59], all[30])
@@ -40,7 +40,7 @@ func TestManyFunctions(t *testing.T) {
 			c.crossed(fast, all[0], all[59])
 			c.through(all[0])
 			c.apply()
-			if n := c.dp.(*ebpf.Driver).Shards(); n != 1 {
+			if n := driverOf(c.dp).Shards(); n != 1 {
 				t.Errorf("one function is in %d dispatchers", n)
 			}
 			c.crossed(fast, all[0])
@@ -64,7 +64,7 @@ func TestShardEach(t *testing.T) {
 			}
 			c.through(all...)
 			c.apply()
-			if n := c.dp.(*ebpf.Driver).Shards(); n != len(all) {
+			if n := driverOf(c.dp).Shards(); n != len(all) {
 				t.Errorf("%d functions are in %d dispatchers", len(all), n)
 			}
 			c.crossed(fast, all...)

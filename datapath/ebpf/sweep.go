@@ -10,12 +10,13 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/flowcount"
 )
 
 // The sweep reads all entries again and again, a part at a time: at most
 // sweepPart batches each sweepTick, some 130,000 entries a second, which is a
 // few per cent of one CPU. A round begins sweepEvery after the one before began,
-// or when that is done. Entries are aged by a process only; while there is none,
+// or when that is done; it counts them, so that readers of counters need not. Entries are aged by a process only; while there is none,
 // nothing established goes, and pending ones make room for each other.
 const (
 	sweepTick = 250 * time.Millisecond
@@ -29,7 +30,7 @@ func (d *Driver) sweepLoop(ctx context.Context, nats *ebpf.Map) {
 	tick := time.NewTicker(sweepTick)
 	defer tick.Stop()
 	var s *sweep
-	began := time.Now()
+	var began time.Time // the first round is at once
 	for {
 		select {
 		case <-ctx.Done():
@@ -39,8 +40,9 @@ func (d *Driver) sweepLoop(ctx context.Context, nats *ebpf.Map) {
 		}
 		var err error
 		if s == nil && time.Since(began) >= sweepEvery {
-			began = time.Now()
-			s, err = d.newSweep(monotonic())
+			if s, err = d.newSweep(monotonic()); s != nil {
+				began = time.Now()
+			}
 		}
 		if s != nil {
 			var done bool
@@ -70,6 +72,16 @@ type sweep struct {
 	values  []flowValue
 	entries map[uint32]uint64 // established, by the tenant's slot
 	caused  map[uint32]uint64
+	slots   []uint32 // tenants of the tables of pending flows, in their order
+	count   flowCount
+}
+
+// flowCount is what a round over all entries has counted.
+type flowCount struct {
+	flows, established uint64 // entries
+
+	pending map[uint32]uint64        // by the tenant's slot
+	at      map[uint32]*flowcount.At // by the vport's id
 }
 
 // newSweep begins a round; nil before the first configuration, which tells how
@@ -80,12 +92,22 @@ func (d *Driver) newSweep(now uint64) (*sweep, error) {
 	if d.state == nil || d.coll == nil {
 		return nil, nil
 	}
-	t, err := d.cloneTables()
+	return d.sweepOf(d.state.idle, now)
+}
+
+// sweepOf begins a round by the idle times of paths. d.mu is held.
+func (d *Driver) sweepOf(idle map[uint16]onpath.Idle, now uint64) (*sweep, error) {
+	t, slots, err := d.cloneTablesOf()
 	if err != nil {
 		return nil, err
 	}
-	s := newSweep(t, newReader(d.maps, d.state.idle), now)
-	s.shrink = shrinkFor(d.established, uint64(t[0].MaxEntries()))
+	s := newSweep(t, newReader(d.maps, idle), now)
+	s.slots = slots
+	s.count = flowCount{pending: map[uint32]uint64{}, at: map[uint32]*flowcount.At{}}
+	for _, v := range d.maps.vports.now {
+		s.count.at[v.ID] = new(flowcount.At)
+	}
+	s.shrink = shrinkFor(d.counted.established, uint64(t[0].MaxEntries()))
 	return s, nil
 }
 
@@ -133,15 +155,25 @@ func (s *sweep) entry(k *flowKey, v *flowValue) error {
 	if gone, mate := s.aged(m, k, v); gone {
 		return errors.Join(removeAged(m, *k), removeAged(m, mate))
 	}
+	s.tally(k, v)
+	return nil
+}
+
+// tally counts an entry of the table at hand.
+func (s *sweep) tally(k *flowKey, v *flowValue) {
+	s.count.flows++
+	s.r.count(s.count.at, k, v)
 	if s.at > 0 {
-		return nil
+		if s.at <= len(s.slots) {
+			s.count.pending[s.slots[s.at-1]]++
+		}
+		return
 	}
 	slot := s.r.tenant(k, v)
 	s.entries[slot]++
 	if v.Flags&flowEmitted != 0 {
 		s.caused[slot]++
 	}
-	return nil
 }
 
 func removeAged(m *ebpf.Map, k flowKey) error {
@@ -215,17 +247,18 @@ func shrinkFor(established, size uint64) float64 {
 	return min(1, max(shrinkLeast, (1-full)/(1-pressed)))
 }
 
-// recount corrects what the tenants hold, which the programs only raise.
+// recount keeps what a round has counted, and corrects what the tenants hold, which the
+// programs only raise.
 func (d *Driver) recount(s *sweep) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.maps == nil {
 		return nil
 	}
-	d.established = 0
 	for _, n := range s.entries {
-		d.established += n
+		s.count.established += n
 	}
+	d.counted = s.count
 	for slot := range d.pending.of {
 		h := heldValue{Flows: s.caused[slot], Established: s.entries[slot]}
 		if err := d.maps.holdings.Put(slot, h); err != nil {

@@ -32,7 +32,7 @@ func (h *harness) Underlay(node string, there bool) {
 
 // lone is a node with an uplink, and its configuration, with a peer.
 func lone(h *harness) (*ebpf.Driver, *onpath.DatapathConfig) {
-	d := h.AddNode(loneSpec).(*ebpf.Driver)
+	d := driverOf(h.AddNode(loneSpec))
 	return d, &onpath.DatapathConfig{
 		Node: "gw", Underlay: onpath.Underlay{Address: loneSpec.Underlay.Addr()},
 		Peers: []onpath.Peer{{Node: "n2", Address: netip.MustParseAddr("10.255.0.2"), Secret: 7, MTU: 1500}},

@@ -102,8 +102,8 @@ func TestUpgradeFunctions(t *testing.T) {
 	for i := range byte(2) {
 		c.w.must(c.dp.Close())
 		c.w.must(ebpf.ChangeLayout(c.options("gw")))
-		d := c.Reopen("gw").(*ebpf.Driver)
-		if c.dp = d; !d.Succeeds() {
+		d := driverOf(c.Reopen("gw"))
+		if c.dp = (examDriver{d}); !d.Succeeds() {
 			t.Fatal("the maps of the older version are taken for this one's")
 		}
 		c.w.must(d.Turn())
@@ -115,7 +115,7 @@ func TestUpgradeFunctions(t *testing.T) {
 	}
 	c.apply()
 	c.settle(1)
-	names, err := c.dp.(*ebpf.Driver).Pinned()
+	names, err := driverOf(c.dp).Pinned()
 	c.w.must(err)
 	for _, n := range names {
 		if strings.HasPrefix(n, "next-") || strings.HasPrefix(n, "past-") {
