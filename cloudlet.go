@@ -18,7 +18,20 @@ type CloudletSpec struct {
 	// Prefixes are the addresses of users that enter the network here: reservations near
 	// them go here first.
 	Prefixes []Prefix `json:"prefixes,omitempty"`
+	// Reservations required: tenants' instances run only inside reservations, the
+	// operator's others only in its share; ebpf functions need none. Default none. It is
+	// refused while instances run that may not then.
+	Reservations ReservationRule `json:"reservations,omitempty"`
 }
+
+// ReservationRule says whether instances need reservations.
+type ReservationRule string
+
+// The rules about reservations.
+const (
+	ReservationsNone     ReservationRule = "none"
+	ReservationsRequired ReservationRule = "required"
+)
 
 // Location is a place on earth.
 type Location struct {

@@ -56,6 +56,9 @@ func (c *Cloudlet) Validate() error {
 	}
 	v.number("spec.operatorShare", c.Spec.OperatorShare, 0, 100)
 	c.Spec.Prefixes = v.prefixes("spec.prefixes", c.Spec.Prefixes)
+	if c.Spec.Reservations != "" {
+		enum(v, "spec.reservations", &c.Spec.Reservations, "", ReservationsNone, ReservationsRequired)
+	}
 	return v.err()
 }
 

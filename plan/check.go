@@ -55,6 +55,7 @@ func check(s *Snapshot) onpath.Errors {
 	errs = append(errs, k.checkNodes()...)
 	errs = append(errs, k.checkDeployments()...)
 	errs = append(errs, k.checkRaised()...)
+	errs = append(errs, k.checkRequired()...)
 	errs = append(errs, checkAccelerators(w)...)
 	for _, c := range w.chains {
 		errs = append(errs, c.errs...)

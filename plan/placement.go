@@ -79,6 +79,9 @@ func (w *rollout) unfit(d *deployment, n *node) string {
 	if d.res != nil {
 		return d.unreserved(w, n)
 	}
+	if why := d.unpermitted(n); why != "" {
+		return why
+	}
 	return w.lacks(d, n, onpath.Resources{})
 }
 

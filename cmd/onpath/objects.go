@@ -370,7 +370,8 @@ they lack. A node whose agent is connected is never forced.`,
 					return err
 				}
 			}
-			if len(keys) == 1 && len(files) == 0 && !dryRun {
+			reserved := slices.ContainsFunc(keys, func(k onpath.Key) bool { return k.Kind == onpath.KindReservation })
+			if len(keys) == 1 && len(files) == 0 && !dryRun && !reserved { // of those a quote tells what is given back
 				if err := cl.Delete(c.Context(), keys[0], force); err != nil {
 					return err
 				}
@@ -471,6 +472,9 @@ func (g *global) printDeleted(c *cobra.Command, applied *wire.Applied, named boo
 				word += " (dry run)"
 			}
 			fmt.Fprintf(w, "%s %s\n", ch.Key(), word)
+			if ch.Quote != nil && ch.Action != wire.Unchanged {
+				render.Quote(w, ch.Quote)
+			}
 		}
 		if applied.Preview == nil {
 			return nil

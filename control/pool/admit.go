@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -277,23 +278,20 @@ func (p *Pool) nearest(s *onpath.ReservationSpec) (order, notes []string, err er
 		e.Field, e.Remedy = field, remedy
 		return e
 	}
-	for name := range p.cloudlets {
-		order = append(order, name)
-	}
-	slices.Sort(order)
 	if s.Cloudlet != "" {
-		if !slices.Contains(order, s.Cloudlet) {
-			return nil, nil, refuse("spec.cloudlet", "write one of "+strings.Join(order, ", "), "there is no cloudlet %s", s.Cloudlet)
+		if _, ok := p.cloudlets[s.Cloudlet]; !ok {
+			return nil, nil, refuse("spec.cloudlet", "write one of "+strings.Join(sortedKeys(p.cloudlets), ", "),
+				"there is no cloudlet %s", s.Cloudlet)
 		}
 		return []string{s.Cloudlet}, nil, nil
 	}
 	if !s.Near.IsValid() {
-		return order, nil, nil
+		return sortedKeys(p.cloudlets), nil, nil
 	}
 	home, bits := "", -1
-	for _, name := range order {
-		for _, x := range p.cloudlets[name].Prefixes {
-			if x.Bits() <= s.Near.Bits() && x.Contains(s.Near.Addr()) && x.Bits() > bits {
+	for name, cl := range p.cloudlets {
+		for _, x := range cl.Prefixes {
+			if x.Bits() <= s.Near.Bits() && x.Contains(s.Near.Addr()) && (x.Bits() > bits || x.Bits() == bits && name < home) {
 				home, bits = name, x.Bits()
 			}
 		}
@@ -303,18 +301,28 @@ func (p *Pool) nearest(s *onpath.ReservationSpec) (order, notes []string, err er
 			"write cloudlet instead, or have the operator write spec.prefixes of the cloudlet",
 			"no cloudlet says that users with %s are near it", s.Near)
 	}
-	at := p.cloudlets[home].Location
-	slices.SortStableFunc(order, func(a, b string) int {
-		x, y := distance(at, p.cloudlets[a].Location), distance(at, p.cloudlets[b].Location)
-		switch {
-		case a == home || b != home && x < y:
-			return -1
-		case b == home || x > y:
-			return 1
+	return p.from(home), []string{fmt.Sprintf("%s is near cloudlet %s; the others by their locations", s.Near, home)}, nil
+}
+
+// from are all cloudlets by their distance from one; kept, as it takes longer than the rest
+// of a decision.
+func (p *Pool) from(home string) []string {
+	if order := p.orders[home]; order != nil {
+		return order
+	}
+	at, far := p.cloudlets[home].Location, map[string]float64{home: -1}
+	for name, cl := range p.cloudlets {
+		if name != home {
+			far[name] = distance(at, cl.Location)
 		}
-		return 0
-	})
-	return order, []string{fmt.Sprintf("%s is near cloudlet %s; the others by their locations", s.Near, home)}, nil
+	}
+	order := sortedKeys(p.cloudlets)
+	slices.SortStableFunc(order, func(a, b string) int { return cmp.Compare(far[a], far[b]) })
+	if p.orders == nil {
+		p.orders = map[string][]string{}
+	}
+	p.orders[home] = order
+	return order
 }
 
 // distance is along the surface of the earth, in radians.

@@ -56,6 +56,7 @@ type Pool struct {
 	tenants   *calendar.Calendar // what each tenant has promised, a "node" for each cloudlet
 	nodes     map[string]Node
 	cloudlets map[string]Cloudlet
+	orders    map[string][]string // of cloudlets by distance, from one of them
 	entries   map[onpath.Key]*entry
 	agenda    agenda
 	leaving   map[onpath.Key]bool     // reservations with instances that move
@@ -207,7 +208,7 @@ func (p *Pool) takeUp() {
 	if cloudlets == nil {
 		return
 	}
-	p.cloudlets = cloudlets
+	p.cloudlets, p.orders = cloudlets, nil
 	seen := make(map[string]bool, len(nodes))
 	var fresh []string
 	for _, n := range nodes {
