@@ -103,6 +103,9 @@ func (s *Scaler) compare(v *View, counts time.Time) (verdict, gain) {
 		most /= 4 // so much is added only on good grounds
 	}
 	doubt := s.Status.Session != nil && s.Status.Session.Trimming // what was added on trust stays only if it is needed
+	if !doubt && s.reverses() {
+		most /= 10 // or noise would have it come and go
+	}
 	got := s.enough(up, t.Before[s.Name], after, decide(up, own, s.worth(t.Before[s.Name]), most, t.Look, doubt))
 	for name := range t.To {
 		for _, o := range v.element(name).Others {
@@ -118,6 +121,19 @@ func (s *Scaler) compare(v *View, counts time.Time) (verdict, gain) {
 	return got, own
 }
 
+// reverses reports whether the trial would undo a decision that was taken for good.
+func (s *Scaler) reverses() bool {
+	t := s.Status.Trial
+	return slices.ContainsFunc(s.Status.Decisions, func(d onpath.ScalingDecision) bool {
+		for name, n := range t.To {
+			if from, ok := d.From[name]; d.Kept && ok && from == n && d.To[name] == t.From[name] {
+				return true
+			}
+		}
+		return false
+	})
+}
+
 // worth is by how much the value must be better for an instance to stay: less than Improve
 // where less is lacking to the target.
 func (s *Scaler) worth(before onpath.MetricStats) float64 {
@@ -129,8 +145,13 @@ func (s *Scaler) worth(before onpath.MetricStats) float64 {
 	return min(improve, max(lacking, improve/5))
 }
 
-// enough corrects a verdict for fewer instances: a value that was good enough must stay so.
+// enough corrects a verdict by the target: more instances with which the value is good
+// enough stay, though what they gain is not certain; a value that was good enough must stay
+// so with fewer.
 func (s *Scaler) enough(up bool, before, after onpath.MetricStats, got verdict) verdict {
+	if up && got == giveBack && s.Status.Trial.Look >= Looks && s.Spec.Target != nil && !s.meets(before) && s.meets(after) {
+		return keep
+	}
 	if up || !s.meets(before) || s.meets(after) {
 		return got
 	}
