@@ -15,7 +15,10 @@ type NodePlan struct {
 	// do not say it.
 	Store     string         `json:"store,omitempty"`
 	Instances []InstancePlan `json:"instances,omitempty"` // by name
-	Datapath  DatapathConfig `json:"datapath"`
+	// Prepare are functions of which instances will begin here soon, by a reservation: their
+	// images are made ready.
+	Prepare  []FunctionSpec `json:"prepare,omitempty"`
+	Datapath DatapathConfig `json:"datapath"`
 	// Measure is what the node measures and answers; nil: nothing.
 	Measure *MeasurePlan `json:"measure,omitempty"`
 }

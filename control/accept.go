@@ -269,8 +269,15 @@ func (c *Controller) NodeMayPull(node, repository string) bool {
 		if p == nil {
 			continue
 		}
+		specs := make([]*onpath.FunctionSpec, 0, len(p.Instances)+len(p.Prepare))
 		for i := range p.Instances {
-			for _, image := range p.Instances[i].Spec.Brings().Images {
+			specs = append(specs, &p.Instances[i].Spec)
+		}
+		for i := range p.Prepare {
+			specs = append(specs, &p.Prepare[i])
+		}
+		for _, spec := range specs {
+			for _, image := range spec.Brings().Images {
 				if repo, ours := strings.CutPrefix(*image.Image, onpath.ImageHost+"/"); ours && repositoryOf(repo) == repository {
 					return true
 				}

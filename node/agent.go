@@ -88,6 +88,7 @@ type Agent struct {
 	machine  *machine
 	faults   *faults
 	meters   meters
+	prepared map[string]bool // functions that are being made ready or are, by hash
 
 	wirer   wirer
 	started time.Time

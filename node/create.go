@@ -110,6 +110,27 @@ func (in *instance) discard(m *creation) {
 	}
 }
 
+// prepareAhead makes images ready of which instances will begin here soon, each once. Where
+// that fails the instance tries again.
+func (a *Agent) prepareAhead(specs []onpath.FunctionSpec) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	before := a.prepared
+	a.prepared = map[string]bool{}
+	for _, spec := range specs {
+		key, d := hashOf(spec), a.drivers[spec.Kind()]
+		a.prepared[key] = true
+		if before[key] || d == nil || d.err != nil {
+			continue
+		}
+		a.goDo(func(ctx context.Context) {
+			if err := d.rt.Prepare(ctx, &spec, func(string) {}); err != nil && ctx.Err() == nil {
+				a.log.Warn("an image for an instance that begins soon is not ready yet", "err", err)
+			}
+		})
+	}
+}
+
 func (in *instance) runSpec(plan onpath.InstancePlan) onpath.RunSpec {
 	return onpath.RunSpec{
 		ID: in.id, Spec: informed(plan.Spec, idleOf(&plan)), NetNS: in.a.state.netns(in.id), Hostname: plan.Name,

@@ -1,8 +1,10 @@
 package node_test
 
 import (
+	"context"
 	"encoding/json"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -58,4 +60,18 @@ func TestMeters(t *testing.T) {
 	if m := meter(web.UID); m.UID != "" {
 		t.Errorf("what is billed is still there: %+v", m)
 	}
+}
+
+// TestPrepareAhead: images are made ready before the instances that a plan announces, once.
+func TestPrepareAhead(t *testing.T) {
+	b := newFixture(t)
+	var asked atomic.Int32
+	b.machine.Set(fake.Knobs{Prepare: func(context.Context, *onpath.FunctionSpec) error { asked.Add(1); return nil }})
+	r := b.run()
+	for generation := range 3 {
+		p := planOf(uint64(generation + 1))
+		p.Prepare = []onpath.FunctionSpec{routed("web", 16).Spec}
+		r.plan(p)
+	}
+	b.until("the image is made ready", func() bool { return asked.Load() == 1 })
 }

@@ -14,6 +14,7 @@ import (
 
 // make plans for all nodes that have been heard of.
 func (w *nodeplans) make() {
+	w.prepare = w.toPrepare()
 	for _, n := range w.nodeOrder {
 		if n.st != nil {
 			w.planNode(n)
@@ -143,7 +144,7 @@ func (b *builder) plan() *onpath.NodePlan {
 		b.instances = append(b.instances, b.instance(i))
 		b.addLocal(i)
 	}
-	p.Instances = orNone(b.instances)
+	p.Instances, p.Prepare = orNone(b.instances), b.w.prepare[b.n.name]
 	b.addEdge()
 	b.reserve()
 	for _, q := range b.paths {

@@ -56,3 +56,27 @@ func condition(list []onpath.Condition, kind string) onpath.Condition {
 	}
 	return onpath.Condition{}
 }
+
+// TestPrepare: before a reservation begins its nodes make the function's image ready, and
+// run nothing yet.
+func TestPrepare(t *testing.T) {
+	s := newSim(t, 8)
+	s.site("fra1", 1, 1)
+	d := aDeployment("default", "web", "fw", 1)
+	d.Spec.Reservation = "evening"
+	o, _ := onpath.New(onpath.KindReservation)
+	r := o.(*onpath.Reservation)
+	r.Metadata.Name, r.Metadata.Tenant = "evening", "default"
+	r.Status = onpath.ReservationStatus{State: onpath.ReservationConfirmed, Cloudlet: "fra1", Places: []onpath.ReservedPlace{{Node: "fra1-n1"}},
+		Slots: []onpath.ReservationSlot{{From: s.now.Add(30 * time.Second), Until: s.now.Add(time.Hour), Capacity: onpath.Resources{CPU: 100}}}}
+	s.reservations = map[onpath.Key]*Reserved{onpath.KeyOf(r): {Reservation: r}}
+	s.apply(aFunction("default", "fw", nil), d, aChain("default", "web", onpath.Element{Deployment: "web"}))
+	s.settle()
+	if p := s.states["fra1-n1"].Acked; p == nil || len(p.Prepare) != 1 || p.Prepare[0].Container == nil || len(p.Instances) != 0 {
+		t.Fatalf("before it begins the plan is %+v", p)
+	}
+	s.pass(time.Minute)
+	if p := s.states["fra1-n1"].Acked; len(p.Prepare) != 0 || len(p.Instances) != 1 {
+		t.Errorf("when it has begun there are %d to prepare, and %d instances", len(p.Prepare), len(p.Instances))
+	}
+}

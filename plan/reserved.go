@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/onpath/onpath"
@@ -23,6 +24,7 @@ type reserved struct {
 	why      string // why it does not run; "": it does
 	cloudlet string
 	places   map[string]int // instances by node
+	soon     []string       // nodes where instances will begin soon
 	n        int
 	size     onpath.Resources     // of an instance
 	leaving  map[string]time.Time // when instances that move are gone, by the node that they leave
@@ -56,6 +58,9 @@ func (d *deployment) reservedNow(w *world, st *onpath.ReservationStatus) {
 	}
 	if !w.passed(st.Begin()) {
 		r.why = fmt.Sprintf("reservation %s begins at %s", r.key.name, st.Begin().Format(time.RFC3339))
+		for _, p := range st.Places {
+			r.soon = append(r.soon, p.Node)
+		}
 		return
 	}
 	if !r.end.IsZero() && w.passed(drainFrom(st, d.drain)) {
@@ -89,6 +94,29 @@ func drainFrom(st *onpath.ReservationStatus, drain time.Duration) time.Time {
 
 // runs reports whether the deployment has a reservation that runs.
 func (d *deployment) runs() bool { return d.res != nil && d.res.why == "" }
+
+// toPrepare are the functions of which instances will begin soon, by node.
+func (w *world) toPrepare() map[string][]onpath.FunctionSpec {
+	out := map[string][]onpath.FunctionSpec{}
+	for _, d := range w.deployments {
+		if d.res == nil || d.function == nil || d.inline() {
+			continue
+		}
+		for _, node := range unique(d.res.soon) {
+			out[node] = append(out[node], d.spec)
+		}
+	}
+	for _, list := range out {
+		slices.SortFunc(list, func(a, b onpath.FunctionSpec) int { return strings.Compare(a.Shape(""), b.Shape("")) })
+	}
+	return out
+}
+
+// unique are words without those that stand twice.
+func unique(words []string) []string {
+	words = slices.Sorted(slices.Values(words))
+	return slices.Compact(words)
+}
 
 // sized gives instances the size of the reservation.
 func (d *deployment) sized() {

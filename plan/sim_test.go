@@ -27,23 +27,24 @@ type sim struct {
 		address     uint64
 	}
 	// broken instances never become ready, busy ones keep flows while they drain.
-	broken   map[string]bool         // by deployment
-	refuses  string                  // why ebpf functions do not take what they are told
-	spared   map[string]bool         // by instance: not broken all the same
-	busy     map[string]bool         // by instance
-	endless  bool                    // flows never end, of any instance or path
-	hostless map[string]bool         // by node: does not permit image: host
-	blocks   map[string][]string     // by node: what modules may use; nil: it does not say
-	machines map[string][]netip.Addr // by node: addresses of its machine
-	mute     map[string]bool         // by node: its agent is dead, its data path is not
-	dead     map[string]bool         // by node: the machine is
-	past     map[string]bool         // by node: nothing comes by it any more, whatever its plan
-	restarts map[string]int          // by instance
-	reported map[string]onpath.InstanceReport
-	events   []Event
-	set      Settings
-	wanted   map[onpath.Key]int // of deployments, besides their specifications
-	thoughts int
+	broken       map[string]bool // by deployment
+	reservations map[onpath.Key]*Reserved
+	refuses      string                  // why ebpf functions do not take what they are told
+	spared       map[string]bool         // by instance: not broken all the same
+	busy         map[string]bool         // by instance
+	endless      bool                    // flows never end, of any instance or path
+	hostless     map[string]bool         // by node: does not permit image: host
+	blocks       map[string][]string     // by node: what modules may use; nil: it does not say
+	machines     map[string][]netip.Addr // by node: addresses of its machine
+	mute         map[string]bool         // by node: its agent is dead, its data path is not
+	dead         map[string]bool         // by node: the machine is
+	past         map[string]bool         // by node: nothing comes by it any more, whatever its plan
+	restarts     map[string]int          // by instance
+	reported     map[string]onpath.InstanceReport
+	events       []Event
+	set          Settings
+	wanted       map[onpath.Key]int // of deployments, besides their specifications
+	thoughts     int
 }
 
 func newSim(t *testing.T, seed uint64) *sim {
@@ -96,7 +97,8 @@ func (s *sim) connect(name string) {
 }
 
 func (s *sim) snapshot() *Snapshot {
-	sn := &Snapshot{Now: s.now, Started: s.started, Objects: s.objects, States: s.states, Settings: s.set, Wanted: s.wanted}
+	sn := &Snapshot{Now: s.now, Started: s.started, Objects: s.objects, States: s.states, Settings: s.set, Wanted: s.wanted,
+		Reservations: s.reservations}
 	for i := range uint32(8) {
 		sn.IDs.Vports = append(sn.IDs.Vports, onpath.VportID(s.next.vport+i+1))
 		sn.IDs.Paths = append(sn.IDs.Paths, onpath.PathID(s.next.path+i+1))

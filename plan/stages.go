@@ -37,6 +37,7 @@ type pathfinder struct {
 type nodeplans struct {
 	*world
 	inbound map[*node]map[onpath.PathID]bool // made when it is first asked for
+	prepare map[string][]onpath.FunctionSpec // by node
 	builder builder
 }
 
