@@ -27,7 +27,7 @@ type accelerator struct {
 
 // accelerators looks all of them up.
 func accelerators(w *world) (list []*accelerator) {
-	for _, o := range objects[*onpath.Accelerator](w.Snapshot) {
+	for _, o := range listed[*onpath.Accelerator](w) {
 		a := &accelerator{obj: o, key: nameOf(o), number: map[string]int{}}
 		for _, n := range o.Spec.Between {
 			if node := w.nodes[n]; node != nil {
@@ -60,7 +60,7 @@ func checkAccelerators(w *world) (errs onpath.Errors) {
 			}
 		}
 	}
-	for _, o := range objects[*onpath.Measurement](w.Snapshot) {
+	for _, o := range listed[*onpath.Measurement](w) {
 		for i, n := range o.Spec.Nodes {
 			if w.nodes[n] == nil {
 				errs = append(errs, fault(o, onpath.CodeNotFound, fmt.Sprintf("spec.nodes[%d]", i),
@@ -372,7 +372,7 @@ func measure(w *world, n *node) *onpath.MeasurePlan {
 			}
 		}
 	}
-	for _, o := range objects[*onpath.Measurement](w.Snapshot) {
+	for _, o := range listed[*onpath.Measurement](w) {
 		pairs(o.Spec.Nodes, o.Spec.Every, *o.Spec.Change)
 	}
 	for _, a := range w.accels {

@@ -61,7 +61,7 @@ func (c *chain) fail(code onpath.Code, field, remedy, format string, args ...any
 // addChains resolves all chains and orders them by precedence.
 func (w *resolver) addChains() {
 	w.chainNamed = map[name]*chain{}
-	for _, o := range objects[*onpath.Chain](w.Snapshot) {
+	for _, o := range listed[*onpath.Chain](w.world) {
 		c := w.newChain(o)
 		w.chains = append(w.chains, c)
 		w.chainNamed[c.key] = c
@@ -204,7 +204,7 @@ func (w *resolver) deploymentEnd(c *chain, field string, n name) ends {
 func (w *resolver) declaredInstances(dep name) []*onpath.Instance {
 	if w.objectsOf == nil {
 		w.objectsOf = map[name][]*onpath.Instance{}
-		for _, i := range objects[*onpath.Instance](w.Snapshot) {
+		for _, i := range listed[*onpath.Instance](w.world) {
 			n := name{i.Metadata.Tenant, i.Spec.Deployment}
 			w.objectsOf[n] = append(w.objectsOf[n], i)
 		}

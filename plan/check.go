@@ -198,7 +198,7 @@ func port(u onpath.Underlay) uint16 {
 }
 
 func (w checker) checkDeployments() (errs onpath.Errors) {
-	for _, o := range objects[*onpath.Deployment](w.Snapshot) {
+	for _, o := range listed[*onpath.Deployment](w.world) {
 		d := w.deployments[nameOf(o)]
 		f, ok := lookUp[*onpath.Function](w.world, onpath.KindFunction, d.fnName)
 		switch {

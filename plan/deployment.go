@@ -12,7 +12,7 @@ import (
 // addDeployments takes up the deployments that are objects; those of chains'
 // short forms come with the chains.
 func (w *resolver) addDeployments() {
-	for _, o := range objects[*onpath.Deployment](w.Snapshot) {
+	for _, o := range listed[*onpath.Deployment](w.world) {
 		d := &deployment{key: nameOf(o), obj: o, place: o.Spec.Place, drain: time.Duration(o.Spec.Drain), in: map[string]bool{}}
 		d.want = w.instancesWanted(d.key, o.Spec.Instances)
 		d.fnName = resolve(o.Spec.Function, d.key.tenant)

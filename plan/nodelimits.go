@@ -184,7 +184,7 @@ func (w checker) checkNodeLimits() {
 // deploymentsInTurn are those that are objects, as inTurn has chains.
 func (w checker) deploymentsInTurn() []*deployment {
 	var list []*deployment
-	for _, o := range objects[*onpath.Deployment](w.Snapshot) {
+	for _, o := range listed[*onpath.Deployment](w.world) {
 		list = append(list, w.deployments[nameOf(o)])
 	}
 	slices.SortStableFunc(list, func(a, b *deployment) int {

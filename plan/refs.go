@@ -134,7 +134,7 @@ func (w *world) functionRemedy(n name) string {
 		return "did you mean " + op.String() + "?"
 	}
 	var names []string
-	for _, f := range objects[*onpath.Function](w.Snapshot) {
+	for _, f := range listed[*onpath.Function](w) {
 		if nameOf(f).tenant == n.tenant {
 			names = append(names, f.Metadata.Name)
 		}

@@ -25,14 +25,14 @@ func (w *teller) takers(c *chain, most int) (out []string) {
 		if t.priority() <= c.priority() || len(out) == most {
 			break
 		}
-		if t.key.tenant == c.key.tenant || !c.mayMeet(t) && !c.mayFace(t) || !current(w.world, t.obj).Status.Active || !mayContest(t, c) {
+		if t.key.tenant == c.key.tenant || !c.mayMeet(t) && !c.mayFace(t) || !mayContest(t, c) {
 			continue
 		}
 		m, ok := inCommon(t.forward, c.forward)
 		if !ok { // what begins against its direction is of a chain, too
 			m, ok = inCommon(t.reverse, c.forward)
 		}
-		if ok {
+		if ok && current(w.world, t.obj).Status.Active { // looked up last: few have traffic in common
 			out = append(out, fmt.Sprintf("chain %s, priority %d, takes %s", t.key, t.priority(), words(m)))
 		}
 	}

@@ -43,7 +43,9 @@ type world struct {
 	cloudlets   map[string]*cloudlet
 	nodes       map[string]*node
 	orphans     map[string]*node // connected, but their Node objects were deleted
-	alone       bool             // some node's data path may go on without its agent
+	byKind      map[onpath.Kind][]onpath.Object
+	lists       map[onpath.Kind]any // []T of each kind, in order; see listed
+	alone       bool                // some node's data path may go on without its agent
 	deployments map[name]*deployment
 	chains      []*chain // in order of precedence
 	chainNamed  map[name]*chain
@@ -221,11 +223,41 @@ func objects[T onpath.Object](s *Snapshot) []T {
 			out = append(out, t)
 		}
 	}
-	slices.SortFunc(out, func(a, b T) int {
-		x, y := a.Meta(), b.Meta()
-		return cmp.Or(strings.Compare(x.Tenant, y.Tenant), strings.Compare(x.Name, y.Name))
-	})
+	sortByName(out)
 	return out
+}
+
+func sortByName[T onpath.Object](list []T) {
+	slices.SortFunc(list, func(a, b T) int {
+		x, y := a.Meta(), b.Meta()
+		if d := strings.Compare(x.Tenant, y.Tenant); d != 0 {
+			return d
+		}
+		return strings.Compare(x.Name, y.Name)
+	})
+}
+
+// listed is what objects gives, looked for once in a world: of many objects most are of
+// other types, and some lists are asked for with each node.
+func listed[T onpath.Object](w *world) []T {
+	var none T
+	kind := none.ObjectKind()
+	if w.lists == nil {
+		w.byKind, w.lists = map[onpath.Kind][]onpath.Object{}, map[onpath.Kind]any{}
+		for k, o := range w.Objects {
+			w.byKind[k.Kind] = append(w.byKind[k.Kind], o)
+		}
+	}
+	if list, ok := w.lists[kind]; ok {
+		return list.([]T)
+	}
+	list := make([]T, 0, len(w.byKind[kind]))
+	for _, o := range w.byKind[kind] {
+		list = append(list, o.(T))
+	}
+	sortByName(list)
+	w.lists[kind] = list
+	return list
 }
 
 func lookUp[T onpath.Object](w *world, k onpath.Kind, n name) (T, bool) {
@@ -238,10 +270,10 @@ func lookUp[T onpath.Object](w *world, k onpath.Kind, n name) (T, bool) {
 }
 
 func (w *world) addNodes() {
-	for _, c := range objects[*onpath.Cloudlet](w.Snapshot) {
+	for _, c := range listed[*onpath.Cloudlet](w) {
 		w.cloudlets[c.Metadata.Name] = &cloudlet{name: c.Metadata.Name, obj: c}
 	}
-	for _, o := range objects[*onpath.Node](w.Snapshot) {
+	for _, o := range listed[*onpath.Node](w) {
 		n := &node{obj: o, name: o.Metadata.Name, st: w.States[o.Metadata.Name], used: map[bool]onpath.Resources{}}
 		n.c = w.cloudlets[o.Spec.Cloudlet]
 		if n.c == nil {
@@ -441,7 +473,7 @@ const clockSlack = 5 * time.Second
 var unknown onpath.FunctionSpec
 
 func (w *world) addInstances() {
-	list := objects[*onpath.Instance](w.Snapshot)
+	list := listed[*onpath.Instance](w)
 	w.instances = make([]*instance, 0, len(list))
 	w.byVport = make(map[onpath.VportID]*instance, len(list))
 	w.members, w.ofDep = make(map[member][]*instance, len(list)/2), make(map[name][]*instance, len(list)/2)
