@@ -45,7 +45,9 @@ func (a *Authority) loadState() error {
 		err = json.Unmarshal(data, &a.state)
 	}
 	if err != nil {
-		return onpath.Errorf(onpath.CodeUnavailable, "the list of tokens and certificates in %s cannot be read: %w", a.dir, err)
+		e := onpath.Errorf(onpath.CodeUnavailable, "the list of tokens and certificates in %s cannot be read: %w", a.dir, err)
+		e.Remedy = "restore auth.json there from a backup; or remove it: then nobody who joined is known, and each needs a new token"
+		return e
 	}
 	return nil
 }
@@ -69,7 +71,9 @@ func (a *Authority) update(f func(*state) error) error {
 		err = wholefile.Write(filepath.Join(a.dir, "auth.json"), data, 0o600)
 	}
 	if err != nil {
-		return onpath.Errorf(onpath.CodeUnavailable, "the list of tokens and certificates cannot be written: %w", err)
+		e := onpath.Errorf(onpath.CodeUnavailable, "the list of tokens and certificates cannot be written: %w", err)
+		e.Remedy = "make sure that the disk of " + a.dir + " is healthy and has room, then try again"
+		return e
 	}
 	a.state = next
 	return nil

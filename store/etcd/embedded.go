@@ -51,6 +51,7 @@ type embedded struct {
 	etcd    *embed.Etcd
 	client  *clientv3.Client
 	files   opened
+	log     *slog.Logger
 	up      atomic.Bool
 	first   atomic.Bool   // this process made the store
 	failed  chan struct{} // closed with the first fatal
@@ -67,7 +68,7 @@ func startEmbedded(ctx context.Context, o Options) (*embedded, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &embedded{dir: o.Dir, reserve: o.Reserve, spare: newSpare(o.Dir, o.Spare), lock: lock, failed: make(chan struct{})}
+	e := &embedded{dir: o.Dir, reserve: o.Reserve, spare: newSpare(o.Dir, o.Spare), lock: lock, log: o.Logger, failed: make(chan struct{})}
 	if err := e.start(ctx, o.Logger); err != nil {
 		_ = lock.Close()
 		return nil, err

@@ -52,7 +52,9 @@ func (e *embedded) stillThere() error {
 		return nil
 	}
 	e.fatal(deleted)
-	return e.broken()
+	err := e.broken()
+	e.log.Error("nothing is written any more", "err", err)
+	return err
 }
 
 // deleted is the cause that fatal is told for files that are gone.
@@ -61,7 +63,7 @@ const deleted = "its files were deleted or replaced while the server runs, and w
 // savesWhatIsLeft is what an operator does about deleted.
 func (e *embedded) savesWhatIsLeft() string {
 	return "this server still reads what it had: save it (onpath get KIND -o yaml, for each kind), stop the server, restore " + e.dir +
-		" from a backup, start it again"
+		" from a backup, start it again; without one it starts empty, and nodes keep what they run until onpath node accept"
 }
 
 func (s *Store) stillThere() error {
