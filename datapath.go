@@ -525,7 +525,7 @@ var DropReasons = []DropReason{
 	DropNoInstance, DropClosed, DropSpoofed, DropQuota, DropTooBig, DropTTL, DropNoRoute, DropNoNeighbour,
 	DropMalformed, DropUnclassified, DropTunnelSource, DropTunnelSecret, DropUnknownVport, DropNoTable,
 	DropMirror, DropReset, DropNATPorts, DropRedirect, DropLoop, DropPolicy, DropFunction,
-	DropNewFlows, DropRate,
+	DropNewFlows, DropRate, DropNoStation,
 }
 
 // The drop reasons.
@@ -552,6 +552,7 @@ const (
 	DropPolicy       DropReason = "policy"        // a rule says so
 	DropFunction     DropReason = "function"      // an ebpf function's verdict; the function counts its own reasons
 	DropNewFlows     DropReason = "new-flows"     // the tenant begins more flows a second than it may
+	DropNoStation    DropReason = "no-station"    // it came in at a bridge, and where its destination lies is not known
 	DropRate         DropReason = "rate"          // the instance sends, or is sent, more a second than it may
 )
 

@@ -584,6 +584,7 @@ enum drop_reason {
 	DROP_FUNCTION,
 	DROP_NEW_FLOWS,
 	DROP_RATE,
+	DROP_NO_STATION,
 	DROP_REASONS,
 };
 

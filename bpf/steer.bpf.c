@@ -168,7 +168,7 @@ static __always_inline int from_edge(struct __sk_buff *skb, struct node *n, stru
 	case ATTACH_BRIDGE:
 		p->is |= IS_BRIDGED;
 		if (!read_tag(skb, p))
-			return TC_ACT_UNSPEC;
+			return refuse_tags(skb);
 	}
 	if (to_tunnel(p, n) && skb->ifindex != n->underlay_ifindex) {
 		count_in(skb, p, p->prev_slot, p->prev);

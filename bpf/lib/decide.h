@@ -148,6 +148,26 @@ __noinline int refuse_source(struct __sk_buff *skb)
 	return drop(p, DROP_SPOOFED);
 }
 
+/* A frame has more tags than can be put back. Chains do not take it; where one is that
+ * nothing may pass by, and selects the packet, it is dropped. */
+__noinline int refuse_tags(struct __sk_buff *skb)
+{
+	struct pkt *p = packet();
+	struct node *n = this_node();
+
+	if (!p || !n || !n->edge_table || confined(p->key.dst, p->family) ||
+	    (!(p->is & IS_NOPORTS) && is_dhcp(&p->key, p->family)))
+		return TC_ACT_UNSPEC;
+	begin_at_edge(p, n);
+	p->strict_only = 1;
+	resolve(n->edge_table, 0);
+	p->strict_only = 0;
+	if (!p->d.matched)
+		return TC_ACT_UNSPEC;
+	count_in(skb, p, p->prev_slot, p->prev);
+	return drop(p, DROP_UNCLASSIFIED);
+}
+
 /*
  * Of an error nobody knows what flow it is about: rules for protocols take none, or those
  * about flows that no chain takes would be lost where a chain selects pings.

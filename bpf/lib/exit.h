@@ -18,6 +18,19 @@
 #define EXIT_ROUTE  0
 #define EXIT_HOST   1
 #define EXIT_BRIDGE 2
+#define EXIT_NONE   3
+
+/* Did the packet's flow come in at a bridge? Where it leads is then the bridge's other side,
+ * and not where this machine would route it. Behind instances the station of its source
+ * tells, if packets are routed here, too. */
+static __always_inline int came_bridged(struct pkt *p, const struct node *n)
+{
+	if (p->is & IS_EDGE)
+		return p->is & IS_BRIDGED;
+	if ((p->d.flags & FLOW_EMITTED) || !p->d.path)
+		return 0; /* an instance's own */
+	return !n->uplink_ifindex || station_of(p, p->key.src, STATION_FROM);
+}
 
 /* Which way? This machine's own packets keep their hop limit: they only make a
  * detour. */
@@ -28,15 +41,15 @@ static __always_inline int way_out(struct pkt *p, const struct node *n, int *hop
 		*hop = 0;
 		return EXIT_BRIDGE;
 	}
-	if (!n->host_ifindex)
-		return EXIT_ROUTE;
-	if (is_local(p, p->key.dst) == LOCAL_ADDRESS) {
+	if (n->host_ifindex && is_local(p, p->key.dst) == LOCAL_ADDRESS) {
 		*hop = 0;
 		return EXIT_HOST;
 	}
-	if (is_local(p, p->key.src) == LOCAL_ADDRESS)
+	if (n->host_ifindex && is_local(p, p->key.src) == LOCAL_ADDRESS) {
 		*hop = 0;
-	return EXIT_ROUTE;
+		return EXIT_ROUTE;
+	}
+	return n->bridged && came_bridged(p, n) ? EXIT_NONE : EXIT_ROUTE;
 }
 
 /* Into the stack at the uplink that carries this machine's own traffic. */
@@ -77,6 +90,8 @@ __noinline int exit_edge(struct __sk_buff *skb)
 	if (p->news || (p->learn && (p->is & IS_SYN)))
 		tell_answers(skb);
 	way = way_out(p, n, &hop);
+	if (way == EXIT_NONE)
+		return drop(p, DROP_NO_STATION);
 	if (way == EXIT_ROUTE) {
 		reason = find_route(skb);
 		if (reason == DROP_TOO_BIG)

@@ -27,7 +27,7 @@ const (
 	maxHops               = 4096
 	laneMultiplier uint64 = 0x9e3779b97f4a7c15
 	maxFunctions          = 128 // of functions
-	dropReasons           = 24  // with 0, which is none
+	dropReasons           = 25  // with 0, which is none
 )
 
 // next kinds

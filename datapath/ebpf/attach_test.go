@@ -99,6 +99,85 @@ func TestBridgeTag(t *testing.T) {
 	}
 }
 
+// TestBridgeNoStation: what came in at a bridge does not leave by the machine's routes when
+// its station was forgotten, behind an instance.
+func TestBridgeNoStation(t *testing.T) {
+	c := newTestbedWith(t, testbedOptions{bump: true})
+	gw := c.nodes["gw"]
+	management := netip.MustParseAddr("10.255.0.2")
+	c.route(gw.ns, "under0", netip.MustParsePrefix("0.0.0.0/0"), management)
+	c.neighbour(gw.ns, "under0", management, c.mac(c.nodes["n2"].ns, "under0").String())
+	c.routed("gw", 16)
+	c.apply(toServers(), bump(), element(16, 16))
+	out := c.socket(c.nodes["n2"].ns, "under0")
+	send := c.udp(c.client, "10.1.0.2:5000", "10.9.0.2:9")
+	dropped := func() uint64 {
+		counters, err := gw.dp.Counters(t.Context())
+		c.must(err)
+		return counters.Vports[testbedEdge].Dropped[onpath.DropNoStation] + counters.Vports[16].Dropped[onpath.DropNoStation]
+	}
+	for until := time.Now().Add(10 * time.Second); dropped() < 5 && time.Now().Before(until); time.Sleep(20 * time.Millisecond) {
+		c.must(gw.dp.ForgetStations())
+		send()
+	}
+	if n := dropped(); n < 5 {
+		t.Errorf("%d packets were dropped for want of a station, must be 5 at least", n)
+		c.dump()
+	}
+	for _, p := range packets(out) {
+		if len(p) >= 34 && netip.AddrFrom4([4]byte(p[30:34])) == netip.MustParseAddr("10.9.0.2") {
+			t.Fatalf("a packet left by the management network: %x", p)
+		}
+	}
+}
+
+// TestBridgeTwoTags: frames with two tags cross a bridge as they are, but not past a chain
+// that nothing may pass by.
+func TestBridgeTwoTags(t *testing.T) {
+	c := newTestbedWith(t, testbedOptions{bump: true})
+	c.routed("gw", 16)
+	match := toServers()
+	match.Protocol = []uint8{unix.IPPROTO_UDP}
+	from, to := c.socket(c.client, "eth0"), c.socket(c.server, "eth0")
+	inner := datagram(1)
+	frame := append(append([]byte{}, c.mac(c.server, "eth0")...), c.mac(c.client, "eth0")...)
+	frame = append(append(frame, 0x81, 0, 0, 5, 0x81, 0, 0, 6, 8, 0), inner...)
+	other := bytes.Clone(frame)
+	other[22+9] = unix.IPPROTO_TCP // which no chain selects
+	for _, strict := range []bool{false, true} {
+		edit := bump()
+		c.apply(match, func(cfg *onpath.DatapathConfig) { edit(cfg); cfg.Paths[0].Strict = strict }, element(16, 16))
+		crosses := func(frame []byte) bool {
+			_, err := unix.Write(from, frame)
+			c.must(err)
+			for until := time.Now().Add(500 * time.Millisecond); time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
+				b := make([]byte, 2048)
+				for {
+					n, _, err := unix.Recvfrom(to, b, unix.MSG_DONTWAIT)
+					if err != nil {
+						break
+					}
+					if bytes.Contains(b[:n], frame[22:]) {
+						return true
+					}
+				}
+			}
+			return false
+		}
+		if got := crosses(frame); got == strict {
+			t.Errorf("strict %v: that a frame with two tags crosses is %v", strict, got)
+		}
+		if !crosses(other) {
+			t.Errorf("strict %v: a frame with two tags that no chain selects does not cross", strict)
+		}
+	}
+	counters, err := c.nodes["gw"].dp.Counters(t.Context())
+	c.must(err)
+	if n := counters.Vports[testbedEdge].Dropped[onpath.DropUnclassified]; n != 1 {
+		t.Errorf("%d frames are counted as dropped, must be 1", n)
+	}
+}
+
 // TestHost: what this machine's sockets send and get passes a chain. Its device
 // checks sources strictly and does not forward.
 func TestHost(t *testing.T) {

@@ -198,6 +198,18 @@ func (d *Driver) CountFlows() error {
 	return d.recount(s)
 }
 
+// ForgetStations has all stations of a bridge forgotten, as a flood of addresses does.
+func (d *Driver) ForgetStations() error {
+	m := d.coll.Maps["stations"]
+	k := make([]byte, m.KeySize())
+	for m.NextKey(nil, &k) == nil {
+		if err := m.Delete(k); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // FillFlows writes n entries that leave at the edge, as flows of IPv4 that have passed an
 // instance do; one in a thousand is for packets of the vport.
 func (d *Driver) FillFlows(n int, of onpath.VportID) error {
