@@ -138,7 +138,7 @@ func (b *builder) build(ctx context.Context, dir, outDir string) (Result, error)
 func stack(r *Recipe) ([]*Recipe, error) {
 	out := []*Recipe{r}
 	for r.Base != "" {
-		base, err := ReadRecipe(filepath.Join(r.dir, r.Base))
+		base, err := ReadRecipe(r.path(r.Base))
 		if err != nil {
 			return nil, err
 		}
@@ -243,7 +243,7 @@ func (b *builder) packages(ctx context.Context, pkgs []pkg, below *rootfs, keep 
 func (b *builder) files(ctx context.Context, r *Recipe) (string, error) {
 	parts := []string{format}
 	for _, p := range r.filePaths() {
-		data, err := os.ReadFile(filepath.Join(r.dir, r.Files[p].From))
+		data, err := os.ReadFile(r.path(r.Files[p].From))
 		if err != nil {
 			return "", fmt.Errorf("file for %s: %w", p, err)
 		}

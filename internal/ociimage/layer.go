@@ -203,7 +203,7 @@ func writeFiles(r *Recipe, file string) (err error) {
 		if err := w.parents(path.Dir(p), made); err != nil {
 			return err
 		}
-		f, err := os.Open(path.Join(r.dir, r.Files[p].From))
+		f, err := os.Open(r.path(r.Files[p].From))
 		if err != nil {
 			return err
 		}

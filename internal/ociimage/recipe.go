@@ -26,7 +26,7 @@ type Recipe struct {
 	dir  string
 	raw  []byte
 	// Base is the folder of the recipe whose layers this image builds on,
-	// relative to this recipe's.
+	// relative to this recipe's, or absolute.
 	Base string `yaml:"base"`
 	// Packages of the distribution: "squid", or with the least version that
 	// will do, "suricata >= 1:7".
@@ -41,7 +41,15 @@ type Recipe struct {
 	WorkingDir string            `yaml:"workingDir"`
 }
 
-// AddedFile is a file beside the recipe.
+// path is where something lies that the recipe names.
+func (r *Recipe) path(name string) string {
+	if filepath.IsAbs(name) {
+		return name
+	}
+	return filepath.Join(r.dir, name)
+}
+
+// AddedFile is a file beside the recipe, or anywhere if its path is absolute.
 type AddedFile struct {
 	From string `yaml:"from"`
 	Mode uint32 `yaml:"mode"` // default 0644
