@@ -7,9 +7,10 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 # -H: what root caches goes to root's home, not into yours with root as its owner.
 ROOT    := $(if $(filter 0,$(shell id -u)),,sudo -H)
 UNITS   := $(notdir $(wildcard packaging/systemd/*.service))
+NFPM    := github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.43.1
 export GO
 
-.PHONY: demo test build tools images soak performance test-kernels bpf generate install uninstall clean help
+.PHONY: demo test build tools images soak performance test-kernels bpf generate install uninstall package clean help
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +76,11 @@ ifeq ($(DESTDIR),)
 	@[ ! -x /usr/local/bin/onpath ] || $(ROOT) /usr/local/bin/onpath node off --all
 endif
 	$(if $(DESTDIR),,$(ROOT)) rm -f $(DESTDIR)/usr/local/bin/onpath $(UNITS:%=$(DESTDIR)/etc/systemd/system/%)
+
+package: build ## Build bin/onpath_VERSION_ARCH.deb: the program, its units, completion and man pages
+	@packaging/stage bin/package
+	@VERSION=$(patsubst v%,%,$(if $(findstring .,$(VERSION)),$(VERSION),0.0.0-$(VERSION))) ARCH=$$($(GO) env GOARCH) \
+		$(GO) run $(NFPM) package --config packaging/nfpm.yaml --packager deb --target bin
 
 clean: ## Remove what was built here (cached images stay in root's ~/.cache/onpath)
 	rm -rf bin

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"strings"
 
 	"github.com/onpath/onpath/internal/terminal"
@@ -24,6 +25,7 @@ func newProgress(w io.Writer) *progress {
 
 func (p *progress) show(format string, args ...any) {
 	line := strings.Join(strings.Fields(fmt.Sprintf(format, args...)), " ") // some errors have several
+	line = digest.ReplaceAllString(line, "")
 	if line == p.last {
 		return
 	}
@@ -35,6 +37,9 @@ func (p *progress) show(format string, args ...any) {
 	}
 	fmt.Fprintln(p.w, clip(line, longestLine))
 }
+
+// digest is of an image's reference what tells people nothing.
+var digest = regexp.MustCompile(`@sha256:[0-9a-f]{64}`)
 
 // longestLine is how much of a line a file gets, in characters.
 const longestLine = 300
