@@ -152,6 +152,8 @@ func TestHabits(t *testing.T) {
 		{"top hosts --once", 2, "top shows instances, nodes or chains"},
 		{"logs -l app=other", 3, "no instance has the labels"},
 		{"logs", 2, "of which instance?"},
+		{"logs web --since 5m", 2, "--tail 20 shows the end"},
+		{"logs web --timestamps", 2, "--tail 20 shows the end"},
 		{"completion bash", 0, "bash completion"},
 		{"completion zsh", 0, "compdef"},
 		{"completion fish", 0, "fish completion"},

@@ -35,6 +35,9 @@ instances each line begins with its instance's name.`,
 			if c.Flags().Changed("tail") && o.Tail < 0 {
 				return badUsage("--tail %d: a number of lines is 0 or more", o.Tail)
 			}
+			if c.Flags().Changed("since") || c.Flags().Changed("timestamps") {
+				return badUsage("what instances print is kept without times; --tail 20 shows the end, -f what comes from now on")
+			}
 			if o.Follow && o.Previous {
 				return badUsage("an earlier run writes nothing more: there is nothing to follow")
 			}
@@ -53,6 +56,11 @@ instances each line begins with its instance's name.`,
 	c.Flags().BoolVarP(&o.Follow, "follow", "f", false, "go on with what it writes from now on")
 	c.Flags().BoolVar(&o.Previous, "previous", false, "what the run before the present one wrote")
 	c.Flags().IntVar(&o.Tail, "tail", -1, "only the last `lines` (default all)")
+	c.Flags().String("since", "", "")
+	c.Flags().Bool("timestamps", false, "")
+	for _, known := range []string{"since", "timestamps"} { // elsewhere
+		_ = c.Flags().MarkHidden(known)
+	}
 	c.Flags().Lookup("tail").DefValue = "0" // the help says what the default means
 	g.selectorFlag(c, "instances with these labels")
 	g.tenantFlag(c, "tenant of the instances")
