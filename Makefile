@@ -79,7 +79,7 @@ endif
 
 package: build ## Build bin/onpath_VERSION_ARCH.deb: the program, its units, completion and man pages
 	@packaging/stage bin/package
-	@VERSION=$(patsubst v%,%,$(if $(findstring .,$(VERSION)),$(VERSION),0.0.0-$(VERSION))) ARCH=$$($(GO) env GOARCH) \
+	@VERSION=$(patsubst v%,%,$(if $(findstring .,$(VERSION)),$(VERSION),0.0.0-$$(git rev-list --count HEAD).$(VERSION))) ARCH=$$($(GO) env GOARCH) \
 		$(GO) run $(NFPM) package --config packaging/nfpm.yaml --packager deb --target bin
 
 clean: ## Remove what was built here (cached images stay in root's ~/.cache/onpath)

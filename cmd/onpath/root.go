@@ -91,7 +91,8 @@ var commands = []func(*global) *cobra.Command{
 	newTrace, newMeasure, newVerify, newScaling, newTop, newEvents, newLogs, newExec, newCapture, newFault,
 	newDrain, newCordon, newUncordon, newMove, newCapacity, newAccount, newInvoice, newLedger,
 	newToken, newRevoke, newJoin, newLab,
-	newRelay, newUp, newServer, newBackup, newRestore, newNode, newDoctor, newSchema, newVersion, newMan, newImages, newDemo, newBench, newFunction,
+	newRelay, newUp, newServer, newBackup, newRestore, newNode, newDoctor, newSchema, newVersion, newMan,
+	newImages, newDemo, newBench, newFunction,
 }
 
 // newHelp is cobra's own command, which takes any words, with an error for those
