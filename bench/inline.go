@@ -150,13 +150,18 @@ func (r *Run) eachFunction(name string) {
 
 // onpathInline is a chain of n instances of a function that counts.
 func onpathInline(name string, n int, fast onpath.Fast) router {
+	return inlineRouter(name, countFunction, n, fast)
+}
+
+// inlineRouter is a chain of n instances of an ebpf function.
+func inlineRouter(name string, code []byte, n int, fast onpath.Fast) router {
 	return onpathRouter(name, 0, fast, func(l *line) (*onpath.DatapathConfig, error) {
-		file := filepath.Join(l.Dir(), "count.o")
-		if err := os.WriteFile(file, countFunction, 0o600); err != nil {
+		file := filepath.Join(l.Dir(), "function.o")
+		if err := os.WriteFile(file, code, 0o600); err != nil {
 			return nil, fmt.Errorf("write the function: %w", err)
 		}
 		l.After(func() error { return os.Remove(file) })
-		sum := sha256.Sum256(countFunction)
+		sum := sha256.Sum256(code)
 		var elements []element
 		var functions []onpath.InlineFunction
 		for i := range n {

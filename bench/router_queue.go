@@ -30,18 +30,18 @@ func queueRouter() router {
 		if err := netnsrun.Do(l.router, queue.Install); err != nil {
 			return lacking(fmt.Sprintf("this kernel does not queue packets: %v", err))
 		}
-		return l.serveQueue(ctx, r)
+		return l.serveQueue(ctx, r, l.router)
 	}}
 }
 
-// serveQueue starts the process, pinned to the CPU that forwards.
-func (l *line) serveQueue(ctx context.Context, r *Run) error {
+// serveQueue starts the process in a namespace, pinned to the CPU that forwards.
+func (l *line) serveQueue(ctx context.Context, r *Run, ns string) error {
 	ready := filepath.Join(l.Dir(), "queue-ready")
 	cmd := exec.Command(r.Program, "bench", "queue", "--ready", ready)
 	var said bytes.Buffer
 	cmd.Stderr = &said
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	ended, err := netnsrun.Start(l.router, cmd)
+	ended, err := netnsrun.Start(ns, cmd)
 	if err != nil {
 		return fmt.Errorf("start %s: %w", r.Program, err)
 	}

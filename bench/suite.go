@@ -54,7 +54,7 @@ type Benchmark struct {
 func Benchmarks() []Benchmark {
 	return []Benchmark{
 		forward(), inlineChain(), containerBenchmark(), hopBenchmark(), remote(), flowsBenchmark(), rulesBenchmark(),
-		planBenchmark(), poolBenchmark(), setup(), failover(), mostoBenchmark(),
+		planBenchmark(), poolBenchmark(), setup(), failover(), mostoBenchmark(), netserv(),
 	}
 }
 

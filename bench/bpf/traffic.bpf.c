@@ -19,6 +19,7 @@
 #include <bpf/bpf_helpers.h>
 
 #define FRAME_LEN 60 /* and four of checksum on a wire that has one: 64 */
+#define MAX_LEN   1514
 #define MAGIC     0x6f70
 
 #define ORDER_RANDOM     0 /* each flow with equal chance */
@@ -41,6 +42,8 @@ struct plan {
 	__u32 first;    /* flow */
 	__u64 time;     /* ns to send for; 0: without end */
 	__u64 interval; /* ns/256 between two frames; 0: none */
+	__u32 length;   /* of a frame; its last bytes are struct body */
+	__u32 pad;
 };
 
 struct progress {
@@ -168,6 +171,16 @@ static __always_inline int may_send(const struct plan *p, struct progress *s)
 	return 1;
 }
 
+/* The body that begins so far into a frame, or none. The verifier has to see the offset
+ * bounded before it is added. */
+static __always_inline struct body *body_at(void *data, __u32 at)
+{
+	asm volatile("" : "+r"(at));
+	if (at < FRAME_LEN - sizeof(struct body) || at > MAX_LEN)
+		return 0;
+	return data + at;
+}
+
 SEC("xdp")
 int generate(struct xdp_md *ctx)
 {
@@ -175,10 +188,10 @@ int generate(struct xdp_md *ctx)
 	struct ethhdr *eth = data;
 	struct iphdr *ip = data + sizeof(*eth);
 	struct udphdr *udp = (void *)(ip + 1);
-	struct body *b = (void *)(udp + 1);
+	struct body *b;
 	struct progress *s;
 	struct plan *p;
-	__u32 zero = 0, i, addr;
+	__u32 zero = 0, i, addr, length, at;
 	__u16 port;
 
 	if (data + FRAME_LEN > end)
@@ -186,6 +199,13 @@ int generate(struct xdp_md *ctx)
 	p = bpf_map_lookup_elem(&plans, &zero);
 	s = bpf_map_lookup_elem(&progress, &zero);
 	if (!p || !s)
+		return XDP_ABORTED;
+	length = p->length;
+	at = length - sizeof(*b);
+	b = body_at(data, at);
+	if (!b)
+		return XDP_ABORTED;
+	if ((void *)(b + 1) > end)
 		return XDP_ABORTED;
 	if (!may_send(p, s))
 		return XDP_DROP; /* the frame is taken back */
@@ -199,7 +219,7 @@ int generate(struct xdp_md *ctx)
 	ip->version = 4;
 	ip->ihl = 5;
 	ip->tos = 0;
-	ip->tot_len = bpf_htons(FRAME_LEN - sizeof(*eth));
+	ip->tot_len = bpf_htons(length - sizeof(*eth));
 	ip->id = 0;
 	ip->frag_off = bpf_htons(0x4000);
 	ip->ttl = 64;
@@ -217,7 +237,7 @@ int generate(struct xdp_md *ctx)
 		udp->dest = bpf_htons(p->dport);
 	}
 	ip->check = header_sum(ip);
-	udp->len = bpf_htons(FRAME_LEN - sizeof(*eth) - sizeof(*ip));
+	udp->len = bpf_htons(length - sizeof(*eth) - sizeof(*ip));
 	udp->check = 0; /* none, which IPv4 allows */
 	b->magic = bpf_htons(MAGIC);
 	b->sequence = s->sent++;
@@ -251,12 +271,16 @@ int sink(struct xdp_md *ctx)
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	struct ethhdr *eth = data;
 	struct iphdr *ip = data + sizeof(*eth);
-	struct body *b = (void *)ip + sizeof(*ip) + sizeof(struct udphdr);
+	struct body *b;
 	struct seen *s;
-	__u32 zero = 0, class;
+	__u32 zero = 0, class, at;
 	__u64 now;
 
-	if ((void *)(b + 1) > end || eth->h_proto != bpf_htons(ETH_P_IP) || ip->ihl != 5 ||
+	if ((void *)(ip + 1) > end)
+		return XDP_PASS;
+	at = sizeof(*eth) + bpf_ntohs(ip->tot_len) - sizeof(*b);
+	b = body_at(data, at);
+	if (!b || (void *)(b + 1) > end || eth->h_proto != bpf_htons(ETH_P_IP) || ip->ihl != 5 ||
 	    ip->protocol != IPPROTO_UDP || b->magic != bpf_htons(MAGIC))
 		return XDP_PASS;
 	s = bpf_map_lookup_elem(&seen, &zero);

@@ -30,6 +30,9 @@ var object []byte
 // that a wire adds and a veth has not: together the smallest Ethernet frame.
 const FrameLen = 60
 
+// headLen is that of a frame before its payload: Ethernet, IPv4, UDP.
+const headLen = 42
+
 // flowBits is how many flows differ by their address; more differ by port.
 const flowBits = 20
 
@@ -45,6 +48,7 @@ type planValue struct {
 	First       uint32
 	Time        uint64
 	Interval    uint64
+	Length, Pad uint32
 }
 
 type progressValue struct {

@@ -44,6 +44,9 @@ type Job struct {
 	Time   time.Duration
 	// Rate in frames per second; 0: as fast as can be.
 	Rate float64
+	// Payload stands in each datagram before what the sink knows it by. Without it frames
+	// are as small as can be.
+	Payload []byte
 }
 
 // Source sends frames out of one device.
@@ -183,7 +186,7 @@ func (s *Source) job(ctx context.Context, j Job, runs uint64) (sent Sent, err er
 		if j.Stamp {
 			size = 1 // a frame that waited for others of its batch would be blamed on the router
 		}
-		err = s.send(ctx, runs, size)
+		err = s.send(ctx, runs, size, j.Payload)
 		sent.Time = time.Since(start)
 	}
 	<-done
@@ -208,6 +211,7 @@ func (s *Source) prepare(j Job) error {
 	if j.Rate > 0 {
 		p.Interval = uint64(256e9 / j.Rate)
 	}
+	p.Length = uint32(FrameLen + len(j.Payload))
 	copy(p.Dst[:], s.dst)
 	copy(p.Src[:], s.src)
 	if j.Back {
@@ -246,15 +250,17 @@ type xdpContext struct {
 // run the program fast.
 const callRuns = 1 << 25
 
-func (s *Source) send(ctx context.Context, runs, size uint64) error {
+func (s *Source) send(ctx context.Context, runs, size uint64, payload []byte) error {
+	frame := make([]byte, FrameLen+len(payload)) // the kernel makes frames of it; the program writes their heads
+	copy(frame[headLen:], payload)
 	for runs > 0 {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		n := min(runs, callRuns)
 		_, err := s.coll.Programs["generate"].Run(&ebpf.RunOptions{
-			Data: make([]byte, FrameLen), Repeat: uint32(n), Flags: live, BatchSize: uint32(min(n, size)),
-			Context: xdpContext{DataEnd: FrameLen, Ingress: uint32(s.ifindex)},
+			Data: frame, Repeat: uint32(n), Flags: live, BatchSize: uint32(min(n, size)),
+			Context: xdpContext{DataEnd: uint32(len(frame)), Ingress: uint32(s.ifindex)},
 		})
 		if err != nil {
 			return fmt.Errorf("send frames: %w", err)

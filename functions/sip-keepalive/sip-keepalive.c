@@ -8,6 +8,9 @@
 
 ONPATH_LICENSE("Dual BSD/GPL");
 ONPATH_WHOLE;
+ONPATH_CONFIG({
+	__u32 dry; /* 1: count what would be answered, and let it go on */
+});
 ONPATH_COUNTERS({ __u64 answered; __u64 passed; });
 
 #define ROOM 1500
@@ -143,6 +146,10 @@ ONPATH_FUNCTION(p)
 		return ONPATH_NEXT;
 	}
 	head(p, ip, at);
+	if (onpath_configuration()->dry) {
+		onpath_count(answered, 1);
+		return ONPATH_NEXT;
+	}
 	if (onpath_send(answer, at) < 0) {
 		onpath_count(passed, 1);
 		return ONPATH_NEXT; /* the server has to */

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -19,7 +20,10 @@ import (
 var update = flag.Bool("update", false, "write the modules instead of comparing them")
 
 // committed are the sources whose modules lie beside them.
-var committed = []string{"../../examples/module/*.c", "../../functions/netmonitor/*.c", "../../functions/sip-keepalive/*.c"}
+var committed = []string{"../../examples/module/*.c", "../../functions/netmonitor/*.c", "../../functions/sip-keepalive/*.c", "../../bench/modules/*.c"}
+
+// asObjects are those that are committed for ebpf too.
+var asObjects = []string{"../../functions/netmonitor/netmonitor.c"}
 
 // clangVersion is the major version that made the committed modules.
 const clangVersion = "14"
@@ -38,7 +42,10 @@ func TestModules(t *testing.T) {
 		}
 		for _, source := range files {
 			sources++
-			compare(t, source)
+			compare(t, source, funcbuild.ToWasm)
+			if slices.Contains(asObjects, source) {
+				compare(t, source, funcbuild.ToEBPF)
+			}
 		}
 	}
 	if sources == 0 {
@@ -46,16 +53,16 @@ func TestModules(t *testing.T) {
 	}
 }
 
-func compare(t *testing.T, source string) {
+func compare(t *testing.T, source string, target funcbuild.Target) {
 	t.Helper()
-	fresh, err := funcbuild.Compile(t.Context(), source, funcbuild.ToWasm)
+	fresh, err := funcbuild.Compile(t.Context(), source, target)
 	if errors.Is(err, funcbuild.ErrLacking) {
 		t.Skip(err)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	file := strings.TrimSuffix(source, ".c") + ".wasm"
+	file := strings.TrimSuffix(source, ".c") + target.Suffix()
 	if *update {
 		if err := os.WriteFile(file, fresh, 0o644); err != nil {
 			t.Fatal(err)
