@@ -107,6 +107,19 @@ type Modular interface {
 	ModuleCounters() map[string]map[string]uint64
 }
 
+// Relaying is a Process that relays connections.
+type Relaying interface {
+	// Relayed is what the node's relays did for the instance's tenant since they began.
+	Relayed(ctx context.Context) (Relayed, error)
+}
+
+// Relayed counts relayed connections.
+type Relayed struct {
+	Connections int // open now
+	// ToOrigin and ToClient are bytes of TCP's payload.
+	ToOrigin, ToClient int64
+}
+
 // Reconfigurable is a Process that takes a changed configuration while it runs.
 type Reconfigurable interface {
 	// Reconfigure puts the configuration of s in force, whole; on error the one

@@ -40,7 +40,7 @@ func (c collector) collectFunctions(ch chan<- prometheus.Metric, all map[onpath.
 		count(descSamples, float64(f.Samples), name)
 		count(descSpent, float64(f.Time)/1e9, name)
 	}
-	for name, p := range c.a.inlineProcesses() {
+	for name, p := range processesOf[onpath.Inline](c.a) {
 		own, err := p.Counters()
 		if err != nil {
 			c.a.log.Warn("cannot read a function's own counters", "instance", name, "err", err)
@@ -57,26 +57,13 @@ func (c collector) collectFunctions(ch chan<- prometheus.Metric, all map[onpath.
 
 // collectModules sends what modules of wasm functions count.
 func (c collector) collectModules(ch chan<- prometheus.Metric) {
-	for name, p := range c.a.modularProcesses() {
+	for name, p := range processesOf[onpath.Modular](c.a) {
 		for module, counters := range p.ModuleCounters() {
 			for k, n := range counters {
 				ch <- prometheus.MustNewConstMetric(descModule, prometheus.CounterValue, float64(n), name, module, k)
 			}
 		}
 	}
-}
-
-// modularProcesses are the running wasm functions, by tenant/name.
-func (a *Agent) modularProcesses() map[string]onpath.Modular {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	out := map[string]onpath.Modular{}
-	for _, in := range a.instances {
-		if p, ok := in.proc.(onpath.Modular); ok && !in.leaving {
-			out[in.plan.Tenant+"/"+in.plan.Name] = p
-		}
-	}
-	return out
 }
 
 func (c collector) collectKeys(name string, p onpath.KeyedCounters, count func(*prometheus.Desc, float64, ...string)) {
@@ -93,17 +80,4 @@ func (c collector) collectKeys(name string, p onpath.KeyedCounters, count func(*
 		count(descKey, float64(k.Count.Packets), name, k.Key, direction)
 		count(descKeyBytes, float64(k.Count.Bytes), name, k.Key, direction)
 	}
-}
-
-// inlineProcesses are the running ebpf functions, by tenant/name.
-func (a *Agent) inlineProcesses() map[string]onpath.Inline {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	out := map[string]onpath.Inline{}
-	for _, in := range a.instances {
-		if p, ok := in.proc.(onpath.Inline); ok && !in.leaving {
-			out[in.plan.Tenant+"/"+in.plan.Name] = p
-		}
-	}
-	return out
 }

@@ -50,7 +50,8 @@ type collector struct{ a *Agent }
 
 // Describe implements prometheus.Collector.
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descInstances, descRestarts, descPlan, descPackets, descBytes, descDropped, descDevice, descUplink, descFlows, descLearned, descEncap, descHeld, descHeldMost, descDeferred, descNewLimit, descRefused, descPeers, descLosses, descRounds, descVerdicts, descReasons, descSamples, descSpent, descOwn, descKey, descKeyBytes, descModule} {
+	for _, d := range []*prometheus.Desc{descInstances, descRestarts, descPlan, descPackets, descBytes, descDropped, descDevice, descUplink, descFlows, descLearned, descEncap, descHeld, descHeldMost, descDeferred, descNewLimit, descRefused, descPeers, descLosses, descRounds, descVerdicts, descReasons, descSamples, descSpent, descOwn, descKey, descKeyBytes, descModule,
+		descRelayed, descRelayedBytes} {
 		ch <- d
 	}
 }
@@ -106,6 +107,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	c.collectFunctions(ch, counters.Functions, names)
 	c.collectModules(ch)
+	c.collectRelays(ch)
 	for id, v := range counters.Vports {
 		vport, name := strconv.FormatUint(uint64(id), 10), names[id]
 		for _, d := range []struct {

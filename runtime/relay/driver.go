@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -81,6 +82,8 @@ func (d *Driver) record(id string) string { return filepath.Join(d.opt.Dir, id+r
 
 const recordSuffix = ".json"
 
+var safeID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,75}$`)
+
 // record is what is kept of an instance.
 type record struct {
 	Labels   map[string]string `json:"labels"`
@@ -97,8 +100,11 @@ func (d *Driver) Prepare(_ context.Context, spec *onpath.FunctionSpec, _ func(st
 
 // Start implements onpath.Runtime.
 func (d *Driver) Start(ctx context.Context, r onpath.RunSpec) (onpath.Process, error) {
-	if strings.ContainsAny(r.ID, "/.") || r.ID == "" {
-		return nil, onpath.Errorf(onpath.CodeInvalid, "%q cannot name an instance", r.ID)
+	if !safeID.MatchString(r.ID) {
+		return nil, onpath.Errorf(onpath.CodeInvalid, "%q is no instance id: letters, digits, dash and underscore, at most 76", r.ID)
+	}
+	if !r.Spec.Traits().Relays {
+		return nil, onpath.Errorf(onpath.CodeUnsupported, "instance %s: the function is not of kind relay", r.ID)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -284,7 +290,10 @@ func (d *Driver) find(ctx context.Context) {
 }
 
 // Exec implements onpath.Runtime.
-func (d *Driver) Exec(context.Context, string, onpath.ExecSpec) (int, error) {
+func (d *Driver) Exec(_ context.Context, id string, _ onpath.ExecSpec) (int, error) {
+	if _, err := os.Stat(d.record(id)); err != nil {
+		return 0, onpath.Errorf(onpath.CodeNotFound, "there is no instance %s", id)
+	}
 	return 0, onpath.Errorf(onpath.CodeUnsupported, "a relay has no programs of its own to run")
 }
 

@@ -32,6 +32,7 @@ type process struct {
 var (
 	_ onpath.Process        = (*process)(nil)
 	_ onpath.Reconfigurable = (*process)(nil)
+	_ onpath.Relaying       = (*process)(nil)
 )
 
 func (p *process) ID() string { return p.id }
@@ -57,7 +58,12 @@ func (p *process) Exit() (int, time.Time) {
 
 // Resize implements onpath.Process: all relays of a node share one process, whose
 // connections are limited for each tenant.
-func (p *process) Resize(context.Context, onpath.Resources) error { return nil }
+func (p *process) Resize(context.Context, onpath.Resources) error {
+	if p.Pid() == 0 {
+		return onpath.Errorf(onpath.CodeNotFound, "the relays' process has ended")
+	}
+	return nil
+}
 
 // Usage is the process's, shared among its instances alike.
 func (p *process) Usage(context.Context) (onpath.Usage, error) {
@@ -82,6 +88,16 @@ func (p *process) Usage(context.Context) (onpath.Usage, error) {
 	return onpath.Usage{
 		CPU: time.Duration((n[0] + n[1]) * int64(tick) / share), Memory: onpath.Size(n[2] * int64(os.Getpagesize()) / share),
 	}, nil
+}
+
+// Relayed implements onpath.Relaying.
+func (p *process) Relayed(ctx context.Context) (onpath.Relayed, error) {
+	if p.Pid() == 0 {
+		return onpath.Relayed{}, onpath.Errorf(onpath.CodeNotFound, "the relays' process has ended")
+	}
+	s, err := p.d.state(ctx)
+	t := s.Stats.Tenants[p.rec.Instance.Tenant]
+	return onpath.Relayed{Connections: t.Connections, ToOrigin: t.ToOrigin, ToClient: t.ToClient}, err
 }
 
 // Reconfigure implements onpath.Reconfigurable.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -50,7 +51,13 @@ type Subject struct {
 	NoExec bool
 	// Noticed bounds how long the end of a process may go unnoticed.
 	Noticed time.Duration
+	// Shared: instances run no programs, but are parts of one process, and end with it;
+	// nobody knows with which code.
+	Shared bool
 }
+
+// ofPrograms are the parts about programs of an instance's own.
+var ofPrograms = []string{"exit", "stubborn", "deaf", "logs", "adopt"}
 
 type exam struct {
 	Subject
@@ -68,6 +75,9 @@ func Run(t *testing.T, s Subject) {
 		{"stop", (*exam).stop}, {"stubborn", (*exam).stubborn}, {"deaf", (*exam).deaf}, {"logs", (*exam).logs}, {"exec", (*exam).exec},
 		{"usage", (*exam).usage}, {"refusals", (*exam).refusals}, {"adopt", (*exam).adopt}, {"remove", (*exam).remove},
 	} {
+		if s.Shared && slices.Contains(ofPrograms, part.name) {
+			continue
+		}
 		t.Run(part.name, func(t *testing.T) {
 			e := &exam{Subject: s, rt: s.Open(t)}
 			t.Cleanup(func() {
@@ -203,7 +213,7 @@ func (e *exam) exit(t *testing.T) {
 func (e *exam) killed(t *testing.T) {
 	p := e.run(t, Program{Does: Sleep})
 	e.Kill(t, p)
-	if code := await(t, p, e.Noticed); code != 137 {
+	if code := await(t, p, e.Noticed); code != 137 && !e.Shared {
 		t.Errorf("exit code %d after SIGKILL, want 137", code)
 	}
 }

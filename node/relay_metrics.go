@@ -1,0 +1,49 @@
+package node
+
+import (
+	"context"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/onpath/onpath"
+)
+
+var (
+	descRelayed = prometheus.NewDesc("onpath_relay_connections",
+		"Connections that the node's relays hold for the tenant of an instance.", []string{"instance"}, nil)
+	descRelayedBytes = prometheus.NewDesc("onpath_relay_bytes_total",
+		"Bytes of TCP's payload that they carried for it; toward: origin, client.", []string{"instance", "toward"}, nil)
+)
+
+// relaysAnswer is how long relays may take to say what they do.
+const relaysAnswer = time.Second
+
+// collectRelays sends what relays count.
+func (c collector) collectRelays(ch chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), relaysAnswer)
+	defer cancel()
+	for name, p := range processesOf[onpath.Relaying](c.a) {
+		r, err := p.Relayed(ctx)
+		if err != nil {
+			c.a.log.Warn("cannot read what a relay counts", "instance", name, "err", err)
+			continue
+		}
+		ch <- prometheus.MustNewConstMetric(descRelayed, prometheus.GaugeValue, float64(r.Connections), name)
+		ch <- prometheus.MustNewConstMetric(descRelayedBytes, prometheus.CounterValue, float64(r.ToOrigin), name, "origin")
+		ch <- prometheus.MustNewConstMetric(descRelayedBytes, prometheus.CounterValue, float64(r.ToClient), name, "client")
+	}
+}
+
+// processesOf are the running processes of a kind, by tenant/name.
+func processesOf[T any](a *Agent) map[string]T {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	out := map[string]T{}
+	for _, in := range a.instances {
+		if p, ok := in.proc.(T); ok && !in.leaving {
+			out[in.plan.Tenant+"/"+in.plan.Name] = p
+		}
+	}
+	return out
+}
