@@ -162,8 +162,9 @@ func (l *line) establish(ctx context.Context, flows traffic.Flows) error {
 // trial is one measurement of a line.
 type trial struct {
 	sent, received uint64
-	offered        float64 // packets/s
-	busy           float64 // share of its time that the CPU worked
+	offered        float64       // packets/s
+	busy           float64       // share of its time that the CPU worked
+	processes      time.Duration // of the CPU, that the router's processes took
 }
 
 // rate is what arrived, packets/s.
@@ -171,6 +172,9 @@ func (t trial) rate() float64 { return t.offered * (1 - t.loss()) }
 
 // cpu is the CPU time of a packet that arrived, source and sink included, ns.
 func (t trial) cpu() float64 { return t.busy * 1e9 / t.rate() }
+
+// process is the CPU time of a packet that arrived in the router's processes, ns.
+func (t trial) process() float64 { return float64(t.processes) / float64(max(t.received, 1)) }
 
 func (t trial) loss() float64 {
 	if t.sent == 0 || t.received >= t.sent {
@@ -189,6 +193,8 @@ func (l *line) try(ctx context.Context, job traffic.Job) (t trial, err error) {
 	if err := l.far.Reset(); err != nil {
 		return t, err
 	}
+	before := processorTime(l.processes)
+	defer func() { t.processes = processorTime(l.processes) - before }()
 	var sent traffic.Sent
 	worked, err := busy(l.cpu, func() error {
 		sent, err = l.forth.Run(ctx, job)

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -45,6 +46,22 @@ func descendants(pid int) (list []int) {
 		}
 	}
 	return list
+}
+
+// processorTime is the CPU time that all threads of processes have had.
+func processorTime(pids []int) (sum time.Duration) {
+	for _, pid := range pids {
+		tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
+		for _, t := range tasks {
+			b, err := os.ReadFile(t)
+			if err != nil {
+				continue // the thread has ended
+			}
+			n, _ := strconv.ParseInt(strings.Fields(string(b))[0], 10, 64)
+			sum += time.Duration(n)
+		}
+	}
+	return sum
 }
 
 func netPrefixes(p ...netip.Prefix) []netip.Prefix { return p }

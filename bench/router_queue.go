@@ -62,6 +62,7 @@ func (l *line) serveQueue(ctx context.Context, r *Run, ns string) error {
 	})
 	for until := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		if _, err := os.Stat(ready); err == nil {
+			l.processes = append(l.processes, cmd.Process.Pid)
 			return pinProcess(cmd.Process.Pid, l.cpu)
 		}
 		if ctx.Err() != nil {
