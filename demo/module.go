@@ -25,7 +25,22 @@ It needs clang, lld and libbpf-dev (scripts/setup modules installs them).`,
 			err := d.show(ctx)
 			return &d.figures, err
 		},
+		Next: modulesNext,
 	}
+}
+
+func modulesNext(d *Run) {
+	fmt.Fprint(d.Out, "\n  Where to look next\n    docs/modules.md        a module of your own\n")
+	if !d.Keep {
+		fmt.Fprint(d.Out, "    onpath demo module --keep   leaves the network running, to try it in\n")
+		return
+	}
+	fmt.Fprintf(d.Out, `    The network keeps running. On this machine:
+      export ONPATH_SERVER=%s
+      sudo -E onpath delete chain filtered      makes room for a chain of yours between the two:
+      sudo onpath lab exec --lab %s client ping -c1 10.9.0.2
+    Remove it with: sudo onpath demo module --down
+`, d.Testbed.Socket(), d.Testbed.Lab.Name())
 }
 
 // ModuleFigures are what the demonstration found.
