@@ -248,11 +248,14 @@ func TestTransparent(t *testing.T) {
 func TestBytes(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	w := build(t, ", delay: 1ms, loss: 0.5%")
+	w := build(t, ", delay: 1ms, jitter: 500us, loss: 0.5%") // jitter reorders
 	w.serve(func(c net.Conn) { _, _ = io.Copy(c, c); _ = c.(*net.TCPConn).CloseWrite() })
 	w.relay("r2", nil, nil)
 	w.relay("r1", &fixed{Next: []netip.AddrPort{testNodes["r2"]}}, nil)
-	const connections = 100
+	connections := 100
+	if os.Getenv("ONPATH_SOAK") != "" {
+		connections = 1000
+	}
 	var wait sync.WaitGroup
 	slots := make(chan struct{}, 20)
 	for i := range connections {
