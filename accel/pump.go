@@ -71,8 +71,10 @@ func (ps *pipes) close() {
 
 // join carries both directions of a connection until both have ended. The end of one
 // direction ends that direction at the other side; an error resets both sides, so that
-// neither end takes a cut connection for a complete one.
+// neither end takes a cut connection for a complete one; so does the kernel when the process
+// is killed.
 func (ps *pipes) join(a, b *net.TCPConn, there, back *atomic.Int64) error {
+	linger(a, b, 0)
 	ended := make(chan error, 2)
 	go func() { ended <- ps.pump(b, a, there) }()
 	go func() { ended <- ps.pump(a, b, back) }()
@@ -86,9 +88,18 @@ func (ps *pipes) join(a, b *net.TCPConn, there, back *atomic.Int64) error {
 		reset(a)
 		reset(b)
 	}
+	if err == nil {
+		linger(a, b, -1) // what is on its way arrives
+	}
 	a.Close()
 	b.Close()
 	return err
+}
+
+// linger says what closing sockets does: 0 resets, below 0 ends properly.
+func linger(a, b *net.TCPConn, seconds int) {
+	_ = a.SetLinger(seconds)
+	_ = b.SetLinger(seconds)
 }
 
 // reset closes a connection by RST.
