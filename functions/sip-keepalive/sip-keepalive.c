@@ -36,16 +36,43 @@ static __u32 put(__u32 at, const void *from, __u32 n)
 /* What a response takes over of its request: Via, From, To, Call-ID, CSeq. */
 static int is_kept(const __u8 *line, const __u8 *end)
 {
-	return begins(line, end, "Via:") || begins(line, end, "v:") || begins(line, end, "From:") || begins(line, end, "f:") ||
-	       begins(line, end, "Call-ID:") || begins(line, end, "i:") || begins(line, end, "CSeq:");
+	switch (*line | 0x20) {
+	case 'v':
+		return begins(line, end, "Via:") || begins(line, end, "v:");
+	case 'f':
+		return begins(line, end, "From:") || begins(line, end, "f:");
+	case 'c':
+		return begins(line, end, "Call-ID:") || begins(line, end, "CSeq:");
+	case 'i':
+		return begins(line, end, "i:");
+	}
+	return 0;
 }
 
 static int has_tag(const __u8 *line, const __u8 *end)
 {
 	for (; line < end; line++)
-		if (begins(line, end, ";tag="))
+		if (*line == ';' && begins(line, end, ";tag="))
 			return 1;
 	return 0;
+}
+
+/* Where the first \r is, or end. Eight bytes at a time: a byte is zero where the word
+ * differs nowhere from eight of them. */
+static const __u8 *line_end(const __u8 *s, const __u8 *end)
+{
+	for (; end - s >= 8; s += 8) {
+		__u64 w;
+
+		__builtin_memcpy(&w, s, 8);
+		w ^= 0x0d0d0d0d0d0d0d0dull;
+		w = (w - 0x0101010101010101ull) & ~w & 0x8080808080808080ull;
+		if (w)
+			return s + __builtin_ctzll(w) / 8;
+	}
+	while (s < end && *s != '\r')
+		s++;
+	return s;
 }
 
 /* The response, from at on; where it ends, above ROOM if there is no room. */
@@ -58,8 +85,8 @@ static __u32 respond(__u32 at, const __u8 *s, const __u8 *end)
 	while (s < end && at <= ROOM) {
 		const __u8 *line = s;
 
-		while (s + 1 < end && !(s[0] == '\r' && s[1] == '\n'))
-			s++;
+		for (s = line_end(s, end); s + 1 < end && s[1] != '\n';)
+			s = line_end(s + 1, end);
 		if (s + 1 >= end || s == line)
 			break; /* the header ends */
 		s += 2;
@@ -75,24 +102,30 @@ static __u32 respond(__u32 at, const __u8 *s, const __u8 *end)
 	return at > ROOM ? at : put(at, tail, sizeof(tail) - 1);
 }
 
-static __u32 add(__u32 sum, const __u8 *b, __u32 n)
+/* Sums of RFC 1071 in the order of this machine's bytes, which they do not depend on. */
+static __u64 add(__u64 sum, const __u8 *b, __u32 n)
 {
-	__u32 i;
+	__u32 w;
 
-	for (i = 0; i + 1 < n; i += 2)
-		sum += b[i] << 8 | b[i + 1];
-	if (n & 1)
-		sum += b[n - 1] << 8;
-	return sum;
+	for (; n >= 8; n -= 8, b += 8) {
+		__u64 v;
+
+		__builtin_memcpy(&v, b, 8);
+		sum += (v & 0xffffffff) + (v >> 32);
+	}
+	for (; n >= 2; n -= 2, b += 2)
+		sum += b[0] | b[1] << 8;
+	w = n ? b[0] : 0;
+	return sum + w;
 }
 
-static void fold(__u8 *to, __u32 sum)
+static void fold(__u8 *to, __u64 sum)
 {
 	while (sum >> 16)
 		sum = (sum & 0xffff) + (sum >> 16);
-	sum = ~sum & 0xffff;
-	to[0] = sum >> 8;
-	to[1] = sum;
+	sum = ~sum;
+	to[0] = sum;
+	to[1] = sum >> 8;
 }
 
 /* Headers of the answer to p, whose payload ends at end. */
@@ -122,7 +155,7 @@ static void head(const struct onpath_packet *p, __u32 ip, __u32 end)
 	__builtin_memcpy(u + 2, &p->sport, 2);
 	u[4] = udp >> 8;
 	u[5] = udp;
-	fold(u + 6, add(add(ONPATH_UDP + udp, a + src, 2 * size), u, udp));
+	fold(u + 6, add(add(onpath_be16(ONPATH_UDP + udp), a + src, 2 * size), u, udp));
 	if (!u[6] && !u[7])
 		u[6] = u[7] = 0xff; /* RFC 768: 0 is none */
 }

@@ -88,10 +88,15 @@ func Compile(ctx context.Context, source string, t Target) ([]byte, error) {
 		if text == "" {
 			text = err.Error()
 		}
+		if first := errorLine.FindString(text); t == ToEBPF && first != "" {
+			text = first // what macros it comes from says nothing about the function
+		}
 		return nil, fmt.Errorf("compile %s for %s:\n%s", source, t, text)
 	}
 	return os.ReadFile(out)
 }
+
+var errorLine = regexp.MustCompile(`(?m)^.*: (?:fatal )?error: .*$`)
 
 var sourceName = regexp.MustCompile(`^([a-z0-9]([-a-z0-9]*[a-z0-9])?)(\.bpf)?\.c$`)
 
