@@ -17,6 +17,22 @@ type Notification struct {
 	Fields   map[string]string `json:"fields,omitempty"`
 }
 
+// Where a function tells its notifications, inside its own network namespace: POST /notify
+// with level, title, text and fields as JSON. NotifySocket is an abstract unix socket, which
+// belongs to the namespace.
+const (
+	NotifyAddress = "127.0.0.1:4798"
+	NotifySocket  = "@onpath/notify"
+	// NotifyVariable names the address in a container's environment.
+	NotifyVariable = "ONPATH_NOTIFY"
+)
+
+// NumberedNotification is one as its node numbers it, for the server.
+type NumberedNotification struct {
+	Number uint64       `json:"number"`
+	Said   Notification `json:"said"`
+}
+
 // NotificationLevel says how much a notification matters.
 type NotificationLevel string
 
@@ -59,4 +75,16 @@ func (n *Notification) Validate() error {
 		}
 	}
 	return v.err()
+}
+
+// NotificationFilter selects notifications; zero fields select all.
+type NotificationFilter struct {
+	Tenant   string
+	Instance string
+	Limit    int // the latest so many; 0: all
+}
+
+// Selects reports whether a notification is meant.
+func (f NotificationFilter) Selects(n *Notification) bool {
+	return (f.Tenant == "" || n.Tenant == f.Tenant) && (f.Instance == "" || n.Instance == f.Instance)
 }

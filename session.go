@@ -44,6 +44,9 @@ const (
 	OpMeters   NodeOp = "meters"   // MeterRequest → a JSON array of Meter
 	// OpDistances asks for what the node measured last → a JSON array of Distance.
 	OpDistances NodeOp = "distances"
+	// OpNotifications: → a JSON line per NumberedNotification, without end; the server
+	// answers with the numbers that it has stored.
+	OpNotifications NodeOp = "notifications"
 )
 
 // ExecRequest asks for a command in an instance.

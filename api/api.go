@@ -56,6 +56,14 @@ type Admission interface {
 	NodeMayPull(node, repository string) bool
 }
 
+// Notifications are what functions told their owners.
+type Notifications interface {
+	// List is what is stored, the latest last.
+	List(onpath.NotificationFilter) ([]onpath.Notification, error)
+	// Follow calls yield for what is stored from now on, until it fails or ctx ends.
+	Follow(ctx context.Context, f onpath.NotificationFilter, yield func(onpath.Notification) error) error
+}
+
 // Options of a server.
 type Options struct {
 	Store      onpath.Store
@@ -64,6 +72,8 @@ type Options struct {
 	// Pool admits reservations; nil: there are none.
 	Pool Pool
 	Hub  *session.Hub
+	// Notifications that functions sent; nil: there are none.
+	Notifications Notifications
 	// Authority for TLS; nil: the unix socket only, nobody can join.
 	Authority *auth.Authority
 	// Dir keeps images.

@@ -13,40 +13,41 @@ type verb string
 
 // The verbs.
 const (
-	verbAny     verb = "ask"  // whoever they are, strangers too
-	verbSelf    verb = "show" // about themselves
-	verbRead    verb = "read"
-	verbList    verb = "list"
-	verbWrite   verb = "write"
-	verbDelete  verb = "delete"
-	verbApply   verb = "apply" // each object is a verbWrite of its own
-	verbWatch   verb = "watch"
-	verbTrace   verb = "trace"
-	verbVerify  verb = "verify"
-	verbConfirm verb = "confirm or undo what waits for it"
-	verbLogs    verb = "read the output of"
-	verbExec    verb = "run commands in"
-	verbCapture verb = "capture at"
-	verbFlows   verb = "see the flows at"
-	verbPull    verb = "use the images"
-	verbPush    verb = "push images"
-	verbSession verb = "be a node"
-	verbNodes   verb = "see what whole nodes count"
-	verbFault   verb = "cause faults"
-	verbBackup  verb = "back up the server from elsewhere than its own machine"
-	verbTokens  verb = "make, see or delete join tokens"
-	verbRevoke  verb = "revoke certificates"
-	verbMetrics verb = "read metrics"
-	verbMove    verb = "move"
-	verbPool    verb = "see what nodes have promised"
-	verbAccount verb = "see accounts and invoices"
-	verbMoney   verb = "credit accounts and check the ledger"
+	verbAny           verb = "ask"  // whoever they are, strangers too
+	verbSelf          verb = "show" // about themselves
+	verbRead          verb = "read"
+	verbList          verb = "list"
+	verbWrite         verb = "write"
+	verbDelete        verb = "delete"
+	verbApply         verb = "apply" // each object is a verbWrite of its own
+	verbWatch         verb = "watch"
+	verbTrace         verb = "trace"
+	verbVerify        verb = "verify"
+	verbConfirm       verb = "confirm or undo what waits for it"
+	verbLogs          verb = "read the output of"
+	verbNotifications verb = "see notifications"
+	verbExec          verb = "run commands in"
+	verbCapture       verb = "capture at"
+	verbFlows         verb = "see the flows at"
+	verbPull          verb = "use the images"
+	verbPush          verb = "push images"
+	verbSession       verb = "be a node"
+	verbNodes         verb = "see what whole nodes count"
+	verbFault         verb = "cause faults"
+	verbBackup        verb = "back up the server from elsewhere than its own machine"
+	verbTokens        verb = "make, see or delete join tokens"
+	verbRevoke        verb = "revoke certificates"
+	verbMetrics       verb = "read metrics"
+	verbMove          verb = "move"
+	verbPool          verb = "see what nodes have promised"
+	verbAccount       verb = "see accounts and invoices"
+	verbMoney         verb = "credit accounts and check the ledger"
 )
 
 // ofTenant are the verbs that a tenant's users have for what is the tenant's.
 var ofTenant = map[verb]bool{
 	verbRead: true, verbList: true, verbWrite: true, verbDelete: true, verbApply: true, verbWatch: true, verbTrace: true, verbVerify: true,
-	verbAccount: true, verbConfirm: true, verbLogs: true, verbExec: true, verbCapture: true, verbFlows: true,
+	verbAccount: true, verbConfirm: true, verbLogs: true, verbNotifications: true, verbExec: true, verbCapture: true, verbFlows: true,
 	verbPull: true, verbPush: true,
 }
 

@@ -36,6 +36,10 @@ func (s *Server) registerStreams() {
 		append(tuple, param{"instance", "string", "tenant/name"}, param{"back", "boolean", "the second side of a bridged instance"},
 			param{"node", "string", "the uplinks of a gateway"}, param{"count", "integer", "packets"},
 			param{"length", "integer", "bytes kept of each"})...)
+	s.stream("/v1/notifications", "notifications", "What functions told their owners, one JSON line each, the latest last",
+		"application/x-ndjson", s.notifications, param{"tenant", "string", "default all you may see"},
+		param{"instance", "string", "only this one's"}, param{"limit", "integer", "the latest so many; default 100"},
+		param{"follow", "boolean", "go on with what comes"})
 	s.stream(instance+"/logs", "logs", "The output of an instance", "text/plain", s.logs,
 		param{"tail", "integer", "last lines; default all"}, param{"follow", "boolean", ""},
 		param{"previous", "boolean", "of the run before the present one"})

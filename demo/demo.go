@@ -46,7 +46,7 @@ type Figures interface {
 // file of its own.
 func All() []Demonstration {
 	return []Demonstration{chainDemonstration(), moduleDemonstration(), reserveDemonstration(), scaleDemonstration(),
-		accelerateDemonstration()}
+		accelerateDemonstration(), attachDemonstration()}
 }
 
 // Options of a demonstration.

@@ -119,6 +119,7 @@ type Agent struct {
 	sweeping    map[string]chan struct{}     // leftovers on their way out, by id
 	paths       map[onpath.PathID]*pathCount // live flow entries of ended paths, by the last count
 	control     []netip.AddrPort             // the server's
+	notifier    *notifier                    // opened by Run
 }
 
 // stoppedReport is the last word about an instance that is gone.
@@ -207,6 +208,10 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.closeRuntimes()
 	}()
 	a.ctx = ctx
+	if a.notifier, err = openNotifier(a.opt.Name, a.state.notifyDir(), a.clock.Now, a.log); err != nil {
+		return err
+	}
+	defer a.notifier.close()
 	a.adoptAll(ctx)
 	if saved != nil {
 		a.restore(saved)

@@ -40,6 +40,7 @@ func (in *instance) live(ctx context.Context) {
 			}
 		}
 		in.process(p)
+		in.openNotify()
 		in.wrongNamespace = in.wrongNamespace || in.launched != p && in.inWrongNamespace(p)
 		assumed := in.launched != p && in.rec.Ready && !in.wrongNamespace && !ended(p)
 		good, why := in.supervise(ctx, p, assumed)
@@ -59,6 +60,7 @@ func (in *instance) live(ctx context.Context) {
 		if err := in.clear(ctx, p); err != nil {
 			in.a.log.Warn("cannot clear away what ended", "instance", in.id, "err", err)
 		}
+		in.a.notifier.shut(in.id) // the next process may have another namespace
 		p = nil
 	}
 	in.discard(in.takeCreation())
@@ -126,6 +128,7 @@ func (in *instance) obtain(ctx context.Context) onpath.Process {
 		return nil
 	}
 	in.set(onpath.InstanceStarting, cause{"Starting", "starting"})
+	in.openNotify()
 	p, err := in.launch(ctx, rt, m)
 	if err != nil {
 		if ctx.Err() == nil {
@@ -346,6 +349,7 @@ func (in *instance) remove(ctx context.Context) error {
 		}
 		in.process(nil)
 	}
+	in.a.notifier.shut(in.id)
 	if err := in.a.wirer.unwire(in.id, in.rec.Vports); err != nil {
 		return err
 	}

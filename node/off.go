@@ -172,7 +172,7 @@ func (f *off) folder() {
 	f.step(true, "the state in "+f.state.dir, func() error {
 		errs := []error{f.state.endAll()} // while it is known what they stopped
 		kept := []string{f.state.planFile(), f.state.meterFile(), f.state.lostFile(), f.state.recordDir(), f.state.netnsDir(),
-			f.state.faultDir(), f.state.identityDir(), filepath.Join(f.state.dir, "lock")}
+			f.state.faultDir(), f.state.identityDir(), f.state.notifyDir(), filepath.Join(f.state.dir, "lock")}
 		for _, p := range kept {
 			errs = append(errs, os.RemoveAll(p))
 		}

@@ -54,6 +54,8 @@ func (a *Agent) Serve(ctx context.Context, op onpath.NodeOp, request json.RawMes
 		})
 	case onpath.OpDistances:
 		return json.NewEncoder(stream).Encode(a.measuring.distances())
+	case onpath.OpNotifications:
+		return a.notifier.deliver(ctx, stream)
 	case onpath.OpUsage:
 		return json.NewEncoder(stream).Encode(a.Usage(ctx))
 	case onpath.OpMeters:

@@ -59,6 +59,9 @@ func (s state) lastLog(id string) string    { return filepath.Join(s.recordDir()
 func (s state) netnsDir() string            { return filepath.Join(s.dir, "netns") }
 func (s state) netns(id string) string      { return filepath.Join(s.netnsDir(), id) }
 
+// notifyDir has what functions told and the server has not fetched.
+func (s state) notifyDir() string { return filepath.Join(s.dir, "notifications") }
+
 // identityDir is the certificate with which the node joined.
 func (s state) identityDir() string { return filepath.Join(s.dir, "identity") }
 

@@ -27,7 +27,7 @@ func newBench(*global) *cobra.Command {
 	b := &benchFlags{}
 	c := &cobra.Command{
 		Use:   "bench [NAME…]",
-		Short: "Measure the data path against the kernel's own, and against others",
+		Short: "Measure the data path against the kernel's own and others",
 		Long: `Measure, on this machine and in network namespaces alone, what onpath costs
 and what it promises, in one run with what it is compared with: plain Linux
 forwarding, the least that XDP and tc programs can do, containers wired by hand,

@@ -18,7 +18,7 @@ import (
 func newConfirm(g *global) *cobra.Command {
 	undo := false
 	c := &cobra.Command{
-		Use: "confirm [ID]", Short: "Keep what was applied with --confirm, or list what waits for that", GroupID: groupUse,
+		Use: "confirm [ID]", Short: "Keep what was applied with --confirm, or list what waits", GroupID: groupUse,
 		Long: `Keep what was applied with --confirm. Without an ID, list what waits: what it did,
 who applied it, and when it is undone. --undo takes it back now.`,
 		Example: examples("onpath confirm", "onpath confirm k3jd9x2a", "onpath confirm k3jd9x2a --undo"),

@@ -17,7 +17,7 @@ import (
 )
 
 func newFunction(g *global) *cobra.Command {
-	return group("function", "Build, test and check functions of your own before they are applied", groupAround,
+	return group("function", "Build, test and check your own functions before use", groupAround,
 		newFunctionBuild(g), newFunctionTest(g), newFunctionCheck(g))
 }
 

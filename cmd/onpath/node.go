@@ -115,7 +115,7 @@ func (f *nodeFlags) attachHost() error {
 func newNode(g *global) *cobra.Command {
 	f := &nodeFlags{}
 	c := &cobra.Command{
-		Use: "node", Short: "Run the node: it runs instances and steers packets on this machine", GroupID: groupRun,
+		Use: "node", Short: "Run the node: it runs instances and steers packets here", GroupID: groupRun,
 		Long: `Run the node: it runs instances and steers packets on this machine, in the network
 namespace it is started in, as the server plans. Nothing is intercepted unless
 uplinks are named here or in the Node object.

@@ -29,6 +29,7 @@ import (
 	"github.com/onpath/onpath/api/auth"
 	"github.com/onpath/onpath/api/session"
 	"github.com/onpath/onpath/control"
+	"github.com/onpath/onpath/control/notify"
 	"github.com/onpath/onpath/internal/config"
 	"github.com/onpath/onpath/internal/wholefile"
 	"github.com/onpath/onpath/plan"
@@ -159,11 +160,17 @@ func serve(ctx context.Context, conf *config.Server, log *slog.Logger, begun fun
 	defer hub.Close()
 	controller := control.New(control.Options{Store: store, Hub: hub, Log: log, Settings: plan.Settings{
 		Secret: secret, PrivatePools: plain(conf.PrivatePools), PublicPools: plain(conf.PublicPools)}})
+	keeper, err := notify.Open(filepath.Join(conf.StateDir, "notifications"), log, time.Now)
+	if err != nil {
+		return err
+	}
 	registry := newRegistry()
 	options := api.Options{Store: store, Controller: controller, Admission: controller, Pool: controller.Pool(), Hub: hub,
-		Dir: conf.StateDir, Address: conf.Address,
+		Notifications: keeper,
+		Dir:           conf.StateDir, Address: conf.Address,
 		Version: versionString(), Functions: functionCheckers(), Metrics: registry, ImageQuota: int64(conf.ImageQuota), Logger: log}
-	tasks := []func(context.Context) error{controller.Run, lost}
+	tasks := []func(context.Context) error{controller.Run, lost,
+		func(ctx context.Context) error { return keeper.Run(ctx, hub) }}
 	if ports.api != nil {
 		if options.Authority, err = auth.OpenAuthority(filepath.Join(conf.StateDir, "auth"), time.Now); err != nil {
 			return err

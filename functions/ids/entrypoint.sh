@@ -84,6 +84,8 @@ fi
 rm -f /run/suricata/suricata.pid "$logs/suricata.log"
 : >> "$logs/fast.log"
 tail -n 0 -F "$logs/fast.log" 2>/dev/null &
+: >> "$logs/eve.json"
+notify "$logs/eve.json" &
 "$@" &
 suricata=$!
 ( # ready once packets are looked at, not when the process exists

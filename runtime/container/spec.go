@@ -72,7 +72,7 @@ func command(r onpath.RunSpec, image ocispec.ImageConfig) ([]string, error) {
 }
 
 func environment(r onpath.RunSpec, image ocispec.ImageConfig) []string {
-	env := map[string]string{"PATH": defaultPath, "HOSTNAME": r.Hostname}
+	env := map[string]string{"PATH": defaultPath, "HOSTNAME": r.Hostname, onpath.NotifyVariable: "http://" + onpath.NotifyAddress}
 	for _, e := range image.Env {
 		k, v, _ := strings.Cut(e, "=")
 		env[k] = v

@@ -1,0 +1,60 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/auth"
+)
+
+const (
+	defaultNotifications = 100
+	mostNotifications    = 100_000
+)
+
+// notifications sends what functions told their owners. A user sees those of his tenant.
+func (s *Server) notifications(w http.ResponseWriter, r *http.Request) error {
+	q := query(r, "tenant", "instance", "limit", "follow")
+	f := onpath.NotificationFilter{Tenant: q.Get("tenant"), Instance: q.Get("instance"), Limit: q.integer("limit", defaultNotifications)}
+	follow := q.boolean("follow")
+	switch {
+	case q.err != nil:
+		return q.err
+	case f.Limit < 0 || f.Limit > mostNotifications:
+		return onpath.Errorf(onpath.CodeInvalid, "limit: %d is out of range: 0 to %d", f.Limit, mostNotifications)
+	case s.o.Notifications == nil:
+		return onpath.Errorf(onpath.CodeUnsupported, "this server keeps no notifications")
+	}
+	if who := whoIs(r.Context()); who.Role == auth.RoleUser {
+		f.Tenant = who.Tenant
+	}
+	out := &lazyHeader{w: w, mediaType: "application/x-ndjson"}
+	write := func(n onpath.Notification) error {
+		b, err := json.Marshal(&n)
+		out.write(append(b, '\n'))
+		return err
+	}
+	if f.Limit > 0 {
+		list, err := s.o.Notifications.List(f)
+		if err != nil {
+			return err
+		}
+		for _, n := range list {
+			if err := write(n); err != nil {
+				return err
+			}
+		}
+	}
+	out.write(nil)
+	if follow {
+		ctx, cancel := context.WithCancel(r.Context())
+		defer cancel()
+		err := s.o.Notifications.Follow(ctx, f, write)
+		out.end(stopped(r.Context(), err))
+		return nil
+	}
+	out.end(nil)
+	return nil
+}

@@ -1,0 +1,149 @@
+package notify
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+func open(t *testing.T, dir string) *Keeper {
+	t.Helper()
+	k, err := Open(dir, slog.New(slog.DiscardHandler), time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+func said(number uint64, tenant, title string) onpath.NumberedNotification {
+	return onpath.NumberedNotification{Number: number, Said: onpath.Notification{Time: time.Unix(int64(number), 0).UTC(),
+		Tenant: tenant, Instance: "ids-1", Level: onpath.LevelInfo, Title: title}}
+}
+
+func titles(t *testing.T, k *Keeper, f onpath.NotificationFilter) string {
+	t.Helper()
+	list, err := k.List(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, n := range list {
+		out = append(out, n.Title)
+	}
+	return strings.Join(out, " ")
+}
+
+// TestStore: what a node sends again is stored once, also by the next server; what it sends
+// after it has lost its folder is new; tenants see their own.
+func TestStore(t *testing.T) {
+	dir := t.TempDir()
+	k := open(t, dir)
+	list := []onpath.NumberedNotification{said(1, "a", "one"), said(2, "b", "two"), said(3, "a", "three")}
+	for range 2 {
+		if err := k.Store("n1", "s1", list); err != nil {
+			t.Fatal(err)
+		}
+	}
+	k = open(t, dir)
+	if err := k.Store("n1", "s1", append(list, said(4, "a", "four"))); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.Store("n1", "s2", []onpath.NumberedNotification{said(1, "a", "anew"), said(1, "../x", "elsewhere")}); err != nil {
+		t.Fatal(err)
+	}
+	for f, want := range map[onpath.NotificationFilter]string{
+		{}:                            "one anew two three four",
+		{Tenant: "b"}:                 "two",
+		{Tenant: "a", Limit: 2}:       "three four",
+		{Instance: "other"}:           "",
+		{Tenant: "c"}:                 "",
+		{Instance: "ids-1", Limit: 1}: "four",
+	} {
+		if got := titles(t, k, f); got != want {
+			t.Errorf("%+v: %q, must be %q", f, got, want)
+		}
+	}
+}
+
+// TestFollow: what comes is told in order, with what other tenants get left out.
+func TestFollow(t *testing.T) {
+	k := open(t, t.TempDir())
+	if err := k.Store("n1", "s1", []onpath.NumberedNotification{said(1, "a", "before")}); err != nil {
+		t.Fatal(err)
+	}
+	enough := errors.New("enough")
+	got, begun := make(chan string, 10), make(chan struct{})
+	done := make(chan error, 1)
+	go func() {
+		close(begun)
+		done <- k.Follow(t.Context(), onpath.NotificationFilter{Tenant: "a"}, func(n onpath.Notification) error {
+			if got <- n.Title; n.Title == "end" {
+				return enough
+			}
+			return nil
+		})
+	}()
+	<-begun
+	time.Sleep(20 * time.Millisecond) // it notes where it begins
+	for i, title := range []string{"one", "two", "end"} {
+		list := []onpath.NumberedNotification{said(uint64(2*i+2), "b", "other"), said(uint64(2*i+3), "a", title)}
+		if err := k.Store("n1", "s1", list); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := <-done; !errors.Is(err, enough) {
+		t.Fatal(err)
+	}
+	close(got)
+	var all []string
+	for s := range got {
+		all = append(all, s)
+	}
+	if strings.Join(all, " ") != "one two end" {
+		t.Errorf("%q", all)
+	}
+}
+
+// node answers calls with a stream, of which the other end is the test's.
+type node struct{ calls chan net.Conn }
+
+func (n *node) Connected() []string { return []string{"n1"} }
+
+func (n *node) Call(context.Context, string, onpath.NodeOp, any) (io.ReadWriteCloser, error) {
+	ours, theirs := net.Pipe()
+	n.calls <- ours
+	return theirs, nil
+}
+
+// TestFetch: the node is told what is stored, and no earlier; when it is gone it is asked
+// again.
+func TestFetch(t *testing.T) {
+	k, n := open(t, t.TempDir()), &node{calls: make(chan net.Conn, 1)}
+	ctx, cancel := context.WithCancel(t.Context())
+	over := make(chan error, 1)
+	go func() { over <- k.Run(ctx, n) }()
+	defer func() { cancel(); <-over }()
+	for round := range uint64(2) {
+		c := <-n.calls
+		_, _ = fmt.Fprintln(c, `"s1"`)
+		line, _ := json.Marshal(said(round+1, "a", fmt.Sprint("t", round)))
+		_, _ = c.Write(append(line, '\n'))
+		var stored uint64
+		if err := json.NewDecoder(c).Decode(&stored); err != nil || stored != round+1 {
+			t.Fatal(stored, err)
+		}
+		if got := titles(t, k, onpath.NotificationFilter{}); !strings.HasSuffix(got, fmt.Sprint("t", round)) {
+			t.Errorf("stored is %q", got)
+		}
+		c.Close()
+	}
+}
