@@ -49,6 +49,7 @@ var rules = []struct {
 	{"sdk", []string{"functions", "api", "control", "plan", "node", "store", "datapath", "runtime", "internal", "lab", "cmd", "demo"}, "sdk/ is what functions are made with, and knows none"},
 	{"lab", []string{"control", "plan", "node", "api", "store", "datapath", "runtime", "cmd"}, "the lab emulates networks and must not know what runs in them"},
 	{"demo", []string{"control", "plan", "node", "store", "datapath", "runtime", "cmd"}, "the demonstration uses the program and the API as a user does"},
+	{"web", []string{"*"}, "the pages speak to the API as any client does"},
 	{"internal", []string{"api", "control", "plan", "node", "store", "datapath", "runtime", "lab", "cmd", "demo"}, "small helpers are below the parts, not above"},
 }
 
@@ -64,6 +65,7 @@ var leaves = map[string]struct {
 	"bench":    {[]string{"cmd"}, "measurements look at the parts, which must not know that they are measured"},
 	"cmd":      {nil, "the program is made of the parts, not the other way round"},
 	"demo":     {[]string{"bench", "cmd", "test"}, "the demonstration and its stage stand on the parts"},
+	"web":      {[]string{"cmd"}, "pages are carried by the program and know the API alone"},
 	"examples": {[]string{"demo"}, "examples are for people; only the demonstration carries them inside the program"},
 	"test":     {nil, "tests that cross folders stand on all of them"},
 }

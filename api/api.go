@@ -106,7 +106,8 @@ type Server struct {
 	pending *pending
 	metrics *metrics
 
-	live live
+	live    live
+	traffic traffic
 
 	writing sync.Mutex // Check and Write belong together
 }

@@ -25,6 +25,7 @@ const (
 	verbVerify        verb = "verify"
 	verbConfirm       verb = "confirm or undo what waits for it"
 	verbLogs          verb = "read the output of"
+	verbTraffic       verb = "see the traffic"
 	verbNotifications verb = "see notifications"
 	verbExec          verb = "run commands in"
 	verbCapture       verb = "capture at"
@@ -47,7 +48,8 @@ const (
 // ofTenant are the verbs that a tenant's users have for what is the tenant's.
 var ofTenant = map[verb]bool{
 	verbRead: true, verbList: true, verbWrite: true, verbDelete: true, verbApply: true, verbWatch: true, verbTrace: true, verbVerify: true,
-	verbAccount: true, verbConfirm: true, verbLogs: true, verbNotifications: true, verbExec: true, verbCapture: true, verbFlows: true,
+	verbAccount: true, verbConfirm: true, verbLogs: true, verbNotifications: true, verbTraffic: true, verbExec: true,
+	verbCapture: true, verbFlows: true,
 	verbPull: true, verbPush: true,
 }
 

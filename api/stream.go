@@ -36,6 +36,8 @@ func (s *Server) registerStreams() {
 		append(tuple, param{"instance", "string", "tenant/name"}, param{"back", "boolean", "the second side of a bridged instance"},
 			param{"node", "string", "the uplinks of a gateway"}, param{"count", "integer", "packets"},
 			param{"length", "integer", "bytes kept of each"})...)
+	s.stream("/v1/traffic", "traffic", "What chains, instances and nodes carry, a JSON line each second, the last ten minutes first",
+		"application/x-ndjson", s.serveTraffic, param{"tenant", "string", "default all you may see"})
 	s.stream("/v1/notifications", "notifications", "What functions told their owners, one JSON line each, the latest last",
 		"application/x-ndjson", s.notifications, param{"tenant", "string", "default all you may see"},
 		param{"instance", "string", "only this one's"}, param{"limit", "integer", "the latest so many; default 100"},

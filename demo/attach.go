@@ -24,6 +24,7 @@ server and real nodes in it, and put functions before one of them while 50
 downloads run: a firewall in one command, copies to an IDS in another. Then take
 both off again (GNFC, Figure 1).`,
 		Seconds: 90,
+		Console: true,
 		Images:  []string{"firewall", "ids"},
 		Show: func(ctx context.Context, r *Run) (Figures, error) {
 			d := &attachRun{Run: r}
@@ -34,7 +35,7 @@ both off again (GNFC, Figure 1).`,
 				return nil, err
 			}
 			d.report.check()
-			return &d.report, nil
+			return &d.report, d.console(ctx)
 		},
 	}
 }
@@ -128,6 +129,24 @@ func (d *attachRun) show(ctx context.Context) error {
 	d.Say("waiting for the end of the downloads")
 	d.report.Downloads = <-downloads
 	return d.left(ctx)
+}
+
+// console attaches both again, for who looks at it, and starts the pages.
+func (d *attachRun) console(ctx context.Context) error {
+	if !d.Console {
+		return nil
+	}
+	for _, args := range [][]string{{"--through", "firewall"}, {"--through", "ids", "--copy"}} {
+		if _, err := d.run(ctx, append([]string{"attach", attachedNode, "--place", "name=" + functionsNode}, args...)...); err != nil {
+			return err
+		}
+	}
+	address, err := d.Testbed.Console(ctx)
+	if err != nil {
+		return err
+	}
+	d.Say("%s; onpath demo attach --down removes it all", address)
+	return nil
 }
 
 // run is a command as a user gives it, and how long it took.

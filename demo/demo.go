@@ -27,6 +27,7 @@ type Demonstration struct {
 	Short   string // one line for --help
 	Long    string
 	Seconds int      // about how long it takes
+	Console bool     // it may be looked at in the console afterwards
 	Images  []string // folders of --images that it needs
 	// Show sets up a testbed (Run.SetUp), drives traffic and returns what it found.
 	Show func(ctx context.Context, r *Run) (Figures, error)
@@ -51,12 +52,14 @@ func All() []Demonstration {
 
 // Options of a demonstration.
 type Options struct {
-	Images string    // directory with the built images
-	JSON   string    // file for the figures; empty: none
-	Keep   bool      // leave everything running
-	Anew   bool      // remove one that runs and was to be kept
-	Out    io.Writer // for people
-	Dir    string    // state and logs; empty: DefaultDir
+	Images string // directory with the built images
+	JSON   string // file for the figures; empty: none
+	Keep   bool   // leave everything running
+	// Console: with Keep, also the web pages, at an address that is told.
+	Console bool
+	Anew    bool      // remove one that runs and was to be kept
+	Out     io.Writer // for people
+	Dir     string    // state and logs; empty: DefaultDir
 }
 
 // DefaultDir is where the demonstration keeps its files while it runs.

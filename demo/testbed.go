@@ -304,6 +304,20 @@ func (s *Testbed) Start(name, host string, args ...string) error {
 	return err
 }
 
+// Console serves the web pages of the testbed on this machine's loopback, and gives what
+// it says of its address.
+func (s *Testbed) Console(ctx context.Context) (said string, err error) {
+	p, err := s.launch("console", exec.Command(s.spec.Bin, "--server", s.Socket(), "console", "--no-open", "--listen", "127.0.0.1:0"))
+	if err != nil {
+		return "", err
+	}
+	err = s.poll(ctx, p, "the console says where it is", func() (bool, error) {
+		said = strings.TrimSpace(p.tail(1 << 10))
+		return p.said("http://"), nil
+	})
+	return strings.Trim(said, "\x00\n"), err
+}
+
 // launch starts a process of the testbed and writes down that it runs.
 func (s *Testbed) launch(name string, cmd *exec.Cmd) (*process, error) {
 	p, err := start(s.spec.Dir, name, cmd)

@@ -88,7 +88,7 @@ const helpWidth = 79
 var commands = []func(*global) *cobra.Command{
 	newEngine, newApply, newDiff, newAttach, newDetach, newAccelerate, newConfirm, newGet, newDescribe, newDelete, newHistory,
 	newRollback, newWatch, newExplain, newMetric,
-	newTrace, newMeasure, newVerify, newScaling, newTop, newEvents, newNotifications, newLogs, newExec, newCapture, newFault,
+	newTrace, newMeasure, newVerify, newScaling, newTop, newEvents, newNotifications, newConsole, newLogs, newExec, newCapture, newFault,
 	newDrain, newCordon, newUncordon, newMove, newCapacity, newAccount, newInvoice, newLedger,
 	newToken, newRevoke, newJoin, newLab,
 	newRelay, newUp, newServer, newBackup, newRestore, newNode, newDoctor, newSchema, newVersion, newMan,

@@ -1,0 +1,31 @@
+// Screenshots of every page, for looking at them: node shots.mjs ADDRESS FOLDER
+import { chromium } from "playwright-core";
+const [address, folder] = process.argv.slice(2);
+const browser = await chromium.launch({ executablePath: "/usr/bin/chromium", args: ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"] });
+const context = await browser.newContext({ viewport: { width: 1920, height: 1080 } });
+const page = await context.newPage();
+const said = [];
+page.on("console", (m) => { if (m.type() === "error" || m.type() === "warning") said.push(m.text()); });
+page.on("pageerror", (e) => said.push("error: " + e.message));
+await page.goto(address);
+await page.waitForSelector("nav");
+const base = new URL(page.url()).origin;
+const at = async (name, path, width, scheme) => {
+  await page.setViewportSize({ width, height: 1000 });
+  await page.emulateMedia({ colorScheme: scheme });
+  await page.goto(base + path);
+  await page.waitForTimeout(2500);
+  await page.screenshot({ path: `${folder}/${name}-${width}-${scheme}.png` });
+  const wide = await page.evaluate(() => document.documentElement.scrollWidth > document.documentElement.clientWidth);
+  if (wide) said.push(`${path} scrolls sideways at ${width}`);
+};
+const instance = (await (await context.request.get(base + "/v1/instances")).json()).items[0];
+const pages = { map: "/", chain: "/chain/default/attached-vm1", build: "/build", host: "/host/vm1", why: "/why?src=10.20.0.11&dst=10.20.0.12&protocol=tcp&port=80",
+  notifications: "/notifications", nodes: "/list/nodes", events: "/list/events", functions: "/list/functions" };
+if (instance) pages.instance = `/instance/${instance.metadata.tenant}/${instance.metadata.name}`;
+for (const [name, path] of Object.entries(pages)) {
+  await at(name, path, 1920, "light");
+  await at(name, path, 1024, "dark");
+}
+console.log([...new Set(said)].join("\n") || "nothing was said");
+await browser.close();

@@ -1,0 +1,90 @@
+// One chain: what it selects, its elements and their instances, what they carry and drop.
+import { useNavigate, useParams } from "@tanstack/react-router";
+import { useQuery } from "@tanstack/react-query";
+import { conditionOf, deploymentOf, Element, elementName, get, Item, nameOf, send } from "./api";
+import { useList, useTraffic } from "./live";
+import { Plot } from "./Plot";
+import { bits, change, Conditions, Dropped, Failure, instanceLink, Link, packets, State, useAction } from "./parts";
+
+export const endText = (e: any): string =>
+  typeof e === "string" ? e : e?.any ? "any" : e?.hosts ? `hosts ${e.hosts}` : e?.deployment ? `deployment ${e.deployment}` : (e?.prefixes ?? []).join(", ") || "any";
+
+export const selectText = (list?: any[]) =>
+  !list?.length ? "all" : list.map((s) => [s.protocol ?? "any", s.sourcePorts && `from port ${s.sourcePorts.join(", ")}`,
+    s.destinationPorts && `to port ${s.destinationPorts.join(", ")}`].filter(Boolean).join(" ")).join("; ");
+
+export function ChainPage() {
+  const { tenant, name } = useParams({ strict: false }) as { tenant: string; name: string };
+  const { items, loading } = useList("chains");
+  const { items: instances } = useList("instances");
+  const chain = items.find((c) => c.metadata.tenant === tenant && c.metadata.name === name);
+  const traffic = useTraffic();
+  const { run, busy, failure } = useAction();
+  const go = useNavigate();
+  const verdict = useQuery({ queryKey: ["verify", tenant, name, chain?.metadata.version], enabled: !!chain,
+    queryFn: () => get(`/v1/verify?chain=${encodeURIComponent(`${tenant}/${name}`)}`) });
+  if (!chain) return <p className="page">{loading ? "Loading…" : `There is no chain ${tenant}/${name} any more.`}</p>;
+  const full = nameOf(chain);
+  const now = traffic[traffic.length - 1];
+  const off = !!chain.spec.disabled;
+  const remove = async () => {
+    if (!window.confirm(`Delete chain ${full}? Flows in progress end in peace.`)) return;
+    if (await run(() => send("DELETE", `/v1/chains/${full}`))) go({ to: "/" } as never);
+  };
+  return (
+    <div className="page">
+      <h1>Chain {full} <State of={off ? "disabled" : chain.status?.active ? "active" : "not active"} /></h1>
+      <div className="actions">
+        <Link to="/build/$tenant/$name" params={{ tenant, name }} className="button">Change</Link>
+        <button disabled={busy} onClick={() => run(() => change(chain, { ...chain.spec, disabled: !off || undefined }))}>{off ? "Enable" : "Disable"}</button>
+        <Link to="/why" className="button">Why does a packet…?</Link>
+        <button disabled={busy} className="danger" onClick={remove}>Delete</button>
+      </div>
+      <Failure of={failure} />
+      <p className="way">
+        <b>{endText(chain.spec.from)}</b> {selectText(chain.spec.select) !== "all" && <>({selectText(chain.spec.select)}) </>}
+        {(chain.spec.through ?? []).map((e: Element, i: number) => <span key={i}> → {elementName(e)}{e.mode === "mirror" && " (copy)"}</span>)}
+        {" → "}<b>{endText(chain.spec.to)}</b>
+      </p>
+      <p>{conditionOf(chain, "Active")?.message}</p>
+      <Plot title="What enters the chain" of={traffic.map((t) => [t.time, t.chains[full]?.bits ?? 0])} />
+      <table>
+        <thead><tr><th>Element</th><th>Takes</th><th>Instance</th><th>Node</th><th>State</th><th className="n">Is given</th><th>Drops</th></tr></thead>
+        <tbody>{(chain.spec.through ?? []).flatMap((e: Element, k: number) => rows(chain, e, k, instances, now))}</tbody>
+      </table>
+      <h2>Proof</h2>
+      <Proof of={verdict.data} />
+      <h2>Conditions</h2>
+      <Conditions of={chain} />
+    </div>
+  );
+}
+
+function rows(chain: Item, e: Element, k: number, instances: Item[], now: any) {
+  const own = instances.filter((i) => i.metadata.tenant === chain.metadata.tenant && i.spec.deployment === deploymentOf(chain, e));
+  const status = chain.status?.elements?.[k];
+  const head = (span: number) => <><td rowSpan={span}>{k + 1}. <b>{elementName(e)}</b> {e.mode === "mirror" && "(copy)"}</td>
+    <td rowSpan={span}>{selectText(e.select)}</td></>;
+  if (own.length === 0) return [<tr key={k}>{head(1)}<td colSpan={5} className="bad">no instance{status?.message && ": " + status.message}</td></tr>];
+  return own.map((i, n) => {
+    const c = now?.instances[nameOf(i)];
+    return (
+      <tr key={`${k}-${nameOf(i)}`}>
+        {n === 0 && head(own.length)}
+        <td>{instanceLink(nameOf(i), i.metadata.name)}</td><td>{i.spec.node}</td><td><State of={i.status?.state} /> {i.status?.message}</td>
+        <td className="n">{bits(c?.bits)}, {packets(c?.packets)}</td><td><Dropped of={c} /></td>
+      </tr>
+    );
+  });
+}
+
+function Proof({ of }: { of: any }) {
+  const p = of?.proof?.chains?.[0] ?? of?.chains?.[0];
+  if (!p) return <p>Not known yet.</p>;
+  return (
+    <>
+      <p><State of={p.verdict === "proved" ? "active" : "failed"} /> {p.verdict}{p.reason && `: ${p.reason}`}</p>
+      {p.counterexample && <p className="bad">{p.counterexample.message}</p>}
+    </>
+  );
+}

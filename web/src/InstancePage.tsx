@@ -1,0 +1,59 @@
+// One instance: its state, what it carries, prints and tells; a capture; to another node.
+import { useParams } from "@tanstack/react-router";
+import { useEffect, useRef, useState } from "react";
+import { lines, nameOf, send } from "./api";
+import { useList, useNotifications, useTraffic } from "./live";
+import { NotificationList } from "./NotificationsPage";
+import { Plot } from "./Plot";
+import { Dropped, Failure, packets, State, useAction } from "./parts";
+
+export function InstancePage() {
+  const { tenant, name } = useParams({ strict: false }) as { tenant: string; name: string };
+  const { items, loading } = useList("instances");
+  const { items: nodes } = useList("nodes");
+  const { items: events } = useList("events");
+  const traffic = useTraffic();
+  const told = useNotifications(name);
+  const [to, setTo] = useState("");
+  const { run, busy, failure } = useAction();
+  const full = `${tenant}/${name}`;
+  const i = items.find((x) => nameOf(x) === full);
+  if (!i) return <p className="page">{loading ? "Loading…" : `There is no instance ${full} any more: another one has taken its place, or its chain is gone.`}</p>;
+  const now = traffic[traffic.length - 1]?.instances[full];
+  return (
+    <div className="page">
+      <h1>Instance {full} <State of={i.status?.state} /></h1>
+      <p>Of {i.spec.deployment} on node {i.spec.node}; restarts: {i.status?.restarts ?? 0}. {i.status?.message}</p>
+      <Plot title="What it is given" of={traffic.map((t) => [t.time, t.instances[full]?.bits ?? 0])} />
+      <p>{packets(now?.packets)} <Dropped of={now} /></p>
+      <div className="actions">
+        <a className="button" download={`${name}.pcapng`} href={`/v1/capture?instance=${encodeURIComponent(full)}&count=1000`}>Capture 1,000 packets</a>
+        <label>Move to <select value={to} onChange={(e) => setTo(e.target.value)}><option value="">the least loaded node</option>
+          {nodes.filter((n) => n.metadata.name !== i.spec.node).map((n) => <option key={n.metadata.name}>{n.metadata.name}</option>)}</select></label>
+        <button disabled={busy} onClick={() => run(() => send("POST", `/v1/instances/${full}/move`, { to }))}>Move</button>
+      </div>
+      <Failure of={failure} />
+      <h2>Notifications</h2>
+      <NotificationList of={told} />
+      <h2>What it prints</h2>
+      <Log of={full} />
+      <h2>What happened to it</h2>
+      <ul>{events.filter((e) => (e.spec.about as string)?.endsWith(full)).slice(-20).reverse().map((e) => (
+        <li key={e.metadata.name} className={e.spec.warning ? "bad" : ""}>{new Date(e.spec.time).toLocaleString()} {e.spec.reason}: {e.spec.message}</li>))}</ul>
+    </div>
+  );
+}
+
+function Log({ of }: { of: string }) {
+  const [log, setLog] = useState<string[]>([]);
+  const end = useRef<HTMLPreElement>(null);
+  useEffect(() => {
+    const stop = new AbortController();
+    setLog([]);
+    lines<string>(`/v1/instances/${of}/logs?tail=200&follow=true`, stop.signal, (l) => setLog((old) => [...old.slice(-999), l]), (t) => t)
+      .catch((e) => { if (!stop.signal.aborted) setLog((old) => [...old, String(e)]); });
+    return () => stop.abort();
+  }, [of]);
+  useEffect(() => { end.current?.scrollTo(0, end.current.scrollHeight); }, [log]);
+  return <pre ref={end} className="log" tabIndex={0} aria-label="Output">{log.length ? log.join("\n") : "(nothing yet)"}</pre>;
+}
