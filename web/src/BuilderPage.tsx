@@ -38,10 +38,12 @@ export function BuilderPage() {
     } catch (e) { return [undefined, String(e)]; }
   }, [text]);
 
+  const through: Element[] = Array.isArray(chain?.spec?.through) ? chain.spec.through : [];
+
   useEffect(() => { // as one types, a moment after
     setTried(undefined);
     setRefused(undefined);
-    if (!chain) return;
+    if (!chain || !through.length) return;
     let stale = false;
     const t = setTimeout(async () => {
       try {
@@ -53,7 +55,6 @@ export function BuilderPage() {
   }, [text]);
 
   const edit = (spec: object) => setText(stringify({ ...chain, spec: { ...chain.spec, ...spec } }));
-  const through: Element[] = Array.isArray(chain?.spec?.through) ? chain.spec.through : [];
   const setElement = (i: number, e: Element | undefined) =>
     edit({ through: e ? through.map((x, k) => (k === i ? e : x)) : through.filter((_, k) => k !== i) });
   const move = (i: number, to: number) => {
@@ -117,7 +118,7 @@ export function BuilderPage() {
         {broken && <p className="bad">{broken}</p>}
         <Failure of={refused} />
         {tried && <Differences of={tried} />}
-        {!broken && !tried && !refused && <p>Checking…</p>}
+        {!broken && !tried && !refused && <p>{through.length ? "Checking…" : "Add a function, and it is said here."}</p>}
       </section>
       <div className="actions">
         <button className="main" disabled={busy || !tried} onClick={submit}>Apply</button>

@@ -83,7 +83,7 @@ function Proof({ of }: { of: any }) {
   if (!p) return <p>Not known yet.</p>;
   return (
     <>
-      <p><State of={p.verdict === "proved" ? "active" : "failed"} /> {p.verdict}{p.reason && `: ${p.reason}`}</p>
+      <p><State of={p.verdict} /> {p.reason}</p>
       {p.counterexample && <p className="bad">{p.counterexample.message}</p>}
     </>
   );

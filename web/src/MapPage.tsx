@@ -27,7 +27,7 @@ export function MapPage() {
     <div className="map">
       <aside>
         <h1>Network</h1>
-        <p>{nodes.length} nodes, {instances.length} instances, {chains.items.length} chains</p>
+        <p>{count(nodes.length, "node")}, {count(instances.length, "instance")}, {count(chains.items.length, "chain")}</p>
         {wrong.length > 0 && (
           <section className="wrong" aria-label="What is wrong">
             <h2>What is wrong</h2>
@@ -63,6 +63,8 @@ export function MapPage() {
     </div>
   );
 }
+
+const count = (n: number, what: string) => `${n} ${what}${n === 1 ? "" : "s"}`;
 
 /** sum is what instances of a chain drop. */
 function sum(chain: Item, instances: Item[], now?: Traffic) {

@@ -38,8 +38,8 @@ export function Dropped({ of }: { of?: Carried }) {
 }
 
 export function State({ of }: { of?: string }) {
-  const good = of === "ready" || of === "active";
-  return <span className={"state " + (good ? "good" : of === "failed" || of === "unready" ? "bad" : "wait")}>{of || "unknown"}</span>;
+  const good = of === "ready" || of === "active" || of === "proved";
+  return <span className={"state " + (good ? "good" : of === "failed" || of === "unready" || of === "refuted" ? "bad" : "wait")}>{of || "unknown"}</span>;
 }
 
 export function Conditions({ of }: { of: Item }) {
