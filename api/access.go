@@ -33,7 +33,8 @@ func accesses() map[string]access {
 		"create-token": {verb: verbTokens}, "list-tokens": {verb: verbTokens}, "delete-token": {verb: verbTokens},
 		"revoke": {verb: verbRevoke}, "push-metric": {verbWrite, onpath.KindChain}, "accept-node": {verbWrite, onpath.KindNode},
 		"move-instance": {verbMove, onpath.KindInstance}, "capacity": {verb: verbPool},
-		"account": {verb: verbAccount}, "invoice": {verb: verbAccount}, "credit": {verb: verbMoney}, "check-ledger": {verb: verbMoney},
+		"account": {verb: verbAccount}, "invoice": {verb: verbAccount},
+		"credit": {verb: verbMoney}, "check-ledger": {verb: verbMoney},
 	}
 }
 

@@ -17,7 +17,8 @@ const (
 // notifications sends what functions told their owners. A user sees those of his tenant.
 func (s *Server) notifications(w http.ResponseWriter, r *http.Request) error {
 	q := query(r, "tenant", "instance", "limit", "follow")
-	f := onpath.NotificationFilter{Tenant: q.Get("tenant"), Instance: q.Get("instance"), Limit: q.integer("limit", defaultNotifications)}
+	f := onpath.NotificationFilter{Tenant: q.Get("tenant"), Instance: q.Get("instance")}
+	f.Limit = q.integer("limit", defaultNotifications)
 	follow := q.boolean("follow")
 	switch {
 	case q.err != nil:

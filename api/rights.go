@@ -47,7 +47,8 @@ const (
 
 // ofTenant are the verbs that a tenant's users have for what is the tenant's.
 var ofTenant = map[verb]bool{
-	verbRead: true, verbList: true, verbWrite: true, verbDelete: true, verbApply: true, verbWatch: true, verbTrace: true, verbVerify: true,
+	verbRead: true, verbList: true, verbWatch: true, verbWrite: true, verbDelete: true, verbApply: true,
+	verbTrace: true, verbVerify: true,
 	verbAccount: true, verbConfirm: true, verbLogs: true, verbNotifications: true, verbTraffic: true, verbExec: true,
 	verbCapture: true, verbFlows: true,
 	verbPull: true, verbPush: true,
