@@ -19,9 +19,9 @@ func newMan(*global) *cobra.Command {
 				return badUsage("%w", err)
 			}
 			root := c.Root()
-			root.DisableAutoGenTag = true // the same sources give the same pages
-			// The date is $SOURCE_DATE_EPOCH.
-			head := &doc.GenManHeader{Section: "1", Manual: "onpath", Source: "onpath " + versionString()}
+			// the same sources give the same pages
+			root.DisableAutoGenTag = true
+			head := &doc.GenManHeader{Section: "1", Manual: "onpath", Source: "onpath " + versionString()} // date: $SOURCE_DATE_EPOCH
 			if err := doc.GenManTree(root, head, args[0]); err != nil {
 				return fmt.Errorf("man pages: %w", err)
 			}
