@@ -20,6 +20,8 @@ type LocalState struct {
 	// Exempt stand before the rules of the edge, if an uplink carries the machine's own
 	// traffic.
 	Exempt []Rule
+	// Leases are those that the node has admitted.
+	Leases []LocalLease
 }
 
 // LocalVport is how a vport of this node is.
@@ -36,9 +38,11 @@ type PeerState struct {
 
 // Effective is the plan's data path as the node can carry it now: without instance vports
 // that have no device, which missing names; closed where an instance, or another node's,
-// does not take packets; without uplinks that cannot be used. The plan is not changed, and
-// shares with the result what is the same.
+// does not take packets; without uplinks that cannot be used; with the node's own leases,
+// whose vports are never missing. The plan is not changed, and shares with the result what
+// is the same.
 func Effective(plan *NodePlan, l *LocalState) (c *DatapathConfig, missing []VportID) {
+	plan = plan.WithLeases(l.Leases)
 	all := plan.Datapath // slices are replaced below, never written
 	choice := all.Choice()
 	all.Vports, all.Functions = nil, slices.Clone(all.Functions)
@@ -52,7 +56,9 @@ func Effective(plan *NodePlan, l *LocalState) (c *DatapathConfig, missing []Vpor
 		case VportInstance:
 			if !l.Vports[v.ID].Wired {
 				gone[v.ID] = true
-				missing = append(missing, v.ID)
+				if !plan.leases(v.ID) {
+					missing = append(missing, v.ID)
+				}
 				continue
 			}
 			v.State = localState(&plan.Datapath, v.State, l.Vports[v.ID].Open)

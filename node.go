@@ -24,6 +24,9 @@ type NodeSpec struct {
 	Uplinks  []Uplink `json:"uplinks,omitempty"`
 	// Capacity limits what instances may use; default is what the node reports.
 	Capacity Resources `json:"capacity,omitzero"`
+	// Leases lets publishers have modules installed here by messages on the way of their
+	// users' traffic. Absent: such messages are forwarded like others.
+	Leases *LeasesSpec `json:"leases,omitempty"`
 }
 
 // Underlay is the network that carries tunnels and control, never an uplink. Tunnels are
@@ -129,7 +132,9 @@ type NodeStatus struct {
 	// devices, but loopback's and link-local ones.
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 	// Edge is the vport of all uplinks together; 0 without uplinks.
-	Edge       VportID     `json:"edge,omitempty"`
+	Edge VportID `json:"edge,omitempty"`
+	// Leases are the ids that are reserved for leases.
+	Leases     []LeaseSlot `json:"leases,omitempty"`
 	Conditions []Condition `json:"conditions,omitempty"`
 }
 

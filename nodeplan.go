@@ -21,6 +21,8 @@ type NodePlan struct {
 	Datapath DatapathConfig `json:"datapath"`
 	// Measure is what the node measures and answers; nil: nothing.
 	Measure *MeasurePlan `json:"measure,omitempty"`
+	// Leases is what the node may admit by itself; nil: nothing.
+	Leases *LeasePlan `json:"leases,omitempty"`
 }
 
 // InstancePlan is one instance to run, with everything the node needs for it.

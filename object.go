@@ -33,6 +33,7 @@ const (
 	KindMeasurement Kind = "Measurement"
 	KindAccelerator Kind = "Accelerator"
 	KindInstance    Kind = "Instance"
+	KindLease       Kind = "Lease"
 	KindEvent       Kind = "Event"
 	KindPriceList   Kind = "PriceList"
 	KindReservation Kind = "Reservation"
@@ -42,7 +43,7 @@ const (
 // object only names objects of its own or an earlier kind.
 func Kinds() []Kind {
 	return []Kind{KindTenant, KindCloudlet, KindNode, KindPriceList, KindReservation, KindHosts, KindFunction,
-		KindDeployment, KindChain, KindMeasurement, KindAccelerator, KindInstance, KindEvent}
+		KindDeployment, KindChain, KindMeasurement, KindAccelerator, KindInstance, KindLease, KindEvent}
 }
 
 // Tenanted reports whether objects of kind k belong to a tenant; the others
@@ -57,7 +58,7 @@ func (k Kind) Tenanted() bool {
 }
 
 // ReadOnly reports whether only onpath itself writes objects of kind k.
-func (k Kind) ReadOnly() bool { return k == KindInstance || k == KindEvent }
+func (k Kind) ReadOnly() bool { return k == KindInstance || k == KindLease || k == KindEvent }
 
 // Plural is the lower-case plural used in URLs and accepted by the CLI
 // ("chains"; Hosts stays "hosts").
@@ -168,6 +169,8 @@ func New(k Kind) (Object, error) {
 		return &Accelerator{TypeMeta: t}, nil
 	case KindInstance:
 		return &Instance{TypeMeta: t}, nil
+	case KindLease:
+		return &Lease{TypeMeta: t}, nil
 	case KindEvent:
 		return &Event{TypeMeta: t}, nil
 	case KindPriceList:

@@ -42,6 +42,8 @@ type NodeReport struct {
 	// Distances are what the plan's targets measured last, by name. A value stays as it is
 	// until it has changed by the target's threshold.
 	Distances []Distance `json:"distances,omitempty"`
+	// Leases are those in force, in order of arrival.
+	Leases []LeaseReport `json:"leases,omitempty"`
 	// Counters since the last report are not here; see the session's operations.
 }
 

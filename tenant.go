@@ -32,6 +32,10 @@ type TenantSpec struct {
 	// spec.scaling.metric.url: the server asks them from where it stands. Empty: none,
 	// but for tenant operator.
 	MetricSources []string `json:"metricSources,omitempty"`
+	// Keys are Ed25519 keys, in base64, by which the tenant signs signalling messages: who
+	// has one may have modules installed on nodes with spec.leases, for traffic that the
+	// tenant may select.
+	Keys []PublicKey `json:"keys,omitempty"`
 }
 
 // Meta implements Object.

@@ -37,6 +37,7 @@ func (t *Tenant) Validate() error {
 		v.add("spec.addresses", "take it out", "tenant %s may select any traffic", OperatorTenant)
 	}
 	t.Spec.Addresses = v.prefixes("spec.addresses", t.Spec.Addresses)
+	v.number("spec.keys", len(t.Spec.Keys), 0, 16)
 	for i, s := range t.Spec.MetricSources {
 		v.metricSource(index("spec.metricSources", i), s)
 	}
@@ -74,6 +75,7 @@ func (n *Node) Validate() error {
 	v.underlay(&s.Underlay)
 	v.uplinks(s.Uplinks)
 	v.resources("spec.capacity", s.Capacity)
+	v.leases(s)
 	return v.err()
 }
 

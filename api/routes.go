@@ -47,6 +47,7 @@ func (s *Server) routes() {
 	registerObjects[*onpath.Measurement](s, onpath.KindMeasurement)
 	registerObjects[*onpath.Accelerator](s, onpath.KindAccelerator)
 	registerObjects[*onpath.Instance](s, onpath.KindInstance)
+	registerObjects[*onpath.Lease](s, onpath.KindLease)
 	registerObjects[*onpath.Event](s, onpath.KindEvent)
 	registerObjects[*onpath.PriceList](s, onpath.KindPriceList)
 	registerObjects[*onpath.Reservation](s, onpath.KindReservation)
@@ -90,6 +91,8 @@ func readOnly(k onpath.Key) error {
 	switch k.Kind {
 	case onpath.KindInstance:
 		e.Message, e.Remedy = "instances are made by onpath", "scale or delete its deployment, or the chain whose short form made that"
+	case onpath.KindLease:
+		e.Remedy = "they end with their time, or by onpath signal remove"
 	case onpath.KindEvent:
 		e.Remedy = "the oldest go by themselves"
 	}

@@ -56,6 +56,9 @@ func (c *Controller) used(changes []onpath.Change) {
 			vports[o.Spec.Vport], vports[o.Spec.Back] = true, true
 		case *onpath.Node:
 			vports[o.Status.Edge] = true
+			for _, s := range o.Status.Leases {
+				vports[s.Vport], paths[s.Path] = true, true
+			}
 		case *onpath.Chain:
 			paths[o.Status.Path] = true
 		}
@@ -110,8 +113,13 @@ func (c *Controller) eachPlan(do func(*onpath.NodePlan)) {
 func (c *Controller) pathsInUse() map[uint64]bool {
 	used := map[uint64]bool{}
 	for _, o := range c.mirror.objects {
-		if ch, ok := o.(*onpath.Chain); ok {
-			used[uint64(ch.Status.Path)] = true
+		switch o := o.(type) {
+		case *onpath.Chain:
+			used[uint64(o.Status.Path)] = true
+		case *onpath.Node:
+			for _, s := range o.Status.Leases {
+				used[uint64(s.Path)] = true
+			}
 		}
 	}
 	c.eachPlan(func(p *onpath.NodePlan) {
@@ -134,6 +142,9 @@ func (c *Controller) vportsInUse() map[uint64]bool {
 			used[uint64(o.Spec.Vport)], used[uint64(o.Spec.Back)] = true, true
 		case *onpath.Node:
 			used[uint64(o.Status.Edge)] = true
+			for _, s := range o.Status.Leases {
+				used[uint64(s.Vport)] = true
+			}
 		}
 	}
 	c.eachPlan(func(p *onpath.NodePlan) {

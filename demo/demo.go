@@ -46,8 +46,8 @@ type Figures interface {
 // All lists the demonstrations; the first is shown where none is named. Each has a
 // file of its own.
 func All() []Demonstration {
-	return []Demonstration{chainDemonstration(), moduleDemonstration(), reserveDemonstration(), scaleDemonstration(),
-		accelerateDemonstration(), attachDemonstration()}
+	return []Demonstration{chainDemonstration(), moduleDemonstration(), signalDemonstration(), reserveDemonstration(),
+		scaleDemonstration(), accelerateDemonstration(), attachDemonstration()}
 }
 
 // Options of a demonstration.

@@ -89,6 +89,8 @@ type Agent struct {
 	faults   *faults
 	meters   meters
 	prepared map[string]bool // functions that are being made ready or are, by hash
+	leases   *leases
+	signal   *signaller
 
 	wirer   wirer
 	started time.Time
@@ -166,6 +168,7 @@ func New(o Options) (*Agent, error) {
 	a.detector = newDetector(a.shared, func() { a.apply.kick(false) })
 	a.echo, a.faults = &echo{shared: a.shared}, &faults{a: a}
 	a.machine = newMachine(a.shared, a)
+	a.leases, a.signal = &leases{a: a, changed: make(chan struct{}, 1)}, newSignaller(a)
 	a.applyTime = newApplyTime()
 	a.meters.file, a.meters.all = a.state.meterFile(), map[string]*meter{}
 	return a, nil
@@ -212,6 +215,9 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	defer a.notifier.close()
+	if err := a.leases.restore(); err != nil {
+		a.log.Error("leases end now, for what is known of them cannot be read", "err", err)
+	}
 	a.adoptAll(ctx)
 	if saved != nil {
 		a.restore(saved)
@@ -231,6 +237,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.goDo(a.retryPlan)
 	a.goDo(a.countLoop)
 	a.goDo(a.meterLoop)
+	a.goDo(a.leases.watch)
+	a.goDo(a.signal.run)
 	a.faults.resume()
 	a.tasks.Go(func() { a.reportLoop(ctx) })
 	a.awaitWiring(ctx)
@@ -304,7 +312,7 @@ func (a *Agent) reconcile() {
 		return
 	}
 	want := map[string]onpath.InstancePlan{}
-	for _, p := range a.plan.Instances {
+	for _, p := range a.joined().Instances {
 		want[instanceID(a.opt.Name, p)] = p
 	}
 	for id, in := range a.instances {

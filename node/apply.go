@@ -223,7 +223,7 @@ func (a *Agent) plans() (want, fallback *onpath.NodePlan) {
 func (a *Agent) namesVport(v onpath.VportID) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.plan != nil && slices.ContainsFunc(a.plan.Datapath.Vports, func(o onpath.Vport) bool {
+	return a.plan != nil && slices.ContainsFunc(a.joined().Datapath.Vports, func(o onpath.Vport) bool {
 		return o.ID == v && o.Kind != onpath.VportRemote
 	})
 }
@@ -236,7 +236,8 @@ func (a *Agent) config(plan *onpath.NodePlan) (c *onpath.DatapathConfig, missing
 	defer a.mu.Unlock()
 	l := onpath.LocalState{
 		Vports: map[onpath.VportID]onpath.LocalVport{}, RefusedUplinks: map[string]bool{},
-		Peers: a.detector.peerStates(plan.Datapath.Peers), Exempt: exemptions(plan.Datapath.Underlay, m.addresses, a.control),
+		Leases: a.leases.held,
+		Peers:  a.detector.peerStates(plan.Datapath.Peers), Exempt: exemptions(plan.Datapath.Underlay, m.addresses, a.control),
 	}
 	for _, in := range a.instances {
 		for _, v := range wiringOf(in.id, in.plan).vports() {

@@ -157,7 +157,7 @@ func (in *instance) obtain(ctx context.Context) onpath.Process {
 func (in *instance) named() bool {
 	in.a.mu.Lock()
 	defer in.a.mu.Unlock()
-	return in.a.plan != nil && slices.ContainsFunc(in.a.plan.Instances, func(p onpath.InstancePlan) bool {
+	return in.a.plan != nil && slices.ContainsFunc(in.a.joined().Instances, func(p onpath.InstancePlan) bool {
 		return instanceID(in.a.opt.Name, p) == in.id
 	})
 }
@@ -371,6 +371,9 @@ func (a *Agent) forget(in *instance) {
 		return
 	}
 	now := a.clock.Now()
+	if isLease(&in.plan) { // no server asked for it
+		return
+	}
 	a.stopped = append(a.stopped, stoppedReport{until: now.Add(stoppedFor), report: onpath.InstanceReport{
 		Name: in.plan.Name, Tenant: in.plan.Tenant, State: onpath.InstanceStopped, Restarts: in.restarts, Since: now,
 	}})

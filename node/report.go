@@ -36,7 +36,7 @@ func (a *Agent) reportLoop(ctx context.Context) {
 
 // Report is the state of everything now.
 func (a *Agent) Report() onpath.NodeReport {
-	inForce, m := a.apply.inForce(), a.machine.current()
+	inForce, m, leases := a.apply.inForce(), a.machine.current(), a.leases.reports()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	r := onpath.NodeReport{
@@ -46,10 +46,14 @@ func (a *Agent) Report() onpath.NodeReport {
 		Blocks:    a.opt.Blocks,
 		Addresses: m.addresses, Conditions: slices.Clone(m.conditions), Paths: a.countedPaths(),
 		Unreachable: unreachable(a.plan, a.detector, a.echo), Distances: a.measuring.distances(),
+		Leases: leases,
 	}
 	named := map[string]bool{}
 	for _, in := range a.instances {
 		name := in.plan.Tenant + "/" + in.plan.Name
+		if isLease(&in.plan) {
+			continue
+		}
 		if in.leaving && a.plannedName(in.plan) {
 			continue // a successor of the same name speaks for it
 		}

@@ -135,6 +135,8 @@ func (a *Agent) setPlan(ctx context.Context, p *onpath.NodePlan, again *refusal)
 	a.prepareAhead(p.Prepare)
 	a.log.Info("new plan", "generation", p.Generation, "instances", len(p.Instances), "vports", len(p.Datapath.Vports))
 	a.apply.kick(false)
+	kick(a.leases.changed)
+	kick(a.signal.wanted)
 	a.measuring.set(p.Measure, p.Datapath.Underlay.Address)
 	kick(a.report)
 	return nil

@@ -172,6 +172,7 @@ func (b *builder) plan() *onpath.NodePlan {
 	slices.SortFunc(d.Paths, func(x, y onpath.Path) int { return cmp.Compare(x.ID, y.ID) })
 	d.Tenants = b.w.limits(d)
 	p.Measure = measure(b.w.world, b.n)
+	p.Leases, d.Punt = b.leases()
 	return p
 }
 

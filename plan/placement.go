@@ -256,6 +256,13 @@ func (w *rollout) addresses(pools []netip.Prefix, number uint64) (out []netip.Pr
 		for _, i := range w.instances {
 			w.occupy(i.obj)
 		}
+		for _, n := range w.nodeOrder {
+			for _, s := range n.obj.Status.Leases {
+				for _, a := range s.Addresses {
+					w.inUse[a.Addr()] = true
+				}
+			}
+		}
 	}
 	for _, pool := range pools {
 		a, ok := free(pool, number, w.inUse)

@@ -29,7 +29,7 @@ func newDemo(*global) *cobra.Command {
 		c.AddCommand(one)
 	}
 	c.AddCommand(newDemoOrigin(), newDemoLoad(), newDemoProbe(), newDemoStats(), newDemoNumbers(), newDemoEcho(),
-		newDemoDatagrams(), newDemoInspect(), newDemoSend(), newDemoReceive())
+		newDemoDatagrams(), newDemoFiles(), newDemoCollect(), newDemoInspect(), newDemoSend(), newDemoReceive())
 	return c
 }
 
@@ -113,6 +113,22 @@ func newDemoDatagrams() *cobra.Command {
 		Use: "datagrams ADDRESS", Short: "Ask an echo server as often as standard input says", Hidden: true, Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			return demo.RunDatagrams(c.Context(), args[0], c.InOrStdin(), c.OutOrStdout())
+		},
+	}
+}
+
+func newDemoFiles() *cobra.Command {
+	return &cobra.Command{
+		Use: "files FOLDER ADDRESS", Short: "Serve files", Hidden: true, Args: cobra.ExactArgs(2),
+		RunE: func(c *cobra.Command, args []string) error { return demo.RunFiles(c.Context(), args[0], args[1]) },
+	}
+}
+
+func newDemoCollect() *cobra.Command {
+	return &cobra.Command{
+		Use: "collect ADDRESS", Short: "Print what NetMonitor counts", Hidden: true, Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			return demo.RunCollect(c.Context(), args[0], c.OutOrStdout())
 		},
 	}
 }

@@ -92,7 +92,7 @@ var commands = []func(*global) *cobra.Command{
 	newDrain, newCordon, newUncordon, newMove, newCapacity, newAccount, newInvoice, newLedger,
 	newToken, newRevoke, newJoin, newLab,
 	newRelay, newUp, newServer, newBackup, newRestore, newNode, newDoctor, newSchema, newVersion, newMan,
-	newImages, newDemo, newBench, newFunction,
+	newImages, newDemo, newBench, newFunction, newSignal,
 }
 
 // newHelp is cobra's own command, which takes any words, with an error for those

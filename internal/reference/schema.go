@@ -29,6 +29,7 @@ var ownForms = map[string]object{
 	"netip.Prefix":   {"type": "string", "examples": []string{"10.255.0.7/24"}},
 	"time.Time":      {"type": "string", "format": "date-time"},
 	"ObjectCode":     {"type": "string", "contentEncoding": "base64"},
+	"PublicKey":      {"type": "string", "contentEncoding": "base64"},
 	"string":         {"type": "string"},
 	"bool":           {"type": "boolean"},
 	"int":            {"type": "integer"},

@@ -2,6 +2,7 @@
 package render
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -60,6 +61,7 @@ var columns = map[onpath.Kind][]string{
 	onpath.KindMeasurement: {"TENANT", "NAME", "NODES", ">EVERY", ">AGE"},
 	onpath.KindAccelerator: {"TENANT", "NAME", "ORIGINS", "BETWEEN", "STATE", ">AGE", "MESSAGE"},
 	onpath.KindInstance:    {"TENANT", "NAME", "NODE", "STATE", ">RESTARTS", ">AGE", "MESSAGE"},
+	onpath.KindLease:       {"TENANT", "NAME", "NODE", "PUBLISHER", "MODULE", "STATE", "TAKES", ">LEFT", ">AGE", "MESSAGE"},
 	onpath.KindEvent:       {">AGE", ">COUNT", "ABOUT", "NODE", "REASON", "MESSAGE"},
 }
 
@@ -112,6 +114,10 @@ func row(o onpath.Object, now time.Time) []string {
 			state += ", draining"
 		}
 		return []string{m.Tenant, m.Name, o.Spec.Node, state, strconv.Itoa(o.Status.Restarts), age, o.Status.Message}
+	case *onpath.Lease:
+		left := max(o.Spec.Until.Sub(now), 0).Round(time.Second).String()
+		return []string{m.Tenant, m.Name, o.Spec.Node, o.Spec.Publisher, o.Spec.Module, string(o.Status.State), leaseTakes(o), left, age,
+			o.Status.Message}
 	case *onpath.Event:
 		s := o.Spec
 		reason := s.Reason
@@ -302,4 +308,17 @@ func newFlows(t *onpath.Tenant) string {
 		return "no limit"
 	}
 	return strconv.Itoa(n) + "/s"
+}
+
+// leaseTakes is which packets a leased module is given.
+func leaseTakes(l *onpath.Lease) string {
+	var to []string
+	for _, p := range l.Spec.To {
+		to = append(to, p.String())
+	}
+	words := cmp.Or(string(l.Spec.Protocol), "all") + " " + strings.Join(to, ",")
+	if l.Spec.Port != 0 {
+		words += ":" + strconv.Itoa(int(l.Spec.Port))
+	}
+	return words
 }

@@ -22,6 +22,7 @@ var moreColumns = map[onpath.Kind][]string{
 	onpath.KindMeasurement: {">CHANGE"},
 	onpath.KindAccelerator: {"INGRESS", "CONGESTION"},
 	onpath.KindInstance:    {"DEPLOYMENT", ">VPORT", "ADDRESSES"},
+	onpath.KindLease:       {"USER", "URL", "SHA256"},
 }
 
 // moreCells are the cells of those columns.
@@ -63,6 +64,8 @@ func moreCells(o onpath.Object) []string {
 			addresses = append(addresses, a.Addr().String())
 		}
 		return []string{o.Spec.Deployment, vports, strings.Join(addresses, ",")}
+	case *onpath.Lease:
+		return []string{o.Spec.User, o.Spec.URL, o.Spec.SHA256}
 	}
 	return nil
 }

@@ -2,9 +2,12 @@ package gist
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"io"
+	"maps"
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -237,7 +240,8 @@ func (e *Endpoint) data(k Key, r *route, payload []byte) []Output {
 
 // Tick does what is due at now.
 func (e *Endpoint) Tick(now time.Time) (out []Output) {
-	for k, r := range e.routes {
+	for _, k := range Sorted(e.routes) {
+		r := e.routes[k]
 		d := &r.down
 		if d.phase != idle && !now.Before(d.until) {
 			switch {
@@ -261,6 +265,13 @@ func (e *Endpoint) Tick(now time.Time) (out []Output) {
 		}
 	}
 	return out
+}
+
+// Sorted are the keys of a map in an order of their own, so that runs can be repeated.
+func Sorted[V any](m map[Key]V) []Key {
+	return slices.SortedFunc(maps.Keys(m), func(a, b Key) int {
+		return cmp.Or(bytes.Compare(a.Session[:], b.Session[:]), a.Flow.Destination.Compare(b.Flow.Destination))
+	})
 }
 
 // Due is when Tick has something to do; zero: not before something comes.
@@ -287,7 +298,8 @@ func (e *Endpoint) Unreachable(now time.Time, to netip.AddrPort, quoted []byte) 
 	if to.Port() != Port {
 		return nil
 	}
-	for k, r := range e.routes {
+	for _, k := range Sorted(e.routes) {
+		r := e.routes[k]
 		if r.down.phase == asking && k.Flow.Destination == to.Addr() && bytes.Contains(quoted, k.Session[:]) {
 			out = append(out, e.isLast(now, k, r)...)
 		}

@@ -27,6 +27,8 @@ type Output struct {
 type Ask struct {
 	Key     gist.Key
 	Message *Message
+	// Refused: it was answered already, and this is why.
+	Refused *Refusal
 }
 
 // Node is what an onpath node does with signalling messages.
@@ -87,9 +89,10 @@ func (n *Node) Due() time.Time {
 // Tick does what is due at now.
 func (n *Node) Tick(now time.Time) []Output {
 	out := n.follow(now, n.gist.Tick(now))
-	for k, s := range n.sessions {
+	for _, k := range gist.Sorted(n.sessions) {
+		s := n.sessions[k]
 		switch {
-		case now.Before(s.until):
+		case s == nil, now.Before(s.until):
 		case s.answer != nil || s.of != nil:
 			delete(n.sessions, k)
 		default:
@@ -142,7 +145,7 @@ func (n *Node) request(now time.Time, d *gist.Delivery) []Output {
 			{Node: n.name, State: Refused, Reason: r.Reason, Words: r.Words}}})
 	}
 	if r := n.trust(now, d.Key, m); r != nil {
-		return append(refuse(r), Output{Ask: &Ask{Message: m}}) // for the event
+		return append(refuse(r), Output{Ask: &Ask{Message: m, Refused: r}}) // for the event
 	}
 	if len(n.sessions) >= maxSessions {
 		return refuse(&Refusal{"Busy", "too many requests are on their way here"})

@@ -1,0 +1,224 @@
+package onpath
+
+import (
+	"crypto/ed25519"
+	"encoding/base64"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// LeasesSpec is what an operator lends to publishers who ask by signalling on the way of
+// their users' traffic (NetServ §2.1, §3.2). The node decides alone.
+type LeasesSpec struct {
+	// Share is the part of the node's capacity that all leases together may have; default
+	// 10%. Publishers that are no tenants get a tenth of it.
+	Share Percent `json:"share,omitempty"`
+	// Publishers: tenants | any. Tenants sign with a key of their Tenant object. With any,
+	// whoever has a key may ask, for traffic to addresses that it proves by a password
+	// (NetServ §3.2). Default tenants.
+	Publishers Publishers `json:"publishers,omitempty"`
+	// Ports are those that a request may ask for. Default all.
+	Ports []PortRange `json:"ports,omitempty"`
+	// DryRun: requests are checked and answered, and nothing is installed.
+	DryRun bool `json:"dryRun,omitempty"`
+}
+
+// Publishers says who may ask for leases.
+type Publishers string
+
+// The groups of publishers.
+const (
+	PublisherTenants Publishers = "tenants"
+	PublisherAny     Publishers = "any"
+)
+
+// DefaultLeaseShare is LeasesSpec.Share where it is 0.
+const DefaultLeaseShare = Percent(0.1)
+
+// PublicKey is an Ed25519 key; as text it is base64.
+type PublicKey []byte
+
+// MarshalText implements encoding.TextMarshaler.
+func (k PublicKey) MarshalText() ([]byte, error) { return base64.StdEncoding.AppendEncode(nil, k), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (k *PublicKey) UnmarshalText(b []byte) error {
+	out, err := base64.StdEncoding.AppendDecode(nil, b)
+	if err != nil || len(out) != ed25519.PublicKeySize {
+		return fmt.Errorf("%q is no Ed25519 key in base64; onpath signal key prints one", b)
+	}
+	*k = out
+	return nil
+}
+
+// LeaseSlots is how many publishers may have leases on a node at once.
+const LeaseSlots = 8
+
+// MaxLeaseTTL is the longest time of a lease; a further request prolongs it.
+const MaxLeaseTTL = 24 * time.Hour
+
+// LeaseResources is what one leased module counts for.
+var LeaseResources = Resources{CPU: 200, Memory: 32 << 20}
+
+// LeasePlan is what a node needs to admit leases by itself, also without a server.
+type LeasePlan struct {
+	LeasesSpec
+	Slots      []LeaseSlot `json:"slots"`
+	Publishers []Publisher `json:"publishers,omitempty"` // by tenant
+}
+
+// LeaseSlot are ids and addresses for one publisher's engine, reserved for the node.
+type LeaseSlot struct {
+	Vport     VportID        `json:"vport"`
+	Path      PathID         `json:"path"`
+	Addresses []netip.Prefix `json:"addresses,omitempty"`
+}
+
+// Publisher is a tenant that has keys.
+type Publisher struct {
+	Tenant string      `json:"tenant"`
+	Keys   []PublicKey `json:"keys"`
+	// Addresses are those whose traffic it may select; nil: any.
+	Addresses []Prefix `json:"addresses,omitempty"`
+	MaxFlows  int      `json:"maxFlows,omitempty"`
+}
+
+// Lease is a module that a publisher had installed on a node by a signed message. The node
+// reports it, and onpath writes it.
+type Lease struct {
+	TypeMeta
+	Metadata Metadata    `json:"metadata"` // tenant: the publisher's; operator, if that is none
+	Spec     LeaseSpec   `json:"spec"`
+	Status   LeaseStatus `json:"status,omitzero"`
+}
+
+// LeaseSpec is what was asked for and admitted.
+type LeaseSpec struct {
+	Node string `json:"node"`
+	// Publisher is the tenant, or a name made of the key of one that is none.
+	Publisher string `json:"publisher"`
+	Known     bool   `json:"known,omitempty"` // it is a tenant
+	Module    string `json:"module"`
+	URL       string `json:"url"`
+	SHA256    string `json:"sha256"`
+	User      string `json:"user,omitempty"`
+	// Packets to and from To, by protocol and the port at that end; zero: all.
+	To         []Prefix  `json:"to"`
+	Protocol   Protocol  `json:"protocol,omitempty"`
+	Port       uint16    `json:"port,omitempty"`
+	Properties []string  `json:"properties,omitempty"`
+	Since      time.Time `json:"since"`
+	Until      time.Time `json:"until"`
+}
+
+// LeaseStatus is how the module is.
+type LeaseStatus struct {
+	State   InstanceState `json:"state,omitempty"`
+	Message string        `json:"message,omitempty"`
+}
+
+// LeaseReport is one lease as its node sees it.
+type LeaseReport struct {
+	Name string `json:"name"` // unique on all nodes
+	LeaseSpec
+	LeaseStatus
+}
+
+// Meta implements Object.
+func (l *Lease) Meta() *Metadata { return &l.Metadata }
+
+// ObjectKind implements Object.
+func (l *Lease) ObjectKind() Kind { return KindLease }
+
+// Validate implements Object.
+func (l *Lease) Validate() error { return begin(l, &l.TypeMeta).err() }
+
+// Forward is what the module is given, from users to where To is; Reversed is its answers.
+func (l *LeaseSpec) Forward() Match {
+	m := Match{Protocol: l.protocols()}
+	for _, p := range l.To {
+		m.Dst = append(m.Dst, p.Prefix)
+	}
+	if l.Port != 0 {
+		m.DstPorts = []PortRange{{First: l.Port, Last: l.Port}}
+	}
+	return m
+}
+
+// Reversed is Forward with both ends exchanged.
+func (l *LeaseSpec) Reversed() Match {
+	m := l.Forward()
+	return Match{Protocol: m.Protocol, Src: m.Dst, SrcPorts: m.DstPorts}
+}
+
+func (l *LeaseSpec) protocols() []uint8 {
+	switch l.Protocol {
+	case "tcp":
+		return []uint8{6}
+	case "udp":
+		return []uint8{17}
+	case "icmp":
+		return []uint8{1, 58}
+	}
+	return nil
+}
+
+// Overlaps reports whether some packet matches both.
+func (m *Match) Overlaps(o *Match) bool {
+	return (m.Family == 0 || o.Family == 0 || m.Family == o.Family) &&
+		overlap(m.Protocol, o.Protocol, func(a, b uint8) bool { return a == b }) &&
+		overlap(m.Src, o.Src, netip.Prefix.Overlaps) && overlap(m.Dst, o.Dst, netip.Prefix.Overlaps) &&
+		overlap(m.SrcPorts, o.SrcPorts, PortRange.overlaps) && overlap(m.DstPorts, o.DstPorts, PortRange.overlaps)
+}
+
+func (p PortRange) overlaps(o PortRange) bool { return p.First <= o.Last && o.First <= p.Last }
+
+// overlap reports whether two lists have something in common; an empty one has everything.
+func overlap[T any](a, b []T, both func(T, T) bool) bool {
+	return len(a) == 0 || len(b) == 0 || slices.ContainsFunc(a, func(x T) bool {
+		return slices.ContainsFunc(b, func(y T) bool { return both(x, y) })
+	})
+}
+
+// Selects names the chain of the plan that takes packets of a match, if one does.
+func (c *DatapathConfig) Selects(m *Match) (chain string, ok bool) {
+	for i := range c.Tables {
+		t := &c.Tables[i]
+		if t.ID != ClassifierTable(TierOperator) && t.ID != ClassifierTable(TierTenant) {
+			continue
+		}
+		for j := range t.Rules {
+			if r := &t.Rules[j]; r.Action.Kind != ActionExit && r.Match.Overlaps(m) {
+				return c.chainOf(r.Path), true
+			}
+		}
+	}
+	return "", false
+}
+
+func (c *DatapathConfig) chainOf(id PathID) string {
+	for i := range c.Paths {
+		if c.Paths[i].ID == id {
+			return c.Paths[i].Chain
+		}
+	}
+	return fmt.Sprintf("path %d", id)
+}
+
+func (v *validation) leases(n *NodeSpec) {
+	l := n.Leases
+	if l == nil {
+		return
+	}
+	byDefault(&l.Share, DefaultLeaseShare)
+	if !(l.Share > 0 && l.Share <= 1) {
+		v.add("spec.leases.share", "write a share, such as 10%", "%s is not above 0%% and up to 100%%", l.Share)
+	}
+	enum(v, "spec.leases.publishers", &l.Publishers, PublisherTenants, PublisherTenants, PublisherAny)
+	if !slices.ContainsFunc(n.Uplinks, func(u Uplink) bool { return u.Attach == AttachRouter || u.Attach == AttachArm }) {
+		v.add("spec.leases", "give the node an uplink with attach: router, or take leases out",
+			"signalling messages are only seen at uplinks between which packets are routed")
+	}
+}

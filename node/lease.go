@@ -1,0 +1,272 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/wholefile"
+	"github.com/onpath/onpath/signal/nslp"
+)
+
+// leases are the modules that publishers had installed here by signalling. The node admits
+// them by itself, and they end with their time, also while no server is there.
+type leases struct {
+	a *Agent
+	// one is held while a request is decided on and done: the share is of all together.
+	one sync.Mutex
+	// changed: the end of some lease is due earlier.
+	changed chan struct{}
+	// held is guarded by Agent.mu; replaced, never written.
+	held []onpath.LocalLease
+}
+
+func (s state) leasesFile() string { return filepath.Join(s.dir, "leases.json") }
+
+// restore takes up what an earlier agent had admitted.
+func (l *leases) restore() error {
+	b, err := os.ReadFile(l.a.state.leasesFile())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	var held []onpath.LocalLease
+	if err == nil {
+		err = json.Unmarshal(b, &held)
+	}
+	if err != nil {
+		return fmt.Errorf("read the leases: %w", err)
+	}
+	now := l.a.clock.Now()
+	l.held = slices.DeleteFunc(held, func(o onpath.LocalLease) bool { return !now.Before(o.Until) })
+	return nil
+}
+
+// joined is the wanted plan with the leases. Callers hold Agent.mu.
+func (a *Agent) joined() *onpath.NodePlan {
+	if a.plan == nil {
+		return nil
+	}
+	return a.plan.WithLeases(a.leases.held)
+}
+
+// ground is what is decided from now.
+func (l *leases) ground() *nslp.Ground {
+	m := l.a.machine.current()
+	l.a.mu.Lock()
+	defer l.a.mu.Unlock()
+	g := &nslp.Ground{Capacity: m.capacity, Leases: l.held, Blocks: l.a.opt.Blocks, Node: l.a.opt.Name}
+	if p := l.a.plan; p != nil {
+		g.Plan, g.Datapath = p.Leases, &p.Datapath
+	}
+	return g
+}
+
+// set puts other leases in force, once they are saved.
+func (l *leases) set(held []onpath.LocalLease) error {
+	b, err := json.Marshal(held)
+	if err == nil {
+		err = wholefile.Write(l.a.state.leasesFile(), b, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("save the leases: %w", err)
+	}
+	l.a.mu.Lock()
+	l.held = held
+	l.a.reconcile()
+	l.a.mu.Unlock()
+	l.a.apply.kick(false)
+	kick(l.changed)
+	kick(l.a.report)
+	return nil
+}
+
+// tell is the event of a decision.
+func (l *leases) tell(warning bool, reason, format string, args ...any) {
+	l.a.tell(onpath.NodeEvent{About: l.a.about(), Reason: "Lease" + reason, Message: fmt.Sprintf(format, args...), Warning: warning})
+}
+
+// refused is the answer to a request that is not done.
+func (l *leases) refused(m *nslp.Message, r *nslp.Refusal) nslp.Entry {
+	l.tell(true, r.Reason, "%s of %s is refused: %s", m.Type, cmp.Or(m.Module, "modules"), r.Words)
+	return nslp.Entry{State: nslp.Refused, Reason: r.Reason, Words: r.Words}
+}
+
+// decide does what a request asks for, and answers it.
+func (l *leases) decide(ctx context.Context, m *nslp.Message) nslp.Entry {
+	g := l.ground()
+	if g.Plan == nil {
+		return nslp.Entry{State: nslp.Refused, Reason: "NoLeases", Words: "the node gives no leases any more"}
+	}
+	switch m.Type {
+	case nslp.Setup:
+		return l.setup(ctx, m)
+	case nslp.Remove:
+		return l.remove(m)
+	}
+	name := "" // of one that may not ask for leases: it learns what the node is
+	if p, _, r := g.Publisher(m.Key); r == nil {
+		name = p.Tenant
+	}
+	return g.Report(l.a.clock.Now(), name, func(o *onpath.LocalLease) string { return string(l.status(o).State) })
+}
+
+// setup admits a module, or prolongs its lease.
+func (l *leases) setup(ctx context.Context, m *nslp.Message) nslp.Entry {
+	o, r := l.ground().Admit(l.a.clock.Now(), m)
+	if r == nil {
+		r = l.fetcher().bring(ctx, m, &o)
+	}
+	if r != nil {
+		return l.refused(m, r)
+	}
+	l.one.Lock()
+	defer l.one.Unlock()
+	g := l.ground() // others were decided on meanwhile
+	if g.Plan == nil {
+		return l.refused(m, &nslp.Refusal{Reason: "NoLeases", Words: "the node gives no leases any more"})
+	}
+	again, r := g.Admit(l.a.clock.Now(), m)
+	if r != nil {
+		return l.refused(m, r)
+	}
+	again.Code = o.Code
+	if g.Plan.DryRun {
+		l.tell(false, "DryRun", "SETUP of %s by %s would be done, if policy did not run dry", m.Module, again.Publisher)
+		return nslp.Entry{State: nslp.DryRun}
+	}
+	held, state := slices.Clone(g.Leases), nslp.Installed
+	if at := g.Find(again.Publisher, again.Module); at < 0 {
+		held = append(held, again)
+	} else {
+		if held[at].SHA256 == again.SHA256 {
+			state = nslp.Prolonged
+		}
+		held[at] = again
+	}
+	if err := l.set(held); err != nil {
+		return l.refused(m, &nslp.Refusal{Reason: "Failed", Words: err.Error()})
+	}
+	status := l.await(ctx, &again)
+	l.tell(false, map[string]string{nslp.Installed: "Installed", nslp.Prolonged: "Prolonged"}[state],
+		"module %s of publisher %s stays until %s", again.Module, again.Publisher, again.Until.UTC().Format(time.RFC3339))
+	left := fmt.Sprintf("%s %s %d", again.Module, status.State, int(again.Until.Sub(l.a.clock.Now()).Seconds()))
+	return nslp.Entry{State: state, Words: status.Message, Modules: []string{left}}
+}
+
+// installPatience is how long an answer waits for the engine.
+const installPatience = 3 * time.Second
+
+// await waits until the module runs.
+func (l *leases) await(ctx context.Context, o *onpath.LocalLease) (s onpath.LeaseStatus) {
+	for end := time.Now().Add(installPatience); ctx.Err() == nil && time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+		if s = l.status(o); s.State == onpath.InstanceReady {
+			break
+		}
+	}
+	return s
+}
+
+// status is how the module of a lease is.
+func (l *leases) status(o *onpath.LocalLease) onpath.LeaseStatus {
+	l.a.mu.Lock()
+	defer l.a.mu.Unlock()
+	for _, in := range l.a.instances {
+		if in.plan.Vport != o.Slot.Vport || in.leaving {
+			continue
+		}
+		s := onpath.LeaseStatus{State: in.state, Message: in.why.words}
+		if in.state == onpath.InstanceReady && in.told != in.plan.Spec.Told() {
+			s = onpath.LeaseStatus{State: onpath.InstanceStarting, Message: in.refused}
+		}
+		return s
+	}
+	return onpath.LeaseStatus{State: onpath.InstancePending}
+}
+
+// remove ends a publisher's lease.
+func (l *leases) remove(m *nslp.Message) nslp.Entry {
+	l.one.Lock()
+	defer l.one.Unlock()
+	g := l.ground()
+	p, _, r := g.Publisher(m.Key)
+	if r != nil {
+		return l.refused(m, r)
+	}
+	at := g.Find(p.Tenant, m.Module)
+	if at < 0 {
+		return nslp.Entry{State: nslp.Absent}
+	}
+	if err := l.set(slices.Delete(slices.Clone(g.Leases), at, at+1)); err != nil {
+		return l.refused(m, &nslp.Refusal{Reason: "Failed", Words: err.Error()})
+	}
+	l.tell(false, "Removed", "module %s of publisher %s is removed", m.Module, p.Tenant)
+	return nslp.Entry{State: nslp.Removed}
+}
+
+// prune ends leases whose time is up, and those that a new plan does not allow.
+func (l *leases) prune() {
+	l.one.Lock()
+	defer l.one.Unlock()
+	g, now := l.ground(), l.a.clock.Now()
+	keep, gone := g.Keep()
+	if g.Datapath == nil {
+		keep, gone = g.Leases, nil // no plan yet: nothing is known
+	}
+	for i := 0; i < len(keep); i++ {
+		if o := keep[i]; !now.Before(o.Until) {
+			l.tell(false, "Ended", "the time of module %s of publisher %s is up", o.Module, o.Publisher)
+			keep = slices.Delete(slices.Clone(keep), i, i+1)
+			i--
+		}
+	}
+	for _, o := range gone {
+		l.tell(true, "Withdrawn", "module %s of publisher %s goes: the operator does not allow it any more", o.Module, o.Publisher)
+	}
+	if len(keep) == len(g.Leases) {
+		return
+	}
+	if err := l.set(keep); err != nil {
+		l.a.log.Error("a lease cannot be ended", "err", err)
+	}
+}
+
+// watch ends each lease in time.
+func (l *leases) watch(ctx context.Context) {
+	for {
+		l.prune()
+		wait := time.Hour
+		now := l.a.clock.Now()
+		for _, o := range l.ground().Leases {
+			wait = min(wait, max(o.Until.Sub(now), time.Millisecond))
+		}
+		rings, stop := alarm(ctx, l.a.clock, wait)
+		select {
+		case <-ctx.Done():
+			stop()
+			return
+		case <-l.changed:
+		case <-rings:
+		}
+		stop()
+	}
+}
+
+// reports are the leases for the server.
+func (l *leases) reports() (out []onpath.LeaseReport) {
+	for i, held := 0, l.ground().Leases; i < len(held); i++ {
+		out = append(out, onpath.LeaseReport{Name: held[i].Name, LeaseSpec: held[i].LeaseSpec, LeaseStatus: l.status(&held[i])})
+	}
+	return out
+}
+
+// isLease reports whether an instance is a publisher's engine, which no server planned.
+func isLease(p *onpath.InstancePlan) bool { return p.UID == onpath.LeaseInstance }

@@ -1,0 +1,115 @@
+package plan
+
+import (
+	"net/netip"
+	"reflect"
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+// signalRate is how many signalling packets a second a node's agent is given.
+const signalRate = 2000
+
+// signalling is the signalling application that nodes take part in (RFC 5971 §9: a number
+// for experiments).
+const signalling = 32704
+
+// assignLeases gives nodes that lend to publishers the ids that they then use by themselves.
+func (w *world) assignLeases() {
+	for _, n := range w.nodeOrder {
+		if n.obj.Spec.Leases == nil || len(n.obj.Status.Leases) > 0 || !n.hasEdge() {
+			continue
+		}
+		if w.res.Used.Paths+onpath.LeaseSlots > len(w.IDs.Paths) {
+			w.res.Short.Paths += onpath.LeaseSlots
+			continue
+		}
+		if !w.take(Count{Vports: onpath.LeaseSlots, Addresses: onpath.LeaseSlots}) {
+			continue
+		}
+		u := &w.res.Used
+		next := *current(w, n.obj)
+		for i := range onpath.LeaseSlots {
+			s := onpath.LeaseSlot{
+				Vport: w.IDs.Vports[u.Vports-onpath.LeaseSlots+i],
+				Path:  w.IDs.Paths[u.Paths+i],
+			}
+			for _, pool := range w.set.PrivatePools {
+				a := nth(pool, w.IDs.Addresses[u.Addresses-onpath.LeaseSlots+i])
+				s.Addresses = append(s.Addresses, netip.PrefixFrom(a, pool.Bits()))
+			}
+			next.Status.Leases = append(next.Status.Leases, s)
+		}
+		u.Paths += onpath.LeaseSlots
+		w.update(&next)
+	}
+}
+
+// leases is what the node may admit by itself, and which packets its agent is given for it.
+func (b *builder) leases() (*onpath.LeasePlan, *onpath.Punt) {
+	n := b.n.obj
+	if n.Spec.Leases == nil || len(n.Status.Leases) == 0 || n.Status.Edge == 0 {
+		return nil, nil
+	}
+	p := &onpath.LeasePlan{LeasesSpec: *n.Spec.Leases, Slots: n.Status.Leases, Publishers: b.w.publishers()}
+	return p, &onpath.Punt{NSLPID: signalling, Rate: signalRate}
+}
+
+// publishers are the tenants that have keys, by name, and may select some traffic.
+func (w *world) publishers() (out []onpath.Publisher) {
+	for _, t := range objects[*onpath.Tenant](w.Snapshot) {
+		any := selectsAny(w, t.Metadata.Name)
+		if len(t.Spec.Keys) == 0 || len(t.Spec.Addresses) == 0 && !any {
+			continue
+		}
+		out = append(out, onpath.Publisher{
+			Tenant: t.Metadata.Name, Keys: t.Spec.Keys, Addresses: t.Spec.Addresses, MaxFlows: w.maxFlows(t.Metadata.Name),
+		})
+	}
+	return out
+}
+
+// leaseObjects keeps a Lease object for each lease that a node reports. One of a node that
+// is silent stays until its time is up.
+func (w *world) leaseObjects() {
+	reported := map[onpath.Key]bool{}
+	for _, n := range w.nodeOrder {
+		if n.st == nil || n.st.Report == nil {
+			continue
+		}
+		for i := range n.st.Report.Leases {
+			r := &n.st.Report.Leases[i]
+			k, o := w.leaseOf(n, r)
+			reported[k] = true
+			had, there := lookUp[*onpath.Lease](w, onpath.KindLease, name{k.Tenant, k.Name})
+			switch {
+			case !there:
+				w.res.Own = append(w.res.Own, o)
+			case !reflect.DeepEqual(had.Spec, o.Spec) || had.Status != o.Status:
+				next := *had
+				next.Spec, next.Status = o.Spec, o.Status
+				w.update(&next)
+			}
+		}
+	}
+	for _, l := range objects[*onpath.Lease](w.Snapshot) {
+		k := onpath.KeyOf(l)
+		n := w.nodes[l.Spec.Node]
+		if !reported[k] && (n == nil || n.st != nil && n.st.Report != nil && !n.silent() || w.passed(l.Spec.Until)) {
+			w.res.Delete = append(w.res.Delete, k)
+		}
+	}
+}
+
+func (w *world) leaseOf(n *node, r *onpath.LeaseReport) (onpath.Key, *onpath.Lease) {
+	o := &onpath.Lease{TypeMeta: onpath.TypeMeta{APIVersion: onpath.APIVersion, Kind: onpath.KindLease}}
+	o.Spec, o.Status = r.LeaseSpec, r.LeaseStatus
+	o.Spec.Node = n.name // its own word counts for its own leases alone
+	o.Spec.Since, o.Spec.Until = o.Spec.Since.UTC().Round(time.Millisecond), o.Spec.Until.UTC().Round(time.Millisecond)
+	o.Metadata = onpath.Metadata{Name: r.Name, Tenant: onpath.OperatorTenant, Generation: 1, Created: w.Now.UTC().Round(0)}
+	if _, ok := lookUp[*onpath.Tenant](w, onpath.KindTenant, name{"", r.Publisher}); ok && r.Known {
+		o.Metadata.Tenant = r.Publisher
+	}
+	return onpath.KeyOf(o), o
+}

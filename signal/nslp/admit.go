@@ -1,0 +1,239 @@
+package nslp
+
+import (
+	"bytes"
+	"encoding/hex"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+// Ground is what a node decides from.
+type Ground struct {
+	Plan     *onpath.LeasePlan
+	Datapath *onpath.DatapathConfig // what chains select
+	Capacity onpath.Resources
+	Leases   []onpath.LocalLease
+	Blocks   []string // that are offered here
+	Node     string
+}
+
+// maxProved is how many addresses a password may prove.
+const maxProved = 4
+
+// Publisher is who has signed a request: a tenant, or, where the node allows it, anyone.
+func (g *Ground) Publisher(key []byte) (p onpath.Publisher, known bool, r *Refusal) {
+	for _, p := range g.Plan.Publishers {
+		if slices.ContainsFunc(p.Keys, func(k onpath.PublicKey) bool { return bytes.Equal(k, key) }) {
+			return p, true, nil
+		}
+	}
+	if g.Plan.LeasesSpec.Publishers != onpath.PublisherAny {
+		return p, false, &Refusal{"UnknownPublisher", "the key is no tenant's, and others may not ask here"}
+	}
+	return onpath.Publisher{Tenant: "key-" + hex.EncodeToString(key[:8]), MaxFlows: onpath.DefaultMaxFlows / 16}, false, nil
+}
+
+// Find is the index of a publisher's lease of a module; -1: there is none.
+func (g *Ground) Find(publisher, module string) int {
+	return slices.IndexFunc(g.Leases, func(l onpath.LocalLease) bool { return l.Publisher == publisher && l.Module == module })
+}
+
+// Admit decides on a SETUP as far as that can be done without fetching anything: the lease
+// that it asks for, without its code. Where the request repeats a lease, its code holds.
+func (g *Ground) Admit(now time.Time, m *Message) (l onpath.LocalLease, r *Refusal) {
+	p, known, r := g.Publisher(m.Key)
+	if r != nil {
+		return l, r
+	}
+	l = onpath.LocalLease{MaxFlows: p.MaxFlows, LeaseSpec: onpath.LeaseSpec{
+		Node: g.Node, Publisher: p.Tenant, Known: known, User: m.User,
+		Module: m.Module, URL: m.URL, SHA256: hex.EncodeToString(m.Hash),
+		Protocol: m.FilterProtocol, Port: m.FilterPort, Properties: m.Properties,
+		Since: now, Until: now.Add(min(m.TTL, onpath.MaxLeaseTTL)),
+	}}
+	l.Name = leaseName(&l.LeaseSpec)
+	for _, check := range []func(*onpath.LocalLease, *Message, onpath.Publisher) *Refusal{
+		g.checkModule, g.checkFilter, g.checkChains, g.checkRoom,
+	} {
+		if r := check(&l, m, p); r != nil {
+			return l, r
+		}
+	}
+	return l, nil
+}
+
+// leaseName is a name for the object, and for the module in its engine.
+func leaseName(l *onpath.LeaseSpec) string {
+	words := strings.Trim(strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
+			return r
+		}
+		return '-'
+	}, strings.ToLower(l.Module)), "-")
+	if len(words) > 30 {
+		words = strings.Trim(words[len(words)-30:], "-")
+	}
+	sum := HashOf([]byte(l.Node + "\x00" + l.Publisher + "\x00" + l.Module))
+	return strings.Trim(words+"-"+hex.EncodeToString(sum[:3]), "-")
+}
+
+func (g *Ground) checkModule(_ *onpath.LocalLease, m *Message, _ onpath.Publisher) *Refusal {
+	for _, d := range m.Dependencies {
+		if !slices.Contains(g.Blocks, d) {
+			return &Refusal{"MissingBlock", fmt.Sprintf("the building block %s is not offered here", d)}
+		}
+	}
+	if len(m.Hash) != 32 || !strings.HasPrefix(m.URL, "http://") && !strings.HasPrefix(m.URL, "https://") {
+		return &Refusal{"NoModule", "a module is named by the SHA-256 of its code and an http URL"}
+	}
+	for _, s := range m.Properties {
+		if k, _, ok := strings.Cut(s, "="); !ok || k == "" {
+			return &Refusal{"BadProperty", fmt.Sprintf("property %q is not of the form name=value", s)}
+		}
+	}
+	return nil
+}
+
+// checkFilter has the lease take what the publisher may select, and nothing else.
+func (g *Ground) checkFilter(l *onpath.LocalLease, m *Message, p onpath.Publisher) *Refusal {
+	outside := func(format string, args ...any) *Refusal {
+		return &Refusal{"FilterOutside", fmt.Sprintf(format, args...)}
+	}
+	if ports := g.Plan.Ports; len(ports) > 0 && !slices.ContainsFunc(ports, func(r onpath.PortRange) bool {
+		return m.FilterPort != 0 && r.First <= m.FilterPort && m.FilterPort <= r.Last
+	}) {
+		return outside("port %d is not among those that may be asked for here", m.FilterPort)
+	}
+	if m.FilterPort != 0 && m.FilterProtocol != "udp" && m.FilterProtocol != "tcp" {
+		return outside("a port says nothing without protocol udp or tcp")
+	}
+	to := m.FilterTo
+	if len(to) == 0 {
+		for _, a := range p.Addresses {
+			to = append(to, a.Prefix)
+		}
+	}
+	if len(to) == 0 {
+		return outside("the request does not say to which addresses the packets go")
+	}
+	for _, t := range to {
+		l.To = append(l.To, onpath.Prefix{Prefix: t})
+		switch {
+		case l.Known && len(p.Addresses) > 0 &&
+			!slices.ContainsFunc(p.Addresses, func(a onpath.Prefix) bool { return within(t, a.Prefix) }):
+			return outside("the publisher may not select traffic to %s", onpath.Prefix{Prefix: t})
+		case !l.Known && (!t.IsSingleIP() || len(to) > maxProved):
+			return outside("without an account a request is for at most %d single addresses, each proved by the password", maxProved)
+		}
+	}
+	if !l.Known && m.Password == "" {
+		return &Refusal{"WrongPassword", "the request has no password that proves its addresses"}
+	}
+	return nil
+}
+
+func within(p, in netip.Prefix) bool { return in.Bits() <= p.Bits() && in.Overlaps(p) }
+
+func (g *Ground) checkChains(l *onpath.LocalLease, _ *Message, _ onpath.Publisher) *Refusal {
+	for _, m := range []onpath.Match{l.Forward(), l.Reversed()} {
+		if chain, ok := g.Datapath.Selects(&m); ok {
+			return Refusal{"SelectedByChain", "the packets are taken by another's chain already"}.about(chain, l)
+		}
+	}
+	return nil
+}
+
+// about names the chain to its own tenant.
+func (r Refusal) about(chain string, l *onpath.LocalLease) *Refusal {
+	if l.Known && strings.HasPrefix(chain, l.Publisher+"/") {
+		r.Words = "the packets are taken by chain " + chain + " already"
+	}
+	return &r
+}
+
+// checkRoom gives the lease its place, within the node's share.
+func (g *Ground) checkRoom(l *onpath.LocalLease, _ *Message, _ onpath.Publisher) *Refusal {
+	if at := g.Find(l.Publisher, l.Module); at >= 0 {
+		had := &g.Leases[at]
+		l.Slot, l.Since = had.Slot, had.Since
+		if had.SHA256 == l.SHA256 {
+			l.Code = had.Code
+		}
+		return nil
+	}
+	used, others := onpath.LeaseResources, onpath.LeaseResources // with this one
+	taken := map[onpath.PathID]bool{}
+	modules := 0
+	for i := range g.Leases {
+		o := &g.Leases[i]
+		used = used.Add(onpath.LeaseResources)
+		if !o.Known {
+			others = others.Add(onpath.LeaseResources)
+		}
+		taken[o.Slot.Path] = true
+		if o.Publisher == l.Publisher {
+			l.Slot = o.Slot
+			modules++
+		}
+	}
+	share := float64(g.Plan.Share)
+	switch {
+	case !fits(used, g.Capacity, share):
+		return &Refusal{"NoShare", "leases have all of the node's share that the operator gives them"}
+	case !l.Known && !fits(others, g.Capacity, share/10):
+		return &Refusal{"NoShare", "publishers without an account have all of the node's share that the operator gives them"}
+	case modules >= onpath.MaxModules:
+		return &Refusal{"NoShare", fmt.Sprintf("an engine runs at most %d modules", onpath.MaxModules)}
+	case l.Slot.Path != 0:
+		return nil
+	}
+	for _, s := range g.Plan.Slots {
+		if !taken[s.Path] {
+			l.Slot = s
+			return nil
+		}
+	}
+	return &Refusal{"NoShare", "as many publishers as there may be have leases here"}
+}
+
+func fits(r, capacity onpath.Resources, share float64) bool {
+	return float64(r.CPU) <= float64(capacity.CPU)*share && float64(r.Memory) <= float64(capacity.Memory)*share
+}
+
+// Keep is which leases a new plan still allows; those that go have a reason.
+func (g *Ground) Keep() (keep, gone []onpath.LocalLease) {
+	for _, l := range g.Leases {
+		ok := g.Plan != nil && slices.ContainsFunc(g.Plan.Slots, func(s onpath.LeaseSlot) bool { return s.Path == l.Slot.Path })
+		if ok && l.Known {
+			ok = slices.ContainsFunc(g.Plan.Publishers, func(p onpath.Publisher) bool { return p.Tenant == l.Publisher })
+		} else if ok {
+			ok = g.Plan.LeasesSpec.Publishers == onpath.PublisherAny
+		}
+		if ok {
+			keep = append(keep, l)
+		} else {
+			gone = append(gone, l)
+		}
+	}
+	return keep, gone
+}
+
+// Report is what a node says of itself to a publisher.
+func (g *Ground) Report(now time.Time, publisher string, state func(*onpath.LocalLease) string) Entry {
+	e := Entry{State: Absent, Blocks: g.Blocks, Policy: []string{
+		"share=" + g.Plan.Share.String(), "publishers=" + string(g.Plan.LeasesSpec.Publishers),
+		fmt.Sprintf("dry-run=%t", g.Plan.DryRun),
+	}}
+	for i := range g.Leases {
+		if l := &g.Leases[i]; l.Publisher == publisher {
+			e.State = Present
+			e.Modules = append(e.Modules, fmt.Sprintf("%s %s %d", l.Module, state(l), int(l.Until.Sub(now).Seconds())))
+		}
+	}
+	return e
+}
