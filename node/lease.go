@@ -152,10 +152,12 @@ func (l *leases) setup(ctx context.Context, m *nslp.Message) nslp.Entry {
 		}
 		held[at] = again
 	}
+	began := time.Now()
 	if err := l.set(held); err != nil {
 		return l.refused(m, &nslp.Refusal{Reason: "Failed", Words: err.Error()})
 	}
 	status := l.await(ctx, &again)
+	l.a.log.Info("a leased module is in force", "module", again.Module, "state", status.State, "took", time.Since(began))
 	l.tell(false, map[string]string{nslp.Installed: "Installed", nslp.Prolonged: "Prolonged"}[state],
 		"module %s of publisher %s stays until %s", again.Module, again.Publisher, again.Until.UTC().Format(time.RFC3339))
 	left := fmt.Sprintf("%s %s %d", again.Module, status.State, int(again.Until.Sub(l.a.clock.Now()).Seconds()))

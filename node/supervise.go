@@ -159,6 +159,8 @@ func (in *instance) settle(ctx context.Context) (<-chan struct{}, func()) {
 	d := settleFirst
 	if in.endedSoon {
 		d = settleAfterCrash
+	} else if p := in.current(); isLease(&p) {
+		d = 0 // its engine has taken its modules before it counts as started
 	}
 	return alarm(ctx, in.a.clock, d)
 }
