@@ -18,11 +18,13 @@ import (
 
 // Options of a run.
 type Options struct {
-	// Names of the benchmarks to run; none: all.
+	// Names of the benchmarks to run; none: all, but those that take too long for that.
 	Names []string
 	// Quick runs everything once and briefly, as a smoke test: figures of it
 	// mean nothing.
 	Quick bool
+	// Churn is how long each case of churn lasts; 0: as long as it needs.
+	Churn time.Duration
 	// Rounds overrides each benchmark's own number.
 	Rounds int
 	// Images is the folder with the images of functions, as `make images` makes it.
@@ -47,6 +49,7 @@ type Benchmark struct {
 	Targets  []Target
 	rounds   int // of the whole suite
 	cost     cost
+	byName   bool // the whole suite has no time for it
 	run      func(context.Context, *Run) error
 }
 
@@ -54,7 +57,7 @@ type Benchmark struct {
 func Benchmarks() []Benchmark {
 	return []Benchmark{
 		forward(), inlineChain(), containerBenchmark(), hopBenchmark(), remote(), flowsBenchmark(), rulesBenchmark(),
-		planBenchmark(), poolBenchmark(), setup(), failover(), mostoBenchmark(), netserv(),
+		planBenchmark(), poolBenchmark(), setup(), failover(), mostoBenchmark(), netserv(), churn(),
 	}
 }
 
@@ -114,7 +117,7 @@ func Execute(ctx context.Context, o Options) (*Results, error) {
 func choose(names []string) (list []Benchmark, err error) {
 	all := Benchmarks()
 	if len(names) == 0 {
-		return all, nil
+		return slices.DeleteFunc(all, func(b Benchmark) bool { return b.byName }), nil
 	}
 	var known []string
 	for _, b := range all {

@@ -132,7 +132,7 @@ func TestEstimate(t *testing.T) {
 		t.Errorf("the whole suite takes about %v of %v (%v)", whole, wholeTime, err)
 	}
 	for _, b := range Benchmarks() {
-		if b.estimate(Options{}) <= b.estimate(Options{Rounds: 1}) {
+		if b.rounds > 1 && b.estimate(Options{}) <= b.estimate(Options{Rounds: 1}) {
 			t.Errorf("%s takes %v, and a round of it nothing", b.Name, b.estimate(Options{}))
 		}
 	}

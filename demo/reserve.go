@@ -431,7 +431,9 @@ func (d *reserveRun) check() {
 }
 
 // sent are the bytes that the streams brought, with headers of UDP and IP.
-func (r *ReserveReport) sent() uint64 { return uint64(r.Growing.Packets+r.Moving.Packets) * (payload + 28) }
+func (r *ReserveReport) sent() uint64 {
+	return uint64(r.Growing.Packets+r.Moving.Packets) * (payload + 28)
+}
 
 // Print writes the effects for people.
 func (r *ReserveReport) Print(w io.Writer) {

@@ -32,7 +32,8 @@ func newBench(*global) *cobra.Command {
 and what it promises, in one run with what it is compared with: plain Linux
 forwarding, the least that XDP and tc programs can do, containers wired by hand,
 user space by NFQUEUE, Open vSwitch. What this machine lacks is skipped, with
-the reason. The whole suite takes less than 45 minutes, --quick less than four.
+the reason. The whole suite takes less than 45 minutes, --quick less than four;
+churn, which takes ten, runs only where it is named.
 
 With --against, two builds of onpath run the named benchmarks in turn, and their
 rates and CPU times per packet are compared: the exit code is 1 if the upper
@@ -58,6 +59,7 @@ Needs root and an otherwise idle machine. Nothing is left behind.`,
 	f := c.Flags()
 	f.BoolVar(&b.Quick, "quick", false, "run everything once and briefly: shows that it works, measures nothing")
 	f.IntVar(&b.Rounds, "rounds", 0, "how often each contestant is measured (default: as the benchmark needs)")
+	f.DurationVar(&b.Churn, "churn-time", 0, "how long each case of churn lasts (default: 3m)")
 	f.StringVar(&b.json, "json", "", "also write the figures to this file")
 	f.BoolVar(&b.list, "list", false, "list the benchmarks and their targets")
 	f.StringVar(&b.Images, "images", "bin/images", "`folder` with the images that make images builds")
@@ -97,6 +99,9 @@ func (b *benchFlags) run(c *cobra.Command, names []string) error {
 	}
 	if b.Rounds < 0 {
 		return badUsage("--rounds %d must be above 0", b.Rounds)
+	}
+	if b.Churn < 0 {
+		return badUsage("--churn-time %v must be above 0", b.Churn)
 	}
 	if b.against != "" {
 		if err := b.checkAgainst(); err != nil {

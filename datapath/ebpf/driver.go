@@ -99,10 +99,8 @@ type Driver struct {
 	alone        bool      // there are peers, but no device has the underlay's address
 	closed       bool
 
-	life     context.Context // of the loops
-	reserved bool            // the ports by which flows are translated
-
-	spared time.Time // flows may begin anew until spareTime after it
+	life   context.Context // of the loops
+	spared time.Time       // flows may begin anew until spareTime after it
 	stop   context.CancelFunc
 	done   sync.WaitGroup
 }
