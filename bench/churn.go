@@ -42,7 +42,7 @@ func churn() Benchmark {
 		Name: "churn", rounds: 1, byName: true, cost: cost{20 * time.Second, 3*churnTime + 20*time.Second},
 		Question: "flows that begin and end all the while, default settings: 10,000 of UDP a second (60 % questions of DNS, " +
 			"a third of the rest unanswered) and 1,000 short connections",
-		run:      runChurn,
+		run: runChurn,
 	}
 	for _, kase := range []string{churnAlive, churnDead} {
 		b.Targets = append(b.Targets,
