@@ -10,7 +10,9 @@ package console
 import (
 	"crypto/rand"
 	"crypto/subtle"
+	"io"
 	"io/fs"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -56,6 +58,7 @@ func New(o Options) *Console {
 		hosts: map[string]bool{o.Address: true, "localhost:" + port: true}}
 	c.proxy = &httputil.ReverseProxy{
 		Transport: o.Transport, FlushInterval: -1,
+		ErrorLog: log.New(io.Discard, "", 0), // pages that are left end their streams; others are told
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(o.Server)
 			for _, name := range []string{"Cookie", "Origin", "Referer", "Authorization"} {
