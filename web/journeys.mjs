@@ -1,0 +1,90 @@
+// What people do, in a real browser against a network that runs (onpath demo attach --console):
+// node journeys.mjs ADDRESS. Clicks and keys are counted, typed names apart; effects are read
+// from the API.
+import { chromium } from "playwright-core";
+const browser = await chromium.launch({ executablePath: "/usr/bin/chromium", args: ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"] });
+const page = await (await browser.newContext({ viewport: { width: 1440, height: 900 } })).newPage();
+page.on("dialog", (d) => d.accept());
+await page.goto(process.argv[2]);
+await page.waitForSelector("nav");
+const base = new URL(page.url()).origin;
+let steps = 0, failed = 0;
+const click = async (locator) => { steps++; await locator.click({ timeout: 8000 }); };
+const choose = async (locator, value) => { steps += 2; await locator.selectOption(value); };
+const get = async (path) => (await page.request.get(base + path)).json();
+const until = async (what, test, ms = 40000) => {
+  for (const end = Date.now() + ms; Date.now() < end; await page.waitForTimeout(200)) if (await test()) return;
+  throw new Error("in vain: " + what);
+};
+async function journey(name, most, run) {
+  steps = 0;
+  await page.goto(base + "/");
+  await page.waitForTimeout(1500);
+  try {
+    await run();
+    const ok = steps <= most;
+    if (!ok) failed++;
+    console.log(`${ok ? "ok  " : "LONG"} ${name}: ${steps} of ${most}`);
+  } catch (e) { failed++; console.log(`FAIL ${name}: ${String(e).split("\n")[0]}`); }
+}
+const chain = async (name) => (await get("/v1/chains")).items.find((c) => c.metadata.name === name);
+const link = (name) => page.getByRole("link", { name, exact: true });
+const button = (name) => page.getByRole("button", { name, exact: true });
+
+await journey("attach a firewall to a host", 6, async () => {
+  await click(page.locator(".react-flow__node", { hasText: "vm2" }).first());
+  await click(button("Attach"));
+  await until("the chain steers", async () => (await chain("attached-vm2"))?.status?.active);
+});
+await journey("detach it again", 6, async () => {
+  await click(page.locator(".react-flow__node", { hasText: "vm2" }).first());
+  await click(button("Detach"));
+  await until("the chain is gone", async () => !(await chain("attached-vm2")));
+});
+await journey("build a chain of three functions", 15, async () => {
+  await click(link("Build a chain"));
+  await page.getByLabel("Name").fill("three");
+  await choose(page.locator(".fields label", { hasText: /^To/ }).locator("select"), "prefixes");
+  await page.getByLabel("To addresses").fill("203.0.113.9");
+  for (let i = 0; i < 2; i++) await click(button(i ? "+ ids" : "+ firewall"));
+  await click(page.locator(".elements li", { hasText: "ids" }).getByRole("checkbox"));
+  await until("the server has checked it", async () => page.getByText("create Chain three", { exact: false }).count().then(Boolean).catch(() => false) || !(await button("Apply").isDisabled()));
+  await click(button("Apply"));
+  await until("it is there", async () => !!(await chain("three")));
+});
+await journey("take back an unconfirmed change", 4, async () => {
+  await click(page.locator(".waiting", { hasText: "three" }).getByRole("button", { name: "Take it back now" }).first());
+  await until("it is gone", async () => !(await chain("three")));
+});
+await journey("mirror a chain to an IDS", 10, async () => {
+  await click(link("default/attached-vm1"));
+  await click(link("Change"));
+  await page.waitForTimeout(800);
+  if (!(await page.locator(".elements li", { hasText: "ids" }).count())) await click(button("+ ids"));
+  else { await click(button("Take ids out")); await click(button("+ ids")); }
+  await click(page.locator(".elements li", { hasText: "ids" }).getByRole("checkbox"));
+  await until("the server has checked it", async () => !(await button("Apply").isDisabled()));
+  await click(button("Apply"));
+  await until("it is so", async () => (await chain("attached-vm1")).spec.through.some((e) => e.function === "ids" && e.mode === "mirror"));
+  await click(page.locator(".waiting", { hasText: "attached-vm1" }).getByRole("button", { name: "Keep it" }).last());
+});
+await journey("read an IDS alert and its flow", 6, async () => {
+  await click(link("Notifications"));
+  await click(link("Show the flow").first());
+  await until("its way is shown", async () => (await page.locator(".hops li").count()) > 2, 10000);
+});
+await journey("find the hop that drops a port", 6, async () => {
+  await click(link("Why?"));
+  await page.getByLabel("From", { exact: true }).fill("192.0.2.10");
+  await page.getByLabel("To", { exact: true }).fill("10.20.0.11");
+  await page.getByLabel("Port", { exact: true }).fill("23");
+  await click(button("Show its way"));
+  await until("a hop is shown", async () => (await page.locator(".hops li.element").count()) > 0, 10000);
+});
+await journey("see an instance", 3, async () => {
+  await click(page.locator(".react-flow__node.instance").first());
+  await until("its state is shown", async () => (await page.locator("h1 .state").innerText()) === "ready", 8000);
+});
+console.log(failed ? `${failed} failed` : "all journeys went well");
+await browser.close();
+process.exit(failed ? 1 : 0);
