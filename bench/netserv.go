@@ -13,8 +13,7 @@ import (
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/bench/queue"
 	"github.com/onpath/onpath/bench/traffic"
-	"github.com/onpath/onpath/functions/netmonitor"
-	sipkeepalive "github.com/onpath/onpath/functions/sip-keepalive"
+	"github.com/onpath/onpath/functions"
 	"github.com/onpath/onpath/internal/netnsrun"
 	"github.com/onpath/onpath/internal/offload"
 	"github.com/onpath/onpath/runtime/wasm"
@@ -60,9 +59,9 @@ func netservRouters() []router {
 	return []router{
 		linuxRouter(), queueInstance(), engineRouter("engine"),
 		engineRouter("wasm-null", onpath.WasmModule{Name: "null", Code: nullModule}),
-		engineRouter("wasm-netmonitor", onpath.WasmModule{Name: "netmonitor", Code: netmonitor.Module}),
-		engineRouter("wasm-keepalive", onpath.WasmModule{Name: "keepalive", Code: sipkeepalive.Module, Config: onpath.Env{"dry": "1"}}),
-		inlineRouter("ebpf-netmonitor", netmonitor.Object, 1, onXDP),
+		engineRouter("wasm-netmonitor", onpath.WasmModule{Name: "netmonitor", Code: functions.NetmonitorModule}),
+		engineRouter("wasm-keepalive", onpath.WasmModule{Name: "keepalive", Code: functions.SIPKeepAliveModule, Config: onpath.Env{"dry": "1"}}),
+		inlineRouter("ebpf-netmonitor", functions.NetmonitorObject, 1, onXDP),
 	}
 }
 

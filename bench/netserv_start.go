@@ -14,7 +14,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/bench/testnet"
-	"github.com/onpath/onpath/functions/netmonitor"
+	"github.com/onpath/onpath/functions"
 	"github.com/onpath/onpath/internal/netnsrun"
 	"github.com/onpath/onpath/internal/offload"
 	"github.com/onpath/onpath/runtime/wasm"
@@ -131,7 +131,7 @@ func (e *beginnings) begin(ctx context.Context, r *Run, round int) error {
 	}
 	r.sample(netservBegin, "engine", metricEngine, unitMillis, round, float64(time.Since(began).Microseconds())/1e3)
 	began = time.Now()
-	more := specOf(null, onpath.WasmModule{Name: "netmonitor", Code: netmonitor.Module})
+	more := specOf(null, onpath.WasmModule{Name: "netmonitor", Code: functions.NetmonitorModule})
 	if err := p.(onpath.Reconfigurable).Reconfigure(ctx, &more); err != nil {
 		return err
 	}
