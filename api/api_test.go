@@ -351,7 +351,7 @@ func TestBadRequests(t *testing.T) {
 	w := newWorld(t)
 	head := `{"apiVersion":"onpath/v1alpha1","kind":"Hosts","metadata":{"name":"x","tenant":"a"}`
 	cases := []struct{ name, method, path, body, want string }{
-		{"not JSON", "PUT", "/v1/hosts/a/x", "{", "not JSON"},
+		{"not JSON", "PUT", "/v1/hosts/a/x", "{", "broken off or no JSON"},
 		{"unknown field", "PUT", "/v1/hosts/a/x", head + `,"spec":{"adresses":["10.0.0.1"]}}`, "adresses"},
 		{"wrong version", "PUT", "/v1/hosts/a/x", `{"apiVersion":"v9","kind":"Hosts"}`, "onpath/v1alpha1"},
 		{"unknown kind", "PUT", "/v1/hosts/a/x", `{"apiVersion":"onpath/v1alpha1","kind":"Hots"}`, "Hots"},

@@ -112,6 +112,9 @@ func (l *lease) begin(r onpath.FaultRequest) error {
 	return l.eachDevice(func(device string) error {
 		if r.Kind == onpath.FaultDrop {
 			d := time.Until(l.Fault.Until)
+			if d <= 0 { // the devices before took all its time
+				return nil
+			}
 			return errors.Join(impair.Loss(device, impair.Sent, r.Share, d), impair.Loss(device, impair.Received, r.Share, d))
 		}
 		return slow(device, time.Duration(r.Delay))

@@ -422,12 +422,12 @@ func TestBrokenFunctions(t *testing.T) {
 	active(ctx, t, "single")
 	port := udpEcho(t, "10.9.0.2")
 	// What the status says must not be in the objects' names, which it says too.
-	for i, c := range []struct{ what, container, resources, condition, want string }{
-		{"no image", "image: registry.invalid/nothing:1, attach: routed", "", "Ready", "image registry.invalid/nothing:1 cannot be pulled: "},
-		{"exits", "image: host, command: [\"false\"], attach: routed", "", "Ready", "exited with code 1"},
-		{"no program", "image: host, command: [/no/such/program], attach: routed", "", "Ready", "cannot start: exec: \"/no/such/program\""},
-		{"port in use", "image: host, command: [sh, -c, \"iperf3 -s >/dev/null & sleep 0.3; exec iperf3 -s 2>&1\"], attach: routed", "", "Ready", "Address already in use"},
-		{"no room", "image: host, command: [sleep, infinity], attach: routed", "resources: {cpu: 900}", "Placed", "no node of cloudlet pop has room for 900 CPU"},
+	for i, c := range []struct{ what, container, resources, condition, want, printed string }{
+		{"no image", "image: registry.invalid/nothing:1, attach: routed", "", "Ready", "image registry.invalid/nothing:1 cannot be pulled: ", ""},
+		{"exits", "image: host, command: [\"false\"], attach: routed", "", "Ready", "exited with code 1", ""},
+		{"no program", "image: host, command: [/no/such/program], attach: routed", "", "Ready", "cannot start: exec: \"/no/such/program\"", ""},
+		{"port in use", "image: host, command: [sh, -c, \"iperf3 -s >/dev/null & sleep 0.3; exec iperf3 -s 2>&1\"], attach: routed", "", "Ready", "exited with code 1", "Address already in use"},
+		{"no room", "image: host, command: [sleep, infinity], attach: routed", "resources: {cpu: 900}", "Placed", "no node of cloudlet pop has room for 900 CPU", ""},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			chain := fmt.Sprintf("c%d", i)
@@ -450,12 +450,25 @@ spec:
   through: [{function: f%[1]d, drain: 1s}]
 `, i, c.container, c.resources, chain, 7000+i))
 			blames(ctx, t, chain, c.condition, c.want)
+			printed(ctx, t, c.printed)
 			u := dialUDP(t, "10.9.0.2", port)
 			defer u.Close()
 			if err := ask(u, time.Second); err != nil {
 				t.Error("the other chain does not go on:", err)
 			}
 		})
+	}
+}
+
+// printed waits until an instance's status has what its program wrote before it ended.
+func printed(ctx context.Context, t *testing.T, words string) {
+	t.Helper()
+	err := testbed.WaitFor(ctx, "an instance printed: "+words, 10*time.Second, func() (bool, error) {
+		list, err := testbed.Instances(ctx)
+		return words == "" || slices.ContainsFunc(list, func(i onpath.Instance) bool { return strings.Contains(i.Status.Printed, words) }), err
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
 
