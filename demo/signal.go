@@ -21,7 +21,7 @@ import (
 func signalDemonstration() Demonstration {
 	return Demonstration{
 		Name:  "signal",
-		Short: "Show a module that one signed message installs on the way to a user",
+		Short: "Show a module that one message installs on the way to a user",
 		Long: `Emulate five routers, three of which are onpath nodes, between a SIP server and its users. Neither
 knows the operator. The server's owner asks who is on the way, has a monitor installed there by one
 signed message, and beside Kamailio a responder at the first keep-alive of a user (NetServ, Section 4.2);

@@ -22,8 +22,7 @@ func TestExempt(t *testing.T) {
 		p.Datapath.Tables = []onpath.Table{{ID: 1, Rules: []onpath.Rule{everything}}, {ID: 2}}
 		return p
 	}
-	a := &Agent{shared: &shared{log: slog.New(slog.DiscardHandler)}, machine: &machine{}, detector: newDetector(nil, nil), up: make(chan struct{})}
-	a.leases = &leases{}
+	a := &Agent{shared: &shared{log: slog.New(slog.DiscardHandler)}, machine: &machine{}, detector: newDetector(nil, nil), up: make(chan struct{}), leases: &leases{}}
 	a.machine.seen.addresses = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
 	a.SetControl(context.Background(), server.String())
 	own := plan(onpath.AttachHost)

@@ -20,7 +20,7 @@ import (
 
 func newHistory(g *global) *cobra.Command {
 	c := &cobra.Command{
-		Use: "history KIND NAME [NUMBER]", Short: "Show an object's last versions, who wrote them and what they changed", GroupID: groupUse,
+		Use: "history KIND NAME [NUMBER]", Short: "Show an object's last versions and who wrote them", GroupID: groupUse,
 		Long: `Show the last 20 versions of an object (1 MiB at most), the latest last: when and by
 whom each was written, and what it changed. With a NUMBER, show that version as a
 file. An object's history goes with it; reservations have theirs in the ledger.`,

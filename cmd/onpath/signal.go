@@ -24,16 +24,16 @@ import (
 )
 
 func newSignal(g *global) *cobra.Command {
-	return group("signal", "Have modules installed on the way to a user by one signed message", groupAround,
+	return group("signal", "Have modules installed on the way to a user by one message", groupAround,
 		newSignalRequest(g, "setup", "FILE", "Install the module that a file describes on the nodes on the way",
 			func(args []string) (*nslp.Message, error) { return readRequest(args[0], nslp.Setup) }),
 		newSignalRequest(g, "remove", "MODULE", "Remove a module from the nodes on the way",
 			func(args []string) (*nslp.Message, error) {
 				return &nslp.Message{Type: nslp.Remove, Module: args[0]}, nil
 			}),
-		newSignalRequest(g, "probe", "", "Ask the nodes on the way who they are, and which of your modules they run",
+		newSignalRequest(g, "probe", "", "Ask the nodes on the way which of your modules they run",
 			func([]string) (*nslp.Message, error) { return &nslp.Message{Type: nslp.Probe}, nil }),
-		newSignalRequest(g, "trigger", "FILE", "Have the last node on the way send the file's request back toward here",
+		newSignalRequest(g, "trigger", "FILE", "Have the last node send the file's request back toward here",
 			func(args []string) (*nslp.Message, error) { return readRequest(args[0], 0) }),
 		newSignalKey(g))
 }
@@ -216,7 +216,7 @@ func allRefused(list []nslp.Entry) (why string) {
 func newSignalKey(g *global) *cobra.Command {
 	return &cobra.Command{
 		Use:   "key FILE",
-		Short: "Make a key to sign with, or print the public half of one that is there",
+		Short: "Make a key to sign with, or print the public half of one",
 		Long: `Make an Ed25519 key in FILE (PEM, PKCS #8), unless it is there, and print its public half in base64:
 what an operator writes into the publisher's Tenant, under spec.keys.`,
 		Example: examples("onpath signal key me.key"),

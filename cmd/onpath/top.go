@@ -22,7 +22,7 @@ func newTop(g *global) *cobra.Command {
 	var once bool
 	c := &cobra.Command{
 		Use: "top [instances|nodes|chains]", GroupID: groupSee,
-		Short: "Show what instances, nodes or chains use and carry, the busiest first",
+		Short: "Show what instances, nodes or chains use, the busiest first",
 		Long: "Show what instances use and carry, the busiest first, again and again until\nCtrl-C. Into a file or pipe it writes " +
 			"once. PPS and BPS are the packets and\nbits a second that it is given. FLOWS are those that lead through it, " +
 			"both\ndirections of a flow being one, until they have rested for their idle time; a\nproxy has the flows of its clients " +

@@ -160,6 +160,8 @@ func (o *outcome) follow(cmd *exec.Cmd) error {
 	return cmd.Wait()
 }
 
+const module = "github.com/onpath/onpath"
+
 // unraced are folders whose tests the race detector makes three to six times slower and
 // can tell nothing about: plan computes without goroutines, the data path is a program in
 // the kernel driven by one goroutine, the others start bin/onpath, which is built without
@@ -167,8 +169,8 @@ func (o *outcome) follow(cmd *exec.Cmd) error {
 var unraced = []string{"bench", "datapath", "docs", "functions", "plan", "test"}
 
 func needsRace(pkg string) bool {
-	folder, _, _ := strings.Cut(strings.TrimPrefix(pkg, "github.com/onpath/onpath/"), "/")
-	return !slices.Contains(unraced, folder)
+	folder, _, _ := strings.Cut(strings.TrimPrefix(pkg, module+"/"), "/")
+	return pkg != module && !slices.Contains(unraced, folder)
 }
 
 // vet begins go vet, which is to leave the processors to the tests beside it. What the
