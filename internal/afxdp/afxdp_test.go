@@ -56,7 +56,26 @@ func pair(t *testing.T) (near, far string) {
 		return up("v0", "10.9.0.1/24", "10.9.0.3", mac)
 	}))
 	must(netnsrun.Do(far, func() error { return up("v1", "10.9.0.2/24", "", nil) }))
+	must(netnsrun.Do(near, func() error { return operational("v0") }))
+	must(netnsrun.Do(far, func() error { return operational("v1") }))
 	return near, far
+}
+
+// operational waits until the kernel has heard that a link has its carrier: until then it
+// drops what is sent there, without an error.
+func operational(name string) error {
+	for until := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		l, err := netlink.LinkByName(name)
+		if err != nil {
+			return err
+		}
+		if l.Attrs().OperState == netlink.OperUp {
+			return nil
+		}
+		if time.Now().After(until) {
+			return fmt.Errorf("%s is %s after ten seconds", name, l.Attrs().OperState)
+		}
+	}
 }
 
 func up(name, address, neighbour string, mac net.HardwareAddr) error {
