@@ -190,7 +190,11 @@ func (s *Testbed) StartNode(ctx context.Context, name string) error {
 	}
 	if s.process(n.Name) == nil {
 		create := []string{"token", "create", "--node", n.Name}
-		token, err := s.Onpath(ctx, append(create, "--cloudlet", cmp.Or(n.Cloudlet, onpath.DefaultTenant))...)
+		grant := []string{"--cloudlet", cmp.Or(n.Cloudlet, onpath.DefaultTenant)}
+		if n.AttachHost {
+			grant = append(grant, "--uplink", onpath.AnyUplink)
+		}
+		token, err := s.Onpath(ctx, slices.Concat(create, grant)...)
 		if err != nil { // the flag is younger than version 0.1
 			token, err = s.Onpath(ctx, create...)
 		}
