@@ -102,15 +102,15 @@ func (l *leases) refused(m *nslp.Message, r *nslp.Refusal) nslp.Entry {
 
 // decide does what a request asks for, and answers it.
 func (l *leases) decide(ctx context.Context, m *nslp.Message) nslp.Entry {
-	g := l.ground()
-	if g.Plan == nil {
-		return nslp.Entry{State: nslp.Refused, Reason: "NoLeases", Words: "the node gives no leases any more"}
-	}
 	switch m.Type {
 	case nslp.Setup:
 		return l.setup(ctx, m)
 	case nslp.Remove:
 		return l.remove(m)
+	}
+	g := l.ground()
+	if g.Plan == nil {
+		return nslp.Entry{State: nslp.Refused, Reason: "NoLeases", Words: "the node gives no leases any more"}
 	}
 	name := "" // of one that may not ask for leases: it learns what the node is
 	if p, _, r := g.Publisher(m.Key); r == nil {
@@ -131,9 +131,6 @@ func (l *leases) setup(ctx context.Context, m *nslp.Message) nslp.Entry {
 	l.one.Lock()
 	defer l.one.Unlock()
 	g := l.ground() // others were decided on meanwhile
-	if g.Plan == nil {
-		return l.refused(m, &nslp.Refusal{Reason: "NoLeases", Words: "the node gives no leases any more"})
-	}
 	again, r := g.Admit(l.a.clock.Now(), m)
 	if r != nil {
 		return l.refused(m, r)

@@ -96,6 +96,9 @@ func (a *Agent) readMeters(ctx context.Context, only *instance) {
 	var list []metered
 	there := map[string]bool{}
 	for _, in := range a.instances {
+		if isLease(&in.plan) {
+			continue // nobody is billed for it, and all publishers' instances have one UID
+		}
 		there[in.plan.UID] = true
 		if only == nil || in == only {
 			list = append(list, metered{in.plan, in.proc, wiringOf(in.id, in.plan).vports()})

@@ -16,6 +16,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/net/netutil"
+
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/netnsrun"
 	"github.com/onpath/onpath/internal/spool"
@@ -32,6 +34,8 @@ const (
 	// An instance may tell this much a second, and after a rest so much at once.
 	notifyRate  = 300
 	notifyBurst = 600
+	// Connections that an instance may have at either address; they are files of the agent's.
+	notifyConnections = 16
 )
 
 // errTooMuch is why a notification is refused for now.
@@ -95,7 +99,7 @@ func (n *notifier) open(id, netns string, plan onpath.InstancePlan) error {
 			if err != nil {
 				return err
 			}
-			d.listeners = append(d.listeners, l)
+			d.listeners = append(d.listeners, netutil.LimitListener(l, notifyConnections))
 		}
 		return nil
 	})

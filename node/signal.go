@@ -100,7 +100,8 @@ func (s *signaller) signal(ctx context.Context, reader onpath.PuntReader) (err e
 	return s.loop(ctx, n, sock)
 }
 
-// tell hands something to the machines, or drops it where too much waits.
+// tell hands something to the machines. Where too much waits, the data path drops what
+// comes at the punt port.
 func (s *signaller) tell(ctx context.Context, e event) {
 	if e == nil {
 		return

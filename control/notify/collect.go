@@ -92,7 +92,7 @@ func (k *Keeper) fetch(ctx context.Context, hub Hub, node string) error {
 
 // readSince reads the first line: since when the node counts.
 func readSince(r *bufio.Reader) (since string, err error) {
-	line, err := r.ReadBytes('\n')
+	line, err := r.ReadSlice('\n')
 	if err != nil {
 		return "", err
 	}
@@ -102,7 +102,7 @@ func readSince(r *bufio.Reader) (since string, err error) {
 // readBatch waits for one notification, and takes with it those that have come already.
 func readBatch(r *bufio.Reader) (batch []onpath.NumberedNotification, err error) {
 	for len(batch) < mostAtOnce && (len(batch) == 0 || r.Buffered() > 0) {
-		line, err := r.ReadBytes('\n')
+		line, err := r.ReadSlice('\n') // none is longer than the buffer
 		if err != nil {
 			return batch, err
 		}

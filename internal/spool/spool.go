@@ -111,7 +111,6 @@ func (s *Spool) Append(lines ...[]byte) (uint64, error) {
 		return 0, ErrFull
 	}
 	if err := s.write(text); err != nil {
-		s.failed = err
 		return 0, err
 	}
 	s.next += uint64(len(lines))
@@ -131,8 +130,8 @@ func (s *Spool) write(text []byte) (err error) {
 		s.done.Wait() // the file that is being synced is the one to be left
 	}
 	if s.file != nil && s.written > segmentBytes {
-		if err := errors.Join(s.file.Sync(), s.file.Close()); err != nil {
-			return err
+		if s.failed = errors.Join(s.file.Sync(), s.file.Close()); s.failed != nil {
+			return s.failed
 		}
 		s.file = nil
 	}
@@ -143,10 +142,15 @@ func (s *Spool) write(text []byte) (err error) {
 		}
 		s.written = 0
 	}
-	n, err := s.file.Write(text)
-	s.written += int64(n)
-	s.total += int64(n)
-	return err
+	if n, err := s.file.Write(text); err != nil {
+		if n > 0 { // a full disk takes a part, and more once there is room
+			s.failed = s.file.Truncate(s.written)
+		}
+		return err
+	}
+	s.written += int64(len(text))
+	s.total += int64(len(text))
+	return nil
 }
 
 // sync puts on disk what was written so far, for all who wait.

@@ -1,6 +1,7 @@
 package spool
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -9,6 +10,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func lines(t *testing.T, s *Spool, after uint64) (out []string) {
@@ -100,5 +103,46 @@ func TestDrop(t *testing.T) {
 	}
 	if err := s.Trim(0, time.Time{}); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestFullDisk: what does not fit is refused, and what comes once there is room is kept.
+func TestFullDisk(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root to mount a small file system")
+	}
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	s, err := Open(filepath.Join(dir, "spool"), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ballast := filepath.Join(dir, "ballast")
+	if err := os.WriteFile(ballast, make([]byte, 48<<10), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	line := bytes.Repeat([]byte("x"), 3000)
+	kept := uint64(0)
+	for range 20 {
+		if _, err = s.Append(line); err != nil {
+			break
+		}
+		kept++
+	}
+	if !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("after %d lines: %v, must be that no space is left", kept, err)
+	}
+	if err := os.Remove(ballast); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := s.Append([]byte("again")); err != nil || n != kept+1 {
+		t.Fatalf("line %d, %v; must be line %d", n, err, kept+1)
+	}
+	var last []byte
+	if err := s.Read(kept, func(_ uint64, l []byte) error { last = bytes.Clone(l); return nil }); err != nil || string(last) != "again" {
+		t.Errorf("the last line is %.20q, %v", last, err)
 	}
 }

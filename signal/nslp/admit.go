@@ -27,6 +27,9 @@ const maxProved = 4
 
 // Publisher is who has signed a request: a tenant, or, where the node allows it, anyone.
 func (g *Ground) Publisher(key []byte) (p onpath.Publisher, known bool, r *Refusal) {
+	if g.Plan == nil {
+		return p, false, &Refusal{"NoLeases", "the node gives no leases any more"}
+	}
 	for _, p := range g.Plan.Publishers {
 		if slices.ContainsFunc(p.Keys, func(k onpath.PublicKey) bool { return bytes.Equal(k, key) }) {
 			return p, true, nil
