@@ -28,7 +28,7 @@ func newBackup(g *global) *cobra.Command {
 as it is at one moment, the authority of certificates, the secret of tunnels, and
 with --images the images that were pushed. Keep the file as you keep keys: who has
 it can be any node or user. onpath restore makes a server of it.`,
-		Example: examples("sudo onpath backup /root/onpath.tar", "sudo onpath backup --images /root/onpath.tar"),
+		Example: examples("sudo onpath backup /var/backups/onpath.tar", "sudo onpath backup --images /var/backups/onpath.tar"),
 		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			cl, err := g.client()
@@ -67,7 +67,7 @@ func newRestore(*global) *cobra.Command {
 or absent. Start the server then: nodes find it where they found the one before, at
 its address, and their instances and flows go on. What was changed after the backup
 is as it was before; whose function's image is in neither has to be applied again.`,
-		Example: examples("sudo onpath restore /root/onpath.tar && sudo systemctl start onpath-server"),
+		Example: examples("sudo onpath restore /var/backups/onpath.tar && sudo systemctl start onpath-server"),
 		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			about, err := restore(args[0], dir)
