@@ -123,8 +123,8 @@ func (n *notifier) open(id, netns string, plan onpath.InstancePlan) error {
 func (in *instance) openNotify() {
 	plan := in.current()
 	netns := in.a.state.netns(in.id)
-	if plan.Spec.Inline() || !netnsrun.Is(netns) {
-		return
+	if plan.Spec.Inline() || isLease(&plan) || !netnsrun.Is(netns) {
+		return // a publisher need not be a tenant, whom notifications are for
 	}
 	if err := in.a.notifier.open(in.id, netns, plan); err != nil {
 		in.a.log.Warn("an instance cannot send notifications", "instance", in.id, "err", err)

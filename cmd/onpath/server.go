@@ -160,7 +160,17 @@ func serve(ctx context.Context, conf *config.Server, log *slog.Logger, begun fun
 	defer hub.Close()
 	controller := control.New(control.Options{Store: store, Hub: hub, Log: log, Settings: plan.Settings{
 		Secret: secret, PrivatePools: plain(conf.PrivatePools), PublicPools: plain(conf.PublicPools)}})
-	keeper, err := notify.Open(filepath.Join(conf.StateDir, "notifications"), log, time.Now)
+	isTenant := func(name string) (bool, error) {
+		if name == onpath.DefaultTenant || name == onpath.OperatorTenant {
+			return true, nil
+		}
+		_, err := store.Get(ctx, onpath.Key{Kind: onpath.KindTenant, Name: name})
+		if onpath.CodeOf(err) == onpath.CodeNotFound {
+			return false, nil
+		}
+		return err == nil, err
+	}
+	keeper, err := notify.Open(filepath.Join(conf.StateDir, "notifications"), log, time.Now, isTenant)
 	if err != nil {
 		return err
 	}

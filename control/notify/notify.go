@@ -15,7 +15,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"sync"
 	"time"
@@ -36,13 +35,15 @@ type Hub interface {
 	Call(ctx context.Context, node string, op onpath.NodeOp, request any) (io.ReadWriteCloser, error)
 }
 
-var tenantName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+// Known reports whether there is a tenant of that name.
+type Known func(tenant string) (bool, error)
 
 // Keeper has the notifications of all tenants.
 type Keeper struct {
 	dir     string
 	log     *slog.Logger
 	now     func() time.Time
+	known   Known
 	mu      sync.Mutex
 	tenants map[string]*shelf
 	changed chan struct{} // closed when there are more
@@ -57,8 +58,8 @@ type shelf struct {
 }
 
 // Open reads what the folder has.
-func Open(dir string, log *slog.Logger, now func() time.Time) (*Keeper, error) {
-	k := &Keeper{dir: dir, log: log, now: now, tenants: map[string]*shelf{}, changed: make(chan struct{})}
+func Open(dir string, log *slog.Logger, now func() time.Time, known Known) (*Keeper, error) {
+	k := &Keeper{dir: dir, log: log, now: now, known: known, tenants: map[string]*shelf{}, changed: make(chan struct{})}
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return nil, err
 	}
@@ -118,17 +119,23 @@ func split(id string) (from string, number uint64) {
 	return id, 0
 }
 
-// Store keeps notifications that a node sent, and leaves out those that are here.
+// Store keeps notifications that a node sent, and leaves out those that are here, those of
+// no tenant, and what no function may say: a node's word is not believed.
 func (k *Keeper) Store(node, since string, list []onpath.NumberedNotification) error {
 	byTenant := map[string][]onpath.Notification{}
 	for _, n := range list {
 		said := n.Said
 		said.ID, said.Node = idOf(node, since, n.Number), node
+		if said.Validate() != nil {
+			continue
+		}
 		byTenant[said.Tenant] = append(byTenant[said.Tenant], said)
 	}
 	for tenant, list := range byTenant {
-		if !tenantName.MatchString(tenant) {
-			continue // no tenant is called so: a node's word about itself
+		if known, err := k.known(tenant); err != nil {
+			return err
+		} else if !known {
+			continue
 		}
 		s, err := k.shelf(tenant, true)
 		if err != nil {

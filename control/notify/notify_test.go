@@ -17,7 +17,8 @@ import (
 
 func open(t *testing.T, dir string) *Keeper {
 	t.Helper()
-	k, err := Open(dir, slog.New(slog.DiscardHandler), time.Now)
+	tenants := func(name string) (bool, error) { return name == "a" || name == "b", nil }
+	k, err := Open(dir, slog.New(slog.DiscardHandler), time.Now, tenants)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +58,8 @@ func TestStore(t *testing.T) {
 	if err := k.Store("n1", "s1", append(list, said(4, "a", "four"))); err != nil {
 		t.Fatal(err)
 	}
-	if err := k.Store("n1", "s2", []onpath.NumberedNotification{said(1, "a", "anew"), said(1, "../x", "elsewhere")}); err != nil {
+	if err := k.Store("n1", "s2", []onpath.NumberedNotification{said(1, "a", "anew"), said(2, "../x", "elsewhere"), said(3, "c", "no tenant"),
+		said(4, "a", strings.Repeat("long", 10_000))}); err != nil {
 		t.Fatal(err)
 	}
 	for f, want := range map[onpath.NotificationFilter]string{
