@@ -189,7 +189,8 @@ func (h *Host) begin(is Instance) (*hosted, error) {
 	}
 	x := &hosted{is: is}
 	enter := func(f func() error) error { return netnsrun.Do(is.NetNS, f) }
-	r, err := New(Config{Secret: []byte(is.Work.Secret), Self: is.Work.Listen.Addr(), Router: x, Log: h.log, Enter: enter, Shared: h.onward})
+	r, err := New(Config{Secret: []byte(is.Work.Secret), Self: is.Work.Listen.Addr(), Router: x, Log: h.log,
+		Enter: enter, Shared: h.onward})
 	if err != nil {
 		return nil, err
 	}

@@ -50,8 +50,12 @@ type collector struct{ a *Agent }
 
 // Describe implements prometheus.Collector.
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descInstances, descRestarts, descPlan, descPackets, descBytes, descDropped, descDevice, descUplink, descFlows, descLearned, descEncap, descHeld, descHeldMost, descDeferred, descNewLimit, descRefused, descPeers, descLosses, descRounds, descVerdicts, descReasons, descSamples, descSpent, descOwn, descKey, descKeyBytes, descModule,
-		descRelayed, descRelayedBytes} {
+	for _, d := range []*prometheus.Desc{
+		descInstances, descRestarts, descPlan, descPackets, descBytes, descDropped, descDevice, descUplink,
+		descFlows, descLearned, descEncap, descHeld, descHeldMost, descDeferred, descNewLimit, descRefused,
+		descPeers, descLosses, descRounds, descVerdicts, descReasons, descSamples, descSpent, descOwn, descKey,
+		descKeyBytes, descModule, descRelayed, descRelayedBytes,
+	} {
 		ch <- d
 	}
 }

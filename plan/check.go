@@ -156,7 +156,8 @@ func checkGateways(n *node) (errs onpath.Errors) {
 	for i, u := range n.obj.Spec.Uplinks {
 		if u.Attach != onpath.AttachRouter && u.Attach != onpath.AttachArm {
 			errs = append(errs, fault(n.obj, onpath.CodeUnsupported, fmt.Sprintf("spec.uplinks[%d].attach", i), "attach both gateways by router or arm, or put the node into a cloudlet of its own",
-				"cloudlet %s has gateways %s: what comes in at one leaves at the other when one of them dies, and attach: %s does not route", n.c.name, n.c.gatewayNames(), u.Attach))
+				"cloudlet %s has gateways %s: what comes in at one leaves at the other when one of them dies, and attach: %s does not route",
+				n.c.name, n.c.gatewayNames(), u.Attach))
 		}
 	}
 	return errs

@@ -163,7 +163,8 @@ func (w *teller) nodeStatus(n *node) {
 		}
 	}
 	if n.obj.Gateway() && !n.hasEdge() {
-		st.Conditions = w.condition(st.Conditions, "Gateway", false, "ThirdGateway", fmt.Sprintf("its uplinks are left alone: cloudlet %s has gateways %s already, and %s", n.c.name, n.c.gatewayNames(), thirdGateway))
+		st.Conditions = w.condition(st.Conditions, "Gateway", false, "ThirdGateway", fmt.Sprintf(
+			"its uplinks are left alone: cloudlet %s has gateways %s already, and %s", n.c.name, n.c.gatewayNames(), thirdGateway))
 	} else if n.obj.Gateway() && !n.host() {
 		st.Conditions = w.condition(st.Conditions, "Gateway", true, "InUse", "")
 	} else {
@@ -204,7 +205,8 @@ func (w *teller) cloudletStatus(cl *cloudlet) {
 	case cl.gateway == nil:
 		ok, reason, message = false, "NoGateway", "no node has an uplink: no traffic can be steered here; name one in a node's spec.uplinks"
 	case len(cl.activeGateways) == 0:
-		ok, reason, message = true, "HostsOnly", fmt.Sprintf("no gateway: chains take the own traffic of %s", count(len(cl.hosts), "machine"))
+		ok, reason = true, "HostsOnly"
+		message = fmt.Sprintf("no gateway: chains take the own traffic of %s", count(len(cl.hosts), "machine"))
 	case len(cl.gateways) > mostGateways:
 		ok, reason, message = true, "ThirdGateway", fmt.Sprintf("gateways %s are used; %s", cl.gatewayNames(), thirdGateway)
 	case len(cl.activeGateways) == mostGateways:

@@ -489,7 +489,8 @@ func (n *Node) turn(w *work, k flowKey, old *flow, e flow, f *flow) {
 		return
 	}
 	g := n.groups[old.group]
-	replaces := g != nil && old.kind == onpath.NextVport && old.group == e.group && hasMember(g, e.next) && !n.isWith(w, k, old) || n.peerGateway(old.next) != 0 && n.peerGateway(old.next) == e.next
+	replaces := g != nil && old.kind == onpath.NextVport && old.group == e.group && hasMember(g, e.next) && !n.isWith(w, k, old) ||
+		n.peerGateway(old.next) != 0 && n.peerGateway(old.next) == e.next
 	if old.kind != onpath.NextPending && !replaces && n.takes(old.next) {
 		if old.answered == old.next && e.kind == onpath.NextVport {
 			old.seen = w.before // what another than that says is no use of it

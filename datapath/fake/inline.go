@@ -142,7 +142,8 @@ func (n *Node) runFunctions(w *work, f *flow) bool {
 		}
 		n.countOut(item.vport, w.h.Length)
 		verdict := n.ask(w, f, item.vport)
-		if other := func(a netip.AddrPort) bool { return a.IsValid() && a.Addr().Is6() != w.h.V6 }; other(verdict.Src) || other(verdict.Dst) {
+		other := func(a netip.AddrPort) bool { return a.IsValid() && a.Addr().Is6() != w.h.V6 }
+		if other(verdict.Src) || other(verdict.Dst) {
 			verdict.Drop = true // an address of the other IP version
 		}
 		switch {
