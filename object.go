@@ -37,12 +37,13 @@ const (
 	KindEvent       Kind = "Event"
 	KindPriceList   Kind = "PriceList"
 	KindReservation Kind = "Reservation"
+	KindPrefixClaim Kind = "PrefixClaim"
 )
 
 // Kinds lists every kind in the order in which objects refer to each other: an
 // object only names objects of its own or an earlier kind.
 func Kinds() []Kind {
-	return []Kind{KindTenant, KindCloudlet, KindNode, KindPriceList, KindReservation, KindHosts, KindFunction,
+	return []Kind{KindTenant, KindCloudlet, KindNode, KindPriceList, KindReservation, KindPrefixClaim, KindHosts, KindFunction,
 		KindDeployment, KindChain, KindMeasurement, KindAccelerator, KindInstance, KindLease, KindEvent}
 }
 
@@ -177,6 +178,8 @@ func New(k Kind) (Object, error) {
 		return &PriceList{TypeMeta: t}, nil
 	case KindReservation:
 		return &Reservation{TypeMeta: t}, nil
+	case KindPrefixClaim:
+		return &PrefixClaim{TypeMeta: t}, nil
 	}
 	return nil, Errorf(CodeInvalid, "there is no kind %q", k)
 }

@@ -42,6 +42,7 @@ const (
 	OpUsage    NodeOp = "usage"    // → a JSON object: instance name → Usage
 	OpPromise  NodeOp = "promise"  // PromiseRequest → Promise
 	OpMeters   NodeOp = "meters"   // MeterRequest → a JSON array of Meter
+	OpProve    NodeOp = "prove"    // PasswordRequest → PasswordAnswer
 	// OpDistances asks for what the node measured last → a JSON array of Distance.
 	OpDistances NodeOp = "distances"
 	// OpNotifications: → a JSON line per NumberedNotification, without end; the server

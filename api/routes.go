@@ -51,6 +51,7 @@ func (s *Server) routes() {
 	registerObjects[*onpath.Event](s, onpath.KindEvent)
 	registerObjects[*onpath.PriceList](s, onpath.KindPriceList)
 	registerObjects[*onpath.Reservation](s, onpath.KindReservation)
+	registerObjects[*onpath.PrefixClaim](s, onpath.KindPrefixClaim)
 	s.registerReservations()
 	s.registerApply()
 	s.registerConfirm()

@@ -174,6 +174,7 @@ func (c *Controller) Run(ctx context.Context) error {
 		func() { c.awaitNodes(ctx) },
 		func() { c.scale(ctx) },
 		func() { c.meter(ctx) },
+		func() { claims{c}.prove(ctx) },
 	} {
 		wg.Add(1)
 		go func() { defer wg.Done(); f() }()

@@ -28,7 +28,8 @@ type site struct {
 
 	mu    sync.Mutex
 	nodes map[string]*fakeNode
-	skew  time.Duration // the clock's lead
+	skew  time.Duration     // the clock's lead
+	shows map[string]string // what is at an address, by node and address, or by address alone
 }
 
 type fakeNode struct {
@@ -120,6 +121,17 @@ func (s *site) Call(_ context.Context, node string, op onpath.NodeOp, request an
 				_ = enc.Encode(e)
 			}
 		}
+	case onpath.OpProve:
+		r := request.(onpath.PasswordRequest)
+		a := onpath.PasswordAnswer{Saw: "no answer"}
+		at, ok := s.shows[node+" "+r.Address.String()]
+		if !ok {
+			at, ok = s.shows[r.Address.String()]
+		}
+		if ok {
+			a = onpath.PasswordAnswer{Proved: at == r.Password, Wrong: at != r.Password, Saw: "something"}
+		}
+		_ = enc.Encode(a)
 	case onpath.OpCounters:
 		_ = enc.Encode(onpath.Counters{Vports: map[onpath.VportID]onpath.VportCounters{n.edge(): {In: onpath.Tally{Packets: 42}}}})
 	default:

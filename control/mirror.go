@@ -10,16 +10,17 @@ import (
 // mirror holds the objects of the store, events and reservations apart, as far as known here.
 type mirror struct {
 	objects map[onpath.Key]onpath.Object
-	// chains and deployments of them.
+	// chains, deployments and claims of them.
 	chains      map[onpath.Key]*onpath.Chain
 	deployments map[onpath.Key]*onpath.Deployment
+	claims      map[onpath.Key]*onpath.PrefixClaim
 	waiting     map[onpath.Key]bool // Nodes that are not accepted
 }
 
 func newMirror() *mirror {
 	return &mirror{
 		objects: map[onpath.Key]onpath.Object{}, chains: map[onpath.Key]*onpath.Chain{}, deployments: map[onpath.Key]*onpath.Deployment{},
-		waiting: map[onpath.Key]bool{},
+		claims: map[onpath.Key]*onpath.PrefixClaim{}, waiting: map[onpath.Key]bool{},
 	}
 }
 
@@ -38,6 +39,8 @@ func (m *mirror) put(o onpath.Object) bool {
 		m.chains[k] = o
 	case *onpath.Deployment:
 		m.deployments[k] = o
+	case *onpath.PrefixClaim:
+		m.claims[k] = o
 	case *onpath.Node:
 		if delete(m.waiting, k); !o.Accepted() {
 			m.waiting[k] = true
@@ -55,6 +58,7 @@ func (m *mirror) remove(k onpath.Key, revision int64) bool {
 	delete(m.objects, k)
 	delete(m.chains, k)
 	delete(m.deployments, k)
+	delete(m.claims, k)
 	delete(m.waiting, k)
 	return true
 }

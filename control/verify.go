@@ -34,7 +34,7 @@ func (c *Controller) Verify(ctx context.Context, r onpath.VerifyRequest) (*onpat
 		plans = s.InForce()
 	}
 	silent := c.silent(s)
-	in := verify.Input{Objects: s.Objects, Plans: plans, Chains: r.Chains}
+	in := verify.Input{Now: s.Now, Objects: s.Objects, Plans: plans, Chains: r.Chains}
 	if r.Live {
 		in.NoReport = noReport(s, silent)
 	}
@@ -58,7 +58,7 @@ func verified() []onpath.Kind {
 
 // planned is what is proved of a snapshot whose nodes all have done their part.
 func planned(s *plan.Snapshot) verify.Input {
-	return verify.Input{Objects: s.Objects, Plans: s.InForce()}
+	return verify.Input{Now: s.Now, Objects: s.Objects, Plans: s.InForce()}
 }
 
 func prove(in verify.Input) *onpath.Verification {

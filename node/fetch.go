@@ -25,10 +25,6 @@ import (
 // fetchPatience is how long a publisher's server may take, all in all.
 const fetchPatience = 4 * time.Second
 
-// passwordPath is where a publisher's server has the password that proves its address
-// (NetServ §3.2).
-const passwordPath = "/.well-known/onpath"
-
 // bring fetches what a request names: the module, if it is not here, and what proves the
 // addresses of a publisher without an account.
 func (f *fetcher) bring(ctx context.Context, m *nslp.Message, o *onpath.LocalLease) *nslp.Refusal {
@@ -75,7 +71,10 @@ type fetcher struct {
 	blocks   []string // that modules may import
 }
 
-var errTooLarge = errors.New("too large")
+var (
+	errTooLarge = errors.New("too large")
+	errRedirect = errors.New("redirects are not followed")
+)
 
 // fetcher makes one that connects to no address of the machine itself, nor to one that no
 // publisher can have.
@@ -100,7 +99,7 @@ func (l *leases) fetcher() *fetcher {
 		return c, err
 	}}
 	client := &http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error {
-		return errors.New("redirects are not followed")
+		return errRedirect
 	}}
 	return &fetcher{client, fetchPatience, l.a.opt.Blocks}
 }
@@ -133,16 +132,31 @@ func (f *fetcher) get(ctx context.Context, from string, most int64) ([]byte, err
 
 // prove compares the password that a server has with the request's.
 func (f *fetcher) prove(ctx context.Context, a netip.Addr, password string) *nslp.Refusal {
-	b, err := f.get(ctx, (&url.URL{Scheme: "http", Host: hostOf(a), Path: passwordPath}).String(), 4096)
+	shown, err := f.shows(ctx, a, password)
 	if err != nil {
 		return &nslp.Refusal{Reason: "WrongPassword", Words: fmt.Sprintf("%s does not prove itself: %v", a, err)}
 	}
+	if shown {
+		return nil
+	}
+	return &nslp.Refusal{Reason: "WrongPassword", Words: fmt.Sprintf("what %s has at %s is not the request's password", a, onpath.ClaimPath)}
+}
+
+// passwordBytes is how much of what an address shows is read.
+const passwordBytes = 1 << 10
+
+// shows reports whether an address shows a password (NetServ §3.2).
+func (f *fetcher) shows(ctx context.Context, a netip.Addr, password string) (bool, error) {
+	b, err := f.get(ctx, (&url.URL{Scheme: "http", Host: hostOf(a), Path: onpath.ClaimPath}).String(), passwordBytes)
+	if err != nil {
+		return false, err
+	}
 	for line := range strings.Lines(string(b)) {
 		if strings.TrimSpace(line) == password {
-			return nil
+			return true, nil
 		}
 	}
-	return &nslp.Refusal{Reason: "WrongPassword", Words: fmt.Sprintf("what %s has at %s is not the request's password", a, passwordPath)}
+	return false, nil
 }
 
 func hostOf(a netip.Addr) string {

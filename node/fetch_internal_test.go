@@ -39,7 +39,7 @@ func TestFetch(t *testing.T) {
 			<-over
 		case "/elsewhere":
 			http.Redirect(w, r, "/m.wasm", http.StatusFound)
-		case passwordPath:
+		case onpath.ClaimPath:
 			_, _ = io.WriteString(w, "another\nonce\n")
 		default:
 			http.NotFound(w, r)

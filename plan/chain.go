@@ -20,6 +20,7 @@ type chain struct {
 	elements  []element
 	cloudlets []string
 	errs      onpath.Errors
+	unproved  *onpath.Error // what it selects is not the tenant's, or not any more
 	shape     string
 	// forward and reverse select the chain's packets, seen from whoever starts
 	// the flow at its from end and at its to end.
@@ -49,8 +50,10 @@ func (e *element) inline() bool { return e.d != nil && e.d.inline() }
 
 func (c *chain) priority() int { return c.obj.Spec.Priority }
 
-// sameRank reports whether neither of two chains stands before the other.
-func (c *chain) sameRank(o *chain) bool { return c.tier == o.tier && c.priority() == o.priority() }
+// sameRank reports whether neither of two chains of one tenant stands before the other.
+func (c *chain) sameRank(o *chain) bool {
+	return c.tier == o.tier && c.priority() == o.priority() && c.key.tenant == o.key.tenant
+}
 
 func (c *chain) fail(code onpath.Code, field, remedy, format string, args ...any) {
 	e := onpath.Errorf(code, format, args...)

@@ -144,13 +144,20 @@ func (w *teller) elementStatus(c *chain) []onpath.ElementStatus {
 	return out
 }
 
+// reasonNotOwned: the chain selects what is not its tenant's.
+const reasonNotOwned = "NotOwned"
+
 func (w *teller) chainConditions(c *chain, st *onpath.ChainStatus, waits []string) {
 	if len(c.errs) > 0 {
 		st.Conditions = w.condition(st.Conditions, "Valid", false, "Impossible", c.errs[0].Message+remedy(c.errs[0])+unchanged(st))
 		st.Conditions = w.condition(st.Conditions, "Active", st.Active, "Impossible", c.errs[0].Message)
 		return
 	}
-	st.Conditions = w.condition(st.Conditions, "Valid", true, "Possible", "")
+	if e := c.unproved; e != nil {
+		st.Conditions = w.condition(st.Conditions, "Valid", false, reasonNotOwned, e.Message+remedy(e))
+	} else {
+		st.Conditions = w.condition(st.Conditions, "Valid", true, "Possible", "")
+	}
 	var room, unready, outdated []string
 	refused := false
 	for i, e := range st.Elements {
@@ -174,6 +181,8 @@ func (w *teller) chainConditions(c *chain, st *onpath.ChainStatus, waits []strin
 	switch {
 	case c.obj.Spec.Disabled:
 		reason, message = "Disabled", c.off()
+	case c.unproved != nil:
+		reason, message = reasonNotOwned, c.off()
 	case c.off() != "":
 		reason, message = "NotReserved", c.off()
 	case len(c.cloudlets) == 0:

@@ -57,8 +57,12 @@ func check(s *Snapshot) onpath.Errors {
 	errs = append(errs, k.checkRaised()...)
 	errs = append(errs, k.checkRequired()...)
 	errs = append(errs, checkAccelerators(w)...)
+	errs = append(errs, k.checkClaims()...)
 	for _, c := range w.chains {
 		errs = append(errs, c.errs...)
+		if c.unproved != nil {
+			errs = append(errs, c.unproved)
+		}
 	}
 	return errs
 }

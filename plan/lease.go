@@ -60,11 +60,12 @@ func (b *builder) leases() (*onpath.LeasePlan, *onpath.Punt) {
 func (w *world) publishers() (out []onpath.Publisher) {
 	for _, t := range objects[*onpath.Tenant](w.Snapshot) {
 		any := selectsAny(w, t.Metadata.Name)
-		if len(t.Spec.Keys) == 0 || len(t.Spec.Addresses) == 0 && !any {
+		addresses := w.addresses(t)
+		if len(t.Spec.Keys) == 0 || len(addresses) == 0 && !any {
 			continue
 		}
 		out = append(out, onpath.Publisher{
-			Tenant: t.Metadata.Name, Keys: t.Spec.Keys, Addresses: t.Spec.Addresses, MaxFlows: w.maxFlows(t.Metadata.Name),
+			Tenant: t.Metadata.Name, Keys: t.Spec.Keys, Addresses: addresses, MaxFlows: w.maxFlows(t.Metadata.Name),
 		})
 	}
 	return out

@@ -476,9 +476,9 @@ func (b *builder) addRemote(i *instance, v onpath.VportID) {
 func (b *builder) addClassifiers() {
 	operator := slices.ContainsFunc(b.paths, func(p *path) bool { return p.tier == onpath.TierOperator })
 	if b.n.hasEdge() {
-		b.tables = append(b.tables, classifier(b.paths, b.n, onpath.TierOperator), classifier(b.paths, b.n, onpath.TierTenant))
+		b.tables = append(b.tables, b.w.classifier(b.paths, b.n, onpath.TierOperator), b.w.classifier(b.paths, b.n, onpath.TierTenant))
 	} else if operator {
-		b.tables = append(b.tables, classifier(b.paths, b.n, onpath.TierTenant))
+		b.tables = append(b.tables, b.w.classifier(b.paths, b.n, onpath.TierTenant))
 	}
 }
 

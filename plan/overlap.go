@@ -2,16 +2,15 @@ package plan
 
 import (
 	"bytes"
-	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
 
 	"github.com/onpath/onpath"
 )
 
-// checkOverlaps refuses traffic that two chains of one tier and priority claim
-// in one cloudlet. The newer of the two is refused, the other goes on.
+// checkOverlaps refuses traffic that two chains of one tenant, tier and priority claim
+// in one cloudlet. The newer of the two is refused, the other goes on. Between tenants
+// plan/ownership decides.
 //
 // Both are compared in their forward orientation, as whoever starts a flow sees
 // them: a chain from a to b and one from b to a share packets but no flows, as
@@ -31,18 +30,10 @@ func (w checker) checkOverlaps() {
 	}
 }
 
-// yield refuses the chain for traffic that an older one has. A tenant does not learn
-// whose chain that is; operators do, from the cause.
+// yield refuses the chain for traffic that an older one has.
 func (c *chain) yield(older *chain, m onpath.Match) {
-	const field = "spec.priority"
-	why := fmt.Sprintf("chain %s selects the same traffic with the same priority %d: %s", older.key, c.priority(), words(m))
-	if older.key.tenant == c.key.tenant || c.key.tenant == onpath.OperatorTenant {
-		c.fail(onpath.CodeInvalid, field, "give one of the two a higher priority, or narrow its select", "%s", why)
-		return
-	}
-	c.fail(onpath.CodeInvalid, field, "narrow its select, or ask the operator whose traffic it is",
-		"a chain of another tenant selects some of the same traffic with the same priority %d", c.priority())
-	c.errs[len(c.errs)-1].Cause = errors.New(why)
+	c.fail(onpath.CodeInvalid, "spec.priority", "give one of the two a higher priority, or narrow its select",
+		"chain %s selects the same traffic with the same priority %d: %s", older.key, c.priority(), words(m))
 }
 
 // span notes between which addresses the chain's traffic lies.

@@ -140,6 +140,9 @@ func (c *chain) off() string {
 	if c.obj.Spec.Disabled {
 		return "the chain is disabled"
 	}
+	if c.unproved != nil {
+		return c.unproved.Message
+	}
 	for _, e := range c.elements {
 		if e.d == nil || e.d.res == nil {
 			continue

@@ -22,7 +22,7 @@ func (w checker) checkRules() {
 		if len(c.errs) > 0 || c.off() != "" {
 			continue
 		}
-		n := plainRules(c.forward) + plainRules(c.reverse)
+		n := w.ruleCount(c)
 		if n > onpath.MaxChainRules {
 			c.fail(onpath.CodeNoRoom, "spec.select", "use fewer or wider prefixes and port ranges, or several chains",
 				"the chain has %d rules (prefixes of from × of to × protocols × port ranges, both directions); at most %d are possible", n, onpath.MaxChainRules)

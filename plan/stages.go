@@ -52,4 +52,5 @@ type rollout struct {
 type teller struct {
 	*world
 	waiting map[name]string // instances that nobody sees, made when they are first asked for
+	best    []titled        // the best title of each tenant with chains, likewise
 }

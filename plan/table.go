@@ -138,10 +138,15 @@ func rulesOf(c *chain, p onpath.PathID, tables []onpath.Table) (forward, reverse
 // classifier makes the table of a tier from a node's paths. Within one priority all
 // forward rules stand before all reverse rules: where the two ends of a chain
 // overlap (any → any), whoever starts the flow is its from end.
-func classifier(paths []*path, n *node, tier onpath.Tier) onpath.Table {
+// Between tenants plan/ownership decides.
+func (w *world) classifier(paths []*path, n *node, tier onpath.Tier) onpath.Table {
 	t := onpath.Table{ID: onpath.ClassifierTable(tier), Miss: onpath.Action{Kind: onpath.ActionExit}}
 	if tier == onpath.TierOperator {
 		t.Miss = onpath.Action{Kind: onpath.ActionTable, Table: onpath.ClassifierTable(onpath.TierTenant)}
+	}
+	if tier == onpath.TierTenant && severalTenants(paths, tier) {
+		t.Rules = w.tenantRules(paths, n)
+		return t
 	}
 	var reverse []onpath.Rule
 	var last *path

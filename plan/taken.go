@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/plan/ownership"
 )
 
 // whole is the condition of a chain that gets all the traffic that it selects. A chain
@@ -12,31 +13,54 @@ import (
 const (
 	whole         = "Whole"
 	reasonTaken   = "TakenByOthers"
-	takenFromThis = "part of its traffic is taken by a chain of another tenant with a higher priority; ask the operator"
+	takenFromThis = "part of its traffic is another tenant's: that tenant has the longer prefix, or has had it for longer; ask the operator"
 )
 
-// takers are active chains of other tenants that stand before this one and select
-// traffic of it, and in words what; at most so many.
+// takers are active chains of other tenants whose title to traffic of this one is better,
+// and in words what they take; at most so many.
 func (w *teller) takers(c *chain, most int) (out []string) {
-	for _, t := range w.chains { // ordered by tier and priority
-		if t.tier != c.tier {
-			continue
-		}
-		if t.priority() <= c.priority() || len(out) == most {
+	if c.tier != onpath.TierTenant || c.off() != "" || !w.outranked(c) {
+		return nil
+	}
+	for _, t := range w.chains {
+		if len(out) == most {
 			break
 		}
-		if t.key.tenant == c.key.tenant || !c.mayMeet(t) && !c.mayFace(t) || !mayContest(t, c) {
+		if t.tier != c.tier || t.key.tenant == c.key.tenant || !c.mayMeet(t) && !c.mayFace(t) || !mayContest(t, c) {
 			continue
 		}
-		m, ok := inCommon(t.forward, c.forward)
-		if !ok { // what begins against its direction is of a chain, too
-			m, ok = inCommon(t.reverse, c.forward)
+		if !current(w.world, t.obj).Status.Active { // few are not
+			continue
 		}
-		if ok && current(w.world, t.obj).Status.Active { // looked up last: few have traffic in common
-			out = append(out, fmt.Sprintf("chain %s, priority %d, takes %s", t.key, t.priority(), words(m)))
+		if m, ok := w.takes(t, c); ok {
+			out = append(out, fmt.Sprintf("chain %s takes %s", t.key, words(m)))
 		}
 	}
 	return out
+}
+
+// titled is a tenant's best title to anything.
+type titled struct {
+	tenant string
+	ownership.Rank
+}
+
+// outranked reports whether some other tenant with chains has a better title to anything
+// than the chain has to all of its traffic.
+func (w *teller) outranked(c *chain) bool {
+	if w.best == nil {
+		seen := map[string]bool{}
+		for _, t := range w.chains {
+			if parts := w.partsOf(t.key.tenant); t.tier == onpath.TierTenant && len(parts) > 0 && !seen[t.key.tenant] {
+				seen[t.key.tenant] = true
+				w.best = append(w.best, titled{t.key.tenant, parts[0].Rank})
+			}
+		}
+		slices.SortFunc(w.best, func(a, b titled) int { return a.Rank.Compare(b.Rank) })
+	}
+	worst := floor(c.forward, w.partsOf(c.key.tenant))
+	i := slices.IndexFunc(w.best, func(t titled) bool { return t.tenant != c.key.tenant })
+	return i >= 0 && w.best[i].Rank.Compare(worst) < 0
 }
 
 // takenStatus tells the chain's tenant that others take traffic of it, and the operator

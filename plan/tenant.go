@@ -5,19 +5,32 @@ import (
 	"slices"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/plan/ownership"
 )
+
+// titles says which tenant may select what, now.
+func (w *world) titles() *ownership.Table {
+	if w.owned == nil {
+		w.owned = ownership.New(w.Objects, w.Now)
+		if ends := w.owned.Ends(w.Now); !ends.IsZero() {
+			w.passed(ends) // its rules go then
+		}
+	}
+	return w.owned
+}
 
 // allowed are the addresses whose traffic a tenant may select, joined as far as they
 // can be and in order; see selectsAny for none.
 func (w *resolver) allowed(tenant string) []netip.Prefix {
-	if tenant == onpath.OperatorTenant {
+	if selectsAny(w.world, tenant) {
 		return nil
 	}
 	list, ok := w.selectable[tenant]
 	if !ok {
-		if t, is := lookUp[*onpath.Tenant](w.world, onpath.KindTenant, name{"", tenant}); is {
-			list = joined(plain(t.Spec.Addresses))
+		for _, h := range w.titles().Of(tenant) {
+			list = append(list, h.Prefix)
 		}
+		list = joined(list)
 		if w.selectable == nil {
 			w.selectable = map[string][]netip.Prefix{}
 		}
@@ -26,14 +39,14 @@ func (w *resolver) allowed(tenant string) []netip.Prefix {
 	return list
 }
 
-// checkAddresses refuses a chain that selects packets which need neither come from nor
-// go to one of the tenant's addresses: by its priority it could take any other tenant's
-// traffic. What instances of the tenant's own begin is its own.
+// checkAddresses takes a chain out of traffic that selects packets which need neither come
+// from nor go to one of the tenant's addresses: it could take any other tenant's traffic.
+// What instances of the tenant's own begin is its own.
 func (w *resolver) checkAddresses(c *chain) {
-	allowed := w.allowed(c.key.tenant)
-	if len(allowed) == 0 && selectsAny(w.world, c.key.tenant) || c.from.deployment != (name{}) {
+	if selectsAny(w.world, c.key.tenant) || c.from.deployment != (name{}) {
 		return
 	}
+	allowed := w.allowed(c.key.tenant)
 	for _, m := range c.forward {
 		if c.checkMatch(m.Src, m.Dst, allowed) {
 			return
@@ -46,11 +59,12 @@ func (w *resolver) checkAddresses(c *chain) {
 	}
 }
 
-// selectsAny reports whether a tenant without addresses may select any traffic: those
-// that an installation begins with, and one that is not there, which is refused as such.
+// selectsAny reports whether a tenant may select any traffic: those that an installation
+// begins with, while they have no addresses, and one that is not there, which is refused
+// as such.
 func selectsAny(w *world, tenant string) bool {
-	_, there := lookUp[*onpath.Tenant](w, onpath.KindTenant, name{"", tenant})
-	return !there || tenant == onpath.DefaultTenant || tenant == onpath.OperatorTenant
+	t, there := lookUp[*onpath.Tenant](w, onpath.KindTenant, name{"", tenant})
+	return !there || tenant == onpath.OperatorTenant || tenant == onpath.DefaultTenant && len(t.Spec.Addresses) == 0
 }
 
 // checkMatch looks at each IP version by itself: a match is every source with every
@@ -68,7 +82,9 @@ func (c *chain) checkMatch(from, to, allowed []netip.Prefix) bool {
 		if b == all || a != all && slices.ContainsFunc(from, touches) {
 			field, bad = fieldOf("spec.from", c.obj.Spec.From, from), a
 		}
-		c.fail(onpath.CodeForbidden, field, "narrow one of the ends to the tenant's addresses, or have the operator add the other's to spec.addresses of tenant "+c.key.tenant,
+		c.unproved = fault(c.obj, onpath.CodeForbidden, field,
+			"claim it (kind: PrefixClaim), narrow one of the ends to the tenant's addresses, "+
+				"or have the operator add the other's to spec.addresses of tenant "+c.key.tenant,
 			"tenant %s may select only what comes from or goes to %s; this is from %s to %s, and %s is not within",
 			c.key.tenant, orNothing(allowed), some(from), some(to), onpath.Prefix{Prefix: bad})
 		return true

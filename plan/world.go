@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/plan/ownership"
 )
 
 // name is tenant/name: of a deployment, a chain, an instance.
@@ -59,6 +60,7 @@ type world struct {
 	updates     map[onpath.Key]onpath.Object
 	splits      map[hopBetween]*split // made when they are first asked for
 	accels      []*accelerator
+	owned       *ownership.Table // made when it is first asked for
 	res         *Result
 }
 

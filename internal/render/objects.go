@@ -54,6 +54,7 @@ var columns = map[onpath.Kind][]string{
 	onpath.KindNode:        {"NAME", "CLOUDLET", "STATE", "UPLINKS", "CPU", "MEMORY", ">AGE", "MESSAGE"},
 	onpath.KindPriceList:   {"NAME", "CURRENCY", ">CPU/H", ">MEMORY/GI/H", ">DISK/GI/H", ">NETWORK/GBIT/H", ">AGE"},
 	onpath.KindReservation: {"TENANT", "NAME", "STATE", "CLOUDLET", "NODES", "FROM", "UNTIL", ">PAID", ">AGE", "MESSAGE"},
+	onpath.KindPrefixClaim: {"TENANT", "NAME", "PREFIX", "PROOF", "STATE", ">LEFT", ">AGE", "MESSAGE"},
 	onpath.KindHosts:       {"TENANT", "NAME", "ADDRESSES", "VIRTUAL", ">AGE"},
 	onpath.KindFunction:    {"TENANT", "NAME", "IMAGE", "ATTACH", "STATE", "PACKETS", ">AGE"},
 	onpath.KindDeployment:  {"TENANT", "NAME", "FUNCTION", "CHAIN", ">READY", ">AGE", "MESSAGE"},
@@ -80,6 +81,9 @@ func row(o onpath.Object, now time.Time) []string {
 		return []string{m.Name, o.Spec.Currency, h.CPU.String(), h.Memory.String(), h.Disk.String(), h.Network.String(), age}
 	case *onpath.Reservation:
 		return reservationRow(o, age)
+	case *onpath.PrefixClaim:
+		return []string{m.Tenant, m.Name, o.Spec.Prefix.String(), string(o.Spec.Method), string(o.Status.State), left(o.Status.Until, now),
+			age, o.Status.Evidence}
 	case *onpath.Hosts:
 		addresses := prefixes(o.Spec.Addresses)
 		if o.Spec.Node != "" {
@@ -115,8 +119,8 @@ func row(o onpath.Object, now time.Time) []string {
 		}
 		return []string{m.Tenant, m.Name, o.Spec.Node, state, strconv.Itoa(o.Status.Restarts), age, o.Status.Message}
 	case *onpath.Lease:
-		left := max(o.Spec.Until.Sub(now), 0).Round(time.Second).String()
-		return []string{m.Tenant, m.Name, o.Spec.Node, o.Spec.Publisher, o.Spec.Module, string(o.Status.State), leaseTakes(o), left, age,
+		return []string{m.Tenant, m.Name, o.Spec.Node, o.Spec.Publisher, o.Spec.Module, string(o.Status.State), leaseTakes(o),
+			left(o.Spec.Until, now), age,
 			o.Status.Message}
 	case *onpath.Event:
 		s := o.Spec
@@ -321,4 +325,12 @@ func leaseTakes(l *onpath.Lease) string {
 		words += ":" + strconv.Itoa(int(l.Spec.Port))
 	}
 	return words
+}
+
+// left is how long it is until then; "" without a time.
+func left(until, now time.Time) string {
+	if until.IsZero() {
+		return ""
+	}
+	return max(until.Sub(now), 0).Round(time.Second).String()
 }

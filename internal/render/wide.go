@@ -16,6 +16,7 @@ var moreColumns = map[onpath.Kind][]string{
 	onpath.KindNode:        {"UNDERLAY", "KERNEL", "VERSION", "HOST-IMAGE", "LABELS"},
 	onpath.KindPriceList:   {">USE-CPU/H", ">USE-TRAFFIC/GI", ">TIERS"},
 	onpath.KindReservation: {">INSTANCES", ">REFUNDED"},
+	onpath.KindPrefixClaim: {"PASSWORD"},
 	onpath.KindFunction:    {"CPU", "MEMORY"},
 	onpath.KindDeployment:  {"CLOUDLETS", "NODES"},
 	onpath.KindChain:       {"TIER", ">PRIORITY", "CLOUDLETS", ">PATH-ID"},
@@ -39,6 +40,8 @@ func moreCells(o onpath.Object) []string {
 		return []string{o.Spec.Use.CPU.String(), o.Spec.Use.Traffic.String(), strconv.Itoa(len(o.Spec.Tiers))}
 	case *onpath.Reservation:
 		return []string{strconv.Itoa(len(o.Status.Places)), o.Status.Refunded.String()}
+	case *onpath.PrefixClaim:
+		return []string{o.Status.Password}
 	case *onpath.Function:
 		return []string{o.Spec.Resources.CPU.String(), Bytes(uint64(o.Spec.Resources.Memory))}
 	case *onpath.Deployment:

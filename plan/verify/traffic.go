@@ -1,12 +1,16 @@
 package verify
 
-import "github.com/onpath/onpath"
+import (
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/plan/ownership"
+)
 
 // area is a union of products in which each factor may be given twice: an end's
 // addresses and a selector's, both of which must hold.
 type area struct {
-	ends match   // addresses alone
-	sel  []match // any of them; empty: everything
+	ends  match   // addresses alone
+	sel   []match // any of them; empty: everything
+	owned *match  // a part of the tenant's addresses; nil: everything
 }
 
 // traffic is what one direction of a promise selects.
@@ -17,7 +21,8 @@ type traffic struct {
 	boxes   []box // once the space is divided
 	// begins: flows start at the instance that emits them.
 	begins bool
-	after  int // the elements up to this one lie behind; -1: none
+	after  int            // the elements up to this one lie behind; -1: none
+	title  ownership.Rank // of the tenant to it, where several tenants have chains
 }
 
 // ask takes up what a direction selects: src to dst (nil: any; empty: nothing).
@@ -42,7 +47,7 @@ func (s *space) ask(src, dst end, selected []onpath.Match, given bool) (area, bo
 // boxesOf are the products of areas.
 func (s *space) boxesOf(areas []area) (out []box) {
 	for _, a := range areas {
-		for _, e := range s.boxes(a.ends) {
+		for _, e := range s.endsOf(a) {
 			if len(a.sel) == 0 {
 				out = append(out, e)
 			}
@@ -54,6 +59,37 @@ func (s *space) boxesOf(areas []area) (out []box) {
 				}
 			}
 		}
+	}
+	return out
+}
+
+// endsOf are the products of an area's addresses.
+func (s *space) endsOf(a area) (out []box) {
+	ends := s.boxes(a.ends)
+	if a.owned == nil {
+		return ends
+	}
+	for _, e := range ends {
+		for _, o := range s.boxes(*a.owned) {
+			if both, ok := s.and(set{box: e}, o); ok {
+				out = append(out, both.box)
+			}
+		}
+	}
+	return out
+}
+
+// parted is a selection by its tenant's title to what it selects.
+func (s *space) parted(t *traffic, parts []ownership.Part) (out []*traffic) {
+	for i := range parts {
+		one := *t
+		one.title, one.areas = parts[i].Rank, nil
+		for _, a := range t.areas {
+			m := s.take(parts[i].Match())
+			a.owned = &m
+			one.areas = append(one.areas, a)
+		}
+		out = append(out, &one)
 	}
 	return out
 }

@@ -4,12 +4,16 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/plan/ownership"
 )
 
 // Input is what is held against each other.
 type Input struct {
+	// Now is when; proofs of claims that have ended by then do not count.
+	Now time.Time
 	// Objects are the resources, instances included.
 	Objects map[onpath.Key]onpath.Object
 	// Plans are the nodes' plans, by node.
@@ -44,6 +48,7 @@ type checker struct {
 	spent     int
 	classes   int
 	notes     []string
+	titles    *ownership.Table // once several tenants have chains
 }
 
 // place is one cloudlet's part.
@@ -119,6 +124,9 @@ func (c *checker) survey(cloudlet string) *place {
 	rank := func(t *traffic) int { return t.p.obj.Spec.Priority }
 	a.operator = c.entering(a.promises, onpath.TierOperator, rank)
 	a.tenant = c.entering(a.promises, onpath.TierTenant, rank)
+	if severalTenants(a.tenant) {
+		a.tenant = c.byTitle(a.tenant, len(a.hosts) > 0)
+	}
 	for _, n := range c.res.nodes {
 		if x := c.sites[n.Metadata.Name]; x != nil && n.Spec.Cloudlet == cloudlet {
 			a.emitters = append(a.emitters, c.emitters(a, x)...)
@@ -147,6 +155,31 @@ func (c *checker) entering(list []*promise, tier onpath.Tier, rank func(*traffic
 		}
 	}
 	return inOrder(out, late, rank)
+}
+
+func severalTenants(list []*traffic) bool {
+	return slices.ContainsFunc(list, func(t *traffic) bool { return t.p.obj.Metadata.Tenant != list[0].p.obj.Metadata.Tenant })
+}
+
+// byTitle parts selections by their tenants' titles, the best first.
+func (c *checker) byTitle(list []*traffic, bothWays bool) (out []*traffic) {
+	if c.titles == nil {
+		c.titles = ownership.New(c.in.Objects, c.in.Now)
+	}
+	for _, t := range list {
+		tenant := t.p.obj.Metadata.Tenant
+		if c.in.Objects[onpath.Key{Kind: onpath.KindTenant, Name: tenant}] == nil {
+			tenant = onpath.DefaultTenant
+		}
+		for _, part := range c.space.parted(t, c.titles.Parts(tenant)) {
+			if bothWays {
+				part.title = part.title.BothWays(tenant)
+			}
+			out = append(out, part)
+		}
+	}
+	slices.SortStableFunc(out, func(a, b *traffic) int { return a.title.Compare(b.title) })
+	return out
 }
 
 // inOrder merges forward and reverse selections, each in order, by rank.

@@ -1,0 +1,266 @@
+package control
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base32"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/store"
+)
+
+// Claims that wait are asked for every soonAgain in the first claimYoung of their life,
+// later every lateAgain.
+const (
+	soonAgain  = time.Second
+	lateAgain  = 10 * time.Second
+	claimYoung = 2 * time.Minute
+)
+
+// asking bounds the claims that are asked for at once.
+const asking = 8
+
+// claims asks for what claims rest on.
+type claims struct{ *Controller }
+
+// prove asks for the proofs of claims, and takes them back when they end. plan/ownership
+// counts what is written here.
+func (c claims) prove(ctx context.Context) {
+	busy := map[onpath.Key]bool{}
+	done := make(chan onpath.Key)
+	for {
+		for _, p := range c.dueClaims(busy) {
+			if len(busy) >= asking {
+				break
+			}
+			k := onpath.KeyOf(p)
+			busy[k] = true
+			go func() {
+				c.proveOne(ctx, p)
+				select {
+				case done <- k:
+				case <-ctx.Done():
+				}
+			}()
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case k := <-done:
+			delete(busy, k)
+		case <-c.o.After(250 * time.Millisecond):
+		}
+	}
+}
+
+// dueClaims are claims to be asked for now, or of which something is to be written.
+func (c claims) dueClaims(busy map[onpath.Key]bool) (out []*onpath.PrefixClaim) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.held {
+		return nil
+	}
+	now := c.o.Clock()
+	for k, p := range c.mirror.claims {
+		if !busy[k] && (claimDue(p, now) || p.Spec.Method == onpath.ByOperator && c.givenState(p) != p.Status.State) {
+			out = append(out, p)
+		}
+	}
+	slices.SortFunc(out, func(a, b *onpath.PrefixClaim) int { return a.Status.Checked.Compare(b.Status.Checked) })
+	return out
+}
+
+// claimDue reports whether a claim by password is to be asked for.
+func claimDue(p *onpath.PrefixClaim, now time.Time) bool {
+	s := &p.Status
+	if p.Spec.Method != onpath.ByPassword {
+		return false
+	}
+	again := lateAgain
+	switch life := time.Duration(p.Spec.For); {
+	case s.Prefix.IsValid() && s.Prefix != p.Spec.Prefix:
+		return true
+	case s.State == onpath.ClaimProved:
+		again = life / 2
+	case s.State == onpath.ClaimExpiring:
+		if !now.Before(s.Until) {
+			return true
+		}
+		again = max(soonAgain, life/16)
+	case now.Sub(p.Metadata.Created) < claimYoung:
+		again = soonAgain
+	}
+	return now.Sub(s.Checked) >= again
+}
+
+// givenState is that of a claim by the operator's word. Callers hold mu.
+func (c claims) givenState(p *onpath.PrefixClaim) onpath.ClaimState {
+	t, _ := c.mirror.objects[onpath.Key{Kind: onpath.KindTenant, Name: p.Metadata.Tenant}].(*onpath.Tenant)
+	switch {
+	case p.Given(t):
+		return onpath.ClaimProved
+	case p.Status.State == onpath.ClaimProved || p.Status.State == onpath.ClaimLost:
+		return onpath.ClaimLost
+	}
+	return onpath.ClaimAsked
+}
+
+// proveOne asks for one claim and writes how it stands.
+func (c claims) proveOne(ctx context.Context, p *onpath.PrefixClaim) {
+	next := onpath.Clone(p)
+	if p.Spec.Method == onpath.ByOperator {
+		c.mu.Lock()
+		state := c.givenState(p)
+		c.mu.Unlock()
+		given(next, state, c.o.Clock())
+	} else {
+		password := c.password(p)
+		answer := onpath.PasswordAnswer{Saw: "it has just been made"}
+		if p.Status.Password == password { // else its tenant reads it first
+			answer = c.askGateways(ctx, onpath.PasswordRequest{Address: p.Spec.Prefix.Addr(), Password: password})
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		next.Status.Password = password
+		settleClaim(next, answer, c.o.Clock())
+	}
+	changes := []onpath.Change{{Key: onpath.KeyOf(p), Object: next, Version: p.Metadata.Version}}
+	if _, err := c.o.Store.Write(store.FollowUp(ctx), onpath.Batch{Changes: changes}); err != nil {
+		if onpath.CodeOf(err) == onpath.CodeConflict {
+			_ = c.reread(ctx, onpath.KeyOf(p)) // changed meanwhile: it is looked at again
+		}
+		return
+	}
+	c.took(changes)
+	c.tellClaim(p, next)
+	c.kick()
+}
+
+// given is how a claim by the operator's word stands.
+func given(p *onpath.PrefixClaim, state onpath.ClaimState, now time.Time) {
+	s := &p.Status
+	s.State, s.Checked = state, now.UTC().Round(0)
+	switch state {
+	case onpath.ClaimProved:
+		s.Since, s.Prefix, s.Evidence = s.Checked, p.Spec.Prefix, "it lies in spec.addresses of the tenant"
+	default:
+		s.Since, s.Evidence = time.Time{}, "the operator has not written it into spec.addresses of the tenant"
+	}
+}
+
+// settleClaim takes up what gateways saw.
+func settleClaim(p *onpath.PrefixClaim, a onpath.PasswordAnswer, now time.Time) {
+	s := &p.Status
+	now = now.UTC().Round(0)
+	held := p.ProvedAt(now)
+	was := held || s.State == onpath.ClaimLost || s.State == onpath.ClaimProved || s.State == onpath.ClaimExpiring
+	if s.Prefix.IsValid() && s.Prefix != p.Spec.Prefix {
+		was = false
+	}
+	s.Checked, s.Evidence = now, a.Saw
+	switch {
+	case a.Proved:
+		if !held {
+			s.Since = now
+		}
+		s.State, s.Prefix, s.Until = onpath.ClaimProved, p.Spec.Prefix, now.Add(time.Duration(p.Spec.For))
+	case held:
+		s.State = onpath.ClaimExpiring
+	default:
+		s.Since, s.Until, s.Prefix = time.Time{}, time.Time{}, onpath.Prefix{}
+		switch {
+		case was:
+			s.State = onpath.ClaimLost
+		case a.Wrong:
+			s.State = onpath.ClaimRefused
+		default:
+			s.State = onpath.ClaimAsked
+		}
+	}
+}
+
+// password is a claim's own: another claim, or one made anew, has another.
+func (c claims) password(p *onpath.PrefixClaim) string {
+	h := hmac.New(sha256.New, c.o.Settings.Secret)
+	for _, part := range []string{"claim", p.Metadata.Tenant, p.Metadata.Name, p.Metadata.UID, p.Spec.Prefix.String()} {
+		fmt.Fprintf(h, "%d:%s", len(part), part)
+	}
+	return "onpath-" + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(h.Sum(nil)[:16]))
+}
+
+// askGateways has the gateways of two cloudlets ask an address, of one where only one has
+// any: all must see the password.
+func (c claims) askGateways(ctx context.Context, r onpath.PasswordRequest) onpath.PasswordAnswer {
+	nodes := c.askingNodes()
+	if len(nodes) == 0 {
+		return onpath.PasswordAnswer{Saw: "no gateway is connected that could ask"}
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	var saw []string
+	all := onpath.PasswordAnswer{Proved: true}
+	for _, n := range nodes {
+		a, err := c.askNode(ctx, n, r)
+		if err != nil {
+			a = onpath.PasswordAnswer{Saw: err.Error()}
+		}
+		saw = append(saw, fmt.Sprintf("node %s: %s", n, a.Saw))
+		all.Proved, all.Wrong = all.Proved && a.Proved, all.Wrong || a.Wrong
+	}
+	all.Saw = onpath.ClipText(strings.Join(saw, "; "))
+	return all
+}
+
+func (c claims) askNode(ctx context.Context, node string, r onpath.PasswordRequest) (a onpath.PasswordAnswer, err error) {
+	s, err := c.o.Hub.Call(ctx, node, onpath.OpProve, r)
+	if err != nil {
+		return a, err
+	}
+	defer s.Close()
+	stop := context.AfterFunc(ctx, func() { _ = s.Close() })
+	defer stop()
+	b, err := io.ReadAll(io.LimitReader(s, 1<<16))
+	if err == nil {
+		err = json.Unmarshal(b, &a)
+	}
+	return a, err
+}
+
+// askingNodes are connected nodes with uplinks, one each of two cloudlets.
+func (c claims) askingNodes() (out []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	of := map[string][]string{}
+	for name, st := range c.nodes {
+		n, ok := c.mirror.objects[onpath.Key{Kind: onpath.KindNode, Name: name}].(*onpath.Node)
+		if ok && st.connected && n.Accepted() && len(n.Spec.Uplinks) > 0 {
+			of[n.Spec.Cloudlet] = append(of[n.Spec.Cloudlet], name)
+		}
+	}
+	for _, list := range of { // in the order of the map, which is another one each time
+		if len(out) < 2 {
+			out = append(out, list[rand.IntN(len(list))])
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// tellClaim tells the tenant what became of a claim.
+func (c claims) tellClaim(old, next *onpath.PrefixClaim) {
+	if old.Status.State == next.Status.State {
+		return
+	}
+	warn := next.Status.State != onpath.ClaimProved && next.Status.State != onpath.ClaimAsked
+	reason := "Claim" + strings.ToUpper(string(next.Status.State[:1])) + string(next.Status.State[1:])
+	c.Tell(onpath.KeyOf(next), reason, fmt.Sprintf("%s is %s: %s", next.Spec.Prefix, next.Status.State, next.Status.Evidence), warn)
+}
