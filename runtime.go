@@ -21,13 +21,26 @@ type Runtime interface {
 	Adopt(ctx context.Context) (map[string]Process, error)
 	// Exec runs a command inside; it returns the exit code.
 	Exec(ctx context.Context, id string, e ExecSpec) (int, error)
-	// Logs copies the output of the instance to w, from the last n lines on
-	// (n < 0: all); with follow until ctx ends.
-	Logs(ctx context.Context, id string, n int, follow bool, w io.Writer) error
+	// Logs copies what v says of the instance's output to w; with follow until ctx ends
+	// or the instance does.
+	Logs(ctx context.Context, id string, v LogView, follow bool, w io.Writer) error
 	// Close lets go and leaves everything running.
 	Close() error
 	// Remove stops and deletes everything of ours on this machine.
 	Remove(ctx context.Context) error
+}
+
+// LogView says what of an instance's output is shown, and how.
+type LogView struct {
+	Tail int // the last lines; negative: all
+	// Since: of those, none before the first that was printed then or later, by the
+	// node's clock. Zero: all. Where it is not known when lines were printed, that is
+	// CodeUnsupported.
+	Since time.Time
+	// Timestamps: before each line stands when it was printed, in UTC as RFC 3339 with
+	// milliseconds, and a blank; "-" where that is not known. Lines that a driver writes
+	// with their time stay as they are.
+	Timestamps bool
 }
 
 // Creator is a Runtime that can make all of an instance but its program's

@@ -1,5 +1,7 @@
 package onpath
 
+import "time"
+
 // NodeHello is the first thing a node says on a new session.
 type NodeHello struct {
 	Node string `json:"node"`
@@ -66,4 +68,16 @@ type LogsRequest struct {
 	// Previous: of the run before the present one, up to the moment when it
 	// ended or was told to end.
 	Previous bool `json:"previous,omitempty"`
+	// Since: only what was printed that long ago at most; zero: all.
+	Since      time.Duration `json:"since,omitempty"`
+	Timestamps bool          `json:"timestamps,omitempty"` // before each line
+}
+
+// View is what a runtime is to show; now is by the node's clock.
+func (l LogsRequest) View(now time.Time) LogView {
+	v := LogView{Tail: l.Tail, Timestamps: l.Timestamps}
+	if l.Since > 0 {
+		v.Since = now.Add(-l.Since)
+	}
+	return v
 }

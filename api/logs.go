@@ -7,8 +7,9 @@ import (
 )
 
 func (s *Server) logs(w http.ResponseWriter, r *http.Request) error {
-	q := query(r, "tail", "follow", "previous")
-	request := onpath.LogsRequest{Tail: q.integer("tail", -1), Follow: q.boolean("follow"), Previous: q.boolean("previous")}
+	q := query(r, "tail", "follow", "previous", "since", "timestamps")
+	request := onpath.LogsRequest{Tail: q.integer("tail", -1), Follow: q.boolean("follow"), Previous: q.boolean("previous"),
+		Since: q.duration("since"), Timestamps: q.boolean("timestamps")}
 	if q.err != nil {
 		return q.err
 	}

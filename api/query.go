@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/onpath/onpath"
 )
@@ -68,6 +69,18 @@ func (v *values) boolean(name string) bool {
 		v.wrong(name, "true or false")
 	}
 	return b
+}
+
+// duration is zero if it is not given.
+func (v *values) duration(name string) time.Duration {
+	if v.Get(name) == "" {
+		return 0
+	}
+	d, err := time.ParseDuration(v.Get(name))
+	if err != nil || d <= 0 {
+		v.wrong(name, "a time above 0, such as 90s, 5m or 1h30m")
+	}
+	return d
 }
 
 func (v *values) address(name string) netip.Addr {

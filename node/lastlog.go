@@ -12,11 +12,16 @@ import (
 	"unicode"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/boundlog"
 	"github.com/onpath/onpath/internal/wholefile"
 )
 
 // maxLastLog is how much is kept of what a run wrote that has ended, in bytes.
 const maxLastLog = 1 << 20
+
+// withTimes begins a kept log whose lines have their times; those of earlier versions do
+// not.
+const withTimes = "onpath: lines with times\n"
 
 // maxLastWords bounds what of it is told in an instance's message, in bytes.
 const maxLastWords = 300
@@ -34,8 +39,8 @@ func (in *instance) keepLog(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastLogTimeout)
 	defer cancel()
 	var t logEnd
-	if err = rt.Logs(ctx, in.id, -1, false, &t); err == nil {
-		err = wholefile.WriteLightly(in.a.state.lastLog(in.id), t.lines(), 0o600)
+	if err = rt.Logs(ctx, in.id, onpath.LogView{Tail: -1, Timestamps: true}, false, &t); err == nil {
+		err = wholefile.WriteLightly(in.a.state.lastLog(in.id), append([]byte(withTimes), t.lines()...), 0o600)
 	}
 	if err != nil && onpath.CodeOf(err) != onpath.CodeNotFound {
 		in.a.log.Warn("the log of the run that ended is lost", "instance", in.id, "err", err)
@@ -52,7 +57,7 @@ func (in *instance) lastWords(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastLogTimeout)
 	defer cancel()
 	var t logEnd
-	if err := rt.Logs(ctx, in.id, 3, false, &t); err != nil {
+	if err := rt.Logs(ctx, in.id, onpath.LogView{Tail: 3}, false, &t); err != nil {
 		return ""
 	}
 	var lines []string
@@ -71,8 +76,8 @@ func (in *instance) lastWords(ctx context.Context) string {
 	return line
 }
 
-// previousLog copies the last n lines (negative: all) of the run before.
-func (in *instance) previousLog(n int, w io.Writer) error {
+// previousLog copies what v says of the run before.
+func (in *instance) previousLog(v onpath.LogView, w io.Writer) error {
 	data, err := os.ReadFile(in.a.state.lastLog(in.id))
 	if errors.Is(err, fs.ErrNotExist) {
 		return onpath.Errorf(onpath.CodeNotFound, "instance %s/%s has had no earlier run on node %s", in.plan.Tenant, in.plan.Name, in.a.opt.Name)
@@ -80,13 +85,38 @@ func (in *instance) previousLog(n int, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if lines := bytes.SplitAfter(bytes.TrimSuffix(data, []byte("\n")), []byte("\n")); n >= 0 && n < len(lines) {
-		data = append(bytes.Join(lines[len(lines)-n:], nil), '\n')
+	data, timed := bytes.CutPrefix(data, []byte(withTimes))
+	if !timed && !v.Since.IsZero() {
+		return onpath.Errorf(onpath.CodeUnsupported,
+			"it is not known when the run before printed its lines: it ended under an earlier version of onpath")
 	}
-	if n == 0 {
-		return nil
+	lines := bytes.SplitAfter(bytes.TrimSuffix(data, []byte("\n")), []byte("\n"))
+	if v.Tail >= 0 && v.Tail < len(lines) {
+		lines = lines[len(lines)-v.Tail:]
 	}
-	_, err = w.Write(data)
+	var out bytes.Buffer
+	shown := v.Since.IsZero()
+	for _, l := range lines {
+		var at time.Time
+		text := l
+		if timed {
+			at, text = boundlog.CutTime(l)
+		}
+		if shown = shown || !at.IsZero() && !at.Before(v.Since); !shown {
+			continue
+		}
+		switch {
+		case !v.Timestamps:
+			l = text
+		case !timed:
+			l = append([]byte("- "), l...)
+		}
+		out.Write(l)
+	}
+	if len(data) > 0 && out.Len() > 0 {
+		out.WriteByte('\n')
+	}
+	_, err = out.WriteTo(w)
 	return err
 }
 

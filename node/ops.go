@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"time"
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/session"
@@ -151,14 +152,15 @@ func (a *Agent) serveLogs(ctx context.Context, l onpath.LogsRequest, w io.Writer
 	if err != nil {
 		return err
 	}
+	v := l.View(time.Now())
 	if l.Previous {
-		return in.previousLog(l.Tail, w)
+		return in.previousLog(v, w)
 	}
 	rt, err := in.runtime()
 	if err != nil {
 		return err
 	}
-	return rt.Logs(ctx, in.id, l.Tail, l.Follow, w)
+	return rt.Logs(ctx, in.id, v, l.Follow, w)
 }
 
 // Usage is what each running instance has used, by tenant/name.

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/session"
@@ -113,6 +114,20 @@ func TestPreviousLog(t *testing.T) {
 		if got, err := r.serve(onpath.OpLogs, ask); err != nil || !strings.Contains(got, want) || n == 1 && strings.Contains(got, "one") {
 			t.Errorf("the last %d lines: %q, %v; want %q", n, got, err, want)
 		}
+	}
+	ask.Tail, ask.Timestamps = 1, true
+	got, err := r.serve(onpath.OpLogs, ask)
+	stamp, text, _ := strings.Cut(got, " ")
+	if _, failed := time.Parse(time.RFC3339, stamp); err != nil || failed != nil || text != "two\n" {
+		t.Errorf("with times: %q, %v", got, err)
+	}
+	ask.Tail, ask.Since = -1, time.Hour
+	if got, err := r.serve(onpath.OpLogs, ask); err != nil || strings.Count(got, "\n") != 2 {
+		t.Errorf("since an hour: %q, %v", got, err)
+	}
+	ask.Since = time.Nanosecond
+	if got, err := r.serve(onpath.OpLogs, ask); err != nil || got != "" {
+		t.Errorf("since now: %q, %v", got, err)
 	}
 	r.plan(planOf(2))
 	r.untilState("web", onpath.InstanceStopped)

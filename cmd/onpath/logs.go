@@ -24,19 +24,20 @@ will do if it has one instance beside those that drain. --previous shows what th
 run before the present one wrote, at most its last MiB, until it ended or was told
 to end.
 
-What it writes is kept as it is, without times, so there is no --since: --tail
-shows the end, and -f what comes from now on, until Ctrl-C or the instance's end.
-If the node's agent or the server goes away before, it ends with code 4. Of several
-instances each line begins with its instance's name.`,
-		Example: examples("onpath logs web-cache-x2k4d", "onpath logs -l app=shop --tail 5", "onpath logs -f --tail 20 web-cache",
-			"onpath logs --previous web-cache"),
+--since shows what it wrote that long ago at most, by its node's clock, and --tail
+the end of that; -f goes on with what comes, until Ctrl-C or the instance's end. If
+the node's agent or the server goes away before, it ends with code 4. --timestamps
+shows when each line came, in UTC; ebpf functions and relays write their times
+themselves. Of several instances each line begins with its instance's name.`,
+		Example: examples("onpath logs --since 10m --timestamps web-cache-x2k4d", "onpath logs -l app=shop --tail 5",
+			"onpath logs -f --tail 20 web-cache", "onpath logs --previous web-cache"),
 		Args: cobra.ArbitraryArgs, ValidArgsFunction: g.completeKind(onpath.KindInstance),
 		RunE: func(c *cobra.Command, args []string) error {
 			if c.Flags().Changed("tail") && o.Tail < 0 {
 				return badUsage("--tail %d: a number of lines is 0 or more", o.Tail)
 			}
-			if c.Flags().Changed("since") || c.Flags().Changed("timestamps") {
-				return badUsage("what instances print is kept without times; --tail 20 shows the end, -f what comes from now on")
+			if c.Flags().Changed("since") && o.Since <= 0 {
+				return badUsage("--since %s: how long ago is a time above 0, such as 90s, 5m or 1h30m", o.Since)
 			}
 			if o.Follow && o.Previous {
 				return badUsage("an earlier run writes nothing more: there is nothing to follow")
@@ -56,11 +57,8 @@ instances each line begins with its instance's name.`,
 	c.Flags().BoolVarP(&o.Follow, "follow", "f", false, "go on with what it writes from now on")
 	c.Flags().BoolVar(&o.Previous, "previous", false, "what the run before the present one wrote")
 	c.Flags().IntVar(&o.Tail, "tail", -1, "only the last `lines` (default all)")
-	c.Flags().String("since", "", "")
-	c.Flags().Bool("timestamps", false, "")
-	for _, known := range []string{"since", "timestamps"} { // elsewhere
-		_ = c.Flags().MarkHidden(known)
-	}
+	c.Flags().DurationVar(&o.Since, "since", 0, "only what it wrote that long ago at most, such as 5m (default all)")
+	c.Flags().BoolVar(&o.Timestamps, "timestamps", false, "before each line, when it came")
 	c.Flags().Lookup("tail").DefValue = "0" // the help says what the default means
 	g.selectorFlag(c, "instances with these labels")
 	g.tenantFlag(c, "tenant of the instances")

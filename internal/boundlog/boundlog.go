@@ -24,7 +24,7 @@ import (
 // The files in a log's directory.
 const (
 	Now     = "log"          // what is written to
-	Former  = "log.1"        // what was before it
+	Former  = "log.1"        // what was before it, and beside each, when its lines came
 	leftOut = "log.left-out" // how much is missing in all, and why last
 )
 
@@ -42,7 +42,8 @@ const resume = Rate / 4
 // retry is how long nothing is written after a write failed.
 const retry = time.Second
 
-// File is a log. Its two files never hold more than limit each.
+// File is a log. Its two files never hold more than limit each, and when their lines came
+// stands beside them.
 type File struct {
 	dir     string
 	limit   int64
@@ -50,6 +51,7 @@ type File struct {
 	f       *os.File // nil: it could not be made
 	size    int64
 	midLine bool // what was written last does not end a line
+	marks   marks
 
 	burst   int64
 	allowed int64 // bytes that may be written now
@@ -85,6 +87,9 @@ func (l *File) path(name string) string { return filepath.Join(l.dir, name) }
 func (l *File) begin() (err error) {
 	l.f, err = os.OpenFile(l.path(Now), os.O_CREATE|os.O_WRONLY|os.O_APPEND|os.O_TRUNC, 0o600)
 	l.size, l.midLine = 0, false
+	if err == nil {
+		l.marks.begin(l.path(Now+timesSuffix), l.f)
+	}
 	return err
 }
 
@@ -97,6 +102,10 @@ func (l *File) rotate() error {
 		}
 		_ = l.f.Close()
 		l.f = nil
+		l.marks.close()
+		if err := os.Rename(l.path(Now+timesSuffix), l.path(Former+timesSuffix)); err != nil {
+			_ = os.Remove(l.path(Former + timesSuffix)) // of the one that is gone
+		}
 	}
 	return l.begin()
 }
@@ -163,12 +172,14 @@ func (l *File) resumed(p []byte) []byte {
 // write gives how much of p it could not write.
 func (l *File) write(p []byte) (rest int, err error) {
 	for len(p) > 0 {
-		if l.f == nil || l.size >= l.limit {
+		if l.f == nil || l.size >= l.limit || l.marks.size >= maxTimes(l.limit) {
 			if err := l.rotate(); err != nil {
 				return len(p), err
 			}
 		}
-		n, err := l.f.Write(p[:min(int64(len(p)), l.limit-l.size)])
+		part := p[:min(int64(len(p)), l.limit-l.size)]
+		l.mark(part)
+		n, err := l.f.Write(part)
 		l.size += int64(n)
 		if n > 0 {
 			l.midLine = p[n-1] != '\n'
@@ -180,6 +191,18 @@ func (l *File) write(p []byte) (rest int, err error) {
 	}
 	l.missing, l.why = 0, ""
 	return 0, nil
+}
+
+// mark notes the time of the first line that begins in what is written next.
+func (l *File) mark(p []byte) {
+	begins := 0
+	if l.midLine {
+		begins = bytes.IndexByte(p, '\n') + 1
+		if begins == 0 || begins == len(p) {
+			return
+		}
+	}
+	l.marks.add(l.size+int64(begins), l.at)
 }
 
 // Note saves how much is left out in all, once a second at most unless it must.

@@ -7,37 +7,35 @@ import (
 	"os"
 )
 
-// Copy copies a log's last n lines to w (n < 0: all of it), and leaves now at its
-// end. former is nil if there is none. However long the log, little of it is in
-// memory at once: w may be slow.
-func Copy(w io.Writer, former, now *os.File, n int) error {
-	if n == 0 {
-		_, err := now.Seek(0, io.SeekEnd)
+// both copies a log's last lines, and leaves now at its end. former is nil if there is
+// none. However long the log, little of it is in memory at once: w may be slow.
+func (v *viewer) both(former, now file) error {
+	if v.v.Tail == 0 {
+		_, err := now.f.Seek(0, io.SeekEnd)
 		return err
 	}
-	tail := tail{left: n}
-	at, err := tail.begin(now)
+	tail := tail{left: v.v.Tail}
+	at, err := tail.begin(now.f)
 	if err != nil {
 		return err
 	}
-	if former != nil && (n < 0 || tail.left > 0) {
-		from, err := tail.begin(former)
+	if former.f != nil && (v.v.Tail < 0 || tail.left > 0) {
+		from, err := tail.begin(former.f)
 		if err == nil {
-			err = copyFrom(w, former, from)
+			err = v.from(former, from)
 		}
 		if err != nil {
 			return err
 		}
 	}
-	return copyFrom(w, now, at)
+	return v.from(now, at)
 }
 
-func copyFrom(w io.Writer, f *os.File, at int64) error {
-	if _, err := f.Seek(at, io.SeekStart); err != nil {
+func (v *viewer) from(f file, at int64) error {
+	if _, err := f.f.Seek(at, io.SeekStart); err != nil {
 		return err
 	}
-	_, err := io.Copy(w, f)
-	return err
+	return v.copy(f.f, f.t)
 }
 
 // tail looks for the beginning of a log's last lines, from its end.

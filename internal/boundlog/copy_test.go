@@ -36,7 +36,7 @@ func lastLines(text string, n int) string {
 	return strings.Join(lines[max(0, len(lines)-n):], "")
 }
 
-func file(t *testing.T, text string) *os.File {
+func fileOf(t *testing.T, text string) *os.File {
 	t.Helper()
 	f, err := os.Create(filepath.Join(t.TempDir(), "log"))
 	if err == nil {
@@ -66,8 +66,8 @@ func TestCopy(t *testing.T) {
 	}
 	for range 500 {
 		old, text, n := random(), random(), r.IntN(8)-1
-		now, s := file(t, text), &sips{t: t}
-		if err := Copy(s, file(t, old), now, n); err != nil {
+		now, s := fileOf(t, text), &sips{t: t}
+		if err := newViewer(s, View{Tail: n}).both(file{f: fileOf(t, old)}, file{f: now}); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
 		if want := lastLines(old+text, n); s.got.String() != want {
@@ -88,12 +88,12 @@ func TestCopyLarge(t *testing.T) {
 	old, text := all.String(), strings.Repeat("x", 3<<20)+"\nlast\n"
 	for n, want := range map[int]int{-1: len(old) + len(text), 1: len("last\n"), 2: len(text), 3: len("line 299999\n") + len(text)} {
 		s := &sips{t: t}
-		if err := Copy(s, file(t, old), file(t, text), n); err != nil || s.got.Len() != want {
+		if err := newViewer(s, View{Tail: n}).both(file{f: fileOf(t, old)}, file{f: fileOf(t, text)}); err != nil || s.got.Len() != want {
 			t.Errorf("the last %d lines are %d bytes, %v; must be %d", n, s.got.Len(), err, want)
 		}
 	}
 	s := &sips{t: t}
-	if err := Copy(s, nil, file(t, text), 9); err != nil || s.got.Len() != len(text) {
+	if err := newViewer(s, View{Tail: 9}).both(file{}, file{f: fileOf(t, text)}); err != nil || s.got.Len() != len(text) {
 		t.Errorf("without a former file: %d bytes, %v", s.got.Len(), err)
 	}
 }

@@ -17,11 +17,8 @@ import (
 	"github.com/onpath/onpath/internal/boundlog"
 )
 
-// Times between looks at log files: for followers, and at those of shims.
-const (
-	followEvery = 100 * time.Millisecond
-	boundEvery  = 5 * time.Second
-)
+// boundEvery is the time between two looks at the log files of shims.
+const boundEvery = 5 * time.Second
 
 // logFile is written by a process of the instance's own (internal/boundlog), so it
 // goes on without us.
@@ -56,127 +53,36 @@ func program() (string, error) {
 func (p *process) LeftOut() (int64, string) { return boundlog.LeftOut(p.d.instanceDir(p.id)) }
 
 // Logs implements onpath.Runtime.
-func (d *Driver) Logs(ctx context.Context, id string, n int, follow bool, w io.Writer) error {
+func (d *Driver) Logs(ctx context.Context, id string, v onpath.LogView, follow bool, w io.Writer) error {
 	p, err := d.lookup(id)
 	if err != nil {
 		return err
 	}
-	path := d.logFile(id)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(d.ctx, cancel)()
 	p.awaitLog()
-	f, err := openLog(path)
-	if errors.Is(err, os.ErrNotExist) && p.ended() {
+	err = boundlog.Follow(ctx, d.instanceDir(id), boundlog.View(v), follow, p.endedWithLog, w)
+	switch {
+	case errors.Is(err, os.ErrNotExist) && p.ended():
 		return nil
-	}
-	if err != nil {
+	case errors.Is(err, boundlog.ErrNoTimes):
+		return onpath.Errorf(onpath.CodeUnsupported, "log of instance %s: %w", id, err)
+	case err != nil:
 		return fmt.Errorf("log of instance %s: %w", id, err)
+	case follow && d.ctx.Err() != nil:
+		return onpath.Errorf(onpath.CodeUnavailable, "the node agent is ending")
 	}
-	defer func() { f.Close() }()
-	if err := history(path, f, n, w); err != nil {
-		return fmt.Errorf("log of instance %s: %w", id, err)
-	}
-	if !follow {
-		return nil
-	}
-	return p.follow(ctx, &f, w)
+	return nil
 }
 
-// openLog opens a file that is away for a moment whenever it is full and becomes the
-// former one.
-func openLog(path string) (f *os.File, err error) {
-	for range 20 {
-		if f, err = os.Open(path); !errors.Is(err, os.ErrNotExist) {
-			break
-		}
-		time.Sleep(time.Millisecond)
+// endedWithLog tells whether an instance has ended, and its last words are written.
+func (p *process) endedWithLog() bool {
+	ended := p.ended()
+	if ended {
+		p.awaitLog()
 	}
-	return f, err
-}
-
-// history copies the former file and this one, or their last n lines, and leaves
-// f at its end.
-func history(path string, f *os.File, n int, w io.Writer) error {
-	former, err := os.Open(filepath.Join(filepath.Dir(path), boundlog.Former))
-	if errors.Is(err, os.ErrNotExist) {
-		return boundlog.Copy(w, nil, f, n)
-	}
-	if err != nil {
-		return err
-	}
-	defer former.Close()
-	if sameFile(former, f) { // f has become it since
-		return boundlog.Copy(w, nil, f, n)
-	}
-	return boundlog.Copy(w, former, f, n)
-}
-
-func sameFile(a, b *os.File) bool {
-	x, err1 := a.Stat()
-	y, err2 := b.Stat()
-	return err1 == nil && err2 == nil && os.SameFile(x, y)
-}
-
-// follow copies what is appended until ctx ends, or the instance and its log do.
-func (p *process) follow(ctx context.Context, f **os.File, w io.Writer) error {
-	tick := time.NewTicker(followEvery)
-	defer tick.Stop()
-	for {
-		ended := p.ended()
-		if ended {
-			p.awaitLog()
-		}
-		if err := p.copyNew(f, w); err != nil {
-			return err
-		}
-		if ended {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-p.d.ctx.Done():
-			return onpath.Errorf(onpath.CodeUnavailable, "the node agent is ending")
-		case <-tick.C:
-		case <-p.done:
-		}
-	}
-}
-
-// copyNew copies what has been appended to f, and goes on to the next file where f
-// has become the former one.
-func (p *process) copyNew(f **os.File, w io.Writer) error {
-	next, err := os.Open(p.d.logFile(p.id))
-	if err != nil { // it is just being made, or all is being deleted
-		next = nil
-	}
-	moved := next != nil && !sameFile(next, *f)
-	if next != nil && !moved {
-		next.Close()
-	}
-	if err := upTo(*f, w); err != nil || !moved { // if moved, nothing more comes to it
-		if moved {
-			next.Close()
-		}
-		return err
-	}
-	(*f).Close()
-	*f = next
-	return upTo(next, w)
-}
-
-// upTo copies the rest of a file. One that is shorter than was read is read anew:
-// boundOlder has emptied it.
-func upTo(f *os.File, w io.Writer) error {
-	pos, err := f.Seek(0, io.SeekCurrent)
-	if err != nil {
-		return err
-	}
-	if info, err := f.Stat(); err == nil && info.Size() < pos {
-		if _, err := f.Seek(0, io.SeekStart); err != nil {
-			return err
-		}
-	}
-	_, err = io.Copy(w, f)
-	return err
+	return ended
 }
 
 // settleLog is how long after an instance's end its last words may be on their way

@@ -180,7 +180,7 @@ func (c created) Start(ctx context.Context) (onpath.Process, error) {
 		return nil, err
 	}
 	c.m.next++
-	p := &process{m: c.m, spec: c.spec, pid: c.m.next, done: make(chan struct{})}
+	p := &process{m: c.m, spec: c.spec, pid: c.m.next, began: time.Now(), done: make(chan struct{})}
 	c.m.procs[c.spec.ID] = p
 	switch word, arg := split(c.spec.Spec.Container.Command); word {
 	case "exit":
@@ -264,17 +264,23 @@ func (r *Runtime) Exec(ctx context.Context, id string, e onpath.ExecSpec) (int, 
 }
 
 // Logs implements onpath.Runtime.
-func (r *Runtime) Logs(ctx context.Context, id string, n int, follow bool, w io.Writer) error {
+func (r *Runtime) Logs(ctx context.Context, id string, v onpath.LogView, follow bool, w io.Writer) error {
 	p, err := r.find(id)
 	if err != nil {
 		return err
 	}
 	lines := bytes.SplitAfter([]byte(p.log), []byte("\n"))
 	lines = lines[:len(lines)-1]
-	if n >= 0 && n < len(lines) {
-		lines = lines[len(lines)-n:]
+	if v.Tail >= 0 && v.Tail < len(lines) {
+		lines = lines[len(lines)-v.Tail:]
+	}
+	if p.began.Before(v.Since) { // it prints when it begins
+		lines = nil
 	}
 	for _, l := range lines {
+		if v.Timestamps {
+			l = append(p.began.UTC().AppendFormat(nil, "2006-01-02T15:04:05.000Z "), l...)
+		}
 		if _, err := w.Write(l); err != nil {
 			return err
 		}
@@ -308,6 +314,7 @@ func (r *Runtime) Remove(ctx context.Context) error {
 type process struct {
 	m        *Machine
 	log      string
+	began    time.Time
 	stubborn bool
 	done     chan struct{}
 

@@ -331,7 +331,7 @@ func TestLogOfFunction(t *testing.T) {
 	}
 	for _, n := range []int{2, 15_000} { // of one file, and of both
 		var out bytes.Buffer
-		if err := d.Logs(t.Context(), "x", n, false, &out); err != nil {
+		if err := d.Logs(t.Context(), "x", onpath.LogView{Tail: n}, false, &out); err != nil {
 			t.Fatal(err)
 		}
 		got := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")

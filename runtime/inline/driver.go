@@ -155,23 +155,17 @@ func (d *Driver) Exec(context.Context, string, onpath.ExecSpec) (int, error) {
 }
 
 // Logs implements onpath.Runtime: what the function was told, and when.
-func (d *Driver) Logs(ctx context.Context, id string, n int, follow bool, w io.Writer) error {
-	former, now, err := d.openLog(id)
+func (d *Driver) Logs(ctx context.Context, id string, v onpath.LogView, follow bool, w io.Writer) error {
+	ended := func() bool {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return d.runs[id] == nil
+	}
+	err := boundlog.Follow(ctx, d.dir(id), boundlog.View{Tail: v.Tail}, follow, ended, boundlog.OwnTimes(w, v.Since))
 	if errors.Is(err, os.ErrNotExist) {
 		return onpath.Errorf(onpath.CodeNotFound, "there is no instance %s", id)
 	}
-	if err != nil {
-		return err
-	}
-	defer former.Close() // also of none
-	defer now.Close()
-	if err := boundlog.Copy(w, former, now, n); err != nil {
-		return err
-	}
-	if follow {
-		<-ctx.Done()
-	}
-	return nil
+	return err
 }
 
 // Close implements onpath.Runtime.

@@ -1,7 +1,6 @@
 package inline
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -43,23 +42,4 @@ func (p *process) say(format string, args ...any) {
 	}
 	defer f.Close()
 	_, _ = f.Write(line)
-}
-
-// openLog opens the two files of an instance's log; former is nil if there is none.
-func (d *Driver) openLog(id string) (former, now *os.File, err error) {
-	d.mu.Lock()
-	p := d.runs[id]
-	d.mu.Unlock()
-	if p != nil { // it may be just changing files
-		p.logging.Lock()
-		defer p.logging.Unlock()
-	}
-	if now, err = os.Open(filepath.Join(d.dir(id), logFile)); err != nil {
-		return nil, nil, err
-	}
-	former, err = os.Open(filepath.Join(d.dir(id), boundlog.Former))
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, nil, errors.Join(err, now.Close())
-	}
-	return former, now, nil
 }

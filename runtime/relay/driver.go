@@ -25,6 +25,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/accel"
+	"github.com/onpath/onpath/internal/boundlog"
 	"github.com/onpath/onpath/internal/wholefile"
 )
 
@@ -298,17 +299,18 @@ func (d *Driver) Exec(_ context.Context, id string, _ onpath.ExecSpec) (int, err
 }
 
 // Logs implements onpath.Runtime: all relays of a node write into one log.
-func (d *Driver) Logs(ctx context.Context, id string, n int, follow bool, w io.Writer) error {
+func (d *Driver) Logs(ctx context.Context, id string, v onpath.LogView, follow bool, w io.Writer) error {
 	if _, err := os.Stat(d.record(id)); err != nil {
 		return onpath.Errorf(onpath.CodeNotFound, "there is no instance %s", id)
 	}
+	w = boundlog.OwnTimes(w, v.Since)
 	data, err := os.ReadFile(d.logFile())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	at := len(data)
-	if lines := bytes.SplitAfter(bytes.TrimSuffix(data, []byte("\n")), []byte("\n")); n >= 0 && len(lines) > n {
-		data = bytes.Join(lines[len(lines)-n:], nil)
+	if lines := bytes.SplitAfter(bytes.TrimSuffix(data, []byte("\n")), []byte("\n")); v.Tail >= 0 && len(lines) > v.Tail {
+		data = bytes.Join(lines[len(lines)-v.Tail:], nil)
 	}
 	if _, err := w.Write(data); err != nil || !follow {
 		return err

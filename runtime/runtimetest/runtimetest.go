@@ -179,7 +179,7 @@ func (e *exam) create(t *testing.T) {
 		wantCode(t, err, onpath.CodeExists)
 		_, err = e.rt.Start(t.Context(), r)
 		wantCode(t, err, onpath.CodeExists)
-		wantCode(t, e.rt.Logs(t.Context(), r.ID, -1, false, io.Discard), onpath.CodeNotFound)
+		wantCode(t, e.rt.Logs(t.Context(), r.ID, onpath.LogView{Tail: -1}, false, io.Discard), onpath.CodeNotFound)
 		if found, err := e.rt.Adopt(t.Context()); err != nil || found[r.ID] != nil {
 			t.Errorf("Adopt tells of what is not started: %v, %v", found, err)
 		}
@@ -272,13 +272,15 @@ func (e *exam) deaf(t *testing.T) {
 
 func (e *exam) logs(t *testing.T) {
 	p := e.run(t, Program{Does: Print, Text: "one\ntwo\nthree"})
-	read := func(n int) string {
+	show := func(v onpath.LogView) string {
 		var b bytes.Buffer
-		if err := e.rt.Logs(t.Context(), p.ID(), n, false, &b); err != nil {
+		if err := e.rt.Logs(t.Context(), p.ID(), v, false, &b); err != nil {
 			t.Fatalf("Logs: %v", err)
 		}
 		return b.String()
 	}
+	read := func(n int) string { return show(onpath.LogView{Tail: n}) }
+	before := time.Now().Add(-time.Minute)
 	deadline := time.Now().Add(10 * time.Second)
 	for read(-1) != "one\ntwo\nthree\n" {
 		if time.Now().After(deadline) {
@@ -292,13 +294,21 @@ func (e *exam) logs(t *testing.T) {
 	if got := read(0); got != "" {
 		t.Errorf("no lines: %q", got)
 	}
+	line, _, _ := strings.Cut(show(onpath.LogView{Tail: 2, Since: before, Timestamps: true}), "\n")
+	stamp, text, _ := strings.Cut(line, " ")
+	if at, err := time.Parse(time.RFC3339, stamp); err != nil || text != "two" || at.Before(before) || at.After(time.Now()) {
+		t.Errorf("with times the second line is %q", line)
+	}
+	if got := show(onpath.LogView{Tail: -1, Since: time.Now().Add(time.Minute)}); got != "" {
+		t.Errorf("since a minute from now: %q", got)
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
 	var b bytes.Buffer
-	if err := e.rt.Logs(ctx, p.ID(), 1, true, &b); err != nil || b.String() != "three\n" {
+	if err := e.rt.Logs(ctx, p.ID(), onpath.LogView{Tail: 1}, true, &b); err != nil || b.String() != "three\n" {
 		t.Errorf("follow: %q, %v", b.String(), err)
 	}
-	wantCode(t, e.rt.Logs(t.Context(), "nobody", -1, false, &b), onpath.CodeNotFound)
+	wantCode(t, e.rt.Logs(t.Context(), "nobody", onpath.LogView{Tail: -1}, false, &b), onpath.CodeNotFound)
 }
 
 // exec is for drivers whose instances have programs to run; others say that theirs have

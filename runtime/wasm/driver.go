@@ -6,6 +6,7 @@ package wasm
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -156,7 +157,7 @@ func (d *Driver) Exec(_ context.Context, id string, _ onpath.ExecSpec) (int, err
 }
 
 // Logs implements onpath.Runtime.
-func (d *Driver) Logs(ctx context.Context, id string, n int, follow bool, w io.Writer) error {
+func (d *Driver) Logs(ctx context.Context, id string, v onpath.LogView, follow bool, w io.Writer) error {
 	p, err := d.lookup(id)
 	if err != nil {
 		return err
@@ -164,8 +165,16 @@ func (d *Driver) Logs(ctx context.Context, id string, n int, follow bool, w io.W
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(d.ctx, cancel)()
-	if err := boundlog.Follow(ctx, d.dir(id), n, follow, p.noted, w); err != nil {
+	err = boundlog.Follow(ctx, d.dir(id), boundlog.View(v), follow, p.noted, w)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return nil
+	case errors.Is(err, boundlog.ErrNoTimes):
+		return onpath.Errorf(onpath.CodeUnsupported, "log of instance %s: %w", id, err)
+	case err != nil:
 		return fmt.Errorf("log of instance %s: %w", id, err)
+	case follow && d.ctx.Err() != nil:
+		return onpath.Errorf(onpath.CodeUnavailable, "the node agent is ending")
 	}
 	return nil
 }

@@ -120,7 +120,7 @@ func TestEngine(t *testing.T) {
 	t.Logf("started in %s", time.Since(began))
 	t.Cleanup(func() {
 		var b bytes.Buffer
-		_ = d.Logs(context.Background(), "one", -1, false, &b)
+		_ = d.Logs(context.Background(), "one", onpath.LogView{Tail: -1}, false, &b)
 		t.Logf("log:\n%s", &b)
 	})
 	send(t, node, "10.9.0.3:53", 5)

@@ -120,7 +120,7 @@ func start(t *testing.T, name string, bridged bool, env onpath.Env, files map[st
 	t.Cleanup(func() {
 		if t.Failed() {
 			var b bytes.Buffer
-			_ = rt.Logs(context.Background(), p.ID(), -1, false, &b)
+			_ = rt.Logs(context.Background(), p.ID(), onpath.LogView{Tail: -1}, false, &b)
 			t.Logf("log of %s:\n%s", name, b.String())
 		}
 		if err := p.Stop(context.Background(), 10*time.Second); err != nil {
@@ -216,7 +216,7 @@ func TestFirewall(t *testing.T) {
 	i.sh("echo 'table inet {' >> /etc/onpath/firewall.nft && kill -HUP 1")
 	eventually(t, 5*time.Second, "the log says that faulty rules are not loaded", func() bool {
 		var log bytes.Buffer
-		if err := i.rt.Logs(t.Context(), i.p.ID(), -1, false, &log); err != nil {
+		if err := i.rt.Logs(t.Context(), i.p.ID(), onpath.LogView{Tail: -1}, false, &log); err != nil {
 			t.Fatal(err)
 		}
 		return strings.Contains(log.String(), "the old rules stay") && strings.Count(log.String(), "are loaded") == 2
@@ -329,7 +329,7 @@ func TestCache(t *testing.T) {
 	}
 	eventually(t, 5*time.Second, "the log tells of MISS and HIT", func() bool {
 		var b bytes.Buffer
-		err := i.rt.Logs(t.Context(), i.p.ID(), -1, false, &b)
+		err := i.rt.Logs(t.Context(), i.p.ID(), onpath.LogView{Tail: -1}, false, &b)
 		return err == nil && contains(b.String(), "TCP_MISS/200", "TCP_MEM_HIT/200", clientIP)
 	})
 }
@@ -394,7 +394,7 @@ func TestIDS(t *testing.T) {
 	}
 	eventually(t, 3*time.Second, "the alert in the instance's log", func() bool {
 		var b bytes.Buffer
-		err := i.rt.Logs(t.Context(), i.p.ID(), -1, false, &b)
+		err := i.rt.Logs(t.Context(), i.p.ID(), onpath.LogView{Tail: -1}, false, &b)
 		return err == nil && contains(b.String(), "secret page")
 	})
 }
