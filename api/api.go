@@ -15,10 +15,12 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/prometheus/client_golang/prometheus"
+	limit "golang.org/x/time/rate"
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/auth"
 	"github.com/onpath/onpath/api/session"
+	"github.com/onpath/onpath/store"
 )
 
 // Controller takes the decisions. Package control implements it.
@@ -72,6 +74,8 @@ type Options struct {
 	// Pool admits reservations; nil: there are none.
 	Pool Pool
 	Hub  *session.Hub
+	// Log is the public log; nil: there is none.
+	Log Log
 	// Notifications that functions sent; nil: there are none.
 	Notifications Notifications
 	// Authority for TLS; nil: the unix socket only, nobody can join.
@@ -108,6 +112,7 @@ type Server struct {
 
 	live    live
 	traffic traffic
+	public  logAnswers
 
 	writing sync.Mutex // Check and Write belong together
 }
@@ -126,7 +131,7 @@ func New(o Options) (*Server, error) {
 	if o.Metrics == nil {
 		o.Metrics = prometheus.NewRegistry()
 	}
-	s := &Server{o: o, log: o.Logger, mux: http.NewServeMux()}
+	s := &Server{o: o, log: o.Logger, mux: http.NewServeMux(), public: logAnswers{limit: limit.NewLimiter(logRate, logBurst)}}
 	var err error
 	if s.images, err = openRegistry(o.Dir, o.ImageQuota, o.Clock, o.Logger); err != nil {
 		return nil, err
@@ -172,10 +177,6 @@ func (s *Server) Remote() http.Handler {
 	})
 }
 
-// open are the paths that need no identity: they show nothing, or, as join,
-// check a secret of their own.
-var open = map[string]bool{"/healthz": true, "/readyz": true, "/version": true, "/v1/join": true}
-
 // stall is how long a request or its answer may make no progress before its
 // connection is given up.
 const stall = 60 * time.Second
@@ -186,7 +187,8 @@ func (s *Server) handler(identify func(*http.Request) (auth.Identity, error)) ht
 		w, r, through := rolling(w, r, stall)
 		defer through()
 		who, err := identify(r)
-		if err != nil && !open[r.URL.Path] {
+		if err != nil && !isOpen(r.URL.Path) {
+			logging{s}.refusedSignIn(r, err)
 			s.fail(w, r, err)
 			return
 		}
@@ -201,11 +203,11 @@ func (s *Server) handler(identify func(*http.Request) (auth.Identity, error)) ht
 		}
 		defer done()
 		// Who was revoked since was not among the live ones then.
-		if _, err := identify(r); err != nil && !open[r.URL.Path] {
+		if _, err := identify(r); err != nil && !isOpen(r.URL.Path) {
 			s.fail(w, r, err)
 			return
 		}
-		r = r.WithContext(context.WithValue(ctx, identityKey{}, who))
+		r = r.WithContext(store.By(context.WithValue(ctx, identityKey{}, who), byURI(who)))
 		s.metrics.serve(s.mux, w, r)
 	})
 }

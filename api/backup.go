@@ -27,7 +27,7 @@ const (
 )
 
 // backedUp are the files and folders of the server's that belong to a backup.
-var backedUp = []string{"secret", "auth"}
+var backedUp = []string{"secret", "auth", "log"}
 
 // snapshotter is a store that can be copied while it is written to.
 type snapshotter interface {

@@ -20,6 +20,14 @@ func (s *Server) capture(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	tenant, object := "", "node "+node
+	if name := q.Get("instance"); name != "" {
+		tenant, name = onpath.Ref(name).Resolve(ownTenant(r.Context()))
+		object = onpath.Key{Kind: onpath.KindInstance, Tenant: tenant, Name: name}.String()
+	}
+	if err := (logging{s}).logged(r.Context(), onpath.LogCapture, tenant, object, "packets are read"); err != nil {
+		return err
+	}
 	if who := whoIs(r.Context()); who.Role == auth.RoleUser { // a node has one at a time
 		e := onpath.Errorf(onpath.CodeUnavailable, "a capture of a user ends after %s", userCapture)
 		e.Remedy = "begin another one"

@@ -26,6 +26,10 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	request.Instance = i.Metadata.Tenant + "/" + i.Metadata.Name
+	err = logging{s}.logged(r.Context(), onpath.LogExec, i.Metadata.Tenant, onpath.KeyOf(i).String(), "command %s", request.Command[0])
+	if err != nil {
+		return err
+	}
 	c, err := s.o.Hub.Call(r.Context(), i.Spec.Node, onpath.OpExec, request)
 	if err != nil {
 		return err

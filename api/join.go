@@ -62,6 +62,10 @@ func (s *Server) createToken(ctx context.Context, in *bodyOf[auth.TokenRequest])
 	if err := s.tenantOf(ctx, in.Body); err != nil {
 		return nil, err
 	}
+	err = logging{s}.logged(ctx, onpath.LogAccess, in.Body.Tenant, "", "a join token for %s %s is made", in.Body.Role, in.Body.Name)
+	if err != nil {
+		return nil, err
+	}
 	word, info, err := a.CreateToken(in.Body)
 	if err != nil {
 		return nil, err
@@ -100,16 +104,20 @@ func (s *Server) deleteToken(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
+	if err := (logging{s}).logged(ctx, onpath.LogAccess, "", "", "join token %s is deleted", in.ID); err != nil {
+		return nil, err
+	}
 	return nil, a.DeleteToken(in.ID)
 }
 
-func (s *Server) join(_ context.Context, in *bodyOf[wire.Join]) (*bodyOf[wire.Joined], error) {
+func (s *Server) join(ctx context.Context, in *bodyOf[wire.Join]) (*bodyOf[wire.Joined], error) {
 	a, err := s.authority()
 	if err != nil {
 		return nil, err
 	}
 	cert, who, err := a.Join(in.Body.Secret, in.Body.Name, []byte(in.Body.Request))
 	if err != nil {
+		logging{s}.refusedJoin(ctx, in.Body.Name, err)
 		s.log.Warn("a join was refused", "name", in.Body.Name, "error", err)
 		return nil, err
 	}
@@ -138,6 +146,9 @@ func (s *Server) revoke(ctx context.Context, in *bodyOf[wire.Revoke]) (*struct{}
 	}
 	who, err := auth.ParseIdentity(in.Body.Identity)
 	if err != nil {
+		return nil, err
+	}
+	if err := (logging{s}).logged(ctx, onpath.LogAccess, who.Tenant, "", "certificates of %s are revoked", who.URI()); err != nil {
 		return nil, err
 	}
 	if err := a.Revoke(who.URI()); err != nil {

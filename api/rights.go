@@ -27,6 +27,7 @@ const (
 	verbLogs          verb = "read the output of"
 	verbTraffic       verb = "see the traffic"
 	verbNotifications verb = "see notifications"
+	verbAudit         verb = "see the log"
 	verbExec          verb = "run commands in"
 	verbCapture       verb = "capture at"
 	verbFlows         verb = "see the flows at"
@@ -49,7 +50,7 @@ const (
 var ofTenant = map[verb]bool{
 	verbRead: true, verbList: true, verbWatch: true, verbWrite: true, verbDelete: true, verbApply: true,
 	verbTrace: true, verbVerify: true,
-	verbAccount: true, verbConfirm: true, verbLogs: true, verbNotifications: true, verbTraffic: true, verbExec: true,
+	verbAccount: true, verbConfirm: true, verbLogs: true, verbNotifications: true, verbTraffic: true, verbExec: true, verbAudit: true,
 	verbCapture: true, verbFlows: true,
 	verbPull: true, verbPush: true,
 }

@@ -66,6 +66,7 @@ func (s *Server) routes() {
 	s.registerHealth()
 	s.registerStreams()
 	s.mux.HandleFunc("GET "+session.Path, s.guarded("session", s.serveSession))
+	s.mux.HandleFunc("GET /log/", s.guarded("log", logging{s}.serveLog))
 	s.mux.HandleFunc("/v2/", s.serveImages)
 	s.mux.HandleFunc("GET /metrics", s.guarded("metrics", s.serveMetrics))
 	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { s.fail(w, r, nothingThere(r)) })

@@ -42,6 +42,9 @@ func (s *Server) registerStreams() {
 		"application/x-ndjson", s.notifications, param{"tenant", "string", "default all you may see"},
 		param{"instance", "string", "only this one's"}, param{"limit", "integer", "the latest so many; default 100"},
 		param{"follow", "boolean", "go on with what comes"})
+	s.stream("/v1/audit", "audit", "Entries of the log in clear, one JSON line each, the latest last", "application/x-ndjson",
+		logging{s}.audit,
+		param{"tenant", "string", "default all you may see"}, param{"limit", "integer", "the latest so many; default 100"})
 	s.stream(instance+"/logs", "logs", "The output of an instance", "text/plain", s.logs,
 		param{"tail", "integer", "last lines; default all"}, param{"follow", "boolean", ""},
 		param{"previous", "boolean", "of the run before the present one"})

@@ -47,7 +47,7 @@ type Figures interface {
 // file of its own.
 func All() []Demonstration {
 	return []Demonstration{chainDemonstration(), moduleDemonstration(), signalDemonstration(), reserveDemonstration(),
-		scaleDemonstration(), accelerateDemonstration(), attachDemonstration()}
+		scaleDemonstration(), accelerateDemonstration(), attachDemonstration(), trustDemonstration()}
 }
 
 // Options of a demonstration.

@@ -37,6 +37,19 @@ func FollowUp(ctx context.Context) context.Context { return context.WithValue(ct
 // IsFollowUp tells whether FollowUp marked ctx.
 func IsFollowUp(ctx context.Context) bool { return ctx.Value(followUp{}) != nil }
 
+type author struct{}
+
+// By names who has something written, for the public log.
+func By(ctx context.Context, who string) context.Context {
+	return context.WithValue(ctx, author{}, who)
+}
+
+// Author is whom By named; "" is onpath itself.
+func Author(ctx context.Context) string {
+	who, _ := ctx.Value(author{}).(string)
+	return who
+}
+
 // Stamp sets the metadata of next that belongs to the store, given what is
 // stored under its key now (nil: nothing). Who must know the UID and Generation
 // before the write, because a record of the same batch tells them, calls it first:

@@ -89,6 +89,7 @@ var commands = []func(*global) *cobra.Command{
 	newEngine, newApply, newDiff, newAttach, newDetach, newAccelerate, newConfirm, newGet, newDescribe, newDelete, newHistory,
 	newRollback, newWatch, newExplain, newMetric,
 	newTrace, newMeasure, newVerify, newScaling, newTop, newEvents, newNotifications, newConsole, newLogs, newExec, newCapture, newFault,
+	newLogCommand, newAudit,
 	newDrain, newCordon, newUncordon, newMove, newCapacity, newAccount, newInvoice, newLedger,
 	newToken, newRevoke, newJoin, newLab,
 	newRelay, newUp, newServer, newBackup, newRestore, newNode, newDoctor, newSchema, newVersion, newMan,

@@ -30,6 +30,7 @@ import (
 	"github.com/onpath/onpath/api/session"
 	"github.com/onpath/onpath/control"
 	"github.com/onpath/onpath/control/notify"
+	"github.com/onpath/onpath/control/translog"
 	"github.com/onpath/onpath/internal/config"
 	"github.com/onpath/onpath/internal/wholefile"
 	"github.com/onpath/onpath/plan"
@@ -156,9 +157,14 @@ func serve(ctx context.Context, conf *config.Server, log *slog.Logger, begun fun
 	if err != nil {
 		return err
 	}
+	public, err := openLog(ctx, conf, store, log)
+	if err != nil {
+		return err
+	}
+	defer closing(log, "log", public.Close)
 	hub := session.NewHub(log, time.Now)
 	defer hub.Close()
-	controller := control.New(control.Options{Store: store, Hub: hub, Log: log, Settings: plan.Settings{
+	controller := control.New(control.Options{Store: public.Entries, Hub: hub, Log: log, Settings: plan.Settings{
 		Secret: secret, PrivatePools: plain(conf.PrivatePools), PublicPools: plain(conf.PublicPools)}})
 	isTenant := func(name string) (bool, error) {
 		if name == onpath.DefaultTenant || name == onpath.OperatorTenant {
@@ -175,11 +181,13 @@ func serve(ctx context.Context, conf *config.Server, log *slog.Logger, begun fun
 		return err
 	}
 	registry := newRegistry()
-	options := api.Options{Store: store, Controller: controller, Admission: controller, Pool: controller.Pool(), Hub: hub,
+	options := api.Options{Store: public.Entries, Log: public,
+		Controller: controller, Admission: controller, Pool: controller.Pool(), Hub: hub,
 		Notifications: keeper,
 		Dir:           conf.StateDir, Address: conf.Address,
 		Version: versionString(), Functions: functionCheckers(), Metrics: registry, ImageQuota: int64(conf.ImageQuota), Logger: log}
 	tasks := []func(context.Context) error{controller.Run, lost,
+		func(ctx context.Context) error { return public.Run(ctx, public.Entries, log) },
 		func(ctx context.Context) error { return keeper.Run(ctx, hub) }}
 	if ports.api != nil {
 		if options.Authority, err = auth.OpenAuthority(filepath.Join(conf.StateDir, "auth"), time.Now); err != nil {
@@ -211,6 +219,19 @@ func serve(ctx context.Context, conf *config.Server, log *slog.Logger, begun fun
 	begun()
 	tellReady(log, "serves on "+strings.TrimSuffix(conf.Socket+" and "+conf.Listen, " and "))
 	return together(ctx, tasks...)
+}
+
+// openLog opens the public log, and the store that writes its entries.
+func openLog(ctx context.Context, conf *config.Server, s *etcd.Store, log *slog.Logger) (translog.Public, error) {
+	entries, err := translog.NewStore(ctx, s, time.Now)
+	if err != nil {
+		return translog.Public{}, err
+	}
+	l, err := translog.Open(filepath.Join(conf.StateDir, "log"))
+	if err == nil {
+		log.Debug("the public log is open", "key", l.Key())
+	}
+	return translog.Public{Log: l, Entries: entries}, err
 }
 
 // tellReady tells systemd, if that started this process, that start-up is over:

@@ -1,0 +1,172 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	limit "golang.org/x/time/rate"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/auth"
+)
+
+// Log is the operator's public log.
+type Log interface {
+	// Key is what who verifies the log needs (golang.org/x/mod/sumdb/note).
+	Key() string
+	// Checkpoint is the newest signed one; nil: nothing can be signed.
+	Checkpoint() []byte
+	// Tile is what is at a path of C2SP's tlog-tiles, tile/….
+	Tile(path string) ([]byte, error)
+	// Audit calls yield for the last entries of a tenant ("": of all), in clear, the
+	// latest last.
+	Audit(tenant string, last int, yield func(onpath.LoggedEntry) error) error
+	// Note writes an entry whose cause writes nothing.
+	Note(ctx context.Context, e onpath.LogEntry) error
+}
+
+// Requests of strangers for the log, a second: a watcher has a few, who reads all of a
+// million entries some thousands.
+const (
+	logRate  = 200
+	logBurst = 1000
+)
+
+// logAnswers serves the log to everybody.
+type logAnswers struct {
+	limit *limit.Limiter
+	// refused are sign-ins that have not been written: a flood of them fills no log.
+	mu      sync.Mutex
+	refused int
+	next    time.Time
+}
+
+// logging is what the server does for the log.
+type logging struct{ *Server }
+
+// serveLog answers GET /log/….
+func (s logging) serveLog(w http.ResponseWriter, r *http.Request) error {
+	if s.o.Log == nil {
+		return onpath.Errorf(onpath.CodeUnsupported, "this server keeps no public log")
+	}
+	if !s.public.limit.Allow() {
+		w.Header().Set("Retry-After", "1")
+		return onpath.Errorf(onpath.CodeUnavailable, "too many ask for the log; try again in a second")
+	}
+	var b []byte
+	var err error
+	switch path := strings.TrimPrefix(r.URL.Path, "/log/"); {
+	case path == "key":
+		b = []byte(s.o.Log.Key() + "\n")
+	case path == "checkpoint":
+		if b = s.o.Log.Checkpoint(); b == nil {
+			err = onpath.Errorf(onpath.CodeUnavailable, "the log is not signed just now: the server's log says why")
+		}
+	default:
+		b, err = s.o.Log.Tile(path)
+	}
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/octet-stream")
+	if strings.HasSuffix(r.URL.Path, "checkpoint") || strings.HasSuffix(r.URL.Path, "key") {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	}
+	_, _ = w.Write(b)
+	return nil
+}
+
+const (
+	defaultAudit = 100
+	mostAudit    = 100_000
+)
+
+// audit sends entries of the log in clear, to operators and to the tenant that they are of.
+func (s logging) audit(w http.ResponseWriter, r *http.Request) error {
+	q := query(r, "tenant", "limit")
+	tenant, limit := scope(r.Context(), q.Get("tenant")), q.integer("limit", defaultAudit)
+	switch {
+	case q.err != nil:
+		return q.err
+	case limit < 1 || limit > mostAudit:
+		return onpath.Errorf(onpath.CodeInvalid, "limit: %d is out of range: 1 to %d", limit, mostAudit)
+	case s.o.Log == nil:
+		return onpath.Errorf(onpath.CodeUnsupported, "this server keeps no public log")
+	}
+	out := &lazyHeader{w: w, mediaType: "application/x-ndjson"}
+	err := s.o.Log.Audit(tenant, limit, func(e onpath.LoggedEntry) error {
+		b, err := json.Marshal(&e)
+		out.write(append(b, '\n'))
+		return err
+	})
+	if err == nil {
+		out.write(nil)
+	}
+	out.end(err)
+	return nil
+}
+
+// logged writes an entry before what it is about is done: what cannot be logged is not done.
+func (s logging) logged(ctx context.Context, what onpath.LogWhat, tenant, object, format string, args ...any) error {
+	if s.o.Log == nil {
+		return nil
+	}
+	return s.o.Log.Note(ctx, onpath.LogEntry{What: what, By: whoIs(ctx).URI(), Tenant: tenant, Object: object,
+		Message: fmt.Sprintf(format, args...)})
+}
+
+// refusedSignIn writes down that somebody was not let in, one entry a second at most.
+func (s logging) refusedSignIn(r *http.Request, err error) {
+	s.refuse(r.Context(), fmt.Sprintf("%s %s from %s: %v", r.Method, r.URL.Path, r.RemoteAddr, err))
+}
+
+// refusedJoin likewise that a join token was not taken.
+func (s logging) refusedJoin(ctx context.Context, name string, err error) {
+	s.refuse(ctx, fmt.Sprintf("join as %q: %v", name, err))
+}
+
+func (s logging) refuse(ctx context.Context, text string) {
+	if s.o.Log == nil {
+		return
+	}
+	l, now := &s.public, s.o.Clock()
+	l.mu.Lock()
+	l.refused++
+	n := l.refused
+	if now.Before(l.next) {
+		l.mu.Unlock()
+		return
+	}
+	l.refused, l.next = 0, now.Add(time.Second)
+	l.mu.Unlock()
+	if n > 1 {
+		text += fmt.Sprintf(" (and %d others since the last entry)", n-1)
+	}
+	e := onpath.LogEntry{What: onpath.LogRefused, Message: onpath.ClipText(text)}
+	if err := s.o.Log.Note(context.WithoutCancel(ctx), e); err != nil {
+		s.log.Error("a refused sign-in is not logged", "error", err)
+	}
+}
+
+// isOpen reports whether a path needs no identity: it shows nothing, or what is for
+// everybody, or, as join, checks a secret of its own.
+func isOpen(path string) bool {
+	switch path {
+	case "/healthz", "/readyz", "/version", "/v1/join":
+		return true
+	}
+	return strings.HasPrefix(path, "/log/")
+}
+
+// byURI is who asks, for the log.
+func byURI(who auth.Identity) string {
+	if who.Role == "" {
+		return ""
+	}
+	return who.URI()
+}
