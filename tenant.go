@@ -36,6 +36,20 @@ type TenantSpec struct {
 	// has one may have modules installed on nodes with spec.leases, for traffic that the
 	// tenant may select.
 	Keys []PublicKey `json:"keys,omitempty"`
+	// Quota bounds what the tenant may have; what is not named is not bounded.
+	Quota *Quota `json:"quota,omitempty"`
+}
+
+// Quota bounds a tenant. What was there when a quota was lowered stays, and does not grow.
+type Quota struct {
+	Chains int `json:"chains,omitempty"`
+	// Instances that deployments and chains ask for, in all cloudlets together.
+	Instances int `json:"instances,omitempty"`
+	Claims    int `json:"claims,omitempty"`
+	// Capacity that these instances ask for, together.
+	Capacity Resources `json:"capacity,omitzero"`
+	// Requests a second that users and tokens of the tenant may send the server.
+	Requests int `json:"requests,omitempty"`
 }
 
 // Meta implements Object.

@@ -37,6 +37,13 @@ func (t *Tenant) Validate() error {
 		v.add("spec.addresses", "take it out", "tenant %s may select any traffic", OperatorTenant)
 	}
 	t.Spec.Addresses = v.prefixes("spec.addresses", t.Spec.Addresses)
+	if q := t.Spec.Quota; q != nil {
+		v.number("spec.quota.chains", q.Chains, 0, 1<<20)
+		v.number("spec.quota.instances", q.Instances, 0, 1<<20)
+		v.number("spec.quota.claims", q.Claims, 0, 1<<20)
+		v.number("spec.quota.requests", q.Requests, 0, 1<<20)
+		v.resources("spec.quota.capacity", q.Capacity)
+	}
 	v.number("spec.keys", len(t.Spec.Keys), 0, 16)
 	for i, s := range t.Spec.MetricSources {
 		v.metricSource(index("spec.metricSources", i), s)

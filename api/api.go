@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/http"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -113,6 +114,7 @@ type Server struct {
 	live    live
 	traffic traffic
 	public  logAnswers
+	rates   requestRates
 
 	writing sync.Mutex // Check and Write belong together
 }
@@ -173,6 +175,9 @@ func (s *Server) Remote() http.Handler {
 		if s.o.Authority == nil {
 			return auth.Identity{}, onpath.Errorf(onpath.CodeForbidden, "the server has no certificate authority")
 		}
+		if word, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok {
+			return s.o.Authority.Bearer(word)
+		}
 		return s.o.Authority.Identify(r.TLS)
 	})
 }
@@ -189,6 +194,11 @@ func (s *Server) handler(identify func(*http.Request) (auth.Identity, error)) ht
 		who, err := identify(r)
 		if err != nil && !isOpen(r.URL.Path) {
 			logging{s}.refusedSignIn(r, err)
+			s.fail(w, r, err)
+			return
+		}
+		if err := s.rates.mayAskAgain(r.Context(), s.o.Store, who, s.o.Clock()); err != nil {
+			w.Header().Set("Retry-After", "1")
 			s.fail(w, r, err)
 			return
 		}

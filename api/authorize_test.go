@@ -37,6 +37,8 @@ func TestEveryRouteSaysWhoMay(t *testing.T) {
 func TestAuthorize(t *testing.T) {
 	operator, remote := auth.LocalOperator(), auth.Identity{Role: auth.RoleOperator, Name: "o", Credential: "key"}
 	alice := auth.Identity{Role: auth.RoleUser, Name: "alice", Tenant: "me"}
+	board := auth.Identity{Role: auth.RoleViewer, Name: "board", Tenant: "me"}
+	ci := auth.Identity{Role: auth.RoleOperator, Name: "ci", Kinds: []onpath.Kind{onpath.KindChain}}
 	node, stranger := auth.Identity{Role: auth.RoleNode, Name: "n1"}, auth.Identity{}
 	for _, c := range []struct {
 		who          auth.Identity
@@ -72,6 +74,21 @@ func TestAuthorize(t *testing.T) {
 		{alice, verbPool, "", "", "", false},
 		{alice, verbRead, onpath.KindPriceList, "", "default", true},
 		{alice, verbWrite, onpath.KindPriceList, "", "default", false},
+		{board, verbRead, onpath.KindChain, "me", "x", true},
+		{board, verbRead, onpath.KindChain, "acme", "x", false},
+		{board, verbLogs, onpath.KindInstance, "me", "x", true},
+		{board, verbWrite, onpath.KindChain, "me", "x", false},
+		{board, verbDelete, onpath.KindChain, "me", "x", false},
+		{board, verbExec, onpath.KindInstance, "me", "x", false},
+		{board, verbCapture, onpath.KindInstance, "me", "x", false},
+		{board, verbPush, "", "me", "", false},
+		{board, verbAudit, "", "me", "", true},
+		{alice, verbAudit, "", "acme", "", false},
+		{ci, verbWrite, onpath.KindChain, "me", "x", true},
+		{ci, verbApply, "", "", "", true},
+		{ci, verbWrite, onpath.KindTenant, "", "x", false},
+		{ci, verbTokens, "", "", "", false},
+		{ci, verbExec, onpath.KindInstance, "me", "x", false},
 		{node, verbSession, "", "", "", true},
 		{node, verbPull, "", "acme", "", true},
 		{node, verbPush, "", "acme", "", false},

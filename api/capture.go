@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
-	"github.com/onpath/onpath/api/auth"
 )
 
 func (s *Server) capture(w http.ResponseWriter, r *http.Request) error {
@@ -28,7 +27,7 @@ func (s *Server) capture(w http.ResponseWriter, r *http.Request) error {
 	if err := (logging{s}).logged(r.Context(), onpath.LogCapture, tenant, object, "packets are read"); err != nil {
 		return err
 	}
-	if who := whoIs(r.Context()); who.Role == auth.RoleUser { // a node has one at a time
+	if who := whoIs(r.Context()); who.Tenanted() { // a node has one at a time
 		e := onpath.Errorf(onpath.CodeUnavailable, "a capture of a user ends after %s", userCapture)
 		e.Remedy = "begin another one"
 		ctx, cancel := context.WithTimeoutCause(r.Context(), userCapture, e)

@@ -193,7 +193,7 @@ func (im *images) serve(w http.ResponseWriter, r *http.Request) error {
 	if who.Role == auth.RoleNode && p.kind != "" && im.planned != nil && !im.planned(who.Name, p.repo) {
 		return forbidden(who, "pull "+p.repo+", of which nothing runs on it by its plan")
 	}
-	p.user = who.Role == auth.RoleUser
+	p.user = who.Tenanted()
 	switch {
 	case p.kind == kindBlob:
 		return im.serveBlob(w, r, p)

@@ -77,7 +77,8 @@ func (s *Server) createToken(ctx context.Context, in *bodyOf[auth.TokenRequest])
 // tenantOf refuses tokens for users of a tenant that does not exist. Two tenants always
 // do, also before the planner has made them.
 func (s *Server) tenantOf(ctx context.Context, r auth.TokenRequest) error {
-	if r.Role != auth.RoleUser || r.Tenant == "" || r.Tenant == onpath.DefaultTenant || r.Tenant == onpath.OperatorTenant {
+	who := auth.Identity{Role: r.Role}
+	if !who.Tenanted() || r.Tenant == "" || r.Tenant == onpath.DefaultTenant || r.Tenant == onpath.OperatorTenant {
 		return nil
 	}
 	_, err := s.o.Store.Get(ctx, onpath.Key{Kind: onpath.KindTenant, Name: r.Tenant})
@@ -107,7 +108,16 @@ func (s *Server) deleteToken(ctx context.Context, in *struct {
 	if err := (logging{s}).logged(ctx, onpath.LogAccess, "", "", "join token %s is deleted", in.ID); err != nil {
 		return nil, err
 	}
-	return nil, a.DeleteToken(in.ID)
+	list := a.Tokens()
+	if err := a.DeleteToken(in.ID); err != nil {
+		return nil, err
+	}
+	for _, t := range list {
+		if t.ID == in.ID && t.API { // what its holder has begun ends, too
+			s.live.revoke(auth.Identity{Role: t.Role, Name: t.Name, Tenant: t.Tenant}.URI())
+		}
+	}
+	return nil, nil
 }
 
 func (s *Server) join(ctx context.Context, in *bodyOf[wire.Join]) (*bodyOf[wire.Joined], error) {

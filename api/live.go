@@ -35,7 +35,7 @@ func (l *live) begin(ctx context.Context, who auth.Identity, length int64) (_ co
 	uri := who.URI()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if who.Role == auth.RoleUser {
+	if who.Tenanted() {
 		if err := l.checkLimit(uri, r.large); err != nil {
 			return nil, nil, err
 		}

@@ -6,7 +6,6 @@ import (
 	"net/http"
 
 	"github.com/onpath/onpath"
-	"github.com/onpath/onpath/api/auth"
 )
 
 const (
@@ -28,7 +27,7 @@ func (s *Server) notifications(w http.ResponseWriter, r *http.Request) error {
 	case s.o.Notifications == nil:
 		return onpath.Errorf(onpath.CodeUnsupported, "this server keeps no notifications")
 	}
-	if who := whoIs(r.Context()); who.Role == auth.RoleUser {
+	if who := whoIs(r.Context()); who.Tenanted() {
 		f.Tenant = who.Tenant
 	}
 	out := &lazyHeader{w: w, mediaType: "application/x-ndjson"}

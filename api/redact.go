@@ -38,7 +38,7 @@ func redactErrors(ctx context.Context, err error, k onpath.Key) error {
 			if e.Cause != nil && !strings.Contains(e.Message, e.Cause.Error()) {
 				e.Message += " (" + e.Cause.Error() + ")"
 			}
-		case who.Role == auth.RoleUser && foreign(e.Object, who.Tenant):
+		case who.Tenanted() && foreign(e.Object, who.Tenant):
 			if hidden {
 				continue
 			}

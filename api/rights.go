@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	"github.com/onpath/onpath"
@@ -55,6 +56,18 @@ var ofTenant = map[verb]bool{
 	verbPull: true, verbPush: true,
 }
 
+// ofViewer are those of them that change nothing, and show no packets.
+var ofViewer = map[verb]bool{
+	verbRead: true, verbList: true, verbWatch: true, verbTrace: true, verbVerify: true, verbAccount: true, verbLogs: true,
+	verbNotifications: true, verbTraffic: true, verbAudit: true,
+}
+
+// inKinds reports whether a token that is for some kinds is for what is asked: verbs that
+// are about no kind are not, but apply, of which each object is asked for by itself.
+func inKinds(who auth.Identity, v verb, kind onpath.Kind) bool {
+	return len(who.Kinds) == 0 || v == verbSelf || v == verbAny || v == verbApply || slices.Contains(who.Kinds, kind)
+}
+
 // ofNode are the verbs that nodes have.
 var ofNode = map[verb]bool{verbSession: true, verbPull: true}
 
@@ -66,6 +79,9 @@ func authorize(who auth.Identity, v verb, kind onpath.Kind, tenant, name string)
 	if k := (onpath.Key{Kind: kind, Tenant: tenant, Name: name}); (v == verbWrite || v == verbDelete) && kind.ReadOnly() {
 		return readOnly(k)
 	}
+	if !inKinds(who, v, kind) {
+		return forbidden(who, doing(v, kind, tenant, name)+" with this token")
+	}
 	switch who.Role {
 	case auth.RoleOperator:
 		if v != verbSession && v != verbBackup || who.Credential == auth.LocalOperator().Credential {
@@ -73,6 +89,10 @@ func authorize(who auth.Identity, v verb, kind onpath.Kind, tenant, name string)
 		}
 	case auth.RoleNode:
 		if ofNode[v] || v == verbSelf {
+			return nil
+		}
+	case auth.RoleViewer:
+		if v == verbSelf || ofViewer[v] && ownScope(who, v, kind, tenant, name) {
 			return nil
 		}
 	case auth.RoleUser:
@@ -187,7 +207,7 @@ func (s *Server) mayRunCode(ctx context.Context, who auth.Identity, tenant strin
 // scope is the tenant to which a list, a watch, a trace or a proof is limited, given
 // the one asked for ("": all that the asker may see).
 func scope(ctx context.Context, asked string) string {
-	if who := whoIs(ctx); who.Role == auth.RoleUser {
+	if who := whoIs(ctx); who.Tenanted() {
 		return who.Tenant
 	}
 	return asked

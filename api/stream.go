@@ -89,7 +89,7 @@ func (s *Server) instance(ctx context.Context, tenant, name string) (*onpath.Ins
 
 // ownTenant is the tenant meant where a name comes without one.
 func ownTenant(ctx context.Context) string {
-	if who := whoIs(ctx); who.Role == auth.RoleUser {
+	if who := whoIs(ctx); who.Tenanted() {
 		return who.Tenant
 	}
 	return onpath.DefaultTenant

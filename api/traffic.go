@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
-	"github.com/onpath/onpath/api/auth"
 	"github.com/onpath/onpath/api/wire"
 )
 
@@ -33,7 +32,7 @@ func (s *Server) serveTraffic(w http.ResponseWriter, r *http.Request) error {
 		return q.err
 	}
 	tenant := q.Get("tenant")
-	if who := whoIs(r.Context()); who.Role == auth.RoleUser {
+	if who := whoIs(r.Context()); who.Tenanted() {
 		tenant = who.Tenant
 	}
 	look(s)

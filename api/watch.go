@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
-	"github.com/onpath/onpath/api/auth"
 	"github.com/onpath/onpath/api/wire"
 )
 
@@ -102,7 +101,7 @@ func watchLine(e onpath.StoreEvent, f watched) []byte {
 }
 
 func watchFilter(ctx context.Context, q *values) (f watched, err error) {
-	f.tenant, f.user = scope(ctx, q.Get("tenant")), whoIs(ctx).Role == auth.RoleUser
+	f.tenant, f.user = scope(ctx, q.Get("tenant")), whoIs(ctx).Tenanted()
 	names := strings.FieldsFunc(q.Get("kinds"), func(r rune) bool { return r == ',' })
 	for _, n := range names {
 		k, ok := onpath.ParseKind(n)

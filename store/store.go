@@ -37,6 +37,9 @@ func FollowUp(ctx context.Context) context.Context { return context.WithValue(ct
 // IsFollowUp tells whether FollowUp marked ctx.
 func IsFollowUp(ctx context.Context) bool { return ctx.Value(followUp{}) != nil }
 
+// LogPath begins the paths of records of the public log, which go with every write.
+const LogPath = "translog/"
+
 type author struct{}
 
 // By names who has something written, for the public log.

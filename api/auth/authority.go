@@ -211,6 +211,8 @@ func rejoinRemedy(i Identity) string {
 	switch i.Role {
 	case RoleNode:
 		return fmt.Sprintf("%s (onpath token create --node %s) and start the node with it once (onpath node --token WORD)", start, i.Name)
+	case RoleViewer:
+		return fmt.Sprintf("%s (onpath token create --viewer %s -t %s) and run onpath join WORD", start, i.Name, i.Tenant)
 	case RoleUser:
 		return fmt.Sprintf("%s (onpath token create --user %s -t %s) and run onpath join WORD", start, i.Name, i.Tenant)
 	}

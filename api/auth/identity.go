@@ -20,6 +20,7 @@ type Role string
 const (
 	RoleOperator Role = "operator" // everything
 	RoleUser     Role = "user"     // the objects of one tenant
+	RoleViewer   Role = "viewer"   // reads the objects of one tenant, and changes nothing
 	RoleNode     Role = "node"     // its own session, and pulling images
 )
 
@@ -27,8 +28,10 @@ const (
 type Identity struct {
 	Role Role   `json:"role"`
 	Name string `json:"name"`
-	// Tenant of a user.
+	// Tenant of a user or viewer.
 	Tenant string `json:"tenant,omitempty"`
+	// Kinds that a bearer token is for; empty: all that the role has.
+	Kinds []onpath.Kind `json:"kinds,omitempty"`
 	// Credential is the hash of the key that proved it, or "unix" with the
 	// user id: two connections with one Credential are of one holder.
 	Credential string `json:"-"`
@@ -40,7 +43,8 @@ func LocalOperator() Identity {
 }
 
 // scheme begins the URI by which a certificate names its holder:
-// onpath:node/NAME, onpath:user/TENANT/NAME, onpath:operator/NAME, onpath:server.
+// onpath:node/NAME, onpath:user/TENANT/NAME, onpath:viewer/TENANT/NAME,
+// onpath:operator/NAME, onpath:server.
 const (
 	scheme    = "onpath:"
 	serverURI = scheme + "server"
@@ -48,11 +52,14 @@ const (
 
 // URI is how certificates, and the lists of them, name i.
 func (i Identity) URI() string {
-	if i.Role == RoleUser {
+	if i.Tenanted() {
 		return scheme + string(i.Role) + "/" + i.Tenant + "/" + i.Name
 	}
 	return scheme + string(i.Role) + "/" + i.Name
 }
+
+// Tenanted reports whether somebody belongs to a tenant, and sees nothing of others.
+func (i Identity) Tenanted() bool { return i.Role == RoleUser || i.Role == RoleViewer }
 
 // ParseIdentity is the reverse of URI.
 func ParseIdentity(uri string) (Identity, error) {
@@ -61,7 +68,7 @@ func ParseIdentity(uri string) (Identity, error) {
 	i := Identity{Role: Role(parts[0]), Name: parts[len(parts)-1]}
 	switch {
 	case !ok:
-	case i.Role == RoleUser && len(parts) == 3:
+	case i.Tenanted() && len(parts) == 3:
 		i.Tenant = parts[1]
 		return i, i.Check()
 	case (i.Role == RoleNode || i.Role == RoleOperator) && len(parts) == 2:
@@ -79,11 +86,11 @@ func (i Identity) Check() error {
 		return onpath.Errorf(onpath.CodeInvalid, "%q is no name for a %s (write small letters, digits, dots and dashes, at most 63)", i.Name, i.Role)
 	}
 	switch {
-	case i.Role == RoleUser && !nameShape.MatchString(i.Tenant):
-		return onpath.Errorf(onpath.CodeInvalid, "user %s needs a tenant", i.Name)
-	case i.Role != RoleUser && i.Tenant != "":
+	case i.Tenanted() && !nameShape.MatchString(i.Tenant):
+		return onpath.Errorf(onpath.CodeInvalid, "%s %s needs a tenant", i.Role, i.Name)
+	case !i.Tenanted() && i.Tenant != "":
 		return onpath.Errorf(onpath.CodeInvalid, "%s %s belongs to no tenant", i.Role, i.Name)
-	case i.Role != RoleUser && i.Role != RoleNode && i.Role != RoleOperator:
+	case !i.Tenanted() && i.Role != RoleNode && i.Role != RoleOperator:
 		return onpath.Errorf(onpath.CodeInvalid, "there is no role %q", i.Role)
 	}
 	return nil

@@ -62,7 +62,7 @@ func (a *Authority) update(f func(*state) error) error {
 	}
 	now := a.clock()
 	for id, t := range next.Tokens {
-		if t.Uses <= 0 || now.After(t.Expires) {
+		if t.Uses <= 0 && !t.API || now.After(t.Expires) {
 			delete(next.Tokens, id)
 		}
 	}

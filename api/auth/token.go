@@ -13,6 +13,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
+	"maps"
 	"sort"
 	"strings"
 	"time"
@@ -37,6 +38,10 @@ type TokenRequest struct {
 	Uplinks  []string `json:"uplinks,omitempty"`
 	// Address at which the server is reached; default its own choice.
 	Address string `json:"address,omitempty"`
+	// API makes a bearer token for scripts: each request shows it, and nobody joins by it.
+	API bool `json:"api,omitempty"`
+	// Kinds that a bearer token is for, and nothing else; default all that the role has.
+	Kinds []onpath.Kind `json:"kinds,omitempty"`
 }
 
 // TokenInfo is a token without its secret.
@@ -46,7 +51,10 @@ type TokenInfo struct {
 	Name    string    `json:"name,omitempty"`
 	Tenant  string    `json:"tenant,omitempty"`
 	Expires time.Time `json:"expires"`
-	Uses    int       `json:"uses"` // left
+	Uses    int       `json:"uses"` // left; of bearer tokens 0
+	// API: it is a bearer token, for these kinds.
+	API   bool          `json:"api,omitempty"`
+	Kinds []onpath.Kind `json:"kinds,omitempty"`
 	// Grant is what a node that joins by it may say of itself; nil for others.
 	Grant *onpath.NodeGrant `json:"grant,omitempty"`
 }
@@ -94,8 +102,11 @@ func (a *Authority) CreateToken(r TokenRequest) (string, TokenInfo, error) {
 	if r.TTL == 0 {
 		r.TTL = onpath.Duration(time.Hour)
 	}
-	if r.Uses == 0 {
+	if r.Uses == 0 && !r.API {
 		r.Uses = 1
+	}
+	if err := r.checkAPI(); err != nil {
+		return "", TokenInfo{}, err
 	}
 	if r.TTL < 0 || r.Uses < 0 || time.Duration(r.TTL) > 365*24*time.Hour {
 		return "", TokenInfo{}, onpath.Errorf(onpath.CodeInvalid, "a token lives up to a year and is used at least once")
@@ -108,6 +119,7 @@ func (a *Authority) CreateToken(r TokenRequest) (string, TokenInfo, error) {
 	t := token{Hash: hashOf(secret), TokenInfo: TokenInfo{
 		ID: id, Role: r.Role, Name: r.Name, Tenant: r.Tenant,
 		Expires: a.clock().Add(time.Duration(r.TTL)).UTC().Truncate(time.Second), Uses: r.Uses, Grant: grant,
+		API: r.API, Kinds: r.Kinds,
 	}}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -160,7 +172,7 @@ func (a *Authority) Tokens() []TokenInfo {
 	defer a.mu.Unlock()
 	list := []TokenInfo{}
 	for _, t := range a.state.Tokens {
-		if t.Uses > 0 && a.clock().Before(t.Expires) {
+		if (t.Uses > 0 || t.API) && a.clock().Before(t.Expires) {
 			list = append(list, t.TokenInfo)
 		}
 	}
@@ -211,13 +223,17 @@ func (a *Authority) Join(secret, name string, csr []byte) (certPEM []byte, i Ide
 func (a *Authority) redeemable(secret string) (token, error) {
 	id, word, _ := strings.Cut(secret, ".")
 	t, ok := a.state.Tokens[id]
-	if !ok || subtle.ConstantTimeCompare([]byte(t.Hash), []byte(hashOf(word))) != 1 {
+	if !ok || t.API || !t.is(word) {
 		return token{}, tokenRefused("the token is not known, or was used up")
 	}
 	if a.clock().After(t.Expires) {
 		return token{}, tokenRefused("the token expired at " + t.Expires.Format(time.RFC3339))
 	}
 	return t, nil
+}
+
+func (t token) is(word string) bool {
+	return subtle.ConstantTimeCompare([]byte(t.Hash), []byte(hashOf(word))) == 1
 }
 
 // joining is who joins by a token. Needs a.mu.
@@ -296,7 +312,9 @@ func (a *Authority) Revoke(uri string) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.update(func(s *state) error {
-		if _, ok := s.Issued[uri]; !ok {
+		bearers := len(s.Tokens)
+		maps.DeleteFunc(s.Tokens, func(_ string, t token) bool { return t.API && t.identity().URI() == uri })
+		if _, ok := s.Issued[uri]; !ok && len(s.Tokens) == bearers {
 			return onpath.Errorf(onpath.CodeNotFound, "nobody has a certificate as %s", uri)
 		}
 		delete(s.Issued, uri)
@@ -312,13 +330,13 @@ func (a *Authority) RevokeTenant(tenant string) (revoked []string, err error) {
 	defer a.mu.Unlock()
 	err = a.update(func(s *state) error {
 		for uri := range s.Issued {
-			if i, err := ParseIdentity(uri); err == nil && i.Role == RoleUser && i.Tenant == tenant {
+			if i, err := ParseIdentity(uri); err == nil && i.Tenanted() && i.Tenant == tenant {
 				revoked = append(revoked, uri)
 				delete(s.Issued, uri)
 			}
 		}
 		for id, t := range s.Tokens {
-			if t.Role == RoleUser && t.Tenant == tenant {
+			if t.identity().Tenanted() && t.Tenant == tenant {
 				delete(s.Tokens, id)
 			}
 		}

@@ -35,13 +35,15 @@ type Client struct {
 	http   *http.Client
 	holder *auth.Holder // nil on a unix socket
 	remedy string       // where nothing answers
+	local  bool         // by a unix socket
 
 	quietFor, aliveWithin time.Duration // see patience
 }
 
 // Unix is a client of the server behind a unix socket.
 func Unix(path string) *Client {
-	c := &Client{name: path, quietFor: quietFor, aliveWithin: aliveWithin, remedy: "start one with `onpath up`, or name one with --server"}
+	c := &Client{name: path, local: true, quietFor: quietFor, aliveWithin: aliveWithin,
+		remedy: "start one with `onpath up`, or name one with --server"}
 	c.dial = func(ctx context.Context) (net.Conn, error) {
 		return (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "unix", path)
 	}
@@ -63,6 +65,30 @@ func remote(address string, config *tls.Config, h *auth.Holder) *Client {
 	return c
 }
 
+// Bearer is a client that shows a bearer token (onpath token create --api). It believes the
+// server whose authority the token names.
+func Bearer(word string) (*Client, error) {
+	t, err := auth.ParseToken(word)
+	if err != nil {
+		return nil, err
+	}
+	c := remote(t.Address, auth.PinnedTLS(t.Pin), nil)
+	c.http.Transport = bearer{c.http.Transport, strings.TrimSpace(word)}
+	return c, nil
+}
+
+// bearer shows a token with each request.
+type bearer struct {
+	http.RoundTripper
+	word string
+}
+
+func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer "+b.word)
+	return b.RoundTripper.RoundTrip(r)
+}
+
 // transport sends every request to the server, whatever host its URL names.
 func (c *Client) transport() *http.Transport {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) { return c.Dial(ctx) }
@@ -73,7 +99,7 @@ func (c *Client) transport() *http.Transport {
 func (c *Client) Server() string { return c.name }
 
 // Local reports whether the server is reached by a socket of this machine's.
-func (c *Client) Local() bool { return c.holder == nil }
+func (c *Client) Local() bool { return c.local }
 
 // Dial opens a connection on which the server knows who we are; node sessions
 // use it (session.Options.Connect).

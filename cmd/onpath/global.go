@@ -51,6 +51,9 @@ func home() string {
 
 // client connects to the server that is meant.
 func (g *global) client() (*client.Client, error) {
+	if word := os.Getenv("ONPATH_TOKEN"); word != "" && g.server == "" {
+		return client.Bearer(word)
+	}
 	address, https := strings.CutPrefix(g.server, "https://")
 	if scheme, _, ok := strings.Cut(g.server, "://"); ok && !https && scheme != "unix" {
 		return nil, badUsage("--server %s: a server is reached by unix:///path or https://host:port", g.server)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/tlogtiles"
+	"github.com/onpath/onpath/store"
 )
 
 // gather is how long entries wait for others: what comes in it is signed together.
@@ -132,7 +133,7 @@ func (l *Log) Take(ctx context.Context, s *Store) error {
 			return unavailable(err)
 		}
 		done.Records = append(done.Records, onpath.Record{Path: head, Version: onpath.AnyVersion, Value: l.Checkpoint()})
-		if _, err := s.Store.Write(ctx, done); err != nil {
+		if _, err := s.Store.Write(store.FollowUp(ctx), done); err != nil {
 			return err
 		}
 		list = list[n:]

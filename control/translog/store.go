@@ -19,11 +19,11 @@ import (
 )
 
 // under is where entries wait in the store until they are in the log.
-const under = "translog/new/"
+const under = store.LogPath + "new/"
 
 // head is the record of the newest checkpoint: a server whose files lack entries of it
 // signs nothing.
-const head = "translog/head"
+const head = store.LogPath + "head"
 
 // Store writes the entries of each batch with it.
 type Store struct {

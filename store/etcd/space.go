@@ -6,11 +6,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/store"
 )
 
 // What must be free on the disk for a write, in bytes. etcd does not survive one to
@@ -136,7 +138,9 @@ func (s *Store) checkSpace(p purpose) error {
 func purposeOf(b onpath.Batch, followsUp bool) purpose {
 	p := deletion
 	if slices.ContainsFunc(b.Changes, func(c onpath.Change) bool { return c.Object != nil }) ||
-		slices.ContainsFunc(b.Records, func(r onpath.Record) bool { return !r.Delete }) {
+		slices.ContainsFunc(b.Records, func(r onpath.Record) bool {
+			return !r.Delete && !strings.HasPrefix(r.Path, store.LogPath) // a deletion is logged, too
+		}) {
 		p = anyWrite
 	}
 	if p == anyWrite && followsUp {

@@ -1,0 +1,94 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/onpath/onpath"
+)
+
+// tenantUse is what a tenant has, as far as quotas bound it.
+type tenantUse struct {
+	chains, instances, claims int
+	capacity                  onpath.Resources
+}
+
+// checkQuotas refuses what makes a tenant's use grow over its quota.
+func checkQuotas(before, after *Snapshot, changed []onpath.Key) (errs onpath.Errors) {
+	var tenants []string
+	for _, k := range changed {
+		t, _ := after.Objects[onpath.Key{Kind: onpath.KindTenant, Name: k.Tenant}].(*onpath.Tenant)
+		if t != nil && t.Spec.Quota != nil && !slices.Contains(tenants, k.Tenant) {
+			tenants = append(tenants, k.Tenant)
+		}
+	}
+	if len(tenants) == 0 {
+		return nil
+	}
+	slices.Sort(tenants)
+	was, is := newWorld(before), newWorld(after)
+	for _, n := range tenants {
+		t := after.Objects[onpath.Key{Kind: onpath.KindTenant, Name: n}].(*onpath.Tenant)
+		errs = append(errs, overQuota(t, was.useOf(n), is.useOf(n))...)
+	}
+	return errs
+}
+
+// overQuota says what of a tenant's use grows over its quota.
+func overQuota(t *onpath.Tenant, was, is tenantUse) (errs onpath.Errors) {
+	q := t.Spec.Quota
+	bound := func(what string, limit, was, is int64, text func(int64) string) {
+		if limit == 0 || is <= limit || is <= was {
+			return
+		}
+		errs = append(errs, fault(t, onpath.CodeNoRoom, "spec.quota."+what, "delete what is not needed, or ask the operator for more",
+			"tenant %s would have %s of %s; its quota is %s", t.Metadata.Name, text(is), what, text(limit)))
+	}
+	count := func(n int64) string { return fmt.Sprint(n) }
+	bound("chains", int64(q.Chains), int64(was.chains), int64(is.chains), count)
+	bound("instances", int64(q.Instances), int64(was.instances), int64(is.instances), count)
+	bound("claims", int64(q.Claims), int64(was.claims), int64(is.claims), count)
+	a, b, c := q.Capacity, was.capacity, is.capacity
+	bound("capacity.cpu", int64(a.CPU), int64(b.CPU), int64(c.CPU), func(n int64) string { return onpath.CPU(n).String() })
+	bound("capacity.memory", int64(a.Memory), int64(b.Memory), int64(c.Memory), func(n int64) string { return onpath.Size(n).String() })
+	bound("capacity.disk", int64(a.Disk), int64(b.Disk), int64(c.Disk), func(n int64) string { return onpath.Size(n).String() })
+	bound("capacity.network", int64(a.Network), int64(b.Network), int64(c.Network), func(n int64) string { return onpath.Rate(n).String() })
+	return errs
+}
+
+func (w *world) useOf(tenant string) (u tenantUse) {
+	for _, c := range w.chains {
+		if c.key.tenant != tenant {
+			continue
+		}
+		u.chains++
+		for i := range c.elements {
+			if d := c.elements[i].d; d != nil && d.owner == c { // the short form's
+				u.add(d, len(c.cloudlets))
+			}
+		}
+	}
+	for _, c := range listed[*onpath.PrefixClaim](w) {
+		if c.Metadata.Tenant == tenant {
+			u.claims++
+		}
+	}
+	for _, d := range w.deployments {
+		if d.obj != nil && d.key.tenant == tenant {
+			u.add(d, len(d.in))
+		}
+	}
+	return u
+}
+
+// add counts a deployment in so many cloudlets.
+func (u *tenantUse) add(d *deployment, cloudlets int) {
+	n := d.want * cloudlets
+	if n == 0 {
+		return
+	}
+	u.instances += n
+	r := d.spec.Resources
+	u.capacity = u.capacity.Add(onpath.Resources{CPU: r.CPU * onpath.CPU(n), Memory: r.Memory * onpath.Size(n), Disk: r.Disk * onpath.Size(n),
+		Network: r.Network * onpath.Rate(n)})
+}

@@ -1,0 +1,60 @@
+package plan
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+// TestQuotas: what makes a tenant grow over its quota is refused, and nothing else is.
+func TestQuotas(t *testing.T) {
+	for name, c := range map[string]struct {
+		quota onpath.Quota
+		add   onpath.Object
+		field string // empty: allowed
+	}{
+		"a chain":               {onpath.Quota{Chains: 1}, aChain("bob", "more", through("fwd", 1)), "spec.quota.chains"},
+		"a chain within":        {onpath.Quota{Chains: 2}, aChain("bob", "more", through("fwd", 1)), ""},
+		"another tenant's":      {onpath.Quota{Chains: 1}, aChain("acme", "web", through("fwd", 1)), ""},
+		"a claim":               {onpath.Quota{Claims: 1}, aClaim("bob", "two", "10.9.0.9", "", s0, s0), "spec.quota.claims"},
+		"instances of a chain":  {onpath.Quota{Instances: 3}, aChain("bob", "more", through("fwd", 3)), "spec.quota.instances"},
+		"instances within":      {onpath.Quota{Instances: 5}, aChain("bob", "more", through("fwd", 3)), ""},
+		"of a deployment":       {onpath.Quota{Instances: 3}, aDeployment("bob", "d", "fwd", 9), "spec.quota.instances"},
+		"processors":            {onpath.Quota{Capacity: onpath.Resources{CPU: 250}}, aChain("bob", "more", through("fwd", 2)), "spec.quota.capacity.cpu"},
+		"a change that shrinks": {onpath.Quota{Instances: 1}, aChain("bob", "web", through("fwd", 1)), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSim(t, 1)
+			s.site("fra1", 1, 2)
+			bob := aTenant("bob")
+			bob.Spec.Quota = &c.quota
+			size := func(f *onpath.FunctionSpec) { f.Resources.CPU = 100 }
+			s.apply(bob, aTenant("acme"), aFunction("bob", "fwd", size), aFunction("acme", "fwd", nil), aClaim("bob", "one", "10.9.0.8", "", s0, s0),
+				aChain("bob", "web", through("fwd", 2)))
+			before := s.snapshot()
+			after := *before
+			after.Objects = flatCopy(s)
+			if p, ok := c.add.(*onpath.Chain); ok && p.Metadata.Name == "more" {
+				p.Spec.To = onpath.Endpoints{Prefixes: prefixes("198.51.100.11")}
+			}
+			if d, ok := c.add.(*onpath.Deployment); ok {
+				d.Spec.Place.Cloudlets = []string{"fra1"}
+			}
+			if err := c.add.Validate(); err != nil {
+				t.Fatal(err)
+			}
+			after.Objects[onpath.KeyOf(c.add)] = c.add
+			err := CheckChange(before, &after, []onpath.Key{onpath.KeyOf(c.add)})
+			switch {
+			case c.field == "" && err != nil:
+				t.Error(err)
+			case c.field != "" && (err == nil || !strings.Contains(err.Error(), c.field)):
+				t.Errorf("want %s, got %v", c.field, err)
+			}
+		})
+	}
+}
+
+var s0 = time.Time{}
