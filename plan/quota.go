@@ -89,6 +89,6 @@ func (u *tenantUse) add(d *deployment, cloudlets int) {
 	}
 	u.instances += n
 	r := d.spec.Resources
-	u.capacity = u.capacity.Add(onpath.Resources{CPU: r.CPU * onpath.CPU(n), Memory: r.Memory * onpath.Size(n), Disk: r.Disk * onpath.Size(n),
-		Network: r.Network * onpath.Rate(n)})
+	u.capacity = u.capacity.Add(onpath.Resources{CPU: r.CPU * onpath.CPU(n), Memory: r.Memory * onpath.Size(n),
+		Disk: r.Disk * onpath.Size(n), Network: r.Network * onpath.Rate(n)})
 }
