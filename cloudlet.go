@@ -22,6 +22,15 @@ type CloudletSpec struct {
 	// operator's others only in its share; ebpf functions need none. Default none. It is
 	// refused while instances run that may not then.
 	Reservations ReservationRule `json:"reservations,omitempty"`
+	// Isolation is what instances of tenants may have here, beside the operator's; default:
+	// all that functions may ask for.
+	Isolation *Isolation `json:"isolation,omitempty"`
+}
+
+// Isolation bounds what instances of tenants get of a node.
+type Isolation struct {
+	// Capabilities that a function may ask for, such as NET_RAW. Empty: none.
+	Capabilities []string `json:"capabilities,omitempty"`
 }
 
 // ReservationRule says whether instances need reservations.

@@ -92,7 +92,8 @@ var capabilities = map[string]bool{
 
 var (
 	// sysctlName leaves out "..": the name becomes a path below /proc/sys.
-	sysctlName = regexp.MustCompile(`^net(\.[A-Za-z0-9_-]+)+$`)
+	sysctlName   = regexp.MustCompile(`^net(\.[A-Za-z0-9_-]+)+$`)
+	registryName = regexp.MustCompile(`^[a-z0-9.-]+(:[0-9]+)?(/[a-z0-9._/-]+)?$`)
 	// imageRef is [host[:port]/]path[:tag][@digest] of the distribution spec.
 	imageRef = regexp.MustCompile(`^([A-Za-z0-9.-]+(:[0-9]+)?/)?` + imageName + `(/` + imageName +
 		`)*(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?$`)
@@ -104,7 +105,7 @@ const imageName = `[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*`
 func (c *ContainerSpec) traits() FunctionTraits {
 	t := FunctionTraits{
 		Runs: c.Image, Attach: c.Attach, Addresses: c.Addresses, Outbound: c.Outbound, Sysctls: c.Sysctls,
-		Informed: true, Env: c.Env, HostImage: c.Image == HostImage,
+		Informed: true, Env: c.Env, Capabilities: c.Caps, HostImage: c.Image == HostImage,
 	}
 	byDefault(&t.Attach, Routed)
 	byDefault(&t.Addresses, t.Attach.addresses())
@@ -197,8 +198,13 @@ func (v *validation) addressing(at string, c *ContainerSpec) {
 }
 
 func (v *validation) capabilities(at string, c *ContainerSpec) {
+	c.Caps = v.allowedCapabilities(at, c.Caps)
+}
+
+// allowedCapabilities checks a set of capabilities and puts it into order.
+func (v *validation) allowedCapabilities(at string, list []string) []string {
 	known := sortedKeys(capabilities)
-	for i, given := range c.Caps {
+	for i, given := range list {
 		name := strings.TrimPrefix(strings.ToUpper(given), "CAP_")
 		allowed, ok := capabilities[name]
 		switch {
@@ -207,9 +213,9 @@ func (v *validation) capabilities(at string, c *ContainerSpec) {
 		case !allowed:
 			v.add(index(at, i), "take it out", "%s would let the instance out of its isolation from the node", name)
 		}
-		c.Caps[i] = name
+		list[i] = name
 	}
-	c.Caps = sorted(c.Caps, strings.Compare)
+	return sorted(list, strings.Compare)
 }
 
 func (v *validation) sysctls(at string, sysctls map[string]string) {

@@ -55,6 +55,8 @@ type FunctionTraits struct {
 	// Informed: a file and environment variables tell its process how long flows may rest.
 	Informed bool
 	Env      Env // of its process
+	// Capabilities of Linux that its process asks for.
+	Capabilities []string
 	// Relays: the planner tells each instance what it relays.
 	Relays bool
 	// HostImage: it runs what the node's own root file system has.

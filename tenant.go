@@ -36,6 +36,10 @@ type TenantSpec struct {
 	// has one may have modules installed on nodes with spec.leases, for traffic that the
 	// tenant may select.
 	Keys []PublicKey `json:"keys,omitempty"`
+	// Registries are those from which functions of the tenant may have images, such as
+	// ghcr.io or ghcr.io/acme. Empty: any that is named by a domain. Images that were pushed
+	// to the server are allowed in any case.
+	Registries []string `json:"registries,omitempty"`
 	// Quota bounds what the tenant may have; what is not named is not bounded.
 	Quota *Quota `json:"quota,omitempty"`
 }

@@ -40,6 +40,9 @@ func (f *Function) Validate() error {
 	byDefault(&s.Resources.Memory, DefaultMemory)
 	v.resources("spec.resources", s.Resources)
 	v.health("spec.health", &s.Health)
+	if s.Shared && s.Traits().HostImage {
+		v.add("spec.shared", "take it out, or name an image", "image: host shows the nodes' files, and everybody could run it")
+	}
 	return v.err()
 }
 

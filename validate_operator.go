@@ -37,6 +37,13 @@ func (t *Tenant) Validate() error {
 		v.add("spec.addresses", "take it out", "tenant %s may select any traffic", OperatorTenant)
 	}
 	t.Spec.Addresses = v.prefixes("spec.addresses", t.Spec.Addresses)
+	v.number("spec.registries", len(t.Spec.Registries), 0, 100)
+	for i, r := range t.Spec.Registries {
+		if !registryName.MatchString(r) {
+			v.add(index("spec.registries", i), "write a domain, with a path if you like, such as ghcr.io/acme",
+				"%s names no registry", quote(r))
+		}
+	}
 	if q := t.Spec.Quota; q != nil {
 		v.number("spec.quota.chains", q.Chains, 0, 1<<20)
 		v.number("spec.quota.instances", q.Instances, 0, 1<<20)
@@ -64,6 +71,9 @@ func (c *Cloudlet) Validate() error {
 	}
 	v.number("spec.operatorShare", c.Spec.OperatorShare, 0, 100)
 	c.Spec.Prefixes = v.prefixes("spec.prefixes", c.Spec.Prefixes)
+	if iso := c.Spec.Isolation; iso != nil {
+		iso.Capabilities = v.allowedCapabilities("spec.isolation.capabilities", iso.Capabilities)
+	}
 	if c.Spec.Reservations != "" {
 		enum(v, "spec.reservations", &c.Spec.Reservations, "", ReservationsNone, ReservationsRequired)
 	}

@@ -160,7 +160,7 @@ func (s *Server) mayAsk(ctx context.Context, o onpath.Object) error {
 			return s.mayRunCode(ctx, who, o.Metadata.Tenant)
 		}
 		for _, image := range imagesOf(o) {
-			if err := mayUseImage(who, image); err != nil {
+			if err := s.mayUseImage(ctx, who, o.Metadata.Tenant, image); err != nil {
 				return err
 			}
 		}
@@ -169,7 +169,7 @@ func (s *Server) mayAsk(ctx context.Context, o onpath.Object) error {
 }
 
 // mayUseImage: a user's images come from registries, from his tenant or the operator.
-func mayUseImage(who auth.Identity, image string) error {
+func (s *Server) mayUseImage(ctx context.Context, who auth.Identity, owner, image string) error {
 	repo, ours := strings.CutPrefix(image, onpath.ImageHost+"/")
 	tenant, _, _ := strings.Cut(repo, "/")
 	switch {
@@ -183,6 +183,21 @@ func mayUseImage(who auth.Identity, image string) error {
 		return e
 	case ours && tenant != who.Tenant && tenant != onpath.OperatorTenant:
 		return forbidden(who, "use the images of tenant "+tenant)
+	case ours:
+		return nil
+	}
+	o, err := s.o.Store.Get(ctx, onpath.Key{Kind: onpath.KindTenant, Name: owner})
+	if err != nil && onpath.CodeOf(err) != onpath.CodeNotFound {
+		return err
+	}
+	t, _ := o.(*onpath.Tenant)
+	if why := onpath.BadRegistry(image, t); why != "" {
+		e := forbidden(who, "use image "+image+": "+why)
+		if oe, ok := e.(*onpath.Error); ok {
+			oe.Remedy = "push it to the server (onpath apply of a file), or ask an operator for the registry " +
+				"(spec.registries of the Tenant)"
+		}
+		return e
 	}
 	return nil
 }

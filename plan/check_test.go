@@ -15,7 +15,7 @@ func aWorld(t *testing.T) *sim {
 	s.site("fra1", 1, 2)
 	s.apply(
 		aFunction("default", "fw", nil), aFunction("default", "ids", nil),
-		aFunction("operator", "shared", func(f *onpath.FunctionSpec) { f.Shared = true }),
+		aFunction("operator", "shared", func(f *onpath.FunctionSpec) { f.Shared, f.Container.Image = true, "registry.example/shared:1" }),
 		aFunction("operator", "private", nil),
 		aFunction("default", "noaddr", func(f *onpath.FunctionSpec) { f.Container.Addresses = onpath.AddressesNone }),
 		aDeployment("default", "d1", "fw", 1), aDeployment("default", "d2", "fw", 1), aDeployment("default", "quiet", "noaddr", 1),

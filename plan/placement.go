@@ -106,6 +106,9 @@ func (w *rollout) unsuited(d *deployment, n *node) string {
 	if why := d.misplaced(n); why != "" {
 		return why
 	}
+	if why := d.uncapable(n); why != "" {
+		return why
+	}
 	if d.traits.HostImage && n.st.Report.NoHostImage {
 		return "does not permit image: host (hostImage in its onpath.yaml)"
 	}

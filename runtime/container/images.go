@@ -200,8 +200,13 @@ func (d *Driver) importLocal(ctx context.Context, path, key string, progress fun
 	return nil
 }
 
+// pullPatience is how long a pull may take, unpacking included.
+const pullPatience = 15 * time.Minute
+
 func (d *Driver) pull(ctx context.Context, ref string, progress func(string)) error {
 	progress("pulling image " + ref)
+	ctx, cancel := context.WithTimeout(ctx, pullPatience)
+	defer cancel()
 	resolver := docker.NewResolver(docker.ResolverOptions{Hosts: d.registryHosts()})
 	_, err := d.client.Pull(ctx, ref, containerd.WithPullUnpack, containerd.WithPullSnapshotter(d.opt.Snapshotter),
 		containerd.WithResolver(resolver), containerd.WithPullLabel(ownerLabel, d.opt.Name))
