@@ -23,7 +23,7 @@ func partsOf(changes []onpath.Change) (parts [][]onpath.Change) {
 			data, _ := json.Marshal(ch.Object) // every Object marshals
 			n = len(data)
 		}
-		if i > begin && (size+n > partBytes || i-begin == onpath.SureWrite) {
+		if i > begin && (size+n > partBytes || i-begin == onpath.SureWrite-1) { // and a record of the log
 			parts, begin, size = append(parts, changes[begin:i]), i, 0
 		}
 		size += n

@@ -32,7 +32,7 @@ func newTokenCreate(g *global) *cobra.Command {
 	var cloudlet string
 	var uplinks []string
 	c := &cobra.Command{
-		Use:                   "create [--node NAME | --user NAME -t TENANT | --viewer NAME -t TENANT | --operator NAME]",
+		Use:                   "create [--node NAME | --user NAME | --viewer NAME | …]",
 		DisableFlagsInUseLine: true, Short: "Make a join token",
 		Long: `Make a join token, and write it to standard output. Without a name it is for any
 node, which then names itself. A node gets the cloudlet and the uplinks that its

@@ -222,7 +222,7 @@ func TestWrongFlags(t *testing.T) {
 		{[]string{"get", "nodes", "-o", "wdie"}, "did you mean wide?"},
 		{[]string{"apply", "-o", "wide", "-f", p}, "-o wide is not one of table, json, yaml"},
 		{[]string{"logs", "x", "--tail", "five"}, "--tail five: that is not a whole number"},
-		{[]string{"logs", "x", "--since", "5m"}, "is kept without times; --tail 20"},
+		{[]string{"logs", "x", "--since", "0s"}, "how long ago is a time above 0"},
 		{[]string{"drain", "x", "--wait", "-5s"}, "--wait -5s: write a time"},
 		{[]string{"logs", "x", "--tail", "-5"}, "0 or more"},
 		{[]string{"describe", "chain"}, "which chain? name one, or choose by -l"},
