@@ -10,7 +10,7 @@ UNITS   := $(notdir $(wildcard packaging/systemd/*.service))
 NFPM    := github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.43.1
 export GO
 
-.PHONY: demo test build tools images soak performance test-kernels bpf generate install uninstall package clean help
+.PHONY: demo test build tools images soak performance test-kernels bpf generate install uninstall package test-package clean help
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,6 +81,10 @@ package: build ## Build bin/onpath_VERSION_ARCH.deb: the program, its units, com
 	@packaging/stage bin/package
 	@VERSION=$(patsubst v%,%,$(if $(findstring .,$(VERSION)),$(VERSION),0.0.0-$$(git rev-list --count HEAD).$(VERSION))) ARCH=$$($(GO) env GOARCH) \
 		$(GO) run $(NFPM) package --config packaging/nfpm.yaml --packager deb --target bin
+
+test-package: ## Install, upgrade under traffic and purge the package in clean root file systems (two minutes)
+	@scripts/setup test
+	@$(ROOT) test/package/run
 
 clean: ## Remove what was built here (cached images stay in root's ~/.cache/onpath)
 	rm -rf bin

@@ -187,6 +187,9 @@ type Element struct {
 	Mode Mode `json:"mode,omitempty"`
 	// Select narrows the chain's; other flows skip the element.
 	Select []Selector `json:"select,omitempty"`
+	// Disabled true takes the element out of traffic and keeps its instances: new flows
+	// pass it by, those that cross it go on as they are.
+	Disabled bool `json:"disabled,omitempty"`
 	// Lost: what happens to the live flows of an instance that died while
 	// others live. Default: repick for state none and flow, reset for terminates.
 	Lost Lost `json:"lost,omitempty"`
@@ -199,6 +202,14 @@ type Element struct {
 	// node: by the name of that node, and by this element's nodes; default as in weights.
 	// So flows can stay on a node, or in a rack. Weight 0 is for all: nothing is sent there.
 	WeightsFrom map[string]map[string]int `json:"weightsFrom,omitempty"`
+}
+
+// Selection is Select, and while the element is disabled, what no packet matches.
+func (e *Element) Selection() []Selector {
+	if e.Disabled {
+		return []Selector{{Protocol: "none"}}
+	}
+	return e.Select
 }
 
 // Mode is how an element gets packets.

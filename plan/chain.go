@@ -32,13 +32,15 @@ type chain struct {
 }
 
 type element struct {
-	dep     name
-	d       *deployment
-	mode    onpath.Mode
-	lost    onpath.Lost
-	none    onpath.None
-	sel     []onpath.Selector
-	weights map[string]int
+	dep  name
+	d    *deployment
+	mode onpath.Mode
+	lost onpath.Lost
+	none onpath.None
+	// disabled: sel matches nothing, and nothing waits for its instances.
+	disabled bool
+	sel      []onpath.Selector
+	weights  map[string]int
 	// weightsFrom are weights by the node that flows come from.
 	weightsFrom map[string]map[string]int
 }

@@ -589,6 +589,34 @@ func TestExitLast(t *testing.T) {
 	}
 }
 
+// TestDisabledElement: flows pass a disabled element by, whose instances go on.
+func TestDisabledElement(t *testing.T) {
+	s := newSim(t, 8)
+	s.site("fra1", 1, 2)
+	c := aChain("default", "web", through("fw", 1), through("ids", 2))
+	s.apply(aFunction("default", "fw", nil), aFunction("default", "ids", nil), c)
+	s.settle()
+	edge := s.states["fra1-gw"].Acked.Datapath.Edge.Vport
+	tu := onpath.Tuple{Protocol: 6, Src: netip.MustParseAddr("10.1.0.5"), Dst: netip.MustParseAddr("198.51.100.10"), SrcPort: 4000, DstPort: 80}
+	for _, disabled := range []bool{false, true, false} {
+		c.Spec.Through[1].Disabled = disabled
+		s.apply(c)
+		s.settle()
+		want := 2
+		if disabled {
+			want = 1
+		}
+		for _, tuple := range []onpath.Tuple{tu, tu.Reverse()} {
+			if w := newModel(s).send(edge, tuple); len(w.through) != want {
+				t.Errorf("disabled %t: %v crosses %v, must cross %d instances", disabled, tuple, w.through, want)
+			}
+		}
+		if n := len(s.instances("web-fw")) + len(s.instances("web-ids")); n != 3 {
+			t.Errorf("disabled %t: there are %d instances, must be 3", disabled, n)
+		}
+	}
+}
+
 // TestProxy: what a proxy starts from its own address goes on behind it, what it
 // starts elsewhere is routed, and its answers come back to it.
 func TestProxy(t *testing.T) {

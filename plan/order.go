@@ -293,6 +293,9 @@ func (w *pathfinder) waits(cl *cloudlet, p *path) string {
 	hosts := map[*node]bool{}
 	var need []int // elements that have a ready instance
 	for k := range p.deps {
+		if p.chain.elements[k].disabled {
+			continue
+		}
 		ready, why := w.elementReady(cl, p, k)
 		if why != "" {
 			return why

@@ -184,6 +184,7 @@ func (s *sim) randomElements() []onpath.Element {
 		if s.rng.IntN(3) == 0 {
 			e.Select = []onpath.Selector{s.randomSelector()}
 		}
+		e.Disabled = s.rng.IntN(8) == 0
 		if e.Mode != onpath.ModeMirror && s.rng.IntN(4) == 0 {
 			e.None = onpath.NoneBypass
 		}
@@ -546,8 +547,8 @@ func (w *world) winner(cloudlet string, tier onpath.Tier, t onpath.Tuple) (*chai
 
 func selects(list []onpath.Selector, t onpath.Tuple) bool {
 	return slices.ContainsFunc(list, func(sel onpath.Selector) bool {
-		m, _ := matchOf(sel)
-		return matchesTuple(m, t)
+		m, ok := matchOf(sel)
+		return ok && matchesTuple(m, t)
 	})
 }
 

@@ -16,7 +16,8 @@ func (w *resolver) resolveElements(c *chain) {
 	for i := range c.obj.Spec.Through {
 		o := &c.obj.Spec.Through[i]
 		field := fmt.Sprintf("spec.through[%d]", i)
-		e := element{mode: cmp.Or(o.Mode, onpath.ModeInline), sel: o.Select, weights: o.Weights, weightsFrom: o.WeightsFrom}
+		e := element{mode: cmp.Or(o.Mode, onpath.ModeInline), disabled: o.Disabled, sel: o.Selection(), weights: o.Weights,
+			weightsFrom: o.WeightsFrom}
 		if o.Function != "" {
 			e.d = w.shortForm(c, o)
 			e.dep = e.d.key

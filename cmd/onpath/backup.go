@@ -39,7 +39,7 @@ it can be any node or user. onpath restore makes a server of it.`,
 			draft := args[0] + ".part"
 			f, err := os.OpenFile(draft, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 			if err != nil {
-				return badUsage("%w", err)
+				return unreadable(err, args[0])
 			}
 			err = errors.Join(cl.Backup(c.Context(), images, f), f.Sync(), f.Close())
 			if err == nil {
@@ -82,11 +82,23 @@ is as it was before; whose function's image is in neither has to be applied agai
 	return c
 }
 
+// unreadable says why a file could not be opened, by the name that the user typed.
+func unreadable(err error, file string) error {
+	why := err
+	if e := (*fs.PathError)(nil); errors.As(err, &e) {
+		why = e.Err
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return badUsage("%s: there is no such file or directory", file)
+	}
+	return badUsage("%s: %w", file, why)
+}
+
 // restore makes a folder whole, or leaves none.
 func restore(file, dir string) (about wire.Backup, err error) {
 	f, err := os.Open(file)
 	if err != nil {
-		return about, badUsage("%w", err)
+		return about, unreadable(err, file)
 	}
 	defer f.Close()
 	if there, err := os.ReadDir(dir); err == nil && len(there) > 0 {

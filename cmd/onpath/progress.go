@@ -10,17 +10,18 @@ import (
 	"github.com/onpath/onpath/internal/terminal"
 )
 
-// progress shows one changing line on a terminal, and one line per change where
-// output goes to a file.
+// progress shows one changing line on a terminal, and where output goes to a file each
+// line once: what starts and fails again and again says so twice, not for two minutes.
 type progress struct {
 	w        io.Writer
 	terminal bool
 	last     string
+	said     map[string]bool // in a file
 }
 
 func newProgress(w io.Writer) *progress {
 	f, ok := w.(*os.File)
-	return &progress{w: w, terminal: ok && terminal.Is(f)}
+	return &progress{w: w, terminal: ok && terminal.Is(f), said: map[string]bool{}}
 }
 
 func (p *progress) show(format string, args ...any) {
@@ -35,7 +36,10 @@ func (p *progress) show(format string, args ...any) {
 		fmt.Fprintf(p.w, "\r\x1b[K%s", clip(line, columns))
 		return
 	}
-	fmt.Fprintln(p.w, clip(line, longestLine))
+	if line = clip(line, longestLine); !p.said[line] {
+		p.said[line] = true
+		fmt.Fprintln(p.w, line)
+	}
 }
 
 // digest is of an image's reference what tells people nothing.

@@ -8,15 +8,18 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// A file gets one line for each change, of a length that can be read.
+// A file gets each line once, of a length that can be read.
 func TestProgressIntoFile(t *testing.T) {
 	var b bytes.Buffer
 	p := newProgress(&b)
 	p.show("%s", "chain web: Error:\n  nft: not found")
 	p.show("%s", "chain web: Error: nft: not found")
+	p.show("%s", "chain web: is planned")
+	p.show("%s", "chain web: Error: nft: not found")
 	p.show("%s", strings.Repeat("chain web: is planned · ", 200))
 	lines := strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
-	if len(lines) != 2 || lines[0] != "chain web: Error: nft: not found" || len([]rune(lines[1])) > longestLine || !strings.HasSuffix(lines[1], "…") {
+	if len(lines) != 3 || lines[0] != "chain web: Error: nft: not found" || len([]rune(lines[2])) > longestLine ||
+		!strings.HasSuffix(lines[2], "…") {
 		t.Errorf("it got\n%s", b.String())
 	}
 }

@@ -87,7 +87,7 @@ const helpWidth = 79
 // commands make the subcommands.
 var commands = []func(*global) *cobra.Command{
 	newEngine, newApply, newDiff, newAttach, newDetach, newAccelerate, newConfirm, newGet, newDescribe, newDelete, newHistory,
-	newRollback, newWatch, newExplain, newMetric,
+	newRollback, newEnable, newDisable, newWatch, newExplain, newMetric,
 	newTrace, newMeasure, newVerify, newScaling, newTop, newEvents, newNotifications, newConsole, newLogs, newExec, newCapture, newFault,
 	newLogCommand, newAudit,
 	newDrain, newCordon, newUncordon, newMove, newCapacity, newAccount, newInvoice, newLedger,

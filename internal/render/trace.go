@@ -266,7 +266,7 @@ func ParseFlow(src, dst, protocol string) (onpath.Tuple, error) {
 		t.DstPort = port
 	}
 	if (t.Protocol == 6 || t.Protocol == 17) && t.DstPort == 0 {
-		return t, invalid("write -p "+protocol+"/PORT", "which port is meant?")
+		return t, invalid("write -p "+protocol+"/PORT", "the port is missing")
 	}
 	return t, nil
 }

@@ -265,7 +265,7 @@ func (r *resources) step(c *onpath.Chain, e *onpath.Element, cloudlet string) (s
 	}
 	s.packets = cmp.Or(f.Spec.Packets, onpath.PacketsKeep)
 	s.redirects = f.Status.Redirects && !s.mirror
-	s.sel = matchesOf(e.Select)
+	s.sel = matchesOf(e.Selection())
 	for _, i := range r.instances[s.deployment] {
 		if n, _ := r.objects[onpath.Key{Kind: onpath.KindNode, Name: i.Spec.Node}].(*onpath.Node); n == nil || n.Spec.Cloudlet != cloudlet {
 			continue

@@ -75,7 +75,8 @@ func must(ctx context.Context, t *testing.T, s *demo.Testbed, args ...string) st
 }
 
 // TestRollback: a change of a chain that breaks it for what is new is taken back, and the
-// taking back too: no connection over the element that stays breaks, no packet is lost.
+// taking back too: no connection over the element that stays breaks, no packet is lost. In
+// make soak the element is then disabled and enabled, with the same promise.
 func TestRollback(t *testing.T) {
 	if _, err := exec.LookPath("nft"); err != nil {
 		t.Skip("needs the program nft")
@@ -113,8 +114,17 @@ func TestRollback(t *testing.T) {
 		}
 		passes(want.passes)
 	}
+	if os.Getenv("ONPATH_SOAK") != "" {
+		// The same broken chain, with the element out of traffic, and back in it.
+		must(ctx, t, s, "rollback", "chain", "web", "--wait")
+		passes(false)
+		for _, verb := range []string{"disable", "enable", "disable"} {
+			must(ctx, t, s, verb, "chain", "web", "--element", "hole", "--wait")
+			passes(verb == "disable")
+			must(ctx, t, s, "verify")
+		}
+	}
 	x.end(ctx)
-	must(ctx, t, s, "verify")
 }
 
 const (
