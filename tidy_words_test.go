@@ -3,6 +3,8 @@ package onpath_test
 import (
 	"go/ast"
 	"go/token"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -41,5 +43,54 @@ func TestPlainWords(t *testing.T) {
 			}
 			return true
 		})
+	}
+}
+
+// coinedInC are further words, with plain ones, in the programs of bpf/, whose names are
+// of one field.
+var coinedInC = map[string]string{
+	"answer": "reply", "answers": "replies", "ask": "query", "asked": "queried", "asks": "queries",
+	"banks": "shards", "decide": "classify", "forget": "delete", "heard": "the field's condition", "held": "quota",
+	"holdings": "quotas", "hear": "receive", "meet": "mirrors", "news": "what must be done", "pace": "admission, rate",
+	"paces": "admissions", "pair": "HA sync", "partner": "HA peer", "place": "slot, index", "recall": "restore",
+	"room": "capacity", "settle": "establish", "tell": "send, sync", "tells": "send, sync", "told": "sent", "turn": "change",
+}
+
+// allowedInC are names that others gave: authors of functions and the kernel.
+var allowedInC = map[string]bool{"ONPATH_ANSWER": true, "BPF_ADJ_ROOM_MAC": true, "bpf_skb_adjust_room": true}
+
+var (
+	commentInC = regexp.MustCompile(`(?s)/\*.*?\*/`)
+	nameInC    = regexp.MustCompile(`[A-Za-z_][A-Za-z0-9_]*`)
+)
+
+// TestPlainWordsInC: so are names of bpf/.
+func TestPlainWordsInC(t *testing.T) {
+	var files []string
+	for _, pattern := range []string{"bpf/*.[ch]", "bpf/lib/*.h"} {
+		list, err := filepath.Glob(pattern)
+		if err != nil || len(list) == 0 {
+			t.Fatalf("no files %s (%v)", pattern, err)
+		}
+		files = append(files, list...)
+	}
+	for _, file := range files {
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen := map[string]bool{}
+		base := strings.TrimSuffix(strings.TrimSuffix(filepath.Base(file), ".h"), ".bpf.c")
+		code := commentInC.ReplaceAll(source, []byte{' '})
+		for _, name := range append(nameInC.FindAllString(string(code), -1), base) {
+			for _, word := range strings.Split(strings.ToLower(name), "_") {
+				plain := coined[word] + coinedInC[word]
+				if plain == "" || seen[name] || allowedInC[name] {
+					continue
+				}
+				seen[name] = true
+				t.Errorf("%s: %s: say %s instead of %q", file, name, plain, word)
+			}
+		}
 	}
 }

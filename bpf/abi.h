@@ -33,7 +33,7 @@
 #define MAX_ROUTERS  4    /* found without a look-up; others take longer */
 #define MAX_NAT      16    /* prefixes */
 #define MAX_INLINE   8     /* functions in a row */
-#define MAX_FUNCTIONS 128  /* places in the dispatcher; place 0 stands for none */
+#define MAX_FUNCTIONS 128  /* slots in the dispatcher; slot 0 stands for none */
 
 #define FAMILY_4 4
 #define FAMILY_6 6
@@ -54,7 +54,7 @@ enum next_kind {
 #define FLOW_RST     0x04 /* TCP: RST seen */
 #define FLOW_EMITTED 0x08 /* an instance began it: without context */
 #define FLOW_AT_EDGE 0x10 /* of the node's edge */
-#define FLOW_LEARNED 0x20 /* written for the answers, not by a choice */
+#define FLOW_LEARNED 0x20 /* written for the replies, not by a choice */
 #define FLOW_KNOWN   0x40 /* pending, context only: of a flow that came here from another instance */
 #define FLOW_ADOPTED 0x40 /* decided: led past a chain that is younger than the connection */
 #define FLOW_BYPASS  0x80 /* pass entries: an element without instance was bypassed */
@@ -77,7 +77,7 @@ struct flow {
 	__u32 next : 24;    /* vport */
 	__u32 kind : 8;
 	__u16 slot;         /* of next; valid while vports[slot].id == next */
-	__u16 path;         /* slot; 0: of no path. A place is not given to another
+	__u16 path;         /* slot; 0: of no path. A slot is not given to another
 			     * path before the entries are gone. */
 	__u32 context : 24; /* group by which the packet came to scope's instance; 0 at an edge */
 	__u32 flags : 8;
@@ -86,25 +86,25 @@ struct flow {
 	 * number, host order. */
 	__u32 entry;
 	__u32 seen : 24;    /* seconds of the monotonic clock, modulo 2^24 */
-	__u32 group : 8;    /* of path, by which next was chosen: CHOSEN and its low 6 bits; 0: by none. HEARD */
+	__u32 group : 8;    /* of path, by which next was chosen: CHOSEN and its low 6 bits; 0: by none. REOPENED */
 	__u16 mirrors[MAX_MIRRORS]; /* slots; above 13 bits, the low 3 of the vport's id */
-	/* With FLOW_AT_EDGE what is high here tells a next hop, else an
+	/* With FLOW_AT_EDGE the high bits here are a next hop, else an
 	 * acknowledgement number; see entry_hop and entry_note_ack. */
 	__u64 packets;      /* low 48 bits: wire segments; high 16: hop, or bits 31 to 16 */
 	__u64 bytes;        /* low 56 bits; high 8: epoch of hop, or bits 15 to 8 */
-	__u8 functions[MAX_INLINE]; /* places in the dispatcher, in order, up to the first 0, and INLINE_BYPASS */
+	__u8 functions[MAX_INLINE]; /* slots in the dispatcher, in order, up to the first 0, and INLINE_BYPASS */
 };
 
 /* In flow.kind, above the kind. */
 #define EDGE_HERE 0x10 /* with FLOW_AT_EDGE: out here, whatever edge the flow entered at */
-#define ANSWERED  0x20 /* next is a vport out of which the other direction's SYN has come */
+#define SYN_REPLIED  0x20 /* next is a vport out of which the other direction's SYN has come */
 #define HANDSHAKE 0x40 /* TCP: the acknowledgement number is not one that came, but one that has to come */
 #define REPLIED   0x80 /* a packet of the other direction has gone to where this one's come from */
 #define KIND_MASK 0x0f
 
 /* In flow.group, above element and direction. */
 #define CHOSEN 0x40
-#define HEARD  0x80 /* a connection came out of next, which was closed here: it was news */
+#define REOPENED  0x80 /* a connection came out of next, which was closed here */
 
 #define SEEN_MASK 0xffffff
 
@@ -128,14 +128,14 @@ struct nat {
 #define NAT_AFTER_RST 2
 #define NAT_AFTER_FIN 5
 #define NAT_AFTER_DNS 10
-#define NAT_UNSETTLED 30 /* without an answer, or with a first one that nothing has followed */
+#define NAT_UNSETTLED 30 /* without a reply, or with a first one that nothing has followed */
 
 enum vport_kind {
 	VPORT_NONE = 0,
 	VPORT_INSTANCE,
 	VPORT_REMOTE,
 	VPORT_EDGE,
-	VPORT_FUNCTION, /* ifindex is its place in the dispatcher */
+	VPORT_FUNCTION, /* ifindex is its slot in the dispatcher */
 };
 
 enum vport_state {
@@ -148,7 +148,7 @@ enum vport_state {
 #define VPORT_ROUTES    0x04
 #define VPORT_PEER      0x08 /* packets go straight to the other end of its device */
 #define VPORT_AWAY      0x10 /* its node does not answer */
-#define VPORT_TELLS     0x20 /* the source address of frames says chain and direction */
+#define VPORT_CHAIN_TAG     0x20 /* the source address of frames says chain and direction */
 
 struct vport {
 	__u32 id;
@@ -167,7 +167,7 @@ struct vport {
 };
 
 /* What closes with a process: an instance's vports, 0: none. */
-struct ending {
+struct exit_hook {
 	__u32 vports[2];
 	__u32 begun; /* the process ends: who writes vports leaves them closed */
 };
@@ -200,8 +200,8 @@ struct port {
 #define PORT_FRAGS   0x04 /* also frames in several buffers */
 
 /* The fast path. */
-#define MAX_UPLINKS 256  /* places of uplinks: ifindex modulo this */
-#define MAX_HOPS    4096 /* next hops; place 0 is none */
+#define MAX_UPLINKS 256  /* slots of uplinks: ifindex modulo this */
+#define MAX_HOPS    4096 /* next hops; slot 0 is none */
 
 struct fast {
 	__u32 epoch; /* 8 bits; of what is known about next hops; 0: nothing is */
@@ -241,7 +241,7 @@ struct hop {
 	__u8 via[16]; /* its address */
 };
 
-struct hop_place {
+struct hop_slot {
 	struct hop hop;
 	__u32 used; /* seconds */
 	__u32 pad;
@@ -364,14 +364,14 @@ struct roots {
 
 /* Where a table is: one word, so that a packet sees the old or the new one. */
 #define WHERE_USED   (1ull << 63)
-#define WHERE_FOREST (1ull << 62) /* the low half is the forest's place */
+#define WHERE_FOREST (1ull << 62) /* the low half is the forest's slot */
 #define WHERE_COUNT  32           /* rules of a small table; the low half is its first cell */
 
 struct table {
 	__u64 where;
 	__u32 id;
 	/* The driver's, for the process after it: what this row's table holds, and the
-	 * cells of the forest whose place has this row's number. */
+	 * cells of the forest whose slot has this row's number. */
 	__u32 planted;
 	__u8 sum[32];
 };
@@ -455,11 +455,11 @@ struct node {
 	__u32 bridged;      /* 1: there are uplinks of a bridge */
 	__u32 watch;        /* 1: some of watches is used */
 	__u32 routers[MAX_ROUTERS]; /* ifindex of the first uplinks with attach: router or arm */
-	__u32 gates[2];     /* the edges of a pair of gateways; 0: there is none */
+	__u32 gateways[2];     /* the edges of an HA pair of gateways; 0: there is none */
 };
 
-/* Bits of an entry's functions beside the place. */
-#define INLINE_PLACE  0x7f
+/* Bits of an entry's functions beside the slot. */
+#define INLINE_SLOT  0x7f
 #define INLINE_BYPASS 0x80 /* none: bypass */
 
 /* The programs that follow the first one, in the order of a packet's way. */
@@ -476,15 +476,15 @@ enum fast_stage {
 	FAST_STAGES,
 };
 
-/* What stands in a place of the dispatcher. */
+/* What stands in a slot of the dispatcher. */
 struct function {
 	__u32 vport;
 	__u16 slot;     /* of the vport */
 	__u8 open;      /* 0: out of service */
 	__u8 redirects; /* it may send packets to later elements */
 	__u16 needs;    /* bytes of the packet that it is shown */
-	__u8 element;   /* its place in its chains, from 1; 0: not the same in all */
-	__u8 bank;      /* the dispatcher that it is linked in */
+	__u8 element;   /* its position in its chains, from 1; 0: not the same in all */
+	__u8 shard;      /* the dispatcher that it is linked in */
 };
 
 /* One packet in so many is timed. */
@@ -504,8 +504,8 @@ struct function_counters {
 struct tenant {
 	__u64 max;      /* entries that its instances may cause; 0: no limit */
 	__u64 cap;      /* established entries it may have */
-	__u64 deferred; /* packets of flows that were not established for want of room */
-	/* In 2^-PACE_SHIFT ns: from one flow that it may begin to the next, 0: there is no
+	__u64 deferred; /* packets of flows that were not established for want of capacity */
+	/* In 2^-ADMISSION_SHIFT ns: from one flow that it may begin to the next, 0: there is no
 	 * limit; and how far ahead of the clock it may begin some. */
 	__u64 interval;
 	__u64 burst;
@@ -515,10 +515,10 @@ struct tenant {
 	__u32 ports;
 };
 
-#define PACE_SHIFT 4
+#define ADMISSION_SHIFT 4
 
 /* A cache line for each tenant: CPUs that begin flows of others have no part in it. */
-struct pace {
+struct admission {
 	__u64 due;   /* when its next flow may begin, as struct tenant counts */
 	__s64 spare; /* flows that may begin anew in any case: a configuration forgot them */
 	__u64 pad[6];
@@ -542,8 +542,8 @@ struct rate {
 #define RATE_OUT   1 /* what it is sent */
 #define RATE_WAYS  2
 
-/* What a tenant holds; raised by the programs, recounted by the driver. */
-struct held {
+/* What a tenant uses of its quota; raised by the programs, recounted by the driver. */
+struct quota {
 	__u64 flows;       /* entries its instances caused */
 	__u64 established; /* entries */
 };
@@ -643,14 +643,14 @@ struct station {
 #define STATION_TO   0x200
 
 /*
- * A question of a node's agent to the data path of a peer, in the place of a
+ * A query of a node's agent to the data path of a peer, instead of a
  * tunnelled packet: which of your vports take packets? It stands behind the UDP
  * header, with the VXLAN header of no vport. The peer's program fills the states
  * in and sends it back; no process of the peer has a part in it.
  */
 #define PROBE_VPORTS 32
-#define PROBE_ASK    1
-#define PROBE_ANSWER 2
+#define PROBE_QUERY    1
+#define PROBE_REPLY 2
 
 struct probe {
 	__u8 vxlan[8];  /* flags 0x08, VNI 0 */
@@ -658,8 +658,8 @@ struct probe {
 	__u8 kind;
 	__u8 count;     /* of vports */
 	__u8 pad[3];
-	__u8 seq[8];    /* the asker's */
-	__u8 vports[PROBE_VPORTS][4]; /* id, big endian, and in answers its vport_state; only count of them are sent */
+	__u8 seq[8];    /* the querier's */
+	__u8 vports[PROBE_VPORTS][4]; /* id, big endian, and in replies its vport_state; only count of them are sent */
 };
 
 /* Mark of a packet that goes to this machine's own sockets. */

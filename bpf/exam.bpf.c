@@ -11,7 +11,7 @@ ONPATH_LICENSE("Dual BSD/GPL");
 #define STAMPED    onpath_be16(7100)
 #define SCRIBBLED  onpath_be16(7200)
 
-/* DSCP by which it judges in the middle of a flow. */
+/* DSCP by which it decides in the middle of a flow. */
 #define DROPPED_CLASS 60
 #define REFUSED_CLASS 61
 #define BEHIND_CLASS  62 /* refused once it is translated */

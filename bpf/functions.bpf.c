@@ -8,7 +8,7 @@
  * are divided among several of each, which hand packets over to each other.
  *
  * The driver links the functions in service behind it and writes call_function,
- * which leads to them by their places. Calls between programs would cost a tail
+ * which leads to them by their slots. Calls between programs would cost a tail
  * call each and could not return.
  */
 #include "lib/count.h"
@@ -27,21 +27,21 @@ static __always_inline struct onpath_packet *description(void)
 }
 
 /* Stands here for what the driver writes: no function is linked. */
-__attribute__((weak)) __noinline int call_function(__u32 place, struct onpath_packet *a)
+__attribute__((weak)) __noinline int call_function(__u32 index, struct onpath_packet *a)
 {
-	return a && place ? ONPATH_NEXT : ONPATH_DROP;
+	return a && index ? ONPATH_NEXT : ONPATH_DROP;
 }
 
 /* Which of the dispatchers this one is; the driver says so. */
-const volatile __u32 this_bank;
+const volatile __u32 this_shard;
 
 /* The dispatcher that the function of an item is linked in. */
-static __always_inline __u32 bank_of(__u32 item)
+static __always_inline __u32 shard_of(__u32 item)
 {
-	__u32 place = item & INLINE_PLACE;
-	struct function *f = bpf_map_lookup_elem(&functions, &place);
+	__u32 index = item & INLINE_SLOT;
+	struct function *f = bpf_map_lookup_elem(&functions, &index);
 
-	return f ? f->bank : this_bank;
+	return f ? f->shard : this_shard;
 }
 
 #include "lib/fast_functions.h" /* calls it as well */
@@ -187,9 +187,9 @@ static __always_inline int may_redirect(const struct function *f, const struct p
 __noinline int run(struct __sk_buff *skb, __u32 item)
 {
 	struct onpath_packet *a = description();
-	__u32 place = item & INLINE_PLACE;
-	struct function_counters *c = bpf_map_lookup_elem(&function_stats, &place);
-	struct function *f = bpf_map_lookup_elem(&functions, &place);
+	__u32 index = item & INLINE_SLOT;
+	struct function_counters *c = bpf_map_lookup_elem(&function_stats, &index);
+	struct function *f = bpf_map_lookup_elem(&functions, &index);
 	struct pkt *p = packet();
 	__u64 began = 0;
 	int verdict;
@@ -209,7 +209,7 @@ __noinline int run(struct __sk_buff *skb, __u32 item)
 		show_bytes(skb, f->needs);
 	if (!(c->calls++ % SAMPLE_EVERY))
 		began = bpf_ktime_get_ns();
-	verdict = call_function(place, a);
+	verdict = call_function(index, a);
 	if (began) {
 		c->time += bpf_ktime_get_ns() - began;
 		c->samples++;
@@ -228,7 +228,7 @@ SEC("tc")
 int onpath_functions(struct __sk_buff *skb)
 {
 	struct pkt *p = packet();
-	__u32 i, item, bank;
+	__u32 i, item, shard;
 	int rc;
 
 	if (!p)
@@ -239,16 +239,16 @@ int onpath_functions(struct __sk_buff *skb)
 		item = p->d.functions[i];
 		if (!item)
 			break;
-		bank = bank_of(item);
-		if (bank != this_bank) {
-			bpf_tail_call(skb, &banks, bank);
-			untold();
+		shard = shard_of(item);
+		if (shard != this_shard) {
+			bpf_tail_call(skb, &shards, shard);
+			relearn();
 			return finish(p, drop(p, DROP_NO_INSTANCE)); /* it was just taken away */
 		}
 		p->ran = i + 1;
 		rc = run(skb, item);
 		if (rc != GO_ON)
-			untold();
+			relearn();
 		if (rc == RUN_FUNCTIONS)
 			break;
 		if (rc != GO_ON)

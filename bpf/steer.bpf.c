@@ -11,7 +11,7 @@
  * one because the verifier looks at every function once for each program. Beside
  * it, the fast path stands at XDP of uplinks (lib/fast.h).
  *
- * A packet's way: parse, flow entry, or else decide (tables, groups), send.
+ * A packet's way: parse, flow entry, or else classify (tables, groups), send.
  * The hop limit goes down by one where a packet leaves at the edge and nowhere
  * else. So traceroute shows each routed instance, which counts as the router it
  * is, and then the gateway as one hop; bridged ones do not appear.
@@ -24,7 +24,7 @@
 /* Decide on a packet, and begin to send it. */
 static __always_inline int begin(struct __sk_buff *skb, struct pkt *p)
 {
-	int rc = p->is & IS_EDGE ? decide_edge(skb) : decide_instance(skb);
+	int rc = p->is & IS_EDGE ? classify_ingress(skb) : classify_egress(skb);
 
 	return rc == GO_ON ? begin_send(skb) : rc;
 }
@@ -45,7 +45,7 @@ static __always_inline int steer(struct __sk_buff *skb, struct pkt *p)
 		rc = begin(skb, p);
 	}
 	if (rc == ANEW) { /* at most once */
-		p->learn = p->news = p->absent = 0;
+		p->learn = p->must_sync = p->absent = 0;
 		p->tenant = 0;
 		rc = begin(skb, p);
 	}
@@ -228,7 +228,7 @@ static __always_inline int from_instance(struct __sk_buff *skb, struct node *n, 
 	p->key.scope = port->vport;
 	rc = parse(skb);
 	if (rc == PARSE_OTHER || rc == PARSE_ENCAP)
-		return TC_ACT_SHOT; /* ARP, spanning tree: nobody is there to hear it */
+		return TC_ACT_SHOT; /* ARP, spanning tree: nobody is there to take it */
 	if (rc == PARSE_MALFORMED) {
 		p->bytes = skb->len - p->l3;
 		count_in(skb, p, port->slot, port->vport);
@@ -274,11 +274,11 @@ static __always_inline int receive(struct __sk_buff *skb, struct pkt *p, struct 
 	reverse_key(&p->rkey, &p->key, vni);
 	e = flow_established(&p->rkey);
 	if (vni == n->edge) {
-		if (other_gate(n, p->d.entry) == n->edge)
-			p->d.entry = n->edge; /* the other gateway is gone */
-		p->learn = !e || e->seen != p->now || tell_always || e->next != p->prev;
+		if (other_gateway(n, p->d.entry) == n->edge)
+			p->d.entry = n->edge; /* the HA peer is gone */
+		p->learn = !e || e->seen != p->now || refresh_always || e->next != p->prev;
 		if (e)
-			note_answer(p, e, p->prev);
+			note_syn_reply(p, e, p->prev);
 		p->d.kind = NEXT_EXIT;
 		p->d.context = p->d.group;
 		p->d.group = 0;
@@ -289,23 +289,23 @@ static __always_inline int receive(struct __sk_buff *skb, struct pkt *p, struct 
 		return drop(p, DROP_UNKNOWN_VPORT);
 	if (!e)
 		e = flow_pending(&p->rkey, v->tenant);
-	p->learn = !e || e->seen != p->now || tell_always ||
-		   (e->next != p->prev && !leads_beside(n, e, p->prev)) || moved_gate(slot) ||
+	p->learn = !e || e->seen != p->now || refresh_always ||
+		   (e->next != p->prev && !leads_to_ha_peer(n, e, p->prev)) || gateway_moved(slot) ||
 		   (p->d.group && e->context != (p->d.group ^ 1) && !(e->flags & FLOW_EMITTED));
 	if (e)
-		note_answer(p, e, p->prev);
+		note_syn_reply(p, e, p->prev);
 	p->d.slot = slot;
 	if (v->kind == VPORT_FUNCTION) {
-		int rc = decide_relay();
+		int rc = classify_relayed();
 
 		return rc == GO_ON ? send(skb) : rc;
 	}
 	if (!e && runs(p) && v->state != STATE_CLOSED)
-		find_home(vni);
+		find_owner(vni);
 	return send(skb);
 }
 
-/* A packet that was asked for is passed by: out as the kernel would send it. */
+/* No chain takes a packet of which the HA peer was asked: out as the kernel would send it. */
 __noinline int pass_on(struct __sk_buff *skb)
 {
 	struct pkt *p = packet();
@@ -324,19 +324,19 @@ __noinline int pass_on(struct __sk_buff *skb)
 	return leave_by_route(skb, p);
 }
 
-/* The other gateway says or asks something, or gives back what it was asked for. */
-static __always_inline int from_beside(struct __sk_buff *skb, struct pkt *p, struct node *n, __u32 vni,
+/* The HA peer synchronizes an entry, queries, or returns the packet of a query. */
+static __always_inline int from_ha_peer(struct __sk_buff *skb, struct pkt *p, struct node *n, __u32 vni,
 				       __u32 peer)
 {
 	int rc;
 
-	if (!from_partner(p, n, peer))
+	if (!is_from_ha_peer(p, n, peer))
 		return drop(p, DROP_UNKNOWN_VPORT);
-	if (p->d.entry == ASKED_FOR)
-		return answer_partner(skb);
-	if (p->d.entry != GIVEN_BACK)
-		return hear_partner(vni);
-	take_back(p, n);
+	if (p->d.entry == HA_QUERY)
+		return serve_query(skb);
+	if (p->d.entry != HA_RETURNED)
+		return receive_sync(vni);
+	resume_returned(p, n);
 	rc = steer(skb, p);
 	return rc == TC_ACT_OK || rc == TC_ACT_UNSPEC ? pass_on(skb) : rc;
 }
@@ -380,21 +380,21 @@ static __always_inline int from_tunnel(struct __sk_buff *skb, struct node *n, st
 		return drop(p, DROP_MALFORMED);
 	p->is |= IS_REMOTE;
 	__builtin_memcpy(p->macs, head, 12);
-	if (!p->prev && n->gates[0])
-		return from_beside(skb, p, n, key->tunnel_id, peer->slot);
+	if (!p->prev && n->gateways[0])
+		return from_ha_peer(skb, p, n, key->tunnel_id, peer->slot);
 	count_in(skb, p, p->prev_slot, p->prev);
 	return receive(skb, p, n, key->tunnel_id);
 }
 
-/* What may_come says of a packet on the underlay. */
-#define COME_REFUSED 0 /* a tunnel packet of a stranger */
-#define COME_ON      1
-#define COME_PROBE   2 /* a question of a peer's agent */
-#define COME_ANSWER  3 /* an answer to this node's agent */
+/* What check_underlay says of a packet on the underlay. */
+#define UNDERLAY_REFUSED 0 /* a tunnel packet of a stranger */
+#define UNDERLAY_OTHER      1
+#define UNDERLAY_PROBE   2 /* a question of a peer's agent */
+#define UNDERLAY_PROBE_REPLY  3 /* a reply to this node's agent */
 
 /* Only known nodes, one hop away as hop limits tell, may send tunnel packets.
  * pkt.l4 and pkt.akey are the UDP header and the sender. */
-__noinline int may_come(struct __sk_buff *skb)
+__noinline int check_underlay(struct __sk_buff *skb)
 {
 	struct node *n = this_node();
 	struct pkt *p = packet();
@@ -404,17 +404,17 @@ __noinline int may_come(struct __sk_buff *skb)
 	__u8 ttl = 0;
 
 	if (!n || !p)
-		return COME_REFUSED;
+		return UNDERLAY_REFUSED;
 	from = &p->akey;
 	if (bpf_skb_load_bytes(skb, 12, &type, 2))
-		return COME_ON;
+		return UNDERLAY_OTHER;
 	__builtin_memset(from, 0, sizeof(*from));
 	if (type == bpf_htons(ETH_P_IP)) {
 		struct iphdr h;
 
 		if (bpf_skb_load_bytes(skb, ETH_HLEN, &h, sizeof(h)) || h.protocol != IPPROTO_UDP ||
 		    (h.frag_off & bpf_htons(0x1fff)))
-			return COME_ON;
+			return UNDERLAY_OTHER;
 		p->l4 = ETH_HLEN + h.ihl * 4;
 		from->family = FAMILY_4;
 		map_v4(from->addr, h.saddr);
@@ -423,32 +423,32 @@ __noinline int may_come(struct __sk_buff *skb)
 		struct ipv6hdr h;
 
 		if (bpf_skb_load_bytes(skb, ETH_HLEN, &h, sizeof(h)) || h.nexthdr != IPPROTO_UDP)
-			return COME_ON;
+			return UNDERLAY_OTHER;
 		p->l4 = ETH_HLEN + sizeof(h);
 		from->family = FAMILY_6;
 		copy_addr(from->addr, &h.saddr);
 		ttl = h.hop_limit;
 	} else {
-		return COME_ON;
+		return UNDERLAY_OTHER;
 	}
 	if (bpf_skb_load_bytes(skb, p->l4, head, sizeof(head)) && bpf_skb_load_bytes(skb, p->l4, head, 4))
-		return COME_ON;
+		return UNDERLAY_OTHER;
 	sport = *(__be16 *)head;
 	dport = *(__be16 *)(head + 2);
 	if (bpf_ntohs(dport) != n->tunnel_port) {
 		if (bpf_ntohs(sport) != n->tunnel_port || ttl != 255 || !bpf_map_lookup_elem(&peer_addrs, from))
-			return COME_ON;
-		return COME_ANSWER;
+			return UNDERLAY_OTHER;
+		return UNDERLAY_PROBE_REPLY;
 	}
 	if (ttl != 255 || !bpf_map_lookup_elem(&peer_addrs, from))
-		return COME_REFUSED;
-	return (*(__u32 *)(head + 12) & bpf_htonl(0xffffff00)) ? COME_ON : COME_PROBE;
+		return UNDERLAY_REFUSED;
+	return (*(__u32 *)(head + 12) & bpf_htonl(0xffffff00)) ? UNDERLAY_OTHER : UNDERLAY_PROBE;
 }
 
 /*
  * A tunnel packet of this node's on its way out by the underlay. Where that is an uplink
  * for this machine's own traffic, too, the program may be run for it by itself, in the
- * midst of the packet that is being told to others or copied to them: so pkt must not be
+ * midst of the packet that is being sent to the HA peer or copied to mirrors: so pkt must not be
  * touched.
  */
 __noinline int leaves_by_tunnel(struct __sk_buff *skb)
@@ -497,12 +497,12 @@ static __always_inline int at_device(struct __sk_buff *skb, struct pkt *p)
 	if (ifindex == n->tunnel_ifindex)
 		return from_tunnel(skb, n, p);
 	if (ifindex == n->underlay_ifindex && skb->ingress_ifindex) {
-		switch (may_come(skb)) {
-		case COME_REFUSED:
+		switch (check_underlay(skb)) {
+		case UNDERLAY_REFUSED:
 			return drop(p, DROP_TUNNEL_SOURCE);
-		case COME_PROBE:
-			return answer_probe(skb);
-		case COME_ANSWER:
+		case UNDERLAY_PROBE:
+			return reply_probe(skb);
+		case UNDERLAY_PROBE_REPLY:
 			return TC_ACT_UNSPEC;
 		}
 	}
@@ -520,9 +520,9 @@ static __always_inline int at_device(struct __sk_buff *skb, struct pkt *p)
 SEC("xdp.frags")
 int onpath_fast(struct xdp_md *ctx)
 {
-	__u32 ifindex = ctx->ingress_ifindex, place = ifindex % MAX_UPLINKS;
-	struct uplink_counters *c = bpf_map_lookup_elem(&uplink_stats, &place);
-	struct uplink *u = bpf_map_lookup_elem(&uplinks, &place);
+	__u32 ifindex = ctx->ingress_ifindex, index = ifindex % MAX_UPLINKS;
+	struct uplink_counters *c = bpf_map_lookup_elem(&uplink_stats, &index);
+	struct uplink *u = bpf_map_lookup_elem(&uplinks, &index);
 	int verdict;
 
 	if (!u || !c || u->ifindex != ifindex)

@@ -76,7 +76,7 @@ static __always_inline void take_miss(struct pkt *p, const struct rule *r)
 	p->arg = r->arg;
 }
 
-/* Does the rule at a place of a small table match? Then it is the answer. */
+/* Does the rule at an index of a small table match? Then it is the result. */
 __noinline int match_rule(__u32 at)
 {
 	struct rule *r = bpf_map_lookup_elem(&rules, &at);

@@ -61,7 +61,7 @@ __noinline int watch_drop(__u32 reason)
 }
 
 /* For whoever watches flows or captures a vport's packets. */
-__noinline int show(struct __sk_buff *skb, __u32 vport, __u32 out)
+__noinline int observe(struct __sk_buff *skb, __u32 vport, __u32 out)
 {
 	struct node *n = this_node();
 	struct captured head = {};
@@ -91,7 +91,7 @@ static __always_inline void capture(struct __sk_buff *skb, __u32 vport, __u32 ou
 	struct node *n = this_node();
 
 	if (n && (n->watch || (n->capture == vport && vport)))
-		show(skb, vport, out);
+		observe(skb, vport, out);
 }
 
 static __always_inline void count_in(struct __sk_buff *skb, struct pkt *p, __u32 slot, __u32 vport)

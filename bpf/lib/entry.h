@@ -45,12 +45,12 @@ static __always_inline __u32 tenant_of_path(__u32 slot)
 	return slot && path ? path->tenant : 0;
 }
 
-/* Is there room in a tenant's share for two entries more? A quarter of it is for
+/* Is there capacity in a tenant's share for two entries more? A quarter of it is for
  * flows of which both directions are known: others cost whoever forges them less. */
-static __always_inline int has_room(__u32 tenant, int both)
+static __always_inline int has_capacity(__u32 tenant, int both)
 {
 	struct tenant *t = bpf_map_lookup_elem(&tenants, &tenant);
-	struct held *h = bpf_map_lookup_elem(&holdings, &tenant);
+	struct quota *h = bpf_map_lookup_elem(&quotas, &tenant);
 
 	return t && h && h->established + 2 <= (both ? t->cap : t->cap / 4 * 3);
 }
@@ -61,7 +61,7 @@ static __always_inline int has_room(__u32 tenant, int both)
  * tenant by whose rule packets find it, which may be another. The driver's rounds count
  * alike (reader.tenant).
  */
-__noinline __u32 holder(const struct flow *e, __u32 tenant)
+__noinline __u32 charged_tenant(const struct flow *e, __u32 tenant)
 {
 	struct vport *v;
 	__u32 slot;
@@ -75,25 +75,25 @@ __noinline __u32 holder(const struct flow *e, __u32 tenant)
 	return v ? v->tenant : 0;
 }
 
-/* What a tenant holds becomes one entry less. */
-static __always_inline void hold_less(__u32 tenant)
+/* A tenant uses one entry less of its quota. */
+static __always_inline void release_quota(__u32 tenant)
 {
-	struct held *h = bpf_map_lookup_elem(&holdings, &tenant);
+	struct quota *h = bpf_map_lookup_elem(&quotas, &tenant);
 
 	if (h && h->established)
 		__sync_fetch_and_add(&h->established, -1);
 }
 
 /* The entry of k, which stands, counted to was before it was written anew. */
-static __always_inline void hand_over(struct flow *e, const struct flow_key *k, __u32 was, __u32 tenant)
+static __always_inline void move_quota(struct flow *e, const struct flow_key *k, __u32 was, __u32 tenant)
 {
-	__u32 is = holder(e, tenant);
-	struct held *h;
+	__u32 is = charged_tenant(e, tenant);
+	struct quota *h;
 
 	if (was == is || flow_established(k) != e)
 		return;
-	hold_less(was);
-	h = bpf_map_lookup_elem(&holdings, &is);
+	release_quota(was);
+	h = bpf_map_lookup_elem(&quotas, &is);
 	if (h)
 		__sync_fetch_and_add(&h->established, 1);
 }
@@ -109,18 +109,18 @@ static __always_inline void count_deferred(__u32 tenant, __u32 packets)
 /* Insert pkt.fresh, which stood or would stand with a tenant, as established. 1: it is. */
 static __always_inline int flow_establish(struct pkt *p, const struct flow_key *k, __u32 tenant)
 {
-	__u32 to = holder(&p->fresh, tenant);
-	struct held *h = bpf_map_lookup_elem(&holdings, &to);
+	__u32 to = charged_tenant(&p->fresh, tenant);
+	struct quota *h = bpf_map_lookup_elem(&quotas, &to);
 
 	if (!h || bpf_map_update_elem(&flows_v2, k, &p->fresh, BPF_NOEXIST))
 		return 0;
-	p->news = 1;
+	p->must_sync = 1;
 	__sync_fetch_and_add(&h->established, 1);
 	return 1;
 }
 
-/* The same; 0 if there is no entry then, for want of room. */
-static __always_inline int flow_settle(struct pkt *p, const struct flow_key *k, __u32 tenant)
+/* The same; 0 if there is no entry then, for want of capacity. */
+static __always_inline int ensure_established(struct pkt *p, const struct flow_key *k, __u32 tenant)
 {
 	return flow_establish(p, k, tenant) || flow_established(k);
 }
@@ -132,7 +132,7 @@ static __always_inline int flow_begin(struct pkt *p, const struct flow_key *k, _
 
 	if (!m || bpf_map_update_elem(m, k, &p->fresh, BPF_NOEXIST))
 		return 0;
-	p->news = 1;
+	p->must_sync = 1;
 	count_learned(1);
 	return 1;
 }
@@ -146,8 +146,8 @@ static __always_inline int lives_alone(const struct pkt *p, __u64 packets)
 /*
  * A packet was counted on the pending entry of pkt.key. If its flow is known to
  * live, both directions become established: when a packet follows the first of each, or
- * of this one alone for a while. So a question with its answer never is, nor are handshakes
- * and resets: anyone can send a SYN, and every server answers it. Where the tuple is
+ * of this one alone for a while. So a query with its reply never is, nor are handshakes
+ * and resets: anyone can send a SYN, and every server replies to it. Where the tuple is
  * translated on the way, the reverse of this one is nobody's: then each direction is
  * established by itself, by what note_reply noted.
  */
@@ -187,7 +187,7 @@ __noinline int flow_promote(void)
 	known = mate ? mate : flow_established(&p->wkey);
 	if (p->is & IS_ANYSYN) {
 		if (mate)
-			entry_ask(mate, p->seq + 1);
+			expect_ack(mate, p->seq + 1);
 		return 0;
 	}
 	packets = entry_packets(e);
@@ -196,22 +196,22 @@ __noinline int flow_promote(void)
 	if (!both && !lives_alone(p, packets))
 		return 0;
 	if (mate && both && !entry_packets(mate))
-		mate = NULL; /* its answers come by another tuple */
-	whose = holder(e, tenant);
-	if (mate && has_room(whose, both))
-		whose = holder(mate, tenant);
-	if (!has_room(whose, both)) {
+		mate = NULL; /* its replies come by another tuple */
+	whose = charged_tenant(e, tenant);
+	if (mate && has_capacity(whose, both))
+		whose = charged_tenant(mate, tenant);
+	if (!has_capacity(whose, both)) {
 		count_deferred(whose, p->packets);
 		return 0;
 	}
 	p->fresh = *e;
-	if (!flow_settle(p, &p->key, tenant))
+	if (!ensure_established(p, &p->key, tenant))
 		return 0;
 	if (mate) {
 		p->fresh = *mate;
-		if (!flow_settle(p, &p->wkey, tenant)) {
+		if (!ensure_established(p, &p->wkey, tenant)) {
 			bpf_map_delete_elem(&flows_v2, &p->key);
-			hold_less(holder(e, tenant));
+			release_quota(charged_tenant(e, tenant));
 			return 0;
 		}
 		bpf_map_delete_elem(m, &p->wkey);
@@ -221,13 +221,13 @@ __noinline int flow_promote(void)
 }
 
 /* The entry e of k goes, which stands with a tenant if it is pending. */
-static __always_inline void forget(const struct flow_key *k, const struct flow *e, __u32 tenant)
+static __always_inline void delete_flow(const struct flow_key *k, const struct flow *e, __u32 tenant)
 {
-	__u32 held_by = holder(e, tenant);
+	__u32 charged = charged_tenant(e, tenant);
 	void *m;
 
 	if (!bpf_map_delete_elem(&flows_v2, k))
-		hold_less(held_by);
+		release_quota(charged);
 	m = bpf_map_lookup_elem(&pending_v2, &tenant);
 	if (m)
 		bpf_map_delete_elem(m, k);
@@ -259,15 +259,15 @@ __noinline int begin_anew(__u32 tenant)
 	if (context) {
 		if (!bpf_map_lookup_elem(&groups, &context))
 			return 0;
-		turn_entry(e, NEXT_PENDING, 0, 0, context);
+		retarget(e, NEXT_PENDING, 0, 0, context);
 		e->flags &= ~FLOW_ADOPTED;
 		return 1;
 	}
-	forget(&p->key, e, tenant);
+	delete_flow(&p->key, e, tenant);
 	reverse_key(&p->wkey, &p->key, p->key.scope);
 	e = flow_find(&p->wkey, tenant);
 	if (e && adopted(e))
-		forget(&p->wkey, e, tenant);
+		delete_flow(&p->wkey, e, tenant);
 	return 1;
 }
 
@@ -278,20 +278,20 @@ static __always_inline int begins_anew(const struct pkt *p, const struct flow *e
 }
 
 /* The entry is in use. */
-static __always_inline void see(struct pkt *p, struct flow *e)
+static __always_inline void mark_seen(struct pkt *p, struct flow *e)
 {
 	__u32 was = e->seen;
 
 	if (was == p->now)
 		return;
-	if ((was ^ p->now) >> TELL_EVERY)
-		p->news = 1;
+	if ((was ^ p->now) >> SYNC_EVERY)
+		p->must_sync = 1;
 	e->seen = p->now;
 }
 
-/* The packet goes no further, and its next hop was not told of the flow: the next
+/* The packet goes no further, and the entries at its next hop were not written: the next
  * packet sees to that, also within the same second. */
-__noinline int untold(void)
+__noinline int relearn(void)
 {
 	struct pkt *p = packet();
 	struct flow *e;

@@ -9,7 +9,7 @@
 #ifndef ONPATH_EXIT_H
 #define ONPATH_EXIT_H
 
-#include "answer.h"
+#include "reject.h"
 #include "bridge.h"
 #include "flow.h"
 #include "hop.h"
@@ -22,7 +22,7 @@
 
 /* Did the packet's flow come in at a bridge? Where it leads is then the bridge's other side,
  * and not where this machine would route it. Behind instances the station of its source
- * tells, if packets are routed here, too. */
+ * decides, if packets are routed here, too. */
 static __always_inline int came_bridged(struct pkt *p, const struct node *n)
 {
 	if (p->is & IS_EDGE)
@@ -64,10 +64,9 @@ static __always_inline int leave_to_host(struct __sk_buff *skb, const struct nod
 	return to_host(skb, ifindex);
 }
 
-/* Tell the partner where answers to a packet go that an instance or a function of this
- * node sends out here.
- * Those of a translated one come in here only. */
-__noinline int tell_answers(struct __sk_buff *skb)
+/* Synchronize with the HA peer where replies to a packet go that an instance or a function
+ * of this node sends out here. Those of a translated one come in here only. */
+__noinline int sync_replies(struct __sk_buff *skb)
 {
 	struct pkt *p = packet();
 	struct node *n = this_node();
@@ -75,7 +74,7 @@ __noinline int tell_answers(struct __sk_buff *skb)
 	if (!p || !n || ((p->is & IS_EDGE) && !has_functions(&p->d)) ||
 	    (n->nat_count && translated(n, &p->key, p->family)))
 		return 0;
-	return tell_partner(skb, TELL_ANSWERS);
+	return sync_ha_peer(skb, SYNC_REPLIES);
 }
 
 __noinline int exit_edge(struct __sk_buff *skb)
@@ -87,8 +86,8 @@ __noinline int exit_edge(struct __sk_buff *skb)
 
 	if (!p || !n)
 		return TC_ACT_SHOT;
-	if (p->news || (p->learn && (p->is & IS_SYN)))
-		tell_answers(skb);
+	if (p->must_sync || (p->learn && (p->is & IS_SYN)))
+		sync_replies(skb);
 	way = way_out(p, n, &hop);
 	if (way == EXIT_NONE)
 		return drop(p, DROP_NO_STATION);

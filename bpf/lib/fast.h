@@ -161,7 +161,7 @@ static __always_inline int run_functions(struct xdp_md *ctx, const struct uplink
 static __always_inline int carry(struct xdp_md *ctx, const struct uplink *u, struct uplink_counters *c)
 {
 	struct flow_key k __attribute__((aligned(8)));
-	struct hop_place *h;
+	struct hop_slot *h;
 	struct fast_packet p;
 	struct flow *e;
 	__u32 now, hop;

@@ -138,9 +138,9 @@ static __always_inline int refuse_frame(struct xdp_md *ctx, struct fast_run *r, 
 /* Run the function of an item of the list. GO_ON, or a verdict of XDP. */
 static __always_inline int run_at_xdp(struct xdp_md *ctx, struct fast_run *r, struct uplink_counters *u, __u32 item)
 {
-	__u32 place = item & INLINE_PLACE;
-	struct function_counters *c = bpf_map_lookup_elem(&function_stats, &place);
-	struct function *f = bpf_map_lookup_elem(&functions, &place);
+	__u32 index = item & INLINE_SLOT;
+	struct function_counters *c = bpf_map_lookup_elem(&function_stats, &index);
+	struct function *f = bpf_map_lookup_elem(&functions, &index);
 	__u64 began = 0;
 	int verdict;
 
@@ -161,7 +161,7 @@ static __always_inline int run_at_xdp(struct xdp_md *ctx, struct fast_run *r, st
 		show_frame(ctx, f->needs);
 	if (!(c->calls++ % SAMPLE_EVERY))
 		began = bpf_ktime_get_ns();
-	verdict = call_function(place, &r->a);
+	verdict = call_function(index, &r->a);
 	if (began) {
 		c->time += bpf_ktime_get_ns() - began;
 		c->samples++;
@@ -253,7 +253,7 @@ static __always_inline int leave_at_xdp(struct xdp_md *ctx, struct fast_run *r, 
 	__u32 hop = r->hop;
 	int ifindex = 0;
 	__u8 *data, *end, *l3;
-	struct hop_place *h;
+	struct hop_slot *h;
 
 	if (r->edited) {
 		ifindex = hop_of_edited(ctx);
@@ -303,7 +303,7 @@ static __always_inline int begin_at_xdp(struct xdp_md *ctx, struct fast_run *r, 
 	r->edited = 0;
 	v->in_packets++;
 	v->in_bytes += r->length;
-	c->steered_packets++; /* of place 0 nobody reads it */
+	c->steered_packets++; /* of slot 0 nobody reads it */
 	c->steered_bytes += r->length;
 	return 0;
 }
@@ -311,9 +311,9 @@ static __always_inline int begin_at_xdp(struct xdp_md *ctx, struct fast_run *r, 
 SEC("xdp.frags")
 int onpath_fast_functions(struct xdp_md *ctx)
 {
-	__u32 zero = 0, place = ctx->ingress_ifindex % MAX_UPLINKS, slot, i, item, bank, next;
+	__u32 zero = 0, index = ctx->ingress_ifindex % MAX_UPLINKS, slot, i, item, shard, next;
 	struct fast_run *r = bpf_map_lookup_elem(&fast_runs, &zero);
-	struct uplink_counters *u = bpf_map_lookup_elem(&uplink_stats, &place);
+	struct uplink_counters *u = bpf_map_lookup_elem(&uplink_stats, &index);
 	struct vport_counters *v;
 	int rc;
 
@@ -334,10 +334,10 @@ int onpath_fast_functions(struct xdp_md *ctx)
 		item = r->functions[i];
 		if (!item)
 			break;
-		bank = bank_of(item);
-		if (bank != this_bank) {
+		shard = shard_of(item);
+		if (shard != this_shard) {
 			r->next = i + 1;
-			bpf_tail_call(ctx, &fast_banks, bank);
+			bpf_tail_call(ctx, &fast_shards, shard);
 			r->next = 0;
 			return drop_frame(r, u, DROP_NO_INSTANCE); /* it was just taken away */
 		}

@@ -10,11 +10,11 @@
 
 #include "entry.h"
 #include "group.h"
-#include "meet.h"
-#include "pair.h"
+#include "mirrors.h"
+#include "ha_sync.h"
 
-/* Tests have every packet tell its next hop of the flow, so that no clock decides. */
-const volatile __u32 tell_always = 0;
+/* Tests have every packet refresh the entries at its next hop, so that no clock decides. */
+const volatile __u32 refresh_always = 0;
 
 /* Count a packet on its entry. */
 static __always_inline void touch(struct pkt *p, struct flow *e)
@@ -22,15 +22,15 @@ static __always_inline void touch(struct pkt *p, struct flow *e)
 	__u8 flags = 0;
 
 	if (!entry_packets(e))
-		p->learn = 1; /* the other gateway wrote it */
+		p->learn = 1; /* the HA peer wrote it */
 	__sync_fetch_and_add(&e->packets, p->packets);
 	__sync_fetch_and_add(&e->bytes, p->bytes);
-	if (e->group & HEARD)
-		open_up(e);
-	if (e->seen != p->now || tell_always) {
-		if ((e->flags & FLOW_RST) && e->seen != p->now && !(p->is & IS_RST) && !tell_always)
+	if (e->group & REOPENED)
+		note_open(e);
+	if (e->seen != p->now || refresh_always) {
+		if ((e->flags & FLOW_RST) && e->seen != p->now && !(p->is & IS_RST) && !refresh_always)
 			e->flags &= ~FLOW_RST; /* its sender goes on: somebody else's */
-		see(p, e);
+		mark_seen(p, e);
 		p->learn = 1;
 	}
 	if (!(p->is & IS_TCP) || (p->is & IS_ERROR))
@@ -77,7 +77,7 @@ __noinline int write_flow(void)
 {
 	struct pkt *p = packet();
 	struct flow *e;
-	__u32 held_by;
+	__u32 charged;
 
 	if (!p)
 		return 0;
@@ -88,9 +88,9 @@ __noinline int write_flow(void)
 	}
 	e = flow_find(&p->key, p->tenant);
 	if (e && entry_kind(e) == NEXT_PENDING) {
-		held_by = holder(e, p->tenant);
+		charged = charged_tenant(e, p->tenant);
 		store_decision(e, &p->d, p->key.scope);
-		hand_over(e, &p->key, held_by, p->tenant);
+		move_quota(e, &p->key, charged, p->tenant);
 		touch(p, e);
 		p->learn = 1;
 		return 0;
@@ -98,7 +98,7 @@ __noinline int write_flow(void)
 	if (!e) {
 		store_decision(fresh_flow(p), &p->d, p->key.scope);
 		if (p->d.flags & FLOW_EMITTED) {
-			if (!flow_settle(p, &p->key, p->tenant))
+			if (!ensure_established(p, &p->key, p->tenant))
 				return DROP_QUOTA;
 			count_learned(1);
 			e = flow_established(&p->key);
@@ -121,19 +121,19 @@ static __always_inline int runs(const struct pkt *p)
 	return p->key.proto == IPPROTO_TCP && !(p->is & (IS_SYN | IS_ERROR | IS_NOPORTS));
 }
 
-#define MAX_ASKED 8 /* members of this node */
+#define MAX_SEARCHED 8 /* members of this node */
 
 /*
- * A running connection came to a place that knows nothing of it, because the
+ * A running connection came to a node that knows nothing of it, because the
  * instance that it passed there died, and goes on to an element whose instances
  * know their connections: lost: reset. The instance that hashing chooses now may
  * be another than it was when the connection began. So the members are asked in an
  * order on which all nodes agree, that one last, and the packet goes to the next
- * one that knows it or is on another node, which asks on: pkt.d. The entries that
- * the answer leaves then tell the way. asked: the member that the packet came for,
+ * one that knows it or is on another node, which searches on: pkt.d. The entries that
+ * the reply leaves then lead the way. tried: the member that the packet came for,
  * which does not know it, or 0.
  */
-__noinline int find_home(__u32 asked)
+__noinline int find_owner(__u32 tried)
 {
 	struct pkt *p = packet();
 	struct group *g;
@@ -148,12 +148,12 @@ __noinline int find_home(__u32 asked)
 		return 0;
 	p->first = p->member;
 	p->first_slot = p->member_slot;
-	if (asked == p->first)
+	if (tried == p->first)
 		return 0;
 	p->floor_weight = 0;
-	if (asked)
-		search_behind(id, asked);
-	for (i = 0; i < MAX_ASKED; i++) {
+	if (tried)
+		search_behind(id, tried);
+	for (i = 0; i < MAX_SEARCHED; i++) {
 		if (!search(id))
 			break;
 		slot = p->member_slot;
@@ -174,14 +174,14 @@ __noinline int find_home(__u32 asked)
 	return 0;
 }
 
-#define ANSWER_FRESH 4 /* seconds */
+#define REPLY_FRESH 4 /* seconds */
 
-/* Is an entry too old to tell of a connection that goes on? */
-static __always_inline int rests(const struct pkt *p, const struct flow *e)
+/* Is an entry too old to show that a connection goes on? */
+static __always_inline int is_idle(const struct pkt *p, const struct flow *e)
 {
 	__u32 rest = (p->now - e->seen) & SEEN_MASK;
 
-	return rest > ANSWER_FRESH && rest < SEEN_MASK / 2 && !tell_always;
+	return rest > REPLY_FRESH && rest < SEEN_MASK / 2 && !refresh_always;
 }
 
 /* Has the connection of pkt.rkey ended, as its entries here show? Or does what they
@@ -197,7 +197,7 @@ __noinline int is_over(void)
 	if (!p || !n)
 		return 1;
 	e = flow_find(&p->rkey, p->back_tenant);
-	if (!e || rests(p, e))
+	if (!e || is_idle(p, e))
 		return 1;
 	scope = p->rkey.scope;
 	v = vport_of(&slot, scope);
@@ -218,47 +218,47 @@ __noinline int is_over(void)
  * reached for a while, may have a connection left by the same ports, and still speak; but
  * where a connection begins, it is.
  */
-static __always_inline int is_with(const struct pkt *p, const struct flow *e, __u32 id)
+static __always_inline int began_with(const struct pkt *p, const struct flow *e, __u32 id)
 {
 	struct group *g;
 
-	if (!(e->kind & ANSWERED) || p->key.proto != IPPROTO_TCP || (p->is & IS_SYN))
+	if (!(e->kind & SYN_REPLIED) || p->key.proto != IPPROTO_TCP || (p->is & IS_SYN))
 		return 0;
 	g = bpf_map_lookup_elem(&groups, &id);
 	return g && (g->flags & GROUP_RESET) && !is_over();
 }
 
-/* May the reverse entry e, which leads to e->next, be turned to where the
+/* May the reverse entry e, which leads to e->next, be led to where the
  * packets come from now? Only within the same element (a re-pick) or when what
  * it leads to is gone; never for a flow that an instance began. Else a packet in
  * the other direction that comes by another way, forged perhaps, would lead the
  * flow past elements. */
 #define KEEP  0
-#define TURN  1 /* to another instance of its element, if the packet has come from that */
-#define RENEW 2 /* it knows nothing yet, or what it knows is gone */
+#define RETARGET  1 /* to another instance of its element, if the packet has come from that */
+#define REPLACE 2 /* it knows nothing yet, or what it knows is gone */
 
-static __always_inline int may_turn(struct pkt *p, struct flow *e, __u32 next)
+static __always_inline int may_retarget(struct pkt *p, struct flow *e, __u32 next)
 {
 	__u32 slot = e->slot, group, kind = entry_kind(e);
 	struct vport *v;
-	int turn;
+	int how;
 
 	if (e->next == next && kind == NEXT_VPORT)
 		return KEEP;
 	if (p->d.flags & FLOW_EMITTED)
 		return KEEP;
 	if (kind == NEXT_PENDING)
-		return RENEW;
+		return REPLACE;
 	if ((p->is & IS_SYN) && adopted(e))
-		return RENEW;
+		return REPLACE;
 	if (kind == NEXT_PASS)
 		return KEEP;
 	if (kind != NEXT_VPORT)
-		return KEEP; /* answers leave: the elements before were passed by */
+		return KEEP; /* replies leave: the elements before were passed by */
 	group = entry_group(e);
-	turn = next && group && is_member(group, next) && !is_with(p, e, group) ? TURN : KEEP;
+	how = next && group && is_member(group, next) && !began_with(p, e, group) ? RETARGET : KEEP;
 	v = vport_of(&slot, e->next);
-	return turn | (!v || v->state == STATE_CLOSED ? RENEW : KEEP);
+	return how | (!v || v->state == STATE_CLOSED ? REPLACE : KEEP);
 }
 
 /* d gets the path of its group, without a group that of another decision. */
@@ -280,18 +280,18 @@ static __always_inline void path_of_group(struct decision *d, const struct decis
 	}
 }
 
-/* What is done with answers. A next hop of 0: they leave. */
-static __always_inline void answers_go(struct pkt *p, __u32 kind, __u32 next, __u32 slot)
+/* What is done with replies. A next hop of 0: they leave. */
+static __always_inline void set_reply_target(struct pkt *p, __u32 kind, __u32 next, __u32 slot)
 {
 	p->reply.kind = kind;
 	p->reply.next = next;
 	p->reply.slot = slot;
 }
 
-/* A connection begins by a packet out of the vport that its answers will be led to by e.
- * If that is closed here, this node has not heard yet that it takes packets again: others
- * have, or nothing would have come. Where it is, that is known best. */
-static __always_inline void hear_of(const struct pkt *p, struct flow *e, const struct reply *to)
+/* A connection begins by a packet out of the vport that its replies will be led to by e.
+ * If that is closed here, this node does not know yet that it takes packets again: others
+ * do, or nothing would have come. Where it is, that is known best. */
+static __always_inline void note_reopened(const struct pkt *p, struct flow *e, const struct reply *to)
 {
 	__u32 slot = to->slot;
 	struct vport *v;
@@ -300,72 +300,72 @@ static __always_inline void hear_of(const struct pkt *p, struct flow *e, const s
 		return;
 	v = vport_of(&slot, to->next);
 	if (v && v->kind == VPORT_REMOTE && v->state == STATE_CLOSED)
-		e->group |= HEARD;
+		e->group |= REOPENED;
 }
 
-/* The packet goes to where those of its answers' entry come from. What it says to a SYN,
+/* The packet goes to where those of its replies' entry come from. What it says to a SYN,
  * its sender has to acknowledge. */
 static __always_inline void note_reply(struct pkt *p, struct flow *e)
 {
 	if (p->is & (IS_ERROR | IS_NOPORTS))
 		return;
 	if ((p->is & (IS_ANYSYN | IS_SYN)) == IS_ANYSYN && !flow_established(&p->rkey))
-		entry_ask(e, p->seq + 1);
+		expect_ack(e, p->seq + 1);
 	if (!(e->kind & REPLIED))
 		entry_set_kind(e, e->kind | REPLIED);
 }
 
 /* A packet of the other direction has come out of a vport: perhaps where e leads. Only
  * what belongs to a handshake shows that the connection is with that. */
-static __always_inline void note_answer(const struct pkt *p, struct flow *e, __u32 from)
+static __always_inline void note_syn_reply(const struct pkt *p, struct flow *e, __u32 from)
 {
 	__u8 kind = e->kind;
 
 	if (!(p->is & IS_ANYSYN) || (p->is & (IS_ERROR | IS_NOPORTS)))
 		return;
-	if ((kind & KIND_MASK) == NEXT_VPORT && e->next == from && !(kind & ANSWERED))
-		entry_set_kind(e, kind | ANSWERED);
+	if ((kind & KIND_MASK) == NEXT_VPORT && e->next == from && !(kind & SYN_REPLIED))
+		entry_set_kind(e, kind | SYN_REPLIED);
 }
 
-/* Does e go on to lead to a member that has answered, though another one speaks? Then
+/* Does e go on to lead to a member that has replied, though another one speaks? Then
  * what that one says is no use of e. */
 static __always_inline int is_refused(const struct flow *e, const struct reply *to)
 {
-	return (e->kind & ANSWERED) && to->kind == NEXT_VPORT && e->next != to->next;
+	return (e->kind & SYN_REPLIED) && to->kind == NEXT_VPORT && e->next != to->next;
 }
 
-/* The entry for the answers: rkey → pkt.reply, in the pending table of
- * pkt.back_tenant. Answers meet what a walk from the table meets (0:
- * none). Returns 0 or, if it must be established at once (pkt.settle) and there is
- * no room, a drop reason. */
-static __always_inline int write_answer(struct pkt *p, __u32 table, __u32 back)
+/* The entry for the replies: rkey → pkt.reply, in the pending table of
+ * pkt.back_tenant. Replies meet what a walk from the table meets (0:
+ * none). Returns 0 or, if it must be established at once (pkt.establish) and there is
+ * no capacity, a drop reason. */
+static __always_inline int write_reply_entry(struct pkt *p, __u32 table, __u32 back)
 {
 	struct flow *e = flow_find(&p->rkey, p->back_tenant);
 	const struct reply *to = &p->reply;
 	struct node *n = this_node();
-	__u32 edge, held_by;
+	__u32 edge, charged;
 	int change;
 
 	if (e)
 		note_reply(p, e);
-	edge = n ? led_to(n, to->kind, to->next) : 0;
-	if (e && n && leads_beside(n, e, edge)) {
-		/* Where a direction leaves that has come in by itself, its answers do not say. */
+	edge = n ? entry_target(n, to->kind, to->next) : 0;
+	if (e && n && leads_to_ha_peer(n, e, edge)) {
+		/* Where a direction leaves that has come in by itself, its replies do not say. */
 		if (e->flags & FLOW_LEARNED) {
-			move_gate(e, edge);
+			move_gateway(e, edge);
 			e->flags |= FLOW_LEARNED;
 		}
-		see(p, e);
+		mark_seen(p, e);
 		return 0;
 	}
-	change = e && (entry_kind(e) != to->kind || e->next != to->next) ? may_turn(p, e, to->next) : KEEP;
-	if (e && !((p->d.flags | e->flags) & FLOW_EMITTED) && outlived(e, p->d.path_slot))
-		change = RENEW;
+	change = e && (entry_kind(e) != to->kind || e->next != to->next) ? may_retarget(p, e, to->next) : KEEP;
+	if (e && !((p->d.flags | e->flags) & FLOW_EMITTED) && path_replaced(e, p->d.path_slot))
+		change = REPLACE;
 	if (e && change == KEEP) {
-		hear_of(p, e, to);
-		note_answer(p, e, to->next);
+		note_reopened(p, e, to);
+		note_syn_reply(p, e, to->next);
 		if (!is_refused(e, to))
-			see(p, e);
+			mark_seen(p, e);
 		return 0;
 	}
 	p->back.mirror_count = 0;
@@ -373,9 +373,9 @@ static __always_inline int write_answer(struct pkt *p, __u32 table, __u32 back)
 	if (table)
 		resolve(table, back);
 	else if (p->d.context)
-		meet_behind(p->d.context);
+		mirrors_behind(p->d.context);
 	else if ((p->is & IS_RELAYED) && p->d.group) {
-		meet_behind(p->d.group); /* out here, behind functions that another node asked for */
+		mirrors_behind(p->d.group); /* out here, behind functions that another node requested */
 		p->back.group = 0;
 	}
 	/* Of the element it came from, which may be another tier's, or stand before one
@@ -383,13 +383,13 @@ static __always_inline int write_answer(struct pkt *p, __u32 table, __u32 back)
 	if (to->kind == NEXT_VPORT && p->d.context)
 		p->back.group = p->d.context ^ 1;
 	else if (to->kind == NEXT_VPORT && n && p->rkey.scope == n->edge)
-		p->back.group = p->met_first;
+		p->back.group = p->reply_group;
 	if (p->back.context && to->next == p->d.entry)
 		p->back.group = 0; /* to an instance from where the flow entered */
 	if ((p->is & IS_RELAYED) && to->next == p->prev && to->next == p->d.entry)
-		p->back.group = p->asked_group ^ 1; /* from the first function back to the edge */
-	if (change == TURN && entry_group(e) != p->back.group) {
-		see(p, e); /* the instance serves two chains: this packet is the other's */
+		p->back.group = p->requested_group ^ 1; /* from the first function back to the edge */
+	if (change == RETARGET && entry_group(e) != p->back.group) {
+		mark_seen(p, e); /* the instance serves two chains: this packet is the other's */
 		return 0;
 	}
 	p->back.kind = to->kind;
@@ -401,24 +401,24 @@ static __always_inline int write_answer(struct pkt *p, __u32 table, __u32 back)
 	path_of_group(&p->back, &p->d);
 	reverse_functions(&p->back, &p->d);
 	if (e) {
-		held_by = holder(e, p->back_tenant);
+		charged = charged_tenant(e, p->back_tenant);
 		store_decision(e, &p->back, p->rkey.scope);
-		hear_of(p, e, to);
-		note_answer(p, e, to->next);
-		hand_over(e, &p->rkey, held_by, p->back_tenant);
+		note_reopened(p, e, to);
+		note_syn_reply(p, e, to->next);
+		move_quota(e, &p->rkey, charged, p->back_tenant);
 		e->seen = p->now;
-		p->news = 1;
+		p->must_sync = 1;
 		return 0;
 	}
 	store_decision(fresh_flow(p), &p->back, p->rkey.scope);
-	hear_of(p, &p->fresh, to);
-	note_answer(p, &p->fresh, to->next);
-	if (!p->settle) {
+	note_reopened(p, &p->fresh, to);
+	note_syn_reply(p, &p->fresh, to->next);
+	if (!p->establish) {
 		note_reply(p, &p->fresh);
 		flow_begin(p, &p->rkey, p->back_tenant);
 		return 0;
 	}
-	if (!has_room(holder(&p->fresh, p->back_tenant), 1) || !flow_settle(p, &p->rkey, p->back_tenant))
+	if (!has_capacity(charged_tenant(&p->fresh, p->back_tenant), 1) || !ensure_established(p, &p->rkey, p->back_tenant))
 		return DROP_QUOTA;
 	count_learned(1);
 	return 0;

@@ -62,7 +62,7 @@ __noinline __u64 draw(__u32 u)
 
 #define MEMBER_BLOCK 8
 
-/* The weight of a group's member, which stands at a place and has a key, for flows from
+/* The weight of a group's member, which has an index and a key, for flows from
  * pkt.upstream; otherwise if the group has no row for them. */
 __noinline __u32 weight_of(__u32 id, __u32 at, __u32 member, __u32 otherwise)
 {
@@ -183,7 +183,7 @@ __noinline int search_block(__u32 id, __u32 base)
 	return 0;
 }
 
-/* The next member to ask: pkt.member, or 0. */
+/* The next member to search: pkt.member, or 0. */
 __noinline int search(__u32 id)
 {
 	struct group *g = bpf_map_lookup_elem(&groups, &id);
@@ -247,7 +247,7 @@ static __always_inline int add_function(struct pkt *p, struct decision *d, __u32
 #pragma unroll
 	for (i = 0; i < MAX_INLINE; i++) {
 		if (!d->functions[i]) {
-			d->functions[i] = (v->ifindex & INLINE_PLACE) | (bypass ? INLINE_BYPASS : 0);
+			d->functions[i] = (v->ifindex & INLINE_SLOT) | (bypass ? INLINE_BYPASS : 0);
 			p->last_function = id;
 			return WALK_ON;
 		}
@@ -255,7 +255,7 @@ static __always_inline int add_function(struct pkt *p, struct decision *d, __u32
 	return DROP_LOOP;
 }
 
-/* Answers run the same functions the other way round. */
+/* Replies run the same functions the other way round. */
 static __always_inline void reverse_functions(struct decision *to, const struct decision *from)
 {
 	__u32 i, n = 0;
@@ -385,7 +385,7 @@ __noinline int resolve_step(__u32 table, __u32 back)
 		if (!d->first_table && p->hit)
 			d->first_table = p->table;
 		if (back == BACK_ELEMENT && p->table <= LAST_CLASSIFIER) {
-			d->kind = NEXT_EXIT; /* the other tier's answers are met elsewhere */
+			d->kind = NEXT_EXIT; /* the other tier's replies are met elsewhere */
 			return 0;
 		}
 		return WALK_ON;
@@ -421,7 +421,7 @@ static __always_inline int walk(struct pkt *p, __u32 back)
 
 /*
  * Walk tables from the given one until a next hop is chosen: pkt.d gets kind,
- * next, group, path, mirrors. With back, the tuple is rkey and the answer goes
+ * next, group, path, mirrors. With back, the tuple is rkey and the result goes
  * to pkt.back; the walk ends at the first inline group, choosing no member.
  * Returns 0, a drop reason, or, with pkt.halt, HALTED.
  */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
  * Next hops for the fast path. The ordinary path looks up a flow's route and
- * writes the place of the next hop into its entry; until something changes, the
- * fast path sends by it. Places are taken here, without anybody's help, and given
+ * writes the slot of the next hop into its entry; until something changes, the
+ * fast path sends by it. Slots are taken here, without anybody's help, and given
  * back by the driver.
  */
 #ifndef ONPATH_HOP_H
@@ -16,8 +16,8 @@
 #define IS_SLOW (IS_ERROR | IS_NOPORTS | IS_ICMP | IS_LATER | IS_REMOTE | IS_HOST | IS_OUTGOING | \
 		 IS_TAPPED | IS_BRIDGED)
 
-/* The place of pkt.hop, or 0. */
-__noinline int place_of_hop(void)
+/* The slot of pkt.hop, or 0. */
+__noinline int slot_of_hop(void)
 {
 	struct pkt *p = packet();
 	__u32 zero = 0, slot, *known, *taken;
@@ -43,25 +43,25 @@ __noinline int place_of_hop(void)
 static __always_inline int may_redirect_flow(const struct decision *d)
 {
 	struct function *f;
-	__u32 i, place;
+	__u32 i, index;
 
 	for (i = 0; i < MAX_INLINE; i++) {
-		place = d->functions[i] & INLINE_PLACE;
-		if (!place)
+		index = d->functions[i] & INLINE_SLOT;
+		if (!index)
 			break;
-		f = bpf_map_lookup_elem(&functions, &place);
+		f = bpf_map_lookup_elem(&functions, &index);
 		if (f && f->redirects)
 			return 1;
 	}
 	return 0;
 }
 
-/* Is a place still one of a next hop? The driver empties those of neighbours that are gone. */
+/* Is a slot still one of a next hop? The driver empties those of neighbours that are gone. */
 static __always_inline int is_hop(__u32 slot)
 {
-	struct hop_place *place = bpf_map_lookup_elem(&hops, &slot);
+	struct hop_slot *index = bpf_map_lookup_elem(&hops, &slot);
 
-	return slot && place && place->hop.mtu;
+	return slot && index && index->hop.mtu;
 }
 
 /* Fill pkt.hop from pkt.fib. 0: the fast path may not send by it. */
@@ -102,7 +102,7 @@ __noinline int read_hop(void)
 }
 
 /*
- * The packet leaves at the edge, by a route and a neighbour that pkt.fib tells, or not
+ * The packet leaves at the edge, by a route and a neighbour that stand in pkt.fib, or not
  * (found). Its flow's entry gets the next hop if the fast path may send by it, and else
  * loses the one that it had: epochs come round.
  */
@@ -123,7 +123,7 @@ __noinline int note_hop(__u32 found)
 	slot = 0;
 	if (found && p->epoch && !p->d.mirror_count && !may_redirect_flow(&p->d) &&
 	    !(n->nat_count && translated(n, &p->key, p->family)) && read_hop())
-		slot = place_of_hop();
+		slot = slot_of_hop();
 	if (slot)
 		entry_set_hop(e, slot, p->epoch);
 	else if (e->packets >> 48)

@@ -53,7 +53,7 @@ struct {
 	__uint(max_entries, MAX_FUNCTIONS);
 	__uint(key_size, 4);
 	__uint(value_size, 4);
-} fast_banks SEC(".maps");
+} fast_shards SEC(".maps");
 
 /*
  * What stands before a frame that functions at XDP have seen and that tc finishes;

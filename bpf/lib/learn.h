@@ -1,36 +1,36 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* What a packet leaves where it goes on: how its answers get back, and what comes
+/* What a packet leaves where it goes on: how its replies get back, and what comes
  * next when it comes out of an instance. */
 #ifndef ONPATH_LEARN_H
 #define ONPATH_LEARN_H
 
 #include "flow.h"
 
-#define NO_ANSWER 2 /* pkt.settle: of a path with direction forward, or one that is closed */
+#define NO_REPLIES 2 /* pkt.establish: of a path with direction forward, or one that is closed */
 
 /* The tenant of the last of a decision's functions. */
 static __always_inline __u32 tenant_of_last(const struct decision *d)
 {
 	struct function *f;
 	struct vport *v;
-	__u32 i, slot, place = 0;
+	__u32 i, slot, index = 0;
 
 #pragma unroll
 	for (i = 0; i < MAX_INLINE; i++)
 		if (d->functions[i])
-			place = d->functions[i] & INLINE_PLACE;
-	f = bpf_map_lookup_elem(&functions, &place);
+			index = d->functions[i] & INLINE_SLOT;
+	f = bpf_map_lookup_elem(&functions, &index);
 	slot = f ? f->slot : 0;
 	v = bpf_map_lookup_elem(&vports, &slot);
 	return f && v ? v->tenant : 0;
 }
 
-/* Where a packet goes on, and its answers are learned. */
+/* Where a packet goes on, and its replies are learned. */
 #define AT_INSTANCE 0 /* of this node */
-#define AT_RELAY    1 /* another node, behind functions of this one, which answers from there run, too */
+#define AT_RELAY    1 /* another node, behind functions of this one, which replies from there run, too */
 #define AT_EDGE     2 /* out of this node, to where the packet came from or leaves as well */
 
-/* Whose pending table has the entry for answers of a packet that goes on to the vport at
+/* Whose pending table has the entry for replies of a packet that goes on to the vport at
  * slot: pkt.back_tenant. 0: there is nothing to be learned. */
 static __always_inline int learns(struct pkt *p, __u32 at, __u32 slot)
 {
@@ -38,7 +38,7 @@ static __always_inline int learns(struct pkt *p, __u32 at, __u32 slot)
 	struct flow *e;
 
 	if (at == AT_RELAY) {
-		p->back_tenant = tenant_of_last(&p->d); /* where answers will look */
+		p->back_tenant = tenant_of_last(&p->d); /* where replies will look */
 		return 1;
 	}
 	v = bpf_map_lookup_elem(&vports, &slot);
@@ -49,17 +49,17 @@ static __always_inline int learns(struct pkt *p, __u32 at, __u32 slot)
 		return 1;
 	e = flow_find(&p->rkey, v->tenant); /* an instance's own traffic: it has begun it */
 	if (e)
-		see(p, e);
+		mark_seen(p, e);
 	return 0;
 }
 
 /*
  * What a packet of pkt.key's tuple leaves before it goes on to the vport, which has the
- * slot: where answers go, the reverse entry. (What comes next when it comes out of an
- * instance again is learn_context's.) Returns 0 or a drop reason. All three places are
+ * slot: where replies go, the reverse entry. (What comes next when it comes out of an
+ * instance again is learn_context's.) Returns 0 or a drop reason. All three cases are
  * in one function because the verifier looks at it once.
  */
-__noinline int learn_answers(__u32 at, __u32 vport, __u32 slot)
+__noinline int learn_replies(__u32 at, __u32 vport, __u32 slot)
 {
 	struct pkt *p = packet();
 	struct node *n = this_node();
@@ -72,8 +72,8 @@ __noinline int learn_answers(__u32 at, __u32 vport, __u32 slot)
 	p->back.context = 0;
 	reverse_key(&p->rkey, &p->key, vport);
 	if (at == AT_EDGE) {
-		if (!n->edge || p->settle == NO_ANSWER || (p->d.path && !p->d.path_slot))
-			return 0; /* forward only, or the path ended here: answers go the ordinary way */
+		if (!n->edge || p->establish == NO_REPLIES || (p->d.path && !p->d.path_slot))
+			return 0; /* forward only, or the path ended here: replies go the ordinary way */
 	} else {
 		if (!learns(p, at, slot))
 			return 0;
@@ -84,13 +84,13 @@ __noinline int learn_answers(__u32 at, __u32 vport, __u32 slot)
 			return 0; /* another node's plan is ahead of this one's, or behind */
 		if (at == AT_INSTANCE)
 			p->back.context = group ^ 1;
-		p->settle = 0;
+		p->establish = 0;
 	}
 	if (n->edge && p->prev == n->edge)
-		answers_go(p, NEXT_EXIT, 0, 0);
+		set_reply_target(p, NEXT_EXIT, 0, 0);
 	else
-		answers_go(p, NEXT_VPORT, p->prev, p->prev_slot);
-	return write_answer(p, back, BACK_ELEMENT);
+		set_reply_target(p, NEXT_VPORT, p->prev, p->prev_slot);
+	return write_reply_entry(p, back, BACK_ELEMENT);
 }
 
 /* What comes next when a packet of pkt.key's tuple comes out of the instance again that it
@@ -110,7 +110,7 @@ __noinline int learn_context(__u32 slot)
 	if (!group) { /* from the other tier's element, or its own traffic */
 		e = flow_find(&p->wkey, v->tenant);
 		if (e)
-			move_gate(e, p->d.entry);
+			move_gateway(e, p->d.entry);
 		return 0;
 	}
 	g = bpf_map_lookup_elem(&groups, &group);
@@ -133,16 +133,16 @@ __noinline int learn_context(__u32 slot)
 	if (e->context != group && !(p->d.flags & FLOW_EMITTED) && !(e->flags & FLOW_EMITTED))
 		store_decision(e, &p->back, p->wkey.scope); /* an older path's: begin anew */
 	else
-		move_gate(e, p->d.entry);
+		move_gateway(e, p->d.entry);
 	if (e->seen != p->now)
 		e->seen = p->now;
 	return 0;
 }
 
 /* Did an instance or a function begin the flow that leaves here, or change its
- * tuple? Then nobody else can take the answers. What came in at this edge as it
+ * tuple? Then nobody else can take the replies. What came in at this edge as it
  * leaves has its entry here. */
-static __always_inline int begun(struct pkt *p, const struct node *n)
+static __always_inline int began_here(struct pkt *p, const struct node *n)
 {
 	if (p->d.flags & FLOW_EMITTED)
 		return 1;
@@ -159,13 +159,13 @@ static __always_inline int begun(struct pkt *p, const struct node *n)
 /*
  * In which table does the entry of pkt.rkey at the edge stand, if it is not
  * established? Packets find it there after the same rules have told them their
- * path. What no rule takes must be established at once: it is the answer to an
- * instance's own traffic, which its quota keeps within bounds. The answer, in
- * pkt.back_tenant and pkt.settle, is for learn_answers, which calls no deeper. Returns
- * 0 or a drop reason: an instance may not have the node's own answers, but where
+ * path. What no rule takes must be established at once: it replies to an
+ * instance's own traffic, which its quota keeps within bounds. The result, in
+ * pkt.back_tenant and pkt.establish, is for learn_replies, which calls no deeper. Returns
+ * 0 or a drop reason: an instance may not have the node's own replies, but where
  * chains take up the node's traffic.
  */
-__noinline int place_answer(void)
+__noinline int find_reply_table(void)
 {
 	struct pkt *p = packet();
 	struct node *n = this_node();
@@ -177,18 +177,18 @@ __noinline int place_answer(void)
 		return 0;
 	if (p->prev != n->edge && !p->edited && !n->host_ifindex && is_local(p, p->key.src))
 		return DROP_SPOOFED;
-	p->settle = 0;
+	p->establish = 0;
 	p->back_tenant = 0;
 	if (!n->edge)
 		return 0;
 	slot = p->d.path_slot;
 	path = bpf_map_lookup_elem(&paths, &slot);
 	if (slot && path && (path->flags & PATH_CLOSED)) {
-		p->settle = NO_ANSWER; /* they come in by the path that follows */
+		p->establish = NO_REPLIES; /* they come in by the path that follows */
 		return 0;
 	}
-	if (slot && path && (path->flags & PATH_FORWARD) && !begun(p, n)) {
-		p->settle = NO_ANSWER;
+	if (slot && path && (path->flags & PATH_FORWARD) && !began_here(p, n)) {
+		p->establish = NO_REPLIES;
 		return 0;
 	}
 	reverse_key(&p->rkey, &p->key, n->edge);
@@ -198,8 +198,8 @@ __noinline int place_answer(void)
 	p->back.matched = 0;
 	if (table)
 		resolve(table, BACK_EDGE);
-	p->settle = !table || !p->back.matched;
-	slot = p->settle ? p->d.path_slot : p->back.first_path;
+	p->establish = !table || !p->back.matched;
+	slot = p->establish ? p->d.path_slot : p->back.first_path;
 	path = bpf_map_lookup_elem(&paths, &slot);
 	if (slot && path) {
 		p->back_tenant = path->tenant;
@@ -213,9 +213,9 @@ __noinline int place_answer(void)
 }
 
 /* A packet that leaves here came for functions of this node from another one, and names
- * their group alone. Which element's instance it came from the rules for answers say:
- * pkt.met_first, or 0. For learn_answers, which calls no deeper. */
-__noinline int find_first_met(void)
+ * their group alone. Which element's instance it came from the rules for replies say:
+ * pkt.reply_group, or 0. For learn_replies, which calls no deeper. */
+__noinline int find_reply_group(void)
 {
 	struct node *n = this_node();
 	struct pkt *p = packet();
@@ -223,7 +223,7 @@ __noinline int find_first_met(void)
 
 	if (!p)
 		return 0;
-	p->met_first = 0;
+	p->reply_group = 0;
 	if (!n || !n->edge_table || p->d.context || !(p->is & IS_RELAYED) || p->prev == n->edge)
 		return 0;
 	reverse_key(&p->rkey, &p->key, n->edge);
@@ -232,7 +232,7 @@ __noinline int find_first_met(void)
 		return 0;
 	group = p->back.group;
 	if (group && is_member(group, p->prev))
-		p->met_first = group;
+		p->reply_group = group;
 	return 0;
 }
 

@@ -3,7 +3,7 @@
 #ifndef ONPATH_LOST_H
 #define ONPATH_LOST_H
 
-#include "emerge.h"
+#include "egress.h"
 
 /* Drop a packet that was not counted yet. */
 static __always_inline int end_here(struct __sk_buff *skb, struct pkt *p, int reason)
@@ -13,10 +13,10 @@ static __always_inline int end_here(struct __sk_buff *skb, struct pkt *p, int re
 	return drop(p, reason);
 }
 
-/* An edge of a pair of gateways is gone, the other is there: packets leave there. */
-static __always_inline int leave_beside(struct pkt *p, const struct node *n)
+/* An edge of an HA pair of gateways is gone, the other is there: packets leave there. */
+static __always_inline int leave_by_ha_peer(struct pkt *p, const struct node *n)
 {
-	__u32 other = other_gate(n, p->d.next), slot = 0;
+	__u32 other = other_gateway(n, p->d.next), slot = 0;
 	struct vport *v;
 
 	if (!other)
@@ -45,7 +45,7 @@ static __always_inline int is_awaited(const struct pkt *p)
 	struct vport *v;
 	__u32 slot;
 
-	if (!e || !(e->group & HEARD) || e->next != p->d.next)
+	if (!e || !(e->group & REOPENED) || e->next != p->d.next)
 		return 0;
 	slot = e->slot;
 	v = vport_of(&slot, e->next);
@@ -53,13 +53,13 @@ static __always_inline int is_awaited(const struct pkt *p)
 }
 
 /*
- * The flow's entry, from which pkt.d comes, leads to what is no more, and tells no
+ * The flow's entry, from which pkt.d comes, leads to what is no more, and names no
  * group that would choose another: it must not hold up its flow for ever. One of an
  * instance whose way on is known is decided anew by that; any other goes. ANEW, or a
  * drop if this packet cannot be decided: the next one is. What is only closed may open
  * again.
  */
-__noinline int let_go(void)
+__noinline int drop_stale_entry(void)
 {
 	struct pkt *p = packet();
 	struct node *n = this_node();
@@ -84,10 +84,10 @@ __noinline int let_go(void)
 	p->anew = 1;
 	context = e->context;
 	if (!(p->is & (IS_EDGE | IS_REMOTE)) && !(e->flags & FLOW_EMITTED) && context && bpf_map_lookup_elem(&groups, &context)) {
-		turn_entry(e, NEXT_PENDING, 0, 0, context);
+		retarget(e, NEXT_PENDING, 0, 0, context);
 		return ANEW;
 	}
-	forget(&p->key, e, tenant);
+	delete_flow(&p->key, e, tenant);
 	/* What was translated as it came in cannot be so once more. */
 	return (p->is & IS_REMOTE) || (n->nat_count && !p->d.path_slot) ? DROP_CLOSED : ANEW;
 }
@@ -109,12 +109,12 @@ __noinline int lost(struct __sk_buff *skb)
 	if (!p || !n)
 		return TC_ACT_SHOT;
 	was = p->d.next;
-	if (!is_orphan(p) && leave_beside(p, n))
+	if (!is_orphan(p) && leave_by_ha_peer(p, n))
 		return GO_ON;
 	id = was == p->d.entry ? 0 : p->d.group; /* to an edge, nothing is chosen */
 	g = bpf_map_lookup_elem(&groups, &id);
 	if (!id || !g) {
-		reason = let_go();
+		reason = drop_stale_entry();
 		return reason == ANEW ? ANEW : end_here(skb, p, reason);
 	}
 	if ((g->flags & GROUP_RESET) && p->key.proto == IPPROTO_TCP && !(p->is & (IS_SYN | IS_ERROR))) {
@@ -149,15 +149,15 @@ __noinline int lost(struct __sk_buff *skb)
 			}
 		}
 	}
-	p->learn = p->news = 1;
+	p->learn = p->must_sync = 1;
 	e = flow_find(&p->key, p->tenant);
 	/* What comes for an instance from another node has none, though there may be one by
-	 * which a function here is asked. */
+	 * which a function here is requested. */
 	if (e && e->next == was && (p->is & (IS_REMOTE | IS_RELAYED)) != IS_REMOTE &&
 	    !(p->is & (IS_ERROR | IS_NOPORTS))) {
-		id = holder(e, p->tenant);
+		id = charged_tenant(e, p->tenant);
 		store_decision(e, &p->d, p->key.scope);
-		hand_over(e, &p->key, id, p->tenant);
+		move_quota(e, &p->key, id, p->tenant);
 	}
 	return GO_ON;
 }

@@ -27,7 +27,7 @@ struct {
 	__array(values, struct pending_map);
 } pending_v2 SEC(".maps");
 
-/* Two of each translation, which lives as long as its flow: nothing makes room here but
+/* Two of each translation, which lives as long as its flow: nothing makes capacity here but
  * the driver. */
 MAP(nats, BPF_MAP_TYPE_HASH, struct flow_key, struct nat, 1 << 18, BPF_F_NO_PREALLOC);
 MAP(frags, BPF_MAP_TYPE_LRU_HASH, struct frag_key, struct frag, 1 << 12, 0);
@@ -48,8 +48,8 @@ MAP(weights, BPF_MAP_TYPE_HASH, struct weights_key, struct weights, 1 << 15, BPF
 MAP(paths, BPF_MAP_TYPE_ARRAY, __u32, struct path, MAX_PATHS, 0);
 MAP(functions, BPF_MAP_TYPE_ARRAY, __u32, struct function, MAX_FUNCTIONS, 0);
 MAP(tenants, BPF_MAP_TYPE_ARRAY, __u32, struct tenant, MAX_TENANTS, 0);
-MAP(holdings, BPF_MAP_TYPE_ARRAY, __u32, struct held, MAX_TENANTS, 0);
-MAP(paces, BPF_MAP_TYPE_ARRAY, __u32, struct pace, MAX_TENANTS, 0);
+MAP(quotas, BPF_MAP_TYPE_ARRAY, __u32, struct quota, MAX_TENANTS, 0);
+MAP(admissions, BPF_MAP_TYPE_ARRAY, __u32, struct admission, MAX_TENANTS, 0);
 
 /* Tables with more rules than SMALL_TABLE, each in a map of its own size. */
 struct forest {
@@ -71,7 +71,7 @@ struct {
 MAP(fasts, BPF_MAP_TYPE_ARRAY, __u32, struct fast, 1, 0);
 MAP(uplinks, BPF_MAP_TYPE_ARRAY, __u32, struct uplink, MAX_UPLINKS, 0);
 MAP(uplink_stats, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct uplink_counters, MAX_UPLINKS, 0);
-MAP(hops, BPF_MAP_TYPE_ARRAY, __u32, struct hop_place, MAX_HOPS, 0);
+MAP(hops, BPF_MAP_TYPE_ARRAY, __u32, struct hop_slot, MAX_HOPS, 0);
 MAP(hop_slots, BPF_MAP_TYPE_HASH, struct hop, __u32, MAX_HOPS, BPF_F_NO_PREALLOC);
 MAP(hops_taken, BPF_MAP_TYPE_ARRAY, __u32, __u32, 1, 0);
 
@@ -100,7 +100,7 @@ struct {
 	__uint(max_entries, MAX_FUNCTIONS);
 	__uint(key_size, 4);
 	__uint(value_size, 4);
-} banks SEC(".maps");
+} shards SEC(".maps");
 
 /* Single flows, as long as somebody watches them. */
 MAP(watches, BPF_MAP_TYPE_ARRAY, __u32, struct watch, MAX_WATCHES, 0);

@@ -4,8 +4,8 @@
  * the uplink's, and a port that is free for that destination (RFC 4787 calls it
  * address and port dependent mapping; the driver reserves the ports, so that Linux
  * gives none to its own sockets). Only the first packets of a flow look for a port;
- * answers are found on the way that new flows take, so that others pay nothing. A port
- * whose flow has ended, or is a question that was answered or not, is given to the next
+ * replies are found on the way that new flows take, so that others pay nothing. A port
+ * whose flow has ended, or is a DNS query, with or without a reply, is given to the next
  * flow that meets it, also while there is no process that ages translations.
  */
 #ifndef ONPATH_NAT_H
@@ -103,7 +103,7 @@ static __always_inline void write_port(struct __sk_buff *skb, struct pkt *p, __u
 	bpf_skb_store_bytes(skb, at, &to, 2, 0);
 }
 
-/* Take a port for pkt.answer if it is free; wkey is the key of the answers, filled
+/* Take a port for pkt.nat_reply if it is free; wkey is the key of the replies, filled
  * but for it. */
 __noinline int try_port(__u32 port)
 {
@@ -114,7 +114,7 @@ __noinline int try_port(__u32 port)
 	p->wkey.dport = bpf_htons(port);
 	if (is_echo(&p->key))
 		p->wkey.sport = p->wkey.dport;
-	return bpf_map_update_elem(&nats, &p->wkey, &p->answer, BPF_NOEXIST) == 0;
+	return bpf_map_update_elem(&nats, &p->wkey, &p->nat_reply, BPF_NOEXIST) == 0;
 }
 
 /* A packet goes by half a translation. */
@@ -150,8 +150,8 @@ static __always_inline __u32 must_rest(const struct flow_key *k, __u8 in, __u8 o
 	return (in & NAT_USED) && ((in | out) & NAT_MORE) ? 0 : NAT_UNSETTLED;
 }
 
-/* The key of what the answers k, whose translation is x, answer. */
-static __always_inline void asked_by(struct flow_key *o, const struct flow_key *k, const struct nat *x)
+/* The key of the packets to which those of k, whose translation is x, reply. */
+static __always_inline void original_key(struct flow_key *o, const struct flow_key *k, const struct nat *x)
 {
 	reverse_key(o, k, k->scope);
 	copy_addr(o->src, x->addr);
@@ -173,7 +173,7 @@ __noinline int rested(void)
 	x = bpf_map_lookup_elem(&nats, &p->wkey);
 	if (!x || !x->in)
 		return 0;
-	asked_by(&p->nkey, &p->wkey, x);
+	original_key(&p->nkey, &p->wkey, x);
 	y = bpf_map_lookup_elem(&nats, &p->nkey);
 	if (!y)
 		return 0;
@@ -189,24 +189,24 @@ __noinline int rested(void)
 static __always_inline __u32 end_flow(const struct flow_key *k)
 {
 	struct flow *e = flow_established(k);
-	struct held *h;
+	struct quota *h;
 	__u32 tenant, next, emitted;
 
 	if (!e)
 		return 0;
-	tenant = holder(e, 0);
+	tenant = charged_tenant(e, 0);
 	emitted = e->flags & FLOW_EMITTED;
 	next = e->next;
 	if (bpf_map_delete_elem(&flows_v2, k))
 		return 0;
-	hold_less(tenant);
-	h = bpf_map_lookup_elem(&holdings, &tenant);
+	release_quota(tenant);
+	h = bpf_map_lookup_elem(&quotas, &tenant);
 	if (emitted && h && h->flows)
 		__sync_fetch_and_add(&h->flows, -1);
 	return next;
 }
 
-/* Give the port of pkt.wkey, whose flow has rested, to pkt.answer. 1: it has it. */
+/* Give the port of pkt.wkey, whose flow has rested, to pkt.nat_reply. 1: it has it. */
 __noinline int take_over(void)
 {
 	struct pkt *p = packet();
@@ -218,7 +218,7 @@ __noinline int take_over(void)
 	x = bpf_map_lookup_elem(&nats, &p->wkey);
 	if (!x || !x->in)
 		return 0;
-	asked_by(&p->nkey, &p->wkey, x);
+	original_key(&p->nkey, &p->wkey, x);
 	if (bpf_map_delete_elem(&nats, &p->nkey)) /* one CPU alone can */
 		return 0;
 	copy_addr(p->nkey.src, p->wkey.src);
@@ -227,11 +227,11 @@ __noinline int take_over(void)
 	p->nkey.dport = x->port;
 	from = end_flow(&p->nkey);
 	if (from) {
-		asked_by(&p->nkey, &p->wkey, x);
+		original_key(&p->nkey, &p->wkey, x);
 		p->nkey.scope = from;
 		end_flow(&p->nkey);
 	}
-	return bpf_map_update_elem(&nats, &p->wkey, &p->answer, BPF_EXIST) == 0;
+	return bpf_map_update_elem(&nats, &p->wkey, &p->nat_reply, BPF_EXIST) == 0;
 }
 
 /* To whom do the ports belong that translate the packet? */
@@ -243,7 +243,7 @@ static __always_inline __u32 translated_for(const struct pkt *p)
 	return v && v->kind != VPORT_EDGE ? v->tenant : tenant_of_path(p->d.path_slot);
 }
 
-/* Find a port for pkt.answer: a free one, or the one that has rested for longest of those
+/* Find a port for pkt.nat_reply: a free one, or the one that has rested for longest of those
  * that were tried. Returns it, in host order, or -1. */
 __noinline int take_port(void)
 {
@@ -372,11 +372,11 @@ __noinline int nat_out(struct __sk_buff *skb, __u32 ifindex)
 	if (!known) {
 		reverse_key(&p->wkey, &p->key, n->edge);
 		copy_addr(p->wkey.dst, to);
-		copy_addr(p->answer.addr, p->key.src);
-		p->answer.port = p->key.sport;
-		p->answer.in = 1;
-		p->answer.state = NAT_NOTED;
-		p->answer.seen = p->now;
+		copy_addr(p->nat_reply.addr, p->key.src);
+		p->nat_reply.port = p->key.sport;
+		p->nat_reply.in = 1;
+		p->nat_reply.state = NAT_NOTED;
+		p->nat_reply.seen = p->now;
 		port = take_port();
 		if (port < 0)
 			return DROP_NAT_PORTS;
@@ -400,7 +400,7 @@ __noinline int nat_out(struct __sk_buff *skb, __u32 ifindex)
 	return 0;
 }
 
-/* Give an answer its old destination back. 1: pkt.key is the untranslated one. */
+/* Give a reply its old destination back. 1: pkt.key is the untranslated one. */
 __noinline int nat_in(struct __sk_buff *skb)
 {
 	struct pkt *p = packet();

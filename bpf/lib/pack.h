@@ -11,7 +11,7 @@
 
 #define PACKETS_MASK ((1ull << 48) - 1)
 #define BYTES_MASK   ((1ull << 56) - 1)
-#define MIRROR_GONE  0xffffffff /* the id of a mirror whose place is another's now */
+#define MIRROR_GONE  0xffffffff /* the id of a mirror whose slot is another's now */
 
 static __always_inline __u32 entry_kind(const struct flow *e)
 {
@@ -33,9 +33,9 @@ static __always_inline __u32 entry_edge(const struct flow *e, const struct node 
 
 /*
  * The next hop by which packets of the entry leave this machine, found before: a
- * place in a table of next hops, 0 if none, and the epoch in which that was true.
+ * slot in a table of next hops, 0 if none, and the epoch in which that was true.
  * Epochs, which are never 0, follow each other at most ten times a second, so an
- * epoch tells the truth if the entry was used in the last HOP_FRESH seconds.
+ * epoch is still true if the entry was used in the last HOP_FRESH seconds.
  */
 #define HOP_FRESH 16
 
@@ -70,15 +70,15 @@ static __always_inline __u32 entry_ack(const struct flow *e)
 	return e->flags & FLOW_AT_EDGE ? e->entry : (__u32)(e->packets >> 48) << 16 | (__u32)(e->bytes >> 56) << 8;
 }
 
-/* A single store: next may be turned meanwhile. */
+/* A single store: next may change meanwhile. */
 static __always_inline void entry_set_kind(struct flow *e, __u8 kind)
 {
 	((volatile __u8 *)e)[3] = kind;
 }
 
-/* The other direction has answered the entry's SYN: which acknowledgement number shows that
+/* The other direction has replied to the entry's SYN: which acknowledgement number shows that
  * the SYN's sender is where it says? */
-static __always_inline void entry_ask(struct flow *e, __u32 ack)
+static __always_inline void expect_ack(struct flow *e, __u32 ack)
 {
 	if (e->flags & FLOW_AT_EDGE)
 		e->entry = ack;
@@ -87,7 +87,7 @@ static __always_inline void entry_ask(struct flow *e, __u32 ack)
 	entry_set_kind(e, e->kind | HANDSHAKE);
 }
 
-/* Note TCP's acknowledgement number on an entry; one that is asked for another one keeps
+/* Note TCP's acknowledgement number on an entry; one that expects a certain number keeps
  * that until it comes. */
 static __always_inline void entry_note_tcp(struct flow *e, const struct pkt *p)
 {
@@ -182,20 +182,20 @@ static __always_inline void store_decision(struct flow *e, const struct decision
 }
 
 /* Let an entry lead elsewhere. */
-static __always_inline void turn_entry(struct flow *e, __u32 kind, __u32 next, __u32 slot, __u32 context)
+static __always_inline void retarget(struct flow *e, __u32 kind, __u32 next, __u32 slot, __u32 context)
 {
 	e->kind = kind | (e->kind & (EDGE_HERE | HANDSHAKE | REPLIED));
 	e->slot = slot;
 	e->next = next;
 	e->context = context;
-	e->group &= ~HEARD;
+	e->group &= ~REOPENED;
 	if (e->flags & FLOW_AT_EDGE)
 		entry_set_hop(e, 0, 0);
 }
 
 /* Is the entry of a path that has ended, unlike the one at slot? A flow that now goes by
  * that one has left it, though not every node may know yet that it is closed. */
-static __always_inline int outlived(const struct flow *e, __u32 slot)
+static __always_inline int path_replaced(const struct flow *e, __u32 slot)
 {
 	__u32 was = e->path;
 	struct path *path = bpf_map_lookup_elem(&paths, &was);
@@ -204,7 +204,7 @@ static __always_inline int outlived(const struct flow *e, __u32 slot)
 }
 
 /* The vport that an entry leads to is open here now: when it closes, that is its death. */
-__noinline int open_up(struct flow *e)
+__noinline int note_open(struct flow *e)
 {
 	struct vport *v;
 	__u32 slot;
@@ -214,7 +214,7 @@ __noinline int open_up(struct flow *e)
 	slot = e->slot;
 	v = vport_of(&slot, e->next);
 	if (v && v->state != STATE_CLOSED)
-		e->group &= ~HEARD;
+		e->group &= ~REOPENED;
 	return 0;
 }
 

@@ -82,7 +82,7 @@ struct error6 {
 	__be32 info;
 };
 
-#define TELL_EVERY 3 /* log2 of the seconds between two tellings of an entry to the other gateway */
+#define SYNC_EVERY 3 /* log2 of the seconds between two messages about an entry to the HA peer */
 
 #define NOBODY MAX_TENANTS /* no tenant's slot */
 #define NOWHERE (1u << 18) /* the path of packets whose group this node does not have */
@@ -92,7 +92,7 @@ struct error6 {
 #define LEAST_INTERFACE 1500
 #define MAX_QUOTED 96 /* bytes that an ICMP error quotes; a multiple of 4 */
 
-/* Subprograms answer with a verdict for the kernel, or: go on with pkt.d. */
+/* Subprograms return a verdict for the kernel, or: go on with pkt.d. */
 #define GO_ON (-2)
 /* Or: what the flow's entry led to is no more, and the entry is gone: decide anew. */
 #define ANEW (-3)
@@ -110,7 +110,7 @@ struct error6 {
 #define AFTER_REFUSE 1 /* tell the sender */
 #define AFTER_REDIRECT 2 /* on to another element: pkt.element */
 
-/* Where answers go, as in struct decision. */
+/* Where replies go, as in struct decision. */
 struct reply {
 	__u32 kind;
 	__u32 next, slot;
@@ -122,7 +122,7 @@ struct pkt {
 	struct flow_key wkey; /* used by one function at a time */
 	struct flow_key nkey; /* of a translation that may go */
 	struct flow fresh;    /* being inserted */
-	struct nat answer;    /* likewise */
+	struct nat nat_reply;    /* likewise */
 	struct frag_key fkey;
 	struct addr_key akey;
 	struct own_key okey;
@@ -145,27 +145,27 @@ struct pkt {
 	__u8 ttl;
 	__u8 family;
 	__u8 learn;    /* write or refresh the entries at the next hop */
-	__u8 news;     /* an edge's entry is to be told to the other gateway */
+	__u8 must_sync;     /* an edge's entry is to be sent to the HA peer */
 	__u8 absent;   /* the entry of key was looked for, and is not there */
 	__u8 anew;     /* decided for a second time, as its entry led nowhere */
-	__u8 asked;    /* the other gateway has said what it knows of the flow (lib/ask.h) */
+	__u8 queried;    /* the HA peer has sent what it knows of the flow (lib/ha_query.h) */
 	__u8 followed; /* it went by an entry that was there */
 	__u8 halt;     /* a walk halts at a rule that begins a chain */
 	__u8 halted;   /* it goes on from there */
 
 	__u32 ifindex; /* where it came in */
 	__u32 back_tenant; /* likewise, of rkey */
-	__u32 settle;      /* the entry of rkey is established at once */
+	__u32 establish;      /* the entry of rkey is established at once */
 	__u32 tenant;  /* slot; in whose pending table an entry of key stands */
 	__u32 prev;    /* vport it came from */
 	__u32 prev_slot;
 
 	struct decision d;    /* for this packet */
-	struct decision back; /* for its answers: mirrors and the group they meet first */
+	struct decision back; /* for its replies: mirrors and the group they meet first */
 
 	struct reply reply;
 
-	/* Answer of classify. */
+	/* Result of classify. */
 	__u32 action;
 	__u32 arg;
 	__u32 rule_path, rule_path_slot, rule_flags;
@@ -179,12 +179,12 @@ struct pkt {
 	__u32 best_order; /* of the best rule so far */
 	__u32 best_cell;
 
-	/* Answer of choose. */
+	/* Result of choose. */
 	__u32 member, member_slot;
 	__u32 best_weight;
 	__u32 weighed, upstream; /* 1: by the weights of where the flow comes from */
 	__u64 best; /* what it drew */
-	/* Of find_home: the member that is asked last, and what the one asked before drew. */
+	/* Of find_owner: the member that is tried last, and what the one tried before drew. */
 	__u32 first, first_slot;
 	__u64 floor;
 	__u32 floor_weight;
@@ -205,14 +205,14 @@ struct pkt {
 	__u32 keep; /* KEEP_: the next walk goes on behind what is chosen already */
 
 	__u32 last_function; /* group of the last function that a walk chose; 0: of none */
-	__u32 met_first; /* of the answers at the edge: find_first_met */
-	__u32 asked_group; /* by which another node asks for a function here */
+	__u32 reply_group; /* of the replies at the edge: find_reply_group */
+	__u32 requested_group; /* by which another node requests a function here */
 	__u32 start_group; /* where the next walk begins, instead of a table */
 	__u32 table; /* the next one of a walk */
-	__u32 met[MAX_MIRRORS]; /* groups of mirrors, the last one first */
+	__u32 mirror_groups[MAX_MIRRORS]; /* groups of mirrors, the last one first */
 
 	__u8 macs[12]; /* of the frame as it came */
-	__be32 told;   /* the last four bytes of what a frame says its source is */
+	__be32 chain_tag;   /* the last four bytes of what a frame says its source is */
 	__u16 vlan;    /* bridge: its tag, as in struct station */
 	__u32 opposite;
 	struct station station; /* being written */
@@ -222,7 +222,7 @@ struct pkt {
 	struct bpf_fib_lookup fib;
 	__u32 resolved; /* the neighbour in fib */
 	__u32 epoch;    /* of the fast path, when fib was looked up */
-	struct hop_place hop;
+	struct hop_slot hop;
 	union {
 		struct error4 error4;
 		struct error6 error6;
@@ -294,7 +294,7 @@ static __always_inline void begin_packet(struct pkt *p, __u32 ifindex)
 	p->bytes = 0;
 	p->tags = 0;
 	p->vlan = 0;
-	p->learn = p->news = p->absent = p->anew = p->asked = p->followed = p->halt = p->halted = 0;
+	p->learn = p->must_sync = p->absent = p->anew = p->queried = p->followed = p->halt = p->halted = 0;
 	p->tenant = 0;
 	p->prev_slot = 0;
 	p->strict_only = 0;

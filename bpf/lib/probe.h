@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * Answering the questions of peers' agents (struct probe): where a peer's
- * packets would be taken off the underlay, in the kernel, so that an answer says
+ * Replying to the queries of peers' agents (struct probe): where a peer's
+ * packets would be taken off the underlay, in the kernel, so that a reply says
  * that packets would be taken too and that a restarting agent is not a dead node.
  */
 #ifndef ONPATH_PROBE_H
@@ -10,7 +10,7 @@
 #include "count.h"
 #include "tunnel.h"
 
-/* Exchange n bytes at two places of the packet. n is constant, 16 at most. */
+/* Exchange n bytes at two offsets of the packet. n is constant, 16 at most. */
 static __always_inline int exchange(struct __sk_buff *skb, __u32 a, __u32 b, const __u32 n)
 {
 	__u8 x[16], y[16];
@@ -19,8 +19,8 @@ static __always_inline int exchange(struct __sk_buff *skb, __u32 a, __u32 b, con
 	       bpf_skb_store_bytes(skb, a, y, n, 0) || bpf_skb_store_bytes(skb, b, x, n, 0);
 }
 
-/* Write four bytes and keep UDP's checksum true. Addresses and ports that change
- * places do not change it. */
+/* Write four bytes and keep UDP's checksum true. Addresses and ports that are
+ * exchanged do not change it. */
 static __always_inline int put_word(struct __sk_buff *skb, __u32 l4, __u32 at, __u32 old, __u32 new)
 {
 	return bpf_l4_csum_replace(skb, l4 + 6, old, new, 4 | BPF_F_MARK_MANGLED_0) ||
@@ -38,7 +38,7 @@ static __always_inline __u32 state_of(__u32 id)
 	return v->state;
 }
 
-/* Fill in the state of the vport that the question names at a place: 0, or it has none
+/* Fill in the state of the vport that the query names at an offset: 0, or it has none
  * there. */
 __noinline int put_state(struct __sk_buff *skb, __u32 l4, __u32 at)
 {
@@ -49,9 +49,9 @@ __noinline int put_state(struct __sk_buff *skb, __u32 l4, __u32 at)
 	return put_word(skb, l4, at, word, (word & bpf_htonl(0xffffff00)) | bpf_htonl(state_of(bpf_ntohl(word) >> 8)));
 }
 
-/* Send the question back with the states filled in. pkt.l4 is its UDP header,
- * pkt.akey who asks. */
-__noinline int answer_probe(struct __sk_buff *skb)
+/* Send the query back with the states filled in. pkt.l4 is its UDP header,
+ * pkt.akey the querier. */
+__noinline int reply_probe(struct __sk_buff *skb)
 {
 	struct pkt *p = packet();
 	struct peer_ref *peer;
@@ -67,7 +67,7 @@ __noinline int answer_probe(struct __sk_buff *skb)
 	l4 = p->l4;
 	body = l4 + 8;
 	v6 = p->akey.family == FAMILY_6;
-	if (bpf_skb_load_bytes(skb, body + offsetof(struct probe, secret), w, 8) || w[3] != PROBE_ASK)
+	if (bpf_skb_load_bytes(skb, body + offsetof(struct probe, secret), w, 8) || w[3] != PROBE_QUERY)
 		return drop(p, DROP_MALFORMED);
 	if (get24(w) != peer->secret)
 		return drop(p, DROP_TUNNEL_SECRET);
@@ -78,7 +78,7 @@ __noinline int answer_probe(struct __sk_buff *skb)
 			return drop(p, DROP_MALFORMED);
 	}
 	__builtin_memcpy(&word, w, 4);
-	w[3] = PROBE_ANSWER;
+	w[3] = PROBE_REPLY;
 	if (put_word(skb, l4, body + offsetof(struct probe, secret), word, *(__u32 *)w) ||
 	    exchange(skb, 0, 6, 6) || exchange(skb, l4, l4 + 2, 2))
 		return drop(p, DROP_MALFORMED);

@@ -2,7 +2,7 @@
 /*
  * The punt port: a device by which packets go to this node's agent, whole, with where they
  * came in. Its other end is read by the agent; no rule of the host's firewall stands
- * between. A frame there has, in place of its addresses:
+ * between. A frame there has, instead of its addresses:
  *
  *   destination  02:6f, ifindex of the device where the packet came in (32 bits, big endian)
  *   source       02:6f, PUNT_REASON + why, the vport where it came in (24 bits, big endian)

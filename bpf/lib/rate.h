@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
  * What an instance's vport may send and be sent in a second. A token bucket in one word, as
- * lib/admit.h keeps the one of new flows: the time at which all that has passed would have
+ * lib/admission.h keeps the one of new flows: the time at which all that has passed would have
  * passed at the rate, which may be ahead of the clock by a burst. A packet of several
  * segments counts all of them, and passes whole.
  */

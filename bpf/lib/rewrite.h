@@ -12,10 +12,10 @@ static __always_inline void set_macs(struct __sk_buff *skb, const struct vport *
 
 /* Say by the source address on which chain and in which direction the packet is: the
  * bytes behind the first two, of which the first says that they do. */
-static __always_inline void tell_chain(struct __sk_buff *skb, struct pkt *p)
+static __always_inline void write_chain_tag(struct __sk_buff *skb, struct pkt *p)
 {
-	p->told = bpf_htonl(0x60u << 24 | p->d.path << 6 | !!(p->d.flags & FLOW_REVERSE));
-	bpf_skb_store_bytes(skb, 6 + 2, &p->told, sizeof(p->told), 0);
+	p->chain_tag = bpf_htonl(0x60u << 24 | p->d.path << 6 | !!(p->d.flags & FLOW_REVERSE));
+	bpf_skb_store_bytes(skb, 6 + 2, &p->chain_tag, sizeof(p->chain_tag), 0);
 }
 
 static __always_inline void pop_vlans(struct __sk_buff *skb, struct pkt *p)

@@ -80,19 +80,19 @@ __noinline int refresh_mirrors(void)
 	return 0;
 }
 
-/* The vport that the packet has passed last: where answers go. */
+/* The vport that the packet has passed last: where replies go. */
 static __always_inline __u32 last_passed(struct pkt *p)
 {
 	struct function *f;
-	__u32 i, place = 0;
+	__u32 i, index = 0;
 
 	if (!has_functions(&p->d))
 		return p->prev;
 #pragma unroll
 	for (i = 0; i < MAX_INLINE; i++)
 		if (p->d.functions[i])
-			place = p->d.functions[i] & INLINE_PLACE;
-	f = bpf_map_lookup_elem(&functions, &place);
+			index = p->d.functions[i] & INLINE_SLOT;
+	f = bpf_map_lookup_elem(&functions, &index);
 	return f && f->vport ? f->vport : p->prev;
 }
 
@@ -121,14 +121,14 @@ static __always_inline int send_to(struct __sk_buff *skb, struct pkt *p, struct 
 	switch (v->kind) {
 	case VPORT_INSTANCE:
 		if (p->learn && !(p->is & (IS_ERROR | IS_NOPORTS))) {
-			learn_answers(AT_INSTANCE, v->id, slot);
+			learn_replies(AT_INSTANCE, v->id, slot);
 			learn_context(slot);
 		}
 		if (!within_rate(p, slot, RATE_OUT))
 			return drop(p, DROP_RATE);
 		set_macs(skb, v);
-		if ((v->flags & (VPORT_TELLS | VPORT_MIRROR)) == VPORT_TELLS)
-			tell_chain(skb, p);
+		if ((v->flags & (VPORT_CHAIN_TAG | VPORT_MIRROR)) == VPORT_CHAIN_TAG)
+			write_chain_tag(skb, p);
 		count_out(skb, p, slot, v->id);
 		return deliver(skb, p, v);
 	case VPORT_REMOTE:
@@ -137,7 +137,7 @@ static __always_inline int send_to(struct __sk_buff *skb, struct pkt *p, struct 
 		if (v->id == p->d.entry && !(carried && has_functions(&p->d)))
 			carried = p->d.context;
 		if (p->learn && has_functions(&p->d) && !(p->is & (IS_ERROR | IS_NOPORTS)))
-			learn_answers(AT_RELAY, v->id, slot);
+			learn_replies(AT_RELAY, v->id, slot);
 		reason = encapsulate(skb, slot, last_passed(p), p->d.entry, carried);
 		if (reason)
 			return drop(p, reason);
@@ -211,8 +211,8 @@ __noinline int send_on(struct __sk_buff *skb)
 	if (!p || !n)
 		return TC_ACT_SHOT;
 	if (p->d.kind == NEXT_PASS) {
-		if ((p->news || (p->is & IS_SYN)) && (p->is & IS_EDGE))
-			tell_partner(skb, TELL_THESE);
+		if ((p->must_sync || (p->is & IS_SYN)) && (p->is & IS_EDGE))
+			sync_ha_peer(skb, SYNC_FLOW);
 		if (p->d.mirror_count)
 			copy_to_mirrors(skb);
 		return TC_ACT_OK;
@@ -228,26 +228,26 @@ __noinline int send_on(struct __sk_buff *skb)
 	if (v && v->kind == VPORT_REMOTE)
 		mtu = narrower(mtu, v->peer);
 	if (is_too_long(p, mtu)) {
-		untold();
+		relearn();
 		return send_error(skb, ERROR_BIG, mtu);
 	}
 	if (mtu && (p->is & IS_ANYSYN))
 		clamp_mss(skb, mtu);
 	if (p->tags || skb->vlan_present)
 		pop_vlans(skb, p);
-	if ((p->news || (p->is & IS_SYN)) && (p->is & IS_EDGE))
-		tell_partner(skb, TELL_THESE);
+	if ((p->must_sync || (p->is & IS_SYN)) && (p->is & IS_EDGE))
+		sync_ha_peer(skb, SYNC_FLOW);
 	if (p->d.mirror_count)
 		copy_to_mirrors(skb);
 	if (p->d.kind == NEXT_EXIT) {
 		if (p->learn && !(p->is & (IS_ERROR | IS_NOPORTS))) {
 			/* Also if this one cannot leave: the next may, and does not come here. */
-			rc = place_answer();
-			find_first_met();
+			rc = find_reply_table();
+			find_reply_group();
 			if (!rc)
-				rc = learn_answers(AT_EDGE, n->edge, 0);
+				rc = learn_replies(AT_EDGE, n->edge, 0);
 			if (rc) {
-				untold();
+				relearn();
 				return drop(p, rc);
 			}
 		}
@@ -262,7 +262,7 @@ __noinline int send_on(struct __sk_buff *skb)
 
 /*
  * A function sends the packet to another element: pkt.element. What it has passed
- * stays on its list, for the answers; the rest is decided anew. All mirrors of the
+ * stays on its list, for the replies; the rest is decided anew. All mirrors of the
  * flow get their copies, also those of elements between. The flow's entry stays: each
  * packet is sent where its function says, and all of a flow to the same instance, by
  * weight and hash.
@@ -291,7 +291,7 @@ __noinline int redirect(struct __sk_buff *skb)
 		reason = leave_at(p, n, p->d.entry);
 	if (reason)
 		return drop(p, reason);
-	p->learn = 1; /* its answers do not come the way that the entry knows */
+	p->learn = 1; /* its replies do not come the way that the entry knows */
 	for (i = 0; i < MAX_INLINE; i++)
 		if (i >= p->ran && p->d.functions[i])
 			return RUN_FUNCTIONS;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* The vports: places with what is known of each, and which place an id has. */
+/* The vports: slots with what is known of each, and which slot an id has. */
 #ifndef ONPATH_VPORTS_H
 #define ONPATH_VPORTS_H
 

@@ -58,7 +58,7 @@ const (
 	kindMask uint8 = 0x0f
 	edgeHere uint8 = 0x10
 	chosen   uint8 = 0x40
-	heard    uint8 = 0x80
+	reopened uint8 = 0x80
 )
 
 // seenMask: entries are stamped in seconds modulo 2^24.
@@ -75,11 +75,11 @@ const (
 	stateUp       uint8 = 1
 	stateDraining uint8 = 2
 
-	flagMirror uint16 = 2
-	flagRoutes uint16 = 4
-	flagTells  uint16 = 0x20
-	flagPeer   uint16 = 8
-	flagAway   uint16 = 16
+	flagMirror   uint16 = 2
+	flagRoutes   uint16 = 4
+	flagChainTag uint16 = 0x20
+	flagPeer     uint16 = 8
+	flagAway     uint16 = 16
 )
 
 // port kinds and attachments
@@ -433,17 +433,17 @@ type tenantValue struct {
 	Max      uint64
 	Cap      uint64
 	Deferred uint64
-	Interval uint64 // 2^-paceShift ns
+	Interval uint64 // 2^-admissionShift ns
 	Burst    uint64
 	// By which its flows are translated; tenant 0's are for all.
 	PortsFrom, Ports uint32
 }
 
-// paceShift: the pace of new flows is counted in sixteenths of a nanosecond.
-const paceShift = 4
+// admissionShift: the pace of new flows is counted in sixteenths of a nanosecond.
+const admissionShift = 4
 
-type paceValue struct {
-	Due   uint64 // 2^-paceShift ns, monotonic
+type admissionValue struct {
+	Due   uint64 // 2^-admissionShift ns, monotonic
 	Spare int64
 	Pad   [6]uint64
 }
@@ -452,7 +452,7 @@ type tenantCounters struct {
 	Refused uint64
 }
 
-type heldValue struct {
+type quotaValue struct {
 	Flows       uint64
 	Established uint64
 }

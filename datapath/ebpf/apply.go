@@ -29,12 +29,12 @@ type kernelMaps struct {
 	fasts     *kmap[uint32, fastValue]
 	punts     *kmap[uint32, puntValue]
 	tenants   *ebpf.Map
-	holdings  *ebpf.Map
+	quotas    *ebpf.Map
 	tables    *tableSpace
 }
 
 func openMaps(c *ebpf.Collection, spec *ebpf.CollectionSpec) (*kernelMaps, error) {
-	m := &kernelMaps{tenants: c.Maps["tenants"], holdings: c.Maps["holdings"]}
+	m := &kernelMaps{tenants: c.Maps["tenants"], quotas: c.Maps["quotas"]}
 	var errs []error
 	note := func(err error) { errs = append(errs, err) }
 	m.nodes = opened[uint32, nodeValue](c, "nodes", note)
@@ -281,7 +281,7 @@ func (d *Driver) addTables(want *state) error {
 	if err := m.groups.putAll(want.groups); err != nil {
 		return err
 	}
-	if err := d.settle(want); err != nil {
+	if err := d.establishPending(want); err != nil {
 		return err
 	}
 	for id, t := range want.tables {
@@ -294,7 +294,7 @@ func (d *Driver) addTables(want *state) error {
 	if err := m.nodes.put(0, want.node); err != nil {
 		return err
 	}
-	return d.settle(want)
+	return d.establishPending(want)
 }
 
 func isClassifier(id onpath.TableID) bool {

@@ -437,7 +437,7 @@ func (k *compiler) instance(p *onpath.Vport, slot uint32, v *vportValue) error {
 		v.Flags |= flagRoutes
 	}
 	if p.Tells {
-		v.Flags |= flagTells
+		v.Flags |= flagChainTag
 	}
 	tenant, err := k.tenant(p.Tenant, tenantLimits{caused: uint64(p.MaxFlows)})
 	if err != nil {

@@ -100,12 +100,12 @@ func (d *Driver) readTenants(c *onpath.Counters) error {
 	c.Tenants = map[string]onpath.TenantFlows{}
 	for name, slot := range d.slots.tenants.of {
 		var limits tenantValue
-		var held heldValue
-		if err := errors.Join(d.maps.tenants.Lookup(slot, &limits), d.maps.holdings.Lookup(slot, &held)); err != nil {
+		var used quotaValue
+		if err := errors.Join(d.maps.tenants.Lookup(slot, &limits), d.maps.quotas.Lookup(slot, &used)); err != nil {
 			return fmt.Errorf("read what tenant %s holds: %w", name, err)
 		}
 		t := onpath.TenantFlows{
-			Established: held.Established, Limit: limits.Cap, Caused: held.Flows, Deferred: limits.Deferred,
+			Established: used.Established, Limit: limits.Cap, Caused: used.Flows, Deferred: limits.Deferred,
 			Pending: d.counted.pending[slot],
 		}
 		if d.state != nil {

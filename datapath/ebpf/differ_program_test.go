@@ -39,8 +39,8 @@ type programmed struct {
 }
 
 func newProgram(t *testing.T, fast bool) *programmed {
-	sweep, always := ebpf.SetSweep(math.MaxInt64), ebpf.SetTellAlways(true) // no clock decides
-	t.Cleanup(func() { ebpf.SetSweep(sweep); ebpf.SetTellAlways(always) })
+	sweep, always := ebpf.SetSweep(math.MaxInt64), ebpf.SetRefreshAlways(true) // no clock decides
+	t.Cleanup(func() { ebpf.SetSweep(sweep); ebpf.SetRefreshAlways(always) })
 	p := &programmed{harness: newHarness(t), drivers: map[string]*ebpf.Driver{}, devices: map[string]uint32{}, out: make([]byte, 1<<14), mtus: map[string]int{}}
 	p.fast, p.flows = fast, differTable
 	return p

@@ -21,7 +21,7 @@ func dispatcherSpec(shard uint32) (*ebpf.CollectionSpec, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the compiled dispatcher: %w", err)
 	}
-	return spec, errors.Join(fitFast(spec), setVariable(spec, "this_bank", shard))
+	return spec, errors.Join(fitFast(spec), setVariable(spec, "this_shard", shard))
 }
 
 // buildDispatcher links the functions of a shard, in the order of their slots, behind

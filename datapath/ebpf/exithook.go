@@ -13,24 +13,24 @@ import (
 	"github.com/onpath/onpath"
 )
 
-// endingPrograms are those of bpf/ending.bpf.c, endingMap what they are told.
-var exitPrograms = []string{"onpath_ending", "onpath_killed"}
+// exitPrograms are those of bpf/exit_hook.bpf.c, exitMap what they get.
+var exitPrograms = []string{"onpath_exit", "onpath_killed"}
 
-const exitMap = "endings"
+const exitMap = "exit_hooks"
 
-//go:embed ending_bpfel.o
+//go:embed exit_hook_bpfel.o
 var exitObject []byte
 
 var _ onpath.ExitCloser = (*Driver)(nil)
 
 // exits closes vports at the moment a process ends.
 type exits struct {
-	processes *ebpf.Map // struct ending of bpf/abi.h, by process handle
+	processes *ebpf.Map // struct exit_hook of bpf/abi.h, by process handle
 	links     []link.Link
 	watches   map[*exitWatch]bool
 }
 
-// endingWatch is of one process.
+// exitWatch is of one process.
 type exitWatch struct {
 	handle int // pidfd
 	vports []onpath.VportID
@@ -41,7 +41,7 @@ type exitValue struct {
 	Begun  uint32
 }
 
-// openEndings loads the programs with the configuration's maps. They run as long as
+// openExits loads the programs with the configuration's maps. They run as long as
 // this process does: nobody but an agent opens again what they close.
 func openExits(with *ebpf.Collection) (*exits, error) {
 	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(exitObject))
@@ -122,7 +122,7 @@ func (d *Driver) CloseAtExit(pid int, vports []onpath.VportID) (func(), error) {
 	return func() { d.forgetExit(e, w) }, nil
 }
 
-// forgetEnding lets a process end without closing anything.
+// forgetExit lets a process end without closing anything.
 func (d *Driver) forgetExit(e *exits, w *exitWatch) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -136,7 +136,7 @@ func (d *Driver) forgetExit(e *exits, w *exitWatch) {
 	unix.Close(w.handle)
 }
 
-// rereadEndings sees which vports the kernel has closed by itself, so that those
+// rereadExits sees which vports the kernel has closed by itself, so that those
 // which are open in the new configuration are written. d.mu is held.
 func (d *Driver) rereadExits() {
 	if d.exits == nil {
@@ -150,7 +150,7 @@ func (d *Driver) rereadExits() {
 }
 
 // keepEnded closes in a configuration the vports of watched processes that end or
-// have ended, whoever has not heard of it yet; it reports whether one was open.
+// have ended, whoever does not know of it yet; it reports whether one was open.
 // d.mu is held.
 func (d *Driver) keepEnded(want *state) (changed bool) {
 	if d.exits == nil {

@@ -43,11 +43,11 @@ func SetLastOnes(d time.Duration) time.Duration {
 	return was
 }
 
-// SetTellAlways lets data paths that are opened from now on tell the next hop of a
-// flow with each packet, and gives what it was.
-func SetTellAlways(always bool) bool {
-	was := tellAlways
-	tellAlways = always
+// SetRefreshAlways lets data paths that are opened from now on refresh a flow's entries at
+// its next hop with each packet, and gives what it was.
+func SetRefreshAlways(always bool) bool {
+	was := refreshAlways
+	refreshAlways = always
 	return was
 }
 
@@ -258,8 +258,8 @@ func (d *Driver) ExchangeRow(g onpath.GroupID) error {
 // SetNATPorts sets how many ports there are for translations, and how many of these are for
 // all tenants, and gives what they were.
 func SetNATPorts(all, lent uint32) [2]uint32 {
-	was := [2]uint32{natRange.count, natLent.count}
-	natRange.count, natLent.count = all, lent
+	was := [2]uint32{natRange.count, natShared.count}
+	natRange.count, natShared.count = all, lent
 	return was
 }
 

@@ -159,8 +159,8 @@ func TestFloodOfDatagrams(t *testing.T) {
 			b.pass(between(n, 17, 53, 0, true))
 		}
 	}
-	var h heldValue
-	if err := b.c.Maps["holdings"].Lookup(uint32(1), &h); err != nil {
+	var h quotaValue
+	if err := b.c.Maps["quotas"].Lookup(uint32(1), &h); err != nil {
 		t.Fatal(err)
 	}
 	if h.Established != 0 {
@@ -193,14 +193,14 @@ func TestForgedHandshake(t *testing.T) {
 // that lives is established later.
 func TestOneWayEstablished(t *testing.T) {
 	b := floodBench(t)
-	b.put("holdings", uint32(1), heldValue{Established: floodCap})
+	b.put("quotas", uint32(1), quotaValue{Established: floodCap})
 	for range 3 {
 		b.pass(between(7, 17, 53, 0, false))
 	}
 	if _, v := b.entries(7, 53); v != nil {
 		t.Fatal("it was established without room")
 	}
-	b.put("holdings", uint32(1), heldValue{})
+	b.put("quotas", uint32(1), quotaValue{})
 	for range oneWayMany {
 		b.pass(between(7, 17, 53, 0, false))
 	}

@@ -140,7 +140,7 @@ func (r *reader) group(v *flowValue) uint32 {
 	if v.Group == 0 || path == 0 {
 		return 0
 	}
-	return path<<6 | uint32(v.Group&^(chosen|heard))
+	return path<<6 | uint32(v.Group&^(chosen|reopened))
 }
 
 func (v *flowValue) kind() uint8     { return v.Kind & kindMask }

@@ -39,7 +39,7 @@ func sweepNAT(ctx context.Context, nats *ebpf.Map, flows flowTables, now uint64)
 					aged = append(aged, k)
 				}
 			case unused > natSettles && !flows.have(reverseOf(&k)):
-				aged = append(aged, k, answersTo(&k, &v))
+				aged = append(aged, k, repliesTo(&k, &v))
 			}
 		}
 	}
@@ -62,8 +62,8 @@ func reverseOf(k *flowKey) flowKey {
 	return r
 }
 
-// answersTo is the key of the answers to what k is translated to.
-func answersTo(k *flowKey, v *natValue) flowKey {
+// repliesTo is the key of the replies to what k is translated to.
+func repliesTo(k *flowKey, v *natValue) flowKey {
 	r := reverseOf(k)
 	r.Dst, r.DPort = v.Addr, v.Port
 	if k.Proto == 1 || k.Proto == 58 { // the echo identifier stands in both

@@ -19,24 +19,24 @@ type portRange struct{ from, count uint32 }
 
 // Ports by which flows are translated, as many toward each remote end point. The kernel
 // gives none of them to its own sockets while it is asked to, and keeps some 3,600 of those
-// that it chooses from by default. The first third is lent to whoever needs more than the
+// that it chooses from by default. The first third is for whoever needs more than the
 // share of the rest that is his alone.
 var (
-	natRange = portRange{32768, 24576}
-	natLent  = portRange{32768, 8192}
+	natRange  = portRange{32768, 24576}
+	natShared = portRange{32768, 8192}
 )
 
 // natShare is the nth of so many tenants' own ports.
 func natShare(n, of int) portRange {
-	each := (natRange.count - natLent.count) / uint32(of)
-	return portRange{natLent.from + natLent.count + uint32(n)*each, each}
+	each := (natRange.count - natShared.count) / uint32(of)
+	return portRange{natShared.from + natShared.count + uint32(n)*each, each}
 }
 
 // shareOut gives each tenant its ports.
 func shareOut(limits map[uint32]tenantValue) {
 	slots := slices.DeleteFunc(slices.Sorted(maps.Keys(limits)), func(slot uint32) bool { return slot == 0 })
 	for n, slot := range append([]uint32{0}, slots...) {
-		own := natLent
+		own := natShared
 		if n > 0 {
 			own = natShare(n-1, len(slots))
 		}

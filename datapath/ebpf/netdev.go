@@ -37,7 +37,7 @@ type ability struct {
 	why      string
 }
 
-// ability judges an uplink's device. It runs in the driver's namespace.
+// ability is that of an uplink's device. It runs in the driver's namespace.
 func (d *Driver) ability(u *onpath.Uplink, dev device) ability {
 	switch {
 	case u.Fast == onpath.FastNever, u.Attach != onpath.AttachRouter && u.Attach != onpath.AttachArm:

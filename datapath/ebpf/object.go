@@ -56,6 +56,9 @@ func loadObject(spec *ebpf.CollectionSpec, o Options) (*ebpf.Collection, *succes
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, nil, fmt.Errorf("make folder for pinned maps: %w", err)
 	}
+	if err := renameMaps(dir); err != nil {
+		return nil, nil, err
+	}
 	keepSize(spec.Maps[flowsMap], filepath.Join(dir, flowsMap))
 	sizeTranslations(spec)
 	s, err := succeed(spec, dir)
@@ -141,8 +144,8 @@ func objectSpec(o Options) (*ebpf.CollectionSpec, error) {
 	if err := fitFast(spec); err != nil {
 		return nil, err
 	}
-	if tellAlways {
-		if err := setVariable(spec, "tell_always", 1); err != nil {
+	if refreshAlways {
+		if err := setVariable(spec, "refresh_always", 1); err != nil {
 			return nil, err
 		}
 	}
@@ -168,9 +171,9 @@ func fitFast(spec *ebpf.CollectionSpec) error {
 	return setVariable(spec, "several_buffers", 0)
 }
 
-// tellAlways is for tests: each packet tells its next hop of the flow, not one a
+// refreshAlways is for tests: each packet tells its next hop of the flow, not one a
 // second, so that what happens does not depend on the clock.
-var tellAlways bool
+var refreshAlways bool
 
 func setVariable(spec *ebpf.CollectionSpec, name string, value uint32) error {
 	v := spec.Variables[name]

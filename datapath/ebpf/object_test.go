@@ -36,7 +36,7 @@ func TestObject(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("rebuild: %v\n%s", err, out)
 	}
-	for name, committed := range map[string][]byte{"steer_bpfel.o": object, "functions_bpfel.o": dispatcherObject, "ending_bpfel.o": exitObject} {
+	for name, committed := range map[string][]byte{"steer_bpfel.o": object, "functions_bpfel.o": dispatcherObject, "exit_hook_bpfel.o": exitObject} {
 		fresh, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil {
 			t.Fatal(err)
@@ -57,8 +57,8 @@ func TestLayouts(t *testing.T) {
 		"flow_key": flowKey{}, "flow": flowValue{}, "nat": natValue{}, "vport": vportValue{}, "port": portValue{},
 		"own_key": ownKey{}, "addr_key": addrKey{}, "peer": peerValue{}, "peer_ref": peerRef{}, "rule": classifier.Rule{},
 		"table": tableValue{}, "member": memberValue{}, "group": groupValue{}, "path": pathValue{},
-		"uplink": uplinkValue{}, "uplink_counters": uplinkCounters{}, "fast": fastValue{}, "hop": hopValue{}, "hop_place": hopSlot{},
-		"nat_prefix": natPrefix{}, "node": nodeValue{}, "tenant": tenantValue{}, "held": heldValue{}, "rate": rateValue{}, "pace": paceValue{}, "tenant_counters": tenantCounters{},
+		"uplink": uplinkValue{}, "uplink_counters": uplinkCounters{}, "fast": fastValue{}, "hop": hopValue{}, "hop_slot": hopSlot{},
+		"nat_prefix": natPrefix{}, "node": nodeValue{}, "tenant": tenantValue{}, "quota": quotaValue{}, "rate": rateValue{}, "admission": admissionValue{}, "tenant_counters": tenantCounters{},
 		"function": functionValue{}, "function_counters": functionCounters{}, "weights_key": weightsKey{},
 		"vport_counters": vportCounters{}, "path_counters": pathCounters{}, "totals": totalCounters{},
 	} {
@@ -87,9 +87,9 @@ func compareLayout(t *testing.T, name string, c *btf.Struct, g reflect.Type) {
 	}
 }
 
-// TestRooms compares what the contract says there is room for with what there is. Place 0
+// TestCapacities compares what the contract says there is room for with what there is. Place 0
 // of arrays is none.
-func TestRooms(t *testing.T) {
+func TestCapacities(t *testing.T) {
 	spec, err := objectSpec(Options{})
 	if err != nil {
 		t.Fatal(err)

@@ -41,7 +41,7 @@ func (d *Driver) checkPeers(c *onpath.DatapathConfig, now *kernel) {
 	}
 }
 
-// direct judges one device. It runs in the driver's namespace.
+// direct checks one device. It runs in the driver's namespace.
 func (d *Driver) direct(dev device) bool {
 	return dev.kind == "veth" && dev.peerNS >= 0 && dev.up && !xdpBehind(dev) && egress(d.ns.nl, dev.index) == ""
 }

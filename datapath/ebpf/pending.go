@@ -165,13 +165,13 @@ type tenantLimits struct {
 	begins      uint64 // flows in a second
 }
 
-// pace is the time between two flows that may begin, and how far ahead of the clock
+// admission is the time between two flows that may begin, and how far ahead of the clock
 // some may: a tenth of a second's, and one at least.
-func (l tenantLimits) pace() (interval, burst uint64) {
+func (l tenantLimits) admission() (interval, burst uint64) {
 	if l.begins == 0 {
 		return 0, 0
 	}
-	interval = uint64(time.Second) << paceShift / l.begins
+	interval = uint64(time.Second) << admissionShift / l.begins
 	return interval, (max(1, l.begins/10) - 1) * interval
 }
 
@@ -187,7 +187,7 @@ func (d *Driver) putTenants(want map[uint32]tenantLimits) error {
 		if l.established != 0 {
 			v.Cap = min(v.Cap, l.established)
 		}
-		v.Interval, v.Burst = l.pace()
+		v.Interval, v.Burst = l.admission()
 		limits[slot] = v
 	}
 	shareOut(limits)
@@ -228,22 +228,22 @@ func (d *Driver) reclassifies(want *state) bool {
 	return false
 }
 
-// settle makes the pending flows at the edge established, within their tenants'
+// establishPending makes the pending flows at the edge established, within their tenants'
 // limits, when rules change: pending ones are found by the rules that they began
 // with. It is done before and after, for those that begin meanwhile.
-func (d *Driver) settle(want *state) error {
+func (d *Driver) establishPending(want *state) error {
 	if !want.reclassifies {
 		return nil
 	}
 	flows, r := d.coll.Maps[flowsMap], newReader(d.maps, nil)
 	capacity := map[uint32]uint64{} // of tenants, in entries
 	for slot := range d.pending.of {
-		var held heldValue
+		var used quotaValue
 		var limits tenantValue
-		if err := errors.Join(d.maps.holdings.Lookup(slot, &held), d.maps.tenants.Lookup(slot, &limits)); err != nil {
-			return fmt.Errorf("read what a tenant holds: %w", err)
+		if err := errors.Join(d.maps.quotas.Lookup(slot, &used), d.maps.tenants.Lookup(slot, &limits)); err != nil {
+			return fmt.Errorf("read what a tenant uses of its quota: %w", err)
 		}
-		capacity[slot] = limits.Cap - min(limits.Cap, held.Established)
+		capacity[slot] = limits.Cap - min(limits.Cap, used.Established)
 	}
 	came := map[uint32]uint64{}
 	for _, m := range d.pending.of {
@@ -266,19 +266,19 @@ func (d *Driver) settle(want *state) error {
 			return err
 		}
 	}
-	return d.hold(came)
+	return d.chargeQuotas(came)
 }
 
-// hold adds to what tenants hold.
-func (d *Driver) hold(more map[uint32]uint64) error {
+// chargeQuotas adds to what tenants use of their quotas.
+func (d *Driver) chargeQuotas(more map[uint32]uint64) error {
 	for slot, n := range more {
-		var held heldValue
-		if err := d.maps.holdings.Lookup(slot, &held); err != nil {
-			return fmt.Errorf("read what a tenant holds: %w", err)
+		var used quotaValue
+		if err := d.maps.quotas.Lookup(slot, &used); err != nil {
+			return fmt.Errorf("read what a tenant uses of its quota: %w", err)
 		}
-		held.Established += n
-		if err := d.maps.holdings.Put(slot, held); err != nil {
-			return fmt.Errorf("write what a tenant holds: %w", err)
+		used.Established += n
+		if err := d.maps.quotas.Put(slot, used); err != nil {
+			return fmt.Errorf("write what a tenant uses of its quota: %w", err)
 		}
 	}
 	return nil
@@ -291,8 +291,8 @@ func (d *Driver) giveUpTenants(want *state) error {
 		if _, ok := want.tenants[slot]; ok {
 			continue
 		}
-		errs = append(errs, d.pending.drop(slot), d.maps.tenants.Put(slot, tenantValue{}), d.maps.holdings.Put(slot, heldValue{}),
-			d.coll.Maps["paces"].Put(slot, paceValue{}), d.clearTenant(slot))
+		errs = append(errs, d.pending.drop(slot), d.maps.tenants.Put(slot, tenantValue{}), d.maps.quotas.Put(slot, quotaValue{}),
+			d.coll.Maps["admissions"].Put(slot, admissionValue{}), d.clearTenant(slot))
 		delete(d.slots.tenants.of, name)
 		delete(d.slots.tenants.used, slot)
 	}

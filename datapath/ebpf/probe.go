@@ -16,7 +16,7 @@ import (
 const (
 	probeHead   = 24 // bytes before the vports
 	probeVports = 32
-	probeAsk    = 1
+	probeQuery  = 1
 	probeReply  = 2
 )
 
@@ -87,7 +87,7 @@ func (c *conversation) Ask(q onpath.PeerQuestion) error {
 	b := make([]byte, probeHead+4*len(q.Vports))
 	b[0] = 0x08
 	put24(b[8:], q.Peer.Secret)
-	b[11], b[12] = probeAsk, byte(len(q.Vports))
+	b[11], b[12] = probeQuery, byte(len(q.Vports))
 	binary.BigEndian.PutUint64(b[16:], q.Number)
 	for i, v := range q.Vports {
 		put24(b[probeHead+4*i:], uint32(v))

@@ -188,7 +188,7 @@ func (d *Driver) putFast(all []*built, whole bool) error {
 		if b.xdp == nil {
 			continue
 		}
-		if err := d.coll.Maps["fast_banks"].Put(b.at, b.xdp); err != nil {
+		if err := d.coll.Maps["fast_shards"].Put(b.at, b.xdp); err != nil {
 			return fmt.Errorf("put a dispatcher in its place at XDP: %w", err)
 		}
 		if b.at != 0 || !whole {
@@ -205,7 +205,7 @@ func (d *Driver) putShard(b *built) error {
 	if b.kept {
 		return nil
 	}
-	if err := d.coll.Maps["banks"].Put(b.at, b.tc); err != nil {
+	if err := d.coll.Maps["shards"].Put(b.at, b.tc); err != nil {
 		return fmt.Errorf("put a dispatcher in its place: %w", err)
 	}
 	if b.at != 0 {
@@ -225,7 +225,7 @@ func (d *Driver) dropShards(lists map[uint32][]*linked) error {
 			continue
 		}
 		delete(d.shards, at)
-		for _, name := range []string{"banks", "fast_banks"} {
+		for _, name := range []string{"shards", "fast_shards"} {
 			if err := d.coll.Maps[name].Delete(at); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 				return fmt.Errorf("take a dispatcher out of its place: %w", err)
 			}

@@ -46,13 +46,13 @@ func (d *Driver) sparing(want *state, edge [3]byte) func([]forgotten) error {
 // setSpare changes how many flows of a tenant may begin in any case. The programs may
 // let some begin meanwhile: so few that they do not matter.
 func (d *Driver) setSpare(tenant uint32, change func(now int64) int64) error {
-	var p paceValue
-	paces := d.coll.Maps["paces"]
-	if err := paces.Lookup(tenant, &p); err != nil {
+	var p admissionValue
+	admissions := d.coll.Maps["admissions"]
+	if err := admissions.Lookup(tenant, &p); err != nil {
 		return fmt.Errorf("read how fast flows may begin: %w", err)
 	}
 	p.Spare = change(p.Spare)
-	if err := paces.Put(tenant, p); err != nil {
+	if err := admissions.Put(tenant, p); err != nil {
 		return fmt.Errorf("write how fast flows may begin: %w", err)
 	}
 	return nil

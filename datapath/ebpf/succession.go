@@ -35,7 +35,7 @@ const (
 
 // programMaps hold programs. The kernel empties such a map when its last pin is gone,
 // whatever programs still use it.
-var programMaps = []string{"stages", "fast_stages", "banks", "fast_banks"}
+var programMaps = []string{"stages", "fast_stages", "shards", "fast_shards"}
 
 // firstToTurn gets its name first: as long as it waits, all do.
 const firstToTurn = "stages"
@@ -43,8 +43,27 @@ const firstToTurn = "stages"
 // learnt maps are what packets left. The new programs share them with the old ones
 // where their layout is the same; all others are anew in every succession.
 var learnt = []string{
-	flowsMap, pendingMap, natsMap, "frags", "stations", "holdings", "paces", "hops", "hop_slots", "hops_taken",
+	flowsMap, pendingMap, natsMap, "frags", "stations", "quotas", "admissions", "hops", "hop_slots", "hops_taken",
 	"vport_stats", "path_stats", "function_stats", "tenant_stats", "total_stats", "uplink_stats", "watch_stats",
+}
+
+// renamedMaps are those that older versions pinned under other names.
+var renamedMaps = map[string]string{
+	"holdings": "quotas", "paces": "admissions", "banks": "shards", "fast_banks": "fast_shards",
+}
+
+// renameMaps gives the maps of an older version the names that they have now. One that
+// has an old name is younger than what has the new one: the older version ran last.
+func renameMaps(dir string) error {
+	for old, name := range renamedMaps {
+		for _, prefix := range []string{"", nextPrefix, pastPrefix} {
+			err := os.Rename(filepath.Join(dir, prefix+old), filepath.Join(dir, prefix+name))
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("give map %s of an older version the name %s: %w", old, name, err)
+			}
+		}
+	}
+	return nil
 }
 
 // goneMaps are those that older versions had, and this one has no use for.
@@ -53,7 +72,7 @@ var goneMaps = []string{"flows", "former", "lanes"}
 // unfilled maps begin empty: their contents are other maps or programs, belong to
 // one program, or are written anew as a whole.
 var unfilled = []string{
-	flowsMap, pendingMap, "stages", "fast_stages", "banks", "fast_banks", "scratch", "fast_runs", "frags", "watches", "watch_stats",
+	flowsMap, pendingMap, "stages", "fast_stages", "shards", "fast_shards", "scratch", "fast_runs", "frags", "watches", "watch_stats",
 	"table_ids", "tables", "rules", "forests",
 }
 

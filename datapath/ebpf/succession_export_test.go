@@ -18,7 +18,7 @@ import (
 // established flows, which need no tables.
 var emptyAtFormer = []string{
 	"scratch", "frags", "watches", "watch_stats", "table_ids", "tables", "rules", "forests", "captures", "buckets", "stages", "fast_stages", "banks",
-	"fast_banks", "fast_runs", pendingMap,
+	"fast_banks", "fast_runs", "hops", "hop_slots", "hops_taken", pendingMap,
 }
 
 // BecomeFormer closes the driver and leaves all as an older version would have,

@@ -260,8 +260,8 @@ func (d *Driver) recount(s *sweep) error {
 	}
 	d.counted = s.count
 	for slot := range d.pending.of {
-		h := heldValue{Flows: s.caused[slot], Established: s.entries[slot]}
-		if err := d.maps.holdings.Put(slot, h); err != nil {
+		h := quotaValue{Flows: s.caused[slot], Established: s.entries[slot]}
+		if err := d.maps.quotas.Put(slot, h); err != nil {
 			return fmt.Errorf("write what a tenant holds: %w", err)
 		}
 	}

@@ -73,14 +73,14 @@ func sweepsTranslations(t *testing.T, b *bench, flows flowTables, now uint64) {
 		k := benchKey("100.64.0.9", "10.9.0.2", sport, 80)
 		v := natValue{Addr: wide(netip.MustParseAddr("10.0.9.1")), Port: [2]byte{240, sport}, Seen: uint32(now/uint64(time.Second)) - 60}
 		b.put(natsMap, k, v)
-		b.put(natsMap, answersTo(&k, &v), natValue{Addr: k.Src, Port: k.SPort, In: 1, Seen: v.Seen})
+		b.put(natsMap, repliesTo(&k, &v), natValue{Addr: k.Src, Port: k.SPort, In: 1, Seen: v.Seen})
 		if stays {
 			b.put(flowsMap, reverseOf(&k), flowValue{Packets: 1})
 		}
 		if err := sweepNAT(t.Context(), nats, flows, now); err != nil {
 			t.Fatal(err)
 		}
-		for _, k := range []flowKey{k, answersTo(&k, &v)} {
+		for _, k := range []flowKey{k, repliesTo(&k, &v)} {
 			if got := nats.Lookup(k, &natValue{}) == nil; got != stays {
 				t.Errorf("after the sweep translation %d exists: %v, must be %v", sport, got, stays)
 			}
@@ -96,14 +96,14 @@ func TestTranslationsStay(t *testing.T) {
 	k := benchKey("100.64.0.9", "10.9.0.2", 1, 80)
 	v := natValue{Addr: wide(netip.MustParseAddr("10.0.9.1")), Port: [2]byte{240, 1}}
 	b.put(natsMap, k, v)
-	b.put(natsMap, answersTo(&k, &v), natValue{Addr: k.Src, Port: k.SPort, In: 1})
+	b.put(natsMap, repliesTo(&k, &v), natValue{Addr: k.Src, Port: k.SPort, In: 1})
 	full := false
 	for n := range nats.MaxEntries() {
 		k := benchKey("100.64.0.10", "10.9.0.2", byte(n), byte(n>>8))
 		k.Src[12], k.Src[13] = 1, byte(n>>16)
 		full = full || nats.Put(k, v) != nil
 	}
-	for _, k := range []flowKey{k, answersTo(&k, &v)} {
+	for _, k := range []flowKey{k, repliesTo(&k, &v)} {
 		if err := nats.Lookup(k, &natValue{}); err != nil {
 			t.Errorf("a translation is gone: %v", err)
 		}

@@ -9,8 +9,8 @@
  * with and without: free bits are chosen such that the sum which the device
  * would write is the one that stands there already.
  */
-#ifndef ONPATH_ANSWER_H
-#define ONPATH_ANSWER_H
+#ifndef ONPATH_REJECT_H
+#define ONPATH_REJECT_H
 
 #include "count.h"
 #include "edit.h"
@@ -87,7 +87,7 @@ static __always_inline int reflect(struct __sk_buff *skb, struct pkt *p)
 
 	if (p->is & IS_TAPPED)
 		return TC_ACT_SHOT;
-	if ((p->is & IS_EDGE) && p->asked) /* its frame's addresses are gone */
+	if ((p->is & IS_EDGE) && p->queried) /* its frame's addresses are gone */
 		return find_route(skb) ? TC_ACT_SHOT : leave_by_route(skb, p);
 	if (p->is & IS_EDGE) {
 		__builtin_memcpy(macs, p->macs + 6, 6);
@@ -110,7 +110,7 @@ static __always_inline int reflect(struct __sk_buff *skb, struct pkt *p)
 		struct node *n = this_node();
 
 		/* Where no edge is, from the vport that the packet came for: what comes from no
-		 * vport is a gateway's word to its partner. */
+		 * vport is a gateway's message to its HA peer. */
 		if (!n || encapsulate(skb, slot, n->edge ? n->edge : p->tunnel.tunnel_id, p->d.entry, 0))
 			return TC_ACT_SHOT;
 		return bpf_redirect(n->tunnel_ifindex, 0);
@@ -218,8 +218,8 @@ static __always_inline int icmp6(struct __sk_buff *skb, struct pkt *p, const str
 }
 
 /*
- * Answer the packet with an ICMP error (what: ERROR_…), and count it as dropped
- * for that reason. No answer: to ICMP other than echo, to later fragments (the
+ * Reply to the packet with an ICMP error (what: ERROR_…), and count it as dropped
+ * for that reason. No reply: to ICMP other than echo, to later fragments (the
  * first has one), above the rate, and where the node has no address. It quotes
  * the headers with their options and extensions, as far as there is room.
  */
@@ -272,7 +272,7 @@ struct tcp_reset {
 	__u16 window, check, urgent;
 };
 
-/* Answer a TCP packet with a RST (RFC 9293 §3.10.7.1); counted as dropped. */
+/* Reply to a TCP packet with a RST (RFC 9293 §3.10.7.1); counted as dropped. */
 __noinline int send_reset(struct __sk_buff *skb)
 {
 	struct { __be32 length, next; } pseudo;

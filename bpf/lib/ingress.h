@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /* First packets at an edge: what to do with one that has no decided flow entry. */
-#ifndef ONPATH_DECIDE_H
-#define ONPATH_DECIDE_H
+#ifndef ONPATH_INGRESS_H
+#define ONPATH_INGRESS_H
 
-#include "admit.h"
-#include "answer.h"
-#include "ask.h"
+#include "admission.h"
+#include "reject.h"
+#include "ha_query.h"
 #include "flow.h"
 #include "nat.h"
 
-/* Between clients, relays and servers of DHCP: both ports tell (RFC 2131, RFC 8415 §7.2). */
+/* Between clients, relays and servers of DHCP: by both ports (RFC 2131, RFC 8415 §7.2). */
 static __always_inline int is_dhcp(const struct flow_key *k, __u32 family)
 {
 	__u16 first = family == FAMILY_4 ? 67 : 546;
@@ -33,10 +33,10 @@ __noinline int pass_both(__u32 table, __u32 kind)
 	write_flow();
 	p->back.context = 0;
 	p->back_tenant = p->tenant;
-	p->settle = 0;
+	p->establish = 0;
 	reverse_key(&p->rkey, &p->key, n->edge);
-	answers_go(p, kind, 0, 0);
-	return write_answer(p, table, BACK_EDGE);
+	set_reply_target(p, kind, 0, 0);
+	return write_reply_entry(p, table, BACK_EDGE);
 }
 
 /* Follow an entry that was found. */
@@ -50,7 +50,7 @@ static __always_inline void follow(struct pkt *p, struct flow *e, int pending)
 		flow_promote();
 }
 
-/* pkt.d tells by which path the packet goes, so in whose pending table its flow may
+/* pkt.d says by which path the packet goes, so in whose pending table its flow may
  * stand. 1: it does, and pkt.d is what its entry says. */
 __noinline int follow_pending(void)
 {
@@ -100,11 +100,11 @@ __noinline int follow_at_edge(void)
 }
 
 /*
- * A connection that is older than a chain which cuts such. The end that speaks is reset by
- * an answer. The other one, which may only wait, as a client does in the middle of a
+ * A connection that is older than a chain which cuts such. The end that speaks gets a
+ * RST in reply. The other one, which may only wait, as a client does in the middle of a
  * download, gets the packet as a RST: its sequence number is the one expected there, unless
  * others are under way (RFC 9293 §3.5.3). A copy comes in here once more, and RSTs pass.
- * (Not of what the other gateway gave back: where that came in is not known any more.)
+ * (Not of what the HA peer returned: where that came in is not known any more.)
  */
 __noinline int cut(struct __sk_buff *skb)
 {
@@ -118,7 +118,7 @@ __noinline int cut(struct __sk_buff *skb)
 		return TC_ACT_OK;
 	count_in(skb, p, p->prev_slot, p->prev);
 	at = p->l4 + 12; /* the header's length and the flags */
-	if (!(p->is & (IS_HOST | IS_TAPPED)) && !p->asked && !bpf_skb_load_bytes(skb, at, &old, 2)) {
+	if (!(p->is & (IS_HOST | IS_TAPPED)) && !p->queried && !bpf_skb_load_bytes(skb, at, &old, 2)) {
 		new = old | bpf_htons(0x04);
 		if (!bpf_l4_csum_replace(skb, p->l4 + 16, old, new, 2) && !bpf_skb_store_bytes(skb, at, &new, 2, 0))
 			bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS);
@@ -129,7 +129,7 @@ __noinline int cut(struct __sk_buff *skb)
 /*
  * A packet comes in whose source no machine out there can have toward its destination:
  * this machine's own address, or one that must not leave its link (RFC 6890). Where a chain
- * selects it, it would pass by the chain, or leave an entry for answers of others; so it is
+ * selects it, it would pass by the chain, or leave an entry for replies of others; so it is
  * dropped. (What no chain selects is the kernel's. Over a bridge, and to a tap, the
  * machine's own traffic comes.)
  */
@@ -177,7 +177,7 @@ __noinline int refuse_tags(struct __sk_buff *skb)
 /*
  * An ICMP error about no flow that is known here. Whom a strict chain protects has it
  * only if its own addresses lie in no such chain: what it quotes is what its sender likes.
- * (Of a chain with direction forward, flows may be of the other one; the other gateway of
+ * (Of a chain with direction forward, flows may be of the other one; the HA peer of
  * a pair may know of the flow; and this machine's own errors are not to be missed.)
  */
 __noinline int unknown_error(struct __sk_buff *skb)
@@ -187,7 +187,7 @@ __noinline int unknown_error(struct __sk_buff *skb)
 	struct path *path;
 	__u32 slot;
 
-	if (!p || !n || !n->edge_table || n->gates[0] || (p->is & (IS_HOST | IS_TAPPED)))
+	if (!p || !n || !n->edge_table || n->gateways[0] || (p->is & (IS_HOST | IS_TAPPED)))
 		return TC_ACT_OK;
 	outer_address(skb, p, 0, p->end);
 	copy_addr(p->key.src, p->end);
@@ -211,7 +211,7 @@ __noinline int unknown_error(struct __sk_buff *skb)
 }
 
 /* A packet from outside without an established entry. */
-__noinline int decide_edge(struct __sk_buff *skb)
+__noinline int classify_ingress(struct __sk_buff *skb)
 {
 	struct pkt *p = packet();
 	struct node *n = this_node();
@@ -263,14 +263,14 @@ __noinline int decide_edge(struct __sk_buff *skb)
 			return drop(p, DROP_UNCLASSIFIED);
 		}
 	}
-	if ((p->is & IS_NOPORTS) || n->gates[0])
+	if ((p->is & IS_NOPORTS) || n->gateways[0])
 		reason = resolve(n->edge_table, 0);
 	else
 		reason = resolve_halting(p, n->edge_table);
 	if (reason == HALTED) {
 		if (follow_pending())
 			return GO_ON;
-		reason = begin_flows(NOBODY);
+		reason = admit_walk(NOBODY);
 	}
 	if (!p->d.matched) {
 		if (p->is & IS_ENCAP)
@@ -287,13 +287,13 @@ __noinline int decide_edge(struct __sk_buff *skb)
 		count_passed(p);
 		return TC_ACT_OK;
 	}
-	if (n->gates[0]) { /* what that one knows does not begin */
+	if (n->gateways[0]) { /* what that one knows does not begin */
 		if (follow_pending())
 			return GO_ON;
-		rc = ask_partner(skb, slot);
+		rc = query_ha_peer(skb, slot);
 		if (rc != GO_ON)
 			return rc;
-		if (!may_begin_all(p))
+		if (!admit_all(p))
 			reason = DROP_NEW_FLOWS;
 	}
 	if ((p->is & IS_TCP) && !(p->is & IS_SYN) && bpf_ktime_get_ns() < path->adopt_until) {
@@ -317,7 +317,7 @@ __noinline int decide_edge(struct __sk_buff *skb)
 	}
 	write_flow();
 	if ((p->is & (IS_ANYSYN | IS_SYN)) == IS_ANYSYN)
-		flow_promote(); /* the SYN's entry is asked, though this one is new */
+		flow_promote(); /* the SYN's entry expects the acknowledgement, though this one is new */
 	return GO_ON;
 }
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /* First packets out of an instance, or from another node for a function of this one. */
-#ifndef ONPATH_EMERGE_H
-#define ONPATH_EMERGE_H
+#ifndef ONPATH_EGRESS_H
+#define ONPATH_EGRESS_H
 
-#include "decide.h"
+#include "ingress.h"
 
 static __always_inline int leave_at(struct pkt *p, const struct node *n, __u32 entry)
 {
@@ -15,8 +15,8 @@ static __always_inline int leave_at(struct pkt *p, const struct node *n, __u32 e
 	p->d.entry = entry;
 	p->d.group = 0;
 	g = bpf_map_lookup_elem(&groups, &last);
-	if ((entry != n->edge || n->gates[0]) && last && g && has_functions(&p->d)) {
-		p->d.group = last; /* the last element: answers ask for it there */
+	if ((entry != n->edge || n->gateways[0]) && last && g && has_functions(&p->d)) {
+		p->d.group = last; /* the last element: replies name it there */
 		p->d.path = g->path;
 		p->d.path_slot = g->path_slot;
 	}
@@ -27,12 +27,12 @@ static __always_inline int leave_at(struct pkt *p, const struct node *n, __u32 e
 }
 
 /* Count an entry against the quota of the instance's tenant. */
-static __always_inline int within_quota(__u32 slot)
+static __always_inline int charge_quota(__u32 slot)
 {
 	struct tenant *t = bpf_map_lookup_elem(&tenants, &slot);
-	struct held *h = bpf_map_lookup_elem(&holdings, &slot);
+	struct quota *h = bpf_map_lookup_elem(&quotas, &slot);
 
-	if (!t || !h || (t->max && h->flows >= t->max) || !has_room(slot, 1))
+	if (!t || !h || (t->max && h->flows >= t->max) || !has_capacity(slot, 1))
 		return 0;
 	__sync_fetch_and_add(&h->flows, 1);
 	return 1;
@@ -49,7 +49,7 @@ static __always_inline int adopts(struct pkt *p, __u32 slot)
 }
 
 /* The first packet that comes out of an instance by the context it got in with. */
-static __always_inline int decide_pending(struct pkt *p, struct node *n, const struct flow *e)
+static __always_inline int classify_pending(struct pkt *p, struct node *n, const struct flow *e)
 {
 	__u32 group = e->context, path, path_slot, flags, known;
 	struct group *g;
@@ -70,7 +70,7 @@ static __always_inline int decide_pending(struct pkt *p, struct node *n, const s
 	else
 		reason = resolve_halting(p, g->then);
 	if (reason == HALTED)
-		reason = begin_flows(tenant_of_path(path_slot));
+		reason = admit_walk(tenant_of_path(path_slot));
 	if (p->d.path != path && adopts(p, p->d.path_slot)) {
 		count_passed(p); /* past the other tier's chain, which is younger than the connection */
 		p->d.path = path;
@@ -84,7 +84,7 @@ static __always_inline int decide_pending(struct pkt *p, struct node *n, const s
 	if (reason)
 		return reason;
 	if (p->d.kind == NEXT_VPORT && runs(p))
-		find_home(0);
+		find_owner(0);
 	if (p->d.kind == NEXT_EXIT && p->d.entry)
 		reason = leave_at(p, n, p->d.entry);
 	return reason;
@@ -104,10 +104,10 @@ static __always_inline void take_context(struct pkt *p)
 /*
  * The instance gives back a packet that it was given, though its entry is gone: with the
  * path by which the packet came, or evicted. The entry of the other direction, at the
- * instance's other side, is of the same flow: what one of them says tells the other, so
+ * instance's other side, is of the same flow: one of them determines the other, so
  * it is written as it was when the packet came in (learn_context). ANEW, or 0.
  */
-__noinline int recall(__u32 other)
+__noinline int restore_context(__u32 other)
 {
 	struct pkt *p = packet();
 	struct flow *mate;
@@ -137,7 +137,7 @@ __noinline int recall(__u32 other)
 }
 
 /* A packet from a local instance without a decided entry. */
-__noinline int decide_instance(struct __sk_buff *skb)
+__noinline int classify_egress(struct __sk_buff *skb)
 {
 	struct pkt *p = packet();
 	struct node *n = this_node();
@@ -159,7 +159,7 @@ __noinline int decide_instance(struct __sk_buff *skb)
 		return GO_ON;
 	}
 	if (e) {
-		reason = decide_pending(p, n, e);
+		reason = classify_pending(p, n, e);
 		if (reason)
 			return drop(p, reason);
 		if (!(p->is & (IS_ERROR | IS_NOPORTS))) {
@@ -190,9 +190,9 @@ __noinline int decide_instance(struct __sk_buff *skb)
 	if (emit && !(p->is & (IS_ERROR | IS_NOPORTS))) {
 		reason = resolve_halting(p, emit);
 		if (reason == HALTED) {
-			if (!may_begin(p, v->tenant))
+			if (!admit_flow(p, v->tenant))
 				return drop(p, DROP_NEW_FLOWS);
-			reason = begin_flows(v->tenant);
+			reason = admit_walk(v->tenant);
 		}
 		if (p->d.matched) {
 			if (reason)
@@ -201,7 +201,7 @@ __noinline int decide_instance(struct __sk_buff *skb)
 				reason = leave_at(p, n, p->d.entry);
 			if (reason)
 				return drop(p, reason);
-			if (!within_quota(v->tenant))
+			if (!charge_quota(v->tenant))
 				return drop(p, DROP_QUOTA);
 			p->d.flags |= FLOW_EMITTED;
 			take_context(p);
@@ -210,7 +210,7 @@ __noinline int decide_instance(struct __sk_buff *skb)
 		}
 	}
 	if (!own || !(v->flags & VPORT_ROUTES)) {
-		if (recall(v->other) == ANEW)
+		if (restore_context(v->other) == ANEW)
 			return ANEW;
 		/* a fragment whose first did not come is no forgery */
 		return drop(p, (p->is & (IS_ERROR | IS_NOPORTS)) == IS_NOPORTS ? DROP_UNCLASSIFIED
@@ -225,9 +225,9 @@ __noinline int decide_instance(struct __sk_buff *skb)
 		return drop(p, reason);
 	if (p->is & (IS_ERROR | IS_NOPORTS))
 		return GO_ON;
-	if (!may_begin(p, v->tenant))
+	if (!admit_flow(p, v->tenant))
 		return drop(p, DROP_NEW_FLOWS);
-	if (!within_quota(v->tenant))
+	if (!charge_quota(v->tenant))
 		return drop(p, DROP_QUOTA);
 	reason = write_flow();
 	return reason ? drop(p, reason) : GO_ON;
@@ -236,8 +236,8 @@ __noinline int decide_instance(struct __sk_buff *skb)
 /* A packet from another node for a function of this one, and then on: its entry
  * is keyed by the vport it comes from, which lies on the other node. Where it says
  * that it comes from one of this node, it has none: what stands there is for what
- * really comes out there, and no other node's to ask by or to write. */
-__noinline int decide_relay(void)
+ * really comes out there, and no other node may use or write it. */
+__noinline int classify_relayed(void)
 {
 	struct pkt *p = packet();
 	struct node *n = this_node();
@@ -252,41 +252,41 @@ __noinline int decide_relay(void)
 	ours = prev && prev->kind != VPORT_REMOTE;
 	if (!ours)
 		p->is |= IS_RELAYED;
-	p->asked_group = p->d.group;
+	p->requested_group = p->d.group;
 	slot = p->d.slot;
 	v = vport_of(&slot, p->d.next);
 	if (!v)
 		return drop(p, DROP_CLOSED);
 	p->tenant = v->tenant; /* what comes from another tier's element tells no path */
 	e = ours ? NULL : flow_find(&p->key, p->tenant);
-	if (e && outlived(e, p->d.path_slot))
-		turn_entry(e, NEXT_PENDING, 0, 0, 0);
+	if (e && path_replaced(e, p->d.path_slot))
+		retarget(e, NEXT_PENDING, 0, 0, 0);
 	if (e && entry_kind(e) != NEXT_PENDING) {
-		move_gate(e, p->d.entry);
+		move_gateway(e, p->d.entry);
 		follow(p, e, 1);
 		return GO_ON;
 	}
-	if (!p->asked_group)
+	if (!p->requested_group)
 		return drop(p, DROP_NO_TABLE);
 	entry = p->d.entry;
 	e = NULL;
-	if (n->edge && other_gate(n, p->prev) == n->edge) { /* this edge may know more than the rules */
+	if (n->edge && other_gateway(n, p->prev) == n->edge) { /* this edge may know more than the rules */
 		p->key.scope = n->edge;
 		e = entry_at_edge(p, n);
 		p->key.scope = p->prev;
 		p->tenant = v->tenant;
-		if (e && vport_at_place(e->functions[0]) != v->id)
+		if (e && vport_of_function(e->functions[0]) != v->id)
 			e = NULL;
 	}
 	p->d.entry = entry;
 	p->d.context = 0;
-	p->start_group = p->asked_group;
+	p->start_group = p->requested_group;
 	reason = resolve(0, 0);
 	if (e) {
 		reason = 0;
 		if (*(__u64 *)p->d.functions != *(__u64 *)e->functions)
 			p->last_function = 0; /* not the last one of these */
-		if (go_by(&p->d, e, n)) {
+		if (follow_entry(&p->d, e, n)) {
 			p->d.kind = NEXT_EXIT;
 			p->d.entry = entry;
 		}

@@ -1,48 +1,49 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * A gateway of a pair asks the other one. What that tells of a flow (lib/pair.h) goes
- * another way than the flow's packets, and may come after their answers, or be lost.
- * Where answers would then be led otherwise, past elements even, for as long as their
- * flow lives, the packet itself is sent to the other gateway, which tells what it knows
- * and gives the packet back. It is asked once for a flow, before anything is decided.
+ * A gateway of an HA pair queries the other one. What that synchronizes of a flow
+ * (lib/ha_sync.h) goes
+ * another way than the flow's packets, and may come after their replies, or be lost.
+ * Where replies would then be led otherwise, past elements even, for as long as their
+ * flow lives, the packet itself is sent to the HA peer, which sends what it knows
+ * and returns the packet. One query is made for a flow, before anything is decided.
  *
- * The rules alone lead answers otherwise
+ * The rules alone lead replies otherwise
  *
- *   by chains of both tiers: they meet the tenant's first, if they are answers;
+ *   by chains of both tiers: they meet the tenant's first, if they are replies;
  *   of TCP, while a chain is young: it passes by what seems older than the chain.
  *
- * What begins a flow for sure, a SYN, asks nothing.
+ * What begins a flow for sure, a SYN, makes no query.
  */
-#ifndef ONPATH_ASK_H
-#define ONPATH_ASK_H
+#ifndef ONPATH_HA_QUERY_H
+#define ONPATH_HA_QUERY_H
 
-#include "answer.h"
-#include "pair.h"
+#include "reject.h"
+#include "ha_sync.h"
 
-/* In the place of the entry vport, as what is told. */
-#define ASKED_FOR  0xffffff
-#define GIVEN_BACK 0xfffffe
+/* Instead of the entry vport. */
+#define HA_QUERY  0xffffff
+#define HA_RETURNED 0xfffffe
 
 /* Does a rule of the table take the packet? */
-static __always_inline int takes(struct pkt *p, __u32 table)
+static __always_inline int table_matches(struct pkt *p, __u32 table)
 {
 	return classify(table, 0) && p->hit;
 }
 
-/* May the other gateway know what the rules do not tell of a packet, whose path that
+/* May the HA peer know what the rules do not say of a packet, whose path that
  * is? */
-static __always_inline int asks(struct pkt *p, const struct node *n, const struct path *path)
+static __always_inline int must_query(struct pkt *p, const struct node *n, const struct path *path)
 {
-	if (!n->gates[0] || p->asked || p->tags || p->ttl <= 1 ||
+	if (!n->gateways[0] || p->queried || p->tags || p->ttl <= 1 ||
 	    (p->is & (IS_SYN | IS_ERROR | IS_NOPORTS | IS_HOST | IS_TAPPED | IS_BRIDGED)))
 		return 0;
 	if ((p->is & IS_TCP) && bpf_ktime_get_ns() < path->adopt_until)
 		return 1;
-	return n->edge_table != LAST_CLASSIFIER && takes(p, n->edge_table) && takes(p, LAST_CLASSIFIER);
+	return n->edge_table != LAST_CLASSIFIER && table_matches(p, n->edge_table) && table_matches(p, LAST_CLASSIFIER);
 }
 
-/* Send the packet to the other gateway, as a word to it. GO_ON: it cannot be asked. */
-__noinline int send_to_partner(struct __sk_buff *skb, __u32 word)
+/* Send the packet to the HA peer, as a query or the return of one. GO_ON: it cannot be sent there. */
+__noinline int send_to_ha_peer(struct __sk_buff *skb, __u32 word)
 {
 	struct pkt *p = packet();
 	struct node *n = this_node();
@@ -51,7 +52,7 @@ __noinline int send_to_partner(struct __sk_buff *skb, __u32 word)
 
 	if (!p || !n || skb->vlan_present)
 		return GO_ON;
-	v = vport_of(&slot, other_gate(n, n->edge));
+	v = vport_of(&slot, other_gateway(n, n->edge));
 	if (!v || v->kind != VPORT_REMOTE || v->state == STATE_CLOSED)
 		return GO_ON;
 	if (encapsulate(skb, slot, 0, word, 0)) {
@@ -61,20 +62,20 @@ __noinline int send_to_partner(struct __sk_buff *skb, __u32 word)
 	return bpf_redirect(n->tunnel_ifindex, 0);
 }
 
-/* Ask for a packet that the path would take: a verdict, or GO_ON. */
-__noinline int ask_partner(struct __sk_buff *skb, __u32 slot)
+/* Query for a packet that the path would take: a verdict, or GO_ON. */
+__noinline int query_ha_peer(struct __sk_buff *skb, __u32 slot)
 {
 	struct path *path = bpf_map_lookup_elem(&paths, &slot);
 	struct pkt *p = packet();
 	struct node *n = this_node();
 
-	if (!p || !n || !path || !asks(p, n, path))
+	if (!p || !n || !path || !must_query(p, n, path))
 		return GO_ON;
 	if (path->mtu && p->segment > path->mtu) { /* nor would it go on */
 		count_in(skb, p, p->prev_slot, p->prev);
 		return send_error(skb, ERROR_BIG, path->mtu);
 	}
-	return send_to_partner(skb, ASKED_FOR);
+	return send_to_ha_peer(skb, HA_QUERY);
 }
 
 /* The entry of pkt.key at this edge, which is its scope; pkt.tenant is whose it is. */
@@ -92,8 +93,8 @@ static __always_inline struct flow *entry_at_edge(struct pkt *p, const struct no
 	return flow_pending(&p->key, p->tenant);
 }
 
-/* The other gateway asks for the packet. */
-__noinline int answer_partner(struct __sk_buff *skb)
+/* The HA peer queries for the packet. */
+__noinline int serve_query(struct __sk_buff *skb)
 {
 	struct pkt *p = packet();
 	struct node *n = this_node();
@@ -103,16 +104,16 @@ __noinline int answer_partner(struct __sk_buff *skb)
 		return TC_ACT_SHOT;
 	p->key.scope = n->edge;
 	if (!(p->is & (IS_ERROR | IS_NOPORTS)) && entry_at_edge(p, n))
-		tell_partner(skb, TELL_THESE);
-	rc = send_to_partner(skb, GIVEN_BACK);
+		sync_ha_peer(skb, SYNC_FLOW);
+	rc = send_to_ha_peer(skb, HA_RETURNED);
 	return rc == GO_ON ? TC_ACT_SHOT : rc;
 }
 
 /* The packet is back: as if it came in just now. */
-static __always_inline void take_back(struct pkt *p, const struct node *n)
+static __always_inline void resume_returned(struct pkt *p, const struct node *n)
 {
 	p->is = (p->is & ~IS_REMOTE) | IS_EDGE;
-	p->asked = 1;
+	p->queried = 1;
 	p->prev = n->edge;
 	p->prev_slot = n->edge_slot;
 	p->key.scope = n->edge;

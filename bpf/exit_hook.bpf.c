@@ -2,8 +2,8 @@
 /*
  * Closes an instance's vports at the moment its program ends, in the context of
  * the last of its threads that does, or of who kills it. An agent that has to be
- * told, wake up and write a map is too late by all that on a busy machine, and
- * packets are lost as long. The agent hears of it as well, and does everything
+ * notified, wake up and write a map is too late by all that on a busy machine, and
+ * packets are lost as long. The agent is notified as well, and does everything
  * else.
  */
 #include "lib/vports.h"
@@ -27,8 +27,8 @@ struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, int);
-	__type(value, struct ending);
-} endings SEC(".maps");
+	__type(value, struct exit_hook);
+} exit_hooks SEC(".maps");
 
 static __always_inline void close_vport(__u32 id)
 {
@@ -44,7 +44,7 @@ static __always_inline void close_vport(__u32 id)
 
 static __always_inline void close_of(struct task_struct *task)
 {
-	struct ending *e = bpf_task_storage_get(&endings, task->group_leader, 0, 0);
+	struct exit_hook *e = bpf_task_storage_get(&exit_hooks, task->group_leader, 0, 0);
 
 	if (!e)
 		return;
@@ -55,7 +55,7 @@ static __always_inline void close_of(struct task_struct *task)
 }
 
 SEC("tp_btf/sched_process_exit")
-int onpath_ending(__u64 *ctx)
+int onpath_exit(__u64 *ctx)
 {
 	struct task_struct *task = (struct task_struct *)ctx[0];
 

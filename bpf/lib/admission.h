@@ -12,8 +12,8 @@
  * addition each can begin one too many, which is made good by the next. To refuse is
  * to read.
  */
-#ifndef ONPATH_ADMIT_H
-#define ONPATH_ADMIT_H
+#ifndef ONPATH_ADMISSION_H
+#define ONPATH_ADMISSION_H
 
 #include "group.h"
 
@@ -27,29 +27,29 @@ static __always_inline void count_refused(__u32 tenant, __u32 packets)
 
 /* May the tenant begin a flow with this packet? Then it has. A flow whose entry led
  * nowhere does not begin: it goes on. */
-static __always_inline int may_begin(const struct pkt *p, __u32 tenant)
+static __always_inline int admit_flow(const struct pkt *p, __u32 tenant)
 {
 	struct tenant *t = bpf_map_lookup_elem(&tenants, &tenant);
-	struct pace *pace = bpf_map_lookup_elem(&paces, &tenant);
+	struct admission *admission = bpf_map_lookup_elem(&admissions, &tenant);
 	__u64 now, due;
 
-	if (!t || !pace || !t->interval || p->anew)
+	if (!t || !admission || !t->interval || p->anew)
 		return 1;
 	/* Not the coarse clock: each of its ticks would let hundreds begin at once, for
-	 * whom instances have no room in their queues. */
-	now = bpf_ktime_get_ns() << PACE_SHIFT;
-	due = *(volatile __u64 *)&pace->due;
+	 * whom instances have no capacity in their queues. */
+	now = bpf_ktime_get_ns() << ADMISSION_SHIFT;
+	due = *(volatile __u64 *)&admission->due;
 	if (due > now + t->burst) {
-		if (*(volatile __s64 *)&pace->spare > 0) {
-			__sync_fetch_and_add(&pace->spare, -1);
+		if (*(volatile __s64 *)&admission->spare > 0) {
+			__sync_fetch_and_add(&admission->spare, -1);
 			return 1;
 		}
 		count_refused(tenant, p->packets);
 		return 0;
 	}
 	if (due < now) /* what was not begun in time is not made up for */
-		__sync_val_compare_and_swap(&pace->due, due, now);
-	__sync_fetch_and_add(&pace->due, t->interval);
+		__sync_val_compare_and_swap(&admission->due, due, now);
+	__sync_fetch_and_add(&admission->due, t->interval);
 	return 1;
 }
 
@@ -61,27 +61,27 @@ static __always_inline int older_than(const struct pkt *p, const struct path *pa
 }
 
 /* The same of the tenants of all chains that a walk has found to take the packet up. */
-static __always_inline int may_begin_all(const struct pkt *p)
+static __always_inline int admit_all(const struct pkt *p)
 {
-	__u32 slot = p->d.first_path, last = p->d.path_slot, asked = NOBODY;
+	__u32 slot = p->d.first_path, last = p->d.path_slot, admitted = NOBODY;
 	struct path *path = bpf_map_lookup_elem(&paths, &slot);
 
 	if (slot && path && !older_than(p, path)) {
-		asked = path->tenant;
-		if (!may_begin(p, asked))
+		admitted = path->tenant;
+		if (!admit_flow(p, admitted))
 			return 0;
 	}
 	path = bpf_map_lookup_elem(&paths, &last);
-	return !last || last == slot || !path || path->tenant == asked || older_than(p, path) ||
-	       may_begin(p, path->tenant);
+	return !last || last == slot || !path || path->tenant == admitted || older_than(p, path) ||
+	       admit_flow(p, path->tenant);
 }
 
 /*
  * A walk has halted at a rule that begins a chain. It goes on if the chain's tenant may
- * begin a flow; likewise where the operator's chain leads into a tenant's. asked: a
- * tenant that need not be asked. Returns as resolve.
+ * begin a flow; likewise where the operator's chain leads into a tenant's. admitted: a
+ * tenant whose limit is not looked at. Returns as resolve.
  */
-__noinline int begin_flows(__u32 asked)
+__noinline int admit_walk(__u32 admitted)
 {
 	struct pkt *p = packet();
 	int rc = DROP_NO_TABLE;
@@ -93,9 +93,9 @@ __noinline int begin_flows(__u32 asked)
 	for (i = 0; i < MAX_TIERS; i++) {
 		slot = p->d.path_slot;
 		path = bpf_map_lookup_elem(&paths, &slot);
-		if (path && path->tenant != asked && !older_than(p, path)) {
-			asked = path->tenant;
-			if (!may_begin(p, asked))
+		if (path && path->tenant != admitted && !older_than(p, path)) {
+			admitted = path->tenant;
+			if (!admit_flow(p, admitted))
 				return DROP_NEW_FLOWS;
 		}
 		p->halt = i + 1 < MAX_TIERS;
