@@ -46,7 +46,7 @@ func poolBenchmark() Benchmark {
 		Targets: []Target{
 			{Text: "decision, 99 of 100 ≤ 1 ms", Case: poolDecision, Contestant: "onpath", Metric: metricP99, Max: 0.001},
 			{Text: "with its transaction, at 500/s, 99 of 100 ≤ 5 ms", Case: poolCommit, Contestant: "onpath", Metric: metricP99, Max: 0.005,
-				Why: "One decision after the other waits until the store's log is on the disk, 1 to 3 ms: where that allows fewer than 500 in a second, requests queue up. Less takes several decisions in one transaction."},
+				Why: "Decisions that are taken while the one before is written share the next transaction. A request waits for two writes of the store's log at most, each 1 to 3 ms here."},
 			{Text: "10,000 reservations on a node cost ≤ 3 × 100", Case: poolFull, Contestant: "onpath", Metric: metricPlaces, Max: 3,
 				Why: "A decision reads the blocks of 20 nodes at one time of the year: with 100 reservations they are in the processor's cache, with 10,000 they are not."},
 		},

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/onpath/onpath"
@@ -58,6 +59,11 @@ func (b *Book) Add(at time.Time, p onpath.Posting) error {
 	p.Number = b.Account.Postings
 	b.added = append(b.added, p)
 	return nil
+}
+
+// Join is b with what was added to next, which began as b is.
+func (b *Book) Join(next *Book) *Book {
+	return &Book{Account: next.Account, Version: b.Version, added: append(slices.Clip(b.added), next.added...)}
 }
 
 // Added are the postings since the account was read.

@@ -15,7 +15,7 @@ func (p *Pool) Account(ctx context.Context, tenant string) (onpath.Account, erro
 	list, err := p.readPrices(ctx)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	a := p.book(tenant).Account
+	a := p.account(tenant)
 	if list.spec != nil {
 		a.Currency = list.spec.Currency
 	}
@@ -38,7 +38,7 @@ func (p *Pool) Credit(ctx context.Context, tenant string, amount onpath.Money, c
 	if err := b.Add(p.clock(), onpath.Posting{Kind: onpath.PostingCredit, Amount: amount, Cause: cause}); err != nil {
 		return onpath.Account{}, err
 	}
-	return b.Account, p.commit(ctx, nil, map[string]*ledger.Book{tenant: b})
+	return b.Account, p.commit(ctx, joining{books: map[string]*ledger.Book{tenant: b}})
 }
 
 // Postings are a tenant's, in order.

@@ -16,7 +16,7 @@ import (
 )
 
 // errNoConfirm is why a decision is taken again: a node did not confirm.
-var errNoConfirm = errors.New("a node does not confirm")
+var errNoConfirm = onpath.Errorf(onpath.CodeUnavailable, "no node confirms what the calendar says it has")
 
 // decision is one reservation's next state, held in the calendar until it is written or
 // let go.
@@ -44,61 +44,88 @@ func (p *Pool) Apply(ctx context.Context, puts []*onpath.Reservation, cancels []
 	if err != nil {
 		return nil, err
 	}
-	for range 1 + len(p.nodes) {
+	for begin := time.Now(); ; {
 		quotes, err := p.tryApply(ctx, prices, puts, cancels, dryRun)
-		if !errors.Is(err, errNoConfirm) {
+		if !errors.Is(err, errNoConfirm) && !errors.Is(err, errAgain) || time.Since(begin) > tryTimeout {
 			return quotes, err
 		}
 	}
-	return nil, onpath.Errorf(onpath.CodeUnavailable, "no node confirms what the calendar says it has")
 }
 
+// tryTimeout is how long decisions are taken again at most.
+const tryTimeout = 10 * time.Second
+
 func (p *Pool) tryApply(ctx context.Context, prices prices, puts []*onpath.Reservation, cancels []onpath.Key,
-	dryRun bool) (quotes []onpath.Quote, err error) {
+	dryRun bool) ([]onpath.Quote, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.awaitKeys(ctx, append(keysOf(puts), cancels...)...)
 	if p.broken {
 		return nil, onpath.Errorf(onpath.CodeUnavailable, "the server is still reading its reservations")
 	}
 	p.takeUp()
-	p.prices = prices
-	var held []*decision
-	defer func() {
-		if err != nil || dryRun {
-			p.letGo(held)
-		}
-	}()
-	for _, k := range cancels {
-		d, err := p.cancel(k)
-		if err != nil {
-			return nil, err
-		}
-		held = append(held, d)
-	}
-	for _, r := range puts {
-		d, err := p.decide(r)
-		if err != nil {
-			return nil, err
-		}
-		held = append(held, d)
+	p.setPrices(prices)
+	held, err := p.decideAll(puts, cancels)
+	if err != nil {
+		return nil, err
 	}
 	if err := p.confirm(ctx, held); err != nil {
 		return nil, err
 	}
-	books := map[string]*ledger.Book{}
-	for _, d := range held {
-		if err := p.charge(books, d); err != nil {
-			return nil, about(d.key, err)
-		}
-		quotes = append(quotes, d.quote)
-	}
-	if dryRun {
-		return quotes, nil
+	quotes, books, err := p.chargeAll(held)
+	if err != nil || dryRun {
+		p.letGo(held)
+		return quotes, err
 	}
 	for i, d := range held {
 		quotes[i].State = d.obj.Status.State
 	}
-	return quotes, p.commit(ctx, held, books)
+	if err := p.commit(ctx, joining{held: held, books: books}); err != nil {
+		return nil, err
+	}
+	return quotes, nil
+}
+
+func keysOf(list []*onpath.Reservation) (out []onpath.Key) {
+	for _, r := range list {
+		out = append(out, onpath.KeyOf(r))
+	}
+	return out
+}
+
+// decideAll decides one after the other, and holds all or nothing.
+func (p *Pool) decideAll(puts []*onpath.Reservation, cancels []onpath.Key) (held []*decision, err error) {
+	take := func(d *decision, err error) error {
+		if err != nil {
+			p.letGo(held)
+			return err
+		}
+		held = append(held, d)
+		return nil
+	}
+	for _, k := range cancels {
+		if err := take(p.cancel(k)); err != nil {
+			return nil, err
+		}
+	}
+	for _, r := range puts {
+		if err := take(p.decide(r)); err != nil {
+			return nil, err
+		}
+	}
+	return held, nil
+}
+
+// chargeAll has the tenants' accounts pay.
+func (p *Pool) chargeAll(held []*decision) (quotes []onpath.Quote, books map[string]*ledger.Book, err error) {
+	books = map[string]*ledger.Book{}
+	for _, d := range held {
+		if err := p.charge(books, d); err != nil {
+			return nil, nil, about(d.key, err)
+		}
+		quotes = append(quotes, d.quote)
+	}
+	return quotes, books, nil
 }
 
 func about(k onpath.Key, err error) error {
@@ -112,7 +139,8 @@ func about(k onpath.Key, err error) error {
 }
 
 // confirm asks the nodes that promise more than before, without the lock: nobody else can
-// sell what is held. A node that does not confirm is not asked again for a while.
+// sell what is held. A node that does not confirm is not asked again for a while, and the
+// decisions are let go.
 func (p *Pool) confirm(ctx context.Context, held []*decision) error {
 	asks := map[string]onpath.PromiseRequest{}
 	for _, d := range held {
@@ -131,6 +159,7 @@ func (p *Pool) confirm(ctx context.Context, held []*decision) error {
 		node string
 		err  error
 	}
+	loads := p.loads
 	p.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
 	answers := make(chan answer, len(asks))
@@ -152,15 +181,22 @@ func (p *Pool) confirm(ctx context.Context, held []*decision) error {
 			p.setNode(n)
 		}
 	}
-	if len(refused) > 0 || p.broken || slices.ContainsFunc(held, p.overtaken) {
+	switch {
+	case p.loads != loads: // nothing is held any more
+		return errAgain
+	case len(refused) > 0:
+		p.letGo(held)
 		return errNoConfirm
+	case p.broken || slices.ContainsFunc(held, p.overtaken):
+		p.letGo(held)
+		return errAgain
 	}
 	return nil
 }
 
 // overtaken reports whether somebody else changed what d is a change of.
 func (p *Pool) overtaken(d *decision) bool {
-	return p.entries[d.key] != d.old || slices.ContainsFunc(d.moved, p.overtaken)
+	return p.entries[d.key] != d.old || p.pending[d.key] != nil || slices.ContainsFunc(d.moved, p.overtaken)
 }
 
 // confirmTimeout bounds how long a node may take to confirm.

@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"cmp"
 	"container/heap"
 	"context"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"github.com/onpath/onpath/control/ledger"
 	"github.com/onpath/onpath/plan"
 	"github.com/onpath/onpath/plan/calendar"
+	"github.com/onpath/onpath/store"
 )
 
 // agenda orders reservations by when something of them is due next.
@@ -63,20 +65,34 @@ func (p *Pool) plan(e *entry) {
 	}
 }
 
-// show has the planner see a reservation, or not any more.
+// show has the planner see a reservation, or not any more, once it is published.
 func (p *Pool) show(k onpath.Key, r *onpath.Reservation, soon bool) {
-	p.view.Lock()
-	defer p.view.Unlock()
-	old := p.view.running[k]
+	running := p.shown
+	if running == nil {
+		running = p.Running()
+	}
+	old := running[k]
 	if soon == (old != nil) && (!soon || old.Reservation == r) {
 		return
 	}
-	next := maps.Clone(p.view.running)
-	delete(next, k)
-	if soon {
-		next[k] = &plan.Reserved{Reservation: r}
+	if p.shown == nil {
+		p.shown = maps.Clone(running)
 	}
-	p.view.running = next
+	delete(p.shown, k)
+	if soon {
+		p.shown[k] = &plan.Reserved{Reservation: r}
+	}
+}
+
+// publish has the planner see what was to be shown.
+func (p *Pool) publish() {
+	if p.shown != nil {
+		p.view.Lock()
+		p.view.running = p.shown
+		p.view.Unlock()
+	}
+	p.shown = nil
+	p.o.Changed()
 }
 
 // nextDue is when something of a live reservation is to be done, after now or at last.
@@ -106,9 +122,6 @@ func nextDue(st *onpath.ReservationStatus, now time.Time) (due time.Time) {
 	return due
 }
 
-// run has the planner look at what runs.
-func (p *Pool) run() { p.o.Changed() }
-
 // Run does what is due until ctx ends.
 func (p *Pool) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
@@ -129,6 +142,7 @@ const look = time.Second
 
 // Tick does what is due by now, and says how long nothing will be.
 func (p *Pool) Tick(ctx context.Context) time.Duration {
+	ctx = store.FollowUp(ctx)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.takeUp()
@@ -142,18 +156,75 @@ func (p *Pool) Tick(ctx context.Context) time.Duration {
 		}
 	}
 	p.leaveGone(ctx)
+	p.finish(ctx)
 	p.finishMoves(ctx)
-	for len(p.agenda) > 0 && !p.broken {
-		e, now := p.agenda[0], p.clock()
-		if e.due.After(now) {
-			return min(e.due.Sub(now), look)
+	for !p.broken {
+		now := p.clock()
+		due := p.agenda.due(now)
+		if len(due) == 0 {
+			break
 		}
-		if err := p.do(ctx, e, now); err != nil {
-			p.log.Error("what is due of a reservation cannot be done; it is tried on", "reservation", onpath.KeyOf(e.obj), "err", err)
+		if !p.doAll(ctx, due, now) {
 			return look
 		}
 	}
-	return look
+	if len(p.agenda) == 0 || p.broken {
+		return look
+	}
+	return min(p.agenda[0].due.Sub(p.clock()), look)
+}
+
+// doAll is one step of what is due of some reservations, in as few transactions as may be.
+// It is false if something has to be tried again.
+func (p *Pool) doAll(ctx context.Context, due []*entry, now time.Time) bool {
+	if slices.ContainsFunc(due, paysHourly) {
+		p.mu.Unlock()
+		list, err := p.readPrices(ctx)
+		p.mu.Lock()
+		if err != nil {
+			p.log.Error("the price list cannot be read; it is tried on", "err", err)
+			return false
+		}
+		p.setPrices(list)
+	}
+	done := true
+	for _, e := range due {
+		k := onpath.KeyOf(e.obj)
+		p.awaitKeys(ctx, k)
+		if p.broken {
+			break
+		}
+		if p.entries[k] != e {
+			continue // changed meanwhile
+		}
+		if err := p.do(ctx, e, now); err != nil {
+			p.log.Error("what is due of a reservation cannot be done; it is tried on", "reservation", k, "err", err)
+			done = false
+		}
+	}
+	return p.finish(ctx) && done
+}
+
+func paysHourly(e *entry) bool { return e.obj.Status.End().IsZero() }
+
+// dueAtOnce bounds how long one step keeps others waiting.
+const dueAtOnce = 500
+
+// due are entries of which something is due, the earliest first.
+func (a agenda) due(now time.Time) []*entry {
+	var out []*entry
+	at := []int{0}
+	for len(at) > 0 && len(out) < dueAtOnce { // nothing below one that is not due is
+		i := at[0]
+		if at = at[1:]; i < len(a) && !a[i].due.After(now) {
+			out = append(out, a[i])
+			at = append(at, 2*i+1, 2*i+2)
+		}
+	}
+	slices.SortFunc(out, func(x, y *entry) int {
+		return cmp.Or(x.due.Compare(y.due), cmp.Compare(onpath.KeyOf(x.obj).String(), onpath.KeyOf(y.obj).String()))
+	})
+	return out
 }
 
 // do is one step of what is due of a reservation.
@@ -181,7 +252,7 @@ func (p *Pool) do(ctx context.Context, e *entry, now time.Time) error {
 		}
 		if !left { // it only begins soon
 			p.plan(e)
-			p.run()
+			p.publish()
 			return nil
 		}
 	}
@@ -189,16 +260,35 @@ func (p *Pool) do(ctx context.Context, e *entry, now time.Time) error {
 	return p.settleUp(ctx, d, nil)
 }
 
-// settleUp writes one decision that is held.
+// settling is a decision that is being written.
+type settling struct {
+	d *decision
+	g *group
+}
+
+// settleUp has one decision that is held written; finish waits for it.
 func (p *Pool) settleUp(ctx context.Context, d *decision, books map[string]*ledger.Book) error {
-	err := p.commit(ctx, []*decision{d}, books)
-	if err != nil {
-		p.letGo([]*decision{d})
-		return err
+	g, err := p.join(ctx, joining{held: []*decision{d}, books: books})
+	if err == nil {
+		p.settled = append(p.settled, settling{d, g})
 	}
-	p.o.Tell(d.key, reasonOf(d.obj.Status.State), fmt.Sprintf("%s: %s", d.obj.Status.State, d.obj.Status.Reason),
-		d.obj.Status.State == onpath.ReservationFailed)
-	return nil
+	return err
+}
+
+// finish waits until what was settled is written. It is false if something was not.
+func (p *Pool) finish(ctx context.Context) bool {
+	list, all := p.settled, true
+	p.settled = nil
+	for _, x := range list {
+		if err := p.await(ctx, x.g); err != nil {
+			p.log.Error("what is decided on a reservation cannot be written; it is tried on", "reservation", x.d.key, "err", err)
+			all = false
+			continue
+		}
+		st := &x.d.obj.Status
+		p.o.Tell(x.d.key, reasonOf(st.State), fmt.Sprintf("%s: %s", st.State, st.Reason), st.State == onpath.ReservationFailed)
+	}
+	return all
 }
 
 func reasonOf(s onpath.ReservationState) string {
@@ -215,11 +305,6 @@ func reasonOf(s onpath.ReservationState) string {
 
 // payHour pays the next hour of an open-ended reservation, or ends it.
 func (p *Pool) payHour(ctx context.Context, d *decision, now time.Time) error {
-	list, err := p.readPrices(ctx)
-	if err != nil {
-		return err
-	}
-	p.prices = list
 	st := &d.obj.Status
 	x := part{st.PaidUntil, st.PaidUntil.Add(hour), multiply(capacityAt(st.Slots, st.PaidUntil), len(st.Places)), onpath.Resources{}}
 	st.PaidUntil = x.until
@@ -253,12 +338,15 @@ func (p *Pool) leaveGone(ctx context.Context) {
 	if !gone {
 		return
 	}
-	for _, k := range sortedKeysOf(p.entries) {
-		e := p.entries[k]
-		if p.broken || !e.obj.Status.State.Live() || !slices.ContainsFunc(e.obj.Status.Places,
+	concerned := map[onpath.Key]*entry{}
+	for k, e := range p.entries {
+		if e.obj.Status.State.Live() && p.pending[k] == nil && slices.ContainsFunc(e.obj.Status.Places,
 			func(x onpath.ReservedPlace) bool { return p.nodes[x.Node].Gone }) {
-			continue
+			concerned[k] = e
 		}
+	}
+	for _, k := range sortedKeysOf(concerned) {
+		e := concerned[k]
 		if err := p.rescue(ctx, e, now); err != nil {
 			p.log.Error("a reservation of a node that is gone cannot be moved; it is tried on", "reservation", k, "err", err)
 		}

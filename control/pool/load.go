@@ -44,8 +44,8 @@ func (p *Pool) load(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		p.kept[version] = &onpath.PriceListSpec{}
-		return json.Unmarshal(r.Value, p.kept[version])
+		p.lists[version], p.kept[version] = &onpath.PriceListSpec{}, true
+		return json.Unmarshal(r.Value, p.lists[version])
 	})
 	if err != nil {
 		return err
@@ -70,6 +70,14 @@ func (p *Pool) load(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	p.loadEntries(list, paid)
+	p.broken = false
+	return nil
+}
+
+// loadEntries takes all reservations up.
+func (p *Pool) loadEntries(list []onpath.Object, paid map[string][]payment) {
+	nodes := map[string]bool{}
 	for _, o := range list {
 		r := o.(*onpath.Reservation)
 		k := onpath.KeyOf(r)
@@ -82,13 +90,10 @@ func (p *Pool) load(ctx context.Context) error {
 		p.entries[k] = e
 		p.enter(r)
 		p.plan(e)
+		note(nodes, nodesOf(r))
 	}
-	for _, e := range p.entries {
-		p.promise(nodesOf(e.obj))
-	}
-	p.broken = false
-	p.run()
-	return nil
+	p.promise(sortedKeys(nodes))
+	p.publish()
 }
 
 // records calls f for each record under a prefix, with the rest of its path.

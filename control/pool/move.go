@@ -3,6 +3,7 @@ package pool
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -67,7 +68,7 @@ func (p *Pool) makeRoom(d *decision, i int, next []onpath.ReservationSlot, now t
 func (p *Pool) movers(d *decision, i int, node string) []mover {
 	var out []mover
 	for k, e := range p.entries {
-		if !e.obj.Status.State.Live() {
+		if !e.obj.Status.State.Live() || p.pending[k] != nil {
 			continue
 		}
 		for j, x := range e.obj.Status.Places {
@@ -161,18 +162,21 @@ func clip(slots []calendar.Slot, until time.Time) []calendar.Slot {
 // Move has an instance of a reservation leave its node: to a named one, or the least
 // loaded of the cloudlet.
 func (p *Pool) Move(ctx context.Context, k onpath.Key, from, to string) (onpath.Quote, error) {
-	for range 1 + len(p.nodes) {
+	for begin := time.Now(); ; {
 		q, err := p.tryMove(ctx, k, from, to)
-		if err != errNoConfirm {
+		if !errors.Is(err, errNoConfirm) && !errors.Is(err, errAgain) || time.Since(begin) > tryTimeout {
 			return q, about(k, err)
 		}
 	}
-	return onpath.Quote{}, onpath.Errorf(onpath.CodeUnavailable, "no node confirms that it takes the instance")
 }
 
 func (p *Pool) tryMove(ctx context.Context, k onpath.Key, from, to string) (onpath.Quote, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.awaitKeys(ctx, k)
+	if p.broken {
+		return onpath.Quote{}, onpath.Errorf(onpath.CodeUnavailable, "the server is still reading its reservations")
+	}
 	p.takeUp()
 	now, e := p.clock(), p.entries[k]
 	if e == nil || !e.obj.Status.State.Live() {
@@ -211,14 +215,9 @@ func (p *Pool) tryMove(ctx context.Context, k onpath.Key, from, to string) (onpa
 		p.enter(d.obj)
 	}
 	if err := p.confirm(ctx, []*decision{d}); err != nil {
-		p.letGo([]*decision{d})
 		return onpath.Quote{}, err
 	}
-	if err := p.commit(ctx, []*decision{d}, nil); err != nil {
-		p.letGo([]*decision{d})
-		return onpath.Quote{}, err
-	}
-	return d.quote, nil
+	return d.quote, p.commit(ctx, joining{held: []*decision{d}})
 }
 
 // finishMoves frees the places that instances have left before their time, and has the
@@ -227,7 +226,7 @@ func (p *Pool) finishMoves(ctx context.Context) {
 	now := p.clock()
 	for _, k := range sortedKeysOf(p.leaving) {
 		e := p.entries[k]
-		if p.broken || e == nil || p.o.Use == nil {
+		if e == nil || p.pending[k] != nil || p.o.Use == nil {
 			continue
 		}
 		use := p.o.Use(k)
@@ -254,10 +253,7 @@ func (p *Pool) finishMoves(ctx context.Context) {
 			p.swap(g)
 		}
 		d.moved = grows
-		if err := p.commit(ctx, []*decision{d}, nil); err != nil {
-			p.letGo(grows)
-			d.moved = nil
-			p.letGo([]*decision{d})
+		if err := p.commit(ctx, joining{held: []*decision{d}}); err != nil {
 			p.log.Error("a move cannot be finished; it is tried on", "reservation", k, "err", err)
 		}
 	}
@@ -269,7 +265,7 @@ func (p *Pool) waiting(node string, until time.Time, but onpath.Key, now time.Ti
 	var out []*decision
 	for k, e := range p.entries {
 		st := &e.obj.Status
-		if k == but || !st.State.Live() || !st.Holds.Equal(until) || !slices.ContainsFunc(st.Places,
+		if k == but || p.pending[k] != nil || !st.State.Live() || !st.Holds.Equal(until) || !slices.ContainsFunc(st.Places,
 			func(x onpath.ReservedPlace) bool { return x.Node == node }) {
 			continue
 		}

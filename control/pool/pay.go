@@ -24,6 +24,14 @@ func (p *Pool) readPrices(ctx context.Context) (prices, error) {
 	return prices{&l.Spec, l.Metadata.Version}, nil
 }
 
+// setPrices has decisions be paid by a price list.
+func (p *Pool) setPrices(list prices) {
+	p.prices = list
+	if list.spec != nil {
+		p.lists[list.version] = list.spec
+	}
+}
+
 // paidFor are the slots of a reservation as far as they are paid: an open-ended one pays
 // an hour ahead.
 func paidFor(st *onpath.ReservationStatus) []onpath.ReservationSlot {
@@ -132,12 +140,8 @@ func (p *Pool) reckon(d *decision, now time.Time) error {
 			e.Remedy = "make several reservations of it"
 			return e
 		}
-		l := p.kept[post.Prices]
-		if l == nil && post.Prices == p.prices.version {
-			l = p.prices.spec
-		}
 		var err error
-		if post.Amount, err = ledger.Amount(post, l); err != nil {
+		if post.Amount, err = ledger.Amount(post, p.lists[post.Prices]); err != nil {
 			return onpath.Errorf(onpath.CodeInvalid, "the price cannot be found: %w", err)
 		}
 	}
@@ -187,12 +191,21 @@ func (p *Pool) charge(books map[string]*ledger.Book, d *decision) error {
 	return nil
 }
 
-// book is a copy of a tenant's account, to add postings to.
+// book is a copy of a tenant's account, with what is decided and not written yet, to add
+// postings to.
 func (p *Pool) book(tenant string) *ledger.Book {
-	if b := p.accounts[tenant]; b != nil {
-		return &ledger.Book{Account: b.Account, Version: b.Version}
+	if a, ok := p.spent[tenant]; ok {
+		return &ledger.Book{Account: a}
 	}
-	return &ledger.Book{Account: onpath.Account{Tenant: tenant}}
+	return &ledger.Book{Account: p.account(tenant)}
+}
+
+// account is a tenant's as it is stored.
+func (p *Pool) account(tenant string) onpath.Account {
+	if b := p.accounts[tenant]; b != nil {
+		return b.Account
+	}
+	return onpath.Account{Tenant: tenant}
 }
 
 func tenantNode(tenant, cloudlet string) string { return tenant + "/" + cloudlet }

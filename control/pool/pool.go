@@ -65,9 +65,19 @@ type Pool struct {
 	bumped    map[string]int64        // versions of the nodes' records
 	billed    map[string]billed       // how far instances' meters are paid for, by UID
 	prices    prices
-	kept      map[int64]*onpath.PriceListSpec // price lists that are in the ledger, by version
+	lists     map[int64]*onpath.PriceListSpec // price lists by version
+	kept      map[int64]bool                  // versions of those that are in the ledger
 	broken    bool                            // what was written last is not known: everything is read again
+	loads     int                             // how often everything was read: decisions of before are void
 	wake      chan struct{}
+
+	// queue are the groups that wait; while writing, the first of them is being written.
+	queue   []*group
+	writing bool
+	pending map[onpath.Key]*group     // by the reservations that they change
+	spent   map[string]onpath.Account // accounts as they will be once the groups are written
+	settled []settling
+	shown   map[onpath.Key]*plan.Reserved // what view.running becomes; nil: it stays
 
 	// view is what others look at while decisions are written.
 	view struct {
@@ -146,7 +156,10 @@ func New(o Options) *Pool {
 func (p *Pool) forget() {
 	p.cal, p.tenants = calendar.New(), calendar.New()
 	p.entries, p.agenda, p.leaving = map[onpath.Key]*entry{}, nil, map[onpath.Key]bool{}
-	p.accounts, p.bumped, p.kept = map[string]*ledger.Book{}, map[string]int64{}, map[int64]*onpath.PriceListSpec{}
+	p.accounts, p.bumped = map[string]*ledger.Book{}, map[string]int64{}
+	p.lists, p.kept = map[int64]*onpath.PriceListSpec{}, map[int64]bool{}
+	p.pending, p.spent, p.shown = map[onpath.Key]*group{}, map[string]onpath.Account{}, nil
+	p.loads++
 	p.prices, p.billed = prices{}, map[string]billed{}
 	p.view.Lock()
 	defer p.view.Unlock()

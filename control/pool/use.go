@@ -39,7 +39,7 @@ func (p *Pool) Bill(ctx context.Context, meters []onpath.Meter) (gone []string, 
 	if p.broken {
 		return nil, onpath.Errorf(onpath.CodeUnavailable, "the server is still reading its accounts")
 	}
-	p.prices = list
+	p.setPrices(list)
 	for part := range slices.Chunk(meters, atOnce) {
 		if err := p.bill(ctx, part); err != nil {
 			return gone, err
@@ -75,27 +75,20 @@ func (p *Pool) bill(ctx context.Context, meters []onpath.Meter) error {
 	if len(next) == 0 {
 		return nil
 	}
-	b, err := p.batch(nil, books)
-	if err != nil {
-		return err
-	}
+	j := joining{books: books, written: func(revision int64) {
+		for uid, x := range next {
+			x.version = revision
+			p.billed[uid] = x
+		}
+	}}
 	for _, uid := range sortedKeys(next) {
 		v, err := json.Marshal(next[uid])
 		if err != nil {
 			return err
 		}
-		b.Records = append(b.Records, onpath.Record{Path: meterPath + uid, Value: v, Version: next[uid].version})
+		j.records = append(j.records, onpath.Record{Path: meterPath + uid, Value: v, Version: next[uid].version})
 	}
-	w, err := p.write(ctx, b)
-	if err != nil {
-		return err
-	}
-	for uid, x := range next {
-		x.version = w.Revision
-		p.billed[uid] = x
-	}
-	p.takeUpBooks(books, w.Revision)
-	return nil
+	return p.commit(ctx, j)
 }
 
 func (p *Pool) chargeUse(b *ledger.Book, m *onpath.Meter, was billed, now time.Time) error {
@@ -118,23 +111,18 @@ func (p *Pool) Forget(ctx context.Context, uids []string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for part := range slices.Chunk(uids, atOnce) {
-		b, err := p.batch(nil, nil)
-		if err != nil {
-			return err
-		}
+		j := joining{written: func(int64) {
+			for _, uid := range part {
+				delete(p.billed, uid)
+			}
+		}}
 		for _, uid := range part {
 			if p.billed[uid].version != 0 {
-				b.Records = append(b.Records, onpath.Record{Path: meterPath + uid, Version: onpath.AnyVersion, Delete: true})
+				j.records = append(j.records, onpath.Record{Path: meterPath + uid, Version: onpath.AnyVersion, Delete: true})
 			}
 		}
-		if len(b.Records) == 0 {
-			continue
-		}
-		if _, err := p.write(ctx, b); err != nil {
+		if err := p.commit(ctx, j); err != nil {
 			return err
-		}
-		for _, uid := range part {
-			delete(p.billed, uid)
 		}
 	}
 	return nil

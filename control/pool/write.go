@@ -71,65 +71,13 @@ func flat(held []*decision) (out []*decision) {
 	return out
 }
 
-// commit writes decisions and postings, all or nothing, and takes them up.
-func (p *Pool) commit(ctx context.Context, held []*decision, books map[string]*ledger.Book) error {
-	all := flat(held)
-	if len(all) == 0 && len(books) == 0 {
-		return nil
-	}
-	b, err := p.batch(all, books)
-	if err != nil {
-		return err
-	}
-	w, err := p.write(ctx, b)
-	if err != nil {
-		return err
-	}
-	b.SetVersions(w.Revision)
-	for _, d := range all {
-		if d.old != nil {
-			p.agenda.drop(d.old)
-			p.promise(nodesOf(d.old.obj))
-		}
-		if d.gone {
-			delete(p.entries, d.key)
-			p.show(d.key, nil, false)
-			continue
-		}
-		p.promise(nodesOf(d.obj))
-		e := &entry{obj: d.obj, payments: d.pay, index: -1}
-		p.entries[d.key] = e
-		p.plan(e)
-		for _, name := range nodesOf(d.obj) {
-			p.bumped[name] = w.Revision
-		}
-	}
-	p.takeUpBooks(books, w.Revision)
-	p.run()
-	return nil
-}
-
-// takeUpBooks takes accounts up that are written.
-func (p *Pool) takeUpBooks(books map[string]*ledger.Book, version int64) {
-	for tenant, k := range books {
-		if len(k.Added()) > 0 {
-			p.accounts[tenant] = &ledger.Book{Account: k.Account, Version: version}
-		}
-		for _, x := range k.Added() {
-			if x.Prices != 0 && p.kept[x.Prices] == nil {
-				p.kept[x.Prices] = p.prices.spec
-			}
-		}
-	}
-}
-
-// batch is what commit writes. A record of each node and account that a decision depends
+// batch is what a group writes. A record of each node and account that a decision depends
 // on is written with the version that was read: whoever decided from the same state at
 // the same time is refused.
-func (p *Pool) batch(all []*decision, books map[string]*ledger.Book) (onpath.Batch, error) {
-	b := onpath.Batch{Request: rand.Text()}
+func (p *Pool) batch(g *group) (onpath.Batch, error) {
+	b := onpath.Batch{Request: rand.Text(), Records: slices.Clone(g.records)}
 	bump := map[string]bool{}
-	for _, d := range all {
+	for _, d := range flat(g.held) {
 		version := int64(0)
 		if d.old != nil {
 			version = d.old.obj.Metadata.Version
@@ -150,28 +98,43 @@ func (p *Pool) batch(all []*decision, books map[string]*ledger.Book) (onpath.Bat
 			bump[name] = true
 		}
 	}
-	for _, tenant := range sortedKeys(books) {
-		records, err := books[tenant].Records()
-		if err != nil {
-			return b, err
-		}
-		b.Records = append(b.Records, records...)
-		for _, x := range books[tenant].Added() {
-			if x.Prices == 0 || p.kept[x.Prices] != nil || slices.ContainsFunc(b.Records,
-				func(r onpath.Record) bool { return r.Path == ledger.PricesPath(x.Prices) }) {
-				continue
-			}
-			list, err := json.Marshal(p.prices.spec)
-			if err != nil {
-				return b, err
-			}
-			b.Records = append(b.Records, onpath.Record{Path: ledger.PricesPath(x.Prices), Value: list, Version: onpath.AnyVersion})
-		}
+	if err := p.batchBooks(g, &b); err != nil {
+		return b, err
 	}
 	for _, name := range sortedKeys(bump) {
 		b.Records = append(b.Records, onpath.Record{Path: nodePath + name, Version: p.bumped[name]})
 	}
 	return b, nil
+}
+
+// batchBooks adds a group's postings, and the price lists by which they were found.
+func (p *Pool) batchBooks(g *group, b *onpath.Batch) error {
+	lists := map[int64]bool{}
+	for _, tenant := range sortedKeys(g.books) {
+		book := g.books[tenant]
+		if book.Version = 0; p.accounts[tenant] != nil {
+			book.Version = p.accounts[tenant].Version
+		}
+		records, err := book.Records()
+		if err != nil {
+			return err
+		}
+		b.Records = append(b.Records, records...)
+		for _, x := range book.Added() {
+			lists[x.Prices] = x.Prices != 0 && !p.kept[x.Prices]
+		}
+	}
+	for version, wanted := range lists {
+		if !wanted {
+			continue
+		}
+		list, err := json.Marshal(p.lists[version])
+		if err != nil {
+			return err
+		}
+		b.Records = append(b.Records, onpath.Record{Path: ledger.PricesPath(version), Value: list, Version: onpath.AnyVersion})
+	}
+	return nil
 }
 
 func nodesOf(r *onpath.Reservation) []string {
@@ -193,18 +156,20 @@ const (
 
 func paymentPath(k onpath.Key) string { return payments + k.Tenant + "/" + k.Name }
 
-// write tries on as long as it is not known what became of a batch, and not for long. If
-// that stays unknown, or somebody else wrote, all is read again before the next decision.
-func (p *Pool) write(ctx context.Context, b onpath.Batch) (onpath.Written, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
+// write tries on as long as it is not known what became of a batch, and not for long.
+// unsure: that stays unknown, or somebody else wrote.
+func (p *Pool) write(ctx context.Context, b onpath.Batch) (w onpath.Written, unsure bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	for {
 		w, err := p.o.Store.Write(ctx, b)
 		switch onpath.CodeOf(err) {
 		case "":
-			return w, nil
+			return w, false, nil
 		case onpath.CodeInvalid, onpath.CodeNoRoom:
-			return w, err
+			return w, false, err
+		case onpath.CodeConflict:
+			return w, true, onpath.Errorf(onpath.CodeUnavailable, "somebody else changed what was decided on; try again: %w", err)
 		case onpath.CodeUnavailable:
 			if ctx.Err() == nil {
 				select {
@@ -214,12 +179,7 @@ func (p *Pool) write(ctx context.Context, b onpath.Batch) (onpath.Written, error
 				}
 			}
 		}
-		p.broken = true
-		p.poke()
-		if onpath.CodeOf(err) == onpath.CodeConflict {
-			return w, onpath.Errorf(onpath.CodeUnavailable, "somebody else changed what was decided on; try again: %w", err)
-		}
-		return w, onpath.Errorf(onpath.CodeUnavailable, "it is not known whether the decision was written; try again: %w", err)
+		return w, true, onpath.Errorf(onpath.CodeUnavailable, "it is not known whether the decision was written; try again: %w", err)
 	}
 }
 

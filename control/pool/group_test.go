@@ -1,0 +1,168 @@
+package pool
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+// slowStore keeps a write waiting until it is let through, or refuses it.
+type slowStore struct {
+	onpath.Store
+	mu     sync.Mutex
+	writes int
+	gate   chan error // nil: open
+}
+
+func (s *slowStore) Write(ctx context.Context, b onpath.Batch) (onpath.Written, error) {
+	s.mu.Lock()
+	s.writes++
+	gate := s.gate
+	s.mu.Unlock()
+	if gate != nil {
+		if err := <-gate; err != nil {
+			return onpath.Written{}, err
+		}
+	}
+	return s.Store.Write(ctx, b)
+}
+
+func (s *slowStore) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.writes
+}
+
+func (s *slowStore) close() chan error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.writes, s.gate = 0, make(chan error)
+	return s.gate
+}
+
+func (s *slowStore) open(gate chan error, err error) {
+	s.mu.Lock()
+	s.gate = nil
+	s.mu.Unlock()
+	if err != nil {
+		gate <- err
+	}
+	close(gate)
+}
+
+// together has n reservations be asked for while the write of the first waits, which then
+// is let through or refused.
+func (f *fixture) together(s *slowStore, name string, n int, err error) []error {
+	gate, errs := s.close(), make([]error, n)
+	var wg sync.WaitGroup
+	for i := range n {
+		r := request(fmt.Sprintf("%s-%d", name, i), time.Hour, 2*time.Hour, cores(0.1))
+		if r.Spec.Instances = 1; i%5 == 4 { // somebody asks twice at once
+			r.Metadata.Name = fmt.Sprintf("%s-%d", name, i-1)
+		}
+		wg.Go(func() { _, errs[i] = f.Apply(f.t.Context(), []*onpath.Reservation{r}, nil, false) })
+		f.wait(func() bool { return s.count() > 0 && len(f.pending) >= i+1-(i+1)/5 })
+	}
+	s.open(gate, err)
+	wg.Wait()
+	return errs
+}
+
+func (f *fixture) wait(until func() bool) {
+	f.t.Helper()
+	for range 20_000 {
+		f.mu.Lock()
+		ok := until()
+		f.mu.Unlock()
+		if ok {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+	f.t.Fatal("what is waited for does not come")
+}
+
+// TestTogether: requests that come while one is written share the next transactions; each
+// is paid once. If the write is refused, nothing of those that rest on it stays.
+func TestTogether(t *testing.T) {
+	f := setUp(t)
+	s := &slowStore{Store: f.store}
+	f.store = s
+	f.Pool = f.restart()
+	f.prices(onpath.PriceListSpec{Hour: onpath.UnitPrices{CPU: 1_000_000}})
+	f.credit(100_000_000)
+	for _, err := range f.together(s, "a", 40, nil) {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	if n := s.count(); n > 5 {
+		t.Errorf("40 requests took %d transactions", n)
+	}
+	f.balance(100_000_000 - 32*100_000)
+	check := &sequence{fixture: f, accepted: map[string]bool{}}
+	for i := range 40 {
+		check.accepted[fmt.Sprintf("a-%d", i-i%5/4)] = true
+	}
+	check.check()
+
+	if errs := f.together(s, "b", 1, onpath.Errorf(onpath.CodeInvalid, "too large")); onpath.CodeOf(errs[0]) != onpath.CodeInvalid {
+		t.Errorf("a write is refused: %v", errs[0])
+	}
+	errs := f.together(s, "c", 10, onpath.Errorf(onpath.CodeInvalid, "too large"))
+	if onpath.CodeOf(errs[0]) != onpath.CodeInvalid {
+		t.Errorf("the first is too large: %v", errs[0])
+	}
+	for i := 1; i < 10; i++ { // they are decided again
+		if errs[i] != nil {
+			t.Errorf("request %d: %v", i, errs[i])
+		}
+	}
+	f.balance(100_000_000 - (32+7)*100_000)
+
+	for i, err := range f.together(s, "d", 10, onpath.Errorf(onpath.CodeConflict, "another server wrote")) {
+		if onpath.CodeOf(err) != onpath.CodeUnavailable {
+			t.Errorf("request %d was not written: %v", i, err)
+		}
+	}
+	f.Tick(t.Context()) // reads again
+	check.check()
+	f.balance(100_000_000 - (32+7)*100_000)
+	check.ledger()
+}
+
+// TestManyAtOnce: what is due of many reservations at one time takes few transactions.
+func TestManyAtOnce(t *testing.T) {
+	f := setUp(t)
+	s := &slowStore{Store: f.store}
+	f.store = s
+	f.Pool = f.restart()
+	f.prices(onpath.PriceListSpec{Hour: onpath.UnitPrices{CPU: 1_000_000}})
+	f.credit(100_000_000)
+	for i := range 60 {
+		r := request(fmt.Sprintf("r-%d", i), time.Hour, 2*time.Hour, cores(0.1))
+		if i%2 == 0 {
+			r.Spec.Until = time.Time{}
+		}
+		f.must(r)
+	}
+	before := s.count()
+	f.pass(3*time.Hour + time.Minute) // all begin, half end, half pay three more hours
+	if n := s.count() - before; n > 20 {
+		t.Errorf("%d transactions", n)
+	}
+	for i := range 60 {
+		want := onpath.ReservationActive
+		if i%2 == 1 {
+			want = onpath.ReservationEnded
+		}
+		if got := f.get(fmt.Sprintf("r-%d", i)).Status.State; got != want {
+			t.Errorf("reservation %d is %s", i, got)
+		}
+	}
+	f.balance(100_000_000 - (30+30*3)*100_000)
+}
