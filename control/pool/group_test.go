@@ -15,16 +15,16 @@ type slowStore struct {
 	onpath.Store
 	mu     sync.Mutex
 	writes int
-	gate   chan error // nil: open
+	hold   chan error // nil: open
 }
 
 func (s *slowStore) Write(ctx context.Context, b onpath.Batch) (onpath.Written, error) {
 	s.mu.Lock()
 	s.writes++
-	gate := s.gate
+	hold := s.hold
 	s.mu.Unlock()
-	if gate != nil {
-		if err := <-gate; err != nil {
+	if hold != nil {
+		if err := <-hold; err != nil {
 			return onpath.Written{}, err
 		}
 	}
@@ -40,24 +40,24 @@ func (s *slowStore) count() int {
 func (s *slowStore) close() chan error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.writes, s.gate = 0, make(chan error)
-	return s.gate
+	s.writes, s.hold = 0, make(chan error)
+	return s.hold
 }
 
-func (s *slowStore) open(gate chan error, err error) {
+func (s *slowStore) open(hold chan error, err error) {
 	s.mu.Lock()
-	s.gate = nil
+	s.hold = nil
 	s.mu.Unlock()
 	if err != nil {
-		gate <- err
+		hold <- err
 	}
-	close(gate)
+	close(hold)
 }
 
 // together has n reservations be asked for while the write of the first waits, which then
 // is let through or refused.
 func (f *fixture) together(s *slowStore, name string, n int, err error) []error {
-	gate, errs := s.close(), make([]error, n)
+	hold, errs := s.close(), make([]error, n)
 	var wg sync.WaitGroup
 	for i := range n {
 		r := request(fmt.Sprintf("%s-%d", name, i), time.Hour, 2*time.Hour, cores(0.1))
@@ -67,7 +67,7 @@ func (f *fixture) together(s *slowStore, name string, n int, err error) []error 
 		wg.Go(func() { _, errs[i] = f.Apply(f.t.Context(), []*onpath.Reservation{r}, nil, false) })
 		f.wait(func() bool { return s.count() > 0 && len(f.pending) >= i+1-(i+1)/5 })
 	}
-	s.open(gate, err)
+	s.open(hold, err)
 	wg.Wait()
 	return errs
 }
