@@ -180,13 +180,23 @@ type ScalingSession struct {
 	Down  bool      `json:"down,omitempty"`
 	Began time.Time `json:"began"`
 	Pass  int       `json:"pass"`
+	// Sudden: the value or the traffic had changed, so decisions are taken as soon as a
+	// difference is plain. Else nothing is urgent, and each takes at least a window, which
+	// no burst fills.
+	Sudden bool `json:"sudden,omitempty"`
 	// Next are the elements that this pass has still to try.
 	Next []string `json:"next,omitempty"`
+	// Before is how the values were before a trial in vain, measured from BeforeFrom on, of
+	// each chain that uses the elements, by name.
+	Before     map[string]MetricStats `json:"before,omitempty"`
+	BeforeFrom time.Time              `json:"beforeFrom,omitzero"`
 	// Any counts what was kept; Vain are elements that were tried in vain since, and All
 	// says so of all elements together.
 	Any  int      `json:"any,omitempty"`
 	Vain []string `json:"vain,omitempty"`
 	All  bool     `json:"all,omitempty"`
+	// Lost is what the value has lost by all that was taken away, as a part of it; ≤ 0.
+	Lost Percent `json:"lost,omitempty"`
 	// Trim: more was added than one instance at a time, so some may go again.
 	Trim     bool `json:"trim,omitempty"`
 	Trimming bool `json:"trimming,omitempty"`

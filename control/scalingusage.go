@@ -61,7 +61,7 @@ func (c *Controller) measure(ctx context.Context) {
 		u.rounds = nil
 		return
 	}
-	if u.asking || now.Sub(u.asked) < min(max(window/4, 500*time.Millisecond), 15*time.Second) {
+	if u.asking || now.Sub(u.asked) < min(max(window/8, 250*time.Millisecond), 15*time.Second) {
 		return
 	}
 	u.asked, u.asking = now, true

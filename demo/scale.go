@@ -49,14 +49,14 @@ and Figure 7 of Stratos is rebuilt in two racks.`,
 
 // The load, in requests a second, and what an instance of either function serves.
 const (
-	lowLoad       = 60
+	lowLoad       = 41
 	highLoad      = 4 * lowLoad
 	halfLoad      = highLoad / 2
-	inspectServes = 70 // by 60m of CPU, with inspectWork for each
-	inspectWork   = 610 * time.Microsecond
-	inspectCPU    = "60m"
-	limitServes   = 85
-	limitRate     = "97kbit" // a packet of 142 bytes for each request
+	inspectServes = 70 // by 100m of CPU, with inspectWork for each
+	inspectWork   = 1180 * time.Microsecond
+	inspectCPU    = "100m"
+	limitServes   = 102
+	limitRate     = "116kbit" // a packet of 142 bytes for each request
 	echoAddress   = "10.9.0.2:7000"
 )
 

@@ -40,22 +40,21 @@ func (d *scaleRun) scale(ctx context.Context) error {
 	return err
 }
 
-// follow changes the load and waits until the chain has settled.
+// follow changes the load and waits until the chain has settled: until nothing was tried for
+// as long as the served load is measured.
 func (d *scaleRun) follow(ctx context.Context, load int, limit time.Duration) (ScalePhase, error) {
 	d.Say("load %d requests a second", load)
-	began := time.Now()
-	if err := d.source.rate(load); err != nil {
-		return ScalePhase{}, err
-	}
-	told := 0
 	first, err := d.scaling(ctx)
 	if err != nil {
 		return ScalePhase{}, err
 	}
-	told = len(first.Decisions)
+	began, told := time.Now(), len(first.Decisions)
+	if err := d.source.rate(load); err != nil {
+		return ScalePhase{}, err
+	}
 	p := ScalePhase{Load: load}
-	worked := false
-	err = d.Testbed.WaitFor(ctx, "the chain has settled", limit, func() (bool, error) {
+	busy := began // when something was last on trial
+	err = d.Testbed.WaitFor(ctx, "the chain has settled", limit+measured, func() (bool, error) {
 		s, err := d.scaling(ctx)
 		if err != nil {
 			return false, err
@@ -65,23 +64,22 @@ func (d *scaleRun) follow(ctx context.Context, load int, limit time.Duration) (S
 			p.Decisions = append(p.Decisions, x.Text)
 		}
 		told = len(s.Decisions)
-		worked = worked || s.Session != nil && s.Session.Began.After(began) // not those of the load before
 		p.Instances, p.Cost = s.Wanted, total(s.Wanted)
+		if s.Session != nil || s.Trial != nil {
+			busy = time.Now()
+		}
 		time.Sleep(80 * time.Millisecond)
-		return worked && s.Session == nil && s.Trial == nil, nil
+		return told > len(first.Decisions) && time.Since(busy) > measured, nil
 	})
-	p.Took = time.Since(began)
-	if err != nil && (ctx.Err() != nil || p.Took < limit) {
-		return p, err
-	}
-	if err != nil {
-		d.Say("not settled yet")
-	}
-	d.Say("after %.1f s: %d inspect, %d limit", p.Took.Seconds(), p.Instances["inspect"], p.Instances["limit"])
-	if err := d.pause(ctx, measured+time.Second); err != nil {
+	p.Took = busy.Sub(began)
+	if err != nil && (ctx.Err() != nil || time.Since(began) < limit) {
 		return p, err
 	}
 	p.Served = d.source.served(measured)
+	if err != nil {
+		d.Say("not settled yet")
+	}
+	d.Say("after %.1f s: %d inspect, %d limit, which serve %.0f requests a second", p.Took.Seconds(), p.Instances["inspect"], p.Instances["limit"], p.Served)
 	return p, nil
 }
 

@@ -42,11 +42,11 @@ func (s *Scaler) watch(v *View) {
 	}
 	switch {
 	case unmet && !st.Futile, s.Spec.Target == nil && (changed || !st.Futile) && pressed:
-		s.start(v, false)
+		s.start(v, false, changed)
 	case changed && s.Spec.Target == nil && !allKnown(v):
-		s.start(v, false)
+		s.start(v, false, true)
 	case !unmet && (changed || s.slack(v)):
-		s.start(v, true)
+		s.start(v, true, changed)
 	}
 }
 
@@ -132,10 +132,10 @@ func (s *Scaler) misses(m onpath.MetricStats) bool {
 	return compare(onpath.MetricStats{N: m.N, Mean: *s.Spec.Target, Rho: m.Rho}, m, s.Spec.Objective).above(0) <= 0.01
 }
 
-// start begins trials.
-func (s *Scaler) start(v *View, down bool) {
+// start begins trials; sudden: because something has changed.
+func (s *Scaler) start(v *View, down, sudden bool) {
 	st := &s.Status
-	st.Session = &onpath.ScalingSession{Down: down, Began: v.Now, Pass: 1}
+	st.Session = &onpath.ScalingSession{Down: down, Began: v.Now, Pass: 1, Sudden: sudden}
 	st.Session.Next = s.order(v, down)
 	st.Phase = onpath.ScalingTrying
 	s.noticed, s.pressed, s.short = time.Time{}, time.Time{}, time.Time{}
@@ -146,7 +146,9 @@ func (s *Scaler) start(v *View, down bool) {
 	s.next(v)
 }
 
-// order is the order of trials: by evidence, then along the chain.
+// order is the order of trials: by evidence, then along the chain. To grow, the last element
+// that drops packets comes first: it does so though those before it let less through, so it
+// is the narrowest.
 func (s *Scaler) order(v *View, down bool) (names []string) {
 	list := slices.Clone(v.Elements)
 	list = slices.DeleteFunc(list, func(e Element) bool {
@@ -155,11 +157,17 @@ func (s *Scaler) order(v *View, down bool) (names []string) {
 		}
 		return e.Now >= e.Max || s.Spec.Target == nil && e.idle()
 	})
+	narrow := func(e *Element) int {
+		if !e.Evidence.Known || e.Evidence.Dropped <= seriousDrops {
+			return -1
+		}
+		return slices.IndexFunc(v.Elements, func(x Element) bool { return x.Name == e.Name })
+	}
 	slices.SortStableFunc(list, func(a, b Element) int {
 		if down {
 			return cmp.Compare(a.pressure(), b.pressure())
 		}
-		return cmp.Compare(b.pressure(), a.pressure())
+		return cmp.Or(cmp.Compare(narrow(&b), narrow(&a)), cmp.Compare(b.pressure(), a.pressure()))
 	})
 	for i := range list {
 		names = append(names, list[i].Name)
@@ -169,27 +177,20 @@ func (s *Scaler) order(v *View, down bool) (names []string) {
 
 // next begins the next trial of the session, once it is known how the value is now.
 func (s *Scaler) next(v *View) {
-	st, x := &s.Status, s.Status.Session
-	from := st.Settled.Add(s.settling())
-	if s.heard.After(from) {
-		from = s.heard
-	}
-	if v.Now.Before(from.Add(s.window())) {
+	x := s.Status.Session
+	before, ok := s.before(v, x)
+	if !ok {
 		return
 	}
-	if early := v.Now.Add(-4 * s.window()); early.After(from) {
-		from = early
-	}
-	before := s.Series.Between(from, v.Now)
-	if before.N < 4 || v.Now.Sub(from) < 4*s.window() && compare(before, before, s.Spec.Objective).se > float64(s.Spec.Improve)/2 {
-		return // noise: the comparison can be no better than this
-	}
-	if !x.Down && s.meets(before) {
+	if !x.Down && s.meets(before[s.Name]) {
 		if !x.Trim {
 			s.finish(v, true)
 			return
 		}
 		s.trim(v, x)
+	}
+	if !x.Down && allKnown(v) {
+		x.Next = s.left(v, x) // what was the narrowest may not be so any more
 	}
 	if s.Spec.Policy == onpath.ScaleAll {
 		if to := s.all(v, x.Down); to != nil && !x.All {
@@ -214,16 +215,59 @@ func (s *Scaler) next(v *View) {
 	s.pass(v, before)
 }
 
-// pass ends a pass over the chain: another one follows with what has not been tried since
-// something was kept; then comes a trial of all elements together, and a trim.
-func (s *Scaler) pass(v *View, before onpath.MetricStats) {
-	x := s.Status.Session
-	var next []string
-	for _, name := range s.order(v, x.Down) {
-		if !slices.Contains(x.Vain, name) {
-			next = append(next, name)
+// before is how the values are with the numbers of now; ok: that is known well enough. After
+// a trial in vain the values before it count on, for up to ten windows, unless those since
+// say otherwise.
+func (s *Scaler) before(v *View, x *onpath.ScalingSession) (before map[string]onpath.MetricStats, ok bool) {
+	w, from := s.window(), s.Status.Settled.Add(s.settling())
+	if s.heard.After(from) {
+		from = s.heard
+	}
+	if early := v.Now.Add(-4 * w); early.After(from) {
+		from = early
+	}
+	now := s.Series.Between(from, v.Now)
+	if v.Now.Before(from.Add(w/4)) || now.N < 4 || !allKnown(v) && v.Now.Before(s.Status.Settled.Add(w)) {
+		return nil, false
+	}
+	had := x.Before
+	if v.Now.Sub(x.BeforeFrom) > 10*w || had[s.Name].N == 0 || differ(had[s.Name], now) {
+		had = nil
+	}
+	if had == nil {
+		if v.Now.Before(from.Add(w)) {
+			return nil, false
+		}
+		x.BeforeFrom = from
+	}
+	before = map[string]onpath.MetricStats{s.Name: pooled(had[s.Name], now)}
+	if v.Now.Sub(from) < 4*w && compare(before[s.Name], before[s.Name], s.Spec.Objective).se > float64(s.Spec.Improve)/2 {
+		return nil, false // noise: the comparison can be no better than this
+	}
+	for i := range v.Elements {
+		for _, o := range v.Elements[i].Others {
+			before[o.Name] = pooled(had[o.Name], o.Series.Between(from, v.Now))
 		}
 	}
+	return before, true
+}
+
+// differ reports whether two sets of values probably have other means.
+func differ(a, b onpath.MetricStats) bool {
+	g := compare(a, b, onpath.ObjectiveMax)
+	return min(g.below(0), g.above(0)) <= Error/2
+}
+
+// left are the elements that have not been tried in vain since something was kept.
+func (s *Scaler) left(v *View, x *onpath.ScalingSession) []string {
+	return slices.DeleteFunc(s.order(v, x.Down), func(name string) bool { return slices.Contains(x.Vain, name) })
+}
+
+// pass ends a pass over the chain: another one follows with what has not been tried since
+// something was kept; then comes a trial of all elements together, and a trim.
+func (s *Scaler) pass(v *View, before map[string]onpath.MetricStats) {
+	x := s.Status.Session
+	next := s.left(v, x)
 	if !x.Down && len(next) == 0 && !x.All && (!allKnown(v) || s.pressedNow(v) || s.Spec.Target != nil) {
 		x.All = true
 		if to := s.all(v, false); len(to) > 1 {
@@ -244,7 +288,7 @@ func (s *Scaler) pass(v *View, before onpath.MetricStats) {
 // trim goes on with taking away what more than one instance at a time has brought too much.
 func (s *Scaler) trim(v *View, x *onpath.ScalingSession) {
 	x.Down, x.Trim, x.Trimming, x.Vain = true, false, true, nil
-	x.Next = s.order(v, true)
+	x.Lost, x.Next = 0, s.order(v, true)
 }
 
 // one is the trial of an element; nil: it can neither grow nor shrink.
@@ -297,8 +341,12 @@ func (s *Scaler) finish(v *View, enough bool) {
 	st.Reference = onpath.MetricStats{}
 	if x.Down {
 		st.Needed = true
-	} else {
-		st.Futile, st.Needed = !enough, false
+	}
+	if !x.Down || x.Trimming {
+		st.Futile = !enough
+	}
+	if !x.Down {
+		st.Needed = false
 	}
 	st.Phase = onpath.ScalingWatching
 	s.noticed, s.pressed, s.short = time.Time{}, time.Time{}, time.Time{}

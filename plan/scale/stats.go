@@ -86,6 +86,22 @@ func (s *Series) Between(from, to time.Time) (m onpath.MetricStats) {
 	return m
 }
 
+// pooled are two sets of values of the same numbers of instances, together.
+func pooled(a, b onpath.MetricStats) onpath.MetricStats {
+	if a.N == 0 {
+		return b
+	}
+	if b.N == 0 {
+		return a
+	}
+	n, m := float64(a.N), float64(b.N)
+	apart := a.Mean - b.Mean
+	return onpath.MetricStats{
+		N: a.N + b.N, Mean: (n*a.Mean + m*b.Mean) / (n + m), Rho: (n*a.Rho + m*b.Rho) / (n + m),
+		Var: ((n-1)*a.Var + (m-1)*b.Var + apart*apart*n*m/(n+m)) / (n + m - 1),
+	}
+}
+
 // independent is how many independent values the values are worth: neighbours that go up
 // and down together say less, and those that swing round their mean say more.
 func independent(m onpath.MetricStats) float64 {

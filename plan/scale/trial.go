@@ -21,18 +21,15 @@ const (
 func (s *Scaler) startTime() time.Duration { return max(30*time.Second, 2*s.window()) }
 
 // begin puts numbers on trial.
-func (s *Scaler) begin(v *View, to map[string]int, before onpath.MetricStats) {
+func (s *Scaler) begin(v *View, to map[string]int, before map[string]onpath.MetricStats) {
 	st := &s.Status
-	t := &onpath.ScalingTrial{From: map[string]int{}, To: to, Began: v.Now, Before: map[string]onpath.MetricStats{s.Name: before}}
+	t := &onpath.ScalingTrial{From: map[string]int{}, To: to, Began: v.Now, Before: before}
 	for name := range to {
 		t.From[name] = st.Wanted[name]
-		for _, o := range v.element(name).Others {
-			t.Before[o.Name] = o.Series.Between(v.Now.Add(-4*s.window()), v.Now)
-		}
 	}
 	st.Wanted = with(st.Wanted, to)
 	st.Trial = t
-	s.tell("ScalingTrial", false, "%s is tried: %s", numbersText(v, t.From, t.To), valueText(before.Mean))
+	s.tell("ScalingTrial", false, "%s is tried: %s", numbersText(v, t.From, t.To), valueText(before[s.Name].Mean))
 }
 
 // with are numbers with some changed.
@@ -79,6 +76,9 @@ func (s *Scaler) try(v *View) {
 		return // too few to tell
 	}
 	t.Look++
+	if looks[t.Look-1] < 1 && (s.unhurried() || s.reverses()) {
+		return
+	}
 	got, g := s.compare(v, counts)
 	switch got {
 	case keep:
@@ -95,6 +95,10 @@ func (s *Scaler) compare(v *View, counts time.Time) (verdict, gain) {
 	alpha := Error / Looks
 	after := s.Series.Between(counts, v.Now)
 	own := compare(t.Before[s.Name], after, s.Spec.Objective)
+	all := own
+	if x := s.Status.Session; x != nil && !up {
+		all.change += float64(x.Lost) // many small losses are a large one
+	}
 	most := alpha
 	if up && s.unlikely(v) {
 		most /= 10 // who says that it has time on its hands must help beyond doubt
@@ -106,7 +110,7 @@ func (s *Scaler) compare(v *View, counts time.Time) (verdict, gain) {
 	if !doubt && s.reverses() {
 		most /= 10 // or noise would have it come and go
 	}
-	got := s.enough(up, t.Before[s.Name], after, decide(up, own, s.worth(t.Before[s.Name]), most, t.Look, doubt))
+	got := s.enough(up, t.Before[s.Name], after, decide(up, all, s.worth(t.Before[s.Name]), most, t.Look, doubt))
 	for name := range t.To {
 		for _, o := range v.element(name).Others {
 			before, ok := t.Before[o.Name]
@@ -119,6 +123,13 @@ func (s *Scaler) compare(v *View, counts time.Time) (verdict, gain) {
 		}
 	}
 	return got, own
+}
+
+// unhurried reports whether decisions can wait for a whole window, so that no burst passes
+// for what a trial brought.
+func (s *Scaler) unhurried() bool {
+	x := s.Status.Session
+	return x != nil && !x.Sudden && s.Status.Rests > 0
 }
 
 // reverses reports whether the trial would undo a decision that was taken for good.
@@ -242,16 +253,21 @@ func (s *Scaler) end(v *View, numbers map[string]int, kept bool, after onpath.Me
 	s.record(v, d)
 	s.tell("Scaled", false, "%s", d.Text)
 	if x := st.Session; x != nil {
-		s.note(x, t, kept)
+		s.note(x, t, kept, g)
 	}
 }
 
 // note has the session go on with what came of a trial.
-func (s *Scaler) note(x *onpath.ScalingSession, t *onpath.ScalingTrial, kept bool) {
+func (s *Scaler) note(x *onpath.ScalingSession, t *onpath.ScalingTrial, kept bool, g gain) {
+	x.Before = t.Before // the numbers are those again
 	if kept {
+		x.Before = nil
 		x.Any++
 		x.Vain, x.All = nil, false
-		x.Trim = x.Trim || len(t.To) > 1 && s.Spec.Policy != onpath.ScaleAll
+		x.Trim = x.Trim || (len(t.To) > 1 || s.unhurried()) && s.Spec.Policy != onpath.ScaleAll
+		if x.Down {
+			x.Lost = min(x.Lost+onpath.Percent(g.change), 0)
+		}
 	}
 	for name, n := range t.To {
 		switch {

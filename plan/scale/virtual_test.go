@@ -256,6 +256,9 @@ func seeds(t *testing.T) (first uint64, n int) {
 		first, _ = strconv.ParseUint(s, 10, 64)
 		n = 1
 	}
+	if s := os.Getenv("ONPATH_SEEDS"); s != "" {
+		n, _ = strconv.Atoi(s)
+	}
 	t.Logf("seeds from %d; ONPATH_SEED=N repeats one", first)
 	return first, n
 }
