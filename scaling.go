@@ -195,8 +195,9 @@ type ScalingSession struct {
 	Any  int      `json:"any,omitempty"`
 	Vain []string `json:"vain,omitempty"`
 	All  bool     `json:"all,omitempty"`
-	// Lost is what the value has lost by all that was taken away, as a part of it; ≤ 0.
-	Lost Percent `json:"lost,omitempty"`
+	// Lost is what the value has lost by all that was taken away, as a part of it: -0.05 is
+	// 5 %.
+	Lost float64 `json:"lost,omitempty"`
 	// Trim: more was added than one instance at a time, so some may go again.
 	Trim     bool `json:"trim,omitempty"`
 	Trimming bool `json:"trimming,omitempty"`

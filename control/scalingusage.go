@@ -3,6 +3,8 @@ package control
 import (
 	"context"
 	"encoding/json"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -121,6 +123,7 @@ func (c *Controller) askUsage(ctx context.Context, nodes []string) (list []nodeU
 		})
 	}
 	wg.Wait()
+	slices.SortFunc(list, func(a, b nodeUsage) int { return strings.Compare(a.node, b.node) }) // used.who is in this order
 	return list
 }
 

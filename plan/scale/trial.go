@@ -97,7 +97,7 @@ func (s *Scaler) compare(v *View, counts time.Time) (verdict, gain) {
 	own := compare(t.Before[s.Name], after, s.Spec.Objective)
 	all := own
 	if x := s.Status.Session; x != nil && !up {
-		all.change += float64(x.Lost) // many small losses are a large one
+		all.change += x.Lost // many small losses are a large one
 	}
 	most := alpha
 	if up && s.unlikely(v) {
@@ -266,7 +266,7 @@ func (s *Scaler) note(x *onpath.ScalingSession, t *onpath.ScalingTrial, kept boo
 		x.Vain, x.All = nil, false
 		x.Trim = x.Trim || (len(t.To) > 1 || s.unhurried()) && s.Spec.Policy != onpath.ScaleAll
 		if x.Down {
-			x.Lost = min(x.Lost+onpath.Percent(g.change), 0)
+			x.Lost = min(x.Lost+g.change, 0)
 		}
 	}
 	for name, n := range t.To {

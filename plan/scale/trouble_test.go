@@ -2,6 +2,7 @@ package scale_test
 
 import (
 	"encoding/json"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -165,5 +166,36 @@ func TestShared(t *testing.T) {
 		if n := s.Status.Wanted["b"]; gains && n < 3 || !gains && n != 2 {
 			m.fail("the other chain gains %v: %d instances", gains, n)
 		}
+	}
+}
+
+// TestLying: a metric that says of everything that it helps, or that nothing does, or that
+// jumps about, leads to no number out of min, max and budget, which obey checks.
+func TestLying(t *testing.T) {
+	for name, lie := range map[string]func(m *machine, at time.Duration) float64{
+		"everything helps": func(m *machine, at time.Duration) float64 {
+			w := m.scaler.Status.Wanted
+			return 100 * float64(1+w["a"]+w["b"]) * (0.99 + 0.02*m.rng.Float64())
+		},
+		"everything harms": func(m *machine, at time.Duration) float64 {
+			w := m.scaler.Status.Wanted
+			return 100 / float64(1+w["a"]+w["b"]) * (0.99 + 0.02*m.rng.Float64())
+		},
+		"it grows":  func(_ *machine, at time.Duration) float64 { return math.Exp(at.Minutes()) },
+		"it jumps":  func(m *machine, _ time.Duration) float64 { return math.Pow(10, 10*m.rng.Float64()-5) },
+		"it is 0":   func(*machine, time.Duration) float64 { return 0 },
+		"its sign":  func(m *machine, at time.Duration) float64 { return 1e15 * math.Sin(at.Seconds()/40) },
+		"it stands": func(*machine, time.Duration) float64 { return -7 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := troubled(t, &onpath.Scaling{Budget: 11})
+			m.lie = lie
+			m.run(time.Hour)
+			for _, d := range m.scaler.Status.Decisions {
+				if d.Text == "" {
+					t.Error("a decision without a sentence")
+				}
+			}
+		})
 	}
 }
