@@ -21,6 +21,7 @@ func ListenRelays(at netip.AddrPort) (*net.TCPListener, error) {
 		return control(c, func(fd int) error {
 			_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_FASTOPEN, fastOpenBacklog)
 			_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, noCookie, 1)
+			wideWindow(fd)
 			return nil
 		})
 	}}

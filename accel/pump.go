@@ -119,14 +119,14 @@ func (ps *pipes) pump(to, from *net.TCPConn, count *atomic.Int64) error {
 		return err
 	}
 	for {
-		p, n, err := ps.fill(in)
+		p, n, more, err := ps.fill(in)
 		if errors.Is(err, io.EOF) {
 			return to.CloseWrite()
 		}
 		if err != nil {
 			return err
 		}
-		if err := drain(out, p, n); err != nil {
+		if err := drain(out, p, n, more); err != nil {
 			p.close() // bytes are left in it
 			return err
 		}
@@ -135,20 +135,19 @@ func (ps *pipes) pump(to, from *net.TCPConn, count *atomic.Int64) error {
 	}
 }
 
-// fill waits until a socket has bytes and takes them into a pipe.
-func (ps *pipes) fill(in syscall.RawConn) (pipe, int, error) {
-	var (
-		p   pipe
-		n   int64
-		err error
-	)
+// fill waits until a socket has bytes and takes them into a pipe. A pipe may be full before
+// the socket is empty: then there are more.
+func (ps *pipes) fill(in syscall.RawConn) (p pipe, taken int, more bool, err error) {
+	var n int64
 	waited := in.Read(func(fd uintptr) bool {
 		if p, err = ps.get(); err != nil {
 			return true
 		}
-		n, err = spliceAll(int(fd), p.w, chunk)
+		n, err = spliceAll(int(fd), p.w, chunk, 0)
 		if n > 0 {
 			err = nil
+			left, failed := unix.IoctlGetInt(int(fd), unix.SIOCINQ)
+			more = failed == nil && left > 0
 			return true
 		}
 		ps.put(p)
@@ -156,22 +155,27 @@ func (ps *pipes) fill(in syscall.RawConn) (pipe, int, error) {
 	})
 	switch {
 	case waited != nil:
-		return p, 0, waited
+		return p, 0, false, waited
 	case err != nil:
-		return p, 0, err
+		return p, 0, false, err
 	case n == 0:
-		return p, 0, io.EOF
+		return p, 0, false, io.EOF
 	}
-	return p, int(n), nil
+	return p, int(n), more, nil
 }
 
-// drain waits until another socket has taken all bytes of a pipe.
-func drain(out syscall.RawConn, p pipe, n int) error {
+// drain waits until another socket has taken all bytes of a pipe. Where more follow at once,
+// the last segment waits to be filled by them: in slow start each one counts.
+func drain(out syscall.RawConn, p pipe, n int, more bool) error {
 	var err error
+	flags := 0
+	if more {
+		flags = unix.SPLICE_F_MORE
+	}
 	for n > 0 {
 		waited := out.Write(func(fd uintptr) bool {
 			var m int64
-			m, err = spliceAll(p.r, int(fd), n)
+			m, err = spliceAll(p.r, int(fd), n, flags)
 			if m > 0 {
 				n -= int(m)
 				err = nil
@@ -189,9 +193,9 @@ func drain(out syscall.RawConn, p pipe, n int) error {
 	return nil
 }
 
-func spliceAll(from, to, most int) (int64, error) {
+func spliceAll(from, to, most, flags int) (int64, error) {
 	for {
-		n, err := unix.Splice(from, nil, to, nil, most, unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK)
+		n, err := unix.Splice(from, nil, to, nil, most, unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK|flags)
 		if !errors.Is(err, unix.EINTR) {
 			return n, err
 		}

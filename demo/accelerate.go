@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -277,23 +278,27 @@ func (r *accelerateReport) check() {
 	direct, one, three := r.way("direct").Cases[2], r.way("one relay").Cases[2], r.way("three relays").Cases[2]
 	chosen := r.way("chosen by onpath").Cases
 	times := func(a, b transferTimes) float64 { return float64(a.Median) / float64(max(b.Median, 1)) }
-	check(times(direct, one) >= 1.4, "one relay shortens 500 kB", "%.2f times as fast as direct", times(direct, one))
+	check(times(direct, one) >= 1.6, "one relay shortens 500 kB", "%.2f times as fast as direct", times(direct, one))
 	check(times(direct, three) >= 2, "three relays shorten it more", "%.2f times as fast as direct", times(direct, three))
 	check(len(chosen[2].Path) > len(chosen[0].Path), "more relays are chosen for 500 kB than for 10 kB", "%s; %s",
 		strings.Join(chosen[2].Path, " → "), strings.Join(chosen[0].Path, " → "))
 	small, alone := r.way("three relays").Cases[0].Median, r.way("direct").Cases[0].Median
 	check(float64(small) <= 1.35*float64(alone), "10 kB lose little by three relays", "%s instead of %s", msText(small), msText(alone))
-	worst := 0.0
+	worst, where := 0.0, "no transfer has a modelled time"
 	for _, w := range r.Ways {
 		for _, c := range w.Cases {
 			if c.Model == 0 {
 				continue
 			}
-			off := float64(c.Median)/float64(max(c.Model, 1)) - 1
-			worst = max(worst, off, -off)
+			off := math.Abs(float64(c.Median)/float64(c.Model) - 1)
+			if off >= worst {
+				worst = off
+				where = fmt.Sprintf("furthest off: %s, %s: %s instead of %s, %.1f %%",
+					w.Name, bytesText(c.Bytes), msText(c.Median), msText(c.Model), off*100)
+			}
 		}
 	}
-	check(worst <= 0.15, "the model is right", "no measured time is more than %.0f %% off", worst*100)
+	check(worst <= 0.15, "measured times are within 15 % of the model's", "%s", where)
 }
 
 // Print writes the comparison for people.
@@ -346,7 +351,7 @@ func RunSend(ctx context.Context, addresses []string) error {
 }
 
 // mostSent bounds what one connection asks for.
-const mostSent = 1 << 30
+const mostSent = 64 << 20
 
 func sendAsked(c net.Conn) {
 	defer c.Close()
@@ -354,12 +359,10 @@ func sendAsked(c net.Conn) {
 	if _, err := io.ReadFull(c, size[:]); err != nil {
 		return
 	}
-	_, _ = io.CopyN(c, zeros{}, int64(min(binary.BigEndian.Uint64(size[:]), mostSent)))
+	// One write: the ends of smaller ones would fill segments in part, and so take room in
+	// windows that are counted in segments.
+	_, _ = c.Write(make([]byte, min(binary.BigEndian.Uint64(size[:]), mostSent)))
 }
-
-type zeros struct{}
-
-func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
 
 // RunReceive times transfers from the SYN to the last byte.
 func RunReceive(ctx context.Context, address string, size int64, count int) ([]time.Duration, error) {
@@ -375,13 +378,15 @@ func RunReceive(ctx context.Context, address string, size int64, count int) ([]t
 		_, err = c.Write(binary.BigEndian.AppendUint64(nil, uint64(size)))
 		n := int64(0)
 		if err == nil {
-			n, err = io.Copy(io.Discard, c)
+			n, err = io.CopyN(io.Discard, c, size)
 		}
+		// The end of the stream is not waited for: where the last segment fills the window,
+		// the FIN comes a round trip after it.
+		took = append(took, time.Since(start))
 		c.Close()
-		if err != nil || n != size {
+		if err != nil {
 			return nil, fmt.Errorf("%d of %d bytes came: %w", n, size, err)
 		}
-		took = append(took, time.Since(start))
 	}
 	return took, nil
 }
