@@ -58,9 +58,8 @@ func (w *teller) outranked(c *chain) bool {
 		}
 		slices.SortFunc(w.best, func(a, b titled) int { return a.Rank.Compare(b.Rank) })
 	}
-	worst := floor(c.forward, w.partsOf(c.key.tenant))
 	i := slices.IndexFunc(w.best, func(t titled) bool { return t.tenant != c.key.tenant })
-	return i >= 0 && w.best[i].Rank.Compare(worst) < 0
+	return i >= 0 && w.best[i].Rank.Compare(floor(c.forward, w.partsOf(c.key.tenant))) < 0
 }
 
 // takenStatus tells the chain's tenant that others take traffic of it, and the operator

@@ -75,6 +75,16 @@ func TestDemo(t *testing.T) {
 // interrupted is the exit code after a signal to end, whichever it was.
 const interrupted = 130
 
+// TestDemoTrust: strangers get what is theirs, and who watches the log sees it.
+func TestDemoTrust(t *testing.T) {
+	bin, _ := need(t)
+	before := left(t)
+	if out, err := command(bin, "demo", "trust", "--dir", filepath.Join(t.TempDir(), "d")).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	same(t, before, left(t))
+}
+
 // TestDemoInterrupted: Ctrl-C removes everything, whenever it comes; what a crash leaves,
 // --down removes, while the demonstration's server and agents still run.
 func TestDemoInterrupted(t *testing.T) {
