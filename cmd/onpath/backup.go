@@ -36,17 +36,17 @@ it can be any node or user. onpath restore makes a server of it.`,
 				return err
 			}
 			defer cl.Close()
-			draft := args[0] + ".part"
-			f, err := os.OpenFile(draft, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+			// A new file with a name that nobody can guess, or have made before: it has keys.
+			f, err := os.CreateTemp(filepath.Dir(args[0]), "."+filepath.Base(args[0])+".")
 			if err != nil {
 				return unreadable(err, args[0])
 			}
 			err = errors.Join(cl.Backup(c.Context(), images, f), f.Sync(), f.Close())
 			if err == nil {
-				err = os.Rename(draft, args[0])
+				err = os.Rename(f.Name(), args[0])
 			}
 			if err != nil {
-				return errors.Join(err, os.Remove(draft))
+				return errors.Join(err, os.Remove(f.Name()))
 			}
 			info, err := os.Stat(args[0])
 			if err == nil {
