@@ -216,7 +216,7 @@ func (s *Scaler) next(v *View) {
 }
 
 // before is how the values are with the numbers of now; ok: that is known well enough. After
-// a trial in vain the values before it count on, for up to ten windows, unless those since
+// a trial in vain the values before it count on, for up to twenty windows, unless those since
 // say otherwise.
 func (s *Scaler) before(v *View, x *onpath.ScalingSession) (before map[string]onpath.MetricStats, ok bool) {
 	w, from := s.window(), s.Status.Settled.Add(s.settling())
@@ -231,7 +231,7 @@ func (s *Scaler) before(v *View, x *onpath.ScalingSession) (before map[string]on
 		return nil, false
 	}
 	had := x.Before
-	if v.Now.Sub(x.BeforeFrom) > 10*w || had[s.Name].N == 0 || differ(had[s.Name], now) {
+	if v.Now.Sub(x.BeforeFrom) > 20*w || had[s.Name].N == 0 || differ(had[s.Name], now) {
 		had = nil
 	}
 	if had == nil {
