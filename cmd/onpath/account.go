@@ -47,7 +47,11 @@ func tenantArg(args []string) string {
 
 func (g *global) printAccount(c *cobra.Command, a *onpath.Account) error {
 	return g.print(c, a, func(w io.Writer) error {
-		_, err := fmt.Fprintf(w, "tenant %s has %s %s\n", a.Tenant, a.Balance, a.Currency)
+		amount := a.Balance.String()
+		if a.Currency != "" {
+			amount += " " + a.Currency
+		}
+		_, err := fmt.Fprintf(w, "tenant %s has %s\n", a.Tenant, amount)
 		return err
 	})
 }

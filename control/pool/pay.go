@@ -90,8 +90,12 @@ func (p *Pool) chargePart(d *decision, x part, now time.Time) {
 	d.pay = append(d.pay, payment{At: now, Begin: x.from, Prices: p.prices.version, Segments: segments})
 }
 
-// maxSegments bounds a posting.
-const maxSegments = 2000
+// Bounds of what one decision charges and gives back: of a posting, and of all of them
+// and what is paid, which the store takes in one transaction.
+const (
+	maxSegments    = 2000
+	maxAllSegments = 10_000
+)
 
 func span(x part) string { return fmt.Sprintf("from %s until %s", text(x.from), text(x.until)) }
 
@@ -131,9 +135,11 @@ func paidIn(segments []onpath.PaidSegment, x part) (sum onpath.Resources) {
 
 // reckon finds the amounts of a decision's postings.
 func (p *Pool) reckon(d *decision, now time.Time) error {
+	all := segmentsOf(d.pay)
 	for i := range d.postings {
 		post := &d.postings[i]
 		post.At = now
+		all += len(post.Segments)
 		if len(post.Segments) > maxSegments {
 			e := onpath.Errorf(onpath.CodeInvalid,
 				"the price changes %d times with what the tenant has reserved; at most %d", len(post.Segments), maxSegments)
@@ -144,6 +150,12 @@ func (p *Pool) reckon(d *decision, now time.Time) error {
 		if post.Amount, err = ledger.Amount(post, p.lists[post.Prices]); err != nil {
 			return onpath.Errorf(onpath.CodeInvalid, "the price cannot be found: %w", err)
 		}
+	}
+	if d.due() > 0 && all > maxAllSegments { // what only gives back is never refused
+		e := onpath.Errorf(onpath.CodeInvalid,
+			"the price changes %d times with what the tenant has reserved, over all slots; at most %d", all, maxAllSegments)
+		e.Remedy = "make several reservations of it"
+		return e
 	}
 	return nil
 }
