@@ -77,6 +77,7 @@ func (c *Controller) observe(r *plan.Result) {
 			}
 		}
 	}
+	c.noteRoundTrips(nodes, cloudlets)
 	c.noteInstances(uses)
 	c.uses.Store(&uses)
 	c.pool.Observe(nodes, cloudlets)
@@ -101,6 +102,34 @@ func (c *Controller) observeNode(o *onpath.Node, taken onpath.Resources, now tim
 		n.Since = time.Time{} // so that what says the same is the same
 	}
 	return n
+}
+
+// noteRoundTrips notes between which cloudlets nodes have measured round trips.
+func (c *Controller) noteRoundTrips(nodes []pool.Node, cloudlets map[string]pool.Cloudlet) {
+	home := make(map[string]string, len(nodes))
+	for _, n := range nodes {
+		home[n.Name] = n.Cloudlet
+	}
+	for _, n := range nodes {
+		from, known := cloudlets[n.Cloudlet]
+		st := c.nodes[n.Name]
+		if !known || st == nil || st.state.Report == nil {
+			continue
+		}
+		for _, d := range st.state.Report.Distances {
+			to, rtt := home[d.To], time.Duration(d.RTT)
+			if to == "" || to == n.Cloudlet || rtt <= 0 {
+				continue
+			}
+			if from.RTT == nil {
+				from.RTT = map[string]time.Duration{}
+			}
+			if was := from.RTT[to]; was == 0 || rtt < was {
+				from.RTT[to] = rtt
+			}
+		}
+		cloudlets[n.Cloudlet] = from
+	}
 }
 
 // noteUse notes what a reservation is used for.

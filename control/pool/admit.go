@@ -337,7 +337,7 @@ func (p *Pool) nearest(s *onpath.ReservationSpec) (order, notes []string, err er
 			"write cloudlet instead, or have the operator write spec.prefixes of the cloudlet",
 			"no cloudlet says that users with %s are near it", s.Near)
 	}
-	return p.from(home), []string{fmt.Sprintf("%s is near cloudlet %s; the others by their locations", s.Near, home)}, nil
+	return p.from(home), []string{fmt.Sprintf("%s is near cloudlet %s; the others by round trips and locations", s.Near, home)}, nil
 }
 
 // from are all cloudlets by their distance from one; kept, as it takes longer than the rest
@@ -346,10 +346,10 @@ func (p *Pool) from(home string) []string {
 	if order := p.orders[home]; order != nil {
 		return order
 	}
-	at, far := p.cloudlets[home].Location, map[string]float64{home: -1}
-	for name, cl := range p.cloudlets {
+	far := map[string]time.Duration{home: -1}
+	for name := range p.cloudlets {
 		if name != home {
-			far[name] = distance(at, cl.Location)
+			far[name] = p.roundTrip(home, name)
 		}
 	}
 	order := sortedKeys(p.cloudlets)
@@ -359,6 +359,20 @@ func (p *Pool) from(home string) []string {
 	}
 	p.orders[home] = order
 	return order
+}
+
+// roundTrip is the measured one between two cloudlets; where nobody measures, what light in a
+// fibre takes at least between their locations.
+func (p *Pool) roundTrip(a, b string) time.Duration {
+	if rtt := p.cloudlets[a].RTT[b]; rtt > 0 {
+		return rtt
+	}
+	if rtt := p.cloudlets[b].RTT[a]; rtt > 0 {
+		return rtt
+	}
+	const earthRadius, fibre = 6371e3, 2e8 // m, m/s
+	way := distance(p.cloudlets[a].Location, p.cloudlets[b].Location) * earthRadius
+	return time.Duration(2 * way / fibre * float64(time.Second))
 }
 
 // distance is along the surface of the earth, in radians.

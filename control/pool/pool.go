@@ -114,6 +114,8 @@ type Cloudlet struct {
 	Share    int // the operator's, in percent
 	Location onpath.Location
 	Prefixes []onpath.Prefix
+	// RTT are measured round trips to other cloudlets: of any two nodes, the least.
+	RTT map[string]time.Duration
 }
 
 // entry is a reservation as it is stored.
