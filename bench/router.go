@@ -7,9 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
 	"github.com/vishvananda/netlink"
 
 	"github.com/onpath/onpath/bench/testnet"
@@ -76,6 +80,54 @@ func linuxRouter() router {
 	return router{"linux", func(_ context.Context, _ *Run, l *line) error {
 		return testnet.Set(l.router, "ipv4/ip_forward=1")
 	}}
+}
+
+// Of the kernel's connection tracking: room for the flows of some trials, which it forgets
+// after some seconds.
+var conntrackSizes = map[string]string{"nf_conntrack_buckets": "1048576", "nf_conntrack_max": "4194304"}
+
+// conntrackRouter is the same with connection tracking, as with any stateful rule of
+// netfilter's: each new flow gets an entry for both directions.
+func conntrackRouter() router {
+	return router{"linux-conntrack", func(_ context.Context, _ *Run, l *line) error {
+		if err := testnet.Set(l.router, "ipv4/ip_forward=1"); err != nil {
+			return err
+		}
+		if err := netnsrun.Do(l.router, trackForwarded); err != nil {
+			return lacking(fmt.Sprintf("connection tracking by nftables: %v", err))
+		}
+		for name, value := range conntrackSizes { // of the machine
+			file := "/proc/sys/net/netfilter/" + name
+			was, err := os.ReadFile(file)
+			if err == nil {
+				err = os.WriteFile(file, []byte(value), 0o644)
+			}
+			if err != nil {
+				return lacking(fmt.Sprintf("a larger table of connection tracking: %v", err))
+			}
+			l.After(func() error { return os.WriteFile(file, was, 0o644) })
+		}
+		return testnet.Set(l.router, "netfilter/nf_conntrack_udp_timeout=5")
+	}}
+}
+
+// trackForwarded lets through what begins a connection or belongs to one.
+func trackForwarded() error {
+	c, err := nftables.New()
+	if err != nil {
+		return err
+	}
+	table := c.AddTable(&nftables.Table{Name: "track", Family: nftables.TableFamilyIPv4})
+	chain := c.AddChain(&nftables.Chain{Name: "forward", Table: table, Type: nftables.ChainTypeFilter,
+		Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter})
+	const known = expr.CtStateBitNEW | expr.CtStateBitESTABLISHED
+	c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: []expr.Any{
+		&expr.Ct{Key: expr.CtKeySTATE, Register: 1},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(known), Xor: make([]byte, 4)},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
+		&expr.Verdict{Kind: expr.VerdictAccept},
+	}})
+	return c.Flush()
 }
 
 // hop is one direction through a line.

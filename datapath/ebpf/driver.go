@@ -37,8 +37,9 @@ type Options struct {
 	Log     *slog.Logger
 	// Flows is the size of the table of established flows, in entries, by default
 	// after the machine's memory; Pending that of each tenant's table of pending ones,
-	// by default a sixteenth of that, 16,384 to 131,072. They are rounded up to powers of two, take 152 bytes an
-	// entry at once, and only matter when a table is made.
+	// by default a sixteenth of that, 16,384 to 131,072, and of many tenants together no
+	// more than Flows. They are rounded up to powers of two, take 152 bytes an entry at
+	// once, and only matter when a table is made.
 	Flows, Pending int
 	// NoTCX uses clsact filters also where the kernel has tcx.
 	NoTCX bool
@@ -147,6 +148,9 @@ func (d *Driver) open() error {
 	d.coll, d.succession = c, succession
 	if d.pending, err = openPending(c.Maps[pendingMap], spec.Maps[pendingMap].InnerMap, c.Maps["tenants"]); err != nil {
 		return err
+	}
+	if d.opts.Pending == 0 {
+		d.pending.most, d.pending.least = c.Maps[flowsMap].MaxEntries(), tableSize(perCPU*ebpf.MustPossibleCPU(), 0)
 	}
 	if d.maps, err = openMaps(c, spec); err != nil {
 		return err

@@ -18,6 +18,9 @@ type pending struct {
 	outer *ebpf.Map
 	spec  *ebpf.MapSpec
 	of    map[uint32]*ebpf.Map // by the tenant's slot
+	// most is what the tables of all tenants have together, but for least in each; 0: as
+	// many as they are.
+	most, least uint32
 }
 
 // openPending takes over the tables that an earlier process made: of the tenants
@@ -55,7 +58,7 @@ func (p *pending) need(slot uint32) error {
 	if p.of[slot] != nil {
 		return nil
 	}
-	m, err := ebpf.NewMap(p.spec)
+	m, err := ebpf.NewMap(p.next())
 	if err != nil {
 		return fmt.Errorf("make table of pending flows: %w", err)
 	}
@@ -64,6 +67,20 @@ func (p *pending) need(slot uint32) error {
 	}
 	p.of[slot] = m
 	return nil
+}
+
+// next is the table of one more tenant.
+func (p *pending) next() *ebpf.MapSpec {
+	if p.most == 0 {
+		return p.spec
+	}
+	var taken uint32
+	for _, m := range p.of {
+		taken += m.MaxEntries()
+	}
+	spec := p.spec.Copy()
+	spec.MaxEntries = pendingWithin(spec.MaxEntries, taken, p.most, p.least)
+	return spec
 }
 
 // drop gives a tenant's table up.

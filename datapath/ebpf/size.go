@@ -43,6 +43,14 @@ func pendingFor(flows uint32, cpus int) int {
 	return max(min(max(int(flows)/16, fewestPending), mostPending), perCPU*cpus)
 }
 
+// pendingWithin is the size of one more tenant's table, of as many entries as size if the
+// tables of others, which have taken so many, leave twice that of most; else half of what
+// they leave, and never fewer than least. So many tenants do not take all memory.
+func pendingWithin(size, taken, most, least uint32) uint32 {
+	left := (most - min(most, taken)) / 2
+	return max(min(size, 1<<bits.Len32(left)>>1), min(size, least))
+}
+
 // tableSize is the size that a table is made with: a power of two, so that it has
 // no more buckets than entries.
 func tableSize(n, otherwise int) uint32 {

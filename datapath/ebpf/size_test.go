@@ -23,6 +23,29 @@ func TestSizes(t *testing.T) {
 	}
 }
 
+// TestPendingWithin: however many tenants there are, their tables of flows that begin take
+// no more than the table of established ones, but for the smallest that can work.
+func TestPendingWithin(t *testing.T) {
+	const size, most, least, tenants = 1 << 17, 1 << 21, 1 << 10, 4095
+	var taken, last uint32 = 0, size
+	for n := range tenants {
+		next := pendingWithin(size, taken, most, least)
+		if n < 8 && next != size {
+			t.Fatalf("tenant %d may have %d flows that begin, must be %d", n, next, size)
+		}
+		if next > last || next < least {
+			t.Fatalf("tenant %d may have %d flows that begin, the one before %d, the fewest are %d", n, next, last, least)
+		}
+		taken, last = taken+next, next
+	}
+	if taken > most+tenants*least {
+		t.Errorf("%d tenants take %d entries; must be at most %d, and %d each", tenants, taken, most, least)
+	}
+	if n := pendingWithin(1<<14, 0, 1<<14, 1<<16); n != 1<<14 {
+		t.Errorf("what was asked for is 16,384, and becomes %d", n)
+	}
+}
+
 // TestShrink: idle times are whole up to four fifths of the table, and then less and less.
 func TestShrink(t *testing.T) {
 	for _, c := range []struct {
