@@ -155,7 +155,7 @@ func (s *Scaler) order(v *View, down bool) (names []string) {
 		if down {
 			return e.Now <= e.Min || e.Evidence.Known && e.pressure()*float64(e.Now) > 0.95*float64(e.Now-1)
 		}
-		return e.Now >= e.Max || s.Spec.Target == nil && e.idle()
+		return s.one(v, e.Name, false) == nil || s.Spec.Target == nil && e.idle()
 	})
 	narrow := func(e *Element) int {
 		if !e.Evidence.Known || e.Evidence.Dropped <= seriousDrops {

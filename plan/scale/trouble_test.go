@@ -55,6 +55,9 @@ func TestBudget(t *testing.T) {
 	if w := m.scaler.Status.Wanted; w["a"]*2+w["b"] < 5 {
 		m.fail("%v of a budget of 6", w)
 	}
+	if m.settled.IsZero() || m.scaler.Status.Session != nil {
+		m.fail("it tries on what the budget does not pay for")
+	}
 	m.scaler.Spec.Budget = 3
 	m.step(time.Second)
 	if w := m.scaler.Status.Wanted; w["a"] != 1 || w["b"] != 1 {
