@@ -82,7 +82,8 @@ func leaseName(l *onpath.LeaseSpec) string {
 		words = strings.Trim(words[len(words)-30:], "-")
 	}
 	sum := HashOf([]byte(l.Node + "\x00" + l.Publisher + "\x00" + l.Module))
-	return strings.Trim(words+"-"+hex.EncodeToString(sum[:3]), "-")
+	// Eight bytes: publishers choose the words, and no lease may take another's name.
+	return strings.Trim(words+"-"+hex.EncodeToString(sum[:8]), "-")
 }
 
 func (g *Ground) checkModule(_ *onpath.LocalLease, m *Message, _ onpath.Publisher) *Refusal {
@@ -163,7 +164,7 @@ func (r Refusal) about(chain string, l *onpath.LocalLease) *Refusal {
 func (g *Ground) checkRoom(l *onpath.LocalLease, _ *Message, _ onpath.Publisher) *Refusal {
 	if at := g.Find(l.Publisher, l.Module); at >= 0 {
 		had := &g.Leases[at]
-		l.Slot, l.Since = had.Slot, had.Since
+		l.Name, l.Slot, l.Since = had.Name, had.Slot, had.Since
 		if had.SHA256 == l.SHA256 {
 			l.Code = had.Code
 		}

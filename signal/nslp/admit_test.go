@@ -148,3 +148,17 @@ func TestReplayed(t *testing.T) {
 		t.Errorf("%+v, %v", r, err)
 	}
 }
+
+// TestLeaseNames: among many leases no two have the same name, though publishers choose
+// what of it can be read.
+func TestLeaseNames(t *testing.T) {
+	seen := map[string]string{}
+	for i := range 20_000 {
+		l := onpath.LeaseSpec{Node: fmt.Sprint("gw", i), Publisher: "voice", Module: "NetMonitor_1.0.0"}
+		name := leaseName(&l)
+		if other, ok := seen[name]; ok || len(name) > onpath.MaxName {
+			t.Fatalf("the lease on %s is called %q, like that on %s", l.Node, name, other)
+		}
+		seen[name] = l.Node
+	}
+}
