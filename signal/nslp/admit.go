@@ -128,8 +128,7 @@ func (g *Ground) checkFilter(l *onpath.LocalLease, m *Message, p onpath.Publishe
 	for _, t := range to {
 		l.To = append(l.To, onpath.Prefix{Prefix: t})
 		switch {
-		case l.Known && len(p.Addresses) > 0 &&
-			!slices.ContainsFunc(p.Addresses, func(a onpath.Prefix) bool { return within(t, a.Prefix) }):
+		case l.Known && !mayHave(&p, l.To[len(l.To)-1:]):
 			return outside("the publisher may not select traffic to %s", onpath.Prefix{Prefix: t})
 		case !l.Known && (!t.IsSingleIP() || len(to) > maxProved):
 			return outside("without an account a request is for at most %d single addresses, each proved by the password", maxProved)
@@ -139,6 +138,14 @@ func (g *Ground) checkFilter(l *onpath.LocalLease, m *Message, p onpath.Publishe
 		return &Refusal{"WrongPassword", "the request has no password that proves its addresses"}
 	}
 	return nil
+}
+
+// mayHave reports whether a tenant may select the traffic of prefixes. Publishers without
+// addresses are tenants that may select all.
+func mayHave(p *onpath.Publisher, to []onpath.Prefix) bool {
+	return len(p.Addresses) == 0 || !slices.ContainsFunc(to, func(t onpath.Prefix) bool {
+		return !slices.ContainsFunc(p.Addresses, func(a onpath.Prefix) bool { return within(t.Prefix, a.Prefix) })
+	})
 }
 
 func within(p, in netip.Prefix) bool { return in.Bits() <= p.Bits() && in.Overlaps(p) }
@@ -214,7 +221,9 @@ func (g *Ground) Keep() (keep, gone []onpath.LocalLease) {
 	for _, l := range g.Leases {
 		ok := g.Plan != nil && slices.ContainsFunc(g.Plan.Slots, func(s onpath.LeaseSlot) bool { return s.Path == l.Slot.Path })
 		if ok && l.Known {
-			ok = slices.ContainsFunc(g.Plan.Publishers, func(p onpath.Publisher) bool { return p.Tenant == l.Publisher })
+			ok = slices.ContainsFunc(g.Plan.Publishers, func(p onpath.Publisher) bool {
+				return p.Tenant == l.Publisher && mayHave(&p, l.To)
+			})
 		} else if ok {
 			ok = g.Plan.LeasesSpec.Publishers == onpath.PublisherAny
 		}

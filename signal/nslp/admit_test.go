@@ -162,3 +162,28 @@ func TestLeaseNames(t *testing.T) {
 		seen[name] = l.Node
 	}
 }
+
+// TestKeep: leases go with what they were given for.
+func TestKeep(t *testing.T) {
+	for what, c := range map[string]struct {
+		kept bool
+		with func(g *Ground)
+	}{
+		"as it was":               {true, func(*Ground) {}},
+		"more addresses":          {true, func(g *Ground) { g.Plan.Publishers[0].Addresses[0] = prefix("10.8.0.0/15") }},
+		"the tenant may have all": {true, func(g *Ground) { g.Plan.Publishers[0].Addresses = nil }},
+		"other addresses":         {false, func(g *Ground) { g.Plan.Publishers[0].Addresses[0] = prefix("10.9.1.0/24") }},
+		"narrower addresses":      {false, func(g *Ground) { g.Plan.Publishers[0].Addresses[0] = prefix("10.9.0.128/25") }},
+		"no such tenant":          {false, func(g *Ground) { g.Plan.Publishers = nil }},
+		"another slot":            {false, func(g *Ground) { g.Plan.Slots = g.Plan.Slots[1:] }},
+		"no leases":               {false, func(g *Ground) { g.Plan = nil }},
+	} {
+		g := testGround()
+		g.Leases = []onpath.LocalLease{{Slot: g.Plan.Slots[0], LeaseSpec: onpath.LeaseSpec{
+			Publisher: "voice", Known: true, Module: "m", To: []onpath.Prefix{prefix("10.9.0.2/32")}}}}
+		c.with(g)
+		if keep, gone := g.Keep(); len(keep)+len(gone) != 1 || (len(keep) == 1) != c.kept {
+			t.Errorf("%s: kept %v, gone %v", what, keep, gone)
+		}
+	}
+}
