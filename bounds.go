@@ -24,7 +24,8 @@ func ClipText(s string) string {
 func (r *NodeReport) Clip() {
 	r.PlanError = ClipText(r.PlanError)
 	for i := range r.Instances {
-		r.Instances[i].Message, r.Instances[i].Refused = ClipText(r.Instances[i].Message), ClipText(r.Instances[i].Refused)
+		in := &r.Instances[i]
+		in.Message, in.Refused, in.Printed = ClipText(in.Message), ClipText(in.Refused), ClipText(in.Printed)
 	}
 	for i := range r.Conditions {
 		r.Conditions[i].Message = ClipText(r.Conditions[i].Message)

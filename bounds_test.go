@@ -36,3 +36,17 @@ func TestCheckSize(t *testing.T) {
 		t.Errorf("too large: %v", err)
 	}
 }
+
+// TestClipReports: no text of a report is longer than MaxText once the report is clipped.
+func TestClipReports(t *testing.T) {
+	long := strings.Repeat("x", onpath.MaxText+1)
+	in := onpath.InstanceReport{Message: long, Refused: long, Printed: long}
+	r := onpath.NodeReport{PlanError: long, Instances: []onpath.InstanceReport{in}, Conditions: []onpath.Condition{{Message: long}}}
+	r.Clip()
+	in = r.Instances[0]
+	for _, s := range []string{in.Message, in.Refused, in.Printed, r.PlanError, r.Conditions[0].Message} {
+		if len(s) > onpath.MaxText {
+			t.Errorf("a text of %d bytes is left", len(s))
+		}
+	}
+}

@@ -15,9 +15,8 @@ const EBPFFunction FunctionKind = "ebpf"
 
 // EBPFSpec says which packet function to run in the kernel, inline on the path.
 type EBPFSpec struct {
-	// Object is the name of a function that comes with onpath (firewall,
-	// loadbalancer, monitor, ratelimit), or a compiled object file (./x.o) that the
-	// client reads and sends as Code.
+	// Object is the name of a function that comes with onpath (docs/functions.md), or
+	// a compiled object file (./x.o) that the client reads and sends as Code.
 	Object string `json:"object"`
 	// Code is the object file, at most MaxObjectBytes; absent for those that
 	// come with onpath.

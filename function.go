@@ -36,7 +36,8 @@ type ModuleFacts struct {
 	Exports []string `json:"exports,omitempty"` // functions
 }
 
-// FunctionSpec describes a function. Exactly one of Container, EBPF and Wasm is set.
+// FunctionSpec describes a function. Exactly one of Container, EBPF, Wasm
+// and Relay is set.
 type FunctionSpec struct {
 	Container *ContainerSpec `json:"container,omitempty"`
 	EBPF      *EBPFSpec      `json:"ebpf,omitempty"`
