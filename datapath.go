@@ -524,7 +524,7 @@ type DropReason string
 var DropReasons = []DropReason{
 	DropNoInstance, DropClosed, DropSpoofed, DropQuota, DropTooBig, DropTTL, DropNoRoute, DropNoNeighbour,
 	DropMalformed, DropUnclassified, DropTunnelSource, DropTunnelSecret, DropUnknownVport, DropNoTable,
-	DropMirror, DropReset, DropNATPorts, DropRedirect, DropLoop, DropPolicy, DropFunction,
+	DropMirror, DropReset, DropNATPorts, DropLoop, DropPolicy, DropFunction,
 	DropNewFlows, DropRate, DropNoStation,
 }
 
@@ -547,7 +547,6 @@ const (
 	DropMirror       DropReason = "mirror"        // emitted by a mirror; as it should be
 	DropReset        DropReason = "reset"         // answered with a TCP RST
 	DropNATPorts     DropReason = "nat-ports"     // no free port for translation
-	DropRedirect     DropReason = "redirect"      // the device refused the packet
 	DropLoop         DropReason = "loop"          // too many steps
 	DropPolicy       DropReason = "policy"        // a rule says so
 	DropFunction     DropReason = "function"      // an ebpf function's verdict; the function counts its own reasons

@@ -578,7 +578,6 @@ enum drop_reason {
 	DROP_MIRROR,
 	DROP_RESET,
 	DROP_NAT_PORTS,
-	DROP_REDIRECT,
 	DROP_LOOP,
 	DROP_POLICY,
 	DROP_FUNCTION,
@@ -588,11 +587,15 @@ enum drop_reason {
 	DROP_REASONS,
 };
 
+/* With DROP_NONE. More than there are, so that a new one leaves the layout of the counters. */
+#define MAX_DROP_REASONS 32
+
 struct vport_counters {
 	__u64 in_packets, in_bytes;
 	__u64 out_packets, out_bytes;
-	__u64 dropped[DROP_REASONS];
+	__u64 dropped[MAX_DROP_REASONS];
 };
+_Static_assert(DROP_REASONS <= MAX_DROP_REASONS, "more drop reasons than counters");
 
 struct path_counters {
 	__u64 steered_packets, steered_bytes;

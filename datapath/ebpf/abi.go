@@ -27,7 +27,7 @@ const (
 	maxHops               = 4096
 	laneMultiplier uint64 = 0x9e3779b97f4a7c15
 	maxFunctions          = 128 // of functions
-	dropReasons           = 25  // with 0, which is none
+	maxDropReasons        = 32  // with 0, which is none: MAX_DROP_REASONS
 )
 
 // next kinds
@@ -460,7 +460,7 @@ type quotaValue struct {
 type vportCounters struct {
 	InPackets, InBytes   uint64
 	OutPackets, OutBytes uint64
-	Dropped              [dropReasons]uint64
+	Dropped              [maxDropReasons]uint64
 }
 
 type pathCounters struct {
