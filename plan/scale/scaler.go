@@ -40,6 +40,7 @@ type Scaler struct {
 	demand   onpath.MetricStats
 	pressed  time.Time // since when an element is at its limits
 	short    time.Time // since when the value is not good enough
+	eased    time.Time // since when an element has an instance too many by its own word
 	heard    time.Time // the first value heard of by this scaler
 	resuming bool
 	events   []Event

@@ -28,6 +28,8 @@ func (s *Scaler) watch(v *View) {
 	changed := s.sustained(&s.noticed, v.Now, s.differs(v, now))
 	pressed := s.sustained(&s.pressed, v.Now, s.pressedNow(v))
 	unmet := s.sustained(&s.short, v.Now, s.misses(now))
+	// While something changes, the values before are of another load.
+	slack := s.sustained(&s.eased, v.Now, s.slack(v)) && s.noticed.IsZero()
 	if v.Now.Before(st.Resting) {
 		return
 	}
@@ -45,7 +47,7 @@ func (s *Scaler) watch(v *View) {
 		s.start(v, false, changed)
 	case changed && s.Spec.Target == nil && !allKnown(v):
 		s.start(v, false, true)
-	case !unmet && (changed || s.slack(v)):
+	case !unmet && (changed || slack):
 		s.start(v, true, changed)
 	}
 }
@@ -138,7 +140,7 @@ func (s *Scaler) start(v *View, down, sudden bool) {
 	st.Session = &onpath.ScalingSession{Down: down, Began: v.Now, Pass: 1, Sudden: sudden}
 	st.Session.Next = s.order(v, down)
 	st.Phase = onpath.ScalingTrying
-	s.noticed, s.pressed, s.short = time.Time{}, time.Time{}, time.Time{}
+	s.noticed, s.pressed, s.short, s.eased = time.Time{}, time.Time{}, time.Time{}, time.Time{}
 	if len(st.Session.Next) == 0 {
 		s.finish(v, false)
 		return
@@ -349,7 +351,7 @@ func (s *Scaler) finish(v *View, enough bool) {
 		st.Needed = false
 	}
 	st.Phase = onpath.ScalingWatching
-	s.noticed, s.pressed, s.short = time.Time{}, time.Time{}, time.Time{}
+	s.noticed, s.pressed, s.short, s.eased = time.Time{}, time.Time{}, time.Time{}, time.Time{}
 	s.tell("ScalingSettled", false, "%s: %s; nothing is tried before %s have passed", s.standing(v), costText(v.cost(st.Wanted)),
 		onpath.Duration(st.Resting.Sub(v.Now)))
 }
