@@ -38,12 +38,14 @@ const (
 	KindPriceList   Kind = "PriceList"
 	KindReservation Kind = "Reservation"
 	KindPrefixClaim Kind = "PrefixClaim"
+	KindWebhook     Kind = "Webhook"
 )
 
 // Kinds lists every kind in the order in which objects refer to each other: an
 // object only names objects of its own or an earlier kind.
 func Kinds() []Kind {
-	return []Kind{KindTenant, KindCloudlet, KindNode, KindPriceList, KindReservation, KindPrefixClaim, KindHosts, KindFunction,
+	return []Kind{KindTenant, KindCloudlet, KindNode, KindPriceList, KindReservation, KindPrefixClaim, KindWebhook, KindHosts,
+		KindFunction,
 		KindDeployment, KindChain, KindMeasurement, KindAccelerator, KindInstance, KindLease, KindEvent}
 }
 
@@ -180,6 +182,8 @@ func New(k Kind) (Object, error) {
 		return &Reservation{TypeMeta: t}, nil
 	case KindPrefixClaim:
 		return &PrefixClaim{TypeMeta: t}, nil
+	case KindWebhook:
+		return &Webhook{TypeMeta: t}, nil
 	}
 	return nil, Errorf(CodeInvalid, "there is no kind %q", k)
 }

@@ -32,6 +32,7 @@ func accesses() map[string]access {
 		"fault":   {verb: verbFault}, "backup": {verb: verbBackup}, "metrics": {verb: verbMetrics}, "session": {verb: verbSession},
 		"create-token": {verb: verbTokens}, "list-tokens": {verb: verbTokens}, "delete-token": {verb: verbTokens},
 		"revoke": {verb: verbRevoke}, "push-metric": {verbWrite, onpath.KindChain}, "accept-node": {verbWrite, onpath.KindNode},
+		"webhook-state": {verbWrite, onpath.KindWebhook}, // it has the secret
 		"move-instance": {verbMove, onpath.KindInstance}, "capacity": {verb: verbPool},
 		"account": {verb: verbAccount}, "invoice": {verb: verbAccount},
 		"credit": {verb: verbMoney}, "check-ledger": {verb: verbMoney},

@@ -79,6 +79,8 @@ type Options struct {
 	Log Log
 	// Notifications that functions sent; nil: there are none.
 	Notifications Notifications
+	// WebhookState is how a Webhook fares; nil: nothing is sent.
+	WebhookState func(*onpath.Webhook) onpath.WebhookState
 	// Authority for TLS; nil: the unix socket only, nobody can join.
 	Authority *auth.Authority
 	// Dir keeps images.

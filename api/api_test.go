@@ -214,6 +214,9 @@ func (w *world) start() {
 	s, err := api.New(api.Options{
 		Store: w.wrapped, Controller: w.controller, Admission: w.controller, Hub: w.hub, Authority: authority, Dir: w.dir,
 		Address: w.address, Version: "test", Clock: w.clock.now,
+		WebhookState: func(h *onpath.Webhook) onpath.WebhookState {
+			return onpath.WebhookState{Secret: "whsec_" + h.Metadata.UID}
+		},
 		Functions: map[onpath.FunctionKind]onpath.FunctionChecker{onpath.EBPFFunction: inline.Checker{Functions: []sdk.Function{firewall.Function, ratelimit.Function}}},
 	})
 	fatal(err)

@@ -52,6 +52,8 @@ func (s *Server) routes() {
 	registerObjects[*onpath.PriceList](s, onpath.KindPriceList)
 	registerObjects[*onpath.Reservation](s, onpath.KindReservation)
 	registerObjects[*onpath.PrefixClaim](s, onpath.KindPrefixClaim)
+	registerObjects[*onpath.Webhook](s, onpath.KindWebhook)
+	registerWebhookState(s)
 	s.registerReservations()
 	s.registerApply()
 	s.registerConfirm()

@@ -32,6 +32,7 @@ func CheckChange(before, after *Snapshot, changed []onpath.Key) error {
 	out := checkRemovals(before, after, changed)
 	inUse := len(out) > 0
 	out = append(out, checkQuotas(before, after, changed)...)
+	out = append(out, checkWebhooks(after, changed)...)
 	for _, e := range check(&marked) {
 		if about[e.Object] || !known[keyOfFault(e)] && !inUse { // what lacks it would only repeat it
 			out = append(out, e)

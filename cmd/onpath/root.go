@@ -88,7 +88,8 @@ const helpWidth = 79
 var commands = []func(*global) *cobra.Command{
 	newEngine, newApply, newDiff, newAttach, newDetach, newAccelerate, newConfirm, newGet, newDescribe, newDelete, newHistory,
 	newRollback, newEnable, newDisable, newWatch, newExplain, newMetric,
-	newTrace, newMeasure, newVerify, newScaling, newTop, newEvents, newNotifications, newConsole, newLogs, newExec, newCapture, newFault,
+	newTrace, newMeasure, newVerify, newScaling, newTop, newEvents, newNotifications, newWebhook, newConsole,
+	newLogs, newExec, newCapture, newFault,
 	newLogCommand, newAudit,
 	newDrain, newCordon, newUncordon, newMove, newCapacity, newAccount, newInvoice, newLedger,
 	newToken, newRevoke, newJoin, newLab,

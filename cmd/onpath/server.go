@@ -180,15 +180,16 @@ func serve(ctx context.Context, conf *config.Server, log *slog.Logger, begun fun
 	if err != nil {
 		return err
 	}
+	hooks := newWebhooks(conf, keeper, store, secret, log)
 	registry := newRegistry()
 	options := api.Options{Store: public.Entries, Log: public,
 		Controller: controller, Admission: controller, Pool: controller.Pool(), Hub: hub,
-		Notifications: keeper,
-		Dir:           conf.StateDir, Address: conf.Address,
+		Notifications: keeper, WebhookState: hooks.State,
+		Dir: conf.StateDir, Address: conf.Address,
 		Version: versionString(), Functions: functionCheckers(), Metrics: registry, ImageQuota: int64(conf.ImageQuota), Logger: log}
 	tasks := []func(context.Context) error{controller.Run, lost,
 		func(ctx context.Context) error { return public.Run(ctx, public.Entries, log) },
-		func(ctx context.Context) error { return keeper.Run(ctx, hub) }}
+		func(ctx context.Context) error { return keeper.Run(ctx, hub) }, hooks.Run}
 	if ports.api != nil {
 		if options.Authority, err = auth.OpenAuthority(filepath.Join(conf.StateDir, "auth"), time.Now); err != nil {
 			return err

@@ -21,6 +21,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/spool"
+	"github.com/onpath/onpath/internal/wholefile"
 )
 
 // What one tenant's notifications may take here; the oldest go.
@@ -81,6 +82,9 @@ func (k *Keeper) shelf(tenant string, make bool) (*shelf, error) {
 	defer k.mu.Unlock()
 	if s := k.tenants[tenant]; s != nil || !make {
 		return s, nil
+	}
+	if err := wholefile.Clean(filepath.Join(k.dir, tenant)); err != nil {
+		return nil, err
 	}
 	sp, err := spool.Open(filepath.Join(k.dir, tenant), 0)
 	if err != nil {
@@ -223,6 +227,13 @@ func (k *Keeper) meant(tenant string) (list []*shelf) {
 	return list
 }
 
+// more is closed when there are more.
+func (k *Keeper) more() <-chan struct{} {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.changed
+}
+
 // Follow calls yield for what is stored from now on, until it fails or ctx ends.
 func (k *Keeper) Follow(ctx context.Context, f onpath.NotificationFilter, yield func(onpath.Notification) error) error {
 	from := map[*shelf]uint64{}
@@ -230,9 +241,7 @@ func (k *Keeper) Follow(ctx context.Context, f onpath.NotificationFilter, yield 
 		from[s], _ = s.spool.Last()
 	}
 	for {
-		k.mu.Lock()
-		more := k.changed
-		k.mu.Unlock()
+		more := k.more()
 		for _, s := range k.meant(f.Tenant) {
 			err := s.spool.Read(from[s], func(number uint64, line []byte) error {
 				from[s] = number

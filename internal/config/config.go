@@ -64,6 +64,9 @@ type Server struct {
 	// ImageQuota is how much of the disk one tenant's images may take. Default
 	// 16Gi.
 	ImageQuota onpath.Size `json:"imageQuota,omitempty"`
+	// WebhookTargets are where webhooks of tenants may lead, beside public addresses:
+	// those of the operator's own networks that tenants may reach from this machine.
+	WebhookTargets []onpath.Prefix `json:"webhookTargets,omitempty"`
 	// Metrics is the address of a plain HTTP listener for Prometheus, such as
 	// "127.0.0.1:7444". Default none; the socket serves them too.
 	Metrics string `json:"metrics,omitempty"`

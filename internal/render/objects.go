@@ -55,6 +55,7 @@ var columns = map[onpath.Kind][]string{
 	onpath.KindPriceList:   {"NAME", "CURRENCY", ">CPU/H", ">MEMORY/GI/H", ">DISK/GI/H", ">NETWORK/GBIT/H", ">AGE"},
 	onpath.KindReservation: {"TENANT", "NAME", "STATE", "CLOUDLET", "NODES", "FROM", "UNTIL", ">PAID", ">AGE", "MESSAGE"},
 	onpath.KindPrefixClaim: {"TENANT", "NAME", "PREFIX", "PROOF", "STATE", ">LEFT", ">AGE", "MESSAGE"},
+	onpath.KindWebhook:     {"TENANT", "NAME", "URL", "LEVEL", ">AGE"},
 	onpath.KindHosts:       {"TENANT", "NAME", "ADDRESSES", "VIRTUAL", ">AGE"},
 	onpath.KindFunction:    {"TENANT", "NAME", "IMAGE", "ATTACH", "STATE", "PACKETS", ">AGE"},
 	onpath.KindDeployment:  {"TENANT", "NAME", "FUNCTION", "CHAIN", ">READY", ">AGE", "MESSAGE"},
@@ -84,6 +85,8 @@ func row(o onpath.Object, now time.Time) []string {
 	case *onpath.PrefixClaim:
 		return []string{m.Tenant, m.Name, o.Spec.Prefix.String(), string(o.Spec.Method), string(o.Status.State), left(o.Status.Until, now),
 			age, o.Status.Evidence}
+	case *onpath.Webhook:
+		return []string{m.Tenant, m.Name, o.Spec.URL, string(o.Spec.Level), age}
 	case *onpath.Hosts:
 		addresses := prefixes(o.Spec.Addresses)
 		if o.Spec.Node != "" {

@@ -17,6 +17,7 @@ var moreColumns = map[onpath.Kind][]string{
 	onpath.KindPriceList:   {">USE-CPU/H", ">USE-TRAFFIC/GI", ">TIERS"},
 	onpath.KindReservation: {">INSTANCES", ">REFUNDED"},
 	onpath.KindPrefixClaim: {"PASSWORD"},
+	onpath.KindWebhook:     {">SECRET-VERSION"},
 	onpath.KindFunction:    {"CPU", "MEMORY"},
 	onpath.KindDeployment:  {"CLOUDLETS", "NODES"},
 	onpath.KindChain:       {"TIER", ">PRIORITY", "CLOUDLETS", ">PATH-ID"},
@@ -40,6 +41,8 @@ func moreCells(o onpath.Object) []string {
 		return []string{o.Spec.Use.CPU.String(), o.Spec.Use.Traffic.String(), strconv.Itoa(len(o.Spec.Tiers))}
 	case *onpath.Reservation:
 		return []string{strconv.Itoa(len(o.Status.Places)), o.Status.Refunded.String()}
+	case *onpath.Webhook:
+		return []string{strconv.Itoa(o.Spec.SecretVersion)}
 	case *onpath.PrefixClaim:
 		return []string{o.Status.Password}
 	case *onpath.Function:
