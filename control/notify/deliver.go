@@ -138,8 +138,9 @@ func (h *Webhooks) begin(ctx context.Context, w *onpath.Webhook) (*hook, error) 
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
+	last, _ := s.spool.Last()
+	x.at.Number = min(x.at.Number, last) // the notifications may be an older copy
 	if x.at.UID != w.Metadata.UID {
-		last, _ := s.spool.Last()
 		x.at = position{UID: w.Metadata.UID, Number: last}
 		if err := x.save(); err != nil {
 			return nil, err
