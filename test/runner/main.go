@@ -106,6 +106,9 @@ func execute(soak bool, run string, packages []string) error {
 	for _, l := range left {
 		fmt.Println("left behind:", l)
 	}
+	for _, f := range res.failures {
+		fmt.Printf("failed %s\n", f)
+	}
 	fmt.Printf("\n%d passed, %d failed, %d skipped\n", res.passed, res.failed, res.skipped)
 	fmt.Printf("in %s\n", time.Since(start).Round(time.Second))
 	switch {
@@ -303,7 +306,7 @@ func (o *outcome) add(e event) {
 			o.passed++
 		case "fail":
 			o.failed++
-			o.failures = append(o.failures, name)
+			o.failures = append(o.failures, name+": "+strings.Join(said(o.output[name]), "; "))
 			fmt.Printf("--- FAIL %s\n%s", name, strings.Join(o.output[name], ""))
 		case "skip":
 			o.skipped++
@@ -331,16 +334,23 @@ func (o *outcome) packageDone(name string, e event) {
 	delete(o.output, name)
 }
 
-// reason is what the test said when it skipped: the last line with a file
-// position.
+// reason is what the test said when it skipped: the last line with a file position.
 func reason(lines []string) string {
-	for i := len(lines) - 1; i >= 0; i-- {
-		l := strings.TrimSpace(lines[i])
-		if m := regexp.MustCompile(`^\S+\.go:\d+: (.+)$`).FindStringSubmatch(l); m != nil {
-			return m[1]
-		}
+	if told := said(lines); len(told) > 0 {
+		return told[len(told)-1]
 	}
 	return "no reason given"
+}
+
+// said are a test's own lines, which begin with a file position, without the ends of logs.
+func said(lines []string) (told []string) {
+	position := regexp.MustCompile(`^\S+\.go:\d+: (.+)$`)
+	for _, l := range lines {
+		if m := position.FindStringSubmatch(strings.TrimSpace(l)); m != nil && !strings.HasPrefix(m[1], "--- ") {
+			told = append(told, m[1])
+		}
+	}
+	return told
 }
 
 // report prints the skips and returns those that are not announced.
