@@ -214,6 +214,12 @@ func (s *Server) handler(identify func(*http.Request) (auth.Identity, error)) ht
 			return
 		}
 		defer done()
+		if !who.Until.IsZero() {
+			e := onpath.Errorf(onpath.CodeForbidden, "the bearer token has expired")
+			timed, cancel := context.WithTimeoutCause(ctx, who.Until.Sub(s.o.Clock()), e)
+			defer cancel()
+			ctx = timed
+		}
 		// Who was revoked since was not among the live ones then.
 		if _, err := identify(r); err != nil && !isOpen(r.URL.Path) {
 			s.fail(w, r, err)

@@ -58,12 +58,22 @@ func TestBearer(t *testing.T) {
 	_, err = scoped.CreateToken(ctx, auth.TokenRequest{Role: auth.RoleUser, Name: "ci", Tenant: "acme", API: true})
 	want("a wider token by a token", err, onpath.CodeForbidden)
 	short, _ := made(auth.TokenRequest{Role: auth.RoleUser, Name: "short", TTL: onpath.Duration(time.Second)})
+	watching := make(chan error, 1)
+	go func() {
+		watching <- short.Watch(ctx, client.WatchOptions{Tenant: "acme"}, func(client.Change) error { return nil })
+	}()
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(100 * time.Millisecond) {
 		if _, _, err = short.List(ctx, onpath.KindHosts, "acme"); err != nil || time.Now().After(end) {
 			break
 		}
 	}
 	want("an expired token", err, onpath.CodeForbidden)
+	select {
+	case err = <-watching:
+	case <-time.After(20 * time.Second):
+		err = nil
+	}
+	want("a watch with a token that has expired", err, onpath.CodeForbidden)
 	if err := w.operator.DeleteToken(ctx, id); err != nil {
 		t.Fatal(err)
 	}

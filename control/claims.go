@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -37,10 +38,9 @@ func (c claims) prove(ctx context.Context) {
 	busy := map[onpath.Key]bool{}
 	done := make(chan onpath.Key)
 	for {
-		for _, p := range c.dueClaims(busy) {
-			if len(busy) >= asking {
-				break
-			}
+		for due := c.dueClaims(busy); len(due) > 0 && len(busy) < asking; {
+			p := nextClaim(due, busy, c.o.Clock())
+			due = slices.DeleteFunc(due, func(o *onpath.PrefixClaim) bool { return o == p })
 			k := onpath.KeyOf(p)
 			busy[k] = true
 			go func() {
@@ -70,12 +70,31 @@ func (c claims) dueClaims(busy map[onpath.Key]bool) (out []*onpath.PrefixClaim) 
 	}
 	now := c.o.Clock()
 	for k, p := range c.mirror.claims {
-		if !busy[k] && (claimDue(p, now) || p.Spec.Method == onpath.ByOperator && c.givenState(p) != p.Status.State) {
+		if !busy[k] && (claimDue(p, now) || p.Spec.Method == onpath.ByOperator && c.givenStale(p)) {
 			out = append(out, p)
 		}
 	}
-	slices.SortFunc(out, func(a, b *onpath.PrefixClaim) int { return a.Status.Checked.Compare(b.Status.Checked) })
 	return out
+}
+
+// nextClaim is the one of those due that is asked for first: of the tenant that is asked
+// for least just now, so that claims of one that never answer keep no other's waiting; then
+// one that holds something, and the one that waits for longest.
+func nextClaim(due []*onpath.PrefixClaim, busy map[onpath.Key]bool, now time.Time) *onpath.PrefixClaim {
+	asked := map[string]int{}
+	for k := range busy {
+		asked[k.Tenant]++
+	}
+	holds := func(p *onpath.PrefixClaim) int {
+		if p.ProvedAt(now) {
+			return 0
+		}
+		return 1
+	}
+	return slices.MinFunc(due, func(a, b *onpath.PrefixClaim) int {
+		return cmp.Or(cmp.Compare(asked[a.Metadata.Tenant], asked[b.Metadata.Tenant]), cmp.Compare(holds(a), holds(b)),
+			a.Status.Checked.Compare(b.Status.Checked))
+	})
 }
 
 // claimDue reports whether a claim by password is to be asked for.
@@ -99,6 +118,13 @@ func claimDue(p *onpath.PrefixClaim, now time.Time) bool {
 		again = soonAgain
 	}
 	return now.Sub(s.Checked) >= again
+}
+
+// givenStale reports whether the status of a claim by the operator's word is not so any
+// more. Callers hold mu.
+func (c claims) givenStale(p *onpath.PrefixClaim) bool {
+	state := c.givenState(p)
+	return state != p.Status.State || state == onpath.ClaimProved && p.Status.Prefix != p.Spec.Prefix
 }
 
 // givenState is that of a claim by the operator's word. Callers hold mu.

@@ -56,7 +56,9 @@ func overQuota(t *onpath.Tenant, was, is tenantUse) (errs onpath.Errors) {
 	return errs
 }
 
+// useOf counts what may scale by as much as it may scale to: nobody asks again then.
 func (w *world) useOf(tenant string) (u tenantUse) {
+	most := w.scaledTo()
 	for _, c := range w.chains {
 		if c.key.tenant != tenant {
 			continue
@@ -64,7 +66,7 @@ func (w *world) useOf(tenant string) (u tenantUse) {
 		u.chains++
 		for i := range c.elements {
 			if d := c.elements[i].d; d != nil && d.owner == c { // the short form's
-				u.add(d, len(c.cloudlets))
+				u.add(d, max(d.want, most[d])*len(c.cloudlets))
 			}
 		}
 	}
@@ -75,15 +77,32 @@ func (w *world) useOf(tenant string) (u tenantUse) {
 	}
 	for _, d := range w.deployments {
 		if d.obj != nil && d.key.tenant == tenant {
-			u.add(d, len(d.in))
+			u.add(d, max(d.want, most[d])*len(d.in))
 		}
 	}
 	return u
 }
 
-// add counts a deployment in so many cloudlets.
-func (u *tenantUse) add(d *deployment, cloudlets int) {
-	n := d.want * cloudlets
+// scaledTo are the most instances in a cloudlet that deployments scale to.
+func (w *world) scaledTo() map[*deployment]int {
+	most := map[*deployment]int{}
+	for _, c := range w.chains {
+		if c.obj.Spec.Scaling == nil {
+			continue
+		}
+		for i, e := range c.obj.Spec.Through {
+			bounds := c.obj.Spec.Scaling.Elements[e.Name()]
+			if i < len(c.elements) && c.elements[i].d != nil {
+				d := c.elements[i].d
+				most[d] = max(most[d], bounds.Max)
+			}
+		}
+	}
+	return most
+}
+
+// add counts so many instances of a deployment.
+func (u *tenantUse) add(d *deployment, n int) {
 	if n == 0 {
 		return
 	}

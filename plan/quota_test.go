@@ -21,6 +21,8 @@ func TestQuotas(t *testing.T) {
 		"a claim":               {onpath.Quota{Claims: 1}, aClaim("bob", "two", "10.9.0.9", "", s0, s0), "spec.quota.claims"},
 		"instances of a chain":  {onpath.Quota{Instances: 3}, aChain("bob", "more", through("fwd", 3)), "spec.quota.instances"},
 		"instances within":      {onpath.Quota{Instances: 5}, aChain("bob", "more", through("fwd", 3)), ""},
+		"scaling to":            {onpath.Quota{Instances: 3}, scaling(1, 2), "spec.quota.instances"},
+		"scaling within":        {onpath.Quota{Instances: 3}, scaling(1, 1), ""},
 		"of a deployment":       {onpath.Quota{Instances: 3}, aDeployment("bob", "d", "fwd", 9), "spec.quota.instances"},
 		"processors":            {onpath.Quota{Capacity: onpath.Resources{CPU: 250}}, aChain("bob", "more", through("fwd", 2)), "spec.quota.capacity.cpu"},
 		"a change that shrinks": {onpath.Quota{Instances: 1}, aChain("bob", "web", through("fwd", 1)), ""},
@@ -55,6 +57,12 @@ func TestQuotas(t *testing.T) {
 			}
 		})
 	}
+}
+
+func scaling(n, most int) *onpath.Chain {
+	c := aChain("bob", "more", through("fwd", n))
+	c.Spec.Scaling = &onpath.Scaling{Elements: map[string]onpath.ElementScaling{"fwd": {Max: most}}}
+	return c
 }
 
 var s0 = time.Time{}

@@ -53,6 +53,21 @@ func Author(ctx context.Context) string {
 	return who
 }
 
+type authors struct{}
+
+// ByEach names who has each object of a batch written that holds the requests of several.
+func ByEach(ctx context.Context, who map[onpath.Key]string) context.Context {
+	return context.WithValue(ctx, authors{}, who)
+}
+
+// AuthorOf is who has an object written.
+func AuthorOf(ctx context.Context, k onpath.Key) string {
+	if each, ok := ctx.Value(authors{}).(map[onpath.Key]string); ok {
+		return each[k]
+	}
+	return Author(ctx)
+}
+
 // Stamp sets the metadata of next that belongs to the store, given what is
 // stored under its key now (nil: nothing). Who must know the UID and Generation
 // before the write, because a record of the same batch tells them, calls it first:

@@ -32,7 +32,7 @@ func (r *TokenRequest) checkAPI() error {
 
 // identity is whom a token is for.
 func (t token) identity() Identity {
-	return Identity{Role: t.Role, Name: t.Name, Tenant: t.Tenant, Kinds: t.Kinds, Credential: "bearer " + t.ID}
+	return Identity{Role: t.Role, Name: t.Name, Tenant: t.Tenant, Kinds: t.Kinds, Until: t.Expires, Credential: "bearer " + t.ID}
 }
 
 // Bearer says whose request shows a bearer token.

@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"regexp"
 	"strings"
+	"time"
 
 	"github.com/onpath/onpath"
 )
@@ -32,6 +33,8 @@ type Identity struct {
 	Tenant string `json:"tenant,omitempty"`
 	// Kinds that a bearer token is for; empty: all that the role has.
 	Kinds []onpath.Kind `json:"kinds,omitempty"`
+	// Until is when a bearer token ends, and what is done with it; zero: not by itself.
+	Until time.Time `json:"-"`
 	// Credential is the hash of the key that proved it, or "unix" with the
 	// user id: two connections with one Credential are of one holder.
 	Credential string `json:"-"`

@@ -59,7 +59,7 @@ func (p *Pool) tryApply(ctx context.Context, prices prices, puts []*onpath.Reser
 	dryRun bool) ([]onpath.Quote, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.awaitKeys(ctx, append(keysOf(puts), cancels...)...)
+	p.awaitKeys(append(keysOf(puts), cancels...)...)
 	if p.broken {
 		return nil, onpath.Errorf(onpath.CodeUnavailable, "the server is still reading its reservations")
 	}

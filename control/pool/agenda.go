@@ -156,7 +156,7 @@ func (p *Pool) Tick(ctx context.Context) time.Duration {
 		}
 	}
 	p.leaveGone(ctx)
-	p.finish(ctx)
+	p.finish()
 	p.finishMoves(ctx)
 	for !p.broken {
 		now := p.clock()
@@ -190,7 +190,7 @@ func (p *Pool) doAll(ctx context.Context, due []*entry, now time.Time) bool {
 	done := true
 	for _, e := range due {
 		k := onpath.KeyOf(e.obj)
-		p.awaitKeys(ctx, k)
+		p.awaitKeys(k)
 		if p.broken {
 			break
 		}
@@ -202,7 +202,7 @@ func (p *Pool) doAll(ctx context.Context, due []*entry, now time.Time) bool {
 			done = false
 		}
 	}
-	return p.finish(ctx) && done
+	return p.finish() && done
 }
 
 func paysHourly(e *entry) bool { return e.obj.Status.End().IsZero() }
@@ -276,11 +276,11 @@ func (p *Pool) settleUp(ctx context.Context, d *decision, books map[string]*ledg
 }
 
 // finish waits until what was settled is written. It is false if something was not.
-func (p *Pool) finish(ctx context.Context) bool {
+func (p *Pool) finish() bool {
 	list, all := p.settled, true
 	p.settled = nil
 	for _, x := range list {
-		if err := p.await(ctx, x.g); err != nil {
+		if err := p.await(x.g); err != nil {
 			p.log.Error("what is decided on a reservation cannot be written; it is tried on", "reservation", x.d.key, "err", err)
 			all = false
 			continue

@@ -13,6 +13,7 @@ import (
 // before waits for the disk. Who waits for a group writes it if nobody else does.
 type group struct {
 	held     []*decision
+	authors  map[onpath.Key]string   // who asked for them: others than who writes the group
 	books    map[string]*ledger.Book // with all postings of the group
 	records  []onpath.Record         // of meters
 	written  []func(revision int64)  // take them up
@@ -48,7 +49,7 @@ func (p *Pool) commit(ctx context.Context, j joining) error {
 	if err != nil {
 		return err
 	}
-	return p.await(ctx, g)
+	return p.await(g)
 }
 
 // join has something written by the next group that has room for it. If it fails, the
@@ -78,7 +79,7 @@ func (p *Pool) join(ctx context.Context, j joining) (*group, error) {
 		g.books[tenant], p.spent[tenant] = b, b.Account
 	}
 	for _, d := range flat(j.held) {
-		p.pending[d.key] = g
+		p.pending[d.key], g.authors[d.key] = g, store.Author(ctx)
 	}
 	return g, nil
 }
@@ -91,7 +92,7 @@ func (p *Pool) room(parts, bytes int, followUp bool) *group {
 			return g
 		}
 	}
-	g := &group{books: map[string]*ledger.Book{}, followUp: followUp, done: make(chan struct{})}
+	g := &group{authors: map[onpath.Key]string{}, books: map[string]*ledger.Book{}, followUp: followUp, done: make(chan struct{})}
 	p.queue = append(p.queue, g)
 	return g
 }
@@ -135,10 +136,10 @@ func segmentsOf(list []payment) (n int) {
 }
 
 // await waits until a group is written or let go, without mu.
-func (p *Pool) await(ctx context.Context, g *group) error {
+func (p *Pool) await(g *group) error {
 	for !g.over {
 		if !p.writing {
-			p.writeFirst(context.WithoutCancel(ctx))
+			p.writeFirst()
 			continue
 		}
 		done := p.queue[0].done
@@ -151,10 +152,10 @@ func (p *Pool) await(ctx context.Context, g *group) error {
 
 // awaitKeys waits until nothing is being written of some reservations, so that a decision
 // may rest on what is stored of them.
-func (p *Pool) awaitKeys(ctx context.Context, keys ...onpath.Key) {
+func (p *Pool) awaitKeys(keys ...onpath.Key) {
 	for i := 0; i < len(keys); {
 		if g := p.pending[keys[i]]; g != nil {
-			_ = p.await(ctx, g)
+			_ = p.await(g)
 			i = 0
 			continue
 		}
@@ -162,14 +163,16 @@ func (p *Pool) awaitKeys(ctx context.Context, keys ...onpath.Key) {
 	}
 }
 
-// writeFirst writes the first group that waits.
-func (p *Pool) writeFirst(ctx context.Context) {
+// writeFirst writes the first group that waits: for those who asked for its decisions,
+// whoever it is that waits for it.
+func (p *Pool) writeFirst() {
 	g := p.queue[0]
 	b, err := p.batch(g)
 	if err != nil {
 		p.letGroupsGo(err)
 		return
 	}
+	ctx := store.ByEach(context.Background(), g.authors)
 	if g.followUp {
 		ctx = store.FollowUp(ctx)
 	}

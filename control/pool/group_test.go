@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/store"
 )
 
 // slowStore keeps a write waiting until it is let through, or refuses it.
@@ -15,12 +16,21 @@ type slowStore struct {
 	onpath.Store
 	mu     sync.Mutex
 	writes int
-	hold   chan error // nil: open
+	by     map[string]string // who has reservations written, by their names
+	hold   chan error        // nil: open
 }
 
 func (s *slowStore) Write(ctx context.Context, b onpath.Batch) (onpath.Written, error) {
 	s.mu.Lock()
 	s.writes++
+	for _, ch := range b.Changes {
+		if s.by == nil {
+			s.by = map[string]string{}
+		}
+		if s.by[ch.Key.Name] = store.AuthorOf(ctx, ch.Key); store.IsFollowUp(ctx) {
+			s.by[ch.Key.Name] += " onpath itself"
+		}
+	}
 	hold := s.hold
 	s.mu.Unlock()
 	if hold != nil {
@@ -165,4 +175,32 @@ func TestManyAtOnce(t *testing.T) {
 		}
 	}
 	f.balance(100_000_000 - (30+30*3)*100_000)
+}
+
+// TestAuthors: each decision of a group is written for who asked for it, not for who waits
+// for the group.
+func TestAuthors(t *testing.T) {
+	f := setUp(t)
+	s := &slowStore{Store: f.store}
+	f.store = s
+	f.Pool = f.restart()
+	hold, names := s.close(), []string{"ann", "bob", "carl"}
+	var wg sync.WaitGroup
+	for i, name := range names {
+		r := request(name, time.Hour, 2*time.Hour, cores(0.1))
+		r.Spec.Instances = 1
+		wg.Go(func() {
+			if _, err := f.Apply(store.By(f.t.Context(), name), []*onpath.Reservation{r}, nil, false); err != nil {
+				t.Error(err)
+			}
+		})
+		f.wait(func() bool { return s.count() > 0 && len(f.pending) > i })
+	}
+	s.open(hold, nil)
+	wg.Wait()
+	for _, name := range names {
+		if got := s.by[name]; got != name {
+			t.Errorf("the reservation of %s is written for %q", name, got)
+		}
+	}
 }

@@ -173,7 +173,7 @@ func (p *Pool) Move(ctx context.Context, k onpath.Key, from, to string) (onpath.
 func (p *Pool) tryMove(ctx context.Context, k onpath.Key, from, to string) (onpath.Quote, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.awaitKeys(ctx, k)
+	p.awaitKeys(k)
 	if p.broken {
 		return onpath.Quote{}, onpath.Errorf(onpath.CodeUnavailable, "the server is still reading its reservations")
 	}

@@ -298,7 +298,7 @@ func (l *Log) Tile(path string) ([]byte, error) {
 	t, entries, ok := tlogtiles.ParsePath(path)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !ok || (t.N<<tlogtiles.Height+int64(t.W))<<(tlogtiles.Height*t.L) > l.tree.N || t.L > 7 {
+	if !ok || t.N > l.tree.N || (t.N<<tlogtiles.Height+int64(t.W))<<(tlogtiles.Height*t.L) > l.tree.N || t.L > 7 {
 		return nil, onpath.Errorf(onpath.CodeNotFound, "there is no %s in a log of %d entries", path, l.tree.N)
 	}
 	if !entries {

@@ -9,12 +9,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net/netip"
 	"slices"
 	"sync"
 
 	"github.com/onpath/onpath"
-	"github.com/onpath/onpath/plan/ownership"
 	"github.com/onpath/onpath/store"
 )
 
@@ -37,9 +35,13 @@ type Store struct {
 }
 
 type held struct {
+	chain     *onpath.Chain
 	cloudlets []string
-	state     onpath.ClaimState
 	begun     onpath.LogEntry // as it was when the interception began
+	same      bool            // but for begun, all is as it was
+
+	state  onpath.ClaimState
+	prefix onpath.Prefix
 }
 
 // NewStore has the entries of what is written to s written with it.
@@ -53,9 +55,9 @@ func NewStore(ctx context.Context, s onpath.Store, clock onpath.Clock) (*Store, 
 		for _, o := range list {
 			switch o := o.(type) {
 			case *onpath.Chain:
-				out.held[onpath.KeyOf(o)] = held{cloudlets: o.Status.Cloudlets, begun: out.interception(ctx, o)}
+				out.held[onpath.KeyOf(o)] = held{chain: o, cloudlets: o.Status.Cloudlets, begun: view{out, nil}.interception(ctx, o)}
 			case *onpath.PrefixClaim:
-				out.held[onpath.KeyOf(o)] = held{state: o.Status.State}
+				out.held[onpath.KeyOf(o)] = held{state: claimState(o), prefix: o.Spec.Prefix}
 			}
 		}
 	}
@@ -77,18 +79,28 @@ func (s *Store) Write(ctx context.Context, b onpath.Batch) (onpath.Written, erro
 		return w, err
 	}
 	s.mu.Lock()
-	for k, h := range next {
-		if h == nil {
-			delete(s.held, k)
-		} else {
-			s.held[k] = *h
-		}
-	}
+	s.hold(next)
 	s.mu.Unlock()
 	if len(entries) > 0 {
 		s.kick()
 	}
 	return w, nil
+}
+
+// hold takes up what is known of chains and claims. Needs mu.
+func (s *Store) hold(next map[onpath.Key]*held) {
+	for k, h := range next {
+		was, there := s.held[k]
+		switch {
+		case h == nil:
+			delete(s.held, k)
+		case !h.same:
+			s.held[k] = *h
+		case there:
+			was.begun = h.begun
+			s.held[k] = was
+		}
+	}
 }
 
 // Snapshot implements what a backup needs, where the store can.
@@ -131,9 +143,13 @@ func (s *Store) record(entries []onpath.LogEntry) (onpath.Record, error) {
 // written (nil: nothing any more).
 func (s *Store) entries(ctx context.Context, changes []onpath.Change) (out []onpath.LogEntry, next map[onpath.Key]*held) {
 	next = map[onpath.Key]*held{}
-	by, decided := store.Author(ctx), store.IsFollowUp(ctx)
+	decided, v := store.IsFollowUp(ctx), view{s, map[onpath.Key]onpath.Object{}}
 	now := s.clock().UTC().Round(0)
 	for _, ch := range changes {
+		v.changed[ch.Key] = ch.Object
+	}
+	for _, ch := range changes {
+		by := store.AuthorOf(ctx, ch.Key)
 		if ch.Key.Kind.ReadOnly() {
 			continue
 		}
@@ -144,9 +160,13 @@ func (s *Store) entries(ctx context.Context, changes []onpath.Change) (out []onp
 		var more []onpath.LogEntry
 		switch ch.Key.Kind {
 		case onpath.KindChain:
-			more, next[ch.Key] = s.chain(ctx, ch)
+			more, next[ch.Key] = v.chain(ctx, ch)
 		case onpath.KindPrefixClaim:
 			more, next[ch.Key] = s.claim(ch)
+		case onpath.KindHosts, onpath.KindDeployment, onpath.KindFunction:
+			if !decided || by != "" {
+				more = v.edited(ctx, ch.Key, next)
+			}
 		}
 		for _, e := range more {
 			e.Time, e.By = now, by
@@ -187,8 +207,8 @@ func (s *Store) known(k onpath.Key) held {
 }
 
 // chain tells where a chain begins and ceases to intercept.
-func (s *Store) chain(ctx context.Context, ch onpath.Change) (out []onpath.LogEntry, next *held) {
-	was := s.known(ch.Key)
+func (v view) chain(ctx context.Context, ch onpath.Change) (out []onpath.LogEntry, next *held) {
+	was := v.known(ch.Key)
 	c, _ := ch.Object.(*onpath.Chain)
 	var at []string
 	if c != nil {
@@ -196,16 +216,20 @@ func (s *Store) chain(ctx context.Context, ch onpath.Change) (out []onpath.LogEn
 		if c.Spec.Tier == onpath.TierOperator {
 			return nil, &held{}
 		}
-		next = &held{cloudlets: at, begun: was.begun}
+		next = &held{chain: c, cloudlets: at, begun: was.begun}
 	}
 	gone, come := without(was.cloudlets, at), without(at, was.cloudlets)
+	if c != nil && was.chain != nil && len(gone) < len(was.cloudlets) && !store.SameSpec(was.chain, c) &&
+		!sameTraffic(was.begun, v.interception(ctx, c)) {
+		gone, come = was.cloudlets, at // of something else from now on
+	}
 	if len(gone) > 0 {
 		e := was.begun
 		e.What, e.Cloudlets = onpath.LogEnd, gone
 		out = append(out, e)
 	}
 	if len(come) > 0 {
-		next.begun = s.interception(ctx, c)
+		next.begun = v.interception(ctx, c)
 		e := next.begun
 		e.What, e.Cloudlets = onpath.LogBegin, come
 		out = append(out, e)
@@ -227,95 +251,30 @@ func (s *Store) claim(ch onpath.Change) (out []onpath.LogEntry, next *held) {
 	was := s.known(ch.Key)
 	p, _ := ch.Object.(*onpath.PrefixClaim)
 	e := onpath.LogEntry{What: onpath.LogClaim, Tenant: ch.Key.Tenant, Object: ch.Key.String()}
-	if p == nil {
-		e.State, e.Message = onpath.ClaimLost, "the claim was deleted"
-		return []onpath.LogEntry{e}, nil
+	if was.state != "" && (p == nil || p.Spec.Prefix != was.prefix) {
+		e.Prefixes, e.State, e.Message = []onpath.Prefix{was.prefix}, onpath.ClaimLost, "the claim was deleted"
+		if p != nil {
+			e.Message = "the claim is for " + p.Spec.Prefix.String() + " from now on"
+		}
+		out, was = append(out, e), held{}
 	}
-	next = &held{state: p.Status.State}
-	if p.Status.State == was.state && was.state != "" {
-		return nil, next
+	if p == nil {
+		return out, nil
+	}
+	next = &held{state: claimState(p), prefix: p.Spec.Prefix}
+	if next.state == was.state {
+		return out, next
 	}
 	e.Prefixes, e.Method = []onpath.Prefix{p.Spec.Prefix}, p.Spec.Method
-	e.State, e.Message = cmp.Or(p.Status.State, onpath.ClaimAsked), p.Status.Evidence
-	return []onpath.LogEntry{e}, next
+	e.State, e.Message = next.state, p.Status.Evidence
+	return append(out, e), next
 }
 
-// interception is whose packets a chain takes and what they pass.
-func (s *Store) interception(ctx context.Context, c *onpath.Chain) onpath.LogEntry {
-	tenant := c.Metadata.Tenant
-	e := onpath.LogEntry{Tenant: tenant, Object: onpath.KeyOf(c).String(), Prefixes: s.prefixes(ctx, c), Method: s.method(ctx, c)}
-	for _, el := range c.Spec.Through {
-		f := el.Function
-		if el.Deployment != "" {
-			t, n := el.Deployment.Resolve(tenant)
-			if d, _ := s.get(ctx, onpath.Key{Kind: onpath.KindDeployment, Tenant: t, Name: n}).(*onpath.Deployment); d != nil {
-				f = d.Spec.Function
-			}
-		}
-		t, n := f.Resolve(tenant)
-		text := t + "/" + n
-		if o := s.get(ctx, onpath.Key{Kind: onpath.KindFunction, Tenant: t, Name: n}); o != nil {
-			text += "@sha256:" + specHash(o)
-		}
-		e.Functions = append(e.Functions, text)
+// claimState is that of a claim for the prefix that it has now.
+func claimState(p *onpath.PrefixClaim) onpath.ClaimState {
+	st := &p.Status
+	if (st.State == onpath.ClaimProved || st.State == onpath.ClaimExpiring) && st.Prefix != p.Spec.Prefix {
+		return onpath.ClaimAsked
 	}
-	return e
-}
-
-func (s *Store) get(ctx context.Context, k onpath.Key) onpath.Object {
-	o, err := s.Store.Get(ctx, k)
-	if err != nil {
-		return nil
-	}
-	return o
-}
-
-// anybody's are the prefixes of chains from any to any.
-var anybodys = []onpath.Prefix{{Prefix: netip.MustParsePrefix("0.0.0.0/0")}, {Prefix: netip.MustParsePrefix("::/0")}}
-
-// prefixes are both ends of a chain, but one that is any.
-func (s *Store) prefixes(ctx context.Context, c *onpath.Chain) (out []onpath.Prefix) {
-	for _, e := range []onpath.Endpoints{c.Spec.From, c.Spec.To} {
-		out = append(out, e.Prefixes...)
-		if e.Hosts == "" {
-			continue
-		}
-		t, n := e.Hosts.Resolve(c.Metadata.Tenant)
-		h, _ := s.get(ctx, onpath.Key{Kind: onpath.KindHosts, Tenant: t, Name: n}).(*onpath.Hosts)
-		if h == nil {
-			continue
-		}
-		out = append(append(out, h.Spec.Addresses...), h.Spec.Virtual...)
-		if m, _ := s.get(ctx, onpath.Key{Kind: onpath.KindNode, Name: h.Spec.Node}).(*onpath.Node); h.Spec.Node != "" && m != nil {
-			for _, a := range m.Status.Addresses {
-				out = append(out, onpath.Prefix{Prefix: netip.PrefixFrom(a, a.BitLen())})
-			}
-		}
-	}
-	if len(out) == 0 && c.Spec.From.Deployment == "" {
-		return anybodys
-	}
-	const most = 200 // an entry has room for so many
-	return out[:min(len(out), most)]
-}
-
-// method is how the tenant has proved what a chain takes.
-func (s *Store) method(ctx context.Context, c *onpath.Chain) onpath.ClaimMethod {
-	objects := map[onpath.Key]onpath.Object{}
-	for _, kind := range []onpath.Kind{onpath.KindTenant, onpath.KindPrefixClaim} {
-		list, _, err := s.List(ctx, kind, "")
-		if err != nil {
-			return ""
-		}
-		for _, o := range list {
-			objects[onpath.KeyOf(o)] = o
-		}
-	}
-	t := ownership.New(objects, s.clock())
-	for _, p := range s.prefixes(ctx, c) {
-		if h, ok := t.Covering(c.Metadata.Tenant, p.Prefix); ok {
-			return h.Method
-		}
-	}
-	return onpath.ByOperator
+	return cmp.Or(st.State, onpath.ClaimAsked)
 }

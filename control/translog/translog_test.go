@@ -329,3 +329,81 @@ func prefix(t *testing.T, s string) (p onpath.Prefix) {
 	}
 	return p
 }
+
+// TestEdits: what an interception or a claim becomes by an edit is told like what is new,
+// though the chain is where it was.
+func TestEdits(t *testing.T) {
+	s := newStore(t, mem.New(mem.Options{}))
+	l := openLog(t, t.TempDir())
+	user, decided := store.By(t.Context(), "onpath:user/acme/ann"), store.FollowUp(t.Context())
+	write := func(ctx context.Context, o onpath.Object, version int64) {
+		t.Helper()
+		b := onpath.Batch{Changes: []onpath.Change{{Key: onpath.KeyOf(o), Object: onpath.Clone(o), Version: version}}}
+		if _, err := s.Write(ctx, b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n := 1
+	h := applied(t, &onpath.Hosts{Metadata: onpath.Metadata{Name: "h", Tenant: "acme"},
+		Spec: onpath.HostsSpec{Addresses: []onpath.Prefix{prefix(t, "10.0.0.1")}}}, nil).(*onpath.Hosts)
+	c := applied(t, &onpath.Chain{Metadata: onpath.Metadata{Name: "web", Tenant: "acme"}, Spec: onpath.ChainSpec{
+		From: onpath.Endpoints{Hosts: "h"}, To: onpath.Endpoints{Prefixes: []onpath.Prefix{prefix(t, "198.51.100.10")}},
+		Through: []onpath.Element{{Function: "fw", Instances: &n}}}}, nil).(*onpath.Chain)
+	write(user, h, 0)
+	write(user, c, 0)
+	c.Status.Cloudlets = []string{"fra1"}
+	write(decided, c, onpath.AnyVersion)
+	c.Spec.Priority = 7 // the same packets
+	write(user, c, onpath.AnyVersion)
+	c.Spec.To.Prefixes[0] = prefix(t, "203.0.113.1")
+	write(user, c, onpath.AnyVersion)
+	h.Spec.Addresses[0] = prefix(t, "10.0.0.2")
+	write(user, h, onpath.AnyVersion)
+	c.Status.Cloudlets = nil
+	write(decided, c, onpath.AnyVersion)
+
+	p := applied(t, &onpath.PrefixClaim{Metadata: onpath.Metadata{Name: "site", Tenant: "acme"},
+		Spec: onpath.PrefixClaimSpec{Prefix: prefix(t, "192.0.2.1"), Method: onpath.ByPassword}}, nil).(*onpath.PrefixClaim)
+	write(user, p, 0)
+	p.Status.State, p.Status.Prefix = onpath.ClaimProved, p.Spec.Prefix
+	write(decided, p, onpath.AnyVersion)
+	p.Spec.Prefix = prefix(t, "192.0.2.2")
+	write(user, p, onpath.AnyVersion)
+	if _, err := s.Write(user, onpath.Batch{Changes: []onpath.Change{{Key: onpath.KeyOf(p), Version: onpath.AnyVersion}}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Take(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	if err := l.Audit("acme", 100, func(e onpath.LoggedEntry) error {
+		if e.Public() {
+			got = append(got, strings.TrimSpace(fmt.Sprintf("%s %s %v %v", e.What, e.State, e.Prefixes, e.Cloudlets)))
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"begin  [10.0.0.1 198.51.100.10] [fra1]",
+		"end  [10.0.0.1 198.51.100.10] [fra1]", "begin  [10.0.0.1 203.0.113.1] [fra1]",
+		"end  [10.0.0.1 203.0.113.1] [fra1]", "begin  [10.0.0.2 203.0.113.1] [fra1]",
+		"end  [10.0.0.2 203.0.113.1] [fra1]",
+		"claim asked [192.0.2.1] []", "claim proved [192.0.2.1] []",
+		"claim lost [192.0.2.1] []", "claim asked [192.0.2.2] []", "claim lost [192.0.2.2] []",
+	}
+	if g, w := strings.Join(got, "\n"), strings.Join(want, "\n"); g != w {
+		t.Errorf("got\n%s\nwant\n%s", g, w)
+	}
+}
+
+// TestNoTile: a tile of a number that no log has is not there.
+func TestNoTile(t *testing.T) {
+	l := openLog(t, t.TempDir())
+	fill(t, l, newStore(t, mem.New(mem.Options{})), 0, 3)
+	for _, path := range []string{"tile/entries/x036/x028/x797/x018/x963/968", "tile/0/x036/x028/x797/x018/x963/968"} {
+		if _, err := l.Tile(path); onpath.CodeOf(err) != onpath.CodeNotFound {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}

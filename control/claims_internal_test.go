@@ -1,0 +1,31 @@
+package control
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+// TestNextClaim: many claims of one tenant keep no other's waiting, and what holds
+// something comes before what does not.
+func TestNextClaim(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	claim := func(tenant, name string, checked time.Duration) *onpath.PrefixClaim {
+		p := &onpath.PrefixClaim{Metadata: onpath.Metadata{Tenant: tenant, Name: name}}
+		p.Status.Checked = now.Add(-checked)
+		return p
+	}
+	var due []*onpath.PrefixClaim
+	for i := range 1000 {
+		due = append(due, claim("flood", fmt.Sprint(i), time.Hour))
+	}
+	held := claim("acme", "held", time.Second)
+	held.Status.State, held.Status.Until = onpath.ClaimProved, now.Add(time.Minute)
+	due = append(due, claim("acme", "asked", time.Minute), held)
+	busy := map[onpath.Key]bool{onpath.KeyOf(claim("flood", "x", 0)): true}
+	if got := nextClaim(due, busy, now); got != held {
+		t.Errorf("%s/%s is asked for first", got.Metadata.Tenant, got.Metadata.Name)
+	}
+}
