@@ -171,6 +171,9 @@ func (p *applier) try(ctx context.Context, c *onpath.DatapathConfig, force bool)
 	if same {
 		return nil
 	}
+	if p.takesAway(c) {
+		p.a.readMeters(ctx, nil) // what was counted at a vport goes with it
+	}
 	begin := time.Now()
 	err := p.a.opt.Datapath.Apply(ctx, c)
 	p.a.applyTime.Observe(time.Since(begin).Seconds())
@@ -192,6 +195,16 @@ func (p *applier) try(ctx context.Context, c *onpath.DatapathConfig, force bool)
 		}
 	}
 	return nil
+}
+
+// takesAway reports whether an instance's vport that is in force is not in c.
+func (p *applier) takesAway(c *onpath.DatapathConfig) bool {
+	for v := range p.inForce() {
+		if !slices.ContainsFunc(c.Vports, func(o onpath.Vport) bool { return o.ID == v }) {
+			return true
+		}
+	}
+	return false
 }
 
 // mayForward reports whether what the kernel forwards is steered.

@@ -34,9 +34,11 @@ type request struct {
 	port       int
 	begin      time.Time
 	slots      []onpath.ReservationSlot // as its file says in the end
-	// Filled while it runs.
+	// Filled while it runs; promised are the slots as a change was accepted. One that has to
+	// wait for others to move is charged from when it holds at the latest.
+	promised           []onpath.ReservationSlot
 	lost, sent         uint64
-	asked, answered    time.Time // of a change
+	asked              time.Time // of a change
 	whole, own, resize time.Duration
 	gone               time.Duration
 }
@@ -213,6 +215,7 @@ func (l *laboratory) change(r *request) {
 	if c, ok := r.changed(); ok {
 		r.slots[0].Capacity = c
 		l.write(r.name, r.file())
+		r.promised = l.reservation(r.name).Status.Slots
 	}
 	if r.kind == "moved" {
 		for name, i := range l.of(r.name) {
@@ -221,7 +224,6 @@ func (l *laboratory) change(r *request) {
 			}
 		}
 	}
-	r.answered = time.Now()
 	want := r.slots[len(r.slots)-1].Capacity
 	if want == r.first()[0].Capacity {
 		return // it keeps its size
@@ -268,7 +270,7 @@ func (l *laboratory) judge(r *request) {
 	}
 	promised := r.slots
 	if _, ok := r.changed(); ok { // the change holds from a time that the server chose
-		promised = st.Slots
+		promised = r.promised
 		if n := len(promised); n != 2 || promised[0].Capacity != r.first()[0].Capacity || promised[1].Capacity != r.slots[0].Capacity ||
 			promised[1].From.Before(r.asked.Add(-time.Millisecond)) || !promised[1].Until.Equal(r.slots[0].Until) {
 			wrong("it was changed at %s to %v", text(r.asked), promised)
