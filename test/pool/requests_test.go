@@ -102,7 +102,7 @@ func (l *laboratory) serve(kinds []string, begin time.Time) {
 	}
 	running.Wait()
 	for _, r := range requests {
-		l.judge(r)
+		l.check(r)
 		l.sent[r.name] = r.sent * packet
 	}
 }
@@ -241,8 +241,8 @@ func (l *laboratory) change(r *request) {
 	})
 }
 
-// judge says what fell short of a request that ran.
-func (l *laboratory) judge(r *request) {
+// check says what fell short of a request that ran.
+func (l *laboratory) check(r *request) {
 	nodes := map[string]bool{}
 	for _, i := range l.of(r.name) {
 		nodes[i.node] = true
