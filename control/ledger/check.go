@@ -76,10 +76,11 @@ func (c *Check) wrong(format string, args ...any) {
 	}
 }
 
-// Bill is the invoice of a tenant's month; postings are all of the tenant's, in order.
-func Bill(tenant, month string, postings []onpath.Posting) onpath.Invoice {
-	inv := onpath.Invoice{Tenant: tenant, Month: month, Lines: []onpath.InvoiceLine{}}
-	own := onpath.AccountOf(tenant)
+// Bill is the invoice of an account's month; postings are the account's last ones, in order
+// and with all since the month began.
+func Bill(a onpath.Account, month string, postings []onpath.Posting) onpath.Invoice {
+	inv := onpath.Invoice{Tenant: a.Tenant, Month: month, Lines: []onpath.InvoiceLine{}, Opening: a.Balance}
+	own := onpath.AccountOf(a.Tenant)
 	var order []string
 	lines := map[string]*onpath.InvoiceLine{}
 	for _, p := range postings {
@@ -87,6 +88,7 @@ func Bill(tenant, month string, postings []onpath.Posting) onpath.Invoice {
 		if p.Debit == own {
 			moved = -moved
 		}
+		inv.Opening -= moved
 		if m := p.At.UTC().Format("2006-01"); m != month {
 			if m < month {
 				inv.Opening += moved

@@ -3,6 +3,8 @@ package pool
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"sort"
 	"strconv"
 	"time"
 
@@ -53,19 +55,67 @@ func (p *Pool) Postings(ctx context.Context, tenant string) ([]onpath.Posting, e
 	return out, err
 }
 
-// Invoice is a tenant's of a month, such as 2026-11.
+// clockSteps is how far a server's clock may have been set back without an invoice
+// missing what was entered meanwhile.
+const clockSteps = 24 * time.Hour
+
+// Invoice is a tenant's of a month, such as 2026-11. It reads the postings since that month
+// began, however many came before.
 func (p *Pool) Invoice(ctx context.Context, tenant, month string) (onpath.Invoice, error) {
-	if t, err := time.Parse("2006-01", month); err != nil || t.Format("2006-01") != month {
+	begin, err := time.Parse("2006-01", month)
+	if err != nil || begin.Format("2006-01") != month {
 		return onpath.Invoice{}, onpath.Errorf(onpath.CodeInvalid, "%q is not a month (write 2026-11)", month)
 	}
-	list, err := p.Postings(ctx, tenant)
+	a := onpath.Account{Tenant: tenant}
+	path := ledger.AccountPath(tenant)
+	page, err := p.o.Store.Records(ctx, onpath.RecordRange{From: path, To: path + "\x00"})
+	if err == nil && len(page.Records) == 1 {
+		err = json.Unmarshal(page.Records[0].Value, &a)
+	}
 	if err != nil {
 		return onpath.Invoice{}, err
 	}
-	inv := ledger.Bill(tenant, month, list)
-	a, err := p.Account(ctx, tenant)
-	inv.Currency = a.Currency
+	list, err := p.postingsSince(ctx, a, page.Revision, begin.Add(-clockSteps))
+	if err != nil {
+		return onpath.Invoice{}, err
+	}
+	inv := ledger.Bill(a, month, list)
+	now, err := p.Account(ctx, tenant)
+	inv.Currency = now.Currency
 	return inv, err
+}
+
+// postingsSince are an account's from the first one that is not before a time, as of a
+// revision. It looks for that by halves: their numbers have no gaps and rise with time.
+func (p *Pool) postingsSince(ctx context.Context, a onpath.Account, revision int64, since time.Time) (out []onpath.Posting, err error) {
+	read := func(from int64, limit int) (next string, list []onpath.Posting, err error) {
+		at := onpath.RecordsUnder(ledger.PostingsOf(a.Tenant))
+		at.From, at.Limit, at.Revision = ledger.PostingPath(a.Tenant, from), limit, revision
+		page, err := p.o.Store.Records(ctx, at)
+		if err != nil {
+			return "", nil, err
+		}
+		list = make([]onpath.Posting, len(page.Records))
+		for i, r := range page.Records {
+			if err := json.Unmarshal(r.Value, &list[i]); err != nil {
+				return "", nil, fmt.Errorf("record %s: %w", r.Path, err)
+			}
+		}
+		return page.Next, list, nil
+	}
+	first := sort.Search(int(a.Postings), func(i int) bool {
+		_, list, e := read(int64(i)+1, 1)
+		if err == nil {
+			err = e
+		}
+		return err != nil || len(list) == 0 || !list[0].At.Before(since)
+	})
+	for next := "more"; next != "" && err == nil; {
+		var list []onpath.Posting
+		next, list, err = read(int64(first)+1, 0)
+		out, first = append(out, list...), first+len(list)
+	}
+	return out, err
 }
 
 // CheckLedger recomputes every posting and every balance. What is written meanwhile is
