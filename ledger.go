@@ -69,6 +69,16 @@ type Account struct {
 	Postings int64  `json:"postings"` // so far
 }
 
+// MaxPostings bounds a PostingPage.
+const MaxPostings = 1000
+
+// PostingPage is a part of a tenant's postings.
+type PostingPage struct {
+	Postings []Posting `json:"postings"` // by number
+	// Next is the number of the first one of the next page; 0: this was the last.
+	Next int64 `json:"next,omitempty"`
+}
+
 // Invoice sums a tenant's postings of one month up.
 type Invoice struct {
 	Tenant   string        `json:"tenant"`

@@ -34,7 +34,7 @@ func accesses() map[string]access {
 		"revoke": {verb: verbRevoke}, "push-metric": {verbWrite, onpath.KindChain}, "accept-node": {verbWrite, onpath.KindNode},
 		"webhook-state": {verbWrite, onpath.KindWebhook}, // it has the secret
 		"move-instance": {verbMove, onpath.KindInstance}, "capacity": {verb: verbPool},
-		"account": {verb: verbAccount}, "invoice": {verb: verbAccount},
+		"account": {verb: verbAccount}, "invoice": {verb: verbAccount}, "postings": {verb: verbAccount},
 		"credit": {verb: verbMoney}, "check-ledger": {verb: verbMoney},
 	}
 }

@@ -23,6 +23,11 @@ func (s *Server) registerAccounts() {
 		Tenant string `path:"tenant"`
 		Month  string `path:"month" doc:"such as 2026-11, in UTC"`
 	}
+	type postingsInput struct {
+		Tenant string `path:"tenant"`
+		From   int64  `query:"from" minimum:"0" doc:"number of the first one; 0: the newest ones"`
+		Limit  int    `query:"limit" default:"100" minimum:"1" maximum:"1000"`
+	}
 	type accountOutput struct{ Body onpath.Account }
 	huma.Register(s.doc, operation(http.MethodGet, "/v1/accounts/{tenant}", "account", "What a tenant has"),
 		func(ctx context.Context, in *accountInput) (*accountOutput, error) {
@@ -47,6 +52,14 @@ func (s *Server) registerAccounts() {
 				return nil, s.answer(ctx, err)
 			}
 			return &struct{ Body onpath.Invoice }{inv}, nil
+		})
+	huma.Register(s.doc, operation(http.MethodGet, "/v1/accounts/{tenant}/postings", "postings", "A page of a tenant's postings"),
+		func(ctx context.Context, in *postingsInput) (*struct{ Body onpath.PostingPage }, error) {
+			page, err := s.o.Pool.Postings(ctx, in.Tenant, in.From, in.Limit)
+			if err != nil {
+				return nil, s.answer(ctx, err)
+			}
+			return &struct{ Body onpath.PostingPage }{page}, nil
 		})
 	huma.Register(s.doc, operation(http.MethodGet, "/v1/ledger/check", "check-ledger", "Recompute every posting and balance"),
 		func(ctx context.Context, _ *struct{}) (*struct{ Body onpath.LedgerCheck }, error) {

@@ -25,6 +25,8 @@ type Pool interface {
 	Account(ctx context.Context, tenant string) (onpath.Account, error)
 	// Credit takes money of a tenant in.
 	Credit(ctx context.Context, tenant string, amount onpath.Money, cause string) (onpath.Account, error)
+	// Postings are a page of a tenant's, from a number on; from 0: the newest.
+	Postings(ctx context.Context, tenant string, from int64, limit int) (onpath.PostingPage, error)
 	// Invoice is a tenant's of a month, such as 2026-11.
 	Invoice(ctx context.Context, tenant, month string) (onpath.Invoice, error)
 	// CheckLedger recomputes every posting and balance.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"strconv"
 	"time"
 
 	"github.com/onpath/onpath"
@@ -49,6 +50,13 @@ func (c *Client) Credit(ctx context.Context, tenant string, amount onpath.Money,
 func (c *Client) Invoice(ctx context.Context, tenant, month string) (*onpath.Invoice, error) {
 	var out onpath.Invoice
 	return &out, c.do(ctx, http.MethodGet, "/v1/accounts/"+url.PathEscape(tenant)+"/invoices/"+url.PathEscape(month), nil, nil, &out)
+}
+
+// Postings reads a page of a tenant's postings, from a number on; from 0: the newest ones.
+func (c *Client) Postings(ctx context.Context, tenant string, from int64, limit int) (*onpath.PostingPage, error) {
+	q := url.Values{"from": {strconv.FormatInt(from, 10)}, "limit": {strconv.Itoa(limit)}}
+	var out onpath.PostingPage
+	return &out, c.do(ctx, http.MethodGet, "/v1/accounts/"+url.PathEscape(tenant)+"/postings", q, nil, &out)
 }
 
 // CheckLedger has the server recompute every posting and balance.

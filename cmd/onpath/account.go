@@ -124,8 +124,8 @@ give every millionth.`,
 }
 
 func newLedger(g *global) *cobra.Command {
-	c := &cobra.Command{Use: "ledger", Short: "Check the ledger", GroupID: groupSee, Args: cobra.NoArgs, RunE: noCommand}
-	c.AddCommand(&cobra.Command{
+	c := &cobra.Command{Use: "ledger", Short: "List postings, and check the ledger", GroupID: groupSee, Args: cobra.NoArgs, RunE: noCommand}
+	c.AddCommand(newLedgerList(g), &cobra.Command{
 		Use: "check", Short: "Recompute every posting and every balance",
 		Long: `Recompute every posting from what it was charged for and the price list of its
 time, and every balance from its postings. Exit code 1: something differs.`,
@@ -157,5 +157,36 @@ time, and every balance from its postings. Exit code 1: something differs.`,
 			return err
 		},
 	})
+	return c
+}
+
+func newLedgerList(g *global) *cobra.Command {
+	var from int64
+	var limit int
+	c := &cobra.Command{
+		Use: "list [TENANT]", Short: "List a tenant's postings",
+		Long: `List a tenant's postings, each with its number, cause and amount: the newest ones,
+or those from a number on. JSON and YAML also tell what each was charged for, and the
+number from which to go on.`,
+		Example: examples("onpath ledger list acme", "onpath ledger list acme --from 1 --limit 1000 -o json"),
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := g.checkOutput(); err != nil {
+				return err
+			}
+			cl, err := g.client()
+			if err != nil {
+				return err
+			}
+			defer cl.Close()
+			page, err := cl.Postings(c.Context(), tenantArg(args), from, limit)
+			if err != nil {
+				return err
+			}
+			return g.print(c, page, func(w io.Writer) error { return render.Postings(w, page) })
+		},
+	}
+	c.Flags().Int64Var(&from, "from", 0, "number of the first one; 0: the newest ones")
+	c.Flags().IntVar(&limit, "limit", 100, "how many, at most 1000")
 	return c
 }

@@ -43,16 +43,39 @@ func (p *Pool) Credit(ctx context.Context, tenant string, amount onpath.Money, c
 	return b.Account, p.commit(ctx, joining{books: map[string]*ledger.Book{tenant: b}})
 }
 
-// Postings are a tenant's, in order.
-func (p *Pool) Postings(ctx context.Context, tenant string) ([]onpath.Posting, error) {
-	var out []onpath.Posting
-	err := p.records(ctx, ledger.PostingsOf(tenant), func(r onpath.Record, _ string) error {
-		var x onpath.Posting
-		err := json.Unmarshal(r.Value, &x)
-		out = append(out, x)
-		return err
-	})
-	return out, err
+// Postings are a page of a tenant's, from a number on, at most limit and MaxPostings;
+// from 0: the newest ones.
+func (p *Pool) Postings(ctx context.Context, tenant string, from int64, limit int) (onpath.PostingPage, error) {
+	if from < 0 || limit < 1 {
+		return onpath.PostingPage{}, onpath.Errorf(onpath.CodeInvalid, "from=%d and limit=%d: postings are numbered from 1", from, limit)
+	}
+	limit = min(limit, onpath.MaxPostings)
+	if from == 0 {
+		p.mu.Lock()
+		from = max(1, p.account(tenant).Postings-int64(limit)+1)
+		p.mu.Unlock()
+	}
+	return p.postings(ctx, tenant, from, limit, 0)
+}
+
+// postings reads a page as of a revision; limit 0: as long as the store gives.
+func (p *Pool) postings(ctx context.Context, tenant string, from int64, limit int, revision int64) (onpath.PostingPage, error) {
+	at := onpath.RecordsUnder(ledger.PostingsOf(tenant))
+	at.From, at.Limit, at.Revision = ledger.PostingPath(tenant, from), limit, revision
+	page, err := p.o.Store.Records(ctx, at)
+	if err != nil {
+		return onpath.PostingPage{}, err
+	}
+	out := onpath.PostingPage{Postings: make([]onpath.Posting, len(page.Records))}
+	for i, r := range page.Records {
+		if err := json.Unmarshal(r.Value, &out.Postings[i]); err != nil {
+			return onpath.PostingPage{}, fmt.Errorf("record %s: %w", r.Path, err)
+		}
+	}
+	if page.Next != "" {
+		out.Next = from + int64(len(out.Postings))
+	}
+	return out, nil
 }
 
 // clockSteps is how far a server's clock may have been set back without an invoice
@@ -88,32 +111,17 @@ func (p *Pool) Invoice(ctx context.Context, tenant, month string) (onpath.Invoic
 // postingsSince are an account's from the first one that is not before a time, as of a
 // revision. It looks for that by halves: their numbers have no gaps and rise with time.
 func (p *Pool) postingsSince(ctx context.Context, a onpath.Account, revision int64, since time.Time) (out []onpath.Posting, err error) {
-	read := func(from int64, limit int) (next string, list []onpath.Posting, err error) {
-		at := onpath.RecordsUnder(ledger.PostingsOf(a.Tenant))
-		at.From, at.Limit, at.Revision = ledger.PostingPath(a.Tenant, from), limit, revision
-		page, err := p.o.Store.Records(ctx, at)
-		if err != nil {
-			return "", nil, err
-		}
-		list = make([]onpath.Posting, len(page.Records))
-		for i, r := range page.Records {
-			if err := json.Unmarshal(r.Value, &list[i]); err != nil {
-				return "", nil, fmt.Errorf("record %s: %w", r.Path, err)
-			}
-		}
-		return page.Next, list, nil
-	}
 	first := sort.Search(int(a.Postings), func(i int) bool {
-		_, list, e := read(int64(i)+1, 1)
+		page, e := p.postings(ctx, a.Tenant, int64(i)+1, 1, revision)
 		if err == nil {
 			err = e
 		}
-		return err != nil || len(list) == 0 || !list[0].At.Before(since)
+		return err != nil || len(page.Postings) == 0 || !page.Postings[0].At.Before(since)
 	})
-	for next := "more"; next != "" && err == nil; {
-		var list []onpath.Posting
-		next, list, err = read(int64(first)+1, 0)
-		out, first = append(out, list...), first+len(list)
+	for next := int64(first) + 1; next != 0 && err == nil; {
+		var page onpath.PostingPage
+		page, err = p.postings(ctx, a.Tenant, next, 0, revision)
+		out, next = append(out, page.Postings...), page.Next
 	}
 	return out, err
 }

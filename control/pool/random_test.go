@@ -263,10 +263,7 @@ func (s *sequence) ledger() {
 	if err != nil || len(c.Wrong) > 0 {
 		s.t.Errorf("the ledger: %v %v", c, err)
 	}
-	list, err := s.Postings(s.t.Context(), onpath.DefaultTenant)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	list := s.allPostings(s.t)
 	sum := onpath.Money(0)
 	for _, p := range list {
 		switch p.Kind {

@@ -136,6 +136,19 @@ func Invoice(w io.Writer, inv *onpath.Invoice) error {
 	return err
 }
 
+// Postings prints a page of a tenant's postings, and where the next one begins.
+func Postings(w io.Writer, p *onpath.PostingPage) error {
+	t := table.New(">NUMBER", "AT", "KIND", "RESERVATION", ">AMOUNT", "CAUSE")
+	for _, x := range p.Postings {
+		t.Row(fmt.Sprint(x.Number), x.At.Format(time.RFC3339), string(x.Kind), x.Reservation, x.Amount.String(), x.Cause)
+	}
+	err := t.Write(w)
+	if err == nil && p.Next > 0 {
+		_, err = fmt.Fprintf(w, "\nmore with --from %d\n", p.Next)
+	}
+	return err
+}
+
 func currencyOf(s string) string {
 	if s == "" {
 		return "units of the price list"

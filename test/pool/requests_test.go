@@ -16,23 +16,27 @@ import (
 const (
 	changeAt = 6 * time.Second
 	endAt    = 13 * time.Second
+	// conflictEndAt of one that has others move, for which the server allows 10 s and
+	// their drain.
+	conflictEndAt = 24 * time.Second
 )
 
 // apart is the time from one request's beginning to the next one's.
 const apart = 800 * time.Millisecond
 
 // Bounds of what a request's tenant sees: from its beginning until its chain steers, less
-// its instance's own start; and from its end until its instance is gone.
+// its instance's own start; and from its end until the server knows that nothing of its
+// instance is left, as in the demonstration.
 const (
 	readyWithin = time.Second
-	goneWithin  = time.Second
+	goneWithin  = 3 * time.Second
 )
 
 // request is a reservation with a deployment, a chain and a stream of its own.
 type request struct {
 	name, kind string
 	port       int
-	begin      time.Time
+	begin, end time.Time
 	slots      []onpath.ReservationSlot // as its file says in the end
 	// Filled while it runs; promised are the slots as a change was accepted. One that has to
 	// wait for others to move is charged from when it holds at the latest.
@@ -86,6 +90,10 @@ func (l *laboratory) serve(kinds []string, begin time.Time) {
 	for i, kind := range kinds {
 		r := &request{name: fmt.Sprintf("%s-%d", kind, i), kind: kind, port: 5400 + i,
 			begin: begin.Add(time.Duration(i) * apart).Truncate(time.Millisecond)}
+		r.end = r.begin.Add(endAt)
+		if strings.HasPrefix(kind, "displace") {
+			r.end = r.begin.Add(conflictEndAt)
+		}
 		r.slots = r.first()
 		requests = append(requests, r)
 		reservations.WriteString(r.file())
@@ -109,7 +117,7 @@ func (l *laboratory) serve(kinds []string, begin time.Time) {
 
 // first are a request's slots as it is made.
 func (r *request) first() []onpath.ReservationSlot {
-	change, end := r.begin.Add(changeAt), r.begin.Add(endAt)
+	change, end := r.begin.Add(changeAt), r.end
 	one := func(c onpath.Resources) []onpath.ReservationSlot {
 		return []onpath.ReservationSlot{{From: r.begin, Until: end, Capacity: c}}
 	}
@@ -174,7 +182,6 @@ spec:
 func (l *laboratory) run(r *request) {
 	s := l.openStream(l.t, r.port)
 	time.Sleep(time.Until(r.begin))
-	end := r.begin.Add(endAt)
 	if !l.await("chain "+r.name+" steers", func() (bool, error) { return !l.activeSince(r.name).IsZero(), nil }) {
 		return
 	}
@@ -190,9 +197,9 @@ func (l *laboratory) run(r *request) {
 	if c, ok := r.changed(); ok {
 		rate = min(rate, c.Network)
 	}
-	r.lost, r.sent = s.run(l.t, int64(rate)*80/100, end.Add(-2*time.Second))
+	r.lost, r.sent = s.run(l.t, int64(rate)*80/100, r.end.Add(-2*time.Second))
 	changing.Wait()
-	time.Sleep(time.Until(end))
+	time.Sleep(time.Until(r.end))
 	l.await("the instance of "+r.name+" is gone", func() (bool, error) {
 		var last time.Time
 		for _, i := range l.of(r.name) {
@@ -203,7 +210,7 @@ func (l *laboratory) run(r *request) {
 				last = i.gone
 			}
 		}
-		r.gone = last.Sub(end)
+		r.gone = last.Sub(r.end)
 		return true, nil
 	})
 }
@@ -303,6 +310,7 @@ func cost(slots []onpath.ReservationSlot) onpath.Money {
 // F × (tB − tC) / (tB − tA).
 func (l *laboratory) cancelled(name string) {
 	r := &request{name: name, begin: time.Now().Add(time.Minute).Truncate(time.Millisecond)}
+	r.end = r.begin.Add(endAt)
 	r.slots = r.first()
 	l.write(name, r.file())
 	time.Sleep(time.Second)
