@@ -111,7 +111,8 @@ func (r *Run) onChurnSite(ctx context.Context, round int, measure func(context.C
 	if s.speaker, err = t.wireChurn(); err != nil {
 		return err
 	}
-	o := ebpf.Options{Name: t.name(), PinPath: pinPath, Log: r.Log}
+	// The default of a node on this machine; the site's is that of one among several.
+	o := ebpf.Options{Name: t.name(), PinPath: pinPath, Log: r.Log, Flows: ebpf.MachineFlows()}
 	if s.d, err = openDatapath(t.gateway, o); err != nil {
 		return err
 	}

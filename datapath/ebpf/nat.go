@@ -38,8 +38,10 @@ func sweepNAT(ctx context.Context, nats *ebpf.Map, flows flowTables, now uint64)
 				if unused > time.Duration(onpath.MaxIdle) {
 					aged = append(aged, k)
 				}
-			case unused > natSettles && !flows.have(reverseOf(&k)):
-				aged = append(aged, k, repliesTo(&k, &v))
+			case unused > natSettles:
+				if err := removeTranslation(nats, flows, &k, &v, now); err != nil {
+					return err
+				}
 			}
 		}
 	}
@@ -47,6 +49,36 @@ func sweepNAT(ctx context.Context, nats *ebpf.Map, flows flowTables, now uint64)
 		if err := nats.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			return fmt.Errorf("remove aged translation: %w", err)
 		}
+	}
+	return nil
+}
+
+// removeTranslation removes both halves of a translation whose flow has aged. Since the half
+// out was read with many others, a program may have given its port to another flow, or a
+// packet may have met it: so it is read again, and the half in goes only with that one,
+// which one alone can remove (take_over in bpf/lib/nat.h).
+func removeTranslation(nats *ebpf.Map, flows flowTables, k *flowKey, v *natValue, now uint64) error {
+	if flows.have(reverseOf(k)) {
+		return nil
+	}
+	var still natValue
+	err := nats.Lookup(k, &still)
+	if err == nil && (still.Addr != v.Addr || still.Port != v.Port || idle(still.Seen, now) <= natSettles) {
+		return nil
+	}
+	if err == nil {
+		err = nats.Delete(k)
+	}
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil
+	}
+	if err == nil {
+		if err = nats.Delete(repliesTo(k, v)); errors.Is(err, ebpf.ErrKeyNotExist) {
+			err = nil
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("remove aged translation: %w", err)
 	}
 	return nil
 }

@@ -22,10 +22,19 @@ const (
 // defaultFlows is the size of the table of established flows where nobody says another: by
 // the machine's memory, but for data paths in a network namespace of their own, as in a lab.
 func defaultFlows() int {
-	var si unix.Sysinfo_t
 	own, err := os.Readlink("/proc/self/ns/net")
 	machine, err2 := os.Readlink("/proc/1/ns/net")
-	if err != nil || err2 != nil || own != machine || unix.Sysinfo(&si) != nil {
+	if err != nil || err2 != nil || own != machine {
+		return fewestFlows
+	}
+	return MachineFlows()
+}
+
+// MachineFlows is the default of Options.Flows for a node that has this machine to itself,
+// in entries.
+func MachineFlows() int {
+	var si unix.Sysinfo_t
+	if unix.Sysinfo(&si) != nil {
 		return fewestFlows
 	}
 	return flowsFor(uint64(si.Totalram) * uint64(si.Unit))

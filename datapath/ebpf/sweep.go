@@ -64,9 +64,10 @@ func (d *Driver) sweepLoop(ctx context.Context, nats *ebpf.Map) {
 type sweep struct {
 	tables  flowTables
 	r       *reader
-	now     uint64  // ns, monotonic
-	shrink  float64 // what idle times are multiplied by: less in a table that fills
-	at      int     // the table being read
+	now     uint64             // ns, monotonic
+	shrink  float64            // what idle times are multiplied by: less in a table that fills
+	shrinks map[uint32]float64 // the same in the share of a tenant, by the tenant's slot
+	at      int                // the table being read
 	cursor  *ebpf.MapBatchCursor
 	keys    []flowKey
 	values  []flowValue
@@ -108,7 +109,38 @@ func (d *Driver) sweepOf(idle map[uint16]onpath.Idle, now uint64) (*sweep, error
 		s.count.at[v.ID] = new(flowcount.At)
 	}
 	s.shrink = shrinkFor(d.counted.established, uint64(t[0].MaxEntries()))
+	if err := s.shrinkShares(d.maps, slots); err != nil {
+		s.close()
+		return nil, err
+	}
 	return s, nil
+}
+
+// shrinkShares has the flows of a tenant rest for less where its share fills: above that,
+// flows that speak are not established, and their entries make room for each other.
+func (s *sweep) shrinkShares(m *kernelMaps, slots []uint32) error {
+	s.shrinks = map[uint32]float64{}
+	for _, slot := range slots {
+		var used quotaValue
+		var limits tenantValue
+		if err := errors.Join(m.quotas.Lookup(slot, &used), m.tenants.Lookup(slot, &limits)); err != nil {
+			return fmt.Errorf("read what a tenant uses of its quota: %w", err)
+		}
+		if limits.Cap != 0 {
+			s.shrinks[slot] = min(s.shrink, shrinkFor(used.Established, limits.Cap))
+		}
+	}
+	return nil
+}
+
+// shrinkOf is what the idle times of an entry of the table at hand are multiplied by.
+func (s *sweep) shrinkOf(k *flowKey, v *flowValue) float64 {
+	if s.at == 0 {
+		if x, ok := s.shrinks[s.r.tenant(k, v)]; ok {
+			return x
+		}
+	}
+	return s.shrink
 }
 
 func newSweep(t flowTables, r *reader, now uint64) *sweep {
@@ -153,10 +185,27 @@ func (s *sweep) part(n int) (bool, error) {
 func (s *sweep) entry(k *flowKey, v *flowValue) error {
 	m := s.tables[s.at]
 	if gone, mate := s.aged(m, k, v); gone {
+		if goesOn, err := usedSince(m, k, v); goesOn || err != nil {
+			s.tally(k, v)
+			return err
+		}
 		return errors.Join(removeAged(m, *k), removeAged(m, mate))
 	}
 	s.tally(k, v)
 	return nil
+}
+
+// usedSince tells whether a packet has met an entry since it was read with many others: a
+// port of a question is used again, and the answer would find no entry.
+func usedSince(m *ebpf.Map, k *flowKey, v *flowValue) (bool, error) {
+	var now flowValue
+	if err := m.Lookup(k, &now); err != nil {
+		if errors.Is(err, ebpf.ErrKeyNotExist) {
+			return false, nil
+		}
+		return false, fmt.Errorf("read aged flow entry: %w", err)
+	}
+	return now.Seen != v.Seen || now.packets() != v.packets(), nil
 }
 
 // tally counts an entry of the table at hand.
@@ -187,8 +236,8 @@ func removeAged(m *ebpf.Map, k flowKey) error {
 // direction's entry. That one is asked only when this one rests for long.
 func (s *sweep) aged(m *ebpf.Map, k *flowKey, v *flowValue) (bool, flowKey) {
 	times, rests := s.r.times(v), idle(v.seen(), s.now)
-	asks := v.Path == 0 && k.Proto == 17
-	if !asks && rests <= s.limit(times, k.Proto, true, true, v.Flags&(flowFIN|flowRST) != 0, v.Flags&flowRST != 0) {
+	asks, shrink := v.Path == 0 && k.Proto == 17, s.shrinkOf(k, v)
+	if !asks && rests <= s.limit(times, shrink, k.Proto, true, true, v.Flags&(flowFIN|flowRST) != 0, v.Flags&flowRST != 0) {
 		return false, flowKey{}
 	}
 	mate := s.r.mate(k, v)
@@ -201,7 +250,7 @@ func (s *sweep) aged(m *ebpf.Map, k *flowKey, v *flowValue) (bool, flowKey) {
 		rests = min(rests, idle(other.seen(), s.now))
 	}
 	closed := flags&flowRST != 0 || both&flowFIN != 0
-	limit := s.limit(times, k.Proto, oneWay, flags&flowFIN != 0, closed, flags&flowRST != 0)
+	limit := s.limit(times, shrink, k.Proto, oneWay, flags&flowFIN != 0, closed, flags&flowRST != 0)
 	if asks {
 		limit = min(limit, afterQuestion(k, v, &other))
 	}
@@ -227,16 +276,16 @@ func afterQuestion(k *flowKey, v, other *flowValue) time.Duration {
 const afterReset = 2 * time.Second
 
 // limit is how long a flow may rest in this round.
-func (s *sweep) limit(t onpath.Idle, protocol uint8, oneWay, closing, closed, reset bool) time.Duration {
-	l := time.Duration(float64(t.For(protocol, oneWay, closing, closed)) * s.shrink)
+func (s *sweep) limit(t onpath.Idle, shrink float64, protocol uint8, oneWay, closing, closed, reset bool) time.Duration {
+	l := time.Duration(float64(t.For(protocol, oneWay, closing, closed)) * shrink)
 	if reset {
 		l = min(l, afterReset)
 	}
 	return max(l, time.Second)
 }
 
-// Above pressed of a table idle times shrink, down to a sixteenth in a full one: a flow that
-// rests makes room for one that speaks.
+// Above pressed of a table, or of a tenant's share of it, idle times shrink, down to a
+// sixteenth in a full one: a flow that rests makes room for one that speaks.
 const (
 	pressed     = 0.8
 	shrinkLeast = 1.0 / 16

@@ -88,6 +88,85 @@ func sweepsTranslations(t *testing.T, b *bench, flows flowTables, now uint64) {
 	}
 }
 
+// TestSweepReadsAgain: what a packet has met since the sweep read it stays, and so does a
+// translation whose port a program has given to another flow meanwhile.
+func TestSweepReadsAgain(t *testing.T) {
+	b := newBench(t, 0, stateUp)
+	m, nats := b.c.Maps[flowsMap], b.c.Maps[natsMap]
+	flows := flowTables{m}
+	const now = uint64(100_000 * time.Second)
+	at := uint32(now / uint64(time.Second))
+	k := benchKey("100.64.0.9", "10.9.0.2", 7, 53)
+	k.Proto = 17
+	read := flowValue{Packets: 1, Seen: three(at - 1000)}
+	b.put(flowsMap, k, flowValue{Packets: 2, Seen: three(at)})
+	s := newSweep(flows, &reader{edge: benchEdge}, now)
+	if err := s.entry(&k, &read); err != nil {
+		t.Fatal(err)
+	}
+	if !flows.have(k) {
+		t.Error("the sweep has removed an entry that a packet has met since it was read")
+	}
+
+	old, next := benchKey("100.64.0.9", "10.9.0.2", 1, 80), benchKey("100.64.0.9", "10.9.0.2", 2, 80)
+	was := natValue{Addr: wide(netip.MustParseAddr("10.0.9.1")), Port: [2]byte{240, 1}, Seen: at - 60}
+	is := was
+	is.Seen = at
+	b.put(natsMap, next, is)
+	b.put(natsMap, repliesTo(&next, &is), natValue{Addr: next.Src, Port: next.SPort, In: 1, Seen: at})
+	b.put(natsMap, k, is)
+	b.put(natsMap, repliesTo(&k, &is), natValue{Addr: k.Src, Port: k.SPort, In: 1, Seen: at})
+	if err := m.Delete(k); err != nil {
+		t.Fatal(err)
+	}
+	for _, was := range []struct {
+		what string
+		k    flowKey
+		v    natValue
+		left flowKey
+	}{
+		{"whose port another flow has taken over", old, was, repliesTo(&next, &is)},
+		{"that a packet has met", k, was, k}, {"that a packet has met", k, was, repliesTo(&k, &is)},
+	} {
+		if err := removeTranslation(nats, flows, &was.k, &was.v, now); err != nil {
+			t.Fatal(err)
+		}
+		if err := nats.Lookup(was.left, &natValue{}); err != nil {
+			t.Errorf("the sweep has removed a translation %s since it was read: %v", was.what, err)
+		}
+	}
+}
+
+// TestShareShrinks: a tenant whose share is nearly used up has its flows rest for less,
+// though the table has capacity; others' rest as long as ever.
+func TestShareShrinks(t *testing.T) {
+	b := newBench(t, 0, stateUp)
+	flows := flowTables{b.c.Maps[flowsMap]}
+	const now = uint64(100_000 * time.Second)
+	r := &reader{edge: benchEdge, pathTenants: map[uint16]uint32{1: 1, 2: 2}}
+	s := newSweep(flows, r, now)
+	m := &kernelMaps{quotas: b.c.Maps["quotas"], tenants: b.c.Maps["tenants"]}
+	for slot, used := range map[uint32]uint64{1: 950, 2: 100} {
+		b.put("tenants", slot, tenantValue{Cap: 1000})
+		b.put("quotas", slot, quotaValue{Established: used})
+	}
+	if err := s.shrinkShares(m, []uint32{1, 2}); err != nil {
+		t.Fatal(err)
+	}
+	for path, stays := range map[uint16]bool{1: false, 2: true} {
+		k := benchKey("10.1.0.2", "10.9.0.2", byte(path), 80)
+		k.Proto = 17
+		v := flowValue{Packets: 5, Path: path, Seen: three(uint32((now - uint64(2*time.Minute)) / uint64(time.Second)))}
+		b.put(flowsMap, k, v)
+		if err := s.entry(&k, &v); err != nil {
+			t.Fatal(err)
+		}
+		if flows.have(k) != stays {
+			t.Errorf("a flow of tenant %d that has rested for two of five minutes stays: %v, must be %v", path, !stays, stays)
+		}
+	}
+}
+
 // TestTranslationsStay: however many there are, none that is in use makes room, and the
 // two of one do not part.
 func TestTranslationsStay(t *testing.T) {
