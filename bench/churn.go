@@ -160,6 +160,7 @@ func (r *Run) churnTranslated(ctx context.Context, round int, s *churnSite) erro
 	long := r.churnFor()
 	r.say("%s: %v", churnNAT, long)
 	got := askAndConnect(ctx, s.speaker, churnServer, churnNATEach, long)
+	r.sayWhy(churnNAT, got)
 	r.sample(churnNAT, "onpath-tc", metricUDP, unitFlowRate, round, float64(got.asked)/long.Seconds())
 	r.sample(churnNAT, "onpath-tc", metricTCP, unitFlowRate, round, float64(got.connected)/long.Seconds())
 	r.sample(churnNAT, "onpath-tc", metricUnanswered, "questions", round, float64(got.unanswered))
@@ -167,7 +168,15 @@ func (r *Run) churnTranslated(ctx context.Context, round int, s *churnSite) erro
 	return nil
 }
 
+// sayWhy says why a connection failed.
+func (r *Run) sayWhy(kase string, got churned) {
+	if got.why != "" {
+		r.say("%s: a connection failed: %s", kase, got.why)
+	}
+}
+
 func (r *Run) churned(kase string, round int, got churned, lost int64) {
+	r.sayWhy(kase, got)
 	for _, m := range []struct {
 		metric, unit string
 		value        float64

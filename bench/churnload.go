@@ -45,6 +45,7 @@ type churned struct {
 	udp, tcp                                    float64 // new flows, a second
 	failed, moved, unanswered, followed, second int64
 	asked, connected                            int64
+	why                                         string // the first that failed
 }
 
 // answerChurn serves in the server's namespace until the site is closed.
@@ -344,6 +345,7 @@ func paced(ctx context.Context, ns string, rate int, long time.Duration, fn func
 // connectShortly begins connections that ask once and end.
 func connectShortly(ctx context.Context, ns string, to netip.Addr, crowd bool, rate int, long time.Duration) churned {
 	var connected, failed atomic.Int64
+	var why atomic.Value
 	paced(ctx, ns, rate, long, func(n int) {
 		d := net.Dialer{Timeout: patience}
 		if crowd {
@@ -352,9 +354,11 @@ func connectShortly(ctx context.Context, ns string, to netip.Addr, crowd bool, r
 		connected.Add(1)
 		if err := exchange(&d, "tcp4", netip.AddrPortFrom(to, churnEcho)); err != nil && ctx.Err() == nil {
 			failed.Add(1)
+			why.CompareAndSwap(nil, err.Error())
 		}
 	})
-	return churned{connected: connected.Load(), failed: failed.Load()}
+	text, _ := why.Load().(string)
+	return churned{connected: connected.Load(), failed: failed.Load(), why: text}
 }
 
 // askAndConnect asks a resolver and connects to an origin, each so often a second.
