@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/onpath/onpath/engine/control"
 )
 
 // kamailio is a SIP server at the origin.
@@ -47,7 +49,7 @@ func startKamailio(ctx context.Context, t *testing.T) *kamailio {
 		_ = cmd.Wait()
 		ended.Stop()
 		if t.Failed() {
-			t.Logf("kamailio said:\n%s", tail(k.said(), 20))
+			t.Logf("kamailio said:\n%s", tail(k.said(), 200))
 		}
 	})
 	err = testbed.WaitFor(ctx, "kamailio answers", 10*time.Second, func() (bool, error) {
@@ -123,7 +125,7 @@ func TestSIPKeepAlive(t *testing.T) {
 	before := keepAlives()
 	sipp(ctx, t, sipClient, "keepalive", 100)
 	if more := keepAlives() - before; more != 0 {
-		t.Errorf("%d of 200 keep-alives reached the server", more)
+		t.Errorf("%d of 200 keep-alives reached the server; the engines of n1 say:%s", more, engines(ctx, "n1"))
 	}
 	sipp(ctx, t, sipClient, "call", 50)
 	if n := k.met("INVITE"); n < 50 {
@@ -173,6 +175,17 @@ func TestNetmonitor(t *testing.T) {
 	if same < 3 || there < 100 || back < 100 {
 		t.Errorf("%d packets reached the server's host and %d left; the collector was told of %d and %d", wantThere, wantBack, there, back)
 	}
+}
+
+// engines is what the engines of a node say of themselves: of packets that reached the
+// server, whether the module passed them on, or they never came to it.
+func engines(ctx context.Context, node string) (said string) {
+	sockets, _ := filepath.Glob(fmt.Sprintf("/proc/%d/root/var/lib/onpath/node/wasm/*/control", testbed.Pid(node)))
+	for _, path := range sockets {
+		s, err := control.Client{Path: path}.Status(ctx)
+		said += fmt.Sprintf("\n%+v %v", s, err)
+	}
+	return said
 }
 
 // countAt counts at the origin's host, from now on, the packets from an address and to it.
