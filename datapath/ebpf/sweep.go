@@ -73,6 +73,7 @@ type sweep struct {
 	values  []flowValue
 	entries map[uint32]uint64 // established, by the tenant's slot
 	caused  map[uint32]uint64
+	used    map[uint32]quotaValue // what tenants used of their quotas as the round began
 	slots   []uint32 // tenants of the tables of pending flows, in their order
 	count   flowCount
 }
@@ -119,13 +120,14 @@ func (d *Driver) sweepOf(idle map[uint16]onpath.Idle, now uint64) (*sweep, error
 // shrinkShares has the flows of a tenant rest for less where its share fills: above that,
 // flows that speak are not established, and their entries make room for each other.
 func (s *sweep) shrinkShares(m *kernelMaps, slots []uint32) error {
-	s.shrinks = map[uint32]float64{}
+	s.shrinks, s.used = map[uint32]float64{}, map[uint32]quotaValue{}
 	for _, slot := range slots {
 		var used quotaValue
 		var limits tenantValue
 		if err := errors.Join(m.quotas.Lookup(slot, &used), m.tenants.Lookup(slot, &limits)); err != nil {
 			return fmt.Errorf("read what a tenant uses of its quota: %w", err)
 		}
+		s.used[slot] = used
 		if limits.Cap != 0 {
 			s.shrinks[slot] = min(s.shrink, shrinkFor(used.Established, limits.Cap))
 		}
@@ -296,8 +298,8 @@ func shrinkFor(established, size uint64) float64 {
 	return min(1, max(shrinkLeast, (1-full)/(1-pressed)))
 }
 
-// recount keeps what a round has counted, and corrects what the tenants hold, which the
-// programs only raise.
+// recount keeps what a round has counted, and corrects what tenants use of their quotas,
+// which the programs hardly lower.
 func (d *Driver) recount(s *sweep) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -309,12 +311,25 @@ func (d *Driver) recount(s *sweep) error {
 	}
 	d.counted = s.count
 	for slot := range d.pending.of {
-		h := quotaValue{Flows: s.caused[slot], Established: s.entries[slot]}
-		if err := d.maps.quotas.Put(slot, h); err != nil {
-			return fmt.Errorf("write what a tenant holds: %w", err)
+		var now quotaValue
+		if err := d.maps.quotas.Lookup(slot, &now); err != nil {
+			return fmt.Errorf("read what a tenant uses of its quota: %w", err)
+		}
+		counted := quotaValue{Flows: s.caused[slot], Established: s.entries[slot]}
+		if err := d.maps.quotas.Put(slot, usedNow(counted, s.used[slot], now)); err != nil {
+			return fmt.Errorf("write what a tenant uses of its quota: %w", err)
 		}
 	}
 	return nil
+}
+
+// usedNow is what a tenant uses of its quota after a round that counted so many entries:
+// no less than what it has added while the round went on, which may have passed the keys of
+// those flows before they began.
+func usedNow(counted, before, now quotaValue) quotaValue {
+	counted.Flows = max(counted.Flows, now.Flows-min(now.Flows, before.Flows))
+	counted.Established = max(counted.Established, now.Established-min(now.Established, before.Established))
+	return counted
 }
 
 // times are the idle times of an entry's path.

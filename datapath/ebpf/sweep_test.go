@@ -200,3 +200,16 @@ func TestTranslationsStay(t *testing.T) {
 }
 
 func ptr[T any](v T) *T { return &v }
+
+// TestUsedNow: flows that began while a round went on count against the quota at once.
+func TestUsedNow(t *testing.T) {
+	for _, c := range []struct{ counted, before, now, is quotaValue }{
+		{counted: quotaValue{}, before: quotaValue{}, now: quotaValue{Flows: 8, Established: 16}, is: quotaValue{Flows: 8, Established: 16}},
+		{counted: quotaValue{Flows: 5, Established: 9}, before: quotaValue{Flows: 8, Established: 20},
+			now: quotaValue{Flows: 9, Established: 18}, is: quotaValue{Flows: 5, Established: 9}},
+	} {
+		if is := usedNow(c.counted, c.before, c.now); is != c.is {
+			t.Errorf("counted %+v, used %+v before and %+v now: %+v, must be %+v", c.counted, c.before, c.now, is, c.is)
+		}
+	}
+}
