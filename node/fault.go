@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/impair"
 	"github.com/onpath/onpath/internal/wholefile"
@@ -37,8 +39,9 @@ func (s state) faultDir() string { return filepath.Join(s.dir, "faults") }
 
 // faults causes faults, and ends them.
 type faults struct {
-	a  *Agent
-	mu sync.Mutex // serialises what begins and ends faults
+	a        *Agent
+	mu       sync.Mutex // serialises what begins and ends faults
+	replaced sync.Map   // IDs of those whose place another took before their time
 }
 
 // Fault causes a fault.
@@ -77,7 +80,7 @@ func (f *faults) cause(ctx context.Context, r onpath.FaultRequest) (*onpath.Faul
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if err := a.state.endLike(r); err != nil {
+	if err := f.endLike(r); err != nil {
 		return nil, err
 	}
 	l.Fault.Until = now.Add(time.Duration(r.For))
@@ -103,9 +106,13 @@ func byWhom(r onpath.FaultRequest) string {
 
 // endLike ends the faults of that kind at that instance, or of the node: a new one takes
 // their place.
-func (s state) endLike(r onpath.FaultRequest) error {
-	return s.endFaults(func(f *onpath.Fault) bool {
-		return f.Instance == r.Instance && (f.Kind == r.Kind || f.Kind.OfNode() && r.Kind.OfNode())
+func (f *faults) endLike(r onpath.FaultRequest) error {
+	return f.a.state.endFaults(func(old *onpath.Fault) bool {
+		like := old.Instance == r.Instance && (old.Kind == r.Kind || old.Kind.OfNode() && r.Kind.OfNode())
+		if like {
+			f.replaced.Store(old.ID, true)
+		}
+		return like
 	})
 }
 
@@ -122,7 +129,7 @@ func (s state) endFaults(which func(*onpath.Fault) bool) error {
 		if err != nil || !which(&l.Fault) {
 			continue
 		}
-		if err := errors.Join(l.end(), s.removeLease(l)); err != nil {
+		if err := inTurn(s.faultDir(), func() error { return errors.Join(l.end(), s.removeLease(l)) }); err != nil {
 			errs = append(errs, fmt.Errorf("end fault %s: %w", l.Fault.ID, err))
 		}
 	}
@@ -144,7 +151,8 @@ func (f *faults) keep(l *lease) {
 	go func() { _ = cmd.Wait() }() // no zombie while we live
 }
 
-// endInTime ends a fault, unless the agent ends first.
+// endInTime ends a fault, unless the agent ends first. If the agent is late, the keeper
+// ends it, before or meanwhile; that is told all the same.
 func (f *faults) endInTime(ctx context.Context, l *lease) {
 	t := time.NewTimer(time.Until(l.Fault.Until))
 	defer t.Stop()
@@ -155,15 +163,13 @@ func (f *faults) endInTime(ctx context.Context, l *lease) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if _, err := os.Stat(f.a.state.leaseFile(l.Fault.ID)); errors.Is(err, fs.ErrNotExist) {
-		return // another has taken its place
-	}
-	if err := l.end(); err != nil {
-		f.a.log.Error("a fault does not end", "fault", l.Fault.ID, "err", err)
+	if _, replaced := f.replaced.LoadAndDelete(l.Fault.ID); replaced {
 		return
 	}
-	if err := f.a.state.removeLease(l); err != nil {
-		f.a.log.Error("a fault has ended, but that cannot be noted", "fault", l.Fault.ID, "err", err)
+	err := inTurn(f.a.state.faultDir(), func() error { return errors.Join(l.end(), f.a.state.removeLease(l)) })
+	if err != nil {
+		f.a.log.Error("a fault does not end", "fault", l.Fault.ID, "err", err)
+		return
 	}
 	f.tellEnded(l)
 }
@@ -207,17 +213,35 @@ func KeepFault(ctx context.Context, file string) error {
 		return ctx.Err()
 	case <-t.C:
 	}
-	if l, err = loadLease(file); errors.Is(err, fs.ErrNotExist) {
-		return nil
+	return inTurn(filepath.Dir(file), func() error {
+		if l, err = loadLease(file); errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		return errors.Join(l.end(), os.Remove(file))
+	})
+}
+
+// inTurn ends faults of a folder while no other process does: of two that take the same
+// program from a device, the second would fail.
+func inTurn(dir string, end func() error) error {
+	d, err := os.Open(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return end()
 	}
 	if err != nil {
 		return err
 	}
-	err = l.end()
-	if gone := os.Remove(file); !errors.Is(gone, fs.ErrNotExist) {
-		err = errors.Join(err, gone)
+	defer d.Close()
+	for {
+		if err := unix.Flock(int(d.Fd()), unix.LOCK_EX); err == nil {
+			return end()
+		} else if !errors.Is(err, unix.EINTR) {
+			return fmt.Errorf("lock %s: %w", dir, err)
+		}
 	}
-	return err
 }
 
 // keeperLate is how long the agent has before its keeper does its work.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/netnsrun"
 )
 
 // sleeper is a process to be stopped.
@@ -93,8 +94,9 @@ func TestSignalsNobodyElse(t *testing.T) {
 // of the last, also of one that an agent before has caused.
 func TestEndLike(t *testing.T) {
 	s := state{t.TempDir()}
+	f := &faults{a: &Agent{shared: &shared{state: s}}}
 	asked := onpath.FaultRequest{Kind: onpath.FaultStall, Instance: "acme/fw-1"}
-	if err := s.endLike(asked); err != nil {
+	if err := f.endLike(asked); err != nil {
 		t.Fatal("before any:", err)
 	}
 	pid := sleeper(t)
@@ -112,14 +114,14 @@ func TestEndLike(t *testing.T) {
 	}
 	becomes(t, pid, true)
 	for _, other := range []onpath.FaultRequest{{Kind: onpath.FaultDrop, Instance: "acme/fw-1"}, {Kind: onpath.FaultStall, Instance: "acme/fw-2"}} {
-		if err := s.endLike(other); err != nil {
+		if err := f.endLike(other); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if is, _ := halted(pid); !is {
 		t.Error("a fault of another kind, or elsewhere, ended it")
 	}
-	if err := s.endLike(asked); err != nil {
+	if err := f.endLike(asked); err != nil {
 		t.Fatal(err)
 	}
 	becomes(t, pid, false)
@@ -142,5 +144,63 @@ func TestOffForgetsFaults(t *testing.T) {
 	f.folder()
 	if _, err := os.Stat(s.dir); !errors.Is(err, fs.ErrNotExist) || len(f.errs) > 0 {
 		t.Errorf("the state folder is still there: %v, %v", err, f.errs)
+	}
+}
+
+// TestToldOfLateEnd: the agent tells of a fault's end also where its keeper ended it, and
+// says nothing of one whose place another took.
+func TestToldOfLateEnd(t *testing.T) {
+	sh := &shared{state: state{t.TempDir()}, log: slog.New(slog.DiscardHandler), clock: wallClock{}}
+	f := &faults{a: &Agent{shared: sh}}
+	l := &lease{Fault: onpath.Fault{ID: "drop-1", Kind: onpath.FaultDrop, Instance: "acme/fw-1", Until: time.Now()}}
+	if err := sh.state.saveLease(l); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.endLike(onpath.FaultRequest{Kind: onpath.FaultDrop, Instance: "acme/fw-1"}); err != nil {
+		t.Fatal(err)
+	}
+	f.endInTime(t.Context(), l)
+	if len(sh.events.early) != 0 {
+		t.Errorf("of a fault whose place another took it tells %+v", sh.events.early)
+	}
+	l.Fault.ID = "drop-2" // its file is gone: the keeper was faster
+	f.endInTime(t.Context(), l)
+	if got := sh.events.early; len(got) != 1 || got[0].Reason != "FaultEnded" || got[0].Message != "drop is over" {
+		t.Errorf("of a fault that the keeper ended it tells %+v, must tell that it is over", got)
+	}
+}
+
+// TestEndedByTwo: a late agent and its keeper end a loss at the same time; neither fails,
+// and the agent tells of the end.
+func TestEndedByTwo(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root to create network namespaces")
+	}
+	sh := &shared{state: state{t.TempDir()}, log: slog.New(slog.DiscardHandler), clock: wallClock{}}
+	f := &faults{a: &Agent{shared: sh}}
+	ns := filepath.Join(t.TempDir(), "ns")
+	if err := netnsrun.Create(ns); err != nil {
+		t.Fatal(err)
+	}
+	defer netnsrun.Remove(ns)
+	for range 20 {
+		l := &lease{Inside: ns, Fault: onpath.Fault{ID: "drop-1", Kind: onpath.FaultDrop, Until: time.Now().Add(time.Minute),
+			Instance: "acme/fw-1", Devices: []string{inside + "lo"}}}
+		if err := l.begin(onpath.FaultRequest{Kind: onpath.FaultDrop, Share: 1}); err != nil {
+			t.Fatal(err)
+		}
+		l.Fault.Until = time.Now().Add(-keeperLate)
+		if err := sh.state.saveLease(l); err != nil {
+			t.Fatal(err)
+		}
+		kept := make(chan error)
+		go func() { kept <- KeepFault(t.Context(), sh.state.leaseFile(l.Fault.ID)) }()
+		f.endInTime(t.Context(), l)
+		if err := <-kept; err != nil {
+			t.Fatal("the keeper:", err)
+		}
+	}
+	if n := len(sh.events.early); n != 20 {
+		t.Errorf("it tells of %d ends, must tell of 20", n)
 	}
 }

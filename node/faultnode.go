@@ -52,7 +52,7 @@ func (f *faults) ofNode(r onpath.FaultRequest) (*onpath.Fault, error) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if err := a.state.endLike(r); err != nil {
+	if err := f.endLike(r); err != nil {
 		return nil, err
 	}
 	now := time.Now()
