@@ -1,6 +1,6 @@
 package onpath
 
-// PriceList says what capacity and use cost. There is one, named DefaultPriceList;
+// PriceList says what capacity and use cost. There is one, named default;
 // without it all is free. A reservation pays by the list that holds when it is
 // admitted; each change of the list is a new generation.
 type PriceList struct {

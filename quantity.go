@@ -210,7 +210,10 @@ func (p *PortRange) UnmarshalText(b []byte) error {
 	if err == nil && isRange {
 		z, err = strconv.ParseUint(last, 10, 16)
 	}
-	if err != nil || z < a {
+	if err == nil && z < a {
+		return fmt.Errorf("%q begins above its end (write %d-%d)", b, z, a)
+	}
+	if err != nil {
 		return fmt.Errorf("%q is not a port or a range of ports (write 80 or 8000-8999, between 0 and 65535)", b)
 	}
 	p.First, p.Last = uint16(a), uint16(z)
@@ -230,6 +233,9 @@ func ParsePrefix(s string) (netip.Prefix, error) {
 		return netip.PrefixFrom(a, a.BitLen()), nil
 	}
 	p, err := netip.ParsePrefix(s)
+	if a, bad := netip.ParseAddr(s); bad == nil && a.Is4In6() && a.Zone() == "" {
+		return netip.Prefix{}, fmt.Errorf("%q is an IPv4 address written as IPv6 (write %s)", s, a.Unmap())
+	}
 	if err != nil || p.Addr().Is4In6() {
 		return netip.Prefix{}, fmt.Errorf("%q is not an address or prefix (write 198.51.100.10, 198.51.100.0/24 or 2001:db8::/32)", s)
 	}

@@ -55,11 +55,11 @@ func unsteerable(p netip.Prefix) string {
 	case !p.IsValid() || p != p.Masked() || a.Is4In6():
 		return "is not an IP prefix"
 	case a.IsMulticast():
-		return fmt.Sprintf("%s is multicast, which is never steered", p)
+		return fmt.Sprintf("%s is multicast, which is never steered; leave it out", p)
 	case a.IsLoopback():
 		return fmt.Sprintf("%s is a loopback address, which never leaves its machine", p)
 	case a.IsLinkLocalUnicast():
-		return fmt.Sprintf("%s is link-local, which is never steered", p)
+		return fmt.Sprintf("%s is link-local, which is never steered; leave it out", p)
 	case a.IsUnspecified() && p.IsSingleIP():
 		return fmt.Sprintf("%s is no host's address", p.Addr())
 	}

@@ -115,7 +115,8 @@ func (c *Client) Dial(ctx context.Context) (net.Conn, error) {
 	case errors.As(err, &known):
 		return nil, known
 	case errors.Is(err, fs.ErrPermission):
-		e := onpath.Errorf(onpath.CodeForbidden, "you may not use %s: %w", c.name, err)
+		e := onpath.Errorf(onpath.CodeForbidden, "you may not use %s", c.name)
+		e.Cause = err
 		e.Remedy = "run as root, or join with a token"
 		return nil, e
 	}

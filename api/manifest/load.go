@@ -174,6 +174,9 @@ func unreadable(p string, err error) *onpath.Error {
 	e.Cause = err
 	if errors.Is(err, fs.ErrNotExist) {
 		e.Message = "there is no such file or directory"
+		if strings.Contains(p, "://") {
+			e.Message, e.Remedy = "files are read, not URLs", "fetch it first: curl -s "+p+" | onpath apply -f -"
+		}
 	}
 	return e
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -84,11 +85,16 @@ func (d *decoder) text(n *yaml.Node, v reflect.Value, path string) {
 	}
 }
 
+// digits is a whole number, however large.
+var digits = regexp.MustCompile(`^[+-]?[0-9]+$`)
+
 func (d *decoder) integer(n *yaml.Node, v reflect.Value, path string) {
 	at := position{n.Line, n.Column}
 	var i int64
 	var u uint64
 	switch {
+	case n.Tag == "!!float" && digits.MatchString(n.Value):
+		d.add(at, path, "", "%s is out of range", n.Value)
 	case n.Tag != "!!int":
 		d.add(at, path, "", "%s is not a whole number", shown(n))
 	case v.CanInt() && (n.Decode(&i) != nil || v.OverflowInt(i)), v.CanUint() && (n.Decode(&u) != nil || v.OverflowUint(u)):

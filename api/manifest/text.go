@@ -93,6 +93,9 @@ func syntaxError(data []byte, name string, err error) located {
 		line = min(line+1, len(lines)) // the parser counts from 0 here, and names where the block begins
 		message = "the YAML breaks off, or its indentation is wrong, in what begins here (" + message + ")"
 	}
+	if strings.HasSuffix(message, "unexpected end of stream") {
+		message, remedy = "quotes are still open where the file ends", "close the quotes"
+	}
 	if remedy == "" {
 		remedy = yamlhint.Remedy(message)
 	}

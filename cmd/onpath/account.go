@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"time"
@@ -47,10 +48,7 @@ func tenantArg(args []string) string {
 
 func (g *global) printAccount(c *cobra.Command, a *onpath.Account) error {
 	return g.print(c, a, func(w io.Writer) error {
-		amount := a.Balance.String()
-		if a.Currency != "" {
-			amount += " " + a.Currency
-		}
+		amount := a.Balance.String() + " " + cmp.Or(a.Currency, "(in units of the price list)")
 		_, err := fmt.Fprintf(w, "tenant %s has %s\n", a.Tenant, amount)
 		return err
 	})

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -135,6 +137,10 @@ func (a *applyFlags) apply(c *cobra.Command, docs []*manifest.Document) error {
 			return err
 		}
 	}
+	if len(docs)+len(o.Delete) == 0 {
+		fmt.Fprintf(c.ErrOrStderr(), "nothing to do: no object of the files, and none to prune, has the labels of -l %s\n", a.selector)
+		return nil
+	}
 	applied, err := cl.Apply(c.Context(), manifest.Objects(docs), o)
 	if err != nil {
 		return manifest.Locate(docs, err)
@@ -217,6 +223,7 @@ func (g *global) printApplied(c *cobra.Command, applied *wire.Applied) error {
 
 func orAbsent(b []byte) string {
 	const most = 100
+	b = plainJSON(b)
 	switch {
 	case len(b) == 0:
 		return "(absent)"
@@ -224,6 +231,23 @@ func orAbsent(b []byte) string {
 		return strings.ToValidUTF8(string(b[:most]), "") + "…"
 	}
 	return string(b)
+}
+
+// plainJSON writes &, < and > as they are: the text is read by people, not in HTML.
+func plainJSON(b []byte) []byte {
+	var v any
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.UseNumber()
+	if d.Decode(&v) != nil {
+		return b
+	}
+	var out bytes.Buffer
+	e := json.NewEncoder(&out)
+	e.SetEscapeHTML(false)
+	if e.Encode(v) != nil {
+		return b
+	}
+	return bytes.TrimSpace(out.Bytes())
 }
 
 // await waits until everything applied is as it should be, and says on the way

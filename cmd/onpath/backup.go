@@ -36,10 +36,13 @@ it can be any node or user. onpath restore makes a server of it.`,
 				return err
 			}
 			defer cl.Close()
+			if info, err := os.Stat(args[0]); err == nil && info.IsDir() {
+				return badUsage("%s is a folder; name a file in it", args[0])
+			}
 			// A new file with a name that nobody can guess, or have made before: it has keys.
 			f, err := os.CreateTemp(filepath.Dir(args[0]), "."+filepath.Base(args[0])+".")
 			if err != nil {
-				return unreadable(err, args[0])
+				return unwritable("backup", args[0], err)
 			}
 			err = errors.Join(cl.Backup(c.Context(), images, f), f.Sync(), f.Close())
 			if err == nil {
@@ -112,7 +115,8 @@ func restore(file, dir string) (about wire.Backup, err error) {
 	}
 	defer os.RemoveAll(draft)
 	if about, err = unpack(f, draft); err != nil {
-		e := onpath.Errorf(onpath.CodeInvalid, "%s is no whole backup: %w", file, err)
+		e := onpath.Errorf(onpath.CodeInvalid, "%s is no whole backup: %w", file, plainEnd(err))
+		e.Remedy = "name a file that onpath backup wrote to its end"
 		return about, e
 	}
 	snapshot := filepath.Join(draft, api.BackupStore)
@@ -126,6 +130,17 @@ func restore(file, dir string) (about wire.Backup, err error) {
 		return about, err
 	}
 	return about, os.Rename(draft, dir)
+}
+
+// plainEnd says in words what the reader of archives finds wrong.
+func plainEnd(err error) error {
+	switch {
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return errors.New("it breaks off")
+	case errors.Is(err, tar.ErrHeader):
+		return errors.New("it is no tar archive")
+	}
+	return err
 }
 
 // unpack writes the files of a backup into a folder.

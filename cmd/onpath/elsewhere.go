@@ -1,5 +1,34 @@
 package main
 
+// kindsElsewhere are kinds of kubectl's and docker's, and what comes near them here.
+var kindsElsewhere = map[string]string{
+	"containers": "onpath get instances lists what runs",
+	"container":  "onpath get instances lists what runs",
+	"images":     "images stand in functions: onpath get functions -o wide",
+	"namespaces": "what namespaces are elsewhere are tenants: onpath get tenants",
+	"namespace":  "what namespaces are elsewhere are tenants: onpath get tenants",
+	"ns":         "what namespaces are elsewhere are tenants: onpath get tenants",
+	"pod":        "onpath get instances lists what runs",
+	"pods":       "onpath get instances lists what runs",
+	"po":         "onpath get instances lists what runs",
+	"services":   "a chain says which traffic passes through what: onpath get chains",
+	"service":    "a chain says which traffic passes through what: onpath get chains",
+	"svc":        "a chain says which traffic passes through what: onpath get chains",
+}
+
+// flagsElsewhere are flags of kubectl's, and what does their work here.
+var flagsElsewhere = map[string]string{
+	"-A":               "without -t it tells of all tenants that you may see",
+	"--all-namespaces": "without -t it tells of all tenants that you may see",
+	"-n":               "write -t TENANT, or the name as TENANT/NAME",
+	"--namespace":      "write -t TENANT, or the name as TENANT/NAME",
+	"--sort-by":        "-o json prints all that a program needs to sort by",
+	"--since-time":     "write how long ago: --since 5m",
+	"logs -n":          "write --tail N",
+	"--context":        "write --server https://HOST:PORT",
+	"--kubeconfig":     "write --server https://HOST:PORT",
+}
+
 // elsewhere are commands of kubectl, docker and tailscale, and what does their work here.
 var elsewhere = map[string]string{
 	"annotate":      "write metadata.labels in its file and apply it",

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -58,6 +59,9 @@ func (g *global) client() (*client.Client, error) {
 	if scheme, _, ok := strings.Cut(g.server, "://"); ok && !https && scheme != "unix" {
 		return nil, badUsage("--server %s: a server is reached by unix:///path or https://host:port", g.server)
 	}
+	if _, _, err := net.SplitHostPort(g.server); err == nil && !strings.ContainsAny(g.server, "/[") {
+		return nil, badUsage("--server %s: a server on a network is named https://%s", g.server, g.server)
+	}
 	if !https {
 		return client.Default(strings.TrimPrefix(g.server, "unix://"), home(), config.DefaultSocket)
 	}
@@ -84,6 +88,9 @@ func notJoined(address string) error {
 func parseKind(s string) (onpath.Kind, error) {
 	if k, ok := onpath.ParseKind(s); ok {
 		return k, nil
+	}
+	if w := kindsElsewhere[strings.ToLower(s)]; w != "" {
+		return "", badUsage("there is no kind %q; %s", s, w)
 	}
 	var names []string
 	for _, k := range onpath.Kinds() {

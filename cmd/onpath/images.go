@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/ociimage"
 	"github.com/onpath/onpath/internal/render"
 	"github.com/onpath/onpath/internal/table"
@@ -56,7 +55,8 @@ func recipeDirs(args []string) ([]string, error) {
 	if len(args) > 0 {
 		for _, dir := range args {
 			if _, err := os.Stat(filepath.Join(dir, ociimage.RecipeFile)); err != nil {
-				return nil, onpath.Errorf(onpath.CodeInvalid, "%s has no %s", dir, ociimage.RecipeFile)
+				return nil, badUsage("%s has no %s; name a folder with a recipe in it, such as functions/firewall",
+					dir, ociimage.RecipeFile)
 			}
 		}
 		return args, nil

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -28,11 +29,14 @@ func wrongFlag(c *cobra.Command, err error) error {
 		}
 		name := unknown.GetSpecifiedName()
 		given, hint := "-"+name, ""
-		if group := unknown.GetSpecifiedShortnames(); group == "" {
+		long := unknown.GetSpecifiedShortnames() == ""
+		if long {
 			given = "--" + name
-			if why := absentFlags[c.Name()+" "+given]; why != "" {
-				return badUsage("%s has no flag %s: %s", c.CommandPath(), given, why)
-			}
+		}
+		if why := cmp.Or(flagsElsewhere[c.Name()+" "+given], flagsElsewhere[given]); why != "" {
+			return badUsage("%s has no flag %s; %s", c.CommandPath(), given, why)
+		}
+		if long {
 			if w := onpath.Nearest(name, flagNames(c)); w != "" {
 				hint = "did you mean --" + w + "? "
 			}
@@ -47,11 +51,6 @@ func wrongFlag(c *cobra.Command, err error) error {
 		}
 	}
 	return badUsage("%w; see %s --help", err, c.CommandPath())
-}
-
-// absentFlags says of flags that users of other tools expect why there are none.
-var absentFlags = map[string]string{
-	"logs --since": "what an instance writes is kept without times; --tail N shows the end, and -f what comes from now on",
 }
 
 // valueOf says what the values of a flag's type are.
@@ -90,6 +89,9 @@ func wrongArgs(c *cobra.Command, err error) error {
 		text = fmt.Sprintf("%s takes %s, and got %s", c.CommandPath(), arguments(m[1]), m[2])
 	} else if m := none.FindStringSubmatch(text); m != nil {
 		text = fmt.Sprintf("%s takes no argument such as %s", c.CommandPath(), m[1])
+		if name := strings.Trim(m[1], `"`); c.Flags().Lookup("file") != nil {
+			text += "; write -f before a file: -f " + name
+		}
 	}
 	return badUsage("%s; usage: %s", text, c.UseLine())
 }

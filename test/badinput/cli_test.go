@@ -276,6 +276,9 @@ func TestWrongFlags(t *testing.T) {
 		{[]string{"demo", "--down", "--keep"}, "leave out --keep"},
 		{[]string{"token", "create", "--ttl", "0s"}, "--ttl and --uses are above 0"},
 		{[]string{"token", "create", "--uses", "0"}, "--ttl and --uses are above 0"},
+		{[]string{"backup", "/"}, "/ is a folder; name a file in it"},
+		{[]string{"restore", p, "--state-dir", p + ".dir"}, "it breaks off; name a file that onpath backup wrote"},
+		{[]string{"images", "build", "/"}, "/ has no image.yaml; name a folder with a recipe in it"},
 		{[]string{"up", "--uplink", "lo:banana"}, `there is no attachment "banana"; write router`},
 	} {
 		code, out, message := run(t, bin, append(c.args, "--server", "unix:///nowhere")...)
