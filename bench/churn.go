@@ -68,11 +68,12 @@ func (r *Run) churnFor() time.Duration {
 	return pick(r, churnTime, 4*time.Second)
 }
 
-// The clients have addresses enough for a flow never to come twice; the private one is an
-// instance's.
+// The clients have addresses enough for a flow never to come twice. The private ones are an
+// instance's: Linux keeps a port for a minute after a connection, and has 28,000 of them for
+// each address, which is less than 500 connections a second use.
 var (
 	churnClients = netip.MustParsePrefix("10.64.0.0/16")
-	churnPrivate = netip.MustParseAddr("100.64.0.9")
+	churnPrivate = []netip.Addr{netip.MustParseAddr("100.64.0.9"), netip.MustParseAddr("100.64.0.10")}
 	churnServer  = netip.MustParseAddr("10.9.0.2")
 )
 
@@ -159,7 +160,7 @@ func (r *Run) churnThrough(ctx context.Context, round int, s *churnSite) error {
 func (r *Run) churnTranslated(ctx context.Context, round int, s *churnSite) error {
 	long := r.churnFor()
 	r.say("%s: %v", churnNAT, long)
-	got := askAndConnect(ctx, s.speaker, churnServer, churnNATEach, long)
+	got := askAndConnect(ctx, s.speaker, churnPrivate, churnServer, churnNATEach, long)
 	r.sayWhy(churnNAT, got)
 	r.sample(churnNAT, "onpath-tc", metricUDP, unitFlowRate, round, float64(got.asked)/long.Seconds())
 	r.sample(churnNAT, "onpath-tc", metricTCP, unitFlowRate, round, float64(got.connected)/long.Seconds())
@@ -191,7 +192,7 @@ func (r *Run) churned(kase string, round int, got churned, lost int64) {
 }
 
 // wireChurn adds what a site lacks: the clients' addresses, three instances, of which the
-// second marks what it forwards, and one has a private address.
+// second marks what it forwards, and one has private addresses.
 func (t *site) wireChurn() (speaker string, err error) {
 	for _, id := range []onpath.VportID{churnFirst, churnSecond, churnSpeaker} {
 		ns, err := wireRouted(t.Network, t.gateway, id, true)
@@ -203,7 +204,7 @@ func (t *site) wireChurn() (speaker string, err error) {
 			err = netnsrun.Do(ns, markForwarded)
 		case churnSpeaker:
 			speaker = ns
-			err = netnsrun.Do(ns, func() error { return addAddress("eth0", churnPrivate) })
+			err = netnsrun.Do(ns, func() error { return addAddresses("eth0", churnPrivate) })
 		}
 		if err != nil {
 			return "", err
@@ -225,12 +226,14 @@ func (t *site) wireChurn() (speaker string, err error) {
 	return speaker, errors.Join(err, testnet.Route(t.gateway, devIn, churnClients, client), testnet.Set(t.gateway, "ipv4/ip_forward=1"))
 }
 
-func addAddress(dev string, a netip.Addr) error {
+func addAddresses(dev string, addresses []netip.Addr) error {
 	l, err := netlink.LinkByName(dev)
-	if err != nil {
-		return err
+	for _, a := range addresses {
+		if err == nil {
+			err = netlink.AddrAdd(l, &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(a, a.BitLen()))})
+		}
 	}
-	return netlink.AddrAdd(l, &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(a, a.BitLen()))})
+	return err
 }
 
 // markForwarded has Linux set DSCP 1 in what it forwards, so that its receiver sees which way
@@ -262,7 +265,7 @@ func churnConfig(weight uint32) *onpath.DatapathConfig {
 	c := chainConfig(match, routedElement(churnFirst))
 	c.Vports = append(c.Vports, routedElement(churnSecond).vports()...)
 	speaks := localVport(churnSpeaker, churnSpeaker, onpath.Routed)
-	speaks.Own, speaks.Routes = []netip.Addr{churnPrivate}, true
+	speaks.Own, speaks.Routes = churnPrivate, true
 	c.Vports = append(c.Vports, speaks)
 	for i := range c.Groups {
 		c.Groups[i].Members = append(c.Groups[i].Members, onpath.Member{Vport: churnSecond, Key: uint32(churnSecond), Weight: weight})

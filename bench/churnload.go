@@ -168,7 +168,7 @@ type crowd struct {
 // flowsBegun is how many there were of earlier runs: no flow comes twice.
 var flowsBegun atomic.Uint32
 
-// churn begins flows for a time, and has half called in the middle of it.
+// churn begins flows for a time, and has half called beside that in the middle of it.
 func (t *site) churn(ctx context.Context, long time.Duration, half func() error) (got churned, err error) {
 	c := &crowd{}
 	for i := range c.sockets {
@@ -184,7 +184,7 @@ func (t *site) churn(ctx context.Context, long time.Duration, half func() error)
 		wg.Go(func() { c.hear(ctx, i) })
 	}
 	short := make(chan churned, 1)
-	go func() { short <- connectShortly(ctx, t.client, churnServer, true, churnTCP, long) }()
+	go func() { short <- connectShortly(ctx, t.client, clientOf, churnServer, churnTCP, long) }()
 	begun := time.Now()
 	sent, err := c.begin(ctx, long, half)
 	took := time.Since(begun).Seconds()
@@ -205,6 +205,10 @@ func (c *crowd) begin(ctx context.Context, long time.Duration, half func() error
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	begun, b := time.Now(), make([]byte, churnBytes)
+	done := make(chan error, 1)
+	if half == nil {
+		done <- nil
+	}
 	for time.Since(begun) < long {
 		select {
 		case <-ctx.Done():
@@ -212,9 +216,7 @@ func (c *crowd) begin(ctx context.Context, long time.Duration, half func() error
 		case <-tick.C:
 		}
 		if half != nil && time.Since(begun) > long/2 {
-			if err := half(); err != nil {
-				return sent, err
-			}
+			go func(half func() error) { done <- half() }(half)
 			half = nil
 		}
 		for want := int(time.Since(begun).Seconds() * churnUDP); sent < want; sent++ {
@@ -232,7 +234,7 @@ func (c *crowd) begin(ctx context.Context, long time.Duration, half func() error
 		}
 		c.goOn(time.Now())
 	}
-	return sent, nil
+	return sent, <-done
 }
 
 func fromOf(n uint32) (a [4]byte) {
@@ -342,15 +344,15 @@ func paced(ctx context.Context, ns string, rate int, long time.Duration, fn func
 	wg.Wait()
 }
 
-// connectShortly begins connections that ask once and end.
-func connectShortly(ctx context.Context, ns string, to netip.Addr, crowd bool, rate int, long time.Duration) churned {
+// clientOf is one of the clients' addresses.
+func clientOf(n int) netip.Addr { return netip.AddrFrom4(fromOf(uint32(n))) }
+
+// connectShortly begins connections that ask once and end, the nth from an address.
+func connectShortly(ctx context.Context, ns string, from func(n int) netip.Addr, to netip.Addr, rate int, long time.Duration) churned {
 	var connected, failed atomic.Int64
 	var why atomic.Value
 	paced(ctx, ns, rate, long, func(n int) {
-		d := net.Dialer{Timeout: patience}
-		if crowd {
-			d.LocalAddr = &net.TCPAddr{IP: net.IPv4(10, 64, byte(n>>3), byte(n))}
-		}
+		d := net.Dialer{Timeout: patience, LocalAddr: &net.TCPAddr{IP: from(n).AsSlice()}}
 		connected.Add(1)
 		if err := exchange(&d, "tcp4", netip.AddrPortFrom(to, churnEcho)); err != nil && ctx.Err() == nil {
 			failed.Add(1)
@@ -361,11 +363,13 @@ func connectShortly(ctx context.Context, ns string, to netip.Addr, crowd bool, r
 	return churned{connected: connected.Load(), failed: failed.Load(), why: text}
 }
 
-// askAndConnect asks a resolver and connects to an origin, each so often a second.
-func askAndConnect(ctx context.Context, ns string, to netip.Addr, rate int, long time.Duration) churned {
+// askAndConnect asks a resolver and connects to an origin, each so often a second, from some
+// addresses in turn.
+func askAndConnect(ctx context.Context, ns string, from []netip.Addr, to netip.Addr, rate int, long time.Duration) churned {
 	var asked, unanswered atomic.Int64
+	fromOne := func(n int) netip.Addr { return from[n%len(from)] }
 	short := make(chan churned, 1)
-	go func() { short <- connectShortly(ctx, ns, to, false, rate, long) }()
+	go func() { short <- connectShortly(ctx, ns, fromOne, to, rate, long) }()
 	paced(ctx, ns, rate, long, func(int) {
 		asked.Add(1)
 		if err := exchange(&net.Dialer{}, "udp4", netip.AddrPortFrom(to, churnDNS)); err != nil && ctx.Err() == nil {
