@@ -1,6 +1,7 @@
 package onpath
 
 import (
+	"bytes"
 	"crypto/ed25519"
 	"encoding/base64"
 	"fmt"
@@ -85,6 +86,11 @@ type Publisher struct {
 	MaxFlows  int      `json:"maxFlows,omitempty"`
 }
 
+// Has reports whether a key is the tenant's.
+func (p *Publisher) Has(key []byte) bool {
+	return slices.ContainsFunc(p.Keys, func(k PublicKey) bool { return bytes.Equal(k, key) })
+}
+
 // Lease is a module that a publisher had installed on a node by a signed message. The node
 // reports it, and onpath writes it.
 type Lease struct {
@@ -100,10 +106,12 @@ type LeaseSpec struct {
 	// Publisher is the tenant, or a name made of the key of one that is none.
 	Publisher string `json:"publisher"`
 	Known     bool   `json:"known,omitempty"` // it is a tenant
-	Module    string `json:"module"`
-	URL       string `json:"url"`
-	SHA256    string `json:"sha256"`
-	User      string `json:"user,omitempty"`
+	// Key signed the request: the lease goes when its tenant gives the key up.
+	Key    PublicKey `json:"key,omitempty"`
+	Module string    `json:"module"`
+	URL    string    `json:"url"`
+	SHA256 string    `json:"sha256"`
+	User   string    `json:"user,omitempty"`
 	// Packets to and from To, by protocol and the port at that end; zero: all.
 	To         []Prefix  `json:"to"`
 	Protocol   Protocol  `json:"protocol,omitempty"`

@@ -168,7 +168,7 @@ func New(o Options) (*Agent, error) {
 	a.detector = newDetector(a.shared, func() { a.apply.kick(false) })
 	a.echo, a.faults = &echo{shared: a.shared}, &faults{a: a}
 	a.machine = newMachine(a.shared, a)
-	a.leases, a.signal = &leases{a: a, changed: make(chan struct{}, 1)}, newSignaller(a)
+	a.leases, a.signal = &leases{a: a, changed: make(chan struct{}, 1), told: newSparing()}, newSignaller(a)
 	a.applyTime = newApplyTime()
 	a.meters.file, a.meters.all = a.state.meterFile(), map[string]*meter{}
 	return a, nil

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/wholefile"
 	"github.com/onpath/onpath/signal/nslp"
@@ -28,6 +30,31 @@ type leases struct {
 	changed chan struct{}
 	// held is guarded by Agent.mu; replaced, never written.
 	held []onpath.LocalLease
+	told sparing
+}
+
+// sparing bounds how many refusals are told as events: whoever sends requests can cause them.
+type sparing struct {
+	mu     sync.Mutex
+	limit  *rate.Limiter
+	unsaid int
+}
+
+func newSparing() sparing { return sparing{limit: rate.NewLimiter(refusalsTold, 10*refusalsTold)} }
+
+// refusalsTold is how many refusals a second are told, after a rest ten times as many at once.
+const refusalsTold = 10
+
+// may reports whether one more is told, and how many were not since the last.
+func (s *sparing) may(now time.Time) (unsaid int, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.limit.AllowN(now, 1) {
+		s.unsaid++
+		return 0, false
+	}
+	unsaid, s.unsaid = s.unsaid, 0
+	return unsaid, true
 }
 
 func (s state) leasesFile() string { return filepath.Join(s.dir, "leases.json") }
@@ -96,7 +123,13 @@ func (l *leases) tell(warning bool, reason, format string, args ...any) {
 
 // refused is the answer to a request that is not done.
 func (l *leases) refused(m *nslp.Message, r *nslp.Refusal) nslp.Entry {
-	l.tell(true, r.Reason, "%s of %s is refused: %s", m.Type, cmp.Or(m.Module, "modules"), r.Words)
+	if unsaid, ok := l.told.may(l.a.clock.Now()); ok {
+		more := ""
+		if unsaid > 0 {
+			more = fmt.Sprintf(" (%d refusals before were not told)", unsaid)
+		}
+		l.tell(true, r.Reason, "%s of %s is refused: %s%s", m.Type, cmp.Or(m.Module, "modules"), r.Words, more)
+	}
 	return nslp.Entry{State: nslp.Refused, Reason: r.Reason, Words: r.Words}
 }
 
@@ -128,30 +161,14 @@ func (l *leases) setup(ctx context.Context, m *nslp.Message) nslp.Entry {
 	if r != nil {
 		return l.refused(m, r)
 	}
-	l.one.Lock()
-	defer l.one.Unlock()
-	g := l.ground() // others were decided on meanwhile
-	again, r := g.Admit(l.a.clock.Now(), m)
-	if r != nil {
+	began := time.Now()
+	again, state, r := l.admit(m, o.Code)
+	switch {
+	case r != nil:
 		return l.refused(m, r)
-	}
-	again.Code = o.Code
-	if g.Plan.DryRun {
+	case state == nslp.DryRun:
 		l.tell(false, "DryRun", "SETUP of %s by %s would be done, if policy did not run dry", m.Module, again.Publisher)
 		return nslp.Entry{State: nslp.DryRun}
-	}
-	held, state := slices.Clone(g.Leases), nslp.Installed
-	if at := g.Find(again.Publisher, again.Module); at < 0 {
-		held = append(held, again)
-	} else {
-		if held[at].SHA256 == again.SHA256 {
-			state = nslp.Prolonged
-		}
-		held[at] = again
-	}
-	began := time.Now()
-	if err := l.set(held); err != nil {
-		return l.refused(m, &nslp.Refusal{Reason: "Failed", Words: err.Error()})
 	}
 	status := l.await(ctx, &again)
 	l.a.log.Info("a leased module is in force", "module", again.Module, "state", status.State, "took", time.Since(began))
@@ -159,6 +176,34 @@ func (l *leases) setup(ctx context.Context, m *nslp.Message) nslp.Entry {
 		"module %s of publisher %s stays until %s", again.Module, again.Publisher, again.Until.UTC().Format(time.RFC3339))
 	left := fmt.Sprintf("%s %s %d", again.Module, status.State, int(again.Until.Sub(l.a.clock.Now()).Seconds()))
 	return nslp.Entry{State: state, Words: status.Message, Modules: []string{left}}
+}
+
+// admit puts a lease in force, on which others were decided meanwhile. It does not wait for
+// its engine: one that never starts holds up nobody else.
+func (l *leases) admit(m *nslp.Message, code onpath.ObjectCode) (o onpath.LocalLease, state string, r *nslp.Refusal) {
+	l.one.Lock()
+	defer l.one.Unlock()
+	g := l.ground()
+	if o, r = g.Admit(l.a.clock.Now(), m); r != nil {
+		return o, "", r
+	}
+	o.Code = code
+	if g.Plan.DryRun {
+		return o, nslp.DryRun, nil
+	}
+	held, state := slices.Clone(g.Leases), nslp.Installed
+	if at := g.Find(o.Publisher, o.Module); at < 0 {
+		held = append(held, o)
+	} else {
+		if held[at].SHA256 == o.SHA256 {
+			state = nslp.Prolonged
+		}
+		held[at] = o
+	}
+	if err := l.set(held); err != nil {
+		return o, "", &nslp.Refusal{Reason: "Failed", Words: err.Error()}
+	}
+	return o, state, nil
 }
 
 // installPatience is how long an answer waits for the engine.

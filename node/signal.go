@@ -24,17 +24,51 @@ type signaller struct {
 	a      *Agent
 	wanted chan struct{} // the plan may say so now
 	come   chan event
-	busy   chan struct{} // requests that are being decided on
+	// deciding are the requests that are decided on now; the loop alone touches it.
+	deciding deciding
+}
+
+// deciding are requests at work, by their keys: who has how many.
+type deciding map[string]requests
+
+type requests struct {
+	known bool // the key is a tenant's
+	count int
 }
 
 // event is something that the machines are told.
 type event func(now time.Time, n *nslp.Node) []nslp.Output
 
-// maxDeciding is how many requests are decided on at once; others wait in the machines.
+// maxDeciding is how many requests are decided on at once. A publisher whose server is slow
+// takes up some seconds: of one key are a quarter, of keys that are no tenant's a half.
 const maxDeciding = 16
 
+// begin takes a request up, if there is room for it.
+func (d deciding) begin(key string, known bool) bool {
+	all, strangers := 0, 0
+	for _, r := range d {
+		all += r.count
+		if !r.known {
+			strangers += r.count
+		}
+	}
+	if all >= maxDeciding || d[key].count >= maxDeciding/4 || !known && strangers >= maxDeciding/2 {
+		return false
+	}
+	d[key] = requests{known, d[key].count + 1}
+	return true
+}
+
+func (d deciding) end(key string) {
+	if r := d[key]; r.count > 1 {
+		d[key] = requests{r.known, r.count - 1}
+	} else {
+		delete(d, key)
+	}
+}
+
 func newSignaller(a *Agent) *signaller {
-	return &signaller{a: a, wanted: make(chan struct{}, 1), come: make(chan event, 64), busy: make(chan struct{}, maxDeciding)}
+	return &signaller{a: a, wanted: make(chan struct{}, 1), come: make(chan event, 64)}
 }
 
 // run waits until the plan gives leases, and signals as long as it does.
@@ -84,7 +118,11 @@ func (s *signaller) signal(ctx context.Context, reader onpath.PuntReader) (err e
 	if err != nil {
 		return err
 	}
-	n := nslp.NewNode(s.a.opt.Name, g, rand.Reader)
+	n := nslp.NewNode(time.Now(), s.a.opt.Name, g, rand.Reader, func(key []byte) bool {
+		_, known, _ := s.a.leases.ground().Publisher(key)
+		return known
+	})
+	s.deciding = deciding{}
 	s.a.goDo(func(context.Context) {
 		_ = reader.Punted(ctx, func(p onpath.Punted) { s.tell(ctx, received(p)) })
 	})
@@ -148,32 +186,38 @@ func (s *signaller) loop(ctx context.Context, n *nslp.Node, sock *signalling.Soc
 				return nil
 			}
 		}
-		for _, o := range out {
+		for len(out) > 0 {
+			o := out[0]
+			out = out[1:]
 			if o.Send != nil {
 				if err := sock.Send(o.Send.From, o.Send.To, o.Send.Payload); err != nil {
 					s.a.log.Debug("a signalling message cannot be sent", "to", o.Send.To, "err", err)
 				}
 			} else if o.Ask != nil {
-				s.ask(ctx, o.Ask)
+				out = append(out, s.ask(ctx, n, o.Ask)...)
 			}
 		}
 	}
 }
 
 // ask has a request decided on, and hands the answer back.
-func (s *signaller) ask(ctx context.Context, q *nslp.Ask) {
+func (s *signaller) ask(ctx context.Context, n *nslp.Node, q *nslp.Ask) []nslp.Output {
 	if q.Refused != nil {
 		s.a.leases.refused(q.Message, q.Refused)
-		return
+		return nil
 	}
-	select {
-	case s.busy <- struct{}{}:
-	default:
-		return // it is asked again
+	key := string(q.Message.Key)
+	_, known, _ := s.a.leases.ground().Publisher(q.Message.Key)
+	if !s.deciding.begin(key, known) {
+		r := &nslp.Refusal{Reason: "Busy", Words: "too many requests are decided on here"}
+		return n.Answer(time.Now(), q, s.a.leases.refused(q.Message, r))
 	}
 	s.a.goDo(func(context.Context) {
-		defer func() { <-s.busy }()
 		e := s.a.leases.decide(ctx, q.Message)
-		s.tell(ctx, func(now time.Time, n *nslp.Node) []nslp.Output { return n.Answer(now, q.Key, e) })
+		s.tell(ctx, func(now time.Time, n *nslp.Node) []nslp.Output {
+			s.deciding.end(key)
+			return n.Answer(now, q, e)
+		})
 	})
+	return nil
 }

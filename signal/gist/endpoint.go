@@ -20,6 +20,9 @@ const (
 	validity = 30 * time.Second
 	fresh    = 10 * time.Second
 	maxState = 4096 // routes
+	// maxFrom is how many of them one address may have made by Confirms (an IPv6 network of
+	// 64 bits), which cost nothing but to be reached there.
+	maxFrom = maxState / 4
 )
 
 // Config is what an Endpoint needs.
@@ -119,6 +122,7 @@ type Endpoint struct {
 	config Config
 	secret []byte
 	routes map[Key]*route
+	from   map[netip.Prefix]int // how many routes came from where
 }
 
 // ErrTooLong says that a payload does not fit into one datagram.
@@ -126,7 +130,7 @@ var ErrTooLong = errors.New("the message is longer than one datagram on the way 
 
 // New makes an endpoint.
 func New(c Config) (*Endpoint, error) {
-	e := &Endpoint{config: c, secret: make([]byte, 32), routes: map[Key]*route{}}
+	e := &Endpoint{config: c, secret: make([]byte, 32), routes: map[Key]*route{}, from: map[netip.Prefix]int{}}
 	_, err := io.ReadFull(c.Random, e.secret)
 	return e, err
 }
@@ -190,6 +194,30 @@ func (e *Endpoint) route(k Key) (*route, error) {
 		e.routes[k] = r
 	}
 	return r, nil
+}
+
+// cameFrom says which node is before this one on a route; the zero Peer: none. It fails if
+// that node has made too many routes.
+func (e *Endpoint) cameFrom(r *route, p Peer) bool {
+	if p.Address.IsValid() && p.Address.Addr() != r.up.peer.Address.Addr() && e.from[network(p)] >= maxFrom {
+		return false
+	}
+	if had := r.up.peer; had.Address.IsValid() {
+		if e.from[network(had)]--; e.from[network(had)] == 0 {
+			delete(e.from, network(had))
+		}
+	}
+	if r.up.peer = p; p.Address.IsValid() {
+		e.from[network(p)]++
+	}
+	return true
+}
+
+// network is what one sender can have all addresses of.
+func network(p Peer) netip.Prefix {
+	a := p.Address.Addr()
+	n, _ := a.Prefix(min(a.BitLen(), 64))
+	return n
 }
 
 // message is one of this node's, with what each has.
@@ -258,7 +286,7 @@ func (e *Endpoint) Tick(now time.Time) (out []Output) {
 			}
 		}
 		if r.up.peer.Address.IsValid() && now.After(r.up.until) {
-			r.up.peer = Peer{}
+			e.cameFrom(r, Peer{})
 		}
 		if d.phase == idle && !r.up.peer.Address.IsValid() {
 			delete(e.routes, k)

@@ -136,6 +136,35 @@ func TestTooLong(t *testing.T) {
 	}
 }
 
+// TestOneSender: an address that Confirms as fast as it can fills no more than its part of
+// the routes; when their time is up, nothing is left.
+func TestOneSender(t *testing.T) {
+	a, b := endpoint(t, "a", "2001:db8::1"), endpoint(t, "b", "2001:db8::2")
+	confirmed := func(from string, i int) bool {
+		k := Key{Flow: Toward(addr(from), addr("2001:db8:9::2")), Session: SessionID{byte(i), byte(i >> 8), 1}}
+		p := netip.AddrPortFrom(addr(from), Port)
+		m := a.message(Confirm, k, false, 3, []byte("request!"))
+		m.NLI.Address, m.ResponderCookie = addr(from), b.cookie(k, "a", p, slot(begin))
+		out := b.Receive(begin, Packet{From: p, To: netip.AddrPortFrom(addr("2001:db8::2"), Port), Payload: m.Append(nil)})
+		return len(out) == 1 && out[0].Deliver != nil
+	}
+	taken := 0
+	for i := range maxState {
+		if confirmed([]string{"2001:db8:5::1", "2001:db8:5::2"}[i%2], i) {
+			taken++
+		}
+	}
+	if taken != maxFrom || len(b.routes) != maxFrom {
+		t.Errorf("of one network %d Confirms are taken, %d routes kept; %d is the most", taken, len(b.routes), maxFrom)
+	}
+	if !confirmed("2001:db8:6::1", 1) {
+		t.Error("another network finds no room")
+	}
+	if b.Tick(begin.Add(time.Hour)); len(b.routes) != 0 || len(b.from) != 0 {
+		t.Errorf("%d routes and %d senders are kept", len(b.routes), len(b.from))
+	}
+}
+
 // FuzzReceive: whatever comes from an address that no cookie has proved, it is sent no more
 // octets than came, and makes no state.
 func FuzzReceive(f *testing.F) {

@@ -1,7 +1,6 @@
 package nslp
 
 import (
-	"bytes"
 	"encoding/hex"
 	"fmt"
 	"net/netip"
@@ -31,7 +30,7 @@ func (g *Ground) Publisher(key []byte) (p onpath.Publisher, known bool, r *Refus
 		return p, false, &Refusal{"NoLeases", "the node gives no leases any more"}
 	}
 	for _, p := range g.Plan.Publishers {
-		if slices.ContainsFunc(p.Keys, func(k onpath.PublicKey) bool { return bytes.Equal(k, key) }) {
+		if p.Has(key) {
 			return p, true, nil
 		}
 	}
@@ -54,7 +53,7 @@ func (g *Ground) Admit(now time.Time, m *Message) (l onpath.LocalLease, r *Refus
 		return l, r
 	}
 	l = onpath.LocalLease{MaxFlows: p.MaxFlows, LeaseSpec: onpath.LeaseSpec{
-		Node: g.Node, Publisher: p.Tenant, Known: known, User: m.User,
+		Node: g.Node, Publisher: p.Tenant, Known: known, Key: m.Key, User: m.User,
 		Module: m.Module, URL: m.URL, SHA256: hex.EncodeToString(m.Hash),
 		Protocol: m.FilterProtocol, Port: m.FilterPort, Properties: m.Properties,
 		Since: now, Until: now.Add(min(m.TTL, onpath.MaxLeaseTTL)),
@@ -108,9 +107,7 @@ func (g *Ground) checkFilter(l *onpath.LocalLease, m *Message, p onpath.Publishe
 	outside := func(format string, args ...any) *Refusal {
 		return &Refusal{"FilterOutside", fmt.Sprintf(format, args...)}
 	}
-	if ports := g.Plan.Ports; len(ports) > 0 && !slices.ContainsFunc(ports, func(r onpath.PortRange) bool {
-		return m.FilterPort != 0 && r.First <= m.FilterPort && m.FilterPort <= r.Last
-	}) {
+	if !g.offers(m.FilterPort) {
 		return outside("port %d is not among those that may be asked for here", m.FilterPort)
 	}
 	if m.FilterPort != 0 && m.FilterProtocol != "udp" && m.FilterProtocol != "tcp" {
@@ -138,6 +135,13 @@ func (g *Ground) checkFilter(l *onpath.LocalLease, m *Message, p onpath.Publishe
 		return &Refusal{"WrongPassword", "the request has no password that proves its addresses"}
 	}
 	return nil
+}
+
+// offers reports whether a port may be asked for here.
+func (g *Ground) offers(port uint16) bool {
+	return len(g.Plan.Ports) == 0 || slices.ContainsFunc(g.Plan.Ports, func(r onpath.PortRange) bool {
+		return port != 0 && r.First <= port && port <= r.Last
+	})
 }
 
 // mayHave reports whether a tenant may select the traffic of prefixes. Publishers without
@@ -177,26 +181,21 @@ func (g *Ground) checkRoom(l *onpath.LocalLease, _ *Message, _ onpath.Publisher)
 		}
 		return nil
 	}
-	used, others := onpath.LeaseResources, onpath.LeaseResources // with this one
 	taken := map[onpath.PathID]bool{}
 	modules := 0
 	for i := range g.Leases {
 		o := &g.Leases[i]
-		used = used.Add(onpath.LeaseResources)
-		if !o.Known {
-			others = others.Add(onpath.LeaseResources)
-		}
 		taken[o.Slot.Path] = true
 		if o.Publisher == l.Publisher {
 			l.Slot = o.Slot
 			modules++
 		}
 	}
-	share := float64(g.Plan.Share)
+	all, strangers := g.fit(append(slices.Clone(g.Leases), *l))
 	switch {
-	case !fits(used, g.Capacity, share):
+	case !all:
 		return &Refusal{"NoShare", "leases have all of the node's share that the operator gives them"}
-	case !l.Known && !fits(others, g.Capacity, share/10):
+	case !l.Known && !strangers:
 		return &Refusal{"NoShare", "publishers without an account have all of the node's share that the operator gives them"}
 	case modules >= onpath.MaxModules:
 		return &Refusal{"NoShare", fmt.Sprintf("an engine runs at most %d modules", onpath.MaxModules)}
@@ -212,20 +211,32 @@ func (g *Ground) checkRoom(l *onpath.LocalLease, _ *Message, _ onpath.Publisher)
 	return &Refusal{"NoShare", "as many publishers as there may be have leases here"}
 }
 
+// fit reports whether leases are within the node's share, and those of publishers without an
+// account within their tenth of it.
+func (g *Ground) fit(leases []onpath.LocalLease) (all, strangers bool) {
+	var used, others onpath.Resources
+	for i := range leases {
+		used = used.Add(onpath.LeaseResources)
+		if !leases[i].Known {
+			others = others.Add(onpath.LeaseResources)
+		}
+	}
+	share := float64(g.Plan.Share)
+	return fits(used, g.Capacity, share), fits(others, g.Capacity, share/10)
+}
+
 func fits(r, capacity onpath.Resources, share float64) bool {
 	return float64(r.CPU) <= float64(capacity.CPU)*share && float64(r.Memory) <= float64(capacity.Memory)*share
 }
 
-// Keep is which leases a new plan still allows; those that go have a reason.
+// Keep is which leases a new plan still allows. Where its share is too small for all, those
+// that came last go.
 func (g *Ground) Keep() (keep, gone []onpath.LocalLease) {
 	for _, l := range g.Leases {
-		ok := g.Plan != nil && slices.ContainsFunc(g.Plan.Slots, func(s onpath.LeaseSlot) bool { return s.Path == l.Slot.Path })
-		if ok && l.Known {
-			ok = slices.ContainsFunc(g.Plan.Publishers, func(p onpath.Publisher) bool {
-				return p.Tenant == l.Publisher && mayHave(&p, l.To)
-			})
-		} else if ok {
-			ok = g.Plan.LeasesSpec.Publishers == onpath.PublisherAny
+		ok := g.allows(&l)
+		if ok && g.Capacity.CPU > 0 { // else nothing is known of the machine yet
+			all, strangers := g.fit(append(slices.Clone(keep), l))
+			ok = all && (l.Known || strangers)
 		}
 		if ok {
 			keep = append(keep, l)
@@ -234,6 +245,22 @@ func (g *Ground) Keep() (keep, gone []onpath.LocalLease) {
 		}
 	}
 	return keep, gone
+}
+
+// allows reports whether the plan still gives what a lease has.
+func (g *Ground) allows(l *onpath.LocalLease) bool {
+	switch {
+	case g.Plan == nil || !g.offers(l.Port):
+		return false
+	case !slices.ContainsFunc(g.Plan.Slots, func(s onpath.LeaseSlot) bool { return s.Path == l.Slot.Path }):
+		return false
+	case !l.Known:
+		return g.Plan.LeasesSpec.Publishers == onpath.PublisherAny
+	}
+	return slices.ContainsFunc(g.Plan.Publishers, func(p onpath.Publisher) bool {
+		// Without a key it is a lease of an agent that kept none.
+		return p.Tenant == l.Publisher && (len(l.Key) == 0 || p.Has(l.Key)) && mayHave(&p, l.To)
+	})
 }
 
 // Report is what a node says of itself to a publisher.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/signal/gist"
 )
 
 func prefix(s string) onpath.Prefix { return onpath.Prefix{Prefix: netip.MustParsePrefix(s)} }
@@ -131,21 +132,95 @@ func TestUntrusted(t *testing.T) {
 	}
 }
 
-// TestReplayed: the same request in another session is refused, in its own it is answered
-// again.
+// TestReplayed: the same request is refused in another session, in its own once what was
+// answered is forgotten, and after the node's agent began anew.
 func TestReplayed(t *testing.T) {
-	s := newSimulation(t, 1)
-	s.loss = 0
-	s.routes[0], s.route = s.addresses()[:1], 0
-	var sent Message
-	s.alter = func(m *Message) { sent = *m }
-	if r, err := s.request(simSetup()); err != nil || r.Stack[0].State != Installed {
-		t.Fatalf("%+v, %v", r, err)
+	for what, c := range map[string]struct {
+		reason string
+		with   func(s *simulation)
+	}{
+		"in another session":   {"Replayed", func(s *simulation) { s.session = gist.SessionID{2} }},
+		"in its own, later":    {"Replayed", func(s *simulation) { s.until(s.now.Add(memory+time.Second), never) }},
+		"after the agent died": {"OldTime", func(s *simulation) { s.now = s.now.Add(time.Second); s.nodes[s.routes[0][0]].boot() }},
+	} {
+		s := newSimulation(t, 1)
+		s.loss, s.session = 0, gist.SessionID{1}
+		s.routes[0], s.route = s.addresses()[:1], 0
+		var sent Message
+		s.alter = func(m *Message) { sent = *m }
+		if r, err := s.request(simSetup()); err != nil || r.Stack[0].State != Installed {
+			t.Fatalf("%s: %+v, %v", what, r, err)
+		}
+		s.alter = func(m *Message) { *m = sent }
+		c.with(s)
+		r, err := s.request(simSetup())
+		if err != nil || r.Stack[0].Reason != c.reason {
+			t.Errorf("%s: %+v, %v, want reason %q", what, r, err, c.reason)
+		}
 	}
-	s.alter = func(m *Message) { *m = sent }
-	r, err := s.request(simSetup())
-	if err != nil || r.Stack[0].Reason != "Replayed" {
-		t.Errorf("%+v, %v", r, err)
+}
+
+func never() bool { return false }
+
+// TestStrangersLeaveRoom: keys that are no tenant's, of which anybody makes as many as he
+// likes, take no more than their part of a node; a tenant is heard beside them.
+func TestStrangersLeaveRoom(t *testing.T) {
+	s := newSimulation(t, 1)
+	n := s.nodes[s.addresses()[0]].node
+	stranger := ed25519.NewKeyFromSeed(bytes.Repeat([]byte{1}, 32))
+	took := func(key ed25519.PrivateKey, i int) *Refusal {
+		m := &Message{Type: Probe}
+		m.Sign(key, now, Nonce{byte(i), byte(i >> 8), byte(i >> 16), 1})
+		return n.trust(now, m)
+	}
+	taken := 0
+	for taken < maxNonces && took(stranger, taken) == nil {
+		taken++
+	}
+	if r := took(stranger, taken); taken != maxNonces/strangersPart || r == nil || r.Reason != "Busy" {
+		t.Errorf("of strangers %d requests were taken, then %v", taken, r)
+	}
+	if r := took(simKey, taken+1); r != nil {
+		t.Errorf("a tenant is refused: %v", r)
+	}
+	n.Tick(now.Add(time.Hour))
+	if len(n.nonces) != 0 || n.strangers != 0 {
+		t.Errorf("%d nonces are kept, %d of strangers", len(n.nonces), n.strangers)
+	}
+	for i := range maxSessions / strangersPart {
+		n.sessions[gist.Key{Session: gist.SessionID{byte(i), byte(i >> 8), 1}}] = &session{stranger: true}
+	}
+	if r := took(stranger, 1); r == nil || r.Reason != "Busy" {
+		t.Errorf("a stranger is let in beside %d sessions of strangers: %v", len(n.sessions), r)
+	}
+	if r := took(simKey, 2); r != nil {
+		t.Errorf("a tenant is refused: %v", r)
+	}
+}
+
+// TestLateAnswer: what was decided of one request is no answer to the next in its session.
+func TestLateAnswer(t *testing.T) {
+	s := newSimulation(t, 1)
+	n := s.nodes[s.addresses()[0]].node
+	k := gist.Key{Flow: gist.Toward(simPublisher, simUser), Session: gist.SessionID{1}}
+	var asked []*Ask
+	for i, m := range []*Message{simSetup(), {Type: Remove, Module: "m"}} {
+		m.Sign(simKey, now, Nonce{byte(i)})
+		for _, o := range n.request(now, &gist.Delivery{Key: k, Upstream: true, Hops: 3, Payload: m.Append(nil)}) {
+			if o.Ask != nil {
+				asked = append(asked, o.Ask)
+			}
+		}
+	}
+	if len(asked) != 2 {
+		t.Fatalf("%d requests are to be decided on", len(asked))
+	}
+	n.Answer(now, asked[0], Entry{State: Installed})
+	if n.sessions[k].entry != nil {
+		t.Errorf("the REMOVE is answered with what became of the SETUP")
+	}
+	if n.Answer(now, asked[1], Entry{State: Removed}); n.sessions[k].entry == nil {
+		t.Error("the REMOVE is not answered")
 	}
 }
 
@@ -177,13 +252,34 @@ func TestKeep(t *testing.T) {
 		"no such tenant":          {false, func(g *Ground) { g.Plan.Publishers = nil }},
 		"another slot":            {false, func(g *Ground) { g.Plan.Slots = g.Plan.Slots[1:] }},
 		"no leases":               {false, func(g *Ground) { g.Plan = nil }},
+		"another key beside it":   {true, func(g *Ground) { g.Plan.Publishers[0].Keys = append(g.Plan.Publishers[0].Keys, make([]byte, 32)) }},
+		"another key":             {false, func(g *Ground) { g.Plan.Publishers[0].Keys[0] = make([]byte, 32) }},
+		"a lease without a key":   {true, func(g *Ground) { g.Leases[0].Key = nil; g.Plan.Publishers[0].Keys[0] = make([]byte, 32) }},
+		"other ports":             {false, func(g *Ground) { g.Plan.Ports[0].Last = 5059 }},
+		"any port":                {true, func(g *Ground) { g.Plan.Ports = nil }},
+		"too small a share":       {false, func(g *Ground) { g.Plan.Share = 0.01 }},
+		"a machine not looked at": {true, func(g *Ground) { g.Capacity = onpath.Resources{} }},
 	} {
 		g := testGround()
 		g.Leases = []onpath.LocalLease{{Slot: g.Plan.Slots[0], LeaseSpec: onpath.LeaseSpec{
-			Publisher: "voice", Known: true, Module: "m", To: []onpath.Prefix{prefix("10.9.0.2/32")}}}}
+			Publisher: "voice", Known: true, Key: onpath.PublicKey(key.Public().(ed25519.PublicKey)), Module: "m", Port: 5060,
+			To: []onpath.Prefix{prefix("10.9.0.2/32")}}}}
 		c.with(g)
 		if keep, gone := g.Keep(); len(keep)+len(gone) != 1 || (len(keep) == 1) != c.kept {
 			t.Errorf("%s: kept %v, gone %v", what, keep, gone)
 		}
+	}
+}
+
+// TestKeepFirst: where the share becomes too small, those that came last go.
+func TestKeepFirst(t *testing.T) {
+	g := testGround()
+	g.hold(5, "voice", true, 0)
+	for i := range g.Leases {
+		g.Leases[i].To, g.Leases[i].Port = []onpath.Prefix{prefix("10.9.0.2/32")}, 5060
+	}
+	g.Plan.Share = 0.05
+	if keep, gone := g.Keep(); len(keep) != 2 || len(gone) != 3 || keep[1].Module != "voice1" {
+		t.Errorf("kept %v, gone %v", keep, gone)
 	}
 }

@@ -14,6 +14,8 @@ const (
 	// maxSessions bounds what authenticated requests occupy.
 	maxSessions = 1024
 	maxNonces   = 16384
+	// Keys that are no tenant's cost nothing to make: they occupy at most a half of each.
+	strangersPart = 2
 )
 
 // Output is one thing to do: one field is set.
@@ -36,13 +38,17 @@ type Node struct {
 	name     string
 	gist     *gist.Endpoint
 	random   io.Reader
+	known    func(key []byte) bool // is it a tenant's?
+	began    time.Time
 	sessions map[gist.Key]*session
 	nonces   map[Nonce]seen
+	// strangers is how many of nonces are of keys that are not known.
+	strangers int
 }
 
 type seen struct {
-	key   gist.Key
-	until time.Time
+	until    time.Time
+	stranger bool
 }
 
 // session is a request on its way through this node.
@@ -51,18 +57,25 @@ type session struct {
 	payload []byte
 	hops    uint8
 	until   time.Time // answered by then, or the answer is remembered so long
-	entry   *Entry    // this node's; nil: not decided
-	behind  *Message  // what came back, or would if there were a node
-	answer  []byte    // sent
+	ask     *Ask      // what is to be decided
+	// stranger: its key is no tenant's.
+	stranger bool
+	entry    *Entry   // this node's; nil: not decided
+	behind   *Message // what came back, or would if there were a node
+	answer   []byte   // sent
 	// A TRIGGER's last node begins a session of its own for what is in it, and that one knows
 	// of which.
 	back *gist.Key // the session back
 	of   *gist.Key // the session with the TRIGGER
 }
 
-// NewNode makes a node's side, which has a name and GIST.
-func NewNode(name string, g *gist.Endpoint, random io.Reader) *Node {
-	return &Node{name: name, gist: g, random: random, sessions: map[gist.Key]*session{}, nonces: map[Nonce]seen{}}
+// NewNode makes a node's side, which has a name and GIST, and is told which keys are
+// tenants'. It begins now: what is older it may have done before, and does not take.
+func NewNode(now time.Time, name string, g *gist.Endpoint, random io.Reader, known func(key []byte) bool) *Node {
+	return &Node{
+		name: name, gist: g, random: random, known: known, began: now.Truncate(time.Millisecond),
+		sessions: map[gist.Key]*session{}, nonces: map[Nonce]seen{},
+	}
 }
 
 // Receive takes a datagram in.
@@ -108,6 +121,9 @@ func (n *Node) Tick(now time.Time) []Output {
 	for x, s := range n.nonces {
 		if now.After(s.until) {
 			delete(n.nonces, x)
+			if s.stranger {
+				n.strangers--
+			}
 		}
 	}
 	return out
@@ -144,38 +160,66 @@ func (n *Node) request(now time.Time, d *gist.Delivery) []Output {
 		return n.up(now, d.Key, &Message{Type: Response, Nonce: m.Nonce, Status: r.Reason, Stack: []Entry{
 			{Node: n.name, State: Refused, Reason: r.Reason, Words: r.Words}}})
 	}
-	if r := n.trust(now, d.Key, m); r != nil {
+	if r := n.trust(now, m); r != nil {
 		return append(refuse(r), Output{Ask: &Ask{Message: m, Refused: r}}) // for the event
 	}
-	if len(n.sessions) >= maxSessions {
-		return refuse(&Refusal{"Busy", "too many requests are on their way here"})
-	}
-	s := &session{request: m, payload: d.Payload, hops: d.Hops, until: now.Add(patience)}
+	s := &session{request: m, payload: d.Payload, hops: d.Hops, until: now.Add(patience), stranger: n.nonces[m.Nonce].stranger}
 	n.sessions[d.Key] = s
 	out := []Output{}
 	if m.Type == Trigger { // for who is the last one
 		s.entry = &Entry{}
 	} else {
-		out = append(out, Output{Ask: &Ask{Key: d.Key, Message: m}})
+		s.ask = &Ask{Key: d.Key, Message: m}
+		out = append(out, Output{Ask: s.ask})
 	}
 	return append(out, n.down(now, d.Key, s)...)
 }
 
 // trust is what a request must have before anything is kept for it.
-func (n *Node) trust(now time.Time, k gist.Key, m *Message) *Refusal {
+// A request that comes again while it is answered does not come here (repeat).
+func (n *Node) trust(now time.Time, m *Message) *Refusal {
 	if r := m.Verify(); r != nil {
 		return r
 	}
 	if age := now.Sub(m.Time); age > MaxAge || age < -MaxAge {
 		return &Refusal{"OldTime", "the request's time is too far from the node's clock"}
 	}
-	if old, ok := n.nonces[m.Nonce]; ok && old.key != k {
-		return &Refusal{"Replayed", "the request has come before, in another session"}
+	if m.Time.Before(n.began) {
+		return &Refusal{"OldTime", "the request is from before the node's agent began: send it again"}
 	}
-	if len(n.nonces) >= maxNonces {
+	if _, ok := n.nonces[m.Nonce]; ok {
+		return &Refusal{"Replayed", "the request has come before"}
+	}
+	stranger := !n.known(m.Key)
+	if r := n.room(stranger); r != nil {
+		return r
+	}
+	n.nonces[m.Nonce] = seen{now.Add(2*MaxAge + time.Second), stranger}
+	if stranger {
+		n.strangers++
+	}
+	return nil
+}
+
+// room says whether one more request can be kept.
+func (n *Node) room(stranger bool) *Refusal {
+	sessions, nonces := len(n.sessions), len(n.nonces)
+	if stranger {
+		nonces = max(nonces, n.strangers+maxNonces-maxNonces/strangersPart)
+		strange := 0
+		for _, s := range n.sessions {
+			if s.stranger {
+				strange++
+			}
+		}
+		sessions = max(sessions, strange+maxSessions-maxSessions/strangersPart)
+	}
+	switch {
+	case sessions >= maxSessions:
+		return &Refusal{"Busy", "too many requests are on their way here"}
+	case nonces >= maxNonces:
 		return &Refusal{"Busy", "too many requests have come within a few minutes"}
 	}
-	n.nonces[m.Nonce] = seen{k, now.Add(2*MaxAge + time.Second)}
 	return nil
 }
 
@@ -228,7 +272,7 @@ func (n *Node) turn(now time.Time, k gist.Key, s *session) []Output {
 	m, err := Parse(s.request.Wrapped)
 	if err == nil {
 		s.entry = nil
-		if r := n.trust(now, k, m); r != nil {
+		if r := n.trust(now, m); r != nil {
 			s.entry = &Entry{State: Refused, Reason: r.Reason, Words: r.Words}
 			return n.conclude(now, k, s)
 		}
@@ -238,9 +282,11 @@ func (n *Node) turn(now time.Time, k gist.Key, s *session) []Output {
 	if _, rerr := io.ReadFull(n.random, back.Session[:]); err != nil || rerr != nil {
 		return n.conclude(now, k, s)
 	}
-	b := &session{request: m, payload: s.request.Wrapped, hops: gist.DefaultHops, until: s.until, of: &k}
-	n.sessions[back], s.back = b, &back
-	return append([]Output{{Ask: &Ask{Key: k, Message: m}}}, n.down(now, back, b)...)
+	b := &session{
+		request: m, payload: s.request.Wrapped, hops: gist.DefaultHops, until: s.until, of: &k, stranger: n.nonces[m.Nonce].stranger,
+	}
+	n.sessions[back], s.back, s.ask = b, &back, &Ask{Key: k, Message: m}
+	return append([]Output{{Ask: s.ask}}, n.down(now, back, b)...)
 }
 
 // response takes what comes back from the node behind.
@@ -271,13 +317,13 @@ func (n *Node) returned(now time.Time, b *session) []Output {
 }
 
 // Answer is told what was decided of a request.
-func (n *Node) Answer(now time.Time, k gist.Key, e Entry) []Output {
-	s := n.sessions[k]
-	if s == nil || s.entry != nil {
+func (n *Node) Answer(now time.Time, q *Ask, e Entry) []Output {
+	s := n.sessions[q.Key]
+	if s == nil || s.ask != q || s.entry != nil { // another request has taken its session
 		return nil
 	}
 	s.entry = &e
-	return n.conclude(now, k, s)
+	return n.conclude(now, q.Key, s)
 }
 
 // conclude answers once this node and those behind it have their word.

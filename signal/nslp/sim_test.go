@@ -33,6 +33,8 @@ type simulation struct {
 	requesting *Requester
 	// alter, if not nil, changes a request after it was signed.
 	alter func(*Message)
+	// session, if not zero, is that of the next requests.
+	session gist.SessionID
 }
 
 // simulated is one node: its machines end with a reboot, its leases do not.
@@ -105,7 +107,8 @@ func (n *simulated) boot() {
 	if err != nil {
 		n.s.t.Fatal(err)
 	}
-	n.node = NewNode(n.address.String(), g, bytesOf{n.s.random})
+	known := func(k []byte) bool { return bytes.Equal(k, simKey.Public().(ed25519.PublicKey)) }
+	n.node = NewNode(n.s.now, n.address.String(), g, bytesOf{n.s.random}, known)
 }
 
 func (s *simulation) after(d time.Duration, do func()) {
@@ -225,7 +228,7 @@ func (n *simulated) out(list []Output) {
 			n.s.after(time.Duration(n.s.random.IntN(300))*time.Millisecond, func() {
 				e := n.decide(ask.Message)
 				if n.boots == boot {
-					n.out(n.node.Answer(n.s.now, ask.Key, e))
+					n.out(n.node.Answer(n.s.now, ask, e))
 				}
 			})
 		}
@@ -274,6 +277,9 @@ func (s *simulation) request(m *Message) (*Message, error) {
 	source := bytesOf{s.random}
 	_, _ = source.Read(nonce[:])
 	_, _ = source.Read(session[:])
+	if s.session != (gist.SessionID{}) {
+		session = s.session
+	}
 	m.Sign(simKey, s.now, nonce)
 	if s.alter != nil {
 		s.alter(m)

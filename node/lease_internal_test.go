@@ -1,0 +1,55 @@
+package node
+
+import (
+	"testing"
+	"time"
+)
+
+// TestDeciding: a publisher whose server is slow, and all that have no account, leave room
+// for others' requests.
+func TestDeciding(t *testing.T) {
+	d := deciding{}
+	fill := func(known bool, keys ...string) (n int) {
+		for _, k := range keys {
+			for d.begin(k, known) {
+				n++
+			}
+		}
+		return n
+	}
+	if n := fill(false, "s1", "s2", "s3", "s4"); n != maxDeciding/2 {
+		t.Errorf("of strangers %d are decided on", n)
+	}
+	if n := fill(true, "voice"); n != maxDeciding/4 {
+		t.Errorf("of one tenant %d are decided on", n)
+	}
+	if n := fill(true, "web", "video"); n != maxDeciding/4 {
+		t.Errorf("of other tenants %d are decided on", n)
+	}
+	d.end("s1")
+	if !d.begin("video", true) || d.begin("video", true) {
+		t.Error("what ends makes room for one")
+	}
+	for k := range d {
+		for range maxDeciding {
+			d.end(k)
+		}
+	}
+	if len(d) != 0 {
+		t.Errorf("%v is left", d)
+	}
+}
+
+// TestSparing: of many refusals some are told, with how many were not.
+func TestSparing(t *testing.T) {
+	s, now, told := newSparing(), time.Unix(1e9, 0), 0
+	for range 1000 {
+		if _, ok := s.may(now); ok {
+			told++
+		}
+	}
+	unsaid, ok := s.may(now.Add(time.Second))
+	if told != 10*refusalsTold || !ok || unsaid != 1000-told {
+		t.Errorf("%d are told, then %d are said not to have been, %t", told, unsaid, ok)
+	}
+}
