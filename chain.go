@@ -30,7 +30,8 @@ type ChainSpec struct {
 	Select  []Selector `json:"select,omitempty"`
 	Through []Element  `json:"through"`
 	// Exit: entry (default): back to the gateway where the flow entered; last:
-	// leave at the last element's node.
+	// leave at the last element's node; none: the path ends at its last element, nothing
+	// leaves behind it, and what no element selects is dropped.
 	Exit Exit `json:"exit,omitempty"`
 	// Direction: both (default): both directions cross the same instances; forward:
 	// replies go the ordinary way, but those to what an instance began, or changed
@@ -83,6 +84,7 @@ type Exit string
 const (
 	ExitEntry Exit = "entry"
 	ExitLast  Exit = "last"
+	ExitNone  Exit = "none"
 )
 
 // Direction says which directions of a flow are steered.

@@ -59,6 +59,8 @@ type FunctionTraits struct {
 	Capabilities []string
 	// Relays: the planner tells each instance what it relays.
 	Relays bool
+	// Portless: it serves no port, whatever its addresses.
+	Portless bool
 	// HostImage: it runs what the node's own root file system has.
 	HostImage bool
 	// WholeFrames: its process takes frames as they are on a wire, and none longer than

@@ -37,6 +37,9 @@ type InstancePlan struct {
 	Back       VportID      `json:"back,omitempty"` // second side of a bridged instance
 	// Addresses are its own, with prefix length.
 	Addresses []netip.Prefix `json:"addresses,omitempty"`
+	// Serves are addresses of services that it holds beside its own: it answers there, and
+	// begins nothing from there.
+	Serves []netip.Addr `json:"serves,omitempty"`
 	// MTU of its interfaces, bytes.
 	MTU int `json:"mtu"`
 	// Idle are the idle times that the instance must keep to: of the chains that

@@ -39,6 +39,7 @@ const (
 	KindReservation Kind = "Reservation"
 	KindPrefixClaim Kind = "PrefixClaim"
 	KindWebhook     Kind = "Webhook"
+	KindService     Kind = "Service"
 )
 
 // Kinds lists every kind in the order in which objects refer to each other: an
@@ -46,7 +47,7 @@ const (
 func Kinds() []Kind {
 	return []Kind{KindTenant, KindCloudlet, KindNode, KindPriceList, KindReservation, KindPrefixClaim, KindWebhook, KindHosts,
 		KindFunction,
-		KindDeployment, KindChain, KindMeasurement, KindAccelerator, KindInstance, KindLease, KindEvent}
+		KindDeployment, KindService, KindChain, KindMeasurement, KindAccelerator, KindInstance, KindLease, KindEvent}
 }
 
 // Tenanted reports whether objects of kind k belong to a tenant; the others
@@ -184,6 +185,8 @@ func New(k Kind) (Object, error) {
 		return &PrefixClaim{TypeMeta: t}, nil
 	case KindWebhook:
 		return &Webhook{TypeMeta: t}, nil
+	case KindService:
+		return &Service{TypeMeta: t}, nil
 	}
 	return nil, Errorf(CodeInvalid, "there is no kind %q", k)
 }

@@ -45,6 +45,7 @@ const (
 	OpPromise  NodeOp = "promise"  // PromiseRequest → Promise
 	OpMeters   NodeOp = "meters"   // MeterRequest → a JSON array of Meter
 	OpProve    NodeOp = "prove"    // PasswordRequest → PasswordAnswer
+	OpEcho     NodeOp = "echo"     // EchoRequest → EchoAnswer
 	// OpDistances asks for what the node measured last → a JSON array of Distance.
 	OpDistances NodeOp = "distances"
 	// OpNotifications: → a JSON line per NumberedNotification, without end; the server

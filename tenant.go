@@ -40,6 +40,9 @@ type TenantSpec struct {
 	// ghcr.io or ghcr.io/acme. Empty: any that is named by a domain. Images that were pushed
 	// to the server are allowed in any case.
 	Registries []string `json:"registries,omitempty"`
+	// Zones are the DNS zones in which names of the tenant's services may lie. Empty: none,
+	// but for tenants default and operator: any.
+	Zones []string `json:"zones,omitempty"`
 	// Quota bounds what the tenant may have; what is not named is not bounded.
 	Quota *Quota `json:"quota,omitempty"`
 }

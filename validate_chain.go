@@ -87,7 +87,7 @@ func (c *Chain) Validate() error {
 	}
 	v.selectors("spec.select", s.Select, f, s)
 	v.through(c, f)
-	enum(v, "spec.exit", &s.Exit, ExitEntry, ExitEntry, ExitLast)
+	enum(v, "spec.exit", &s.Exit, ExitEntry, ExitEntry, ExitLast, ExitNone)
 	enum(v, "spec.direction", &s.Direction, DirectionBoth, DirectionBoth, DirectionForward)
 	if s.Adopt == nil {
 		s.Adopt = new(Duration)

@@ -44,6 +44,10 @@ func (t *Tenant) Validate() error {
 				"%s names no registry", quote(r))
 		}
 	}
+	v.number("spec.zones", len(t.Spec.Zones), 0, 100)
+	for i, z := range t.Spec.Zones {
+		v.domain(index("spec.zones", i), z)
+	}
 	if q := t.Spec.Quota; q != nil {
 		v.number("spec.quota.chains", q.Chains, 0, 1<<20)
 		v.number("spec.quota.instances", q.Instances, 0, 1<<20)

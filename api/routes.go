@@ -53,6 +53,7 @@ func (s *Server) routes() {
 	registerObjects[*onpath.Reservation](s, onpath.KindReservation)
 	registerObjects[*onpath.PrefixClaim](s, onpath.KindPrefixClaim)
 	registerObjects[*onpath.Webhook](s, onpath.KindWebhook)
+	registerObjects[*onpath.Service](s, onpath.KindService)
 	registerWebhookState(s)
 	s.registerReservations()
 	s.registerApply()

@@ -263,16 +263,7 @@ func (c claims) askNode(ctx context.Context, node string, r onpath.PasswordReque
 
 // askingNodes are connected nodes with uplinks, one each of two cloudlets.
 func (c claims) askingNodes() (out []string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	of := map[string][]string{}
-	for name, st := range c.nodes {
-		n, ok := c.mirror.objects[onpath.Key{Kind: onpath.KindNode, Name: name}].(*onpath.Node)
-		if ok && st.connected && n.Accepted() && len(n.Spec.Uplinks) > 0 {
-			of[n.Spec.Cloudlet] = append(of[n.Spec.Cloudlet], name)
-		}
-	}
-	for _, list := range of { // in the order of the map, which is another one each time
+	for _, list := range connectedGateways(c.Controller) { // in the order of the map, which is another one each time
 		if len(out) < 2 {
 			out = append(out, list[rand.IntN(len(list))])
 		}

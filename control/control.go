@@ -76,6 +76,7 @@ type Controller struct {
 
 	scaling  scaling
 	pool     *pool.Pool
+	names    *names
 	metering metering
 	uses     atomic.Pointer[map[onpath.Key]pool.Use] // of reservations
 	// reservedBy is the reservation of each deployment that has one, as of the last step.
@@ -121,7 +122,7 @@ func New(o Options) *Controller {
 		scaling: scaling{chains: map[onpath.Key]*scaled{}}, make: plan.Make,
 		metering: metering{gone: map[string]time.Time{}, billed: map[string][]string{}},
 	}
-	c.pool = c.newPool()
+	c.pool, c.names = c.newPool(), newNames()
 	return c
 }
 
@@ -175,6 +176,7 @@ func (c *Controller) Run(ctx context.Context) error {
 		func() { c.scale(ctx) },
 		func() { c.meter(ctx) },
 		func() { claims{c}.prove(ctx) },
+		func() { clients{c}.measureAll(ctx) },
 	} {
 		wg.Add(1)
 		go func() { defer wg.Done(); f() }()

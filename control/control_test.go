@@ -26,10 +26,11 @@ type site struct {
 	c     *control.Controller
 	stop  func()
 
-	mu    sync.Mutex
-	nodes map[string]*fakeNode
-	skew  time.Duration     // the clock's lead
-	shows map[string]string // what is at an address, by node and address, or by address alone
+	mu     sync.Mutex
+	nodes  map[string]*fakeNode
+	skew   time.Duration              // the clock's lead
+	echoes map[string]onpath.Duration // round trips by node
+	shows  map[string]string          // what is at an address, by node and address, or by address alone
 }
 
 type fakeNode struct {
@@ -49,6 +50,8 @@ type fakeNode struct {
 	speaking  sync.Mutex // one report after another, as in a session
 }
 
+var settings = plan.Settings{Secret: []byte("k"), PublicPools: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/28")}}
+
 func newSite(t *testing.T) *site {
 	s := &site{t: t, store: mem.New(mem.Options{}), nodes: map[string]*fakeNode{}}
 	s.start()
@@ -62,7 +65,7 @@ func (s *site) now() time.Time {
 }
 
 func (s *site) start() {
-	s.c = control.New(control.Options{Store: s.store, Hub: s, Clock: s.now, Settings: plan.Settings{Secret: []byte("k")}, Wait: 300 * time.Millisecond})
+	s.c = control.New(control.Options{Store: s.store, Hub: s, Clock: s.now, Settings: settings, Wait: 300 * time.Millisecond})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- s.c.Run(ctx) }()
@@ -121,6 +124,8 @@ func (s *site) Call(_ context.Context, node string, op onpath.NodeOp, request an
 				_ = enc.Encode(e)
 			}
 		}
+	case onpath.OpEcho:
+		_ = enc.Encode(onpath.EchoAnswer{RTT: s.echoes[node]})
 	case onpath.OpProve:
 		r := request.(onpath.PasswordRequest)
 		a := onpath.PasswordAnswer{Saw: "no answer"}

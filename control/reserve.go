@@ -81,6 +81,7 @@ func (c *Controller) observe(r *plan.Result) {
 	c.noteInstances(uses)
 	c.uses.Store(&uses)
 	c.pool.Observe(nodes, cloudlets)
+	c.names.note(c.mirror.objects, cloudlets)
 }
 
 func (c *Controller) observeNode(o *onpath.Node, taken onpath.Resources, now time.Time, grace time.Duration) pool.Node {

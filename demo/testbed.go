@@ -27,7 +27,9 @@ type TestbedSpec struct {
 	Bin      string // the onpath program; empty: the running one
 	Dir      string // of logs and state; made if absent
 	Server   TestbedNode
-	Nodes    []TestbedNode
+	// ServerConfig is the server's configuration file; empty: none.
+	ServerConfig string
+	Nodes        []TestbedNode
 	// HostImage lets functions use the hosts' own programs (image: host).
 	HostImage bool
 	Progress  func(string) // called before each step; nil: silent
@@ -159,7 +161,7 @@ const noConfig = os.DevNull
 
 // StartServer starts the server, or starts it again, and waits until it answers.
 func (s *Testbed) StartServer(ctx context.Context) error {
-	cmd := s.Lab.Command(s.spec.Server.Host, s.spec.Bin, "server", "--config", noConfig, "--listen", s.spec.Server.Address+":"+serverPort)
+	cmd := s.Lab.Command(s.spec.Server.Host, s.spec.Bin, "server", "--config", cmp.Or(s.spec.ServerConfig, noConfig), "--listen", s.spec.Server.Address+":"+serverPort)
 	p, err := s.launch(serverProcess, cmd)
 	if err != nil {
 		return err

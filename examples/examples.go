@@ -6,5 +6,5 @@ import "embed"
 
 // FS holds the files of this folder.
 //
-//go:embed lab/*.yaml quickstart/*.yaml own/*.yaml module/* signal/* reserve/*.yaml attach/*.yaml trust/*.yaml
+//go:embed lab/*.yaml quickstart/*.yaml own/*.yaml module/* signal/* reserve/*.yaml attach/*.yaml trust/*
 var FS embed.FS

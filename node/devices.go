@@ -2,6 +2,7 @@ package node
 
 import (
 	"fmt"
+	"math"
 	"net"
 	"net/netip"
 	"slices"
@@ -96,8 +97,8 @@ func routes(in *netlink.Handle, w wiring, ipv6 bool) error {
 	if err != nil {
 		return fmt.Errorf("find eth0 in the instance: %w", err)
 	}
-	own := slices.DeleteFunc(slices.Clone(w.Addresses), func(p netip.Prefix) bool { return p.Addr().Is6() && !ipv6 })
-	if err := addresses(in, eth, own); err != nil {
+	own := slices.DeleteFunc(w.held(), func(p netip.Prefix) bool { return p.Addr().Is6() && !ipv6 })
+	if err := addresses(in, eth, own, w.Serves); err != nil {
 		return err
 	}
 	mac, err := net.ParseMAC(onpath.HostMAC(w.Vport))
@@ -124,13 +125,23 @@ func routes(in *netlink.Handle, w wiring, ipv6 bool) error {
 	return nil
 }
 
+// held are all addresses of eth0. Those of services come last: the kernel takes the first
+// of its version as the source of what the instance begins.
+func (w wiring) held() []netip.Prefix {
+	out := slices.Clone(w.Addresses)
+	for _, a := range w.Serves {
+		out = append(out, netip.PrefixFrom(a, a.BitLen()))
+	}
+	return out
+}
+
 func anywhere(a netip.Addr) *net.IPNet {
 	return &net.IPNet{IP: make(net.IP, a.BitLen()/8), Mask: net.CIDRMask(0, a.BitLen())}
 }
 
 // addresses makes eth0's own addresses those of want. They come without the
 // network's route (noprefixroute): neighbours in it are behind the gateway too.
-func addresses(in *netlink.Handle, eth netlink.Link, want []netip.Prefix) error {
+func addresses(in *netlink.Handle, eth netlink.Link, want []netip.Prefix, serves []netip.Addr) error {
 	have, err := dump(func() ([]netlink.Addr, error) { return in.AddrList(eth, netlink.FAMILY_ALL) })
 	if err != nil {
 		return fmt.Errorf("list the instance's addresses: %w", err)
@@ -150,6 +161,9 @@ func addresses(in *netlink.Handle, eth netlink.Link, want []netip.Prefix) error 
 		}
 		if p.Addr().Is6() {
 			a.Flags |= unix.IFA_F_NODAD
+			if slices.Contains(serves, p.Addr()) {
+				a.ValidLft = math.MaxUint32 // for ever, and deprecated: no source of what the instance begins
+			}
 		} else {
 			a.Broadcast = net.IPv4zero // none: the library would make one up
 		}

@@ -63,6 +63,8 @@ func (a *Agent) Serve(ctx context.Context, op onpath.NodeOp, request json.RawMes
 		return serve(request, func(r onpath.MeterRequest) error { return json.NewEncoder(stream).Encode(a.Meters(ctx, r)) })
 	case onpath.OpProve:
 		return serve(request, func(r onpath.PasswordRequest) error { return json.NewEncoder(stream).Encode(a.proves(ctx, r)) })
+	case onpath.OpEcho:
+		return serve(request, func(r onpath.EchoRequest) error { return json.NewEncoder(stream).Encode(a.echoes(ctx, r)) })
 	case onpath.OpPromise:
 		return serve(request, func(r onpath.PromiseRequest) error { return json.NewEncoder(stream).Encode(a.promise(r)) })
 	}

@@ -33,6 +33,7 @@ type wiring struct {
 	Vport     onpath.VportID         `json:"vport"`
 	Back      onpath.VportID         `json:"back,omitempty"`
 	Addresses []netip.Prefix         `json:"addresses,omitempty"`
+	Serves    []netip.Addr           `json:"serves,omitempty"`
 	MTU       int                    `json:"mtu"` // bytes
 	Sysctls   map[string]string      `json:"sysctls,omitempty"`
 	Originate bool                   `json:"originate,omitempty"` // opens flows, also with others' addresses
@@ -48,7 +49,7 @@ const attachInline onpath.ContainerAttach = "inline"
 const defaultMTU = 1500 // bytes, where the plan says nothing
 
 func wiringOf(id string, p onpath.InstancePlan) wiring {
-	w := wiring{ID: id, Vport: p.Vport, Back: p.Back, Addresses: p.Addresses, MTU: p.MTU}
+	w := wiring{ID: id, Vport: p.Vport, Back: p.Back, Addresses: p.Addresses, Serves: p.Serves, MTU: p.MTU}
 	t := p.Spec.Traits()
 	w.Attach, w.Sysctls, w.WholeFrames = t.Attach, t.Sysctls, t.WholeFrames
 	w.Originate = p.Spec.Packets == onpath.PacketsOriginate

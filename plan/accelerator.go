@@ -81,9 +81,15 @@ func accelerate(w *world) {
 		}
 		acceleratorStatus(w, a)
 	}
+	writeMade(w, onpath.AcceleratorLabel, want)
+}
+
+// writeMade has objects that stand for others be as they are wanted; those that have the
+// label, and are not wanted any more, go.
+func writeMade(w *world, label string, want map[onpath.Key]onpath.Object) {
 	for _, k := range w.keys() {
 		have := w.Objects[k]
-		if k.Kind.ReadOnly() || have.Meta().Labels[onpath.AcceleratorLabel] == "" {
+		if k.Kind.ReadOnly() || have.Meta().Labels[label] == "" {
 			continue
 		}
 		next, ok := want[k]
@@ -101,11 +107,14 @@ func accelerate(w *world) {
 	}
 }
 
-// part names what an accelerator makes for a node; long names are cut and told apart by a
-// hash.
-func (a *accelerator) part(node string) string {
+// part names what an accelerator makes for a node.
+func (a *accelerator) part(node string) string { return partName(a.key.name, node) }
+
+// partName names what onpath makes of an object at one place; long names are cut and told
+// apart by a hash.
+func partName(whole, place string) string {
 	const most = onpath.MaxDeploymentName
-	s := a.key.name + "-" + node
+	s := whole + "-" + place
 	if len(s) > most {
 		s = s[:most-9] + "-" + hash(s)[:8]
 	}

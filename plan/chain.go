@@ -67,6 +67,9 @@ func (c *chain) fail(code onpath.Code, field, remedy, format string, args ...any
 func (w *resolver) addChains() {
 	w.chainNamed = map[name]*chain{}
 	for _, o := range listed[*onpath.Chain](w.world) {
+		if w.ownerless(o) {
+			continue
+		}
 		c := w.newChain(o)
 		w.chains = append(w.chains, c)
 		w.chainNamed[c.key] = c
@@ -119,8 +122,9 @@ func (w *resolver) newChain(o *onpath.Chain) *chain {
 	if c.tier == onpath.TierOperator && c.key.tenant != onpath.OperatorTenant {
 		c.fail(onpath.CodeForbidden, "spec.tier", "write tier: tenant", "only tenant %s has chains of tier operator", onpath.OperatorTenant)
 	}
-	if c.tier == onpath.TierOperator && o.Spec.Exit == onpath.ExitLast {
-		c.fail(onpath.CodeInvalid, "spec.exit", "write exit: entry, or tier: tenant", "packets leaving at the last element of an operator's chain would miss the tenants' chains")
+	if c.tier == onpath.TierOperator && (o.Spec.Exit == onpath.ExitLast || o.Spec.Exit == onpath.ExitNone) {
+		c.fail(onpath.CodeInvalid, "spec.exit", "write exit: entry, or tier: tenant",
+			"packets leaving at the last element of an operator's chain would miss the tenants' chains")
 	}
 	c.from = w.ends(c, "spec.from", o.Spec.From)
 	c.to = w.ends(c, "spec.to", o.Spec.To)
@@ -229,7 +233,7 @@ func ownPrefixes(i *onpath.Instance) []netip.Prefix {
 func (c *chain) selectTraffic() {
 	s := c.obj.Spec.Select
 	c.forward = matches(c.from.any, c.from.source(), c.to.any, c.to.destination(), s)
-	if c.obj.Spec.Direction != onpath.DirectionForward && c.from.deployment == (name{}) {
+	if c.obj.Spec.Direction != onpath.DirectionForward && c.from.deployment == (name{}) && c.obj.Spec.Exit != onpath.ExitNone {
 		c.reverse = matches(c.to.any, c.to.source(), c.from.any, c.from.destination(), reversed(s))
 	}
 	c.checkDialled()

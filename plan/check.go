@@ -60,6 +60,7 @@ func check(s *Snapshot) onpath.Errors {
 	errs = append(errs, k.checkRequired()...)
 	errs = append(errs, checkAccelerators(w)...)
 	errs = append(errs, k.checkClaims()...)
+	errs = append(errs, k.checkServices()...)
 	for _, c := range w.chains {
 		errs = append(errs, c.errs...)
 		if c.unproved != nil {

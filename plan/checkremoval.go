@@ -97,7 +97,12 @@ func uses(o onpath.Object, u, k onpath.Key) bool {
 		return in([]string{o.Spec.Cloudlet})
 	case *onpath.Deployment:
 		return is(onpath.KindFunction, o.Spec.Function) || in(o.Spec.Place.Cloudlets)
+	case *onpath.Service:
+		return is(onpath.KindDeployment, o.Spec.Deployment) || in(o.Spec.Cloudlets)
 	case *onpath.Chain:
+		if o.Metadata.Labels[onpath.ServiceLabel] != "" {
+			return false // it goes with its service
+		}
 		for _, e := range o.Spec.Through {
 			if is(onpath.KindFunction, e.Function) || is(onpath.KindDeployment, e.Deployment) || in(e.Place.Cloudlets) {
 				return true

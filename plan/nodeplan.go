@@ -255,6 +255,7 @@ func (b *builder) instance(i *instance) onpath.InstancePlan {
 			p.Idle = p.Idle.Longest(q.spec.Idle.OrDefault())
 		}
 	}
+	p.Serves = b.serves(i)
 	relays(b.w.world, b.n, i, &p)
 	switch {
 	case i.d != nil:

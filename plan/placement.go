@@ -259,6 +259,13 @@ func (w *rollout) addresses(pools []netip.Prefix, number uint64) (out []netip.Pr
 		for _, i := range w.instances {
 			w.occupy(i.obj)
 		}
+		for _, s := range listed[*onpath.Service](w.world) {
+			for _, p := range s.Status.Cloudlets {
+				for _, a := range p.Addresses {
+					w.inUse[a] = true
+				}
+			}
+		}
 		for _, n := range w.nodeOrder {
 			for _, s := range n.obj.Status.Leases {
 				for _, a := range s.Addresses {

@@ -15,7 +15,9 @@ func Make(s *Snapshot) *Result {
 	accelerate(w)
 	(&pathfinder{world: w, kept: map[onpath.PathID]bool{}}).find()
 	(&nodeplans{world: w}).make()
-	(&rollout{world: w, created: map[placedOn]int{}}).rollOut()
+	r := &rollout{world: w, created: map[placedOn]int{}}
+	r.serve()
+	r.rollOut()
 	w.forget()
 	w.leaseObjects()
 	(&teller{world: w}).status()

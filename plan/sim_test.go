@@ -131,6 +131,11 @@ func (s *sim) think() bool {
 		}
 		s.objects[onpath.KeyOf(o)] = onpath.Clone(o)
 	}
+	for _, o := range r.Own {
+		o = onpath.Clone(o)
+		o.Meta().Created, o.Meta().Generation = s.now, 1
+		s.objects[onpath.KeyOf(o)] = o
+	}
 	for _, o := range r.Update {
 		s.objects[onpath.KeyOf(o)] = onpath.Clone(o)
 	}
@@ -138,7 +143,7 @@ func (s *sim) think() bool {
 		delete(s.objects, k)
 	}
 	s.events = append(s.events, r.Events...)
-	return len(r.Plans)+len(r.Create)+len(r.Update)+len(r.Delete) > 0
+	return len(r.Plans)+len(r.Create)+len(r.Own)+len(r.Update)+len(r.Delete) > 0
 }
 
 // own reports whether an instance's function has an image of its own.

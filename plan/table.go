@@ -100,6 +100,8 @@ func following(i, n int, reverse bool) []int {
 // where the flow entered.
 func endOf(c *chain, reverse bool) onpath.Action {
 	switch {
+	case c.obj.Spec.Exit == onpath.ExitNone && !reverse:
+		return onpath.Action{Kind: onpath.ActionDrop, Reason: onpath.DropPolicy}
 	case c.tier == onpath.TierOperator:
 		return onpath.Action{Kind: onpath.ActionTable, Table: onpath.ClassifierTable(onpath.TierTenant)}
 	case c.obj.Spec.Exit == onpath.ExitLast && !reverse:

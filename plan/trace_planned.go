@@ -132,6 +132,9 @@ func (t *tracer) planned() []onpath.TraceHop {
 			passed = passed || hop.Kind == onpath.HopElement
 			id = grp.Then
 		case onpath.ActionDrop:
+			if passed && a.Reason == onpath.DropPolicy {
+				return hops // the path ends here (exit: none)
+			}
 			return append(hops, onpath.TraceHop{Kind: onpath.HopDrop, Node: at.name, Message: string(a.Reason)})
 		case onpath.ActionDeliver:
 			to := t.w.edgeOf(a.Vport)

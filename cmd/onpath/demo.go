@@ -28,7 +28,7 @@ func newDemo(*global) *cobra.Command {
 		}
 		c.AddCommand(one)
 	}
-	c.AddCommand(newDemoOrigin(), newDemoLoad(), newDemoProbe(), newDemoStats(), newDemoNumbers(), newDemoEcho(),
+	c.AddCommand(newDemoOrigin(), newDemoLoad(), newDemoProbe(), newDemoStats(), newDemoNames(), newDemoNumbers(), newDemoEcho(),
 		newDemoDatagrams(), newDemoFiles(), newDemoCollect(), newDemoInspect(), newDemoSend(), newDemoReceive())
 	return c
 }
@@ -170,6 +170,23 @@ func newDemoNumbers() *cobra.Command {
 				return err
 			}
 			res, err := demo.RunNumbers(c.Context(), spec)
+			if err != nil {
+				return err
+			}
+			return json.NewEncoder(c.OutOrStdout()).Encode(res)
+		},
+	}
+}
+
+func newDemoNames() *cobra.Command {
+	return &cobra.Command{
+		Use: "names SPEC", Short: "Ask for a name again and again", Hidden: true, Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			var spec demo.NamesSpec
+			if err := json.Unmarshal([]byte(args[0]), &spec); err != nil {
+				return err
+			}
+			res, err := demo.RunNames(c.Context(), spec)
 			if err != nil {
 				return err
 			}

@@ -29,6 +29,7 @@ import (
 	"github.com/onpath/onpath/api/auth"
 	"github.com/onpath/onpath/api/session"
 	"github.com/onpath/onpath/control"
+	"github.com/onpath/onpath/control/dns"
 	"github.com/onpath/onpath/control/notify"
 	"github.com/onpath/onpath/control/translog"
 	"github.com/onpath/onpath/internal/config"
@@ -64,6 +65,7 @@ func (f *serverFlags) config() (*config.Config, error) {
 	override(&c.Server.Listen, f.set.Listen)
 	override(&c.Server.Address, f.set.Address)
 	override(&c.Server.Metrics, f.set.Metrics)
+	override(&c.Server.DNS.Listen, f.set.DNS.Listen)
 	override(&c.Server.Log, f.set.Log)
 	if f.etcd != "" {
 		c.Server.Etcd.Endpoints = strings.Split(f.etcd, ",")
@@ -102,6 +104,7 @@ gone, at most 10 s after it died.`,
 	f.add(c)
 	c.Flags().StringVar(&f.set.StateDir, "state-dir", "", "where store, keys and images are kept (default "+config.DefaultServerDir+")")
 	c.Flags().StringVar(&f.set.Metrics, "metrics", "", "address:port for Prometheus, plain HTTP (default none)")
+	c.Flags().StringVar(&f.set.DNS.Listen, "dns", "", "address:port for DNS of services (default none)")
 	c.Flags().StringVar(&f.set.Log, "log", "", "debug, info, warn or error (default info)")
 	return c
 }
@@ -217,6 +220,11 @@ func serve(ctx context.Context, conf *config.Server, log *slog.Logger, begun fun
 	if ports.metrics != nil {
 		tasks = append(tasks, metricsTask(ports.metrics, registry, func() error { return controller.Ready(ctx) }))
 	}
+	if ports.dns != nil {
+		names := controller.Names()
+		answers := dns.New(dns.Options{Directory: names.Directory, Seen: names.Seen, Name: conf.DNS.Name, Clock: time.Now})
+		tasks = append(tasks, func(ctx context.Context) error { return answers.Serve(ctx, ports.udp, ports.dns) })
+	}
 	begun()
 	tellReady(log, "serves on "+strings.TrimSuffix(conf.Socket+" and "+conf.Listen, " and "))
 	return together(ctx, tasks...)
@@ -244,7 +252,10 @@ func tellReady(log *slog.Logger, status string) {
 }
 
 // ports are a server's TCP listeners; nil where none is asked for.
-type ports struct{ api, metrics net.Listener }
+type ports struct {
+	api, metrics, dns net.Listener
+	udp               net.PacketConn
+}
 
 func (p *ports) open(conf *config.Server) (err error) {
 	if conf.Listen != "" {
@@ -253,16 +264,31 @@ func (p *ports) open(conf *config.Server) (err error) {
 		}
 	}
 	if conf.Metrics != "" {
-		p.metrics, err = listen("server.metrics", conf.Metrics)
+		if p.metrics, err = listen("server.metrics", conf.Metrics); err != nil {
+			return err
+		}
 	}
-	return err
+	if conf.DNS.Listen == "" {
+		return nil
+	}
+	if p.dns, err = listen("server.dns.listen", conf.DNS.Listen); err != nil {
+		return err
+	}
+	at := p.dns.Addr().String() // by which a port 0 is known
+	if p.udp, err = net.ListenPacket("udp", at); err != nil {
+		return notHeard("server.dns.listen", at, err)
+	}
+	return nil
 }
 
 func (p *ports) close() {
-	for _, l := range []net.Listener{p.api, p.metrics} {
+	for _, l := range []net.Listener{p.api, p.metrics, p.dns} {
 		if l != nil {
 			_ = l.Close()
 		}
+	}
+	if p.udp != nil {
+		_ = p.udp.Close()
 	}
 }
 
@@ -272,6 +298,11 @@ func listen(key, address string) (net.Listener, error) {
 	if err == nil {
 		return l, nil
 	}
+	return nil, notHeard(key, address, err)
+}
+
+// notHeard says why a program cannot listen at an address.
+func notHeard(key, address string, err error) error {
 	var errno syscall.Errno
 	if errors.As(err, &errno) {
 		err = errno
@@ -279,13 +310,13 @@ func listen(key, address string) (net.Listener, error) {
 	e := onpath.Errorf(onpath.CodeUnavailable, "%s: %s: %w", key, address, err)
 	switch errno {
 	case syscall.EADDRINUSE:
-		e.Remedy = "another program listens there (ss -ltnp shows which): stop it, or choose another port"
+		e.Remedy = "another program listens there (ss -lntup shows which): stop it, or choose another port"
 	case syscall.EADDRNOTAVAIL:
 		e.Remedy = "write an address that this machine has (ip addr shows them), or [::] for all"
 	case syscall.EACCES:
 		e.Remedy = "ports below 1024 are root's: choose another one, or run as root"
 	}
-	return nil, e
+	return e
 }
 
 // checkSocket refuses a server whose socket is not to be had, before it makes anything.

@@ -1,11 +1,9 @@
 package pool
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -13,6 +11,7 @@ import (
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/control/ledger"
 	"github.com/onpath/onpath/plan/calendar"
+	"github.com/onpath/onpath/plan/near"
 )
 
 // errNoConfirm is why a decision is taken again: a node did not confirm.
@@ -324,14 +323,7 @@ func (p *Pool) nearest(s *onpath.ReservationSpec) (order, notes []string, err er
 	if !s.Near.IsValid() {
 		return sortedKeys(p.cloudlets), nil, nil
 	}
-	home, bits := "", -1
-	for name, cl := range p.cloudlets {
-		for _, x := range cl.Prefixes {
-			if x.Bits() <= s.Near.Bits() && x.Contains(s.Near.Addr()) && (x.Bits() > bits || x.Bits() == bits && name < home) {
-				home, bits = name, x.Bits()
-			}
-		}
-	}
+	home := p.places().Home(s.Near.Prefix)
 	if home == "" {
 		return nil, nil, refuse("spec.near",
 			"write cloudlet instead, or have the operator write spec.prefixes of the cloudlet",
@@ -346,14 +338,7 @@ func (p *Pool) from(home string) []string {
 	if order := p.orders[home]; order != nil {
 		return order
 	}
-	far := map[string]time.Duration{home: -1}
-	for name := range p.cloudlets {
-		if name != home {
-			far[name] = p.roundTrip(home, name)
-		}
-	}
-	order := sortedKeys(p.cloudlets)
-	slices.SortStableFunc(order, func(a, b string) int { return cmp.Compare(far[a], far[b]) })
+	order := p.places().Order(home)
 	if p.orders == nil {
 		p.orders = map[string][]string{}
 	}
@@ -361,26 +346,13 @@ func (p *Pool) from(home string) []string {
 	return order
 }
 
-// roundTrip is the measured one between two cloudlets; where nobody measures, what light in a
-// fibre takes at least between their locations.
-func (p *Pool) roundTrip(a, b string) time.Duration {
-	if rtt := p.cloudlets[a].RTT[b]; rtt > 0 {
-		return rtt
+// places are the cloudlets by what tells near from far.
+func (p *Pool) places() near.Map {
+	m := make(near.Map, len(p.cloudlets))
+	for name, cl := range p.cloudlets {
+		m[name] = near.Cloudlet{Location: cl.Location, Prefixes: cl.Prefixes, RTT: cl.RTT}
 	}
-	if rtt := p.cloudlets[b].RTT[a]; rtt > 0 {
-		return rtt
-	}
-	const earthRadius, fibre = 6371e3, 2e8 // m, m/s
-	way := distance(p.cloudlets[a].Location, p.cloudlets[b].Location) * earthRadius
-	return time.Duration(2 * way / fibre * float64(time.Second))
-}
-
-// distance is along the surface of the earth, in radians.
-func distance(a, b onpath.Location) float64 {
-	rad := func(d float64) float64 { return d * math.Pi / 180 }
-	la, lb := rad(a.Latitude), rad(b.Latitude)
-	h := math.Pow(math.Sin((lb-la)/2), 2) + math.Cos(la)*math.Cos(lb)*math.Pow(math.Sin(rad(b.Longitude-a.Longitude)/2), 2)
-	return 2 * math.Asin(math.Sqrt(min(h, 1)))
+	return m
 }
 
 // decline says what is lacking where, and from when it would fit.

@@ -23,7 +23,7 @@ func TestNearByMeasurement(t *testing.T) {
 		}
 	}
 	order("par", "lon", "fra")
-	if rtt := p.roundTrip("par", "lon"); rtt < 3*time.Millisecond || rtt > 4*time.Millisecond { // 335 km
+	if rtt := p.places().RoundTrip("par", "lon"); rtt < 3*time.Millisecond || rtt > 4*time.Millisecond { // 335 km
 		t.Errorf("by location, Paris and London are %v apart", rtt)
 	}
 	lon := p.cloudlets["lon"]

@@ -21,6 +21,8 @@ func Done(o onpath.Object, functions map[onpath.Key]int64) (done bool, text stri
 		return deployment(o, functions)
 	case *onpath.Accelerator:
 		return accelerator(o)
+	case *onpath.Service:
+		return service(o)
 	}
 	return true, ""
 }
@@ -92,6 +94,16 @@ func accelerator(a *onpath.Accelerator) (bool, string) {
 	for _, c := range a.Status.Conditions {
 		if c.Type == "Active" {
 			return c.Status == onpath.True && len(a.Status.Paths) > 0, c.Message
+		}
+	}
+	return false, "is planned"
+}
+
+// service is done when it answers in all its cloudlets.
+func service(s *onpath.Service) (bool, string) {
+	for _, c := range s.Status.Conditions {
+		if c.Type == "Active" {
+			return c.Status == onpath.True, c.Message
 		}
 	}
 	return false, "is planned"

@@ -61,6 +61,8 @@ type Server struct {
 	PrivatePools []onpath.Prefix `json:"privatePools,omitempty"`
 	// PublicPools are for functions with addresses: pool, likewise. Default none.
 	PublicPools []onpath.Prefix `json:"publicPools,omitempty"`
+	// DNS answers for the names of services.
+	DNS DNS `json:"dns,omitzero"`
 	// ImageQuota is how much of the disk one tenant's images may take. Default
 	// 16Gi.
 	ImageQuota onpath.Size `json:"imageQuota,omitempty"`
@@ -74,6 +76,15 @@ type Server struct {
 	Etcd Etcd `json:"etcd,omitzero"`
 	// Log is debug, info (default), warn or error.
 	Log string `json:"log,omitempty"`
+}
+
+// DNS is the built-in name server.
+type DNS struct {
+	// Listen is its address, by UDP and TCP, such as "[::]:53". Default none.
+	Listen string `json:"listen,omitempty"`
+	// Name is the server's own in NS and SOA records, such as ns1.example.net. Default: the
+	// zone's.
+	Name string `json:"name,omitempty"`
 }
 
 // Etcd is an external cluster.
@@ -154,7 +165,7 @@ func (s *Server) Complete() error {
 	def(&s.Log, "info")
 	es := append(pools("server.privatePools", s.PrivatePools), pools("server.publicPools", s.PublicPools)...)
 	for _, l := range []struct{ field, address string }{{"server.listen", s.Listen}, {"server.address", s.Address},
-		{"server.metrics", s.Metrics}} {
+		{"server.metrics", s.Metrics}, {"server.dns.listen", s.DNS.Listen}} {
 		if l.address == "" {
 			continue
 		}

@@ -59,6 +59,7 @@ var columns = map[onpath.Kind][]string{
 	onpath.KindHosts:       {"TENANT", "NAME", "ADDRESSES", "VIRTUAL", ">AGE"},
 	onpath.KindFunction:    {"TENANT", "NAME", "IMAGE", "ATTACH", "STATE", "PACKETS", ">AGE"},
 	onpath.KindDeployment:  {"TENANT", "NAME", "FUNCTION", "CHAIN", ">READY", ">AGE", "MESSAGE"},
+	onpath.KindService:     {"TENANT", "NAME", "DNS", "DEPLOYMENT", "ANSWERS", ">SERVES", ">AGE", "MESSAGE"},
 	onpath.KindChain:       {"TENANT", "NAME", "FROM", "TO", "THROUGH", "STATE", ">AGE", "MESSAGE"},
 	onpath.KindMeasurement: {"TENANT", "NAME", "NODES", ">EVERY", ">AGE"},
 	onpath.KindAccelerator: {"TENANT", "NAME", "ORIGINS", "BETWEEN", "STATE", ">AGE", "MESSAGE"},
@@ -103,6 +104,9 @@ func row(o onpath.Object, now time.Time) []string {
 	case *onpath.Deployment:
 		return []string{m.Tenant, m.Name, string(o.Spec.Function), o.Status.Chain, fmt.Sprintf("%d/%d", o.Status.Ready, o.Status.Desired),
 			age, trouble(o.Status.Conditions)}
+	case *onpath.Service:
+		return []string{m.Tenant, m.Name, o.Spec.Name, string(o.Spec.Deployment), answered(o.Spec.Select), serves(o), age,
+			trouble(o.Status.Conditions)}
 	case *onpath.Chain:
 		return []string{m.Tenant, m.Name, Endpoints(o.Spec.From), Endpoints(o.Spec.To), through(o), chainState(o), age,
 			trouble(o.Status.Conditions)}
@@ -336,4 +340,28 @@ func left(until, now time.Time) string {
 		return ""
 	}
 	return max(until.Sub(now), 0).Round(time.Second).String()
+}
+
+// answered is what a service takes: tcp/80,443.
+func answered(list []onpath.Selector) string {
+	var out []string
+	for _, s := range list {
+		var ports []string
+		for _, p := range s.DestinationPorts {
+			ports = append(ports, p.String())
+		}
+		out = append(out, strings.TrimSuffix(cmp.Or(string(s.Protocol), "any")+"/"+strings.Join(ports, ","), "/"))
+	}
+	return strings.Join(out, " ")
+}
+
+// serves counts the cloudlets in which a service answers.
+func serves(o *onpath.Service) string {
+	n := 0
+	for _, p := range o.Status.Cloudlets {
+		if p.Serves {
+			n++
+		}
+	}
+	return fmt.Sprintf("%d/%d", n, len(o.Status.Cloudlets))
 }

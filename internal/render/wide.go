@@ -20,6 +20,7 @@ var moreColumns = map[onpath.Kind][]string{
 	onpath.KindWebhook:     {">SECRET-VERSION"},
 	onpath.KindFunction:    {"CPU", "MEMORY"},
 	onpath.KindDeployment:  {"CLOUDLETS", "NODES"},
+	onpath.KindService:     {"ADDRESSES"},
 	onpath.KindChain:       {"TIER", ">PRIORITY", "CLOUDLETS", ">PATH-ID"},
 	onpath.KindMeasurement: {">CHANGE"},
 	onpath.KindAccelerator: {"INGRESS", "CONGESTION"},
@@ -49,6 +50,14 @@ func moreCells(o onpath.Object) []string {
 		return []string{o.Spec.Resources.CPU.String(), Bytes(uint64(o.Spec.Resources.Memory))}
 	case *onpath.Deployment:
 		return []string{strings.Join(o.Spec.Place.Cloudlets, ","), labels(o.Spec.Place.Nodes)}
+	case *onpath.Service:
+		var list []string
+		for _, p := range o.Status.Cloudlets {
+			for _, a := range p.Addresses {
+				list = append(list, p.Cloudlet+"="+a.String())
+			}
+		}
+		return []string{strings.Join(list, ",")}
 	case *onpath.Chain:
 		return []string{string(o.Spec.Tier), strconv.Itoa(o.Spec.Priority), strings.Join(o.Status.Cloudlets, ","),
 			number(uint64(o.Status.Path))}

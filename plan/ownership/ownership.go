@@ -70,7 +70,7 @@ type Table struct {
 // everything is held by the tenants that an installation begins with.
 var everything = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}
 
-// New makes the table of a time from Tenants and PrefixClaims; other objects say nothing.
+// New makes the table of a time from Tenants, PrefixClaims and Services; other objects say nothing.
 func New(objects map[onpath.Key]onpath.Object, now time.Time) *Table {
 	t := &Table{of: map[string][]Holding{}, shared: map[netip.Prefix]bool{}, parts: map[string][]Part{}}
 	for _, o := range objects {
@@ -84,6 +84,9 @@ func New(objects map[onpath.Key]onpath.Object, now time.Time) *Table {
 		}
 	}
 	for _, o := range objects {
+		if s, ok := o.(*onpath.Service); ok {
+			t.service(s)
+		}
 		if c, ok := o.(*onpath.PrefixClaim); ok && c.Spec.Method == onpath.ByPassword && c.ProvedAt(now) {
 			n := c.Metadata.Tenant
 			t.of[n] = append(t.of[n], Holding{n, c.Spec.Prefix.Masked(), c.Status.Since, c.Spec.Method, c.Status.Until})
@@ -103,6 +106,15 @@ func (t *Table) tenant(o *onpath.Tenant) {
 		list = everything
 	}
 	t.give(n, o.Metadata.Created, list)
+}
+
+// service gives its tenant the addresses that the service has.
+func (t *Table) service(o *onpath.Service) {
+	for _, p := range o.Status.Cloudlets {
+		for _, a := range p.Addresses {
+			t.give(o.Metadata.Tenant, o.Metadata.Created, []netip.Prefix{netip.PrefixFrom(a, a.BitLen())})
+		}
+	}
 }
 
 func (t *Table) give(tenant string, since time.Time, list []netip.Prefix) {

@@ -52,6 +52,8 @@ func (p *promise) forwardOnly() bool { return p.obj.Spec.Direction == onpath.Dir
 
 func (p *promise) exitLast() bool { return p.obj.Spec.Exit == onpath.ExitLast }
 
+func (p *promise) exitNone() bool { return p.obj.Spec.Exit == onpath.ExitNone }
+
 // keeps reports whether no element changes packets.
 func (p *promise) keeps() bool {
 	return !slices.ContainsFunc(p.steps, func(s step) bool { return !s.mirror && s.packets != onpath.PacketsKeep })

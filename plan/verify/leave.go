@@ -24,6 +24,9 @@ func (w *walker) leave(st state, s set, kind onpath.ActionKind) *failure {
 	if f := w.takenFor(st, s); f != nil {
 		return f
 	}
+	if w.ends() {
+		return w.fail(st, s, "leaves, and its path ends at the last element (exit: none)")
+	}
 	if st.inline == 0 && (kind != onpath.ActionRoute || w.routes()) {
 		if st.next == 0 || st.on == nil || !st.strict {
 			return nil // nothing was to be crossed
@@ -67,6 +70,15 @@ func (w *walker) routes() bool {
 	}
 	t := w.cl.parts[len(w.cl.parts)-1]
 	return t.p.exitLast() && !t.reverse && t.p.tier != onpath.TierOperator
+}
+
+// ends reports whether nothing of the class is to leave.
+func (w *walker) ends() bool {
+	if len(w.cl.parts) == 0 {
+		return false
+	}
+	t := w.cl.parts[len(w.cl.parts)-1]
+	return t.p.exitNone() && !t.reverse
 }
 
 // crossed reports whether an inline element of the last promise is among the

@@ -106,8 +106,8 @@ func (s *space) entering(p *promise) (forward, reverse *traffic) {
 	if a, ok := s.ask(p.from, p.to, sel, given); ok {
 		forward.areas = append(forward.areas, a)
 	}
-	if p.forwardOnly() {
-		return forward, nil
+	if p.forwardOnly() || p.exitNone() {
+		return forward, nil // at the to end of a path that ends nobody begins
 	}
 	reverse = &traffic{p: p, reverse: true, after: -1}
 	if a, ok := s.ask(p.to, p.from, answers(sel), given); ok {

@@ -317,6 +317,9 @@ func (w *walker) act(st state, s set, a onpath.Action) *failure {
 		if w.cl.emits != 0 && len(w.cl.wants) == 0 && len(w.cl.parts) == 0 {
 			return nil // what an instance may not send
 		}
+		if w.ends() && st.next == len(w.cl.wants) {
+			return nil
+		}
 		return w.lose(st, s, "is dropped (%s)", a.Reason)
 	case onpath.ActionDeliver:
 		st.deliver = a.Vport

@@ -1,0 +1,222 @@
+// Package dns answers questions for the names of services: with the addresses of the
+// cloudlet that is nearest to who asks. It is authoritative for the tenants' zones, and
+// nothing else: no recursion, no transfer, no signatures.
+package dns
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+	"golang.org/x/net/netutil"
+
+	"github.com/onpath/onpath/plan/near"
+)
+
+// TTL of all answers, in seconds: within it answers move when a cloudlet dies.
+const TTL = 5
+
+// Bounds of what strangers have the server do.
+const (
+	mostConnections = 256
+	mostQuestions   = 64 // of one connection
+	patience        = 5 * time.Second
+	largest         = 1232 // bytes of an answer by UDP, whatever the client takes
+)
+
+// Options of a Server.
+type Options struct {
+	// Directory is what names lead to now; nil: it is not known yet.
+	Directory func() *near.Directory
+	// Seen is told of clients in no cloudlet's prefixes, by the address that asks.
+	Seen func(netip.Addr)
+	// Name is this server's own, in NS and SOA records; "": the zone's.
+	Name  string
+	Clock func() time.Time
+}
+
+// Server answers.
+type Server struct {
+	o     Options
+	limit *limiter
+}
+
+// New makes a Server.
+func New(o Options) *Server { return &Server{o: o, limit: newLimiter(o.Clock)} }
+
+// Serve answers at both sockets until ctx ends.
+func (s *Server) Serve(ctx context.Context, udp net.PacketConn, tcp net.Listener) error {
+	servers := []*dns.Server{
+		{PacketConn: udp, Handler: dns.HandlerFunc(s.byUDP), UDPSize: largest, ReadTimeout: patience},
+		{Listener: netutil.LimitListener(tcp, mostConnections), Handler: dns.HandlerFunc(s.byTCP), MaxTCPQueries: mostQuestions,
+			ReadTimeout: patience, WriteTimeout: patience, IdleTimeout: func() time.Duration { return patience }},
+	}
+	ended := make(chan error, len(servers))
+	for _, d := range servers {
+		go func() { ended <- d.ActivateAndServe() }()
+	}
+	var err error
+	left := len(servers)
+	select {
+	case <-ctx.Done():
+	case err = <-ended:
+		left--
+	}
+	_ = udp.Close()
+	_ = tcp.Close()
+	for range left {
+		<-ended
+	}
+	if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+func (s *Server) byUDP(w dns.ResponseWriter, q *dns.Msg) {
+	from := addressOf(w.RemoteAddr())
+	switch s.limit.check(from) {
+	case drop:
+		return
+	case truncate: // who is there asks again by TCP; a forged source does not
+		m := new(dns.Msg).SetReply(q)
+		m.Authoritative, m.Truncated = true, true
+		_ = w.WriteMsg(m)
+		return
+	}
+	m := s.answer(q, from)
+	size := dns.MinMsgSize
+	if o := q.IsEdns0(); o != nil {
+		size = min(max(int(o.UDPSize()), dns.MinMsgSize), largest)
+	}
+	m.Truncate(size)
+	_ = w.WriteMsg(m)
+}
+
+func (s *Server) byTCP(w dns.ResponseWriter, q *dns.Msg) {
+	_ = w.WriteMsg(s.answer(q, addressOf(w.RemoteAddr())))
+}
+
+func addressOf(a net.Addr) netip.Addr {
+	p, _ := netip.ParseAddrPort(a.String())
+	return p.Addr().Unmap().WithZone("")
+}
+
+// answer is what a message is answered with.
+func (s *Server) answer(q *dns.Msg, from netip.Addr) *dns.Msg {
+	m := new(dns.Msg).SetReply(q)
+	m.RecursionAvailable = false
+	client, ok := s.edns(q, m, from)
+	switch {
+	case !ok:
+		return m
+	case q.Opcode != dns.OpcodeQuery:
+		return m.SetRcode(q, dns.RcodeNotImplemented)
+	case len(q.Question) != 1:
+		return m.SetRcodeFormatError(q)
+	case q.Question[0].Qclass != dns.ClassINET && q.Question[0].Qclass != dns.ClassANY:
+		m.Rcode = dns.RcodeRefused
+		return m
+	}
+	d := s.o.Directory()
+	if d == nil {
+		m.Rcode = dns.RcodeServerFailure
+		return m
+	}
+	s.look(m, d, client)
+	if s.o.Seen != nil && len(m.Answer) > 0 {
+		s.o.Seen(from)
+	}
+	return m
+}
+
+// edns takes up the extensions of a question (RFC 6891), its client subnet above all
+// (RFC 7871); false: m refuses it.
+func (s *Server) edns(q, m *dns.Msg, from netip.Addr) (client netip.Prefix, ok bool) {
+	client = netip.PrefixFrom(from, from.BitLen())
+	o := q.IsEdns0()
+	if o == nil {
+		return client, true
+	}
+	reply := &dns.OPT{Hdr: dns.RR_Header{Name: ".", Rrtype: dns.TypeOPT}}
+	reply.SetUDPSize(largest)
+	m.Extra = append(m.Extra, reply)
+	if o.Version() != 0 {
+		m.Rcode = dns.RcodeBadVers
+		return client, false
+	}
+	for _, e := range o.Option {
+		x, is := e.(*dns.EDNS0_SUBNET)
+		if !is {
+			continue
+		}
+		a, valid := netip.AddrFromSlice(x.Address)
+		if x.Family == 1 {
+			a = a.Unmap()
+		}
+		p, err := a.Prefix(int(x.SourceNetmask))
+		if !valid || err != nil || x.SourceScope != 0 || x.Family == 1 && !a.Is4() || x.Family == 2 && !a.Is6() || p.Addr() != a {
+			m.Rcode = dns.RcodeFormatError
+			return client, false
+		}
+		scope := x.SourceNetmask
+		if x.SourceNetmask > 0 {
+			client = p
+		}
+		reply.Option = append(reply.Option, &dns.EDNS0_SUBNET{Code: dns.EDNS0SUBNET, Family: x.Family, SourceNetmask: x.SourceNetmask,
+			SourceScope: scope, Address: x.Address})
+		break
+	}
+	return client, true
+}
+
+// look writes what the directory says into an answer.
+func (s *Server) look(m *dns.Msg, d *near.Directory, client netip.Prefix) {
+	q := m.Question[0]
+	name := strings.ToLower(strings.TrimSuffix(q.Name, "."))
+	a := d.Look(name, client)
+	if a.Zone == "" {
+		m.Rcode = dns.RcodeRefused
+		return
+	}
+	m.Authoritative = true
+	head := func(t uint16) dns.RR_Header {
+		return dns.RR_Header{Name: q.Name, Rrtype: t, Class: dns.ClassINET, Ttl: TTL}
+	}
+	for _, x := range a.Addresses {
+		switch {
+		case x.Is4() && (q.Qtype == dns.TypeA || q.Qtype == dns.TypeANY):
+			m.Answer = append(m.Answer, &dns.A{Hdr: head(dns.TypeA), A: x.AsSlice()})
+		case x.Is6() && (q.Qtype == dns.TypeAAAA || q.Qtype == dns.TypeANY):
+			m.Answer = append(m.Answer, &dns.AAAA{Hdr: head(dns.TypeAAAA), AAAA: x.AsSlice()})
+		}
+	}
+	if name == a.Zone {
+		switch {
+		case q.Qtype == dns.TypeNS && s.o.Name != "":
+			m.Answer = append(m.Answer, &dns.NS{Hdr: head(dns.TypeNS), Ns: dns.Fqdn(s.o.Name)})
+		case q.Qtype == dns.TypeSOA:
+			m.Answer = append(m.Answer, s.soa(a.Zone))
+		}
+	}
+	if !a.Exists {
+		m.Rcode = dns.RcodeNameError
+	}
+	if len(m.Answer) == 0 {
+		m.Ns = append(m.Ns, s.soa(a.Zone))
+	}
+}
+
+// soa tells resolvers for how long there is nothing (RFC 2308).
+func (s *Server) soa(zone string) *dns.SOA {
+	name := s.o.Name
+	if name == "" {
+		name = zone
+	}
+	return &dns.SOA{Hdr: dns.RR_Header{Name: dns.Fqdn(zone), Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: TTL},
+		Ns: dns.Fqdn(name), Mbox: dns.Fqdn("hostmaster." + zone), Serial: 1, Refresh: 3600, Retry: 600, Expire: 86400, Minttl: TTL}
+}

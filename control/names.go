@@ -1,0 +1,204 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"math/rand/v2"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/control/pool"
+	"github.com/onpath/onpath/plan/near"
+)
+
+// names keeps where the names of services lead, and how far clients are from cloudlets.
+type names struct {
+	directory atomic.Pointer[near.Directory]
+	asked     chan netip.Addr // clients to whom round trips are to be measured
+
+	mu         sync.Mutex
+	young, old map[netip.Prefix]clientRTTs
+}
+
+// clientRTTs are round trips between the clients of a network and cloudlets; empty: nobody
+// answered there.
+type clientRTTs struct {
+	at  time.Time
+	rtt map[string]time.Duration
+}
+
+// Bounds of measuring clients: how many networks are kept, of each of two generations; for
+// how long; and how many wait.
+const (
+	mostClients   = 4096
+	clientsLast   = 10 * time.Minute
+	clientsWait   = 64
+	echoesAtOnce  = 4
+	clientTimeout = 3 * time.Second
+)
+
+func newNames() *names {
+	return &names{asked: make(chan netip.Addr, clientsWait), young: map[netip.Prefix]clientRTTs{}}
+}
+
+// Names tells where names of services lead.
+func (c *Controller) Names() Names { return Names{clients{c}} }
+
+// Names is what a name server asks.
+type Names struct{ c clients }
+
+// Directory is where names of services lead now; nil: nothing was planned yet.
+func (n Names) Directory() *near.Directory { return n.c.names.directory.Load() }
+
+// note takes up how services stand. Callers hold mu of the Controller.
+func (n *names) note(objects map[onpath.Key]onpath.Object, cloudlets map[string]pool.Cloudlet) {
+	var services []*onpath.Service
+	var tenants []*onpath.Tenant
+	for _, o := range objects {
+		switch o := o.(type) {
+		case *onpath.Service:
+			services = append(services, o)
+		case *onpath.Tenant:
+			if len(o.Spec.Zones) > 0 {
+				tenants = append(tenants, o)
+			}
+		}
+	}
+	m := near.Map{}
+	if len(services) > 0 {
+		for name, cl := range cloudlets {
+			m[name] = near.Cloudlet{Location: cl.Location, Prefixes: cl.Prefixes, RTT: cl.RTT}
+		}
+	}
+	n.directory.Store(near.NewDirectory(services, tenants, m, n.measured))
+}
+
+// clientsOf is the network for which a client's round trips stand.
+func clientsOf(a netip.Addr) netip.Prefix {
+	bits := 24
+	if a.Is6() {
+		bits = 48
+	}
+	p, _ := a.Prefix(bits)
+	return p
+}
+
+// measured are the round trips to clients with addresses of a prefix.
+func (n *names) measured(p netip.Prefix) map[string]time.Duration {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	k := clientsOf(p.Addr())
+	if x, ok := n.young[k]; ok {
+		return x.rtt
+	}
+	return n.old[k].rtt
+}
+
+// Seen has the round trips to a client measured, if they are not known: by a gateway
+// of each cloudlet. When many come at once, some have to ask again.
+func (s Names) Seen(a netip.Addr) {
+	c, n := s.c, s.c.names
+	n.mu.Lock()
+	x, ok := n.young[clientsOf(a)]
+	n.mu.Unlock()
+	if ok && c.o.Clock().Sub(x.at) < clientsLast || !onpath.Claimable(a) || s.Directory().Knows(a) {
+		return
+	}
+	select {
+	case n.asked <- a:
+	default:
+	}
+}
+
+// clients measures how far clients are.
+type clients struct{ *Controller }
+
+// measureAll measures round trips to those seen until ctx ends.
+func (c clients) measureAll(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for range echoesAtOnce {
+		wg.Go(func() {
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case a := <-c.names.asked:
+					c.measure(ctx, a)
+				}
+			}
+		})
+	}
+}
+
+func (c clients) measure(ctx context.Context, a netip.Addr) {
+	n, k := c.names, clientsOf(a)
+	n.mu.Lock()
+	x, ok := n.young[k]
+	if ok && c.o.Clock().Sub(x.at) < clientsLast { // by another worker, meanwhile
+		n.mu.Unlock()
+		return
+	}
+	if len(n.young) >= mostClients {
+		n.old, n.young = n.young, map[netip.Prefix]clientRTTs{}
+	}
+	n.young[k] = clientRTTs{at: c.o.Clock(), rtt: x.rtt}
+	n.mu.Unlock()
+	rtt := c.roundTripsTo(ctx, a)
+	n.mu.Lock()
+	n.young[k] = clientRTTs{at: c.o.Clock(), rtt: rtt}
+	n.mu.Unlock()
+}
+
+// roundTripsTo are the round trips from a gateway of each cloudlet to an address.
+func (c clients) roundTripsTo(ctx context.Context, a netip.Addr) map[string]time.Duration {
+	ctx, cancel := context.WithTimeout(ctx, clientTimeout)
+	defer cancel()
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	out := map[string]time.Duration{}
+	for cloudlet, nodes := range connectedGateways(c.Controller) {
+		wg.Go(func() {
+			answer, err := c.echo(ctx, nodes[rand.IntN(len(nodes))], a)
+			if err == nil && answer.RTT > 0 {
+				mu.Lock()
+				out[cloudlet] = time.Duration(answer.RTT)
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	return out
+}
+
+func (c clients) echo(ctx context.Context, node string, to netip.Addr) (a onpath.EchoAnswer, err error) {
+	s, err := c.o.Hub.Call(ctx, node, onpath.OpEcho, onpath.EchoRequest{Address: to})
+	if err != nil {
+		return a, err
+	}
+	defer s.Close()
+	defer context.AfterFunc(ctx, func() { _ = s.Close() })()
+	b, err := io.ReadAll(io.LimitReader(s, 1<<12))
+	if err == nil {
+		err = json.Unmarshal(b, &a)
+	}
+	return a, err
+}
+
+// connectedGateways are the nodes with uplinks that are connected, by cloudlet.
+func connectedGateways(c *Controller) map[string][]string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	of := map[string][]string{}
+	for name, st := range c.nodes {
+		n, ok := c.mirror.objects[onpath.Key{Kind: onpath.KindNode, Name: name}].(*onpath.Node)
+		if ok && st.connected && n.Accepted() && len(n.Spec.Uplinks) > 0 {
+			of[n.Spec.Cloudlet] = append(of[n.Spec.Cloudlet], name)
+		}
+	}
+	return of
+}

@@ -1,0 +1,264 @@
+package plan
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+// serviceSilence is how long a node may be silent before services answer elsewhere. It is
+// less than NodeTimeout: that nobody asks there any more costs no flow.
+const serviceSilence = 3 * onpath.ReportEvery
+
+// serve gives services their addresses, has a chain written for each cloudlet that ends at
+// the service's deployment, and says where they answer.
+func (w *rollout) serve() {
+	want := map[onpath.Key]onpath.Object{}
+	for _, o := range listed[*onpath.Service](w.world) {
+		next := *current(w.world, o)
+		next.Status.Cloudlets, next.Status.Conditions = nil, slices.Clone(o.Status.Conditions)
+		var troubles []string
+		for _, cl := range w.servedIn(o) {
+			p := onpath.ServicePlace{Cloudlet: cl.name}
+			if old := o.Status.At(cl.name); old != nil {
+				p.Addresses = old.Addresses
+			}
+			if why := w.address(&p); why != "" {
+				troubles = append(troubles, cl.name+": "+why)
+			}
+			if len(p.Addresses) > 0 {
+				c := chainOf(o, cl.name, p.Addresses)
+				if err := c.Validate(); err == nil { // it fills in defaults
+					want[onpath.KeyOf(c)] = c
+				}
+				if why := w.answers(o, cl, &p); why != "" {
+					troubles = append(troubles, cl.name+": "+why)
+				}
+			}
+			next.Status.Cloudlets = append(next.Status.Cloudlets, p)
+		}
+		places := next.Status.Cloudlets
+		next.Status.Conditions = w.condition(next.Status.Conditions, "Active", len(troubles) == 0 && len(places) > 0,
+			serviceReason(places), servedText(places, troubles))
+		w.update(&next)
+	}
+	writeMade(w.world, onpath.ServiceLabel, want)
+}
+
+func serviceReason(list []onpath.ServicePlace) string {
+	switch {
+	case len(list) == 0:
+		return "NoGateway"
+	case slices.ContainsFunc(list, func(p onpath.ServicePlace) bool { return !p.Serves }):
+		return "Waiting"
+	}
+	return "Serving"
+}
+
+func servedText(list []onpath.ServicePlace, troubles []string) string {
+	if len(list) == 0 {
+		return "none of its cloudlets has a gateway"
+	}
+	return strings.Join(troubles, "; ")
+}
+
+// servedIn are the cloudlets of a service, by name: those with a gateway, where its
+// deployment may run.
+func (w *world) servedIn(o *onpath.Service) (out []*cloudlet) {
+	d := w.deployments[resolve(o.Spec.Deployment, o.Metadata.Tenant)]
+	for _, cl := range w.inOrder {
+		if len(cl.activeGateways) == 0 || len(o.Spec.Cloudlets) > 0 && !slices.Contains(o.Spec.Cloudlets, cl.name) {
+			continue
+		}
+		if d != nil && len(d.place.Cloudlets) > 0 && !slices.Contains(d.place.Cloudlets, cl.name) {
+			continue
+		}
+		out = append(out, cl)
+	}
+	return out
+}
+
+// address has the service keep its addresses in a cloudlet, or get them; it says why there
+// are none.
+func (w *rollout) address(p *onpath.ServicePlace) string {
+	outside := func(a netip.Addr) bool {
+		return !slices.ContainsFunc(w.set.PublicPools, func(pool netip.Prefix) bool { return pool.Contains(a) })
+	}
+	if n := len(p.Addresses); n == len(w.set.PublicPools) && n > 0 && !slices.ContainsFunc(p.Addresses, outside) {
+		return ""
+	}
+	p.Addresses = nil
+	next := w.res.Used.Addresses
+	if !w.take(Count{Addresses: 1}) {
+		return "an address is on its way"
+	}
+	list, why := w.addresses(w.set.PublicPools, w.IDs.Addresses[next])
+	for _, a := range list {
+		w.inUse[a.Addr()] = true
+		p.Addresses = append(p.Addresses, a.Addr())
+	}
+	return why
+}
+
+// chainOf leads what comes to a service's addresses in a cloudlet to its deployment.
+func chainOf(o *onpath.Service, cloudlet string, addresses []netip.Addr) *onpath.Chain {
+	var none onpath.Duration
+	c := &onpath.Chain{Metadata: onpath.Metadata{Name: partName(o.Metadata.Name, cloudlet), Tenant: o.Metadata.Tenant,
+		Labels: map[string]string{onpath.ServiceLabel: o.Metadata.Name}}}
+	c.Spec = onpath.ChainSpec{
+		From: onpath.Endpoints{Any: true}, At: onpath.At{Cloudlets: []string{cloudlet}}, Exit: onpath.ExitNone,
+		Adopt: &none, Existing: onpath.ExistingCut, // there is no other way to the address
+		Through: []onpath.Element{{Deployment: o.Spec.Deployment, Select: slices.Clone(o.Spec.Select)}},
+	}
+	for _, a := range addresses {
+		c.Spec.To.Prefixes = append(c.Spec.To.Prefixes, onpath.Prefix{Prefix: netip.PrefixFrom(a, a.BitLen())})
+	}
+	return c
+}
+
+// answers says whether the service's address in a cloudlet leads to a ready instance, else
+// why not.
+func (w *world) answers(o *onpath.Service, cl *cloudlet, p *onpath.ServicePlace) (why string) {
+	for _, i := range w.members[member{cl, resolve(o.Spec.Deployment, o.Metadata.Tenant)}] {
+		if i.ready() && !i.draining() && w.heard(i.node) {
+			p.Ready++
+		}
+	}
+	c := w.chainNamed[name{o.Metadata.Tenant, partName(o.Metadata.Name, cl.name)}]
+	switch {
+	case c == nil || !c.obj.Status.Active || !slices.Contains(c.obj.Status.Cloudlets, cl.name):
+		return "its chain is not in force" + inBrackets(chainTrouble(c))
+	case c.obj.Metadata.Labels[onpath.ServiceLabel] != o.Metadata.Name:
+		return fmt.Sprintf("chain %s has its name and is another", c.key)
+	case !slices.ContainsFunc(cl.activeGateways, w.heard):
+		return "its gateways are silent"
+	case p.Ready == 0:
+		return "no instance is ready"
+	}
+	p.Serves = true
+	return ""
+}
+
+func chainTrouble(c *chain) string {
+	if c == nil {
+		return ""
+	}
+	for _, cond := range c.obj.Status.Conditions {
+		if cond.Status == onpath.False {
+			return cond.Message
+		}
+	}
+	return ""
+}
+
+// heard reports whether a node has spoken lately, and has the planner called again when it
+// has been silent for too long.
+func (w *world) heard(n *node) bool {
+	return n != nil && n.st != nil && !w.passed(n.since.Add(time.Duration(serviceSilence)))
+}
+
+// serves are the addresses of services that an instance holds. One that is taken away stays
+// while flows to it may be left.
+func (b *builder) serves(i *instance) (out []netip.Addr) {
+	for _, o := range listed[*onpath.Service](b.w.world) {
+		if resolve(o.Spec.Deployment, o.Metadata.Tenant) != i.dep {
+			continue
+		}
+		if p := o.Status.At(b.n.c.name); p != nil {
+			out = append(out, p.Addresses...)
+		}
+	}
+	if i.planned != nil && slices.ContainsFunc(b.n.c.pathsOf[i.dep], (*path).ended) {
+		out = append(out, i.planned.Serves...)
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	return slices.Compact(out)
+}
+
+// ownerless reports whether a chain was made for a service that is gone: it goes, too.
+func (w *world) ownerless(c *onpath.Chain) bool {
+	s := c.Metadata.Labels[onpath.ServiceLabel]
+	if s == "" {
+		return false
+	}
+	_, ok := lookUp[*onpath.Service](w, onpath.KindService, name{c.Metadata.Tenant, s})
+	return !ok
+}
+
+// checkServices refuses services that cannot answer, and names that are not the tenant's.
+func (w checker) checkServices() (errs onpath.Errors) {
+	owner := map[string]*onpath.Service{}
+	list := slices.Clone(listed[*onpath.Service](w.world))
+	slices.SortStableFunc(list, func(a, b *onpath.Service) int { // the older keeps its name
+		return a.Metadata.Created.Compare(b.Metadata.Created)
+	})
+	for _, o := range list {
+		refuse := func(code onpath.Code, field, remedy, format string, args ...any) {
+			errs = append(errs, fault(o, code, field, remedy, format, args...))
+		}
+		if len(w.set.PublicPools) == 0 {
+			refuse(onpath.CodeInvalid, "spec", "have the operator give the server publicPools",
+				"a service needs addresses, and the server has no pool of them")
+		}
+		for i, n := range o.Spec.Cloudlets {
+			if w.cloudlets[n] == nil {
+				refuse(onpath.CodeNotFound, fmt.Sprintf("spec.cloudlets[%d]", i), "apply it, or correct the name",
+					"there is no cloudlet %s", n)
+			}
+		}
+		w.checkAnswering(o, refuse)
+		if o.Spec.Name == "" {
+			continue
+		}
+		if first := owner[o.Spec.Name]; first != nil {
+			whose := "another tenant"
+			if first.Metadata.Tenant == o.Metadata.Tenant {
+				whose = "service " + first.Metadata.Name
+			}
+			refuse(onpath.CodeExists, "spec.name", "choose another", "%s is the name of %s already", o.Spec.Name, whose)
+			continue
+		}
+		owner[o.Spec.Name] = o
+		if !w.mayName(o) {
+			refuse(onpath.CodeForbidden, "spec.name", "have the operator add the zone to spec.zones of tenant "+o.Metadata.Tenant,
+				"%s lies in no zone of tenant %s", o.Spec.Name, o.Metadata.Tenant)
+		}
+	}
+	return errs
+}
+
+// mayName reports whether the service's name is its tenant's. Tenants default (without
+// zones) and operator may take any.
+func (w checker) mayName(o *onpath.Service) bool {
+	t, ok := lookUp[*onpath.Tenant](w.world, onpath.KindTenant, name{"", o.Metadata.Tenant})
+	if o.Metadata.Tenant == onpath.OperatorTenant || o.Metadata.Tenant == onpath.DefaultTenant && (!ok || len(t.Spec.Zones) == 0) {
+		return true
+	}
+	return ok && slices.ContainsFunc(t.Spec.Zones, func(z string) bool { return onpath.InZone(o.Spec.Name, z) })
+}
+
+// checkAnswering refuses deployments whose instances answer nobody.
+func (w checker) checkAnswering(o *onpath.Service, refuse func(onpath.Code, string, string, string, ...any)) {
+	n := resolve(o.Spec.Deployment, o.Metadata.Tenant)
+	d := w.deployments[n]
+	const field = "spec.deployment"
+	switch {
+	case d == nil || d.obj == nil:
+		refuse(onpath.CodeNotFound, field, "apply it, or correct the name", "there is no deployment %s", n)
+	case n.tenant != o.Metadata.Tenant:
+		refuse(onpath.CodeForbidden, field, "", "deployment %s belongs to another tenant", n)
+	case d.function == nil: // the deployment says so
+	case d.inline():
+		refuse(onpath.CodeInvalid, field, "serve from a container or a module", "an ebpf function answers at no address")
+	case d.attach() == onpath.Bridged:
+		refuse(onpath.CodeInvalid, field, "write attach: routed in its function", "a bridged container has no addresses")
+	case d.traits.Relays:
+		refuse(onpath.CodeInvalid, field, "write kind: Accelerator", "a relay serves its accelerator alone")
+	case d.traits.Portless:
+		refuse(onpath.CodeInvalid, field, "write wasm.ports in its function", "its modules serve no port")
+	}
+}
