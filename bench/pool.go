@@ -48,7 +48,7 @@ func poolBenchmark() Benchmark {
 			{Text: "with its transaction, at 500/s, 99 of 100 ≤ 5 ms", Case: poolCommit, Contestant: "onpath", Metric: metricP99, Max: 0.005,
 				Why: "Decisions that are taken while the one before is written share the next transaction. A request waits for two writes of the store's log at most, each 1 to 3 ms here."},
 			{Text: "10,000 reservations on a node cost ≤ 3 × 100", Case: poolFull, Contestant: "onpath", Metric: metricPlaces, Max: 3,
-				Why: "A decision reads the blocks of 20 nodes at one time of the year: with 100 reservations they are in the processor's cache, with 10,000 they are not. Blocks of 16 or 32 points, and one search instead of two, changed nothing."},
+				Why: "A decision looks at the largest value of each block of a node's calendar, which lie side by side, and into the blocks of the nodes that may be the fullest."},
 		},
 		run: runPool,
 	}

@@ -152,30 +152,63 @@ func (c *Calendar) Fits(name string, slots []Slot) bool {
 }
 
 func (n *node) fits(slots []Slot) bool {
-	_, ok := n.fullness(slots)
+	_, ok := n.fullness(spansOf(slots))
 	return ok
+}
+
+// span is a slot as timelines know it.
+type span struct {
+	from, until int64
+	want        vector
+}
+
+func spansOf(slots []Slot) []span {
+	out := make([]span, len(slots))
+	for i, s := range slots {
+		out[i] = span{key(s.From), key(s.Until), amounts(s.Capacity)}
+	}
+	return out
 }
 
 // fullness is how full the node would be with the slots at the worst instant, by its
 // scarcest part; false if they do not fit.
-func (n *node) fullness(slots []Slot) (worst float64, ok bool) {
+func (n *node) fullness(slots []span) (worst float64, ok bool) {
 	room := amounts(n.room)
 	for _, s := range slots {
-		want := amounts(s.Capacity)
-		if !want.within(room) {
+		if !s.want.within(room) {
 			return 0, false
 		}
-		sum := n.time.peak(key(s.From), key(s.Until)).plus(want)
-		for i := range sum {
-			if want[i] > 0 && sum[i] > room[i] {
-				return 0, false
-			}
-			if room[i] > 0 {
-				worst = max(worst, float64(sum[i])/float64(room[i]))
-			}
+		f, fits := fill(n.time.peak(s.from, s.until), s.want, room)
+		if !fits {
+			return 0, false
 		}
+		worst = max(worst, f)
 	}
 	return worst, true
+}
+
+// fill is how full a node with such room is with what is wanted beside what is promised,
+// by its scarcest part; false if what is wanted does not fit.
+func fill(promised, want, room vector) (worst float64, fits bool) {
+	fits = true
+	for i := range want {
+		sum := promised[i] + want[i]
+		fits = fits && (want[i] == 0 || sum <= room[i])
+		if room[i] > 0 {
+			worst = max(worst, float64(sum)/float64(room[i]))
+		}
+	}
+	return worst, fits
+}
+
+// fullnessBound is no less than fullness, where the slots fit.
+func (n *node) fullnessBound(slots []span) (worst float64) {
+	room := amounts(n.room)
+	for _, s := range slots {
+		f, _ := fill(n.time.bound(s.from, s.until), s.want, room)
+		worst = max(worst, f)
+	}
+	return worst
 }
 
 // Place chooses nodes of a cloudlet for n instances with the same slots: each time the
@@ -189,8 +222,9 @@ func (c *Calendar) Place(cloudlet string, slots []Slot, n int, apart bool) []str
 			c.Free(b)
 		}
 	}()
+	spans := spansOf(slots)
 	for range n {
-		best := c.fullest(cloudlet, slots, chosen, apart)
+		best := c.fullest(cloudlet, spans, chosen, apart)
 		if best == nil {
 			return nil
 		}
@@ -204,28 +238,45 @@ func (c *Calendar) Place(cloudlet string, slots []Slot, n int, apart bool) []str
 	return chosen
 }
 
-func (c *Calendar) fullest(cloudlet string, slots []Slot, taken []string, apart bool) (best *node) {
-	most := -1.0
-	for _, n := range c.cloudlets[cloudlet] {
-		if !n.usable || apart && slices.Contains(taken, n.name) {
-			continue
-		}
-		if f, ok := n.fullness(slots); ok && f > most {
-			best, most = n, f
+// fullest looks at nodes by how full they are at most, and only at those that may be
+// fuller than the best one so far.
+func (c *Calendar) fullest(cloudlet string, slots []span, taken []string, apart bool) *node {
+	nodes := c.cloudlets[cloudlet]
+	type candidate struct {
+		bound float64
+		index int
+	}
+	list := make([]candidate, 0, len(nodes))
+	for i, n := range nodes {
+		if n.usable && !(apart && slices.Contains(taken, n.name)) {
+			list = append(list, candidate{n.fullnessBound(slots), i})
 		}
 	}
-	return best
+	slices.SortFunc(list, func(a, b candidate) int { return cmp.Or(cmp.Compare(b.bound, a.bound), cmp.Compare(a.index, b.index)) })
+	best, most := -1, -1.0
+	for _, x := range list {
+		if x.bound < most {
+			break
+		}
+		if f, ok := nodes[x.index].fullness(slots); ok && (f > most || f == most && x.index < best) {
+			best, most = x.index, f
+		}
+	}
+	if best < 0 {
+		return nil
+	}
+	return nodes[best]
 }
 
 // LeastLoaded is the usable node of a cloudlet where the slots fit and leave most room,
 // but for one node; "" if there is none.
 func (c *Calendar) LeastLoaded(cloudlet string, slots []Slot, but string) string {
-	best, least := "", math.Inf(1)
+	best, least, spans := "", math.Inf(1), spansOf(slots)
 	for _, n := range c.cloudlets[cloudlet] {
 		if !n.usable || n.name == but {
 			continue
 		}
-		if f, ok := n.fullness(slots); ok && f < least {
+		if f, ok := n.fullness(spans); ok && f < least {
 			best, least = n.name, f
 		}
 	}

@@ -219,6 +219,21 @@ func TestBlocks(t *testing.T) {
 		if v := line.value(x); v != (vector{sum, 2 * sum}) {
 			t.Fatalf("at %d %v, want %d", x, v, sum)
 		}
+		end := x + 1 + r.Int64N(3e5)
+		most := sum
+		for _, a := range spans { // values rise only where a span begins
+			if n := int64(0); x < a.from && a.from < end {
+				for _, s := range spans {
+					if s.from <= a.from && a.from < s.until {
+						n++
+					}
+				}
+				most = max(most, n)
+			}
+		}
+		if v, b := line.peak(x, end), line.bound(x, end); v != (vector{most, 2 * most}) || b.smaller(v) != v {
+			t.Fatalf("from %d until %d at most %v, within %v; want %d", x, end, v, b, most)
+		}
 	}
 	if len(line.blocks) < 10 {
 		t.Fatalf("%d blocks", len(line.blocks))

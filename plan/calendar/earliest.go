@@ -77,7 +77,7 @@ again:
 // next is the smallest delay above d with which a slot begins where some node's promises
 // change.
 func (c *Calendar) next(cloudlet string, slots []Slot, d int64) (best int64, ok bool) {
-	any := func(_, _ vector) bool { return true }
+	any := func(extremes) bool { return true }
 	for _, n := range c.cloudlets[cloudlet] {
 		for _, s := range slots {
 			at, _, found := n.time.first(later(key(s.From), d)+1, key(Forever), any)
