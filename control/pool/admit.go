@@ -39,13 +39,18 @@ type decision struct {
 // asked to be are left alone. With dryRun it only says what it would do. The error's code
 // is CodeNoRoom where the pool declines.
 func (p *Pool) Apply(ctx context.Context, puts []*onpath.Reservation, cancels []onpath.Key, dryRun bool) ([]onpath.Quote, error) {
-	prices, err := p.readPrices(ctx)
-	if err != nil {
-		return nil, err
-	}
 	for begin := time.Now(); ; {
-		quotes, err := p.tryApply(ctx, prices, puts, cancels, dryRun)
-		if !errors.Is(err, errNoConfirm) && !errors.Is(err, errAgain) || time.Since(begin) > tryTimeout {
+		list, err := p.listFor(ctx, dryRun)
+		if err != nil {
+			return nil, err
+		}
+		quotes, err := p.tryApply(ctx, list, puts, cancels, dryRun)
+		again := errors.Is(err, errNoConfirm) || errors.Is(err, errAgain)
+		if err != nil && !again { // by a list that may be out of force
+			latest, readErr := p.readPrices(ctx)
+			again = readErr == nil && latest.version != list.version
+		}
+		if !again || time.Since(begin) > tryTimeout {
 			return quotes, err
 		}
 	}
@@ -79,7 +84,7 @@ func (p *Pool) tryApply(ctx context.Context, prices prices, puts []*onpath.Reser
 	for i, d := range held {
 		quotes[i].State = d.obj.Status.State
 	}
-	if err := p.commit(ctx, joining{held: held, books: books}); err != nil {
+	if err := p.commit(ctx, joining{held: held, books: books, priced: true, list: prices.version}); err != nil {
 		return nil, err
 	}
 	return quotes, nil

@@ -268,7 +268,7 @@ type settling struct {
 
 // settleUp has one decision that is held written; finish waits for it.
 func (p *Pool) settleUp(ctx context.Context, d *decision, books map[string]*ledger.Book) error {
-	g, err := p.join(ctx, joining{held: []*decision{d}, books: books})
+	g, err := p.join(ctx, joining{held: []*decision{d}, books: books, priced: d.charges(), list: p.prices.version})
 	if err == nil {
 		p.settled = append(p.settled, settling{d, g})
 	}

@@ -18,6 +18,8 @@ type group struct {
 	records  []onpath.Record         // of meters
 	written  []func(revision int64)  // take them up
 	followUp bool                    // nobody's request: written while there is little space too
+	priced   bool                    // it depends on the version of the price list
+	list     int64                   // that version; 0: there is none
 
 	parts, bytes int
 	done         chan struct{} // closed once it is written or let go
@@ -27,7 +29,7 @@ type group struct {
 
 // Bounds of a group; a decision that is larger is one by itself.
 const (
-	groupParts = onpath.SureWrite
+	groupParts = onpath.SureWrite - 1 // a guard
 	groupBytes = 1 << 20
 )
 
@@ -40,6 +42,9 @@ type joining struct {
 	books   map[string]*ledger.Book
 	records []onpath.Record
 	written func(revision int64)
+	// priced: it was decided by version list of the price list; 0: by none.
+	priced bool
+	list   int64
 }
 
 // commit has decisions and postings written, all or nothing, and takes them up. If that
@@ -63,7 +68,10 @@ func (p *Pool) join(ctx context.Context, j joining) (*group, error) {
 	if parts == 0 {
 		return &group{over: true}, nil
 	}
-	g := p.room(parts, bytes, store.IsFollowUp(ctx))
+	g := p.room(parts, bytes, store.IsFollowUp(ctx), j)
+	if j.priced {
+		g.priced, g.list = true, j.list
+	}
 	g.parts, g.bytes = g.parts+parts, g.bytes+bytes
 	g.held, g.records = append(g.held, j.held...), append(g.records, j.records...)
 	if j.written != nil {
@@ -85,10 +93,11 @@ func (p *Pool) join(ctx context.Context, j joining) (*group, error) {
 }
 
 // room is the last group that waits, or a new one.
-func (p *Pool) room(parts, bytes int, followUp bool) *group {
+func (p *Pool) room(parts, bytes int, followUp bool, j joining) *group {
 	if n := len(p.queue); n > 0 && (n > 1 || !p.writing) {
 		g := p.queue[n-1]
-		if g.parts+parts <= groupParts && g.bytes+bytes <= groupBytes && g.followUp == followUp {
+		fits := g.parts+parts <= groupParts && g.bytes+bytes <= groupBytes
+		if fits && g.followUp == followUp && (!g.priced || !j.priced || g.list == j.list) {
 			return g
 		}
 	}

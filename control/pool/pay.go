@@ -11,17 +11,28 @@ import (
 	"github.com/onpath/onpath/plan/price"
 )
 
+var priceList = onpath.Key{Kind: onpath.KindPriceList, Name: onpath.DefaultPriceList}
+
+// listFor is the price list to decide by. What is written depends on its version, so that
+// the one read last is enough; a quote is by the one in force now.
+func (p *Pool) listFor(ctx context.Context, quote bool) (prices, error) {
+	if l := p.listRead.Load(); l != nil && !quote {
+		return *l, nil
+	}
+	return p.readPrices(ctx)
+}
+
 // readPrices reads the price list.
-func (p *Pool) readPrices(ctx context.Context) (prices, error) {
-	o, err := p.o.Store.Get(ctx, onpath.Key{Kind: onpath.KindPriceList, Name: onpath.DefaultPriceList})
-	if onpath.CodeOf(err) == onpath.CodeNotFound {
-		return prices{}, nil
+func (p *Pool) readPrices(ctx context.Context) (list prices, err error) {
+	o, err := p.o.Store.Get(ctx, priceList)
+	if err != nil && onpath.CodeOf(err) != onpath.CodeNotFound {
+		return list, err
 	}
-	if err != nil {
-		return prices{}, err
+	if l, ok := o.(*onpath.PriceList); ok && err == nil {
+		list = prices{&l.Spec, l.Metadata.Version}
 	}
-	l := o.(*onpath.PriceList)
-	return prices{&l.Spec, l.Metadata.Version}, nil
+	p.listRead.Store(&list)
+	return list, nil
 }
 
 // setPrices has decisions be paid by a price list.
@@ -158,6 +169,11 @@ func (p *Pool) reckon(d *decision, now time.Time) error {
 		return e
 	}
 	return nil
+}
+
+// charges reports whether something is paid by the price list of now.
+func (d *decision) charges() bool {
+	return slices.ContainsFunc(d.postings, func(x onpath.Posting) bool { return x.Kind == onpath.PostingCharge })
 }
 
 // due is what a decision has to be paid, given back what it gives back.

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"maps"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/onpath/onpath"
@@ -65,6 +66,7 @@ type Pool struct {
 	bumped    map[string]int64        // versions of the nodes' records
 	billed    map[string]billed       // how far instances' meters are paid for, by UID
 	prices    prices
+	listRead  atomic.Pointer[prices]          // the price list as it was read last
 	lists     map[int64]*onpath.PriceListSpec // price lists by version
 	kept      map[int64]bool                  // versions of those that are in the ledger
 	broken    bool                            // what was written last is not known: everything is read again

@@ -75,7 +75,7 @@ func (p *Pool) bill(ctx context.Context, meters []onpath.Meter) error {
 	if len(next) == 0 {
 		return nil
 	}
-	j := joining{books: books, written: func(revision int64) {
+	j := joining{books: books, priced: len(books) > 0, list: p.prices.version, written: func(revision int64) {
 		for uid, x := range next {
 			x.version = revision
 			p.billed[uid] = x

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"slices"
 	"time"
 
@@ -32,7 +33,7 @@ func (p *Pool) each(r *onpath.Reservation, node, tenant func(calendar.Booking)) 
 	}
 	name := tenantNode(onpath.KeyOf(r).Tenant, st.Cloudlet)
 	if _, _, known := p.tenants.Room(name); !known {
-		p.tenants.SetNode(name, "", onpath.Resources{}, true)
+		p.tenants.SetNode(name, name, onpath.Resources{}, true)
 	}
 	tenant(calendar.Booking{Node: name, Slots: booked(st.Slots, time.Time{}, calendar.Forever, len(st.Places))})
 }
@@ -76,6 +77,9 @@ func flat(held []*decision) (out []*decision) {
 // the same time is refused.
 func (p *Pool) batch(g *group) (onpath.Batch, error) {
 	b := onpath.Batch{Request: rand.Text(), Records: slices.Clone(g.records)}
+	if g.priced {
+		b.Guards = []onpath.Guard{{Key: priceList, Version: g.list}}
+	}
 	bump := map[string]bool{}
 	for _, d := range flat(g.held) {
 		version := int64(0)
@@ -169,6 +173,11 @@ func (p *Pool) write(ctx context.Context, b onpath.Batch) (w onpath.Written, uns
 		case onpath.CodeInvalid, onpath.CodeNoRoom:
 			return w, false, err
 		case onpath.CodeConflict:
+			var e *onpath.Error
+			if errors.As(err, &e) && e.Object == priceList.String() { // another list: nothing is written
+				p.listRead.Store(nil)
+				return w, false, errAgain
+			}
 			return w, true, onpath.Errorf(onpath.CodeUnavailable, "somebody else changed what was decided on; try again: %w", err)
 		case onpath.CodeUnavailable:
 			if ctx.Err() == nil {

@@ -55,13 +55,14 @@ func New() *Calendar {
 // promised stays, even if it is more than that. Only usable nodes are chosen.
 func (c *Calendar) SetNode(name, cloudlet string, room onpath.Resources, usable bool) {
 	n := c.nodes[name]
-	if n == nil {
+	fresh := n == nil
+	if fresh {
 		n = &node{name: name}
 		c.nodes[name] = n
 	} else if n.cloudlet != cloudlet {
 		c.cloudlets[n.cloudlet] = slices.DeleteFunc(c.cloudlets[n.cloudlet], func(o *node) bool { return o == n })
 	}
-	if n.cloudlet != cloudlet || !slices.Contains(c.cloudlets[cloudlet], n) {
+	if fresh || n.cloudlet != cloudlet {
 		list := c.cloudlets[cloudlet]
 		at, _ := slices.BinarySearchFunc(list, name, func(o *node, s string) int { return cmp.Compare(o.name, s) })
 		c.cloudlets[cloudlet] = slices.Insert(list, at, n)
