@@ -223,6 +223,7 @@ func supported(c *onpath.DatapathConfig) error {
 func (d *Driver) applyState(want *state) error {
 	steps := []func(*state) error{
 		d.addTargets, d.addTables, d.switchOver, d.attachAll,
+		func(*state) error { return d.succession.end(d.life, d.coll.Maps) },
 		d.drainEnded, d.detach, d.endPaths, d.leaveFunctions, d.dropTargets,
 		func(*state) error { return d.maps.tables.settle() },
 		func(*state) error { return forgetPast(d.opts.dir()) },
@@ -303,12 +304,17 @@ func isClassifier(id onpath.TableID) bool {
 
 // switchOver ends the time of an older version's maps: the new ones are complete.
 func (d *Driver) switchOver(*state) error {
-	if d.succession == nil {
+	if !d.succession.waits() {
 		return nil
 	}
-	err := d.succession.turn()
-	d.succession = nil
-	return err
+	left, err := d.succession.copyEntries(d.life, d.coll.Maps)
+	if err != nil {
+		return err
+	}
+	if left > 0 {
+		d.opts.Log.Warn("flow entries found no capacity in the smaller table; their flows begin anew", "entries", left)
+	}
+	return d.succession.turn()
 }
 
 // attachAll puts the program on uplinks last: by then all others are ready.

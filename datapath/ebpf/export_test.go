@@ -278,3 +278,10 @@ func (d *Driver) AgeTranslations(seconds uint32) {
 		m.Update(keys[i], values[i], ebpf.UpdateExist)
 	}
 }
+
+// FlowTableSize is how many established entries there is capacity for.
+func (d *Driver) FlowTableSize() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return int(d.coll.Maps[flowsMap].MaxEntries())
+}

@@ -175,9 +175,15 @@ func idle(seen uint32, now uint64) time.Duration {
 	return time.Duration(d) * time.Second
 }
 
-// eachFlow reads all flow entries, in batches where the kernel can.
+// eachFlow reads all flow entries.
 func eachFlow(ctx context.Context, m *ebpf.Map, yield func(*flowKey, *flowValue) bool) error {
-	keys, values := make([]flowKey, batch), make([]flowValue, batch)
+	return eachEntry(ctx, m, yield)
+}
+
+// eachEntry reads all entries of a table of flows or translations, in batches where the
+// kernel can.
+func eachEntry[V any](ctx context.Context, m *ebpf.Map, yield func(*flowKey, *V) bool) error {
+	keys, values := make([]flowKey, batch), make([]V, batch)
 	var cursor ebpf.MapBatchCursor
 	for {
 		if err := ctx.Err(); err != nil {
@@ -201,9 +207,9 @@ func eachFlow(ctx context.Context, m *ebpf.Map, yield func(*flowKey, *flowValue)
 	}
 }
 
-func oneByOne(ctx context.Context, m *ebpf.Map, yield func(*flowKey, *flowValue) bool) error {
+func oneByOne[V any](ctx context.Context, m *ebpf.Map, yield func(*flowKey, *V) bool) error {
 	var k flowKey
-	var v flowValue
+	var v V
 	it := m.Iterate()
 	for it.Next(&k, &v) {
 		if err := ctx.Err(); err != nil {

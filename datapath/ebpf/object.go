@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"slices"
 
 	"github.com/cilium/ebpf"
@@ -59,15 +58,14 @@ func loadObject(spec *ebpf.CollectionSpec, o Options) (*ebpf.Collection, *succes
 	if err := renameMaps(dir); err != nil {
 		return nil, nil, err
 	}
-	keepSize(spec.Maps[flowsMap], filepath.Join(dir, flowsMap))
-	sizeTranslations(spec)
 	s, err := succeed(spec, dir)
 	if err != nil {
 		return nil, nil, err
 	}
 	options := ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: dir}}
 	if s != nil {
-		o.Log.Info("an older version left maps of another layout; it goes on until the next configuration is complete", "path", dir)
+		o.Log.Info("pinned maps have another layout or size; programs go on with them until the next configuration is complete",
+			"path", dir, "resized", len(s.resized) > 0)
 		options.MapReplacements = s.maps
 	}
 	c, err := loadAtAll(spec, options, o.Log)
@@ -92,16 +90,6 @@ func loadAtAll(spec *ebpf.CollectionSpec, o ebpf.CollectionOptions, log *slog.Lo
 	}
 	log.Warn("the fast path cannot be loaded; all packets take the ordinary one", "error", err)
 	return c, nil
-}
-
-// keepSize lets a pinned flow table keep the size it was made with.
-func keepSize(spec *ebpf.MapSpec, file string) {
-	m, err := ebpf.LoadPinnedMap(file, nil)
-	if err != nil {
-		return
-	}
-	spec.MaxEntries = m.MaxEntries()
-	m.Close()
 }
 
 // perCPU is how many entries a table that makes room has at least for each CPU: kernels

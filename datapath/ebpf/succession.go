@@ -1,6 +1,7 @@
 package ebpf
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -24,6 +25,8 @@ import (
 type succession struct {
 	dir  string
 	maps map[string]*ebpf.Map // by name: new ones, pinned under nextPrefix
+
+	resized map[string]*ebpf.Map // by name: old ones whose entries are copied
 }
 
 // nextPrefix is of the names of maps that wait for their turn; pastPrefix of those that
@@ -79,7 +82,7 @@ var unfilled = []string{
 // succeed begins a succession if a pinned map has another layout than in the spec;
 // nil if there is none.
 func succeed(spec *ebpf.CollectionSpec, dir string) (*succession, error) {
-	s := &succession{dir: dir, maps: map[string]*ebpf.Map{}}
+	s := &succession{dir: dir, maps: map[string]*ebpf.Map{}, resized: map[string]*ebpf.Map{}}
 	if err := s.endEarlier(); err != nil {
 		return nil, err
 	}
@@ -167,9 +170,6 @@ func (s *succession) replace(name string, spec *ebpf.MapSpec) error {
 	if err := m.Pin(s.next(name)); err != nil {
 		return fmt.Errorf("pin map %s beside that of an older version: %w", name, err)
 	}
-	if slices.Contains(unfilled, name) {
-		return nil
-	}
 	old, err := ebpf.LoadPinnedMap(filepath.Join(s.dir, name), nil)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -177,7 +177,14 @@ func (s *succession) replace(name string, spec *ebpf.MapSpec) error {
 	if err != nil {
 		return fmt.Errorf("open pinned map %s: %w", name, err)
 	}
+	if onlyResized(name, spec, old) {
+		s.resized[name] = old
+		return nil
+	}
 	defer old.Close()
+	if slices.Contains(unfilled, name) {
+		return nil
+	}
 	now, known := specLayout(spec)
 	was, both := pinnedLayout(old, now)
 	if !known || !both || old.Type() != spec.Type && name != natsMap { // those made room once, and do no more
@@ -215,8 +222,24 @@ func (s *succession) turn() error {
 			return fmt.Errorf("remove map %s of an older version: %w", name, err)
 		}
 	}
-	s.close()
+	for _, m := range s.maps {
+		m.Close()
+	}
+	s.maps = nil
 	return nil
+}
+
+// waits tells whether programs go on with the old maps, which have their names still.
+func (s *succession) waits() bool { return s != nil && s.maps != nil }
+
+// end lets go of the old maps: no program needs them any more.
+func (s *succession) end(ctx context.Context, to map[string]*ebpf.Map) error {
+	if s == nil {
+		return nil
+	}
+	_, err := s.copyEntries(ctx, to)
+	s.close()
+	return err
 }
 
 // forgetPast lets go of what older programs needed: none is on a device any more.
@@ -245,5 +268,8 @@ func (s *succession) close() {
 	for _, m := range s.maps {
 		m.Close()
 	}
-	s.maps = nil
+	for _, m := range s.resized {
+		m.Close()
+	}
+	s.maps, s.resized = nil, nil
 }

@@ -128,7 +128,7 @@ func formerMaps(object []byte, dir string, entries map[flowKey]flowValue) (*ebpf
 func (d *Driver) Succeeds() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.succession != nil
+	return d.succession.waits()
 }
 
 // Pinned are the names of what is pinned.

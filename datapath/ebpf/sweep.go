@@ -74,7 +74,7 @@ type sweep struct {
 	entries map[uint32]uint64 // established, by the tenant's slot
 	caused  map[uint32]uint64
 	used    map[uint32]quotaValue // what tenants used of their quotas as the round began
-	slots   []uint32 // tenants of the tables of pending flows, in their order
+	slots   []uint32              // tenants of the tables of pending flows, in their order
 	count   flowCount
 }
 
@@ -303,7 +303,7 @@ func shrinkFor(established, size uint64) float64 {
 func (d *Driver) recount(s *sweep) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.maps == nil {
+	if d.maps == nil || d.succession.waits() { // the entries are in the tables of an older version
 		return nil
 	}
 	for _, n := range s.entries {

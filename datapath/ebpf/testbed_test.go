@@ -97,9 +97,15 @@ func (c *testbed) routers(gw string) {
 
 func (c *testbed) open(n *testbedNode) *ebpf.Driver {
 	c.t.Helper()
+	return c.openWith(n, 1<<16)
+}
+
+// openWith opens a node's data path with a table of so many established entries.
+func (c *testbed) openWith(n *testbedNode, flows int) *ebpf.Driver {
+	c.t.Helper()
 	var d *ebpf.Driver
 	c.in(n.ns, func() (err error) {
-		d, err = ebpf.New(ebpf.Options{Name: c.name + "-" + n.name, NoTCX: c.noTCX, Flows: 1 << 16})
+		d, err = ebpf.New(ebpf.Options{Name: c.name + "-" + n.name, NoTCX: c.noTCX, Flows: flows})
 		return err
 	})
 	return d
