@@ -639,6 +639,9 @@ type UplinkCounters struct {
 type PathCounters struct {
 	Steered Tally `json:"steered"` // entered the chain here
 	Passed  Tally `json:"passed"`  // selected, but passed by (adoption, bypass)
+	// Begun are the flows that entered the chain here for the first time, or again after
+	// a rest in which their entries were forgotten.
+	Begun uint64 `json:"begun"`
 }
 
 // FunctionCounters are one ebpf function's: what became of the packets that it

@@ -29,6 +29,9 @@ type Scaling struct {
 	Budget int `json:"budget,omitempty"`
 	// Cooldown is how long nothing is tried after trials have ended; default 5 windows.
 	Cooldown Duration `json:"cooldown,omitempty"`
+	// Ramp is up to how many times its share of new flows a new instance gets, until it has
+	// its part of the traffic (Stratos §4.2); 1: no more than its share. Default 2.
+	Ramp int `json:"ramp,omitempty"`
 	// Policy: greedy (default), as the paper has it; all: every element grows and shrinks
 	// together; cpu: by processor time alone, without trials. The last two are there to
 	// be compared with.
@@ -68,7 +71,7 @@ const (
 // ScalingMetric is a word, or a query to a Prometheus server.
 type ScalingMetric struct {
 	// Source: pushed, by onpath metric or the API; or counted: packets or bytes that enter
-	// the chain in a second, or packets dropped by its elements in a second.
+	// the chain, or flows that begin in it, in a second, or packets dropped by its elements.
 	Source MetricSource `json:"-"`
 	// URL of a Prometheus server, which the operator permits in Tenant.spec.metricSources,
 	// and the Query, whose result is one number.
@@ -81,11 +84,12 @@ type MetricSource string
 
 // The sources.
 const (
-	MetricPushed  MetricSource = "pushed"
-	MetricPackets MetricSource = "packets"
-	MetricBytes   MetricSource = "bytes"
-	MetricDropped MetricSource = "dropped"
-	MetricPulled  MetricSource = "pulled" // by URL and Query
+	MetricPushed   MetricSource = "pushed"
+	MetricPackets  MetricSource = "packets"
+	MetricBytes    MetricSource = "bytes"
+	MetricNewFlows MetricSource = "newFlows"
+	MetricDropped  MetricSource = "dropped"
+	MetricPulled   MetricSource = "pulled" // by URL and Query
 )
 
 type metricFields ScalingMetric

@@ -11,6 +11,8 @@ import (
 const (
 	DefaultImprove  = Percent(0.05)
 	DefaultWindow   = Duration(time.Minute)
+	DefaultRamp     = 2
+	MaxRamp         = 10
 	MinWindow       = Duration(500 * time.Millisecond)
 	MaxWindow       = Duration(time.Hour)
 	MaxScalingCost  = 1_000_000
@@ -37,6 +39,8 @@ func (v *validation) scaling(at string, s *Scaling, c *Chain) {
 	quantity(v, at+".window", s.Window, MinWindow, MaxWindow)
 	byDefault(&s.Cooldown, cooldownWindows*s.Window)
 	quantity(v, at+".cooldown", s.Cooldown, 0, day)
+	byDefault(&s.Ramp, DefaultRamp)
+	v.number(at+".ramp", s.Ramp, 1, MaxRamp)
 	v.number(at+".budget", s.Budget, 0, math.MaxInt32)
 	v.scalingElements(at, s, c)
 }
@@ -46,7 +50,7 @@ const MaxMetric = 1e15
 
 func (v *validation) scalingMetric(at string, m *ScalingMetric) {
 	if m.URL == "" && m.Query == "" && m.Source != MetricPulled {
-		enum(v, at, &m.Source, MetricPushed, MetricPushed, MetricPackets, MetricBytes, MetricDropped)
+		enum(v, at, &m.Source, MetricPushed, MetricPushed, MetricPackets, MetricBytes, MetricNewFlows, MetricDropped)
 		return
 	}
 	m.Source = MetricPulled

@@ -600,6 +600,7 @@ _Static_assert(DROP_REASONS <= MAX_DROP_REASONS, "more drop reasons than counter
 struct path_counters {
 	__u64 steered_packets, steered_bytes;
 	__u64 passed_packets, passed_bytes;
+	__u64 begun; /* flows that entered the chain here for the first time */
 };
 
 struct totals {

@@ -334,6 +334,7 @@ func (c *Controller) snapshot() *plan.Snapshot {
 		Now: c.o.Clock().UTC(), Started: c.started, Objects: c.mirror.objects,
 		States: make(map[string]*plan.NodeState, len(c.nodes)), IDs: c.ids, Settings: c.o.Settings,
 		Wanted:       c.scaledNumbers(),
+		Filling:      c.scaling.filling,
 		Reservations: c.pool.Running(), Promised: c.pool.Promised(),
 	}
 	for n, st := range c.nodes {

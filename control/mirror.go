@@ -15,12 +15,15 @@ type mirror struct {
 	deployments map[onpath.Key]*onpath.Deployment
 	claims      map[onpath.Key]*onpath.PrefixClaim
 	waiting     map[onpath.Key]bool // Nodes that are not accepted
+	// instances by their deployments.
+	instances map[onpath.Key]map[onpath.Key]*onpath.Instance
 }
 
 func newMirror() *mirror {
 	return &mirror{
 		objects: map[onpath.Key]onpath.Object{}, chains: map[onpath.Key]*onpath.Chain{}, deployments: map[onpath.Key]*onpath.Deployment{},
 		claims: map[onpath.Key]*onpath.PrefixClaim{}, waiting: map[onpath.Key]bool{},
+		instances: map[onpath.Key]map[onpath.Key]*onpath.Instance{},
 	}
 }
 
@@ -33,6 +36,7 @@ func (m *mirror) put(o onpath.Object) bool {
 	if old := m.objects[k]; old != nil && old.Meta().Version >= o.Meta().Version {
 		return false
 	}
+	m.forgetInstance(k)
 	m.objects[k] = o
 	switch o := o.(type) {
 	case *onpath.Chain:
@@ -41,6 +45,12 @@ func (m *mirror) put(o onpath.Object) bool {
 		m.deployments[k] = o
 	case *onpath.PrefixClaim:
 		m.claims[k] = o
+	case *onpath.Instance:
+		d := ofDeployment(o)
+		if m.instances[d] == nil {
+			m.instances[d] = map[onpath.Key]*onpath.Instance{}
+		}
+		m.instances[d][k] = o
 	case *onpath.Node:
 		if delete(m.waiting, k); !o.Accepted() {
 			m.waiting[k] = true
@@ -55,12 +65,30 @@ func (m *mirror) remove(k onpath.Key, revision int64) bool {
 	if old == nil || old.Meta().Version > revision {
 		return false
 	}
+	m.forgetInstance(k)
 	delete(m.objects, k)
 	delete(m.chains, k)
 	delete(m.deployments, k)
 	delete(m.claims, k)
 	delete(m.waiting, k)
 	return true
+}
+
+// forgetInstance takes an instance out of those of its deployment.
+func (m *mirror) forgetInstance(k onpath.Key) {
+	i, ok := m.objects[k].(*onpath.Instance)
+	if !ok {
+		return
+	}
+	d := ofDeployment(i)
+	if delete(m.instances[d], k); len(m.instances[d]) == 0 {
+		delete(m.instances, d)
+	}
+}
+
+// ofDeployment names the deployment of an instance.
+func ofDeployment(i *onpath.Instance) onpath.Key {
+	return onpath.Key{Kind: onpath.KindDeployment, Tenant: i.Metadata.Tenant, Name: i.Spec.Deployment}
 }
 
 // merge takes over the list of a kind as of a revision.

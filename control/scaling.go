@@ -20,7 +20,11 @@ import (
 type scaling struct {
 	mu     sync.Mutex
 	chains map[onpath.Key]*scaled
+	users  map[onpath.Key][]onpath.Key // the chains that scale a deployment; made for each step
 	usage  usage
+	// filling are the instances that fill up, guarded by the controller's mu; filled are new
+	// ones that have once had their part of the packets.
+	filling, filled map[onpath.Key]bool
 }
 
 // scaled is a chain with its scaler.
@@ -37,7 +41,6 @@ type scaled struct {
 	good  int
 	began time.Time
 	last  time.Time // of the last value that could be believed, by this server's clock
-	gaps  time.Duration
 }
 
 // scaleEvery is how often the scalers are looked after.
@@ -86,6 +89,7 @@ func (c *Controller) scaleStep(ctx context.Context) (writes []scaleWrite) {
 	defer s.mu.Unlock()
 	now := c.o.Clock().UTC()
 	chains := c.scalingChains()
+	s.users = usersOf(chains)
 	for k := range s.chains {
 		if chains[k] == nil {
 			delete(s.chains, k)

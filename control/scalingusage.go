@@ -24,7 +24,14 @@ type usage struct {
 type round struct {
 	at          time.Time
 	deployments map[onpath.Key]used
-	paths       map[onpath.PathID]onpath.Tally
+	paths       map[onpath.PathID]entered
+	instances   map[onpath.Key]uint64 // packets given to each
+}
+
+// entered is what came into a path at all gateways.
+type entered struct {
+	onpath.Tally
+	flows uint64 // that began there
 }
 
 // used is what the instances of a deployment have used since they began, together.
@@ -71,6 +78,7 @@ func (c *Controller) measure(ctx context.Context) {
 		answers := c.askUsage(ctx, nodes)
 		r := c.addUp(answers)
 		c.ownValues(r, u.add(r))
+		fillUp(c, now)
 	}()
 }
 
@@ -131,7 +139,8 @@ func (c *Controller) askUsage(ctx context.Context, nodes []string) (list []nodeU
 func (c *Controller) addUp(answers []nodeUsage) round {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	r := round{at: c.o.Clock().UTC(), deployments: map[onpath.Key]used{}, paths: map[onpath.PathID]onpath.Tally{}}
+	r := round{at: c.o.Clock().UTC(), deployments: map[onpath.Key]used{}, paths: map[onpath.PathID]entered{},
+		instances: map[onpath.Key]uint64{}}
 	for _, a := range answers {
 		st := c.nodes[a.node]
 		if st == nil || st.state.Acked == nil {
@@ -150,8 +159,10 @@ func (c *Controller) addUp(answers []nodeUsage) round {
 			d.cpu, d.throttled = d.cpu+u.CPU, d.throttled+u.Throttled
 			d.keeps = p.Spec.Packets == onpath.PacketsKeep && p.Spec.State != onpath.StateTerminates
 			d.who += p.Name + " "
+			given := uint64(0)
 			for _, v := range []onpath.VportID{p.Vport, p.Back} {
 				if n, ok := a.counters.Vports[v]; ok && v != 0 {
+					given += n.Out.Packets
 					d.in, d.out = d.in+n.Out.Packets, d.out+n.In.Packets
 					if n.Device != nil {
 						d.lost += n.Device.Out + n.Device.In
@@ -159,10 +170,12 @@ func (c *Controller) addUp(answers []nodeUsage) round {
 				}
 			}
 			r.deployments[k] = d
+			r.instances[onpath.Key{Kind: onpath.KindInstance, Tenant: p.Tenant, Name: p.Name}] = given
 		}
 		for id, p := range a.counters.Paths {
 			t := r.paths[id]
-			r.paths[id] = onpath.Tally{Packets: t.Packets + p.Steered.Packets, Bytes: t.Bytes + p.Steered.Bytes}
+			t.Packets, t.Bytes, t.flows = t.Packets+p.Steered.Packets, t.Bytes+p.Steered.Bytes, t.flows+p.Begun
+			r.paths[id] = t
 		}
 	}
 	return r

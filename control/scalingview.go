@@ -38,7 +38,7 @@ func (c *Controller) scaleView(k onpath.Key, o *onpath.Chain, x *scaled, chains 
 		}
 		v.Elements = append(v.Elements, el)
 	}
-	if busy := c.busyWith(k, o, chains); busy != "" && v.Held == "" {
+	if busy := c.busyWith(k, o); busy != "" && v.Held == "" {
 		v.Held = busy
 	}
 	return v
@@ -70,11 +70,9 @@ func (c *Controller) wantedOf(o *onpath.Chain, e *onpath.Element) int {
 // readyOf counts an element's instances that take new flows, and those that are placed,
 // in the cloudlet of the chain that has the fewest.
 func (c *Controller) readyOf(o *onpath.Chain, e *onpath.Element) (ready, placed int) {
-	d := deploymentKey(o, e)
 	readyIn, placedIn := map[string]int{}, map[string]int{}
-	for _, obj := range c.mirror.objects {
-		i, ok := obj.(*onpath.Instance)
-		if !ok || i.Metadata.Tenant != d.Tenant || i.Spec.Deployment != d.Name || !i.Spec.Draining.IsZero() {
+	for _, i := range c.mirror.instances[deploymentKey(o, e)] {
+		if !i.Spec.Draining.IsZero() {
 			continue
 		}
 		n, ok := c.mirror.objects[onpath.Key{Kind: onpath.KindNode, Name: i.Spec.Node}].(*onpath.Node)
@@ -99,13 +97,9 @@ func (c *Controller) readyOf(o *onpath.Chain, e *onpath.Element) (ready, placed 
 
 // othersOf are the other chains that scale and use an element's deployment.
 func (c *Controller) othersOf(k onpath.Key, o *onpath.Chain, e *onpath.Element, chains map[onpath.Key]*onpath.Chain) (list []scale.Other) {
-	if e.Deployment == "" {
-		return nil
-	}
-	d := deploymentKey(o, e)
-	for _, other := range slices.SortedFunc(keys(chains), compareKeys) {
+	for _, other := range c.scaling.users[deploymentKey(o, e)] {
 		x := c.scaling.chains[other]
-		if other == k || x == nil || !uses(chains[other], d) {
+		if other == k || x == nil {
 			continue
 		}
 		spec := chains[other].Spec.Scaling
@@ -116,30 +110,43 @@ func (c *Controller) othersOf(k onpath.Key, o *onpath.Chain, e *onpath.Element, 
 	return list
 }
 
-// uses reports whether a chain scales a deployment.
-func uses(o *onpath.Chain, d onpath.Key) bool {
-	return slices.ContainsFunc(o.Spec.Through, func(e onpath.Element) bool {
-		_, scales := o.Spec.Scaling.Elements[e.Name()]
-		return scales && deploymentKey(o, &e) == d
-	})
+// usersOf are the chains that scale deployments, by these, in order. What only one chain can
+// have is left out.
+func usersOf(chains map[onpath.Key]*onpath.Chain) map[onpath.Key][]onpath.Key {
+	users := map[onpath.Key][]onpath.Key{}
+	for k, o := range chains {
+		for i := range o.Spec.Through {
+			e := &o.Spec.Through[i]
+			if _, scales := o.Spec.Scaling.Elements[e.Name()]; scales && e.Deployment != "" {
+				d := deploymentKey(o, e)
+				users[d] = append(users[d], k)
+			}
+		}
+	}
+	for d, list := range users {
+		slices.SortFunc(list, compareKeys)
+		users[d] = slices.Compact(list)
+	}
+	return users
 }
 
 // busyWith says which other chain tries a deployment that this one scales, too; "": none.
-func (c *Controller) busyWith(k onpath.Key, o *onpath.Chain, chains map[onpath.Key]*onpath.Chain) string {
-	for _, other := range slices.SortedFunc(keys(chains), compareKeys) {
-		x := c.scaling.chains[other]
-		if other == k || x == nil || x.scaler.Status.Trial == nil && x.scaler.Status.Session == nil {
+func (c *Controller) busyWith(k onpath.Key, o *onpath.Chain) string {
+	mine := c.scaling.chains[k]
+	for i := range o.Spec.Through {
+		e := &o.Spec.Through[i]
+		if _, scales := o.Spec.Scaling.Elements[e.Name()]; !scales {
 			continue
 		}
-		mine := c.scaling.chains[k]
-		if mine.scaler.Status.Session != nil && x.scaler.Status.Trial == nil && k.String() < other.String() {
-			continue // both began: the first by name goes on
-		}
-		for i := range o.Spec.Through {
-			e := &o.Spec.Through[i]
-			if _, scales := o.Spec.Scaling.Elements[e.Name()]; scales && uses(chains[other], deploymentKey(o, e)) {
-				return fmt.Sprintf("%s is on trial for %s", e.Name(), other)
+		for _, other := range c.scaling.users[deploymentKey(o, e)] {
+			x := c.scaling.chains[other]
+			if other == k || x == nil || x.scaler.Status.Trial == nil && x.scaler.Status.Session == nil {
+				continue
 			}
+			if mine.scaler.Status.Session != nil && x.scaler.Status.Trial == nil && k.String() < other.String() {
+				continue // both began: the first by name goes on
+			}
+			return fmt.Sprintf("%s is on trial for %s", e.Name(), other)
 		}
 	}
 	return ""

@@ -39,6 +39,7 @@ func RunDatagrams(ctx context.Context, address string, in io.Reader, out io.Writ
 		return err
 	}
 	var rate, sent, served atomic.Int64
+	var port atomic.Uint32
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
@@ -62,7 +63,7 @@ func RunDatagrams(ctx context.Context, address string, in io.Reader, out io.Writ
 			time.Sleep(time.Until(due))
 			sent.Add(1)
 			go func() {
-				if askOnce(to) {
+				if askOnce(to, &port) {
 					served.Add(1)
 				}
 			}()
@@ -83,9 +84,22 @@ func RunDatagrams(ctx context.Context, address string, in io.Reader, out io.Writ
 	}
 }
 
+// fromNext dials from the next port in turn: one that is drawn at random comes again while the
+// data path knows its flow, which then goes to the instance that it went to before.
+func fromNext(to *net.UDPAddr, port *atomic.Uint32) (c *net.UDPConn, err error) {
+	const first, ports = 1024, 1<<16 - 1024
+	for range 100 {
+		n := first + (port.Add(1)-1)%ports
+		if c, err = net.DialUDP("udp", &net.UDPAddr{Port: int(n)}, to); err == nil {
+			break
+		}
+	}
+	return c, err
+}
+
 // askOnce sends one datagram from a port of its own and waits for the answer.
-func askOnce(to *net.UDPAddr) bool {
-	c, err := net.DialUDP("udp", nil, to)
+func askOnce(to *net.UDPAddr, port *atomic.Uint32) bool {
+	c, err := fromNext(to, port)
 	if err != nil {
 		return false
 	}

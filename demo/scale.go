@@ -52,7 +52,7 @@ const (
 	lowLoad       = 41
 	highLoad      = 4 * lowLoad
 	halfLoad      = highLoad / 2
-	inspectServes = 70 // by 100m of CPU, with inspectWork for each
+	inspectServes = 66 // by 100m of CPU, with inspectWork for each
 	inspectWork   = 1180 * time.Microsecond
 	inspectCPU    = "100m"
 	limitServes   = 102

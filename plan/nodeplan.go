@@ -432,6 +432,11 @@ func (b *builder) leadsOn(p *path, i *instance) bool {
 
 // weight is the instance's share of new flows at element k.
 func (p *path) weight(k int, i *instance, old []onpath.Member) uint32 {
+	if k < len(p.filling) {
+		if v, ok := p.filling[k][i.obj.Spec.Key]; ok {
+			return v
+		}
+	}
 	if p.weights != nil {
 		if v, ok := p.weights[k][i.node.name]; ok {
 			return uint32(v)

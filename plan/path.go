@@ -25,6 +25,8 @@ type path struct {
 	// weights by element and node; nil for carried paths, whose members keep
 	// the weights they have.
 	weights []map[string]int
+	// filling are the weights by element and instance key while some instances fill up.
+	filling []map[uint32]uint32
 
 	present bool // compiled from the chain
 	steers  bool // rules start it, or shall

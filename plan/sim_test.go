@@ -44,6 +44,7 @@ type sim struct {
 	events       []Event
 	set          Settings
 	wanted       map[onpath.Key]int // of deployments, besides their specifications
+	filling      map[onpath.Key]bool
 	thoughts     int
 }
 
@@ -97,7 +98,7 @@ func (s *sim) connect(name string) {
 }
 
 func (s *sim) snapshot() *Snapshot {
-	sn := &Snapshot{Now: s.now, Started: s.started, Objects: s.objects, States: s.states, Settings: s.set, Wanted: s.wanted,
+	sn := &Snapshot{Now: s.now, Started: s.started, Objects: s.objects, States: s.states, Settings: s.set, Wanted: s.wanted, Filling: s.filling,
 		Reservations: s.reservations}
 	for i := range uint32(8) {
 		sn.IDs.Vports = append(sn.IDs.Vports, onpath.VportID(s.next.vport+i+1))

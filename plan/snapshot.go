@@ -21,6 +21,9 @@ type Snapshot struct {
 	// of those in the specifications. A chain's short form is named by
 	// onpath.ShortDeployment.
 	Wanted map[onpath.Key]int
+	// Filling are instances that get more new flows than their share, as long as they have
+	// fewer live ones: of chains with Scaling, which says how many more.
+	Filling map[onpath.Key]bool
 	// Reservations are those that run or soon will, of all tenants.
 	Reservations map[onpath.Key]*Reserved
 	// Promised is the most that each node has promised to reservations from now on:

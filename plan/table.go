@@ -32,6 +32,7 @@ func (w *pathfinder) compile(cl *cloudlet, c *chain) *path {
 		}
 	}
 	w.findMembers(cl, p)
+	w.fill(p)
 	p.spec.MTU = w.mtu(cl, p)
 	p.tables = tablesOf(p.id, c)
 	p.forward, p.reverse = rulesOf(c, p.id, p.tables)

@@ -178,6 +178,16 @@ static __always_inline void count_passed(struct pkt *p)
 	c->passed_bytes += p->bytes;
 }
 
+/* A flow begins in a chain at the edge; not one whose entry led nowhere: it goes on. */
+static __always_inline void count_begun(struct pkt *p)
+{
+	__u32 slot = p->d.path_slot;
+	struct path_counters *c = bpf_map_lookup_elem(&path_stats, &slot);
+
+	if (slot && c && !p->anew)
+		c->begun++;
+}
+
 static __always_inline struct totals *totals(void)
 {
 	__u32 zero = 0;

@@ -309,6 +309,8 @@ __noinline int classify_ingress(struct __sk_buff *skb)
 		count_in(skb, p, p->prev_slot, p->prev);
 		return drop(p, reason);
 	}
+	if (p->d.kind != NEXT_EXIT || has_functions(&p->d))
+		count_begun(p);
 	if (p->d.kind == NEXT_EXIT) {
 		/* Nowhere else to go: functions and mirrors only, or all bypassed. */
 		p->d.flags |= p->d.bypassed ? FLOW_BYPASS : 0;

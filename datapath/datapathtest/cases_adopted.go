@@ -25,9 +25,11 @@ func adoption(b *testbed) {
 	inside.flags = syn | ack
 	b.untouched(serverNet, inside.bytes(), clientNet)
 	b.pathCounts(1, 0, 3)
+	b.pathBegan(1, 0)
 	b.forward(tcp4(3), fw)
 	b.forward(udp4(3), fw)
 	b.pathCounts(1, 2, 3)
+	b.pathBegan(1, 2)
 
 	// Once it is grown, unknown connections are steered, adopted ones still pass.
 	c.began = b.h.Now().Add(-2 * time.Hour)

@@ -73,6 +73,7 @@ func routed(b *testbed) {
 		b.forward(t, i)
 	}
 	b.pathCounts(1, 21, 0)
+	b.pathBegan(1, 7)
 	if got := b.h.Forwarded(gateway) - before; got != 0 {
 		b.t.Errorf("the kernel forwarded %d steered packets", got)
 	}
@@ -100,6 +101,7 @@ func rewriting(b *testbed, on ...string) {
 	b.leads(br.node, br.vport, dialled.Reverse(), onpath.NextVport, fw.vport)
 	b.leads(br.node, br.back, dialled, onpath.NextVport, nat.vport)
 	b.pathCounts(1, 4, 0)
+	b.pathBegan(1, 1)
 
 	// What the rewriting element leaves alone goes through as well, both
 	// versions of IP.
@@ -299,6 +301,8 @@ func overlap(b *testbed) {
 	b.backward(udp4(1), wide)
 	b.pathCounts(7, 3, 0)
 	b.pathCounts(3, 2, 0)
+	b.pathBegan(7, 2)
+	b.pathBegan(3, 1)
 }
 
 // forwardOnly: of a chain with direction forward, replies are the kernel's.

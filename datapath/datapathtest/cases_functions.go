@@ -121,6 +121,7 @@ func functions(b *testbed) {
 		}
 		steered = 7 * 2 * passes
 		b.pathCounts(path, steered, 0)
+		b.pathBegan(path, 7)
 	}
 	if got := b.h.Forwarded(gateway) - before; got != 0 {
 		b.t.Errorf("the kernel forwarded %d steered packets", got)

@@ -174,6 +174,14 @@ func (b *testbed) pathCounts(p onpath.PathID, steered, passed uint64) {
 	}
 }
 
+// pathBegan checks how many flows began in a chain at the gateway.
+func (b *testbed) pathBegan(p onpath.PathID, flows uint64) {
+	b.t.Helper()
+	if got := b.counters(gateway).Paths[p].Begun; got != flows {
+		b.t.Errorf("%d flows began in path %d, must be %d", got, p, flows)
+	}
+}
+
 func tuple(protocol uint8, src netip.Addr, sport uint16, dst netip.Addr, dport uint16) onpath.Tuple {
 	return onpath.Tuple{Protocol: protocol, Src: src, SrcPort: sport, Dst: dst, DstPort: dport}
 }

@@ -466,6 +466,7 @@ type vportCounters struct {
 type pathCounters struct {
 	SteeredPackets, SteeredBytes uint64
 	PassedPackets, PassedBytes   uint64
+	Begun                        uint64
 }
 
 type totalCounters struct {

@@ -194,6 +194,7 @@ func (d *Driver) readPath(c *onpath.Counters, slot uint32, id onpath.PathID) err
 		p.Steered.Bytes += n.SteeredBytes
 		p.Passed.Packets += n.PassedPackets
 		p.Passed.Bytes += n.PassedBytes
+		p.Begun += n.Begun
 	}
 	c.Paths[id] = p
 	return nil

@@ -320,9 +320,11 @@ func (n *Node) classify(w *work) {
 		return
 	case toMember:
 		f.kind, f.next, f.group = onpath.NextVport, d.member, d.group.ID
+		n.countBegun(w, f.path)
 	case toExit, toRoute:
 		f.kind, f.next = onpath.NextExit, edge
 		if len(f.functions) > 0 {
+			n.countBegun(w, f.path)
 			n.beginFunctions(w, f)
 			return
 		}

@@ -384,6 +384,17 @@ func (n *Node) countSteered(id onpath.PathID, bytes int) {
 	n.counters.Paths[id] = c
 }
 
+// countBegun counts a flow that begins in a chain at the edge; not one whose entry led
+// nowhere: it goes on.
+func (n *Node) countBegun(w *work, id onpath.PathID) {
+	if w.anew {
+		return
+	}
+	c := n.counters.Paths[id]
+	c.Begun++
+	n.counters.Paths[id] = c
+}
+
 func (n *Node) countPassed(id onpath.PathID, bytes int) {
 	c := n.counters.Paths[id]
 	n.add(&c.Passed, bytes)

@@ -15,6 +15,7 @@ package distribute
 
 import (
 	"cmp"
+	"math"
 	"math/big"
 	"slices"
 
@@ -176,42 +177,69 @@ type rounding struct {
 	rest *big.Rat
 }
 
-// Ramp are shares of new flows that bring the live ones to the instances' shares: who has
-// less than nine tenths of its part gets up to most times its share, and the others what
-// is left, at least a tenth of theirs (Stratos §4.2, last paragraph). live are flows, or
-// packets; without any, shares stay as they are.
-func Ramp(shares, live []int64, most int64) []int64 {
+// Behind says who of those that are new has less than nine tenths of its part of what is live:
+// flows, or packets (Stratos §4.2, last paragraph, and footnote 5). Who was not behind is only
+// if chance, with three standard deviations, does not explain it.
+func Behind(shares, live []int64, fresh, was []bool) []bool {
 	var all, flows int64
 	for i, s := range shares {
 		all += s
-		if s > 0 {
-			flows += live[i]
-		}
+		flows += max(live[i], 0)
 	}
-	var behind int64
-	short := make([]bool, len(shares))
+	out := make([]bool, len(shares))
 	for i, s := range shares {
-		short[i] = s > 0 && flows > 0 && 10*live[i]*all < 9*flows*s
-		if short[i] {
-			behind += s
+		if !fresh[i] || s <= 0 || flows <= 0 {
+			continue
+		}
+		part := float64(flows) * float64(s) / float64(all)
+		least := 0.9 * part
+		if !was[i] {
+			least -= 3 * math.Sqrt(part)
+		}
+		out[i] = float64(live[i]) < least
+	}
+	return out
+}
+
+// Raised are shares of new flows that bring those which are behind to their part of the live
+// ones: they get up to most times their shares, and the others what is left, at least a tenth
+// of theirs. None is above limit, and none below 1 but those that have 0.
+func Raised(shares []int64, behind []bool, most, limit int64) []int64 {
+	var all, short int64
+	for i, s := range shares {
+		if all += s; behind[i] {
+			short += s
 		}
 	}
-	if behind == 0 || behind == all {
+	if short == 0 || short == all {
 		return shares
 	}
 	// In units of 1 / (10 · the others' shares): what those behind get, and the others.
-	others := all - behind
-	lowest := others // a tenth of 10 · others
-	gain := min((most-1)*behind*10, 10*others-lowest)
+	others := all - short
+	gain := min((most-1)*short*10, 9*others) // the others keep a tenth of 10 · others
 	out := make([]int64, len(shares))
 	for i, s := range shares {
-		if short[i] {
-			out[i] = s * others * (10*behind + gain)
+		if behind[i] {
+			out[i] = s * others * (10*short + gain)
 		} else {
-			out[i] = s * behind * (10*others - gain)
+			out[i] = s * short * (10*others - gain)
 		}
 	}
-	return reduced(out)
+	return within(reduced(out), limit)
+}
+
+// within scales down to a limit.
+func within(list []int64, limit int64) []int64 {
+	most := slices.Max(list)
+	if most <= limit {
+		return list
+	}
+	for i, x := range list {
+		if x > 0 {
+			list[i] = max(int64(float64(x)/float64(most)*float64(limit)), 1)
+		}
+	}
+	return list
 }
 
 // reduced divides by what all have in common.

@@ -271,6 +271,8 @@ func TestRamp(t *testing.T) {
 	for range 200 {
 		n := 2 + rng.IntN(8)
 		shares, live := make([]int64, n), make([]int64, n)
+		fresh, behind := make([]bool, n), make([]bool, n)
+		fresh[0] = true
 		for i := range shares {
 			shares[i] = 1
 			if i > 0 {
@@ -279,7 +281,8 @@ func TestRamp(t *testing.T) {
 		}
 		steps := 0
 		for ; steps < 400; steps++ {
-			now := distribute.Ramp(shares, live, 2)
+			behind = distribute.Behind(shares, live, fresh, behind)
+			now := distribute.Raised(shares, behind, 2, distribute.MaxWeight)
 			part := float64(now[0]) / float64(total(now))
 			if most := min(2/float64(n), 0.95) + 1e-9; part > most || part < 1/float64(n)-1e-9 {
 				t.Fatalf("of %d: %.3f of the new flows at %d live ones of %d", n, part, live[0], total(live))
@@ -312,3 +315,51 @@ func FuzzSolve(f *testing.F) {
 }
 
 func abs(n int) int { return int(uint32(n) >> 1) }
+
+// TestBehind: chance does not make an instance one that fills up, nor what is not new; and who
+// fills up does until it has nine tenths of its part.
+func TestBehind(t *testing.T) {
+	yes, no := []bool{true, false}, []bool{false, false}
+	for _, c := range []struct {
+		live       []int64
+		fresh, was []bool
+		want       bool
+	}{
+		{[]int64{0, 1000}, yes, no, true},
+		{[]int64{0, 1000}, no, no, false},
+		{[]int64{40, 60}, yes, no, false}, // of 50, with a deviation of 7
+		{[]int64{40, 60}, yes, yes, true},
+		{[]int64{450, 550}, yes, yes, false},
+		{[]int64{0, 0}, yes, yes, false},
+		{[]int64{0, 8}, yes, no, false},
+	} {
+		if got := distribute.Behind([]int64{1, 1}, c.live, c.fresh, c.was); got[0] != c.want || got[1] {
+			t.Errorf("%v, new %v, was %v: %v", c.live, c.fresh, c.was, got)
+		}
+	}
+}
+
+// TestRaised: whatever the shares, who is behind gets up to so many times its share, the others
+// a tenth of theirs at least, nobody more than the limit, and only shares of 0 nothing.
+func TestRaised(t *testing.T) {
+	rng := seeded(t)
+	for range 2000 {
+		n, most := 1+rng.IntN(128), 1+rng.Int64N(10)
+		shares, behind := make([]int64, n), make([]bool, n)
+		for i := range shares {
+			shares[i], behind[i] = rng.Int64N(1001), rng.IntN(3) == 0
+		}
+		const limit = distribute.MaxWeight
+		got := distribute.Raised(shares, behind, most, limit)
+		for i, x := range got {
+			if (x == 0) != (shares[i] == 0) || x < 0 || x > limit {
+				t.Fatalf("share %d gets %d of %v, behind %v", shares[i], x, shares, behind)
+			}
+			was, is := float64(shares[i])/float64(total(shares)), float64(x)/float64(total(got))
+			if shares[i] < 50 || is >= 0.09*was && is <= 1.05*float64(most)*was+0.001 || !behind[i] && is <= 1.05*was {
+				continue
+			}
+			t.Fatalf("with a ramp of %d share %d gets %.5f in place of %.5f", most, shares[i], is, was)
+		}
+	}
+}
