@@ -63,7 +63,8 @@ type Admission interface {
 type Notifications interface {
 	// List is what is stored, the latest last.
 	List(onpath.NotificationFilter) ([]onpath.Notification, error)
-	// Follow calls yield for what is stored from now on, until it fails or ctx ends.
+	// Follow calls yield for the latest Limit that are stored (0: none), and for what is
+	// stored from then on, each once, until yield fails or ctx ends.
 	Follow(ctx context.Context, f onpath.NotificationFilter, yield func(onpath.Notification) error) error
 }
 

@@ -36,6 +36,14 @@ func (s *Server) notifications(w http.ResponseWriter, r *http.Request) error {
 		out.write(append(b, '\n'))
 		return err
 	}
+	if follow {
+		ctx, cancel := context.WithCancel(r.Context())
+		defer cancel()
+		out.write(nil)
+		err := s.o.Notifications.Follow(ctx, f, write)
+		out.end(stopped(r.Context(), err))
+		return nil
+	}
 	if f.Limit > 0 {
 		list, err := s.o.Notifications.List(f)
 		if err != nil {
@@ -46,14 +54,6 @@ func (s *Server) notifications(w http.ResponseWriter, r *http.Request) error {
 				return err
 			}
 		}
-	}
-	out.write(nil)
-	if follow {
-		ctx, cancel := context.WithCancel(r.Context())
-		defer cancel()
-		err := s.o.Notifications.Follow(ctx, f, write)
-		out.end(stopped(r.Context(), err))
-		return nil
 	}
 	out.end(nil)
 	return nil

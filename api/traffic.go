@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,7 +14,7 @@ import (
 
 const (
 	trafficEvery = time.Second
-	trafficKept  = 600 // samples: ten minutes
+	trafficKept  = 10 * time.Minute
 )
 
 // traffic is asked of all nodes once a second for all who look, and of none when nobody
@@ -60,7 +61,8 @@ func (s *Server) serveTraffic(w http.ResponseWriter, r *http.Request) error {
 	}
 }
 
-// since are the samples after a time, and what is closed when there is another.
+// since are the samples after a time, and what is closed when there is another. What was
+// kept when nobody looked any more grows old.
 func (t *traffic) since(last time.Time) (list []onpath.Traffic, more <-chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -83,6 +85,7 @@ func look(s *Server) {
 	if t.looking++; t.looking > 1 {
 		return
 	}
+	t.forget(time.Now())
 	var ctx context.Context
 	ctx, t.stop = context.WithCancel(context.Background())
 	go sample(ctx, s)
@@ -124,11 +127,15 @@ func sample(ctx context.Context, s *Server) {
 func (t *traffic) keep(x onpath.Traffic) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.kept = append(t.kept, x); len(t.kept) > trafficKept {
-		t.kept = t.kept[len(t.kept)-trafficKept:]
-	}
+	t.kept = append(t.kept, x)
+	t.forget(x.Time)
 	close(t.more)
 	t.more = make(chan struct{})
+}
+
+// forget lets go of samples that are too old at a time.
+func (t *traffic) forget(now time.Time) {
+	t.kept = slices.DeleteFunc(t.kept, func(x onpath.Traffic) bool { return now.Sub(x.Time) > trafficKept })
 }
 
 // rates are what was counted between two looks, by the objects that it is of.

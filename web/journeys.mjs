@@ -11,7 +11,8 @@ const base = new URL(page.url()).origin;
 let steps = 0, failed = 0;
 const click = async (locator) => { steps++; await locator.click({ timeout: 8000 }); };
 const choose = async (locator, value) => { steps += 2; await locator.selectOption(value); };
-const get = async (path) => (await page.request.get(base + path)).json();
+const key = await page.evaluate(() => localStorage.getItem("key"));
+const get = async (path) => (await page.request.get(base + path, { headers: { "X-Onpath-Console": key } })).json();
 const until = async (what, test, ms = 40000) => {
   for (const end = Date.now() + ms; Date.now() < end; await page.waitForTimeout(200)) if (await test()) return;
   throw new Error("in vain: " + what);

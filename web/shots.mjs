@@ -19,7 +19,8 @@ const at = async (name, path, width, scheme) => {
   const wide = await page.evaluate(() => document.documentElement.scrollWidth > document.documentElement.clientWidth);
   if (wide) said.push(`${path} scrolls sideways at ${width}`);
 };
-const instance = (await (await context.request.get(base + "/v1/instances")).json()).items[0];
+const key = await page.evaluate(() => localStorage.getItem("key"));
+const instance = (await (await context.request.get(base + "/v1/instances", { headers: { "X-Onpath-Console": key } })).json()).items[0];
 const pages = { map: "/", chain: "/chain/default/attached-vm1", build: "/build", host: "/host/vm1", why: "/why?src=10.20.0.11&dst=10.20.0.12&protocol=tcp&port=80",
   notifications: "/notifications", nodes: "/list/nodes", events: "/list/events", functions: "/list/functions" };
 if (instance) pages.instance = `/instance/${instance.metadata.tenant}/${instance.metadata.name}`;

@@ -234,11 +234,25 @@ func (k *Keeper) more() <-chan struct{} {
 	return k.changed
 }
 
-// Follow calls yield for what is stored from now on, until it fails or ctx ends.
+// Follow calls yield for the latest f.Limit that are stored, if any are to be, and then for
+// what is stored from then on, each once, until yield fails or ctx ends.
 func (k *Keeper) Follow(ctx context.Context, f onpath.NotificationFilter, yield func(onpath.Notification) error) error {
 	from := map[*shelf]uint64{}
 	for _, s := range k.meant(f.Tenant) {
 		from[s], _ = s.spool.Last()
+	}
+	told := map[string]bool{} // what comes while the stored ones are read is among both
+	if f.Limit > 0 {
+		list, err := k.List(f)
+		for _, n := range list {
+			if err := yield(n); err != nil {
+				return err
+			}
+			told[n.ID] = true
+		}
+		if err != nil {
+			return err
+		}
 	}
 	for {
 		more := k.more()
@@ -246,7 +260,7 @@ func (k *Keeper) Follow(ctx context.Context, f onpath.NotificationFilter, yield 
 			err := s.spool.Read(from[s], func(number uint64, line []byte) error {
 				from[s] = number
 				var n onpath.Notification
-				if json.Unmarshal(line, &n) != nil || !f.Selects(&n) {
+				if json.Unmarshal(line, &n) != nil || !f.Selects(&n) || told[n.ID] {
 					return nil
 				}
 				return yield(n)
@@ -255,6 +269,7 @@ func (k *Keeper) Follow(ctx context.Context, f onpath.NotificationFilter, yield 
 				return err
 			}
 		}
+		clear(told)
 		select {
 		case <-more:
 		case <-ctx.Done():

@@ -115,6 +115,40 @@ func TestFollow(t *testing.T) {
 	}
 }
 
+// TestFollowStored: who lists and then follows is told everything once, also what is stored
+// while the list is read.
+func TestFollowStored(t *testing.T) {
+	k := open(t, t.TempDir())
+	next := uint64(1)
+	store := func(titles ...string) {
+		var list []onpath.NumberedNotification
+		for _, title := range titles {
+			list = append(list, said(next, "a", title))
+			next++
+		}
+		if err := k.Store("n1", "s1", list); err != nil {
+			t.Fatal(err)
+		}
+	}
+	store("one", "two", "three")
+	enough := errors.New("enough")
+	var got []string
+	err := k.Follow(t.Context(), onpath.NotificationFilter{Tenant: "a", Limit: 2}, func(n onpath.Notification) error {
+		switch got = append(got, n.Title); n.Title {
+		case "two":
+			store("meanwhile")
+		case "meanwhile":
+			store("end")
+		case "end":
+			return enough
+		}
+		return nil
+	})
+	if text := strings.Join(got, " "); !errors.Is(err, enough) || text != "two three meanwhile end" {
+		t.Errorf("%q, %v", text, err)
+	}
+}
+
 // node answers calls with a stream, of which the other end is the test's.
 type node struct{ calls chan net.Conn }
 

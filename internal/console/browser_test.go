@@ -96,10 +96,11 @@ func TestMarkupInBrowser(t *testing.T) {
 	}
 }
 
-// withSession gives each request the cookie: the browser here lives for one page.
+// withSession gives each request cookie and key: the browser here lives for one page.
 func withSession(c *Console) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		r.AddCookie(&http.Cookie{Name: cookieName, Value: c.session})
+		r.AddCookie(&http.Cookie{Name: c.cookie, Value: c.session})
+		r.Header.Set(keyHeader, c.key)
 		c.ServeHTTP(w, r)
 	})
 }

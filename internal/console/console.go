@@ -5,6 +5,10 @@
 // not brought the one-time code gets nothing; the cookie that the code becomes is not sent
 // along by other sites; requests by another name than the address's are refused, and so are
 // those that another site had a browser make; and pages run no script but their own.
+//
+// Browsers send cookies to all ports of a host, so another server on loopback may see the
+// cookie. What is asked of the API has a key as well, which the browser keeps for the
+// pages' origin, port included, and which pages send in a header.
 package console
 
 import (
@@ -34,7 +38,8 @@ type Options struct {
 	Entered func(address string)
 }
 
-const cookieName = "onpath-console"
+// KeyHeader has the key; no form and no link can set it.
+const keyHeader = "X-Onpath-Console"
 
 // policy keeps out everything that is not the console's own.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; style-src-attr 'unsafe-inline'; img-src 'self' data:; " +
@@ -44,7 +49,9 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; style-s
 type Console struct {
 	o       Options
 	hosts   map[string]bool
+	cookie  string // its name: consoles on one host share the browser's cookies
 	session string
+	key     string
 	proxy   http.Handler
 	mu      sync.Mutex
 	code    string
@@ -53,14 +60,14 @@ type Console struct {
 // New makes a console with a code that nobody has used.
 func New(o Options) *Console {
 	_, port, _ := net.SplitHostPort(o.Address)
-	c := &Console{o: o, session: rand.Text(), code: rand.Text(),
+	c := &Console{o: o, cookie: "onpath-console-" + port, session: rand.Text(), key: rand.Text(), code: rand.Text(),
 		hosts: map[string]bool{o.Address: true, "localhost:" + port: true}}
 	c.proxy = &httputil.ReverseProxy{
 		Transport: o.Transport, FlushInterval: -1,
 		ErrorLog: log.New(io.Discard, "", 0), // pages that are left end their streams; others are told
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(o.Server)
-			for _, name := range []string{"Cookie", "Origin", "Referer", "Authorization"} {
+			for _, name := range []string{"Cookie", "Origin", "Referer", "Authorization", keyHeader} {
 				r.Out.Header.Del(name)
 			}
 		},
@@ -104,10 +111,10 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// enter takes the code, once, and gives the cookie for it.
+// enter takes the code, once, and gives the cookie and the key for it.
 func (c *Console) enter(w http.ResponseWriter, r *http.Request) {
 	c.mu.Lock()
-	good := r.Method == http.MethodGet && subtle.ConstantTimeCompare([]byte(r.URL.Query().Get("code")), []byte(c.code)) == 1
+	good := r.Method == http.MethodGet && same(r.URL.Query().Get("code"), c.code)
 	if good {
 		c.code = rand.Text()
 	}
@@ -116,18 +123,22 @@ func (c *Console) enter(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "this address was used, or never held: open the one that onpath console has printed last", http.StatusForbidden)
 		return
 	}
-	http.SetCookie(w, &http.Cookie{Name: cookieName, Value: c.session, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode})
+	http.SetCookie(w, &http.Cookie{Name: c.cookie, Value: c.session, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode})
 	// A redirection would come from another site still, and the cookie not be sent.
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	w.Header().Set("Refresh", "0; url=/")
+	w.Header().Set("Refresh", "0; url=/#"+c.key) // what stands behind # is sent to nobody
 	if c.o.Entered != nil {
 		c.o.Entered(c.Open())
 	}
 }
 
 func (c *Console) known(r *http.Request) bool {
-	k, err := r.Cookie(cookieName)
-	return err == nil && subtle.ConstantTimeCompare([]byte(k.Value), []byte(c.session)) == 1
+	k, err := r.Cookie(c.cookie)
+	return err == nil && same(k.Value, c.session)
+}
+
+func same(a, b string) bool {
+	return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1
 }
 
 // foreign tells requests that another site's page made. A browser's own, as from the
@@ -137,11 +148,10 @@ func foreign(r *http.Request) bool {
 	return site != "" && site != "same-origin" && site != "none" || origin != "" && origin != "http://"+r.Host
 }
 
-// pass hands a request on to the server. What changes something must come from a page of
-// the console: a header that no form and no link can set says so.
+// pass hands a request on to the server, if a page of the console made it.
 func (c *Console) pass(w http.ResponseWriter, r *http.Request) {
-	if r.Method != http.MethodGet && r.Header.Get("X-Onpath-Console") == "" {
-		http.Error(w, "changes come from the console's pages", http.StatusForbidden)
+	if !same(r.Header.Get(keyHeader), c.key) {
+		http.Error(w, "only the console's pages may ask this: open the address that onpath console has printed last", http.StatusForbidden)
 		return
 	}
 	if r.Header.Get("Upgrade") != "" {

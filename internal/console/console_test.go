@@ -1,6 +1,7 @@
 package console
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -71,15 +72,38 @@ func TestStolenCode(t *testing.T) {
 			t.Errorf("%s: %s", target, resp.Status)
 		}
 	}
-	if resp := b.ask("GET", "/v1/chains", "Cookie", "onpath-console=AAAAAAAAAAAAAAAAAAAAAAAAAA"); resp.StatusCode != http.StatusUnauthorized {
+	if resp := b.ask("GET", "/v1/chains", "Cookie", "onpath-console-4799=AAAAAAAAAAAAAAAAAAAAAAAAAA", keyHeader, b.key); resp.StatusCode != http.StatusUnauthorized {
 		t.Error(resp.Status)
 	}
 	if len(b.asked) > 0 {
 		t.Errorf("the server was asked %q", b.asked)
 	}
-	resp := b.ask("GET", "/v1/chains?tenant=a", "Cookie", cookie, "Sec-Fetch-Site", "same-origin")
+	resp := b.ask("GET", "/v1/chains?tenant=a", "Cookie", cookie, "Sec-Fetch-Site", "same-origin", keyHeader, b.key)
 	if resp.StatusCode != http.StatusOK || len(b.asked) != 1 || b.asked[0] != "GET /v1/chains?tenant=a x" || resp.Header.Get("Set-Cookie") != "" {
 		t.Errorf("%s %q %q", resp.Status, b.asked, resp.Header)
+	}
+}
+
+// TestStolenCookie: another server on loopback, to which the browser sends the cookie, reads
+// and changes nothing with it; neither pages nor the API's answers have the key.
+func TestStolenCookie(t *testing.T) {
+	b := newBehind(t)
+	cookie := b.enterOnce(t)
+	for _, header := range []string{"", b.session, "1", strings.TrimPrefix(cookie, "onpath-console-4799=")} {
+		for _, method := range []string{"GET", "POST", "DELETE"} {
+			if resp := b.ask(method, "/v1/chains", "Cookie", cookie, keyHeader, header); resp.StatusCode != http.StatusForbidden {
+				t.Errorf("%s with %q: %s", method, header, resp.Status)
+			}
+		}
+	}
+	if len(b.asked) > 0 {
+		t.Errorf("the server was asked %q", b.asked)
+	}
+	for _, target := range []string{"/", "/assets/a.js", "/enter"} {
+		resp := b.ask("GET", target, "Cookie", cookie)
+		if body, _ := io.ReadAll(resp.Body); strings.Contains(fmt.Sprint(resp.Header)+string(body), b.key) {
+			t.Errorf("%s has the key", target)
+		}
 	}
 }
 
@@ -91,31 +115,33 @@ func TestReboundName(t *testing.T) {
 	u, _ := url.Parse(b.Open())
 	for _, host := range []string{"evil.example:4799", "127.0.0.1", "127.0.0.1:80", "", "127.0.0.1:4799.evil.example", "0.0.0.0:4799"} {
 		for _, target := range []string{"/v1/chains", "/", u.RequestURI()} {
-			if resp := b.ask("GET", target, "Host", host, "Cookie", cookie); resp.StatusCode != http.StatusMisdirectedRequest {
+			if resp := b.ask("GET", target, "Host", host, "Cookie", cookie, keyHeader, b.key); resp.StatusCode != http.StatusMisdirectedRequest {
 				t.Errorf("%q %s: %s", host, target, resp.Status)
 			}
 		}
 	}
-	if resp := b.ask("GET", "/v1/chains", "Host", "localhost:4799", "Cookie", cookie); resp.StatusCode != http.StatusOK {
+	if resp := b.ask("GET", "/v1/chains", "Host", "localhost:4799", "Cookie", cookie, keyHeader, b.key); resp.StatusCode != http.StatusOK {
 		t.Error(resp.Status)
 	}
 }
 
 // TestForgedRequest: what another site has a browser ask changes and reads nothing, even with
-// the cookie.
+// the cookie, and whatever it knows.
 func TestForgedRequest(t *testing.T) {
 	b := newBehind(t)
 	cookie := b.enterOnce(t)
 	for _, forged := range [][]string{
 		{"POST", "/v1/apply", "Origin", "http://evil.example"},
 		{"POST", "/v1/apply", "Origin", "null"},
-		{"POST", "/v1/apply", "Sec-Fetch-Site", "cross-site", "X-Onpath-Console", "1"},
-		{"POST", "/v1/apply", "Sec-Fetch-Site", "same-site", "X-Onpath-Console", "1"},
+		{"POST", "/v1/apply", "Sec-Fetch-Site", "cross-site", keyHeader, b.key},
+		{"POST", "/v1/apply", "Sec-Fetch-Site", "same-site", keyHeader, b.key},
 		{"POST", "/v1/apply", "Origin", "http://127.0.0.1:4799"}, // without the header, as by a form
 		{"DELETE", "/v1/chains/default/web"},
-		{"GET", "/v1/chains", "Sec-Fetch-Site", "cross-site"},
+		{"GET", "/v1/chains", "Sec-Fetch-Site", "cross-site", keyHeader, b.key},
+		{"GET", "/v1/chains", "Origin", "http://127.0.0.1:4800", keyHeader, b.key},
+		{"GET", "/v1/chains"}, // as by a link
 		{"GET", "/", "Sec-Fetch-Site", "cross-site"},
-		{"GET", "/v1/instances/default/a/exec", "Upgrade", "onpath-exec/1", "Connection", "Upgrade"},
+		{"GET", "/v1/instances/default/a/exec", "Upgrade", "onpath-exec/1", "Connection", "Upgrade", keyHeader, b.key},
 	} {
 		if resp := b.ask(forged[0], forged[1], append(forged[2:], "Cookie", cookie)...); resp.StatusCode < 400 {
 			t.Errorf("%q: %s", forged, resp.Status)
@@ -125,7 +151,7 @@ func TestForgedRequest(t *testing.T) {
 		t.Errorf("the server was asked %q", b.asked)
 	}
 	if resp := b.ask("POST", "/v1/apply", "Origin", "http://127.0.0.1:4799", "Sec-Fetch-Site", "same-origin",
-		"X-Onpath-Console", "1", "Cookie", cookie); resp.StatusCode != http.StatusOK {
+		keyHeader, b.key, "Cookie", cookie); resp.StatusCode != http.StatusOK {
 		t.Error(resp.Status)
 	}
 }

@@ -1,7 +1,7 @@
 // One instance: its state, what it carries, prints and tells; a capture; to another node.
 import { useParams } from "@tanstack/react-router";
 import { useEffect, useRef, useState } from "react";
-import { lines, nameOf, send } from "./api";
+import { lines, nameOf, save, send } from "./api";
 import { useList, useNotifications, useTraffic } from "./live";
 import { NotificationList } from "./NotificationsPage";
 import { Plot } from "./Plot";
@@ -27,7 +27,7 @@ export function InstancePage() {
       <Plot title="What it is given" of={traffic.map((t) => [t.time, t.instances[full]?.bits ?? 0])} />
       <p>{packets(now?.packets)} <Dropped of={now} /></p>
       <div className="actions">
-        <a className="button" download={`${name}.pcapng`} href={`/v1/capture?instance=${encodeURIComponent(full)}&count=1000`}>Capture 1,000 packets</a>
+        <Capture of={full} name={name} />
         <label>Move to <select value={to} onChange={(e) => setTo(e.target.value)}><option value="">the least loaded node</option>
           {nodes.filter((n) => n.metadata.name !== i.spec.node).map((n) => <option key={n.metadata.name}>{n.metadata.name}</option>)}</select></label>
         <button disabled={busy} onClick={() => run(() => send("POST", `/v1/instances/${full}/move`, { to }))}>Move</button>
@@ -41,6 +41,23 @@ export function InstancePage() {
       <ul>{events.filter((e) => (e.spec.about as string)?.endsWith(full)).slice(-20).reverse().map((e) => (
         <li key={e.metadata.name} className={e.spec.warning ? "bad" : ""}>{new Date(e.spec.time).toLocaleString()} {e.spec.reason}: {e.spec.message}</li>))}</ul>
     </div>
+  );
+}
+
+/** Capture records packets until there are enough, or somebody has. */
+function Capture({ of, name }: { of: string; name: string }) {
+  const { run, busy, failure } = useAction();
+  const stop = useRef(new AbortController());
+  useEffect(() => () => stop.current.abort(), []);
+  const begin = () => {
+    stop.current = new AbortController();
+    run(() => save(`/v1/capture?instance=${encodeURIComponent(of)}&count=1000`, `${name}.pcapng`, stop.current.signal));
+  };
+  return (
+    <>
+      <button onClick={busy ? () => stop.current.abort() : begin}>{busy ? "Enough: save the packets so far" : "Capture 1,000 packets"}</button>
+      <Failure of={failure} />
+    </>
   );
 }
 

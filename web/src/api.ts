@@ -36,6 +36,14 @@ export class Refused extends Error {
   constructor(message: string, readonly problems: Problem[]) { super(message); }
 }
 
+// The console's key stands in the address once it was opened; the browser keeps it for this
+// origin alone.
+if (location.hash.length > 20) {
+  localStorage.setItem("key", location.hash.slice(1));
+  history.replaceState(null, "", "/");
+}
+const key = () => ({ "X-Onpath-Console": localStorage.getItem("key") ?? "" });
+
 async function answer(response: Response): Promise<any> {
   const text = await response.text();
   if (response.ok) return text ? JSON.parse(text) : undefined;
@@ -49,11 +57,11 @@ async function answer(response: Response): Promise<any> {
   throw new Refused(detail, problems);
 }
 
-export const get = async (path: string, signal?: AbortSignal) => answer(await fetch(path, { signal }));
+export const get = async (path: string, signal?: AbortSignal) => answer(await fetch(path, { signal, headers: key() }));
 
 export async function send(method: string, path: string, body?: unknown) {
   return answer(await fetch(path, {
-    method, headers: { "Content-Type": "application/json", "X-Onpath-Console": "1" },
+    method, headers: { "Content-Type": "application/json", ...key() },
     body: body === undefined ? undefined : JSON.stringify(body),
   }));
 }
@@ -64,7 +72,7 @@ export const apply = (objects: unknown[], more: object = {}): Promise<Applied> =
 
 /** lines calls take for each JSON line of a stream, until it ends or signal says so. */
 export async function lines<T>(path: string, signal: AbortSignal, take: (value: T) => void, parse: (text: string) => T = JSON.parse) {
-  const response = await fetch(path, { signal });
+  const response = await fetch(path, { signal, headers: key() });
   if (!response.ok || !response.body) return answer(response);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   for (let rest = ""; ;) {
@@ -74,6 +82,20 @@ export async function lines<T>(path: string, signal: AbortSignal, take: (value: 
     rest = parts.pop() ?? "";
     for (const part of parts) if (part) take(parse(part));
   }
+}
+
+/** save writes what a path answers, until it ends or signal says so, to a file of the browser's user. */
+export async function save(path: string, name: string, signal: AbortSignal) {
+  const got: BlobPart[] = [];
+  try {
+    const response = await fetch(path, { headers: key(), signal });
+    if (!response.ok || !response.body) return answer(response);
+    const reader = response.body.getReader();
+    for (let part = await reader.read(); !part.done; part = await reader.read()) got.push(part.value);
+  } catch (e) { if (!signal.aborted) throw e; }
+  const at = URL.createObjectURL(new Blob(got));
+  Object.assign(document.createElement("a"), { href: at, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(at), 60_000);
 }
 
 export const nameOf = (o: Item) => (o.metadata.tenant ? `${o.metadata.tenant}/${o.metadata.name}` : o.metadata.name);
