@@ -1,8 +1,11 @@
-// Screenshots of every page, for looking at them: node shots.mjs ADDRESS FOLDER
+// Every page in light and dark at two widths: pictures for looking at them, what axe finds, what
+// scrolls sideways, what the browser complains of. node shots.mjs ADDRESS FOLDER
+import { readFileSync } from "node:fs";
 import { chromium } from "playwright-core";
+const axe = readFileSync(new URL("node_modules/axe-core/axe.min.js", import.meta.url), "utf8");
 const [address, folder] = process.argv.slice(2);
 const browser = await chromium.launch({ executablePath: "/usr/bin/chromium", args: ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"] });
-const context = await browser.newContext({ viewport: { width: 1920, height: 1080 } });
+const context = await browser.newContext({ viewport: { width: 1920, height: 1080 }, bypassCSP: true });
 const page = await context.newPage();
 const said = [];
 page.on("console", (m) => { if (m.type() === "error" || m.type() === "warning") said.push(m.text()); });
@@ -14,19 +17,22 @@ const at = async (name, path, width, scheme) => {
   await page.setViewportSize({ width, height: 1000 });
   await page.emulateMedia({ colorScheme: scheme });
   await page.goto(base + path);
-  await page.waitForTimeout(2500);
+  await page.waitForTimeout(1500);
   await page.screenshot({ path: `${folder}/${name}-${width}-${scheme}.png` });
   const wide = await page.evaluate(() => document.documentElement.scrollWidth > document.documentElement.clientWidth);
   if (wide) said.push(`${path} scrolls sideways at ${width}`);
+  await page.evaluate(axe);
+  const found = await page.evaluate(() => axe.run(document, { resultTypes: ["violations"] }));
+  for (const v of found.violations) said.push(`axe: ${path} ${scheme} ${v.id}: ${v.help}: ${v.nodes.slice(0, 3).map((n) => n.target).join(" ")}`);
 };
 const key = await page.evaluate(() => localStorage.getItem("key"));
 const instance = (await (await context.request.get(base + "/v1/instances", { headers: { "X-Onpath-Console": key } })).json()).items[0];
 const pages = { map: "/", chain: "/chain/default/attached-vm1", build: "/build", host: "/host/vm1", why: "/why?src=10.20.0.11&dst=10.20.0.12&protocol=tcp&port=80",
-  notifications: "/notifications", nodes: "/list/nodes", events: "/list/events", functions: "/list/functions" };
+  notifications: "/notifications", ...Object.fromEntries(["chains", "instances", "nodes", "events", "reservations", "accelerators", "webhooks", "functions"].map((k) => [k, "/list/" + k])) };
 if (instance) pages.instance = `/instance/${instance.metadata.tenant}/${instance.metadata.name}`;
 for (const [name, path] of Object.entries(pages)) {
-  await at(name, path, 1920, "light");
-  await at(name, path, 1024, "dark");
+  for (const width of [1024, 1920]) for (const scheme of ["light", "dark"]) await at(name, path, width, scheme);
 }
 console.log([...new Set(said)].join("\n") || "nothing was said");
 await browser.close();
+process.exit(said.length ? 1 : 0);

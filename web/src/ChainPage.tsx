@@ -1,7 +1,7 @@
 // One chain: what it selects, its elements and their instances, what they carry and drop.
 import { useNavigate, useParams } from "@tanstack/react-router";
 import { useQuery } from "@tanstack/react-query";
-import { conditionOf, deploymentOf, Element, elementName, get, Item, nameOf, send } from "./api";
+import { conditionOf, deploymentOf, Element, elementName, get, Item, nameOf, send, Traffic } from "./api";
 import { useList, useTraffic } from "./live";
 import { Plot } from "./Plot";
 import { bits, change, Conditions, Dropped, Failure, instanceLink, Link, packets, State, useAction } from "./parts";
@@ -27,6 +27,11 @@ export function ChainPage() {
   const full = nameOf(chain);
   const now = traffic[traffic.length - 1];
   const off = !!chain.spec.disabled;
+  const element = (k: number, e: Element) => (
+    <button disabled={busy} aria-label={`${e.disabled ? "Enable" : "Disable"} ${elementName(e)}`}
+      onClick={() => run(() => change(chain, { ...chain.spec, through: chain.spec.through.map((x: Element, i: number) => (i === k ? { ...e, disabled: !e.disabled || undefined } : x)) }))}>
+      {e.disabled ? "Enable" : "Disable"}</button>
+  );
   const remove = async () => {
     if (!window.confirm(`Delete chain ${full}? Flows in progress end in peace.`)) return;
     if (await run(() => send("DELETE", `/v1/chains/${full}`))) go({ to: "/" } as never);
@@ -50,7 +55,7 @@ export function ChainPage() {
       <Plot title="What enters the chain" of={traffic.map((t) => [t.time, t.chains[full]?.bits ?? 0])} />
       <table>
         <thead><tr><th>Element</th><th>Takes</th><th>Instance</th><th>Node</th><th>State</th><th className="n">Is given</th><th>Drops</th></tr></thead>
-        <tbody>{(chain.spec.through ?? []).flatMap((e: Element, k: number) => rows(chain, e, k, instances, now))}</tbody>
+        <tbody>{(chain.spec.through ?? []).flatMap((e: Element, k: number) => rows(chain, e, k, instances, now, element))}</tbody>
       </table>
       <h2>Proof</h2>
       <Proof of={verdict.data} />
@@ -60,12 +65,12 @@ export function ChainPage() {
   );
 }
 
-function rows(chain: Item, e: Element, k: number, instances: Item[], now: any) {
+function rows(chain: Item, e: Element, k: number, instances: Item[], now: Traffic | undefined, button: (k: number, e: Element) => React.ReactNode) {
   const own = instances.filter((i) => i.metadata.tenant === chain.metadata.tenant && i.spec.deployment === deploymentOf(chain, e));
   const status = chain.status?.elements?.[k];
-  const head = (span: number) => <><td rowSpan={span}>{k + 1}. <b>{elementName(e)}</b> {e.mode === "mirror" && "(copy)"}</td>
+  const head = (span: number) => <><td rowSpan={span}>{k + 1}. <b>{elementName(e)}</b> {e.mode === "mirror" && "(copy)"} {e.disabled && <State of="disabled" />} {button(k, e)}</td>
     <td rowSpan={span}>{selectText(e.select)}</td></>;
-  if (own.length === 0) return [<tr key={k}>{head(1)}<td colSpan={5} className="bad">no instance{status?.message && ": " + status.message}</td></tr>];
+  if (own.length === 0) return [<tr key={k}>{head(1)}<td colSpan={5} className={e.disabled ? "" : "bad"}>no instance{status?.message && ": " + status.message}</td></tr>];
   return own.map((i, n) => {
     const c = now?.instances[nameOf(i)];
     return (

@@ -6,7 +6,7 @@ import { useUnconfirmed, useWatch } from "./live";
 import { Failure, Link, useAction } from "./parts";
 
 const tables = [["chains", "Chains"], ["instances", "Instances"], ["nodes", "Nodes"], ["events", "Events"], ["reservations", "Reservations"],
-  ["accelerators", "Accelerators"], ["functions", "Functions"]];
+  ["accelerators", "Accelerators"], ["webhooks", "Webhooks"], ["functions", "Functions"]];
 
 export function Frame() {
   const lost = useWatch();

@@ -39,7 +39,7 @@ export function InstancePage() {
       <Log of={full} />
       <h2>What happened to it</h2>
       <ul>{events.filter((e) => (e.spec.about as string)?.endsWith(full)).slice(-20).reverse().map((e) => (
-        <li key={e.metadata.name} className={e.spec.warning ? "bad" : ""}>{new Date(e.spec.time).toLocaleString()} {e.spec.reason}: {e.spec.message}</li>))}</ul>
+        <li key={e.metadata.name} className={e.spec.warning ? "bad" : ""}>{new Date(e.spec.time).toLocaleString()} {e.spec.reason}{e.spec.message && ": " + e.spec.message}</li>))}</ul>
     </div>
   );
 }

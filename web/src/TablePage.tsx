@@ -1,7 +1,8 @@
 // Objects of a kind, as a plain table.
+import { useQuery } from "@tanstack/react-query";
 import { useParams } from "@tanstack/react-router";
 import { useState } from "react";
-import { conditionOf, Item, nameOf, troubles } from "./api";
+import { conditionOf, get, Item, nameOf, troubles } from "./api";
 import { endText } from "./ChainPage";
 import { useList } from "./live";
 import { chainLink, change, Failure, instanceLink, Link, State, useAction } from "./parts";
@@ -18,12 +19,24 @@ const columns: Record<string, Column[]> = {
     ["State", (o) => <State of={o.status?.ready ? "ready" : "not ready"} />], ["Cloudlet", (o) => o.spec.cloudlet],
     ["Uplinks", (o) => (o.spec.uplinks ?? []).map((u: any) => `${u.device} (${u.attach})`).join(", ")],
     ["CPU used", (o) => `${o.status?.used?.cpu ?? 0} of ${o.status?.capacity?.cpu ?? "?"}`],
-    ["Memory used", (o) => `${o.status?.used?.memory ?? 0} of ${o.status?.capacity?.memory ?? "?"}`],
-    ["Is wrong", (o) => troubles(o).join("; ")], ["", (o) => <Drain of={o} />]],
-  events: [["Time", (o) => new Date(o.spec.time).toLocaleString()], ["About", (o) => o.spec.about], ["What", (o) => o.spec.reason], ["", (o) => o.spec.message]],
+    ["Memory used", (o) => `${size(o.status?.used?.memory ?? "0")} of ${size(o.status?.capacity?.memory)}`],
+    ["Is wrong", (o) => troubles(o).join("; ")], ["Does", (o) => <Drain of={o} />]],
+  events: [["Time", (o) => new Date(o.spec.time).toLocaleString()], ["About", (o) => o.spec.about], ["What", (o) => o.spec.reason], ["Message", (o) => o.spec.message]],
+  webhooks: [["Name", nameOf], ["URL", (o) => o.spec.url], ["Level", (o) => `${o.spec.level ?? "info"} and above`], ["How it fares", (o) => <Fares of={o} />]],
   functions: [["Name", nameOf], ["Kind", (o) => ["container", "wasm", "ebpf"].find((k) => o.spec[k]) ?? "?"], ["State of flows", (o) => o.spec.state],
     ["Packets", (o) => o.spec.packets], ["Image", (o) => o.spec.container?.image]],
 };
+const units: Record<string, number> = { Ki: 1, Mi: 1 << 10, Gi: 1 << 20, Ti: 2 ** 30 };
+
+/** size is an amount of memory such as 24684096Ki in the unit that suits it. */
+function size(text?: string) {
+  const [, n, unit] = /^(\d+)(Ki|Mi|Gi|Ti)?$/.exec(String(text)) ?? [];
+  if (!n) return text ?? "?";
+  const ki = Number(n) * (unit ? units[unit] : 1 / 1024);
+  const best = Object.keys(units).findLast((u) => ki >= units[u]);
+  return best ? `${+(ki / units[best]).toFixed(1)} ${best}B` : `${n} B`;
+}
+
 const plainColumns: Column[] = [["Name", nameOf], ["Ready", (o) => conditionOf(o, "Ready")?.message || conditionOf(o, "Ready")?.status],
   ["Says", (o) => <code>{JSON.stringify(o.spec)}</code>], ["Status", (o) => <code>{JSON.stringify(o.status ?? {})}</code>]];
 
@@ -37,6 +50,7 @@ export function TablePage() {
   return (
     <div className="page">
       <h1>{kinds[0].toUpperCase() + kinds.slice(1)}</h1>
+      {kinds === "webhooks" && <p>Where notifications are posted; <code>onpath webhook NAME --secret</code> prints what a receiver checks signatures with.</p>}
       <label>Only those with <input type="search" value={filter} onChange={(e) => setFilter(e.target.value)} /></label>
       <Failure of={error} />
       {!loading && list.length === 0 ? <p>None.</p> : (
@@ -49,6 +63,16 @@ export function TablePage() {
       )}
     </div>
   );
+}
+
+/** Fares says how a webhook fares; its secret, which the answer has as well, is not shown. */
+function Fares({ of }: { of: Item }) {
+  const q = useQuery({ queryKey: ["webhook", nameOf(of)], queryFn: () => get(`/v1/webhooks/${nameOf(of)}/state`), refetchInterval: 5000, retry: false });
+  if (q.error) return <Failure of={q.error} />;
+  if (!q.data) return "…";
+  const { sent, dropped, failures, message } = q.data;
+  return <>{sent} sent, {dropped} given up after a day
+    {failures > 0 && <div className="bad">{failures} attempts failed since the last that did not: {message}</div>}</>;
 }
 
 function Drain({ of }: { of: Item }) {

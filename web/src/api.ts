@@ -4,7 +4,7 @@ export interface Metadata { name: string; tenant?: string; version?: number; lab
 export interface Condition { type: string; status: string; reason?: string; message?: string }
 export interface Item { kind: string; metadata: Metadata; spec: any; status?: any }
 export interface Selector { protocol?: string; sourcePorts?: string[]; destinationPorts?: string[] }
-export interface Element { function?: string; deployment?: string; mode?: string; none?: string; select?: Selector[]; instances?: number }
+export interface Element { function?: string; deployment?: string; mode?: string; none?: string; select?: Selector[]; instances?: number; disabled?: boolean }
 export interface Carried { packets: number; bits: number; dropped?: Record<string, number> }
 export interface Traffic {
   time: string; chains: Record<string, Carried>; instances: Record<string, Carried>; nodes: Record<string, Carried>;
