@@ -12,8 +12,8 @@ type Tenant struct {
 type TenantSpec struct {
 	// Display is the name for people.
 	Display string `json:"display,omitempty"`
-	// MaxFlows caps the flow entries that the tenant's instances may cause on
-	// one node; 0 means 262144.
+	// MaxFlows caps the tenant's established flow entries on one node. 0: its share of
+	// the node's table, and 262144 entries that its instances cause by themselves.
 	MaxFlows int `json:"maxFlows,omitempty"`
 	// MaxNewFlows is how many flows of the tenant may begin at one node in a second,
 	// at most 10000000, after a rest a tenth of that at once; packets that would begin

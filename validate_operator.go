@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// DefaultMaxFlows is the cap of a tenant's flow entries on one node where
-// TenantSpec.MaxFlows is 0.
+// DefaultMaxFlows caps the flow entries that a tenant's instances cause by themselves on one
+// node where TenantSpec.MaxFlows is 0.
 const DefaultMaxFlows = 262144
 
 // MostNewFlows is the highest TenantSpec.MaxNewFlows.
@@ -27,8 +27,7 @@ func DefaultMaxNewFlows(tenant string) int {
 func (t *Tenant) Validate() error {
 	v := begin(t, &t.TypeMeta)
 	v.text("spec.display", t.Spec.Display, 200)
-	byDefault(&t.Spec.MaxFlows, DefaultMaxFlows)
-	v.number("spec.maxFlows", t.Spec.MaxFlows, 1, 1<<26)
+	v.number("spec.maxFlows", t.Spec.MaxFlows, 0, 1<<26)
 	byDefault(&t.Spec.MaxNewFlows, DefaultMaxNewFlows(t.Metadata.Name))
 	if n := t.Spec.MaxNewFlows; n != -1 && (n < 1 || n > MostNewFlows) {
 		v.add("spec.maxNewFlows", fmt.Sprintf("write 1 to %d, or -1 for no limit", MostNewFlows), "%d is out of range", n)

@@ -167,10 +167,10 @@ func TestValidate(t *testing.T) {
 // that a second Validate changes nothing.
 func TestValidateDefaults(t *testing.T) {
 	for _, c := range []struct{ a, b string }{
-		{`{"kind":"Tenant","metadata":{"name":"a"}}`, `{"apiVersion":"onpath/v1alpha1","kind":"Tenant","metadata":{"name":"a"},"spec":{"maxFlows":262144,"maxNewFlows":100000}}`},
-		{`{"kind":"Tenant","metadata":{"name":"operator"}}`, `{"apiVersion":"onpath/v1alpha1","kind":"Tenant","metadata":{"name":"operator"},"spec":{"maxFlows":262144,"maxNewFlows":-1}}`},
+		{`{"kind":"Tenant","metadata":{"name":"a"}}`, `{"apiVersion":"onpath/v1alpha1","kind":"Tenant","metadata":{"name":"a"},"spec":{"maxNewFlows":100000}}`},
+		{`{"kind":"Tenant","metadata":{"name":"operator"}}`, `{"apiVersion":"onpath/v1alpha1","kind":"Tenant","metadata":{"name":"operator"},"spec":{"maxNewFlows":-1}}`},
 		{`{"kind":"Tenant","metadata":{"name":"a"},"spec":{"addresses":["2001:db8::/32","10.1.0.0/24","10.1.0.0/24","10.0.0.1"]}}`,
-			`{"apiVersion":"onpath/v1alpha1","kind":"Tenant","metadata":{"name":"a"},"spec":{"maxFlows":262144,"maxNewFlows":100000,"addresses":["10.0.0.1","10.1.0.0/24","2001:db8::/32"]}}`},
+			`{"apiVersion":"onpath/v1alpha1","kind":"Tenant","metadata":{"name":"a"},"spec":{"maxNewFlows":100000,"addresses":["10.0.0.1","10.1.0.0/24","2001:db8::/32"]}}`},
 		{`{"kind":"Hosts","metadata":{"name":"h"},"spec":{"addresses":["10.0.0.2","10.0.0.1","10.0.0.1/32"]}}`,
 			`{"apiVersion":"onpath/v1alpha1","kind":"Hosts","metadata":{"name":"h","tenant":"default"},"spec":{"addresses":["10.0.0.1","10.0.0.2"]}}`},
 		{`{"kind":"Node","metadata":{"name":"n"},"spec":{"cloudlet":"c","underlay":{"address":"10.0.0.1"}}}`,

@@ -324,11 +324,18 @@ func (b *builder) mirror(i *instance) bool {
 	return v != nil && v.local[i.obj.Spec.Vport] != nil && v.local[i.obj.Spec.Vport].Mirror
 }
 
+// maxFlows caps what a tenant's instances cause by themselves.
 func (w *world) maxFlows(tenant string) int {
-	if t, ok := lookUp[*onpath.Tenant](w, onpath.KindTenant, name{"", tenant}); ok && t.Spec.MaxFlows > 0 {
-		return t.Spec.MaxFlows
+	return cmp.Or(w.maxEstablished(tenant), onpath.DefaultMaxFlows)
+}
+
+// maxEstablished caps the established entries of a tenant; 0: by its share of the table.
+func (w *world) maxEstablished(tenant string) int {
+	t, ok := lookUp[*onpath.Tenant](w, onpath.KindTenant, name{"", tenant})
+	if !ok {
+		return 0
 	}
-	return onpath.DefaultMaxFlows
+	return t.Spec.MaxFlows
 }
 
 // limits are those of the tenants that have something on a node.

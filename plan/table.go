@@ -17,7 +17,7 @@ func (w *pathfinder) compile(cl *cloudlet, c *chain) *path {
 	p.spec = onpath.Path{
 		ID: p.id, Chain: c.key.String(), Tenant: c.key.tenant, Forward: c.obj.Spec.Direction == onpath.DirectionForward,
 		Cut: c.obj.Spec.Existing == onpath.ExistingCut, Adopt: onpath.DefaultAdopt,
-		Idle: c.obj.Spec.Idle, MaxFlows: w.maxFlows(c.key.tenant),
+		Idle: c.obj.Spec.Idle, MaxFlows: w.maxEstablished(c.key.tenant),
 	}
 	if c.obj.Spec.Adopt != nil {
 		p.spec.Adopt = *c.obj.Spec.Adopt

@@ -193,14 +193,21 @@ func (l tenantLimits) admission() (interval, burst uint64) {
 }
 
 // putTenants makes the tables of pending flows and writes the limits; what the
-// programs count beside them stays theirs. Together the tenants may establish
-// seven eighths of the table, each the same; the rest is for flows of instances
-// whose tenant this node does not know.
+// programs count beside them stays theirs.
 func (d *Driver) putTenants(want map[uint32]tenantLimits) error {
 	size := uint64(d.coll.Maps[flowsMap].MaxEntries())
 	limits := map[uint32]tenantValue{0: {Cap: size / 8}}
+	held, all := map[uint32]uint64{}, uint64(0)
+	for slot := range want {
+		var used quotaValue
+		if err := d.maps.quotas.Lookup(slot, &used); err != nil {
+			return fmt.Errorf("read what a tenant uses of its quota: %w", err)
+		}
+		held[slot] = used.Established
+		all += used.Established
+	}
 	for slot, l := range want {
-		v := tenantValue{Max: l.caused, Cap: size / 8 * 7 / uint64(len(want))}
+		v := tenantValue{Max: l.caused, Cap: mayHave(size, uint64(len(want)), held[slot], all)}
 		if l.established != 0 {
 			v.Cap = min(v.Cap, l.established)
 		}
@@ -225,6 +232,17 @@ func (d *Driver) putTenants(want map[uint32]tenantLimits) error {
 		}
 	}
 	return nil
+}
+
+// mayHave is how many entries of a table one of its tenants may have, which has some of all.
+// Together the tenants may establish seven eighths of the table, each the same; the rest is
+// for flows of instances whose tenant this node does not know. What others leave of their
+// shares is lent in equal parts, as long as the table is less than pressed. Above that a
+// tenant with more than its share gets nothing more, and its flows age sooner (shrinkShares).
+func mayHave(size, tenants, has, all uint64) uint64 {
+	free := uint64(float64(size) * pressed)
+	free -= min(free, all)
+	return max(size/8*7/tenants, has+free/tenants)
 }
 
 // reclassifies tells whether packets at the edge will be classified by other

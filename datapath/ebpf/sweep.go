@@ -298,8 +298,8 @@ func shrinkFor(established, size uint64) float64 {
 	return min(1, max(shrinkLeast, (1-full)/(1-pressed)))
 }
 
-// recount keeps what a round has counted, and corrects what tenants use of their quotas,
-// which the programs hardly lower.
+// recount keeps what a round has counted, corrects what tenants use of their quotas, which
+// the programs hardly lower, and lends anew what they leave.
 func (d *Driver) recount(s *sweep) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -320,7 +320,10 @@ func (d *Driver) recount(s *sweep) error {
 			return fmt.Errorf("write what a tenant uses of its quota: %w", err)
 		}
 	}
-	return nil
+	if d.state == nil {
+		return nil
+	}
+	return d.putTenants(d.state.tenants)
 }
 
 // usedNow is what a tenant uses of its quota after a round that counted so many entries:

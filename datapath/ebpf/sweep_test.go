@@ -213,3 +213,35 @@ func TestUsedNow(t *testing.T) {
 		}
 	}
 }
+
+// TestMayHave: tenants lend each other what they leave of a table, none gets less than its
+// share, and those who have more than theirs get nothing of a table that fills.
+func TestMayHave(t *testing.T) {
+	const size = 1 << 20
+	share := uint64(size / 8 * 7 / 4)
+	for _, c := range []struct{ has, all, least, most uint64 }{
+		{has: 0, all: 0, least: share, most: share},
+		{has: size / 2, all: size / 2, least: size / 2 * 11 / 10, most: size / 10 * 8},
+		{has: size / 2, all: size / 10 * 8, least: size / 2, most: size/2 + 1},
+		{has: size / 2, all: size, least: size / 2, most: size / 2},
+		{has: share / 2, all: size, least: share, most: share},
+	} {
+		if got := mayHave(size, 4, c.has, c.all); got < c.least || got > c.most {
+			t.Errorf("with %d of %d entries in use a tenant of four that has %d may have %d, must be %d to %d", c.all, size, c.has, got, c.least, c.most)
+		}
+	}
+	has := [4]uint64{} // all take what they may, again and again
+	for range 1000 {
+		for i := range has {
+			all := has[0] + has[1] + has[2] + has[3]
+			if may := mayHave(size, 4, has[i], all); has[i] < may {
+				has[i] = min(may, has[i]+size-all)
+			}
+		}
+	}
+	for i, n := range has {
+		if n < share/2 {
+			t.Errorf("of four who take what they may tenant %d has %d entries, others %v", i, n, has)
+		}
+	}
+}
