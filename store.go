@@ -9,6 +9,10 @@ type Store interface {
 	// List reads all objects of a kind, of one tenant or ("") of all, ordered
 	// by tenant and name, and the store revision they are of.
 	List(ctx context.Context, k Kind, tenant string) ([]Object, int64, error)
+	// ListPage reads at most limit (1 to MaxList) of them, in order of TENANT/NAME as one
+	// text, behind after; next is behind what to go on, "" after the last page. What is
+	// written between two pages may be in the later one or not.
+	ListPage(ctx context.Context, k Kind, tenant, after string, limit int) (list []Object, next string, err error)
 	// Records reads records in order of their path, a page at a time.
 	Records(ctx context.Context, r RecordRange) (RecordPage, error)
 	// Write writes all of a batch or nothing. CodeConflict: a change, guard or
@@ -27,6 +31,9 @@ type Store interface {
 	NextIDs(ctx context.Context, sequence string, above uint64, n int) (uint64, error)
 	Close() error
 }
+
+// MaxList is the largest number of objects in a page.
+const MaxList = 5000
 
 // AnyVersion in a Version skips the check.
 const AnyVersion int64 = -1

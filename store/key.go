@@ -30,6 +30,29 @@ func KindPath(kind onpath.Kind, tenant string) string {
 	return p
 }
 
+// PageRange are the paths of a kind's objects, of one tenant or ("") of all, behind one of
+// them: TENANT/NAME, or "" for none.
+func PageRange(kind onpath.Kind, tenant, after string) (from, end string) {
+	from = KindPath(kind, tenant)
+	end = from[:len(from)-1] + "0" // which follows "/"
+	if after != "" {
+		from = max(from, KindPath(kind, "")+after+"\x00")
+	}
+	return from, max(from, end)
+}
+
+// ListSize is how many objects a page has at most.
+func ListSize(limit int) int { return min(max(limit, 1), onpath.MaxList) }
+
+// NextPage is behind what the next page begins.
+func NextPage(list []onpath.Object, more bool) string {
+	if !more || len(list) == 0 {
+		return ""
+	}
+	m := list[len(list)-1].Meta()
+	return m.Tenant + "/" + m.Name
+}
+
 // ParsePath is the reverse of Path; ok is false for what is no object's key.
 func ParsePath(path string) (k onpath.Key, ok bool) {
 	rest, ok := strings.CutPrefix(path, Root)

@@ -16,11 +16,7 @@ import (
 func (c *Client) Capacity(ctx context.Context, cloudlet string, from, until time.Time) (*onpath.CapacityView, error) {
 	q := url.Values{}
 	set(q, "cloudlet", cloudlet)
-	for name, t := range map[string]time.Time{"from": from, "until": until} {
-		if !t.IsZero() {
-			q.Set(name, t.UTC().Format(time.RFC3339Nano))
-		}
-	}
+	setTimes(q, from, until)
 	var out onpath.CapacityView
 	return &out, c.do(ctx, http.MethodGet, "/v1/capacity", q, nil, &out)
 }
@@ -44,6 +40,45 @@ func (c *Client) Credit(ctx context.Context, tenant string, amount onpath.Money,
 	var out onpath.Account
 	return &out, c.do(ctx, http.MethodPost, "/v1/accounts/"+url.PathEscape(tenant)+"/credit", nil,
 		wire.Credit{Amount: amount, Cause: cause}, &out)
+}
+
+// ReservationQuery chooses reservations; zero values choose all.
+type ReservationQuery struct {
+	Tenant, Cloudlet string
+	From, Until      time.Time // those that meet it
+}
+
+// reservationsAtOnce is how many are read in one request.
+const reservationsAtOnce = 500
+
+// Reservations reads those that q chooses, and hands them to f a page at a time.
+func (c *Client) Reservations(ctx context.Context, query ReservationQuery, f func([]onpath.Object) error) error {
+	q := url.Values{"limit": {strconv.Itoa(reservationsAtOnce)}}
+	set(q, "tenant", query.Tenant)
+	set(q, "cloudlet", query.Cloudlet)
+	setTimes(q, query.From, query.Until)
+	for {
+		var page wire.List[*onpath.Reservation]
+		if err := c.do(ctx, http.MethodGet, "/v1/reservations", q, nil, &page); err != nil {
+			return err
+		}
+		list := make([]onpath.Object, len(page.Items))
+		for i, r := range page.Items {
+			list[i] = r
+		}
+		if err := f(list); err != nil || page.Continue == "" {
+			return err
+		}
+		q.Set("continue", page.Continue)
+	}
+}
+
+func setTimes(q url.Values, from, until time.Time) {
+	for name, t := range map[string]time.Time{"from": from, "until": until} {
+		if !t.IsZero() {
+			q.Set(name, t.UTC().Format(time.RFC3339Nano))
+		}
+	}
 }
 
 // Invoice reads what a tenant's month, such as 2026-11, cost.

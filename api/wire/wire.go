@@ -32,6 +32,8 @@ type Problem struct {
 type List[T any] struct {
 	Items    []T   `json:"items"`
 	Revision int64 `json:"revision"`
+	// Continue asks for the next page; "" after the last one, and where none was asked for.
+	Continue string `json:"continue,omitempty"`
 }
 
 // Apply asks for objects to be as they are given, and others to go; all or

@@ -19,7 +19,7 @@ import (
 )
 
 func newGet(g *global) *cobra.Command {
-	watch := false
+	watch, chosen := false, period{}
 	c := &cobra.Command{
 		Use: "get KIND [NAME…]", Short: "Show objects", GroupID: groupUse,
 		Long: `Show objects: all of a kind, or those named (NAME, or TENANT/NAME).
@@ -34,6 +34,9 @@ Beside table, json and yaml, -o takes wide (a table with more columns) and name
 		Args: cobra.MinimumNArgs(1), ValidArgsFunction: g.completeObjects,
 		RunE: func(c *cobra.Command, args []string) error {
 			args = splitKind(args)
+			if err := chosen.check(args, watch); err != nil {
+				return err
+			}
 			if args[0] == allKinds || strings.Contains(args[0], ",") {
 				return g.getSeveral(c, args, watch)
 			}
@@ -49,6 +52,9 @@ Beside table, json and yaml, -o takes wide (a table with more columns) and name
 				return err
 			}
 			defer cl.Close()
+			if kind == onpath.KindReservation && len(args) == 1 {
+				return g.getReservations(c, cl, chosen)
+			}
 			list, err := g.find(c.Context(), cl, kind, args[1:])
 			if err != nil {
 				return err
@@ -60,6 +66,7 @@ Beside table, json and yaml, -o takes wide (a table with more columns) and name
 		},
 	}
 	c.Flags().BoolVarP(&watch, "watch", "w", false, "go on with every change of them")
+	chosen.flags(c)
 	g.selectorFlag(c, "only those with these labels")
 	g.tenantFlag(c, "tenant of names without one, and the only one to list")
 	return c

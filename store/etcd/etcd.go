@@ -49,7 +49,7 @@ type Options struct {
 const requestTimeout = 5 * time.Second
 
 // page is how many objects one range request reads.
-const page = 5000
+const page = onpath.MaxList
 
 // Store is an onpath.Store in etcd. It is safe for concurrent use.
 type Store struct {
@@ -139,7 +139,7 @@ func (s *Store) List(ctx context.Context, kind onpath.Kind, tenant string) ([]on
 	end := clientv3.GetPrefixRangeEnd(prefix)
 	list, revision, next := []onpath.Object{}, int64(0), prefix
 	for {
-		r, err := s.rangePage(ctx, next, end, revision)
+		r, err := s.rangePage(ctx, next, end, revision, page)
 		if err != nil {
 			return nil, 0, s.failed(ctx, "list "+kind.Plural(), err)
 		}
@@ -161,10 +161,26 @@ func (s *Store) List(ctx context.Context, kind onpath.Kind, tenant string) ([]on
 	}
 }
 
-func (s *Store) rangePage(ctx context.Context, from, end string, revision int64) (*clientv3.GetResponse, error) {
+// ListPage implements onpath.Store.
+func (s *Store) ListPage(ctx context.Context, kind onpath.Kind, tenant, after string, limit int) ([]onpath.Object, string, error) {
+	from, end := store.PageRange(kind, tenant, after)
+	r, err := s.rangePage(ctx, from, end, 0, int64(store.ListSize(limit)))
+	if err != nil {
+		return nil, "", s.failed(ctx, "list "+kind.Plural(), err)
+	}
+	list := make([]onpath.Object, len(r.Kvs))
+	for i, kv := range r.Kvs {
+		if list[i], err = store.Decode(kv.Value, kv.ModRevision); err != nil {
+			return nil, "", fmt.Errorf("stored under %s: %w", kv.Key, err)
+		}
+	}
+	return list, store.NextPage(list, r.More), nil
+}
+
+func (s *Store) rangePage(ctx context.Context, from, end string, revision, limit int64) (*clientv3.GetResponse, error) {
 	ctx, cancel := s.limit(ctx)
 	defer cancel()
-	return s.client.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(page), clientv3.WithRev(revision))
+	return s.client.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(limit), clientv3.WithRev(revision))
 }
 
 // NextIDs implements onpath.Store.

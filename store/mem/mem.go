@@ -4,6 +4,8 @@ package mem
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -103,6 +105,33 @@ func (s *Store) List(ctx context.Context, kind onpath.Kind, tenant string) ([]on
 	}
 	store.Sort(list)
 	return list, revision, nil
+}
+
+// ListPage implements onpath.Store.
+func (s *Store) ListPage(ctx context.Context, kind onpath.Kind, tenant, after string, limit int) ([]onpath.Object, string, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, "", err
+	}
+	from, end := store.PageRange(kind, tenant, after)
+	found := map[string]entry{}
+	s.mu.Lock()
+	for k, e := range s.objects {
+		if p := store.Path(k); from <= p && p < end {
+			found[p] = e
+		}
+	}
+	s.mu.Unlock()
+	paths := slices.Sorted(maps.Keys(found))
+	more := len(paths) > store.ListSize(limit)
+	list := []onpath.Object{}
+	for _, p := range paths[:min(len(paths), store.ListSize(limit))] {
+		o, err := store.Decode(found[p].data, found[p].version)
+		if err != nil {
+			return nil, "", err
+		}
+		list = append(list, o)
+	}
+	return list, store.NextPage(list, more), nil
 }
 
 // Compact forgets the changes up to revision, as a store of limited size does

@@ -118,6 +118,27 @@ func testGetAndList(t *testing.T, ctx context.Context, h Harness) {
 	if list, _, _ = s.List(ctx, onpath.KindNode, ""); len(list) != 1 {
 		t.Errorf("%d nodes, want 1", len(list))
 	}
+	for _, c := range []struct{ tenant, after, want string }{
+		{"", "", "a-b/z a/x; a/y b/y; "}, {"a", "", "a/x a/y; "}, {"a", "a/x", "a/y; "}, {"", "a/x", "a/y b/y; "},
+		{"a", "a-b/z", "a/x a/y; "}, {"a", "b/y", "; "}, {"b", "a/nothing", "b/y; "}, {"none", "", "; "},
+	} {
+		got, next := "", c.after
+		for {
+			var list []onpath.Object
+			if list, next, err = s.ListPage(ctx, onpath.KindChain, c.tenant, next, 2); err != nil {
+				t.Fatal(err)
+			}
+			for i, o := range list {
+				got += " "[:min(i, 1)] + o.Meta().Tenant + "/" + o.Meta().Name
+			}
+			if got += "; "; next == "" {
+				break
+			}
+		}
+		if got != c.want {
+			t.Errorf("pages of tenant %q behind %q are %q, want %q", c.tenant, c.after, got, c.want)
+		}
+	}
 	o, err := s.Get(ctx, onpath.KeyOf(chain("a", "x", 0)))
 	if err != nil || o.(*onpath.Chain).Spec.Priority != 1 {
 		t.Errorf("got %+v, %v", o, err)
