@@ -167,6 +167,54 @@ func TestEcho(t *testing.T) {
 	}
 }
 
+// TestKeptFrames: after a backlog there are frames for what is sent anew, while those that
+// came are still held; once these are back, as many receive as before.
+func TestKeptFrames(t *testing.T) {
+	near, far := pair(t)
+	const frames = 256
+	var s *afxdp.Socket
+	var conn net.Conn
+	err := netnsrun.Do(far, func() error {
+		f, err := afxdp.Open(afxdp.Config{Device: "v1", Frames: frames})
+		if err != nil {
+			return err
+		}
+		s, err = afxdp.Map(f)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if err := netnsrun.Do(near, func() error { conn, err = net.Dial("udp4", "10.9.0.3:7"); return err }); err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	held := make([]afxdp.Frame, frames)
+	for round := range 3 {
+		got := 0
+		for until := time.Now().Add(10 * time.Second); got < frames/8*7 && time.Now().Before(until); {
+			if _, err := conn.Write([]byte("backlog")); err != nil {
+				t.Fatal(err)
+			}
+			got += s.Receive(held[got:])
+		}
+		if got < frames/8*7 {
+			t.Fatalf("round %d: %d frames came, of %d", round, got, frames/8*7)
+		}
+		var made []afxdp.Frame
+		for f, ok := s.New(); ok; f, ok = s.New() {
+			made = append(made, f)
+		}
+		if len(made) < frames/8-1 {
+			t.Errorf("round %d: beside %d frames that came there are %d to send", round, got, len(made))
+		}
+		for _, f := range append(made, held[:got]...) {
+			s.Release(f)
+		}
+	}
+}
+
 // reflect sends each datagram back whence it came.
 func reflect(s *afxdp.Socket, stop chan struct{}) {
 	frames := make([]afxdp.Frame, 64)

@@ -122,15 +122,17 @@ func Map(f *Files) (_ *Socket, err error) {
 }
 
 // refill has seven of eight frames receive, at most: they are how long a busy machine may
-// leave the process waiting. The others are for what is sent anew.
+// leave the process waiting. The others are for what is sent anew, also after a backlog,
+// while those that came are not given back yet.
 func (s *Socket) refill() {
-	most := (s.fill.mask + 1) / 8 * 7
+	kept := (s.fill.mask + 1) / 8
+	most := kept * 7
 	n := s.fill.room(s.fill.mask + 1)
 	waiting := s.fill.mask + 1 - n
-	if waiting >= most {
+	if waiting >= most || uint32(len(s.free)) <= kept {
 		return
 	}
-	n = min(most-waiting, uint32(len(s.free)))
+	n = min(most-waiting, uint32(len(s.free))-kept)
 	for range n {
 		last := len(s.free) - 1
 		*s.fill.addr(s.fill.own) = s.free[last]
