@@ -65,7 +65,7 @@ var LeaseResources = Resources{CPU: 200, Memory: 32 << 20}
 
 // LeasePlan is what a node needs to admit leases by itself, also without a server.
 type LeasePlan struct {
-	LeasesSpec
+	Spec       LeasesSpec  `json:"spec"`
 	Slots      []LeaseSlot `json:"slots"`
 	Publishers []Publisher `json:"publishers,omitempty"` // by tenant
 }
@@ -119,6 +119,8 @@ type LeaseSpec struct {
 	Properties []string  `json:"properties,omitempty"`
 	Since      time.Time `json:"since"`
 	Until      time.Time `json:"until"`
+	// Vport is where the publisher's engine is at the node.
+	Vport VportID `json:"vport,omitempty"`
 }
 
 // LeaseStatus is how the module is.

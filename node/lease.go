@@ -134,10 +134,11 @@ func (l *leases) refused(m *nslp.Message, r *nslp.Refusal) nslp.Entry {
 }
 
 // decide does what a request asks for, and answers it.
-func (l *leases) decide(ctx context.Context, m *nslp.Message) nslp.Entry {
+func (l *leases) decide(ctx context.Context, q *nslp.Ask) nslp.Entry {
+	m := q.Message
 	switch m.Type {
 	case nslp.Setup:
-		return l.setup(ctx, m)
+		return l.setup(ctx, q)
 	case nslp.Remove:
 		return l.remove(m)
 	}
@@ -153,8 +154,10 @@ func (l *leases) decide(ctx context.Context, m *nslp.Message) nslp.Entry {
 }
 
 // setup admits a module, or prolongs its lease.
-func (l *leases) setup(ctx context.Context, m *nslp.Message) nslp.Entry {
-	o, r := l.ground().Admit(l.a.clock.Now(), m)
+func (l *leases) setup(ctx context.Context, q *nslp.Ask) nslp.Entry {
+	m, g := q.Message, l.ground()
+	g.Flow = q.Key.Flow
+	o, r := g.Admit(l.a.clock.Now(), m)
 	if r == nil {
 		r = l.fetcher().bring(ctx, m, &o)
 	}
@@ -162,7 +165,7 @@ func (l *leases) setup(ctx context.Context, m *nslp.Message) nslp.Entry {
 		return l.refused(m, r)
 	}
 	began := time.Now()
-	again, state, r := l.admit(m, o.Code)
+	again, state, r := l.admit(q, o.Code)
 	switch {
 	case r != nil:
 		return l.refused(m, r)
@@ -180,15 +183,16 @@ func (l *leases) setup(ctx context.Context, m *nslp.Message) nslp.Entry {
 
 // admit puts a lease in force, on which others were decided meanwhile. It does not wait for
 // its engine: one that never starts holds up nobody else.
-func (l *leases) admit(m *nslp.Message, code onpath.ObjectCode) (o onpath.LocalLease, state string, r *nslp.Refusal) {
+func (l *leases) admit(q *nslp.Ask, code onpath.ObjectCode) (o onpath.LocalLease, state string, r *nslp.Refusal) {
 	l.one.Lock()
 	defer l.one.Unlock()
 	g := l.ground()
-	if o, r = g.Admit(l.a.clock.Now(), m); r != nil {
+	g.Flow = q.Key.Flow
+	if o, r = g.Admit(l.a.clock.Now(), q.Message); r != nil {
 		return o, "", r
 	}
 	o.Code = code
-	if g.Plan.DryRun {
+	if g.Plan.Spec.DryRun {
 		return o, nslp.DryRun, nil
 	}
 	held, state := slices.Clone(g.Leases), nslp.Installed
@@ -307,7 +311,9 @@ func (l *leases) watch(ctx context.Context) {
 // reports are the leases for the server.
 func (l *leases) reports() (out []onpath.LeaseReport) {
 	for i, held := 0, l.ground().Leases; i < len(held); i++ {
-		out = append(out, onpath.LeaseReport{Name: held[i].Name, LeaseSpec: held[i].LeaseSpec, LeaseStatus: l.status(&held[i])})
+		r := onpath.LeaseReport{Name: held[i].Name, LeaseSpec: held[i].LeaseSpec, LeaseStatus: l.status(&held[i])}
+		r.Vport = held[i].Slot.Vport
+		out = append(out, r)
 	}
 	return out
 }

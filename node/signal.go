@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/onpath/onpath"
@@ -24,8 +25,10 @@ type signaller struct {
 	a      *Agent
 	wanted chan struct{} // the plan may say so now
 	come   chan event
-	// deciding are the requests that are decided on now; the loop alone touches it.
+	// deciding are the requests that are decided on now, waiting those that will be; the loop
+	// alone touches them.
 	deciding deciding
+	waiting  []*nslp.Ask
 }
 
 // deciding are requests at work, by their keys: who has how many.
@@ -39,9 +42,13 @@ type requests struct {
 // event is something that the machines are told.
 type event func(now time.Time, n *nslp.Node) []nslp.Output
 
-// maxDeciding is how many requests are decided on at once. A publisher whose server is slow
-// takes up some seconds: of one key are a quarter, of keys that are no tenant's a half.
-const maxDeciding = 16
+// maxDeciding is how many requests are decided on at once, maxWaiting how many wait. A
+// publisher whose server is slow takes up some seconds: of one key are a quarter, of keys
+// that are no tenant's a half.
+const (
+	maxWaiting  = 256
+	maxDeciding = 16
+)
 
 // begin takes a request up, if there is room for it.
 func (d deciding) begin(key string, known bool) bool {
@@ -77,7 +84,7 @@ func (s *signaller) run(ctx context.Context) {
 	if !ok {
 		return
 	}
-	for {
+	for ctx.Err() == nil {
 		for s.a.leases.ground().Plan == nil {
 			select {
 			case <-ctx.Done():
@@ -122,7 +129,7 @@ func (s *signaller) signal(ctx context.Context, reader onpath.PuntReader) (err e
 		_, known, _ := s.a.leases.ground().Publisher(key)
 		return known
 	})
-	s.deciding = deciding{}
+	s.deciding, s.waiting = deciding{}, nil
 	s.a.goDo(func(context.Context) {
 		_ = reader.Punted(ctx, func(p onpath.Punted) { s.tell(ctx, received(p)) })
 	})
@@ -206,18 +213,31 @@ func (s *signaller) ask(ctx context.Context, n *nslp.Node, q *nslp.Ask) []nslp.O
 		s.a.leases.refused(q.Message, q.Refused)
 		return nil
 	}
+	if s.begin(ctx, q) {
+		return nil
+	}
+	if len(s.waiting) < maxWaiting {
+		s.waiting = append(s.waiting, q)
+		return nil
+	}
+	r := &nslp.Refusal{Reason: "Busy", Words: "too many requests wait to be decided on here"}
+	return n.Answer(time.Now(), q, s.a.leases.refused(q.Message, r))
+}
+
+// begin has a request decided on, if there is room beside those that are.
+func (s *signaller) begin(ctx context.Context, q *nslp.Ask) bool {
 	key := string(q.Message.Key)
 	_, known, _ := s.a.leases.ground().Publisher(q.Message.Key)
 	if !s.deciding.begin(key, known) {
-		r := &nslp.Refusal{Reason: "Busy", Words: "too many requests are decided on here"}
-		return n.Answer(time.Now(), q, s.a.leases.refused(q.Message, r))
+		return false
 	}
 	s.a.goDo(func(context.Context) {
-		e := s.a.leases.decide(ctx, q.Message)
+		e := s.a.leases.decide(ctx, q)
 		s.tell(ctx, func(now time.Time, n *nslp.Node) []nslp.Output {
 			s.deciding.end(key)
+			s.waiting = slices.DeleteFunc(s.waiting, func(q *nslp.Ask) bool { return !n.Undecided(q) || s.begin(ctx, q) })
 			return n.Answer(now, q, e)
 		})
 	})
-	return nil
+	return true
 }

@@ -52,7 +52,7 @@ func (b *builder) leases() (*onpath.LeasePlan, *onpath.Punt) {
 	if n.Spec.Leases == nil || len(n.Status.Leases) == 0 || n.Status.Edge == 0 {
 		return nil, nil
 	}
-	p := &onpath.LeasePlan{LeasesSpec: *n.Spec.Leases, Slots: n.Status.Leases, Publishers: b.w.publishers()}
+	p := &onpath.LeasePlan{Spec: *n.Spec.Leases, Slots: n.Status.Leases, Publishers: b.w.publishers()}
 	return p, &onpath.Punt{NSLPID: signalling, Rate: signalRate}
 }
 

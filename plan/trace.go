@@ -121,7 +121,7 @@ func (t *tracer) run() {
 		t.out.Forward = []onpath.TraceHop{{Kind: onpath.HopKernel, Node: g.name, Message: "ordinary forwarding"}}
 		return
 	}
-	planned := t.planned()
+	planned := t.leased(t.planned())
 	t.due = chainsOf(planned)
 	t.copied = meetsMirrorsOnly(planned)
 	if e, ok := t.entry(g, g.acked.edge, t.in.Request.Tuple); ok {

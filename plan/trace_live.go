@@ -58,8 +58,12 @@ func (t *tracer) live(e onpath.FlowEntry, hops *[]onpath.TraceHop) onpath.FlowEn
 		}
 		i := t.w.byVport[e.Next]
 		if i == nil || i.node == nil {
-			*hops = append(*hops, onpath.TraceHop{Kind: onpath.HopDrop, Node: n.name, Vport: e.Next, Live: true, Message: fmt.Sprintf("the flow entry leads to vport %d, which is no instance's any more", e.Next)})
-			return e
+			next, ok := t.throughLease(n, e, hops)
+			if !ok {
+				return e
+			}
+			e = next
+			continue
 		}
 		t.tunnel(n, i.node, hops, true)
 		n = i.node

@@ -28,6 +28,15 @@ type Options struct {
 
 // Request signs a request, sends it toward an address, and waits for the stack of answers.
 func Request(ctx context.Context, m *nslp.Message, o Options) (*nslp.Message, error) {
+	signed, err := sign(m, o)
+	if err != nil {
+		return nil, err
+	}
+	return Send(ctx, signed, o)
+}
+
+// Send sends a request that is signed, and waits for the stack of answers.
+func Send(ctx context.Context, m *nslp.Message, o Options) (*nslp.Message, error) {
 	sock, err := Open(0)
 	if err != nil {
 		return nil, err
@@ -42,9 +51,6 @@ func Request(ctx context.Context, m *nslp.Message, o Options) (*nslp.Message, er
 	}
 	var session gist.SessionID
 	if _, err := rand.Read(session[:]); err != nil {
-		return nil, err
-	}
-	if m, err = sign(m, o); err != nil {
 		return nil, err
 	}
 	g, err := gist.New(gist.Config{

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/signal/gist"
 )
 
 // Ground is what a node decides from.
@@ -19,6 +20,8 @@ type Ground struct {
 	Leases   []onpath.LocalLease
 	Blocks   []string // that are offered here
 	Node     string
+	// Flow is that along which the request came: it says who the user is.
+	Flow gist.MRI
 }
 
 // maxProved is how many addresses a password may prove.
@@ -34,7 +37,7 @@ func (g *Ground) Publisher(key []byte) (p onpath.Publisher, known bool, r *Refus
 			return p, true, nil
 		}
 	}
-	if g.Plan.LeasesSpec.Publishers != onpath.PublisherAny {
+	if g.Plan.Spec.Publishers != onpath.PublisherAny {
 		return p, false, &Refusal{"UnknownPublisher", "the key is no tenant's, and others may not ask here"}
 	}
 	return onpath.Publisher{Tenant: "key-" + hex.EncodeToString(key[:8]), MaxFlows: onpath.DefaultMaxFlows / 16}, false, nil
@@ -139,7 +142,7 @@ func (g *Ground) checkFilter(l *onpath.LocalLease, m *Message, p onpath.Publishe
 
 // offers reports whether a port may be asked for here.
 func (g *Ground) offers(port uint16) bool {
-	return len(g.Plan.Ports) == 0 || slices.ContainsFunc(g.Plan.Ports, func(r onpath.PortRange) bool {
+	return len(g.Plan.Spec.Ports) == 0 || slices.ContainsFunc(g.Plan.Spec.Ports, func(r onpath.PortRange) bool {
 		return port != 0 && r.First <= port && port <= r.Last
 	})
 }
@@ -155,12 +158,33 @@ func mayHave(p *onpath.Publisher, to []onpath.Prefix) bool {
 func within(p, in netip.Prefix) bool { return in.Bits() <= p.Bits() && in.Overlaps(p) }
 
 func (g *Ground) checkChains(l *onpath.LocalLease, _ *Message, _ onpath.Publisher) *Refusal {
-	for _, m := range []onpath.Match{l.Forward(), l.Reversed()} {
+	forward, reversed := l.Forward(), l.Reversed()
+	// Chains go before leases. What counts is the user's traffic: of packets between the
+	// publisher's addresses and another's some chain may well take all.
+	if u := g.user(l); u.IsValid() {
+		only := []netip.Prefix{netip.PrefixFrom(u, u.BitLen())}
+		forward.Src, reversed.Dst = only, only
+	}
+	for _, m := range []onpath.Match{forward, reversed} {
 		if chain, ok := g.Datapath.Selects(&m); ok {
 			return Refusal{"SelectedByChain", "the packets are taken by another's chain already"}.about(chain, l)
 		}
 	}
 	return nil
+}
+
+// user is the end of the flow that is not the publisher's; invalid if that cannot be told.
+func (g *Ground) user(l *onpath.LocalLease) netip.Addr {
+	own := func(a netip.Addr) bool {
+		return slices.ContainsFunc(l.To, func(p onpath.Prefix) bool { return p.Contains(a) })
+	}
+	switch from, to := own(g.Flow.Source), own(g.Flow.Destination); {
+	case from && !to:
+		return g.Flow.Destination
+	case to && !from:
+		return g.Flow.Source
+	}
+	return netip.Addr{}
 }
 
 // about names the chain to its own tenant.
@@ -221,7 +245,7 @@ func (g *Ground) fit(leases []onpath.LocalLease) (all, strangers bool) {
 			others = others.Add(onpath.LeaseResources)
 		}
 	}
-	share := float64(g.Plan.Share)
+	share := float64(g.Plan.Spec.Share)
 	return fits(used, g.Capacity, share), fits(others, g.Capacity, share/10)
 }
 
@@ -234,7 +258,7 @@ func fits(r, capacity onpath.Resources, share float64) bool {
 func (g *Ground) Keep() (keep, gone []onpath.LocalLease) {
 	for _, l := range g.Leases {
 		ok := g.allows(&l)
-		if ok && g.Capacity.CPU > 0 { // else nothing is known of the machine yet
+		if ok && g.Capacity.CPU > 0 && g.Plan.Spec.Share > 0 { // else not all is known yet
 			all, strangers := g.fit(append(slices.Clone(keep), l))
 			ok = all && (l.Known || strangers)
 		}
@@ -255,7 +279,7 @@ func (g *Ground) allows(l *onpath.LocalLease) bool {
 	case !slices.ContainsFunc(g.Plan.Slots, func(s onpath.LeaseSlot) bool { return s.Path == l.Slot.Path }):
 		return false
 	case !l.Known:
-		return g.Plan.LeasesSpec.Publishers == onpath.PublisherAny
+		return g.Plan.Spec.Publishers == onpath.PublisherAny
 	}
 	return slices.ContainsFunc(g.Plan.Publishers, func(p onpath.Publisher) bool {
 		// Without a key it is a lease of an agent that kept none.
@@ -266,8 +290,8 @@ func (g *Ground) allows(l *onpath.LocalLease) bool {
 // Report is what a node says of itself to a publisher.
 func (g *Ground) Report(now time.Time, publisher string, state func(*onpath.LocalLease) string) Entry {
 	e := Entry{State: Absent, Blocks: g.Blocks, Policy: []string{
-		"share=" + g.Plan.Share.String(), "publishers=" + string(g.Plan.LeasesSpec.Publishers),
-		fmt.Sprintf("dry-run=%t", g.Plan.DryRun),
+		"share=" + g.Plan.Spec.Share.String(), "publishers=" + string(g.Plan.Spec.Publishers),
+		fmt.Sprintf("dry-run=%t", g.Plan.Spec.DryRun),
 	}}
 	for i := range g.Leases {
 		if l := &g.Leases[i]; l.Publisher == publisher {

@@ -3,8 +3,10 @@ package nslp
 import (
 	"bytes"
 	"crypto/ed25519"
+	"encoding/json"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"testing"
 	"time"
 
@@ -20,8 +22,8 @@ func testGround() *Ground {
 	return &Ground{
 		Node: "gw1", Capacity: onpath.Resources{CPU: 10_000, Memory: 64 << 30}, Blocks: []string{"kv/1"},
 		Plan: &onpath.LeasePlan{
-			LeasesSpec: onpath.LeasesSpec{Share: 0.1, Publishers: onpath.PublisherTenants, Ports: []onpath.PortRange{{First: 5000, Last: 6000}}},
-			Slots:      []onpath.LeaseSlot{{Vport: 1, Path: 1}, {Vport: 2, Path: 2}},
+			Spec:  onpath.LeasesSpec{Share: 0.1, Publishers: onpath.PublisherTenants, Ports: []onpath.PortRange{{First: 5000, Last: 6000}}},
+			Slots: []onpath.LeaseSlot{{Vport: 1, Path: 1}, {Vport: 2, Path: 2}},
 			Publishers: []onpath.Publisher{{Tenant: "voice", Keys: []onpath.PublicKey{onpath.PublicKey(key.Public().(ed25519.PublicKey))},
 				Addresses: []onpath.Prefix{prefix("10.9.0.0/24")}}},
 		},
@@ -46,12 +48,14 @@ func (g *Ground) hold(n int, publisher string, known bool, slot int) {
 	}
 }
 
+func hostPrefix(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+
 // TestRefused: what does not hold is refused with its reason, and nothing else is.
 func TestRefused(t *testing.T) {
 	stranger := ed25519.NewKeyFromSeed(bytes.Repeat([]byte{1}, 32))
 	name := "key-" + fmt.Sprintf("%x", []byte(stranger.Public().(ed25519.PublicKey))[:8])
 	open := func(g *Ground, m *Message) {
-		g.Plan.LeasesSpec.Publishers = onpath.PublisherAny
+		g.Plan.Spec.Publishers = onpath.PublisherAny
 		g.Capacity.CPU = 20_000
 		m.Key, m.Password = stranger.Public().(ed25519.PublicKey), "once"
 	}
@@ -59,25 +63,33 @@ func TestRefused(t *testing.T) {
 		reason string
 		with   func(g *Ground, m *Message)
 	}{
-		"all is well":                  {"", func(*Ground, *Message) {}},
-		"a stranger's key":             {"UnknownPublisher", func(_ *Ground, m *Message) { m.Key = stranger.Public().(ed25519.PublicKey) }},
-		"a stranger where any may":     {"", open},
-		"a stranger without password":  {"WrongPassword", func(g *Ground, m *Message) { open(g, m); m.Password = "" }},
-		"a stranger for a network":     {"FilterOutside", func(g *Ground, m *Message) { open(g, m); m.FilterTo[0] = netip.MustParsePrefix("10.9.0.0/24") }},
-		"a stranger for nothing":       {"FilterOutside", func(g *Ground, m *Message) { open(g, m); m.FilterTo = nil }},
-		"a second stranger":            {"NoShare", func(g *Ground, m *Message) { g.hold(1, "key-1", false, 1); open(g, m) }},
-		"a block that is there":        {"", func(_ *Ground, m *Message) { m.Dependencies = []string{"kv/1"} }},
-		"a block that is not":          {"MissingBlock", func(_ *Ground, m *Message) { m.Dependencies = []string{"kv/2"} }},
-		"no hash":                      {"NoModule", func(_ *Ground, m *Message) { m.Hash = nil }},
-		"no URL":                       {"NoModule", func(_ *Ground, m *Message) { m.URL = "file:///etc/passwd" }},
-		"a property without a value":   {"BadProperty", func(_ *Ground, m *Message) { m.Properties = []string{"a"} }},
-		"another's address":            {"FilterOutside", func(_ *Ground, m *Message) { m.FilterTo[0] = netip.MustParsePrefix("10.10.0.2/32") }},
-		"a wider network":              {"FilterOutside", func(_ *Ground, m *Message) { m.FilterTo[0] = netip.MustParsePrefix("10.9.0.0/16") }},
-		"all that it may select":       {"", func(_ *Ground, m *Message) { m.FilterTo = nil }},
-		"another port":                 {"FilterOutside", func(_ *Ground, m *Message) { m.FilterPort = 80 }},
-		"no port where some may":       {"FilterOutside", func(_ *Ground, m *Message) { m.FilterPort = 0 }},
-		"a port of no protocol":        {"FilterOutside", func(_ *Ground, m *Message) { m.FilterProtocol = "" }},
-		"what a chain selects":         {"SelectedByChain", func(_ *Ground, m *Message) { m.FilterProtocol = "tcp" }},
+		"all is well":                 {"", func(*Ground, *Message) {}},
+		"a stranger's key":            {"UnknownPublisher", func(_ *Ground, m *Message) { m.Key = stranger.Public().(ed25519.PublicKey) }},
+		"a stranger where any may":    {"", open},
+		"a stranger without password": {"WrongPassword", func(g *Ground, m *Message) { open(g, m); m.Password = "" }},
+		"a stranger for a network":    {"FilterOutside", func(g *Ground, m *Message) { open(g, m); m.FilterTo[0] = netip.MustParsePrefix("10.9.0.0/24") }},
+		"a stranger for nothing":      {"FilterOutside", func(g *Ground, m *Message) { open(g, m); m.FilterTo = nil }},
+		"a second stranger":           {"NoShare", func(g *Ground, m *Message) { g.hold(1, "key-1", false, 1); open(g, m) }},
+		"a block that is there":       {"", func(_ *Ground, m *Message) { m.Dependencies = []string{"kv/1"} }},
+		"a block that is not":         {"MissingBlock", func(_ *Ground, m *Message) { m.Dependencies = []string{"kv/2"} }},
+		"no hash":                     {"NoModule", func(_ *Ground, m *Message) { m.Hash = nil }},
+		"no URL":                      {"NoModule", func(_ *Ground, m *Message) { m.URL = "file:///etc/passwd" }},
+		"a property without a value":  {"BadProperty", func(_ *Ground, m *Message) { m.Properties = []string{"a"} }},
+		"another's address":           {"FilterOutside", func(_ *Ground, m *Message) { m.FilterTo[0] = netip.MustParsePrefix("10.10.0.2/32") }},
+		"a wider network":             {"FilterOutside", func(_ *Ground, m *Message) { m.FilterTo[0] = netip.MustParsePrefix("10.9.0.0/16") }},
+		"all that it may select":      {"", func(_ *Ground, m *Message) { m.FilterTo = nil }},
+		"another port":                {"FilterOutside", func(_ *Ground, m *Message) { m.FilterPort = 80 }},
+		"no port where some may":      {"FilterOutside", func(_ *Ground, m *Message) { m.FilterPort = 0 }},
+		"a port of no protocol":       {"FilterOutside", func(_ *Ground, m *Message) { m.FilterProtocol = "" }},
+		"what a chain selects":        {"SelectedByChain", func(_ *Ground, m *Message) { m.FilterProtocol = "tcp" }},
+		"what a chain takes from others": {"", func(g *Ground, m *Message) {
+			g.Datapath.Tables[0].Rules[0].Match = onpath.Match{Dst: []netip.Prefix{netip.MustParsePrefix("10.9.0.3/32")}}
+			g.Flow = gist.Toward(simPublisher, simUser)
+		}},
+		"what a chain takes from the user": {"SelectedByChain", func(g *Ground, m *Message) {
+			g.Datapath.Tables[0].Rules[0].Match = onpath.Match{Dst: []netip.Prefix{hostPrefix(simUser)}}
+			g.Flow = gist.Toward(simUser, simPublisher)
+		}},
 		"room for the last":            {"", func(g *Ground, _ *Message) { g.hold(4, "voice", true, 0) }},
 		"no room":                      {"NoShare", func(g *Ground, _ *Message) { g.hold(5, "voice", true, 0) }},
 		"no room, but for its own":     {"", func(g *Ground, m *Message) { g.hold(5, "voice", true, 0); m.Module = "voice3" }},
@@ -255,9 +267,9 @@ func TestKeep(t *testing.T) {
 		"another key beside it":   {true, func(g *Ground) { g.Plan.Publishers[0].Keys = append(g.Plan.Publishers[0].Keys, make([]byte, 32)) }},
 		"another key":             {false, func(g *Ground) { g.Plan.Publishers[0].Keys[0] = make([]byte, 32) }},
 		"a lease without a key":   {true, func(g *Ground) { g.Leases[0].Key = nil; g.Plan.Publishers[0].Keys[0] = make([]byte, 32) }},
-		"other ports":             {false, func(g *Ground) { g.Plan.Ports[0].Last = 5059 }},
-		"any port":                {true, func(g *Ground) { g.Plan.Ports = nil }},
-		"too small a share":       {false, func(g *Ground) { g.Plan.Share = 0.01 }},
+		"other ports":             {false, func(g *Ground) { g.Plan.Spec.Ports[0].Last = 5059 }},
+		"any port":                {true, func(g *Ground) { g.Plan.Spec.Ports = nil }},
+		"too small a share":       {false, func(g *Ground) { g.Plan.Spec.Share = 0.01 }},
 		"a machine not looked at": {true, func(g *Ground) { g.Capacity = onpath.Resources{} }},
 	} {
 		g := testGround()
@@ -271,6 +283,20 @@ func TestKeep(t *testing.T) {
 	}
 }
 
+// TestPlanAsJSON: what the operator lends comes to the node whole.
+func TestPlanAsJSON(t *testing.T) {
+	p := testGround().Plan
+	p.Spec.Publishers, p.Spec.DryRun = onpath.PublisherAny, true
+	b, err := json.Marshal(p)
+	var back onpath.LeasePlan
+	if err == nil {
+		err = json.Unmarshal(b, &back)
+	}
+	if err != nil || !reflect.DeepEqual(*p, back) {
+		t.Errorf("%v: %s comes as %+v", err, b, back)
+	}
+}
+
 // TestKeepFirst: where the share becomes too small, those that came last go.
 func TestKeepFirst(t *testing.T) {
 	g := testGround()
@@ -278,7 +304,7 @@ func TestKeepFirst(t *testing.T) {
 	for i := range g.Leases {
 		g.Leases[i].To, g.Leases[i].Port = []onpath.Prefix{prefix("10.9.0.2/32")}, 5060
 	}
-	g.Plan.Share = 0.05
+	g.Plan.Spec.Share = 0.05
 	if keep, gone := g.Keep(); len(keep) != 2 || len(gone) != 3 || keep[1].Module != "voice1" {
 		t.Errorf("kept %v, gone %v", keep, gone)
 	}

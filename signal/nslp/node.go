@@ -316,12 +316,18 @@ func (n *Node) returned(now time.Time, b *session) []Output {
 	return nil
 }
 
+// Undecided reports whether a request still waits for what is decided of it.
+func (n *Node) Undecided(q *Ask) bool {
+	s := n.sessions[q.Key]
+	return s != nil && s.ask == q && s.entry == nil // else another request has taken its session
+}
+
 // Answer is told what was decided of a request.
 func (n *Node) Answer(now time.Time, q *Ask, e Entry) []Output {
-	s := n.sessions[q.Key]
-	if s == nil || s.ask != q || s.entry != nil { // another request has taken its session
+	if !n.Undecided(q) {
 		return nil
 	}
+	s := n.sessions[q.Key]
 	s.entry = &e
 	return n.conclude(now, q.Key, s)
 }

@@ -237,7 +237,7 @@ func (n *simulated) out(list []Output) {
 
 func (n *simulated) ground() *Ground {
 	return &Ground{
-		Plan: &onpath.LeasePlan{LeasesSpec: onpath.LeasesSpec{Share: 1, Publishers: onpath.PublisherTenants},
+		Plan: &onpath.LeasePlan{Spec: onpath.LeasesSpec{Share: 1, Publishers: onpath.PublisherTenants},
 			Slots:      []onpath.LeaseSlot{{Vport: 1, Path: 1}},
 			Publishers: []onpath.Publisher{{Tenant: "p", Keys: []onpath.PublicKey{onpath.PublicKey(simKey.Public().(ed25519.PublicKey))}}}},
 		Datapath: &onpath.DatapathConfig{}, Capacity: onpath.Resources{CPU: 4000, Memory: 1 << 30}, Leases: n.held, Node: n.address.String(),

@@ -1,0 +1,79 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+// leasesOf are the leases on a node that ok says.
+func (t *tracer) leasesOf(n *node, ok func(l *onpath.LeaseSpec) bool) (out []*onpath.Lease) {
+	for _, l := range objects[*onpath.Lease](t.w.Snapshot) {
+		if l.Spec.Node == n.name && l.Spec.Vport != 0 && ok(&l.Spec) {
+			out = append(out, l)
+		}
+	}
+	return out
+}
+
+// leased is the planned way of a packet that no chain selects: by the engine of the
+// publisher who has a lease for it, if one has.
+func (t *tracer) leased(planned []onpath.TraceHop) []onpath.TraceHop {
+	if len(planned) != 1 || planned[0].Kind != onpath.HopKernel {
+		return planned
+	}
+	list := t.leasesOf(t.gateway, func(l *onpath.LeaseSpec) bool { return takes(l, t.in.Request.Tuple) })
+	if len(list) == 0 {
+		return planned
+	}
+	first := slices.MinFunc(list, func(a, b *onpath.Lease) int { return a.Spec.Since.Compare(b.Spec.Since) })
+	list = slices.DeleteFunc(list, func(l *onpath.Lease) bool { return l.Spec.Vport != first.Spec.Vport })
+	return []onpath.TraceHop{t.edgeHop(t.gateway, onpath.HopEdge, nil), leaseHop(list), t.edgeHop(t.gateway, onpath.HopExit, nil)}
+}
+
+// takes reports whether packets of a tuple are for a lease's module.
+func takes(l *onpath.LeaseSpec, tu onpath.Tuple) bool {
+	return fits(l.Forward(), tu) || fits(l.Reversed(), tu)
+}
+
+// leaseHop is a publisher's engine, with those modules that a packet meets there.
+func leaseHop(list []*onpath.Lease) onpath.TraceHop {
+	l := list[0]
+	var modules []string
+	for _, l := range list {
+		modules = append(modules, fmt.Sprintf("%s until %s", l.Spec.Module, l.Spec.Until.UTC().Format(time.RFC3339)))
+	}
+	slices.Sort(modules)
+	return onpath.TraceHop{
+		Kind: onpath.HopElement, Mode: onpath.ModeInline, Node: l.Spec.Node, Vport: l.Spec.Vport,
+		Name: l.Spec.Publisher + "/" + onpath.LeaseInstance, State: string(l.Status.State), Message: "by lease: " + strings.Join(modules, ", "),
+	}
+}
+
+// throughLease goes on behind a publisher's engine that an entry leads to; on says whether
+// it is known where.
+func (t *tracer) throughLease(n *node, e onpath.FlowEntry, hops *[]onpath.TraceHop) (next onpath.FlowEntry, on bool) {
+	at := t.leasesOf(n, func(l *onpath.LeaseSpec) bool { return l.Vport == e.Next })
+	if len(at) == 0 {
+		*hops = append(*hops, onpath.TraceHop{Kind: onpath.HopDrop, Node: n.name, Vport: e.Next, Live: true,
+			Message: fmt.Sprintf("the flow entry leads to vport %d, which is no instance's any more", e.Next)})
+		return e, false
+	}
+	if met := slices.DeleteFunc(slices.Clone(at), func(l *onpath.Lease) bool { return !takes(&l.Spec, e.Tuple) }); len(met) > 0 {
+		at = met
+	}
+	hop := leaseHop(at)
+	hop.Live = true
+	next, guess, ok := t.continuing(n, e.Next, e)
+	switch {
+	case !ok:
+		hop.Message += "; no packet of the flow has come out of it"
+	case guess != "":
+		hop.Message += "; " + guess
+	}
+	*hops = append(*hops, hop)
+	return next, ok
+}
