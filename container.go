@@ -19,6 +19,9 @@ type ContainerSpec struct {
 	WorkingDir string   `json:"workingDir,omitempty"`
 	// Files are written into the container before it starts; keys are absolute paths.
 	Files map[string]File `json:"files,omitempty"`
+	// Secrets are files in /run/secrets, in memory alone, by their names: SECRET/KEY of the
+	// tenant whose instance it is.
+	Secrets map[string]SecretKey `json:"secrets,omitempty"`
 	// Devices: "tun".
 	Devices []string          `json:"devices,omitempty"`
 	Attach  ContainerAttach   `json:"attach,omitempty"`
@@ -106,6 +109,7 @@ func (c *ContainerSpec) traits() FunctionTraits {
 	t := FunctionTraits{
 		Runs: c.Image, Attach: c.Attach, Addresses: c.Addresses, Outbound: c.Outbound, Sysctls: c.Sysctls,
 		Informed: true, Env: c.Env, Capabilities: c.Caps, HostImage: c.Image == HostImage,
+		Secrets: c.Secrets,
 	}
 	byDefault(&t.Attach, Routed)
 	byDefault(&t.Addresses, t.Attach.addresses())
@@ -153,6 +157,7 @@ func (c *ContainerSpec) validate(v *validation, at string, _ *FunctionSpec) {
 		v.absolute(at+".workingDir", c.WorkingDir)
 	}
 	v.files(at+".files", c.Files)
+	v.secrets(at+".secrets", c.Secrets)
 	for i, d := range c.Devices {
 		if d != "tun" {
 			v.add(index(at+".devices", i), "write tun", "%s is not a device that an instance can have", quote(d))

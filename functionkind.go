@@ -59,6 +59,8 @@ type FunctionTraits struct {
 	Capabilities []string
 	// Relays: the planner tells each instance what it relays.
 	Relays bool
+	// Secrets are the files of its process that are secrets.
+	Secrets map[string]SecretKey
 	// Portless: it serves no port, whatever its addresses.
 	Portless bool
 	// HostImage: it runs what the node's own root file system has.

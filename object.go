@@ -40,12 +40,14 @@ const (
 	KindPrefixClaim Kind = "PrefixClaim"
 	KindWebhook     Kind = "Webhook"
 	KindService     Kind = "Service"
+	KindSecret      Kind = "Secret"
 )
 
 // Kinds lists every kind in the order in which objects refer to each other: an
 // object only names objects of its own or an earlier kind.
 func Kinds() []Kind {
 	return []Kind{KindTenant, KindCloudlet, KindNode, KindPriceList, KindReservation, KindPrefixClaim, KindWebhook, KindHosts,
+		KindSecret,
 		KindFunction,
 		KindDeployment, KindService, KindChain, KindMeasurement, KindAccelerator, KindInstance, KindLease, KindEvent}
 }
@@ -185,6 +187,8 @@ func New(k Kind) (Object, error) {
 		return &PrefixClaim{TypeMeta: t}, nil
 	case KindWebhook:
 		return &Webhook{TypeMeta: t}, nil
+	case KindSecret:
+		return &Secret{TypeMeta: t}, nil
 	case KindService:
 		return &Service{TypeMeta: t}, nil
 	}

@@ -71,6 +71,9 @@ type RunSpec struct {
 	NetNS  string // path of the prepared network namespace
 	// Hostname inside; default ID.
 	Hostname string
+	// Secrets are the contents of files in SecretsFolder, by name. They are written into
+	// memory alone, and into nothing that is kept.
+	Secrets map[string][]byte `json:"-"`
 }
 
 // Process is one started instance.

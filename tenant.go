@@ -55,6 +55,8 @@ type Quota struct {
 	Claims    int `json:"claims,omitempty"`
 	// Capacity that these instances ask for, together.
 	Capacity Resources `json:"capacity,omitzero"`
+	// Secrets is how many bytes all values of the tenant's secrets may have.
+	Secrets Size `json:"secrets,omitempty"`
 	// Requests a second that users and tokens of the tenant may send the server.
 	Requests int `json:"requests,omitempty"`
 }

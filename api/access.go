@@ -33,6 +33,7 @@ func accesses() map[string]access {
 		"create-token": {verb: verbTokens}, "list-tokens": {verb: verbTokens}, "delete-token": {verb: verbTokens},
 		"revoke": {verb: verbRevoke}, "push-metric": {verbWrite, onpath.KindChain}, "accept-node": {verbWrite, onpath.KindNode},
 		"webhook-state": {verbWrite, onpath.KindWebhook}, // it has the secret
+		"secrets":       {verbSecrets, onpath.KindInstance},
 		"move-instance": {verbMove, onpath.KindInstance}, "capacity": {verb: verbPool},
 		"account": {verb: verbAccount}, "invoice": {verb: verbAccount}, "postings": {verb: verbAccount},
 		"credit": {verb: verbMoney}, "check-ledger": {verb: verbMoney},

@@ -21,6 +21,7 @@ import (
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/auth"
 	"github.com/onpath/onpath/api/session"
+	"github.com/onpath/onpath/internal/sealed"
 	"github.com/onpath/onpath/store"
 )
 
@@ -80,6 +81,10 @@ type Options struct {
 	Log Log
 	// Notifications that functions sent; nil: there are none.
 	Notifications Notifications
+	// Sealed seals secrets; SecretsPlanned are those that an instance in a node's plan names,
+	// by file. Nil: there are none.
+	Sealed         *sealed.Box
+	SecretsPlanned func(node, tenant, instance string) map[string]onpath.SecretKey
 	// WebhookState is how a Webhook fares; nil: nothing is sent.
 	WebhookState func(*onpath.Webhook) onpath.WebhookState
 	// Authority for TLS; nil: the unix socket only, nobody can join.

@@ -23,6 +23,7 @@ import (
 	"github.com/onpath/onpath/api/session"
 	firewall "github.com/onpath/onpath/functions/ebpf-firewall"
 	ratelimit "github.com/onpath/onpath/functions/ebpf-ratelimit"
+	"github.com/onpath/onpath/internal/sealed"
 	"github.com/onpath/onpath/runtime/inline"
 	"github.com/onpath/onpath/sdk"
 	"github.com/onpath/onpath/store/mem"
@@ -214,6 +215,13 @@ func (w *world) start() {
 	s, err := api.New(api.Options{
 		Store: w.wrapped, Controller: w.controller, Admission: w.controller, Hub: w.hub, Authority: authority, Dir: w.dir,
 		Address: w.address, Version: "test", Clock: w.clock.now,
+		Sealed: sealed.New([]byte("k")),
+		SecretsPlanned: func(node, tenant, instance string) map[string]onpath.SecretKey {
+			if node == "n1" && tenant == "acme" && instance == "web-1" {
+				return map[string]onpath.SecretKey{"pass": "db/password"}
+			}
+			return nil
+		},
 		WebhookState: func(h *onpath.Webhook) onpath.WebhookState {
 			return onpath.WebhookState{Secret: "whsec_" + h.Metadata.UID}
 		},

@@ -252,6 +252,9 @@ func (s *Server) examine(ctx context.Context, c changeSet) error {
 			err = o.Validate()
 		}
 		if err == nil {
+			err = secrets{s}.seal(o)
+		}
+		if err == nil {
 			err = s.mayAsk(ctx, o)
 		}
 		if err == nil {

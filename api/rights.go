@@ -35,6 +35,7 @@ const (
 	verbPull          verb = "use the images"
 	verbPush          verb = "push images"
 	verbSession       verb = "be a node"
+	verbSecrets       verb = "have the secrets of"
 	verbNodes         verb = "see what whole nodes count"
 	verbFault         verb = "cause faults"
 	verbBackup        verb = "back up the server from elsewhere than its own machine"
@@ -69,7 +70,7 @@ func inKinds(who auth.Identity, v verb, kind onpath.Kind) bool {
 }
 
 // ofNode are the verbs that nodes have.
-var ofNode = map[verb]bool{verbSession: true, verbPull: true}
+var ofNode = map[verb]bool{verbSession: true, verbPull: true, verbSecrets: true}
 
 // authorize decides whether somebody may do something: with one object; with (name
 // "") the objects of a kind; or with (kind "") what is no object. A tenant of "" is
@@ -84,7 +85,7 @@ func authorize(who auth.Identity, v verb, kind onpath.Kind, tenant, name string)
 	}
 	switch who.Role {
 	case auth.RoleOperator:
-		if v != verbSession && v != verbBackup || who.Credential == auth.LocalOperator().Credential {
+		if v != verbSession && v != verbBackup && v != verbSecrets || who.Credential == auth.LocalOperator().Credential {
 			return nil
 		}
 	case auth.RoleNode:

@@ -56,6 +56,8 @@ func (s *Server) routes() {
 	registerObjects[*onpath.Webhook](s, onpath.KindWebhook)
 	registerObjects[*onpath.Service](s, onpath.KindService)
 	registerWebhookState(s)
+	registerObjects[*onpath.Secret](s, onpath.KindSecret)
+	secrets{s}.register()
 	s.registerReservations()
 	s.registerApply()
 	s.registerConfirm()

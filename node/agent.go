@@ -70,6 +70,8 @@ type Options struct {
 	HostImage bool
 	// Blocks are what the wasm runtime offers to modules; nil: nothing is said of it.
 	Blocks []string
+	// Secrets asks the server for those of an instance here, by file; nil: there are none.
+	Secrets func(ctx context.Context, tenant, instance string) (map[string][]byte, error)
 	// FaultKeeper is a command that, given the file of a fault as its last
 	// argument, calls KeepFault: it ends a fault if no agent does. Empty: faults
 	// end when an agent runs.

@@ -3,6 +3,8 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
+	"time"
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/netnsrun"
@@ -82,12 +84,45 @@ func (in *instance) create(ctx context.Context, rt onpath.Runtime, m *creation) 
 	if m.unprepared = rt.Prepare(ctx, &m.spec.Spec, progress); m.unprepared != nil {
 		return
 	}
+	if m.unprepared = in.readSecrets(ctx, m); m.unprepared != nil {
+		return
+	}
 	if c, ok := rt.(onpath.Creator); ok {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
 		defer cancel()
 		m.made, m.err = c.Create(ctx, m.spec)
 	}
 }
+
+// readSecrets has the server give the instance's secrets, at each start: nothing here keeps
+// them.
+func (in *instance) readSecrets(ctx context.Context, m *creation) (err error) {
+	named := m.spec.Spec.Traits().Secrets
+	if len(named) == 0 {
+		return nil
+	}
+	refuse := func(err error) error {
+		return onpath.Errorf(onpath.CodeUnavailable, "the server does not give its secrets: %w", err)
+	}
+	if in.a.opt.Secrets == nil {
+		return refuse(errors.New("this node has no server"))
+	}
+	plan := in.current()
+	ctx, cancel := context.WithTimeout(ctx, secretsPatience)
+	defer cancel()
+	if m.spec.Secrets, err = in.a.opt.Secrets(ctx, plan.Tenant, plan.Name); err != nil {
+		return refuse(err)
+	}
+	for file := range named {
+		if _, ok := m.spec.Secrets[file]; !ok {
+			return refuse(fmt.Errorf("%s is not among them", file))
+		}
+	}
+	return nil
+}
+
+// secretsPatience is how long the server may take to give secrets.
+const secretsPatience = 10 * time.Second
 
 func (in *instance) wiringFails() string {
 	in.a.mu.Lock()

@@ -216,6 +216,8 @@ func (w checker) checkDeployments() (errs onpath.Errors) {
 			errs = append(errs, fault(o, onpath.CodeForbidden, "spec.function", "its owner can write shared: true", "function %s belongs to another tenant and is not shared", d.fnName))
 		case w.lacksPool(d):
 			errs = append(errs, fault(o, onpath.CodeInvalid, "spec.function", noPoolRemedy, noPool, d.fnName))
+		case d.noSecret != "":
+			errs = append(errs, fault(o, onpath.CodeNotFound, "spec.function", secretRemedy, "there is no secret %s", d.noSecret))
 		}
 		if d.want > onpath.MaxMembers {
 			errs = append(errs, fault(o, onpath.CodeNoRoom, "spec.instances", fmt.Sprintf(tooMany, onpath.MaxMembers),

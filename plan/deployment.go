@@ -72,6 +72,7 @@ func (w *resolver) complete(d *deployment, env onpath.Env, files map[string]onpa
 	if d.function == nil {
 		return
 	}
+	defer w.keepSecrets(d)
 	if len(env)+len(files) > 0 {
 		d.functionOf = functionAsRun(d.function, d.fnName, env, files)
 		d.sized()

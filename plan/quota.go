@@ -10,6 +10,7 @@ import (
 // tenantUse is what a tenant has, as far as quotas bound it.
 type tenantUse struct {
 	chains, instances, claims int
+	secrets                   int // bytes
 	capacity                  onpath.Resources
 }
 
@@ -48,6 +49,7 @@ func overQuota(t *onpath.Tenant, was, is tenantUse) (errs onpath.Errors) {
 	bound("chains", int64(q.Chains), int64(was.chains), int64(is.chains), count)
 	bound("instances", int64(q.Instances), int64(was.instances), int64(is.instances), count)
 	bound("claims", int64(q.Claims), int64(was.claims), int64(is.claims), count)
+	bound("secrets", int64(q.Secrets), int64(was.secrets), int64(is.secrets), func(n int64) string { return onpath.Size(n).String() })
 	a, b, c := q.Capacity, was.capacity, is.capacity
 	bound("capacity.cpu", int64(a.CPU), int64(b.CPU), int64(c.CPU), func(n int64) string { return onpath.CPU(n).String() })
 	bound("capacity.memory", int64(a.Memory), int64(b.Memory), int64(c.Memory), func(n int64) string { return onpath.Size(n).String() })
@@ -73,6 +75,11 @@ func (w *world) useOf(tenant string) (u tenantUse) {
 	for _, c := range listed[*onpath.PrefixClaim](w) {
 		if c.Metadata.Tenant == tenant {
 			u.claims++
+		}
+	}
+	for _, s := range listed[*onpath.Secret](w) {
+		if s.Metadata.Tenant == tenant {
+			u.secrets += s.Size()
 		}
 	}
 	for _, d := range w.deployments {

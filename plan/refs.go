@@ -124,6 +124,8 @@ func (w *resolver) checkFunction(c *chain, field string, d *deployment) {
 		c.fail(onpath.CodeForbidden, field, "its owner can write shared: true", "%sfunction %s belongs to another tenant and is not shared", prefix, d.fnName)
 	case f.Spec.Kind() == "":
 		c.fail(onpath.CodeUnsupported, field, "write container: {…}", "%sfunction %s is of a kind that this version does not run", prefix, d.fnName)
+	case d.noSecret != "":
+		c.fail(onpath.CodeNotFound, field, secretRemedy, "%sthere is no secret %s", prefix, d.noSecret)
 	}
 }
 

@@ -126,6 +126,8 @@ type deployment struct {
 	noRoom []string  // why instances are missing
 	res    *reserved // nil: it has no reservation
 	crowds string    // why data paths have no room for it
+	// noSecret is a secret that its function names, and its tenant does not have.
+	noSecret string
 }
 
 type instance struct {

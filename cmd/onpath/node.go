@@ -221,6 +221,9 @@ func runNode(ctx context.Context, conf *config.Node, listens string, log *slog.L
 		Held: true, Version: versionString(), Log: log, SetForwarding: conf.SetForwarding, HostImage: conf.HostImage,
 		Blocks:      offeredBlocks(conf),
 		FaultKeeper: keeperCommand(log),
+		Secrets: func(ctx context.Context, tenant, instance string) (map[string][]byte, error) {
+			return cl.Secrets(ctx, conf.Name, tenant, instance)
+		},
 	})
 	if err != nil {
 		return err

@@ -33,6 +33,7 @@ import (
 	"github.com/onpath/onpath/control/notify"
 	"github.com/onpath/onpath/control/translog"
 	"github.com/onpath/onpath/internal/config"
+	"github.com/onpath/onpath/internal/sealed"
 	"github.com/onpath/onpath/internal/wholefile"
 	"github.com/onpath/onpath/plan"
 	"github.com/onpath/onpath/store/etcd"
@@ -187,6 +188,7 @@ func serve(ctx context.Context, conf *config.Server, log *slog.Logger, begun fun
 	registry := newRegistry()
 	options := api.Options{Store: public.Entries, Log: public,
 		Controller: controller, Admission: controller, Pool: controller.Pool(), Hub: hub,
+		Sealed: sealed.New(secret), SecretsPlanned: control.PlannedSecrets(controller),
 		Notifications: keeper, WebhookState: hooks.State,
 		Dir: conf.StateDir, Address: conf.Address,
 		Version: versionString(), Functions: functionCheckers(), Metrics: registry, ImageQuota: int64(conf.ImageQuota), Logger: log}

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -59,6 +60,7 @@ var columns = map[onpath.Kind][]string{
 	onpath.KindHosts:       {"TENANT", "NAME", "ADDRESSES", "VIRTUAL", ">AGE"},
 	onpath.KindFunction:    {"TENANT", "NAME", "IMAGE", "ATTACH", "STATE", "PACKETS", ">AGE"},
 	onpath.KindDeployment:  {"TENANT", "NAME", "FUNCTION", "CHAIN", ">READY", ">AGE", "MESSAGE"},
+	onpath.KindSecret:      {"TENANT", "NAME", "KEYS", ">SIZE", ">AGE"},
 	onpath.KindService:     {"TENANT", "NAME", "DNS", "DEPLOYMENT", "ANSWERS", ">SERVES", ">AGE", "MESSAGE"},
 	onpath.KindChain:       {"TENANT", "NAME", "FROM", "TO", "THROUGH", "STATE", ">AGE", "MESSAGE"},
 	onpath.KindMeasurement: {"TENANT", "NAME", "NODES", ">EVERY", ">AGE"},
@@ -104,6 +106,10 @@ func row(o onpath.Object, now time.Time) []string {
 	case *onpath.Deployment:
 		return []string{m.Tenant, m.Name, string(o.Spec.Function), o.Status.Chain, fmt.Sprintf("%d/%d", o.Status.Ready, o.Status.Desired),
 			age, trouble(o.Status.Conditions)}
+	case *onpath.Secret:
+		keys := append(slices.Collect(maps.Keys(o.Spec.Data)), slices.Collect(maps.Keys(o.Spec.Sealed))...)
+		slices.Sort(keys)
+		return []string{m.Tenant, m.Name, strings.Join(keys, ","), Bytes(uint64(o.Size())), age}
 	case *onpath.Service:
 		return []string{m.Tenant, m.Name, o.Spec.Name, string(o.Spec.Deployment), answered(o.Spec.Select), serves(o), age,
 			trouble(o.Status.Conditions)}

@@ -84,6 +84,10 @@ func (c *created) make(ctx context.Context, img containerd.Image) error {
 	if c.task, err = container.NewTask(ctx, output, opts...); err != nil {
 		return err
 	}
+	if err := writeSecrets(int(c.task.Pid()), c.r.Secrets); err != nil {
+		return err
+	}
+	c.r.Secrets = nil // the process has them
 	weighParent()
 	c.proc = newProcess(c.d, c.r.ID, c.r.Labels, int(c.task.Pid()))
 	// Watching begins before the program does: no end can be missed.

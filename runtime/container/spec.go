@@ -142,6 +142,10 @@ func (d *Driver) spec(ctx context.Context, r onpath.RunSpec, image ocispec.Image
 			}
 			opts = append(opts, oci.WithLinuxDevice("/dev/net/tun", "rwm"))
 		}
+		if len(r.Secrets) > 0 {
+			s.Mounts = append(s.Mounts, specs.Mount{Destination: onpath.SecretsFolder, Type: "tmpfs", Source: "tmpfs",
+				Options: []string{"nosuid", "nodev", "noexec", "mode=0755", "size=8m"}})
+		}
 		if seccompWorks() {
 			opts = append(opts, seccomp.WithDefaultProfile(), nativeCalls)
 		}
