@@ -20,6 +20,7 @@ var moreColumns = map[onpath.Kind][]string{
 	onpath.KindWebhook:     {">SECRET-VERSION"},
 	onpath.KindFunction:    {"CPU", "MEMORY"},
 	onpath.KindDeployment:  {"CLOUDLETS", "NODES"},
+	onpath.KindSecret:      {">CHANGES"},
 	onpath.KindService:     {"ADDRESSES"},
 	onpath.KindChain:       {"TIER", ">PRIORITY", "CLOUDLETS", ">PATH-ID"},
 	onpath.KindMeasurement: {">CHANGE"},
@@ -50,6 +51,8 @@ func moreCells(o onpath.Object) []string {
 		return []string{o.Spec.Resources.CPU.String(), Bytes(uint64(o.Spec.Resources.Memory))}
 	case *onpath.Deployment:
 		return []string{strings.Join(o.Spec.Place.Cloudlets, ","), labels(o.Spec.Place.Nodes)}
+	case *onpath.Secret:
+		return []string{strconv.FormatInt(max(o.Metadata.Generation-1, 0), 10)}
 	case *onpath.Service:
 		var list []string
 		for _, p := range o.Status.Cloudlets {
