@@ -9,6 +9,10 @@ import (
 	"github.com/onpath/onpath/plan/calendar"
 )
 
+// mostSlots bounds what was promised and is, so that a reservation that is changed on and on
+// stays small enough to be stored, and quick to decide on.
+const mostSlots = onpath.MaxSlots + 100
+
 // identify gives next the identity that the store knows.
 func identify(next, old *onpath.Reservation) {
 	m, o := &next.Metadata, old.Metadata
@@ -41,6 +45,11 @@ func (p *Pool) change(e *entry, r *onpath.Reservation, now time.Time) (*decision
 		st.Slots = next
 	} else {
 		st.Slots = spliced(old.Slots, next, now)
+	}
+	if len(st.Slots) > mostSlots {
+		e := onpath.Errorf(onpath.CodeInvalid, "it has changed too often: it would have %d slots, at most %d", len(st.Slots), mostSlots)
+		e.Remedy = "cancel it, and make another"
+		return nil, e
 	}
 	if err := p.resettle(d, next, from); err != nil {
 		return nil, err

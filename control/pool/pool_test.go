@@ -400,3 +400,33 @@ func TestOpenEnded(t *testing.T) {
 	}
 	f.balance(500_000)
 }
+
+// TestChangedOften: a reservation that is changed on and on is refused at last, and ends as
+// any other.
+func TestChangedOften(t *testing.T) {
+	f := setUp(t)
+	r := request("r", 0, 0, onpath.Resources{})
+	for i := range onpath.MaxSlots {
+		r.Spec.Slots = append(r.Spec.Slots, onpath.ReservationSlot{Until: start.Add(time.Duration(i+1) * time.Second), Capacity: cores(float64(1+i%2) / 4)})
+	}
+	last := &r.Spec.Slots[onpath.MaxSlots-1]
+	last.Until = time.Time{}
+	f.must(r)
+	f.pass(onpath.MaxSlots * time.Second)
+	var err error
+	for n := 0; err == nil && n <= mostSlots; n++ {
+		f.now = f.now.Add(time.Second)
+		last.Capacity = cores(float64(1+n%2) / 4)
+		_, err = f.apply(r)
+	}
+	if n := len(f.get("r").Status.Slots); onpath.CodeOf(err) != onpath.CodeInvalid || n != mostSlots {
+		t.Errorf("with %d slots: %v", n, err)
+	}
+	f.pass(3 * time.Hour)
+	if _, err := f.Apply(t.Context(), nil, []onpath.Key{onpath.KeyOf(r)}, false); err != nil {
+		t.Error(err)
+	}
+	if st := f.get("r").Status.State; st != onpath.ReservationCancelled {
+		t.Errorf("it is %s", st)
+	}
+}

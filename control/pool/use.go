@@ -61,15 +61,15 @@ func (p *Pool) bill(ctx context.Context, meters []onpath.Meter) error {
 		if was.CPU == m.CPU && was.Bytes == m.Bytes && was.version != 0 {
 			continue
 		}
-		next[m.UID] = billed{At: now, CPU: m.CPU, Bytes: m.Bytes, version: was.version}
+		next[m.UID] = billed{At: now, CPU: max(m.CPU, 0), Bytes: m.Bytes, version: was.version}
 		if p.prices.spec == nil || m.CPU < was.CPU || m.Bytes < was.Bytes { // a node made anew begins anew
 			continue
 		}
 		if books[m.Tenant] == nil {
 			books[m.Tenant] = p.book(m.Tenant)
 		}
-		if err := p.chargeUse(books[m.Tenant], &m, was, now); err != nil {
-			return err
+		if err := p.chargeUse(books[m.Tenant], &m, was, now); err != nil { // others' use is billed all the same
+			p.log.Error("what an instance used is not billed", "tenant", m.Tenant, "instance", m.Instance, "err", err)
 		}
 	}
 	if len(next) == 0 {
@@ -99,11 +99,26 @@ func (p *Pool) chargeUse(b *ledger.Book, m *onpath.Meter, was billed, now time.T
 	x := onpath.Posting{Kind: onpath.PostingUse, Cause: fmt.Sprintf("use of instance %s", m.Instance),
 		Reservation: m.Reservation, Instance: m.Instance, Prices: p.prices.version,
 		From: from, Until: now, CPU: m.CPU - was.CPU, Bytes: m.Bytes - was.Bytes}
+	if !plausible(&x) {
+		return onpath.Errorf(onpath.CodeInvalid, "instance %s is said to have used %s of processor time and %d bytes since %s",
+			m.Instance, x.CPU, x.Bytes, text(from))
+	}
 	var err error
 	if x.Amount, err = ledger.Amount(&x, p.prices.spec); err != nil {
 		return onpath.Errorf(onpath.CodeInvalid, "the use of instance %s cannot be billed: %w", m.Instance, err)
 	}
 	return b.Add(now, x)
+}
+
+// What no machine can do is a mistake of its node: nobody pays for that.
+const (
+	mostCores = 4096
+	mostBytes = 1e12 // a second
+)
+
+func plausible(x *onpath.Posting) bool {
+	seconds := max(x.Until.Sub(x.From), 0).Seconds() + 60 // as clocks differ
+	return x.CPU.Seconds() <= mostCores*seconds && float64(x.Bytes) <= mostBytes*seconds
 }
 
 // Forget drops how far instances are billed that their nodes have forgotten.

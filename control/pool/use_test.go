@@ -54,3 +54,24 @@ func TestUse(t *testing.T) {
 		t.Errorf("the invoice says %+v", l)
 	}
 }
+
+// TestUseImplausible: what no machine can have used is not billed, and what others used is.
+func TestUseImplausible(t *testing.T) {
+	f := setUp(t)
+	f.prices(onpath.PriceListSpec{Use: onpath.UsePrices{CPU: 2_000_000, Traffic: 500_000}})
+	f.credit(10_000_000)
+	meter := func(uid string, cpu time.Duration, bytes uint64) onpath.Meter {
+		return onpath.Meter{UID: uid, Tenant: "default", Instance: uid, Began: start, CPU: cpu, Bytes: bytes}
+	}
+	bill := func(list ...onpath.Meter) {
+		t.Helper()
+		f.now = f.now.Add(time.Hour)
+		if _, err := f.Bill(t.Context(), list); err != nil {
+			t.Error(err)
+		}
+	}
+	bill(meter("wrapped", 0, 1<<63), meter("long", 1<<62, 0), meter("less", -time.Hour, 0), meter("good", time.Hour, 0))
+	f.balance(8_000_000)
+	bill(meter("wrapped", 0, 1<<63+2<<30), meter("less", time.Hour, 0))
+	f.balance(5_000_000)
+}
