@@ -87,11 +87,15 @@ func accelerate(w *world) {
 // writeMade has objects that stand for others be as they are wanted; those that have the
 // label, and are not wanted any more, go.
 func writeMade(w *world, label string, want map[onpath.Key]onpath.Object) {
-	for _, k := range w.keys() {
-		have := w.Objects[k]
-		if k.Kind.ReadOnly() || have.Meta().Labels[label] == "" {
-			continue
+	var made []onpath.Key
+	for k, o := range w.Objects {
+		if !k.Kind.ReadOnly() && o.Meta().Labels[label] != "" {
+			made = append(made, k)
 		}
+	}
+	sortKeys(made)
+	for _, k := range made {
+		have := w.Objects[k]
 		next, ok := want[k]
 		switch delete(want, k); {
 		case !ok:

@@ -22,11 +22,13 @@ type chain struct {
 	errs      onpath.Errors
 	unproved  *onpath.Error // what it selects is not the tenant's, or not any more
 	shape     string
+	active    bool // by its status, with the updates so far
 	// forward and reverse select the chain's packets, seen from whoever starts
 	// the flow at its from end and at its to end.
 	forward, reverse []onpath.Match
 	reach, origin    [2]span   // of forward: destinations, sources
 	rank             int       // place in the order of precedence
+	titled           int       // its tenant's place by the best title, from 1; 0: it has none
 	sends            []sending // once they are counted
 	counted          bool
 }
@@ -118,7 +120,7 @@ func (w *resolver) use(c *chain, e *element) {
 }
 
 func (w *resolver) newChain(o *onpath.Chain) *chain {
-	c := &chain{obj: o, key: nameOf(o), tier: cmp.Or(o.Spec.Tier, onpath.TierTenant)}
+	c := &chain{obj: o, key: nameOf(o), active: o.Status.Active, tier: cmp.Or(o.Spec.Tier, onpath.TierTenant)}
 	if c.tier == onpath.TierOperator && c.key.tenant != onpath.OperatorTenant {
 		c.fail(onpath.CodeForbidden, "spec.tier", "write tier: tenant", "only tenant %s has chains of tier operator", onpath.OperatorTenant)
 	}

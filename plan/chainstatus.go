@@ -12,7 +12,8 @@ import (
 // chainStatus says whether the chain's traffic is steered, and where what is
 // missing.
 func (w *teller) chainStatus(c *chain, paths []placedPath) {
-	next := *current(w.world, c.obj)
+	now := current(w.world, c.obj)
+	next := *now
 	st := &next.Status
 	old := c.obj.Status
 	var waits []string
@@ -51,9 +52,12 @@ func (w *teller) chainStatus(c *chain, paths []placedPath) {
 		st.Elements = w.elementStatus(c)
 	}
 	w.chainConditions(c, st, waits)
+	c.active = st.Active
 	w.takenStatus(c, st)
 	w.chainEvents(c, old, *st)
-	w.update(&next)
+	if !sameChain(st, &now.Status) {
+		w.update(&next)
+	}
 }
 
 // notInForce says which node is still to acknowledge that a path of the cloudlet begins

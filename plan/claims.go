@@ -20,13 +20,13 @@ type divided struct {
 // divide adds what a rule matches in each part of a tenant's addresses.
 func divide(out []divided, parts []ownership.Part, r onpath.Rule, priority int, late bool) []divided {
 	for i := range parts {
-		m, ok := overlap(r.Match, parts[i].Match())
-		if !ok {
-			continue
-		}
-		whole := slices.Equal(m.Src, r.Match.Src) && slices.Equal(m.Dst, r.Match.Dst)
-		if parts[i].Bits == 0 && coversAll(&parts[i], r.Match) {
-			m, whole = r.Match, true
+		m, whole := r.Match, parts[i].Bits == 0 && coversAll(&parts[i], r.Match)
+		if !whole {
+			var ok bool
+			if m, ok = overlap(r.Match, parts[i].Match()); !ok {
+				continue
+			}
+			whole = slices.Equal(m.Src, r.Match.Src) && slices.Equal(m.Dst, r.Match.Dst)
 		}
 		x := r
 		x.Match = m

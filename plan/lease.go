@@ -58,7 +58,7 @@ func (b *builder) leases() (*onpath.LeasePlan, *onpath.Punt) {
 
 // publishers are the tenants that have keys, by name, and may select some traffic.
 func (w *world) publishers() (out []onpath.Publisher) {
-	for _, t := range objects[*onpath.Tenant](w.Snapshot) {
+	for _, t := range listed[*onpath.Tenant](w) {
 		any := selectsAny(w, t.Metadata.Name)
 		addresses := w.addresses(t)
 		if len(t.Spec.Keys) == 0 || len(addresses) == 0 && !any {

@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 
@@ -188,8 +187,7 @@ func (w checker) deploymentsInTurn() []*deployment {
 		list = append(list, w.deployments[nameOf(o)])
 	}
 	slices.SortStableFunc(list, func(a, b *deployment) int {
-		x, y := w.changed[onpath.KeyOf(a.obj)], w.changed[onpath.KeyOf(b.obj)]
-		return cmp.Or(boolCompare(x, y), a.obj.Metadata.Created.Compare(b.obj.Metadata.Created))
+		return w.turn(a.obj, b.obj)
 	})
 	return list
 }

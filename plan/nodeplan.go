@@ -13,13 +13,16 @@ import (
 )
 
 // make plans for all nodes that have been heard of.
-func (w *nodeplans) make() {
+func (w *nodeplans) make(workers int) {
 	w.prepare = w.toPrepare()
-	for _, n := range w.nodeOrder {
-		if n.st != nil {
-			w.planNode(n)
+	w.findInbound()
+	w.eachCloudlet(workers, func(w *nodeplans, cl *cloudlet) {
+		for _, n := range cl.nodes {
+			if n.st != nil {
+				w.planNode(n)
+			}
 		}
-	}
+	})
 	for _, name := range sortedKeys(w.orphans) {
 		w.planOrphan(w.orphans[name])
 	}

@@ -84,9 +84,6 @@ func (w *rollout) neighbours(n *node) []*node {
 // sentPaths are the paths of which another node may still send packets to an instance
 // of node n.
 func (w *nodeplans) sentPaths(n *node) map[onpath.PathID]bool {
-	if w.inbound == nil {
-		w.findInbound()
-	}
 	sent := w.inbound[n]
 	if n.newest == nil || !slices.ContainsFunc(n.c.nodes, func(m *node) bool { return m != n && m.st == nil && !m.gone }) {
 		return sent

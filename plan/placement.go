@@ -142,17 +142,20 @@ func (d *deployment) misplaced(n *node) string {
 	if d.runs() && d.res.places[n.name] == 0 {
 		return "is not reserved"
 	}
-	for _, k := range sortedKeys(d.place.Nodes) {
-		v := d.place.Nodes[k]
+	lacks := ""
+	for k, v := range d.place.Nodes {
 		has := n.obj.Metadata.Labels[k]
 		if k == "name" {
 			has = n.name
 		}
-		if has != v {
-			return fmt.Sprintf("has not the label %s: %s", k, v)
+		if has != v && (lacks == "" || k < lacks) {
+			lacks = k
 		}
 	}
-	return ""
+	if lacks == "" {
+		return ""
+	}
+	return fmt.Sprintf("has not the label %s: %s", lacks, d.place.Nodes[lacks])
 }
 
 // suits reports whether an instance is what the deployment now says, and where.

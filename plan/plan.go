@@ -2,19 +2,51 @@ package plan
 
 import (
 	"reflect"
+	"runtime"
 
 	"github.com/onpath/onpath"
 )
 
 // Make decides what follows from a snapshot.
-func Make(s *Snapshot) *Result {
-	w := newWorld(s)
+func Make(s *Snapshot) *Result { return new(Planner).Make(s) }
+
+// Planner plans again and again, and keeps what it has looked up in plans that nodes
+// still have: it decides as Make does, in less time. No plan that it was shown may change.
+type Planner struct {
+	// Workers plan for several cloudlets at the same time; 0: as many as there are CPUs,
+	// where that pays.
+	Workers int
+
+	indexes, before map[*onpath.NodePlan]*index
+}
+
+// index is what indexOf gives.
+func (p *Planner) index(of *onpath.NodePlan) *index {
+	x := p.before[of]
+	if x == nil {
+		x = indexOf(of)
+	}
+	if of != nil {
+		p.indexes[of] = x
+	}
+	return x
+}
+
+// Make decides what follows from a snapshot.
+func (p *Planner) Make(s *Snapshot) *Result {
+	p.before, p.indexes = p.indexes, make(map[*onpath.NodePlan]*index, len(p.indexes))
+	w := worldOf(s, p.index)
+	p.before = nil
+	workers := p.Workers
+	if workers == 0 && len(w.nodeOrder) >= severalPay {
+		workers = runtime.GOMAXPROCS(0)
+	}
 	w.assignEdges()
 	w.assignLeases()
 	w.accels = accelerators(w)
 	accelerate(w)
 	(&pathfinder{world: w, kept: map[onpath.PathID]bool{}}).find()
-	(&nodeplans{world: w}).make()
+	(&nodeplans{world: w}).make(workers)
 	r := &rollout{world: w, created: map[placedOn]int{}}
 	r.serve()
 	r.rollOut()

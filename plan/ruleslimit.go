@@ -63,16 +63,19 @@ func (w checker) checkRules() {
 func (w checker) inTurn() []*chain {
 	list := slices.Clone(w.chains)
 	slices.SortStableFunc(list, func(a, b *chain) int {
-		x, y := w.changed[onpath.KeyOf(a.obj)], w.changed[onpath.KeyOf(b.obj)]
-		switch {
-		case x && !y:
-			return 1
-		case y && !x:
-			return -1
-		}
-		return a.obj.Metadata.Created.Compare(b.obj.Metadata.Created)
+		return w.turn(a.obj, b.obj)
 	})
 	return list
+}
+
+// turn compares two objects by when they get what there is.
+func (w checker) turn(a, b onpath.Object) int {
+	if len(w.changed) > 0 {
+		if d := boolCompare(w.changed[onpath.KeyOf(a)], w.changed[onpath.KeyOf(b)]); d != 0 {
+			return d
+		}
+	}
+	return a.Meta().Created.Compare(b.Meta().Created)
 }
 
 // checkElementRules refuses elements that select by more rules than there is room for:

@@ -21,6 +21,24 @@ func same(a, b *onpath.NodePlan) bool {
 		reflect.DeepEqual(fewOf(a), fewOf(b))
 }
 
+// sameChain compares two statuses; so do the others below.
+func sameChain(a, b *onpath.ChainStatus) bool {
+	return a.Active == b.Active && slices.EqualFunc(a.Elements, b.Elements, sameElement) && a.Path == b.Path && a.Shape == b.Shape &&
+		slices.Equal(a.Cloudlets, b.Cloudlets) && a.Observed == b.Observed && slices.Equal(a.Conditions, b.Conditions) &&
+		(a.Scaling == b.Scaling || reflect.DeepEqual(a.Scaling, b.Scaling))
+}
+
+func sameElement(a, b onpath.ElementStatus) bool {
+	return a.Deployment == b.Deployment && a.Ready == b.Ready && a.Desired == b.Desired && a.Outdated == b.Outdated &&
+		a.FunctionGeneration == b.FunctionGeneration && slices.Equal(a.Nodes, b.Nodes) && a.Message == b.Message
+}
+
+func sameDeployment(a, b *onpath.DeploymentStatus) bool {
+	return a.Desired == b.Desired && a.Ready == b.Ready && a.Outdated == b.Outdated && a.Observed == b.Observed &&
+		a.FunctionGeneration == b.FunctionGeneration && a.Chain == b.Chain &&
+		(a.Scaled == b.Scaled || reflect.DeepEqual(a.Scaled, b.Scaled)) && slices.Equal(a.Conditions, b.Conditions)
+}
+
 // fewOf is the plan without its generation and what same compares by itself.
 func fewOf(p *onpath.NodePlan) onpath.NodePlan {
 	few := *p

@@ -37,6 +37,30 @@ func TestSame(t *testing.T) {
 	}
 }
 
+// TestSameStatus changes every field of statuses, one at a time.
+func TestSameStatus(t *testing.T) {
+	unlike(t, sameChain)
+	unlike(t, sameDeployment)
+}
+
+func unlike[T any](t *testing.T, same func(a, b *T) bool) {
+	a, b := new(T), new(T)
+	fill(reflect.ValueOf(a).Elem())
+	fill(reflect.ValueOf(b).Elem())
+	if !same(a, b) {
+		t.Fatalf("two of %T made alike are not the same", a)
+	}
+	each(reflect.ValueOf(b).Elem(), "", func(v reflect.Value, name string) {
+		was := reflect.New(v.Type()).Elem()
+		was.Set(v)
+		v.Set(other(v))
+		if same(a, b) {
+			t.Errorf("%T with another %s is the same", a, name)
+		}
+		v.Set(was)
+	})
+}
+
 // filled is a plan whose every field has a value that is not zero.
 func filled() *onpath.NodePlan {
 	p := new(onpath.NodePlan)

@@ -17,6 +17,7 @@ import (
 // up plans and acknowledge them in any order that the test or chance chooses.
 type sim struct {
 	t       *testing.T
+	planner Planner
 	rng     *rand.Rand
 	now     time.Time
 	started time.Time // when the server was
@@ -50,7 +51,7 @@ type sim struct {
 
 func newSim(t *testing.T, seed uint64) *sim {
 	return &sim{
-		t: t, rng: rand.New(rand.NewPCG(seed, 1)), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
+		t: t, planner: Planner{Workers: 2}, rng: rand.New(rand.NewPCG(seed, 1)), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
 		objects: map[onpath.Key]onpath.Object{}, states: map[string]*NodeState{}, broken: map[string]bool{}, spared: map[string]bool{}, busy: map[string]bool{}, hostless: map[string]bool{}, blocks: map[string][]string{},
 		mute: map[string]bool{}, dead: map[string]bool{}, past: map[string]bool{},
 		restarts: map[string]int{}, reported: map[string]onpath.InstanceReport{},
@@ -117,7 +118,7 @@ func (s *sim) think() bool {
 	if s.thoughts++; s.thoughts%16 == 1 {
 		r = s.makeTwice(sn)
 	} else {
-		r = Make(sn)
+		r = s.planner.Make(sn)
 	}
 	s.next.vport += uint32(r.Used.Vports)
 	s.next.path += uint32(r.Used.Paths)
@@ -153,16 +154,17 @@ func (s *sim) own(i *onpath.Instance) bool {
 	return d != nil && d.spec.Container != nil && d.spec.Container.Image != onpath.HostImage
 }
 
-// makeTwice holds Make to being pure.
+// makeTwice holds Make to being pure, and a planner that keeps what it has looked up, and
+// divides its work, to deciding as one that does neither.
 func (s *sim) makeTwice(sn *Snapshot) *Result {
 	s.t.Helper()
 	before, _ := json.Marshal(flat(sn.Objects))
-	r := Make(sn)
+	r := s.planner.Make(sn)
 	if after, _ := json.Marshal(flat(sn.Objects)); string(before) != string(after) {
 		s.t.Fatalf("Make changed its snapshot:\n%s\n%s", before, after)
 	}
 	if again := Make(sn); !sameResult(r, again) {
-		s.t.Fatal("Make of equal snapshots gave two results")
+		s.t.Fatal("two planners made two results of one snapshot")
 	}
 	return r
 }

@@ -33,10 +33,10 @@ type pathfinder struct {
 	kept map[onpath.PathID]bool // ended paths that their chains return to
 }
 
-// nodeplans makes the plans of nodes, one after the other.
+// nodeplans makes the plans of nodes, those of several cloudlets at the same time.
 type nodeplans struct {
 	*world
-	inbound map[*node]map[onpath.PathID]bool // made when it is first asked for
+	inbound map[*node]map[onpath.PathID]bool
 	prepare map[string][]onpath.FunctionSpec // by node
 	builder builder
 }

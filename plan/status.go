@@ -222,7 +222,8 @@ func (w *teller) deploymentStatus(d *deployment) {
 	if d.obj == nil {
 		return
 	}
-	next := *current(w.world, d.obj)
+	now := current(w.world, d.obj)
+	next := *now
 	next.Status.Desired, next.Status.Ready, next.Status.Outdated = d.want*len(d.in), 0, 0
 	next.Status.Observed = d.obj.Metadata.Generation
 	if d.function != nil {
@@ -261,7 +262,9 @@ func (w *teller) deploymentStatus(d *deployment) {
 		message = replacing(old) + inBrackets(cmp.Or(w.trouble(d.key, ""), w.unseen(d.key)))
 	}
 	next.Status.Conditions = w.condition(next.Status.Conditions, "Current", message == "", currency(old, refused != ""), message)
-	w.update(&next)
+	if !sameDeployment(&next.Status, &now.Status) {
+		w.update(&next)
+	}
 }
 
 // tellOnce makes a warning of something that the condition does not say yet. It reports

@@ -19,17 +19,22 @@ const (
 // takers are active chains of other tenants whose title to traffic of this one is better,
 // and in words what they take; at most so many.
 func (w *teller) takers(c *chain, most int) (out []string) {
-	if c.tier != onpath.TierTenant || c.off() != "" || !w.outranked(c) {
+	if c.tier != onpath.TierTenant || c.off() != "" {
 		return nil
 	}
-	for _, t := range w.chains {
+	better := w.better(c)
+	if better == 0 || better == 1 && c.titled == 1 {
+		return nil
+	}
+	list := w.chains
+	if len(c.cloudlets) == 1 { // as most; others lie elsewhere
+		list = w.cloudlets[c.cloudlets[0]].chains
+	}
+	for _, t := range list {
 		if len(out) == most {
 			break
 		}
-		if t.tier != c.tier || t.key.tenant == c.key.tenant || !c.mayMeet(t) && !c.mayFace(t) || !mayContest(t, c) {
-			continue
-		}
-		if !current(w.world, t.obj).Status.Active { // few are not
+		if t.titled == 0 || t.titled > better || t.titled == c.titled || t.tier != c.tier || !t.active || !c.mayMeet(t) && !c.mayFace(t) || !mayContest(t, c) {
 			continue
 		}
 		if m, ok := w.takes(t, c); ok {
@@ -45,21 +50,33 @@ type titled struct {
 	ownership.Rank
 }
 
-// outranked reports whether some other tenant with chains has a better title to anything
-// than the chain has to all of its traffic.
-func (w *teller) outranked(c *chain) bool {
-	if w.best == nil {
-		seen := map[string]bool{}
-		for _, t := range w.chains {
-			if parts := w.partsOf(t.key.tenant); t.tier == onpath.TierTenant && len(parts) > 0 && !seen[t.key.tenant] {
-				seen[t.key.tenant] = true
-				w.best = append(w.best, titled{t.key.tenant, parts[0].Rank})
-			}
+// findBest puts the tenants with chains into the order of their best titles.
+func (w *teller) findBest() {
+	place := map[string]int{}
+	for _, t := range w.chains {
+		if parts := w.partsOf(t.key.tenant); t.tier == onpath.TierTenant && len(parts) > 0 && place[t.key.tenant] == 0 {
+			place[t.key.tenant] = 1
+			w.best = append(w.best, titled{t.key.tenant, parts[0].Rank})
 		}
-		slices.SortFunc(w.best, func(a, b titled) int { return a.Rank.Compare(b.Rank) })
 	}
-	i := slices.IndexFunc(w.best, func(t titled) bool { return t.tenant != c.key.tenant })
-	return i >= 0 && w.best[i].Rank.Compare(floor(c.forward, w.partsOf(c.key.tenant))) < 0
+	slices.SortFunc(w.best, func(a, b titled) int { return a.Rank.Compare(b.Rank) })
+	for i, t := range w.best {
+		place[t.tenant] = i + 1
+	}
+	for _, c := range w.chains {
+		c.titled = place[c.key.tenant]
+	}
+}
+
+// better is how many tenants have a better title to anything than the chain has to all of
+// its traffic: those first in order.
+func (w *teller) better(c *chain) int {
+	if w.best == nil {
+		w.findBest()
+	}
+	worst := floor(c.forward, w.partsOf(c.key.tenant))
+	n, _ := slices.BinarySearchFunc(w.best, worst, func(t titled, r ownership.Rank) int { return t.Rank.Compare(r) })
+	return n
 }
 
 // takenStatus tells the chain's tenant that others take traffic of it, and the operator

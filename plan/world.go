@@ -41,6 +41,7 @@ func resolve(r onpath.Ref, own string) name {
 type world struct {
 	*Snapshot
 	set         Settings
+	index       func(*onpath.NodePlan) *index
 	cloudlets   map[string]*cloudlet
 	nodes       map[string]*node
 	orphans     map[string]*node // connected, but their Node objects were deleted
@@ -186,6 +187,11 @@ func (w *world) state(i *instance) onpath.VportState {
 
 // begins reports whether a path through the instance's deployment has not ended.
 func (w *world) begins(i *instance) bool {
+	w.findBeginning()
+	return i.node != nil && w.beginning[member{i.node.c, i.dep}]
+}
+
+func (w *world) findBeginning() {
 	if w.beginning == nil {
 		w.beginning = map[member]bool{}
 		for _, c := range w.cloudlets {
@@ -198,13 +204,15 @@ func (w *world) begins(i *instance) bool {
 			}
 		}
 	}
-	return i.node != nil && w.beginning[member{i.node.c, i.dep}]
 }
 
 // newWorld looks everything up. Faults of chains are kept with the chains.
-func newWorld(s *Snapshot) *world {
+func newWorld(s *Snapshot) *world { return worldOf(s, indexOf) }
+
+// worldOf is newWorld with the indexes that a planner has kept.
+func worldOf(s *Snapshot, index func(*onpath.NodePlan) *index) *world {
 	w := &world{
-		Snapshot: s, set: s.Settings.withDefaults(), res: &Result{Plans: map[string]*onpath.NodePlan{}},
+		Snapshot: s, index: index, set: s.Settings.withDefaults(), res: &Result{Plans: map[string]*onpath.NodePlan{}},
 		cloudlets: map[string]*cloudlet{}, nodes: map[string]*node{}, orphans: map[string]*node{}, deployments: map[name]*deployment{},
 		updates: map[onpath.Key]onpath.Object{},
 	}
@@ -405,11 +413,11 @@ func (w *world) hear(n *node) {
 	n.since = w.Started
 	if n.st != nil {
 		n.since = n.st.Seen
-		n.acked = indexOf(n.st.Acked)
+		n.acked = w.index(n.st.Acked)
 		n.possible = append(n.possible, n.acked)
 		n.newest = n.acked
 		for _, p := range n.st.Sent {
-			n.newest = indexOf(p)
+			n.newest = w.index(p)
 			n.possible = append(n.possible, n.newest)
 		}
 		n.reports = reportsOf(n.st.Report)

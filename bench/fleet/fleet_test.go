@@ -13,9 +13,10 @@ func BenchmarkMake(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	s := f.FailedSnapshot()
+	s, p := f.FailedSnapshot(), new(plan.Planner)
+	p.Make(f.Snapshot())
 	for b.Loop() {
-		plan.Make(s)
+		p.Make(s)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"syscall"
@@ -168,6 +169,9 @@ func serve(ctx context.Context, conf *config.Server, log *slog.Logger, begun fun
 	defer closing(log, "log", public.Close)
 	hub := session.NewHub(log, time.Now)
 	defer hub.Close()
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(control.GCPercent)
+	}
 	controller := control.New(control.Options{Store: public.Entries, Hub: hub, Log: log, Settings: plan.Settings{
 		Secret: secret, PrivatePools: plain(conf.PrivatePools), PublicPools: plain(conf.PublicPools)}})
 	isTenant := func(name string) (bool, error) {
