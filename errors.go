@@ -12,12 +12,12 @@ type Code string
 
 // The codes.
 const (
-	CodeInvalid     Code = "invalid"     // the input is wrong; the same input stays wrong
-	CodeNotFound    Code = "not_found"   // the thing named does not exist
-	CodeExists      Code = "exists"      // something of that name exists already
-	CodeConflict    Code = "conflict"    // the object changed since it was read; read again
-	CodeForbidden   Code = "forbidden"   // the caller may not
-	CodeNoRoom      Code = "no_room"     // no capacity
+	CodeInvalid     Code = "invalid"   // the input is wrong; the same input stays wrong
+	CodeNotFound    Code = "not_found" // the thing named does not exist
+	CodeExists      Code = "exists"    // something of that name exists already
+	CodeConflict    Code = "conflict"  // the object changed since it was read; read again
+	CodeForbidden   Code = "forbidden" // the caller may not
+	CodeNoCapacity  Code = "no_capacity"
 	CodeUnavailable Code = "unavailable" // try again later (a node is away, the store has no quorum)
 	CodeUnsupported Code = "unsupported" // this machine or version lacks it
 	CodeInternal    Code = "internal"    // a fault of onpath

@@ -19,7 +19,7 @@ var status = map[onpath.Code]int{
 	onpath.CodeExists:      http.StatusConflict,
 	onpath.CodeConflict:    http.StatusConflict,
 	onpath.CodeForbidden:   http.StatusForbidden,
-	onpath.CodeNoRoom:      http.StatusInsufficientStorage,
+	onpath.CodeNoCapacity:  http.StatusInsufficientStorage,
 	onpath.CodeUnavailable: http.StatusServiceUnavailable,
 	onpath.CodeUnsupported: http.StatusNotImplemented,
 	onpath.CodeInternal:    http.StatusInternalServerError,

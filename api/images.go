@@ -277,7 +277,7 @@ func (im *images) checkSpace(p repositoryURL, more int64) error {
 	im.mu.Lock()
 	defer im.mu.Unlock()
 	if used := im.used(p.tenant); im.quota-used < more {
-		e := onpath.Errorf(onpath.CodeNoRoom, "the images of tenant %s would take %s, and it may have %s",
+		e := onpath.Errorf(onpath.CodeNoCapacity, "the images of tenant %s would take %s, and it may have %s",
 			p.tenant, mebibytes(used+more), mebibytes(im.quota))
 		e.Remedy = "delete functions whose images are not needed: those go after a day; or ask an operator for a larger imageQuota"
 		return e

@@ -291,7 +291,7 @@ func (im *images) checkManifests(p repositoryURL, more []*manifest) error {
 	if n <= maxManifests && bytes <= maxManifestBytes {
 		return nil
 	}
-	e := onpath.Errorf(onpath.CodeNoRoom, "tenant %s would have %d manifests and tags of images, of %s; it may have %d, of %s",
+	e := onpath.Errorf(onpath.CodeNoCapacity, "tenant %s would have %d manifests and tags of images, of %s; it may have %d, of %s",
 		p.tenant, n, mebibytes(bytes), maxManifests, mebibytes(maxManifestBytes))
 	e.Remedy = "push less often: those that nothing uses go after a day"
 	return e

@@ -13,7 +13,7 @@ import (
 
 // Pool admits reservations and keeps the accounts. Package control/pool implements it.
 type Pool interface {
-	// Apply admits, changes and cancels reservations, all or none; CodeNoRoom: declined.
+	// Apply admits, changes and cancels reservations, all or none; CodeNoCapacity: declined.
 	Apply(ctx context.Context, puts []*onpath.Reservation, cancels []onpath.Key, dryRun bool) ([]onpath.Quote, error)
 	// Move has an instance of a reservation leave its node, for the named one or ("")
 	// the least loaded.

@@ -80,7 +80,7 @@ func (w *poolWork) decisions(ctx context.Context, round int) error {
 		start := time.Now()
 		_, err := w.pool.Apply(ctx, []*onpath.Reservation{r}, nil, true)
 		took = append(took, time.Since(start))
-		if onpath.CodeOf(err) == onpath.CodeNoRoom {
+		if onpath.CodeOf(err) == onpath.CodeNoCapacity {
 			declined++
 		} else if err != nil {
 			return err
@@ -103,7 +103,7 @@ func (w *poolWork) commits(ctx context.Context, round int) error {
 		due := start.Add(time.Duration(i) * time.Second / poolRate)
 		time.Sleep(time.Until(due))
 		wg.Go(func() {
-			if _, err := w.pool.Apply(ctx, []*onpath.Reservation{r}, nil, false); onpath.CodeOf(err) != onpath.CodeNoRoom {
+			if _, err := w.pool.Apply(ctx, []*onpath.Reservation{r}, nil, false); onpath.CodeOf(err) != onpath.CodeNoCapacity {
 				errs[i] = err
 			}
 			took[i] = time.Since(due)

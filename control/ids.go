@@ -82,7 +82,7 @@ func (c *Controller) idsFrom(first uint64, n int, last uint64, what string, inUs
 		return ids, nil
 	}
 	if away := c.awaitedLocked(); len(away) > 0 {
-		e := onpath.Errorf(onpath.CodeNoRoom, "the %s ids are used up, and which can be used again is not known without nodes %v", what, away)
+		e := onpath.Errorf(onpath.CodeNoCapacity, "the %s ids are used up, and which can be used again is not known without nodes %v", what, away)
 		e.Remedy = "bring them back, or delete them (onpath delete node NAME --force)"
 		return ids, e
 	}
@@ -93,7 +93,7 @@ func (c *Controller) idsFrom(first uint64, n int, last uint64, what string, inUs
 		}
 	}
 	if len(ids) == 0 {
-		return nil, onpath.Errorf(onpath.CodeNoRoom, "all %d %s ids are in use", last, what)
+		return nil, onpath.Errorf(onpath.CodeNoCapacity, "all %d %s ids are in use", last, what)
 	}
 	return ids, nil
 }

@@ -43,7 +43,7 @@ func (c *Controller) confirmPromise(ctx context.Context, node string, r onpath.P
 		return err
 	}
 	if !answer.Kept {
-		return onpath.Errorf(onpath.CodeNoRoom, "node %s: %s", node, answer.Why)
+		return onpath.Errorf(onpath.CodeNoCapacity, "node %s: %s", node, answer.Why)
 	}
 	return nil
 }

@@ -29,7 +29,7 @@ func (c *Controller) scaleView(k onpath.Key, o *onpath.Chain, x *scaled, chains 
 		placed := 0
 		el.Ready, placed = c.readyOf(o, e)
 		if placed < el.Now && i < len(o.Status.Elements) {
-			el.NoRoom = o.Status.Elements[i].Message
+			el.NoCapacity = o.Status.Elements[i].Message
 		}
 		el.Evidence = c.scaling.usage.evidence(deploymentKey(o, e), now, time.Duration(o.Spec.Scaling.Window))
 		el.Others = c.othersOf(k, o, e, chains)

@@ -135,8 +135,8 @@ func (w *teller) elementStatus(c *chain) []onpath.ElementStatus {
 			}
 		}
 		switch {
-		case len(e.d.noRoom) > 0:
-			s.Message = strings.Join(e.d.noRoom, "; ")
+		case len(e.d.noCapacity) > 0:
+			s.Message = strings.Join(e.d.noCapacity, "; ")
 		case s.Ready < s.Desired || s.Outdated > 0:
 			s.Message = cmp.Or(w.trouble(e.dep, ""), w.refused(e.d), w.unseen(e.dep))
 		default: // all are there, and not all get flows
@@ -162,11 +162,11 @@ func (w *teller) chainConditions(c *chain, st *onpath.ChainStatus, waits []strin
 	} else {
 		st.Conditions = w.condition(st.Conditions, "Valid", true, "Possible", "")
 	}
-	var room, unready, outdated []string
+	var lacks, unready, outdated []string
 	refused := false
 	for i, e := range st.Elements {
-		if len(c.elements[i].d.noRoom) > 0 {
-			room = append(room, e.Message)
+		if len(c.elements[i].d.noCapacity) > 0 {
+			lacks = append(lacks, e.Message)
 		}
 		if e.Ready < e.Desired {
 			unready = append(unready, fmt.Sprintf("%s: %d of %d ready%s", e.Deployment, e.Ready, e.Desired, inBrackets(e.Message)))
@@ -178,7 +178,8 @@ func (w *teller) chainConditions(c *chain, st *onpath.ChainStatus, waits []strin
 			outdated = append(outdated, fmt.Sprintf("%s: %s%s", e.Deployment, replacing(e.Outdated), inBrackets(e.Message)))
 		}
 	}
-	st.Conditions = w.condition(st.Conditions, "Placed", len(room) == 0, pick(len(room) == 0, "Placed", "NoRoom"), strings.Join(slices.Compact(room), "; "))
+	placed := len(lacks) == 0
+	st.Conditions = w.condition(st.Conditions, "Placed", placed, pick(placed, "Placed", "NoCapacity"), strings.Join(slices.Compact(lacks), "; "))
 	st.Conditions = w.condition(st.Conditions, "Ready", len(unready) == 0, pick(len(unready) == 0, "Ready", "NotReady"), strings.Join(unready, "; "))
 	st.Conditions = w.condition(st.Conditions, "Current", len(outdated) == 0, currency(len(outdated), refused), strings.Join(outdated, "; "))
 	reason, message := "Steering", ""

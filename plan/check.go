@@ -220,11 +220,12 @@ func (w checker) checkDeployments() (errs onpath.Errors) {
 			errs = append(errs, fault(o, onpath.CodeNotFound, "spec.function", secretRemedy, "there is no secret %s", d.noSecret))
 		}
 		if d.want > onpath.MaxMembers {
-			errs = append(errs, fault(o, onpath.CodeNoRoom, "spec.instances", fmt.Sprintf(tooMany, onpath.MaxMembers),
+			errs = append(errs, fault(o, onpath.CodeNoCapacity, "spec.instances", fmt.Sprintf(tooMany, onpath.MaxMembers),
 				"%d instances in each cloudlet; a data path chooses among %d at most", d.want, onpath.MaxMembers))
 		}
 		if d.crowds != "" {
-			errs = append(errs, fault(o, onpath.CodeNoRoom, "spec.place", "run fewer chains or instances in the cloudlet, or use another one", "%s", d.crowds))
+			errs = append(errs, fault(o, onpath.CodeNoCapacity, "spec.place",
+				"run fewer chains or instances in the cloudlet, or use another one", "%s", d.crowds))
 		}
 		for i, c := range o.Spec.Place.Cloudlets {
 			if w.cloudlets[c] == nil {

@@ -174,7 +174,8 @@ func (w checker) checkNodeLimits() {
 			continue
 		}
 		if cl, over := u.take(c); over != "" {
-			c.fail(onpath.CodeNoRoom, "spec.at", "run fewer chains or instances in the cloudlet, or write at: {cloudlets: […]} with another one",
+			c.fail(onpath.CodeNoCapacity, "spec.at",
+				"run fewer chains or instances in the cloudlet, or write at: {cloudlets: […]} with another one",
 				"with the chain, a gateway of cloudlet %s would have %s", cl.name, over)
 		}
 	}
@@ -198,7 +199,7 @@ const tooMany = "write %d or fewer, or spread the traffic over several chains an
 func (c *chain) checkMembers() {
 	for k := range c.elements {
 		if d := c.elements[k].d; d != nil && d.owner == c && d.want > onpath.MaxMembers {
-			c.fail(onpath.CodeNoRoom, fmt.Sprintf("spec.through[%d].instances", k), fmt.Sprintf(tooMany, onpath.MaxMembers),
+			c.fail(onpath.CodeNoCapacity, fmt.Sprintf("spec.through[%d].instances", k), fmt.Sprintf(tooMany, onpath.MaxMembers),
 				"%d instances in each cloudlet; a data path chooses among %d at most", d.want, onpath.MaxMembers)
 		}
 	}

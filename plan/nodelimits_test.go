@@ -37,7 +37,7 @@ func (s *sim) holds(o onpath.Object, words ...string) {
 	switch {
 	case len(words) == 0 && code != "":
 		s.t.Errorf("%s: refused: %s", onpath.KeyOf(o), why)
-	case len(words) > 0 && code != onpath.CodeNoRoom:
+	case len(words) > 0 && code != onpath.CodeNoCapacity:
 		s.t.Errorf("%s: got %s %q, want no room", onpath.KeyOf(o), code, why)
 	}
 	for _, w := range words {

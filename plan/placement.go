@@ -226,11 +226,11 @@ func load(n *node, need onpath.Resources) int64 {
 	return worst
 }
 
-func (w *rollout) noRoom(d *deployment, cl *cloudlet, why string) {
+func (w *rollout) noCapacity(d *deployment, cl *cloudlet, why string) {
 	if why == "" {
 		why = "it has no nodes"
 	}
-	d.noRoom = append(d.noRoom, fmt.Sprintf("no node of cloudlet %s has room for %s: %s", cl.name, resources(d.spec.Resources), why))
+	d.noCapacity = append(d.noCapacity, fmt.Sprintf("no node of cloudlet %s has room for %s: %s", cl.name, resources(d.spec.Resources), why))
 }
 
 func resources(r onpath.Resources) string {

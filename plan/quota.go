@@ -42,7 +42,7 @@ func overQuota(t *onpath.Tenant, was, is tenantUse) (errs onpath.Errors) {
 		if limit == 0 || is <= limit || is <= was {
 			return
 		}
-		errs = append(errs, fault(t, onpath.CodeNoRoom, "spec.quota."+what, "delete what is not needed, or ask the operator for more",
+		errs = append(errs, fault(t, onpath.CodeNoCapacity, "spec.quota."+what, "delete what is not needed, or ask the operator for more",
 			"tenant %s would have %s of %s; its quota is %s", t.Metadata.Name, text(is), what, text(limit)))
 	}
 	count := func(n int64) string { return fmt.Sprint(n) }

@@ -21,7 +21,8 @@ func (w checker) checkRaised() (errs onpath.Errors) {
 		if why == "" || slices.ContainsFunc(errs, func(e *onpath.Error) bool { return e.Object == onpath.KeyOf(f).String() }) {
 			continue
 		}
-		errs = append(errs, fault(f, onpath.CodeNoRoom, "spec.resources", "ask for less, or give the node room: fewer instances, or onpath drain moves some",
+		errs = append(errs, fault(f, onpath.CodeNoCapacity, "spec.resources",
+			"ask for less, or give the node room: fewer instances, or onpath drain moves some",
 			"node %s, where instances of deployment %s run, %s with that", i.node.name, i.d.key, why))
 	}
 	return errs

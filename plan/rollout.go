@@ -84,7 +84,7 @@ func (w *rollout) rollOutIn(d *deployment, cl *cloudlet) {
 	}
 	w.replace(d, cl, want, good, old, !placed && made == 0)
 	if !placed {
-		w.cannotMove(old, d.noRoom[len(d.noRoom)-1])
+		w.cannotMove(old, d.noCapacity[len(d.noCapacity)-1])
 	}
 }
 
@@ -268,12 +268,12 @@ func (w *rollout) drain(i *instance, why string) {
 // create places one more instance; false if there is no room or no id.
 func (w *rollout) create(d *deployment, cl *cloudlet) bool {
 	if why := w.crowded(d, cl); why != "" {
-		d.noRoom = append(d.noRoom, why)
+		d.noCapacity = append(d.noCapacity, why)
 		return false
 	}
 	n, why := w.place(d, cl)
 	if n == nil {
-		w.noRoom(d, cl, why)
+		w.noCapacity(d, cl, why)
 		return false
 	}
 	need := Count{Vports: d.sides()}
@@ -282,7 +282,7 @@ func (w *rollout) create(d *deployment, cl *cloudlet) bool {
 		need.Addresses = 1
 		if next := w.res.Used.Addresses; next < len(w.IDs.Addresses) {
 			if addresses, why = w.addresses(w.pools(d), w.IDs.Addresses[next]); why != "" {
-				d.noRoom = append(d.noRoom, fmt.Sprintf("its instances need addresses, and %s", why))
+				d.noCapacity = append(d.noCapacity, fmt.Sprintf("its instances need addresses, and %s", why))
 				return false
 			}
 		}

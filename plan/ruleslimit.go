@@ -24,7 +24,7 @@ func (w checker) checkRules() {
 		}
 		n := w.ruleCount(c)
 		if n > onpath.MaxChainRules {
-			c.fail(onpath.CodeNoRoom, "spec.select", "use fewer or wider prefixes and port ranges, or several chains",
+			c.fail(onpath.CodeNoCapacity, "spec.select", "use fewer or wider prefixes and port ranges, or several chains",
 				"the chain has %d rules (prefixes of from × of to × protocols × port ranges, both directions); at most %d are possible", n, onpath.MaxChainRules)
 			continue
 		}
@@ -34,13 +34,13 @@ func (w checker) checkRules() {
 		emits := c.sendings()
 		for _, cl := range c.cloudlets {
 			if t := (table{cloudlet: cl, tier: c.tier}); used[t]+n > onpath.MaxTableRules {
-				c.fail(onpath.CodeNoRoom, "spec.select", "use fewer or wider prefixes and port ranges, or another cloudlet",
+				c.fail(onpath.CodeNoCapacity, "spec.select", "use fewer or wider prefixes and port ranges, or another cloudlet",
 					"the chain has %d rules, and cloudlet %s has %d of at most %d already", n, cl, used[t], onpath.MaxTableRules)
 				break
 			}
 			if k := slices.IndexFunc(emits, func(e sending) bool { return used[table{cloudlet: cl, emits: e.dep}]+e.rules > onpath.MaxTableRules }); k >= 0 {
 				e := emits[k]
-				c.fail(onpath.CodeNoRoom, e.field, "use fewer or wider prefixes and port ranges, or a deployment for each chain",
+				c.fail(onpath.CodeNoCapacity, e.field, "use fewer or wider prefixes and port ranges, or a deployment for each chain",
 					"what instances of deployment %s send is held against %d rules for this chain, and against %d for others in cloudlet %s; at most %d are possible",
 					e.dep, e.rules, used[table{cloudlet: cl, emits: e.dep}], cl, onpath.MaxTableRules)
 				break
@@ -103,7 +103,8 @@ func (c *chain) checkElementRules() {
 		}
 	}
 	if total > onpath.MaxChainRules {
-		c.fail(onpath.CodeNoRoom, fmt.Sprintf("spec.through[%d].select", most), "use fewer or wider prefixes and port ranges, or several chains",
+		c.fail(onpath.CodeNoCapacity, fmt.Sprintf("spec.through[%d].select", most),
+			"use fewer or wider prefixes and port ranges, or several chains",
 			"the elements of the chain select by more than %d rules (sources × destinations × protocols × port ranges, once for each place before the element, both directions), this one by most of them",
 			onpath.MaxChainRules)
 	}

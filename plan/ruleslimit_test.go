@@ -57,7 +57,7 @@ func TestRulesOfElements(t *testing.T) {
 			}
 			return
 		}
-		if onpath.CodeOf(err) != onpath.CodeNoRoom || !strings.Contains(err.Error(), field) {
+		if onpath.CodeOf(err) != onpath.CodeNoCapacity || !strings.Contains(err.Error(), field) {
 			t.Fatalf("got %v, want no room in %s", err, field)
 		}
 		for _, w := range words {

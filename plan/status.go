@@ -243,12 +243,12 @@ func (w *teller) deploymentStatus(d *deployment) {
 		ok, reason, message = true, "NotReserved", d.res.why+": no instances run"
 	case len(d.in) == 0:
 		ok, reason, message = false, "Unused", "no chain uses it: it has no instances; write place: {cloudlets: […]} to run it all the same"
-	case len(d.noRoom) > 0:
-		ok, reason, message = false, "NoRoom", strings.Join(d.noRoom, "; ")
+	case len(d.noCapacity) > 0:
+		ok, reason, message = false, "NoCapacity", strings.Join(d.noCapacity, "; ")
 	case !ok:
 		reason, message = "NotReady", w.trouble(d.key, "")
 	}
-	if reason == "NoRoom" {
+	if reason == "NoCapacity" {
 		w.tellOnce(next.Status.Conditions, d.obj, "Ready", reason, message)
 	}
 	next.Status.Conditions = w.condition(next.Status.Conditions, "Ready", ok, reason, message)

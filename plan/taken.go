@@ -34,7 +34,10 @@ func (w *teller) takers(c *chain, most int) (out []string) {
 		if len(out) == most {
 			break
 		}
-		if t.titled == 0 || t.titled > better || t.titled == c.titled || t.tier != c.tier || !t.active || !c.mayMeet(t) && !c.mayFace(t) || !mayContest(t, c) {
+		if t.titled == 0 || t.titled > better || t.titled == c.titled || t.tier != c.tier || !t.active {
+			continue
+		}
+		if !c.mayMeet(t) && !c.mayFace(t) || !mayContest(t, c) {
 			continue
 		}
 		if m, ok := w.takes(t, c); ok {

@@ -16,7 +16,7 @@ func checkWebhooks(after *Snapshot, changed []onpath.Key) (errs onpath.Errors) {
 			}
 		}
 		if n > onpath.MaxWebhooks {
-			errs = append(errs, fault(o, onpath.CodeNoRoom, "", "delete one that is not needed",
+			errs = append(errs, fault(o, onpath.CodeNoCapacity, "", "delete one that is not needed",
 				"tenant %s would have %d webhooks; it may have %d", k.Tenant, n, onpath.MaxWebhooks))
 		}
 	}

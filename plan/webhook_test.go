@@ -22,7 +22,7 @@ func TestCheckWebhooks(t *testing.T) {
 		}
 	}
 	last := onpath.Key{Kind: onpath.KindWebhook, Tenant: "acme", Name: fmt.Sprint("w", onpath.MaxWebhooks)}
-	if errs := checkWebhooks(s, []onpath.Key{last}); len(errs) != 1 || errs[0].Code != onpath.CodeNoRoom {
+	if errs := checkWebhooks(s, []onpath.Key{last}); len(errs) != 1 || errs[0].Code != onpath.CodeNoCapacity {
 		t.Errorf("one too many: %v", errs)
 	}
 	delete(s.Objects, last)

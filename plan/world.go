@@ -119,14 +119,14 @@ type deployment struct {
 	place  onpath.Place
 	drain  time.Duration
 	// in are the cloudlets where it shall run.
-	in     map[string]bool
-	mirror bool // gets copies
-	used   bool // by a chain
-	uses   []use
-	owner  *chain
-	noRoom []string  // why instances are missing
-	res    *reserved // nil: it has no reservation
-	crowds string    // why data paths have no room for it
+	in         map[string]bool
+	mirror     bool // gets copies
+	used       bool // by a chain
+	uses       []use
+	owner      *chain
+	noCapacity []string  // why instances are missing
+	res        *reserved // nil: it has no reservation
+	crowds     string    // why data paths have no room for it
 	// noSecret is a secret that its function names, and its tenant does not have.
 	noSecret string
 }

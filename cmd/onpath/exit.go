@@ -23,7 +23,7 @@ const (
 	exitUnavailable = 4
 	exitConflict    = 5
 	exitForbidden   = 6
-	exitNoRoom      = 7
+	exitNoCapacity  = 7
 	exitUnsupported = 8
 	exitRefuted     = 9
 	exitIncomplete  = 10
@@ -41,7 +41,7 @@ var exitCodes = []struct {
 	{exitUnavailable, "server or node cannot be reached now; try again"},
 	{exitConflict, "it exists already, or was changed by somebody else meanwhile"},
 	{exitForbidden, "the caller may not"},
-	{exitNoRoom, "no capacity"},
+	{exitNoCapacity, "no capacity"},
 	{exitUnsupported, "this machine or version lacks what it takes"},
 	{exitRefuted, "onpath verify: a flow leaves the way that its chain promises"},
 	{exitIncomplete, "--wait: what was waited for is not so in time, or cannot be, for the reason that the message gives; what was " +
@@ -56,7 +56,7 @@ var byCode = map[onpath.Code]int{
 	onpath.CodeExists:      exitConflict,
 	onpath.CodeConflict:    exitConflict,
 	onpath.CodeForbidden:   exitForbidden,
-	onpath.CodeNoRoom:      exitNoRoom,
+	onpath.CodeNoCapacity:  exitNoCapacity,
 	onpath.CodeUnavailable: exitUnavailable,
 	onpath.CodeUnsupported: exitUnsupported,
 	onpath.CodeInternal:    exitFailed,

@@ -45,7 +45,7 @@ func (b *Book) Add(at time.Time, p onpath.Posting) error {
 	balance := b.Account.Balance
 	switch {
 	case p.Debit == own && p.Kind == onpath.PostingCharge && balance < p.Amount:
-		e := onpath.Errorf(onpath.CodeNoRoom, "the account of tenant %s has %s, and %s is to be paid", p.Tenant, balance, p.Amount)
+		e := onpath.Errorf(onpath.CodeNoCapacity, "the account of tenant %s has %s, and %s is to be paid", p.Tenant, balance, p.Amount)
 		e.Remedy = "have the operator credit it: onpath account credit " + p.Tenant + " AMOUNT"
 		return e
 	case p.Debit == own && balance < math.MinInt64+p.Amount, p.Credit == own && balance > math.MaxInt64-p.Amount:

@@ -37,7 +37,7 @@ type decision struct {
 
 // Apply admits, changes or cancels reservations, all or none; those that are as they are
 // asked to be are left alone. With dryRun it only says what it would do. The error's code
-// is CodeNoRoom where the pool declines.
+// is CodeNoCapacity where the pool declines.
 func (p *Pool) Apply(ctx context.Context, puts []*onpath.Reservation, cancels []onpath.Key, dryRun bool) ([]onpath.Quote, error) {
 	for begin := time.Now(); ; {
 		list, err := p.listFor(ctx, dryRun)
@@ -374,7 +374,7 @@ func (p *Pool) decline(r *onpath.Reservation, slots []onpath.ReservationSlot, or
 	if len(order) == 0 {
 		lacks = []string{"there is no cloudlet"}
 	}
-	e := onpath.Errorf(onpath.CodeNoRoom, "declined: %s", strings.Join(lacks, "; "))
+	e := onpath.Errorf(onpath.CodeNoCapacity, "declined: %s", strings.Join(lacks, "; "))
 	e.Remedy = "ask for less, for another time or elsewhere"
 	if s.Nodes > 0 {
 		return e
@@ -439,7 +439,7 @@ func parts(r onpath.Resources) string {
 }
 
 func (p *Pool) tooDear(r *onpath.Reservation, due onpath.Money) error {
-	e := onpath.Errorf(onpath.CodeNoRoom, "declined: %s %s is to be paid, more than maxPrice %s", due, p.currency(), *r.Spec.MaxPrice)
+	e := onpath.Errorf(onpath.CodeNoCapacity, "declined: %s %s is to be paid, more than maxPrice %s", due, p.currency(), *r.Spec.MaxPrice)
 	e.Field, e.Remedy = "spec.maxPrice", "raise it, or ask for less"
 	return e
 }

@@ -316,7 +316,7 @@ func (p *Pool) payHour(ctx context.Context, d *decision, now time.Time) error {
 	if err := p.reckon(d, now); err != nil {
 		return err
 	}
-	if err := p.charge(books, d); onpath.CodeOf(err) == onpath.CodeNoRoom {
+	if err := p.charge(books, d); onpath.CodeOf(err) == onpath.CodeNoCapacity {
 		d = &decision{key: d.key, old: d.old, obj: onpath.Clone(d.old.obj)}
 		d.obj.Status.Slots = spliced(d.obj.Status.Slots, nil, now)
 		d.obj.Status.Step(onpath.ReservationEnded, now, err.Error())

@@ -128,7 +128,7 @@ func (p *Pool) resettle(d *decision, next []onpath.ReservationSlot, now time.Tim
 	for i := range st.Places {
 		x := &st.Places[i]
 		if x.Leaving != "" && !p.keeps(x.Leaving, booked(st.Slots, now, x.LeavingUntil, 1), d.old.obj, now) {
-			e := onpath.Errorf(onpath.CodeNoRoom, "an instance of it leaves node %s until %s, and cannot grow there",
+			e := onpath.Errorf(onpath.CodeNoCapacity, "an instance of it leaves node %s until %s, and cannot grow there",
 				x.Leaving, text(x.LeavingUntil))
 			e.Remedy = "ask again then"
 			return e

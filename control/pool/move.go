@@ -199,12 +199,12 @@ func (p *Pool) tryMove(ctx context.Context, k onpath.Key, from, to string) (onpa
 		}
 		if !p.cal.Fits(to, slots) {
 			at, lack := p.cal.Lack(to, slots)
-			return onpath.Quote{}, onpath.Errorf(onpath.CodeNoRoom, "node %s lacks %s at %s", to, parts(lack), text(at))
+			return onpath.Quote{}, onpath.Errorf(onpath.CodeNoCapacity, "node %s lacks %s at %s", to, parts(lack), text(at))
 		}
 	}
 	d := p.moving(m, from, now)
 	if d == nil {
-		return onpath.Quote{}, onpath.Errorf(onpath.CodeNoRoom, "no other node of cloudlet %s has room for it", st.Cloudlet)
+		return onpath.Quote{}, onpath.Errorf(onpath.CodeNoCapacity, "no other node of cloudlet %s has room for it", st.Cloudlet)
 	}
 	if to != "" && d.obj.Status.Places[i].Node != to {
 		p.leave(d.obj)

@@ -220,7 +220,7 @@ func TestDeclined(t *testing.T) {
 	r := request("more", 0, time.Hour, cores(1))
 	r.Spec.Cloudlet = "fra"
 	_, err := f.apply(r)
-	if onpath.CodeOf(err) != onpath.CodeNoRoom || !strings.Contains(err.Error(), "lacks 800m of CPU") ||
+	if onpath.CodeOf(err) != onpath.CodeNoCapacity || !strings.Contains(err.Error(), "lacks 800m of CPU") ||
 		!strings.Contains(err.Error(), "from 2026-11-24T13:00:00Z") {
 		t.Errorf("%v", err)
 	}
@@ -242,11 +242,11 @@ func TestDeclined(t *testing.T) {
 	dear := request("dear", 0, time.Hour, cores(0.5))
 	dear.Spec.MaxPrice = &limit
 	f.prices(simple)
-	if _, err := f.apply(dear); onpath.CodeOf(err) != onpath.CodeNoRoom || !strings.Contains(err.Error(), "maxPrice") {
+	if _, err := f.apply(dear); onpath.CodeOf(err) != onpath.CodeNoCapacity || !strings.Contains(err.Error(), "maxPrice") {
 		t.Errorf("%v", err)
 	}
 	dear.Spec.MaxPrice = nil
-	if _, err := f.apply(dear); onpath.CodeOf(err) != onpath.CodeNoRoom || !strings.Contains(err.Error(), "account") {
+	if _, err := f.apply(dear); onpath.CodeOf(err) != onpath.CodeNoCapacity || !strings.Contains(err.Error(), "account") {
 		t.Errorf("%v", err)
 	}
 }

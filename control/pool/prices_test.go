@@ -41,7 +41,7 @@ func TestPricesInForce(t *testing.T) {
 	f.prices(perCore(9))
 	dear, limit := hour("dear"), 2*onpath.Millionths
 	dear.Spec.MaxPrice = &limit
-	if _, err := f.apply(dear); onpath.CodeOf(err) != onpath.CodeNoRoom {
+	if _, err := f.apply(dear); onpath.CodeOf(err) != onpath.CodeNoCapacity {
 		t.Errorf("by the list of before it is cheap enough: %v", err)
 	}
 	f.prices(perCore(2))

@@ -170,7 +170,7 @@ func (p *Pool) write(ctx context.Context, b onpath.Batch) (w onpath.Written, uns
 		switch onpath.CodeOf(err) {
 		case "":
 			return w, false, nil
-		case onpath.CodeInvalid, onpath.CodeNoRoom:
+		case onpath.CodeInvalid, onpath.CodeNoCapacity:
 			return w, false, err
 		case onpath.CodeConflict:
 			var e *onpath.Error

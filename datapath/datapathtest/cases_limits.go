@@ -59,8 +59,8 @@ func limits(b *testbed) {
 		if err == nil {
 			b.t.Fatalf("%d %s were accepted", x.limit+1, x.what)
 		}
-		if onpath.CodeOf(err) != onpath.CodeNoRoom || !strings.Contains(err.Error(), field) || !strings.Contains(err.Error(), strconv.Itoa(x.limit)) {
-			b.t.Errorf("%d %s give %q (%v), must be %q with %s and the limit %d", x.limit+1, x.what, onpath.CodeOf(err), err, onpath.CodeNoRoom, field, x.limit)
+		if onpath.CodeOf(err) != onpath.CodeNoCapacity || !strings.Contains(err.Error(), field) || !strings.Contains(err.Error(), strconv.Itoa(x.limit)) {
+			b.t.Errorf("%d %s give %q (%v), must be %q with %s and the limit %d", x.limit+1, x.what, onpath.CodeOf(err), err, onpath.CodeNoCapacity, field, x.limit)
 		}
 		b.forward(udp4(1), fw)
 		b.backward(udp4(1), fw)

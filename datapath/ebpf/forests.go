@@ -57,7 +57,7 @@ func (s *tableSpace) plant(want map[onpath.TableID]*wantedTable) error {
 			}
 		}
 		slot, err := s.freeSlot(t)
-		if err != nil && len(want) > 1 && onpath.CodeOf(err) == onpath.CodeNoRoom {
+		if err != nil && len(want) > 1 && onpath.CodeOf(err) == onpath.CodeNoCapacity {
 			break
 		}
 		if err != nil {
@@ -160,11 +160,11 @@ func (s *tableSpace) freeSlot(t *wantedTable) (uint32, error) {
 	}
 	var e *onpath.Error
 	if len(s.taken) == maxForests {
-		e = onpath.Errorf(onpath.CodeNoRoom, "the data path has room for %d tables with more than %d rules", maxForests, smallTable)
+		e = onpath.Errorf(onpath.CodeNoCapacity, "the data path has room for %d tables with more than %d rules", maxForests, smallTable)
 		e.Remedy = "run fewer instances of chains with long select and address lists on this node"
 		return 0, e
 	}
-	e = onpath.Errorf(onpath.CodeNoRoom, "the rules of all tables need more than %d MiB; table %d (%s) with %d is one too many",
+	e = onpath.Errorf(onpath.CodeNoCapacity, "the rules of all tables need more than %d MiB; table %d (%s) with %d is one too many",
 		maxCells*64>>20, t.id, t.greatest(), len(t.rules))
 	e.Remedy = "use fewer or wider prefixes and port ranges in the chains of this node"
 	return 0, e

@@ -108,7 +108,8 @@ func (t *wantedTable) compile() error {
 			count[t.chain(t.rules[i].Path)]++
 		}
 		chain, n := most(count)
-		e := onpath.Errorf(onpath.CodeNoRoom, "%s: its rules cross each other in too many ways to be found in %d look-ups (%d of its %d rules in table %d do not fit)",
+		e := onpath.Errorf(onpath.CodeNoCapacity,
+			"%s: its rules cross each other in too many ways to be found in %d look-ups (%d of its %d rules in table %d do not fit)",
 			chain, classifier.MaxTuples, n, t.of(chain), t.id)
 		e.Remedy = "use fewer prefixes and port ranges that overlap without lying in each other, or make a chain of each kind"
 		return e
@@ -169,7 +170,8 @@ func (k *compiler) tooMany(t *onpath.Table) error {
 		total += n
 	}
 	path, n := most(count)
-	e := onpath.Errorf(onpath.CodeNoRoom, "table %d has %d plain rules (prefixes × protocols × port ranges), at most %d fit; %s has %d of them",
+	e := onpath.Errorf(onpath.CodeNoCapacity,
+		"table %d has %d plain rules (prefixes × protocols × port ranges), at most %d fit; %s has %d of them",
 		t.ID, total, onpath.MaxTableRules, k.chainOf(path), n)
 	e.Remedy = "use fewer or wider prefixes and port ranges in that chain"
 	return e
@@ -297,7 +299,7 @@ func (s *ruleSpace) take(n uint32) (uint32, error) {
 		base = r.base + r.count
 	}
 	if maxRules-base < n {
-		e := onpath.Errorf(onpath.CodeNoRoom, "the rules of all small tables need more than %d slots", maxRules)
+		e := onpath.Errorf(onpath.CodeNoCapacity, "the rules of all small tables need more than %d slots", maxRules)
 		e.Remedy = "use fewer or wider prefixes and port ranges in the chains of this node"
 		return 0, e
 	}

@@ -382,7 +382,7 @@ func TestRulesRefused(t *testing.T) {
 		}
 		err := d.dp.Apply(context.Background(), c)
 		var e *onpath.Error
-		if !errors.As(err, &e) || e.Code != onpath.CodeNoRoom || e.Remedy == "" ||
+		if !errors.As(err, &e) || e.Code != onpath.CodeNoCapacity || e.Remedy == "" ||
 			!strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "chain t/c6") {
 			t.Errorf("%s: %v", name, err)
 		}

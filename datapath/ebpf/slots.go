@@ -79,7 +79,7 @@ func (t *slotTable[K]) take(k K) (slot uint32, fresh bool, err error) {
 			return t.next, true, nil
 		}
 	}
-	e := onpath.Errorf(onpath.CodeNoRoom, "the data path has room for %d %s", t.limit-1, t.what)
+	e := onpath.Errorf(onpath.CodeNoCapacity, "the data path has room for %d %s", t.limit-1, t.what)
 	return 0, false, e
 }
 

@@ -184,7 +184,7 @@ func (s *tableSpace) newRow(id onpath.TableID) (uint32, error) {
 			return 0, err
 		}
 	}
-	e := onpath.Errorf(onpath.CodeNoRoom, "the data path has room for %d tables, and table %d is one more", maxTables-1, id)
+	e := onpath.Errorf(onpath.CodeNoCapacity, "the data path has room for %d tables, and table %d is one more", maxTables-1, id)
 	e.Remedy = "run fewer chains or instances on this node"
 	return 0, e
 }

@@ -108,7 +108,7 @@ func (t *fireTables) fill(rules []fireRule) (err error) {
 		t.protocols[p] = t.vector(v)
 	}
 	if len(t.vectors) > firewallVectors {
-		e := onpath.Errorf(onpath.CodeNoRoom, "the rules need %d different sets; there is room for %d", len(t.vectors), firewallVectors)
+		e := onpath.Errorf(onpath.CodeNoCapacity, "the rules need %d different sets; there is room for %d", len(t.vectors), firewallVectors)
 		e.Remedy = "join rules that differ in their prefixes only"
 		return e
 	}
@@ -147,7 +147,7 @@ func (t *fireTables) prefixes(what string, rules []fireRule, of func(*fireRule) 
 		}
 	}
 	if len(named) > firewallPrefixes {
-		return nil, onpath.Errorf(onpath.CodeNoRoom, "the rules name %d different prefixes behind %s; there is room for %d",
+		return nil, onpath.Errorf(onpath.CodeNoCapacity, "the rules name %d different prefixes behind %s; there is room for %d",
 			len(named), what, firewallPrefixes)
 	}
 	out := map[netip.Prefix]uint32{}

@@ -14,7 +14,7 @@ func TestDone(t *testing.T) {
 		return []onpath.ElementStatus{{Deployment: "default/web-fw", Ready: a, Desired: 2, Message: message}, {Deployment: "ids", Ready: b, Desired: 1}}
 	}
 	functions := map[onpath.Key]int64{{Kind: onpath.KindFunction, Tenant: "t", Name: "fw"}: 7}
-	noRoom := []onpath.Condition{{Type: "Placed", Status: onpath.False, Message: "no node has room"}}
+	noCapacity := []onpath.Condition{{Type: "Placed", Status: onpath.False, Message: "no node has room"}}
 	for _, c := range []struct {
 		name string
 		o    onpath.Object
@@ -23,7 +23,7 @@ func TestDone(t *testing.T) {
 	}{
 		{"a tenant", &onpath.Tenant{}, true, ""},
 		{"nothing known yet", &onpath.Chain{Spec: spec}, false, "is planned"},
-		{"no room", &onpath.Chain{Spec: spec, Status: onpath.ChainStatus{Conditions: noRoom}}, false, "no node has room"},
+		{"no room", &onpath.Chain{Spec: spec, Status: onpath.ChainStatus{Conditions: noCapacity}}, false, "no node has room"},
 		{"starting", &onpath.Chain{Spec: spec, Status: onpath.ChainStatus{Elements: elements(1, 1, "pulling image")}}, false, "web-fw 1/2 (pulling image) → ids 1/1"},
 		{"not steered", &onpath.Chain{Spec: spec, Status: onpath.ChainStatus{Elements: elements(2, 1, "")}}, false, "web-fw 2/2 → ids 1/1, rules are set"},
 		{"active", &onpath.Chain{Spec: spec, Status: onpath.ChainStatus{Active: true, Cloudlets: []string{"pop"}, Elements: elements(2, 1, "")}}, true, "web-fw 2/2 → ids 1/1"},
@@ -34,11 +34,11 @@ func TestDone(t *testing.T) {
 		{"not disabled yet", &onpath.Chain{Spec: onpath.ChainSpec{Disabled: true}, Status: onpath.ChainStatus{Active: true}}, false, "leaves the path"},
 		{"unused deployment", &onpath.Deployment{Spec: onpath.DeploymentSpec{Instances: &two}}, true, "0/0"},
 		{"placed deployment", &onpath.Deployment{Spec: onpath.DeploymentSpec{Instances: &two, Place: onpath.Place{Cloudlets: []string{"a"}}}}, false, "0/2"},
-		{"deployment without room", &onpath.Deployment{Status: onpath.DeploymentStatus{Desired: 2, Ready: 1, Conditions: noRoom}}, false, "1/2 (no node has room)"},
+		{"deployment without room", &onpath.Deployment{Status: onpath.DeploymentStatus{Desired: 2, Ready: 1, Conditions: noCapacity}}, false, "1/2 (no node has room)"},
 		{"a deployment's spec has changed", &onpath.Deployment{Metadata: onpath.Metadata{Generation: 2}, Status: onpath.DeploymentStatus{Desired: 2, Ready: 2, Observed: 1}}, false, "2/2 from before the change"},
 		{"its function has", &onpath.Deployment{Metadata: onpath.Metadata{Tenant: "t"}, Spec: onpath.DeploymentSpec{Function: "fw"}, Status: onpath.DeploymentStatus{Desired: 2, Ready: 2, FunctionGeneration: 6}}, false, "2/2 from before the change"},
 		{"it is rolled out", &onpath.Deployment{Metadata: onpath.Metadata{Tenant: "t"}, Spec: onpath.DeploymentSpec{Function: "fw"}, Status: onpath.DeploymentStatus{Desired: 2, Ready: 2, FunctionGeneration: 7}}, true, "2/2"},
-		{"the new ones do not start", &onpath.Deployment{Status: onpath.DeploymentStatus{Desired: 2, Ready: 2, Outdated: 1, Conditions: noRoom}}, false, "2/2 from before the change (no node has room)"},
+		{"the new ones do not start", &onpath.Deployment{Status: onpath.DeploymentStatus{Desired: 2, Ready: 2, Outdated: 1, Conditions: noCapacity}}, false, "2/2 from before the change (no node has room)"},
 		{"a chain's spec has changed", &onpath.Chain{Metadata: onpath.Metadata{Generation: 2}, Spec: spec, Status: onpath.ChainStatus{Active: true, Cloudlets: []string{"pop"}, Elements: elements(2, 1, "")}}, false, "is planned"},
 		{"its function has", &onpath.Chain{Metadata: onpath.Metadata{Tenant: "t"}, Spec: spec, Status: onpath.ChainStatus{Active: true, Cloudlets: []string{"pop"}, Elements: elements(2, 1, "")}}, false, "web-fw 2/2 from before the change → ids 1/1"},
 	} {

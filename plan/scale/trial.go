@@ -51,8 +51,8 @@ func (s *Scaler) try(v *View) {
 			return
 		case e.Ready == t.To[name]:
 			continue
-		case t.To[name] > t.From[name] && e.NoRoom != "" && v.Now.Sub(t.Began) > time.Second:
-			s.end(v, t.From, false, onpath.MetricStats{}, gain{}, e.NoRoom)
+		case t.To[name] > t.From[name] && e.NoCapacity != "" && v.Now.Sub(t.Began) > time.Second:
+			s.end(v, t.From, false, onpath.MetricStats{}, gain{}, e.NoCapacity)
 			return
 		case v.Now.Sub(t.Began) > s.startTime()+10*s.window():
 			s.end(v, t.From, false, onpath.MetricStats{}, gain{}, "not all instances stayed ready")

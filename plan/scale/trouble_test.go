@@ -65,10 +65,10 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// TestNoRoom: what cannot be placed is taken back, with the reason.
-func TestNoRoom(t *testing.T) {
+// TestNoCapacity: what cannot be placed is taken back, with the reason.
+func TestNoCapacity(t *testing.T) {
 	m := troubled(t, &onpath.Scaling{})
-	m.elements[0].noRoom = 2
+	m.elements[0].noCapacity = 2
 	m.run(20 * time.Minute)
 	if w := m.scaler.Status.Wanted; w["a"] != 2 || !strings.Contains(m.decisions(), "no node has room, taken back") {
 		m.fail("%v\n%s", w, m.decisions())

@@ -32,9 +32,9 @@ type Element struct {
 	// Now is the number of instances wanted in each cloudlet, Ready how many take new
 	// flows, in the cloudlet that has the fewest.
 	Now, Ready int
-	// NoRoom is why another one cannot be placed.
-	NoRoom   string
-	Evidence Evidence
+	// NoCapacity is why another one cannot be placed.
+	NoCapacity string
+	Evidence   Evidence
 	// Others are the chains that use the deployment, too, and scale.
 	Others []Other
 }

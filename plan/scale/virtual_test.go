@@ -41,16 +41,16 @@ type machine struct {
 }
 
 type elementModel struct {
-	name     string
-	capacity float64 // of an instance
-	most     int
-	cost     int
-	ready    int
-	wanted   int
-	changes  time.Time
-	start    time.Duration
-	cpu      bool // whether its limit is processor time, or something that drops packets
-	noRoom   int  // so many find room; 0: any
+	name       string
+	capacity   float64 // of an instance
+	most       int
+	cost       int
+	ready      int
+	wanted     int
+	changes    time.Time
+	start      time.Duration
+	cpu        bool // whether its limit is processor time, or something that drops packets
+	noCapacity int  // so many find room; 0: any
 }
 
 type kept struct {
@@ -117,8 +117,8 @@ func (m *machine) step(dt time.Duration) {
 	for _, e := range m.elements {
 		m.advance(e)
 		x := scale.Element{Name: e.name, ElementScaling: m.scaler.Spec.Elements[e.name], Now: e.wanted, Ready: e.ready}
-		if e.noRoom > 0 && e.wanted > e.noRoom {
-			x.NoRoom = "no node has room"
+		if e.noCapacity > 0 && e.wanted > e.noCapacity {
+			x.NoCapacity = "no node has room"
 		}
 		if !m.silent {
 			x.Evidence = e.evidence(m)
@@ -171,7 +171,7 @@ func (m *machine) advance(e *elementModel) {
 	switch {
 	case e.ready > e.wanted:
 		e.ready = e.wanted // it drains
-	case e.noRoom > 0 && e.ready >= e.noRoom:
+	case e.noCapacity > 0 && e.ready >= e.noCapacity:
 	case e.ready < e.wanted && m.now.Sub(e.changes) >= e.start:
 		e.ready = e.wanted
 	}

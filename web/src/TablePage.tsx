@@ -23,7 +23,7 @@ const columns: Record<string, Column[]> = {
     ["Is wrong", (o) => troubles(o).join("; ")], ["Does", (o) => <Drain of={o} />]],
   events: [["Time", (o) => new Date(o.spec.time).toLocaleString()], ["About", (o) => o.spec.about], ["What", (o) => o.spec.reason], ["Message", (o) => o.spec.message]],
   webhooks: [["Name", nameOf], ["URL", (o) => o.spec.url], ["Level", (o) => `${o.spec.level ?? "info"} and above`], ["How it fares", (o) => <Fares of={o} />]],
-  functions: [["Name", nameOf], ["Kind", (o) => ["container", "wasm", "ebpf"].find((k) => o.spec[k]) ?? "?"], ["State of flows", (o) => o.spec.state],
+  functions: [["Name", nameOf], ["Kind", (o) => ["container", "wasm", "ebpf", "relay"].find((k) => o.spec[k]) ?? "?"], ["State of flows", (o) => o.spec.state],
     ["Packets", (o) => o.spec.packets], ["Image", (o) => o.spec.container?.image]],
 };
 const units: Record<string, number> = { Ki: 1, Mi: 1 << 10, Gi: 1 << 20, Ti: 2 ** 30 };
