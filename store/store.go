@@ -163,7 +163,10 @@ func Sort(list []onpath.Object) {
 }
 
 // NotFound is the error for a key under which nothing is stored.
-func NotFound(k onpath.Key) error { return fail(onpath.CodeNotFound, k, "it does not exist") }
+func NotFound(k onpath.Key) error {
+	return &onpath.Error{Code: onpath.CodeNotFound, Object: k.String(), Message: "it does not exist",
+		Remedy: "onpath get " + k.Kind.Plural() + " lists what there is"}
+}
 
 // Conflict is the error for a write that named version want where have (0: no
 // object) is stored.

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -207,7 +205,7 @@ func (g *global) printApplied(c *cobra.Command, applied *wire.Applied) error {
 				continue
 			}
 			for _, d := range ch.Diff {
-				fmt.Fprintf(w, "  %s: %s → %s\n", d.Field, orAbsent(d.Old), orAbsent(d.New))
+				fmt.Fprintf(w, "  %s\n", render.Change(d, 100))
 			}
 		}
 		if applied.Preview != nil {
@@ -219,35 +217,6 @@ func (g *global) printApplied(c *cobra.Command, applied *wire.Applied) error {
 		}
 		return nil
 	})
-}
-
-func orAbsent(b []byte) string {
-	const most = 100
-	b = plainJSON(b)
-	switch {
-	case len(b) == 0:
-		return "(absent)"
-	case len(b) > most:
-		return strings.ToValidUTF8(string(b[:most]), "") + "…"
-	}
-	return string(b)
-}
-
-// plainJSON writes &, < and > as they are: the text is read by people, not in HTML.
-func plainJSON(b []byte) []byte {
-	var v any
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.UseNumber()
-	if d.Decode(&v) != nil {
-		return b
-	}
-	var out bytes.Buffer
-	e := json.NewEncoder(&out)
-	e.SetEscapeHTML(false)
-	if e.Encode(v) != nil {
-		return b
-	}
-	return bytes.TrimSpace(out.Bytes())
 }
 
 // await waits until everything applied is as it should be, and says on the way

@@ -81,6 +81,19 @@ func unconfirmed(ctx context.Context, cl *client.Client, k onpath.Key) ([]wire.U
 	}), err
 }
 
+// notAwaited refuses to roll an object back of which a change is undone by itself unless
+// it is confirmed: what that would then restore, nobody asked for.
+func notAwaited(ctx context.Context, cl *client.Client, k onpath.Key) error {
+	list, err := unconfirmed(ctx, cl, k)
+	if err != nil || len(list) == 0 {
+		return err
+	}
+	u := list[0]
+	e := onpath.Errorf(onpath.CodeConflict, "its last change is undone at %s unless confirmed", u.Deadline.Local().Format(time.TimeOnly))
+	e.Object, e.Remedy = k.String(), fmt.Sprintf("onpath confirm %s --undo takes it back now, onpath confirm %s keeps it", u.ID, u.ID)
+	return e
+}
+
 func (g *global) completeUnconfirmed(c *cobra.Command, args []string, _ string) (ids []string, _ cobra.ShellCompDirective) {
 	cl, err := g.client()
 	if err != nil || len(args) > 0 {

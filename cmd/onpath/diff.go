@@ -60,10 +60,10 @@ func printDiff(w io.Writer, applied *wire.Applied) error {
 		}
 		for _, d := range ch.Diff {
 			if len(d.Old) > 0 {
-				fmt.Fprintf(w, "- %s: %s\n", d.Field, plainJSON(d.Old))
+				fmt.Fprintf(w, "- %s: %s\n", d.Field, render.Value(d.Field, d.Old))
 			}
 			if len(d.New) > 0 {
-				fmt.Fprintf(w, "+ %s: %s\n", d.Field, plainJSON(d.New))
+				fmt.Fprintf(w, "+ %s: %s\n", d.Field, render.Value(d.Field, d.New))
 			}
 		}
 	}

@@ -128,7 +128,11 @@ func (root *schemaNode) kind(n *schemaNode) string {
 	case string:
 		return t
 	case []any:
-		return strings.Trim(strings.ReplaceAll(fmt.Sprint(t...), " ", " or "), "[]")
+		var forms []string
+		for _, form := range t {
+			forms = append(forms, fmt.Sprint(form))
+		}
+		return strings.Join(forms, " or ")
 	}
 	return "string"
 }

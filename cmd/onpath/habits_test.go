@@ -103,6 +103,7 @@ func onpathRun(args ...string) (printed string, code int) {
 	root.SetOut(&out)
 	root.SetErr(&out)
 	root.SetArgs(args)
+	addCompletion(root)
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	err := root.ExecuteContext(ctx)
@@ -135,7 +136,8 @@ func TestHabits(t *testing.T) {
 		{"describe chain web", 0, "web"},
 		{"describe chains -l app=shop", 0, "web"},
 		{"describe chain", 2, "onpath get chains lists them"},
-		{"explain chain.spec.through", 0, "mirror"},
+		{"explain chain.spec.through", 0, "Exactly one of deployment and function"},
+		{"explain chain.spec.select.destinationPorts", 0, "list of string or integer"},
 		{"explain chain.spec.trough", 2, "did you mean through?"},
 		{"diff -f " + file, 0, ""},
 		{"apply -f " + file + " --dry-run", 0, "unchanged"},
@@ -157,6 +159,8 @@ func TestHabits(t *testing.T) {
 		{"completion bash", 0, "bash completion"},
 		{"completion zsh", 0, "compdef"},
 		{"completion fish", 0, "fish completion"},
+		{"account nosuch", exitNotFound, "it does not exist; onpath get tenants lists what there is"},
+		{"completion tcsh", exitBadInput, `has no command "tcsh"`},
 		{"__complete get cha", 0, "chains"},
 		{"__complete get chain w", 0, "web"},
 		{"__complete explain chain.spec.th", 0, "chain.spec.through"},

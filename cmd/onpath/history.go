@@ -125,7 +125,10 @@ version, so that another rollback takes it back.`,
 			if err != nil {
 				return err
 			}
-			cl.Close()
+			defer cl.Close()
+			if err := notAwaited(c.Context(), cl, k); err != nil {
+				return err
+			}
 			v, err := versionOf(list, to)
 			if err != nil {
 				return err

@@ -25,6 +25,7 @@ func run(args []string) int {
 	defer stop()
 	root := newRoot()
 	root.SetArgs(args)
+	addCompletion(root)
 	err := root.ExecuteContext(ctx)
 	var status exitStatus
 	if errors.As(err, &status) { // of a command that ran, however it was ended

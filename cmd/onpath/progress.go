@@ -36,6 +36,7 @@ func (p *progress) show(format string, args ...any) {
 		fmt.Fprintf(p.w, "\r\x1b[K%s", clip(line, columns))
 		return
 	}
+	line = attempt.ReplaceAllString(line, "") // what fails again does so after ever longer waits
 	if line = clip(line, longestLine); !p.said[line] {
 		p.said[line] = true
 		fmt.Fprintln(p.w, line)
@@ -44,6 +45,8 @@ func (p *progress) show(format string, args ...any) {
 
 // digest is of an image's reference what tells people nothing.
 var digest = regexp.MustCompile(`@sha256:[0-9a-f]{64}`)
+
+var attempt = regexp.MustCompile(`; next attempt in [0-9a-zµ.]+`)
 
 // longestLine is how much of a line a file gets, in characters.
 const longestLine = 300

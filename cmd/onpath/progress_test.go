@@ -15,11 +15,14 @@ func TestProgressIntoFile(t *testing.T) {
 	p.show("%s", "chain web: Error:\n  nft: not found")
 	p.show("%s", "chain web: Error: nft: not found")
 	p.show("%s", "chain web: is planned")
+	for _, wait := range []string{"1s", "2s", "4s", "1m30s"} {
+		p.show("chain web: fw 0/1 (instance web-fw-1 failed: exited with code 1; next attempt in %s)", wait)
+	}
 	p.show("%s", "chain web: Error: nft: not found")
 	p.show("%s", strings.Repeat("chain web: is planned · ", 200))
 	lines := strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
-	if len(lines) != 3 || lines[0] != "chain web: Error: nft: not found" || len([]rune(lines[2])) > longestLine ||
-		!strings.HasSuffix(lines[2], "…") {
+	if len(lines) != 4 || lines[0] != "chain web: Error: nft: not found" || len([]rune(lines[3])) > longestLine ||
+		!strings.HasSuffix(lines[3], "…") || lines[2] != "chain web: fw 0/1 (instance web-fw-1 failed: exited with code 1)" {
 		t.Errorf("it got\n%s", b.String())
 	}
 }

@@ -97,6 +97,18 @@ var commands = []func(*global) *cobra.Command{
 	newImages, newDemo, newBench, newFunction, newSignal,
 }
 
+// addCompletion adds cobra's own command, once it is known where root prints to, with an
+// error for a shell that it does not know.
+func addCompletion(root *cobra.Command) {
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		if c.Name() == "completion" {
+			c.Args, c.RunE = cobra.ArbitraryArgs, noCommand
+			finish(c)
+		}
+	}
+}
+
 // newHelp is cobra's own command, which takes any words, with an error for those
 // that are no command.
 func newHelp() *cobra.Command {

@@ -4,12 +4,14 @@
 package reference
 
 import (
+	"cmp"
 	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
 	"io/fs"
 	"reflect"
+	"regexp"
 	"strconv"
 	"strings"
 )
@@ -100,6 +102,7 @@ func (s *Source) types(f *ast.File) {
 // fields are those with a JSON name; the fields of TypeMeta, which is embedded
 // everywhere, are left out.
 func fields(st *ast.StructType) (list []Field) {
+	written := map[string]string{} // by the name in Go
 	for _, f := range st.Fields.List {
 		if f.Tag == nil || len(f.Names) == 0 {
 			continue
@@ -114,9 +117,17 @@ func fields(st *ast.StructType) (list []Field) {
 			doc = clean(f.Comment.Text())
 		}
 		list = append(list, Field{Name: name, Doc: doc, Type: expr(f.Type), Optional: strings.HasPrefix(options, "omit")})
+		written[f.Names[0].Name] = name
+	}
+	for i := range list {
+		list[i].Doc = goWord.ReplaceAllStringFunc(list[i].Doc, func(w string) string { return cmp.Or(written[w], w) })
+		list[i].Doc = strings.ReplaceAll(list[i].Doc, "Spec.", "spec.")
 	}
 	return list
 }
+
+// goWord may be the name of a field in Go, of which readers know the name in files.
+var goWord = regexp.MustCompile(`\b[A-Z][A-Za-z]*\b`)
 
 // constants adds string constants to their types, and finds the API version.
 func (s *Source) constants(f *ast.File) {

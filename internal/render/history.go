@@ -17,7 +17,7 @@ func History(w io.Writer, list []wire.ObjectVersion, now time.Time) error {
 	for i, v := range list {
 		var changes []string
 		for _, d := range v.Diff {
-			changes = append(changes, d.Field)
+			changes = append(changes, Change(d, 40))
 		}
 		text := strings.Join(changes, ", ")
 		if i == 0 {
