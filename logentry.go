@@ -23,8 +23,8 @@ type LogEntry struct {
 	State  ClaimState  `json:"state,omitempty"`
 	// Cloudlets are where the interception begins or ends.
 	Cloudlets []string `json:"cloudlets,omitempty"`
-	// Functions are what intercepted packets pass, as TENANT/NAME@sha256:HASH of the
-	// function's specification.
+	// Functions are what intercepted packets pass, as TENANT/NAME@hmac-sha256:HASH of the
+	// function's specification, by a key of the server's: another hash, another specification.
 	Functions []string `json:"functions,omitempty"`
 }
 

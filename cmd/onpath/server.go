@@ -162,7 +162,7 @@ func serve(ctx context.Context, conf *config.Server, log *slog.Logger, begun fun
 	if err != nil {
 		return err
 	}
-	public, err := openLog(ctx, conf, store, log)
+	public, err := openLog(ctx, conf, store, secret, log)
 	if err != nil {
 		return err
 	}
@@ -237,8 +237,8 @@ func serve(ctx context.Context, conf *config.Server, log *slog.Logger, begun fun
 }
 
 // openLog opens the public log, and the store that writes its entries.
-func openLog(ctx context.Context, conf *config.Server, s *etcd.Store, log *slog.Logger) (translog.Public, error) {
-	entries, err := translog.NewStore(ctx, s, time.Now)
+func openLog(ctx context.Context, conf *config.Server, s *etcd.Store, secret []byte, log *slog.Logger) (translog.Public, error) {
+	entries, err := translog.NewStore(ctx, s, time.Now, secret)
 	if err != nil {
 		return translog.Public{}, err
 	}

@@ -2,6 +2,9 @@ package translog
 
 import (
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
 	"net/netip"
 	"slices"
 	"strings"
@@ -85,11 +88,19 @@ func (v view) interception(ctx context.Context, c *onpath.Chain) onpath.LogEntry
 		t, n := f.Resolve(tenant)
 		text := t + "/" + n
 		if o := v.get(ctx, onpath.Key{Kind: onpath.KindFunction, Tenant: t, Name: n}); o != nil {
-			text += "@sha256:" + specHash(o)
+			text += "@hmac-sha256:" + v.publicHash(o)
 		}
 		e.Functions = append(e.Functions, text)
 	}
 	return e
+}
+
+// publicHash tells specifications of functions apart for everybody, and shows nothing of
+// them.
+func (s *Store) publicHash(o onpath.Object) string {
+	h := hmac.New(sha256.New, s.salt)
+	h.Write([]byte("onpath log " + onpath.KeyOf(o).String() + "\x00" + specHash(o)))
+	return hex.EncodeToString(h.Sum(nil))
 }
 
 func (v view) get(ctx context.Context, k onpath.Key) onpath.Object {

@@ -83,14 +83,16 @@ type Log struct {
 	entries *os.File
 	hashes  *os.File
 	at      []int64 // where entries begin, and where the last one ends
+	damaged bool    // behind the last entry stands what is none
 	known   map[string]bool
 	ids     []string // of known, in order
 	tree    tlog.Tree
 	signed  []byte
 }
 
-// Open opens the log in a folder, or begins one. What a crash left of a line is cut off;
-// hashes that are lacking are computed.
+// Open opens the log in a folder, or begins one. Hashes that are lacking are computed. What
+// stands behind a line that is none is not read, and cut off once Continue has found that
+// nothing of it was ever signed.
 func Open(dir string) (*Log, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, unavailable(err)
@@ -141,37 +143,51 @@ func (l *Log) openKey(path string) error {
 }
 
 func (l *Log) load() error {
+	info, err := l.hashes.Stat()
+	if err != nil {
+		return err
+	}
+	hashed := info.Size() / tlog.HashSize
 	r := bufio.NewReaderSize(l.entries, 1<<20)
-	var lines []line
+	var lines []line // without hashes
+	first := int64(0)
 	for {
 		b, err := r.ReadBytes('\n')
 		var one line
 		if errors.Is(err, io.EOF) || err == nil && json.Unmarshal(b, &one) != nil {
-			break // written while it crashed: its record is still there
+			l.damaged = len(b) > 0
+			break
 		}
 		if err != nil {
 			return err
 		}
 		l.at = append(l.at, l.at[len(l.at)-1]+int64(len(b)))
 		l.note(one.ID)
-		lines = append(lines, one)
-	}
-	if err := l.entries.Truncate(l.at[len(l.at)-1]); err != nil {
-		return err
-	}
-	info, err := l.hashes.Stat()
-	if err != nil {
-		return err
-	}
-	if want := tlog.StoredHashCount(int64(len(lines))) * tlog.HashSize; info.Size() != want {
-		if err := l.hashes.Truncate(0); err != nil {
-			return err
+		if tlog.StoredHashCount(l.size()) <= hashed {
+			first = l.size()
+			continue
 		}
-		if err := l.addHashes(0, lines); err != nil {
-			return err
+		if lines = append(lines, one); len(lines) >= recent {
+			if err := l.addHashes(first, lines); err != nil {
+				return err
+			}
+			first, lines = first+int64(len(lines)), nil
 		}
 	}
-	return l.sign(int64(len(lines)))
+	if err := l.addHashes(first, lines); err != nil {
+		return err
+	}
+	return l.sign(l.size())
+}
+
+// cut takes away what stands behind the last entry: what a crash has left there, of which
+// the records are still in the store.
+func (l *Log) cut() error {
+	if !l.damaged {
+		return nil
+	}
+	l.damaged = false
+	return errors.Join(l.entries.Truncate(l.at[len(l.at)-1]), l.hashes.Truncate(tlog.StoredHashCount(l.size())*tlog.HashSize))
 }
 
 func (l *Log) note(id string) {
@@ -195,6 +211,9 @@ func (l *Log) append(lines []line) error {
 	if len(lines) == 0 {
 		return nil
 	}
+	if err := l.cut(); err != nil {
+		return err
+	}
 	var b []byte
 	at := l.at[len(l.at)-1]
 	var ends []int64
@@ -213,7 +232,7 @@ func (l *Log) append(lines []line) error {
 		return errors.Join(err, l.entries.Truncate(at))
 	}
 	if err := l.addHashes(l.size(), lines); err != nil {
-		return errors.Join(err, l.entries.Truncate(at))
+		return errors.Join(err, l.entries.Truncate(at), l.hashes.Truncate(tlog.StoredHashCount(l.size())*tlog.HashSize))
 	}
 	l.at = append(l.at, ends...)
 	for i := range lines {
@@ -224,6 +243,9 @@ func (l *Log) append(lines []line) error {
 
 // addHashes adds those of entries from n on.
 func (l *Log) addHashes(n int64, lines []line) error {
+	if len(lines) == 0 {
+		return nil
+	}
 	from := tlog.StoredHashCount(n)
 	var more []tlog.Hash
 	read := tlog.HashReaderFunc(func(at []int64) ([]tlog.Hash, error) {
@@ -331,11 +353,15 @@ func (l *Log) read(from int64, n int) ([]line, error) {
 	return out, nil
 }
 
+// mostAudited is among how many of the last entries those of a tenant are looked for.
+const mostAudited = 200_000
+
 // Audit calls yield for what stands behind the last entries of a tenant ("": of all), the
-// latest last. An entry that is not what the log has the hash of is an error.
+// latest last, as far as they are among the last mostAudited. An entry that is not what the log has the hash of is an error.
 func (l *Log) Audit(tenant string, last int, yield func(onpath.LoggedEntry) error) error {
 	var found []onpath.LoggedEntry
-	for end := l.sizeNow(); end > 0 && len(found) < last; {
+	size := l.sizeNow()
+	for end := size; end > 0 && len(found) < last && size-end < mostAudited; {
 		n := min(end, 512)
 		l.mu.Lock()
 		lines, err := l.read(end-n, int(n))

@@ -85,7 +85,9 @@ func (l *Log) Continue(ctx context.Context, s *Store) error {
 	if h, err := l.hash(t.N); err != nil || h != t.Hash {
 		return refuse("entries were changed")
 	}
-	return nil
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.cut()
 }
 
 // waiting are the records that wait in the store, in the order of their revisions.

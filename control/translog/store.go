@@ -28,6 +28,7 @@ type Store struct {
 	onpath.Store
 	clock onpath.Clock
 	wake  chan struct{}
+	salt  []byte
 
 	mu sync.Mutex
 	// held is what is known of chains and claims, to tell what changes.
@@ -44,9 +45,10 @@ type held struct {
 	prefix onpath.Prefix
 }
 
-// NewStore has the entries of what is written to s written with it.
-func NewStore(ctx context.Context, s onpath.Store, clock onpath.Clock) (*Store, error) {
-	out := &Store{Store: s, clock: clock, wake: make(chan struct{}, 1), held: map[onpath.Key]held{}}
+// NewStore has the entries of what is written to s written with it. salt, which nobody else
+// knows, keeps strangers from trying what functions may be made of against their hashes.
+func NewStore(ctx context.Context, s onpath.Store, clock onpath.Clock, salt []byte) (*Store, error) {
+	out := &Store{Store: s, clock: clock, salt: salt, wake: make(chan struct{}, 1), held: map[onpath.Key]held{}}
 	for _, kind := range []onpath.Kind{onpath.KindChain, onpath.KindPrefixClaim} {
 		list, _, err := s.List(ctx, kind, "")
 		if err != nil {

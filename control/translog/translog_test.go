@@ -42,7 +42,7 @@ func openLog(t *testing.T, dir string) *Log {
 
 func newStore(t *testing.T, s onpath.Store) *Store {
 	t.Helper()
-	out, err := NewStore(t.Context(), s, time.Now)
+	out, err := NewStore(t.Context(), s, time.Now, []byte("salt"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -405,5 +405,68 @@ func TestNoTile(t *testing.T) {
 		if _, err := l.Tile(path); onpath.CodeOf(err) != onpath.CodeNotFound {
 			t.Errorf("%s: %v", path, err)
 		}
+	}
+}
+
+// TestDamaged: a line that cannot be read takes nothing with it: what was signed is refused
+// and left as it is, until it is restored; what never was, a crash has left, and goes.
+func TestDamaged(t *testing.T) {
+	dir := t.TempDir()
+	s := newStore(t, mem.New(mem.Options{}))
+	l := openLog(t, dir)
+	fill(t, l, s, 0, 50)
+	at := l.at[20]
+	_ = l.Close()
+	path := filepath.Join(dir, "entries")
+	good, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bad := bytes.Clone(good)
+	bad[at] = '#'
+	if err := os.WriteFile(path, bad, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l = openLog(t, dir)
+	if err := l.Continue(t.Context(), s); err == nil || !strings.Contains(err.Error(), "20 entries of 50") {
+		t.Errorf("it goes on: %v", err)
+	}
+	_ = l.Close()
+	if left, _ := os.ReadFile(path); !bytes.Equal(left, bad) {
+		t.Error("what stands behind the damaged line is gone")
+	}
+	if err := os.WriteFile(path, append(bytes.Clone(good), "{\"id\": #\nmore of it"...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l = openLog(t, dir)
+	if err := l.Continue(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	if left, _ := os.ReadFile(path); !bytes.Equal(left, good) {
+		t.Error("what a crash has left is not gone")
+	}
+	fill(t, l, s, 50, 5)
+	r := reader(t, l)
+	now, _, err := r.Checkpoint()
+	if err := errors.Join(err, r.Root(now)); err != nil || now.N != 55 {
+		t.Errorf("%d entries: %v", now.N, err)
+	}
+}
+
+// TestSalted: who does not know the server's salt learns nothing of a function by its hash,
+// and sees that it is another.
+func TestSalted(t *testing.T) {
+	s := newStore(t, mem.New(mem.Options{}))
+	f := &onpath.Function{TypeMeta: onpath.TypeMeta{Kind: onpath.KindFunction}, Metadata: onpath.Metadata{Name: "fw", Tenant: "acme"},
+		Spec: onpath.FunctionSpec{Container: &onpath.ContainerSpec{Image: "host", Env: onpath.Env{"PIN": "1234"}}}}
+	same, other := onpath.Clone(f), onpath.Clone(f)
+	other.Spec.Container.Env["PIN"] = "1235"
+	elsewhere, err := NewStore(t.Context(), s.Store, time.Now, []byte("another"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := s.publicHash(f)
+	if h != s.publicHash(same) || h == s.publicHash(other) || h == elsewhere.publicHash(f) || h == specHash(f) {
+		t.Error("hashes do not tell functions apart, or can be computed by anybody")
 	}
 }

@@ -63,7 +63,7 @@ func newServer(t *testing.T) *server {
 	s := &server{t: t, clock: &clock{}}
 	ctx, cancel := context.WithCancel(context.Background())
 	var err error
-	s.entries, err = translog.NewStore(ctx, mem.New(mem.Options{Clock: s.clock.now}), s.clock.now)
+	s.entries, err = translog.NewStore(ctx, mem.New(mem.Options{Clock: s.clock.now}), s.clock.now, []byte("salt"))
 	must(err)
 	s.log, err = translog.Open(filepath.Join(dir, "log"))
 	must(err)
