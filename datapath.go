@@ -154,16 +154,32 @@ type Punt struct {
 
 // Punted is a packet that was handed to the agent.
 type Punted struct {
-	Vport  VportID // where it came in
-	Device int     // likewise: the index of the device
+	Vport  VportID // where it came in; of one for a sleeping instance: where it is delivered
+	Device int     // where it came in: the index of the device; 0 of one for a sleeping instance
 	Packet []byte  // from the IP header on
+	// Frame is, of one for a sleeping instance, what Inlet.Deliver takes.
+	Frame []byte
 }
 
 // PuntReader is a Datapath that hands packets to the agent.
 type PuntReader interface {
 	// Punted calls take with each, one after the other, until ctx ends. Who takes must not
-	// keep Packet. One may read at a time.
+	// keep Packet or Frame. One may read at a time.
 	Punted(ctx context.Context, take func(Punted)) error
+	// Inlet opens the device of a local instance's vport, past all rules, for the packets
+	// that were kept while the instance slept.
+	Inlet(id VportID) (Inlet, error)
+}
+
+// Inlet lets kept packets into an instance.
+type Inlet interface {
+	// Deliver sends the Frame of a Punted to the instance.
+	Deliver(frame []byte) error
+	// Open has the vport lead to the instance again, as the next Apply does that says so. It
+	// gives take of Punted all that came before: what take delivers comes in before what no
+	// longer goes there.
+	Open() error
+	Close() error
 }
 
 // WithoutUnderlay is what a driver does with the configuration while no device of the
@@ -266,6 +282,12 @@ type Vport struct {
 	ID    VportID    `json:"id"`
 	Kind  VportKind  `json:"kind"`
 	State VportState `json:"state"`
+	// Hold is, of a local instance that may sleep, OnDemand.Hold: so many bytes a second, and
+	// after a rest at once, are handed to the agent while it does. 0: it never sleeps.
+	Hold Size `json:"hold,omitempty"`
+	// Asleep: what is delivered here is handed to the agent (PuntReader). Its State is as if
+	// it were awake. Only with Hold.
+	Asleep bool `json:"asleep,omitempty"`
 
 	// Peer is the node of a remote vport.
 	Peer string `json:"peer,omitempty"`

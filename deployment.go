@@ -24,6 +24,8 @@ type DeploymentSpec struct {
 	// Drain is how long the flows of an instance that goes on purpose may take
 	// to end; default 30s.
 	Drain Duration `json:"drain,omitempty"`
+	// OnDemand: instances sleep until their first packet, and again when none comes.
+	OnDemand *OnDemand `json:"onDemand,omitempty"`
 }
 
 // Place limits where instances run.

@@ -28,6 +28,8 @@ type LocalState struct {
 type LocalVport struct {
 	Wired bool // its device exists
 	Open  bool // its instance takes packets
+	// Asleep: its program does not run; packets start it.
+	Asleep bool
 }
 
 // PeerState is what another node's data path says, or does not.
@@ -62,6 +64,7 @@ func Effective(plan *NodePlan, l *LocalState) (c *DatapathConfig, missing []Vpor
 				continue
 			}
 			v.State = localState(&plan.Datapath, v.State, l.Vports[v.ID].Open)
+			v.Asleep = v.Hold > 0 && l.Vports[v.ID].Asleep
 		case VportFunction:
 			v.State = localState(&plan.Datapath, v.State, l.Vports[v.ID].Open)
 			if i := slices.IndexFunc(l.Functions, func(f InlineFunction) bool { return f.Vport == v.ID }); i >= 0 {

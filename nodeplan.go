@@ -47,6 +47,8 @@ type InstancePlan struct {
 	Idle Idle `json:"idle,omitzero"`
 	// Draining: keep it running, do not restart it when it ends.
 	Draining bool `json:"draining,omitempty"`
+	// OnDemand: it sleeps until its first packet; nil: it always runs.
+	OnDemand *OnDemand `json:"onDemand,omitempty"`
 	// Reservation, in the tenant, that gives it its size; "": none.
 	Reservation string `json:"reservation,omitempty"`
 }

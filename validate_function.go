@@ -148,6 +148,7 @@ func (d *Deployment) Validate() error {
 	v.files("spec.files", s.Files)
 	byDefault(&s.Drain, DefaultDrain)
 	quantity(v, "spec.drain", s.Drain, 0, day)
+	s.OnDemand.validate(v, "spec.onDemand")
 	return v.err()
 }
 

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -93,6 +94,9 @@ type Agent struct {
 	prepared map[string]bool // functions that are being made ready or are, by hash
 	leases   *leases
 	signal   *signaller
+	punts    *punts
+	// keptBytes is what is kept for all instances that sleep or wake.
+	keptBytes atomic.Int64
 
 	wirer   wirer
 	started time.Time
@@ -171,6 +175,7 @@ func New(o Options) (*Agent, error) {
 	a.echo, a.faults = &echo{shared: a.shared}, &faults{a: a}
 	a.machine = newMachine(a.shared, a)
 	a.leases, a.signal = &leases{a: a, changed: make(chan struct{}, 1), told: newSparing()}, newSignaller(a)
+	a.punts = newPunts()
 	a.applyTime = newApplyTime()
 	a.meters.file, a.meters.all = a.state.meterFile(), map[string]*meter{}
 	return a, nil
@@ -241,6 +246,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.goDo(a.meterLoop)
 	a.goDo(a.leases.watch)
 	a.goDo(a.signal.run)
+	a.goDo(func(ctx context.Context) { a.punts.run(ctx, a.opt.Datapath) })
 	a.faults.resume()
 	a.tasks.Go(func() { a.reportLoop(ctx) })
 	a.awaitWiring(ctx)

@@ -255,7 +255,9 @@ func (a *Agent) config(plan *onpath.NodePlan) (c *onpath.DatapathConfig, missing
 	for _, in := range a.instances {
 		for _, v := range wiringOf(in.id, in.plan).vports() {
 			other := l.Vports[v] // of an instance that is leaving
-			l.Vports[v] = onpath.LocalVport{Wired: in.wired || other.Wired, Open: in.open || other.Open}
+			l.Vports[v] = onpath.LocalVport{
+				Wired: in.wired || other.Wired, Open: in.open || other.Open, Asleep: in.asleep || other.Asleep,
+			}
 		}
 		if f, ok := in.inlineOf(); ok {
 			l.Functions = append(l.Functions, f)

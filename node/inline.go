@@ -26,11 +26,13 @@ const (
 	slowGroups = 16
 )
 
-// healthFor is the health of a function's instances.
-func healthFor(s *onpath.FunctionSpec) health {
-	budget := s.Traits().Budget
+// healthFor is the health of an instance.
+func healthFor(p *onpath.InstancePlan) health {
+	budget := p.Spec.Traits().Budget
 	if budget == 0 {
-		return healthOf(s.Health)
+		h := healthOf(p.Spec.Health)
+		h.wakes = p.OnDemand != nil
+		return h
 	}
 	return health{Every: inlineEvery, Failures: inlineFailures, Start: inlineStart, budget: time.Duration(budget)}
 }

@@ -23,6 +23,8 @@ type instance struct {
 	wrongNamespace bool // its process is not in its network namespace, which was made anew
 	// launched is the process that this agent started, not an adopted one.
 	launched onpath.Process
+	// kept is what comes while it sleeps, and until it is ready.
+	kept kept
 	// creation is what began before it was asked for; nil: nothing.
 	creation *creation
 	// configured is the FunctionSpec.Told that the process took last.
@@ -41,6 +43,7 @@ type instance struct {
 	wireErr   string // why not
 	leaving   bool
 	open      bool // its vports may take packets
+	asleep    bool // they lead to the agent
 	successor *onpath.InstancePlan
 	proc      onpath.Process // running
 	flows     uint64
@@ -57,6 +60,7 @@ func (a *Agent) begin(id string, p onpath.InstancePlan) {
 	in := &instance{
 		id: id, a: a, plan: p, stop: stop,
 		changed: make(chan struct{}, 1), looked: make(chan struct{}),
+		kept:  kept{come: make(chan struct{}, 1), total: &a.keptBytes},
 		state: onpath.InstanceStarting, since: a.clock.Now(),
 		rec: record{ID: id, Tenant: p.Tenant, Name: p.Name, Kind: p.Spec.Kind(), Boot: a.boot},
 	}
@@ -101,6 +105,9 @@ func (in *instance) set(s onpath.InstanceState, why cause) { in.setTrying(s, why
 func (in *instance) setTrying(s onpath.InstanceState, why cause, next time.Duration) {
 	in.a.mu.Lock()
 	defer in.a.mu.Unlock()
+	if s == onpath.InstanceStarting && in.asleep {
+		return // it counts as ready while it sleeps and wakes
+	}
 	if in.state == s && in.why == why && in.nextTry == onpath.Duration(next) {
 		return
 	}

@@ -26,6 +26,11 @@ func (in *instance) live(ctx context.Context) {
 		return
 	}
 	p := in.restore()
+	if p != nil && in.rec.Asleep && ended(p) { // made, and never begun
+		if err := in.clear(ctx, p); err == nil {
+			p = nil
+		}
+	}
 	if p == nil {
 		in.createAhead(ctx)
 	}
@@ -83,6 +88,9 @@ func ended(p onpath.Process) bool {
 func (in *instance) obtain(ctx context.Context) onpath.Process {
 	plan := in.current()
 	if plan.Draining {
+		if in.rec.Asleep {
+			in.close(ctx, onpath.InstanceFailed, cause{"EndedDraining", "it sleeps, and is not started again"})
+		}
 		in.set(onpath.InstanceFailed, cause{"EndedDraining", "ended while draining; it is not started again"})
 		in.idle(ctx)
 		return nil
@@ -127,10 +135,17 @@ func (in *instance) obtain(ctx context.Context) onpath.Process {
 		in.idle(ctx)
 		return nil
 	}
+	if plan.OnDemand != nil && !plan.Spec.Inline() && m.err == nil && !in.sleep(ctx, &plan) {
+		in.discard(m)
+		return nil
+	}
 	in.set(onpath.InstanceStarting, cause{"Starting", "starting"})
 	in.openNotify()
 	p, err := in.launch(ctx, rt, m)
 	if err != nil {
+		if in.rec.Asleep {
+			in.close(ctx, onpath.InstanceFailed, becauseOf("StartFailed", err))
+		}
 		if ctx.Err() == nil {
 			in.countRestart() // what follows is one
 		}
@@ -209,19 +224,21 @@ func (in *instance) countRestart() {
 
 // close shuts the vports in the data path and only then tells the world.
 func (in *instance) close(ctx context.Context, s onpath.InstanceState, why cause) {
+	in.kept.empty()
 	in.turn(ctx, false)
 	in.set(s, why)
-	if in.rec.Ready {
-		in.rec.Ready = false
+	if in.rec.Ready || in.rec.Asleep {
+		in.rec.Ready, in.rec.Asleep = false, false
 		in.persist()
 	}
 }
 
 // openUp opens the vports and then tells the world.
 func (in *instance) openUp(ctx context.Context) {
+	in.letIn()
 	in.turn(ctx, true)
 	in.set(onpath.InstanceReady, cause{})
-	in.rec.Ready = true
+	in.rec.Ready, in.rec.Asleep = true, false
 	in.persist()
 	in.a.event(in.current(), false, "Ready", "takes traffic")
 }
@@ -229,7 +246,7 @@ func (in *instance) openUp(ctx context.Context) {
 // turn opens or closes the vports; it returns when that is in force.
 func (in *instance) turn(ctx context.Context, open bool) {
 	in.a.mu.Lock()
-	in.open = open
+	in.open, in.asleep = open, false
 	in.a.mu.Unlock()
 	if open {
 		in.a.apply.kick(true) // the kernel may have closed by itself what the configuration has open
@@ -240,8 +257,9 @@ func (in *instance) turn(ctx context.Context, open bool) {
 // shut closes the vports of a process that has ended, and tells the server while
 // the data path is at it: its plan for other nodes is on its way meanwhile.
 func (in *instance) shut(ctx context.Context) {
+	in.kept.empty()
 	in.a.mu.Lock()
-	in.open = false
+	in.open, in.asleep = false, false
 	in.a.mu.Unlock()
 	in.a.apply.kick(false)
 	in.set(onpath.InstanceFailed, cause{onpath.ReasonProcessEnded, "its process has ended"})
@@ -365,6 +383,8 @@ const stoppedFor = 5 * onpath.ReportEvery
 func (a *Agent) forget(in *instance) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	in.kept.empty()
+	a.punts.forget(in.rec.Vports)
 	delete(a.instances, in.id)
 	if in.successor != nil {
 		a.begin(in.id, *in.successor)

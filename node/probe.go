@@ -21,6 +21,7 @@ type health struct {
 	Failures int
 	Start    onpath.Duration
 	budget   time.Duration // of an ebpf function, for each packet
+	wakes    bool          // packets wait for it to be ready
 }
 
 func healthOf(h onpath.Health) health {
@@ -43,9 +44,10 @@ func (h health) probed() bool { return h.TCP != 0 || len(h.Exec) > 0 || h.budget
 const (
 	eagerTCP  = 50 * time.Millisecond
 	eagerExec = 250 * time.Millisecond
+	wakingTCP = 5 * time.Millisecond
 )
 
-// leastPause between two probes, however long one takes.
+// leastPause between two probes; less while packets wait.
 const leastPause = 10 * time.Millisecond
 
 // wait is the time between the beginnings of two probes.
@@ -54,10 +56,20 @@ func (h health) wait(eager bool) time.Duration {
 	switch {
 	case !eager:
 		return every
+	case h.wakes && h.TCP != 0:
+		return min(every, wakingTCP)
 	case h.TCP != 0, h.budget != 0:
 		return min(every, eagerTCP)
 	}
 	return min(every, eagerExec)
+}
+
+// pause is the least time between two probes, however long one takes.
+func (h health) pause(eager bool) time.Duration {
+	if eager && h.wakes {
+		return wakingTCP / 2
+	}
+	return leastPause
 }
 
 // timeout of one probe. A probe that takes longer than a period has failed, but
@@ -99,7 +111,7 @@ func (w *supervision) startProbes(ctx context.Context) {
 			// From beginning to beginning: a probe that waits in vain must not
 			// make the next one later.
 			left := h.wait(eager) - in.a.clock.Now().Sub(begin)
-			if in.a.clock.Sleep(ctx, max(left, leastPause)) != nil {
+			if in.a.clock.Sleep(ctx, max(left, h.pause(eager))) != nil {
 				return
 			}
 		}

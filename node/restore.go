@@ -29,7 +29,7 @@ func (in *instance) restore() onpath.Process {
 		restarted := in.restarted(old)
 		in.a.mu.Lock()
 		in.rec.Wiring, in.rec.Started, in.rec.Restarts = old.Wiring, old.Started, old.Restarts
-		in.rec.Ready = old.Ready && !restarted
+		in.rec.Ready, in.rec.Asleep = old.Ready && !restarted, old.Asleep && !restarted && plan.OnDemand != nil
 		in.a.mu.Unlock()
 	}
 	in.rec.Vports = wiringOf(in.id, plan).vports()
@@ -50,6 +50,8 @@ func (in *instance) restore() onpath.Process {
 	switch {
 	case p != nil && !ended(p) && in.rec.Ready, p == nil && known && in.rec.Ready && rtErr != nil:
 		in.state, in.open = onpath.InstanceReady, true
+	case in.rec.Asleep && (p == nil || ended(p)):
+		in.state, in.why, in.open, in.asleep = onpath.InstanceReady, asleep, true, true
 	case p != nil && ended(p):
 		in.state, in.why = onpath.InstanceFailed, endedUnseen
 	}
@@ -203,7 +205,7 @@ var namespaceReplaced = cause{"NamespaceReplaced", "its network namespace was ma
 func (in *instance) namespaceReplacedFor(p onpath.Process) {
 	in.wrongNamespace = in.wrongNamespace || p != nil && !ended(p)
 	in.a.mu.Lock()
-	in.open = false
+	in.open, in.asleep = false, false
 	if in.state == onpath.InstanceReady {
 		in.state, in.why, in.since = onpath.InstanceStarting, namespaceReplaced, in.a.clock.Now()
 	}

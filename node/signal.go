@@ -80,8 +80,7 @@ func newSignaller(a *Agent) *signaller {
 
 // run waits until the plan gives leases, and signals as long as it does.
 func (s *signaller) run(ctx context.Context) {
-	reader, ok := s.a.opt.Datapath.(onpath.PuntReader)
-	if !ok {
+	if _, ok := s.a.opt.Datapath.(onpath.PuntReader); !ok {
 		return
 	}
 	for ctx.Err() == nil {
@@ -92,7 +91,7 @@ func (s *signaller) run(ctx context.Context) {
 			case <-s.wanted:
 			}
 		}
-		if err := s.signal(ctx, reader); err != nil && ctx.Err() == nil {
+		if err := s.signal(ctx); err != nil && ctx.Err() == nil {
 			s.a.log.Error("signalling does not work; it is tried again", "err", err)
 			if s.a.clock.Sleep(ctx, 5*time.Second) != nil {
 				return
@@ -107,7 +106,7 @@ func (s *signaller) identity() string {
 	return s.a.opt.Name + "-" + hex.EncodeToString(sum[:4])
 }
 
-func (s *signaller) signal(ctx context.Context, reader onpath.PuntReader) (err error) {
+func (s *signaller) signal(ctx context.Context) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var sock *signalling.Socket
@@ -130,9 +129,7 @@ func (s *signaller) signal(ctx context.Context, reader onpath.PuntReader) (err e
 		return known
 	})
 	s.deciding, s.waiting = deciding{}, nil
-	s.a.goDo(func(context.Context) {
-		_ = reader.Punted(ctx, func(p onpath.Punted) { s.tell(ctx, received(p)) })
-	})
+	s.a.punts.hear(ctx, func(p onpath.Punted) { s.offer(received(p)) })
 	s.a.goDo(func(context.Context) {
 		sock.Errors(ctx, func(to netip.AddrPort, quoted []byte) {
 			q := bytes.Clone(quoted)
@@ -145,8 +142,18 @@ func (s *signaller) signal(ctx context.Context, reader onpath.PuntReader) (err e
 	return s.loop(ctx, n, sock)
 }
 
-// tell hands something to the machines. Where too much waits, the data path drops what
-// comes at the punt port.
+// offer hands something to the machines, unless too much waits: the punt port has others' packets, too.
+func (s *signaller) offer(e event) {
+	if e == nil {
+		return
+	}
+	select {
+	case s.come <- e:
+	default:
+	}
+}
+
+// tell hands something to the machines.
 func (s *signaller) tell(ctx context.Context, e event) {
 	if e == nil {
 		return

@@ -41,6 +41,8 @@ type record struct {
 	Wiring string `json:"wiring,omitempty"`
 	// Ready is what the next agent assumes of a process that still runs.
 	Ready bool `json:"ready"`
+	// Asleep: it takes packets and nothing of it runs.
+	Asleep bool `json:"asleep,omitempty"`
 	// Boot is the start of the machine since which all this is so.
 	Boot string `json:"boot,omitempty"`
 	// Started: a process was started and not yet cleared away.

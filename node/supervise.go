@@ -38,9 +38,10 @@ type supervision struct {
 func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed bool) (good time.Duration, why cause) {
 	now := in.a.clock.Now()
 	w := &supervision{in: in, p: p, plan: in.current(), began: now, badSince: now, ready: assumed, everReady: assumed}
-	w.health, w.endWait = healthFor(&w.plan.Spec), func() {}
+	w.health, w.endWait = healthFor(&w.plan), func() {}
 	defer func() { w.endWait() }()
-	defer in.closeAtEnd(p)()
+	forget := in.closeAtEnd(p)
+	defer func() { forget() }()
 	w.startProbes(ctx)
 	defer func() { w.stopProbes() }()
 	halts, stopLooking := in.watchHalts(ctx, p)
@@ -48,6 +49,8 @@ func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed boo
 	defer in.watchLog(ctx, p)()
 	settled, stopSettling := in.settle(ctx)
 	defer stopSettling()
+	quiet, stopListening := in.watchQuiet(ctx)
+	defer func() { stopListening() }()
 	if !ended(p) {
 		w.resize(ctx, true)
 	}
@@ -88,9 +91,20 @@ func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed boo
 			}
 		case <-w.rewiring:
 			w.rewire(ctx)
+		case <-quiet:
+			if w.ready && !w.plan.Draining {
+				w.fallAsleep(ctx, forget)
+				forget = func() {}
+				return 0, cause{}
+			}
 		case <-in.changed:
+			before := w.plan.OnDemand
 			if w.planChanged(ctx) {
 				return 0, cause{}
+			}
+			if !reflect.DeepEqual(before, w.plan.OnDemand) {
+				stopListening()
+				quiet, stopListening = in.watchQuiet(ctx)
 			}
 		}
 	}
@@ -115,7 +129,7 @@ func (w *supervision) planChanged(ctx context.Context) (replaced bool) {
 	if w.plan.Draining && !old.Draining {
 		in.a.event(w.plan, false, "Draining", "keeps its flows and gets no new ones")
 	}
-	if h := healthFor(&w.plan.Spec); !reflect.DeepEqual(h, w.health) {
+	if h := healthFor(&w.plan); !reflect.DeepEqual(h, w.health) {
 		w.health = h
 		w.stopProbes()
 		w.startProbes(ctx)

@@ -258,7 +258,7 @@ func (b *builder) instance(i *instance) onpath.InstancePlan {
 			p.Idle = p.Idle.Longest(q.spec.Idle.OrDefault())
 		}
 	}
-	p.Serves = b.serves(i)
+	p.Serves, p.OnDemand = b.serves(i), i.onDemand()
 	relays(b.w.world, b.n, i, &p)
 	switch {
 	case i.d != nil:
@@ -270,6 +270,20 @@ func (b *builder) instance(i *instance) onpath.InstancePlan {
 		p.Function, p.Reservation = i.planned.Function, i.planned.Reservation
 	}
 	return p
+}
+
+// onDemand says whether the instance sleeps when nobody needs it: as its deployment says, or
+// its node was told last.
+func (i *instance) onDemand() *onpath.OnDemand {
+	switch {
+	case i.inline():
+		return nil
+	case i.d != nil && i.d.obj != nil:
+		return i.d.obj.Spec.OnDemand
+	case i.d == nil && i.planned != nil:
+		return i.planned.OnDemand
+	}
+	return nil
 }
 
 // addLocal adds the vports of an instance on this node.
@@ -287,6 +301,9 @@ func (b *builder) addLocal(i *instance) {
 	}
 	v.RateIn = onpath.RateLimit(i.fn.Resources.Network)
 	v.RateOut = v.RateIn
+	if o := i.onDemand(); o != nil {
+		v.Hold = o.Hold
+	}
 	for _, a := range s.Addresses {
 		v.Own = append(v.Own, a.Addr())
 	}

@@ -61,7 +61,7 @@ func sameInstance(a, b *onpath.InstancePlan) bool {
 	return a.Name == b.Name && a.Tenant == b.Tenant && a.Deployment == b.Deployment && a.Function == b.Function && a.UID == b.UID &&
 		a.Vport == b.Vport && a.Back == b.Back && slices.Equal(a.Addresses, b.Addresses) && slices.Equal(a.Serves, b.Serves) &&
 		a.MTU == b.MTU && a.Idle == b.Idle && a.Draining == b.Draining && a.Reservation == b.Reservation &&
-		reflect.DeepEqual(&a.Spec, &b.Spec)
+		reflect.DeepEqual(a.OnDemand, b.OnDemand) && reflect.DeepEqual(&a.Spec, &b.Spec)
 }
 
 func sameVport(a, b onpath.Vport) bool {
@@ -70,7 +70,8 @@ func sameVport(a, b onpath.Vport) bool {
 		a.Instance == b.Instance && a.Tenant == b.Tenant && a.Other == b.Other &&
 		a.MAC == b.MAC && a.HostMAC == b.HostMAC && a.Attach == b.Attach && a.Packets == b.Packets &&
 		slices.Equal(a.Own, b.Own) && a.Routes == b.Routes && a.Entry == b.Entry &&
-		a.Tells == b.Tells && a.Mirror == b.Mirror && a.Emit == b.Emit && a.MaxFlows == b.MaxFlows && a.RateIn == b.RateIn && a.RateOut == b.RateOut
+		a.Tells == b.Tells && a.Mirror == b.Mirror && a.Emit == b.Emit && a.MaxFlows == b.MaxFlows &&
+		a.RateIn == b.RateIn && a.RateOut == b.RateOut && a.Hold == b.Hold && a.Asleep == b.Asleep
 }
 
 func sameTable(a, b onpath.Table) bool {

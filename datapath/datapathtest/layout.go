@@ -78,6 +78,8 @@ type instance struct {
 	maxFlows  int
 	rateIn    uint64 // bit/s
 	rateOut   uint64
+	hold      onpath.Size // it may sleep
+	asleep    bool
 	emits     []emission
 	inline    *onpath.InlineFunction // an ebpf function
 	withdrawn bool                   // named in no group and no vport any more
@@ -328,7 +330,7 @@ func (i *instance) vports(node string) []onpath.Vport {
 		MAC: onpath.InstanceMAC(i.vport), HostMAC: onpath.HostMAC(i.vport),
 		Attach: onpath.Routed, Packets: cmp.Or(i.packets, onpath.PacketsKeep),
 		Own: i.own, Routes: i.routes, Entry: edgeVport, Mirror: i.mirror, Tells: i.tells != 0, MaxFlows: i.maxFlows,
-		RateIn: i.rateIn, RateOut: i.rateOut,
+		RateIn: i.rateIn, RateOut: i.rateOut, Hold: i.hold, Asleep: i.asleep,
 	}
 	if len(i.emits) > 0 {
 		v.Emit = onpath.EmitTableOf(i.vport)

@@ -129,7 +129,7 @@ func (d *Driver) apply(c *onpath.DatapathConfig) error {
 			return err
 		}
 	}
-	if err := d.applyPunt(c.Punt); err != nil {
+	if err := d.applyPunt(c.Punt, now.punt, maySleep(c)); err != nil {
 		return err
 	}
 	if lost := lostGroups(d.state, want); len(lost) > 0 {
@@ -149,6 +149,11 @@ func (d *Driver) devicesFor(c *onpath.DatapathConfig) (*kernel, error) {
 	now, err := look(d.ns.nl)
 	if err != nil {
 		return nil, err
+	}
+	if c.Punt != nil || maySleep(c) {
+		if now.punt, err = needPunt(d.ns.nl); err != nil {
+			return nil, err
+		}
 	}
 	if len(c.Peers) > 0 && c.Underlay.Address.IsValid() {
 		now.findUnderlay(c.Underlay)

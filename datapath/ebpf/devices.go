@@ -34,6 +34,7 @@ type kernel struct {
 	holders          map[netip.Addr]int // ifindex of the first device with it
 	broadcasts       []netip.Addr       // of the subnets
 	tunnel, underlay int                // ifindex; 0: none
+	punt             int                // likewise: of the punt port
 	underlayDevice   device
 }
 

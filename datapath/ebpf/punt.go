@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -27,30 +28,54 @@ const (
 const (
 	puntLease  = 5 * time.Second
 	puntTick   = time.Second
-	puntBuffer = 256 << 10
+	puntBuffer = 2 << 20
 )
 
 // puntPort is the driver's part that hands packets to the agent.
-type puntPort struct{ d *Driver }
+type puntPort struct {
+	d    *Driver
+	made chan struct{} // there is a port, to whoever waits for one
+	// fd is the agent's end where it is open already; 0: it is not, or is being read.
+	// Guarded by d.mu.
+	fd   int
+	read bool
 
-// applyPunt makes the port and says what goes there, or takes it away. It runs in the
-// driver's namespace, with q.d.mu held.
-func (q puntPort) applyPunt(p *onpath.Punt) error {
-	if p == nil {
+	// taking is held while packets are read and taken.
+	taking sync.Mutex
+	from   int // the socket; 0: nobody reads
+	buffer []byte
+	take   func(onpath.Punted)
+}
+
+// applyPunt says what goes to the port, which is at index, or takes it away: 0. It runs in
+// the driver's namespace, with q.d.mu held.
+func (q *puntPort) applyPunt(p *onpath.Punt, index int, sleepers bool) error {
+	if index == 0 {
+		q.let()
 		if err := q.d.maps.punts.put(0, puntValue{}); err != nil {
 			return err
 		}
 		return removePunt(q.d.ns.nl)
 	}
-	index, err := needPunt(q.d.ns.nl)
-	if err != nil {
+	v := puntValue{Ifindex: uint32(index), Until: q.d.maps.punts.now[0].Until}
+	if p != nil {
+		v.NSLPID, v.Burst = uint32(p.NSLPID), uint64(time.Second/10)
+		v.Interval = uint64(time.Second) / uint64(max(p.Rate, 1))
+	}
+	if err := q.d.maps.punts.put(0, v); err != nil {
 		return err
 	}
-	interval := uint64(time.Second) / uint64(max(p.Rate, 1))
-	return q.d.maps.punts.put(0, puntValue{
-		Ifindex: uint32(index), NSLPID: uint32(p.NSLPID), Until: q.d.maps.punts.now[0].Until,
-		Interval: interval, Burst: uint64(time.Second / 10),
-	})
+	if sleepers && !q.read && q.fd == 0 { // what comes from now on waits for the agent
+		var err error
+		if q.fd, err = q.socket(); err != nil {
+			return err
+		}
+	}
+	select {
+	case q.made <- struct{}{}:
+	default:
+	}
+	return nil
 }
 
 // needPunt makes the punt port's two devices, which have no addresses.
@@ -94,19 +119,22 @@ func removePunt(nl *netlink.Handle) error {
 }
 
 // Punted implements onpath.PuntReader.
-func (q puntPort) Punted(ctx context.Context, take func(onpath.Punted)) error {
-	buffer := make([]byte, 1<<16)
+func (q *puntPort) Punted(ctx context.Context, take func(onpath.Punted)) error {
 	for ctx.Err() == nil {
 		fd, err := q.openPunt()
 		if err == nil {
-			err = q.readPunt(ctx, fd, buffer, take)
+			err = q.readPunt(ctx, fd, take)
 			_ = unix.Close(fd)
 		}
+		q.d.mu.Lock()
+		q.read = false
+		q.d.mu.Unlock()
 		if err != nil && !errors.Is(err, errNoPunt) {
 			q.d.opts.Log.Warn("the punt port cannot be read; it is tried again", "error", err)
 		}
 		select {
 		case <-ctx.Done():
+		case <-q.made:
 		case <-time.After(puntTick / 4):
 		}
 	}
@@ -115,37 +143,56 @@ func (q puntPort) Punted(ctx context.Context, take func(onpath.Punted)) error {
 
 var errNoPunt = errors.New("there is no punt port")
 
+// let closes the agent's end, if nobody reads it. Callers hold d.mu.
+func (q *puntPort) let() {
+	if q.fd != 0 {
+		_ = unix.Close(q.fd)
+		q.fd = 0
+	}
+}
+
 // openPunt opens the agent's end.
-func (q puntPort) openPunt() (fd int, err error) {
+func (q *puntPort) openPunt() (fd int, err error) {
 	q.d.mu.Lock()
 	defer q.d.mu.Unlock()
 	if q.d.closed || q.d.maps == nil || q.d.maps.punts.now[0].Ifindex == 0 {
 		return -1, errNoPunt
 	}
-	err = q.d.ns.do(func() error {
-		l, err := q.d.ns.nl.LinkByName(puntReader)
-		if err != nil {
-			return errNoPunt
-		}
-		all := uint16(unix.ETH_P_ALL)<<8 | uint16(unix.ETH_P_ALL)>>8
-		if fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
-			return fmt.Errorf("open a packet socket: %w", err)
-		}
-		wait := unix.NsecToTimeval(int64(puntTick / 4))
-		err = errors.Join(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait),
-			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, puntBuffer/2),
-			unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: l.Attrs().Index}))
-		if err != nil {
-			_ = unix.Close(fd)
-		}
-		return err
-	})
+	if q.read = true; q.fd != 0 {
+		fd, q.fd = q.fd, 0
+		return fd, nil
+	}
+	err = q.d.ns.do(func() error { fd, err = q.socket(); return err })
 	return fd, err
 }
 
+// socket is one at the agent's end. It runs in the driver's namespace.
+func (q *puntPort) socket() (fd int, err error) {
+	l, err := q.d.ns.nl.LinkByName(puntReader)
+	if err != nil {
+		return 0, errNoPunt
+	}
+	if fd, err = packetSocket(unix.ETH_P_ALL, l.Attrs().Index); err != nil {
+		return 0, err
+	}
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, puntBuffer/2); err != nil {
+		_ = unix.Close(fd)
+		return 0, fmt.Errorf("prepare the punt port's socket: %w", err)
+	}
+	return fd, nil
+}
+
 // readPunt hands packets over until the port is gone.
-func (q puntPort) readPunt(ctx context.Context, fd int, buffer []byte, take func(onpath.Punted)) error {
+func (q *puntPort) readPunt(ctx context.Context, fd int, take func(onpath.Punted)) error {
 	defer func() { _ = q.leasePunt(0) }()
+	q.taking.Lock()
+	q.from, q.take, q.buffer = fd, take, make([]byte, frameHeader+packetFrames)
+	q.taking.Unlock()
+	defer func() {
+		q.taking.Lock()
+		defer q.taking.Unlock()
+		q.from, q.take, q.buffer = 0, nil, nil
+	}()
 	var leased time.Time
 	for ctx.Err() == nil {
 		if time.Since(leased) >= puntTick {
@@ -154,15 +201,33 @@ func (q puntPort) readPunt(ctx context.Context, fd int, buffer []byte, take func
 				return err
 			}
 		}
-		n, _, err := unix.Recvfrom(fd, buffer, 0)
-		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
-			continue
+		if _, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(puntTick/4/time.Millisecond)); err != nil && !errors.Is(err, unix.EINTR) {
+			return err
 		}
+		q.taking.Lock()
+		err := q.drain()
+		q.taking.Unlock()
 		if err != nil {
 			return err
 		}
-		if p, ok := puntedOf(buffer[:n]); ok {
-			take(p)
+	}
+	return nil
+}
+
+// drain hands over all that waits at the port. Callers hold taking.
+func (q *puntPort) drain() error {
+	for q.from != 0 {
+		n, _, err := unix.Recvfrom(q.from, q.buffer, unix.MSG_DONTWAIT)
+		switch {
+		case errors.Is(err, unix.EAGAIN):
+			return nil
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			return err
+		}
+		if p, ok := puntedOf(q.buffer[:n]); ok {
+			q.take(p)
 		}
 	}
 	return nil
@@ -170,7 +235,16 @@ func (q puntPort) readPunt(ctx context.Context, fd int, buffer []byte, take func
 
 // puntedOf reads a frame at the port.
 func puntedOf(b []byte) (p onpath.Punted, ok bool) {
-	if len(b) < 14+20 || b[0] != 0x02 || b[1] != 0x6f || b[6] != 0x02 || b[7] != 0x6f || b[8] != puntSignalling {
+	if len(b) < frameHeader+20 {
+		return p, false
+	}
+	frame, b := b, b[vnetHeader:]
+	if b[0] == 0x02 && b[1] == 0x6f && b[2] == puntAsleep {
+		p.Vport = onpath.VportID(binary.BigEndian.Uint32(b[2:]) & onpath.MaxID24)
+		p.Packet, p.Frame = b[14:], frame
+		return p, true
+	}
+	if b[0] != 0x02 || b[1] != 0x6f || b[6] != 0x02 || b[7] != 0x6f || b[8] != puntSignalling {
 		return p, false
 	}
 	p.Device = int(binary.BigEndian.Uint32(b[2:]))
@@ -180,7 +254,7 @@ func puntedOf(b []byte) (p onpath.Punted, ok bool) {
 }
 
 // leasePunt says how long somebody reads from now on.
-func (q puntPort) leasePunt(long time.Duration) error {
+func (q *puntPort) leasePunt(long time.Duration) error {
 	q.d.mu.Lock()
 	defer q.d.mu.Unlock()
 	if q.d.closed || q.d.maps == nil {

@@ -35,7 +35,7 @@ func TestPuntRate(t *testing.T) {
 	v.Until = uint32(monotonic()/uint64(time.Second)) + 60
 	b.put("punts", uint32(0), v)
 	verdict, out := b.run(queryFrame(1), 0)
-	p, ok := puntedOf(out)
+	p, ok := puntedOf(append(make([]byte, vnetHeader), out...))
 	if verdict != verdictRedirect || !ok || p.Vport != benchEdge || p.Device != 1 || !bytes.Equal(p.Packet, queryFrame(1)[14:]) {
 		t.Fatalf("verdict %d, %+v", verdict, p)
 	}

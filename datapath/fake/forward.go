@@ -545,12 +545,22 @@ func (n *Node) out(w *work, v *onpath.Vport, by By) {
 // give hands a packet to an instance's device without counting it.
 func (n *Node) give(b []byte, v *onpath.Vport, by By) { n.giveFrom(v.HostMAC, b, v, by) }
 
-func (n *Node) giveFrom(src string, b []byte, v *onpath.Vport, by By) {
+// deliveryOf is a packet at an instance's device.
+func (n *Node) deliveryOf(src string, b []byte, v *onpath.Vport, by By) Delivery {
 	d := Delivery{Device: onpath.DeviceName(v.ID), By: by, Src: src, Dst: v.MAC, Packet: b}
 	if o := n.vports[v.Other]; v.Attach == onpath.Bridged && o != nil {
 		d.Dst = o.HostMAC
 	}
+	return d
+}
+
+func (n *Node) giveFrom(src string, b []byte, v *onpath.Vport, by By) {
+	d := n.deliveryOf(src, b, v, by)
 	n.show(v.ID, true, b)
+	if v.Asleep {
+		n.puntAsleep(v.ID, d)
+		return
+	}
 	n.deliver(d)
 }
 

@@ -28,14 +28,19 @@ type puntPort struct {
 	c       chan onpath.Punted
 }
 
-// Punted implements onpath.PuntReader.
-func (n *Node) Punted(ctx context.Context, take func(onpath.Punted)) error {
-	n.net.mu.Lock()
+// waiting is where packets wait for the agent.
+func (n *Node) waiting() chan onpath.Punted {
 	if n.punt.c == nil {
 		n.punt.c = make(chan onpath.Punted, puntBuffer)
 	}
+	return n.punt.c
+}
+
+// Punted implements onpath.PuntReader.
+func (n *Node) Punted(ctx context.Context, take func(onpath.Punted)) error {
+	n.net.mu.Lock()
 	n.punt.readers++
-	c := n.punt.c
+	c := n.waiting()
 	n.net.mu.Unlock()
 	defer func() {
 		n.net.mu.Lock()
@@ -81,3 +86,53 @@ func (n *Node) punted(device string, b []byte, h *packet.Header) bool {
 	}
 	return true
 }
+
+// puntAsleep hands the agent a packet for a sleeping instance. A frame begins with its source.
+func (n *Node) puntAsleep(id onpath.VportID, d Delivery) {
+	select {
+	case n.waiting() <- onpath.Punted{Vport: id, Packet: slices.Clone(d.Packet), Frame: append([]byte(d.Src), d.Packet...)}:
+	default:
+	}
+}
+
+// inlet is an instance's device.
+type inlet struct {
+	n  *Node
+	id onpath.VportID
+}
+
+// Inlet implements onpath.PuntReader.
+func (n *Node) Inlet(id onpath.VportID) (onpath.Inlet, error) {
+	n.net.mu.Lock()
+	defer n.net.mu.Unlock()
+	if n.local(id) == nil {
+		return nil, onpath.Errorf(onpath.CodeNotFound, "vport %d is no instance's on this node", id)
+	}
+	return inlet{n, id}, nil
+}
+
+// Deliver implements onpath.Inlet.
+func (in inlet) Deliver(frame []byte) error {
+	in.n.net.mu.Lock()
+	defer in.n.net.release()
+	v, src := in.n.local(in.id), len(onpath.HostMAC(in.id))
+	if v == nil || len(frame) < src {
+		return onpath.Errorf(onpath.CodeInvalid, "vport %d is gone, or this is no frame that was kept", in.id)
+	}
+	d := in.n.deliveryOf(string(frame[:src]), frame[src:], v, BySteering)
+	in.n.deliver(d)
+	return nil
+}
+
+// Open implements onpath.Inlet.
+func (in inlet) Open() error {
+	in.n.net.mu.Lock()
+	defer in.n.net.mu.Unlock()
+	if v := in.n.local(in.id); v != nil {
+		v.Asleep = false
+	}
+	return nil
+}
+
+// Close implements onpath.Inlet.
+func (in inlet) Close() error { return nil }

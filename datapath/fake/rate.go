@@ -19,11 +19,18 @@ func (n *Node) withinRate(v *onpath.Vport, out bool, length int) bool {
 	if out {
 		rate = v.RateOut
 	}
+	asleep := out && v.Asleep
+	if asleep {
+		rate = 8 * uint64(v.Hold)
+	}
 	if rate == 0 {
 		return true
 	}
 	k, now := way{v.ID, out}, n.now()
 	due, burst := n.due[k], takes(onpath.RateBurst(rate), rate)
+	if asleep {
+		burst = time.Second
+	}
 	if due.Sub(now) > burst {
 		return false
 	}
