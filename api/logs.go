@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"net/http"
 
 	"github.com/onpath/onpath"
@@ -16,10 +17,26 @@ func (s *Server) logs(w http.ResponseWriter, r *http.Request) error {
 	if request.Follow && request.Previous {
 		return onpath.Errorf(onpath.CodeInvalid, "an earlier run writes nothing more: there is nothing to follow")
 	}
-	i, err := s.instance(r.Context(), r.PathValue("tenant"), r.PathValue("name"))
+	node, instance, err := s.writer(r.Context(), r.PathValue("tenant"), r.PathValue("name"))
 	if err != nil {
 		return err
 	}
-	request.Instance = i.Metadata.Tenant + "/" + i.Metadata.Name
-	return s.relay(w, r, "text/plain; charset=utf-8", i.Spec.Node, onpath.OpLogs, request)
+	request.Instance = instance
+	return s.relay(w, r, "text/plain; charset=utf-8", node, onpath.OpLogs, request)
+}
+
+// writer is where an instance is, and its name there; of a lease, the engine with all modules
+// of its publisher's.
+func (s *Server) writer(ctx context.Context, tenant, name string) (node, instance string, err error) {
+	i, err := s.instance(ctx, tenant, name)
+	if err == nil {
+		return i.Spec.Node, tenant + "/" + name, nil
+	}
+	if onpath.CodeOf(err) == onpath.CodeNotFound {
+		if o, lerr := s.o.Store.Get(ctx, onpath.Key{Kind: onpath.KindLease, Tenant: tenant, Name: name}); lerr == nil {
+			l := o.(*onpath.Lease)
+			return l.Spec.Node, l.Spec.Publisher + "/" + onpath.LeaseInstance, nil
+		}
+	}
+	return "", "", err
 }

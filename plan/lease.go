@@ -46,6 +46,17 @@ func (w *world) assignLeases() {
 	}
 }
 
+// lent is what leases may have of the node: what the node admits by itself nobody else is
+// given, whether it is used or not.
+func (n *node) lent() onpath.Resources {
+	l := n.obj.Spec.Leases
+	if l == nil || l.DryRun {
+		return onpath.Resources{}
+	}
+	c, share := n.capacity(), float64(l.Share)
+	return onpath.Resources{CPU: onpath.CPU(float64(c.CPU) * share), Memory: onpath.Size(float64(c.Memory) * share)}
+}
+
 // leases is what the node may admit by itself, and which packets its agent is given for it.
 func (b *builder) leases() (*onpath.LeasePlan, *onpath.Punt) {
 	n := b.n.obj

@@ -178,11 +178,11 @@ func (n *node) capacity() onpath.Resources {
 
 // lacks says which part of the node's capacity is too small for one more
 // instance, if the deployment gave something back there. Tenants may not use the
-// operator's share.
+// operator's share, and nobody what leases may have.
 func (w *world) lacks(d *deployment, n *node, back onpath.Resources) string {
 	c, need := n.capacity(), d.spec.Resources
 	back = back.Sub(w.Promised[n.name])
-	free := c.Sub(n.used[true]).Sub(n.used[false]).Add(back)
+	free := c.Sub(n.lent()).Sub(n.used[true]).Sub(n.used[false]).Add(back)
 	if d.key.tenant != onpath.OperatorTenant && n.c.obj != nil && n.c.obj.Spec.OperatorShare > 0 {
 		rest := tenantsPart(c, n.c.obj.Spec.OperatorShare).Sub(n.used[false]).Add(back)
 		free = onpath.Resources{CPU: min(free.CPU, rest.CPU), Memory: min(free.Memory, rest.Memory), Disk: min(free.Disk, rest.Disk), Network: min(free.Network, rest.Network)}

@@ -228,8 +228,15 @@ func outsideReservations(w *world) map[string]onpath.Resources {
 }
 
 // Capacity is what instances may use of a node in all: what its object declares, else
-// what it reported; a part that is zero is not known.
+// what it reported, less what leases may have; a part that is zero is not known.
 func Capacity(o *onpath.Node, st *NodeState) onpath.Resources {
 	n := &node{obj: o, st: st}
-	return n.capacity()
+	c, lent := n.capacity(), n.lent()
+	if lent.CPU > 0 {
+		c.CPU = max(1, c.CPU-lent.CPU)
+	}
+	if lent.Memory > 0 {
+		c.Memory = max(1, c.Memory-lent.Memory)
+	}
+	return c
 }

@@ -22,7 +22,7 @@ func newLogs(g *global) *cobra.Command {
 		Long: `Show what an instance writes to standard output and error. A deployment's name
 will do if it has one instance beside those that drain. --previous shows what the
 run before the present one wrote, at most its last MiB, until it ended or was told
-to end.
+to end. lease/NAME is the engine that runs all modules of a lease's publisher.
 
 --since shows what it wrote that long ago at most, by its node's clock, and --tail
 the end of that; -f goes on with what comes, until Ctrl-C or the instance's end. If
@@ -74,6 +74,14 @@ func (g *global) instancesNamed(ctx context.Context, cl *client.Client, args []s
 		return nil, err
 	}
 	for _, name := range args {
+		if lease, ok := strings.CutPrefix(name, "lease/"); ok {
+			k, err := g.key(onpath.KindLease, lease)
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, &onpath.Instance{Metadata: onpath.Metadata{Tenant: k.Tenant, Name: k.Name}})
+			continue
+		}
 		name = strings.TrimPrefix(name, "instance/")
 		i, err := g.instance(ctx, cl, name)
 		if err != nil {

@@ -52,7 +52,10 @@ func TestRefused(t *testing.T) {
 	w := setUp(ctx, t)
 	w.ask(ctx, v4, &nslp.Message{Type: nslp.Probe}, "gw1 absent, gw2 absent")
 	w.refusals(ctx)
-	w.operate(ctx, "", ", dryRun: true")
+	if _, err := w.Onpath(ctx, "delete", "chain", "watched"); err != nil {
+		t.Fatal(err)
+	}
+	w.operate(ctx, "50%", "50%, dryRun: true")
 	w.ask(ctx, v4, w.setup(v4, "dry"), "gw1 installed, gw2 dry-run")
 	w.ask(ctx, v4, &nslp.Message{Type: nslp.Probe}, "gw1 present, gw2 absent")
 	w.ask(ctx, v4, &nslp.Message{Type: nslp.Remove, Module: "dry"}, "gw1 removed, gw2 absent")
@@ -72,6 +75,13 @@ func (w *world) traced(ctx context.Context, e ends) {
 	})
 	if err != nil {
 		w.t.Errorf("%v: %s", err, out)
+	}
+	var list []onpath.Lease
+	if err := w.Get(ctx, &list, "leases", "--tenant", "voice"); err != nil || len(list) != 2 {
+		w.t.Fatalf("%d leases, %v", len(list), err)
+	}
+	if out, err := w.Onpath(ctx, "logs", "lease/voice/"+list[0].Metadata.Name); err != nil {
+		w.t.Errorf("the engine's log: %v: %s", err, out)
 	}
 }
 
@@ -171,11 +181,11 @@ func (w *world) event(ctx context.Context, what, reason string) {
 // strangers ask where anyone may, with a password and with a wrong one.
 func (w *world) strangers(ctx context.Context) {
 	w.t.Helper()
-	w.operate(ctx, ", publishers: any", "")
+	w.operate(ctx, "100%, publishers: any", "50%") // a tenth of it is one module, on two processors
 	for _, c := range []struct{ name, password, want string }{
 		{"wrong", "guessed", "gw1 refused WrongPassword, gw2 refused UnknownPublisher"},
 		{"right", password, "gw1 installed, gw2 refused UnknownPublisher"},
-		{"more", password, "gw1 refused NoShare, gw2 refused UnknownPublisher"}, // a tenth of two processors is one module
+		{"more", password, "gw1 refused NoShare, gw2 refused UnknownPublisher"},
 	} {
 		m := w.setup(v4, c.name)
 		m.Password = c.password

@@ -89,7 +89,7 @@ func setUp(ctx context.Context, t *testing.T) *world {
 	})
 	w.serve()
 	t.Cleanup(func() { close(w.over) })
-	w.operate(ctx, "", "")
+	w.operate(ctx, "50%", "50%")
 	return w
 }
 
@@ -109,7 +109,7 @@ spec:
   cloudlet: north
   underlay: {address: 10.255.0.1}
   uplinks: [{name: core, device: core, attach: router}, {name: east, device: east, attach: router}]
-  leases: {share: 100%%%s}
+  leases: {share: %s}
 ---
 apiVersion: onpath/v1alpha1
 kind: Node
@@ -118,7 +118,7 @@ spec:
   cloudlet: south
   underlay: {address: 10.255.0.2}
   uplinks: [{name: west, device: west, attach: router}, {name: access, device: access, attach: router}]
-  leases: {share: 100%%%s}
+  leases: {share: %s}
 `, base64.StdEncoding.EncodeToString(publisherKey.Public().(ed25519.PublicKey)), gw1, gw2)
 	w.apply(ctx, text)
 }
