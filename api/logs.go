@@ -17,7 +17,7 @@ func (s *Server) logs(w http.ResponseWriter, r *http.Request) error {
 	if request.Follow && request.Previous {
 		return onpath.Errorf(onpath.CodeInvalid, "an earlier run writes nothing more: there is nothing to follow")
 	}
-	node, instance, err := s.writer(r.Context(), r.PathValue("tenant"), r.PathValue("name"))
+	node, instance, err := writer(r.Context(), s, r.PathValue("tenant"), r.PathValue("name"))
 	if err != nil {
 		return err
 	}
@@ -27,7 +27,7 @@ func (s *Server) logs(w http.ResponseWriter, r *http.Request) error {
 
 // writer is where an instance is, and its name there; of a lease, the engine with all modules
 // of its publisher's.
-func (s *Server) writer(ctx context.Context, tenant, name string) (node, instance string, err error) {
+func writer(ctx context.Context, s *Server, tenant, name string) (node, instance string, err error) {
 	i, err := s.instance(ctx, tenant, name)
 	if err == nil {
 		return i.Spec.Node, tenant + "/" + name, nil
