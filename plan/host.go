@@ -17,6 +17,10 @@ import (
 // every host's, and between two of these at the first one's. At all other edges the rules
 // of the chain leave its traffic alone. Behind the last element packets for a host leave
 // at its edge at once, and their replies come in there.
+//
+// Addresses that several hosts of a cloudlet have (overlapping networks of clouds, a
+// container engine's bridge) mean another machine at each edge: no other edge leaves them
+// alone, and packets for them go back to the edge where they entered.
 
 func (n *node) host() bool { return n.obj != nil && n.obj.AttachedHost() }
 
@@ -74,6 +78,28 @@ func (n *node) prefixes() (out []netip.Prefix) {
 	return out
 }
 
+// findShared notes addresses that several hosts have.
+func (c *cloudlet) findShared() {
+	if len(c.hosts) < 2 {
+		return
+	}
+	c.shared = map[netip.Addr]bool{}
+	seen := map[netip.Addr]*node{}
+	for _, h := range c.hosts {
+		for _, a := range h.addresses() {
+			if first := seen[a]; first != nil && first != h {
+				c.shared[a] = true
+			}
+			seen[a] = h
+		}
+	}
+}
+
+// only are the addresses that no other host of the cloudlet has.
+func (n *node) only() []netip.Prefix {
+	return slices.DeleteFunc(n.prefixes(), func(p netip.Prefix) bool { return n.c.shared[p.Addr()] })
+}
+
 // rulesAt are a path's rules in a node's classifier. together has both directions where
 // one must not stand behind rules of other chains: whose flow it is between two hosts is
 // decided for both directions by the same chain.
@@ -84,7 +110,7 @@ func (p *path) rulesAt(n *node) (together, forward, reverse []onpath.Rule) {
 	case !slices.Contains(entrances, n) && n.host() && p.tier == onpath.TierOperator:
 		return nil, nil, nil
 	case !slices.Contains(entrances, n):
-		return leaveAlone(slices.Concat(p.forward, p.reverse), n), nil, nil
+		return p.leaveAlone(n), nil, nil
 	case !n.host():
 		return nil, p.forward, p.reverse
 	case p.chain != nil && p.chain.host != nil:
@@ -95,8 +121,8 @@ func (p *path) rulesAt(n *node) (together, forward, reverse []onpath.Rule) {
 			break
 		}
 		for _, r := range slices.Concat(p.forward, p.reverse) {
-			together = append(together, narrowed(r, g.prefixes(), n.prefixes())...)
-			together = append(together, narrowed(r, n.prefixes(), g.prefixes())...)
+			together = append(together, narrowed(r, g.only(), n.prefixes())...)
+			together = append(together, narrowed(r, n.prefixes(), g.only())...)
 		}
 	}
 	return together, p.forward, p.reverse
@@ -104,14 +130,18 @@ func (p *path) rulesAt(n *node) (together, forward, reverse []onpath.Rule) {
 
 // leaveAlone are rules by which a node's edge leaves a chain's traffic to another edge: at
 // a host those about its own machine.
-func leaveAlone(rules []onpath.Rule, n *node) (out []onpath.Rule) {
-	for _, r := range rules {
+func (p *path) leaveAlone(n *node) (out []onpath.Rule) {
+	var there []netip.Prefix // the machine's that the chain names
+	if p.chain != nil && p.chain.host != nil {
+		there = p.chain.host.only()
+	}
+	for _, r := range slices.Concat(p.forward, p.reverse) {
 		if !n.host() {
 			out = append(out, onpath.Rule{Match: r.Match, Action: onpath.Action{Kind: onpath.ActionExit}})
 			continue
 		}
-		out = append(out, narrowed(r, n.prefixes(), nil)...)
-		out = append(out, narrowed(r, nil, n.prefixes())...)
+		out = append(out, narrowed(r, n.prefixes(), there)...)
+		out = append(out, narrowed(r, there, n.prefixes())...)
 	}
 	return out
 }
@@ -135,7 +165,7 @@ func (b *builder) delivering(p *path) []onpath.Table {
 	var rules []onpath.Rule
 	for _, h := range b.n.c.hosts {
 		if b.mayDeliver(p, h) {
-			rules = append(rules, onpath.Rule{Match: onpath.Match{Dst: tidy(h.prefixes())},
+			rules = append(rules, onpath.Rule{Match: onpath.Match{Dst: tidy(h.only())},
 				Action: onpath.Action{Kind: onpath.ActionDeliver, Vport: h.obj.Status.Edge}})
 		}
 	}
@@ -159,7 +189,7 @@ func (b *builder) mayDeliver(p *path, h *node) bool {
 	if h == b.n {
 		return h.obj.Status.Edge != 0
 	}
-	if h.away || !mayPointEdge(b.n, h) || h.acked.path(p.id) == nil || len(h.prefixes()) == 0 {
+	if h.away || !mayPointEdge(b.n, h) || h.acked.path(p.id) == nil || len(h.only()) == 0 {
 		return false
 	}
 	for _, i := range b.local {

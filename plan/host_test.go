@@ -139,6 +139,40 @@ func TestHostsByPlainChain(t *testing.T) {
 	}
 }
 
+// TestEqualAddresses: two attached machines have one address; each one's chain takes what its
+// own machine sends and gets with it, no rule at one edge comes from the other, and packets
+// for it leave at the edge where they entered.
+func TestEqualAddresses(t *testing.T) {
+	s := machines(t, 3)
+	same := netip.MustParseAddr("10.77.0.5")
+	for _, vm := range []string{"vm1", "vm2"} {
+		s.machines[vm] = append(s.machines[vm], same)
+		s.apply(attached(vm, onpath.ModeInline)...)
+	}
+	s.settle()
+	if p := s.proveAll(t); p.Verdict != onpath.VerdictProved {
+		t.Errorf("%s: %+v", p.Verdict, p)
+	}
+	elsewhere := netip.MustParseAddr("198.51.100.1")
+	for _, vm := range []string{"vm1", "vm2"} {
+		own := s.chain("default", vm).Status.Path
+		for _, tu := range []onpath.Tuple{{Protocol: 6, Src: elsewhere, Dst: same, DstPort: 80}, {Protocol: 6, Src: same, Dst: elsewhere, DstPort: 80}} {
+			if r := s.takes(vm, tu); r.Path != own {
+				t.Errorf("at %s %v → %v meets %+v, must be taken by its chain", vm, tu.Src, tu.Dst, r)
+			}
+		}
+	}
+	for _, table := range s.states["worker"].Acked.Datapath.Tables {
+		for _, r := range table.Rules {
+			if r.Action.Kind == onpath.ActionDeliver && slices.ContainsFunc(r.Match.Dst, func(p netip.Prefix) bool { return p.Contains(same) }) {
+				t.Errorf("the worker gives %v to one of two: %+v", same, r)
+			}
+		}
+	}
+	s.takenOnce(t, "vm1", "vm3", 1)
+	s.deliveredTo(t, "vm1", "vm2") // the other address of both is one machine's alone
+}
+
 // misdelivered wants the proof to find a packet that leaves at another machine's edge.
 func (s *sim) misdelivered(t *testing.T) {
 	t.Helper()

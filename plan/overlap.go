@@ -121,7 +121,28 @@ func contest(a, b *chain) (onpath.Match, bool) {
 	if !mayContest(a, b) {
 		return onpath.Match{}, false
 	}
-	return inCommon(a.forward, b.forward)
+	if !apart(a, b) {
+		return inCommon(a.forward, b.forward)
+	}
+	for _, m := range a.forward {
+		for _, n := range b.forward {
+			if x, ok := overlap(m, n); ok && !toItself(x) && !a.host.c.ambiguous(x.Src) && !a.host.c.ambiguous(x.Dst) {
+				return x, true
+			}
+		}
+	}
+	return onpath.Match{}, false
+}
+
+// apart reports whether two chains are each entered at a machine of its own, where an
+// address that both machines have means the one there.
+func apart(a, b *chain) bool {
+	return a.host != nil && b.host != nil && a.host != b.host && a.host.c == b.host.c
+}
+
+// ambiguous reports whether several hosts have each of the addresses.
+func (c *cloudlet) ambiguous(list []netip.Prefix) bool {
+	return len(list) > 0 && !slices.ContainsFunc(list, func(p netip.Prefix) bool { return !p.IsSingleIP() || !c.shared[p.Addr()] })
 }
 
 // mayContest reports whether two chains are possible, and have flows that begin at the

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -72,8 +73,9 @@ type cloudlet struct {
 	gateway        *node            // the first of the pair that is heard of, without a pair of hosts, or nil
 	activeGateways []*node          // those whose uplinks are used, two at most
 	gateways       []*node
-	hosts          []*node  // whose uplinks carry their machines' own traffic alone, by name
-	chains         []*chain // that lie here, in order of precedence
+	hosts          []*node             // whose uplinks carry their machines' own traffic alone, by name
+	shared         map[netip.Addr]bool // by several of the hosts
+	chains         []*chain            // that lie here, in order of precedence
 	paths          []*path
 	pathsOf        map[name][]*path // by deployment that they lead through or begin at, in order
 	pathByID       map[onpath.PathID]*path
@@ -306,6 +308,7 @@ func (w *world) addNodes() {
 	w.inOrder = slices.SortedFunc(maps.Values(w.cloudlets), func(a, b *cloudlet) int { return cmp.Compare(a.name, b.name) })
 	for _, c := range w.cloudlets {
 		c.chooseGateway()
+		c.findShared()
 		c.findDead()
 		c.findSteering()
 		c.alone = slices.DeleteFunc(slices.Clone(c.nodes), func(n *node) bool { return !n.alone() })

@@ -92,7 +92,7 @@ func (c *checker) each(s set, list []*traffic, do func(set, *traffic)) (left set
 
 // withTenants goes on with each tenant's chain that selects a part, and none.
 func (c *checker) withTenants(a *place, base class, s set) {
-	left, more := c.each(s, a.tenant, func(hit set, t *traffic) {
+	left, more := c.each(s, c.claims(a, base.start.node), func(hit set, t *traffic) {
 		if !a.entersAt(t.p, base.start.node) || base.first != nil && t.p.host == "" {
 			c.begun(base, hit)
 			return

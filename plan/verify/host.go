@@ -12,8 +12,11 @@ type host struct {
 	node  string
 	edge  onpath.VportID
 	addrs []netip.Prefix
-	// sent and got are the sets of what it sends and gets.
-	sent, got match
+	// shares: others have some of its addresses, too.
+	shares bool
+	// sent and got are the sets of what it sends and gets, from and to the sets of what has
+	// an address that it alone of the cloudlet's machines has.
+	sent, got, from, to match
 }
 
 // hosts are those of the nodes that are attached machines, their sets taken up.
@@ -25,6 +28,14 @@ func (c *checker) hosts(nodes []string) (out []*host) {
 		h := &host{node: n.Metadata.Name, edge: n.Status.Edge, addrs: ofMachine(n)}
 		h.sent, h.got = c.space.take(onpath.Match{Src: h.addrs}), c.space.take(onpath.Match{Dst: h.addrs})
 		out = append(out, h)
+	}
+	for _, h := range out {
+		only := slices.DeleteFunc(slices.Clone(h.addrs), func(p netip.Prefix) bool {
+			return slices.ContainsFunc(out, func(g *host) bool { return g != h && slices.Contains(g.addrs, p) })
+		})
+		if h.shares = len(only) < len(h.addrs); len(only) > 0 {
+			h.from, h.to = c.space.take(onpath.Match{Src: only}), c.space.take(onpath.Match{Dst: only})
+		}
 	}
 	return out
 }
@@ -46,6 +57,32 @@ func (a *place) entersAt(p *promise, node string) bool {
 		return true
 	}
 	return len(a.hosts) == len(a.used)
+}
+
+// claims are what tenants' chains select at a node, in order. What a chain selects by an
+// address that its machine shares with others it selects at its own machine alone.
+func (c *checker) claims(a *place, node string) []*traffic {
+	if a.hostOf(node) == nil || !slices.ContainsFunc(a.hosts, func(h *host) bool { return h.shares }) {
+		return a.tenant
+	}
+	out := slices.Clone(a.tenant)
+	for i, t := range out {
+		h := a.hostOf(t.p.host)
+		if h == nil || h.node == node || !h.shares {
+			continue
+		}
+		clipped := *t
+		clipped.boxes = nil
+		for _, b := range t.boxes {
+			for _, own := range append(c.space.boxes(h.from), c.space.boxes(h.to)...) {
+				if both, ok := c.space.and(set{box: b}, own); ok {
+					clipped.boxes = append(clipped.boxes, both.box)
+				}
+			}
+		}
+		out[i] = &clipped
+	}
+	return out
 }
 
 // atHost follows what a machine sends and gets. Of traffic between two machines, a chain
@@ -74,7 +111,7 @@ func (c *checker) betweenHosts(a *place, base class, h *host, s set) {
 		if g.node >= h.node {
 			break
 		}
-		for _, b := range append(c.space.boxes(g.sent), c.space.boxes(g.got)...) {
+		for _, b := range append(c.space.boxes(g.from), c.space.boxes(g.to)...) {
 			hit, ok := c.space.and(s, b)
 			if !ok {
 				continue
@@ -99,7 +136,7 @@ func (w *walker) delivered(st state, s set) *failure {
 			if h.edge != st.deliver {
 				continue
 			}
-			for _, b := range w.c.space.boxes(h.got) {
+			for _, b := range w.c.space.boxes(h.to) {
 				var more bool
 				if s, more = w.c.space.minus(s, b); !more {
 					return nil
