@@ -25,6 +25,7 @@ import (
 	"github.com/onpath/onpath/api/client"
 	"github.com/onpath/onpath/api/session"
 	"github.com/onpath/onpath/control"
+	"github.com/onpath/onpath/control/notify"
 	"github.com/onpath/onpath/control/translog"
 	"github.com/onpath/onpath/plan"
 	"github.com/onpath/onpath/store/mem"
@@ -38,6 +39,7 @@ type server struct {
 	log      *translog.Log
 	entries  *translog.Store
 	clock    *clock
+	told     *notify.Keeper
 }
 
 type clock struct {
@@ -68,6 +70,8 @@ func newServer(t *testing.T) *server {
 	s.log, err = translog.Open(filepath.Join(dir, "log"))
 	must(err)
 	discard := slog.New(slog.DiscardHandler)
+	s.told, err = notify.Open(filepath.Join(dir, "notifications"), discard, s.clock.now, func(string) (bool, error) { return true, nil })
+	must(err)
 	hub := session.NewHub(discard, s.clock.now)
 	c := control.New(control.Options{Store: s.entries, Hub: hub, Settings: plan.Settings{Secret: []byte("k")}, Wait: time.Millisecond})
 	authority, err := auth.OpenAuthority(filepath.Join(dir, "auth"), s.clock.now)
@@ -78,7 +82,7 @@ func newServer(t *testing.T) *server {
 	must(err)
 	s.address = remote.Addr().String()
 	a, err := api.New(api.Options{Store: s.entries, Log: translog.Public{Log: s.log, Entries: s.entries}, Controller: c, Admission: c,
-		Pool: c.Pool(), Hub: hub, Authority: authority, Dir: dir, Address: s.address, Version: "test", Clock: s.clock.now,
+		Pool: c.Pool(), Hub: hub, Notifications: s.told, Authority: authority, Dir: dir, Address: s.address, Version: "test", Clock: s.clock.now,
 		Metrics: prometheus.NewRegistry()})
 	must(err)
 	var wg sync.WaitGroup

@@ -1,0 +1,120 @@
+package attack_test
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/auth"
+	"github.com/onpath/onpath/internal/console"
+)
+
+// browser is a page of somebody's console.
+type browser struct {
+	*console.Console
+	cookie *http.Cookie
+	key    string
+}
+
+func openConsole(t *testing.T, who *somebody) *browser {
+	t.Helper()
+	server, err := url.Parse(who.base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &browser{Console: console.New(console.Options{Address: "127.0.0.1:4799", Pages: fstest.MapFS{}, Server: server, Transport: who.http.Transport})}
+	enter, _ := url.Parse(b.Open())
+	w := httptest.NewRecorder()
+	b.ServeHTTP(w, &http.Request{Method: http.MethodGet, URL: enter, Host: "127.0.0.1:4799", Header: http.Header{}})
+	_, b.key, _ = strings.Cut(w.Header().Get("Refresh"), "#")
+	if b.cookie = w.Result().Cookies()[0]; b.key == "" {
+		t.Fatal("the console gave no key")
+	}
+	return b
+}
+
+// get is what a page is answered within a moment.
+func (b *browser) get(ctx context.Context, path string) string {
+	ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+	defer cancel()
+	r := httptest.NewRequestWithContext(ctx, http.MethodGet, path, nil)
+	r.Host = "127.0.0.1:4799"
+	r.AddCookie(b.cookie)
+	r.Header.Set("X-Onpath-Console", b.key)
+	w := httptest.NewRecorder()
+	func() {
+		defer func() { _ = recover() }() // the proxy gives up a stream that ends early by a panic
+		b.ServeHTTP(w, r)
+	}()
+	text, _ := io.ReadAll(w.Result().Body)
+	return string(text)
+}
+
+// TestConsoleOfTenant: by no route that can be read, however it is asked, does a tenant's
+// console show what another tenant wrote or was told; the operator's does.
+func TestConsoleOfTenant(t *testing.T) {
+	s := newServer(t)
+	ctx := t.Context()
+	const mark = "hush-hush"
+	for _, k := range []onpath.Key{{Kind: onpath.KindHosts, Tenant: "shop", Name: "site"}, {Kind: onpath.KindFunction, Tenant: "shop", Name: "fw"},
+		{Kind: onpath.KindChain, Tenant: "shop", Name: "web"}} {
+		o, err := s.operator.Get(ctx, k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.Meta().Labels = map[string]string{"note": mark}
+		if _, err := s.operator.Put(ctx, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hook := object("Webhook", "shop", "pager", `{"url":"https://example.com/`+mark+`"}`)
+	operator := &somebody{http: s.operator.HTTP(), base: s.operator.URL()}
+	if code, text := operator.ask(ctx, http.MethodPut, "/v1/webhooks/shop/pager", hook); code >= 300 {
+		t.Fatal(code, text)
+	}
+	err := s.told.Store("gw1", "s", []onpath.NumberedNotification{{Number: 1, Said: onpath.Notification{Time: time.Now(), Tenant: "shop",
+		Instance: "web-fw-1", Level: onpath.LevelInfo, Title: mark}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text := operator.askAll(ctx, "/openapi.json")
+	var doc struct {
+		Paths map[string]map[string]any `json:"paths"`
+	}
+	if err := json.Unmarshal(text, &doc); err != nil {
+		t.Fatal(err)
+	}
+	theirs := openConsole(t, s.joined(auth.TokenRequest{Role: auth.RoleUser, Name: "mallory", Tenant: "evil"}))
+	ours := openConsole(t, operator)
+	shown := 0
+	for path, methods := range doc.Paths {
+		if methods["get"] == nil || !strings.HasPrefix(path, "/v1/") || path == "/v1/backup" {
+			continue
+		}
+		for _, name := range []string{"web", "site", "pager"} {
+			at := strings.NewReplacer("{tenant}", "shop", "{name}", name, "{id}", "x", "{node}", "gw1").Replace(path)
+			for _, query := range []string{"", "?tenant=shop", "?from=1", "?tenant=shop&follow=true&limit=10", "?instance=shop/web-fw-1"} {
+				if text := theirs.get(ctx, at+query); strings.Contains(text, mark) {
+					t.Errorf("%s%s shows %s", at, query, text)
+				}
+				if query == "" && strings.Contains(ours.get(ctx, at), mark) {
+					shown++
+				}
+			}
+			if !strings.Contains(path, "{name}") {
+				break
+			}
+		}
+	}
+	if shown < 6 {
+		t.Errorf("the operator's console shows it by %d routes only", shown)
+	}
+}
