@@ -43,7 +43,8 @@ type TenantSpec struct {
 	// Zones are the DNS zones in which names of the tenant's services may lie. Empty: none,
 	// but for tenants default and operator: any.
 	Zones []string `json:"zones,omitempty"`
-	// Quota bounds what the tenant may have; what is not named is not bounded.
+	// Quota bounds what the tenant may have; what is not named is not bounded, but for
+	// serviceAddresses.
 	Quota *Quota `json:"quota,omitempty"`
 }
 
@@ -53,6 +54,9 @@ type Quota struct {
 	// Instances that deployments and chains ask for, in all cloudlets together.
 	Instances int `json:"instances,omitempty"`
 	Claims    int `json:"claims,omitempty"`
+	// ServiceAddresses are those of the server's public pools that services ask for: one of
+	// each pool in each cloudlet. 0 means 100, for tenant operator -1. -1: no limit.
+	ServiceAddresses int `json:"serviceAddresses,omitempty"`
 	// Capacity that these instances ask for, together.
 	Capacity Resources `json:"capacity,omitzero"`
 	// Secrets is how many bytes all values of the tenant's secrets may have.
@@ -60,6 +64,9 @@ type Quota struct {
 	// Requests a second that users and tokens of the tenant may send the server.
 	Requests int `json:"requests,omitempty"`
 }
+
+// DefaultServiceAddresses is Quota.ServiceAddresses where it is 0.
+const DefaultServiceAddresses = 100
 
 // Meta implements Object.
 func (t *Tenant) Meta() *Metadata { return &t.Metadata }

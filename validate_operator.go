@@ -51,6 +51,7 @@ func (t *Tenant) Validate() error {
 		v.number("spec.quota.chains", q.Chains, 0, 1<<20)
 		v.number("spec.quota.instances", q.Instances, 0, 1<<20)
 		v.number("spec.quota.claims", q.Claims, 0, 1<<20)
+		v.number("spec.quota.serviceAddresses", q.ServiceAddresses, -1, 1<<20)
 		v.number("spec.quota.secrets", int(q.Secrets), 0, 1<<30)
 		v.number("spec.quota.requests", q.Requests, 0, 1<<20)
 		v.resources("spec.quota.capacity", q.Capacity)

@@ -251,14 +251,15 @@ func shorten(list []string, n int) []string {
 	return append(list[:n:n], fmt.Sprintf("and %d more", len(list)-n))
 }
 
-// addresses makes own addresses from a number, one of each pool, or says which pool has
-// none left. The numbers outlast a small pool, so an address in use is passed over.
-func (w *rollout) addresses(pools []netip.Prefix, number uint64) (out []netip.Prefix, why string) {
+// addresses finds own addresses, one of each pool, or says which pool has none left. They
+// are found by the next number, which the caller takes then. The numbers outlast a small
+// pool, so an address in use is passed over.
+func (w *rollout) addresses(pools []netip.Prefix) (out []netip.Prefix, why string) {
 	if len(pools) == 0 {
 		return nil, "the server has no pool"
 	}
 	if w.inUse == nil {
-		w.inUse = map[netip.Addr]bool{}
+		w.inUse, w.full = map[netip.Addr]bool{}, map[netip.Prefix]bool{}
 		for _, i := range w.instances {
 			w.occupy(i.obj)
 		}
@@ -277,9 +278,18 @@ func (w *rollout) addresses(pools []netip.Prefix, number uint64) (out []netip.Pr
 			}
 		}
 	}
+	number := uint64(1) // without numbers a full pool is full, too
+	if next := w.res.Used.Addresses; next < len(w.IDs.Addresses) {
+		number = w.IDs.Addresses[next]
+	}
 	for _, pool := range pools {
-		a, ok := free(pool, number, w.inUse)
-		if !ok {
+		var a netip.Addr
+		found := false
+		if !w.full[pool] {
+			a, found = free(pool, number, w.inUse)
+		}
+		if !found {
+			w.full[pool] = true
 			return nil, fmt.Sprintf("the pool %s has none left", pool)
 		}
 		out = append(out, netip.PrefixFrom(a, pool.Bits()))
@@ -294,9 +304,10 @@ func (w *rollout) occupy(o *onpath.Instance) {
 	}
 }
 
-// free is the first address of a pool, from a number on, that nobody has.
+// free is the first address of a pool, from a number on, that nobody has. Of one more than
+// are in use, one is free.
 func free(pool netip.Prefix, number uint64, inUse map[netip.Addr]bool) (netip.Addr, bool) {
-	for try := range uint64(1 << 16) {
+	for try := range min(hosts(pool), uint64(len(inUse))+1) {
 		if a := nth(pool, number+try); !inUse[a] {
 			return a, true
 		}
@@ -304,15 +315,22 @@ func free(pool netip.Prefix, number uint64, inUse map[netip.Addr]bool) (netip.Ad
 	return netip.Addr{}, false
 }
 
+// hosts is how many addresses nth gives of a pool.
+func hosts(pool netip.Prefix) uint64 {
+	size := uint64(1) << min(pool.Addr().BitLen()-pool.Bits(), 48)
+	if size > 2 {
+		return size - 2
+	}
+	return size
+}
+
 // nth is the n-th address of a pool that a host may have, beginning anew behind
 // the last one; the first and the last of the pool are left out.
 func nth(pool netip.Prefix, n uint64) netip.Addr {
-	bits := min(pool.Addr().BitLen()-pool.Bits(), 48)
-	size := uint64(1) << bits
-	if size > 2 {
-		n = 1 + (n-1)%(size-2)
+	if pool.Bits() < pool.Addr().BitLen()-1 {
+		n = 1 + (n-1)%hosts(pool)
 	} else {
-		n %= size
+		n %= hosts(pool)
 	}
 	b := pool.Masked().Addr().AsSlice()
 	for k := len(b) - 1; k >= 0 && n > 0; k-- {

@@ -48,8 +48,8 @@ func (p *Planner) Make(s *Snapshot) *Result {
 	(&pathfinder{world: w, kept: map[onpath.PathID]bool{}}).find()
 	(&nodeplans{world: w}).make(workers)
 	r := &rollout{world: w, created: map[placedOn]int{}}
-	r.serve()
 	r.rollOut()
+	r.serve() // instances get addresses first
 	w.forget()
 	w.leaseObjects()
 	(&teller{world: w}).status()

@@ -10,6 +10,7 @@ import (
 // tenantUse is what a tenant has, as far as quotas bound it.
 type tenantUse struct {
 	chains, instances, claims int
+	services                  int // addresses
 	secrets                   int // bytes
 	capacity                  onpath.Resources
 }
@@ -17,9 +18,13 @@ type tenantUse struct {
 // checkQuotas refuses what makes a tenant's use grow over its quota.
 func checkQuotas(before, after *Snapshot, changed []onpath.Key) (errs onpath.Errors) {
 	var tenants []string
+	serving := withServices(after)
 	for _, k := range changed {
-		t, _ := after.Objects[onpath.Key{Kind: onpath.KindTenant, Name: k.Tenant}].(*onpath.Tenant)
-		if t != nil && t.Spec.Quota != nil && !slices.Contains(tenants, k.Tenant) {
+		if !k.Kind.Tenanted() || slices.Contains(tenants, k.Tenant) {
+			continue
+		}
+		of := k.Kind == onpath.KindService || k.Kind == onpath.KindDeployment && serving[k.Tenant] // may get more addresses
+		if of || tenantOf(after, k.Tenant).Spec.Quota != nil {
 			tenants = append(tenants, k.Tenant)
 		}
 	}
@@ -29,17 +34,41 @@ func checkQuotas(before, after *Snapshot, changed []onpath.Key) (errs onpath.Err
 	slices.Sort(tenants)
 	was, is := newWorld(before), newWorld(after)
 	for _, n := range tenants {
-		t := after.Objects[onpath.Key{Kind: onpath.KindTenant, Name: n}].(*onpath.Tenant)
-		errs = append(errs, overQuota(t, was.useOf(n), is.useOf(n))...)
+		errs = append(errs, overQuota(tenantOf(after, n), was.useOf(n), is.useOf(n))...)
 	}
 	return errs
 }
 
+// withServices are the tenants that have services.
+func withServices(s *Snapshot) map[string]bool {
+	has := map[string]bool{}
+	for k := range s.Objects {
+		if k.Kind == onpath.KindService {
+			has[k.Tenant] = true
+		}
+	}
+	return has
+}
+
+// tenantOf is the tenant of that name; tenants default and operator need no object.
+func tenantOf(s *Snapshot, n string) *onpath.Tenant {
+	if t, ok := s.Objects[onpath.Key{Kind: onpath.KindTenant, Name: n}].(*onpath.Tenant); ok {
+		return t
+	}
+	return &onpath.Tenant{Metadata: onpath.Metadata{Name: n}}
+}
+
 // overQuota says what of a tenant's use grows over its quota.
 func overQuota(t *onpath.Tenant, was, is tenantUse) (errs onpath.Errors) {
-	q := t.Spec.Quota
+	q := onpath.Quota{}
+	if t.Spec.Quota != nil {
+		q = *t.Spec.Quota
+	}
+	if q.ServiceAddresses == 0 && t.Metadata.Name != onpath.OperatorTenant {
+		q.ServiceAddresses = onpath.DefaultServiceAddresses
+	}
 	bound := func(what string, limit, was, is int64, text func(int64) string) {
-		if limit == 0 || is <= limit || is <= was {
+		if limit <= 0 || is <= limit || is <= was {
 			return
 		}
 		errs = append(errs, fault(t, onpath.CodeNoCapacity, "spec.quota."+what, "delete what is not needed, or ask the operator for more",
@@ -49,6 +78,7 @@ func overQuota(t *onpath.Tenant, was, is tenantUse) (errs onpath.Errors) {
 	bound("chains", int64(q.Chains), int64(was.chains), int64(is.chains), count)
 	bound("instances", int64(q.Instances), int64(was.instances), int64(is.instances), count)
 	bound("claims", int64(q.Claims), int64(was.claims), int64(is.claims), count)
+	bound("serviceAddresses", int64(q.ServiceAddresses), int64(was.services), int64(is.services), count)
 	bound("secrets", int64(q.Secrets), int64(was.secrets), int64(is.secrets), func(n int64) string { return onpath.Size(n).String() })
 	a, b, c := q.Capacity, was.capacity, is.capacity
 	bound("capacity.cpu", int64(a.CPU), int64(b.CPU), int64(c.CPU), func(n int64) string { return onpath.CPU(n).String() })
@@ -61,6 +91,7 @@ func overQuota(t *onpath.Tenant, was, is tenantUse) (errs onpath.Errors) {
 // useOf counts what may scale by as much as it may scale to: nobody asks again then.
 func (w *world) useOf(tenant string) (u tenantUse) {
 	most := w.scaledTo()
+	u.services = w.addressesOf(tenant)
 	for _, c := range w.chains {
 		if c.key.tenant != tenant {
 			continue

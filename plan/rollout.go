@@ -280,11 +280,9 @@ func (w *rollout) create(d *deployment, cl *cloudlet) bool {
 	var addresses []netip.Prefix
 	if d.addressing() != onpath.AddressesNone {
 		need.Addresses = 1
-		if next := w.res.Used.Addresses; next < len(w.IDs.Addresses) {
-			if addresses, why = w.addresses(w.pools(d), w.IDs.Addresses[next]); why != "" {
-				d.noCapacity = append(d.noCapacity, fmt.Sprintf("its instances need addresses, and %s", why))
-				return false
-			}
+		if addresses, why = w.addresses(w.pools(d)); why != "" {
+			d.noCapacity = append(d.noCapacity, fmt.Sprintf("its instances need addresses, and %s", why))
+			return false
 		}
 	}
 	if !w.take(need) {

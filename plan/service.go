@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -43,17 +44,17 @@ func (w *rollout) serve() {
 		}
 		places := next.Status.Cloudlets
 		next.Status.Conditions = w.condition(next.Status.Conditions, "Active", len(troubles) == 0 && len(places) > 0,
-			serviceReason(places), servedText(places, troubles))
+			serviceReason(places, len(troubles) > 0), servedText(places, troubles))
 		w.update(&next)
 	}
 	writeMade(w.world, onpath.ServiceLabel, want)
 }
 
-func serviceReason(list []onpath.ServicePlace) string {
+func serviceReason(list []onpath.ServicePlace, troubled bool) string {
 	switch {
 	case len(list) == 0:
 		return "NoGateway"
-	case slices.ContainsFunc(list, func(p onpath.ServicePlace) bool { return !p.Serves }):
+	case troubled || slices.ContainsFunc(list, func(p onpath.ServicePlace) bool { return !p.Serves }):
 		return "Waiting"
 	}
 	return "Serving"
@@ -71,43 +72,88 @@ func servedText(list []onpath.ServicePlace, troubles []string) string {
 func (w *world) servedIn(o *onpath.Service) (out []*cloudlet) {
 	d := w.deployments[resolve(o.Spec.Deployment, o.Metadata.Tenant)]
 	for _, cl := range w.inOrder {
-		if len(cl.activeGateways) == 0 || len(o.Spec.Cloudlets) > 0 && !slices.Contains(o.Spec.Cloudlets, cl.name) {
-			continue
+		if len(cl.activeGateways) > 0 && servable(o, d, cl) {
+			out = append(out, cl)
 		}
-		if d != nil && len(d.place.Cloudlets) > 0 && !slices.Contains(d.place.Cloudlets, cl.name) {
-			continue
-		}
-		out = append(out, cl)
 	}
 	return out
 }
 
-// address has the service keep its addresses in a cloudlet, or get them; it says why there
-// are none.
-func (w *rollout) address(p *onpath.ServicePlace) string {
-	outside := func(a netip.Addr) bool {
-		return !slices.ContainsFunc(w.set.PublicPools, func(pool netip.Prefix) bool { return pool.Contains(a) })
+// servable reports whether a service may answer in a cloudlet, as soon as it has a gateway.
+func servable(o *onpath.Service, d *deployment, cl *cloudlet) bool {
+	within := func(list []string) bool { return len(list) == 0 || slices.Contains(list, cl.name) }
+	return within(o.Spec.Cloudlets) && (d == nil || within(d.place.Cloudlets))
+}
+
+// addressesOf is how many addresses a tenant's services ask for, when all cloudlets have
+// gateways.
+func (w *world) addressesOf(tenant string) (n int) {
+	for _, o := range listed[*onpath.Service](w) {
+		if o.Metadata.Tenant != tenant {
+			continue
+		}
+		d := w.deployments[resolve(o.Spec.Deployment, tenant)]
+		for _, cl := range w.inOrder {
+			if servable(o, d, cl) {
+				n += len(w.set.PublicPools)
+			}
+		}
 	}
-	if n := len(p.Addresses); n == len(w.set.PublicPools) && n > 0 && !slices.ContainsFunc(p.Addresses, outside) {
-		return ""
+	return n
+}
+
+// address has the service keep its addresses in a cloudlet, and get one of each pool of
+// which it has none; it says why one is lacking. Then those outside the pools stay, too.
+func (w *rollout) address(p *onpath.ServicePlace) (why string) {
+	var all, more []netip.Addr
+	for _, pool := range w.set.PublicPools {
+		if slices.ContainsFunc(p.Addresses, pool.Contains) {
+			all = appendNew(all, p.Addresses, pool.Contains)
+			continue
+		}
+		list, trouble := w.addresses([]netip.Prefix{pool})
+		for _, a := range list {
+			all, more = append(all, a.Addr()), append(more, a.Addr())
+		}
+		why = cmp.Or(why, trouble)
 	}
-	p.Addresses = nil
-	next := w.res.Used.Addresses
-	if !w.take(Count{Addresses: 1}) {
+	switch {
+	case len(w.set.PublicPools) == 0:
+		why = "the server has no pool"
+	case len(more) > 0 && !w.take(Count{Addresses: 1}):
 		return "an address is on its way"
+	case why != "":
+		all = appendNew(all, p.Addresses, netip.Addr.IsValid)
 	}
-	list, why := w.addresses(w.set.PublicPools, w.IDs.Addresses[next])
-	for _, a := range list {
-		w.inUse[a.Addr()] = true
-		p.Addresses = append(p.Addresses, a.Addr())
+	for _, a := range more {
+		w.inUse[a] = true
 	}
+	p.Addresses = all
 	return why
+}
+
+// appendNew appends those of more that are wanted, and are not in the list.
+func appendNew(list, more []netip.Addr, wanted func(netip.Addr) bool) []netip.Addr {
+	for _, a := range more {
+		if wanted(a) && !slices.Contains(list, a) {
+			list = append(list, a)
+		}
+	}
+	return list
+}
+
+// serviceChain names the chain of a service in a cloudlet. The hash tells web in eu-west
+// from web-eu in west, and both from chains that users write.
+func serviceChain(service, cloudlet string) string {
+	const most = onpath.MaxDeploymentName - 9
+	s := service + "-" + cloudlet
+	return s[:min(len(s), most)] + "-" + hash([]string{"service", service, cloudlet})[:8]
 }
 
 // chainOf leads what comes to a service's addresses in a cloudlet to its deployment.
 func chainOf(o *onpath.Service, cloudlet string, addresses []netip.Addr) *onpath.Chain {
 	var none onpath.Duration
-	c := &onpath.Chain{Metadata: onpath.Metadata{Name: partName(o.Metadata.Name, cloudlet), Tenant: o.Metadata.Tenant,
+	c := &onpath.Chain{Metadata: onpath.Metadata{Name: serviceChain(o.Metadata.Name, cloudlet), Tenant: o.Metadata.Tenant,
 		Labels: map[string]string{onpath.ServiceLabel: o.Metadata.Name}}}
 	c.Spec = onpath.ChainSpec{
 		From: onpath.Endpoints{Any: true}, At: onpath.At{Cloudlets: []string{cloudlet}}, Exit: onpath.ExitNone,
@@ -128,7 +174,7 @@ func (w *world) answers(o *onpath.Service, cl *cloudlet, p *onpath.ServicePlace)
 			p.Ready++
 		}
 	}
-	c := w.chainNamed[name{o.Metadata.Tenant, partName(o.Metadata.Name, cl.name)}]
+	c := w.chainNamed[name{o.Metadata.Tenant, serviceChain(o.Metadata.Name, cl.name)}]
 	switch {
 	case c == nil || !c.obj.Status.Active || !slices.Contains(c.obj.Status.Cloudlets, cl.name):
 		return "its chain is not in force" + inBrackets(chainTrouble(c))
@@ -139,7 +185,15 @@ func (w *world) answers(o *onpath.Service, cl *cloudlet, p *onpath.ServicePlace)
 	case p.Ready == 0:
 		return "no instance is ready"
 	}
-	p.Serves = true
+	led := func(a netip.Addr) bool {
+		return slices.Contains(c.obj.Spec.To.Prefixes, onpath.Prefix{Prefix: netip.PrefixFrom(a, a.BitLen())})
+	}
+	p.Serves = slices.ContainsFunc(p.Addresses, led) // when it gets one more, what is led goes on
+	for _, a := range p.Addresses {
+		if !led(a) {
+			return fmt.Sprintf("its chain does not lead to %s yet", a)
+		}
+	}
 	return ""
 }
 
@@ -164,10 +218,7 @@ func (w *world) heard(n *node) bool {
 // serves are the addresses of services that an instance holds. One that is taken away stays
 // while flows to it may be left.
 func (b *builder) serves(i *instance) (out []netip.Addr) {
-	for _, o := range listed[*onpath.Service](b.w.world) {
-		if resolve(o.Spec.Deployment, o.Metadata.Tenant) != i.dep {
-			continue
-		}
+	for _, o := range b.w.servicesOf(i.dep) {
 		if p := o.Status.At(b.n.c.name); p != nil {
 			out = append(out, p.Addresses...)
 		}
@@ -177,6 +228,18 @@ func (b *builder) serves(i *instance) (out []netip.Addr) {
 	}
 	slices.SortFunc(out, netip.Addr.Compare)
 	return slices.Compact(out)
+}
+
+// servicesOf are the services that a deployment answers.
+func (w *world) servicesOf(dep name) []*onpath.Service {
+	if w.services == nil {
+		w.services = map[name][]*onpath.Service{}
+		for _, o := range listed[*onpath.Service](w) {
+			d := resolve(o.Spec.Deployment, o.Metadata.Tenant)
+			w.services[d] = append(w.services[d], o)
+		}
+	}
+	return w.services[dep]
 }
 
 // ownerless reports whether a chain was made for a service that is gone: it goes, too.

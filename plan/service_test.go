@@ -68,7 +68,7 @@ func TestService(t *testing.T) {
 			t.Errorf("%d instances of cloudlet %s hold %v", held, p.Cloudlet, p.Addresses)
 		}
 	}
-	s.proved("acme/cdn-fra1", "acme/cdn-ber1")
+	s.proved("acme/"+serviceChain("cdn", "fra1"), "acme/"+serviceChain("cdn", "ber1"))
 
 	s.broken["web"] = true
 	s.pass(time.Second)
@@ -148,5 +148,149 @@ func TestServiceRefused(t *testing.T) {
 	s.set.PublicPools = nil
 	if err := Check(s.snapshot()); err == nil || !strings.Contains(err.Error(), "no pool") {
 		t.Errorf("without a pool: %v", err)
+	}
+}
+
+// TestServicePoolFull: a service that gets no address costs nothing in later plans, and
+// takes no number that an instance needs.
+func TestServicePoolFull(t *testing.T) {
+	s := serving(t)
+	s.set.PublicPools = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/30")} // two addresses
+	s.apply(aService("acme", "cdn", "web"))
+	s.settle()
+	s.apply(aService("acme", "other", "web"))
+	s.settle()
+	if why := s.service("acme", "other").Status.Conditions[0].Message; !strings.Contains(why, "none left") {
+		t.Fatalf("it says %q", why)
+	}
+	for _, ids := range [][]uint64{nil, {7}} {
+		sn := s.snapshot()
+		sn.IDs.Addresses = ids
+		if r := Make(sn); r.Used.Addresses > 0 || r.Short.Addresses > 0 || len(r.Update) > 0 {
+			t.Errorf("with numbers %v: used %+v, short of %+v, %d updates", ids, r.Used, r.Short, len(r.Update))
+		}
+	}
+
+	s.set.PublicPools = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/28")} // there is room again
+	more := aDeployment("acme", "more", "web", 1)
+	more.Spec.Place.Cloudlets = []string{"ber1", "fra1"}
+	s.apply(more)
+	sn := s.snapshot()
+	sn.IDs.Addresses = sn.IDs.Addresses[:2] // two instances, two addresses of the service
+	if r := Make(sn); len(r.Create) != 2 || r.Short.Addresses == 0 {
+		t.Errorf("%d instances are made, short of %+v", len(r.Create), r.Short)
+	}
+	s.settle()
+	if p := s.service("acme", "other").Status; !p.At("fra1").Serves || !p.At("ber1").Serves {
+		t.Errorf("with room: %+v", p)
+	}
+}
+
+// TestServicePools: a service keeps its addresses when pools come, and for as long as a
+// new pool has none for it.
+func TestServicePools(t *testing.T) {
+	s := serving(t)
+	pools := s.set.PublicPools
+	s.set.PublicPools = pools[:1]
+	s.apply(aService("acme", "cdn", "web"))
+	s.settle()
+	first := s.service("acme", "cdn").Status.At("fra1").Addresses
+	if len(first) != 1 {
+		t.Fatalf("%v", first)
+	}
+	s.set.PublicPools = pools
+	for s.think() {
+		if p := s.service("acme", "cdn").Status.At("fra1"); !p.Serves || p.Addresses[0] != first[0] {
+			t.Fatalf("a second pool: %+v", p)
+		}
+	}
+	s.settle()
+	both := s.service("acme", "cdn").Status.At("fra1")
+	if !both.Serves || len(both.Addresses) != 2 || both.Addresses[0] != first[0] {
+		t.Fatalf("a second pool: %+v", both)
+	}
+	chain := s.chain("acme", serviceChain("cdn", "fra1"))
+	if n := len(chain.Spec.To.Prefixes); n != 2 {
+		t.Errorf("its chain leads to %d addresses", n)
+	}
+	one := []netip.Prefix{netip.MustParsePrefix("203.0.113.9/32")} // for one of two cloudlets
+	s.set.PublicPools = one
+	s.settle()
+	kept, got := 0, 0
+	for _, p := range s.service("acme", "cdn").Status.Cloudlets {
+		switch {
+		case len(p.Addresses) == 1 && one[0].Contains(p.Addresses[0]):
+			got++
+		case len(p.Addresses) == 2 && p.Serves:
+			kept++
+		}
+	}
+	if kept != 1 || got != 1 {
+		t.Errorf("another pool with one address: %+v", s.service("acme", "cdn").Status)
+	}
+	s.set.PublicPools = pools[:1]
+	s.settle()
+	if p := s.service("acme", "cdn").Status.At("fra1"); !p.Serves || len(p.Addresses) != 1 || !pools[0].Contains(p.Addresses[0]) {
+		t.Errorf("the first pool alone: %+v", p)
+	}
+}
+
+// TestServiceChains: no two services, nor a user, name one chain.
+func TestServiceChains(t *testing.T) {
+	if a, b := serviceChain("web", "eu-west"), serviceChain("web-eu", "west"); a == b {
+		t.Errorf("both are %s", a)
+	}
+	long := strings.Repeat("x", 60)
+	if a, b := serviceChain(long, "a"), serviceChain(long, "b"); a == b || len(a) > onpath.MaxDeploymentName {
+		t.Errorf("%s and %s", a, b)
+	}
+}
+
+// TestServiceQuota: services ask for no more addresses than their tenant may have, whether
+// it has a quota or not.
+func TestServiceQuota(t *testing.T) {
+	for name, c := range map[string]struct {
+		quota *onpath.Quota
+		many  int // services in two cloudlets and two pools
+		good  bool
+	}{
+		"no quota":              {nil, onpath.DefaultServiceAddresses / 4, true},
+		"more without a quota":  {nil, onpath.DefaultServiceAddresses/4 + 1, false},
+		"another quota":         {&onpath.Quota{Chains: 1000}, onpath.DefaultServiceAddresses/4 + 1, false},
+		"a quota":               {&onpath.Quota{ServiceAddresses: 8}, 2, true},
+		"more than a quota":     {&onpath.Quota{ServiceAddresses: 8}, 3, false},
+		"a quota without bound": {&onpath.Quota{ServiceAddresses: -1}, onpath.DefaultServiceAddresses, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serving(t)
+			acme := aTenant("acme")
+			acme.Spec.Zones, acme.Spec.Quota = []string{"acme.example"}, c.quota
+			s.apply(acme)
+			before, after := s.snapshot(), s.snapshot()
+			after.Objects = flatCopy(s)
+			var changed []onpath.Key
+			for i := range c.many {
+				o := aService("acme", fmt.Sprintf("cdn%d", i), "web")
+				after.Objects[onpath.KeyOf(o)] = o
+				changed = append(changed, onpath.KeyOf(o))
+			}
+			err := CheckChange(before, after, changed)
+			if c.good && err != nil || !c.good && (err == nil || !strings.Contains(err.Error(), "spec.quota.serviceAddresses")) {
+				t.Errorf("%d services: %v", c.many, err)
+			}
+		})
+	}
+	s := serving(t)
+	acme := aTenant("acme")
+	acme.Spec.Zones, acme.Spec.Quota = []string{"acme.example"}, &onpath.Quota{ServiceAddresses: 2}
+	near := aDeployment("acme", "web", "web", 1)
+	near.Spec.Place.Cloudlets = []string{"fra1"}
+	s.apply(acme, near, aService("acme", "cdn", "web"))
+	before, after := s.snapshot(), s.snapshot()
+	after.Objects = flatCopy(s)
+	wide := aDeployment("acme", "web", "web", 1)
+	after.Objects[onpath.KeyOf(wide)] = wide
+	if err := CheckChange(before, after, []onpath.Key{onpath.KeyOf(wide)}); err == nil || !strings.Contains(err.Error(), "serviceAddresses") {
+		t.Errorf("its deployment runs in more cloudlets: %v", err)
 	}
 }

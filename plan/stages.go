@@ -45,7 +45,8 @@ type nodeplans struct {
 type rollout struct {
 	*world
 	created map[placedOn]int
-	inUse   map[netip.Addr]bool // addresses, made when they are first asked for
+	inUse   map[netip.Addr]bool   // addresses, made when they are first asked for
+	full    map[netip.Prefix]bool // pools in which none is left
 }
 
 // teller says in statuses and events how things stand.

@@ -46,6 +46,7 @@ func (w *nodeplans) eachCloudlet(workers int, do func(w *nodeplans, cl *cloudlet
 // lookAhead looks up what workers share.
 func (w *nodeplans) lookAhead() {
 	w.findBeginning()
+	w.servicesOf(name{})
 	for _, cl := range w.inOrder {
 		for _, p := range cl.paths {
 			w.partsOf(p.key.tenant)

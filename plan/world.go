@@ -62,7 +62,8 @@ type world struct {
 	updates     map[onpath.Key]onpath.Object
 	splits      map[hopBetween]*split // made when they are first asked for
 	accels      []*accelerator
-	owned       *ownership.Table // made when it is first asked for
+	services    map[name][]*onpath.Service // by deployment; see servicesOf
+	owned       *ownership.Table           // made when it is first asked for
 	res         *Result
 }
 
