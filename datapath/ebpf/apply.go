@@ -228,7 +228,7 @@ func supported(c *onpath.DatapathConfig) error {
 func (d *Driver) applyState(want *state) error {
 	steps := []func(*state) error{
 		d.addTargets, d.addTables, d.switchOver, d.attachAll,
-		func(*state) error { return d.succession.end(d.life, d.coll.Maps) },
+		func(*state) error { return d.succession.end(d.life, d.coll.Maps[flowsMap]) },
 		d.drainEnded, d.detach, d.endPaths, d.leaveFunctions, d.dropTargets,
 		func(*state) error { return d.maps.tables.settle() },
 		func(*state) error { return forgetPast(d.opts.dir()) },
@@ -312,12 +312,8 @@ func (d *Driver) switchOver(*state) error {
 	if !d.succession.waits() {
 		return nil
 	}
-	left, err := d.succession.copyEntries(d.life, d.coll.Maps)
-	if err != nil {
+	if err := d.succession.takeEntries(d.life, d.coll.Maps[flowsMap]); err != nil {
 		return err
-	}
-	if left > 0 {
-		d.opts.Log.Warn("flow entries found no capacity in the smaller table; their flows begin anew", "entries", left)
 	}
 	return d.succession.turn()
 }

@@ -175,15 +175,9 @@ func idle(seen uint32, now uint64) time.Duration {
 	return time.Duration(d) * time.Second
 }
 
-// eachFlow reads all flow entries.
+// eachFlow reads all flow entries, in batches where the kernel can.
 func eachFlow(ctx context.Context, m *ebpf.Map, yield func(*flowKey, *flowValue) bool) error {
-	return eachEntry(ctx, m, yield)
-}
-
-// eachEntry reads all entries of a table of flows or translations, in batches where the
-// kernel can.
-func eachEntry[V any](ctx context.Context, m *ebpf.Map, yield func(*flowKey, *V) bool) error {
-	keys, values := make([]flowKey, batch), make([]V, batch)
+	keys, values := make([]flowKey, batch), make([]flowValue, batch)
 	var cursor ebpf.MapBatchCursor
 	for {
 		if err := ctx.Err(); err != nil {
@@ -207,9 +201,9 @@ func eachEntry[V any](ctx context.Context, m *ebpf.Map, yield func(*flowKey, *V)
 	}
 }
 
-func oneByOne[V any](ctx context.Context, m *ebpf.Map, yield func(*flowKey, *V) bool) error {
+func oneByOne(ctx context.Context, m *ebpf.Map, yield func(*flowKey, *flowValue) bool) error {
 	var k flowKey
-	var v V
+	var v flowValue
 	it := m.Iterate()
 	for it.Next(&k, &v) {
 		if err := ctx.Err(); err != nil {

@@ -58,6 +58,9 @@ func loadObject(spec *ebpf.CollectionSpec, o Options) (*ebpf.Collection, *succes
 	if err := renameMaps(dir); err != nil {
 		return nil, nil, err
 	}
+	if err := keepSizes(spec, dir, o.Log); err != nil {
+		return nil, nil, err
+	}
 	s, err := succeed(spec, dir)
 	if err != nil {
 		return nil, nil, err
@@ -65,7 +68,7 @@ func loadObject(spec *ebpf.CollectionSpec, o Options) (*ebpf.Collection, *succes
 	options := ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: dir}}
 	if s != nil {
 		o.Log.Info("pinned maps have another layout or size; programs go on with them until the next configuration is complete",
-			"path", dir, "resized", len(s.resized) > 0)
+			"path", dir, "resized", s.resized != nil)
 		options.MapReplacements = s.maps
 	}
 	c, err := loadAtAll(spec, options, o.Log)

@@ -113,7 +113,10 @@ func (d *Driver) cloneTables() (flowTables, error) {
 
 // cloneTablesOf also tells whose the tables of pending flows are, by the tenants' slots.
 func (d *Driver) cloneTablesOf() (t flowTables, slots []uint32, err error) {
-	m, err := d.coll.Maps[flowsMap].Clone()
+	m, err := d.succession.flowTable(d.coll.Maps[flowsMap])
+	if err == nil {
+		m, err = m.Clone()
+	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("open flow entries: %w", err)
 	}
@@ -196,18 +199,19 @@ func (l tenantLimits) admission() (interval, burst uint64) {
 // programs count beside them stays theirs.
 func (d *Driver) putTenants(want map[uint32]tenantLimits) error {
 	size := uint64(d.coll.Maps[flowsMap].MaxEntries())
+	share := size / 8 * 7 / max(1, uint64(len(want)))
 	limits := map[uint32]tenantValue{0: {Cap: size / 8}}
-	held, all := map[uint32]uint64{}, uint64(0)
+	held, taken := map[uint32]uint64{}, uint64(0)
 	for slot := range want {
 		var used quotaValue
 		if err := d.maps.quotas.Lookup(slot, &used); err != nil {
 			return fmt.Errorf("read what a tenant uses of its quota: %w", err)
 		}
 		held[slot] = used.Established
-		all += used.Established
+		taken += used.Established + (share-min(share, used.Established))/2
 	}
 	for slot, l := range want {
-		v := tenantValue{Max: l.caused, Cap: mayHave(size, uint64(len(want)), held[slot], all)}
+		v := tenantValue{Max: l.caused, Cap: max(share, held[slot]+lent(size, uint64(len(want)), taken))}
 		if l.established != 0 {
 			v.Cap = min(v.Cap, l.established)
 		}
@@ -234,15 +238,15 @@ func (d *Driver) putTenants(want map[uint32]tenantLimits) error {
 	return nil
 }
 
-// mayHave is how many entries of a table one of its tenants may have, which has some of all.
-// Together the tenants may establish seven eighths of the table, each the same; the rest is
-// for flows of instances whose tenant this node does not know. What others leave of their
-// shares is lent in equal parts, as long as the table is less than pressed. Above that a
-// tenant with more than its share gets nothing more, and its flows age sooner (shrinkShares).
-func mayHave(size, tenants, has, all uint64) uint64 {
+// lent is how many entries more than it has a tenant gets beyond its share of a table, of
+// which so many are in use or kept for others. Together the tenants may establish seven
+// eighths of the table, each the same; the rest is for flows of instances whose tenant this
+// node does not know. Half of what others leave of their shares is kept for them, the other
+// half lent in equal parts, as long as the table is less than pressed. Above that a tenant
+// with more than its share gets nothing more, and its flows age sooner (shrinkShares).
+func lent(size, tenants, taken uint64) uint64 {
 	free := uint64(float64(size) * pressed)
-	free -= min(free, all)
-	return max(size/8*7/tenants, has+free/tenants)
+	return (free - min(free, taken)) / tenants
 }
 
 // reclassifies tells whether packets at the edge will be classified by other

@@ -4,53 +4,109 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"path/filepath"
+	"time"
 
 	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
+
+	"github.com/onpath/onpath"
 )
 
-// onlyResized tells whether a table of flows or translations differs from the wanted one in
-// its size alone.
-func onlyResized(name string, want *ebpf.MapSpec, m *ebpf.Map) bool {
-	if name != flowsMap && name != natsMap {
-		return false
+// keepSizes has pinned tables keep their size where another would lose entries: the flow
+// table, if the wanted one is too small for what it holds, and that of translations in any
+// case, because what changes while its halves are copied cannot be told from what was there.
+func keepSizes(spec *ebpf.CollectionSpec, dir string, log *slog.Logger) error {
+	for _, name := range []string{flowsMap, natsMap} {
+		want := spec.Maps[name]
+		m, err := ebpf.LoadPinnedMap(filepath.Join(dir, name), nil)
+		if err != nil {
+			continue // there is none, or succeed says what is wrong
+		}
+		same := want.Copy()
+		same.MaxEntries = m.MaxEntries()
+		if sameLayout(same, m) {
+			err = keepSize(want, m, log)
+		}
+		m.Close()
+		if err != nil {
+			return err
+		}
 	}
+	return nil
+}
+
+func keepSize(want *ebpf.MapSpec, m *ebpf.Map, log *slog.Logger) error {
+	if want.Name == natsMap {
+		want.MaxEntries = m.MaxEntries()
+		return nil
+	}
+	if want.MaxEntries >= m.MaxEntries() {
+		return nil
+	}
+	held := 0
+	err := eachFlow(context.Background(), m, func(*flowKey, *flowValue) bool { held++; return true })
+	if err == nil && float64(held) > pressed*float64(want.MaxEntries) {
+		log.Warn("the table of flows keeps its size: a smaller one has too little capacity for the entries in use",
+			"entries", held, "flows", m.MaxEntries(), "wanted", want.MaxEntries)
+		want.MaxEntries = m.MaxEntries()
+	}
+	return err
+}
+
+// resizes tells whether a pinned map is the flow table, and differs from the wanted one in its
+// size alone.
+func resizes(name string, want *ebpf.MapSpec, m *ebpf.Map) bool {
 	same := want.Copy()
 	same.MaxEntries = m.MaxEntries()
-	return want.MaxEntries != m.MaxEntries() && sameLayout(same, m)
+	return name == flowsMap && want.MaxEntries != m.MaxEntries() && sameLayout(same, m)
 }
 
-// copyEntries copies what resized tables hold into the new ones, but for what is there, and
-// gives the number of entries that have no capacity left in a smaller one. Programs go on
-// with the old tables meanwhile: so it is done before the first device gets its new program,
-// and once more after the last, for the flows that began in between.
-func (s *succession) copyEntries(ctx context.Context, to map[string]*ebpf.Map) (left int, err error) {
-	for name, old := range s.resized {
-		n := 0
-		switch name {
-		case flowsMap:
-			n, err = copyNew[flowValue](ctx, to[name], old)
-		case natsMap:
-			n, err = copyNew[natValue](ctx, to[name], old)
-		}
-		if err != nil {
-			return left, fmt.Errorf("copy the entries of map %s into one of another size: %w", name, err)
-		}
-		left += n
+// takeEntries has the new flow table begin with what the old one holds. Programs go on with
+// the old one meanwhile: what packets change while the bulk is copied is copied once more.
+func (s *succession) takeEntries(ctx context.Context, to *ebpf.Map) error {
+	s.copied = monotonic()
+	if err := s.copyFlows(ctx, to, 0); err != nil {
+		return err
 	}
-	return left, nil
+	return s.copyFlows(ctx, to, s.copied)
 }
 
-func copyNew[V any](ctx context.Context, to, from *ebpf.Map) (left int, err error) {
-	read := eachEntry(ctx, from, func(k *flowKey, v *V) bool {
-		e := to.Update(k, v, ebpf.UpdateNoExist)
-		switch {
-		case errors.Is(e, unix.E2BIG):
-			left++
-		case e != nil && !errors.Is(e, ebpf.ErrKeyExist):
-			err = e
+// copyFlows copies the entries of flows that a packet has met since a time (ns, monotonic), or
+// all. Once programs use the new table, an entry there stays unless the old one's is younger.
+func (s *succession) copyFlows(ctx context.Context, to *ebpf.Map, since uint64) error {
+	if s.resized == nil {
+		return nil
+	}
+	var failed error
+	now := monotonic()
+	recent := time.Duration(now-since) + 2*time.Second // entries tell seconds
+	err := eachFlow(ctx, s.resized, func(k *flowKey, v *flowValue) bool {
+		rests := idle(v.seen(), now)
+		if since != 0 && rests > recent {
+			return true
 		}
-		return err == nil
+		var there flowValue
+		if !s.waits() && to.Lookup(k, &there) == nil && idle(there.seen(), now) <= rests {
+			return true
+		}
+		failed = to.Put(k, v)
+		return failed == nil
 	})
-	return left, errors.Join(read, err)
+	if err = errors.Join(err, failed); err != nil {
+		return fmt.Errorf("copy flow entries into a table of another size: %w", err)
+	}
+	return nil
+}
+
+// flowTable is where programs have the established flows, whose new table is given: the old
+// one until they take over.
+func (s *succession) flowTable(fresh *ebpf.Map) (*ebpf.Map, error) {
+	switch {
+	case !s.waits() || s.maps[flowsMap] == nil:
+		return fresh, nil
+	case s.resized != nil:
+		return s.resized, nil
+	}
+	return nil, onpath.Errorf(onpath.CodeUnavailable, "flow entries have another layout until the next configuration is complete")
 }

@@ -49,6 +49,11 @@ func TestResize(t *testing.T) {
 		}
 		c.apply(toServers(), translate, element(17, 17))
 	}
+	c.must(gw.dp.Close())
+	if gw.dp = c.openWith(gw, 64); gw.dp.Succeeds() || gw.dp.FlowTableSize() != size/2 {
+		t.Errorf("a table of 64 entries is to hold those of %d flows", 3*flows)
+	}
+	c.apply(toServers(), translate, element(17, 17))
 	for _, v := range []*conversation{steered, own} {
 		if sent, lost := v.end(), v.lost(); lost != 0 || sent == 0 {
 			t.Errorf("%d of %d packets were lost", lost, sent)

@@ -20,13 +20,15 @@ import (
 // the next Apply completes them. Then they get their names, and device by device
 // the new program takes over: each packet at each device is handled by one of the
 // two configurations, whole. Flow entries are in both, unless their layout changed: then flows are learnt anew.
+// Where the flow table has another size alone, its entries are copied (resize.go).
 //
 // What dies in between leaves the old maps under their names, or all new ones.
 type succession struct {
 	dir  string
 	maps map[string]*ebpf.Map // by name: new ones, pinned under nextPrefix
 
-	resized map[string]*ebpf.Map // by name: old ones whose entries are copied
+	resized *ebpf.Map // the old flow table, whose entries are copied
+	copied  uint64    // when that began: ns, monotonic
 }
 
 // nextPrefix is of the names of maps that wait for their turn; pastPrefix of those that
@@ -82,7 +84,7 @@ var unfilled = []string{
 // succeed begins a succession if a pinned map has another layout than in the spec;
 // nil if there is none.
 func succeed(spec *ebpf.CollectionSpec, dir string) (*succession, error) {
-	s := &succession{dir: dir, maps: map[string]*ebpf.Map{}, resized: map[string]*ebpf.Map{}}
+	s := &succession{dir: dir, maps: map[string]*ebpf.Map{}}
 	if err := s.endEarlier(); err != nil {
 		return nil, err
 	}
@@ -177,8 +179,8 @@ func (s *succession) replace(name string, spec *ebpf.MapSpec) error {
 	if err != nil {
 		return fmt.Errorf("open pinned map %s: %w", name, err)
 	}
-	if onlyResized(name, spec, old) {
-		s.resized[name] = old
+	if resizes(name, spec, old) {
+		s.resized = old
 		return nil
 	}
 	defer old.Close()
@@ -213,7 +215,8 @@ func (s *succession) turn() error {
 		}
 	}
 	for _, name := range names {
-		if err := os.Rename(s.next(name), filepath.Join(s.dir, name)); err != nil {
+		err := os.Rename(s.next(name), filepath.Join(s.dir, name))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // it has it since an attempt before
 			return fmt.Errorf("give map %s its name: %w", name, err)
 		}
 	}
@@ -233,13 +236,15 @@ func (s *succession) turn() error {
 func (s *succession) waits() bool { return s != nil && s.maps != nil }
 
 // end lets go of the old maps: no program needs them any more.
-func (s *succession) end(ctx context.Context, to map[string]*ebpf.Map) error {
+func (s *succession) end(ctx context.Context, to *ebpf.Map) error {
 	if s == nil {
 		return nil
 	}
-	_, err := s.copyEntries(ctx, to)
+	if err := s.copyFlows(ctx, to, s.copied); err != nil {
+		return err
+	}
 	s.close()
-	return err
+	return nil
 }
 
 // forgetPast lets go of what older programs needed: none is on a device any more.
@@ -268,8 +273,8 @@ func (s *succession) close() {
 	for _, m := range s.maps {
 		m.Close()
 	}
-	for _, m := range s.resized {
-		m.Close()
+	if s.resized != nil {
+		s.resized.Close()
 	}
 	s.maps, s.resized = nil, nil
 }

@@ -326,11 +326,12 @@ func (d *Driver) recount(s *sweep) error {
 	return d.putTenants(d.state.tenants)
 }
 
-// usedNow is what a tenant uses of its quota after a round that counted so many entries:
-// no less than what it has added while the round went on, which may have passed the keys of
-// those flows before they began.
+// usedNow is what a tenant uses of its quota after a round that counted so many entries, and
+// may have passed the keys of flows before they began. Of those that instances cause by
+// themselves it is the most that can be, which they may not exceed by forging; of the others
+// the least, which takes nothing from tenants with many new flows.
 func usedNow(counted, before, now quotaValue) quotaValue {
-	counted.Flows = max(counted.Flows, now.Flows-min(now.Flows, before.Flows))
+	counted.Flows = min(now.Flows, counted.Flows+now.Flows-min(now.Flows, before.Flows))
 	counted.Established = max(counted.Established, now.Established-min(now.Established, before.Established))
 	return counted
 }

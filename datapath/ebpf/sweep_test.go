@@ -206,7 +206,9 @@ func TestUsedNow(t *testing.T) {
 	for _, c := range []struct{ counted, before, now, is quotaValue }{
 		{counted: quotaValue{}, before: quotaValue{}, now: quotaValue{Flows: 8, Established: 16}, is: quotaValue{Flows: 8, Established: 16}},
 		{counted: quotaValue{Flows: 5, Established: 9}, before: quotaValue{Flows: 8, Established: 20},
-			now: quotaValue{Flows: 9, Established: 18}, is: quotaValue{Flows: 5, Established: 9}},
+			now: quotaValue{Flows: 9, Established: 18}, is: quotaValue{Flows: 6, Established: 9}},
+		{counted: quotaValue{Flows: 4, Established: 8}, before: quotaValue{Flows: 4, Established: 8},
+			now: quotaValue{Flows: 8, Established: 16}, is: quotaValue{Flows: 8, Established: 8}},
 	} {
 		if is := usedNow(c.counted, c.before, c.now); is != c.is {
 			t.Errorf("counted %+v, used %+v before and %+v now: %+v, must be %+v", c.counted, c.before, c.now, is, c.is)
@@ -214,34 +216,13 @@ func TestUsedNow(t *testing.T) {
 	}
 }
 
-// TestMayHave: tenants lend each other what they leave of a table, none gets less than its
-// share, and those who have more than theirs get nothing of a table that fills.
-func TestMayHave(t *testing.T) {
-	const size = 1 << 20
-	share := uint64(size / 8 * 7 / 4)
-	for _, c := range []struct{ has, all, least, most uint64 }{
-		{has: 0, all: 0, least: share, most: share},
-		{has: size / 2, all: size / 2, least: size / 2 * 11 / 10, most: size / 10 * 8},
-		{has: size / 2, all: size / 10 * 8, least: size / 2, most: size/2 + 1},
-		{has: size / 2, all: size, least: size / 2, most: size / 2},
-		{has: share / 2, all: size, least: share, most: share},
-	} {
-		if got := mayHave(size, 4, c.has, c.all); got < c.least || got > c.most {
-			t.Errorf("with %d of %d entries in use a tenant of four that has %d may have %d, must be %d to %d", c.all, size, c.has, got, c.least, c.most)
-		}
-	}
-	has := [4]uint64{} // all take what they may, again and again
-	for range 1000 {
-		for i := range has {
-			all := has[0] + has[1] + has[2] + has[3]
-			if may := mayHave(size, 4, has[i], all); has[i] < may {
-				has[i] = min(may, has[i]+size-all)
-			}
-		}
-	}
-	for i, n := range has {
-		if n < share/2 {
-			t.Errorf("of four who take what they may tenant %d has %d entries, others %v", i, n, has)
+// TestLent: tenants lend each other half of what they leave of a table, and nothing of a
+// table that fills.
+func TestLent(t *testing.T) {
+	const size, tenants = 1 << 20, 4
+	for _, c := range []struct{ taken, is uint64 }{{0, size / 10 * 8 / 4}, {size / 2, size / 10 * 3 / 4}, {size / 10 * 9, 0}} {
+		if got := lent(size, tenants, c.taken); got+10 < c.is || got > c.is+10 {
+			t.Errorf("of a table of %d entries, %d of them taken, a tenant of %d is lent %d, must be %d", size, c.taken, tenants, got, c.is)
 		}
 	}
 }
