@@ -25,7 +25,11 @@ const (
 
 // serverConfig writes the server's configuration.
 func (d *trustRun) serverConfig() (string, error) {
-	path := filepath.Join(d.Dir, "server.yaml")
+	dir := filepath.Join(d.Dir, "server")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "onpath.yaml")
 	return path, os.WriteFile(path, []byte(serverFile), 0o644)
 }
 

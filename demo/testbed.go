@@ -27,7 +27,8 @@ type TestbedSpec struct {
 	Bin      string // the onpath program; empty: the running one
 	Dir      string // of logs and state; made if absent
 	Server   TestbedNode
-	// ServerConfig is the server's configuration file; empty: none.
+	// ServerConfig is the server's configuration file, in a folder that all hosts see; empty:
+	// none.
 	ServerConfig string
 	Nodes        []TestbedNode
 	// HostImage lets functions use the hosts' own programs (image: host).
@@ -86,6 +87,9 @@ func SetUp(ctx context.Context, spec TestbedSpec) (s *Testbed, err error) {
 	for _, h := range spec.Topology.Hosts {
 		if h.Private { // the program may lie where such a host has files of its own, as in /tmp
 			h.Share = append(h.Share, filepath.Dir(spec.Bin))
+			if spec.ServerConfig != "" {
+				h.Share = append(h.Share, filepath.Dir(spec.ServerConfig))
+			}
 		}
 	}
 	up := &Testbed{spec: spec, procs: map[string]*process{}}
