@@ -29,6 +29,7 @@ type process struct {
 	d      *Driver
 	id     string
 	labels map[string]string
+	begun  time.Time     // as far as is known here
 	over   chan struct{} // closed when it has ended
 	done   chan struct{} // closed when it is known how
 
@@ -43,7 +44,7 @@ type process struct {
 }
 
 func newProcess(d *Driver, id string, labels map[string]string, pid int) *process {
-	return &process{d: d, id: id, labels: maps.Clone(labels), pid: pid, over: make(chan struct{}), done: make(chan struct{})}
+	return &process{d: d, id: id, labels: maps.Clone(labels), pid: pid, begun: time.Now(), over: make(chan struct{}), done: make(chan struct{})}
 }
 
 // adopt enters a running process and watches for its end.

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// A program that has just begun may not have set its handler yet: so long it is
-// waited for.
+// A program that has just begun may not have set its handler yet: so long after its
+// beginning it is waited for.
 const (
 	heedWithin = time.Second
 	heedEvery  = 20 * time.Millisecond
@@ -41,7 +41,7 @@ func executable(pid int) string {
 // awaitHeed waits until the process would hear of the signal, and reports whether
 // it does: not if it goes without a handler for as long as limit.
 func (p *process) awaitHeed(ctx context.Context, sig syscall.Signal, limit time.Duration) bool {
-	until := time.After(min(limit, heedWithin))
+	until := time.After(min(limit, heedWithin-time.Since(p.begun)))
 	for {
 		if pid := p.Pid(); pid == 0 || heeds(pid, sig) {
 			return true

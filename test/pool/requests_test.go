@@ -26,10 +26,10 @@ const apart = 800 * time.Millisecond
 
 // Bounds of what a request's tenant sees: from its beginning until its chain steers, less
 // its instance's own start; and from its end until the server knows that nothing of its
-// instance is left, as in the demonstration.
+// instance is left.
 const (
 	readyWithin = time.Second
-	goneWithin  = 3 * time.Second
+	goneWithin  = time.Second
 )
 
 // request is a reservation with a deployment, a chain and a stream of its own.
