@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,22 +22,36 @@ type names struct {
 	directory atomic.Pointer[near.Directory]
 	asked     chan netip.Addr // clients to whom round trips are to be measured
 
+	last lastNoted // what the directory was made of; mu of the Controller guards it
+
 	mu         sync.Mutex
 	young, old map[netip.Prefix]clientRTTs
+}
+
+// lastNoted is what a directory was made of.
+type lastNoted struct {
+	objects   map[onpath.Object]bool // services, and tenants with zones
+	cloudlets near.Map
 }
 
 // clientRTTs are round trips between the clients of a network and cloudlets; empty: nobody
 // answered there.
 type clientRTTs struct {
-	at  time.Time
-	rtt map[string]time.Duration
+	first time.Time // when one of them asked first
+	at    time.Time // zero: not measured yet
+	rtt   map[string]time.Duration
 }
 
+// known reports whether the round trips were measured lately.
+func (x clientRTTs) known(now time.Time) bool { return !x.at.IsZero() && now.Sub(x.at) < clientsLast }
+
 // Bounds of measuring clients: how many networks are kept, of each of two generations; for
-// how long; and how many wait.
+// how long; how long clients ask before they are measured, since sources that strangers
+// make up seldom ask twice; and how many wait.
 const (
 	mostClients   = 4096
 	clientsLast   = 10 * time.Minute
+	clientsAsk    = 2 * time.Second
 	clientsWait   = 64
 	echoesAtOnce  = 4
 	clientTimeout = 3 * time.Second
@@ -56,25 +72,37 @@ func (n Names) Directory() *near.Directory { return n.c.names.directory.Load() }
 
 // note takes up how services stand. Callers hold mu of the Controller.
 func (n *names) note(objects map[onpath.Key]onpath.Object, cloudlets map[string]pool.Cloudlet) {
+	now := lastNoted{objects: map[onpath.Object]bool{}, cloudlets: near.Map{}}
 	var services []*onpath.Service
 	var tenants []*onpath.Tenant
 	for _, o := range objects {
 		switch o := o.(type) {
 		case *onpath.Service:
 			services = append(services, o)
+			now.objects[o] = true
 		case *onpath.Tenant:
 			if len(o.Spec.Zones) > 0 {
 				tenants = append(tenants, o)
+				now.objects[o] = true
 			}
 		}
 	}
-	m := near.Map{}
 	if len(services) > 0 {
 		for name, cl := range cloudlets {
-			m[name] = near.Cloudlet{Location: cl.Location, Prefixes: cl.Prefixes, RTT: cl.RTT}
+			now.cloudlets[name] = near.Cloudlet{Location: cl.Location, Prefixes: cl.Prefixes, RTT: cl.RTT}
 		}
 	}
-	n.directory.Store(near.NewDirectory(services, tenants, m, n.measured))
+	if n.directory.Load() == nil || !now.same(n.last) {
+		n.last = now
+		n.directory.Store(near.NewDirectory(services, tenants, now.cloudlets, n.measured))
+	}
+}
+
+// same compares objects by identity: a changed one is another.
+func (x lastNoted) same(y lastNoted) bool {
+	return maps.Equal(x.objects, y.objects) && maps.EqualFunc(x.cloudlets, y.cloudlets, func(a, b near.Cloudlet) bool {
+		return a.Location == b.Location && slices.Equal(a.Prefixes, b.Prefixes) && maps.Equal(a.RTT, b.RTT)
+	})
 }
 
 // clientsOf is the network for which a client's round trips stand.
@@ -98,20 +126,40 @@ func (n *names) measured(p netip.Prefix) map[string]time.Duration {
 	return n.old[k].rtt
 }
 
-// Seen has the round trips to a client measured, if they are not known: by a gateway
-// of each cloudlet. When many come at once, some have to ask again.
+// Seen has the round trips to a client measured, if they are not known and its network has
+// asked for some seconds: by a gateway of each cloudlet. When many come at once, some have
+// to ask again.
 func (s Names) Seen(a netip.Addr) {
 	c, n := s.c, s.c.names
-	n.mu.Lock()
-	x, ok := n.young[clientsOf(a)]
-	n.mu.Unlock()
-	if ok && c.o.Clock().Sub(x.at) < clientsLast || !onpath.Claimable(a) || s.Directory().Knows(a) {
+	if !onpath.Claimable(a) || s.Directory().Knows(a) || !n.lasting(clientsOf(a), c.o.Clock()) {
 		return
 	}
 	select {
 	case n.asked <- a:
 	default:
 	}
+}
+
+// lasting notes that clients of a network ask, and reports whether they are to be measured.
+func (n *names) lasting(k netip.Prefix, now time.Time) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	x, ok := n.young[k]
+	if !ok {
+		if x, ok = n.old[k]; !ok {
+			x.first = now
+		}
+		n.keep(k, x)
+	}
+	return !x.known(now) && now.Sub(x.first) >= clientsAsk
+}
+
+// keep notes the round trips of a network. Callers hold mu.
+func (n *names) keep(k netip.Prefix, x clientRTTs) {
+	if _, ok := n.young[k]; !ok && len(n.young) >= mostClients {
+		n.old, n.young = n.young, map[netip.Prefix]clientRTTs{}
+	}
+	n.young[k] = x
 }
 
 // clients measures how far clients are.
@@ -138,19 +186,19 @@ func (c clients) measureAll(ctx context.Context) {
 func (c clients) measure(ctx context.Context, a netip.Addr) {
 	n, k := c.names, clientsOf(a)
 	n.mu.Lock()
-	x, ok := n.young[k]
-	if ok && c.o.Clock().Sub(x.at) < clientsLast { // by another worker, meanwhile
+	now := c.o.Clock()
+	x := n.young[k]
+	if x.known(now) { // by another worker, meanwhile
 		n.mu.Unlock()
 		return
 	}
-	if len(n.young) >= mostClients {
-		n.old, n.young = n.young, map[netip.Prefix]clientRTTs{}
-	}
-	n.young[k] = clientRTTs{at: c.o.Clock(), rtt: x.rtt}
+	x.at = now
+	n.keep(k, x)
 	n.mu.Unlock()
-	rtt := c.roundTripsTo(ctx, a)
+	x.rtt = c.roundTripsTo(ctx, a)
+	x.at = c.o.Clock()
 	n.mu.Lock()
-	n.young[k] = clientRTTs{at: c.o.Clock(), rtt: rtt}
+	n.keep(k, x)
 	n.mu.Unlock()
 }
 

@@ -69,7 +69,7 @@ func (d *trustRun) service(ctx context.Context) error {
 	var said []string
 	for _, g := range trustGateways {
 		var r NamesResult
-		// Clients in no cloudlet's prefixes are measured when they ask for the first time.
+		// Clients in no cloudlet's prefixes are measured when they ask for some seconds.
 		err := d.Testbed.WaitFor(ctx, g.client+" is led to its cloudlet", 10*time.Second, func() (ok bool, err error) {
 			r, err = d.names(ctx, g.client, 0)
 			return err == nil && r.Answers[0].Address == at[g.cloudlet].String(), err

@@ -52,7 +52,7 @@ func New(o Options) *Server { return &Server{o: o, limit: newLimiter(o.Clock)} }
 func (s *Server) Serve(ctx context.Context, udp net.PacketConn, tcp net.Listener) error {
 	servers := []*dns.Server{
 		{PacketConn: udp, Handler: dns.HandlerFunc(s.byUDP), UDPSize: largest, ReadTimeout: patience},
-		{Listener: netutil.LimitListener(tcp, mostConnections), Handler: dns.HandlerFunc(s.byTCP), MaxTCPQueries: mostQuestions,
+		{Listener: newShared(netutil.LimitListener(tcp, mostConnections)), Handler: dns.HandlerFunc(s.byTCP), MaxTCPQueries: mostQuestions,
 			ReadTimeout: patience, WriteTimeout: patience, IdleTimeout: func() time.Duration { return patience }},
 	}
 	ended := make(chan error, len(servers))
@@ -127,7 +127,7 @@ func (s *Server) answer(q *dns.Msg, from netip.Addr) *dns.Msg {
 		m.Rcode = dns.RcodeServerFailure
 		return m
 	}
-	s.look(m, d, client)
+	s.look(m, d, client, from)
 	if s.o.Seen != nil && len(m.Answer) > 0 {
 		s.o.Seen(from)
 	}
@@ -175,10 +175,10 @@ func (s *Server) edns(q, m *dns.Msg, from netip.Addr) (client netip.Prefix, ok b
 }
 
 // look writes what the directory says into an answer.
-func (s *Server) look(m *dns.Msg, d *near.Directory, client netip.Prefix) {
+func (s *Server) look(m *dns.Msg, d *near.Directory, client netip.Prefix, from netip.Addr) {
 	q := m.Question[0]
 	name := strings.ToLower(strings.TrimSuffix(q.Name, "."))
-	a := d.Look(name, client)
+	a := d.Look(name, client, from)
 	if a.Zone == "" {
 		m.Rcode = dns.RcodeRefused
 		return

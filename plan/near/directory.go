@@ -1,6 +1,7 @@
 package near
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -15,7 +16,7 @@ import (
 type Directory struct {
 	services  map[string]*onpath.Service // by name
 	parents   map[string]bool            // names of nothing, below which there are services
-	zones     []string                   // the longest first
+	zones     map[string]bool
 	cloudlets Map
 	orders    *sync.Map // cloudlets by distance from each, made when they are first asked for
 	homes     map[netip.Prefix]string
@@ -28,25 +29,27 @@ type Directory struct {
 // question of who is in no cloudlet's prefixes.
 func NewDirectory(services []*onpath.Service, tenants []*onpath.Tenant, m Map,
 	measured func(netip.Prefix) map[string]time.Duration) *Directory {
-	d := &Directory{services: map[string]*onpath.Service{}, parents: map[string]bool{}, cloudlets: m, orders: &sync.Map{},
-		homes: map[netip.Prefix]string{}, measured: measured}
+	d := &Directory{services: map[string]*onpath.Service{}, parents: map[string]bool{}, zones: map[string]bool{}, cloudlets: m,
+		orders: &sync.Map{}, homes: map[netip.Prefix]string{}, measured: measured}
 	for _, t := range tenants {
-		d.zones = append(d.zones, t.Spec.Zones...)
+		for _, z := range t.Spec.Zones {
+			d.zones[z] = true
+		}
 	}
 	for _, s := range services {
 		if n := s.Spec.Name; n != "" && (d.services[n] == nil || s.Metadata.Created.Before(d.services[n].Metadata.Created)) {
 			d.services[n] = s
 		}
 	}
-	for n := range d.services {
+	shortest := func(a, b string) int { return cmp.Or(len(a)-len(b), cmp.Compare(a, b)) }
+	for _, n := range slices.SortedFunc(maps.Keys(d.services), shortest) { // one in another's zone needs none
 		if d.zoneOf(n) == "" {
-			d.zones = append(d.zones, n)
+			d.zones[n] = true
 		}
 		for _, above, ok := strings.Cut(n, "."); ok; _, above, ok = strings.Cut(above, ".") {
 			d.parents[above] = true
 		}
 	}
-	slices.SortFunc(d.zones, func(a, b string) int { return len(b) - len(a) })
 	bits := map[int]bool{}
 	for _, name := range slices.Sorted(maps.Keys(m)) {
 		for _, p := range m[name].Prefixes {
@@ -61,11 +64,11 @@ func NewDirectory(services []*onpath.Service, tenants []*onpath.Tenant, m Map,
 	return d
 }
 
-// zoneOf is the zone that a name lies in; "": none of ours.
+// zoneOf is the smallest zone that a name lies in; "": none of ours.
 func (d *Directory) zoneOf(name string) string {
-	for _, z := range d.zones {
-		if onpath.InZone(name, z) {
-			return z
+	for more := true; more; _, name, more = strings.Cut(name, ".") {
+		if d.zones[name] {
+			return name
 		}
 	}
 	return ""
@@ -80,14 +83,15 @@ type Answer struct {
 }
 
 // Look finds what a name in lower case, without a dot at its end, leads clients with
-// addresses of a prefix to.
-func (d *Directory) Look(name string, client netip.Prefix) (a Answer) {
+// addresses of a prefix to. Where nothing is known of them, asker counts: the resolver
+// that asks for them.
+func (d *Directory) Look(name string, client netip.Prefix, asker netip.Addr) (a Answer) {
 	if a.Zone = d.zoneOf(name); a.Zone == "" {
 		return a
 	}
 	if s := d.services[name]; s != nil {
 		a.Exists = true
-		a.Cloudlet, a.Addresses = d.nearest(s, client)
+		a.Cloudlet, a.Addresses = d.nearest(s, client, netip.PrefixFrom(asker, asker.BitLen()))
 		return a
 	}
 	cloudlet, rest, _ := strings.Cut(name, ".")
@@ -104,12 +108,19 @@ func (d *Directory) Look(name string, client netip.Prefix) (a Answer) {
 	return a
 }
 
-// nearest is the cloudlet nearest to a client in which a service answers.
-func (d *Directory) nearest(s *onpath.Service, client netip.Prefix) (string, []netip.Addr) {
-	home := d.home(client)
-	if home == "" && d.measured != nil {
-		if name, p := closest(s, d.measured(client)); p != nil {
-			return name, p.Addresses
+// nearest is the cloudlet in which a service answers that is nearest to the first of some
+// of whom something is known.
+func (d *Directory) nearest(s *onpath.Service, who ...netip.Prefix) (string, []netip.Addr) {
+	home := ""
+	for _, p := range who {
+		if home = d.home(p); home != "" {
+			break
+		}
+		if d.measured == nil {
+			continue
+		}
+		if name, at := closest(s, d.measured(p)); at != nil {
+			return name, at.Addresses
 		}
 	}
 	for _, name := range d.order(home) {

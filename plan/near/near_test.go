@@ -91,12 +91,51 @@ func TestLook(t *testing.T) {
 		{all, "example", "10.1.0.9/32", " false "},
 		{all, "notacme.example", "10.1.0.9/32", " false "},
 	} {
-		a := c.d.Look(c.name, netip.MustParsePrefix(c.client))
+		client := netip.MustParsePrefix(c.client)
+		a := c.d.Look(c.name, client, client.Addr())
 		if got := fmt.Sprintf("%s %t %s", a.Zone, a.Exists, a.Cloudlet); got != c.want {
 			t.Errorf("%s for %s: %q, want %q", c.name, c.client, got, c.want)
 		}
 		if (a.Cloudlet != "") != (len(a.Addresses) > 0) {
 			t.Errorf("%s for %s: %+v", c.name, c.client, a)
+		}
+	}
+}
+
+// TestLookForOthers: a resolver that asks for others counts where nothing is known of them.
+func TestLookForOthers(t *testing.T) {
+	measured := func(p netip.Prefix) map[string]time.Duration {
+		return map[string]map[string]time.Duration{
+			"192.0.2.0/24": {"lis": time.Millisecond}, "198.51.100.1/32": {"fra": time.Millisecond},
+		}[p.String()]
+	}
+	d := NewDirectory([]*onpath.Service{service("cdn.example.net", "fra", "ber", "lis")}, nil, places(), measured)
+	for _, c := range []struct{ client, asker, want string }{
+		{"10.3.0.0/24", "198.51.100.1", "lis"},    // by prefix
+		{"192.0.2.0/24", "198.51.100.1", "lis"},   // measured
+		{"203.0.113.0/24", "198.51.100.1", "fra"}, // the resolver is measured
+		{"203.0.113.0/24", "10.3.0.1", "lis"},     // the resolver's prefix
+		{"203.0.113.0/24", "198.51.100.2", "ber"}, // nothing is known of either
+	} {
+		if a := d.Look("cdn.example.net", netip.MustParsePrefix(c.client), netip.MustParseAddr(c.asker)); a.Cloudlet != c.want {
+			t.Errorf("%s asks for %s: %s, want %s", c.asker, c.client, a.Cloudlet, c.want)
+		}
+	}
+}
+
+// TestZones: the smallest zone counts; names without a zone are their own, one for those
+// that lie in another.
+func TestZones(t *testing.T) {
+	tenants := []*onpath.Tenant{{Spec: onpath.TenantSpec{Zones: []string{"acme.example", "eu.acme.example"}}}}
+	var services []*onpath.Service
+	for _, n := range []string{"a.b.c.test", "b.c.test", "x.b.c.test", "cdn.eu.acme.example"} {
+		services = append(services, service(n))
+	}
+	d := NewDirectory(services, tenants, places(), nil)
+	for name, want := range map[string]string{"a.b.c.test": "b.c.test", "b.c.test": "b.c.test", "c.test": "", "": "", "xb.c.test": "",
+		"cdn.eu.acme.example": "eu.acme.example", "us.acme.example": "acme.example", "example": ""} {
+		if got := d.zoneOf(name); got != want {
+			t.Errorf("%q lies in %q, want %q", name, got, want)
 		}
 	}
 }
