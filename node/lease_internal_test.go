@@ -1,8 +1,11 @@
 package node
 
 import (
+	"context"
 	"testing"
 	"time"
+
+	"github.com/onpath/onpath"
 )
 
 // TestDeciding: a publisher whose server is slow, and all that have no account, leave room
@@ -39,6 +42,29 @@ func TestDeciding(t *testing.T) {
 		t.Errorf("%v is left", d)
 	}
 }
+
+// TestSignallingEnds: an agent that is told to end while its plan gives leases ends.
+func TestSignallingEnds(t *testing.T) {
+	a, err := New(Options{Name: "n", StateDir: t.TempDir(), Datapath: puntless{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.plan = &onpath.NodePlan{Leases: &onpath.LeasePlan{}}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	ended := make(chan struct{})
+	go func() { a.signal.run(ctx); close(ended) }()
+	select {
+	case <-ended:
+	case <-time.After(20 * time.Second):
+		t.Fatal("it goes on")
+	}
+}
+
+// puntless is a data path at whose punt port nothing comes.
+type puntless struct{ noDatapath }
+
+func (puntless) Punted(ctx context.Context, _ func(onpath.Punted)) error { <-ctx.Done(); return nil }
 
 // TestSparing: of many refusals some are told, with how many were not.
 func TestSparing(t *testing.T) {
