@@ -88,7 +88,7 @@ func (d *attachRun) setUp(ctx context.Context) error {
 	if err := d.Testbed.Start("origin-server", attachedNode, d.Testbed.Bin(), "demo", "origin", "10.20.0.11:80", attachedPort); err != nil {
 		return err
 	}
-	if err := d.Testbed.Start("origin-server2", "vm2", d.Testbed.Bin(), "demo", "origin", "10.20.0.12:80"); err != nil {
+	if err := d.Testbed.Start("origin-server2", "vm2", d.Testbed.Bin(), "demo", "origin", "10.20.0.12:80", "10.20.0.12:23"); err != nil {
 		return err
 	}
 	return d.Testbed.Apply(ctx, d.Example("attach"))

@@ -1,7 +1,18 @@
 // What people do, in a real browser against a network that runs (onpath demo attach --console):
-// node journeys.mjs ADDRESS. Clicks and keys are counted, typed names apart; effects are read
-// from the API.
+// node journeys.mjs ADDRESS [NAMES]. Clicks and keys are counted, typed names apart; effects are
+// seen in traffic between the machines of the lab.
+import { execFileSync } from "node:child_process";
 import { chromium } from "playwright-core";
+const onpath = process.env.ONPATH ?? new URL("../bin/onpath", import.meta.url).pathname;
+const only = new RegExp(process.argv[3] ?? ".");
+const inHost = (host, ...args) => {
+  try {
+    return execFileSync(onpath, ["lab", "exec", "--lab", process.env.LAB ?? "attach", host, "--", onpath, ...args], { encoding: "utf8", stdio: ["ignore", "pipe", "ignore"] });
+  } catch (e) { return e.stdout || "{}"; }
+};
+/** open reports whether a port takes a connection of the client's. */
+const open = (port) => JSON.parse(inHost("client", "demo", "probe", port, "--timeout", "700ms")).open === true;
+const fetchFrom = (base) => inHost("client", "demo", "load", JSON.stringify({ base, kind: "object", objects: 1, bytes: 1, requests: 1, parallel: 1, timeout: 5e9 }));
 const browser = await chromium.launch({ executablePath: "/usr/bin/chromium", args: ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"] });
 const page = await (await browser.newContext({ viewport: { width: 1440, height: 900 } })).newPage();
 page.on("dialog", (d) => d.accept());
@@ -18,6 +29,7 @@ const until = async (what, test, ms = 40000) => {
   throw new Error("in vain: " + what);
 };
 async function journey(name, most, run) {
+  if (!only.test(name)) return;
   steps = 0;
   await page.goto(base + "/");
   await page.waitForTimeout(1500);
@@ -29,33 +41,34 @@ async function journey(name, most, run) {
   } catch (e) { failed++; console.log(`FAIL ${name}: ${String(e).split("\n")[0]}`); }
 }
 const chain = async (name) => (await get("/v1/chains")).items.find((c) => c.metadata.name === name);
+const alerts = async () => (await (await page.request.get(base + "/v1/notifications", { headers: { "X-Onpath-Console": key } })).text()).split("\n").length;
 const link = (name) => page.getByRole("link", { name, exact: true });
 const button = (name) => page.getByRole("button", { name, exact: true });
 
 await journey("attach a firewall to a host", 6, async () => {
   await click(page.locator(".react-flow__node", { hasText: "vm2" }).first());
   await click(button("Attach"));
-  await until("the chain steers", async () => (await chain("attached-vm2"))?.status?.active);
+  await until("the firewall closes port 23 and leaves 80", async () => (await chain("attached-vm2"))?.status?.active && !open("10.20.0.12:23") && open("10.20.0.12:80"));
 });
 await journey("detach it again", 6, async () => {
   await click(page.locator(".react-flow__node", { hasText: "vm2" }).first());
   await click(button("Detach"));
-  await until("the chain is gone", async () => !(await chain("attached-vm2")));
+  await until("port 23 is open again", async () => !(await chain("attached-vm2")) && open("10.20.0.12:23"));
 });
 await journey("build a chain of three functions", 15, async () => {
   await click(link("Build a chain"));
   await page.getByLabel("Name").fill("three");
   await choose(page.locator(".fields label", { hasText: /^To/ }).locator("select"), "prefixes");
-  await page.getByLabel("To addresses").fill("203.0.113.9");
-  for (let i = 0; i < 2; i++) await click(button(i ? "+ ids" : "+ firewall"));
+  await page.getByLabel("To addresses").fill("10.20.0.12");
+  for (const f of ["firewall", "ids", "shaper"]) if (await button("+ " + f).count()) await click(button("+ " + f));
   await click(page.locator(".elements li", { hasText: "ids" }).getByRole("checkbox"));
   await until("the server has checked it", async () => page.getByText("create Chain three", { exact: false }).count().then(Boolean).catch(() => false) || !(await button("Apply").isDisabled()));
   await click(button("Apply"));
-  await until("it is there", async () => !!(await chain("three")));
+  await until("port 23 is closed", async () => (await chain("three"))?.status?.active && !open("10.20.0.12:23") && open("10.20.0.12:80"));
 });
 await journey("take back an unconfirmed change", 4, async () => {
   await click(page.locator(".waiting", { hasText: "three" }).getByRole("button", { name: "Take it back now" }).first());
-  await until("it is gone", async () => !(await chain("three")));
+  await until("port 23 is open again", async () => !(await chain("three")) && open("10.20.0.12:23"));
 });
 await journey("mirror a chain to an IDS", 10, async () => {
   await click(link("default/attached-vm1"));
@@ -68,6 +81,8 @@ await journey("mirror a chain to an IDS", 10, async () => {
   await click(button("Apply"));
   await until("it is so", async () => (await chain("attached-vm1")).spec.through.some((e) => e.function === "ids" && e.mode === "mirror"));
   await click(page.locator(".waiting", { hasText: "attached-vm1" }).getByRole("button", { name: "Keep it" }).last());
+  const before = await alerts();
+  await until("a request alerts the IDS", async () => { fetchFrom("http://10.20.0.11/admin"); return (await alerts()) > before; });
 });
 await journey("read an IDS alert and its flow", 6, async () => {
   await click(link("Notifications"));
@@ -80,11 +95,16 @@ await journey("find the hop that drops a port", 6, async () => {
   await page.getByLabel("To", { exact: true }).fill("10.20.0.11");
   await page.getByLabel("Port", { exact: true }).fill("23");
   await click(button("Show its way"));
-  await until("a hop is shown", async () => (await page.locator(".hops li.element").count()) > 0, 10000);
+  await until("the hop is marked", async () => { open("10.20.0.11:23"); return (await page.locator(".hops li.eats", { hasText: "firewall" }).count()) > 0; }, 15000);
 });
-await journey("see an instance", 3, async () => {
-  await click(page.locator(".react-flow__node.instance").first());
+await journey("see an instance die and heal", 3, async () => {
+  await click(page.locator(".react-flow__node.instance", { hasText: "firewall" }).first());
   await until("its state is shown", async () => (await page.locator("h1 .state").innerText()) === "ready", 8000);
+  const name = (await page.locator("h1").innerText()).split(" ")[1];
+  try {
+    execFileSync(onpath, [...(process.env.SERVER ? ["--server", process.env.SERVER] : []), "exec", name, "--", "sh", "-c", "kill -9 -1; kill 1"], { stdio: "ignore" });
+  } catch { /* the command dies with the instance */ }
+  await until("it is seen to die and to serve again", async () => /restarts: [1-9]/.test(await page.locator("main").innerText()) && (await page.locator("h1 .state").innerText()) === "ready" && !open("10.20.0.11:23"));
 });
 console.log(failed ? `${failed} failed` : "all journeys went well");
 await browser.close();

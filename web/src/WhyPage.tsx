@@ -52,8 +52,15 @@ const clean = (o: Record<string, unknown>) => Object.fromEntries(Object.entries(
 
 const words: Record<string, string> = { edge: "comes in at", exit: "leaves at", tunnel: "tunnel", kernel: "ordinary forwarding", drop: "ends here", element: "" };
 
-/** eats reports whether a hop drops packets: it says so, or more come in than go on. */
-const eats = (h: Hop) => h.kind === "drop" || Object.entries(h.counters?.dropped ?? {}).some(([why, n]) => n > 0 && why !== "mirror");
+/** ends reports whether a live flow comes to an element and nothing of it is seen to go on. */
+function ends(hops: Hop[], i: number) {
+  const h = hops[i];
+  return i === hops.length - 1 && h.kind === "element" && h.mode !== "mirror" && h.live;
+}
+
+/** eats reports whether a hop drops packets: it says so, or the flow ends there. */
+const eats = (hops: Hop[], i: number) => hops[i].kind === "drop" || ends(hops, i) ||
+  Object.entries(hops[i].counters?.dropped ?? {}).some(([why, n]) => n > 0 && why !== "mirror");
 
 function Hops({ title, of }: { title: string; of: Hop[] }) {
   return (
@@ -61,7 +68,7 @@ function Hops({ title, of }: { title: string; of: Hop[] }) {
       <h2>{title}</h2>
       <ol className="hops">
         {of.map((h, i) => (
-          <li key={i} className={h.kind + (eats(h) ? " eats" : "")}>
+          <li key={i} className={h.kind + (eats(of, i) ? " eats" : "")}>
             {h.kind === "element" && h.name ? instanceLink(h.name) : <b>{words[h.kind] ?? h.kind} {h.kind === "tunnel" ? h.name : h.node}</b>}
             {h.kind === "element" && <> element {h.element + 1} on {h.node}{h.mode === "mirror" && ", gets a copy"}</>}
             {h.state && h.state !== "ready" && <span className="bad"> {h.state}</span>}
@@ -69,6 +76,7 @@ function Hops({ title, of }: { title: string; of: Hop[] }) {
             {h.candidates && !h.name && <div>one of {h.candidates.join(", ")}</div>}
             <div className="small">
               {h.flow && <>this flow: {h.flow.packets} packets </>}
+              {ends(of, i) && <b className="bad">nothing of this flow goes on from here </b>}
               {h.counters && <>in {h.counters.in.packets}, out {h.counters.out.packets} </>}
               {Object.entries(h.counters?.dropped ?? {}).filter(([why]) => why !== "mirror").map(([why, n]) => <b className="bad" key={why}>dropped {n} ({why}) </b>)}
             </div>
