@@ -83,8 +83,16 @@ func withTestbed(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	defer os.RemoveAll(dir)
+	config := filepath.Join(dir, "server", "onpath.yaml")
+	if err := os.Mkdir(filepath.Dir(config), 0o755); err != nil {
+		return 1, err
+	}
+	pools := "server: {publicPools: [203.0.113.0/28, \"2001:db8:5::/64\"]}\n"
+	if err := os.WriteFile(config, []byte(pools), 0o644); err != nil {
+		return 1, err
+	}
 	spec := demo.TestbedSpec{Topology: topology, Bin: bin, Dir: dir, HostImage: true,
-		Server: demo.TestbedNode{Host: "server", Address: "10.255.0.10"}}
+		Server: demo.TestbedNode{Host: "server", Address: "10.255.0.10"}, ServerConfig: config}
 	for i, n := range []string{"gw1", "n1", "n2", "n3"} {
 		address := fmt.Sprintf("10.255.0.%d", 10+i)
 		if n == "gw1" {
