@@ -79,18 +79,17 @@ func (s *Server) reserve(ctx context.Context, own, rest changeSet) ([]changed, *
 	for _, o := range own.puts {
 		puts = append(puts, o.(*onpath.Reservation))
 	}
-	cancels := own.deletes
-	for i := len(all) - 1; i >= 0; i-- { // deletions come last; what is not there is none
-		if all[i].change.Object == nil && all[i].prev == nil {
-			cancels = without(cancels, all[i].change.Key)
-			all = append(all[:i:i], all[i+1:]...)
+	var cancels []onpath.Key // what is not there is none
+	for _, c := range all {
+		if c.change.Object == nil && c.prev != nil {
+			cancels = append(cancels, c.change.Key)
 		}
 	}
 	quotes, err := s.o.Pool.Apply(context.WithoutCancel(ctx), puts, cancels, own.dryRun)
 	if err != nil {
 		return nil, nil, err
 	}
-	s.quote(all, quotes, len(cancels))
+	quote(all, quotes[:len(cancels)], quotes[len(cancels):])
 	if len(rest.puts)+len(rest.deletes) > 0 && !rest.dryRun {
 		if others, _, err = s.changeObjects(ctx, rest); err != nil {
 			return nil, nil, onpath.Errorf(onpath.CodeOf(err),
@@ -103,26 +102,15 @@ func (s *Server) reserve(ctx context.Context, own, rest changeSet) ([]changed, *
 	return append(all, others...), nil, nil
 }
 
-func without(list []onpath.Key, k onpath.Key) (out []onpath.Key) {
-	for _, o := range list {
-		if o != k {
-			out = append(out, o)
-		}
-	}
-	return out
-}
-
-// quote puts the pool's answers beside the changes: it answers cancellations first.
-func (s *Server) quote(all []changed, quotes []onpath.Quote, cancels int) {
-	puts := len(all) - cancels
+// quote puts the pool's answers beside the changes, each list in their order.
+func quote(all []changed, cancels, puts []onpath.Quote) {
 	for i := range all {
-		q := &quotes[i%max(len(all), 1)]
-		if i < puts {
-			q = &quotes[cancels+i]
-		} else {
-			q = &quotes[i-puts]
+		switch c := &all[i]; {
+		case c.change.Object != nil:
+			c.result.Quote, puts = &puts[0], puts[1:]
+		case c.prev != nil:
+			c.result.Quote, cancels = &cancels[0], cancels[1:]
 		}
-		all[i].result.Quote = q
 	}
 }
 

@@ -79,4 +79,12 @@ func TestListInPages(t *testing.T) {
 	if code, _, said := s.onpath("get", "chains", "--cloudlet", "fra"); code != wrong || !strings.Contains(said, "choose among all reservations") {
 		t.Errorf("exit code %d: %s", code, said)
 	}
+	code, out, said := s.onpath("delete", "reservation", "none")
+	if code != missing || !strings.Contains(out, "reservation default/none was not there") || !strings.Contains(said, "it does not exist") {
+		t.Errorf("exit code %d: %s %s", code, out, said)
+	}
+	code, out, _ = s.onpath("delete", "reservation", "none", "r0000", "nor-this")
+	if code != missing || !strings.Contains(out, "given back") {
+		t.Errorf("exit code %d: %s", code, out)
+	}
 }

@@ -14,9 +14,11 @@ import (
 	"github.com/onpath/onpath"
 )
 
-// What fails: a file that is wrong (usage), and a request that cannot be met (no room).
+// What fails: a file that is wrong (usage), a name that is not there, and a request that
+// cannot be met (no room).
 const (
 	wrong    = 2
+	missing  = 3
 	declined = 7
 )
 
