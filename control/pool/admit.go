@@ -237,7 +237,7 @@ func (p *Pool) admit(k onpath.Key, r *onpath.Reservation, now time.Time) (*decis
 		if nodes == nil {
 			continue
 		}
-		d := &decision{key: k, obj: onpath.Clone(r), asks: nodes}
+		d := &decision{key: k, obj: copyOf(r), asks: nodes}
 		st := &d.obj.Status
 		*st = onpath.ReservationStatus{Cloudlet: cl, Slots: fitted, Notes: notes}
 		for _, n := range nodes {

@@ -230,7 +230,7 @@ func (a agenda) due(now time.Time) []*entry {
 // do is one step of what is due of a reservation.
 func (p *Pool) do(ctx context.Context, e *entry, now time.Time) error {
 	st := &e.obj.Status
-	d := &decision{key: onpath.KeyOf(e.obj), old: e, obj: onpath.Clone(e.obj), pay: e.payments}
+	d := &decision{key: onpath.KeyOf(e.obj), old: e, obj: copyOf(e.obj), pay: e.payments}
 	next := &d.obj.Status
 	switch {
 	case !st.End().IsZero() && !st.End().After(now):
@@ -317,7 +317,7 @@ func (p *Pool) payHour(ctx context.Context, d *decision, now time.Time) error {
 		return err
 	}
 	if err := p.charge(books, d); onpath.CodeOf(err) == onpath.CodeNoCapacity {
-		d = &decision{key: d.key, old: d.old, obj: onpath.Clone(d.old.obj)}
+		d = &decision{key: d.key, old: d.old, obj: copyOf(d.old.obj)}
 		d.obj.Status.Slots = spliced(d.obj.Status.Slots, nil, now)
 		d.obj.Status.Step(onpath.ReservationEnded, now, err.Error())
 		books = nil
@@ -354,7 +354,7 @@ func (p *Pool) leaveGone(ctx context.Context) {
 }
 
 func (p *Pool) rescue(ctx context.Context, e *entry, now time.Time) error {
-	d := &decision{key: onpath.KeyOf(e.obj), old: e, obj: onpath.Clone(e.obj), pay: e.payments}
+	d := &decision{key: onpath.KeyOf(e.obj), old: e, obj: copyOf(e.obj), pay: e.payments}
 	st := &d.obj.Status
 	slots := booked(st.Slots, now, calendar.Forever, 1)
 	var tried []calendar.Booking
@@ -400,7 +400,7 @@ func (p *Pool) rescue(ctx context.Context, e *entry, now time.Time) error {
 
 // fail ends a reservation that cannot be kept, and credits what is not delivered.
 func (p *Pool) fail(ctx context.Context, e *entry, now time.Time, reason string, since time.Time) error {
-	d := &decision{key: onpath.KeyOf(e.obj), old: e, obj: onpath.Clone(e.obj)}
+	d := &decision{key: onpath.KeyOf(e.obj), old: e, obj: copyOf(e.obj)}
 	if err := p.closeFrom(d, onpath.ReservationFailed, now, earliest(since, now), reason, onpath.PostingCompensation); err != nil {
 		return err
 	}

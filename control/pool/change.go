@@ -1,7 +1,9 @@
 package pool
 
 import (
-	"reflect"
+	"bytes"
+	"encoding/json"
+	"maps"
 	"slices"
 	"time"
 
@@ -36,9 +38,9 @@ func (p *Pool) change(e *entry, r *onpath.Reservation, now time.Time) (*decision
 	if r.Spec.Nodes > 0 {
 		next[0].Capacity = old.Slots[0].Capacity
 	}
-	d := &decision{key: k, old: e, obj: onpath.Clone(r)}
+	d := &decision{key: k, old: e, obj: copyOf(r)}
 	identify(d.obj, e.obj)
-	d.obj.Status = onpath.Clone(e.obj).Status
+	d.obj.Status = copyOf(e.obj).Status
 	st := &d.obj.Status
 	from := now
 	if old.Begin().After(now) {
@@ -70,7 +72,9 @@ func (p *Pool) change(e *entry, r *onpath.Reservation, now time.Time) (*decision
 }
 
 func sameRequest(a, b *onpath.Reservation) bool {
-	return reflect.DeepEqual(onpath.Clone(a).Spec, onpath.Clone(b).Spec) && reflect.DeepEqual(a.Metadata.Labels, b.Metadata.Labels)
+	x, _ := json.Marshal(a.Spec)
+	y, _ := json.Marshal(b.Spec)
+	return bytes.Equal(x, y) && maps.Equal(a.Metadata.Labels, b.Metadata.Labels)
 }
 
 // changeable refuses what no live reservation can become.
@@ -184,7 +188,7 @@ func (p *Pool) cancel(k onpath.Key) (*decision, error) {
 		err.Object = k.String()
 		return nil, err
 	}
-	d := &decision{key: k, old: e, obj: onpath.Clone(e.obj)}
+	d := &decision{key: k, old: e, obj: copyOf(e.obj)}
 	if !e.obj.Status.State.Live() {
 		d.gone = true
 		d.quote = quoteOf(d, e.obj.Status.State)

@@ -109,7 +109,7 @@ func (p *Pool) moving(m mover, node string, now time.Time) *decision {
 	if to == "" {
 		return nil
 	}
-	d := &decision{key: onpath.KeyOf(m.e.obj), old: m.e, obj: onpath.Clone(m.e.obj), pay: m.e.payments, asks: []string{to}}
+	d := &decision{key: onpath.KeyOf(m.e.obj), old: m.e, obj: copyOf(m.e.obj), pay: m.e.payments, asks: []string{to}}
 	x := &d.obj.Status.Places[m.place]
 	x.Node = to
 	if !st.Begin().After(now) { // something runs there
@@ -230,7 +230,7 @@ func (p *Pool) finishMoves(ctx context.Context) {
 			continue
 		}
 		use := p.o.Use(k)
-		d := &decision{key: k, old: e, obj: onpath.Clone(e.obj), pay: e.payments}
+		d := &decision{key: k, old: e, obj: copyOf(e.obj), pay: e.payments}
 		var grows []*decision
 		left := false
 		for i := range d.obj.Status.Places {
@@ -269,7 +269,7 @@ func (p *Pool) waiting(node string, until time.Time, but onpath.Key, now time.Ti
 			func(x onpath.ReservedPlace) bool { return x.Node == node }) {
 			continue
 		}
-		d := &decision{key: k, old: e, obj: onpath.Clone(e.obj), pay: e.payments}
+		d := &decision{key: k, old: e, obj: copyOf(e.obj), pay: e.payments}
 		advance(&d.obj.Status, now)
 		out = append(out, d)
 	}

@@ -8,6 +8,7 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -134,6 +135,15 @@ type payment struct {
 	Begin    time.Time            `json:"begin"`
 	Prices   int64                `json:"prices"`
 	Segments []onpath.PaidSegment `json:"segments"`
+}
+
+// copyOf is a copy whose status may be changed; the rest is not changed in place.
+func copyOf(r *onpath.Reservation) *onpath.Reservation {
+	c := *r
+	st := &c.Status
+	st.Steps, st.Places = slices.Clone(st.Steps), slices.Clone(st.Places)
+	st.Slots, st.Notes = slices.Clone(st.Slots), slices.Clone(st.Notes)
+	return &c
 }
 
 // New makes a pool that knows nothing yet.
