@@ -155,6 +155,8 @@ type ScalingStatus struct {
 	// Reference is how the value was when trials had ended; a significant change from it
 	// begins new ones.
 	Reference MetricStats `json:"reference,omitzero"`
+	// Demand is how the chain's traffic was then, likewise.
+	Demand MetricStats `json:"demand,omitzero"`
 	// Futile: what could be added has been, in vain, since the value changed last.
 	Futile bool `json:"futile,omitempty"`
 	// Needed: what is there was needed when less was tried last, and nothing has changed.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"math/bits"
 	"reflect"
 	"slices"
 	"strings"
@@ -41,6 +42,21 @@ type scaled struct {
 	good  int
 	began time.Time
 	last  time.Time // of the last value that could be believed, by this server's clock
+	// seen are the numbers of deployments that are objects, as they were read last: another
+	// one is another chain's decision.
+	seen map[string]int
+}
+
+// newScaled has a chain's scaling go on from its status. A metric that could not be believed
+// by the server before must show itself again.
+func newScaled(k onpath.Key, o *onpath.Chain, now time.Time) *scaled {
+	x := &scaled{
+		scaler: scale.New(k.String(), o.Spec.Scaling, o.Status.Scaling), demand: &scale.Series{}, began: now, seen: map[string]int{},
+	}
+	if s := o.Status.Scaling; s != nil && s.Phase == onpath.ScalingStopped {
+		x.bad, x.badAt = s.Message, now
+	}
+	return x
 }
 
 // scaleEvery is how often the scalers are looked after.
@@ -99,13 +115,17 @@ func (c *Controller) scaleStep(ctx context.Context) (writes []scaleWrite) {
 		o := chains[k]
 		x := s.chains[k]
 		if x == nil {
-			x = &scaled{scaler: scale.New(k.String(), o.Spec.Scaling, o.Status.Scaling), demand: &scale.Series{}, began: now}
+			x = newScaled(k, o, now)
 			s.chains[k] = x
 		}
 		if now.Before(x.due) {
 			continue
 		}
 		x.due = now.Add(min(max(time.Duration(o.Spec.Scaling.Window)/16, scaleEvery), 5*time.Second))
+		if was := x.scaler.Spec; was.Metric != o.Spec.Scaling.Metric || was.Objective != o.Spec.Scaling.Objective {
+			x.scaler.Series = &scale.Series{}
+			x.disbelieve(now, "the metric is another one now")
+		}
 		x.scaler.Spec = o.Spec.Scaling
 		c.askMetric(ctx, k, o, x, now)
 		if w, ok := c.scaleChain(k, o, x, chains, now); ok {
@@ -131,9 +151,14 @@ func (c *Controller) scaleChain(k onpath.Key, o *onpath.Chain, x *scaled, chains
 	w scaleWrite, ok bool,
 ) {
 	v := c.scaleView(k, o, x, chains, now)
-	for i := range v.Elements { // deployments that others scale, too, are as they are
+	for i := range v.Elements { // what another chain has decided of a deployment of both holds
 		e := &v.Elements[i]
-		if x.scaler.Status.Wanted != nil && x.scaler.Status.Trial == nil && c.shared(o, e.Name) {
+		if c.deploymentOf(o, e.Name) == nil {
+			continue
+		}
+		was, read := x.seen[e.Name]
+		x.seen[e.Name] = e.Now
+		if x.scaler.Status.Wanted != nil && x.scaler.Status.Trial == nil && (read && was != e.Now || !read && len(e.Others) > 0) {
 			x.scaler.Status.Wanted[e.Name] = e.Now
 		}
 	}
@@ -165,7 +190,8 @@ func sameScaling(a, b *onpath.ScalingStatus) bool {
 		return a == b
 	}
 	essence := func(s onpath.ScalingStatus) onpath.ScalingStatus {
-		s.Reference = onpath.MetricStats{}
+		s.Reference = onpath.MetricStats{N: bits.Len(uint(s.Reference.N))} // twice as many are worth writing
+		s.Demand = onpath.MetricStats{N: bits.Len(uint(s.Demand.N))}
 		if s.Trial != nil {
 			t := *s.Trial
 			t.Ready, t.Look = time.Time{}, 0
@@ -238,12 +264,6 @@ func deploymentKey(o *onpath.Chain, e *onpath.Element) onpath.Key {
 		return onpath.Key{Kind: onpath.KindDeployment, Tenant: tenant, Name: name}
 	}
 	return onpath.Key{Kind: onpath.KindDeployment, Tenant: o.Metadata.Tenant, Name: onpath.ShortDeployment(o.Metadata.Name, e.Function)}
-}
-
-// shared reports whether an element's deployment is an object, whose number other chains
-// may change.
-func (c *Controller) shared(o *onpath.Chain, element string) bool {
-	return c.deploymentOf(o, element) != nil
 }
 
 // scaledNumbers are the numbers of instances that hold instead of those in
@@ -327,7 +347,7 @@ func (x *scaled) take(value float64, at, now time.Time, window time.Duration) st
 			onpath.Duration(now.Sub(at).Round(time.Millisecond)), onpath.Duration(window))
 	case any && !at.After(last.At):
 		return "a value of that time or a later one has come already"
-	case x.explodes(value):
+	case x.explodes(value, now):
 		return x.disbelieve(now, fmt.Sprintf("the value %g is more than %d times the largest before", value, explosion))
 	}
 	x.good++
@@ -339,8 +359,8 @@ func (x *scaled) take(value float64, at, now time.Time, window time.Duration) st
 // explosion is by how much a value may exceed all before it.
 const explosion = 10000
 
-func (x *scaled) explodes(value float64) bool {
-	most, n := x.scaler.Series.Largest()
+func (x *scaled) explodes(value float64, now time.Time) bool {
+	most, n := x.scaler.Largest(now)
 	return n >= 20 && most > 0 && math.Abs(value) > explosion*most
 }
 
@@ -354,18 +374,29 @@ func (x *scaled) stale(now time.Time, spec *onpath.Scaling) string {
 	if x.bad != "" && (x.good >= goodValues && now.Sub(x.badAt) > time.Duration(spec.Window)) {
 		x.bad = ""
 	}
-	patience := max(time.Duration(spec.Window), 2*time.Second)
+	patience := patienceOf(spec)
 	switch {
 	case x.bad != "":
 		return x.bad
-	case x.last.IsZero() && now.Sub(x.began) < patience:
-		return "the first value is awaited"
+	case x.awaited(now, spec):
+		return ""
 	case x.last.IsZero():
 		return "no value has come" + how(spec)
 	case now.Sub(x.last) > patience:
 		return fmt.Sprintf("no value has come for %s%s", onpath.Duration(patience), how(spec))
 	}
 	return ""
+}
+
+// patienceOf is how long a value may be in coming.
+func patienceOf(spec *onpath.Scaling) time.Duration {
+	return max(time.Duration(spec.Window), 2*time.Second)
+}
+
+// awaited reports whether no value has come because this server, or the chain's scaling,
+// has only just begun.
+func (x *scaled) awaited(now time.Time, spec *onpath.Scaling) bool {
+	return x.bad == "" && x.last.IsZero() && now.Sub(x.began) < patienceOf(spec)
 }
 
 func how(spec *onpath.Scaling) string {

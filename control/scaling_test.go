@@ -16,8 +16,11 @@ func TestValuesThatAreNotBelieved(t *testing.T) {
 	spec := &onpath.Scaling{Window: onpath.Duration(10 * time.Second)}
 	now := time.Unix(1_700_000_000, 0)
 	x := &scaled{scaler: scale.New("web", spec, nil), began: now}
-	if why := x.stale(now.Add(time.Second), spec); !strings.Contains(why, "awaited") {
+	if why := x.stale(now.Add(time.Second), spec); why != "" || !x.awaited(now.Add(time.Second), spec) {
 		t.Errorf("at first: %q", why)
+	}
+	if why := x.stale(now.Add(11*time.Second), spec); !strings.Contains(why, "no value has come") {
+		t.Errorf("none at all: %q", why)
 	}
 	for range 30 {
 		now = now.Add(time.Second)
@@ -59,7 +62,7 @@ func TestValuesThatAreNotBelieved(t *testing.T) {
 
 // TestLoaded: what instances tell is compared over time, and not across a restart.
 func TestLoaded(t *testing.T) {
-	a := used{instances: 2, limit: 500, cpu: time.Second, throttled: time.Second, in: 1000, out: 1000, keeps: true}
+	a := used{instances: 2, limit: 1000, cpu: time.Second, throttled: time.Second, in: 1000, out: 1000, keeps: true}
 	b := a
 	b.cpu, b.throttled, b.in, b.out = 1500*time.Millisecond, 1200*time.Millisecond, 2000, 1900
 	e := loaded(a, b, time.Second)

@@ -95,7 +95,7 @@ func (c *Controller) ownValues(r round, before *round) {
 	for k, o := range c.scalingChains() {
 		x := c.scaling.chains[k]
 		a, b := before.paths[o.Status.Path], r.paths[o.Status.Path]
-		if x == nil || took <= 0 || b.Packets < a.Packets || b.Bytes < a.Bytes || b.flows < a.flows {
+		if x == nil || took <= 0 || b.who == "" || a.who != b.who || b.Packets < a.Packets || b.Bytes < a.Bytes || b.flows < a.flows {
 			continue
 		}
 		x.demand.Add(scale.Sample{At: r.at, Value: float64(b.Packets-a.Packets) / took})

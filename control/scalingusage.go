@@ -32,12 +32,13 @@ type round struct {
 type entered struct {
 	onpath.Tally
 	flows uint64 // that began there
+	who   string // the nodes that told: with others, counts cannot be compared
 }
 
 // used is what the instances of a deployment have used since they began, together.
 type used struct {
 	instances      int
-	limit          onpath.CPU // of each
+	limit          onpath.CPU // of all together
 	cpu, throttled time.Duration
 	in, out, lost  uint64 // packets: given to them, given back, lost by their devices
 	keeps          bool   // gives back what it is given, unless it drops it
@@ -131,7 +132,7 @@ func (c *Controller) askUsage(ctx context.Context, nodes []string) (list []nodeU
 		})
 	}
 	wg.Wait()
-	slices.SortFunc(list, func(a, b nodeUsage) int { return strings.Compare(a.node, b.node) }) // used.who is in this order
+	slices.SortFunc(list, func(a, b nodeUsage) int { return strings.Compare(a.node, b.node) }) // who is in this order
 	return list
 }
 
@@ -155,7 +156,7 @@ func (c *Controller) addUp(answers []nodeUsage) round {
 			k := onpath.Key{Kind: onpath.KindDeployment, Tenant: p.Tenant, Name: p.Deployment}
 			d := r.deployments[k]
 			d.instances++
-			d.limit = p.Spec.Resources.CPU
+			d.limit += p.Spec.Resources.CPU
 			d.cpu, d.throttled = d.cpu+u.CPU, d.throttled+u.Throttled
 			d.keeps = p.Spec.Packets == onpath.PacketsKeep && p.Spec.State != onpath.StateTerminates
 			d.who += p.Name + " "
@@ -175,6 +176,7 @@ func (c *Controller) addUp(answers []nodeUsage) round {
 		for id, p := range a.counters.Paths {
 			t := r.paths[id]
 			t.Packets, t.Bytes, t.flows = t.Packets+p.Steered.Packets, t.Bytes+p.Steered.Bytes, t.flows+p.Begun
+			t.who += a.node + " "
 			r.paths[id] = t
 		}
 	}
@@ -217,7 +219,7 @@ func loaded(a, b used, took time.Duration) (e scale.Evidence) {
 	e.Known = true
 	time := took.Seconds() * float64(b.instances)
 	if b.limit > 0 {
-		e.CPU = (b.cpu - a.cpu).Seconds() / (time * float64(b.limit) / 1000)
+		e.CPU = (b.cpu - a.cpu).Seconds() / (took.Seconds() * float64(b.limit) / 1000)
 		e.Throttled = min((b.throttled-a.throttled).Seconds()/time, 1)
 	}
 	in, lost := float64(b.in-a.in), float64(b.lost-a.lost)

@@ -15,7 +15,7 @@ func keys[K comparable, V any](m map[K]V) iter.Seq[K] { return maps.Keys(m) }
 
 // scaleView is what a chain's scaler decides from.
 func (c *Controller) scaleView(k onpath.Key, o *onpath.Chain, x *scaled, chains map[onpath.Key]*onpath.Chain, now time.Time) *scale.View {
-	v := &scale.View{Now: now, Cloudlets: max(len(o.Status.Cloudlets), 1), Stale: x.stale(now, o.Spec.Scaling), Demand: x.demand}
+	v := &scale.View{Now: now, Demand: x.demand, Stale: x.stale(now, o.Spec.Scaling), Awaited: x.awaited(now, o.Spec.Scaling)}
 	if !o.Status.Active || o.Spec.Disabled {
 		v.Held = "the chain steers no traffic"
 	}
@@ -25,7 +25,7 @@ func (c *Controller) scaleView(k onpath.Key, o *onpath.Chain, x *scaled, chains 
 		if !ok {
 			continue
 		}
-		el := scale.Element{Name: e.Name(), ElementScaling: spec, Now: c.wantedOf(o, e)}
+		el := scale.Element{Name: e.Name(), ElementScaling: spec, Now: c.wantedOf(o, e), Cloudlets: cloudletsOf(c, o, e)}
 		placed := 0
 		el.Ready, placed = c.readyOf(o, e)
 		if placed < el.Now && i < len(o.Status.Elements) {
@@ -33,6 +33,7 @@ func (c *Controller) scaleView(k onpath.Key, o *onpath.Chain, x *scaled, chains 
 		}
 		el.Evidence = c.scaling.usage.evidence(deploymentKey(o, e), now, time.Duration(o.Spec.Scaling.Window))
 		el.Others = c.othersOf(k, o, e, chains)
+		boundByOthers(c, &el, k, o, e, chains)
 		if el.Ready < el.Now && v.Held == "" {
 			v.Held = fmt.Sprintf("%s has %d of %d instances ready", el.Name, el.Ready, el.Now)
 		}
@@ -42,6 +43,54 @@ func (c *Controller) scaleView(k onpath.Key, o *onpath.Chain, x *scaled, chains 
 		v.Held = busy
 	}
 	return v
+}
+
+// cloudletsOf are how many cloudlets have instances of an element's deployment.
+func cloudletsOf(c *Controller, o *onpath.Chain, e *onpath.Element) int {
+	in := map[string]bool{}
+	for _, cl := range o.Status.Cloudlets {
+		in[cl] = true
+	}
+	for _, i := range c.mirror.instances[deploymentKey(o, e)] {
+		if n, ok := c.mirror.objects[onpath.Key{Kind: onpath.KindNode, Name: i.Spec.Node}].(*onpath.Node); ok && i.Spec.Draining.IsZero() {
+			in[n.Spec.Cloudlet] = true
+		}
+	}
+	return len(in)
+}
+
+// boundByOthers narrows the bounds of an element to those of all chains that scale its
+// deployment, and to what their budgets leave: no chain spends what another one has.
+func boundByOthers(c *Controller, el *scale.Element, k onpath.Key, o *onpath.Chain, e *onpath.Element,
+	chains map[onpath.Key]*onpath.Chain,
+) {
+	d, most := deploymentKey(o, e), el.Max
+	for _, other := range c.scaling.users[d] {
+		x := chains[other]
+		for i := range x.Spec.Through {
+			theirs := &x.Spec.Through[i]
+			spec, ok := x.Spec.Scaling.Elements[theirs.Name()]
+			if !ok || other == k || deploymentKey(x, theirs) != d {
+				continue
+			}
+			el.Min, most = max(el.Min, spec.Min), min(most, spec.Max)
+			if b := x.Spec.Scaling.Budget; b > 0 {
+				most = min(most, el.Now+max(b-costOf(c, x), 0)/(spec.Cost*max(cloudletsOf(c, x, theirs), 1)))
+			}
+		}
+	}
+	el.Max = max(el.Min, most)
+}
+
+// costOf is what the instances of a chain's elements that scale cost in an hour.
+func costOf(c *Controller, o *onpath.Chain) (sum int) {
+	for i := range o.Spec.Through {
+		e := &o.Spec.Through[i]
+		if spec, ok := o.Spec.Scaling.Elements[e.Name()]; ok {
+			sum += spec.Cost * max(cloudletsOf(c, o, e), 1) * c.wantedOf(o, e)
+		}
+	}
+	return sum
 }
 
 // wantedOf is the number of instances of an element now, in each cloudlet.

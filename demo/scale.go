@@ -144,7 +144,7 @@ spec:
     command: [sh, -c, "tc qdisc replace dev eth0 root tbf rate %[4]s burst 2000 limit 3000 && touch /run/ready; trap 'exit 0' TERM; sleep infinity & wait"]
   state: none
   packets: keep
-  resources: {cpu: 20m, memory: 32Mi}
+  resources: {cpu: 100m, memory: 32Mi} # its health probe runs in it, and would be throttled by less
   health: {exec: [test, -e, /run/ready], every: 1s}
 ---
 apiVersion: onpath/v1alpha1

@@ -76,7 +76,8 @@ func (d *scaleRun) follow(ctx context.Context, load int, limit time.Duration) (S
 		return p, err
 	}
 	p.Served = d.source.served(measured)
-	if err != nil {
+	if p.Settled = err == nil; !p.Settled {
+		p.Took = time.Since(began)
 		d.Say("not settled yet")
 	}
 	d.Say("after %.1f s: %d inspect, %d limit, which serve %.0f requests a second", p.Took.Seconds(), p.Instances["inspect"], p.Instances["limit"], p.Served)

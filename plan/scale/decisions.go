@@ -29,7 +29,7 @@ func (s *Scaler) trialText(v *View, t *onpath.ScalingTrial, kept bool, after onp
 	case up && after.N > 0:
 		return text + fmt.Sprintf("not certain, taken back; saves %s", costText(difference))
 	case up:
-		return text + fmt.Sprintf("taken back; saves %s", costText(difference))
+		return text + "taken back" // nobody knows what it would have brought
 	case kept:
 		return text + fmt.Sprintf("kept; saves %s", costText(-difference))
 	case after.N > 0 && g.change > -float64(s.Spec.Improve):
@@ -51,6 +51,25 @@ func numbersText(v *View, from, to map[string]int) string {
 		return "instances"
 	}
 	return strings.Join(parts, ", ")
+}
+
+// evidenceText is "; ids uses 95 % of its CPU, is throttled 40 % of the time": why elements
+// have their turn.
+func evidenceText(v *View, numbers map[string]int) (text string) {
+	for i := range v.Elements {
+		e := &v.Elements[i]
+		if _, ok := numbers[e.Name]; !ok || !e.Evidence.Known {
+			continue
+		}
+		text += fmt.Sprintf("; %s uses %.0f %% of its CPU", e.Name, 100*e.Evidence.CPU)
+		if x := e.Evidence.Throttled; x >= 0.01 {
+			text += fmt.Sprintf(", is throttled %.0f %% of the time", 100*x)
+		}
+		if x := e.Evidence.Dropped; x >= 0.01 {
+			text += fmt.Sprintf(", loses %.0f %% of its packets", 100*x)
+		}
+	}
+	return text
 }
 
 // standing is "3 ids, 2 cache".

@@ -13,6 +13,7 @@ package scale
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -36,14 +37,14 @@ type Scaler struct {
 	Status onpath.ScalingStatus
 	Series *Series
 
-	noticed  time.Time // since when the value is other than Reference
-	demand   onpath.MetricStats
-	pressed  time.Time // since when an element is at its limits
-	short    time.Time // since when the value is not good enough
-	eased    time.Time // since when an element has an instance too many by its own word
-	heard    time.Time // the first value heard of by this scaler
-	resuming bool
-	events   []Event
+	noticed   time.Time // since when the value is other than Reference
+	pressed   time.Time // since when an element is at its limits
+	short     time.Time // since when the value is not good enough
+	eased     time.Time // since when an element has an instance too many by its own word
+	heard     time.Time // the first value heard of by this scaler
+	began     time.Time // the first step of this scaler
+	inherited bool      // Reference is of the scaler before, and stays as it is
+	events    []Event
 }
 
 // Event is something to tell.
@@ -55,10 +56,11 @@ type Event struct {
 // New makes a scaler that goes on from a status. A trial that was under way begins its
 // comparison again, with what was before as it was.
 func New(name string, spec *onpath.Scaling, status *onpath.ScalingStatus) *Scaler {
-	s := &Scaler{Name: name, Spec: spec, Series: &Series{}, resuming: true}
+	s := &Scaler{Name: name, Spec: spec, Series: &Series{}}
 	if status != nil {
 		s.Status = *status
 		s.Status.Wanted = maps.Clone(status.Wanted)
+		s.inherited = status.Reference.N > 0
 	}
 	if s.Status.Trial != nil {
 		t := *s.Status.Trial
@@ -82,6 +84,9 @@ func (s *Scaler) settling() time.Duration { return s.window() / 4 }
 func (s *Scaler) Step(v *View) []Event {
 	s.events = nil
 	st := &s.Status
+	if s.began.IsZero() {
+		s.began = v.Now
+	}
 	if st.Wanted == nil || st.Settled.IsZero() {
 		st.Wanted, st.Settled = v.numbers(), v.Now
 	}
@@ -92,8 +97,19 @@ func (s *Scaler) Step(v *View) []Event {
 	}
 	s.bound(v)
 	switch {
+	case v.Awaited:
+		if st.Phase == "" {
+			st.Phase, st.Message = onpath.ScalingHeld, "the first value is awaited"
+		}
+		return s.events
 	case v.Stale != "":
 		s.stop(v)
+		return s.events
+	}
+	if st.Phase == onpath.ScalingStopped {
+		st.Settled = v.Now // what was meanwhile says nothing
+	}
+	switch {
 	case st.Trial != nil:
 		st.Phase, st.Message = onpath.ScalingTrying, ""
 		s.try(v)
@@ -108,8 +124,24 @@ func (s *Scaler) Step(v *View) []Event {
 		st.Phase, st.Message = onpath.ScalingWatching, ""
 		s.watch(v)
 	}
-	s.resuming = false
 	return s.events
+}
+
+// Largest is the largest value of the last twenty windows, whatever its sign, of how many;
+// those that only a scaler before heard of count by their mean.
+func (s *Scaler) Largest(now time.Time) (most float64, n int) {
+	most, n = s.Series.Largest(now.Add(-20 * s.window()))
+	known := []onpath.MetricStats{s.Status.Reference}
+	if t := s.Status.Trial; t != nil {
+		known = append(known, t.Before[s.Name])
+	}
+	if x := s.Status.Session; x != nil {
+		known = append(known, x.Before[s.Name])
+	}
+	for _, m := range known {
+		most, n = max(most, math.Abs(m.Mean)), n+m.N
+	}
+	return most, n
 }
 
 func (s *Scaler) tell(reason string, warning bool, format string, args ...any) {
@@ -190,7 +222,13 @@ func (s *Scaler) stop(v *View) {
 		s.tell("ScalingStopped", true, "%s; the numbers of instances stay as they are until the metric is back", v.Stale)
 	}
 	st.Phase, st.Message = onpath.ScalingStopped, v.Stale
-	st.Settled, st.Reference, s.noticed = v.Now, onpath.MetricStats{}, time.Time{}
+	s.forget()
+}
+
+// forget has the values from now on as the reference.
+func (s *Scaler) forget() {
+	s.Status.Reference, s.Status.Demand, s.inherited = onpath.MetricStats{}, onpath.MetricStats{}, false
+	s.noticed, s.pressed, s.short, s.eased = time.Time{}, time.Time{}, time.Time{}, time.Time{}
 }
 
 // record adds to the decisions taken.

@@ -53,39 +53,42 @@ func (s *Scaler) watch(v *View) {
 }
 
 // refer has the values since all is settled as the reference, for up to ten windows, as
-// long as nothing has changed.
+// long as nothing has changed. The last window is left out: with it a change would become a
+// part of what it is compared with before it shows.
 func (s *Scaler) refer(v *View, from time.Time) {
-	st, w := &s.Status, s.window()
-	last := v.Now
-	if most := from.Add(10 * w); last.After(most) {
-		last = most
-	}
-	first := st.Reference.N == 0
-	if !first && (s.resuming || s.heard.After(st.Settled) || !s.noticed.IsZero() || v.Now.After(last)) {
+	st, last := &s.Status, v.Now.Add(-s.window())
+	if st.Reference.N > 0 && (s.inherited || !s.noticed.IsZero()) || last.After(from.Add(10*s.window())) {
 		return
 	}
-	st.Reference = s.Series.Between(from, last)
-	if v.Demand != nil {
-		s.demand = v.Demand.Between(from, last)
+	if m := s.Series.Between(from, last); m.N >= 4 && m.N > st.Reference.N {
+		st.Reference = m
+	}
+	if v.Demand == nil {
+		return
+	}
+	if m := v.Demand.Between(from, last); m.N >= 4 && m.N > st.Demand.N {
+		st.Demand = m
 	}
 }
 
 // differs reports whether the last window is certainly and significantly other than the
 // reference.
 func (s *Scaler) differs(v *View, now onpath.MetricStats) bool {
-	other := func(a, b onpath.MetricStats) bool {
-		g := compare(a, b, onpath.ObjectiveMax)
-		least := float64(s.Spec.Improve)
-		return min(g.below(least), g.above(-least)) <= 0.001
-	}
-	if other(s.Status.Reference, now) {
+	least := float64(s.Spec.Improve)
+	if significant(s.Status.Reference, now, least) {
 		return true
 	}
-	if v.Demand == nil || s.demand.N < 4 {
+	return v.Demand != nil && significant(s.Status.Demand, v.Demand.Between(v.Now.Add(-s.window()), v.Now), least)
+}
+
+// significant reports whether two sets of values, of four at least, differ by more than a
+// part of the first, with an error of 0.001.
+func significant(a, b onpath.MetricStats, least float64) bool {
+	if a.N < 4 || b.N < 4 {
 		return false
 	}
-	d := v.Demand.Between(v.Now.Add(-s.window()), v.Now)
-	return d.N >= 4 && other(s.demand, d)
+	g := compare(a, b, onpath.ObjectiveMax)
+	return min(g.below(least), g.above(-least)) <= 0.001
 }
 
 // sustained reports whether something has been so of all windows that ended in the last
@@ -142,7 +145,7 @@ func (s *Scaler) start(v *View, down, sudden bool) {
 	st.Phase = onpath.ScalingTrying
 	s.noticed, s.pressed, s.short, s.eased = time.Time{}, time.Time{}, time.Time{}, time.Time{}
 	if len(st.Session.Next) == 0 {
-		s.finish(v, false)
+		s.finish(v, false, onpath.MetricStats{})
 		return
 	}
 	s.next(v)
@@ -186,13 +189,17 @@ func (s *Scaler) next(v *View) {
 	}
 	if !x.Down && s.meets(before[s.Name]) {
 		if !x.Trim {
-			s.finish(v, true)
+			s.finish(v, true, before[s.Name])
 			return
 		}
 		s.trim(v, x)
 	}
-	if !x.Down && allKnown(v) {
-		x.Next = s.left(v, x) // what was the narrowest may not be so any more
+	if allKnown(v) { // what was the narrowest, or had time on its hands, may not be so any more
+		if left := s.left(v, x); x.Down {
+			x.Next = slices.DeleteFunc(x.Next, func(name string) bool { return !slices.Contains(left, name) })
+		} else {
+			x.Next = left
+		}
 	}
 	if s.Spec.Policy == onpath.ScaleAll {
 		if to := s.all(v, x.Down); to != nil && !x.All {
@@ -200,7 +207,7 @@ func (s *Scaler) next(v *View) {
 			s.begin(v, to, before)
 			return
 		}
-		s.finish(v, false)
+		s.finish(v, false, before[s.Name])
 		return
 	}
 	for len(x.Next) > 0 {
@@ -227,6 +234,9 @@ func (s *Scaler) before(v *View, x *onpath.ScalingSession) (before map[string]on
 	}
 	if early := v.Now.Add(-4 * w); early.After(from) {
 		from = early
+	}
+	if recent := v.Now.Add(-w); recent.After(from) && significant(s.Series.Between(from, recent), s.Series.Between(recent, v.Now), 0) {
+		from = recent // the load has changed since
 	}
 	now := s.Series.Between(from, v.Now)
 	if v.Now.Before(from.Add(w/4)) || now.N < 4 || !allKnown(v) && v.Now.Before(s.Status.Settled.Add(w)) {
@@ -283,7 +293,7 @@ func (s *Scaler) pass(v *View, before map[string]onpath.MetricStats) {
 	case x.Trim && !x.Down:
 		s.trim(v, x)
 	default:
-		s.finish(v, false)
+		s.finish(v, false, before[s.Name])
 	}
 }
 
@@ -334,13 +344,15 @@ func (s *Scaler) all(v *View, down bool) map[string]int {
 }
 
 // finish ends the session, and rests. All that is left has been tried in vain, but where
-// the value is good enough.
-func (s *Scaler) finish(v *View, enough bool) {
+// the value is good enough. now is how the value is, as far as that is known: a change from
+// it begins the next session.
+func (s *Scaler) finish(v *View, enough bool, now onpath.MetricStats) {
 	st, x := &s.Status, s.Status.Session
 	st.Session = nil
 	st.Resting = v.Now.Add(time.Duration(s.Spec.Cooldown) << min(st.Rests, 5))
 	st.Rests++
-	st.Reference = onpath.MetricStats{}
+	s.forget()
+	st.Reference = now
 	if x.Down {
 		st.Needed = true
 	}
@@ -351,7 +363,6 @@ func (s *Scaler) finish(v *View, enough bool) {
 		st.Needed = false
 	}
 	st.Phase = onpath.ScalingWatching
-	s.noticed, s.pressed, s.short, s.eased = time.Time{}, time.Time{}, time.Time{}, time.Time{}
 	s.tell("ScalingSettled", false, "%s: %s; nothing is tried before %s have passed", s.standing(v), costText(v.cost(st.Wanted)),
 		onpath.Duration(st.Resting.Sub(v.Now)))
 }

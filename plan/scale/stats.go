@@ -38,12 +38,12 @@ func (s *Series) Last() (x Sample, ok bool) {
 	return s.list[len(s.list)-1], true
 }
 
-// Largest is the largest value, whatever its sign, of how many.
-func (s *Series) Largest() (most float64, n int) {
-	for _, x := range s.list {
-		most = max(most, math.Abs(x.Value))
+// Largest is the largest value after from, whatever its sign, of how many.
+func (s *Series) Largest(from time.Time) (most float64, n int) {
+	for i := len(s.list) - 1; i >= 0 && s.list[i].At.After(from); i-- {
+		most, n = max(most, math.Abs(s.list[i].Value)), n+1
 	}
-	return most, len(s.list)
+	return most, n
 }
 
 // Between is what the values say that came after from, up to to.

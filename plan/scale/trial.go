@@ -29,7 +29,7 @@ func (s *Scaler) begin(v *View, to map[string]int, before map[string]onpath.Metr
 	}
 	st.Wanted = with(st.Wanted, to)
 	st.Trial = t
-	s.tell("ScalingTrial", false, "%s is tried: %s", numbersText(v, t.From, t.To), valueText(before[s.Name].Mean))
+	s.tell("ScalingTrial", false, "%s is tried: %s%s", numbersText(v, t.From, t.To), valueText(before[s.Name].Mean), evidenceText(v, to))
 }
 
 // with are numbers with some changed.
@@ -43,6 +43,14 @@ func with(numbers, changes map[string]int) map[string]int {
 func (s *Scaler) try(v *View) {
 	st := &s.Status
 	t := st.Trial
+	since := v.Now.Sub(t.Began)
+	if s.began.After(t.Began) { // by another scaler, and nobody looked in between
+		if s.began.Sub(t.Began) > s.startTime()+20*s.window() {
+			s.end(v, t.From, false, onpath.MetricStats{}, gain{}, "the values before it are too old")
+			return
+		}
+		since = v.Now.Sub(s.began)
+	}
 	for name := range t.To {
 		e := v.element(name)
 		switch {
@@ -51,13 +59,13 @@ func (s *Scaler) try(v *View) {
 			return
 		case e.Ready == t.To[name]:
 			continue
-		case t.To[name] > t.From[name] && e.NoCapacity != "" && v.Now.Sub(t.Began) > time.Second:
+		case t.To[name] > t.From[name] && e.NoCapacity != "" && since > time.Second:
 			s.end(v, t.From, false, onpath.MetricStats{}, gain{}, e.NoCapacity)
 			return
-		case v.Now.Sub(t.Began) > s.startTime()+10*s.window():
+		case since > s.startTime()+10*s.window():
 			s.end(v, t.From, false, onpath.MetricStats{}, gain{}, "not all instances stayed ready")
 			return
-		case t.Ready.IsZero() && v.Now.Sub(t.Began) > s.startTime():
+		case t.Ready.IsZero() && since > s.startTime():
 			s.end(v, t.From, false, onpath.MetricStats{}, gain{}, "it did not become ready in "+onpath.Duration(s.startTime()).String())
 			return
 		}

@@ -13,10 +13,11 @@ type View struct {
 	Now time.Time
 	// Elements that may grow and shrink, in the order of the chain.
 	Elements []Element
-	// Cloudlets in which the chain is: each has every instance.
-	Cloudlets int
 	// Stale is why the metric cannot be believed; "" if it can.
 	Stale string
+	// Awaited: this server has not been running for long, and has heard no value yet. Nothing
+	// begins, and what is on trial stays so.
+	Awaited bool
 	// Held is why nothing may begin now: another chain tries a deployment that both use,
 	// or instances are not ready.
 	Held string
@@ -32,6 +33,9 @@ type Element struct {
 	// Now is the number of instances wanted in each cloudlet, Ready how many take new
 	// flows, in the cloudlet that has the fewest.
 	Now, Ready int
+	// Cloudlets that have so many instances each; other chains may bring a deployment to
+	// cloudlets in which this one is not.
+	Cloudlets int
 	// NoCapacity is why another one cannot be placed.
 	NoCapacity string
 	Evidence   Evidence
@@ -110,7 +114,7 @@ func (v *View) cost(numbers map[string]int) (sum int) {
 		if !ok {
 			n = e.Now
 		}
-		sum += n * e.Cost * max(v.Cloudlets, 1)
+		sum += n * e.Cost * max(e.Cloudlets, 1)
 	}
 	return sum
 }

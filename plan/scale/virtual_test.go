@@ -113,7 +113,7 @@ func (m *machine) step(dt time.Duration) {
 		}
 		m.scaler.Series.Add(scale.Sample{At: m.now, Value: value})
 	}
-	v := &scale.View{Now: m.now, Cloudlets: 1, Stale: m.stale, Demand: m.measure}
+	v := &scale.View{Now: m.now, Stale: m.stale, Demand: m.measure}
 	for _, e := range m.elements {
 		m.advance(e)
 		x := scale.Element{Name: e.name, ElementScaling: m.scaler.Spec.Elements[e.name], Now: e.wanted, Ready: e.ready}
