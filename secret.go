@@ -52,7 +52,6 @@ func (s *Secret) ObjectKind() Kind { return KindSecret }
 // Validate implements Object. What it says never has a value in it.
 func (s *Secret) Validate() error {
 	v := begin(s, &s.TypeMeta)
-	size := 0
 	for _, at := range []struct {
 		field string
 		of    map[string]string
@@ -61,7 +60,6 @@ func (s *Secret) Validate() error {
 			if !secretKey.MatchString(k) {
 				v.add(key(at.field, k), "", "%s is no key: 1 to 63 letters, digits and -_., none of -. first", quote(k))
 			}
-			size += len(at.of[k])
 		}
 	}
 	switch n := len(s.Spec.Data) + len(s.Spec.Sealed); {
@@ -69,7 +67,7 @@ func (s *Secret) Validate() error {
 		v.add("spec.data", "write {password: …}", "is missing")
 	case n > MaxSecretKeys:
 		v.add("spec.data", "write several secrets", "%d keys are too many; at most %d", n, MaxSecretKeys)
-	case size > 2*MaxSecretBytes || len(s.Spec.Sealed) == 0 && size > MaxSecretBytes:
+	case s.Size() > MaxSecretBytes:
 		v.add("spec.data", "write several secrets", "has more than %d bytes", MaxSecretBytes)
 	}
 	return v.err()

@@ -43,6 +43,10 @@ func (f *Function) Validate() error {
 	if s.Shared && s.Traits().HostImage {
 		v.add("spec.shared", "take it out, or name an image", "image: host shows the nodes' files, and everybody could run it")
 	}
+	if s.Shared && len(s.Traits().Secrets) > 0 && f.Metadata.Tenant != OperatorTenant {
+		v.add("spec.shared", "take it out, or have the operator share the function",
+			"a shared function reads secrets of every tenant that runs it: only tenant %s may share one that names secrets", OperatorTenant)
+	}
 	return v.err()
 }
 

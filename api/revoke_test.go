@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -100,14 +101,21 @@ func TestTooMuchAtOnce(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	alice, bob := w.user("acme"), w.user("rival")
-	var refused error
 	ends := make(chan error, 200)
 	for range 200 {
 		go func() { ends <- alice.Watch(ctx, client.WatchOptions{}, func(client.Change) error { return nil }) }()
 	}
-	refused = <-ends
-	if onpath.CodeOf(refused) != onpath.CodeUnavailable || !strings.Contains(refused.Error(), "128 requests under way") {
-		t.Errorf("200 watches: %v", refused)
+	// On a busy machine, 200 TLS handshakes at once take longer than some clients wait.
+	var late []error
+	for refused := false; !refused; {
+		err := <-ends
+		refused = onpath.CodeOf(err) == onpath.CodeUnavailable && strings.Contains(err.Error(), "128 requests under way")
+		if !refused {
+			late = append(late, err)
+		}
+		if len(late) > 200-128 {
+			t.Fatalf("200 watches: none of %d that ended was refused: %v", len(late), errors.Join(late...))
+		}
 	}
 	if _, err := bob.WhoAmI(ctx); err != nil {
 		t.Errorf("another user: %v", err)

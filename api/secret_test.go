@@ -57,6 +57,20 @@ func TestSecret(t *testing.T) {
 	if again, err := alice.Put(t.Context(), secret("acme", written, nil)); err != nil || again.Meta().Generation != 1 {
 		t.Errorf("what was written, applied again: %+v, %v", again, err)
 	}
+	most := map[string]string{"a": strings.Repeat("x", onpath.MaxSecretBytes-1), "b": "y"}
+	o, err = alice.Put(t.Context(), secret("acme", most, nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := alice.Put(t.Context(), secret("acme", nil, o.(*onpath.Secret).Spec.Sealed)); err != nil {
+		t.Errorf("as much as there may be, applied again: %v", err)
+	}
+	if _, err := alice.Put(t.Context(), secret("acme", map[string]string{"c": "z"}, o.(*onpath.Secret).Spec.Sealed)); onpath.CodeOf(err) != onpath.CodeInvalid {
+		t.Errorf("more than there may be: %v", err)
+	}
+	if _, err := alice.Put(t.Context(), secret("acme", written, nil)); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := bob.Put(t.Context(), secret("other", nil, sealed)); onpath.CodeOf(err) != onpath.CodeInvalid {
 		t.Errorf("another tenant's, taken over: %v", err)
 	}

@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"cmp"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
@@ -81,34 +80,7 @@ func accelerate(w *world) {
 		}
 		acceleratorStatus(w, a)
 	}
-	writeMade(w, onpath.AcceleratorLabel, want)
-}
-
-// writeMade has objects that stand for others be as they are wanted; those that have the
-// label, and are not wanted any more, go.
-func writeMade(w *world, label string, want map[onpath.Key]onpath.Object) {
-	var made []onpath.Key
-	for k, o := range w.Objects {
-		if !k.Kind.ReadOnly() && o.Meta().Labels[label] != "" {
-			made = append(made, k)
-		}
-	}
-	sortKeys(made)
-	for _, k := range made {
-		have := w.Objects[k]
-		next, ok := want[k]
-		switch delete(want, k); {
-		case !ok:
-			w.res.Delete = append(w.res.Delete, k)
-		case !sameSpec(have, next):
-			w.update(withSpec(have, next))
-		}
-	}
-	for _, k := range slices.SortedFunc(maps.Keys(want), func(x, y onpath.Key) int { return cmp.Compare(x.String(), y.String()) }) {
-		if _, taken := w.Objects[k]; !taken { // a user's own object of that name stays
-			w.res.Own = append(w.res.Own, want[k])
-		}
-	}
+	writeMade(w, ofAccelerators, want)
 }
 
 // part names what an accelerator makes for a node.

@@ -33,6 +33,7 @@ func CheckChange(before, after *Snapshot, changed []onpath.Key) error {
 	inUse := len(out) > 0
 	out = append(out, checkQuotas(before, after, changed)...)
 	out = append(out, checkWebhooks(after, changed)...)
+	out = append(out, checkMade(before, after, changed)...)
 	for _, e := range check(&marked) {
 		if about[e.Object] || !known[keyOfFault(e)] && !inUse { // what lacks it would only repeat it
 			out = append(out, e)

@@ -15,11 +15,13 @@ func (w *resolver) keepSecrets(d *deployment) {
 	if len(d.traits.Secrets) == 0 {
 		return
 	}
+	// Another tenant's function gets no secrets, whatever a server before allowed.
+	foreign := d.fnName.tenant != d.key.tenant && d.fnName.tenant != onpath.OperatorTenant
 	var read []string
 	for _, file := range slices.Sorted(maps.Keys(d.traits.Secrets)) {
 		n, key := d.traits.Secrets[file].Split()
 		s, _ := lookUp[*onpath.Secret](w.world, onpath.KindSecret, name{d.key.tenant, n})
-		if s == nil || s.Spec.Sealed[key] == "" {
+		if foreign || s == nil || s.Spec.Sealed[key] == "" {
 			d.noSecret = d.key.tenant + "/" + string(d.traits.Secrets[file])
 			continue
 		}

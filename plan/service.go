@@ -47,7 +47,7 @@ func (w *rollout) serve() {
 			serviceReason(places, len(troubles) > 0), servedText(places, troubles))
 		w.update(&next)
 	}
-	writeMade(w.world, onpath.ServiceLabel, want)
+	writeMade(w.world, ofServices, want)
 }
 
 func serviceReason(list []onpath.ServicePlace, troubled bool) string {
@@ -294,12 +294,17 @@ func (w checker) checkServices() (errs onpath.Errors) {
 	return errs
 }
 
-// mayName reports whether the service's name is its tenant's. Tenants default (without
-// zones) and operator may take any.
+// mayName reports whether the service's name is its tenant's. Tenant operator may take any,
+// tenant default, if it has no zones, any that is not in, or above, a zone of another's.
 func (w checker) mayName(o *onpath.Service) bool {
 	t, ok := lookUp[*onpath.Tenant](w.world, onpath.KindTenant, name{"", o.Metadata.Tenant})
-	if o.Metadata.Tenant == onpath.OperatorTenant || o.Metadata.Tenant == onpath.DefaultTenant && (!ok || len(t.Spec.Zones) == 0) {
+	switch {
+	case o.Metadata.Tenant == onpath.OperatorTenant:
 		return true
+	case o.Metadata.Tenant == onpath.DefaultTenant && (!ok || len(t.Spec.Zones) == 0):
+		return !slices.ContainsFunc(listed[*onpath.Tenant](w.world), func(t *onpath.Tenant) bool {
+			return slices.ContainsFunc(t.Spec.Zones, func(z string) bool { return onpath.InZone(o.Spec.Name, z) || onpath.InZone(z, o.Spec.Name) })
+		})
 	}
 	return ok && slices.ContainsFunc(t.Spec.Zones, func(z string) bool { return onpath.InZone(o.Spec.Name, z) })
 }

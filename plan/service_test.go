@@ -145,6 +145,17 @@ func TestServiceRefused(t *testing.T) {
 			}
 		})
 	}
+	for domain, allowed := range map[string]bool{"www.acme.example": false, "acme.example": false, "www.other.example": true} {
+		s.now = s.now.Add(time.Second)
+		o := aService(onpath.DefaultTenant, "www", "web")
+		o.Spec.Name = domain
+		s.apply(aFunction(onpath.DefaultTenant, "web", func(f *onpath.FunctionSpec) { f.State = onpath.StateTerminates }),
+			aDeployment(onpath.DefaultTenant, "web", "web", 1), o)
+		if err := Check(s.snapshot()); allowed != (err == nil) || !allowed && !strings.Contains(err.Error(), "no zone of tenant default") {
+			t.Errorf("tenant default takes %s: %v", domain, err)
+		}
+		s.remove(onpath.KindService, onpath.DefaultTenant, "www")
+	}
 	s.set.PublicPools = nil
 	if err := Check(s.snapshot()); err == nil || !strings.Contains(err.Error(), "no pool") {
 		t.Errorf("without a pool: %v", err)

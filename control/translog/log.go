@@ -83,7 +83,7 @@ type Log struct {
 	entries *os.File
 	hashes  *os.File
 	at      []int64 // where entries begin, and where the last one ends
-	damaged bool    // behind the last entry stands what is none
+	damaged bool    // behind the last entry, or its hashes, stands more
 	known   map[string]bool
 	ids     []string // of known, in order
 	tree    tlog.Tree
@@ -177,6 +177,8 @@ func (l *Log) load() error {
 	if err := l.addHashes(first, lines); err != nil {
 		return err
 	}
+	// A copy that was made while entries came may have hashes of more than it has.
+	l.damaged = l.damaged || hashed > tlog.StoredHashCount(l.size())
 	return l.sign(l.size())
 }
 

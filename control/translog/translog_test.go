@@ -445,6 +445,19 @@ func TestDamaged(t *testing.T) {
 	if left, _ := os.ReadFile(path); !bytes.Equal(left, good) {
 		t.Error("what a crash has left is not gone")
 	}
+	_ = l.Close()
+	hashes := filepath.Join(dir, "hashes")
+	held, _ := os.ReadFile(hashes)
+	if err := os.WriteFile(hashes, append(bytes.Clone(held), make([]byte, 10*tlog.HashSize)...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l = openLog(t, dir)
+	if err := l.Continue(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	if left, _ := os.ReadFile(hashes); !bytes.Equal(left, held) {
+		t.Error("hashes of entries that are not there stay")
+	}
 	fill(t, l, s, 50, 5)
 	r := reader(t, l)
 	now, _, err := r.Checkpoint()

@@ -38,6 +38,10 @@ func keepSizes(spec *ebpf.CollectionSpec, dir string, log *slog.Logger) error {
 
 func keepSize(want *ebpf.MapSpec, m *ebpf.Map, log *slog.Logger) error {
 	if want.Name == natsMap {
+		if want.MaxEntries > m.MaxEntries() {
+			log.Warn("the table of translations keeps its size, which is less than the table of flows asks for; onpath node off makes it anew",
+				"asked", want.MaxEntries, "kept", m.MaxEntries())
+		}
 		want.MaxEntries = m.MaxEntries()
 		return nil
 	}
