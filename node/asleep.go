@@ -217,8 +217,15 @@ func (in *instance) letIn() {
 	}
 }
 
+// listen begins to wait for the time without packets after which the instance sleeps: from
+// now on, for until it was ready its program could not answer any.
+func (w *supervision) listen(ctx context.Context) {
+	w.stopQuiet()
+	w.quiet, w.stopQuiet = w.in.watchQuiet(ctx)
+}
+
 // watchQuiet rings once no packet has been handed to the instance for as long as its plan
-// says; nil: it never sleeps.
+// says, if it could be started again; nil: it never sleeps.
 func (in *instance) watchQuiet(ctx context.Context) (<-chan struct{}, func()) {
 	plan := in.current()
 	if _, ok := in.a.opt.Datapath.(onpath.PuntReader); !ok || plan.OnDemand == nil || plan.Spec.Inline() || isLease(&plan) {
@@ -234,7 +241,7 @@ func (in *instance) watchQuiet(ctx context.Context) (<-chan struct{}, func()) {
 			now, ok := in.handedOver(ctx, &plan)
 			if at := in.a.clock.Now(); !ok || now != last {
 				last, since = now, at
-			} else if at.Sub(since) >= after {
+			} else if at.Sub(since) >= after && in.startable(ctx) {
 				select {
 				case rings <- struct{}{}:
 				case <-ctx.Done():
@@ -246,6 +253,11 @@ func (in *instance) watchQuiet(ctx context.Context) (<-chan struct{}, func()) {
 		cancel()
 		<-done
 	}
+}
+
+// startable reports whether the server gives the secrets that the next start needs.
+func (in *instance) startable(ctx context.Context) bool {
+	return in.readSecrets(ctx, &creation{spec: in.runSpec(in.current())}) == nil
 }
 
 // handedOver counts the packets that the data path handed to an instance.

@@ -98,8 +98,12 @@ func (in *instance) obtain(ctx context.Context) onpath.Process {
 	rt, err := in.runtime()
 	if err != nil {
 		if onpath.CodeOf(err) == onpath.CodeUnavailable {
-			if !in.rec.Ready { // what was ready stays so: no agent, no change
-				in.set(onpath.InstanceFailed, becauseOf("RuntimeUnavailable", err))
+			why := becauseOf("RuntimeUnavailable", err)
+			switch {
+			case in.rec.Asleep: // nothing can wake it
+				in.close(ctx, onpath.InstanceFailed, why)
+			case !in.rec.Ready: // what was ready stays so: no agent, no change
+				in.set(onpath.InstanceFailed, why)
 			}
 			in.idle(ctx)
 			return in.takeAdopted()
@@ -143,9 +147,6 @@ func (in *instance) obtain(ctx context.Context) onpath.Process {
 	in.openNotify()
 	p, err := in.launch(ctx, rt, m)
 	if err != nil {
-		if in.rec.Asleep {
-			in.close(ctx, onpath.InstanceFailed, becauseOf("StartFailed", err))
-		}
 		if ctx.Err() == nil {
 			in.countRestart() // what follows is one
 		}
@@ -204,8 +205,12 @@ func (in *instance) rest(ctx context.Context, good time.Duration, why cause) {
 	_ = in.a.clock.Sleep(ctx, d)
 }
 
-// restAfter tells of a failure, and is the wait that follows it.
+// restAfter tells of a failure, and is the wait that follows it. What cannot be started must
+// not go on sleeping: nothing that comes for it would wake it.
 func (in *instance) restAfter(ctx context.Context, plan onpath.InstancePlan, why cause) {
+	if in.rec.Asleep {
+		in.close(ctx, onpath.InstanceFailed, why)
+	}
 	in.a.event(plan, true, why.reason, "%s", why.words)
 	in.rest(ctx, 0, why)
 }

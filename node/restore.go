@@ -39,6 +39,10 @@ func (in *instance) restore() onpath.Process {
 		}
 	}
 	in.persist()
+	if in.rec.Asleep { // before the first configuration, which leads its vports here
+		in.kept.begin(plan.OnDemand.Hold)
+		in.a.punts.keep(in.rec.Vports, &in.kept)
+	}
 	_, rtErr := in.runtime()
 	p := in.takeAdopted()
 	in.a.mu.Lock()
@@ -50,8 +54,11 @@ func (in *instance) restore() onpath.Process {
 	switch {
 	case p != nil && !ended(p) && in.rec.Ready, p == nil && known && in.rec.Ready && rtErr != nil:
 		in.state, in.open = onpath.InstanceReady, true
-	case in.rec.Asleep && (p == nil || ended(p)):
+	case in.rec.Asleep:
 		in.state, in.why, in.open, in.asleep = onpath.InstanceReady, asleep, true, true
+		if p != nil && !ended(p) {
+			in.why = waking
+		}
 	case p != nil && ended(p):
 		in.state, in.why = onpath.InstanceFailed, endedUnseen
 	}

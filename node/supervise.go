@@ -31,6 +31,8 @@ type supervision struct {
 	rewiring   <-chan struct{} // rings when wiring that failed is due again; nil: it did not
 	endWait    func()
 	rewait     backoff
+	quiet      <-chan struct{} // rings when no packet has come for long; nil: it never sleeps
+	stopQuiet  func()
 }
 
 // supervise watches a running process until it ends, must be ended, or ctx
@@ -38,7 +40,7 @@ type supervision struct {
 func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed bool) (good time.Duration, why cause) {
 	now := in.a.clock.Now()
 	w := &supervision{in: in, p: p, plan: in.current(), began: now, badSince: now, ready: assumed, everReady: assumed}
-	w.health, w.endWait = healthFor(&w.plan), func() {}
+	w.health, w.endWait, w.stopQuiet = healthFor(&w.plan), func() {}, func() {}
 	defer func() { w.endWait() }()
 	forget := in.closeAtEnd(p)
 	defer func() { forget() }()
@@ -49,8 +51,7 @@ func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed boo
 	defer in.watchLog(ctx, p)()
 	settled, stopSettling := in.settle(ctx)
 	defer stopSettling()
-	quiet, stopListening := in.watchQuiet(ctx)
-	defer func() { stopListening() }()
+	defer func() { w.stopQuiet() }()
 	if !ended(p) {
 		w.resize(ctx, true)
 	}
@@ -62,6 +63,7 @@ func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed boo
 	}
 	switch {
 	case assumed:
+		w.listen(ctx)
 		in.a.event(w.plan, false, "Adopted", "it ran on while the agent was away%s", asProcess(p))
 	case !w.health.probed():
 		in.set(onpath.InstanceStarting, cause{"Settling", "seeing whether it keeps running"})
@@ -91,7 +93,7 @@ func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed boo
 			}
 		case <-w.rewiring:
 			w.rewire(ctx)
-		case <-quiet:
+		case <-w.quiet:
 			if w.ready && !w.plan.Draining {
 				w.fallAsleep(ctx, forget)
 				forget = func() {}
@@ -103,8 +105,7 @@ func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed boo
 				return 0, cause{}
 			}
 			if !reflect.DeepEqual(before, w.plan.OnDemand) {
-				stopListening()
-				quiet, stopListening = in.watchQuiet(ctx)
+				w.listen(ctx)
 			}
 		}
 	}
@@ -193,6 +194,7 @@ func (w *supervision) becomeReady(ctx context.Context) {
 	in := w.in
 	w.ready, w.everReady, w.failures = true, true, 0
 	in.openUp(ctx)
+	w.listen(ctx)
 }
 
 // exited closes the vports of an ended process before anything else.
