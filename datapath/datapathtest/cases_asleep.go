@@ -48,10 +48,21 @@ func asleep(b *testbed) {
 				}
 				b.expect(gateway, serverNet, withTTL(b.cross(forwards(fw)[0], sent[i]), 1))
 			}
-			if err := errors.Join(inlet.Open(), inlet.Close()); err != nil {
+			if err := inlet.Open(); err != nil {
 				b.t.Fatal(err)
 			}
 			b.forward(udp4(200), fw)
+			b.apply(l) // it sleeps again, before any configuration had it awake
+			again := newPacket(udp4(200)).bytes()
+			b.send(gateway, clientNet, again)
+			k := next()
+			if k == nil || k.Vport != fw.vport {
+				b.t.Fatalf("%s sleeps again, and the agent got %+v", fw.name, k)
+			}
+			if err := errors.Join(inlet.Deliver(k.Frame), inlet.Close()); err != nil {
+				b.t.Fatal(err)
+			}
+			b.expect(gateway, serverNet, withTTL(b.cross(forwards(fw)[0], again), 1))
 			fw.asleep = false
 			b.apply(l)
 			for _, t := range []onpath.Tuple{udp4(200), tcp4(500)} {

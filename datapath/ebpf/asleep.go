@@ -104,16 +104,21 @@ func (in *inlet) Deliver(frame []byte) error {
 // Open implements onpath.Inlet. Between the last look at the port and the write, and until the
 // look after it, are some microseconds.
 func (in *inlet) Open() error {
-	m := in.q.d.maps.vports.m
 	in.q.taking.Lock()
 	defer in.q.taking.Unlock()
-	if err := in.q.drain(); err != nil {
-		return err
+	return firstError(in.q.drain, in.lead, in.q.drain)
+}
+
+// lead has the vport lead to its device, also by what the driver takes to be in force.
+func (in *inlet) lead() error {
+	d := in.q.d
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed || d.state == nil || d.state.vports[in.slot].ID != in.awake.ID {
+		return onpath.Errorf(onpath.CodeNotFound, "vport %d is no instance's on this node any more", in.awake.ID)
 	}
-	if err := m.Put(in.slot, in.awake); err != nil {
-		return fmt.Errorf("lead vport %d to its device: %w", in.awake.ID, err)
-	}
-	return in.q.drain()
+	d.state.vports[in.slot] = in.awake
+	return d.maps.vports.put(in.slot, in.awake)
 }
 
 // Close implements onpath.Inlet.

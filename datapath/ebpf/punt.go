@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
 	"time"
 
@@ -78,15 +79,20 @@ func (q *puntPort) applyPunt(p *onpath.Punt, index int, sleepers bool) error {
 	return nil
 }
 
-// needPunt makes the punt port's two devices, which have no addresses.
+// needPunt makes the punt port's two devices, which have no addresses. An agent that ended
+// while it did so, or an operator, may have left them down, or one without the other.
 func needPunt(nl *netlink.Handle) (index int, err error) {
-	if l, err := nl.LinkByName(puntDevice); err == nil {
-		return l.Attrs().Index, nil
-	}
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.MTU = puntDevice, 65535
-	if err := nl.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: puntReader, PeerMTU: 65535}); err != nil {
-		return 0, fmt.Errorf("make the punt port %s: %w", puntDevice, err)
+	_, one := nl.LinkByName(puntDevice)
+	_, other := nl.LinkByName(puntReader)
+	if one != nil || other != nil {
+		if err := removePunt(nl); err != nil {
+			return 0, err
+		}
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name, attrs.MTU = puntDevice, 65535
+		if err := nl.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: puntReader, PeerMTU: 65535}); err != nil {
+			return 0, fmt.Errorf("make the punt port %s: %w", puntDevice, err)
+		}
 	}
 	for _, name := range []string{puntReader, puntDevice} {
 		if err := sysctl("ipv6/conf/"+name+"/addr_gen_mode", "1"); err != nil && !errors.Is(err, unix.ENOENT) {
@@ -96,8 +102,10 @@ func needPunt(nl *netlink.Handle) (index int, err error) {
 		if err != nil {
 			return 0, fmt.Errorf("find device %s: %w", name, err)
 		}
-		if err := nl.LinkSetUp(l); err != nil {
-			return 0, fmt.Errorf("set %s up: %w", name, err)
+		if l.Attrs().Flags&net.FlagUp == 0 {
+			if err := nl.LinkSetUp(l); err != nil {
+				return 0, fmt.Errorf("set %s up: %w", name, err)
+			}
 		}
 		index = l.Attrs().Index
 	}
@@ -105,15 +113,17 @@ func needPunt(nl *netlink.Handle) (index int, err error) {
 }
 
 func removePunt(nl *netlink.Handle) error {
-	l, err := nl.LinkByName(puntDevice)
-	if err != nil {
+	for _, name := range []string{puntDevice, puntReader} { // the second goes with the first, unless that is elsewhere
+		l, err := nl.LinkByName(name)
 		if errors.As(err, &netlink.LinkNotFoundError{}) {
-			return nil
+			continue
 		}
-		return fmt.Errorf("find device %s: %w", puntDevice, err)
-	}
-	if err := nl.LinkDel(l); err != nil {
-		return fmt.Errorf("remove device %s: %w", puntDevice, err)
+		if err != nil {
+			return fmt.Errorf("find device %s: %w", name, err)
+		}
+		if err := nl.LinkDel(l); err != nil {
+			return fmt.Errorf("remove device %s: %w", name, err)
+		}
 	}
 	return nil
 }
