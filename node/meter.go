@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"slices"
@@ -23,9 +24,10 @@ const meterEvery = 15 * time.Second
 type meters struct {
 	file string
 
-	mu   sync.Mutex
-	all  map[string]*meter // by UID
-	kept []byte            // as it is in the file
+	mu     sync.Mutex
+	all    map[string]*meter // by UID
+	kept   []byte            // as it is in the file
+	synced bool              // and after a power cut
 }
 
 // meter is an instance's, with the counts as they were read last.
@@ -63,16 +65,21 @@ func (m *meters) load() error {
 	return err
 }
 
-// save keeps the meters, if anything changed. Callers hold mu.
-func (m *meters) save() error {
+// save keeps the meters, also over a power cut if they must be synced. Callers hold mu.
+func (m *meters) save(synced bool) error {
 	data, err := json.Marshal(m.all)
-	if err != nil || string(data) == string(m.kept) || len(m.all) == 0 && m.kept == nil {
+	same := string(data) == string(m.kept) && (m.synced || !synced)
+	if err != nil || same || len(m.all) == 0 && m.kept == nil {
 		return err
 	}
-	if err := wholefile.WriteLightly(m.file, data, 0o600); err != nil {
+	write := wholefile.WriteLightly
+	if synced {
+		write = wholefile.Write
+	}
+	if err := write(m.file, data, 0o600); err != nil {
 		return err
 	}
-	m.kept = data
+	m.kept, m.synced = data, synced
 	return nil
 }
 
@@ -121,7 +128,7 @@ func (a *Agent) readMeters(ctx context.Context, only *instance) {
 	for uid, x := range m.all {
 		x.Gone = x.Gone || known && !there[uid]
 	}
-	if err := m.save(); err != nil {
+	if err := m.save(false); err != nil {
 		a.log.Warn("what instances have used cannot be kept; it is tried on", "err", err)
 	}
 }
@@ -152,8 +159,9 @@ func (a *Agent) readMeter(ctx context.Context, x metered, c *onpath.Counters) {
 }
 
 // Meters are what instances have used, by UID. Those that are billed and gone are
-// forgotten.
-func (a *Agent) Meters(ctx context.Context, r onpath.MeterRequest) []onpath.Meter {
+// forgotten. No answer is given that a power cut takes back: the server would bill what it
+// says a second time.
+func (a *Agent) Meters(ctx context.Context, r onpath.MeterRequest) ([]onpath.Meter, error) {
 	m := &a.meters
 	m.mu.Lock()
 	for _, uid := range r.Billed {
@@ -165,10 +173,13 @@ func (a *Agent) Meters(ctx context.Context, r onpath.MeterRequest) []onpath.Mete
 	a.readMeters(ctx, nil)
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if err := m.save(true); err != nil {
+		return nil, fmt.Errorf("keep what instances have used: %w", err)
+	}
 	out := make([]onpath.Meter, 0, len(m.all))
 	for _, x := range m.all {
 		out = append(out, x.Meter)
 	}
 	slices.SortFunc(out, func(x, y onpath.Meter) int { return strings.Compare(x.UID, y.UID) })
-	return out
+	return out, nil
 }

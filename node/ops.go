@@ -60,7 +60,13 @@ func (a *Agent) Serve(ctx context.Context, op onpath.NodeOp, request json.RawMes
 	case onpath.OpUsage:
 		return json.NewEncoder(stream).Encode(a.Usage(ctx))
 	case onpath.OpMeters:
-		return serve(request, func(r onpath.MeterRequest) error { return json.NewEncoder(stream).Encode(a.Meters(ctx, r)) })
+		return serve(request, func(r onpath.MeterRequest) error {
+			list, err := a.Meters(ctx, r)
+			if err != nil {
+				return err
+			}
+			return json.NewEncoder(stream).Encode(list)
+		})
 	case onpath.OpProve:
 		return serve(request, func(r onpath.PasswordRequest) error { return json.NewEncoder(stream).Encode(a.proves(ctx, r)) })
 	case onpath.OpEcho:

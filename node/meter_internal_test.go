@@ -1,0 +1,62 @@
+package node
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/wholefile"
+)
+
+// TestMetersSaved: a node that cannot keep that a meter is billed does not say that it has
+// forgotten it, for the file may bring it back; and says so once it can.
+func TestMetersSaved(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "state", "meters.json")
+	if err := os.Mkdir(filepath.Dir(file), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := wholefile.WriteLightly(file, []byte(`{"u1":{"uid":"u1","cpu":7,"gone":true}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a := &Agent{shared: &shared{log: slog.New(slog.DiscardHandler)}}
+	a.meters.file = file
+	if err := a.meters.load(); err != nil {
+		t.Fatal(err)
+	}
+	kept := func() string {
+		t.Helper()
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	if list, err := a.Meters(t.Context(), onpath.MeterRequest{}); err != nil || len(list) != 1 || !a.meters.synced {
+		t.Fatalf("%v %v, synced %v", list, err, a.meters.synced)
+	}
+	away := filepath.Join(dir, "away") // so that nothing can be written
+	if err := os.Rename(filepath.Dir(file), away); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if list, err := a.Meters(t.Context(), onpath.MeterRequest{Billed: []string{"u1"}}); err == nil {
+			t.Errorf("it answers %v, and has kept nothing", list)
+		}
+	}
+	if err := os.Rename(away, filepath.Dir(file)); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(kept(), "u1") {
+		t.Errorf("the file has %s", kept())
+	}
+	if list, err := a.Meters(t.Context(), onpath.MeterRequest{Billed: []string{"u1"}}); err != nil || len(list) != 0 {
+		t.Errorf("%v %v", list, err)
+	}
+	if strings.Contains(kept(), "u1") || !a.meters.synced {
+		t.Errorf("it has forgotten u1, and the file has %s, synced %v", kept(), a.meters.synced)
+	}
+}
