@@ -42,6 +42,7 @@ func (a *application) run(ctx context.Context) {
 // TestRestartInTrial: a server that is replaced while an instance is on trial, and while one
 // drains on trial, goes on with both trials; until values come, nothing is decided.
 func TestRestartInTrial(t *testing.T) {
+	t.Parallel()
 	s := threeNodes(t)
 	chain := web(1)
 	target := 200.0

@@ -38,6 +38,7 @@ func (p *told) serve() {
 // TestTroubles: values that are missing, late or absurd, a Prometheus server that is gone,
 // and a server that is replaced meanwhile: scaling stops, says why, and goes on.
 func TestTroubles(t *testing.T) {
+	t.Parallel()
 	s := threeNodes(t)
 	chain := web(2)
 	chain.Spec.Scaling = &onpath.Scaling{

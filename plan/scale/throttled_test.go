@@ -55,3 +55,29 @@ func TestThrottled(t *testing.T) {
 		}
 	}
 }
+
+// TestCloudlets: each cloudlet has the number of instances, and each of them costs.
+func TestCloudlets(t *testing.T) {
+	for budget, want := range map[int]string{7: "", 8: "a 1 → 2: +100 % (100 → 200), kept; costs 4 units/h"} {
+		element := onpath.ElementScaling{Min: 1, Max: 2, Cost: 2}
+		target := 1000.0
+		s := scale.New("web", &onpath.Scaling{
+			Objective: onpath.ObjectiveMax, Improve: onpath.DefaultImprove, Window: onpath.Duration(20 * time.Second),
+			Cooldown: onpath.Duration(time.Hour), Budget: budget, Target: &target, Elements: map[string]onpath.ElementScaling{"a": element},
+		}, nil)
+		n, now := 1, time.Unix(1_700_000_000, 0)
+		for range 400 {
+			now = now.Add(time.Second)
+			s.Series.Add(scale.Sample{At: now, Value: 100 * float64(n)})
+			s.Step(&scale.View{Now: now, Elements: []scale.Element{{Name: "a", ElementScaling: element, Now: n, Ready: n, Cloudlets: 2}}})
+			n = s.Status.Wanted["a"]
+		}
+		got := ""
+		for _, d := range s.Status.Decisions {
+			got += d.Text
+		}
+		if got != want {
+			t.Errorf("a budget of %d: %q, want %q", budget, got, want)
+		}
+	}
+}
