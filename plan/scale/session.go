@@ -324,11 +324,15 @@ func (s *Scaler) one(v *View, name string, down bool) map[string]int {
 	return nil
 }
 
-// all is the trial of all elements together; nil: there is none.
+// all is the trial of all elements together, but those that certainly have time on their
+// hands; nil: there is none.
 func (s *Scaler) all(v *View, down bool) map[string]int {
 	to := map[string]int{}
 	for i := range v.Elements {
 		e := &v.Elements[i]
+		if !down && s.Spec.Policy != onpath.ScaleAll && s.Spec.Target == nil && e.idle() {
+			continue
+		}
 		n := s.Status.Wanted[e.Name] + 1
 		if down {
 			n -= 2
