@@ -20,9 +20,6 @@ const (
 	validity = 30 * time.Second
 	fresh    = 10 * time.Second
 	maxState = 4096 // routes
-	// maxFrom is how many of them one address may have made by Confirms (an IPv6 network of
-	// 64 bits), which cost nothing but to be reached there.
-	maxFrom = maxState / 4
 )
 
 // Config is what an Endpoint needs.
@@ -122,7 +119,6 @@ type Endpoint struct {
 	config Config
 	secret []byte
 	routes map[Key]*route
-	from   map[netip.Prefix]int // how many routes came from where
 }
 
 // ErrTooLong says that a payload does not fit into one datagram.
@@ -130,7 +126,7 @@ var ErrTooLong = errors.New("the message is longer than one datagram on the way 
 
 // New makes an endpoint.
 func New(c Config) (*Endpoint, error) {
-	e := &Endpoint{config: c, secret: make([]byte, 32), routes: map[Key]*route{}, from: map[netip.Prefix]int{}}
+	e := &Endpoint{config: c, secret: make([]byte, 32), routes: map[Key]*route{}}
 	_, err := io.ReadFull(c.Random, e.secret)
 	return e, err
 }
@@ -187,7 +183,7 @@ func (e *Endpoint) Next(k Key) (Peer, bool) {
 func (e *Endpoint) route(k Key) (*route, error) {
 	r := e.routes[k]
 	if r == nil {
-		if len(e.routes) >= maxState {
+		if len(e.routes) >= maxState && !e.makeRoom() {
 			return nil, &Error{Class: TransientFailure, Code: codeNoState, Comment: "too many sessions"}
 		}
 		r = &route{}
@@ -196,26 +192,56 @@ func (e *Endpoint) route(k Key) (*route, error) {
 	return r, nil
 }
 
-// cameFrom says which node is before this one on a route; the zero Peer: none. It fails if
-// that node has made too many routes.
-func (e *Endpoint) cameFrom(r *route, p Peer) bool {
-	if p.Address.IsValid() && p.Address.Addr() != r.up.peer.Address.Addr() && e.from[network(p)] >= maxFrom {
-		return false
+// room is how many routes are forgotten where all are in use: looking for them takes time.
+const room = maxState / 64
+
+// makeRoom forgets routes: of the node before this one that has most of them, of the flows'
+// source that has most of these, those confirmed longest ago. So a node may stand for all
+// publishers behind it, and fill the table as long as nobody else wants to be in it, and
+// within its part each publisher has room. Only a node's address is proved, by the cookie,
+// and no flow's source: that counts only within it.
+func (e *Endpoint) makeRoom() bool {
+	type place struct {
+		key  Key
+		r    *route
+		rank int
 	}
-	if had := r.up.peer; had.Address.IsValid() {
-		if e.from[network(had)]--; e.from[network(had)] == 0 {
-			delete(e.from, network(had))
+	var list []place
+	for k, r := range e.routes {
+		if r.before().IsValid() { // else it is this node's own
+			list = append(list, place{key: k, r: r})
 		}
 	}
-	if r.up.peer = p; p.Address.IsValid() {
-		e.from[network(p)]++
+	slices.SortFunc(list, func(a, b place) int { // the newest first
+		return cmp.Or(b.r.up.until.Compare(a.r.up.until), bytes.Compare(a.key.Session[:], b.key.Session[:]))
+	})
+	sources, nodes := map[[2]netip.Prefix]int{}, map[netip.Prefix]int{}
+	for i := range list {
+		p := [2]netip.Prefix{list[i].r.before(), network(list[i].key.Flow.Source)}
+		list[i].rank, sources[p] = sources[p], sources[p]+1
 	}
-	return true
+	slices.SortStableFunc(list, func(a, b place) int { return a.rank - b.rank })
+	for i := range list {
+		n := list[i].r.before()
+		list[i].rank, nodes[n] = nodes[n], nodes[n]+1
+	}
+	slices.SortStableFunc(list, func(a, b place) int { return b.rank - a.rank })
+	for _, p := range list[:min(room, len(list))] {
+		delete(e.routes, p.key)
+	}
+	return len(list) > 0
 }
 
-// network is what one sender can have all addresses of.
-func network(p Peer) netip.Prefix {
-	a := p.Address.Addr()
+// before is the network of the node before this one; zero: none.
+func (r *route) before() netip.Prefix {
+	if !r.up.peer.Address.IsValid() {
+		return netip.Prefix{}
+	}
+	return network(r.up.peer.Address.Addr())
+}
+
+// network is what one sender can have all addresses of: an IPv4 address, or 64 bits.
+func network(a netip.Addr) netip.Prefix {
 	n, _ := a.Prefix(min(a.BitLen(), 64))
 	return n
 }
@@ -286,7 +312,7 @@ func (e *Endpoint) Tick(now time.Time) (out []Output) {
 			}
 		}
 		if r.up.peer.Address.IsValid() && now.After(r.up.until) {
-			e.cameFrom(r, Peer{})
+			r.up.peer = Peer{}
 		}
 		if d.phase == idle && !r.up.peer.Address.IsValid() {
 			delete(e.routes, k)

@@ -136,32 +136,57 @@ func TestTooLong(t *testing.T) {
 	}
 }
 
-// TestOneSender: an address that Confirms as fast as it can fills no more than its part of
-// the routes; when their time is up, nothing is left.
+// TestOneSender: one node before this one may have all routes, for all publishers behind it.
+// Where there is no room for another node, the first gives room, and within it the publisher
+// that has most; when their time is up, nothing is left.
 func TestOneSender(t *testing.T) {
 	a, b := endpoint(t, "a", "2001:db8::1"), endpoint(t, "b", "2001:db8::2")
-	confirmed := func(from string, i int) bool {
-		k := Key{Flow: Toward(addr(from), addr("2001:db8:9::2")), Session: SessionID{byte(i), byte(i >> 8), 1}}
+	confirmed := func(from, publisher string, i int) bool {
+		k := Key{Flow: Toward(addr(publisher), addr("2001:db8:9::2")), Session: SessionID{byte(i), byte(i >> 8), 1}}
 		p := netip.AddrPortFrom(addr(from), Port)
 		m := a.message(Confirm, k, false, 3, []byte("request!"))
 		m.NLI.Address, m.ResponderCookie = addr(from), b.cookie(k, "a", p, slot(begin))
 		out := b.Receive(begin, Packet{From: p, To: netip.AddrPortFrom(addr("2001:db8::2"), Port), Payload: m.Append(nil)})
 		return len(out) == 1 && out[0].Deliver != nil
 	}
-	taken := 0
+	have := func(from, publisher string) (n int) {
+		for k, r := range b.routes {
+			if r.up.peer.Address.Addr() == addr(from) && k.Flow.Source == addr(publisher) {
+				n++
+			}
+		}
+		return n
+	}
+	const node, other, greedy, modest = "2001:db8:5::1", "2001:db8:6::1", "2001:db8:7::1", "2001:db8:8::1"
 	for i := range maxState {
-		if confirmed([]string{"2001:db8:5::1", "2001:db8:5::2"}[i%2], i) {
-			taken++
+		publisher := greedy
+		if i%8 == 0 {
+			publisher = modest
+		}
+		if !confirmed(node, publisher, i) {
+			t.Fatalf("a node's Confirm %d of %d is not taken", i, maxState)
 		}
 	}
-	if taken != maxFrom || len(b.routes) != maxFrom {
-		t.Errorf("of one network %d Confirms are taken, %d routes kept; %d is the most", taken, len(b.routes), maxFrom)
+	const more = maxState / 4
+	for i := range more {
+		if !confirmed(other, greedy, i) {
+			t.Fatalf("another node finds no room for Confirm %d", i)
+		}
 	}
-	if !confirmed("2001:db8:6::1", 1) {
-		t.Error("another network finds no room")
+	if n := have(other, greedy); n != more || len(b.routes) > maxState || len(b.routes) < maxState-room {
+		t.Errorf("%d routes of another node, %d in all; want %d and %d", n, len(b.routes), more, maxState)
 	}
-	if b.Tick(begin.Add(time.Hour)); len(b.routes) != 0 || len(b.from) != 0 {
-		t.Errorf("%d routes and %d senders are kept", len(b.routes), len(b.from))
+	if n := have(node, modest); n != maxState/8 {
+		t.Errorf("a publisher has %d of its %d routes, while another behind the same node has most", n, maxState/8)
+	}
+	for i := range 2 * maxState { // what one node does costs nobody more than equal parts
+		confirmed(other, modest, maxState+i)
+	}
+	if n := have(node, modest) + have(node, greedy); n < maxState/2-room {
+		t.Errorf("%d routes are left to a node, of %d", n, maxState)
+	}
+	if b.Tick(begin.Add(time.Hour)); len(b.routes) != 0 {
+		t.Errorf("%d routes are kept", len(b.routes))
 	}
 }
 

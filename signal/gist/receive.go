@@ -162,12 +162,7 @@ func (e *Endpoint) confirm(now time.Time, p Packet, m *Message, k Key) []Output 
 	if err != nil {
 		return nil
 	}
-	if !e.cameFrom(r, Peer{Identity: m.NLI.Peer, Address: p.From}) {
-		if r.down.phase == idle && !r.up.peer.Address.IsValid() {
-			delete(e.routes, k) // made for this
-		}
-		return nil
-	}
+	r.up.peer = Peer{Identity: m.NLI.Peer, Address: p.From}
 	r.up.until = now.Add(min(m.NLI.Valid, validity))
 	if m.Payload == nil {
 		return nil
