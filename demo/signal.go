@@ -93,7 +93,7 @@ func (d *signalRun) setUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	spec := TestbedSpec{Topology: topology, Server: TestbedNode{Host: "operator", Address: "10.255.0.10"}}
+	spec := TestbedSpec{Topology: topology, Server: TestbedNode{Host: "operator", Address: "10.255.0.10"}, NodeConfig: d.file("node.yaml")}
 	for i, cloudlet := range []string{"north", "access", "south"} {
 		n := fmt.Sprintf("gw%d", i+1)
 		spec.Nodes = append(spec.Nodes, TestbedNode{Name: n, Host: n, Address: fmt.Sprintf("10.255.0.%d", i+1), Cloudlet: cloudlet})

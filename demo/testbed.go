@@ -30,7 +30,9 @@ type TestbedSpec struct {
 	// ServerConfig is the server's configuration file, in a folder that all hosts see; empty:
 	// none.
 	ServerConfig string
-	Nodes        []TestbedNode
+	// NodeConfig is the nodes', likewise.
+	NodeConfig string
+	Nodes      []TestbedNode
 	// HostImage lets functions use the hosts' own programs (image: host).
 	HostImage bool
 	Progress  func(string) // called before each step; nil: silent
@@ -87,8 +89,10 @@ func SetUp(ctx context.Context, spec TestbedSpec) (s *Testbed, err error) {
 	for _, h := range spec.Topology.Hosts {
 		if h.Private { // the program may lie where such a host has files of its own, as in /tmp
 			h.Share = append(h.Share, filepath.Dir(spec.Bin))
-			if spec.ServerConfig != "" {
-				h.Share = append(h.Share, filepath.Dir(spec.ServerConfig))
+			for _, file := range []string{spec.ServerConfig, spec.NodeConfig} {
+				if file != "" {
+					h.Share = append(h.Share, filepath.Dir(file))
+				}
 			}
 		}
 	}
@@ -184,7 +188,7 @@ func (s *Testbed) StartNode(ctx context.Context, name string) error {
 		return fmt.Errorf("the testbed has no node %q", name)
 	}
 	n := s.spec.Nodes[i]
-	args := []string{"node", "--config", noConfig, "--name", n.Name, "--underlay", n.Address, "--server", "https://" + s.spec.Server.Address + ":" + serverPort}
+	args := []string{"node", "--config", cmp.Or(s.spec.NodeConfig, noConfig), "--name", n.Name, "--underlay", n.Address, "--server", "https://" + s.spec.Server.Address + ":" + serverPort}
 	if s.spec.HostImage {
 		args = append(args, "--host-image")
 	}

@@ -71,6 +71,9 @@ type Options struct {
 	HostImage bool
 	// Blocks are what the wasm runtime offers to modules; nil: nothing is said of it.
 	Blocks []string
+	// ModuleSources are the prefixes, beside public addresses, from which modules of leases
+	// may be fetched, and that publishers without an account may prove to be theirs.
+	ModuleSources []netip.Prefix
 	// Secrets asks the server for those of an instance here, by file; nil: there are none.
 	Secrets func(ctx context.Context, tenant, instance string) (map[string][]byte, error)
 	// FaultKeeper is a command that, given the file of a fault as its last

@@ -19,6 +19,7 @@ import (
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/engine"
 	"github.com/onpath/onpath/internal/netnsrun"
+	"github.com/onpath/onpath/internal/publicaddr"
 	"github.com/onpath/onpath/signal/nslp"
 )
 
@@ -76,8 +77,8 @@ var (
 	errRedirect = errors.New("redirects are not followed")
 )
 
-// fetcher makes one that connects to no address of the machine itself, nor to one that no
-// publisher can have.
+// fetcher makes one that connects to public addresses, and to those that the operator allows,
+// but never to the machine itself.
 func (l *leases) fetcher() *fetcher {
 	own := l.a.machine.current().addresses
 	d := net.Dialer{Control: func(_, address string, _ syscall.RawConn) error {
@@ -85,11 +86,7 @@ func (l *leases) fetcher() *fetcher {
 		if err != nil {
 			return err
 		}
-		ip := a.Addr().Unmap()
-		if ip.IsLoopback() || ip.IsUnspecified() || ip.IsMulticast() || ip.IsLinkLocalUnicast() || slices.Contains(own, ip) {
-			return fmt.Errorf("%s is no address of a publisher's server", ip)
-		}
-		return nil
+		return mayFetch(a.Addr().Unmap(), own, l.a.opt.ModuleSources)
 	}}
 	t := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, address string) (c net.Conn, err error) {
 		if l.a.opt.NetNS == "" {
@@ -102,6 +99,17 @@ func (l *leases) fetcher() *fetcher {
 		return errRedirect
 	}}
 	return &fetcher{client, fetchPatience, l.a.opt.Blocks}
+}
+
+// mayFetch refuses addresses behind the node that a publisher has no business with.
+func mayFetch(a netip.Addr, own []netip.Addr, allowed []netip.Prefix) error {
+	switch {
+	case a.IsLoopback() || a.IsUnspecified() || a.IsMulticast() || slices.Contains(own, a):
+		return fmt.Errorf("%s is no address of a publisher's server", a)
+	case publicaddr.Is(a) || publicaddr.In(allowed, a):
+		return nil
+	}
+	return fmt.Errorf("%s is not public, and the operator does not allow it (node.moduleSources)", a)
 }
 
 // get fetches at most so many bytes.

@@ -219,7 +219,7 @@ func runNode(ctx context.Context, conf *config.Node, listens string, log *slog.L
 			return session.Dial(ctx, session.Options{Connect: connecting(cl, a), Hello: a.Hello, Logger: log}, a)
 		},
 		Held: true, Version: versionString(), Log: log, SetForwarding: conf.SetForwarding, HostImage: conf.HostImage,
-		Blocks:      offeredBlocks(conf),
+		Blocks: offeredBlocks(conf), ModuleSources: plain(conf.ModuleSources),
 		FaultKeeper: keeperCommand(log),
 		Secrets: func(ctx context.Context, tenant, instance string) (map[string][]byte, error) {
 			return cl.Secrets(ctx, conf.Name, tenant, instance)

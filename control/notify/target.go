@@ -9,21 +9,8 @@ import (
 	"syscall"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/publicaddr"
 )
-
-// forbidden are addresses that lead to the server's own surroundings rather than to
-// somebody on the internet (RFC 6890 and its registries), and those at which clouds tell
-// machines who they are, beside link-local ones.
-var forbidden = prefixes("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
-	"192.0.0.0/24", "192.168.0.0/16", "198.18.0.0/15", "224.0.0.0/3", "168.63.129.16/32",
-	"::/96", "64:ff9b::/96", "64:ff9b:1::/48", "100::/64", "2001::/23", "2002::/16", "fc00::/7", "fe80::/9", "ff00::/8")
-
-func prefixes(texts ...string) (out []netip.Prefix) {
-	for _, t := range texts {
-		out = append(out, netip.MustParsePrefix(t))
-	}
-	return out
-}
 
 // targets decides where webhooks may lead.
 type targets struct {
@@ -35,14 +22,12 @@ type targets struct {
 // check looks at an address that is about to be dialled, after all names are resolved: a
 // name that changes its address does not help.
 func (t *targets) check(ctx context.Context, a netip.Addr) error {
-	a = a.Unmap().WithZone("")
-	within := func(p netip.Prefix) bool { return p.Contains(a) }
-	if slices.ContainsFunc(t.allowed, within) {
+	if a = a.Unmap().WithZone(""); publicaddr.In(t.allowed, a) {
 		return nil
 	}
 	no := onpath.Errorf(onpath.CodeForbidden, "webhooks may not lead to %s", a)
 	no.Remedy = "ask an operator to allow it (server.webhookTargets)"
-	if slices.ContainsFunc(forbidden, within) {
+	if !publicaddr.Is(a) {
 		return no
 	}
 	own, err := t.own()

@@ -127,7 +127,11 @@ func webhook(url string) *onpath.Webhook {
 func start(t *testing.T, dir string, w *onpath.Webhook, log io.Writer, allowed ...string) *hooked {
 	t.Helper()
 	h := &hooked{Keeper: open(t, dir), over: make(chan error, 1)}
-	h.hooks = NewWebhooks(WebhookOptions{Keeper: h.Keeper, Allowed: prefixes(allowed...), Secret: []byte("the server's"),
+	var may []netip.Prefix
+	for _, a := range allowed {
+		may = append(may, netip.MustParsePrefix(a))
+	}
+	h.hooks = NewWebhooks(WebhookOptions{Keeper: h.Keeper, Allowed: may, Secret: []byte("the server's"),
 		Log: slog.New(slog.NewTextHandler(log, nil)), Now: func() time.Time { return time.Unix(100, 0) },
 		List: func(context.Context) ([]*onpath.Webhook, error) { return []*onpath.Webhook{w}, nil },
 		Underlay: func(context.Context) ([]netip.Addr, error) {
@@ -279,7 +283,7 @@ func nobody(context.Context) ([]netip.Addr, error) { return nil, nil }
 
 // TestTarget: what may be dialled.
 func TestTarget(t *testing.T) {
-	x := &targets{allowed: prefixes("10.1.0.0/16", "fd00:1::/32"),
+	x := &targets{allowed: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00:1::/32")},
 		underlay: func(context.Context) ([]netip.Addr, error) {
 			return []netip.Addr{netip.MustParseAddr("203.0.113.9")}, nil
 		},

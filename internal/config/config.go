@@ -122,6 +122,9 @@ type Node struct {
 	// Blocks are the building blocks that modules of wasm functions may use here, such as
 	// kv/1. Default: all that there are. A function that uses another is not placed here.
 	Blocks []string `json:"blocks,omitempty"`
+	// ModuleSources are the operator's own networks from which the modules of leases may be
+	// fetched, beside public addresses.
+	ModuleSources []onpath.Prefix `json:"moduleSources,omitempty"`
 	// SetForwarding lets the agent turn IP forwarding on for routing uplinks.
 	SetForwarding bool `json:"setForwarding,omitempty"`
 	// Flows is the size of the table of established flows, PendingFlows that of

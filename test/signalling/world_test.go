@@ -67,9 +67,13 @@ func setUp(ctx context.Context, t *testing.T) *world {
 	if w.module, err = os.ReadFile("../../functions/netmonitor/netmonitor.wasm"); err != nil {
 		t.Fatal(err)
 	}
+	config := filepath.Join(t.TempDir(), "node.yaml")
+	if err := os.WriteFile(config, []byte("node: {moduleSources: [10.9.0.0/24, '2001:db8:9::/64']}\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	w.Testbed, err = demo.SetUp(ctx, demo.TestbedSpec{
 		Topology: topology, Bin: testprogram.Path(t), Dir: t.TempDir(),
-		Server: demo.TestbedNode{Host: "operator", Address: "10.255.0.10"},
+		Server: demo.TestbedNode{Host: "operator", Address: "10.255.0.10"}, NodeConfig: config,
 		Nodes: []demo.TestbedNode{{Name: "gw1", Host: "gw1", Address: "10.255.0.1", Cloudlet: "north"},
 			{Name: "gw2", Host: "gw2", Address: "10.255.0.2", Cloudlet: "south"}},
 	})
