@@ -46,7 +46,8 @@ type fakeNode struct {
 	flows     map[string]uint64
 	entries   []onpath.FlowEntry
 	started   time.Time
-	lost      []string   // nodes that it does not reach
+	lost      []string // nodes that it does not reach
+	leases    []onpath.LeaseReport
 	speaking  sync.Mutex // one report after another, as in a session
 }
 
@@ -162,7 +163,7 @@ func (n *fakeNode) makeReport() onpath.NodeReport {
 	defer n.s.mu.Unlock()
 	// The version makes reports differ when the clock was led on, so that the
 	// loop, whose timer goes by the real one, looks again.
-	r := onpath.NodeReport{Node: n.name, Version: n.s.skew.String(), Capacity: onpath.Resources{CPU: 4000, Memory: 4 << 30}, UnderlayMTU: 1500, Started: n.started, Paths: map[onpath.PathID]uint64{}, Unreachable: n.lost}
+	r := onpath.NodeReport{Node: n.name, Version: n.s.skew.String(), Capacity: onpath.Resources{CPU: 4000, Memory: 4 << 30}, UnderlayMTU: 1500, Started: n.started, Paths: map[onpath.PathID]uint64{}, Unreachable: n.lost, Leases: n.leases}
 	if n.plan == nil {
 		return r
 	}

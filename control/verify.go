@@ -40,12 +40,33 @@ func (c *Controller) Verify(ctx context.Context, r onpath.VerifyRequest) (*onpat
 	}
 	p := prove(in)
 	p.Live = r.Live
+	if p.Rest != nil {
+		p.Rest.Notes = append(p.Rest.Notes, lent(s)...)
+	}
 	p.Notes = append(p.Notes, behind(s, r.Live)...)
 	p.Notes = append(p.Notes, hearsay(s, silent)...)
 	if stale != nil {
 		p.Notes = append(p.Notes, fmt.Sprintf("the store cannot be read just now (%v): what changed last may be missing here", stale))
 	}
 	return p, ctx.Err()
+}
+
+// lent says which traffic that no chain selects is not left alone: nodes put rules of leases
+// behind those of chains by themselves, so these are in no plan that is proved.
+func lent(s *plan.Snapshot) []string {
+	count := map[[2]string]int{}
+	for _, o := range s.Objects {
+		if l, ok := o.(*onpath.Lease); ok && l.Spec.Vport != 0 {
+			count[[2]string{l.Spec.Node, l.Spec.Publisher}]++
+		}
+	}
+	var out []string
+	for at, n := range count {
+		out = append(out, fmt.Sprintf("not checked: what leased modules of publisher %s (%d) do at node %s with packets that no chain selects",
+			at[1], n, at[0]))
+	}
+	slices.Sort(out)
+	return out
 }
 
 // verified are the kinds that a proof rests on. A chain says of itself that it steers
