@@ -123,6 +123,14 @@ type Modular interface {
 	ModuleCounters() map[string]map[string]uint64
 }
 
+// Attached is a Process that is in a network namespace of its own: its packets come by
+// sockets of the instance's.
+type Attached interface {
+	// AttachedTo reports whether the sockets are of the namespace at a path, or that cannot
+	// be known.
+	AttachedTo(netns string) bool
+}
+
 // Relaying is a Process that relays connections.
 type Relaying interface {
 	// Relayed is what the node's relays did for the instance's tenant since they began.

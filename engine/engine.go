@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -310,6 +311,9 @@ func (e *Engine) swap(c control.Config, list, told []*module) {
 	}
 	e.list, e.config, e.rights = list, c, c.Packets
 	e.limit(c.Emit)
+	if c.Memory > 0 {
+		debug.SetMemoryLimit(int64(c.Memory) / 4 * 3)
+	}
 }
 
 func (e *Engine) limit(l onpath.Emit) {

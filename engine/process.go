@@ -20,14 +20,13 @@ type Process struct {
 	Empty   string // a folder that becomes the root; "" leaves the process as it is
 	UID     int
 	GID     int
-	Memory  int64 // limit in bytes; 0: none
 }
 
 // Arguments are what onpath is to be called with.
 func (p Process) Arguments() []string {
 	return []string{
 		"engine", "--control", strconv.Itoa(p.Control), "--empty-root", p.Empty,
-		"--uid", strconv.Itoa(p.UID), "--gid", strconv.Itoa(p.GID), "--memory", strconv.FormatInt(p.Memory, 10),
+		"--uid", strconv.Itoa(p.UID), "--gid", strconv.Itoa(p.GID),
 	}
 }
 
@@ -55,9 +54,6 @@ func (p Process) Main(ctx context.Context) error {
 		}
 	}
 	debug.SetGCPercent(50)
-	if p.Memory > 0 {
-		debug.SetMemoryLimit(p.Memory / 4 * 3)
-	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	e, err := New(log, os.Stdout)
 	if err != nil {

@@ -159,7 +159,7 @@ func (in *instance) wire(ctx context.Context, p onpath.Process) error {
 	var made made
 	if err == nil && w.Attach != attachInline {
 		pid := 0
-		if p != nil {
+		if _, apart := p.(onpath.Attached); p != nil && !apart {
 			pid = p.Pid()
 		}
 		made, err = in.a.wirer.wire(ctx, w, in.rec.Wiring, pid)
@@ -199,6 +199,9 @@ func (in *instance) wire(ctx context.Context, p onpath.Process) error {
 func (in *instance) inWrongNamespace(p onpath.Process) bool {
 	if p.Pid() == 0 || wiringOf(in.id, in.current()).Attach == attachInline {
 		return false
+	}
+	if a, ok := p.(onpath.Attached); ok {
+		return !a.AttachedTo(in.a.state.netns(in.id)) && !ended(p)
 	}
 	same, err := sameFile(unix.AT_FDCWD, fmt.Sprintf("/proc/%d/ns/net", p.Pid()), unix.AT_FDCWD, in.a.state.netns(in.id))
 	return err == nil && !same && !ended(p)

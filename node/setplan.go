@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"slices"
 
 	"github.com/onpath/onpath"
 )
@@ -132,7 +133,11 @@ func (a *Agent) setPlan(ctx context.Context, p *onpath.NodePlan, again *refusal)
 	a.mu.Lock()
 	a.reconcile()
 	a.mu.Unlock()
-	a.prepareAhead(p.Prepare)
+	soon := p.Prepare
+	if p.Leases != nil { // a publisher's engine is to be there at once
+		soon = append(slices.Clip(soon), onpath.FunctionSpec{Wasm: &onpath.WasmSpec{}})
+	}
+	a.prepareAhead(soon)
 	a.log.Info("new plan", "generation", p.Generation, "instances", len(p.Instances), "vports", len(p.Datapath.Vports))
 	a.apply.kick(false)
 	kick(a.leases.changed)

@@ -21,6 +21,5 @@ func newEngine(*global) *cobra.Command {
 	f.StringVar(&p.Empty, "empty-root", "", "a folder that becomes the root")
 	f.IntVar(&p.UID, "uid", 0, "the user that the process becomes")
 	f.IntVar(&p.GID, "gid", 0, "the group that the process becomes")
-	f.Int64Var(&p.Memory, "memory", 0, "the memory that the instance has, in bytes")
 	return c
 }

@@ -18,6 +18,8 @@ type Config struct {
 	// Packets is what modules may do to packets; Emit bounds what they send.
 	Packets onpath.PacketRights `json:"packets,omitempty"`
 	Emit    onpath.Emit         `json:"emit,omitzero"`
+	// Memory is what the engine may have in all; 0: no limit.
+	Memory onpath.Size `json:"memory,omitempty"`
 }
 
 // Device is how an engine's packets come and go.

@@ -50,12 +50,15 @@ const (
 	begun
 )
 
+// here is the folder of a keeper for itself: others may give it another name.
+const here = "."
+
 func init() {
-	if len(os.Args) != 3 || os.Args[1] != command {
+	if len(os.Args) != 2 || os.Args[1] != command {
 		return
 	}
 	runtime.LockOSThread() // the program ends with this thread
-	if err := keep(os.Args[2]); err != nil {
+	if err := keep(); err != nil {
 		fmt.Fprintln(os.Stderr, "onpath keeper:", err)
 		unix.Exit(1)
 	}
@@ -71,9 +74,9 @@ type Keeper struct {
 	dir   string
 }
 
-// Start starts a keeper with its folder; its program inherits f as descriptor 3. start
-// calls the command's Start, in a network namespace perhaps.
-func Start(dir string, o Order, f *os.File, start func(*exec.Cmd) error) (*Keeper, error) {
+// Start starts a keeper with its folder, which may be renamed later; its program inherits f
+// as descriptor 3.
+func Start(dir string, o Order, f *os.File) (*Keeper, error) {
 	b, err := json.Marshal(o)
 	if err != nil {
 		return nil, err
@@ -93,11 +96,11 @@ func Start(dir string, o Order, f *os.File, start func(*exec.Cmd) error) (*Keepe
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("start a keeper: %w", err), r1.Close(), w1.Close())
 	}
-	cmd := exec.Command(self, command, dir)
+	cmd := exec.Command(self, command)
 	cmd.ExtraFiles = []*os.File{f, r1, w2}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	cmd.Dir = "/"
-	err = start(cmd)
+	cmd.Dir = dir
+	err = cmd.Start()
 	_, _ = r1.Close(), w2.Close()
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("start a keeper: %w", err), w1.Close(), r2.Close())
@@ -128,7 +131,7 @@ func (k *Keeper) Cancel() {
 	_, _ = k.begin.Close(), k.begun.Close()
 }
 
-func keep(dir string) error {
+func keep() error {
 	signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGPIPE)
 	unix.CloseOnExec(begin)
 	unix.CloseOnExec(begun)
@@ -137,14 +140,14 @@ func keep(dir string) error {
 		return err // cancelled
 	}
 	said := os.NewFile(begun, "begun")
-	b, err := os.ReadFile(filepath.Join(dir, orderFile))
+	b, err := os.ReadFile(orderFile)
 	var o Order
 	if err == nil {
 		err = json.Unmarshal(b, &o)
 	}
 	var log *boundlog.File
 	if err == nil {
-		log, err = boundlog.Open(dir, o.MaxLog, time.Now)
+		log, err = boundlog.Open(here, o.MaxLog, time.Now)
 	}
 	if err != nil {
 		_, _ = said.WriteString(err.Error())
@@ -152,7 +155,7 @@ func keep(dir string) error {
 	}
 	pipes, pid, err := launch(o)
 	if err == nil {
-		err = os.WriteFile(filepath.Join(dir, pidFile), fmt.Appendf(nil, "%d %s", pid, beginning(pid)), 0o600)
+		err = os.WriteFile(pidFile, fmt.Appendf(nil, "%d %s", pid, beginning(pid)), 0o600)
 	}
 	if err != nil {
 		_, _ = said.WriteString(err.Error())
@@ -162,7 +165,7 @@ func keep(dir string) error {
 	_ = said.Close()
 	_ = unix.Close(inherited)
 	err = log.Drain(pipes)
-	return errors.Join(err, await(dir, pid))
+	return errors.Join(err, await(pid))
 }
 
 // launch starts the program as the first of new namespaces, and gives the ends of its
@@ -179,7 +182,7 @@ func launch(o Order) (pipes []int, pid int, err error) {
 	pid, err = syscall.ForkExec(o.Program, append([]string{o.Program}, o.Args...), &syscall.ProcAttr{
 		Dir: "/", Env: []string{}, Files: []uintptr{uintptr(null), uintptr(out[1]), uintptr(errs[1]), inherited},
 		Sys: &syscall.SysProcAttr{
-			Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS,
+			Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWNET,
 			Pdeathsig:  syscall.SIGKILL,
 		},
 	})
@@ -191,7 +194,7 @@ func launch(o Order) (pipes []int, pid int, err error) {
 }
 
 // await notes how the program ends.
-func await(dir string, pid int) error {
+func await(pid int) error {
 	var status unix.WaitStatus
 	for {
 		_, err := unix.Wait4(pid, &status, 0, nil)
@@ -207,11 +210,11 @@ func await(dir string, pid int) error {
 	if status.Signaled() {
 		code = 128 + int(status.Signal())
 	}
-	tmp := filepath.Join(dir, exitFile+".new")
+	const tmp = exitFile + ".new"
 	if err := os.WriteFile(tmp, fmt.Appendf(nil, "%d %d", code, time.Now().UnixNano()), 0o600); err != nil {
 		return err
 	}
-	return os.Rename(tmp, filepath.Join(dir, exitFile))
+	return os.Rename(tmp, exitFile)
 }
 
 // beginning is when a process began, in the kernel's ticks since the machine did; "" if

@@ -46,6 +46,7 @@ type Driver struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
+	stock  stock
 
 	mu    sync.Mutex
 	procs map[string]*process
@@ -87,7 +88,11 @@ func New(o Options) (*Driver, error) {
 		return nil, fmt.Errorf("wasm runtime: %w", err)
 	}
 	d := &Driver{opt: o, log: o.Log.With("runtime", "wasm"), procs: map[string]*process{}, made: map[string]bool{}}
+	d.stock.taken = make(chan struct{}, 1)
 	d.ctx, d.cancel = context.WithCancel(context.Background())
+	if err := d.endStock(); err != nil { // of a killed agent
+		return nil, fmt.Errorf("wasm runtime: %w", err)
+	}
 	if d.exits, err = exithook.New(); err != nil {
 		d.log.Info("the end of an engine is noticed when the kernel has cleared it away, not when it begins", "err", err)
 	}
@@ -143,8 +148,9 @@ func (d *Driver) lookup(id string) (*process, error) {
 	return p, nil
 }
 
-// Prepare implements onpath.Runtime: modules come with the plan.
+// Prepare implements onpath.Runtime: modules come with the plan, engines are started ahead.
 func (d *Driver) Prepare(ctx context.Context, _ *onpath.FunctionSpec, _ func(string)) error {
+	d.keepStock()
 	return ctx.Err()
 }
 
@@ -179,9 +185,9 @@ func (d *Driver) Logs(ctx context.Context, id string, v onpath.LogView, follow b
 	return nil
 }
 
-// Close implements onpath.Runtime: engines go on.
+// Close implements onpath.Runtime: engines go on that have an instance.
 func (d *Driver) Close() error {
 	d.cancel()
 	d.wg.Wait()
-	return nil
+	return d.endStock()
 }

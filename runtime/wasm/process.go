@@ -49,6 +49,7 @@ var (
 	_ onpath.Reconfigurable = (*process)(nil)
 	_ onpath.Talkative      = (*process)(nil)
 	_ onpath.Modular        = (*process)(nil)
+	_ onpath.Attached       = (*process)(nil)
 )
 
 func (d *Driver) newProcess(r record, c *cgroup) *process {
@@ -144,6 +145,12 @@ func (p *process) Pid() int {
 	return p.pid
 }
 
+// AttachedTo implements onpath.Attached.
+func (p *process) AttachedTo(netns string) bool {
+	its, err := identity(netns)
+	return err != nil || its == p.record.Namespace
+}
+
 // Exited implements onpath.Process.
 func (p *process) Exited() <-chan struct{} { return p.done }
 
@@ -213,7 +220,7 @@ func (p *process) Reconfigure(ctx context.Context, s *onpath.FunctionSpec) error
 	}
 	p.ask(ctx)
 	p.record.Spec = *s
-	return p.d.save(p.record)
+	return p.d.save(p.record.ID, p.record)
 }
 
 // Stop implements onpath.Process.
@@ -315,6 +322,9 @@ func (d *Driver) Adopt(context.Context) (map[string]onpath.Process, error) {
 	out := map[string]onpath.Process{}
 	for _, e := range entries {
 		id := e.Name()
+		if strings.HasPrefix(id, ".") { // no instance's
+			continue
+		}
 		d.mu.Lock()
 		p, made := d.procs[id], d.made[id]
 		d.mu.Unlock()
@@ -336,8 +346,16 @@ func (d *Driver) adopt(id string) (*process, error) {
 	if err != nil {
 		return nil, os.RemoveAll(d.dir(id)) // not even half made
 	}
-	p := d.newProcess(r, openCgroup(filepath.Join(d.opt.Cgroup, id)))
+	if r.Cgroup == "" { // of an earlier version
+		r.Cgroup = id
+	}
+	p := d.newProcess(r, openCgroup(filepath.Join(d.opt.Cgroup, r.Cgroup)))
 	p.watch(keeper.Running(d.dir(id)))
+	if !r.Started { // its agent ended before it was told what it runs
+		if err := p.kill(); err != nil {
+			return nil, err
+		}
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.procs[id] = p
@@ -353,5 +371,5 @@ func (d *Driver) Remove(ctx context.Context) error {
 	}
 	d.cancel()
 	d.wg.Wait()
-	return errors.Join(append(errs, os.RemoveAll(d.opt.Dir))...)
+	return errors.Join(append(errs, d.endStock(), os.RemoveAll(d.opt.Dir))...)
 }

@@ -2,52 +2,52 @@ package wasm
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/onpath/onpath"
-	"github.com/onpath/onpath/engine"
 	"github.com/onpath/onpath/engine/control"
-	"github.com/onpath/onpath/internal/keeper"
-	"github.com/onpath/onpath/internal/netnsrun"
 )
 
 // record is what an agent must know of an instance that an earlier one started.
 type record struct {
-	ID      string              `json:"id"`
-	Labels  map[string]string   `json:"labels"`
-	Spec    onpath.FunctionSpec `json:"spec"`
-	NetNS   string              `json:"netns"`
-	Started bool                `json:"started"`
+	ID     string              `json:"id"`
+	Labels map[string]string   `json:"labels"`
+	Spec   onpath.FunctionSpec `json:"spec"`
+	// NetNS is the path of the network namespace that its packets come from, Namespace what
+	// was there; the engine itself is in one of its own.
+	NetNS     string `json:"netns"`
+	Namespace string `json:"namespace,omitempty"`
+	// Cgroup is the name of its control group; empty: ID.
+	Cgroup string `json:"cgroup,omitempty"`
+	// Started: it was told what it runs.
+	Started bool `json:"started"`
 }
 
 const recordFile = "instance.json"
 
-func (d *Driver) save(r record) error {
+// save writes a record into a folder.
+func (d *Driver) save(folder string, r record) error {
 	b, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
-	tmp := filepath.Join(d.dir(r.ID), recordFile+".new")
+	tmp := filepath.Join(d.dir(folder), recordFile+".new")
 	if err := os.WriteFile(tmp, b, 0o600); err != nil {
 		return err
 	}
-	return os.Rename(tmp, filepath.Join(d.dir(r.ID), recordFile))
+	return os.Rename(tmp, filepath.Join(d.dir(folder), recordFile))
 }
 
-// created is an engine whose process waits.
+// created is an instance that has no engine yet.
 type created struct {
 	d *Driver
 	r onpath.RunSpec
-	k *keeper.Keeper
-	c *cgroup
 }
 
 // Create implements onpath.Creator.
@@ -56,86 +56,19 @@ func (d *Driver) Create(ctx context.Context, r onpath.RunSpec) (onpath.Created, 
 		return nil, err
 	}
 	d.mu.Lock()
+	defer d.mu.Unlock()
 	if d.procs[r.ID] != nil || d.made[r.ID] {
-		d.mu.Unlock()
 		return nil, onpath.Errorf(onpath.CodeExists, "instance %s exists already", r.ID)
 	}
 	d.made[r.ID] = true
-	d.mu.Unlock()
-	c := &created{d: d, r: r}
-	if err := c.make(); err != nil {
-		_ = c.Discard(ctx)
-		return nil, fmt.Errorf("make instance %s: %w", r.ID, err)
-	}
-	return c, nil
-}
-
-// Instances' user numbers, above those that people and services have.
-const (
-	firstUID = 0x6f00_0000
-	uids     = 1 << 24
-)
-
-// user is the user number of a tenant's engines.
-func user(labels map[string]string, id string) int {
-	who := labels["tenant"]
-	if who == "" {
-		who = id
-	}
-	sum := sha256.Sum256([]byte(who))
-	return firstUID + int(binary.BigEndian.Uint32(sum[:4])%uids)
-}
-
-func (c *created) make() error {
-	d, id := c.d, c.r.ID
-	if err := os.RemoveAll(d.dir(id)); err != nil { // of one whose maker died
-		return err
-	}
-	if err := os.MkdirAll(filepath.Join(d.dir(id), "empty"), 0o711); err != nil {
-		return err
-	}
-	if err := d.save(record{ID: id, Labels: c.r.Labels, Spec: c.r.Spec, NetNS: c.r.NetNS}); err != nil {
-		return err
-	}
-	listener, err := listen(d.socket(id))
-	if err != nil {
-		return err
-	}
-	defer listener.Close()
-	if c.c, err = newCgroup(filepath.Join(d.opt.Cgroup, id), c.r.Spec.Resources); err != nil {
-		return err
-	}
-	uid := user(c.r.Labels, id)
-	p := engine.Process{Control: 3, Empty: filepath.Join(d.dir(id), "empty"), UID: uid, GID: uid, Memory: int64(c.r.Spec.Resources.Memory)}
-	order := keeper.Order{Program: d.opt.Program, Args: p.Arguments(), MaxLog: d.opt.MaxLog}
-	c.k, err = keeper.Start(d.dir(id), order, listener, func(cmd *exec.Cmd) error {
-		return netnsrun.Do(c.r.NetNS, cmd.Start)
-	})
-	if err != nil {
-		return err
-	}
-	return c.c.add(c.k.Pid)
-}
-
-// listen makes the control socket, which only root may reach.
-func listen(path string) (*os.File, error) {
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	if err != nil {
-		return nil, err
-	}
-	l.SetUnlinkOnClose(false)
-	defer l.Close()
-	if err := os.Chmod(path, 0o600); err != nil {
-		return nil, err
-	}
-	return l.File()
+	return &created{d: d, r: r}, nil
 }
 
 // Start implements onpath.Created.
 func (c *created) Start(ctx context.Context) (onpath.Process, error) {
+	defer func() { _ = c.Discard(ctx) }()
 	p, err := c.start(ctx)
 	if err != nil {
-		_ = c.Discard(context.WithoutCancel(ctx))
 		return nil, fmt.Errorf("start instance %s: %w", c.r.ID, err)
 	}
 	return p, nil
@@ -143,15 +76,16 @@ func (c *created) Start(ctx context.Context) (onpath.Process, error) {
 
 func (c *created) start(ctx context.Context) (*process, error) {
 	d := c.d
-	pid, err := c.k.Begin()
+	e, err := d.take()
 	if err != nil {
 		return nil, err
 	}
-	p := d.newProcess(record{ID: c.r.ID, Labels: c.r.Labels, Spec: c.r.Spec, NetNS: c.r.NetNS, Started: true}, c.c)
-	p.watch(pid)
-	// What the engine tells may take as long as modules take to compile; what it is told
-	// anew by the next agent, if this one ends meanwhile, is the same.
-	if err := c.equip(ctx, p); err != nil {
+	p, err := c.give(e)
+	if err != nil {
+		return nil, errors.Join(err, e.discard())
+	}
+	// What the engine tells may take as long as modules take to compile.
+	if err := c.equip(ctx); err != nil {
 		select {
 		case <-p.done: // and the log says why
 			if code, _ := p.Exit(); code >= 0 {
@@ -160,52 +94,83 @@ func (c *created) start(ctx context.Context) (*process, error) {
 		default:
 		}
 		if err != nil {
-			return nil, errors.Join(err, p.kill())
+			return nil, errors.Join(err, p.Stop(context.WithoutCancel(ctx), 0))
 		}
 	}
-	if err := d.save(p.record); err != nil {
-		return nil, errors.Join(err, p.kill())
+	p.record.Started = true
+	if err := d.save(c.r.ID, p.record); err != nil {
+		return nil, errors.Join(err, p.Stop(context.WithoutCancel(ctx), 0))
 	}
 	d.mu.Lock()
-	delete(d.made, c.r.ID)
 	d.procs[c.r.ID] = p
 	d.mu.Unlock()
 	return p, nil
 }
 
-// equip has the engine run its modules, and then take packets.
-func (c *created) equip(ctx context.Context, p *process) error {
+// give makes an engine the instance's. Until it has its modules, who adopts it ends it.
+func (c *created) give(e *idle) (*process, error) {
+	d, r := c.d, record{ID: c.r.ID, Labels: c.r.Labels, Spec: c.r.Spec, NetNS: c.r.NetNS, Cgroup: e.name}
+	var err error
+	if r.Namespace, err = identity(c.r.NetNS); err != nil {
+		return nil, err
+	}
+	if err := e.cgroup.resize(c.r.Spec.Resources); err != nil {
+		return nil, err
+	}
+	if err := d.save(e.name, r); err != nil {
+		return nil, err
+	}
+	if err := os.RemoveAll(d.dir(c.r.ID)); err != nil { // of one whose maker died
+		return nil, err
+	}
+	if err := os.Rename(d.dir(e.name), d.dir(c.r.ID)); err != nil {
+		return nil, err
+	}
+	p := d.newProcess(r, e.cgroup)
+	p.watch(e.pid)
+	return p, nil
+}
+
+// identity names the network namespace at a path as long as something is in it.
+func identity(path string) (string, error) {
+	if path == "" {
+		return "", nil
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return "", fmt.Errorf("look at network namespace %s: %w", path, err)
+	}
+	return fmt.Sprintf("%d:%d", st.Dev, st.Ino), nil
+}
+
+// equip has the engine run its modules, and then take packets by a device that is opened
+// while it compiles them.
+func (c *created) equip(ctx context.Context) error {
 	client := c.d.Control(c.r.ID)
-	if err := client.Set(ctx, configOf(&c.r.Spec)); err != nil {
-		return err
-	}
 	if c.r.NetNS == "" {
-		return nil
+		return client.Set(ctx, configOf(&c.r.Spec))
 	}
+	set := make(chan error, 1)
+	go func() { set <- client.Set(ctx, configOf(&c.r.Spec)) }()
 	dev, files, err := openDevice(c.r.NetNS, c.r.Spec.Wasm.Ports)
-	if err != nil {
+	defer closeAll(files)
+	if err := errors.Join(<-set, err); err != nil {
 		return err
 	}
-	defer closeAll(files)
 	return client.Attach(ctx, dev, files)
 }
 
 // configOf is what an engine is told of a function.
 func configOf(s *onpath.FunctionSpec) control.Config {
-	return control.Config{Modules: s.Wasm.Modules, Packets: s.Packets, Emit: s.Wasm.Emit}
+	return control.Config{Modules: s.Wasm.Modules, Packets: s.Packets, Emit: s.Wasm.Emit, Memory: s.Resources.Memory}
 }
 
 // Discard implements onpath.Created.
 func (c *created) Discard(context.Context) error {
-	if c.k != nil {
-		c.k.Cancel()
-	}
-	err := c.c.remove()
-	err = errors.Join(err, os.RemoveAll(c.d.dir(c.r.ID)))
 	c.d.mu.Lock()
 	defer c.d.mu.Unlock()
 	delete(c.d.made, c.r.ID)
-	return err
+	return nil
 }
 
 // Start implements onpath.Runtime.
@@ -223,4 +188,11 @@ func (d *Driver) load(id string) (r record, err error) {
 		err = json.Unmarshal(b, &r)
 	}
 	return r, err
+}
+
+func kick(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
 }
