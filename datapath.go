@@ -635,6 +635,9 @@ type VportCounters struct {
 	// device was made: what Out was handed and the device refused is not in the
 	// instance.
 	Device *DeviceDrops `json:"device,omitempty"`
+	// NotKept is how much of Out came while a local instance slept or woke and was lost: more
+	// came than is kept, or it did not start. Since the node's agent began.
+	NotKept uint64 `json:"notKept,omitempty"`
 }
 
 // DeviceDrops are packets that a device lost by itself, seen from the node's end.

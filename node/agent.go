@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -98,8 +97,7 @@ type Agent struct {
 	leases   *leases
 	signal   *signaller
 	punts    *punts
-	// keptBytes is what is kept for all instances that sleep or wake.
-	keptBytes atomic.Int64
+	room     keptRoom
 
 	wirer   wirer
 	started time.Time
@@ -178,7 +176,7 @@ func New(o Options) (*Agent, error) {
 	a.echo, a.faults = &echo{shared: a.shared}, &faults{a: a}
 	a.machine = newMachine(a.shared, a)
 	a.leases, a.signal = &leases{a: a, changed: make(chan struct{}, 1), told: newSparing()}, newSignaller(a)
-	a.punts = newPunts()
+	a.punts, a.room.of = newPunts(), map[string]int{}
 	a.applyTime = newApplyTime()
 	a.meters.file, a.meters.all = a.state.meterFile(), map[string]*meter{}
 	return a, nil

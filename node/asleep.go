@@ -7,7 +7,6 @@ import (
 	"maps"
 	"net/netip"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/onpath/onpath"
@@ -27,10 +26,34 @@ var (
 // mostKept bounds what is kept for all sleeping instances of a node, bytes.
 const mostKept = 64 << 20
 
+// keptRoom is what is kept for all instances. A tenant may have as much of it as is left free,
+// so that there is always some for another one.
+type keptRoom struct {
+	mu  sync.Mutex
+	all int
+	of  map[string]int // by tenant
+}
+
+// take adds bytes, or takes them away, unless a tenant would have too much.
+func (r *keptRoom) take(tenant string, n int) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if n > 0 && r.of[tenant]+n > mostKept-r.all-n {
+		return false
+	}
+	r.all += n
+	if r.of[tenant] += n; r.of[tenant] == 0 {
+		delete(r.of, tenant)
+	}
+	return true
+}
+
 // kept is what came for an instance since it fell asleep.
 type kept struct {
-	come  chan struct{} // something is here
-	total *atomic.Int64 // of all instances
+	come   chan struct{} // something is here
+	room   *keptRoom
+	tenant string
+	lost   func(onpath.VportID) // is told of each packet that the instance will not get
 
 	mu     sync.Mutex
 	limit  int // bytes; 0: nothing is kept
@@ -84,15 +107,14 @@ func (k *kept) add(p onpath.Punted) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if in := k.inlets[p.Vport]; in != nil {
-		_ = in.Deliver(p.Frame) // its device may go
+		if in.Deliver(p.Frame) != nil { // its device may go
+			k.lost(p.Vport)
+		}
 		return
 	}
 	n := len(p.Frame) + onpath.HeldOverhead
-	if k.size+n > k.limit {
-		return
-	}
-	if k.total.Add(int64(n)) > mostKept {
-		k.total.Add(int64(-n))
+	if k.size+n > k.limit || !k.room.take(k.tenant, n) {
+		k.lost(p.Vport)
 		return
 	}
 	k.size += n
@@ -127,8 +149,12 @@ func (k *kept) deliver(open func(onpath.VportID) (onpath.Inlet, error), vports [
 		}
 	}
 	for _, f := range k.frames {
-		if in := k.inlets[f.vport]; in != nil {
-			if err := in.Deliver(f.frame); err != nil && first == nil {
+		in := k.inlets[f.vport]
+		if in == nil {
+			k.lost(f.vport)
+		} else if err := in.Deliver(f.frame); err != nil {
+			k.lost(f.vport)
+			if first == nil {
 				first = err
 			}
 		}
@@ -139,7 +165,7 @@ func (k *kept) deliver(open func(onpath.VportID) (onpath.Inlet, error), vports [
 
 // drop forgets what is kept, and keeps no more. Callers hold mu.
 func (k *kept) drop() {
-	k.total.Add(int64(-k.size))
+	k.room.take(k.tenant, -k.size)
 	k.frames, k.size, k.limit = nil, 0, 0
 }
 
@@ -148,6 +174,9 @@ func (k *kept) empty() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.shut()
+	for _, f := range k.frames {
+		k.lost(f.vport)
+	}
 	k.drop()
 }
 

@@ -60,7 +60,7 @@ func (a *Agent) begin(id string, p onpath.InstancePlan) {
 	in := &instance{
 		id: id, a: a, plan: p, stop: stop,
 		changed: make(chan struct{}, 1), looked: make(chan struct{}),
-		kept:  kept{come: make(chan struct{}, 1), total: &a.keptBytes},
+		kept:  kept{come: make(chan struct{}, 1), room: &a.room, tenant: p.Tenant, lost: a.punts.lose},
 		state: onpath.InstanceStarting, since: a.clock.Now(),
 		rec: record{ID: id, Tenant: p.Tenant, Name: p.Name, Kind: p.Spec.Kind(), Boot: a.boot},
 	}

@@ -18,6 +18,7 @@ var (
 	descBytes     = prometheus.NewDesc("onpath_vport_bytes_total", "IP bytes that came from (in) and were handed to (out) a vport.", []string{"vport", "instance", "direction"}, nil)
 	descDropped   = prometheus.NewDesc("onpath_vport_dropped_packets_total", "Packets from a vport that were dropped, by reason.", []string{"vport", "instance", "reason"}, nil)
 	descDevice    = prometheus.NewDesc("onpath_vport_device_dropped_packets_total", "Packets that an instance's device lost by itself: handed to it (out), or come from the instance (in).", []string{"vport", "instance", "direction"}, nil)
+	descNotKept   = prometheus.NewDesc("onpath_vport_not_kept_packets_total", "Packets handed to a vport while its instance slept or woke that were lost, for more came than is kept, or it did not start.", []string{"vport", "instance"}, nil)
 	descUplink    = prometheus.NewDesc("onpath_uplink_packets_total", "Packets that came in at an uplink with the fast path, by the path that they took: fast (finished by XDP) or ordinary.", []string{"uplink", "path"}, nil)
 	descFlows     = prometheus.NewDesc("onpath_node_flow_entries", "Flow entries now.", nil, nil)
 	descHeld      = prometheus.NewDesc("onpath_tenant_flow_entries", "Flow entries that a tenant has now: established, pending, and of the established those its instances caused.", []string{"tenant", "state"}, nil)
@@ -51,7 +52,7 @@ type collector struct{ a *Agent }
 // Describe implements prometheus.Collector.
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		descInstances, descRestarts, descPlan, descPackets, descBytes, descDropped, descDevice, descUplink,
+		descInstances, descRestarts, descPlan, descPackets, descBytes, descDropped, descDevice, descNotKept, descUplink,
 		descFlows, descLearned, descEncap, descHeld, descHeldMost, descDeferred, descNewLimit, descRefused,
 		descPeers, descLosses, descRounds, descVerdicts, descReasons, descSamples, descSpent, descOwn, descKey,
 		descKeyBytes, descModule, descRelayed, descRelayedBytes,
@@ -86,7 +87,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
 	defer cancel()
-	counters, err := c.a.opt.Datapath.Counters(ctx)
+	counters, err := c.a.counters(ctx)
 	if err != nil {
 		c.a.log.Warn("cannot read the data path's counters", "err", err)
 		return
@@ -124,6 +125,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		if d := v.Device; d != nil {
 			ch <- prometheus.MustNewConstMetric(descDevice, prometheus.CounterValue, float64(d.In), vport, name, "in")
 			ch <- prometheus.MustNewConstMetric(descDevice, prometheus.CounterValue, float64(d.Out), vport, name, "out")
+		}
+		if v.NotKept > 0 {
+			ch <- prometheus.MustNewConstMetric(descNotKept, prometheus.CounterValue, float64(v.NotKept), vport, name)
 		}
 		for reason, n := range v.Dropped {
 			ch <- prometheus.MustNewConstMetric(descDropped, prometheus.CounterValue, float64(n), vport, name, string(reason))

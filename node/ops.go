@@ -21,7 +21,7 @@ func (a *Agent) Serve(ctx context.Context, op onpath.NodeOp, request json.RawMes
 	case onpath.OpFlows:
 		return serve(request, func(f onpath.FlowFilter) error { return serveFlows(ctx, a.opt.Datapath, f, stream) })
 	case onpath.OpCounters:
-		c, err := a.opt.Datapath.Counters(ctx)
+		c, err := a.counters(ctx)
 		if err != nil {
 			return err
 		}

@@ -14,10 +14,12 @@ type punts struct {
 	// sleepers keep what is for sleeping instances, by their vports.
 	sleepers map[onpath.VportID]*kept
 	signals  func(onpath.Punted) // nil: nobody takes part in signalling
+	// lost is how many packets came for sleeping instances that did not get them.
+	lost map[onpath.VportID]uint64
 }
 
 func newPunts() *punts {
-	return &punts{changed: make(chan struct{}, 1), sleepers: map[onpath.VportID]*kept{}}
+	return &punts{changed: make(chan struct{}, 1), sleepers: map[onpath.VportID]*kept{}, lost: map[onpath.VportID]uint64{}}
 }
 
 // run reads while somebody wants to.
@@ -60,6 +62,8 @@ func (p *punts) take(x onpath.Punted) {
 	switch {
 	case x.Frame != nil && k != nil:
 		k.add(x)
+	case x.Frame != nil:
+		p.lose(x.Vport)
 	case x.Frame == nil && signals != nil:
 		signals(x)
 	}
@@ -84,6 +88,7 @@ func (p *punts) forget(vports []onpath.VportID) {
 	p.set(func() {
 		for _, v := range vports {
 			delete(p.sleepers, v)
+			delete(p.lost, v)
 		}
 	})
 }
@@ -93,4 +98,28 @@ func (p *punts) set(change func()) {
 	defer p.mu.Unlock()
 	change()
 	kick(p.changed)
+}
+
+// lose counts a packet that the instance at a vport will not get.
+func (p *punts) lose(v onpath.VportID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lost[v]++
+}
+
+// counters are the data path's, with what was lost here after it.
+func (a *Agent) counters(ctx context.Context) (*onpath.Counters, error) {
+	c, err := a.opt.Datapath.Counters(ctx)
+	if err != nil {
+		return nil, err
+	}
+	a.punts.mu.Lock()
+	defer a.punts.mu.Unlock()
+	for id, n := range a.punts.lost {
+		if v, ok := c.Vports[id]; ok {
+			v.NotKept = n
+			c.Vports[id] = v
+		}
+	}
+	return c, nil
 }

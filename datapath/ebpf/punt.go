@@ -30,6 +30,7 @@ const (
 	puntLease  = 5 * time.Second
 	puntTick   = time.Second
 	puntBuffer = 2 << 20
+	puntFrames = puntBuffer / 512 // the kernel counts each as more
 )
 
 // puntPort is the driver's part that hands packets to the agent.
@@ -210,6 +211,7 @@ func (q *puntPort) readPunt(ctx context.Context, fd int, take func(onpath.Punted
 			if err := q.leasePunt(puntLease); err != nil {
 				return err
 			}
+			q.tellLost(fd)
 		}
 		if _, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(puntTick/4/time.Millisecond)); err != nil && !errors.Is(err, unix.EINTR) {
 			return err
@@ -224,9 +226,17 @@ func (q *puntPort) readPunt(ctx context.Context, fd int, take func(onpath.Punted
 	return nil
 }
 
-// drain hands over all that waits at the port. Callers hold taking.
+// tellLost says how many packets came faster than they were taken, since it said so last.
+func (q *puntPort) tellLost(fd int) {
+	if s, err := unix.GetsockoptTpacketStats(fd, unix.SOL_PACKET, unix.PACKET_STATISTICS); err == nil && s.Drops > 0 {
+		q.d.opts.Log.Warn("packets for sleeping instances, or of signalling, came faster than the agent takes them", "lost", s.Drops)
+	}
+}
+
+// drain hands over all that waits at the port, and not what comes all the time meanwhile.
+// Callers hold taking.
 func (q *puntPort) drain() error {
-	for q.from != 0 {
+	for left := puntFrames; left > 0 && q.from != 0; left-- {
 		n, _, err := unix.Recvfrom(q.from, q.buffer, unix.MSG_DONTWAIT)
 		switch {
 		case errors.Is(err, unix.EAGAIN):

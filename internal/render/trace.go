@@ -161,6 +161,9 @@ func hopNote(h onpath.TraceHop) string {
 	if h.Counters != nil && h.Counters.Device != nil && *h.Counters.Device != (onpath.DeviceDrops{}) {
 		notes = append(notes, fmt.Sprintf("its device lost %d going in, %d coming out", h.Counters.Device.Out, h.Counters.Device.In))
 	}
+	if h.Counters != nil && h.Counters.NotKept > 0 {
+		notes = append(notes, fmt.Sprintf("%d packets that came while it slept or woke were lost", h.Counters.NotKept))
+	}
 	if h.Counters != nil {
 		real, ended := lost(h.Counters.Dropped)
 		notes = append(notes, Drops(real), ofMirror(ended))
