@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/control/pool"
 )
 
 // metering asks nodes what instances have used and has it billed: each hour, and when an
@@ -94,14 +95,45 @@ func (c *Controller) billNode(ctx context.Context, node string) error {
 	if err != nil {
 		return err
 	}
-	if err := c.pool.Forget(ctx, forget); err != nil {
+	if err := c.pool.Forget(ctx, node, forget); err != nil {
 		return err
 	}
-	billed, err := c.pool.Bill(ctx, list)
+	billed, err := c.pool.Bill(ctx, node, list, c.placed(node, list))
+	c.mu.Lock()
+	for _, uid := range forget {
+		if i := c.mirror.left[uid]; i != nil && i.Spec.Node == node {
+			delete(c.mirror.left, uid)
+		}
+	}
+	c.mu.Unlock()
 	m.mu.Lock()
 	m.billed[node] = billed
 	m.mu.Unlock()
 	return err
+}
+
+// placed are those of a node's meters that are of instances which the server placed there, by
+// UID.
+func (c *Controller) placed(node string, list []onpath.Meter) map[string]pool.Placed {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := map[string]pool.Placed{}
+	for i := range list {
+		m := &list[i]
+		in, _ := c.mirror.objects[onpath.Key{Kind: onpath.KindInstance, Tenant: m.Tenant, Name: m.Instance}].(*onpath.Instance)
+		if in == nil || in.Metadata.UID != m.UID {
+			in = c.mirror.left[m.UID]
+		}
+		if in == nil || in.Spec.Node != node {
+			continue
+		}
+		x := pool.Placed{Node: node, Tenant: in.Metadata.Tenant, Instance: in.Metadata.Name, Reservation: m.Reservation, Created: in.Metadata.Created}
+		if d := c.mirror.deployments[ofDeployment(in)]; d != nil { // else it went before its instance, and no amount depends on it
+			_, x.Reservation = d.Spec.Reservation.Resolve(x.Tenant)
+		}
+		out[m.UID] = x
+	}
+	return out
 }
 
 func (c *Controller) askMeters(ctx context.Context, node string, forget []string) (list []onpath.Meter, err error) {

@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"maps"
 	"time"
 
 	"github.com/onpath/onpath"
@@ -17,13 +18,15 @@ type mirror struct {
 	waiting     map[onpath.Key]bool // Nodes that are not accepted
 	// instances by their deployments.
 	instances map[onpath.Key]map[onpath.Key]*onpath.Instance
+	// left are instances that were deleted, by UID, until they are billed.
+	left map[string]*onpath.Instance
 }
 
 func newMirror() *mirror {
 	return &mirror{
 		objects: map[onpath.Key]onpath.Object{}, chains: map[onpath.Key]*onpath.Chain{}, deployments: map[onpath.Key]*onpath.Deployment{},
 		claims: map[onpath.Key]*onpath.PrefixClaim{}, waiting: map[onpath.Key]bool{},
-		instances: map[onpath.Key]map[onpath.Key]*onpath.Instance{},
+		instances: map[onpath.Key]map[onpath.Key]*onpath.Instance{}, left: map[string]*onpath.Instance{},
 	}
 }
 
@@ -64,6 +67,12 @@ func (m *mirror) remove(k onpath.Key, revision int64) bool {
 	old := m.objects[k]
 	if old == nil || old.Meta().Version > revision {
 		return false
+	}
+	switch old := old.(type) {
+	case *onpath.Instance:
+		m.left[old.Metadata.UID] = old
+	case *onpath.Node:
+		maps.DeleteFunc(m.left, func(_ string, i *onpath.Instance) bool { return i.Spec.Node == k.Name })
 	}
 	m.forgetInstance(k)
 	delete(m.objects, k)
@@ -129,6 +138,12 @@ func (c *Controller) load(ctx context.Context) (int64, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	fresh.left = c.mirror.left
+	for k, o := range c.mirror.objects {
+		if i, ok := o.(*onpath.Instance); ok && fresh.objects[k] == nil {
+			fresh.left[i.Metadata.UID] = i
+		}
+	}
 	c.mirror = fresh
 	if c.started.IsZero() {
 		c.started = c.o.Clock()

@@ -17,8 +17,19 @@ type billed struct {
 	At    time.Time     `json:"at"`
 	CPU   time.Duration `json:"cpu"`
 	Bytes uint64        `json:"bytes"`
+	// Of is whose meter it is; of marks of earlier versions nothing is known.
+	Of Placed `json:"of,omitzero"`
 
 	version int64
+}
+
+// Placed is an instance as the server placed it: what its node says of that does not count.
+type Placed struct {
+	Node        string    `json:"node"`
+	Tenant      string    `json:"tenant"`
+	Instance    string    `json:"instance"`
+	Reservation string    `json:"reservation,omitempty"`
+	Created     time.Time `json:"created"`
 }
 
 const meterPath = "pool/meter/"
@@ -26,10 +37,12 @@ const meterPath = "pool/meter/"
 // atOnce is how many meters one transaction bills.
 const atOnce = 40
 
-// Bill charges tenants for what their instances have used since they were billed last, by
-// the price list of now; what was used while nothing was charged for use stays free. It
-// returns the UIDs of those that are gone and billed.
-func (p *Pool) Bill(ctx context.Context, meters []onpath.Meter) (gone []string, err error) {
+// Bill charges tenants for what their instances on a node have used since they were billed
+// last, by the price list of now; what was used while nothing was charged for use stays free.
+// placed says whose the meters are, by UID; of one that is not in it what was noted when it was
+// billed last counts. It returns the UIDs of those that are gone and billed, or are none of the
+// node's: it may forget them.
+func (p *Pool) Bill(ctx context.Context, node string, meters []onpath.Meter, placed map[string]Placed) (gone []string, err error) {
 	list, err := p.readPrices(ctx)
 	if err != nil {
 		return nil, err
@@ -40,8 +53,9 @@ func (p *Pool) Bill(ctx context.Context, meters []onpath.Meter) (gone []string, 
 		return nil, onpath.Errorf(onpath.CodeUnavailable, "the server is still reading its accounts")
 	}
 	p.setPrices(list)
+	meters, gone = p.believed(node, meters, placed)
 	for part := range slices.Chunk(meters, atOnce) {
-		if err := p.bill(ctx, part); err != nil {
+		if err := p.bill(ctx, node, part); err != nil {
 			return gone, err
 		}
 		for _, m := range part {
@@ -53,15 +67,44 @@ func (p *Pool) Bill(ctx context.Context, meters []onpath.Meter) (gone []string, 
 	return gone, nil
 }
 
-func (p *Pool) bill(ctx context.Context, meters []onpath.Meter) error {
+// believed are a node's meters, each once, with what the server knows of their instances, and
+// the UIDs of those that are gone and none of its.
+func (p *Pool) believed(node string, meters []onpath.Meter, placed map[string]Placed) (out []onpath.Meter, others []string) {
+	seen := map[string]bool{}
+	for _, m := range meters {
+		of, ok := placed[m.UID]
+		if !ok {
+			of = p.billed[m.UID].Of
+		}
+		switch {
+		case seen[m.UID]:
+		case of.Node == node:
+			m.Tenant, m.Instance, m.Reservation = of.Tenant, of.Instance, of.Reservation
+			if m.Began.Before(of.Created) {
+				m.Began = of.Created
+			}
+			out = append(out, m)
+		default:
+			p.log.Warn("a node meters an instance that it has not, as far as is known: nobody pays for that", "node", node, "uid", m.UID)
+			if m.Gone {
+				others = append(others, m.UID)
+			}
+		}
+		seen[m.UID] = true
+	}
+	return out, others
+}
+
+func (p *Pool) bill(ctx context.Context, node string, meters []onpath.Meter) error {
 	now := p.clock()
 	books, next := map[string]*ledger.Book{}, map[string]billed{}
 	for _, m := range meters {
 		was := p.billed[m.UID]
-		if was.CPU == m.CPU && was.Bytes == m.Bytes && was.version != 0 {
+		if was.CPU == m.CPU && was.Bytes == m.Bytes && was.Of.Node == node {
 			continue
 		}
-		next[m.UID] = billed{At: now, CPU: max(m.CPU, 0), Bytes: m.Bytes, version: was.version}
+		of := Placed{Node: node, Tenant: m.Tenant, Instance: m.Instance, Reservation: m.Reservation, Created: m.Began}
+		next[m.UID] = billed{At: now, CPU: max(m.CPU, 0), Bytes: m.Bytes, Of: of, version: was.version}
 		if p.prices.spec == nil || m.CPU < was.CPU || m.Bytes < was.Bytes { // a node made anew begins anew
 			continue
 		}
@@ -121,10 +164,11 @@ func plausible(x *onpath.Posting) bool {
 	return x.CPU.Seconds() <= mostCores*seconds && float64(x.Bytes) <= mostBytes*seconds
 }
 
-// Forget drops how far instances are billed that their nodes have forgotten.
-func (p *Pool) Forget(ctx context.Context, uids []string) error {
+// Forget drops how far instances of a node are billed that it has forgotten.
+func (p *Pool) Forget(ctx context.Context, node string, uids []string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	uids = slices.DeleteFunc(slices.Clone(uids), func(uid string) bool { return p.billed[uid].Of.Node != node })
 	for part := range slices.Chunk(uids, atOnce) {
 		j := joining{written: func(int64) {
 			for _, uid := range part {

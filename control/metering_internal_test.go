@@ -1,0 +1,46 @@
+package control
+
+import (
+	"testing"
+	"time"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/control/pool"
+)
+
+// TestPlaced: meters are of the instances that the server placed on their node, also once these
+// are deleted; and of nothing else, whatever the node calls them.
+func TestPlaced(t *testing.T) {
+	c := &Controller{mirror: newMirror()}
+	created := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
+	in := &onpath.Instance{Spec: onpath.InstanceSpec{Deployment: "ids", Node: "n1"}}
+	in.Metadata = onpath.Metadata{Tenant: "acme", Name: "ids-1", UID: "u1", Version: 2, Created: created}
+	d := &onpath.Deployment{Spec: onpath.DeploymentSpec{Reservation: "evening"}}
+	d.Metadata = onpath.Metadata{Tenant: "acme", Name: "ids", Version: 1}
+	c.mirror.put(d)
+	c.mirror.put(in)
+	said := []onpath.Meter{
+		{UID: "u1", Tenant: "acme", Instance: "ids-1", Reservation: "another"},
+		{UID: "u2", Tenant: "acme", Instance: "ids-1"}, {UID: "u3", Tenant: "acme", Instance: "ids-3"},
+	}
+	check := func(node string, want ...pool.Placed) {
+		t.Helper()
+		got := c.placed(node, said)
+		if len(got) != len(want) || len(want) == 1 && got["u1"] != want[0] {
+			t.Errorf("of %s are %+v, want %+v", node, got, want)
+		}
+	}
+	x := pool.Placed{Node: "n1", Tenant: "acme", Instance: "ids-1", Reservation: "evening", Created: created}
+	check("n1", x)
+	check("n2")
+	c.mirror.remove(onpath.KeyOf(in), 9)
+	check("n1", x)
+	said[0].Tenant, said[0].Instance = "other", "ids-7"
+	check("n1", x)
+	check("n2")
+	n := &onpath.Node{}
+	n.Metadata = onpath.Metadata{Name: "n1", Version: 3}
+	c.mirror.put(n)
+	c.mirror.remove(onpath.KeyOf(n), 9)
+	check("n1")
+}
