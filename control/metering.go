@@ -127,7 +127,8 @@ func (c *Controller) placed(node string, list []onpath.Meter) map[string]pool.Pl
 		if in == nil || in.Spec.Node != node {
 			continue
 		}
-		x := pool.Placed{Node: node, Tenant: in.Metadata.Tenant, Instance: in.Metadata.Name, Reservation: m.Reservation, Created: in.Metadata.Created}
+		x := pool.Placed{Node: node, Tenant: in.Metadata.Tenant, Instance: in.Metadata.Name,
+			Reservation: m.Reservation, Created: in.Metadata.Created}
 		if d := c.mirror.deployments[ofDeployment(in)]; d != nil { // else it went before its instance, and no amount depends on it
 			_, x.Reservation = d.Spec.Reservation.Resolve(x.Tenant)
 		}

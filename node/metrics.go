@@ -18,7 +18,6 @@ var (
 	descBytes     = prometheus.NewDesc("onpath_vport_bytes_total", "IP bytes that came from (in) and were handed to (out) a vport.", []string{"vport", "instance", "direction"}, nil)
 	descDropped   = prometheus.NewDesc("onpath_vport_dropped_packets_total", "Packets from a vport that were dropped, by reason.", []string{"vport", "instance", "reason"}, nil)
 	descDevice    = prometheus.NewDesc("onpath_vport_device_dropped_packets_total", "Packets that an instance's device lost by itself: handed to it (out), or come from the instance (in).", []string{"vport", "instance", "direction"}, nil)
-	descNotKept   = prometheus.NewDesc("onpath_vport_not_kept_packets_total", "Packets handed to a vport while its instance slept or woke that were lost, for more came than is kept, or it did not start.", []string{"vport", "instance"}, nil)
 	descUplink    = prometheus.NewDesc("onpath_uplink_packets_total", "Packets that came in at an uplink with the fast path, by the path that they took: fast (finished by XDP) or ordinary.", []string{"uplink", "path"}, nil)
 	descFlows     = prometheus.NewDesc("onpath_node_flow_entries", "Flow entries now.", nil, nil)
 	descHeld      = prometheus.NewDesc("onpath_tenant_flow_entries", "Flow entries that a tenant has now: established, pending, and of the established those its instances caused.", []string{"tenant", "state"}, nil)

@@ -4,8 +4,14 @@ import (
 	"context"
 	"sync"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/onpath/onpath"
 )
+
+var descNotKept = prometheus.NewDesc("onpath_vport_not_kept_packets_total",
+	"Packets handed to a vport while its instance slept or woke that were lost, for more came than is kept, or it did not start.",
+	[]string{"vport", "instance"}, nil)
 
 // punts reads the data path's punt port for all that want something of it.
 type punts struct {
