@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -14,6 +15,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/onpath/onpath/api/client"
+	"github.com/onpath/onpath/api/session"
 	"github.com/onpath/onpath/internal/console"
 	"github.com/onpath/onpath/web"
 )
@@ -52,7 +55,7 @@ the next one is printed when that was used.`,
 			}
 			say := func(address string) { fmt.Fprintf(c.OutOrStdout(), "the console is at %s\n", address) }
 			pages := console.New(console.Options{Address: l.Addr().String(), Pages: web.Pages(), Server: server,
-				Transport: cl.HTTP().Transport, Entered: say})
+				Transport: cl.HTTP().Transport, Shell: shellOf(cl), Entered: say})
 			say(pages.Open())
 			if !noOpen {
 				openBrowser(c.Context(), pages.Open())
@@ -63,6 +66,28 @@ the next one is printed when that was used.`,
 	c.Flags().StringVar(&listen, "listen", "127.0.0.1:4799", "loopback `address` and port; port 0 is any that is free")
 	c.Flags().BoolVar(&noOpen, "no-open", false, "open no browser")
 	return c
+}
+
+// shellOf runs shells in instances for the console's terminals.
+func shellOf(cl *client.Client) console.Shell {
+	return func(ctx context.Context, tenant, name string, in io.Reader, out io.Writer, sizes <-chan console.Size) (int, error) {
+		resize := make(chan session.WindowSize)
+		go func() {
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case s := <-sizes:
+					select {
+					case resize <- session.WindowSize{Rows: s.Rows, Columns: s.Columns}:
+					case <-ctx.Done():
+						return
+					}
+				}
+			}
+		}()
+		return cl.Exec(ctx, tenant, name, []string{"sh"}, true, session.ExecIO{Stdin: in, Stdout: out, Stderr: out, Resize: resize})
+	}
 }
 
 func serveConsole(ctx context.Context, l net.Listener, h http.Handler) error {

@@ -34,6 +34,8 @@ type Options struct {
 	// Server is the API's base URL, Transport the way there, with the caller's rights.
 	Server    *url.URL
 	Transport http.RoundTripper
+	// Shell runs shells for terminals.
+	Shell Shell
 	// Entered is called with the next address to open when a code was used.
 	Entered func(address string)
 }
@@ -106,6 +108,8 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "another site made this request", http.StatusForbidden)
 	case strings.HasPrefix(r.URL.Path, "/v1/"):
 		c.pass(w, r)
+	case strings.HasPrefix(r.URL.Path, "/terminal/"):
+		c.terminal(w, r)
 	default:
 		c.page(w, r)
 	}
@@ -151,7 +155,7 @@ func foreign(r *http.Request) bool {
 // pass hands a request on to the server, if a page of the console made it.
 func (c *Console) pass(w http.ResponseWriter, r *http.Request) {
 	if !same(r.Header.Get(keyHeader), c.key) {
-		http.Error(w, "only the console's pages may ask this: open the address that onpath console has printed last", http.StatusForbidden)
+		c.noKey(w)
 		return
 	}
 	if r.Header.Get("Upgrade") != "" {
@@ -159,6 +163,10 @@ func (c *Console) pass(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	c.proxy.ServeHTTP(w, r)
+}
+
+func (c *Console) noKey(w http.ResponseWriter) {
+	http.Error(w, "only the console's pages may ask this: open the address that onpath console has printed last", http.StatusForbidden)
 }
 
 // page gives a file, or the application, which knows its own addresses.
@@ -173,6 +181,9 @@ func (c *Console) page(w http.ResponseWriter, r *http.Request) {
 			http.NotFound(w, r)
 			return
 		}
+	}
+	if name == "terminal.html" { // what draws a terminal brings style of its own
+		w.Header().Set("Content-Security-Policy", strings.Replace(policy, "style-src 'self'", "style-src 'self' 'unsafe-inline'", 1))
 	}
 	if strings.HasPrefix(name, "assets/") { // named by their contents
 		w.Header().Set("Cache-Control", "private, max-age=31536000, immutable")

@@ -4,9 +4,7 @@ import { useEffect, useState } from "react";
 import { Pending, send } from "./api";
 import { useUnconfirmed, useWatch } from "./live";
 import { Failure, Link, useAction } from "./parts";
-
-const tables = [["chains", "Chains"], ["instances", "Instances"], ["nodes", "Nodes"], ["events", "Events"], ["reservations", "Reservations"],
-  ["accelerators", "Accelerators"], ["webhooks", "Webhooks"], ["functions", "Functions"]];
+import { tables } from "./TablePage";
 
 export function Frame() {
   const lost = useWatch();
@@ -23,7 +21,7 @@ export function Frame() {
           <Link to="/why" activeProps={here}>Why?</Link>
           <Link to="/notifications" activeProps={here}>Notifications</Link>
           <span className="gap" />
-          {tables.map(([kinds, title]) => <Link key={kinds} to="/list/$kinds" params={{ kinds }} activeProps={here}>{title}</Link>)}
+          {Object.entries(tables).map(([kinds, [title]]) => <Link key={kinds} to="/list/$kinds" params={{ kinds }} activeProps={here}>{title}</Link>)}
         </nav>
       </header>
       {waiting.map((p) => <Waiting key={p.id} of={p} />)}

@@ -28,6 +28,7 @@ export function InstancePage() {
       <p>{packets(now?.packets)} <Dropped of={now} /></p>
       <div className="actions">
         <Capture of={full} name={name} />
+        <a className="button" href={`/terminal.html?instance=${full}`} target="_blank" rel="noreferrer">Terminal</a>
         <label>Move to <select value={to} onChange={(e) => setTo(e.target.value)}><option value="">the least loaded node</option>
           {nodes.filter((n) => n.metadata.name !== i.spec.node).map((n) => <option key={n.metadata.name}>{n.metadata.name}</option>)}</select></label>
         <button disabled={busy} onClick={() => run(() => send("POST", `/v1/instances/${full}/move`, { to }))}>Move</button>

@@ -18,10 +18,21 @@ export function MapPage() {
   const traffic = useTraffic();
   const now = traffic[traffic.length - 1];
   const [chosen, setChosen] = useState("");
+  const [open, setOpen] = useState("");
   const go = useNavigate();
-  const shown = useMemo(() => draw(nodes, instances, chains.items, chosen), [nodes, instances, chains.items, chosen]);
+  const shown = useMemo(() => draw(nodes, instances, chains.items, chosen, open), [nodes, instances, chains.items, chosen, open]);
   const labelled = useMemo(() => label(shown, now), [shown, now]);
+  const byDeployment = useMemo(() => {
+    const all = new Map<string, Item[]>();
+    for (const i of instances) all.set(i.metadata.tenant + "/" + i.spec.deployment, [...(all.get(i.metadata.tenant + "/" + i.spec.deployment) ?? []), i]);
+    return all;
+  }, [instances]);
   const wrong = [...chains.items, ...nodes].flatMap((o) => troubles(o).map((why) => ({ o, why })));
+  const follow = (n?: Node) => {
+    if (n?.data.to) go({ to: n.data.to, search: n.data.search } as never);
+    else if (n?.data.opens) setOpen(open === n.data.opens ? "" : n.data.opens as string);
+  };
+  const sorted = [...chains.items].sort((a, b) => Number(!!a.status?.active) - Number(!!b.status?.active)); // what is not in force comes first
   const empty = !chains.loading && nodes.length === 0;
   return (
     <div className="map">
@@ -36,26 +47,24 @@ export function MapPage() {
         )}
         <h2>Chains</h2>
         <ul className="chains">
-          {chains.items.map((c) => {
+          {sorted.map((c) => {
             const full = nameOf(c);
             return (
               <li key={full} className={chosen === full ? "chosen" : ""}>
                 <button aria-pressed={chosen === full} onClick={() => setChosen(chosen === full ? "" : full)} title="Show it on the map">◉</button>
                 {chainLink(full)} <span className={c.status?.active ? "good" : "wait"}>{c.status?.active ? "active" : "not active"}</span>
-                <div className="small">{bits(now?.chains[full]?.bits)} <Dropped of={sum(c, instances, now)} /></div>
+                <div className="small">{bits(now?.chains[full]?.bits)} <Dropped of={sum(c, byDeployment, now)} /></div>
               </li>
             );
           })}
         </ul>
         {chains.items.length === 0 && <p>No chain yet: <Link to="/build">build one</Link>, or attach a function to a machine: click it on the map.</p>}
       </aside>
-      <div className="canvas" role="region" aria-label="Map of nodes and instances">
+      <div className="canvas" role="region" aria-label="Map of nodes and instances"
+        onKeyDown={(e) => { if (e.key === "Enter") follow(shown.nodes.find((n) => n.id === (e.target as Element).getAttribute("data-id"))); }}>
         {empty ? <p className="page">No node has joined yet: <code>onpath up</code> on a machine, or <code>onpath node</code>.</p> : (
           <ReactFlow key={shown.nodes.length} nodes={labelled} edges={shown.edges} fitView fitViewOptions={{ maxZoom: 1.1, padding: 0.1 }} nodesConnectable={false} minZoom={0.1} proOptions={{ hideAttribution: true }}
-            onNodeClick={(_, n) => {
-              const to = n.data.to as string | undefined;
-              if (to) go({ to } as never);
-            }}>
+            onNodeClick={(_, n) => follow(n)}>
             <Background /><Controls showInteractive={false} />
           </ReactFlow>
         )}
@@ -67,10 +76,9 @@ export function MapPage() {
 const count = (n: number, what: string) => `${n} ${what}${n === 1 ? "" : "s"}`;
 
 /** sum is what instances of a chain drop. */
-function sum(chain: Item, instances: Item[], now?: Traffic) {
+function sum(chain: Item, instances: Map<string, Item[]>, now?: Traffic) {
   const dropped: Record<string, number> = {};
-  for (const i of instances) {
-    if (!(chain.spec.through ?? []).some((e: any) => deploymentOf(chain, e) === i.spec.deployment)) continue;
+  for (const i of (chain.spec.through ?? []).flatMap((e: any) => instances.get(chain.metadata.tenant + "/" + deploymentOf(chain, e)) ?? [])) {
     for (const [why, n] of drops(now?.instances[nameOf(i)])) dropped[why] = (dropped[why] ?? 0) + n;
   }
   return { packets: 0, bits: 0, dropped };
@@ -79,7 +87,7 @@ function sum(chain: Item, instances: Item[], now?: Traffic) {
 interface Drawing { nodes: Node[]; edges: Edge[] }
 
 /** draw places what is shown; it does so anew only when objects have changed. */
-function draw(nodes: Item[], instances: Item[], chains: Item[], chosen: string): Drawing {
+function draw(nodes: Item[], instances: Item[], chains: Item[], chosen: string, open: string): Drawing {
   const g = new dagre.graphlib.Graph({ compound: false }).setGraph({ rankdir: "LR", nodesep: 16, ranksep: 70 });
   const flow: Node[] = [];
   const edges: Edge[] = [];
@@ -93,13 +101,23 @@ function draw(nodes: Item[], instances: Item[], chains: Item[], chosen: string):
     edges.push({ id: `${from}>${to}`, source: from, target: to, animated: bold, className: bold ? "bold" : "", focusable: false });
   };
   const cloudlets = [...new Set(nodes.map((n) => n.spec.cloudlet as string))].sort();
-  for (const c of cloudlets) put("c/" + c, { title: c, kind: "cloudlet" }, "cloudlet");
   const collapsed = nodes.length > many;
-  for (const n of nodes) {
-    if (collapsed) continue;
-    const host = (n.spec.uplinks ?? []).length > 0 && n.spec.uplinks.every((u: any) => u.attach === "host");
-    put("n/" + n.metadata.name, { title: n.metadata.name, kind: host ? "machine" : n.spec.uplinks?.length ? "gateway" : "node",
-      wrong: n.status?.ready === false, to: host ? `/host/${n.metadata.name}` : "/list/nodes", node: n.metadata.name }, "node" + (n.status?.ready === false ? " broken" : ""));
+  const dead = (i: Item) => i.status?.state === "failed" || i.status?.state === "unready";
+  for (const c of cloudlets) {
+    const own = nodes.filter((n) => n.spec.cloudlet === c);
+    const names = new Set(own.map((n) => n.metadata.name));
+    const run = instances.filter((i) => names.has(i.spec.node));
+    const away = own.filter((n) => n.status?.ready === false).length, failed = run.filter(dead).length;
+    put("c/" + c, !collapsed ? { title: c, kind: "cloudlet" } : { title: c, kind: open === c ? "close" : "open", opens: c, all: [...names],
+      text: `${count(own.length, "node")}, ${count(run.length, "instance")}`,
+      wrong: [away && `${count(away, "node")} not ready`, failed && `${count(failed, "instance")} not serving`].filter(Boolean).join(", ") },
+      "cloudlet" + (away || failed ? " broken" : ""), collapsed ? 92 : 52);
+  }
+  const machine = (n: Item) => (n.spec.uplinks ?? []).length > 0 && n.spec.uplinks.every((u: any) => u.attach === "host");
+  const nodeData = (n: Item) => ({ title: n.metadata.name, kind: machine(n) ? "machine" : n.spec.uplinks?.length ? "gateway" : "node", node: n.metadata.name });
+  const nodeClass = (n: Item) => "node" + (n.status?.ready === false ? " broken" : "");
+  for (const n of collapsed ? [] : nodes) {
+    put("n/" + n.metadata.name, { ...nodeData(n), to: machine(n) ? `/host/${n.metadata.name}` : "/list/nodes" }, nodeClass(n));
     join("c/" + n.spec.cloudlet, "n/" + n.metadata.name);
   }
   const of = chains.find((c) => nameOf(c) === chosen);
@@ -109,7 +127,7 @@ function draw(nodes: Item[], instances: Item[], chains: Item[], chosen: string):
     const state = i.status?.state as string;
     const id = "i/" + nameOf(i);
     put(id, { title: i.metadata.name, kind: state, instance: nameOf(i), to: `/instance/${nameOf(i)}` },
-      "instance " + (state === "ready" ? "" : state === "failed" || state === "unready" ? "broken" : "waits"));
+      "instance " + (state === "ready" ? "" : dead(i) ? "broken" : "waits"));
     const node = nodes.find((n) => n.metadata.name === i.spec.node);
     join(collapsed ? "c/" + node?.spec.cloudlet : "n/" + i.spec.node, id, deployments.includes(i.spec.deployment));
   }
@@ -118,14 +136,24 @@ function draw(nodes: Item[], instances: Item[], chains: Item[], chosen: string):
     const at = g.node(n.id);
     n.position = { x: at.x - at.width / 2, y: at.y - at.height / 2 };
   }
+  // The nodes of a cloudlet that is open, as a grid beside the cloudlets.
+  const right = Math.max(0, ...flow.map((n) => n.position.x)) + width + 60;
+  nodes.filter((n) => collapsed && n.spec.cloudlet === open).forEach((n, k) => flow.push({
+    id: "n/" + n.metadata.name, className: nodeClass(n), ariaLabel: n.metadata.name, focusable: true,
+    data: { ...nodeData(n), text: count(instances.filter((i) => i.spec.node === n.metadata.name).length, "instance"), to: "/list/instances", search: { q: n.metadata.name } },
+    position: { x: right + (k % 5) * (width + 16), y: Math.floor(k / 5) * 90 },
+  }));
   return { nodes: flow, edges };
 }
 
 function label(d: Drawing, now?: Traffic): Node[] {
   return d.nodes.map((n) => {
-    const c = n.data.instance ? now?.instances[n.data.instance as string] : n.data.node ? now?.nodes[n.data.node as string] : undefined;
+    const all = (n.data.all as string[] | undefined)?.map((name) => now?.nodes[name]?.bits ?? 0);
+    const c = all ? { packets: 0, bits: all.reduce((a, b) => a + b, 0) } : n.data.instance ? now?.instances[n.data.instance as string]
+      : n.data.node ? now?.nodes[n.data.node as string] : undefined;
     return { ...n, sourcePosition: "right" as never, targetPosition: "left" as never, style: { width },
       data: { ...n.data, label: <div><b>{n.data.title as string}</b><span className="kind">{n.data.kind as string}</span>
+        {!!n.data.text && <div className="small">{n.data.text as string}</div>}{!!n.data.wrong && <div className="bad">{n.data.wrong as string}</div>}
         <div className="small">{c ? bits(c.bits) : " "} <Dropped of={c} /></div></div> } };
   });
 }

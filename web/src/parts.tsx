@@ -37,9 +37,11 @@ export function Dropped({ of }: { of?: Carried }) {
   return <span className="bad">dropped: {list.map(([why, n]) => `${why} ${packets(n)}`).join(", ")}</span>;
 }
 
+const good = new Set(["ready", "active", "proved", "serves", "watching"]);
+const bad = new Set(["failed", "unready", "refuted", "does not serve", "stopped"]);
+
 export function State({ of }: { of?: string }) {
-  const good = of === "ready" || of === "active" || of === "proved";
-  return <span className={"state " + (good ? "good" : of === "failed" || of === "unready" || of === "refuted" ? "bad" : "wait")}>{of || "unknown"}</span>;
+  return <span className={"state " + (good.has(of ?? "") ? "good" : bad.has(of ?? "") ? "bad" : "wait")}>{of || "unknown"}</span>;
 }
 
 export function Conditions({ of }: { of: Item }) {
