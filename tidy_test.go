@@ -70,6 +70,7 @@ var leaves = map[string]struct {
 // shared are folders in leaves that tests may import, and why.
 var shared = map[string]string{
 	"bench/traffic": "floods in tests come from the same source",
+	"bench/fleet":   "pages are looked at with as many nodes",
 	"bench/ruleset": "what is measured with rule sets is tested with the same ones",
 }
 

@@ -126,14 +126,19 @@ func SetUp(ctx context.Context, spec TestbedSpec) (s *Testbed, err error) {
 	return s, nil
 }
 
-// startNodes starts all agents at once.
+// startNodes starts the agents, four at a time.
 func (s *Testbed) startNodes(ctx context.Context) error {
 	names := make([]string, len(s.spec.Nodes))
 	errs := make([]error, len(s.spec.Nodes))
 	var wg sync.WaitGroup
+	turn := make(chan struct{}, 4)
 	for i, n := range s.spec.Nodes {
 		names[i] = n.Name
-		wg.Go(func() { errs[i] = s.StartNode(ctx, n.Name) })
+		wg.Go(func() {
+			turn <- struct{}{}
+			errs[i] = s.StartNode(ctx, n.Name)
+			<-turn
+		})
 	}
 	s.spec.Progress("nodes " + strings.Join(names, ", "))
 	wg.Wait()

@@ -1,6 +1,7 @@
 // What people do, in a real browser against a network that runs (onpath demo attach --console):
 // node journeys.mjs ADDRESS [NAMES]. Clicks and keys are counted, typed names apart; effects are
-// seen in traffic between the machines of the lab.
+// seen in traffic between the machines of the lab. With KEYBOARD=1 all is done by the keyboard
+// alone: Tab until the focus is there, then Enter, Space, arrows or text.
 import { execFileSync } from "node:child_process";
 import { chromium } from "playwright-core";
 const onpath = process.env.ONPATH ?? new URL("../bin/onpath", import.meta.url).pathname;
@@ -20,8 +21,34 @@ await page.goto(process.argv[2]);
 await page.waitForSelector("nav");
 const base = new URL(page.url()).origin;
 let steps = 0, failed = 0;
-const click = async (locator) => { steps++; await locator.click({ timeout: 8000 }); };
-const choose = async (locator, value) => { steps += 2; await locator.selectOption(value); };
+const keyboard = process.env.KEYBOARD === "1";
+/** reach presses Tab until the focus is at what is looked for. */
+async function reach(locator) {
+  await locator.waitFor({ timeout: 8000 });
+  for (let i = 0; i < 400; i++) {
+    if (await locator.evaluate((e) => e === document.activeElement)) return;
+    await page.keyboard.press("Tab");
+  }
+  throw new Error("Tab does not reach " + locator);
+}
+const click = async (locator) => {
+  steps++;
+  if (!keyboard) return locator.click({ timeout: 8000 });
+  await reach(locator);
+  await page.keyboard.press(await locator.getAttribute("type") === "checkbox" ? "Space" : "Enter");
+};
+const choose = async (locator, value) => {
+  steps += 2;
+  if (!keyboard) return locator.selectOption(value);
+  await reach(locator);
+  for (let i = 0; i < 50 && await locator.inputValue() !== value; i++) await page.keyboard.press("ArrowDown");
+};
+const type = async (locator, text) => {
+  if (!keyboard) return locator.fill(text);
+  await reach(locator);
+  await page.keyboard.press("Control+A");
+  await page.keyboard.type(text);
+};
 const key = await page.evaluate(() => localStorage.getItem("key"));
 const get = async (path) => (await page.request.get(base + path, { headers: { "X-Onpath-Console": key } })).json();
 const until = async (what, test, ms = 40000) => {
@@ -57,9 +84,9 @@ await journey("detach it again", 6, async () => {
 });
 await journey("build a chain of three functions", 15, async () => {
   await click(link("Build a chain"));
-  await page.getByLabel("Name").fill("three");
+  await type(page.getByLabel("Name"), "three");
   await choose(page.locator(".fields label", { hasText: /^To/ }).locator("select"), "prefixes");
-  await page.getByLabel("To addresses").fill("10.20.0.12");
+  await type(page.getByLabel("To addresses"), "10.20.0.12");
   for (const f of ["firewall", "ids", "shaper"]) if (await button("+ " + f).count()) await click(button("+ " + f));
   await click(page.locator(".elements li", { hasText: "ids" }).getByRole("checkbox"));
   await until("the server has checked it", async () => page.getByText("create Chain three", { exact: false }).count().then(Boolean).catch(() => false) || !(await button("Apply").isDisabled()));
@@ -91,9 +118,9 @@ await journey("read an IDS alert and its flow", 6, async () => {
 });
 await journey("find the hop that drops a port", 6, async () => {
   await click(link("Why?"));
-  await page.getByLabel("From", { exact: true }).fill("192.0.2.10");
-  await page.getByLabel("To", { exact: true }).fill("10.20.0.11");
-  await page.getByLabel("Port", { exact: true }).fill("23");
+  await type(page.getByLabel("From", { exact: true }), "192.0.2.10");
+  await type(page.getByLabel("To", { exact: true }), "10.20.0.11");
+  await type(page.getByLabel("Port", { exact: true }), "23");
   await click(button("Show its way"));
   await until("the hop is marked", async () => { open("10.20.0.11:23"); return (await page.locator(".hops li.eats", { hasText: "firewall" }).count()) > 0; }, 15000);
 });
@@ -105,6 +132,16 @@ await journey("see an instance die and heal", 3, async () => {
     execFileSync(onpath, [...(process.env.SERVER ? ["--server", process.env.SERVER] : []), "exec", name, "--", "sh", "-c", "kill -9 -1; kill 1"], { stdio: "ignore" });
   } catch { /* the command dies with the instance */ }
   await until("it is seen to die and to serve again", async () => /restarts: [1-9]/.test(await page.locator("main").innerText()) && (await page.locator("h1 .state").innerText()) === "ready" && !open("10.20.0.11:23"));
+});
+await journey("type into a terminal", 4, async () => {
+  const instance = (await get("/v1/instances")).items.find((i) => i.spec.deployment === "attached-vm1-firewall");
+  await page.goto(`${base}/instance/default/${instance.metadata.name}`);
+  const [terminal] = await Promise.all([page.context().waitForEvent("page"), click(link("Terminal"))]);
+  await terminal.waitForSelector(".xterm-rows");
+  await until("a prompt is there", async () => /[#$]/.test(await terminal.locator(".xterm-rows").innerText()), 15000);
+  await terminal.keyboard.type("echo $((6*7))-here\n");
+  await until("the shell answers", async () => (await terminal.locator(".xterm-rows").innerText()).includes("42-here"), 15000);
+  await terminal.close();
 });
 console.log(failed ? `${failed} failed` : "all journeys went well");
 await browser.close();

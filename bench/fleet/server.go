@@ -17,6 +17,7 @@ import (
 // however long a plan takes.
 type Server struct {
 	fleet  *Fleet
+	store  onpath.Store
 	loop   *control.Controller
 	pushes chan string // nodes that got a new plan
 	stop   func() error
@@ -34,7 +35,7 @@ func Serve(ctx context.Context, f *Fleet) (*Server, error) {
 			return nil, fmt.Errorf("fill the store: %w", err)
 		}
 	}
-	s := &Server{fleet: f, pushes: make(chan string, len(f.States))}
+	s := &Server{fleet: f, store: store, pushes: make(chan string, len(f.States))}
 	s.loop = control.New(control.Options{
 		Store: store, Hub: s, Clock: func() time.Time { return f.Now }, Settings: f.Snapshot().Settings, Wait: time.Hour,
 	})
@@ -54,6 +55,12 @@ func Serve(ctx context.Context, f *Fleet) (*Server, error) {
 	}
 	return s, nil
 }
+
+// Store has the fleet's objects.
+func (s *Server) Store() onpath.Store { return s.store }
+
+// Controller is the loop.
+func (s *Server) Controller() *control.Controller { return s.loop }
 
 // Close ends the loop.
 func (s *Server) Close() error { return s.stop() }

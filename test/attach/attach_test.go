@@ -33,6 +33,21 @@ type cloud struct {
 
 func newCloud(t *testing.T, limit time.Duration) (*cloud, context.Context) {
 	t.Helper()
+	topology, err := lab.ParseFile("../../examples/lab/attach.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	topology.Name = fmt.Sprintf("attach-%d", os.Getpid())
+	spec := demo.TestbedSpec{Topology: topology, Server: demo.TestbedNode{Host: "server", Address: "10.20.0.10"}}
+	for i, name := range []string{"vm1", "vm2", "vm3"} {
+		spec.Nodes = append(spec.Nodes, demo.TestbedNode{Name: name, Host: name, Address: fmt.Sprintf("10.20.0.%d", 11+i),
+			Cloudlet: "cloud", AttachHost: name != "vm3"})
+	}
+	return setUp(t, spec, limit)
+}
+
+func setUp(t *testing.T, spec demo.TestbedSpec, limit time.Duration) (*cloud, context.Context) {
+	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("needs root for network namespaces, eBPF and containers")
 	}
@@ -43,22 +58,12 @@ func newCloud(t *testing.T, limit time.Duration) (*cloud, context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	t.Cleanup(cancel)
-	topology, err := lab.ParseFile("../../examples/lab/attach.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	topology.Name = fmt.Sprintf("attach-%d", os.Getpid())
 	dir, err := os.MkdirTemp("", "onpath-attach-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	spec := demo.TestbedSpec{Topology: topology, Bin: testprogram.Path(t), Dir: dir, HostImage: true,
-		Server: demo.TestbedNode{Host: "server", Address: "10.20.0.10"}}
-	for i, name := range []string{"vm1", "vm2", "vm3"} {
-		spec.Nodes = append(spec.Nodes, demo.TestbedNode{Name: name, Host: name, Address: fmt.Sprintf("10.20.0.%d", 11+i),
-			Cloudlet: "cloud", AttachHost: name != "vm3"})
-	}
+	spec.Bin, spec.Dir, spec.HostImage = testprogram.Path(t), dir, true
 	testbed, err := demo.SetUp(ctx, spec)
 	if err != nil {
 		t.Fatal(err)
@@ -66,7 +71,7 @@ func newCloud(t *testing.T, limit time.Duration) (*cloud, context.Context) {
 	c := &cloud{Testbed: testbed, t: t}
 	t.Cleanup(func() {
 		if t.Failed() {
-			for _, name := range []string{"server", "vm1", "vm2", "vm3", "console"} {
+			for _, name := range []string{"server", "vm1", "vm2", "vm3", "m0", "m1", "fn", "console"} {
 				t.Logf("--- end of %s.log\n%s", name, c.Log(name))
 			}
 		}
@@ -199,7 +204,7 @@ func TestAttach(t *testing.T) {
 			}
 		})
 	}
-	streams := []*stream{c.iperf(ctx, "client"), c.iperf(ctx, "vm2")}
+	streams := []*stream{c.iperf(ctx, "client", "vm1", "10.20.0.11", "5201", "10M"), c.iperf(ctx, "vm2", "vm1", "10.20.0.11", "5202", "10M")}
 	var took []time.Duration
 	for i := range cycles {
 		began := time.Now()
@@ -255,7 +260,7 @@ func (c *cloud) gone(ctx context.Context, before map[string]string) {
 	}
 }
 
-// stream is iperf3 from a host to vm1.
+// stream is iperf3 from a host to another.
 type stream struct {
 	host string
 	cmd  *exec.Cmd
@@ -263,15 +268,14 @@ type stream struct {
 	over chan error
 }
 
-func (c *cloud) iperf(ctx context.Context, host string) *stream {
+func (c *cloud) iperf(ctx context.Context, host, to, address, port, rate string) *stream {
 	c.t.Helper()
-	port := map[string]string{"client": "5201", "vm2": "5202"}[host]
-	if err := c.Start("iperf3-"+host, "vm1", "iperf3", "-s", "-p", port); err != nil {
+	if err := c.Start("iperf3-"+host, to, "iperf3", "-s", "-p", port); err != nil {
 		c.t.Fatal(err)
 	}
 	s := &stream{host: host, over: make(chan error, 1)}
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(100 * time.Millisecond) {
-		s.cmd = c.Lab.Command(host, "iperf3", "-c", "10.20.0.11", "-p", port, "-b", "10M", "-t", "0", "-i", "1", "--forceflush")
+		s.cmd = c.Lab.Command(host, "iperf3", "-c", address, "-p", port, "-b", rate, "-t", "0", "-i", "1", "--forceflush")
 		s.out.Reset()
 		s.cmd.Stdout, s.cmd.Stderr = &s.out, &s.out
 		if err := s.cmd.Start(); err != nil {
