@@ -98,11 +98,16 @@ await journey("take back an unconfirmed change", 4, async () => {
   await until("port 23 is open again", async () => !(await chain("three")) && open("10.20.0.12:23"));
 });
 await journey("mirror a chain to an IDS", 10, async () => {
+  const { kind, metadata: { name, tenant }, spec } = await chain("attached-vm1"); // it begins without an IDS
+  const without = { apiVersion: "onpath/v1alpha1", kind, metadata: { name, tenant }, spec: { ...spec, through: spec.through.filter((e) => e.function !== "ids") } };
+  const done = await page.request.post(base + "/v1/apply", { headers: { "X-Onpath-Console": key }, data: { objects: [without] } });
+  if (!done.ok()) throw new Error(await done.text());
+  await until("the chain has no IDS", async () => (await chain("attached-vm1")).spec.through.length === 1);
+  await page.waitForTimeout(800);
   await click(link("default/attached-vm1"));
   await click(link("Change"));
   await page.waitForTimeout(800);
-  if (!(await page.locator(".elements li", { hasText: "ids" }).count())) await click(button("+ ids"));
-  else { await click(button("Take ids out")); await click(button("+ ids")); }
+  await click(button("+ ids"));
   await click(page.locator(".elements li", { hasText: "ids" }).getByRole("checkbox"));
   await until("the server has checked it", async () => !(await button("Apply").isDisabled()));
   await click(button("Apply"));
