@@ -359,6 +359,8 @@ func (s *Scaler) finish(v *View, enough bool, now onpath.MetricStats) {
 	st.Reference = now
 	if x.Down {
 		st.Needed = true
+		// What went without a loss would not help if it came again.
+		st.Futile = st.Futile || x.Any > 0 && !x.Trimming && s.Spec.Target == nil
 	}
 	if !x.Down || x.Trimming {
 		st.Futile = !enough
