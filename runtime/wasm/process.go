@@ -148,7 +148,7 @@ func (p *process) Pid() int {
 // AttachedTo implements onpath.Attached.
 func (p *process) AttachedTo(netns string) bool {
 	its, err := identity(netns)
-	return err != nil || its == p.record.Namespace
+	return err != nil || p.record.Namespace == "" || its == p.record.Namespace // an earlier version did not note it
 }
 
 // Exited implements onpath.Process.

@@ -110,6 +110,9 @@ func TestStock(t *testing.T) {
 	if a := found["warm"].(onpath.Attached); !a.AttachedTo(instance) || a.AttachedTo("/proc/self/ns/net") {
 		t.Error("an adopted instance does not know its network namespace")
 	}
+	if old := (&process{}); !old.AttachedTo(instance) {
+		t.Error("an instance of an earlier version, which noted no namespace, would be started anew")
+	}
 	for _, pid := range after {
 		if confined(pid) {
 			t.Errorf("process %d is left", pid)
