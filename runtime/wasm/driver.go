@@ -1,7 +1,8 @@
 // Package wasm runs functions of kind wasm: each instance is an engine (engine/), a
-// process of its own in the instance's network namespace that may do nothing but run
-// modules. The driver opens what an engine needs and may not open: an AF_XDP socket, and
-// sockets at the function's ports.
+// process of its own, in an empty network namespace, that may do nothing but run modules.
+// The driver opens what an engine needs and may not open, in the instance's network
+// namespace: an AF_XDP socket, and sockets at the function's ports. Some engines are started
+// ahead (stock.go).
 package wasm
 
 import (
