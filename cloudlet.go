@@ -31,7 +31,20 @@ type CloudletSpec struct {
 type Isolation struct {
 	// Capabilities that a function may ask for, such as NET_RAW. Empty: none.
 	Capabilities []string `json:"capabilities,omitempty"`
+	// UserNamespaces say whether root in a container is nobody outside it; default possible.
+	UserNamespaces UserNamespaceRule `json:"userNamespaces,omitempty"`
 }
+
+// UserNamespaceRule says which new containers of tenants, other than default and operator,
+// have a user namespace of their own.
+type UserNamespaceRule string
+
+// The rules about user namespaces.
+const (
+	UserNamespacesPossible UserNamespaceRule = "possible" // where the node can; onpath doctor says whether
+	UserNamespacesRequired UserNamespaceRule = "required" // elsewhere none starts
+	UserNamespacesNever    UserNamespaceRule = "never"
+)
 
 // ReservationRule says whether instances need reservations.
 type ReservationRule string

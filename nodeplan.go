@@ -51,4 +51,6 @@ type InstancePlan struct {
 	OnDemand *OnDemand `json:"onDemand,omitempty"`
 	// Reservation, in the tenant, that gives it its size; "": none.
 	Reservation string `json:"reservation,omitempty"`
+	// UserNamespace says whether a container gets one of its own; "": none.
+	UserNamespace UserNamespaceRule `json:"userNamespace,omitempty"`
 }

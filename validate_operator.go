@@ -78,6 +78,10 @@ func (c *Cloudlet) Validate() error {
 	c.Spec.Prefixes = v.prefixes("spec.prefixes", c.Spec.Prefixes)
 	if iso := c.Spec.Isolation; iso != nil {
 		iso.Capabilities = v.allowedCapabilities("spec.isolation.capabilities", iso.Capabilities)
+		if iso.UserNamespaces != "" {
+			enum(v, "spec.isolation.userNamespaces", &iso.UserNamespaces, "", UserNamespacesPossible, UserNamespacesRequired,
+				UserNamespacesNever)
+		}
 	}
 	if c.Spec.Reservations != "" {
 		enum(v, "spec.reservations", &c.Spec.Reservations, "", ReservationsNone, ReservationsRequired)

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/userns"
 )
 
 // Labels that the agent gives to what it starts, in onpath.RunSpec.Labels; they
@@ -170,7 +171,8 @@ func New(o Options) (*Agent, error) {
 	}
 	a.wanted = a.wantedPlan
 	a.measuring.netns, a.measuring.log, a.measuring.news = o.NetNS, a.log, func() { kick(a.report) }
-	a.wirer = wirer{node: o.Name, netns: o.NetNS, state: a.state, log: a.log}
+	a.wirer = wirer{node: o.Name, netns: o.NetNS, state: a.state, log: a.log,
+		users: sync.OnceValue(func() error { return userns.Possible(a.state.dir) })}
 	a.apply = newApplier(a)
 	a.detector = newDetector(a.shared, func() { a.apply.kick(false) })
 	a.echo, a.faults = &echo{shared: a.shared}, &faults{a: a}

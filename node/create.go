@@ -53,7 +53,7 @@ func (in *instance) createAhead(ctx context.Context) {
 	if _, ok := rt.(onpath.Creator); !ok {
 		return
 	}
-	anew, err := in.a.wirer.namespace(in.id, 0)
+	anew, err := in.a.wirer.namespace(wiringOf(in.id, plan), 0)
 	if err != nil {
 		return // wire says why
 	}

@@ -73,6 +73,10 @@ func (s state) init() error {
 			return fmt.Errorf("create the agent's state folder: %w", err)
 		}
 	}
+	// Root of a tenant's container, nobody here, passes to its files further down.
+	if err := os.Chmod(s.dir, 0o711); err != nil {
+		return fmt.Errorf("create the agent's state folder: %w", err)
+	}
 	return nil
 }
 

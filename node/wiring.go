@@ -17,6 +17,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/netnsrun"
+	"github.com/onpath/onpath/internal/userns"
 )
 
 // The next hops of a routed instance: no device has these addresses, permanent
@@ -41,6 +42,8 @@ type wiring struct {
 	WholeFrames bool `json:"wholeFrames,omitempty"`
 	// Rate in bit/s of IP, in each direction of each device; 0: no limit.
 	Rate uint64 `json:"rate,omitempty"`
+	// UserNamespace counts when the namespace is made; what runs stays as it is.
+	UserNamespace onpath.UserNamespaceRule `json:"-"`
 }
 
 // attachInline is how an ebpf function hangs in the network: not at all.
@@ -49,7 +52,7 @@ const attachInline onpath.ContainerAttach = "inline"
 const defaultMTU = 1500 // bytes, where the plan says nothing
 
 func wiringOf(id string, p onpath.InstancePlan) wiring {
-	w := wiring{ID: id, Vport: p.Vport, Back: p.Back, Addresses: p.Addresses, Serves: p.Serves, MTU: p.MTU}
+	w := wiring{ID: id, Vport: p.Vport, Back: p.Back, Addresses: p.Addresses, Serves: p.Serves, MTU: p.MTU, UserNamespace: p.UserNamespace}
 	t := p.Spec.Traits()
 	w.Attach, w.Sysctls, w.WholeFrames = t.Attach, t.Sysctls, t.WholeFrames
 	w.Originate = p.Spec.Packets == onpath.PacketsOriginate
@@ -97,6 +100,8 @@ type wirer struct {
 	netns string // of the host's ends; empty: the process's own
 	state state
 	log   *slog.Logger
+	// users says why containers cannot have users of their own here.
+	users func() error
 }
 
 // handle opens netlink in the namespace at path.
@@ -123,7 +128,7 @@ func handle(path string) (*netlink.Handle, error) {
 // It reports what it made anew, also if it failed.
 func (r wirer) wire(ctx context.Context, w wiring, done string, pid int) (made made, err error) {
 	path := r.state.netns(w.ID)
-	if made.namespace, err = r.namespace(w.ID, pid); err != nil {
+	if made.namespace, err = r.namespace(w, pid); err != nil {
 		return made, err
 	}
 	host, err := handle(r.netns)
@@ -181,13 +186,24 @@ type made struct{ namespace, device bool }
 
 // namespace makes the instance's namespace unless it is there; anew if nothing
 // runs in it.
-func (r wirer) namespace(id string, pid int) (anew bool, err error) {
-	path := r.state.netns(id)
+func (r wirer) namespace(w wiring, pid int) (anew bool, err error) {
+	path := r.state.netns(w.ID)
 	if netnsrun.Is(path) {
 		return false, nil
 	}
 	if own := fmt.Sprintf("/proc/%d/ns/net", pid); pid != 0 && !isHosts(own) {
 		return false, netnsrun.Bind(own, path) // the name is gone (another mount namespace), the namespace is not
+	}
+	if w.UserNamespace != "" {
+		err := r.users()
+		if err == nil {
+			return true, userns.CreateNet(path, userns.First(uint32(w.Vport)))
+		}
+		if w.UserNamespace == onpath.UserNamespacesRequired {
+			return false, &onpath.Error{Code: onpath.CodeUnsupported, Message: "containers have no users of their own on this node: " + err.Error(),
+				Remedy: "see onpath doctor on the node, or change spec.isolation.userNamespaces of its cloudlet", Cause: err}
+		}
+		r.log.Warn("a tenant's container has the machine's users", "instance", w.ID, "err", err)
 	}
 	return true, netnsrun.Create(path)
 }

@@ -20,3 +20,23 @@ func (d *deployment) uncapable(n *node) string {
 	}
 	return ""
 }
+
+// userNamespace says whether an instance's container gets one of its own. With image: host
+// it is the machine's; those images are the operator's and default's alone.
+func (n *node) userNamespace(i *instance) onpath.UserNamespaceRule {
+	trusted := i.key.tenant == onpath.OperatorTenant || i.key.tenant == onpath.DefaultTenant
+	if i.fn.Kind() != onpath.ContainerFunction || i.fn.Traits().HostImage || trusted {
+		return ""
+	}
+	if n.c.obj == nil || n.c.obj.Spec.Isolation == nil {
+		return onpath.UserNamespacesPossible
+	}
+	switch rule := n.c.obj.Spec.Isolation.UserNamespaces; rule {
+	case onpath.UserNamespacesNever:
+		return ""
+	case "":
+		return onpath.UserNamespacesPossible
+	default:
+		return rule
+	}
+}

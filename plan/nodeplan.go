@@ -258,7 +258,7 @@ func (b *builder) instance(i *instance) onpath.InstancePlan {
 			p.Idle = p.Idle.Longest(q.spec.Idle.OrDefault())
 		}
 	}
-	p.Serves, p.OnDemand = b.serves(i), i.onDemand()
+	p.Serves, p.OnDemand, p.UserNamespace = b.serves(i), i.onDemand(), b.n.userNamespace(i)
 	relays(b.w.world, b.n, i, &p)
 	switch {
 	case i.d != nil:

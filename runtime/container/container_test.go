@@ -31,6 +31,9 @@ func machine(t *testing.T) Options {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := os.Chmod(dir, 0o711); err != nil {
+		t.Fatal(err)
+	}
 	opt := Options{StateDir: dir, Name: "test", HostImage: true, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
 	t.Cleanup(func() {
 		d, err := New(context.Background(), opt)

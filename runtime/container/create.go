@@ -32,6 +32,7 @@ type created struct {
 	task    containerd.Task
 	proc    *process
 	watch   *pidWatch
+	users   *users // nil: the machine's
 	release func() // of the claim on the id
 }
 
@@ -66,15 +67,22 @@ func (d *Driver) Create(ctx context.Context, r onpath.RunSpec) (onpath.Created, 
 
 // make makes container and task.
 func (c *created) make(ctx context.Context, img containerd.Image) error {
+	var err error
+	if img != nil {
+		if c.users, err = c.d.usersOf(c.r); err != nil {
+			return err
+		}
+		defer c.users.close()
+	}
 	container, root, err := c.container(ctx, img)
 	if err != nil {
 		return err
 	}
-	if err := c.d.fill(ctx, c.r, root); err != nil {
+	if err := c.d.fill(ctx, c.r, c.users, root); err != nil {
 		return err
 	}
 	var opts []containerd.NewTaskOpts
-	if img == nil {
+	if img == nil || c.users != nil {
 		opts = append(opts, containerd.WithRootFS(root))
 	}
 	output, err := c.d.logTo(c.r.ID)
@@ -84,7 +92,10 @@ func (c *created) make(ctx context.Context, img containerd.Image) error {
 	if c.task, err = container.NewTask(ctx, output, opts...); err != nil {
 		return err
 	}
-	if err := writeSecrets(int(c.task.Pid()), c.r.Secrets); err != nil {
+	if err := c.users.ownOutput(int(c.task.Pid())); err != nil {
+		return err
+	}
+	if err := writeSecrets(int(c.task.Pid()), c.users.root(), c.r.Secrets); err != nil {
 		return err
 	}
 	c.r.Secrets = nil // the process has them
@@ -119,11 +130,11 @@ func (c *created) container(ctx context.Context, img containerd.Image) (containe
 	if err != nil {
 		return nil, nil, err
 	}
-	root, opts, err := d.rootfs(ctx, r, img)
+	root, opts, err := d.rootfs(ctx, r, c.users, img)
 	if err != nil {
 		return nil, nil, err
 	}
-	spec, err := d.spec(ctx, r, config, args)
+	spec, err := d.spec(ctx, r, c.users, config, args)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -118,6 +118,7 @@ func (o *Options) defaults() error {
 type Driver struct {
 	opt     Options
 	log     *slog.Logger
+	address string // of containerd
 	client  *containerd.Client
 	private *privateContainerd // nil with a configured containerd
 	exits   *exithook.Watcher  // nil where the kernel has none
@@ -131,9 +132,13 @@ type Driver struct {
 	procs    map[string]*process
 	starting map[string]bool
 	fetching keyedLock
+	bounds   bounds // of images
 }
 
 var _ onpath.Runtime = (*Driver)(nil)
+
+// dialTimeout is how long containerd may take to take a connection.
+const dialTimeout = 3 * time.Second
 
 // New connects to containerd, starting a private one if none is configured.
 func New(ctx context.Context, opt Options) (*Driver, error) {
@@ -146,7 +151,7 @@ func New(ctx context.Context, opt Options) (*Driver, error) {
 		}
 	}
 	d := &Driver{opt: opt, log: opt.Log.With("runtime", "container"), procs: map[string]*process{}, starting: map[string]bool{},
-		fetching: keyedLock{held: map[string]chan struct{}{}}}
+		fetching: keyedLock{held: map[string]chan struct{}{}}, bounds: imageBounds}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	address := opt.Address
 	if address == "" {
@@ -157,7 +162,8 @@ func New(ctx context.Context, opt Options) (*Driver, error) {
 			return nil, err
 		}
 	}
-	client, err := containerd.New(address, containerd.WithDefaultNamespace(opt.Namespace), containerd.WithTimeout(3*time.Second))
+	d.address = address
+	client, err := containerd.New(address, containerd.WithDefaultNamespace(opt.Namespace), containerd.WithTimeout(dialTimeout))
 	if err != nil {
 		d.cancel()
 		return nil, &onpath.Error{Code: onpath.CodeUnavailable,

@@ -15,8 +15,8 @@ import (
 )
 
 // writeFiles puts the instance's own files into its root file system: copies,
-// so that the program may change or replace them.
-func writeFiles(root string, r onpath.RunSpec) error {
+// so that the program may change or replace them. They are owner's.
+func writeFiles(root string, owner uint32, r onpath.RunSpec) error {
 	files := map[string]onpath.File{
 		"/etc/hostname":    {Content: r.Hostname + "\n"},
 		"/etc/hosts":       {Content: "127.0.0.1 localhost\n::1 localhost ip6-localhost\n127.0.1.1 " + r.Hostname + "\n"},
@@ -31,14 +31,14 @@ func writeFiles(root string, r onpath.RunSpec) error {
 	}
 	sort.Strings(paths)
 	for _, path := range paths {
-		if err := writeFile(root, path, files[path]); err != nil {
+		if err := writeFile(root, path, owner, files[path]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func writeFile(root, path string, f onpath.File) error {
+func writeFile(root, path string, owner uint32, f onpath.File) error {
 	invalid := func(format string, args ...any) error {
 		return onpath.Errorf(onpath.CodeInvalid, "file %s: "+format, append([]any{path}, args...)...)
 	}
@@ -59,7 +59,7 @@ func writeFile(root, path string, f onpath.File) error {
 	if info, err := os.Stat(target); err == nil && info.IsDir() {
 		return invalid("the image has a directory there")
 	}
-	if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
+	if err := makeDirs(filepath.Dir(target), owner); err != nil {
 		return invalid("%w", err)
 	}
 	mode := os.FileMode(f.Mode).Perm()
@@ -72,7 +72,27 @@ func writeFile(root, path string, f onpath.File) error {
 	if err := os.Chmod(target, mode); err != nil { // an existing file kept its mode; umask does not count
 		return invalid("%w", err)
 	}
+	if owner == 0 { // an existing file keeps its owner
+		return nil
+	}
+	if err := os.Chown(target, int(owner), int(owner)); err != nil {
+		return invalid("%w", err)
+	}
 	return nil
+}
+
+// makeDirs makes the folders that are not there, owner's.
+func makeDirs(dir string, owner uint32) error {
+	if _, err := os.Stat(dir); err == nil {
+		return nil
+	}
+	if err := makeDirs(filepath.Dir(dir), owner); err != nil {
+		return err
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	return os.Chown(dir, int(owner), int(owner))
 }
 
 // resolvConf is the node's, for functions that can reach its name servers at all.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/http"
 	"net/url"
 	"path/filepath"
 	"strings"
@@ -183,21 +184,40 @@ func (d *Driver) importLocal(ctx context.Context, path, key string, progress fun
 	}
 	defer r.Close()
 	progress("importing image " + filepath.Base(path))
-	_, err = d.client.Import(ctx, r, containerd.WithIndexName(key),
+	client, err := d.bounded()
+	if err != nil {
+		return unavailable("fetch an image", err)
+	}
+	defer client.Close()
+	_, err = client.Import(ctx, r, containerd.WithIndexName(key),
 		containerd.WithImageLabels(map[string]string{ownerLabel: d.opt.Name}),
 		containerd.WithImageRefTranslator(func(string) string { return "" }))
 	if err != nil {
 		return &onpath.Error{Code: onpath.CodeInvalid, Message: fmt.Sprintf("image %s cannot be imported: %v", path, err), Cause: err}
 	}
-	img, err := d.client.GetImage(ctx, key)
+	img, err := client.GetImage(ctx, key)
 	if err != nil {
 		return fmt.Errorf("image %s: %w", path, err)
 	}
 	progress("unpacking image " + filepath.Base(path))
 	if err := img.Unpack(ctx, d.opt.Snapshotter); err != nil && !errdefs.IsAlreadyExists(err) {
-		return fmt.Errorf("unpack image %s: %w", path, err)
+		return d.refused(ctx, key, path, err)
 	}
 	return nil
+}
+
+// refused forgets an image that cannot be unpacked, so that nothing of it stays, and says
+// why it cannot.
+func (d *Driver) refused(ctx context.Context, key, name string, err error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTime)
+	defer cancel()
+	if gone := d.client.ImageService().Delete(ctx, key); gone != nil && !errdefs.IsNotFound(gone) {
+		d.log.Warn("an image that cannot be unpacked stays", "image", name, "err", gone)
+	}
+	if e := refusal(err); e != nil {
+		return fmt.Errorf("image %s: %w", name, e)
+	}
+	return fmt.Errorf("unpack image %s: %w", name, err)
 }
 
 // pullPatience is how long a pull may take, unpacking included.
@@ -207,13 +227,21 @@ func (d *Driver) pull(ctx context.Context, ref string, progress func(string)) er
 	progress("pulling image " + ref)
 	ctx, cancel := context.WithTimeout(ctx, pullPatience)
 	defer cancel()
+	client, err := d.bounded()
+	if err != nil {
+		return unavailable("fetch an image", err)
+	}
+	defer client.Close()
 	resolver := docker.NewResolver(docker.ResolverOptions{Hosts: d.registryHosts()})
-	_, err := d.client.Pull(ctx, ref, containerd.WithPullUnpack, containerd.WithPullSnapshotter(d.opt.Snapshotter),
+	_, err = client.Pull(ctx, ref, containerd.WithPullUnpack, containerd.WithPullSnapshotter(d.opt.Snapshotter),
+		containerd.WithImageHandlerWrapper(d.bounds.declared),
 		containerd.WithResolver(resolver), containerd.WithPullLabel(ownerLabel, d.opt.Name))
 	switch {
 	case err == nil:
 		progress("image " + ref + " is here")
 		return nil
+	case refusal(err) != nil:
+		return d.refused(ctx, ref, ref, err)
 	case errdefs.IsNotFound(err):
 		return &onpath.Error{Code: onpath.CodeNotFound, Message: fmt.Sprintf("image %s does not exist: %v", ref, err), Cause: err}
 	case errdefs.IsInvalidArgument(err):
@@ -223,7 +251,9 @@ func (d *Driver) pull(ctx context.Context, ref string, progress func(string)) er
 }
 
 func (d *Driver) registryHosts() docker.RegistryHosts {
-	usual := docker.ConfigureDefaultRegistries(docker.WithPlainHTTP(docker.MatchLocalhost))
+	client := &http.Client{Transport: outward}
+	usual := docker.ConfigureDefaultRegistries(docker.WithPlainHTTP(docker.MatchLocalhost), docker.WithClient(client),
+		docker.WithAuthorizer(docker.NewDockerAuthorizer(docker.WithAuthClient(client))))
 	return func(host string) ([]docker.RegistryHost, error) {
 		if d.opt.Registry == nil {
 			return usual(host)

@@ -193,11 +193,11 @@ func TestRefusals(t *testing.T) {
 }
 
 // shellImage is a small image of the machine's own shell and a few tools.
-func shellImage(t *testing.T, user string) v1.Image {
+func shellImage(t *testing.T, user string, more ...string) v1.Image {
 	t.Helper()
 	dir := t.TempDir()
 	var files []string
-	for _, bin := range []string{"sh", "cat", "sleep", "id", "ls"} {
+	for _, bin := range append([]string{"sh", "cat", "sleep", "id", "ls"}, more...) {
 		path, err := exec.LookPath(bin)
 		if err != nil {
 			t.Skipf("%s is not installed", bin)

@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"strings"
 	"time"
+
+	"github.com/onpath/onpath/internal/userns"
 )
 
 // Part is one thing that container functions need or can use.
@@ -37,7 +39,8 @@ func Probe(ctx context.Context) []Part {
 			parts = append(parts, Part{Name: "containerd socket", Detail: s + ": only root may use it"})
 		}
 	}
-	return append(parts, probeOverlay(), Part{Name: "cgroups", Found: cgroupVersion() != "", Detail: cgroupVersion(), Required: true},
+	return append(parts, probeOverlay(), probeUsers(),
+		Part{Name: "cgroups", Found: cgroupVersion() != "", Detail: cgroupVersion(), Required: true},
 		Part{Name: "seccomp", Found: seccompWorks(),
 			Detail: map[bool]string{true: "filters system calls", false: "the kernel cannot filter system calls"}[seccompWorks()]})
 }
@@ -73,6 +76,14 @@ func probeOverlay() Part {
 		p.Found = true
 	}
 	return p
+}
+
+// probeUsers looks where nodes keep containers if their configuration says nothing.
+func probeUsers() Part {
+	if err := userns.Possible("/var/lib"); err != nil {
+		return Part{Name: "user namespaces", Detail: "root in a tenant's container is the machine's, without its capabilities: " + err.Error()}
+	}
+	return Part{Name: "user namespaces", Found: true, Detail: "root in a tenant's container is nobody outside"}
 }
 
 // cgroupVersion is "v2", "v1" or "hybrid (v1 controllers)"; empty without any.

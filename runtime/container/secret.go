@@ -8,12 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/userns"
 )
 
-// writeSecrets writes files into the tmpfs that a new instance has for them, while its init
-// still waits. Symbolic links of the image are followed inside the instance, and nothing is
+// writeSecrets writes files, as owner, into the tmpfs that a new instance has for them, while
+// its init still waits. Symbolic links of the image are followed inside the instance, and nothing is
 // written if another file system is there.
-func writeSecrets(pid int, files map[string][]byte) error {
+func writeSecrets(pid int, owner uint32, files map[string][]byte) error {
 	if len(files) == 0 {
 		return nil
 	}
@@ -32,6 +33,11 @@ func writeSecrets(pid int, files map[string][]byte) error {
 	if err := unix.Fstatfs(dir, &st); err != nil || st.Type != unix.TMPFS_MAGIC {
 		return fmt.Errorf("%s of the instance is not in memory (%w)", onpath.SecretsFolder, err)
 	}
+	return userns.Write(owner, func() error { return writeAll(dir, files) })
+}
+
+// writeAll writes files into the folder that dir is open at.
+func writeAll(dir int, files map[string][]byte) error {
 	for name, content := range files {
 		fd, err := unix.Openat(dir, name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o444)
 		if err != nil {

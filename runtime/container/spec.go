@@ -89,7 +89,7 @@ func environment(r onpath.RunSpec, image ocispec.ImageConfig) []string {
 }
 
 // spec makes the OCI runtime specification of an instance.
-func (d *Driver) spec(ctx context.Context, r onpath.RunSpec, image ocispec.ImageConfig, args []string) (oci.SpecOpts, error) {
+func (d *Driver) spec(ctx context.Context, r onpath.RunSpec, u *users, image ocispec.ImageConfig, args []string) (oci.SpecOpts, error) {
 	c := r.Spec.Container
 	caps, err := capabilities(c.Caps)
 	if err != nil {
@@ -117,7 +117,7 @@ func (d *Driver) spec(ctx context.Context, r onpath.RunSpec, image ocispec.Image
 		files := fileLimit()
 		p.Rlimits = []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Hard: files, Soft: files}}
 		if image.User != "" {
-			if err := oci.WithUser(image.User)(ctx, client, cc, s); err != nil {
+			if err := u.withUser(image.User)(ctx, client, cc, s); err != nil {
 				return &onpath.Error{Code: onpath.CodeInvalid,
 					Message: fmt.Sprintf("the image wants to run as user %q: %v", image.User, err), Cause: err}
 			}
@@ -134,13 +134,14 @@ func (d *Driver) spec(ctx context.Context, r onpath.RunSpec, image ocispec.Image
 				s.Linux.Namespaces[i].Path = r.NetNS
 			}
 		}
+		u.join(s)
 		// The default /run would hide what the image and Files have there.
 		opts := []oci.SpecOpts{oci.WithoutRunMount}
 		for _, dev := range c.Devices {
 			if dev != "tun" {
 				return onpath.Errorf(onpath.CodeInvalid, "there is no device %q for functions (tun is the only one)", dev)
 			}
-			opts = append(opts, oci.WithLinuxDevice("/dev/net/tun", "rwm"))
+			opts = append(opts, u.tun())
 		}
 		if len(r.Secrets) > 0 {
 			s.Mounts = append(s.Mounts, specs.Mount{Destination: onpath.SecretsFolder, Type: "tmpfs", Source: "tmpfs",

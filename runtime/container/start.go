@@ -57,7 +57,8 @@ func (d *Driver) claim(ctx context.Context, id string) (func(), error) {
 }
 
 // rootfs makes the writable root of an instance and says how it is mounted.
-func (d *Driver) rootfs(ctx context.Context, r onpath.RunSpec, img containerd.Image) ([]mount.Mount, []containerd.NewContainerOpts, error) {
+func (d *Driver) rootfs(ctx context.Context, r onpath.RunSpec, u *users, img containerd.Image) ([]mount.Mount,
+	[]containerd.NewContainerOpts, error) {
 	if img == nil {
 		m, err := d.hostRoot(r)
 		return m, nil, err
@@ -67,7 +68,7 @@ func (d *Driver) rootfs(ctx context.Context, r onpath.RunSpec, img containerd.Im
 	if err != nil {
 		return nil, nil, fmt.Errorf("image %s: %w", img.Name(), err)
 	}
-	label := snapshots.WithLabels(map[string]string{ownerLabel: d.opt.Name})
+	label := snapshots.WithLabels(u.keep(map[string]string{ownerLabel: d.opt.Name}))
 	m, err := sn.Prepare(ctx, r.ID, chainID(ids), label)
 	if errdefs.IsAlreadyExists(err) { // left by a start that was cut short: its container does not exist
 		if err = sn.Remove(ctx, r.ID); err == nil {
@@ -77,12 +78,16 @@ func (d *Driver) rootfs(ctx context.Context, r onpath.RunSpec, img containerd.Im
 	if err != nil {
 		return nil, nil, fmt.Errorf("root file system of image %s: %w", img.Name(), err)
 	}
+	if u != nil {
+		m, err := u.mount(m)
+		return m, []containerd.NewContainerOpts{containerd.WithImage(img)}, err
+	}
 	return m, []containerd.NewContainerOpts{containerd.WithSnapshotter(d.opt.Snapshotter), containerd.WithSnapshot(r.ID),
 		containerd.WithImage(img)}, nil
 }
 
 // fill mounts the new root for a moment and writes the instance's files.
-func (d *Driver) fill(ctx context.Context, r onpath.RunSpec, root []mount.Mount) error {
+func (d *Driver) fill(ctx context.Context, r onpath.RunSpec, u *users, root []mount.Mount) error {
 	dir := filepath.Join(d.opt.StateDir, "tmp", r.ID)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -91,7 +96,7 @@ func (d *Driver) fill(ctx context.Context, r onpath.RunSpec, root []mount.Mount)
 	if err := mount.All(root, dir); err != nil {
 		return fmt.Errorf("mount the root file system of %s: %w", r.ID, err)
 	}
-	err := writeFiles(dir, r)
+	err := writeFiles(dir, u.root(), r)
 	return errors.Join(err, mount.UnmountAll(dir, 0))
 }
 
@@ -123,6 +128,10 @@ func (d *Driver) delete(ctx context.Context, id string) error {
 			keep("task", err)
 		}
 		keep("container", c.Delete(ctx))
+	}
+	// Before the layers that are mounted below.
+	if dir := d.rootDir(id); isDir(dir) {
+		keep("root file system", mount.UnmountAll(dir, 0))
 	}
 	keep("snapshot", d.client.SnapshotService(d.opt.Snapshotter).Remove(ctx, id))
 	for _, dir := range []string{filepath.Join(d.opt.StateDir, "tmp", id), d.hostDir(id)} {
