@@ -200,8 +200,9 @@ func (r wirer) namespace(w wiring, pid int) (anew bool, err error) {
 			return true, userns.CreateNet(path, userns.First(uint32(w.Vport)))
 		}
 		if w.UserNamespace == onpath.UserNamespacesRequired {
-			return false, &onpath.Error{Code: onpath.CodeUnsupported, Message: "containers have no users of their own on this node: " + err.Error(),
-				Remedy: "see onpath doctor on the node, or change spec.isolation.userNamespaces of its cloudlet", Cause: err}
+			return false, &onpath.Error{Code: onpath.CodeUnsupported, Cause: err,
+				Message: "containers have no users of their own on this node: " + err.Error(),
+				Remedy:  "see onpath doctor on the node, or change spec.isolation.userNamespaces of its cloudlet"}
 		}
 		r.log.Warn("a tenant's container has the machine's users", "instance", w.ID, "err", err)
 	}

@@ -81,7 +81,8 @@ func probeOverlay() Part {
 // probeUsers looks where nodes keep containers if their configuration says nothing.
 func probeUsers() Part {
 	if err := userns.Possible("/var/lib"); err != nil {
-		return Part{Name: "user namespaces", Detail: "root in a tenant's container is the machine's, without its capabilities: " + err.Error()}
+		return Part{Name: "user namespaces",
+			Detail: "root in a tenant's container is the machine's, without its capabilities: " + err.Error()}
 	}
 	return Part{Name: "user namespaces", Found: true, Detail: "root in a tenant's container is nobody outside"}
 }
