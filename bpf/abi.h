@@ -149,6 +149,8 @@ enum vport_state {
 #define VPORT_PEER      0x08 /* packets go straight to the other end of its device */
 #define VPORT_AWAY      0x10 /* its node does not answer */
 #define VPORT_CHAIN_TAG     0x20 /* the source address of frames says chain and direction */
+#define VPORT_ASLEEP    0x40 /* what is for it goes to the agent (lib/asleep.h) */
+#define VPORT_WAKING    0x80 /* and ASLEEP: until all that went there has been taken */
 
 struct vport {
 	__u32 id;
@@ -700,6 +702,13 @@ struct watch_counters {
 /* The punt port (lib/punt.h). */
 #define PUNT_REASON     0x90 /* third byte of a frame's source, and why */
 #define PUNT_SIGNALLING 0
+#define PUNT_ASLEEP     1
+
+/* Of a sleeping instance's slot: how many packets went to the agent, and of how many it has
+ * said that it is done with them. */
+#define ASLEEP_HANDED 0
+#define ASLEEP_TAKEN  1
+#define ASLEEP_COUNTS 2
 #define GIST_PORT       270
 
 struct punt {

@@ -3,6 +3,7 @@
 #ifndef ONPATH_SEND_H
 #define ONPATH_SEND_H
 
+#include "asleep.h"
 #include "exit.h"
 #include "learn.h"
 #include "lost.h"
@@ -26,8 +27,7 @@ __noinline int copy_to_mirrors(struct __sk_buff *skb)
 		if (!v || v->state == STATE_CLOSED)
 			continue;
 		if (v->kind == VPORT_INSTANCE) {
-			set_macs(skb, v);
-			if (bpf_clone_redirect(skb, v->ifindex, 0))
+			if (bpf_clone_redirect(skb, address_to(skb, v, slot), 0))
 				continue;
 		} else if (v->kind == VPORT_REMOTE) {
 			if (encapsulate(skb, slot, p->prev, p->d.entry, 0) ||
@@ -101,21 +101,22 @@ static __always_inline __u32 last_passed(struct pkt *p)
  * straight to its other end. That end takes the packet as one that came in there,
  * so what the device where it really came in noted on it goes.
  */
-static __always_inline int deliver(struct __sk_buff *skb, struct pkt *p, struct vport *v)
+static __always_inline int deliver(struct __sk_buff *skb, struct pkt *p, struct vport *v,
+				   __u32 ifindex)
 {
 	if (!(v->flags & VPORT_PEER) || (p->is & IS_OUTGOING))
-		return bpf_redirect(v->ifindex, 0);
+		return bpf_redirect(ifindex, 0);
 	if (skb->pkt_type != PACKET_HOST && bpf_skb_change_type(skb, PACKET_HOST))
-		return bpf_redirect(v->ifindex, 0);
+		return bpf_redirect(ifindex, 0);
 	skb->mark = 0;
-	return bpf_redirect_peer(v->ifindex, 0);
+	return bpf_redirect_peer(ifindex, 0);
 }
 
 /* To a vport that is there. */
 static __always_inline int send_to(struct __sk_buff *skb, struct pkt *p, struct node *n,
 				   struct vport *v, __u32 slot)
 {
-	__u32 carried;
+	__u32 carried, ifindex;
 	int reason;
 
 	switch (v->kind) {
@@ -126,11 +127,11 @@ static __always_inline int send_to(struct __sk_buff *skb, struct pkt *p, struct 
 		}
 		if (!within_rate(p, slot, RATE_OUT))
 			return drop(p, DROP_RATE);
-		set_macs(skb, v);
+		ifindex = address_to(skb, v, slot);
 		if ((v->flags & (VPORT_CHAIN_TAG | VPORT_MIRROR)) == VPORT_CHAIN_TAG)
 			write_chain_tag(skb, p);
 		count_out(skb, p, slot, v->id);
-		return deliver(skb, p, v);
+		return deliver(skb, p, v, ifindex);
 	case VPORT_REMOTE:
 		/* To an edge, the group is the one of the element just passed. */
 		carried = p->d.group;

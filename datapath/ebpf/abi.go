@@ -80,6 +80,8 @@ const (
 	flagChainTag uint16 = 0x20
 	flagPeer     uint16 = 8
 	flagAway     uint16 = 16
+	flagAsleep   uint16 = 0x40
+	flagWaking   uint16 = 0x80
 )
 
 // port kinds and attachments
@@ -353,7 +355,10 @@ const (
 )
 
 // Third byte of the source of a frame at the punt port, for signalling.
-const puntSignalling = 0x90
+const (
+	puntSignalling = 0x90
+	puntAsleep     = 0x91
+)
 
 type puntValue struct {
 	Ifindex  uint32

@@ -117,6 +117,14 @@ func (d *Driver) apply(c *onpath.DatapathConfig) error {
 	d.keepEnded(want)
 	want.node.Capture, want.node.CaptureLength = d.capturing()
 	want.node.Watch = d.watching()
+	if now.punt != 0 { // before what leads there
+		if err := d.applyPunt(c.Punt, now.punt, maySleep(c)); err != nil {
+			return err
+		}
+	}
+	if err := d.countAnew(d.state, want); err != nil {
+		return err
+	}
 	if err := d.applyState(want); err != nil {
 		err = errors.Join(err, d.maps.tables.remove(want.tables))
 		if d.state != nil {
@@ -129,8 +137,10 @@ func (d *Driver) apply(c *onpath.DatapathConfig) error {
 			return err
 		}
 	}
-	if err := d.applyPunt(c.Punt, now.punt, maySleep(c)); err != nil {
-		return err
+	if now.punt == 0 {
+		if err := d.applyPunt(nil, 0, false); err != nil {
+			return err
+		}
 	}
 	if lost := lostGroups(d.state, want); len(lost) > 0 {
 		ctx := d.life

@@ -31,8 +31,7 @@ type state struct {
 	attach    map[attachment]bool
 	fast      map[string]*fastUplink // by name
 	uplinks   map[uint32]uplinkValue
-	names     map[int]string        // of the instances' devices, by ifindex
-	awake     map[uint32]vportValue // vports of instances as they are awake, by id
+	names     map[int]string // of the instances' devices, by ifindex
 	// reclassifies: rules differ, so pending flows at the edge would not be found.
 	reclassifies bool
 	// fresh slots, whose counters begin at zero.
@@ -63,7 +62,7 @@ func compile(c *onpath.DatapathConfig, s *slots, now *kernel, m *kernelMaps, fas
 			weights: map[weightsKey]weightsValue{}, paths: map[uint32]pathValue{},
 			tenants: map[uint32]tenantLimits{}, idle: map[uint16]onpath.Idle{}, closed: map[uint16]bool{},
 			fast: fast, uplinks: map[uint32]uplinkValue{}, attach: map[attachment]bool{},
-			names: map[int]string{}, awake: map[uint32]vportValue{},
+			names: map[int]string{},
 		},
 	}
 	for i := range c.Vports {
@@ -467,7 +466,7 @@ func (k *compiler) instance(p *onpath.Vport, slot uint32, v *vportValue) error {
 	}
 	k.st.ports[v.Ifindex] = k.gatewayAddress(portValue{Vport: uint32(p.ID), Slot: uint16(slot), Kind: portInstance, MAC: dev.mac})
 	k.st.attach[attachment{hookIngress, dev.index}] = true
-	k.st.names[dev.index], k.st.awake[v.ID] = onpath.DeviceName(p.ID), *v
+	k.st.names[dev.index] = onpath.DeviceName(p.ID)
 	return nil
 }
 

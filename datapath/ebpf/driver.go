@@ -125,7 +125,7 @@ func New(opts Options) (*Driver, error) {
 		return nil, err
 	}
 	d := &Driver{opts: opts, ns: ns}
-	d.puntPort.d, d.puntPort.made = d, make(chan struct{}, 1)
+	d.puntPort.d, d.puntPort.made, d.puntPort.taken = d, make(chan struct{}, 1), map[onpath.VportID]uint32{}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := d.open(); err != nil {

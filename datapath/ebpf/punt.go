@@ -47,6 +47,9 @@ type puntPort struct {
 	from   int // the socket; 0: nobody reads
 	buffer []byte
 	take   func(onpath.Punted)
+
+	counting sync.Mutex // for a moment, whoever holds what else
+	taken    map[onpath.VportID]uint32
 }
 
 // applyPunt says what goes to the port, which is at index, or takes it away: 0. It runs in
@@ -248,6 +251,11 @@ func (q *puntPort) drain() error {
 		}
 		if p, ok := puntedOf(q.buffer[:n]); ok {
 			q.take(p)
+			if p.Frame != nil {
+				q.counting.Lock()
+				q.taken[p.Vport]++
+				q.counting.Unlock()
+			}
 		}
 	}
 	return nil

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/*
+ * Sleeping instances: what is for one goes to the agent by the punt port (lib/punt.h), which
+ * keeps it, starts the program and lets the packets in. A frame there has the destination
+ *
+ *   02:6f, PUNT_REASON + PUNT_ASLEEP, the vport (24 bits, big endian)
+ *
+ * and the source that the instance will see. While the last ones are on their way
+ * (VPORT_WAKING), packets go there too, so that none overtakes another: until the agent is
+ * done with all that went there.
+ */
+#ifndef ONPATH_ASLEEP_H
+#define ONPATH_ASLEEP_H
+
+#include "punt.h"
+#include "rewrite.h"
+
+MAP(asleep, BPF_MAP_TYPE_ARRAY, __u32, __u32, MAX_VPORTS * ASLEEP_COUNTS, 0);
+
+/* Must a packet for the instance in a slot go to the agent? Then it counts as handed over. */
+static __always_inline int sleeps(const struct vport *v, __u32 slot)
+{
+	__u32 at = slot * ASLEEP_COUNTS + ASLEEP_TAKEN, taken, *count;
+
+	if (!(v->flags & VPORT_ASLEEP))
+		return 0;
+	count = bpf_map_lookup_elem(&asleep, &at);
+	if (!count)
+		return 0;
+	taken = *(volatile __u32 *)count; /* before the other: it is never ahead of it */
+	at = slot * ASLEEP_COUNTS + ASLEEP_HANDED;
+	count = bpf_map_lookup_elem(&asleep, &at);
+	if (!count || ((v->flags & VPORT_WAKING) && *(volatile __u32 *)count == taken))
+		return 0;
+	__sync_fetch_and_add(count, 1);
+	return 1;
+}
+
+/* Address a frame to an instance; the device it goes to. */
+static __always_inline __u32 address_to(struct __sk_buff *skb, const struct vport *v, __u32 slot)
+{
+	__u8 agent[6] = {0x02, 0x6f, PUNT_REASON + PUNT_ASLEEP, v->id >> 16, v->id >> 8, v->id};
+	__u32 zero = 0;
+	struct punt *u;
+
+	set_macs(skb, v);
+	if (!sleeps(v, slot))
+		return v->ifindex;
+	bpf_skb_store_bytes(skb, 0, agent, sizeof(agent), 0);
+	u = bpf_map_lookup_elem(&punts, &zero);
+	return u ? u->ifindex : 0;
+}
+
+#endif
