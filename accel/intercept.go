@@ -79,13 +79,14 @@ func (i *Interceptor) Close() error {
 }
 
 // listenTransparent opens a listener on any free port. Its connections may have any local
-// address, that is, the origin's.
+// address, that is, the origin's. The listener's own is one that no client has: where it
+// listened at all addresses, no leg could begin at the client's port of the same number.
 func listenTransparent() (*net.TCPListener, error) {
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		return control(c, func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_TRANSPARENT, 1) })
 	}}
 	lc.SetMultipathTCP(false) // a sockets map takes plain TCP alone
-	l, err := lc.Listen(context.Background(), "tcp4", "0.0.0.0:0")
+	l, err := lc.Listen(context.Background(), "tcp4", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("listen for connections to any address: %w", err)
 	}

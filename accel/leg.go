@@ -55,6 +55,10 @@ func dialOrigin(ctx context.Context, client, origin netip.AddrPort, transparent 
 				if err := unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_TRANSPARENT, 1); err != nil {
 					return fmt.Errorf("allow the client's address as one's own: %w", err)
 				}
+				// A client may have one port for connections to several origins, or use it again.
+				if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
+					return fmt.Errorf("share the client's port among its connections: %w", err)
+				}
 			}
 			return common(fd, congestion)
 		})

@@ -140,13 +140,15 @@ func cubic(_, _ string, c syscall.RawConn) error {
 }
 
 // serve runs the origin: it reads eight bytes of size and sends as many bytes as they say.
-func (w *world) serve(handle func(net.Conn)) {
+func (w *world) serve(handle func(net.Conn)) { w.t.Helper(); w.serveAt(testOrigin, handle) }
+
+func (w *world) serveAt(at netip.AddrPort, handle func(net.Conn)) {
 	w.t.Helper()
 	var l net.Listener
 	lc := net.ListenConfig{Control: cubic}
 	lc.SetMultipathTCP(false)
 	if err := netnsrun.Do(w.lab.NetNS("origin"), func() (err error) {
-		l, err = lc.Listen(w.t.Context(), "tcp", testOrigin.String())
+		l, err = lc.Listen(w.t.Context(), "tcp", at.String())
 		return err
 	}); err != nil {
 		w.t.Fatal(err)
@@ -219,27 +221,46 @@ func TestChains(t *testing.T) {
 	}
 }
 
-// TestTransparent: with a relay on the path, the origin sees the client's own address.
+// dialFrom connects from a port that other connections of the client may have, too.
+func (w *world) dialFrom(port int, to netip.AddrPort) (c net.Conn, err error) {
+	err = netnsrun.Do(w.lab.NetNS("client"), func() (err error) {
+		d := net.Dialer{Timeout: 10 * time.Second, LocalAddr: &net.TCPAddr{IP: net.IPv4(10, 1, 0, 2), Port: port},
+			Control: func(_, _ string, c syscall.RawConn) error {
+				return control(c, func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) })
+			}}
+		c, err = d.Dial("tcp", to.String())
+		return err
+	})
+	return c, err
+}
+
+// TestTransparent: with a relay on the path, the origin sees the client's own address, also
+// where the client has one port for two origins.
 func TestTransparent(t *testing.T) {
 	w := build(t, "")
 	peer := make(chan net.Addr, 1)
-	w.serve(func(c net.Conn) { peer <- c.RemoteAddr(); send(c) })
+	origins := []netip.AddrPort{testOrigin, netip.AddrPortFrom(testOrigin.Addr(), 81)}
+	for _, at := range origins {
+		w.serveAt(at, func(c net.Conn) { peer <- c.RemoteAddr(); send(c) })
+	}
 	w.relay("r1", &fixed{Transparent: true}, nil)
 	// An instance has one device; this router gets the origin's answers by another.
 	if out, err := w.lab.Exec(t.Context(), "r1", "ip", "rule", "add", "iif", "east", "lookup", strconv.Itoa(interceptTable)); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	c, err := w.dial()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	_, _ = c.Write(binary.BigEndian.AppendUint64(nil, 3))
-	if got, err := io.ReadAll(c); err != nil || len(got) != 3 {
-		t.Fatal(got, err)
-	}
-	if got := <-peer; got.String() != c.LocalAddr().String() {
-		t.Errorf("the origin saw %v, the client is %v", got, c.LocalAddr())
+	for _, at := range origins {
+		c, err := w.dialFrom(5000, at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_, _ = c.Write(binary.BigEndian.AppendUint64(nil, 3))
+		if got, err := io.ReadAll(c); err != nil || len(got) != 3 {
+			t.Fatal(at, got, err)
+		}
+		if got := <-peer; got.String() != c.LocalAddr().String() {
+			t.Errorf("the origin saw %v, the client is %v", got, c.LocalAddr())
+		}
 	}
 }
 
