@@ -44,9 +44,12 @@ func relayBenchmark() Benchmark {
 		Name: "relay", rounds: 2, cost: cost{time.Second, 18 * time.Second},
 		Question: "what does a TCP relay on one CPU cost, beside plain forwarding and beside a program that copies by read and write?",
 		Targets: []Target{
-			{Text: "throughput: ≥ 0.97 of plain forwarding", Case: relayCase, Contestant: relayOnpath, Metric: MetricThroughput, Of: relayDirect, Min: 0.97},
-			{Text: "as fast as the CPU: not below the copying program", Case: relayFree, Contestant: relayOnpath, Metric: MetricThroughput, Of: relayCopy, Min: 1},
-			{Text: "first byte: not after the copying program's", Case: relayFirst, Contestant: relayOnpath, Metric: metricFirstByte, Of: relayCopy, Max: 1},
+			{Text: "throughput: ≥ 0.97 of plain forwarding", Case: relayCase, Contestant: relayOnpath,
+				Metric: MetricThroughput, Of: relayDirect, Min: 0.97},
+			{Text: "as fast as the CPU: not below the copying program", Case: relayFree, Contestant: relayOnpath,
+				Metric: MetricThroughput, Of: relayCopy, Min: 1},
+			{Text: "first byte: not after the copying program's", Case: relayFirst, Contestant: relayOnpath,
+				Metric: metricFirstByte, Of: relayCopy, Max: 1},
 		},
 		run: runRelay,
 	}

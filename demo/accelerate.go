@@ -31,7 +31,8 @@ func accelerateDemonstration() Demonstration {
 		Long: `Emulate a client in Ireland, an origin in California and four machines between
 them, run a real server and real nodes, and time transfers of 10, 100 and 500 kB:
 direct, by one relay, by three, and by those that onpath chooses from its own
-measurements (MOSTO, Figure 5). The model's times stand beside the measured ones.`,
+measurements (MOSTO, Figure 5). The model's times stand beside the measured ones.
+Then a first SYN wakes a sleeping container, and a first datagram another one.`,
 		Seconds: 110,
 		Show: func(ctx context.Context, r *Run) (Figures, error) {
 			d := &accelerateRun{Run: r}
@@ -41,7 +42,11 @@ measurements (MOSTO, Figure 5). The model's times stand beside the measured ones
 			if err := d.measure(ctx); err != nil {
 				return nil, err
 			}
+			if err := d.wake(ctx); err != nil {
+				return nil, fmt.Errorf("sleeping containers: %w", err)
+			}
 			d.report.check()
+			d.report.checkWoken()
 			return &d.report, nil
 		},
 	}
@@ -65,6 +70,8 @@ type accelerateReport struct {
 	Ways []acceleratedWay `json:"ways"`
 	// Measured are the round trips that the nodes told.
 	Measured map[string][]onpath.Distance `json:"measured"`
+	Woken    []woken                      `json:"woken"`
+	ByHand   time.Duration                `json:"byHand"` // the sleepers' program, until it listens
 	Checks   `json:"checks"`
 }
 
@@ -88,7 +95,7 @@ func (d *accelerateRun) setUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	spec := TestbedSpec{Topology: topology, Server: TestbedNode{Host: "ireland", Address: "10.255.0.1"}}
+	spec := TestbedSpec{Topology: topology, HostImage: true, Server: TestbedNode{Host: "ireland", Address: "10.255.0.1"}}
 	for i, n := range []string{"ireland", "azores", "virginia", "kansas"} {
 		spec.Nodes = append(spec.Nodes, TestbedNode{Name: n, Host: n, Address: fmt.Sprintf("10.255.0.%d", i+1), Cloudlet: n})
 	}
@@ -318,6 +325,7 @@ func (r *accelerateReport) Print(w io.Writer) {
 	}
 	_ = t.Write(w)
 	fmt.Fprintln(w)
+	r.printWoken(w)
 	r.Checks.print(w)
 }
 
@@ -364,13 +372,17 @@ func sendAsked(c net.Conn) {
 	_, _ = c.Write(make([]byte, min(binary.BigEndian.Uint64(size[:]), mostSent)))
 }
 
-// RunReceive times transfers from the SYN to the last byte.
+// RunReceive times transfers from the SYN to the last byte; to udp/ADDRESS, from a datagram
+// to its echo.
 func RunReceive(ctx context.Context, address string, size int64, count int) ([]time.Duration, error) {
+	network, d := "tcp", net.Dialer{Timeout: 10 * time.Second, Control: cubic}
+	if a, ok := strings.CutPrefix(address, "udp/"); ok {
+		network, address, d.Control = "udp", a, nil
+	}
 	var took []time.Duration
 	for range count {
 		start := time.Now()
-		d := net.Dialer{Timeout: 10 * time.Second, Control: cubic}
-		c, err := d.DialContext(ctx, "tcp", address)
+		c, err := d.DialContext(ctx, network, address)
 		if err != nil {
 			return nil, err
 		}
