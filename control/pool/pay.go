@@ -3,6 +3,7 @@ package pool
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -146,7 +147,7 @@ func paidIn(segments []onpath.PaidSegment, x part) (sum onpath.Resources) {
 
 // reckon finds the amounts of a decision's postings.
 func (p *Pool) reckon(d *decision, now time.Time) error {
-	all := segmentsOf(d.pay)
+	all, paid := segmentsOf(d.pay), d.obj.Status.Paid
 	for i := range d.postings {
 		post := &d.postings[i]
 		post.At = now
@@ -161,6 +162,15 @@ func (p *Pool) reckon(d *decision, now time.Time) error {
 		if post.Amount, err = ledger.Amount(post, p.lists[post.Prices]); err != nil {
 			return onpath.Errorf(onpath.CodeInvalid, "the price cannot be found: %w", err)
 		}
+		if post.Kind != onpath.PostingCharge {
+			continue
+		}
+		if post.Amount > math.MaxInt64-paid {
+			e := onpath.Errorf(onpath.CodeInvalid, "the price of it all is more than can be counted")
+			e.Remedy = "make several reservations of it"
+			return e
+		}
+		paid += post.Amount
 	}
 	if d.due() > 0 && all > maxAllSegments { // what only gives back is never refused
 		e := onpath.Errorf(onpath.CodeInvalid,

@@ -2,6 +2,7 @@ package pool
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -55,4 +56,55 @@ func TestPricesInForce(t *testing.T) {
 	f.balance(100*onpath.Millionths - (1+2+3)*onpath.Millionths)
 	f.restart()
 	f.balance(100*onpath.Millionths - (1+2+3)*onpath.Millionths)
+}
+
+// TestExtremes: amounts up to the largest that can be counted are exact, and what would be
+// more is refused and changes nothing.
+func TestExtremes(t *testing.T) {
+	f := setUp(t)
+	for name, n := range f.nodes {
+		n.Capacity.CPU = 1_000_000
+		f.nodes[name] = n
+	}
+	f.observe()
+	f.prices(onpath.PriceListSpec{Hour: onpath.UnitPrices{CPU: 1_000_000 * onpath.Millionths}})
+	const most, paid, decade = onpath.Money(9_200_000_000_000_000_000), onpath.Money(8_760_000_000_000_000_000), 87_600 * time.Hour
+	refused := func(what string, err error) {
+		t.Helper()
+		if onpath.CodeOf(err) != onpath.CodeInvalid || !strings.Contains(err.Error(), "more than can be counted") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	f.credit(most)
+	r := request("r", time.Hour, time.Hour+decade, cores(200))
+	_, err := f.apply(r)
+	refused("one part of 200 cores", err)
+	limit := onpath.Money(1)
+	slots := request("slots", 0, 0, onpath.Resources{})
+	slots.Spec.From, slots.Spec.MaxPrice = start.Add(time.Hour), &limit
+	for i := range 2 {
+		until := start.Add(time.Hour + time.Duration(i+1)*decade)
+		slots.Spec.Slots = append(slots.Spec.Slots, onpath.ReservationSlot{Until: until, Capacity: cores(100 + float64(i)/4)})
+	}
+	_, err = f.apply(slots)
+	refused("two slots", err)
+	f.balance(most)
+	r.Spec.Capacity = cores(100)
+	if q := f.must(r); q.Price != paid {
+		t.Errorf("%s is to be paid", q.Price)
+	}
+	f.balance(most - paid)
+	if q, err := f.Apply(t.Context(), nil, []onpath.Key{onpath.KeyOf(r)}, true); err != nil || q[0].Refund != paid {
+		t.Errorf("%+v %v", q, err)
+	}
+	_, err = f.Credit(t.Context(), onpath.DefaultTenant, most, "")
+	refused("a credit", err)
+	f.credit(paid)
+	r.Spec.Capacity = cores(200)
+	_, err = f.apply(r)
+	refused("100 cores more", err)
+	f.balance(most)
+	if s := f.get("r").Status; s.Paid != paid || s.State != onpath.ReservationConfirmed {
+		t.Errorf("%+v", s)
+	}
 }

@@ -156,12 +156,12 @@ func (p *Pool) chargeUse(b *ledger.Book, m *onpath.Meter, was billed, now time.T
 // What no machine can do is a mistake of its node: nobody pays for that.
 const (
 	mostCores = 4096
-	mostBytes = 1e12 // a second
+	mostBytes = 1_000_000_000_000 // a second
 )
 
 func plausible(x *onpath.Posting) bool {
-	seconds := max(x.Until.Sub(x.From), 0).Seconds() + 60 // as clocks differ
-	return x.CPU.Seconds() <= mostCores*seconds && float64(x.Bytes) <= mostBytes*seconds
+	seconds := int64(max(x.Until.Sub(x.From), 0)/time.Second) + 60 // as clocks differ
+	return int64(x.CPU/(mostCores*time.Second)) <= seconds && x.Bytes/mostBytes <= uint64(seconds)
 }
 
 // Forget drops how far instances of a node are billed that it has forgotten.
