@@ -1,6 +1,7 @@
 package onpath
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -257,6 +258,9 @@ func parseNumber(s string, scale float64) (int64, error) {
 }
 
 func textOrNumber(b []byte, to interface{ UnmarshalText([]byte) error }) error {
+	if n := len(b); n > 1 && b[0] == '"' && b[n-1] == '"' && !bytes.ContainsRune(b, '\\') {
+		return to.UnmarshalText(b[1 : n-1])
+	}
 	if len(b) > 0 && b[0] == '"' {
 		var s string
 		if err := json.Unmarshal(b, &s); err != nil {

@@ -3,6 +3,7 @@ package pool
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -108,12 +109,20 @@ func request(name string, from, until time.Duration, c onpath.Resources) *onpath
 
 func cores(n float64) onpath.Resources { return onpath.Resources{CPU: onpath.CPU(n * 1000)} }
 
-func (f *fixture) apply(r *onpath.Reservation) (onpath.Quote, error) {
+// checked is a copy that is what a server makes of r before the pool sees it.
+func (f *fixture) checked(r *onpath.Reservation) *onpath.Reservation {
 	f.t.Helper()
-	r = onpath.Clone(r)
+	r = copyOf(r)
+	r.Spec.Slots = slices.Clone(r.Spec.Slots)
 	if err := r.Validate(); err != nil {
 		f.t.Fatal(err)
 	}
+	return r
+}
+
+func (f *fixture) apply(r *onpath.Reservation) (onpath.Quote, error) {
+	f.t.Helper()
+	r = f.checked(r)
 	q, err := f.Apply(f.t.Context(), []*onpath.Reservation{r}, nil, false)
 	if err != nil {
 		return onpath.Quote{}, err

@@ -128,9 +128,6 @@ func (s *sequence) random(name string) *onpath.Reservation {
 }
 
 func (s *sequence) ask(r *onpath.Reservation) {
-	if err := onpath.Clone(r).Validate(); err != nil {
-		s.t.Fatal(err)
-	}
 	q, err := s.apply(r)
 	s.say("ask for %s from %s, cpu %d, %d slots, %d instances: %s %v", r.Metadata.Name, r.Spec.From.Format("15:04:05"),
 		r.Spec.Capacity.CPU, len(r.Spec.Slots), r.Spec.Instances, q.State, err)
