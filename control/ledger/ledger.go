@@ -44,10 +44,8 @@ func (b *Book) Add(at time.Time, p onpath.Posting) error {
 	}
 	balance := b.Account.Balance
 	switch {
-	case p.Debit == own && p.Kind == onpath.PostingCharge && balance < p.Amount:
-		e := onpath.Errorf(onpath.CodeNoCapacity, "the account of tenant %s has %s, and %s is to be paid", p.Tenant, balance, p.Amount)
-		e.Remedy = "have the operator credit it: onpath account credit " + p.Tenant + " AMOUNT"
-		return e
+	case p.Kind == onpath.PostingCharge && balance < p.Amount:
+		return b.CanPay(p.Amount)
 	case p.Debit == own && balance < math.MinInt64+p.Amount, p.Credit == own && balance > math.MaxInt64-p.Amount:
 		return onpath.Errorf(onpath.CodeInvalid, "the account of tenant %s would hold more than can be counted", p.Tenant)
 	case p.Debit == own:
@@ -59,6 +57,17 @@ func (b *Book) Add(at time.Time, p onpath.Posting) error {
 	p.Number = b.Account.Postings
 	b.added = append(b.added, p)
 	return nil
+}
+
+// CanPay refuses what is more than the account has.
+func (b *Book) CanPay(amount onpath.Money) error {
+	if b.Account.Balance >= amount {
+		return nil
+	}
+	t := b.Account.Tenant
+	e := onpath.Errorf(onpath.CodeNoCapacity, "the account of tenant %s has %s, and %s is to be paid", t, b.Account.Balance, amount)
+	e.Remedy = "have the operator credit it: onpath account credit " + t + " AMOUNT"
+	return e
 }
 
 // Join is b with what was added to next, which began as b is.

@@ -286,7 +286,11 @@ func (p *Pool) finish() bool {
 			continue
 		}
 		st := &x.d.obj.Status
-		p.o.Tell(x.d.key, reasonOf(st.State), fmt.Sprintf("%s: %s", st.State, st.Reason), st.State == onpath.ReservationFailed)
+		message := string(st.State)
+		if st.Reason != "" {
+			message += ": " + st.Reason
+		}
+		p.o.Tell(x.d.key, reasonOf(st.State), message, st.State == onpath.ReservationFailed)
 	}
 	return all
 }

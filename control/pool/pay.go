@@ -208,6 +208,11 @@ func (p *Pool) charge(books map[string]*ledger.Book, d *decision) error {
 		st := &x.obj.Status
 		x.quote.Currency = st.Currency
 		for _, charges := range []bool{false, true} {
+			if due := x.due(); charges && due > 0 { // all of it, or nothing
+				if err := b.CanPay(due); err != nil {
+					return err
+				}
+			}
 			for _, post := range x.postings {
 				if (post.Kind == onpath.PostingCharge) != charges {
 					continue

@@ -260,6 +260,23 @@ func TestDeclined(t *testing.T) {
 	}
 }
 
+// TestPoor: what an account lacks is said of all that is to be paid.
+func TestPoor(t *testing.T) {
+	f := setUp(t)
+	f.prices(simple)
+	f.credit(2_999_999)
+	r := request("r", 0, 0, onpath.Resources{})
+	r.Spec.Slots = []onpath.ReservationSlot{{Until: start.Add(time.Hour), Capacity: cores(1)},
+		{Until: start.Add(2 * time.Hour), Capacity: cores(2)}}
+	if _, err := f.apply(r); onpath.CodeOf(err) != onpath.CodeNoCapacity || !strings.Contains(err.Error(), "has 2.999999, and 3 is to be paid") {
+		t.Errorf("%v", err)
+	}
+	f.balance(2_999_999)
+	f.credit(1)
+	f.must(r)
+	f.balance(0)
+}
+
 // TestRefund: PacketCloud §3.5, with one slot that runs and one that does not.
 func TestRefund(t *testing.T) {
 	f := setUp(t)
