@@ -10,6 +10,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -61,9 +63,21 @@ type ReserveReport struct {
 // Stream is what iperf3 saw of UDP.
 type Stream struct {
 	Packets int64 `json:"packets"`
-	Lost    int64 `json:"lost"`
+	// Lost on the way. Late came while iperf3 waited for a processor, and its socket was
+	// full.
+	Lost int64 `json:"lost"`
+	Late int64 `json:"late,omitempty"`
 	// Seconds are the packets lost in each second, as the receiver counted.
 	Seconds []int64 `json:"seconds,omitempty"`
+}
+
+// String is "0 of 7500 UDP packets lost".
+func (s Stream) String() string {
+	text := fmt.Sprintf("%d of %d UDP packets lost", s.Lost, s.Packets)
+	if s.Late > 0 {
+		text += fmt.Sprintf(" on the way; %d found iperf3's socket full", s.Late)
+	}
+	return text
 }
 
 type reserveRun struct {
@@ -247,7 +261,7 @@ func (d *reserveRun) run(ctx context.Context) error {
 	if err := grown(&d.report.Growing); err != nil {
 		return err
 	}
-	d.Say("iperf3 through the instance that grew: %d of %d UDP packets lost", d.report.Growing.Lost, d.report.Growing.Packets)
+	d.Say("iperf3 through the instance that grew: %s", d.report.Growing)
 	if err := d.conflict(ctx); err != nil {
 		return err
 	}
@@ -314,8 +328,7 @@ func (d *reserveRun) conflict(ctx context.Context) error {
 	if err := moved(&d.report.Moving); err != nil {
 		return err
 	}
-	d.Say("table1's instance moved from %s to %s; iperf3 through it: %d of %d UDP packets lost", d.report.From,
-		d.report.To, d.report.Moving.Lost, d.report.Moving.Packets)
+	d.Say("table1's instance moved from %s to %s; iperf3 through it: %s", d.report.From, d.report.To, d.report.Moving)
 	return d.tell(ctx, "capacity", "--cloudlet", "fra", "--to", at(d.begin.Add(endAt)))
 }
 
@@ -334,7 +347,13 @@ func (d *reserveRun) stream(ctx context.Context, port string, length time.Durati
 		err error
 	}
 	done := make(chan answer, 1)
+	var before int64
 	go func() {
+		var err error
+		if before, err = d.overflows(ctx); err != nil {
+			done <- answer{nil, err}
+			return
+		}
 		out, err := d.Testbed.Exec(ctx, "client", "iperf3", "-c", "10.9.0.2", "-p", port, "-u", "-b", "8M", "-l",
 			fmt.Sprint(payload), "-t", fmt.Sprint(int(length.Seconds())), "-J", "--get-server-output")
 		done <- answer{out, err}
@@ -359,12 +378,37 @@ func (d *reserveRun) stream(ctx context.Context, port string, length time.Durati
 		if err := json.Unmarshal(a.out, &r); err != nil || a.err != nil {
 			return fmt.Errorf("iperf3: %w: %.300s", errors.Join(a.err, err), a.out)
 		}
-		*s = Stream{Packets: r.End.Sum.Packets, Lost: r.End.Sum.Lost}
+		after, err := d.overflows(ctx)
+		if err != nil {
+			return err
+		}
+		late := after - before
+		*s = Stream{Packets: r.End.Sum.Packets, Lost: r.End.Sum.Lost - late, Late: late}
 		for _, i := range r.Server.Intervals {
 			s.Seconds = append(s.Seconds, i.Sum.Lost)
 		}
 		return nil
 	}
+}
+
+// overflows is how many datagrams full sockets of origin have turned away.
+func (d *reserveRun) overflows(ctx context.Context) (int64, error) {
+	out, err := d.Testbed.Exec(ctx, "origin", "cat", "/proc/net/snmp")
+	if err != nil {
+		return 0, err
+	}
+	var names []string
+	for line := range strings.Lines(string(out)) {
+		f := strings.Fields(line)
+		if len(f) == 0 || f[0] != "Udp:" {
+			continue
+		}
+		if i := slices.Index(names, "RcvbufErrors"); i > 0 && i < len(f) {
+			return strconv.ParseInt(f[i], 10, 64)
+		}
+		names = f
+	}
+	return 0, fmt.Errorf("/proc/net/snmp does not say how many datagrams found a full socket")
 }
 
 func (d *reserveRun) pay(ctx context.Context) error {
