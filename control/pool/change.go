@@ -72,8 +72,16 @@ func (p *Pool) change(e *entry, r *onpath.Reservation, now time.Time) (*decision
 }
 
 func sameRequest(a, b *onpath.Reservation) bool {
-	x, _ := json.Marshal(a.Spec)
-	y, _ := json.Marshal(b.Spec)
+	same := func(s, t onpath.ReservationSlot) bool {
+		return s.From.Equal(t.From) && s.Until.Equal(t.Until) && s.Capacity == t.Capacity
+	}
+	if !slices.EqualFunc(a.Spec.Slots, b.Spec.Slots, same) {
+		return false
+	}
+	s, t := a.Spec, b.Spec
+	s.Slots, t.Slots = nil, nil
+	x, _ := json.Marshal(s)
+	y, _ := json.Marshal(t)
 	return bytes.Equal(x, y) && maps.Equal(a.Metadata.Labels, b.Metadata.Labels)
 }
 

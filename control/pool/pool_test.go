@@ -3,6 +3,7 @@ package pool
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -428,7 +429,7 @@ func TestOpenEnded(t *testing.T) {
 }
 
 // TestChangedOften: a reservation that is changed on and on is refused at last, and ends as
-// any other.
+// any other. But for ONPATH_SOAK, most of its changes are found in the store.
 func TestChangedOften(t *testing.T) {
 	f := setUp(t)
 	r := request("r", 0, 0, onpath.Resources{})
@@ -439,6 +440,9 @@ func TestChangedOften(t *testing.T) {
 	last.Until = time.Time{}
 	f.must(r)
 	f.pass(onpath.MaxSlots * time.Second)
+	if os.Getenv("ONPATH_SOAK") == "" {
+		f.divide("r", start.Add(onpath.MaxSlots*time.Second), mostSlots-10)
+	}
 	var err error
 	for n := 0; err == nil && n <= mostSlots; n++ {
 		f.now = f.now.Add(time.Second)
@@ -455,4 +459,24 @@ func TestChangedOften(t *testing.T) {
 	if st := f.get("r").Status.State; st != onpath.ReservationCancelled {
 		t.Errorf("it is %s", st)
 	}
+}
+
+// divide has a reservation have n slots, as if it had changed so often until a time.
+func (f *fixture) divide(name string, until time.Time, n int) {
+	f.t.Helper()
+	r := f.get(name)
+	st := &r.Status
+	each := until.Sub(st.Begin()) / time.Duration(n)
+	at := st.Begin()
+	st.Slots = nil
+	for i := range n {
+		st.Slots = append(st.Slots, onpath.ReservationSlot{From: at, Until: at.Add(each), Capacity: cores(float64(1+i%2) / 4)})
+		at = at.Add(each)
+	}
+	st.Slots[n-1].Until = time.Time{}
+	if _, err := f.store.Write(f.t.Context(), onpath.Batch{Changes: []onpath.Change{{Key: onpath.KeyOf(r), Object: r,
+		Version: r.Metadata.Version}}}); err != nil {
+		f.t.Fatal(err)
+	}
+	f.restart()
 }
