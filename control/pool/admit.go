@@ -351,13 +351,16 @@ func (p *Pool) from(home string) []string {
 	return order
 }
 
-// places are the cloudlets by what tells near from far.
+// places are the cloudlets by what tells near from far; kept, as they are most of what a
+// decision would allocate.
 func (p *Pool) places() near.Map {
-	m := make(near.Map, len(p.cloudlets))
-	for name, cl := range p.cloudlets {
-		m[name] = near.Cloudlet{Location: cl.Location, Prefixes: cl.Prefixes, RTT: cl.RTT}
+	if p.near == nil {
+		p.near = make(near.Map, len(p.cloudlets))
+		for name, cl := range p.cloudlets {
+			p.near[name] = near.Cloudlet{Location: cl.Location, Prefixes: cl.Prefixes, RTT: cl.RTT}
+		}
 	}
-	return m
+	return p.near
 }
 
 // decline says what is lacking where, and from when it would fit.

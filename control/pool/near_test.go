@@ -17,7 +17,7 @@ func TestNearByMeasurement(t *testing.T) {
 	}}
 	order := func(want ...string) {
 		t.Helper()
-		p.orders = nil
+		p.near, p.orders = nil, nil
 		if got := p.from("par"); !slices.Equal(got, want) {
 			t.Errorf("from par: %v, want %v", got, want)
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/onpath/onpath/control/ledger"
 	"github.com/onpath/onpath/plan"
 	"github.com/onpath/onpath/plan/calendar"
+	"github.com/onpath/onpath/plan/near"
 )
 
 // Options of a Pool.
@@ -58,6 +59,7 @@ type Pool struct {
 	tenants   *calendar.Calendar // what each tenant has promised, a "node" for each cloudlet
 	nodes     map[string]Node
 	cloudlets map[string]Cloudlet
+	near      near.Map            // of cloudlets
 	orders    map[string][]string // of cloudlets by distance, from one of them
 	entries   map[onpath.Key]*entry
 	agenda    agenda
@@ -235,7 +237,7 @@ func (p *Pool) takeUp() {
 	if cloudlets == nil {
 		return
 	}
-	p.cloudlets, p.orders = cloudlets, nil
+	p.cloudlets, p.near, p.orders = cloudlets, nil, nil
 	seen := make(map[string]bool, len(nodes))
 	var fresh []string
 	for _, n := range nodes {
