@@ -86,10 +86,13 @@ func (h *Host) routes() http.Handler {
 	mux.HandleFunc("GET /instances", func(w http.ResponseWriter, _ *http.Request) { answer(w, h.State(), nil) })
 	mux.HandleFunc("POST /end", func(w http.ResponseWriter, _ *http.Request) {
 		answer(w, nil, nil)
-		h.finish.Do(func() { close(h.ended) })
+		h.End()
 	})
 	return mux
 }
+
+// End has Run end.
+func (h *Host) End() { h.finish.Do(func() { close(h.ended) }) }
 
 func answer(w http.ResponseWriter, v any, err error) {
 	if err != nil {

@@ -23,7 +23,7 @@ func newRelay(*global) *cobra.Command {
 	var socket string
 	c := &cobra.Command{
 		Use: "relay", Short: "Relay TCP connections, as the agent tells", Hidden: true, Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
+		RunE: func(c *cobra.Command, _ []string) error {
 			// What an earlier process left: one that lives has been asked by the agent before.
 			if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
@@ -35,7 +35,9 @@ func newRelay(*global) *cobra.Command {
 			if err := os.Chmod(socket, 0o600); err != nil {
 				return err
 			}
-			return accel.NewHost(slog.New(slog.NewTextHandler(os.Stderr, nil))).Run(l)
+			h := accel.NewHost(slog.New(slog.NewTextHandler(os.Stderr, nil)))
+			defer context.AfterFunc(c.Context(), h.End)()
+			return h.Run(l)
 		},
 	}
 	c.Flags().StringVar(&socket, "socket", "", "unix socket for the agent")

@@ -24,7 +24,7 @@ func TestDrainEnds(t *testing.T) {
 		}
 	}
 	taken := 0
-	q := &puntPort{from: fds[0], buffer: make([]byte, frameHeader+packetFrames)}
+	q := &puntPort{from: fds[0], buffer: make([]byte, frameHeader+packetFrames), taken: map[onpath.VportID]uint32{}}
 	q.take = func(p onpath.Punted) {
 		if taken++; p.Vport != 16 {
 			t.Errorf("%+v", p)
