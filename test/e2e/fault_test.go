@@ -23,8 +23,8 @@ import (
 // How long the faults here last, and for how long blackouts are measured: until some
 // time behind a fault's end.
 const (
-	faultLasts = 700 * time.Millisecond
-	faultWatch = time.Second
+	faultLasts = 1200 * time.Millisecond
+	faultWatch = 1500 * time.Millisecond
 	// Of a loss, which begins late where the node is busy, at least this is seen.
 	lossLeast = 100 * time.Millisecond
 )
