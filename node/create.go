@@ -15,12 +15,17 @@ import (
 // the image, and creates the container where the runtime can do that by itself. It runs
 // beside the wiring of a new instance.
 type creation struct {
-	spec onpath.RunSpec
-	done chan struct{} // closed when the rest is valid
+	spec onpath.RunSpec // with the secrets, once they are read
+	of   string         // hash of the spec as it was ordered
+	done chan struct{}  // closed when the rest is valid
 	// unprepared is why the image is not here.
 	unprepared error
 	made       onpath.Created // nil: the runtime starts in one step
 	err        error          // why it could not be made
+}
+
+func newCreation(spec onpath.RunSpec) *creation {
+	return &creation{spec: spec, of: hashOf(spec), done: make(chan struct{})}
 }
 
 // preparing is the reason of an instance whose image is not here yet.
@@ -30,13 +35,13 @@ const preparing = "PreparingImage"
 func (in *instance) creationOf(ctx context.Context, rt onpath.Runtime, plan onpath.InstancePlan) *creation {
 	spec := in.runSpec(plan)
 	if m := in.takeCreation(); m != nil {
-		if hashOf(m.spec) == hashOf(spec) {
+		if m.of == hashOf(spec) {
 			return m
 		}
 		in.discard(m)
 	}
 	in.set(onpath.InstanceStarting, cause{preparing, "preparing the image"})
-	m := &creation{spec: spec, done: make(chan struct{})}
+	m := newCreation(spec)
 	in.create(ctx, rt, m)
 	return m
 }
@@ -61,7 +66,7 @@ func (in *instance) createAhead(ctx context.Context) {
 		in.namespaceReplacedFor(nil)
 	}
 	in.set(onpath.InstanceStarting, cause{preparing, "preparing the image"})
-	m := &creation{spec: in.runSpec(plan), done: make(chan struct{})}
+	m := newCreation(in.runSpec(plan))
 	in.creation = m
 	in.a.goDo(func(context.Context) { in.create(ctx, rt, m) })
 }
