@@ -102,10 +102,29 @@ func killInstance(ctx context.Context, t *testing.T, i onpath.Instance) {
 	}
 }
 
-// instancePid finds the first process of a container: pid 1 of a pid namespace
-// whose network namespace has the instance's device (by its MAC address).
+// stateOf is what an instance has in a folder of its node's state.
+func stateOf(t *testing.T, i onpath.Instance, folder string) (path string, ok bool) {
+	t.Helper()
+	list, err := filepath.Glob(fmt.Sprintf("/proc/%d/root/var/lib/onpath/node/%s/%s-%s-*", testbed.Pid(i.Spec.Node), folder, i.Metadata.Tenant, i.Metadata.Name))
+	if err != nil || len(list) > 1 {
+		t.Fatalf("%s has %v: %v", i.Metadata.Name, list, err)
+	}
+	return strings.Join(list, ""), len(list) == 1
+}
+
+// instancePid finds an engine by what its node notes, and the first process of a container
+// as pid 1 of a pid namespace whose network namespace has the instance's device (by its
+// MAC address).
 func instancePid(t *testing.T, i onpath.Instance) int {
 	t.Helper()
+	if dir, ok := stateOf(t, i, "wasm"); ok {
+		var pid int
+		b, err := os.ReadFile(filepath.Join(dir, "pid"))
+		if _, scan := fmt.Sscan(string(b), &pid); err != nil || scan != nil {
+			t.Fatalf("%s: %q, %v, %v", dir, b, err, scan)
+		}
+		return pid
+	}
 	mac := onpath.InstanceMAC(i.Spec.Vport)
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
 	for _, d := range dirs {

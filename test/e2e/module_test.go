@@ -247,7 +247,10 @@ func TestModuleServes(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, i := range list {
-		proc := fmt.Sprintf("/proc/%d/ns/net", instancePid(t, i))
+		proc, ok := stateOf(t, i, "netns")
+		if !ok {
+			t.Fatalf("%s has no network namespace", i.Metadata.Name)
+		}
 		for _, a := range i.Spec.Addresses {
 			url := "http://" + net.JoinHostPort(a.Addr().String(), "8080") + "/from/the/node"
 			body, _, err := fetch(ctx, proc, url)
