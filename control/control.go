@@ -89,6 +89,7 @@ type Controller struct {
 type session struct {
 	state     plan.NodeState
 	connected bool
+	told      bool   // state.Acked is as the node has told it
 	pushed    uint64 // generation pushed to the present session
 	grant     *onpath.NodeGrant
 	// foreign: the plan that it holds is another store's, and nobody has accepted that.

@@ -23,7 +23,7 @@ func (c *Controller) NodeConnected(h onpath.NodeHello) {
 	}
 	old := st.state
 	notAfter(&h.Report, old.Report, c.o.Clock())
-	st.connected, st.grant = true, h.Grant
+	st.connected, st.told, st.grant = true, true, h.Grant
 	st.state = plan.NodeState{Report: &h.Report, Seen: c.o.Clock(), Acked: h.Plan}
 	there, known := c.mirror.objects[onpath.Key{Kind: onpath.KindNode, Name: h.Node}].(*onpath.Node)
 	st.foreign = c.foreign(h.Plan, known) &&
@@ -75,7 +75,7 @@ func (c *Controller) NodeReported(r onpath.NodeReport) {
 func (c *Controller) acknowledge(st *session, generation uint64) {
 	for i, p := range st.state.Sent {
 		if p.Generation == generation {
-			st.state.Acked = p
+			st.state.Acked, st.told = p, false
 			st.state.Sent = slices.Clone(st.state.Sent[i+1:])
 			return
 		}
