@@ -66,7 +66,10 @@ func (s *site) now() time.Time {
 }
 
 func (s *site) start() {
-	s.c = control.New(control.Options{Store: s.store, Hub: s, Clock: s.now, Settings: settings, Wait: 300 * time.Millisecond})
+	c := control.New(control.Options{Store: s.store, Hub: s, Clock: s.now, Settings: settings, Wait: 300 * time.Millisecond})
+	s.mu.Lock()
+	s.c = c
+	s.mu.Unlock()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- s.c.Run(ctx) }()

@@ -60,8 +60,8 @@ func sameInstances(a, b []onpath.InstancePlan) bool {
 func sameInstance(a, b *onpath.InstancePlan) bool {
 	return a.Name == b.Name && a.Tenant == b.Tenant && a.Deployment == b.Deployment && a.Function == b.Function && a.UID == b.UID &&
 		a.Vport == b.Vport && a.Back == b.Back && slices.Equal(a.Addresses, b.Addresses) && slices.Equal(a.Serves, b.Serves) &&
-		a.MTU == b.MTU && a.Idle == b.Idle && a.UserNamespace == b.UserNamespace && a.Draining == b.Draining && a.Reservation == b.Reservation &&
-		reflect.DeepEqual(a.OnDemand, b.OnDemand) && reflect.DeepEqual(&a.Spec, &b.Spec)
+		a.MTU == b.MTU && a.Idle == b.Idle && a.Draining == b.Draining && a.Reservation == b.Reservation &&
+		a.UserNamespace == b.UserNamespace && reflect.DeepEqual(a.OnDemand, b.OnDemand) && reflect.DeepEqual(&a.Spec, &b.Spec)
 }
 
 func sameVport(a, b onpath.Vport) bool {
