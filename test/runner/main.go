@@ -28,6 +28,9 @@ import (
 //go:embed skips.txt
 var skipsText string
 
+//go:embed soak.txt
+var soakText string
+
 // event is one line of `go test -json`.
 type event struct {
 	Action, Package, Test, Output string
@@ -82,6 +85,10 @@ func execute(soak bool, run string, packages []string) error {
 	}
 	if run != "" {
 		args = append(args, "-run", run)
+	}
+	if long := soakTests(); !soak && run == "" {
+		args = append(args, "-skip", "^("+strings.Join(long, "|")+")$")
+		fmt.Println("make soak alone runs", strings.Join(long, ", "))
 	}
 	others, alone, err := apart(goBin, packages)
 	if err != nil {
@@ -166,6 +173,16 @@ func (o *outcome) follow(cmd *exec.Cmd) error {
 	}
 	o.read(pipe)
 	return cmd.Wait()
+}
+
+// soakTests are those that take too long for `make test`.
+func soakTests() (names []string) {
+	for line := range strings.Lines(soakText) {
+		if line, _, _ = strings.Cut(line, "#"); strings.TrimSpace(line) != "" {
+			names = append(names, strings.TrimSpace(line))
+		}
+	}
+	return names
 }
 
 const module = "github.com/onpath/onpath"
