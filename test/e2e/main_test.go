@@ -36,16 +36,20 @@ const sociable = "^(TestAgentAway|TestBeginMeanwhile|TestBrokenFunctions|TestCut
 // part leaves the tests of which ONPATH_E2E speaks: the sociable ones, or the others.
 // The whole run has them in two parts, of which one shares the machine.
 func part(of string) error {
-	choice, known := map[string]string{"sociable": "test.run", "others": "test.skip"}[of]
+	skip := flag.Lookup("test.skip").Value.String()
 	switch {
 	case of == "":
 		return nil
-	case !known:
+	case flag.Lookup("test.run").Value.String() != "":
+		return errors.New("ONPATH_E2E chooses among the tests, and so does -run")
+	case of == "sociable":
+		return flag.Set("test.run", sociable)
+	case of != "others":
 		return fmt.Errorf("ONPATH_E2E is %q, must be sociable or others", of)
-	case flag.Lookup("test.run").Value.String()+flag.Lookup("test.skip").Value.String() != "":
-		return errors.New("ONPATH_E2E chooses among the tests, and so do -run and -skip")
+	case skip != "":
+		skip = "|" + skip
 	}
-	return flag.Set(choice, sociable)
+	return flag.Set("test.skip", sociable+skip)
 }
 
 func TestMain(m *testing.M) {
