@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/onpath/onpath"
 )
 
@@ -131,7 +133,7 @@ func TestOneMistakeOneError(t *testing.T) {
 }
 
 func TestHugeFiles(t *testing.T) {
-	start := time.Now()
+	start := processorTime(t)
 	for _, text := range []string{
 		"hosts:\n" + strings.Repeat("  # nothing\n", 1<<20),
 		"hosts: " + strings.Repeat("[", 100_000),
@@ -144,9 +146,18 @@ func TestHugeFiles(t *testing.T) {
 			t.Errorf("%.20q…: %T", text, err)
 		}
 	}
-	if d := time.Since(start); d > 20*time.Second {
-		t.Errorf("took %v", d)
+	if d := processorTime(t) - start; d > 20*time.Second {
+		t.Errorf("took %v of the processor", d)
 	}
+}
+
+// processorTime is what this process has used, whatever runs beside it.
+func processorTime(t *testing.T) time.Duration {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 func TestParse(t *testing.T) {
