@@ -186,7 +186,7 @@ spec:
     command: [sh, -c, "touch /run/ready; trap 'exit 0' TERM; sleep infinity & wait"]
   state: none
   packets: keep
-  resources: {cpu: 10m, memory: 32Mi}
+  resources: {cpu: 50m, memory: 32Mi}
   health: {exec: [test, -e, /run/ready], every: 1s}
 ---
 apiVersion: onpath/v1alpha1
