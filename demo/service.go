@@ -20,6 +20,8 @@ const (
 	serverFile  = `server:
   publicPools: [203.0.113.0/28]
   dns: {listen: "10.9.0.10:53", name: ns.operator.example}
+node:
+  moduleSources: [10.9.0.0/16] # of passwords, too
 `
 )
 
