@@ -100,11 +100,7 @@ func (c *Controller) billNode(ctx context.Context, node string) error {
 	}
 	billed, err := c.pool.Bill(ctx, node, list, c.placed(node, list))
 	c.mu.Lock()
-	for _, uid := range forget {
-		if i := c.mirror.left[uid]; i != nil && i.Spec.Node == node {
-			delete(c.mirror.left, uid)
-		}
-	}
+	c.mirror.settle(node, list)
 	c.mu.Unlock()
 	m.mu.Lock()
 	m.billed[node] = billed

@@ -38,6 +38,14 @@ func TestPlaced(t *testing.T) {
 	said[0].Tenant, said[0].Instance = "other", "ids-7"
 	check("n1", x)
 	check("n2")
+	c.mirror.settle("n1", []onpath.Meter{{UID: "u1"}})
+	c.mirror.settle("n2", nil)
+	check("n1", x)
+	if c.mirror.settle("n1", nil); len(c.mirror.left) > 0 {
+		t.Errorf("%d instances that left are kept, and their node meters none", len(c.mirror.left))
+	}
+	c.mirror.put(in)
+	c.mirror.remove(onpath.KeyOf(in), 9)
 	n := &onpath.Node{}
 	n.Metadata = onpath.Metadata{Name: "n1", Version: 3}
 	c.mirror.put(n)

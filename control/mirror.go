@@ -18,7 +18,7 @@ type mirror struct {
 	waiting     map[onpath.Key]bool // Nodes that are not accepted
 	// instances by their deployments.
 	instances map[onpath.Key]map[onpath.Key]*onpath.Instance
-	// left are instances that were deleted, by UID, until they are billed.
+	// left are instances that were deleted, by UID, until their node meters them no more.
 	left map[string]*onpath.Instance
 }
 
@@ -199,4 +199,13 @@ func (c *Controller) changed(e onpath.StoreEvent) bool {
 		return gone
 	}
 	return c.mirror.put(e.Object)
+}
+
+// settle drops what has left a node and is not among its meters: it is billed, or never ran.
+func (m *mirror) settle(node string, meters []onpath.Meter) {
+	metered := map[string]bool{}
+	for i := range meters {
+		metered[meters[i].UID] = true
+	}
+	maps.DeleteFunc(m.left, func(uid string, i *onpath.Instance) bool { return i.Spec.Node == node && !metered[uid] })
 }
