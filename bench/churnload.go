@@ -73,28 +73,7 @@ func (t *site) answerChurn() error {
 			answerAll(fd)
 		}()
 	}
-	var l net.Listener
-	err := netnsrun.Do(t.server, func() (err error) {
-		l, err = net.Listen("tcp4", netip.AddrPortFrom(churnServer, churnEcho).String())
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	t.After(l.Close)
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				io.Copy(c, c)
-			}()
-		}
-	}()
-	return nil
+	return t.serve(netip.AddrPortFrom(churnServer, churnEcho), func(c net.Conn) { _, _ = io.Copy(c, c) })
 }
 
 // answerAll sends each datagram back, with the DSCP that it came with.

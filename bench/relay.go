@@ -154,30 +154,11 @@ func (t *site) limit(change func(netlink.Qdisc) error) error {
 var siteEcho = netip.MustParseAddrPort("10.9.0.2:5003")
 
 func (t *site) echo() error {
-	var l net.Listener
-	err := netnsrun.Do(t.server, func() (err error) {
-		l, err = net.Listen("tcp", siteEcho.String())
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	t.After(l.Close)
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				if _, err := c.Write([]byte{1}); err == nil {
-					_, _ = io.Copy(c, c)
-				}
-			}()
+	return t.serve(siteEcho, func(c net.Conn) {
+		if _, err := c.Write([]byte{1}); err == nil {
+			_, _ = io.Copy(c, c)
 		}
-	}()
-	return nil
+	})
 }
 
 // hello connects to the server and reads its first byte.

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"path/filepath"
 	"time"
 
 	"github.com/onpath/onpath/bench/testnet"
 	"github.com/onpath/onpath/bench/traffic"
+	"github.com/onpath/onpath/internal/netnsrun"
 )
 
 // site is a client and a server with sockets and a gateway between, with the
@@ -135,4 +137,31 @@ func (t *site) roundTrip(ctx context.Context, n int) (float64, error) {
 		return 0, err
 	}
 	return micros(times[len(times)/2]), nil
+}
+
+// serve has the server do something with each connection to an address of its own, until
+// the site is closed.
+func (t *site) serve(at netip.AddrPort, each func(net.Conn)) error {
+	var l net.Listener
+	err := netnsrun.Do(t.server, func() (err error) {
+		l, err = net.Listen("tcp", at.String())
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	t.After(l.Close)
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				each(c)
+			}()
+		}
+	}()
+	return nil
 }

@@ -62,8 +62,8 @@ func lent(s *plan.Snapshot) []string {
 	}
 	var out []string
 	for at, n := range count {
-		out = append(out, fmt.Sprintf("not checked: what leased modules of publisher %s (%d) do at node %s with packets that no chain selects",
-			at[1], n, at[0]))
+		out = append(out, fmt.Sprintf(
+			"not checked: what leased modules of publisher %s (%d) do at node %s with packets that no chain selects", at[1], n, at[0]))
 	}
 	slices.Sort(out)
 	return out

@@ -89,7 +89,8 @@ func (d *trustRun) setUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	spec := TestbedSpec{Topology: topology, Server: TestbedNode{Host: "server", Address: "10.255.0.10"}, ServerConfig: config, NodeConfig: config}
+	spec := TestbedSpec{Topology: topology, Server: TestbedNode{Host: "server", Address: "10.255.0.10"},
+		ServerConfig: config, NodeConfig: config}
 	for i, g := range trustGateways {
 		spec.Nodes = append(spec.Nodes, TestbedNode{Name: g.node, Host: g.node, Address: fmt.Sprintf("10.255.0.%d", i+1), Cloudlet: g.cloudlet})
 	}

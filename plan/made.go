@@ -8,8 +8,8 @@ import (
 	"github.com/onpath/onpath"
 )
 
-// maker tells what onpath makes of a kind of objects: of which kinds it is, and which label
-// names the object that it is made of.
+// maker says of which kinds the objects are that onpath makes for one of another kind, and
+// which label on them names that one.
 type maker struct {
 	of    onpath.Kind
 	label string
@@ -17,8 +17,9 @@ type maker struct {
 }
 
 var (
-	ofAccelerators = maker{onpath.KindAccelerator, onpath.AcceleratorLabel, []onpath.Kind{onpath.KindFunction, onpath.KindDeployment, onpath.KindChain}}
-	ofServices     = maker{onpath.KindService, onpath.ServiceLabel, []onpath.Kind{onpath.KindChain}}
+	ofAccelerators = maker{of: onpath.KindAccelerator, label: onpath.AcceleratorLabel,
+		makes: []onpath.Kind{onpath.KindFunction, onpath.KindDeployment, onpath.KindChain}}
+	ofServices = maker{of: onpath.KindService, label: onpath.ServiceLabel, makes: []onpath.Kind{onpath.KindChain}}
 )
 
 // made reports whether the object is one that onpath made.

@@ -302,8 +302,9 @@ func (w checker) mayName(o *onpath.Service) bool {
 	case o.Metadata.Tenant == onpath.OperatorTenant:
 		return true
 	case o.Metadata.Tenant == onpath.DefaultTenant && (!ok || len(t.Spec.Zones) == 0):
+		meets := func(z string) bool { return onpath.InZone(o.Spec.Name, z) || onpath.InZone(z, o.Spec.Name) }
 		return !slices.ContainsFunc(listed[*onpath.Tenant](w.world), func(t *onpath.Tenant) bool {
-			return slices.ContainsFunc(t.Spec.Zones, func(z string) bool { return onpath.InZone(o.Spec.Name, z) || onpath.InZone(z, o.Spec.Name) })
+			return slices.ContainsFunc(t.Spec.Zones, meets)
 		})
 	}
 	return ok && slices.ContainsFunc(t.Spec.Zones, func(z string) bool { return onpath.InZone(o.Spec.Name, z) })

@@ -39,7 +39,7 @@ func keepSizes(spec *ebpf.CollectionSpec, dir string, log *slog.Logger) error {
 func keepSize(want *ebpf.MapSpec, m *ebpf.Map, log *slog.Logger) error {
 	if want.Name == natsMap {
 		if want.MaxEntries > m.MaxEntries() {
-			log.Warn("the table of translations keeps its size, which is less than the table of flows asks for; onpath node off makes it anew",
+			log.Warn("the table of translations keeps its size, less than that of flows asks for; onpath node off makes it anew",
 				"asked", want.MaxEntries, "kept", m.MaxEntries())
 		}
 		want.MaxEntries = m.MaxEntries()
