@@ -1,6 +1,8 @@
 package lab
 
 import (
+	"fmt"
+	"os"
 	"testing"
 	"time"
 
@@ -59,7 +61,15 @@ func TestCut(t *testing.T) {
 	if err := sleeper.Start(); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(100 * time.Millisecond) // it enters the host
+	for inside := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) { // what enters the host becomes it
+		name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", sleeper.Process.Pid))
+		if string(name) == "sleep\n" {
+			break
+		}
+		if err != nil || time.Now().After(inside) {
+			t.Fatalf("the process is %q: %v", name, err)
+		}
+	}
 	killed, err := l.KillHost("b", time.Minute)
 	if err != nil || len(killed) != 1 || killed[0] != sleeper.Process.Pid {
 		t.Errorf("killed %v (%v), want %d", killed, err, sleeper.Process.Pid)
