@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"runtime/debug"
 	"slices"
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/control"
 	"github.com/onpath/onpath/control/pool"
 	"github.com/onpath/onpath/store/etcd"
 )
@@ -56,6 +58,7 @@ func poolBenchmark() Benchmark {
 
 func runPool(ctx context.Context, r *Run) (err error) {
 	size := pick(r, wholePool, poolSize{4, 5, 25})
+	defer debug.SetGCPercent(debug.SetGCPercent(control.GCPercent)) // as in a server
 	dir, err := os.MkdirTemp("", "onpath-bench-pool-")
 	if err != nil {
 		return err

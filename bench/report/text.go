@@ -124,8 +124,10 @@ func (s scale) format(v float64) string {
 		return strconv.FormatFloat(v, 'f', 1, 64)
 	case a >= 1:
 		return strconv.FormatFloat(v, 'f', 2, 64)
+	case a >= 0.1:
+		return strconv.FormatFloat(v, 'f', 3, 64)
 	}
-	return strconv.FormatFloat(v, 'f', 3, 64)
+	return strconv.FormatFloat(v, 'g', 3, 64)
 }
 
 // scaleOf depends on the unit alone, so that figures of one unit compare.
