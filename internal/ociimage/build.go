@@ -143,7 +143,7 @@ func stack(r *Recipe) ([]*Recipe, error) {
 			return nil, err
 		}
 		if len(out) > 8 {
-			return nil, fmt.Errorf("its bases go round in a circle")
+			return nil, onpath.Errorf(onpath.CodeInvalid, "its bases lead back to itself; leave one of them out")
 		}
 		r, out = base, append([]*Recipe{base}, out...)
 	}

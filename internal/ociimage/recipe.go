@@ -4,16 +4,14 @@
 package ociimage
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
 	"sort"
 	"strings"
 
-	"gopkg.in/yaml.v3"
-
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/api/manifest"
 )
 
 // RecipeFile is the name of the recipe in its folder.
@@ -22,23 +20,23 @@ const RecipeFile = "image.yaml"
 // Recipe says what an image consists of.
 type Recipe struct {
 	// Name is the folder's.
-	Name string `yaml:"-"`
+	Name string `json:"-"`
 	dir  string
-	raw  []byte
+	raw  []byte // of the file, a part of the cache's key
 	// Base is the folder of the recipe whose layers this image builds on,
 	// relative to this recipe's, or absolute.
-	Base string `yaml:"base"`
+	Base string `json:"base"`
 	// Packages of the distribution: "squid", or with the least version that
 	// will do, "suricata >= 1:7".
-	Packages []string `yaml:"packages"`
+	Packages []string `json:"packages"`
 	// Files to add, by their path in the image.
-	Files map[string]AddedFile `yaml:"files"`
+	Files map[string]AddedFile `json:"files"`
 	// The rest is the image's configuration.
-	Entrypoint []string          `yaml:"entrypoint"`
-	Command    []string          `yaml:"command"`
-	Env        map[string]string `yaml:"env"`
-	User       string            `yaml:"user"`
-	WorkingDir string            `yaml:"workingDir"`
+	Entrypoint []string          `json:"entrypoint"`
+	Command    []string          `json:"command"`
+	Env        map[string]string `json:"env"`
+	User       string            `json:"user"`
+	WorkingDir string            `json:"workingDir"`
 }
 
 // path is where something lies that the recipe names.
@@ -51,8 +49,8 @@ func (r *Recipe) path(name string) string {
 
 // AddedFile is a file beside the recipe, or anywhere if its path is absolute.
 type AddedFile struct {
-	From string `yaml:"from"`
-	Mode uint32 `yaml:"mode"` // default 0644
+	From string `json:"from"`
+	Mode uint32 `json:"mode"` // default 0644
 }
 
 // pkg is one line of Recipe.Packages.
@@ -62,40 +60,51 @@ func parsePackage(s string) (pkg, error) {
 	name, least, found := strings.Cut(s, ">=")
 	p := pkg{strings.TrimSpace(name), strings.TrimSpace(least)}
 	if p.name == "" || strings.ContainsAny(p.name, " ,=<>/") || found && p.least == "" {
-		return p, fmt.Errorf("%q is no package: write NAME or NAME >= VERSION", s)
+		return p, fmt.Errorf("%q is not a package", s)
 	}
 	return p, nil
 }
 
 // ReadRecipe reads the recipe in a folder.
 func ReadRecipe(dir string) (*Recipe, error) {
-	path := filepath.Join(dir, RecipeFile)
-	raw, err := os.ReadFile(path)
-	if err != nil {
-		return nil, onpath.Errorf(onpath.CodeNotFound, "image recipe: %w", err)
-	}
 	abs, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, err
 	}
-	r := &Recipe{Name: filepath.Base(abs), dir: abs, raw: raw}
-	d := yaml.NewDecoder(bytes.NewReader(raw))
-	d.KnownFields(true)
-	if err := d.Decode(r); err != nil {
-		return nil, &onpath.Error{Code: onpath.CodeInvalid, Place: path, Message: err.Error(), Cause: err}
+	path := filepath.Join(dir, RecipeFile)
+	r := &Recipe{Name: filepath.Base(abs), dir: abs}
+	if r.raw, err = os.ReadFile(path); err != nil {
+		return nil, onpath.Errorf(onpath.CodeInvalid, "recipe: %w", err)
 	}
-	for _, p := range r.Packages {
+	doc, err := manifest.Strict(r.raw, path, r)
+	if err != nil {
+		return nil, err
+	}
+	var wrong onpath.Errors
+	add := func(field, remedy, format string, args ...any) {
+		wrong = append(wrong, &onpath.Error{Code: onpath.CodeInvalid, Place: doc.PlaceOf(field), Field: field,
+			Message: fmt.Sprintf(format, args...), Remedy: remedy})
+	}
+	if r.Base != "" && !exists(filepath.Join(r.path(r.Base), RecipeFile)) {
+		add("base", "name the folder of a recipe, relative to this one or absolute", "%s has no %s", r.path(r.Base), RecipeFile)
+	}
+	for i, p := range r.Packages {
 		if _, err := parsePackage(p); err != nil {
-			return nil, &onpath.Error{Code: onpath.CodeInvalid, Place: path, Message: err.Error(), Cause: err}
+			add(fmt.Sprintf("packages[%d]", i), "write NAME, or NAME >= VERSION", "%s", err)
 		}
 	}
-	for name, f := range r.Files {
-		if !filepath.IsAbs(name) || filepath.Clean(name) != name || f.From == "" {
-			return nil, &onpath.Error{Code: onpath.CodeInvalid, Place: path,
-				Message: fmt.Sprintf("file %q needs an absolute, clean path and a from", name)}
+	for _, name := range r.filePaths() {
+		at, from := "files["+name+"]", r.Files[name].From
+		switch {
+		case !filepath.IsAbs(name) || filepath.Clean(name) != name:
+			add(at, "write "+filepath.Clean("/"+name), "%q is not an absolute path without . and ..", name)
+		case from == "":
+			add(at, "write from: FILE", "has no file")
+		case !exists(r.path(from)):
+			add(at+".from", "make it, or correct the name", "%s: there is no such file", r.path(from))
 		}
 	}
-	return r, nil
+	return r, wrong.Err()
 }
 
 // packages are the recipe's own, without its base's.

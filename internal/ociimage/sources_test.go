@@ -111,11 +111,16 @@ func TestCodename(t *testing.T) {
 
 func TestRecipeErrors(t *testing.T) {
 	for text, says := range map[string]string{
-		"packages: [a]\nsurprise: 1\n":   "surprise",
-		"packages: [\"a >= \"]\n":        "no package",
-		"files: {relative: {from: x}}\n": "absolute",
-		"files: {/a/../b: {from: x}}\n":  "clean",
-		"packages: {a: 1}\n":             "line 1",
+		"packages: [a]\nsurprise: 1\n":                      `:2:1: unknown field "surprise"`,
+		"pakages: [a]\n":                                    "did you mean packages?",
+		"packages: [b, \"a >= \"]\n":                        `:1:15: packages[1]: "a >= " is not a package; write NAME`,
+		"files: {relative: {from: x}}\n":                    "write /relative",
+		"files: {/a/../b: {from: x}}\n":                     "write /b",
+		"files: {/a: {mode: 0644}}\n":                       "files[/a]: has no file; write from: FILE",
+		"files: {/a: {from: x}}\n":                          "/x: there is no such file; make it",
+		"files: {/a: {from: image.yaml, mode: \"0640\"}}\n": "take the quotes away: 0640",
+		"base: ../nix\n":                                    "nix has no image.yaml; name the folder of a recipe",
+		"packages: {a: 1}\n":                                ":1:11: packages: is a mapping where a list",
 	} {
 		dir := t.TempDir()
 		if err := os.WriteFile(filepath.Join(dir, RecipeFile), []byte(text), 0o644); err != nil {
