@@ -113,7 +113,7 @@ func SetUp(ctx context.Context, spec TestbedSpec) (s *Testbed, err error) {
 		return nil, err
 	}
 	spec.Progress(fmt.Sprintf("network %s: %d hosts, %d links", spec.Topology.Name, len(spec.Topology.Hosts), len(spec.Topology.Links)))
-	if s.Lab, err = lab.Up(ctx, spec.Topology, lab.Options{}); err != nil {
+	if s.Lab, err = lab.Up(ctx, spec.Topology, lab.Options{Bound: true}); err != nil {
 		return nil, err
 	}
 	spec.Progress("server on " + spec.Server.Host)

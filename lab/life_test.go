@@ -117,14 +117,19 @@ type crashOrder struct {
 }
 
 // TestCrash: a process that is killed in the midst of Up leaves what the next
-// Up, or Down, removes.
+// Up, or Down, removes. One that is killed later leaves a lab that List tells as left.
 func TestCrash(t *testing.T) {
 	needsRoot(t)
 	if text := os.Getenv(crashVariable); text != "" {
 		crash(t, text)
 		return
 	}
-	for step := 2; step <= 6; step++ {
+	const done = 8 // no step of Up
+	for _, step := range []int{2, 3, 4, 5, 6, done} {
+		phase := "starting (interrupted)"
+		if step == done {
+			phase = "up (left by a program that has ended)"
+		}
 		order := crashOrder{Name: uniqueName(), State: t.TempDir(), Step: step}
 		text, _ := json.Marshal(order)
 		cmd := exec.Command(os.Args[0], "-test.run=^TestCrash$")
@@ -132,7 +137,7 @@ func TestCrash(t *testing.T) {
 		if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(err.Error(), "killed") {
 			t.Fatalf("step %d: the child ended with %v: %s", step, err, out)
 		}
-		if list, err := List(order.State); err != nil || len(list) != 1 || list[0].Phase != "starting (interrupted)" {
+		if list, err := List(order.State); err != nil || len(list) != 1 || list[0].Phase != phase || !list[0].Left {
 			t.Errorf("step %d: list: %+v, %v", step, list, err)
 		}
 		if step%2 == 0 {
@@ -161,13 +166,19 @@ func crash(t *testing.T, text string) {
 	if err := json.Unmarshal([]byte(text), &order); err != nil {
 		t.Fatal(err)
 	}
-	_, err := Up(t.Context(), parse(t, shapedPair), Options{Name: order.Name, StateDir: order.State, Progress: func(_ string, n, _ int) {
+	die := func() {
+		self, _ := os.FindProcess(os.Getpid())
+		_ = self.Kill()
+		time.Sleep(time.Minute)
+	}
+	_, err := Up(t.Context(), parse(t, shapedPair), Options{Name: order.Name, StateDir: order.State, Bound: true, Progress: func(_ string, n, _ int) {
 		if n == order.Step {
-			self, _ := os.FindProcess(os.Getpid())
-			_ = self.Kill()
-			time.Sleep(time.Minute)
+			die()
 		}
 	}})
+	if err == nil {
+		die()
+	}
 	t.Fatal("still alive: ", err)
 }
 

@@ -26,7 +26,8 @@ const maxFile = 4 << 20
 func ParseFile(path string) (*Topology, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, &onpath.Error{Code: onpath.CodeInvalid, Place: path, Message: "cannot read the topology: " + errors.Unwrap(err).Error(), Cause: err}
+		return nil, &onpath.Error{Code: onpath.CodeInvalid, Place: path, Message: "cannot read the topology: " + errors.Unwrap(err).Error(), Cause: err,
+			Remedy: "name a file that describes a lab, such as examples/lab/router.yaml"}
 	}
 	defer f.Close()
 	t, err := Parse(f, path)
@@ -103,7 +104,7 @@ func (p *parser) document(text []byte) (*yaml.Node, error) {
 		if m[1] != "" {
 			line, _ = strconv.Atoi(m[1])
 		}
-		return nil, invalid(line, m[2], yamlhint.Remedy(m[2]))
+		return nil, invalid(line, yamlhint.Plain(m[2]), yamlhint.Remedy(m[2]))
 	}
 	if err := dec.Decode(&second); err == nil {
 		return nil, invalid(second.Line, "a second document begins here", "a topology is one document")

@@ -19,7 +19,7 @@ import (
 // without "hosts:" is a host's or a link's part, put into a frame that is right.
 var wrong = []struct{ name, text, place, message string }{
 	{"empty", "", "1:1", "the file is empty"},
-	{"not YAML", "hosts: [", "1:1", "did not find expected node content"},
+	{"not YAML", "hosts: [", "1:1", "the YAML breaks off"},
 	{"tab", "hosts:\n\ta: {}", "2:1", "cannot start any token"},
 	{"binary", "hosts:\n\x00\x01", "2:1", "not a text file"},
 	{"list", "- a\n- b", "1:1", "a list where a mapping is expected"},

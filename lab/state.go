@@ -36,6 +36,7 @@ type state struct {
 	Created   time.Time  `json:"created"`
 	Emulation string     `json:"emulation"` // of shaped links
 	IPNetNS   bool       `json:"ipNetns"`
+	Bound     bool       `json:"bound,omitempty"` // to its owner
 	Topology  *Topology  `json:"topology"`
 	Processes []*Process `json:"processes"`
 }
@@ -114,7 +115,7 @@ const wire = "+wire"
 func (d directory) load() (*state, error) {
 	b, err := os.ReadFile(d.stateFile())
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, &onpath.Error{Code: onpath.CodeNotFound, Message: fmt.Sprintf("there is no lab %s in %s", filepath.Base(string(d)), filepath.Dir(string(d))), Remedy: "start it with onpath lab up FILE"}
+		return nil, &onpath.Error{Code: onpath.CodeNotFound, Message: fmt.Sprintf("there is no lab %s in %s", filepath.Base(string(d)), filepath.Dir(string(d))), Remedy: "onpath lab status lists those that are up, onpath lab up FILE starts one"}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("lab: state: %w", err)
@@ -165,6 +166,7 @@ func (d directory) lock() (unlock func(), err error) {
 type Summary struct {
 	Name    string    `json:"name"`
 	Phase   string    `json:"phase"`
+	Left    bool      `json:"left"` // by a program that has ended
 	Created time.Time `json:"created"`
 	Hosts   int       `json:"hosts"`
 	Links   int       `json:"links"`
@@ -186,16 +188,25 @@ func List(stateDir string) ([]Summary, error) {
 		if !e.IsDir() || err != nil {
 			continue
 		}
-		out = append(out, Summary{s.Name, s.phase(), s.Created, len(s.Topology.Hosts), len(s.Topology.Links)})
+		out = append(out, Summary{s.Name, s.phase(), s.left(), s.Created, len(s.Topology.Hosts), len(s.Topology.Links)})
 	}
 	slices.SortFunc(out, func(a, b Summary) int { return strings.Compare(a.Name, b.Name) })
 	return out, nil
 }
 
-// phase is the phase, and that it was left by a crash if it was.
+// phase is the phase, and that a program left it so if one did.
 func (s *state) phase() string {
-	if s.Phase != PhaseUp && !s.Owner.alive() {
-		return s.Phase + " (interrupted)"
+	switch {
+	case !s.left():
+		return s.Phase
+	case s.Phase == PhaseUp:
+		return s.Phase + " (left by a program that has ended)"
 	}
-	return s.Phase
+	return s.Phase + " (interrupted)"
+}
+
+// left reports whether the program is gone that was starting or stopping the lab, or to
+// which it is bound.
+func (s *state) left() bool {
+	return (s.Phase != PhaseUp || s.Bound) && !s.Owner.alive()
 }

@@ -28,6 +28,7 @@ type Options struct {
 	StateDir  string                       // empty: DefaultStateDir
 	Emulation string                       // EmulateAuto, EmulateNetem or EmulateRelay
 	IPNetNS   bool                         // also name the hosts in /run/netns, for ip netns, as LAB-HOST
+	Bound     bool                         // it is of no use without this process: List and Status say when that has ended
 	Log       *slog.Logger                 // nil: none
 	Progress  func(step string, n, of int) // nil: none; called before each step, by Up's goroutine
 }
@@ -176,7 +177,7 @@ func (l *Lab) begin(t *Topology, o Options) error {
 	if err != nil {
 		return fmt.Errorf("lab: who am I: %w", err)
 	}
-	l.state = &state{Name: o.Name, Phase: PhaseStarting, Owner: owner, Created: time.Now(), IPNetNS: o.IPNetNS, Topology: t}
+	l.state = &state{Name: o.Name, Phase: PhaseStarting, Owner: owner, Created: time.Now(), IPNetNS: o.IPNetNS, Bound: o.Bound, Topology: t}
 	if err := os.MkdirAll(string(l.dir), 0o755); err != nil {
 		return fmt.Errorf("lab: %w", err)
 	}

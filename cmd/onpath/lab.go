@@ -43,7 +43,7 @@ type labFlags struct {
 
 func (l *labFlags) up() *cobra.Command {
 	c := &cobra.Command{
-		Use: "up FILE", Short: "Make the network of a file real",
+		Use: "up FILE", Short: "Make the network that a file describes",
 		Example: examples("sudo onpath lab up two-hosts.yaml",
 			"sudo onpath lab up two-hosts.yaml --ip-netns && sudo ip netns exec two-hosts-client bash"),
 		Args: cobra.ExactArgs(1),
@@ -233,7 +233,15 @@ func (l *labFlags) list(c *cobra.Command) error {
 		for _, s := range list {
 			t.Row(s.Name, s.Phase, fmt.Sprint(s.Hosts), fmt.Sprint(s.Links), render.Age(s.Created, time.Now()))
 		}
-		return t.Write(w)
+		if err := t.Write(w); err != nil {
+			return err
+		}
+		for _, s := range list {
+			if s.Left {
+				fmt.Fprintf(c.ErrOrStderr(), "onpath lab down %s removes what was left\n", s.Name)
+			}
+		}
+		return nil
 	})
 }
 

@@ -65,7 +65,7 @@ func setUp(ctx context.Context, t *testing.T) *pair {
 			h.Share = append(h.Share, p.dir, filepath.Dir(p.bin))
 		}
 	}
-	if p.lab, err = lab.Up(ctx, topology, lab.Options{}); err != nil {
+	if p.lab, err = lab.Up(ctx, topology, lab.Options{Bound: true}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(p.tearDown)
