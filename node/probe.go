@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"time"
 
@@ -164,6 +165,14 @@ func (in *instance) probeTCP(ctx context.Context, p uint16) error {
 		return last
 	})
 	if err != nil {
+		var op *net.OpError
+		if errors.As(err, &op) {
+			err = op.Err
+		}
+		var call *os.SyscallError
+		if errors.As(err, &call) {
+			err = call.Err
+		}
 		return fmt.Errorf("TCP port %d does not answer: %w", p, err)
 	}
 	return nil
@@ -181,7 +190,11 @@ func (in *instance) probeExec(ctx context.Context, command []string) error {
 		return fmt.Errorf("run %s: %w", command[0], err)
 	}
 	if code != 0 {
-		return errors.New(strings.TrimSpace(fmt.Sprintf("%s gives %d: %s", command[0], code, out.String())))
+		said := strings.TrimSpace(out.String())
+		if said != "" {
+			said = ": " + said
+		}
+		return fmt.Errorf("%s ended with code %d%s", command[0], code, said)
 	}
 	return nil
 }

@@ -60,7 +60,7 @@ func (d *Driver) Create(ctx context.Context, r onpath.RunSpec) (onpath.Created, 
 	if err := c.make(d.scope(ctx), img); err != nil {
 		d.discard(r.ID)
 		release()
-		return nil, startError(r, err)
+		return nil, startError(err)
 	}
 	return c, nil
 }
@@ -154,7 +154,7 @@ func (c *created) Start(ctx context.Context) (onpath.Process, error) {
 	if err := c.task.Start(c.d.scope(ctx)); err != nil {
 		c.watch.file.Close()
 		c.d.discard(c.r.ID)
-		return nil, startError(c.r, err)
+		return nil, startError(err)
 	}
 	c.d.adopt(c.proc, c.watch)
 	return c.proc, nil

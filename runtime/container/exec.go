@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -195,7 +196,18 @@ func commandError(command, dir string, err error) error {
 	if !tried || slices.ContainsFunc(machinesFault, func(e unix.Errno) bool { return strings.Contains(reason, e.Error()) }) {
 		code = onpath.CodeUnavailable
 	}
-	return &onpath.Error{Code: code, Message: fmt.Sprintf("cannot run %s: %s", command, reason), Cause: err}
+	return &onpath.Error{Code: code, Message: fmt.Sprintf("cannot run %s: %s", command, inWords(reason)), Cause: err}
+}
+
+// noProgram is what runc says of a program that is not there.
+var noProgram = regexp.MustCompile(`^exec: "([^"]*)": (executable file not found in \$PATH|stat .*: no such file or directory)$`)
+
+// inWords is a reason of runc's in plain words, where there are any.
+func inWords(reason string) string {
+	if m := noProgram.FindStringSubmatch(reason); m != nil {
+		return fmt.Sprintf("there is no program %s in its file system", m[1])
+	}
+	return reason
 }
 
 // machinesFault are reasons of runc that say nothing of the instance.

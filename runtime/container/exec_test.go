@@ -3,7 +3,10 @@ package container
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"testing"
@@ -63,13 +66,17 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// TestStartError: what does not start is called by its own name.
+// TestStartError: why a program does not start is said in plain words.
 func TestStartError(t *testing.T) {
-	text := `runc create failed: unable to start container process: exec: "nosuchprog": executable file not found in $PATH: unknown`
-	err := startError(onpath.RunSpec{ID: "default-web-6phy4-999ed41c1f", Hostname: "web-6phy4"}, errors.New(text))
-	want := `instance web-6phy4 cannot start: exec: "nosuchprog": executable file not found in $PATH`
-	if err.Error() != want || onpath.CodeOf(err) != onpath.CodeInvalid {
-		t.Errorf("%v, want %s", err, want)
+	const runc = "runc create failed: unable to start container process: "
+	for text, want := range map[string]string{
+		runc + `exec: "nosuchprog": executable file not found in $PATH: unknown`:   "cannot start: there is no program nosuchprog in its file system",
+		runc + `exec: "/bin/no": stat /bin/no: no such file or directory: unknown`: "cannot start: there is no program /bin/no in its file system",
+		runc + `exec: "/etc/passwd": permission denied: unknown`:                   `cannot start: exec: "/etc/passwd": permission denied`,
+	} {
+		if err := startError(errors.New(text)); err.Error() != want || onpath.CodeOf(err) != onpath.CodeInvalid {
+			t.Errorf("%v, want %s", err, want)
+		}
 	}
 }
 
@@ -95,3 +102,23 @@ func TestCommandError(t *testing.T) {
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
+
+// TestPullReason: an image that cannot be fetched is told by what is in the way.
+func TestPullReason(t *testing.T) {
+	refused := &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", unix.ECONNREFUSED)}
+	unknown := &net.OpError{Op: "dial", Net: "tcp", Err: &net.DNSError{Err: "no such host", Name: "nix.example", IsNotFound: true}}
+	silent := &net.OpError{Op: "dial", Net: "tcp", Err: &net.DNSError{Err: "i/o timeout", Name: "nix.example", IsTimeout: true}}
+	for err, want := range map[error]string{
+		refused: "nix.example:5000 cannot be reached: connection refused",
+		unknown: "there is no host nix.example",
+		silent:  "no name server tells the address of nix.example",
+	} {
+		asked := &url.Error{Op: "Head", URL: "https://nix.example:5000/v2/x/manifests/1", Err: err}
+		if got := pullReason(fmt.Errorf("failed to resolve reference: failed to do request: %w", asked)); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+	if got := pullReason(errors.New("unexpected status 401")); got != "unexpected status 401" {
+		t.Error(got)
+	}
+}

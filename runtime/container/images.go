@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"net/http"
 	"net/url"
 	"path/filepath"
@@ -243,11 +244,43 @@ func (d *Driver) pull(ctx context.Context, ref string, progress func(string)) er
 	case refusal(err) != nil:
 		return d.refused(ctx, ref, ref, err)
 	case errdefs.IsNotFound(err):
-		return &onpath.Error{Code: onpath.CodeNotFound, Message: fmt.Sprintf("image %s does not exist: %v", ref, err), Cause: err}
+		return &onpath.Error{Code: onpath.CodeNotFound, Message: fmt.Sprintf("image %s does not exist", ref),
+			Remedy: "correct its name or tag", Cause: err}
 	case errdefs.IsInvalidArgument(err):
 		return &onpath.Error{Code: onpath.CodeInvalid, Message: fmt.Sprintf("image %s: %v", ref, err), Cause: err}
 	}
-	return &onpath.Error{Code: onpath.CodeUnavailable, Message: fmt.Sprintf("image %s cannot be pulled: %v", ref, err), Cause: err}
+	return &onpath.Error{Code: onpath.CodeUnavailable, Cause: err,
+		Message: fmt.Sprintf("image %s cannot be pulled: %s", ref, pullReason(err))}
+}
+
+// pullReason says why a registry does not give an image, without the steps that led there.
+func pullReason(err error) string {
+	var asked *url.Error
+	var name *net.DNSError
+	var dial *net.OpError
+	switch {
+	case errors.As(err, &name) && name.IsNotFound:
+		return "there is no host " + name.Name
+	case errors.As(err, &name):
+		return "no name server tells the address of " + name.Name
+	case errors.As(err, &dial) && errors.As(err, &asked):
+		host := asked.URL
+		if u, err := url.Parse(asked.URL); err == nil {
+			host = u.Host
+		}
+		return host + " cannot be reached: " + innermost(dial).Error()
+	}
+	return err.Error()
+}
+
+func innermost(err error) error {
+	for {
+		within := errors.Unwrap(err)
+		if within == nil {
+			return err
+		}
+		err = within
+	}
 }
 
 func (d *Driver) registryHosts() docker.RegistryHosts {

@@ -1,7 +1,6 @@
 package container
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -147,7 +146,7 @@ func (d *Driver) delete(ctx context.Context, id string) error {
 }
 
 // startError says in words why an instance does not start.
-func startError(r onpath.RunSpec, err error) error {
+func startError(err error) error {
 	var known *onpath.Error
 	if errors.As(err, &known) {
 		return known
@@ -171,8 +170,7 @@ func startError(r onpath.RunSpec, err error) error {
 	if i := strings.LastIndex(text, "unable to start container process: "); i >= 0 {
 		text = text[i+len("unable to start container process: "):]
 	}
-	return &onpath.Error{Code: code, Message: fmt.Sprintf("instance %s cannot start: %s", cmp.Or(r.Hostname, r.ID),
-		strings.TrimSuffix(text, ": unknown")), Cause: err}
+	return &onpath.Error{Code: code, Message: "cannot start: " + inWords(strings.TrimSuffix(text, ": unknown")), Cause: err}
 }
 
 func unavailable(what string, err error) error {

@@ -444,7 +444,7 @@ func TestBrokenFunctions(t *testing.T) {
 	for i, c := range []struct{ what, container, resources, condition, want, printed string }{
 		{"no image", "image: registry.invalid/nothing:1, attach: routed", "", "Ready", "image registry.invalid/nothing:1 cannot be pulled: ", ""},
 		{"exits", "image: host, command: [\"false\"], attach: routed", "", "Ready", "exited with code 1", ""},
-		{"no program", "image: host, command: [/no/such/program], attach: routed", "", "Ready", "cannot start: exec: \"/no/such/program\"", ""},
+		{"no program", "image: host, command: [/no/such/program], attach: routed", "", "Ready", "cannot start: there is no program /no/such/program", ""},
 		{"port in use", "image: host, command: [sh, -c, \"iperf3 -s >/dev/null & sleep 0.3; exec iperf3 -s 2>&1\"], attach: routed", "", "Ready", "exited with code 1", "Address already in use"},
 		{"no room", "image: host, command: [sleep, infinity], attach: routed", "resources: {cpu: 900}", "Placed", "no node of cloudlet pop has room for 900 CPU", ""},
 	} {
