@@ -51,7 +51,7 @@ func TestDrainLast(t *testing.T) {
 		on = append(on, i.Spec.Node)
 	}
 	node := on[0]
-	if c := s.drainedCondition(node); !strings.Contains(c.Message, "cannot move default/web-fw-") || !strings.Contains(c.Message, ": no node of cloudlet fra1 has room for ") || !strings.Contains(c.Message, node+" is being drained") {
+	if c := s.drainedCondition(node); !strings.Contains(c.Message, "cannot move default/web-fw-") || !strings.Contains(c.Message, ": no node of cloudlet fra1 can run web-fw: ") || !strings.Contains(c.Message, node+" is being drained") {
 		t.Errorf("%s says %q", node, c.Message)
 	}
 	if told := slices.DeleteFunc(slices.Clone(s.events), func(e Event) bool { return e.Reason != onpath.ReasonStuck || e.Node != node }); len(told) != 1 {

@@ -20,15 +20,21 @@ type placedOn struct {
 func (w *rollout) place(d *deployment, cl *cloudlet) (*node, string) {
 	var fit []*node
 	var why []string
+	full := false // a node would suit, and lacks capacity
 	for _, n := range cl.nodes {
-		if reason := w.unfit(d, n); reason != "" {
+		reason := w.unfit(d, n)
+		if reason == "" && d.res == nil {
+			reason = w.lacks(d, n, onpath.Resources{})
+			full = full || reason != ""
+		}
+		if reason != "" {
 			why = append(why, n.name+" "+reason)
 		} else {
 			fit = append(fit, n)
 		}
 	}
 	if len(fit) == 0 {
-		return nil, strings.Join(shorten(why, 5), "; ")
+		return nil, noPlace(d, cl, shorten(why, 5), full)
 	}
 	if !w.carried(d, cl) {
 		if busy := slices.DeleteFunc(slices.Clone(fit), d.idle); len(busy) > 0 {
@@ -71,7 +77,7 @@ func (w *rollout) siblings(d *deployment, n *node) int {
 	return k
 }
 
-// unfit says why the node cannot take an instance; "" if it can.
+// unfit says why the node cannot take an instance, though it had room; "" if it can.
 func (w *rollout) unfit(d *deployment, n *node) string {
 	if why := w.unsuited(d, n); why != "" {
 		return why
@@ -79,10 +85,7 @@ func (w *rollout) unfit(d *deployment, n *node) string {
 	if d.res != nil {
 		return d.unreserved(w, n)
 	}
-	if why := d.unpermitted(n); why != "" {
-		return why
-	}
-	return w.lacks(d, n, onpath.Resources{})
+	return d.unpermitted(n)
 }
 
 // unsuited says why the node cannot take an instance, however much room it has.
@@ -226,11 +229,17 @@ func load(n *node, need onpath.Resources) int64 {
 	return worst
 }
 
-func (w *rollout) noCapacity(d *deployment, cl *cloudlet, why string) {
-	if why == "" {
-		why = "it has no nodes"
+// noPlace says why no node of a cloudlet takes an instance. What it asks for is named
+// where that is what a node lacks.
+func noPlace(d *deployment, cl *cloudlet, why []string, full bool) string {
+	can := "can run " + d.key.name
+	if full {
+		can = "has room for " + resources(d.spec.Resources)
 	}
-	d.noCapacity = append(d.noCapacity, fmt.Sprintf("no node of cloudlet %s has room for %s: %s", cl.name, resources(d.spec.Resources), why))
+	if len(why) == 0 {
+		why = []string{"it has no nodes"}
+	}
+	return fmt.Sprintf("no node of cloudlet %s %s: %s", cl.name, can, strings.Join(why, "; "))
 }
 
 func resources(r onpath.Resources) string {

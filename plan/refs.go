@@ -32,7 +32,7 @@ func (w *resolver) resolveElements(c *chain) {
 		}
 		seen[e.dep] = i
 		if c.from.deployment == e.dep && e.dep != (name{}) {
-			c.fail(onpath.CodeInvalid, field, "", "the chain is a loop: deployment %s is its spec.from too", e.dep)
+			c.fail(onpath.CodeInvalid, field, "leave one of the two out", "the chain is a loop: deployment %s is its spec.from too", e.dep)
 		}
 		e.lost, e.none = fates(o, e)
 		w.checkWeights(c, field, e)

@@ -273,7 +273,7 @@ func (w *rollout) create(d *deployment, cl *cloudlet) bool {
 	}
 	n, why := w.place(d, cl)
 	if n == nil {
-		w.noCapacity(d, cl, why)
+		d.noCapacity = append(d.noCapacity, why)
 		return false
 	}
 	need := Count{Vports: d.sides()}
