@@ -126,7 +126,7 @@ func (v *validation) configFiles(at string, files map[string]File) {
 			v.add(field+".mode", "take it out", "an ebpf function has no files with a mode")
 		}
 		if !utf8.ValidString(f.Content) {
-			v.add(field+".content", "", "is not text")
+			v.add(field+".content", "save it as UTF-8 text", "is not text")
 		}
 		total += len(f.Content)
 	}

@@ -221,7 +221,7 @@ func (v *validation) text(field, s string, limit int) {
 	case len(s) > limit:
 		v.add(field, "", "has %d bytes; at most %d", len(s), limit)
 	case !utf8.ValidString(s) || strings.ContainsRune(s, 0):
-		v.add(field, "", "is not text")
+		v.add(field, "write it in UTF-8", "is not text")
 	}
 }
 

@@ -116,7 +116,11 @@ func (v *validation) endpoints(at string, e *Endpoints, tenant string) {
 	}
 	switch {
 	case given == 0:
-		v.add(at, "write any, {prefixes: […]}, {hosts: NAME} or {deployment: NAME}", "is missing")
+		forms := "any, {prefixes: […]}, {hosts: NAME} or {deployment: NAME}"
+		if at == "spec.to" { // a chain does not lead to a deployment
+			forms = "any, {prefixes: […]} or {hosts: NAME}"
+		}
+		v.add(at, "write "+forms, "is missing")
 	case given > 1:
 		v.add(at, "keep one of them", "is more than one of any, prefixes, hosts and deployment")
 	}
@@ -302,7 +306,7 @@ func (v *validation) through(c *Chain, f family) {
 			ref   Ref
 		}{{"spec.from", s.From.Deployment}, {"spec.to", s.To.Deployment}} {
 			if end.ref == d {
-				v.add(at, "", "the chain is a loop: deployment %s is its %s too", d, end.field)
+				v.add(at, "leave one of the two out", "the chain is a loop: deployment %s is its %s too", d, end.field)
 			}
 		}
 	}

@@ -96,7 +96,7 @@ func (v *validation) files(at string, files map[string]File) {
 		f := files[p]
 		field := key(at, p)
 		if v.absolute(field, p) && p == "/" {
-			v.add(field, "", "the root directory is not a file")
+			v.add(field, "write the path of a file", "the root directory is not a file")
 		}
 		if f.FromFile != "" && f.Content != "" {
 			v.add(field, "keep one of them", "has both content and fromFile")

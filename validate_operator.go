@@ -135,10 +135,10 @@ func (v *validation) uplinks(uplinks []Uplink) {
 		}
 		for j := range i {
 			if u.Name != "" && uplinks[j].Name == u.Name {
-				v.add(at+".name", "", "another uplink is called %q", u.Name)
+				v.add(at+".name", "give it another name", "another uplink is called %q", u.Name)
 			}
 			if u.Device != "" && uplinks[j].Device == u.Device {
-				v.add(at+".device", "", "uplink %q has device %s already", uplinks[j].Name, u.Device)
+				v.add(at+".device", "leave one of the two out", "uplink %q has device %s already", uplinks[j].Name, u.Device)
 			}
 		}
 		enum(v, at+".attach", &u.Attach, "", AttachRouter, AttachBridge, AttachArm, AttachTap, AttachHost)

@@ -124,7 +124,7 @@ func (w *WasmSpec) validate(v *validation, at string, s *FunctionSpec) {
 		field := index(at+".modules", i)
 		v.module(field, &w.Modules[i])
 		if name := w.Modules[i].Name; names[name] {
-			v.add(field+".name", "", "another module is named %s", quote(name))
+			v.add(field+".name", "give it another name", "another module is named %s", quote(name))
 		}
 		names[w.Modules[i].Name] = true
 	}

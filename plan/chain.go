@@ -200,7 +200,8 @@ func (w *resolver) deploymentEnd(c *chain, field string, n name) ends {
 		c.fail(onpath.CodeNotFound, field+".deployment", "apply it, or correct the name", "there is no deployment %s", n)
 		return ends{}
 	case n.tenant != c.key.tenant:
-		c.fail(onpath.CodeForbidden, field+".deployment", "name a deployment of the chain's own tenant", "deployment %s belongs to another tenant", n)
+		c.fail(onpath.CodeForbidden, field+".deployment", "name a deployment of the chain's own tenant",
+			"deployment %s belongs to another tenant", n)
 	case d.function != nil && d.addressing() == onpath.AddressesNone:
 		c.fail(onpath.CodeInvalid, field+".deployment", "write addresses: private in its function", "the instances of deployment %s have no address of their own", n)
 	}

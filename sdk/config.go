@@ -22,8 +22,8 @@ func (c Config) Read(what string, readers Readers) error {
 		read, ok := readers[name]
 		if !ok {
 			return &onpath.Error{
-				Code: onpath.CodeInvalid, Field: name, Message: fmt.Sprintf("the %s cannot be told %q", what, name),
-				Remedy: "it can be told " + strings.Join(slices.Sorted(maps.Keys(readers)), ", "),
+				Code: onpath.CodeInvalid, Field: name, Message: fmt.Sprintf("the %s has no setting %q", what, name),
+				Remedy: "its settings are " + strings.Join(slices.Sorted(maps.Keys(readers)), ", "),
 			}
 		}
 		if err := read(c[name]); err != nil {

@@ -170,10 +170,10 @@ func unreadable(p string, err error) *onpath.Error {
 	if errors.As(err, &pe) {
 		why = pe.Err
 	}
-	e := invalid(p, "cannot be read: "+why.Error(), "")
+	e := invalid(p, "cannot be read: "+why.Error(), "name another file, or change its permissions")
 	e.Cause = err
 	if errors.Is(err, fs.ErrNotExist) {
-		e.Message = "there is no such file or directory"
+		e.Message, e.Remedy = "there is no such file or directory", "make it, or correct the name"
 		if strings.Contains(p, "://") {
 			e.Message, e.Remedy = "files are read, not URLs", "fetch it first: curl -s "+p+" | onpath apply -f -"
 		}

@@ -49,7 +49,7 @@ func (d *decoder) scalar(n *yaml.Node, v reflect.Value, path string) {
 	case reflect.Float64:
 		var f float64
 		if n.Tag != "!!int" && n.Tag != "!!float" || n.Decode(&f) != nil || math.IsInf(f, 0) || math.IsNaN(f) {
-			d.add(at, path, "", "%s is not a number", shown(n))
+			d.add(at, path, "write one such as 0.5", "%s is not a number", shown(n))
 		}
 		v.SetFloat(f)
 	default:
@@ -94,16 +94,29 @@ func (d *decoder) integer(n *yaml.Node, v reflect.Value, path string) {
 	var u uint64
 	switch {
 	case n.Tag == "!!float" && digits.MatchString(n.Value):
-		d.add(at, path, "", "%s is out of range", n.Value)
+		d.add(at, path, nearer(n, v), "%s is out of range", n.Value)
+	case n.Tag == "!!str" && digits.MatchString(n.Value):
+		d.add(at, path, "take the quotes away: "+n.Value, "%s is text where a whole number is wanted", shown(n))
 	case n.Tag != "!!int":
-		d.add(at, path, "", "%s is not a whole number", shown(n))
+		d.add(at, path, "write one such as 3", "%s is not a whole number", shown(n))
 	case v.CanInt() && (n.Decode(&i) != nil || v.OverflowInt(i)), v.CanUint() && (n.Decode(&u) != nil || v.OverflowUint(u)):
-		d.add(at, path, "", "%s is out of range", shown(n))
+		d.add(at, path, nearer(n, v), "%s is out of range", shown(n))
 	case v.CanInt():
 		v.SetInt(i)
 	default:
 		v.SetUint(u)
 	}
+}
+
+// nearer is what to do about a number that its field cannot hold.
+func nearer(n *yaml.Node, v reflect.Value) string {
+	switch negative := strings.HasPrefix(n.Value, "-"); {
+	case negative && v.CanUint():
+		return "write 0 or more"
+	case negative:
+		return "write a larger number"
+	}
+	return "write a smaller number"
 }
 
 func (d *decoder) wrongType(n *yaml.Node, v reflect.Value, path string) {

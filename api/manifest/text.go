@@ -22,7 +22,7 @@ func checkText(data []byte, name string) *onpath.Error {
 		}
 	}
 	if i := bytes.IndexByte(data, 0); i >= 0 {
-		return invalid(placeAt(data, name, i), "the file is binary, not YAML", "")
+		return invalid(placeAt(data, name, i), "the file is binary, not YAML", "name a text file, as -o yaml writes one")
 	}
 	for i := 0; i < len(data); {
 		r, n := utf8.DecodeRune(data[i:])
@@ -30,7 +30,7 @@ func checkText(data []byte, name string) *onpath.Error {
 			return invalid(placeAt(data, name, i), fmt.Sprintf("byte %#02x is not UTF-8 text", data[i]), "save the file as UTF-8")
 		}
 		if r < 0x20 && r != '\t' && r != '\n' && r != '\r' || r == 0x7f {
-			return invalid(placeAt(data, name, i), fmt.Sprintf("the control character %#02x cannot stand in YAML", r), "")
+			return invalid(placeAt(data, name, i), fmt.Sprintf("the control character %#02x cannot stand in YAML", r), "take it out")
 		}
 		i += n
 	}
@@ -91,7 +91,7 @@ func syntaxError(data []byte, name string, err error) located {
 			"see whether something is left open; no resource is nested so"
 	} else if strings.HasPrefix(message, "did not find expected") {
 		line = min(line+1, len(lines)) // the parser counts from 0 here, and names where the block begins
-		message = "the YAML breaks off, or its indentation is wrong, in what begins here (" + message + ")"
+		message = yamlhint.Plain(message)
 	}
 	if strings.HasSuffix(message, "unexpected end of stream") {
 		message, remedy = "quotes are still open where the file ends", "close the quotes"

@@ -73,7 +73,7 @@ func chain(c *onpath.Chain, functions map[onpath.Key]int64) (bool, string) {
 		parts[i] = fmt.Sprintf("%s %d/%d", short(e.Deployment), e.Ready, want)
 		current := e.FunctionGeneration >= generation(c, c.Spec.Through[i].Function, functions)
 		if e.Ready >= want && (e.Outdated > 0 || !current) {
-			parts[i] += " from before the change"
+			parts[i] += before(e.Ready, e.Outdated)
 		}
 		if e.Ready < want || e.Outdated > 0 || !current {
 			all = false
@@ -99,6 +99,15 @@ func accelerator(a *onpath.Accelerator) (bool, string) {
 	return false, "is planned"
 }
 
+// before says how many of the instances are not as they are to be now: all, if no number
+// is known.
+func before(ready, outdated int) string {
+	if 0 < outdated && outdated < ready {
+		return fmt.Sprintf(", %d from before the change", outdated)
+	}
+	return " from before the change"
+}
+
 // service is done when it answers in all its cloudlets.
 func service(s *onpath.Service) (bool, string) {
 	for _, c := range s.Status.Conditions {
@@ -121,7 +130,7 @@ func deployment(d *onpath.Deployment, functions map[onpath.Key]int64) (bool, str
 	case s.Ready >= want && s.Outdated == 0 && current:
 		return true, text
 	case s.Ready >= want:
-		text += " from before the change"
+		text += before(s.Ready, s.Outdated)
 	}
 	if m := message(s.Conditions); m != "" {
 		text += " (" + m + ")"

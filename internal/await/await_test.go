@@ -38,7 +38,7 @@ func TestDone(t *testing.T) {
 		{"a deployment's spec has changed", &onpath.Deployment{Metadata: onpath.Metadata{Generation: 2}, Status: onpath.DeploymentStatus{Desired: 2, Ready: 2, Observed: 1}}, false, "2/2 from before the change"},
 		{"its function has", &onpath.Deployment{Metadata: onpath.Metadata{Tenant: "t"}, Spec: onpath.DeploymentSpec{Function: "fw"}, Status: onpath.DeploymentStatus{Desired: 2, Ready: 2, FunctionGeneration: 6}}, false, "2/2 from before the change"},
 		{"it is rolled out", &onpath.Deployment{Metadata: onpath.Metadata{Tenant: "t"}, Spec: onpath.DeploymentSpec{Function: "fw"}, Status: onpath.DeploymentStatus{Desired: 2, Ready: 2, FunctionGeneration: 7}}, true, "2/2"},
-		{"the new ones do not start", &onpath.Deployment{Status: onpath.DeploymentStatus{Desired: 2, Ready: 2, Outdated: 1, Conditions: noCapacity}}, false, "2/2 from before the change (no node has room)"},
+		{"the new ones do not start", &onpath.Deployment{Status: onpath.DeploymentStatus{Desired: 2, Ready: 2, Outdated: 1, Conditions: noCapacity}}, false, "2/2, 1 from before the change (no node has room)"},
 		{"a chain's spec has changed", &onpath.Chain{Metadata: onpath.Metadata{Generation: 2}, Spec: spec, Status: onpath.ChainStatus{Active: true, Cloudlets: []string{"pop"}, Elements: elements(2, 1, "")}}, false, "is planned"},
 		{"its function has", &onpath.Chain{Metadata: onpath.Metadata{Tenant: "t"}, Spec: spec, Status: onpath.ChainStatus{Active: true, Cloudlets: []string{"pop"}, Elements: elements(2, 1, "")}}, false, "web-fw 2/2 from before the change → ids 1/1"},
 	} {

@@ -22,7 +22,7 @@ func (o *Object) Values(config map[string]string) ([]byte, error) {
 	if o.Config == nil {
 		if len(config) > 0 {
 			name := slices.Sorted(maps.Keys(config))[0]
-			return nil, sdk.About(name, refuse("take it out", "the function cannot be told %s: it declares no configuration", quoted(name)))
+			return nil, sdk.About(name, refuse("take it out", "the function has no setting %s: it declares no configuration", quoted(name)))
 		}
 		return nil, nil
 	}
@@ -35,11 +35,11 @@ func (o *Object) Values(config map[string]string) ([]byte, error) {
 		m, ok := members[name]
 		if !ok {
 			known := slices.Sorted(maps.Keys(members))
-			remedy := "it can be told " + strings.Join(known, ", ")
+			remedy := "its settings are " + strings.Join(known, ", ")
 			if w := onpath.Nearest(name, known); w != "" {
 				remedy = "did you mean " + w + "?"
 			}
-			return nil, sdk.About(name, refuse(remedy, "the function cannot be told %s", quoted(name)))
+			return nil, sdk.About(name, refuse(remedy, "the function has no setting %s", quoted(name)))
 		}
 		if err := encodeMember(out[m.Offset.Bytes():], m.Type, strings.TrimSpace(config[name])); err != nil {
 			return nil, sdk.About(name, err)

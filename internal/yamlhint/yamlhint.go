@@ -1,4 +1,5 @@
-// Package yamlhint says what to do about what the YAML parser finds wrong.
+// Package yamlhint says in plain words what the YAML parser finds wrong, and what to do
+// about it.
 package yamlhint
 
 import "strings"
@@ -19,4 +20,12 @@ func Remedy(message string) string {
 		}
 	}
 	return "close brackets and quotes, and indent the lines of one block alike, with spaces"
+}
+
+// Plain says what a message of the parser means.
+func Plain(message string) string {
+	if strings.HasPrefix(message, "did not find expected") {
+		return "the YAML breaks off, or its indentation is wrong, in what begins here"
+	}
+	return message
 }

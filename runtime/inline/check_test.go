@@ -15,17 +15,17 @@ func TestCheckConfig(t *testing.T) {
 		field, says         string // none: it is right
 	}{
 		{"firewall", "default", "drop", false, "", ""},
-		{"firewall", "defualt", "drop", false, "config[defualt]", `cannot be told "defualt"`},
+		{"firewall", "defualt", "drop", false, "config[defualt]", `has no setting "defualt"`},
 		{"firewall", "default", "dorp", false, "config[default]", `"dorp"`},
 		{"firewall", "rules", "drop udp\ndrop tcq to 10.0.0.0/8", true, "files[rules]", "line 2"},
 		{"firewall", "rules", "drop tcp to 10.0.0.0/8 port 80", true, "", ""},
 		{"ratelimit", "rate", "fast", false, "config[rate]", `"fast"`},
 		{"ratelimit", "per", "source", false, "", ""}, // the rate may come with the deployment
-		{"ratelimit", "pre", "source", false, "config[pre]", `cannot be told "pre"`},
+		{"ratelimit", "pre", "source", false, "config[pre]", `has no setting "pre"`},
 		{"monitor", "collector", "10.0.0.1", false, "config[collector]", "is not understood"},
 		{"loadbalancer", "backends", "10.0.0.1\n10.0.0.300", true, "files[backends]", "line 2"},
 		{"loadbalancer", "backends", "10.0.0.1:80", true, "", ""}, // so may the ports
-		{"loadbalancer", "virtaul", "10.0.0.1", false, "config[virtaul]", `cannot be told "virtaul"`},
+		{"loadbalancer", "virtaul", "10.0.0.1", false, "config[virtaul]", `has no setting "virtaul"`},
 		{"loadbalancer", "virtual", "10.0.0.1,2001:db8::1", false, "", ""}, // and the backends
 	} {
 		e := &onpath.EBPFSpec{Object: c.object, Config: onpath.Env{c.name: c.value}}
