@@ -59,6 +59,9 @@ func (s *Server) registerAccounts() {
 	huma.Register(s.doc, operation(http.MethodGet, "/v1/accounts/{tenant}/postings", "postings", "A page of a tenant's postings"),
 		func(ctx context.Context, in *postingsInput) (*struct{ Body onpath.PostingPage }, error) {
 			page, err := s.o.Pool.Postings(ctx, in.Tenant, in.From, in.Limit)
+			if err == nil && len(page.Postings) == 0 {
+				_, err = s.o.Store.Get(ctx, onpath.Key{Kind: onpath.KindTenant, Name: in.Tenant})
+			}
 			if err != nil {
 				return nil, s.answer(ctx, err)
 			}

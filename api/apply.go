@@ -332,6 +332,7 @@ func (s *Server) compare(ctx context.Context, c changeSet) ([]changed, error) {
 		case prev == nil && c.mustExist:
 			e := onpath.Errorf(onpath.CodeNotFound, "it does not exist")
 			e.Object = k.String()
+			e.Remedy = "onpath get " + k.Kind.Plural() + " lists what there is"
 			return nil, e
 		case prev == nil:
 			n.result.Action = wire.Unchanged

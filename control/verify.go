@@ -26,7 +26,9 @@ func (c *Controller) Verify(ctx context.Context, r onpath.VerifyRequest) (*onpat
 	for _, name := range r.Chains {
 		tenant, n, _ := strings.Cut(name, "/")
 		if s.Objects[onpath.Key{Kind: onpath.KindChain, Tenant: tenant, Name: n}] == nil || r.Tenant != "" && tenant != r.Tenant {
-			return nil, onpath.Errorf(onpath.CodeNotFound, "there is no chain %s", name)
+			e := onpath.Errorf(onpath.CodeNotFound, "there is no chain %s", name)
+			e.Remedy = "onpath get chains lists what there is"
+			return nil, e
 		}
 	}
 	plans := s.Latest()

@@ -18,9 +18,11 @@ func (r *TokenRequest) checkAPI() error {
 	case !r.API:
 		return nil
 	case r.Role == RoleNode:
-		return onpath.Errorf(onpath.CodeInvalid, "a node needs a certificate, and joins; it has no bearer token")
+		e := onpath.Errorf(onpath.CodeInvalid, "a node joins by a certificate: it has no bearer token")
+		e.Remedy = "name a user or viewer, such as --user NAME, or leave --api out"
+		return e
 	case r.Uses != 0:
-		return onpath.Errorf(onpath.CodeInvalid, "a bearer token is used as often as its holder likes, until it expires")
+		return onpath.Errorf(onpath.CodeInvalid, "a bearer token is used as often as its holder likes, until it expires; leave --uses out")
 	}
 	for _, k := range r.Kinds {
 		if !slices.Contains(onpath.Kinds(), k) {

@@ -78,7 +78,7 @@ func ParseIdentity(uri string) (Identity, error) {
 		return i, i.Check()
 	}
 	return Identity{}, onpath.Errorf(onpath.CodeInvalid,
-		"%q names nobody (onpath:node/NAME, onpath:user/TENANT/NAME and onpath:operator/NAME do)", uri)
+		"%q is not an identity; write onpath:node/NAME, onpath:user/TENANT/NAME, onpath:viewer/TENANT/NAME or onpath:operator/NAME", uri)
 }
 
 var nameShape = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$`)

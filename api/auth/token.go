@@ -186,7 +186,9 @@ func (a *Authority) DeleteToken(id string) error {
 	defer a.mu.Unlock()
 	return a.update(func(s *state) error {
 		if _, ok := s.Tokens[id]; !ok {
-			return onpath.Errorf(onpath.CodeNotFound, "there is no token %s", id)
+			e := onpath.Errorf(onpath.CodeNotFound, "there is no token %s", id)
+			e.Remedy = "onpath token list shows those that can be used"
+			return e
 		}
 		delete(s.Tokens, id)
 		return nil

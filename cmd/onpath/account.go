@@ -18,7 +18,7 @@ func newAccount(g *global) *cobra.Command {
 		Long: `Show what is left in a tenant's account. Reservations are paid from it when they
 are admitted; what is not there cannot be spent.`,
 		Example: examples("onpath account acme", "onpath account credit acme 250"),
-		Args:    cobra.MaximumNArgs(1),
+		Args:    cobra.MaximumNArgs(1), ValidArgsFunction: g.completeKind(onpath.KindTenant),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := g.checkOutput(); err != nil {
 				return err
@@ -59,7 +59,7 @@ func newAccountCredit(g *global) *cobra.Command {
 	c := &cobra.Command{
 		Use: "credit TENANT AMOUNT", Short: "Enter money that a tenant paid in",
 		Example: examples("onpath account credit acme 250 --for 'transfer 4711'"),
-		Args:    cobra.ExactArgs(2),
+		Args:    cobra.ExactArgs(2), ValidArgsFunction: g.completeKind(onpath.KindTenant),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := g.checkOutput(); err != nil {
 				return err
@@ -93,7 +93,7 @@ func newInvoice(g *global) *cobra.Command {
 given back, and what instances used. The table rounds to cents; JSON, YAML and CSV
 give every millionth.`,
 		Example: examples("onpath invoice acme", "onpath invoice acme --month 2026-11 --csv > acme.csv"),
-		Args:    cobra.MaximumNArgs(1),
+		Args:    cobra.MaximumNArgs(1), ValidArgsFunction: g.completeKind(onpath.KindTenant),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := g.checkOutput(); err != nil {
 				return err
@@ -167,7 +167,7 @@ func newLedgerList(g *global) *cobra.Command {
 or those from a number on. JSON and YAML also tell what each was charged for, and the
 number from which to go on.`,
 		Example: examples("onpath ledger list acme", "onpath ledger list acme --from 1 --limit 1000 -o json"),
-		Args:    cobra.MaximumNArgs(1),
+		Args:    cobra.MaximumNArgs(1), ValidArgsFunction: g.completeKind(onpath.KindTenant),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := g.checkOutput(); err != nil {
 				return err

@@ -143,8 +143,16 @@ func (a *applyFlags) apply(c *cobra.Command, docs []*manifest.Document) error {
 	if err != nil {
 		return manifest.Locate(docs, err)
 	}
-	if err := a.printApplied(c, applied); err != nil || !a.wait {
+	if err := a.printApplied(c, applied); err != nil {
 		return err
+	}
+	if a.confirm == 0 && !a.dryRun {
+		if err := tellUnconfirmed(c, cl, applied.Changes); err != nil {
+			return err
+		}
+	}
+	if !a.wait {
+		return nil
 	}
 	return a.await(c, cl, docs)
 }

@@ -29,7 +29,7 @@ cloudlet: all that it sends and gets, or (--ports) that of some services, or
 functions, new ones cross them.
 
 It writes a Hosts and a Chain named attached-HOST, and waits until the traffic is
-steered. Said again with other functions, they come behind those that are there.`,
+steered. Run again with other functions, it puts them behind those that are there.`,
 		Example: examples("onpath attach vm1 --through firewall", "onpath attach vm1 --through cache --ports tcp/80",
 			"onpath attach vm1 --through ids --copy", "onpath detach vm1"),
 		Args: cobra.ExactArgs(1), ValidArgsFunction: g.completeKind(onpath.KindNode),
@@ -120,7 +120,7 @@ func newDetach(g *global) *cobra.Command {
 	c := &cobra.Command{
 		Use: "detach HOST [--function FUNCTION]", Short: "Take functions off a machine again", GroupID: groupUse,
 		Long: `Have the traffic of a machine cross functions no more: all, or those named. New
-connections go on directly; flows in progress end in peace, then instances stop.`,
+connections go on directly; flows in progress go on until they end, then instances stop.`,
 		Example: examples("onpath detach vm1", "onpath detach vm1 --function ids"),
 		Args:    cobra.ExactArgs(1), ValidArgsFunction: g.completeKind(onpath.KindNode),
 		RunE: func(c *cobra.Command, args []string) error {

@@ -69,7 +69,8 @@ func newRestore(*global) *cobra.Command {
 		Long: `Make a server's folder from a file that onpath backup wrote; the folder must be empty
 or absent. Start the server then: nodes find it where they found the one before, at
 its address, and their instances and flows go on. What was changed after the backup
-is as it was before; whose function's image is in neither has to be applied again.`,
+is as it was before; functions with images that the backup does not have (it was made
+without --images) have to be applied again.`,
 		Example: examples("sudo onpath restore /var/backups/onpath.tar && sudo systemctl start onpath-server"),
 		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -92,7 +93,7 @@ func unreadable(err error, file string) error {
 		why = e.Err
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return badUsage("%s: there is no such file or directory", file)
+		return badUsage("%s: there is no such file; correct the name", file)
 	}
 	return badUsage("%s: %w", file, why)
 }
@@ -115,8 +116,8 @@ func restore(file, dir string) (about wire.Backup, err error) {
 	}
 	defer os.RemoveAll(draft)
 	if about, err = unpack(f, draft); err != nil {
-		e := onpath.Errorf(onpath.CodeInvalid, "%s is no whole backup: %w", file, plainEnd(err))
-		e.Remedy = "name a file that onpath backup wrote to its end"
+		e := onpath.Errorf(onpath.CodeInvalid, "%s is not a backup, or not the whole of one: %w", file, plainEnd(err))
+		e.Remedy = "name a file that onpath backup wrote"
 		return about, e
 	}
 	snapshot := filepath.Join(draft, api.BackupStore)
@@ -136,7 +137,7 @@ func restore(file, dir string) (about wire.Backup, err error) {
 func plainEnd(err error) error {
 	switch {
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		return errors.New("it breaks off")
+		return errors.New("it ends too soon")
 	case errors.Is(err, tar.ErrHeader):
 		return errors.New("it is no tar archive")
 	}

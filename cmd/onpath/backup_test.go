@@ -76,7 +76,7 @@ func TestBackup(t *testing.T) {
 		t.Fatal(err)
 	}
 	restored := filepath.Join(dir, "restored")
-	if got, code := onpathRun("restore", half, "--state-dir", restored); code != exitBadInput || !strings.Contains(got, "no whole backup") {
+	if got, code := onpathRun("restore", half, "--state-dir", restored); code != exitBadInput || !strings.Contains(got, "not the whole of one") {
 		t.Errorf("half a backup: code %d\n%s", code, got)
 	}
 	spoilt := bytes.Clone(whole)

@@ -81,6 +81,28 @@ func unconfirmed(ctx context.Context, cl *client.Client, k onpath.Key) ([]wire.U
 	}), err
 }
 
+// tellUnconfirmed says which objects are as they were applied only until an earlier change
+// of them is undone.
+func tellUnconfirmed(c *cobra.Command, cl *client.Client, changes []wire.ObjectChange) error {
+	changes = slices.DeleteFunc(slices.Clone(changes), func(ch wire.ObjectChange) bool { return ch.Action != wire.Unchanged })
+	if len(changes) == 0 {
+		return nil
+	}
+	list, err := cl.Unconfirmed(c.Context())
+	if onpath.CodeOf(err) == onpath.CodeForbidden { // who may apply need not see what waits
+		return nil
+	}
+	for _, u := range list {
+		for _, ch := range u.Changes {
+			if slices.ContainsFunc(changes, func(same wire.ObjectChange) bool { return same.Key() == ch.Key() }) {
+				fmt.Fprintf(c.ErrOrStderr(), "%s was changed before, and that is undone at %s unless confirmed: onpath confirm %s\n",
+					ch.Key(), u.Deadline.Local().Format(time.TimeOnly), u.ID)
+			}
+		}
+	}
+	return err
+}
+
 // notAwaited refuses to roll an object back of which a change is undone by itself unless
 // it is confirmed: what that would then restore, nobody asked for.
 func notAwaited(ctx context.Context, cl *client.Client, k onpath.Key) error {

@@ -25,8 +25,8 @@ func newConsole(g *global) *cobra.Command {
 	var listen string
 	var noOpen bool
 	c := &cobra.Command{
-		Use: "console", Short: "Show all this in a browser", GroupID: groupSee,
-		Long: `Show all this in a browser: serve the console's pages on this machine alone, with
+		Use: "console", Short: "Show the network in a browser", GroupID: groupSee,
+		Long: `Show the network in a browser: serve the console's pages on this machine alone, with
 your own rights, until Ctrl-C. The address that it prints opens the console once;
 the next one is printed when that was used.`,
 		Example: examples("onpath console", "onpath console --no-open --listen 127.0.0.1:8080"),

@@ -27,7 +27,13 @@ func newSwitch(g *global, verb string, disabled bool, short, what string) *cobra
 disabled, as an apply does and with its checks. New flows pass a disabled element
 by; those that cross it go on as they are until they end.`,
 		Example: examples("onpath "+verb+" chain web", "onpath "+verb+" chain web --element ids --wait"),
-		Args:    cobra.RangeArgs(1, 2), ValidArgsFunction: g.completeObjects,
+		Args:    cobra.RangeArgs(1, 2),
+		ValidArgsFunction: func(c *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
+			if len(args) == 0 {
+				return []string{"chain"}, cobra.ShellCompDirectiveNoFileComp
+			}
+			return g.completeObjects(c, args, word)
+		},
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := a.check(c); err != nil {
 				return err

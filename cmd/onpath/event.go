@@ -4,13 +4,11 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/client"
-	"github.com/onpath/onpath/internal/render"
 )
 
 func newEvents(g *global) *cobra.Command {
@@ -18,11 +16,19 @@ func newEvents(g *global) *cobra.Command {
 	var about string
 	c := &cobra.Command{
 		Use: "events", Short: "Show what happened, the latest last", GroupID: groupSee,
-		Example: examples("onpath events", "onpath events -f", "onpath events --about 'chain default/web'"),
+		Example: examples("onpath events", "onpath events -f", "onpath events --about chain/web"),
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := g.checkOutput(); err != nil {
 				return err
+			}
+			if words := splitKind([]string{about}); len(words) == 2 { // KIND/NAME
+				kind, _ := parseKind(words[0])
+				k, err := g.key(kind, words[1])
+				if err != nil {
+					return err
+				}
+				about = k.String()
 			}
 			cl, err := g.client()
 			if err != nil {
@@ -33,7 +39,7 @@ func newEvents(g *global) *cobra.Command {
 		},
 	}
 	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what happens from now on")
-	c.Flags().StringVar(&about, "about", "", "only about this object, as events name it")
+	c.Flags().StringVar(&about, "about", "", "only about this object, as KIND/NAME or as events name it")
 	g.tenantFlag(c, "only this tenant's")
 	return c
 }
@@ -50,7 +56,7 @@ func (g *global) events(c *cobra.Command, cl *client.Client, follow bool, about 
 		return a.(*onpath.Event).Spec.Time.Compare(b.(*onpath.Event).Spec.Time)
 	})
 	if !follow {
-		return g.print(c, list, func(w io.Writer) error { return render.Objects(w, onpath.KindEvent, list, time.Now(), false) })
+		return g.print(c, list, func(w io.Writer) error { return g.objects(w, c.ErrOrStderr(), onpath.KindEvent, list) })
 	}
 	f := g.follow(c.OutOrStdout(), onpath.KindEvent)
 	if err := f.begin(list); err != nil {

@@ -212,7 +212,11 @@ func (f *faultFlags) ask(c *cobra.Command, r onpath.FaultRequest) error {
 		return err
 	}
 	defer cl.Close()
-	if !r.Kind.OfNode() {
+	if r.Kind.OfNode() {
+		if _, err := cl.Get(c.Context(), onpath.Key{Kind: onpath.KindNode, Name: r.Node}); err != nil {
+			return err
+		}
+	} else {
 		i, err := f.g.instance(c.Context(), cl, r.Instance)
 		if err != nil {
 			return err
@@ -305,6 +309,8 @@ func (f *faultFlags) checkAmounts(kind onpath.FaultKind) error {
 	case kind == onpath.FaultKill:
 	case f.lasts <= 0:
 		return badUsage("--for %s: write how long it lasts, such as 5s", f.lasts)
+	case f.lasts > time.Duration(onpath.MaxFault):
+		return badUsage("--for %s: write at most %s", f.lasts, onpath.MaxFault)
 	case kind == onpath.FaultDrop && !(f.percent > 0 && f.percent <= 100): // NaN is neither
 		return badUsage("--percent %g: write a number above 0 and up to 100", f.percent)
 	case kind == onpath.FaultDelay && f.delay <= 0:

@@ -29,7 +29,29 @@ func (g *global) flags(root *cobra.Command) {
 	f.StringVar(&g.server, "server", os.Getenv("ONPATH_SERVER"),
 		"the server: unix:///path, or https://host:port that was joined (default $ONPATH_SERVER, else the one joined, else this machine's)")
 	f.Lookup("server").DefValue = "" // the help says where it comes from
-	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputs, cobra.ShellCompDirectiveNoFileComp))
+	_ = root.RegisterFlagCompletionFunc("output", func(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		if c.Name() == "get" {
+			return append([]string{outWide, outName}, outputs...), cobra.ShellCompDirectiveNoFileComp
+		}
+		return outputs, cobra.ShellCompDirectiveNoFileComp
+	})
+}
+
+// flagKinds are flags whose values are names of objects.
+var flagKinds = map[string]onpath.Kind{"tenant": onpath.KindTenant, "node": onpath.KindNode, "cloudlet": onpath.KindCloudlet}
+
+// completeFlags completes these flags of a command and of those within.
+func (g *global) completeFlags(c *cobra.Command) {
+	for name, kind := range flagKinds {
+		if c.Flags().Lookup(name) != nil {
+			_ = c.RegisterFlagCompletionFunc(name, func(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+				return g.completeNames(c, kind), cobra.ShellCompDirectiveNoFileComp
+			})
+		}
+	}
+	for _, sub := range c.Commands() {
+		g.completeFlags(sub)
+	}
 }
 
 // tenantFlag is for commands on objects of a tenant.
@@ -53,7 +75,11 @@ func home() string {
 // client connects to the server that is meant.
 func (g *global) client() (*client.Client, error) {
 	if word := os.Getenv("ONPATH_TOKEN"); word != "" && g.server == "" {
-		return client.Bearer(word)
+		cl, err := client.Bearer(word)
+		if err != nil {
+			return nil, badUsage("ONPATH_TOKEN is not a bearer token, or not the whole of it; onpath token create --api prints one")
+		}
+		return cl, nil
 	}
 	address, https := strings.CutPrefix(g.server, "https://")
 	if scheme, _, ok := strings.Cut(g.server, "://"); ok && !https && scheme != "unix" {
@@ -61,6 +87,9 @@ func (g *global) client() (*client.Client, error) {
 	}
 	if _, _, err := net.SplitHostPort(g.server); err == nil && !strings.ContainsAny(g.server, "/[") {
 		return nil, badUsage("--server %s: a server on a network is named https://%s", g.server, g.server)
+	}
+	if _, err := os.Stat(g.server); err != nil && g.server != "" && !strings.ContainsAny(g.server, "/:") {
+		return nil, badUsage("--server %s: a server is named unix:///path or https://host:port", g.server)
 	}
 	if !https {
 		return client.Default(strings.TrimPrefix(g.server, "unix://"), home(), config.DefaultSocket)
@@ -87,6 +116,9 @@ func notJoined(address string) error {
 // parseKind reads a kind as people write it.
 func parseKind(s string) (onpath.Kind, error) {
 	if k, ok := onpath.ParseKind(s); ok {
+		return k, nil
+	}
+	if k, ok := shortKinds[strings.ToLower(s)]; ok {
 		return k, nil
 	}
 	if w := kindsElsewhere[strings.ToLower(s)]; w != "" {

@@ -38,7 +38,7 @@ file. An object's history goes with it; reservations have theirs in the ledger.`
 			}
 			n, err := strconv.Atoi(args[2])
 			if err != nil {
-				return badUsage("%q is no number of a version", args[2])
+				return badUsage("%q is not the number of a version; onpath history lists them", args[2])
 			}
 			v, err := versionOf(list, n)
 			if err != nil {
@@ -93,7 +93,7 @@ func versionOf(list []wire.ObjectVersion, number int) (*wire.ObjectVersion, erro
 	}
 	if number == 0 {
 		e := onpath.Errorf(onpath.CodeNotFound, "there is no version before the present one")
-		e.Remedy = "the history begins with the first change"
+		e.Remedy = "an object's history begins when it is made"
 		return nil, e
 	}
 	if i := slices.IndexFunc(list, func(v wire.ObjectVersion) bool { return v.Number == number }); i >= 0 {

@@ -15,6 +15,11 @@ const mostNames = 6
 // instance finds the instance that is meant: its name, or, where it has one
 // only beside those that drain, its deployment's.
 func (g *global) instance(ctx context.Context, cl *client.Client, name string) (*onpath.Instance, error) {
+	if kind, rest, ok := strings.Cut(name, "/"); ok { // as kubectl takes them
+		if k, err := parseKind(kind); err == nil && (k == onpath.KindInstance || k == onpath.KindDeployment) {
+			name = rest
+		}
+	}
 	k, err := g.key(onpath.KindInstance, name)
 	if err != nil {
 		return nil, err
@@ -53,6 +58,9 @@ func (g *global) instance(ctx context.Context, cl *client.Client, name string) (
 		}
 		return nil, badUsage("deployment %s has %d instances: %s; say which", k.Name, len(found), strings.Join(names, ", "))
 	}
+	if err := g.withoutInstance(ctx, cl, k); err != nil {
+		return nil, err
+	}
 	e := onpath.Errorf(onpath.CodeNotFound, "tenant %s has no instance and no deployment with an instance called %q", k.Tenant, k.Name)
 	w := onpath.Nearest(k.Name, names)
 	switch {
@@ -64,4 +72,32 @@ func (g *global) instance(ctx context.Context, cl *client.Client, name string) (
 		e.Remedy = "onpath get instances -t " + k.Tenant + " lists them"
 	}
 	return nil, e
+}
+
+// withoutInstance tells of a name that is no instance's, and a deployment's or a chain's.
+func (g *global) withoutInstance(ctx context.Context, cl *client.Client, k onpath.Key) error {
+	k.Kind = onpath.KindDeployment
+	if _, err := g.object(ctx, cl, k); err == nil {
+		e := onpath.Errorf(onpath.CodeNotFound, "%s has no instance", k)
+		e.Remedy = "onpath describe deployment " + k.Tenant + "/" + k.Name + " says why"
+		return e
+	}
+	k.Kind = onpath.KindChain
+	o, err := cl.Get(ctx, k)
+	if err != nil {
+		return nil // it is no chain either
+	}
+	chain := o.(*onpath.Chain)
+	var names []string
+	for i := range chain.Spec.Through {
+		if d := chain.Spec.Through[i].Deployment; d != "" {
+			names = append(names, string(d))
+		}
+	}
+	for _, d := range chain.OwnDeployments() {
+		names = append(names, d.Metadata.Name)
+	}
+	e := onpath.Errorf(onpath.CodeNotFound, "%s is not an instance", k)
+	e.Remedy = "name one of its deployments: " + strings.Join(names, ", ")
+	return e
 }

@@ -14,7 +14,7 @@ func newJoin(g *global) *cobra.Command {
 		Long: `Use a server on another machine from now on: redeem the token for a certificate,
 which is kept in ~/.config/onpath ($ONPATH_HOME). Nodes join by themselves, with
 onpath node --token.`,
-		Example: examples("onpath join eyJhIjoi…"),
+		Example: examples("onpath join onpath1.eyJhIjoi…"),
 		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			dir := home()

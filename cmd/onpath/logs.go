@@ -82,7 +82,6 @@ func (g *global) instancesNamed(ctx context.Context, cl *client.Client, args []s
 			list = append(list, &onpath.Instance{Metadata: onpath.Metadata{Tenant: k.Tenant, Name: k.Name}})
 			continue
 		}
-		name = strings.TrimPrefix(name, "instance/")
 		i, err := g.instance(ctx, cl, name)
 		if err != nil {
 			return nil, err

@@ -22,7 +22,7 @@ in each of its windows; without values nothing is scaled. docs/scaling.md tells 
 		RunE: func(c *cobra.Command, args []string) error {
 			value, err := strconv.ParseFloat(args[1], 64)
 			if err != nil || math.IsNaN(value) || math.IsInf(value, 0) {
-				return badUsage("VALUE %s: that is not a number", args[1])
+				return badUsage("VALUE %s: that is not a number such as 412", args[1])
 			}
 			var when time.Time
 			if at != "" {

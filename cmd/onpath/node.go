@@ -67,7 +67,7 @@ func (f *nodeFlags) apply(n *config.Node) error {
 	n.SetForwarding = n.SetForwarding || f.set.SetForwarding
 	if f.underlay != "" {
 		if err := n.Underlay.Address.UnmarshalText([]byte(f.underlay)); err != nil {
-			return badUsage("--underlay %s is not an address", f.underlay)
+			return badUsage("--underlay %s is not an IP address; write one such as 10.255.0.7", f.underlay)
 		}
 	}
 	if f.mtu != 0 {

@@ -350,7 +350,7 @@ func newDelete(g *global) *cobra.Command {
 	var force, dryRun bool
 	c := &cobra.Command{
 		Use: "delete (KIND NAME… | KIND -l SELECTOR | -f FILE)", Short: "Delete objects", GroupID: groupUse,
-		Long: `Delete objects by name, or all that files name. Flows in progress end in peace:
+		Long: `Delete objects by name, or all that files name. Flows in progress go on until they end:
 rules go first, then flows drain, then instances stop.
 
 What others need is not deleted; the message says what needs it. A machine that is
@@ -360,7 +360,7 @@ deleted: chains and hosts that need that node stay, and their status says what
 they lack. A node whose agent is connected is never forced.`,
 		Example: examples("onpath delete chain web", "onpath delete -f examples/quickstart --dry-run",
 			"onpath delete chains -l app=shop",
-			"onpath delete node fra1-node2 --force   # it burnt"),
+			"onpath delete node fra1-node2 --force   # the machine is gone"),
 		Args: cobra.ArbitraryArgs, ValidArgsFunction: g.completeObjects,
 		RunE: func(c *cobra.Command, args []string) error {
 			keys, err := g.deleteKeys(c, splitKind(args), files)
@@ -493,7 +493,8 @@ func (g *global) printDeleted(c *cobra.Command, applied *wire.Applied, named boo
 	}
 	for _, ch := range applied.Changes {
 		if named && ch.Action == wire.Unchanged {
-			missing = append(missing, &onpath.Error{Code: onpath.CodeNotFound, Object: ch.Key().String(), Message: "it does not exist"})
+			missing = append(missing, &onpath.Error{Code: onpath.CodeNotFound, Object: ch.Key().String(), Message: "it does not exist",
+				Remedy: "onpath get " + ch.Key().Kind.Plural() + " lists what there is"})
 		}
 	}
 	return missing.Err()

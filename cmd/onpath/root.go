@@ -78,6 +78,7 @@ Begin with "onpath demo", or with "onpath doctor" and then "onpath up".`,
 	}
 	root.SetHelpCommand(newHelp())
 	finish(root)
+	g.completeFlags(root)
 	return root
 }
 

@@ -13,11 +13,11 @@ import (
 func newScaling(g *global) *cobra.Command {
 	var page string
 	c := &cobra.Command{
-		Use: "scaling CHAIN", Short: "Tell how a chain was scaled, and why", GroupID: groupSee,
-		Long: `Tell the trials of a chain with spec.scaling: what was added or taken away, how
+		Use: "scaling CHAIN", Short: "Show how a chain was scaled, and why", GroupID: groupSee,
+		Long: `Show the trials of a chain with spec.scaling: what was added or taken away, how
 the application's value changed, and whether it was kept; then how things stand.`,
 		Example: examples("onpath scaling web", "onpath scaling web --html scaling.html", "onpath scaling web -o json"),
-		Args:    cobra.ExactArgs(1),
+		Args:    cobra.ExactArgs(1), ValidArgsFunction: g.completeKind(onpath.KindChain),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := g.checkOutput(); err != nil {
 				return err

@@ -85,7 +85,7 @@ func splitKind(args []string) []string {
 		return args
 	}
 	kind, name, ok := strings.Cut(args[0], "/")
-	if _, known := onpath.ParseKind(kind); !ok || !known || name == "" {
+	if _, err := parseKind(kind); !ok || err != nil || name == "" {
 		return args
 	}
 	names := []string{name}

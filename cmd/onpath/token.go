@@ -60,11 +60,11 @@ its hash, and onpath token delete takes it back.`,
 			}
 			switch {
 			case viewer != "" && (node != "" || user != "" || operator != ""):
-				return badUsage("a token is for a node, a user, a viewer or an operator")
+				return badUsage("a token is for one: give --node, --user, --viewer or --operator")
 			case viewer != "":
 				r.Role, r.Name, r.Tenant = auth.RoleViewer, viewer, cmp.Or(g.tenant, onpath.DefaultTenant)
 			case node != "" && user != "" || node != "" && operator != "" || user != "" && operator != "":
-				return badUsage("a token is for a node, a user or an operator")
+				return badUsage("a token is for one: give --node, --user, --viewer or --operator")
 			case user != "":
 				r.Role, r.Name, r.Tenant = auth.RoleUser, user, g.tenant
 				if r.Tenant == "" {

@@ -55,7 +55,8 @@ func wrongFlag(c *cobra.Command, err error) error {
 
 // valueOf says what the values of a flag's type are.
 var valueOf = map[string]string{
-	"duration": "a time such as 500ms, 60s or 2h", "int": "a whole number", "uint16": "a number from 0 to 65535",
+	"duration": "a time such as 500ms, 60s or 2h", "int": "a whole number", "int64": "a whole number", "uint64": "a whole number",
+	"uint16":  "a number from 0 to 65535",
 	"float64": "a number", "bool": "true or false",
 }
 
@@ -73,6 +74,7 @@ var (
 	tooFew  = regexp.MustCompile(`^requires at least (\d+) arg\(s\), only received (\d+)`)
 	tooMany = regexp.MustCompile(`^accepts at most (\d+) arg\(s\), received (\d+)`)
 	another = regexp.MustCompile(`^accepts (\d+) arg\(s\), received (\d+)`)
+	between = regexp.MustCompile(`^accepts between (\d+) and (\d+) arg\(s\), received (\d+)`)
 	none    = regexp.MustCompile(`^unknown command ("[^"]*") for`)
 	missing = regexp.MustCompile(`"([^"]+)"`)
 )
@@ -87,7 +89,11 @@ func wrongArgs(c *cobra.Command, err error) error {
 		text = fmt.Sprintf("%s takes %s at most, and got %s", c.CommandPath(), arguments(m[1]), m[2])
 	} else if m := another.FindStringSubmatch(text); m != nil {
 		text = fmt.Sprintf("%s takes %s, and got %s", c.CommandPath(), arguments(m[1]), m[2])
-	} else if m := none.FindStringSubmatch(text); m != nil {
+	} else if m := between.FindStringSubmatch(text); m != nil {
+		text = fmt.Sprintf("%s takes %s to %s, and got %s", c.CommandPath(), m[1], arguments(m[2]), m[3])
+	} else if m := none.FindStringSubmatch(text); m != nil && c.HasAvailableSubCommands() {
+		return noCommand(c, []string{strings.Trim(m[1], `"`)})
+	} else if m != nil {
 		text = fmt.Sprintf("%s takes no argument such as %s", c.CommandPath(), m[1])
 		if name := strings.Trim(m[1], `"`); c.Flags().Lookup("file") != nil {
 			text += "; write -f before a file: -f " + name
@@ -116,7 +122,7 @@ func missingFlags(c *cobra.Command, err error) error {
 func noFile(path string, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return badUsage("%s: there is no such file", path)
+		return badUsage("%s: there is no such file; correct the name", path)
 	case errors.Is(err, fs.ErrPermission):
 		return &onpath.Error{Code: onpath.CodeForbidden, Message: path + ": you may not read it", Cause: err,
 			Remedy: "run as root, or change its permissions"}

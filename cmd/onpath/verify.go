@@ -28,7 +28,7 @@ The exit code is 9 if anything is refuted. With --live it is 4 if anything rests
 a node that cannot be asked what it has in force: that is unproven. docs/verify.md
 says what is proved and what is not.`,
 		Example: examples("onpath verify", "onpath verify web --live", "onpath verify -o json"),
-		Args:    cobra.ArbitraryArgs,
+		Args:    cobra.ArbitraryArgs, ValidArgsFunction: g.completeKind(onpath.KindChain),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := g.checkOutput(); err != nil {
 				return err

@@ -18,11 +18,11 @@ import (
 func newWebhook(g *global) *cobra.Command {
 	var secret bool
 	c := &cobra.Command{
-		Use: "webhook NAME", Short: "Show how a webhook fares, or its secret", GroupID: groupSee,
+		Use: "webhook NAME", Short: "Show what a webhook has sent and why it failed, or its secret", GroupID: groupSee,
 		Long: `Show how many notifications a webhook has sent, and why the last attempt failed;
 or the secret by which its receiver verifies them. docs/attach.md tells more.`,
 		Example: examples("onpath webhook pager", "onpath webhook acme/pager --secret"),
-		Args:    cobra.ExactArgs(1),
+		Args:    cobra.ExactArgs(1), ValidArgsFunction: g.completeKind(onpath.KindWebhook),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := g.checkOutput(); err != nil {
 				return err

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -102,6 +103,9 @@ var sourceName = regexp.MustCompile(`^([a-z0-9]([-a-z0-9]*[a-z0-9])?)(\.bpf)?\.c
 
 // Source is the C file of a function's folder, and the function's name by it.
 func Source(dir string) (file, name string, err error) {
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return "", "", fmt.Errorf("%s: there is no such file or folder; correct the name", dir)
+	}
 	if m := sourceName.FindStringSubmatch(filepath.Base(dir)); m != nil {
 		return dir, m[1], nil
 	}

@@ -277,7 +277,7 @@ func TestWrongFlags(t *testing.T) {
 		{[]string{"token", "create", "--ttl", "0s"}, "--ttl and --uses are above 0"},
 		{[]string{"token", "create", "--uses", "0"}, "--ttl and --uses are above 0"},
 		{[]string{"backup", "/"}, "/ is a folder; name a file in it"},
-		{[]string{"restore", p, "--state-dir", p + ".dir"}, "it breaks off; name a file that onpath backup wrote"},
+		{[]string{"restore", p, "--state-dir", p + ".dir"}, "it ends too soon; name a file that onpath backup wrote"},
 		{[]string{"images", "build", "/"}, "/ has no image.yaml; name a folder with a recipe in it"},
 		{[]string{"up", "--uplink", "lo:banana"}, `there is no attachment "banana"; write router`},
 	} {

@@ -41,6 +41,9 @@ func TestUnconfirmed(t *testing.T) {
 		if _, out, _ := onpath("describe", "hosts", "web"); !strings.Contains(out, "unconfirmed: it is deleted again at ") || !strings.Contains(out, "onpath confirm "+m[1]+"\n") {
 			t.Errorf("described as\n%s", out)
 		}
+		if code, _, message := onpath("apply", "-f", p); code != 0 || !strings.Contains(message, "is undone at ") || !strings.Contains(message, "onpath confirm "+m[1]) {
+			t.Errorf("applied again: exit code %d, %s", code, message)
+		}
 		args, want := []string{"confirm", m[1], "--undo"}, m[1]+" is undone\n"
 		if keep {
 			args, want = args[:2], m[1]+" is kept\n"
