@@ -52,7 +52,7 @@ type InstanceStatus struct {
 	Reason string        `json:"reason,omitempty"` // of the state, as one CamelCase word
 	// Message says why State is failed or unready, or what is amiss of a ready one.
 	Message string `json:"message,omitempty"`
-	// Printed are the last lines of the run that ended with a failure.
+	// Printed are the last lines of the run, or of the probe, that ended with a failure.
 	Printed string `json:"printed,omitempty"`
 	// NextTry is how long the node waits before it starts a failed instance again.
 	NextTry  Duration  `json:"nextTry,omitempty"`

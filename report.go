@@ -66,7 +66,7 @@ type InstanceReport struct {
 	Reason string `json:"reason,omitempty"`
 	// Message says the same to people.
 	Message string `json:"message,omitempty"`
-	// Printed are the last lines of the run that ended with a failure.
+	// Printed are the last lines of the run, or of the probe, that ended with a failure.
 	Printed string `json:"printed,omitempty"`
 	// NextTry is how long the node waits before it starts a failed instance again;
 	// 0: it does not wait.

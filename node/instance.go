@@ -98,6 +98,13 @@ type cause struct{ reason, words string }
 // becauseOf is a cause that an error gives.
 func becauseOf(reason string, err error) cause { return cause{reason, err.Error()} }
 
+// prints notes what is reported as printed last.
+func (in *instance) prints(words string) {
+	in.a.mu.Lock()
+	defer in.a.mu.Unlock()
+	in.printed = words
+}
+
 // set changes the state as reported. It does not touch the data path.
 func (in *instance) set(s onpath.InstanceState, why cause) { in.setTrying(s, why, 0) }
 

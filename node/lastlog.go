@@ -60,8 +60,13 @@ func (in *instance) lastWords(ctx context.Context) string {
 	if err := rt.Logs(ctx, in.id, onpath.LogView{Tail: 3}, false, &t); err != nil {
 		return ""
 	}
+	return oneLine(string(t.data))
+}
+
+// oneLine is what a program printed, in one line of at most maxLastWords; "" if it is no text.
+func oneLine(printed string) string {
 	var lines []string
-	for l := range strings.Lines(strings.ToValidUTF8(string(t.data), "?")) {
+	for l := range strings.Lines(strings.ToValidUTF8(printed, "?")) {
 		if l = strings.TrimSpace(l); l != "" {
 			lines = append(lines, l)
 		}

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/onpath/onpath"
@@ -190,14 +189,19 @@ func (in *instance) probeExec(ctx context.Context, command []string) error {
 		return fmt.Errorf("run %s: %w", command[0], err)
 	}
 	if code != 0 {
-		said := strings.TrimSpace(out.String())
-		if said != "" {
-			said = ": " + said
-		}
-		return fmt.Errorf("%s ended with code %d%s", command[0], code, said)
+		return &probeEnded{command[0], code, oneLine(out.String())}
 	}
 	return nil
 }
+
+// probeEnded is a probe's command that found the instance bad.
+type probeEnded struct {
+	command string
+	code    int
+	printed string
+}
+
+func (e *probeEnded) Error() string { return fmt.Sprintf("%s ended with code %d", e.command, e.code) }
 
 // notAsked takes a probe that could not be run: who could not ask has not been
 // answered no. What is ready stays so, for its end shows without a probe; what is

@@ -2,6 +2,7 @@ package node_test
 
 import (
 	"context"
+	"io"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -14,12 +15,17 @@ import (
 
 // prober answers every instance's probe.
 type prober struct {
-	answer atomic.Pointer[error] // nil: the probe succeeds
+	answer atomic.Pointer[error]  // nil: the probe succeeds
+	prints atomic.Pointer[string] // not nil: the probe prints this, and ends with code 1
 	asked  atomic.Int64
 }
 
-func (p *prober) exec(context.Context, string, onpath.ExecSpec) (int, error) {
+func (p *prober) exec(_ context.Context, _ string, e onpath.ExecSpec) (int, error) {
 	p.asked.Add(1)
+	if text := p.prints.Load(); text != nil {
+		_, err := io.WriteString(e.Stdout, *text)
+		return 1, err
+	}
 	if e := p.answer.Load(); e != nil {
 		return 0, *e
 	}
@@ -131,4 +137,11 @@ func TestProbeMissing(t *testing.T) {
 	r.untilState("web", onpath.InstanceReady)
 	p.say(onpath.Errorf(onpath.CodeInvalid, "cannot run check: executable file not found in $PATH"))
 	b.until("it is out of the path", func() bool { return b.path.state(16) == onpath.VportClosed })
+	// What a probe prints is told apart from why the instance is bad.
+	text := "no such table\n"
+	p.prints.Store(&text)
+	b.until("what it printed is reported", func() bool {
+		got, _ := r.server.instance("web")
+		return got.Printed == "no such table" && !strings.Contains(got.Message, got.Printed)
+	})
 }

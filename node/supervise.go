@@ -207,9 +207,7 @@ func (w *supervision) exited(ctx context.Context) (good time.Duration, why cause
 	in.endedSoon = good < shortRun
 	hint := ""
 	if words := in.lastWords(ctx); words != "" && code != 0 {
-		in.a.mu.Lock()
-		in.printed = words
-		in.a.mu.Unlock()
+		in.prints(words)
 		hint = "; onpath logs --previous shows what it printed"
 	}
 	in.a.event(w.plan, true, why.reason, "%s %s%s", why.words, ranFor(good), hint)
@@ -245,6 +243,9 @@ func (w *supervision) probed(ctx context.Context, err error) (why string) {
 		return ""
 	}
 	w.failures++
+	if e := (*probeEnded)(nil); errors.As(err, &e) && e.printed != "" {
+		in.prints(e.printed)
+	}
 	switch {
 	case w.ready && w.failures >= w.health.Failures:
 		w.ready, w.badSince = false, now
