@@ -40,10 +40,8 @@ func hostileAPI(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, `{}`)
 	default:
 		item := `{"kind":"Chain",` + meta + `,"spec":{"about":"said ` + hostile + `","cloudlet":"` + hostile + `","deployment":"web-fw","node":"said ` + hostile + `","from":"any","to":{"hosts":"` + hostile + `"},"through":[{"function":"said ` + hostile + `"}]},"status":{"state":"ready","message":"said ` + hostile + `",` + cond + `}}`
-		if strings.HasPrefix(p, "/v1/instances") {
-			item = strings.Replace(item, meta, `"metadata":{"name":"i","tenant":"default"}`, 1)
-		}
-		_, _ = io.WriteString(w, `{"items":[`+item+`],"revision":1}`)
+		named := strings.Replace(item, meta, `"metadata":{"name":"i","tenant":"default"}`, 1) // has a page
+		_, _ = io.WriteString(w, `{"items":[`+item+`,`+named+`],"revision":1}`)
 	}
 }
 
@@ -75,7 +73,12 @@ func TestMarkupInBrowser(t *testing.T) {
 	server, _ := url.Parse(api.URL)
 	pages := []string{"/", "/instance/default/i"} // names, conditions, notifications, logs
 	if os.Getenv("ONPATH_SOAK") != "" {
-		pages = append(pages, "/notifications", "/list/nodes", "/why?src=10.0.0.1&dst=10.0.0.2&protocol=tcp&port=80")
+		pages = append(pages, "/notifications", "/why?src=10.0.0.1&dst=10.0.0.2&protocol=tcp&port=80", "/host/i",
+			"/chain/default/i", "/build/default/i", "/build", "/list/machines")
+		for _, kinds := range []string{"chains", "instances", "nodes", "functions", "services", "reservations", "accelerators", "leases",
+			"tenants", "prefixclaims", "secrets", "webhooks", "events"} {
+			pages = append(pages, "/list/"+kinds)
+		}
 	}
 	for _, page := range pages {
 		l, err := net.Listen("tcp", "127.0.0.1:0")

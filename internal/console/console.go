@@ -12,11 +12,13 @@
 package console
 
 import (
+	"compress/gzip"
 	"crypto/rand"
 	"crypto/subtle"
 	"io"
 	"io/fs"
 	"log"
+	"mime"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -188,5 +190,23 @@ func (c *Console) page(w http.ResponseWriter, r *http.Request) {
 	if strings.HasPrefix(name, "assets/") { // named by their contents
 		w.Header().Set("Cache-Control", "private, max-age=31536000, immutable")
 	}
+	if strings.HasPrefix(name, "assets/") && strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+		c.compressed(w, name)
+		return
+	}
 	http.ServeFileFS(w, r, c.o.Pages, name)
+}
+
+// compressed gives a file to a browser that may be at the other end of a slow tunnel.
+func (c *Console) compressed(w http.ResponseWriter, name string) {
+	data, err := fs.ReadFile(c.o.Pages, name)
+	if err != nil {
+		http.Error(w, "the page cannot be read", http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", mime.TypeByExtension(path.Ext(name)))
+	w.Header().Set("Content-Encoding", "gzip")
+	z := gzip.NewWriter(w)
+	_, _ = z.Write(data) // a browser that left is told nothing
+	_ = z.Close()
 }

@@ -1,11 +1,15 @@
 package console
 
 import (
+	"bytes"
+	"compress/gzip"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -168,5 +172,31 @@ func TestPages(t *testing.T) {
 		if p := resp.Header.Get("Content-Security-Policy"); !strings.Contains(p, "script-src 'self';") || strings.Contains(p, "unsafe-eval") {
 			t.Errorf("%s: policy %q", target, p)
 		}
+	}
+}
+
+// TestFirstView: what a browser fetches before it shows anything is 600 kB at most.
+func TestFirstView(t *testing.T) {
+	b := newBehind(t)
+	b.o.Pages = os.DirFS("../../web/dist")
+	cookie := b.enterOnce(t)
+	page, _ := io.ReadAll(b.ask("GET", "/", "Cookie", cookie).Body)
+	sum := len(page)
+	for _, m := range regexp.MustCompile(`(?:src|href)="(/assets/[^"]+)"`).FindAllStringSubmatch(string(page), -1) {
+		resp := b.ask("GET", m[1], "Cookie", cookie, "Accept-Encoding", "gzip, deflate, br")
+		sent, _ := io.ReadAll(resp.Body)
+		sum += len(sent)
+		z, err := gzip.NewReader(bytes.NewReader(sent))
+		if err != nil || resp.StatusCode != http.StatusOK || resp.Header.Get("Content-Encoding") != "gzip" {
+			t.Fatal(m[1], resp.Status, err)
+		}
+		got, err := io.ReadAll(z)
+		plain, _ := io.ReadAll(b.ask("GET", m[1], "Cookie", cookie).Body)
+		if err != nil || len(got) == 0 || !bytes.Equal(got, plain) {
+			t.Errorf("%s: %d bytes, and %d to a browser that takes them plain: %v", m[1], len(got), len(plain), err)
+		}
+	}
+	if t.Logf("%d bytes", sum); sum < 100_000 || sum > 600_000 {
+		t.Errorf("the first view takes %d bytes", sum)
 	}
 }
