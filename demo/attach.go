@@ -25,7 +25,6 @@ server and real nodes in it, and put functions before one of them while 50
 downloads run: a firewall in one command, copies to an IDS in another. Then take
 both off again (GNFC, Figure 1).`,
 		Seconds: 90,
-		Console: true,
 		Images:  []string{"firewall", "ids"},
 		Show: func(ctx context.Context, r *Run) (Figures, error) {
 			d := &attachRun{Run: r}
@@ -36,7 +35,7 @@ both off again (GNFC, Figure 1).`,
 				return nil, err
 			}
 			d.report.check()
-			return &d.report, d.console(ctx)
+			return &d.report, d.again(ctx)
 		},
 	}
 }
@@ -134,9 +133,9 @@ func (d *attachRun) show(ctx context.Context) error {
 	return d.left(ctx)
 }
 
-// console attaches both again, for who looks at it, and starts the pages.
-func (d *attachRun) console(ctx context.Context) error {
-	if !d.Console {
+// again attaches both once more, for who looks at it afterwards.
+func (d *attachRun) again(ctx context.Context) error {
+	if !d.Keep {
 		return nil
 	}
 	for _, args := range [][]string{{"--through", "firewall"}, {"--through", "ids", "--copy"}} {
@@ -144,11 +143,6 @@ func (d *attachRun) console(ctx context.Context) error {
 			return err
 		}
 	}
-	address, err := d.Testbed.Console(ctx)
-	if err != nil {
-		return err
-	}
-	d.Say("%s; onpath demo attach --down removes it all", address)
 	return nil
 }
 

@@ -27,7 +27,6 @@ type Demonstration struct {
 	Short   string // one line for --help
 	Long    string
 	Seconds int      // about how long it takes
-	Console bool     // it may be looked at in the console afterwards
 	Images  []string // folders of --images that it needs
 	// Show sets up a testbed (Run.SetUp), drives traffic and returns what it found.
 	Show func(ctx context.Context, r *Run) (Figures, error)
@@ -138,12 +137,30 @@ func Show(ctx context.Context, what Demonstration, o Options) (err error) {
 		return fmt.Errorf("not seen: %s", strings.Join(missing, "; "))
 	}
 	if o.Keep {
-		if err := d.Testbed.keep(); err != nil {
+		if err := d.stay(ctx, what); err != nil {
 			return err
 		}
 	}
 	if what.Next != nil {
 		what.Next(d)
+	}
+	return nil
+}
+
+// stay leaves everything running, and says where to look.
+func (d *Run) stay(ctx context.Context, what Demonstration) error {
+	if d.Console {
+		address, err := d.Testbed.Console(ctx)
+		if err != nil {
+			return err
+		}
+		d.Say("%s", address)
+	}
+	if err := d.Testbed.keep(); err != nil {
+		return err
+	}
+	if what.Next == nil {
+		d.Say("it keeps running, for onpath --server %s get all; remove it with %s --down", d.Testbed.Socket(), strings.TrimSpace("onpath demo "+what.Name))
 	}
 	return nil
 }

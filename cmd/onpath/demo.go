@@ -72,9 +72,7 @@ func newDemonstration(d demo.Demonstration) *cobra.Command {
 	}
 	f.StringVar(&o.JSON, "json", "", "also write the figures to this file")
 	f.BoolVar(&o.Keep, "keep", false, "leave everything running, to look around in")
-	if d.Console {
-		f.BoolVar(&o.Console, "console", false, "leave everything running, and open the console on it")
-	}
+	f.BoolVar(&o.Console, "console", false, "leave everything running, and print the address of web pages on it")
 	f.BoolVar(&o.Anew, "anew", false, "remove one that --keep left running, first")
 	f.BoolVar(&down, "down", false, "remove what an earlier run left")
 	f.StringVar(&o.Dir, "dir", demo.DefaultDir, "folder for state and logs while it runs")
