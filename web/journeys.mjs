@@ -1,6 +1,7 @@
 // What people do, in a real browser against a network that runs (onpath demo attach --console):
-// node journeys.mjs ADDRESS [NAMES]. Clicks and keys are counted, typed names apart; effects are
-// seen in traffic between the machines of the lab. With KEYBOARD=1 all is done by the keyboard
+// node journeys.mjs ADDRESS [NAMES]. Clicks and keys are counted, a click into each field that is
+// filled as well, what is typed there apart; effects are seen in traffic between the machines of
+// the lab. With KEYBOARD=1 all is done by the keyboard
 // alone: Tab until the focus is there, then Enter, Space, arrows or text.
 import { execFileSync } from "node:child_process";
 import { chromium } from "playwright-core";
@@ -44,6 +45,7 @@ const choose = async (locator, value) => {
   for (let i = 0; i < 50 && await locator.inputValue() !== value; i++) await page.keyboard.press("ArrowDown");
 };
 const type = async (locator, text) => {
+  steps++;
   if (!keyboard) return locator.fill(text);
   await reach(locator);
   await page.keyboard.press("Control+A");

@@ -31,20 +31,25 @@ const at = async (name, path, width, scheme) => {
   await page.emulateMedia({ colorScheme: scheme });
   await page.goto(base + path);
   await page.waitForTimeout(900);
-  await page.screenshot({ path: `${folder}/${name}-${width}-${scheme}.png` });
+  const height = await page.evaluate(() => Math.min(document.documentElement.scrollHeight, 1600));
+  await page.screenshot({ path: `${folder}/${name}-${width}-${scheme}.png`, fullPage: true, clip: { x: 0, y: 0, width, height } });
   const wide = await page.evaluate(() => document.documentElement.scrollWidth > document.documentElement.clientWidth);
   if (wide) said.push(`${path} scrolls sideways at ${width}`);
   await page.evaluate(axe);
   const found = await page.evaluate(() => axe.run(document, { resultTypes: ["violations"] }));
-  for (const lost of await unreached()) said.push(`${path}: Tab does not reach ${lost}`);
+  if (scheme === "light") for (const lost of await unreached()) said.push(`${path}: Tab does not reach ${lost}`);
   for (const v of found.violations) said.push(`axe: ${path} ${scheme} ${v.id}: ${v.help}: ${v.nodes.slice(0, 3).map((n) => n.target).join(" ")}`);
 };
 const key = await page.evaluate(() => localStorage.getItem("key"));
-const instance = (await (await context.request.get(base + "/v1/instances", { headers: { "X-Onpath-Console": key } })).json()).items[0];
+const items = async (kinds) => (await (await context.request.get(`${base}/v1/${kinds}`, { headers: { "X-Onpath-Console": key } })).json()).items ?? [];
 const kinds = ["chains", "instances", "nodes", "functions", "services", "reservations", "accelerators", "leases", "tenants", "prefixclaims", "secrets", "webhooks", "events", "faults"];
-const pages = { map: "/", chain: "/chain/default/attached-vm1", build: "/build", change: "/build/default/attached-vm1", host: "/host/vm1",
-  why: "/why?src=10.20.0.11&dst=10.20.0.12&protocol=tcp&port=80", notifications: "/notifications", ...Object.fromEntries(kinds.map((k) => [k, "/list/" + k])) };
-if (instance) pages.instance = `/instance/${instance.metadata.tenant}/${instance.metadata.name}`;
+const pages = { map: "/", build: "/build", why: "/why", notifications: "/notifications", ...Object.fromEntries(kinds.map((k) => [k, "/list/" + k])) };
+const [[instance], [chain]] = [await items("instances"), await items("chains")];
+const host = (await items("nodes")).find((n) => n.spec.uplinks?.some((u) => u.attach === "host"));
+const of = (o) => `${o.metadata.tenant}/${o.metadata.name}`;
+if (instance) pages.instance = "/instance/" + of(instance);
+if (chain) Object.assign(pages, { chain: "/chain/" + of(chain), change: "/build/" + of(chain) });
+if (host) pages.host = "/host/" + host.metadata.name;
 for (const [name, path] of some ? some.split(",").map((p) => [p.replace(/\W+/g, "-"), p]) : Object.entries(pages)) {
   for (const width of widths.split(",").map(Number)) for (const scheme of ["light", "dark"]) await at(name, path, width, scheme);
 }

@@ -1,7 +1,7 @@
 // One instance: its state, what it carries, prints and tells; a capture; to another node.
 import { useParams } from "@tanstack/react-router";
 import { useEffect, useRef, useState } from "react";
-import { lines, nameOf, save, send } from "./api";
+import { deploymentOf, lines, nameOf, save, send } from "./api";
 import { useList, useNotifications, useTraffic } from "./live";
 import { NotificationList } from "./NotificationsPage";
 import { Plot } from "./Plot";
@@ -12,6 +12,8 @@ export function InstancePage() {
   const { items, loading } = useList("instances");
   const { items: nodes } = useList("nodes");
   const { items: events } = useList("events");
+  const { items: chains } = useList("chains");
+  const { items: deployments } = useList("deployments");
   const traffic = useTraffic();
   const told = useNotifications(name);
   const [to, setTo] = useState("");
@@ -20,6 +22,8 @@ export function InstancePage() {
   const i = items.find((x) => nameOf(x) === full);
   if (!i) return <p className="page">{loading ? "Loading…" : `There is no instance ${full} any more: another one has taken its place, or its chain is gone.`}</p>;
   const now = traffic[traffic.length - 1]?.instances[full];
+  const reserved = deployments.some((d) => nameOf(d) === `${tenant}/${i.spec.deployment}` && d.spec.reservation) || // others the planner places
+    chains.some((c) => c.metadata.tenant === tenant && (c.spec.through ?? []).some((e: any) => e.reservation && deploymentOf(c, e) === i.spec.deployment));
   return (
     <div className="page">
       <h1>Instance {full} <State of={i.status?.state} /></h1>
@@ -29,9 +33,11 @@ export function InstancePage() {
       <div className="actions">
         <Capture of={full} name={name} />
         <a className="button" href={`/terminal.html?instance=${full}`} target="_blank" rel="noreferrer">Terminal</a>
-        <label>Move to <select value={to} onChange={(e) => setTo(e.target.value)}><option value="">the least loaded node</option>
-          {nodes.filter((n) => n.metadata.name !== i.spec.node).map((n) => <option key={n.metadata.name}>{n.metadata.name}</option>)}</select></label>
-        <button disabled={busy} onClick={() => run(() => send("POST", `/v1/instances/${full}/move`, { to }))}>Move</button>
+        {reserved && <>
+          <label>Move to <select value={to} onChange={(e) => setTo(e.target.value)}><option value="">the least loaded node</option>
+            {nodes.filter((n) => n.metadata.name !== i.spec.node).map((n) => <option key={n.metadata.name}>{n.metadata.name}</option>)}</select></label>
+          <button disabled={busy} onClick={() => run(() => send("POST", `/v1/instances/${full}/move`, { to }))}>Move</button>
+        </>}
       </div>
       <Failure of={failure} />
       <h2>Notifications</h2>

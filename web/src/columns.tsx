@@ -26,7 +26,7 @@ export const columns: Record<string, Column[]> = {
   events: [["Time", (o) => time(o.spec.time)], ["About", (o) => o.spec.about], ["Node", (o) => o.spec.node], ["What", (o) => o.spec.reason], ["Message", (o) => o.spec.message]],
   webhooks: [name, ["URL", (o) => o.spec.url], ["Level", (o) => `${o.spec.level ?? "info"} and above`], ["How it fares", (o) => <Fares of={o} />]],
   functions: [name, ["Kind", (o) => ["container", "wasm", "ebpf", "relay"].find((k) => o.spec[k]) ?? "?"], ["State of flows", (o) => o.spec.state],
-    ["Packets", (o) => o.spec.packets], ["Image", (o) => o.spec.container?.image]],
+    ["Packets", (o) => o.spec.packets], ["Image", (o) => o.spec.container && <code className="small">{o.spec.container.image}</code>]],
   services: [name, ["DNS name", (o) => o.spec.name], ["Deployment", (o) => o.spec.deployment], ["Answers", (o) => selectText(o.spec.select)],
     ["Where", (o) => (o.status?.cloudlets ?? []).map((p: any) => (
       <div key={p.cloudlet}>{p.cloudlet}: {join(p.addresses) || "no address"}, {p.ready} ready <State of={p.serves ? "serves" : "does not serve"} /></div>))], wrong],
