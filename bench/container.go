@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -52,7 +53,12 @@ func containerBenchmark() Benchmark {
 // runtimeDir is where the container runtime of a run keeps its state.
 const runtimeDir = "/var/lib/onpath-bench"
 
-func runContainer(ctx context.Context, r *Run) (err error) {
+func runContainer(ctx context.Context, r *Run) error {
+	return r.functions(ctx, (*Run).newSite, []maker{{"static", wireStatic}, {"onpath-tc", wireSteered}})
+}
+
+// functions has each of the four stream through it, wired in two ways.
+func (r *Run) functions(ctx context.Context, site newSite, makers []maker) (err error) {
 	rt, err := r.runtime(ctx)
 	var why lacking
 	if errors.As(err, &why) {
@@ -66,11 +72,22 @@ func runContainer(ctx context.Context, r *Run) (err error) {
 	}
 	defer func() { err = errors.Join(err, rt.Remove(context.WithoutCancel(ctx))) }()
 	for _, k := range containerCases {
-		if err := r.containerCase(ctx, rt, k); err != nil {
+		if err := r.containerCase(ctx, rt, k, site, slices.Clone(makers)); err != nil {
 			return fmt.Errorf("%s: %w", k.name, err)
 		}
 	}
-	return nil
+	return r.profileMissed(ctx, func(kase, contestant string) (func() error, error) {
+		k := containerCases[slices.IndexFunc(containerCases, func(k containerCase) bool { return k.name == kase })]
+		m := makers[slices.IndexFunc(makers, func(m maker) bool { return m.name == contestant })]
+		d, err := r.deploy(ctx, rt, k, site, m)
+		if err != nil {
+			return nil, err
+		}
+		return func() error {
+			_, err := d.pump(ctx, pick(r, 2*time.Second, 100*time.Millisecond))
+			return errors.Join(err, d.Close())
+		}, nil
+	})
 }
 
 // runtime starts a container runtime of the run's own.
@@ -109,14 +126,13 @@ type deployment struct {
 // memory happens to lie makes a set-up faster or slower by some percent.
 const buildRounds = 4
 
-func (r *Run) containerCase(ctx context.Context, rt *container.Driver, k containerCase) error {
+func (r *Run) containerCase(ctx context.Context, rt *container.Driver, k containerCase, site newSite, makers []maker) error {
 	if _, err := os.Stat(filepath.Join(r.Images, k.image)); err != nil {
 		r.skip(k.name, fmt.Sprintf("there is no image %s in %s; build it with make images, or name the folder with --images", k.image, r.Images))
 		return nil
 	}
-	makers := []maker{{"static", wireStatic}, {"onpath-tc", wireSteered}}
 	for first := 0; first < r.Rounds(); first += buildRounds {
-		if err := r.containerRounds(ctx, rt, k, makers, first, min(buildRounds, r.Rounds()-first)); err != nil {
+		if err := r.containerRounds(ctx, rt, k, site, makers, first, min(buildRounds, r.Rounds()-first)); err != nil {
 			return err
 		}
 		makers[0], makers[1] = makers[1], makers[0]
@@ -125,13 +141,16 @@ func (r *Run) containerCase(ctx context.Context, rt *container.Driver, k contain
 	return nil
 }
 
+// newSite makes what a function is to stand in.
+type newSite func(r *Run, name string) (*site, error)
+
 // maker wires a function's namespace into a site, and gives it.
 type maker struct {
 	name string
 	wire func(context.Context, *Run, *site, containerCase) (ns string, err error)
 }
 
-func (r *Run) containerRounds(ctx context.Context, rt *container.Driver, k containerCase, makers []maker, first, rounds int) (err error) {
+func (r *Run) containerRounds(ctx context.Context, rt *container.Driver, k containerCase, site newSite, makers []maker, first, rounds int) (err error) {
 	var list []deployment
 	defer func() {
 		for _, d := range list {
@@ -139,22 +158,11 @@ func (r *Run) containerRounds(ctx context.Context, rt *container.Driver, k conta
 		}
 	}()
 	for _, m := range makers {
-		r.say("%s, %s: start", k.name, m.name)
-		t, err := r.newSite(m.name)
+		d, err := r.deploy(ctx, rt, k, site, m)
 		if err != nil {
 			return err
 		}
-		list = append(list, deployment{m.name, t})
-		ns, err := m.wire(ctx, r, t, k)
-		if err != nil {
-			return fmt.Errorf("%s: %w", m.name, err)
-		}
-		if err := r.startFunction(ctx, rt, t, k, m.name, ns); err != nil {
-			return fmt.Errorf("%s: %w", m.name, err)
-		}
-		if err := t.open(ctx); err != nil {
-			return fmt.Errorf("%s: %w", m.name, err)
-		}
+		list = append(list, d)
 	}
 	for round := first; round < first+rounds; round++ {
 		r.say("%s, round %d of %d", k.name, round+1, r.Rounds())
@@ -163,6 +171,26 @@ func (r *Run) containerRounds(ctx context.Context, rt *container.Driver, k conta
 		}
 	}
 	return nil
+}
+
+// deploy makes a site with a function in it, through which its connections go.
+func (r *Run) deploy(ctx context.Context, rt *container.Driver, k containerCase, site newSite, m maker) (d deployment, err error) {
+	r.say("%s, %s: start", k.name, m.name)
+	t, err := site(r, m.name)
+	if err != nil {
+		return d, err
+	}
+	ns, err := m.wire(ctx, r, t, k)
+	if err == nil {
+		err = r.startFunction(ctx, rt, t, k, m.name, ns)
+	}
+	if err == nil {
+		err = t.open(ctx)
+	}
+	if err != nil {
+		return d, errors.Join(fmt.Errorf("%s: %w", m.name, err), t.Close())
+	}
+	return deployment{m.name, t}, nil
 }
 
 // turns is how often a contestant streams in one round: in short turns, ABBA, so
@@ -243,6 +271,14 @@ func (k containerCase) spec(images string) onpath.FunctionSpec {
 // readyTimeout is how long a function may take to begin.
 const readyTimeout = time.Minute
 
+// namespace makes the function's, at the site's gateway.
+func (k containerCase) namespace(t *site) (string, error) {
+	if k.bridged {
+		return wireBridged(t.Network, t.gateway, k.element())
+	}
+	return wireRouted(t.Network, t.gateway, k.element().forth, true)
+}
+
 // startFunction runs a function's container in a namespace and waits until it
 // says that it is ready.
 func (r *Run) startFunction(ctx context.Context, rt *container.Driver, t *site, k containerCase, name, ns string) error {
@@ -277,12 +313,7 @@ func (r *Run) startFunction(ctx context.Context, rt *container.Driver, t *site, 
 // wireSteered has onpath steer the stream through the function.
 func wireSteered(ctx context.Context, r *Run, t *site, k containerCase) (ns string, err error) {
 	e := k.element()
-	if k.bridged {
-		ns, err = wireBridged(t.Network, t.gateway, e)
-	} else {
-		ns, err = wireRouted(t.Network, t.gateway, e.forth, true)
-	}
-	if err != nil {
+	if ns, err = k.namespace(t); err != nil {
 		return "", err
 	}
 	if err := testnet.Set(t.gateway, "ipv4/ip_forward=1"); err != nil {
@@ -301,14 +332,11 @@ func wireSteered(ctx context.Context, r *Run, t *site, k containerCase) (ns stri
 // the halves with a bridge.
 func wireStatic(_ context.Context, _ *Run, t *site, k containerCase) (ns string, err error) {
 	e := k.element()
-	if !k.bridged {
-		if ns, err = wireRouted(t.Network, t.gateway, e.forth, true); err != nil {
-			return "", err
-		}
-		return ns, steerByHand(t.gateway, onpath.DeviceName(e.forth), e.forth, devIn, devOut)
-	}
-	if ns, err = wireBridged(t.Network, t.gateway, e); err != nil {
+	if ns, err = k.namespace(t); err != nil {
 		return "", err
+	}
+	if !k.bridged {
+		return ns, steerByHand(t.gateway, onpath.DeviceName(e.forth), e.forth, devIn, devOut)
 	}
 	if err := testnet.Set(t.gateway, "ipv4/ip_forward=1"); err != nil {
 		return "", err
@@ -328,10 +356,6 @@ func cutIn(dev, near, far string) error {
 	if err != nil {
 		return err
 	}
-	f, err := netlink.LinkByName(far)
-	if err != nil {
-		return err
-	}
 	addrs, err := netlink.AddrList(l, netlink.FAMILY_V4)
 	if err != nil {
 		return err
@@ -341,14 +365,28 @@ func cutIn(dev, near, far string) error {
 			return fmt.Errorf("move %s to %s: %w", a.IPNet, near, err)
 		}
 	}
+	return bridge("br0", dev, far)
+}
+
+// bridge joins devices of the namespace that the thread is in.
+func bridge(name string, devs ...string) error {
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name = "br0"
+	attrs.Name = name
 	if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
 		return fmt.Errorf("make a bridge: %w", err)
 	}
-	br, err := netlink.LinkByName("br0")
+	br, err := netlink.LinkByName(name)
 	if err != nil {
 		return err
 	}
-	return errors.Join(netlink.LinkSetMaster(l, br), netlink.LinkSetMaster(f, br), netlink.LinkSetUp(br))
+	for _, d := range devs {
+		l, err := netlink.LinkByName(d)
+		if err != nil {
+			return err
+		}
+		if err := netlink.LinkSetMaster(l, br); err != nil {
+			return fmt.Errorf("put %s into a bridge: %w", d, err)
+		}
+	}
+	return netlink.LinkSetUp(br)
 }

@@ -140,7 +140,7 @@ func wireVXLAN(_ context.Context, _ *Run, t *site, far string) error {
 		{far, underlayFar.Addr(), underlayNear.Addr(), "02:62:00:00:01:02", "02:62:00:00:01:01", netip.MustParseAddr("169.254.2.1")},
 	}
 	for _, e := range ends {
-		if err := vxlan(e.ns, e.local, e.remote, e.mac); err != nil {
+		if err := vxlan(e.ns, devVXLAN, 7, e.local, e.remote, e.mac); err != nil {
 			return err
 		}
 		if err := testnet.Neighbour(e.ns, devVXLAN, e.peerAddr, mac(e.peer)); err != nil {
@@ -160,15 +160,16 @@ func wireVXLAN(_ context.Context, _ *Run, t *site, far string) error {
 
 const devVXLAN = "vx0"
 
-func vxlan(ns string, local, remote netip.Addr, hw string) error {
+// vxlan is a device for one other end.
+func vxlan(ns, dev string, vni int, local, remote netip.Addr, hw string) error {
 	return netnsrun.Do(ns, func() error {
 		under, err := netlink.LinkByName(devUnderlay)
 		if err != nil {
 			return err
 		}
 		attrs := netlink.NewLinkAttrs()
-		attrs.Name, attrs.MTU, attrs.HardwareAddr = devVXLAN, remoteMTU, mac(hw)
-		v := &netlink.Vxlan{LinkAttrs: attrs, VxlanId: 7, VtepDevIndex: under.Attrs().Index, SrcAddr: local.AsSlice(), Group: remote.AsSlice(), Port: 4789, Learning: false}
+		attrs.Name, attrs.MTU, attrs.HardwareAddr = dev, remoteMTU, mac(hw)
+		v := &netlink.Vxlan{LinkAttrs: attrs, VxlanId: vni, VtepDevIndex: under.Attrs().Index, SrcAddr: local.AsSlice(), Group: remote.AsSlice(), Port: 4789, Learning: false}
 		if err := netlink.LinkAdd(v); err != nil {
 			return fmt.Errorf("make a VXLAN device: %w", err)
 		}

@@ -57,7 +57,7 @@ type Benchmark struct {
 func Benchmarks() []Benchmark {
 	return []Benchmark{
 		forward(), inlineChain(), containerBenchmark(), hopBenchmark(), remote(), flowsBenchmark(), rulesBenchmark(),
-		planBenchmark(), poolBenchmark(), setup(), failover(), mostoBenchmark(), relayBenchmark(), netserv(), churn(),
+		planBenchmark(), poolBenchmark(), attachBenchmark(), setup(), failover(), mostoBenchmark(), relayBenchmark(), netserv(), churn(),
 	}
 }
 
