@@ -175,7 +175,7 @@ func New(o Options) (*Agent, error) {
 		users: sync.OnceValue(func() error { return userns.Possible(a.state.dir) })}
 	a.apply = newApplier(a)
 	a.detector = newDetector(a.shared, func() { a.apply.kick(false) })
-	a.echo, a.faults = &echo{shared: a.shared}, &faults{a: a}
+	a.echo, a.faults = &echo{shared: a.shared, detector: a.detector}, &faults{a: a}
 	a.machine = newMachine(a.shared, a)
 	a.leases, a.signal = &leases{a: a, changed: make(chan struct{}, 1), told: newSparing()}, newSignaller(a)
 	a.punts, a.room.of = newPunts(), map[string]int{}

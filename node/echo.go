@@ -30,20 +30,21 @@ const (
 // yet.
 type echo struct {
 	*shared
-	mu     sync.Mutex
-	missed map[netip.Addr]int // echo requests since the last answer
+	detector *detector
+	mu       sync.Mutex
+	missed   map[netip.Addr]int // echo requests since the last answer
 }
 
 // unreachable are the names of the plan's peers that do not answer, by their data path
 // or, if that never did, by their machine.
-func unreachable(plan *onpath.NodePlan, d *detector, e *echo) (names []string) {
+func unreachable(plan *onpath.NodePlan, e *echo) (names []string) {
 	if plan == nil {
 		return nil
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, p := range plan.Datapath.Peers {
-		lost, known := d.verdict(p.Address)
+		lost, known := e.detector.verdict(p.Address)
 		if lost || !known && e.missed[p.Address] > probeMissed {
 			names = append(names, p.Node)
 		}
@@ -52,7 +53,7 @@ func unreachable(plan *onpath.NodePlan, d *detector, e *echo) (names []string) {
 	return names
 }
 
-// run sends echo requests to the machines of all peers. A machine where
+// run sends echo requests to the machines of these peers. A machine where
 // that is not possible reports nobody as unreachable.
 func (e *echo) run(ctx context.Context) {
 	var wg sync.WaitGroup
@@ -89,7 +90,9 @@ func (e *echo) ask(conns map[bool]*icmp.PacketConn, seq int) {
 	var targets []netip.Addr
 	if plan := e.wanted(); plan != nil {
 		for _, p := range plan.Datapath.Peers {
-			targets = append(targets, p.Address)
+			if _, known := e.detector.verdict(p.Address); !known {
+				targets = append(targets, p.Address)
+			}
 		}
 	}
 	for _, to := range targets {

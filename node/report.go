@@ -45,7 +45,7 @@ func (a *Agent) Report() onpath.NodeReport {
 		Capacity: m.capacity, UnderlayMTU: m.underlayMTU, UnderlayDevice: m.underlayDevice, NoHostImage: !a.opt.HostImage,
 		Blocks:    a.opt.Blocks,
 		Addresses: m.addresses, Conditions: slices.Clone(m.conditions), Paths: a.countedPaths(),
-		Unreachable: unreachable(a.plan, a.detector, a.echo), Distances: a.measuring.distances(),
+		Unreachable: unreachable(a.plan, a.echo), Distances: a.measuring.distances(),
 		Leases: leases,
 	}
 	named := map[string]bool{}
