@@ -12,13 +12,11 @@
 package console
 
 import (
-	"compress/gzip"
 	"crypto/rand"
 	"crypto/subtle"
 	"io"
 	"io/fs"
 	"log"
-	"mime"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -99,6 +97,8 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store")
+	w, end := compress(w, r)
+	defer end()
 	switch {
 	case !c.hosts[r.Host]:
 		http.Error(w, "the console answers at http://"+c.o.Address+" alone", http.StatusMisdirectedRequest)
@@ -190,23 +190,5 @@ func (c *Console) page(w http.ResponseWriter, r *http.Request) {
 	if strings.HasPrefix(name, "assets/") { // named by their contents
 		w.Header().Set("Cache-Control", "private, max-age=31536000, immutable")
 	}
-	if strings.HasPrefix(name, "assets/") && strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
-		c.compressed(w, name)
-		return
-	}
 	http.ServeFileFS(w, r, c.o.Pages, name)
-}
-
-// compressed gives a file to a browser that may be at the other end of a slow tunnel.
-func (c *Console) compressed(w http.ResponseWriter, name string) {
-	data, err := fs.ReadFile(c.o.Pages, name)
-	if err != nil {
-		http.Error(w, "the page cannot be read", http.StatusInternalServerError)
-		return
-	}
-	w.Header().Set("Content-Type", mime.TypeByExtension(path.Ext(name)))
-	w.Header().Set("Content-Encoding", "gzip")
-	z := gzip.NewWriter(w)
-	_, _ = z.Write(data) // a browser that left is told nothing
-	_ = z.Close()
 }

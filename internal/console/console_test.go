@@ -27,6 +27,10 @@ func newBehind(t *testing.T) *behind {
 		body, _ := io.ReadAll(r.Body)
 		b.asked = append(b.asked, r.Method+" "+r.URL.RequestURI()+" "+r.Header.Get("Cookie")+string(body))
 		w.Header().Set("Set-Cookie", "a=b")
+		w.Header().Set("Content-Type", "application/json")
+		if r.URL.Path == "/v1/watch" {
+			w.Header().Set("Content-Type", "application/x-ndjson")
+		}
 		_, _ = io.WriteString(w, `{"items":[]}`)
 	}))
 	t.Cleanup(api.Close)
@@ -171,6 +175,21 @@ func TestPages(t *testing.T) {
 		}
 		if p := resp.Header.Get("Content-Security-Policy"); !strings.Contains(p, "script-src 'self';") || strings.Contains(p, "unsafe-eval") {
 			t.Errorf("%s: policy %q", target, p)
+		}
+	}
+}
+
+// TestCompressed: lists go compressed to who takes them so, streams as they come.
+func TestCompressed(t *testing.T) {
+	b := newBehind(t)
+	cookie := b.enterOnce(t)
+	for target, want := range map[string]string{"/v1/chains": "gzip", "/v1/watch": "", "/assets/a.js": "gzip", "/": "", "/assets/none.js": ""} {
+		resp := b.ask("GET", target, "Cookie", cookie, keyHeader, b.key, "Accept-Encoding", "gzip")
+		if got := resp.Header.Get("Content-Encoding"); got != want {
+			t.Errorf("%s comes as %q, must come as %q", target, got, want)
+		}
+		if resp := b.ask("GET", target, "Cookie", cookie, keyHeader, b.key); resp.Header.Get("Content-Encoding") != "" {
+			t.Errorf("%s is compressed for a browser that did not ask for it", target)
 		}
 	}
 }

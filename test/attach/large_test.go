@@ -39,6 +39,9 @@ func TestLarge(t *testing.T) {
 	if large.Complete > 3*small.Complete {
 		t.Errorf("the map takes %v ms, with five nodes %v ms: more than three times as long", large.Complete, small.Complete)
 	}
+	if large.Bytes > 600_000 {
+		t.Errorf("the first view takes %d bytes, of 600,000 at most", large.Bytes)
+	}
 	if large.Frame > 34 || large.Idle < 0.6 {
 		t.Errorf("a frame takes %.1f ms, of 34 at most; the page is idle for %.2f of the time, of 0.6 at least", large.Frame, large.Idle)
 	}
