@@ -22,7 +22,7 @@ const hostile = `<img src=x id=injected onerror=\"document.title='owned'\"><scri
 // hostileAPI answers as a server whose every text somebody hostile wrote.
 func hostileAPI(w http.ResponseWriter, r *http.Request) {
 	meta := `"metadata":{"name":"web` + hostile + `","tenant":"default","labels":{"a":"` + hostile + `"}}`
-	cond := `"conditions":[{"type":"Ready","status":"False","reason":"` + hostile + `","message":"` + hostile + `"}]`
+	cond := `"conditions":[{"type":"Ready","status":"false","reason":"` + hostile + `","message":"` + hostile + `"}]`
 	switch p := r.URL.Path; {
 	case p == "/v1/notifications":
 		_, _ = fmt.Fprintf(w, `{"id":"1","time":"2026-01-01T00:00:00Z","tenant":"default","instance":"i","node":"n","level":"info","title":"said %s","fields":{"%s":"%s"}}`+"\n", hostile, hostile, hostile)
@@ -93,6 +93,8 @@ func TestMarkupInBrowser(t *testing.T) {
 		switch {
 		case strings.Contains(dom, "<title>owned"), strings.Contains(dom, `id="injected"`):
 			t.Errorf("%s: markup became part of the page", page)
+		case page == "/" && !strings.Contains(dom, "What is wrong"):
+			t.Errorf("the map does not say what is wrong: %.3000s", dom)
 		case !strings.Contains(dom, "&lt;img src=x id=injected"):
 			t.Errorf("%s does not show what was said: %.3000s", page, dom)
 		}

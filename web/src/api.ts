@@ -109,9 +109,10 @@ export function conditionOf(o: Item | undefined, type: string): Condition | unde
   return (o?.status?.conditions as Condition[] | undefined)?.find((c) => c.type === type);
 }
 
-/** troubles are what is wrong with an object, in the server's words. */
+/** troubles are what is wrong with an object, in the server's words: as a rule one cause, which
+ * later conditions repeat. */
 export function troubles(o: Item): string[] {
-  return ((o.status?.conditions ?? []) as Condition[])
-    .filter((c) => c.status === "False" && c.type !== "Gateway" && c.reason !== "Disabled")
-    .map((c) => c.message || c.reason || c.type);
+  const c = ((o.status?.conditions ?? []) as Condition[]).find((c) => c.status === "false" && c.message && !byDesign.has(c.reason ?? ""));
+  return c?.message ? [c.message] : [];
 }
+const byDesign = new Set(["Disabled", "OrdinaryPath"]);

@@ -8,6 +8,8 @@ export type Column = [title: string, cell: (o: Item) => React.ReactNode];
 
 const name: Column = ["Name", nameOf];
 const wrong: Column = ["Is wrong", (o) => troubles(o).join("; ")];
+/** localTimes are instants within a text as the browser's user writes them. */
+const localTimes = (text?: string) => text?.replace(/\d{4}-\d\d-\d\dT[\d:.]+Z/g, time);
 const time = (t?: string) => (t ? new Date(t).toLocaleString() : "");
 const join = (list?: unknown[]) => (list ?? []).join(", ");
 
@@ -38,7 +40,7 @@ export const columns: Record<string, Column[]> = {
     ["Promised", (o) => (o.status?.slots ?? []).map((s: any, i: number) => <div key={i}>{resources(s.capacity)} from {time(s.from)} {s.until ? `until ${time(s.until)}` : "on"}</div>)],
     ["Paid", (o) => money(o.status?.paid, o.status?.currency)], ["Given back", (o) => money(o.status?.refunded, o.status?.currency)],
     ["Notes", (o) => join(o.status?.notes)]],
-  accelerators: [name, ["State", (o) => <State of={conditionOf(o, "Ready")?.status === "True" ? "ready" : "not ready"} />],
+  accelerators: [name, ["State", (o) => <State of={conditionOf(o, "Ready")?.status === "true" ? "ready" : "not ready"} />],
     ["Origins", (o) => join((o.spec.origins ?? []).map((x: any) => `${x.address}:${x.port}`))], ["Between", (o) => join(o.spec.between)],
     ["Paths", (o) => (o.status?.paths ?? []).map((p: any) => <div key={p.ingress + p.origin}>{p.nodes?.join(" → ")} → {p.origin}: {p.time}, direct {p.direct}</div>)], wrong],
   leases: [name, ["State", (o) => <State of={o.status?.state} />], ["Node", (o) => o.spec.node], ["Publisher", (o) => o.spec.publisher + (o.spec.known ? "" : " (no tenant)")],
@@ -62,7 +64,7 @@ function size(text?: string) {
   return best ? `${+(ki / units[best]).toFixed(1)} ${best}B` : `${n} B`;
 }
 
-const resources = (r?: Record<string, string>) => Object.entries(r ?? {}).map(([k, v]) => `${k} ${k === "memory" ? size(v) : v}`).join(", ");
+const resources = (r?: Record<string, string>) => Object.entries(r ?? {}).map(([k, v]) => `${k} ${k === "memory" || k === "disk" ? size(v) : v}`).join(", ");
 const money = (amount?: string, currency?: string) => (amount === undefined || amount === "0" ? "" : `${amount} ${currency ?? ""}`);
 
 /** Fares says how a webhook fares; its secret, which the answer has as well, is not shown. */
@@ -85,7 +87,7 @@ function Account({ of }: { of: string }) {
   if (!q.data) return "…";
   const { account, last } = q.data;
   return <><b>{account.balance} {account.currency}</b>
-    {[...last].reverse().map((p: any) => <div className="small" key={p.number}>{time(p.at)} {p.kind} {p.amount} {p.reservation} {p.cause}</div>)}</>;
+    {[...last].reverse().map((p: any) => <div className="small" key={p.number}>{time(p.at)} {p.kind} {p.amount} {p.reservation} {localTimes(p.cause)}</div>)}</>;
 }
 
 function Drain({ of }: { of: Item }) {

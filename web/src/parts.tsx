@@ -50,7 +50,7 @@ export function Conditions({ of }: { of: Item }) {
       <thead><tr><th>Condition</th><th>Is</th><th>Because</th></tr></thead>
       <tbody>
         {(of.status?.conditions ?? []).map((c: any) => (
-          <tr key={c.type}><td>{c.type}</td><td className={c.status === "False" ? "bad" : ""}>{c.status}</td>
+          <tr key={c.type}><td>{c.type}</td><td className={c.status === "false" ? "bad" : ""}>{c.status}</td>
             <td>{c.message || c.reason}</td></tr>
         ))}
       </tbody>
