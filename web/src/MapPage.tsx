@@ -1,15 +1,16 @@
 // The whole network at one look: cloudlets, their nodes and instances, chains, and what is wrong.
 import dagre from "@dagrejs/dagre";
 import { useNavigate } from "@tanstack/react-router";
-import { Background, Controls, Edge, Node, ReactFlow } from "@xyflow/react";
+import { Background, Controls, Edge, Node, ReactFlow, ReactFlowInstance } from "@xyflow/react";
 import "@xyflow/react/dist/style.css";
-import { useMemo, useState } from "react";
+import { useEffect, useMemo, useRef, useState } from "react";
 import { deploymentOf, Item, nameOf, Traffic, troubles } from "./api";
 import { useList, useTraffic } from "./live";
 import { bits, chainLink, drops, Dropped, Link } from "./parts";
 
 const many = 40; // nodes: above, cloudlets stand for theirs
 const width = 210;
+const fit = { maxZoom: 1.1, padding: 0.1 };
 
 export function MapPage() {
   const chains = useList("chains");
@@ -22,6 +23,8 @@ export function MapPage() {
   const go = useNavigate();
   const shown = useMemo(() => draw(nodes, instances, chains.items, chosen, open), [nodes, instances, chains.items, chosen, open]);
   const labelled = useMemo(() => label(shown, now), [shown, now]);
+  const flow = useRef<ReactFlowInstance>(null);
+  useEffect(() => { flow.current?.fitView(fit); }, [shown.nodes.length]);
   const byDeployment = useMemo(() => {
     const all = new Map<string, Item[]>();
     for (const i of instances) all.set(i.metadata.tenant + "/" + i.spec.deployment, [...(all.get(i.metadata.tenant + "/" + i.spec.deployment) ?? []), i]);
@@ -63,7 +66,7 @@ export function MapPage() {
       <div className="canvas" role="region" aria-label="Map of nodes and instances"
         onKeyDown={(e) => { if (e.key === "Enter") follow(shown.nodes.find((n) => n.id === (e.target as Element).getAttribute("data-id"))); }}>
         {empty ? <p className="page">No node has joined yet: <code>onpath up</code> on a machine, or <code>onpath node</code>.</p> : (
-          <ReactFlow key={shown.nodes.length} nodes={labelled} edges={shown.edges} fitView fitViewOptions={{ maxZoom: 1.1, padding: 0.1 }} nodesConnectable={false} minZoom={0.1} proOptions={{ hideAttribution: true }}
+          <ReactFlow onInit={(f) => { flow.current = f; }} nodes={labelled} edges={shown.edges} fitView fitViewOptions={fit} nodesConnectable={false} minZoom={0.1} proOptions={{ hideAttribution: true }}
             onNodeClick={(_, n) => follow(n)}>
             <Background /><Controls showInteractive={false} />
           </ReactFlow>
