@@ -149,6 +149,11 @@ func Show(ctx context.Context, what Demonstration, o Options) (err error) {
 
 // stay leaves everything running, and says where to look.
 func (d *Run) stay(ctx context.Context, what Demonstration) error {
+	if d.Testbed.Pid(serverProcess) == 0 { // its death was part of what was shown
+		if err := d.Testbed.StartServer(ctx); err != nil {
+			return err
+		}
+	}
 	if d.Console {
 		address, err := d.Testbed.Console(ctx)
 		if err != nil {

@@ -40,7 +40,7 @@ export const columns: Record<string, Column[]> = {
     ["Promised", (o) => (o.status?.slots ?? []).map((s: any, i: number) => <div key={i}>{resources(s.capacity)} from {time(s.from)} {s.until ? `until ${time(s.until)}` : "on"}</div>)],
     ["Paid", (o) => money(o.status?.paid, o.status?.currency)], ["Given back", (o) => money(o.status?.refunded, o.status?.currency)],
     ["Notes", (o) => join(o.status?.notes)]],
-  accelerators: [name, ["State", (o) => <State of={conditionOf(o, "Ready")?.status === "true" ? "ready" : "not ready"} />],
+  accelerators: [name, ["State", (o) => <State of={conditionOf(o, "Active")?.status === "true" ? "active" : "not active"} />],
     ["Origins", (o) => join((o.spec.origins ?? []).map((x: any) => `${x.address}:${x.port}`))], ["Between", (o) => join(o.spec.between)],
     ["Paths", (o) => (o.status?.paths ?? []).map((p: any) => <div key={p.ingress + p.origin}>{p.nodes?.join(" → ")} → {p.origin}: {p.time}, direct {p.direct}</div>)], wrong],
   leases: [name, ["State", (o) => <State of={o.status?.state} />], ["Node", (o) => o.spec.node], ["Publisher", (o) => o.spec.publisher + (o.spec.known ? "" : " (no tenant)")],
