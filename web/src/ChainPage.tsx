@@ -90,7 +90,7 @@ function Story({ of }: { of: any }) {
   return (
     <>
       <h2>Scaling</h2>
-      <p><State of={of?.phase} /> {of?.message} {of?.wanted && <>wants {numbers(of.wanted)}</>}</p>
+      <p><State of={of?.phase} /> {of?.message}{of?.wanted && <>; wants {numbers(of.wanted)}</>}</p>
       <div className="wide"><table>
         <thead><tr><th>Time</th><th>What</th><th>From</th><th>To</th><th className="n">Value before</th><th className="n">After</th></tr></thead>
         <tbody>{[...(of?.decisions ?? [])].reverse().map((d: any) => (

@@ -19,7 +19,7 @@ function again(run: (signal: AbortSignal) => Promise<unknown>, lost: (why: strin
   const stop = new AbortController();
   (async () => {
     while (!stop.signal.aborted) {
-      try { await run(stop.signal); lost("the server ended the stream"); } catch (e) { if (!stop.signal.aborted) lost(String(e)); }
+      try { await run(stop.signal); lost("the server ended the stream"); } catch (e) { if (!stop.signal.aborted) lost((e as Error).message); }
       await new Promise((r) => setTimeout(r, 1500));
     }
   })();
