@@ -12,6 +12,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/onpath/onpath"
@@ -151,7 +152,7 @@ func (c claims) proveOne(ctx context.Context, p *onpath.PrefixClaim) {
 		password := c.password(p)
 		answer := onpath.PasswordAnswer{Saw: "it has just been made"}
 		if p.Status.Password == password { // else its tenant reads it first
-			answer = c.askGateways(ctx, onpath.PasswordRequest{Address: p.Spec.Prefix.Addr(), Password: password})
+			answer = c.askGateways(ctx, p, password)
 		}
 		if ctx.Err() != nil {
 			return
@@ -223,26 +224,38 @@ func (c claims) password(p *onpath.PrefixClaim) string {
 	return "onpath-" + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(h.Sum(nil)[:16]))
 }
 
-// askGateways has the gateways of two cloudlets ask an address, of one where only one has
-// any: all must see the password.
-func (c claims) askGateways(ctx context.Context, r onpath.PasswordRequest) onpath.PasswordAnswer {
-	nodes := c.askingNodes()
+// askGateways has gateways ask the address of a claim: all must see the password.
+func (c claims) askGateways(ctx context.Context, p *onpath.PrefixClaim, password string) onpath.PasswordAnswer {
+	nodes := c.askingNodes(p.Metadata.Tenant)
 	if len(nodes) == 0 {
 		return onpath.PasswordAnswer{Saw: "no gateway is connected that could ask"}
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	var saw []string
+	answers := make([]onpath.PasswordAnswer, len(nodes))
+	var wg sync.WaitGroup
+	for i, n := range nodes {
+		wg.Go(func() {
+			a, err := c.askNode(ctx, n, onpath.PasswordRequest{Address: p.Spec.Prefix.Addr(), Password: password})
+			if err != nil {
+				a = onpath.PasswordAnswer{Saw: err.Error()}
+			}
+			answers[i] = a
+		})
+	}
+	wg.Wait()
 	all := onpath.PasswordAnswer{Proved: true}
-	for _, n := range nodes {
-		a, err := c.askNode(ctx, n, r)
-		if err != nil {
-			a = onpath.PasswordAnswer{Saw: err.Error()}
+	var proofs, failures []string
+	for i, a := range answers {
+		saw := fmt.Sprintf("node %s: %s", nodes[i], a.Saw)
+		if a.Proved {
+			proofs = append(proofs, saw)
+		} else {
+			failures = append(failures, saw)
 		}
-		saw = append(saw, fmt.Sprintf("node %s: %s", n, a.Saw))
 		all.Proved, all.Wrong = all.Proved && a.Proved, all.Wrong || a.Wrong
 	}
-	all.Saw = onpath.ClipText(strings.Join(saw, "; "))
+	all.Saw = onpath.ClipText(strings.Join(append(failures, proofs...), "; "))
 	return all
 }
 
@@ -261,15 +274,60 @@ func (c claims) askNode(ctx context.Context, node string, r onpath.PasswordReque
 	return a, err
 }
 
-// askingNodes are connected nodes with uplinks, one each of two cloudlets.
-func (c claims) askingNodes() (out []string) {
-	for _, list := range connectedGateways(c.Controller) { // in the order of the map, which is another one each time
-		if len(out) < 2 {
+// askingNodes are one each of two cloudlets, where there are two, and all at which the
+// tenant may steer packets. No chain takes what a gateway itself asks: of the gateways on
+// the way to an address the last one hears the address, and no instance of the tenant's
+// that answers in its place.
+func (c claims) askingNodes(tenant string) (out []string) {
+	gateways := connectedGateways(c.Controller)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	at, all := c.chainsAt(tenant)
+	others := 2
+	for cloudlet, list := range gateways { // in the order of the map, which is another one each time
+		list = slices.DeleteFunc(list, c.carriesHost)
+		if len(list) > 0 && others > 0 {
 			out = append(out, list[rand.IntN(len(list))])
+			others--
+		}
+		for _, n := range list {
+			if all || at[cloudlet] || c.leasesAt(tenant, n) {
+				out = append(out, n)
+			}
 		}
 	}
 	slices.Sort(out)
-	return out
+	return slices.Compact(out)
+}
+
+// carriesHost reports whether chains may take what a node itself sends. Callers hold mu.
+func (c claims) carriesHost(node string) bool {
+	n, ok := c.mirror.objects[onpath.Key{Kind: onpath.KindNode, Name: node}].(*onpath.Node)
+	return !ok || slices.ContainsFunc(n.Spec.Uplinks, func(u onpath.Uplink) bool { return u.Attach == onpath.AttachHost })
+}
+
+// chainsAt are the cloudlets in which chains of a tenant may steer, or all of them: what
+// their status says is of the newest path, and the one before may steer still. Callers hold mu.
+func (c claims) chainsAt(tenant string) (at map[string]bool, all bool) {
+	at = map[string]bool{}
+	for k, o := range c.mirror.chains {
+		if k.Tenant != tenant {
+			continue
+		}
+		all = all || len(o.Spec.At.Cloudlets) == 0
+		for _, cloudlet := range o.Spec.At.Cloudlets {
+			at[cloudlet] = true
+		}
+	}
+	return at, all
+}
+
+// leasesAt reports whether modules of a tenant's are at a node. Callers hold mu.
+func (c claims) leasesAt(tenant, node string) bool {
+	st := c.nodes[node]
+	return st != nil && st.state.Report != nil && slices.ContainsFunc(st.state.Report.Leases, func(l onpath.LeaseReport) bool {
+		return l.Known && l.Publisher == tenant
+	})
 }
 
 // tellClaim tells the tenant what became of a claim.

@@ -1,6 +1,9 @@
 package control_test
 
 import (
+	"errors"
+	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -140,26 +143,101 @@ func TestClaimAnew(t *testing.T) {
 	}
 }
 
+// TestClaimByOwnChain: where a tenant's chain may answer in place of the address, the
+// gateway itself must hear the address.
+func TestClaimByOwnChain(t *testing.T) {
+	s := newSite(t)
+	defer s.stop()
+	for i, cloudlet := range []string{"fra1", "ams1", "nyc1"} {
+		s.join("gw"+fmt.Sprint(i+1), cloudlet, byte(i+1), true)
+	}
+	p, bob := theClaim(t)
+	s.apply(bob, p)
+	word := s.untilClaim(onpath.ClaimAsked).Status.Password
+	s.show(claimed, word)
+	s.untilClaim(onpath.ClaimProved)
+
+	fw, c := function("fw"), web(1)
+	fw.Metadata.Tenant, c.Metadata.Tenant = "bob", "bob"
+	fw.Spec.Container.Image = "registry.example/fw:1"
+	c.Spec.To.Prefixes, c.Spec.At.Cloudlets = []onpath.Prefix{p.Spec.Prefix}, []string{"nyc1"}
+	s.apply(fw, c)
+	s.show("gw3 "+claimed, "somebody else's") // the others' packets pass gw3, and bob's instance
+	if p := s.untilClaim(onpath.ClaimLost); !strings.Contains(p.Status.Evidence, "gw3") {
+		t.Errorf("evidence: %s", p.Status.Evidence)
+	}
+	s.show("gw3 "+claimed, word)
+	s.untilClaim(onpath.ClaimProved)
+
+	// What a machine itself sends a chain may take: it is not asked.
+	host := s.join("vm1", "oslo1", 4, true)
+	host.spec.Uplinks[0].Attach = onpath.AttachHost
+	host.connect()
+	s.show("vm1 "+claimed, "somebody else's")
+	c.Spec.At.Cloudlets = nil
+	s.apply(c)
+	first := s.claim().Status.Until
+	for end := time.Now().Add(20 * time.Second); !s.claim().Status.Until.After(first); s.lead(time.Second) {
+		if time.Now().After(end) {
+			t.Fatalf("it is not renewed: %+v", s.claim().Status)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	if e := s.claim().Status.Evidence; strings.Contains(e, "vm1") || strings.Count(e, "node gw") != 3 {
+		t.Errorf("evidence: %s", e)
+	}
+}
+
 // TestClaimGiven: a claim by the operator's word stands and falls with Tenant.spec.addresses.
 func TestClaimGiven(t *testing.T) {
 	s := newSite(t)
 	defer s.stop()
 	p, bob := theClaim(t)
 	p.Spec.Method, p.Spec.For = onpath.ByOperator, 0
-	state := func(want onpath.ClaimState) {
+	if err := errors.Join(p.Validate(), bob.Validate()); err != nil {
+		t.Fatal(err)
+	}
+	state := func(want onpath.ClaimState) *onpath.PrefixClaim {
 		t.Helper()
 		for end := time.Now().Add(20 * time.Second); s.claim().Status.State != want; time.Sleep(20 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("want %s: %+v", want, s.claim().Status)
 			}
 		}
+		return s.claim()
 	}
-	s.apply(bob, p)
+	give := func(list ...string) {
+		t.Helper()
+		with := onpath.Clone(bob)
+		for _, a := range list {
+			with.Spec.Addresses = append(with.Spec.Addresses, onpath.Prefix{Prefix: netip.MustParsePrefix(a)})
+		}
+		s.apply(with)
+	}
+	neighbour := &onpath.Tenant{Metadata: onpath.Metadata{Name: "alice"}}
+	neighbour.Spec.Addresses = []onpath.Prefix{{Prefix: netip.MustParsePrefix(claimed + "/32")}}
+	forged := onpath.Clone(p)
+	forged.Status = onpath.PrefixClaimStatus{State: onpath.ClaimProved, Prefix: p.Spec.Prefix, Since: s.now()}
+	s.apply(bob, neighbour, forged) // as a faulty store would have it
+	state(onpath.ClaimLost)
+	s.write([]onpath.Change{{Key: onpath.KeyOf(p), Version: onpath.AnyVersion}})
+	s.apply(p)
+	state(onpath.ClaimAsked) // it is a neighbour's
+	give(claimed + "/32")
+	first := state(onpath.ClaimProved)
+	give("10.2.0.0/24", "10.3.0.0/24") // still within
+	s.lead(10 * time.Second)
+	time.Sleep(600 * time.Millisecond) // two looks at all claims
+	if again := state(onpath.ClaimProved); !again.Status.Since.Equal(first.Status.Since) {
+		t.Errorf("it became younger: %+v, was %+v", again.Status, first.Status)
+	}
+	give("10.3.0.0/24")
+	state(onpath.ClaimLost)
+	s.write([]onpath.Change{{Key: onpath.KeyOf(p), Version: onpath.AnyVersion}})
+	s.apply(p) // made anew
 	state(onpath.ClaimAsked)
-	with := onpath.Clone(bob)
-	with.Spec.Addresses = []onpath.Prefix{{Prefix: p.Spec.Prefix.Prefix}}
-	s.apply(with)
+	give(claimed + "/32")
 	state(onpath.ClaimProved)
-	s.apply(bob)
+	give()
 	state(onpath.ClaimLost)
 }
