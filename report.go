@@ -30,7 +30,9 @@ type NodeReport struct {
 	NoHostImage bool `json:"noHostImage,omitempty"`
 	// Blocks are the building blocks that modules of wasm functions may use here. Agents
 	// that do not know the field leave it null, and are tried.
-	Blocks     []string         `json:"blocks"`
+	Blocks []string `json:"blocks"`
+	// Knows are the abilities of the agent's build.
+	Knows      []Ability        `json:"knows,omitempty"`
 	Instances  []InstanceReport `json:"instances,omitempty"`
 	Conditions []Condition      `json:"conditions,omitempty"` // of the node: uplinks, firewall, runtime
 	// Paths counts the live flow entries of each path of the plan in force
@@ -46,6 +48,19 @@ type NodeReport struct {
 	Leases []LeaseReport `json:"leases,omitempty"`
 	// Counters since the last report are not here; see the session's operations.
 }
+
+// Ability is a part of plans that agents of earlier builds leave out without a word.
+type Ability string
+
+// The abilities.
+const (
+	AbilitySecrets  Ability = "secrets"
+	AbilityServices Ability = "addresses of services"
+	AbilityUsers    Ability = "user namespaces"
+)
+
+// Abilities are those of this build.
+func Abilities() []Ability { return []Ability{AbilitySecrets, AbilityServices, AbilityUsers} }
 
 // ReportEvery is the longest time between two reports; a node unheard of for
 // NodeTimeout is not ready.

@@ -166,7 +166,8 @@ func (n *fakeNode) makeReport() onpath.NodeReport {
 	defer n.s.mu.Unlock()
 	// The version makes reports differ when the clock was led on, so that the
 	// loop, whose timer goes by the real one, looks again.
-	r := onpath.NodeReport{Node: n.name, Version: n.s.skew.String(), Capacity: onpath.Resources{CPU: 4000, Memory: 4 << 30}, UnderlayMTU: 1500, Started: n.started, Paths: map[onpath.PathID]uint64{}, Unreachable: n.lost, Leases: n.leases}
+	r := onpath.NodeReport{Node: n.name, Version: n.s.skew.String(), Capacity: onpath.Resources{CPU: 4000, Memory: 4 << 30}, UnderlayMTU: 1500, Started: n.started, Paths: map[onpath.PathID]uint64{}, Unreachable: n.lost, Leases: n.leases,
+		Knows: onpath.Abilities()}
 	if n.plan == nil {
 		return r
 	}

@@ -43,7 +43,7 @@ func (a *Agent) Report() onpath.NodeReport {
 		Node: a.opt.Name, Plan: a.acked, PlanError: a.planProblem(),
 		Version: a.opt.Version, Kernel: m.kernel, Started: a.started,
 		Capacity: m.capacity, UnderlayMTU: m.underlayMTU, UnderlayDevice: m.underlayDevice, NoHostImage: !a.opt.HostImage,
-		Blocks:    a.opt.Blocks,
+		Blocks: a.opt.Blocks, Knows: onpath.Abilities(),
 		Addresses: m.addresses, Conditions: slices.Clone(m.conditions), Paths: a.countedPaths(),
 		Unreachable: unreachable(a.plan, a.echo), Distances: a.measuring.distances(),
 		Leases: leases,

@@ -1,6 +1,8 @@
 package plan
 
 import (
+	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -72,5 +74,51 @@ func TestUserNamespace(t *testing.T) {
 				t.Error("no instance is planned")
 			}
 		})
+	}
+}
+
+// TestAbilities: nodes whose agents are too old to know secrets, services or user namespaces
+// get no instances that need them, and any others.
+func TestAbilities(t *testing.T) {
+	required := aCloudlet("fra1")
+	required.Spec.Isolation = &onpath.Isolation{UserNamespaces: onpath.UserNamespacesRequired}
+	for name, c := range map[string]struct {
+		change func(*onpath.FunctionSpec)
+		more   onpath.Object
+		says   string
+	}{
+		"nothing":  {nil, nil, ""},
+		"secrets":  {func(f *onpath.FunctionSpec) { f.Container.Secrets = map[string]onpath.SecretKey{"word": "db/word"} }, nil, "knows no secrets"},
+		"services": {func(f *onpath.FunctionSpec) { f.State = onpath.StateTerminates }, aService("acme", "web", "web"), "knows no addresses of services"},
+		"users":    {func(f *onpath.FunctionSpec) { f.Container.Image = "registry.example/web:1" }, required, "knows no user namespaces"},
+	} {
+		for _, old := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/%t", name, old), func(t *testing.T) {
+				s := newSim(t, 1)
+				s.set.PublicPools = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/28")}
+				s.old["fra1-gw"], s.old["fra1-n1"] = old, old
+				s.site("fra1", 1, 1)
+				o, _ := onpath.New(onpath.KindSecret)
+				secret := o.(*onpath.Secret)
+				secret.Metadata.Tenant, secret.Metadata.Name, secret.Spec.Sealed = "acme", "db", map[string]string{"word": "x"}
+				tenant := aTenant("acme")
+				tenant.Spec.Zones = []string{"acme.example"}
+				d := aDeployment("acme", "web", "web", 1)
+				d.Spec.Place.Cloudlets = []string{"fra1"}
+				s.apply(tenant, secret, aFunction("acme", "web", c.change), d)
+				if c.more != nil {
+					s.apply(c.more)
+				}
+				s.settle()
+				want := 1
+				if old && c.says != "" {
+					want = 0
+				}
+				d = s.objects[onpath.Key{Kind: onpath.KindDeployment, Tenant: "acme", Name: "web"}].(*onpath.Deployment)
+				if said := fmt.Sprint(d.Status.Conditions); len(s.instances("web")) != want || want == 0 && !strings.Contains(said, c.says) {
+					t.Errorf("%d instances, %s", len(s.instances("web")), said)
+				}
+			})
+		}
 	}
 }

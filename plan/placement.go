@@ -118,8 +118,26 @@ func (w *rollout) unsuited(d *deployment, n *node) string {
 	if block := d.unoffered(n.st.Report.Blocks); block != "" {
 		return "does not offer modules " + block + " (blocks in its onpath.yaml)"
 	}
+	if a := w.unknown(d, n); a != "" {
+		return "runs a build of onpath that knows no " + string(a) + ": upgrade it"
+	}
 	if d.inline() && (n != n.c.gateway || n.host() && len(n.c.hosts) > 1) {
 		return "is not the gateway, where ebpf functions run"
+	}
+	return ""
+}
+
+// unknown is an ability that the deployment's instances need, and the node's agent is too
+// old to have.
+func (w *world) unknown(d *deployment, n *node) onpath.Ability {
+	knows := n.st.Report.Knows
+	switch {
+	case len(d.traits.Secrets) > 0 && !slices.Contains(knows, onpath.AbilitySecrets):
+		return onpath.AbilitySecrets
+	case len(w.servicesOf(d.key)) > 0 && !slices.Contains(knows, onpath.AbilityServices):
+		return onpath.AbilityServices
+	case n.userNamespace(&instance{key: d.key, fn: &d.spec}) == onpath.UserNamespacesRequired && !slices.Contains(knows, onpath.AbilityUsers):
+		return onpath.AbilityUsers
 	}
 	return ""
 }

@@ -35,6 +35,7 @@ type sim struct {
 	busy         map[string]bool         // by instance
 	endless      bool                    // flows never end, of any instance or path
 	hostless     map[string]bool         // by node: does not permit image: host
+	old          map[string]bool         // nodes with agents of an earlier build
 	blocks       map[string][]string     // by node: what modules may use; nil: it does not say
 	machines     map[string][]netip.Addr // by node: addresses of its machine
 	mute         map[string]bool         // by node: its agent is dead, its data path is not
@@ -52,7 +53,7 @@ type sim struct {
 func newSim(t *testing.T, seed uint64) *sim {
 	return &sim{
 		t: t, planner: Planner{Workers: 2}, rng: rand.New(rand.NewPCG(seed, 1)), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
-		objects: map[onpath.Key]onpath.Object{}, states: map[string]*NodeState{}, broken: map[string]bool{}, spared: map[string]bool{}, busy: map[string]bool{}, hostless: map[string]bool{}, blocks: map[string][]string{},
+		objects: map[onpath.Key]onpath.Object{}, states: map[string]*NodeState{}, broken: map[string]bool{}, spared: map[string]bool{}, busy: map[string]bool{}, hostless: map[string]bool{}, blocks: map[string][]string{}, old: map[string]bool{},
 		mute: map[string]bool{}, dead: map[string]bool{}, past: map[string]bool{},
 		restarts: map[string]int{}, reported: map[string]onpath.InstanceReport{},
 		set: Settings{Secret: []byte("s")},
@@ -212,7 +213,11 @@ func (s *sim) ack(node string, k int) {
 // unless broken.
 func (s *sim) report(node string) {
 	st := s.states[node]
-	r := &onpath.NodeReport{Node: node, Capacity: onpath.Resources{CPU: 8000, Memory: 8 << 30}, UnderlayMTU: 1500, UnderlayDevice: "eth9", NoHostImage: s.hostless[node], Blocks: s.blocks[node], Addresses: s.machines[node], Paths: map[onpath.PathID]uint64{}}
+	r := &onpath.NodeReport{Node: node, Capacity: onpath.Resources{CPU: 8000, Memory: 8 << 30}, UnderlayMTU: 1500, UnderlayDevice: "eth9", NoHostImage: s.hostless[node], Blocks: s.blocks[node],
+		Addresses: s.machines[node], Paths: map[onpath.PathID]uint64{}}
+	if !s.old[node] {
+		r.Knows = onpath.Abilities()
+	}
 	if st.Acked != nil {
 		r.Plan = st.Acked.Generation
 		for _, i := range st.Acked.Instances {
