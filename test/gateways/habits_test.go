@@ -201,10 +201,13 @@ func applies(ctx context.Context, t *testing.T, s *demo.Testbed) (stop func() in
 		defer c.Close()
 		tick := time.NewTicker(time.Second / perSecond)
 		defer tick.Stop()
+		var done atomic.Int64
+		var all sync.WaitGroup
 		for n := 0; ; n++ {
 			select {
 			case <-end:
-				count <- n
+				all.Wait()
+				count <- int(done.Load())
 				return
 			case <-tick.C:
 			}
@@ -212,9 +215,12 @@ func applies(ctx context.Context, t *testing.T, s *demo.Testbed) (stop func() in
 			h := &onpath.Hosts{TypeMeta: onpath.TypeMeta{APIVersion: onpath.APIVersion, Kind: onpath.KindHosts},
 				Metadata: onpath.Metadata{Name: fmt.Sprintf("busy-%d", n%100), Tenant: onpath.DefaultTenant},
 				Spec:     onpath.HostsSpec{Addresses: []onpath.Prefix{address}}}
-			if _, err := c.Apply(ctx, []onpath.Object{h}, client.ApplyOptions{}); err != nil && !errors.Is(err, context.Canceled) {
-				t.Error(err)
-			}
+			all.Go(func() { // also while earlier ones are under way, or a busy server would set the rate
+				if _, err := c.Apply(ctx, []onpath.Object{h}, client.ApplyOptions{}); err != nil && !errors.Is(err, context.Canceled) {
+					t.Error(err)
+				}
+				done.Add(1)
+			})
 		}
 	}()
 	return func() int { close(end); return <-count }
