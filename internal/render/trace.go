@@ -227,7 +227,11 @@ func tuple(t onpath.Tuple) string {
 	case 17:
 		s += "udp"
 	case 1, 58:
-		return s + "icmp"
+		s = t.Src.String() + " → " + t.Dst.String() + " icmp"
+		if t.SrcPort != 0 {
+			s += ", identifier " + strconv.Itoa(int(t.SrcPort))
+		}
+		return s
 	default:
 		return s + "protocol " + strconv.Itoa(int(t.Protocol))
 	}
