@@ -24,6 +24,8 @@ import (
 const (
 	netservBegin  = "from the order to the first packet"
 	netservIdle   = "idle engines"
+	fromStock     = "engine, one waits"
+	fromNothing   = "engine, none waits"
 	metricEngine  = "an engine's"
 	metricModule  = "one more module's"
 	metricPrivate = "private memory"
@@ -31,8 +33,8 @@ const (
 
 func beginTargets() []Target {
 	return []Target{
-		{Text: "one more module: ≤ 20 ms to its first packet", Case: netservBegin, Contestant: "engine", Metric: metricModule, Max: 20},
-		{Text: "an engine: ≤ 100 ms to its first packet", Case: netservBegin, Contestant: "engine", Metric: metricEngine, Max: 100},
+		{Text: "one more module: ≤ 20 ms to its first packet", Case: netservBegin, Contestant: fromStock, Metric: metricModule, Max: 20},
+		{Text: "an engine that waits: ≤ 100 ms to its first packet", Case: netservBegin, Contestant: fromStock, Metric: metricEngine, Max: 100},
 		{Text: "50 idle engines: ≤ 16 MiB of their own each", Case: netservIdle, Contestant: "engine", Metric: metricPrivate, Max: 16},
 	}
 }
@@ -62,10 +64,18 @@ func (r *Run) beginnings(ctx context.Context) (err error) {
 		return err
 	}
 	b.After(func() error { return errors.Join(e.d.Remove(context.Background()), e.d.Close()) })
-	for round := range pick(r, 20, 2) {
-		r.say("engine %d begins", round+1)
-		if err := e.begin(ctx, r, round); err != nil {
-			return err
+	rounds := pick(r, 20, 2)
+	for i, contestant := range []string{fromNothing, fromStock} { // once engines wait, one always does
+		for round := range rounds {
+			r.say("%s, %d of %d", contestant, round+1, rounds)
+			if contestant == fromStock {
+				if err := e.stocked(ctx); err != nil {
+					return err
+				}
+			}
+			if err := e.begin(ctx, r, contestant, onpath.VportID(20+i*rounds+round), round); err != nil {
+				return err
+			}
 		}
 	}
 	r.say("idle engines")
@@ -113,9 +123,18 @@ func (e *beginnings) start(ctx context.Context, id onpath.VportID) (onpath.Proce
 	return e.d.Start(ctx, onpath.RunSpec{ID: idOf(id), NetNS: ns, Labels: map[string]string{"tenant": idOf(id)}, Spec: specOf(null)})
 }
 
+// stocked waits until engines wait.
+func (e *beginnings) stocked(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	if err := errors.Join(e.d.Prepare(ctx, nil, nil), e.d.Stocked(ctx)); err != nil {
+		return fmt.Errorf("start engines ahead: %w", err)
+	}
+	return nil
+}
+
 // begin times an engine, and one more module in it.
-func (e *beginnings) begin(ctx context.Context, r *Run, round int) error {
-	id := onpath.VportID(20 + round)
+func (e *beginnings) begin(ctx context.Context, r *Run, contestant string, id onpath.VportID, round int) error {
 	ns, err := e.wire(id)
 	if err != nil {
 		return err
@@ -129,7 +148,7 @@ func (e *beginnings) begin(ctx context.Context, r *Run, round int) error {
 	if err := e.firstPacket(ctx, id, 0); err != nil {
 		return err
 	}
-	r.sample(netservBegin, "engine", metricEngine, unitMillis, round, float64(time.Since(began).Microseconds())/1e3)
+	r.sample(netservBegin, contestant, metricEngine, unitMillis, round, float64(time.Since(began).Microseconds())/1e3)
 	began = time.Now()
 	more := specOf(null, onpath.WasmModule{Name: "netmonitor", Code: functions.NetmonitorModule})
 	if err := p.(onpath.Reconfigurable).Reconfigure(ctx, &more); err != nil {
@@ -138,7 +157,7 @@ func (e *beginnings) begin(ctx context.Context, r *Run, round int) error {
 	if err := e.firstPacket(ctx, id, 1); err != nil {
 		return err
 	}
-	r.sample(netservBegin, "engine", metricModule, unitMillis, round, float64(time.Since(began).Microseconds())/1e3)
+	r.sample(netservBegin, contestant, metricModule, unitMillis, round, float64(time.Since(began).Microseconds())/1e3)
 	return p.Stop(ctx, time.Second)
 }
 

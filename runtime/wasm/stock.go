@@ -1,6 +1,7 @@
 package wasm
 
 import (
+	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
@@ -9,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -134,6 +136,29 @@ func (d *Driver) take() (*idle, error) {
 		}
 	}
 	return d.engine()
+}
+
+// Stocked waits until the engines that are started ahead all wait and answer.
+func (d *Driver) Stocked(ctx context.Context) error {
+	for {
+		d.stock.Lock()
+		waits := slices.Clone(d.stock.waits)
+		d.stock.Unlock()
+		ready := len(waits) == inStock
+		for _, i := range waits {
+			if _, err := d.Control(i.name).Status(ctx); err != nil {
+				ready = false // an instance took it meanwhile
+			}
+		}
+		if ready {
+			return nil
+		}
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 // keepStock starts engines ahead from now on, as long as the driver is open.

@@ -27,20 +27,17 @@ func waits(t *testing.T, d *Driver) []string {
 
 func (d *Driver) awaitStock(t *testing.T) (pids []int) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		d.stock.Lock()
-		full := len(d.stock.waits) == inStock
-		pids = nil
-		for _, i := range d.stock.waits {
-			pids = append(pids, i.pid)
-		}
-		d.stock.Unlock()
-		if full && !slices.ContainsFunc(pids, func(pid int) bool { return !confined(pid) }) {
-			return pids
-		}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := d.Stocked(ctx); err != nil {
+		t.Fatalf("no stock of engines: %v", err)
 	}
-	t.Fatal("no stock of engines")
-	return nil
+	d.stock.Lock()
+	defer d.stock.Unlock()
+	for _, i := range d.stock.waits {
+		pids = append(pids, i.pid)
+	}
+	return pids
 }
 
 // confined reports whether a process has given up its rights: that is an engine's last step.
