@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/funcbuild"
 )
 
@@ -19,7 +20,7 @@ import (
 func modules(t *testing.T) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
-	for _, name := range []string{"null", "rewrite", "serve"} {
+	for _, name := range []string{"null", "rewrite", "serve", "forge"} {
 		code, err := funcbuild.Compile(t.Context(), "testdata/modules/"+name+".c", funcbuild.ToWasm)
 		if errors.Is(err, funcbuild.ErrLacking) {
 			t.Skip(err)
@@ -198,6 +199,23 @@ func TestModuleChanges(t *testing.T) {
 	restarted(ctx, t, victim.Metadata.Name)
 }
 
+// TestEngineLost: when one of two engines is killed, its flows are carried by the other one.
+func TestEngineLost(t *testing.T) {
+	idle(t)
+	ctx := need(t, time.Minute)
+	text := strings.NewReplacer("state: none", "state: flow", "{function: modules, none: bypass, drain: 1s}",
+		"{function: modules, instances: 2, lost: repick, drain: 1s}", "MODULES", moduleOf(modules(t), "null", "")).Replace(moduleChain)
+	apply(ctx, t, text)
+	active(ctx, t, "modules")
+	ready(ctx, t, 2)
+	g := gauge(t, 8, 500)
+	victim := carrierOf(ctx, t, g)
+	killInstance(ctx, t, victim)
+	time.Sleep(time.Second)
+	blackout(ctx, t, g, "engine killed, lost: repick", 50*time.Millisecond)
+	restarted(ctx, t, victim.Metadata.Name)
+}
+
 const servedChain = `
 apiVersion: onpath/v1alpha1
 kind: Function
@@ -258,5 +276,44 @@ func TestModuleServes(t *testing.T) {
 				t.Errorf("%s at %s says %q, %v", i.Metadata.Name, url, body, err)
 			}
 		}
+	}
+}
+
+// TestModuleForges: what a module sends in others' names is dropped where its instance is
+// attached, and counted as spoofed; the datagrams that it was given go on.
+func TestModuleForges(t *testing.T) {
+	ctx := need(t, time.Minute)
+	chain := strings.Replace(moduleChain, "packets: rewrite", "packets: keep", 1)
+	apply(ctx, t, strings.Replace(chain, "MODULES", moduleOf(modules(t), "forge", ""), 1))
+	active(ctx, t, "modules")
+	ready(ctx, t, 1)
+	list, err := testbed.Instances(ctx)
+	if err != nil || len(list) != 1 {
+		t.Fatalf("%d instances, %v", len(list), err)
+	}
+	a := api(t)
+	spoofed := func() uint64 {
+		return countersOf(ctx, t, a, list[0].Spec.Node).Vports[list[0].Spec.Vport].Dropped[onpath.DropSpoofed]
+	}
+	c := dialUDP(t, "10.9.0.2", udpEcho(t, "10.9.0.2"))
+	defer c.Close()
+	err = testbed.WaitFor(ctx, "the module meets a datagram", 20*time.Second, func() (bool, error) {
+		return ask(c, 2*time.Second) == nil && spoofed() > 0, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const given, forged = 50, 3
+	before := spoofed()
+	for range given {
+		if err := ask(c, 2*time.Second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err = testbed.WaitFor(ctx, "all that was forged is counted", 5*time.Second, func() (bool, error) {
+		return spoofed() >= before+given*forged, nil
+	})
+	if n := spoofed() - before; err != nil || n != given*forged {
+		t.Errorf("of %d datagrams in others' names %d were dropped as spoofed", given*forged, n)
 	}
 }
