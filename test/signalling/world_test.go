@@ -9,11 +9,13 @@ import (
 	"encoding/base64"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -48,22 +50,37 @@ const password = "once and not again"
 type world struct {
 	*demo.Testbed
 	t       *testing.T
+	nodes   uplinks
 	module  []byte
+	forging []byte        // sends in others' names
 	over    chan struct{} // ends what is slow
 	counted atomic.Int64  // datagrams of NetMonitor's
 }
 
+// uplinks are those of the nodes of a network in testdata.
+type uplinks map[string][]string
+
+var onOneWay = uplinks{"gw1": {"core", "east"}, "gw2": {"west", "access"}}
+
+// setUp makes the network with two nodes on the way to the user, who lend a half each.
 func setUp(ctx context.Context, t *testing.T) *world {
+	t.Helper()
+	w := setUpIn(ctx, t, "lab", onOneWay)
+	w.operate(ctx, "50%", "50%")
+	return w
+}
+
+func setUpIn(ctx context.Context, t *testing.T, network string, nodes uplinks) *world {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("needs root for network namespaces, eBPF and containers")
 	}
-	topology, err := lab.ParseFile("testdata/lab.yaml")
+	topology, err := lab.ParseFile("testdata/" + network + ".yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
 	topology.Name = fmt.Sprintf("signalling-%d", os.Getpid())
-	w := &world{t: t, over: make(chan struct{})}
+	w := &world{t: t, nodes: nodes, over: make(chan struct{})}
 	if w.module, err = os.ReadFile("../../functions/netmonitor/netmonitor.wasm"); err != nil {
 		t.Fatal(err)
 	}
@@ -71,18 +88,19 @@ func setUp(ctx context.Context, t *testing.T) *world {
 	if err := os.WriteFile(config, []byte("node: {moduleSources: [10.9.0.0/24, '2001:db8:9::/64']}\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	w.Testbed, err = demo.SetUp(ctx, demo.TestbedSpec{
+	spec := demo.TestbedSpec{
 		Topology: topology, Bin: testprogram.Path(t), Dir: t.TempDir(),
 		Server: demo.TestbedNode{Host: "operator", Address: "10.255.0.10"}, NodeConfig: config,
-		Nodes: []demo.TestbedNode{{Name: "gw1", Host: "gw1", Address: "10.255.0.1", Cloudlet: "north"},
-			{Name: "gw2", Host: "gw2", Address: "10.255.0.2", Cloudlet: "south"}},
-	})
-	if err != nil {
+	}
+	for _, n := range w.names() {
+		spec.Nodes = append(spec.Nodes, demo.TestbedNode{Name: n, Host: n, Address: underlay(n), Cloudlet: n})
+	}
+	if w.Testbed, err = demo.SetUp(ctx, spec); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			for _, name := range []string{"server", "gw1", "gw2"} {
+			for _, name := range append(w.names(), "server") {
 				log := w.Log(name)
 				t.Logf("--- end of %s.log\n%s", name, log[max(0, len(log)-4000):])
 			}
@@ -93,37 +111,37 @@ func setUp(ctx context.Context, t *testing.T) *world {
 	})
 	w.serve()
 	t.Cleanup(func() { close(w.over) })
-	w.operate(ctx, "50%", "50%")
 	return w
 }
 
-// operate has the operator lend, each node in its way.
-func (w *world) operate(ctx context.Context, gw1, gw2 string) {
+func (w *world) names() []string { return slices.Sorted(maps.Keys(w.nodes)) }
+
+func underlay(node string) string { return "10.255.0." + strings.TrimPrefix(node, "gw") }
+
+// operate has the operator lend, each node in its way, in the order of their names.
+func (w *world) operate(ctx context.Context, shares ...string) {
 	w.t.Helper()
 	text := fmt.Sprintf(`
 apiVersion: onpath/v1alpha1
 kind: Tenant
 metadata: {name: voice}
 spec: {addresses: [10.9.0.0/24, "2001:db8:9::/64"], keys: [%s]}
----
+`, base64.StdEncoding.EncodeToString(publisherKey.Public().(ed25519.PublicKey)))
+	for i, name := range w.names() {
+		text += fmt.Sprintf(`---
 apiVersion: onpath/v1alpha1
 kind: Node
-metadata: {name: gw1}
+metadata: {name: %s}
 spec:
-  cloudlet: north
-  underlay: {address: 10.255.0.1}
-  uplinks: [{name: core, device: core, attach: router}, {name: east, device: east, attach: router}]
+  cloudlet: %[1]s
+  underlay: {address: %s}
   leases: {share: %s}
----
-apiVersion: onpath/v1alpha1
-kind: Node
-metadata: {name: gw2}
-spec:
-  cloudlet: south
-  underlay: {address: 10.255.0.2}
-  uplinks: [{name: west, device: west, attach: router}, {name: access, device: access, attach: router}]
-  leases: {share: %s}
-`, base64.StdEncoding.EncodeToString(publisherKey.Public().(ed25519.PublicKey)), gw1, gw2)
+  uplinks:
+`, name, underlay(name), shares[i])
+		for _, u := range w.nodes[name] {
+			text += fmt.Sprintf("  - {name: %s, device: %[1]s, attach: router}\n", u)
+		}
+	}
 	w.apply(ctx, text)
 }
 
@@ -186,6 +204,8 @@ func (w *world) serve() {
 
 func (w *world) web(rw http.ResponseWriter, r *http.Request) {
 	switch {
+	case r.URL.Path == "/forge":
+		_, _ = rw.Write(w.forging)
 	case strings.HasPrefix(r.URL.Path, "/module"):
 		_, _ = rw.Write(w.module)
 	case r.URL.Path == "/large":
