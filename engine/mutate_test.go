@@ -13,16 +13,9 @@ import (
 	"github.com/onpath/onpath/internal/packet"
 )
 
-// TestMutated: modules of which some bits are turned are refused, or run within the bounds
-// of one event; the process goes on.
-func TestMutated(t *testing.T) {
-	n := 50
-	if os.Getenv("ONPATH_SOAK") != "" {
-		n = 5000
-	}
-	seed := rand.Uint64()
-	rng := rand.New(rand.NewPCG(seed, 0))
-	var modules [][]byte
+// committed are modules that are committed.
+func committed(t testing.TB) (modules [][]byte) {
+	t.Helper()
 	for _, file := range []string{
 		"../functions/netmonitor/netmonitor.wasm", "../functions/sip-keepalive/sip-keepalive.wasm", "../examples/module/filter.wasm",
 	} {
@@ -32,6 +25,33 @@ func TestMutated(t *testing.T) {
 		}
 		modules = append(modules, code)
 	}
+	return modules
+}
+
+// FuzzCheck: agents read modules that come from anywhere. Nothing panics there, and what is
+// taken has what an engine asks for.
+func FuzzCheck(f *testing.F) {
+	for _, code := range committed(f) {
+		f.Add(code)
+	}
+	f.Fuzz(func(t *testing.T, code []byte) {
+		m, err := engine.Check(t.Context(), code)
+		if err == nil && (m.MinPages > 256 || len(m.Exports) == 0) {
+			t.Fatalf("it is taken with %d pages and %d exports", m.MinPages, len(m.Exports))
+		}
+	})
+}
+
+// TestMutated: modules of which some bits are turned are refused, or run within the bounds
+// of one event; the process goes on.
+func TestMutated(t *testing.T) {
+	n := 50
+	if os.Getenv("ONPATH_SOAK") != "" {
+		n = 5000
+	}
+	seed := rand.Uint64()
+	rng := rand.New(rand.NewPCG(seed, 0))
+	modules := committed(t)
 	b := packet.Blank(false, packet.UDP, 100, netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2"))
 	refused, ended, ran := 0, 0, 0
 	slowest := time.Duration(0)

@@ -391,6 +391,7 @@ func TestSimulation(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	t.Logf("%d runs, from seed %d on", runs, seed)
 	for range runs {
 		newSimulation(t, seed).run()
 		if t.Failed() {
