@@ -17,6 +17,7 @@ const (
 
 // Meter writes the module anew with code that counts its steps, fuel at first.
 func (m *Module) Meter(fuel int32) ([]byte, error) {
+	m.locals = 0
 	out := append([]byte(nil), magic...)
 	sections := m.withSections(secGlobal, secExport)
 	for _, s := range sections {
@@ -93,13 +94,13 @@ func (m *Module) meterFunction(code []byte, params uint32) ([]byte, error) {
 	at := r.at
 	for range groups {
 		locals += uint64(r.u32())
-		r.byte()
+		r.valueType()
 	}
 	if r.err != nil {
 		return nil, r.err
 	}
-	if locals > maxLocals {
-		return nil, fmt.Errorf("it has %d local variables; %d is the most", locals, maxLocals)
+	if m.locals += locals; m.locals > maxLocals {
+		return nil, fmt.Errorf("it has more than %d local variables with those before it", maxLocals)
 	}
 	out := appendU32(nil, uint32(groups+1))
 	out = append(out, code[at:r.at]...)

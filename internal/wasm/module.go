@@ -14,11 +14,13 @@ import (
 // PageSize is that of a module's memory, in bytes.
 const PageSize = 64 << 10
 
-// Bounds of what a module declares.
+// Bounds of what a module declares: some bytes of it cost a compiler much memory.
 const (
 	maxFunctions = 10_000
-	maxTable     = 10_000 // entries
-	maxLocals    = 50_000 // of a function
+	maxTable     = 10_000 // entries, of all tables
+	maxLocals    = 50_000 // of all functions
+	maxParams    = 256    // of a function or a block
+	maxResults   = 16     // likewise
 )
 
 // Section ids.
@@ -61,6 +63,7 @@ type Module struct {
 	params   []uint32 // parameters, by type
 	types    []uint32 // of its own functions, by number
 	globals  uint32   // with imported ones
+	locals   uint64   // of the functions metered so far
 }
 
 type section struct {
@@ -73,8 +76,9 @@ var magic = []byte{0, 'a', 's', 'm', 1, 0, 0, 0}
 // Is tells whether a file says that it is a module.
 func Is(code []byte) bool { return bytes.HasPrefix(code, magic[:4]) }
 
-// Read reads a module. It sees that its parts are whole and within bounds; whether its
-// code is valid is seen when it is compiled.
+// Read reads a module. It sees that its parts are whole and within bounds, and that each
+// list has no more entries than bytes: compilers make room for as many as it says. Whether
+// its code is valid is seen when it is compiled.
 func Read(code []byte) (*Module, error) {
 	if !bytes.HasPrefix(code, magic) {
 		return nil, fmt.Errorf("no WebAssembly module of version 1: it begins with % x", code[:min(len(code), len(magic))])
@@ -134,13 +138,16 @@ func (m *Module) section(s section) error {
 	case secMemory:
 		err = m.readMemory(r)
 	case secGlobal:
-		m.globals += uint32(r.count())
-		return nil
+		m.readGlobals(r)
 	case secExport:
 		m.readExports(r)
 	case secStart:
 		return fmt.Errorf("it has a start function; onpath calls onpath_start, if that is exported")
-	default:
+	case secElement:
+		readElements(r)
+	case secData:
+		readData(r)
+	default: // secCode is read when it is metered
 		return nil
 	}
 	if err == nil && r.err != nil {
@@ -154,10 +161,12 @@ func (m *Module) readTypes(r *reader) error {
 		if c := r.byte(); c != 0x60 && r.err == nil {
 			return fmt.Errorf("type %#x is not offered", c)
 		}
-		n := r.u32()
-		m.params = append(m.params, n)
-		r.bytes(n)
-		r.bytes(r.u32())
+		params := r.types()
+		m.params = append(m.params, params)
+		if results := r.types(); params > maxParams || results > maxResults {
+			return fmt.Errorf("it has a function of %d parameters and %d results; %d and %d are the most",
+				params, results, maxParams, maxResults)
+		}
 	}
 	return nil
 }
@@ -175,13 +184,74 @@ func (m *Module) readImports(r *reader) error {
 }
 
 func (m *Module) readTables(r *reader) error {
+	entries := uint64(0)
 	for range r.count() {
-		r.byte()
-		if least, _ := r.limits(); least > maxTable {
-			return fmt.Errorf("it has a table of %d entries; %d is the most", least, maxTable)
+		r.reference()
+		least, _ := r.limits()
+		if entries += uint64(least) + 1; entries > maxTable {
+			return fmt.Errorf("it has tables of more than %d entries", maxTable)
 		}
 	}
 	return nil
+}
+
+func (m *Module) readGlobals(r *reader) {
+	n := r.count()
+	for range n {
+		r.valueType()
+		r.byte()
+		r.expression()
+	}
+	m.globals += uint32(n)
+}
+
+// readElements passes over what fills tables (core specification §5.5.12).
+func readElements(r *reader) {
+	const passive, indexed, expressions = 1, 2, 4
+	for range r.count() {
+		flags := r.u32()
+		if flags > passive|indexed|expressions {
+			r.fail(fmt.Errorf("element segment %#x is not offered", flags))
+		}
+		if flags&(passive|indexed) == indexed {
+			r.u32()
+		}
+		if flags&passive == 0 {
+			r.expression()
+		}
+		switch {
+		case flags&(passive|indexed) == 0: // functions, and nothing says so
+		case flags&expressions == 0:
+			r.byte()
+		default:
+			r.reference()
+		}
+		for range r.count() {
+			if flags&expressions == 0 {
+				r.u32()
+			} else {
+				r.expression()
+			}
+		}
+	}
+}
+
+// readData passes over what fills the memory (§5.5.14).
+func readData(r *reader) {
+	const passive, indexed = 1, 2
+	for range r.count() {
+		flags := r.u32()
+		if flags > indexed {
+			r.fail(fmt.Errorf("data segment %#x is not offered", flags))
+		}
+		if flags == indexed {
+			r.u32()
+		}
+		if flags != passive {
+			r.expression()
+		}
+		r.bytes(r.u32())
+	}
 }
 
 func (m *Module) readMemory(r *reader) error {

@@ -34,7 +34,7 @@ func (r *reader) instruction() int {
 	switch {
 	case op <= 0x01, op == 0x05, op == opEnd, op == 0x0f, op == 0x1a, op == 0x1b, op == 0xd1, op >= 0x45 && op <= 0xc4:
 	case op >= opBlock && op <= opIf:
-		r.skipLEB(5)
+		r.blockType()
 	case op == 0x0c, op == 0x0d, op == 0x10, op >= opLocalGet && op <= 0x26, op == 0xd2:
 		r.u32()
 	case op == 0x0e:
@@ -46,9 +46,11 @@ func (r *reader) instruction() int {
 		r.u32()
 		r.u32()
 	case op == 0x1c:
-		r.bytes(r.u32())
-	case op == 0x3f, op == opMemoryGrow, op == 0xd0:
+		r.types()
+	case op == 0x3f, op == opMemoryGrow:
 		r.byte()
+	case op == 0xd0:
+		r.reference()
 	case op == opI32Const:
 		r.skipLEB(5)
 	case op == 0x42:

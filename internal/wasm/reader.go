@@ -90,6 +90,51 @@ func (r *reader) name() string {
 	return string(b)
 }
 
+// valueType reads a type that is one byte; proposals have longer ones.
+func (r *reader) valueType() {
+	if c := r.byte(); !isValueType(c) {
+		r.fail(fmt.Errorf("type %#x is not offered", c))
+	}
+}
+
+func isValueType(c byte) bool { return c >= 0x7c && c <= typeI32 || isReference(c) }
+
+// reference reads the type of a table or of what stands in it.
+func (r *reader) reference() {
+	if c := r.byte(); !isReference(c) {
+		r.fail(fmt.Errorf("type %#x of a table is not offered", c))
+	}
+}
+
+func isReference(c byte) bool { return c == 0x70 || c == 0x6f }
+
+// types reads a list of types, and says how many.
+func (r *reader) types() uint32 {
+	n := r.count()
+	for range n {
+		r.valueType()
+	}
+	return uint32(n)
+}
+
+// blockType reads that of a block: none, a value's, or the number of a function's.
+func (r *reader) blockType() {
+	if r.more() && (r.b[r.at] == blockEmpty || isValueType(r.b[r.at])) {
+		r.byte()
+		return
+	}
+	r.skipLEB(5)
+	if r.err == nil && r.b[r.at-1]&0x40 != 0 {
+		r.fail(fmt.Errorf("the type of a block at byte %d is not offered", r.at))
+	}
+}
+
+// expression passes over one that is constant.
+func (r *reader) expression() {
+	for r.more() && r.instruction() != opEnd {
+	}
+}
+
 func appendU32(b []byte, v uint32) []byte {
 	for v >= 0x80 {
 		b = append(b, byte(v)|0x80)
