@@ -49,7 +49,9 @@ ONPATH_IMPORT("datagram/1", send) int onpath_datagram_send(__u32 from, const __u
 ONPATH_IMPORT("http/1", respond) int onpath_respond(__u32 status, const char *type, __u32 type_length, const void *body, __u32 length);
 
 #define ONPATH_BATCH 64       /* most packets of one event */
-#define ONPATH_BUFFER 8192    /* bytes of a datagram or request */
+#ifndef ONPATH_BUFFER
+#define ONPATH_BUFFER 8192    /* bytes of a datagram or request; a source may define up to 65536 */
+#endif
 
 /* Everything that the host must know of the module. Texts end with a zero byte. */
 struct onpath_description {
@@ -204,14 +206,19 @@ struct onpath_entry {
 	__u32 used; /* LRU: looked at since the hand passed; HASH: 1, in use */
 };
 
+struct onpath_table_state {
+	__u32 count; /* entries ever used */
+	__u32 free;  /* list of entries deleted */
+	__u32 hand;  /* LRU: where the search for one to give up goes on */
+};
+
+/* What the compiler knows of a table: lookups are made for its sizes. */
 struct onpath_table {
 	__u32 kind, key_size, value_size, max;
 	__u32 stride, key_at, value_at, buckets;
 	__u32 *heads;
 	__u8 *entries;
-	__u32 count; /* entries ever used */
-	__u32 free;  /* list of entries deleted */
-	__u32 hand;  /* LRU: where the search for one to give up goes on */
+	struct onpath_table_state *state;
 };
 
 #define ONPATH_TABLE(name_, kind_, key_, value_, max_)				\
@@ -222,7 +229,8 @@ struct onpath_table {
 	};									\
 	static struct name_##_entry name_##_entries[max_];			\
 	static __u32 name_##_heads[ONPATH_KIND_##kind_ == 2 ? 1 : (max_)];	\
-	static struct onpath_table name_ = {					\
+	static struct onpath_table_state name_##_state;				\
+	static const struct onpath_table name_ = {				\
 		.kind = ONPATH_KIND_##kind_, .max = (max_),			\
 		.key_size = sizeof(key_), .value_size = sizeof(value_),		\
 		.stride = sizeof(struct name_##_entry),				\
@@ -230,30 +238,33 @@ struct onpath_table {
 		.value_at = __builtin_offsetof(struct name_##_entry, value),	\
 		.buckets = sizeof(name_##_heads) / sizeof(__u32),		\
 		.heads = name_##_heads, .entries = (__u8 *)name_##_entries,	\
+		.state = &name_##_state,					\
 	}
 
-static inline __u32 onpath_key_hash(const __u8 *k, __u32 n)
+static __always_inline __u32 onpath_key_hash(const __u8 *k, __u32 n)
 {
-	__u32 h = n * 0x9e3779b1, w, i = 0;
+	__u64 h = n * 0x9e3779b97f4a7c15ull, w;
+	__u32 i = 0;
 
-	for (; i + 4 <= n; i += 4) {
-		__builtin_memcpy(&w, k + i, 4);
-		h = (h ^ w) * 0x85ebca6b;
-		h ^= h >> 13;
+	for (; i + 8 <= n; i += 8) {
+		__builtin_memcpy(&w, k + i, 8);
+		h = (h ^ w) * 0xff51afd7ed558ccdull;
+		h ^= h >> 32;
 	}
-	for (; i < n; i++)
-		h = (h ^ k[i]) * 0x01000193;
-	h *= 0xc2b2ae35;
-	return h ^ (h >> 16);
+	w = 0;
+	__builtin_memcpy(&w, k + i, n - i);
+	h = (h ^ w) * 0xc4ceb9fe1a85ec53ull;
+	return h ^ (h >> 32);
 }
 
-static inline int onpath_same(const __u8 *a, const __u8 *b, __u32 n)
+static __always_inline int onpath_same(const __u8 *a, const __u8 *b, __u32 n)
 {
-	__u32 i = 0, v, w;
+	__u64 v, w;
+	__u32 i = 0;
 
-	for (; i + 4 <= n; i += 4) {
-		__builtin_memcpy(&v, a + i, 4);
-		__builtin_memcpy(&w, b + i, 4);
+	for (; i + 8 <= n; i += 8) {
+		__builtin_memcpy(&v, a + i, 8);
+		__builtin_memcpy(&w, b + i, 8);
 		if (v != w)
 			return 0;
 	}
@@ -263,7 +274,7 @@ static inline int onpath_same(const __u8 *a, const __u8 *b, __u32 n)
 	return 1;
 }
 
-static inline void onpath_copy(void *to, const void *from, __u32 n)
+static __always_inline void onpath_copy(void *to, const void *from, __u32 n)
 {
 	__u8 *t = to;
 	const __u8 *f = from;
@@ -272,18 +283,18 @@ static inline void onpath_copy(void *to, const void *from, __u32 n)
 		t[i] = f[i];
 }
 
-static inline __u8 *onpath_entry_at(const struct onpath_table *t, __u32 i)
+static __always_inline __u8 *onpath_entry_at(const struct onpath_table *t, __u32 i)
 {
 	return t->entries + (i - 1) * t->stride;
 }
 
-static inline __u32 *onpath_head(const struct onpath_table *t, const void *key)
+static __always_inline __u32 *onpath_head(const struct onpath_table *t, const void *key)
 {
 	return &t->heads[onpath_key_hash(key, t->key_size) % t->buckets];
 }
 
 /* The entry of a key: its number, or 0. */
-static inline __u32 onpath_find(const struct onpath_table *t, const void *key)
+static __always_inline __u32 onpath_find(const struct onpath_table *t, const void *key)
 {
 	for (__u32 i = *onpath_head(t, key); i; i = ((struct onpath_entry *)onpath_entry_at(t, i))->next)
 		if (onpath_same(onpath_entry_at(t, i) + t->key_at, key, t->key_size))
@@ -291,7 +302,7 @@ static inline __u32 onpath_find(const struct onpath_table *t, const void *key)
 	return 0;
 }
 
-static inline void *bpf_map_lookup_elem(struct onpath_table *t, const void *key)
+static __always_inline void *bpf_map_lookup_elem(const struct onpath_table *t, const void *key)
 {
 	__u32 i;
 	__u8 *e;
@@ -308,7 +319,7 @@ static inline void *bpf_map_lookup_elem(struct onpath_table *t, const void *key)
 	return e + t->value_at;
 }
 
-static int bpf_map_delete_elem(struct onpath_table *t, const void *key)
+static int bpf_map_delete_elem(const struct onpath_table *t, const void *key)
 {
 	__u32 *link;
 
@@ -325,35 +336,35 @@ static int bpf_map_delete_elem(struct onpath_table *t, const void *key)
 		}
 		*link = h->next;
 		h->used = 0;
-		h->next = t->free;
-		t->free = i;
+		h->next = t->state->free;
+		t->state->free = i;
 		return 0;
 	}
 	return -2;
 }
 
 /* An unused entry: new, deleted, or given up by an LRU table. */
-static inline __u32 onpath_unused(struct onpath_table *t)
+static inline __u32 onpath_unused(const struct onpath_table *t)
 {
-	__u32 i = t->free;
+	__u32 i = t->state->free;
 
 	if (i) {
-		t->free = ((struct onpath_entry *)onpath_entry_at(t, i))->next;
+		t->state->free = ((struct onpath_entry *)onpath_entry_at(t, i))->next;
 		return i;
 	}
-	if (t->count < t->max)
-		return ++t->count;
+	if (t->state->count < t->max)
+		return ++t->state->count;
 	if (t->kind != ONPATH_KIND_LRU_HASH)
 		return 0;
 	for (;;) {
 		struct onpath_entry *h;
 
-		t->hand = t->hand % t->max + 1;
-		h = (struct onpath_entry *)onpath_entry_at(t, t->hand);
+		t->state->hand = t->state->hand % t->max + 1;
+		h = (struct onpath_entry *)onpath_entry_at(t, t->state->hand);
 		if (h->used == 1) {
 			bpf_map_delete_elem(t, (__u8 *)h + t->key_at);
-			i = t->free;
-			t->free = h->next;
+			i = t->state->free;
+			t->state->free = h->next;
 			return i;
 		}
 		h->used = 1;
@@ -361,7 +372,7 @@ static inline __u32 onpath_unused(struct onpath_table *t)
 }
 
 /* flags: 0, 1: only if there is none (BPF_NOEXIST), 2: only if there is one. */
-static inline int bpf_map_update_elem(struct onpath_table *t, const void *key, const void *value, __u64 flags)
+static inline int bpf_map_update_elem(const struct onpath_table *t, const void *key, const void *value, __u64 flags)
 {
 	void *there = bpf_map_lookup_elem(t, key);
 	struct onpath_entry *h;

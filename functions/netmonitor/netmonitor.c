@@ -73,10 +73,10 @@ ONPATH_TIMER
 
 	if (!c->port)
 		return;
-	for (looked = 0; looked < counts.count && n < MOST; looked++) {
+	for (looked = 0; looked < counts_state.count && n < MOST; looked++) {
 		struct counts_entry *e = &counts_entries[at];
 
-		at = at + 1 < counts.count ? at + 1 : 0;
+		at = at + 1 < counts_state.count ? at + 1 : 0;
 		if (!e->value.packets)
 			continue;
 		out[n].key = e->key;
