@@ -26,15 +26,13 @@ func TestRouteChanges(t *testing.T) {
 	w := setUpIn(ctx, t, "routes", uplinks{"gw1": {"core", "east", "south"}, "gw2": {"west", "access"}, "gw3": {"north", "access"}})
 	w.operate(ctx, "50%", "50%", "50%")
 	nodes := []string{"gw2", "gw3"}
+	w.ask(ctx, v4, &nslp.Message{Type: nslp.Probe}, "gw1 absent, gw2 absent")
 	for _, e := range []ends{v4, v6} {
 		w.ask(ctx, e, w.brief(e), "gw1 installed, gw2 installed")
 	}
 	for round := range 4 {
 		old, now := nodes[round%2], nodes[1-round%2]
 		w.route(ctx, now)
-		for _, e := range []ends{v4, v6} {
-			w.ask(ctx, e, w.brief(e), "gw1 prolonged, "+now+" installed")
-		}
 		for until := time.Now().Add(leased + time.Second); time.Now().Before(until); time.Sleep(leased / 4) {
 			for _, e := range []ends{v4, v6} {
 				w.ask(ctx, e, w.brief(e), "gw1 prolonged, "+now+" prolonged")
@@ -119,6 +117,7 @@ func TestForges(t *testing.T) {
 	}
 	w := setUp(ctx, t)
 	w.forging = code
+	w.ask(ctx, v4, &nslp.Message{Type: nslp.Probe}, "gw1 absent, gw2 absent")
 	m := w.setup(v4, "forge")
 	m.URL, m.Hash = strings.Replace(m.URL, "module", "forge", 1), nslp.HashOf(code)
 	w.ask(ctx, v4, m, "gw1 installed, gw2 installed")
