@@ -38,8 +38,13 @@ func hostileAPI(w http.ResponseWriter, r *http.Request) {
 		_, _ = fmt.Fprintf(w, `{"live":false,"forward":[{"kind":"drop","node":"said %s","element":0,"live":false,"message":"%s"}],"warnings":[{"text":"%s"}]}`, hostile, hostile, hostile)
 	case p == "/v1/verify":
 		_, _ = io.WriteString(w, `{}`)
+	case p == "/v1/apply":
+		_, _ = fmt.Fprintf(w, `{"changes":[{"kind":"Chain","name":"said %s","action":"create","diff":[{"field":"%s","new":"%s"}]}]}`, hostile, hostile, hostile)
 	default:
 		item := `{"kind":"Chain",` + meta + `,"spec":{"about":"said ` + hostile + `","cloudlet":"` + hostile + `","deployment":"web-fw","node":"said ` + hostile + `","from":"any","to":{"hosts":"` + hostile + `"},"through":[{"function":"said ` + hostile + `"}]},"status":{"state":"ready","message":"said ` + hostile + `",` + cond + `}}`
+		if strings.HasPrefix(p, "/v1/leases") {
+			item = strings.Replace(item, `"to":{`, `"to":["`+hostile+`"],"ends":{`, 1)
+		}
 		named := strings.Replace(item, meta, `"metadata":{"name":"i","tenant":"default"}`, 1) // has a page
 		_, _ = io.WriteString(w, `{"items":[`+item+`,`+named+`],"revision":1}`)
 	}

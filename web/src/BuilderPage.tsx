@@ -38,7 +38,7 @@ export function BuilderPage() {
     } catch (e) { return [undefined, String(e)]; }
   }, [text]);
 
-  const through: Element[] = Array.isArray(chain?.spec?.through) ? chain.spec.through : [];
+  const through: Element[] = Array.isArray(chain?.spec?.through) ? chain.spec.through.map((e: Element | null) => e ?? {}) : []; // half typed, too
 
   useEffect(() => { // as one types, a moment after
     setTried(undefined);
@@ -133,7 +133,7 @@ export function BuilderPage() {
 
 function End({ title, value, hosts, set }: { title: string; value: any; hosts: Item[]; set: (v: any) => void }) {
   const typed = value && typeof value === "object" && value.prefixes;
-  const chosen = value === "any" || value?.any || value === undefined ? "any" : value.hosts ? "hosts " + value.hosts : "prefixes";
+  const chosen = value == null || value === "any" || value.any ? "any" : value.hosts ? "hosts " + value.hosts : "prefixes";
   return (
     <label>{title}
       <select value={chosen} onChange={(e) => {
@@ -144,7 +144,7 @@ function End({ title, value, hosts, set }: { title: string; value: any; hosts: I
         {hosts.map((h) => <option key={nameOf(h)} value={"hosts " + h.metadata.name}>hosts {h.metadata.name}</option>)}
         <option value="prefixes">addresses…</option>
       </select>
-      {typed && <input aria-label={title + " addresses"} value={value.prefixes.join(", ")} onChange={(e) => set({ prefixes: e.target.value.split(/[,\s]+/).filter(Boolean) })} />}
+      {typed && <input aria-label={title + " addresses"} value={[value.prefixes].flat().join(", ")} onChange={(e) => set({ prefixes: e.target.value.split(/[,\s]+/).filter(Boolean) })} />}
     </label>
   );
 }

@@ -99,7 +99,7 @@ export async function save(path: string, name: string, signal: AbortSignal) {
 }
 
 export const nameOf = (o: Item) => (o.metadata.tenant ? `${o.metadata.tenant}/${o.metadata.name}` : o.metadata.name);
-export const elementName = (e: Element) => e.function ?? e.deployment ?? "?";
+export const elementName = (e: Element) => [e.function, e.deployment].find((n) => typeof n === "string") ?? "?";
 
 /** deploymentOf is the name of the deployment whose instances stand for an element. */
 export const deploymentOf = (chain: Item, e: Element) =>
