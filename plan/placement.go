@@ -97,9 +97,9 @@ func (w *rollout) unsuited(d *deployment, n *node) string {
 	case n.away:
 		return "is away"
 	case spec.Drain:
-		return "is being drained"
+		return "is being drained (onpath uncordon " + n.name + " takes that back)"
 	case spec.Schedulable != nil && !*spec.Schedulable && !d.inline(): // a gateway without containers still runs ebpf functions
-		return "is cordoned"
+		return "is cordoned (onpath uncordon " + n.name + " takes that back)"
 	}
 	for _, c := range n.st.Report.Conditions {
 		if c.Type == "Ready" && c.Status == onpath.False {
