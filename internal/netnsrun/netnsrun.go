@@ -163,6 +163,19 @@ func Is(path string) bool {
 	return unix.Statfs(path, &st) == nil && st.Type == unix.NSFS_MAGIC
 }
 
+// Identity tells the namespace at a path from others, as long as something is in it; it is
+// empty for an empty path, the process's own.
+func Identity(path string) (string, error) {
+	if path == "" {
+		return "", nil
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return "", fmt.Errorf("look at network namespace %s: %w", path, err)
+	}
+	return fmt.Sprintf("%d:%d", st.Dev, st.Ino), nil
+}
+
 // Remove takes the name away; the namespace ends with its last process. A path
 // that is not there is no error.
 func Remove(path string) error {

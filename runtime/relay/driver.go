@@ -26,6 +26,7 @@ import (
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/accel"
 	"github.com/onpath/onpath/internal/boundlog"
+	"github.com/onpath/onpath/internal/netnsrun"
 	"github.com/onpath/onpath/internal/wholefile"
 )
 
@@ -87,8 +88,9 @@ var safeID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,75}$`)
 
 // record is what is kept of an instance.
 type record struct {
-	Labels   map[string]string `json:"labels"`
-	Instance accel.Instance    `json:"instance"`
+	Labels    map[string]string `json:"labels"`
+	Instance  accel.Instance    `json:"instance"`
+	Namespace string            `json:"namespace,omitempty"` // identity of the instance's
 }
 
 // Prepare implements onpath.Runtime: there is nothing to fetch.
@@ -117,6 +119,10 @@ func (d *Driver) Start(ctx context.Context, r onpath.RunSpec) (onpath.Process, e
 	}}
 	if rec.Instance.Work == nil {
 		return nil, onpath.Errorf(onpath.CodeInvalid, "the planner has not said what this relay does")
+	}
+	var err error
+	if rec.Namespace, err = netnsrun.Identity(r.NetNS); err != nil {
+		return nil, err
 	}
 	if err := d.run(ctx); err != nil {
 		return nil, err

@@ -118,8 +118,10 @@ func TestAdopt(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	instance := ""
 	for _, id := range []string{"one", "two"} {
-		r := onpath.RunSpec{ID: id, Labels: map[string]string{TenantLabel: id}, Spec: s.Spec(nil), NetNS: namespace(t)}
+		instance = namespace(t)
+		r := onpath.RunSpec{ID: id, Labels: map[string]string{TenantLabel: id}, Spec: s.Spec(nil), NetNS: instance}
 		p, err := rt.Start(t.Context(), r)
 		if err != nil {
 			t.Fatal(err)
@@ -142,6 +144,9 @@ func TestAdopt(t *testing.T) {
 	all := again()
 	if p := all["one"]; p.Pid() == 0 || p.Pid() != all["two"].Pid() || p.Labels()[TenantLabel] != "one" {
 		t.Errorf("adopted pid %d with labels %v; the other has pid %d", p.Pid(), p.Labels(), all["two"].Pid())
+	}
+	if p := all["two"].(onpath.Attached); !p.AttachedTo(instance) || p.AttachedTo("/proc/self/ns/net") {
+		t.Error("an adopted relay does not know its network namespace, and would be started anew")
 	}
 	s.Kill(t, all["one"])
 	all = again()

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/netnsrun"
 )
 
 // process is one instance. It ends with the process that runs all of them.
@@ -31,6 +32,7 @@ type process struct {
 
 var (
 	_ onpath.Process        = (*process)(nil)
+	_ onpath.Attached       = (*process)(nil)
 	_ onpath.Reconfigurable = (*process)(nil)
 	_ onpath.Relaying       = (*process)(nil)
 )
@@ -46,6 +48,15 @@ func (p *process) Pid() int {
 	default:
 		return p.pid
 	}
+}
+
+// AttachedTo implements onpath.Attached: the process is in the node's namespace, and takes
+// connections in each instance's.
+func (p *process) AttachedTo(netns string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	its, err := netnsrun.Identity(netns)
+	return err != nil || p.rec.Namespace == "" || its == p.rec.Namespace // an earlier version did not note it
 }
 
 func (p *process) Exited() <-chan struct{} { return p.over }

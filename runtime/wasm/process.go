@@ -19,6 +19,7 @@ import (
 	"github.com/onpath/onpath/engine/control"
 	"github.com/onpath/onpath/internal/boundlog"
 	"github.com/onpath/onpath/internal/keeper"
+	"github.com/onpath/onpath/internal/netnsrun"
 )
 
 // unknownExit is the code of a program of which nobody knows how it ended.
@@ -147,7 +148,7 @@ func (p *process) Pid() int {
 
 // AttachedTo implements onpath.Attached.
 func (p *process) AttachedTo(netns string) bool {
-	its, err := identity(netns)
+	its, err := netnsrun.Identity(netns)
 	return err != nil || p.record.Namespace == "" || its == p.record.Namespace // an earlier version did not note it
 }
 
@@ -185,7 +186,7 @@ func (p *process) Resize(_ context.Context, r onpath.Resources) error {
 	if err := p.gone(); err != nil {
 		return err
 	}
-	if err := p.cgroup.resize(r); err != nil {
+	if err := p.cgroup.resize(r, cfsPeriod); err != nil {
 		return fmt.Errorf("resize instance %s: %w", p.record.ID, err)
 	}
 	return nil
