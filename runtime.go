@@ -71,6 +71,9 @@ type RunSpec struct {
 	NetNS  string // path of the prepared network namespace
 	// Hostname inside; default ID.
 	Hostname string
+	// Awaited: packets wait for its program. Until Resize, what it may use of the CPU in a
+	// second it may use at once, and not a tenth of it in each tenth.
+	Awaited bool
 	// Secrets are the contents of files in SecretsFolder, by name. They are written into
 	// memory alone, and into nothing that is kept.
 	Secrets map[string][]byte `json:"-"`

@@ -67,17 +67,29 @@ type keptFrame struct {
 	vport onpath.VportID
 	frame []byte
 	about onpath.Tuple
+	at    time.Time
 }
 
-// first is the packet that came first, in words.
-func (k *kept) first() string {
+// first is the packet that came first, in words, and when it came.
+func (k *kept) first() (words string, at time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if len(k.frames) == 0 {
-		return "gone"
+		return "gone", time.Now()
 	}
 	t := k.frames[0].about
-	return fmt.Sprintf("protocol %d, %s to %s", t.Protocol, netip.AddrPortFrom(t.Src, t.SrcPort), netip.AddrPortFrom(t.Dst, t.DstPort))
+	return fmt.Sprintf("protocol %d, %s to %s", t.Protocol, netip.AddrPortFrom(t.Src, t.SrcPort), netip.AddrPortFrom(t.Dst, t.DstPort)), k.frames[0].at
+}
+
+// wake is how an instance woke: when its first packet came, its program began, it was ready.
+type wake struct{ packet, program, ready time.Time }
+
+// tell says how long what came first had to wait for each.
+func (w wake) tell(in *instance) {
+	if !w.packet.IsZero() {
+		in.a.log.Info("instance woke", "instance", in.id, "began", w.program.Sub(w.packet), "ready", w.ready.Sub(w.program),
+			"let in", time.Since(w.ready))
+	}
 }
 
 // begin keeps what comes from now on, up to a limit.
@@ -118,7 +130,7 @@ func (k *kept) add(p onpath.Punted) {
 		return
 	}
 	k.size += n
-	k.frames = append(k.frames, keptFrame{p.Vport, append([]byte(nil), p.Frame...), packet.Parse(p.Packet).Tuple})
+	k.frames = append(k.frames, keptFrame{p.Vport, append([]byte(nil), p.Frame...), packet.Parse(p.Packet).Tuple, time.Now()})
 	kick(k.come)
 }
 
@@ -191,7 +203,9 @@ func (in *instance) sleep(ctx context.Context, plan *onpath.InstancePlan) bool {
 			return false
 		case <-in.kept.come:
 			in.set(onpath.InstanceReady, waking)
-			in.a.event(*plan, false, "Woken", "the first packet came: %s", in.kept.first())
+			words, at := in.kept.first()
+			in.wake = wake{packet: at}
+			in.a.event(*plan, false, "Woken", "the first packet came: %s", words)
 			return true
 		case <-in.changed:
 			now := in.current()

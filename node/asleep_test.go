@@ -145,6 +145,9 @@ func TestQuietSinceReady(t *testing.T) {
 	s.until("the agent takes a packet", func() bool { return s.punts.send(16, "first") })
 	s.until("it is started", func() bool { return s.recorder.count("start web") == 1 })
 	time.Sleep(2 * after) // of its start: the quiet time is long over
+	if spec, _ := s.machine.Spec(s.id("web")); !spec.Awaited {
+		t.Error("its runtime is not told that packets wait")
+	}
 	mu.Lock()
 	woke = time.Now()
 	mu.Unlock()
@@ -216,6 +219,10 @@ func TestSleepsUnprepared(t *testing.T) {
 	s.led("up asleep")
 	s.until("the agent takes a packet", func() bool { return s.punts.send(16, "late") })
 	s.led("up")
+	s.until("its CPU is counted as ever", func() bool {
+		spec, ok := s.machine.Spec(s.id("web"))
+		return ok && !spec.Awaited
+	})
 }
 
 // TestAgentAwayWhileWaking: an instance that was waking when the agent ended goes on doing

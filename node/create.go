@@ -174,6 +174,7 @@ func (a *Agent) prepareAhead(specs []onpath.FunctionSpec) {
 func (in *instance) runSpec(plan onpath.InstancePlan) onpath.RunSpec {
 	return onpath.RunSpec{
 		ID: in.id, Spec: informed(plan.Spec, idleOf(&plan)), NetNS: in.a.state.netns(in.id), Hostname: plan.Name,
+		Awaited: plan.OnDemand != nil && !plan.Spec.Inline(),
 		Labels: map[string]string{
 			LabelNode: in.a.opt.Name, LabelState: in.a.opt.StateDir,
 			LabelTenant: plan.Tenant, LabelDeployment: plan.Deployment, LabelInstance: plan.Name,

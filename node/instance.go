@@ -25,6 +25,7 @@ type instance struct {
 	launched onpath.Process
 	// kept is what comes while it sleeps, and until it is ready.
 	kept kept
+	wake wake // zero: it did not wake, or is awake
 	// creation is what began before it was asked for; nil: nothing.
 	creation *creation
 	// configured is the FunctionSpec.Told that the process took last.

@@ -153,7 +153,7 @@ func (in *instance) obtain(ctx context.Context) onpath.Process {
 		in.restAfter(ctx, plan, becauseOf("StartFailed", err))
 		return nil
 	}
-	in.launched = p
+	in.launched, in.wake.program = p, time.Now()
 	if told := plan.Spec.Told(); told != "" {
 		in.configured = told
 		in.tellOf(told, nil)
@@ -240,7 +240,10 @@ func (in *instance) close(ctx context.Context, s onpath.InstanceState, why cause
 
 // openUp opens the vports and then tells the world.
 func (in *instance) openUp(ctx context.Context) {
+	in.wake.ready = time.Now()
 	in.letIn()
+	in.wake.tell(in)
+	in.wake = wake{}
 	in.turn(ctx, true)
 	in.set(onpath.InstanceReady, cause{})
 	in.rec.Ready, in.rec.Asleep = true, false

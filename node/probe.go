@@ -44,7 +44,7 @@ func (h health) probed() bool { return h.TCP != 0 || len(h.Exec) > 0 || h.budget
 const (
 	eagerTCP  = 50 * time.Millisecond
 	eagerExec = 250 * time.Millisecond
-	wakingTCP = 5 * time.Millisecond
+	wakingTCP = 2 * time.Millisecond
 )
 
 // leastPause between two probes; less while packets wait.

@@ -16,6 +16,7 @@ type supervision struct {
 	p          onpath.Process
 	plan       onpath.InstancePlan
 	resources  onpath.Resources // in force
+	awaited    bool             // it was started as RunSpec.Awaited, and not resized since
 	health     health
 	began      time.Time // of the run, as far as this agent knows
 	ready      bool
@@ -52,7 +53,9 @@ func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed boo
 	settled, stopSettling := in.settle(ctx)
 	defer stopSettling()
 	defer func() { w.stopQuiet() }()
-	if !ended(p) {
+	if in.launched == p { // just started with them
+		w.resources, w.awaited = w.plan.Spec.Resources, in.runSpec(w.plan).Awaited
+	} else if !ended(p) {
 		w.resize(ctx, true)
 	}
 	if in.launched != p {
@@ -195,6 +198,9 @@ func (w *supervision) becomeReady(ctx context.Context) {
 	w.ready, w.everReady, w.failures = true, true, 0
 	in.openUp(ctx)
 	w.listen(ctx)
+	if w.awaited {
+		w.resize(ctx, true)
+	}
 }
 
 // exited closes the vports of an ended process before anything else.
@@ -302,23 +308,20 @@ func (w *supervision) kill(ctx context.Context, words string) cause {
 
 // resize sets the limits that the plan says; always after adoption, since what
 // is in force is then unknown.
-func (w *supervision) resize(ctx context.Context, first bool) {
+func (w *supervision) resize(ctx context.Context, always bool) {
 	in := w.in
 	want := w.plan.Spec.Resources
-	if first && in.launched == w.p {
-		w.resources = want // just started with them
+	if !always && w.resources == want {
 		return
 	}
-	if !first && w.resources == want {
-		return
-	}
+	w.awaited = false
 	if err := w.p.Resize(ctx, want); err != nil {
 		if ctx.Err() == nil {
 			in.a.event(w.plan, true, "ResizeFailed", "its limits cannot be changed: %v", err)
 		}
 		return
 	}
-	if !first {
+	if !always {
 		network := ""
 		if want.Network != 0 {
 			network = fmt.Sprintf(", network %s/s", want.Network)

@@ -35,6 +35,7 @@ func (d *Driver) Adopt(ctx context.Context) (map[string]onpath.Process, error) {
 			out[c.ID] = known
 			continue
 		}
+		d.finishBegin(c.ID)
 		p, err := d.adoptOne(sctx, c.ID, c.Labels)
 		if err != nil {
 			return nil, err
@@ -49,6 +50,7 @@ func (d *Driver) Adopt(ctx context.Context) (map[string]onpath.Process, error) {
 // start was cut short) it has ended.
 func (d *Driver) adoptOne(ctx context.Context, id string, stored map[string]string) (*process, error) {
 	p := newProcess(d, id, userLabels(stored), 0)
+	close(p.taken)
 	ended := func(code int, at time.Time) *process {
 		p.end(code, at)
 		d.mu.Lock()

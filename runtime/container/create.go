@@ -151,7 +151,7 @@ func (c *created) container(ctx context.Context, img containerd.Image) (containe
 // Start implements onpath.Created.
 func (c *created) Start(ctx context.Context) (onpath.Process, error) {
 	defer c.release()
-	if err := c.task.Start(c.d.scope(ctx)); err != nil {
+	if err := c.begin(c.d.scope(ctx)); err != nil {
 		c.watch.file.Close()
 		c.d.discard(c.r.ID)
 		return nil, startError(err)

@@ -127,6 +127,7 @@ type Driver struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
+	begins sync.WaitGroup // programs that have begun and that containerd does not know of yet
 
 	mu       sync.Mutex
 	procs    map[string]*process
@@ -218,6 +219,7 @@ var quiet = func() *log.Entry {
 // Close lets go; containers and a private containerd go on running.
 func (d *Driver) Close() error {
 	d.cancel()
+	d.begins.Wait()
 	err := d.client.Close()
 	d.wg.Wait()
 	return err

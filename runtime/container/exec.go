@@ -37,6 +37,9 @@ func (d *Driver) Exec(ctx context.Context, id string, e onpath.ExecSpec) (int, e
 		return 0, onpath.Errorf(onpath.CodeInvalid, "no command given")
 	}
 	p, err := d.lookup(id)
+	if err == nil {
+		err = p.awaitTaken(ctx)
+	}
 	if err != nil {
 		return 0, err
 	}

@@ -32,6 +32,7 @@ type process struct {
 	begun  time.Time     // as far as is known here
 	over   chan struct{} // closed when it has ended
 	done   chan struct{} // closed when it is known how
+	taken  chan struct{} // closed when containerd knows that it runs
 
 	mu   sync.Mutex
 	pid  int // 0 once ended
@@ -44,7 +45,8 @@ type process struct {
 }
 
 func newProcess(d *Driver, id string, labels map[string]string, pid int) *process {
-	return &process{d: d, id: id, labels: maps.Clone(labels), pid: pid, begun: time.Now(), over: make(chan struct{}), done: make(chan struct{})}
+	return &process{d: d, id: id, labels: maps.Clone(labels), pid: pid, begun: time.Now(),
+		over: make(chan struct{}), done: make(chan struct{}), taken: make(chan struct{})}
 }
 
 // adopt enters a running process and watches for its end.
@@ -110,6 +112,23 @@ func (d *Driver) task(ctx context.Context, id string) (containerd.Task, error) {
 		return nil, err
 	}
 	return c.Task(ctx, nil)
+}
+
+// task is what containerd has of it, once that knows that it runs.
+func (p *process) task(ctx context.Context) (containerd.Task, error) {
+	if err := p.awaitTaken(ctx); err != nil {
+		return nil, err
+	}
+	return p.d.task(ctx, p.id)
+}
+
+func (p *process) awaitTaken(ctx context.Context) error {
+	select {
+	case <-p.taken:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // passAway tells that it has ended.
@@ -181,14 +200,14 @@ func gone(id string) error {
 // Resize implements onpath.Process.
 func (p *process) Resize(ctx context.Context, r onpath.Resources) error {
 	ctx = p.d.scope(ctx)
-	t, err := p.d.task(ctx, p.id)
+	t, err := p.task(ctx)
 	if errdefs.IsNotFound(err) || p.ended() {
 		return gone(p.id)
 	}
 	if err != nil {
 		return unavailable("resize instance "+p.id, err)
 	}
-	if err := t.Update(ctx, containerd.WithResources(linuxResources(r))); err != nil {
+	if err := t.Update(ctx, containerd.WithResources(linuxResources(r, cfsPeriod))); err != nil {
 		return &onpath.Error{Code: onpath.CodeInvalid,
 			Message: fmt.Sprintf("instance %s cannot get %v CPU and %v memory: %v", p.id, r.CPU, r.Memory, err),
 			Remedy:  "memory cannot go below what is in use", Cause: err}
@@ -199,7 +218,7 @@ func (p *process) Resize(ctx context.Context, r onpath.Resources) error {
 // Usage implements onpath.Process.
 func (p *process) Usage(ctx context.Context) (onpath.Usage, error) {
 	ctx = p.d.scope(ctx)
-	t, err := p.d.task(ctx, p.id)
+	t, err := p.task(ctx)
 	if errdefs.IsNotFound(err) || p.ended() {
 		return onpath.Usage{}, gone(p.id)
 	}
@@ -248,6 +267,9 @@ func (p *process) Stop(ctx context.Context, grace time.Duration) error {
 	p.stopping.Lock()
 	defer p.stopping.Unlock()
 	sctx := p.d.scope(ctx)
+	if err := p.awaitTaken(ctx); err != nil {
+		return err
+	}
 	if !p.ended() {
 		if err := p.terminate(sctx, grace); err != nil {
 			return err
@@ -276,7 +298,7 @@ func (p *process) endsWithin(ctx context.Context, d time.Duration) (bool, error)
 // terminate asks the process to end, and after grace makes it; at once if it would
 // not hear of it.
 func (p *process) terminate(ctx context.Context, grace time.Duration) error {
-	t, err := p.d.task(ctx, p.id)
+	t, err := p.task(ctx)
 	if errdefs.IsNotFound(err) {
 		return nil
 	}

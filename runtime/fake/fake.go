@@ -370,7 +370,7 @@ func (p *process) Resize(_ context.Context, r onpath.Resources) error {
 	if p.pid == 0 {
 		return p.gone()
 	}
-	p.spec.Spec.Resources = r
+	p.spec.Spec.Resources, p.spec.Awaited = r, false
 	return nil
 }
 

@@ -16,10 +16,11 @@ import (
 )
 
 const (
-	cfsPeriod = 100_000 // µs
-	minMemory = 24 << 20
-	maxPids   = 128
-	v2Mount   = "/sys/fs/cgroup"
+	cfsPeriod     = 100_000   // µs
+	awaitedPeriod = 1_000_000 // for an instance for which packets wait
+	minMemory     = 24 << 20
+	maxPids       = 128
+	v2Mount       = "/sys/fs/cgroup"
 )
 
 // cgroup is the control group of an instance, of either version.
@@ -29,12 +30,12 @@ type cgroup struct {
 	v2   *cgroup2.Manager
 }
 
-func linuxResources(r onpath.Resources) *specs.LinuxResources {
+func linuxResources(r onpath.Resources, period int64) *specs.LinuxResources {
 	out := &specs.LinuxResources{Pids: &specs.LinuxPids{Limit: new(int64(maxPids))}}
 	if r.CPU > 0 {
-		quota := max(int64(r.CPU)*cfsPeriod/1000, 1000)
+		quota := max(int64(r.CPU)*period/1000, 1000)
 		shares := max(uint64(r.CPU)*1024/1000, 2)
-		out.CPU = &specs.LinuxCPU{Quota: &quota, Period: new(uint64(cfsPeriod)), Shares: &shares}
+		out.CPU = &specs.LinuxCPU{Quota: &quota, Period: new(uint64(period)), Shares: &shares}
 	}
 	if r.Memory > 0 {
 		limit := max(int64(r.Memory), minMemory)
@@ -47,9 +48,9 @@ func newCgroup(path string, r onpath.Resources) (*cgroup, error) {
 	c := &cgroup{path: path}
 	var err error
 	if cgroups.Mode() == cgroups.Unified {
-		c.v2, err = cgroup2.NewManager(v2Mount, path, cgroup2.ToResources(linuxResources(r)))
+		c.v2, err = cgroup2.NewManager(v2Mount, path, cgroup2.ToResources(linuxResources(r, cfsPeriod)))
 	} else {
-		c.v1, err = cgroup1.New(cgroup1.StaticPath(path), linuxResources(r))
+		c.v1, err = cgroup1.New(cgroup1.StaticPath(path), linuxResources(r, cfsPeriod))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("make the control group %s: %w", path, err)
@@ -85,14 +86,15 @@ func (c *cgroup) add(pid int) error {
 	return nil
 }
 
-func (c *cgroup) resize(r onpath.Resources) error {
+// resize sets what the group may use; of the CPU over a period, µs.
+func (c *cgroup) resize(r onpath.Resources, period int64) error {
 	if c == nil {
 		return fmt.Errorf("it has no control group any more")
 	}
 	if c.v2 != nil {
-		return c.v2.Update(cgroup2.ToResources(linuxResources(r)))
+		return c.v2.Update(cgroup2.ToResources(linuxResources(r, period)))
 	}
-	return c.v1.Update(linuxResources(r))
+	return c.v1.Update(linuxResources(r, period))
 }
 
 func (c *cgroup) usage() (u onpath.Usage, err error) {

@@ -8,10 +8,9 @@ import (
 	"os"
 	"path/filepath"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/engine/control"
+	"github.com/onpath/onpath/internal/netnsrun"
 )
 
 // record is what an agent must know of an instance that an earlier one started.
@@ -111,10 +110,14 @@ func (c *created) start(ctx context.Context) (*process, error) {
 func (c *created) give(e *idle) (*process, error) {
 	d, r := c.d, record{ID: c.r.ID, Labels: c.r.Labels, Spec: c.r.Spec, NetNS: c.r.NetNS, Cgroup: e.name}
 	var err error
-	if r.Namespace, err = identity(c.r.NetNS); err != nil {
+	if r.Namespace, err = netnsrun.Identity(c.r.NetNS); err != nil {
 		return nil, err
 	}
-	if err := e.cgroup.resize(c.r.Spec.Resources); err != nil {
+	period := int64(cfsPeriod)
+	if c.r.Awaited {
+		period = awaitedPeriod
+	}
+	if err := e.cgroup.resize(c.r.Spec.Resources, period); err != nil {
 		return nil, err
 	}
 	if err := d.save(e.name, r); err != nil {
@@ -129,18 +132,6 @@ func (c *created) give(e *idle) (*process, error) {
 	p := d.newProcess(r, e.cgroup)
 	p.watch(e.pid)
 	return p, nil
-}
-
-// identity names the network namespace at a path as long as something is in it.
-func identity(path string) (string, error) {
-	if path == "" {
-		return "", nil
-	}
-	var st unix.Stat_t
-	if err := unix.Stat(path, &st); err != nil {
-		return "", fmt.Errorf("look at network namespace %s: %w", path, err)
-	}
-	return fmt.Sprintf("%d:%d", st.Dev, st.Ino), nil
 }
 
 // equip has the engine run its modules, and then take packets by a device that is opened
