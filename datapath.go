@@ -283,7 +283,8 @@ type Vport struct {
 	Kind  VportKind  `json:"kind"`
 	State VportState `json:"state"`
 	// Hold is, of a local instance that may sleep, OnDemand.Hold: so many bytes a second, and
-	// after a rest at once, are handed to the agent while it does. 0: it never sleeps.
+	// after a rest at once, are handed to the agent while it does, HeldOverhead more for each
+	// packet. 0: it never sleeps.
 	Hold Size `json:"hold,omitempty"`
 	// Asleep: what is delivered here is handed to the agent (PuntReader). Its State is as if
 	// it were awake. Only with Hold.

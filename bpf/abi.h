@@ -536,7 +536,7 @@ struct rate {
 	__u64 interval; /* of a byte of IP; 0: there is no limit */
 	__u64 burst;    /* how far ahead of the clock due may be */
 	__u64 due;      /* when all that has passed would have passed at the rate; the programs' */
-	__u64 pad;
+	__u64 more;     /* bytes that each packet counts beside its own */
 };
 
 #define RATE_SHIFT 8

@@ -27,7 +27,7 @@ static __always_inline int within_rate(const struct pkt *p, __u32 slot, __u32 wa
 		return 0;
 	if (due < now) /* what was not sent in time is not made up for */
 		__sync_val_compare_and_swap(&r->due, due, now);
-	__sync_fetch_and_add(&r->due, p->bytes * r->interval);
+	__sync_fetch_and_add(&r->due, (p->bytes + r->more) * r->interval);
 	return 1;
 }
 

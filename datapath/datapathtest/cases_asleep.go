@@ -76,6 +76,34 @@ func asleep(b *testbed) {
 	}
 }
 
+// asleepWithinHold: small packets are bounded by what keeping them takes, not by their length.
+func asleepWithinHold(b *testbed) {
+	b.join(gateway)
+	next := b.keeps(gateway)
+	fw := b.instance("fw", gateway)
+	fw.hold, fw.asleep = onpath.MinHold, true
+	b.apply(one(&chain{path: 1, match: toServer()}, fw))
+	p := newPacket(udp4(1)).bytes()
+	fit := int(onpath.MinHold) / (len(p) + onpath.HeldOverhead)
+	sent := 4 * fit
+	if sent*len(p) >= int(onpath.MinHold) {
+		b.t.Fatalf("%d packets of %d bytes are too many for this case", sent, len(p))
+	}
+	for range sent {
+		b.send(gateway, clientNet, p)
+	}
+	got := 0
+	for ; next() != nil; got++ {
+		add(&b.want(gateway, fw.vport).Out, p)
+	}
+	if got < fit || got == sent {
+		b.t.Errorf("of %d packets the agent got %d, must be about the %d that it keeps", sent, got, fit)
+	}
+	for range sent - got {
+		b.dropped(gateway, clientNet, onpath.DropRate)
+	}
+}
+
 // keeps reads what a node's data path hands to the agent, until the case ends.
 func (b *testbed) keeps(node string) (next func() *onpath.Punted) {
 	reader, ok := b.nodes[node].dp.(onpath.PuntReader)

@@ -37,7 +37,7 @@ const wakingMost = 500 * time.Millisecond
 func (k *compiler) asleep(p *onpath.Vport, slot uint32, v *vportValue) {
 	v.Flags = v.Flags&^flagPeer | flagAsleep
 	interval := max(1, uint64(time.Second)<<rateShift/uint64(max(1, p.Hold)))
-	k.st.rates[slot*rateWays+rateOut] = rateValue{Interval: interval, Burst: uint64(p.Hold) * interval}
+	k.st.rates[slot*rateWays+rateOut] = rateValue{Interval: interval, Burst: uint64(p.Hold) * interval, More: onpath.HeldOverhead}
 }
 
 // countAnew has what is handed over counted from zero for vports that fall asleep.

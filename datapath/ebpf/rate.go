@@ -12,7 +12,7 @@ type rateValue struct {
 	Interval uint64 // 2^-rateShift ns, of a byte
 	Burst    uint64
 	Due      uint64
-	Pad      uint64
+	More     uint64 // bytes that each packet counts beside its own
 }
 
 const (

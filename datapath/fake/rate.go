@@ -19,9 +19,9 @@ func (n *Node) withinRate(v *onpath.Vport, out bool, length int) bool {
 	if out {
 		rate = v.RateOut
 	}
-	asleep := out && v.Asleep
+	asleep, bytes := out && v.Asleep, n.wire(length)
 	if asleep {
-		rate = 8 * uint64(v.Hold)
+		rate, bytes = 8*uint64(v.Hold), bytes+onpath.HeldOverhead
 	}
 	if rate == 0 {
 		return true
@@ -37,7 +37,7 @@ func (n *Node) withinRate(v *onpath.Vport, out bool, length int) bool {
 	if due.Before(now) {
 		due = now
 	}
-	n.due[k] = due.Add(takes(n.wire(length), rate))
+	n.due[k] = due.Add(takes(bytes, rate))
 	return true
 }
 
