@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"syscall"
 	"time"
 
@@ -35,7 +36,7 @@ func dialRelay(ctx context.Context, to netip.AddrPort, first []byte, congestion 
 			return common(fd, congestion)
 		})
 	}}
-	c, err := dial(ctx, &d, to)
+	c, err := d.DialContext(ctx, "tcp", to.String())
 	if err != nil {
 		return nil, err
 	}
@@ -43,42 +44,74 @@ func dialRelay(ctx context.Context, to netip.AddrPort, first []byte, congestion 
 		c.Close()
 		return nil, fmt.Errorf("write to relay %s: %w", to, err)
 	}
-	return c, nil
+	return c.(*net.TCPConn), nil
 }
 
-// dialOrigin opens the last leg. With a client's address the origin sees the client itself:
-// only where the origin's answers pass this relay, that is, where it lies on the path.
-func dialOrigin(ctx context.Context, client, origin netip.AddrPort, transparent bool, congestion string) (*net.TCPConn, error) {
-	d := net.Dialer{Timeout: connectTimeout, KeepAliveConfig: keepAlive, Control: func(_, _ string, c syscall.RawConn) error {
-		return control(c, func(fd int) error {
-			if transparent {
-				if err := unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_TRANSPARENT, 1); err != nil {
-					return fmt.Errorf("allow the client's address as one's own: %w", err)
-				}
-				// A client may have one port for connections to several origins, or use it again.
-				if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
-					return fmt.Errorf("share the client's port among its connections: %w", err)
-				}
-			}
-			return common(fd, congestion)
-		})
-	}}
-	if transparent {
-		d.LocalAddr = net.TCPAddrFromAddrPort(client)
+// beginOrigin sends the last leg's SYN. With a client's address the origin sees the client
+// itself: only where the origin's answers pass this relay, that is, where it lies on the path.
+// It runs where the leg begins, and does not wait there for an answer: that would keep a
+// thread.
+func beginOrigin(client, origin netip.AddrPort, transparent bool, congestion string) (*os.File, error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open a leg to %s: %w", origin, err)
 	}
-	return dial(ctx, &d, origin)
+	if err = common(fd, congestion); err == nil && transparent {
+		err = bindAs(fd, client)
+	}
+	if err == nil {
+		err = unix.Connect(fd, &unix.SockaddrInet4{Port: int(origin.Port()), Addr: origin.Addr().As4()})
+	}
+	if err != nil && !errors.Is(err, unix.EINPROGRESS) {
+		unix.Close(fd)
+		return nil, fmt.Errorf("open a leg to %s: %w", origin, err)
+	}
+	return os.NewFile(uintptr(fd), "leg"), nil
 }
 
-func dial(ctx context.Context, d *net.Dialer, to netip.AddrPort) (*net.TCPConn, error) {
-	c, err := d.DialContext(ctx, "tcp", to.String())
+// bindAs has a leg begin at the client's own address.
+func bindAs(fd int, client netip.AddrPort) error {
+	if err := unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_TRANSPARENT, 1); err != nil {
+		return fmt.Errorf("allow the client's address as one's own: %w", err)
+	}
+	// A client may have one port for connections to several origins, or use it again.
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
+		return fmt.Errorf("share the client's port among its connections: %w", err)
+	}
+	return unix.Bind(fd, &unix.SockaddrInet4{Port: int(client.Port()), Addr: client.Addr().As4()})
+}
+
+// awaitOrigin waits until the origin has answered the SYN.
+func awaitOrigin(ctx context.Context, f *os.File) (*net.TCPConn, error) {
+	defer f.Close()
+	if err := f.SetDeadline(time.Now().Add(connectTimeout)); err != nil {
+		return nil, err
+	}
+	defer context.AfterFunc(ctx, func() { _ = f.SetDeadline(time.Unix(1, 0)) })()
+	raw, err := f.SyscallConn()
 	if err != nil {
 		return nil, err
 	}
-	tcp, ok := c.(*net.TCPConn)
-	if !ok {
-		c.Close()
-		return nil, errors.New("not a TCP connection")
+	var failed error
+	err = raw.Write(func(fd uintptr) bool {
+		if n, _ := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, 0); n == 0 {
+			return false
+		}
+		code, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR)
+		if failed = err; err == nil && code != 0 {
+			failed = unix.Errno(code)
+		}
+		return true
+	})
+	if err = errors.Join(err, failed); err != nil {
+		return nil, err
 	}
+	c, err := net.FileConn(f)
+	if err != nil {
+		return nil, err
+	}
+	tcp := c.(*net.TCPConn) // as beginOrigin made it
+	_ = tcp.SetKeepAliveConfig(keepAlive)
 	return tcp, nil
 }
 

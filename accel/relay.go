@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
 	"time"
 )
@@ -332,7 +333,12 @@ func (r *Relay) open(route Route, client, origin netip.AddrPort) (*net.TCPConn, 
 	if err != nil {
 		return nil, err
 	}
-	return r.dial(r.cfg.dialIn, func() (*net.TCPConn, error) { return dialRelay(r.ctx, next, first, route.Congestion) })
+	var c *net.TCPConn
+	err = r.cfg.dialIn(func() error {
+		c, err = dialRelay(r.ctx, next, first, route.Congestion)
+		return err
+	})
+	return c, err
 }
 
 func (r *Relay) openOrigin(route Route, client, origin netip.AddrPort) (*net.TCPConn, error) {
@@ -340,17 +346,15 @@ func (r *Relay) openOrigin(route Route, client, origin netip.AddrPort) (*net.TCP
 	if route.Transparent {
 		where = r.cfg.Enter
 	}
-	return r.dial(where, func() (*net.TCPConn, error) {
-		return dialOrigin(r.ctx, client, origin, route.Transparent, route.Congestion)
-	})
-}
-
-func (r *Relay) dial(where func(func() error) error, dial func() (*net.TCPConn, error)) (c *net.TCPConn, err error) {
-	err = where(func() error {
-		c, err = dial()
+	var f *os.File
+	err := where(func() (err error) {
+		f, err = beginOrigin(client, origin, route.Transparent, route.Congestion)
 		return err
 	})
-	return c, err
+	if err != nil {
+		return nil, err
+	}
+	return awaitOrigin(r.ctx, f)
 }
 
 // carry waits for the next leg and relays until both directions have ended.
