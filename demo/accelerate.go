@@ -33,7 +33,7 @@ them, run a real server and real nodes, and time transfers of 10, 100 and 500 kB
 direct, by one relay, by three, and by those that onpath chooses from its own
 measurements (MOSTO, Figure 5). The model's times stand beside the measured ones.
 Then a first SYN wakes a sleeping container, and a first datagram another one.`,
-		Seconds: 110,
+		Seconds: 110, Runs: 5,
 		Show: func(ctx context.Context, r *Run) (Figures, error) {
 			d := &accelerateRun{Run: r}
 			if err := d.setUp(ctx); err != nil {
@@ -85,6 +85,8 @@ type acceleratedWay struct {
 type transferTimes struct {
 	Bytes  int64         `json:"bytes"`
 	Median time.Duration `json:"median"`
+	Low    time.Duration `json:"low"` // quartiles
+	High   time.Duration `json:"high"`
 	Model  time.Duration `json:"model"`
 	Path   []string      `json:"path,omitempty"`
 	direct time.Duration // by the model
@@ -236,15 +238,13 @@ func (d *accelerateRun) allMeasured(ctx context.Context, nodes []string) (bool, 
 	return answers >= len(nodes)*(len(nodes)-1)/2+len(nodes)*len(transfers), nil
 }
 
-const transferRuns = 5
-
 // times measures each size several times and keeps the median.
 func (d *accelerateRun) times(ctx context.Context, name string, a *onpath.Accelerator) (acceleratedWay, error) {
 	way := acceleratedWay{Name: name}
 	for _, t := range transfers {
 		origin := net.JoinHostPort(acceleratedOrigin, strconv.Itoa(int(t.port)))
 		size := strconv.FormatInt(t.bytes, 10)
-		out, err := d.Testbed.Exec(ctx, "client", d.Testbed.Bin(), "demo", "receive", origin, size, strconv.Itoa(transferRuns))
+		out, err := d.Testbed.Exec(ctx, "client", d.Testbed.Bin(), "demo", "receive", origin, size, strconv.Itoa(d.Runs))
 		if err != nil {
 			return way, err
 		}
@@ -253,7 +253,7 @@ func (d *accelerateRun) times(ctx context.Context, name string, a *onpath.Accele
 			return way, err
 		}
 		slices.Sort(took)
-		x := transferTimes{Bytes: t.bytes, Median: took[len(took)/2]}
+		x := transferTimes{Bytes: t.bytes, Median: took[len(took)/2], Low: took[len(took)/4], High: took[len(took)*3/4]}
 		if a != nil {
 			for _, p := range a.Status.Paths {
 				if p.Origin != origin {
@@ -265,7 +265,7 @@ func (d *accelerateRun) times(ctx context.Context, name string, a *onpath.Accele
 				}
 			}
 		}
-		d.Say("%s, %s: %s", name, bytesText(t.bytes), msText(x.Median))
+		d.Say("%s, %s: %s (half of %d runs: %s to %s)", name, bytesText(t.bytes), msText(x.Median), d.Runs, msText(x.Low), msText(x.High))
 		way.Cases = append(way.Cases, x)
 	}
 	return way, nil

@@ -28,6 +28,7 @@ type Demonstration struct {
 	Long    string
 	Seconds int      // about how long it takes
 	Images  []string // folders of --images that it needs
+	Runs    int      // how often it times each thing; 0: it has no say
 	// Show sets up a testbed (Run.SetUp), drives traffic and returns what it found.
 	Show func(ctx context.Context, r *Run) (Figures, error)
 	// Next prints where to look afterwards; nil: nowhere.
@@ -53,6 +54,7 @@ func All() []Demonstration {
 type Options struct {
 	Images string // directory with the built images
 	JSON   string // file for the figures; empty: none
+	Runs   int    // instead of Demonstration.Runs; 0: as that says
 	Keep   bool   // leave everything running
 	// Console: with Keep, also the web pages, at an address that is told.
 	Console bool
@@ -77,6 +79,9 @@ type Run struct {
 func Show(ctx context.Context, what Demonstration, o Options) (err error) {
 	if o.Dir == "" {
 		o.Dir = DefaultDir
+	}
+	if o.Runs == 0 {
+		o.Runs = what.Runs
 	}
 	d := &Run{Options: o, start: time.Now()}
 	if err := d.checkImages(what.Images); err != nil {

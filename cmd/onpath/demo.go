@@ -51,6 +51,9 @@ func newDemonstration(d demo.Demonstration) *cobra.Command {
 			if down && (o.Keep || o.Anew) {
 				return badUsage("--down removes what an earlier run left, and runs nothing: leave out --keep and --anew")
 			}
+			if o.Runs < 0 || o.Runs > 1000 || o.Runs == 0 && d.Runs > 0 {
+				return badUsage("--runs %d must be from 1 to 1000", o.Runs)
+			}
 			if err := canWrite("--json", o.JSON); err != nil {
 				return err
 			}
@@ -73,6 +76,9 @@ func newDemonstration(d demo.Demonstration) *cobra.Command {
 	f.StringVar(&o.JSON, "json", "", "also write the figures to this file")
 	f.BoolVar(&o.Keep, "keep", false, "leave everything running, to look around in")
 	f.BoolVar(&o.Console, "console", false, "leave everything running, and print the address of web pages on it")
+	if d.Runs > 0 {
+		f.IntVar(&o.Runs, "runs", d.Runs, "how often each thing is timed; medians are shown")
+	}
 	f.BoolVar(&o.Anew, "anew", false, "remove one that --keep left running, first")
 	f.BoolVar(&down, "down", false, "remove what an earlier run left")
 	f.StringVar(&o.Dir, "dir", demo.DefaultDir, "folder for state and logs while it runs")
