@@ -31,9 +31,9 @@ func newBench(*global) *cobra.Command {
 		Long: `Measure, on this machine and in network namespaces alone, what onpath costs
 and what it promises, in one run with what it is compared with: plain Linux
 forwarding, the least that XDP and tc programs can do, containers wired by hand,
-user space by NFQUEUE, Open vSwitch. What this machine lacks is skipped, with
-the reason. The whole suite takes less than 45 minutes, --quick less than four;
-churn, which takes ten, runs only where it is named.
+user space by NFQUEUE, Open vSwitch, HAProxy. What this machine lacks is skipped,
+with the reason. The whole suite takes less than 45 minutes, --quick less than
+four; churn, which takes ten, runs only where it is named.
 
 With --against, two builds of onpath run the named benchmarks in turn, and their
 rates and CPU times per packet are compared: the exit code is 1 if the upper
