@@ -1,0 +1,27 @@
+package bench
+
+import (
+	"testing"
+
+	"github.com/onpath/onpath/plan/paths"
+)
+
+// TestSpanningTree: its paths have the shortest longest leg of all, and lead where they say.
+func TestSpanningTree(t *testing.T) {
+	const nodes = 40
+	d, err := randomMesh(nodes, 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, tree := paths.Compute(d), spanningTree(d)
+	for i := range nodes {
+		for j, p := range tree.paths(i) {
+			if p.Nodes[0] != i || p.Nodes[len(p.Nodes)-1] != j {
+				t.Errorf("from %d to %d: %v", i, j, p.Nodes)
+			}
+			if i != j && p.Max != minimaxPath(f, i, j).Max {
+				t.Errorf("from %d to %d: the longest leg is %s, can be %s", i, j, p.Max, minimaxPath(f, i, j).Max)
+			}
+		}
+	}
+}
