@@ -58,8 +58,14 @@ func byHand(ctx context.Context, t *testing.T) time.Duration {
 	t.Helper()
 	_, program, _ := strings.Cut(asleepYAML, "- $s")
 	program, _, _ = strings.Cut("$s"+program, "\n")
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := l.Addr().(*net.TCPAddr)
+	l.Close()
 	began := time.Now()
-	cmd := exec.CommandContext(ctx, "perl", "-MIO::Socket::INET", "-e", strings.Replace(program, "9000", fmt.Sprint(handPort), 1))
+	cmd := exec.CommandContext(ctx, "perl", "-MIO::Socket::INET", "-e", strings.Replace(program, "9000", fmt.Sprint(at.Port), 1))
 	var said bytes.Buffer
 	cmd.Stderr = &said
 	if err := cmd.Start(); err != nil {
@@ -72,7 +78,7 @@ func byHand(ctx context.Context, t *testing.T) time.Duration {
 	}()
 	defer func() { _ = cmd.Process.Kill(); <-ended }()
 	for {
-		c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", handPort))
+		c, err := net.Dial("tcp", at.String())
 		if err == nil {
 			took := time.Since(began)
 			c.Close()
@@ -89,6 +95,3 @@ func byHand(ctx context.Context, t *testing.T) time.Duration {
 		time.Sleep(500 * time.Microsecond)
 	}
 }
-
-// handPort is where the program listens that is started by hand.
-const handPort = 19097
