@@ -41,7 +41,7 @@ Kamailio and SIPp must be installed: scripts/setup signal does that.`,
 type SignalFigures struct {
 	Probe   time.Duration `json:"probe"`   // ns, until the stack was there
 	Install time.Duration `json:"install"` // of the first module, on all nodes
-	// Keep-alives that were sent, answered, and that reached Kamailio.
+	// Keep-alives that were sent, one by each user agent, answered, and that reached Kamailio.
 	Sent     int `json:"sent"`
 	Answered int `json:"answered"`
 	Reached  int `json:"reached"`
@@ -51,7 +51,7 @@ type SignalFigures struct {
 // Print implements Figures.
 func (f *SignalFigures) Print(w io.Writer) {
 	fmt.Fprintf(w, "\n  The way was known after %s, the first module installed after %s.\n", round(f.Probe), round(f.Install))
-	fmt.Fprintf(w, "  Of %d keep-alives %d were answered, and %d reached Kamailio.\n\n", f.Sent, f.Answered, f.Reached)
+	fmt.Fprintf(w, "  Of the keep-alives of %d user agents %d were answered, and %d reached Kamailio.\n\n", f.Sent, f.Answered, f.Reached)
 	f.print(w)
 }
 
@@ -65,7 +65,7 @@ type signalRun struct {
 const (
 	publisherHost, usersHost    = "publisher", "users"
 	publisherAddress, userAgent = "10.9.0.2", "10.1.0.11"
-	keepAlives, callsMade       = 2000, 20
+	agents, callsMade           = 2000, 20
 	exampleKey                  = "FkcCwv/YDHQdT+s7Z8GPj4XWdQbAP9/5TVMa0jZlyf0=" // in operator.yaml
 )
 
@@ -234,11 +234,14 @@ func (d *signalRun) monitor(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// sipp makes calls by a scenario; it counts those that went well.
-func (d *signalRun) sipp(ctx context.Context, scenario string, calls, rate int) (good, bad int, err error) {
-	out, err := d.Testbed.Exec(ctx, usersHost, "sipp", publisherAddress+":5060", "-sf", d.file(scenario), "-m", strconv.Itoa(calls),
-		"-r", strconv.Itoa(rate), "-l", strconv.Itoa(calls), "-i", userAgent, "-nostdin", "-recv_timeout", "4000", "-timeout", "30s",
-		"-trace_stat", "-fd", "1", "-stf", filepath.Join(d.Dir, scenario+".csv"))
+// sipp makes calls by a scenario, each from a port of its own; it counts those that went well.
+func (d *signalRun) sipp(ctx context.Context, scenario string, calls, rate int, more ...string) (good, bad int, err error) {
+	const sockets = 2 * agents
+	args := []string{"sh", "-c", fmt.Sprintf(`ulimit -n %d && exec sipp "$@"`, 2*sockets), "sipp", publisherAddress + ":5060",
+		"-sf", d.file(scenario), "-m", strconv.Itoa(calls), "-r", strconv.Itoa(rate), "-l", strconv.Itoa(calls), "-i", userAgent,
+		"-t", "un", "-max_socket", strconv.Itoa(sockets), "-nostdin", "-recv_timeout", "4000", "-timeout", "30s",
+		"-trace_stat", "-fd", "1", "-stf", filepath.Join(d.Dir, scenario+".csv")}
+	out, err := d.Testbed.Exec(ctx, usersHost, append(args, more...)...)
 	if ctx.Err() != nil {
 		return 0, 0, ctx.Err()
 	}
@@ -295,14 +298,15 @@ func (d *signalRun) answer(ctx context.Context) error {
 	}
 	first := d.kamailio("keepalive")
 	d.figures.add(first == 1, "the first keep-alive reaches Kamailio", "%d", first)
-	d.Say("%d keep-alives of SIPp", keepAlives)
-	d.figures.Sent = keepAlives
-	if d.figures.Answered, _, err = d.sipp(ctx, "keepalive.xml", keepAlives, 400); err != nil {
+	d.Say("%d user agents of SIPp, a port of its own each, send one keep-alive each", agents)
+	d.figures.Sent = agents
+	// Each keeps its port until all have begun.
+	if d.figures.Answered, _, err = d.sipp(ctx, "keepalive.xml", agents, 400, "-d", "6000"); err != nil {
 		return err
 	}
 	d.figures.Reached = d.kamailio("keepalive") - first
-	d.figures.add(d.figures.Answered == keepAlives, "every keep-alive is answered", "%d of %d", d.figures.Answered, keepAlives)
-	d.figures.add(d.figures.Reached*100 <= keepAlives, "and hardly any reaches Kamailio", "%d of %d", d.figures.Reached, keepAlives)
+	d.figures.add(d.figures.Answered == agents, "every keep-alive is answered", "%d of %d", d.figures.Answered, agents)
+	d.figures.add(d.figures.Reached*100 <= agents, "and hardly any reaches Kamailio", "%d of %d", d.figures.Reached, agents)
 	good, _, err := d.sipp(ctx, "invite.xml", callsMade, 20)
 	if err != nil {
 		return err
