@@ -316,15 +316,20 @@ func wireSteered(ctx context.Context, r *Run, t *site, k containerCase) (ns stri
 	if ns, err = k.namespace(t); err != nil {
 		return "", err
 	}
+	return ns, t.steer(ctx, r, chainConfig(onpath.Match{Dst: netPrefixes(netSiteServer)}, e))
+}
+
+// steer has onpath steer at the site's gateway.
+func (t *site) steer(ctx context.Context, r *Run, c *onpath.DatapathConfig) error {
 	if err := testnet.Set(t.gateway, "ipv4/ip_forward=1"); err != nil {
-		return "", err
+		return err
 	}
-	d, err := openDatapath(t.gateway, ebpf.Options{Name: filepath.Base(t.Dir()), PinPath: pinPath, Log: r.Log})
+	d, err := openDatapath(t.gateway, ebpf.Options{Name: t.name(), PinPath: pinPath, Log: r.Log})
 	if err != nil {
-		return "", err
+		return err
 	}
 	t.After(func() error { return errors.Join(d.Remove(context.Background()), d.Close()) })
-	return ns, d.Apply(ctx, chainConfig(onpath.Match{Dst: netPrefixes(netSiteServer)}, e))
+	return d.Apply(ctx, c)
 }
 
 // wireStatic wires the same container by hand: a routed one by policy routing, a

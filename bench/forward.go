@@ -7,31 +7,57 @@ import (
 	"slices"
 	"time"
 
+	"github.com/onpath/onpath/bench/testnet"
 	"github.com/onpath/onpath/bench/traffic"
 )
 
 // The numbers of flows of forward, and how its cases are called.
 var forwardCases = []size{{1, "64B, 1 flow"}, {1_000, "64B, 10^3 flows"}, {10_000, "64B, 10^4 flows"}, {1_000_000, "64B, 10^6 flows"}}
 
-// metricOfThousand is a rate over that of a thousand flows in the same round.
-const metricOfThousand = "rate over 10^3 flows"
+const (
+	// metricOfThousand is a rate over that of a thousand flows in the same round.
+	metricOfThousand = "rate over 10^3 flows"
+	forwardStream    = "TCP, one stream"
+)
 
 func forward() Benchmark {
 	return Benchmark{
-		Name: "forward", rounds: 5, cost: cost{15 * time.Second, 58 * time.Second},
-		Question: "64-byte packets that no chain selects, through a router that is a gateway: what does onpath take from them?",
+		Name: "forward", rounds: 5, cost: cost{15 * time.Second, 75 * time.Second},
+		Question: "packets that no chain selects, of 64 bytes or of a TCP stream, through a router that is a gateway: what does onpath take from them?",
 		Targets: []Target{
+			{Text: "TCP: ≥ 0.97 of plain Linux", Case: forwardStream, Contestant: "onpath-tc", Metric: MetricThroughput, Of: "linux", Min: 0.97},
 			{Text: "10⁴ flows: ≥ 0.85 of plain Linux", Case: "64B, 10^4 flows", Contestant: "onpath-tc", Metric: MetricRate, Of: "linux", Min: 0.85},
 		},
 		run: runForward,
 	}
 }
 
-func runForward(ctx context.Context, r *Run) (err error) {
+func runForward(ctx context.Context, r *Run) error {
+	err := r.streams(ctx, forwardStream, streamsEach*r.Rounds(), siteMaker{"linux", forwardPlainly}, siteMaker{"onpath-tc", passOthers})
+	return errors.Join(err, r.forwardFrames(ctx))
+}
+
+// streamsEach is how many rounds of streams are to one of frames: they differ more.
+const streamsEach = 2
+
+func forwardPlainly(_ context.Context, _ *Run, t *site) error {
+	return testnet.Set(t.gateway, "ipv4/ip_forward=1")
+}
+
+// passOthers is the same at a gateway with a chain for other traffic.
+func passOthers(ctx context.Context, r *Run, t *site) error {
+	c, err := otherTrafficConfig(t.Network, t.gateway)
+	if err != nil {
+		return err
+	}
+	return t.steer(ctx, r, c)
+}
+
+func (r *Run) forwardFrames(ctx context.Context) (err error) {
 	lines, err := r.routers(ctx, []router{
 		linuxRouter(), xdpRouter(), tcRouter(), queueRouter(), ovsRouter("ovs", ovsForward),
-		onpathRouter("onpath-tc", 0, onTC, otherTrafficConfig),
-		onpathRouter("onpath-xdp", 0, onXDP, otherTrafficConfig),
+		onpathRouter("onpath-tc", 0, onTC, passesOthers),
+		onpathRouter("onpath-xdp", 0, onXDP, passesOthers),
 	})
 	defer func() { err = errors.Join(err, closeAll(lines)) }()
 	if err != nil {
@@ -55,7 +81,7 @@ func runForward(ctx context.Context, r *Run) (err error) {
 			}
 		}
 	}
-	r.overThousand(cases[1].name)
+	r.overThousand(cases[1].name, cases)
 	return r.profileMissed(ctx, func(kase, contestant string) (func() error, error) {
 		i := slices.IndexFunc(lines, func(c built) bool { return c.name == contestant })
 		k := slices.IndexFunc(forwardCases, func(k size) bool { return k.name == kase })
@@ -99,11 +125,11 @@ func (r *Run) forwardTrial(ctx context.Context, kase string, flows, round int, c
 	return nil
 }
 
-// overThousand puts each rate in relation to the contestant's own at a thousand
+// overThousand puts the rates of cases in relation to the contestant's own at a thousand
 // flows, round by round.
-func (r *Run) overThousand(base string) {
+func (r *Run) overThousand(base string, cases []size) {
 	for _, k := range append([]sampleKey(nil), r.order...) {
-		if k.metric != MetricRate || k.kase == base {
+		if k.metric != MetricRate || k.kase == base || !slices.ContainsFunc(cases, func(c size) bool { return c.name == k.kase }) {
 			continue
 		}
 		thousand := r.values[sampleKey{base, k.contestant, k.metric, k.unit}]

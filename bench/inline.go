@@ -36,17 +36,72 @@ func inlineCase(n int) string {
 
 func inlineChain() Benchmark {
 	return Benchmark{
-		Name: "ebpf-chain", rounds: 6, cost: cost{10 * time.Second, 15 * time.Second},
-		Question: "the same through 1, 2, 4 and 8 ebpf functions that count what passes",
+		Name: "ebpf-chain", rounds: 6, cost: cost{40 * time.Second, 27 * time.Second},
+		Question: "64-byte packets through 1, 2, 4 and 8 ebpf functions that count what passes, and through one with many flows",
 		Targets: []Target{
 			{Text: "1 function: ≥ 2.5 × plain Linux", Case: inlineCase(1), Contestant: "onpath-xdp", Metric: MetricRate, Of: "linux", Min: 2.5},
+			{Text: "1 function, 10⁴ flows: ≥ 2.3 × plain Linux", Case: inlineFlowCases[1].name, Contestant: "onpath-xdp", Metric: MetricRate, Of: "linux", Min: 2.3},
+			{Text: "1 function, 10⁶ flows: ≥ 0.5 of the rate at 10³", Case: inlineFlowCases[2].name, Contestant: "onpath-xdp", Metric: metricOfThousand, Min: 0.5},
 			{Text: "each further function: ≤ 30 ns, its own work included", Case: inlineCase(inlineLengths[len(inlineLengths)-1]), Contestant: "onpath-xdp", Metric: metricEachFunction, Max: 30},
 		},
 		run: runInline,
 	}
 }
 
-func runInline(ctx context.Context, r *Run) (err error) {
+// The numbers of flows through one function, and the table that has room for them.
+var inlineFlowCases = []size{{1_000, "64B, 10^3 flows, 1 function"}, {10_000, "64B, 10^4 flows, 1 function"}, {1_000_000, "64B, 10^6 flows, 1 function"}}
+
+const inlineEntries = 8 << 20
+
+func runInline(ctx context.Context, r *Run) error {
+	return errors.Join(r.inlineFunctions(ctx), r.inlineFlows(ctx))
+}
+
+// inlineFlows measures one function with ever more flows.
+func (r *Run) inlineFlows(ctx context.Context) (err error) {
+	cases := pick(r, inlineFlowCases, inlineFlowCases[:2])
+	lines, err := r.routers(ctx, []router{linuxRouter(), inlineRouter("onpath-xdp", countFunction, 1, pick(r, inlineEntries, 0), onXDP)})
+	defer func() { err = errors.Join(err, closeAll(lines)) }()
+	if err != nil {
+		return err
+	}
+	for _, c := range lines { // once, as all fit into the table
+		if err := c.establishMany(ctx, flowsOf(cases[len(cases)-1].n)); err != nil {
+			return fmt.Errorf("%s: %w", c.name, err)
+		}
+	}
+	for round := range r.Rounds() {
+		for _, k := range cases {
+			err := backAndForth(ctx, round, lines, func(c built) error {
+				r.say("round %d of %d, %s, %s", round+1, r.Rounds(), k.name, c.name)
+				t, err := c.maximum(ctx, r.forwardJob(flowsOf(k.n)))
+				if err != nil {
+					return fmt.Errorf("%s: %w", c.name, err)
+				}
+				r.sample(k.name, c.name, MetricRate, "packets/s", round, t.rate())
+				r.sample(k.name, c.name, MetricCPU, "ns/packet", round, t.cpu())
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+		}
+	}
+	r.overThousand(cases[0].name, cases)
+	return r.profileMissed(ctx, func(kase, contestant string) (func() error, error) {
+		i := slices.IndexFunc(lines, func(c built) bool { return c.name == contestant })
+		k := slices.IndexFunc(cases, func(k size) bool { return k.name == kase })
+		if i < 0 || k < 0 {
+			return nil, nil
+		}
+		return func() error {
+			_, err := lines[i].try(ctx, r.forwardJob(flowsOf(cases[k].n)))
+			return err
+		}, nil
+	})
+}
+
+func (r *Run) inlineFunctions(ctx context.Context) (err error) {
 	list := []router{linuxRouter()}
 	cases := map[string]int{} // contestant → functions
 	for _, n := range inlineLengths {
@@ -150,12 +205,13 @@ func (r *Run) eachFunction(name string) {
 
 // onpathInline is a chain of n instances of a function that counts.
 func onpathInline(name string, n int, fast onpath.Fast) router {
-	return inlineRouter(name, countFunction, n, fast)
+	return inlineRouter(name, countFunction, n, 0, fast)
 }
 
-// inlineRouter is a chain of n instances of an ebpf function.
-func inlineRouter(name string, code []byte, n int, fast onpath.Fast) router {
-	return onpathRouter(name, 0, fast, func(l *line) (*onpath.DatapathConfig, error) {
+// inlineRouter is a chain of n instances of an ebpf function, with room for so many flow
+// entries, 0 being the default.
+func inlineRouter(name string, code []byte, n, flows int, fast onpath.Fast) router {
+	return onpathRouter(name, flows, fast, func(l *line) (*onpath.DatapathConfig, error) {
 		file := filepath.Join(l.Dir(), "function.o")
 		if err := os.WriteFile(file, code, 0o600); err != nil {
 			return nil, fmt.Errorf("write the function: %w", err)

@@ -61,7 +61,7 @@ func netservRouters() []router {
 		engineRouter("wasm-null", onpath.WasmModule{Name: "null", Code: nullModule}),
 		engineRouter("wasm-netmonitor", onpath.WasmModule{Name: "netmonitor", Code: functions.NetmonitorModule}),
 		engineRouter("wasm-keepalive", onpath.WasmModule{Name: "keepalive", Code: functions.SIPKeepAliveModule, Config: onpath.Env{"dry": "1"}}),
-		inlineRouter("ebpf-netmonitor", functions.NetmonitorObject, 1, onXDP),
+		inlineRouter("ebpf-netmonitor", functions.NetmonitorObject, 1, 0, onXDP),
 	}
 }
 

@@ -45,54 +45,22 @@ var (
 )
 
 func runRemote(ctx context.Context, r *Run) error {
-	makers := []remoteMaker{{"static", wireVXLAN}, {"onpath-tc", wireRemote}}
-	for first := 0; first < r.Rounds(); first += buildRounds {
-		if err := r.remoteRounds(ctx, makers, first, min(buildRounds, r.Rounds()-first)); err != nil {
-			return err
-		}
-		makers[0], makers[1] = makers[1], makers[0]
+	if err := r.streams(ctx, remoteCase, r.Rounds(), beyond("static", wireVXLAN), beyond("onpath-tc", wireRemote)); err != nil {
+		return err
 	}
 	r.overOther(remoteCase, MetricThroughput, "static", metricOfVXLAN)
 	return nil
 }
 
-// remoteMaker connects a site's gateway with a second node and the instance there.
-type remoteMaker struct {
-	name string
-	wire func(ctx context.Context, r *Run, t *site, far string) error
-}
-
-func (r *Run) remoteRounds(ctx context.Context, makers []remoteMaker, first, rounds int) (err error) {
-	var list []deployment
-	defer func() {
-		for _, d := range list {
-			err = errors.Join(err, d.Close())
-		}
-	}()
-	for _, m := range makers {
-		t, err := r.newSite(m.name)
-		if err != nil {
-			return err
-		}
-		list = append(list, deployment{m.name, t})
+// beyond connects a site's gateway with a second node and the instance there.
+func beyond(name string, wire func(ctx context.Context, r *Run, t *site, far string) error) siteMaker {
+	return siteMaker{name, func(ctx context.Context, r *Run, t *site) error {
 		far, err := t.farNode()
 		if err != nil {
 			return err
 		}
-		if err := m.wire(ctx, r, t, far); err != nil {
-			return fmt.Errorf("%s: %w", m.name, err)
-		}
-		if err := t.open(ctx); err != nil {
-			return fmt.Errorf("%s: %w", m.name, err)
-		}
-	}
-	for round := first; round < first+rounds; round++ {
-		r.say("round %d of %d", round+1, r.Rounds())
-		if err := r.streamRound(ctx, remoteCase, round, list); err != nil {
-			return err
-		}
-	}
-	return nil
+		return wire(ctx, r, t, far)
+	}}
 }
 
 // farNode adds a second node on an underlay, with an instance in which Linux

@@ -75,14 +75,18 @@ const (
 	onXDP = onpath.FastAlways
 )
 
-// otherTrafficConfig has a chain for other traffic than a line's: what comes is looked at, and
-// left to the kernel. The chain's instance is never sent a packet.
-func otherTrafficConfig(l *line) (*onpath.DatapathConfig, error) {
+// otherTrafficConfig has a chain for other traffic than what a gateway is sent: what comes is
+// looked at, and left to the kernel. The chain's instance is never sent a packet.
+func otherTrafficConfig(n *testnet.Network, gateway string) (*onpath.DatapathConfig, error) {
 	const id = onpath.VportID(16)
-	if _, err := wireRouted(l.Network, l.router, id, true); err != nil {
+	if _, err := wireRouted(n, gateway, id, true); err != nil {
 		return nil, err
 	}
 	return chainConfig(onpath.Match{Dst: []netip.Prefix{netOther}}, routedElement(id)), nil
+}
+
+func passesOthers(l *line) (*onpath.DatapathConfig, error) {
+	return otherTrafficConfig(l.Network, l.router)
 }
 
 // netOther has servers to which no flow of a line goes.
