@@ -73,8 +73,9 @@ func (r *Run) churnFor() time.Duration {
 // each address, which is less than 500 connections a second use.
 var (
 	churnClients = netip.MustParsePrefix("10.64.0.0/16")
-	churnPrivate = []netip.Addr{netip.MustParseAddr("100.64.0.9"), netip.MustParseAddr("100.64.0.10")}
-	churnServer  = netip.MustParseAddr("10.9.0.2")
+	churnPrivate = []netip.Addr{netip.MustParseAddr("100.64.0.9"), netip.MustParseAddr("100.64.0.10"),
+		netip.MustParseAddr("100.64.0.11"), netip.MustParseAddr("100.64.0.12")}
+	churnServer = netip.MustParseAddr("10.9.0.2")
 )
 
 // Instances of the element, and the one that speaks for itself.
@@ -169,10 +170,10 @@ func (r *Run) churnTranslated(ctx context.Context, round int, s *churnSite) erro
 	return nil
 }
 
-// sayWhy says why a connection failed.
+// sayWhy says why connections and questions failed.
 func (r *Run) sayWhy(kase string, got churned) {
-	if got.why != "" {
-		r.say("%s: a connection failed: %s", kase, got.why)
+	for why, n := range got.why.of {
+		r.say("%s: %d failed: %s", kase, n, why)
 	}
 }
 
@@ -185,7 +186,7 @@ func (r *Run) churned(kase string, round int, got churned, lost int64) {
 		{metricUDP, unitFlowRate, got.udp}, {metricTCP, unitFlowRate, got.tcp}, {metricLostOld, "connections", float64(lost)},
 		{metricFailed, "connections", float64(got.failed)}, {metricMoved, "flows", float64(got.moved)},
 		{metricUnanswered, "questions", float64(got.unanswered)}, {"answered flows", "flows", float64(got.followed)},
-		{"first packets by the second instance", "flows", float64(got.second)},
+		{"first packets by the second instance", "flows", float64(got.second)}, {"slowest answer", unitMillis, float64(got.slowest)},
 	} {
 		r.sample(kase, "onpath-tc", m.metric, m.unit, round, m.value)
 	}

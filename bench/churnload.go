@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/netip"
 	"sync"
@@ -25,16 +26,21 @@ const (
 )
 
 // A datagram of churn: the number of the exchange in its flow, what the server saw of the
-// packet's DSCP, and what it saw of the flow's first.
+// packet's DSCP, what it saw of the flow's first, and when it was sent, in ms.
 const (
 	atTurn = iota
 	atSeen
 	atFirst
-	churnBytes
+	atTime
+	churnBytes = atTime + 4
 )
 
 const (
 	churnSockets = 64
+	// churnBuffer is how much waits at a socket, bytes, some hundred datagrams. What its reader
+	// comes too late for is lost: a machine that is too slow for this load would else answer
+	// after seconds, when flows that have just begun made room for others long ago.
+	churnBuffer = 256 << 10
 	// churnRest is before the last exchange of an answered flow.
 	churnRest = 5 * time.Second
 	patience  = 10 * time.Second
@@ -45,7 +51,23 @@ type churned struct {
 	udp, tcp                                    float64 // new flows, a second
 	failed, moved, unanswered, followed, second int64
 	asked, connected                            int64
-	why                                         string // the first that failed
+	slowest                                     int64 // answer, ms
+	why                                         *reasons
+}
+
+// reasons are why connections and questions failed, and how often.
+type reasons struct {
+	mu sync.Mutex
+	of map[string]int
+}
+
+func (r *reasons) add(what string, err error) {
+	for next := errors.Unwrap(err); next != nil; next = errors.Unwrap(err) {
+		err = next // without addresses
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.of[what+": "+err.Error()]++
 }
 
 // answerChurn serves in the server's namespace until the site is closed.
@@ -108,14 +130,14 @@ func dscpIn(oob []byte) byte {
 	return 0
 }
 
-// udpSocket takes datagrams to any address of a namespace, with room for a burst.
+// udpSocket takes datagrams to any address of a namespace.
 func udpSocket(ns string, port int) (fd int, err error) {
 	err = netnsrun.Do(ns, func() (err error) {
 		if fd, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
 			return err
 		}
 		wait := unix.NsecToTimeval((200 * time.Millisecond).Nanoseconds())
-		err = errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 8<<20),
+		err = errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, churnBuffer),
 			unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_RECVTOS, 1),
 			unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_PKTINFO, 1), unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait),
 			unix.Bind(fd, &unix.SockaddrInet4{Port: port}))
@@ -140,6 +162,7 @@ type crowd struct {
 	sockets                               [churnSockets]int
 	next                                  uint32
 	asked, heard, followed, moved, second atomic.Int64
+	slowest                               atomic.Int64
 	mu                                    sync.Mutex
 	rest                                  []talk
 }
@@ -173,7 +196,7 @@ func (t *site) churn(ctx context.Context, long time.Duration, half func() error)
 	wg.Wait()
 	got.udp, got.tcp = float64(sent)/took, float64(got.connected)/took
 	got.moved, got.followed, got.unanswered = c.moved.Load(), c.followed.Load(), c.asked.Load()-c.heard.Load()
-	got.second = c.second.Load()
+	got.second, got.slowest = c.second.Load(), c.slowest.Load()
 	return got, err
 }
 
@@ -183,7 +206,7 @@ func (c *crowd) begin(ctx context.Context, long time.Duration, half func() error
 	const every = 5 * time.Millisecond
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	begun, b := time.Now(), make([]byte, churnBytes)
+	begun := time.Now()
 	done := make(chan error, 1)
 	if half == nil {
 		done <- nil
@@ -206,7 +229,7 @@ func (c *crowd) begin(ctx context.Context, long time.Duration, half func() error
 					port = churnMute
 				}
 			}
-			c.send(int(n%churnSockets), fromOf(n/churnSockets), port, b)
+			c.send(int(n%churnSockets), fromOf(n/churnSockets), port, 0, 0)
 			if port != churnMute {
 				c.asked.Add(1)
 			}
@@ -221,8 +244,12 @@ func fromOf(n uint32) (a [4]byte) {
 	return a
 }
 
+// begunAt is what the times in datagrams count from.
+var begunAt = time.Now()
+
 // send sends from one of the clients' addresses.
-func (c *crowd) send(socket int, from [4]byte, port int, b []byte) {
+func (c *crowd) send(socket int, from [4]byte, port int, turn, first byte) {
+	b := binary.BigEndian.AppendUint32([]byte{turn, 0, first}, uint32(time.Since(begunAt).Milliseconds()))
 	var oob [unix.SizeofCmsghdr + 16]byte
 	h := (*unix.Cmsghdr)(unsafe.Pointer(&oob[0]))
 	h.Level, h.Type = unix.IPPROTO_IP, unix.IP_PKTINFO
@@ -243,7 +270,7 @@ func (c *crowd) goOn(now time.Time) {
 	c.rest = c.rest[n:]
 	c.mu.Unlock()
 	for _, f := range due {
-		c.send(f.socket, f.from, churnTalk, []byte{2, 0, f.first})
+		c.send(f.socket, f.from, churnTalk, 2, f.first)
 	}
 }
 
@@ -263,6 +290,9 @@ func (c *crowd) hear(ctx context.Context, socket int) {
 		if err != nil || n < churnBytes || !is {
 			continue
 		}
+		took := time.Since(begunAt).Milliseconds() - int64(binary.BigEndian.Uint32(b[atTime:]))
+		for was := c.slowest.Load(); took > was && !c.slowest.CompareAndSwap(was, took); was = c.slowest.Load() {
+		}
 		if b[atTurn] == 0 {
 			c.heard.Add(1)
 			b[atFirst] = b[atSeen]
@@ -276,7 +306,7 @@ func (c *crowd) hear(ctx context.Context, socket int) {
 		us := addressedTo(oob[:k])
 		switch b[atTurn] {
 		case 0:
-			c.send(socket, us, churnTalk, []byte{1, 0, b[atFirst]})
+			c.send(socket, us, churnTalk, 1, b[atFirst])
 		case 1:
 			c.mu.Lock()
 			c.rest = append(c.rest, talk{socket, us, b[atFirst], time.Now().Add(churnRest)})
@@ -329,23 +359,23 @@ func clientOf(n int) netip.Addr { return netip.AddrFrom4(fromOf(uint32(n))) }
 // connectShortly begins connections that ask once and end, the nth from an address.
 func connectShortly(ctx context.Context, ns string, from func(n int) netip.Addr, to netip.Addr, rate int, long time.Duration) churned {
 	var connected, failed atomic.Int64
-	var why atomic.Value
+	why := &reasons{of: map[string]int{}}
 	paced(ctx, ns, rate, long, func(n int) {
 		d := net.Dialer{Timeout: patience, LocalAddr: &net.TCPAddr{IP: from(n).AsSlice()}}
 		connected.Add(1)
 		if err := exchange(&d, "tcp4", netip.AddrPortFrom(to, churnEcho)); err != nil && ctx.Err() == nil {
 			failed.Add(1)
-			why.CompareAndSwap(nil, err.Error())
+			why.add("connection", err)
 		}
 	})
-	text, _ := why.Load().(string)
-	return churned{connected: connected.Load(), failed: failed.Load(), why: text}
+	return churned{connected: connected.Load(), failed: failed.Load(), why: why}
 }
 
 // askAndConnect asks a resolver and connects to an origin, each so often a second, from some
 // addresses in turn.
 func askAndConnect(ctx context.Context, ns string, from []netip.Addr, to netip.Addr, rate int, long time.Duration) churned {
 	var asked, unanswered atomic.Int64
+	why := &reasons{of: map[string]int{}}
 	fromOne := func(n int) netip.Addr { return from[n%len(from)] }
 	short := make(chan churned, 1)
 	go func() { short <- connectShortly(ctx, ns, fromOne, to, rate, long) }()
@@ -353,9 +383,11 @@ func askAndConnect(ctx context.Context, ns string, from []netip.Addr, to netip.A
 		asked.Add(1)
 		if err := exchange(&net.Dialer{}, "udp4", netip.AddrPortFrom(to, churnDNS)); err != nil && ctx.Err() == nil {
 			unanswered.Add(1)
+			why.add("question", err)
 		}
 	})
 	got := <-short
+	maps.Copy(got.why.of, why.of)
 	got.asked, got.unanswered = asked.Load(), unanswered.Load()
 	return got
 }
