@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -66,18 +67,76 @@ func resizes(name string, want *ebpf.MapSpec, m *ebpf.Map) bool {
 	return name == flowsMap && want.MaxEntries != m.MaxEntries() && sameLayout(same, m)
 }
 
+// beginEntries begins to copy what the old flow table holds into the new one, which takes
+// seconds: nobody waits for it but who needs the new one.
+func (s *succession) beginEntries(ctx context.Context, wg *sync.WaitGroup, to *ebpf.Map) {
+	if s == nil || s.resized == nil {
+		return
+	}
+	s.copied, s.bulk = monotonic(), make(chan struct{})
+	wg.Go(func() {
+		defer close(s.bulk)
+		s.bulkErr = s.copyAll(ctx, to)
+	})
+}
+
+// awaitEntries waits until that is done. It needs no lock.
+func (s *succession) awaitEntries(ctx context.Context) {
+	if s == nil || s.bulk == nil {
+		return
+	}
+	select {
+	case <-s.bulk:
+	case <-ctx.Done():
+	}
+}
+
 // takeEntries has the new flow table begin with what the old one holds. Programs go on with
-// the old one meanwhile: what packets change while the bulk is copied is copied once more.
+// the old one meanwhile: what packets have changed while the bulk was copied is copied once more.
 func (s *succession) takeEntries(ctx context.Context, to *ebpf.Map) error {
-	s.copied = monotonic()
-	if err := s.copyFlows(ctx, to, 0); err != nil {
-		return err
+	if s.resized == nil {
+		return nil
+	}
+	if s.awaitEntries(ctx); s.bulkErr != nil {
+		s.copied = monotonic()
+		if err := s.copyAll(ctx, to); err != nil {
+			return err
+		}
 	}
 	return s.copyFlows(ctx, to, s.copied)
 }
 
-// copyFlows copies the entries of flows that a packet has met since a time (ns, monotonic), or
-// all. Once programs use the new table, an entry there stays unless the old one's is younger.
+// copyAll copies all entries into a table that no program uses yet.
+func (s *succession) copyAll(ctx context.Context, to *ebpf.Map) error {
+	keys, values := make([]flowKey, 0, batch), make([]flowValue, 0, batch)
+	put := func() error {
+		_, err := to.BatchUpdate(keys, values, nil)
+		for i := 0; errors.Is(err, ebpf.ErrNotSupported) && i < len(keys); i++ {
+			if one := to.Put(keys[i], values[i]); one != nil || i == len(keys)-1 {
+				err = one
+			}
+		}
+		keys, values = keys[:0], values[:0]
+		return err
+	}
+	var failed error
+	err := eachFlow(ctx, s.resized, func(k *flowKey, v *flowValue) bool {
+		if keys, values = append(keys, *k), append(values, *v); len(keys) == batch {
+			failed = put()
+		}
+		return failed == nil
+	})
+	if err == nil && failed == nil && len(keys) > 0 {
+		failed = put()
+	}
+	if err = errors.Join(err, failed); err != nil {
+		return fmt.Errorf("copy flow entries into a table of another size: %w", err)
+	}
+	return nil
+}
+
+// copyFlows copies the entries of flows that a packet has met since a time (ns, monotonic).
+// Once programs use the new table, an entry there stays unless the old one's is younger.
 func (s *succession) copyFlows(ctx context.Context, to *ebpf.Map, since uint64) error {
 	if s.resized == nil {
 		return nil
@@ -87,7 +146,7 @@ func (s *succession) copyFlows(ctx context.Context, to *ebpf.Map, since uint64) 
 	recent := time.Duration(now-since) + 2*time.Second // entries tell seconds
 	err := eachFlow(ctx, s.resized, func(k *flowKey, v *flowValue) bool {
 		rests := idle(v.seen(), now)
-		if since != 0 && rests > recent {
+		if rests > recent {
 			return true
 		}
 		var there flowValue

@@ -27,8 +27,10 @@ type succession struct {
 	dir  string
 	maps map[string]*ebpf.Map // by name: new ones, pinned under nextPrefix
 
-	resized *ebpf.Map // the old flow table, whose entries are copied
-	copied  uint64    // when that began: ns, monotonic
+	resized *ebpf.Map     // the old flow table, whose entries are copied
+	copied  uint64        // when that began: ns, monotonic
+	bulk    chan struct{} // closed when all that there was then is copied
+	bulkErr error
 }
 
 // nextPrefix is of the names of maps that wait for their turn; pastPrefix of those that
