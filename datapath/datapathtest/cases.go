@@ -26,6 +26,7 @@ func Cases() []Case {
 		{"mirror", "a mirror gets copies of both directions and gives nothing back", mirrors},
 		{"only-mirrors", "a chain of mirrors only lets the traffic pass", onlyMirrors},
 		{"delivered", "packets leave at the edge of the node that they are for, and their answers at the one where the flow entered", delivered},
+		{"bridge", "between two devices without addresses packets leave in the frames that they came in, or nowhere", bridgedUplinks},
 		{"exit-last", "packets leave at the last element's node", exitLast},
 		{"functions", "ebpf functions run in order there and back, and their verdicts hold", functions},
 		{"functions-mixed", "functions stand before, between and behind elements, on any node", functionsMixed},

@@ -88,6 +88,8 @@ type UplinkSpec struct {
 	// Behind lead to the gateway of their version.
 	Gateways []netip.Addr
 	Behind   []netip.Prefix
+	// Side is which one of a bridge it is, whose devices have no addresses; "": it is routed.
+	Side onpath.Side
 }
 
 // Frame is one Ethernet frame.

@@ -189,7 +189,11 @@ func (b *testbed) config(name string, l *layout) *onpath.DatapathConfig {
 		default:
 			c.Edge = &onpath.Edge{Vport: id, Table: onpath.ClassifierTable(onpath.TierOperator), NAT: l.nat}
 			for _, u := range n.spec.Uplinks {
-				c.Edge.Uplinks = append(c.Edge.Uplinks, onpath.Uplink{Name: u.Device, Device: u.Device, Attach: onpath.AttachRouter})
+				up := onpath.Uplink{Name: u.Device, Device: u.Device, Attach: onpath.AttachRouter, Side: u.Side}
+				if u.Side != "" {
+					up.Attach = onpath.AttachBridge
+				}
+				c.Edge.Uplinks = append(c.Edge.Uplinks, up)
 			}
 		}
 	}

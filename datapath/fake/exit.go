@@ -28,7 +28,7 @@ func (n *Node) exit(w *work, f *flow) {
 			n.tellPartner(w.key.tuple.Reverse(), w.h.Begins())
 		}
 	}
-	n.leave(w)
+	n.leave(w, f)
 }
 
 // learnReturn leads answers that come in at the edge to the element that the
@@ -196,11 +196,14 @@ func (n *Node) reversed(met []mirror, t onpath.Tuple) []mirror {
 	return mirrors
 }
 
-// leave sends a packet out by the node's routes.
-func (n *Node) leave(w *work) {
+// leave sends a packet out over a bridge, or by the node's routes.
+func (n *Node) leave(w *work, f *flow) {
 	from := w.key.vport
 	if n.vports[from] == nil && from != n.edgeVport() {
 		from = 0
+	}
+	if n.leaveBridge(w, f, from) {
+		return
 	}
 	u := n.route(w.h.Tuple.Dst)
 	if u == nil || n.isLocal(w.h.Tuple.Dst) || n.anycast(w.h.Tuple.Dst) {
@@ -267,8 +270,12 @@ func (u *Uplink) address(v6 bool) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// kernel is ordinary forwarding.
+// kernel is ordinary forwarding, or crossing a bridge.
 func (n *Node) kernel(b []byte, h packet.Header) {
+	if n.bridged != nil {
+		n.crossBridge(b, h)
+		return
+	}
 	if h.Verdict == packet.Malformed {
 		return
 	}

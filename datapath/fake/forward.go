@@ -154,6 +154,9 @@ func (n *Node) steer(w *work, f *flow) {
 		if f.path != 0 {
 			n.countSteered(f.path, w.h.Length)
 		}
+		if w.writes {
+			n.learnStations(w.key.tuple)
+		}
 	}
 	if !n.runFunctions(w, f) {
 		return

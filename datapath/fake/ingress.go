@@ -59,6 +59,10 @@ func (n *Node) frameIn(device string, f frame) {
 		n.toAll(f.payload)
 		return
 	}
+	if f.isIP() && u != nil && u.Attach == onpath.AttachBridge {
+		n.bridge(u, f)
+		return
+	}
 	if f.isIP() && !foreign {
 		n.packetIn(device, f.payload)
 		return
@@ -154,6 +158,10 @@ func (n *Node) fromUplink(device string, b []byte, h packet.Header) {
 		return
 	}
 	if n.unsteered(w, h.Verdict == packet.Fine) {
+		n.kernel(b, h)
+		return
+	}
+	if n.bridged != nil && n.isLocal(t.Src) { // this machine's own, which crosses
 		n.kernel(b, h)
 		return
 	}
