@@ -14,6 +14,7 @@
 #include <linux/if_ether.h>
 #include <linux/in.h>
 #include <linux/ip.h>
+#include <linux/tcp.h>
 #include <linux/udp.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
@@ -27,6 +28,10 @@
 
 #define FLAG_BACK  1 /* source and destination exchanged: answers */
 #define FLAG_STAMP 2 /* with the time of sending */
+#define FLAG_PAIRS 4 /* of TCP: a SYN of each flow, and an acknowledgement of anything */
+
+/* By so many flows the acknowledgement follows its SYN, which is answered meanwhile. */
+#define PAIR_LAG 512
 
 /* Flow i has the source address addr + (i mod 2^20) and the source port
  * port + i / 2^20. */
@@ -122,10 +127,10 @@ static __always_inline __u32 choose(const struct plan *p, struct progress *s)
 	return p->first + i;
 }
 
-static __always_inline __u16 header_sum(const struct iphdr *ip)
+/* The checksum over 20 bytes and what is summed already. */
+static __always_inline __u16 header_sum(const void *header, __u32 sum)
 {
-	const __u16 *w = (const __u16 *)ip;
-	__u32 sum = 0;
+	const __u16 *w = header;
 	int i;
 
 #pragma unroll
@@ -181,6 +186,24 @@ static __always_inline struct body *body_at(void *data, __u32 at)
 	return data + at;
 }
 
+/* A TCP header, as of whoever opens a connection and guesses the other end's number. */
+static __always_inline void write_tcp(const struct iphdr *ip, __u16 port, __u16 dport, int syn, __u32 guess)
+{
+	struct tcphdr *tcp = (void *)(ip + 1);
+	const __u16 *ends = (const __u16 *)&ip->saddr;
+
+	__builtin_memset(tcp, 0, sizeof(*tcp));
+	tcp->source = bpf_htons(port);
+	tcp->dest = bpf_htons(dport);
+	tcp->seq = bpf_htonl(syn ? 1000 : 1001);
+	tcp->ack_seq = syn ? 0 : bpf_htonl(guess);
+	tcp->doff = 5;
+	tcp->syn = syn;
+	tcp->ack = !syn;
+	tcp->window = bpf_htons(0xffff);
+	tcp->check = header_sum(tcp, ends[0] + ends[1] + ends[2] + ends[3] + bpf_htons(IPPROTO_TCP) + bpf_htons(sizeof(*tcp)));
+}
+
 SEC("xdp")
 int generate(struct xdp_md *ctx)
 {
@@ -191,7 +214,7 @@ int generate(struct xdp_md *ctx)
 	struct body *b;
 	struct progress *s;
 	struct plan *p;
-	__u32 zero = 0, i, addr, length, at;
+	__u32 zero = 0, i, addr, length, at, second;
 	__u16 port;
 
 	if (data + FRAME_LEN > end)
@@ -209,7 +232,11 @@ int generate(struct xdp_md *ctx)
 		return XDP_ABORTED;
 	if (!may_send(p, s))
 		return XDP_DROP; /* the frame is taken back */
-	i = choose(p, s);
+	second = (p->flags & FLAG_PAIRS) && (s->sent & 1);
+	if (second)
+		i = p->first + (s->next > PAIR_LAG ? s->next - PAIR_LAG : 0);
+	else
+		i = choose(p, s);
 	addr = p->addr + (i & ((1 << ADDR_BITS) - 1));
 	port = p->port + (i >> ADDR_BITS);
 
@@ -236,7 +263,15 @@ int generate(struct xdp_md *ctx)
 		udp->source = bpf_htons(port);
 		udp->dest = bpf_htons(p->dport);
 	}
-	ip->check = header_sum(ip);
+	if (p->flags & FLAG_PAIRS) {
+		ip->protocol = IPPROTO_TCP;
+		ip->tot_len = bpf_htons(sizeof(*ip) + sizeof(struct tcphdr));
+		ip->check = header_sum(ip, 0);
+		write_tcp(ip, port, p->dport, !second, draw(s));
+		s->sent++;
+		return XDP_TX;
+	}
+	ip->check = header_sum(ip, 0);
 	udp->len = bpf_htons(length - sizeof(*eth) - sizeof(*ip));
 	udp->check = 0; /* none, which IPv4 allows */
 	b->magic = bpf_htons(MAGIC);

@@ -76,6 +76,7 @@ type seenValue struct {
 const (
 	flagBack  = 1
 	flagStamp = 2
+	flagPairs = 4
 )
 
 func load() (*ebpf.Collection, error) {

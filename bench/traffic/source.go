@@ -39,6 +39,9 @@ type Job struct {
 	Order Order
 	Back  bool // the answers of the flows: source and destination exchanged
 	Stamp bool // with the time of sending, for a sink that measures delays
+	// Pairs are of TCP, in sequential order, and no sink counts them: a SYN of each flow, and
+	// later an acknowledgement of a number that is guessed.
+	Pairs bool
 	// Frames to send, or as many as fit into Time.
 	Frames uint64
 	Time   time.Duration
@@ -219,6 +222,9 @@ func (s *Source) prepare(j Job) error {
 	}
 	if j.Stamp {
 		p.Flags |= flagStamp
+	}
+	if j.Pairs {
+		p.Flags |= flagPairs
 	}
 	if err := s.coll.Maps["plans"].Put(uint32(0), p); err != nil {
 		return fmt.Errorf("tell the source what to send: %w", err)

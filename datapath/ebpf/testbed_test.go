@@ -46,6 +46,8 @@ type testbedOptions struct {
 	// bump: the gateway has no addresses on its uplinks, and client and server are
 	// neighbours.
 	bump bool
+	// arm: the gateway has one uplink, at a switch with the client and the server.
+	arm bool
 	// Bytes of IP that the devices carry; default 1500.
 	linkMTU, underlayMTU int
 }
@@ -59,10 +61,13 @@ func newTestbedWith(t *testing.T, o testbedOptions) *testbed {
 		c.nodes[name] = n
 	}
 	gw := c.nodes["gw"].ns
-	if o.bump {
+	switch {
+	case o.arm:
+		c.oneArm(gw)
+	case o.bump:
 		w.pair(end{ns: c.client, dev: "eth0", addrs: []string{"10.1.0.2/8", "2001:db8:1::2/32"}}, end{ns: gw, dev: "up0", silent: true})
 		w.pair(end{ns: c.server, dev: "eth0", addrs: []string{"10.9.0.2/8", "2001:db8:9::2/32"}}, end{ns: gw, dev: "up1", silent: true})
-	} else {
+	default:
 		c.routers(gw)
 	}
 	w.pair(end{ns: gw, dev: "under0", addrs: []string{"10.255.0.1/24"}, mtu: o.underlayMTU},
@@ -77,6 +82,22 @@ func newTestbedWith(t *testing.T, o testbedOptions) *testbed {
 		})
 	}
 	return c
+}
+
+// oneArm gives the gateway both subnets at one device.
+func (c *testbed) oneArm(gw string) {
+	c.t.Helper()
+	between := c.ns("switch")
+	for dev, e := range map[string]end{
+		"p0": {ns: gw, dev: "up0", addrs: []string{"10.1.0.1/24", "10.9.0.1/24"}},
+		"p1": {ns: c.client, dev: "eth0", addrs: []string{"10.1.0.2/24"}},
+		"p2": {ns: c.server, dev: "eth0", addrs: []string{"10.9.0.2/24"}},
+	} {
+		c.pair(e, end{ns: between, dev: dev, silent: true})
+	}
+	c.bridge(between, "p0", "p1", "p2")
+	c.route(c.client, "eth0", netip.MustParsePrefix("0.0.0.0/0"), netip.MustParseAddr("10.1.0.1"))
+	c.route(c.server, "eth0", netip.MustParsePrefix("0.0.0.0/0"), netip.MustParseAddr("10.9.0.1"))
 }
 
 // routers gives the gateway a subnet with the client and one with the server.
