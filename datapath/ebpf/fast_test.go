@@ -214,6 +214,44 @@ func TestFastFollowsRoutes(t *testing.T) {
 	})
 }
 
+// TestFastOneNeighbourGone: a neighbour that is gone takes its own next hop away; XDP goes on
+// with flows by another one.
+func TestFastOneNeighbourGone(t *testing.T) {
+	c := newCrossing(t, onpath.FastAlways)
+	c.apply()
+	ns := c.nodes["gw"].ns
+	const mac = "02:cc:00:00:00:78"
+	other := netip.MustParseAddr("10.0.2.253")
+	c.w.neighbour(ns, "up1", other, mac)
+	c.w.route(ns, "up1", netip.MustParsePrefix("10.9.1.0/24"), other)
+	there := datagram(9)
+	there[18] = 1 // to 10.9.1.2
+	there[10], there[11] = 0, 0
+	sum := ipSum(there[:20])
+	there[10], there[11] = byte(sum>>8), byte(sum)
+	c.await("the other neighbour", func() bool {
+		c.Send("gw", "up0", datapathtest.Frame{Packet: there})
+		f, ok := c.Receive("gw", "up1", 50*time.Millisecond)
+		return ok && f.Dst == mac && c.carried() > 0
+	})
+	c.settle(1)
+	c.w.in(ns, func() error {
+		return netlink.NeighDel(&netlink.Neigh{LinkIndex: c.index(ns, "up1"), IP: other.AsSlice()})
+	})
+	for range 30 {
+		c.carried()
+		c.cross(1)
+		if c.carried() == 0 {
+			t.Fatal("XDP does not carry a flow any more whose neighbour is there")
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	c.Send("gw", "up0", datapathtest.Frame{Packet: there})
+	if f, ok := c.Receive("gw", "up1", 50*time.Millisecond); ok && f.Dst == mac {
+		t.Error("a packet went to the neighbour that is gone")
+	}
+}
+
 // TestFastStepsAside: what XDP would pass by keeps packets on the ordinary path.
 func TestFastStepsAside(t *testing.T) {
 	c := newCrossing(t, onpath.FastAlways)
