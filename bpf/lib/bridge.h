@@ -2,9 +2,9 @@
 /*
  * Uplinks of a bridge: two devices without addresses, a bump in the wire. What
  * stands in the frames of selected packets is learnt for each address, as source
- * and as destination, once a second and flow: a packet that leaves gets the
- * addresses and the tag that the same one had when it came in. Elements that
- * speak for an end point find theirs in the frames that the end point sent.
+ * and as destination, once a second and flow, and whenever it is missing: a packet
+ * that leaves gets the addresses and the tag that the same one had when it came in.
+ * Elements that speak for an end point find theirs in the frames that it sent.
  */
 #ifndef ONPATH_BRIDGE_H
 #define ONPATH_BRIDGE_H
@@ -16,6 +16,13 @@ static __always_inline struct station *station_of(struct pkt *p, const __u8 *add
 	copy_addr(p->akey.addr, addr);
 	p->akey.family = p->family | as;
 	return bpf_map_lookup_elem(&stations, &p->akey);
+}
+
+/* Are the two ends of a packet known that came in at one side? A flood of addresses may have
+ * taken their places since. */
+static __always_inline int knows_stations(struct pkt *p)
+{
+	return station_of(p, p->key.src, STATION_FROM) && station_of(p, p->key.dst, STATION_TO);
 }
 
 /* Note where the two ends of a packet lie that came in at one side. */

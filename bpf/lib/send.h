@@ -158,10 +158,10 @@ __noinline int begin_send(struct __sk_buff *skb)
 
 	if (!p)
 		return TC_ACT_SHOT;
-	if (p->learn && !(p->is & (IS_ERROR | IS_NOPORTS))) {
-		if (p->d.mirror_count)
+	if (!(p->is & (IS_ERROR | IS_NOPORTS))) {
+		if (p->learn && p->d.mirror_count)
 			refresh_mirrors();
-		if ((p->is & IS_BRIDGED) && p->d.kind != NEXT_PASS)
+		if ((p->is & IS_BRIDGED) && p->d.kind != NEXT_PASS && (p->learn || !knows_stations(p)))
 			learn_stations();
 	}
 	slot = p->d.slot;

@@ -78,7 +78,10 @@ func (d *Driver) Apply(ctx context.Context, c *onpath.DatapathConfig) error {
 	if err := supported(c); err != nil {
 		return err
 	}
-	d.awaitEntries(ctx)
+	d.mu.Lock()
+	s := d.succession
+	d.mu.Unlock()
+	s.awaitEntries(ctx) // without the lock
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
@@ -93,14 +96,6 @@ func (d *Driver) Apply(ctx context.Context, c *onpath.DatapathConfig) error {
 		}
 	}
 	return d.ns.do(func() error { return d.apply(c) })
-}
-
-// awaitEntries waits for a flow table of another size to have the old one's entries.
-func (d *Driver) awaitEntries(ctx context.Context) {
-	d.mu.Lock()
-	s := d.succession
-	d.mu.Unlock()
-	s.awaitEntries(ctx)
 }
 
 func (d *Driver) apply(c *onpath.DatapathConfig) error {

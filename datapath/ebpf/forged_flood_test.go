@@ -51,13 +51,13 @@ func TestForgedSources(t *testing.T) {
 				at.uplinks(cfg)
 				cfg.Tenants = []onpath.TenantLimits{{Name: "town", MaxNewFlows: onpath.DefaultMaxNewFlows("town")}}
 			}, element(16, 16))
-			c.besideForged(long)
+			c.connectUnderFlood(long)
 		})
 	}
 }
 
-// besideForged floods the gateway, and opens connections through it.
-func (c *testbed) besideForged(long time.Duration) {
+// connectUnderFlood floods the gateway, and opens connections through it.
+func (c *testbed) connectUnderFlood(long time.Duration) {
 	c.t.Helper()
 	c.blackhole(filepath.Join(c.dir, "i16"), floodTo)
 	// Without state of half-open connections, the server is not what is tested.
@@ -103,6 +103,9 @@ func (c *testbed) besideForged(long time.Duration) {
 	c.t.Logf("tenant: %+v, dropped at the edge: %v", after.Tenants["town"], after.Vports[testbedEdge].Dropped)
 	if len(took) != began || lost != 0 {
 		c.t.Errorf("%d of %d new connections failed, and %d of %d open ones", began-len(took), began, lost, openConnections)
+	}
+	if n := after.Vports[testbedEdge].Dropped[onpath.DropNoStation] + after.Vports[16].Dropped[onpath.DropNoStation]; n != 0 {
+		c.t.Errorf("%d packets were dropped because nobody knew any more where their ends lie", n)
 	}
 	if least := 0.9 * newConnections * long.Seconds(); float64(began) < least {
 		c.t.Errorf("%d connections began, must be %.0f", began, least)
