@@ -22,7 +22,7 @@ const (
 
 func forward() Benchmark {
 	return Benchmark{
-		Name: "forward", rounds: 5, cost: cost{15 * time.Second, 75 * time.Second},
+		Name: "forward", rounds: 4, cost: cost{15 * time.Second, 66 * time.Second},
 		Question: "packets that no chain selects, of 64 bytes or of a TCP stream, through a router that is a gateway: what does onpath take from them?",
 		Targets: []Target{
 			{Text: "TCP: ≥ 0.97 of plain Linux", Case: forwardStream, Contestant: "onpath-tc", Metric: MetricThroughput, Of: "linux", Min: 0.97},

@@ -25,7 +25,7 @@ const (
 
 func hopBenchmark() Benchmark {
 	return Benchmark{
-		Name: "hop", rounds: 8, cost: cost{5 * time.Second, 17 * time.Second},
+		Name: "hop", rounds: 5, cost: cost{5 * time.Second, 16 * time.Second},
 		Question: "what delay does one lightweight service, a namespace wired as a container's, add to plain Linux forwarding, all on one core?",
 		Targets: []Target{
 			{Text: "≤ 6 µs median", Case: hopCase, Contestant: "onpath-tc", Metric: metricAdded, Max: 6},

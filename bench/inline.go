@@ -36,7 +36,7 @@ func inlineCase(n int) string {
 
 func inlineChain() Benchmark {
 	return Benchmark{
-		Name: "ebpf-chain", rounds: 6, cost: cost{40 * time.Second, 27 * time.Second},
+		Name: "ebpf-chain", rounds: 4, cost: cost{22 * time.Second, 22 * time.Second},
 		Question: "64-byte packets through 1, 2, 4 and 8 ebpf functions that count what passes, and through one with many flows",
 		Targets: []Target{
 			{Text: "1 function: ≥ 2.5 × plain Linux", Case: inlineCase(1), Contestant: "onpath-xdp", Metric: MetricRate, Of: "linux", Min: 2.5},
@@ -65,14 +65,17 @@ func (r *Run) inlineFlows(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	for _, c := range lines { // once, as all fit into the table
+	for _, c := range lines[1:] { // once, as all fit into the table
 		if err := c.establishMany(ctx, flowsOf(cases[len(cases)-1].n)); err != nil {
 			return fmt.Errorf("%s: %w", c.name, err)
 		}
 	}
 	for round := range r.Rounds() {
-		for _, k := range cases {
+		for i, k := range cases {
 			err := backAndForth(ctx, round, lines, func(c built) error {
+				if c.name == "linux" && i != 1 { // which knows no flows
+					return nil
+				}
 				r.say("round %d of %d, %s, %s", round+1, r.Rounds(), k.name, c.name)
 				t, err := c.maximum(ctx, r.forwardJob(flowsOf(k.n)))
 				if err != nil {
