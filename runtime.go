@@ -154,6 +154,12 @@ type Reconfigurable interface {
 	Reconfigure(ctx context.Context, s *FunctionSpec) error
 }
 
+// Judged is a Process that its runtime may end by itself.
+type Judged interface {
+	// EndedFor is why it did; "": it did not.
+	EndedFor() string
+}
+
 // Talkative is a Process whose output is kept only so far.
 type Talkative interface {
 	// LeftOut is how much of its output was not kept, in bytes, and why not.

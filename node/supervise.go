@@ -210,6 +210,9 @@ func (w *supervision) exited(ctx context.Context) (good time.Duration, why cause
 	in.shut(ctx) // before asking how it ended, which takes its time
 	code, _ := w.p.Exit()
 	why = cause{"Exited", exitWords(code)}
+	if j, ok := w.p.(onpath.Judged); ok && j.EndedFor() != "" {
+		why.words = "ended by the node: " + j.EndedFor()
+	}
 	in.endedSoon = good < shortRun
 	hint := ""
 	if words := in.lastWords(ctx); words != "" && code != 0 {

@@ -51,6 +51,8 @@ func (d *Driver) Adopt(ctx context.Context) (map[string]onpath.Process, error) {
 func (d *Driver) adoptOne(ctx context.Context, id string, stored map[string]string) (*process, error) {
 	p := newProcess(d, id, userLabels(stored), 0)
 	close(p.taken)
+	disk, _ := strconv.ParseInt(stored[diskLabel], 10, 64) // one of an earlier version does not say
+	p.disk = onpath.Size(disk)
 	ended := func(code int, at time.Time) *process {
 		p.end(code, at)
 		d.mu.Lock()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 
 	containerd "github.com/containerd/containerd/v2/client"
@@ -101,6 +102,7 @@ func (c *created) make(ctx context.Context, img containerd.Image) error {
 	c.r.Secrets = nil // the process has them
 	weighParent()
 	c.proc = newProcess(c.d, c.r.ID, c.r.Labels, int(c.task.Pid()))
+	c.proc.disk = c.r.Spec.Resources.Disk
 	// Watching begins before the program does: no end can be missed.
 	if c.watch, err = watchPid(c.proc.pid); err != nil {
 		return fmt.Errorf("watch process %d: %w", c.proc.pid, err)
@@ -138,7 +140,8 @@ func (c *created) container(ctx context.Context, img containerd.Image) (containe
 	if err != nil {
 		return nil, nil, err
 	}
-	labels := map[string]string{ownerLabel: d.opt.Name, imageLabel: r.Spec.Container.Image}
+	labels := map[string]string{ownerLabel: d.opt.Name, imageLabel: r.Spec.Container.Image,
+		diskLabel: strconv.FormatInt(int64(r.Spec.Resources.Disk), 10)}
 	for k, v := range r.Labels {
 		labels[userLabel+k] = v
 	}

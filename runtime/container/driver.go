@@ -184,6 +184,7 @@ func New(ctx context.Context, opt Options) (*Driver, error) {
 		d.goes(d.keepContainerd)
 	}
 	d.goes(d.boundOlder)
+	d.goes(d.keepDisk)
 	return d, nil
 }
 

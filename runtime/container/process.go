@@ -40,6 +40,8 @@ type process struct {
 	at   time.Time
 	// seenEnded is when its end was noticed.
 	seenEnded time.Time
+	disk      onpath.Size // what it may write
+	endedFor  string      // why the driver ended it
 
 	stopping sync.Mutex // one Stop at a time
 }
@@ -212,6 +214,9 @@ func (p *process) Resize(ctx context.Context, r onpath.Resources) error {
 			Message: fmt.Sprintf("instance %s cannot get %v CPU and %v memory: %v", p.id, r.CPU, r.Memory, err),
 			Remedy:  "memory cannot go below what is in use", Cause: err}
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.disk = r.Disk
 	return nil
 }
 

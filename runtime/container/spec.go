@@ -127,6 +127,8 @@ func (d *Driver) spec(ctx context.Context, r onpath.RunSpec, u *users, image oci
 		setCapabilities(p, caps, c.Caps)
 		s.Linux.Sysctl = c.Sysctls
 		s.Linux.CgroupsPath = cgroupParent + "/" + r.ID
+		// Everybody may write there: the kernel then watches the whole machine for the writer.
+		s.Linux.ReadonlyPaths = append(s.Linux.ReadonlyPaths, "/proc/pressure")
 		devices := s.Linux.Resources.Devices
 		period := int64(cfsPeriod)
 		if r.Awaited {

@@ -21,6 +21,7 @@ import (
 const (
 	ownerLabel = "onpath.io/owner" // Options.Name
 	userLabel  = "onpath.io/label."
+	diskLabel  = "onpath.io/disk"
 	imageLabel = "onpath.io/image"
 )
 
