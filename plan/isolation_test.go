@@ -87,10 +87,13 @@ func TestAbilities(t *testing.T) {
 		more   onpath.Object
 		says   string
 	}{
-		"nothing":  {nil, nil, ""},
-		"secrets":  {func(f *onpath.FunctionSpec) { f.Container.Secrets = map[string]onpath.SecretKey{"word": "db/word"} }, nil, "knows no secrets"},
-		"services": {func(f *onpath.FunctionSpec) { f.State = onpath.StateTerminates }, aService("acme", "web", "web"), "knows no addresses of services"},
-		"users":    {func(f *onpath.FunctionSpec) { f.Container.Image = "registry.example/web:1" }, required, "knows no user namespaces"},
+		"nothing": {nil, nil, ""},
+		"secrets": {func(f *onpath.FunctionSpec) {
+			f.Container.Secrets = map[string]onpath.SecretKey{"word": "db/word"}
+		}, nil, "knows no secrets"},
+		"services": {func(f *onpath.FunctionSpec) { f.State = onpath.StateTerminates },
+			aService("acme", "web", "web"), "knows no addresses of services"},
+		"users": {func(f *onpath.FunctionSpec) { f.Container.Image = "registry.example/web:1" }, required, "knows no user namespaces"},
 	} {
 		for _, old := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/%t", name, old), func(t *testing.T) {

@@ -29,7 +29,7 @@ func newDemo(*global) *cobra.Command {
 		c.AddCommand(one)
 	}
 	c.AddCommand(newDemoOrigin(), newDemoLoad(), newDemoProbe(), newDemoStats(), newDemoNames(), newDemoNumbers(), newDemoEcho(),
-		newDemoDatagrams(), newDemoFiles(), newDemoCollect(), newDemoInspect(), newDemoSend(), newDemoReceive())
+		newDemoDatagrams(), newDemoFiles(), newDemoCollect(), newDemoInspect(), newDemoSend(), newDemoReceive(), newDemoHostile())
 	return c
 }
 
@@ -252,6 +252,23 @@ func newDemoReceive() *cobra.Command {
 				return err
 			}
 			return json.NewEncoder(c.OutOrStdout()).Encode(took)
+		},
+	}
+}
+
+func newDemoHostile() *cobra.Command {
+	return &cobra.Command{
+		Use: "hostile SPEC", Short: "Attack all else from within a container, as a JSON text says", Hidden: true, Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			var spec demo.HostileSpec
+			if err := json.Unmarshal([]byte(args[0]), &spec); err != nil {
+				return badUsage("%v", err)
+			}
+			res, err := demo.RunHostile(c.Context(), spec)
+			if err != nil {
+				return err
+			}
+			return json.NewEncoder(c.OutOrStdout()).Encode(res)
 		},
 	}
 }

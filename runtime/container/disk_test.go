@@ -38,7 +38,8 @@ func TestDiskFilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	run := func(id, script string, disk onpath.Size) onpath.Process {
-		c := &onpath.ContainerSpec{Image: lay, Env: onpath.Env{"PATH": defaultPath}, Command: []string{"sh", "-c", script + "; echo written; sleep 1000"}}
+		c := &onpath.ContainerSpec{Image: lay, Env: onpath.Env{"PATH": defaultPath},
+			Command: []string{"sh", "-c", script + "; echo written; sleep 1000"}}
 		return startSpec(t, d, id, onpath.FunctionSpec{Container: c, Resources: onpath.Resources{Memory: 512 << 20, Disk: disk}}, "")
 	}
 	written := func(id string) {
