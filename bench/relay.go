@@ -93,7 +93,7 @@ func (r *Run) relayRounds(ctx context.Context, first, rounds int) (err error) {
 			return err
 		}
 		list = append(list, deployment{m.name, t})
-		err = errors.Join(t.echo(), testnet.Set(t.gateway, "ipv4/tcp_congestion_control=cubic"), m.wire(ctx, r, t))
+		err = errors.Join(t.echo(), t.useCubic(), m.wire(ctx, r, t))
 		var lack lacking
 		if errors.As(err, &lack) {
 			list = list[:len(list)-1]
@@ -151,6 +151,18 @@ func (r *Run) relayRounds(ctx context.Context, first, rounds int) (err error) {
 		}
 	}
 	return nil
+}
+
+// useCubic has the gateway's own connections use what the client's does.
+func (t *site) useCubic() error {
+	return netnsrun.Do(t.gateway, func() error {
+		routes, err := netlink.RouteList(nil, unix.AF_INET)
+		for i := range routes {
+			routes[i].Congctl = "cubic"
+			err = errors.Join(err, netlink.RouteReplace(&routes[i]))
+		}
+		return err
+	})
 }
 
 // limit has the link to the server be a slow one, or not.

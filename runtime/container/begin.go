@@ -44,7 +44,8 @@ func (c *created) begin(ctx context.Context) error {
 		return <-started
 	}
 	c.d.begins.Go(func() {
-		if err := whenTaken(pipe, started); err != nil {
+		// Of a program that has ended already runc says so, and containerd knows how.
+		if err := whenTaken(pipe, started); err != nil && isInit(int(c.task.Pid())) {
 			c.d.log.Error("containerd does not start a task; it is ended", "instance", c.r.ID, "err", err)
 			c.d.discard(c.r.ID)
 		}
