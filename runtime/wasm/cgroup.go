@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/containerd/cgroups/v3"
@@ -133,4 +134,12 @@ func (c *cgroup) remove() (err error) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	return fmt.Errorf("delete the control group %s: %w", c.path, err)
+}
+
+// removeParent deletes the parent of all groups, where nobody else has one in it.
+func removeParent(path string) {
+	dirs, _ := filepath.Glob(v2Mount + "/*" + path) // of version 1: one for each controller
+	for _, dir := range append(dirs, v2Mount+path) {
+		_ = os.Remove(dir)
+	}
 }

@@ -79,6 +79,11 @@ func options(t *testing.T) Options {
 
 func TestExam(t *testing.T) {
 	opt := options(t)
+	t.Cleanup(func() {
+		if left, _ := filepath.Glob(v2Mount + "/*" + opt.Cgroup); len(left) > 0 {
+			t.Errorf("control groups are left: %v", left)
+		}
+	})
 	runtimetest.Run(t, runtimetest.Subject{
 		Open: func(t *testing.T) onpath.Runtime {
 			d, err := New(opt)

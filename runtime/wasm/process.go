@@ -372,5 +372,7 @@ func (d *Driver) Remove(ctx context.Context) error {
 	}
 	d.cancel()
 	d.wg.Wait()
-	return errors.Join(append(errs, d.endStock(), os.RemoveAll(d.opt.Dir))...)
+	errs = append(errs, d.endStock(), os.RemoveAll(d.opt.Dir))
+	removeParent(d.opt.Cgroup)
+	return errors.Join(errs...)
 }
