@@ -84,14 +84,16 @@ func (m *Machine) Running() []string {
 	return out
 }
 
-// Spec is what an instance was started with.
+// Spec is what an instance was started with, and what it has after its last Resize.
 func (m *Machine) Spec(id string) (onpath.RunSpec, bool) {
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	p, ok := m.procs[id]
+	m.mu.Unlock()
 	if !ok {
 		return onpath.RunSpec{}, false
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	return p.spec, true
 }
 
