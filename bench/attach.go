@@ -54,21 +54,12 @@ var (
 
 // newCloud makes three machines at one switch; the gateway of the site is the one that
 // functions run on.
-func (r *Run) newCloud(name string) (t *site, err error) {
-	b, err := r.testnet(name)
-	if err != nil {
-		return nil, err
-	}
-	t = &site{Network: b, cpu: r.cpu}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, t.Close())
-			t = nil
-		}
-	}()
+func (r *Run) newCloud(name string) (*site, error) { return r.siteOf(name, (*site).wireCloud) }
+
+func (t *site) wireCloud() error {
 	network, err := t.Namespace("switch")
 	if err != nil {
-		return t, err
+		return err
 	}
 	var ports []string
 	for _, m := range []struct {
@@ -80,19 +71,19 @@ func (r *Run) newCloud(name string) (t *site, err error) {
 		{&t.gateway, "vm3", cloudFunctions},
 	} {
 		if *m.ns, err = t.Namespace(m.name); err != nil {
-			return t, err
+			return err
 		}
 		err := testnet.Pair(testnet.End{NS: network, Dev: m.name},
 			testnet.End{NS: *m.ns, Dev: devUnderlay, Addrs: []netip.Prefix{netip.PrefixFrom(m.address, netSiteServer.Bits())}})
 		if err != nil {
-			return t, err
+			return err
 		}
 		ports = append(ports, m.name)
 	}
 	if err := netnsrun.Do(network, func() error { return bridge("br0", ports...) }); err != nil {
-		return t, err
+		return err
 	}
-	return t, testnet.Set(network, "bridge/bridge-nf-call-iptables=0") // a switch, and no firewall
+	return testnet.Set(network, "bridge/bridge-nf-call-iptables=0") // a switch, and no firewall
 }
 
 // wireAttachedByHand has a VXLAN device at each machine for the one of the functions, which
@@ -153,7 +144,8 @@ func returnByHand(ns, from, dev string, x end) error {
 		if err := netlink.RuleAdd(rule); err != nil {
 			return fmt.Errorf("route by hand: %w", err)
 		}
-		return netlink.RouteAdd(&netlink.Route{LinkIndex: l.Attrs().Index, Gw: x.address.AsSlice(), Flags: int(netlink.FLAG_ONLINK), Table: rule.Table})
+		return netlink.RouteAdd(&netlink.Route{LinkIndex: l.Attrs().Index, Gw: x.address.AsSlice(),
+			Flags: int(netlink.FLAG_ONLINK), Table: rule.Table})
 	})
 }
 
@@ -164,7 +156,9 @@ func wireAttached(ctx context.Context, r *Run, t *site, k containerCase) (ns str
 	if ns, err = k.namespace(t); err != nil {
 		return "", err
 	}
-	for node, c := range map[string]*onpath.DatapathConfig{t.client: attachedConfig(0, e), t.server: attachedConfig(1, e), t.gateway: functionsConfig(e)} {
+	for node, c := range map[string]*onpath.DatapathConfig{
+		t.client: attachedConfig(0, e), t.server: attachedConfig(1, e), t.gateway: functionsConfig(e),
+	} {
 		c.Paths[0].MTU = remoteMTU
 		d, err := openDatapath(node, ebpf.Options{Name: t.name() + "-" + c.Node, PinPath: pinPath, Log: r.Log})
 		if err != nil {

@@ -150,7 +150,8 @@ type maker struct {
 	wire func(context.Context, *Run, *site, containerCase) (ns string, err error)
 }
 
-func (r *Run) containerRounds(ctx context.Context, rt *container.Driver, k containerCase, site newSite, makers []maker, first, rounds int) (err error) {
+func (r *Run) containerRounds(ctx context.Context, rt *container.Driver, k containerCase, site newSite,
+	makers []maker, first, rounds int) (err error) {
 	var list []deployment
 	defer func() {
 		for _, d := range list {

@@ -25,7 +25,8 @@ func forward() Benchmark {
 		Name: "forward", rounds: 4, cost: cost{15 * time.Second, 66 * time.Second},
 		Question: "packets that no chain selects, of 64 bytes or of a TCP stream, through a router that is a gateway: what does onpath take from them?",
 		Targets: []Target{
-			{Text: "TCP: ≥ 0.97 of plain Linux", Case: forwardStream, Contestant: "onpath-tc", Metric: MetricThroughput, Of: "linux", Min: 0.97},
+			{Text: "TCP: ≥ 0.97 of plain Linux", Case: forwardStream, Contestant: "onpath-tc",
+				Metric: MetricThroughput, Of: "linux", Min: 0.97},
 			{Text: "10⁴ flows: ≥ 0.85 of plain Linux", Case: "64B, 10^4 flows", Contestant: "onpath-tc", Metric: MetricRate, Of: "linux", Min: 0.85},
 		},
 		run: runForward,

@@ -30,7 +30,8 @@ func hopBenchmark() Benchmark {
 		Targets: []Target{
 			{Text: "≤ 6 µs median", Case: hopCase, Contestant: "onpath-tc", Metric: metricAdded, Max: 6},
 			{Text: "≤ 20 µs p99", Case: hopCase, Contestant: "onpath-tc", Metric: metricAdded99, Max: 20},
-			{Text: "rate: ≥ 0.8 of the same wired by hand", Case: hopFullCase, Contestant: "onpath-tc", Metric: MetricRate, Of: "static", Min: 0.8},
+			{Text: "rate: ≥ 0.8 of the same wired by hand", Case: hopFullCase, Contestant: "onpath-tc",
+				Metric: MetricRate, Of: "static", Min: 0.8},
 		},
 		run: runHop,
 	}

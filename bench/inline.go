@@ -40,8 +40,10 @@ func inlineChain() Benchmark {
 		Question: "64-byte packets through 1, 2, 4 and 8 ebpf functions that count what passes, and through one with many flows",
 		Targets: []Target{
 			{Text: "1 function: ≥ 2.5 × plain Linux", Case: inlineCase(1), Contestant: "onpath-xdp", Metric: MetricRate, Of: "linux", Min: 2.5},
-			{Text: "1 function, 10⁴ flows: ≥ 2.3 × plain Linux", Case: inlineFlowCases[1].name, Contestant: "onpath-xdp", Metric: MetricRate, Of: "linux", Min: 2.3},
-			{Text: "1 function, 10⁶ flows: ≥ 0.5 of the rate at 10³", Case: inlineFlowCases[2].name, Contestant: "onpath-xdp", Metric: metricOfThousand, Min: 0.5},
+			{Text: "1 function, 10⁴ flows: ≥ 2.3 × plain Linux", Case: inlineFlowCases[1].name,
+				Contestant: "onpath-xdp", Metric: MetricRate, Of: "linux", Min: 2.3},
+			{Text: "1 function, 10⁶ flows: ≥ 0.5 of the rate at 10³", Case: inlineFlowCases[2].name,
+				Contestant: "onpath-xdp", Metric: metricOfThousand, Min: 0.5},
 			{Text: "each further function: ≤ 30 ns, its own work included", Case: inlineCase(inlineLengths[len(inlineLengths)-1]), Contestant: "onpath-xdp", Metric: metricEachFunction, Max: 30},
 		},
 		run: runInline,
@@ -49,7 +51,9 @@ func inlineChain() Benchmark {
 }
 
 // The numbers of flows through one function, and the table that has room for them.
-var inlineFlowCases = []size{{1_000, "64B, 10^3 flows, 1 function"}, {10_000, "64B, 10^4 flows, 1 function"}, {1_000_000, "64B, 10^6 flows, 1 function"}}
+var inlineFlowCases = []size{
+	{1_000, "64B, 10^3 flows, 1 function"}, {10_000, "64B, 10^4 flows, 1 function"}, {1_000_000, "64B, 10^6 flows, 1 function"},
+}
 
 const inlineEntries = 8 << 20
 

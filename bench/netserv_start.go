@@ -34,7 +34,8 @@ const (
 func beginTargets() []Target {
 	return []Target{
 		{Text: "one more module: ≤ 20 ms to its first packet", Case: netservBegin, Contestant: fromStock, Metric: metricModule, Max: 20},
-		{Text: "an engine that waits: ≤ 100 ms to its first packet", Case: netservBegin, Contestant: fromStock, Metric: metricEngine, Max: 100},
+		{Text: "an engine that waits: ≤ 100 ms to its first packet", Case: netservBegin, Contestant: fromStock,
+			Metric: metricEngine, Max: 100},
 		{Text: "50 idle engines: ≤ 16 MiB of their own each", Case: netservIdle, Contestant: "engine", Metric: metricPrivate, Max: 16},
 	}
 }

@@ -97,5 +97,6 @@ func deliverHere() error {
 	rule := netlink.NewRule()
 	rule.IifName, rule.Table, rule.Priority, rule.Family = devIn, haproxyTable, 10, unix.AF_INET
 	return errors.Join(netlink.RuleAdd(rule),
-		netlink.RouteAdd(&netlink.Route{LinkIndex: lo.Attrs().Index, Dst: all, Table: haproxyTable, Type: unix.RTN_LOCAL, Scope: netlink.SCOPE_HOST}))
+		netlink.RouteAdd(&netlink.Route{LinkIndex: lo.Attrs().Index, Dst: all, Table: haproxyTable,
+			Type: unix.RTN_LOCAL, Scope: netlink.SCOPE_HOST}))
 }

@@ -137,7 +137,8 @@ func vxlan(ns, dev string, vni int, local, remote netip.Addr, hw string) error {
 		}
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name, attrs.MTU, attrs.HardwareAddr = dev, remoteMTU, mac(hw)
-		v := &netlink.Vxlan{LinkAttrs: attrs, VxlanId: vni, VtepDevIndex: under.Attrs().Index, SrcAddr: local.AsSlice(), Group: remote.AsSlice(), Port: 4789, Learning: false}
+		v := &netlink.Vxlan{LinkAttrs: attrs, VxlanId: vni, VtepDevIndex: under.Attrs().Index,
+			SrcAddr: local.AsSlice(), Group: remote.AsSlice(), Port: 4789, Learning: false}
 		if err := netlink.LinkAdd(v); err != nil {
 			return fmt.Errorf("make a VXLAN device: %w", err)
 		}

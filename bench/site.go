@@ -35,21 +35,26 @@ var (
 )
 
 // newSite makes the three namespaces; the gateway forwards nothing yet.
-func (r *Run) newSite(name string) (t *site, err error) {
+func (r *Run) newSite(name string) (*site, error) { return r.siteOf(name, (*site).wireGateway) }
+
+// siteOf makes a site, which wire fills.
+func (r *Run) siteOf(name string, wire func(*site) error) (*site, error) {
 	b, err := r.testnet(name)
 	if err != nil {
 		return nil, err
 	}
-	t = &site{Network: b, cpu: r.cpu}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, t.Close())
-			t = nil
-		}
-	}()
+	t := &site{Network: b, cpu: r.cpu}
+	if err := wire(t); err != nil {
+		return nil, errors.Join(err, t.Close())
+	}
+	return t, nil
+}
+
+// wireGateway puts the gateway between client and server.
+func (t *site) wireGateway() (err error) {
 	for ns, name := range map[*string]string{&t.client: "client", &t.gateway: "gateway", &t.server: "server"} {
 		if *ns, err = t.Namespace(name); err != nil {
-			return t, err
+			return err
 		}
 	}
 	for _, p := range []struct {
@@ -60,13 +65,13 @@ func (r *Run) newSite(name string) (t *site, err error) {
 		err := testnet.Pair(testnet.End{NS: t.gateway, Dev: p.dev, Addrs: []netip.Prefix{netip.PrefixFrom(gw, p.subnet.Bits())}},
 			testnet.End{NS: p.ns, Dev: "eth0", Addrs: []netip.Prefix{netip.PrefixFrom(host, p.subnet.Bits())}})
 		if err != nil {
-			return t, err
+			return err
 		}
 		if err := testnet.Route(p.ns, "eth0", anywhere, gw); err != nil {
-			return t, err
+			return err
 		}
 	}
-	return t, nil
+	return nil
 }
 
 // name is the testnet's.

@@ -113,7 +113,7 @@ func (d *trustRun) attack(ctx context.Context, in onpath.Instance) (r HostileRes
 	if err != nil {
 		return r, nil, err
 	}
-	out, err := d.Testbed.Onpath(ctx, "exec", "stranger/"+in.Metadata.Name, "--", "/program", "demo", "hostile", asJSON(spec))
+	out, err := d.Testbed.Onpath(ctx, "exec", "stranger/"+in.Metadata.Name, "--", ociimage.Program, "demo", "hostile", asJSON(spec))
 	if err == nil {
 		err = json.Unmarshal(out, &r)
 	}

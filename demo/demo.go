@@ -170,7 +170,8 @@ func (d *Run) stay(ctx context.Context, what Demonstration) error {
 		return err
 	}
 	if what.Next == nil {
-		d.Say("it keeps running, for onpath --server %s get all; remove it with %s --down", d.Testbed.Socket(), strings.TrimSpace("onpath demo "+what.Name))
+		d.Say("it keeps running, for onpath --server %s get all; remove it with %s --down",
+			d.Testbed.Socket(), strings.TrimSpace("onpath demo "+what.Name))
 	}
 	return nil
 }

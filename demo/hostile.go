@@ -20,6 +20,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/ociimage"
 	"github.com/onpath/onpath/internal/packet"
 )
 
@@ -43,8 +45,12 @@ type HostileResult struct {
 	Sent      int    `json:"sent,omitempty"` // frames
 }
 
-// RunHostile tries all of it.
+// RunHostile tries all of it, in a container whose image ociimage.WriteProgram wrote: on a
+// machine of somebody's, as root, much of it would succeed.
 func RunHostile(ctx context.Context, s HostileSpec) (r HostileResult, err error) {
+	if own, err := os.Executable(); err != nil || own != ociimage.Program {
+		return r, onpath.Errorf(onpath.CodeForbidden, "this attacks the machine that it runs on; onpath demo trust runs it in a container")
+	}
 	if s.Escape {
 		ways := waysOut()
 		for _, name := range slices.Sorted(maps.Keys(ways)) {

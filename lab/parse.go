@@ -26,8 +26,9 @@ const maxFile = 4 << 20
 func ParseFile(path string) (*Topology, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, &onpath.Error{Code: onpath.CodeInvalid, Place: path, Message: "cannot read the topology: " + errors.Unwrap(err).Error(), Cause: err,
-			Remedy: "name a file that describes a lab, such as examples/lab/router.yaml"}
+		return nil, &onpath.Error{Code: onpath.CodeInvalid, Place: path, Cause: err,
+			Message: "cannot read the topology: " + errors.Unwrap(err).Error(),
+			Remedy:  "name a file that describes a lab, such as examples/lab/router.yaml"}
 	}
 	defer f.Close()
 	t, err := Parse(f, path)

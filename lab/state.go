@@ -115,7 +115,9 @@ const wire = "+wire"
 func (d directory) load() (*state, error) {
 	b, err := os.ReadFile(d.stateFile())
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, &onpath.Error{Code: onpath.CodeNotFound, Message: fmt.Sprintf("there is no lab %s in %s", filepath.Base(string(d)), filepath.Dir(string(d))), Remedy: "onpath lab status lists those that are up, onpath lab up FILE starts one"}
+		return nil, &onpath.Error{Code: onpath.CodeNotFound,
+			Message: fmt.Sprintf("there is no lab %s in %s", filepath.Base(string(d)), filepath.Dir(string(d))),
+			Remedy:  "onpath lab status lists those that are up, onpath lab up FILE starts one"}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("lab: state: %w", err)

@@ -78,7 +78,8 @@ func (k *kept) first() (words string, at time.Time) {
 		return "gone", time.Now()
 	}
 	t := k.frames[0].about
-	return fmt.Sprintf("protocol %d, %s to %s", t.Protocol, netip.AddrPortFrom(t.Src, t.SrcPort), netip.AddrPortFrom(t.Dst, t.DstPort)), k.frames[0].at
+	from, to := netip.AddrPortFrom(t.Src, t.SrcPort), netip.AddrPortFrom(t.Dst, t.DstPort)
+	return fmt.Sprintf("protocol %d, %s to %s", t.Protocol, from, to), k.frames[0].at
 }
 
 // wake is how an instance woke: when its first packet came, its program began, it was ready.

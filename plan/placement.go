@@ -130,14 +130,18 @@ func (w *rollout) unsuited(d *deployment, n *node) string {
 // unknown is an ability that the deployment's instances need, and the node's agent is too
 // old to have.
 func (w *world) unknown(d *deployment, n *node) onpath.Ability {
-	knows := n.st.Report.Knows
-	switch {
-	case len(d.traits.Secrets) > 0 && !slices.Contains(knows, onpath.AbilitySecrets):
-		return onpath.AbilitySecrets
-	case len(w.servicesOf(d.key)) > 0 && !slices.Contains(knows, onpath.AbilityServices):
-		return onpath.AbilityServices
-	case n.userNamespace(&instance{key: d.key, fn: &d.spec}) == onpath.UserNamespacesRequired && !slices.Contains(knows, onpath.AbilityUsers):
-		return onpath.AbilityUsers
+	users := n.userNamespace(&instance{key: d.key, fn: &d.spec})
+	for _, x := range []struct {
+		needed  bool
+		ability onpath.Ability
+	}{
+		{len(d.traits.Secrets) > 0, onpath.AbilitySecrets},
+		{len(w.servicesOf(d.key)) > 0, onpath.AbilityServices},
+		{users == onpath.UserNamespacesRequired, onpath.AbilityUsers},
+	} {
+		if x.needed && !slices.Contains(n.st.Report.Knows, x.ability) {
+			return x.ability
+		}
 	}
 	return ""
 }

@@ -6,7 +6,7 @@ func Cases() []Case {
 		{"untouched", "what no rule selects is the kernel's: forwarded, not counted, no entry", untouched},
 		{"punt", "messages of signalling go to the agent that reads, and nothing else does", punt},
 		{"asleep", "what is for a sleeping instance goes to the agent, in order, and on from there once the instance is awake", asleep},
-		{"asleep-within-hold", "the agent gets a sleeping instance's packets as fast as it keeps them, each with what that takes", asleepWithinHold},
+		{"asleep-within-hold", "the agent gets a sleeping instance's packets as fast as it can keep them", asleepWithinHold},
 		{"left-alone", "what the first rule leaves to the kernel no later one takes", leftAlone},
 		{"routed", "one routed element is crossed there and back, by every protocol", routed},
 		{"three-on-one-node", "routed, bridged and rewriting elements in a row", threeOnOneNode},

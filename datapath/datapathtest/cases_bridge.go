@@ -20,7 +20,9 @@ const (
 // given back, goes nowhere.
 func bridgedUplinks(b *testbed) {
 	n := b.nodes[sideNode]
-	n.spec.Uplinks = []UplinkSpec{{Device: accessSide, MTU: 1500, Side: onpath.SideAccess}, {Device: coreSide, MTU: 1500, Side: onpath.SideCore}}
+	n.spec.Uplinks = []UplinkSpec{
+		{Device: accessSide, MTU: 1500, Side: onpath.SideAccess}, {Device: coreSide, MTU: 1500, Side: onpath.SideCore},
+	}
 	n.devices = []string{accessSide, coreSide}
 	f := b.inline("nat", sideNode)
 	m := toServer()

@@ -148,24 +148,7 @@ func (c *testbed) forgers() (list []*traffic.Source) {
 // echoTCP has the server send back what it is sent.
 func (c *testbed) echoTCP(at netip.AddrPort) {
 	c.t.Helper()
-	var l net.Listener
-	c.in(c.server, func() (err error) {
-		l, err = net.Listen("tcp4", at.String())
-		return err
-	})
-	c.t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer conn.Close()
-				io.Copy(conn, conn)
-			}()
-		}
-	}()
+	c.accept("tcp4", at.String(), func(conn net.Conn) { io.Copy(conn, conn) })
 }
 
 // ask sends a byte and takes it back.

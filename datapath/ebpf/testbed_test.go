@@ -265,6 +265,16 @@ func (c *testbed) config(name string, match onpath.Match, elements [][][2]onpath
 // hash of what came, after the other side has closed.
 func (c *testbed) serve(network, addr string) {
 	c.t.Helper()
+	c.accept(network, addr, func(conn net.Conn) {
+		h := sha256.New()
+		io.Copy(h, conn)
+		conn.Write(h.Sum(nil))
+	})
+}
+
+// accept has each TCP connection in the server's namespace served.
+func (c *testbed) accept(network, addr string, serve func(net.Conn)) {
+	c.t.Helper()
 	var l net.Listener
 	c.in(c.server, func() (err error) {
 		l, err = net.Listen(network, addr)
@@ -279,9 +289,7 @@ func (c *testbed) serve(network, addr string) {
 			}
 			go func() {
 				defer conn.Close()
-				h := sha256.New()
-				io.Copy(h, conn)
-				conn.Write(h.Sum(nil))
+				serve(conn)
 			}()
 		}
 	}()

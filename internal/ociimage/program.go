@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"os"
 	"runtime"
+	"strings"
 
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
@@ -12,8 +13,10 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// WriteProgram writes an image of one static program, which lies at /program, as an OCI
-// layout in the folder dir.
+// Program is where the program lies in the images that WriteProgram writes.
+const Program = "/program"
+
+// WriteProgram writes an image of one static program as an OCI layout in the folder dir.
 func WriteProgram(dir, program string) error {
 	content, err := os.ReadFile(program)
 	if err != nil {
@@ -26,7 +29,7 @@ func WriteProgram(dir, program string) error {
 			return err
 		}
 	}
-	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "program", Mode: 0o755, Size: int64(len(content))}); err != nil {
+	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: strings.TrimPrefix(Program, "/"), Mode: 0o755, Size: int64(len(content))}); err != nil {
 		return err
 	}
 	if _, err := w.Write(content); err != nil {
