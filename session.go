@@ -36,6 +36,7 @@ type NodeOp string
 const (
 	OpFlows    NodeOp = "flows"    // FlowFilter → a JSON line per FlowEntry
 	OpCounters NodeOp = "counters" // → Counters
+	OpLook     NodeOp = "look"     // LookRequest → Look
 	OpWatch    NodeOp = "watch"    // WatchSpec → a JSON array of FlowCounters
 	OpCapture  NodeOp = "capture"  // CaptureSpec → pcapng
 	OpExec     NodeOp = "exec"     // ExecRequest → framed stdin, stdout, stderr, exit code
@@ -52,6 +53,21 @@ const (
 	// answers with the numbers that it has stored.
 	OpNotifications NodeOp = "notifications"
 )
+
+// LookRequest asks for counters, and for the flow entries that each filter selects.
+type LookRequest struct {
+	Flows []FlowFilter `json:"flows,omitempty"`
+}
+
+// Look is what a node sees at one look.
+type Look struct {
+	Counters *Counters     `json:"counters"`
+	Flows    [][]FlowEntry `json:"flows,omitempty"` // of each filter, at most MaxLookFlows
+}
+
+// MaxLookFlows bounds the flow entries of one filter: behind an element that changes
+// addresses all of its path are looked at.
+const MaxLookFlows = 50_000
 
 // ExecRequest asks for a command in an instance.
 type ExecRequest struct {

@@ -39,6 +39,8 @@ type Controller interface {
 	Trace(ctx context.Context, r onpath.TraceRequest) (*onpath.Trace, error)
 	// WatchFlow counts a flow's packets hop by hop, and reads what was counted.
 	WatchFlow(ctx context.Context, r onpath.WatchRequest) (*onpath.FlowWatch, error)
+	// Counters are what a node has counted, asked once a second at most for all who want to know.
+	Counters(ctx context.Context, node string) (*onpath.Counters, error)
 	// Verify proves on the nodes' rules what chains promise, or refutes it.
 	Verify(ctx context.Context, r onpath.VerifyRequest) (*onpath.Verification, error)
 	// VerifyChange proves what would follow from changes; the error says which

@@ -23,6 +23,7 @@ import (
 	"github.com/onpath/onpath/api/session"
 	firewall "github.com/onpath/onpath/functions/ebpf-firewall"
 	ratelimit "github.com/onpath/onpath/functions/ebpf-ratelimit"
+	"github.com/onpath/onpath/internal/look"
 	"github.com/onpath/onpath/internal/sealed"
 	"github.com/onpath/onpath/runtime/inline"
 	"github.com/onpath/onpath/sdk"
@@ -32,6 +33,7 @@ import (
 // controller is a Controller that refuses chains called "bad".
 type controller struct {
 	mu       sync.Mutex
+	hub      *session.Hub
 	asked    onpath.TraceRequest
 	proved   onpath.VerifyRequest
 	misled   error                 // what VerifyChange answers
@@ -137,6 +139,10 @@ func (c *controller) Trace(_ context.Context, r onpath.TraceRequest) (*onpath.Tr
 	return &onpath.Trace{Tuple: r.Tuple, Chains: []string{"acme/web"}}, nil
 }
 
+func (c *controller) Counters(ctx context.Context, node string) (*onpath.Counters, error) {
+	return look.Counters(ctx, c.hub.Call, node)
+}
+
 func (c *controller) Ready(context.Context) error { return nil }
 
 // nodes is a session listener that only counts.
@@ -204,6 +210,7 @@ func (w *world) start() {
 	w.nodes = &nodes{make(chan string, 10), make(chan string, 10)}
 	w.hub = session.NewHub(slog.New(slog.DiscardHandler), w.clock.now)
 	w.hub.Attach(w.nodes)
+	w.controller.hub = w.hub
 	local, err := api.ListenUnix(filepath.Join(w.dir, "server.sock"))
 	fatal(err)
 	if w.address == "" {

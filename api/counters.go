@@ -40,16 +40,29 @@ func registerPerNode[T any](s *Server, path, id, summary string, op onpath.NodeO
 
 // askNodes has all nodes, or one, answer with a JSON value.
 func askNodes[T any](ctx context.Context, s *Server, node string, op onpath.NodeOp) (*wire.PerNode[T], error) {
+	out, err := eachNode(ctx, s.nodesMeant(node), func(ctx context.Context, n string) (v T, err error) {
+		return v, s.askNode(ctx, n, op, &v)
+	})
+	if err != nil {
+		return nil, err
+	}
+	if why, ok := out.Away[node]; ok && node != "" {
+		return nil, onpath.Errorf(onpath.CodeUnavailable, "%s", why)
+	}
+	return out, nil
+}
+
+// eachNode asks nodes at once. It fails only if the request ends.
+func eachNode[T any](ctx context.Context, nodes []string, ask func(context.Context, string) (T, error)) (*wire.PerNode[T], error) {
 	request := ctx
 	ctx, cancel := context.WithTimeout(ctx, nodeTime)
 	defer cancel()
 	out := &wire.PerNode[T]{Nodes: map[string]T{}, Away: map[string]string{}}
 	var mu sync.Mutex
 	var wg sync.WaitGroup
-	for _, n := range s.nodesMeant(node) {
+	for _, n := range nodes {
 		wg.Go(func() {
-			var v T
-			err := s.askNode(ctx, n, op, &v)
+			v, err := ask(ctx, n)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
@@ -60,13 +73,7 @@ func askNodes[T any](ctx context.Context, s *Server, node string, op onpath.Node
 		})
 	}
 	wg.Wait()
-	if err := stopped(request, nil); err != nil {
-		return nil, err // no node was away
-	}
-	if why, ok := out.Away[node]; ok && node != "" {
-		return nil, onpath.Errorf(onpath.CodeUnavailable, "%s", why)
-	}
-	return out, nil
+	return out, stopped(request, nil) // then no node was away
 }
 
 func (s *Server) askNode(ctx context.Context, node string, op onpath.NodeOp, v any) error {

@@ -103,19 +103,18 @@ func lookAway(s *Server) {
 func sample(ctx context.Context, s *Server) {
 	tick := time.NewTicker(trafficEvery)
 	defer tick.Stop()
-	var before *wire.PerNode[onpath.Counters]
+	var before *wire.PerNode[*onpath.Counters]
 	var at time.Time
 	for {
-		now, err := askNodes[onpath.Counters](ctx, s, "", onpath.OpCounters)
-		if ctx.Err() != nil {
+		now, err := eachNode(ctx, s.nodesMeant(""), s.o.Controller.Counters)
+		if err != nil {
 			return
 		}
-		if took := time.Now(); err == nil {
-			if before != nil {
-				s.traffic.keep(rates(countedNames(ctx, s), before, now, took, took.Sub(at)))
-			}
-			before, at = now, took
+		took := time.Now()
+		if before != nil {
+			s.traffic.keep(rates(countedNames(ctx, s), before, now, took, took.Sub(at)))
 		}
+		before, at = now, took
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -139,7 +138,7 @@ func (t *traffic) forget(now time.Time) {
 }
 
 // rates are what was counted between two looks, by the objects that it is of.
-func rates(names counted, before, now *wire.PerNode[onpath.Counters], at time.Time, took time.Duration) onpath.Traffic {
+func rates(names counted, before, now *wire.PerNode[*onpath.Counters], at time.Time, took time.Duration) onpath.Traffic {
 	x := onpath.Traffic{Time: at.UTC(), Chains: map[string]onpath.Carried{}, Instances: map[string]onpath.Carried{},
 		Nodes: map[string]onpath.Carried{}, Away: now.Away}
 	for node, c := range now.Nodes {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/control/pool"
+	"github.com/onpath/onpath/internal/look"
 	"github.com/onpath/onpath/plan"
 )
 
@@ -74,6 +75,7 @@ type Controller struct {
 	planErr  error                        // why the last attempt to plan came to nothing
 	planTold time.Time                    // when that was last logged
 
+	looks    *look.Shared
 	scaling  scaling
 	pool     *pool.Pool
 	names    *names
@@ -123,7 +125,7 @@ func New(o Options) *Controller {
 		scaling: scaling{chains: map[onpath.Key]*scaled{}}, make: new(plan.Planner).Make,
 		metering: metering{gone: map[string]time.Time{}, billed: map[string][]string{}},
 	}
-	c.pool, c.names = c.newPool(), newNames()
+	c.pool, c.names, c.looks = c.newPool(), newNames(), look.New(o.Hub.Call)
 	return c
 }
 

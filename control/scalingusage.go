@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/look"
 	"github.com/onpath/onpath/plan/scale"
 )
 
@@ -113,7 +114,7 @@ func (c *Controller) askUsage(ctx context.Context, nodes []string) (list []nodeU
 	var wg sync.WaitGroup
 	for _, n := range nodes {
 		wg.Go(func() {
-			counters, err := c.counters(ctx, n)
+			counters, err := look.Counters(ctx, c.o.Hub.Call, n)
 			if err != nil {
 				return
 			}

@@ -2,9 +2,6 @@ package control
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
-	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -15,13 +12,8 @@ import (
 	"github.com/onpath/onpath/plan"
 )
 
-const (
-	// traceTimeout bounds how long a node may take to answer.
-	traceTimeout = 3 * time.Second
-	// traceEntries bounds the flow entries read from one node: behind an
-	// element that changes addresses all of its path are looked at.
-	traceEntries = 50_000
-)
+// traceTimeout bounds how long a node may take to answer, which may have been asked just before.
+const traceTimeout = 4 * time.Second
 
 // Trace finds the way of a packet and of its answer, from the plans in force
 // and the nodes' flow entries. Nodes that do not answer are named in a warning.
@@ -31,9 +23,9 @@ func (c *Controller) Trace(ctx context.Context, r onpath.TraceRequest) (*onpath.
 		return nil, err
 	}
 	in.Silent = c.silent(in.Snapshot)
-	c.ask(ctx, &in, onpath.FlowFilter{Tuple: &r.Tuple}, true)
+	c.ask(ctx, &in, onpath.FlowFilter{Tuple: &r.Tuple})
 	for _, p := range changingPaths(&in) {
-		c.ask(ctx, &in, onpath.FlowFilter{Path: p}, false)
+		c.ask(ctx, &in, onpath.FlowFilter{Path: p})
 	}
 	return plan.Trace(in), ctx.Err()
 }
@@ -102,8 +94,15 @@ func (c *Controller) silent(s *plan.Snapshot) map[string]string {
 	return out
 }
 
-// ask adds what the nodes say: flow entries, and counters if they are wanted.
-func (c *Controller) ask(ctx context.Context, in *plan.TraceInput, f onpath.FlowFilter, counters bool) {
+// Counters are what a node has counted: it is asked once a second at most for all who want to
+// know.
+func (c *Controller) Counters(ctx context.Context, node string) (*onpath.Counters, error) {
+	seen, err := c.looks.Ask(ctx, node, nil)
+	return seen.Counters, err
+}
+
+// ask adds what the nodes say.
+func (c *Controller) ask(ctx context.Context, in *plan.TraceInput, f onpath.FlowFilter) {
 	ctx, cancel := context.WithTimeout(ctx, traceTimeout)
 	defer cancel()
 	if in.Flows == nil {
@@ -116,53 +115,17 @@ func (c *Controller) ask(ctx context.Context, in *plan.TraceInput, f onpath.Flow
 			continue
 		}
 		wg.Go(func() {
-			flows, err := c.flows(ctx, n, f)
-			var count *onpath.Counters
-			if err == nil && counters {
-				count, err = c.counters(ctx, n)
-			}
+			seen, err := c.looks.Ask(ctx, n, &f)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
 				in.Silent[n] = err.Error()
+				return
 			}
-			in.Flows[n] = append(in.Flows[n], flows...)
-			if count != nil {
-				in.Counters[n] = count
-			}
+			in.Flows[n], in.Counters[n] = append(in.Flows[n], seen.Flows...), seen.Counters
 		})
 	}
 	wg.Wait()
-}
-
-func (c *Controller) flows(ctx context.Context, node string, f onpath.FlowFilter) ([]onpath.FlowEntry, error) {
-	s, err := c.o.Hub.Call(ctx, node, onpath.OpFlows, f)
-	if err != nil {
-		return nil, err
-	}
-	defer s.Close()
-	var out []onpath.FlowEntry
-	for d := json.NewDecoder(s); len(out) < traceEntries; {
-		var e onpath.FlowEntry
-		if err := d.Decode(&e); err != nil {
-			if errors.Is(err, io.EOF) {
-				err = nil
-			}
-			return out, err
-		}
-		out = append(out, e)
-	}
-	return out, nil
-}
-
-func (c *Controller) counters(ctx context.Context, node string) (*onpath.Counters, error) {
-	s, err := c.o.Hub.Call(ctx, node, onpath.OpCounters, nil)
-	if err != nil {
-		return nil, err
-	}
-	defer s.Close()
-	out := new(onpath.Counters)
-	return out, json.NewDecoder(s).Decode(out)
 }
 
 // changingPaths are the paths of the entries found whose elements may change

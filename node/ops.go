@@ -26,6 +26,8 @@ func (a *Agent) Serve(ctx context.Context, op onpath.NodeOp, request json.RawMes
 			return err
 		}
 		return json.NewEncoder(stream).Encode(c)
+	case onpath.OpLook:
+		return serve(request, func(r onpath.LookRequest) error { return a.look(ctx, r, stream) })
 	case onpath.OpWatch:
 		return serve(request, func(s onpath.WatchSpec) error {
 			c, err := a.opt.Datapath.Watch(ctx, s)
@@ -99,6 +101,26 @@ func serveFlows(ctx context.Context, d onpath.Datapath, f onpath.FlowFilter, w i
 		return failed
 	}
 	return err
+}
+
+// look says what was counted and which entries there are, at once.
+func (a *Agent) look(ctx context.Context, r onpath.LookRequest, w io.Writer) (err error) {
+	var seen onpath.Look
+	if seen.Counters, err = a.counters(ctx); err != nil {
+		return err
+	}
+	for _, f := range r.Flows {
+		list := []onpath.FlowEntry{}
+		err := a.opt.Datapath.Flows(ctx, f, func(e onpath.FlowEntry) bool {
+			list = append(list, e)
+			return len(list) < onpath.MaxLookFlows && ctx.Err() == nil
+		})
+		if err != nil {
+			return err
+		}
+		seen.Flows = append(seen.Flows, list)
+	}
+	return json.NewEncoder(w).Encode(seen)
 }
 
 // find looks an instance up by "tenant/name". One that goes is found too, if no

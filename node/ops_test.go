@@ -49,6 +49,7 @@ func TestOperations(t *testing.T) {
 	}{
 		{onpath.OpFlows, onpath.FlowFilter{Vport: 16}, `"next":16`, ""},
 		{onpath.OpCounters, nil, `"flows":7`, ""},
+		{onpath.OpLook, onpath.LookRequest{Flows: []onpath.FlowFilter{{Vport: 16}, {Vport: 3}}}, `"flows":[[{"vport":1,`, ""},
 		{onpath.OpLogs, onpath.LogsRequest{Instance: "acme/web", Tail: -1}, "hello\n", ""},
 		{onpath.OpUsage, nil, `"acme/web"`, ""},
 		{onpath.OpCapture, onpath.CaptureSpec{Vport: 16}, "", ""},
