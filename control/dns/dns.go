@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
-	"golang.org/x/net/netutil"
 
+	"github.com/onpath/onpath/internal/fairshare"
 	"github.com/onpath/onpath/plan/near"
 )
 
@@ -23,9 +23,16 @@ const TTL = 5
 // Bounds of what strangers have the server do.
 const (
 	mostConnections = 256
+	ofNetwork       = mostConnections / 16
 	mostQuestions   = 64 // of one connection
-	patience        = 5 * time.Second
-	largest         = 1232 // bytes of an answer by UDP, whatever the client takes
+	// Answers by UDP a second to one network. Of the questions above, every second one is
+	// asked to come by TCP, where the source cannot be forged.
+	perNetwork = 1000
+	// mostTimes as long as its question is an answer by UDP at most; a longer one is had by
+	// TCP.
+	mostTimes = 3
+	patience  = 5 * time.Second
+	largest   = 1232 // bytes of an answer by UDP, whatever the client takes
 )
 
 // Options of a Server.
@@ -42,17 +49,19 @@ type Options struct {
 // Server answers.
 type Server struct {
 	o     Options
-	limit *limiter
+	rates *fairshare.Rates
 }
 
 // New makes a Server.
-func New(o Options) *Server { return &Server{o: o, limit: newLimiter(o.Clock)} }
+func New(o Options) *Server {
+	return &Server{o: o, rates: fairshare.NewRates(o.Clock, perNetwork, perNetwork)}
+}
 
 // Serve answers at both sockets until ctx ends.
 func (s *Server) Serve(ctx context.Context, udp net.PacketConn, tcp net.Listener) error {
 	servers := []*dns.Server{
 		{PacketConn: udp, Handler: dns.HandlerFunc(s.byUDP), UDPSize: largest, ReadTimeout: patience},
-		{Listener: newShared(netutil.LimitListener(tcp, mostConnections)), Handler: dns.HandlerFunc(s.byTCP), MaxTCPQueries: mostQuestions,
+		{Listener: fairshare.Listen(tcp, mostConnections, ofNetwork), Handler: dns.HandlerFunc(s.byTCP), MaxTCPQueries: mostQuestions,
 			ReadTimeout: patience, WriteTimeout: patience, IdleTimeout: func() time.Duration { return patience }},
 	}
 	ended := make(chan error, len(servers))
@@ -78,14 +87,13 @@ func (s *Server) Serve(ctx context.Context, udp net.PacketConn, tcp net.Listener
 }
 
 func (s *Server) byUDP(w dns.ResponseWriter, q *dns.Msg) {
-	from := addressOf(w.RemoteAddr())
-	switch s.limit.check(from) {
-	case drop:
+	from := fairshare.Address(w.RemoteAddr().String())
+	switch ok, over := s.rates.Allow(from); {
+	case ok:
+	case over%2 == 0:
 		return
-	case truncate: // who is there asks again by TCP; a forged source does not
-		m := new(dns.Msg).SetReply(q)
-		m.Authoritative, m.Truncated = true, true
-		_ = w.WriteMsg(m)
+	default: // who is there asks again by TCP; a forged source does not
+		_ = w.WriteMsg(byTCPInstead(q))
 		return
 	}
 	m := s.answer(q, from)
@@ -94,16 +102,24 @@ func (s *Server) byUDP(w dns.ResponseWriter, q *dns.Msg) {
 		size = min(max(int(o.UDPSize()), dns.MinMsgSize), largest)
 	}
 	m.Truncate(size)
+	if m.Compress = true; m.Len() > mostTimes*q.Len() {
+		m = byTCPInstead(q)
+	}
 	_ = w.WriteMsg(m)
 }
 
-func (s *Server) byTCP(w dns.ResponseWriter, q *dns.Msg) {
-	_ = w.WriteMsg(s.answer(q, addressOf(w.RemoteAddr())))
+// byTCPInstead is the answer to ask again by TCP.
+func byTCPInstead(q *dns.Msg) *dns.Msg {
+	m := new(dns.Msg).SetReply(q)
+	m.Authoritative, m.Truncated = true, true
+	if q.IsEdns0() != nil {
+		m.SetEdns0(largest, false)
+	}
+	return m
 }
 
-func addressOf(a net.Addr) netip.Addr {
-	p, _ := netip.ParseAddrPort(a.String())
-	return p.Addr().Unmap().WithZone("")
+func (s *Server) byTCP(w dns.ResponseWriter, q *dns.Msg) {
+	_ = w.WriteMsg(s.answer(q, fairshare.Address(w.RemoteAddr().String())))
 }
 
 // answer is what a message is answered with.

@@ -15,7 +15,8 @@ import (
 	"github.com/onpath/onpath/plan/near"
 )
 
-// directory has one service in two cloudlets; 10.2/16 is near the second.
+// directory has one service in two cloudlets; 10.2/16 is near the second. Another has a
+// name as short as they come.
 func directory() *near.Directory {
 	s := &onpath.Service{Spec: onpath.ServiceSpec{Name: "cdn.acme.example"}}
 	m := near.Map{}
@@ -24,11 +25,12 @@ func directory() *near.Directory {
 			netip.AddrFrom4([4]byte{203, 0, 113, byte(i + 1)}), netip.MustParseAddr("2001:db8::" + string(rune('1'+i)))}})
 		m[n] = near.Cloudlet{Prefixes: []onpath.Prefix{{Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i + 1), 0, 0}), 16)}}}
 	}
-	return near.NewDirectory([]*onpath.Service{s}, []*onpath.Tenant{{Spec: onpath.TenantSpec{Zones: []string{"acme.example"}}}}, m, nil)
+	short := &onpath.Service{Spec: onpath.ServiceSpec{Name: "a.b"}, Status: s.Status}
+	return near.NewDirectory([]*onpath.Service{s, short}, []*onpath.Tenant{{Spec: onpath.TenantSpec{Zones: []string{"acme.example"}}}}, m, nil)
 }
 
-// serve runs a server on loopback; it gives its address.
-func serve(t *testing.T) string {
+// serve runs a server of a name on loopback; it gives its address.
+func serve(t *testing.T, name string) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -39,7 +41,7 @@ func serve(t *testing.T) string {
 		t.Fatal(err)
 	}
 	d := directory()
-	s := New(Options{Directory: func() *near.Directory { return d }, Name: "ns.example", Clock: time.Now})
+	s := New(Options{Directory: func() *near.Directory { return d }, Name: name, Clock: func() time.Time { return time.Unix(1e9, 0) }})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- s.Serve(ctx, u, l) }()
@@ -71,7 +73,7 @@ func subnet(q *dns.Msg, prefix string, scope uint8) *dns.Msg {
 
 // TestAnswers: what is asked by either transport, and how it is answered.
 func TestAnswers(t *testing.T) {
-	at := serve(t)
+	at := serve(t, "ns.example")
 	question := func(name string, typ uint16) *dns.Msg { return new(dns.Msg).SetQuestion(name, typ) }
 	opcode := question("cdn.acme.example.", dns.TypeA)
 	opcode.Opcode = dns.OpcodeUpdate
@@ -134,40 +136,70 @@ func TestAnswers(t *testing.T) {
 // TestFlood: of questions that one network sends without end a bounded number is answered
 // by UDP, and no answer is much longer than its question.
 func TestFlood(t *testing.T) {
-	now := time.Unix(1e9, 0)
-	l := newLimiter(func() time.Time { return now })
-	count := map[verdict]int{}
-	for range 10 * perNetwork {
-		count[l.check(netip.MustParseAddr("192.0.2.7"))]++
+	conn, err := net.Dial("udp", serve(t, "ns1.operator.example.net"))
+	if err != nil {
+		t.Fatal(err)
 	}
-	if count[pass] != perNetwork || count[truncate] != count[drop] || count[drop] == 0 {
-		t.Errorf("%v", count)
+	defer conn.Close()
+	buf := make([]byte, 1<<12)
+	exchange := func(q *dns.Msg) (sent, got int, a *dns.Msg) {
+		t.Helper()
+		b, err := q.Pack()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Write(b); err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+		n, err := conn.Read(buf)
+		if a = new(dns.Msg); err == nil {
+			err = a.Unpack(buf[:n])
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", q.Question[0].String(), err)
+		}
+		return len(b), n, a
 	}
-	if v := l.check(netip.MustParseAddr("192.0.3.7")); v != pass {
-		t.Error("another network is refused")
-	}
-	for i := range 4 * mostNetworks {
-		l.check(netip.AddrFrom4([4]byte{1 + byte(i>>16), byte(i >> 8), byte(i), 1}))
-	}
-	if n := len(l.young) + len(l.old); n > 2*mostNetworks {
-		t.Errorf("%d networks are kept", n)
-	}
-	now = now.Add(time.Second)
-	if v := l.check(netip.MustParseAddr("192.0.2.7")); v != pass {
-		t.Error("it is refused for ever")
-	}
-
-	d := directory()
-	s := New(Options{Directory: func() *near.Directory { return d }, Clock: time.Now})
+	asked := 0
 	for _, typ := range []uint16{dns.TypeA, dns.TypeANY, dns.TypeTXT, dns.TypeNS, dns.TypeSOA, dns.TypeDNSKEY, dns.TypeRRSIG} {
-		for _, name := range []string{"cdn.acme.example.", "no.acme.example.", "acme.example.", "example.net."} {
-			q := subnet(new(dns.Msg).SetQuestion(name, typ), "10.2.3.0/24", 0)
-			a := s.answer(q, netip.MustParseAddr("192.0.2.7"))
-			a.Compress = true
-			if a.Len() > 3*q.Len() {
-				t.Errorf("%s of %d bytes is answered with %d:\n%s", q.Question[0].String(), q.Len(), a.Len(), a)
+		for _, name := range []string{"cdn.acme.example.", "no.acme.example.", "acme.example.", "example.net.", "a.b.", "x.a.b."} {
+			plain := new(dns.Msg).SetQuestion(name, typ)
+			for _, q := range []*dns.Msg{plain, plain.Copy().SetEdns0(1232, false), subnet(plain.Copy(), "10.2.3.0/24", 0)} {
+				asked++
+				sent, got, a := exchange(q)
+				if got > mostTimes*sent {
+					t.Errorf("%s of %d bytes is answered with %d:\n%s", q.Question[0].String(), sent, got, a)
+				}
+				if a.Truncated != (len(a.Answer)+len(a.Ns) == 0 && a.Rcode != dns.RcodeRefused) || (a.IsEdns0() == nil) != (q.IsEdns0() == nil) {
+					t.Errorf("%s: %s", q.Question[0].String(), a)
+				}
+				if a.Truncated && q != plain && strings.HasSuffix(name, "acme.example.") {
+					t.Errorf("a resolver has to come by TCP for %s", q.Question[0].String())
+				}
 			}
 		}
+	}
+	question := func() *dns.Msg { return new(dns.Msg).SetQuestion("cdn.acme.example.", dns.TypeA) }
+	for range perNetwork - asked {
+		if _, _, a := exchange(question()); a.Truncated {
+			t.Fatalf("a question within the rate is not answered: %s", a)
+		}
+	}
+	if _, _, a := exchange(question()); !a.Truncated {
+		t.Errorf("a question above the rate is answered by UDP: %s", a)
+	}
+	if b, err := question().Pack(); err != nil {
+		t.Fatal(err)
+	} else if _, err := conn.Write(b); err != nil { // every second one is not answered at all
+		t.Fatal(err)
+	}
+	if _, _, a := exchange(question()); !a.Truncated { // to one of the two: they are taken side by side
+		t.Errorf("%s", a)
+	}
+	_ = conn.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+	if _, err := conn.Read(buf); err == nil {
+		t.Error("each question above the rate is answered")
 	}
 }
 
@@ -176,7 +208,7 @@ func TestDig(t *testing.T) {
 	if _, err := exec.LookPath("dig"); err != nil {
 		t.Skip("dig is not installed")
 	}
-	host, port, _ := net.SplitHostPort(serve(t))
+	host, port, _ := net.SplitHostPort(serve(t, "ns.example"))
 	for subnet, want := range map[string]string{"10.1.5.0/24": "203.0.113.1", "10.2.5.0/24": "203.0.113.2"} {
 		out, err := exec.CommandContext(t.Context(), "dig", "@"+host, "-p", port, "+subnet="+subnet, "cdn.acme.example").CombinedOutput()
 		text := string(out)
