@@ -34,10 +34,10 @@ type LogWhat string
 // What entries are about.
 const (
 	LogClaim   LogWhat = "claim"   // a claim was made, or its state changed
-	LogBegin   LogWhat = "begin"   // a chain intercepts from now on
+	LogBegin   LogWhat = "begin"   // a chain or a leased module intercepts from now on
 	LogEnd     LogWhat = "end"     // and no longer
 	LogChange  LogWhat = "change"  // an object was created, changed or deleted
-	LogRefused LogWhat = "refused" // a sign-in
+	LogRefused LogWhat = "refused" // a sign-in, or what who signed in may not
 	LogExec    LogWhat = "exec"    // a command in an instance
 	LogCapture LogWhat = "capture" // packets were read
 	LogAccess  LogWhat = "access"  // a token or certificate was made or taken back

@@ -16,11 +16,11 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/prometheus/client_golang/prometheus"
-	limit "golang.org/x/time/rate"
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/auth"
 	"github.com/onpath/onpath/api/session"
+	"github.com/onpath/onpath/internal/fairshare"
 	"github.com/onpath/onpath/internal/sealed"
 	"github.com/onpath/onpath/store"
 )
@@ -99,7 +99,11 @@ type Options struct {
 	// Address is where nodes and users reach the TLS listener (host:port); it
 	// is what join tokens carry if their request names no other.
 	Address string
-	Version string
+	// Connections that the TLS listener has open at once, the half of them at most of one
+	// network; default three quarters of the files that the process may have: its store needs
+	// the rest.
+	Connections int
+	Version     string
 	// Functions look into functions before they are taken; those of a kind that is
 	// not here only nodes look into.
 	Functions map[onpath.FunctionKind]onpath.FunctionChecker
@@ -143,7 +147,8 @@ func New(o Options) (*Server, error) {
 	if o.Metrics == nil {
 		o.Metrics = prometheus.NewRegistry()
 	}
-	s := &Server{o: o, log: o.Logger, mux: http.NewServeMux(), public: logAnswers{limit: limit.NewLimiter(logRate, logBurst)}}
+	s := &Server{o: o, log: o.Logger, mux: http.NewServeMux(), public: logAnswers{
+		readers: fairshare.NewRates(o.Clock, logRate, logBurst), refusals: refusals{of: map[string]*refused{}}}}
 	var err error
 	if s.images, err = openRegistry(o.Dir, o.ImageQuota, o.Clock, o.Logger); err != nil {
 		return nil, err
@@ -234,7 +239,9 @@ func (s *Server) handler(identify func(*http.Request) (auth.Identity, error)) ht
 			return
 		}
 		r = r.WithContext(store.By(context.WithValue(ctx, identityKey{}, who), byURI(who)))
-		s.metrics.serve(s.mux, w, r)
+		if s.metrics.serve(s.mux, w, r) == http.StatusForbidden && !isOpen(r.URL.Path) {
+			logging{s}.refusedRequest(who, r)
+		}
 	})
 }
 

@@ -7,7 +7,10 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"syscall"
 	"time"
+
+	"github.com/onpath/onpath/internal/fairshare"
 )
 
 // ServeUnix serves operators on a unix socket until ctx ends.
@@ -21,7 +24,20 @@ func (s *Server) ServeTLS(ctx context.Context, l net.Listener) error {
 	if err != nil {
 		return err
 	}
-	return s.serve(ctx, tls.NewListener(l, a.ServerTLS()), s.Remote())
+	most := s.o.Connections
+	if most == 0 {
+		most = files() * 3 / 4
+	}
+	return s.serve(ctx, tls.NewListener(fairshare.Listen(l, most, max(most/2, 1)), a.ServerTLS()), s.Remote())
+}
+
+// files is how many the process may have open.
+func files() int {
+	var l syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
+		return 1024 // which most systems give at least
+	}
+	return int(min(l.Cur, 1<<20))
 }
 
 // stopTime is what requests have to end by themselves when the server stops.

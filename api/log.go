@@ -13,6 +13,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/auth"
+	"github.com/onpath/onpath/internal/fairshare"
 )
 
 // Log is the operator's public log.
@@ -30,20 +31,53 @@ type Log interface {
 	Note(ctx context.Context, e onpath.LogEntry) error
 }
 
-// Requests of strangers for the log, a second: a watcher has a few, who reads all of a
-// million entries some thousands.
+// Requests for the log that one network has a second: a watcher has a few, who reads all of
+// a million entries some thousands.
 const (
 	logRate  = 200
 	logBurst = 1000
 )
 
+// Entries of what was refused to strangers, and to each who is known: the log is never
+// shortened, and anybody can cause them. So many come at once, then one in a while, which
+// counts the others.
+const (
+	refusalBurst = 60
+	refusalEvery = time.Minute
+)
+
 // logAnswers serves the log to everybody.
 type logAnswers struct {
-	limit *limit.Limiter
-	// refused are sign-ins that have not been written: a flood of them fills no log.
-	mu      sync.Mutex
-	refused int
-	next    time.Time
+	readers  *fairshare.Rates
+	refusals refusals
+}
+
+// refusals bound the entries of what was refused, by who asked; "": strangers.
+type refusals struct {
+	mu sync.Mutex
+	of map[string]*refused
+}
+
+type refused struct {
+	entries   *limit.Limiter
+	unwritten int
+}
+
+// take reports whether there is to be an entry, and of how many others it tells.
+func (r *refusals) take(who string, now time.Time) (others int, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	x := r.of[who]
+	if x == nil {
+		x = &refused{entries: limit.NewLimiter(limit.Every(refusalEvery), refusalBurst)}
+		r.of[who] = x
+	}
+	if !x.entries.AllowN(now, 1) {
+		x.unwritten++
+		return 0, false
+	}
+	others, x.unwritten = x.unwritten, 0
+	return others, true
 }
 
 // logging is what the server does for the log.
@@ -54,9 +88,10 @@ func (s logging) serveLog(w http.ResponseWriter, r *http.Request) error {
 	if s.o.Log == nil {
 		return onpath.Errorf(onpath.CodeUnsupported, "this server keeps no public log")
 	}
-	if !s.public.limit.Allow() {
+	from := fairshare.Address(r.RemoteAddr) // operators at the unix socket have none
+	if ok, _ := s.public.readers.Allow(from); from.IsValid() && !ok {
 		w.Header().Set("Retry-After", "1")
-		return onpath.Errorf(onpath.CodeUnavailable, "too many ask for the log; try again in a second")
+		return onpath.Errorf(onpath.CodeUnavailable, "your network asks for the log too often; try again in a second")
 	}
 	var b []byte
 	var err error
@@ -120,36 +155,35 @@ func (s logging) logged(ctx context.Context, what onpath.LogWhat, tenant, object
 		Message: fmt.Sprintf(format, args...)})
 }
 
-// refusedSignIn writes down that somebody was not let in, one entry a second at most.
+// refusedSignIn writes down that somebody was not let in.
 func (s logging) refusedSignIn(r *http.Request, err error) {
-	s.refuse(r.Context(), fmt.Sprintf("%s %s from %s: %v", r.Method, r.URL.Path, r.RemoteAddr, err))
+	s.refuse(r.Context(), onpath.LogEntry{}, fmt.Sprintf("%s %s from %s: %v", r.Method, r.URL.Path, r.RemoteAddr, err))
+}
+
+// refusedRequest likewise that somebody asked for what he may not.
+func (s logging) refusedRequest(who auth.Identity, r *http.Request) {
+	s.refuse(r.Context(), onpath.LogEntry{By: who.URI(), Tenant: who.Tenant}, r.Method+" "+r.URL.Path)
 }
 
 // refusedJoin likewise that a join token was not taken.
 func (s logging) refusedJoin(ctx context.Context, name string, err error) {
-	s.refuse(ctx, fmt.Sprintf("join as %q: %v", name, err))
+	s.refuse(ctx, onpath.LogEntry{}, fmt.Sprintf("join as %q: %v", name, err))
 }
 
-func (s logging) refuse(ctx context.Context, text string) {
+func (s logging) refuse(ctx context.Context, e onpath.LogEntry, text string) {
 	if s.o.Log == nil {
 		return
 	}
-	l, now := &s.public, s.o.Clock()
-	l.mu.Lock()
-	l.refused++
-	n := l.refused
-	if now.Before(l.next) {
-		l.mu.Unlock()
+	others, ok := s.public.refusals.take(e.By, s.o.Clock())
+	if !ok {
 		return
 	}
-	l.refused, l.next = 0, now.Add(time.Second)
-	l.mu.Unlock()
-	if n > 1 {
-		text += fmt.Sprintf(" (and %d others since the last entry)", n-1)
+	if others > 0 {
+		text += fmt.Sprintf(" (and %d others since the last entry)", others)
 	}
-	e := onpath.LogEntry{What: onpath.LogRefused, Message: onpath.ClipText(text)}
+	e.What, e.Message = onpath.LogRefused, onpath.ClipText(text)
 	if err := s.o.Log.Note(context.WithoutCancel(ctx), e); err != nil {
-		s.log.Error("a refused sign-in is not logged", "error", err)
+		s.log.Error("a refusal is not logged", "error", err)
 	}
 }
 

@@ -72,7 +72,7 @@ func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 // Flush implements http.Flusher.
 func (w *statusWriter) Flush() { _ = http.NewResponseController(w.ResponseWriter).Flush() }
 
-func (m *metrics) serve(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) {
+func (m *metrics) serve(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) (status int) {
 	_, route := mux.Handler(r)
 	sw := &statusWriter{ResponseWriter: w, status: http.StatusOK}
 	began := time.Now()
@@ -80,6 +80,7 @@ func (m *metrics) serve(mux *http.ServeMux, w http.ResponseWriter, r *http.Reque
 	if !streams(route) {
 		m.requests.WithLabelValues(route, strconv.Itoa(sw.status)).Observe(time.Since(began).Seconds())
 	}
+	return sw.status
 }
 
 func streams(route string) bool {

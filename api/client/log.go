@@ -20,11 +20,40 @@ const mostLog = 256 * (1<<16 + 2)
 
 // LogFile reads what the public log has at a path: checkpoint, key, tile/….
 func (c *Client) LogFile(ctx context.Context, path string) ([]byte, error) {
-	answer, err := c.send(ctx, http.MethodGet, "/log/"+path, nil, nil)
-	if err != nil {
-		return nil, err
+	return readLog(ctx, c.URL(), path, c.ask)
+}
+
+// logPatience is how long who reads the log waits while its server says that it is asked too
+// often.
+const logPatience = time.Minute
+
+func readLog(ctx context.Context, base, path string, ask func(*http.Request) (*http.Response, error)) ([]byte, error) {
+	for end := time.Now().Add(logPatience); ; {
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(base, "/")+"/log/"+path, nil)
+		if err != nil {
+			return nil, onpath.Errorf(onpath.CodeInvalid, "%q is no URL: %w", base, err)
+		}
+		answer, err := ask(r)
+		if err != nil {
+			return nil, err
+		}
+		b, err := logPart(answer)
+		if answer.Header.Get("Retry-After") == "" || time.Now().After(end) {
+			return b, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(time.Second):
+		}
 	}
+}
+
+func logPart(answer *http.Response) ([]byte, error) {
 	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return nil, problem(answer)
+	}
 	return io.ReadAll(io.LimitReader(answer.Body, mostLog))
 }
 
@@ -34,19 +63,13 @@ func PublicLog(base string) func(ctx context.Context, path string) ([]byte, erro
 	c := &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{
 		InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}}}
 	return func(ctx context.Context, path string) ([]byte, error) {
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(base, "/")+"/log/"+path, nil)
-		if err != nil {
-			return nil, onpath.Errorf(onpath.CodeInvalid, "%q is no URL: %w", base, err)
-		}
-		answer, err := c.Do(r)
-		if err != nil {
-			return nil, onpath.Errorf(onpath.CodeUnavailable, "no log answers at %s: %w", base, reason(err))
-		}
-		defer answer.Body.Close()
-		if answer.StatusCode != http.StatusOK {
-			return nil, problem(answer)
-		}
-		return io.ReadAll(io.LimitReader(answer.Body, mostLog))
+		return readLog(ctx, base, path, func(r *http.Request) (*http.Response, error) {
+			answer, err := c.Do(r)
+			if err != nil {
+				return nil, onpath.Errorf(onpath.CodeUnavailable, "no log answers at %s: %w", base, reason(err))
+			}
+			return answer, nil
+		})
 	}
 }
 

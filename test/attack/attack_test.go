@@ -157,6 +157,7 @@ func TestAttacks(t *testing.T) {
 	if len(table) < 60 {
 		t.Errorf("only %d attacks", len(table))
 	}
+	var refused []string // what must be in the log
 	for what, a := range table {
 		t.Run(what, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
@@ -172,25 +173,40 @@ func TestAttacks(t *testing.T) {
 			if !ok || !strings.Contains(text, a.says) {
 				t.Errorf("%s %s: %d %s", a.method, a.path, code, text)
 			}
+			if u, err := url.Parse(a.path); err == nil && code == 403 && u.Path != "/v1/join" {
+				refused = append(refused, a.method+" "+u.Path)
+			}
 		})
 	}
 	if after := everything(t, s); after != before {
 		t.Errorf("something came of it:\n%s\nwas\n%s", after, before)
 	}
-	refusals := 0
-	for end := time.Now().Add(20 * time.Second); refusals == 0 && time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+	entries := strings.Join(s.refusals(len(refused)), "\n")
+	for _, what := range refused {
+		if !strings.Contains(entries, what) {
+			t.Errorf("the log does not say that %s was refused", what)
+		}
+	}
+	if len(refused) < 40 || !strings.Contains(entries, `join as`) {
+		t.Errorf("%d are refused:\n%s", len(refused), entries)
+	}
+}
+
+// refusals are what the log says of refused sign-ins, once it has so many.
+func (s *server) refusals(least int) (out []string) {
+	s.t.Helper()
+	for end := time.Now().Add(20 * time.Second); len(out) < least && time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		out = nil
 		if err := s.log.Audit("", 10_000, func(e onpath.LoggedEntry) error {
 			if e.What == onpath.LogRefused {
-				refusals++
+				out = append(out, e.Message)
 			}
 			return nil
 		}); err != nil {
-			t.Fatal(err)
+			s.t.Fatal(err)
 		}
 	}
-	if refusals == 0 {
-		t.Error("no refused sign-in is in the log")
-	}
+	return out
 }
 
 // everything are the specifications of all objects that people write.

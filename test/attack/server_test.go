@@ -53,7 +53,7 @@ func (c *clock) now() time.Time {
 	return time.Now().Add(c.lead)
 }
 
-func newServer(t *testing.T) *server {
+func newServer(t *testing.T, change ...func(*api.Options)) *server {
 	t.Helper()
 	must := func(err error) {
 		t.Helper()
@@ -81,9 +81,13 @@ func newServer(t *testing.T) *server {
 	remote, err := net.Listen("tcp", "127.0.0.1:0")
 	must(err)
 	s.address = remote.Addr().String()
-	a, err := api.New(api.Options{Store: s.entries, Log: translog.Public{Log: s.log, Entries: s.entries}, Controller: c, Admission: c,
+	options := api.Options{Store: s.entries, Log: translog.Public{Log: s.log, Entries: s.entries}, Controller: c, Admission: c,
 		Pool: c.Pool(), Hub: hub, Notifications: s.told, Authority: authority, Dir: dir, Address: s.address, Version: "test", Clock: s.clock.now,
-		Metrics: prometheus.NewRegistry()})
+		Metrics: prometheus.NewRegistry()}
+	for _, f := range change {
+		f(&options)
+	}
+	a, err := api.New(options)
 	must(err)
 	var wg sync.WaitGroup
 	for _, task := range []func(){
@@ -152,20 +156,27 @@ type somebody struct {
 // joined is who has a certificate.
 func (s *server) joined(r auth.TokenRequest) *somebody {
 	s.t.Helper()
+	c := s.join(r, s.t.TempDir())
+	return &somebody{http: c.HTTP(), base: c.URL()}
+}
+
+// join leaves a certificate in a folder.
+func (s *server) join(r auth.TokenRequest, dir string) *client.Client {
+	s.t.Helper()
 	token, err := s.operator.CreateToken(s.t.Context(), r)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	c, err := client.Join(s.t.Context(), token.Word, r.Name, s.t.TempDir())
-	if err != nil {
-		// users give no name of their own
-		c, err = client.Join(s.t.Context(), token.Word, "", s.t.TempDir())
+	name := r.Name
+	if r.Role != auth.RoleNode {
+		name = "" // only nodes give one of their own
 	}
+	c, err := client.Join(s.t.Context(), token.Word, name, dir)
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(c.Close)
-	return &somebody{http: c.HTTP(), base: c.URL()}
+	return c
 }
 
 // stranger has no certificate of the server's, or one that he made.
