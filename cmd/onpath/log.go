@@ -209,7 +209,7 @@ before. It needs no credential, and ends with an error when the log forks.`,
 			if err != nil {
 				return err
 			}
-			return w.watch(c.Context(), c.OutOrStdout(), p, once, g.output == "json")
+			return w.watch(c.Context(), c.OutOrStdout(), c.ErrOrStderr(), p, once, g.output == "json")
 		},
 	}
 	f.add(c)
@@ -221,12 +221,13 @@ before. It needs no credential, and ends with an error when the log forks.`,
 // logEvery is how often the log is asked for more.
 const logEvery = time.Second
 
-func (w *watched) watch(ctx context.Context, out io.Writer, p onpath.Prefix, once, asJSON bool) error {
-	from := int64(0)
+func (w *watched) watch(ctx context.Context, out, warnings io.Writer, p onpath.Prefix, once, asJSON bool) error {
+	from, silent := int64(0), false
 	for {
 		t, err := w.next()
 		if err == nil && t.N > from {
 			err = w.Each(t, from, func(i int64, entry []byte) error {
+				from = i + 1 // what comes behind it may fail, and is read again then
 				e := onpath.LoggedEntry{Index: i}
 				if json.Unmarshal(entry, &e.LogEntry) != nil || !e.Overlaps(p) {
 					return nil
@@ -237,14 +238,18 @@ func (w *watched) watch(ctx context.Context, out io.Writer, p onpath.Prefix, onc
 				_, err := fmt.Fprintln(out, logLine(&e))
 				return err
 			})
-			from = t.N
 		}
 		switch {
 		case err == nil:
 			if err := w.keep(t); err != nil {
 				return err
 			}
+			silent = false
 		case onpath.CodeOf(err) == onpath.CodeUnavailable && !once: // it is asked again
+			if !silent {
+				fmt.Fprintf(warnings, "nothing is seen while this lasts, and all of it afterwards: %v\n", err)
+			}
+			silent = true
 		default:
 			return logError(err)
 		}
@@ -267,7 +272,11 @@ func logLine(e *onpath.LoggedEntry) string {
 	}
 	what := map[onpath.LogWhat]string{onpath.LogClaim: "claimed by", onpath.LogBegin: "intercepted by",
 		onpath.LogEnd: "no longer intercepted by"}[e.What]
-	s := fmt.Sprintf("%s  %s  %s tenant %s", e.Time.Local().Format(time.DateTime), strings.Join(list, ","), what, e.Tenant)
+	who := "tenant " + e.Tenant
+	if e.Tenant == "" {
+		who = "a publisher who is no tenant"
+	}
+	s := fmt.Sprintf("%s  %s  %s %s", e.Time.Local().Format(time.DateTime), strings.Join(list, ","), what, who)
 	if e.What == onpath.LogClaim {
 		return printable(s + fmt.Sprintf(" (%s): %s", e.Method, e.State))
 	}

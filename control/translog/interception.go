@@ -76,7 +76,8 @@ func (h *held) names(k onpath.Key) bool {
 // interception is whose packets a chain takes and what they pass.
 func (v view) interception(ctx context.Context, c *onpath.Chain) onpath.LogEntry {
 	tenant := c.Metadata.Tenant
-	e := onpath.LogEntry{Tenant: tenant, Object: onpath.KeyOf(c).String(), Prefixes: v.prefixes(ctx, c), Method: v.method(ctx, c)}
+	e := onpath.LogEntry{Tenant: tenant, Object: onpath.KeyOf(c).String(), Prefixes: v.prefixes(ctx, c)}
+	e.Method = v.method(ctx, tenant, e.Prefixes)
 	for _, el := range c.Spec.Through {
 		f := el.Function
 		if el.Deployment != "" {
@@ -95,11 +96,53 @@ func (v view) interception(ctx context.Context, c *onpath.Chain) onpath.LogEntry
 	return e
 }
 
+// lease tells where a leased module begins and ceases to intercept.
+func (v view) lease(ctx context.Context, ch onpath.Change) (out []onpath.LogEntry, next *held) {
+	was := v.known(ch.Key)
+	if l, _ := ch.Object.(*onpath.Lease); l != nil {
+		if next = v.leased(ctx, l); len(was.cloudlets) > 0 && sameTraffic(was.begun, next.begun) {
+			return nil, next // prolonged
+		}
+	}
+	if len(was.cloudlets) > 0 {
+		e := was.begun
+		e.What, e.Cloudlets = onpath.LogEnd, was.cloudlets
+		out = append(out, e)
+	}
+	if next != nil {
+		e := next.begun
+		e.What, e.Cloudlets = onpath.LogBegin, next.cloudlets
+		out = append(out, e)
+	}
+	return out, next
+}
+
+// leased is whose packets a module takes. A publisher who is no tenant has proved by a
+// password what they come from or go to.
+func (v view) leased(ctx context.Context, l *onpath.Lease) *held {
+	s := &l.Spec
+	module := s.Publisher + "/" + s.Module
+	e := onpath.LogEntry{Object: onpath.KeyOf(l).String(), Prefixes: s.To, Method: onpath.ByPassword,
+		Functions: []string{module + "@hmac-sha256:" + v.keyed("module "+module, s.SHA256)}}
+	if s.Known {
+		e.Tenant, e.Method = s.Publisher, v.method(ctx, s.Publisher, s.To)
+	}
+	cloudlet := s.Node
+	if n, _ := v.get(ctx, onpath.Key{Kind: onpath.KindNode, Name: s.Node}).(*onpath.Node); n != nil {
+		cloudlet = n.Spec.Cloudlet
+	}
+	return &held{cloudlets: []string{cloudlet}, begun: e}
+}
+
 // publicHash tells specifications of functions apart for everybody, and shows nothing of
 // them.
 func (s *Store) publicHash(o onpath.Object) string {
+	return s.keyed(onpath.KeyOf(o).String(), specHash(o))
+}
+
+func (s *Store) keyed(name, hash string) string {
 	h := hmac.New(sha256.New, s.salt)
-	h.Write([]byte("onpath log " + onpath.KeyOf(o).String() + "\x00" + specHash(o)))
+	h.Write([]byte("onpath log " + name + "\x00" + hash))
 	return hex.EncodeToString(h.Sum(nil))
 }
 
@@ -143,8 +186,8 @@ func (v view) prefixes(ctx context.Context, c *onpath.Chain) (out []onpath.Prefi
 	return out[:min(len(out), most)]
 }
 
-// method is how the tenant has proved what a chain takes.
-func (v view) method(ctx context.Context, c *onpath.Chain) onpath.ClaimMethod {
+// method is how a tenant has proved that it may take what comes from or goes to prefixes.
+func (v view) method(ctx context.Context, tenant string, prefixes []onpath.Prefix) onpath.ClaimMethod {
 	objects := map[onpath.Key]onpath.Object{}
 	for _, kind := range []onpath.Kind{onpath.KindTenant, onpath.KindPrefixClaim} {
 		list, _, err := v.List(ctx, kind, "")
@@ -156,8 +199,8 @@ func (v view) method(ctx context.Context, c *onpath.Chain) onpath.ClaimMethod {
 		}
 	}
 	t := ownership.New(objects, v.clock())
-	for _, p := range v.prefixes(ctx, c) {
-		if h, ok := t.Covering(c.Metadata.Tenant, p.Prefix); ok {
+	for _, p := range prefixes {
+		if h, ok := t.Covering(tenant, p.Prefix); ok {
 			return h.Method
 		}
 	}

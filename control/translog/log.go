@@ -360,53 +360,111 @@ func (l *Log) Tile(path string) ([]byte, error) {
 
 // read reads n lines. Callers hold mu.
 func (l *Log) read(from int64, n int) ([]line, error) {
+	all, err := l.readText(from, n)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]line, n)
+	for i := range out {
+		if out[i], err = parse(all[i], from+int64(i)); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// readText reads n lines as they are. Callers hold mu.
+func (l *Log) readText(from int64, n int) ([][]byte, error) {
 	b := make([]byte, l.at[from+int64(n)]-l.at[from])
 	if _, err := l.entries.ReadAt(b, l.at[from]); err != nil {
 		return nil, unavailable(err)
 	}
-	out := make([]line, n)
+	out := make([][]byte, n)
 	for i := range out {
 		j := from + int64(i)
-		if err := json.Unmarshal(b[l.at[j]-l.at[from]:l.at[j+1]-l.at[from]], &out[i]); err != nil {
-			return nil, unavailable(fmt.Errorf("entry %d cannot be read: %w", j, err))
-		}
+		out[i] = b[l.at[j]-l.at[from] : l.at[j+1]-l.at[from]]
 	}
 	return out, nil
+}
+
+func parse(b []byte, number int64) (x line, err error) {
+	if err := json.Unmarshal(b, &x); err != nil {
+		return x, unavailable(fmt.Errorf("entry %d cannot be read: %w", number, err))
+	}
+	return x, nil
 }
 
 // mostAudited is among how many of the last entries those of a tenant are looked for.
 const mostAudited = 200_000
 
 // Audit calls yield for what stands behind the last entries of a tenant ("": of all), the
-// latest last, as far as they are among the last mostAudited. An entry that is not what the log has the hash of is an error.
+// latest last, as far as they are among the last mostAudited. An entry that is not what the
+// log has the hash of is an error. Lines without the tenant's name are not parsed: a tenant
+// that asks again and again would have the server do nothing else.
 func (l *Log) Audit(tenant string, last int, yield func(onpath.LoggedEntry) error) error {
-	var found []onpath.LoggedEntry
+	var found []int64 // not the entries: many ask at once, and each may ask for many
 	size := l.sizeNow()
 	for end := size; end > 0 && len(found) < last && size-end < mostAudited; {
 		n := min(end, 512)
+		list, err := l.ofTenant(tenant, end-n, int(n))
+		if err != nil {
+			return err
+		}
+		for i := len(list) - 1; i >= 0 && len(found) < last; i-- {
+			found = append(found, list[i])
+		}
+		end -= n
+	}
+	for _, i := range slices.Backward(found) {
 		l.mu.Lock()
-		lines, err := l.read(end-n, int(n))
+		lines, err := l.read(i, 1)
 		l.mu.Unlock()
 		if err != nil {
 			return err
 		}
-		for i := len(lines) - 1; i >= 0 && len(found) < last; i-- {
-			e, err := lines[i].open()
-			if err != nil {
-				return onpath.Errorf(onpath.CodeInternal, "entry %d: %w", end-n+int64(i), err)
-			}
-			if tenant == "" || e.Tenant == tenant {
-				found = append(found, onpath.LoggedEntry{Index: end - n + int64(i), LogEntry: *e})
-			}
+		e, err := lines[0].open()
+		if err != nil {
+			return onpath.Errorf(onpath.CodeInternal, "entry %d: %w", i, err)
 		}
-		end -= n
-	}
-	for _, e := range slices.Backward(found) {
-		if err := yield(e); err != nil {
+		if err := yield(onpath.LoggedEntry{Index: i, LogEntry: *e}); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// ofTenant are the numbers of a tenant's entries among n; "": of all.
+func (l *Log) ofTenant(tenant string, from int64, n int) (out []int64, err error) {
+	if tenant == "" {
+		for i := range int64(n) {
+			out = append(out, from+i)
+		}
+		return out, nil
+	}
+	l.mu.Lock()
+	lines, err := l.readText(from, n)
+	l.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	for i, b := range lines {
+		if !bytes.Contains(b, []byte(tenant)) {
+			continue
+		}
+		at := from + int64(i)
+		x, err := parse(b, at)
+		if err != nil {
+			return nil, err
+		}
+		e, err := x.open()
+		if err != nil {
+			return nil, onpath.Errorf(onpath.CodeInternal, "entry %d: %w", at, err)
+		}
+		if e.Tenant == tenant {
+			out = append(out, at)
+		}
+	}
+	return out, nil
 }
 
 func (l *Log) sizeNow() int64 {

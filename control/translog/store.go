@@ -31,7 +31,7 @@ type Store struct {
 	salt  []byte
 
 	mu sync.Mutex
-	// held is what is known of chains and claims, to tell what changes.
+	// held is what is known of chains, leases and claims, to tell what changes.
 	held map[onpath.Key]held
 }
 
@@ -49,7 +49,7 @@ type held struct {
 // knows, keeps strangers from trying what functions may be made of against their hashes.
 func NewStore(ctx context.Context, s onpath.Store, clock onpath.Clock, salt []byte) (*Store, error) {
 	out := &Store{Store: s, clock: clock, salt: salt, wake: make(chan struct{}, 1), held: map[onpath.Key]held{}}
-	for _, kind := range []onpath.Kind{onpath.KindChain, onpath.KindPrefixClaim} {
+	for _, kind := range []onpath.Kind{onpath.KindChain, onpath.KindLease, onpath.KindPrefixClaim} {
 		list, _, err := s.List(ctx, kind, "")
 		if err != nil {
 			return nil, err
@@ -58,6 +58,9 @@ func NewStore(ctx context.Context, s onpath.Store, clock onpath.Clock, salt []by
 			switch o := o.(type) {
 			case *onpath.Chain:
 				out.held[onpath.KeyOf(o)] = held{chain: o, cloudlets: o.Status.Cloudlets, begun: view{out, nil}.interception(ctx, o)}
+			case *onpath.Lease:
+				v := view{out, nil}
+				out.held[onpath.KeyOf(o)] = *v.leased(ctx, o)
 			case *onpath.PrefixClaim:
 				out.held[onpath.KeyOf(o)] = held{state: claimState(o), prefix: o.Spec.Prefix}
 			}
@@ -89,7 +92,7 @@ func (s *Store) Write(ctx context.Context, b onpath.Batch) (onpath.Written, erro
 	return w, nil
 }
 
-// hold takes up what is known of chains and claims. Needs mu.
+// hold takes up what is known of chains, leases and claims. Needs mu.
 func (s *Store) hold(next map[onpath.Key]*held) {
 	for k, h := range next {
 		was, there := s.held[k]
@@ -141,7 +144,7 @@ func (s *Store) record(entries []onpath.LogEntry) (onpath.Record, error) {
 	return onpath.Record{Path: fmt.Sprintf("%s%016x-%s", under, s.clock().UnixNano(), rand.Text()[:12]), Value: b}, err
 }
 
-// entries are those of changes, and what is known of chains and claims once they are
+// entries are those of changes, and what is known of chains, leases and claims once they are
 // written (nil: nothing any more).
 func (s *Store) entries(ctx context.Context, changes []onpath.Change) (out []onpath.LogEntry, next map[onpath.Key]*held) {
 	next = map[onpath.Key]*held{}
@@ -152,10 +155,11 @@ func (s *Store) entries(ctx context.Context, changes []onpath.Change) (out []onp
 	}
 	for _, ch := range changes {
 		by := store.AuthorOf(ctx, ch.Key)
-		if ch.Key.Kind.ReadOnly() {
+		lease := ch.Key.Kind == onpath.KindLease
+		if ch.Key.Kind.ReadOnly() && !lease {
 			continue
 		}
-		if !decided || by != "" || ch.Object == nil || ch.Version == 0 {
+		if !lease && !decided || by != "" || ch.Object == nil || ch.Version == 0 {
 			out = append(out, onpath.LogEntry{Time: now, What: onpath.LogChange, By: by, Tenant: ch.Key.Tenant,
 				Object: ch.Key.String(), Message: doing(ch)})
 		}
@@ -163,6 +167,8 @@ func (s *Store) entries(ctx context.Context, changes []onpath.Change) (out []onp
 		switch ch.Key.Kind {
 		case onpath.KindChain:
 			more, next[ch.Key] = v.chain(ctx, ch)
+		case onpath.KindLease:
+			more, next[ch.Key] = v.lease(ctx, ch)
 		case onpath.KindPrefixClaim:
 			more, next[ch.Key] = s.claim(ch)
 		case onpath.KindHosts, onpath.KindDeployment, onpath.KindFunction:

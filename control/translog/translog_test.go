@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -392,6 +393,66 @@ func TestEdits(t *testing.T) {
 		"claim asked [192.0.2.1] []", "claim proved [192.0.2.1] []",
 		"claim lost [192.0.2.1] []", "claim asked [192.0.2.2] []", "claim lost [192.0.2.2] []",
 	}
+	if g, w := strings.Join(got, "\n"), strings.Join(want, "\n"); g != w {
+		t.Errorf("got\n%s\nwant\n%s", g, w)
+	}
+}
+
+// TestLeases: what a leased module takes is told once, whatever is said of it meanwhile, also
+// by a server that starts anew; a publisher who is no tenant is not called one.
+func TestLeases(t *testing.T) {
+	inner := mem.New(mem.Options{})
+	s := newStore(t, inner)
+	l := openLog(t, t.TempDir())
+	decided := store.FollowUp(t.Context())
+	write := func(o onpath.Object, version int64) {
+		t.Helper()
+		if _, err := s.Write(decided, onpath.Batch{Changes: []onpath.Change{{Key: onpath.KeyOf(o), Object: onpath.Clone(o), Version: version}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	node := &onpath.Node{Metadata: onpath.Metadata{Name: "gw1"}, Spec: onpath.NodeSpec{Cloudlet: "fra1"}}
+	node.Spec.Underlay.Address = netip.MustParseAddr("192.0.2.7")
+	write(applied(t, node, nil), 0)
+	lease := &onpath.Lease{Metadata: onpath.Metadata{Name: "gw1-1", Tenant: "acme"}, Spec: onpath.LeaseSpec{Node: "gw1", Publisher: "acme",
+		Known: true, Module: "monitor", SHA256: "aa", To: []onpath.Prefix{prefix(t, "198.51.100.10")}}}
+	applied(t, lease, nil)
+	write(lease, 0)
+	lease.Spec.Until = time.Now().Add(time.Hour)
+	write(lease, onpath.AnyVersion)
+	s = newStore(t, inner)
+	lease.Status.State = onpath.InstanceReady
+	write(lease, onpath.AnyVersion)
+	lease.Spec.SHA256 = "bb" // another module in its place
+	write(lease, onpath.AnyVersion)
+	other := onpath.Clone(lease)
+	other.Metadata = onpath.Metadata{Name: "gw1-2", Tenant: onpath.OperatorTenant}
+	other.Spec.Publisher, other.Spec.Known = "key-1", false
+	write(other, 0)
+	for _, o := range []onpath.Object{lease, other} {
+		if _, err := s.Write(decided, onpath.Batch{Changes: []onpath.Change{{Key: onpath.KeyOf(o), Version: onpath.AnyVersion}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.Take(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	if err := l.Audit("", 100, func(e onpath.LoggedEntry) error {
+		if e.What != onpath.LogChange {
+			module, _, _ := strings.Cut(strings.Join(e.Functions, " "), "@")
+			got = append(got, fmt.Sprintf("%s %q %s %s %v %v", e.What, e.Tenant, module, e.Method, e.Prefixes, e.Cloudlets))
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	of := func(what, tenant, module, method string) string {
+		return fmt.Sprintf("%s %q %s %s [198.51.100.10] [fra1]", what, tenant, module, method)
+	}
+	want := []string{of("begin", "acme", "acme/monitor", "operator"), of("end", "acme", "acme/monitor", "operator"),
+		of("begin", "acme", "acme/monitor", "operator"), of("begin", "", "key-1/monitor", "password"),
+		of("end", "acme", "acme/monitor", "operator"), of("end", "", "key-1/monitor", "password")}
 	if g, w := strings.Join(got, "\n"), strings.Join(want, "\n"); g != w {
 		t.Errorf("got\n%s\nwant\n%s", g, w)
 	}
