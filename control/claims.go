@@ -15,6 +15,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/store"
 )
@@ -27,8 +29,12 @@ const (
 	claimYoung = 2 * time.Minute
 )
 
-// asking bounds the claims that are asked for at once.
-const asking = 8
+// asking bounds the claims that are asked for at once, and a second of those of a tenant that
+// prove nothing: any address may be claimed, and who has it did not ask to be asked.
+const (
+	asking        = 8
+	askingATenant = 10
+)
 
 // claims asks for what claims rest on.
 type claims struct{ *Controller }
@@ -38,10 +44,18 @@ type claims struct{ *Controller }
 func (c claims) prove(ctx context.Context) {
 	busy := map[onpath.Key]bool{}
 	done := make(chan onpath.Key)
+	turns := turns{}
 	for {
 		for due := c.dueClaims(busy); len(due) > 0 && len(busy) < asking; {
-			p := nextClaim(due, busy, c.o.Clock())
+			now := c.o.Clock()
+			p := nextClaim(due, busy, now)
 			due = slices.DeleteFunc(due, func(o *onpath.PrefixClaim) bool { return o == p })
+			if !turns.take(p, now) {
+				due = slices.DeleteFunc(due, func(o *onpath.PrefixClaim) bool {
+					return o.Metadata.Tenant == p.Metadata.Tenant && turns.needs(o, now)
+				})
+				continue
+			}
 			k := onpath.KeyOf(p)
 			busy[k] = true
 			go func() {
@@ -60,6 +74,26 @@ func (c claims) prove(ctx context.Context) {
 		case <-c.o.After(250 * time.Millisecond):
 		}
 	}
+}
+
+// turns bound how often addresses are asked for claims that prove nothing, by tenant.
+type turns map[string]*rate.Limiter
+
+// needs reports whether an address is asked that may not want to be.
+func (t turns) needs(p *onpath.PrefixClaim, now time.Time) bool {
+	return p.Spec.Method == onpath.ByPassword && p.Status.Password != "" && !p.ProvedAt(now)
+}
+
+func (t turns) take(p *onpath.PrefixClaim, now time.Time) bool {
+	if !t.needs(p, now) {
+		return true
+	}
+	l := t[p.Metadata.Tenant]
+	if l == nil {
+		l = rate.NewLimiter(askingATenant, askingATenant)
+		t[p.Metadata.Tenant] = l
+	}
+	return l.AllowN(now, 1)
 }
 
 // dueClaims are claims to be asked for now, or of which something is to be written.

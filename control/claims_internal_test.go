@@ -29,3 +29,32 @@ func TestNextClaim(t *testing.T) {
 		t.Errorf("%s/%s is asked for first", got.Metadata.Tenant, got.Metadata.Name)
 	}
 }
+
+// TestTurns: a tenant that claims what never answers has few questions a second asked of
+// others; its own proved claims and other tenants' do not wait for them.
+func TestTurns(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	claim := func(tenant string) *onpath.PrefixClaim {
+		p := &onpath.PrefixClaim{Metadata: onpath.Metadata{Tenant: tenant}}
+		p.Spec.Method, p.Status.Password = onpath.ByPassword, "word"
+		return p
+	}
+	held := claim("flood")
+	held.Status.State, held.Status.Until = onpath.ClaimProved, now.Add(time.Minute)
+	turns := turns{}
+	asked := 0
+	for range 1000 {
+		if turns.take(claim("flood"), now) {
+			asked++
+		}
+	}
+	if asked != askingATenant {
+		t.Errorf("%d questions at once", asked)
+	}
+	if !turns.take(held, now) || !turns.take(claim("acme"), now) {
+		t.Error("others wait for it")
+	}
+	if !turns.take(claim("flood"), now.Add(time.Second)) {
+		t.Error("it is never asked for again")
+	}
+}
