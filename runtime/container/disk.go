@@ -12,8 +12,9 @@ import (
 )
 
 // File systems of containers bound nobody's writing. So it is looked for every diskEvery
-// whether containers leave free what is kept of the disk, and else the one ended that wrote
-// the most beyond its resources.disk, if that is as much; started anew it has written nothing.
+// whether containers leave free what is kept of the disk, and else, if together they wrote as
+// much beyond their resources.disk, the one ended that wrote the most; started anew it has
+// written nothing.
 const (
 	diskEvery    = time.Second
 	diskClears   = 10 * time.Second // until what one has written is gone
@@ -48,28 +49,47 @@ func (d *Driver) diskShort() (kept onpath.Size, short bool) {
 	return kept, onpath.Size(s.Bavail*block) < kept
 }
 
-// freeDisk ends the container that wrote most, if one wrote as much as most.
-func (d *Driver) freeDisk(ctx context.Context, most onpath.Size) bool {
+// freeDisk ends the container that wrote most, if it is containers that fill the disk.
+func (d *Driver) freeDisk(ctx context.Context, kept onpath.Size) bool {
 	d.mu.Lock()
 	var all []*process
 	for _, p := range d.procs {
 		all = append(all, p)
 	}
 	d.mu.Unlock()
-	var worst *process
+	beyond := make([]onpath.Size, len(all))
 	sn := d.client.SnapshotService(d.opt.Snapshotter)
-	for _, p := range all {
-		u, err := sn.Usage(d.scope(ctx), p.id)
-		if beyond := onpath.Size(u.Size) - p.allowedDisk(); err == nil && beyond > most && p.Pid() != 0 {
-			worst, most = p, beyond
+	for i, p := range all {
+		if u, err := sn.Usage(d.scope(ctx), p.id); err == nil && p.Pid() != 0 {
+			beyond[i] = onpath.Size(u.Size) - p.allowedDisk()
 		}
 	}
-	if worst == nil {
+	at := filler(beyond, kept)
+	if at < 0 {
 		return false
 	}
+	worst, most := all[at], beyond[at]
 	worst.endFor(fmt.Sprintf("the node's disk is full, and it wrote %s more than its resources.disk", most.Rounded()))
 	d.log.Warn("the disk is full: the instance that wrote most is ended", "instance", worst.id, "beyond", most)
 	return true
+}
+
+// filler is which of those that wrote so much beyond what they may is to end; -1: together
+// they wrote less than is kept, and so somebody else fills the disk.
+func filler(beyond []onpath.Size, kept onpath.Size) int {
+	worst, sum := -1, onpath.Size(0)
+	for i, b := range beyond {
+		if b <= 0 {
+			continue
+		}
+		if sum += b; worst < 0 || b > beyond[worst] {
+			worst = i
+		}
+	}
+	if sum < kept {
+		return -1
+	}
+	return worst
 }
 
 // allowedDisk is resources.disk.

@@ -16,6 +16,22 @@ import (
 	"github.com/onpath/onpath"
 )
 
+// TestFiller: containers that fill a disk together end one after the other, the largest
+// first, and none where somebody else does.
+func TestFiller(t *testing.T) {
+	for _, c := range []struct {
+		beyond []onpath.Size
+		want   int
+	}{
+		{nil, -1}, {[]onpath.Size{-500, 0}, -1}, {[]onpath.Size{10, 20, 30}, -1}, {[]onpath.Size{-500, 30, 40, 35}, 2},
+		{[]onpath.Size{0, 100}, 1}, {[]onpath.Size{-100, 99}, -1},
+	} {
+		if got := filler(c.beyond, 100); got != c.want {
+			t.Errorf("of %v number %d ends, want %d", c.beyond, got, c.want)
+		}
+	}
+}
+
 // TestDiskFilled: the container that fills the disk is ended, and says why; one that wrote
 // as much by its resources.disk, and one that wrote little, go on.
 func TestDiskFilled(t *testing.T) {

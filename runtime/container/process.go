@@ -209,7 +209,7 @@ func (p *process) Resize(ctx context.Context, r onpath.Resources) error {
 	if err != nil {
 		return unavailable("resize instance "+p.id, err)
 	}
-	if err := t.Update(ctx, containerd.WithResources(linuxResources(r, cfsPeriod))); err != nil {
+	if err := t.Update(ctx, containerd.WithResources(linuxResources(r, false))); err != nil {
 		return &onpath.Error{Code: onpath.CodeInvalid,
 			Message: fmt.Sprintf("instance %s cannot get %v CPU and %v memory: %v", p.id, r.CPU, r.Memory, err),
 			Remedy:  "memory cannot go below what is in use", Cause: err}

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/cpulimit"
 )
 
 const (
@@ -29,10 +30,6 @@ const (
 	maxPids = 2048
 	// maxFiles is wished for; a machine's hard limit may be lower and cannot be raised.
 	maxFiles = 65536
-	// cfsPeriod is the kernel's default bandwidth period, µs. awaitedPeriod, its longest, is
-	// for programs for which packets wait.
-	cfsPeriod     = 100_000
-	awaitedPeriod = 1_000_000
 	// oomScore of instances and what runs inside: out of memory, the kernel ends them
 	// before anything of the machine's own. The agent, containerd, its shims and what
 	// keep logs are the last to go; without it instances would be so as well.
@@ -130,11 +127,7 @@ func (d *Driver) spec(ctx context.Context, r onpath.RunSpec, u *users, image oci
 		// Everybody may write there: the kernel then watches the whole machine for the writer.
 		s.Linux.ReadonlyPaths = append(s.Linux.ReadonlyPaths, "/proc/pressure")
 		devices := s.Linux.Resources.Devices
-		period := int64(cfsPeriod)
-		if r.Awaited {
-			period = awaitedPeriod
-		}
-		s.Linux.Resources = linuxResources(r.Spec.Resources, period)
+		s.Linux.Resources = linuxResources(r.Spec.Resources, r.Awaited)
 		s.Linux.Resources.Devices = devices
 		s.Linux.Resources.Pids = &specs.LinuxPids{Limit: new(int64(maxPids))}
 		for i, ns := range s.Linux.Namespaces {
@@ -170,16 +163,10 @@ func instanceScore() int {
 	return max(own, oomScore)
 }
 
-// linuxResources translates limits; zero parts are unlimited. What may be used of the CPU
-// is counted over a period, µs. Disk is not limited here (overlayfs has no quota); network
-// is the data path's.
-func linuxResources(r onpath.Resources, period int64) *specs.LinuxResources {
-	out := &specs.LinuxResources{}
-	if r.CPU > 0 {
-		quota := max(int64(r.CPU)*period/1000, 1000)
-		shares := max(uint64(r.CPU)*1024/1000, 2)
-		out.CPU = &specs.LinuxCPU{Quota: &quota, Period: new(uint64(period)), Shares: &shares}
-	}
+// linuxResources translates limits; zero parts are unlimited. Disk is not limited here
+// (overlayfs has no quota: disk.go); network is the data path's.
+func linuxResources(r onpath.Resources, awaited bool) *specs.LinuxResources {
+	out := &specs.LinuxResources{CPU: cpulimit.Of(r.CPU, awaited)}
 	if r.Memory > 0 {
 		limit := max(int64(r.Memory), minMemory)
 		out.Memory = &specs.LinuxMemory{Limit: &limit}

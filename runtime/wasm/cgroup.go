@@ -14,14 +14,13 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/cpulimit"
 )
 
 const (
-	cfsPeriod     = 100_000   // µs
-	awaitedPeriod = 1_000_000 // for an instance for which packets wait
-	minMemory     = 24 << 20
-	maxPids       = 128
-	v2Mount       = "/sys/fs/cgroup"
+	minMemory = 24 << 20
+	maxPids   = 128
+	v2Mount   = "/sys/fs/cgroup"
 )
 
 // cgroup is the control group of an instance, of either version.
@@ -31,13 +30,8 @@ type cgroup struct {
 	v2   *cgroup2.Manager
 }
 
-func linuxResources(r onpath.Resources, period int64) *specs.LinuxResources {
-	out := &specs.LinuxResources{Pids: &specs.LinuxPids{Limit: new(int64(maxPids))}}
-	if r.CPU > 0 {
-		quota := max(int64(r.CPU)*period/1000, 1000)
-		shares := max(uint64(r.CPU)*1024/1000, 2)
-		out.CPU = &specs.LinuxCPU{Quota: &quota, Period: new(uint64(period)), Shares: &shares}
-	}
+func linuxResources(r onpath.Resources, awaited bool) *specs.LinuxResources {
+	out := &specs.LinuxResources{CPU: cpulimit.Of(r.CPU, awaited), Pids: &specs.LinuxPids{Limit: new(int64(maxPids))}}
 	if r.Memory > 0 {
 		limit := max(int64(r.Memory), minMemory)
 		out.Memory = &specs.LinuxMemory{Limit: &limit}
@@ -49,9 +43,9 @@ func newCgroup(path string, r onpath.Resources) (*cgroup, error) {
 	c := &cgroup{path: path}
 	var err error
 	if cgroups.Mode() == cgroups.Unified {
-		c.v2, err = cgroup2.NewManager(v2Mount, path, cgroup2.ToResources(linuxResources(r, cfsPeriod)))
+		c.v2, err = cgroup2.NewManager(v2Mount, path, cgroup2.ToResources(linuxResources(r, false)))
 	} else {
-		c.v1, err = cgroup1.New(cgroup1.StaticPath(path), linuxResources(r, cfsPeriod))
+		c.v1, err = cgroup1.New(cgroup1.StaticPath(path), linuxResources(r, false))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("make the control group %s: %w", path, err)
@@ -87,15 +81,15 @@ func (c *cgroup) add(pid int) error {
 	return nil
 }
 
-// resize sets what the group may use; of the CPU over a period, µs.
-func (c *cgroup) resize(r onpath.Resources, period int64) error {
+// resize sets what the group may use; awaited: packets wait for its instance.
+func (c *cgroup) resize(r onpath.Resources, awaited bool) error {
 	if c == nil {
 		return fmt.Errorf("it has no control group any more")
 	}
 	if c.v2 != nil {
-		return c.v2.Update(cgroup2.ToResources(linuxResources(r, period)))
+		return c.v2.Update(cgroup2.ToResources(linuxResources(r, awaited)))
 	}
-	return c.v1.Update(linuxResources(r, period))
+	return c.v1.Update(linuxResources(r, awaited))
 }
 
 func (c *cgroup) usage() (u onpath.Usage, err error) {

@@ -186,7 +186,7 @@ func (p *process) Resize(_ context.Context, r onpath.Resources) error {
 	if err := p.gone(); err != nil {
 		return err
 	}
-	if err := p.cgroup.resize(r, cfsPeriod); err != nil {
+	if err := p.cgroup.resize(r, false); err != nil {
 		return fmt.Errorf("resize instance %s: %w", p.record.ID, err)
 	}
 	return nil

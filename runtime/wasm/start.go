@@ -113,11 +113,7 @@ func (c *created) give(e *idle) (*process, error) {
 	if r.Namespace, err = netnsrun.Identity(c.r.NetNS); err != nil {
 		return nil, err
 	}
-	period := int64(cfsPeriod)
-	if c.r.Awaited {
-		period = awaitedPeriod
-	}
-	if err := e.cgroup.resize(c.r.Spec.Resources, period); err != nil {
+	if err := e.cgroup.resize(c.r.Spec.Resources, c.r.Awaited); err != nil {
 		return nil, err
 	}
 	if err := d.save(e.name, r); err != nil {
