@@ -246,7 +246,7 @@ func (p *Pool) admit(k onpath.Key, r *onpath.Reservation, now time.Time) (*decis
 		st.Step(onpath.ReservationRequested, now, "")
 		st.Step(onpath.ReservationConfirmed, now, "on "+strings.Join(unique(nodes), ", "))
 		if capacityOf(fitted).Disk > 0 {
-			st.Notes = append(st.Notes, "disk is counted and paid for, and not limited yet")
+			st.Notes = append(st.Notes, "disk is counted and paid for, and limited when a node's disk is full")
 		}
 		if err := p.payFor(d, now); err != nil {
 			return nil, err

@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -10,13 +11,18 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/mod/sumdb/note"
+	"golang.org/x/mod/sumdb/tlog"
+
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/client"
+	"github.com/onpath/onpath/internal/tlogtiles"
 )
 
 // TestKilled kills the server at random instants of requests, changes and cancellations:
 // every acknowledged one is there and paid once, and what the account paid is what the
-// reservations that are there say. ONPATH_SOAK has it killed 200 times.
+// reservations that are there say. The public log continues what was signed before, and has
+// each acknowledged change. ONPATH_SOAK has it killed 200 times.
 func TestKilled(t *testing.T) {
 	s := setUp(t)
 	if _, err := s.Credit(t.Context(), onpath.DefaultTenant, 1_000_000_000_000, "paid in"); err != nil {
@@ -29,13 +35,16 @@ func TestKilled(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
-	h := &history{server: s, paid: map[string]onpath.Money{}, refunded: map[string]onpath.Money{}, unsure: map[string]bool{}}
+	h := &history{server: s, paid: map[string]onpath.Money{}, refunded: map[string]onpath.Money{}, unsure: map[string]bool{},
+		changes: map[string]int{}}
+	h.unforked()
 	for k := range kills {
 		h.round(k, time.Duration(r.IntN(60_000))*time.Microsecond)
 		if t.Failed() {
 			return
 		}
 	}
+	h.logged()
 	t.Logf("%d requests were acknowledged, of %d the server was killed meanwhile", h.acknowledged, h.lost)
 	if h.acknowledged < kills {
 		t.Error("nothing was tested")
@@ -48,8 +57,12 @@ type history struct {
 	mu                 sync.Mutex
 	paid, refunded     map[string]onpath.Money // by reservation, as acknowledged
 	unsure             map[string]bool         // reservations of which an answer is missing
+	changes            map[string]int          // to reservations, as acknowledged
 	killed             bool                    // requesters end
 	acknowledged, lost int
+
+	log  tlogtiles.Reader
+	seen tlog.Tree // the last that was signed
 }
 
 // round has four requesters ask until the server dies, starts it again and compares.
@@ -67,6 +80,7 @@ func (h *history) round(k int, after time.Duration) {
 	wg.Wait() // clients ask again for what they had no answer to
 	h.usable()
 	h.compare()
+	h.unforked()
 	h.kill(false)
 }
 
@@ -142,6 +156,7 @@ func (h *history) did(name string, do func() (*onpath.Quote, error)) bool {
 		return false
 	}
 	h.acknowledged++
+	h.changes[name]++
 	h.paid[name] += q.Price
 	h.refunded[name] += q.Refund
 	return true
@@ -188,5 +203,52 @@ func (h *history) compare() {
 	check, err := h.CheckLedger(h.t.Context())
 	if err != nil || len(check.Wrong) > 0 {
 		h.t.Errorf("the ledger: %s %v", strings.Join(check.Wrong, "; "), err)
+	}
+}
+
+// unforked holds the public log to continue what it signed before.
+func (h *history) unforked() {
+	h.t.Helper()
+	if h.log.Verifier == nil {
+		h.log.Fetch = func(path string) ([]byte, error) { return h.LogFile(h.t.Context(), path) }
+		key, err := h.log.Fetch("key")
+		if err == nil {
+			h.log.Verifier, err = note.NewVerifier(strings.TrimSpace(string(key)))
+		}
+		if err != nil {
+			h.t.Fatal(err)
+		}
+	}
+	now, _, err := h.log.Checkpoint()
+	if err == nil {
+		err = h.log.Continues(h.seen, now)
+	}
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.seen = now
+}
+
+// logged holds the public log to have all acknowledged changes, once they were signed.
+func (h *history) logged() {
+	h.t.Helper()
+	h.await("the log to have all acknowledged changes", func(ctx context.Context) bool {
+		there := map[string]int{}
+		err := h.Audit(ctx, "", 100_000, func(e onpath.LoggedEntry) error {
+			if name, ok := strings.CutPrefix(e.Object, "reservation "+onpath.DefaultTenant+"/"); ok && e.What == onpath.LogChange {
+				there[name]++
+			}
+			return nil
+		})
+		for name, n := range h.changes {
+			if there[name] < n {
+				return false
+			}
+		}
+		return err == nil
+	})
+	h.unforked()
+	if err := h.log.Root(h.seen); err != nil {
+		h.t.Error(err)
 	}
 }
