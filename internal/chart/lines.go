@@ -63,7 +63,11 @@ func (l Lines) SVG() string {
 			}
 			points = append(points, place(p.X, p.Y))
 		}
-		fmt.Fprintf(&b, `<polyline fill="none" stroke="%s" stroke-width="2" points="%s"/>`, colour, strings.Join(points, " "))
+		dashes := ""
+		if s.Steps && i > 0 { // steps lie on one another
+			dashes = fmt.Sprintf(` stroke-dasharray="%d 6"`, max(12/i, 2))
+		}
+		fmt.Fprintf(&b, `<polyline fill="none" stroke="%s" stroke-width="2"%s points="%s"/>`, colour, dashes, strings.Join(points, " "))
 		fmt.Fprintf(&b, `<text x="%d" y="28" fill="%s">%s</text>`, left+i*140, colour, html.EscapeString(s.Name))
 	}
 	b.WriteString("</svg>")

@@ -19,11 +19,7 @@ func Scaling(w io.Writer, o *onpath.Chain) error {
 	if len(s.Decisions) > 0 {
 		t := table.New("TIME", "TOOK", "DECISION", "COST/H")
 		for _, d := range s.Decisions {
-			took := "-"
-			if d.Took > 0 {
-				took = onpath.Duration(time.Duration(d.Took).Round(100 * time.Millisecond)).String()
-			}
-			t.Row(d.Time.Local().Format(time.TimeOnly), took, d.Text, fmt.Sprint(d.Cost))
+			t.Row(d.Time.Local().Format(time.TimeOnly), took(d), d.Text, fmt.Sprint(d.Cost))
 		}
 		if err := t.Write(w); err != nil {
 			return err
@@ -31,6 +27,13 @@ func Scaling(w io.Writer, o *onpath.Chain) error {
 		fmt.Fprintln(w)
 	}
 	return table.Paragraph(w, "", scalingNow(o))
+}
+
+func took(d onpath.ScalingDecision) string {
+	if d.Took == 0 {
+		return "-"
+	}
+	return onpath.Duration(time.Duration(d.Took).Round(100 * time.Millisecond)).String()
 }
 
 // scalingNow says how things stand.
@@ -98,13 +101,15 @@ func ScalingPage(w io.Writer, o *onpath.Chain) error {
 	}
 	counts := chart.Lines{Title: "Instances", X: "seconds", Y: "instances"}
 	for _, name := range o.ElementNames() {
-		if numbers[name] != nil {
-			counts.Series = append(counts.Series, *numbers[name])
+		if n := numbers[name]; n != nil { // before its first decision and after its last one, too
+			last := at(s.Decisions[len(s.Decisions)-1].Time)
+			n.Points = append(append([]chart.Point{{X: 0, Y: n.Points[0].Y}}, n.Points...), chart.Point{X: last, Y: n.Points[len(n.Points)-1].Y})
+			counts.Series = append(counts.Series, *n)
 		}
 	}
 	var rows strings.Builder
 	for _, d := range slices.Backward(s.Decisions) {
-		fmt.Fprintf(&rows, "<tr><td>%s</td><td>%s</td><td>%d</td></tr>\n", d.Time.Format(time.RFC3339), html.EscapeString(d.Text), d.Cost)
+		fmt.Fprintf(&rows, "<tr><td>%s</td><td>%s</td><td>%s</td><td>%d</td></tr>\n", d.Time.Local().Format(time.DateTime), took(d), html.EscapeString(d.Text), d.Cost)
 	}
 	plot := chart.Lines{Title: "Value before and during each trial", X: "seconds", Y: "value", Series: []chart.Series{values}}
 	_, err := fmt.Fprintf(w, scalingPage, html.EscapeString(onpath.KeyOf(o).String()), html.EscapeString(scalingNow(o)),
@@ -120,7 +125,7 @@ table{border-collapse:collapse}td,th{padding:.2em .8em .2em 0;text-align:left;ve
 <p>%[2]s</p>
 %[3]s
 %[4]s
-<table><tr><th>Time</th><th>Decision</th><th>Cost/h</th></tr>
+<table><tr><th>Time</th><th>Took</th><th>Decision</th><th>Cost/h</th></tr>
 %[5]s</table>
 </html>
 `

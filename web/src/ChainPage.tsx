@@ -57,7 +57,7 @@ export function ChainPage() {
         <thead><tr><th>Element</th><th>Takes</th><th>Instance</th><th>Node</th><th>State</th><th className="n">Is given</th><th>Drops</th></tr></thead>
         <tbody>{(chain.spec.through ?? []).flatMap((e: Element, k: number) => rows(chain, e, k, instances, now, element))}</tbody>
       </table>
-      {chain.spec.scaling && <Story of={chain.status?.scaling} />}
+      {chain.spec.scaling && <Story of={chain.status?.scaling} within={chain.spec.scaling.elements} />}
       <h2>Proof</h2>
       <Proof of={verdict.data} />
       <h2>Conditions</h2>
@@ -85,18 +85,20 @@ function rows(chain: Item, e: Element, k: number, instances: Item[], now: Traffi
 }
 
 /** Story is what the scaler has done, the latest first. */
-function Story({ of }: { of: any }) {
-  const numbers = (n?: Record<string, number>) => Object.entries(n ?? {}).map(([k, v]) => `${k} ${v}`).join(", ");
+function Story({ of, within }: { of: any; within?: Record<string, { min?: number; max?: number }> }) {
+  const numbers = Object.entries(of?.wanted ?? {}).map(([name, n]) => `${n} ${name}` + (within?.[name] ? ` (${within[name].min ?? 1} to ${within[name].max ?? "any"})` : ""));
+  const trial = Object.entries(of?.trial?.to ?? {}).map(([name, n]) => `${name} ${of.trial.from?.[name]} → ${n}`);
+  const decisions = [...(of?.decisions ?? [])].reverse();
   return (
     <>
       <h2>Scaling</h2>
-      <p><State of={of?.phase} /> {of?.message}{of?.wanted && <>; wants {numbers(of.wanted)}</>}</p>
-      <div className="wide"><table>
-        <thead><tr><th>Time</th><th>What</th><th>From</th><th>To</th><th className="n">Value before</th><th className="n">After</th></tr></thead>
-        <tbody>{[...(of?.decisions ?? [])].reverse().map((d: any) => (
-          <tr key={d.time}><td>{new Date(d.time).toLocaleString()}</td><td>{d.kept ? "kept: " : "taken back: "}{d.text}</td><td>{numbers(d.from)}</td><td>{numbers(d.to)}</td>
-            <td className="n">{d.before?.toPrecision(3)}</td><td className="n">{d.after?.toPrecision(3)}</td></tr>))}</tbody>
-      </table></div>
+      <p><State of={of?.phase} /> {of?.message}</p>
+      <p>{numbers.join(", ")}{trial.length > 0 && <>; on trial: {trial.join(", ")}</>}</p>
+      {decisions.length > 0 && <div className="wide"><table>
+        <thead><tr><th>Time</th><th>Took</th><th>Decision</th><th className="n">Costs an hour</th></tr></thead>
+        <tbody>{decisions.map((d: any) => (
+          <tr key={d.time} className={d.kept ? "" : "vain"}><td>{new Date(d.time).toLocaleString()}</td><td>{d.took?.replace(/(\.\d)\d+/, "$1")}</td><td>{d.text}</td><td className="n">{d.cost}</td></tr>))}</tbody>
+      </table></div>}
     </>
   );
 }
