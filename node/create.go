@@ -187,7 +187,6 @@ func (in *instance) runSpec(plan onpath.InstancePlan) onpath.RunSpec {
 func (in *instance) launch(ctx context.Context, rt onpath.Runtime, m *creation) (p onpath.Process, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
 	defer cancel()
-	in.endLeft()
 	switch {
 	case m.made != nil:
 		p, err = m.made.Start(ctx)

@@ -139,12 +139,14 @@ func (in *instance) obtain(ctx context.Context) onpath.Process {
 		in.idle(ctx)
 		return nil
 	}
+	in.endLeft() // before it sleeps: it takes longer than the packets that wake it should wait
+	in.openNotify()
 	if plan.OnDemand != nil && !plan.Spec.Inline() && m.err == nil && !in.sleep(ctx, &plan) {
 		in.discard(m)
 		return nil
 	}
 	in.set(onpath.InstanceStarting, cause{"Starting", "starting"})
-	in.openNotify()
+	in.openNotify() // its namespace may have been replaced
 	p, err := in.launch(ctx, rt, m)
 	if err != nil {
 		if ctx.Err() == nil {

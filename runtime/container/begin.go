@@ -3,6 +3,7 @@ package container
 import (
 	"context"
 	"errors"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -24,26 +25,46 @@ const (
 	takenTick = time.Millisecond
 )
 
-// begin lets the program begin and has containerd start the task meanwhile: the way by its
+// headStart is how long at most a program for which packets wait has the processors to itself:
+// containerd's shim and runc work as long as many a program takes to start. Once it is ready,
+// containerd is needed to resize it.
+const headStart = 200 * time.Millisecond
+
+// begin lets the program begin, and has containerd start the task meanwhile: the way by its
 // shim to runc takes longer than many a program's own start. The byte stays in the pipe until
 // runc reads it. Without such a pipe the program begins when containerd has it begin.
 func (c *created) begin(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTime)
 	started := make(chan error, 1)
-	go func() {
-		defer close(c.proc.taken)
+	start := func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTime)
 		defer cancel()
+		defer close(c.proc.taken)
 		started <- c.task.Start(ctx)
-	}()
-	pipe, err := unix.Open(c.d.startPipe(c.r.ID), unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return <-started
 	}
-	if !readable(pipe, beginTime) { // another runc, which waits otherwise
+	if !c.r.Awaited {
+		go start()
+	}
+	pipe, err := unix.Open(c.d.startPipe(c.r.ID), unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err == nil && !readable(pipe, beginTime) { // another runc, which waits otherwise
 		unix.Close(pipe)
+		err = os.ErrNotExist
+	}
+	if err != nil {
+		if c.r.Awaited {
+			start()
+		}
 		return <-started
 	}
 	c.d.begins.Go(func() {
+		if c.r.Awaited {
+			select {
+			case <-time.After(headStart):
+			case <-c.proc.needed:
+			case <-c.proc.over:
+			case <-c.d.ctx.Done():
+			}
+			go start()
+		}
 		// Of a program that has ended already runc says so, and containerd knows how.
 		if err := whenTaken(pipe, started); err != nil && isInit(int(c.task.Pid())) {
 			c.d.log.Error("containerd does not start a task; it is ended", "instance", c.r.ID, "err", err)

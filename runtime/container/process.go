@@ -33,6 +33,7 @@ type process struct {
 	over   chan struct{} // closed when it has ended
 	done   chan struct{} // closed when it is known how
 	taken  chan struct{} // closed when containerd knows that it runs
+	needed chan struct{} // somebody waits for that
 
 	mu   sync.Mutex
 	pid  int // 0 once ended
@@ -48,7 +49,7 @@ type process struct {
 
 func newProcess(d *Driver, id string, labels map[string]string, pid int) *process {
 	return &process{d: d, id: id, labels: maps.Clone(labels), pid: pid, begun: time.Now(),
-		over: make(chan struct{}), done: make(chan struct{}), taken: make(chan struct{})}
+		over: make(chan struct{}), done: make(chan struct{}), taken: make(chan struct{}), needed: make(chan struct{}, 1)}
 }
 
 // adopt enters a running process and watches for its end.
@@ -124,7 +125,12 @@ func (p *process) task(ctx context.Context) (containerd.Task, error) {
 	return p.d.task(ctx, p.id)
 }
 
+// awaitTaken waits until containerd knows that it runs, and has that begin now.
 func (p *process) awaitTaken(ctx context.Context) error {
+	select {
+	case p.needed <- struct{}{}:
+	default:
+	}
 	select {
 	case <-p.taken:
 		return nil
