@@ -30,7 +30,8 @@ const (
 	relayFirst = "connections one after the other"
 	relayMany  = "1,000 connections at once, 64 KiB there and back"
 
-	metricFirstByte = "first byte" // µs from the SYN
+	metricConnect   = "connected"  // µs from the SYN
+	metricFirstByte = "first byte" // likewise
 	metricAll       = "all"        // ms until the last has ended
 
 	relayDirect, relayOnpath, relayCopy, relayHAProxy = "direct", "onpath", "copy", "haproxy"
@@ -41,7 +42,7 @@ const relayLink = 250_000_000
 
 func relayBenchmark() Benchmark {
 	return Benchmark{
-		Name: "relay", rounds: 2, cost: cost{time.Second, 18 * time.Second},
+		Name: "relay", rounds: 2, cost: cost{4 * time.Second, 35 * time.Second},
 		Question: "what does a TCP relay on one CPU cost, beside plain forwarding, HAProxy that splices, and a program that copies by read and write?",
 		Targets: []Target{
 			{Text: "throughput: ≥ 0.97 of plain forwarding", Case: relayCase, Contestant: relayOnpath,
@@ -51,6 +52,14 @@ func relayBenchmark() Benchmark {
 			{Text: "as fast as the CPU: CPU per byte ≤ 1.2 × HAProxy's", Case: relayFree, Contestant: relayOnpath,
 				Metric: MetricCPU, Of: relayHAProxy, Max: 1.2},
 			{Text: "first byte: not after HAProxy's", Case: relayFirst, Contestant: relayOnpath,
+				Metric: metricFirstByte, Of: relayHAProxy, Max: 1},
+			{Text: "client's leg 20 ms, throughput: ≥ 0.97 of plain forwarding", Case: relayFar, Contestant: relayOnpath,
+				Metric: MetricThroughput, Of: relayDirect, Min: 0.97},
+			{Text: "client's leg 20 ms, connected: within its round trip + 5 ms", Case: relayFarFirst, Contestant: relayOnpath,
+				Metric: metricConnect, Max: 25_000},
+			{Text: "client's leg 20 ms, first byte: within two round trips + 10 ms", Case: relayFarFirst, Contestant: relayOnpath,
+				Metric: metricFirstByte, Max: 50_000},
+			{Text: "client's leg 20 ms, first byte: not after HAProxy's", Case: relayFarFirst, Contestant: relayOnpath,
 				Metric: metricFirstByte, Of: relayHAProxy, Max: 1},
 			{Text: "as fast as the CPU: not below the copying program", Case: relayFree, Contestant: relayOnpath,
 				Metric: MetricThroughput, Of: relayCopy, Min: 1},
@@ -66,51 +75,57 @@ func runRelay(ctx context.Context, r *Run) error {
 		r.skip(relayOnpath, "it runs the onpath program, which was not named")
 		return nil
 	}
+	makers := []siteMaker{
+		{relayDirect, func(_ context.Context, _ *Run, t *site) error { return testnet.Set(t.gateway, "ipv4/ip_forward=1") }},
+		{relayOnpath, wireRelay}, {relayHAProxy, wireHAProxy}, {relayCopy, wireCopy},
+	}
 	for first := 0; first < r.Rounds(); first += buildRounds {
-		if err := r.relayRounds(ctx, first, min(buildRounds, r.Rounds()-first)); err != nil {
+		if err := r.relayRounds(ctx, makers, first, min(buildRounds, r.Rounds()-first)); err != nil {
 			return err
 		}
 	}
-	return nil
+	return r.farRounds(ctx, withoutCopy(makers))
 }
 
-func (r *Run) relayRounds(ctx context.Context, first, rounds int) (err error) {
-	var list []deployment
-	defer func() {
-		for _, d := range list {
-			err = errors.Join(err, d.Close())
-		}
-	}()
-	for _, m := range []struct {
-		name string
-		wire func(context.Context, *Run, *site) error
-	}{
-		{relayDirect, func(_ context.Context, _ *Run, t *site) error { return testnet.Set(t.gateway, "ipv4/ip_forward=1") }},
-		{relayOnpath, wireRelay}, {relayHAProxy, wireHAProxy}, {relayCopy, wireCopy},
-	} {
-		t, err := r.newSite(m.name)
+// relaySites makes a site for each contestant, and leaves out those that this machine lacks.
+func (r *Run) relaySites(ctx context.Context, build func(name string) (*site, error), makers []siteMaker) (list []deployment, err error) {
+	for _, m := range makers {
+		t, err := build(m.name)
 		if err != nil {
-			return err
+			return list, err
 		}
-		list = append(list, deployment{m.name, t})
 		err = errors.Join(t.echo(), t.useCubic(), m.wire(ctx, r, t))
 		var lack lacking
 		if errors.As(err, &lack) {
-			list = list[:len(list)-1]
 			if err := t.Close(); err != nil {
-				return err
+				return list, err
 			}
-			if first == 0 {
-				r.skip(m.name, string(lack))
-			}
+			r.skip(m.name, string(lack))
 			continue
 		}
+		list = append(list, deployment{m.name, t})
 		if err == nil {
 			err = t.open(ctx)
 		}
 		if err != nil {
-			return fmt.Errorf("%s: %w", m.name, err)
+			return list, fmt.Errorf("%s: %w", m.name, err)
 		}
+	}
+	return list, nil
+}
+
+func closeSites(list []deployment) (err error) {
+	for _, d := range list {
+		err = errors.Join(err, d.Close())
+	}
+	return err
+}
+
+func (r *Run) relayRounds(ctx context.Context, makers []siteMaker, first, rounds int) (err error) {
+	list, err := r.relaySites(ctx, r.newSite, makers)
+	defer func() { err = errors.Join(err, closeSites(list)) }()
+	if err != nil {
+		return err
 	}
 	for round := first; round < first+rounds; round++ {
 		r.say("round %d of %d", round+1, r.Rounds())
@@ -131,11 +146,11 @@ func (r *Run) relayRounds(ctx context.Context, first, rounds int) (err error) {
 			}
 		}
 		err := backAndForth(ctx, round, list, func(d deployment) error {
-			took, err := d.firstBytes(pick(r, 200, 20))
+			_, took, err := d.firstBytes(pick(r, 200, 20))
 			if err != nil {
 				return fmt.Errorf("%s: %w", d.name, err)
 			}
-			r.sample(relayFirst, d.name, metricFirstByte, unitMicroseconds, round, micros(took[len(took)/2]))
+			r.sample(relayFirst, d.name, metricFirstByte, unitMicroseconds, round, micros(took))
 			if d.name == relayCopy { // which has two threads for each connection
 				return nil
 			}
@@ -190,37 +205,40 @@ func (t *site) echo() error {
 	})
 }
 
-// hello connects to the server and reads its first byte.
-func (t *site) hello() (c *net.TCPConn, err error) {
+// hello connects to the server and reads its first byte; it says when it was connected.
+func (t *site) hello() (c *net.TCPConn, at time.Time, err error) {
 	err = netnsrun.Do(t.client, func() error {
 		x, err := net.DialTimeout("tcp", siteEcho.String(), 10*time.Second)
 		if err == nil {
-			c = x.(*net.TCPConn)
+			c, at = x.(*net.TCPConn), time.Now()
 		}
 		return err
 	})
 	if err != nil {
-		return nil, err
+		return nil, at, err
 	}
 	_ = c.SetDeadline(time.Now().Add(30 * time.Second))
 	if _, err = io.ReadFull(c, make([]byte, 1)); err != nil {
 		c.Close()
 	}
-	return c, err
+	return c, at, err
 }
 
-func (t *site) firstBytes(n int) (took []time.Duration, err error) {
+// firstBytes are the medians of n connections, one after the other, from the SYN.
+func (t *site) firstBytes(n int) (connected, first time.Duration, err error) {
+	var all [2][]time.Duration
 	for range n {
 		began := time.Now()
-		c, err := t.hello()
+		c, at, err := t.hello()
 		if err != nil {
-			return nil, err
+			return 0, 0, err
 		}
-		took = append(took, time.Since(began))
+		all[0], all[1] = append(all[0], at.Sub(began)), append(all[1], time.Since(began))
 		c.Close()
 	}
-	slices.Sort(took)
-	return took, nil
+	slices.Sort(all[0])
+	slices.Sort(all[1])
+	return all[0][n/2], all[1][n/2], nil
 }
 
 // together has n connections move bytes there and back at once, and compares them.
@@ -229,7 +247,7 @@ func (t *site) together(n int) (took time.Duration, err error) {
 	for i := range n {
 		go func() {
 			done <- func() error {
-				c, err := t.hello()
+				c, _, err := t.hello()
 				if err != nil {
 					return err
 				}

@@ -77,7 +77,7 @@ func wireHAProxy(ctx context.Context, _ *Run, t *site) error {
 			return ctx.Err()
 		default:
 		}
-		if c, err := t.hello(); err == nil {
+		if c, _, err := t.hello(); err == nil {
 			c.Close()
 			return pinProcess(cmd.Process.Pid, t.cpu)
 		}

@@ -51,7 +51,10 @@ func (r *Run) siteOf(name string, wire func(*site) error) (*site, error) {
 }
 
 // wireGateway puts the gateway between client and server.
-func (t *site) wireGateway() (err error) {
+func (t *site) wireGateway() error { return t.wireBetween(testnet.Pair) }
+
+// wireBetween is wireGateway with a client that some other way joins to the gateway.
+func (t *site) wireBetween(join func(gateway, client testnet.End) error) (err error) {
 	for ns, name := range map[*string]string{&t.client: "client", &t.gateway: "gateway", &t.server: "server"} {
 		if *ns, err = t.Namespace(name); err != nil {
 			return err
@@ -60,9 +63,10 @@ func (t *site) wireGateway() (err error) {
 	for _, p := range []struct {
 		ns, dev string
 		subnet  netip.Prefix
-	}{{t.client, devIn, netSiteClient}, {t.server, devOut, netSiteServer}} {
+		join    func(a, b testnet.End) error
+	}{{t.client, devIn, netSiteClient, join}, {t.server, devOut, netSiteServer, testnet.Pair}} {
 		gw, host := p.subnet.Addr().Next(), p.subnet.Addr().Next().Next()
-		err := testnet.Pair(testnet.End{NS: t.gateway, Dev: p.dev, Addrs: []netip.Prefix{netip.PrefixFrom(gw, p.subnet.Bits())}},
+		err := p.join(testnet.End{NS: t.gateway, Dev: p.dev, Addrs: []netip.Prefix{netip.PrefixFrom(gw, p.subnet.Bits())}},
 			testnet.End{NS: p.ns, Dev: "eth0", Addrs: []netip.Prefix{netip.PrefixFrom(host, p.subnet.Bits())}})
 		if err != nil {
 			return err

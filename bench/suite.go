@@ -203,7 +203,11 @@ func (r *Run) say(format string, args ...any) {
 
 // skip notes that a contestant does not take part, and why.
 func (r *Run) skip(contestant, why string) {
-	r.machine.Skipped = append(r.machine.Skipped, Skip{Benchmark: r.benchmark, Contestant: contestant, Why: why})
+	this := Skip{Benchmark: r.benchmark, Contestant: contestant, Why: why}
+	if slices.Contains(r.machine.Skipped, this) {
+		return
+	}
+	r.machine.Skipped = append(r.machine.Skipped, this)
 	r.say("%s does not take part: %s", contestant, why)
 }
 
