@@ -14,13 +14,15 @@ import (
 )
 
 // The sweep reads all entries again and again, a part at a time: at most
-// sweepPart batches each sweepTick, some 130,000 entries a second, which is a
-// few per cent of one CPU. A round begins sweepEvery after the one before began,
-// or when that is done; it counts them, so that readers of counters need not. Entries are aged by a process only; while there is none,
+// sweepPart batches each sweepTick, some 130,000 entries a second, and as long as the table
+// has capacity no longer than sweepTurn, which is a few per cent of one CPU. A round begins
+// sweepEvery after the one before began, or when that is done; it counts them, so that
+// readers of counters need not. Entries are aged by a process only; while there is none,
 // nothing established goes, and pending ones make room for each other.
 const (
 	sweepTick = 250 * time.Millisecond
 	sweepPart = 32
+	sweepTurn = 10 * time.Millisecond
 )
 
 // sweepEvery is a variable for tests, which have entries aged when they say.
@@ -46,7 +48,7 @@ func (d *Driver) sweepLoop(ctx context.Context, nats *ebpf.Map) {
 		}
 		if s != nil {
 			var done bool
-			if done, err = s.part(sweepPart); err == nil && done {
+			if done, err = s.turn(); err == nil && done {
 				err = errors.Join(d.recount(s), sweepNAT(ctx, nats, s.tables, s.now))
 			}
 			if done || err != nil {
@@ -159,6 +161,17 @@ func (s *sweep) close() {
 	}
 }
 
+// turn reads as much as one tick may; true when all entries were seen.
+func (s *sweep) turn() (done bool, err error) {
+	began := time.Now()
+	for range sweepPart {
+		if done, err = s.part(1); done || err != nil || s.shrink == 1 && time.Since(began) > sweepTurn {
+			break
+		}
+	}
+	return done, err
+}
+
 // part reads up to n batches; true when all entries were seen.
 func (s *sweep) part(n int) (bool, error) {
 	for range n {
@@ -234,16 +247,22 @@ func removeAged(m *ebpf.Map, k flowKey) error {
 	return nil
 }
 
-// aged tells whether a flow has rested for too long, and the key of its other
-// direction's entry. That one is asked only when this one rests for long.
+// aged tells whether a flow has rested for too long, and the key of its other direction's
+// entry. That one is asked only when this one rests for as long as it may by what it says
+// itself: what the other says alone counts as that one is read, so a round over flows that
+// rest asks nothing.
 func (s *sweep) aged(m *ebpf.Map, k *flowKey, v *flowValue) (bool, flowKey) {
-	times, rests := s.r.times(v), idle(v.seen(), s.now)
-	asks, shrink := v.Path == 0 && k.Proto == 17, s.shrinkOf(k, v)
-	if !asks && rests <= s.limit(times, shrink, k.Proto, true, true, v.Flags&(flowFIN|flowRST) != 0, v.Flags&flowRST != 0) {
+	times, shrink, rests := s.r.times(v), s.shrinkOf(k, v), idle(v.seen(), s.now)
+	asks, ends := v.Path == 0 && k.Proto == 17, v.Flags&(flowFIN|flowRST) != 0
+	limit := s.limit(times, shrink, k.Proto, v.packets() == 0, ends, ends, v.Flags&flowRST != 0)
+	var other flowValue
+	if asks {
+		limit = min(limit, afterQuestion(k, v, &other))
+	}
+	if rests <= limit {
 		return false, flowKey{}
 	}
 	mate := s.r.mate(k, v)
-	var other flowValue
 	alone := m.Lookup(mate, &other) != nil
 	oneWay := !alone && (v.packets() == 0) != (other.packets() == 0)
 	flags, both := v.Flags, v.Flags
@@ -252,7 +271,7 @@ func (s *sweep) aged(m *ebpf.Map, k *flowKey, v *flowValue) (bool, flowKey) {
 		rests = min(rests, idle(other.seen(), s.now))
 	}
 	closed := flags&flowRST != 0 || both&flowFIN != 0
-	limit := s.limit(times, shrink, k.Proto, oneWay, flags&flowFIN != 0, closed, flags&flowRST != 0)
+	limit = s.limit(times, shrink, k.Proto, oneWay, flags&flowFIN != 0, closed, flags&flowRST != 0)
 	if asks {
 		limit = min(limit, afterQuestion(k, v, &other))
 	}

@@ -67,6 +67,25 @@ func TestSweep(t *testing.T) {
 	sweepsTranslations(t, b, flows, now)
 }
 
+// TestSweepAsksNothing: as long as a flow rests for less than it may, the entry of its other
+// direction is not looked up, which would take a system call.
+func TestSweepAsksNothing(t *testing.T) {
+	const now = uint64(100_000 * time.Second)
+	s := newSweep(nil, &reader{edge: benchEdge}, now)
+	for _, c := range []struct {
+		proto uint8
+		path  uint16
+		rests time.Duration
+	}{{6, 1, 2 * time.Hour}, {17, 1, 5 * time.Minute}, {17, 0, 30 * time.Second}} {
+		k := benchKey("10.1.0.2", "10.9.0.2", 1, 80)
+		k.Proto = c.proto
+		v := flowValue{Packets: 1, Path: c.path, Seen: three(uint32((now - uint64(c.rests)) / uint64(time.Second)))}
+		if gone, _ := s.aged(nil, &k, &v); gone { // without a table to look into
+			t.Errorf("an entry of protocol %d that has rested for %v is aged", c.proto, c.rests)
+		}
+	}
+}
+
 func sweepsTranslations(t *testing.T, b *bench, flows flowTables, now uint64) {
 	nats := b.c.Maps[natsMap]
 	for sport, stays := range map[byte]bool{1: true, 2: false} {
