@@ -43,7 +43,7 @@ const (
 // counts the others.
 const (
 	refusalBurst = 60
-	refusalEvery = time.Minute
+	refusalEvery = 10 * time.Minute
 )
 
 // logAnswers serves the log to everybody.
