@@ -72,7 +72,7 @@ func (s *Server) guard(ctx huma.Context, next func(huma.Context)) {
 		next(ctx)
 		return
 	}
-	p := problemOf(s.noted(ctx.Operation().OperationID, err))
+	p := problemOf(s.noted(ctx.Context(), ctx.Operation().OperationID, err))
 	ctx.SetHeader("Content-Type", p.ContentType(""))
 	ctx.SetStatus(p.Status)
 	_ = json.NewEncoder(ctx.BodyWriter()).Encode(p.Problem)

@@ -238,9 +238,11 @@ func (s *Server) handler(identify func(*http.Request) (auth.Identity, error)) ht
 			s.fail(w, r, err)
 			return
 		}
-		r = r.WithContext(store.By(context.WithValue(ctx, identityKey{}, who), byURI(who)))
+		why := ""
+		ctx = context.WithValue(context.WithValue(ctx, identityKey{}, who), refusedKey{}, &why)
+		r = r.WithContext(store.By(ctx, byURI(who)))
 		if s.metrics.serve(s.mux, w, r) == http.StatusForbidden && !isOpen(r.URL.Path) {
-			logging{s}.refusedRequest(who, r)
+			logging{s}.refusedRequest(who, r, why)
 		}
 	})
 }

@@ -113,16 +113,23 @@ func stopped(ctx context.Context, err error) error {
 
 // fail answers a request with an error.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
-	p := problemOf(s.noted(r.Method+" "+r.URL.Path, stopped(r.Context(), err)))
+	p := problemOf(s.noted(r.Context(), r.Method+" "+r.URL.Path, err))
 	w.Header().Set("Content-Type", p.ContentType(""))
 	w.WriteHeader(p.Status)
 	_ = json.NewEncoder(w).Encode(p.Problem)
 }
 
-// noted logs what is the server's fault, not the caller's.
-func (s *Server) noted(doing string, err error) error {
-	if c := listed(err)[0].Code; c == onpath.CodeInternal {
+// noted logs what is the server's fault, not the caller's, and keeps for the public log what
+// the caller may not.
+func (s *Server) noted(ctx context.Context, doing string, err error) error {
+	err = stopped(ctx, err)
+	switch listed(err)[0].Code {
+	case onpath.CodeInternal:
 		s.log.Error("request failed", "request", doing, "error", err)
+	case onpath.CodeForbidden:
+		if why, ok := ctx.Value(refusedKey{}).(*string); ok {
+			*why = err.Error()
+		}
 	}
 	return err
 }
@@ -132,5 +139,5 @@ func (s *Server) answer(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
-	return problemOf(s.noted("", stopped(ctx, err)))
+	return problemOf(s.noted(ctx, "", err))
 }

@@ -161,9 +161,12 @@ func (s logging) refusedSignIn(r *http.Request, err error) {
 }
 
 // refusedRequest likewise that somebody asked for what he may not.
-func (s logging) refusedRequest(who auth.Identity, r *http.Request) {
-	s.refuse(r.Context(), onpath.LogEntry{By: who.URI(), Tenant: who.Tenant}, r.Method+" "+r.URL.Path)
+func (s logging) refusedRequest(who auth.Identity, r *http.Request, why string) {
+	s.refuse(r.Context(), onpath.LogEntry{By: who.URI(), Tenant: who.Tenant}, fmt.Sprintf("%s %s: %s", r.Method, r.URL.Path, why))
 }
+
+// refusedKey is of where in a request's context stands why it was refused.
+type refusedKey struct{}
 
 // refusedJoin likewise that a join token was not taken.
 func (s logging) refusedJoin(ctx context.Context, name string, err error) {

@@ -225,7 +225,12 @@ func (a *Authority) Join(secret, name string, csr []byte) (certPEM []byte, i Ide
 func (a *Authority) redeemable(secret string) (token, error) {
 	id, word, _ := strings.Cut(secret, ".")
 	t, ok := a.state.Tokens[id]
-	if !ok || t.API || !t.is(word) {
+	if ok && t.API && t.is(word) {
+		e := onpath.Errorf(onpath.CodeForbidden, "this is a bearer token: nobody joins by it")
+		e.Remedy = "show it with each request (ONPATH_TOKEN=WORD onpath …), or make a token without --api"
+		return token{}, e
+	}
+	if !ok || !t.is(word) {
 		return token{}, tokenRefused("the token is not known, or was used up")
 	}
 	if a.clock().After(t.Expires) {

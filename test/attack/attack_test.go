@@ -87,7 +87,7 @@ func TestAttacks(t *testing.T) {
 		"a token of one kind reads another":      {scoped, "GET", "/v1/chains?tenant=shop", "", "with this token", nil},
 		"a token of one kind makes a wider one":  {scoped, "POST", "/v1/tokens", `{"role":"user","name":"x","tenant":"shop"}`, "", nil},
 		"a token of one kind watches everything": {scoped, "GET", "/v1/watch", "", "", nil},
-		"a bearer token joins":                   {s.stranger(), "POST", "/v1/join", fmt.Sprintf(`{"secret":%q,"name":"","request":""}`, secretOf(viewer.bearer)), "", nil},
+		"a bearer token joins":                   {s.stranger(), "POST", "/v1/join", fmt.Sprintf(`{"secret":%q,"name":"","request":""}`, secretOf(viewer.bearer)), "bearer token", nil},
 		"a user makes an operator":               {mallory, "POST", "/v1/tokens", `{"role":"operator","name":"root"}`, "", nil},
 		"a user revokes the operator":            {mallory, "POST", "/v1/revoke", `{"identity":"onpath:operator/root"}`, "", nil},
 		"a user credits an account":              {mallory, "POST", "/v1/accounts/evil/credit", `{"amount":"1000000"}`, "", []int{400, 403, 404, 405}},

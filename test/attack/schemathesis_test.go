@@ -12,6 +12,10 @@ import (
 	"github.com/onpath/onpath/api/auth"
 )
 
+// endless are paths whose answers may have no end, which schemathesis would take for a fault;
+// TestAnything asks there.
+const endless = "/(watch|notifications|traffic|flows|logs|exec|capture|session)$"
+
 // TestSchemathesis: a program of others' reads the API's document and asks whatever comes to
 // its mind, in every role; the server has no fault, and goes on.
 func TestSchemathesis(t *testing.T) {
@@ -48,14 +52,15 @@ func TestSchemathesis(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
 			defer cancel()
 			args := append([]string{"--no-color", "run", document, "--url", "https://" + s.address, "--tls-verify", "false", "--checks", "no_fault",
-				"--phases", "examples,coverage,fuzzing", "--max-examples", "50", "--workers", "4", "--request-timeout", "3",
+				"--phases", "examples,coverage,fuzzing", "--max-examples", "30", "--workers", "1", "--request-timeout", "5",
+				"--exclude-path-regex", endless,
 				"--suppress-health-check", "all", "--continue-on-failure"}, c.args...)
 			cmd := exec.CommandContext(ctx, bin, args...)
 			cmd.Dir = t.TempDir()
 			cmd.Env = append(os.Environ(), "SCHEMATHESIS_HOOKS=answers", "PYTHONPATH="+hooks, "PYTHONDONTWRITEBYTECODE=1")
 			out, err := cmd.CombinedOutput()
 			if err != nil || !bytes.Contains(out, []byte("Test cases:")) {
-				t.Errorf("%v\n%s", err, out)
+				t.Errorf("%v\n%s", err, out[max(0, len(out)-8000):])
 			} else {
 				t.Logf("%s", out[bytes.LastIndex(out, []byte("Test cases:")):])
 			}
