@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"runtime/debug"
 	"slices"
 	"time"
 
@@ -63,8 +64,14 @@ type module struct {
 	slowN    uint64
 }
 
-// load compiles a module, beside the packets, and starts it. It is in no list yet.
+// compilingGC is the growth of the heap after which garbage is collected while a module is
+// compiled, percent: what a small one leaves, some 3 MB, else takes as long as compiling it.
+const compilingGC = 400
+
+// load compiles a module, beside the packets, and starts it. It is in no list yet. One is
+// loaded at a time.
 func load(ctx context.Context, spec onpath.WasmModule, h *host) (*module, error) {
+	defer debug.SetGCPercent(debug.SetGCPercent(compilingGC))
 	m := &module{spec: spec, sha256: spec.SHA256(), pick: spec.Select, bypass: spec.None == onpath.NoneBypass, host: h}
 	h.m = m
 	read, err := wasm.Read(spec.Code)
