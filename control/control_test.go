@@ -122,12 +122,12 @@ func (s *site) Call(_ context.Context, node string, op onpath.NodeOp, request an
 	}
 	var b bytes.Buffer
 	switch enc := json.NewEncoder(&b); op {
-	case onpath.OpFlows:
-		for _, e := range n.entries {
-			if request.(onpath.FlowFilter).Matches(e) {
-				_ = enc.Encode(e)
-			}
+	case onpath.OpLook:
+		l := onpath.Look{Counters: n.counters()}
+		for _, f := range request.(onpath.LookRequest).Flows {
+			l.Flows = append(l.Flows, slices.DeleteFunc(slices.Clone(n.entries), func(e onpath.FlowEntry) bool { return !f.Matches(e) }))
 		}
+		_ = enc.Encode(l)
 	case onpath.OpEcho:
 		_ = enc.Encode(onpath.EchoAnswer{RTT: s.echoes[node]})
 	case onpath.OpProve:
@@ -142,7 +142,7 @@ func (s *site) Call(_ context.Context, node string, op onpath.NodeOp, request an
 		}
 		_ = enc.Encode(a)
 	case onpath.OpCounters:
-		_ = enc.Encode(onpath.Counters{Vports: map[onpath.VportID]onpath.VportCounters{n.edge(): {In: onpath.Tally{Packets: 42}}}})
+		_ = enc.Encode(n.counters())
 	default:
 		return nil, onpath.Errorf(onpath.CodeUnsupported, "no %s", op)
 	}
@@ -159,6 +159,11 @@ func (n *fakeNode) edge() onpath.VportID {
 		return 0
 	}
 	return n.plan.Datapath.Edge.Vport
+}
+
+// counters are what the node has counted. Callers hold mu.
+func (n *fakeNode) counters() *onpath.Counters {
+	return &onpath.Counters{Vports: map[onpath.VportID]onpath.VportCounters{n.edge(): {In: onpath.Tally{Packets: 42}}}}
 }
 
 func (n *fakeNode) makeReport() onpath.NodeReport {
