@@ -140,9 +140,13 @@ func (s *Scaler) unhurried() bool {
 	return x != nil && !x.Sudden && s.Status.Rests > 0
 }
 
-// reverses reports whether the trial would undo a decision that was taken for good.
+// reverses reports whether the trial would undo a decision that was taken for good while
+// nothing has changed: after a change of load it is to be expected.
 func (s *Scaler) reverses() bool {
 	t := s.Status.Trial
+	if x := s.Status.Session; x != nil && x.Sudden {
+		return false
+	}
 	return slices.ContainsFunc(s.Status.Decisions, func(d onpath.ScalingDecision) bool {
 		for name, n := range t.To {
 			if from, ok := d.From[name]; d.Kept && ok && from == n && d.To[name] == t.From[name] {
