@@ -460,6 +460,19 @@ struct node {
 	__u32 gateways[2];     /* the edges of an HA pair of gateways; 0: there is none */
 };
 
+/*
+ * Addresses that a rule, a flow entry or an address of this node's is about, by a byte for
+ * each /20 of IPv4 and, by a hash, each /48 of IPv6. A packet between two others concerns
+ * nobody here. Bytes are only ever set, and hold nothing before complete is 1.
+ */
+#define CELLS_4 (1 << 20)
+#define CELLS_6 (1 << 16)
+
+struct concerned {
+	__u32 complete;
+	__u8 cells[CELLS_4 + CELLS_6];
+};
+
 /* Bits of an entry's functions beside the slot. */
 #define INLINE_SLOT  0x7f
 #define INLINE_BYPASS 0x80 /* none: bypass */

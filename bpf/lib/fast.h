@@ -168,6 +168,8 @@ static __always_inline int carry(struct xdp_md *ctx, const struct uplink *u, str
 
 	if (!u->fast.epoch || !read_packet(ctx, u, &k, &p))
 		return XDP_PASS;
+	if (!concerns_flow(&k))
+		return XDP_PASS;
 	k.scope = u->edge;
 	e = flow_established(&k);
 	if (!e || entry_kind(e) != NEXT_EXIT || !e->functions[0])

@@ -122,6 +122,9 @@ func (d *Driver) setAddresses() error {
 		return err
 	}
 	m, want := d.maps.locals, localAddresses(k)
+	for a := range want {
+		d.maps.concerns.addAddress(a.Addr)
+	}
 	if maps.Equal(m.now, want) {
 		return nil
 	}

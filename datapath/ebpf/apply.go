@@ -31,6 +31,7 @@ type kernelMaps struct {
 	tenants   *ebpf.Map
 	quotas    *ebpf.Map
 	tables    *tableSpace
+	concerns  *concerns
 }
 
 func openMaps(c *ebpf.Collection, spec *ebpf.CollectionSpec) (*kernelMaps, error) {
@@ -57,6 +58,9 @@ func openMaps(c *ebpf.Collection, spec *ebpf.CollectionSpec) (*kernelMaps, error
 		return nil, err
 	}
 	var err error
+	if m.concerns, err = openConcerns(c); err != nil {
+		return nil, err
+	}
 	m.tables, err = openTables(c, spec)
 	return m, err
 }
@@ -155,7 +159,7 @@ func (d *Driver) apply(c *onpath.DatapathConfig) error {
 		})
 	}
 	d.state = want
-	return nil
+	return d.concernSome()
 }
 
 // devicesFor reads the devices, and makes the tunnel's.
@@ -277,7 +281,12 @@ func (d *Driver) addTargets(want *state) error {
 		func() error { return m.rates.putAll(want.rates) },
 		func() error { return m.vports.putAll(want.vports) },
 		func() error { return m.slots.putAll(want.slots) },
-		func() error { return m.owns.putAll(want.owns) },
+		func() error {
+			for own := range want.owns {
+				m.concerns.addAddress(own.Addr)
+			}
+			return m.owns.putAll(want.owns)
+		},
 		func() error { return m.ports.putAll(want.ports) },
 	)
 }
@@ -306,6 +315,9 @@ func (d *Driver) addTables(want *state) error {
 	}
 	for id, t := range want.tables {
 		if isClassifier(id) {
+			if d.state == nil || !m.tables.has(id, t.sum) {
+				m.concerns.addRules(t)
+			}
 			if err := m.tables.put(id, t); err != nil {
 				return err
 			}

@@ -1,6 +1,7 @@
 package ebpf
 
 import (
+	"encoding/binary"
 	"net/netip"
 	"slices"
 	"sync"
@@ -284,4 +285,21 @@ func (d *Driver) FlowTableSize() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return int(d.coll.Maps[flowsMap].MaxEntries())
+}
+
+// ConcernsAny reports whether packets that concern nobody pass at once, and whether one with
+// an address may concern somebody.
+func (d *Driver) ConcernsAny(a netip.Addr) (done, concerned bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c := d.maps.concerns
+	return c.isDone(), c.cells[cellOf(wide(a))] != 0
+}
+
+// PutEntry writes an entry at the edge, as another version may have left it.
+func (d *Driver) PutEntry(t onpath.Tuple) error {
+	k := flowKey{Scope: three(d.maps.nodes.now[0].Edge), Src: wide(t.Src), Dst: wide(t.Dst), Proto: t.Protocol}
+	binary.BigEndian.PutUint16(k.SPort[:], t.SrcPort)
+	binary.BigEndian.PutUint16(k.DPort[:], t.DstPort)
+	return d.coll.Maps[flowsMap].Put(k, flowValue{Kind: nextPass, Packets: 9, Seen: three(uint32(monotonic() / uint64(time.Second)))})
 }

@@ -78,6 +78,8 @@ type sweep struct {
 	used    map[uint32]quotaValue // what tenants used of their quotas as the round began
 	slots   []uint32              // tenants of the tables of pending flows, in their order
 	count   flowCount
+
+	concerns *concerns // whose cells this round sets; nil: they are set
 }
 
 // flowCount is what a round over all entries has counted.
@@ -110,6 +112,9 @@ func (d *Driver) sweepOf(idle map[uint16]onpath.Idle, now uint64) (*sweep, error
 	s.count = flowCount{pending: map[uint32]uint64{}, at: map[uint32]*flowcount.At{}}
 	for _, v := range d.maps.vports.now {
 		s.count.at[v.ID] = new(flowcount.At)
+	}
+	if d.state != nil && !d.maps.concerns.isDone() {
+		s.concerns = d.maps.concerns
 	}
 	s.shrink = shrinkFor(d.counted.established, uint64(t[0].MaxEntries()))
 	if err := s.shrinkShares(d.maps, slots); err != nil {
@@ -199,6 +204,9 @@ func (s *sweep) part(n int) (bool, error) {
 // direction's, or counts it.
 func (s *sweep) entry(k *flowKey, v *flowValue) error {
 	m := s.tables[s.at]
+	if s.concerns != nil && s.at == 0 && unthree(k.Scope) == s.r.edge {
+		s.concerns.addEntry(k)
+	}
 	if gone, mate := s.aged(m, k, v); gone {
 		if goesOn, err := usedSince(m, k, v); goesOn || err != nil {
 			s.tally(k, v)
@@ -324,6 +332,9 @@ func (d *Driver) recount(s *sweep) error {
 	defer d.mu.Unlock()
 	if d.maps == nil || d.succession.waits() { // the entries are in the tables of an older version
 		return nil
+	}
+	if s.concerns != nil {
+		s.concerns.done()
 	}
 	for _, n := range s.entries {
 		s.count.established += n
