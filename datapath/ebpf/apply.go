@@ -159,7 +159,7 @@ func (d *Driver) apply(c *onpath.DatapathConfig) error {
 		})
 	}
 	d.state = want
-	return d.concernSome()
+	return d.maps.concerns.beginIfEmpty(d.coll.Maps[flowsMap])
 }
 
 // devicesFor reads the devices, and makes the tunnel's.

@@ -46,19 +46,19 @@ func (s *concerns) close() error {
 	return unix.Munmap(mem)
 }
 
-// concernSome has packets that concern nobody pass at once, if no entry stands whose cell may
+// beginIfEmpty has packets that concern nobody pass at once, if no entry stands whose cell may
 // not be set; else the round over all entries that begins next does (sweep.go). The programs
-// that set cells are on all devices. d.mu is held.
-func (d *Driver) concernSome() error {
-	if d.maps.concerns.isDone() {
+// that set cells are on all devices.
+func (s *concerns) beginIfEmpty(flows *ebpf.Map) error {
+	if s.isDone() {
 		return nil
 	}
-	first, err := d.coll.Maps[flowsMap].NextKeyBytes(nil)
+	first, err := flows.NextKeyBytes(nil)
 	if err != nil {
 		return fmt.Errorf("look for flow entries: %w", err)
 	}
 	if first == nil {
-		d.maps.concerns.done()
+		s.done()
 	}
 	return nil
 }

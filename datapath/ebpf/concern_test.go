@@ -37,7 +37,8 @@ func TestConcerns(t *testing.T) {
 		t.Errorf("the instance got %d packets, must be over 700", n)
 	}
 
-	foreign := onpath.Tuple{Src: netip.MustParseAddr("198.51.100.7"), Dst: netip.MustParseAddr("203.0.113.9"), SrcPort: 80, DstPort: 4000, Protocol: 6}
+	foreign := onpath.Tuple{Src: netip.MustParseAddr("198.51.100.7"), Dst: netip.MustParseAddr("203.0.113.9")}
+	foreign.SrcPort, foreign.DstPort, foreign.Protocol = 80, 4000, 6
 	c.must(gw.dp.PutEntry(foreign))
 	c.must(gw.dp.Close())
 	gw.dp = c.open(gw)

@@ -109,7 +109,8 @@ func ScalingPage(w io.Writer, o *onpath.Chain) error {
 	}
 	var rows strings.Builder
 	for _, d := range slices.Backward(s.Decisions) {
-		fmt.Fprintf(&rows, "<tr><td>%s</td><td>%s</td><td>%s</td><td>%d</td></tr>\n", d.Time.Local().Format(time.DateTime), took(d), html.EscapeString(d.Text), d.Cost)
+		fmt.Fprintf(&rows, "<tr><td>%s</td><td>%s</td><td>%s</td><td>%d</td></tr>\n",
+			d.Time.Local().Format(time.DateTime), took(d), html.EscapeString(d.Text), d.Cost)
 	}
 	plot := chart.Lines{Title: "Value before and during each trial", X: "seconds", Y: "value", Series: []chart.Series{values}}
 	_, err := fmt.Fprintf(w, scalingPage, html.EscapeString(onpath.KeyOf(o).String()), html.EscapeString(scalingNow(o)),

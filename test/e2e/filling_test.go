@@ -43,7 +43,7 @@ func TestFillsUp(t *testing.T) {
 			active(ctx, t, "filling")
 			ready(ctx, t, 2)
 			before := hopVports(ctx, t)
-			s := startSteady(t, udpEcho(t, "10.9.0.2"))
+			s := startLong(t, udpEcho(t, "10.9.0.2"))
 			for range 5 * second {
 				s.open(t)
 			}
@@ -117,15 +117,15 @@ func hopVports(ctx context.Context, t *testing.T) (list []onpath.VportID) {
 	return list
 }
 
-// steady are flows each of which sends ten datagrams a second.
-type steady struct {
+// longFlows are flows each of which sends ten datagrams a second.
+type longFlows struct {
 	port int
 	mu   sync.Mutex
 	list []*net.UDPConn
 }
 
-func startSteady(t *testing.T, port int) *steady {
-	s := &steady{port: port}
+func startLong(t *testing.T, port int) *longFlows {
+	s := &longFlows{port: port}
 	done := make(chan struct{})
 	stopped := make(chan struct{})
 	go func() {
@@ -156,14 +156,14 @@ func startSteady(t *testing.T, port int) *steady {
 	return s
 }
 
-func (s *steady) flows() int {
+func (s *longFlows) flows() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.list)
 }
 
 // open adds a flow.
-func (s *steady) open(t *testing.T) {
+func (s *longFlows) open(t *testing.T) {
 	t.Helper()
 	from := &net.UDPAddr{IP: net.ParseIP("10.1.0.2"), Port: 20000 + s.flows()}
 	var c *net.UDPConn
