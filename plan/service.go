@@ -257,7 +257,12 @@ func (w checker) checkServices() (errs onpath.Errors) {
 	owner := map[string]*onpath.Service{}
 	list := slices.Clone(listed[*onpath.Service](w.world))
 	slices.SortStableFunc(list, func(a, b *onpath.Service) int { // the older keeps its name
-		return a.Metadata.Created.Compare(b.Metadata.Created)
+		if x, y := a.Metadata.Created, b.Metadata.Created; x.IsZero() == y.IsZero() {
+			return x.Compare(y)
+		} else if y.IsZero() { // it is about to be created
+			return -1
+		}
+		return 1
 	})
 	for _, o := range list {
 		refuse := func(code onpath.Code, field, remedy, format string, args ...any) {
