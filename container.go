@@ -143,7 +143,7 @@ func (c *ContainerSpec) shape(function string, h Health) any {
 
 func (c *ContainerSpec) fix() {}
 
-func (c *ContainerSpec) told() string { return "" }
+func (c *ContainerSpec) told(*FunctionSpec) string { return "" }
 
 func (c *ContainerSpec) validate(v *validation, at string, _ *FunctionSpec) {
 	v.image(at+".image", c.Image)

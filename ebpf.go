@@ -66,7 +66,7 @@ func (e *EBPFSpec) shape(function string, _ Health) any {
 
 func (e *EBPFSpec) fix() { *e = EBPFSpec{Object: e.Object, Code: e.Code} }
 
-func (e *EBPFSpec) told() string {
+func (e *EBPFSpec) told(*FunctionSpec) string {
 	h := sha256.New()
 	for _, name := range slices.Sorted(maps.Keys(e.Config)) {
 		fmt.Fprintf(h, "config %q %q\n", name, e.Config[name])

@@ -37,8 +37,9 @@ type kindSpec interface {
 	shape(function string, h Health) any
 	// fix removes what a running instance takes up when it changes.
 	fix()
-	// told stands for what fix removes; "" if a running instance takes up nothing.
-	told() string
+	// told stands for what a running instance is told when it changes; "" if it takes up
+	// nothing. s is the function that the field is of.
+	told(s *FunctionSpec) string
 }
 
 // FunctionTraits are what depends on a function's kind.
@@ -210,7 +211,7 @@ func (s FunctionSpec) Fixed() FunctionSpec {
 // none.
 func (s *FunctionSpec) Told() string {
 	if _, spec := s.kind(); spec != nil {
-		return spec.told()
+		return spec.told(s)
 	}
 	return ""
 }

@@ -91,7 +91,7 @@ func (r *RelaySpec) shape(function string, _ Health) any {
 
 func (r *RelaySpec) fix() { *r = RelaySpec{} }
 
-func (r *RelaySpec) told() string {
+func (r *RelaySpec) told(*FunctionSpec) string {
 	if r.Work == nil {
 		return ""
 	}

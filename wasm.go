@@ -107,8 +107,15 @@ func (w *WasmSpec) shape(function string, _ Health) any {
 
 func (w *WasmSpec) fix() { *w = WasmSpec{Ports: w.Ports, Outbound: w.Outbound} }
 
-func (w *WasmSpec) told() string {
-	b, err := json.Marshal(WasmSpec{Modules: w.Modules, Emit: w.Emit})
+func (w *WasmSpec) told(s *FunctionSpec) string {
+	told := struct {
+		WasmSpec
+		Packets PacketRights `json:"packets,omitempty"`
+	}{WasmSpec{Modules: w.Modules, Emit: w.Emit}, s.Packets}
+	if told.Packets == PacketsKeep {
+		told.Packets = ""
+	}
+	b, err := json.Marshal(told)
 	if err != nil {
 		panic("onpath: told: " + err.Error()) // all of it marshals
 	}

@@ -44,6 +44,19 @@ func examined() error {
 	if _, err := control.Read(c.(*net.UnixConn), &r); err != nil {
 		return err
 	}
+	go func() { // what it is told later
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			var r control.Request
+			if _, err := control.Read(c.(*net.UnixConn), &r); err == nil {
+				_ = control.Write(c.(*net.UnixConn), control.Answer{}, nil)
+			}
+			c.Close()
+		}
+	}()
 	told := r.Config.Modules[0].Config
 	if told["text"] != "" {
 		fmt.Println(told["text"])

@@ -181,15 +181,20 @@ func (p *process) gone() error {
 	return nil
 }
 
-// Resize implements onpath.Process.
-func (p *process) Resize(_ context.Context, r onpath.Resources) error {
+// Resize implements onpath.Process: the engine, too, is told of other memory.
+func (p *process) Resize(ctx context.Context, r onpath.Resources) error {
 	if err := p.gone(); err != nil {
 		return err
 	}
 	if err := p.cgroup.resize(r, false); err != nil {
 		return fmt.Errorf("resize instance %s: %w", p.record.ID, err)
 	}
-	return nil
+	if r.Memory == p.record.Spec.Resources.Memory {
+		return nil
+	}
+	s := p.record.Spec
+	s.Resources = r
+	return p.set(ctx, s)
 }
 
 // Usage implements onpath.Process.
@@ -216,11 +221,16 @@ func (p *process) Reconfigure(ctx context.Context, s *onpath.FunctionSpec) error
 	if err := p.d.offers(s); err != nil {
 		return err
 	}
-	if err := p.d.Control(p.record.ID).Set(ctx, configOf(s)); err != nil {
+	return p.set(ctx, *s)
+}
+
+// set tells the engine what it runs, and notes it.
+func (p *process) set(ctx context.Context, s onpath.FunctionSpec) error {
+	if err := p.d.Control(p.record.ID).Set(ctx, configOf(&s)); err != nil {
 		return err
 	}
 	p.ask(ctx)
-	p.record.Spec = *s
+	p.record.Spec = s
 	return p.d.save(p.record.ID, p.record)
 }
 
