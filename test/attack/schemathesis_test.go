@@ -52,7 +52,7 @@ func TestSchemathesis(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
 			defer cancel()
 			args := append([]string{"--no-color", "run", document, "--url", "https://" + s.address, "--tls-verify", "false", "--checks", "no_fault",
-				"--phases", "examples,coverage,fuzzing", "--max-examples", "30", "--workers", "1", "--request-timeout", "5",
+				"--phases", "examples,coverage,fuzzing", "--max-examples", "10", "--workers", "1", "--request-timeout", "5",
 				"--exclude-path-regex", endless,
 				"--suppress-health-check", "all", "--continue-on-failure"}, c.args...)
 			cmd := exec.CommandContext(ctx, bin, args...)
