@@ -22,7 +22,7 @@ func accesses() map[string]access {
 		"health": {verb: verbAny}, "version": {verb: verbAny}, "ready": {verb: verbAny}, "join": {verb: verbAny},
 		"whoami": {verb: verbSelf}, "renew": {verb: verbSelf},
 		"apply": {verb: verbApply}, "watch": {verb: verbWatch},
-		"list-unconfirmed": {verb: verbConfirm}, "confirm": {verb: verbConfirm}, "undo": {verb: verbConfirm},
+		"list-unconfirmed": {verb: verbList}, "confirm": {verb: verbConfirm}, "undo": {verb: verbConfirm},
 		"trace": {verb: verbTrace}, "verify": {verb: verbVerify},
 		"notifications": {verb: verbNotifications}, "audit": {verb: verbAudit}, "log": {verb: verbAny},
 		"logs": {verbLogs, onpath.KindInstance}, "exec": {verbExec, onpath.KindInstance},
