@@ -131,7 +131,7 @@ func TestServiceRefused(t *testing.T) {
 		"bridged":       {func(o *onpath.Service) { o.Spec.Deployment = "wire" }, "bridged"},
 		"another zone":  {func(o *onpath.Service) { o.Spec.Name = "cdn.bob.example" }, "no zone of tenant acme"},
 		"a part of one": {func(o *onpath.Service) { o.Spec.Name = "cdn.notacme.example" }, "no zone of tenant acme"},
-		"name taken":    {func(o *onpath.Service) { o.Spec.Name = "cdn.acme.example" }, "is the name of service cdn already"},
+		"name taken":    {func(o *onpath.Service) { o.Spec.Name = "cdn.acme.example" }, "service acme/other: spec.name: cdn.acme.example is the name of service cdn already"},
 		"no cloudlet":   {func(o *onpath.Service) { o.Spec.Cloudlets = []string{"nowhere"} }, "there is no cloudlet"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -139,6 +139,7 @@ func TestServiceRefused(t *testing.T) {
 			o := aService("acme", "other", "web")
 			c.change(o)
 			s.apply(o)
+			s.objects[onpath.KeyOf(o)].Meta().Created = time.Time{} // as the server checks what is about to be created
 			defer s.remove(onpath.KindService, "acme", "other")
 			if err := Check(s.snapshot()); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%v, want %q", err, c.want)

@@ -137,6 +137,9 @@ func (s *Server) answer(q *dns.Msg, from netip.Addr) *dns.Msg {
 	case q.Question[0].Qclass != dns.ClassINET && q.Question[0].Qclass != dns.ClassANY:
 		m.Rcode = dns.RcodeRefused
 		return m
+	case q.Question[0].Qtype == dns.TypeAXFR || q.Question[0].Qtype == dns.TypeIXFR:
+		m.Rcode = dns.RcodeRefused
+		return m
 	}
 	d := s.o.Directory()
 	if d == nil {

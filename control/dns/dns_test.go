@@ -100,7 +100,7 @@ func TestAnswers(t *testing.T) {
 		"not ours":       {question("example.net.", dns.TypeA), dns.RcodeRefused, ""},
 		"root":           {question(".", dns.TypeNS), dns.RcodeRefused, ""},
 		"chaos":          {chaos, dns.RcodeRefused, ""},
-		"transfer":       {question("acme.example.", dns.TypeAXFR), dns.RcodeSuccess, ""},
+		"transfer":       {question("acme.example.", dns.TypeAXFR), dns.RcodeRefused, ""},
 		"update":         {opcode, dns.RcodeNotImplemented, ""},
 		"EDNS version":   {version, dns.RcodeBadVers, ""},
 		"subnet's scope": {subnet(question("cdn.acme.example.", dns.TypeA), "10.2.3.0/24", 24), dns.RcodeFormatError, ""},
