@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -37,9 +38,19 @@ func Describe(w io.Writer, o onpath.Object, waiting []wire.Unconfirmed, parts []
 			return err
 		}
 	}
-	if r, ok := o.(*onpath.Reservation); ok {
-		if err := promise(w, &r.Status); err != nil {
+	switch o := o.(type) {
+	case *onpath.Reservation:
+		if err := promise(w, &o.Status); err != nil {
 			return err
+		}
+	case *onpath.Service:
+		if err := answers(w, o.Status.Cloudlets); err != nil {
+			return err
+		}
+	case *onpath.PrefixClaim:
+		if o.Status.Password != "" {
+			at := netip.AddrPortFrom(o.Spec.Prefix.Addr(), 80)
+			fmt.Fprintf(w, "\nhttp://%s%s has to show\n%s\n", at, onpath.ClaimPath, o.Status.Password)
 		}
 	}
 	if len(elements) > 0 {
@@ -122,6 +133,14 @@ func status(o onpath.Object) ([]onpath.Condition, []onpath.ElementStatus) {
 		return o.Status.Conditions, nil
 	case *onpath.Chain:
 		return o.Status.Conditions, o.Status.Elements
+	case *onpath.Service:
+		return o.Status.Conditions, nil
+	case *onpath.PrefixClaim:
+		if o.Status.State == "" {
+			return nil, nil
+		}
+		return []onpath.Condition{{Type: "State", Status: onpath.ConditionStatus(o.Status.State), Since: o.Status.Checked,
+			Message: o.Status.Evidence}}, nil
 	case *onpath.Instance:
 		if o.Status.State == "" {
 			return nil, nil
@@ -132,8 +151,29 @@ func status(o onpath.Object) ([]onpath.Condition, []onpath.ElementStatus) {
 	return nil, nil
 }
 
-// Belongs reports whether instance i is one of o's: of a deployment, of one of a
-// chain's elements, or on a node.
+// answers shows where a service answers.
+func answers(w io.Writer, places []onpath.ServicePlace) error {
+	if len(places) == 0 {
+		return nil
+	}
+	fmt.Fprintln(w)
+	t := table.New("CLOUDLET", "ADDRESSES", ">READY", "ANSWERS")
+	for _, p := range places {
+		var list []string
+		for _, a := range p.Addresses {
+			list = append(list, a.String())
+		}
+		does := "no"
+		if p.Serves {
+			does = "yes"
+		}
+		t.Row(p.Cloudlet, strings.Join(list, ","), fmt.Sprint(p.Ready), does)
+	}
+	return t.Write(w)
+}
+
+// Belongs reports whether instance i is one of o's: of a deployment, of a
+// service's, of one of a chain's elements, or on a node.
 func Belongs(i *onpath.Instance, o onpath.Object) bool {
 	m := o.Meta()
 	switch o := o.(type) {
@@ -141,6 +181,9 @@ func Belongs(i *onpath.Instance, o onpath.Object) bool {
 		return i.Spec.Node == m.Name
 	case *onpath.Deployment:
 		return i.Metadata.Tenant == m.Tenant && i.Spec.Deployment == m.Name
+	case *onpath.Service:
+		tenant, name := o.Spec.Deployment.Resolve(m.Tenant)
+		return i.Metadata.Tenant == tenant && i.Spec.Deployment == name
 	case *onpath.Chain:
 		for _, e := range o.Spec.Through {
 			ref := e.Deployment

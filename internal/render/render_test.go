@@ -232,3 +232,37 @@ func TestMessageInTable(t *testing.T) {
 		t.Errorf("described as %s, %v", b.String(), err)
 	}
 }
+
+// TestDescribeFound: describe says where a service answers, and what a claim waits for.
+func TestDescribeFound(t *testing.T) {
+	s := &onpath.Service{Metadata: onpath.Metadata{Name: "cdn", Tenant: "acme"}, Spec: onpath.ServiceSpec{Deployment: "web"}}
+	s.Status.Cloudlets = []onpath.ServicePlace{{Cloudlet: "fra", Addresses: []netip.Addr{netip.MustParseAddr("203.0.113.2")}, Ready: 2, Serves: true},
+		{Cloudlet: "lis"}}
+	s.Status.Conditions = []onpath.Condition{{Type: "Active", Status: "False", Message: "lis: no instance is ready"}}
+	c := &onpath.PrefixClaim{Metadata: onpath.Metadata{Name: "site", Tenant: "acme"}}
+	c.Spec.Prefix = onpath.Prefix{Prefix: netip.MustParsePrefix("2001:db8::1/128")}
+	c.Status = onpath.PrefixClaimStatus{State: onpath.ClaimAsked, Password: "onpath-word", Evidence: "no answer within 3s"}
+	for _, x := range []struct {
+		o    onpath.Object
+		want []string
+	}{
+		{s, []string{"lis: no instance is ready", "fra       203.0.113.2      2  yes", "lis       -                0  no"}},
+		{c, []string{"no answer within 3s", "http://[2001:db8::1]:80/.well-known/onpath has to show", "onpath-word"}},
+	} {
+		o := x.o
+		_ = o.Validate() // it fills in defaults
+		var b strings.Builder
+		if err := render.Describe(&b, o, nil, nil, nil, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range x.want {
+			if !strings.Contains(b.String(), want) {
+				t.Errorf("%q is lacking:\n%s", want, b.String())
+			}
+		}
+	}
+	i := &onpath.Instance{Metadata: onpath.Metadata{Tenant: "acme"}, Spec: onpath.InstanceSpec{Deployment: "web"}}
+	if !render.Belongs(i, s) {
+		t.Error("the instances are not shown")
+	}
+}
