@@ -188,14 +188,8 @@ static __always_inline int at_uplink(struct __sk_buff *skb, struct node *n, stru
 	int rc;
 
 	p->opposite = port->opposite;
-	if (attach == ATTACH_HOST) {
-		if (skb->ingress_ifindex && skb->mark == MARK_TO_HOST) {
-			skb->mark = 0;
-			return TC_ACT_UNSPEC;
-		}
-	} else if (attach != ATTACH_BRIDGE && attach != ATTACH_TAP && skb->pkt_type != PACKET_HOST) {
+	if (attach != ATTACH_HOST && attach != ATTACH_BRIDGE && attach != ATTACH_TAP && skb->pkt_type != PACKET_HOST)
 		return TC_ACT_UNSPEC;
-	}
 	rc = from_edge(skb, n, p, attach);
 	if (rc == RUN_FUNCTIONS || rc == PUNT)
 		return rc;
@@ -250,7 +244,7 @@ static __always_inline int receive(struct __sk_buff *skb, struct pkt *p, struct 
 {
 	struct vport *v;
 	struct flow *e;
-	__u32 slot = 0;
+	__u32 slot = first_slot(vni);
 
 	p->d.kind = NEXT_VPORT;
 	clear_functions(&p->d);
@@ -344,7 +338,9 @@ static __always_inline int from_ha_peer(struct __sk_buff *skb, struct pkt *p, st
 static __always_inline int from_tunnel(struct __sk_buff *skb, struct node *n, struct pkt *p)
 {
 	struct bpf_tunnel_key *key = &p->tunnel;
-	struct peer_ref *peer;
+	__u32 slot, peer, secret;
+	struct peer_ref *ref;
+	struct peer *sender;
 	struct vport *prev;
 	__u64 flags;
 	__u8 head[12];
@@ -361,112 +357,73 @@ static __always_inline int from_tunnel(struct __sk_buff *skb, struct node *n, st
 		p->akey.family = FAMILY_4;
 		map_v4(p->akey.addr, bpf_htonl(key->remote_ipv4));
 	}
-	peer = bpf_map_lookup_elem(&peer_addrs, &p->akey);
-	if (!peer || key->tunnel_ttl != 255)
+	if (key->tunnel_ttl != 255)
 		return drop(p, DROP_TUNNEL_SOURCE);
 	if (bpf_skb_load_bytes(skb, 0, head, sizeof(head)))
 		return drop(p, DROP_MALFORMED);
-	if (get24(head + 9) != peer->secret)
-		return drop(p, DROP_TUNNEL_SECRET);
 	p->prev = get24(head);
+	slot = first_slot(p->prev);
+	prev = vport_of(&slot, p->prev);
+	peer = prev && prev->kind == VPORT_REMOTE ? prev->peer : 0;
+	sender = bpf_map_lookup_elem(&peers, &peer);
+	if (peer && sender && sender->known && sender->family == p->akey.family && same_addr(sender->addr, p->akey.addr)) {
+		secret = sender->secret;
+	} else { /* the vport is another's, or not known here */
+		ref = bpf_map_lookup_elem(&peer_addrs, &p->akey);
+		if (!ref)
+			return drop(p, DROP_TUNNEL_SOURCE);
+		secret = ref->secret;
+		peer = ref->slot;
+		slot = 0;
+	}
+	if (get24(head + 9) != secret)
+		return drop(p, DROP_TUNNEL_SECRET);
+	p->prev_slot = slot;
 	p->d.entry = get24(head + 3);
 	p->d.group = get24(head + 6);
 	p->key.scope = p->prev;
-	prev = vport_of(&p->prev_slot, p->prev);
-	if (!prev || prev->kind != VPORT_REMOTE || prev->peer != peer->slot)
-		p->prev_slot = 0;
 	rc = parse(skb);
 	if (rc != PARSE_IP)
 		return drop(p, DROP_MALFORMED);
 	p->is |= IS_REMOTE;
 	__builtin_memcpy(p->macs, head, 12);
 	if (!p->prev && n->gateways[0])
-		return from_ha_peer(skb, p, n, key->tunnel_id, peer->slot);
+		return from_ha_peer(skb, p, n, key->tunnel_id, peer);
 	count_in(skb, p, p->prev_slot, p->prev);
 	return receive(skb, p, n, key->tunnel_id);
 }
 
 /* What check_underlay says of a packet on the underlay. */
-#define UNDERLAY_REFUSED 0 /* a tunnel packet of a stranger */
-#define UNDERLAY_OTHER      1
-#define UNDERLAY_PROBE   2 /* a question of a peer's agent */
-#define UNDERLAY_PROBE_REPLY  3 /* a reply to this node's agent */
-
-/* Only known nodes, one hop away as hop limits tell, may send tunnel packets.
- * pkt.l4 and pkt.akey are the UDP header and the sender. */
-__noinline int check_underlay(struct __sk_buff *skb)
-{
-	struct node *n = this_node();
-	struct pkt *p = packet();
-	struct addr_key *from;
-	__u8 head[16] = {}; /* UDP and VXLAN headers */
-	__be16 type, sport, dport;
-	__u8 ttl = 0;
-
-	if (!n || !p)
-		return UNDERLAY_REFUSED;
-	from = &p->akey;
-	if (bpf_skb_load_bytes(skb, 12, &type, 2))
-		return UNDERLAY_OTHER;
-	__builtin_memset(from, 0, sizeof(*from));
-	if (type == bpf_htons(ETH_P_IP)) {
-		struct iphdr h;
-
-		if (bpf_skb_load_bytes(skb, ETH_HLEN, &h, sizeof(h)) || h.protocol != IPPROTO_UDP ||
-		    (h.frag_off & bpf_htons(0x1fff)))
-			return UNDERLAY_OTHER;
-		p->l4 = ETH_HLEN + h.ihl * 4;
-		from->family = FAMILY_4;
-		map_v4(from->addr, h.saddr);
-		ttl = h.ttl;
-	} else if (type == bpf_htons(ETH_P_IPV6)) {
-		struct ipv6hdr h;
-
-		if (bpf_skb_load_bytes(skb, ETH_HLEN, &h, sizeof(h)) || h.nexthdr != IPPROTO_UDP)
-			return UNDERLAY_OTHER;
-		p->l4 = ETH_HLEN + sizeof(h);
-		from->family = FAMILY_6;
-		copy_addr(from->addr, &h.saddr);
-		ttl = h.hop_limit;
-	} else {
-		return UNDERLAY_OTHER;
-	}
-	if (bpf_skb_load_bytes(skb, p->l4, head, sizeof(head)) && bpf_skb_load_bytes(skb, p->l4, head, 4))
-		return UNDERLAY_OTHER;
-	sport = *(__be16 *)head;
-	dport = *(__be16 *)(head + 2);
-	if (bpf_ntohs(dport) != n->tunnel_port) {
-		if (bpf_ntohs(sport) != n->tunnel_port || ttl != 255 || !bpf_map_lookup_elem(&peer_addrs, from))
-			return UNDERLAY_OTHER;
-		return UNDERLAY_PROBE_REPLY;
-	}
-	if (ttl != 255 || !bpf_map_lookup_elem(&peer_addrs, from))
-		return UNDERLAY_REFUSED;
-	return (*(__u32 *)(head + 12) & bpf_htonl(0xffffff00)) ? UNDERLAY_OTHER : UNDERLAY_PROBE;
-}
+#define UNDERLAY_OTHER   0
+#define UNDERLAY_PASSES  1 /* of a peer or to one, and for the kernel as it is */
+#define UNDERLAY_REFUSED 2 /* a tunnel packet of a stranger */
+#define UNDERLAY_PROBE   3 /* a query of a peer's agent */
 
 /*
- * A tunnel packet of this node's on its way out by the underlay. Where that is an uplink
- * for this machine's own traffic, too, the program may be run for it by itself, in the
- * midst of the packet that is being sent to the HA peer or copied to mirrors: so pkt must not be
- * touched.
+ * Only known nodes, one hop away as hop limits tell, may send tunnel packets. Where the
+ * underlay is an uplink for this machine's own traffic, too, this node's leave by it, and the
+ * program may be run for one by itself, in the midst of the packet that is being sent to the HA
+ * peer or copied to mirrors: so pkt must not be touched.
  */
-__noinline int leaves_by_tunnel(struct __sk_buff *skb)
+__noinline int check_underlay(struct __sk_buff *skb)
 {
 	struct addr_key from = {}, to = {};
 	struct node *n = this_node();
+	__u8 head[16] = {}; /* UDP and VXLAN headers */
 	__u32 l4 = ETH_HLEN;
-	__be16 type, dport;
+	__u8 near = 0;
+	__be16 type;
 
-	if (!n || skb->ifindex != n->underlay_ifindex || skb->ifindex != n->host_ifindex || bpf_skb_load_bytes(skb, 12, &type, 2))
-		return 0;
+	if (!n || bpf_skb_load_bytes(skb, 12, &type, 2))
+		return UNDERLAY_OTHER;
 	if (type == bpf_htons(ETH_P_IP)) {
 		struct iphdr h;
 
 		if (bpf_skb_load_bytes(skb, ETH_HLEN, &h, sizeof(h)) || h.protocol != IPPROTO_UDP ||
 		    (h.frag_off & bpf_htons(0x1fff)))
-			return 0;
+			return UNDERLAY_OTHER;
 		l4 += h.ihl * 4;
+		near = h.ttl == 255;
 		from.family = to.family = FAMILY_4;
 		map_v4(from.addr, h.saddr);
 		map_v4(to.addr, h.daddr);
@@ -474,19 +431,46 @@ __noinline int leaves_by_tunnel(struct __sk_buff *skb)
 		struct ipv6hdr h;
 
 		if (bpf_skb_load_bytes(skb, ETH_HLEN, &h, sizeof(h)) || h.nexthdr != IPPROTO_UDP)
-			return 0;
+			return UNDERLAY_OTHER;
 		l4 += sizeof(h);
+		near = h.hop_limit == 255;
 		from.family = to.family = FAMILY_6;
 		copy_addr(from.addr, &h.saddr);
 		copy_addr(to.addr, &h.daddr);
 	} else {
-		return 0;
+		return UNDERLAY_OTHER;
 	}
-	return !bpf_skb_load_bytes(skb, l4 + 2, &dport, 2) && bpf_ntohs(dport) == n->tunnel_port &&
-	       bpf_map_lookup_elem(&locals, &from) && bpf_map_lookup_elem(&peer_addrs, &to);
+	if (bpf_skb_load_bytes(skb, l4, head, sizeof(head)) && bpf_skb_load_bytes(skb, l4, head, 4))
+		return UNDERLAY_OTHER;
+	near = near && skb->ingress_ifindex;
+	if (bpf_ntohs(*(__be16 *)(head + 2)) != n->tunnel_port) /* perhaps a reply to this node's agent */
+		return near && bpf_ntohs(*(__be16 *)head) == n->tunnel_port && bpf_map_lookup_elem(&peer_addrs, &from) ?
+			UNDERLAY_PASSES : UNDERLAY_OTHER;
+	if (near && bpf_map_lookup_elem(&peer_addrs, &from))
+		return *(__u32 *)(head + 12) & bpf_htonl(0xffffff00) ? UNDERLAY_PASSES : UNDERLAY_PROBE;
+	/* What came in nowhere is this machine's own, or of no address of its, and left alone. */
+	if (skb->ifindex == n->host_ifindex && (!skb->ingress_ifindex || bpf_map_lookup_elem(&locals, &from)) &&
+	    bpf_map_lookup_elem(&peer_addrs, &to))
+		return UNDERLAY_PASSES;
+	return skb->ingress_ifindex ? UNDERLAY_REFUSED : UNDERLAY_OTHER;
 }
 
-static __always_inline int at_device(struct __sk_buff *skb, struct pkt *p)
+/* What is told before all else: UNDERLAY_PASSES also of what the program itself has put into
+ * the stack at the uplink for this machine's own traffic. */
+static __always_inline int check_device(struct __sk_buff *skb)
+{
+	struct node *n = this_node();
+
+	if (!n)
+		return UNDERLAY_OTHER;
+	if (skb->mark == MARK_TO_HOST && skb->ingress_ifindex && skb->ifindex == n->host_ifindex) {
+		skb->mark = 0;
+		return UNDERLAY_PASSES;
+	}
+	return skb->ifindex == n->underlay_ifindex ? check_underlay(skb) : UNDERLAY_OTHER;
+}
+
+static __always_inline int at_device(struct __sk_buff *skb, struct pkt *p, int what)
 {
 	__u32 ifindex = skb->ifindex;
 	struct node *n = this_node();
@@ -496,16 +480,10 @@ static __always_inline int at_device(struct __sk_buff *skb, struct pkt *p)
 		return TC_ACT_SHOT;
 	if (ifindex == n->tunnel_ifindex)
 		return from_tunnel(skb, n, p);
-	if (ifindex == n->underlay_ifindex && skb->ingress_ifindex) {
-		switch (check_underlay(skb)) {
-		case UNDERLAY_REFUSED:
-			return drop(p, DROP_TUNNEL_SOURCE);
-		case UNDERLAY_PROBE:
-			return reply_probe(skb);
-		case UNDERLAY_PROBE_REPLY:
-			return TC_ACT_UNSPEC;
-		}
-	}
+	if (what == UNDERLAY_REFUSED)
+		return drop(p, DROP_TUNNEL_SOURCE);
+	if (what == UNDERLAY_PROBE)
+		return reply_probe(skb);
 	if (ifindex == n->routers[0] || ifindex == n->routers[1] || ifindex == n->routers[2] ||
 	    ifindex == n->routers[3])
 		return at_router(skb, n, p);
@@ -555,18 +533,21 @@ SEC("tc")
 int onpath_steer(struct __sk_buff *skb)
 {
 	struct pkt *p = packet();
-	int rc;
+	int rc, what;
 
 	if (!p)
 		return TC_ACT_SHOT;
 	if (p->resumes) {
 		p->resumes = 0;
 		rc = behind_functions(skb, p);
-	} else if (concerns_nobody(skb) || leaves_by_tunnel(skb)) {
+	} else if (concerns_nobody(skb)) {
 		return TC_ACT_UNSPEC;
 	} else {
+		what = check_device(skb);
+		if (what == UNDERLAY_PASSES)
+			return TC_ACT_UNSPEC;
 		begin_packet(p, skb->ifindex);
-		rc = at_device(skb, p);
+		rc = at_device(skb, p, what);
 	}
 	if (rc == PUNT) {
 		bpf_tail_call_static(skb, &stages, STAGE_PUNT);

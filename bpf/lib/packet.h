@@ -254,6 +254,12 @@ static __always_inline struct vport *vport_at(__u32 slot, __u32 id)
 	return v && v->id == id && v->kind ? v : NULL;
 }
 
+/* Where the driver puts a vport unless that is taken. */
+static __always_inline __u32 first_slot(__u32 id)
+{
+	return id % MAX_VPORTS;
+}
+
 /* The vport of an id; *slot is tried first and corrected. */
 static __always_inline struct vport *vport_of(__u32 *slot, __u32 id)
 {

@@ -49,8 +49,29 @@ __noinline int put_state(struct __sk_buff *skb, __u32 l4, __u32 at)
 	return put_word(skb, l4, at, word, (word & bpf_htonl(0xffffff00)) | bpf_htonl(state_of(bpf_ntohl(word) >> 8)));
 }
 
-/* Send the query back with the states filled in. pkt.l4 is its UDP header,
- * pkt.akey the querier. */
+/* Who sent the query, pkt.akey, and where its UDP header is, pkt.l4. */
+static __always_inline int read_querier(struct __sk_buff *skb, struct pkt *p)
+{
+	__be32 source;
+	__u8 first;
+
+	if (bpf_skb_load_bytes(skb, ETH_HLEN, &first, 1))
+		return -1;
+	__builtin_memset(&p->akey, 0, sizeof(p->akey));
+	if (first >> 4 == 6) {
+		p->l4 = ETH_HLEN + sizeof(struct ipv6hdr);
+		p->akey.family = FAMILY_6;
+		return bpf_skb_load_bytes(skb, ETH_HLEN + 8, p->akey.addr, 16);
+	}
+	p->l4 = ETH_HLEN + (first & 0xf) * 4;
+	p->akey.family = FAMILY_4;
+	if (bpf_skb_load_bytes(skb, ETH_HLEN + 12, &source, 4))
+		return -1;
+	map_v4(p->akey.addr, source);
+	return 0;
+}
+
+/* Send the query back with the states filled in. */
 __noinline int reply_probe(struct __sk_buff *skb)
 {
 	struct pkt *p = packet();
@@ -61,6 +82,8 @@ __noinline int reply_probe(struct __sk_buff *skb)
 
 	if (!p)
 		return TC_ACT_SHOT;
+	if (read_querier(skb, p))
+		return drop(p, DROP_MALFORMED);
 	peer = bpf_map_lookup_elem(&peer_addrs, &p->akey);
 	if (!peer)
 		return drop(p, DROP_TUNNEL_SOURCE);

@@ -255,6 +255,30 @@ func TestHost(t *testing.T) {
 	}
 }
 
+// TestHostUnderlay: where the underlay is the device of this machine's own traffic, tunnel
+// packets pass it untouched in both directions, though the chain selects them.
+func TestHostUnderlay(t *testing.T) {
+	c := newTestbed(t)
+	c.routed("n2", 17)
+	c.client, c.server = c.nodes["gw"].ns, c.nodes["n2"].ns
+	c.serve("tcp4", "10.255.0.2:80")
+	c.apply(onpath.Match{Dst: []netip.Prefix{netip.MustParsePrefix("10.255.0.2/32")}},
+		uplinks(onpath.Uplink{Name: "own", Device: "under0", Attach: onpath.AttachHost}), element(17, 17))
+	c.transfer("10.255.0.2:80", 4<<20)
+	if n := c.out("n2", 17); n < 2900 {
+		t.Errorf("the instance got %d packets, must be over 2900", n)
+	}
+	for _, name := range []string{"gw", "n2"} {
+		n := c.nodes[name]
+		c.must(n.dp.Flows(t.Context(), onpath.FlowFilter{}, func(e onpath.FlowEntry) bool {
+			if e.Tuple.Protocol == unix.IPPROTO_UDP {
+				t.Errorf("%s has an entry for tunnel packets: %v", name, e.Tuple)
+			}
+			return true
+		}))
+	}
+}
+
 // TestTap: copies reach inline and mirrored elements, here and elsewhere, and
 // nothing comes back or goes on.
 func TestTap(t *testing.T) {

@@ -20,6 +20,7 @@ type slotTable[K comparable] struct {
 	used  map[uint32]bool
 	next  uint32
 	limit uint32
+	first func(K) uint32 // where programs look first
 }
 
 func newSlotTable[K comparable](what string, limit uint32) slotTable[K] {
@@ -35,6 +36,7 @@ func recoverSlots(m *kernelMaps) slots {
 		tenants:   newSlotTable[string]("tenants", maxTenants),
 		functions: newSlotTable[onpath.VportID]("ebpf functions", maxFunctions),
 	}
+	s.vports.first = func(id onpath.VportID) uint32 { return uint32(id) % maxVports }
 	for slot, v := range m.vports.now {
 		s.vports.set(onpath.VportID(v.ID), slot)
 	}
@@ -68,6 +70,12 @@ func (t *slotTable[K]) set(k K, slot uint32) {
 func (t *slotTable[K]) take(k K) (slot uint32, fresh bool, err error) {
 	if slot, ok := t.of[k]; ok {
 		return slot, false, nil
+	}
+	if t.first != nil {
+		if slot := t.first(k); slot != 0 && !t.used[slot] {
+			t.of[k], t.used[slot] = slot, true
+			return slot, true, nil
+		}
 	}
 	for range t.limit {
 		t.next++
