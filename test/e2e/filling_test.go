@@ -66,6 +66,7 @@ func TestFillsUp(t *testing.T) {
 				s.open(t)
 				time.Sleep(time.Second / second)
 			}
+			time.Sleep(time.Second) // the last ones speak, and are answered
 			chosen := forwardChoices(ctx, t, api(t))
 			share := func(from, to int) float64 {
 				n := 0
