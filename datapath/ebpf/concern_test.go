@@ -37,6 +37,12 @@ func TestConcerns(t *testing.T) {
 		t.Errorf("the instance got %d packets, must be over 700", n)
 	}
 
+	gw.dp.ForgetConcerns()
+	c.transfer("10.9.0.2:80", 1<<20)
+	if _, got := gw.dp.ConcernsAny(netip.MustParseAddr("10.1.0.2")); !got {
+		t.Error("the program wrote an entry, and set the cell of neither of its addresses")
+	}
+
 	foreign := onpath.Tuple{Src: netip.MustParseAddr("198.51.100.7"), Dst: netip.MustParseAddr("203.0.113.9")}
 	foreign.SrcPort, foreign.DstPort, foreign.Protocol = 80, 4000, 6
 	c.must(gw.dp.PutEntry(foreign))

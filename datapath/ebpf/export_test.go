@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -294,6 +295,14 @@ func (d *Driver) ConcernsAny(a netip.Addr) (done, concerned bool) {
 	defer d.mu.Unlock()
 	c := d.maps.concerns
 	return c.isDone(), c.cells[cellOf(wide(a))] != 0
+}
+
+// ForgetConcerns has no packet pass at once, and no cell set.
+func (d *Driver) ForgetConcerns() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	atomic.StoreUint32(d.maps.concerns.complete, 0)
+	clear(d.maps.concerns.cells)
 }
 
 // PutEntry writes an entry at the edge, as another version may have left it.
