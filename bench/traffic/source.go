@@ -189,7 +189,7 @@ func (s *Source) job(ctx context.Context, j Job, runs uint64) (sent Sent, err er
 		if j.Stamp {
 			size = 1 // a frame that waited for others of its batch would be blamed on the router
 		}
-		err = s.send(ctx, runs, size, j.Payload)
+		err = s.send(ctx, runs, size, j)
 		sent.Time = time.Since(start)
 	}
 	<-done
@@ -251,15 +251,15 @@ type xdpContext struct {
 	Data, DataEnd, DataMeta, Ingress, Queue, Egress uint32
 }
 
-// callRuns bounds one system call, to some seconds: a signal does not end it.
-// Each call costs tens of milliseconds, because the kernel patches its code to
-// run the program fast.
-const callRuns = 1 << 25
+// callRuns bounds one system call, to a second or two: a signal does not end it, and a run
+// after the time is over costs half of what it costs before. Each call costs tens of
+// milliseconds, because the kernel patches its code to run the program fast.
+const callRuns = 1 << 23
 
-func (s *Source) send(ctx context.Context, runs, size uint64, payload []byte) error {
-	frame := make([]byte, FrameLen+len(payload)) // the kernel makes frames of it; the program writes their heads
-	copy(frame[headLen:], payload)
-	for runs > 0 {
+func (s *Source) send(ctx context.Context, runs, size uint64, j Job) error {
+	frame := make([]byte, FrameLen+len(j.Payload)) // the kernel makes frames of it; the program writes their heads
+	copy(frame[headLen:], j.Payload)
+	for began := time.Now(); runs > 0 && (j.Time == 0 || time.Since(began) < j.Time); {
 		if err := ctx.Err(); err != nil {
 			return err
 		}

@@ -288,9 +288,13 @@ func floodFrom(ctx context.Context, s *traffic.Source, j traffic.Job, long time.
 		sent, err := s.Run(ctx, j)
 		return sent.Frames, err
 	}
+	each := 5 * time.Second
+	if j.Rate > 0 {
+		each = long
+	}
 	for end := time.Now().Add(long); err == nil && time.Now().Before(end); {
 		var sent traffic.Sent
-		j.Time = min(5*time.Second, time.Until(end))
+		j.Time = min(each, time.Until(end))
 		sent, err = s.Run(ctx, j)
 		total += sent.Before + sent.Frames
 		j.Flows.First = int(total)
