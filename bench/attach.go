@@ -8,11 +8,9 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/bench/testnet"
-	"github.com/onpath/onpath/datapath/ebpf"
 	"github.com/onpath/onpath/internal/netnsrun"
 )
 
@@ -39,15 +37,14 @@ func attachBenchmark() Benchmark {
 type end struct {
 	name    string
 	address netip.Addr
-	edge    onpath.VportID
 	vni     int
 	mac     string // of its VXLAN device
 }
 
 var (
 	cloudEnds = []end{
-		{"vm1", netSiteServer.Addr().Next(), 1, 7, "02:62:00:00:02:01"},
-		{"vm2", siteServer.Addr(), 2, 8, "02:62:00:00:02:02"},
+		{"vm1", netSiteServer.Addr().Next(), 7, "02:62:00:00:02:01"},
+		{"vm2", siteServer.Addr(), 8, "02:62:00:00:02:02"},
 	}
 	cloudFunctions = siteServer.Addr().Next() // where the machine of the functions is
 )
@@ -149,70 +146,25 @@ func returnByHand(ns, from, dev string, x end) error {
 	})
 }
 
-// wireAttached has onpath do it, with what the planner gives the three nodes of a chain that
-// is attached to the first machine.
+// wireAttached has onpath do it, by a chain that is attached to the first machine.
 func wireAttached(ctx context.Context, r *Run, t *site, k containerCase) (ns string, err error) {
-	e := k.element()
-	if ns, err = k.namespace(t); err != nil {
+	yaml, err := k.yaml(r.Images, "{hosts: vm1}", "{hosts: vm2}", "vm3")
+	if err != nil {
 		return "", err
 	}
-	for node, c := range map[string]*onpath.DatapathConfig{
-		t.client: attachedConfig(0, e), t.server: attachedConfig(1, e), t.gateway: functionsConfig(e),
-	} {
-		c.Paths[0].MTU = remoteMTU
-		d, err := openDatapath(node, ebpf.Options{Name: t.name() + "-" + c.Node, PinPath: pinPath, Log: r.Log})
-		if err != nil {
-			return "", err
-		}
-		t.After(func() error { return errors.Join(d.Remove(context.Background()), d.Close()) })
-		if err := d.Apply(ctx, c); err != nil {
-			return "", err
-		}
+	list, err := r.steered(ctx, t.Network, cloudYAML(yaml), map[string]string{"vm1": t.client, "vm2": t.server, "vm3": t.gateway})
+	if err != nil {
+		return "", err
 	}
-	return ns, nil
+	return list[0].ns, nil
 }
 
-// attachedConfig is the node of an end. Flows enter at the first one's edge; the second one
-// leaves them alone.
-func attachedConfig(i int, e element) *onpath.DatapathConfig {
-	own, other := hostPrefix(cloudEnds[i].address), hostPrefix(cloudEnds[1-i].address)
-	c := chainConfig(onpath.Match{Src: own, Dst: other}, e)
-	c.Node, c.Underlay = cloudEnds[i].name, onpath.Underlay{Address: cloudEnds[i].address}
-	c.Peers = []onpath.Peer{peer("vm3", netip.PrefixFrom(cloudFunctions, netSiteServer.Bits()))}
-	c.Edge.Vport, c.Edge.Uplinks = cloudEnds[i].edge, []onpath.Uplink{{Name: "own", Device: devUnderlay, Attach: onpath.AttachHost}}
-	c.Vports = nil
-	for _, id := range []onpath.VportID{e.forth, e.back} {
-		if len(c.Vports) == 0 || id != e.forth {
-			c.Vports = append(c.Vports, onpath.Vport{ID: id, Kind: onpath.VportRemote, State: onpath.VportUp, Peer: "vm3"})
-		}
-	}
-	rules := c.Tables[0].Rules
-	if i != 0 {
-		for k := range rules {
-			rules[k] = onpath.Rule{Match: rules[k].Match, Action: onpath.Action{Kind: onpath.ActionExit}}
-		}
-	}
-	tunnel := onpath.Match{Dst: own, Protocol: []uint8{unix.IPPROTO_UDP},
-		DstPorts: []onpath.PortRange{{First: onpath.DefaultTunnelPort, Last: onpath.DefaultTunnelPort}}}
-	c.Tables[0].Rules = append([]onpath.Rule{{Match: tunnel, Action: onpath.Action{Kind: onpath.ActionExit}}}, rules...)
-	return c
-}
-
-// functionsConfig is the node of the functions: behind them packets leave at the machine
-// that they are for.
-func functionsConfig(e element) *onpath.DatapathConfig {
-	c := chainConfig(onpath.Match{}, e)
-	c.Node, c.Underlay, c.Edge = "vm3", onpath.Underlay{Address: cloudFunctions}, nil
-	c.Tables = c.Tables[1:] // without an edge there is no classifier
+// cloudYAML adds the three machines.
+func cloudYAML(yaml string) string {
+	yaml += node("vm3", cloudFunctions.String())
 	for _, x := range cloudEnds {
-		c.Peers = append(c.Peers, peer(x.name, netip.PrefixFrom(x.address, netSiteServer.Bits())))
-		c.Vports = append(c.Vports, onpath.Vport{ID: x.edge, Kind: onpath.VportRemote, State: onpath.VportUp, Peer: x.name})
-		for i := range c.Tables {
-			c.Tables[i].Rules = append(c.Tables[i].Rules, onpath.Rule{Match: onpath.Match{Dst: hostPrefix(x.address)},
-				Action: onpath.Action{Kind: onpath.ActionDeliver, Vport: x.edge}})
-		}
+		yaml += node(x.name, x.address.String(), fmt.Sprintf("{name: own, device: %s, attach: host}", devUnderlay)) +
+			object(onpath.KindHosts, x.name, fmt.Sprintf("{node: %s}", x.name))
 	}
-	return c
+	return yaml
 }
-
-func hostPrefix(a netip.Addr) []netip.Prefix { return netPrefixes(netip.PrefixFrom(a, a.BitLen())) }

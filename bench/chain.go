@@ -11,74 +11,9 @@ import (
 	"github.com/onpath/onpath/internal/netnsrun"
 )
 
-// element is one element of a chain under test: the vports of its one instance.
+// element are the vports of an instance.
 type element struct {
 	forth, back onpath.VportID // the same for a routed instance
-}
-
-// routedElement is an instance with one vport.
-func routedElement(id onpath.VportID) element { return element{id, id} }
-
-// vports of the instance, local to the node.
-func (e element) vports() []onpath.Vport {
-	attach := onpath.Routed
-	if e.back != e.forth {
-		attach = onpath.Bridged
-	}
-	list := []onpath.Vport{localVport(e.forth, e.back, attach)}
-	if e.back != e.forth {
-		list = append(list, localVport(e.back, e.forth, attach))
-	}
-	return list
-}
-
-func localVport(id, other onpath.VportID, attach onpath.ContainerAttach) onpath.Vport {
-	return onpath.Vport{ID: id, Kind: onpath.VportInstance, State: onpath.VportUp, Instance: fmt.Sprintf("bench/i%d", id), Tenant: "bench",
-		Other: other, MAC: onpath.InstanceMAC(id), HostMAC: onpath.HostMAC(id), Attach: attach, Packets: onpath.PacketsKeep, Entry: edgeVport}
-}
-
-// chainConfig is a node whose edge sends what matches through elements, in order,
-// and back through them, and then out again.
-func chainConfig(match onpath.Match, elements ...element) *onpath.DatapathConfig {
-	back := match
-	back.Src, back.Dst, back.SrcPorts, back.DstPorts = match.Dst, match.Src, match.DstPorts, match.SrcPorts
-	last := len(elements) - 1
-	c := edgeConfig(nil,
-		onpath.Rule{Match: match, Path: 1, Action: toGroup(0, false)},
-		onpath.Rule{Match: back, Path: 1, Reverse: true, Action: toGroup(last, true)})
-	for _, e := range elements {
-		c.Vports = append(c.Vports, e.vports()...)
-	}
-	c.Groups, c.Tables = chainTables(elements, c.Tables)
-	return c
-}
-
-// chainTables adds what continues behind each element.
-func chainTables(elements []element, tables []onpath.Table) ([]onpath.Group, []onpath.Table) {
-	var groups []onpath.Group
-	for i, e := range elements {
-		for _, reverse := range []bool{false, true} {
-			vport, next := e.forth, i+1
-			if reverse {
-				vport, next = e.back, i-1
-			}
-			groups = append(groups, onpath.Group{
-				ID: onpath.GroupOf(1, i, reverse), Path: 1, Reverse: reverse, Mode: onpath.ModeInline,
-				Then: onpath.TableOf(1, i, reverse), Back: onpath.TableOf(1, i, !reverse), Lost: onpath.LostRepick, None: onpath.NoneDrop,
-				Members: []onpath.Member{{Vport: vport, Key: uint32(e.forth), Weight: 1}},
-			})
-			t := onpath.Table{ID: onpath.TableOf(1, i, reverse), Miss: onpath.Action{Kind: onpath.ActionExit}}
-			if next >= 0 && next < len(elements) {
-				t.Miss = toGroup(next, reverse)
-			}
-			tables = append(tables, t)
-		}
-	}
-	return groups, tables
-}
-
-func toGroup(element int, reverse bool) onpath.Action {
-	return onpath.Action{Kind: onpath.ActionGroup, Group: onpath.GroupOf(1, element, reverse)}
 }
 
 // hostAddr is what a routed instance takes for its router.

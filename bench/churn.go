@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/google/nftables"
@@ -14,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/bench/fleet"
 	"github.com/onpath/onpath/bench/testnet"
 	"github.com/onpath/onpath/datapath/ebpf"
 	"github.com/onpath/onpath/internal/netnsrun"
@@ -68,21 +70,23 @@ func (r *Run) churnFor() time.Duration {
 	return pick(r, churnTime, 4*time.Second)
 }
 
-// The clients have addresses enough for a flow never to come twice. The private ones are an
-// instance's: Linux keeps a port for a minute after a connection, and has 28,000 of them for
-// each address, which is less than 500 connections a second use.
+// The clients have addresses enough for a flow never to come twice.
 var (
 	churnClients = netip.MustParsePrefix("10.64.0.0/16")
-	churnPrivate = []netip.Addr{netip.MustParseAddr("100.64.0.9"), netip.MustParseAddr("100.64.0.10"),
-		netip.MustParseAddr("100.64.0.11"), netip.MustParseAddr("100.64.0.12")}
-	churnServer = netip.MustParseAddr("10.9.0.2")
+	churnServer  = netip.MustParseAddr("10.9.0.2")
 )
 
-// Instances of the element, and the one that speaks for itself.
-const (
-	churnFirst, churnSecond = onpath.VportID(16), onpath.VportID(17)
-	churnSpeaker            = onpath.VportID(18)
-)
+// churnYAML is a chain to the server through instances of an element, and instances that
+// speak for themselves: Linux keeps a port for a minute after a connection, and has 28,000 of
+// them for each address, which is less than 500 connections a second use.
+var churnYAML = gatewayNode(onpath.FastAuto) + hopFunction + churnElement(2) +
+	chain(fmt.Sprintf("{prefixes: [%s, %s]}", churnClients, netSiteClient), toSiteServer, "{deployment: element}") +
+	bareFunction("speaker", "addresses: private, outbound: nat") +
+	object(onpath.KindDeployment, "speaker", "{function: speaker, instances: 4, place: {cloudlets: [pop]}}")
+
+func churnElement(instances int) string {
+	return object(onpath.KindDeployment, "element", fmt.Sprintf("{function: hop, instances: %d}", instances))
+}
 
 func runChurn(ctx context.Context, r *Run) error {
 	for round := range r.Rounds() {
@@ -95,11 +99,12 @@ func runChurn(ctx context.Context, r *Run) error {
 	return ctx.Err()
 }
 
-// churnSite is a site with its data path and with an instance that speaks for itself.
+// churnSite is a site with its data path and instances, as planned.
 type churnSite struct {
 	*site
-	d       *ebpf.Driver
-	speaker string // its namespace
+	f         *fleet.Fleet
+	d         *ebpf.Driver
+	instances []instance
 }
 
 // onChurnSite measures on a site of its own: nobody else's flows are there.
@@ -110,7 +115,11 @@ func (r *Run) onChurnSite(ctx context.Context, round int, measure func(context.C
 	}
 	defer func() { err = errors.Join(err, t.Close()) }()
 	s := &churnSite{site: t}
-	if s.speaker, err = t.wireChurn(); err != nil {
+	if s.f, err = planned(churnYAML); err != nil {
+		return err
+	}
+	c, err := s.wireChurn()
+	if err != nil {
 		return err
 	}
 	// The default of a node on this machine; the site's is that of one among several.
@@ -126,7 +135,7 @@ func (r *Run) onChurnSite(ctx context.Context, round int, measure func(context.C
 		}
 		return errors.Join(d.Remove(context.Background()), d.Close())
 	})
-	if err := errors.Join(s.d.Apply(ctx, churnConfig(1)), t.answerChurn()); err != nil {
+	if err := errors.Join(s.d.Apply(ctx, c), t.answerChurn()); err != nil {
 		return err
 	}
 	return measure(ctx, round, s)
@@ -144,7 +153,7 @@ func (r *Run) churnThrough(ctx context.Context, round int, s *churnSite) error {
 		r.say("%s: %v", kase, long)
 		var half func() error
 		if kase == churnAlive { // the shares change, and flows that are there stay
-			half = func() error { return s.d.Apply(ctx, churnConfig(3)) }
+			half = func() error { return s.addInstance(ctx) }
 		} else if err := s.d.Close(); err != nil {
 			return err
 		}
@@ -161,7 +170,7 @@ func (r *Run) churnThrough(ctx context.Context, round int, s *churnSite) error {
 func (r *Run) churnTranslated(ctx context.Context, round int, s *churnSite) error {
 	long := r.churnFor()
 	r.say("%s: %v", churnNAT, long)
-	got := askAndConnect(ctx, s.speaker, churnPrivate, churnServer, churnNATEach, long)
+	got := askAndConnect(ctx, s.of("speaker"), churnServer, churnNATEach, long)
 	r.sayWhy(churnNAT, got)
 	r.sample(churnNAT, "onpath-tc", metricUDP, unitFlowRate, round, float64(got.asked)/long.Seconds())
 	r.sample(churnNAT, "onpath-tc", metricTCP, unitFlowRate, round, float64(got.connected)/long.Seconds())
@@ -192,26 +201,25 @@ func (r *Run) churned(kase string, round int, got churned, lost int64) {
 	}
 }
 
-// wireChurn adds what a site lacks: the clients' addresses, three instances, of which the
-// second marks what it forwards, and one has private addresses.
-func (t *site) wireChurn() (speaker string, err error) {
-	for _, id := range []onpath.VportID{churnFirst, churnSecond, churnSpeaker} {
-		ns, err := wireRouted(t.Network, t.gateway, id, true)
-		if err != nil {
-			return "", err
-		}
-		switch id {
-		case churnSecond:
-			err = netnsrun.Do(ns, markForwarded)
-		case churnSpeaker:
-			speaker = ns
-			err = netnsrun.Do(ns, func() error { return addAddresses("eth0", churnPrivate) })
-		}
-		if err != nil {
-			return "", err
+// of are the instances of a deployment.
+func (s *churnSite) of(deployment string) []instance {
+	return slices.DeleteFunc(slices.Clone(s.instances), func(i instance) bool { return i.Deployment != deployment })
+}
+
+// wireChurn adds what a site lacks: the clients' addresses, and the instances, of which those
+// of the element mark what they forward with their number.
+func (s *churnSite) wireChurn() (*onpath.DatapathConfig, error) {
+	c, list, err := wirePlan(s.Network, s.gateway, s.f.Plan(gatewayName))
+	if err != nil {
+		return nil, err
+	}
+	s.instances = list
+	for mark, i := range s.of("element") {
+		if err := netnsrun.Do(i.ns, func() error { return markForwarded(byte(mark)) }); err != nil {
+			return nil, err
 		}
 	}
-	err = netnsrun.Do(t.client, func() error {
+	err = netnsrun.Do(s.client, func() error {
 		lo, err := netlink.LinkByName("lo")
 		if err != nil {
 			return err
@@ -224,22 +232,47 @@ func (t *site) wireChurn() (speaker string, err error) {
 		return nil
 	})
 	client := netSiteClient.Addr().Next().Next()
-	return speaker, errors.Join(err, testnet.Route(t.gateway, devIn, churnClients, client), testnet.Set(t.gateway, "ipv4/ip_forward=1"))
+	return c, errors.Join(err, testnet.Route(s.gateway, devIn, churnClients, client))
 }
 
-func addAddresses(dev string, addresses []netip.Addr) error {
+// addInstance has the element get another instance, which takes a share of the new flows.
+func (s *churnSite) addInstance(ctx context.Context) error {
+	list, err := objectsIn(churnElement(3))
+	if err == nil {
+		err = s.f.Apply(list)
+	}
+	if err != nil {
+		return err
+	}
+	p := s.f.Plan(gatewayName)
+	for _, i := range p.Instances {
+		if slices.ContainsFunc(s.instances, func(o instance) bool { return o.Vport == i.Vport }) {
+			continue
+		}
+		ns, err := wireInstance(s.Network, s.gateway, i)
+		if err == nil {
+			err = netnsrun.Do(ns, func() error { return markForwarded(byte(len(s.of("element")))) })
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return s.d.Apply(ctx, effective(p, true))
+}
+
+func addAddresses(dev string, addresses []netip.Prefix) error {
 	l, err := netlink.LinkByName(dev)
 	for _, a := range addresses {
-		if err == nil {
-			err = netlink.AddrAdd(l, &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(a, a.BitLen()))})
+		if err == nil && a.Addr().Is4() { // a bench's namespaces have no IPv6
+			err = netlink.AddrAdd(l, &netlink.Addr{IPNet: ipNet(a)})
 		}
 	}
 	return err
 }
 
-// markForwarded has Linux set DSCP 1 in what it forwards, so that its receiver sees which way
+// markForwarded has Linux set a DSCP in what it forwards, so that its receiver sees which way
 // it has come.
-func markForwarded() error {
+func markForwarded(dscp byte) error {
 	c, err := nftables.New()
 	if err != nil {
 		return err
@@ -249,7 +282,7 @@ func markForwarded() error {
 		Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter})
 	c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: []expr.Any{
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 0, Len: 2},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 2, Mask: []byte{0xff, 0x03}, Xor: []byte{0, 1 << 2}},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 2, Mask: []byte{0xff, 0x03}, Xor: []byte{0, dscp << 2}},
 		&expr.Payload{OperationType: expr.PayloadWrite, SourceRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 0, Len: 2,
 			CsumType: expr.CsumTypeInet, CsumOffset: 10},
 	}})
@@ -257,22 +290,6 @@ func markForwarded() error {
 		return fmt.Errorf("have an instance mark what it forwards: %w", err)
 	}
 	return nil
-}
-
-// churnConfig sends all to the server through one of two instances, the second with a
-// weight; a third may speak for itself.
-func churnConfig(weight uint32) *onpath.DatapathConfig {
-	match := onpath.Match{Src: []netip.Prefix{churnClients, netSiteClient}, Dst: netPrefixes(netSiteServer)}
-	c := chainConfig(match, routedElement(churnFirst))
-	c.Vports = append(c.Vports, routedElement(churnSecond).vports()...)
-	speaks := localVport(churnSpeaker, churnSpeaker, onpath.Routed)
-	speaks.Own, speaks.Routes = churnPrivate, true
-	c.Vports = append(c.Vports, speaks)
-	for i := range c.Groups {
-		c.Groups[i].Members = append(c.Groups[i].Members, onpath.Member{Vport: churnSecond, Key: uint32(churnSecond), Weight: weight})
-	}
-	c.Edge.NAT = []netip.Prefix{netip.MustParsePrefix("100.64.0.0/10")}
-	return c
 }
 
 func ipNet(p netip.Prefix) *net.IPNet {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net"
 	"net/netip"
 	"sync"
@@ -371,25 +370,36 @@ func connectShortly(ctx context.Context, ns string, from func(n int) netip.Addr,
 	return churned{connected: connected.Load(), failed: failed.Load(), why: why}
 }
 
-// askAndConnect asks a resolver and connects to an origin, each so often a second, from some
-// addresses in turn.
-func askAndConnect(ctx context.Context, ns string, from []netip.Addr, to netip.Addr, rate int, long time.Duration) churned {
+// askAndConnect has instances ask a resolver and connect to an origin, together each so often
+// a second.
+func askAndConnect(ctx context.Context, from []instance, to netip.Addr, rate int, long time.Duration) (sum churned) {
 	var asked, unanswered atomic.Int64
 	why := &reasons{of: map[string]int{}}
-	fromOne := func(n int) netip.Addr { return from[n%len(from)] }
-	short := make(chan churned, 1)
-	go func() { short <- connectShortly(ctx, ns, fromOne, to, rate, long) }()
-	paced(ctx, ns, rate, long, func(int) {
-		asked.Add(1)
-		if err := exchange(&net.Dialer{}, "udp4", netip.AddrPortFrom(to, churnDNS)); err != nil && ctx.Err() == nil {
-			unanswered.Add(1)
-			why.add("question", err)
+	short := make(chan churned, len(from))
+	var wg sync.WaitGroup
+	for _, i := range from {
+		own := func(int) netip.Addr { return i.Addresses[0].Addr() }
+		go func() { short <- connectShortly(ctx, i.ns, own, to, rate/len(from), long) }()
+		wg.Go(func() {
+			paced(ctx, i.ns, rate/len(from), long, func(int) {
+				asked.Add(1)
+				if err := exchange(&net.Dialer{}, "udp4", netip.AddrPortFrom(to, churnDNS)); err != nil && ctx.Err() == nil {
+					unanswered.Add(1)
+					why.add("question", err)
+				}
+			})
+		})
+	}
+	wg.Wait()
+	for range from {
+		got := <-short
+		sum.connected, sum.failed = sum.connected+got.connected, sum.failed+got.failed
+		for what, n := range got.why.of {
+			why.of[what] += n
 		}
-	})
-	got := <-short
-	maps.Copy(got.why.of, why.of)
-	got.asked, got.unanswered = asked.Load(), unanswered.Load()
-	return got
+	}
+	sum.why, sum.asked, sum.unanswered = why, asked.Load(), unanswered.Load()
+	return sum
 }
 
 // exchange says something once, and waits for the answer.

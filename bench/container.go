@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -14,7 +15,6 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/bench/testnet"
-	"github.com/onpath/onpath/datapath/ebpf"
 	"github.com/onpath/onpath/internal/netnsrun"
 	"github.com/onpath/onpath/runtime/container"
 )
@@ -244,12 +244,22 @@ func (r *Run) overOther(kase, metric, other, as string) {
 	}
 }
 
-// containerElement are the vports of a function under test.
+// element are the vports of a function that is wired by hand.
 func (k containerCase) element() element {
 	if k.bridged {
-		return element{16, 17}
+		return element{byHand, byHand + 1}
 	}
-	return routedElement(16)
+	return element{byHand, byHand}
+}
+
+// yaml is the function, and a chain through it where nodes say.
+func (k containerCase) yaml(images, from, to, at string) (string, error) {
+	spec, err := json.Marshal(k.spec(images)) // which YAML reads
+	if err != nil {
+		return "", fmt.Errorf("write %s as YAML: %w", k.image, err)
+	}
+	return object(onpath.KindFunction, k.image, string(spec)) +
+		chain(from, to, fmt.Sprintf("{function: %s, place: {nodes: {name: %s}}}", k.image, at)), nil
 }
 
 func (k containerCase) spec(images string) onpath.FunctionSpec {
@@ -313,24 +323,23 @@ func (r *Run) startFunction(ctx context.Context, rt *container.Driver, t *site, 
 
 // wireSteered has onpath steer the stream through the function.
 func wireSteered(ctx context.Context, r *Run, t *site, k containerCase) (ns string, err error) {
-	e := k.element()
-	if ns, err = k.namespace(t); err != nil {
+	yaml, err := k.yaml(r.Images, "any", toSiteServer, gatewayName)
+	if err != nil {
 		return "", err
 	}
-	return ns, t.steer(ctx, r, chainConfig(onpath.Match{Dst: netPrefixes(netSiteServer)}, e))
+	list, err := t.steer(ctx, r, yaml)
+	if err != nil {
+		return "", err
+	}
+	return list[0].ns, nil
 }
 
-// steer has onpath steer at the site's gateway.
-func (t *site) steer(ctx context.Context, r *Run, c *onpath.DatapathConfig) error {
-	if err := testnet.Set(t.gateway, "ipv4/ip_forward=1"); err != nil {
-		return err
-	}
-	d, err := openDatapath(t.gateway, ebpf.Options{Name: t.name(), PinPath: pinPath, Log: r.Log})
-	if err != nil {
-		return err
-	}
-	t.After(func() error { return errors.Join(d.Remove(context.Background()), d.Close()) })
-	return d.Apply(ctx, c)
+// toSiteServer is the end of a chain to a site's server.
+var toSiteServer = fmt.Sprintf("{prefixes: [%s]}", netSiteServer)
+
+// steer has onpath steer what YAML says at the site's gateway.
+func (t *site) steer(ctx context.Context, r *Run, yaml string) ([]instance, error) {
+	return r.steered(ctx, t.Network, gatewayNode(onpath.FastAuto)+yaml, map[string]string{gatewayName: t.gateway})
 }
 
 // wireStatic wires the same container by hand: a routed one by policy routing, a

@@ -16,16 +16,15 @@ import (
 
 // The cases and metrics of flows.
 const (
-	flowsNewCase     = "one packet of each flow"
-	flowsFullCase    = "one packet of each flow, table full"
-	flowsKeptCase    = "10^4 flows through one routed instance"
-	metricFlowRate   = "new flows"
-	metricHopMemory  = "memory of a hop decision"
-	flowsKept        = 10_000
-	flowsHops        = 2 // edge to instance, instance to edge
-	unitFlows        = "flows/s"
-	unitBytes        = "bytes"
-	flowsSinkElement = onpath.VportID(17)
+	flowsNewCase    = "one packet of each flow"
+	flowsFullCase   = "one packet of each flow, table full"
+	flowsKeptCase   = "10^4 flows through one routed instance"
+	metricFlowRate  = "new flows"
+	metricHopMemory = "memory of a hop decision"
+	flowsKept       = 10_000
+	flowsHops       = 2 // edge to instance, instance to edge
+	unitFlows       = "flows/s"
+	unitBytes       = "bytes"
 )
 
 func flowsBenchmark() Benchmark {
@@ -146,18 +145,14 @@ func (r *Run) flowsTrial(ctx context.Context, kase string, round int, c built, f
 // onpathToSink is a chain whose only instance is a sink, so that nothing but the
 // decision is measured. flows is the size of the flow table, 0 the default.
 func onpathToSink(name string, flows int, fast onpath.Fast) router {
-	return onpathRouter(name, flows, fast, func(l *line) (*onpath.DatapathConfig, error) {
-		ns, err := wireRouted(l.Network, l.router, flowsSinkElement, false)
+	return onpathRouter(name, flows, fast, throughHops(1, netServers.String()), func(l *line, list []instance) error {
+		s, err := traffic.NewSink(list[0].ns, "eth0")
 		if err != nil {
-			return nil, err
-		}
-		s, err := traffic.NewSink(ns, "eth0")
-		if err != nil {
-			return nil, err
+			return err
 		}
 		l.After(s.Close)
 		l.far = s
-		return chainConfig(toServers(), routedElement(flowsSinkElement)), nil
+		return nil
 	})
 }
 

@@ -47,18 +47,15 @@ func forwardPlainly(_ context.Context, _ *Run, t *site) error {
 
 // passOthers is the same at a gateway with a chain for other traffic.
 func passOthers(ctx context.Context, r *Run, t *site) error {
-	c, err := otherTrafficConfig(t.Network, t.gateway)
-	if err != nil {
-		return err
-	}
-	return t.steer(ctx, r, c)
+	_, err := t.steer(ctx, r, otherTraffic)
+	return err
 }
 
 func (r *Run) forwardFrames(ctx context.Context) (err error) {
 	lines, err := r.routers(ctx, []router{
 		linuxRouter(), xdpRouter(), tcRouter(), queueRouter(), ovsRouter("ovs", ovsForward),
-		onpathRouter("onpath-tc", 0, onTC, passesOthers),
-		onpathRouter("onpath-xdp", 0, onXDP, passesOthers),
+		onpathRouter("onpath-tc", 0, onTC, otherTraffic, nil),
+		onpathRouter("onpath-xdp", 0, onXDP, otherTraffic, nil),
 	})
 	defer func() { err = errors.Join(err, closeAll(lines)) }()
 	if err != nil {

@@ -37,9 +37,8 @@ func hopBenchmark() Benchmark {
 	}
 }
 
-// hopInstance is the vport of the service: a bare namespace, wired as a container's,
-// in which Linux routes.
-const hopInstance = onpath.VportID(16)
+// byHand is the vport after which the devices of an instance that is wired by hand are named.
+const byHand = onpath.VportID(16)
 
 func runHop(ctx context.Context, r *Run) (err error) {
 	lines, err := r.routers(ctx, []router{linuxRouter(), staticHop(), onpathHop("onpath-tc", onTC), onpathHop("onpath-xdp", onXDP)})
@@ -134,19 +133,14 @@ func (l *line) delays(ctx context.Context, r *Run) (*traffic.Delays, error) {
 // staticHop is the same service wired by hand.
 func staticHop() router {
 	return router{"static", func(_ context.Context, _ *Run, l *line) error {
-		if _, err := wireRouted(l.Network, l.router, hopInstance, true); err != nil {
+		if _, err := wireRouted(l.Network, l.router, byHand, true); err != nil {
 			return err
 		}
-		return steerByHand(l.router, onpath.DeviceName(hopInstance), hopInstance, devIn, devOut)
+		return steerByHand(l.router, onpath.DeviceName(byHand), byHand, devIn, devOut)
 	}}
 }
 
 // onpathHop is a chain of that service.
 func onpathHop(name string, fast onpath.Fast) router {
-	return onpathRouter(name, 0, fast, func(l *line) (*onpath.DatapathConfig, error) {
-		if _, err := wireRouted(l.Network, l.router, hopInstance, true); err != nil {
-			return nil, err
-		}
-		return chainConfig(toServers(), routedElement(hopInstance)), nil
-	})
+	return onpathRouter(name, 0, fast, throughHops(1, netServers.String()), nil)
 }

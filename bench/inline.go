@@ -2,13 +2,10 @@ package bench
 
 import (
 	"context"
-	"crypto/sha256"
 	_ "embed"
-	"encoding/hex"
+	"encoding/base64"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -50,7 +47,8 @@ func inlineChain() Benchmark {
 	}
 }
 
-// The numbers of flows through one function, and the table that has room for them.
+// The numbers of flows through one function. Those that are compared with each other have a
+// table with room for the most; the others the default one.
 var inlineFlowCases = []size{
 	{1_000, "64B, 10^3 flows, 1 function"}, {10_000, "64B, 10^4 flows, 1 function"}, {1_000_000, "64B, 10^6 flows, 1 function"},
 }
@@ -58,30 +56,33 @@ var inlineFlowCases = []size{
 const inlineEntries = 8 << 20
 
 func runInline(ctx context.Context, r *Run) error {
-	return errors.Join(r.inlineFunctions(ctx), r.inlineFlows(ctx))
+	few, some, many := inlineFlowCases[0], inlineFlowCases[1], inlineFlowCases[2]
+	compared, entries := []size{few, many}, inlineEntries
+	if r.Quick {
+		compared, entries = compared[:1], 0
+	}
+	return errors.Join(r.inlineFunctions(ctx),
+		r.inlineFlows(ctx, []size{some}, linuxRouter(), inlineRouter("onpath-xdp", countFunction, 1, 0, onXDP)),
+		r.inlineFlows(ctx, compared, inlineRouter("onpath-xdp", countFunction, 1, entries, onXDP)))
 }
 
-// inlineFlows measures one function with ever more flows.
-func (r *Run) inlineFlows(ctx context.Context) (err error) {
-	cases := pick(r, inlineFlowCases, inlineFlowCases[:2])
-	lines, err := r.routers(ctx, []router{linuxRouter(), inlineRouter("onpath-xdp", countFunction, 1, pick(r, inlineEntries, 0), onXDP)})
+// inlineFlows measures one function with more and more flows.
+func (r *Run) inlineFlows(ctx context.Context, cases []size, contestants ...router) (err error) {
+	lines, err := r.routers(ctx, contestants)
 	defer func() { err = errors.Join(err, closeAll(lines)) }()
 	if err != nil {
 		return err
 	}
-	for _, c := range lines[1:] { // once, as all fit into the table
+	for _, c := range lines { // once, as all fit into the table
 		if err := c.establishMany(ctx, flowsOf(cases[len(cases)-1].n)); err != nil {
 			return fmt.Errorf("%s: %w", c.name, err)
 		}
 	}
 	for round := range r.Rounds() {
-		for i, k := range cases {
+		for _, k := range cases {
 			err := backAndForth(ctx, round, lines, func(c built) error {
-				if c.name == "linux" && i != 1 { // which knows no flows
-					return nil
-				}
 				r.say("round %d of %d, %s, %s", round+1, r.Rounds(), k.name, c.name)
-				t, err := c.maximum(ctx, r.forwardJob(flowsOf(k.n)))
+				t, err := c.inUse(ctx, r.forwardJob(flowsOf(k.n)))
 				if err != nil {
 					return fmt.Errorf("%s: %w", c.name, err)
 				}
@@ -102,10 +103,21 @@ func (r *Run) inlineFlows(ctx context.Context) (err error) {
 			return nil, nil
 		}
 		return func() error {
-			_, err := lines[i].try(ctx, r.forwardJob(flowsOf(cases[k].n)))
+			_, err := lines[i].inUse(ctx, r.forwardJob(flowsOf(cases[k].n)))
 			return err
 		}, nil
 	})
+}
+
+// inUse is the maximum once a packet of each flow has come: a million flows rest for a
+// moment between two trials, and those that have rested for 16 seconds look for their next
+// hop anew.
+func (l *line) inUse(ctx context.Context, job traffic.Job) (trial, error) {
+	before := traffic.Job{Flows: job.Flows, Order: traffic.Sequential, Frames: uint64(job.Flows.Count)}
+	if _, err := l.forth.Run(ctx, before); err != nil {
+		return trial{}, err
+	}
+	return l.maximum(ctx, job)
 }
 
 func (r *Run) inlineFunctions(ctx context.Context) (err error) {
@@ -218,27 +230,10 @@ func onpathInline(name string, n int, fast onpath.Fast) router {
 // inlineRouter is a chain of n instances of an ebpf function, with room for so many flow
 // entries, 0 being the default.
 func inlineRouter(name string, code []byte, n, flows int, fast onpath.Fast) router {
-	return onpathRouter(name, flows, fast, func(l *line) (*onpath.DatapathConfig, error) {
-		file := filepath.Join(l.Dir(), "function.o")
-		if err := os.WriteFile(file, code, 0o600); err != nil {
-			return nil, fmt.Errorf("write the function: %w", err)
-		}
-		l.After(func() error { return os.Remove(file) })
-		sum := sha256.Sum256(code)
-		var elements []element
-		var functions []onpath.InlineFunction
-		for i := range n {
-			id := onpath.VportID(32 + i)
-			elements = append(elements, routedElement(id))
-			functions = append(functions, onpath.InlineFunction{Vport: id, Object: file, SHA256: hex.EncodeToString(sum[:]),
-				Maps: filepath.Join(pinPath, filepath.Base(l.Dir())+"-functions", fmt.Sprint(id))})
-		}
-		c := chainConfig(toServers(), elements...)
-		c.Functions = functions
-		for i := range c.Vports {
-			v := &c.Vports[i]
-			*v = onpath.Vport{ID: v.ID, Kind: onpath.VportFunction, State: onpath.VportUp, Instance: v.Instance, Tenant: v.Tenant, Packets: onpath.PacketsKeep, Entry: edgeVport}
-		}
-		return c, nil
-	})
+	return onpathRouter(name, flows, fast, inlineYAML(code, n), nil)
+}
+
+func inlineYAML(code []byte, n int) string {
+	function := fmt.Sprintf("{ebpf: {object: inline, code: %s}}", base64.StdEncoding.EncodeToString(code))
+	return object(onpath.KindFunction, "inline", function) + throughEach("inline", n, netServers.String())
 }

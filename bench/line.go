@@ -99,8 +99,10 @@ func (r *Run) newLine(name string) (l *line, err error) {
 		}
 	}
 	pairs := [][2]testnet.End{
-		{{NS: l.router, Dev: devIn, MAC: macIn, Addrs: []netip.Prefix{addrIn}, GRO: true}, {NS: l.source, Dev: devSource, MAC: macSource, GRO: true}},
-		{{NS: l.router, Dev: devOut, MAC: macOut, Addrs: []netip.Prefix{addrOut}, GRO: true}, {NS: l.sink, Dev: devSink, MAC: macSink, GRO: true}},
+		{{NS: l.router, Dev: devIn, MAC: macIn, Addrs: []netip.Prefix{addrIn}, GRO: true},
+			{NS: l.source, Dev: devSource, MAC: macSource, GRO: true}},
+		{{NS: l.router, Dev: devOut, MAC: macOut, Addrs: []netip.Prefix{addrOut}, GRO: true},
+			{NS: l.sink, Dev: devSink, MAC: macSink, GRO: true}},
 	}
 	for _, p := range pairs {
 		if err := testnet.Pair(p[0], p[1]); err != nil {

@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	_ "embed"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -15,7 +16,6 @@ import (
 	"github.com/onpath/onpath/bench/traffic"
 	"github.com/onpath/onpath/functions"
 	"github.com/onpath/onpath/internal/netnsrun"
-	"github.com/onpath/onpath/internal/offload"
 	"github.com/onpath/onpath/runtime/wasm"
 )
 
@@ -130,6 +130,10 @@ func notify(size int) []byte {
 	return []byte(text + fill + end)
 }
 
+// engineYAML is a chain through an engine, whatever its modules.
+var engineYAML = object(onpath.KindFunction, "engine", fmt.Sprintf(`{wasm: {modules: [{name: "null", module: "null", code: %s}]}}`,
+	base64.StdEncoding.EncodeToString(nullModule))) + throughEach("engine", 1, netServers.String())
+
 // engineRouter is onpath's data path and a wasm function's engine behind it, on one CPU.
 func engineRouter(name string, modules ...onpath.WasmModule) router {
 	return router{name, func(ctx context.Context, r *Run, l *line) error {
@@ -137,18 +141,7 @@ func engineRouter(name string, modules ...onpath.WasmModule) router {
 			return lacking("it runs the onpath program, which was not named")
 		}
 		ns := ""
-		b := onpathRouter(name, 0, onTC, func(l *line) (_ *onpath.DatapathConfig, err error) {
-			const id = onpath.VportID(16)
-			if ns, err = wireRouted(l.Network, l.router, id, false); err != nil {
-				return nil, err
-			}
-			err = netnsrun.Do(l.router, func() error { return offload.Disable(onpath.DeviceName(id), offload.CompleteFrames) })
-			c := chainConfig(toServers(), routedElement(id))
-			for i := range c.Vports {
-				c.Vports[i].Tells = true
-			}
-			return c, err
-		})
+		b := onpathRouter(name, 0, onTC, engineYAML, func(_ *line, list []instance) error { ns = list[0].ns; return nil })
 		if err := b.build(ctx, r, l); err != nil {
 			return err
 		}
@@ -184,10 +177,9 @@ func queueInstance() router {
 			return lacking("it runs the onpath program, which was not named")
 		}
 		ns := ""
-		b := onpathRouter("nfqueue", 0, onTC, func(l *line) (_ *onpath.DatapathConfig, err error) {
-			const id = onpath.VportID(16)
-			ns, err = wireRouted(l.Network, l.router, id, true)
-			return chainConfig(toServers(), routedElement(id)), err
+		b := onpathRouter("nfqueue", 0, onTC, throughHops(1, netServers.String()), func(_ *line, list []instance) error {
+			ns = list[0].ns
+			return nil
 		})
 		if err := b.build(ctx, r, l); err != nil {
 			return err

@@ -2,7 +2,6 @@ package bench
 
 import (
 	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -63,5 +62,3 @@ func processorTime(pids []int) (sum time.Duration) {
 	}
 	return sum
 }
-
-func netPrefixes(p ...netip.Prefix) []netip.Prefix { return p }

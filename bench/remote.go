@@ -11,7 +11,6 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/bench/testnet"
-	"github.com/onpath/onpath/datapath/ebpf"
 	"github.com/onpath/onpath/internal/netnsrun"
 )
 
@@ -34,9 +33,8 @@ func remote() Benchmark {
 // The underlay of remote, and the instance on the far node. The tunnel takes 50
 // bytes, so what passes it has 1450.
 const (
-	devUnderlay    = "under0"
-	remoteInstance = onpath.VportID(16)
-	remoteMTU      = 1450
+	devUnderlay = "under0"
+	remoteMTU   = 1450
 )
 
 var (
@@ -63,8 +61,8 @@ func beyond(name string, wire func(ctx context.Context, r *Run, t *site, far str
 	}}
 }
 
-// farNode adds a second node on an underlay, with an instance in which Linux
-// forwards, and has the end points send what fits into a tunnel.
+// farNode adds a second node on an underlay, and has the end points send what fits into a
+// tunnel.
 func (t *site) farNode() (far string, err error) {
 	if far, err = t.Namespace("far"); err != nil {
 		return "", err
@@ -74,15 +72,12 @@ func (t *site) farNode() (far string, err error) {
 	if err != nil {
 		return "", err
 	}
-	if _, err := wireRouted(t.Network, far, remoteInstance, true); err != nil {
-		return "", err
-	}
 	for _, ns := range []string{t.client, t.server} {
 		if err := setMTU(ns, "eth0", remoteMTU); err != nil {
 			return "", err
 		}
 	}
-	return far, testnet.Set(t.gateway, "ipv4/ip_forward=1")
+	return far, nil
 }
 
 func setMTU(ns, dev string, mtu int) error {
@@ -98,6 +93,10 @@ func setMTU(ns, dev string, mtu int) error {
 // wireVXLAN is the path by hand: a VXLAN device at each end, policy routing into
 // it at the gateway, and into the instance and back at the far node.
 func wireVXLAN(_ context.Context, _ *Run, t *site, far string) error {
+	_, err := wireRouted(t.Network, far, byHand, true)
+	if err = errors.Join(err, testnet.Set(t.gateway, "ipv4/ip_forward=1")); err != nil {
+		return err
+	}
 	ends := []struct {
 		ns            string
 		local, remote netip.Addr
@@ -120,7 +119,7 @@ func wireVXLAN(_ context.Context, _ *Run, t *site, far string) error {
 		return err
 	}
 	// There, to the instance; and from it back.
-	if err := steerByHand(far, onpath.DeviceName(remoteInstance), remoteInstance, devVXLAN); err != nil {
+	if err := steerByHand(far, onpath.DeviceName(byHand), byHand, devVXLAN); err != nil {
 		return err
 	}
 	return testnet.Route(far, devVXLAN, anywhere, ends[1].peerAddr)
@@ -148,30 +147,9 @@ func vxlan(ns, dev string, vni int, local, remote netip.Addr, hw string) error {
 
 // wireRemote has onpath do it: the gateway steers to the vport of the other node.
 func wireRemote(ctx context.Context, r *Run, t *site, far string) error {
-	e := routedElement(remoteInstance)
-	match := onpath.Match{Dst: netPrefixes(netSiteServer)}
-	near := chainConfig(match, e)
-	near.Node, near.Underlay = "near", onpath.Underlay{Address: underlayNear.Addr()}
-	near.Peers = []onpath.Peer{peer("far", underlayFar)}
-	near.Vports = []onpath.Vport{{ID: remoteInstance, Kind: onpath.VportRemote, State: onpath.VportUp, Peer: "far"}}
-	there := chainConfig(match, e)
-	there.Node, there.Underlay = "far", onpath.Underlay{Address: underlayFar.Addr()}
-	there.Edge, there.Peers = nil, []onpath.Peer{peer("near", underlayNear)}
-	there.Vports = append(there.Vports, onpath.Vport{ID: edgeVport, Kind: onpath.VportRemote, State: onpath.VportUp, Peer: "near"})
-	for ns, c := range map[string]*onpath.DatapathConfig{t.gateway: near, far: there} {
-		c.Paths[0].MTU = remoteMTU
-		d, err := openDatapath(ns, ebpf.Options{Name: t.name() + "-" + c.Node, PinPath: pinPath, Log: r.Log})
-		if err != nil {
-			return err
-		}
-		t.After(func() error { return errors.Join(d.Remove(context.Background()), d.Close()) })
-		if err := d.Apply(ctx, c); err != nil {
-			return err
-		}
-	}
-	return nil
+	_, err := r.steered(ctx, t.Network, remoteYAML, map[string]string{gatewayName: t.gateway, "far": far})
+	return err
 }
 
-func peer(name string, at netip.Prefix) onpath.Peer {
-	return onpath.Peer{Node: name, Address: at.Addr(), Port: onpath.DefaultTunnelPort, Secret: 77, MTU: 1500}
-}
+var remoteYAML = gatewayNode(onpath.FastAuto) + node("far", underlayFar.Addr().String()) + hopFunction +
+	chain("any", toSiteServer, "{function: hop, place: {nodes: {name: far}}}")

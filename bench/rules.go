@@ -2,9 +2,11 @@ package bench
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/onpath/onpath"
@@ -29,7 +31,7 @@ var rulesSizes = []size{{10, "10 rules"}, {100, "10^2 rules"}, {1_000, "10^3 rul
 
 func rulesBenchmark() Benchmark {
 	b := Benchmark{
-		Name: "rules", rounds: 4, cost: cost{10 * time.Second, 35 * time.Second},
+		Name: "rules", rounds: 2, cost: cost{35 * time.Second, 35 * time.Second},
 		Question: "what does the first packet of a flow cost, with more and more rules on a vport?",
 		run:      runRules,
 	}
@@ -82,14 +84,25 @@ type size struct {
 
 // rulesOf measures one family with its sizes, forth and back.
 func (r *Run) rulesOf(ctx context.Context, c built, f ruleset.Family, list []onpath.Match, sizes []size) error {
-	err := abba(ctx, r.Rounds(), sizes, func(round int, s size) error {
+	few, err := rulesPlan(list[:1])
+	if err != nil {
+		return err
+	}
+	plans := map[int]*onpath.NodePlan{}
+	for _, s := range sizes {
+		r.say("plan for %s with %s", f, s.name)
+		if plans[s.n], err = rulesPlan(evenly(list, s.n)); err != nil {
+			return err
+		}
+	}
+	err = abba(ctx, r.Rounds(), sizes, func(round int, s size) error {
 		r.say("%s with %s, round %d of %d, %s", f, s.name, round+1, r.Rounds(), c.name)
 		some, kase := evenly(list, s.n), rulesCase(f, s.name)
-		if err := c.datapath.Apply(ctx, rulesConfig(some[:1], true)); err != nil { // or a round that begins where one ended changes nothing
+		if err := c.datapath.Apply(ctx, effective(few, true)); err != nil { // or a round that begins where one ended changes nothing
 			return err
 		}
 		began := time.Now()
-		if err := c.datapath.Apply(ctx, rulesConfig(some, true)); err != nil {
+		if err := c.datapath.Apply(ctx, effective(plans[s.n], true)); err != nil {
 			return err
 		}
 		r.sample(kase, c.name, metricChange, "ms", round, float64(time.Since(began))/1e6)
@@ -97,9 +110,9 @@ func (r *Run) rulesOf(ctx context.Context, c built, f ruleset.Family, list []onp
 		if err := r.firstPackets(c, some, seed, kase, round, 1, metricFirstMedian, metricFirstTail); err != nil {
 			return err
 		}
-		// Without an instance a packet is dropped once its rule is found: nothing
+		// While no instance takes packets, one is dropped once its rule is found: nothing
 		// is learnt, which else makes the tail.
-		if err := c.datapath.Apply(ctx, rulesConfig(some, false)); err != nil {
+		if err := c.datapath.Apply(ctx, effective(plans[s.n], false)); err != nil {
 			return err
 		}
 		return r.firstPackets(c, some, seed+1, kase, round, rulePasses, metricRuleMedian, metricRuleTail)
@@ -126,23 +139,50 @@ func evenly(list []onpath.Match, n int) []onpath.Match {
 	return out
 }
 
-// rulesConfig sends what any of the matches selects through one instance, or one
-// that is not there.
-func rulesConfig(list []onpath.Match, there bool) *onpath.DatapathConfig {
-	c := chainConfig(toServers(), routedElement(flowsSinkElement))
-	id := onpath.ClassifierTable(onpath.TierTenant)
-	at := slices.IndexFunc(c.Tables, func(t onpath.Table) bool { return t.ID == id })
-	rules := make([]onpath.Rule, len(list))
-	for i, m := range list {
-		rules[i] = onpath.Rule{Match: m, Path: 1, Action: toGroup(0, false)}
-	}
-	c.Tables[at].Rules = rules
-	if !there {
-		for i := range c.Groups {
-			c.Groups[i].Members = nil
+// rulesYAML are chains through one instance that select what matches do, in their order.
+func rulesYAML(list []onpath.Match) (yaml []string, err error) {
+	yaml = []string{gatewayNode(onTC) + hopFunction + object(onpath.KindDeployment, "d0", "{function: hop}")}
+	for part := range slices.Chunk(list, 1000) { // of which a chain may have some more
+		selectors := make([]onpath.Selector, len(part))
+		for i, m := range part {
+			selectors[i] = selectorOf(m)
 		}
+		text, err := json.Marshal(selectors) // which YAML reads
+		if err != nil {
+			return nil, fmt.Errorf("write rules as YAML: %w", err)
+		}
+		n := len(yaml)
+		yaml = append(yaml, object(onpath.KindChain, fmt.Sprintf("c%d", n), fmt.Sprintf(
+			"{priority: %d, direction: forward, from: any, to: any, select: %s, through: [{deployment: d0}]}", -n, text)))
 	}
-	return c
+	return yaml, nil
+}
+
+func selectorOf(m onpath.Match) onpath.Selector {
+	s := onpath.Selector{SourcePorts: m.SrcPorts, DestinationPorts: m.DstPorts}
+	for _, p := range m.Protocol {
+		s.Protocol = onpath.Protocol(strconv.Itoa(int(p)))
+	}
+	for _, p := range m.Src {
+		s.Sources = append(s.Sources, onpath.Prefix{Prefix: p})
+	}
+	for _, p := range m.Dst {
+		s.Destinations = append(s.Destinations, onpath.Prefix{Prefix: p})
+	}
+	return s
+}
+
+// rulesPlan is the router's plan with so many of the rules.
+func rulesPlan(list []onpath.Match) (*onpath.NodePlan, error) {
+	yaml, err := rulesYAML(list)
+	if err != nil {
+		return nil, err
+	}
+	f, err := planned(yaml...)
+	if err != nil {
+		return nil, err
+	}
+	return f.Plan(gatewayName), nil
 }
 
 // rulePasses is how often each packet asks for its rule. The median of them

@@ -9,7 +9,6 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/client"
-	"github.com/onpath/onpath/bench/testnet"
 	"github.com/onpath/onpath/datapath/ebpf"
 )
 
@@ -70,7 +69,16 @@ func (r *Run) setupDatapath(ctx context.Context, round int) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, l.Close()) }()
-	if err := testnet.Set(l.router, "ipv4/ip_forward=1"); err != nil {
+	idle, err := planned(gatewayNode(onpath.FastAuto))
+	if err != nil {
+		return err
+	}
+	before, _, err := wirePlan(l.Network, l.router, idle.Plan(gatewayName))
+	if err != nil {
+		return err
+	}
+	f, err := planned(gatewayNode(onpath.FastAuto) + throughHops(setupVports, netServers.String()))
+	if err != nil {
 		return err
 	}
 	d, err := openDatapath(l.router, ebpf.Options{Name: fmt.Sprintf("setup-%d", round), PinPath: pinPath, Log: r.Log})
@@ -78,20 +86,16 @@ func (r *Run) setupDatapath(ctx context.Context, round int) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.Remove(context.WithoutCancel(ctx)), d.Close()) }()
-	if err := d.Apply(ctx, chainless()); err != nil {
+	if err := d.Apply(ctx, before); err != nil {
 		return err
 	}
 	start := time.Now()
-	var elements []element
-	for i := range setupVports {
-		id := onpath.VportID(32 + i)
-		if _, err := wireRouted(l.Network, l.router, id, true); err != nil {
-			return err
-		}
-		elements = append(elements, routedElement(id))
+	c, _, err := wirePlan(l.Network, l.router, f.Plan(gatewayName))
+	if err != nil {
+		return err
 	}
 	ports := time.Since(start)
-	if err := d.Apply(ctx, chainConfig(toServers(), elements...)); err != nil {
+	if err := d.Apply(ctx, c); err != nil {
 		return err
 	}
 	total := time.Since(start)
@@ -104,9 +108,6 @@ func (r *Run) setupDatapath(ctx context.Context, round int) (err error) {
 	millis(metricEach, total/setupVports)
 	return nil
 }
-
-// chainless is a node with uplinks and nothing to steer.
-func chainless() *onpath.DatapathConfig { return edgeConfig(nil) }
 
 // setupChain times the whole: the API, the plan, ten containers, their ports, and
 // the rules on all nodes, until the server says that the chain steers.

@@ -42,6 +42,38 @@ type Fleet struct {
 	ids     plan.IDs
 }
 
+// Of makes an installation of objects, and of what every one has. It has numbers for some
+// hundred instances.
+func Of(objects []onpath.Object, now time.Time) (*Fleet, error) {
+	f := &Fleet{Now: now, Objects: map[onpath.Key]onpath.Object{}, States: map[string]*plan.NodeState{}}
+	f.ownTenants()
+	f.reserve(new(plan.Count), Size{Chains: 200})
+	return f, f.Apply(objects)
+}
+
+// Apply adds objects, which have no status yet, and has the nodes do all that follows: then
+// every chain steers.
+func (f *Fleet) Apply(objects []onpath.Object) error {
+	for _, o := range objects {
+		f.add(o.Meta().Tenant, o.Meta().Name, o)
+		if k := onpath.KeyOf(o); k.Kind == onpath.KindNode {
+			f.connect(k.Name)
+		}
+	}
+	if err := f.Settle(); err != nil {
+		return err
+	}
+	for k, o := range f.Objects {
+		if c, ok := o.(*onpath.Chain); ok && !c.Status.Active {
+			return fmt.Errorf("%s steers nothing: %+v", k, c.Status.Conditions)
+		}
+	}
+	return nil
+}
+
+// Plan is what a node has done.
+func (f *Fleet) Plan(node string) *onpath.NodePlan { return f.States[node].Acked }
+
 // New makes a fleet whose nodes have done all that follows from its objects. Cloudlets
 // are settled one by one, as no chain lies in two of them.
 func New(size Size, now time.Time) (*Fleet, error) {
@@ -133,9 +165,7 @@ func (f *Fleet) common() map[onpath.Key]onpath.Object {
 		t.Spec.Addresses = []onpath.Prefix{{Prefix: netip.MustParsePrefix("0.0.0.0/0")}, {Prefix: netip.MustParsePrefix("::/0")}}
 		f.add("", tenant(k), t)
 	}
-	for _, t := range []string{onpath.DefaultTenant, operator} {
-		f.add("", t, made[*onpath.Tenant](onpath.KindTenant))
-	}
+	f.ownTenants()
 	fn := made[*onpath.Function](onpath.KindFunction)
 	fn.Spec = onpath.FunctionSpec{
 		Shared: true, Container: &onpath.ContainerSpec{Image: "registry.example/hop:1", Command: []string{"/hop"}},
@@ -143,6 +173,13 @@ func (f *Fleet) common() map[onpath.Key]onpath.Object {
 	}
 	f.add(operator, "hop", fn)
 	return maps.Clone(f.Objects)
+}
+
+// ownTenants are those of every installation.
+func (f *Fleet) ownTenants() {
+	for _, t := range []string{onpath.DefaultTenant, operator} {
+		f.add("", t, made[*onpath.Tenant](onpath.KindTenant))
+	}
 }
 
 func cloudletName(c int) string { return fmt.Sprintf("pop-%02d", c) }
@@ -163,10 +200,13 @@ func (f *Fleet) addNodes(c int, size Size) {
 			}
 		}
 		f.add("", nodeName(c, n), o)
-		st := &plan.NodeState{Seen: f.Now}
-		f.States[nodeName(c, n)] = st
-		Answer(st, nodeName(c, n), f.Now)
+		f.connect(nodeName(c, n))
 	}
+}
+
+func (f *Fleet) connect(node string) {
+	f.States[node] = &plan.NodeState{Seen: f.Now}
+	Answer(f.States[node], node, f.Now)
 }
 
 // addChain adds a chain of two elements. Half of the chains lead from anywhere to a
@@ -245,7 +285,8 @@ func Answer(st *plan.NodeState, node string, now time.Time) {
 	if st.Acked != nil {
 		r.Plan, r.Paths = st.Acked.Generation, map[onpath.PathID]uint64{}
 		for _, i := range st.Acked.Instances {
-			x := onpath.InstanceReport{Name: i.Name, Tenant: i.Tenant, State: onpath.InstanceReady, Since: now.Add(-time.Hour), Wired: true}
+			x := onpath.InstanceReport{Name: i.Name, Tenant: i.Tenant, State: onpath.InstanceReady, Since: now.Add(-time.Hour), Wired: true,
+				Config: i.Spec.Told()}
 			if i.Draining {
 				x.Flows = Flows
 			}

@@ -167,7 +167,11 @@ func (g *generator) prefix(bits int) []netip.Prefix {
 	net := g.networks[g.skewed(len(g.networks))]
 	host := uint32(net>>32)&0xffff0000 | uint32(g.skewed(256))<<8 | uint32(g.r.IntN(256))
 	if !g.six {
-		a := netip.AddrFrom4([4]byte{byte(net>>56)%223 + 1, byte(host >> 16), byte(host >> 8), byte(host)})
+		first := byte(net>>56)%222 + 1
+		if first >= 127 {
+			first++ // 127.0.0.0/8 never leaves its machine
+		}
+		a := netip.AddrFrom4([4]byte{first, byte(host >> 16), byte(host >> 8), byte(host)})
 		return []netip.Prefix{netip.PrefixFrom(a, bits).Masked()}
 	}
 	wide := bits * 2

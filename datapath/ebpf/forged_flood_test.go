@@ -100,7 +100,8 @@ func (c *testbed) connectUnderFlood(long time.Duration) {
 	slices.Sort(took)
 	c.t.Logf("%.0f forged frames a second of %.0f that were wanted; of %d new connections %d got an answer, the slowest after %v, "+
 		"one of 100 after more than %v; %d of %d open ones lost",
-		float64(sent.Load())/long.Seconds(), 1.5*forgedSources, began, len(took), took[len(took)-1], took[len(took)*99/100], lost, openConnections)
+		float64(sent.Load())/long.Seconds(), 1.5*forgedSources, began,
+		len(took), took[len(took)-1], took[len(took)*99/100], lost, openConnections)
 	c.t.Logf("tenant: %+v, dropped at the edge: %v", after.Tenants["town"], after.Vports[testbedEdge].Dropped)
 	if len(took) != began || lost != 0 {
 		c.t.Errorf("%d of %d new connections failed, and %d of %d open ones", began-len(took), began, lost, openConnections)
