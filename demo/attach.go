@@ -267,7 +267,7 @@ func (r *attachReport) check() {
 		first = fmt.Sprintf("%s: %s", r.Alerts[0].Instance, r.Alerts[0].Title)
 	}
 	check(len(r.Alerts) > 0, "the IDS's alert arrives as a notification", "%s", first)
-	check(len(r.Left) == 0, "nothing is left", "%s", strings.Join(r.Left, ", "))
+	check(len(r.Left) == 0, "nothing is left", "%d objects of it stay%s", len(r.Left), strings.Join(append([]string{""}, r.Left...), " "))
 }
 
 // Print writes the figures for people.

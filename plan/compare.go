@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"time"
 
@@ -48,6 +49,7 @@ func Compare(before, after *Snapshot) *onpath.Preview {
 		}
 	}
 	p.Notes = append(p.Notes, cuts(before, after)...)
+	p.Notes = append(p.Notes, contests(before, after)...)
 	return p
 }
 
@@ -91,6 +93,47 @@ func cuts(before, after *Snapshot) (out []string) {
 		}
 	}
 	return out
+}
+
+// contests tells of traffic that a new or changed chain and another one of its tenant
+// select, which goes to the one with the higher priority: at most ten times.
+func contests(before, after *Snapshot) (out []string) {
+	w := newWorld(after)
+	for _, c := range w.chains {
+		c.span()
+	}
+	for _, c := range w.chains {
+		if !c.differs(before) {
+			continue
+		}
+		for _, o := range w.chains {
+			if o.key.tenant != c.key.tenant || o.tier != c.tier || o.priority() == c.priority() || !o.mayMeet(c) {
+				continue
+			}
+			if o.rank < c.rank && o.differs(before) {
+				continue // it was told with o
+			}
+			m, ok := contest(c, o)
+			if !ok {
+				continue
+			}
+			first, second := c, o
+			if o.rank < c.rank {
+				first, second = o, c
+			}
+			if out = append(out, fmt.Sprintf("chain %s (priority %d) has this before chain %s (%d), which gets none of it: %s",
+				first.key, first.priority(), second.key, second.priority(), words(m))); len(out) == 10 {
+				return out
+			}
+		}
+	}
+	return out
+}
+
+// differs reports whether a snapshot has the chain otherwise, or not at all.
+func (c *chain) differs(before *Snapshot) bool {
+	old, _ := before.Objects[onpath.KeyOf(c.obj)].(*onpath.Chain)
+	return old == nil || old != c.obj && !reflect.DeepEqual(old.Spec, c.obj.Spec)
 }
 
 // foreseen is how things would stand once all is done.

@@ -3,7 +3,7 @@
 import { useNavigate, useParams } from "@tanstack/react-router";
 import { useEffect, useMemo, useRef, useState } from "react";
 import { parse, stringify } from "yaml";
-import { Applied, apply, Element, elementName, Item, nameOf } from "./api";
+import { Applied, apply, Element, elementName, Item, nameOf, Refused } from "./api";
 import { useList } from "./live";
 import { Differences, Failure, plain, useAction } from "./parts";
 
@@ -18,6 +18,7 @@ export function BuilderPage() {
   const [text, setText] = useState(() => stringify(fresh()));
   const [tried, setTried] = useState<Applied>();
   const [refused, setRefused] = useState<unknown>();
+  const [ranked, setRanked] = useState(false); // the priority is asked for once it matters
   const [seconds, setSeconds] = useState(60);
   const [done, setDone] = useState("");
   const filled = useRef(false);
@@ -49,12 +50,17 @@ export function BuilderPage() {
       try {
         const r = await apply([chain], { dryRun: true });
         if (!stale) setTried(r);
-      } catch (e) { if (!stale) setRefused(e); }
+      } catch (e) {
+        if (stale) return;
+        setRefused(e);
+        if (e instanceof Refused && e.problems.some((p) => p.field === "spec.priority")) setRanked(true);
+      }
     }, 400);
     return () => { stale = true; clearTimeout(t); };
-  }, [text]);
+  }, [text, old?.metadata.version]);
 
   const edit = (spec: object) => setText(stringify({ ...chain, spec: { ...chain.spec, ...spec } }));
+  const functionOf = (e: Element) => functions.find((f) => e.function !== undefined && [nameOf(f), (chain?.metadata?.tenant ?? "default") === f.metadata.tenant && f.metadata.name].includes(e.function));
   const setElement = (i: number, e: Element | undefined) =>
     edit({ through: e ? through.map((x, k) => (k === i ? e : x)) : through.filter((_, k) => k !== i) });
   const move = (i: number, to: number) => {
@@ -66,7 +72,8 @@ export function BuilderPage() {
   const submit = () => run(async () => {
     const r = await apply([chain], seconds > 0 ? { confirm: `${seconds}s` } : {});
     const target = `${chain.metadata.tenant ?? "default"}/${chain.metadata.name}`;
-    setDone(r.confirm ? "It is in force. Look whether all works, then keep it: at the top of every page." : "It is in force.");
+    setTried(undefined);
+    setDone(r.confirm ? "It is in force. Look whether all works, then keep it: above." : "It is in force.");
     if (!name) go({ to: "/chain/" + target } as never);
   });
 
@@ -80,6 +87,8 @@ export function BuilderPage() {
               {!name && <label>Name <input value={chain.metadata?.name ?? ""} onChange={(e) => setText(stringify({ ...chain, metadata: { ...chain.metadata, name: e.target.value } }))} /></label>}
               <End title="From" value={chain.spec?.from} hosts={hosts} set={(from) => edit({ from })} />
               <End title="To" value={chain.spec?.to} hosts={hosts} set={(to) => edit({ to })} />
+              {(ranked || chain.spec?.priority !== undefined) && <label title="Of two chains that select the same traffic the one with the higher priority gets it">Priority
+                <input type="number" value={chain.spec?.priority ?? ""} placeholder="0" style={{ width: "6em" }} onChange={(e) => { setRanked(true); edit({ priority: e.target.value === "" ? undefined : Number(e.target.value) }); }} /></label>}
             </div>
             <ol className="elements">
               {through.map((e, i) => (
@@ -95,6 +104,7 @@ export function BuilderPage() {
                   <button aria-label={`Move ${elementName(e)} up`} disabled={i === 0} onClick={() => move(i, i - 1)}>↑</button>
                   <button aria-label={`Move ${elementName(e)} down`} disabled={i === through.length - 1} onClick={() => move(i, i + 1)}>↓</button>
                   <button aria-label={`Take ${elementName(e)} out`} onClick={() => setElement(i, undefined)}>✕</button>
+                  <Settings of={e} function={functionOf(e)} set={(env) => setElement(i, { ...e, env })} />
                 </li>
               ))}
             </ol>
@@ -128,6 +138,22 @@ export function BuilderPage() {
       <Failure of={failure} />
       {done && <p role="status" className="good">{done}</p>}
     </div>
+  );
+}
+
+/** Settings are what an element's function can be told: its variables, and which files it is given. */
+function Settings({ of, function: f, set }: { of: Element; function?: Item; set: (env?: Record<string, string>) => void }) {
+  if (!f) return null;
+  const spec = f.spec.container ?? f.spec.ebpf ?? f.spec.relay ?? f.spec.wasm?.modules?.[0] ?? f.spec.wasm ?? {};
+  const given: Record<string, string> = spec.env ?? spec.config ?? {};
+  const names = [...new Set([...Object.keys(given), ...Object.keys(of.env ?? {})])];
+  const files = Object.keys({ ...spec.files, ...of.files });
+  return (
+    <span className="settings small">
+      {names.map((n) => <label key={n}>{n} <input value={of.env?.[n] ?? given[n] ?? ""} placeholder="(empty)" onChange={(e) => set({ ...of.env, [n]: e.target.value })} /></label>)}
+      {files.length > 0 && <span>files: {files.join(", ")}</span>}
+      {names.length + files.length === 0 && "Nothing is set: it does what it does by itself."}
+    </span>
   );
 }
 

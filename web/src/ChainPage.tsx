@@ -17,6 +17,8 @@ export function ChainPage() {
   const { tenant, name } = useParams({ strict: false }) as { tenant: string; name: string };
   const { items, loading } = useList("chains");
   const { items: instances } = useList("instances");
+  const { items: hosts } = useList("hosts");
+  const { items: nodes } = useList("nodes");
   const chain = items.find((c) => c.metadata.tenant === tenant && c.metadata.name === name);
   const traffic = useTraffic();
   const { run, busy, failure } = useAction();
@@ -29,7 +31,8 @@ export function ChainPage() {
   const off = !!chain.spec.disabled;
   const element = (k: number, e: Element) => (
     <button disabled={busy} aria-label={`${e.disabled ? "Enable" : "Disable"} ${elementName(e)}`}
-      onClick={() => run(() => change(chain, { ...chain.spec, through: chain.spec.through.map((x: Element, i: number) => (i === k ? { ...e, disabled: !e.disabled || undefined } : x)) }))}>
+      onClick={() => window.confirm(e.disabled ? `Enable ${elementName(e)}? New flows of chain ${full} cross it at once.` : `Disable ${elementName(e)}? New flows of chain ${full} pass it by at once; those that cross it go on.`) &&
+        run(() => change(chain, { ...chain.spec, through: chain.spec.through.map((x: Element, i: number) => (i === k ? { ...e, disabled: !e.disabled || undefined } : x)) }))}>
       {e.disabled ? "Enable" : "Disable"}</button>
   );
   const remove = async () => {
@@ -41,8 +44,8 @@ export function ChainPage() {
       <h1>Chain {full} <State of={off ? "disabled" : chain.status?.active ? "active" : "not active"} /></h1>
       <div className="actions">
         <Link to="/build/$tenant/$name" params={{ tenant, name }} className="button">Change</Link>
-        <button disabled={busy} onClick={() => run(() => change(chain, { ...chain.spec, disabled: !off || undefined }))}>{off ? "Enable" : "Disable"}</button>
-        <Link to="/why" className="button">Why does a packet…?</Link>
+        <button disabled={busy} onClick={() => window.confirm(`${off ? "Enable" : "Disable"} chain ${full}? Its traffic ${off ? "crosses" : "passes by"} ${(chain.spec.through ?? []).map(elementName).join(", ")} at once.`) && run(() => change(chain, { ...chain.spec, disabled: !off || undefined }))}>{off ? "Enable" : "Disable"}</button>
+        <Link to="/why" search={packetOf(chain, hosts, nodes)} className="button">Why does a packet…?</Link>
         <button disabled={busy} className="danger" onClick={remove}>Delete</button>
       </div>
       <Failure of={failure} />
@@ -66,6 +69,22 @@ export function ChainPage() {
   );
 }
 
+/** packetOf is a packet that the chain selects, as far as it names addresses: what Why? is asked. */
+function packetOf(chain: Item, hosts: Item[], nodes: Item[]) {
+  const first = (e: any): string => {
+    const h = e?.hosts && hosts.find((x) => x.metadata.tenant === chain.metadata.tenant && x.metadata.name === e.hosts);
+    const list = e?.prefixes ?? h?.spec.virtual ?? h?.spec.addresses ?? nodes.find((n) => n.metadata.name === h?.spec.node)?.status?.addresses ?? [];
+    return [list].flat().map((a: string) => a.split("/")[0])[0] ?? "";
+  };
+  const s = chain.spec.select?.[0] ?? {};
+  return { src: first(chain.spec.from), dst: first(chain.spec.to), protocol: s.protocol ?? "tcp", port: String(s.destinationPorts?.[0] ?? (s.protocol === "icmp" ? "" : "80")).split("-")[0] };
+}
+
+/** Brief is a text with the long numbers of images cut short. */
+function Brief({ text }: { text?: string }) {
+  return <span title={text}>{text?.replace(/(sha256:[0-9a-f]{8})[0-9a-f]{20,}/g, "$1…")}</span>;
+}
+
 function rows(chain: Item, e: Element, k: number, instances: Item[], now: Traffic | undefined, button: (k: number, e: Element) => React.ReactNode) {
   const own = instances.filter((i) => i.metadata.tenant === chain.metadata.tenant && i.spec.deployment === deploymentOf(chain, e));
   const status = chain.status?.elements?.[k];
@@ -77,7 +96,7 @@ function rows(chain: Item, e: Element, k: number, instances: Item[], now: Traffi
     return (
       <tr key={`${k}-${nameOf(i)}`}>
         {n === 0 && head(own.length)}
-        <td>{instanceLink(nameOf(i), i.metadata.name)}</td><td>{i.spec.node}</td><td><State of={i.status?.state} /> {i.status?.message}</td>
+        <td>{instanceLink(nameOf(i), i.metadata.name)}</td><td>{i.spec.node}</td><td><State of={i.status?.state} /> <Brief text={i.status?.message} /></td>
         <td className="n">{bits(c?.bits)}, {packets(c?.packets)}</td><td><Dropped of={c} /></td>
       </tr>
     );

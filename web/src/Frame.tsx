@@ -9,7 +9,13 @@ import { tables } from "./TablePage";
 export function Frame() {
   const lost = useWatch();
   const waiting = useUnconfirmed();
+  const [said, setSaid] = useState("");
   const here = { className: "here" };
+  useEffect(() => {
+    if (!said) return;
+    const t = setTimeout(() => setSaid(""), 10_000);
+    return () => clearTimeout(t);
+  }, [said]);
   return (
     <>
       <a className="skip" href="#content">Skip to the page</a>
@@ -24,14 +30,17 @@ export function Frame() {
           {Object.entries(tables).map(([kinds, [title]]) => <Link key={kinds} to="/list/$kinds" params={{ kinds }} activeProps={here}>{title}</Link>)}
         </nav>
       </header>
-      {waiting.map((p) => <Waiting key={p.id} of={p} />)}
-      {lost && <p className="lost" role="status">The server is not reached: {lost}. What is shown may be old.</p>}
-      <main id="content"><Outlet /></main>
+      <div className="top">
+        {waiting.map((p) => <Waiting key={p.id} of={p} say={setSaid} />)}
+        {said && <p className="waiting good" role="status">{said}</p>}
+        {lost && <p className="lost" role="status">No connection: {lost}. What is shown is old.</p>}
+      </div>
+      <main id="content" className={lost && "old"}><Outlet /></main>
     </>
   );
 }
 
-function Waiting({ of }: { of: Pending }) {
+function Waiting({ of, say }: { of: Pending; say: (what: string) => void }) {
   const [now, setNow] = useState(Date.now());
   const { run, busy, failure } = useAction();
   useEffect(() => {
@@ -39,11 +48,13 @@ function Waiting({ of }: { of: Pending }) {
     return () => clearInterval(t);
   }, []);
   const left = Math.max(0, Math.ceil((Date.parse(of.deadline) - now) / 1000));
+  const what = of.changes?.map((c) => `${c.action} ${c.kind} ${c.name}`).join(", ");
+  const answer = async (method: string, done: string) => { if (await run(() => send(method, `/v1/confirm/${of.id}`))) say(`${done}: ${what}`); };
   return (
     <div className="waiting" role="status">
-      <b>{left} s</b> until this change is taken back: {of.changes?.map((c) => `${c.action} ${c.kind} ${c.name}`).join(", ")}
-      <button disabled={busy} className="main" onClick={() => run(() => send("POST", `/v1/confirm/${of.id}`))}>Keep it</button>
-      <button disabled={busy} onClick={() => run(() => send("DELETE", `/v1/confirm/${of.id}`))}>Take it back now</button>
+      <b>{left} s</b> until this change is taken back: {what}
+      <button disabled={busy} className="main" onClick={() => answer("POST", "Kept")}>Keep it</button>
+      <button disabled={busy} onClick={() => answer("DELETE", "Taken back")}>Take it back now</button>
       <Failure of={failure} />
     </div>
   );

@@ -36,7 +36,7 @@ export function HostPage() {
     : apply([{ ...kind("Hosts"), metadata: { name: own }, spec: { node: name } },
       { ...kind("Chain"), metadata: { name: own }, spec: { ...(chain?.spec ?? { from: "any", to: { hosts: own } }), through: list } }]));
   const chosen = fn || functions[0]?.metadata.name || "";
-  const attach = () => run(() => write([...through.filter((e) => elementName(e) !== chosen),
+  const attach = () => window.confirm(`Attach ${chosen} to ${name}? At once ${copy ? "it gets copies of" : "it is crossed by"} ${ports.trim() || "all"} traffic of this machine.`) && run(() => write([...through.filter((e) => elementName(e) !== chosen),
     { function: chosen, ...(copy ? { mode: "mirror" } : {}), ...(ports.trim() ? { select: selectors(ports) } : {}) }]));
   return (
     <div className="page">
@@ -49,7 +49,7 @@ export function HostPage() {
       <ul className="attached">
         {through.map((e) => (
           <li key={elementName(e)}><b>{elementName(e)}</b> {e.mode === "mirror" ? "gets copies" : "is crossed"}
-            <button disabled={busy} onClick={() => run(() => write(through.filter((x) => x !== e)))}>Detach</button></li>
+            <button disabled={busy} onClick={() => window.confirm(`Detach ${elementName(e)} from ${name}? Traffic of this machine passes without it at once.`) && run(() => write(through.filter((x) => x !== e)))}>Detach</button></li>
         ))}
       </ul>
       <h2>Attach a function</h2>

@@ -5,7 +5,7 @@ import { deploymentOf, lines, nameOf, save, send } from "./api";
 import { useList, useNotifications, useTraffic } from "./live";
 import { NotificationList } from "./NotificationsPage";
 import { Plot } from "./Plot";
-import { Dropped, Failure, packets, State, useAction } from "./parts";
+import { chainLink, Dropped, Failure, Link, local, packets, State, useAction } from "./parts";
 
 export function InstancePage() {
   const { tenant, name } = useParams({ strict: false }) as { tenant: string; name: string };
@@ -22,12 +22,14 @@ export function InstancePage() {
   const i = items.find((x) => nameOf(x) === full);
   if (!i) return <p className="page">{loading ? "Loading…" : `There is no instance ${full} any more: another one has taken its place, or its chain is gone.`}</p>;
   const now = traffic[traffic.length - 1]?.instances[full];
+  const chain = chains.find((c) => c.metadata.tenant === tenant && (c.spec.through ?? []).some((e: any) => deploymentOf(c, e) === i.spec.deployment));
   const reserved = deployments.some((d) => nameOf(d) === `${tenant}/${i.spec.deployment}` && d.spec.reservation) || // others the planner places
     chains.some((c) => c.metadata.tenant === tenant && (c.spec.through ?? []).some((e: any) => e.reservation && deploymentOf(c, e) === i.spec.deployment));
   return (
     <div className="page">
       <h1>Instance {full} <State of={i.status?.state} /></h1>
-      <p>Of {i.spec.deployment} on node {i.spec.node}; restarts: {i.status?.restarts ?? 0}. {i.status?.message}</p>
+      <p>Of {chain ? <>{i.spec.deployment} in chain {chainLink(nameOf(chain))}</> : <Link to="/list/$kinds" params={{ kinds: "deployments" }} search={{ q: i.spec.deployment }}>{i.spec.deployment}</Link>}
+        {" "}on node <Link to="/list/$kinds" params={{ kinds: "nodes" }} search={{ q: i.spec.node }}>{i.spec.node}</Link>; restarts: {i.status?.restarts ?? 0}. {i.status?.message}</p>
       <Plot title="What it is given" of={traffic.map((t) => [t.time, t.instances[full]?.bits ?? 0])} />
       <p>{packets(now?.packets)} <Dropped of={now} /></p>
       <div className="actions">
@@ -45,8 +47,8 @@ export function InstancePage() {
       <h2>What it prints</h2>
       <Log of={full} />
       <h2>What happened to it</h2>
-      <ul>{events.filter((e) => (e.spec.about as string)?.endsWith(full)).slice(-20).reverse().map((e) => (
-        <li key={e.metadata.name} className={e.spec.warning ? "bad" : ""}>{new Date(e.spec.time).toLocaleString()} {e.spec.reason}{e.spec.message && ": " + e.spec.message}</li>))}</ul>
+      <ul>{events.filter((e) => (e.spec.about as string)?.endsWith(full)).sort((a, b) => (a.spec.time < b.spec.time ? 1 : -1)).slice(0, 20).map((e) => (
+        <li key={e.metadata.name} className={e.spec.warning ? "bad" : ""}>{local(e.spec.time)} {e.spec.reason}{e.spec.message && ": " + e.spec.message}</li>))}</ul>
     </div>
   );
 }

@@ -130,7 +130,7 @@ function draw(nodes: Item[], instances: Item[], chains: Item[], chosen: string, 
     const state = i.status?.state as string;
     const id = "i/" + nameOf(i);
     put(id, { title: i.metadata.name, kind: state, instance: nameOf(i), to: `/instance/${nameOf(i)}` },
-      "instance " + (state === "ready" ? "" : dead(i) ? "broken" : "waits"));
+      "instance " + (state === "ready" ? "" : dead(i) ? "broken" : "waits"), 52 + 20 * Math.floor((i.metadata.name + state).length / 25));
     const node = nodes.find((n) => n.metadata.name === i.spec.node);
     join(collapsed ? "c/" + node?.spec.cloudlet : "n/" + i.spec.node, id, deployments.includes(i.spec.deployment));
   }

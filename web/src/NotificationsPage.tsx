@@ -1,7 +1,7 @@
 // What functions told their owners; one that names a flow leads to its way.
 import { Notification } from "./api";
 import { useNotifications } from "./live";
-import { instanceLink, Link } from "./parts";
+import { instanceLink, Link, local } from "./parts";
 
 export function NotificationsPage() {
   const all = useNotifications();
@@ -29,7 +29,7 @@ export function NotificationList({ of }: { of: Notification[] }) {
         const flow = flowOf(n);
         return (
           <li key={n.id} className={n.level}>
-            <div><span className="level">{n.level}</span> <b>{n.title}</b> <time>{new Date(n.time).toLocaleString()}</time></div>
+            <div><span className="level">{n.level}</span> <b>{n.title}</b> <time>{local(n.time)}</time></div>
             {n.text && <p>{n.text}</p>}
             <div className="small">{instanceLink(`${n.tenant}/${n.instance}`)} on {n.node}
               {Object.entries(n.fields ?? {}).map(([k, v]) => <span key={k} className="field"> {k}: <b>{v}</b></span>)}</div>

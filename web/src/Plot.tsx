@@ -2,7 +2,7 @@
 import { useEffect, useRef } from "react";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
-import { bits } from "./parts";
+import { bits, local } from "./parts";
 
 export function Plot({ title, of }: { title: string; of: [string, number][] }) {
   const box = useRef<HTMLDivElement>(null);
@@ -15,7 +15,7 @@ export function Plot({ title, of }: { title: string; of: [string, number][] }) {
     plot.current = new uPlot({
       width: box.current!.clientWidth || 600, height: 140, legend: { show: false }, cursor: { show: false },
       scales: { y: { range: (_u, _min, max) => [0, Math.max(max * 1.1, 1000)] } },
-      axes: [{ ...axis, incrs: [1, 2, 5, 10, 30, 60, 120] }, { ...axis, size: 90, values: (_u, list) => list.map((v) => bits(v)) }],
+      axes: [{ ...axis, incrs: [1, 2, 5, 10, 30, 60, 120], space: 90, values: (_u, list) => list.map((v) => local(v * 1000).slice(11)) }, { ...axis, size: 90, values: (_u, list) => list.map((v) => bits(v)) }],
       series: [{}, { stroke: line, width: 2, fill: line + "22", points: { show: false } }],
     }, data, box.current!);
     const fit = new ResizeObserver(() => plot.current?.setSize({ width: box.current!.clientWidth, height: 140 }));

@@ -1,8 +1,9 @@
 // Which way a packet takes, hop by hop, and which hop eats it.
 import { useQuery } from "@tanstack/react-query";
 import { useNavigate, useSearch } from "@tanstack/react-router";
-import { useEffect, useState } from "react";
+import { useEffect, useRef, useState } from "react";
 import { get, Hop, Trace } from "./api";
+import { slower } from "./live";
 import { chainLink, Failure, instanceLink } from "./parts";
 
 const numbers: Record<string, number> = { tcp: 6, udp: 17, icmp: 1 };
@@ -14,11 +15,12 @@ export function WhyPage() {
   useEffect(() => { setForm({ src: "", dst: "", protocol: "tcp", port: "", sport: "", ...clean(asked) }); }, [JSON.stringify(asked)]);
   const full = !!asked.src && !!asked.dst;
   const q = useQuery({
-    queryKey: ["trace", asked], enabled: full, refetchInterval: 1000, retry: false,
+    queryKey: ["trace", asked], enabled: full, refetchInterval: slower(1000), retry: false,
     queryFn: async (): Promise<Trace> => get("/v1/trace?" + new URLSearchParams({
       src: asked.src, dst: asked.dst, protocol: String(numbers[asked.protocol] ?? asked.protocol ?? 6),
       srcPort: String(asked.sport || 0), dstPort: String(asked.port || 0) })),
   });
+  const grows = useGrowth(q.data, JSON.stringify(asked));
   const field = (k: keyof typeof form, title: string, hint: string) => (
     <label>{title} <input value={form[k]} placeholder={hint} onChange={(e) => setForm({ ...form, [k]: e.target.value })} /></label>
   );
@@ -26,7 +28,7 @@ export function WhyPage() {
     <div className="page">
       <h1>Why does a packet get through, or not?</h1>
       <form className="fields" onSubmit={(e) => { e.preventDefault(); go({ to: "/why", search: form } as never); }}>
-        {field("src", "From", "10.1.0.11")}{field("dst", "To", "10.9.0.2")}
+        {field("src", "From", "an IP address")}{field("dst", "To", "an IP address")}
         <label>Protocol <select value={form.protocol} onChange={(e) => setForm({ ...form, protocol: e.target.value })}>
           {Object.keys(numbers).map((n) => <option key={n}>{n}</option>)}</select></label>
         {field("port", "Port", "80")}{field("sport", "From port", "any")}
@@ -39,8 +41,8 @@ export function WhyPage() {
             {!!q.data.chains?.length && <> It crosses {q.data.chains.map((c) => <span key={c}> {chainLink(c)}</span>)}.</>}</p>
           {q.data.warnings?.map((w) => <p className="bad" key={w.text}>{w.text}</p>)}
           <div className="columns">
-            <Hops title="There" of={q.data.forward ?? []} />
-            <Hops title="And back" of={q.data.reverse ?? []} />
+            <Hops title="There" of={q.data.forward ?? []} grows={grows} />
+            <Hops title="And back" of={q.data.reverse ?? []} grows={grows} />
           </div>
         </>
       )}
@@ -50,7 +52,25 @@ export function WhyPage() {
 
 const clean = (o: Record<string, unknown>) => Object.fromEntries(Object.entries(o).map(([k, v]) => [k, String(v)]));
 
-const words: Record<string, string> = { edge: "comes in at", exit: "leaves at", tunnel: "tunnel", kernel: "ordinary forwarding", drop: "ends here", element: "" };
+const words: Record<string, string> = { edge: "comes in at the edge of", exit: "leaves at the edge of", tunnel: "tunnel", kernel: "ordinary forwarding", drop: "ends here", element: "" };
+
+/** lost are the drops that a hop counts, of all flows; what leaves there was dropped nowhere. */
+const lost = (h: Hop) => (h.kind === "exit" ? [] : Object.entries(h.counters?.dropped ?? {}).filter(([why, n]) => n > 0 && why !== "mirror"));
+const dropKey = (h: Hop, why: string) => `${h.node} ${h.vport} ${why}`;
+
+/** useGrowth tells which drops have grown within the last seconds. */
+function useGrowth(of: Trace | undefined, asked: string) {
+  const seen = useRef({ asked, drops: new Map<string, { n: number; grew: number }>() });
+  if (seen.current.asked !== asked) seen.current = { asked, drops: new Map() };
+  const drops = seen.current.drops, now = Date.now();
+  for (const h of [...(of?.forward ?? []), ...(of?.reverse ?? [])]) {
+    for (const [why, n] of lost(h)) {
+      const k = dropKey(h, why), old = drops.get(k);
+      if (!old || n !== old.n) drops.set(k, { n, grew: old && n > old.n ? now : 0 });
+    }
+  }
+  return (h: Hop, why: string) => now - (drops.get(dropKey(h, why))?.grew ?? 0) < 5000;
+}
 
 /** ends reports whether a live flow comes to an element and nothing of it is seen to go on. */
 function ends(hops: Hop[], i: number) {
@@ -58,28 +78,43 @@ function ends(hops: Hop[], i: number) {
   return i === hops.length - 1 && h.kind === "element" && h.mode !== "mirror" && h.live;
 }
 
-/** eats reports whether a hop drops packets: it says so, or the flow ends there. */
-const eats = (hops: Hop[], i: number) => hops[i].kind === "drop" || ends(hops, i) ||
-  Object.entries(hops[i].counters?.dropped ?? {}).some(([why, n]) => n > 0 && why !== "mirror");
+type Grows = (h: Hop, why: string) => boolean;
 
-function Hops({ title, of }: { title: string; of: Hop[] }) {
+/** eats reports whether a hop drops packets: it says so, the flow ends there, or drops grow and
+ * nothing of the flow is seen behind it. */
+const eats = (hops: Hop[], i: number, grows: Grows) => hops[i].kind === "drop" || ends(hops, i) ||
+  (!hops.slice(i + 1).some((h) => h.live) && lost(hops[i]).some(([why]) => grows(hops[i], why)));
+
+/** carried is what all flows brought to a hop and took from it: a data path counts what comes
+ * from an instance as in, and what it hands it as out. */
+function carried(h: Hop) {
+  if (!h.counters) return "";
+  const { in: { packets: i }, out: { packets: o } } = h.counters;
+  return h.kind === "element" ? `is given ${o}, sends ${i}` : h.kind === "exit" ? `leave ${o}` : `come in ${i}`;
+}
+
+function Hops({ title, of, grows }: { title: string; of: Hop[]; grows: Grows }) {
   return (
     <section aria-label={title}>
       <h2>{title}</h2>
+      {of.length > 0 && <div className="hop small"><span /><span>packets of this flow</span><span>of all flows, since counting began</span></div>}
       <ol className="hops">
         {of.map((h, i) => (
-          <li key={i} className={h.kind + (eats(of, i) ? " eats" : "")}>
-            {h.kind === "element" && h.name ? instanceLink(h.name) : <b>{words[h.kind] ?? h.kind} {h.kind === "tunnel" ? h.name : h.node}</b>}
-            {h.kind === "element" && <> element {h.element + 1} on {h.node}{h.mode === "mirror" && ", gets a copy"}</>}
-            {h.state && h.state !== "ready" && <span className="bad"> {h.state}</span>}
+          <li key={i} className={h.kind + (eats(of, i, grows) ? " eats" : "")}>
+            <div className="hop">
+              <div>
+                {h.kind === "element" && h.name ? instanceLink(h.name) : <b>{words[h.kind] ?? h.kind} {h.kind === "tunnel" ? h.name : h.node}</b>}
+                {h.kind === "element" && <> element {h.element + 1} on {h.node}{h.mode === "mirror" && ", gets a copy"}</>}
+                {h.state && h.state !== "ready" && <span className="bad"> {h.state}</span>}
+              </div>
+              <span className="small">{h.flow ? h.flow.packets : "–"}</span>
+              <span className="small">{carried(h) || "–"}
+                {lost(h).map(([why, n]) => <div key={why}>{grows(h, why) ? <b className="bad">drops now: {why}, {n} by now</b> : <>dropped before: {n} ({why})</>}</div>)}
+              </span>
+            </div>
             {h.message && <div>{h.message}</div>}
             {h.candidates && !h.name && <div>one of {h.candidates.join(", ")}</div>}
-            <div className="small">
-              {h.flow && <>this flow: {h.flow.packets} packets </>}
-              {ends(of, i) && <b className="bad">nothing of this flow goes on from here </b>}
-              {h.counters && <>in {h.counters.in.packets}, out {h.counters.out.packets} </>}
-              {Object.entries(h.counters?.dropped ?? {}).filter(([why]) => why !== "mirror").map(([why, n]) => <b className="bad" key={why}>dropped {n} ({why}) </b>)}
-            </div>
+            {ends(of, i) && <b className="bad">nothing of this flow goes on from here</b>}
           </li>
         ))}
       </ol>

@@ -4,7 +4,7 @@ export interface Metadata { name: string; tenant?: string; version?: number; lab
 export interface Condition { type: string; status: string; reason?: string; message?: string }
 export interface Item { kind: string; metadata: Metadata; spec: any; status?: any }
 export interface Selector { protocol?: string; sourcePorts?: string[]; destinationPorts?: string[] }
-export interface Element { function?: string; deployment?: string; mode?: string; none?: string; select?: Selector[]; instances?: number; disabled?: boolean }
+export interface Element { function?: string; deployment?: string; mode?: string; none?: string; select?: Selector[]; instances?: number; disabled?: boolean; env?: Record<string, string>; files?: object }
 export interface Carried { packets: number; bits: number; dropped?: Record<string, number> }
 export interface Traffic {
   time: string; chains: Record<string, Carried>; instances: Record<string, Carried>; nodes: Record<string, Carried>;
@@ -15,7 +15,7 @@ export interface Notification {
   fields?: Record<string, string>;
 }
 export interface Hop {
-  kind: string; node?: string; name?: string; chain?: string; element: number; mode?: string; state?: string; live: boolean;
+  kind: string; node?: string; name?: string; chain?: string; element: number; mode?: string; state?: string; live: boolean; vport?: number;
   message?: string; flow?: { packets: number }; candidates?: string[];
   counters?: { in: { packets: number }; out: { packets: number }; dropped?: Record<string, number> };
 }
@@ -57,10 +57,18 @@ async function answer(response: Response): Promise<any> {
   throw new Refused(detail, problems);
 }
 
-export const get = async (path: string, signal?: AbortSignal) => answer(await fetch(path, { signal, headers: key() }));
+/** reach asks the console, and says in words that it does not answer. */
+async function reach(path: string, init: RequestInit) {
+  try { return await fetch(path, init); } catch (e) {
+    if (init.signal?.aborted) throw e;
+    throw new Error("the console has ended; run onpath console again, and open the address that it prints");
+  }
+}
+
+export const get = async (path: string, signal?: AbortSignal) => answer(await reach(path, { signal, headers: key() }));
 
 export async function send(method: string, path: string, body?: unknown) {
-  return answer(await fetch(path, {
+  return answer(await reach(path, {
     method, headers: { "Content-Type": "application/json", ...key() },
     body: body === undefined ? undefined : JSON.stringify(body),
   }));
@@ -71,9 +79,10 @@ export const list = async (kinds: string, signal?: AbortSignal): Promise<Item[]>
 export const apply = (objects: unknown[], more: object = {}): Promise<Applied> => send("POST", "/v1/apply", { objects, ...more });
 
 /** lines calls take for each JSON line of a stream, until it ends or signal says so. */
-export async function lines<T>(path: string, signal: AbortSignal, take: (value: T) => void, parse: (text: string) => T = JSON.parse) {
-  const response = await fetch(path, { signal, headers: key() });
+export async function lines<T>(path: string, signal: AbortSignal, take: (value: T) => void, parse: (text: string) => T = JSON.parse, opened = () => {}) {
+  const response = await reach(path, { signal, headers: key() });
   if (!response.ok || !response.body) return answer(response);
+  opened();
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   for (let rest = ""; ;) {
     const { value, done } = await reader.read();

@@ -2,7 +2,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { conditionOf, get, Item, nameOf, troubles } from "./api";
 import { endText, selectText } from "./ChainPage";
-import { chainLink, change, Failure, instanceLink, Link, State, useAction } from "./parts";
+import { chainLink, change, Failure, instanceLink, Link, local, State, useAction } from "./parts";
 
 export type Column = [title: string, cell: (o: Item) => React.ReactNode];
 
@@ -10,12 +10,12 @@ const name: Column = ["Name", nameOf];
 const wrong: Column = ["Is wrong", (o) => troubles(o).join("; ")];
 /** localTimes are instants within a text as the browser's user writes them. */
 const localTimes = (text?: string) => text?.replace(/\d{4}-\d\d-\d\dT[\d:.]+Z/g, time);
-const time = (t?: string) => (t ? new Date(t).toLocaleString() : "");
+const time = (t?: string) => (t ? local(t) : "");
 const join = (list?: unknown[]) => (list ?? []).join(", ");
 
 export const columns: Record<string, Column[]> = {
   chains: [["Name", (o) => chainLink(nameOf(o))], ["State", (o) => <State of={o.status?.active ? "active" : "not active"} />],
-    ["From", (o) => endText(o.spec.from)], ["Through", (o) => (o.spec.through ?? []).map((e: any) => e.function ?? e.deployment).join(" → ")],
+    ["From", (o) => endText(o.spec.from)], ["Through", (o) => (o.spec.through ?? []).map((e: any) => (e.function ?? e.deployment) + (e.mode === "mirror" ? " (copy)" : "")).join(" → ")],
     ["To", (o) => endText(o.spec.to)], ["Scaling", (o) => o.status?.scaling && [o.status.scaling.phase, o.status.scaling.message].filter(Boolean).join(": ")]],
   instances: [["Name", (o) => instanceLink(nameOf(o))], ["State", (o) => <State of={o.status?.state} />], ["Node", (o) => o.spec.node],
     ["Of", (o) => o.spec.deployment], ["Restarts", (o) => o.status?.restarts ?? 0], ["Message", (o) => o.status?.message]],

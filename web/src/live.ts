@@ -10,17 +10,23 @@ export function useList(kinds: string): { items: Item[]; error: Error | null; lo
 }
 
 export function useUnconfirmed(): Pending[] {
-  const q = useQuery({ queryKey: ["unconfirmed"], queryFn: async () => (await get("/v1/confirm")) ?? [], refetchInterval: 5000 });
+  const q = useQuery({ queryKey: ["unconfirmed"], queryFn: async () => (await get("/v1/confirm")) ?? [], refetchInterval: slower(5000) });
   return Array.isArray(q.data) ? q.data : (q.data?.items ?? []);
 }
 
-/** again runs a stream, and runs it again a while after it has ended. */
+/** slower is how often something is asked anew: seldom while it is not answered. */
+export const slower = (ms: number) => (q: { state: { error: unknown } }) => (q.state.error ? 15_000 : ms);
+
+/** again runs a stream, and runs it again a while after it has ended: the longer, the more often
+ * it ended soon. */
 function again(run: (signal: AbortSignal) => Promise<unknown>, lost: (why: string) => void): () => void {
   const stop = new AbortController();
   (async () => {
-    while (!stop.signal.aborted) {
+    for (let wait = 1500; !stop.signal.aborted;) {
+      const begun = Date.now();
       try { await run(stop.signal); lost("the server ended the stream"); } catch (e) { if (!stop.signal.aborted) lost((e as Error).message); }
-      await new Promise((r) => setTimeout(r, 1500));
+      wait = Date.now() - begun > 5000 ? 1500 : Math.min(2 * wait, 15_000);
+      await new Promise((r) => setTimeout(r, wait));
     }
   })();
   return () => stop.abort();
@@ -35,13 +41,12 @@ export function useWatch(): string {
     let timer = 0;
     const refresh = () => { timer = 0; for (const k of due) client.invalidateQueries({ queryKey: [k] }); due.clear(); };
     const stop = again(async (signal) => {
-      client.invalidateQueries();
       await lines<{ key?: { kind: string } }>("/v1/watch", signal, (e) => {
         setLost("");
         if (!e.key) return;
         due.add(plural(e.key.kind));
         timer ||= window.setTimeout(refresh, 200);
-      });
+      }, JSON.parse, () => { setLost(""); client.invalidateQueries(); });
     }, setLost);
     return () => { stop(); clearTimeout(timer); };
   }, [client]);

@@ -18,6 +18,9 @@ export const instanceLink = (full: string, text = full) => {
   return <Link to="/instance/$tenant/$name" params={{ tenant, name }}>{text}</Link>;
 };
 
+/** local is an instant in the browser's zone, such as 2026-11-26 07:06:14. */
+export const local = (t: string | number) => new Date(t).toLocaleString("sv-SE");
+
 const scale = (n: number, unit: string) => {
   if (!n) return `0 ${unit}`;
   for (const [size, letter] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]] as const) {
@@ -85,7 +88,7 @@ export function Differences({ of }: { of: Applied }) {
         ))}
         {p?.instances?.map((i, k) => <li key={"i" + k}><b>{i.action}</b> {i.name || "an instance of " + i.deployment}{i.node && ` on ${i.node}`}</li>)}
         {p?.rules?.map((r) => <li key={r.node}>rules of {r.node}: <b>+{r.added} −{r.removed}</b></li>)}
-        {p?.notes?.map((n) => <li key={n}>{n}</li>)}
+        {p?.notes?.map((n) => <li key={n} className="wait">{n}</li>)}
       </ul>
     </div>
   );
