@@ -74,12 +74,13 @@ func (c *testbed) connectUnderFlood(long time.Duration) {
 	defer stop()
 	var flood sync.WaitGroup
 	var sent atomic.Uint64
-	for i, s := range c.forgers() {
-		j := traffic.Job{Order: traffic.Sequential, Rate: forgedSources / 2, Flows: traffic.Flows{
+	cpus := min(runtime.NumCPU(), 8)
+	for i, s := range c.forgers(2 * cpus) { // at each CPU one of each kind, which handles what it sends
+		j := traffic.Job{Order: traffic.Sequential, Rate: forgedSources / 2 / float64(cpus), Flows: traffic.Flows{
 			Count: 1 << 26, From: netip.AddrFrom4([4]byte{byte(11 + i)}), To: floodTo, Port: 1024, ToPort: 9,
 		}}
-		if i == 1 {
-			j.Pairs, j.Rate, j.Flows.To, j.Flows.ToPort = true, forgedSources, at.Addr(), at.Port()
+		if i >= cpus {
+			j.Pairs, j.Rate, j.Flows.To, j.Flows.ToPort = true, 2*j.Rate, at.Addr(), at.Port()
 		}
 		flood.Go(func() {
 			n, err := floodFrom(ctx, s, j, long)
@@ -118,8 +119,8 @@ func (c *testbed) connectUnderFlood(long time.Duration) {
 	}
 }
 
-// forgers are two sources in the client's place.
-func (c *testbed) forgers() (list []*traffic.Source) {
+// forgers are sources in the client's place, at one CPU after the other.
+func (c *testbed) forgers(n int) (list []*traffic.Source) {
 	c.t.Helper()
 	s, err := traffic.NewSink(c.client, "eth0") // what a source needs on its device
 	c.must(err)
@@ -138,7 +139,7 @@ func (c *testbed) forgers() (list []*traffic.Source) {
 		}
 		return setQueues(dev, runtime.NumCPU())
 	})
-	for i := range 2 {
+	for i := range n {
 		s, err := traffic.NewSource(c.client, "eth0", c.mac(c.client, "eth0"), to, i%runtime.NumCPU())
 		c.must(err)
 		c.t.Cleanup(func() { s.Close() })
