@@ -16,12 +16,13 @@ export function MapPage() {
   const chains = useList("chains");
   const { items: nodes } = useList("nodes");
   const { items: instances } = useList("instances");
+  const { items: hosts } = useList("hosts");
   const traffic = useTraffic();
   const now = traffic[traffic.length - 1];
   const [chosen, setChosen] = useState("");
   const [open, setOpen] = useState("");
   const go = useNavigate();
-  const shown = useMemo(() => draw(nodes, instances, chains.items, chosen, open), [nodes, instances, chains.items, chosen, open]);
+  const shown = useMemo(() => draw(nodes, instances, chains.items, hosts, chosen, open), [nodes, instances, chains.items, hosts, chosen, open]);
   const labelled = useMemo(() => label(shown, now), [shown, now]);
   const flow = useRef<ReactFlowInstance>(null);
   useEffect(() => { flow.current?.fitView(fit); }, [shown.nodes.length]);
@@ -90,7 +91,7 @@ function sum(chain: Item, instances: Map<string, Item[]>, now?: Traffic) {
 interface Drawing { nodes: Node[]; edges: Edge[] }
 
 /** draw places what is shown; it does so anew only when objects have changed. */
-function draw(nodes: Item[], instances: Item[], chains: Item[], chosen: string, open: string): Drawing {
+function draw(nodes: Item[], instances: Item[], chains: Item[], hosts: Item[], chosen: string, open: string): Drawing {
   const g = new dagre.graphlib.Graph({ compound: false }).setGraph({ rankdir: "LR", nodesep: 16, ranksep: 70 });
   const flow: Node[] = [];
   const edges: Edge[] = [];
@@ -119,12 +120,16 @@ function draw(nodes: Item[], instances: Item[], chains: Item[], chosen: string, 
   const machine = (n: Item) => (n.spec.uplinks ?? []).length > 0 && n.spec.uplinks.every((u: any) => u.attach === "host");
   const nodeData = (n: Item) => ({ title: n.metadata.name, kind: machine(n) ? "machine" : n.spec.uplinks?.length ? "gateway" : "node", node: n.metadata.name });
   const nodeClass = (n: Item) => "node" + (n.status?.ready === false ? " broken" : "");
-  for (const n of collapsed ? [] : nodes) {
-    put("n/" + n.metadata.name, { ...nodeData(n), to: machine(n) ? `/host/${n.metadata.name}` : "/list/nodes" }, nodeClass(n));
-    join("c/" + n.spec.cloudlet, "n/" + n.metadata.name);
-  }
   const of = chains.find((c) => nameOf(c) === chosen);
   const deployments = of ? (of.spec.through ?? []).map((e: any) => deploymentOf(of, e)) : [];
+  const machines = [of?.spec.from?.hosts, of?.spec.to?.hosts].map((h) => h && hosts.find((x) => x.metadata.name === h && x.metadata.tenant === of?.metadata.tenant)?.spec.node).filter(Boolean);
+  const within = new Set(instances.filter((i) => deployments.includes(i.spec.deployment)).map((i) => nodes.find((n) => n.metadata.name === i.spec.node)?.spec.cloudlet));
+  /** enters reports whether packets enter the chosen chain at a node: its machines, else gateways. */
+  const enters = (n: Item) => !!of && (machines.length ? machines.includes(n.metadata.name) : !machine(n) && n.spec.uplinks?.length > 0 && within.has(n.spec.cloudlet));
+  for (const n of collapsed ? [] : nodes) {
+    put("n/" + n.metadata.name, { ...nodeData(n), to: machine(n) ? `/host/${n.metadata.name}` : "/list/nodes" }, nodeClass(n) + (enters(n) ? " enters" : ""));
+    join("c/" + n.spec.cloudlet, "n/" + n.metadata.name, enters(n));
+  }
   for (const i of instances) {
     if (collapsed && !deployments.includes(i.spec.deployment)) continue;
     const state = i.status?.state as string;
