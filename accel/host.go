@@ -41,6 +41,7 @@ type Instance struct {
 type hosted struct {
 	relay *Relay
 	in    *Interceptor
+	ns    *netnsrun.Namespace
 
 	mu sync.Mutex
 	is Instance
@@ -191,19 +192,22 @@ func (h *Host) begin(is Instance) (*hosted, error) {
 		return nil, errors.New("the instance is not told where the node's relay listens")
 	}
 	x := &hosted{is: is}
-	enter := func(f func() error) error { return netnsrun.Do(is.NetNS, f) }
-	r, err := New(Config{Secret: []byte(is.Work.Secret), Self: is.Work.Listen.Addr(), Router: x, Log: h.log,
-		Enter: enter, Shared: h.onward})
-	if err != nil {
+	var err error
+	if x.ns, err = netnsrun.Open(is.NetNS); err != nil {
 		return nil, err
 	}
+	r, err := New(Config{Secret: []byte(is.Work.Secret), Self: is.Work.Listen.Addr(), Router: x, Log: h.log,
+		Enter: x.ns.Do, Shared: h.onward})
+	if err != nil {
+		return nil, errors.Join(err, x.ns.Close())
+	}
 	x.relay = r
-	if err := enter(func() (err error) {
+	if err := x.ns.Do(func() (err error) {
 		x.in, err = Intercept(is.Device, r.SYN)
 		return err
 	}); err != nil {
 		r.Close()
-		return nil, err
+		return nil, errors.Join(err, x.ns.Close())
 	}
 	go func() { _ = r.Serve(x.in.Listener) }()
 	return x, nil
@@ -259,12 +263,12 @@ func (h *Host) Remove(id string) {
 }
 
 func (h *Host) end(x *hosted) {
-	// The namespace may be gone; what is in it then is gone, too.
-	if err := netnsrun.Do(x.is.NetNS, x.in.Close); err != nil {
+	if err := x.ns.Do(x.in.Close); err != nil {
 		h.log.Debug("an instance's namespace is not as it was", "netns", x.is.NetNS, "err", err)
 		x.in.Listener.Close()
 	}
 	x.relay.Close()
+	_ = x.ns.Close()
 }
 
 func (h *Host) close() {

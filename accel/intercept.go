@@ -83,8 +83,10 @@ func (i *Interceptor) Close() error {
 // listened at all addresses, no leg could begin at the client's port of the same number.
 func listenTransparent() (*net.TCPListener, error) {
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
-		return control(c, func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_TRANSPARENT, 1) })
-	}}
+		return control(c, func(fd int) error {
+			return errors.Join(unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_TRANSPARENT, 1), keepAlives(fd))
+		})
+	}, KeepAlive: -1}
 	lc.SetMultipathTCP(false) // a sockets map takes plain TCP alone
 	l, err := lc.Listen(context.Background(), "tcp4", "127.0.0.1:0")
 	if err != nil {

@@ -17,17 +17,31 @@ const (
 	connectTimeout = 8 * time.Second // three SYNs and their answers
 	synRetries     = 3
 	userTimeout    = 2 * time.Minute // bytes that nobody acknowledges for so long end a leg
-	keepAliveIdle  = 60 * time.Second
-	noCookie       = 34 // TCP_FASTOPEN_NO_COOKIE, since Linux 4.15
+	noCookie       = 34              // TCP_FASTOPEN_NO_COOKIE, since Linux 4.15
 )
 
 // keepAlive finds ends that are gone without a word.
-var keepAlive = net.KeepAliveConfig{Enable: true, Idle: keepAliveIdle, Interval: 15 * time.Second, Count: 4}
+var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 60 * time.Second, Interval: 15 * time.Second, Count: 4}
+
+// keepAlives sets keepAlive of a socket, or of those that a listening one takes.
+func keepAlives(fd int) error {
+	for _, o := range [][3]int{
+		{unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1},
+		{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, int(keepAlive.Idle / time.Second)},
+		{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, int(keepAlive.Interval / time.Second)},
+		{unix.IPPROTO_TCP, unix.TCP_KEEPCNT, keepAlive.Count},
+	} {
+		if err := unix.SetsockoptInt(fd, o[0], o[1], o[2]); err != nil {
+			return fmt.Errorf("have connections send keep-alives: %w", err)
+		}
+	}
+	return nil
+}
 
 // dialRelay opens a leg to another node's relay. The SYN carries the header, so the relay
 // there goes on half a round trip later; where a box on the way or the kernel does not let
 // data pass in a SYN, the header follows by itself.
-func dialRelay(ctx context.Context, to netip.AddrPort, first []byte, congestion string) (*net.TCPConn, error) {
+func dialRelay(ctx context.Context, to netip.AddrPort, first []byte, congestion string) (conn, error) {
 	d := net.Dialer{Timeout: connectTimeout, KeepAliveConfig: keepAlive, Control: func(_, _ string, c syscall.RawConn) error {
 		return control(c, func(fd int) error {
 			// Both are a gain in time alone: kernels without them connect as usual.
@@ -47,16 +61,52 @@ func dialRelay(ctx context.Context, to netip.AddrPort, first []byte, congestion 
 	return c.(*net.TCPConn), nil
 }
 
+// conn is a connection of either kind: *net.TCPConn, or a socket that was made here.
+type conn interface {
+	syscall.Conn
+	Close() error
+	CloseWrite() error
+	SetLinger(seconds int) error
+	SetWriteDeadline(time.Time) error
+}
+
+// socket is a TCP socket that is not one of net's, which would ask the kernel a dozen times
+// about each connection before its first byte.
+type socket struct{ *os.File }
+
+func (s socket) with(do func(fd int) error) error {
+	raw, err := s.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return control(raw, do)
+}
+
+// CloseWrite implements conn.
+func (s socket) CloseWrite() error {
+	return s.with(func(fd int) error { return unix.Shutdown(fd, unix.SHUT_WR) })
+}
+
+// SetLinger implements conn.
+func (s socket) SetLinger(seconds int) error {
+	l := unix.Linger{Linger: int32(max(seconds, 0))}
+	if seconds >= 0 {
+		l.Onoff = 1
+	}
+	return s.with(func(fd int) error { return unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &l) })
+}
+
 // beginOrigin sends the last leg's SYN. With a client's address the origin sees the client
 // itself: only where the origin's answers pass this relay, that is, where it lies on the path.
-// It runs where the leg begins, and does not wait there for an answer: that would keep a
-// thread.
-func beginOrigin(client, origin netip.AddrPort, transparent bool, congestion string) (*os.File, error) {
+// It runs where the leg begins, and does not wait there for an answer (awaitOrigin): that would
+// keep a thread.
+func beginOrigin(client, origin netip.AddrPort, transparent bool, congestion string) (conn, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open a leg to %s: %w", origin, err)
 	}
-	if err = common(fd, congestion); err == nil && transparent {
+	err = errors.Join(common(fd, congestion), keepAlives(fd), unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1))
+	if err == nil && transparent {
 		err = bindAs(fd, client)
 	}
 	if err == nil {
@@ -66,7 +116,7 @@ func beginOrigin(client, origin netip.AddrPort, transparent bool, congestion str
 		unix.Close(fd)
 		return nil, fmt.Errorf("open a leg to %s: %w", origin, err)
 	}
-	return os.NewFile(uintptr(fd), "leg"), nil
+	return socket{os.NewFile(uintptr(fd), "leg")}, nil
 }
 
 // bindAs has a leg begin at the client's own address.
@@ -81,19 +131,14 @@ func bindAs(fd int, client netip.AddrPort) error {
 	return unix.Bind(fd, &unix.SockaddrInet4{Port: int(client.Port()), Addr: client.Addr().As4()})
 }
 
-// awaitOrigin waits until the origin has answered the SYN.
-func awaitOrigin(ctx context.Context, f *os.File) (*net.TCPConn, error) {
-	defer f.Close()
-	if err := f.SetDeadline(time.Now().Add(connectTimeout)); err != nil {
-		return nil, err
-	}
-	defer context.AfterFunc(ctx, func() { _ = f.SetDeadline(time.Unix(1, 0)) })()
-	raw, err := f.SyscallConn()
+// awaitOrigin waits until the origin has answered the SYN, or c is closed.
+func awaitOrigin(c conn) error {
+	raw, err := c.SyscallConn()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	var failed error
-	err = raw.Write(func(fd uintptr) bool {
+	answered := func(fd uintptr) bool {
 		if n, _ := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, 0); n == 0 {
 			return false
 		}
@@ -102,17 +147,16 @@ func awaitOrigin(ctx context.Context, f *os.File) (*net.TCPConn, error) {
 			failed = unix.Errno(code)
 		}
 		return true
-	})
-	if err = errors.Join(err, failed); err != nil {
-		return nil, err
 	}
-	c, err := net.FileConn(f)
-	if err != nil {
-		return nil, err
+	already := false
+	if err := raw.Control(func(fd uintptr) { already = answered(fd) }); err != nil || already {
+		return errors.Join(err, failed)
 	}
-	tcp := c.(*net.TCPConn) // as beginOrigin made it
-	_ = tcp.SetKeepAliveConfig(keepAlive)
-	return tcp, nil
+	if err := c.SetWriteDeadline(time.Now().Add(connectTimeout)); err != nil {
+		return err
+	}
+	err = raw.Write(answered)
+	return errors.Join(err, failed, c.SetWriteDeadline(time.Time{}))
 }
 
 func control(c syscall.RawConn, set func(fd int) error) error {

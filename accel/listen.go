@@ -22,9 +22,9 @@ func ListenRelays(at netip.AddrPort) (*net.TCPListener, error) {
 			_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_FASTOPEN, fastOpenBacklog)
 			_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, noCookie, 1)
 			wideWindow(fd)
-			return nil
+			return keepAlives(fd)
 		})
-	}}
+	}, KeepAlive: -1}
 	lc.SetMultipathTCP(false)
 	l, err := lc.Listen(context.Background(), "tcp", at.String())
 	if err != nil {

@@ -3,7 +3,6 @@ package accel
 import (
 	"errors"
 	"io"
-	"net"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -73,22 +72,20 @@ func (ps *pipes) close() {
 // direction ends that direction at the other side; an error resets both sides, so that
 // neither end takes a cut connection for a complete one; so does the kernel when the process
 // is killed.
-func (ps *pipes) join(a, b *net.TCPConn, there, back *atomic.Int64) error {
+func (ps *pipes) join(a, b conn, there, back *atomic.Int64) error {
 	linger(a, b, 0)
-	ended := make(chan error, 2)
-	go func() { ended <- ps.pump(b, a, there) }()
-	go func() { ended <- ps.pump(a, b, back) }()
-	err := <-ended
-	if err != nil {
-		reset(a)
-		reset(b)
+	carry := func(to, from conn, count *atomic.Int64) error {
+		err := ps.pump(to, from, count)
+		if err != nil {
+			reset(a)
+			reset(b)
+		}
+		return err
 	}
-	if second := <-ended; err == nil && second != nil {
-		err = second
-		reset(a)
-		reset(b)
-	}
-	if err == nil {
+	other := make(chan error, 1)
+	go func() { other <- carry(a, b, back) }()
+	err := carry(b, a, there)
+	if err = errors.Join(err, <-other); err == nil {
 		linger(a, b, -1) // what is on its way arrives
 	}
 	a.Close()
@@ -97,19 +94,19 @@ func (ps *pipes) join(a, b *net.TCPConn, there, back *atomic.Int64) error {
 }
 
 // linger says what closing sockets does: 0 resets, below 0 ends properly.
-func linger(a, b *net.TCPConn, seconds int) {
+func linger(a, b conn, seconds int) {
 	_ = a.SetLinger(seconds)
 	_ = b.SetLinger(seconds)
 }
 
 // reset closes a connection by RST.
-func reset(c *net.TCPConn) {
+func reset(c conn) {
 	_ = c.SetLinger(0)
 	c.Close()
 }
 
 // pump carries one direction; nil means that it ended properly and the other side knows.
-func (ps *pipes) pump(to, from *net.TCPConn, count *atomic.Int64) error {
+func (ps *pipes) pump(to, from conn, count *atomic.Int64) error {
 	in, err := from.SyscallConn()
 	if err != nil {
 		return err

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"os"
 	"sync"
 	"time"
 )
@@ -62,7 +61,7 @@ type Relay struct {
 	mu        sync.Mutex
 	legs      map[ends]*leg // next legs of clients' connections, from the SYN to the end
 	unclaimed int           // of them, those begun by a SYN whose connection is not complete
-	live      map[*net.TCPConn]struct{}
+	live      map[conn]struct{}
 	closed    bool
 	work      sync.WaitGroup
 	ctx       context.Context
@@ -74,10 +73,11 @@ type ends struct{ client, origin netip.AddrPort }
 
 // leg is the next leg of a connection, while it is opened and after.
 type leg struct {
-	done       chan struct{}
-	congestion string
-	conn       *net.TCPConn
+	done       chan struct{} // closed when the next three are valid
+	conn       conn
+	unanswered bool // the leg's SYN may be (awaitOrigin)
 	err        error
+	congestion string
 	token      *use        // the connection's place under the limits
 	timer      *time.Timer // ends a leg that no connection claims
 	claimed    bool        // guarded by Relay.mu
@@ -97,7 +97,7 @@ func New(cfg Config) (*Relay, error) {
 	if cfg.dialIn == nil {
 		cfg.dialIn = func(f func() error) error { return f() }
 	}
-	r := &Relay{cfg: cfg, legs: map[ends]*leg{}, live: map[*net.TCPConn]struct{}{}}
+	r := &Relay{cfg: cfg, legs: map[ends]*leg{}, live: map[conn]struct{}{}}
 	r.count = &counters{limits: cfg.Limits.orDefault()}
 	if cfg.Shared != nil {
 		r.count = cfg.Shared.count
@@ -155,7 +155,7 @@ func (r *Relay) accept(l *net.TCPListener, handle func(*net.TCPConn)) error {
 }
 
 // enter notes a connection, so that Close can end it.
-func (r *Relay) enter(c *net.TCPConn) bool {
+func (r *Relay) enter(c conn) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
@@ -166,7 +166,7 @@ func (r *Relay) enter(c *net.TCPConn) bool {
 	return true
 }
 
-func (r *Relay) leave(c *net.TCPConn) {
+func (r *Relay) leave(c conn) {
 	c.Close()
 	r.mu.Lock()
 	delete(r.live, c)
@@ -181,15 +181,21 @@ func (r *Relay) SYN(client, origin netip.AddrPort) {
 	if err != nil {
 		return // the connection itself is told
 	}
-	k := ends{client, origin}
+	if l := r.reserve(route, ends{client, origin}); l != nil {
+		r.open(l, route, client, origin)
+	}
+}
+
+// reserve notes a leg that is about to begin with a SYN; nil: it must not.
+func (r *Relay) reserve(route Route, k ends) *leg {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed || r.legs[k] != nil || r.unclaimed >= r.count.limits.Opening {
-		return
+		return nil
 	}
-	l, err := r.begin(route, client, origin)
+	l, err := r.newLeg(route)
 	if err != nil {
-		return
+		return nil
 	}
 	r.legs[k] = l
 	r.unclaimed++
@@ -198,6 +204,7 @@ func (r *Relay) SYN(client, origin netip.AddrPort) {
 		defer r.mu.Unlock()
 		r.drop(k, l)
 	})
+	return l
 }
 
 // drop forgets a leg that nobody claimed. Callers hold mu.
@@ -223,22 +230,29 @@ func (r *Relay) claim(client, origin netip.AddrPort) (*leg, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := ends{client, origin}
+	l, begun, err := r.take(route, ends{client, origin})
+	if err == nil && !begun {
+		r.open(l, route, client, origin)
+	}
+	return l, err
+}
+
+// take claims a leg that a SYN has begun, or one that is to be opened.
+func (r *Relay) take(route Route, k ends) (l *leg, begun bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if l := r.legs[k]; l != nil && !l.claimed {
+	if l = r.legs[k]; l != nil && !l.claimed {
 		l.claimed = true
 		l.timer.Stop()
 		r.unclaimed--
-		return l, nil
+		return l, true, nil
 	}
-	l, err := r.begin(route, client, origin)
-	if err != nil {
-		return nil, err
+	if l, err = r.newLeg(route); err != nil {
+		return nil, false, err
 	}
 	l.claimed = true
 	r.legs[k] = l
-	return l, nil
+	return l, false, nil
 }
 
 // forget ends the memory of a connection that is over, a moment later: a SYN that is read
@@ -287,11 +301,13 @@ func (r *Relay) onward(c *net.TCPConn) {
 		return
 	}
 	_ = c.SetReadDeadline(time.Time{})
-	l, err := r.begin(Route{Tenant: h.tenant, Next: h.next, Congestion: h.congestion}, h.client, h.origin)
+	route := Route{Tenant: h.tenant, Next: h.next, Congestion: h.congestion}
+	l, err := r.newLeg(route)
 	if err != nil {
 		r.refuse(c, "a leg of another relay", h.client, h.origin, err)
 		return
 	}
+	r.open(l, route, h.client, h.origin)
 	r.carry(c, l, h.client, h.origin)
 }
 
@@ -302,30 +318,43 @@ func (r *Relay) mayOpen(h *header) error {
 	return r.cfg.Origin(h.tenant, h.origin)
 }
 
-func (r *Relay) refuse(c *net.TCPConn, what string, client, origin netip.AddrPort, err error) {
+func (r *Relay) refuse(c conn, what string, client, origin netip.AddrPort, err error) {
 	r.count.refused.Add(1)
 	r.cfg.Log.Debug("refused "+what, "client", client, "origin", origin, "err", err)
 	reset(c)
 }
 
-// begin opens the next leg in the background, under the tenant's limit.
-func (r *Relay) begin(route Route, client, origin netip.AddrPort) (*leg, error) {
+// newLeg is a leg that is not opened yet, under the tenant's limit.
+func (r *Relay) newLeg(route Route) (*leg, error) {
 	token, err := r.count.take(route.Tenant)
 	if err != nil {
 		return nil, err
 	}
-	l := &leg{done: make(chan struct{}), token: token, congestion: route.Congestion}
-	go func() {
-		defer close(l.done)
-		l.conn, l.err = r.open(route, client, origin)
-	}()
-	return l, nil
+	return &leg{done: make(chan struct{}), token: token, congestion: route.Congestion}, nil
 }
 
-func (r *Relay) open(route Route, client, origin netip.AddrPort) (*net.TCPConn, error) {
-	if len(route.Next) == 0 {
-		return r.openOrigin(route, client, origin)
+// open opens a leg, and does not wait for the other end.
+func (r *Relay) open(l *leg, route Route, client, origin netip.AddrPort) {
+	if len(route.Next) > 0 {
+		go func() {
+			defer close(l.done)
+			l.conn, l.err = r.openRelay(route, client, origin)
+		}()
+		return
 	}
+	defer close(l.done)
+	where := r.cfg.dialIn
+	if route.Transparent {
+		where = r.cfg.Enter
+	}
+	l.unanswered = true
+	l.err = where(func() (err error) {
+		l.conn, err = beginOrigin(client, origin, route.Transparent, route.Congestion)
+		return err
+	})
+}
+
+func (r *Relay) openRelay(route Route, client, origin netip.AddrPort) (c conn, err error) {
 	next := route.Next[0]
 	h := &header{client: client, origin: origin, tenant: route.Tenant, next: route.Next[1:], congestion: route.Congestion}
 	_, _ = rand.Read(h.nonce[:]) // never fails: crypto/rand ends the program instead
@@ -333,28 +362,11 @@ func (r *Relay) open(route Route, client, origin netip.AddrPort) (*net.TCPConn, 
 	if err != nil {
 		return nil, err
 	}
-	var c *net.TCPConn
-	err = r.cfg.dialIn(func() error {
+	err = r.cfg.dialIn(func() (err error) {
 		c, err = dialRelay(r.ctx, next, first, route.Congestion)
 		return err
 	})
 	return c, err
-}
-
-func (r *Relay) openOrigin(route Route, client, origin netip.AddrPort) (*net.TCPConn, error) {
-	where := r.cfg.dialIn
-	if route.Transparent {
-		where = r.cfg.Enter
-	}
-	var f *os.File
-	err := where(func() (err error) {
-		f, err = beginOrigin(client, origin, route.Transparent, route.Congestion)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	return awaitOrigin(r.ctx, f)
 }
 
 // carry waits for the next leg and relays until both directions have ended.
@@ -370,7 +382,12 @@ func (r *Relay) carry(c *net.TCPConn, l *leg, client, origin netip.AddrPort) {
 		return
 	}
 	defer r.leave(l.conn)
-	_ = c.SetKeepAliveConfig(keepAlive)
+	if l.unanswered {
+		if err := awaitOrigin(l.conn); err != nil {
+			r.refuse(c, "a connection", client, origin, fmt.Errorf("open a leg to %s: %w", origin, err))
+			return
+		}
+	}
 	if err := setCongestion(c, l.congestion); err != nil {
 		r.cfg.Log.Debug("the client's leg keeps its congestion control", "client", client, "err", err)
 	}

@@ -1,6 +1,7 @@
 package accel
 
 import (
+	"errors"
 	"io"
 	"net"
 	"net/netip"
@@ -10,7 +11,7 @@ import (
 )
 
 // Legs that are dialled and those that are taken begin with a wide window, and the low-water
-// mark that made it delays no byte.
+// mark that made it delays no byte; both find ends that are gone.
 func TestWideWindow(t *testing.T) {
 	l, err := ListenRelays(netip.MustParseAddrPort("127.0.0.1:0"))
 	if err != nil {
@@ -27,7 +28,7 @@ func TestWideWindow(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer taken.Close()
-	for name, c := range map[string]*net.TCPConn{"dialled": dialled, "taken": taken} {
+	for name, c := range map[string]conn{"dialled": dialled, "taken": taken} {
 		raw, err := c.SyscallConn()
 		if err != nil {
 			t.Fatal(err)
@@ -36,6 +37,11 @@ func TestWideWindow(t *testing.T) {
 			room, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF)
 			if err == nil && room < window {
 				t.Errorf("the leg that is %s has room for %d bytes, want %d", name, room, window)
+			}
+			alive, aerr := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE)
+			idle, ierr := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE)
+			if err = errors.Join(err, aerr, ierr); err == nil && (alive != 1 || idle != int(keepAlive.Idle.Seconds())) {
+				t.Errorf("the leg that is %s asks after an end that rests (%d) after %d s, want %s", name, alive, idle, keepAlive.Idle)
 			}
 			return err
 		}); err != nil {

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -32,6 +33,43 @@ func Do(path string, fn func() error) error {
 		return fn()
 	})
 }
+
+// Namespace is held open, for who enters it often: it does not go before Close.
+type Namespace struct{ fd, home int }
+
+// home is the process's own namespace.
+var home = sync.OnceValues(func() (int, error) { return unix.Open("/proc/self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0) })
+
+// Open opens the namespace at path.
+func Open(path string) (*Namespace, error) {
+	own, err := home()
+	if err != nil {
+		return nil, fmt.Errorf("open own network namespace: %w", err)
+	}
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open network namespace %s: %w", path, err)
+	}
+	return &Namespace{fd, own}, nil
+}
+
+// Do is the function Do on the thread that the caller has, by two system calls.
+func (n *Namespace) Do(fn func() error) error {
+	runtime.LockOSThread()
+	if err := unix.Setns(n.fd, unix.CLONE_NEWNET); err != nil {
+		runtime.UnlockOSThread()
+		return fmt.Errorf("enter a network namespace: %w", err)
+	}
+	err := fn()
+	if back := unix.Setns(n.home, unix.CLONE_NEWNET); back != nil { // the thread ends with the goroutine
+		return errors.Join(err, fmt.Errorf("leave a network namespace: %w", back))
+	}
+	runtime.UnlockOSThread()
+	return err
+}
+
+// Close lets go of it.
+func (n *Namespace) Close() error { return unix.Close(n.fd) }
 
 // enter takes the calling thread into the namespace at path.
 func enter(path string) error {

@@ -52,8 +52,23 @@ func TestCreateDoRemove(t *testing.T) {
 		t.Fatalf("a new namespace has lo, down; this one has %+v", inside)
 	}
 
+	held, err := netnsrun.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
 	if err := netnsrun.Remove(path); err != nil {
 		t.Fatal(err)
+	}
+	before, _ := net.Interfaces()
+	if err := held.Do(func() (err error) {
+		inside, err = net.Interfaces()
+		return err
+	}); err != nil || len(inside) != 1 || inside[0].Name != "lo" {
+		t.Errorf("held open, the namespace that was removed has %+v, %v", inside, err)
+	}
+	if after, _ := net.Interfaces(); len(after) != len(before) {
+		t.Errorf("%d devices before, %d after", len(before), len(after))
 	}
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 		t.Fatalf("the mount point is left: %v", err)
