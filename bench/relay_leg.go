@@ -82,21 +82,25 @@ func (t *site) delay(a, b testnet.End) error {
 		return err
 	}
 	way := relay.Shape{Delay: relayLeg / 2}
-	var lines *relay.Relay
-	if err := netnsrun.Do(a.NS, func() (err error) {
-		lines, err = relay.Open([]relay.Link{{Name: "leg", A: a.Dev, B: b.Dev, There: way, Back: way}}, counters)
+	var run func(context.Context) error
+	var release func()
+	if err := netnsrun.Do(a.NS, func() error {
+		lines, err := relay.Open([]relay.Link{{Name: "leg", A: a.Dev, B: b.Dev, There: way, Back: way}}, counters)
+		if err == nil {
+			run, release = lines.Run, lines.Close
+		}
 		return err
 	}); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	processors, ended := runtime.GOMAXPROCS(0), make(chan error, 1)
-	go func() { ended <- lines.Run(ctx) }()
+	go func() { ended <- run(ctx) }()
 	t.After(func() error {
 		cancel()
 		err := <-ended
-		lines.Close()
-		runtime.GOMAXPROCS(processors) // Run has more of them
+		release()
+		runtime.GOMAXPROCS(processors) // run has more of them
 		return err
 	})
 	return nil

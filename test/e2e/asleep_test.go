@@ -51,7 +51,7 @@ spec:
   - {deployment: napper}
 `
 
-// TestAsleep: a sleeping container is woken by a SYN, which the client sends once, by
+// TestAsleep: a chain through a sleeping container is proved; the container is woken by a SYN, which the client sends once, by
 // datagrams, by pings, none of which is lost or overtaken; and sleeps again.
 func TestAsleep(t *testing.T) {
 	ctx := need(t, 2*time.Minute)
@@ -68,6 +68,12 @@ func TestAsleep(t *testing.T) {
 	}
 
 	asleep()
+	for _, live := range []bool{false, true} {
+		p, err := api(t).Verify(ctx, nil, live)
+		if err != nil || p.Verdict != onpath.VerdictProved || len(p.Chains) != 1 {
+			t.Errorf("while its instance sleeps, the chain is not proved (live: %t): %+v, %v", live, p, err)
+		}
+	}
 	began := time.Now()
 	c, err := dialTCP(t, "10.9.0.2", s.port, 20*time.Second)
 	if err != nil {
