@@ -239,7 +239,7 @@ func (a *applyFlags) await(c *cobra.Command, cl *client.Client, docs []*manifest
 	if err != nil {
 		return err
 	}
-	missing := map[onpath.Key]string{}
+	missing, flaws := map[onpath.Key]string{}, map[onpath.Key][]string{}
 	for _, k := range keys {
 		missing[k] = "is planned"
 	}
@@ -260,6 +260,7 @@ func (a *applyFlags) await(c *cobra.Command, cl *client.Client, docs []*manifest
 			done, text := await.Done(o, functions)
 			if done {
 				delete(missing, k)
+				flaws[k] = flawsOf(o)
 				continue
 			}
 			missing[k] = text
@@ -277,6 +278,11 @@ func (a *applyFlags) await(c *cobra.Command, cl *client.Client, docs []*manifest
 		}
 		if len(missing) == 0 {
 			p.done()
+			for _, k := range keys {
+				for _, text := range flaws[k] {
+					fmt.Fprintf(c.ErrOrStderr(), "warning: %s: %s\n", k, text)
+				}
+			}
 			return a.complete(c.OutOrStdout(), time.Since(began))
 		}
 		if len(lines) > 0 {
@@ -288,6 +294,18 @@ func (a *applyFlags) await(c *cobra.Command, cl *client.Client, docs []*manifest
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
+}
+
+// flawsOf is what conditions say of a chain that is in place, and not wholly.
+func flawsOf(o onpath.Object) (texts []string) {
+	if c, ok := o.(*onpath.Chain); ok && !c.Spec.Disabled {
+		for _, x := range c.Status.Conditions {
+			if x.Status == onpath.False && x.Message != "" {
+				texts = append(texts, x.Message)
+			}
+		}
+	}
+	return texts
 }
 
 // complete says that there is nothing left to wait for. JSON and YAML end before.

@@ -7,11 +7,13 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/bpfobject"
+	"github.com/onpath/onpath/internal/funcbuild"
 	"github.com/onpath/onpath/internal/table"
 	"github.com/onpath/onpath/internal/wasm"
 )
@@ -54,6 +56,9 @@ too. Nothing of it stays in the kernel.`,
 			if err := g.checkOutput(); err != nil {
 				return err
 			}
+			if info, err := os.Stat(args[0]); err == nil && info.IsDir() {
+				return checkBuilt(args[0])
+			}
 			if code, err := os.ReadFile(args[0]); err == nil && wasm.Is(code) {
 				m, err := checkModule(c.Context(), args[0], code)
 				if err != nil {
@@ -70,6 +75,24 @@ too. Nothing of it stays in the kernel.`,
 	}
 	c.Flags().BoolVar(&verbose, "verbose", false, "show what the verifier says")
 	return c
+}
+
+// checkBuilt says which files to check of a folder.
+func checkBuilt(dir string) error {
+	e := onpath.Errorf(onpath.CodeInvalid, "%s is a folder; a compiled file is checked", dir)
+	e.Remedy = "onpath function build " + dir + " makes one"
+	source, _, err := funcbuild.Source(dir)
+	if err != nil {
+		return e
+	}
+	for _, t := range []funcbuild.Target{funcbuild.ToWasm, funcbuild.ToEBPF} {
+		file := strings.TrimSuffix(strings.TrimSuffix(source, ".c"), ".bpf") + t.Suffix()
+		if _, err := os.Stat(file); err == nil {
+			e.Remedy = "onpath function check " + file
+			break
+		}
+	}
+	return e
 }
 
 func checkObject(file string, verbose bool) (*checked, error) {

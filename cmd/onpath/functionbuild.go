@@ -118,6 +118,7 @@ func buildFunction(ctx context.Context, dir string) (out []built, err error) {
 		out = append(out, built{Target: t, File: filepath.Clean(file), Bytes: len(code)})
 	}
 	if len(errs) == len(out) {
+		errs = funcbuild.Once(errs)
 		return nil, onpath.Errorf(onpath.CodeInvalid, "%w", errors.Join(errs...))
 	}
 	return out, nil

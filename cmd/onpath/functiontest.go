@@ -30,6 +30,7 @@ type tested struct {
 	Random  int                         `json:"random"` // packets
 	Seed    uint64                      `json:"seed"`
 	Differs string                      `json:"differs,omitempty"`
+	Edits   bool                        `json:"edits,omitempty"` // packets
 	// Counters are the function's after all packets.
 	Counters map[string]uint64 `json:"counters,omitempty"`
 }
@@ -106,6 +107,7 @@ func testFunction(c *cobra.Command, dir string, n int, seed uint64) (*tested, er
 		t.Differs = err.Error()
 		return t, c.Context().Err()
 	}
+	t.Edits = f.Edits
 	t.Counters, err = f.Counters(c.Context())
 	return t, err
 }
@@ -142,6 +144,9 @@ func (t *tested) write(w io.Writer) error {
 		same = "no difference"
 	}
 	fmt.Fprintf(w, "random  %d packets of seed %d: %s\n", t.Random, t.Seed, same)
+	if t.Edits {
+		fmt.Fprintln(w, "edits   packets: its Function says `packets: rewrite`, or they go on as they came")
+	}
 	for _, name := range slices.Sorted(maps.Keys(t.Counters)) {
 		fmt.Fprintf(w, "  %s %d\n", name, t.Counters[name])
 	}

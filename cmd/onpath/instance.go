@@ -71,7 +71,7 @@ func (g *global) instance(ctx context.Context, cl *client.Client, name string) (
 	default:
 		e.Remedy = "onpath get instances -t " + k.Tenant + " lists them"
 	}
-	return nil, e
+	return nil, otherTenant(ctx, cl, k, e)
 }
 
 // withoutInstance tells of a name that is no instance's, and a deployment's or a chain's.

@@ -228,7 +228,7 @@ func (g *global) object(ctx context.Context, cl *client.Client, k onpath.Key) (o
 	}
 	o, err := cl.Get(ctx, k)
 	if k.Kind != onpath.KindDeployment || onpath.CodeOf(err) != onpath.CodeNotFound {
-		return o, err
+		return o, otherTenant(ctx, cl, k, err)
 	}
 	owned, listErr := withOwned(ctx, cl, k.Tenant, nil)
 	for _, d := range owned {
@@ -236,7 +236,26 @@ func (g *global) object(ctx context.Context, cl *client.Client, k onpath.Key) (o
 			return d, nil
 		}
 	}
-	return nil, errors.Join(err, listErr)
+	return nil, errors.Join(otherTenant(ctx, cl, k, err), listErr)
+}
+
+// otherTenant is the error that there is no such object; where another tenant that the
+// caller may read has one by that name, it says so.
+func otherTenant(ctx context.Context, cl *client.Client, k onpath.Key, err error) error {
+	var e *onpath.Error
+	if k.Tenant == "" || onpath.CodeOf(err) != onpath.CodeNotFound || !errors.As(err, &e) {
+		return err
+	}
+	list, _, _ := cl.List(ctx, k.Kind, "") // what one may see
+	for _, o := range list {
+		m := o.Meta()
+		i, ok := o.(*onpath.Instance)
+		if m.Tenant != k.Tenant && (m.Name == k.Name || ok && string(i.Spec.Deployment) == k.Name) {
+			e.Remedy = fmt.Sprintf("there is %s/%s: write that, or -t %s", m.Tenant, k.Name, m.Tenant)
+			break
+		}
+	}
+	return err
 }
 
 func newDescribe(g *global) *cobra.Command {

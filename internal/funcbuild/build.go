@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/onpath/onpath/sdk"
@@ -98,6 +99,21 @@ func Compile(ctx context.Context, source string, t Target) ([]byte, error) {
 }
 
 var errorLine = regexp.MustCompile(`(?m)^.*: (?:fatal )?error: .*$`)
+
+// Once is what compiling for several targets said, without errors that say again what the
+// first says: the source itself is wrong.
+func Once(errs []error) []error {
+	if len(errs) == 0 {
+		return nil
+	}
+	line := func(err error) string {
+		return strings.Replace(errorLine.FindString(err.Error()), ": fatal error: ", ": error: ", 1)
+	}
+	first := line(errs[0])
+	return append(errs[:1:1], slices.DeleteFunc(slices.Clone(errs[1:]), func(err error) bool {
+		return first != "" && line(err) == first
+	})...)
+}
 
 var sourceName = regexp.MustCompile(`^([a-z0-9]([-a-z0-9]*[a-z0-9])?)(\.bpf)?\.c$`)
 

@@ -1,10 +1,12 @@
 package functest
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -40,7 +42,7 @@ type Case struct {
 
 // Packet is a packet in words.
 type Packet struct {
-	From      string          `json:"from,omitempty"` // 10.0.0.1:1000, [2001:db8::1]:1000, or without a port
+	From      string          `json:"from,omitempty"` // 10.0.0.1:1000, [2001:db8::1]:1000, icmp: without a port
 	To        string          `json:"to,omitempty"`
 	Protocol  onpath.Protocol `json:"protocol,omitempty"` // udp | tcp | icmp; default udp
 	Flags     []string        `json:"flags,omitempty"`    // of TCP: syn, ack, fin, rst
@@ -80,7 +82,10 @@ func (f *Function) Check(ctx context.Context, c *Case) error {
 	have, err := f.Counters(ctx)
 	errs = append(errs, err)
 	for name, n := range c.Counters {
-		if have[name] != n {
+		if _, ok := have[name]; !ok && err == nil {
+			errs = append(errs, fmt.Errorf("no such counter %s; the function has %s", name,
+				cmp.Or(strings.Join(slices.Sorted(maps.Keys(have)), ", "), "none")))
+		} else if have[name] != n {
 			errs = append(errs, fmt.Errorf("counter %s is %d, not %d", name, have[name], n))
 		}
 	}
@@ -191,6 +196,13 @@ func (p *Packet) bytes() ([]byte, error) {
 		}
 	default:
 		return nil, fmt.Errorf("protocol: %q is not udp, tcp or icmp", p.Protocol)
+	}
+	if m.protocol == packet.UDP || m.protocol == packet.TCP {
+		for _, end := range []struct{ what, says string }{{"from", p.From}, {"to", p.To}} {
+			if _, err := netip.ParseAddrPort(end.says); err != nil {
+				return nil, fmt.Errorf("%s: %s has no port; write %s", end.what, end.says, netip.AddrPortFrom(netip.MustParseAddr(end.says), 53))
+			}
+		}
 	}
 	return m.bytes(), nil
 }

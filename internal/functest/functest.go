@@ -26,7 +26,9 @@ var Targets = []funcbuild.Target{funcbuild.ToWasm, funcbuild.ToEBPF}
 type Function struct {
 	// Lacking says why a target does not run.
 	Lacking map[funcbuild.Target]string
-	run     map[funcbuild.Target]runner
+	// Edits: it has changed a packet that went on.
+	Edits bool
+	run   map[funcbuild.Target]runner
 }
 
 // runner is the function as one target runs it.
@@ -55,7 +57,7 @@ func Open(ctx context.Context, source string, config map[string]string, log io.W
 		f.run[t] = r
 	}
 	if len(f.run) == 0 {
-		return nil, errors.Join(errs...)
+		return nil, errors.Join(funcbuild.Once(errs)...)
 	}
 	return f, nil
 }
@@ -101,6 +103,7 @@ func (f *Function) Give(ctx context.Context, p engine.TrialPacket) (o engine.Out
 			return o, fmt.Errorf("wasm makes of it\n    %x\n  ebpf\n    %x", o.Packet, this.Packet)
 		}
 	}
+	f.Edits = f.Edits || !bytes.HasPrefix(p.IP, o.Packet)
 	return o, nil
 }
 

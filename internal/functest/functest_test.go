@@ -99,12 +99,13 @@ func TestDiffer(t *testing.T) {
 func TestWrongCase(t *testing.T) {
 	f := open(t, "../../functions/netmonitor/netmonitor.c", nil)
 	for want, c := range map[string]functest.Case{
-		"it says next":      {Verdict: "drop"},
-		"is not next, drop": {Verdict: "pass"},
-		"it sends 0":        {Verdict: "next", Sends: []string{"x"}},
-		"counter bytes is":  {Verdict: "next", Counters: map[string]uint64{"bytes": 1}},
-		"dscp becomes 0":    {Verdict: "next", Becomes: &functest.Packet{DSCP: 1}},
-		`to becomes "10`:    {Verdict: "next", Becomes: &functest.Packet{To: "10.0.0.3:2"}},
+		"it says next":       {Verdict: "drop"},
+		"is not next, drop":  {Verdict: "pass"},
+		"it sends 0":         {Verdict: "next", Sends: []string{"x"}},
+		"counter bytes is":   {Verdict: "next", Counters: map[string]uint64{"bytes": 1}},
+		"no such counter b;": {Verdict: "next", Counters: map[string]uint64{"b": 0}},
+		"dscp becomes 0":     {Verdict: "next", Becomes: &functest.Packet{DSCP: 1}},
+		`to becomes "10`:     {Verdict: "next", Becomes: &functest.Packet{To: "10.0.0.3:2"}},
 	} {
 		c.Packet = functest.Packet{From: "10.0.0.1:1", To: "10.0.0.2:2"}
 		if err := f.Check(t.Context(), &c); err == nil || !strings.Contains(err.Error(), want) {
@@ -114,5 +115,24 @@ func TestWrongCase(t *testing.T) {
 	c := functest.Case{Verdict: "next", Packet: functest.Packet{From: "10.0.0.1:1", To: "::1"}}
 	if err := f.Check(t.Context(), &c); err == nil || !strings.Contains(err.Error(), "two families") {
 		t.Error(err)
+	}
+	c.Packet.To = "10.0.0.2"
+	if err := f.Check(t.Context(), &c); err == nil || !strings.Contains(err.Error(), "to: 10.0.0.2 has no port; write 10.0.0.2:53") {
+		t.Error(err)
+	}
+}
+
+// TestEdits: that a function changes packets is seen.
+func TestEdits(t *testing.T) {
+	for body, edits := range map[string]bool{"onpath_set_dscp(p, 46);": true, "onpath_count(seen, 1);": false} {
+		source := filepath.Join(t.TempDir(), "edits.c")
+		text := "#include \"onpath.h\"\nONPATH_LICENSE(\"GPL\");\nONPATH_COUNTERS({ __u64 seen; });\nONPATH_FUNCTION(p) { " + body + " return ONPATH_NEXT; }\n"
+		if err := os.WriteFile(source, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f := open(t, source, nil)
+		if _, err := f.Random(t.Context(), 50, 1, nil); err != nil || f.Edits != edits {
+			t.Errorf("%s: edits %t, %v", body, f.Edits, err)
+		}
 	}
 }
