@@ -126,7 +126,8 @@ func TestWrongCase(t *testing.T) {
 func TestEdits(t *testing.T) {
 	for body, edits := range map[string]bool{"onpath_set_dscp(p, 46);": true, "onpath_count(seen, 1);": false} {
 		source := filepath.Join(t.TempDir(), "edits.c")
-		text := "#include \"onpath.h\"\nONPATH_LICENSE(\"GPL\");\nONPATH_COUNTERS({ __u64 seen; });\nONPATH_FUNCTION(p) { " + body + " return ONPATH_NEXT; }\n"
+		text := "#include \"onpath.h\"\nONPATH_LICENSE(\"GPL\");\nONPATH_COUNTERS({ __u64 seen; });\n" +
+			"ONPATH_FUNCTION(p) { " + body + " return ONPATH_NEXT; }\n"
 		if err := os.WriteFile(source, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
