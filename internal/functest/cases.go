@@ -200,7 +200,8 @@ func (p *Packet) bytes() ([]byte, error) {
 	if m.protocol == packet.UDP || m.protocol == packet.TCP {
 		for _, end := range []struct{ what, says string }{{"from", p.From}, {"to", p.To}} {
 			if _, err := netip.ParseAddrPort(end.says); err != nil {
-				return nil, fmt.Errorf("%s: %s has no port; write %s", end.what, end.says, netip.AddrPortFrom(netip.MustParseAddr(end.says), 53))
+				like := netip.AddrPortFrom(netip.MustParseAddr(end.says), 53)
+				return nil, fmt.Errorf("%s: %s has no port; write %s", end.what, end.says, like)
 			}
 		}
 	}
