@@ -241,7 +241,11 @@ func (s *Server) handler(identify func(*http.Request) (auth.Identity, error)) ht
 		why := ""
 		ctx = context.WithValue(context.WithValue(ctx, identityKey{}, who), refusedKey{}, &why)
 		r = r.WithContext(store.By(ctx, byURI(who)))
-		if s.metrics.serve(s.mux, w, r) == http.StatusForbidden && !isOpen(r.URL.Path) {
+		status := s.metrics.serve(s.mux, w, r)
+		if status != http.StatusForbidden { // what is wrong with a change is its author's alone
+			why = http.StatusText(status)
+		}
+		if isRefusal(who, r, status) && !isOpen(r.URL.Path) {
 			logging{s}.refusedRequest(who, r, why)
 		}
 	})

@@ -42,7 +42,7 @@ const (
 // shortened, and anybody can cause them. So many come at once, then one in a while, which
 // counts the others.
 const (
-	refusalBurst = 60
+	refusalBurst = 100
 	refusalEvery = 10 * time.Minute
 )
 
@@ -158,6 +158,18 @@ func (s logging) logged(ctx context.Context, what onpath.LogWhat, tenant, object
 // refusedSignIn writes down that somebody was not let in.
 func (s logging) refusedSignIn(r *http.Request, err error) {
 	s.refuse(r.Context(), onpath.LogEntry{}, fmt.Sprintf("%s %s from %s: %v", r.Method, r.URL.Path, r.RemoteAddr, err))
+}
+
+// isRefusal reports whether somebody asked for what he may not, or, other than the operator,
+// for a change that is not valid or goes beyond his quota.
+func isRefusal(who auth.Identity, r *http.Request, status int) bool {
+	switch status {
+	case http.StatusForbidden:
+		return true
+	case http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity, http.StatusInsufficientStorage:
+		return who.Role != auth.RoleOperator && r.Method != http.MethodGet
+	}
+	return false
 }
 
 // refusedRequest likewise that somebody asked for what he may not.

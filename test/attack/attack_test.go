@@ -173,7 +173,8 @@ func TestAttacks(t *testing.T) {
 			if !ok || !strings.Contains(text, a.says) {
 				t.Errorf("%s %s: %d %s", a.method, a.path, code, text)
 			}
-			if u, err := url.Parse(a.path); err == nil && code == 403 && u.Path != "/v1/join" {
+			logged := code == 403 || a.method != "GET" && (code == 400 || code == 413 || code == 507)
+			if u, err := url.Parse(a.path); err == nil && logged && u.Path != "/v1/join" {
 				refused = append(refused, a.method+" "+u.Path)
 			}
 		})

@@ -46,8 +46,8 @@ func TestFloods(t *testing.T) {
 				t.Fatalf("%d %s", code, text)
 			}
 		}
-		before := len(s.refusals(60))
-		if before < 60 || before > 70 {
+		before := len(s.refusals(100))
+		if before < 100 || before > 110 {
 			t.Errorf("300 are in the log %d times", before)
 		}
 		s.clock.mu.Lock()
