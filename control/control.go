@@ -125,7 +125,9 @@ func New(o Options) *Controller {
 		scaling: scaling{chains: map[onpath.Key]*scaled{}}, make: new(plan.Planner).Make,
 		metering: metering{gone: map[string]time.Time{}, billed: map[string][]string{}},
 	}
-	c.pool, c.names, c.looks = c.newPool(), newNames(), look.New(o.Hub.Call)
+	c.pool, c.names, c.looks = c.newPool(), newNames(), look.New(func(ctx context.Context, node string, op onpath.NodeOp, request any) (io.ReadWriteCloser, error) {
+		return o.Hub.Call(ctx, node, op, request)
+	})
 	return c
 }
 
