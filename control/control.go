@@ -125,7 +125,8 @@ func New(o Options) *Controller {
 		scaling: scaling{chains: map[onpath.Key]*scaled{}}, make: new(plan.Planner).Make,
 		metering: metering{gone: map[string]time.Time{}, billed: map[string][]string{}},
 	}
-	c.pool, c.names, c.looks = c.newPool(), newNames(), look.New(func(ctx context.Context, node string, op onpath.NodeOp, request any) (io.ReadWriteCloser, error) {
+	c.pool, c.names = c.newPool(), newNames()
+	c.looks = look.New(func(ctx context.Context, node string, op onpath.NodeOp, request any) (io.ReadWriteCloser, error) {
 		return o.Hub.Call(ctx, node, op, request)
 	})
 	return c
