@@ -48,8 +48,9 @@ func poolBenchmark() Benchmark {
 		Targets: []Target{
 			{Text: "decision, 99 of 100 ≤ 1 ms", Case: poolDecision, Contestant: "onpath", Metric: metricP99, Max: 0.001},
 			{Text: "with its transaction, at 500/s, 99 of 100 ≤ 5 ms", Case: poolCommit, Contestant: "onpath", Metric: metricP99, Max: 0.005,
-				Why: "Decisions that are taken while the one before is written share the next transaction. Nine of ten take less than 8 ms. What is slower " +
-					"waits for the processor while garbage is collected, which looks at 100,000 reservations for half a second: without that, 99 of 100 take 3.2 ms " +
+				Why: "Decisions that are taken while the one before is written share the next transaction. " +
+					"Nine of ten take less than 8 ms. What is slower waits for the processor while garbage is collected, " +
+					"which looks at 100,000 reservations for half a second: without that, 99 of 100 take 3.2 ms " +
 					"on a file system in memory, and with it 21 ms there, too."},
 			{Text: "10,000 reservations on a node cost ≤ 3 × 100", Case: poolFull, Contestant: "onpath", Metric: metricPlaces, Max: 3,
 				Why: "A decision looks at the largest value of each block of a node's calendar, which lie side by side, and into the blocks of the nodes that may be the fullest."},

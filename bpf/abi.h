@@ -461,14 +461,14 @@ struct node {
 };
 
 /*
- * Addresses that a rule, a flow entry or an address of this node's is about, by a byte for
- * each /20 of IPv4 and, by a hash, each /48 of IPv6. A packet between two others concerns
- * nobody here. Bytes are only ever set, and hold nothing before complete is 1.
+ * Which addresses stand in rules, in flow entries, or are this node's: a byte for each /20 of
+ * IPv4 and, by a hash, for each /48 of IPv6. Bytes are set and never cleared; the prefilter
+ * (lib/prefilter.h) is off until complete is 1.
  */
 #define CELLS_4 (1 << 20)
 #define CELLS_6 (1 << 16)
 
-struct concerned {
+struct prefilter {
 	__u32 complete;
 	__u8 cells[CELLS_4 + CELLS_6];
 };

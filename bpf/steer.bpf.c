@@ -11,7 +11,8 @@
  * one because the verifier looks at every function once for each program. Beside
  * it, the fast path stands at XDP of uplinks (lib/fast.h).
  *
- * A packet's way, if it can concern anybody here: parse, flow entry, or else classify (tables, groups), send.
+ * The way of a packet whose addresses may concern this node (lib/prefilter.h): parse, flow
+ * entry, or else classify (tables, groups), send.
  * The hop limit goes down by one where a packet leaves at the edge and nowhere
  * else. So traceroute shows each routed instance, which counts as the router it
  * is, and then the gateway as one hop; bridged ones do not appear.
@@ -540,7 +541,7 @@ int onpath_steer(struct __sk_buff *skb)
 	if (p->resumes) {
 		p->resumes = 0;
 		rc = behind_functions(skb, p);
-	} else if (concerns_nobody(skb)) {
+	} else if (is_unselected(skb)) {
 		return TC_ACT_UNSPEC;
 	} else {
 		what = check_device(skb);

@@ -6,7 +6,7 @@
 #ifndef ONPATH_ENTRY_H
 #define ONPATH_ENTRY_H
 
-#include "concern.h"
+#include "prefilter.h"
 #include "pack.h"
 
 /* An entry of a flow that is known to live. */
@@ -113,7 +113,7 @@ static __always_inline int flow_establish(struct pkt *p, const struct flow_key *
 	__u32 to = charged_tenant(&p->fresh, tenant);
 	struct quota *h = bpf_map_lookup_elem(&quotas, &to);
 
-	concern_entry(k);
+	prefilter_entry(k);
 	if (!h || bpf_map_update_elem(&flows_v2, k, &p->fresh, BPF_NOEXIST))
 		return 0;
 	p->must_sync = 1;

@@ -168,7 +168,7 @@ static __always_inline int carry(struct xdp_md *ctx, const struct uplink *u, str
 
 	if (!u->fast.epoch || !read_packet(ctx, u, &k, &p))
 		return XDP_PASS;
-	if (!concerns_flow(&k))
+	if (!may_have_entry(&k))
 		return XDP_PASS;
 	k.scope = u->edge;
 	e = flow_established(&k);

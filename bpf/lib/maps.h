@@ -34,7 +34,7 @@ MAP(frags, BPF_MAP_TYPE_LRU_HASH, struct frag_key, struct frag, 1 << 12, 0);
 MAP(stations, BPF_MAP_TYPE_LRU_HASH, struct addr_key, struct station, 1 << 14, 0);
 
 /* The configuration; vports.h has the vports. */
-MAP(concerns, BPF_MAP_TYPE_ARRAY, __u32, struct concerned, 1, BPF_F_MMAPABLE);
+MAP(prefilters, BPF_MAP_TYPE_ARRAY, __u32, struct prefilter, 1, BPF_F_MMAPABLE);
 MAP(nodes, BPF_MAP_TYPE_ARRAY, __u32, struct node, 1, 0);
 MAP(ports, BPF_MAP_TYPE_HASH, __u32, struct port, MAX_VPORTS, BPF_F_NO_PREALLOC);
 MAP(owns, BPF_MAP_TYPE_HASH, struct own_key, __u32, MAX_VPORTS * 4, BPF_F_NO_PREALLOC);

@@ -145,7 +145,7 @@ func (t *tested) write(w io.Writer) error {
 	}
 	fmt.Fprintf(w, "random  %d packets of seed %d: %s\n", t.Random, t.Seed, same)
 	if t.Edits {
-		fmt.Fprintln(w, "edits   packets: its Function says `packets: rewrite`, or they go on as they came")
+		fmt.Fprintln(w, "edits   packets: set `packets: rewrite` in its Function, or the engine discards the edits")
 	}
 	for _, name := range slices.Sorted(maps.Keys(t.Counters)) {
 		fmt.Fprintf(w, "  %s %d\n", name, t.Counters[name])

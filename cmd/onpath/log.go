@@ -247,7 +247,7 @@ func (w *watched) watch(ctx context.Context, out, warnings io.Writer, p onpath.P
 			silent = false
 		case onpath.CodeOf(err) == onpath.CodeUnavailable && !once: // it is asked again
 			if !silent {
-				fmt.Fprintf(warnings, "nothing is seen while this lasts, and all of it afterwards: %v\n", err)
+				fmt.Fprintf(warnings, "the log cannot be read now; its entries are shown once it can: %v\n", err)
 			}
 			silent = true
 		default:

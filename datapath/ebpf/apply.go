@@ -31,7 +31,7 @@ type kernelMaps struct {
 	tenants   *ebpf.Map
 	quotas    *ebpf.Map
 	tables    *tableSpace
-	concerns  *concerns
+	prefilter *prefilter
 }
 
 func openMaps(c *ebpf.Collection, spec *ebpf.CollectionSpec) (*kernelMaps, error) {
@@ -58,7 +58,7 @@ func openMaps(c *ebpf.Collection, spec *ebpf.CollectionSpec) (*kernelMaps, error
 		return nil, err
 	}
 	var err error
-	if m.concerns, err = openConcerns(c); err != nil {
+	if m.prefilter, err = openPrefilter(c); err != nil {
 		return nil, err
 	}
 	m.tables, err = openTables(c, spec)
@@ -159,7 +159,7 @@ func (d *Driver) apply(c *onpath.DatapathConfig) error {
 		})
 	}
 	d.state = want
-	return d.maps.concerns.beginIfEmpty(d.coll.Maps[flowsMap])
+	return d.maps.prefilter.beginIfEmpty(d.coll.Maps[flowsMap])
 }
 
 // devicesFor reads the devices, and makes the tunnel's.
@@ -283,7 +283,7 @@ func (d *Driver) addTargets(want *state) error {
 		func() error { return m.slots.putAll(want.slots) },
 		func() error {
 			for own := range want.owns {
-				m.concerns.addAddress(own.Addr)
+				m.prefilter.addAddress(own.Addr)
 			}
 			return m.owns.putAll(want.owns)
 		},
@@ -316,7 +316,7 @@ func (d *Driver) addTables(want *state) error {
 	for id, t := range want.tables {
 		if isClassifier(id) {
 			if d.state == nil || !m.tables.has(id, t.sum) {
-				m.concerns.addRules(t)
+				m.prefilter.addRules(t)
 			}
 			if err := m.tables.put(id, t); err != nil {
 				return err

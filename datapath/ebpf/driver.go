@@ -225,8 +225,8 @@ func (d *Driver) letGo() error {
 		d.pending.close()
 		d.pending = nil
 	}
-	if d.maps != nil && d.maps.concerns != nil {
-		err = errors.Join(err, d.maps.concerns.close())
+	if d.maps != nil && d.maps.prefilter != nil {
+		err = errors.Join(err, d.maps.prefilter.close())
 	}
 	if d.maps != nil && d.maps.tables != nil {
 		err = errors.Join(err, d.maps.tables.close())

@@ -288,21 +288,20 @@ func (d *Driver) FlowTableSize() int {
 	return int(d.coll.Maps[flowsMap].MaxEntries())
 }
 
-// ConcernsAny reports whether packets that concern nobody pass at once, and whether one with
-// an address may concern somebody.
-func (d *Driver) ConcernsAny(a netip.Addr) (done, concerned bool) {
+// Prefilter reports whether the prefilter is on, and whether the byte of an address is set.
+func (d *Driver) Prefilter(a netip.Addr) (on, set bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	c := d.maps.concerns
+	c := d.maps.prefilter
 	return c.isDone(), c.cells[cellOf(wide(a))] != 0
 }
 
-// ForgetConcerns has no packet pass at once, and no cell set.
-func (d *Driver) ForgetConcerns() {
+// ClearPrefilter turns the prefilter off and clears its bytes.
+func (d *Driver) ClearPrefilter() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	atomic.StoreUint32(d.maps.concerns.complete, 0)
-	clear(d.maps.concerns.cells)
+	atomic.StoreUint32(d.maps.prefilter.complete, 0)
+	clear(d.maps.prefilter.cells)
 }
 
 // PutEntry writes an entry at the edge, as another version may have left it.

@@ -292,7 +292,7 @@ func (d *Driver) establishPending(want *state) error {
 			if unthree(k.Scope) != r.edge || came[to] >= capacity[to] {
 				return true
 			}
-			d.maps.concerns.addEntry(k)
+			d.maps.prefilter.addEntry(k)
 			if err := flows.Update(k, v, ebpf.UpdateNoExist); err == nil {
 				came[to]++
 				moved = append(moved, *k)

@@ -51,7 +51,7 @@ const firstToTurn = "stages"
 // where their layout is the same; all others are anew in every succession.
 var learnt = []string{
 	flowsMap, pendingMap, natsMap, "frags", "stations", "quotas", "admissions", "hops", "hop_slots", "hops_taken",
-	"concerns", "vport_stats", "path_stats", "function_stats", "tenant_stats", "total_stats", "uplink_stats", "watch_stats",
+	"prefilters", "vport_stats", "path_stats", "function_stats", "tenant_stats", "total_stats", "uplink_stats", "watch_stats",
 }
 
 // renamedMaps are those that older versions pinned under other names.

@@ -79,7 +79,7 @@ type sweep struct {
 	slots   []uint32              // tenants of the tables of pending flows, in their order
 	count   flowCount
 
-	concerns *concerns // whose cells this round sets; nil: they are set
+	prefilter *prefilter // whose cells this round sets; nil: they are set
 }
 
 // flowCount is what a round over all entries has counted.
@@ -113,8 +113,8 @@ func (d *Driver) sweepOf(idle map[uint16]onpath.Idle, now uint64) (*sweep, error
 	for _, v := range d.maps.vports.now {
 		s.count.at[v.ID] = new(flowcount.At)
 	}
-	if d.state != nil && !d.maps.concerns.isDone() {
-		s.concerns = d.maps.concerns
+	if d.state != nil && !d.maps.prefilter.isDone() {
+		s.prefilter = d.maps.prefilter
 	}
 	s.shrink = shrinkFor(d.counted.established, uint64(t[0].MaxEntries()))
 	if err := s.shrinkShares(d.maps, slots); err != nil {
@@ -204,8 +204,8 @@ func (s *sweep) part(n int) (bool, error) {
 // direction's, or counts it.
 func (s *sweep) entry(k *flowKey, v *flowValue) error {
 	m := s.tables[s.at]
-	if s.concerns != nil && s.at == 0 && unthree(k.Scope) == s.r.edge {
-		s.concerns.addEntry(k)
+	if s.prefilter != nil && s.at == 0 && unthree(k.Scope) == s.r.edge {
+		s.prefilter.addEntry(k)
 	}
 	if gone, mate := s.aged(m, k, v); gone {
 		if goesOn, err := usedSince(m, k, v); goesOn || err != nil {
@@ -333,8 +333,8 @@ func (d *Driver) recount(s *sweep) error {
 	if d.maps == nil || d.succession.waits() { // the entries are in the tables of an older version
 		return nil
 	}
-	if s.concerns != nil {
-		s.concerns.done()
+	if s.prefilter != nil {
+		s.prefilter.done()
 	}
 	for _, n := range s.entries {
 		s.count.established += n

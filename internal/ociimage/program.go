@@ -29,7 +29,8 @@ func WriteProgram(dir, program string) error {
 			return err
 		}
 	}
-	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: strings.TrimPrefix(Program, "/"), Mode: 0o755, Size: int64(len(content))}); err != nil {
+	file := tar.Header{Typeflag: tar.TypeReg, Name: strings.TrimPrefix(Program, "/"), Mode: 0o755, Size: int64(len(content))}
+	if err := w.WriteHeader(&file); err != nil {
 		return err
 	}
 	if _, err := w.Write(content); err != nil {

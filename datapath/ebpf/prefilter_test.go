@@ -9,9 +9,9 @@ import (
 	"github.com/onpath/onpath/datapath/ebpf"
 )
 
-// TestConcerns: packets whose addresses no rule, entry or address of the node's is about pass
-// at once; what an earlier process left is looked through first.
-func TestConcerns(t *testing.T) {
+// TestPrefilter: the prefilter has the prefixes of rules, the node's addresses and those of
+// entries that an earlier process left, and is off until it has these.
+func TestPrefilter(t *testing.T) {
 	was := ebpf.SetSweep(100 * time.Millisecond)
 	defer ebpf.SetSweep(was)
 	c := newTestbed(t)
@@ -20,8 +20,8 @@ func TestConcerns(t *testing.T) {
 	c.serve("tcp4", "10.9.0.2:80")
 	is := func(when, address string, want bool) {
 		t.Helper()
-		if done, got := gw.dp.ConcernsAny(netip.MustParseAddr(address)); !done || got != want {
-			t.Errorf("%s, packets of %s concern somebody: %v, must be %v; all cells are set: %v", when, address, got, want, done)
+		if done, got := gw.dp.Prefilter(netip.MustParseAddr(address)); !done || got != want {
+			t.Errorf("%s, the byte of %s is set: %v, must be %v; the prefilter is on: %v", when, address, got, want, done)
 		}
 	}
 	match := onpath.Match{Dst: []netip.Prefix{netip.MustParsePrefix("10.9.0.0/24"), netip.MustParsePrefix("2001:db8:9::/64")}}
@@ -37,10 +37,10 @@ func TestConcerns(t *testing.T) {
 		t.Errorf("the instance got %d packets, must be over 700", n)
 	}
 
-	gw.dp.ForgetConcerns()
+	gw.dp.ClearPrefilter()
 	c.transfer("10.9.0.2:80", 1<<20)
-	if _, got := gw.dp.ConcernsAny(netip.MustParseAddr("10.1.0.2")); !got {
-		t.Error("the program wrote an entry, and set the cell of neither of its addresses")
+	if _, got := gw.dp.Prefilter(netip.MustParseAddr("10.1.0.2")); !got {
+		t.Error("the program wrote an entry, and set the byte of neither address")
 	}
 
 	foreign := onpath.Tuple{Src: netip.MustParseAddr("198.51.100.7"), Dst: netip.MustParseAddr("203.0.113.9")}
@@ -48,16 +48,16 @@ func TestConcerns(t *testing.T) {
 	c.must(gw.dp.PutEntry(foreign))
 	c.must(gw.dp.Close())
 	gw.dp = c.open(gw)
-	if done, _ := gw.dp.ConcernsAny(foreign.Src); done {
-		t.Error("packets pass at once before it is known what an earlier process left")
+	if done, _ := gw.dp.Prefilter(foreign.Src); done {
+		t.Error("the prefilter is on before the entries of an earlier process are read")
 	}
 	c.chainOf(match, element(17, 17))
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		if done, _ := gw.dp.ConcernsAny(foreign.Src); done {
+		if done, _ := gw.dp.Prefilter(foreign.Src); done {
 			break
 		}
 		if time.Now().After(end) {
-			t.Fatal("after 10 s it is not known what an earlier process left")
+			t.Fatal("the prefilter is still off after 10 s")
 		}
 	}
 	is("after a restart", "198.51.100.7", true)

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * Whether a packet at an uplink can concern anybody here, by its two addresses alone: most
- * packets of a gateway are selected by no chain, and are told by two bytes instead of a
- * look-up of their flow and a walk over rules. The driver sets the cells of what rules are
- * about, the more specific side of each, and of the node's and instances' addresses, before
- * these are in force; the program those of entries that are about something else, such as
- * the machine to which a function leads a flow. So a packet that is passed over here would
- * have been left to the kernel anyway.
+ * A prefilter at uplinks: it leaves packets to the kernel that no chain can select, by a byte
+ * for each of the two addresses, without a look-up of the flow and without classification. The
+ * driver sets the bytes of the prefixes in rules (of the more specific side of each rule), of
+ * the node's addresses and of instances' addresses before they are in force. The program sets
+ * the byte of a flow entry's source where neither address of the entry has its byte set, as
+ * where a function sends a flow to another machine. So the prefilter leaves no packet to the
+ * kernel that the program behind it would not leave, too.
  */
-#ifndef ONPATH_CONCERN_H
-#define ONPATH_CONCERN_H
+#ifndef ONPATH_PREFILTER_H
+#define ONPATH_PREFILTER_H
 
 #include "packet.h"
 
@@ -27,22 +27,22 @@ static __always_inline __u32 cell_of(const __u8 *a)
 	return is_mapped(a) ? cell_of_v4(V4(a)) : cell_of_v6(a);
 }
 
-static __always_inline struct concerned *concerned_addresses(void)
+static __always_inline struct prefilter *the_prefilter(void)
 {
 	__u32 zero = 0;
 
-	return bpf_map_lookup_elem(&concerns, &zero);
+	return bpf_map_lookup_elem(&prefilters, &zero);
 }
 
-static __always_inline int is_set(const struct concerned *c, __u32 cell)
+static __always_inline int is_set(const struct prefilter *c, __u32 cell)
 {
 	return cell >= CELLS_4 + CELLS_6 || c->cells[cell];
 }
 
-/* An entry is about to stand. */
-__noinline int concern_entry(const struct flow_key *k)
+/* Set the byte of an entry that is about to be inserted. */
+__noinline int prefilter_entry(const struct flow_key *k)
 {
-	struct concerned *c = concerned_addresses();
+	struct prefilter *c = the_prefilter();
 	struct node *n = this_node();
 	__u32 cell;
 
@@ -55,21 +55,21 @@ __noinline int concern_entry(const struct flow_key *k)
 	return 0;
 }
 
-/* At XDP: can a flow with this key be one that is known here? */
-static __always_inline int concerns_flow(const struct flow_key *k)
+/* At XDP: may there be an entry with this key? */
+static __always_inline int may_have_entry(const struct flow_key *k)
 {
-	struct concerned *c = concerned_addresses();
+	struct prefilter *c = the_prefilter();
 
 	return !c || !c->complete || is_set(c, cell_of(k->src)) || is_set(c, cell_of(k->dst));
 }
 
-/* A whole TCP or UDP packet without options or tags, at an uplink between which and others
- * the kernel routes, which concerns nobody. Packets for the tunnel and for signalling
- * concern the node by their port. */
-static __always_inline int concerns_nobody(struct __sk_buff *skb)
+/* Is this a TCP or UDP packet at a router's uplink that no chain can select? Packets with IP
+ * options, tags or fragments, and those for the ports of tunnel and signalling, take the way
+ * by the program. */
+static __always_inline int is_unselected(struct __sk_buff *skb)
 {
 	const __u8 *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-	struct concerned *c = concerned_addresses();
+	struct prefilter *c = the_prefilter();
 	__u32 ifindex = skb->ifindex, src, dst, proto;
 	struct node *n = this_node();
 	const __be16 *ports;

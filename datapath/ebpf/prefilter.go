@@ -10,46 +10,46 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The cells of bpf/lib/concern.h: a byte for each /20 of IPv4 and, by a hash, each /48 of
-// IPv6, in the kernel's memory. Packets between addresses whose cells are not set pass the
-// program at once. Cells are only ever set, so what has gone costs packets their shortcut
-// until the data path is removed, and nothing else.
+// The bytes of the prefilter in bpf/lib/prefilter.h: one for each /20 of IPv4 and, by a hash, one
+// for each /48 of IPv6, in the kernel's memory. Bytes are set and never cleared: after a chain
+// is deleted, packets with its addresses take the longer way through the program until the
+// data path is removed.
 const (
 	cells4, bits4 = 1 << 20, 20
 	cells6, bits6 = 1 << 16, 48
 )
 
-// concerns are the cells of one data path.
-type concerns struct {
+// prefilter is that of one data path.
+type prefilter struct {
 	mem      []byte
 	complete *uint32
 	cells    []byte
 	all      [2]bool // all of IPv4, of IPv6
 }
 
-// openConcerns has nothing pass until all is set: an older version that ran meanwhile may have
-// left entries, and set no cells.
-func openConcerns(c *ebpf.Collection) (*concerns, error) {
+// openPrefilter turns the prefilter off until all bytes are set: an older version may have run
+// meanwhile, and left entries whose bytes it did not set.
+func openPrefilter(c *ebpf.Collection) (*prefilter, error) {
 	page := unix.Getpagesize()
-	mem, err := shared(c.Maps["concerns"], (4+cells4+cells6+page-1)/page*page)
+	mem, err := shared(c.Maps["prefilters"], (4+cells4+cells6+page-1)/page*page)
 	if err != nil {
 		return nil, err
 	}
-	s := &concerns{mem: mem, complete: (*uint32)(unsafe.Pointer(&mem[0])), cells: mem[4 : 4+cells4+cells6]}
+	s := &prefilter{mem: mem, complete: (*uint32)(unsafe.Pointer(&mem[0])), cells: mem[4 : 4+cells4+cells6]}
 	atomic.StoreUint32(s.complete, 0)
 	return s, nil
 }
 
-func (s *concerns) close() error {
+func (s *prefilter) close() error {
 	mem := s.mem
 	s.mem, s.cells, s.complete = nil, nil, nil
 	return unix.Munmap(mem)
 }
 
-// beginIfEmpty has packets that concern nobody pass at once, if no entry stands whose cell may
-// not be set; else the round over all entries that begins next does (sweep.go). The programs
-// that set cells are on all devices.
-func (s *concerns) beginIfEmpty(flows *ebpf.Map) error {
+// beginIfEmpty turns the prefilter on if there are no flow entries; else the next round over
+// all entries does, which sets their bytes (sweep.go). Callers have put the programs of this
+// version, which set bytes, on all devices.
+func (s *prefilter) beginIfEmpty(flows *ebpf.Map) error {
 	if s.isDone() {
 		return nil
 	}
@@ -63,15 +63,15 @@ func (s *concerns) beginIfEmpty(flows *ebpf.Map) error {
 	return nil
 }
 
-// done says that the cells of all entries, rules and addresses are set.
-func (s *concerns) done() { atomic.StoreUint32(s.complete, 1) }
+// done turns the prefilter on: the bytes of all entries, rules and addresses are set.
+func (s *prefilter) done() { atomic.StoreUint32(s.complete, 1) }
 
-func (s *concerns) isDone() bool { return atomic.LoadUint32(s.complete) == 1 }
+func (s *prefilter) isDone() bool { return atomic.LoadUint32(s.complete) == 1 }
 
-// addRules sets the cells of what a table's rules are about, the more specific side of each: a
-// packet that a rule selects has an address in it. What a table does with all others concerns
-// all packets, unless it leaves them alone or to another table.
-func (s *concerns) addRules(t *wantedTable) {
+// addRules sets, for each rule of a table, the bytes of its more specific prefix: a packet that
+// the rule selects has an address in it. Where packets that no rule selects do not simply exit
+// or go on to another table, all bytes are set.
+func (s *prefilter) addRules(t *wantedTable) {
 	if t.miss.Action != actTable && (t.miss.Action != actExit || t.miss.Arg != 0) {
 		s.addAll(0)
 	}
@@ -90,7 +90,7 @@ func (s *concerns) addRules(t *wantedTable) {
 }
 
 // addAll sets the cells of a family; 0: of both.
-func (s *concerns) addAll(family uint8) {
+func (s *prefilter) addAll(family uint8) {
 	if family != 6 && !s.all[0] {
 		setCells(s.cells[:cells4])
 		s.all[0] = true
@@ -102,7 +102,7 @@ func (s *concerns) addAll(family uint8) {
 }
 
 // add sets the cells of a prefix in the form of rules.
-func (s *concerns) add(family uint8, addr [2]uint64, n int) {
+func (s *prefilter) add(family uint8, addr [2]uint64, n int) {
 	switch {
 	case family == 4:
 		first, count := addr[0]>>(64-bits4), 1<<max(bits4-n, 0)
@@ -132,16 +132,16 @@ func cellOf(a addr16) int {
 	return cell6(first)
 }
 
-func (s *concerns) addAddress(a addr16) { s.cells[cellOf(a)] = 1 }
+func (s *prefilter) addAddress(a addr16) { s.cells[cellOf(a)] = 1 }
 
-// addEntry does what the program does for an entry at the edge.
-func (s *concerns) addEntry(k *flowKey) {
+// addEntry sets the byte of an entry at the edge as the program does (prefilter_entry).
+func (s *prefilter) addEntry(k *flowKey) {
 	if s.cells[cellOf(k.Dst)] == 0 {
 		s.addAddress(k.Src)
 	}
 }
 
-// A program of its own runs beside: each cell is one byte, which nobody sets to anything else.
+// setCells needs no lock against the program: both set bytes to 1, and to nothing else.
 func setCells(cells []byte) {
 	for i := range cells {
 		cells[i] = 1
