@@ -253,6 +253,9 @@ func (a *Agent) config(plan *onpath.NodePlan) (c *onpath.DatapathConfig, missing
 		Peers:  a.detector.peerStates(plan.Datapath.Peers), Exempt: exemptions(plan.Datapath.Underlay, m.addresses, a.control),
 	}
 	for _, in := range a.instances {
+		if in.successor != nil {
+			continue // its vports are named again, and must go with it first
+		}
 		for _, v := range wiringOf(in.id, in.plan).vports() {
 			other := l.Vports[v] // of an instance that is leaving
 			l.Vports[v] = onpath.LocalVport{
