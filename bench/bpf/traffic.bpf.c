@@ -29,6 +29,7 @@
 #define FLAG_BACK  1 /* source and destination exchanged: answers */
 #define FLAG_STAMP 2 /* with the time of sending */
 #define FLAG_PAIRS 4 /* of TCP: a SYN of each flow, and an acknowledgement of anything */
+#define FLAG_SYNS  8 /* of TCP: a SYN of each flow */
 
 /* By so many flows the acknowledgement follows its SYN, which is answered meanwhile. */
 #define PAIR_LAG 512
@@ -263,7 +264,7 @@ int generate(struct xdp_md *ctx)
 		udp->source = bpf_htons(port);
 		udp->dest = bpf_htons(p->dport);
 	}
-	if (p->flags & FLAG_PAIRS) {
+	if (p->flags & (FLAG_PAIRS | FLAG_SYNS)) {
 		ip->protocol = IPPROTO_TCP;
 		ip->tot_len = bpf_htons(sizeof(*ip) + sizeof(struct tcphdr));
 		ip->check = header_sum(ip, 0);

@@ -77,6 +77,7 @@ const (
 	flagBack  = 1
 	flagStamp = 2
 	flagPairs = 4
+	flagSYNs  = 8
 )
 
 func load() (*ebpf.Collection, error) {

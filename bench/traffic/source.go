@@ -42,6 +42,7 @@ type Job struct {
 	// Pairs are of TCP, in sequential order, and no sink counts them: a SYN of each flow, and
 	// later an acknowledgement of a number that is guessed.
 	Pairs bool
+	SYNs  bool // of TCP, and no sink counts them: a SYN of each flow
 	// Frames to send, or as many as fit into Time.
 	Frames uint64
 	Time   time.Duration
@@ -225,6 +226,9 @@ func (s *Source) prepare(j Job) error {
 	}
 	if j.Pairs {
 		p.Flags |= flagPairs
+	}
+	if j.SYNs {
+		p.Flags |= flagSYNs
 	}
 	if err := s.coll.Maps["plans"].Put(uint32(0), p); err != nil {
 		return fmt.Errorf("tell the source what to send: %w", err)
