@@ -98,9 +98,7 @@ func TestLogLeftOut(t *testing.T) {
 		got, _ := r.server.instance("web")
 		return got.State == onpath.InstanceReady && got.Message == words
 	})
-	if !slices.Contains(r.server.reasons(), "LogLeftOut") {
-		t.Errorf("events %v", r.server.reasons())
-	}
+	b.until("an event says so", func() bool { return slices.Contains(r.server.reasons(), "LogLeftOut") })
 	r.plan(planOf(2))
 	r.untilState("web", onpath.InstanceStopped)
 	b.gone()

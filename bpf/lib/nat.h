@@ -161,7 +161,7 @@ static __always_inline void original_key(struct flow_key *o, const struct flow_k
 }
 
 /* For how many seconds has the translation of pkt.wkey rested, if another flow may have its
- * port? Else 0. */
+ * port? Else 0. pkt.nkey is the key of its flow. */
 __noinline int rested(void)
 {
 	struct pkt *p = packet();
@@ -206,7 +206,8 @@ static __always_inline __u32 end_flow(const struct flow_key *k)
 	return next;
 }
 
-/* Give the port of pkt.wkey, whose flow has rested, to pkt.nat_reply. 1: it has it. */
+/* Give the port of pkt.wkey to pkt.nat_reply. Its flow, whose key is pkt.nkey, has rested. 1:
+ * pkt.nat_reply has it. */
 __noinline int take_over(void)
 {
 	struct pkt *p = packet();
@@ -215,11 +216,11 @@ __noinline int take_over(void)
 
 	if (!p)
 		return 0;
+	/* One CPU alone can; for another one the port is of a flow that has just begun. */
+	if (bpf_map_delete_elem(&nats, &p->nkey))
+		return 0;
 	x = bpf_map_lookup_elem(&nats, &p->wkey);
 	if (!x || !x->in)
-		return 0;
-	original_key(&p->nkey, &p->wkey, x);
-	if (bpf_map_delete_elem(&nats, &p->nkey)) /* one CPU alone can */
 		return 0;
 	copy_addr(p->nkey.src, p->wkey.src);
 	copy_addr(p->nkey.dst, x->addr);
@@ -282,7 +283,7 @@ __noinline int take_port(void)
 	p->wkey.dport = bpf_htons(best);
 	if (is_echo(&p->key))
 		p->wkey.sport = p->wkey.dport;
-	return take_over() ? best : -1;
+	return rested() && take_over() ? best : -1;
 }
 
 /* The address of a device, by which translated packets leave. 0: it has none. */

@@ -1,12 +1,14 @@
 package ebpf_test
 
 import (
+	"errors"
 	"io"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,13 +21,8 @@ import (
 // point find one each, from flows that have ended, while one that lives keeps its own; nobody
 // ages anything. The kernel has none of these ports for its own sockets until Remove.
 func TestPortsAreUsedAgain(t *testing.T) {
-	const ports, asked = 64, 300
-	was := ebpf.SetNATPorts(ports, ports/4)
-	t.Cleanup(func() { ebpf.SetNATPorts(was[0], was[1]) })
-	c := newTestbed(t)
-	gw := c.nodes["gw"]
-	c.routed("gw", 16, "100.64.0.9/32")
-	c.instances[0].Own, c.instances[0].Routes = []netip.Addr{netip.MustParseAddr("100.64.0.9")}, true
+	const asked = 300
+	c, gw := natTestbed(t)
 	reserved := func() (text string) {
 		c.in(gw.ns, func() error {
 			b, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_reserved_ports")
@@ -37,12 +34,7 @@ func TestPortsAreUsedAgain(t *testing.T) {
 	c.in(gw.ns, func() error {
 		return os.WriteFile("/proc/sys/net/ipv4/ip_local_reserved_ports", []byte("5000,32800-32900"), 0)
 	})
-	c.apply(toServers(), func(cfg *onpath.DatapathConfig) {
-		cfg.Tenants = []onpath.TenantLimits{{Name: "town"}}
-		if cfg.Edge != nil {
-			cfg.Edge.NAT = []netip.Prefix{netip.MustParsePrefix("100.64.0.0/10")}
-		}
-	}, element(16, 16))
+	c.applyNAT()
 	if got, want := reserved(), "5000,32768-32900"; got != want {
 		t.Errorf("ports %q are reserved, must be %q", got, want)
 	}
@@ -91,7 +83,7 @@ func TestPortsAreUsedAgain(t *testing.T) {
 		}
 	}
 	for _, p := range seen() {
-		if p < 32768 || p >= 32768+ports {
+		if p < 32768 || p >= 32768+natPorts {
 			t.Errorf("port %d is none of those for translations", p)
 		}
 	}
@@ -100,6 +92,91 @@ func TestPortsAreUsedAgain(t *testing.T) {
 		t.Errorf("after Remove ports %q are reserved, must be %q", got, want)
 	}
 	gw.dp = c.open(gw)
+}
+
+// natPorts is how many ports natTestbed has for translations.
+const natPorts = 64
+
+// natTestbed has an instance whose flows are translated, once applyNAT is done.
+func natTestbed(t *testing.T) (*testbed, *testbedNode) {
+	was := ebpf.SetNATPorts(natPorts, natPorts/4)
+	t.Cleanup(func() { ebpf.SetNATPorts(was[0], was[1]) })
+	c := newTestbed(t)
+	c.routed("gw", 16, "100.64.0.9/32")
+	c.instances[0].Own, c.instances[0].Routes = []netip.Addr{netip.MustParseAddr("100.64.0.9")}, true
+	return c, c.nodes["gw"]
+}
+
+func (c *testbed) applyNAT() {
+	c.t.Helper()
+	c.apply(toServers(), func(cfg *onpath.DatapathConfig) {
+		cfg.Tenants = []onpath.TenantLimits{{Name: "town"}}
+		if cfg.Edge != nil {
+			cfg.Edge.NAT = []netip.Prefix{netip.MustParsePrefix("100.64.0.0/10")}
+		}
+	}, element(16, 16))
+}
+
+// TestPortsAreOneFlows: flows that begin on two CPUs at once, and find ports that have rested,
+// get no port in common.
+func TestPortsAreOneFlows(t *testing.T) {
+	const rounds, each = 400, 12
+	c, gw := natTestbed(t)
+	c.applyNAT()
+	var server net.PacketConn
+	c.in(c.server, func() (err error) {
+		server, err = net.ListenPacket("udp4", "10.9.0.2:53")
+		return err
+	})
+	defer server.Close()
+	b := make([]byte, 64)
+	for round := range rounds {
+		var ready, sent sync.WaitGroup
+		ready.Add(2)
+		for range 2 {
+			sent.Go(func() {
+				err := netnsrun.Do(filepath.Join(c.dir, "i16"), func() error {
+					var all []net.Conn
+					var err error
+					for range each {
+						conn, e := net.Dial("udp4", "10.9.0.2:53")
+						if err = errors.Join(err, e); e == nil {
+							all = append(all, conn)
+							defer conn.Close()
+						}
+					}
+					ready.Done()
+					ready.Wait()
+					for _, conn := range all {
+						_, e := conn.Write([]byte{byte(round >> 8), byte(round)})
+						err = errors.Join(err, e)
+					}
+					return err
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		sent.Wait()
+		seen := map[netip.AddrPort]bool{}
+		for len(seen) < 2*each {
+			server.SetReadDeadline(time.Now().Add(20 * time.Millisecond)) // some find no port
+			n, from, err := server.ReadFrom(b)
+			if err != nil {
+				break
+			}
+			at := from.(*net.UDPAddr).AddrPort()
+			if n != 2 || int(b[0])<<8|int(b[1]) != round {
+				continue // it is late
+			}
+			if seen[at] {
+				t.Fatalf("round %d: two flows have port %d", round, at.Port())
+			}
+			seen[at] = true
+		}
+		gw.dp.AgeTranslations(31)
+	}
 }
 
 // answersByPort answers questions at the server's port 53 and connections at its port 8080,

@@ -48,8 +48,8 @@ func (d *Driver) sweepLoop(ctx context.Context, nats *ebpf.Map) {
 		}
 		if s != nil {
 			var done bool
-			if done, err = s.turn(); err == nil && done {
-				err = errors.Join(d.recount(s), sweepNAT(ctx, nats, s.tables, s.now))
+			if done, err = s.turn(monotonic()); err == nil && done {
+				err = errors.Join(d.recount(s), sweepNAT(ctx, nats, s.tables, monotonic()))
 			}
 			if done || err != nil {
 				s.close()
@@ -166,8 +166,10 @@ func (s *sweep) close() {
 	}
 }
 
-// turn reads as much as one tick may; true when all entries were seen.
-func (s *sweep) turn() (done bool, err error) {
+// turn reads as much as one tick may; true when all entries were seen. A round over a large
+// table takes minutes: entries are aged by the time at which they are read.
+func (s *sweep) turn(now uint64) (done bool, err error) {
+	s.now = now
 	began := time.Now()
 	for range sweepPart {
 		if done, err = s.part(1); done || err != nil || s.shrink == 1 && time.Since(began) > sweepTurn {
