@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/onpath/onpath"
 )
 
@@ -24,7 +26,12 @@ func TestWakesInOrder(t *testing.T) {
 		return err
 	})
 	defer sink.Close()
-	c.must(sink.(*net.UDPConn).SetReadBuffer(4 << 20))
+	raw, err := sink.(*net.UDPConn).SyscallConn()
+	c.must(err)
+	c.must(raw.Control(func(fd uintptr) { // beyond what the kernel gives everybody
+		err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 4<<20)
+	}))
+	c.must(err)
 	var conn net.Conn
 	c.in(c.client, func() (err error) {
 		conn, err = net.Dial("udp4", "10.9.0.2:80")
