@@ -102,6 +102,9 @@ const perCPU = 512
 // fewestFragments is how many datagrams may be on their way in fragments.
 const fewestFragments = 1 << 12
 
+// stationsPerCPU is how many ends of packets a bridge knows on each CPU.
+const stationsPerCPU = 1 << 13
+
 // fewestTranslations is what older versions had room for, in entries.
 const fewestTranslations = 1 << 14
 
@@ -131,6 +134,7 @@ func objectSpec(o Options) (*ebpf.CollectionSpec, error) {
 	spec.Maps[flowsMap].MaxEntries = tableSize(flows, 0)
 	spec.Maps[pendingMap].InnerMap.MaxEntries = tableSize(o.Pending, pendingFor(spec.Maps[flowsMap].MaxEntries, cpus))
 	sizeTranslations(spec)
+	spec.Maps["stations"].MaxEntries = uint32(stationsPerCPU * cpus)
 	spec.Maps["frags"].MaxEntries = tableSize(max(fewestFragments, perCPU*cpus), 0)
 	if err := fitFast(spec); err != nil {
 		return nil, err
