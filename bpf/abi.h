@@ -470,7 +470,8 @@ struct node {
 
 struct prefilter {
 	__u32 complete;
-	__u8 cells[CELLS_4 + CELLS_6];
+	__u8 cells[CELLS_4 + CELLS_6]; /* an address of a rule, an entry or an instance is there */
+	__u8 own[CELLS_4 + CELLS_6];   /* one of the node's own is: locals has it */
 };
 
 /* Bits of an entry's functions beside the slot. */

@@ -2,8 +2,9 @@
 /*
  * A prefilter at uplinks: it leaves packets to the kernel that no chain can select, by a byte
  * for each of the two addresses, without a look-up of the flow and without classification. The
- * driver sets the bytes of the prefixes in rules (of the more specific side of each rule), of
- * the node's addresses and of instances' addresses before they are in force. The program sets
+ * driver sets the bytes of the prefixes in rules (of the more specific side of each rule) and of
+ * instances' addresses before they are in force, and other bytes for the node's own addresses,
+ * which are looked up then: the hosts beside it have bytes in common with it. The program sets
  * the byte of a flow entry's source where neither address of the entry has its byte set, as
  * where a function sends a flow to another machine. So the prefilter leaves no packet to the
  * kernel that the program behind it would not leave, too.
@@ -63,6 +64,20 @@ static __always_inline int may_have_entry(const struct flow_key *k)
 	return !c || !c->complete || is_set(c, cell_of(k->src)) || is_set(c, cell_of(k->dst));
 }
 
+/* Is this an address of the node? */
+static __always_inline int is_own(const struct prefilter *c, __u32 cell, const void *a, __u32 family)
+{
+	struct addr_key k = {.family = family};
+
+	if (cell < CELLS_4 + CELLS_6 && !c->own[cell])
+		return 0;
+	if (family == FAMILY_4)
+		map_v4(k.addr, *(const __u32 *)a);
+	else
+		copy_addr(k.addr, a);
+	return bpf_map_lookup_elem(&locals, &k) != 0;
+}
+
 /* Is this a TCP or UDP packet at a router's uplink that no chain can select? Packets with IP
  * options, tags or fragments, and those for the ports of tunnel and signalling, take the way
  * by the program. */
@@ -70,8 +85,9 @@ static __always_inline int is_unselected(struct __sk_buff *skb)
 {
 	const __u8 *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	struct prefilter *c = the_prefilter();
-	__u32 ifindex = skb->ifindex, src, dst, proto;
+	__u32 ifindex = skb->ifindex, src, dst, proto, family;
 	struct node *n = this_node();
+	const void *from, *to;
 	const __be16 *ports;
 
 	if (!n || !c || !c->complete || skb->vlan_present)
@@ -86,6 +102,9 @@ static __always_inline int is_unselected(struct __sk_buff *skb)
 		if (data[ETH_HLEN] != 0x45 || (h->frag_off & bpf_htons(0x3fff)))
 			return 0;
 		proto = h->protocol;
+		family = FAMILY_4;
+		from = &h->saddr;
+		to = &h->daddr;
 		src = cell_of_v4(h->saddr);
 		dst = cell_of_v4(h->daddr);
 		ports = (const void *)(h + 1);
@@ -95,8 +114,11 @@ static __always_inline int is_unselected(struct __sk_buff *skb)
 		if ((const __u8 *)(h + 1) + 8 > end)
 			return 0;
 		proto = h->nexthdr;
-		src = cell_of_v6(&h->saddr);
-		dst = cell_of_v6(&h->daddr);
+		family = FAMILY_6;
+		from = &h->saddr;
+		to = &h->daddr;
+		src = cell_of_v6(from);
+		dst = cell_of_v6(to);
 		ports = (const void *)(h + 1);
 	} else {
 		return 0;
@@ -104,7 +126,7 @@ static __always_inline int is_unselected(struct __sk_buff *skb)
 	if (proto == IPPROTO_UDP ? bpf_ntohs(ports[1]) == n->tunnel_port || ports[1] == bpf_htons(GIST_PORT)
 				 : proto != IPPROTO_TCP)
 		return 0;
-	return !is_set(c, src) && !is_set(c, dst);
+	return !is_set(c, src) && !is_set(c, dst) && !is_own(c, src, from, family) && !is_own(c, dst, to, family);
 }
 
 #endif

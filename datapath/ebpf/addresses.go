@@ -123,7 +123,7 @@ func (d *Driver) setAddresses() error {
 	}
 	m, want := d.maps.locals, localAddresses(k)
 	for a := range want {
-		d.maps.prefilter.addAddress(a.Addr)
+		d.maps.prefilter.addOwn(a.Addr)
 	}
 	if maps.Equal(m.now, want) {
 		return nil

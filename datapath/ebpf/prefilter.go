@@ -24,6 +24,7 @@ type prefilter struct {
 	mem      []byte
 	complete *uint32
 	cells    []byte
+	own      []byte
 	all      [2]bool // all of IPv4, of IPv6
 }
 
@@ -31,18 +32,19 @@ type prefilter struct {
 // meanwhile, and left entries whose bytes it did not set.
 func openPrefilter(c *ebpf.Collection) (*prefilter, error) {
 	page := unix.Getpagesize()
-	mem, err := shared(c.Maps["prefilters"], (4+cells4+cells6+page-1)/page*page)
+	const cells = cells4 + cells6
+	mem, err := shared(c.Maps["prefilters"], (4+2*cells+page-1)/page*page)
 	if err != nil {
 		return nil, err
 	}
-	s := &prefilter{mem: mem, complete: (*uint32)(unsafe.Pointer(&mem[0])), cells: mem[4 : 4+cells4+cells6]}
+	s := &prefilter{mem: mem, complete: (*uint32)(unsafe.Pointer(&mem[0])), cells: mem[4 : 4+cells], own: mem[4+cells : 4+2*cells]}
 	atomic.StoreUint32(s.complete, 0)
 	return s, nil
 }
 
 func (s *prefilter) close() error {
 	mem := s.mem
-	s.mem, s.cells, s.complete = nil, nil, nil
+	s.mem, s.cells, s.own, s.complete = nil, nil, nil, nil
 	return unix.Munmap(mem)
 }
 
@@ -131,6 +133,9 @@ func cellOf(a addr16) int {
 	}
 	return cell6(first)
 }
+
+// addOwn sets the byte of one of the node's own addresses.
+func (s *prefilter) addOwn(a addr16) { s.own[cellOf(a)] = 1 }
 
 func (s *prefilter) addAddress(a addr16) { s.cells[cellOf(a)] = 1 }
 
