@@ -242,16 +242,11 @@ func (p *pending) images() (images []string) {
 	return images
 }
 
-// next is the one whose time is over first.
-func (p *pending) next() (first undo, ok bool) {
+// inOrder are those that wait, the one whose time is over first first.
+func (p *pending) inOrder() []undo {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, u := range p.open {
-		if !ok || u.Deadline.Before(first.Deadline) {
-			first, ok = u, true
-		}
-	}
-	return first, ok
+	return slices.SortedFunc(maps.Values(p.open), func(x, y undo) int { return x.Deadline.Compare(y.Deadline) })
 }
 
 // undoUnconfirmed waits for deadlines.
@@ -264,17 +259,17 @@ func (s *Server) undoUnconfirmed(ctx context.Context) {
 				s.log.Warn("whether a change waits for its confirmation is not known", "error", err)
 			}
 		}
-		u, ok := s.pending.next()
-		if ok {
-			wait = min(wait, u.Deadline.Sub(s.o.Clock()))
-		}
-		if ok && wait <= 0 {
-			_, err := s.undo(ctx, u.ID, "was not confirmed in time", func(wire.Pending) error { return nil })
-			if err == nil || onpath.CodeOf(err) == onpath.CodeNotFound { // confirmed at the last moment
-				continue
+		for _, u := range s.pending.inOrder() {
+			left := u.Deadline.Sub(s.o.Clock())
+			if left > 0 {
+				wait = min(wait, left)
+				break
 			}
-			s.log.Error("an unconfirmed change could not be undone", "id", u.ID, "error", err)
-			wait = time.Second
+			_, err := s.undo(ctx, u.ID, "was not confirmed in time", func(wire.Pending) error { return nil })
+			if err != nil && onpath.CodeOf(err) != onpath.CodeNotFound { // confirmed at the last moment
+				s.log.Error("an unconfirmed change could not be undone; it is tried again", "id", u.ID, "error", err)
+				wait = time.Second
+			}
 		}
 		t := time.NewTimer(wait)
 		select {

@@ -252,15 +252,18 @@ func (a *Agent) config(plan *onpath.NodePlan) (c *onpath.DatapathConfig, missing
 		Leases: a.leases.held,
 		Peers:  a.detector.peerStates(plan.Datapath.Peers), Exempt: exemptions(plan.Datapath.Underlay, m.addresses, a.control),
 	}
+	named := map[onpath.VportID]bool{}
 	for _, in := range a.instances {
-		if in.successor != nil {
-			continue // its vports are named again, and must go with it first
-		}
 		for _, v := range wiringOf(in.id, in.plan).vports() {
-			other := l.Vports[v] // of an instance that is leaving
-			l.Vports[v] = onpath.LocalVport{
-				Wired: in.wired || other.Wired, Open: in.open || other.Open, Asleep: in.asleep || other.Asleep,
+			named[v] = named[v] || !in.leaving || in.successor != nil
+		}
+	}
+	for _, in := range a.instances {
+		for _, v := range wiringOf(in.id, in.plan).vports() {
+			if in.leaving && named[v] {
+				continue // it is another one's, or named again: it must go with this one first
 			}
+			l.Vports[v] = onpath.LocalVport{Wired: in.wired, Open: in.open, Asleep: in.asleep}
 		}
 		if f, ok := in.inlineOf(); ok {
 			l.Functions = append(l.Functions, f)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -80,31 +81,36 @@ func TestOneRetry(t *testing.T) {
 	b.until("and told again", func() bool { return log.count(words) == tell+1 })
 }
 
-// TestNamedAgain: an instance that is named again, at the same vport, before the data path
-// knew that it went, goes first and is started anew.
+// TestNamedAgain: an instance that is named again, or another one at its vport, before the data
+// path knew that it went, is started once that one is gone.
 func TestNamedAgain(t *testing.T) {
-	b := newFixture(t)
-	r := b.run()
-	a := routed("a", 16, "10.64.0.2/30")
-	r.plan(planOf(1, a))
-	r.untilState("a", onpath.InstanceReady)
-	busy, goOn := make(chan struct{}), make(chan struct{})
-	b.path.set(func() {
-		b.path.fail = func(c *onpath.DatapathConfig) error {
-			if c.Generation == 2 {
-				close(busy)
-				<-goOn
+	for _, next := range []string{"a", "b"} {
+		b := newFixture(t)
+		r := b.run()
+		a := routed("a", 16, "10.64.0.2/30")
+		r.plan(planOf(1, a))
+		r.untilState("a", onpath.InstanceReady)
+		busy, goOn := make(chan struct{}), make(chan struct{})
+		b.path.set(func() {
+			b.path.fail = func(c *onpath.DatapathConfig) error {
+				if c.Generation == 2 {
+					close(busy)
+					<-goOn
+				}
+				return nil
 			}
-			return nil
-		}
-	})
-	r.plan(planOf(2, a))
-	<-busy
-	r.plan(planOf(3))
-	r.plan(planOf(4, a))
-	close(goOn)
-	b.until("it is stopped and started anew", func() bool {
-		return b.recorder.count("stop a") == 1 && b.recorder.count("start a") == 2
-	})
-	r.untilState("a", onpath.InstanceReady)
+		})
+		r.plan(planOf(2, a))
+		<-busy
+		r.plan(planOf(3))
+		r.plan(planOf(4, routed(next, 16, "10.64.0.2/30")))
+		close(goOn)
+		b.until(next+" is ready once a has stopped", func() bool {
+			got, _ := r.server.instance(next)
+			all := b.recorder.all()
+			stop := slices.Index(all, "stop a")
+			return got.State == onpath.InstanceReady && stop > 0 && slices.Contains(all[stop:], "start "+next)
+		})
+		r.stop()
+	}
 }

@@ -230,6 +230,7 @@ func (in *instance) lieDown(ctx context.Context, hold onpath.Size) {
 		in.rec.Ready, in.rec.Asleep = false, true
 		in.persist()
 	}
+	in.a.apply.kick(true) // the kernel may have closed by itself what the configuration has open
 	in.syncApply(ctx)
 }
 
@@ -269,14 +270,14 @@ func (w *supervision) listen(ctx context.Context) {
 }
 
 // watchQuiet rings once no packet has been handed to the instance for as long as its plan
-// says, if it could be started again; nil: it never sleeps.
-func (in *instance) watchQuiet(ctx context.Context) (<-chan struct{}, func()) {
+// says, if it could be started again, with the count of packets; nil: it never sleeps.
+func (in *instance) watchQuiet(ctx context.Context) (<-chan uint64, func()) {
 	plan := in.current()
 	if _, ok := in.a.opt.Datapath.(onpath.PuntReader); !ok || plan.OnDemand == nil || plan.Spec.Inline() || isLease(&plan) {
 		return nil, func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	rings, done := make(chan struct{}), make(chan struct{})
+	rings, done := make(chan uint64), make(chan struct{})
 	after := time.Duration(plan.OnDemand.StopAfter)
 	go func() {
 		defer close(done)
@@ -287,7 +288,7 @@ func (in *instance) watchQuiet(ctx context.Context) (<-chan struct{}, func()) {
 				last, since = now, at
 			} else if at.Sub(since) >= after && in.startable(ctx) {
 				select {
-				case rings <- struct{}{}:
+				case rings <- last:
 				case <-ctx.Done():
 				}
 			}

@@ -261,7 +261,7 @@ func (l *leases) remove(m *nslp.Message) nslp.Entry {
 }
 
 // prune ends leases whose time is up, and those that a new plan does not allow.
-func (l *leases) prune() {
+func (l *leases) prune() error {
 	l.one.Lock()
 	defer l.one.Unlock()
 	g, now := l.ground(), l.a.clock.Now()
@@ -269,32 +269,38 @@ func (l *leases) prune() {
 	if g.Datapath == nil {
 		keep, gone = g.Leases, nil // no plan yet: nothing is known
 	}
-	for i := 0; i < len(keep); i++ {
-		if o := keep[i]; !now.Before(o.Until) {
-			l.tell(false, "Ended", "the time of module %s of publisher %s is up", o.Module, o.Publisher)
-			keep = slices.Delete(slices.Clone(keep), i, i+1)
-			i--
-		}
+	ended := slices.Clone(keep)
+	keep = slices.DeleteFunc(slices.Clone(keep), func(o onpath.LocalLease) bool { return !now.Before(o.Until) })
+	ended = slices.DeleteFunc(ended, func(o onpath.LocalLease) bool { return now.Before(o.Until) })
+	if len(keep) == len(g.Leases) {
+		return nil
+	}
+	if err := l.set(keep); err != nil {
+		return err
+	}
+	for _, o := range ended {
+		l.tell(false, "Ended", "the time of module %s of publisher %s is up", o.Module, o.Publisher)
 	}
 	for _, o := range gone {
 		l.tell(true, "Withdrawn", "module %s of publisher %s goes: the operator does not allow it any more", o.Module, o.Publisher)
 	}
-	if len(keep) == len(g.Leases) {
-		return
-	}
-	if err := l.set(keep); err != nil {
-		l.a.log.Error("a lease cannot be ended", "err", err)
-	}
+	return nil
 }
+
+// leaseRetry is the wait after a lease could not be ended, as on a full disk.
+const leaseRetry = 10 * time.Second
 
 // watch ends each lease in time.
 func (l *leases) watch(ctx context.Context) {
 	for {
-		l.prune()
-		wait := time.Hour
-		now := l.a.clock.Now()
-		for _, o := range l.ground().Leases {
-			wait = min(wait, max(o.Until.Sub(now), time.Millisecond))
+		wait, now := time.Hour, l.a.clock.Now()
+		if err := l.prune(); err != nil {
+			l.a.log.Error("a lease cannot be ended; it is tried again", "err", err)
+			wait = leaseRetry
+		} else {
+			for _, o := range l.ground().Leases {
+				wait = min(wait, max(o.Until.Sub(now), time.Millisecond))
+			}
 		}
 		rings, stop := alarm(ctx, l.a.clock, wait)
 		select {

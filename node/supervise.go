@@ -32,7 +32,7 @@ type supervision struct {
 	rewiring   <-chan struct{} // rings when wiring that failed is due again; nil: it did not
 	endWait    func()
 	rewait     backoff
-	quiet      <-chan struct{} // rings when no packet has come for long; nil: it never sleeps
+	quiet      <-chan uint64 // rings when no packet has come for long; nil: it never sleeps
 	stopQuiet  func()
 }
 
@@ -96,8 +96,9 @@ func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed boo
 			}
 		case <-w.rewiring:
 			w.rewire(ctx)
-		case <-w.quiet:
-			if w.ready && !w.plan.Draining {
+		case last := <-w.quiet:
+			now, ok := in.handedOver(ctx, &w.plan)
+			if ok && now == last && w.ready && !w.plan.Draining && !ended(p) {
 				w.fallAsleep(ctx, forget)
 				forget = func() {}
 				return 0, cause{}
