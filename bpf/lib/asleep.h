@@ -17,23 +17,33 @@
 
 MAP(asleep, BPF_MAP_TYPE_ARRAY, __u32, __u32, MAX_VPORTS * ASLEEP_COUNTS, 0);
 
-/* Must a packet for the instance in a slot go to the agent? Then it counts as handed over. */
+/* Must a packet for the instance in a slot go to the agent, before which so many were handed
+ * over? */
+static __always_inline int goes_to_agent(const struct vport *v, const __u32 *taken, __u32 before)
+{
+	__u16 flags = *(volatile __u16 *)&v->flags;
+
+	return (flags & VPORT_ASLEEP) && !((flags & VPORT_WAKING) && *(volatile __u32 *)taken == before);
+}
+
+/* The same; then it counts as handed over. The agent writes what it has taken and then reads what
+ * was handed over, and ends that if both are equal; here it is the other way round, so that
+ * one of the two sees the other. */
 static __always_inline int sleeps(const struct vport *v, __u32 slot)
 {
-	__u32 at = slot * ASLEEP_COUNTS + ASLEEP_TAKEN, taken, *count;
+	__u32 at = slot * ASLEEP_COUNTS + ASLEEP_TAKEN, *taken, *handed;
 
 	if (!(v->flags & VPORT_ASLEEP))
 		return 0;
-	count = bpf_map_lookup_elem(&asleep, &at);
-	if (!count)
-		return 0;
-	taken = *(volatile __u32 *)count; /* before the other: it is never ahead of it */
+	taken = bpf_map_lookup_elem(&asleep, &at);
 	at = slot * ASLEEP_COUNTS + ASLEEP_HANDED;
-	count = bpf_map_lookup_elem(&asleep, &at);
-	if (!count || ((v->flags & VPORT_WAKING) && *(volatile __u32 *)count == taken))
+	handed = bpf_map_lookup_elem(&asleep, &at);
+	if (!taken || !handed || !goes_to_agent(v, taken, *(volatile __u32 *)handed))
 		return 0;
-	__sync_fetch_and_add(count, 1);
-	return 1;
+	if (goes_to_agent(v, taken, __sync_fetch_and_add(handed, 1)))
+		return 1;
+	__sync_fetch_and_add(handed, -1);
+	return 0;
 }
 
 /* Address a frame to an instance; the device it goes to. */

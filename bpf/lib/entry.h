@@ -207,10 +207,16 @@ __noinline int flow_promote(void)
 		return 0;
 	}
 	p->fresh = *e;
+	if (bpf_map_lookup_elem(m, &p->key) != e)
+		return 0; /* it was evicted meanwhile, and may be another flow's */
 	if (!ensure_established(p, &p->key, tenant))
 		return 0;
 	if (mate) {
 		p->fresh = *mate;
+		if (bpf_map_lookup_elem(m, &p->wkey) != mate)
+			mate = NULL;
+	}
+	if (mate) {
 		if (!ensure_established(p, &p->wkey, tenant)) {
 			bpf_map_delete_elem(&flows_v2, &p->key);
 			release_quota(charged_tenant(e, tenant));

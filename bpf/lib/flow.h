@@ -400,6 +400,8 @@ static __always_inline int write_reply_entry(struct pkt *p, __u32 table, __u32 b
 	p->back.flags = ((p->d.flags & FLOW_REVERSE) ^ FLOW_REVERSE) | FLOW_LEARNED | (p->d.flags & FLOW_ADOPTED);
 	path_of_group(&p->back, &p->d);
 	reverse_functions(&p->back, &p->d);
+	if (e && flow_find(&p->rkey, p->back_tenant) != e)
+		e = NULL; /* it was evicted meanwhile, and may be another flow's */
 	if (e) {
 		charged = charged_tenant(e, p->back_tenant);
 		store_decision(e, &p->back, p->rkey.scope);

@@ -30,10 +30,10 @@ struct {
 /* Two of each translation, which lives as long as its flow: nothing makes capacity here but
  * the driver. */
 MAP(nats, BPF_MAP_TYPE_HASH, struct flow_key, struct nat, 1 << 18, BPF_F_NO_PREALLOC);
-MAP(frags, BPF_MAP_TYPE_LRU_HASH, struct frag_key, struct frag, 1 << 12, 0);
-/* Each CPU has a part of its own. Where they share one, and each entry is looked up once, as
- * under a flood of addresses, the kernel evicts the youngest first, before its packet is back
- * from an instance. */
+/* Each CPU has a part of its own of these. Where they share one, and each entry is looked up
+ * once, as under a flood of addresses, the kernel evicts the youngest first: before its packet
+ * is back from an instance, or the second fragment comes. */
+MAP(frags, BPF_MAP_TYPE_LRU_HASH, struct frag_key, struct frag, 1 << 12, BPF_F_NO_COMMON_LRU);
 MAP(stations, BPF_MAP_TYPE_LRU_HASH, struct addr_key, struct station, 1 << 14, BPF_F_NO_COMMON_LRU);
 
 /* The configuration; vports.h has the vports. */

@@ -185,8 +185,9 @@ __noinline int rested(void)
 	return must && rest >= must && rest < SEEN_MASK / 2 ? rest : 0;
 }
 
-/* The flow entry of k goes. Returns what it led to, or 0. */
-static __always_inline __u32 end_flow(const struct flow_key *k)
+/* The flow entry of k goes, which counts to owner if it is of a flow that an instance began.
+ * Returns what it led to, or 0. */
+static __always_inline __u32 end_flow(const struct flow_key *k, __u32 owner)
 {
 	struct flow *e = flow_established(k);
 	struct quota *h;
@@ -194,7 +195,7 @@ static __always_inline __u32 end_flow(const struct flow_key *k)
 
 	if (!e)
 		return 0;
-	tenant = charged_tenant(e, 0);
+	tenant = charged_tenant(e, owner);
 	emitted = e->flags & FLOW_EMITTED;
 	next = e->next;
 	if (bpf_map_delete_elem(&flows_v2, k))
@@ -211,8 +212,9 @@ static __always_inline __u32 end_flow(const struct flow_key *k)
 __noinline int take_over(void)
 {
 	struct pkt *p = packet();
+	__u32 from, slot = 0;
+	struct vport *v;
 	struct nat *x;
-	__u32 from;
 
 	if (!p)
 		return 0;
@@ -226,11 +228,12 @@ __noinline int take_over(void)
 	copy_addr(p->nkey.dst, x->addr);
 	p->nkey.sport = is_echo(&p->wkey) ? x->port : p->wkey.sport;
 	p->nkey.dport = x->port;
-	from = end_flow(&p->nkey);
+	from = end_flow(&p->nkey, 0);
 	if (from) {
+		v = vport_of(&slot, from);
 		original_key(&p->nkey, &p->wkey, x);
 		p->nkey.scope = from;
-		end_flow(&p->nkey);
+		end_flow(&p->nkey, v ? v->tenant : 0);
 	}
 	return bpf_map_update_elem(&nats, &p->wkey, &p->nat_reply, BPF_EXIST) == 0;
 }

@@ -67,15 +67,18 @@ static __always_inline int may_have_entry(const struct flow_key *k)
 /* Is this an address of the node? */
 static __always_inline int is_own(const struct prefilter *c, __u32 cell, const void *a, __u32 family)
 {
-	struct addr_key k = {.family = family};
+	struct pkt *p = packet();
 
+	if (!p)
+		return 1;
 	if (cell < CELLS_4 + CELLS_6 && !c->own[cell])
 		return 0;
+	p->akey.family = family;
 	if (family == FAMILY_4)
-		map_v4(k.addr, *(const __u32 *)a);
+		map_v4(p->akey.addr, *(const __u32 *)a);
 	else
-		copy_addr(k.addr, a);
-	return bpf_map_lookup_elem(&locals, &k) != 0;
+		copy_addr(p->akey.addr, a);
+	return bpf_map_lookup_elem(&locals, &p->akey) != 0;
 }
 
 /* Is this a TCP or UDP packet at a router's uplink that no chain can select? Packets with IP

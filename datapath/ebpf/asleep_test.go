@@ -84,10 +84,25 @@ func TestWakesInOrder(t *testing.T) {
 				t.Fatalf("of %d datagrams number %d does not come: %v", count, n, err)
 			}
 			if got := binary.BigEndian.Uint32(b[:l]); got != sent+n {
-				t.Fatalf("datagram %d came, must be %d", got-sent, n)
+				t.Fatalf("datagram %d came, must be %d, which comes %d later (-1: never)", got-sent, n, later(sink, sent+n))
 			}
 		}
 		sent += count
+	}
+}
+
+// later is how many datagrams come before the one with a number; -1: it does not come.
+func later(sink net.PacketConn, number uint32) int {
+	b := make([]byte, 16)
+	for n := 0; ; n++ {
+		_ = sink.SetReadDeadline(time.Now().Add(time.Second))
+		l, _, err := sink.ReadFrom(b)
+		if err != nil {
+			return -1
+		}
+		if binary.BigEndian.Uint32(b[:l]) == number {
+			return n
+		}
 	}
 }
 

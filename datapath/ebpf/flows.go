@@ -27,7 +27,6 @@ func (d *Driver) Flows(ctx context.Context, f onpath.FlowFilter, yield func(onpa
 		return err
 	}
 	defer t.close()
-	now := monotonic()
 	return t.each(ctx, func(k *flowKey, v *flowValue) bool {
 		e := r.bare(k, v)
 		if !f.Bare || f.Tuple != nil {
@@ -37,7 +36,7 @@ func (d *Driver) Flows(ctx context.Context, f onpath.FlowFilter, yield func(onpa
 			return true
 		}
 		if !f.Bare {
-			r.complete(&e, k, v, now)
+			r.complete(&e, k, v, monotonic())
 		}
 		return yield(e)
 	})

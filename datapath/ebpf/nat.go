@@ -18,7 +18,7 @@ const natSettles = 10 * time.Second
 
 // sweepNAT removes the translations whose flows have aged, and with them gives
 // their ports back.
-func sweepNAT(ctx context.Context, nats *ebpf.Map, flows flowTables, now uint64) error {
+func sweepNAT(ctx context.Context, nats *ebpf.Map, flows flowTables, clock func() uint64) error {
 	var aged []flowKey
 	keys, values, cursor := make([]flowKey, batch), make([]natValue, batch), new(ebpf.MapBatchCursor)
 	for more := true; more; {
@@ -30,6 +30,7 @@ func sweepNAT(ctx context.Context, nats *ebpf.Map, flows flowTables, now uint64)
 			return fmt.Errorf("read translations: %w", err)
 		}
 		more = err == nil
+		now := clock()
 		for i := range got {
 			k, v := keys[i], values[i]
 			unused := idle(v.Seen, now)

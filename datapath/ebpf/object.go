@@ -99,8 +99,8 @@ func loadAtAll(spec *ebpf.CollectionSpec, o ebpf.CollectionOptions, log *slog.Lo
 // give each a stock of 128, and one that finds none left has a single entry.
 const perCPU = 512
 
-// fewestFragments is how many datagrams may be on their way in fragments.
-const fewestFragments = 1 << 12
+// fragmentsPerCPU is how many datagrams may be on their way in fragments on each CPU.
+const fragmentsPerCPU = 1 << 11
 
 // stationsPerCPU is how many ends of packets a bridge knows on each CPU.
 const stationsPerCPU = 1 << 13
@@ -135,7 +135,7 @@ func objectSpec(o Options) (*ebpf.CollectionSpec, error) {
 	spec.Maps[pendingMap].InnerMap.MaxEntries = tableSize(o.Pending, pendingFor(spec.Maps[flowsMap].MaxEntries, cpus))
 	sizeTranslations(spec)
 	spec.Maps["stations"].MaxEntries = uint32(stationsPerCPU * cpus)
-	spec.Maps["frags"].MaxEntries = tableSize(max(fewestFragments, perCPU*cpus), 0)
+	spec.Maps["frags"].MaxEntries = uint32(fragmentsPerCPU * cpus)
 	if err := fitFast(spec); err != nil {
 		return nil, err
 	}

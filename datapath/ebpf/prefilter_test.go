@@ -9,7 +9,8 @@ import (
 	"github.com/onpath/onpath/datapath/ebpf"
 )
 
-// TestPrefilter: the prefilter has the prefixes of rules and the addresses of entries that an earlier process left, and is off until it has these.
+// TestPrefilter: the prefilter has the prefixes of rules and the addresses of entries that an
+// earlier process left, and is off until it has these.
 func TestPrefilter(t *testing.T) {
 	was := ebpf.SetSweep(100 * time.Millisecond)
 	defer ebpf.SetSweep(was)

@@ -142,11 +142,10 @@ func (s *succession) copyFlows(ctx context.Context, to *ebpf.Map, since uint64) 
 		return nil
 	}
 	var failed error
-	now := monotonic()
-	recent := time.Duration(now-since) + 2*time.Second // entries tell seconds
 	err := eachFlow(ctx, s.resized, func(k *flowKey, v *flowValue) bool {
+		now := monotonic()
 		rests := idle(v.seen(), now)
-		if rests > recent {
+		if rests > time.Duration(now-since)+2*time.Second { // entries tell seconds
 			return true
 		}
 		var there flowValue

@@ -49,7 +49,7 @@ func (d *Driver) sweepLoop(ctx context.Context, nats *ebpf.Map) {
 		if s != nil {
 			var done bool
 			if done, err = s.turn(monotonic()); err == nil && done {
-				err = errors.Join(d.recount(s), sweepNAT(ctx, nats, s.tables, monotonic()))
+				err = errors.Join(d.recount(s), sweepNAT(ctx, nats, s.tables, monotonic))
 			}
 			if done || err != nil {
 				s.close()

@@ -100,7 +100,7 @@ func sweepsTranslations(t *testing.T, b *bench, flows flowTables, now uint64) {
 		if stays {
 			b.put(flowsMap, reverseOf(&k), flowValue{Packets: 1})
 		}
-		if err := sweepNAT(t.Context(), nats, flows, now); err != nil {
+		if err := sweepNAT(t.Context(), nats, flows, func() uint64 { return now }); err != nil {
 			t.Fatal(err)
 		}
 		for _, k := range []flowKey{k, repliesTo(&k, &v)} {
