@@ -42,7 +42,7 @@ const relayLink = 250_000_000
 
 func relayBenchmark() Benchmark {
 	return Benchmark{
-		Name: "relay", rounds: 5, cost: cost{4 * time.Second, 35 * time.Second},
+		Name: "relay", rounds: 2, cost: cost{4 * time.Second, 40 * time.Second},
 		Question: "what does a TCP relay on one CPU cost, beside plain forwarding, HAProxy that splices, " +
 			"and a program that copies by read and write?",
 		Targets: []Target{

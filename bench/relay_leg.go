@@ -32,8 +32,9 @@ func (r *Run) farRounds(ctx context.Context, makers []siteMaker) (err error) {
 	if err != nil {
 		return err
 	}
-	for round := range r.Rounds() {
-		r.say("client's leg, round %d of %d", round+1, r.Rounds())
+	rounds := streamsEach * r.Rounds() // a loss at its beginning halves a stream's rate, whoever relays
+	for round := range rounds {
+		r.say("client's leg, round %d of %d", round+1, rounds)
 		err := backAndForth(ctx, round, list, func(d deployment) error {
 			connected, took, err := d.firstBytes(pick(r, 50, 5))
 			if err != nil {

@@ -461,8 +461,8 @@ struct node {
 };
 
 /*
- * Which addresses stand in rules, in flow entries, or are this node's: a byte for each /20 of
- * IPv4 and, by a hash, for each /48 of IPv6. Bytes are set and never cleared; the prefilter
+ * Which addresses stand in rules or flow entries, and which are this node's: two bytes for each
+ * /20 of IPv4 and, by a hash, for each /48 of IPv6. Bytes are set and never cleared; the prefilter
  * (lib/prefilter.h) is off until complete is 1.
  */
 #define CELLS_4 (1 << 20)
