@@ -242,7 +242,7 @@ func (p *pending) images() (images []string) {
 	return images
 }
 
-// inOrder are those that wait, the one whose time is over first first.
+// inOrder are the changes that wait, by their deadlines.
 func (p *pending) inOrder() []undo {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -266,7 +266,7 @@ func (s *Server) undoUnconfirmed(ctx context.Context) {
 				break
 			}
 			_, err := s.undo(ctx, u.ID, "was not confirmed in time", func(wire.Pending) error { return nil })
-			if err != nil && onpath.CodeOf(err) != onpath.CodeNotFound { // confirmed at the last moment
+			if err != nil && onpath.CodeOf(err) != onpath.CodeNotFound { // not found: confirmed at the last moment
 				s.log.Error("an unconfirmed change could not be undone; it is tried again", "id", u.ID, "error", err)
 				wait = time.Second
 			}

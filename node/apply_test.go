@@ -81,9 +81,9 @@ func TestOneRetry(t *testing.T) {
 	b.until("and told again", func() bool { return log.count(words) == tell+1 })
 }
 
-// TestNamedAgain: an instance that is named again, or another one at its vport, before the data
+// TestVportNamedAgain: an instance that is named again, or another one at its vport, before the data
 // path knew that it went, is started once that one is gone.
-func TestNamedAgain(t *testing.T) {
+func TestVportNamedAgain(t *testing.T) {
 	for _, next := range []string{"a", "b"} {
 		b := newFixture(t)
 		r := b.run()

@@ -230,7 +230,6 @@ func (in *instance) lieDown(ctx context.Context, hold onpath.Size) {
 		in.rec.Ready, in.rec.Asleep = false, true
 		in.persist()
 	}
-	in.a.apply.kick(true) // the kernel may have closed by itself what the configuration has open
 	in.syncApply(ctx)
 }
 
@@ -239,7 +238,8 @@ func (in *instance) lieDown(ctx context.Context, hold onpath.Size) {
 func (w *supervision) fallAsleep(ctx context.Context, forget func()) {
 	in := w.in
 	in.lieDown(ctx, w.plan.OnDemand.Hold)
-	forget() // the end of the program closes nothing
+	forget()              // from now on the end of the program closes nothing
+	in.a.apply.kick(true) // and what the kernel has closed until now opens again
 	in.set(onpath.InstanceReady, lyingDown)
 	in.keepLog(ctx)
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), in.a.opt.StopGrace+startTimeout)

@@ -269,9 +269,14 @@ func (l *leases) prune() error {
 	if g.Datapath == nil {
 		keep, gone = g.Leases, nil // no plan yet: nothing is known
 	}
-	ended := slices.Clone(keep)
-	keep = slices.DeleteFunc(slices.Clone(keep), func(o onpath.LocalLease) bool { return !now.Before(o.Until) })
-	ended = slices.DeleteFunc(ended, func(o onpath.LocalLease) bool { return now.Before(o.Until) })
+	var ended []onpath.LocalLease
+	keep = slices.DeleteFunc(slices.Clone(keep), func(o onpath.LocalLease) bool {
+		up := !now.Before(o.Until)
+		if up {
+			ended = append(ended, o)
+		}
+		return up
+	})
 	if len(keep) == len(g.Leases) {
 		return nil
 	}

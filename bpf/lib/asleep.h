@@ -17,8 +17,7 @@
 
 MAP(asleep, BPF_MAP_TYPE_ARRAY, __u32, __u32, MAX_VPORTS * ASLEEP_COUNTS, 0);
 
-/* Must a packet for the instance in a slot go to the agent, before which so many were handed
- * over? */
+/* Must a packet go to the agent, if so many packets were handed over before it? */
 static __always_inline int goes_to_agent(const struct vport *v, const __u32 *taken, __u32 before)
 {
 	__u16 flags = *(volatile __u16 *)&v->flags;
@@ -26,9 +25,10 @@ static __always_inline int goes_to_agent(const struct vport *v, const __u32 *tak
 	return (flags & VPORT_ASLEEP) && !((flags & VPORT_WAKING) && *(volatile __u32 *)taken == before);
 }
 
-/* The same; then it counts as handed over. The agent writes what it has taken and then reads what
- * was handed over, and ends that if both are equal; here it is the other way round, so that
- * one of the two sees the other. */
+/* Must a packet for the instance in a slot go to the agent? Then it counts as handed over. The
+ * agent writes how many packets it has taken, then reads how many were handed over, and has
+ * packets go to the instance if the numbers are equal. The program counts first and reads the
+ * agent's number then: one of the two sees what the other has written. */
 static __always_inline int sleeps(const struct vport *v, __u32 slot)
 {
 	__u32 at = slot * ASLEEP_COUNTS + ASLEEP_TAKEN, *taken, *handed;

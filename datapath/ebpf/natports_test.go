@@ -34,26 +34,11 @@ func TestPortsAreUsedAgain(t *testing.T) {
 	c.in(gw.ns, func() error {
 		return os.WriteFile("/proc/sys/net/ipv4/ip_local_reserved_ports", []byte("5000,32800-32900"), 0)
 	})
-	c.applyNAT()
+	c.applyNAT(toServers())
 	if got, want := reserved(), "5000,32768-32900"; got != want {
 		t.Errorf("ports %q are reserved, must be %q", got, want)
 	}
 	seen := c.answersByPort()
-	ask := func(network, addr string) error {
-		return netnsrun.Do(filepath.Join(c.dir, "i16"), func() error {
-			conn, err := net.DialTimeout(network, addr, 3*time.Second)
-			if err != nil {
-				return err
-			}
-			defer conn.Close()
-			conn.SetDeadline(time.Now().Add(3 * time.Second))
-			if _, err := conn.Write([]byte("who")); err != nil {
-				return err
-			}
-			_, err = io.ReadAtLeast(conn, make([]byte, 16), 1)
-			return err
-		})
-	}
 	var lives net.Conn
 	c.in(filepath.Join(c.dir, "i16"), func() (err error) {
 		lives, err = net.Dial("tcp", "10.9.0.2:8080")
@@ -75,10 +60,10 @@ func TestPortsAreUsedAgain(t *testing.T) {
 			gw.dp.AgeTranslations(31)
 			say()
 		}
-		if err := ask("udp", "10.9.0.2:53"); err != nil {
+		if err := c.askFrom("i16", "udp", "10.9.0.2:53"); err != nil {
 			t.Fatalf("question %d: %v", n, err)
 		}
-		if err := ask("tcp", "10.9.0.2:8080"); err != nil {
+		if err := c.askFrom("i16", "tcp", "10.9.0.2:8080"); err != nil {
 			t.Fatalf("connection %d: %v", n, err)
 		}
 	}
@@ -107,9 +92,10 @@ func natTestbed(t *testing.T) (*testbed, *testbedNode) {
 	return c, c.nodes["gw"]
 }
 
-func (c *testbed) applyNAT() {
+// applyNAT applies a chain through the instance, whose own flows are translated.
+func (c *testbed) applyNAT(chain onpath.Match) {
 	c.t.Helper()
-	c.apply(toServers(), func(cfg *onpath.DatapathConfig) {
+	c.apply(chain, func(cfg *onpath.DatapathConfig) {
 		cfg.Tenants = []onpath.TenantLimits{{Name: "town"}}
 		if cfg.Edge != nil {
 			cfg.Edge.NAT = []netip.Prefix{netip.MustParsePrefix("100.64.0.0/10")}
@@ -117,12 +103,29 @@ func (c *testbed) applyNAT() {
 	}, element(16, 16))
 }
 
+// askFrom asks from an instance, and returns once an answer has come.
+func (c *testbed) askFrom(instance, network, addr string) error {
+	return netnsrun.Do(filepath.Join(c.dir, instance), func() error {
+		conn, err := net.DialTimeout(network, addr, 3*time.Second)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		conn.SetDeadline(time.Now().Add(3 * time.Second))
+		if _, err := conn.Write([]byte("who")); err != nil {
+			return err
+		}
+		_, err = io.ReadAtLeast(conn, make([]byte, 16), 1)
+		return err
+	})
+}
+
 // TestPortsAreOneFlows: flows that begin on two CPUs at once, and find ports that have rested,
 // get no port in common.
 func TestPortsAreOneFlows(t *testing.T) {
 	const rounds, each = 400, 12
 	c, gw := natTestbed(t)
-	c.applyNAT()
+	c.applyNAT(toServers())
 	var server net.PacketConn
 	c.in(c.server, func() (err error) {
 		server, err = net.ListenPacket("udp4", "10.9.0.2:53")

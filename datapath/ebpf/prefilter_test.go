@@ -9,6 +9,20 @@ import (
 	"github.com/onpath/onpath/datapath/ebpf"
 )
 
+// TestPrefilterOwn: replies to a translated flow reach the instance, though no rule names their
+// addresses: one address is the node's own.
+func TestPrefilterOwn(t *testing.T) {
+	c, gw := natTestbed(t)
+	c.applyNAT(onpath.Match{Dst: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}})
+	c.answersByPort()
+	if on, set := gw.dp.Prefilter(netip.MustParseAddr("10.9.0.1")); !on || set {
+		t.Fatalf("the prefilter is on: %v, with the byte of the node's network: %v", on, set)
+	}
+	if err := c.askFrom("i16", "udp", "10.9.0.2:53"); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestPrefilter: the prefilter has the prefixes of rules and the addresses of entries that an
 // earlier process left, and is off until it has these.
 func TestPrefilter(t *testing.T) {

@@ -265,6 +265,7 @@ func keepsAttributes(t *testing.T, dir string) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer os.Remove(f.Name())
 	defer f.Close()
 	err = unix.Fsetxattr(int(f.Fd()), "user.mine", []byte{1}, 0)
 	if err != nil && err != unix.EOPNOTSUPP {
