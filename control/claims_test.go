@@ -171,7 +171,7 @@ func TestClaimByOwnChain(t *testing.T) {
 
 	// What a machine itself sends a chain may take: it is not asked.
 	host := s.join("vm1", "oslo1", 4, true)
-	host.spec.Uplinks[0].Attach = onpath.AttachHost
+	host.spec.Uplinks = []onpath.Uplink{{Name: "core", Device: "eth0", Attach: onpath.AttachHost}} // the controller holds the others
 	host.connect()
 	s.show("vm1 "+claimed, "somebody else's")
 	c.Spec.At.Cloudlets = nil
