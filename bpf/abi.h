@@ -545,15 +545,16 @@ struct tenant_counters {
 	__u64 refused; /* packets that would have begun a flow too many */
 };
 
-/* How fast a vport may send or be sent, in 2^-RATE_SHIFT ns. */
+/* How fast a vport may send or be sent, in 2^-RATE_SHIFT ns: 64 bits wrap after 36 years. */
 struct rate {
-	__u64 interval; /* of a byte of IP; 0: there is no limit */
-	__u64 burst;    /* how far ahead of the clock due may be */
-	__u64 due;      /* when all that has passed would have passed at the rate; the programs' */
-	__u64 more;     /* bytes that each packet counts beside its own */
+	__u64 byte;  /* of IP, in 2^-(RATE_SHIFT + RATE_FINER) ns; 0: there is no limit */
+	__u64 ahead; /* how far ahead of the clock due may be */
+	__u64 due;   /* when all that has passed would have passed at the rate; the programs' */
+	__u64 more;  /* bytes that each packet counts beside its own */
 };
 
-#define RATE_SHIFT 8
+#define RATE_SHIFT 4
+#define RATE_FINER 12
 #define RATE_IN    0 /* what the vport sends */
 #define RATE_OUT   1 /* what it is sent */
 #define RATE_WAYS  2

@@ -39,7 +39,7 @@ static __always_inline int admit_flow(const struct pkt *p, __u32 tenant)
 	 * whom instances have no capacity in their queues. */
 	now = bpf_ktime_get_ns() << ADMISSION_SHIFT;
 	due = *(volatile __u64 *)&admission->due;
-	if (due > now + t->burst) {
+	if (is_beyond(due, now, t->burst)) {
 		if (*(volatile __s64 *)&admission->spare > 0) {
 			__sync_fetch_and_add(&admission->spare, -1);
 			return 1;
@@ -47,7 +47,7 @@ static __always_inline int admit_flow(const struct pkt *p, __u32 tenant)
 		count_refused(tenant, p->packets);
 		return 0;
 	}
-	if (due < now) /* what was not begun in time is not made up for */
+	if (is_past(due, now)) /* what was not begun in time is not made up for */
 		__sync_val_compare_and_swap(&admission->due, due, now);
 	__sync_fetch_and_add(&admission->due, t->interval);
 	return 1;

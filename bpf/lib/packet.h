@@ -285,6 +285,17 @@ static __always_inline __u32 now_seconds(void)
 	return (bpf_ktime_get_coarse_ns() / NSEC) & SEEN_MASK;
 }
 
+/* Is due further ahead of the clock than so much? Both may have wrapped. */
+static __always_inline int is_beyond(__u64 due, __u64 now, __u64 ahead)
+{
+	return (__s64)(due - now) > (__s64)ahead;
+}
+
+static __always_inline int is_past(__u64 due, __u64 now)
+{
+	return (__s64)(due - now) < 0;
+}
+
 static __always_inline void read_clock(struct pkt *p)
 {
 	p->clock = bpf_ktime_get_coarse_ns();

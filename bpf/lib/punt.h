@@ -57,11 +57,11 @@ static __always_inline int within_punt_rate(const struct punt *u, struct punt_st
 {
 	__u64 now = bpf_ktime_get_ns(), due = *(volatile __u64 *)&s->due;
 
-	if (due > now + u->burst) {
+	if (is_beyond(due, now, u->burst)) {
 		__sync_fetch_and_add(&s->refused, 1);
 		return 0;
 	}
-	if (due < now)
+	if (is_past(due, now))
 		__sync_val_compare_and_swap(&s->due, due, now);
 	__sync_fetch_and_add(&s->due, u->interval);
 	__sync_fetch_and_add(&s->taken, 1);

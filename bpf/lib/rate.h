@@ -19,15 +19,15 @@ static __always_inline int within_rate(const struct pkt *p, __u32 slot, __u32 wa
 	struct rate *r = bpf_map_lookup_elem(&rates, &at);
 	__u64 now, due;
 
-	if (!r || !r->interval)
+	if (!r || !r->byte)
 		return 1;
 	now = bpf_ktime_get_ns() << RATE_SHIFT;
 	due = *(volatile __u64 *)&r->due;
-	if (due > now + r->burst)
+	if (is_beyond(due, now, r->ahead))
 		return 0;
-	if (due < now) /* what was not sent in time is not made up for */
+	if (is_past(due, now)) /* what was not sent in time is not made up for */
 		__sync_val_compare_and_swap(&r->due, due, now);
-	__sync_fetch_and_add(&r->due, (p->bytes + r->more) * r->interval);
+	__sync_fetch_and_add(&r->due, (p->bytes + r->more) * r->byte >> RATE_FINER);
 	return 1;
 }
 

@@ -36,8 +36,10 @@ const wakingMost = 500 * time.Millisecond
 // asleep leads a vport to the punt port, as fast as the agent takes it.
 func (k *compiler) asleep(p *onpath.Vport, slot uint32, v *vportValue) {
 	v.Flags = v.Flags&^flagPeer | flagAsleep
-	interval := max(1, uint64(time.Second)<<rateShift/uint64(max(1, p.Hold)))
-	k.st.rates[slot*rateWays+rateOut] = rateValue{Interval: interval, Burst: uint64(p.Hold) * interval, More: onpath.HeldOverhead}
+	held := uint64(max(1, p.Hold))
+	r := rateOfBytes(max(1, uint64(time.Second)<<(rateShift+rateFiner)/held), held)
+	r.More = onpath.HeldOverhead
+	k.st.rates[slot*rateWays+rateOut] = r
 }
 
 // countAnew has what is handed over counted from zero for vports that fall asleep.

@@ -64,7 +64,7 @@ func (d *Driver) checkPeersAgain() error {
 			continue
 		}
 		flags := v.Flags &^ flagPeer
-		if d.state.rates[slot*rateWays+rateOut].Interval == 0 && d.direct(dev) {
+		if d.state.rates[slot*rateWays+rateOut].Byte == 0 && d.direct(dev) {
 			flags |= flagPeer
 		}
 		if flags == v.Flags {
