@@ -106,9 +106,18 @@ func readHeader(r io.Reader, secret []byte, reader netip.Addr) (*header, error) 
 	return decode(raw, secret, reader)
 }
 
+// tail is the size of the last field: a type, a length, and the signature.
+const tail = 3 + sha256.Size
+
+// decode reads a header that has come whole. Before its signature holds, nothing of it is read.
 func decode(raw, secret []byte, reader netip.Addr) (*header, error) {
-	if len(raw) > 12 && raw[12] != 0x21 { // version 2, PROXY: LOCAL names no ends
-		return nil, errors.New("the header is no PROXY protocol v2 command of a proxied connection")
+	if len(raw) < fixedHeader+tail {
+		return nil, errUnsigned
+	}
+	unsigned, last := raw[:len(raw)-tail], raw[len(raw)-tail:]
+	wanted := append([]byte{byte(typeSignature), 0, sha256.Size}, signature(secret, reader, unsigned)...)
+	if !hmac.Equal(last, wanted) {
+		return nil, errUnsigned
 	}
 	p, err := proxyproto.Read(bufio.NewReader(bytes.NewReader(raw)))
 	if err != nil {
@@ -117,14 +126,6 @@ func decode(raw, secret []byte, reader netip.Addr) (*header, error) {
 	tlvs, err := p.TLVs()
 	if err != nil {
 		return nil, err
-	}
-	const tail = 3 + sha256.Size // the signature is the last field
-	if n := len(tlvs); n == 0 || tlvs[n-1].Type != typeSignature || len(raw) < fixedHeader+tail {
-		return nil, errUnsigned
-	}
-	signed := tlvs[len(tlvs)-1].Value
-	if !hmac.Equal(signed, signature(secret, reader, raw[:len(raw)-tail])) {
-		return nil, errUnsigned
 	}
 	return fields(p, tlvs)
 }

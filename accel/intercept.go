@@ -84,7 +84,7 @@ func (i *Interceptor) Close() error {
 func listenTransparent() (*net.TCPListener, error) {
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		return control(c, func(fd int) error {
-			return errors.Join(unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_TRANSPARENT, 1), keepAlives(fd))
+			return errors.Join(unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_TRANSPARENT, 1), lifetime(fd))
 		})
 	}, KeepAlive: -1}
 	lc.SetMultipathTCP(false) // a sockets map takes plain TCP alone

@@ -16,23 +16,25 @@ import (
 const (
 	connectTimeout = 8 * time.Second // three SYNs and their answers
 	synRetries     = 3
-	userTimeout    = 2 * time.Minute // bytes that nobody acknowledges for so long end a leg
 	noCookie       = 34              // TCP_FASTOPEN_NO_COOKIE, since Linux 4.15
 )
 
 // keepAlive finds ends that are gone without a word.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 60 * time.Second, Interval: 15 * time.Second, Count: 4}
 
-// keepAlives sets keepAlive of a socket, or of those that a listening one takes.
-func keepAlives(fd int) error {
+// lifetime sets what decides how a socket ends, or those that a listening one takes: keepAlive,
+// and that urgent data stays in the stream, where splice(2) finds its end. A leg has no
+// TCP_USER_TIMEOUT: it would also end a transfer whose reader rests.
+func lifetime(fd int) error {
 	for _, o := range [][3]int{
+		{unix.SOL_SOCKET, unix.SO_OOBINLINE, 1},
 		{unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1},
 		{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, int(keepAlive.Idle / time.Second)},
 		{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, int(keepAlive.Interval / time.Second)},
 		{unix.IPPROTO_TCP, unix.TCP_KEEPCNT, keepAlive.Count},
 	} {
 		if err := unix.SetsockoptInt(fd, o[0], o[1], o[2]); err != nil {
-			return fmt.Errorf("have connections send keep-alives: %w", err)
+			return fmt.Errorf("have connections send keep-alives and keep urgent data: %w", err)
 		}
 	}
 	return nil
@@ -105,7 +107,7 @@ func beginOrigin(client, origin netip.AddrPort, transparent bool, congestion str
 	if err != nil {
 		return nil, fmt.Errorf("open a leg to %s: %w", origin, err)
 	}
-	err = errors.Join(common(fd, congestion), keepAlives(fd), unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1))
+	err = errors.Join(common(fd, congestion), unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1))
 	if err == nil && transparent {
 		err = bindAs(fd, client)
 	}
@@ -172,7 +174,7 @@ func common(fd int, congestion string) error {
 	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_SYNCNT, synRetries); err != nil {
 		return err
 	}
-	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(userTimeout.Milliseconds())); err != nil {
+	if err := lifetime(fd); err != nil {
 		return err
 	}
 	wideWindow(fd)

@@ -22,7 +22,7 @@ func ListenRelays(at netip.AddrPort) (*net.TCPListener, error) {
 			_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_FASTOPEN, fastOpenBacklog)
 			_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, noCookie, 1)
 			wideWindow(fd)
-			return keepAlives(fd)
+			return lifetime(fd)
 		})
 	}, KeepAlive: -1}
 	lc.SetMultipathTCP(false)

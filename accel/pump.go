@@ -20,6 +20,8 @@ type pipe struct{ r, w int }
 // pipes keeps empty pipes for the next use. A direction holds one only while it has bytes,
 // so idle connections cost no pipes.
 type pipes struct {
+	make func() (pipe, error) // nil: newPipe
+
 	mu     sync.Mutex
 	free   []pipe
 	closed bool
@@ -36,6 +38,13 @@ func (ps *pipes) get() (pipe, error) {
 		return p, nil
 	}
 	ps.mu.Unlock()
+	if ps.make != nil {
+		return ps.make()
+	}
+	return newPipe()
+}
+
+func newPipe() (pipe, error) {
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
 		return pipe{}, err
@@ -116,49 +125,130 @@ func (ps *pipes) pump(to, from conn, count *atomic.Int64) error {
 		return err
 	}
 	for {
-		p, n, more, err := ps.fill(in)
+		l, err := ps.fill(in)
 		if errors.Is(err, io.EOF) {
 			return to.CloseWrite()
 		}
 		if err != nil {
 			return err
 		}
-		if err := drain(out, p, n, more); err != nil {
-			p.close() // bytes are left in it
+		if l.copied != nil {
+			err = sendAll(out, l.copied, l.urgent)
+		} else if err = drain(out, l.pipe, l.n, l.more); err != nil {
+			l.pipe.close() // bytes are left in it
+		} else {
+			ps.put(l.pipe)
+		}
+		if err != nil {
 			return err
 		}
-		ps.put(p)
-		count.Add(int64(n))
+		count.Add(int64(l.n))
 	}
 }
 
-// fill waits until a socket has bytes and takes them into a pipe. A pipe may be full before
-// the socket is empty: then there are more.
-func (ps *pipes) fill(in syscall.RawConn) (p pipe, taken int, more bool, err error) {
-	var n int64
+// load is bytes on their way from one socket to the other: in a pipe, or copied.
+type load struct {
+	pipe   pipe
+	copied []byte
+	n      int
+	more   bool // the socket was not empty behind them
+	urgent bool // it is one byte, of urgent data
+}
+
+// fill waits until a socket has bytes and takes them. A pipe may be full before the socket is
+// empty: then there are more.
+func (ps *pipes) fill(in syscall.RawConn) (l load, err error) {
+	var ended bool
 	waited := in.Read(func(fd uintptr) bool {
-		if p, err = ps.get(); err != nil {
-			return true
-		}
-		n, err = spliceAll(int(fd), p.w, chunk, 0)
-		if n > 0 {
-			err = nil
-			left, failed := unix.IoctlGetInt(int(fd), unix.SIOCINQ)
-			more = failed == nil && left > 0
-			return true
-		}
-		ps.put(p)
+		l, ended, err = ps.take(int(fd))
 		return !errors.Is(err, unix.EAGAIN)
 	})
 	switch {
 	case waited != nil:
-		return p, 0, false, waited
+		return l, waited
 	case err != nil:
-		return p, 0, false, err
-	case n == 0:
-		return p, 0, false, io.EOF
+		return l, err
+	case ended:
+		return l, io.EOF
 	}
-	return p, int(n), more, nil
+	return l, nil
+}
+
+// take takes bytes that a socket has; EAGAIN: none yet. splice(2) stands still before an urgent
+// byte, as if nothing had come, or the end had; and it needs a pipe, for which there may be no
+// file or memory. What is there is then copied.
+func (ps *pipes) take(fd int) (l load, ended bool, err error) {
+	p, err := ps.get()
+	if err == nil {
+		n, failed := spliceAll(fd, p.w, chunk, 0)
+		if n > 0 {
+			return load{pipe: p, n: int(n), more: queued(fd) > 0}, false, nil
+		}
+		ps.put(p)
+		if failed != nil && !errors.Is(failed, unix.EAGAIN) {
+			return l, false, failed
+		}
+		if queued(fd) == 0 {
+			return l, failed == nil, failed
+		}
+	}
+	return copyOut(fd)
+}
+
+// queued is how many bytes a socket has.
+func queued(fd int) int {
+	n, err := unix.IoctlGetInt(fd, unix.SIOCINQ)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// copied is how many bytes are copied at once where splice(2) does not do.
+const copied = 16 << 10
+
+// copyOut reads what a socket has, up to an urgent byte, or such a byte.
+func copyOut(fd int) (l load, ended bool, err error) {
+	size := copied
+	if at, err := unix.IoctlGetInt(fd, unix.SIOCATMARK); err == nil && at != 0 {
+		size, l.urgent = 1, true
+	}
+	b := make([]byte, size)
+	for {
+		l.n, err = unix.Read(fd, b)
+		if !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	l.n = max(l.n, 0)
+	l.copied = b[:l.n]
+	return l, err == nil && l.n == 0, err
+}
+
+// sendAll waits until another socket has taken all of b. Urgent data stays urgent.
+func sendAll(out syscall.RawConn, b []byte, urgent bool) error {
+	flags := unix.MSG_NOSIGNAL
+	if urgent {
+		flags |= unix.MSG_OOB
+	}
+	for len(b) > 0 {
+		var err error
+		waited := out.Write(func(fd uintptr) bool {
+			var n int
+			n, err = unix.SendmsgN(int(fd), b, nil, nil, flags)
+			if err == nil {
+				b = b[n:]
+			}
+			return !errors.Is(err, unix.EAGAIN)
+		})
+		if waited != nil {
+			return waited
+		}
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+	return nil
 }
 
 // drain waits until another socket has taken all bytes of a pipe. Where more follow at once,

@@ -11,7 +11,7 @@ import (
 )
 
 // Legs that are dialled and those that are taken begin with a wide window, and the low-water
-// mark that made it delays no byte; both find ends that are gone.
+// mark that made it delays no byte. Both find ends that are gone, and let those rest that read nothing.
 func TestWideWindow(t *testing.T) {
 	l, err := ListenRelays(netip.MustParseAddrPort("127.0.0.1:0"))
 	if err != nil {
@@ -40,7 +40,11 @@ func TestWideWindow(t *testing.T) {
 			}
 			alive, aerr := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE)
 			idle, ierr := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE)
-			if err = errors.Join(err, aerr, ierr); err == nil && (alive != 1 || idle != int(keepAlive.Idle.Seconds())) {
+			limit, lerr := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT)
+			if limit != 0 {
+				t.Errorf("the leg that is %s ends after %d ms at an end that takes nothing", name, limit)
+			}
+			if err = errors.Join(err, aerr, ierr, lerr); err == nil && (alive != 1 || idle != int(keepAlive.Idle.Seconds())) {
 				t.Errorf("the leg that is %s asks after an end that rests (%d) after %d s, want %s", name, alive, idle, keepAlive.Idle)
 			}
 			return err
