@@ -423,8 +423,10 @@ func TestOpenAPI(t *testing.T) {
 		OpenAPI    string                                `json:"openapi"`
 		Paths      map[string]map[string]json.RawMessage `json:"paths"`
 		Components struct {
-			Schemas map[string]json.RawMessage `json:"schemas"`
+			Schemas         map[string]json.RawMessage `json:"schemas"`
+			SecuritySchemes map[string]json.RawMessage `json:"securitySchemes"`
 		} `json:"components"`
+		Security []map[string][]string `json:"security"`
 	}
 	if err := json.Unmarshal([]byte(body), &doc); err != nil {
 		t.Fatal(err)
@@ -441,6 +443,21 @@ func TestOpenAPI(t *testing.T) {
 	}
 	if doc.Paths["/v1/events/{tenant}/{name}"]["put"] != nil {
 		t.Error("events can be written")
+	}
+	for path, item := range doc.Paths {
+		if put := string(item["put"]); put != "" && !strings.Contains(put, `"requestBody":{"content":{"application/json":{"schema":{"$ref":`) {
+			t.Errorf("put %s does not say what its body is: %.400s", path, put)
+		}
+	}
+	for _, way := range doc.Security {
+		for scheme := range way {
+			if doc.Components.SecuritySchemes[scheme] == nil {
+				t.Errorf("the way to sign in %q is not described", scheme)
+			}
+		}
+	}
+	if len(doc.Security) == 0 || len(doc.Components.SecuritySchemes) < 2 {
+		t.Errorf("the ways to sign in are %v", doc.Security)
 	}
 	const ref = `"$ref":"#/components/schemas/`
 	for rest := body; ; {

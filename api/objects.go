@@ -105,9 +105,7 @@ func registerItem[T onpath.Object](s *Server, kind onpath.Kind) {
 	put := itemOperation(http.MethodPut, path, "put-"+one, "Create or replace one of the "+kind.Plural())
 	put.MaxBodyBytes = wire.MaxObjectBody
 	put.SkipValidateBody = true // read strictly, and checked by Validate
-	put.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{
-		"application/json": {Schema: s.doc.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[T](), true, "")},
-	}}
+	put.RequestBody = &huma.RequestBody{Required: true}
 	huma.Register(s.doc, put, func(ctx context.Context, in *putInput) (*objectOutput[T], error) {
 		o, err := s.put(ctx, in.at.key(kind), in.IfMatch, in.RawBody)
 		if err != nil {
@@ -115,6 +113,8 @@ func registerItem[T onpath.Object](s *Server, kind onpath.Kind) {
 		}
 		return &objectOutput[T]{ETag: etag(o.Meta().Version), Body: o.(T)}, nil
 	})
+	// Register describes a body that is read raw as bytes.
+	put.RequestBody.Content["application/json"].Schema = s.doc.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[T](), true, "")
 	huma.Register(s.doc, itemOperation(http.MethodDelete, path, "delete-"+one, "Delete one of the "+kind.Plural()),
 		func(ctx context.Context, in *deleteInput) (*changeOutput, error) {
 			change, err := s.remove(ctx, in.at.key(kind), in.IfMatch, in.Force)
@@ -298,8 +298,12 @@ func version(ifMatch string, own int64) (int64, error) {
 
 func operation(method, path, id, summary string) huma.Operation {
 	tag := strings.Split(strings.TrimPrefix(path, "/v1/"), "/")[0]
-	return huma.Operation{
+	op := huma.Operation{
 		OperationID: id, Method: method, Path: path, Summary: summary, Tags: []string{strings.Trim(tag, "/")},
 		Errors: []int{400, 403, 404, 409, 503},
 	}
+	if isOpen(path) {
+		op.Security = []map[string][]string{{}}
+	}
+	return op
 }

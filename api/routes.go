@@ -29,7 +29,12 @@ func (s *Server) routes() {
 					"with a list `errors` of {code, object, field, message, remedy}.",
 				License: &huma.License{Name: "Apache-2.0", Identifier: "Apache-2.0"},
 			},
-			Components: &huma.Components{Schemas: registry},
+			Components: &huma.Components{Schemas: registry, SecuritySchemes: map[string]*huma.SecurityScheme{
+				"bearer":      {Type: "http", Scheme: "bearer", Description: "a token of onpath token"},
+				"certificate": {Type: "mutualTLS", Description: "a client certificate that the server's authority signed"},
+			}},
+			// The unix socket asks for neither: its file's permissions say who may open it.
+			Security: []map[string][]string{{"bearer": {}}, {"certificate": {}}, {}},
 		},
 		OpenAPIPath: "/openapi", Formats: map[string]huma.Format{"application/json": huma.DefaultJSONFormat,
 			"json": huma.DefaultJSONFormat},

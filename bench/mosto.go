@@ -148,6 +148,9 @@ type graph struct {
 // Graphs of the paper are connected and have at least seven nodes.
 const mostoSmallest = 7
 
+// mostoLongest is the longest one-way delay of an edge that a map may name, in ms.
+const mostoLongest = 60_000
+
 // readGraphs reads all graphs of a folder, the largest last; "" is none.
 func readGraphs(folder string) (list []*graph, err error) {
 	if folder == "" {
@@ -195,8 +198,8 @@ func readGraph(file string) (*graph, error) {
 			return nil, fmt.Errorf("%s:%d: want A -> B MILLISECONDS", file, line)
 		}
 		ms, err := strconv.ParseFloat(rest[cut+1:], 64)
-		if err != nil {
-			return nil, fmt.Errorf("%s:%d: %q is no number of milliseconds", file, line, rest[cut+1:])
+		if err != nil || !(ms >= 0 && ms <= mostoLongest) {
+			return nil, fmt.Errorf("%s:%d: %q is no number of milliseconds from 0 to %d", file, line, rest[cut+1:], mostoLongest)
 		}
 		for _, n := range []string{a, rest[:cut]} {
 			if _, ok := number[n]; !ok {

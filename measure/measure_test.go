@@ -61,7 +61,7 @@ func TestPairOnLoopback(t *testing.T) {
 }
 
 func TestForged(t *testing.T) {
-	asked := request{7, ntp(time.Now())}.encode(requestKey(secret))
+	asked := request{sequence: 7, sent: ntp(time.Now())}.encode(requestKey(secret))
 	if _, err := decodeRequest(asked, requestKey(secret)); err != nil {
 		t.Error(err)
 	}
@@ -80,7 +80,7 @@ func TestForged(t *testing.T) {
 	if _, err := decodeReply(asked, replyKey(secret)); err == nil {
 		t.Error("a request is taken for a reply")
 	}
-	answer := reply{1, 2, 3, request{4, 5}}
+	answer := reply{1, 2, 3, request{4, 5, 6}}
 	if got, err := decodeReply(answer.encode(replyKey(secret)), replyKey(secret)); err != nil || got != answer {
 		t.Errorf("%+v, %v", got, err)
 	}

@@ -1,12 +1,14 @@
 package measure
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"golang.org/x/time/rate"
 )
 
@@ -30,6 +32,10 @@ func NewReflector(at netip.AddrPort, secret []byte) (*Reflector, error) {
 	if err != nil {
 		return nil, fmt.Errorf("answer measurements at %s: %w", at, err)
 	}
+	if err := askHopLimit(conn); err != nil {
+		_ = conn.Close()
+		return nil, fmt.Errorf("answer measurements at %s: %w", at, err)
+	}
 	r := &Reflector{conn: conn, request: requestKey(secret), reply: replyKey(secret),
 		rate: rate.NewLimiter(reflectRate, reflectRate/10), done: make(chan struct{})}
 	go r.serve()
@@ -43,11 +49,13 @@ func (r *Reflector) Close() error {
 	return err
 }
 
+// serve keeps no state of its senders: an answer has the number of its request (RFC 8762
+// §4.2, stateless mode).
 func (r *Reflector) serve() {
 	defer close(r.done)
-	buf := make([]byte, packetSize+1)
-	for sequence := uint32(0); ; {
-		n, from, err := r.conn.ReadFromUDPAddrPort(buf)
+	buf, control := make([]byte, packetSize+1), make([]byte, 64)
+	for {
+		n, c, _, from, err := r.conn.ReadMsgUDPAddrPort(buf, control)
 		received := time.Now()
 		if errors.Is(err, net.ErrClosed) {
 			return
@@ -59,10 +67,43 @@ func (r *Reflector) serve() {
 		if err != nil {
 			continue
 		}
-		answer := reply{sequence: sequence, received: ntp(received), request: asked}
+		asked.ttl = hopLimit(control[:c])
+		answer := reply{sequence: asked.sequence, received: ntp(received), request: asked}
 		answer.sent = ntp(time.Now())
-		if _, err := r.conn.WriteToUDPAddrPort(answer.encode(r.reply), from); err == nil {
-			sequence++
+		_, _ = r.conn.WriteToUDPAddrPort(answer.encode(r.reply), from) // who asked counts a lost answer
+	}
+}
+
+// askHopLimit has the kernel tell the hop limit of each packet of either family.
+func askHopLimit(conn *net.UDPConn) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var err4, err6 error
+	if err := raw.Control(func(fd uintptr) {
+		err4 = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_RECVTTL, 1)
+		err6 = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_RECVHOPLIMIT, 1)
+	}); err != nil {
+		return err
+	}
+	if err4 != nil && err6 != nil {
+		return err4
+	}
+	return nil
+}
+
+// hopLimit is what the kernel told with a packet; 0 if nothing.
+func hopLimit(control []byte) byte {
+	messages, err := unix.ParseSocketControlMessage(control)
+	if err != nil {
+		return 0
+	}
+	for _, m := range messages {
+		level, kind := m.Header.Level, m.Header.Type
+		if (level == unix.IPPROTO_IP && kind == unix.IP_TTL || level == unix.IPPROTO_IPV6 && kind == unix.IPV6_HOPLIMIT) && len(m.Data) >= 4 {
+			return byte(binary.NativeEndian.Uint32(m.Data))
 		}
 	}
+	return 0
 }

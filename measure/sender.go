@@ -37,8 +37,7 @@ type Sender struct {
 
 	mu      sync.Mutex
 	targets map[string]*target
-	waiting map[uint32]question // by sequence number
-	next    uint32
+	waiting map[packetID]question
 	closed  bool
 	work    sync.WaitGroup
 }
@@ -47,6 +46,14 @@ type target struct {
 	Target
 	series Series
 	timer  *time.Timer
+	next   uint32 // sequence number
+}
+
+// packetID names a packet of a session: each target is asked in a session of its own, with
+// numbers from 0 (RFC 8762 §4.1.1).
+type packetID struct {
+	to       netip.AddrPort
+	sequence uint32
 }
 
 type question struct {
@@ -76,7 +83,7 @@ func NewSender(o SenderOptions) (*Sender, error) {
 		o.Enter = func(f func() error) error { return f() }
 	}
 	s := &Sender{conn: conn, request: requestKey(o.Secret), reply: replyKey(o.Secret), o: o,
-		targets: map[string]*target{}, waiting: map[uint32]question{}}
+		targets: map[string]*target{}, waiting: map[packetID]question{}}
 	s.work.Go(s.read)
 	return s, nil
 }
@@ -135,11 +142,14 @@ func (s *Sender) ask(t *target) {
 		s.work.Go(func() { s.connect(t) })
 		return
 	}
-	s.next++
-	n, now := s.next, time.Now()
-	s.waiting[n] = question{t, now, time.AfterFunc(answerTimeout, func() { s.lost(n) })}
+	id, now := packetID{t.Address, t.next}, time.Now()
+	t.next++
+	if old, ok := s.waiting[id]; ok { // of a target that has gone and come again
+		old.timer.Stop()
+	}
+	s.waiting[id] = question{t, now, time.AfterFunc(answerTimeout, func() { s.lost(id) })}
 	// A packet that cannot be sent is as lost as one that is dropped on the way.
-	_, _ = s.conn.WriteToUDPAddrPort(request{n, ntp(now)}.encode(s.request), t.Address)
+	_, _ = s.conn.WriteToUDPAddrPort(request{sequence: id.sequence, sent: ntp(now)}.encode(s.request), t.Address)
 }
 
 // connect takes the time of a handshake and resets the connection.
@@ -162,11 +172,11 @@ func (s *Sender) connect(t *target) {
 	s.take(t, x)
 }
 
-func (s *Sender) lost(n uint32) {
+func (s *Sender) lost(id packetID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if q, ok := s.waiting[n]; ok {
-		delete(s.waiting, n)
+	if q, ok := s.waiting[id]; ok {
+		delete(s.waiting, id)
 		s.take(q.target, Sample{Lost: true})
 	}
 }
@@ -201,12 +211,13 @@ func (s *Sender) read() {
 func (s *Sender) answered(r reply, from netip.AddrPort, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	q, ok := s.waiting[r.request.sequence]
-	if !ok || q.target.Address != from {
+	id := packetID{from, r.request.sequence}
+	q, ok := s.waiting[id]
+	if !ok || r.request.sent != ntp(q.sent) {
 		return
 	}
 	q.timer.Stop()
-	delete(s.waiting, r.request.sequence)
+	delete(s.waiting, id)
 	// What the reflector itself took is not the network's; a reflector whose clock steps
 	// between its two readings is not believed.
 	rtt := now.Sub(q.sent)

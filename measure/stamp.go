@@ -37,6 +37,7 @@ var errNotSTAMP = errors.New("not a STAMP packet signed with the nodes' secret")
 type request struct {
 	sequence uint32
 	sent     uint64 // NTP timestamp
+	ttl      byte   // hop limit on arrival at the reflector; the sender does not write it
 }
 
 type reply struct {
@@ -82,7 +83,7 @@ func decodeRequest(b, key []byte) (request, error) {
 	if len(b) != packetSize || !signed(b, key) {
 		return request{}, errNotSTAMP
 	}
-	return request{binary.BigEndian.Uint32(b[atSequence:]), binary.BigEndian.Uint64(b[atTimestamp:])}, nil
+	return request{sequence: binary.BigEndian.Uint32(b[atSequence:]), sent: binary.BigEndian.Uint64(b[atTimestamp:])}, nil
 }
 
 func (r reply) encode(key []byte) []byte {
@@ -94,7 +95,7 @@ func (r reply) encode(key []byte) []byte {
 	binary.BigEndian.PutUint32(b[atSenderSequence:], r.request.sequence)
 	binary.BigEndian.PutUint64(b[atSenderTime:], r.request.sent)
 	binary.BigEndian.PutUint16(b[atSenderError:], unsynchronised)
-	b[atSenderTTL] = 255
+	b[atSenderTTL] = r.request.ttl
 	sign(b, key)
 	return b
 }
@@ -106,7 +107,8 @@ func decodeReply(b, key []byte) (reply, error) {
 	return reply{
 		sequence: binary.BigEndian.Uint32(b[atSequence:]), sent: binary.BigEndian.Uint64(b[atTimestamp:]),
 		received: binary.BigEndian.Uint64(b[atReceived:]),
-		request:  request{binary.BigEndian.Uint32(b[atSenderSequence:]), binary.BigEndian.Uint64(b[atSenderTime:])},
+		request: request{sequence: binary.BigEndian.Uint32(b[atSenderSequence:]), sent: binary.BigEndian.Uint64(b[atSenderTime:]),
+			ttl: b[atSenderTTL]},
 	}, nil
 }
 

@@ -15,10 +15,10 @@ var (
 	descSpent    = prometheus.NewDesc("onpath_function_sampled_seconds_total", "Time that these packets took.", []string{"instance"}, nil)
 	descKey      = prometheus.NewDesc("onpath_function_key_packets_total", "Packets that a monitor counted for a key; those with the most.", []string{"instance", "key", "direction"}, nil)
 	descKeyBytes = prometheus.NewDesc("onpath_function_key_bytes_total", "IP bytes of these packets.", []string{"instance", "key", "direction"}, nil)
-	descModule   = prometheus.NewDesc("onpath_module_counter_total",
+	descModule   = prometheus.NewDesc("onpath_module_events_total",
 		"A counter of a module of a wasm function: packets and what became of them, or one that it declares.",
 		[]string{"instance", "module", "name"}, nil)
-	descOwn = prometheus.NewDesc("onpath_function_counter_total",
+	descOwn = prometheus.NewDesc("onpath_function_events_total",
 		"A counter that the ebpf function itself declares.", []string{"instance", "name"}, nil)
 )
 

@@ -61,7 +61,7 @@ accelerator NAME.`,
 	f.StringSliceVar(&sizes, "size", nil,
 		"typical `size` of a transfer, such as 500k; one for all origins or one for each (default 100Ki)")
 	f.StringVar(&congestion, "congestion", "", "congestion control of all legs, such as cubic or bbr (default: the kernel's)")
-	f.StringVar(&name, "name", "", "name of the accelerator (default: of the first origin's address)")
+	f.StringVar(&name, "name", "", "name of the accelerator (default: of the first origin's address and port)")
 	f.BoolVar(&a.dryRun, "dry-run", false, "change nothing; show what would change")
 	f.DurationVar(&a.confirm, "confirm", 0, "undo everything after this time unless onpath confirm comes")
 	f.BoolVar(&a.wait, "wait", true, "wait until connections are relayed")
@@ -91,7 +91,8 @@ func acceleratorFor(origins, between, ingress []string, name string, sizes []str
 		o.Spec.Origins = append(o.Spec.Origins, x)
 	}
 	if name == "" {
-		name = "to-" + strings.NewReplacer(".", "-", ":", "-").Replace(o.Spec.Origins[0].Address.String())
+		first := o.Spec.Origins[0]
+		name = "to-" + strings.NewReplacer(".", "-", ":", "-").Replace(fmt.Sprintf("%s-%d", first.Address, first.Port))
 	}
 	o.Metadata.Name = name
 	return o, nil

@@ -112,8 +112,8 @@ func (s *Server) byUDP(w dns.ResponseWriter, q *dns.Msg) {
 func byTCPInstead(q *dns.Msg) *dns.Msg {
 	m := new(dns.Msg).SetReply(q)
 	m.Authoritative, m.Truncated = true, true
-	if q.IsEdns0() != nil {
-		m.SetEdns0(largest, false)
+	if o := q.IsEdns0(); o != nil {
+		m.SetEdns0(largest, o.Do())
 	}
 	return m
 }
@@ -153,6 +153,19 @@ func (s *Server) answer(q *dns.Msg, from netip.Addr) *dns.Msg {
 	return m
 }
 
+// onlyOPT is whether q has one OPT record, of the root (RFC 6891 §6.1.1, §6.1.2).
+func onlyOPT(q *dns.Msg) bool {
+	n := 0
+	for _, rr := range q.Extra {
+		if rr.Header().Rrtype == dns.TypeOPT {
+			if n++; rr.Header().Name != "." {
+				return false
+			}
+		}
+	}
+	return n == 1
+}
+
 // edns takes up the extensions of a question (RFC 6891), its client subnet above all
 // (RFC 7871); false: m refuses it.
 func (s *Server) edns(q, m *dns.Msg, from netip.Addr) (client netip.Prefix, ok bool) {
@@ -161,8 +174,13 @@ func (s *Server) edns(q, m *dns.Msg, from netip.Addr) (client netip.Prefix, ok b
 	if o == nil {
 		return client, true
 	}
+	if !onlyOPT(q) {
+		m.Rcode = dns.RcodeFormatError
+		return client, false
+	}
 	reply := &dns.OPT{Hdr: dns.RR_Header{Name: ".", Rrtype: dns.TypeOPT}}
 	reply.SetUDPSize(largest)
+	reply.SetDo(o.Do()) // RFC 3225 §3
 	m.Extra = append(m.Extra, reply)
 	if o.Version() != 0 {
 		m.Rcode = dns.RcodeBadVers

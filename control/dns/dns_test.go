@@ -75,9 +75,9 @@ func subnet(q *dns.Msg, prefix string, scope uint8) *dns.Msg {
 func TestAnswers(t *testing.T) {
 	at := serve(t, "ns.example")
 	question := func(name string, typ uint16) *dns.Msg { return new(dns.Msg).SetQuestion(name, typ) }
-	opcode := question("cdn.acme.example.", dns.TypeA)
+	opcode := new(dns.Msg).SetQuestion("cdn.acme.example.", dns.TypeA)
 	opcode.Opcode = dns.OpcodeUpdate
-	version := question("cdn.acme.example.", dns.TypeA)
+	version := new(dns.Msg).SetQuestion("cdn.acme.example.", dns.TypeA)
 	version.SetEdns0(1232, false)
 	version.IsEdns0().SetVersion(1)
 	chaos := question("version.bind.", dns.TypeTXT)
@@ -87,10 +87,10 @@ func TestAnswers(t *testing.T) {
 		rcode int
 		want  string // of the answers
 	}{
-		"IPv4":           {question("cdn.acme.example.", dns.TypeA), dns.RcodeSuccess, "203.0.113.1"},
+		"IPv4":           {new(dns.Msg).SetQuestion("cdn.acme.example.", dns.TypeA), dns.RcodeSuccess, "203.0.113.1"},
 		"IPv6":           {question("cdn.acme.example.", dns.TypeAAAA), dns.RcodeSuccess, "2001:db8::1"},
 		"mixed case":     {question("cDn.AcMe.ExAmPlE.", dns.TypeA), dns.RcodeSuccess, "203.0.113.1"},
-		"subnet":         {subnet(question("cdn.acme.example.", dns.TypeA), "10.2.3.0/24", 0), dns.RcodeSuccess, "203.0.113.2"},
+		"subnet":         {subnet(new(dns.Msg).SetQuestion("cdn.acme.example.", dns.TypeA), "10.2.3.0/24", 0), dns.RcodeSuccess, "203.0.113.2"},
 		"a cloudlet":     {question("two.cdn.acme.example.", dns.TypeA), dns.RcodeSuccess, "203.0.113.2"},
 		"no cloudlet":    {question("ten.cdn.acme.example.", dns.TypeA), dns.RcodeNameError, ""},
 		"other type":     {question("cdn.acme.example.", dns.TypeMX), dns.RcodeSuccess, ""},
@@ -103,7 +103,7 @@ func TestAnswers(t *testing.T) {
 		"transfer":       {question("acme.example.", dns.TypeAXFR), dns.RcodeRefused, ""},
 		"update":         {opcode, dns.RcodeNotImplemented, ""},
 		"EDNS version":   {version, dns.RcodeBadVers, ""},
-		"subnet's scope": {subnet(question("cdn.acme.example.", dns.TypeA), "10.2.3.0/24", 24), dns.RcodeFormatError, ""},
+		"subnet's scope": {subnet(new(dns.Msg).SetQuestion("cdn.acme.example.", dns.TypeA), "10.2.3.0/24", 24), dns.RcodeFormatError, ""},
 	} {
 		for _, network := range []string{"udp", "tcp"} {
 			t.Run(name+"/"+network, func(t *testing.T) {
@@ -127,7 +127,7 @@ func TestAnswers(t *testing.T) {
 			})
 		}
 	}
-	a := ask(t, "udp", at, subnet(question("cdn.acme.example.", dns.TypeA), "10.2.3.0/24", 0))
+	a := ask(t, "udp", at, subnet(new(dns.Msg).SetQuestion("cdn.acme.example.", dns.TypeA), "10.2.3.0/24", 0))
 	if e := a.IsEdns0().Option[0].(*dns.EDNS0_SUBNET); e.SourceNetmask != 24 || e.SourceScope != 24 {
 		t.Errorf("the answer is for %s", e)
 	}
@@ -214,6 +214,28 @@ func TestDig(t *testing.T) {
 		text := string(out)
 		if err != nil || !strings.Contains(text, want) || !strings.Contains(text, "CLIENT-SUBNET: "+subnet+"/24") || !strings.Contains(text, " aa ") {
 			t.Errorf("%v\n%s", err, text)
+		}
+	}
+}
+
+// TestExtensions: the DO bit comes back (RFC 3225 §3), and a question has at most one OPT
+// record, the root's (RFC 6891 §6.1.1).
+func TestExtensions(t *testing.T) {
+	at := serve(t, "ns.example.")
+	for _, network := range []string{"udp", "tcp"} {
+		for _, do := range []bool{false, true} {
+			q := new(dns.Msg).SetQuestion("cdn.acme.example.", dns.TypeA).SetEdns0(1232, do)
+			if o := ask(t, network, at, q).IsEdns0(); o == nil || o.Do() != do {
+				t.Errorf("%s: DO %t is answered by %v", network, do, o)
+			}
+		}
+		twice := new(dns.Msg).SetQuestion("cdn.acme.example.", dns.TypeA).SetEdns0(1232, false).SetEdns0(1232, false)
+		named := new(dns.Msg).SetQuestion("cdn.acme.example.", dns.TypeA).SetEdns0(1232, false)
+		named.Extra[0].Header().Name = "acme.example."
+		for what, q := range map[string]*dns.Msg{"two OPT records": twice, "an OPT record with a name": named} {
+			if a := ask(t, network, at, q); a.Rcode != dns.RcodeFormatError || len(a.Answer) > 0 {
+				t.Errorf("%s: %s: %s", network, what, dns.RcodeToString[a.Rcode])
+			}
 		}
 	}
 }

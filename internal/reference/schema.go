@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strings"
 )
 
@@ -23,6 +24,9 @@ var ownForms = map[string]object{
 	"Port":           {"type": "integer", "minimum": 1, "maximum": 65535},
 	"PortRange":      {"type": []string{"string", "integer"}, "pattern": `^[0-9]+(-[0-9]+)?$`, "minimum": 0, "maximum": 65535, "examples": []string{"80", "8000-8999"}},
 	"Protocol":       {"type": []string{"string", "integer"}, "pattern": `^(tcp|udp|icmp|[0-9]{1,3})$`, "minimum": 0, "maximum": 255, "examples": []string{"tcp", "udp", "icmp"}},
+	"Money":          {"type": []string{"string", "number"}, "pattern": `^-?[0-9]+(\.[0-9]{1,6})?$`, "examples": []string{"0.036", "12.50"}},
+	"ServedPort":     {"type": "string", "pattern": `^(tcp|udp)/[0-9]+$`, "examples": []string{"tcp/80", "udp/5060"}},
+	"Note":           {"type": "string"},
 	"Prefix":         {"type": "string", "examples": []string{"198.51.100.10", "198.51.100.0/24", "2001:db8::/32"}},
 	"netip.Addr":     {"type": "string", "examples": []string{"10.255.0.7", "2001:db8::7"}},
 	"netip.AddrPort": {"type": "string", "examples": []string{"10.255.0.7:4799"}},
@@ -157,6 +161,9 @@ func (g *schema) of(name string) object {
 	case t == nil:
 		g.err = fmt.Errorf("no schema for type %s", name)
 		return nil
+	case t.OwnForm && wordOrObject[name].words == nil && len(t.Values) == 0:
+		g.err = fmt.Errorf("type %s reads a form of its own: add the form to ownForms", name)
+		return nil
 	case t.Under != "struct" && len(t.Values) == 0:
 		return g.of(t.Under)
 	}
@@ -176,13 +183,18 @@ func (g *schema) define(t *Type) object {
 		return object{"type": "string", "enum": words, "description": t.Doc}
 	}
 	o := g.structure(t)
-	if t.Name == "Endpoints" {
-		o["minProperties"], o["maxProperties"] = 1, 1
-		return object{"oneOf": []object{{"const": "any"}, o}}
-	}
-	if t.Name == "ScalingMetric" {
-		o["required"] = []string{"url", "query"}
-		return object{"oneOf": []object{{"enum": []string{"pushed", "packets", "bytes", "dropped"}}, o}}
+	if form := wordOrObject[t.Name]; form.words != nil {
+		maps.Copy(o, form.bounds)
+		return object{"oneOf": []object{{"enum": form.words}, o}}
 	}
 	return o
+}
+
+// wordOrObject are types that are one of the words, or an object within the bounds.
+var wordOrObject = map[string]struct {
+	words  []string
+	bounds object
+}{
+	"Endpoints":     {[]string{"any"}, object{"minProperties": 1, "maxProperties": 1}},
+	"ScalingMetric": {[]string{"pushed", "packets", "bytes", "dropped"}, object{"required": []string{"url", "query"}}},
 }

@@ -32,6 +32,8 @@ type Type struct {
 	Under  string
 	Fields []Field
 	Values []Value
+	// OwnForm is true where a method of the type reads it from text or JSON.
+	OwnForm bool
 }
 
 // Field is one field of a struct as JSON has it.
@@ -69,6 +71,7 @@ func Parse(dir fs.FS) (*Source, error) {
 	}
 	for _, f := range files {
 		s.constants(f)
+		s.ownForms(f)
 	}
 	if t := s.Types["Kind"]; t != nil {
 		for _, v := range t.Values {
@@ -95,6 +98,19 @@ func (s *Source) types(f *ast.File) {
 				n.Under, n.Fields = "struct", fields(st)
 			}
 			s.Types[n.Name] = n
+		}
+	}
+}
+
+// ownForms marks the types that f gives a form of their own.
+func (s *Source) ownForms(f *ast.File) {
+	for _, d := range f.Decls {
+		m, ok := d.(*ast.FuncDecl)
+		if !ok || m.Recv == nil || m.Name.Name != "UnmarshalText" && m.Name.Name != "UnmarshalJSON" {
+			continue
+		}
+		if t := s.Types[strings.TrimPrefix(expr(m.Recv.List[0].Type), "*")]; t != nil {
+			t.OwnForm = true
 		}
 	}
 }

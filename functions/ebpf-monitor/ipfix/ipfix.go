@@ -48,6 +48,11 @@ func fields(family uint8) []field {
 		field{flowStartMilliseconds, 8}, field{flowEndMilliseconds, 8})
 }
 
+const (
+	protocolICMP   = 1
+	protocolICMPv6 = 58
+)
+
 // Set and template numbers.
 const (
 	templateSet = 2
@@ -146,8 +151,12 @@ func (r *Record) append(b []byte) []byte {
 			b = append(b, make([]byte, 16)...)
 		}
 	}
-	b = binary.BigEndian.AppendUint16(b, r.SrcPort)
-	b = binary.BigEndian.AppendUint16(b, r.DstPort)
+	src, dst := r.SrcPort, r.DstPort
+	if r.Protocol == protocolICMP || r.Protocol == protocolICMPv6 {
+		src, dst = 0, 0 // collectors read type and code there; the monitor knows the identifier alone
+	}
+	b = binary.BigEndian.AppendUint16(b, src)
+	b = binary.BigEndian.AppendUint16(b, dst)
 	direction := byte(0) // ingress
 	if r.Reverse {
 		direction = 1

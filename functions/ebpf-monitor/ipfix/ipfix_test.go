@@ -86,3 +86,16 @@ func pcap(messages [][]byte) []byte {
 	}
 	return b
 }
+
+// TestNoPortsOfICMP: collectors read an ICMP type and code where other protocols have their
+// port, so the identifier of an echo does not stand there.
+func TestNoPortsOfICMP(t *testing.T) {
+	for protocol, want := range map[uint8]uint16{protocolICMP: 0, protocolICMPv6: 0, 17: 10005} {
+		r := sample()[0]
+		r.Protocol, r.SrcPort, r.DstPort = protocol, 10005, 10005
+		b := r.append(nil)
+		if src, dst := binary.BigEndian.Uint16(b[8:]), binary.BigEndian.Uint16(b[10:]); src != want || dst != want {
+			t.Errorf("protocol %d: ports %d and %d, want %d", protocol, src, dst, want)
+		}
+	}
+}
