@@ -34,6 +34,7 @@ direct, by one relay, by three, and by those that onpath chooses from its own
 measurements (MOSTO, Figure 5). The model's times stand beside the measured ones.
 Then a first SYN wakes a sleeping container, and a first datagram another one.`,
 		Seconds: 110, Runs: 5,
+		Needs: append([]string{"perl"}, containers...),
 		Show: func(ctx context.Context, r *Run) (Figures, error) {
 			d := &accelerateRun{Run: r}
 			if err := d.setUp(ctx); err != nil {

@@ -26,6 +26,7 @@ downloads run: a firewall in one command, copies to an IDS in another. Then take
 both off again (GNFC, Figure 1).`,
 		Seconds: 90,
 		Images:  []string{"firewall", "ids"},
+		Needs:   containers,
 		Show: func(ctx context.Context, r *Run) (Figures, error) {
 			d := &attachRun{Run: r}
 			if err := d.setUp(ctx); err != nil {

@@ -20,6 +20,7 @@ traffic without and with a chain of nftables, Suricata, tc and squid, and print
 what changed.`,
 		Seconds: 120,
 		Images:  []string{"firewall", "ids", "shaper", "cache"},
+		Needs:   containers,
 		Show: func(ctx context.Context, r *Run) (Figures, error) {
 			d := &chainRun{Run: r}
 			if err := d.setUp(ctx); err != nil {

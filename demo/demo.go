@@ -28,6 +28,7 @@ type Demonstration struct {
 	Long    string
 	Seconds int      // about how long it takes
 	Images  []string // folders of --images that it needs
+	Needs   []string // programs, and files by their paths, that the machine has to have
 	Runs    int      // how often it times each thing; 0: it has no say
 	// Show sets up a testbed (Run.SetUp), drives traffic and returns what it found.
 	Show func(ctx context.Context, r *Run) (Figures, error)
@@ -85,6 +86,9 @@ func Show(ctx context.Context, what Demonstration, o Options) (err error) {
 	}
 	d := &Run{Options: o, start: time.Now()}
 	if err := d.checkImages(what.Images); err != nil {
+		return err
+	}
+	if err := what.checkTools(); err != nil {
 		return err
 	}
 	release, err := alone(o.Dir)

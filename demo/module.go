@@ -18,8 +18,9 @@ func moduleDemonstration() Demonstration {
 		Long: `Build one C source to WebAssembly and to eBPF, put the module on the path of real
 traffic, count what it drops, replace it by a new version under numbered
 datagrams, and set a module beside it that does not come back from some packets.
-It needs clang, lld and libbpf-dev (scripts/setup modules installs them).`,
+It needs clang, lld and libbpf-dev (scripts/setup module installs them).`,
 		Seconds: 60,
+		Needs:   []string{"clang", "wasm-ld", "/usr/include/bpf/bpf_helpers.h"},
 		Show: func(ctx context.Context, r *Run) (Figures, error) {
 			d := &moduleRun{Run: r}
 			err := d.show(ctx)

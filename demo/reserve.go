@@ -26,8 +26,10 @@ func reserveDemonstration() Demonstration {
 		Long: `Emulate three cloudlets and reserve capacity in them as in PacketCloud's Tables 1
 and 2, with slots of seconds. A slot grows under a stream, a request is declined
 with the time at which it would fit, a conflict moves an instance while packets
-pass it, a reservation is cancelled, and all is paid for.`,
+pass it, a reservation is cancelled, and all is paid for. It needs iperf3
+(scripts/setup reserve installs it).`,
 		Seconds: 90,
+		Needs:   append([]string{"iperf3"}, containers...),
 		Show: func(ctx context.Context, r *Run) (Figures, error) {
 			d := &reserveRun{Run: r}
 			if err := d.show(ctx); err != nil {
@@ -96,10 +98,6 @@ const (
 )
 
 func (d *reserveRun) show(ctx context.Context) error {
-	if _, err := exec.LookPath("iperf3"); err != nil {
-		return &onpath.Error{Code: onpath.CodeUnsupported, Message: "iperf3 is not installed",
-			Remedy: "install it: sudo apt-get install iperf3", Cause: err}
-	}
 	topology, err := lab.ParseFile(d.Example("lab/reserve.yaml"))
 	if err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath/api/client"
+	"github.com/onpath/onpath/internal/ociimage"
 	"github.com/onpath/onpath/lab"
 )
 
@@ -26,6 +27,7 @@ the other holds a rate. The chain grows by what the client says of the service, 
 shrinks when the load is halved. Then the same load meets fixed numbers of instances,
 and Figure 7 of Stratos is rebuilt in two racks.`,
 		Seconds: 180,
+		Needs:   append([]string{"tc"}, containers...),
 		Show: func(ctx context.Context, r *Run) (Figures, error) {
 			d := &scaleRun{Run: r}
 			if err := d.setUp(ctx); err != nil {
@@ -121,7 +123,7 @@ kind: Function
 metadata: {name: inspect}
 spec:
   container:
-    image: host
+    image: ./inspect
     attach: bridged
     addresses: none
     capabilities: [NET_RAW, NET_ADMIN]
@@ -130,7 +132,7 @@ spec:
   state: none
   packets: keep
   resources: {cpu: %[3]s, memory: 128Mi}
-  health: {exec: [test, -e, /run/ready], every: 1s}
+  health: {tcp: %[5]d}
 ---
 apiVersion: onpath/v1alpha1
 kind: Function
@@ -191,7 +193,11 @@ func (d *scaleRun) setUp(ctx context.Context) error {
 	if d.source, err = d.startSource(); err != nil {
 		return err
 	}
-	return d.apply(ctx, fmt.Sprintf(scaleNodes, d.Testbed.Bin(), inspectWork, inspectCPU, limitRate))
+	// A container of the machine's own programs does not see every folder that this one may lie in.
+	if err := ociimage.WriteProgram(filepath.Join(d.Dir, "inspect"), d.Testbed.Bin()); err != nil {
+		return err
+	}
+	return d.apply(ctx, fmt.Sprintf(scaleNodes, ociimage.Program, inspectWork, inspectCPU, limitRate, inspectReady))
 }
 
 // apply applies YAML.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -27,8 +26,9 @@ knows the operator. The server's owner asks who is on the way, has a monitor ins
 signed message, and beside Kamailio a responder at the first keep-alive of a user (NetServ, Section 4.2);
 a message that the last node sends back reaches the node that only the way back crosses; the operator's
 server is killed and a module installed all the same; and the end of their time ends all of them.
-Kamailio and SIPp must be installed: scripts/setup signal does that.`,
+It needs Kamailio and SIPp (scripts/setup signal installs them).`,
 		Seconds: 90,
+		Needs:   []string{"kamailio", "sipp", "ip"},
 		Show: func(ctx context.Context, r *Run) (Figures, error) {
 			d := &signalRun{Run: r}
 			err := d.show(ctx)
@@ -70,12 +70,6 @@ const (
 )
 
 func (d *signalRun) show(ctx context.Context) error {
-	for _, name := range []string{"kamailio", "sipp"} {
-		if _, err := exec.LookPath(name); err != nil {
-			return &onpath.Error{Code: onpath.CodeUnsupported, Message: "there is no " + name + " on this machine",
-				Remedy: "install it: scripts/setup signal", Cause: err}
-		}
-	}
 	for _, step := range []func(context.Context) error{
 		d.setUp, d.probe, d.monitor, d.answer, d.trigger, d.alone, d.end,
 	} {

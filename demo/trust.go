@@ -27,6 +27,7 @@ the stranger's tries to get out of it, to take the machine's processes and to sp
 and the neighbours lose nothing. A service of the shop's answers in three cloudlets, at one name
 that leads to the nearest, and to another when that dies (NetServ, Section 3).`,
 		Seconds: 75,
+		Needs:   append([]string{"ip"}, containers...),
 		Show: func(ctx context.Context, r *Run) (Figures, error) {
 			d := &trustRun{Run: r}
 			err := d.show(ctx)

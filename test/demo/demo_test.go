@@ -85,6 +85,46 @@ func TestDemoTrust(t *testing.T) {
 	same(t, before, left(t))
 }
 
+// TestDemoFromHome: a demonstration whose containers run the program itself works from a
+// closed folder, and from one that containers of the machine's own programs do not see.
+func TestDemoFromHome(t *testing.T) {
+	bin, _ := need(t)
+	home := filepath.Join(t.TempDir(), "home")
+	if err := os.Mkdir(home, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	there := filepath.Join(home, "onpath")
+	if out, err := exec.Command("cp", bin, there).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	before := left(t)
+	out, err := os.Create(filepath.Join(t.TempDir(), "out"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	cmd := command(there, "demo", "scale", "--dir", filepath.Join(t.TempDir(), "d"))
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	steered := false
+	for began := time.Now(); !steered && time.Since(began) < 90*time.Second; time.Sleep(100 * time.Millisecond) {
+		said, _ := os.ReadFile(out.Name())
+		steered = strings.Contains(string(said), "load 164 requests a second")
+		if strings.Contains(string(said), "it failed") {
+			break
+		}
+	}
+	_ = cmd.Process.Signal(syscall.SIGINT)
+	_ = cmd.Wait()
+	if !steered {
+		said, _ := os.ReadFile(out.Name())
+		t.Errorf("the chain never carried traffic:\n%s", said)
+	}
+	same(t, before, left(t))
+}
+
 // TestDemoInterrupted: Ctrl-C removes everything, whenever it comes; what a crash leaves,
 // --down removes, while the demonstration's server and agents still run.
 func TestDemoInterrupted(t *testing.T) {
