@@ -57,7 +57,7 @@ var coinedInC = map[string]string{
 }
 
 // allowedInC are names that others gave: authors of functions and the kernel.
-var allowedInC = map[string]bool{"ONPATH_ANSWER": true, "BPF_ADJ_ROOM_MAC": true, "bpf_skb_adjust_room": true}
+var allowedInC = map[string]bool{"ONPATH_ANSWER": true, "BPF_ADJ_ROOM_MAC": true, "BPF_ADJ_ROOM_NET": true, "bpf_skb_adjust_room": true}
 
 var (
 	commentInC = regexp.MustCompile(`(?s)/\*.*?\*/`)

@@ -272,26 +272,28 @@ struct tcp_reset {
 	__u16 window, check, urgent;
 };
 
-/* Reply to a TCP packet with a RST (RFC 9293 §3.10.7.1); counted as dropped. */
+/* Reply to a TCP packet with a RST (RFC 9293 §3.10.7.1), without the options and extension
+ * headers of that packet; counted as dropped. */
 __noinline int send_reset(struct __sk_buff *skb)
 {
 	struct { __be32 length, next; } pseudo;
 	struct tcp_head in;
 	struct tcp_reset t;
 	struct pkt *p = packet();
-	__u32 ip, payload, sum, window;
+	__u32 ip, more, payload, sum, window;
 	__s64 s;
 
 	if (!p)
 		return TC_ACT_SHOT;
 	drop(p, p->after == AFTER_REFUSE ? DROP_FUNCTION : DROP_RESET);
 	ip = p->family == FAMILY_4 ? 20 : 40;
-	if (!(p->is & IS_TCP) || (p->is & (IS_ERROR | IS_RST)) || p->l4 - p->l3 != ip || unedit(skb))
+	if (!(p->is & IS_TCP) || (p->is & (IS_ERROR | IS_RST)) || unedit(skb))
 		return TC_ACT_SHOT;
 	pop_vlans(skb, p);
 	if (p->l3 != ETH_HLEN || bpf_skb_load_bytes(skb, p->l4, &in, sizeof(in)))
 		return TC_ACT_SHOT;
-	payload = p->length - ip - (in.offset >> 4) * 4;
+	more = p->l4 - p->l3 - ip;
+	payload = p->length - ip - more - (in.offset >> 4) * 4;
 	__builtin_memset(&t, 0, sizeof(t));
 	t.sport = in.dport;
 	t.dport = in.sport;
@@ -313,6 +315,8 @@ __noinline int send_reset(struct __sk_buff *skb)
 	window = fold(bpf_csum_diff(0, 0, (__be32 *)&t, 20, 0));
 	t.window = minus((2 * (sum % 65535) + window) % 65535) % 65535;
 	t.check = sum;
+	if (more && bpf_skb_adjust_room(skb, -(__s32)more, BPF_ADJ_ROOM_NET, 0))
+		return TC_ACT_SHOT;
 	if (bpf_skb_change_tail(skb, ETH_HLEN + ip + 20, 0))
 		return TC_ACT_SHOT;
 	if (p->family == FAMILY_4) {
@@ -320,6 +324,7 @@ __noinline int send_reset(struct __sk_buff *skb)
 
 		if (bpf_skb_load_bytes(skb, ETH_HLEN, &h, sizeof(h)))
 			return TC_ACT_SHOT;
+		h.ihl = 5;
 		h.saddr = V4(p->key.dst);
 		h.daddr = V4(p->key.src);
 		h.tot_len = bpf_htons(40);
@@ -335,6 +340,7 @@ __noinline int send_reset(struct __sk_buff *skb)
 			return TC_ACT_SHOT;
 		copy_addr(&h.saddr, p->key.dst);
 		copy_addr(&h.daddr, p->key.src);
+		h.nexthdr = IPPROTO_TCP;
 		h.payload_len = bpf_htons(20);
 		h.hop_limit = 64;
 		bpf_skb_store_bytes(skb, ETH_HLEN, &h, sizeof(h), 0);

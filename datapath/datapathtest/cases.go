@@ -32,6 +32,7 @@ func Cases() []Case {
 		{"functions-mixed", "functions stand before, between and behind elements, on any node", functionsMixed},
 		{"functions-edit", "a function rewrites the tuple, and answers find back", functionsEdit},
 		{"translated-lives", "a flow that a function translates is established as others are", translatedLives},
+		{"refused-options", "a refused connection hears so, whatever options and extension headers its SYN has", refusedOptions},
 		{"functions-edited", "answers to a packet that a function rewrote speak of what its sender wrote", editedAnswers},
 		{"functions-out", "a function out of service leaves by its none", functionsOut},
 		{"functions-mirror", "functions and mirrors stand beside each other", functionsMirror},
