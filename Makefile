@@ -27,7 +27,7 @@ test: ## Run all tests, say what was skipped and why
 	@$(MAKE) --no-print-directory build
 	@CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=next' -o bin/onpath-next ./cmd/onpath
 	@scripts/previous bin/onpath-previous >/dev/null
-	@$(GO) run ./test/runner
+	@CGO_ENABLED=0 $(GO) run -trimpath ./test/runner
 
 build: ## Build bin/onpath, one static binary
 	@scripts/setup build
@@ -48,7 +48,7 @@ soak: ## Longer tests: repeated failures, twenty cycles of everything
 	@$(MAKE) --no-print-directory images
 	@CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=next' -o bin/onpath-next ./cmd/onpath
 	@scripts/previous bin/onpath-previous >/dev/null
-	@$(GO) run ./test/runner -soak
+	@CGO_ENABLED=0 $(GO) run -trimpath ./test/runner -soak
 
 performance: build ## Measure everything and show it in docs/performance.md (30 minutes; wants an idle machine; with Open vSwitch where it is installed)
 	@scripts/setup demo

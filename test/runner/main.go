@@ -139,17 +139,14 @@ func (o *outcome) test(goBin string, args, packages []string, raceAll bool) erro
 			plain = append(plain, p)
 		}
 	}
-	// Four packages at once on two processors: much of what their tests do is to wait.
-	atOnce := "2"
-	if len(raced) == 0 || len(plain) == 0 {
-		atOnce = "3"
-	}
+	// Six packages at once on two processors: much of what their tests do is to wait.
+	const atOnce = "3"
 	var errs [2]error
 	var running sync.WaitGroup
 	// Without the race detector as bin/onpath is built, so that most is compiled already.
 	for i, c := range []struct{ packages, flags, env []string }{
 		{plain, []string{"-trimpath"}, []string{"CGO_ENABLED=0"}},
-		{raced, []string{"-race"}, nil},
+		{raced, []string{"-race", "-gcflags=all=-dwarf=false"}, []string{"CGO_ENABLED=1"}}, // a debugger's tables take a seventh of compiling
 	} {
 		if len(c.packages) > 0 {
 			cmd := exec.Command(goBin, slices.Concat(args, []string{"-p", atOnce}, c.flags, asRoot(), c.packages)...)
