@@ -196,12 +196,12 @@ func (r *Run) deploy(ctx context.Context, rt *container.Driver, k containerCase,
 
 // turns is how often a contestant streams in one round: in short turns, ABBA, so
 // that the machine's own ups and downs meet all of them.
-const turns = 4
+func (r *Run) turns() int { return pick(r, 4, 1) }
 
 // streamRound measures throughput, CPU and round trip of all contestants.
 func (r *Run) streamRound(ctx context.Context, kase string, round int, list []deployment) error {
 	sums, trips := map[string]*pumped{}, map[string]float64{}
-	err := abba(ctx, turns, list, func(turn int, d deployment) error {
+	err := abba(ctx, r.turns(), list, func(turn int, d deployment) error {
 		p, err := d.pump(ctx, pick(r, 300*time.Millisecond, 100*time.Millisecond))
 		if err != nil {
 			return fmt.Errorf("%s: %w", d.name, err)
@@ -214,7 +214,7 @@ func (r *Run) streamRound(ctx context.Context, kase string, round int, list []de
 			sums[d.name] = &pumped{}
 		}
 		sums[d.name].add(p)
-		trips[d.name] += rtt / turns
+		trips[d.name] += rtt / float64(r.turns())
 		return nil
 	})
 	if err != nil {

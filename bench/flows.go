@@ -129,7 +129,7 @@ func (r *Run) newFlowsJob(c built, fresh freshFlows) traffic.Job {
 	flows := flowsOf(1 << 26)
 	flows.First = fresh[c.name]
 	fresh[c.name] += 1 << 22 // far more than are sent
-	return traffic.Job{Flows: flows, Order: traffic.Sequential, Time: pick(r, 300*time.Millisecond, 200*time.Millisecond)}
+	return traffic.Job{Flows: flows, Order: traffic.Sequential, Time: pick(r, 300*time.Millisecond, 100*time.Millisecond)}
 }
 
 func (r *Run) flowsTrial(ctx context.Context, kase string, round int, c built, fresh freshFlows) error {

@@ -96,7 +96,7 @@ func (r *Run) forwardFrames(ctx context.Context) (err error) {
 
 // forwardJob is a trial's traffic.
 func (r *Run) forwardJob(flows traffic.Flows) traffic.Job {
-	return traffic.Job{Flows: flows, Order: traffic.Random, Time: pick(r, 1500*time.Millisecond, 200*time.Millisecond)}
+	return traffic.Job{Flows: flows, Order: traffic.Random, Time: pick(r, 1500*time.Millisecond, 100*time.Millisecond)}
 }
 
 // Those in user space are offered less and less until they lose nothing, which

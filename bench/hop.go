@@ -118,7 +118,7 @@ func (l *line) delays(ctx context.Context, r *Run) (*traffic.Delays, error) {
 	if err := l.far.Reset(); err != nil {
 		return nil, err
 	}
-	job := traffic.Job{Flows: flows, Stamp: true, Time: pick(r, 2*time.Second, 200*time.Millisecond), Rate: hopRate}
+	job := traffic.Job{Flows: flows, Stamp: true, Time: pick(r, 2*time.Second, 100*time.Millisecond), Rate: hopRate}
 	sent, err := l.forth.Run(ctx, job)
 	if err != nil {
 		return nil, err

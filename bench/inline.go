@@ -123,7 +123,8 @@ func (l *line) inUse(ctx context.Context, job traffic.Job) (trial, error) {
 func (r *Run) inlineFunctions(ctx context.Context) (err error) {
 	list := []router{linuxRouter()}
 	cases := map[string]int{} // contestant → functions
-	for _, n := range inlineLengths {
+	lengths := pick(r, inlineLengths, inlineLengths[:2])
+	for _, n := range lengths {
 		for _, mode := range []struct {
 			name string
 			fast onpath.Fast
@@ -151,7 +152,7 @@ func (r *Run) inlineFunctions(ctx context.Context) (err error) {
 			r.inlineSample(c.name[:len(c.name)-2], cases[c.name], round, t)
 			return nil
 		}
-		for _, n := range inlineLengths {
+		for _, n := range lengths {
 			r.inlineSample("linux", n, round, t)
 		}
 		return nil
