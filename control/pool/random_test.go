@@ -17,7 +17,7 @@ import (
 // reservation is gone, the ledger balances, and the calendar is what adding the
 // reservations up gives. ONPATH_SEED repeats one sequence, ONPATH_SOAK has 10,000 run.
 func TestRandomSequences(t *testing.T) {
-	first, n := rand.Uint64(), uint64(1000)
+	first, n := rand.Uint64(), uint64(400)
 	if os.Getenv("ONPATH_SOAK") != "" {
 		n = 10_000
 	}
