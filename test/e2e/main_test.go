@@ -30,8 +30,13 @@ var lacking string
 
 // sociable are the tests that bear others beside them: what they ask for comes about on
 // a busy machine as well, and they measure nothing.
-const sociable = "^(TestAgentAway|TestBeginMeanwhile|TestBrokenFunctions|TestCutShort|TestCutWaiting|TestFaults|TestFunctionBudget|TestFunctions|" +
-	"TestLabDownTakesNodesOff|TestNodeOffOfAnother|TestSecondAgent|TestThreeContainers|TestTraceFunctions|TestUndone|TestVerifyAndWatch|TestWeightsFrom)$"
+var sociable = "^(" + strings.Join([]string{
+	"TestAgentAway", "TestAsleepModule", "TestBeginMeanwhile", "TestBrokenFunctions", "TestCutShort", "TestCutWaiting", "TestFaults",
+	"TestFunctionBudget", "TestFunctions", "TestLabDownTakesNodesOff", "TestLoadbalancer", "TestLoadbalancerVersions", "TestModuleForges",
+	"TestModuleServes", "TestModuleTraffic", "TestNetmonitor", "TestNewChainIsQuick", "TestNodeOffOfAnother", "TestOneMoreInstanceIsQuick",
+	"TestRestingFlows", "TestSIPKeepAlive", "TestSecondAgent", "TestSecret", "TestServiceContainers", "TestThreeContainers",
+	"TestTraceFunctions", "TestUndone", "TestUntouched", "TestVerifyAndWatch", "TestWeightsFrom",
+}, "|") + ")$" // of quick ones, the bounds are those of a whole run
 
 // part leaves the tests of which ONPATH_E2E speaks: the sociable ones, or the others.
 // The whole run has them in two parts, of which one shares the machine.
