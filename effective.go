@@ -30,6 +30,8 @@ type LocalVport struct {
 	Open  bool // its instance takes packets
 	// Asleep: its program does not run; packets start it.
 	Asleep bool
+	// Full: its instance keeps its flows and should get no new ones.
+	Full bool
 }
 
 // PeerState is what another node's data path says, or does not.
@@ -63,10 +65,10 @@ func Effective(plan *NodePlan, l *LocalState) (c *DatapathConfig, missing []Vpor
 				}
 				continue
 			}
-			v.State = localState(&plan.Datapath, v.State, l.Vports[v.ID].Open)
+			v.State = localState(&plan.Datapath, v.State, l.Vports[v.ID])
 			v.Asleep = v.Hold > 0 && l.Vports[v.ID].Asleep
 		case VportFunction:
-			v.State = localState(&plan.Datapath, v.State, l.Vports[v.ID].Open)
+			v.State = localState(&plan.Datapath, v.State, l.Vports[v.ID])
 			if i := slices.IndexFunc(l.Functions, func(f InlineFunction) bool { return f.Vport == v.ID }); i >= 0 {
 				all.Functions = append(all.Functions, l.Functions[i])
 			}
@@ -89,10 +91,12 @@ func Effective(plan *NodePlan, l *LocalState) (c *DatapathConfig, missing []Vpor
 // before this one does, and send. Flows of a node without uplinks leave elsewhere, where
 // answers to what the instance sends are not taken before the plan has come there: such a
 // vport takes what others send, but is not chosen here yet.
-func localState(c *DatapathConfig, planned VportState, open bool) VportState {
+func localState(c *DatapathConfig, planned VportState, is LocalVport) VportState {
 	switch {
-	case !open:
+	case !is.Open:
 		return VportClosed
+	case is.Full:
+		return VportDraining
 	case planned != VportClosed:
 		return planned
 	case c.Edge == nil:

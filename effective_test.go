@@ -23,12 +23,15 @@ func TestEffective(t *testing.T) {
 			{ID: 8, Kind: onpath.VportRemote, Peer: "busy", State: onpath.VportUp},
 			{ID: 9, Kind: onpath.VportRemote, Peer: "new", State: onpath.VportUp},
 			{ID: 10, Kind: onpath.VportRemote, Peer: "silent", State: onpath.VportUp}, // no choice
+			{ID: 11, Kind: onpath.VportInstance, State: onpath.VportUp},
+			{ID: 12, Kind: onpath.VportInstance, State: onpath.VportUp},
 		},
 		Groups: []onpath.Group{{Members: []onpath.Member{{Vport: 2}, {Vport: 6}, {Vport: 7}, {Vport: 8}, {Vport: 9}}}},
 	}}
 	local := &onpath.LocalState{
 		Vports: map[onpath.VportID]onpath.LocalVport{
 			1: {Wired: true}, 2: {Open: true}, 3: {Wired: true, Open: true}, 4: {Wired: true, Open: true}, 5: {Open: true},
+			11: {Wired: true, Open: true, Full: true}, 12: {Wired: true, Full: true},
 		},
 		Functions: []onpath.InlineFunction{{Vport: 77}, {Vport: 5}},
 		Peers:     map[string]onpath.PeerState{"silent": {Lost: true}, "busy": {Closed: map[onpath.VportID]bool{8: true}}},
@@ -41,6 +44,7 @@ func TestEffective(t *testing.T) {
 	want := map[onpath.VportID]onpath.VportState{
 		1: onpath.VportClosed, 3: onpath.VportDraining, 4: onpath.VportDraining, 5: onpath.VportUp,
 		6: onpath.VportClosed, 7: onpath.VportUp, 8: onpath.VportClosed, 9: onpath.VportUp, 10: onpath.VportUp,
+		11: onpath.VportDraining, 12: onpath.VportClosed,
 	}
 	got, away := map[onpath.VportID]onpath.VportState{}, map[onpath.VportID]bool{}
 	for _, v := range c.Vports {

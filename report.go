@@ -93,6 +93,8 @@ type InstanceReport struct {
 	// Flows is the number of flow entries that lead to it; only counted while
 	// it drains, and 1 until a count has ended that began when it drained already.
 	Flows uint64 `json:"flows,omitempty"`
+	// Full: it keeps its connections, and new flows pass it by; of relays.
+	Full bool `json:"full,omitempty"`
 	// Config is the EBPFSpec.Told of what an ebpf function was told last; absent
 	// as long as the agent has told it nothing.
 	Config string `json:"config,omitempty"`

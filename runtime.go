@@ -138,11 +138,25 @@ type Attached interface {
 type Relaying interface {
 	// Relayed is what the node's relays did for the instance's tenant since they began.
 	Relayed(ctx context.Context) (Relayed, error)
+	// AwaitFull returns once Relayed.Full is another one than was, or after a while.
+	AwaitFull(ctx context.Context, was RelayFullness) (RelayFullness, error)
 }
+
+// RelayFullness is why a relay should get no new connections; "": it should.
+type RelayFullness string
+
+// The reasons. A relay is full before it refuses anybody, and for a while after.
+const (
+	RelayFullConnections RelayFullness = "connections" // the process has nearly as many as it may
+	RelayFullTenant      RelayFullness = "tenant"      // the tenant has
+	RelayFullPrefix      RelayFullness = "prefix"      // nearly all are of one prefix, which has
+)
 
 // Relayed counts relayed connections.
 type Relayed struct {
 	Connections int // open now
+	Most        int // connections that the tenant may have
+	Full        RelayFullness
 	// ToOrigin and ToClient are bytes of TCP's payload.
 	ToOrigin, ToClient int64
 }

@@ -1,6 +1,7 @@
 package accel
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/netnsrun"
@@ -85,6 +87,10 @@ func (h *Host) routes() http.Handler {
 		answer(w, nil, nil)
 	})
 	mux.HandleFunc("GET /instances", func(w http.ResponseWriter, _ *http.Request) { answer(w, h.State(), nil) })
+	mux.HandleFunc("GET /instances/{id}/full", func(w http.ResponseWriter, r *http.Request) {
+		full, err := h.awaitFull(r.Context(), r.PathValue("id"), onpath.RelayFullness(r.URL.Query().Get("was")))
+		answer(w, full, err)
+	})
 	mux.HandleFunc("POST /end", func(w http.ResponseWriter, _ *http.Request) {
 		answer(w, nil, nil)
 		h.End()
@@ -123,6 +129,34 @@ func (h *Host) State() HostState {
 		s.Stats = h.onward.Stats()
 	}
 	return s
+}
+
+// fullTold is the longest time until awaitFull answers.
+const fullTold = 30 * time.Second
+
+// awaitFull waits until an instance's fullness is another one than was, or for fullTold.
+func (h *Host) awaitFull(ctx context.Context, id string, was onpath.RelayFullness) (onpath.RelayFullness, error) {
+	h.mu.Lock()
+	x, shared := h.running[id], h.onward
+	h.mu.Unlock()
+	if x == nil {
+		return "", fmt.Errorf("there is no instance %s", id)
+	}
+	ctx, cancel := context.WithTimeout(ctx, fullTold)
+	defer cancel()
+	for {
+		full, changed := shared.count.fullFor(x.tenant())
+		if full != was {
+			return full, nil
+		}
+		select {
+		case <-changed:
+		case <-h.ended:
+			return was, nil
+		case <-ctx.Done():
+			return was, nil
+		}
+	}
 }
 
 // Set begins an instance, or changes what one does. On an error the instance is as before.

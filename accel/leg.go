@@ -16,7 +16,7 @@ import (
 const (
 	connectTimeout = 8 * time.Second // three SYNs and their answers
 	synRetries     = 3
-	noCookie       = 34              // TCP_FASTOPEN_NO_COOKIE, since Linux 4.15
+	noCookie       = 34 // TCP_FASTOPEN_NO_COOKIE, since Linux 4.15
 )
 
 // keepAlive finds ends that are gone without a word.

@@ -2,35 +2,82 @@ package accel
 
 import (
 	"fmt"
+	"net/netip"
 	"sync"
 	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/onpath/onpath"
 )
 
 // Limits bound what a relay holds.
 type Limits struct {
-	Connections int // of all tenants; a busy one takes up to six files
+	Connections int // of all tenants; a busy one takes up to connectionFiles
 	PerTenant   int // connections of one tenant
 	Opening     int // legs begun by a SYN whose handshake has not ended
 }
 
-// Defaults: six files a connection stay below a limit of 20,000 files.
 const (
-	defaultConnections = 3000
-	defaultPerTenant   = 2000
-	defaultOpening     = 256
+	connectionFiles  = 6         // two sockets, and a pipe for each direction
+	connectionMemory = 256 << 10 // bytes
+	defaultOpening   = 256
+	leastConnections = 16
+	mostConnections  = 1 << 20
 )
 
+// MemoryBound is how much memory the relays' process may take, bytes: half the machine's.
+func MemoryBound() int64 {
+	var s unix.Sysinfo_t
+	if err := unix.Sysinfo(&s); err != nil {
+		return 1 << 30
+	}
+	return int64(s.Totalram) * int64(s.Unit) / 2
+}
+
+// limitsOf are those of a process with so many files and so much memory. What else needs files
+// (instances, pipes that rest, headers that have not come) has a sixteenth and otherFiles.
+func limitsOf(files uint64, memory int64) Limits {
+	const otherFiles = 128 + maxHeaders
+	files = min(files, mostConnections*connectionFiles)
+	room := int(files) - int(files)/16 - otherFiles
+	n := min(room/connectionFiles, int(min(memory/connectionMemory, mostConnections)))
+	return Limits{Connections: max(n, leastConnections)}
+}
+
+// orDefault fills in what is zero, by what the process may take.
 func (l Limits) orDefault() Limits {
 	if l.Connections == 0 {
-		l.Connections = defaultConnections
+		var files unix.Rlimit
+		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
+			files.Cur = 1024
+		}
+		l.Connections = limitsOf(files.Cur, MemoryBound()).Connections
 	}
 	if l.PerTenant == 0 {
-		l.PerTenant = min(defaultPerTenant, l.Connections)
+		l.PerTenant = l.Connections - l.Connections/3
 	}
 	if l.Opening == 0 {
-		l.Opening = defaultOpening
+		l.Opening = min(defaultOpening, l.Connections/4)
 	}
 	return l
+}
+
+// A relay is full from fullAt percent of a limit on, until it has openAt. What comes before
+// its node hears of it finds the rest.
+const (
+	fullAt = 90
+	openAt = 80
+)
+
+// clientPrefix is whose clients share: an IPv4 /24, an IPv6 /48.
+func clientPrefix(client netip.Addr) netip.Prefix {
+	bits := 48
+	if client.Is4() {
+		bits = 24
+	}
+	p, _ := client.Prefix(bits) // of a zero address: none, which shares too
+	return p
 }
 
 // Stats is what a relay has done.
@@ -46,58 +93,131 @@ type TenantStats struct {
 	Connections int   `json:"connections"` // open now
 	ToOrigin    int64 `json:"toOrigin"`
 	ToClient    int64 `json:"toClient"`
+	Most        int   `json:"most"` // connections that it may have
+	// Full: it should get no new connections.
+	Full onpath.RelayFullness `json:"full,omitempty"`
 }
 
 type counters struct {
 	limits                 Limits
 	opened, refused, reset atomic.Int64
 
-	mu      sync.Mutex
-	all     int
-	tenants map[string]*tenantUse
+	mu       sync.Mutex
+	all      int
+	full     onpath.RelayFullness // of all
+	tenants  map[string]*tenantUse
+	prefixes map[netip.Prefix]*prefixUse
+	most     *prefixUse    // the one with the most connections, wherever it has nearly all
+	changed  chan struct{} // closed and replaced when what is full changes
 }
 
+// tenantUse's fields are guarded by counters.mu but for the bytes.
 type tenantUse struct {
-	connections int // guarded by counters.mu
+	connections int
+	full        onpath.RelayFullness
 	there, back atomic.Int64
 }
+
+type prefixUse struct{ connections int }
 
 // use is one connection's place under the limits.
 type use struct {
 	counters *counters
 	tenant   *tenantUse
+	prefix   netip.Prefix
 	once     sync.Once
 }
 
-func (c *counters) take(tenant string) (*use, error) {
+func newCounters(l Limits) *counters {
+	return &counters{limits: l.orDefault(), tenants: map[string]*tenantUse{}, prefixes: map[netip.Prefix]*prefixUse{},
+		changed: make(chan struct{})}
+}
+
+// take takes a place for a connection. A prefix may have as many as are left free: so one has
+// half at most, two have a third each, and no one fills the relay.
+func (c *counters) take(tenant string, client netip.Addr) (*use, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.tenants[tenant]
 	if t == nil {
-		if c.tenants == nil {
-			c.tenants = map[string]*tenantUse{}
-		}
 		t = &tenantUse{}
 		c.tenants[tenant] = t
+	}
+	of := clientPrefix(client)
+	p := c.prefixes[of]
+	if p == nil {
+		p = &prefixUse{}
 	}
 	switch {
 	case c.all >= c.limits.Connections:
 		return nil, fmt.Errorf("the relay holds %d connections, as many as it may", c.all)
 	case t.connections >= c.limits.PerTenant:
 		return nil, fmt.Errorf("tenant %s holds %d connections, as many as one may", tenant, t.connections)
+	case p.connections >= c.limits.Connections-c.all:
+		return nil, fmt.Errorf("clients of %s hold %d connections, as many as are left free", of, p.connections)
 	}
 	c.all++
 	t.connections++
-	return &use{counters: c, tenant: t}, nil
+	p.connections++
+	c.prefixes[of] = p
+	if c.most == nil || p.connections > c.most.connections {
+		c.most = p
+	}
+	c.judge(t)
+	return &use{counters: c, tenant: t, prefix: of}, nil
 }
 
 func (u *use) release() {
 	u.once.Do(func() {
-		u.counters.mu.Lock()
-		defer u.counters.mu.Unlock()
-		u.counters.all--
+		c := u.counters
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.all--
 		u.tenant.connections--
+		p := c.prefixes[u.prefix]
+		if p.connections--; p.connections == 0 {
+			delete(c.prefixes, u.prefix)
+		}
+		c.judge(u.tenant)
 	})
+}
+
+// judge sets what is full after a change. Callers hold mu.
+func (c *counters) judge(t *tenantUse) {
+	all := fullness(c.full, onpath.RelayFullConnections, c.all, c.limits.Connections)
+	// A prefix that has nearly all connections counts twice: its share is half.
+	if all == "" && c.most != nil && c.most.connections*10 >= c.all*9 {
+		all = fullness(c.full, onpath.RelayFullPrefix, c.all+c.most.connections, c.limits.Connections)
+	}
+	tenant := fullness(t.full, onpath.RelayFullTenant, t.connections, c.limits.PerTenant)
+	if all != c.full || tenant != t.full {
+		c.full, t.full = all, tenant
+		close(c.changed)
+		c.changed = make(chan struct{})
+	}
+}
+
+func fullness(was, why onpath.RelayFullness, used, most int) onpath.RelayFullness {
+	limit := fullAt
+	if was != "" {
+		limit = openAt
+	}
+	if used*100 >= most*limit {
+		return why
+	}
+	return ""
+}
+
+// fullFor is whether a tenant's instances should get no new connections, and a channel that is
+// closed when that may have changed.
+func (c *counters) fullFor(tenant string) (onpath.RelayFullness, <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	full := c.full
+	if t := c.tenants[tenant]; t != nil && full == "" {
+		full = t.full
+	}
+	return full, c.changed
 }
 
 // Stats returns what the relay has done so far.
@@ -107,7 +227,12 @@ func (r *Relay) Stats() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for name, t := range c.tenants {
-		s.Tenants[name] = TenantStats{Connections: t.connections, ToOrigin: t.there.Load(), ToClient: t.back.Load()}
+		full := c.full
+		if full == "" {
+			full = t.full
+		}
+		s.Tenants[name] = TenantStats{Connections: t.connections, ToOrigin: t.there.Load(), ToClient: t.back.Load(),
+			Most: c.limits.PerTenant, Full: full}
 	}
 	return s
 }

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 )
@@ -53,10 +54,11 @@ const (
 
 // Relay relays connections until it is closed.
 type Relay struct {
-	cfg    Config
-	pipes  pipes
-	count  *counters
-	nonces nonces
+	cfg     Config
+	pipes   pipes
+	count   *counters
+	nonces  nonces
+	headers headers
 
 	mu        sync.Mutex
 	legs      map[ends]*leg // next legs of clients' connections, from the SYN to the end
@@ -98,9 +100,10 @@ func New(cfg Config) (*Relay, error) {
 		cfg.dialIn = func(f func() error) error { return f() }
 	}
 	r := &Relay{cfg: cfg, legs: map[ends]*leg{}, live: map[conn]struct{}{}}
-	r.count = &counters{limits: cfg.Limits.orDefault()}
 	if cfg.Shared != nil {
 		r.count = cfg.Shared.count
+	} else {
+		r.count = newCounters(cfg.Limits)
 	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	return r, nil
@@ -193,7 +196,7 @@ func (r *Relay) reserve(route Route, k ends) *leg {
 	if r.closed || r.legs[k] != nil || r.unclaimed >= r.count.limits.Opening {
 		return nil
 	}
-	l, err := r.newLeg(route)
+	l, err := r.newLeg(route, k.client)
 	if err != nil {
 		return nil
 	}
@@ -247,7 +250,7 @@ func (r *Relay) take(route Route, k ends) (l *leg, begun bool, err error) {
 		r.unclaimed--
 		return l, true, nil
 	}
-	if l, err = r.newLeg(route); err != nil {
+	if l, err = r.newLeg(route, k.client); err != nil {
 		return nil, false, err
 	}
 	l.claimed = true
@@ -289,7 +292,9 @@ func (r *Relay) ingress(c *net.TCPConn) {
 // onward handles a leg from another relay.
 func (r *Relay) onward(c *net.TCPConn) {
 	_ = c.SetReadDeadline(time.Now().Add(headerTimeout))
+	r.headers.enter(c)
 	h, err := readHeader(c, r.cfg.Secret, r.cfg.Self)
+	r.headers.leave(c)
 	if err == nil && !r.nonces.add(h.nonce) {
 		err = errors.New("the header has been used before")
 	}
@@ -302,7 +307,7 @@ func (r *Relay) onward(c *net.TCPConn) {
 	}
 	_ = c.SetReadDeadline(time.Time{})
 	route := Route{Tenant: h.tenant, Next: h.next, Congestion: h.congestion}
-	l, err := r.newLeg(route)
+	l, err := r.newLeg(route, h.client)
 	if err != nil {
 		r.refuse(c, "a leg of another relay", h.client, h.origin, err)
 		return
@@ -324,9 +329,9 @@ func (r *Relay) refuse(c conn, what string, client, origin netip.AddrPort, err e
 	reset(c)
 }
 
-// newLeg is a leg that is not opened yet, under the tenant's limit.
-func (r *Relay) newLeg(route Route) (*leg, error) {
-	token, err := r.count.take(route.Tenant)
+// newLeg is a leg that is not opened yet, under the limits of tenant and client.
+func (r *Relay) newLeg(route Route, client netip.AddrPort) (*leg, error) {
+	token, err := r.count.take(route.Tenant, client.Addr())
 	if err != nil {
 		return nil, err
 	}
@@ -403,4 +408,32 @@ func addrPort(a net.Addr) netip.AddrPort {
 		return netip.AddrPort{}
 	}
 	return unmap(tcp.AddrPort())
+}
+
+// maxHeaders is how many connections may wait for their header at a time. It comes with the SYN
+// or right behind the handshake: one more ends the wait of the one that has waited longest.
+const maxHeaders = 256
+
+// headers are the connections whose header has not come, in the order in which they came.
+type headers struct {
+	mu   sync.Mutex
+	list []*net.TCPConn
+}
+
+func (h *headers) enter(c *net.TCPConn) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.list) >= maxHeaders {
+		reset(h.list[0])
+		h.list = h.list[1:]
+	}
+	h.list = append(h.list, c)
+}
+
+func (h *headers) leave(c *net.TCPConn) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if i := slices.Index(h.list, c); i >= 0 {
+		h.list = slices.Delete(h.list, i, i+1)
+	}
 }

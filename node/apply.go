@@ -263,7 +263,7 @@ func (a *Agent) config(plan *onpath.NodePlan) (c *onpath.DatapathConfig, missing
 			if in.leaving && named[v] {
 				continue // it is another one's, or named again: it must go with this one first
 			}
-			l.Vports[v] = onpath.LocalVport{Wired: in.wired, Open: in.open, Asleep: in.asleep}
+			l.Vports[v] = onpath.LocalVport{Wired: in.wired, Open: in.open, Asleep: in.asleep, Full: in.full != ""}
 		}
 		if f, ok := in.inlineOf(); ok {
 			l.Functions = append(l.Functions, f)

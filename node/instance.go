@@ -45,6 +45,7 @@ type instance struct {
 	leaving   bool
 	open      bool // its vports may take packets
 	asleep    bool // they lead to the agent
+	full      onpath.RelayFullness
 	successor *onpath.InstancePlan
 	proc      onpath.Process // running
 	flows     uint64

@@ -90,6 +90,7 @@ func (in *instance) report(inForce map[onpath.VportID]bool) onpath.InstanceRepor
 	r := onpath.InstanceReport{
 		Name: in.plan.Name, Tenant: in.plan.Tenant, State: in.state, NextTry: in.nextTry,
 		Restarts: in.restarts, Since: in.since, Wired: wired, Flows: in.flowsLeft(), Config: in.told, Refused: in.refused,
+		Full: in.full != "",
 	}
 	if in.state != onpath.InstanceReady {
 		r.Printed = in.printed
@@ -105,6 +106,8 @@ func (in *instance) report(inForce map[onpath.VportID]bool) onpath.InstanceRepor
 		why = cause{"ConfigRefused", "keeps its configuration from before, for it refused the new one: " + r.Refused}
 	case in.wireErr != "":
 		why = cause{"WiringFailed", "its network is not as it should be: " + in.wireErr}
+	case in.full != "":
+		why = cause{ReasonRelayFull, fullWords[in.full]}
 	case out != "":
 		why = cause{"ModuleOut", out}
 	case in.leftOut != "":

@@ -49,6 +49,8 @@ func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed boo
 	defer func() { w.stopProbes() }()
 	halts, stopLooking := in.watchHalts(ctx, p)
 	defer stopLooking()
+	fills, stopFilling := in.watchFull(ctx, p)
+	defer stopFilling()
 	defer in.watchLog(ctx, p)()
 	settled, stopSettling := in.settle(ctx)
 	defer stopSettling()
@@ -94,6 +96,8 @@ func (in *instance) supervise(ctx context.Context, p onpath.Process, assumed boo
 			if why := w.probed(ctx, err); why != "" {
 				return in.a.clock.Now().Sub(w.began), w.kill(ctx, why)
 			}
+		case full := <-fills:
+			in.fill(full)
 		case <-w.rewiring:
 			w.rewire(ctx)
 		case last := <-w.quiet:

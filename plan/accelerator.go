@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/onpath/onpath"
@@ -74,7 +75,7 @@ func checkAccelerators(w *world) (errs onpath.Errors) {
 func accelerate(w *world) {
 	want := map[onpath.Key]onpath.Object{}
 	for _, a := range w.accels {
-		a.measured()
+		a.measured(w)
 		for _, o := range a.objects() {
 			want[onpath.KeyOf(o)] = o
 		}
@@ -171,7 +172,11 @@ func originName(o onpath.AcceleratedOrigin) string {
 // measured computes the paths of each origin: the nodes and, as one more, the origin, to
 // which each node's round trip counts as the last leg. So the egress is chosen with the
 // path, and no relay at all is one of the choices.
-func (a *accelerator) measured() {
+func (a *accelerator) measured(w *world) {
+	full := make([]bool, len(a.nodes))
+	for k, n := range a.nodes {
+		full[k] = a.full(w, n)
+	}
 	a.front = make([]*paths.Front, len(a.obj.Spec.Origins))
 	for i, o := range a.obj.Spec.Origins {
 		d, err := paths.NewDistances(len(a.nodes) + 1)
@@ -183,6 +188,7 @@ func (a *accelerator) measured() {
 			for _, x := range n.distances() {
 				to, isNode := a.number[x.To]
 				switch {
+				case isNode && (full[k] || full[to]): // no way leads by it
 				case isNode && to != k:
 					known = a.set(d, k, to, x) || known
 				case x.To == originName(o):
@@ -194,6 +200,11 @@ func (a *accelerator) measured() {
 			a.front[i] = paths.Compute(d)
 		}
 	}
+}
+
+// full reports whether the relay on a node is.
+func (a *accelerator) full(w *world, n *node) bool {
+	return slices.ContainsFunc(w.ofDep[name{a.key.tenant, a.part(n.name)}], func(i *instance) bool { return i.node == n && i.full() })
 }
 
 // roundedFrom is from where on parts of a millisecond are left out: what measurements
@@ -280,6 +291,12 @@ func acceleratorStatus(w *world, a *accelerator) {
 	next.Status.Conditions = slices.Clone(next.Status.Conditions)
 	next.Status.Paths = nil
 	active, ingress := 0, 0
+	var full []string
+	for _, n := range a.nodes {
+		if a.full(w, n) {
+			full = append(full, n.name)
+		}
+	}
 	for _, n := range a.nodes {
 		if !a.takes(n) {
 			continue
@@ -302,6 +319,9 @@ func acceleratorStatus(w *world, a *accelerator) {
 	case active < ingress:
 		c.Reason, c.Message = "Starting", fmt.Sprintf("connections are taken over at %d of %d gateways; see the chains with label %s=%s",
 			active, ingress, onpath.AcceleratorLabel, a.key.name)
+	case len(full) > 0:
+		c.Status, c.Reason, c.Message = onpath.True, "RelayFull", "new connections pass by the relay at "+strings.Join(full, ", ")+
+			", not accelerated there, until it has room; see events, and docs/acceleration.md for its limits"
 	case len(next.Status.Paths) == 0:
 		c.Status, c.Reason, c.Message = onpath.True, "NotMeasured",
 			"connections are relayed at the gateways alone until round trips are measured"

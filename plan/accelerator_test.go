@@ -68,7 +68,7 @@ func TestAccelerator(t *testing.T) {
 	s.States["mid"].Report.Distances = []onpath.Distance{{To: name, RTT: far(2)}}
 	w := newWorld(s)
 	x := accelerators(w)[0]
-	x.measured()
+	x.measured(w)
 	work := x.work(w.nodes["irl"], "secret")
 	big, small := work.Origins[0].PathFor(500_000), work.Origins[0].PathFor(1000)
 	if len(big.Next) != 2 || big.Next[0].Addr() != underlay("mid") || big.Next[1].Addr() != underlay("cal") {
@@ -78,11 +78,24 @@ func TestAccelerator(t *testing.T) {
 		t.Errorf("1 kB goes by %v, which shortens nothing", small.Next)
 	}
 
+	// No way leads by a relay that is full.
+	relay := &onpath.Instance{Metadata: onpath.Metadata{Name: "shop-cal-1", Tenant: "default"}, Spec: onpath.InstanceSpec{Node: "cal", Deployment: "shop-cal"}}
+	s.Objects[onpath.KeyOf(relay)] = relay
+	s.States["cal"].Report.Instances = []onpath.InstanceReport{{Name: "shop-cal-1", Tenant: "default", State: onpath.InstanceReady, Full: true}}
+	w = newWorld(s)
+	x = accelerators(w)[0]
+	x.measured(w)
+	if p := x.work(w.nodes["irl"], "").Origins[0].PathFor(500_000); slices.ContainsFunc(p.Next, func(a netip.AddrPort) bool { return a.Addr() == underlay("cal") }) {
+		t.Errorf("the relay at cal is full, and 500 kB go by %v", p.Next)
+	}
+	s.States["cal"].Report.Instances = nil
+	delete(s.Objects, onpath.KeyOf(relay))
+
 	// A leg that loses too much is not used.
 	s.States["cal"].Report.Distances[0].Loss = 0.5
 	w = newWorld(s)
 	x = accelerators(w)[0]
-	x.measured()
+	x.measured(w)
 	if p := x.work(w.nodes["irl"], "").Origins[0].PathFor(500_000); slices.ContainsFunc(p.Next, func(a netip.AddrPort) bool { return a.Addr() == underlay("cal") }) && len(p.Next) == 2 {
 		t.Errorf("a leg that loses half of its packets is used: %v", p.Next)
 	}

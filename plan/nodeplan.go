@@ -499,9 +499,14 @@ func (p *path) share(k int, i *instance) uint32 {
 }
 
 func (b *builder) addRemote(i *instance, v onpath.VportID) {
-	if i.node != b.n && !b.known[v] {
-		b.add(onpath.Vport{ID: v, Kind: onpath.VportRemote, State: b.w.state(i), Peer: i.node.name})
+	if i.node == b.n || b.known[v] {
+		return
 	}
+	state := b.w.state(i)
+	if state == onpath.VportUp && i.full() { // its own node knows it by itself, and sooner
+		state = onpath.VportDraining
+	}
+	b.add(onpath.Vport{ID: v, Kind: onpath.VportRemote, State: state, Peer: i.node.name})
 }
 
 // addClassifiers adds the tiers' tables where packets may come to be

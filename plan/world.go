@@ -175,6 +175,9 @@ func (i *instance) ready() bool {
 
 func (i *instance) draining() bool { return !i.obj.Spec.Draining.IsZero() }
 
+// full reports whether it has as many connections as it may have, and new ones pass it by.
+func (i *instance) full() bool { return i.report != nil && i.report.Full }
+
 // state is that of its vports. One that drains stays open where no path begins flows
 // that might choose it: all that comes then was under way when its paths ended, and a
 // flow of which the first packet was has to pass like any other.

@@ -47,8 +47,9 @@ type Options struct {
 
 // Driver is an onpath.Runtime.
 type Driver struct {
-	opt  Options
-	http *http.Client
+	opt     Options
+	http    *http.Client
+	patient *http.Client // for answers that come when there is news
 
 	mu   sync.Mutex
 	runs map[string]*process
@@ -70,11 +71,10 @@ func New(o Options) (*Driver, error) {
 		return nil, fmt.Errorf("make the folder of relays: %w", err)
 	}
 	d := &Driver{opt: o, runs: map[string]*process{}}
-	d.http = &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", d.socket())
-		},
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", d.socket())
 	}}
+	d.http, d.patient = &http.Client{Timeout: 10 * time.Second, Transport: transport}, &http.Client{Transport: transport}
 	return d, nil
 }
 
@@ -211,6 +211,10 @@ func (d *Driver) put(ctx context.Context, id string, is accel.Instance) error {
 }
 
 func (d *Driver) call(ctx context.Context, method, path string, in, out any) error {
+	return d.ask(ctx, d.http, method, path, in, out)
+}
+
+func (d *Driver) ask(ctx context.Context, by *http.Client, method, path string, in, out any) error {
 	body, err := json.Marshal(in)
 	if err != nil {
 		return err
@@ -219,7 +223,7 @@ func (d *Driver) call(ctx context.Context, method, path string, in, out any) err
 	if err != nil {
 		return err
 	}
-	res, err := d.http.Do(req)
+	res, err := by.Do(req)
 	if err != nil {
 		return fmt.Errorf("speak to the relays' process: %w", err)
 	}

@@ -108,7 +108,13 @@ func (p *process) Relayed(ctx context.Context) (onpath.Relayed, error) {
 	}
 	s, err := p.d.state(ctx)
 	t := s.Stats.Tenants[p.rec.Instance.Tenant]
-	return onpath.Relayed{Connections: t.Connections, ToOrigin: t.ToOrigin, ToClient: t.ToClient}, err
+	return onpath.Relayed{Connections: t.Connections, Most: t.Most, Full: t.Full, ToOrigin: t.ToOrigin, ToClient: t.ToClient}, err
+}
+
+// AwaitFull implements onpath.Relaying.
+func (p *process) AwaitFull(ctx context.Context, was onpath.RelayFullness) (now onpath.RelayFullness, err error) {
+	err = p.d.ask(ctx, p.d.patient, http.MethodGet, "/instances/"+p.id+"/full?was="+string(was), nil, &now)
+	return now, err
 }
 
 // Reconfigure implements onpath.Reconfigurable.

@@ -1,0 +1,176 @@
+package accel
+
+import (
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+// TestPrefixFillsNoRelay: clients of one prefix, however many, leave room for all others; and
+// two of them do.
+func TestPrefixFillsNoRelay(t *testing.T) {
+	c := newCounters(Limits{Connections: 3000, PerTenant: 3000})
+	flood := func(third byte, n int) (held int) {
+		for i := range n {
+			if _, err := c.take("acme", netip.AddrFrom4([4]byte{192, 0, third, byte(i)})); err == nil {
+				held++
+			}
+		}
+		return held
+	}
+	first, second := flood(1, 5000), flood(2, 5000)
+	if first != 1500 || second != 750 {
+		t.Errorf("a prefix holds %d of 3000 connections, another one then %d", first, second)
+	}
+	for i := range 400 { // of a prefix of its own each
+		if _, err := c.take("acme", netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 1})); err != nil {
+			t.Fatalf("client %d beside them: %v", i, err)
+		}
+	}
+}
+
+// TestFull: a relay says that it is full before it refuses anybody, and that it is not when a
+// tenth of its places is free again; between, it says nothing new.
+func TestFull(t *testing.T) {
+	for _, x := range []struct {
+		why      onpath.RelayFullness
+		client   func(i int) netip.Addr
+		tenant   func(i int) string
+		at, open int // connections
+	}{
+		{onpath.RelayFullConnections, func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 1}) },
+			func(i int) string { return string(rune('a' + i%2)) }, 900, 799},
+		{onpath.RelayFullTenant, func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 1}) },
+			func(int) string { return "a" }, 601, 533},
+		{onpath.RelayFullPrefix, func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}) },
+			func(int) string { return "a" }, 450, 399},
+	} {
+		c := newCounters(Limits{Connections: 1000})
+		var uses []*use
+		at := func() int {
+			for i := range 1000 {
+				u, err := c.take(x.tenant(i), x.client(i))
+				if err != nil {
+					t.Fatalf("%s: connection %d is refused before the relay is full: %v", x.why, i, err)
+				}
+				uses = append(uses, u)
+				if full, _ := c.fullFor("a"); full != "" {
+					if full != x.why {
+						t.Errorf("full for %q, want %q", full, x.why)
+					}
+					return len(uses)
+				}
+			}
+			return 0
+		}
+		if n := at(); n != x.at {
+			t.Errorf("%s: full at %d connections, want %d", x.why, n, x.at)
+		}
+		_, changed := c.fullFor("a")
+		for {
+			if full, _ := c.fullFor("a"); full == "" {
+				break
+			}
+			uses[len(uses)-1].release()
+			uses = uses[:len(uses)-1]
+		}
+		if len(uses) != x.open {
+			t.Errorf("%s: open again at %d connections, want %d", x.why, len(uses), x.open)
+		}
+		select {
+		case <-changed:
+		default:
+			t.Errorf("%s: nobody is told that it is open again", x.why)
+		}
+		for _, u := range uses {
+			u.release()
+			u.release()
+		}
+		if c.all != 0 || len(c.prefixes) != 0 {
+			t.Errorf("%s: %d connections and %d prefixes are left", x.why, c.all, len(c.prefixes))
+		}
+	}
+}
+
+// TestPlacesAddUp: whatever comes and goes, what is held by tenant and by prefix is what all
+// hold, and no limit is passed.
+func TestPlacesAddUp(t *testing.T) {
+	seed := rand.Uint64()
+	rng := rand.New(rand.NewPCG(seed, 0))
+	c := newCounters(Limits{Connections: 300})
+	var uses []*use
+	for range 50_000 {
+		if n := len(uses); n > 0 && rng.IntN(100) < 48 {
+			k := rng.IntN(n)
+			uses[k].release()
+			uses[k] = uses[n-1]
+			uses = uses[:n-1]
+		} else if u, err := c.take(string(rune('a'+rng.IntN(3))), netip.AddrFrom4([4]byte{10, 0, byte(rng.ExpFloat64() * 3), 1})); err == nil {
+			uses = append(uses, u)
+		}
+		tenants, prefixes := 0, 0
+		for _, x := range c.tenants {
+			tenants += x.connections
+		}
+		for _, x := range c.prefixes {
+			prefixes += x.connections
+		}
+		if c.all != len(uses) || tenants != c.all || prefixes != c.all || c.all > 300 {
+			t.Fatalf("seed %d: %d places are taken; counted are %d, by tenant %d, by prefix %d", seed, len(uses), c.all, tenants, prefixes)
+		}
+	}
+}
+
+func TestLimitsOf(t *testing.T) {
+	for _, x := range []struct {
+		files  uint64
+		memory int64
+		want   int
+	}{
+		{20_000, 12 << 30, 3061}, {16_384, 12 << 30, 2496}, {1 << 30, 1 << 30, 4096}, {1024, 1 << 30, 96}, {64, 1 << 30, leastConnections},
+	} {
+		l := limitsOf(x.files, x.memory)
+		if l.Connections != x.want {
+			t.Errorf("with %d files and %d bytes, %d connections, want %d", x.files, x.memory, l.Connections, x.want)
+		}
+		if x.files > 1000 && uint64(l.Connections*connectionFiles+maxHeaders) > x.files {
+			t.Errorf("%d connections may need more than %d files", l.Connections, x.files)
+		}
+	}
+}
+
+// TestSilentLegs: who connects as a relay and says nothing keeps no other relay out.
+func TestSilentLegs(t *testing.T) {
+	r, leg := local(t)
+	echo := listening(t, func(c *net.TCPConn) { defer c.Close(); _, _ = io.Copy(c, c) })
+	at := leg(echo).RemoteAddr().String()
+	var silent []net.Conn
+	for range 2 * maxHeaders {
+		c, err := net.Dial("tcp", at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		silent = append(silent, c)
+	}
+	c := leg(echo)
+	_, _ = c.Write([]byte{7})
+	if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
+		t.Errorf("beside %d silent ones, a leg: %v", len(silent), err)
+	}
+	waiting := func() int { r.headers.mu.Lock(); defer r.headers.mu.Unlock(); return len(r.headers.list) }
+	if n := waiting(); n > maxHeaders {
+		t.Errorf("%d connections wait for a header, at most %d may", n, maxHeaders)
+	}
+	_ = silent[0].SetReadDeadline(time.Now().Add(time.Second))
+	if _, err := silent[0].Read(make([]byte, 1)); err == nil || isTimeout(err) {
+		t.Errorf("the one that has waited longest is told %v, want a reset", err)
+	}
+}
+
+func isTimeout(err error) bool { e, ok := err.(net.Error); return ok && e.Timeout() }

@@ -1,0 +1,75 @@
+package node
+
+import (
+	"context"
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+// Events about relays that are full.
+const (
+	ReasonRelayFull = "RelayFull"
+	ReasonRelayOpen = "RelayOpen"
+)
+
+var fullWords = map[onpath.RelayFullness]string{
+	onpath.RelayFullConnections: "the node's relays hold nearly as many connections as they may: new ones pass by, not accelerated; raise the limit of open files (LimitNOFILE) or add nodes to the accelerator",
+	onpath.RelayFullTenant:      "it holds nearly as many connections as one tenant may have: new ones pass by, not accelerated; add nodes to the accelerator",
+	onpath.RelayFullPrefix:      "clients of one prefix hold nearly half of all connections, and nobody else has any: new ones pass by, not accelerated; add nodes to the accelerator, or find who holds them",
+}
+
+// askFullAgain is the wait after a relay could not say whether it is full.
+const askFullAgain = time.Second
+
+// watchFull sends how full a relay is whenever that changes. A process that begins has room.
+func (in *instance) watchFull(ctx context.Context, p onpath.Process) (<-chan onpath.RelayFullness, func()) {
+	in.a.mu.Lock()
+	in.full = ""
+	in.a.mu.Unlock()
+	r, ok := p.(onpath.Relaying)
+	if !ok {
+		return nil, func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	changes, done := make(chan onpath.RelayFullness), make(chan struct{})
+	go func() {
+		defer close(done)
+		var was onpath.RelayFullness
+		for ctx.Err() == nil && !ended(p) {
+			is, err := r.AwaitFull(ctx, was)
+			if err != nil {
+				_ = in.a.clock.Sleep(ctx, askFullAgain)
+				continue
+			}
+			if is == was {
+				continue
+			}
+			select {
+			case changes <- is:
+				was = is
+			case <-ctx.Done():
+			}
+		}
+	}()
+	return changes, func() {
+		cancel()
+		<-done
+	}
+}
+
+// fill has new flows pass a full instance by, or come to it again.
+func (in *instance) fill(full onpath.RelayFullness) {
+	in.a.mu.Lock()
+	was := in.full
+	in.full = full
+	in.a.mu.Unlock()
+	in.a.apply.kick(false)
+	kick(in.a.report)
+	switch {
+	case full != "" && was == "":
+		in.a.event(in.current(), true, ReasonRelayFull, "%s", fullWords[full])
+	case full == "" && was != "":
+		in.a.event(in.current(), false, ReasonRelayOpen, "it has room again, and takes new connections")
+	}
+}
