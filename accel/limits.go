@@ -163,7 +163,7 @@ func (c *counters) take(tenant string, client netip.Addr) (*use, error) {
 	if c.most == nil || p.connections > c.most.connections {
 		c.most = p
 	}
-	c.judge(t)
+	c.evaluate(t)
 	return &use{counters: c, tenant: t, prefix: of}, nil
 }
 
@@ -178,12 +178,12 @@ func (u *use) release() {
 		if p.connections--; p.connections == 0 {
 			delete(c.prefixes, u.prefix)
 		}
-		c.judge(u.tenant)
+		c.evaluate(u.tenant)
 	})
 }
 
-// judge sets what is full after a change. Callers hold mu.
-func (c *counters) judge(t *tenantUse) {
+// evaluate sets what is full after a change. Callers hold mu.
+func (c *counters) evaluate(t *tenantUse) {
 	all := fullness(c.full, onpath.RelayFullConnections, c.all, c.limits.Connections)
 	// A prefix that has nearly all connections counts twice: its share is half.
 	if all == "" && c.most != nil && c.most.connections*10 >= c.all*9 {

@@ -13,10 +13,15 @@ const (
 	ReasonRelayOpen = "RelayOpen"
 )
 
+const passBy = ": new ones pass by, not accelerated; add nodes to the accelerator, or "
+
 var fullWords = map[onpath.RelayFullness]string{
-	onpath.RelayFullConnections: "the node's relays hold nearly as many connections as they may: new ones pass by, not accelerated; raise the limit of open files (LimitNOFILE) or add nodes to the accelerator",
-	onpath.RelayFullTenant:      "it holds nearly as many connections as one tenant may have: new ones pass by, not accelerated; add nodes to the accelerator",
-	onpath.RelayFullPrefix:      "clients of one prefix hold nearly half of all connections, and nobody else has any: new ones pass by, not accelerated; add nodes to the accelerator, or find who holds them",
+	onpath.RelayFullConnections: "the node's relays hold nearly as many connections as they may" + passBy +
+		"raise the node's limit of open files or its memory",
+	onpath.RelayFullTenant: "it holds nearly as many connections as one tenant may have" + passBy +
+		"raise the node's limit of open files or its memory",
+	onpath.RelayFullPrefix: "clients of one prefix hold nearly half of all connections, and nobody else has many" + passBy +
+		"find who holds them",
 }
 
 // askFullAgain is the wait after a relay could not say whether it is full.
