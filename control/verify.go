@@ -36,7 +36,7 @@ func (c *Controller) Verify(ctx context.Context, r onpath.VerifyRequest) (*onpat
 		plans = s.InForce()
 	}
 	silent := c.silent(s)
-	in := verify.Input{Now: s.Now, Objects: s.Objects, Plans: plans, Chains: r.Chains}
+	in := verify.Input{Now: s.Now, Objects: s.Objects, Plans: plans, Chains: r.Chains, Unsteered: unsteered(s)}
 	if r.Live {
 		in.NoReport = noReport(s, silent)
 	}
@@ -129,6 +129,17 @@ func hearsay(s *plan.Snapshot, silent map[string]string) (out []string) {
 		}
 	}
 	slices.Sort(out)
+	return out
+}
+
+// unsteered are the uplinks that nodes do not steer, by their last word.
+func unsteered(s *plan.Snapshot) map[string][]onpath.Condition {
+	out := map[string][]onpath.Condition{}
+	for n, st := range s.States {
+		if st.Report != nil {
+			out[n] = onpath.Unsteered(st.Report.Conditions)
+		}
+	}
 	return out
 }
 

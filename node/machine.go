@@ -14,13 +14,12 @@ import (
 	"github.com/onpath/onpath"
 )
 
-// The conditions that a node reports. An uplink's are ConditionUplink and
+// The conditions that a node reports. An uplink's are onpath.ConditionUplink and
 // ConditionFastPath with its name.
 const (
 	ConditionUnderlay   = "Underlay"
 	ConditionForwarding = "Forwarding"
 	ConditionRuntime    = "Runtime"
-	ConditionUplink     = "Uplink/"
 	ConditionFastPath   = "FastPath/"
 )
 
@@ -185,16 +184,22 @@ func (m *machine) inspectAll(spec onpath.NodeSpec) (sighting, error) {
 		now.firewallErr = err.Error()
 	}
 	var uplinkRate onpath.Rate
+	vrfs := map[string]string{}
 	for _, u := range spec.Uplinks {
-		c := uplinkCondition(h, u, fw)
-		if c.Status == onpath.False && c.Reason != "Down" {
+		l := deviceOf(h, u)
+		c := uplinkCondition(l, u, fw)
+		if len(onpath.Unsteered([]onpath.Condition{c})) > 0 {
 			now.refused[u.Name] = c.Reason
+		}
+		if l != nil && needsForwarding(u) {
+			vrfs[u.Name] = vrfOf(h, l)
 		}
 		if s := m.speed(u.Device); s != 0 && (uplinkRate == 0 || s < uplinkRate) {
 			uplinkRate = s
 		}
 		now.conditions = append(now.conditions, c)
 	}
+	now.refuseVRFs(spec.Uplinks, vrfs)
 	now.refuseTogether(spec.Uplinks)
 	now.conditions = append(now.conditions, m.fastConditions(spec.Uplinks)...)
 	if uplinkRate != 0 {
@@ -208,24 +213,58 @@ func (m *machine) inspectAll(spec onpath.NodeSpec) (sighting, error) {
 	return now, nil
 }
 
-// refuseTogether leaves out all uplinks between which the kernel routes if the
-// host's firewall forbids one of them: steering one direction only would let a
-// function see half of each flow.
+// refuseVRFs leaves out uplinks between which the kernel routes if their devices are not
+// all in one VRF: the data path looks up every route as for the first one's device. vrfs
+// are those of the devices that are there.
+func (s *sighting) refuseVRFs(uplinks []onpath.Uplink, vrfs map[string]string) {
+	differs := func(u onpath.Uplink) int {
+		vrf, there := vrfs[u.Name]
+		return slices.IndexFunc(uplinks, func(o onpath.Uplink) bool {
+			other, known := vrfs[o.Name]
+			return there && known && other != vrf
+		})
+	}
+	for _, u := range uplinks {
+		if other := differs(u); other >= 0 && s.refused[u.Name] == "" {
+			o := uplinks[other]
+			s.refuse(u, onpath.ReasonOtherVRF, fmt.Sprintf("uplink %s is not attached: %s, but %s, "+
+				"and packets would be routed by the wrong table. Name uplinks of one VRF", u.Name, inVRF(u, vrfs[u.Name]), inVRF(o, vrfs[o.Name])))
+		}
+	}
+}
+
+func inVRF(u onpath.Uplink, vrf string) string {
+	if vrf == "" {
+		return fmt.Sprintf("its device %s is in no VRF", u.Device)
+	}
+	return fmt.Sprintf("its device %s is in VRF %s", u.Device, vrf)
+}
+
+// refuseTogether leaves out all uplinks between which the kernel routes if one of them is
+// not to be steered: steering one direction only would let a function see half of each flow.
+// A missing device is no such case: nothing passes it.
 func (s *sighting) refuseTogether(uplinks []onpath.Uplink) {
-	first := slices.IndexFunc(uplinks, func(u onpath.Uplink) bool { return s.refused[u.Name] == "HostFirewall" })
+	first := slices.IndexFunc(uplinks, func(u onpath.Uplink) bool {
+		why := s.refused[u.Name]
+		return needsForwarding(u) && why != "" && why != onpath.ReasonDeviceMissing
+	})
 	if first < 0 {
 		return
 	}
 	for _, u := range uplinks {
-		if !needsForwarding(u) || s.refused[u.Name] != "" {
-			continue
+		if needsForwarding(u) && s.refused[u.Name] == "" {
+			s.refuse(u, onpath.ReasonOtherUplink, fmt.Sprintf("uplink %s is not attached, because uplink %s is not: "+
+				"one without the other would steer one direction only", u.Name, uplinks[first].Name))
 		}
-		s.refused[u.Name] = "OtherUplink"
-		for i := range s.conditions {
-			if c := &s.conditions[i]; c.Type == ConditionUplink+u.Name {
-				c.Status, c.Reason = onpath.False, "OtherUplink"
-				c.Message = fmt.Sprintf("uplink %s is not attached, because uplink %s is not: one without the other would steer one direction only", u.Name, uplinks[first].Name)
-			}
+	}
+}
+
+// refuse leaves an uplink out, and says why.
+func (s *sighting) refuse(u onpath.Uplink, reason, message string) {
+	s.refused[u.Name] = reason
+	for i := range s.conditions {
+		if c := &s.conditions[i]; c.Type == onpath.ConditionUplink+u.Name {
+			c.Status, c.Reason, c.Message = onpath.False, reason, message
 		}
 	}
 }

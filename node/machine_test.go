@@ -46,7 +46,7 @@ func TestUplinksAndForwarding(t *testing.T) {
 	}
 	r.plan(uplinkPlan(1, false, "cl0", "later"))
 	b.until("the missing uplink is left out", func() bool { return fmt.Sprint(b.path.uplinks()) == "[up-cl0]" })
-	b.until("and told", func() bool { return r.condition(node.ConditionUplink+"up-later").Reason == "DeviceMissing" })
+	b.until("and told", func() bool { return r.condition(onpath.ConditionUplink+"up-later").Reason == "DeviceMissing" })
 	b.until("forwarding is off, and told", func() bool {
 		c := r.condition(node.ConditionForwarding)
 		return c.Status == onpath.False && strings.Contains(c.Message, "net.ipv4.ip_forward=1")
@@ -106,7 +106,7 @@ func TestHostFirewall(t *testing.T) {
 		t.Helper()
 		r.plan(uplinkPlan(generation, bypass, "cl0"))
 		b.until(fmt.Sprintf("uplinks %s, reason %q", want, reason), func() bool {
-			return r.server.last().Plan == generation && fmt.Sprint(b.path.uplinks()) == want && r.condition(node.ConditionUplink+"up-cl0").Reason == reason
+			return r.server.last().Plan == generation && fmt.Sprint(b.path.uplinks()) == want && r.condition(onpath.ConditionUplink+"up-cl0").Reason == reason
 		})
 	}
 	look(1, false, "[up-cl0]", "")
@@ -116,7 +116,7 @@ func TestHostFirewall(t *testing.T) {
 	nft.AddChain(&nftables.Chain{Table: table, Name: "fwd", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter, Policy: &drop})
 	must(t, nft.Flush())
 	look(2, false, "[]", "HostFirewall")
-	if c := r.condition(node.ConditionUplink + "up-cl0"); !strings.Contains(c.Message, "ip host fwd") || !strings.Contains(c.Message, "bypassHostFirewall") {
+	if c := r.condition(onpath.ConditionUplink + "up-cl0"); !strings.Contains(c.Message, "ip host fwd") || !strings.Contains(c.Message, "bypassHostFirewall") {
 		t.Errorf("%q does not say where and what to do", c.Message)
 	}
 	look(3, true, "[up-cl0]", "")
@@ -139,7 +139,7 @@ func TestHostFirewall(t *testing.T) {
 	b.station("z", "cl1", nil, nil)
 	r.plan(uplinkPlan(6, false, "cl0", "cl1"))
 	b.until("the other uplink is left out too, and told", func() bool {
-		return r.server.last().Plan == 6 && fmt.Sprint(b.path.uplinks()) == "[]" && r.condition(node.ConditionUplink+"up-cl1").Reason == "OtherUplink"
+		return r.server.last().Plan == 6 && fmt.Sprint(b.path.uplinks()) == "[]" && r.condition(onpath.ConditionUplink+"up-cl1").Reason == "OtherUplink"
 	})
 }
 

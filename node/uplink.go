@@ -61,35 +61,63 @@ func addressesOf(h *netlink.Handle) ([]netip.Addr, error) {
 	return slices.Compact(out), nil
 }
 
-// uplinkCondition says whether an uplink is usable. Status false with another
-// reason than Down keeps it out of the configuration.
-func uplinkCondition(h *netlink.Handle, u onpath.Uplink, fw firewall) onpath.Condition {
-	c := onpath.Condition{Type: ConditionUplink + u.Name, Status: onpath.False}
-	l, err := h.LinkByName(u.Device)
+// ethernet is netlink's word for devices whose frames have an Ethernet header.
+const ethernet = "ether"
+
+// uplinkCondition says whether an uplink is usable; l is its device, nil if there is none.
+func uplinkCondition(l netlink.Link, u onpath.Uplink, fw firewall) onpath.Condition {
+	c := onpath.Condition{Type: onpath.ConditionUplink + u.Name, Status: onpath.False}
 	switch {
-	case err != nil:
-		c.Reason = "DeviceMissing"
+	case l == nil:
+		c.Reason = onpath.ReasonDeviceMissing
 		c.Message = fmt.Sprintf("uplink %s: there is no device %s on this machine", u.Name, u.Device)
 		return c
+	case l.Attrs().EncapType != ethernet:
+		c.Reason = onpath.ReasonNotEthernet
+		c.Message = fmt.Sprintf("uplink %s is not attached: packets of device %s (%s) have no Ethernet header, which chains need. "+
+			"Name a device with one: of a tunnel, tap or gretap in place of tun or gre", u.Name, u.Device, l.Type())
+		return c
 	case l.Attrs().Flags&unix.IFF_UP == 0:
-		c.Reason = "Down"
+		c.Reason = onpath.ReasonUplinkDown
 		c.Message = fmt.Sprintf("uplink %s: device %s is down; set it up (ip link set %s up)", u.Name, u.Device, u.Device)
 		return c
 	case l.Attrs().OperState == netlink.OperDown || l.Attrs().OperState == netlink.OperLowerLayerDown:
-		c.Reason = "Down"
+		c.Reason = onpath.ReasonUplinkDown
 		c.Message = fmt.Sprintf("uplink %s: device %s has no carrier", u.Name, u.Device)
 		return c
 	}
 	if why := fw.objection(u.Device); needsForwarding(u) && why != "" {
 		if !u.BypassHostFirewall {
-			c.Reason = "HostFirewall"
-			c.Message = fmt.Sprintf("uplink %s is not attached: %s, and steered packets would pass it by. Say bypassHostFirewall: true on the uplink if that is meant", u.Name, why)
+			c.Reason = onpath.ReasonHostFirewall
+			c.Message = fmt.Sprintf("uplink %s is not attached: %s, and steered packets would pass it by. "+
+				"Say bypassHostFirewall: true on the uplink if that is meant", u.Name, why)
 			return c
 		}
 		c.Message = fmt.Sprintf("%s; steered packets pass it by, as bypassHostFirewall says", why)
 	}
 	c.Status = onpath.True
 	return c
+}
+
+// deviceOf is an uplink's device; nil: there is none.
+func deviceOf(h *netlink.Handle, u onpath.Uplink) netlink.Link {
+	l, err := h.LinkByName(u.Device)
+	if err != nil {
+		return nil
+	}
+	return l
+}
+
+// vrfOf is the name of the VRF that a device is in, "" for none.
+func vrfOf(h *netlink.Handle, l netlink.Link) string {
+	if l.Attrs().MasterIndex == 0 {
+		return ""
+	}
+	master, err := h.LinkByIndex(l.Attrs().MasterIndex)
+	if err != nil || master.Type() != "vrf" {
+		return ""
+	}
+	return master.Attrs().Name
 }
 
 // forwarding says whether the kernel routes between the uplinks, and turns it

@@ -18,7 +18,7 @@ func (w *teller) chainStatus(c *chain, paths []placedPath) {
 	old := c.obj.Status
 	var waits []string
 	st.Active = false
-	var at []string
+	var at, unsteered []string
 	for _, p := range paths {
 		switch {
 		case p.path == nil:
@@ -33,6 +33,7 @@ func (w *teller) chainStatus(c *chain, paths []placedPath) {
 		if !p.steers {
 			continue
 		}
+		unsteered = append(unsteered, w.unsteered(p.c, p.path)...)
 		present := p.present && st.Path == p.id
 		why := w.notInForce(p.c, p.path)
 		if present && slices.Contains(old.Cloudlets, p.c.name) {
@@ -51,7 +52,8 @@ func (w *teller) chainStatus(c *chain, paths []placedPath) {
 		st.Observed = c.obj.Metadata.Generation
 		st.Elements = w.elementStatus(c)
 	}
-	w.chainConditions(c, st, waits)
+	st.Active = st.Active && len(unsteered) == 0
+	w.chainConditions(c, st, waits, unsteered)
 	c.active = st.Active
 	w.takenStatus(c, st)
 	w.chainEvents(c, old, *st)
@@ -78,6 +80,23 @@ func (w *teller) notInForce(cl *cloudlet, p *path) string {
 		return fmt.Sprintf("no gateway of cloudlet %s is heard of", cl.name)
 	}
 	return ""
+}
+
+// unsteered says at which uplinks nodes do not steer what the path is for.
+func (w *teller) unsteered(cl *cloudlet, p *path) (out []string) {
+	if startsAtInstances(p) {
+		return nil
+	}
+	for _, n := range w.beginners(cl, p) {
+		if n.st == nil || n.st.Report == nil {
+			continue
+		}
+		for _, c := range onpath.Unsteered(n.st.Report.Conditions) {
+			out = append(out, fmt.Sprintf("uplink %s of node %s is not steered (%s): see that node's condition %s",
+				strings.TrimPrefix(c.Type, onpath.ConditionUplink), n.name, c.Reason, c.Type))
+		}
+	}
+	return out
 }
 
 // beginners are the nodes at which flows enter a path.
@@ -151,7 +170,7 @@ func (w *teller) elementStatus(c *chain) []onpath.ElementStatus {
 // reasonNotOwned: the chain selects what is not its tenant's.
 const reasonNotOwned = "NotOwned"
 
-func (w *teller) chainConditions(c *chain, st *onpath.ChainStatus, waits []string) {
+func (w *teller) chainConditions(c *chain, st *onpath.ChainStatus, waits, unsteered []string) {
 	if len(c.errs) > 0 {
 		st.Conditions = w.condition(st.Conditions, "Valid", false, "Impossible", c.errs[0].Message+remedy(c.errs[0])+unchanged(st))
 		st.Conditions = w.condition(st.Conditions, "Active", st.Active, "Impossible", c.errs[0].Message)
@@ -192,6 +211,8 @@ func (w *teller) chainConditions(c *chain, st *onpath.ChainStatus, waits []strin
 		reason, message = "NotReserved", c.off()
 	case len(c.cloudlets) == 0:
 		reason, message = "NoGateway", "no cloudlet has a gateway: name an uplink in a node's spec.uplinks"
+	case len(unsteered) > 0:
+		reason, message = onpath.ReasonUnsteered, strings.Join(slices.Compact(unsteered), "; ")
 	case len(waits) > 0:
 		reason, message = pick(st.Active, "Steering", "Waiting"), strings.Join(slices.Compact(waits), "; ")
 	case !st.Active:

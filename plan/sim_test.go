@@ -30,18 +30,19 @@ type sim struct {
 	// broken instances never become ready, busy ones keep flows while they drain.
 	broken       map[string]bool // by deployment
 	reservations map[onpath.Key]*Reserved
-	refuses      string                  // why ebpf functions do not take what they are told
-	spared       map[string]bool         // by instance: not broken all the same
-	busy         map[string]bool         // by instance
-	endless      bool                    // flows never end, of any instance or path
-	hostless     map[string]bool         // by node: does not permit image: host
-	old          map[string]bool         // nodes with agents of an earlier build
-	blocks       map[string][]string     // by node: what modules may use; nil: it does not say
-	machines     map[string][]netip.Addr // by node: addresses of its machine
-	mute         map[string]bool         // by node: its agent is dead, its data path is not
-	dead         map[string]bool         // by node: the machine is
-	past         map[string]bool         // by node: nothing comes by it any more, whatever its plan
-	restarts     map[string]int          // by instance
+	refuses      string                        // why ebpf functions do not take what they are told
+	spared       map[string]bool               // by instance: not broken all the same
+	busy         map[string]bool               // by instance
+	endless      bool                          // flows never end, of any instance or path
+	hostless     map[string]bool               // by node: does not permit image: host
+	old          map[string]bool               // nodes with agents of an earlier build
+	blocks       map[string][]string           // by node: what modules may use; nil: it does not say
+	machines     map[string][]netip.Addr       // by node: addresses of its machine
+	says         map[string][]onpath.Condition // by node, of itself
+	mute         map[string]bool               // by node: its agent is dead, its data path is not
+	dead         map[string]bool               // by node: the machine is
+	past         map[string]bool               // by node: nothing comes by it any more, whatever its plan
+	restarts     map[string]int                // by instance
 	reported     map[string]onpath.InstanceReport
 	events       []Event
 	set          Settings
@@ -54,7 +55,7 @@ func newSim(t *testing.T, seed uint64) *sim {
 	return &sim{
 		t: t, planner: Planner{Workers: 2}, rng: rand.New(rand.NewPCG(seed, 1)), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
 		objects: map[onpath.Key]onpath.Object{}, states: map[string]*NodeState{}, broken: map[string]bool{}, spared: map[string]bool{}, busy: map[string]bool{}, hostless: map[string]bool{}, blocks: map[string][]string{}, old: map[string]bool{},
-		mute: map[string]bool{}, dead: map[string]bool{}, past: map[string]bool{},
+		says: map[string][]onpath.Condition{}, mute: map[string]bool{}, dead: map[string]bool{}, past: map[string]bool{},
 		restarts: map[string]int{}, reported: map[string]onpath.InstanceReport{},
 		set: Settings{Secret: []byte("s")},
 	}
@@ -214,7 +215,7 @@ func (s *sim) ack(node string, k int) {
 func (s *sim) report(node string) {
 	st := s.states[node]
 	r := &onpath.NodeReport{Node: node, Capacity: onpath.Resources{CPU: 8000, Memory: 8 << 30}, UnderlayMTU: 1500, UnderlayDevice: "eth9", NoHostImage: s.hostless[node], Blocks: s.blocks[node],
-		Addresses: s.machines[node], Paths: map[onpath.PathID]uint64{}}
+		Addresses: s.machines[node], Conditions: s.says[node], Paths: map[onpath.PathID]uint64{}}
 	if !s.old[node] {
 		r.Knows = onpath.Abilities()
 	}

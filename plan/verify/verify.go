@@ -23,6 +23,9 @@ type Input struct {
 	// NoReport are the nodes of which it is not known whether their plans are in force
 	// now, and why. Nothing that rests on one is proved.
 	NoReport map[string]string
+	// Unsteered are conditions of nodes (onpath.Unsteered), by node: of uplinks where
+	// packets do not meet the rules.
+	Unsteered map[string][]onpath.Condition
 }
 
 // maxCuts bounds the steps spent on one class of flows, maxAll those on all.
@@ -338,7 +341,10 @@ func (c *checker) settle(cl *class) {
 	}
 	c.budget.left = min(maxCuts, maxAll-c.spent)
 	before := c.budget.left
-	f := c.follow(cl)
+	f := c.unsteered(cl)
+	if f == nil {
+		f = c.follow(cl)
+	}
 	c.spent += before - max(c.budget.left, 0)
 	if f == nil {
 		return
