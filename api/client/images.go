@@ -1,27 +1,19 @@
 package client
 
 import (
-	"archive/tar"
 	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"net/url"
-	"os"
-	"path/filepath"
-	"regexp"
-	"runtime"
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/layout"
-	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
 	"github.com/onpath/onpath"
 )
@@ -29,8 +21,8 @@ import (
 // Progress is told how far an image is pushed, in bytes of what was missing.
 type Progress func(done, total int64)
 
-// PushImage sends a local image (an OCI layout as a directory or tar archive, or
-// an archive of `docker save`) to the server, and returns the reference under
+// PushImage sends a local image (an OCI layout as a directory or tar archive, or an
+// archive of `docker save`, also compressed by gzip or zstd) to the server, and returns the reference under
 // which nodes pull it. Layers that are there already are not sent.
 func (c *Client) PushImage(ctx context.Context, tenant, path string, progress Progress) (string, error) {
 	image, done, err := openImage(path)
@@ -79,151 +71,6 @@ func ImageRef(tenant, path string) (string, error) {
 		return "", onpath.Errorf(onpath.CodeInvalid, "image %s: %w", path, err)
 	}
 	return onpath.ImageHost + "/" + tenant + "/" + repoName(path) + "@" + digest.String(), nil
-}
-
-var notInRepo = regexp.MustCompile(`[^a-z0-9]+`)
-
-// repoName makes a repository's name of a file's.
-func repoName(path string) string {
-	base := strings.ToLower(strings.TrimSuffix(filepath.Base(filepath.Clean(path)), ".tar"))
-	if base = strings.Trim(notInRepo.ReplaceAllString(base, "-"), "-"); base == "" {
-		return "image"
-	}
-	return base
-}
-
-func openImage(path string) (image v1.Image, done func(), err error) {
-	done = func() {}
-	info, err := os.Stat(path)
-	if err != nil {
-		e := onpath.Errorf(onpath.CodeNotFound, "image %s: %w", path, err)
-		e.Remedy = "build it first, or correct the path in container.image"
-		return nil, done, e
-	}
-	dir := path
-	if !info.IsDir() {
-		if docker, err := isDockerArchive(path); err != nil {
-			return nil, done, onpath.Errorf(onpath.CodeInvalid, "image %s is not a tar archive: %w", path, err)
-		} else if docker {
-			image, err = tarball.ImageFromPath(path, nil)
-			if err != nil {
-				err = onpath.Errorf(onpath.CodeInvalid, "image %s: %w", path, err)
-			}
-			return image, done, err
-		}
-		if dir, err = unpack(path); err != nil {
-			return nil, done, onpath.Errorf(onpath.CodeInvalid, "image %s: %w", path, err)
-		}
-		done = func() { _ = os.RemoveAll(dir) }
-	}
-	if image, err = layoutImage(dir); err != nil {
-		done()
-		e := onpath.Errorf(onpath.CodeInvalid, "image %s: %w", path, err)
-		e.Remedy = "give an OCI layout, or an archive of one"
-		return nil, func() {}, e
-	}
-	return image, done, nil
-}
-
-// layoutImage is the image of an OCI layout for this machine's architecture.
-func layoutImage(dir string) (v1.Image, error) {
-	index, err := layout.ImageIndexFromPath(dir)
-	if err != nil {
-		return nil, err
-	}
-	return pick(index)
-}
-
-func pick(index v1.ImageIndex) (v1.Image, error) {
-	m, err := index.IndexManifest()
-	if err != nil {
-		return nil, err
-	}
-	for _, d := range m.Manifests {
-		if d.Platform != nil && d.Platform.Architecture != runtime.GOARCH && d.Platform.Architecture != "" {
-			continue
-		}
-		if d.MediaType.IsIndex() {
-			inner, err := index.ImageIndex(d.Digest)
-			if err != nil {
-				return nil, err
-			}
-			return pick(inner)
-		}
-		return index.Image(d.Digest)
-	}
-	return nil, fmt.Errorf("it holds no image for %s", runtime.GOARCH)
-}
-
-// isDockerArchive looks for the file that only docker's archives have, which an
-// OCI layout in the same archive overrules.
-func isDockerArchive(path string) (bool, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return false, err
-	}
-	defer f.Close()
-	docker := false
-	for r := tar.NewReader(f); ; {
-		h, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			return docker, nil
-		} else if err != nil {
-			return false, err
-		}
-		switch filepath.Clean(h.Name) {
-		case "oci-layout":
-			return false, nil
-		case "manifest.json":
-			docker = true
-		}
-	}
-}
-
-// unpack extracts the regular files of an archive into a temporary directory
-// beside it, or where temporary files go.
-func unpack(path string) (dir string, err error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	if dir, err = os.MkdirTemp("", "onpath-image-"); err != nil {
-		return "", err
-	}
-	defer func() {
-		if err != nil {
-			_ = os.RemoveAll(dir)
-		}
-	}()
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return "", err
-	}
-	defer root.Close()
-	for r := tar.NewReader(f); ; {
-		h, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			return dir, nil
-		} else if err != nil {
-			return "", err
-		}
-		if h.Typeflag != tar.TypeReg {
-			continue
-		}
-		name := filepath.Clean(h.Name)
-		if err := root.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-			return "", err
-		}
-		out, err := root.Create(name)
-		if err != nil {
-			return "", err
-		}
-		_, err = io.Copy(out, r)
-		if err = errors.Join(err, out.Close()); err != nil {
-			return "", err
-		}
-	}
 }
 
 // push sends one image.
@@ -329,7 +176,9 @@ func (p *push) has(digest string) (bool, error) {
 func (p *push) blob(b blob) error {
 	in, err := b.open()
 	if err != nil {
-		return err
+		e := onpath.Errorf(onpath.CodeInvalid, "the image names %s, which cannot be read: %w", b.digest, err)
+		e.Remedy = "write the image anew"
+		return e
 	}
 	defer in.Close()
 	r, err := p.request(http.MethodPost, "blobs/uploads/?digest="+url.QueryEscape(b.digest), &counted{in, p})

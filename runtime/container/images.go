@@ -1,6 +1,7 @@
 package container
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -11,11 +12,13 @@ import (
 	"net/http"
 	"net/url"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/errdefs"
 
@@ -200,6 +203,9 @@ func (d *Driver) importLocal(ctx context.Context, path, key string, progress fun
 	if err != nil {
 		return fmt.Errorf("image %s: %w", path, err)
 	}
+	if err := runnable(ctx, img); err != nil {
+		return d.refused(ctx, key, path, err)
+	}
 	progress("unpacking image " + filepath.Base(path))
 	if err := img.Unpack(ctx, d.opt.Snapshotter); err != nil && !errdefs.IsAlreadyExists(err) {
 		return d.refused(ctx, key, path, err)
@@ -221,6 +227,33 @@ func (d *Driver) refused(ctx context.Context, key, name string, err error) error
 	return fmt.Errorf("unpack image %s: %w", name, err)
 }
 
+// platform is what nodes run.
+const platform = "linux/" + runtime.GOARCH
+
+func foreign(format string, args ...any) error {
+	return &onpath.Error{Code: onpath.CodeInvalid, Message: fmt.Sprintf(format, args...), Remedy: "name an image for " + platform}
+}
+
+// runnable refuses what no container can be made of here. containerd's client looks only at
+// what an index says of its images, and takes any artifact for an image.
+func runnable(ctx context.Context, img containerd.Image) error {
+	m, err := images.Manifest(ctx, img.ContentStore(), img.Target(), img.Platform())
+	if err != nil {
+		return err
+	}
+	if !images.IsConfigType(m.Config.MediaType) {
+		return foreign("it is an artifact of type %s and no container image", cmp.Or(m.ArtifactType, m.Config.MediaType))
+	}
+	p, err := images.ConfigPlatform(ctx, img.ContentStore(), m.Config)
+	if err != nil {
+		return err
+	}
+	if p.OS != "linux" || p.Architecture != "" && p.Architecture != runtime.GOARCH { // what is not said may be anything
+		return foreign("it is for %s/%s", p.OS, p.Architecture)
+	}
+	return nil
+}
+
 // pullPatience is how long a pull may take, unpacking included.
 const pullPatience = 15 * time.Minute
 
@@ -234,15 +267,24 @@ func (d *Driver) pull(ctx context.Context, ref string, progress func(string)) er
 	}
 	defer client.Close()
 	resolver := docker.NewResolver(docker.ResolverOptions{Hosts: d.registryHosts()})
-	_, err = client.Pull(ctx, ref, containerd.WithPullUnpack, containerd.WithPullSnapshotter(d.opt.Snapshotter),
-		containerd.WithImageHandlerWrapper(d.bounds.declared),
+	found := false // the name: what is not found then is a part
+	img, err := client.Pull(ctx, ref, containerd.WithPullUnpack, containerd.WithPullSnapshotter(d.opt.Snapshotter),
+		containerd.WithImageHandlerWrapper(func(next images.Handler) images.Handler {
+			found = true
+			return d.bounds.declared(next)
+		}),
 		containerd.WithResolver(resolver), containerd.WithPullLabel(ownerLabel, d.opt.Name))
+	if err == nil {
+		err = runnable(ctx, img)
+	}
 	switch {
 	case err == nil:
 		progress("image " + ref + " is here")
 		return nil
 	case refusal(err) != nil:
 		return d.refused(ctx, ref, ref, err)
+	case errdefs.IsNotFound(err) && found:
+		return fmt.Errorf("image %s: %w", ref, foreign("it holds none for %s, or lacks a part of it", platform))
 	case errdefs.IsNotFound(err):
 		return &onpath.Error{Code: onpath.CodeNotFound, Message: fmt.Sprintf("image %s does not exist", ref),
 			Remedy: "correct its name or tag", Cause: err}

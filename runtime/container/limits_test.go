@@ -253,18 +253,7 @@ func shellImage(t *testing.T, user string, more ...string) v1.Image {
 // push sends an image to a registry.
 func push(t *testing.T, repo string, img v1.Image) v1.Hash {
 	t.Helper()
-	send := func(method, url, kind string, body []byte) {
-		r, _ := http.NewRequest(method, url, bytes.NewReader(body))
-		r.Header.Set("Content-Type", kind)
-		resp, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp.Body.Close()
-		if resp.StatusCode != http.StatusCreated {
-			t.Fatalf("%s %s: %s", method, url, resp.Status)
-		}
-	}
+	send := func(method, url, kind string, body []byte) { send(t, method, url, kind, body) }
 	layers, err := img.Layers()
 	if err != nil {
 		t.Fatal(err)
@@ -289,6 +278,20 @@ func push(t *testing.T, repo string, img v1.Image) v1.Hash {
 		t.Fatal(err)
 	}
 	return digest
+}
+
+func send(t *testing.T, method, url, kind string, body []byte) {
+	t.Helper()
+	r, _ := http.NewRequest(method, url, bytes.NewReader(body))
+	r.Header.Set("Content-Type", kind)
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusCreated {
+		t.Fatalf("%s %s: %s", method, url, resp.Status)
+	}
 }
 
 // TestImages runs the same image from a layout, an archive and a registry.

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -20,6 +21,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 	"golang.org/x/sys/unix"
 
 	"github.com/onpath/onpath"
@@ -313,6 +315,72 @@ func TestHostileRegistry(t *testing.T) {
 		err := d.Prepare(t.Context(), &onpath.FunctionSpec{Container: &onpath.ContainerSpec{Image: tc.image}}, nil)
 		if (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
 			t.Errorf("%s: %v", tc.image, err)
+		}
+	}
+}
+
+// TestForeignImages: an image that the node cannot run is refused for what it is, whether
+// its configuration or its index says so.
+func TestForeignImages(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("the cases are written for amd64")
+	}
+	server := httptest.NewServer(registry.New())
+	defer server.Close()
+	tool := archiveOf(t, func(w *tar.Writer) { entry(t, w, tar.Header{Typeflag: tar.TypeReg, Name: "f"}, []byte("tool")) })
+	of := func(os, arch string) v1.Image {
+		c, err := tool.ConfigFile()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c = c.DeepCopy()
+		c.OS, c.Architecture = os, arch
+		img, err := mutate.ConfigFile(tool, c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return img
+	}
+	oci := mutate.MediaType(tool, types.OCIManifestSchema1)
+	d := open(t, machine(t))
+	defer d.Close()
+	const remedy = "name an image for linux/amd64"
+	for name, tc := range map[string]struct {
+		what  v1.Image
+		index string // it is in an index, which says that it is for this system
+		says  string // "": it is prepared
+	}{
+		"windows":  {of("windows", "amd64"), "", "it is for windows/amd64"},
+		"windows2": {of("windows", "amd64"), "windows", "it holds none for linux/amd64"},
+		"windows3": {of("windows", "amd64"), "linux", "it is for windows/amd64"},
+		"freebsd":  {of("freebsd", "amd64"), "", "it is for freebsd/amd64"},
+		"arm":      {of("linux", "arm64"), "", "it is for linux/arm64"},
+		"silent":   {of("", ""), "", ""},
+		"linux":    {of("linux", "amd64"), "linux", ""},
+		"chart":    {mutate.ConfigMediaType(oci, "application/vnd.cncf.helm.config.v1+json"), "", "it is an artifact of type application/vnd.cncf.helm.config.v1+json"},
+	} {
+		repo := server.URL + "/v2/tenant/" + name
+		digest := push(t, repo, tc.what)
+		if tc.index != "" {
+			index := mutate.AppendManifests(empty.Index, mutate.IndexAddendum{Add: tc.what, Descriptor: v1.Descriptor{
+				Platform: &v1.Platform{OS: tc.index, Architecture: "amd64"}}})
+			raw, err := index.RawManifest()
+			if err == nil {
+				digest, err = index.Digest()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			kind, _ := index.MediaType()
+			send(t, "PUT", repo+"/manifests/all", string(kind), raw)
+		}
+		err := d.Prepare(t.Context(), &onpath.FunctionSpec{Container: &onpath.ContainerSpec{
+			Image: strings.TrimPrefix(server.URL, "http://") + "/tenant/" + name + "@" + digest.String()}}, nil)
+		switch {
+		case tc.says == "" && err != nil:
+			t.Errorf("%s: %v", name, err)
+		case tc.says != "" && (onpath.CodeOf(err) != onpath.CodeInvalid || !strings.Contains(err.Error(), tc.says) || !strings.Contains(err.Error(), remedy)):
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
