@@ -154,9 +154,12 @@ __noinline int classify_egress(struct __sk_buff *skb)
 		return drop(p, DROP_CLOSED);
 	p->tenant = v->tenant;
 	e = p->is & IS_NOPORTS ? NULL : flow_find(&p->key, p->tenant);
-	if (e && entry_kind(e) != NEXT_PENDING && !begins_anew(p, e, p->tenant)) {
-		follow(p, e, 1);
-		return GO_ON;
+	if (e && entry_kind(e) != NEXT_PENDING) {
+		if (!begins_anew(p, p->tenant)) {
+			follow(p, e, 1);
+			return GO_ON;
+		}
+		e = flow_find(&p->key, p->tenant);
 	}
 	if (e) {
 		reason = classify_pending(p, n, e);

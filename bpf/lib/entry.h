@@ -85,6 +85,15 @@ static __always_inline void release_quota(__u32 tenant)
 		__sync_fetch_and_add(&h->established, -1);
 }
 
+/* Likewise of those that its instances cause. */
+static __always_inline void release_caused(__u32 tenant)
+{
+	struct quota *h = bpf_map_lookup_elem(&quotas, &tenant);
+
+	if (h && h->flows)
+		__sync_fetch_and_add(&h->flows, -1);
+}
+
 /* The entry of k, which stands, counted to was before it was written anew. */
 static __always_inline void move_quota(struct flow *e, const struct flow_key *k, __u32 was, __u32 tenant)
 {
@@ -247,42 +256,73 @@ static __always_inline int adopted(const struct flow *e)
 	return (e->flags & FLOW_ADOPTED) && entry_kind(e) != NEXT_PENDING;
 }
 
+/* Has the connection ended whose two entries at one place these are? */
+static __always_inline int has_ended(const struct flow *e, const struct flow *mate)
+{
+	__u32 there = mate ? mate->flags : 0;
+
+	return ((e->flags | there) & FLOW_RST) || (e->flags & there & FLOW_FIN);
+}
+
+/* Where the other direction of pkt.key has the entry that belongs to e. */
+static __always_inline __u32 scope_of_mate(const struct pkt *p, const struct node *n, const struct flow *e)
+{
+	__u32 slot = p->prev_slot;
+	struct vport *v;
+
+	if (p->key.scope == n->edge)
+		return n->edge;
+	v = vport_at(slot, p->prev);
+	if (v && v->kind == VPORT_INSTANCE && !(e->flags & FLOW_EMITTED))
+		return v->other;
+	return entry_kind(e) == NEXT_EXIT ? n->edge : e->next;
+}
+
 /*
- * A SYN: what comes now is younger than the chain that its ports' connection was led
- * past. At the edge both directions' entries go, at an instance the packet is decided by
- * its context once more. 1: so it is.
+ * A SYN has come. Does it begin a connection by the ports of one that has ended, or that
+ * was led past a chain and never answered? Then what was decided for that one is no more: at
+ * the edge both directions' entries go, at an instance the packet is decided by its
+ * context once more. 1: so it is. A connection that may live stays as it is, whoever sent
+ * the SYN (RFC 5961 section 4).
  */
 __noinline int begin_anew(__u32 tenant)
 {
 	struct pkt *p = packet();
-	struct flow *e;
+	struct node *n = this_node();
+	struct flow *e, *mate;
 	__u32 context;
+	int over;
 
-	if (!p)
+	if (!p || !n)
 		return 0;
 	e = flow_find(&p->key, tenant);
-	if (!e || !adopted(e))
+	if (!e || entry_kind(e) == NEXT_PENDING)
+		return 0;
+	reverse_key(&p->wkey, &p->key, scope_of_mate(p, n, e));
+	mate = flow_find(&p->wkey, tenant);
+	over = has_ended(e, mate);
+	if (!over && !adopted(e) && (entry_kind(e) != NEXT_PASS || (e->kind & REPLIED) || (mate && entry_packets(mate))))
 		return 0;
 	context = e->context;
-	if (context) {
+	if (context && !(e->flags & FLOW_EMITTED)) {
 		if (!bpf_map_lookup_elem(&groups, &context))
 			return 0;
 		retarget(e, NEXT_PENDING, 0, 0, context);
-		e->flags &= ~FLOW_ADOPTED;
+		e->flags &= ~(FLOW_ADOPTED | FLOW_FIN | FLOW_RST);
 		return 1;
 	}
+	if (e->flags & FLOW_EMITTED)
+		release_caused(tenant);
 	delete_flow(&p->key, e, tenant);
-	reverse_key(&p->wkey, &p->key, p->key.scope);
-	e = flow_find(&p->wkey, tenant);
-	if (e && adopted(e))
-		delete_flow(&p->wkey, e, tenant);
+	if (mate && (over || adopted(mate) || entry_kind(mate) == NEXT_PASS))
+		delete_flow(&p->wkey, mate, tenant);
 	return 1;
 }
 
 /* Likewise of an entry that was found. */
-static __always_inline int begins_anew(const struct pkt *p, const struct flow *e, __u32 tenant)
+static __always_inline int begins_anew(const struct pkt *p, __u32 tenant)
 {
-	return (p->is & IS_SYN) && adopted(e) && begin_anew(tenant);
+	return (p->is & IS_SYN) && begin_anew(tenant);
 }
 
 /* The entry is in use. */

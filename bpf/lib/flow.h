@@ -184,20 +184,20 @@ static __always_inline int is_idle(const struct pkt *p, const struct flow *e)
 	return rest > REPLY_FRESH && rest < SEEN_MASK / 2 && !refresh_always;
 }
 
-/* Has the connection of pkt.rkey ended, as its entries here show? Or does what they
+/* Has the connection of pkt.rkey ended, as its entries here show? With idle: or may what they
  * show belong to one before? */
-__noinline int is_over(void)
+__noinline int is_over(__u32 idle)
 {
 	struct node *n = this_node();
 	struct pkt *p = packet();
-	__u32 flags, scope, slot = 0;
+	__u32 scope, slot = 0;
 	struct flow *e, *mate;
 	struct vport *v;
 
 	if (!p || !n)
 		return 1;
 	e = flow_find(&p->rkey, p->back_tenant);
-	if (!e || is_idle(p, e))
+	if (!e || (idle && is_idle(p, e)))
 		return 1;
 	scope = p->rkey.scope;
 	v = vport_of(&slot, scope);
@@ -207,8 +207,7 @@ __noinline int is_over(void)
 		scope = e->next; /* a relay's */
 	reverse_key(&p->wkey, &p->rkey, scope);
 	mate = flow_find(&p->wkey, p->back_tenant);
-	flags = mate ? mate->flags : 0;
-	return ((e->flags | flags) & FLOW_RST) || (e->flags & flags & FLOW_FIN);
+	return has_ended(e, mate);
 }
 
 /*
@@ -225,7 +224,7 @@ static __always_inline int began_with(const struct pkt *p, const struct flow *e,
 	if (!(e->kind & SYN_REPLIED) || p->key.proto != IPPROTO_TCP || (p->is & IS_SYN))
 		return 0;
 	g = bpf_map_lookup_elem(&groups, &id);
-	return g && (g->flags & GROUP_RESET) && !is_over();
+	return g && (g->flags & GROUP_RESET) && !is_over(1);
 }
 
 /* May the reverse entry e, which leads to e->next, be led to where the
@@ -249,10 +248,8 @@ static __always_inline int may_retarget(struct pkt *p, struct flow *e, __u32 nex
 		return KEEP;
 	if (kind == NEXT_PENDING)
 		return REPLACE;
-	if ((p->is & IS_SYN) && adopted(e))
+	if ((p->is & IS_SYN) && (adopted(e) || is_over(0)))
 		return REPLACE;
-	if (kind == NEXT_PASS)
-		return KEEP;
 	if (kind != NEXT_VPORT)
 		return KEEP; /* replies leave: the elements before were passed by */
 	group = entry_group(e);

@@ -376,7 +376,7 @@ __noinline int receive_sync(__u32 vni)
 		reverse_key(&p->wkey, &p->key, n->edge);
 	copy_key(&p->key, &p->wkey, n->edge);
 	e = flow_established(&p->key);
-	if (e && !begins_anew(p, e, tenant_of_path(e->path))) {
+	if (e && !begins_anew(p, tenant_of_path(e->path))) {
 		reconcile(p, e, next, slot);
 		return TC_ACT_SHOT;
 	}
@@ -386,7 +386,7 @@ __noinline int receive_sync(__u32 vni)
 	matched = d->matched;
 	tenant = tenant_of_path(d->first_path);
 	e = matched ? flow_pending(&p->key, tenant) : NULL;
-	if (e && !begins_anew(p, e, tenant)) {
+	if (e && !begins_anew(p, tenant)) {
 		reconcile(p, e, next, slot);
 		return TC_ACT_SHOT;
 	}

@@ -70,7 +70,7 @@ __noinline int follow_pending(void)
 	p->absent = !e;
 	if (!e || entry_kind(e) == NEXT_PENDING)
 		return 0;
-	if (begins_anew(p, e, p->tenant)) {
+	if (begins_anew(p, p->tenant)) {
 		p->absent = 1;
 		return 0;
 	}

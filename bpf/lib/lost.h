@@ -29,12 +29,12 @@ static __always_inline int leave_by_ha_peer(struct pkt *p, const struct node *n)
 	return !leave_at(p, n, other);
 }
 
-/* Does pkt.d come from an entry at the edge whose path is no more? Connections older
- * than their chain go on passing by it. */
+/* Does pkt.d come from an entry at the edge whose path is no more? Connections that were
+ * older than it go on passing by. */
 static __always_inline int is_orphan(const struct pkt *p)
 {
 	return (p->is & IS_EDGE) && p->d.path_slot && !p->d.path &&
-	       (p->d.kind != NEXT_PASS || (p->d.flags & FLOW_BYPASS));
+	       (p->d.kind != NEXT_PASS || !(p->d.flags & FLOW_ADOPTED));
 }
 
 /* Is it of a connection that began through the instance while that was closed here, and

@@ -190,7 +190,6 @@ __noinline int rested(void)
 static __always_inline __u32 end_flow(const struct flow_key *k, __u32 owner)
 {
 	struct flow *e = flow_established(k);
-	struct quota *h;
 	__u32 tenant, next, emitted;
 
 	if (!e)
@@ -201,9 +200,8 @@ static __always_inline __u32 end_flow(const struct flow_key *k, __u32 owner)
 	if (bpf_map_delete_elem(&flows_v2, k))
 		return 0;
 	release_quota(tenant);
-	h = bpf_map_lookup_elem(&quotas, &tenant);
-	if (emitted && h && h->flows)
-		__sync_fetch_and_add(&h->flows, -1);
+	if (emitted)
+		release_caused(tenant);
 	return next;
 }
 

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// flowBypass marks pass entries of flows for which an element had no instance;
-// other pass entries are connections older than their chain.
-const flowBypass uint8 = 0x80
+// flowAdopted marks pass entries of connections that are older than their chain; other pass
+// entries were decided by its rules.
+const flowAdopted uint8 = 0x40
 
 // Packets that were under way when their path ended write entries of it again.
 // Nearly all are out of the programs and the instances after the first span, and
@@ -52,13 +52,14 @@ func (d *Driver) endPaths(want *state) error {
 		return errors.Join(d.dropTables(want), d.maps.paths.retain(want.paths))
 	}
 	present, edge, ctx := slotsOf(want.paths), three(want.node.Edge), d.life
-	spare := d.sparing(want, edge)
+	spare, cuts := d.sparing(want, edge), anyCuts(want.paths)
 	flows, err := d.cloneTables()
 	if err != nil {
 		return err
 	}
 	forgetEnded := func() error {
-		return forget(ctx, flows, func(k *flowKey, path uint16) bool { return !present[path] || closed[path] && k.Scope == edge }, spare)
+		gone := func(k *flowKey, path uint16) bool { return !present[path] || closed[path] && k.Scope == edge }
+		return forget(ctx, flows, gone, cuts, spare)
 	}
 	if want.node.Edge == 0 {
 		time.Sleep(lastOnes)
@@ -83,7 +84,7 @@ func (d *Driver) endPaths(want *state) error {
 		}
 		// Paths configured in the meantime have entries that must stay.
 		gone := d.stillEnded(ended, closed)
-		err := forget(ctx, flows, func(k *flowKey, path uint16) bool { return gone[path] && (ended[path] || k.Scope == edge) }, nil)
+		err := forget(ctx, flows, func(k *flowKey, path uint16) bool { return gone[path] && (ended[path] || k.Scope == edge) }, cuts, nil)
 		if err != nil && ctx.Err() == nil {
 			d.opts.Log.Warn("flow entries of a chain that ended could not be removed", "error", err)
 		}
@@ -156,16 +157,29 @@ func slotsOf(paths map[uint32]pathValue) map[uint16]bool {
 	return slots
 }
 
+// anyCuts reports whether a path is young that cuts the connections which are older.
+func anyCuts(paths map[uint32]pathValue) bool {
+	now := monotonic()
+	for _, p := range paths {
+		if p.Flags&pathCut != 0 && p.AdoptUntil > now {
+			return true
+		}
+	}
+	return false
+}
+
 // forget removes the entries of paths that are gone, by keys and the paths' slots. Connections
 // that were passed by because they are older than their chain keep being so,
-// whatever becomes of it. spare, if there is one, is told first which entries of a path
+// whatever becomes of it, unless a path cuts such. spare, if there is one, is told first which entries of a path
 // go.
-func forget(ctx context.Context, flows flowTables, gone func(k *flowKey, path uint16) bool, spare func([]forgotten) error) error {
+func forget(
+	ctx context.Context, flows flowTables, gone func(k *flowKey, path uint16) bool, cuts bool, spare func([]forgotten) error,
+) error {
 	var keys []flowKey
 	var list []forgotten
 	goes := func(k *flowKey, v *flowValue) bool {
-		adopted := v.kind() == nextPass && v.Flags&flowBypass == 0
-		return v.Path != 0 && gone(k, v.Path) && !adopted
+		adopted := v.kind() == nextPass && v.Flags&flowAdopted != 0
+		return v.Path != 0 && gone(k, v.Path) && (cuts || !adopted)
 	}
 	err := flows.each(ctx, func(k *flowKey, v *flowValue) bool {
 		if goes(k, v) {

@@ -145,31 +145,44 @@ func (n *Node) forgetFlow(k flowKey, f *flow) {
 	}
 }
 
-// begunAnew forgets what leads a connection past a chain that is younger than it, if the
-// packet begins another by the same ports, which the chain takes: at the edge the entries
-// of both directions; at an instance the packet is decided by its context once more.
+// begunAnew forgets what was decided for a connection that has ended, or that was led past a
+// chain and never answered, if the packet begins another by the same ports: at the edge the
+// entries of both directions; at an instance the packet is decided by its context once
+// more. A connection that may live stays as it is, whoever sent the SYN.
 func (n *Node) begunAnew(w *work, f *flow) bool {
-	switch {
-	case !f.adopted || f.kind == onpath.NextPending || !w.h.Begins():
+	if f.kind == onpath.NextPending || !w.h.Begins() {
 		return false
-	case f.context == 0:
-		n.forgetAdopted(w.key, f)
+	}
+	m := n.mateOf(w.key, f)
+	if f.counts {
+		m.vport = n.edgeVport()
+		if f.kind == onpath.NextVport {
+			m.vport = f.next
+		}
+	}
+	back := n.find(m, f.tenant)
+	over := hasEnded(f, back)
+	switch {
+	case !over && !f.adopted && (f.kind != onpath.NextPass || f.replied || back != nil && back.packets > 0):
+		return false
+	case f.context == 0 || f.counts:
+		n.drop(w.key, f)
+		if back != nil && (over || back.adopted || back.kind == onpath.NextPass) {
+			n.drop(m, back)
+		}
 	case n.groups[f.context] == nil:
 		return false
 	default:
 		f.kind, f.next, f.functions, f.mirrors, f.adopted, f.answered = onpath.NextPending, 0, nil, nil, false, 0
+		f.fin, f.rst = false, false
 	}
 	return true
 }
 
-// forgetAdopted forgets an entry, and the other direction's if it is of the same kind.
-func (n *Node) forgetAdopted(k flowKey, f *flow) {
-	m := flowKey{k.vport, k.tuple.Reverse()}
-	back := n.find(m, f.tenant)
-	n.drop(k, f)
-	if back != nil && back.adopted {
-		n.drop(m, back)
-	}
+// hasEnded reports whether the connection of two entries at one place has ended; back may be
+// nil.
+func hasEnded(f, back *flow) bool {
+	return f.rst || back != nil && (back.rst || f.fin && back.fin)
 }
 
 // learn writes an entry unless there is one, which it then gives, and marks it
@@ -200,10 +213,12 @@ func (n *Node) sweep() {
 }
 
 // purge forgets the entries of paths and instances that are no longer here, of those
-// that were; connections passed by because they are older than their chain stay so.
+// that were; connections passed by because they are older than their chain stay so, unless
+// a path cuts such.
 func (n *Node) purge(were map[onpath.VportID]*onpath.Vport) {
+	cuts := n.anyCuts()
 	n.each(func(k flowKey, f *flow) {
-		adopted := f.kind == onpath.NextPass && k.tuple.Protocol == 6
+		adopted := f.kind == onpath.NextPass && f.adopted && !cuts
 		path := n.paths[f.path]
 		ended := f.path != 0 && !adopted && (path == nil || path.Closed && k.vport == n.edgeVport())
 		if s := n.shares[f.tenant]; ended && s != nil && k.vport == n.edgeVport() {
@@ -215,6 +230,16 @@ func (n *Node) purge(were map[onpath.VportID]*onpath.Vport) {
 			n.drop(k, f)
 		}
 	})
+}
+
+// anyCuts reports whether a path is young that cuts the connections which are older.
+func (n *Node) anyCuts() bool {
+	for id, p := range n.paths {
+		if p.Cut && n.now().Before(n.adoptUntil[id]) {
+			return true
+		}
+	}
+	return false
 }
 
 // fragmentKey finds the first fragment's ports for those that follow.

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/packet"
 )
 
 // peerGateway is the other edge of a pair of gateways if id is one of them, else 0.
@@ -73,8 +74,7 @@ func (n *Node) hearPartner(t onpath.Tuple, told flow, syn bool) {
 	}
 	switch f := n.anywhere(k); {
 	case f == nil:
-	case syn && f.adopted:
-		n.forgetAdopted(k, f)
+	case syn && n.begunAnew(begins(k), f):
 	case f.kind == onpath.NextVport && told.next != 0 && len(f.functions) == 0 && !ruled && (syn || !n.takes(f.next)):
 		f.next, f.context, f.heard, f.answered = told.next, 0, false, 0
 		return
@@ -93,6 +93,11 @@ func (n *Node) hearPartner(t onpath.Tuple, told flow, syn bool) {
 		first = f.path
 	}
 	n.insert(k, &f, n.tenantOf(first))
+}
+
+// begins is the packet that begins a connection at k.
+func begins(k flowKey) *work {
+	return &work{key: k, h: packet.Header{Protocol: packet.TCP, Flags: packet.SYN}}
 }
 
 // hearWay finds what the packets of an entry pass on their way, as the rules say from

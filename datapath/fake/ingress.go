@@ -442,9 +442,10 @@ func (n *Node) fromInstance(v *onpath.Vport, b []byte, h packet.Header) {
 	}
 	w.tenant = v.Tenant
 	if f := n.find(w.key, v.Tenant); f != nil && (h.Quotes || !h.IsError) {
-		n.begunAnew(w, f)
-		n.follow(w, f)
-		return
+		if !n.begunAnew(w, f) || n.find(w.key, v.Tenant) == f {
+			n.follow(w, f)
+			return
+		}
 	}
 	if !w.writes || h.IsError {
 		n.ownError(w, v, own)

@@ -50,8 +50,7 @@ func (n *Node) resetWaiting(lost map[onpath.GroupID]map[onpath.VportID]bool) {
 
 // over tells a connection that has ended.
 func (n *Node) over(k flowKey, f *flow) bool {
-	back := n.anywhere(n.mate(k))
-	return f.rst || back != nil && (back.rst || f.fin && back.fin)
+	return hasEnded(f, n.anywhere(n.mate(k)))
 }
 
 // resetOf is the packet that resets the end from which packets of t come.

@@ -1,0 +1,160 @@
+package datapathtest
+
+import (
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+// says sends a packet of a connection, or with reverse one of its replies, across the
+// gateway through instances and functions in the order given; through none, the kernel
+// alone carries it.
+func (b *testbed) says(t onpath.Tuple, reverse bool, flags uint8, is ...*instance) {
+	b.t.Helper()
+	p, in, out := newPacket(t), clientNet, serverNet
+	if reverse {
+		p, in, out = newPacket(t.Reverse()), serverNet, clientNet
+	}
+	p.flags, p.ack = flags, 1001
+	if len(is) == 0 {
+		b.untouched(in, p.bytes(), out)
+		return
+	}
+	b.send(gateway, in, p.bytes())
+	sent := p.bytes()
+	for _, i := range is {
+		if i.inline != nil {
+			sent = b.runs(sent, reverse, i)
+		} else {
+			sent = b.cross(hop{at: i, reverse: reverse, copied: i.mirror}, sent)
+		}
+	}
+	b.expect(gateway, out, withTTL(sent, 1))
+}
+
+// connects opens a connection through the instances, so that its entries are established.
+func (b *testbed) connects(t onpath.Tuple, is ...*instance) {
+	b.t.Helper()
+	back := reversed(is)
+	b.says(t, false, syn, is...)
+	b.says(t, true, syn|ack, back...)
+	for range 2 {
+		b.says(t, false, ack, is...)
+		b.says(t, true, ack, back...)
+	}
+}
+
+// waysToEnd of a connection, as the gateway may see them.
+var waysToEnd = []struct {
+	name string
+	end  func(b *testbed, t onpath.Tuple, is ...*instance)
+}{
+	{"by FIN", func(b *testbed, t onpath.Tuple, is ...*instance) {
+		b.says(t, false, fin|ack, is...)
+		b.says(t, true, fin|ack, reversed(is)...)
+		b.says(t, false, ack, is...)
+	}},
+	{"by a RST of the server", func(b *testbed, t onpath.Tuple, is ...*instance) { b.says(t, true, rst|ack, reversed(is)...) }},
+	{"by a RST of the client", func(b *testbed, t onpath.Tuple, is ...*instance) { b.says(t, false, rst|ack, is...) }},
+}
+
+// a decision is a chain, what a connection crosses by it, and what becomes of it.
+type decided struct {
+	name  string
+	chain *chain
+	cross []*instance
+	// gone: the chain ends as another begins; or it stays, and the other stands before it.
+	gone bool
+	// opens changes the chain so that its element takes the connection.
+	opens func()
+}
+
+// decisions lists what a flow entry may say of a connection for which the rules in force
+// say something else.
+func (b *testbed) decisions() []decided {
+	box, mirror, sleeper, f := b.instance("box", "n2"), b.instance("mirror", gateway), b.instance("sleeper", gateway), b.inline("f", gateway)
+	mirror.mirror, sleeper.state = true, onpath.VportClosed
+	datagrams := onpath.Match{Protocol: []uint8{udp}}
+	through := func(e *element) *chain { return &chain{match: toServer(), elements: []*element{e}} }
+	unselected := func() *chain { return through(&element{instances: []*instance{box}, match: &datagrams}) }
+	mirrored := func() *chain {
+		return through(&element{instances: []*instance{mirror}, mode: onpath.ModeMirror, none: onpath.NoneBypass})
+	}
+	bypassed := through(&element{instances: []*instance{sleeper}, none: onpath.NoneBypass})
+	return []decided{
+		{name: "no element selects it", chain: unselected()},
+		{name: "no element selected it", chain: unselected(), gone: true},
+		{name: "it is mirrored alone", chain: mirrored(), cross: []*instance{mirror}},
+		{name: "it was mirrored alone", chain: mirrored(), cross: []*instance{mirror}, gone: true},
+		{name: "its element had no instance", chain: bypassed, gone: true},
+		{name: "it crosses an instance", chain: through(&element{instances: []*instance{box}}), cross: []*instance{box}},
+		{name: "it crossed an instance", chain: through(&element{instances: []*instance{box}}), cross: []*instance{box}, gone: true},
+		{name: "it crosses a function", chain: through(&element{instances: []*instance{f}}), cross: []*instance{f}},
+		{name: "it crossed a function", chain: through(&element{instances: []*instance{f}}), cross: []*instance{f}, gone: true},
+	}
+}
+
+// beginsAnew: whatever an entry says of a connection that has ended, another by the same
+// ports goes by the rules that are in force when it begins.
+func beginsAnew(b *testbed) {
+	wall := b.instance("wall", gateway)
+	list := b.decisions()
+	b.looseEdge()
+	l := &layout{instances: []*instance{wall}}
+	for _, d := range list {
+		for _, e := range d.chain.elements {
+			l.instances = append(l.instances, e.instances...)
+		}
+	}
+	l.instances = distinct(l.instances)
+	port := uint16(1000)
+	for n, d := range list {
+		young := &chain{path: onpath.PathID(2*n + 2), match: toServer(), elements: []*element{{instances: []*instance{wall}}}}
+		young.began, young.adopt = b.h.Now(), time.Hour
+		d.chain.path = onpath.PathID(2*n + 1)
+		var flows []onpath.Tuple
+		l.chains = []*chain{d.chain}
+		b.apply(l)
+		for _, end := range waysToEnd {
+			for range 2 { // one that begins while the chain drains, and one after that
+				t := tcp4(port)
+				port++
+				b.connects(t, d.cross...)
+				end.end(b, t, d.cross...)
+				flows = append(flows, t)
+			}
+		}
+		judged := func(which int) {
+			for i, t := range flows {
+				if i%2 == which {
+					b.connects(t, wall)
+				}
+				if b.t.Failed() {
+					b.t.Fatalf("of a connection that had ended %s; %s", waysToEnd[i/2].name, d.name)
+				}
+			}
+		}
+		l.chains = []*chain{young, d.chain}
+		d.chain.ended = d.gone
+		b.apply(l)
+		judged(0)
+		if d.gone {
+			d.chain.closed = true
+			b.apply(l)
+			l.chains = []*chain{young}
+			b.apply(l)
+		}
+		judged(1)
+	}
+}
+
+func distinct(is []*instance) (out []*instance) {
+	seen := map[*instance]bool{}
+	for _, i := range is {
+		if !seen[i] {
+			out = append(out, i)
+		}
+		seen[i] = true
+	}
+	return out
+}
