@@ -3,18 +3,24 @@ package engine_test
 import (
 	"errors"
 	"net"
+	"net/netip"
 	"os"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+	"golang.org/x/sys/unix"
+
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/engine/control"
 	"github.com/onpath/onpath/internal/funcbuild"
 	"github.com/onpath/onpath/internal/netnsrun"
 )
 
-// TestKeepAlive: keep-alives are answered in the server's name, with checksums that the
-// kernel takes; a call goes on.
+// TestKeepAlive: keep-alives are answered in the name of a server that lives, with checksums
+// that the kernel takes; a call goes on.
 func TestKeepAlive(t *testing.T) {
 	code, err := os.ReadFile("../functions/sip-keepalive/sip-keepalive.wasm")
 	if err != nil {
@@ -36,9 +42,27 @@ func TestKeepAlive(t *testing.T) {
 		"To: <sip:b@b>\r\nCall-ID: x\r\nCSeq: 5 OPTIONS\r\nContent-Length: 0\r\n\r\n"
 	const answer = "SIP/2.0 200 OK\r\nVia: SIP/2.0/UDP 10.9.0.1;branch=z9\r\nFrom: <sip:a@b>;tag=1\r\n" +
 		"To: <sip:b@b>;tag=onpath\r\nCall-ID: x\r\nCSeq: 5 OPTIONS\r\nContent-Length: 0\r\n\r\n"
+	await := func(n uint64) control.ModuleStatus {
+		t.Helper()
+		for deadline := time.Now().Add(5 * time.Second); s.status().Modules[0].Packets < n && time.Now().Before(deadline); {
+			time.Sleep(5 * time.Millisecond)
+		}
+		return s.status().Modules[0]
+	}
+	if _, err := c.Write([]byte("\r\n\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	if m := await(1); m.Passed != 1 || m.Sent != 0 {
+		t.Fatalf("a server of which nothing is known: %+v", m)
+	}
+	s.sendsReverse(netip.MustParseAddrPort("10.9.0.3:5060"), c.LocalAddr().(*net.UDPAddr).AddrPort(), "SIP/2.0 200 OK\r\n\r\n")
+	await(2)
+	if _, err := c.Read(make([]byte, 100)); err != nil { // the engine lets it pass, and the host is behind
+		t.Fatal(err)
+	}
+	keepAlive := strings.Replace(strings.ReplaceAll(request, "OPTIONS", "NOTIFY"), "Content-Length", "Event: keep-alive\r\nContent-Length", 1)
 	for sent, want := range map[string]string{
-		request: answer, "\r\n\r\n": "\r\n",
-		strings.ReplaceAll(request, "OPTIONS", "NOTIFY"): strings.ReplaceAll(answer, "OPTIONS", "NOTIFY"),
+		request: answer, "\r\n\r\n": "\r\n", keepAlive: strings.ReplaceAll(answer, "OPTIONS", "NOTIFY"),
 	} {
 		if _, err := c.Write([]byte(sent)); err != nil {
 			t.Fatal(err)
@@ -53,11 +77,38 @@ func TestKeepAlive(t *testing.T) {
 	if _, err := c.Write([]byte(strings.ReplaceAll(request, "OPTIONS", "INVITE"))); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(5 * time.Second); s.status().Modules[0].Packets < 4 && time.Now().Before(deadline); {
-		time.Sleep(5 * time.Millisecond)
-	}
-	if m := s.status().Modules[0]; m.Counters["answered"] != 3 || m.Counters["passed"] != 1 || m.Sent != 3 || m.Passed != 1 {
+	if m := await(6); m.Counters["answered"] != 3 || m.Counters["passed"] != 2 || m.Sent != 3 || m.Passed != 3 {
 		t.Errorf("%+v", m)
+	}
+}
+
+// sendsReverse sends the engine a datagram of the chain's reverse direction.
+func (s *testbed) sendsReverse(from, to netip.AddrPort, payload string) {
+	s.t.Helper()
+	g := onpath.GroupOf(1, 0, true)
+	ip := &layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolUDP, SrcIP: from.Addr().AsSlice(), DstIP: to.Addr().AsSlice()}
+	udp := &layers.UDP{SrcPort: layers.UDPPort(from.Port()), DstPort: layers.UDPPort(to.Port())}
+	b := gopacket.NewSerializeBuffer()
+	err := errors.Join(udp.SetNetworkLayerForChecksum(ip),
+		gopacket.SerializeLayers(b, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true},
+			&layers.Ethernet{SrcMAC: net.HardwareAddr{0x02, 0x6f, onpath.ChainMACByte, byte(g >> 16), byte(g >> 8), byte(g)}, DstMAC: engineMAC, EthernetType: layers.EthernetTypeIPv4},
+			ip, udp, gopacket.Payload(payload)))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if err := netnsrun.Do(s.near, func() error {
+		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		l, err := net.InterfaceByName("v0")
+		if err != nil {
+			return err
+		}
+		return unix.Sendto(fd, b.Bytes(), 0, &unix.SockaddrLinklayer{Ifindex: l.Index})
+	}); err != nil {
+		s.t.Fatal(err)
 	}
 }
 
