@@ -48,7 +48,7 @@ type FunctionSpec struct {
 	State FlowState `json:"state,omitempty"`
 	// Packets is what the function may do to packets. Default keep.
 	Packets PacketRights `json:"packets,omitempty"`
-	// Resources is what one instance gets. Defaults: 100m CPU, 64Mi memory.
+	// Resources is what one instance gets. Defaults: 100m CPU (ebpf: none), 64Mi memory.
 	Resources Resources `json:"resources,omitzero"`
 	Health    Health    `json:"health,omitzero"`
 	// Shared lets other tenants use the function as "tenant/name".

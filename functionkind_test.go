@@ -68,3 +68,29 @@ func isPackage(f *ast.File, x ast.Expr) bool {
 		return i.Name == nil && path.Base(strings.Trim(i.Path.Value, `"`)) == id.Name
 	})
 }
+
+// TestCPUByDefault: what has a process is given CPU unless its author says how much; what the
+// data path runs takes none of the node's.
+func TestCPUByDefault(t *testing.T) {
+	ebpf := onpath.FunctionSpec{EBPF: &onpath.EBPFSpec{Object: "firewall"}}
+	asks := ebpf
+	asks.Resources.CPU = 10
+	for what, c := range map[string]struct {
+		spec onpath.FunctionSpec
+		want onpath.CPU
+	}{
+		"container":             {onpath.FunctionSpec{Container: &onpath.ContainerSpec{Image: "host", Command: []string{"sleep"}}}, onpath.DefaultCPU},
+		"ebpf":                  {ebpf, 0},
+		"ebpf that asks for it": {asks, 10},
+	} {
+		f := &onpath.Function{Spec: c.spec}
+		f.APIVersion, f.Kind = onpath.APIVersion, onpath.KindFunction
+		f.Metadata.Name, f.Metadata.Tenant = "f", "default"
+		if err := f.Validate(); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		if f.Spec.Resources.CPU != c.want {
+			t.Errorf("%s: %s, want %s", what, f.Spec.Resources.CPU, c.want)
+		}
+	}
+}

@@ -36,7 +36,9 @@ func (f *Function) Validate() error {
 	v.kinds(s)
 	enum(v, "spec.state", &s.State, StateFlow, StateNone, StateFlow, StateTerminates)
 	enum(v, "spec.packets", &s.Packets, PacketsKeep, PacketsKeep, PacketsRewrite, PacketsOriginate)
-	byDefault(&s.Resources.CPU, DefaultCPU)
+	if !s.Inline() { // what has no process takes no CPU of the node's; its budget bounds it
+		byDefault(&s.Resources.CPU, DefaultCPU)
+	}
 	byDefault(&s.Resources.Memory, DefaultMemory)
 	v.resources("spec.resources", s.Resources)
 	v.health("spec.health", &s.Health)
