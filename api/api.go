@@ -32,7 +32,7 @@ type Controller interface {
 	// changed object has passed its own Validate. The error is best an
 	// onpath.Errors. With force a node that is away may go whatever it had; the
 	// changes must then be nothing but deletions of nodes.
-	Check(ctx context.Context, changes []onpath.Change, force bool) error
+	Check(ctx context.Context, changes []onpath.Change, force bool) (notes []string, err error)
 	// Preview says what changes would do, without doing it.
 	Preview(ctx context.Context, changes []onpath.Change) (*onpath.Preview, error)
 	// Trace finds the way of a packet.

@@ -41,6 +41,7 @@ type controller struct {
 	needed   onpath.Key            // must not be deleted
 	barred   onpath.Key            // must not be written
 	finds    error                 // what Check answers
+	notes    []string              // what it says of what is possible
 	pushed   []onpath.Key          // chains to which values were reported
 	accepted []string              // nodes
 	planned  map[string][]string   // repositories by node; nil: all
@@ -91,24 +92,24 @@ func (c *controller) heard(about onpath.Key) string {
 	return c.told[about]
 }
 
-func (c *controller) Check(_ context.Context, changes []onpath.Change, _ bool) error {
+func (c *controller) Check(_ context.Context, changes []onpath.Change, _ bool) ([]string, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.finds != nil {
-		return c.finds
+		return nil, c.finds
 	}
 	for _, x := range changes {
 		if x.Object != nil && x.Key == c.barred {
-			return onpath.Errors{{Code: onpath.CodeInvalid, Object: x.Key.String(), Message: "there is no function f1"}}
+			return nil, onpath.Errors{{Code: onpath.CodeInvalid, Object: x.Key.String(), Message: "there is no function f1"}}
 		}
 		if x.Object != nil && x.Key.Name == "bad" {
-			return onpath.Errors{{Code: onpath.CodeInvalid, Object: x.Key.String(), Field: "spec.to", Message: "overlaps", Remedy: "give it another priority"}}
+			return nil, onpath.Errors{{Code: onpath.CodeInvalid, Object: x.Key.String(), Field: "spec.to", Message: "overlaps", Remedy: "give it another priority"}}
 		}
 		if x.Object == nil && x.Key == c.needed {
-			return onpath.Errors{{Code: onpath.CodeInvalid, Object: x.Key.String(), Message: "it is used by chain a/web"}}
+			return nil, onpath.Errors{{Code: onpath.CodeInvalid, Object: x.Key.String(), Message: "it is used by chain a/web"}}
 		}
 	}
-	return nil
+	return c.notes, nil
 }
 
 func (c *controller) Preview(_ context.Context, changes []onpath.Change) (*onpath.Preview, error) {

@@ -34,6 +34,8 @@ type changeSet struct {
 	request string
 	// confirm undoes it after this time unless it is confirmed; 0: never.
 	confirm time.Duration
+	// notes is where to say what is worth knowing of a change; nil: nobody asks.
+	notes *[]string
 }
 
 // changed is a change and what was there before.
@@ -105,7 +107,10 @@ func (s *Server) mayChange(ctx context.Context, c changeSet, writes []onpath.Cha
 		e.Remedy = "apply them in parts, those that others refer to first"
 		return e
 	}
-	err := s.o.Controller.Check(ctx, writes, c.force)
+	notes, err := s.o.Controller.Check(ctx, writes, c.force)
+	if c.notes != nil {
+		*c.notes = notes
+	}
 	if err == nil && c.verify {
 		err = s.o.Controller.VerifyChange(ctx, writes)
 	}
@@ -129,7 +134,7 @@ func (s *Server) write(ctx context.Context, c changeSet, all []changed, writes [
 		}
 		u, b.Records = &made, append(b.Records, r)
 	}
-	b.Note = noteOf(all, u)
+	b.Note = noteOf(c, all, u)
 	w, err := s.commit(ctx, b)
 	if err != nil || u == nil {
 		return nil, err
@@ -176,8 +181,11 @@ func (c changeSet) names(k onpath.Key) bool {
 }
 
 // noteOf is what a repetition of the request is answered.
-func noteOf(all []changed, u *undo) []byte {
+func noteOf(set changeSet, all []changed, u *undo) []byte {
 	a := wire.Applied{}
+	if set.notes != nil {
+		a.Notes = *set.notes
+	}
 	if u != nil {
 		a.Confirm = &u.Pending
 	}
@@ -468,11 +476,17 @@ func (s *Server) apply(ctx context.Context, a wire.Apply) (*wire.Applied, error)
 		}
 	}
 	c.confirm = time.Duration(a.Confirm)
+	var notes []string
+	c.notes = &notes
 	all, pending, err := s.change(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	return s.applied(ctx, a, all, pending)
+	out, err := s.applied(ctx, a, all, pending)
+	if err == nil && !a.DryRun {
+		out.Notes = notes
+	}
+	return out, err
 }
 
 // tenantOf is the tenant whose users may confirm what who applied; "": none.

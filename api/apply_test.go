@@ -21,6 +21,19 @@ func actions(a *wire.Applied) string {
 	return s
 }
 
+// TestApplySaysWhatIsWorthKnowing: in the answer to an apply, and to its repetition.
+func TestApplySaysWhatIsWorthKnowing(t *testing.T) {
+	w := newWorld(t)
+	w.controller.notes = []string{"chain a/x has this before chain a/y"}
+	request := client.ApplyOptions{Request: "r1"}
+	for range 2 {
+		a, err := w.operator.Apply(t.Context(), []onpath.Object{hosts("a", "x", "10.0.0.1")}, request)
+		if err != nil || len(a.Notes) != 1 || a.Notes[0] != w.controller.notes[0] {
+			t.Errorf("%+v, %v", a, err)
+		}
+	}
+}
+
 func TestApply(t *testing.T) {
 	w := newWorld(t)
 	ctx, c := t.Context(), w.operator

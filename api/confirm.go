@@ -375,7 +375,7 @@ func (s *Server) keepNeeded(ctx context.Context, why string, steps []undoStep, w
 	_ []onpath.Change, kept []wire.KeptObject) {
 	for len(writes) > 0 {
 		needed := map[string]*onpath.Error{}
-		if err := s.o.Controller.Check(ctx, writes, false); err != nil {
+		if _, err := s.o.Controller.Check(ctx, writes, false); err != nil {
 			for _, e := range listed(err) {
 				needed[e.Object] = e
 			}

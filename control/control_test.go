@@ -260,7 +260,7 @@ func (s *site) apply(list ...onpath.Object) {
 func (s *site) write(changes []onpath.Change) {
 	s.t.Helper()
 	ctx := context.Background()
-	if err := s.c.Check(ctx, changes, false); err != nil {
+	if _, err := s.c.Check(ctx, changes, false); err != nil {
 		s.t.Fatal(err)
 	}
 	for {
@@ -613,7 +613,7 @@ func TestCheckAndPreview(t *testing.T) {
 	s := threeNodes(t)
 	bad := web(1)
 	bad.Spec.Through[0].Function = "wf"
-	err := s.c.Check(context.Background(), s.changes(bad), false)
+	_, err := s.c.Check(context.Background(), s.changes(bad), false)
 	var list onpath.Errors
 	if !errors.As(err, &list) || list[0].Field != "spec.through[0].function" || !strings.Contains(list[0].Remedy, "fw") {
 		t.Fatalf("Check: %v", err)
@@ -639,8 +639,14 @@ func TestCheckAndPreview(t *testing.T) {
 	if err != nil || len(p.Instances)+len(p.Rules) != 0 {
 		t.Fatalf("Preview of no change: %+v, %v", p, err)
 	}
-	if err := s.c.Check(context.Background(), []onpath.Change{{Key: onpath.KeyOf(function("fw"))}}, false); err == nil {
+	if _, err := s.c.Check(context.Background(), []onpath.Change{{Key: onpath.KeyOf(function("fw"))}}, false); err == nil {
 		t.Error("a function in use may be deleted")
+	}
+	first := web(1)
+	first.Metadata.Name, first.Spec.Priority = "first", 5
+	notes, err := s.c.Check(context.Background(), s.changes(first), false)
+	if err != nil || len(notes) != 1 || !strings.Contains(notes[0], "chain default/first (priority 5) has this before chain default/web (0)") {
+		t.Errorf("of a chain that takes the traffic of another one: %q, %v", notes, err)
 	}
 }
 
@@ -726,7 +732,7 @@ func TestForcedDeletion(t *testing.T) {
 	name := s.instances()[0].Spec.Node
 	s.nodes[name].disconnect()
 	gone := []onpath.Change{{Key: onpath.Key{Kind: onpath.KindNode, Name: name}, Version: onpath.AnyVersion}}
-	if err := s.c.Check(context.Background(), gone, true); err != nil {
+	if _, err := s.c.Check(context.Background(), gone, true); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.store.Write(context.Background(), onpath.Batch{Changes: gone}); err != nil {
@@ -752,24 +758,24 @@ func TestNodeInUseIsNotDeleted(t *testing.T) {
 	gone := []onpath.Change{{Key: onpath.Key{Kind: onpath.KindNode, Name: name}}}
 	refused := func(say string) {
 		t.Helper()
-		err := s.c.Check(context.Background(), gone, false)
+		_, err := s.c.Check(context.Background(), gone, false)
 		if onpath.CodeOf(err) != onpath.CodeInvalid || !strings.Contains(err.Error(), say) {
 			t.Fatalf("it says %v, want %q", err, say)
 		}
 	}
 	refused("its agent is connected")
-	if err := s.c.Check(context.Background(), gone, true); err == nil {
+	if _, err := s.c.Check(context.Background(), gone, true); err == nil {
 		t.Error("a connected node may be deleted by force")
 	}
 	s.nodes[name].disconnect()
 	refused(s.instances()[0].Metadata.Name)
-	if err := s.c.Check(context.Background(), gone, true); err != nil {
+	if _, err := s.c.Check(context.Background(), gone, true); err != nil {
 		t.Errorf("forced, and away: %v", err)
 	}
 	n := onpath.Clone(s.node(name))
 	n.Spec.Drain = true
 	s.apply(n)
-	if err := s.c.Check(context.Background(), gone, false); err != nil {
+	if _, err := s.c.Check(context.Background(), gone, false); err != nil {
 		t.Errorf("drained and away: %v", err)
 	}
 }

@@ -11,20 +11,24 @@ import (
 )
 
 // Check says what is impossible about changes, given everything else: nil, or
-// an onpath.Errors. The changed objects must have been validated. With force
+// an onpath.Errors. Of possible ones it says in words what is worth knowing. The changed objects must have been validated. With force
 // nodes that are away go (the changes must be nothing else): what refers to one
 // stays, and says in its status what it lacks.
-func (c *Controller) Check(ctx context.Context, changes []onpath.Change, force bool) error {
+func (c *Controller) Check(ctx context.Context, changes []onpath.Change, force bool) ([]string, error) {
 	if err := c.freshen(ctx); err != nil {
-		return err
+		return nil, err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	before := c.snapshot()
 	if err := c.checkNodes(before, changes, force); err != nil || force {
-		return err
+		return nil, err
 	}
-	return plan.CheckChange(before, changedSnapshot(before, changes), keysOf(changes))
+	after := changedSnapshot(before, changes)
+	if err := plan.CheckChange(before, after, keysOf(changes)); err != nil {
+		return nil, err
+	}
+	return plan.Notes(before, after), nil
 }
 
 // Preview says what changes would do to instances and rules.

@@ -40,13 +40,7 @@ func divide(out []divided, parts []ownership.Part, r onpath.Rule, priority int, 
 
 // coversAll reports whether a part with a prefix of length 0 has all packets of a match.
 func coversAll(p *ownership.Part, m onpath.Match) bool {
-	versions := families(m.Src) & families(m.Dst)
-	if m.Family == 4 {
-		versions &= 1
-	} else if m.Family == 6 {
-		versions &= 2
-	}
-	return versions&^families(p.Prefixes) == 0
+	return versions(m)&^families(p.Prefixes) == 0
 }
 
 // byTitle puts the rules of several tenants' chains into order: by title, of one tenant by

@@ -48,9 +48,32 @@ func Compare(before, after *Snapshot) *onpath.Preview {
 			p.Notes = append(p.Notes, n)
 		}
 	}
-	p.Notes = append(p.Notes, cuts(before, after)...)
-	p.Notes = append(p.Notes, contests(before, after)...)
+	p.Notes = append(p.Notes, Notes(before, after)...)
 	return p
+}
+
+// Notes say in words what is worth knowing of a change that is possible: which
+// connections it ends, and which chains lose traffic to others of their tenant.
+func Notes(before, after *Snapshot) (out []string) {
+	if !chainsDiffer(before, after) {
+		return nil
+	}
+	return append(cuts(before, after), contests(before, after)...)
+}
+
+// chainsDiffer reports whether a chain is new or has another specification.
+func chainsDiffer(before, after *Snapshot) bool {
+	for k, o := range after.Objects {
+		if c, ok := o.(*onpath.Chain); ok && specDiffers(before.Objects[k], c) {
+			return true
+		}
+	}
+	return false
+}
+
+func specDiffers(before onpath.Object, c *onpath.Chain) bool {
+	old, _ := before.(*onpath.Chain)
+	return old == nil || old != c && !reflect.DeepEqual(old.Spec, c.Spec)
 }
 
 // whyStart says why a deployment gets an instance; known are those there were.
@@ -107,19 +130,19 @@ func contests(before, after *Snapshot) (out []string) {
 			continue
 		}
 		for _, o := range w.chains {
-			if o.key.tenant != c.key.tenant || o.tier != c.tier || o.priority() == c.priority() || !o.mayMeet(c) {
+			if o.key.tenant != c.key.tenant || o.tier != c.tier || o.priority() == c.priority() || !o.mayMeet(c) && !o.mayFace(c) {
 				continue
 			}
 			if o.rank < c.rank && o.differs(before) {
 				continue // it was told with o
 			}
-			m, ok := contest(c, o)
-			if !ok {
-				continue
-			}
 			first, second := c, o
 			if o.rank < c.rank {
 				first, second = o, c
+			}
+			m, ok := takenIn(second, first)
+			if !ok {
+				continue
 			}
 			if out = append(out, fmt.Sprintf("chain %s (priority %d) has this before chain %s (%d), which gets none of it: %s",
 				first.key, first.priority(), second.key, second.priority(), words(m))); len(out) == 10 {
@@ -132,8 +155,7 @@ func contests(before, after *Snapshot) (out []string) {
 
 // differs reports whether a snapshot has the chain otherwise, or not at all.
 func (c *chain) differs(before *Snapshot) bool {
-	old, _ := before.Objects[onpath.KeyOf(c.obj)].(*onpath.Chain)
-	return old == nil || old != c.obj && !reflect.DeepEqual(old.Spec, c.obj.Spec)
+	return specDiffers(before.Objects[onpath.KeyOf(c.obj)], c.obj)
 }
 
 // foreseen is how things would stand once all is done.

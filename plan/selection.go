@@ -178,6 +178,25 @@ func overlap(a, b onpath.Match) (m onpath.Match, ok bool) {
 	return m, families(m.Src)&families(m.Dst) != 0
 }
 
+// inside reports whether b covers every packet that a covers.
+func inside(a, b onpath.Match) bool {
+	m, ok := overlap(a, b)
+	return ok && versions(m) == versions(a) && slices.Equal(m.Protocol, a.Protocol) && slices.Equal(m.SrcPorts, a.SrcPorts) &&
+		slices.Equal(m.DstPorts, a.DstPorts) && slices.Equal(m.Src, a.Src) && slices.Equal(m.Dst, a.Dst)
+}
+
+// versions are the IP versions of packets that a match covers, as families has them.
+func versions(m onpath.Match) int {
+	v := families(m.Src) & families(m.Dst)
+	switch m.Family {
+	case 4:
+		v &= 1
+	case 6:
+		v &= 2
+	}
+	return v
+}
+
 func hasPorts(p uint8) bool { return p == 6 || p == 17 || p == 132 || p == 136 }
 
 func common(a, b []uint8) ([]uint8, bool) {

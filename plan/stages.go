@@ -52,6 +52,7 @@ type rollout struct {
 // teller says in statuses and events how things stand.
 type teller struct {
 	*world
-	waiting map[name]string // instances that nobody sees, made when they are first asked for
-	best    []titled        // the best title of each tenant with chains, likewise
+	waiting map[name]string     // instances that nobody sees, made when they are first asked for
+	best    []titled            // the best title of each tenant with chains, likewise
+	before  map[*chain][]*chain // of the same tenant, with traffic that may meet the chain's, likewise
 }

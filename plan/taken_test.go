@@ -137,3 +137,75 @@ func TestTakenAgainstItsDirection(t *testing.T) {
 		t.Errorf("of its direction only: %+v", c)
 	}
 }
+
+// ownTaker settles a chain of priority 0 and another one of its tenant before it.
+func ownTaker(t *testing.T, change func(first *onpath.Chain)) *sim {
+	s := newSim(t, 1)
+	s.site("fra1", 1, 2)
+	web := aChain("acme", "web", through("fwd", 1))
+	web.Spec.From, web.Spec.To = onpath.Endpoints{Prefixes: prefixes("10.1.0.0/24")}, onpath.Endpoints{Prefixes: prefixes("10.9.0.0/24")}
+	s.apply(aTenant("acme"), web, aFunction("acme", "fwd", nil))
+	s.settle()
+	s.events = nil
+	first := onpath.Clone(web)
+	first.Metadata.Name, first.Spec.Priority = "first", 5
+	change(first)
+	s.apply(first)
+	s.settle()
+	s.pass(2e9)
+	return s
+}
+
+// TestTakenByOwn: a chain whose traffic another one of its tenant has first says so, and
+// whether that is all of it. Later it says that this is over.
+func TestTakenByOwn(t *testing.T) {
+	const before = "chain acme/first (priority 5) comes before this one (0) and takes "
+	for name, c := range map[string]struct {
+		change          func(first *onpath.Chain)
+		reason, message string
+	}{
+		"all": {func(first *onpath.Chain) {}, reasonTakenByOwn, before + "all of its traffic"},
+		"all and more": {func(first *onpath.Chain) {
+			first.Spec.From, first.Spec.To = onpath.Endpoints{Any: true}, onpath.Endpoints{Any: true}
+		},
+			reasonTakenByOwn, before + "all of its traffic"},
+		"a part": {func(first *onpath.Chain) { first.Spec.To.Prefixes = prefixes("10.9.0.2") }, reasonExceptions,
+			before + "everything from 10.1.0.0/24 to 10.9.0.2"},
+		"what begins against its direction": {func(first *onpath.Chain) { first.Spec.From, first.Spec.To = first.Spec.To, first.Spec.From },
+			reasonTakenByOwn, before + "all of its traffic"},
+		"only in its direction": {func(first *onpath.Chain) {
+			first.Spec.From, first.Spec.To, first.Spec.Direction = first.Spec.To, first.Spec.From, onpath.DirectionForward
+		}, "", ""},
+		"other traffic":     {func(first *onpath.Chain) { first.Spec.To.Prefixes = prefixes("10.8.0.0/24") }, "", ""},
+		"one that is later": {func(first *onpath.Chain) { first.Spec.Priority = -1 }, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := ownTaker(t, c.change)
+			is, ok := isWhole(s.chain("acme", "web"))
+			if ok != (c.reason != "") || ok && (is.Status != onpath.False || is.Reason != c.reason || !strings.Contains(is.Message, c.message)) {
+				t.Errorf("the condition is %+v", is)
+			}
+			if _, ok := isWhole(s.chain("acme", "first")); ok && c.message != "" {
+				t.Error("the first says that its traffic is taken")
+			}
+			told := 0
+			for _, e := range s.events {
+				if e.Reason == c.reason && e.About == onpath.KeyOf(s.chain("acme", "web")) {
+					if told++; !strings.Contains(e.Message, c.message) || e.Warning != (c.reason == reasonTakenByOwn) {
+						t.Errorf("it tells %+v", e)
+					}
+				}
+			}
+			if ok && told != 1 {
+				t.Errorf("it is told %d times", told)
+			}
+			off := onpath.Clone(s.chain("acme", "first"))
+			off.Spec.Disabled = true
+			s.apply(off)
+			s.settle()
+			if is, ok := isWhole(s.chain("acme", "web")); ok && is.Status != onpath.True {
+				t.Errorf("once it is over: %+v", is)
+			}
+		})
+	}
+}

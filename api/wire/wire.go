@@ -97,6 +97,9 @@ type Applied struct {
 	Changes []ObjectChange  `json:"changes"`
 	Preview *onpath.Preview `json:"preview,omitempty"` // of a dry run
 	Confirm *Pending        `json:"confirm,omitempty"`
+	// Notes say in words what else is worth knowing of what was done: which connections
+	// are cut, which chains lose traffic. Those of a dry run are in its preview.
+	Notes []string `json:"notes,omitempty"`
 }
 
 // ObjectChange is what became of one object.

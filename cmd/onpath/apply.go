@@ -220,6 +220,7 @@ func (g *global) printApplied(c *cobra.Command, applied *wire.Applied) error {
 			fmt.Fprintln(w)
 			return render.Preview(w, applied.Preview)
 		}
+		render.Notes(w, applied.Notes)
 		if p := applied.Confirm; p != nil {
 			fmt.Fprintf(w, "undone at %s unless confirmed: onpath confirm %s\n", p.Deadline.Local().Format(time.TimeOnly), p.ID)
 		}

@@ -31,8 +31,13 @@ func Preview(w io.Writer, p *onpath.Preview) error {
 			return err
 		}
 	}
-	for _, n := range p.Notes {
+	Notes(w, p.Notes)
+	return nil
+}
+
+// Notes prints what else is worth knowing of a change.
+func Notes(w io.Writer, notes []string) {
+	for _, n := range notes {
 		fmt.Fprintf(w, "note: %s\n", n)
 	}
-	return nil
 }
