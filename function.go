@@ -89,9 +89,11 @@ type FlowState string
 
 // The kinds of state.
 const (
-	StateNone       FlowState = "none"       // any instance can take over any packet
-	StateFlow       FlowState = "flow"       // keeps per-flow state
-	StateTerminates FlowState = "terminates" // ends TCP itself: cannot be re-picked or bypassed in mid-flow
+	StateNone FlowState = "none" // any instance can take over any packet
+	StateFlow FlowState = "flow" // keeps per-flow state
+	// StateTerminates ends TCP itself: cannot be re-picked or bypassed in mid-flow, and
+	// needs packets: originate but at the end of a chain.
+	StateTerminates FlowState = "terminates"
 )
 
 // PacketRights is what a function may do to packets.

@@ -19,6 +19,10 @@ type Instance struct {
 // needs none.
 const ReasonOrdinaryPath = "OrdinaryPath"
 
+// ReasonSpoofed is the reason of a ready instance of which most packets are dropped, since
+// its function may not send them.
+const ReasonSpoofed = "SpoofedPackets"
+
 // ReasonProcessEnded is the reason of a failed instance whose process has ended, until
 // its node knows how. The node then tells that in an event.
 const ReasonProcessEnded = "ProcessEnded"

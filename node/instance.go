@@ -53,6 +53,7 @@ type instance struct {
 	drains    uint64 // how often it has begun to drain
 	told      string // onpath.InstanceReport.Config
 	refused   string // onpath.InstanceReport.Refused
+	sends     sending
 	leftOut   string // why part of its log is missing; "" if none is
 }
 

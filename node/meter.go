@@ -91,6 +91,7 @@ func (a *Agent) meterLoop(ctx context.Context) {
 
 // metered is an instance whose counts are read.
 type metered struct {
+	in   *instance
 	plan onpath.InstancePlan
 	proc onpath.Process
 	ids  []onpath.VportID
@@ -108,7 +109,7 @@ func (a *Agent) readMeters(ctx context.Context, only *instance) {
 		}
 		there[in.plan.UID] = true
 		if only == nil || in == only {
-			list = append(list, metered{in.plan, in.proc, wiringOf(in.id, in.plan).vports()})
+			list = append(list, metered{in, in.plan, in.proc, wiringOf(in.id, in.plan).vports()})
 		}
 	}
 	a.mu.Unlock()
@@ -118,6 +119,9 @@ func (a *Agent) readMeters(ctx context.Context, only *instance) {
 		if counters, err = a.opt.Datapath.Counters(ctx); err != nil {
 			return // what is counted there is counted next time
 		}
+	}
+	for _, x := range list {
+		a.noteSent(x, counters)
 	}
 	m := &a.meters
 	m.mu.Lock()

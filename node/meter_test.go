@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/node"
 	"github.com/onpath/onpath/runtime/fake"
 )
 
@@ -74,4 +75,38 @@ func TestPrepareAhead(t *testing.T) {
 		r.plan(p)
 	}
 	b.until("the image is made ready", func() bool { return asked.Load() == 1 })
+}
+
+// spoofedPath counts all that an instance sends as spoofed.
+type spoofedPath struct {
+	*path
+	packets atomic.Uint64
+}
+
+func (p *spoofedPath) Counters(context.Context) (*onpath.Counters, error) {
+	n := p.packets.Load()
+	return &onpath.Counters{Vports: map[onpath.VportID]onpath.VportCounters{
+		16: {In: onpath.Tally{Packets: n}, Dropped: map[onpath.DropReason]uint64{onpath.DropSpoofed: n}},
+	}}, nil
+}
+
+// TestSpoofedTold: the report on an instance says that most of what it sends is dropped.
+func TestSpoofedTold(t *testing.T) {
+	b := newFixture(t)
+	p := &spoofedPath{path: b.path}
+	b.edit = func(o *node.Options) { o.Datapath = p }
+	r := b.run()
+	r.plan(planOf(1, routed("web", 16)))
+	r.untilState("web", onpath.InstanceReady)
+	for range 2 {
+		_, err := r.serve(onpath.OpMeters, onpath.MeterRequest{})
+		must(t, err)
+		p.packets.Add(30)
+	}
+	_, err := r.serve(onpath.OpMeters, onpath.MeterRequest{})
+	must(t, err)
+	list := r.Report().Instances
+	if len(list) != 1 || list[0].Reason != onpath.ReasonSpoofed || list[0].State != onpath.InstanceReady || list[0].Message == "" {
+		t.Errorf("reported: %+v", list)
+	}
 }

@@ -110,6 +110,8 @@ func (in *instance) report(inForce map[onpath.VportID]bool) onpath.InstanceRepor
 		why = cause{ReasonRelayFull, fullWords[in.full]}
 	case out != "":
 		why = cause{"ModuleOut", out}
+	case in.sends.over:
+		why = cause{onpath.ReasonSpoofed, spoofs(in.plan.Spec.Packets)}
 	case in.leftOut != "":
 		why = cause{"LogLeftOut", in.leftOut}
 	}

@@ -201,6 +201,7 @@ func (w *teller) chainConditions(c *chain, st *onpath.ChainStatus, waits, unstee
 	st.Conditions = w.condition(st.Conditions, "Placed", placed, pick(placed, "Placed", "NoCapacity"), strings.Join(slices.Compact(lacks), "; "))
 	st.Conditions = w.condition(st.Conditions, "Ready", len(unready) == 0, pick(len(unready) == 0, "Ready", "NotReady"), strings.Join(unready, "; "))
 	st.Conditions = w.condition(st.Conditions, "Current", len(outdated) == 0, currency(len(outdated), refused), strings.Join(outdated, "; "))
+	st.Conditions = w.sendsAllowed(c, st.Conditions)
 	reason, message := "Steering", ""
 	switch {
 	case c.obj.Spec.Disabled:
@@ -219,6 +220,26 @@ func (w *teller) chainConditions(c *chain, st *onpath.ChainStatus, waits, unstee
 		reason, message = "Waiting", "gets its path"
 	}
 	st.Conditions = w.condition(st.Conditions, "Active", st.Active, reason, message)
+}
+
+// allowed is the condition of a chain whose instances send what their functions may send.
+// A chain of which all always did has none.
+const allowed = "Allowed"
+
+// sendsAllowed tells of instances of the chain that send what is dropped as spoofed.
+func (w *teller) sendsAllowed(c *chain, list []onpath.Condition) []onpath.Condition {
+	for _, e := range c.elements {
+		for _, i := range w.ofDep[e.dep] {
+			if i.report != nil && i.report.Reason == onpath.ReasonSpoofed && !i.draining() {
+				message := fmt.Sprintf("instance %s of %s: %s", i.key.name, e.dep.name, i.report.Message)
+				return w.condition(list, allowed, false, onpath.ReasonSpoofed, message)
+			}
+		}
+	}
+	if reasonOf(list, allowed) == "" {
+		return list
+	}
+	return w.condition(list, allowed, true, "Allowed", "")
 }
 
 // outdated is 1 for an instance that is not what the deployment now says.

@@ -49,6 +49,9 @@ func TestRefusals(t *testing.T) {
 		}
 		return []onpath.Object{c}
 	}
+	terminates := func(p onpath.PacketRights) onpath.Object {
+		return aFunction("default", "proxy", func(f *onpath.FunctionSpec) { f.State, f.Packets = onpath.StateTerminates, p })
+	}
 	operator := func(through ...onpath.Element) *onpath.Chain {
 		c := aChain("operator", "guard", through...)
 		c.Spec.Tier = onpath.TierOperator
@@ -107,7 +110,9 @@ func TestRefusals(t *testing.T) {
 		"mirror and inline":                 {append(chain(nil, dep("d1")), func() onpath.Object { c := aChain("default", "tap", mirrored("d1")); c.Spec.Priority = 1; return c }()), "spec.through[0].mode", onpath.CodeInvalid, "one vport cannot be both"},
 		"both tiers through one deployment": {[]onpath.Object{operator(dep("both")), func() onpath.Object { c := aChain("operator", "own", dep("both")); c.Spec.Priority = 3; return c }()}, "spec.through[0]", onpath.CodeInvalid, "a loop"},
 		"operator's chain with exit last":   {[]onpath.Object{func() onpath.Object { c := operator(dep("both")); c.Spec.Exit = onpath.ExitLast; return c }()}, "spec.exit", onpath.CodeInvalid, "tenants' chains"},
-		"third gateway":                     {[]onpath.Object{aNode("fra1-gw2", "fra1", 998, true), aNode("fra1-gw3", "fra1", 999, true)}, "spec.uplinks", onpath.CodeUnsupported, "two can do that, not three"},
+		"a proxy that may open no connection": {append(chain(nil, through("fw", 1), through("proxy", 1)), terminates(onpath.PacketsKeep)),
+			"spec.through[1]", onpath.CodeInvalid, "write packets: originate"},
+		"third gateway": {[]onpath.Object{aNode("fra1-gw2", "fra1", 998, true), aNode("fra1-gw3", "fra1", 999, true)}, "spec.uplinks", onpath.CodeUnsupported, "two can do that, not three"},
 		"pair with a bridge": {[]onpath.Object{func() onpath.Object {
 			n := aNode("fra1-gw2", "fra1", 998, true)
 			n.Spec.Uplinks[0].Attach, n.Spec.Uplinks[1].Attach = onpath.AttachBridge, onpath.AttachBridge
@@ -255,5 +260,50 @@ func TestRemovals(t *testing.T) {
 	}
 	if err := CheckChange(s.snapshot(), &after, keys); err != nil || len(keys) != 3 {
 		t.Errorf("a tenant with all its objects: %v", err)
+	}
+}
+
+// TestEndsConnections: what ends connections and begins none may stand where a chain ends,
+// and get copies; what may begin some may stand anywhere.
+func TestEndsConnections(t *testing.T) {
+	for name, change := range map[string]func(c *onpath.ChainSpec, f *onpath.FunctionSpec){
+		"at the end":     func(c *onpath.ChainSpec, _ *onpath.FunctionSpec) { c.Exit = onpath.ExitNone },
+		"as a mirror":    func(c *onpath.ChainSpec, _ *onpath.FunctionSpec) { c.Through[1].Mode = onpath.ModeMirror },
+		"may begin some": func(_ *onpath.ChainSpec, f *onpath.FunctionSpec) { f.Packets = onpath.PacketsOriginate },
+	} {
+		s := aWorld(t)
+		c := aChain("default", "more", through("fw", 1), through("proxy", 1))
+		c.Spec.Priority = 1
+		s.apply(aFunction("default", "proxy", func(f *onpath.FunctionSpec) { f.State = onpath.StateTerminates; change(&c.Spec, f) }), c)
+		if err := Check(s.snapshot()); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestSendsWhatItMayNot: a chain says so of its instances, until it is over.
+func TestSendsWhatItMayNot(t *testing.T) {
+	s := aWorld(t)
+	s.settle()
+	is := func() string { return reasonOf(s.chain("default", "good").Status.Conditions, allowed) }
+	if is() != "" {
+		t.Errorf("without any, it has the condition: %s", is())
+	}
+	i := s.instances("good-fw")[0]
+	report := func(reason string) {
+		list := s.states[i.Spec.Node].Report.Instances
+		for k := range list {
+			if list[k].Name == i.Metadata.Name {
+				list[k].Reason = reason
+			}
+		}
+		for s.think() {
+		}
+	}
+	if report(onpath.ReasonSpoofed); is() != onpath.ReasonSpoofed {
+		t.Errorf("the condition is %q", is())
+	}
+	if report(""); is() != "Allowed" {
+		t.Errorf("once it is over, the condition is %q", is())
 	}
 }

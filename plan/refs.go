@@ -40,6 +40,22 @@ func (w *resolver) resolveElements(c *chain) {
 			c.fail(onpath.CodeUnsupported, field+".mode", "take mode out: an ebpf function that only looks passes every packet on", "an ebpf function gets no copies; it is run on the packets themselves")
 		}
 		c.elements = append(c.elements, e)
+		c.checkRights(field, i)
+	}
+}
+
+// checkRights refuses an element at which TCP connections end and from which none may
+// begin: nothing would leave it. Where the chain ends, its answers are all that leaves.
+func (c *chain) checkRights(field string, i int) {
+	e := &c.elements[i]
+	last := c.obj.Spec.Exit == onpath.ExitNone && i == len(c.obj.Spec.Through)-1
+	if e.d == nil || e.d.function == nil || e.mirror() || last {
+		return
+	}
+	if f := e.d.function.Spec; f.State == onpath.StateTerminates && f.Packets == onpath.PacketsKeep {
+		c.fail(onpath.CodeInvalid, field, "write packets: originate in the function, or state: flow if it only passes packets on",
+			"function %s ends TCP connections (state: terminates) and may not begin any (packets: keep): no connection would get past it",
+			e.d.fnName)
 	}
 }
 

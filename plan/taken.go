@@ -19,7 +19,8 @@ const (
 	// part of it.
 	reasonTakenByOwn = "TakenByOwn"
 	reasonExceptions = "Exceptions"
-	takenFromThis    = "part of its traffic is another tenant's: that tenant has the longer prefix, or has had it for longer; ask the operator"
+
+	takenFromThis = "part of its traffic is another tenant's: that tenant has the longer prefix, or has had it for longer; ask the operator"
 )
 
 // takers are active chains of other tenants whose title to traffic of this one is better,
