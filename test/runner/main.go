@@ -267,7 +267,10 @@ const undisturbed = "github.com/onpath/onpath/test/e2e"
 // longest are the packages that take longest, test/functions where it has yet to build
 // images; they begin first, lest one of them is still at it when nothing is left to do
 // beside it.
-var longest = []string{"github.com/onpath/onpath/datapath/ebpf", "github.com/onpath/onpath/test/functions", undisturbed, "github.com/onpath/onpath/bench"}
+var longest = []string{
+	module + "/datapath/ebpf", module + "/test/functions", undisturbed, module + "/bench", module + "/node",
+	module + "/test/demo", module + "/test/gateways", module + "/plan",
+}
 
 // apart takes the undisturbed package out of the others.
 func apart(goBin string, packages []string) (others, alone []string, err error) {
