@@ -187,9 +187,10 @@ const module = "github.com/onpath/onpath"
 // unraced are folders whose tests the race detector makes three to six times slower and
 // can tell little about: workers of plan write to what is their own, signal has no
 // goroutines, the data path is a program in the kernel driven by one goroutine, the others
-// start bin/onpath, which is built without the detector. `make soak` runs them with it all
-// the same.
-var unraced = []string{"bench", "datapath", "docs", "functions", "plan", "signal", "test"}
+// start bin/onpath, which is built without the detector. cmd joins parts whose own tests
+// run with it, and would have the whole program compiled once more. `make soak` runs all
+// with it all the same.
+var unraced = []string{"bench", "cmd", "datapath", "docs", "functions", "plan", "signal", "test"}
 
 func needsRace(pkg string) bool {
 	folder, _, _ := strings.Cut(strings.TrimPrefix(pkg, module+"/"), "/")
