@@ -118,6 +118,9 @@ var readObject = func() (*ebpf.CollectionSpec, error) {
 	return ebpf.LoadCollectionSpecFromReader(bytes.NewReader(object))
 }
 
+// newCollection is replaced by tests, too.
+var newCollection = ebpf.NewCollectionWithOptions
+
 func objectSpec(o Options) (*ebpf.CollectionSpec, error) {
 	spec, err := readObject()
 	if err != nil {
@@ -179,7 +182,7 @@ func setVariable(spec *ebpf.CollectionSpec, name string, value uint32) error {
 }
 
 func load(spec *ebpf.CollectionSpec, o ebpf.CollectionOptions) (*ebpf.Collection, error) {
-	c, err := ebpf.NewCollectionWithOptions(spec, o)
+	c, err := newCollection(spec, o)
 	if err != nil {
 		return nil, fmt.Errorf("load the data path into the kernel: %w", err)
 	}
