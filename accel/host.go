@@ -24,11 +24,12 @@ type Host struct {
 	ended  chan struct{}
 	finish sync.Once
 
-	mu      sync.Mutex
-	onward  *Relay // legs of other nodes' relays, and the counters of all
-	relays  *net.TCPListener
-	listen  netip.AddrPort
-	running map[string]*hosted
+	mu       sync.Mutex
+	onward   *Relay // legs of other nodes' relays, and the counters of all
+	relays   *net.TCPListener
+	listen   netip.AddrPort
+	running  map[string]*hosted
+	accounts accounts
 }
 
 // Instance is what the host is told of one tenant's relay on its node.
@@ -44,6 +45,7 @@ type hosted struct {
 	relay *Relay
 	in    *Interceptor
 	ns    *netnsrun.Namespace
+	work  work
 
 	mu sync.Mutex
 	is Instance
@@ -115,15 +117,26 @@ type HostState struct {
 	Pid       int      `json:"pid"`
 	Instances []string `json:"instances"`
 	Stats     Stats    `json:"stats"`
+	// Used is by instance what it has taken of the process.
+	Used map[string]Used `json:"used"`
+}
+
+// Used is an instance's part of the process. Of processor time all parts, with those of
+// instances that have ended, are what the process took.
+type Used struct {
+	CPU  time.Duration `json:"cpu"`
+	Open int64         `json:"open"` // its connections; memory is theirs, each the same
 }
 
 // State returns it.
 func (h *Host) State() HostState {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	s := HostState{Pid: os.Getpid()}
-	for id := range h.running {
+	s := HostState{Pid: os.Getpid(), Used: map[string]Used{}}
+	h.accounts.settle(processCPU())
+	for id, x := range h.running {
 		s.Instances = append(s.Instances, id)
+		s.Used[id] = Used{CPU: h.accounts.of[id].cpu, Open: x.work.open.Load()}
 	}
 	if h.onward != nil {
 		s.Stats = h.onward.Stats()
@@ -182,6 +195,7 @@ func (h *Host) Set(id string, is Instance) error {
 		return err
 	}
 	h.running[id] = x
+	h.accounts.begin(id, &x.work, processCPU())
 	return nil
 }
 
@@ -195,7 +209,8 @@ func (h *Host) listenAt(w *onpath.RelayWork) error {
 		h.relays = nil
 	}
 	shared := h.onward
-	onward, err := New(Config{Secret: []byte(w.Secret), Self: w.Listen.Addr(), Origin: h.mayOpen, Log: h.log, Shared: shared})
+	onward, err := New(Config{Secret: []byte(w.Secret), Self: w.Listen.Addr(), Origin: h.mayOpen,
+		Log: h.log, Shared: shared, work: h.workOf})
 	if err != nil {
 		return err
 	}
@@ -210,14 +225,30 @@ func (h *Host) listenAt(w *onpath.RelayWork) error {
 
 // mayOpen says whether a tenant's accelerators name an origin.
 func (h *Host) mayOpen(tenant string, origin netip.AddrPort) error {
+	if h.serving(tenant, origin) == nil {
+		return fmt.Errorf("no accelerator of tenant %s here names %s", tenant, origin)
+	}
+	return nil
+}
+
+// workOf is whose work a leg of another relay is.
+func (h *Host) workOf(tenant string, origin netip.AddrPort) *work {
+	if x := h.serving(tenant, origin); x != nil {
+		return &x.work
+	}
+	return nil
+}
+
+// serving is a tenant's instance that names an origin; nil: none does.
+func (h *Host) serving(tenant string, origin netip.AddrPort) *hosted {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, x := range h.running {
 		if _, ok := x.origin(origin); ok && x.tenant() == tenant {
-			return nil
+			return x
 		}
 	}
-	return fmt.Errorf("no accelerator of tenant %s here names %s", tenant, origin)
+	return nil
 }
 
 // begin intercepts an instance's connections. Callers hold mu.
@@ -231,7 +262,8 @@ func (h *Host) begin(is Instance) (*hosted, error) {
 		return nil, err
 	}
 	r, err := New(Config{Secret: []byte(is.Work.Secret), Self: is.Work.Listen.Addr(), Router: x, Log: h.log,
-		Enter: x.ns.Do, Shared: h.onward})
+		Enter: x.ns.Do, Shared: h.onward,
+		work: func(string, netip.AddrPort) *work { return &x.work }})
 	if err != nil {
 		return nil, errors.Join(err, x.ns.Close())
 	}
@@ -290,6 +322,7 @@ func (h *Host) Remove(id string) {
 	h.mu.Lock()
 	x := h.running[id]
 	delete(h.running, id)
+	h.accounts.end(id, processCPU())
 	h.mu.Unlock()
 	if x != nil {
 		h.end(x)

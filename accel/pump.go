@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io"
 	"sync"
-	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -81,9 +80,9 @@ func (ps *pipes) close() {
 // direction ends that direction at the other side; an error resets both sides, so that
 // neither end takes a cut connection for a complete one; so does the kernel when the process
 // is killed.
-func (ps *pipes) join(a, b conn, there, back *atomic.Int64) error {
+func (ps *pipes) join(a, b conn, there, back func(n int64)) error {
 	linger(a, b, 0)
-	carry := func(to, from conn, count *atomic.Int64) error {
+	carry := func(to, from conn, count func(n int64)) error {
 		err := ps.pump(to, from, count)
 		if err != nil {
 			reset(a)
@@ -115,7 +114,7 @@ func reset(c conn) {
 }
 
 // pump carries one direction; nil means that it ended properly and the other side knows.
-func (ps *pipes) pump(to, from conn, count *atomic.Int64) error {
+func (ps *pipes) pump(to, from conn, count func(n int64)) error {
 	in, err := from.SyscallConn()
 	if err != nil {
 		return err
@@ -142,7 +141,7 @@ func (ps *pipes) pump(to, from conn, count *atomic.Int64) error {
 		if err != nil {
 			return err
 		}
-		count.Add(int64(l.n))
+		count(int64(l.n))
 	}
 }
 

@@ -40,6 +40,9 @@ type Config struct {
 	// the intercepting device. Legs to an origin that sees the client's address begin there.
 	Enter func(func() error) error
 
+	// work is whose work a connection to an origin is; nil: nobody's.
+	work func(tenant string, origin netip.AddrPort) *work
+
 	// Shared is another relay of the process, whose limits and counters this one shares.
 	Shared *Relay
 
@@ -80,6 +83,7 @@ type leg struct {
 	unanswered bool // the leg's SYN may be (awaitOrigin)
 	err        error
 	congestion string
+	work       *work
 	token      *use        // the connection's place under the limits
 	timer      *time.Timer // ends a leg that no connection claims
 	claimed    bool        // guarded by Relay.mu
@@ -95,6 +99,9 @@ func New(cfg Config) (*Relay, error) {
 	}
 	if cfg.Enter == nil {
 		cfg.Enter = func(f func() error) error { return f() }
+	}
+	if cfg.work == nil {
+		cfg.work = func(string, netip.AddrPort) *work { return nil }
 	}
 	if cfg.dialIn == nil {
 		cfg.dialIn = func(f func() error) error { return f() }
@@ -196,7 +203,7 @@ func (r *Relay) reserve(route Route, k ends) *leg {
 	if r.closed || r.legs[k] != nil || r.unclaimed >= r.count.limits.Opening {
 		return nil
 	}
-	l, err := r.newLeg(route, k.client)
+	l, err := r.newLeg(route, k.client, k.origin)
 	if err != nil {
 		return nil
 	}
@@ -224,6 +231,12 @@ func (l *leg) discard() {
 	if l.conn != nil {
 		reset(l.conn)
 	}
+	l.release()
+}
+
+// release ends a leg's place under the limits.
+func (l *leg) release() {
+	l.work.hold(-1)
 	l.token.release()
 }
 
@@ -250,7 +263,7 @@ func (r *Relay) take(route Route, k ends) (l *leg, begun bool, err error) {
 		r.unclaimed--
 		return l, true, nil
 	}
-	if l, err = r.newLeg(route, k.client); err != nil {
+	if l, err = r.newLeg(route, k.client, k.origin); err != nil {
 		return nil, false, err
 	}
 	l.claimed = true
@@ -307,7 +320,7 @@ func (r *Relay) onward(c *net.TCPConn) {
 	}
 	_ = c.SetReadDeadline(time.Time{})
 	route := Route{Tenant: h.tenant, Next: h.next, Congestion: h.congestion}
-	l, err := r.newLeg(route, h.client)
+	l, err := r.newLeg(route, h.client, h.origin)
 	if err != nil {
 		r.refuse(c, "a leg of another relay", h.client, h.origin, err)
 		return
@@ -330,12 +343,15 @@ func (r *Relay) refuse(c conn, what string, client, origin netip.AddrPort, err e
 }
 
 // newLeg is a leg that is not opened yet, under the limits of tenant and client.
-func (r *Relay) newLeg(route Route, client netip.AddrPort) (*leg, error) {
+func (r *Relay) newLeg(route Route, client, origin netip.AddrPort) (*leg, error) {
+	work := r.cfg.work(route.Tenant, origin)
+	work.add(synWork) // refused or not
 	token, err := r.count.take(route.Tenant, client.Addr())
 	if err != nil {
 		return nil, err
 	}
-	return &leg{done: make(chan struct{}), token: token, congestion: route.Congestion}, nil
+	work.hold(1)
+	return &leg{done: make(chan struct{}), token: token, work: work, congestion: route.Congestion}, nil
 }
 
 // open opens a leg, and does not wait for the other end.
@@ -377,7 +393,8 @@ func (r *Relay) openRelay(route Route, client, origin netip.AddrPort) (c conn, e
 // carry waits for the next leg and relays until both directions have ended.
 func (r *Relay) carry(c *net.TCPConn, l *leg, client, origin netip.AddrPort) {
 	<-l.done
-	defer l.token.release()
+	defer l.release()
+	l.work.add(connectionWork)
 	if l.err != nil {
 		r.refuse(c, "a connection", client, origin, fmt.Errorf("open the next leg: %w", l.err))
 		return
@@ -397,7 +414,9 @@ func (r *Relay) carry(c *net.TCPConn, l *leg, client, origin netip.AddrPort) {
 		r.cfg.Log.Debug("the client's leg keeps its congestion control", "client", client, "err", err)
 	}
 	r.count.opened.Add(1)
-	if err := r.pipes.join(c, l.conn, &l.token.tenant.there, &l.token.tenant.back); err != nil {
+	there := func(n int64) { l.token.tenant.there.Add(n); l.work.add(n) }
+	back := func(n int64) { l.token.tenant.back.Add(n); l.work.add(n) }
+	if err := r.pipes.join(c, l.conn, there, back); err != nil {
 		r.count.reset.Add(1)
 	}
 }

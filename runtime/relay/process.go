@@ -76,29 +76,39 @@ func (p *process) Resize(context.Context, onpath.Resources) error {
 	return nil
 }
 
-// Usage is the process's, shared among its instances alike.
-func (p *process) Usage(context.Context) (onpath.Usage, error) {
+// Usage is the instance's part of the process. Processor time is divided by what each has done
+// since it was divided before, memory by connections.
+func (p *process) Usage(ctx context.Context) (onpath.Usage, error) {
 	pid := p.Pid()
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if pid == 0 || err != nil {
+	if pid == 0 {
 		return onpath.Usage{}, onpath.Errorf(onpath.CodeNotFound, "the relays' process has ended")
 	}
-	_, rest, _ := strings.Cut(string(stat), ") ")
-	f := strings.Fields(rest)
-	if len(f) < 22 {
-		return onpath.Usage{}, errors.New("the kernel's account of the relays' process cannot be read")
+	s, err := p.d.state(ctx)
+	used, ok := s.Used[p.id]
+	if err == nil && !ok {
+		err = fmt.Errorf("the relays' process does not know instance %s", p.id)
 	}
-	var n [3]int64
-	for i, at := range []int{11, 12, 21} { // utime, stime, rss
-		n[i], _ = strconv.ParseInt(f[at], 10, 64)
+	if err != nil {
+		if p.Pid() == 0 {
+			err = onpath.Errorf(onpath.CodeNotFound, "the relays' process has ended")
+		}
+		return onpath.Usage{}, err
 	}
-	p.d.mu.Lock()
-	share := int64(max(len(p.d.runs), 1))
-	p.d.mu.Unlock()
-	const tick = time.Second / 100 // USER_HZ
-	return onpath.Usage{
-		CPU: time.Duration((n[0] + n[1]) * int64(tick) / share), Memory: onpath.Size(n[2] * int64(os.Getpagesize()) / share),
-	}, nil
+	var open int64 // one more each: an instance without connections takes memory too
+	for _, u := range s.Used {
+		open += u.Open + 1
+	}
+	return onpath.Usage{CPU: used.CPU, Memory: onpath.Size(float64(resident(pid)) * float64(used.Open+1) / float64(open))}, nil
+}
+
+// resident is the memory of a process; 0: it is not known.
+func resident(pid int) int64 {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+	if f := strings.Fields(string(b)); err == nil && len(f) > 1 {
+		n, _ := strconv.ParseInt(f[1], 10, 64)
+		return n * int64(os.Getpagesize())
+	}
+	return 0
 }
 
 // Relayed implements onpath.Relaying.
