@@ -115,6 +115,13 @@ type ExecSpec struct {
 	Stdout  io.Writer
 	Stderr  io.Writer
 	TTY     bool
+	Resize  <-chan WindowSize // of the terminal, the first one at once; nil: none
+}
+
+// WindowSize is a terminal's size in characters.
+type WindowSize struct {
+	Rows    uint16 `json:"rows"`
+	Columns uint16 `json:"columns"`
 }
 
 // Modular is a Process that runs modules: a wasm function's.

@@ -169,7 +169,7 @@ func (a *Agent) serveExec(ctx context.Context, e onpath.ExecRequest, stream io.R
 		return err
 	}
 	return session.ServeExec(ctx, stream, func(ctx context.Context, x session.ExecIO) (int, error) {
-		s := onpath.ExecSpec{Command: e.Command, Stdout: x.Stdout, Stderr: x.Stderr, TTY: e.TTY}
+		s := onpath.ExecSpec{Command: e.Command, Stdout: x.Stdout, Stderr: x.Stderr, TTY: e.TTY, Resize: x.Resize}
 		if e.Stdin {
 			s.Stdin = x.Stdin
 		}

@@ -33,9 +33,6 @@ const (
 
 const maxFrame = 64 << 10
 
-// WindowSize is a terminal's size in characters.
-type WindowSize struct{ Rows, Columns uint16 }
-
 // frames writes frames whole, also from several goroutines.
 type frames struct {
 	mu sync.Mutex
@@ -51,7 +48,7 @@ func (f *frames) write(kind byte, payload []byte) error {
 	return err
 }
 
-func (f *frames) resize(s WindowSize) error {
+func (f *frames) resize(s onpath.WindowSize) error {
 	return f.write(frameResize, binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, s.Rows), s.Columns))
 }
 
@@ -94,7 +91,7 @@ type ExecIO struct {
 	Stdin  io.Reader // nil: none
 	Stdout io.Writer
 	Stderr io.Writer
-	Resize <-chan WindowSize // nil: none
+	Resize <-chan onpath.WindowSize // nil: none
 }
 
 // ServeExec is the node's side: it runs the command with the stream's input and
@@ -104,7 +101,7 @@ func ServeExec(ctx context.Context, stream io.ReadWriter, run func(ctx context.C
 	defer cancel()
 	out := &frames{w: stream}
 	stdin, feed := io.Pipe()
-	resize := make(chan WindowSize, 1)
+	resize := make(chan onpath.WindowSize, 1)
 	go func() {
 		err := readInput(ctx, stream, feed, resize)
 		_ = feed.CloseWithError(err)
@@ -123,7 +120,7 @@ func ServeExec(ctx context.Context, stream io.ReadWriter, run func(ctx context.C
 
 // readInput hands on the caller's frames until the stream ends. After an empty
 // stdin frame the command reads an end.
-func readInput(ctx context.Context, r io.Reader, feed *io.PipeWriter, resize chan WindowSize) error {
+func readInput(ctx context.Context, r io.Reader, feed *io.PipeWriter, resize chan onpath.WindowSize) error {
 	for {
 		kind, payload, err := readFrame(r)
 		if err != nil {
@@ -136,7 +133,7 @@ func readInput(ctx context.Context, r io.Reader, feed *io.PipeWriter, resize cha
 			// An error means that the command reads no more; it may still run.
 			_, _ = feed.Write(payload)
 		case kind == frameResize && len(payload) == 4:
-			latest(resize, WindowSize{binary.BigEndian.Uint16(payload), binary.BigEndian.Uint16(payload[2:])})
+			latest(resize, onpath.WindowSize{Rows: binary.BigEndian.Uint16(payload), Columns: binary.BigEndian.Uint16(payload[2:])})
 		}
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -145,7 +142,7 @@ func readInput(ctx context.Context, r io.Reader, feed *io.PipeWriter, resize cha
 }
 
 // latest replaces what waits in a channel of one place.
-func latest(c chan WindowSize, size WindowSize) {
+func latest(c chan onpath.WindowSize, size onpath.WindowSize) {
 	select {
 	case <-c:
 	default:

@@ -295,7 +295,7 @@ func TestCall(t *testing.T) {
 
 func TestExec(t *testing.T) {
 	s := newServer(t)
-	resized := make(chan WindowSize, 1)
+	resized := make(chan onpath.WindowSize, 1)
 	n := &fakeNode{serve: func(ctx context.Context, op onpath.NodeOp, request json.RawMessage, stream io.ReadWriteCloser) error {
 		return ServeExec(ctx, stream, func(ctx context.Context, e ExecIO) (int, error) {
 			if string(request) == `"fail"` {
@@ -316,8 +316,8 @@ func TestExec(t *testing.T) {
 		}
 		defer c.Close()
 		var out, errs bytes.Buffer
-		sizes := make(chan WindowSize, 1)
-		sizes <- WindowSize{24, 80}
+		sizes := make(chan onpath.WindowSize, 1)
+		sizes <- onpath.WindowSize{Rows: 24, Columns: 80}
 		exit, err := RunExec(t.Context(), c, ExecIO{Stdin: in, Stdout: &out, Stderr: &errs, Resize: sizes})
 		return exit, out.String(), errs.String(), err
 	}
@@ -326,7 +326,7 @@ func TestExec(t *testing.T) {
 	if err != nil || exit != 42 || out != input || errs != "1000000 bytes" {
 		t.Errorf("exit %d, %d bytes, %q, %v", exit, len(out), errs, err)
 	}
-	if got := <-resized; got != (WindowSize{24, 80}) {
+	if got := <-resized; got != (onpath.WindowSize{Rows: 24, Columns: 80}) {
 		t.Errorf("resized to %v", got)
 	}
 	if _, _, _, err = run("fail", nil); onpath.CodeOf(err) != onpath.CodeNotFound {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/client"
 	"github.com/onpath/onpath/api/session"
 	"github.com/onpath/onpath/internal/console"
@@ -70,23 +71,8 @@ the next one is printed when that was used.`,
 
 // shellOf runs shells in instances for the console's terminals.
 func shellOf(cl *client.Client) console.Shell {
-	return func(ctx context.Context, tenant, name string, in io.Reader, out io.Writer, sizes <-chan console.Size) (int, error) {
-		resize := make(chan session.WindowSize)
-		go func() {
-			for {
-				select {
-				case <-ctx.Done():
-					return
-				case s := <-sizes:
-					select {
-					case resize <- session.WindowSize{Rows: s.Rows, Columns: s.Columns}:
-					case <-ctx.Done():
-						return
-					}
-				}
-			}
-		}()
-		return cl.Exec(ctx, tenant, name, []string{"sh"}, true, session.ExecIO{Stdin: in, Stdout: out, Stderr: out, Resize: resize})
+	return func(ctx context.Context, tenant, name string, in io.Reader, out io.Writer, sizes <-chan onpath.WindowSize) (int, error) {
+		return cl.Exec(ctx, tenant, name, []string{"sh"}, true, session.ExecIO{Stdin: in, Stdout: out, Stderr: out, Resize: sizes})
 	}
 }
 

@@ -64,14 +64,14 @@ func execIO(c *cobra.Command, stdin, tty bool) (e session.ExecIO, restore func()
 	if restore, err = terminal.Raw(f); err != nil {
 		return e, func() {}, err
 	}
-	sizes := make(chan session.WindowSize, 1)
+	sizes := make(chan onpath.WindowSize, 1)
 	e.Resize = sizes
 	go terminal.Resized(c.Context(), f, func(columns, rows int) {
 		select {
 		case <-sizes: // only the newest counts
 		default:
 		}
-		sizes <- session.WindowSize{Rows: uint16(rows), Columns: uint16(columns)}
+		sizes <- onpath.WindowSize{Rows: uint16(rows), Columns: uint16(columns)}
 	})
 	return e, restore, nil
 }

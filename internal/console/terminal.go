@@ -10,20 +10,19 @@ import (
 	"strings"
 
 	"github.com/coder/websocket"
+
+	"github.com/onpath/onpath"
 )
 
 // terminalProtocol is what pages and console speak by WebSocket, which the server does not:
 // binary messages are what is typed and printed, a text message from the page is the size.
 const terminalProtocol = "onpath-terminal"
 
-// Size is a terminal's, in characters.
-type Size struct {
-	Rows    uint16 `json:"rows"`
-	Columns uint16 `json:"columns"`
-}
+// pasted is how large a message of the page's may be; pages send less at a time.
+const pasted = 1 << 20
 
 // Shell runs a shell in an instance until it ends, and gives its exit code.
-type Shell func(ctx context.Context, tenant, name string, in io.Reader, out io.Writer, sizes <-chan Size) (code int, err error)
+type Shell func(ctx context.Context, tenant, name string, in io.Reader, out io.Writer, sizes <-chan onpath.WindowSize) (code int, err error)
 
 // terminal connects a page with a shell. Pages cannot set headers of a WebSocket: the key
 // comes as a second protocol.
@@ -38,10 +37,11 @@ func (c *Console) terminal(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return // it has been answered
 	}
+	conn.SetReadLimit(pasted)
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	in, typed := io.Pipe()
-	sizes := make(chan Size, 1)
+	sizes := make(chan onpath.WindowSize, 1)
 	go func() {
 		typed.CloseWithError(read(ctx, conn, typed, sizes))
 		cancel() // the page is gone: end the shell
@@ -55,7 +55,7 @@ func (c *Console) terminal(w http.ResponseWriter, r *http.Request) {
 }
 
 // read passes on what the page says.
-func read(ctx context.Context, conn *websocket.Conn, typed io.Writer, sizes chan Size) error {
+func read(ctx context.Context, conn *websocket.Conn, typed io.Writer, sizes chan onpath.WindowSize) error {
 	for {
 		kind, b, err := conn.Read(ctx)
 		if err != nil {
@@ -67,7 +67,7 @@ func read(ctx context.Context, conn *websocket.Conn, typed io.Writer, sizes chan
 			}
 			continue
 		}
-		var s Size
+		var s onpath.WindowSize
 		if err := json.Unmarshal(b, &s); err != nil {
 			return err
 		}

@@ -12,10 +12,12 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+
+	"github.com/onpath/onpath"
 )
 
 // repeat is a shell that says each line again, and the size that it was given first.
-func repeat(_ context.Context, tenant, name string, in io.Reader, out io.Writer, sizes <-chan Size) (int, error) {
+func repeat(_ context.Context, tenant, name string, in io.Reader, out io.Writer, sizes <-chan onpath.WindowSize) (int, error) {
 	s := <-sizes
 	fmt.Fprintf(out, "%s/%s %dx%d\n", tenant, name, s.Columns, s.Rows)
 	for l := bufio.NewScanner(in); l.Scan() && l.Text() != "exit"; {

@@ -16,6 +16,7 @@ import (
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/pkg/cio"
 	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"github.com/onpath/onpath"
@@ -64,6 +65,9 @@ func (d *Driver) Exec(ctx context.Context, id string, e onpath.ExecSpec) (int, e
 	if e.TTY && !slices.ContainsFunc(proc.Env, func(v string) bool { return strings.HasPrefix(v, "TERM=") }) {
 		proc.Env = append(proc.Env, "TERM=xterm")
 	}
+	if size := firstSize(ctx, e); size.Rows > 0 && size.Columns > 0 {
+		proc.ConsoleSize = &specs.Box{Height: uint(size.Rows), Width: uint(size.Columns)}
+	}
 	in := &closingReader{r: e.Stdin, tty: e.TTY, closed: make(chan struct{})}
 	starting, started := lingering(sctx, startLinger)
 	defer started()
@@ -72,6 +76,37 @@ func (d *Driver) Exec(ctx context.Context, id string, e onpath.ExecSpec) (int, e
 		return 0, execError(id, err)
 	}
 	return runExec(sctx, starting, x, d.opt.StateDir, in, e)
+}
+
+// sizeTime is how long a terminal's first size may take to come behind the request.
+const sizeTime = 250 * time.Millisecond
+
+// firstSize is the size that a terminal begins with; none where nobody types at one.
+func firstSize(ctx context.Context, e onpath.ExecSpec) (size onpath.WindowSize) {
+	if !e.TTY || e.Stdin == nil || e.Resize == nil {
+		return size
+	}
+	select {
+	case size = <-e.Resize:
+	case <-time.After(sizeTime):
+	case <-ctx.Done():
+	}
+	return size
+}
+
+// resized gives a terminal each further size, until stop is closed.
+func resized(ctx context.Context, x containerd.Process, sizes <-chan onpath.WindowSize, stop <-chan struct{}) {
+	for {
+		select {
+		case s, ok := <-sizes:
+			if !ok {
+				return
+			}
+			_ = x.Resize(ctx, uint32(s.Columns), uint32(s.Rows)) // one that has just ended has no terminal
+		case <-stop:
+			return
+		}
+	}
 }
 
 // lingering gives a context that ends some time after ctx does.
@@ -133,9 +168,12 @@ func runExec(ctx, starting context.Context, x containerd.Process, dir string, in
 	if err := x.Start(starting); err != nil {
 		return 0, commandError(e.Command[0], dir, err)
 	}
+	stop := make(chan struct{})
+	defer close(stop)
+	if e.TTY && e.Resize != nil {
+		go resized(ctx, x, e.Resize, stop)
+	}
 	if e.Stdin != nil && !e.TTY { // to close a terminal would hang it up
-		stop := make(chan struct{})
-		defer close(stop)
 		go func() {
 			select {
 			case <-in.closed:

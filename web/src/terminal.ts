@@ -21,5 +21,9 @@ socket.onopen = () => { size(); screen.focus(); };
 socket.onmessage = (m) => screen.write(new Uint8Array(m.data as ArrayBuffer));
 socket.onclose = (e) => screen.write(`\r\n${e.reason || "the connection is gone"}\r\n`);
 const bytes = new TextEncoder();
-screen.onData((text) => { if (socket.readyState === WebSocket.OPEN) socket.send(bytes.encode(text)); });
+const piece = 16 * 1024; // of a paste: messages have a largest size
+screen.onData((text) => {
+  const typed = bytes.encode(text);
+  for (let at = 0; at < typed.length && socket.readyState === WebSocket.OPEN; at += piece) socket.send(typed.subarray(at, at + piece));
+});
 window.addEventListener("resize", () => { fit.fit(); size(); });
