@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -687,6 +688,21 @@ type FunctionCounters struct {
 	Error  string `json:"error,omitempty"`
 }
 
+// At is what was counted for a vport, and was dropped there: what ebpf functions drop of
+// packets that come from a vport stands at the functions, not at that vport.
+func (c *Counters) At(v VportID) (VportCounters, bool) {
+	n, ok := c.Vports[v]
+	n.Dropped = maps.Clone(n.Dropped)
+	delete(n.Dropped, DropFunction)
+	if f := c.Functions[v]; f.Dropped.Packets+f.Answered.Packets > 0 {
+		if n.Dropped == nil {
+			n.Dropped = map[DropReason]uint64{}
+		}
+		n.Dropped[DropFunction] = f.Dropped.Packets + f.Answered.Packets
+	}
+	return n, ok
+}
+
 // Tuple is the 5-tuple of a packet. For ICMP echo the identifier stands in both
 // ports. Addresses are of one family and never IPv4-mapped.
 type Tuple struct {
@@ -732,6 +748,13 @@ type FlowEntry struct {
 	Packets   uint64    `json:"packets"`
 	Bytes     uint64    `json:"bytes"`
 	Idle      Duration  `json:"idle"`
+	// Emitted: an instance began the flow with these addresses: no packet of them had
+	// come to the instance.
+	Emitted bool `json:"emitted,omitempty"`
+	// Learned for the answers to a flow's packets; others are from a packet's own choice.
+	Learned bool `json:"learned,omitempty"`
+	// Adopted: led past a chain that is younger than the connection.
+	Adopted bool `json:"adopted,omitempty"`
 }
 
 // FlowFilter selects flow entries; zero fields select all.

@@ -42,6 +42,11 @@ type TraceHop struct {
 	Candidates []string `json:"candidates,omitempty"`
 	// Live: this is what flow entries say, not the plan alone.
 	Live bool `json:"live"`
+	// Ends: nothing of this flow is known to go on from here.
+	Ends bool `json:"ends,omitempty"`
+	// Unsure: how this flow goes on from here, and whether it does, cannot be told.
+	// What follows is the plan's.
+	Unsure bool `json:"unsure,omitempty"`
 	// Counters of the vport, and of this flow at it where there is an entry.
 	Counters *VportCounters `json:"counters,omitempty"`
 	Flow     *Tally         `json:"flow,omitempty"`

@@ -23,11 +23,51 @@ func (c *Controller) Trace(ctx context.Context, r onpath.TraceRequest) (*onpath.
 		return nil, err
 	}
 	in.Silent = c.silent(in.Snapshot)
-	c.ask(ctx, &in, onpath.FlowFilter{Tuple: &r.Tuple})
-	for _, p := range changingPaths(&in) {
-		c.ask(ctx, &in, onpath.FlowFilter{Path: p})
+	asked := flowsAsked{in: &in}
+	asked.tuple(ctx, c, r.Tuple)
+	t := plan.Trace(in)
+	for range onpath.MaxElements { // what each look finds may go on under other addresses
+		before := len(asked.paths) + len(asked.tuples)
+		for _, p := range changingPaths(&in) {
+			asked.path(ctx, c, p)
+		}
+		for _, h := range slices.Concat(t.Forward, t.Reverse) {
+			if h.Tuple != nil {
+				asked.tuple(ctx, c, *h.Tuple)
+			}
+		}
+		if len(asked.paths)+len(asked.tuples) == before {
+			break
+		}
+		t = plan.Trace(in)
 	}
-	return plan.Trace(in), ctx.Err()
+	return t, ctx.Err()
+}
+
+// flowsAsked is what the nodes were asked for, which is asked once.
+type flowsAsked struct {
+	in     *plan.TraceInput
+	paths  []onpath.PathID
+	tuples []onpath.Tuple
+}
+
+func (a *flowsAsked) path(ctx context.Context, c *Controller, p onpath.PathID) {
+	if !slices.Contains(a.paths, p) {
+		a.paths = append(a.paths, p)
+		c.ask(ctx, a.in, onpath.FlowFilter{Path: p})
+	}
+}
+
+// tuple asks for both directions.
+func (a *flowsAsked) tuple(ctx context.Context, c *Controller, tu onpath.Tuple) {
+	covered := func(o onpath.Tuple) bool {
+		f := onpath.FlowFilter{Tuple: &o}
+		return f.Matches(onpath.FlowEntry{Tuple: tu})
+	}
+	if !slices.ContainsFunc(a.tuples, covered) {
+		a.tuples = append(a.tuples, tu)
+		c.ask(ctx, a.in, onpath.FlowFilter{Tuple: &tu})
+	}
 }
 
 // checkGateway refuses a node at which no packets enter, and names those at which
@@ -129,35 +169,46 @@ func (c *Controller) ask(ctx context.Context, in *plan.TraceInput, f onpath.Flow
 }
 
 // changingPaths are the paths of the entries found whose elements may change
-// addresses: their flows cannot be followed by the tuple alone.
+// addresses, and those that share such elements: their flows cannot be followed by the
+// tuple alone.
 func changingPaths(in *plan.TraceInput) []onpath.PathID {
-	var out []onpath.PathID
+	of := map[onpath.PathID][]string{} // deployments that change addresses
+	for _, st := range in.Snapshot.States {
+		if st.Acked == nil {
+			continue
+		}
+		for _, p := range st.Acked.Datapath.Paths {
+			of[p.ID] = append(of[p.ID], changing(st.Acked, p)...)
+		}
+	}
+	var shared []string
 	for _, list := range in.Flows {
 		for _, e := range list {
-			if e.Path != 0 && !slices.Contains(out, e.Path) && changes(in.Snapshot, e.Path) {
-				out = append(out, e.Path)
+			for _, d := range of[e.Path] {
+				if !slices.Contains(shared, d) {
+					shared = append(shared, d)
+				}
 			}
+		}
+	}
+	var out []onpath.PathID
+	for p, deployments := range of {
+		if slices.ContainsFunc(deployments, func(d string) bool { return slices.Contains(shared, d) }) {
+			out = append(out, p)
 		}
 	}
 	slices.Sort(out)
 	return out
 }
 
-func changes(s *plan.Snapshot, p onpath.PathID) bool {
-	for _, st := range s.States {
-		if st.Acked == nil {
-			continue
-		}
-		for _, path := range st.Acked.Datapath.Paths {
-			if path.ID != p {
-				continue
-			}
-			for _, i := range st.Acked.Instances {
-				if slices.Contains(path.Elements, i.Tenant+"/"+i.Deployment) && i.Spec.Packets != onpath.PacketsKeep && i.Spec.Packets != "" {
-					return true
-				}
-			}
+// changing are the deployments of a path that have instances in a plan and may change
+// addresses.
+func changing(of *onpath.NodePlan, p onpath.Path) (list []string) {
+	for _, i := range of.Instances {
+		d := i.Tenant + "/" + i.Deployment
+		if i.Spec.Packets != onpath.PacketsKeep && i.Spec.Packets != "" && slices.Contains(p.Elements, d) && !slices.Contains(list, d) {
+			list = append(list, d)
 		}
 	}
-	return false
+	return list
 }

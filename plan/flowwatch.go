@@ -126,6 +126,23 @@ func (w *watcher) follow(hops []onpath.TraceHop, tu onpath.Tuple) (out []onpath.
 			if i == nil || i.node == nil {
 				break
 			}
+			if from == "" { // packets that it sends itself
+				c := w.at(i.node.name, h.Vport, tu, false)
+				n.In, n.Out, n.Dropped = c.In, c.In, maps.Clone(c.Dropped)
+				from, prev = i.node.name, h.Vport
+				break
+			}
+			if h.Unsure || rewrites(i) && !i.inline() && h.Tuple == nil { // under which addresses packets leave it is not known
+				w.cross(&out, from, i.node.name, prev, h.Vport, tu)
+				if !i.inline() {
+					n.In = w.at(i.node.name, h.Vport, tu, true).Out
+				}
+				if n.Message == "" {
+					n.Message = "it changes addresses: what becomes of these packets behind it is not counted here"
+				}
+				reconcile(append(out, n))
+				return append(out, n)
+			}
 			if i.inline() {
 				w.cross(&out, from, i.node.name, prev, h.Vport, tu)
 				from, prev = i.node.name, h.Vport

@@ -23,16 +23,19 @@ type TraceInput struct {
 
 // Trace follows a packet from the gateway where it enters until it leaves, and
 // its answer back: by live flow entries where there are any, else by the plans
-// in force. Behind an element that changes addresses it goes on with the flow
-// that has an end point, the entry and the path in common, and says that it
-// guesses.
+// in force. Behind an element that changes addresses it goes on only where entries
+// leave no doubt which flow is the packet's; else it says so, and what is planned.
 func Trace(in TraceInput) *onpath.Trace {
 	w := newWorld(in.Snapshot)
+	flows := map[string]*knownFlows{}
+	for n, list := range in.Flows {
+		flows[n] = knownFlowsOf(list)
+	}
 	var first *onpath.Trace
 	var others []string
 	for _, cl := range w.inOrder {
 		for _, g := range cl.traced(&in.Request) {
-			t := &tracer{w: w, in: &in, cl: cl, gateway: g, out: &onpath.Trace{Tuple: in.Request.Tuple}}
+			t := &tracer{w: w, in: &in, cl: cl, gateway: g, flows: flows, out: &onpath.Trace{Tuple: in.Request.Tuple}}
 			t.run()
 			if in.Request.Tenant != "" && !t.concerns(in.Request.Tenant) {
 				t.out = &onpath.Trace{Tuple: in.Request.Tuple, Forward: []onpath.TraceHop{{
@@ -96,9 +99,9 @@ type tracer struct {
 	cl      *cloudlet
 	gateway *node // where packets enter
 	out     *onpath.Trace
-	due     []string // chains that select it by the plan in force
-	// ended: an ebpf function drops the flow.
-	ended bool
+	flows   map[string]*knownFlows
+	plan    []onpath.TraceHop // the way of a new flow
+	due     []string          // chains that select it by the plan in force
 	// copied: all that the flow is to meet by the plan are mirrors.
 	copied bool
 }
@@ -121,24 +124,23 @@ func (t *tracer) run() {
 		t.out.Forward = []onpath.TraceHop{{Kind: onpath.HopKernel, Node: g.name, Message: "ordinary forwarding"}}
 		return
 	}
-	planned := t.leased(t.planned())
-	t.due = chainsOf(planned)
-	t.copied = meetsMirrorsOnly(planned)
+	t.plan = t.leased(t.planned())
+	t.due = chainsOf(t.plan)
+	t.copied = meetsMirrorsOnly(t.plan)
 	if e, ok := t.entry(g, g.acked.edge, t.in.Request.Tuple); ok {
 		t.out.Live, t.out.Tuple, t.out.Idle = true, e.Tuple, e.Idle
-		last := t.live(e, &t.out.Forward)
-		ended := t.ended
-		t.answer(last)
-		t.compare(planned, ended)
-		if !ended {
+		there := t.live(e, t.plan, &t.out.Forward)
+		t.answer(there)
+		t.compare(there.whole)
+		if there.whole {
 			t.compareReply()
-			t.withoutReply(e, last)
+			t.withoutReply(e, there.last)
 		}
 		return
 	}
-	t.out.Forward = planned
-	t.out.Reverse = t.plannedReply(planned)
-	t.note(planned)
+	t.out.Forward = t.plan
+	t.out.Reverse = t.plannedReply(t.plan)
+	t.note(t.plan)
 }
 
 // enterAt goes on at the gateway of a pair at which packets of the tuple come in,

@@ -22,7 +22,7 @@ func tally(e onpath.FlowEntry) *onpath.Tally {
 
 func (t *tracer) counters(n *node, v onpath.VportID) *onpath.VportCounters {
 	if c := t.in.Counters[n.name]; c != nil {
-		if vc, ok := c.Vports[v]; ok {
+		if vc, ok := c.At(v); ok {
 			return &vc
 		}
 	}

@@ -19,23 +19,20 @@ func (t *tracer) inlineHops(n *node, e onpath.FlowEntry) (hops []onpath.TraceHop
 		h := t.instanceHop(v, e, nil, onpath.ModeInline)
 		h.Flow = tally(e)
 		if c, ok := t.functionCounters(n, v); ok && h.Message == "" {
-			h.Message = dropsInWords(c)
+			h.Message = answersInWords(c)
 		}
 		hops = append(hops, h)
 	}
 	return hops
 }
 
-// dropsInWords says what a function dropped; nobody counts that for each flow.
-func dropsInWords(c onpath.FunctionCounters) string {
-	switch n, answered := c.Dropped.Packets+c.Answered.Packets, c.Answered.Packets; {
-	case n == 0:
+// answersInWords says how many packets a function dropped with an answer; nobody counts
+// that for each flow.
+func answersInWords(c onpath.FunctionCounters) string {
+	if c.Answered.Packets == 0 {
 		return ""
-	case answered == 0:
-		return fmt.Sprintf("of all flows it dropped %d packets", n)
-	default:
-		return fmt.Sprintf("of all flows it dropped %d packets, %d of them with an answer", n, answered)
 	}
+	return fmt.Sprintf("of all flows' packets that it dropped, it answered %d", c.Answered.Packets)
 }
 
 func (t *tracer) functionCounters(n *node, v onpath.VportID) (onpath.FunctionCounters, bool) {
@@ -86,7 +83,7 @@ func (t *tracer) outlives(n *node, e onpath.FlowEntry) (passed, known bool) {
 	}
 	answer := e.Tuple.Reverse()
 	seen := func(n *node, v onpath.VportID, tu onpath.Tuple) bool {
-		return slices.ContainsFunc(t.in.Flows[n.name], func(c onpath.FlowEntry) bool { return c.Vport == v && c.Tuple == tu })
+		return slices.ContainsFunc(t.flowsOf(n), func(c onpath.FlowEntry) bool { return c.Vport == v && c.Tuple == tu })
 	}
 	i := t.w.byVport[e.Next]
 	switch {
@@ -95,8 +92,8 @@ func (t *tracer) outlives(n *node, e onpath.FlowEntry) (passed, known bool) {
 	case e.Kind != onpath.NextVport || i == nil || i.node == nil || t.in.Silent[i.node.name] != "":
 		return false, false
 	case i.inline():
-		_, ok := t.relayed(i.node, e)
-		return ok, true
+		o := t.relayed(i.node, e)
+		return o.known, !o.unsure
 	}
 	out := e.Next
 	if i.bridged() {
@@ -132,55 +129,94 @@ func (t *tracer) mayMislead(v onpath.VportID) bool {
 
 func (t *tracer) rewrites(v onpath.VportID) bool {
 	i := t.w.byVport[v]
-	return i != nil && i.fn.Packets != onpath.PacketsKeep && i.fn.Packets != ""
+	return i != nil && rewrites(i)
+}
+
+// cameFrom is the vport that packets of an entry come from at the next place: that of
+// the last function that they pass, or the entry's own.
+func cameFrom(e onpath.FlowEntry) onpath.VportID {
+	if k := len(e.Functions); k > 0 {
+		return e.Functions[k-1]
+	}
+	return e.Vport
 }
 
 // relayed finds the entry by which the node of an ebpf function goes on with packets
 // that entry e of another node sends there. It stands under the vport that they come
 // from, which lies on that other node.
-func (t *tracer) relayed(n *node, e onpath.FlowEntry) (onpath.FlowEntry, bool) {
-	from := e.Vport
-	if k := len(e.Functions); k > 0 {
-		from = e.Functions[k-1]
+func (t *tracer) relayed(n *node, e onpath.FlowEntry) onward {
+	if c, ok := t.at(n, cameFrom(e), e.Tuple); ok && carries(c) {
+		return onward{next: c, known: true}
 	}
-	next, _, ok := t.continuing(n, from, e)
-	return next, ok
+	return onward{note: noneCame}
+}
+
+// edited finds the tuple that packets of an entry have behind its functions, as the next
+// place knows them, if one of the functions changes addresses. A note says that another
+// tuple was found.
+func (t *tracer) edited(n *node, e onpath.FlowEntry) onward {
+	i := t.w.byVport[e.Next]
+	if !slices.ContainsFunc(e.Functions, t.rewrites) || i == nil || i.node == nil {
+		return onward{next: e, known: true}
+	}
+	m := newMatching(beganBy(e))
+	for _, c := range t.flowsOf(n) {
+		if c.Reverse == e.Reverse && c.Next == e.Next && carries(c) && slices.Equal(c.Functions, e.Functions) {
+			m.cameIn(c.Tuple, c.Idle)
+		}
+	}
+	same := false
+	for _, c := range t.flowsOf(i.node) {
+		tu := c.Tuple
+		switch {
+		case i.inline() && c.Vport == cameFrom(e) && c.Reverse == e.Reverse && carries(c):
+		case !i.inline() && c.Vport == e.Next && c.Reverse != e.Reverse && !c.Emitted && c.Kind != onpath.NextPending:
+			tu = tu.Reverse()
+		default:
+			continue
+		}
+		same = same || tu == e.Tuple
+		m.cameOut(tu, c.Idle)
+	}
+	if same {
+		return onward{next: e, known: true}
+	}
+	return m.onward(e)
+}
+
+// onward is as which flow an ebpf function sends on that of an entry.
+func (m *matching) onward(e onpath.FlowEntry) onward {
+	tu, v := m.became(e.Tuple)
+	switch v {
+	case matched:
+		e.Tuple = tu
+		return onward{next: e, known: true, note: goesOn(tu)}
+	case absent:
+		return onward{note: noneElse}
+	}
+	return onward{unsure: true, note: "it changes addresses: which flow behind it is this one, if one is, cannot be told"}
 }
 
 // editedReply finds the answers' entry at the edge behind functions that change
-// addresses: it has an end point in common with what came to them, that of who began
-// the flow rather than the other, which many flows have. Entries that no packet has
-// used tell nothing: each flow leaves one for answers to its first addresses.
-func (t *tracer) editedReply(g *node, last onpath.FlowEntry) (best onpath.FlowEntry, ok bool) {
-	if !slices.ContainsFunc(last.Functions, t.rewrites) {
-		return best, false
-	}
-	want, score := last, 0
-	want.Tuple = last.Tuple.Reverse()
-	for _, c := range t.in.Flows[g.name] {
-		if c.Vport != g.acked.edge || c.Reverse == last.Reverse || c.Packets == 0 || !slices.ContainsFunc(c.Functions, t.rewrites) {
+// addresses. Entries that no packet has used tell nothing: each flow leaves one for
+// answers to its first addresses.
+func (t *tracer) editedReply(g *node, last onpath.FlowEntry) onward {
+	m := newMatching(beganBy(last))
+	for _, c := range t.flowsOf(g) {
+		if !slices.ContainsFunc(c.Functions, t.rewrites) || c.Packets == 0 || c.Kind == onpath.NextPending {
 			continue
 		}
-		if s := likeReply(want, c); s > 0 && (s > score || s == score && livelier(c, best)) {
-			best, score, ok = c, s, true
+		if c.Reverse == last.Reverse && c.Vport == last.Vport {
+			m.cameIn(c.Tuple, c.Idle)
+		} else if c.Reverse != last.Reverse && c.Vport == g.acked.edge {
+			m.cameOut(c.Tuple.Reverse(), c.Idle)
 		}
 	}
-	return best, ok
-}
-
-// likeReply says how probably c has the answers that were expected as want, to or
-// from another address; 0: it has not.
-func likeReply(want, c onpath.FlowEntry) int {
-	a, b := want.Tuple, c.Tuple
-	switch {
-	case a == b, likeness(want, c) < sameEnd:
-		return 0
-	case a.Dst == b.Dst && a.DstPort == b.DstPort:
-		return 3
-	case a.Src == b.Src && a.SrcPort == b.SrcPort && a.Dst != b.Dst:
-		return 2
+	o := m.onward(last)
+	if o.known {
+		o.next, o.known = t.at(g, g.acked.edge, o.next.Tuple.Reverse())
 	}
-	return 1
+	return o
 }
 
 // readdressed notes at the last function of hops that changes addresses what it makes
@@ -191,7 +227,7 @@ func (t *tracer) readdressed(hops []onpath.TraceHop, tu onpath.Tuple) {
 		if i := t.w.byVport[h.Vport]; h.Kind != onpath.HopElement || i == nil || !i.inline() || !t.rewrites(h.Vport) {
 			continue
 		}
-		h.Tuple, h.Message = &tu, strings.Join(slices.DeleteFunc([]string{goesOn(tu), h.Message}, func(s string) bool { return s == "" }), "; ")
+		h.Tuple, h.Message = &tu, joinNotes(goesOn(tu), h.Message)
 		return
 	}
 }

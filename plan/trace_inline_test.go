@@ -61,7 +61,7 @@ func (x *inlineSite) count(acl, guard uint64) {
 func (x *inlineSite) entry(node string, at onpath.VportID, reverse bool, to onpath.VportID, functions ...*onpath.Instance) {
 	e := onpath.FlowEntry{Vport: at, Tuple: x.tu, Kind: onpath.NextVport, Next: to, Entry: x.edge, Path: 1, Reverse: reverse, Packets: 7}
 	if reverse {
-		e.Tuple = x.tu.Reverse()
+		e.Tuple, e.Learned = x.tu.Reverse(), true
 	}
 	if to == 0 {
 		e.Kind, e.Next = onpath.NextExit, x.edge
@@ -163,6 +163,33 @@ func TestTraceDroppedByFunction(t *testing.T) {
 				t.Errorf("it ends, and then: %s %q", hopsOf(tr.Reverse), tr.Warnings)
 			}
 		})
+	}
+}
+
+// TestTraceDropsStandAtTheFunction: what ebpf functions dropped stands in their own
+// rows, not where the packets came from, also once a function has left the chain. Of a
+// flow that ends at one element nothing is said of elements behind it.
+func TestTraceDropsStandAtTheFunction(t *testing.T) {
+	x := newInlineSite(t)
+	x.entry(x.gateway, x.edge, false, x.fw.Spec.Vport, x.acl)
+	x.count(840, 0)
+	x.in.Counters[x.gateway].Vports[x.edge] = onpath.VportCounters{Dropped: map[onpath.DropReason]uint64{onpath.DropFunction: 900, onpath.DropTooBig: 2}}
+	tr := Trace(x.in)
+	edge, acl := tr.Forward[0].Counters, tr.Forward[1].Counters
+	if got := edge.Dropped; len(got) != 1 || got[onpath.DropTooBig] != 2 {
+		t.Errorf("dropped at the edge: %v", got)
+	}
+	if got := acl.Dropped; len(got) != 1 || got[onpath.DropFunction] != 840 {
+		t.Errorf("dropped by the function: %v", got)
+	}
+	if len(tr.Warnings) > 0 || tr.Forward[len(tr.Forward)-1].Kind != onpath.HopDrop {
+		t.Errorf("it ends at element 1, and then: %s %q", hopsOf(tr.Forward), tr.Warnings)
+	}
+	x = newInlineSite(t)
+	x.entry(x.gateway, x.edge, false, x.fw.Spec.Vport, x.acl)
+	x.entry(x.compute, x.fw.Spec.Vport, true, x.acl.Spec.Vport)
+	if tr = Trace(x.in); len(tr.Warnings) > 0 || !tr.Forward[len(tr.Forward)-1].Ends {
+		t.Errorf("it ends at element 2, and then: %s %q", hopsOf(tr.Forward), tr.Warnings)
 	}
 }
 

@@ -53,9 +53,9 @@ func leaseHop(list []*onpath.Lease) onpath.TraceHop {
 	}
 }
 
-// throughLease goes on behind a publisher's engine that an entry leads to; on says whether
+// throughLease goes on behind a publisher's engine that an entry leads to; ok says whether
 // it is known where.
-func (t *tracer) throughLease(n *node, e onpath.FlowEntry, hops *[]onpath.TraceHop) (next onpath.FlowEntry, on bool) {
+func (t *tracer) throughLease(n *node, e onpath.FlowEntry, hops *[]onpath.TraceHop) (next onpath.FlowEntry, ok bool) {
 	at := t.leasesOf(n, func(l *onpath.LeaseSpec) bool { return l.Vport == e.Next })
 	if len(at) == 0 {
 		*hops = append(*hops, onpath.TraceHop{Kind: onpath.HopDrop, Node: n.name, Vport: e.Next, Live: true,
@@ -67,12 +67,9 @@ func (t *tracer) throughLease(n *node, e onpath.FlowEntry, hops *[]onpath.TraceH
 	}
 	hop := leaseHop(at)
 	hop.Live = true
-	next, guess, ok := t.continuing(n, e.Next, e)
-	switch {
-	case !ok:
-		hop.Message += "; no packet of the flow has come out of it"
-	case guess != "":
-		hop.Message += "; " + guess
+	next, ok = t.at(n, e.Next, e.Tuple)
+	if ok = ok && carries(next); !ok {
+		hop.Message, hop.Unsure = joinNotes(hop.Message, "whether the flow goes on behind it, perhaps under other addresses, cannot be told"), true
 	}
 	*hops = append(*hops, hop)
 	return next, ok

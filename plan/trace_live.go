@@ -2,15 +2,14 @@ package plan
 
 import (
 	"cmp"
-	"fmt"
-	"net/netip"
+	"slices"
 
 	"github.com/onpath/onpath"
 )
 
 // entry finds a flow entry at a vport; of several that fit, the live one.
 func (t *tracer) entry(n *node, v onpath.VportID, tu onpath.Tuple) (best onpath.FlowEntry, ok bool) {
-	for _, e := range t.in.Flows[n.name] {
+	for _, e := range t.flowsOf(n) {
 		if e.Vport == v && covers(tu, e.Tuple) && (!ok || livelier(e, best)) {
 			best, ok = e, true
 		}
@@ -34,17 +33,30 @@ func covers(tu, o onpath.Tuple) bool {
 		(tu.SrcPort == 0 || tu.SrcPort == o.SrcPort) && (tu.DstPort == 0 || tu.DstPort == o.DstPort)
 }
 
-// live follows entries from one at the edge. It returns the last one.
-func (t *tracer) live(e onpath.FlowEntry, hops *[]onpath.TraceHop) onpath.FlowEntry {
-	n := t.gateway
-	*hops = append(*hops, t.edgeHop(n, onpath.HopEdge, &e))
+// live follows entries from one at the edge. What it cannot follow goes on by the plan.
+func (t *tracer) live(e onpath.FlowEntry, plan []onpath.TraceHop, hops *[]onpath.TraceHop) followed {
+	*hops = append(*hops, t.edgeHop(t.gateway, onpath.HopEdge, &e))
+	return t.follow(t.gateway, e, plan, hops)
+}
+
+// followed is how far a flow could be followed.
+type followed struct {
+	last  onpath.FlowEntry // the last entry of it
+	whole bool             // to where it leaves the data path
+	// at is the instance behind which it is not known; nil: an ebpf function or a
+	// publisher's engine, or it is whole.
+	at *instance
+}
+
+// follow follows entries from one on a node.
+func (t *tracer) follow(n *node, e onpath.FlowEntry, plan []onpath.TraceHop, hops *[]onpath.TraceHop) followed {
 	for range 2 * (onpath.MaxElements + 1) {
 		*hops = append(*hops, t.inlineHops(n, e)...)
 		end, doubt, done := t.stopped(n, e)
 		if done {
 			*hops = append(*hops, end)
-			e.Kind, t.ended = onpath.NextDrop, true
-			return e
+			e.Kind = onpath.NextDrop
+			return followed{last: e}
 		}
 		for _, m := range e.Mirrors {
 			*hops = append(*hops, t.instanceHop(m, e, nil, onpath.ModeMirror))
@@ -54,52 +66,75 @@ func (t *tracer) live(e onpath.FlowEntry, hops *[]onpath.TraceHop) onpath.FlowEn
 				end[k].Message = doubt
 			}
 			*hops = append(*hops, end...)
-			return e
+			return followed{last: e, whole: true}
 		}
 		i := t.w.byVport[e.Next]
 		if i == nil || i.node == nil {
 			next, ok := t.throughLease(n, e, hops)
 			if !ok {
-				return e
+				return followed{last: e}
 			}
 			e = next
 			continue
+		}
+		came := t.edited(n, e)
+		if !came.known {
+			t.lose(e.Functions[len(e.Functions)-1], came, plan, hops)
+			return followed{last: e}
+		}
+		e.Tuple = came.next.Tuple
+		if came.note != "" {
+			t.readdressed(*hops, e.Tuple)
 		}
 		t.tunnel(n, i.node, hops, true)
 		n = i.node
+		o := onward{}
 		if i.inline() {
-			next, ok := t.relayed(n, e)
-			if !ok {
-				*hops = append(*hops, t.unseen(e, "no packet of the flow has come to it"))
-				return e
+			o = t.relayed(n, e)
+		} else {
+			o = t.behind(i, e)
+		}
+		if !o.known && t.in.Silent[n.name] != "" {
+			o = onward{unsure: true, note: "its node cannot be asked what comes next"}
+		}
+		if !i.inline() || !o.known {
+			var next *onpath.FlowEntry
+			if o.known {
+				next = &o.next
 			}
-			e = next
-			continue
+			*hops = append(*hops, t.instanceHop(e.Next, e, next, onpath.ModeInline))
 		}
-		next, guess, ok := t.behind(i, e)
-		hop := t.instanceHop(e.Next, e, &next, onpath.ModeInline)
-		if !ok {
-			*hops = append(*hops, t.unseen(e, "no packet of the flow has come out of it"))
-			return e
+		if !o.known {
+			t.lose(e.Next, o, plan, hops)
+			return followed{last: e, at: i}
 		}
-		if guess != "" {
-			hop.Message = guess
+		if !i.inline() {
+			(*hops)[len(*hops)-1].Message = joinNotes((*hops)[len(*hops)-1].Message, o.note)
 		}
-		*hops = append(*hops, hop)
-		e = next
+		e = o.next
 	}
 	t.warn("the flow entries go in a circle")
-	return e
+	return followed{last: e}
 }
 
-// unseen is the hop of an instance that an entry leads to and behind which nothing
-// is known of the flow.
-func (t *tracer) unseen(e onpath.FlowEntry, why string) onpath.TraceHop {
-	h := t.instanceHop(e.Next, e, nil, onpath.ModeInline)
-	if h.Message = why; t.in.Silent[h.Node] != "" {
-		h.Message = "its node cannot be asked what comes next"
+// lose marks the last hop, an instance's, behind which a flow could not be followed, and
+// adds what the plan says of the rest where it may go on.
+func (t *tracer) lose(v onpath.VportID, o onward, plan []onpath.TraceHop, hops *[]onpath.TraceHop) {
+	k := len(*hops) - 1
+	for k > 0 && (*hops)[k].Vport != v {
+		k--
 	}
-	return h
+	h := &(*hops)[k]
+	h.Message, h.Ends, h.Unsure = joinNotes(h.Message, o.note), !o.unsure, o.unsure
+	if !o.unsure {
+		return
+	}
+	same := func(p onpath.TraceHop) bool {
+		return p.Kind == onpath.HopElement && p.Chain == h.Chain && p.Element == h.Element && p.Mode != onpath.ModeMirror
+	}
+	if at := slices.IndexFunc(plan, same); at >= 0 {
+		*hops = append(*hops, slices.Clone(plan[at+1:])...)
+	}
 }
 
 // onlyCopied reports whether the entry has the kernel forward a flow that is to meet
@@ -127,7 +162,7 @@ func (t *tracer) ends(n *node, e onpath.FlowEntry) ([]onpath.TraceHop, bool) {
 	case t.onlyCopied(e):
 		return []onpath.TraceHop{{Kind: onpath.HopKernel, Node: n.name, Live: true, Flow: tally(e), Message: "forwarded ordinarily; mirrors get copies"}}, true
 	case e.Kind == onpath.NextPass:
-		t.warn("the flow bypasses the chain: it is older, or an element was bypassed")
+		t.warn("%s", bypasses(e))
 		return []onpath.TraceHop{{Kind: onpath.HopKernel, Node: n.name, Live: true, Flow: tally(e), Message: "passed by"}}, true
 	case e.Kind == onpath.NextDrop:
 		return []onpath.TraceHop{{Kind: onpath.HopDrop, Node: n.name, Live: true, Flow: tally(e), Message: "the flow entry says drop"}}, true
@@ -135,70 +170,13 @@ func (t *tracer) ends(n *node, e onpath.FlowEntry) ([]onpath.TraceHop, bool) {
 	return nil, false
 }
 
-// behind finds the entry by which a flow goes on behind an instance.
-func (t *tracer) behind(i *instance, e onpath.FlowEntry) (next onpath.FlowEntry, guess string, ok bool) {
-	out := e.Next
-	if i.bridged() {
-		out = i.obj.Spec.Vport + i.obj.Spec.Back - e.Next // the other side
+// bypasses says what is known of why an entry has the kernel forward a flow.
+func bypasses(e onpath.FlowEntry) string {
+	if e.Adopted {
+		return "the flow bypasses the chain: the connection is older than the chain"
 	}
-	return t.continuing(i.node, out, e)
+	return "the flow bypasses the chain: its flow entry says so, from before the chain's last change or because an element was bypassed"
 }
-
-// continuing finds the entry at a vport by which a node goes on with the flow of e.
-func (t *tracer) continuing(n *node, out onpath.VportID, e onpath.FlowEntry) (next onpath.FlowEntry, guess string, ok bool) {
-	best := -1
-	for _, c := range t.in.Flows[n.name] {
-		if c.Vport != out || c.Kind == onpath.NextPending || c.Reverse != e.Reverse {
-			continue
-		}
-		if o := t.gateway.partner(); o != nil && c.Entry == o.obj.Status.Edge {
-			c.Entry = e.Entry // each direction leaves at the gateway where it comes in
-		}
-		score := likeness(e, c)
-		if score > best || score == best && livelier(c, next) {
-			next, best, ok = c, score, score > 0
-		}
-	}
-	if ok && next.Tuple != e.Tuple {
-		guess = goesOn(next.Tuple)
-	}
-	return next, guess, ok
-}
-
-// goesOn says by which addresses a flow goes on, in the words of one who guesses.
-func goesOn(tu onpath.Tuple) string {
-	return fmt.Sprintf("goes on as %s → %s, as far as end point, entry and path tell", end(tu.Src, tu.SrcPort), end(tu.Dst, tu.DstPort))
-}
-
-// sameEnd is the likeness of two flows with one end point in common.
-const sameEnd = 15
-
-// likeness says how probably c is the continuation of e; 0: it is not.
-func likeness(e, c onpath.FlowEntry) int {
-	a, b := e.Tuple, c.Tuple
-	if a == b {
-		return 100
-	}
-	if a.Protocol != b.Protocol || e.Path != c.Path || e.Entry != c.Entry {
-		return 0
-	}
-	score := 0
-	if a.Src == b.Src {
-		score += 10
-		if a.SrcPort == b.SrcPort {
-			score += 5
-		}
-	}
-	if a.Dst == b.Dst {
-		score += 10
-		if a.DstPort == b.DstPort {
-			score += 5
-		}
-	}
-	return score
-}
-
-func end(a netip.Addr, port uint16) string { return fmt.Sprintf("%s port %d", a, port) }
 
 // sentInVain is how many packets of a TCP flow nobody sends without an answer: a
 // connection attempt is given up after seven.
@@ -217,8 +195,8 @@ func (t *tracer) withoutReply(e, last onpath.FlowEntry) {
 	if last.Kind != onpath.NextExit && last.Kind != onpath.NextVport && !t.onlyCopied(last) {
 		return
 	}
-	for _, list := range t.in.Flows {
-		for _, a := range list {
+	for _, k := range t.flows {
+		for _, a := range k.list {
 			if a.Packets > 0 && (a.Tuple == e.Tuple.Reverse() || a.Tuple == last.Tuple.Reverse()) {
 				return
 			}
@@ -227,9 +205,14 @@ func (t *tracer) withoutReply(e, last onpath.FlowEntry) {
 	t.warn("no answer has come by, to %d packets: answers may take a way past the gateway", last.Packets)
 }
 
-// answer follows the reverse direction from where the packet left.
-func (t *tracer) answer(last onpath.FlowEntry) {
-	if last.Kind == onpath.NextDrop || last.Kind == onpath.NextPass && !t.onlyCopied(last) {
+// answer follows the answers to a flow that could be followed this far.
+func (t *tracer) answer(there followed) {
+	last, plan := there.last, t.plannedReply(t.plan)
+	if there.at != nil {
+		t.answerOf(there, plan)
+		return
+	}
+	if !there.whole || last.Kind == onpath.NextDrop || last.Kind == onpath.NextPass && !t.onlyCopied(last) {
 		return
 	}
 	tu := last.Tuple.Reverse()
@@ -241,16 +224,22 @@ func (t *tracer) answer(last onpath.FlowEntry) {
 	e, ok := t.entry(g, g.acked.edge, tu)
 	// What a function readdresses leaves an entry for answers to its first addresses,
 	// too, which none are sent to.
-	edited, found := t.editedReply(g, last)
-	if found = found && (!ok || e.Packets == 0 && edited.Packets > 0); found {
-		e, ok = edited, true
-		t.readdressed(t.out.Forward, e.Tuple.Reverse())
+	if slices.ContainsFunc(last.Functions, t.rewrites) && (!ok || e.Packets == 0) {
+		o := t.editedReply(g, last)
+		if o.known {
+			e, ok = o.next, true
+			t.readdressed(t.out.Forward, e.Tuple.Reverse())
+			t.live(e, plan, &t.out.Reverse)
+			t.readdressed(t.out.Reverse, tu)
+			return
+		}
+		if o.unsure {
+			t.out.Reverse = []onpath.TraceHop{{Kind: onpath.HopEdge, Node: g.name, Unsure: true, Message: o.note}}
+			return
+		}
 	}
 	if ok {
-		t.live(e, &t.out.Reverse)
-		if found {
-			t.readdressed(t.out.Reverse, tu)
-		}
+		t.live(e, plan, &t.out.Reverse)
 		return
 	}
 	if p := g.acked.path(last.Path); p != nil && p.Forward {
@@ -258,4 +247,18 @@ func (t *tracer) answer(last onpath.FlowEntry) {
 		return
 	}
 	t.out.Reverse = []onpath.TraceHop{{Kind: onpath.HopEdge, Node: g.name, Message: "no answer has an entry here"}}
+}
+
+// answerOf follows what an instance, behind which a flow is not known, answers itself.
+func (t *tracer) answerOf(there followed, plan []onpath.TraceHop) {
+	i, e := there.at, there.last
+	back, ok := t.at(i.node, e.Next, e.Tuple.Reverse())
+	if i.inline() || !ok || !carries(back) || back.Packets == 0 {
+		t.out.Reverse = []onpath.TraceHop{{Kind: onpath.HopEdge, Node: t.gateway.name, Message: "no answer to the flow is known"}}
+		return
+	}
+	h := t.instanceHop(e.Next, e, &back, onpath.ModeInline)
+	h.Tuple, h.Message = &back.Tuple, "the answers come out of it"
+	t.out.Reverse = append(t.out.Reverse, h)
+	t.follow(i.node, back, plan, &t.out.Reverse)
 }

@@ -9,16 +9,17 @@ import (
 	"github.com/onpath/onpath"
 )
 
-// compare says where live differs from planned; a flow that has ended passes less.
-func (t *tracer) compare(planned []onpath.TraceHop, ended bool) {
-	t.note(t.out.Forward)
+// compare says where live differs from planned. Of a flow that could not be followed to
+// its end, nothing is said of what it has not come to.
+func (t *tracer) compare(whole bool) {
+	t.note(slices.DeleteFunc(slices.Clone(t.out.Forward), func(h onpath.TraceHop) bool { return !h.Live }))
 	for _, c := range t.due {
 		switch {
-		case ended || slices.Contains(t.out.Chains, c):
+		case !whole || slices.Contains(t.out.Chains, c):
 		case t.silentGateway() != "":
 			t.warnOf(c, "chain %s selects the packet; whether this flow passes it cannot be told while gateway %s cannot be asked", c, t.silentGateway())
 		default:
-			t.warnOf(c, "chain %s selects the packet, but this flow does not pass it: it is older than the chain, or than its last change", c)
+			t.warnOf(c, "chain %s selects the packet, but this flow does not pass it: its flow entry leads past the chain, a new flow's would not", c)
 		}
 	}
 	for _, c := range t.out.Chains {
@@ -27,17 +28,25 @@ func (t *tracer) compare(planned []onpath.TraceHop, ended bool) {
 		}
 	}
 	got := map[string]bool{}
+	come := map[string]int{} // how many elements of a chain the flow has come to, or gone past
 	for _, h := range t.out.Forward {
+		if !h.Live {
+			continue
+		}
 		got[h.Chain+"#"+fmt.Sprint(h.Element)] = true
+		come[h.Chain] = max(come[h.Chain], h.Element+1)
 		if h.Kind == onpath.HopElement && h.State != "" && h.State != string(onpath.InstanceReady) {
 			t.warnOf(h.Name, "instance %s is %s", h.Name, h.State)
 		}
 	}
-	for _, h := range planned {
-		if h.Kind == onpath.HopDrop && h.Chain != "" && !ended {
+	for _, h := range t.plan {
+		if h.Chain == "" || !whole && h.Element >= come[h.Chain] {
+			continue
+		}
+		if h.Kind == onpath.HopDrop {
 			t.warnOf(h.Chain, "a new flow would be dropped at element %d of chain %s: %s", h.Element+1, h.Chain, h.Message)
 		}
-		if !ended && h.Kind == onpath.HopElement && h.Mode != onpath.ModeMirror && slices.Contains(t.out.Chains, h.Chain) && !got[h.Chain+"#"+fmt.Sprint(h.Element)] && len(t.in.Silent) == 0 {
+		if h.Kind == onpath.HopElement && h.Mode != onpath.ModeMirror && slices.Contains(t.out.Chains, h.Chain) && !got[h.Chain+"#"+fmt.Sprint(h.Element)] && len(t.in.Silent) == 0 {
 			t.warnOf(h.Chain, "element %d of chain %s is in the plan but not on the way of this flow", h.Element+1, h.Chain)
 		}
 	}

@@ -16,7 +16,10 @@ func entriesOf(m *model) map[string][]onpath.FlowEntry {
 	out := map[string][]onpath.FlowEntry{}
 	for p, h := range m.entries {
 		x := m.home[p.vport]
-		e := onpath.FlowEntry{Vport: p.vport, Tuple: p.tuple, Kind: onpath.NextVport, Next: h.to, Entry: h.entry, Packets: 7, Bytes: 700, Path: 1}
+		e := onpath.FlowEntry{Vport: p.vport, Tuple: p.tuple, Kind: onpath.NextVport, Next: h.to, Entry: h.entry, Packets: 7, Bytes: 700, Path: 1, Learned: m.learned[p], Emitted: m.emitted[p]}
+		if m.used[p] == nil {
+			e.Packets, e.Bytes = 0, 0
+		}
 		if x.edge == h.to {
 			e.Kind = onpath.NextExit
 		}
@@ -26,6 +29,13 @@ func entriesOf(m *model) map[string][]onpath.FlowEntry {
 			e.Reverse = p.tuple.Dst == netip.MustParseAddr("10.1.0.5")
 		}
 		out[x.plan.Node] = append(out[x.plan.Node], e)
+	}
+	for p := range m.given {
+		if _, decided := m.entries[p]; !decided {
+			x := m.home[p.vport]
+			out[x.plan.Node] = append(out[x.plan.Node], onpath.FlowEntry{Vport: p.vport, Tuple: p.tuple, Kind: onpath.NextPending, Path: 1,
+				Reverse: p.tuple.Dst == netip.MustParseAddr("10.1.0.5")})
+		}
 	}
 	return out
 }

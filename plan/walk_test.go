@@ -17,6 +17,12 @@ type model struct {
 	home    map[onpath.VportID]*index // who has a vport: an instance's or an edge
 	entries map[place]hop
 	context map[place]context
+	// As the data path marks entries: learned for answers, emitted where an instance
+	// began the flow, given where an instance was handed packets of one, and which flows'
+	// packets went by them (as numbered by flow).
+	learned, emitted, given map[place]bool
+	used                    map[place]map[int]bool
+	flow                    int
 	// peers holds the pairs of gateways' edges: each tells the other of its entries.
 	peers map[onpath.VportID]onpath.VportID
 	// change is what an instance does to a packet.
@@ -61,7 +67,7 @@ type way struct {
 }
 
 func newModel(s *sim) *model {
-	m := &model{home: map[onpath.VportID]*index{}, entries: map[place]hop{}, context: map[place]context{}, peers: map[onpath.VportID]onpath.VportID{}, change: func(_ string, t onpath.Tuple) onpath.Tuple { return t }}
+	m := &model{learned: map[place]bool{}, emitted: map[place]bool{}, given: map[place]bool{}, used: map[place]map[int]bool{}, home: map[onpath.VportID]*index{}, entries: map[place]hop{}, context: map[place]context{}, peers: map[onpath.VportID]onpath.VportID{}, change: func(_ string, t onpath.Tuple) onpath.Tuple { return t }}
 	for _, st := range s.states {
 		x := indexOf(st.Acked)
 		if x == nil {
@@ -101,6 +107,10 @@ func (m *model) send(from onpath.VportID, t onpath.Tuple) way {
 			}
 			m.learnWay(x, v, t, h)
 		}
+		if m.used[place{v, t}] == nil {
+			m.used[place{v, t}] = map[int]bool{}
+		}
+		m.used[place{v, t}][m.flow] = true
 		w.mirrors = append(w.mirrors, h.mirrors...)
 		if h.kernel {
 			w.end, w.out, w.at = "kernel", t, h.to
@@ -131,10 +141,14 @@ func (m *model) send(from onpath.VportID, t onpath.Tuple) way {
 		if _, ok := m.context[place{h.to, t}]; !ok && h.group != 0 {
 			m.context[place{h.to, t}] = context{h.group, h.entry}
 		}
-		t = m.change(in.Instance, t)
 		v = h.to
 		if in.Other != 0 {
 			v = in.Other
+		}
+		m.given[place{v, t}] = true
+		if t = m.change(in.Instance, t); t.IsZero() {
+			w.end = "drop: the instance's"
+			return w
 		}
 	}
 	w.end = "drop: loop"
@@ -195,6 +209,9 @@ func (m *model) learnWay(x *index, v onpath.VportID, t onpath.Tuple, h hop) {
 		b.mirrors, b.kernel = m.copiesReversed(y, h.groups, t), h.kernel
 	} else {
 		b.mirrors = m.behind(y, b.group^1, t)
+	}
+	if _, ok := m.entries[place{at, t.Reverse()}]; !ok {
+		m.learned[place{at, t.Reverse()}] = true
 	}
 	m.learn(place{at, t.Reverse()}, b)
 }
@@ -342,6 +359,7 @@ func (m *model) decide(x *index, v onpath.VportID, t onpath.Tuple, w *way) (hop,
 	}
 	if e := x.local[v].Emit; e != 0 {
 		h, end := m.walk(x, e, t, x.local[v].Entry, false, w)
+		m.emitted[place{v, t}] = end == ""
 		if l := x.local[v]; strings.HasSuffix(end, "spoofed") && l.Routes && slices.Contains(l.Own, t.Src) {
 			return hop{to: l.Entry, entry: l.Entry}, ""
 		}

@@ -16,9 +16,11 @@ func newTrace(g *global) *cobra.Command {
 		Long: `Show which hops a packet from SRC to DST passes, in order, both ways: node,
 instance, state, packets and bytes of this flow, from the plan and from live flow
 entries together; -o wide adds where each line is from, and what all flows brought.
-DROPPED counts what came from there of all flows, and is told once; what a mirror
-sends ends at it by design, and is told in words. Lines that begin with ! say
-where live differs from planned, or where traffic bypasses the chain.
+ALL-DROPPED counts the packets of all flows that were dropped there, each drop in one
+row alone. What a mirror sends is no part of it: copies end at the mirror.
+Where entries do not tell how this flow goes on, behind a proxy for instance, a note
+says so, and the plan follows. Lines that begin with ! say where live differs from
+planned, or where traffic bypasses the chain.
 
 SRC may have a port (10.1.0.2:40000) to mean one flow; else any flow is shown.
 

@@ -113,6 +113,8 @@ func (r *reader) bare(k *flowKey, v *flowValue) onpath.FlowEntry {
 // complete adds the rest.
 func (r *reader) complete(e *onpath.FlowEntry, k *flowKey, v *flowValue, now uint64) {
 	e.Entry, e.Packets, e.Bytes, e.Idle = onpath.VportID(v.Entry), v.packets(), v.bytes(), onpath.Duration(idle(v.seen(), now))
+	e.Emitted, e.Learned = v.Flags&flowEmitted != 0, v.Flags&flowLearned != 0
+	e.Adopted = v.Flags&flowAdopted != 0 && e.Kind != onpath.NextPending
 	if v.Flags&flowAtEdge != 0 {
 		e.Entry = 0
 		if v.Kind&edgeHere == 0 {

@@ -63,7 +63,8 @@ func (f *flow) describe(k flowKey, now time.Time) onpath.FlowEntry {
 	e := onpath.FlowEntry{
 		Vport: k.vport, Tuple: k.tuple, Kind: f.kind, Next: f.next, Entry: f.entry,
 		Path: f.path, Reverse: f.reverse, Packets: f.packets, Bytes: f.bytes,
-		Idle: onpath.Duration(max(0, now.Sub(f.seen))),
+		Idle:    onpath.Duration(max(0, now.Sub(f.seen))),
+		Emitted: f.counts, Learned: f.learned, Adopted: f.adopted,
 	}
 	for _, m := range f.mirrors {
 		e.Mirrors = append(e.Mirrors, m.vport)

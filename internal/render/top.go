@@ -48,9 +48,9 @@ func Loads(instances []onpath.Object, counters map[string]onpath.Counters, usage
 		l := Load{Instance: i, Name: name, Node: i.Spec.Node, State: string(i.Status.State), Usage: usage[i.Spec.Node][name]}
 		of, answered := counters[i.Spec.Node]
 		l.Away = !answered
-		l.Counters = of.Vports[i.Spec.Vport]
+		l.Counters, _ = of.At(i.Spec.Vport)
 		if i.Spec.Back != 0 {
-			b := of.Vports[i.Spec.Back]
+			b, _ := of.At(i.Spec.Back)
 			l.Back = &b
 		}
 		for _, c := range counters {

@@ -49,6 +49,22 @@ func TestTop(t *testing.T) {
 	}
 }
 
+// TestTopFunction: what an ebpf function dropped is in its row, and in no other one.
+func TestTopFunction(t *testing.T) {
+	of := func(name string, v onpath.VportID) onpath.Object {
+		return &onpath.Instance{Metadata: onpath.Metadata{Name: name, Tenant: "a"}, Spec: onpath.InstanceSpec{Node: "n1", Vport: v}}
+	}
+	list := render.Rates(nil, render.Loads([]onpath.Object{of("limit", 2), of("before", 3)}, map[string]onpath.Counters{"n1": {
+		Vports:    map[onpath.VportID]onpath.VportCounters{2: {}, 3: {Dropped: map[onpath.DropReason]uint64{onpath.DropFunction: 840, onpath.DropSpoofed: 1}}},
+		Functions: map[onpath.VportID]onpath.FunctionCounters{2: {Dropped: onpath.Tally{Packets: 800}, Answered: onpath.Tally{Packets: 40}}},
+	}}, nil), 0)
+	for _, r := range list {
+		if want := map[string]uint64{"a/limit": 840, "a/before": 1}[r.Name]; r.Dropped != want {
+			t.Errorf("%s dropped %d, want %d", r.Name, r.Dropped, want)
+		}
+	}
+}
+
 // Of an instance whose node does not answer, nothing is told as if it were known.
 func TestTopAway(t *testing.T) {
 	i := &onpath.Instance{Metadata: onpath.Metadata{Name: "fw-x", Tenant: "a"}, Spec: onpath.InstanceSpec{Node: "n1", Vport: 2}}
@@ -86,7 +102,7 @@ func TestMirrorLosesNothing(t *testing.T) {
 	if err := render.Trace(&b, &onpath.Trace{Chains: []string{"a/web"}, Forward: []onpath.TraceHop{{Kind: onpath.HopElement, Mode: onpath.ModeMirror, Name: "a/ids-x", Node: "n1", Counters: counters}}}, false); err != nil {
 		t.Fatal(err)
 	}
-	if s := b.String(); !strings.Contains(s, " 1  ttl 1; it gets copies: 70 packets that it sent ended here, as they should") {
+	if s := b.String(); !strings.Contains(s, " 1  all flows: ttl 1; it gets copies: 70 packets that it sent ended here, as they should") {
 		t.Errorf("a trace shows\n%s", s)
 	}
 	if !strings.Contains(b.String(), "DROPPED: of all flows") {

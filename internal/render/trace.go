@@ -20,17 +20,7 @@ const quiet = onpath.Duration(3 * time.Second)
 // Trace prints the way of a flow: hops in order of travel, both ways; wide with
 // more columns.
 func Trace(w io.Writer, t *onpath.Trace, wide bool) error {
-	fmt.Fprintf(w, "%s\n", tuple(t.Tuple))
-	switch {
-	case len(t.Chains) == 0:
-		fmt.Fprintln(w, "no chain selects it")
-	case t.Live && t.Idle >= quiet:
-		fmt.Fprintf(w, "%s; seen on the path, at last %s ago\n", chains(t.Chains), time.Duration(t.Idle).Round(time.Second))
-	case t.Live:
-		fmt.Fprintf(w, "%s; seen on the path now\n", chains(t.Chains))
-	default:
-		fmt.Fprintf(w, "%s; no such flow now: this is what a new one meets\n", chains(t.Chains))
-	}
+	fmt.Fprintf(w, "%s\n%s\n", tuple(t.Tuple), headline(t))
 	told := tolds{}
 	for _, way := range []struct {
 		name string
@@ -45,7 +35,7 @@ func Trace(w io.Writer, t *onpath.Trace, wide bool) error {
 		}
 	}
 	if told.any() {
-		fmt.Fprintln(w, "\nDROPPED: of all flows since counting began, not of this one alone; told once")
+		fmt.Fprintln(w, "\nALL-DROPPED: of all flows since counting began, not of this one alone; told once")
 	}
 	if len(t.Warnings) > 0 {
 		fmt.Fprintln(w)
@@ -54,6 +44,30 @@ func Trace(w io.Writer, t *onpath.Trace, wide bool) error {
 		fmt.Fprintf(w, "! %s\n", warning)
 	}
 	return nil
+}
+
+// headline says in a line what a trace found.
+func headline(t *onpath.Trace) string {
+	if len(t.Chains) == 0 {
+		return "no chain selects it"
+	}
+	of := chains(t.Chains)
+	if !t.Live {
+		return of + "; no such flow now: this is what a new one meets"
+	}
+	when := "seen on the path now"
+	if t.Idle >= quiet {
+		when = fmt.Sprintf("seen on the path, at last %s ago", time.Duration(t.Idle).Round(time.Second))
+	}
+	for i, h := range t.Forward {
+		switch {
+		case h.Unsure:
+			return fmt.Sprintf("%s; %s; how it goes on behind hop %d cannot be told", of, when, i+1)
+		case h.Ends, h.Kind == onpath.HopDrop:
+			return fmt.Sprintf("%s; %s; ends at hop %d", of, when, i+1)
+		}
+	}
+	return of + "; " + when
 }
 
 // tolds has what was dropped at vports that a trace has told of: packets that come
@@ -98,7 +112,7 @@ func chains(list []string) string {
 // hops are the lines of one way. Where the flow is seen, what comes from the plan
 // alone is told apart.
 func hops(w io.Writer, list []onpath.TraceHop, live, wide bool, told tolds) error {
-	head := []string{">", "HOP", "NODE", "NAME", "STATE", ">PACKETS", ">BYTES", ">DROPPED"}
+	head := []string{">", "HOP", "NODE", "NAME", "STATE", ">PACKETS", ">BYTES", ">ALL-DROPPED"}
 	if wide {
 		head = append(head, "FROM", ">ALL-IN", ">ALL-OUT")
 	}
@@ -166,7 +180,10 @@ func hopNote(h onpath.TraceHop) string {
 	}
 	if h.Counters != nil {
 		real, ended := lost(h.Counters.Dropped)
-		notes = append(notes, Drops(real), ofMirror(ended))
+		if all := Drops(real); all != "" {
+			notes = append(notes, "all flows: "+all)
+		}
+		notes = append(notes, ofMirror(ended))
 	}
 	return strings.Join(slices.DeleteFunc(notes, func(s string) bool { return s == "" }), "; ")
 }

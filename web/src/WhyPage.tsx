@@ -37,8 +37,8 @@ export function WhyPage() {
       <Failure of={q.error} />
       {q.data && (
         <>
-          <p role="status">{q.data.live ? "A flow of it is live: what entries say." : "No flow of it is live: what rules say of a new one."}
-            {!!q.data.chains?.length && <> It crosses {q.data.chains.map((c) => <span key={c}> {chainLink(c)}</span>)}.</>}</p>
+          <p role="status">{headline(q.data)}
+            {!!q.data.chains?.length && <> {q.data.chains.length > 1 ? "Its chains:" : "Its chain:"}{q.data.chains.map((c) => <span key={c}> {chainLink(c)}</span>)}.</>}</p>
           {q.data.warnings?.map((w) => <p className="bad" key={w.text}>{w.text}</p>)}
           <div className="columns">
             <Hops title="There" of={q.data.forward ?? []} grows={grows} />
@@ -48,6 +48,17 @@ export function WhyPage() {
       )}
     </div>
   );
+}
+
+/** headline says in a sentence or two what became of the flow. */
+function headline(t: Trace) {
+  const hops = t.forward ?? [];
+  if (!t.live) return t.chains?.length ? "There is no such flow now. A new one would go this way, by the rules." : "There is no such flow now, and no chain selects a new one.";
+  const at = hops.findIndex((h) => h.unsure || h.ends || h.kind === "drop");
+  if (at < 0) return "This flow is live. The way below is what the nodes see of it.";
+  const place = hops[at].name || hops[at].node;
+  if (hops[at].unsure) return `This flow is live. How it goes on behind ${place} cannot be told: what follows there is the plan.`;
+  return `This flow ends at ${place}: nothing of it is seen behind.`;
 }
 
 const clean = (o: Record<string, unknown>) => Object.fromEntries(Object.entries(o).map(([k, v]) => [k, String(v)]));
@@ -72,17 +83,11 @@ function useGrowth(of: Trace | undefined, asked: string) {
   return (h: Hop, why: string) => now - (drops.get(dropKey(h, why))?.grew ?? 0) < 5000;
 }
 
-/** ends reports whether a live flow comes to an element and nothing of it is seen to go on. */
-function ends(hops: Hop[], i: number) {
-  const h = hops[i];
-  return i === hops.length - 1 && h.kind === "element" && h.mode !== "mirror" && h.live;
-}
-
 type Grows = (h: Hop, why: string) => boolean;
 
 /** eats reports whether a hop drops packets: it says so, the flow ends there, or drops grow and
  * nothing of the flow is seen behind it. */
-const eats = (hops: Hop[], i: number, grows: Grows) => hops[i].kind === "drop" || ends(hops, i) ||
+const eats = (hops: Hop[], i: number, grows: Grows) => hops[i].kind === "drop" || hops[i].ends ||
   (!hops.slice(i + 1).some((h) => h.live) && lost(hops[i]).some(([why]) => grows(hops[i], why)));
 
 /** carried is what all flows brought to a hop and took from it: a data path counts what comes
@@ -114,7 +119,7 @@ function Hops({ title, of, grows }: { title: string; of: Hop[]; grows: Grows }) 
             </div>
             {h.message && <div>{h.message}</div>}
             {h.candidates && !h.name && <div>one of {h.candidates.join(", ")}</div>}
-            {ends(of, i) && <b className="bad">nothing of this flow goes on from here</b>}
+            {h.ends && <b className="bad">nothing of this flow goes on from here</b>}
           </li>
         ))}
       </ol>

@@ -16,6 +16,7 @@ export interface Notification {
 }
 export interface Hop {
   kind: string; node?: string; name?: string; chain?: string; element: number; mode?: string; state?: string; live: boolean; vport?: number;
+  ends?: boolean; unsure?: boolean;
   message?: string; flow?: { packets: number }; candidates?: string[];
   counters?: { in: { packets: number }; out: { packets: number }; dropped?: Record<string, number> };
 }
