@@ -29,7 +29,8 @@ type ReservationSpec struct {
 	// Cloudlet, or the one nearest to users with these addresses; neither: any.
 	Cloudlet string `json:"cloudlet,omitempty"`
 	Near     Prefix `json:"near,omitzero"`
-	// MaxPrice: what costs more is declined.
+	// MaxPrice: what costs more in all is declined. An open-ended reservation ends before
+	// an hour that costs more.
 	MaxPrice *Money `json:"maxPrice,omitempty"`
 }
 

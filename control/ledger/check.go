@@ -7,8 +7,8 @@ import (
 	"github.com/onpath/onpath"
 )
 
-// maxWrong bounds what a check tells.
-const maxWrong = 100
+// MaxWrong bounds how many faults a check tells of.
+const MaxWrong = 100
 
 // Check recomputes a ledger: each posting's amount from its basis, each account's balance
 // from its postings, and that no number is missing or stands twice.
@@ -71,7 +71,7 @@ func (c *Check) Done(accounts []onpath.Account) onpath.LedgerCheck {
 }
 
 func (c *Check) wrong(format string, args ...any) {
-	if len(c.result.Wrong) < maxWrong {
+	if len(c.result.Wrong) < MaxWrong {
 		c.result.Wrong = append(c.result.Wrong, fmt.Sprintf(format, args...))
 	}
 }

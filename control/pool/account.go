@@ -126,7 +126,7 @@ func (p *Pool) postingsSince(ctx context.Context, a onpath.Account, revision int
 	return out, err
 }
 
-// CheckLedger recomputes every posting and every balance. What is written meanwhile is
+// CheckLedger recomputes every posting, every balance, and what is paid by the calendar. What is written meanwhile is
 // not looked at: all is read as of one revision.
 func (p *Pool) CheckLedger(ctx context.Context) (onpath.LedgerCheck, error) {
 	c := ledger.Check{Prices: map[int64]*onpath.PriceListSpec{}}
@@ -164,7 +164,10 @@ func (p *Pool) CheckLedger(ctx context.Context) (onpath.LedgerCheck, error) {
 		accounts = append(accounts, a)
 		return err
 	})
-	return c.Done(accounts), err
+	out := c.Done(accounts)
+	out.Wrong = append(out.Wrong, p.misbilled(p.o.Clock().UTC())...)
+	out.Wrong = out.Wrong[:min(len(out.Wrong), ledger.MaxWrong)]
+	return out, err
 }
 
 // Capacity is what nodes have promised between two times; cloudlet "": all.

@@ -252,10 +252,8 @@ func (p *Pool) admit(k onpath.Key, r *onpath.Reservation, now time.Time) (*decis
 			return nil, err
 		}
 		d.quote = quoteOf(d, onpath.ReservationQuoted)
-		if limit := r.Spec.MaxPrice; limit != nil {
-			if due := d.due(); due > *limit {
-				return nil, p.tooDear(r, due)
-			}
+		if err := p.affords(d); err != nil {
+			return nil, err
 		}
 		p.enter(d.obj)
 		return d, nil
@@ -441,8 +439,18 @@ func parts(r onpath.Resources) string {
 	return strings.Join(out, " and ")
 }
 
-func (p *Pool) tooDear(r *onpath.Reservation, due onpath.Money) error {
-	e := onpath.Errorf(onpath.CodeNoCapacity, "declined: %s %s is to be paid, more than maxPrice %s", due, p.currency(), *r.Spec.MaxPrice)
+// affords refuses a decision by which its reservation costs more than maxPrice: all that
+// it has paid, or of an open-ended one, what is paid for an hour ahead.
+func (p *Pool) affords(d *decision) error {
+	st := &d.obj.Status
+	limit, due := d.obj.Spec.MaxPrice, d.due()
+	if !st.End().IsZero() {
+		due += st.Paid - st.Refunded
+	}
+	if limit == nil || due <= *limit {
+		return nil
+	}
+	e := onpath.Errorf(onpath.CodeNoCapacity, "declined: %s %s is to be paid, more than maxPrice %s", due, p.currency(), *limit)
 	e.Field, e.Remedy = "spec.maxPrice", "raise it, or ask for less"
 	return e
 }

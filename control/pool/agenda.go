@@ -307,20 +307,27 @@ func reasonOf(s onpath.ReservationState) string {
 	return "ReservationChanged"
 }
 
-// payHour pays the next hour of an open-ended reservation, or ends it.
+// payHour pays the next hour of an open-ended reservation, slot by slot, or ends it.
 func (p *Pool) payHour(ctx context.Context, d *decision, now time.Time) error {
 	st := &d.obj.Status
-	x := part{st.PaidUntil, st.PaidUntil.Add(hour), multiply(capacityAt(st.Slots, st.PaidUntil), len(st.Places)), onpath.Resources{}}
-	st.PaidUntil = x.until
+	paid := *st
+	st.PaidUntil = st.PaidUntil.Add(hour)
 	d.pay = slices.DeleteFunc(slices.Clone(d.pay), func(pay payment) bool { // of hours that are over nothing is given back
 		return !slices.ContainsFunc(pay.Segments, func(s onpath.PaidSegment) bool { return s.Until.After(now) })
 	})
-	p.chargePart(d, x, now)
-	books := map[string]*ledger.Book{}
+	n := len(st.Places)
+	for _, x := range differences(paidFor(&paid), paidFor(st), n, n, paid.PaidUntil) {
+		p.chargePart(d, x, now)
+	}
 	if err := p.reckon(d, now); err != nil {
 		return err
 	}
-	if err := p.charge(books, d); onpath.CodeOf(err) == onpath.CodeNoCapacity {
+	books := map[string]*ledger.Book{}
+	err := p.affords(d)
+	if err == nil {
+		err = p.charge(books, d)
+	}
+	if onpath.CodeOf(err) == onpath.CodeNoCapacity {
 		d = &decision{key: d.key, old: d.old, obj: copyOf(d.old.obj)}
 		d.obj.Status.Slots = spliced(d.obj.Status.Slots, nil, now)
 		d.obj.Status.Step(onpath.ReservationEnded, now, err.Error())

@@ -63,9 +63,9 @@ func (p *Pool) change(e *entry, r *onpath.Reservation, now time.Time) (*decision
 	st.Step(st.State, now, "changed")
 	d.quote = quoteOf(d, onpath.ReservationQuoted)
 	d.quote.Holds = st.Holds
-	if limit := r.Spec.MaxPrice; limit != nil && old.Paid-old.Refunded+d.due() > *limit {
+	if err := p.affords(d); err != nil {
 		p.letGo(d.moved)
-		return nil, p.tooDear(r, old.Paid-old.Refunded+d.due())
+		return nil, err
 	}
 	p.swap(d)
 	return d, nil

@@ -240,7 +240,7 @@ func (p *Pool) finishMoves(ctx context.Context) {
 			}
 			left = true
 			if e.obj.Status.Holds.Equal(x.LeavingUntil) {
-				advance(&d.obj.Status, now)
+				d.advance(now)
 			}
 			grows = append(grows, p.waiting(x.Leaving, x.LeavingUntil, k, now)...)
 			x.Leaving, x.LeavingUntil = "", time.Time{}
@@ -270,18 +270,25 @@ func (p *Pool) waiting(node string, until time.Time, but onpath.Key, now time.Ti
 			continue
 		}
 		d := &decision{key: k, old: e, obj: copyOf(e.obj), pay: e.payments}
-		advance(&d.obj.Status, now)
+		d.advance(now)
 		out = append(out, d)
 	}
 	return out
 }
 
-// advance has the slot that begins at Holds begin now.
-func advance(st *onpath.ReservationStatus, now time.Time) {
+// advance has the slot that begins at Holds begin now; the time until Holds costs nothing.
+func (d *decision) advance(now time.Time) {
+	st := &d.obj.Status
+	was, holds := slices.Clone(st.Slots), st.Holds
 	for i := 1; i < len(st.Slots); i++ {
-		if st.Slots[i].From.Equal(st.Holds) && st.Slots[i-1].From.Before(now) && now.Before(st.Holds) {
+		if st.Slots[i].From.Equal(holds) && st.Slots[i-1].From.Before(now) && now.Before(holds) {
 			st.Slots[i].From, st.Slots[i-1].Until = now, now
 		}
 	}
 	st.Holds = time.Time{}
+	d.pay = slices.Clone(d.pay)
+	for _, x := range differences(was, st.Slots, len(st.Places), len(st.Places), now) {
+		d.pay = append(d.pay, payment{At: now, Begin: x.from, Prices: noList,
+			Segments: []onpath.PaidSegment{{From: x.from, Until: x.until, Tiers: []onpath.Resources{x.more}}}})
+	}
 }

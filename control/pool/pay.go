@@ -77,9 +77,7 @@ func (p *Pool) payFor(d *decision, now time.Time) error {
 	case !old.End().IsZero():
 		st.PaidUntil = old.End() // that is paid
 	}
-	if st.Currency = p.currency(); p.prices.spec == nil && len(d.pay) == 0 {
-		return nil
-	}
+	st.Currency = p.currency()
 	for _, x := range differences(paidFor(&old), paidFor(st), len(old.Places), len(st.Places), now) {
 		if x.less != (onpath.Resources{}) {
 			p.giveBack(d, x, onpath.PostingRefund)
@@ -89,18 +87,26 @@ func (p *Pool) payFor(d *decision, now time.Time) error {
 	return p.reckon(d, now)
 }
 
-// chargePart charges what a part has more than before.
+// chargePart charges what a part has more than before. Without a price list it costs
+// nothing, and is noted as paid.
 func (p *Pool) chargePart(d *decision, x part, now time.Time) {
-	if x.more == (onpath.Resources{}) || p.prices.spec == nil {
+	if x.more == (onpath.Resources{}) {
 		return
+	}
+	list := p.prices.spec
+	if list == nil {
+		list = p.lists[noList]
 	}
 	cl := d.obj.Status.Cloudlet
 	levels := p.tenants.Steps(tenantNode(d.key.Tenant, cl), x.from, x.until)
-	segments := price.Segments(p.prices.spec, x.from, x.until, x.more, p.total(cl), levels)
+	segments := price.Segments(list, x.from, x.until, x.more, p.total(cl), levels)
 	d.postings = append(d.postings, onpath.Posting{Kind: onpath.PostingCharge, Cause: span(x),
 		Prices: p.prices.version, Segments: segments})
 	d.pay = append(d.pay, payment{At: now, Begin: x.from, Prices: p.prices.version, Segments: segments})
 }
+
+// noList is the version by which decisions are paid where there is no price list.
+const noList = 0
 
 // Bounds of what one decision charges and gives back: of a posting, and of all of them
 // and what is paid, which the store takes in one transaction.
@@ -111,28 +117,34 @@ const (
 
 func span(x part) string { return fmt.Sprintf("from %s until %s", text(x.from), text(x.until)) }
 
-// giveBack cuts a part out of the payments, the latest first.
+// giveBack cuts a part out of the payments, the latest first. Between two instants at which
+// none of them changes, each holds one amount.
 func (p *Pool) giveBack(d *decision, x part, kind onpath.PostingKind) {
-	left := x.less
-	for i := len(d.pay) - 1; i >= 0 && left != (onpath.Resources{}); i-- {
-		pay := d.pay[i]
-		have := paidIn(pay.Segments, x)
-		keep := over(have, left)
-		stays, goes := price.Cut(pay.Segments, x.from, x.until, keep)
-		if len(goes) == 0 {
-			continue
+	gone := make([][]onpath.PaidSegment, len(d.pay))
+	edges := paidEdges(nil, d.pay, x.from)
+	edges = append(slices.DeleteFunc(edges, func(t time.Time) bool { return !t.Before(x.until) }), x.until)
+	for k := range edges[:len(edges)-1] {
+		piece, left := part{from: edges[k], until: edges[k+1]}, x.less
+		for i := len(d.pay) - 1; i >= 0 && left != (onpath.Resources{}); i-- {
+			have := paidIn(d.pay[i].Segments, piece)
+			keep := over(have, left)
+			stays, goes := price.Cut(d.pay[i].Segments, piece.from, piece.until, keep)
+			if len(goes) > 0 {
+				left = left.Sub(have.Sub(keep))
+				d.pay[i].Segments, gone[i] = price.Join(stays), price.Join(append(gone[i], goes...))
+			}
 		}
-		left = left.Sub(have.Sub(keep))
-		pay.Segments = stays
-		d.pay[i] = pay
-		d.postings = append(d.postings, onpath.Posting{Kind: kind, Cause: span(x), Prices: pay.Prices, Segments: goes,
-			Paid: pay.At, Begin: x.from})
+	}
+	for i := len(d.pay) - 1; i >= 0; i-- {
+		if pay := &d.pay[i]; len(gone[i]) > 0 {
+			d.postings = append(d.postings, onpath.Posting{Kind: kind, Cause: span(x), Prices: pay.Prices, Segments: gone[i],
+				Paid: pay.At, Begin: x.from})
+		}
 	}
 	d.pay = slices.DeleteFunc(d.pay, func(pay payment) bool { return len(pay.Segments) == 0 })
 }
 
-// paidIn is the amount that segments hold where they meet a part of a slot: it is the
-// same all through a payment.
+// paidIn is the amount that segments hold in a part in which they do not change.
 func paidIn(segments []onpath.PaidSegment, x part) (sum onpath.Resources) {
 	for _, s := range segments {
 		if s.From.Before(x.until) && x.from.Before(s.Until) {

@@ -173,7 +173,7 @@ func (p *Pool) forget() {
 	p.cal, p.tenants = calendar.New(), calendar.New()
 	p.entries, p.agenda, p.leaving = map[onpath.Key]*entry{}, nil, map[onpath.Key]bool{}
 	p.accounts, p.bumped = map[string]*ledger.Book{}, map[string]int64{}
-	p.lists, p.kept = map[int64]*onpath.PriceListSpec{}, map[int64]bool{}
+	p.lists, p.kept = map[int64]*onpath.PriceListSpec{noList: {}}, map[int64]bool{}
 	p.pending, p.spent, p.shown = map[onpath.Key]*group{}, map[string]onpath.Account{}, nil
 	p.loads++
 	p.prices, p.billed = prices{}, map[string]billed{}

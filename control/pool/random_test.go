@@ -119,6 +119,9 @@ func (s *sequence) random(name string) *onpath.Reservation {
 		for range 1 + s.r.IntN(4) {
 			r.Spec.Slots = append(r.Spec.Slots, onpath.ReservationSlot{Until: next(), Capacity: size()})
 		}
+		if s.r.IntN(2) == 0 { // open-ended
+			r.Spec.Slots[len(r.Spec.Slots)-1].Until = time.Time{}
+		}
 		return r
 	}
 	if r.Spec.Capacity = size(); s.r.IntN(6) > 0 {
@@ -199,6 +202,9 @@ func (s *sequence) check() {
 		case !e.obj.Status.State.Live():
 			s.t.Errorf("reservation %s is %s, and nobody asked for that", name, e.obj.Status.State)
 		}
+	}
+	for _, x := range s.misbilled(latest(s.latest, s.now)) {
+		s.t.Error(x)
 	}
 	for name, n := range s.nodes {
 		room := atLeastNothing(n.Capacity.Sub(shareOf(n.Capacity, s.cls[n.Cloudlet].Share)))

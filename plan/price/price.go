@@ -187,6 +187,19 @@ func Cut(segments []Segment, from, until time.Time, keep onpath.Resources) (stay
 	return stays, goes
 }
 
+// Join is the same with segments that follow each other with the same amounts as one.
+func Join(segments []Segment) []Segment {
+	var out []Segment
+	for _, s := range segments {
+		if n := len(out); n > 0 && out[n-1].Until.Equal(s.From) && equal(out[n-1].Tiers, s.Tiers) {
+			out[n-1].Until = s.Until
+			continue
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
 func latest(a, b time.Time) time.Time {
 	if a.After(b) {
 		return a

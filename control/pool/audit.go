@@ -1,0 +1,88 @@
+package pool
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+// misbilled compares what live reservations have paid for with their calendar, from a time on:
+// what is paid and not promised, and what is promised and not paid. It says of each
+// reservation the first instant that is wrong.
+func (p *Pool) misbilled(now time.Time) (wrong []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, k := range sortedKeysOf(p.entries) {
+		e := p.entries[k]
+		st := &e.obj.Status
+		if !st.State.Live() || p.pending[k] != nil {
+			continue
+		}
+		slots, from := paidFor(st), latest(now, e.decided())
+		for _, at := range paidEdges(slots, e.payments, from) {
+			paid, promised := paidAt(e.payments, at), multiply(capacityAt(slots, at), len(st.Places))
+			if paid == promised || len(e.payments) == 0 && st.Paid == 0 {
+				continue // nothing at all: an older version noted nothing where nothing had a price
+			}
+			wrong = append(wrong, fmt.Sprintf("reservation %s/%s has paid for %s at %s, its calendar has %s",
+				k.Tenant, k.Name, amount(paid), text(at), amount(promised)))
+			break
+		}
+	}
+	return wrong
+}
+
+// decided is when something was last decided on a reservation. Where the clock was set back
+// since, that lies ahead, and what is paid until then was decided for a time that comes twice.
+func (e *entry) decided() (at time.Time) {
+	if n := len(e.obj.Status.Steps); n > 0 {
+		at = e.obj.Status.Steps[n-1].At
+	}
+	for _, pay := range e.payments {
+		at = latest(at, pay.At)
+	}
+	return at
+}
+
+func amount(r onpath.Resources) string {
+	if s := parts(r); s != "" {
+		return s
+	}
+	return "nothing"
+}
+
+// paidEdges are now and the instants after it at which slots or payments change.
+func paidEdges(slots []onpath.ReservationSlot, payments []payment, now time.Time) []time.Time {
+	edges := map[time.Time]bool{now: true}
+	note := func(t time.Time) {
+		if t.After(now) {
+			edges[t] = true
+		}
+	}
+	for _, s := range slots {
+		note(s.From)
+		note(s.Until)
+	}
+	for _, pay := range payments {
+		for _, s := range pay.Segments {
+			note(s.From)
+			note(s.Until)
+		}
+	}
+	return sortedTimes(edges)
+}
+
+// paidAt is the capacity that payments cover at an instant.
+func paidAt(payments []payment, at time.Time) (sum onpath.Resources) {
+	for _, pay := range payments {
+		for _, s := range pay.Segments {
+			if !at.Before(s.From) && at.Before(s.Until) {
+				for _, t := range s.Tiers {
+					sum = sum.Add(t)
+				}
+			}
+		}
+	}
+	return sum
+}
