@@ -18,6 +18,10 @@ type Posting struct {
 	// Reservation or Instance that it is about, in the tenant.
 	Reservation string `json:"reservation,omitempty"`
 	Instance    string `json:"instance,omitempty"`
+	// Reference names what the operator entered; it is unique in the tenant.
+	Reference string `json:"reference,omitempty"`
+	// Reverses is the number of the posting that a correction takes back.
+	Reverses int64 `json:"reverses,omitempty"`
 	// Prices is the version of the price list by which Amount was found.
 	Prices int64 `json:"prices,omitempty"`
 	// Segments are what a charge pays for, or what a refund or compensation gives back.
@@ -42,7 +46,22 @@ const (
 	PostingRefund       PostingKind = "refund"       // of a part that the tenant gave up
 	PostingCompensation PostingKind = "compensation" // for what the pool failed to deliver
 	PostingUse          PostingKind = "use"          // of processor time and traffic
+	PostingPayout       PostingKind = "payout"       // the operator gave money back
+	PostingCorrection   PostingKind = "correction"   // of a credit or payout that was a mistake
 )
+
+// MoneyEntry is what the operator enters into a tenant's account.
+type MoneyEntry struct {
+	Kind PostingKind `json:"kind" enum:"credit,payout,correction"`
+	// Amount of a credit or payout, above 0. A correction moves what it reverses.
+	Amount Money `json:"amount,omitempty"`
+	// Reference names a credit or payout, such as the number of a transfer. Who enters it
+	// again with the same amount changes nothing.
+	Reference string `json:"reference,omitempty" maxLength:"100"`
+	// Reverses is the number of the posting that a correction takes back.
+	Reverses int64  `json:"reverses,omitempty"`
+	Cause    string `json:"cause,omitempty" maxLength:"200"` // for people
+}
 
 // The operator's accounts: what it holds for tenants, and what it earned.
 const (

@@ -36,7 +36,7 @@ func accesses() map[string]access {
 		"secrets":       {verbSecrets, onpath.KindInstance},
 		"move-instance": {verbMove, onpath.KindInstance}, "capacity": {verb: verbPool},
 		"account": {verb: verbAccount}, "invoice": {verb: verbAccount}, "postings": {verb: verbAccount},
-		"credit": {verb: verbMoney}, "check-ledger": {verb: verbMoney},
+		"enter-money": {verb: verbMoney}, "check-ledger": {verb: verbMoney},
 	}
 }
 

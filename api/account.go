@@ -8,16 +8,15 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/onpath/onpath"
-	"github.com/onpath/onpath/api/wire"
 )
 
 func (s *Server) registerAccounts() {
 	type accountInput struct {
 		Tenant string `path:"tenant"`
 	}
-	type creditInput struct {
+	type entryInput struct {
 		Tenant string `path:"tenant"`
-		Body   wire.Credit
+		Body   onpath.MoneyEntry
 	}
 	type invoiceInput struct {
 		Tenant string `path:"tenant"`
@@ -40,9 +39,10 @@ func (s *Server) registerAccounts() {
 			}
 			return &accountOutput{a}, nil
 		})
-	huma.Register(s.doc, operation(http.MethodPost, "/v1/accounts/{tenant}/credit", "credit", "Take money of a tenant in"),
-		func(ctx context.Context, in *creditInput) (*accountOutput, error) {
-			a, err := s.credit(ctx, in.Tenant, in.Body)
+	huma.Register(s.doc, operation(http.MethodPost, "/v1/accounts/{tenant}/entries", "enter-money",
+		"Take money of a tenant in, give it back, or correct such an entry"),
+		func(ctx context.Context, in *entryInput) (*accountOutput, error) {
+			a, err := s.enterMoney(ctx, in.Tenant, in.Body)
 			if err != nil {
 				return nil, s.answer(ctx, err)
 			}
@@ -77,11 +77,11 @@ func (s *Server) registerAccounts() {
 		})
 }
 
-func (s *Server) credit(ctx context.Context, tenant string, c wire.Credit) (a onpath.Account, err error) {
+func (s *Server) enterMoney(ctx context.Context, tenant string, e onpath.MoneyEntry) (a onpath.Account, err error) {
 	if _, err := s.o.Store.Get(ctx, onpath.Key{Kind: onpath.KindTenant, Name: tenant}); err != nil {
 		return a, err
 	}
-	if _, err := s.o.Pool.Credit(context.WithoutCancel(ctx), tenant, c.Amount, c.Cause); err != nil {
+	if _, err := s.o.Pool.Enter(context.WithoutCancel(ctx), tenant, e); err != nil {
 		return a, err
 	}
 	return s.o.Pool.Account(ctx, tenant)

@@ -23,8 +23,8 @@ type Pool interface {
 	// Capacity is what nodes have promised; zero times: from now on, for a day.
 	Capacity(cloudlet string, from, until time.Time) (onpath.CapacityView, error)
 	Account(ctx context.Context, tenant string) (onpath.Account, error)
-	// Credit takes money of a tenant in.
-	Credit(ctx context.Context, tenant string, amount onpath.Money, cause string) (onpath.Account, error)
+	// Enter takes money of a tenant in, gives it back, or corrects such an entry.
+	Enter(ctx context.Context, tenant string, e onpath.MoneyEntry) (onpath.Account, error)
 	// Postings are a page of a tenant's, from a number on; from 0: the newest.
 	Postings(ctx context.Context, tenant string, from int64, limit int) (onpath.PostingPage, error)
 	// Invoice is a tenant's of a month, such as 2026-11.

@@ -83,7 +83,7 @@ func runPool(ctx context.Context, r *Run) (err error) {
 		return err
 	}
 	for k := range poolTenants {
-		if _, err := p.Credit(ctx, poolTenant(k), 1e15, "paid in"); err != nil {
+		if _, err := p.Enter(ctx, poolTenant(k), onpath.MoneyEntry{Kind: onpath.PostingCredit, Amount: 1e15, Reference: "transfer 1"}); err != nil {
 			return err
 		}
 	}

@@ -118,7 +118,7 @@ func (d *reserveRun) show(ctx context.Context) error {
 	if err := d.tell(ctx, "apply", "-f", d.Example("reserve/pool.yaml")); err != nil {
 		return err
 	}
-	if err := d.tell(ctx, "account", "credit", "default", "20"); err != nil {
+	if err := d.tell(ctx, "account", "credit", "default", "20", "--reference", "transfer 1"); err != nil {
 		return err
 	}
 	if err := d.reserveTables(ctx); err != nil {

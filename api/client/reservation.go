@@ -35,11 +35,10 @@ func (c *Client) Account(ctx context.Context, tenant string) (*onpath.Account, e
 	return &out, c.do(ctx, http.MethodGet, "/v1/accounts/"+url.PathEscape(tenant), nil, nil, &out)
 }
 
-// Credit takes money of a tenant in.
-func (c *Client) Credit(ctx context.Context, tenant string, amount onpath.Money, cause string) (*onpath.Account, error) {
+// Enter takes money of a tenant in, gives it back, or corrects such an entry.
+func (c *Client) Enter(ctx context.Context, tenant string, e onpath.MoneyEntry) (*onpath.Account, error) {
 	var out onpath.Account
-	return &out, c.do(ctx, http.MethodPost, "/v1/accounts/"+url.PathEscape(tenant)+"/credit", nil,
-		wire.Credit{Amount: amount, Cause: cause}, &out)
+	return &out, c.do(ctx, http.MethodPost, "/v1/accounts/"+url.PathEscape(tenant)+"/entries", nil, e, &out)
 }
 
 // ReservationQuery chooses reservations; zero values choose all.

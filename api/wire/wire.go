@@ -117,12 +117,6 @@ type Move struct {
 	To string `json:"to,omitempty"` // a node; empty: the least loaded
 }
 
-// Credit is money of a tenant.
-type Credit struct {
-	Amount onpath.Money `json:"amount"`
-	Cause  string       `json:"cause,omitempty" maxLength:"200"`
-}
-
 // Action is what is done to an object.
 type Action string
 

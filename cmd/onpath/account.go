@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,7 +18,7 @@ func newAccount(g *global) *cobra.Command {
 		Use: "account [TENANT]", Short: "Show what a tenant has, and take money in", GroupID: groupSee,
 		Long: `Show what is left in a tenant's account. Reservations are paid from it when they
 are admitted; what is not there cannot be spent.`,
-		Example: examples("onpath account acme", "onpath account credit acme 250"),
+		Example: examples("onpath account acme", "onpath account credit acme 250 --reference 'transfer 4711'"),
 		Args:    cobra.MaximumNArgs(1), ValidArgsFunction: g.completeKind(onpath.KindTenant),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := g.checkOutput(); err != nil {
@@ -35,7 +36,8 @@ are admitted; what is not there cannot be spent.`,
 			return g.printAccount(c, a)
 		},
 	}
-	c.AddCommand(newAccountCredit(g))
+	c.AddCommand(newAccountEntry(g, onpath.PostingCredit, "credit", "Enter money that a tenant paid in"),
+		newAccountEntry(g, onpath.PostingPayout, "payout", "Enter money that a tenant was given back"), newAccountCorrect(g))
 	return c
 }
 
@@ -54,34 +56,64 @@ func (g *global) printAccount(c *cobra.Command, a *onpath.Account) error {
 	})
 }
 
-func newAccountCredit(g *global) *cobra.Command {
-	var cause string
+// newAccountEntry is the command that enters a credit or a payout.
+func newAccountEntry(g *global, kind onpath.PostingKind, use, short string) *cobra.Command {
+	e := onpath.MoneyEntry{Kind: kind}
 	c := &cobra.Command{
-		Use: "credit TENANT AMOUNT", Short: "Enter money that a tenant paid in",
-		Example: examples("onpath account credit acme 250 --for 'transfer 4711'"),
+		Use: use + " TENANT AMOUNT --reference TRANSFER", DisableFlagsInUseLine: true, Short: short,
+		Long: short + `. The reference keeps an amount from being entered twice:
+the same again changes nothing, another amount by the same reference is refused.`,
+		Example: examples("onpath account " + use + " acme 250 --reference 'transfer 4711'"),
 		Args:    cobra.ExactArgs(2), ValidArgsFunction: g.completeKind(onpath.KindTenant),
 		RunE: func(c *cobra.Command, args []string) error {
-			if err := g.checkOutput(); err != nil {
-				return err
-			}
-			var amount onpath.Money
-			if err := amount.UnmarshalText([]byte(args[1])); err != nil {
+			if err := e.Amount.UnmarshalText([]byte(args[1])); err != nil {
 				return badUsage("%w", err)
 			}
-			cl, err := g.client()
-			if err != nil {
-				return err
+			if e.Reference == "" {
+				return badUsage("name what is entered: --reference 'transfer 4711'")
 			}
-			defer cl.Close()
-			a, err := cl.Credit(c.Context(), args[0], amount, cause)
-			if err != nil {
-				return err
-			}
-			return g.printAccount(c, a)
+			return g.enterMoney(c, args[0], e)
 		},
 	}
-	c.Flags().StringVar(&cause, "for", "", "what it is for, such as the number of a transfer")
+	c.Flags().StringVar(&e.Reference, "reference", "", "`number` of the transfer, or another name that the tenant's account has once")
+	c.Flags().StringVar(&e.Cause, "for", "", "what it is for, in words")
 	return c
+}
+
+func newAccountCorrect(g *global) *cobra.Command {
+	e := onpath.MoneyEntry{Kind: onpath.PostingCorrection}
+	c := &cobra.Command{
+		Use: "correct TENANT NUMBER", Short: "Take back a credit or payout that was a mistake",
+		Long: `Take back a credit or payout that was a mistake. Nothing is deleted: another posting
+moves the amount back, and names the posting that it reverses. An account that has
+spent the amount falls below zero. onpath ledger list shows the numbers.`,
+		Example: examples("onpath account correct acme 17 --for 'paid in by another tenant'"),
+		Args:    cobra.ExactArgs(2), ValidArgsFunction: g.completeKind(onpath.KindTenant),
+		RunE: func(c *cobra.Command, args []string) (err error) {
+			if e.Reverses, err = strconv.ParseInt(args[1], 10, 64); err != nil || e.Reverses < 1 {
+				return badUsage("%q is no number of a posting; see onpath ledger list %s", args[1], args[0])
+			}
+			return g.enterMoney(c, args[0], e)
+		},
+	}
+	c.Flags().StringVar(&e.Cause, "for", "", "what it is for, in words")
+	return c
+}
+
+func (g *global) enterMoney(c *cobra.Command, tenant string, e onpath.MoneyEntry) error {
+	if err := g.checkOutput(); err != nil {
+		return err
+	}
+	cl, err := g.client()
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	a, err := cl.Enter(c.Context(), tenant, e)
+	if err != nil {
+		return err
+	}
+	return g.printAccount(c, a)
 }
 
 func newInvoice(g *global) *cobra.Command {

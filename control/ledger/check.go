@@ -15,14 +15,44 @@ const MaxWrong = 100
 type Check struct {
 	Prices  map[int64]*onpath.PriceListSpec
 	result  onpath.LedgerCheck
+	entered map[string]entries // by tenant
 	sums    map[string]onpath.Money
 	numbers map[string]int64
+}
+
+// entries are what people entered into one account.
+type entries struct {
+	references map[string]int64
+	open       map[int64]onpath.Posting // that a correction may reverse
+}
+
+// enter checks what people entered: each reference stands once, and a correction moves
+// back what an earlier entry moved, once.
+func (c *Check) enter(at string, p *onpath.Posting) {
+	e, ok := c.entered[p.Tenant]
+	if !ok {
+		e = entries{map[string]int64{}, map[int64]onpath.Posting{}}
+		c.entered[p.Tenant] = e
+	}
+	if n := e.references[p.Reference]; n != 0 && p.Reference != "" {
+		c.wrong("%s has the reference of posting %d: %s", at, n, p.Reference)
+	}
+	e.references[p.Reference] = p.Number
+	if p.Kind != onpath.PostingCorrection {
+		e.open[p.Number] = *p
+		return
+	}
+	was, ok := e.open[p.Reverses]
+	delete(e.open, p.Reverses)
+	if !ok || was.Amount != p.Amount || was.Debit != p.Credit || was.Credit != p.Debit {
+		c.wrong("%s does not move back what posting %d moved", at, p.Reverses)
+	}
 }
 
 // Posting adds one posting; a tenant's are added in order.
 func (c *Check) Posting(p *onpath.Posting) {
 	if c.sums == nil {
-		c.sums, c.numbers = map[string]onpath.Money{}, map[string]int64{}
+		c.sums, c.numbers, c.entered = map[string]onpath.Money{}, map[string]int64{}, map[string]entries{}
 	}
 	c.result.Postings++
 	at := fmt.Sprintf("posting %d of tenant %s", p.Number, p.Tenant)
@@ -36,6 +66,9 @@ func (c *Check) Posting(p *onpath.Posting) {
 		c.wrong("%s moves %s", at, p.Amount)
 	case (p.Debit == own) == (p.Credit == own):
 		c.wrong("%s goes from %s to %s", at, p.Debit, p.Credit)
+	}
+	if Entered(p.Kind) {
+		c.enter(at, p)
 	}
 	if p.Debit == own {
 		c.sums[p.Tenant] -= p.Amount
@@ -96,8 +129,8 @@ func Bill(a onpath.Account, month string, postings []onpath.Posting) onpath.Invo
 			continue
 		}
 		inv.Closing += moved
-		if p.Kind == onpath.PostingCredit {
-			inv.Credits += p.Amount
+		if Entered(p.Kind) {
+			inv.Credits += moved
 			continue
 		}
 		l := lines[p.Reservation]

@@ -4,6 +4,8 @@
 package ledger
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -39,12 +41,15 @@ func (b *Book) Add(at time.Time, p onpath.Posting) error {
 		p.Debit, p.Credit = own, onpath.AccountIncome
 	case onpath.PostingCredit:
 		p.Debit, p.Credit = onpath.AccountCash, own
+	case onpath.PostingPayout:
+		p.Debit, p.Credit = own, onpath.AccountCash
+	case onpath.PostingCorrection: // of which the accounts are those of what it reverses, changed over
 	default:
 		p.Debit, p.Credit = onpath.AccountIncome, own
 	}
 	balance := b.Account.Balance
 	switch {
-	case p.Kind == onpath.PostingCharge && balance < p.Amount:
+	case (p.Kind == onpath.PostingCharge || p.Kind == onpath.PostingPayout) && balance < p.Amount:
 		return b.CanPay(p.Amount)
 	case p.Debit == own && balance < math.MinInt64+p.Amount, p.Credit == own && balance > math.MaxInt64-p.Amount:
 		return onpath.Errorf(onpath.CodeInvalid, "the account of tenant %s would hold more than can be counted", p.Tenant)
@@ -66,7 +71,7 @@ func (b *Book) CanPay(amount onpath.Money) error {
 	}
 	t := b.Account.Tenant
 	e := onpath.Errorf(onpath.CodeNoCapacity, "the account of tenant %s has %s, and %s is to be paid", t, b.Account.Balance, amount)
-	e.Remedy = "have the operator credit it: onpath account credit " + t + " AMOUNT"
+	e.Remedy = "have the operator credit it: onpath account credit " + t + " AMOUNT --reference TRANSFER"
 	return e
 }
 
@@ -99,12 +104,27 @@ func (b *Book) Records() ([]onpath.Record, error) {
 	return out, nil
 }
 
+// Entered reports whether people enter postings of a kind.
+func Entered(k onpath.PostingKind) bool {
+	return k == onpath.PostingCredit || k == onpath.PostingPayout || k == onpath.PostingCorrection
+}
+
 // Where records lie.
 const (
-	Accounts = "ledger/account/"
-	Prices   = "ledger/prices/"
-	Postings = "ledger/posting/"
+	Accounts   = "ledger/account/"
+	Prices     = "ledger/prices/"
+	Postings   = "ledger/posting/"
+	References = "ledger/reference/"
 )
+
+// ReferencePath is where the number of the posting with a reference lies.
+func ReferencePath(tenant, reference string) string {
+	sum := sha256.Sum256([]byte(reference))
+	return References + tenant + "/" + hex.EncodeToString(sum[:])
+}
+
+// Reversal is the reference of the correction of a posting: there is one at most.
+func Reversal(number int64) string { return fmt.Sprintf("reverses posting %d", number) }
 
 // AccountPath is where a tenant's account lies.
 func AccountPath(tenant string) string { return Accounts + tenant }
@@ -123,7 +143,7 @@ func PricesPath(version int64) string { return fmt.Sprintf("%s%020d", Prices, ve
 // Amount is what a posting must be, recomputed from what it says and the price list of
 // its version.
 func Amount(p *onpath.Posting, l *onpath.PriceListSpec) (onpath.Money, error) {
-	if p.Kind == onpath.PostingCredit {
+	if Entered(p.Kind) {
 		return p.Amount, nil
 	}
 	if l == nil {

@@ -1,11 +1,13 @@
 package pool
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"sort"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/onpath/onpath"
@@ -24,23 +26,93 @@ func (p *Pool) Account(ctx context.Context, tenant string) (onpath.Account, erro
 	return a, err
 }
 
-// Credit takes money of a tenant in, or gives some back (negative).
-func (p *Pool) Credit(ctx context.Context, tenant string, amount onpath.Money, cause string) (onpath.Account, error) {
+// Enter takes money of a tenant in, gives it back, or corrects such an entry. What has been
+// entered by a reference already is not entered again.
+func (p *Pool) Enter(ctx context.Context, tenant string, e onpath.MoneyEntry) (onpath.Account, error) {
+	post, err := p.posting(ctx, tenant, e)
+	if err != nil {
+		return onpath.Account{}, err
+	}
+	if known, err := p.entered(ctx, tenant, post.Reference); err != nil || known != nil {
+		if err == nil && (known.Kind != post.Kind || known.Amount != post.Amount) {
+			err = onpath.Errorf(onpath.CodeConflict, "reference %q is that of posting %d, a %s of %s",
+				post.Reference, known.Number, known.Kind, known.Amount)
+		}
+		if err != nil {
+			return onpath.Account{}, err
+		}
+		return p.Account(ctx, tenant)
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.broken {
 		return onpath.Account{}, onpath.Errorf(onpath.CodeUnavailable, "the server is still reading its accounts")
 	}
-	if amount <= 0 {
-		e := onpath.Errorf(onpath.CodeInvalid, "%s is no credit", amount)
-		e.Remedy = "write an amount above 0"
-		return onpath.Account{}, e
-	}
 	b := p.book(tenant)
-	if err := b.Add(p.clock(), onpath.Posting{Kind: onpath.PostingCredit, Amount: amount, Cause: cause}); err != nil {
+	if err := b.Add(p.clock(), post); err != nil {
 		return onpath.Account{}, err
 	}
-	return b.Account, p.commit(ctx, joining{books: map[string]*ledger.Book{tenant: b}})
+	number, err := json.Marshal(b.Account.Postings)
+	if err != nil {
+		return onpath.Account{}, err
+	}
+	return b.Account, p.commit(ctx, joining{books: map[string]*ledger.Book{tenant: b},
+		records: []onpath.Record{{Path: ledger.ReferencePath(tenant, post.Reference), Value: number}}}) // which is not there yet
+}
+
+// posting is what an entry becomes.
+func (p *Pool) posting(ctx context.Context, tenant string, e onpath.MoneyEntry) (post onpath.Posting, err error) {
+	refuse := func(remedy, format string, args ...any) (onpath.Posting, error) {
+		err := onpath.Errorf(onpath.CodeInvalid, format, args...)
+		err.Remedy = remedy
+		return post, err
+	}
+	post = onpath.Posting{Kind: e.Kind, Amount: e.Amount, Reference: strings.TrimSpace(e.Reference), Cause: e.Cause}
+	switch e.Kind {
+	case onpath.PostingCredit, onpath.PostingPayout:
+		if e.Amount <= 0 {
+			return refuse("write an amount above 0; onpath account correct takes an entry back", "%s is no %s", e.Amount, e.Kind)
+		}
+		if post.Reference == "" {
+			return refuse("name it, as by the number of a transfer: --reference", "a %s needs a reference, lest it be entered twice", e.Kind)
+		}
+		return post, nil
+	case onpath.PostingCorrection:
+	default:
+		return refuse("write credit, payout or correction", "%q is no kind of entry", e.Kind)
+	}
+	page, err := p.postings(ctx, tenant, max(e.Reverses, 1), 1, 0)
+	if err != nil {
+		return post, err
+	}
+	if len(page.Postings) == 0 || page.Postings[0].Number != e.Reverses {
+		return refuse("see onpath ledger list "+tenant, "tenant %s has no posting %d", tenant, e.Reverses)
+	}
+	was := page.Postings[0]
+	if was.Kind != onpath.PostingCredit && was.Kind != onpath.PostingPayout {
+		return refuse("see onpath ledger list "+tenant, "posting %d is a %s; only a credit or payout can be corrected", was.Number, was.Kind)
+	}
+	post.Amount, post.Debit, post.Credit, post.Reverses = was.Amount, was.Credit, was.Debit, was.Number
+	post.Reference = ledger.Reversal(was.Number)
+	return post, nil
+}
+
+// entered is the posting with a reference; nil: there is none.
+func (p *Pool) entered(ctx context.Context, tenant, reference string) (*onpath.Posting, error) {
+	path := ledger.ReferencePath(tenant, reference)
+	page, err := p.o.Store.Records(ctx, onpath.RecordRange{From: path, To: path + "\x00"})
+	if err != nil || len(page.Records) == 0 {
+		return nil, err
+	}
+	var number int64
+	if err := json.Unmarshal(page.Records[0].Value, &number); err != nil {
+		return nil, fmt.Errorf("record %s: %w", path, err)
+	}
+	list, err := p.postings(ctx, tenant, number, 1, 0)
+	if err != nil || len(list.Postings) == 0 {
+		return nil, cmp.Or(err, fmt.Errorf("record %s names posting %d, which is not there", path, number))
+	}
+	return &list.Postings[0], nil
 }
 
 // Postings are a page of a tenant's, from a number on, at most limit and MaxPostings;

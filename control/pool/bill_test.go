@@ -1,13 +1,16 @@
 package pool
 
 import (
+	"encoding/json"
 	"math/big"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/control/ledger"
 	"github.com/onpath/onpath/plan/price"
 )
 
@@ -110,5 +113,125 @@ func (f *fixture) checkLedger() {
 	f.t.Helper()
 	if c, err := f.CheckLedger(f.t.Context()); err != nil || len(c.Wrong) > 0 {
 		f.t.Errorf("the ledger: %v %v", c.Wrong, err)
+	}
+}
+
+// TestEntries: what the operator enters stands once by its reference, and is taken back once.
+func TestEntries(t *testing.T) {
+	f := setUp(t)
+	f.prices(simple)
+	credit := onpath.MoneyEntry{Kind: onpath.PostingCredit, Amount: 250_000_000, Reference: "transfer 4711"}
+	for range 2 { // the answer to the first may have been lost
+		if a, err := f.enter(credit); err != nil || a.Balance != 250_000_000 {
+			t.Fatalf("%+v %v", a, err)
+		}
+	}
+	refused := func(e onpath.MoneyEntry, code onpath.Code, want string) {
+		t.Helper()
+		if _, err := f.enter(e); onpath.CodeOf(err) != code || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v, want %s: %s", e, err, code, want)
+		}
+	}
+	refused(onpath.MoneyEntry{Kind: onpath.PostingCredit, Amount: 1, Reference: " transfer 4711"}, onpath.CodeConflict, "posting 1, a credit of 250")
+	refused(onpath.MoneyEntry{Kind: onpath.PostingPayout, Amount: 250_000_000, Reference: "transfer 4711"}, onpath.CodeConflict, "posting 1")
+	refused(onpath.MoneyEntry{Kind: onpath.PostingCredit, Amount: 1}, onpath.CodeInvalid, "needs a reference")
+	refused(onpath.MoneyEntry{Kind: onpath.PostingCredit, Amount: -1, Reference: "x"}, onpath.CodeInvalid, "-0.000001 is no credit")
+	refused(onpath.MoneyEntry{Kind: onpath.PostingRefund, Amount: 1, Reference: "x"}, onpath.CodeInvalid, "no kind of entry")
+	refused(onpath.MoneyEntry{Kind: onpath.PostingPayout, Amount: 251_000_000, Reference: "out"}, onpath.CodeNoCapacity, "has 250")
+	refused(onpath.MoneyEntry{Kind: onpath.PostingCorrection, Reverses: 7}, onpath.CodeInvalid, "has no posting 7")
+	refused(onpath.MoneyEntry{Kind: onpath.PostingCorrection}, onpath.CodeInvalid, "has no posting 0")
+
+	if _, err := f.enter(onpath.MoneyEntry{Kind: onpath.PostingPayout, Amount: 50_000_000, Reference: "out"}); err != nil {
+		t.Fatal(err)
+	}
+	f.must(request("r", 0, time.Hour, cores(1)))
+	refused(onpath.MoneyEntry{Kind: onpath.PostingCorrection, Reverses: 3}, onpath.CodeInvalid, "posting 3 is a charge")
+	for range 2 {
+		if a, err := f.enter(onpath.MoneyEntry{Kind: onpath.PostingCorrection, Reverses: 1, Cause: "another tenant's"}); err != nil || a.Balance != -51_000_000 {
+			t.Fatalf("%+v %v", a, err)
+		}
+	}
+	refused(onpath.MoneyEntry{Kind: onpath.PostingCorrection, Reverses: 4}, onpath.CodeInvalid, "posting 4 is a correction")
+	f.balance(-51_000_000)
+	inv, err := f.Invoice(t.Context(), onpath.DefaultTenant, "2026-11")
+	if err != nil || inv.Credits != -50_000_000 || inv.Total != 1_000_000 || inv.Closing != -51_000_000 {
+		t.Errorf("%+v %v", inv, err)
+	}
+}
+
+// TestLedgerMutations: whatever is changed in one posting or account, the check finds it.
+func TestLedgerMutations(t *testing.T) {
+	f := setUp(t)
+	f.prices(onpath.PriceListSpec{Hour: onpath.UnitPrices{CPU: 1_234_567}, Tiers: []onpath.PriceTier{{Above: 10, Percent: 150}}})
+	for _, e := range []onpath.MoneyEntry{
+		{Kind: onpath.PostingCredit, Amount: 500_000_000, Reference: "a"}, {Kind: onpath.PostingCredit, Amount: 3_000_000, Reference: "b"},
+		{Kind: onpath.PostingPayout, Amount: 1_000_000, Reference: "c"}, {Kind: onpath.PostingCorrection, Reverses: 2},
+	} {
+		if _, err := f.enter(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.must(request("r", time.Hour, 5*time.Hour, cores(2)))
+	f.must(request("r", time.Hour, 5*time.Hour, cores(1)))
+	f.must(request("open", 0, 0, cores(1)))
+	f.pass(3 * time.Hour)
+	f.checkLedger()
+	r := rand.New(rand.NewPCG(4, 2))
+	all := f.allPostings(t)
+	for n := range 100 {
+		was := all[r.IntN(len(all))]
+		p := was
+		p.Segments = slices.Clone(was.Segments)
+		path := ledger.PostingPath(p.Tenant, p.Number)
+		what := "its amount"
+		switch k := r.IntN(8); {
+		case k == 0:
+			what, p.Number = "its number", p.Number+int64(1+r.IntN(3))
+		case k == 1:
+			what, p.Debit, p.Credit = "its direction", p.Credit, p.Debit
+		case k == 2 && len(p.Segments) > 0:
+			what = "its time"
+			p.Segments[0].Until = p.Segments[0].Until.Add(time.Minute)
+		case k == 3 && len(p.Segments) > 0:
+			what = "its capacity"
+			p.Segments[0].Tiers = slices.Clone(p.Segments[0].Tiers)
+			p.Segments[0].Tiers[0].CPU += 100
+		case k == 4 && p.Prices != 0:
+			what, p.Prices = "its price list", p.Prices+77
+		case k == 5 && p.Reference == "c":
+			what, p.Reference = "its reference", "a"
+		case k == 6 && p.Reverses != 0:
+			what, p.Reverses = "what it reverses", 3
+		default:
+			p.Amount += onpath.Money(1 + r.IntN(9))
+		}
+		f.overwrite(path, &p)
+		if c, err := f.CheckLedger(t.Context()); err != nil || len(c.Wrong) == 0 {
+			t.Errorf("%d: posting %d, a %s, has %s changed: not found (%v)", n, was.Number, was.Kind, what, err)
+		}
+		f.overwrite(path, &was)
+	}
+	f.checkLedger()
+	a, err := f.Account(t.Context(), onpath.DefaultTenant)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.Currency = ""
+	a.Balance++
+	f.overwrite(ledger.AccountPath(a.Tenant), &a)
+	if c, err := f.CheckLedger(t.Context()); err != nil || len(c.Wrong) != 1 {
+		t.Errorf("a balance is changed: %v %v", c.Wrong, err)
+	}
+}
+
+// overwrite puts a record into the store behind the pool's back.
+func (f *fixture) overwrite(path string, v any) {
+	f.t.Helper()
+	b, err := json.Marshal(v)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	if _, err := f.store.Write(f.t.Context(), onpath.Batch{Records: []onpath.Record{{Path: path, Value: b, Version: onpath.AnyVersion}}}); err != nil {
+		f.t.Fatal(err)
 	}
 }

@@ -44,7 +44,7 @@ func TestInvoice(t *testing.T) {
 		t.Helper()
 		for i := range n {
 			f.now = at.Add(time.Duration(i) * time.Second)
-			if _, err := f.Credit(t.Context(), "default", onpath.Money(1+i), fmt.Sprint(i)); err != nil {
+			if _, err := f.enter(onpath.MoneyEntry{Kind: onpath.PostingCredit, Amount: onpath.Money(1 + i), Reference: fmt.Sprint(at.Unix(), i)}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -2,6 +2,7 @@ package pool
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"os"
 	"slices"
@@ -166,9 +167,13 @@ func (f *fixture) prices(s onpath.PriceListSpec) {
 
 func (f *fixture) credit(amount onpath.Money) {
 	f.t.Helper()
-	if _, err := f.Credit(f.t.Context(), onpath.DefaultTenant, amount, "paid in"); err != nil {
+	if _, err := f.enter(onpath.MoneyEntry{Kind: onpath.PostingCredit, Amount: amount, Reference: rand.Text()}); err != nil {
 		f.t.Fatal(err)
 	}
+}
+
+func (f *fixture) enter(e onpath.MoneyEntry) (onpath.Account, error) {
+	return f.Enter(f.t.Context(), onpath.DefaultTenant, e)
 }
 
 func (f *fixture) balance(want onpath.Money) {

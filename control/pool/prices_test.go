@@ -97,7 +97,7 @@ func TestExtremes(t *testing.T) {
 	if q, err := f.Apply(t.Context(), nil, []onpath.Key{onpath.KeyOf(r)}, true); err != nil || q[0].Refund != paid {
 		t.Errorf("%+v %v", q, err)
 	}
-	_, err = f.Credit(t.Context(), onpath.DefaultTenant, most, "")
+	_, err = f.enter(onpath.MoneyEntry{Kind: onpath.PostingCredit, Amount: most, Reference: "most"})
 	refused("a credit", err)
 	f.credit(paid)
 	r.Spec.Capacity = cores(200)

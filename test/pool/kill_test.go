@@ -25,7 +25,7 @@ import (
 // each acknowledged change. ONPATH_SOAK has it killed 200 times.
 func TestKilled(t *testing.T) {
 	s := setUp(t)
-	if _, err := s.Credit(t.Context(), onpath.DefaultTenant, 1_000_000_000_000, "paid in"); err != nil {
+	if _, err := s.Enter(t.Context(), onpath.DefaultTenant, onpath.MoneyEntry{Kind: onpath.PostingCredit, Amount: 1_000_000_000_000, Reference: "transfer 1"}); err != nil {
 		t.Fatal(err)
 	}
 	kills := 10

@@ -68,7 +68,8 @@ func TestTwentyRequests(t *testing.T) {
 		t.Skip("needs root for network namespaces, eBPF and containers")
 	}
 	l := setUpLab(t)
-	credit, err := l.api.Credit(t.Context(), onpath.DefaultTenant, 100*onpath.Millionths, "paid in")
+	credit, err := l.api.Enter(t.Context(), onpath.DefaultTenant,
+		onpath.MoneyEntry{Kind: onpath.PostingCredit, Amount: 100 * onpath.Millionths, Reference: "transfer 1"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,7 +25,7 @@ const (
 // TestWrongFiles: each file is refused with its reason, and changes nothing.
 func TestWrongFiles(t *testing.T) {
 	s := setUp(t)
-	if _, err := s.Credit(t.Context(), onpath.DefaultTenant, 5_000_000, "paid in"); err != nil {
+	if _, err := s.Enter(t.Context(), onpath.DefaultTenant, onpath.MoneyEntry{Kind: onpath.PostingCredit, Amount: 5_000_000, Reference: "transfer 1"}); err != nil {
 		t.Fatal(err)
 	}
 	day := time.Now().Add(24 * time.Hour).UTC().Truncate(time.Hour)
