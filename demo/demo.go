@@ -169,6 +169,7 @@ func (d *Run) stay(ctx context.Context, what Demonstration) error {
 			return err
 		}
 		d.Say("%s", address)
+		d.Say("the address holds once; the next one is written to %s then", d.Testbed.process(consoleProcess).log)
 	}
 	if err := d.Testbed.keep(); err != nil {
 		return err

@@ -70,6 +70,8 @@ const (
 	stopGrace     = 10 * time.Second
 	socketInHost  = "/run/onpath/server.sock"
 	serverProcess = "server"
+	// consoleProcess serves web pages, and is there where they were asked for.
+	consoleProcess = "console"
 )
 
 // SetUp brings the network, the server and the nodes up. On error, and when ctx
@@ -326,7 +328,7 @@ func (s *Testbed) Start(name, host string, args ...string) error {
 // Console serves the web pages of the testbed on this machine's loopback, and gives what
 // it says of its address.
 func (s *Testbed) Console(ctx context.Context) (said string, err error) {
-	p, err := s.launch("console", exec.Command(s.spec.Bin, "--server", s.Socket(), "console", "--no-open", "--listen", "127.0.0.1:0"))
+	p, err := s.launch(consoleProcess, exec.Command(s.spec.Bin, "--server", s.Socket(), "console", "--no-open", "--listen", "127.0.0.1:0"))
 	if err != nil {
 		return "", err
 	}
