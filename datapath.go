@@ -549,7 +549,7 @@ var DropReasons = []DropReason{
 	DropNoInstance, DropClosed, DropSpoofed, DropQuota, DropTooBig, DropTTL, DropNoRoute, DropNoNeighbour,
 	DropMalformed, DropUnclassified, DropTunnelSource, DropTunnelSecret, DropUnknownVport, DropNoTable,
 	DropMirror, DropReset, DropNATPorts, DropLoop, DropPolicy, DropFunction,
-	DropNewFlows, DropRate, DropNoStation,
+	DropNewFlows, DropRate, DropNoStation, DropSourceRoute,
 }
 
 // The drop reasons.
@@ -576,6 +576,7 @@ const (
 	DropFunction     DropReason = "function"      // an ebpf function's verdict; the function counts its own reasons
 	DropNewFlows     DropReason = "new-flows"     // the tenant begins more flows a second than it may
 	DropNoStation    DropReason = "no-station"    // it came in at a bridge, and where its destination lies is not known
+	DropSourceRoute  DropReason = "source-route"  // it says by itself which routers it is to pass
 	DropRate         DropReason = "rate"          // the instance sends, or is sent, more a second than it may
 )
 

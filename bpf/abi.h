@@ -501,6 +501,8 @@ struct function {
 	__u16 needs;    /* bytes of the packet that it is shown */
 	__u8 element;   /* its position in its chains, from 1; 0: not the same in all */
 	__u8 shard;      /* the dispatcher that it is linked in */
+	__u16 tenant;   /* slot */
+	__u16 pad;
 };
 
 /* One packet in so many is timed. */
@@ -601,6 +603,7 @@ enum drop_reason {
 	DROP_NEW_FLOWS,
 	DROP_RATE,
 	DROP_NO_STATION,
+	DROP_SOURCE_ROUTE,
 	DROP_REASONS,
 };
 

@@ -10,6 +10,7 @@ ONPATH_LICENSE("Dual BSD/GPL");
 #define BEHIND     onpath_be16(6669)
 #define STAMPED    onpath_be16(7100)
 #define SCRIBBLED  onpath_be16(7200)
+#define LEFTOVER   onpath_be16(7300)
 
 /* DSCP by which it decides in the middle of a flow. */
 #define DROPPED_CLASS 60
@@ -17,6 +18,7 @@ ONPATH_LICENSE("Dual BSD/GPL");
 #define BEHIND_CLASS  62 /* refused once it is translated */
 
 ONPATH_COUNTERS({ __u64 seen; });
+ONPATH_NEEDS(ONPATH_DATA);
 
 static const __u8 virtual[16] = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 203, 0, 113, 10 };
 static const __u8 server[16] = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 9, 0, 2 };
@@ -41,6 +43,8 @@ ONPATH_FUNCTION(p)
 		onpath_set_destination(p, server, BEHIND);
 	if (there == BEHIND && !forward)
 		onpath_set_source(p, virtual, TRANSLATED);
+	if (there == LEFTOVER && p->shown < 200 && (p->data[200] | p->data[255])) /* of another packet */
+		return onpath_drop(p, 11);
 	if (there == SCRIBBLED) { /* which nobody else may notice */
 		p->sport = p->dport = DROPPED;
 		p->dscp = DROPPED_CLASS;

@@ -16,14 +16,14 @@
 #include "lib/entry.h"
 #include "lib/inline.h"
 
-/* What a function is shown; one at a time per CPU. */
-MAP(shown, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct onpath_packet, 1, 0);
+MAP(shown, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct description, 1, 0);
 
 static __always_inline struct onpath_packet *description(void)
 {
 	__u32 zero = 0;
+	struct description *d = bpf_map_lookup_elem(&shown, &zero);
 
-	return bpf_map_lookup_elem(&shown, &zero);
+	return d ? &d->a : NULL;
 }
 
 /* Stands here for what the driver writes: no function is linked. */
@@ -204,6 +204,7 @@ __noinline int run(struct __sk_buff *skb, __u32 item)
 		c->refused_packets += p->packets;
 		return drop(p, DROP_NO_INSTANCE);
 	}
+	show_to((struct description *)a, f);
 	describe(skb, p, a, f);
 	if (f->needs)
 		show_bytes(skb, f->needs);

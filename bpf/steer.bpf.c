@@ -177,6 +177,8 @@ static __always_inline int from_edge(struct __sk_buff *skb, struct node *n, stru
 	}
 	if ((attach == ATTACH_ROUTER || attach == ATTACH_ARM) && is_signalling(skb, p))
 		return PUNT;
+	if ((p->is & (IS_ROUTED | IS_TAPPED)) == IS_ROUTED)
+		return refuse_source_route(skb);
 	bpf_skb_load_bytes(skb, 0, p->macs, 12);
 	return note ? do_noted(skb, p, note) : steer(skb, p);
 }

@@ -113,21 +113,21 @@ __noinline int edit_frame(struct xdp_md *ctx)
 
 	if (!r)
 		return -1;
-	if ((r->a.edit & (ONPATH_SET_SRC | ONPATH_SET_DST)) && !r->edited) {
+	if ((r->d.a.edit & (ONPATH_SET_SRC | ONPATH_SET_DST)) && !r->edited) {
 		copy_addr(r->came_src, r->src);
 		copy_addr(r->came_dst, r->dst);
 		r->came_sport = r->sport;
 		r->came_dport = r->dport;
 		r->edited = 1;
 	}
-	if (r->a.edit & ONPATH_SET_SRC)
-		if (!allowed_address(r, r->a.new_src) || edit_frame_end(ctx, r, 0, r->a.new_src, r->a.new_sport))
+	if (r->d.a.edit & ONPATH_SET_SRC)
+		if (!allowed_address(r, r->d.a.new_src) || edit_frame_end(ctx, r, 0, r->d.a.new_src, r->d.a.new_sport))
 			return -1;
-	if (r->a.edit & ONPATH_SET_DST)
-		if (!allowed_address(r, r->a.new_dst) || edit_frame_end(ctx, r, 1, r->a.new_dst, r->a.new_dport))
+	if (r->d.a.edit & ONPATH_SET_DST)
+		if (!allowed_address(r, r->d.a.new_dst) || edit_frame_end(ctx, r, 1, r->d.a.new_dst, r->d.a.new_dport))
 			return -1;
-	if (r->a.edit & ONPATH_SET_DSCP)
-		edit_frame_dscp(ctx, r, r->a.new_dscp & 63);
+	if (r->d.a.edit & ONPATH_SET_DSCP)
+		edit_frame_dscp(ctx, r, r->d.a.new_dscp & 63);
 	return 0;
 }
 

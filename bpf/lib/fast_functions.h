@@ -16,7 +16,7 @@ const volatile __u32 several_buffers = 1;
 static __always_inline int describe_frame(struct xdp_md *ctx, struct fast_run *r, const struct function *f)
 {
 	const __u8 *l3 = (void *)(long)ctx->data + ETH_HLEN, *end = (void *)(long)ctx->data_end, *l4;
-	struct onpath_packet *a = &r->a;
+	struct onpath_packet *a = &r->d.a;
 	__u32 slot = r->path;
 	struct path *path;
 
@@ -77,7 +77,7 @@ __noinline int show_frame(struct xdp_md *ctx, __u32 needs)
 		return -1;
 	n++;
 	if (several_buffers) {
-		if (bpf_xdp_load_bytes(ctx, ETH_HLEN, r->a.data, n))
+		if (bpf_xdp_load_bytes(ctx, ETH_HLEN, r->d.a.data, n))
 			return -1;
 	} else {
 		l3 = (void *)(long)ctx->data + ETH_HLEN;
@@ -85,10 +85,10 @@ __noinline int show_frame(struct xdp_md *ctx, __u32 needs)
 		for (i = 0; i < ONPATH_DATA; i++) {
 			if (i >= n || l3 + i + 1 > end)
 				break;
-			r->a.data[i] = l3[i];
+			r->d.a.data[i] = l3[i];
 		}
 	}
-	r->a.shown = n;
+	r->d.a.shown = n;
 	return 0;
 }
 
@@ -155,23 +155,24 @@ static __always_inline int run_at_xdp(struct xdp_md *ctx, struct fast_run *r, st
 		c->refused_packets++;
 		return drop_frame(r, u, DROP_NO_INSTANCE);
 	}
+	show_to(&r->d, f);
 	if (describe_frame(ctx, r, f))
 		return XDP_DROP;
 	if (f->needs)
 		show_frame(ctx, f->needs);
 	if (!(c->calls++ % SAMPLE_EVERY))
 		began = bpf_ktime_get_ns();
-	verdict = call_function(index, &r->a);
+	verdict = call_function(index, &r->d.a);
 	if (began) {
 		c->time += bpf_ktime_get_ns() - began;
 		c->samples++;
 	}
-	if (verdict == ONPATH_NEXT && (!r->a.edit || !edit_frame(ctx))) {
+	if (verdict == ONPATH_NEXT && (!r->d.a.edit || !edit_frame(ctx))) {
 		c->passed_packets++;
 		c->passed_bytes += r->length;
 		return GO_ON;
 	}
-	c->reasons[r->a.reason & 15]++;
+	c->reasons[r->d.a.reason & 15]++;
 	if (verdict == ONPATH_ANSWER) {
 		c->answered_packets++;
 		c->answered_bytes += r->length;

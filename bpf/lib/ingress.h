@@ -148,6 +148,27 @@ __noinline int refuse_source(struct __sk_buff *skb)
 	return drop(p, DROP_SPOOFED);
 }
 
+/*
+ * A packet names routers that it is to pass, by which its sender would lead it about what
+ * stands on the ordinary way (RFC 7126 §4.3, RFC 5095). The kernel decides on such
+ * (accept_source_route), but does not see what a chain takes; so it is dropped there.
+ */
+__noinline int refuse_source_route(struct __sk_buff *skb)
+{
+	struct pkt *p = packet();
+	struct node *n = this_node();
+
+	if (!p || !n || !n->edge_table || confined(p->key.dst, p->family) ||
+	    (!(p->is & IS_HOST) && is_local(p, p->key.dst)))
+		return TC_ACT_OK;
+	begin_at_edge(p, n);
+	resolve(n->edge_table, 0);
+	if (!p->d.matched)
+		return TC_ACT_OK;
+	count_in(skb, p, p->prev_slot, p->prev);
+	return drop(p, DROP_SOURCE_ROUTE);
+}
+
 /* A frame has more tags than can be put back. Chains do not take it; where one is that
  * nothing may pass by, and selects the packet, it is dropped. */
 __noinline int refuse_tags(struct __sk_buff *skb)

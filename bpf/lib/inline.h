@@ -10,9 +10,34 @@
 #define ONPATH_HOST
 #include "../../sdk/onpath.h"
 
+/* What functions are shown, one at a time per CPU, and may write in. */
+struct description {
+	struct onpath_packet a;
+	__u32 tenant; /* of the last one */
+	__u32 pad;
+};
+
+/* A function of a tenant is about to see it: what is left there of a packet that another
+ * tenant's was shown, or of what that wrote, goes. By itself, or it would take the stack of
+ * its caller. */
+__noinline int clear_for(struct description *d, __u32 tenant)
+{
+	if (!d)
+		return 0;
+	__builtin_memset(&d->a, 0, sizeof(d->a));
+	d->tenant = tenant;
+	return 0;
+}
+
+static __always_inline void show_to(struct description *d, const struct function *f)
+{
+	if (d->tenant != f->tenant)
+		clear_for(d, f->tenant);
+}
+
 /* A packet between the programs of one CPU. */
 struct fast_run {
-	struct onpath_packet a; /* what a function is shown, which may write in it */
+	struct description d;
 	/* The packet as it is now. */
 	__u8 src[16];
 	__u8 dst[16];

@@ -65,12 +65,40 @@ static __always_inline int within(const struct pkt *p, __u32 off, __u32 n)
 	return off + n <= p->l3 + p->length;
 }
 
+#define OPTION_END  0
+#define OPTION_NOP  1
+#define OPTION_LSRR 131
+#define OPTION_SSRR 137
+#define MAX_OPTIONS4 40 /* bytes, and so options */
+
+/* Is a source route among the IPv4 options from at to end (RFC 791 §3.1)? */
+__noinline int has_source_route(struct __sk_buff *skb, __u32 at, __u32 end)
+{
+	__u8 o[2];
+	__u32 i;
+
+	for (i = 0; i < MAX_OPTIONS4; i++) {
+		if (at + 2 > end || bpf_skb_load_bytes(skb, at, o, 2) || o[0] == OPTION_END)
+			return 0;
+		if (o[0] == OPTION_LSRR || o[0] == OPTION_SSRR)
+			return 1;
+		if (o[0] == OPTION_NOP) {
+			at++;
+			continue;
+		}
+		if (o[1] < 2)
+			return 0;
+		at += o[1];
+	}
+	return 0;
+}
+
 /* Skip the extension header at pkt.ext. Returns the next header's protocol, or -1
  * if it cannot be read; pkt.frag gets the fragment field, pkt.frag_id the
  * identification. */
 __noinline int skip_extension(struct __sk_buff *skb, __u32 proto)
 {
-	struct { __u8 next, len; __be16 field; __be32 id; } e;
+	struct { __u8 next, len; union { __be16 field; __u8 route[2]; /* type, segments left */ }; __be32 id; } e;
 	struct pkt *p = packet();
 
 	if (!p || !within(p, p->ext, sizeof(e)) || bpf_skb_load_bytes(skb, p->ext, &e, sizeof(e)))
@@ -86,6 +114,8 @@ __noinline int skip_extension(struct __sk_buff *skb, __u32 proto)
 	}
 	if (!within(p, p->ext, 0))
 		return -1;
+	if (proto == IPPROTO_ROUTING && !e.route[0] && e.route[1])
+		p->is |= IS_ROUTED;
 	return e.next;
 }
 
@@ -127,7 +157,7 @@ __noinline int parse_quoted(struct __sk_buff *skb)
 {
 	struct pkt *p = packet();
 	__be16 ports[4];
-	__u32 off;
+	__u32 off, is;
 	__u8 proto;
 	int upper;
 
@@ -160,8 +190,10 @@ __noinline int parse_quoted(struct __sk_buff *skb)
 		p->ext = off + sizeof(h);
 		p->frag = 0;
 		upper = h.nexthdr;
+		is = p->is;
 		if (is_extension(upper))
 			upper = skip_extensions(skb, upper);
+		p->is = is;
 		if (upper < 0 || (p->frag & 0xfff8))
 			return -1;
 		proto = upper;
@@ -348,6 +380,8 @@ __noinline int parse(struct __sk_buff *skb)
 			p->length = limit; /* beyond 64 KiB */
 		if (p->length < p->headers || p->length > limit)
 			return PARSE_MALFORMED;
+		if (p->headers > sizeof(h) && has_source_route(skb, off + sizeof(h), off + p->headers))
+			p->is |= IS_ROUTED;
 		frag = bpf_ntohs(h.frag_off);
 		if (!(frag & 0x4000) && !skb->gso_size)
 			p->is |= IS_DIVISIBLE;

@@ -27,6 +27,7 @@ const (
 	translatedPort = 6668 // at the virtual address
 	behindPort     = 6669 // at the server's
 	stampedPort    = 7100
+	leftoverPort   = 7300 // it drops short packets if it sees bytes of another packet behind them
 	scribbledPort  = 7200 // it writes in its description what is not so, and passes the packet
 )
 

@@ -431,6 +431,9 @@ func (m *generator) extensions(last uint8) (b []byte, first uint8) {
 		size := 8 + 8*units
 		h := make([]byte, size)
 		h[0], h[1] = next, byte(units)
+		if kind == 43 {
+			h[3] = byte(m.IntN(2)) // segments left
+		}
 		if kind == 51 {
 			h[1] = byte(size/4 - 2)
 		}
@@ -483,7 +486,7 @@ func (m *generator) options(b []byte) []byte {
 	words := 1 + m.IntN(10)
 	o := make([]byte, 4*words)
 	for i := range o {
-		o[i] = pickOne[byte](m, 0, 1, 7, 68, byte(m.Uint32()))
+		o[i] = pickOne[byte](m, 0, 1, 1, 7, 68, 131, byte(m.Uint32()))
 	}
 	out := append(append(append([]byte(nil), b[:20]...), o...), b[20:]...)
 	out[0] = 0x40 | byte(5+words)

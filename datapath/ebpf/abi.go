@@ -392,6 +392,8 @@ type functionValue struct {
 	Needs     uint16
 	Element   uint8 // from 1; 0: not the same in all chains
 	Shard     uint8 // the dispatcher that it is linked in
+	Tenant    uint16
+	Pad       uint16
 }
 
 type functionCounters struct {

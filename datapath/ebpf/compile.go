@@ -383,7 +383,7 @@ func (k *compiler) function(p *onpath.Vport, slot uint32, v *vportValue) error {
 		return nil
 	}
 	v.Ifindex = l.slot
-	f := functionValue{Vport: uint32(p.ID), Slot: uint16(slot), Needs: uint16(l.object.Needs), Shard: uint8(l.shard)}
+	f := functionValue{Vport: uint32(p.ID), Slot: uint16(slot), Needs: uint16(l.object.Needs), Shard: uint8(l.shard), Tenant: v.Tenant}
 	if l.object.Redirects {
 		f.Redirects, f.Element = 1, elementOf(k.c, p.ID)
 	}

@@ -76,8 +76,8 @@ func TestExamFast(t *testing.T) {
 // what the other cases see there is tc once more. Each takes long, for its programs are
 // loaded anew; long runs have them all.
 var decidedAtXDP = []string{
-	"adoption", "between-nodes", "extension-headers", "extension-pile", "flows-counted", "fragments", "functions", "functions-edit",
-	"functions-edited", "functions-mirror", "functions-mixed", "functions-out", "hop-limit", "icmp-errors", "link-group", "link-source",
+	"adoption", "between-nodes", "extension-headers", "extension-pile", "flows-counted", "fragments", "functions", "functions-apart",
+	"functions-edit", "functions-edited", "functions-mirror", "functions-mixed", "functions-out", "hop-limit", "icmp-errors", "link-group", "link-source",
 	"lost-functions", "malformed", "mirror", "mtu", "mtu-options", "outbound", "own-source", "pair-functions", "restart",
 	"three-on-three-nodes", "tunnel", "vlan", "watch",
 }

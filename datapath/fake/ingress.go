@@ -140,6 +140,10 @@ func (n *Node) fromUplink(device string, b []byte, h packet.Header) {
 	if n.punted(device, b, &h) {
 		return
 	}
+	if h.SourceRouted {
+		n.refuseRouted(n.newWork(b, h, edge))
+		return
+	}
 	came := h.Tuple
 	n.nat.in(n, b, &h)
 	w := n.newWork(b, h, edge)
@@ -290,6 +294,18 @@ func (n *Node) refuseSource(w *work) {
 	}
 	n.countIn(n.edge.Vport, w.h.Length)
 	n.countDrop(n.edge.Vport, onpath.DropSpoofed)
+}
+
+// refuseRouted drops a packet from outside that names routers which it is to pass, if a
+// chain selects it: the kernel, which may refuse such, does not see what a chain takes.
+func (n *Node) refuseRouted(w *work) {
+	t := w.key.tuple
+	if n.isLocal(t.Dst) || packet.Confined(t.Dst) || n.walk(n.edge.Table, t, &w.h, atEdge, 0, n.edge.Vport).first == 0 {
+		n.kernel(w.b, w.h)
+		return
+	}
+	n.countIn(n.edge.Vport, w.h.Length)
+	n.countDrop(n.edge.Vport, onpath.DropSourceRoute)
 }
 
 // classify takes a packet from outside that has no entry through the tables.

@@ -59,8 +59,10 @@ type Header struct {
 	ID                    uint32
 	// Quoted is the tuple of the packet that an ICMP error quotes.
 	IsError, Quotes bool
-	Quoted          onpath.Tuple
-	QuotedAt        int // offset of the quoted IP header
+	// SourceRouted: it names routers that it is to pass.
+	SourceRouted bool
+	Quoted       onpath.Tuple
+	QuotedAt     int // offset of the quoted IP header
 }
 
 // Whole reports whether the packet itself has the transport header: it is no
@@ -126,6 +128,7 @@ func parseIPv4(b []byte, cut bool) Header {
 		ID: uint32(binary.BigEndian.Uint16(b[4:])), Offset: int(frag&0x1fff) * 8, More: frag&0x2000 != 0,
 		DF: frag&0x4000 != 0,
 	}
+	h.SourceRouted = sourceRouted(b[20:min(head, len(b))])
 	h.Fragment = h.Offset > 0 || h.More
 	h.First = h.Fragment && h.Offset == 0
 	h.Tuple = onpath.Tuple{
@@ -134,6 +137,23 @@ func parseIPv4(b []byte, cut bool) Header {
 		Dst:      netip.AddrFrom4([4]byte(b[16:20])),
 	}
 	return h
+}
+
+// sourceRouted finds a source route, loose or strict, among IPv4 options (RFC 791 §3.1).
+func sourceRouted(options []byte) bool {
+	for at := 0; at+2 <= len(options); {
+		switch kind, size := options[at], int(options[at+1]); {
+		case kind == 131 || kind == 137:
+			return true
+		case kind == 1:
+			at++
+		case kind == 0 || size < 2:
+			return false
+		default:
+			at += size
+		}
+	}
+	return false
 }
 
 func parseIPv6(b []byte, cut bool) Header {
@@ -203,6 +223,7 @@ func (h *Header) extensions(b []byte, next uint8) {
 		if walked++; walked > maxExtensions {
 			break
 		}
+		h.SourceRouted = h.SourceRouted || next == 43 && b[at+2] == 0 && b[at+3] != 0 // of type 0 (RFC 5095)
 		next, at = b[at], at+size
 	}
 	h.lost(next)
