@@ -41,7 +41,7 @@ func readBackends(m *ebpf.Map) ([]backendValue, error) {
 
 // write puts the configuration in force: the backends' places first, then the
 // tables that are not in use, then the words that say which are. A backend that is
-// named no more keeps its place, and its flows; new flows do not choose it.
+// named no more keeps its place, and its flows until they begin anew; new flows do not choose it.
 func (b *balance) write(tables sdk.Tables) error {
 	now, err := readBackends(tables[backendsTable])
 	if err != nil {
@@ -89,6 +89,9 @@ func (b *balance) place(tables sdk.Tables, now []backendValue) ([]int, error) {
 	for i := range now {
 		last = max(last, now[i].ID)
 	}
+	if err := leave(tables, now, func(v *backendValue) bool { return !named[v.addrPort()] }); err != nil {
+		return nil, err
+	}
 	places := make([]int, len(b.targets))
 	for i, t := range b.targets {
 		at := slices.IndexFunc(now, func(v backendValue) bool { return v.ID != 0 && v.addrPort() == t.addr })
@@ -106,6 +109,10 @@ func (b *balance) place(tables sdk.Tables, now []backendValue) ([]int, error) {
 		if !b.check.on {
 			now[at].Alive = 1
 		}
+		now[at].Leaves = 0
+		if t.weight == 0 {
+			now[at].Leaves = 1
+		}
 		if err := tables[backendsTable].Put(uint32(at), now[at]); err != nil {
 			return nil, fmt.Errorf("write backend %s: %w", t.addr, err)
 		}
@@ -119,6 +126,47 @@ func (b *balance) place(tables sdk.Tables, now []backendValue) ([]int, error) {
 		}
 	}
 	return places, nil
+}
+
+// leave has backends take no new flows.
+func leave(tables sdk.Tables, now []backendValue, which func(*backendValue) bool) error {
+	for i := range now {
+		if now[i].ID == 0 || now[i].Leaves != 0 || !which(&now[i]) {
+			continue
+		}
+		now[i].Leaves = 1
+		if err := tables[backendsTable].Put(uint32(i), now[i]); err != nil {
+			return fmt.Errorf("write backend %s: %w", now[i].addrPort(), err)
+		}
+	}
+	return nil
+}
+
+// drained waits for as long as flows may stay with backends that are named no more, then
+// takes the flows from these: without checks nobody tells whether they still live.
+func (b *balance) drained(ctx context.Context, tables sdk.Tables, say func(string, ...any)) {
+	select {
+	case <-ctx.Done():
+		return
+	case <-time.After(b.drain):
+	}
+	now, err := readBackends(tables[backendsTable])
+	if err != nil {
+		say("backends that are named no more keep their flows: %v", err)
+		return
+	}
+	for i := range now {
+		v := &now[i]
+		if v.ID == 0 || v.Alive == 0 || slices.ContainsFunc(b.targets, func(t target) bool { return t.addr == v.addrPort() }) {
+			continue
+		}
+		v.Alive = 0
+		if err := tables[backendsTable].Put(uint32(i), *v); err != nil {
+			say("backend %s keeps its flows: %v", written(v.addrPort()), err)
+			continue
+		}
+		say("backend %s is named no more: its flows go to others", written(v.addrPort()))
+	}
 }
 
 // freePlace is an empty place, or else that of the backend which was named first

@@ -5,7 +5,8 @@
  * look-up table of Maglev's (Eisenbud et al., NSDI 2016, §3.4), which the node fills:
  * one look-up however many backends there are, even shares, and few flows that
  * would choose anew when a backend comes or goes. A flow that has been seen keeps its
- * backend all the same, for as long as that one lives. Each IP version has a look-up
+ * backend all the same, for as long as that one lives; where that takes no new flows any more,
+ * until the next SYN, or, without connections, a rest of minutes. Each IP version has a look-up
  * table of its own, of the backends of that version: no packet changes its version.
  */
 #include "onpath.h"
@@ -33,14 +34,19 @@ struct flow_key {
 };
 
 struct chosen {
-	__u32 backend; /* place */
+	__u16 backend; /* place */
+	__u16 seen;    /* of a flow without connections: the clock in 2^CLOCK_SHIFT ns */
 	__u32 id;
 };
+
+#define CLOCK_SHIFT 36 /* 69 s */
+#define RESTED      5  /* 4.6 to 5.7 minutes */
 
 struct backend {
 	__u8 addr[16];
 	__be16 port; /* 0: the one that was dialled */
-	__u16 alive;
+	__u8 alive;
+	__u8 leaves; /* it is named no more, or has weight 0: new flows choose another */
 	__u32 id; /* 0: none is here; never used again */
 };
 
@@ -116,9 +122,24 @@ static __always_inline int is_of(const struct backend *b, __u8 family)
 	return four == (family == 4);
 }
 
+static __always_inline __u16 clock_of(const struct onpath_packet *p)
+{
+	return p->protocol == ONPATH_TCP ? 0 : p->now >> CLOCK_SHIFT;
+}
+
+/* Does a flow begin anew with this packet? An established connection may rest for hours. */
+static __always_inline int begins(const struct onpath_packet *p, const struct chosen *k)
+{
+	if (p->is & ONPATH_IS_ERROR)
+		return 0;
+	if (p->protocol == ONPATH_TCP)
+		return p->is & ONPATH_IS_SYN;
+	return (__u16)(clock_of(p) - k->seen) >= RESTED;
+}
+
 /* The backend of a flow that was seen before, if it lives. Older versions also gave
  * flows backends of the other IP version. */
-static __always_inline struct backend *kept(const struct chosen *k, __u8 family)
+static __always_inline struct backend *kept(struct chosen *k, const struct onpath_packet *p)
 {
 	__u32 place;
 	struct backend *b;
@@ -127,7 +148,11 @@ static __always_inline struct backend *kept(const struct chosen *k, __u8 family)
 		return 0;
 	place = k->backend;
 	b = bpf_map_lookup_elem(&backends, &place);
-	return b && b->id == k->id && b->alive && is_of(b, family) ? b : 0;
+	if (!b || b->id != k->id || !b->alive || !is_of(b, p->family) || (b->leaves && begins(p, k)))
+		return 0;
+	if (!(p->is & ONPATH_IS_ERROR) && k->seen != clock_of(p))
+		k->seen = clock_of(p);
+	return b;
 }
 
 /* The backend of a new flow, by its hash. */
@@ -247,7 +272,7 @@ ONPATH_FUNCTION(p)
 		seen = 0;
 		known = bpf_map_lookup_elem(&tried, &k);
 	}
-	b = kept(known, p->family);
+	b = kept(known, p);
 	if (b && !seen && !(p->is & (ONPATH_IS_SYN | ONPATH_IS_ERROR))) {
 		fresh = *known;
 		bpf_map_update_elem(&flows, &k, &fresh, 0);
@@ -259,6 +284,7 @@ ONPATH_FUNCTION(p)
 			return onpath_refuse(p, REASON_NONE);
 		}
 		if (!(p->is & ONPATH_IS_ERROR)) {
+			fresh.seen = clock_of(p);
 			if (seen)
 				bpf_map_update_elem(&flows, &k, &fresh, 0);
 			else

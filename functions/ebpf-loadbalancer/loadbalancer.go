@@ -50,8 +50,10 @@ type balanceConfig struct {
 type backendValue struct {
 	Addr  [16]byte
 	Port  [2]byte
-	Alive uint16
-	ID    uint32
+	Alive uint8
+	// Leaves is 1 of one that is named no more, or has weight 0: new flows choose another.
+	Leaves uint8
+	ID     uint32
 }
 
 type behindKey struct {
@@ -72,7 +74,9 @@ type target struct {
 type balance struct {
 	config  balanceConfig
 	targets []target
+	named   bool // backends are, or are said to be none
 	check   check
+	drain   time.Duration
 }
 
 // check says how backends are probed.
@@ -86,11 +90,13 @@ type check struct {
 const (
 	defaultCheck = time.Second
 	minCheck     = 100 * time.Millisecond
+	defaultDrain = 30 * time.Second
 )
 
 func read(config sdk.Config) (b balance, err error) {
 	protocol := uint32(1)
 	b.check = check{on: true, every: defaultCheck, failures: 3, rises: 2}
+	b.drain = defaultDrain
 	err = config.Read("load balancer", sdk.Readers{
 		"virtual":  b.virtual,
 		"ports":    b.ports,
@@ -99,6 +105,7 @@ func read(config sdk.Config) (b balance, err error) {
 		"by":       sdk.OneOf(&b.config.By, "flow", "source"),
 		"check":    b.probe,
 		"every":    sdk.Within(&b.check.every, minCheck, time.Hour, "write 100ms to 1h"),
+		"drain":    sdk.Within(&b.drain, 0, 24*time.Hour, "write 0s to 24h"),
 	})
 	b.config.TCP, b.config.UDP = protocol&1, protocol>>1
 	if err != nil {
@@ -122,8 +129,8 @@ func (b *balance) complete() error {
 	if b.config.Virtual4 == [16]byte{} && b.config.Virtual6 == [16]byte{} {
 		return sdk.Missing("virtual", "write the address that clients dial, and name it in the Hosts' virtual")
 	}
-	if len(b.targets) == 0 {
-		return sdk.Missing("backends", "write one a line: 10.0.0.7, 10.0.0.8:8080 weight 2")
+	if !b.named {
+		return sdk.Missing("backends", `write one a line: 10.0.0.7, 10.0.0.8:8080 weight 2; or "" for none`)
 	}
 	return nil
 }
@@ -261,6 +268,7 @@ func (b *balance) probe(value string) error {
 
 // backends reads ADDRESS[:PORT] [weight N], one a line.
 func (b *balance) backends(value string) error {
+	b.named = true
 	had := map[netip.AddrPort]bool{}
 	for n, line := range strings.Split(value, "\n") {
 		line, _, _ = strings.Cut(line, "#")
@@ -317,11 +325,15 @@ func compile(config sdk.Config) (sdk.Write, error) {
 	return b.write, nil
 }
 
-// accompany checks the backends of an instance.
+// accompany checks the backends of an instance. Without checks, those that are named no more
+// lose their flows some time later.
 func accompany(config sdk.Config, in *sdk.Instance) func(context.Context) {
 	b, err := read(config)
-	if err != nil || !b.check.on {
+	switch {
+	case err != nil:
 		return nil
+	case !b.check.on:
+		return func(ctx context.Context) { b.drained(ctx, in.Tables, in.Say) }
 	}
 	return func(ctx context.Context) { b.watch(ctx, in.Tables, in.Say) }
 }

@@ -163,6 +163,80 @@ func TestLoadbalancer(t *testing.T) {
 	}
 }
 
+// TestLoadbalancerLeaving: what begins anew chooses another backend where its own is named no
+// more or has weight 0; connections keep theirs, those that are named no more until drain.
+func TestLoadbalancerLeaving(t *testing.T) {
+	const minute = uint64(time.Minute)
+	gone, left := netip.MustParseAddrPort("10.9.0.2:0"), netip.MustParseAddrPort("10.9.0.3:0")
+	for _, leaves := range [][]string{{"10.9.0.2 weight 0", "10.9.0.3"}, {"10.9.0.3"}} {
+		b := newBench(t)
+		datagram := func(port uint16, now uint64) netip.AddrPort {
+			f := dialled(port)
+			f.Protocol = 17
+			v, after := b.Run(functionbench.Packet{Tuple: f, Wire: 100, Now: now})
+			if v != 0 {
+				return netip.AddrPort{}
+			}
+			return netip.AddrPortFrom(netip.AddrFrom16([16]byte(after[100:116])).Unmap(), binary.BigEndian.Uint16(after[118:]))
+		}
+		tell := func(backends ...string) sdk.Config {
+			c := balancing(backends...)
+			c["protocol"], c["drain"] = "both", "10ms"
+			b.Tell(compile, c)
+			return c
+		}
+		tell("10.9.0.2")
+		at := 100 * minute
+		for port := uint16(1); port < 40; port++ {
+			b.backendOf(dialled(port), isSYN)
+			b.backendOf(dialled(port), isACK)
+			datagram(port, at)
+			datagram(port, at)
+		}
+		config := tell(leaves...)
+		for port := uint16(1); port < 40; port++ {
+			if to := b.backendOf(dialled(port), isACK); to != gone {
+				t.Fatalf("with %q a connection moved to %v", leaves, to)
+			}
+			if to := datagram(port, at+3*minute); to != gone {
+				t.Fatalf("with %q datagrams of a flow that goes on go to %v", leaves, to)
+			}
+			if to := datagram(port, at+5*minute); to != gone {
+				t.Fatalf("with %q datagrams of a flow that goes on go to %v", leaves, to)
+			}
+			if port%2 == 0 {
+				continue
+			}
+			if to := b.backendOf(dialled(port), isSYN); to != left {
+				t.Fatalf("with %q a SYN goes to %v", leaves, to)
+			}
+			if to := b.backendOf(dialled(port), isACK); to != left {
+				t.Fatalf("with %q what follows a SYN goes to %v", leaves, to)
+			}
+			if to := datagram(port, at+11*minute); to != left {
+				t.Fatalf("with %q datagrams after a rest of six minutes go to %v", leaves, to)
+			}
+		}
+		accompany(config, &sdk.Instance{Tables: b.Tables, Say: t.Logf})(t.Context())
+		want := left
+		if len(leaves) == 2 {
+			want = gone // it is named still
+		}
+		if to := b.backendOf(dialled(2), isACK); to != want {
+			t.Errorf("with %q after drain a connection is with %v, must be with %v", leaves, to, want)
+		}
+		tell("")
+		if to := b.backendOf(dialled(3), isACK); to != left {
+			t.Errorf("without backends a connection goes to %v", to)
+		}
+		for _, port := range []uint16{3, 77} {
+			if to := b.backendOf(dialled(port), isSYN); to.IsValid() {
+				t.Errorf("without backends a SYN goes to %v", to)
+			}
+		}
+	}
+}
+
 // TestLoadbalancerDirect: who calls a backend by its own address is answered from there,
 // until the same ports call the virtual address.
 func TestLoadbalancerDirect(t *testing.T) {
@@ -282,7 +356,7 @@ func TestLoadbalancerErrors(t *testing.T) {
 	}
 	for _, c := range []sdk.Config{
 		{}, with("virtual", ""), with("virtual", "198.51.100.7,198.51.100.8"), with("virtual", "here"), with("virtual", "2001:db8::1"),
-		with("backends", ""), with("backends", "127.0.0.1"), with("backends", "10.9.0.2\n10.9.0.2"), with("backends", "10.9.0.2 weight x"),
+		with("backends", "127.0.0.1"), with("backends", "10.9.0.2\n10.9.0.2"), with("backends", "10.9.0.2 weight x"),
 		with("backends", "10.9.0.2 heavy"), with("backends", balanced), with("backends", "2001:db8::1"),
 		with("ports", "0"), with("ports", "80,http"), with("by", "moon"), with("check", "ping"), with("every", "1ms"), with("speed", "1"),
 		{"virtual": balanced, "backends": "10.9.0.2"}, {"virtual": balanced, "backends": "10.9.0.2:80"},
