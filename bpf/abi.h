@@ -256,6 +256,14 @@ struct own_key {
 	__u8 pad[3];
 };
 
+/* To learn a neighbour's link address, in ns of the monotonic clock. */
+struct attempt {
+	__u64 since;
+	__u64 last;  /* a packet for it */
+	__u64 tried; /* a packet that has the kernel ask */
+	__u64 refused; /* 1: a sender heard of it since */
+};
+
 #define LOCAL_ADDRESS   1
 #define LOCAL_BROADCAST 2
 
@@ -648,9 +656,19 @@ struct frag {
 
 #define FRAG_LIFE 60 /* seconds that the rest of a datagram may take (RFC 1122 §3.3.2) */
 
-struct bucket {
-	__u64 tokens; /* thousandths of a packet */
-	__u64 at;     /* ns */
+/* When a tenant's next ICMP error is due, in ns: one about a packet that is too big, any. */
+struct error_limit {
+	__u64 big;
+	__u64 due;
+};
+
+#define RECENT 1024
+
+/* How many errors went to an address lately. */
+struct recent {
+	__u32 who;    /* its hash */
+	__u32 second; /* as a flow's */
+	__u64 errors;
 };
 
 /* What stood in frames that crossed a bridge, from and to an IP address. */

@@ -311,10 +311,10 @@ __noinline int pass_on(struct __sk_buff *skb)
 	if (!p)
 		return TC_ACT_SHOT;
 	reason = find_route(skb);
-	if (reason == DROP_TOO_BIG)
-		return send_error(skb, ERROR_BIG, p->fib.mtu_result);
+	if (!reason)
+		reason = reach_neighbour(p);
 	if (reason)
-		return drop(p, reason);
+		return refuse_route(skb, p, reason);
 	if (p->ttl <= 1)
 		return send_error(skb, ERROR_TTL, 0);
 	decrement_ttl(skb, p);

@@ -93,10 +93,10 @@ __noinline int exit_edge(struct __sk_buff *skb)
 		return drop(p, DROP_NO_STATION);
 	if (way == EXIT_ROUTE) {
 		reason = find_route(skb);
-		if (reason == DROP_TOO_BIG)
-			return send_error(skb, ERROR_BIG, p->fib.mtu_result);
+		if (!reason)
+			reason = reach_neighbour(p);
 		if (reason)
-			return drop(p, reason);
+			return refuse_route(skb, p, reason);
 	}
 	if (hop) {
 		if (p->ttl <= 1)

@@ -36,6 +36,9 @@ MAP(nats, BPF_MAP_TYPE_HASH, struct flow_key, struct nat, 1 << 18, BPF_F_NO_PREA
 MAP(frags, BPF_MAP_TYPE_LRU_HASH, struct frag_key, struct frag, 1 << 12, BPF_F_NO_COMMON_LRU);
 MAP(stations, BPF_MAP_TYPE_LRU_HASH, struct addr_key, struct station, 1 << 14, BPF_F_NO_COMMON_LRU);
 
+/* To learn the link addresses of next hops; vport of the key is a device. */
+MAP(attempts, BPF_MAP_TYPE_LRU_HASH, struct own_key, struct attempt, 1 << 13, BPF_F_NO_COMMON_LRU);
+
 /* The configuration; vports.h has the vports. */
 MAP(prefilters, BPF_MAP_TYPE_ARRAY, __u32, struct prefilter, 1, BPF_F_MMAPABLE);
 MAP(nodes, BPF_MAP_TYPE_ARRAY, __u32, struct node, 1, 0);
@@ -85,7 +88,8 @@ MAP(path_stats, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct path_counters, MAX_PATH
 MAP(function_stats, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct function_counters, MAX_FUNCTIONS, 0);
 MAP(tenant_stats, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct tenant_counters, MAX_TENANTS, 0);
 MAP(total_stats, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct totals, 1, 0);
-MAP(buckets, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct bucket, 1, 0);
+MAP(error_limits, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct error_limit, MAX_TENANTS, 0);
+MAP(recent_errors, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct recent, RECENT, 0);
 
 /* Programs that others go on with. */
 struct {

@@ -222,6 +222,7 @@ struct pkt {
 	struct bpf_tunnel_key tunnel;
 	struct bpf_fib_lookup fib;
 	__u32 resolved; /* the neighbour in fib */
+	__u32 refusal;  /* find_route: ERROR_… */
 	__u32 epoch;    /* of the fast path, when fib was looked up */
 	struct hop_slot hop;
 	union {
@@ -286,7 +287,7 @@ static __always_inline __u32 now_seconds(void)
 	return (bpf_ktime_get_coarse_ns() / NSEC) & SEEN_MASK;
 }
 
-/* Is due further ahead of the clock than so much? Both may have wrapped. */
+/* Is one time further ahead of another than so much? Both may have wrapped, and CPUs differ. */
 static __always_inline int is_beyond(__u64 due, __u64 now, __u64 ahead)
 {
 	return (__s64)(due - now) > (__s64)ahead;

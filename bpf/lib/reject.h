@@ -19,16 +19,13 @@
 #include "route.h"
 #include "tunnel.h"
 
-#define ICMP_RATE  100 /* errors a second and CPU */
-#define ICMP_BURST 50
+#define ICMP_INTERVAL (NSEC / 500) /* ns from one error of a tenant on a CPU to the next, of each half */
+#define ICMP_BURST    50
+#define ICMP_TO_ONE   20 /* in a second */
 
 /* Errors about these speak with the address of the far end: a bridge has none, and
  * the host takes none from its own. */
 #define IS_FOREIGN (IS_OUTGOING | IS_BRIDGED)
-
-#define ERROR_TTL 1
-#define ERROR_BIG 2
-#define ERROR_PROHIBITED 3
 
 /* One's complement sum, folded, in network words as they lie in memory. */
 static __always_inline __u32 fold(__u64 s)
@@ -50,24 +47,71 @@ static __always_inline __u32 half(__u32 s)
 	return (s % 65535) * 32768 % 65535;
 }
 
-__noinline int allowed(void)
+static __always_inline __u32 fold_address(const __u8 *a)
 {
-	__u32 zero = 0;
-	struct bucket *b = bpf_map_lookup_elem(&buckets, &zero);
-	__u64 now = bpf_ktime_get_ns(), more;
+	const __u32 *w = (const void *)a;
+	__u64 h = (w[0] ^ (__u64)w[1] << 32) * 0x9e3779b97f4a7c15ull + (w[2] ^ (__u64)w[3] << 32);
 
-	if (!b)
+	return h * 0x9e3779b97f4a7c15ull >> 32;
+}
+
+/* May one more be sent, by a limit kept as the time at which the next is due? */
+static __always_inline int take_error(__u64 *due, __u64 now)
+{
+	if (is_beyond(*due, now, ICMP_BURST * ICMP_INTERVAL))
 		return 0;
-	more = (now - b->at) / (NSEC / (ICMP_RATE * 1000ull));
-	if (more) {
-		b->tokens += more;
-		b->at = now;
-		if (b->tokens > ICMP_BURST * 1000ull)
-			b->tokens = ICMP_BURST * 1000ull;
+	if (is_past(*due, now))
+		*due = now;
+	*due += ICMP_INTERVAL;
+	return 1;
+}
+
+/* In whose name the packet is answered: the tenant of its chain, or of the instance that
+ * it came out of. */
+static __always_inline __u32 tenant_of_error(const struct pkt *p)
+{
+	__u32 slot = p->d.path_slot, tenant = p->tenant;
+	struct path *path = bpf_map_lookup_elem(&paths, &slot);
+
+	barrier_var(tenant); /* or the compiler reckons with the path's address before it is known */
+	if (slot && path)
+		tenant = path->tenant;
+	return tenant;
+}
+
+/*
+ * May the packet be answered by an error? On each CPU there is a limit for each tenant: nobody
+ * silences the errors of others. Half of it is kept for what tells how large packets may be,
+ * without which connections hang. And few go to one address in a second, whatever it sends.
+ */
+__noinline int allowed(__u32 what)
+{
+	struct pkt *p = packet();
+	struct error_limit *limit;
+	struct recent *recent;
+	__u32 tenant, at, who;
+	__u64 now;
+
+	if (!p)
+		return 0;
+	tenant = tenant_of_error(p);
+	limit = bpf_map_lookup_elem(&error_limits, &tenant);
+	who = fold_address(p->key.src) ^ tenant;
+	at = who % RECENT;
+	recent = bpf_map_lookup_elem(&recent_errors, &at);
+	if (!limit || !recent)
+		return 0;
+	if (recent->who != who || recent->second != p->now) {
+		recent->who = who;
+		recent->second = p->now;
+		recent->errors = 0;
 	}
-	if (b->tokens < 1000)
+	if (recent->errors >= ICMP_TO_ONE)
 		return 0;
-	b->tokens -= 1000;
+	now = bpf_ktime_get_ns();
+	if (!(what == ERROR_BIG && take_error(&limit->big, now)) && !take_error(&limit->due, now))
+		return 0;
+	recent->errors++;
 	return 1;
 }
 
@@ -174,8 +218,8 @@ static __always_inline int icmp4(struct __sk_buff *skb, struct pkt *p, const str
 	h->ip.saddr = p->is & IS_FOREIGN ? V4(p->key.dst) : *(__u32 *)port->addr4;
 	h->ip.daddr = V4(p->key.src);
 	h->ip.check = ~fold(bpf_csum_diff(0, 0, (__be32 *)&h->ip, 20, 0));
-	h->type = what == ERROR_TTL ? 11 : 3;
-	h->code = what == ERROR_BIG ? 4 : what == ERROR_PROHIBITED ? 13 : 0;
+	h->type = ERROR_TYPE4(what);
+	h->code = ERROR_CODE4(what);
 	h->info = what == ERROR_BIG ? bpf_htonl(mtu & 0xffff) : 0;
 	if (bpf_skb_adjust_room(skb, sizeof(*h), BPF_ADJ_ROOM_MAC, 0))
 		return -1;
@@ -201,8 +245,8 @@ static __always_inline int icmp6(struct __sk_buff *skb, struct pkt *p, const str
 	h->ip.hop_limit = 64;
 	copy_addr(&h->ip.saddr, p->is & IS_FOREIGN ? p->key.dst : port->addr6);
 	copy_addr(&h->ip.daddr, p->key.src);
-	h->type = what == ERROR_BIG ? 2 : what == ERROR_PROHIBITED ? 1 : 3;
-	h->code = what == ERROR_PROHIBITED;
+	h->type = ERROR_TYPE6(what);
+	h->code = ERROR_CODE6(what);
 	h->info = what == ERROR_BIG ? bpf_htonl(mtu) : 0;
 	if (bpf_skb_adjust_room(skb, sizeof(*h), BPF_ADJ_ROOM_MAC, 0))
 		return -1;
@@ -227,13 +271,12 @@ __noinline int send_error(struct __sk_buff *skb, __u32 what, __u32 mtu)
 {
 	struct pkt *p = packet();
 	struct port *port;
-	__u32 ip, head, quoted, reason, ifindex, transport = 8;
+	__u32 ip, head, quoted, ifindex, transport = 8;
 	int rc;
 
 	if (!p)
 		return TC_ACT_SHOT;
-	reason = what == ERROR_BIG ? DROP_TOO_BIG : what == ERROR_PROHIBITED ? DROP_FUNCTION : DROP_TTL;
-	drop(p, reason);
+	drop(p, ERROR_REASON(what));
 	ip = p->family == FAMILY_4 ? 20 : 40;
 	ifindex = p->ifindex;
 	port = bpf_map_lookup_elem(&ports, &ifindex);
@@ -243,7 +286,7 @@ __noinline int send_error(struct __sk_buff *skb, __u32 what, __u32 mtu)
 	if (!(p->is & IS_FOREIGN) &&
 	    (p->family == FAMILY_4 ? !*(__u32 *)port->addr4 : !*(__u32 *)port->addr6))
 		return TC_ACT_SHOT;
-	if (!allowed() || unedit(skb))
+	if (!allowed(what) || unedit(skb))
 		return TC_ACT_SHOT;
 	pop_vlans(skb, p);
 	if (p->l3 != ETH_HLEN)
@@ -263,6 +306,21 @@ __noinline int send_error(struct __sk_buff *skb, __u32 what, __u32 mtu)
 	if (rc)
 		return TC_ACT_SHOT;
 	return reflect(skb, p);
+}
+
+/* What find_route or the neighbour refuses. */
+static __always_inline int refuse_route(struct __sk_buff *skb, struct pkt *p, int reason)
+{
+	return p->refusal ? send_error(skb, p->refusal, p->refusal == ERROR_BIG ? p->fib.mtu_result : 0) : drop(p, reason);
+}
+
+/* Can the packet go where find_route has found? A drop reason, or 0. */
+static __always_inline int reach_neighbour(struct pkt *p)
+{
+	if (p->resolved || !neighbour_failed())
+		return 0;
+	p->refusal = ERROR_NEIGHBOUR;
+	return DROP_NO_NEIGHBOUR;
 }
 
 struct tcp_reset {

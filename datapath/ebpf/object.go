@@ -35,8 +35,11 @@ const (
 // natsMap holds the translations of what instances send from private addresses.
 const natsMap = "nats"
 
+// localsMap holds the node's own addresses.
+const localsMap = "locals"
+
 // transient maps belong to one loaded program, not to the data path.
-var transient = []string{"captures", "buckets"}
+var transient = []string{"captures", "error_limits", "recent_errors", "attempts"}
 
 // The dispatchers of bpf/functions.bpf.c.
 const (

@@ -208,6 +208,11 @@ func (n *Node) leave(w *work, f *flow) {
 	u := n.route(w.h.Tuple.Dst)
 	if u == nil || n.isLocal(w.h.Tuple.Dst) || n.anycast(w.h.Tuple.Dst) {
 		n.countDrop(from, onpath.DropNoRoute)
+		if w.h.V6 {
+			n.complain(w, 1, 0, 0)
+		} else {
+			n.complain(w, 3, 0, 0)
+		}
 		return
 	}
 	if u.MTU > 0 && n.longest(&w.h) > u.MTU {
