@@ -33,6 +33,10 @@ const (
 	SmallTable    = 16
 	// MaxPeers is how many other nodes a node has tunnels to.
 	MaxPeers = 1023
+	// MaxTenants is how many tenants' paths and instances a node has.
+	MaxTenants = 4095
+	// MaxOwn is how many addresses of their own the instances of a node have together.
+	MaxOwn = 32768
 	// MaxNAT is how many prefixes an edge translates.
 	MaxNAT = 16
 )
@@ -58,6 +62,20 @@ func (c *DatapathConfig) Fits() error {
 			refuse("edge.nat", "use fewer or wider prefixes", "the edge translates %d prefixes; the data path has room for %d", n, MaxNAT)
 		}
 	}
+	tenants, own := map[string]bool{}, 0
+	for i := range c.Paths {
+		tenants[c.Paths[i].Tenant] = true
+	}
+	for i := range c.Vports {
+		v := &c.Vports[i]
+		if v.Kind != VportRemote {
+			tenants[v.Tenant] = true
+			own += len(v.Own)
+		}
+	}
+	delete(tenants, "")
+	count("paths", "tenants", len(tenants), MaxTenants)
+	count("vports", "addresses of instances", own, MaxOwn)
 	count("peers", "other nodes", len(c.Peers), MaxPeers)
 	count("vports", "vports", vports, MaxVports)
 	count("paths", "paths", len(c.Paths), MaxPaths)

@@ -2,6 +2,7 @@ package datapathtest
 
 import (
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -27,6 +28,13 @@ func limits(b *testbed) {
 				c.Paths = append(c.Paths, onpath.Path{ID: id, Chain: "exam/chain", Tenant: "exam"})
 			}
 			return "paths"
+		}},
+		{"addresses of instances", onpath.MaxOwn, func(c *onpath.DatapathConfig, n int) string {
+			for at := range n {
+				v := &c.Vports[slices.IndexFunc(c.Vports, func(v onpath.Vport) bool { return v.Kind == onpath.VportInstance })]
+				v.Own = append(v.Own, netip.AddrFrom4([4]byte{10, 200, byte(at >> 8), byte(at)}))
+			}
+			return "vports"
 		}},
 		{"vports", onpath.MaxVports, func(c *onpath.DatapathConfig, n int) string {
 			for id := onpath.VportID(1000); len(c.Vports)+1 < n; id++ { // with the edge

@@ -7,9 +7,27 @@ import (
 	"maps"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+
+	"github.com/onpath/onpath"
 )
+
+// fewestLocals is how many of the node's own addresses there is capacity for at least, with
+// broadcast addresses.
+const fewestLocals = 1 << 12
+
+// sizeLocals has the data path take four times as many addresses as the machine has now. A
+// machine with more needs a larger table, which the next start of the agent makes.
+func sizeLocals(spec *ebpf.CollectionSpec, nl *netlink.Handle) error {
+	k, err := look(nl)
+	if err != nil {
+		return err
+	}
+	spec.Maps[localsMap].MaxEntries = tableSize(max(4*len(localAddresses(k)), fewestLocals), 0)
+	return nil
+}
 
 // refreshEvery is how often the node's own addresses are looked at though nobody told
 // of a change. A variable for tests, as addressBuffer.
@@ -17,7 +35,9 @@ var refreshEvery = 5 * time.Second
 
 // watchAddresses keeps the map of the node's own addresses true until ctx ends.
 func (d *Driver) watchAddresses(ctx context.Context) error {
-	if err := d.setAddresses(); err != nil {
+	if err := d.setAddresses(); onpath.CodeOf(err) == onpath.CodeNoCapacity {
+		d.opts.Log.Warn("some of the node's own addresses may be steered", "error", err)
+	} else if err != nil {
 		return err
 	}
 	d.done.Go(func() {
@@ -127,6 +147,12 @@ func (d *Driver) setAddresses() error {
 	}
 	if maps.Equal(m.now, want) {
 		return nil
+	}
+	if most := int(m.m.MaxEntries()); len(want) > most {
+		e := onpath.Errorf(onpath.CodeNoCapacity, "the machine has %d addresses of its own, with broadcast addresses; the data path has capacity for %d", len(want), most)
+		e.Remedy = "start the agent again: it makes the table larger, and no packet is lost"
+		m.putAll(want) // as many as it takes
+		return e
 	}
 	return errors.Join(m.putAll(want), m.retain(want), d.newEpoch())
 }

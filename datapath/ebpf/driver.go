@@ -141,6 +141,9 @@ func (d *Driver) open() error {
 	if err != nil {
 		return err
 	}
+	if err := sizeLocals(spec, d.ns.nl); err != nil {
+		return err
+	}
 	c, succession, err := loadObject(spec, d.opts)
 	if err != nil {
 		return err

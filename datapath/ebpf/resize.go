@@ -17,8 +17,9 @@ import (
 // keepSizes has pinned tables keep their size where another would lose entries: the flow
 // table, if the wanted one is too small for what it holds, and that of translations in any
 // case, because what changes while its halves are copied cannot be told from what was there.
+// That of the node's own addresses never shrinks: nothing is gained by it.
 func keepSizes(spec *ebpf.CollectionSpec, dir string, log *slog.Logger) error {
-	for _, name := range []string{flowsMap, natsMap} {
+	for _, name := range []string{flowsMap, natsMap, localsMap} {
 		want := spec.Maps[name]
 		m, err := ebpf.LoadPinnedMap(filepath.Join(dir, name), nil)
 		if err != nil {
@@ -47,6 +48,10 @@ func keepSize(want *ebpf.MapSpec, m *ebpf.Map, log *slog.Logger) error {
 		return nil
 	}
 	if want.MaxEntries >= m.MaxEntries() {
+		return nil
+	}
+	if want.Name == localsMap {
+		want.MaxEntries = m.MaxEntries()
 		return nil
 	}
 	held := 0

@@ -2,10 +2,13 @@ package ebpf_test
 
 import (
 	"maps"
+	"net"
 	"net/netip"
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/vishvananda/netlink"
 
 	"github.com/onpath/onpath"
 )
@@ -65,5 +68,38 @@ func TestResize(t *testing.T) {
 	}
 	if after := sources.forget(); len(before) != 3*flows || !maps.Equal(before, after) {
 		t.Errorf("%d flows came as %v before the table was resized, as %v after it", 3*flows, before, after)
+	}
+}
+
+// TestManyAddresses: a machine may have any number of addresses of its own; all of them are
+// known, and more that come.
+func TestManyAddresses(t *testing.T) {
+	t.Parallel()
+	needKernel(t)
+	c := newTestbed(t)
+	n := c.nodes["gw"]
+	c.in(n.ns, func() error {
+		lo, err := netlink.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		for i := range 4200 {
+			a := &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 66, byte(i>>8), byte(i)), Mask: net.CIDRMask(32, 32)}}
+			if err := netlink.AddrAdd(lo, a); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	last := netip.AddrFrom4([4]byte{10, 66, 4199 >> 8, 4199 & 0xff})
+	c.must(n.dp.Close())
+	n.dp = c.open(n)
+	if !n.dp.Own(last) || !n.dp.Own(netip.MustParseAddr("10.1.0.1")) {
+		t.Error("of 4,200 addresses some are not known")
+	}
+	c.must(n.dp.Close())
+	n.dp = c.open(n) // nothing changes
+	if !n.dp.Own(last) {
+		t.Error("after another start some addresses are not known")
 	}
 }
