@@ -39,6 +39,19 @@ func fragments(b *testbed) {
 		b.send(gateway, clientNet, orphan.bytes())
 		b.dropped(gateway, clientNet, onpath.DropUnclassified)
 	}
+	// One that no chain can select, for its addresses or its protocol, is nobody's, however
+	// strict the chain.
+	for n, t := range []onpath.Tuple{
+		tuple(udp, netip.MustParseAddr("10.8.0.1"), 1, client, 1), tcp4(1), tcp6(1), tuple(udp, netip.MustParseAddr("2001:db8:8::1"), 1, client6, 1),
+	} {
+		orphan := newPacket(t)
+		orphan.payload, orphan.id, orphan.offset = bytes.Repeat([]byte("fragment"), 15), 9100+uint32(n), 64
+		from, to := serverNet, clientNet
+		if t.Protocol == tcp {
+			from, to = clientNet, serverNet
+		}
+		b.untouched(from, orphan.bytes(), to)
+	}
 	b.pathCounts(1, 12, 0)
 	c.strict = false
 	b.apply(l)
