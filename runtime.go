@@ -3,6 +3,7 @@ package onpath
 import (
 	"context"
 	"io"
+	"net/netip"
 	"time"
 )
 
@@ -185,6 +186,13 @@ type Judged interface {
 type Talkative interface {
 	// LeftOut is how much of its output was not kept, in bytes, and why not.
 	LeftOut() (bytes int64, why string)
+}
+
+// Connecting is a Runtime that connects to other machines by itself, to fetch images.
+type Connecting interface {
+	// BeforeConnect has a function called before each such connection (TCP), with its
+	// destination. It is set before the first Prepare.
+	BeforeConnect(func(ctx context.Context, to netip.AddrPort))
 }
 
 // Inline is a Process without a process: an ebpf function, which the data path

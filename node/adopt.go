@@ -42,6 +42,9 @@ func (a *Agent) adopt(ctx context.Context, kind onpath.FunctionKind, rt onpath.R
 		if rt, err = a.opt.Open[kind](ctx); err != nil {
 			rt, opened = nil, false
 		}
+		if c, ok := rt.(onpath.Connecting); ok && opened {
+			c.BeforeConnect(a.connects)
+		}
 	}
 	if err == nil {
 		found, err = rt.Adopt(ctx)

@@ -4,7 +4,9 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -15,7 +17,9 @@ import (
 // Chains may name the hosts of a node, whose own traffic an uplink with attach: host
 // then steers. What keeps the node itself in the network they never take, whatever they
 // select: its tunnels, its connections to the server, and what a cloud tells its
-// machines. (Link-local addresses and DHCP the data path leaves alone at every uplink.)
+// machines. Nor do chains take what the node needs to start the instances through which
+// they would lead it: images that it fetches, the machine's name servers and its clock.
+// (Link-local addresses and DHCP the data path leaves alone at every uplink.)
 // What others have with the same servers, by way of this machine, chains do take.
 
 // metadata are the addresses, but link-local ones, at which clouds tell a machine of
@@ -26,7 +30,7 @@ var metadata = []netip.Addr{
 }
 
 // exemptions are the rules for these, on a machine with the addresses own.
-func exemptions(u onpath.Underlay, own []netip.Addr, control []netip.AddrPort) (rules []onpath.Rule) {
+func exemptions(u onpath.Underlay, own, resolvers []netip.Addr, control, connected []netip.AddrPort) (rules []onpath.Rule) {
 	if len(own) == 0 {
 		return nil
 	}
@@ -47,7 +51,77 @@ func exemptions(u onpath.Underlay, own []netip.Addr, control []netip.AddrPort) (
 	}
 	leave(onpath.Match{Src: here, Dst: clouds})
 	leave(onpath.Match{Src: clouds, Dst: here})
+	// asks has the machine ask others (nil: any) at a port, and get answers.
+	asks := func(others []netip.Prefix, protocol uint8, port uint16) {
+		leave(onpath.Match{Src: here, Dst: others, Protocol: []uint8{protocol}, DstPorts: onePort(port)})
+		leave(onpath.Match{Src: others, Dst: here, Protocol: []uint8{protocol}, SrcPorts: onePort(port)})
+	}
+	for _, to := range connected {
+		asks(hosts([]netip.Addr{to.Addr()}), unix.IPPROTO_TCP, to.Port())
+	}
+	if len(resolvers) > 0 {
+		asks(hosts(resolvers), unix.IPPROTO_UDP, dnsPort)
+		asks(hosts(resolvers), unix.IPPROTO_TCP, dnsPort)
+	}
+	asks(nil, unix.IPPROTO_UDP, ntpPort)
 	return rules
+}
+
+// The ports at which name servers and time servers answer.
+const (
+	dnsPort = 53
+	ntpPort = 123
+)
+
+// resolverFiles name the machine's name servers; the second those that systemd's local
+// one asks.
+var resolverFiles = []string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"}
+
+// resolversOf are the name servers in files like resolv.conf, but those on the machine itself.
+func resolversOf(files []string) (list []netip.Addr) {
+	for _, f := range files {
+		data, err := os.ReadFile(f)
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(string(data)) {
+			words := strings.Fields(line)
+			if len(words) < 2 || words[0] != "nameserver" {
+				continue
+			}
+			if a, err := netip.ParseAddr(words[1]); err == nil && !a.IsLoopback() && !slices.Contains(list, a.Unmap().WithZone("")) {
+				list = append(list, a.Unmap().WithZone(""))
+			}
+		}
+	}
+	return list
+}
+
+// mostConnected is how many destinations of the node's own connections stay exempt.
+const mostConnected = 64
+
+// connects is called before the node connects to a registry. It returns when no chain can
+// take the connection any more, or when that takes too long.
+func (a *Agent) connects(ctx context.Context, to netip.AddrPort) {
+	a.mu.Lock()
+	own := a.plan != nil && a.plan.Datapath.Edge.CarriesHost()
+	known := slices.Contains(a.connected, to)
+	if !known {
+		a.connected = append(a.connected, to)
+		a.connected = a.connected[max(0, len(a.connected)-mostConnected):]
+	}
+	a.mu.Unlock()
+	if own && !known && !to.Addr().IsLoopback() {
+		a.exemptSoon(ctx)
+	}
+}
+
+// exemptSoon waits for the rules that exempt what is to be exempt now, not too long.
+func (a *Agent) exemptSoon(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, controlWait)
+	defer cancel()
+	n := a.apply.kick(false)
+	_ = a.apply.await(ctx, func(t turn) bool { return t.done >= n })
 }
 
 func hosts(list []netip.Addr) (out []netip.Prefix) {
@@ -59,7 +133,7 @@ func hosts(list []netip.Addr) (out []netip.Prefix) {
 
 func onePort(p uint16) []onpath.PortRange { return []onpath.PortRange{{First: p, Last: p}} }
 
-// controlWait is how long a connection to the server waits for the rules that exempt it.
+// controlWait is how long a connection of the node's own waits for the rules that exempt it.
 const controlWait = 2 * time.Second
 
 // SetControl says where the server is, host:port, or at which port of this machine it
@@ -85,10 +159,7 @@ func (a *Agent) SetControl(ctx context.Context, server string) {
 		return // the first configuration has it
 	}
 	a.machine.look()
-	ctx, cancel := context.WithTimeout(ctx, controlWait)
-	defer cancel()
-	n := a.apply.kick(false)
-	_ = a.apply.await(ctx, func(t turn) bool { return t.done >= n })
+	a.exemptSoon(ctx)
 }
 
 func serverAddresses(ctx context.Context, server string) (list []netip.AddrPort, err error) {

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/onpath/onpath"
 )
 
@@ -24,12 +26,18 @@ func TestExempt(t *testing.T) {
 	}
 	a := &Agent{shared: &shared{log: slog.New(slog.DiscardHandler)}, machine: &machine{}, detector: newDetector(nil, nil), up: make(chan struct{}), leases: &leases{}}
 	a.machine.seen.addresses = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
+	a.machine.seen.resolvers = []netip.Addr{netip.MustParseAddr("192.0.2.53")}
 	a.SetControl(context.Background(), server.String())
+	a.connects(context.Background(), netip.MustParseAddrPort("198.51.100.5:5000"))
 	own := plan(onpath.AttachHost)
 	c, _ := a.config(own)
+	protocol := uint8(unix.IPPROTO_TCP)
 	first := func(src, dst string) onpath.ActionKind {
 		s, d := netip.MustParseAddrPort(src), netip.MustParseAddrPort(dst)
 		for _, r := range c.Tables[0].Rules {
+			if len(r.Match.Protocol) > 0 && r.Match.Protocol[0] != protocol {
+				continue
+			}
 			if within(r.Match.Src, s.Addr()) && within(r.Match.Dst, d.Addr()) && holds(r.Match.SrcPorts, s.Port()) && holds(r.Match.DstPorts, d.Port()) {
 				return r.Action.Kind
 			}
@@ -42,7 +50,6 @@ func TestExempt(t *testing.T) {
 	}{
 		{"192.0.2.1:40000", "192.0.2.9:6440", onpath.ActionExit},
 		{"192.0.2.9:6440", "192.0.2.1:40000", onpath.ActionExit},
-		{"192.0.2.2:50000", "192.0.2.1:4797", onpath.ActionExit},
 		{"[2001:db8::1]:40000", "[fd00:ec2::254]:80", onpath.ActionExit},
 		{"203.0.113.5:40000", "192.0.2.9:6440", onpath.ActionGroup}, // another's, by way of this machine
 		{"192.0.2.9:6440", "203.0.113.5:40000", onpath.ActionGroup}, // what it gets
@@ -55,6 +62,28 @@ func TestExempt(t *testing.T) {
 			t.Errorf("%s to %s: %q, must be %q", k.src, k.dst, got, k.want)
 		}
 	}
+	for _, k := range []struct {
+		protocol uint8
+		src, dst string
+		want     onpath.ActionKind
+	}{
+		{6, "192.0.2.1:40000", "198.51.100.5:5000", onpath.ActionExit}, // an image
+		{6, "198.51.100.5:5000", "192.0.2.1:40000", onpath.ActionExit},
+		{6, "192.0.2.1:40000", "198.51.100.5:80", onpath.ActionGroup},
+		{6, "203.0.113.5:40000", "198.51.100.5:5000", onpath.ActionGroup},
+		{17, "192.0.2.1:40000", "192.0.2.53:53", onpath.ActionExit}, // a name
+		{6, "192.0.2.53:53", "192.0.2.1:40000", onpath.ActionExit},
+		{17, "192.0.2.1:40000", "198.51.100.7:53", onpath.ActionGroup},
+		{17, "192.0.2.1:40000", "198.51.100.7:123", onpath.ActionExit}, // the time
+		{17, "[2001:db8::9]:123", "[2001:db8::1]:40000", onpath.ActionExit},
+		{6, "192.0.2.1:40000", "198.51.100.7:123", onpath.ActionGroup},
+		{17, "192.0.2.2:50000", "192.0.2.1:4797", onpath.ActionExit}, // a tunnel
+	} {
+		if protocol = k.protocol; first(k.src, k.dst) != k.want {
+			t.Errorf("protocol %d, %s to %s: %q, must be %q", k.protocol, k.src, k.dst, first(k.src, k.dst), k.want)
+		}
+	}
+	protocol = unix.IPPROTO_TCP
 	if n := len(own.Datapath.Tables[0].Rules); n != 1 {
 		t.Errorf("the plan itself has %d rules now", n)
 	}

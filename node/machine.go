@@ -52,6 +52,7 @@ type sighting struct {
 	underlayMTU    int // bytes
 	underlayDevice string
 	addresses      []netip.Addr
+	resolvers      []netip.Addr // name servers
 	conditions     []onpath.Condition
 	refused        map[string]string // uplinks left out of the configuration: name → reason word
 	devices        watched
@@ -115,7 +116,7 @@ func (m *machine) look() {
 	switch {
 	case hashOf(old.refused) != hashOf(now.refused) || len(devices) > 0:
 		m.a.apply.kick(true)
-	case !slices.Equal(old.addresses, now.addresses): // exemptions name them
+	case !slices.Equal(old.addresses, now.addresses), !slices.Equal(old.resolvers, now.resolvers): // exemptions name them
 		m.a.apply.kick(false)
 	}
 }
@@ -176,6 +177,7 @@ func (m *machine) inspectAll(spec onpath.NodeSpec) (sighting, error) {
 		rate = m.speed(under.Attrs().Name)
 	}
 	now.devices = watchedOf(h, spec, under)
+	now.resolvers = resolversOf(resolverFiles)
 	if now.addresses, err = addressesOf(h); err != nil {
 		return sighting{}, err
 	}

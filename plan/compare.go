@@ -55,20 +55,56 @@ func Compare(before, after *Snapshot) *onpath.Preview {
 // Notes say in words what is worth knowing of a change that is possible: which
 // connections it ends, and which chains lose traffic to others of their tenant.
 func Notes(before, after *Snapshot) (out []string) {
-	if !chainsDiffer(before, after) {
+	if !instancesMayDiffer(before, after) {
 		return nil
 	}
-	return append(cuts(before, after), contests(before, after)...)
+	w := newWorld(after)
+	return slices.Concat(cuts(before, after), contests(w, before), circles(w, before), replacements(w, newWorld(before)))
 }
 
-// chainsDiffer reports whether a chain is new or has another specification.
-func chainsDiffer(before, after *Snapshot) bool {
+// instancesMayDiffer reports whether a function, deployment or chain is new or another.
+func instancesMayDiffer(before, after *Snapshot) bool {
 	for k, o := range after.Objects {
-		if c, ok := o.(*onpath.Chain); ok && specDiffers(before.Objects[k], c) {
-			return true
+		switch k.Kind {
+		case onpath.KindFunction, onpath.KindDeployment, onpath.KindChain:
+			if before.Objects[k] != o {
+				return true
+			}
 		}
 	}
 	return false
+}
+
+// replacements tells of deployments that get new instances in place of those that run, and how
+// long flows stay with the old ones.
+func replacements(w, old *world) (out []string) {
+	for _, k := range sortedNames(w.deployments) {
+		d, was := w.deployments[k], old.deployments[k]
+		if was == nil || d.shape == was.shape || len(old.ofDep[k]) == 0 {
+			continue
+		}
+		out = append(out, fmt.Sprintf("deployment %s gets new instances; flows that began before, blocked ones too, go on through the old ones "+
+			"for up to %s (drain)", k, onpath.Duration(d.drain)))
+	}
+	return out
+}
+
+// circles tells of new or changed chains that take the traffic of a machine which may run
+// their instances, and what goes past them for the machine to start these.
+func circles(w *world, before *Snapshot) (out []string) {
+	for _, c := range w.chains {
+		if c.host == nil || !c.differs(before) {
+			continue
+		}
+		fetches := slices.ContainsFunc(c.elements, func(e element) bool {
+			return e.d != nil && e.d.function != nil && !e.d.inline() && !e.d.spec.Traits().HostImage
+		})
+		if fetches {
+			out = append(out, fmt.Sprintf("chain %s takes traffic of machine %s; what the machine needs to start instances goes past it: "+
+				"its connections to registries and name servers, and NTP (udp/123)", c.key, c.host.name))
+		}
+	}
+	return out
 }
 
 func specDiffers(before onpath.Object, c *onpath.Chain) bool {
@@ -120,8 +156,7 @@ func cuts(before, after *Snapshot) (out []string) {
 
 // contests tells of traffic that a new or changed chain and another one of its tenant
 // select, which goes to the one with the higher priority: at most ten times.
-func contests(before, after *Snapshot) (out []string) {
-	w := newWorld(after)
+func contests(w *world, before *Snapshot) (out []string) {
 	for _, c := range w.chains {
 		c.span()
 	}

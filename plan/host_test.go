@@ -2,8 +2,10 @@ package plan
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -188,5 +190,23 @@ func (s *sim) misdelivered(t *testing.T) {
 	plans["worker"] = wrong
 	if p := verify.Check(verify.Input{Objects: s.objects, Plans: plans}); p.Verdict != onpath.VerdictRefuted {
 		t.Errorf("packets for others leave at vm4's edge, and the proof says %s", p.Verdict)
+	}
+}
+
+// TestMachinesNeedsTold: an apply says what goes past a chain that takes a machine's traffic,
+// where its instances have images that a node fetches.
+func TestMachinesNeedsTold(t *testing.T) {
+	for image, want := range map[string]int{onpath.HostImage: 0, "registry.example/fw:1": 1} {
+		s := machines(t, 1)
+		s.apply(aFunction("default", "fw", func(f *onpath.FunctionSpec) { f.Container.Image = image }))
+		before := s.snapshot()
+		after := *before
+		after.Objects = maps.Clone(before.Objects)
+		for _, o := range attached("vm1", onpath.ModeInline) {
+			after.Objects[onpath.KeyOf(o)] = o
+		}
+		if notes := Notes(before, &after); len(notes) != want || want > 0 && !strings.Contains(notes[0], "machine vm1") {
+			t.Errorf("image %s: %q", image, notes)
+		}
 	}
 }

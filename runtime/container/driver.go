@@ -14,6 +14,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -134,6 +135,10 @@ type Driver struct {
 	starting map[string]bool
 	fetching keyedLock
 	bounds   bounds // of images
+	// registries is how those are asked that are not the server's; connects is called
+	// before each connection to one.
+	registries *http.Client
+	connects   func(ctx context.Context, to netip.AddrPort)
 }
 
 var _ onpath.Runtime = (*Driver)(nil)
@@ -153,6 +158,7 @@ func New(ctx context.Context, opt Options) (*Driver, error) {
 	}
 	d := &Driver{opt: opt, log: opt.Log.With("runtime", "container"), procs: map[string]*process{}, starting: map[string]bool{},
 		fetching: keyedLock{held: map[string]chan struct{}{}}, bounds: imageBounds}
+	d.BeforeConnect(nil)
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	address := opt.Address
 	if address == "" {

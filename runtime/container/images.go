@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
-	"net/http"
 	"net/url"
 	"path/filepath"
 	"runtime"
@@ -21,6 +20,7 @@ import (
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
 
 	"github.com/onpath/onpath"
 )
@@ -63,6 +63,9 @@ func (d *Driver) image(ctx context.Context, name string, progress func(string)) 
 	if img := d.unpacked(ctx, key); img != nil && (local || strings.Contains(name, "@")) {
 		return img, nil
 	}
+	if img := d.byDigest(ctx, name); img != nil {
+		return img, nil
+	}
 	done, err := d.fetching.lock(ctx, key)
 	if err != nil {
 		return nil, err
@@ -71,20 +74,30 @@ func (d *Driver) image(ctx context.Context, name string, progress func(string)) 
 	if img := d.unpacked(ctx, key); img != nil && (local || strings.Contains(name, "@")) {
 		return img, nil
 	}
+	// A tag that cannot be looked up anew is as good as what is here.
+	img := d.unpacked(ctx, key)
+	if img != nil {
+		now, err := d.ask(ctx, key)
+		if err != nil {
+			d.log.Warn("image could not be looked up anew; the copy here is used", "image", name, "err", err)
+		}
+		if err != nil || now == img.Target().Digest {
+			return img, nil
+		}
+	}
 	if local {
 		err = d.importLocal(ctx, name, key, progress)
 	} else {
 		err = d.pull(ctx, key, progress)
 	}
 	if err != nil {
-		// A tag that cannot be looked up anew is as good as what is here.
-		if img := d.unpacked(ctx, key); img != nil {
-			d.log.Warn("image could not be looked up anew; the copy here is used", "image", name, "err", err)
+		if img != nil {
+			d.log.Warn("image could not be fetched anew; the copy here is used", "image", name, "err", err)
 			return img, nil
 		}
 		return nil, err
 	}
-	img := d.unpacked(ctx, key)
+	img = d.unpacked(ctx, key)
 	if img == nil {
 		return nil, onpath.Errorf(onpath.CodeInternal, "image %s: containerd does not know it after it was fetched", name)
 	}
@@ -160,6 +173,37 @@ func (d *Driver) unpacked(ctx context.Context, key string) containerd.Image {
 		return nil
 	}
 	return img
+}
+
+// byDigest is an unpacked image of the digest that a reference ends in, whatever tag it
+// was fetched by; nil if there is none.
+func (d *Driver) byDigest(ctx context.Context, name string) containerd.Image {
+	_, is, ok := strings.Cut(name, "@")
+	if !ok {
+		return nil
+	}
+	list, err := d.client.ListImages(ctx, fmt.Sprintf("target.digest==%q", is))
+	if err != nil {
+		return nil
+	}
+	for _, img := range list {
+		if found := d.unpacked(ctx, img.Name()); found != nil {
+			return found
+		}
+	}
+	return nil
+}
+
+// askPatience is how long a registry may take to say what a tag means, where there is a
+// copy of the image: the traffic of a chain may wait for the answer.
+const askPatience = 3 * time.Second
+
+// ask asks a registry what a tag means.
+func (d *Driver) ask(ctx context.Context, ref string) (digest.Digest, error) {
+	ctx, cancel := context.WithTimeout(ctx, askPatience)
+	defer cancel()
+	_, is, err := docker.NewResolver(docker.ResolverOptions{Hosts: d.registryHosts()}).Resolve(ctx, ref)
+	return is.Digest, err
 }
 
 // imageKey is the name under which containerd keeps the image: for local files
@@ -326,7 +370,7 @@ func innermost(err error) error {
 }
 
 func (d *Driver) registryHosts() docker.RegistryHosts {
-	client := &http.Client{Transport: outward}
+	client := d.registries
 	usual := docker.ConfigureDefaultRegistries(docker.WithPlainHTTP(docker.MatchLocalhost), docker.WithClient(client),
 		docker.WithAuthorizer(docker.NewDockerAuthorizer(docker.WithAuthClient(client))))
 	return func(host string) ([]docker.RegistryHost, error) {

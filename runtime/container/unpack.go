@@ -144,13 +144,13 @@ func (b bounds) declared(next images.Handler) images.Handler {
 
 // outward is how registries are reached that are not the server's: not at addresses of links,
 // where a cloud tells each machine its secrets. Loopback only by its name.
-var outward http.RoundTripper = func() http.RoundTripper {
+func (d *Driver) outward() http.RoundTripper {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
 		host, _, _ := net.SplitHostPort(address)
 		ip, err := netip.ParseAddr(host)
 		local := host == "localhost" || err == nil && ip.IsLoopback()
-		d := net.Dialer{Timeout: 30 * time.Second, Control: func(_, to string, _ syscall.RawConn) error {
+		dialer := net.Dialer{Timeout: 30 * time.Second, ControlContext: func(ctx context.Context, _, to string, _ syscall.RawConn) error {
 			a, err := netip.ParseAddrPort(to)
 			if err != nil {
 				return err
@@ -158,12 +158,21 @@ var outward http.RoundTripper = func() http.RoundTripper {
 			if ip := a.Addr().Unmap(); ip.IsLinkLocalUnicast() || ip.IsUnspecified() || ip.IsMulticast() || ip.IsLoopback() && !local {
 				return onpath.Errorf(onpath.CodeForbidden, "%s leads to %s, where no registry is", host, ip)
 			}
+			if d.connects != nil {
+				d.connects(ctx, netip.AddrPortFrom(a.Addr().Unmap(), a.Port()))
+			}
 			return nil
 		}}
-		return d.DialContext(ctx, network, address)
+		return dialer.DialContext(ctx, network, address)
 	}
 	return t
-}()
+}
+
+// BeforeConnect implements onpath.Connecting.
+func (d *Driver) BeforeConnect(f func(ctx context.Context, to netip.AddrPort)) {
+	d.connects = f
+	d.registries = &http.Client{Transport: d.outward()}
+}
 
 // refusal is the refusal that err has inside, in which containerd's steps are not told.
 func refusal(err error) error {
