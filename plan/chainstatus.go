@@ -179,7 +179,7 @@ func (w *teller) chainConditions(c *chain, st *onpath.ChainStatus, waits, unstee
 	if e := c.unproved; e != nil {
 		st.Conditions = w.condition(st.Conditions, "Valid", false, reasonNotOwned, e.Message+remedy(e))
 	} else {
-		st.Conditions = w.condition(st.Conditions, "Valid", true, "Possible", "")
+		st.Conditions = w.condition(st.Conditions, "Valid", true, "Possible", c.past())
 	}
 	var lacks, unready, outdated []string
 	refused := false

@@ -83,8 +83,8 @@ func replacements(w, old *world) (out []string) {
 		if was == nil || d.shape == was.shape || len(old.ofDep[k]) == 0 {
 			continue
 		}
-		out = append(out, fmt.Sprintf("deployment %s gets new instances; flows that began before, blocked ones too, go on through the old ones "+
-			"for up to %s (drain)", k, onpath.Duration(d.drain)))
+		out = append(out, fmt.Sprintf("deployment %s gets new instances; "+
+			"flows that began before, blocked ones too, go on through the old ones for up to %s (drain)", k, onpath.Duration(d.drain)))
 	}
 	return out
 }
