@@ -17,6 +17,9 @@ type LocalState struct {
 	Peers map[string]PeerState
 	// RefusedUplinks cannot be used, by name.
 	RefusedUplinks map[string]bool
+	// UplinkDevices are the devices of uplinks whose plan has another name for them, by
+	// name.
+	UplinkDevices map[string]string
 	// Exempt stand before the rules of the edge, if an uplink carries the machine's own
 	// traffic.
 	Exempt []Rule
@@ -80,6 +83,10 @@ func Effective(plan *NodePlan, l *LocalState) (c *DatapathConfig, missing []Vpor
 	if e := plan.Datapath.Edge; e != nil {
 		edge := *e
 		edge.Uplinks = slices.DeleteFunc(slices.Clone(e.Uplinks), func(u Uplink) bool { return l.RefusedUplinks[u.Name] })
+		for i := range edge.Uplinks {
+			u := &edge.Uplinks[i]
+			u.Device = cmp.Or(l.UplinkDevices[u.Name], u.Device)
+		}
 		all.Edge = &edge
 		all.exempt(l.Exempt)
 	}

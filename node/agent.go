@@ -107,6 +107,8 @@ type Agent struct {
 
 	measuring measuring
 	apply     *applier
+	held      *held
+	guard     *guard
 	count     chan struct{} // a count of flows is
 	retry     chan struct{} // a plan was refused
 	planned   sync.Mutex    // serialises SetPlan
@@ -174,7 +176,7 @@ func New(o Options) (*Agent, error) {
 	a.measuring.netns, a.measuring.log, a.measuring.news = o.NetNS, a.log, func() { kick(a.report) }
 	a.wirer = wirer{node: o.Name, netns: o.NetNS, state: a.state, log: a.log,
 		users: sync.OnceValue(func() error { return userns.Possible(a.state.dir) })}
-	a.apply = newApplier(a)
+	a.apply, a.held, a.guard = newApplier(a), newHeld(a.state), &guard{netNS: o.NetNS}
 	a.detector = newDetector(a.shared, func() { a.apply.kick(false) })
 	a.echo, a.faults = &echo{shared: a.shared, detector: a.detector}, &faults{a: a}
 	a.machine = newMachine(a.shared, a)

@@ -136,7 +136,7 @@ func (p *applier) round(ctx context.Context) bool {
 	ok, inForce := want == nil, false
 	if want != nil {
 		c, missing := p.a.config(want)
-		err := p.try(ctx, c, force)
+		err := p.try(ctx, want, c, force)
 		ok, inForce = err == nil, err == nil
 		switch {
 		case err == nil:
@@ -145,7 +145,7 @@ func (p *applier) round(ctx context.Context) bool {
 			p.a.applyFailed(want, err)
 			if fallback != nil { // what happened here since must hold in the old plan too
 				c, _ := p.a.config(fallback)
-				inForce = p.try(ctx, c, force) == nil
+				inForce = p.try(ctx, fallback, c, force) == nil
 			}
 		}
 	}
@@ -162,8 +162,8 @@ func (p *applier) round(ctx context.Context) bool {
 	return ok
 }
 
-// try applies c unless it is in force already.
-func (p *applier) try(ctx context.Context, c *onpath.DatapathConfig, force bool) error {
+// try applies c, which is plan's, unless it is in force already.
+func (p *applier) try(ctx context.Context, plan *onpath.NodePlan, c *onpath.DatapathConfig, force bool) error {
 	hash := hashOf(c)
 	p.mu.Lock()
 	same := p.hadConfig && hash == p.lastHash && !force
@@ -174,12 +174,14 @@ func (p *applier) try(ctx context.Context, c *onpath.DatapathConfig, force bool)
 	if p.takesAway(c) {
 		p.a.readMeters(ctx, nil) // what was counted at a vport goes with it
 	}
+	before := indexesOf(p.a.opt.NetNS, c.Edge)
 	begin := time.Now()
 	err := p.a.opt.Datapath.Apply(ctx, c)
 	p.a.applyTime.Observe(time.Since(begin).Seconds())
 	if err != nil {
 		return err
 	}
+	p.hold(plan, c, before)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.hadConfig, p.lastHash = true, hash
@@ -195,6 +197,25 @@ func (p *applier) try(ctx context.Context, c *onpath.DatapathConfig, force bool)
 		}
 	}
 	return nil
+}
+
+// hold notes at which devices the plan is in force now, and has the guard know. A device
+// that was made anew meanwhile counts as none: before are those from before Apply.
+func (p *applier) hold(plan *onpath.NodePlan, c *onpath.DatapathConfig, before map[string]int) {
+	now := indexesOf(p.a.opt.NetNS, c.Edge)
+	for name, index := range now {
+		if before[name] != index {
+			now[name] = 0
+		}
+	}
+	all, err := p.a.held.note(plan, c, now)
+	if err != nil {
+		p.a.log.Error("cannot save at which uplinks chains are in force", "err", err)
+	}
+	if err := p.a.guard.set(guardRulesOf(c, plan.Datapath.Edge, all)); err != nil {
+		p.a.log.Error("what strict chains select cannot be dropped where no program sees it", "err", err)
+		kick(p.a.machine.inspect)
+	}
 }
 
 // takesAway reports whether an instance's vport that is in force is not in c.
@@ -273,6 +294,7 @@ func (a *Agent) config(plan *onpath.NodePlan) (c *onpath.DatapathConfig, missing
 	for name, why := range m.refused {
 		l.RefusedUplinks[name] = why != ""
 	}
+	l.UplinkDevices = m.renamed
 	return onpath.Effective(plan, &l)
 }
 

@@ -1,13 +1,20 @@
 package node
 
 import (
+	"encoding/binary"
 	"fmt"
+	"net"
+	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
+	"github.com/google/nftables/xt"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/onpath/onpath"
 )
 
 // firewall is what the host's netfilter does to forwarded packets. Steered
@@ -22,16 +29,67 @@ type natRule struct {
 	place string          // table and chain
 	only  map[string]bool // device names it matches; nil: any
 	not   map[string]bool // device names it excludes
+	// src and dst are the prefixes that it matches; the zero prefix: any.
+	src, dst netip.Prefix
+}
+
+// transit is the traffic that may pass the firewall by.
+type transit struct {
+	selected []onpath.Match // what chains select; a zero prefix list is any address
+	// behind are networks of this machine's other devices: nothing from there comes in at
+	// an uplink.
+	behind []netip.Prefix
+}
+
+// transitOf is the traffic of the chains in a plan.
+func transitOf(plan *onpath.NodePlan, behind []netip.Prefix) transit {
+	t := transit{behind: behind}
+	if plan == nil {
+		return t
+	}
+	c := &plan.Datapath
+	for i := range c.Tables {
+		if !isClassifier(c.Tables[i].ID) {
+			continue
+		}
+		for _, r := range c.Tables[i].Rules {
+			if r.Path != 0 {
+				t.selected = append(t.selected, r.Match)
+			}
+		}
+	}
+	return t
+}
+
+// isClassifier tells the tables that packets meet at an edge.
+func isClassifier(id onpath.TableID) bool {
+	return id == onpath.ClassifierTable(onpath.TierOperator) || id == onpath.ClassifierTable(onpath.TierTenant)
+}
+
+// meets reports whether a translating rule concerns what chains select. One for all
+// addresses does, whatever they select.
+func (t transit) meets(r natRule) bool {
+	if !r.src.IsValid() && !r.dst.IsValid() {
+		return true
+	}
+	within := func(p netip.Prefix) bool { return p.Bits() <= r.src.Bits() && p.Overlaps(r.src) }
+	if r.src.IsValid() && slices.ContainsFunc(t.behind, within) {
+		return false
+	}
+	meets := func(list []netip.Prefix, p netip.Prefix) bool {
+		return !p.IsValid() || len(list) == 0 || slices.ContainsFunc(list, p.Overlaps)
+	}
+	return slices.ContainsFunc(t.selected, func(m onpath.Match) bool { return meets(m.Src, r.src) && meets(m.Dst, r.dst) })
 }
 
 // objection says why packets over the device must not pass the firewall by; ""
 // if nothing speaks against it.
-func (f firewall) objection(device string) string {
+func (f firewall) objection(device string, t transit) string {
 	if f.drop != "" {
 		return fmt.Sprintf("the host's firewall drops what it does not know (chain %s has policy drop)", f.drop)
 	}
 	for _, r := range f.nat {
-		if r.not[device] || r.only != nil && !r.only[device] {
+		if r.not[device] || r.only != nil && !r.only[device] || !t.meets(r) {
 			continue
 		}
 		return fmt.Sprintf("the host translates addresses on %s (a rule in chain %s)", device, r.place)
@@ -60,6 +118,8 @@ func inspectFirewall(path string) (firewall, error) {
 		return firewall{}, fmt.Errorf("list nftables chains: %w", err)
 	}
 	var f firewall
+	var nat []placedRule
+	entries := map[string]int{} // to chains of rules by jumps: 1: for this machine alone, 2: for others
 	for _, c := range chains {
 		if !forwardsIP(c.Table.Family) {
 			continue
@@ -75,8 +135,22 @@ func inspectFirewall(path string) (firewall, error) {
 		}
 		for _, r := range rules {
 			if translates(r) {
-				f.nat = append(f.nat, devicesOf(r, place))
+				nat = append(nat, placedRule{r, place, c.Hooknum != nil})
 			}
+			for _, e := range r.Exprs {
+				if v, ok := e.(*expr.Verdict); ok && v.Chain != "" {
+					to := familyName(c.Table.Family) + " " + c.Table.Name + " " + v.Chain
+					entries[to] = max(entries[to], 1)
+					if !forItself(r) {
+						entries[to] = 2
+					}
+				}
+			}
+		}
+	}
+	for _, r := range nat {
+		if !forItself(r.Rule) && (r.base || entries[r.place] != 1) {
+			f.nat = append(f.nat, natRuleOf(r.Rule, r.place))
 		}
 	}
 	legacy, err := inspectLegacy(path)
@@ -120,11 +194,87 @@ func translates(r *nftables.Rule) bool {
 	return false
 }
 
-// devicesOf finds which devices a rule names: a look at the input or output
-// device's name or index, directly followed by a comparison.
-func devicesOf(r *nftables.Rule, place string) natRule {
+// placedRule is a translating rule where it stands: in a chain of the kernel's (base) or
+// in one that others jump to.
+type placedRule struct {
+	*nftables.Rule
+	place string
+	base  bool
+}
+
+// forItself reports whether a rule is for packets to this machine alone, which no chain
+// selects: the destination's type must be local.
+func forItself(r *nftables.Rule) bool {
+	for i, e := range r.Exprs {
+		switch e := e.(type) {
+		case *expr.Fib:
+			if i+1 < len(r.Exprs) && e.ResultADDRTYPE && e.FlagDADDR {
+				c, ok := r.Exprs[i+1].(*expr.Cmp)
+				return ok && c.Op == expr.CmpOpEq && len(c.Data) == 4 && binary.NativeEndian.Uint32(c.Data) == unix.RTN_LOCAL
+			}
+		case *expr.Match: // iptables' in nft form
+			switch info := e.Info.(type) {
+			case *xt.AddrType:
+				return info.Dest == 1<<unix.RTN_LOCAL && !info.InvertDest
+			case *xt.AddrTypeV1:
+				const invertDest = 2
+				return info.Dest == 1<<unix.RTN_LOCAL && info.Flags&invertDest == 0
+			}
+		}
+	}
+	return false
+}
+
+// prefixAt is the prefix with which the i-th expression of a rule, a look at the packet's
+// addresses, is compared, and whether it is the source.
+func prefixAt(r *nftables.Rule, i int) (p netip.Prefix, src, ok bool) {
+	load, is := r.Exprs[i].(*expr.Payload)
+	if !is || load.Base != expr.PayloadBaseNetworkHeader {
+		return p, false, false
+	}
+	long := r.Table.Family == nftables.TableFamilyIPv6
+	size := 4
+	switch {
+	case !long && load.Len <= 4 && (load.Offset == 12 || load.Offset == 16):
+		src = load.Offset == 12
+	case r.Table.Family != nftables.TableFamilyIPv4 && load.Len <= 16 && (load.Offset == 8 || load.Offset == 24):
+		src, size = load.Offset == 8, 16
+	default:
+		return p, false, false
+	}
+	bits := int(load.Len) * 8
+	i++
+	if i < len(r.Exprs) {
+		if mask, is := r.Exprs[i].(*expr.Bitwise); is {
+			ones, all := net.IPMask(mask.Mask).Size()
+			if all == 0 && ones == 0 {
+				return p, false, false
+			}
+			bits = ones
+			i++
+		}
+	}
+	if i >= len(r.Exprs) {
+		return p, false, false
+	}
+	c, is := r.Exprs[i].(*expr.Cmp)
+	if !is || c.Op != expr.CmpOpEq || len(c.Data) > size {
+		return p, false, false
+	}
+	a, _ := netip.AddrFromSlice(append(slices.Clone(c.Data), make([]byte, size-len(c.Data))...))
+	return netip.PrefixFrom(a, bits), src, true
+}
+
+// natRuleOf finds which devices a rule names, and which addresses: a look at the input or
+// output device's name or index, or at an address, directly followed by a comparison.
+func natRuleOf(r *nftables.Rule, place string) natRule {
 	out := natRule{place: place}
 	for i, e := range r.Exprs {
+		if p, src, ok := prefixAt(r, i); ok && src {
+			out.src = p
+		} else if ok {
+			out.dst = p
+		}
 		m, ok := e.(*expr.Meta)
 		if !ok || m.Key != expr.MetaKeyOIFNAME && m.Key != expr.MetaKeyIIFNAME || i+1 >= len(r.Exprs) {
 			continue

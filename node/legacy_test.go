@@ -56,8 +56,8 @@ func TestLegacyIptables(t *testing.T) {
 			t.Fatal(err)
 		}
 		f, err := inspectLegacy(ns)
-		if err != nil || f.objection("eth0") != "" {
-			t.Errorf("IPv6=%v: empty tables that accept: %q, %v", c.v6, f.objection("eth0"), err)
+		if err != nil || f.objection("eth0", transit{}) != "" {
+			t.Errorf("IPv6=%v: empty tables that accept: %q, %v", c.v6, f.objection("eth0", transit{}), err)
 		}
 		if err := netnsrun.Do(ns, func() error { return dropForward(c.family, c.level, c.entry) }); err != nil {
 			t.Fatalf("IPv6=%v: set the policy: %v", c.v6, err)

@@ -21,6 +21,7 @@ const (
 	ConditionForwarding = "Forwarding"
 	ConditionRuntime    = "Runtime"
 	ConditionFastPath   = "FastPath/"
+	ConditionGuard      = "Guard" // only if it is false
 )
 
 // machine looks at the machine again and again.
@@ -55,6 +56,7 @@ type sighting struct {
 	resolvers      []netip.Addr // name servers
 	conditions     []onpath.Condition
 	refused        map[string]string // uplinks left out of the configuration: name → reason word
+	renamed        map[string]string // uplinks whose device has another name now: name → device
 	devices        watched
 	firewallErr    string // why the host's firewall could not be read whole
 }
@@ -114,7 +116,7 @@ func (m *machine) look() {
 		m.log.Info("devices are others than before; the data path is attached again", "devices", devices)
 	}
 	switch {
-	case hashOf(old.refused) != hashOf(now.refused) || len(devices) > 0:
+	case hashOf(old.refused) != hashOf(now.refused) || hashOf(old.renamed) != hashOf(now.renamed) || len(devices) > 0:
 		m.a.apply.kick(true)
 	case !slices.Equal(old.addresses, now.addresses), !slices.Equal(old.resolvers, now.resolvers): // exemptions name them
 		m.a.apply.kick(false)
@@ -168,7 +170,7 @@ func (m *machine) inspectAll(spec onpath.NodeSpec) (sighting, error) {
 		return sighting{}, err
 	}
 	defer h.Close()
-	now := sighting{kernel: kernelRelease(), refused: map[string]string{}}
+	now := sighting{kernel: kernelRelease(), refused: map[string]string{}, renamed: map[string]string{}}
 	var rate onpath.Rate
 	under, c := underlay(h, spec.Underlay.Address)
 	now.conditions = append(now.conditions, c)
@@ -185,11 +187,16 @@ func (m *machine) inspectAll(spec onpath.NodeSpec) (sighting, error) {
 	if err != nil {
 		now.firewallErr = err.Error()
 	}
+	traffic := transitOf(m.a.wantedPlan(), networksBehind(h, spec.Uplinks))
 	var uplinkRate onpath.Rate
 	vrfs := map[string]string{}
 	for _, u := range spec.Uplinks {
-		l := deviceOf(h, u)
-		c := uplinkCondition(l, u, fw)
+		was, held := m.a.held.get(u)
+		l := deviceOf(h, u, was, spec.Uplinks)
+		c := uplinkCondition(l, u, fw, traffic, held)
+		if l != nil && l.Attrs().Name != u.Device {
+			now.renamed[u.Name] = l.Attrs().Name
+		}
 		if len(onpath.Unsteered([]onpath.Condition{c})) > 0 {
 			now.refused[u.Name] = c.Reason
 		}
@@ -202,13 +209,22 @@ func (m *machine) inspectAll(spec onpath.NodeSpec) (sighting, error) {
 		now.conditions = append(now.conditions, c)
 	}
 	now.refuseVRFs(spec.Uplinks, vrfs)
-	now.refuseTogether(spec.Uplinks)
+	now.refuseTogether(spec.Uplinks, func(u onpath.Uplink) bool { _, held := m.a.held.get(u); return held })
+	for _, u := range spec.Uplinks {
+		if _, held := m.a.held.get(u); held {
+			now.hold(u)
+		}
+	}
 	now.conditions = append(now.conditions, m.fastConditions(spec.Uplinks)...)
 	if uplinkRate != 0 {
 		rate = uplinkRate
 	}
 	if slices.ContainsFunc(spec.Uplinks, needsForwarding) {
 		now.conditions = append(now.conditions, m.forwarding())
+	}
+	if err := m.a.guard.check(); err != nil {
+		now.conditions = append(now.conditions, onpath.Condition{Type: ConditionGuard, Status: onpath.False, Reason: "CannotSet",
+			Message: "what strict chains select would pass by a device that is made anew while the agent does not run: " + err.Error()})
 	}
 	now.conditions = append(now.conditions, m.a.runtimeCondition())
 	now.capacity = m.capacityOf(rate)
@@ -230,7 +246,8 @@ func (s *sighting) refuseVRFs(uplinks []onpath.Uplink, vrfs map[string]string) {
 		if other := differs(u); other >= 0 && s.refused[u.Name] == "" {
 			o := uplinks[other]
 			s.refuse(u, onpath.ReasonOtherVRF, fmt.Sprintf("uplink %s is not attached: %s, but %s, "+
-				"and packets would be routed by the wrong table. Name uplinks of one VRF", u.Name, inVRF(u, vrfs[u.Name]), inVRF(o, vrfs[o.Name])))
+				"and packets would be routed by the wrong table. Name uplinks of one VRF",
+				u.Name, inVRF(u, vrfs[u.Name]), inVRF(o, vrfs[o.Name])))
 		}
 	}
 }
@@ -244,8 +261,9 @@ func inVRF(u onpath.Uplink, vrf string) string {
 
 // refuseTogether leaves out all uplinks between which the kernel routes if one of them is
 // not to be steered: steering one direction only would let a function see half of each flow.
-// A missing device is no such case: nothing passes it.
-func (s *sighting) refuseTogether(uplinks []onpath.Uplink) {
+// A missing device is no such case: nothing passes it. Nor are those left out at which
+// chains are in force: what strict chains select must not pass there unfiltered.
+func (s *sighting) refuseTogether(uplinks []onpath.Uplink, held func(onpath.Uplink) bool) {
 	first := slices.IndexFunc(uplinks, func(u onpath.Uplink) bool {
 		why := s.refused[u.Name]
 		return needsForwarding(u) && why != "" && why != onpath.ReasonDeviceMissing
@@ -254,10 +272,30 @@ func (s *sighting) refuseTogether(uplinks []onpath.Uplink) {
 		return
 	}
 	for _, u := range uplinks {
-		if needsForwarding(u) && s.refused[u.Name] == "" {
+		if needsForwarding(u) && s.refused[u.Name] == "" && !held(u) {
 			s.refuse(u, onpath.ReasonOtherUplink, fmt.Sprintf("uplink %s is not attached, because uplink %s is not: "+
 				"one without the other would steer one direction only", u.Name, uplinks[first].Name))
 		}
+	}
+}
+
+// hold keeps an uplink at which chains are in force: in another VRF it is steered all the
+// same, and what cannot be attached to is closed by the guard.
+func (s *sighting) hold(u onpath.Uplink) {
+	steered := s.refused[u.Name] == onpath.ReasonOtherVRF
+	for i := range s.conditions {
+		c := &s.conditions[i]
+		switch {
+		case c.Type != onpath.ConditionUplink+u.Name || s.refused[u.Name] == "":
+		case steered:
+			c.Message += ". It is steered all the same, by the wrong table perhaps, because chains were in force before"
+		case needsForwarding(u):
+			c.Message += ". What chains with none: drop select is dropped where it comes in by a device of that name, " +
+				"because they were in force before"
+		}
+	}
+	if steered {
+		delete(s.refused, u.Name)
 	}
 }
 

@@ -143,6 +143,57 @@ func TestHostFirewall(t *testing.T) {
 	})
 }
 
+// TestHostFirewallInForce: a rule that translates sources of no chain is no matter. One
+// that translates the chain's is told, and where chains are in force the uplink stays, also
+// for the next agent.
+func TestHostFirewallInForce(t *testing.T) {
+	b := newFixture(t)
+	b.station("a", "cl0", []string{"10.255.0.7/24"}, []string{"10.255.0.8/24"})
+	ns, err := netns.GetFromPath(b.host)
+	must(t, err)
+	defer ns.Close()
+	nft, err := nftables.New(nftables.WithNetNSFd(int(ns)))
+	must(t, err)
+	table := nft.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: "nat"})
+	post := nft.AddChain(&nftables.Chain{Table: table, Name: "post", Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource})
+	translate := func(source ...byte) { // as iptables says it
+		nft.AddRule(&nftables.Rule{Table: table, Chain: post, Exprs: []expr.Any{
+			&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 12, Len: uint32(len(source))},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: source}, &expr.Masq{},
+		}})
+		must(t, nft.Flush())
+	}
+	r := b.run()
+	steered := func(generation uint64, reason string) {
+		t.Helper()
+		p := uplinkPlan(generation, false, "cl0")
+		steerAll(p, "192.0.2.0/24")
+		r.plan(p)
+		b.until(fmt.Sprintf("plan %d is in force, and the uplink's reason is %q", generation, reason), func() bool {
+			return r.server.last().Plan == generation && fmt.Sprint(b.path.uplinks()) == "[up-cl0]" &&
+				r.condition(onpath.ConditionUplink+"up-cl0").Reason == reason
+		})
+	}
+	translate(172, 17)
+	steered(1, "")
+	translate(192, 0, 2)
+	steered(2, onpath.ReasonPastHostFirewall)
+	r.stop()
+	r = b.run()
+	steered(3, onpath.ReasonPastHostFirewall)
+}
+
+// steerAll gives a plan one strict chain, of what comes from the prefix.
+func steerAll(p *onpath.NodePlan, from string) {
+	c := &p.Datapath
+	c.Edge.Table = onpath.ClassifierTable(onpath.TierTenant)
+	c.Paths = []onpath.Path{{ID: 1, Chain: "default/web", Tenant: "default", Strict: true}}
+	c.Tables = []onpath.Table{{ID: c.Edge.Table, Miss: onpath.Action{Kind: onpath.ActionExit}, Rules: []onpath.Rule{{
+		Match: onpath.Match{Src: []netip.Prefix{netip.MustParsePrefix(from)}}, Path: 1,
+		Action: onpath.Action{Kind: onpath.ActionDrop, Reason: onpath.DropNoInstance},
+	}}}}
+}
+
 func TestMissingRuntime(t *testing.T) {
 	b := newFixture(t)
 	b.edit = func(o *node.Options) { o.Runtimes = nil }

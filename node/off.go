@@ -76,6 +76,7 @@ func Off(ctx context.Context, o OffOptions) (removed []string, err error) {
 	for _, p := range o.Parts {
 		off.step(p.Found, p.What, func() error { return p.Remove(ctx) })
 	}
+	off.guard()
 	off.wires()
 	off.folder()
 	if len(wire) > 0 {
@@ -128,6 +129,15 @@ func (f *off) step(found bool, what string, fn func() error) {
 	f.o.Log.Info("removed", "what", what)
 }
 
+// guard removes what closes uplinks.
+func (f *off) guard() {
+	found, err := removeGuard(f.o.NetNS)
+	if _, held := os.Stat(f.state.heldFile()); held != nil && !found {
+		return // a kernel without nftables needs none
+	}
+	f.step(found, "the guard of its uplinks (table inet "+guardTable+")", func() error { return err })
+}
+
 // wires removes devices and namespaces, found by record, by alias and by name.
 func (f *off) wires() {
 	records, err := f.state.records()
@@ -171,7 +181,8 @@ func (f *off) folder() {
 	}
 	f.step(true, "the state in "+f.state.dir, func() error {
 		errs := []error{f.state.endAll()} // while it is known what they stopped
-		kept := []string{f.state.planFile(), f.state.meterFile(), f.state.lostFile(), f.state.recordDir(), f.state.netnsDir(),
+		kept := []string{f.state.planFile(), f.state.meterFile(), f.state.lostFile(), f.state.heldFile(),
+			f.state.recordDir(), f.state.netnsDir(),
 			f.state.faultDir(), f.state.identityDir(), f.state.notifyDir(), filepath.Join(f.state.dir, "lock")}
 		for _, p := range kept {
 			errs = append(errs, os.RemoveAll(p))

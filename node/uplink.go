@@ -45,6 +45,26 @@ func underlay(h *netlink.Handle, addr netip.Addr) (netlink.Link, onpath.Conditio
 	return nil, c
 }
 
+// networksBehind are those of the machine's devices that are no uplinks.
+func networksBehind(h *netlink.Handle, uplinks []onpath.Uplink) (out []netip.Prefix) {
+	all, err := dump(func() ([]netlink.Addr, error) { return h.AddrList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil
+	}
+	names := map[int]bool{}
+	for _, u := range uplinks {
+		if l, err := h.LinkByName(u.Device); err == nil {
+			names[l.Attrs().Index] = true
+		}
+	}
+	for _, have := range all {
+		if !names[have.LinkIndex] {
+			out = append(out, prefixOf(have.IPNet).Masked())
+		}
+	}
+	return out
+}
+
 // addressesOf are those of the machine by which others know it, in order.
 func addressesOf(h *netlink.Handle) ([]netip.Addr, error) {
 	all, err := dump(func() ([]netlink.Addr, error) { return h.AddrList(nil, netlink.FAMILY_ALL) })
@@ -65,7 +85,8 @@ func addressesOf(h *netlink.Handle) ([]netip.Addr, error) {
 const ethernet = "ether"
 
 // uplinkCondition says whether an uplink is usable; l is its device, nil if there is none.
-func uplinkCondition(l netlink.Link, u onpath.Uplink, fw firewall) onpath.Condition {
+// held: chains are in force there, and go on being so wherever packets can be steered.
+func uplinkCondition(l netlink.Link, u onpath.Uplink, fw firewall, t transit, held bool) onpath.Condition {
 	c := onpath.Condition{Type: onpath.ConditionUplink + u.Name, Status: onpath.False}
 	switch {
 	case l == nil:
@@ -86,8 +107,21 @@ func uplinkCondition(l netlink.Link, u onpath.Uplink, fw firewall) onpath.Condit
 		c.Message = fmt.Sprintf("uplink %s: device %s has no carrier", u.Name, u.Device)
 		return c
 	}
-	if why := fw.objection(u.Device); needsForwarding(u) && why != "" {
-		if !u.BypassHostFirewall {
+	if name := l.Attrs().Name; name != u.Device {
+		c.Reason = onpath.ReasonRenamed
+		c.Message = fmt.Sprintf("uplink %s: device %s is called %s now; it is steered all the same. "+
+			"Name it in the node's spec.uplinks, or rename it back", u.Name, u.Device, name)
+		return c
+	}
+	if why := fw.objection(u.Device, t); needsForwarding(u) && why != "" {
+		switch {
+		case !u.BypassHostFirewall && held:
+			c.Reason = onpath.ReasonPastHostFirewall
+			c.Message = fmt.Sprintf("uplink %s: %s, and steered packets pass it by. "+
+				"They are steered all the same, because chains were in force before. "+
+				"Say bypassHostFirewall: true on the uplink if that is meant; else mend the firewall", u.Name, why)
+			return c
+		case !u.BypassHostFirewall:
 			c.Reason = onpath.ReasonHostFirewall
 			c.Message = fmt.Sprintf("uplink %s is not attached: %s, and steered packets would pass it by. "+
 				"Say bypassHostFirewall: true on the uplink if that is meant", u.Name, why)
@@ -97,15 +131,6 @@ func uplinkCondition(l netlink.Link, u onpath.Uplink, fw firewall) onpath.Condit
 	}
 	c.Status = onpath.True
 	return c
-}
-
-// deviceOf is an uplink's device; nil: there is none.
-func deviceOf(h *netlink.Handle, u onpath.Uplink) netlink.Link {
-	l, err := h.LinkByName(u.Device)
-	if err != nil {
-		return nil
-	}
-	return l
 }
 
 // vrfOf is the name of the VRF that a device is in, "" for none.

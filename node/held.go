@@ -1,0 +1,119 @@
+package node
+
+import (
+	"encoding/json"
+	"maps"
+	"os"
+	"sync"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/wholefile"
+)
+
+// heldUplink is an uplink at which chains are in force, or were until it could not be
+// steered any more.
+type heldUplink struct {
+	Device string `json:"device"` // as the plan calls it
+	// Index is that of the device to which the data path is attached; 0: to none.
+	Index int    `json:"index"`
+	Boot  string `json:"boot"` // indexes are of one start of the machine
+}
+
+// held are those uplinks, by name. They outlive the agent: what strict chains select must
+// not pass there unfiltered, whatever happens to the device or the host's firewall.
+type held struct {
+	state state
+	boot  string
+
+	mu  sync.Mutex
+	all map[string]heldUplink
+}
+
+func (s state) heldFile() string { return s.dir + "/uplinks.json" }
+
+func newHeld(s state) *held {
+	h := &held{state: s, boot: bootID(), all: map[string]heldUplink{}}
+	if data, err := os.ReadFile(s.heldFile()); err == nil {
+		_ = json.Unmarshal(data, &h.all) // one that is damaged holds nothing
+	}
+	return h
+}
+
+// get is an uplink's, if chains are in force there.
+func (h *held) get(u onpath.Uplink) (heldUplink, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	was, ok := h.all[u.Name]
+	if was.Boot != h.boot {
+		was.Index = 0
+	}
+	return was, ok && was.Device == u.Device
+}
+
+// note takes up which uplinks chains are in force at: of a plan that is applied as c, with
+// the indexes of c's devices. It returns them.
+func (h *held) note(plan *onpath.NodePlan, c *onpath.DatapathConfig, indexes map[string]int) (map[string]heldUplink, error) {
+	next := map[string]heldUplink{}
+	if e := plan.Datapath.Edge; e != nil && e.Table != 0 {
+		for _, u := range e.Uplinks {
+			index := indexes[u.Name]
+			if _, was := h.get(u); was || index != 0 {
+				next[u.Name] = heldUplink{u.Device, index, h.boot}
+			}
+		}
+	}
+	h.mu.Lock()
+	same := maps.Equal(h.all, next)
+	h.all = next
+	h.mu.Unlock()
+	if same {
+		return next, nil
+	}
+	data, err := json.Marshal(next)
+	if err != nil {
+		return next, err
+	}
+	return next, wholefile.Write(h.state.heldFile(), data, 0o600)
+}
+
+// indexesOf are the indexes of the uplinks' devices, by uplink.
+func indexesOf(netNS string, e *onpath.Edge) map[string]int {
+	out := map[string]int{}
+	if e == nil || len(e.Uplinks) == 0 {
+		return out
+	}
+	h, err := handle(netNS)
+	if err != nil {
+		return out
+	}
+	defer h.Close()
+	for _, u := range e.Uplinks {
+		if l, err := h.LinkByName(u.Device); err == nil {
+			out[u.Name] = l.Attrs().Index
+		}
+	}
+	return out
+}
+
+// deviceOf is an uplink's device; nil: there is none. A device that has another name now is
+// the uplink's all the same.
+func deviceOf(h *netlink.Handle, u onpath.Uplink, was heldUplink, others []onpath.Uplink) netlink.Link {
+	if l, err := h.LinkByName(u.Device); err == nil {
+		return l
+	}
+	if was.Index == 0 {
+		return nil
+	}
+	l, err := h.LinkByIndex(was.Index)
+	if err != nil {
+		return nil
+	}
+	for _, o := range others {
+		if o.Device == l.Attrs().Name {
+			return nil
+		}
+	}
+	return l
+}
