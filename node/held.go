@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/wholefile"
@@ -98,21 +99,23 @@ func indexesOf(netNS string, e *onpath.Edge) map[string]int {
 }
 
 // deviceOf is an uplink's device; nil: there is none. A device that has another name now is
-// the uplink's all the same.
+// the uplink's all the same, as long as it is up if another has taken the name: packets
+// come in there, and the guard closes the other.
 func deviceOf(h *netlink.Handle, u onpath.Uplink, was heldUplink, others []onpath.Uplink) netlink.Link {
-	if l, err := h.LinkByName(u.Device); err == nil {
-		return l
+	named, err := h.LinkByName(u.Device)
+	if err != nil {
+		named = nil
 	}
-	if was.Index == 0 {
-		return nil
+	if was.Index == 0 || named != nil && named.Attrs().Index == was.Index {
+		return named
 	}
 	l, err := h.LinkByIndex(was.Index)
-	if err != nil {
-		return nil
+	if err != nil || named != nil && l.Attrs().Flags&unix.IFF_UP == 0 {
+		return named
 	}
 	for _, o := range others {
 		if o.Device == l.Attrs().Name {
-			return nil
+			return named
 		}
 	}
 	return l

@@ -60,8 +60,10 @@ var losses = []loss{
 	{name: "device made anew", do: remove + again, quick: true},
 	{name: "device gone", do: remove, undo: again, reason: onpath.ReasonDeviceMissing},
 	{name: "device down", do: "ip link set left down", undo: "ip link set left up", reason: onpath.ReasonUplinkDown},
-	{name: "without Ethernet header", do: "ip link set left name other; ip tuntap add left mode tun; ip link set left up",
-		undo: "ip link del left; ip link set other name left", reason: onpath.ReasonNotEthernet},
+	{name: "name taken", do: "ip link set left name other; ip tuntap add left mode tun; ip link set left up",
+		undo: "ip link del left; ip link set other name left", reason: onpath.ReasonRenamed},
+	{name: "without Ethernet header", do: remove + "ip tuntap add left mode tun; ip link set left up",
+		undo: "ip link del left; " + again, reason: onpath.ReasonNotEthernet},
 }
 
 // router is the network with its chain in force.
