@@ -1,11 +1,14 @@
 package node_test
 
 import (
+	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/netnsrun"
@@ -39,4 +42,67 @@ func TestNotEthernet(t *testing.T) {
 		return r.server.last().Plan == 1 && fmt.Sprint(b.path.uplinks()) == "[]" &&
 			tun.Reason == onpath.ReasonNotEthernet && strings.Contains(tun.Message, "tun0") && eth.Reason == onpath.ReasonOtherUplink
 	})
+}
+
+// add makes a device in the host, up, or skips where the kernel cannot.
+func (b *fixture) add(t *testing.T, l netlink.Link) {
+	t.Helper()
+	h := b.netlink(b.host)
+	defer h.Close()
+	if err := h.LinkAdd(l); errors.Is(err, unix.EOPNOTSUPP) {
+		t.Skipf("needs a kernel with %s devices", l.Type())
+	} else {
+		must(t, err)
+	}
+	must(t, h.LinkSetUp(l))
+}
+
+// TestKindsOfUplink: devices are told by whether their packets have an Ethernet header.
+func TestKindsOfUplink(t *testing.T) {
+	one, other := net.IPv4(192, 0, 2, 1), net.IPv4(192, 0, 2, 2)
+	named := netlink.LinkAttrs{Name: "up0", TxQLen: -1}
+	for _, c := range []struct {
+		link     netlink.Link
+		ethernet bool
+	}{
+		{&netlink.Wireguard{LinkAttrs: named}, false},
+		{&netlink.Gretun{LinkAttrs: named, Local: one, Remote: other}, false},
+		{&netlink.Iptun{LinkAttrs: named, Local: one, Remote: other}, false},
+		{&netlink.Gretap{LinkAttrs: named, Local: one, Remote: other}, true},
+		{netlink.NewLinkBond(named), true},
+		{&netlink.Bridge{LinkAttrs: named}, true},
+	} {
+		t.Run(c.link.Type(), func(t *testing.T) {
+			b := newFixture(t)
+			b.add(t, c.link)
+			r := b.run()
+			r.plan(uplinkPlan(1, false, "up0"))
+			b.until("the uplink is as it should be", func() bool {
+				refused := r.condition(onpath.ConditionUplink+"up-up0").Reason == onpath.ReasonNotEthernet
+				return r.server.last().Plan == 1 && refused != c.ethernet && (fmt.Sprint(b.path.uplinks()) == "[up-up0]") == c.ethernet
+			})
+		})
+	}
+}
+
+// TestOtherVRF: uplinks in different VRFs are refused, those in one are not.
+func TestOtherVRF(t *testing.T) {
+	b := newFixture(t)
+	blue := &netlink.Vrf{LinkAttrs: netlink.LinkAttrs{Name: "blue"}, Table: 10}
+	b.add(t, blue)
+	b.device("eth1", 0)
+	b.device("eth2", 0)
+	h := b.netlink(b.host)
+	defer h.Close()
+	r := b.run()
+	for i, c := range []struct{ move, want string }{{"", "[up-eth1 up-eth2]"}, {"eth1", "[]"}, {"eth2", "[up-eth1 up-eth2]"}} {
+		if l, err := h.LinkByName(c.move); err == nil {
+			must(t, h.LinkSetMaster(l, blue))
+		}
+		r.plan(uplinkPlan(uint64(i+1), false, "eth1", "eth2"))
+		b.until("uplinks "+c.want, func() bool {
+			other := r.condition(onpath.ConditionUplink+"up-eth1").Reason == onpath.ReasonOtherVRF
+			return fmt.Sprint(b.path.uplinks()) == c.want && other == (c.want == "[]")
+		})
+	}
 }
