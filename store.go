@@ -146,6 +146,15 @@ type RecordPage struct {
 	Next string
 }
 
+// StoreUse is what a store holds, in bytes.
+type StoreUse struct {
+	InUse int64 `json:"inUse"` // old versions included
+	File  int64 `json:"file"`  // its file, of which some may be unused
+	Quota int64 `json:"quota"` // 0: nobody here knows
+	// Refuses: changes of users are refused until there is room again.
+	Refuses bool `json:"refuses,omitempty"`
+}
+
 // StoreEvent is one change seen by a watcher.
 type StoreEvent struct {
 	Revision int64

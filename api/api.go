@@ -73,7 +73,9 @@ type Notifications interface {
 
 // Options of a server.
 type Options struct {
-	Store      onpath.Store
+	Store onpath.Store
+	// StoreUse is what the store holds, for /readyz and metrics; nil: nobody knows.
+	StoreUse   func() onpath.StoreUse
 	Controller Controller
 	Admission  Admission
 	// Pool admits reservations; nil: there are none.
@@ -144,6 +146,9 @@ func New(o Options) (*Server, error) {
 	if o.Clock == nil {
 		o.Clock = time.Now
 	}
+	if o.StoreUse == nil {
+		o.StoreUse = func() (u onpath.StoreUse) { return u }
+	}
 	if o.Metrics == nil {
 		o.Metrics = prometheus.NewRegistry()
 	}
@@ -162,7 +167,7 @@ func New(o Options) (*Server, error) {
 	if left, _ := filepath.Glob(filepath.Join(o.Dir, unconfirmed+"*.json")); len(left) > 0 {
 		s.log.Warn("changes of an older version that were not confirmed are kept: remove their files", "files", left)
 	}
-	if s.metrics, err = newMetrics(o.Metrics, o.Hub); err != nil {
+	if s.metrics, err = newMetrics(o.Metrics, o.Hub, o.StoreUse); err != nil {
 		return nil, err
 	}
 	s.routes()

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/session"
 )
 
@@ -19,7 +20,7 @@ type metrics struct {
 	watches  prometheus.Gauge
 }
 
-func newMetrics(registry *prometheus.Registry, hub *session.Hub) (*metrics, error) {
+func newMetrics(registry *prometheus.Registry, hub *session.Hub, use func() onpath.StoreUse) (*metrics, error) {
 	m := &metrics{
 		registry: registry,
 		requests: prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -28,7 +29,7 @@ func newMetrics(registry *prometheus.Registry, hub *session.Hub) (*metrics, erro
 		}, []string{"route", "status"}),
 		watches: prometheus.NewGauge(prometheus.GaugeOpts{Name: "onpath_api_watches", Help: "Watches that are open."}),
 	}
-	all := append(m.own(hub), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	all := append(m.own(hub, use), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	for _, c := range all {
 		if err := registry.Register(c); err != nil {
 			if _, twice := err.(prometheus.AlreadyRegisteredError); !twice {
@@ -40,19 +41,25 @@ func newMetrics(registry *prometheus.Registry, hub *session.Hub) (*metrics, erro
 }
 
 // own are the metrics of the server, those of every Go process apart.
-func (m *metrics) own(hub *session.Hub) []prometheus.Collector {
+func (m *metrics) own(hub *session.Hub, use func() onpath.StoreUse) []prometheus.Collector {
+	size := func(name, help string, of func(onpath.StoreUse) int64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return float64(of(use())) })
+	}
 	return []prometheus.Collector{m.requests, m.watches,
+		size("onpath_store_bytes", "What the server's own store holds, old versions included.",
+			func(u onpath.StoreUse) int64 { return u.InUse }),
+		size("onpath_store_quota_bytes", "What it may hold; 0: it is an etcd cluster.", func(u onpath.StoreUse) int64 { return u.Quota }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "onpath_nodes_connected", Help: "Nodes with a session to this server."},
 			func() float64 { return float64(len(hub.Connected())) })}
 }
 
 // Metrics describes what a server serves, for the reference.
 func Metrics() ([]prometheus.Collector, error) {
-	m, err := newMetrics(prometheus.NewRegistry(), nil)
+	m, err := newMetrics(prometheus.NewRegistry(), nil, nil)
 	if err != nil {
 		return nil, err
 	}
-	return m.own(nil), nil
+	return m.own(nil, nil), nil
 }
 
 // statusWriter remembers the status of an answer.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api/wire"
+	"github.com/onpath/onpath/store"
 )
 
 // Pool admits reservations and keeps the accounts. Package control/pool implements it.
@@ -84,6 +85,9 @@ func (s *Server) reserve(ctx context.Context, own, rest changeSet) ([]changed, *
 		if c.change.Object == nil && c.prev != nil {
 			cancels = append(cancels, c.change.Key)
 		}
+	}
+	if len(puts) == 0 {
+		ctx = store.FollowUp(ctx) // a cancellation makes room, though its entries are written
 	}
 	quotes, err := s.o.Pool.Apply(context.WithoutCancel(ctx), puts, cancels, own.dryRun)
 	if err != nil {

@@ -159,7 +159,7 @@ func (s *Server) registerHealth() {
 				out.Status = http.StatusServiceUnavailable
 			}
 			if whoIs(ctx).Role != auth.RoleOperator {
-				out.Body.Nodes, out.Body.Problems = nil, nil // for strangers the status must do
+				out.Body.Nodes, out.Body.Problems, out.Body.Store = nil, nil, nil // for strangers the status must do
 			}
 			return out, nil
 		})
@@ -167,6 +167,9 @@ func (s *Server) registerHealth() {
 
 func (s *Server) ready(ctx context.Context) wire.Ready {
 	r := wire.Ready{Nodes: s.o.Hub.Connected()}
+	if u := s.o.StoreUse(); u.Quota > 0 {
+		r.Store = &u
+	}
 	if _, _, err := s.o.Store.List(ctx, onpath.KindCloudlet, ""); err != nil {
 		r.Problems = append(r.Problems, err.Error())
 	}

@@ -243,6 +243,8 @@ type Ready struct {
 	Nodes []string `json:"nodes,omitempty"` // connected
 	// Problems in words.
 	Problems []string `json:"problems,omitempty"`
+	// Store is what the server's own store holds; without it the store is an etcd cluster.
+	Store *onpath.StoreUse `json:"store,omitempty"`
 }
 
 // Backup says what a backup is of.

@@ -190,7 +190,7 @@ func serve(ctx context.Context, conf *config.Server, log *slog.Logger, begun fun
 	}
 	hooks := newWebhooks(conf, keeper, store, secret, log)
 	registry := newRegistry()
-	options := api.Options{Store: public.Entries, Log: public,
+	options := api.Options{Store: public.Entries, StoreUse: store.Use, Log: public,
 		Controller: controller, Admission: controller, Pool: controller.Pool(), Hub: hub,
 		Sealed: sealed.New(secret), SecretsPlanned: control.PlannedSecrets(controller),
 		Notifications: keeper, WebhookState: hooks.State,

@@ -24,7 +24,6 @@ import (
 
 // The limits of an embedded etcd.
 const (
-	quota = 4 << 30 // bytes of database, after which writes are refused
 	// maxRequest is the largest transaction in bytes; onpath.MaxWrite objects
 	// of ordinary size, or a few with large files.
 	maxRequest = 10 << 20
@@ -32,7 +31,8 @@ const (
 	// records, and the id of the request.
 	maxOps = 2*onpath.MaxWrite + 1
 	// history is how many revisions stay for watchers to resume from; older
-	// ones are compacted every five minutes, and the space is used again.
+	// ones are compacted every five minutes, and the space is used again. Large
+	// ones go before (historyPart).
 	history = "10000"
 	// readyTimeout is for replaying the log of a large store on a slow disk.
 	readyTimeout = 60 * time.Second
@@ -46,10 +46,12 @@ const (
 type embedded struct {
 	dir     string
 	reserve int64
+	room    *room
 	spare   *spare
 	lock    *os.File
 	etcd    *embed.Etcd
 	client  *clientv3.Client
+	filesMu sync.RWMutex
 	files   opened
 	log     *slog.Logger
 	up      atomic.Bool
@@ -68,7 +70,8 @@ func startEmbedded(ctx context.Context, o Options) (*embedded, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &embedded{dir: o.Dir, reserve: o.Reserve, spare: newSpare(o.Dir, o.Spare), lock: lock, log: o.Logger, failed: make(chan struct{})}
+	e := &embedded{dir: o.Dir, reserve: o.Reserve, room: newRoom(o.Quota), spare: newSpare(o.Dir, o.Spare), lock: lock,
+		log: o.Logger, failed: make(chan struct{})}
 	if err := e.start(ctx, o.Logger); err != nil {
 		_ = lock.Close()
 		return nil, err
@@ -110,9 +113,11 @@ func (e *embedded) config(dir string, log *slog.Logger) *embed.Config {
 	c.InitialClusterToken = "onpath"
 	// A single member elects itself: short ticks only shorten the start.
 	c.TickMs, c.ElectionMs = 10, 100
-	c.QuotaBackendBytes, c.MaxRequestBytes, c.MaxTxnOps = quota, maxRequest, maxOps
+	// etcd's own quota has no way back: Store keeps one (quota.go).
+	c.QuotaBackendBytes, c.MaxRequestBytes, c.MaxTxnOps = -1, maxRequest, maxOps
 	c.AutoCompactionMode, c.AutoCompactionRetention = embed.CompactorModeRevision, history
-	c.SnapshotCount, c.SnapshotCatchUpEntries = 10000, 1000
+	// No other member catches up, so few entries stay in memory and on disk.
+	c.SnapshotCount, c.SnapshotCatchUpEntries = 1000, 10
 	c.MaxWalFiles, c.MaxSnapFiles = 2, 2
 	c.BackendBatchInterval = 100 * time.Millisecond
 	c.WarningApplyDuration, c.WarningUnaryRequestDuration = time.Second, 2*time.Second
@@ -150,6 +155,10 @@ func (e *embedded) start(ctx context.Context, log *slog.Logger) error {
 		return e.startFailed(err)
 	}
 	e.client = v3client.New(e.etcd.Server)
+	if err := e.disarm(ctx); err != nil {
+		e.etcd.Close()
+		return e.startFailed(err)
+	}
 	e.up.Store(true)
 	log.Info("store ready", "dir", e.dir, "took", time.Since(began).Round(time.Millisecond))
 	return nil

@@ -40,6 +40,8 @@ type Options struct {
 	// accepted, in bytes; default 160 MiB, of which deletions and what onpath
 	// decides by what is stored (store.FollowUp) need half.
 	Reserve int64
+	// Quota is how many bytes an embedded etcd may hold, old versions included; default 4 GiB.
+	Quota int64
 	// Spare is how much of the disk a file keeps, in bytes, that goes when a
 	// deletion needs it; default 96 MiB, none in memory (tmpfs).
 	Spare int64
@@ -79,6 +81,9 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if o.Reserve == 0 {
 		o.Reserve = reserveAll
 	}
+	if o.Quota == 0 {
+		o.Quota = quota
+	}
 	s := &Store{o: o}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	var err error
@@ -88,6 +93,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	case o.Dir != "":
 		if s.embedded, err = startEmbedded(ctx, o); err == nil {
 			s.client = s.embedded.client
+			go s.embedded.keepRoom(s.ctx)
 		}
 	default:
 		s.client, err = connect(ctx, o)
@@ -188,7 +194,7 @@ func (s *Store) NextIDs(ctx context.Context, sequence string, above uint64, n in
 	if n < 1 {
 		return 0, onpath.Errorf(onpath.CodeInvalid, "sequence %s: %d numbers asked for", sequence, n)
 	}
-	if err := s.checkSpace(followUp); err != nil { // only what is decided uses numbers
+	if err := s.checkSpace(ctx, followUp); err != nil { // only what is decided uses numbers
 		return 0, err
 	}
 	ctx, cancel := s.limit(ctx)
@@ -233,6 +239,9 @@ func (s *Store) Compact(ctx context.Context, revision int64) error {
 func (s *Store) Close() (err error) {
 	s.closing.Do(func() {
 		s.cancel()
+		if s.embedded != nil {
+			<-s.embedded.room.ended
+		}
 		if err = s.client.Close(); errors.Is(err, context.Canceled) {
 			err = nil
 		}
@@ -267,7 +276,8 @@ func (s *Store) failed(ctx context.Context, doing string, err error) error {
 		return err
 	case errors.Is(err, rpctypes.ErrNoSpace) || rpctypes.ErrorDesc(err) == rpctypes.ErrorDesc(rpctypes.ErrGRPCNoSpace):
 		e := onpath.Errorf(onpath.CodeUnavailable, "%s: the store has reached its quota: %w", doing, err)
-		e.Remedy = "delete objects that are not needed; with an external etcd raise its --quota-backend-bytes and disarm the alarm"
+		e.Remedy = "compact and defragment the etcd cluster or raise its --quota-backend-bytes, " +
+			"then disarm the alarm (etcdctl alarm disarm): until then it refuses deletions, too"
 		return e
 	case rpctypes.ErrorDesc(err) == rpctypes.ErrorDesc(rpctypes.ErrGRPCRequestTooLarge):
 		e := onpath.Errorf(onpath.CodeInvalid, "%s: the objects are too large to be written at once: %w", doing, err)

@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
@@ -127,11 +128,14 @@ func (e *embedded) free() (int64, error) {
 	return int64(st.Bavail) * st.Bsize, err
 }
 
-func (s *Store) checkSpace(p purpose) error {
+func (s *Store) checkSpace(ctx context.Context, p purpose) error {
 	if s.embedded == nil {
 		return nil
 	}
-	return s.embedded.checkSpace(p)
+	if err := s.embedded.checkSpace(p); err != nil {
+		return err
+	}
+	return s.checkQuota(ctx, p)
 }
 
 // purposeOf tells what a batch is for.

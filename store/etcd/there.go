@@ -48,7 +48,10 @@ func (o opened) there() bool {
 // stillThere refuses, from then on, when the files of the store were taken away
 // or replaced while it runs.
 func (e *embedded) stillThere() error {
-	if e.files.there() {
+	e.filesMu.RLock()
+	there := e.files.there()
+	e.filesMu.RUnlock()
+	if there {
 		return nil
 	}
 	e.fatal(deleted)

@@ -23,7 +23,7 @@ func (s *Store) Write(ctx context.Context, b onpath.Batch) (onpath.Written, erro
 	if len(b.Changes)+len(b.Records) == 0 {
 		return s.repeated(ctx, b.Request)
 	}
-	if err := s.checkSpace(purposeOf(b, store.IsFollowUp(ctx))); err != nil {
+	if err := s.checkSpace(ctx, purposeOf(b, store.IsFollowUp(ctx))); err != nil {
 		return onpath.Written{}, err
 	}
 	ctx, cancel := s.limit(ctx)
@@ -108,6 +108,9 @@ func (s *Store) tryWrite(ctx context.Context, b onpath.Batch) (done bool, w onpa
 		return false, w, err
 	}
 	w.Revision = r.Header.Revision
+	if s.embedded != nil {
+		s.embedded.room.wrote(w.Revision, t)
+	}
 	b.SetVersions(w.Revision)
 	return true, w, nil
 }

@@ -1,0 +1,257 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/onpath/onpath"
+)
+
+// What an embedded store may hold, old versions included. Only what is needed to make
+// room has no mark, so that no size of the store is without a way back.
+const (
+	quota = 4 << 30 // bytes of the database that hold something
+	// usersPart is the part of the quota, in percent, from which on users' changes are
+	// refused, systemPart that for what onpath itself decides. Deletions always go on.
+	usersPart, systemPart = 70, 90
+	// historyPart of the quota is what old versions may hold: beyond it the older half of
+	// these bytes is compacted.
+	historyPart = 16
+	// A file is rewritten where more than wastePart of the quota lies in it unused and at
+	// most copyPart of the quota has to be copied: readers wait for that long.
+	wastePart, copyPart = 4, 8
+	// betweenCompactions is the least wait between two, each of which reads all keys.
+	betweenCompactions = time.Second
+)
+
+// bytesAt says how many bytes had been written at a revision since the store was opened.
+type bytesAt struct{ revision, bytes int64 }
+
+// room keeps an embedded store below its quota.
+type room struct {
+	quota int64
+	asked chan chan struct{} // writers that wait until old versions are gone
+	grown chan struct{}      // more was written than old versions may hold
+	ended chan struct{}      // nobody makes room any more
+
+	mu      sync.Mutex
+	written []bytesAt // the first is what was compacted last
+}
+
+func newRoom(quota int64) *room {
+	return &room{quota: quota, written: []bytesAt{{}},
+		asked: make(chan chan struct{}), grown: make(chan struct{}, 1), ended: make(chan struct{})}
+}
+
+// wrote counts a transaction.
+func (r *room) wrote(revision int64, t *transaction) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	first, last := r.written[0], r.written[len(r.written)-1]
+	now := bytesAt{revision, last.bytes}
+	for _, w := range t.writes {
+		now.bytes += int64(len(w.KeyBytes()) + len(w.ValueBytes()))
+	}
+	if n := len(r.written); n > 1 && now.bytes-r.written[n-2].bytes < r.history()/64 {
+		r.written[n-1] = now
+	} else {
+		r.written = append(r.written, now)
+	}
+	if now.bytes-first.bytes > r.history() {
+		select {
+		case r.grown <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// history is how many bytes of old versions there may be.
+func (r *room) history() int64 { return r.quota / historyPart }
+
+// older is the newest revision that has at least half of history's bytes behind it.
+func (r *room) older() (revision int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	end := r.written[len(r.written)-1].bytes - r.history()/2
+	for _, w := range r.written {
+		if w.bytes <= end {
+			revision = w.revision
+		}
+	}
+	return revision
+}
+
+// compacted forgets what lies before a revision.
+func (r *room) compacted(revision int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := 0
+	for n < len(r.written)-1 && r.written[n+1].revision <= revision {
+		n++
+	}
+	r.written = append([]bytesAt(nil), r.written[n:]...)
+}
+
+// Use is how much of its quota the store holds; a zero Quota: nobody knows.
+func (s *Store) Use() (u onpath.StoreUse) {
+	if s.embedded == nil {
+		return u
+	}
+	be := s.embedded.etcd.Server.Backend()
+	u = onpath.StoreUse{InUse: be.SizeInUse(), File: be.Size(), Quota: s.embedded.room.quota}
+	u.Refuses = u.InUse >= u.Quota/100*usersPart
+	return u
+}
+
+// checkQuota refuses writes of a store that is nearly full, if old versions are not what fills it.
+func (s *Store) checkQuota(ctx context.Context, p purpose) error {
+	e := s.embedded
+	if e == nil || p == deletion {
+		return nil
+	}
+	part, what := int64(usersPart), "changes of users"
+	if p == followUp {
+		part, what = systemPart, "decisions"
+	}
+	mark := e.room.quota / 100 * part
+	full := func() bool { return e.etcd.Server.Backend().SizeInUse() >= mark }
+	if full() {
+		waiting, cancel := s.limit(ctx)
+		e.makeRoom(waiting)
+		cancel()
+	}
+	if !full() {
+		return nil
+	}
+	f := onpath.Errorf(onpath.CodeNoCapacity, "the store is nearly full: it holds %d MiB of its quota of %d MiB, and %s end at %d MiB",
+		e.etcd.Server.Backend().SizeInUse()>>20, e.room.quota>>20, what, mark>>20)
+	f.Remedy = "delete what is not needed: deletions go on, and changes go on as soon as there is room; " +
+		"running nodes and traffic go on meanwhile"
+	return f
+}
+
+// makeRoom waits, for a time, until old versions are gone.
+func (e *embedded) makeRoom(ctx context.Context) {
+	done := make(chan struct{})
+	select {
+	case e.room.asked <- done:
+	case <-ctx.Done():
+		return
+	}
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+}
+
+// keepRoom compacts and rewrites the store's file as needed, until ctx ends.
+func (e *embedded) keepRoom(ctx context.Context) {
+	defer close(e.room.ended)
+	var last int64 // revision at the last compaction of all
+	var at time.Time
+	for {
+		var done chan struct{}
+		select {
+		case <-ctx.Done():
+			return
+		case <-e.room.grown:
+		case done = <-e.room.asked:
+		}
+		revision, err := e.room.older(), error(nil)
+		if done != nil {
+			revision, err = e.revision(ctx)
+		}
+		if err == nil && revision > last {
+			e.pause(ctx, betweenCompactions-time.Since(at))
+			var now int64
+			if now, err = e.compact(ctx, revision); done != nil && err == nil {
+				last = now
+			}
+			at = time.Now()
+		}
+		if done != nil {
+			close(done)
+		}
+		if err == nil {
+			err = e.defragment()
+		}
+		if err != nil && ctx.Err() == nil {
+			e.log.Warn("no room is made in the store; it is tried again", "err", err)
+		}
+	}
+}
+
+// spaceKey is written after a compaction: etcd tells what is free only at the next write.
+const spaceKey = "/onpath-space"
+
+func (e *embedded) revision(ctx context.Context) (int64, error) {
+	r, err := e.client.Get(ctx, spaceKey)
+	if err != nil {
+		return 0, err
+	}
+	return r.Header.Revision, nil
+}
+
+func (e *embedded) pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+// compact removes old versions before a revision, and returns the store's revision then.
+func (e *embedded) compact(ctx context.Context, revision int64) (int64, error) {
+	_, err := e.client.Compact(ctx, revision, clientv3.WithCompactPhysical())
+	if err != nil && !errors.Is(err, rpctypes.ErrCompacted) && rpctypes.ErrorDesc(err) != rpctypes.ErrorDesc(rpctypes.ErrGRPCCompacted) {
+		return 0, err
+	}
+	be := e.etcd.Server.Backend()
+	be.ForceCommit()
+	r, err := e.client.Put(ctx, spaceKey, "")
+	if err != nil {
+		return 0, err
+	}
+	be.ForceCommit()
+	e.room.compacted(revision)
+	return r.Header.Revision, nil
+}
+
+// defragment gives the disk back what the file holds no more, if that is much and soon done.
+func (e *embedded) defragment() error {
+	be, q := e.etcd.Server.Backend(), e.room.quota
+	use := be.SizeInUse()
+	free, err := e.free()
+	if err != nil || be.Size()-use < q/wastePart || use > q/copyPart || free < use+e.reserve {
+		return err
+	}
+	e.filesMu.Lock() // the file is replaced by another of its name
+	defer e.filesMu.Unlock()
+	if err := e.etcd.Server.Defragment(); err != nil {
+		return err
+	}
+	e.files, err = openedIn(e.dir)
+	return err
+}
+
+// disarm ends the alarm that a version of onpath with a quota of etcd's own may have left:
+// etcd refuses every transaction that puts something while it is raised.
+func (e *embedded) disarm(ctx context.Context) error {
+	srv := e.etcd.Server
+	for _, a := range srv.Alarms() {
+		if a.Alarm != pb.AlarmType_NOSPACE {
+			continue
+		}
+		off := &pb.AlarmRequest{Action: pb.AlarmRequest_DEACTIVATE, MemberID: a.MemberID, Alarm: a.Alarm}
+		if _, err := srv.Alarm(ctx, off); err != nil {
+			return err
+		}
+		e.log.Info("the alarm that the store has no space is off: onpath keeps the quota by itself")
+	}
+	return nil
+}
