@@ -6,9 +6,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -123,6 +125,43 @@ func TestDemoFromHome(t *testing.T) {
 		t.Errorf("the chain never carried traffic:\n%s", said)
 	}
 	same(t, before, left(t))
+}
+
+// TestDemoConsole: a demonstration that is kept with its console says where the next address
+// is once the first one was used, and that one lets in.
+func TestDemoConsole(t *testing.T) {
+	bin, _ := need(t)
+	dir := filepath.Join(t.TempDir(), "d")
+	out, err := command(bin, "demo", "module", "--console", "--dir", dir).CombinedOutput()
+	defer func() {
+		if said, err := command(bin, "demo", "--down", "--dir", dir).CombinedOutput(); err != nil {
+			t.Errorf("--down: %v\n%s", err, said)
+		}
+	}()
+	log := filepath.Join(dir, "console.log")
+	if err != nil || !strings.Contains(string(out), "the next one is written to "+log) {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	address := regexp.MustCompile(`http://127\S+`)
+	first := address.FindString(string(out))
+	for i, want := range []int{http.StatusOK, http.StatusForbidden, http.StatusOK} {
+		if i == 2 {
+			said, err := os.ReadFile(log)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all := address.FindAllString(string(said), -1)
+			first = all[len(all)-1]
+		}
+		r, err := http.Get(first)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = r.Body.Close()
+		if r.StatusCode != want {
+			t.Errorf("try %d: %s, must be %d", i, r.Status, want)
+		}
+	}
 }
 
 // TestDemoInterrupted: Ctrl-C removes everything, whenever it comes; what a crash leaves,
