@@ -35,7 +35,11 @@ func newRelay(*global) *cobra.Command {
 			if err := os.Chmod(socket, 0o600); err != nil {
 				return err
 			}
-			h := accel.NewHost(slog.New(slog.NewTextHandler(os.Stderr, nil)))
+			log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+			if err := accel.Confine(); err != nil {
+				log.Warn("the relays keep rights that they do not need", "err", err)
+			}
+			h := accel.NewHost(log)
 			defer context.AfterFunc(c.Context(), h.End)()
 			return h.Run(l)
 		},

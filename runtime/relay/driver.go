@@ -6,6 +6,7 @@ package relay
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,9 +24,12 @@ import (
 	"syscall"
 	"time"
 
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/accel"
 	"github.com/onpath/onpath/internal/boundlog"
+	"github.com/onpath/onpath/internal/cgroup"
 	"github.com/onpath/onpath/internal/netnsrun"
 	"github.com/onpath/onpath/internal/wholefile"
 )
@@ -183,6 +187,7 @@ func (d *Driver) run(ctx context.Context) error {
 		_ = cmd.Wait()
 	}()
 	d.pid, d.over = cmd.Process.Pid, over
+	d.bound(d.pid)
 	wait := time.NewTimer(startTimeout)
 	defer wait.Stop()
 	for {
@@ -198,6 +203,25 @@ func (d *Driver) run(ctx context.Context) error {
 			return fmt.Errorf("the relays' process does not answer; see %s", d.logFile())
 		case <-time.After(5 * time.Millisecond):
 		}
+	}
+}
+
+// group is the path of the process' control group.
+func (d *Driver) group() string {
+	return fmt.Sprintf("/onpath-relays-%x", sha256.Sum256([]byte(d.opt.Dir)))[:32]
+}
+
+// bound bounds the memory of the process, and has the kernel end it no later than others where
+// memory is short: a process inherits what its agent has. Where that fails it runs all the same.
+func (d *Driver) bound(pid int) {
+	err := os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte("0"), 0)
+	most := accel.MemoryBound()
+	g, failed := cgroup.New(d.group(), &specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: &most}})
+	if failed == nil {
+		failed = g.Add(pid)
+	}
+	if err = errors.Join(err, failed); err != nil {
+		d.opt.Log.Warn("the memory of the relays' process is not bounded", "err", err)
 	}
 }
 
@@ -365,8 +389,18 @@ func (d *Driver) Remove(ctx context.Context) error {
 	return os.RemoveAll(d.opt.Dir)
 }
 
-// end ends the process. Callers hold mu.
+// end ends the process, and deletes its control group. Callers hold mu.
 func (d *Driver) end(ctx context.Context) error {
+	if err := d.endProcess(ctx); err != nil {
+		return err
+	}
+	if err := cgroup.Open(d.group()).Remove(); err != nil {
+		d.opt.Log.Warn("the relays' control group stays", "err", err)
+	}
+	return nil
+}
+
+func (d *Driver) endProcess(ctx context.Context) error {
 	if d.pid == 0 {
 		return nil
 	}

@@ -93,7 +93,7 @@ func options(t *testing.T) Options {
 func TestExam(t *testing.T) {
 	opt := options(t)
 	t.Cleanup(func() {
-		if left, _ := filepath.Glob(v2Mount + "/*" + opt.Cgroup); len(left) > 0 {
+		if left, _ := filepath.Glob("/sys/fs/cgroup" + "/*" + opt.Cgroup); len(left) > 0 {
 			t.Errorf("control groups are left: %v", left)
 		}
 	})

@@ -18,6 +18,7 @@ import (
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/engine/control"
 	"github.com/onpath/onpath/internal/boundlog"
+	"github.com/onpath/onpath/internal/cgroup"
 	"github.com/onpath/onpath/internal/keeper"
 	"github.com/onpath/onpath/internal/netnsrun"
 )
@@ -29,7 +30,7 @@ const unknownExit = -1
 type process struct {
 	d        *Driver
 	record   record
-	cgroup   *cgroup
+	cgroup   *cgroup.Group
 	pid      int
 	done     chan struct{}
 	stopping sync.Mutex
@@ -53,7 +54,7 @@ var (
 	_ onpath.Attached       = (*process)(nil)
 )
 
-func (d *Driver) newProcess(r record, c *cgroup) *process {
+func (d *Driver) newProcess(r record, c *cgroup.Group) *process {
 	return &process{d: d, record: r, cgroup: c, done: make(chan struct{})}
 }
 
@@ -186,7 +187,7 @@ func (p *process) Resize(ctx context.Context, r onpath.Resources) error {
 	if err := p.gone(); err != nil {
 		return err
 	}
-	if err := p.cgroup.resize(r, false); err != nil {
+	if err := p.cgroup.Update(linuxResources(r, false)); err != nil {
 		return fmt.Errorf("resize instance %s: %w", p.record.ID, err)
 	}
 	if r.Memory == p.record.Spec.Resources.Memory {
@@ -202,11 +203,11 @@ func (p *process) Usage(context.Context) (onpath.Usage, error) {
 	if err := p.gone(); err != nil {
 		return onpath.Usage{}, err
 	}
-	u, err := p.cgroup.usage()
+	cpu, memory, err := p.cgroup.Usage()
 	if err != nil {
-		return u, fmt.Errorf("usage of instance %s: %w", p.record.ID, err)
+		return onpath.Usage{}, fmt.Errorf("usage of instance %s: %w", p.record.ID, err)
 	}
-	return u, nil
+	return onpath.Usage{CPU: cpu, Memory: onpath.Size(memory)}, nil
 }
 
 // LeftOut implements onpath.Talkative.
@@ -245,7 +246,7 @@ func (p *process) Stop(ctx context.Context, grace time.Duration) error {
 	}
 	// The keeper notes the end, or has been killed; then nothing writes here any more.
 	code, at := p.Exit()
-	if err := errors.Join(p.cgroup.remove(), p.deleteFiles(code, at)); err != nil {
+	if err := errors.Join(p.cgroup.Remove(), p.deleteFiles(code, at)); err != nil {
 		return fmt.Errorf("stop instance %s: %w", p.record.ID, err)
 	}
 	p.d.mu.Lock()
@@ -360,7 +361,7 @@ func (d *Driver) adopt(id string) (*process, error) {
 	if r.Cgroup == "" { // of an earlier version
 		r.Cgroup = id
 	}
-	p := d.newProcess(r, openCgroup(filepath.Join(d.opt.Cgroup, r.Cgroup)))
+	p := d.newProcess(r, cgroup.Open(filepath.Join(d.opt.Cgroup, r.Cgroup)))
 	p.watch(keeper.Running(d.dir(id)))
 	if !r.Started { // its agent ended before it was told what it runs
 		if err := p.kill(); err != nil {
@@ -383,6 +384,6 @@ func (d *Driver) Remove(ctx context.Context) error {
 	d.cancel()
 	d.wg.Wait()
 	errs = append(errs, d.endStock(), os.RemoveAll(d.opt.Dir))
-	removeParent(d.opt.Cgroup)
+	cgroup.RemoveParent(d.opt.Cgroup)
 	return errors.Join(errs...)
 }

@@ -113,7 +113,7 @@ func (c *created) give(e *idle) (*process, error) {
 	if r.Namespace, err = netnsrun.Identity(c.r.NetNS); err != nil {
 		return nil, err
 	}
-	if err := e.cgroup.resize(c.r.Spec.Resources, c.r.Awaited); err != nil {
+	if err := e.cgroup.Update(linuxResources(c.r.Spec.Resources, c.r.Awaited)); err != nil {
 		return nil, err
 	}
 	if err := d.save(e.name, r); err != nil {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/engine"
+	"github.com/onpath/onpath/internal/cgroup"
 	"github.com/onpath/onpath/internal/keeper"
 )
 
@@ -41,7 +42,7 @@ type idle struct {
 	d      *Driver
 	name   string // of its folder, in which it is until an instance takes it, and of its control group
 	pid    int
-	cgroup *cgroup
+	cgroup *cgroup.Group
 }
 
 // Instances' user numbers, above those that people and services have.
@@ -73,7 +74,7 @@ func (d *Driver) engine() (_ *idle, err error) {
 		return nil, err
 	}
 	defer listener.Close()
-	if i.cgroup, err = newCgroup(filepath.Join(d.opt.Cgroup, i.name), onpath.Resources{}); err != nil {
+	if i.cgroup, err = cgroup.New(filepath.Join(d.opt.Cgroup, i.name), linuxResources(onpath.Resources{}, false)); err != nil {
 		return nil, err
 	}
 	uid := user(i.name)
@@ -82,7 +83,7 @@ func (d *Driver) engine() (_ *idle, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := i.cgroup.add(k.Pid); err != nil {
+	if err := i.cgroup.Add(k.Pid); err != nil {
 		k.Cancel()
 		return nil, err
 	}
@@ -109,7 +110,7 @@ func (i *idle) discard() error {
 	if pid := keeper.Running(i.d.dir(i.name)); pid != 0 {
 		_ = unix.Kill(pid, unix.SIGKILL)
 	}
-	return errors.Join(i.cgroup.remove(), os.RemoveAll(i.d.dir(i.name)))
+	return errors.Join(i.cgroup.Remove(), os.RemoveAll(i.d.dir(i.name)))
 }
 
 // stock are the engines that wait.
@@ -207,7 +208,7 @@ func (d *Driver) endStock() error {
 	errs := []error{err}
 	for _, dir := range left {
 		name := filepath.Base(dir)
-		i := &idle{d: d, name: name, cgroup: openCgroup(filepath.Join(d.opt.Cgroup, name))}
+		i := &idle{d: d, name: name, cgroup: cgroup.Open(filepath.Join(d.opt.Cgroup, name))}
 		errs = append(errs, i.discard())
 	}
 	if err := errors.Join(errs...); err != nil {
