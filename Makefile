@@ -35,7 +35,7 @@ build: ## Build bin/onpath, one static binary
 	@CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o bin/onpath ./cmd/onpath
 	@ls -lh bin/onpath | awk '{print "bin/onpath: " $$5}'
 
-tools: ## Install what README's examples run with and this machine lacks (containerd, runc, nft, ping, curl)
+tools: ## Install what README's examples run with and this machine lacks (containerd, runc, nft, ping, curl, mmdebstrap)
 	@scripts/setup examples
 
 images: build ## Build the images of the first-party functions (cached)

@@ -190,8 +190,9 @@ func interrupted(ctx context.Context, dir string, err, left error) error {
 	if left == nil {
 		left = err
 	}
-	return &onpath.Error{Code: onpath.CodeInternal, Message: "interrupted, and not everything could be removed: " + strings.ReplaceAll(left.Error(), "\n", "; "),
-		Remedy: "remove the rest with onpath demo --down", Cause: ctx.Err()}
+	return &onpath.Error{Code: onpath.CodeInternal,
+		Message: "interrupted, and not everything could be removed: " + strings.ReplaceAll(left.Error(), "\n", "; "),
+		Remedy:  "remove the rest with onpath demo --down", Cause: ctx.Err()}
 }
 
 // Say tells the next step with the time so far.

@@ -51,7 +51,8 @@ func (what Demonstration) checkTools() error {
 		}
 	}
 	return &onpath.Error{Code: onpath.CodeUnsupported,
-		Message: fmt.Sprintf("the demonstration needs %s, which this machine lacks", strings.Join(lacking, ", ")), Remedy: "install it: " + remedy}
+		Message: fmt.Sprintf("the demonstration needs %s, which this machine lacks", strings.Join(lacking, ", ")),
+		Remedy:  "install it: " + remedy}
 }
 
 // setupScript is the script of the checkout that this program was built in, as the path
