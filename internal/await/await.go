@@ -83,10 +83,24 @@ func chain(c *onpath.Chain, functions map[onpath.Key]int64) (bool, string) {
 		}
 	}
 	text := strings.Join(parts, " → ")
+	if why := hindered(s.Conditions); !all && why != "" {
+		return false, text + ", " + why
+	}
 	if all && (!s.Active || len(s.Cloudlets) == 0) { // active, and in no cloudlet: the path from before the change
 		return false, text + ", " + orWaiting("rules are set", s.Conditions)
 	}
 	return all, text
+}
+
+// hindered is why a chain is not active that would not be with all its instances, either:
+// its reservation has not begun, no cloudlet has a gateway.
+func hindered(list []onpath.Condition) string {
+	for _, c := range list {
+		if c.Type == "Active" && c.Status == onpath.False && c.Reason != "Waiting" {
+			return c.Message
+		}
+	}
+	return ""
 }
 
 // accelerator is done when its connections are taken over and its paths are known.

@@ -25,6 +25,9 @@ func TestDone(t *testing.T) {
 		{"nothing known yet", &onpath.Chain{Spec: spec}, false, "is planned"},
 		{"no room", &onpath.Chain{Spec: spec, Status: onpath.ChainStatus{Conditions: noCapacity}}, false, "no node has room"},
 		{"starting", &onpath.Chain{Spec: spec, Status: onpath.ChainStatus{Elements: elements(1, 1, "pulling image")}}, false, "web-fw 1/2 (pulling image) → ids 1/1"},
+		{"its reservation has not begun", &onpath.Chain{Spec: spec, Status: onpath.ChainStatus{Elements: elements(0, 0, ""), Conditions: []onpath.Condition{
+			{Type: "Active", Status: onpath.False, Reason: "NotReserved", Message: "reservation evening begins later"}}}}, false,
+			"web-fw 0/2 → ids 0/1, reservation evening begins later"},
 		{"not steered", &onpath.Chain{Spec: spec, Status: onpath.ChainStatus{Elements: elements(2, 1, "")}}, false, "web-fw 2/2 → ids 1/1, rules are set"},
 		{"active", &onpath.Chain{Spec: spec, Status: onpath.ChainStatus{Active: true, Cloudlets: []string{"pop"}, Elements: elements(2, 1, "")}}, true, "web-fw 2/2 → ids 1/1"},
 		{"the path before the change is", &onpath.Chain{Spec: spec, Status: onpath.ChainStatus{Active: true, Elements: elements(2, 1, "")}}, false, "web-fw 2/2 → ids 1/1, rules are set"},
