@@ -135,7 +135,7 @@ func (e *Engine) Run(ctx context.Context) error {
 			}
 		}
 		e.meet()
-		if n == 0 {
+		if n == 0 && len(e.events) == 0 {
 			e.rest()
 		}
 	}
@@ -171,18 +171,15 @@ func (e *Engine) through(frames []afxdp.Frame, batch []received) []received {
 	return batch
 }
 
+// meetFor is how long events may hold up packets: no event begins later than that.
+const meetFor = time.Millisecond
+
 // meet meets what is not a packet: what was posted, and timers.
 func (e *Engine) meet() {
-	for range cap(e.events) {
-		select {
-		case f := <-e.events:
-			f()
-			continue
-		default:
-		}
-		break
-	}
 	now := time.Now()
+	for until := now.Add(meetFor); len(e.events) > 0 && now.Before(until); now = time.Now() {
+		(<-e.events)()
+	}
 	for _, m := range e.list {
 		if m.timer == nil || m.every == 0 || m.out() || now.Before(m.next) {
 			continue
