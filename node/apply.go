@@ -27,11 +27,13 @@ type applier struct {
 	hadConfig bool
 	routes    bool // the configuration in force is at uplinks between which the kernel routes
 
+	forwarding forwarding
+
 	failing complaint // guarded by Agent.mu
 }
 
 func newApplier(a *Agent) *applier {
-	return &applier{a: a, wake: make(chan struct{}, 1), roundDone: make(chan struct{})}
+	return &applier{a: a, wake: make(chan struct{}, 1), roundDone: make(chan struct{}), forwarding: forwarding{a: a}}
 }
 
 // kick asks for a round.
@@ -164,6 +166,17 @@ func (p *applier) round(ctx context.Context) bool {
 
 // try applies c, which is plan's, unless it is in force already.
 func (p *applier) try(ctx context.Context, plan *onpath.NodePlan, c *onpath.DatapathConfig, force bool) error {
+	if err := p.forwarding.apply(c, true); err != nil {
+		return err
+	}
+	if err := p.tryPath(ctx, plan, c, force); err != nil {
+		return err
+	}
+	return p.forwarding.apply(c, false)
+}
+
+// tryPath is the data path's part of it.
+func (p *applier) tryPath(ctx context.Context, plan *onpath.NodePlan, c *onpath.DatapathConfig, force bool) error {
 	hash := hashOf(c)
 	p.mu.Lock()
 	same := p.hadConfig && hash == p.lastHash && !force

@@ -171,6 +171,10 @@ func (in *instance) wire(ctx context.Context, p onpath.Process) error {
 	if err == nil {
 		done = hashOf(w)
 	}
+	rewired := made.device || made.namespace || in.rec.Wiring != done
+	if rewired {
+		in.a.apply.forwarding.forget(w.Vport)
+	}
 	if in.rec.Wiring != done && (made.device || ctx.Err() == nil) {
 		in.rec.Wiring = done
 		in.persist()
@@ -185,7 +189,7 @@ func (in *instance) wire(ctx context.Context, p onpath.Process) error {
 	}
 	changed, told := was != in.wired, wasErr == in.wireErr
 	in.a.mu.Unlock()
-	if made.device || changed {
+	if rewired || changed {
 		in.a.apply.kick(made.device)
 	}
 	if !told {

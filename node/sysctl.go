@@ -56,18 +56,31 @@ func ipv6On(netns, device string) bool {
 	return on
 }
 
-// baseSysctls make a routed instance an IP hop that forwards whatever it is
-// handed, and a bridged one silent.
-func (w wiring) baseSysctls() []sysctl {
-	forward := "1"
-	if w.Attach == onpath.Bridged {
-		forward = "0"
+// forwards reports whether the instance's kernel forwards what it is handed. Where a process
+// takes whole frames, only that process may send them on: when it dies, what is queued goes to
+// the kernel.
+func (w wiring) forwards() bool { return w.Attach == onpath.Routed && !w.WholeFrames }
+
+// forwardSysctls make the instance's kernel a router, or a host, but for what the function
+// sets itself. A kernel that ceases to be a router takes redirects unless told otherwise.
+func (w wiring) forwardSysctls(on bool) []sysctl {
+	forward := "0"
+	if on {
+		forward = "1"
 	}
-	out := []sysctl{
+	all := []sysctl{
 		{"net.ipv4.ip_forward", forward},
 		{"net.ipv6.conf.all.forwarding", forward},
 		{"net.ipv6.conf.default.forwarding", forward},
+		{"net.ipv4.conf.all.accept_redirects", "0"},
 	}
+	return slices.DeleteFunc(all, func(s sysctl) bool { _, own := w.Sysctls[s.key]; return own })
+}
+
+// baseSysctls make a routed instance an IP hop that forwards whatever it is
+// handed, and a bridged one silent.
+func (w wiring) baseSysctls() []sysctl {
+	out := w.forwardSysctls(w.forwards())
 	devs := []string{"all", "default"}
 	for _, p := range w.ports() {
 		devs = append(devs, p.inside)
