@@ -390,7 +390,7 @@ struct table {
 #define GROUP_MIRROR  0x02
 #define GROUP_RESET   0x04 /* lost: reset */
 #define GROUP_BYPASS  0x08 /* none: bypass */
-#define GROUP_INLINE  0x10 /* its members are functions of this node */
+#define GROUP_INLINE  0x10 /* functions of this node are among its members */
 #define GROUP_ROWS    0x20 /* has weights by where flows come from */
 
 struct member {

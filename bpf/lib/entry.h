@@ -9,6 +9,9 @@
 #include "prefilter.h"
 #include "pack.h"
 
+/* Tests have every packet refresh the entries at its next hop, so that no clock decides. */
+const volatile __u32 refresh_always = 0;
+
 /* An entry of a flow that is known to live. */
 static __always_inline struct flow *flow_established(const struct flow_key *k)
 {
@@ -290,6 +293,7 @@ __noinline int begin_anew(__u32 tenant)
 	struct pkt *p = packet();
 	struct node *n = this_node();
 	struct flow *e, *mate;
+	struct group *g;
 	__u32 context;
 	int over;
 
@@ -305,10 +309,13 @@ __noinline int begin_anew(__u32 tenant)
 		return 0;
 	context = e->context;
 	if (context && !(e->flags & FLOW_EMITTED)) {
-		if (!bpf_map_lookup_elem(&groups, &context))
+		g = bpf_map_lookup_elem(&groups, &context);
+		if (!g)
 			return 0;
 		retarget(e, NEXT_PENDING, 0, 0, context);
-		e->flags &= ~(FLOW_ADOPTED | FLOW_FIN | FLOW_RST);
+		e->path = g->path_slot;
+		e->flags &= ~(FLOW_ADOPTED | FLOW_FIN | FLOW_RST | FLOW_REVERSE);
+		e->flags |= g->flags & GROUP_REVERSE ? FLOW_REVERSE : 0;
 		return 1;
 	}
 	if (e->flags & FLOW_EMITTED)

@@ -183,7 +183,7 @@ static __always_inline int carry(struct xdp_md *ctx, const struct uplink *u, str
 		if (!watched(u, now))
 			return XDP_PASS;
 		e->seen = now;
-		if (e->flags & FLOW_RST) /* as touch */
+		if ((e->flags & FLOW_RST) && !refresh_always) /* as touch */
 			e->flags &= ~FLOW_RST;
 	}
 	if (h->used != now)

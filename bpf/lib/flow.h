@@ -13,9 +13,6 @@
 #include "mirrors.h"
 #include "ha_sync.h"
 
-/* Tests have every packet refresh the entries at its next hop, so that no clock decides. */
-const volatile __u32 refresh_always = 0;
-
 /* Count a packet on its entry. */
 static __always_inline void touch(struct pkt *p, struct flow *e)
 {
@@ -148,7 +145,7 @@ __noinline int find_owner(__u32 tried)
 		return 0;
 	p->first = p->member;
 	p->first_slot = p->member_slot;
-	if (tried == p->first)
+	if (tried == p->first || function_at(p->first_slot))
 		return 0;
 	p->floor_weight = 0;
 	if (tried)
@@ -248,7 +245,7 @@ static __always_inline int may_retarget(struct pkt *p, struct flow *e, __u32 nex
 		return KEEP;
 	if (kind == NEXT_PENDING)
 		return REPLACE;
-	if ((p->is & IS_SYN) && (adopted(e) || is_over(0)))
+	if ((p->is & IS_SYN) && !(e->flags & FLOW_EMITTED) && (adopted(e) || is_over(0)))
 		return REPLACE;
 	if (kind != NEXT_VPORT)
 		return KEEP; /* replies leave: the elements before were passed by */

@@ -167,7 +167,7 @@ __noinline int search_block(__u32 id, __u32 base)
 		m = &g->members[base + i];
 		slot = m->slot;
 		v = vport_at(slot, m->vport);
-		if (!v || v->state == STATE_CLOSED || m->vport == p->first)
+		if (!v || v->state == STATE_CLOSED || v->kind == VPORT_FUNCTION || m->vport == p->first)
 			continue;
 		weight = m->weight ? m->weight : 1; /* it may have begun before it got none */
 		mine = draw(mix(mix(p->hash, m->key), 0x5bd1e995) >> 32);
@@ -307,15 +307,9 @@ static __always_inline int resolve_group(struct pkt *p, __u32 id, __u32 back)
 			add_mirror(p, d);
 		return WALK_ON;
 	}
-	if (g->flags & GROUP_INLINE) {
-		if (back)
-			return WALK_ON; /* reverse_functions knows them */
-		if (choose(id, 0, 1))
-			return add_function(p, d, id, g->flags & GROUP_BYPASS);
-		d->bypassed++;
-		return g->flags & GROUP_BYPASS ? WALK_ON : DROP_NO_INSTANCE;
-	}
 	if (back) {
+		if ((g->flags & GROUP_INLINE) && !is_member(id, p->reply.next))
+			return WALK_ON; /* reverse_functions knows the function */
 		/* Was the element passed by? */
 		if ((g->flags & GROUP_BYPASS) && !is_member(id, p->reply.next) && !choose(id, back, 0))
 			return WALK_ON;
@@ -323,8 +317,11 @@ static __always_inline int resolve_group(struct pkt *p, __u32 id, __u32 back)
 		d->kind = NEXT_VPORT;
 		return 0;
 	}
-	d->group = id;
 	if (choose(id, 0, 1)) {
+		/* While a function changes its kind, the group has members of both. */
+		if (function_at(p->member_slot))
+			return add_function(p, d, id, g->flags & GROUP_BYPASS);
+		d->group = id;
 		d->kind = NEXT_VPORT;
 		d->next = p->member;
 		d->slot = p->member_slot;
@@ -333,7 +330,6 @@ static __always_inline int resolve_group(struct pkt *p, __u32 id, __u32 back)
 	if (!(g->flags & GROUP_BYPASS))
 		return DROP_NO_INSTANCE;
 	d->bypassed++;
-	d->group = 0;
 	return WALK_ON;
 }
 

@@ -167,14 +167,6 @@ __noinline int sync_ha_peer(struct __sk_buff *skb, __u32 replies)
 	return sync_entry(skb, to, next, group, replies);
 }
 
-/* Is the vport at slot a function of this node? */
-static __always_inline int function_at(__u32 slot)
-{
-	struct vport *v = bpf_map_lookup_elem(&vports, &slot);
-
-	return slot && v && v->kind == VPORT_FUNCTION;
-}
-
 /* The vport of a function in a slot of this node's dispatcher, or 0. */
 static __always_inline __u32 vport_of_function(__u32 index)
 {

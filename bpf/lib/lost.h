@@ -94,8 +94,8 @@ __noinline int drop_stale_entry(void)
 
 /*
  * The next vport of a flow is gone. By its group's lost and none: another
- * member (every direction and node chooses the same one), a reset, a drop, or
- * past the element.
+ * member (every direction and node chooses the same one), which may be a function, a
+ * reset, a drop, or past the element.
  */
 __noinline int lost(struct __sk_buff *skb)
 {
@@ -126,12 +126,18 @@ __noinline int lost(struct __sk_buff *skb)
 			count_in(skb, p, p->prev_slot, p->prev);
 		return send_reset(skb);
 	}
-	if (choose(id, 0, 0)) {
+	if (!choose(id, 0, 0))
+		reason = g->flags & GROUP_BYPASS ? WALK_ON : DROP_NO_INSTANCE;
+	else if (function_at(p->member_slot))
+		reason = add_function(p, &p->d, id, g->flags & GROUP_BYPASS);
+	else
+		reason = 0;
+	if (reason && reason != WALK_ON)
+		return end_here(skb, p, reason);
+	if (!reason) {
 		p->d.next = p->member;
 		p->d.slot = p->member_slot;
 	} else {
-		if (!(g->flags & GROUP_BYPASS))
-			return end_here(skb, p, DROP_NO_INSTANCE);
 		p->keep = KEEP_FUNCTIONS | KEEP_MIRRORS; /* those before the element that is gone */
 		p->last_function = id;
 		reason = resolve(g->then, 0);

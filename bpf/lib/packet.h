@@ -256,6 +256,14 @@ static __always_inline struct vport *vport_at(__u32 slot, __u32 id)
 	return v && v->id == id && v->kind ? v : NULL;
 }
 
+/* Is the vport at slot a function of this node? */
+static __always_inline int function_at(__u32 slot)
+{
+	struct vport *v = bpf_map_lookup_elem(&vports, &slot);
+
+	return slot && v && v->kind == VPORT_FUNCTION;
+}
+
 /* Where the driver puts a vport unless that is taken. */
 static __always_inline __u32 first_slot(__u32 id)
 {

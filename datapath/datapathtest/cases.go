@@ -35,6 +35,7 @@ func Cases() []Case {
 		{"refused-options", "a refused connection hears so, whatever options and extension headers its SYN has", refusedOptions},
 		{"functions-edited", "answers to a packet that a function rewrote speak of what its sender wrote", editedAnswers},
 		{"functions-apart", "a function sees nothing that another tenant's was shown", functionsApart},
+		{"kinds-change", "an element's function becomes one of another kind, and new flows go to that at once", kindsChange},
 		{"functions-out", "a function out of service leaves by its none", functionsOut},
 		{"functions-mirror", "functions and mirrors stand beside each other", functionsMirror},
 		{"pair", "of a pair of gateways each direction leaves where it comes in, through the same instances", gatewaysAsymmetric},

@@ -497,7 +497,7 @@ func (k *compiler) groups() error {
 		if g.None == onpath.NoneBypass || g.Mode == onpath.ModeMirror {
 			v.Flags |= groupBypass
 		}
-		if g.Mode != onpath.ModeMirror && k.allFunctions(g.Members) {
+		if g.Mode != onpath.ModeMirror && slices.ContainsFunc(g.Members, k.isFunction) {
 			v.Flags |= groupInline
 		}
 		for j, m := range g.Members {
@@ -518,14 +518,9 @@ func (k *compiler) groups() error {
 	return nil
 }
 
-// allFunctions reports whether the members are functions of this node.
-func (k *compiler) allFunctions(members []onpath.Member) bool {
-	for _, m := range members {
-		if k.st.vports[k.st.slots[uint32(m.Vport)]].Kind != vportFunction {
-			return false
-		}
-	}
-	return len(members) > 0
+// isFunction reports whether a member is a function of this node.
+func (k *compiler) isFunction(m onpath.Member) bool {
+	return k.st.vports[k.st.slots[uint32(m.Vport)]].Kind == vportFunction
 }
 
 func (k *compiler) tables() error {

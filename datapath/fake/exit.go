@@ -157,7 +157,7 @@ func (n *Node) firstMet(t onpath.Tuple, vport onpath.VportID) *onpath.Group {
 		if action.Kind != onpath.ActionGroup || g == nil {
 			return nil
 		}
-		if g.Mode == onpath.ModeMirror || n.isInline(g) {
+		if g.Mode == onpath.ModeMirror || n.isInline(g) && !hasMember(g, vport) {
 			id = g.Then
 			continue
 		}

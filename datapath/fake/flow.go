@@ -175,7 +175,7 @@ func (n *Node) begunAnew(w *work, f *flow) bool {
 		return false
 	default:
 		f.kind, f.next, f.functions, f.mirrors, f.adopted, f.answered = onpath.NextPending, 0, nil, nil, false, 0
-		f.fin, f.rst = false, false
+		f.fin, f.rst, f.path, f.reverse = false, false, n.groups[f.context].Path, n.groups[f.context].Reverse
 	}
 	return true
 }

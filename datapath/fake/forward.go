@@ -210,11 +210,18 @@ func (n *Node) lost(w *work, f *flow) bool {
 			return true
 		} else if g.Lost == onpath.LostReset && running {
 			why = onpath.DropReset
-		} else if member, ok := n.pick(g, w.key.tuple); ok {
+		} else if member, ok := n.pick(g, w.key.tuple); ok && n.function(member) == nil {
 			f.next, f.heard, f.answered = member, false, 0
 			return true
-		} else if g.None == onpath.NoneBypass {
+		} else if ok || g.None == onpath.NoneBypass {
+			before := f.functions
+			if ok {
+				f.functions = append(slices.Clip(f.functions), inlined{member, g.None == onpath.NoneBypass, g.ID})
+			}
 			goes := n.goOn(w, f, g, false)
+			if !goes {
+				f.functions = before
+			}
 			if w.writes {
 				n.rewritten(f)
 			}

@@ -34,12 +34,9 @@ type inlined struct {
 	group  onpath.GroupID // by which it was chosen
 }
 
-// isInline reports whether a group's members are functions of this node.
+// isInline reports whether functions of this node are among a group's members.
 func (n *Node) isInline(g *onpath.Group) bool {
-	if g.Mode == onpath.ModeMirror || len(g.Members) == 0 {
-		return false
-	}
-	return !slices.ContainsFunc(g.Members, func(m onpath.Member) bool { return n.function(m.Vport) == nil })
+	return g.Mode != onpath.ModeMirror && slices.ContainsFunc(g.Members, func(m onpath.Member) bool { return n.function(m.Vport) != nil })
 }
 
 // function gives a function's vport on this node.

@@ -89,7 +89,7 @@ func (n *Node) pick(g *onpath.Group, t onpath.Tuple) (onpath.VportID, bool) {
 // asked is the member that it came for, and that does not know it, or 0.
 func (n *Node) home(g *onpath.Group, t onpath.Tuple, asked onpath.VportID) onpath.VportID {
 	first, ok := n.pick(g, t)
-	if !ok || first == asked {
+	if !ok || first == asked || n.function(first) != nil {
 		return asked
 	}
 	if !hasMember(g, asked) {
@@ -97,7 +97,7 @@ func (n *Node) home(g *onpath.Group, t onpath.Tuple, asked onpath.VportID) onpat
 	}
 	rest := make([]onpath.Member, 0, 8)
 	for _, m := range g.Members {
-		if m.Vport != first && n.takes(m.Vport) {
+		if m.Vport != first && n.takes(m.Vport) && n.function(m.Vport) == nil {
 			m.Weight = max(m.Weight, 1)
 			rest = append(rest, m)
 		}

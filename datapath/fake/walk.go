@@ -152,7 +152,7 @@ func (n *Node) actGroup(d *decision, id onpath.GroupID, t onpath.Tuple, upstream
 			d.mirrors = append(d.mirrors, mirror{id, member})
 		}
 		return g.Then, false
-	case ok && n.isInline(g):
+	case ok && n.function(member) != nil: // also of a group that has members of both kinds
 		d.functions = append(d.functions, inlined{member, g.None == onpath.NoneBypass, id})
 		return g.Then, false
 	case ok:
@@ -302,7 +302,7 @@ func (n *Node) replying(g *onpath.Group, t onpath.Tuple, f *flow, from onpath.Vp
 			if ok {
 				mirrors = append(mirrors, mirror{next.ID, member})
 			}
-		case n.isInline(next):
+		case n.isInline(next) && !hasMember(next, from):
 		case ok || next.None != onpath.NoneBypass || hasMember(next, from):
 			if f.context != 0 {
 				return mirrors, f.context ^ 1
