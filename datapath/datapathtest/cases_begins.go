@@ -1,6 +1,7 @@
 package datapathtest
 
 import (
+	"reflect"
 	"time"
 
 	"github.com/onpath/onpath"
@@ -95,7 +96,7 @@ func (b *testbed) decisions() []decided {
 }
 
 // beginsAnew: whatever an entry says of a connection that has ended, another by the same
-// ports goes by the rules that are in force when it begins.
+// ports goes by the rules that are in force when it begins. One that lives goes on.
 func beginsAnew(b *testbed) {
 	wall := b.instance("wall", gateway)
 	list := b.decisions()
@@ -124,6 +125,9 @@ func beginsAnew(b *testbed) {
 				flows = append(flows, t)
 			}
 		}
+		lives := tcp4(port)
+		port++
+		b.connects(lives, d.cross...)
 		judged := func(which int) {
 			for i, t := range flows {
 				if i%2 == which {
@@ -138,6 +142,7 @@ func beginsAnew(b *testbed) {
 		d.chain.ended = d.gone
 		b.apply(l)
 		judged(0)
+		b.livesOn(lives, d.cross...)
 		if d.gone {
 			d.chain.closed = true
 			b.apply(l)
@@ -145,6 +150,32 @@ func beginsAnew(b *testbed) {
 			b.apply(l)
 		}
 		judged(1)
+	}
+}
+
+// livesOn sends SYNs as anybody may forge them within a connection that lives, in both
+// directions: they go its way, and change nothing for it.
+func (b *testbed) livesOn(t onpath.Tuple, is ...*instance) {
+	b.t.Helper()
+	way := func() (ends [2]onpath.FlowEntry) {
+		for n, t := range []onpath.Tuple{t, t.Reverse()} {
+			ends[n], _ = b.entry(gateway, edgeVport, t)
+			ends[n].Packets, ends[n].Bytes, ends[n].Idle = 0, 0, 0
+		}
+		return ends
+	}
+	before := way()
+	for _, reverse := range []bool{false, true} {
+		crossed := is
+		if reverse {
+			crossed = reversed(is)
+		}
+		for _, flags := range []uint8{syn, ack, syn, ack} {
+			b.says(t, reverse, flags, crossed...)
+		}
+	}
+	if after := way(); !reflect.DeepEqual(before, after) {
+		b.t.Errorf("a SYN within a connection that lives changed where that goes: %+v, before %+v", after, before)
 	}
 }
 

@@ -1,6 +1,7 @@
 package fake
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -131,7 +132,7 @@ func (n *Node) act(d *decision, a onpath.Action, t onpath.Tuple, from place, ups
 	}
 	if from == atEdge && len(d.mirrors)+len(d.functions) == 0 {
 		d.outcome = toKernel
-		if d.passed != 0 {
+		if d.passed = cmp.Or(d.passed, d.path); d.passed != 0 { // also where no element selects it
 			d.outcome = toPass
 		}
 	}
