@@ -76,7 +76,8 @@ func (a *Agent) Serve(ctx context.Context, op onpath.NodeOp, request json.RawMes
 	case onpath.OpPromise:
 		return serve(request, func(r onpath.PromiseRequest) error { return json.NewEncoder(stream).Encode(a.promise(r)) })
 	}
-	return onpath.Errorf(onpath.CodeUnsupported, "node %s does not know the operation %q; its agent is version %s", a.opt.Name, op, a.opt.Version)
+	return onpath.Errorf(onpath.CodeUnsupported, "node %s does not know the operation %q; its agent is version %s",
+		a.opt.Name, op, a.opt.Version)
 }
 
 // serve decodes a request; an absent one is the zero request.
@@ -151,7 +152,8 @@ func (a *Agent) capturable(v onpath.VportID) error {
 	defer a.mu.Unlock()
 	for _, in := range a.instances {
 		if in.plan.Vport == v && in.plan.Spec.Inline() {
-			e := onpath.Errorf(onpath.CodeUnsupported, "an ebpf function runs in the kernel, without an interface of its own: there is nothing to capture at")
+			e := onpath.Errorf(onpath.CodeUnsupported,
+				"an ebpf function runs in the kernel, without an interface of its own: there is nothing to capture at")
 			e.Remedy = "capture at the uplinks of its gateway, as an operator: onpath capture --node " + a.opt.Name + " -w FILE"
 			return e
 		}
