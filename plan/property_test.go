@@ -436,7 +436,7 @@ func (w *world) apart(m *model, edge onpath.VportID, tu onpath.Tuple) string {
 
 // untold is the same network before any packet.
 func (m *model) untold() *model {
-	return &model{home: m.home, peers: m.peers, change: m.change, entries: map[place]hop{}, context: map[place]context{}}
+	return &model{learned: map[place]bool{}, home: m.home, peers: m.peers, change: m.change, entries: map[place]hop{}, context: map[place]context{}}
 }
 
 func (s *sim) randomTuple() onpath.Tuple {
