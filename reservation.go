@@ -88,6 +88,9 @@ type ReservedPlace struct {
 	// LeavingUntil; it is gone there by then.
 	Leaving      string    `json:"leaving,omitempty"`
 	LeavingUntil time.Time `json:"leavingUntil,omitzero"`
+	// Lost is from when on it is not known that the instance runs, and nothing is credited
+	// yet.
+	Lost time.Time `json:"lost,omitzero"`
 }
 
 // ReservationState is how far a reservation is.
@@ -99,14 +102,19 @@ const (
 	ReservationQuoted    ReservationState = "quoted"
 	ReservationConfirmed ReservationState = "confirmed"
 	ReservationActive    ReservationState = "active"
-	ReservationEnded     ReservationState = "ended"
-	ReservationDeclined  ReservationState = "declined"
-	ReservationCancelled ReservationState = "cancelled"
-	ReservationFailed    ReservationState = "failed"
+	// ReservationInterrupted: of some instances it is not known that they run. Their room
+	// stays booked, the time is credited, and the reservation goes on by itself.
+	ReservationInterrupted ReservationState = "interrupted"
+	ReservationEnded       ReservationState = "ended"
+	ReservationDeclined    ReservationState = "declined"
+	ReservationCancelled   ReservationState = "cancelled"
+	ReservationFailed      ReservationState = "failed"
 )
 
 // Live reports whether the state is a promise.
-func (s ReservationState) Live() bool { return s == ReservationConfirmed || s == ReservationActive }
+func (s ReservationState) Live() bool {
+	return s == ReservationConfirmed || s == ReservationActive || s == ReservationInterrupted
+}
 
 // Meta implements Object.
 func (r *Reservation) Meta() *Metadata { return &r.Metadata }

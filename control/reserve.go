@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/onpath/onpath"
@@ -101,8 +102,29 @@ func (c *Controller) observeNode(o *onpath.Node, taken onpath.Resources, now tim
 	}
 	if !n.Gone {
 		n.Since = time.Time{} // so that what says the same is the same
+	} else {
+		n.Alive, n.Dead = c.peersSay(n.Name, now)
 	}
 	return n
+}
+
+// peersSay is what nodes that are heard of say of another: that its machine answers, or that
+// it does not. Where they differ, a network between them is cut.
+func (c *Controller) peersSay(name string, now time.Time) (alive, dead bool) {
+	for _, st := range c.nodes {
+		if !st.connected || now.Sub(st.state.Seen) > onpath.NodeTimeout || st.state.Report == nil || st.state.Acked == nil {
+			continue
+		}
+		switch {
+		case slices.Contains(st.state.Report.Unreachable, name):
+			dead = true
+		case slices.ContainsFunc(st.state.Acked.Datapath.Vports, func(v onpath.Vport) bool {
+			return v.Kind == onpath.VportRemote && v.Peer == name
+		}):
+			alive = true
+		}
+	}
+	return alive, dead && !alive
 }
 
 // noteRoundTrips notes between which cloudlets nodes have measured round trips.

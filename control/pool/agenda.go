@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"container/heap"
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -12,7 +11,6 @@ import (
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/control/ledger"
 	"github.com/onpath/onpath/plan"
-	"github.com/onpath/onpath/plan/calendar"
 	"github.com/onpath/onpath/store"
 )
 
@@ -58,6 +56,10 @@ func (p *Pool) plan(e *entry) {
 	delete(p.leaving, k)
 	if slices.ContainsFunc(st.Places, func(x onpath.ReservedPlace) bool { return x.Leaving != "" }) {
 		p.leaving[k] = true
+	}
+	delete(p.lost, k)
+	if st.State.Live() && slices.ContainsFunc(st.Places, func(x onpath.ReservedPlace) bool { return !x.Lost.IsZero() }) {
+		p.lost[k] = true
 	}
 	if e.due = nextDue(st, now); !e.due.IsZero() {
 		heap.Push(&p.agenda, e)
@@ -155,7 +157,7 @@ func (p *Pool) Tick(ctx context.Context) time.Duration {
 			return look
 		}
 	}
-	p.leaveGone(ctx)
+	p.tendOutages(ctx)
 	p.finish()
 	p.finishMoves(ctx)
 	for !p.broken {
@@ -235,8 +237,18 @@ func (p *Pool) do(ctx context.Context, e *entry, now time.Time) error {
 	switch {
 	case !st.End().IsZero() && !st.End().After(now):
 		next.Holds = time.Time{}
+		p.creditLost(d, next.End())
+		if err := p.reckon(d, now); err != nil {
+			return err
+		}
+		books := map[string]*ledger.Book{}
+		if err := p.charge(books, d); err != nil {
+			return err
+		}
 		next.Step(onpath.ReservationEnded, now, "its time is over")
 		d.pay = nil
+		p.swap(d)
+		return p.settleUp(ctx, d, books)
 	case st.State == onpath.ReservationConfirmed && !st.Begin().After(now):
 		next.Step(onpath.ReservationActive, now, "")
 	case st.End().IsZero() && !st.PaidUntil.After(now):
@@ -290,7 +302,7 @@ func (p *Pool) finish() bool {
 		if st.Reason != "" {
 			message += ": " + st.Reason
 		}
-		p.o.Tell(x.d.key, reasonOf(st.State), message, st.State == onpath.ReservationFailed)
+		p.o.Tell(x.d.key, reasonOf(st.State), message, st.State == onpath.ReservationFailed || st.State == onpath.ReservationInterrupted)
 	}
 	return all
 }
@@ -303,6 +315,8 @@ func reasonOf(s onpath.ReservationState) string {
 		return "ReservationEnded"
 	case onpath.ReservationFailed:
 		return "ReservationFailed"
+	case onpath.ReservationInterrupted:
+		return "ReservationInterrupted"
 	}
 	return "ReservationChanged"
 }
@@ -310,9 +324,10 @@ func reasonOf(s onpath.ReservationState) string {
 // payHour pays the next hour of an open-ended reservation, slot by slot, or ends it.
 func (p *Pool) payHour(ctx context.Context, d *decision, now time.Time) error {
 	st := &d.obj.Status
+	p.creditLost(d, now)
 	paid := *st
 	st.PaidUntil = st.PaidUntil.Add(hour)
-	d.pay = slices.DeleteFunc(slices.Clone(d.pay), func(pay payment) bool { // of hours that are over nothing is given back
+	d.pay = slices.DeleteFunc(d.pay, func(pay payment) bool { // of hours that are over nothing is given back
 		return !slices.ContainsFunc(pay.Segments, func(s onpath.PaidSegment) bool { return s.Until.After(now) })
 	})
 	n := len(st.Places)
@@ -339,76 +354,6 @@ func (p *Pool) payHour(ctx context.Context, d *decision, now time.Time) error {
 	return p.settleUp(ctx, d, books)
 }
 
-// leaveGone moves what nodes that are gone have promised to nodes where it fits, or has
-// it fail; the time that was not delivered is credited.
-func (p *Pool) leaveGone(ctx context.Context) {
-	now, gone := p.clock(), false
-	for _, n := range p.nodes {
-		gone = gone || n.Gone && p.cal.Peak(n.Name, now, calendar.Forever) != (onpath.Resources{})
-	}
-	if !gone {
-		return
-	}
-	concerned := map[onpath.Key]*entry{}
-	for k, e := range p.entries {
-		if e.obj.Status.State.Live() && p.pending[k] == nil && slices.ContainsFunc(e.obj.Status.Places,
-			func(x onpath.ReservedPlace) bool { return p.nodes[x.Node].Gone }) {
-			concerned[k] = e
-		}
-	}
-	for _, k := range sortedKeysOf(concerned) {
-		e := concerned[k]
-		if err := p.rescue(ctx, e, now); err != nil {
-			p.log.Error("a reservation of a node that is gone cannot be moved; it is tried on", "reservation", k, "err", err)
-		}
-	}
-}
-
-func (p *Pool) rescue(ctx context.Context, e *entry, now time.Time) error {
-	d := &decision{key: onpath.KeyOf(e.obj), old: e, obj: copyOf(e.obj), pay: e.payments}
-	st := &d.obj.Status
-	slots := booked(st.Slots, now, calendar.Forever, 1)
-	var tried []calendar.Booking
-	free := func() {
-		for _, b := range tried {
-			p.cal.Free(b)
-		}
-	}
-	var words string
-	lost := 0
-	since := now
-	for i := range st.Places {
-		x := &st.Places[i]
-		n := p.nodes[x.Node]
-		if !n.Gone {
-			continue
-		}
-		lost++
-		since = earliest(since, n.Since)
-		to := p.cal.Place(st.Cloudlet, slots, 1, false)
-		if to == nil {
-			free()
-			return p.fail(ctx, e, now, fmt.Sprintf("node %s is gone, and no other of cloudlet %s has room", x.Node, st.Cloudlet), since)
-		}
-		b := calendar.Booking{Node: to[0], Slots: slots}
-		p.cal.Book(b)
-		tried = append(tried, b)
-		words = fmt.Sprintf("node %s is gone: moved to node %s", x.Node, to[0])
-		x.Node, x.Leaving, x.LeavingUntil = to[0], "", time.Time{}
-	}
-	free()
-	st.Step(st.State, now, words)
-	books := map[string]*ledger.Book{}
-	if err := p.compensate(d, since, now, lost); err != nil {
-		return err
-	}
-	if err := p.charge(books, d); err != nil {
-		return err
-	}
-	p.swap(d)
-	return p.settleUp(ctx, d, books)
-}
-
 // fail ends a reservation that cannot be kept, and credits what is not delivered.
 func (p *Pool) fail(ctx context.Context, e *entry, now time.Time, reason string, since time.Time) error {
 	d := &decision{key: onpath.KeyOf(e.obj), old: e, obj: copyOf(e.obj)}
@@ -421,13 +366,4 @@ func (p *Pool) fail(ctx context.Context, e *entry, now time.Time, reason string,
 		return err
 	}
 	return p.settleUp(ctx, d, books)
-}
-
-// compensate credits some instances' part of a time that is over.
-func (p *Pool) compensate(d *decision, from, until time.Time, instances int) error {
-	st := &d.obj.Status
-	for _, s := range booked(paidFor(st), from, until, instances) {
-		p.giveBack(d, part{s.From, s.Until, onpath.Resources{}, s.Capacity}, onpath.PostingCompensation)
-	}
-	return p.reckon(d, until)
 }

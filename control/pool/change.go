@@ -214,7 +214,8 @@ func (p *Pool) close(d *decision, state onpath.ReservationState, now time.Time, 
 // closeFrom also gives back what is paid from an earlier time on.
 func (p *Pool) closeFrom(d *decision, state onpath.ReservationState, now, from time.Time, reason string, back onpath.PostingKind) error {
 	st := &d.obj.Status
-	d.pay = slices.Clone(d.old.payments)
+	d.pay = d.old.payments
+	p.creditLost(d, now)
 	for _, x := range differences(paidFor(st), nil, len(st.Places), 0, from) {
 		p.giveBack(d, x, back)
 	}

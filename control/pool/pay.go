@@ -67,7 +67,8 @@ func (p *Pool) payFor(d *decision, now time.Time) error {
 	var old onpath.ReservationStatus
 	if d.old != nil && d.old.obj.Status.State.Live() {
 		old = d.old.obj.Status
-		d.pay = slices.Clone(d.old.payments)
+		d.pay = d.old.payments
+		p.creditLost(d, now)
 	}
 	switch {
 	case !st.End().IsZero():

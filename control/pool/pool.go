@@ -64,6 +64,7 @@ type Pool struct {
 	entries   map[onpath.Key]*entry
 	agenda    agenda
 	leaving   map[onpath.Key]bool     // reservations with instances that move
+	lost      map[onpath.Key]bool     // reservations with instances of which nothing is known
 	refused   map[string]time.Time    // when nodes did not confirm
 	accounts  map[string]*ledger.Book // without postings that are not written
 	bumped    map[string]int64        // versions of the nodes' records
@@ -108,10 +109,15 @@ type Node struct {
 	// Taken is what instances outside of reservations hold.
 	Taken  onpath.Resources
 	Usable bool
-	// Gone: away for so long that its instances are replaced elsewhere; Since is when it
-	// was last heard of.
+	// Gone: not heard of for so long that its instances may be replaced elsewhere; Since is
+	// when it was last heard of.
 	Gone  bool
 	Since time.Time
+	// Alive and Dead are the word of nodes that are heard of: the machine answers them, or
+	// does not. Neither: nobody can tell.
+	Alive, Dead bool
+	// removed: the operator deleted the Node.
+	removed bool
 }
 
 // Cloudlet is what the pool is told of a cloudlet.
@@ -172,6 +178,7 @@ func New(o Options) *Pool {
 func (p *Pool) forget() {
 	p.cal, p.tenants = calendar.New(), calendar.New()
 	p.entries, p.agenda, p.leaving = map[onpath.Key]*entry{}, nil, map[onpath.Key]bool{}
+	p.lost = map[onpath.Key]bool{}
 	p.accounts, p.bumped = map[string]*ledger.Book{}, map[string]int64{}
 	p.lists, p.kept = map[int64]*onpath.PriceListSpec{noList: {}}, map[int64]bool{}
 	p.pending, p.spent, p.shown = map[onpath.Key]*group{}, map[string]onpath.Account{}, nil
@@ -252,7 +259,7 @@ func (p *Pool) takeUp() {
 	p.promise(fresh)
 	for name, n := range p.nodes {
 		if !seen[name] {
-			n.Usable, n.Gone = false, true
+			n.Usable, n.Gone, n.removed = false, true, true
 			p.nodes[name] = n
 			p.setNode(n)
 		}

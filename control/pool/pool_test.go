@@ -403,11 +403,15 @@ func TestNodeGone(t *testing.T) {
 	}
 	f.pass(time.Hour)
 	n := f.nodes["fra-1"]
-	n.Usable, n.Gone, n.Since = false, true, f.now
+	n.Usable, n.Gone, n.Dead, n.Since = false, true, true, f.now
 	f.nodes["fra-1"] = n
 	f.pass(6 * time.Minute)
 	f.observe()
 	f.pass(time.Second)
+	if s := f.get("a").Status; s.State != onpath.ReservationInterrupted || s.Refunded != 0 {
+		t.Errorf("a %+v", s)
+	}
+	f.pass(FailAfter - 6*time.Minute)
 	a, b := f.get("a").Status, f.get("b").Status
 	if a.State != onpath.ReservationFailed || b.State != onpath.ReservationActive {
 		t.Errorf("a %+v, b %+v", a, b)

@@ -176,11 +176,12 @@ func (s *sequence) moveOne() {
 // die has a node die, or come back.
 func (s *sequence) die(n Node) {
 	if n.Gone {
-		n.Usable, n.Gone, n.Since = true, false, time.Time{}
+		n.Usable, n.Gone, n.Dead, n.Alive, n.Since = true, false, false, false, time.Time{}
 		s.say("node %s is back", n.Name)
 	} else {
 		n.Usable, n.Gone, n.Since = false, true, s.now.Add(-30*time.Second)
-		s.say("node %s dies", n.Name)
+		n.Dead, n.Alive = [][2]bool{{true, false}, {false, true}, {false, false}}[s.r.IntN(3)][0], false
+		s.say("node %s is silent, dead %t", n.Name, n.Dead)
 	}
 	s.nodes[n.Name] = n
 	s.observe()
