@@ -34,8 +34,8 @@ var sociable = "^(" + strings.Join([]string{
 	"TestAgentAway", "TestAsleepModule", "TestBeginMeanwhile", "TestBrokenFunctions", "TestCutShort", "TestCutWaiting", "TestFaults",
 	"TestFunctionBudget", "TestFunctions", "TestLabDownTakesNodesOff", "TestLoadbalancer", "TestLoadbalancerVersions", "TestModuleForges",
 	"TestModuleServes", "TestModuleTraffic", "TestNetmonitor", "TestNewChainIsQuick", "TestNodeOffOfAnother", "TestOneMoreInstanceIsQuick",
-	"TestRestingFlows", "TestSIPKeepAlive", "TestSecondAgent", "TestSecret", "TestServiceContainers", "TestThreeContainers",
-	"TestTraceFunctions", "TestUndone", "TestUntouched", "TestVerifyAndWatch", "TestWeightsFrom",
+	"TestRestingFlows", "TestSIPKeepAlive", "TestSecondAgent", "TestSecret", "TestServiceContainers", "TestTerminals", "TestThreeContainers",
+	"TestTraceFunctions", "TestTraceTrial", "TestUndone", "TestUntouched", "TestVerifyAndWatch", "TestWeightsFrom",
 }, "|") + ")$" // of quick ones, the bounds are those of a whole run
 
 // part leaves the tests of which ONPATH_E2E speaks: the sociable ones, or the others.
