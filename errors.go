@@ -19,9 +19,16 @@ const (
 	CodeForbidden   Code = "forbidden" // the caller may not
 	CodeNoCapacity  Code = "no_capacity"
 	CodeUnavailable Code = "unavailable" // try again later (a node is away, the store has no quorum)
+	CodeTooMany     Code = "too_many"    // the caller asks for more than its share; try again later
 	CodeUnsupported Code = "unsupported" // this machine or version lacks it
 	CodeInternal    Code = "internal"    // a fault of onpath
 )
+
+// Passing reports whether an error may be gone when the same is tried again later.
+func Passing(err error) bool {
+	c := CodeOf(err)
+	return c == CodeUnavailable || c == CodeTooMany
+}
 
 // Error is an error that a user is shown: what, where, and what to do.
 type Error struct {

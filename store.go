@@ -20,11 +20,11 @@ type Store interface {
 	// Written objects get their new Version in place. After CodeUnavailable the
 	// batch may be written or not: with a Request, writing it again finds out.
 	Write(ctx context.Context, b Batch) (Written, error)
-	// Watch sends every change after revision from (0: from now), in order,
-	// until ctx ends or w is too slow, which closes the channel. A revision
-	// that was compacted away gives CodeConflict: list again. Records are not
-	// watched.
-	Watch(ctx context.Context, from int64) (<-chan StoreEvent, error)
+	// Watch sends every change of the objects that covers names (nil: all) after revision
+	// from (0: from now), in order, until ctx ends or the watcher is too slow, which
+	// closes the channel. A revision that was compacted away gives CodeConflict: list
+	// again. Records are not watched.
+	Watch(ctx context.Context, from int64, covers func(Key) bool) (<-chan StoreEvent, error)
 	// NextIDs reserves n consecutive numbers of the named sequence ("vport",
 	// "path", "address") that no one got before and that are greater than above,
 	// and returns the first; the least is 1.
@@ -153,13 +153,17 @@ type StoreUse struct {
 	Quota int64 `json:"quota"` // 0: nobody here knows
 	// Refuses: changes of users are refused until there is room again.
 	Refuses bool `json:"refuses,omitempty"`
+	// Waiting are changes that watchers have not taken yet.
+	Waiting int64 `json:"waiting"`
 }
 
-// StoreEvent is one change seen by a watcher.
+// StoreEvent is one change seen by a watcher. Without a Key it says that all changes up to
+// Revision that concern the watcher were sent.
 type StoreEvent struct {
 	Revision int64
 	Key      Key
 	Object   Object // nil: deleted
+	Err      error  // why the watch ends with this event, which tells no change
 }
 
 // SetVersions gives all objects of the batch the version that they were written as.

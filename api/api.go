@@ -218,7 +218,6 @@ func (s *Server) handler(identify func(*http.Request) (auth.Identity, error)) ht
 			return
 		}
 		if err := s.rates.mayAskAgain(r.Context(), s.o.Store, who, s.o.Clock()); err != nil {
-			w.Header().Set("Retry-After", "1")
 			s.fail(w, r, err)
 			return
 		}

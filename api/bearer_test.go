@@ -112,7 +112,7 @@ func TestRequestsOverQuota(t *testing.T) {
 	alice := w.user("acme")
 	refused := 0
 	for range 30 {
-		if _, _, err := alice.List(ctx, onpath.KindHosts, "acme"); onpath.CodeOf(err) == onpath.CodeUnavailable {
+		if _, _, err := alice.List(ctx, onpath.KindHosts, "acme"); onpath.CodeOf(err) == onpath.CodeTooMany {
 			refused++
 		}
 		if _, _, err := w.operator.List(ctx, onpath.KindHosts, ""); err != nil {

@@ -21,6 +21,7 @@ var status = map[onpath.Code]int{
 	onpath.CodeForbidden:   http.StatusForbidden,
 	onpath.CodeNoCapacity:  http.StatusInsufficientStorage,
 	onpath.CodeUnavailable: http.StatusServiceUnavailable,
+	onpath.CodeTooMany:     http.StatusTooManyRequests,
 	onpath.CodeUnsupported: http.StatusNotImplemented,
 	onpath.CodeInternal:    http.StatusInternalServerError,
 }
@@ -115,6 +116,9 @@ func stopped(ctx context.Context, err error) error {
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	p := problemOf(s.noted(r.Context(), r.Method+" "+r.URL.Path, err))
 	w.Header().Set("Content-Type", p.ContentType(""))
+	if p.Status == http.StatusTooManyRequests {
+		w.Header().Set("Retry-After", "1")
+	}
 	w.WriteHeader(p.Status)
 	_ = json.NewEncoder(w).Encode(p.Problem)
 }

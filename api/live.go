@@ -9,7 +9,8 @@ import (
 )
 
 // Requests of one user at once: more of them are refused, so that what one
-// tenant's program forgets to close is no other's loss.
+// tenant's program forgets to close is no other's loss. For each watch that is not read the
+// store holds 1 MiB of changes.
 const (
 	maxRequests = 128
 	maxLarge    = 2 // with a body over largeBody, or of unknown size
@@ -69,11 +70,11 @@ func (l *live) checkLimit(uri string, large bool) error {
 	}
 	switch {
 	case len(l.by[uri]) >= maxRequests:
-		e := onpath.Errorf(onpath.CodeUnavailable, "%s has %d requests under way, which is the most", uri, maxRequests)
+		e := onpath.Errorf(onpath.CodeTooMany, "%s has %d requests under way, which is the most", uri, maxRequests)
 		e.Remedy = "end watches, logs and other streams that are not needed, and try again"
 		return e
 	case large && n >= maxLarge:
-		e := onpath.Errorf(onpath.CodeUnavailable, "%s is sending %d large requests already", uri, n)
+		e := onpath.Errorf(onpath.CodeTooMany, "%s is sending %d large requests already", uri, n)
 		e.Remedy = "try again when they are through"
 		return e
 	}

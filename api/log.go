@@ -90,8 +90,7 @@ func (s logging) serveLog(w http.ResponseWriter, r *http.Request) error {
 	}
 	from := fairshare.Address(r.RemoteAddr) // operators at the unix socket have none
 	if ok, _ := s.public.readers.Allow(from); from.IsValid() && !ok {
-		w.Header().Set("Retry-After", "1")
-		return onpath.Errorf(onpath.CodeUnavailable, "your network asks for the log too often; try again in a second")
+		return onpath.Errorf(onpath.CodeTooMany, "your network asks for the log too often; try again in a second")
 	}
 	var b []byte
 	var err error

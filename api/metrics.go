@@ -49,6 +49,8 @@ func (m *metrics) own(hub *session.Hub, use func() onpath.StoreUse) []prometheus
 		size("onpath_store_bytes", "What the server's own store holds, old versions included.",
 			func(u onpath.StoreUse) int64 { return u.InUse }),
 		size("onpath_store_quota_bytes", "What it may hold; 0: it is an etcd cluster.", func(u onpath.StoreUse) int64 { return u.Quota }),
+		size("onpath_store_waiting_bytes", "Changes that wait for watches which are not read.",
+			func(u onpath.StoreUse) int64 { return u.Waiting }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "onpath_nodes_connected", Help: "Nodes with a session to this server."},
 			func() float64 { return float64(len(hub.Connected())) })}
 }

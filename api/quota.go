@@ -40,7 +40,7 @@ func (q *requestRates) mayAskAgain(ctx context.Context, s onpath.Store, who auth
 	if r.limiter == nil || r.limiter.AllowN(now, 1) {
 		return nil
 	}
-	e := onpath.Errorf(onpath.CodeUnavailable, "tenant %s has sent more than %v requests a second", who.Tenant, r.limiter.Limit())
+	e := onpath.Errorf(onpath.CodeTooMany, "tenant %s has sent more than %v requests a second", who.Tenant, r.limiter.Limit())
 	e.Remedy = "try again in a second, or ask the operator for a larger spec.quota.requests"
 	return e
 }

@@ -121,7 +121,7 @@ func TestTooMuchAtOnce(t *testing.T) {
 		begin <- struct{}{}
 	}
 	err = alice.Watch(ctx, client.WatchOptions{}, func(client.Change) error { return nil })
-	if onpath.CodeOf(err) != onpath.CodeUnavailable || !strings.Contains(err.Error(), "128 requests under way") {
+	if onpath.CodeOf(err) != onpath.CodeTooMany || !strings.Contains(err.Error(), "128 requests under way") {
 		t.Errorf("the 129th watch: %v", err)
 	}
 	if _, err := bob.WhoAmI(ctx); err != nil {

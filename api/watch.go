@@ -49,7 +49,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 	}
-	events, err := s.o.Store.Watch(ctx, last)
+	events, err := s.o.Store.Watch(ctx, last, f.covers)
 	if err != nil {
 		return err
 	}
@@ -63,14 +63,14 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request) error {
 		select {
 		case e, ok := <-events:
 			if !ok {
-				ended := onpath.Errorf(onpath.CodeUnavailable, "the watch fell behind, or the store was closed")
-				ended.Remedy = "watch again from the last revision"
-				out.end(ended)
+				e.Err = onpath.Errorf(onpath.CodeUnavailable, "the store was closed; watch again from the last revision")
+			}
+			if e.Err != nil {
+				out.end(e.Err)
 				return nil
 			}
-			last = e.Revision
-			if line := watchLine(e, f); line != nil {
-				out.write(line)
+			if last = e.Revision; e.Key.Kind != "" {
+				out.write(watchLine(e))
 			}
 		case <-tick.C:
 			out.write(progress(last - 1)) // perhaps not all of the last write was sent
@@ -87,10 +87,7 @@ func progress(revision int64) []byte {
 	return append(b, '\n')
 }
 
-func watchLine(e onpath.StoreEvent, f watched) []byte {
-	if !f.covers(e.Key) {
-		return nil
-	}
+func watchLine(e onpath.StoreEvent) []byte {
 	ref := wire.RefOf(e.Key)
 	line := wire.WatchEvent{Revision: e.Revision, Key: &ref}
 	if e.Object != nil {

@@ -175,12 +175,15 @@ func (c *Controller) follow(ctx context.Context, revision int64) {
 }
 
 func (c *Controller) watch(ctx context.Context, revision int64) error {
-	ch, err := c.o.Store.Watch(ctx, revision)
+	ch, err := c.o.Store.Watch(ctx, revision, nil)
 	if err != nil {
 		return err
 	}
 	for e := range ch {
-		if c.changed(e) {
+		if e.Err != nil {
+			return e.Err
+		}
+		if e.Key.Kind != "" && c.changed(e) {
 			c.kick()
 		}
 	}

@@ -123,7 +123,7 @@ func (o NodeOptions) join(ctx context.Context) (*Client, error) {
 			o.Log.Info("joined", "server", c.Server())
 			return c, nil
 		}
-		if onpath.CodeOf(err) != onpath.CodeUnavailable {
+		if !onpath.Passing(err) {
 			return nil, err
 		}
 		o.Log.Warn("cannot join yet", "error", err)

@@ -124,7 +124,7 @@ func (c *Client) Apply(ctx context.Context, objects []onpath.Object, o ApplyOpti
 	if lost := (broken{}); !errors.As(err, &lost) {
 		return &out, err
 	}
-	for end := time.Now().Add(again); onpath.CodeOf(err) == onpath.CodeUnavailable && time.Now().Before(end) && ctx.Err() == nil; {
+	for end := time.Now().Add(again); onpath.Passing(err) && time.Now().Before(end) && ctx.Err() == nil; {
 		select {
 		case <-time.After(500 * time.Millisecond):
 			err = c.do(ctx, http.MethodPost, "/v1/apply", nil, a, &out)

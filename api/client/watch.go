@@ -53,7 +53,7 @@ func (c *Client) Watch(ctx context.Context, o WatchOptions, do func(Change) erro
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case w.done || w.from == 0 || onpath.CodeOf(err) != onpath.CodeUnavailable:
+		case w.done || w.from == 0 || !onpath.Passing(err):
 			return err
 		case w.from != before:
 			wait = watchFirst

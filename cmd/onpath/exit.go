@@ -58,6 +58,7 @@ var byCode = map[onpath.Code]int{
 	onpath.CodeForbidden:   exitForbidden,
 	onpath.CodeNoCapacity:  exitNoCapacity,
 	onpath.CodeUnavailable: exitUnavailable,
+	onpath.CodeTooMany:     exitUnavailable,
 	onpath.CodeUnsupported: exitUnsupported,
 	onpath.CodeInternal:    exitFailed,
 }

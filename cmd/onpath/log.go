@@ -245,7 +245,7 @@ func (w *watched) watch(ctx context.Context, out, warnings io.Writer, p onpath.P
 				return err
 			}
 			silent = false
-		case onpath.CodeOf(err) == onpath.CodeUnavailable && !once: // it is asked again
+		case onpath.Passing(err) && !once: // it is asked again
 			if !silent {
 				fmt.Fprintf(warnings, "the log cannot be read now; its entries are shown once it can: %v\n", err)
 			}

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -30,11 +31,11 @@ type Options struct {
 	Logger *slog.Logger // default: none
 	Clock  onpath.Clock // default time.Now; stamps Created
 
-	// Buffer is how many events may wait for a watcher (default 1024), Patience
-	// how long a full buffer may stay full before the watcher is closed
-	// (default 5 s).
-	Buffer   int
-	Patience time.Duration
+	// Buffer is how many events may wait for a watcher (default 4096), and BufferBytes how
+	// many bytes of them (default 1 MiB; one event may be larger). Patience is how long a full
+	// buffer may stay full before the watcher is closed (default 5 s).
+	Buffer, BufferBytes int
+	Patience            time.Duration
 
 	// Reserve is how much must be free on the disk of Dir for a write to be
 	// accepted, in bytes; default 160 MiB, of which deletions and what onpath
@@ -62,6 +63,7 @@ type Store struct {
 	cancel   context.CancelFunc
 	closing  sync.Once
 	requests requestLease
+	waiting  atomic.Int64 // bytes of changes that wait for watchers
 }
 
 // Open opens the store; with an embedded etcd it returns when that is ready.
@@ -73,7 +75,10 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		o.Clock = time.Now
 	}
 	if o.Buffer == 0 {
-		o.Buffer = 1024
+		o.Buffer = 4096
+	}
+	if o.BufferBytes == 0 {
+		o.BufferBytes = 1 << 20
 	}
 	if o.Patience == 0 {
 		o.Patience = 5 * time.Second

@@ -42,6 +42,9 @@ type room struct {
 
 	mu      sync.Mutex
 	written []bytesAt // the first is what was compacted last
+	// told is what etcd told last that it holds: it tells at each commit, ten times a second.
+	// untold is how many bytes had been written then.
+	told, untold int64
 }
 
 func newRoom(quota int64) *room {
@@ -71,6 +74,17 @@ func (r *room) wrote(revision int64, t *transaction) {
 	}
 }
 
+// inUse is what the store holds, given what etcd tells.
+func (r *room) inUse(told int64) int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	total := r.written[len(r.written)-1].bytes
+	if told != r.told {
+		r.told, r.untold = told, total
+	}
+	return told + total - r.untold
+}
+
 // history is how many bytes of old versions there may be.
 func (r *room) history() int64 { return r.quota / historyPart }
 
@@ -98,16 +112,18 @@ func (r *room) compacted(revision int64) {
 	r.written = append([]bytesAt(nil), r.written[n:]...)
 }
 
-// Use is how much of its quota the store holds; a zero Quota: nobody knows.
-func (s *Store) Use() (u onpath.StoreUse) {
+// Use is how much of its quota the store holds, and what waits for watchers.
+func (s *Store) Use() onpath.StoreUse {
+	u := onpath.StoreUse{Waiting: s.waiting.Load()}
 	if s.embedded == nil {
 		return u
 	}
-	be := s.embedded.etcd.Server.Backend()
-	u = onpath.StoreUse{InUse: be.SizeInUse(), File: be.Size(), Quota: s.embedded.room.quota}
+	u.InUse, u.File, u.Quota = s.embedded.inUse(), s.embedded.etcd.Server.Backend().Size(), s.embedded.room.quota
 	u.Refuses = u.InUse >= u.Quota/100*usersPart
 	return u
 }
+
+func (e *embedded) inUse() int64 { return e.room.inUse(e.etcd.Server.Backend().SizeInUse()) }
 
 // checkQuota refuses writes of a store that is nearly full, if old versions are not what fills it.
 func (s *Store) checkQuota(ctx context.Context, p purpose) error {
@@ -120,7 +136,7 @@ func (s *Store) checkQuota(ctx context.Context, p purpose) error {
 		part, what = systemPart, "decisions"
 	}
 	mark := e.room.quota / 100 * part
-	full := func() bool { return e.etcd.Server.Backend().SizeInUse() >= mark }
+	full := func() bool { return e.inUse() >= mark }
 	if full() {
 		waiting, cancel := s.limit(ctx)
 		e.makeRoom(waiting)
@@ -130,7 +146,7 @@ func (s *Store) checkQuota(ctx context.Context, p purpose) error {
 		return nil
 	}
 	f := onpath.Errorf(onpath.CodeNoCapacity, "the store is nearly full: it holds %d MiB of its quota of %d MiB, and %s end at %d MiB",
-		e.etcd.Server.Backend().SizeInUse()>>20, e.room.quota>>20, what, mark>>20)
+		e.inUse()>>20, e.room.quota>>20, what, mark>>20)
 	f.Remedy = "delete what is not needed: deletions go on, and changes go on as soon as there is room; " +
 		"running nodes and traffic go on meanwhile"
 	return f

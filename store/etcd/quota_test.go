@@ -61,7 +61,7 @@ func TestQuota(t *testing.T) {
 	if onpath.CodeOf(err) != onpath.CodeNoCapacity || !strings.Contains(err.Error(), "deletions go on") {
 		t.Errorf("a change beyond the quota: %v", err)
 	}
-	if u := s.Use(); !u.Refuses || u.InUse > u.Quota*8/10 {
+	if u := s.Use(); !u.Refuses || u.InUse > u.Quota {
 		t.Errorf("a store that refuses changes holds %+v", u)
 	}
 	if err := commit(store.FollowUp(ctx), s, put(chain("decided", 1), 0)); err != nil {
@@ -127,7 +127,7 @@ func TestOldVersionsAreKeptForWatchers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := s.Watch(t.Context(), first.Metadata.Version); err != nil {
+	if _, err := s.Watch(t.Context(), first.Metadata.Version, nil); err != nil {
 		t.Error(err)
 	}
 }

@@ -2,7 +2,6 @@ package etcd
 
 import (
 	"context"
-	"time"
 
 	mvccpb "go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -13,7 +12,7 @@ import (
 )
 
 // Watch implements onpath.Store.
-func (s *Store) Watch(ctx context.Context, from int64) (<-chan onpath.StoreEvent, error) {
+func (s *Store) Watch(ctx context.Context, from int64, covers func(onpath.Key) bool) (<-chan onpath.StoreEvent, error) {
 	start, err := s.watchStart(ctx, from)
 	if err != nil {
 		return nil, err
@@ -21,12 +20,16 @@ func (s *Store) Watch(ctx context.Context, from int64) (<-chan onpath.StoreEvent
 	wctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	stop := context.AfterFunc(s.ctx, cancel)
 	in := s.client.Watch(wctx, store.Root, clientv3.WithPrefix(), clientv3.WithRev(start))
-	out := make(chan onpath.StoreEvent, s.o.Buffer)
+	q, out := newQueue(s.o, &s.waiting), make(chan onpath.StoreEvent)
+	go func() {
+		defer cancel()
+		defer stop()
+		q.end(s.feed(wctx, in, q, covers))
+	}()
 	go func() {
 		defer close(out)
 		defer cancel()
-		defer stop()
-		s.feed(wctx, in, out)
+		s.hand(ctx, q, out)
 	}()
 	return out, nil
 }
@@ -69,44 +72,69 @@ func (s *Store) startAfter(ctx context.Context, from int64) (int64, error) {
 	return from + 1, nil
 }
 
-func (s *Store) feed(ctx context.Context, in clientv3.WatchChan, out chan<- onpath.StoreEvent) {
+// feed fills a watcher's queue until the watch ends; the error is what the watcher is told.
+func (s *Store) feed(ctx context.Context, in clientv3.WatchChan, q *queue, covers func(onpath.Key) bool) error {
 	for r := range in {
 		if err := r.Err(); err != nil {
 			if ctx.Err() == nil {
 				s.o.Logger.Warn("watch ended", "error", err)
 			}
-			return
+			return nil
 		}
 		for _, ev := range r.Events {
-			e, err := event(ev)
-			if err != nil {
+			k, ok := store.ParsePath(string(ev.Kv.Key))
+			if ok && covers != nil && !covers(k) {
+				continue
+			}
+			if !q.put(ctx, ev, s.o.Patience) {
+				if ctx.Err() != nil {
+					return nil
+				}
+				err := tooSlow(q)
+				s.o.Logger.Warn("a watcher is too slow and was closed", "revision", ev.Kv.ModRevision, "error", err)
+				return err
+			}
+		}
+		if n := len(r.Events); n > 0 {
+			q.pass(r.Events[n-1].Kv.ModRevision)
+		}
+	}
+	return nil
+}
+
+// hand gives a watcher what its queue holds, until that ends or ctx does.
+func (s *Store) hand(ctx context.Context, q *queue, out chan<- onpath.StoreEvent) {
+	var told int64 // the last revision that the watcher knows
+	for {
+		ev, seen, ended, why := q.take()
+		e := onpath.StoreEvent{Revision: seen, Err: why}
+		if ev != nil {
+			var err error
+			if e, err = event(ev); err != nil {
 				s.o.Logger.Error("watch: stored object cannot be read", "key", string(ev.Kv.Key), "error", err)
 				continue
 			}
-			if !s.hand(ctx, e, out) {
+		}
+		if ev == nil && why == nil && (ended || seen <= told) {
+			if ended {
 				return
 			}
+			select {
+			case <-q.news:
+			case <-ctx.Done():
+				return
+			}
+			continue
+		}
+		select {
+		case out <- e:
+		case <-ctx.Done():
+			return
+		}
+		if told = max(told, e.Revision); why != nil {
+			return
 		}
 	}
-}
-
-// hand gives e to the watcher; false if it is too slow or gone.
-func (s *Store) hand(ctx context.Context, e onpath.StoreEvent, out chan<- onpath.StoreEvent) bool {
-	select {
-	case out <- e:
-		return true
-	default:
-	}
-	t := time.NewTimer(s.o.Patience)
-	defer t.Stop()
-	select {
-	case out <- e:
-		return true
-	case <-t.C:
-		s.o.Logger.Warn("a watcher is too slow and was closed", "revision", e.Revision, "waiting", len(out))
-	case <-ctx.Done():
-	}
-	return false
 }
 
 func event(ev *clientv3.Event) (onpath.StoreEvent, error) {

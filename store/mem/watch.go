@@ -10,7 +10,7 @@ import (
 
 // Watch implements onpath.Store. A watcher reads the log at its own pace and is
 // closed once what it has not read yet was compacted away.
-func (s *Store) Watch(ctx context.Context, from int64) (<-chan onpath.StoreEvent, error) {
+func (s *Store) Watch(ctx context.Context, from int64, covers func(onpath.Key) bool) (<-chan onpath.StoreEvent, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if from == 0 {
@@ -23,11 +23,11 @@ func (s *Store) Watch(ctx context.Context, from int64) (<-chan onpath.StoreEvent
 		return nil, store.Compacted(from)
 	}
 	out := make(chan onpath.StoreEvent)
-	go s.feed(ctx, from, out)
+	go s.feed(ctx, from, covers, out)
 	return out, nil
 }
 
-func (s *Store) feed(ctx context.Context, from int64, out chan<- onpath.StoreEvent) {
+func (s *Store) feed(ctx context.Context, from int64, covers func(onpath.Key) bool, out chan<- onpath.StoreEvent) {
 	defer close(out)
 	for {
 		batch, moved, ok := s.after(from)
@@ -35,8 +35,12 @@ func (s *Store) feed(ctx context.Context, from int64, out chan<- onpath.StoreEve
 			return
 		}
 		for _, c := range batch {
-			e := onpath.StoreEvent{Revision: c.revision, Key: c.key}
-			if c.data != nil {
+			e := onpath.StoreEvent{Revision: c.revision}
+			covered := covers == nil || covers(c.key)
+			if covered {
+				e.Key = c.key
+			}
+			if covered && c.data != nil {
 				o, err := store.Decode(c.data, c.revision)
 				if err != nil {
 					return // what was encoded a moment ago decodes, or the type is wrong

@@ -341,7 +341,7 @@ func testNextIDs(t *testing.T, ctx context.Context, h Harness) {
 }
 
 func testClose(t *testing.T, ctx context.Context, h Harness) {
-	events, err := h.Store.Watch(ctx, 0)
+	events, err := h.Store.Watch(ctx, 0, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

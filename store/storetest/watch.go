@@ -43,7 +43,7 @@ func testWatch(t *testing.T, ctx context.Context, h Harness) {
 	write(t, ctx, s, put(chain("a", "before", 1), 0))
 	wctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	events, err := s.Watch(wctx, 0)
+	events, err := s.Watch(wctx, 0, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func testWatchResume(t *testing.T, ctx context.Context, h Harness) {
 	}
 	for i := 1; i <= 50; i += 7 { // each watcher reads some, goes, and another resumes
 		wctx, cancel := context.WithCancel(ctx)
-		events, err := s.Watch(wctx, revision)
+		events, err := s.Watch(wctx, revision, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -102,9 +102,9 @@ func testWatchCompacted(t *testing.T, ctx context.Context, h Harness) {
 	if err := h.Compact(ctx, revisions[6]); err != nil {
 		t.Fatal(err)
 	}
-	_, err := s.Watch(ctx, revisions[2])
+	_, err := s.Watch(ctx, revisions[2], nil)
 	wantCode(t, err, onpath.CodeConflict)
-	events, err := s.Watch(ctx, revisions[7])
+	events, err := s.Watch(ctx, revisions[7], nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,10 +120,10 @@ func testWatchAhead(t *testing.T, ctx context.Context, h Harness) {
 	write(t, ctx, s, put(c, onpath.AnyVersion))
 	last := c.Metadata.Version
 	for _, from := range []int64{last + 1, 1 << 40, -1} {
-		_, err := s.Watch(ctx, from)
+		_, err := s.Watch(ctx, from, nil)
 		wantCode(t, err, onpath.CodeConflict)
 	}
-	events, err := s.Watch(ctx, last)
+	events, err := s.Watch(ctx, last, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,11 +134,11 @@ func testWatchAhead(t *testing.T, ctx context.Context, h Harness) {
 
 func testWatchSlow(t *testing.T, ctx context.Context, h Harness) {
 	s := h.Store
-	slow, err := s.Watch(ctx, 0)
+	slow, err := s.Watch(ctx, 0, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	fast, err := s.Watch(ctx, 0)
+	fast, err := s.Watch(ctx, 0, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
