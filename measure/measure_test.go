@@ -35,13 +35,20 @@ func TestPairOnLoopback(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer web.Close()
+	gone, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed := gone.Addr().(*net.TCPAddr).AddrPort()
+	gone.Close()
 	s.Set([]Target{
+		{Name: "closed", Address: closed, Connect: true, Every: MinEvery, Change: 1e9},
 		{Name: "web", Address: web.Addr().(*net.TCPAddr).AddrPort(), Connect: true, Every: MinEvery, Change: 1e9},
 		{Name: "near", Address: r.conn.LocalAddr().(*net.UDPAddr).AddrPort(), Every: MinEvery, Change: 1e9},
 		{Name: "deaf", Address: deaf.LocalAddr().(*net.UDPAddr).AddrPort(), Every: MinEvery, Change: 0.1},
 	})
 	got := map[string]Value{}
-	for len(got) < 3 {
+	for len(got) < 4 {
 		select {
 		case n := <-told:
 			got[n.name] = n.v
@@ -51,6 +58,9 @@ func TestPairOnLoopback(t *testing.T) {
 	}
 	if v := got["web"]; v.RTT <= 0 || v.Loss != 0 {
 		t.Errorf("a server that does not speak STAMP: %+v", v)
+	}
+	if v := got["closed"]; v.RTT <= 0 || v.Loss != 0 {
+		t.Errorf("a closed port, which answers: %+v", v)
 	}
 	if v := got["near"]; v.RTT <= 0 || v.RTT > time.Second || v.Loss != 0 {
 		t.Errorf("near: %+v", v)

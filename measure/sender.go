@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -152,21 +153,27 @@ func (s *Sender) ask(t *target) {
 	_, _ = s.conn.WriteToUDPAddrPort(request{sequence: id.sequence, sent: ntp(now)}.encode(s.request), t.Address)
 }
 
-// connect takes the time of a handshake and resets the connection.
+// connect takes the time of a handshake and resets the connection. A refusal is an answer: it
+// says nothing about the way but that it was passed.
 func (s *Sender) connect(t *target) {
 	var x Sample
 	err := s.o.Enter(func() error {
 		d := net.Dialer{Timeout: answerTimeout, LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(s.o.From, 0))}
 		start := time.Now()
 		c, err := d.Dial("tcp", t.Address.String())
+		x.RTT = time.Since(start)
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			return nil
+		}
 		if err != nil {
 			return err
 		}
-		x.RTT = time.Since(start)
 		_ = c.(*net.TCPConn).SetLinger(0)
 		return c.Close()
 	})
-	x.Lost = err != nil
+	if err != nil {
+		x = Sample{Lost: true}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.take(t, x)
