@@ -157,7 +157,6 @@ type RelayFullness string
 const (
 	RelayFullConnections RelayFullness = "connections" // the process has nearly as many as it may
 	RelayFullTenant      RelayFullness = "tenant"      // the tenant has
-	RelayFullPrefix      RelayFullness = "prefix"      // nearly all are of one prefix, which has
 )
 
 // Relayed counts relayed connections.

@@ -14,7 +14,7 @@ import (
 // Limits bound what a relay holds.
 type Limits struct {
 	Connections int // of all tenants; a busy one takes up to connectionFiles
-	PerTenant   int // connections of one tenant
+	PerTenant   int // connections of one tenant, which has more only while others leave them free
 	Opening     int // legs begun by a SYN whose handshake has not ended
 }
 
@@ -64,10 +64,12 @@ func (l Limits) orDefault() Limits {
 }
 
 // A relay is full from fullAt percent of a limit on, until it has openAt. What comes before
-// its node hears of it finds the rest.
+// its node hears of it finds the rest: whom the kernel has answered, the relay has to serve. Only
+// from scarceAt percent of all on, where its node does not hear, those that hold much are refused.
 const (
-	fullAt = 90
-	openAt = 80
+	fullAt   = 90
+	openAt   = 80
+	scarceAt = 95
 )
 
 // clientPrefix is whose clients share: an IPv4 /24, an IPv6 /48.
@@ -106,9 +108,8 @@ type counters struct {
 	all      int
 	full     onpath.RelayFullness // of all
 	tenants  map[string]*tenantUse
-	prefixes map[netip.Prefix]*prefixUse
-	most     *prefixUse    // the one with the most connections, wherever it has nearly all
-	changed  chan struct{} // closed and replaced when what is full changes
+	prefixes map[netip.Prefix]int // connections
+	changed  chan struct{}        // closed and replaced when what is full changes
 }
 
 // tenantUse's fields are guarded by counters.mu but for the bytes.
@@ -117,8 +118,6 @@ type tenantUse struct {
 	full        onpath.RelayFullness
 	there, back atomic.Int64
 }
-
-type prefixUse struct{ connections int }
 
 // use is one connection's place under the limits.
 type use struct {
@@ -129,12 +128,12 @@ type use struct {
 }
 
 func newCounters(l Limits) *counters {
-	return &counters{limits: l.orDefault(), tenants: map[string]*tenantUse{}, prefixes: map[netip.Prefix]*prefixUse{},
+	return &counters{limits: l.orDefault(), tenants: map[string]*tenantUse{}, prefixes: map[netip.Prefix]int{},
 		changed: make(chan struct{})}
 }
 
-// take takes a place for a connection. A prefix may have as many as are left free: so one has
-// half at most, two have a third each, and no one fills the relay.
+// take takes a place for a connection, of which the last are for those that hold few: a prefix
+// may have as many of them as are left free, and a tenant none that has its limit.
 func (c *counters) take(tenant string, client netip.Addr) (*use, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -144,25 +143,19 @@ func (c *counters) take(tenant string, client netip.Addr) (*use, error) {
 		c.tenants[tenant] = t
 	}
 	of := clientPrefix(client)
-	p := c.prefixes[of]
-	if p == nil {
-		p = &prefixUse{}
-	}
+	free, held := c.limits.Connections-c.all, c.prefixes[of]
+	scarce := c.all*100 >= c.limits.Connections*scarceAt
 	switch {
-	case c.all >= c.limits.Connections:
+	case free <= 0:
 		return nil, fmt.Errorf("the relay holds %d connections, as many as it may", c.all)
-	case t.connections >= c.limits.PerTenant:
+	case scarce && t.connections >= c.limits.PerTenant:
 		return nil, fmt.Errorf("tenant %s holds %d connections, as many as one may", tenant, t.connections)
-	case p.connections >= c.limits.Connections-c.all:
-		return nil, fmt.Errorf("clients of %s hold %d connections, as many as are left free", of, p.connections)
+	case scarce && held >= free:
+		return nil, fmt.Errorf("clients of %s hold %d connections, and %d are left free", of, held, free)
 	}
 	c.all++
 	t.connections++
-	p.connections++
-	c.prefixes[of] = p
-	if c.most == nil || p.connections > c.most.connections {
-		c.most = p
-	}
+	c.prefixes[of]++
 	c.evaluate(t)
 	return &use{counters: c, tenant: t, prefix: of}, nil
 }
@@ -174,8 +167,7 @@ func (u *use) release() {
 		defer c.mu.Unlock()
 		c.all--
 		u.tenant.connections--
-		p := c.prefixes[u.prefix]
-		if p.connections--; p.connections == 0 {
+		if c.prefixes[u.prefix]--; c.prefixes[u.prefix] == 0 {
 			delete(c.prefixes, u.prefix)
 		}
 		c.evaluate(u.tenant)
@@ -185,10 +177,6 @@ func (u *use) release() {
 // evaluate sets what is full after a change. Callers hold mu.
 func (c *counters) evaluate(t *tenantUse) {
 	all := fullness(c.full, onpath.RelayFullConnections, c.all, c.limits.Connections)
-	// A prefix that has nearly all connections counts twice: its share is half.
-	if all == "" && c.most != nil && c.most.connections*10 >= c.all*9 {
-		all = fullness(c.full, onpath.RelayFullPrefix, c.all+c.most.connections, c.limits.Connections)
-	}
 	tenant := fullness(t.full, onpath.RelayFullTenant, t.connections, c.limits.PerTenant)
 	if all != c.full || tenant != t.full {
 		c.full, t.full = all, tenant

@@ -1,6 +1,7 @@
 package accel
 
 import (
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -11,10 +12,11 @@ import (
 	"github.com/onpath/onpath"
 )
 
-// TestPrefixFillsNoRelay: clients of one prefix, however many, leave room for all others; and
-// two of them do.
-func TestPrefixFillsNoRelay(t *testing.T) {
-	c := newCounters(Limits{Connections: 3000, PerTenant: 3000})
+// TestFewAreServedLast: a relay serves whom the kernel has answered, whoever holds how much,
+// beyond what its node may need to hear that it is full. Of the last places, where nothing
+// else keeps anybody away, prefixes that hold much leave some to others.
+func TestFewAreServedLast(t *testing.T) {
+	c := newCounters(Limits{Connections: 3000})
 	flood := func(third byte, n int) (held int) {
 		for i := range n {
 			if _, err := c.take("acme", netip.AddrFrom4([4]byte{192, 0, third, byte(i)})); err == nil {
@@ -23,14 +25,23 @@ func TestPrefixFillsNoRelay(t *testing.T) {
 		}
 		return held
 	}
-	first, second := flood(1, 5000), flood(2, 5000)
-	if first != 1500 || second != 750 {
-		t.Errorf("a prefix holds %d of 3000 connections, another one then %d", first, second)
+	if n := flood(1, 2850); n != 2850 {
+		t.Errorf("of 2850 clients of one prefix and tenant %d are served, of 3000 places", n)
 	}
-	for i := range 400 { // of a prefix of its own each
-		if _, err := c.take("acme", netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 1})); err != nil {
-			t.Fatalf("client %d beside them: %v", i, err)
+	if full, _ := c.fullFor("other"); full != onpath.RelayFullConnections {
+		t.Errorf("with 2850 of 3000 it is full for %q", full)
+	}
+	if n := flood(1, 100); n != 0 {
+		t.Errorf("of the last places they take %d more", n)
+	}
+	served := 0
+	for i := range 200 { // of a tenant and a prefix of its own each
+		if _, err := c.take(fmt.Sprint(i), netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 1})); err == nil {
+			served++
 		}
+	}
+	if served != 150 {
+		t.Errorf("of 200 others beside them %d are served, and 150 places were left", served)
 	}
 }
 
@@ -47,8 +58,8 @@ func TestFull(t *testing.T) {
 			func(i int) string { return string(rune('a' + i%2)) }, 900, 799},
 		{onpath.RelayFullTenant, func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 1}) },
 			func(int) string { return "a" }, 601, 533},
-		{onpath.RelayFullPrefix, func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}) },
-			func(int) string { return "a" }, 450, 399},
+		{onpath.RelayFullTenant, func(int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, 1}) },
+			func(int) string { return "a" }, 601, 533},
 	} {
 		c := newCounters(Limits{Connections: 1000})
 		var uses []*use
@@ -118,7 +129,7 @@ func TestPlacesAddUp(t *testing.T) {
 			tenants += x.connections
 		}
 		for _, x := range c.prefixes {
-			prefixes += x.connections
+			prefixes += x
 		}
 		if c.all != len(uses) || tenants != c.all || prefixes != c.all || c.all > 300 {
 			t.Fatalf("seed %d: %d places are taken; counted are %d, by tenant %d, by prefix %d", seed, len(uses), c.all, tenants, prefixes)

@@ -20,8 +20,6 @@ var fullWords = map[onpath.RelayFullness]string{
 		"raise the node's limit of open files or its memory",
 	onpath.RelayFullTenant: "it holds nearly as many connections as one tenant may have" + passBy +
 		"raise the node's limit of open files or its memory",
-	onpath.RelayFullPrefix: "clients of one prefix hold nearly half of all connections, and nobody else has many" + passBy +
-		"find who holds them",
 }
 
 // askFullAgain is the wait after a relay could not say whether it is full.

@@ -54,7 +54,7 @@ func echoOrRest(c *net.TCPConn) {
 }
 
 // TestRelayAtItsLimit: 2,000 idle clients of one prefix fill a relay, while others send urgent
-// data, an upload waits for its reader and two origins do not answer. Nobody else is reset, no
+// data, an upload waits for its reader and two origins do not answer. Nobody is reset, no
 // stream ends early, the relay says that it is full and then that it is not, and its parts of
 // processor time are the process'.
 func TestRelayAtItsLimit(t *testing.T) {
@@ -150,6 +150,7 @@ func TestRelayAtItsLimit(t *testing.T) {
 			c.Close()
 		}
 	}()
+	filling := time.Now()
 	for i := range 2000 {
 		c, err := open(crowd, 'e')
 		if err != nil {
@@ -157,6 +158,7 @@ func TestRelayAtItsLimit(t *testing.T) {
 		}
 		idle = append(idle, c)
 	}
+	filled := time.Since(filling)
 	full := func(want bool) {
 		t.Helper()
 		if err := testbed.WaitFor(ctx, fmt.Sprintf("the relay says that it is full: %t", want), 20*time.Second, func() (bool, error) {
@@ -173,11 +175,18 @@ func TestRelayAtItsLimit(t *testing.T) {
 			t.Errorf("beside 2,000 idle clients, client %d of another prefix: %v", i, err)
 		}
 	}
-	t.Logf("of 2,000 idle clients about %d are relayed; of 50 others behind them %d", relayed, r.opened(t)-relayed)
+	t.Logf("of 2,000 idle clients, which came within %s, about %d are relayed; of 50 others behind them %d",
+		filled.Round(time.Millisecond), relayed, r.opened(t)-relayed)
+	var dead []int
 	for i, c := range idle {
 		if err := pingPong(c, make([]byte, 1)); err != nil {
-			t.Fatalf("idle client %d does not live: %v", i, err)
+			if dead = append(dead, i); len(dead) == 1 {
+				t.Errorf("idle client %d does not live: %v", i, err)
+			}
 		}
+	}
+	if len(dead) > 0 {
+		t.Errorf("of 2,000 idle clients %d are dead: numbers %v", len(dead), dead)
 	}
 	if err := pingPong(old, make([]byte, 1)); err != nil {
 		t.Errorf("a connection from before: %v", err)
