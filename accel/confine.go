@@ -11,21 +11,19 @@ import (
 )
 
 // kept are the rights that relays use as long as they live: to enter the namespaces of
-// instances, to take over what passes there, and to begin legs with the client's address.
-var kept = []int{unix.CAP_SYS_ADMIN, unix.CAP_NET_ADMIN, unix.CAP_NET_RAW, unix.CAP_NET_BIND_SERVICE, unix.CAP_BPF}
+// instances (SYS_ADMIN, which loads programs, too), to take over what passes there, to read SYNs,
+// and to begin legs with the client's address and port.
+var kept = []int{unix.CAP_SYS_ADMIN, unix.CAP_NET_ADMIN, unix.CAP_NET_RAW, unix.CAP_NET_BIND_SERVICE}
 
 // Confine takes from this process what relays do not need, for good: all other rights of root,
-// new ones by other programs, and to write, make or mount any file. It is called once the
-// control socket is there.
+// all of them from programs that it might begin, and to write, make or mount any file. It is
+// called once the control socket is there.
 func Confine() error {
 	var keep uint64
 	for _, c := range kept {
 		keep |= 1 << c
 	}
 	for c := 0; c <= unix.CAP_LAST_CAP; c++ {
-		if keep&(1<<c) != 0 {
-			continue
-		}
 		if _, _, e := syscall.AllThreadsSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, uintptr(c), 0); e != 0 && !errors.Is(e, unix.EINVAL) {
 			return fmt.Errorf("drop capability %d for good: %w", c, e)
 		}
