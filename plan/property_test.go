@@ -436,7 +436,9 @@ func (w *world) apart(m *model, edge onpath.VportID, tu onpath.Tuple) string {
 
 // untold is the same network before any packet.
 func (m *model) untold() *model {
-	return &model{learned: map[place]bool{}, home: m.home, peers: m.peers, change: m.change, entries: map[place]hop{}, context: map[place]context{}}
+	u := emptyModel()
+	u.home, u.peers, u.change = m.home, m.peers, m.change
+	return u
 }
 
 func (s *sim) randomTuple() onpath.Tuple {

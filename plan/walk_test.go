@@ -66,8 +66,18 @@ type way struct {
 	paths   []onpath.PathID
 }
 
+// emptyModel knows no node and no flow.
+func emptyModel() *model {
+	return &model{
+		home: map[onpath.VportID]*index{}, peers: map[onpath.VportID]onpath.VportID{},
+		entries: map[place]hop{}, context: map[place]context{},
+		learned: map[place]bool{}, emitted: map[place]bool{}, given: map[place]bool{}, used: map[place]map[int]bool{},
+		change: func(_ string, t onpath.Tuple) onpath.Tuple { return t },
+	}
+}
+
 func newModel(s *sim) *model {
-	m := &model{learned: map[place]bool{}, emitted: map[place]bool{}, given: map[place]bool{}, used: map[place]map[int]bool{}, home: map[onpath.VportID]*index{}, entries: map[place]hop{}, context: map[place]context{}, peers: map[onpath.VportID]onpath.VportID{}, change: func(_ string, t onpath.Tuple) onpath.Tuple { return t }}
+	m := emptyModel()
 	for _, st := range s.states {
 		x := indexOf(st.Acked)
 		if x == nil {
