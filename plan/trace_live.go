@@ -254,7 +254,8 @@ func (t *tracer) answerOf(there followed, plan []onpath.TraceHop) {
 	i, e := there.at, there.last
 	back, ok := t.at(i.node, e.Next, e.Tuple.Reverse())
 	if i.inline() || !ok || !carries(back) || back.Packets == 0 {
-		t.out.Reverse = []onpath.TraceHop{{Kind: onpath.HopEdge, Node: t.gateway.name, Live: true, Message: "no answer to the flow is known"}}
+		t.out.Reverse = []onpath.TraceHop{{Kind: onpath.HopEdge, Node: t.gateway.name, Live: true,
+			Message: "no answer to the flow is known"}}
 		return
 	}
 	h := t.instanceHop(e.Next, e, &back, onpath.ModeInline)
