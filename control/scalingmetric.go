@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"fmt"
+	"io"
 	"math"
 	"net/http"
 	"slices"
@@ -60,7 +61,7 @@ func pull(ctx context.Context, m onpath.ScalingMetric, limit time.Duration) (val
 	defer cancel()
 	// It leads nowhere else: no proxy, no redirect.
 	client, err := api.NewClient(api.Config{Address: m.URL, Client: &http.Client{
-		Transport:     &http.Transport{DisableKeepAlives: true},
+		Transport:     boundAnswers{&http.Transport{DisableKeepAlives: true}},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}})
 	if err != nil {
@@ -80,6 +81,35 @@ func pull(ctx context.Context, m onpath.ScalingMetric, limit time.Duration) (val
 		return 0, at, fmt.Errorf("the query has %d results, not one", len(r))
 	}
 	return 0, at, fmt.Errorf("the query's result is a %s, not one number", result.Type())
+}
+
+// maxMetricAnswer is how many bytes a Prometheus server may answer with: one number is asked for.
+const maxMetricAnswer = 1 << 20
+
+// boundAnswers ends answers that are longer.
+type boundAnswers struct{ http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (b boundAnswers) RoundTrip(r *http.Request) (*http.Response, error) {
+	answer, err := b.RoundTripper.RoundTrip(r)
+	if err == nil {
+		answer.Body = &boundBody{answer.Body, maxMetricAnswer}
+	}
+	return answer, err
+}
+
+type boundBody struct {
+	io.ReadCloser
+	left int
+}
+
+func (b *boundBody) Read(p []byte) (int, error) {
+	if b.left <= 0 {
+		return 0, fmt.Errorf("the answer has more than %d bytes: write a query whose result is one number", maxMetricAnswer)
+	}
+	n, err := b.ReadCloser.Read(p[:min(len(p), b.left)])
+	b.left -= n
+	return n, err
 }
 
 // ownValues gives chains the values that the nodes count, and what their traffic is.
