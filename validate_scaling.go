@@ -13,7 +13,8 @@ const (
 	DefaultWindow   = Duration(time.Minute)
 	DefaultRamp     = 2
 	MaxRamp         = 10
-	MinWindow       = Duration(500 * time.Millisecond)
+	MinWindow       = Duration(5 * time.Second) // and of what is the operator's own:
+	MinOwnWindow    = Duration(500 * time.Millisecond)
 	MaxWindow       = Duration(time.Hour)
 	MaxScalingCost  = 1_000_000
 	maxQuery        = 4096
@@ -36,7 +37,11 @@ func (v *validation) scaling(at string, s *Scaling, c *Chain) {
 		v.add(at+".improve", "write 0.1% to 100%", "%s is out of range", s.Improve)
 	}
 	byDefault(&s.Window, DefaultWindow)
-	quantity(v, at+".window", s.Window, MinWindow, MaxWindow)
+	least := MinWindow // nodes are asked eight times in a window
+	if t := c.Metadata.Tenant; t == OperatorTenant || t == DefaultTenant {
+		least = MinOwnWindow
+	}
+	quantity(v, at+".window", s.Window, least, MaxWindow)
 	byDefault(&s.Cooldown, cooldownWindows*s.Window)
 	quantity(v, at+".cooldown", s.Cooldown, 0, day)
 	byDefault(&s.Ramp, DefaultRamp)

@@ -203,7 +203,9 @@ func (c claims) proveOne(ctx context.Context, p *onpath.PrefixClaim) {
 	}
 	c.took(changes)
 	c.tellClaim(p, next)
-	c.kick()
+	if a, b := &p.Status, &next.Status; a.State != b.State || a.Prefix != b.Prefix || a.Since != b.Since {
+		c.kick() // a proof that goes on is no news
+	}
 }
 
 // given is how a claim by the operator's word stands.

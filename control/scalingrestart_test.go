@@ -47,7 +47,7 @@ func TestRestartInTrial(t *testing.T) {
 	chain := web(1)
 	target := 200.0
 	chain.Spec.Scaling = &onpath.Scaling{
-		Window: onpath.MinWindow, Cooldown: onpath.Duration(time.Millisecond), Target: &target,
+		Window: onpath.MinOwnWindow, Cooldown: onpath.Duration(time.Millisecond), Target: &target,
 		Elements: map[string]onpath.ElementScaling{"fw": {Max: 3}},
 	}
 	s.apply(chain)

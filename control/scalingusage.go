@@ -21,7 +21,7 @@ type usage struct {
 	rounds []round // oldest first
 }
 
-// round is one answer of all nodes.
+// round is one answer of all nodes that were asked.
 type round struct {
 	at          time.Time
 	deployments map[onpath.Key]used
@@ -48,22 +48,18 @@ type used struct {
 
 const maxRounds = 64
 
-// measure asks the nodes what instances use, as often as the shortest window wants it.
+// measure asks the nodes of chains that scale what instances use, as often as the shortest window wants it.
 func (c *Controller) measure(ctx context.Context) {
 	u := &c.scaling.usage
 	c.mu.Lock()
 	window := time.Duration(0)
-	for _, o := range c.scalingChains() {
+	chains := c.scalingChains()
+	for _, o := range chains {
 		if w := time.Duration(o.Spec.Scaling.Window); window == 0 || w < window {
 			window = w
 		}
 	}
-	var nodes []string
-	for name, st := range c.nodes {
-		if st.connected {
-			nodes = append(nodes, name)
-		}
-	}
+	nodes := c.servingNodes(chains)
 	now := c.o.Clock()
 	c.mu.Unlock()
 	u.mu.Lock()
@@ -82,6 +78,31 @@ func (c *Controller) measure(ctx context.Context) {
 		c.ownValues(r, u.add(r))
 		fillUp(c, now)
 	}()
+}
+
+// servingNodes are the connected nodes that run instances of chains' elements or have their
+// paths. Callers hold mu.
+func (c *Controller) servingNodes(chains map[onpath.Key]*onpath.Chain) (names []string) {
+	deployments := map[onpath.Key]bool{}
+	for _, o := range chains {
+		for i := range o.Spec.Through {
+			deployments[deploymentKey(o, &o.Spec.Through[i])] = true
+		}
+	}
+	serves := func(p *onpath.NodePlan) bool {
+		return slices.ContainsFunc(p.Instances, func(i onpath.InstancePlan) bool {
+			return deployments[onpath.Key{Kind: onpath.KindDeployment, Tenant: i.Tenant, Name: i.Deployment}]
+		}) || slices.ContainsFunc(p.Datapath.Paths, func(x onpath.Path) bool {
+			tenant, name, _ := strings.Cut(x.Chain, "/")
+			return chains[onpath.Key{Kind: onpath.KindChain, Tenant: tenant, Name: name}] != nil
+		})
+	}
+	for name, st := range c.nodes {
+		if st.connected && st.state.Acked != nil && serves(st.state.Acked) {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // add takes a round up, and returns the one before it.
@@ -106,7 +127,7 @@ type nodeUsage struct {
 	counters *onpath.Counters
 }
 
-// askUsage asks all nodes at once; those that do not answer are left out.
+// askUsage asks nodes at once; those that do not answer are left out.
 func (c *Controller) askUsage(ctx context.Context, nodes []string) (list []nodeUsage) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()

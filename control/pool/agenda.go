@@ -88,13 +88,15 @@ func (p *Pool) show(k onpath.Key, r *onpath.Reservation, soon bool) {
 
 // publish has the planner see what was to be shown.
 func (p *Pool) publish() {
-	if p.shown != nil {
-		p.view.Lock()
+	p.view.Lock()
+	news := p.shown != nil || p.view.freed
+	if p.view.freed = false; p.shown != nil {
 		p.view.running = p.shown
-		p.view.Unlock()
 	}
-	p.shown = nil
-	p.o.Changed()
+	p.view.Unlock()
+	if p.shown = nil; news {
+		p.o.Changed()
+	}
 }
 
 // nextDue is when something of a live reservation is to be done, after now or at last.

@@ -90,6 +90,7 @@ type Pool struct {
 		sync.Mutex
 		running   map[onpath.Key]*plan.Reserved // replaced, not changed
 		promised  map[string]onpath.Resources
+		freed     bool   // less is promised somewhere than the planner was told
 		nodes     []Node // seen last, and not taken up yet
 		cloudlets map[string]Cloudlet
 	}
@@ -211,7 +212,9 @@ func (p *Pool) promise(nodes []string) {
 	p.view.Lock()
 	defer p.view.Unlock()
 	for _, name := range nodes {
-		if r := p.cal.Peak(name, now, calendar.Forever); r != (onpath.Resources{}) {
+		r, had := p.cal.Peak(name, now, calendar.Forever), p.view.promised[name]
+		p.view.freed = p.view.freed || !r.Fits(had) // others may have found no room
+		if r != (onpath.Resources{}) {
 			p.view.promised[name] = r
 		} else {
 			delete(p.view.promised, name)
