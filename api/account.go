@@ -31,7 +31,7 @@ func (s *Server) registerAccounts() {
 	huma.Register(s.doc, operation(http.MethodGet, "/v1/accounts/{tenant}", "account", "What a tenant has"),
 		func(ctx context.Context, in *accountInput) (*accountOutput, error) {
 			a, err := s.o.Pool.Account(ctx, in.Tenant)
-			if err == nil && a.Balance == 0 { // a tenant that is gone may have an account, one that never was has none
+			if err == nil && a.Postings == 0 { // a tenant that is gone may have an account, one that never was has none
 				_, err = s.o.Store.Get(ctx, onpath.Key{Kind: onpath.KindTenant, Name: in.Tenant})
 			}
 			if err != nil {

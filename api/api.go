@@ -69,6 +69,8 @@ type Notifications interface {
 	// Follow calls yield for the latest Limit that are stored (0: none), and for what is
 	// stored from then on, each once, until yield fails or ctx ends.
 	Follow(ctx context.Context, f onpath.NotificationFilter, yield func(onpath.Notification) error) error
+	// Forget deletes what is stored of a tenant that is deleted.
+	Forget(tenant string) error
 }
 
 // Options of a server.

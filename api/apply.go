@@ -135,12 +135,38 @@ func (s *Server) write(ctx context.Context, c changeSet, all []changed, writes [
 		u, b.Records = &made, append(b.Records, r)
 	}
 	b.Note = noteOf(c, all, u)
+	records, done, err := s.removeTenants(ctx, all)
+	if err != nil {
+		done(0)
+		return nil, err
+	}
+	b.Records = append(b.Records, records...)
 	w, err := s.commit(ctx, b)
+	done(w.Revision)
 	if err != nil || u == nil {
 		return nil, err
 	}
 	s.pending.put(*u, w.Revision)
 	return &u.Pending, nil
+}
+
+// removeTenants has the pool close the accounts of tenants that are deleted.
+func (s *Server) removeTenants(ctx context.Context, all []changed) (records []onpath.Record, done func(revision int64), err error) {
+	done = func(int64) {}
+	for _, n := range all {
+		t, ok := n.prev.(*onpath.Tenant)
+		if !ok || n.change.Object != nil || s.o.Pool == nil {
+			continue
+		}
+		list, closed, err := s.o.Pool.RemoveTenant(context.WithoutCancel(ctx), t)
+		if err != nil {
+			return nil, done, err
+		}
+		before := done
+		records = append(records, list...)
+		done = func(revision int64) { before(revision); closed(revision) }
+	}
+	return records, done, nil
 }
 
 // commit writes a batch. If its end is not heard of, it is written again, which its

@@ -224,23 +224,35 @@ func (s *Server) madeByChain(ctx context.Context, k onpath.Key, err error) error
 	return err
 }
 
-// forget keeps deleted nodes from coming back by themselves, and users of a
-// deleted tenant from being those of the next one with its name.
+// forget keeps deleted nodes from coming back by themselves, and users and notifications of
+// a deleted tenant from being those of the next one with its name.
 func (s *Server) forget(writes []onpath.Change) {
 	for _, c := range writes {
 		switch {
 		case c.Object != nil:
 		case c.Key.Kind == onpath.KindNode:
 			s.forgetNode(c.Key.Name)
-		case c.Key.Kind == onpath.KindTenant && s.o.Authority != nil:
-			gone, err := s.o.Authority.RevokeTenant(c.Key.Name)
-			if err != nil {
-				s.log.Error("the users of a deleted tenant could not be revoked", "tenant", c.Key.Name, "error", err)
-			}
-			for _, uri := range gone {
-				s.live.revoke(uri)
-			}
+		case c.Key.Kind == onpath.KindTenant:
+			s.forgetTenant(c.Key.Name)
 		}
+	}
+}
+
+func (s *Server) forgetTenant(name string) {
+	if s.o.Notifications != nil {
+		if err := s.o.Notifications.Forget(name); err != nil {
+			s.log.Error("the notifications of a deleted tenant could not be deleted", "tenant", name, "error", err)
+		}
+	}
+	if s.o.Authority == nil {
+		return
+	}
+	gone, err := s.o.Authority.RevokeTenant(name)
+	if err != nil {
+		s.log.Error("the users of a deleted tenant could not be revoked", "tenant", name, "error", err)
+	}
+	for _, uri := range gone {
+		s.live.revoke(uri)
 	}
 }
 

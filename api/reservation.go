@@ -23,6 +23,9 @@ type Pool interface {
 	Exists(reservation onpath.Key) bool
 	// Capacity is what nodes have promised; zero times: from now on, for a day.
 	Capacity(cloudlet string, from, until time.Time) (onpath.CapacityView, error)
+	// RemoveTenant closes a tenant's account by records that are to be written with its removal;
+	// done is told by which revision they were, or 0.
+	RemoveTenant(ctx context.Context, t *onpath.Tenant) (records []onpath.Record, done func(revision int64), err error)
 	Account(ctx context.Context, tenant string) (onpath.Account, error)
 	// Enter takes money of a tenant in, gives it back, or corrects such an entry.
 	Enter(ctx context.Context, tenant string, e onpath.MoneyEntry) (onpath.Account, error)

@@ -141,6 +141,8 @@ func (s *site) Call(_ context.Context, node string, op onpath.NodeOp, request an
 			a = onpath.PasswordAnswer{Proved: at == r.Password, Wrong: at != r.Password, Saw: "something"}
 		}
 		_ = enc.Encode(a)
+	case onpath.OpPromise:
+		_ = enc.Encode(onpath.Promise{Kept: true})
 	case onpath.OpCounters:
 		_ = enc.Encode(n.counters())
 	default:

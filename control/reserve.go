@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"slices"
 	"time"
@@ -16,6 +17,7 @@ import (
 func (c *Controller) newPool() *pool.Pool {
 	return pool.New(pool.Options{
 		Store: c.o.Store, Clock: c.o.Clock, Log: c.log, Confirm: c.confirmPromise, Changed: c.kick, Tell: c.Tell,
+		Tenant: c.boundsOf,
 		Use: func(k onpath.Key) pool.Use {
 			if uses := c.uses.Load(); uses != nil {
 				return (*uses)[k]
@@ -27,6 +29,51 @@ func (c *Controller) newPool() *pool.Pool {
 
 // Pool is the scheduler of reservations.
 func (c *Controller) Pool() *pool.Pool { return c.pool }
+
+// boundsOf is what bounds a tenant's reservations. What is not in the store is no tenant, but
+// those that need no object.
+func (c *Controller) boundsOf(ctx context.Context, tenant string) (b pool.Bounds, err error) {
+	o, err := c.o.Store.Get(ctx, onpath.Key{Kind: onpath.KindTenant, Name: tenant})
+	if onpath.CodeOf(err) == onpath.CodeNotFound {
+		if tenant == onpath.DefaultTenant || tenant == onpath.OperatorTenant {
+			return b, nil
+		}
+		return b, onpath.Errorf(onpath.CodeNotFound, "there is no tenant %s", tenant)
+	}
+	t, ok := o.(*onpath.Tenant)
+	if err != nil || !ok {
+		return b, err
+	}
+	b.UID = t.Metadata.UID
+	if t.Spec.Quota == nil || t.Spec.Quota.Capacity == (onpath.Resources{}) {
+		return b, nil
+	}
+	if err := c.freshen(ctx); err != nil {
+		return b, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	b.Most, b.Unreserved = t.Spec.Quota.Capacity, plan.Unreserved(c.snapshot(), tenant)
+	return b, nil
+}
+
+// reserved is the most that the tenants of changes have reserved. It refuses to let tenants
+// go that the pool still needs.
+func (c *Controller) reserved(changes []onpath.Change) (map[string]onpath.Resources, error) {
+	var errs onpath.Errors
+	out := map[string]onpath.Resources{}
+	for _, ch := range changes {
+		var refused *onpath.Error
+		switch {
+		case ch.Key.Kind.Tenanted():
+			out[ch.Key.Tenant] = c.pool.Reserved(ch.Key.Tenant)
+		case ch.Key.Kind != onpath.KindTenant || ch.Object != nil:
+		case errors.As(c.pool.CheckRemoval(ch.Key.Name), &refused):
+			errs = append(errs, refused)
+		}
+	}
+	return out, errs.Err()
+}
 
 // confirmPromise asks a node whether it can keep what it will have promised.
 func (c *Controller) confirmPromise(ctx context.Context, node string, r onpath.PromiseRequest) error {

@@ -88,10 +88,17 @@ func overQuota(t *onpath.Tenant, was, is tenantUse) (errs onpath.Errors) {
 	return errs
 }
 
+// Unreserved is the capacity that a tenant's instances outside of reservations are counted as.
+func Unreserved(s *Snapshot, tenant string) onpath.Resources {
+	alone := *s
+	alone.Reserved = nil
+	return newWorld(&alone).useOf(tenant).capacity
+}
+
 // useOf counts what may scale by as much as it may scale to: nobody asks again then.
 func (w *world) useOf(tenant string) (u tenantUse) {
 	most := w.scaledTo()
-	u.services = w.addressesOf(tenant)
+	u.services, u.capacity = w.addressesOf(tenant), w.Reserved[tenant]
 	for _, c := range w.chains {
 		if c.key.tenant != tenant {
 			continue
@@ -145,6 +152,9 @@ func (u *tenantUse) add(d *deployment, n int) {
 		return
 	}
 	u.instances += n
+	if d.res != nil { // its reservation is counted
+		return
+	}
 	r := d.spec.Resources
 	u.capacity = u.capacity.Add(onpath.Resources{CPU: r.CPU * onpath.CPU(n), Memory: r.Memory * onpath.Size(n),
 		Disk: r.Disk * onpath.Size(n), Network: r.Network * onpath.Rate(n)})

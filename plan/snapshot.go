@@ -26,6 +26,9 @@ type Snapshot struct {
 	Filling map[onpath.Key]bool
 	// Reservations are those that run or soon will, of all tenants.
 	Reservations map[onpath.Key]*Reserved
+	// Reserved is the most that tenants have reserved at an instant from now on, as far as it
+	// is needed: it counts against their quotas.
+	Reserved map[string]onpath.Resources
 	// Promised is the most that each node has promised to reservations from now on:
 	// instances outside of reservations run beside it.
 	Promised map[string]onpath.Resources

@@ -174,15 +174,15 @@ func serve(ctx context.Context, conf *config.Server, log *slog.Logger, begun fun
 	}
 	controller := control.New(control.Options{Store: public.Entries, Hub: hub, Log: log, Settings: plan.Settings{
 		Secret: secret, PrivatePools: plain(conf.PrivatePools), PublicPools: plain(conf.PublicPools)}})
-	isTenant := func(name string) (bool, error) {
-		if name == onpath.DefaultTenant || name == onpath.OperatorTenant {
-			return true, nil
+	isTenant := func(name string) (since time.Time, known bool, err error) {
+		o, err := store.Get(ctx, onpath.Key{Kind: onpath.KindTenant, Name: name})
+		switch {
+		case onpath.CodeOf(err) == onpath.CodeNotFound:
+			return since, name == onpath.DefaultTenant || name == onpath.OperatorTenant, nil
+		case err != nil:
+			return since, false, err
 		}
-		_, err := store.Get(ctx, onpath.Key{Kind: onpath.KindTenant, Name: name})
-		if onpath.CodeOf(err) == onpath.CodeNotFound {
-			return false, nil
-		}
-		return err == nil, err
+		return o.Meta().Created, true, nil
 	}
 	keeper, err := notify.Open(filepath.Join(conf.StateDir, "notifications"), log, time.Now, isTenant)
 	if err != nil {

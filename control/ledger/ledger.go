@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/onpath/onpath"
@@ -71,7 +72,8 @@ func (b *Book) CanPay(amount onpath.Money) error {
 	}
 	t := b.Account.Tenant
 	e := onpath.Errorf(onpath.CodeNoCapacity, "the account of tenant %s has %s, and %s is to be paid", t, b.Account.Balance, amount)
-	e.Remedy = "have the operator credit it: onpath account credit " + t + " AMOUNT --reference TRANSFER"
+	name, _, _ := strings.Cut(t, "~") // the account of a later tenant of a name
+	e.Remedy = "have the operator credit it: onpath account credit " + name + " AMOUNT --reference TRANSFER"
 	return e
 }
 

@@ -36,8 +36,9 @@ type Hub interface {
 	Call(ctx context.Context, node string, op onpath.NodeOp, request any) (io.ReadWriteCloser, error)
 }
 
-// Known reports whether there is a tenant of that name.
-type Known func(tenant string) (bool, error)
+// Known reports whether there is a tenant of that name, and since when: what was told before
+// is of a former one, and nobody's.
+type Known func(tenant string) (since time.Time, known bool, err error)
 
 // Keeper has the notifications of all tenants.
 type Keeper struct {
@@ -69,6 +70,12 @@ func Open(dir string, log *slog.Logger, now func() time.Time, known Known) (*Kee
 		return nil, err
 	}
 	for _, e := range entries {
+		if _, there, err := known(e.Name()); err == nil && !there {
+			if err := k.Forget(e.Name()); err != nil {
+				return nil, err
+			}
+			continue
+		}
 		if _, err := k.shelf(e.Name(), true); err != nil {
 			return nil, fmt.Errorf("the notifications of tenant %s: %w", e.Name(), err)
 		}
@@ -100,6 +107,18 @@ func (k *Keeper) shelf(tenant string, make bool) (*shelf, error) {
 	})
 	k.tenants[tenant] = s
 	return s, err
+}
+
+// Forget deletes what is kept of a tenant that is deleted.
+func (k *Keeper) Forget(tenant string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	s := k.tenants[tenant]
+	delete(k.tenants, tenant)
+	if s != nil {
+		_ = s.spool.Close()
+	}
+	return os.RemoveAll(filepath.Join(k.dir, tenant))
 }
 
 // note notes which of its node's notifications the tenant has. Numbers of a node that began
@@ -136,9 +155,12 @@ func (k *Keeper) Store(node, since string, list []onpath.NumberedNotification) e
 		byTenant[said.Tenant] = append(byTenant[said.Tenant], said)
 	}
 	for tenant, list := range byTenant {
-		if known, err := k.known(tenant); err != nil {
+		since, known, err := k.known(tenant)
+		if err != nil {
 			return err
-		} else if !known {
+		}
+		list = slices.DeleteFunc(list, func(n onpath.Notification) bool { return n.Time.Before(since) })
+		if !known || len(list) == 0 {
 			continue
 		}
 		s, err := k.shelf(tenant, true)

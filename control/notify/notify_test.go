@@ -17,7 +17,7 @@ import (
 
 func open(t *testing.T, dir string) *Keeper {
 	t.Helper()
-	tenants := func(name string) (bool, error) { return name == "a" || name == "b", nil }
+	tenants := func(name string) (time.Time, bool, error) { return time.Time{}, name == "a" || name == "b", nil }
 	k, err := Open(dir, slog.New(slog.DiscardHandler), time.Now, tenants)
 	if err != nil {
 		t.Fatal(err)
@@ -181,5 +181,42 @@ func TestFetch(t *testing.T) {
 			t.Errorf("stored is %q", got)
 		}
 		c.Close()
+	}
+}
+
+// TestTenantAnew: the next tenant of a name gets nothing of what the former one was told, nor
+// what a node sends of that later. What is kept of a tenant that is gone goes with a start.
+func TestTenantAnew(t *testing.T) {
+	dir, since, there := t.TempDir(), time.Time{}, true
+	anew := func() *Keeper {
+		k, err := Open(dir, slog.New(slog.DiscardHandler), time.Now, func(string) (time.Time, bool, error) { return since, there, nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return k
+	}
+	k := anew()
+	tell := func(list ...onpath.NumberedNotification) {
+		t.Helper()
+		if err := k.Store("n1", "x", list); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := onpath.NotificationFilter{Tenant: "a"}
+	tell(said(1, "a", "old"))
+	if err := k.Forget("a"); err != nil {
+		t.Fatal(err)
+	}
+	since = time.Unix(10, 0)
+	tell(said(2, "a", "late"), said(11, "a", "new"))
+	if got := titles(t, k, all); got != "new" {
+		t.Errorf("it has %q", got)
+	}
+	there = false
+	if k = anew(); titles(t, k, all) != "" {
+		t.Error("it is kept without its tenant")
+	}
+	if there = true; titles(t, anew(), all) != "" {
+		t.Error("it is read again")
 	}
 }

@@ -14,12 +14,12 @@ import (
 	"github.com/onpath/onpath/control/ledger"
 )
 
-// Account is what a tenant has.
+// Account is what a tenant has; NAME~0 and so on are those of the former ones of a name.
 func (p *Pool) Account(ctx context.Context, tenant string) (onpath.Account, error) {
 	list, err := p.readPrices(ctx)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	a := p.account(tenant)
+	a := p.account(p.accountOf(tenant))
 	if list.spec != nil {
 		a.Currency = list.spec.Currency
 	}
@@ -29,6 +29,7 @@ func (p *Pool) Account(ctx context.Context, tenant string) (onpath.Account, erro
 // Enter takes money of a tenant in, gives it back, or corrects such an entry. What has been
 // entered by a reference already is not entered again.
 func (p *Pool) Enter(ctx context.Context, tenant string, e onpath.MoneyEntry) (onpath.Account, error) {
+	asked, tenant := tenant, p.accountNow(tenant)
 	post, err := p.posting(ctx, tenant, e)
 	if err != nil {
 		return onpath.Account{}, err
@@ -41,7 +42,7 @@ func (p *Pool) Enter(ctx context.Context, tenant string, e onpath.MoneyEntry) (o
 		if err != nil {
 			return onpath.Account{}, err
 		}
-		return p.Account(ctx, tenant)
+		return p.Account(ctx, asked)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -121,7 +122,7 @@ func (p *Pool) Postings(ctx context.Context, tenant string, from int64, limit in
 	if from < 0 || limit < 1 {
 		return onpath.PostingPage{}, onpath.Errorf(onpath.CodeInvalid, "from=%d and limit=%d: postings are numbered from 1", from, limit)
 	}
-	limit = min(limit, onpath.MaxPostings)
+	limit, tenant = min(limit, onpath.MaxPostings), p.accountNow(tenant)
 	if from == 0 {
 		p.mu.Lock()
 		from = max(1, p.account(tenant).Postings-int64(limit)+1)
@@ -161,8 +162,8 @@ func (p *Pool) Invoice(ctx context.Context, tenant, month string) (onpath.Invoic
 	if err != nil || begin.Format("2006-01") != month {
 		return onpath.Invoice{}, onpath.Errorf(onpath.CodeInvalid, "%q is not a month (write 2026-11)", month)
 	}
-	a := onpath.Account{Tenant: tenant}
-	path := ledger.AccountPath(tenant)
+	a := onpath.Account{Tenant: p.accountNow(tenant)}
+	path := ledger.AccountPath(a.Tenant)
 	page, err := p.o.Store.Records(ctx, onpath.RecordRange{From: path, To: path + "\x00"})
 	if err == nil && len(page.Records) == 1 {
 		err = json.Unmarshal(page.Records[0].Value, &a)

@@ -44,7 +44,11 @@ func (p *Pool) Apply(ctx context.Context, puts []*onpath.Reservation, cancels []
 		if err != nil {
 			return nil, err
 		}
-		quotes, err := p.tryApply(ctx, list, puts, cancels, dryRun)
+		bounds, err := p.boundsOf(ctx, puts)
+		if err != nil {
+			return nil, err
+		}
+		quotes, err := p.tryApply(ctx, list, bounds, puts, cancels, dryRun)
 		again := errors.Is(err, errNoConfirm) || errors.Is(err, errAgain)
 		if err != nil && !again { // by a list that may be out of force
 			latest, readErr := p.readPrices(ctx)
@@ -59,8 +63,8 @@ func (p *Pool) Apply(ctx context.Context, puts []*onpath.Reservation, cancels []
 // tryTimeout is how long decisions are taken again at most.
 const tryTimeout = 10 * time.Second
 
-func (p *Pool) tryApply(ctx context.Context, prices prices, puts []*onpath.Reservation, cancels []onpath.Key,
-	dryRun bool) ([]onpath.Quote, error) {
+func (p *Pool) tryApply(ctx context.Context, prices prices, bounds map[string]Bounds, puts []*onpath.Reservation,
+	cancels []onpath.Key, dryRun bool) ([]onpath.Quote, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.awaitKeys(append(keysOf(puts), cancels...)...)
@@ -69,7 +73,7 @@ func (p *Pool) tryApply(ctx context.Context, prices prices, puts []*onpath.Reser
 	}
 	p.takeUp()
 	p.setPrices(prices)
-	held, err := p.decideAll(puts, cancels)
+	held, err := p.withinQuotas(bounds, puts, func() ([]*decision, error) { return p.decideAll(puts, cancels) })
 	if err != nil {
 		return nil, err
 	}

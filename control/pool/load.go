@@ -60,6 +60,9 @@ func (p *Pool) load(ctx context.Context) error {
 	if err := p.loadBilled(ctx); err != nil {
 		return err
 	}
+	if err := p.loadFormer(ctx); err != nil {
+		return err
+	}
 	paid := map[string][]payment{}
 	err = p.records(ctx, payments, func(r onpath.Record, name string) error {
 		var list []payment

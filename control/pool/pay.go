@@ -213,10 +213,11 @@ func (d *decision) due() (sum onpath.Money) {
 // first.
 func (p *Pool) charge(books map[string]*ledger.Book, d *decision) error {
 	for _, x := range append([]*decision{d}, d.moved...) {
-		b := books[x.key.Tenant]
+		name := p.accountOf(x.key.Tenant)
+		b := books[name]
 		if b == nil {
-			b = p.book(x.key.Tenant)
-			books[x.key.Tenant] = b
+			b = p.book(name)
+			books[name] = b
 		}
 		st := &x.obj.Status
 		x.quote.Currency = st.Currency
@@ -247,21 +248,21 @@ func (p *Pool) charge(books map[string]*ledger.Book, d *decision) error {
 	return nil
 }
 
-// book is a copy of a tenant's account, with what is decided and not written yet, to add
+// book is a copy of the account of a name, with what is decided and not written yet, to add
 // postings to.
-func (p *Pool) book(tenant string) *ledger.Book {
-	if a, ok := p.spent[tenant]; ok {
+func (p *Pool) book(name string) *ledger.Book {
+	if a, ok := p.spent[name]; ok {
 		return &ledger.Book{Account: a}
 	}
-	return &ledger.Book{Account: p.account(tenant)}
+	return &ledger.Book{Account: p.account(name)}
 }
 
-// account is a tenant's as it is stored.
-func (p *Pool) account(tenant string) onpath.Account {
-	if b := p.accounts[tenant]; b != nil {
+// account is the one of a name as it is stored.
+func (p *Pool) account(name string) onpath.Account {
+	if b := p.accounts[name]; b != nil {
 		return b.Account
 	}
-	return onpath.Account{Tenant: tenant}
+	return onpath.Account{Tenant: name}
 }
 
 func tenantNode(tenant, cloudlet string) string { return tenant + "/" + cloudlet }

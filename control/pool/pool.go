@@ -32,6 +32,8 @@ type Options struct {
 	Changed func()
 	// Tell keeps an event; it must not call back.
 	Tell func(about onpath.Key, reason, message string, warning bool)
+	// Tenant says what bounds a tenant's reservations; nil: nothing. CodeNotFound: there is none.
+	Tenant func(ctx context.Context, name string) (Bounds, error)
 	// Use says what a reservation is used for, so that moves disrupt least; nil: unknown.
 	Use func(reservation onpath.Key) Use
 }
@@ -66,7 +68,9 @@ type Pool struct {
 	leaving   map[onpath.Key]bool     // reservations with instances that move
 	lost      map[onpath.Key]bool     // reservations with instances of which nothing is known
 	refused   map[string]time.Time    // when nodes did not confirm
-	accounts  map[string]*ledger.Book // without postings that are not written
+	accounts  map[string]*ledger.Book // by accountName; without postings that are not written
+	former    map[string][]time.Time  // when tenants of a name were deleted
+	removed   map[string]string       // UIDs of the tenants deleted last, or being deleted, by name
 	bumped    map[string]int64        // versions of the nodes' records
 	billed    map[string]billed       // how far instances' meters are paid for, by UID
 	prices    prices
@@ -169,7 +173,7 @@ func New(o Options) *Pool {
 	if o.Tell == nil {
 		o.Tell = func(onpath.Key, string, string, bool) {}
 	}
-	p := &Pool{o: o, log: o.Log, refused: map[string]time.Time{}, nodes: map[string]Node{},
+	p := &Pool{o: o, log: o.Log, refused: map[string]time.Time{}, removed: map[string]string{}, nodes: map[string]Node{},
 		cloudlets: map[string]Cloudlet{}, wake: make(chan struct{}, 1), broken: true}
 	p.forget()
 	return p
@@ -179,7 +183,7 @@ func New(o Options) *Pool {
 func (p *Pool) forget() {
 	p.cal, p.tenants = calendar.New(), calendar.New()
 	p.entries, p.agenda, p.leaving = map[onpath.Key]*entry{}, nil, map[onpath.Key]bool{}
-	p.lost = map[onpath.Key]bool{}
+	p.lost, p.former = map[onpath.Key]bool{}, map[string][]time.Time{}
 	p.accounts, p.bumped = map[string]*ledger.Book{}, map[string]int64{}
 	p.lists, p.kept = map[int64]*onpath.PriceListSpec{noList: {}}, map[int64]bool{}
 	p.pending, p.spent, p.shown = map[onpath.Key]*group{}, map[string]onpath.Account{}, nil

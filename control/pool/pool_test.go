@@ -26,13 +26,14 @@ type fixture struct {
 	cls   map[string]Cloudlet
 	deny  map[string]bool // nodes that do not confirm
 	use   map[onpath.Key]Use
+	owner map[string]Bounds // of tenants
 	// behind: the clock was set back, and what changed since counts for the time before too.
 	behind bool
 }
 
 func setUp(t testing.TB) *fixture {
 	f := &fixture{t: t, store: mem.New(mem.Options{}), now: start, nodes: map[string]Node{}, deny: map[string]bool{},
-		use: map[onpath.Key]Use{}, cls: map[string]Cloudlet{
+		use: map[onpath.Key]Use{}, owner: map[string]Bounds{}, cls: map[string]Cloudlet{
 			"fra": {Share: 20, Location: onpath.Location{Latitude: 50, Longitude: 8.7}, Prefixes: prefixes("10.1.0.0/16")},
 			"par": {Location: onpath.Location{Latitude: 48.9, Longitude: 2.3}, Prefixes: prefixes("10.2.0.0/16")},
 			"lon": {Location: onpath.Location{Latitude: 51.5, Longitude: 0}},
@@ -68,7 +69,8 @@ func (f *fixture) restart() *Pool {
 			}
 			return nil
 		},
-		Use: func(k onpath.Key) Use { return f.use[k] },
+		Use:    func(k onpath.Key) Use { return f.use[k] },
+		Tenant: func(_ context.Context, name string) (Bounds, error) { return f.owner[name], nil },
 	})
 	f.observe()
 	if err := f.Load(f.t.Context()); err != nil {

@@ -108,10 +108,11 @@ func (p *Pool) bill(ctx context.Context, node string, meters []onpath.Meter) err
 		if p.prices.spec == nil || m.CPU < was.CPU || m.Bytes < was.Bytes { // a node made anew begins anew
 			continue
 		}
-		if books[m.Tenant] == nil {
-			books[m.Tenant] = p.book(m.Tenant)
+		name := p.accountName(m.Tenant, m.Began) // of the tenant that had it, though another has the name now
+		if books[name] == nil {
+			books[name] = p.book(name)
 		}
-		if err := p.chargeUse(books[m.Tenant], &m, was, now); err != nil { // others' use is billed all the same
+		if err := p.chargeUse(books[name], &m, was, now); err != nil { // others' use is billed all the same
 			p.log.Error("what an instance used is not billed", "tenant", m.Tenant, "instance", m.Instance, "err", err)
 		}
 	}

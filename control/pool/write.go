@@ -31,11 +31,13 @@ func (p *Pool) each(r *onpath.Reservation, node, tenant func(calendar.Booking)) 
 			node(calendar.Booking{Node: x.Leaving, Slots: booked(st.Slots, time.Time{}, x.LeavingUntil, 1)})
 		}
 	}
-	name := tenantNode(onpath.KeyOf(r).Tenant, st.Cloudlet)
-	if _, _, known := p.tenants.Room(name); !known {
-		p.tenants.SetNode(name, name, onpath.Resources{}, true)
+	for _, cl := range []string{st.Cloudlet, ""} { // "": all together
+		name := tenantNode(onpath.KeyOf(r).Tenant, cl)
+		if _, _, known := p.tenants.Room(name); !known {
+			p.tenants.SetNode(name, name, onpath.Resources{}, true)
+		}
+		tenant(calendar.Booking{Node: name, Slots: booked(st.Slots, time.Time{}, calendar.Forever, len(st.Places))})
 	}
-	tenant(calendar.Booking{Node: name, Slots: booked(st.Slots, time.Time{}, calendar.Forever, len(st.Places))})
 }
 
 // swap holds what d decides in the calendar, instead of what was promised before.

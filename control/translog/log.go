@@ -19,6 +19,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 
 	"golang.org/x/mod/sumdb/note"
@@ -398,24 +399,23 @@ func parse(b []byte, number int64) (x line, err error) {
 const mostAudited = 200_000
 
 // Audit calls yield for what stands behind the last entries of a tenant ("": of all), the
-// latest last, as far as they are among the last mostAudited. An entry that is not what the
+// latest last, as far as they are among the last mostAudited. Those of a former tenant of that
+// name are left out. An entry that is not what the
 // log has the hash of is an error. Lines without the tenant's name are not parsed: a tenant
 // that asks again and again would have the server do nothing else.
 func (l *Log) Audit(tenant string, last int, yield func(onpath.LoggedEntry) error) error {
 	var found []int64 // not the entries: many ask at once, and each may ask for many
-	size := l.sizeNow()
-	for end := size; end > 0 && len(found) < last && size-end < mostAudited; {
+	size, anew, former := l.sizeNow(), false, false
+	for end := size; end > 0 && len(found) < last && size-end < mostAudited && !former; {
 		n := min(end, 512)
-		list, err := l.ofTenant(tenant, end-n, int(n))
-		if err != nil {
+		list, err := []int64(nil), error(nil)
+		if list, anew, former, err = l.ofTenant(tenant, end-n, int(n), anew); err != nil {
 			return err
 		}
-		for i := len(list) - 1; i >= 0 && len(found) < last; i-- {
-			found = append(found, list[i])
-		}
+		found = append(found, list...)
 		end -= n
 	}
-	for _, i := range slices.Backward(found) {
+	for _, i := range slices.Backward(found[:min(len(found), last)]) {
 		l.mu.Lock()
 		lines, err := l.read(i, 1)
 		l.mu.Unlock()
@@ -433,38 +433,45 @@ func (l *Log) Audit(tenant string, last int, yield func(onpath.LoggedEntry) erro
 	return nil
 }
 
-// ofTenant are the numbers of a tenant's entries among n; "": of all.
-func (l *Log) ofTenant(tenant string, from int64, n int) (out []int64, err error) {
+// ofTenant are the numbers of a tenant's entries among n, the latest first; "": of all. anew
+// says that the tenant was created in a later entry, or in one of these. former: what comes
+// before is another tenant's, as the one that had the name before was deleted.
+func (l *Log) ofTenant(tenant string, from int64, n int, anew bool) (out []int64, isNew, former bool, err error) {
 	if tenant == "" {
 		for i := range int64(n) {
-			out = append(out, from+i)
+			out = append(out, from+int64(n)-1-i)
 		}
-		return out, nil
+		return out, false, false, nil
 	}
 	l.mu.Lock()
 	lines, err := l.readText(from, n)
 	l.mu.Unlock()
 	if err != nil {
-		return nil, err
+		return nil, anew, false, err
 	}
-	for i, b := range lines {
+	itself := onpath.Key{Kind: onpath.KindTenant, Name: tenant}.String()
+	for i, b := range slices.Backward(lines) {
 		if !bytes.Contains(b, []byte(tenant)) {
 			continue
 		}
 		at := from + int64(i)
 		x, err := parse(b, at)
 		if err != nil {
-			return nil, err
+			return nil, anew, false, err
 		}
 		e, err := x.open()
-		if err != nil {
-			return nil, onpath.Errorf(onpath.CodeInternal, "entry %d: %w", at, err)
-		}
-		if e.Tenant == tenant {
+		switch {
+		case err != nil:
+			return nil, anew, false, onpath.Errorf(onpath.CodeInternal, "entry %d: %w", at, err)
+		case e.Tenant == tenant:
 			out = append(out, at)
+		case e.Object == itself && e.Message == deleted && anew:
+			return out, anew, true, nil
+		case e.Object == itself && strings.HasPrefix(e.Message, created):
+			anew = true
 		}
 	}
-	return out, nil
+	return out, anew, false, nil
 }
 
 func (l *Log) sizeNow() int64 {

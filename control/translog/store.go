@@ -184,14 +184,20 @@ func (s *Store) entries(ctx context.Context, changes []onpath.Change) (out []onp
 	return out, next
 }
 
+// What is done to an object that comes or goes.
+const (
+	created = "created"
+	deleted = "deleted"
+)
+
 // doing says what a change does; a hash tells versions of an object apart.
 func doing(ch onpath.Change) string {
 	if ch.Object == nil {
-		return "deleted"
+		return deleted
 	}
 	word := "changed"
 	if ch.Version == 0 {
-		word = "created"
+		word = created
 	}
 	return word + ", specification sha256:" + specHash(ch.Object)
 }

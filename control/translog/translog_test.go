@@ -544,3 +544,66 @@ func TestSalted(t *testing.T) {
 		t.Error("hashes do not tell functions apart, or can be computed by anybody")
 	}
 }
+
+// TestTenantAnew: entries of a former tenant of a name are not those of the one that has it
+// now. While none has it, who asks for them gets them.
+func TestTenantAnew(t *testing.T) {
+	s := newStore(t, mem.New(mem.Options{}))
+	l := openLog(t, t.TempDir())
+	tenant := func() onpath.Object {
+		return applied(t, &onpath.Tenant{Metadata: onpath.Metadata{Name: "acme"}}, nil)
+	}
+	write := func(o onpath.Object, gone bool) {
+		t.Helper()
+		ch := onpath.Change{Key: onpath.KeyOf(o), Object: o}
+		if gone {
+			ch.Object, ch.Version = nil, onpath.AnyVersion
+		}
+		if _, err := s.Write(t.Context(), onpath.Batch{Changes: []onpath.Change{ch}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wants := func(want string) {
+		t.Helper()
+		if err := l.Take(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		if err := l.Audit("acme", 100, func(e onpath.LoggedEntry) error { got += e.Object + " "; return nil }); err != nil {
+			t.Fatal(err)
+		}
+		if strings.TrimSpace(got) != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	hosts := func(name string) onpath.Object {
+		return applied(t, &onpath.Hosts{Metadata: onpath.Metadata{Name: name, Tenant: "acme"},
+			Spec: onpath.HostsSpec{Addresses: []onpath.Prefix{prefix(t, "10.0.0.1")}}}, nil)
+	}
+	write(hosts("early"), false) // a file may name the tenant after its objects
+	write(tenant(), false)
+	write(hosts("early"), true)
+	wants("hosts acme/early hosts acme/early")
+	write(tenant(), true)
+	wants("hosts acme/early hosts acme/early")
+	write(tenant(), false)
+	wants("")
+	for i := range 600 { // more than are read at once
+		write(hosts(fmt.Sprintf("h%d", i)), false)
+		write(hosts(fmt.Sprintf("h%d", i)), true)
+	}
+	write(hosts("mine"), false)
+	if err := l.Take(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	if err := l.Audit("acme", 5000, func(e onpath.LoggedEntry) error {
+		n++
+		if strings.HasSuffix(e.Object, "early") {
+			t.Errorf("entry %d is the former one's", e.Index)
+		}
+		return nil
+	}); err != nil || n != 1201 {
+		t.Errorf("%d entries, %v", n, err)
+	}
+}

@@ -70,7 +70,8 @@ func newServer(t *testing.T, change ...func(*api.Options)) *server {
 	s.log, err = translog.Open(filepath.Join(dir, "log"))
 	must(err)
 	discard := slog.New(slog.DiscardHandler)
-	s.told, err = notify.Open(filepath.Join(dir, "notifications"), discard, s.clock.now, func(string) (bool, error) { return true, nil })
+	s.told, err = notify.Open(filepath.Join(dir, "notifications"), discard, s.clock.now,
+		func(string) (since time.Time, known bool, err error) { return since, true, nil })
 	must(err)
 	hub := session.NewHub(discard, s.clock.now)
 	c := control.New(control.Options{Store: s.entries, Hub: hub, Settings: plan.Settings{Secret: []byte("k")}, Wait: time.Millisecond})

@@ -1,0 +1,249 @@
+package pool
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/control/ledger"
+	"github.com/onpath/onpath/plan"
+	"github.com/onpath/onpath/plan/calendar"
+)
+
+// Bounds are what bounds a tenant's reservations.
+type Bounds struct {
+	UID string // of its object; "": it needs none
+	// Most is its quota of capacity; of a part that is zero it may have all there is.
+	Most onpath.Resources
+	// Unreserved is what its instances outside of reservations are counted as.
+	Unreserved onpath.Resources
+}
+
+// boundsOf asks for the bounds of all tenants whose reservations are applied.
+func (p *Pool) boundsOf(ctx context.Context, puts []*onpath.Reservation) (map[string]Bounds, error) {
+	out := map[string]Bounds{}
+	for _, r := range puts {
+		k := onpath.KeyOf(r)
+		if _, known := out[k.Tenant]; known || p.o.Tenant == nil {
+			continue
+		}
+		b, err := p.o.Tenant(ctx, k.Tenant)
+		if err != nil {
+			return nil, about(k, err)
+		}
+		out[k.Tenant] = b
+	}
+	return out, nil
+}
+
+// peakOf is the most that a tenant has reserved at an instant from now on, in all cloudlets
+// together, part by part.
+func (p *Pool) peakOf(tenant string) onpath.Resources {
+	return p.tenants.Peak(tenantNode(tenant, ""), p.clock(), calendar.Forever)
+}
+
+// Reserved is the most that a tenant has reserved at an instant from now on.
+func (p *Pool) Reserved(tenant string) onpath.Resources {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.peakOf(tenant)
+}
+
+// withinQuotas has something decided that grows no tenant over its quota.
+func (p *Pool) withinQuotas(bounds map[string]Bounds, puts []*onpath.Reservation, decide func() ([]*decision, error)) ([]*decision, error) {
+	was := map[string]onpath.Resources{}
+	for name, b := range bounds {
+		if p.removed[name] != "" && p.removed[name] == b.UID {
+			return nil, onpath.Errorf(onpath.CodeNotFound, "tenant %s is deleted", name)
+		}
+		was[name] = p.peakOf(name)
+	}
+	held, err := decide()
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range puts {
+		k := onpath.KeyOf(r)
+		if err := overQuota(k.Tenant, bounds[k.Tenant], was[k.Tenant], p.peakOf(k.Tenant)); err != nil {
+			p.letGo(held)
+			return nil, about(k, err)
+		}
+	}
+	return held, nil
+}
+
+// overQuota refuses what grows over a tenant's quota.
+func overQuota(tenant string, b Bounds, was, is onpath.Resources) error {
+	over := func(most, was, is, rest int64) bool { return most > 0 && is > was && is+rest > most }
+	u := b.Unreserved
+	var field string
+	switch {
+	case over(int64(b.Most.CPU), int64(was.CPU), int64(is.CPU), int64(u.CPU)):
+		field = "cpu"
+	case over(int64(b.Most.Memory), int64(was.Memory), int64(is.Memory), int64(u.Memory)):
+		field = "memory"
+	case over(int64(b.Most.Disk), int64(was.Disk), int64(is.Disk), int64(u.Disk)):
+		field = "disk"
+	case over(int64(b.Most.Network), int64(was.Network), int64(is.Network), int64(u.Network)):
+		field = "network"
+	default:
+		return nil
+	}
+	e := onpath.Errorf(onpath.CodeNoCapacity, "declined: tenant %s would have reserved %s at the most, beside %s of instances without reservations; its quota capacity.%s allows %s",
+		tenant, amount(is), amount(u), field, amount(b.Most))
+	e.Remedy = "ask for less or for another time, or have the operator raise spec.quota.capacity of tenant " + tenant
+	return e
+}
+
+// tenantsFormer is where the times lie at which a tenant of a name was deleted.
+const tenantsFormer = "ledger/former/"
+
+// accountName is the name of a tenant's account for what began at a time: each tenant of a
+// name has its own. The first one's is the tenant's name, that of the second NAME~1. NAME~0
+// asks for the first one's, whoever has the name now.
+func (p *Pool) accountName(tenant string, at time.Time) string {
+	if first, ok := strings.CutSuffix(tenant, "~0"); ok {
+		return first
+	}
+	n := 0
+	for _, gone := range p.former[tenant] {
+		if at.IsZero() || at.After(gone) {
+			n++
+		}
+	}
+	if n == 0 {
+		return tenant
+	}
+	return tenant + "~" + strconv.Itoa(n)
+}
+
+// accountOf is the name of the account of the tenant that has a name now.
+func (p *Pool) accountOf(tenant string) string { return p.accountName(tenant, time.Time{}) }
+
+// accountNow is accountOf for who does not hold mu.
+func (p *Pool) accountNow(tenant string) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.accountOf(tenant)
+}
+
+// CheckRemoval refuses to let a tenant go that has live reservations or money.
+func (p *Pool) CheckRemoval(tenant string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.checkRemoval(tenant)
+}
+
+func (p *Pool) checkRemoval(tenant string) error {
+	k := onpath.Key{Kind: onpath.KindTenant, Name: tenant}
+	if p.broken {
+		return about(k, onpath.Errorf(onpath.CodeUnavailable, "the server is still reading its reservations"))
+	}
+	if live := p.ofTenant(tenant, true); len(live) > 0 {
+		var names []string
+		for _, x := range live {
+			names = append(names, x.String())
+		}
+		e := onpath.Errorf(onpath.CodeInvalid, "it still has %s", plan.Enumerate(names))
+		e.Remedy = "cancel them first (onpath delete reservation), which gives back what is paid for the rest of their time"
+		return about(k, e)
+	}
+	switch balance := p.account(p.accountOf(tenant)).Balance; {
+	case balance > 0:
+		e := onpath.Errorf(onpath.CodeInvalid, "its account has %s", balance)
+		e.Remedy = fmt.Sprintf("pay it out first: onpath account payout %s %s --reference TRANSFER", tenant, balance)
+		return about(k, e)
+	case balance < 0:
+		e := onpath.Errorf(onpath.CodeInvalid, "its account owes %s", -balance)
+		e.Remedy = fmt.Sprintf("enter what it pays, or what you let it off: onpath account credit %s %s --reference TRANSFER", tenant, -balance)
+		return about(k, e)
+	}
+	return nil
+}
+
+// ofTenant are the reservations of a tenant that are live, or that are not.
+func (p *Pool) ofTenant(tenant string, live bool) (out []onpath.Key) {
+	for _, k := range sortedKeysOf(p.entries) {
+		if k.Tenant == tenant && p.entries[k].obj.Status.State.Live() == live {
+			out = append(out, k)
+		}
+	}
+	return out
+}
+
+// RemoveTenant readies the removal of a tenant: its reservations that are over go, its
+// account is closed by the records that are to be written with the removal, and nothing is
+// admitted for it until done is told by which revision; 0: nobody knows that it is written.
+func (p *Pool) RemoveTenant(ctx context.Context, t *onpath.Tenant) (records []onpath.Record, done func(revision int64), err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	name := t.Metadata.Name
+	for n := len(p.queue); n > 0; n = len(p.queue) { // nothing of it is under way
+		_ = p.await(p.queue[n-1])
+	}
+	if err := p.checkRemoval(name); err != nil {
+		return nil, nil, err
+	}
+	was := p.removed[name]
+	p.removed[name] = t.Metadata.UID
+	now := p.clock()
+	done = func(revision int64) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if revision == 0 { // all is read again
+			p.removed[name], p.broken = was, true
+			p.poke()
+			return
+		}
+		if b := p.accounts[p.accountOf(name)]; b != nil {
+			b.Version = revision
+		}
+		p.former[name] = append(p.former[name], now)
+	}
+	for part := range slices.Chunk(p.ofTenant(name, false), atOnce) {
+		held, err := p.decideAll(nil, part)
+		if err == nil {
+			err = p.commit(ctx, joining{held: held})
+		}
+		if err != nil {
+			p.removed[name] = was
+			return nil, nil, err
+		}
+	}
+	records, err = p.closing(name, now)
+	if err != nil {
+		p.removed[name] = was
+	}
+	return records, done, err
+}
+
+// closing are the records that close a tenant's account. That of the account itself is
+// written as it is, so that nobody enters something meanwhile.
+func (p *Pool) closing(tenant string, now time.Time) ([]onpath.Record, error) {
+	v, err := json.Marshal(append(slices.Clip(p.former[tenant]), now))
+	if err != nil {
+		return nil, err
+	}
+	records := []onpath.Record{{Path: tenantsFormer + tenant, Value: v, Version: onpath.AnyVersion}}
+	b := p.accounts[p.accountOf(tenant)]
+	if b == nil {
+		return records, nil
+	}
+	account, err := json.Marshal(b.Account)
+	return append(records, onpath.Record{Path: ledger.AccountPath(b.Account.Tenant), Value: account, Version: b.Version}), err
+}
+
+// loadFormer reads when tenants were deleted.
+func (p *Pool) loadFormer(ctx context.Context) error {
+	return p.records(ctx, tenantsFormer, func(r onpath.Record, name string) error {
+		var list []time.Time
+		err := json.Unmarshal(r.Value, &list)
+		p.former[name] = list
+		return err
+	})
+}

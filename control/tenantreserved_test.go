@@ -1,0 +1,63 @@
+package control_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/onpath/onpath"
+)
+
+// TestReservationsOfTenants: a tenant with a live reservation stays, and reservations and
+// instances outside of them count together against its quota of capacity.
+func TestReservationsOfTenants(t *testing.T) {
+	s := threeNodes(t)
+	acme := object[*onpath.Tenant](onpath.KindTenant, "", "acme")
+	acme.Spec.Quota = &onpath.Quota{Capacity: onpath.Resources{CPU: 1000}}
+	s.apply(acme)
+	for _, name := range []string{"n1", "n2"} {
+		n := s.node(name)
+		n.Spec.Capacity = onpath.Resources{CPU: 8000, Memory: 8 << 30}
+		s.apply(n)
+	}
+	r := object[*onpath.Reservation](onpath.KindReservation, "acme", "r")
+	r.Spec.Capacity, r.Spec.Until = onpath.Resources{CPU: 700}, s.now().Add(time.Hour)
+	if err := r.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	pool := s.c.Pool()
+	wants := func(err error, word string) {
+		t.Helper()
+		if err == nil || !strings.Contains(err.Error(), word) {
+			t.Errorf("%v; want %q", err, word)
+		}
+	}
+	apply := func(r *onpath.Reservation) (err error) {
+		_, err = pool.Apply(t.Context(), []*onpath.Reservation{r}, nil, false)
+		return err
+	}
+	s.until("it is admitted", func() bool { return apply(r) == nil })
+	f := function("fw")
+	f.Metadata.Tenant, f.Spec.Resources.CPU = "acme", 200
+	s.apply(f)
+	c := web(2)
+	c.Metadata.Tenant = "acme"
+	check := func(o onpath.Object) error {
+		_, err := s.c.Check(t.Context(), s.changes(o), false)
+		return err
+	}
+	wants(check(c), "spec.quota.capacity.cpu")
+	one := 1
+	c.Spec.Through[0].Instances = &one
+	if err := check(c); err != nil && strings.Contains(err.Error(), "quota") {
+		t.Error(err)
+	}
+	more := object[*onpath.Reservation](onpath.KindReservation, "acme", "more")
+	more.Spec = r.Spec
+	wants(apply(more), "capacity.cpu")
+	ghost := object[*onpath.Reservation](onpath.KindReservation, "ghost", "r")
+	ghost.Spec = r.Spec
+	wants(apply(ghost), "there is no tenant ghost")
+	_, err := s.c.Check(t.Context(), []onpath.Change{{Key: onpath.KeyOf(acme)}}, false)
+	wants(err, "it still has reservation acme/r")
+}
