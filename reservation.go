@@ -91,6 +91,8 @@ type ReservedPlace struct {
 	// Lost is from when on it is not known that the instance runs, and nothing is credited
 	// yet.
 	Lost time.Time `json:"lost,omitzero"`
+	// Credited is the end of the time that was credited for the instance last.
+	Credited time.Time `json:"credited,omitzero"`
 }
 
 // ReservationState is how far a reservation is.

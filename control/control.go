@@ -91,9 +91,11 @@ type Controller struct {
 type session struct {
 	state     plan.NodeState
 	connected bool
-	told      bool   // state.Acked is as the node has told it
-	pushed    uint64 // generation pushed to the present session
-	grant     *onpath.NodeGrant
+	// connectedAt is when the present session began.
+	connectedAt time.Time
+	told        bool   // state.Acked is as the node has told it
+	pushed      uint64 // generation pushed to the present session
+	grant       *onpath.NodeGrant
 	// foreign: the plan that it holds is another store's, and nobody has accepted that.
 	foreign bool
 	// looked is when, and at which version of its Node, it was last asked why it waits.

@@ -24,6 +24,7 @@ func (c *Controller) NodeConnected(h onpath.NodeHello) {
 	old := st.state
 	notAfter(&h.Report, old.Report, c.o.Clock())
 	st.connected, st.told, st.grant = true, true, h.Grant
+	st.connectedAt = c.o.Clock()
 	st.state = plan.NodeState{Report: &h.Report, Seen: c.o.Clock(), Acked: h.Plan}
 	there, known := c.mirror.objects[onpath.Key{Kind: onpath.KindNode, Name: h.Node}].(*onpath.Node)
 	st.foreign = c.foreign(h.Plan, known) &&

@@ -125,6 +125,7 @@ func (c *Controller) observe(r *plan.Result) {
 			}
 		}
 	}
+	c.noteWords(r, nodes, now)
 	c.noteRoundTrips(nodes, cloudlets)
 	c.noteInstances(uses)
 	c.uses.Store(&uses)
@@ -137,7 +138,7 @@ func (c *Controller) observeNode(o *onpath.Node, taken onpath.Resources, now tim
 	st := c.nodes[n.Name]
 	if st == nil {
 		n.Capacity = plan.Capacity(o, nil)
-		n.Gone = !c.started.IsZero() && now.Sub(c.started) > grace
+		n.Gone, n.Unheard = !c.started.IsZero() && now.Sub(c.started) > grace, true
 		return n
 	}
 	n.Capacity, n.Since = plan.Capacity(o, &st.state), st.state.Seen
@@ -149,29 +150,61 @@ func (c *Controller) observeNode(o *onpath.Node, taken onpath.Resources, now tim
 	}
 	if !n.Gone {
 		n.Since = time.Time{} // so that what says the same is the same
-	} else {
-		n.Alive, n.Dead = c.peersSay(n.Name, now)
 	}
 	return n
 }
 
-// peersSay is what nodes that are heard of say of another: that its machine answers, or that
-// it does not. Where they differ, a network between them is cut.
-func (c *Controller) peersSay(name string, now time.Time) (alive, dead bool) {
-	for _, st := range c.nodes {
-		if !st.connected || now.Sub(st.state.Seen) > onpath.NodeTimeout || st.state.Report == nil || st.state.Acked == nil {
-			continue
-		}
-		switch {
-		case slices.Contains(st.state.Report.Unreachable, name):
-			dead = true
-		case slices.ContainsFunc(st.state.Acked.Datapath.Vports, func(v onpath.Vport) bool {
-			return v.Kind == onpath.VportRemote && v.Peer == name
-		}):
-			alive = true
+// noteWords notes what most of the others say of nodes that are gone; where as many say the
+// one as the other, a network between them is cut.
+func (c *Controller) noteWords(r *plan.Result, nodes []pool.Node, now time.Time) {
+	if !slices.ContainsFunc(nodes, func(n pool.Node) bool { return n.Gone }) {
+		return
+	}
+	home := make(map[string]string, len(nodes))
+	for _, n := range nodes {
+		home[n.Name] = n.Cloudlet
+	}
+	said := c.words(r, home, now)
+	for i := range nodes {
+		if n := &nodes[i]; n.Gone {
+			w := said[n.Name]
+			n.Alive, n.Dead = w.alive > w.dead, w.dead > w.alive
 		}
 	}
-	return alive, dead && !alive
+}
+
+// word is how many nodes say of another that its machine answers, and that it does not.
+type word struct{ alive, dead int }
+
+// wordAfter is how long an agent has been connected before its word on others counts: until
+// then it may not have asked them.
+const wordAfter = 10 * time.Second
+
+// words is what nodes that are heard of say of others of their own cloudlet to which the
+// server's own plan has them send. Callers hold mu.
+func (c *Controller) words(r *plan.Result, home map[string]string, now time.Time) map[string]word {
+	said := map[string]word{}
+	for name, p := range r.Plans {
+		st := c.nodes[name]
+		if st == nil || !st.connected || now.Sub(st.connectedAt) < wordAfter || now.Sub(st.state.Seen) > onpath.NodeTimeout ||
+			st.state.Report == nil || p == nil {
+			continue
+		}
+		for i := range p.Datapath.Peers {
+			peer := p.Datapath.Peers[i].Node
+			if home[peer] != home[name] {
+				continue
+			}
+			w := said[peer]
+			if slices.Contains(st.state.Report.Unreachable, peer) {
+				w.dead++
+			} else {
+				w.alive++
+			}
+			said[peer] = w
+		}
+	}
+	return said
 }
 
 // noteRoundTrips notes between which cloudlets nodes have measured round trips.

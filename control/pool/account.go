@@ -29,25 +29,26 @@ func (p *Pool) Account(ctx context.Context, tenant string) (onpath.Account, erro
 // Enter takes money of a tenant in, gives it back, or corrects such an entry. What has been
 // entered by a reference already is not entered again.
 func (p *Pool) Enter(ctx context.Context, tenant string, e onpath.MoneyEntry) (onpath.Account, error) {
-	asked, tenant := tenant, p.accountNow(tenant)
+	tenant = p.accountNow(tenant)
 	post, err := p.posting(ctx, tenant, e)
 	if err != nil {
 		return onpath.Account{}, err
-	}
-	if known, err := p.entered(ctx, tenant, post.Reference); err != nil || known != nil {
-		if err == nil && (known.Kind != post.Kind || known.Amount != post.Amount) {
-			err = onpath.Errorf(onpath.CodeConflict, "reference %q is that of posting %d, a %s of %s",
-				post.Reference, known.Number, known.Kind, known.Amount)
-		}
-		if err != nil {
-			return onpath.Account{}, err
-		}
-		return p.Account(ctx, asked)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.broken {
 		return onpath.Account{}, onpath.Errorf(onpath.CodeUnavailable, "the server is still reading its accounts")
+	}
+	path := ledger.ReferencePath(tenant, post.Reference)
+	if p.entering[path] {
+		return onpath.Account{}, onpath.Errorf(onpath.CodeUnavailable, "reference %q is being entered; try again", post.Reference)
+	}
+	p.entering[path] = true
+	defer delete(p.entering, path)
+	if known, err := p.entered(ctx, tenant, post.Reference); err != nil {
+		return onpath.Account{}, err
+	} else if known != nil {
+		return p.account(tenant), p.sameEntry(ctx, tenant, &post, known)
 	}
 	b := p.book(tenant)
 	if err := b.Add(p.clock(), post); err != nil {
@@ -58,7 +59,24 @@ func (p *Pool) Enter(ctx context.Context, tenant string, e onpath.MoneyEntry) (o
 		return onpath.Account{}, err
 	}
 	return b.Account, p.commit(ctx, joining{books: map[string]*ledger.Book{tenant: b},
-		records: []onpath.Record{{Path: ledger.ReferencePath(tenant, post.Reference), Value: number}}}) // which is not there yet
+		records: []onpath.Record{{Path: path, Value: number}}}) // which is not there yet
+}
+
+// sameEntry refuses an entry whose reference is that of another one, or of one that was
+// taken back.
+func (p *Pool) sameEntry(ctx context.Context, tenant string, post, known *onpath.Posting) error {
+	if known.Kind != post.Kind || known.Amount != post.Amount {
+		return onpath.Errorf(onpath.CodeConflict, "reference %q is that of posting %d, a %s of %s",
+			post.Reference, known.Number, known.Kind, known.Amount)
+	}
+	back, err := p.entered(ctx, tenant, ledger.Reversal(known.Number))
+	if err == nil && back != nil {
+		e := onpath.Errorf(onpath.CodeConflict, "reference %q is that of posting %d, which posting %d takes back",
+			post.Reference, known.Number, back.Number)
+		e.Remedy = "enter it by another reference"
+		err = e
+	}
+	return err
 }
 
 // posting is what an entry becomes.

@@ -345,10 +345,18 @@ func (p *Pool) payHour(ctx context.Context, d *decision, now time.Time) error {
 		err = p.charge(books, d)
 	}
 	if onpath.CodeOf(err) == onpath.CodeNoCapacity {
-		d = &decision{key: d.key, old: d.old, obj: copyOf(d.old.obj)}
+		d = &decision{key: d.key, old: d.old, obj: copyOf(d.old.obj), pay: d.old.payments}
+		p.creditLost(d, now)
+		if err := p.reckon(d, now); err != nil {
+			return err
+		}
+		books = map[string]*ledger.Book{}
+		if err := p.charge(books, d); err != nil {
+			return err
+		}
+		d.pay = nil
 		d.obj.Status.Slots = spliced(d.obj.Status.Slots, nil, now)
 		d.obj.Status.Step(onpath.ReservationEnded, now, err.Error())
-		books = nil
 	} else if err != nil {
 		return err
 	}
@@ -356,10 +364,10 @@ func (p *Pool) payHour(ctx context.Context, d *decision, now time.Time) error {
 	return p.settleUp(ctx, d, books)
 }
 
-// fail ends a reservation that cannot be kept, and credits what is not delivered.
-func (p *Pool) fail(ctx context.Context, e *entry, now time.Time, reason string, since time.Time) error {
-	d := &decision{key: onpath.KeyOf(e.obj), old: e, obj: copyOf(e.obj)}
-	if err := p.closeFrom(d, onpath.ReservationFailed, now, earliest(since, now), reason, onpath.PostingCompensation); err != nil {
+// fail ends a reservation that cannot be kept, and credits what is not delivered: of each
+// place since it was lost.
+func (p *Pool) fail(ctx context.Context, d *decision, now time.Time, reason string) error {
+	if err := p.close(d, onpath.ReservationFailed, now, reason, onpath.PostingCompensation); err != nil {
 		return err
 	}
 	books := map[string]*ledger.Book{}

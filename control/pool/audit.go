@@ -22,8 +22,8 @@ func (p *Pool) misbilled(now time.Time) (wrong []string) {
 		slots, from := paidFor(st), latest(now, e.decided())
 		for _, at := range paidEdges(slots, e.payments, from) {
 			paid, promised := paidAt(e.payments, at), multiply(capacityAt(slots, at), len(st.Places))
-			if paid == promised || len(e.payments) == 0 && st.Paid == 0 {
-				continue // nothing at all: an older version noted nothing where nothing had a price
+			if paid == promised {
+				continue
 			}
 			wrong = append(wrong, fmt.Sprintf("reservation %s/%s has paid for %s at %s, its calendar has %s",
 				k.Tenant, k.Name, amount(paid), text(at), amount(promised)))
@@ -31,6 +31,19 @@ func (p *Pool) misbilled(now time.Time) (wrong []string) {
 		}
 	}
 	return wrong
+}
+
+// fillUnpaid notes what a reservation was promised without a price list: an older version
+// noted nothing of that.
+func (e *entry) fillUnpaid() {
+	st := &e.obj.Status
+	if !st.State.Live() || len(e.payments) > 0 || st.Paid > 0 {
+		return
+	}
+	for _, s := range paidFor(st) {
+		e.payments = append(e.payments, payment{At: s.From, Begin: s.From, Prices: noList, Segments: []onpath.PaidSegment{{
+			From: s.From, Until: s.Until, Tiers: []onpath.Resources{multiply(s.Capacity, len(st.Places))}}}})
+	}
 }
 
 // decided is when something was last decided on a reservation. Where the clock was set back

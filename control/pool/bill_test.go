@@ -151,6 +151,7 @@ func TestEntries(t *testing.T) {
 			t.Fatalf("%+v %v", a, err)
 		}
 	}
+	refused(credit, onpath.CodeConflict, "which posting 4 takes back")
 	refused(onpath.MoneyEntry{Kind: onpath.PostingCorrection, Reverses: 4}, onpath.CodeInvalid, "posting 4 is a correction")
 	f.balance(-51_000_000)
 	inv, err := f.Invoice(t.Context(), onpath.DefaultTenant, "2026-11")

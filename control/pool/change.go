@@ -53,6 +53,17 @@ func (p *Pool) change(e *entry, r *onpath.Reservation, now time.Time) (*decision
 		e.Remedy = "cancel it, and make another"
 		return nil, e
 	}
+	d.pay = e.payments
+	p.creditLost(d, now)
+	slices.SortStableFunc(st.Places, func(a, b onpath.ReservedPlace) int { // of fewer instances the lost ones go
+		switch {
+		case a.Lost.IsZero() == b.Lost.IsZero():
+			return 0
+		case a.Lost.IsZero():
+			return -1
+		}
+		return 1
+	})
 	if err := p.resettle(d, next, from); err != nil {
 		return nil, err
 	}
@@ -60,7 +71,7 @@ func (p *Pool) change(e *entry, r *onpath.Reservation, now time.Time) (*decision
 		p.letGo(d.moved)
 		return nil, err
 	}
-	st.Step(st.State, now, "changed")
+	st.Step(stateOf(st, now), now, "changed")
 	d.quote = quoteOf(d, onpath.ReservationQuoted)
 	d.quote.Holds = st.Holds
 	if err := p.affords(d); err != nil {
@@ -156,7 +167,9 @@ func (p *Pool) resettle(d *decision, next []onpath.ReservationSlot, now time.Tim
 		if x.Leaving != "" {
 			try(calendar.Booking{Node: x.Leaving, Slots: booked(st.Slots, now, x.LeavingUntil, 1)})
 		}
-		d.asks = append(d.asks, x.Node)
+		if !p.nodes[x.Node].Gone { // which cannot answer, and keeps what it has
+			d.asks = append(d.asks, x.Node)
+		}
 	}
 	for len(st.Places) < instances {
 		slots := booked(st.Slots, now, calendar.Forever, 1)
@@ -196,7 +209,7 @@ func (p *Pool) cancel(k onpath.Key) (*decision, error) {
 		err.Object = k.String()
 		return nil, err
 	}
-	d := &decision{key: k, old: e, obj: copyOf(e.obj)}
+	d := &decision{key: k, old: e, obj: copyOf(e.obj), pay: e.payments}
 	if !e.obj.Status.State.Live() {
 		d.gone = true
 		d.quote = quoteOf(d, e.obj.Status.State)
@@ -206,17 +219,12 @@ func (p *Pool) cancel(k onpath.Key) (*decision, error) {
 	return d, about(k, err)
 }
 
-// close ends a live reservation now, and gives back what is due of the rest.
+// close ends a live reservation now, and gives back what is due of the rest; d.pay is what
+// is paid.
 func (p *Pool) close(d *decision, state onpath.ReservationState, now time.Time, reason string, back onpath.PostingKind) error {
-	return p.closeFrom(d, state, now, now, reason, back)
-}
-
-// closeFrom also gives back what is paid from an earlier time on.
-func (p *Pool) closeFrom(d *decision, state onpath.ReservationState, now, from time.Time, reason string, back onpath.PostingKind) error {
 	st := &d.obj.Status
-	d.pay = d.old.payments
 	p.creditLost(d, now)
-	for _, x := range differences(paidFor(st), nil, len(st.Places), 0, from) {
+	for _, x := range differences(paidFor(st), nil, len(st.Places), 0, now) {
 		p.giveBack(d, x, back)
 	}
 	st.Slots = spliced(st.Slots, nil, now)

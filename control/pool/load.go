@@ -85,6 +85,7 @@ func (p *Pool) loadEntries(list []onpath.Object, paid map[string][]payment) {
 		r := o.(*onpath.Reservation)
 		k := onpath.KeyOf(r)
 		e := &entry{obj: r, payments: paid[k.Tenant+"/"+k.Name], index: -1}
+		e.fillUnpaid()
 		for _, name := range nodesOf(r) {
 			if _, _, known := p.cal.Room(name); !known { // not yet heard of
 				p.cal.SetNode(name, r.Status.Cloudlet, onpath.Resources{}, false)

@@ -279,7 +279,8 @@ func (p *Pool) waiting(node string, until time.Time, but onpath.Key, now time.Ti
 // advance has the slot that begins at Holds begin now; the time until Holds costs nothing.
 func (d *decision) advance(now time.Time) {
 	st := &d.obj.Status
-	was, holds := slices.Clone(st.Slots), st.Holds
+	was, holds := *st, st.Holds
+	was.Slots = slices.Clone(st.Slots)
 	for i := 1; i < len(st.Slots); i++ {
 		if st.Slots[i].From.Equal(holds) && st.Slots[i-1].From.Before(now) && now.Before(holds) {
 			st.Slots[i].From, st.Slots[i-1].Until = now, now
@@ -287,7 +288,7 @@ func (d *decision) advance(now time.Time) {
 	}
 	st.Holds = time.Time{}
 	d.pay = slices.Clone(d.pay)
-	for _, x := range differences(was, st.Slots, len(st.Places), len(st.Places), now) {
+	for _, x := range differences(paidFor(&was), paidFor(st), len(st.Places), len(st.Places), now) {
 		d.pay = append(d.pay, payment{At: now, Begin: x.from, Prices: noList,
 			Segments: []onpath.PaidSegment{{From: x.from, Until: x.until, Tiers: []onpath.Resources{x.more}}}})
 	}

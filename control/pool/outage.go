@@ -19,7 +19,8 @@ const FailAfter = time.Hour
 type fate int
 
 const (
-	serves  fate = iota // nothing says that the instance does not run
+	stays   fate = iota // as it was judged last: nothing new is known
+	serves              // nothing says that the instance does not run
 	unknown             // it is credited, and stays where it is
 	moves               // its machine is dead: another takes it, if one has room
 	ends                // as moves; without room it is given up
@@ -27,15 +28,15 @@ const (
 
 // fateOf judges one place by its node.
 func (p *Pool) fateOf(x *onpath.ReservedPlace, begun bool, now time.Time) fate {
-	n := p.nodes[x.Node]
+	n, known := p.nodes[x.Node]
 	switch {
-	case !n.Gone:
-		return serves
-	case n.removed:
+	case !known && !p.observed, known && n.Unheard && !n.Gone:
+		return stays
+	case !known, n.removed:
 		return ends
-	case n.Alive:
+	case !n.Gone, n.Alive:
 		return serves
-	case p.silentTogether(n.Cloudlet):
+	case p.silentTogether(n):
 		return unknown
 	case now.Sub(n.Since) >= FailAfter:
 		return ends
@@ -47,21 +48,24 @@ func (p *Pool) fateOf(x *onpath.ReservedPlace, begun bool, now time.Time) fate {
 	return unknown
 }
 
-// silentTogether reports whether more than half of a cloudlet's nodes, or of all, are not
-// heard of: that is a network that is cut, or a server that stood still, and no machine's
-// death.
-func (p *Pool) silentTogether(cloudlet string) bool {
+// together is how far apart nodes may fall silent that one cut silences.
+const together = 5 * time.Minute
+
+// silentTogether reports whether more than half of a node's cloudlet, or of all nodes, fell
+// silent with it: that is a network that is cut, or a server that stood still, and no
+// machine's death. Nodes that were silent long before say nothing.
+func (p *Pool) silentTogether(n Node) bool {
 	var here, hereGone, all, allGone int
-	for _, n := range p.nodes {
-		if n.removed {
+	for _, o := range p.nodes {
+		if o.removed || o.Gone && o.Since.Sub(n.Since).Abs() > together || o.Unheard && o.Name != n.Name {
 			continue
 		}
 		gone := 0
-		if n.Gone {
+		if o.Gone {
 			gone = 1
 		}
 		all, allGone = all+1, allGone+gone
-		if n.Cloudlet == cloudlet {
+		if o.Cloudlet == n.Cloudlet {
 			here, hereGone = here+1, hereGone+gone
 		}
 	}
@@ -101,13 +105,15 @@ func (p *Pool) tend(ctx context.Context, e *entry, now time.Time) error {
 	var tried []calendar.Booking
 	var words []string
 	var given []int // places that are given up
-	since := now
 	for i := range st.Places {
 		x := &st.Places[i]
 		n := p.nodes[x.Node]
 		lost := x.Lost
 		if lost.IsZero() && begun {
-			lost = latest(n.Since, st.Begin())
+			lost = latest(latest(n.Since, st.Begin()), x.Credited)
+			if n.Since.IsZero() {
+				lost = now // nobody knows the node
+			}
 		}
 		f := p.fateOf(x, begun, now)
 		if f == moves || f == ends {
@@ -117,11 +123,11 @@ func (p *Pool) tend(ctx context.Context, e *entry, now time.Time) error {
 				tried = append(tried, b)
 				p.creditPlace(d, lost, now)
 				words = append(words, fmt.Sprintf("node %s is gone: moved to node %s", x.Node, to[0]))
-				*x = onpath.ReservedPlace{Node: to[0]}
+				*x = onpath.ReservedPlace{Node: to[0], Credited: now}
 				continue
 			}
 			if f == ends {
-				since = earliest(since, latest(lost, st.Begin()))
+				x.Lost = lost
 				given = append(given, i)
 				continue
 			}
@@ -133,7 +139,7 @@ func (p *Pool) tend(ctx context.Context, e *entry, now time.Time) error {
 			words = append(words, fmt.Sprintf("node %s is not heard of; its time is credited", x.Node))
 		case f == serves && !x.Lost.IsZero():
 			p.creditPlace(d, x.Lost, now)
-			x.Lost = time.Time{}
+			x.Lost, x.Credited = time.Time{}, now
 			words = append(words, fmt.Sprintf("node %s is back", x.Node))
 		}
 	}
@@ -142,21 +148,14 @@ func (p *Pool) tend(ctx context.Context, e *entry, now time.Time) error {
 	}
 	switch {
 	case len(given) == len(st.Places):
-		return p.fail(ctx, e, now, fmt.Sprintf("node %s is gone, and no other of cloudlet %s has room",
-			e.obj.Status.Places[given[0]].Node, st.Cloudlet), since)
+		return p.fail(ctx, d, now, fmt.Sprintf("node %s is gone, and no other of cloudlet %s has room",
+			st.Places[given[0]].Node, st.Cloudlet))
 	case len(given) > 0:
 		words = append(words, p.giveUp(d, given, now))
 	case len(words) == 0:
 		return nil
 	}
-	state := onpath.ReservationConfirmed
-	switch {
-	case slices.ContainsFunc(st.Places, func(x onpath.ReservedPlace) bool { return !x.Lost.IsZero() }):
-		state = onpath.ReservationInterrupted
-	case begun:
-		state = onpath.ReservationActive
-	}
-	st.Step(state, now, strings.Join(words, "; "))
+	st.Step(stateOf(st, now), now, strings.Join(words, "; "))
 	books := map[string]*ledger.Book{}
 	if err := p.reckon(d, now); err != nil {
 		return err
@@ -166,6 +165,17 @@ func (p *Pool) tend(ctx context.Context, e *entry, now time.Time) error {
 	}
 	p.swap(d)
 	return p.settleUp(ctx, d, books)
+}
+
+// stateOf is a live reservation's state by its time and its places.
+func stateOf(st *onpath.ReservationStatus, now time.Time) onpath.ReservationState {
+	switch {
+	case slices.ContainsFunc(st.Places, func(x onpath.ReservedPlace) bool { return !x.Lost.IsZero() }):
+		return onpath.ReservationInterrupted
+	case st.Begin().After(now):
+		return onpath.ReservationConfirmed
+	}
+	return onpath.ReservationActive
 }
 
 // giveUp has a reservation go on with fewer instances, and credits what is paid for the
@@ -199,7 +209,7 @@ func (p *Pool) creditLost(d *decision, until time.Time) {
 	for i := range d.obj.Status.Places {
 		if x := &d.obj.Status.Places[i]; !x.Lost.IsZero() && x.Lost.Before(until) {
 			p.creditPlace(d, x.Lost, until)
-			x.Lost = until
+			x.Lost, x.Credited = until, until
 		}
 	}
 }

@@ -145,3 +145,110 @@ func TestOpenEndedInCut(t *testing.T) {
 	}
 	f.checkLedger()
 }
+
+// TestWordsThatChange: the same lost time is credited once, however often peers change their
+// word, and a server that begins again takes nothing it has not heard for a node's return.
+func TestWordsThatChange(t *testing.T) {
+	f := full(t)
+	f.silence("", "fra-1")
+	f.pass(time.Minute)
+	f.observe()
+	for range 10 {
+		for _, says := range []string{"alive", ""} {
+			n := f.nodes["fra-1"]
+			n.Alive = says == "alive"
+			f.nodes["fra-1"] = n
+			f.observe()
+			f.pass(time.Second)
+		}
+	}
+	if got := f.get("a").Status; got.State != onpath.ReservationInterrupted || got.Refunded > 5_000+3_000_000/60*2 {
+		t.Errorf("a minute and 20 seconds of silence: %s, %s credited", got.State, got.Refunded)
+	}
+	before := f.get("a").Status
+	n := f.nodes["fra-1"]
+	n.Unheard, n.Gone, n.Since = true, false, f.now
+	f.nodes["fra-1"] = n
+	f.restart()
+	f.pass(20 * time.Second)
+	if got := f.get("a").Status; got.State != before.State || got.Refunded != before.Refunded {
+		t.Errorf("a server that begins again: %s (%s), %s credited", got.State, got.Reason, got.Refunded-before.Refunded)
+	}
+	f.hear("fra-1")
+	f.checkLedger()
+}
+
+// TestDeletedNodeCreditsNothingServed: a node that was heard of until the operator deleted
+// it has served all of its time.
+func TestDeletedNodeCreditsNothingServed(t *testing.T) {
+	for name, room := range map[string]bool{"moved": true, "given up": false} {
+		f := setUp(t)
+		f.prices(simple)
+		f.credit(1000_000_000)
+		r := request("a", 0, 10*time.Hour, cores(3))
+		r.Spec.Cloudlet = "fra"
+		f.must(r)
+		if !room {
+			other := request("b", 0, 10*time.Hour, cores(3))
+			other.Spec.Cloudlet = "fra"
+			f.must(other)
+		}
+		f.pass(9 * time.Hour)
+		delete(f.nodes, f.get("a").Status.Places[0].Node)
+		f.observe()
+		f.pass(time.Second)
+		want := onpath.Money(0)
+		if !room {
+			want = 3_000_000 // the tenth hour
+		}
+		if got := f.get("a").Status.Refunded; got < want-1000 || got > want+1000 {
+			t.Errorf("%s: %s is credited, want %s", name, got, want)
+		}
+	}
+}
+
+// TestOffForGood: nodes that never joined, or were off long before, do not keep a dead
+// machine's reservations from moving.
+func TestOffForGood(t *testing.T) {
+	f := setUp(t)
+	f.silence("", "par-1", "lon-1")
+	for _, name := range []string{"x", "y", "z"} {
+		f.nodes[name] = Node{Name: name, Cloudlet: "fra", Gone: true, Unheard: true, Since: start}
+	}
+	f.observe()
+	r := request("a", 0, 10*time.Hour, cores(3))
+	r.Spec.Cloudlet = "fra"
+	f.must(r)
+	f.pass(time.Hour)
+	f.silence("dead", "fra-1")
+	f.pass(time.Minute)
+	f.observe()
+	f.pass(time.Second)
+	if got := f.get("a").Status; got.State != onpath.ReservationActive || got.Places[0].Node != "fra-2" {
+		t.Errorf("it is %s at %v", got.State, got.Places)
+	}
+}
+
+// TestChangeWhileInterrupted: an interrupted reservation is changed at once; what is due of
+// an instance that goes is credited.
+func TestChangeWhileInterrupted(t *testing.T) {
+	f := setUp(t)
+	f.prices(simple)
+	f.credit(1000_000_000)
+	r := request("two", 0, 10*time.Hour, cores(3))
+	r.Spec.Cloudlet, r.Spec.Instances = "fra", 2
+	f.must(r)
+	f.pass(time.Hour)
+	f.deny["fra-1"] = true // it is not heard of
+	f.silence("dead", "fra-1")
+	f.observe()
+	f.pass(20 * time.Minute)
+	f.wants("two", onpath.ReservationInterrupted, 2, "")
+	r.Spec.Instances = 1
+	f.must(r)
+	f.wants("two", onpath.ReservationActive, 1, "changed")
+	if st := f.get("two").Status; st.Places[0].Node != "fra-2" || st.Refunded < 1_000_000 {
+		t.Errorf("it is at %v, %s are credited and given back", st.Places, st.Refunded)
+	}
+	f.checkLedger()
+}

@@ -67,8 +67,6 @@ func (p *Pool) payFor(d *decision, now time.Time) error {
 	var old onpath.ReservationStatus
 	if d.old != nil && d.old.obj.Status.State.Live() {
 		old = d.old.obj.Status
-		d.pay = d.old.payments
-		p.creditLost(d, now)
 	}
 	switch {
 	case !st.End().IsZero():
@@ -127,7 +125,11 @@ func (p *Pool) giveBack(d *decision, x part, kind onpath.PostingKind) {
 	for k := range edges[:len(edges)-1] {
 		piece, left := part{from: edges[k], until: edges[k+1]}, x.less
 		for i := len(d.pay) - 1; i >= 0 && left != (onpath.Resources{}); i-- {
-			have := paidIn(d.pay[i].Segments, piece)
+			list := d.pay[i].Segments
+			if n := len(list); n == 0 || !list[0].From.Before(piece.until) || !piece.from.Before(list[n-1].Until) {
+				continue
+			}
+			have := paidIn(list, piece)
 			keep := over(have, left)
 			stays, goes := price.Cut(d.pay[i].Segments, piece.from, piece.until, keep)
 			if len(goes) > 0 {

@@ -67,6 +67,8 @@ type Pool struct {
 	agenda    agenda
 	leaving   map[onpath.Key]bool     // reservations with instances that move
 	lost      map[onpath.Key]bool     // reservations with instances of which nothing is known
+	observed  bool                    // nodes are known
+	entering  map[string]bool         // references of money that is being entered
 	refused   map[string]time.Time    // when nodes did not confirm
 	accounts  map[string]*ledger.Book // by accountName; without postings that are not written
 	former    map[string][]time.Time  // when tenants of a name were deleted
@@ -121,6 +123,8 @@ type Node struct {
 	// Alive and Dead are the word of nodes that are heard of: the machine answers them, or
 	// does not. Neither: nobody can tell.
 	Alive, Dead bool
+	// Unheard: it was never heard of since the server began.
+	Unheard bool
 	// removed: the operator deleted the Node.
 	removed bool
 }
@@ -183,7 +187,7 @@ func New(o Options) *Pool {
 func (p *Pool) forget() {
 	p.cal, p.tenants = calendar.New(), calendar.New()
 	p.entries, p.agenda, p.leaving = map[onpath.Key]*entry{}, nil, map[onpath.Key]bool{}
-	p.lost, p.former = map[onpath.Key]bool{}, map[string][]time.Time{}
+	p.lost, p.entering, p.former = map[onpath.Key]bool{}, map[string]bool{}, map[string][]time.Time{}
 	p.accounts, p.bumped = map[string]*ledger.Book{}, map[string]int64{}
 	p.lists, p.kept = map[int64]*onpath.PriceListSpec{noList: {}}, map[int64]bool{}
 	p.pending, p.spent, p.shown = map[onpath.Key]*group{}, map[string]onpath.Account{}, nil
@@ -251,7 +255,7 @@ func (p *Pool) takeUp() {
 	if cloudlets == nil {
 		return
 	}
-	p.cloudlets, p.near, p.orders = cloudlets, nil, nil
+	p.cloudlets, p.near, p.orders, p.observed = cloudlets, nil, nil, true
 	seen := make(map[string]bool, len(nodes))
 	var fresh []string
 	for _, n := range nodes {
@@ -266,7 +270,9 @@ func (p *Pool) takeUp() {
 	p.promise(fresh)
 	for name, n := range p.nodes {
 		if !seen[name] {
-			n.Usable, n.Gone, n.removed = false, true, true
+			if n.Usable, n.Gone, n.removed = false, true, true; n.Since.IsZero() {
+				n.Since = p.clock()
+			}
 			p.nodes[name] = n
 			p.setNode(n)
 		}
