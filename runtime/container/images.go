@@ -175,8 +175,9 @@ func (d *Driver) unpacked(ctx context.Context, key string) containerd.Image {
 	return img
 }
 
-// byDigest is an unpacked image of the digest that a reference ends in, whatever tag it
-// was fetched by; nil if there is none.
+// byDigest is an unpacked image of the digest that a reference ends in, whatever tag of the
+// same repository it was fetched by; nil if there is none. Who may read one repository may
+// not read another, though both have the image.
 func (d *Driver) byDigest(ctx context.Context, name string) containerd.Image {
 	_, is, ok := strings.Cut(name, "@")
 	if !ok {
@@ -187,11 +188,23 @@ func (d *Driver) byDigest(ctx context.Context, name string) containerd.Image {
 		return nil
 	}
 	for _, img := range list {
+		if repositoryOf(img.Name()) != repositoryOf(name) {
+			continue
+		}
 		if found := d.unpacked(ctx, img.Name()); found != nil {
 			return found
 		}
 	}
 	return nil
+}
+
+// repositoryOf is a reference without its tag and digest.
+func repositoryOf(ref string) string {
+	ref, _, _ = strings.Cut(ref, "@")
+	if at := strings.LastIndexByte(ref, ':'); at > strings.LastIndexByte(ref, '/') {
+		return ref[:at]
+	}
+	return ref
 }
 
 // askPatience is how long a registry may take to say what a tag means, where there is a
