@@ -134,27 +134,52 @@ func adoptedWithin(b *testbed) {
 	}
 }
 
-// cuts: with existing: cut, older connections are reset: the end that speaks by an answer,
-// the other one, which may wait for ever, by what it would have received.
+// cuts: with existing: cut, older connections are reset, also those that passed by a chain
+// which is gone.
 func cuts(b *testbed) {
 	fw := b.instance("fw", gateway)
-	c := &chain{path: 1, match: toServer(), began: b.h.Now().Add(-time.Second), adopt: time.Hour, cut: true}
-	b.apply(one(c, fw))
-	b.nodes[gateway].loose[edgeVport] = true
-	for _, t := range []onpath.Tuple{tcp4(1), tcp6(2)} {
-		for _, speaks := range []struct {
-			in, out string
-			t       onpath.Tuple
-		}{{clientNet, serverNet, t}, {serverNet, clientNet, t.Reverse()}} {
-			old := newPacket(speaks.t)
-			old.flags, old.seq, old.ack = ack, 4711, 777
-			b.send(gateway, speaks.in, old.bytes())
-			b.dropped(gateway, speaks.in, onpath.DropReset)
-			b.isReset(speaks.in, speaks.t, 777)
-			old.flags |= rst
-			b.same(gateway, speaks.out, b.receive(gateway, speaks.out).Packet, withTTL(old.bytes(), 1))
-			b.untouched(speaks.in, old.bytes(), speaks.out) // so does the end itself that gives up
-		}
+	c := &chain{path: 1, match: toServer(), elements: []*element{{instances: []*instance{fw}}}, began: b.h.Now().Add(-time.Second), adopt: time.Hour}
+	l := &layout{chains: []*chain{c}, instances: []*instance{fw}}
+	b.apply(l)
+	passed := []onpath.Tuple{tcp4(3), tcp4(4)}
+	for i, t := range passed {
+		b.passesBy(t, 1+2*i) // pending, and established
 	}
-	b.forward(tcp4(1), fw)
+	b.nodes[gateway].loose[edgeVport] = true
+	b.succeeds(l, &chain{path: 2, match: c.match, elements: c.elements, began: b.h.Now(), adopt: time.Hour})
+	for _, t := range passed {
+		b.passesBy(t, 1)
+	}
+	b.succeeds(l, &chain{path: 3, match: c.match, elements: c.elements, began: b.h.Now(), adopt: time.Hour, cut: true})
+	for _, t := range append(passed, tcp4(1), tcp6(2)) {
+		b.isCut(clientNet, serverNet, t)
+		b.isCut(serverNet, clientNet, t.Reverse())
+		b.forward(t, fw)
+	}
+}
+
+// succeeds has a chain take the place of the one that there is.
+func (b *testbed) succeeds(l *layout, c *chain) {
+	old := l.chains[0]
+	old.ended = true
+	l.chains = []*chain{c, old}
+	b.apply(l)
+	old.closed = true
+	b.apply(l)
+	l.chains = []*chain{c}
+	b.apply(l)
+}
+
+// isCut sends a packet in the middle of a connection: its sender gets a reset by an answer,
+// the other end, which may wait for ever, by what it would have received.
+func (b *testbed) isCut(in, out string, t onpath.Tuple) {
+	b.t.Helper()
+	old := newPacket(t)
+	old.flags, old.seq, old.ack = ack, 4711, 777
+	b.send(gateway, in, old.bytes())
+	b.dropped(gateway, in, onpath.DropReset)
+	b.isReset(in, t, 777)
+	old.flags |= rst
+	b.same(gateway, out, b.receive(gateway, out).Packet, withTTL(old.bytes(), 1))
+	b.untouched(in, old.bytes(), out) // so does the end itself that gives up
 }

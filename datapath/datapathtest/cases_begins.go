@@ -96,8 +96,15 @@ func (b *testbed) decisions() []decided {
 }
 
 // beginsAnew: whatever an entry says of a connection that has ended, another by the same
-// ports goes by the rules that are in force when it begins. One that lives goes on.
+// ports goes by the rules that are in force when it begins, also where these cut older
+// connections. One that lives goes on; the rules cut it only once its own chain is gone.
 func beginsAnew(b *testbed) {
+	for i, cut := range []bool{false, true} {
+		b.beginsBeside(onpath.PathID(100*i), uint16(1000+1000*i), cut)
+	}
+}
+
+func (b *testbed) beginsBeside(path onpath.PathID, port uint16, cut bool) {
 	wall := b.instance("wall", gateway)
 	list := b.decisions()
 	b.looseEdge()
@@ -108,11 +115,10 @@ func beginsAnew(b *testbed) {
 		}
 	}
 	l.instances = distinct(l.instances)
-	port := uint16(1000)
 	for n, d := range list {
-		young := &chain{path: onpath.PathID(2*n + 2), match: toServer(), elements: []*element{{instances: []*instance{wall}}}}
+		young := &chain{path: path + onpath.PathID(2*n+2), cut: cut, match: toServer(), elements: []*element{{instances: []*instance{wall}}}}
 		young.began, young.adopt = b.h.Now(), time.Hour
-		d.chain.path = onpath.PathID(2*n + 1)
+		d.chain.path = path + onpath.PathID(2*n+1)
 		var flows []onpath.Tuple
 		l.chains = []*chain{d.chain}
 		b.apply(l)
@@ -150,6 +156,14 @@ func beginsAnew(b *testbed) {
 			b.apply(l)
 		}
 		judged(1)
+		switch {
+		case !d.gone:
+			b.livesOn(lives, d.cross...)
+		case cut:
+			b.isCut(clientNet, serverNet, lives)
+		default:
+			b.passesBy(lives, 1)
+		}
 	}
 }
 
