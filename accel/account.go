@@ -10,11 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a connection and a SYN cost the process beside the bytes that they bring, as bytes that
-// cost as much.
+// What a connection, a SYN and bytes that are carried at once cost the process beside the bytes
+// that they bring, as bytes that cost as much.
 const (
 	connectionWork = 128 << 10
 	synWork        = 8 << 10
+	turnWork       = 4 << 10
 )
 
 // work is what an instance has done since it began, in bytes or what costs as much.

@@ -2,7 +2,10 @@ package accel
 
 import (
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"net"
+	"net/netip"
 	"testing"
 	"time"
 )
@@ -72,5 +75,27 @@ func TestAccountsAddUp(t *testing.T) {
 		if len(works) > 0 && sum != now {
 			t.Fatalf("seed %d: the relays pay %s, and the process took %s", seed, sum, now)
 		}
+	}
+}
+
+// TestSmallSegmentsPay: bytes that come one by one are paid for each time that the relay wakes.
+func TestSmallSegmentsPay(t *testing.T) {
+	const turns = 100
+	r, leg := local(t)
+	var did work
+	r.cfg.work = func(string, netip.AddrPort) *work { return &did }
+	c := leg(listening(t, func(c *net.TCPConn) { defer c.Close(); _, _ = io.Copy(c, c) }))
+	b := []byte{7}
+	for range turns {
+		if _, err := c.Write(b); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(c, b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := int64(synWork + connectionWork + 2*(turns-1)*turnWork)
+	if got := did.done.Load(); got < want {
+		t.Errorf("%d single bytes, there and back, are work of %d bytes, must be %d", turns, got, want)
 	}
 }

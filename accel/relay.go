@@ -414,8 +414,8 @@ func (r *Relay) carry(c *net.TCPConn, l *leg, client, origin netip.AddrPort) {
 		r.cfg.Log.Debug("the client's leg keeps its congestion control", "client", client, "err", err)
 	}
 	r.count.opened.Add(1)
-	there := func(n int64) { l.token.tenant.there.Add(n); l.work.add(n) }
-	back := func(n int64) { l.token.tenant.back.Add(n); l.work.add(n) }
+	there := func(n int64) { l.token.tenant.there.Add(n); l.work.add(turnWork + n) }
+	back := func(n int64) { l.token.tenant.back.Add(n); l.work.add(turnWork + n) }
 	if err := r.pipes.join(c, l.conn, there, back); err != nil {
 		r.count.reset.Add(1)
 	}
