@@ -61,7 +61,8 @@ type Quota struct {
 	Capacity Resources `json:"capacity,omitzero"`
 	// Secrets is how many bytes all values of the tenant's secrets may have.
 	Secrets Size `json:"secrets,omitempty"`
-	// Requests a second that users and tokens of the tenant may send the server.
+	// Requests a second that users and tokens of the tenant may send the server, together.
+	// 0 means 100 for each of them, and 1000 at once after a rest. -1: no limit.
 	Requests int `json:"requests,omitempty"`
 }
 

@@ -53,7 +53,7 @@ func (t *Tenant) Validate() error {
 		v.number("spec.quota.claims", q.Claims, 0, 1<<20)
 		v.number("spec.quota.serviceAddresses", q.ServiceAddresses, -1, 1<<20)
 		v.number("spec.quota.secrets", int(q.Secrets), 0, 1<<30)
-		v.number("spec.quota.requests", q.Requests, 0, 1<<20)
+		v.number("spec.quota.requests", q.Requests, -1, 1<<20)
 		v.resources("spec.quota.capacity", q.Capacity)
 	}
 	v.number("spec.keys", len(t.Spec.Keys), 0, 16)

@@ -134,7 +134,7 @@ type Server struct {
 	public  logAnswers
 	rates   requestRates
 
-	writing sync.Mutex // Check and Write belong together
+	writing turns // Check and Write belong together
 }
 
 // New makes a server. Run does its work in the background.

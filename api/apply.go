@@ -63,8 +63,8 @@ func (s *Server) change(ctx context.Context, c changeSet) ([]changed, *wire.Pend
 
 // changeObjects is change for what has been examined, and is no reservation.
 func (s *Server) changeObjects(ctx context.Context, c changeSet) ([]changed, *wire.Pending, error) {
-	s.writing.Lock()
-	defer s.writing.Unlock()
+	s.writing.take(whoIs(ctx).Tenant)
+	defer s.writing.pass()
 	for attempt := 1; ; attempt++ {
 		all, err := s.compare(ctx, c)
 		if err != nil {

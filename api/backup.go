@@ -71,8 +71,8 @@ func (s *Server) backup(w http.ResponseWriter, r *http.Request) error {
 // snapshot copies the store while no change through the API is under way: what belongs
 // to one is in the copy, or nothing of it.
 func (s *Server) snapshot(ctx context.Context, store snapshotter, f *os.File) error {
-	s.writing.Lock()
-	defer s.writing.Unlock()
+	s.writing.take("")
+	defer s.writing.pass()
 	return store.Snapshot(ctx, f)
 }
 

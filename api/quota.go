@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"time"
 
@@ -14,18 +15,27 @@ import (
 // quotaAge is how old what is known of a tenant's quota may be.
 const quotaAge = 5 * time.Second
 
-// requestRates bound the requests of tenants (Tenant.spec.quota.requests).
+// Requests a second of each user, and at once after a rest, where the tenant's quota says
+// nothing.
+const (
+	userRequests = 100
+	userBurst    = 1000
+)
+
+// requestRates bound the requests of tenants (Tenant.spec.quota.requests), or of each user.
 type requestRates struct {
 	mu sync.Mutex
-	of map[string]*requestRate
+	of map[string]*requestRate // by tenant
 }
 
 type requestRate struct {
-	limiter *limit.Limiter // nil: not bounded
-	asked   time.Time
+	asked time.Time
+	most  int            // spec.quota.requests
+	all   *limit.Limiter // of the tenant; nil: of each user
+	users map[string]*limit.Limiter
 }
 
-// mayAskAgain refuses requests over a tenant's quota.
+// mayAskAgain refuses requests over a tenant's quota, or over a user's share.
 func (q *requestRates) mayAskAgain(ctx context.Context, s onpath.Store, who auth.Identity, now time.Time) error {
 	if !who.Tenanted() {
 		return nil
@@ -37,12 +47,32 @@ func (q *requestRates) mayAskAgain(ctx context.Context, s onpath.Store, who auth
 		r = q.read(ctx, s, who.Tenant, r)
 		r.asked = now
 	}
-	if r.limiter == nil || r.limiter.AllowN(now, 1) {
+	l, whose := r.all, "tenant "+who.Tenant
+	switch {
+	case r.most < 0:
+		return nil
+	case l == nil:
+		l, whose = r.user(who.URI(), now), who.URI()
+	}
+	if l.AllowN(now, 1) {
 		return nil
 	}
-	e := onpath.Errorf(onpath.CodeTooMany, "tenant %s has sent more than %v requests a second", who.Tenant, r.limiter.Limit())
+	e := onpath.Errorf(onpath.CodeTooMany, "%s has sent more than %v requests a second", whose, l.Limit())
 	e.Remedy = "try again in a second, or ask the operator for a larger spec.quota.requests"
 	return e
+}
+
+// user is the limiter of one user; those who have rested for long need none.
+func (r *requestRate) user(uri string, now time.Time) *limit.Limiter {
+	l := r.users[uri]
+	if l == nil {
+		if len(r.users) >= 1000 {
+			maps.DeleteFunc(r.users, func(_ string, l *limit.Limiter) bool { return l.TokensAt(now) >= userBurst })
+		}
+		l = limit.NewLimiter(userRequests, userBurst)
+		r.users[uri] = l
+	}
+	return l
 }
 
 // read looks a tenant's quota up. Needs q.mu.
@@ -51,18 +81,22 @@ func (q *requestRates) read(ctx context.Context, s onpath.Store, tenant string, 
 		q.of = map[string]*requestRate{}
 	}
 	if r == nil {
-		r = &requestRate{}
+		r = &requestRate{users: map[string]*limit.Limiter{}}
 		q.of[tenant] = r
 	}
 	o, err := s.Get(ctx, onpath.Key{Kind: onpath.KindTenant, Name: tenant})
 	t, ok := o.(*onpath.Tenant)
-	switch {
-	case err != nil || !ok: // what was known holds on
-	case t.Spec.Quota == nil || t.Spec.Quota.Requests == 0:
-		r.limiter = nil
-	case r.limiter == nil || r.limiter.Limit() != limit.Limit(t.Spec.Quota.Requests):
-		n := t.Spec.Quota.Requests
-		r.limiter = limit.NewLimiter(limit.Limit(n), 2*n)
+	if err != nil || !ok {
+		return r // what was known holds on
+	}
+	most := 0
+	if t.Spec.Quota != nil {
+		most = t.Spec.Quota.Requests
+	}
+	if most != r.most {
+		if r.most, r.all = most, nil; most > 0 {
+			r.all = limit.NewLimiter(limit.Limit(most), 2*most)
+		}
 	}
 	return r
 }

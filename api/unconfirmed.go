@@ -30,8 +30,8 @@ func (s *Server) listUnconfirmed(ctx context.Context, _ *struct{}) (*bodyOf[[]wi
 }
 
 func (s *Server) confirm(ctx context.Context, in *changeID) (*struct{}, error) {
-	s.writing.Lock() // what is being undone cannot be kept any more
-	defer s.writing.Unlock()
+	s.writing.take(whoIs(ctx).Tenant) // what is being undone cannot be kept any more
+	defer s.writing.pass()
 	u, ok := s.pending.get(in.ID)
 	if !ok {
 		return nil, notPending(in.ID)
