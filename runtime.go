@@ -190,8 +190,8 @@ type Talkative interface {
 // Connecting is a Runtime that connects to other machines by itself, to fetch images.
 type Connecting interface {
 	// BeforeConnect has a function called before each such connection (TCP), with its
-	// destination. It is set before the first Prepare.
-	BeforeConnect(func(ctx context.Context, to netip.AddrPort))
+	// destination, and ends when the connection is closed. It is set before the first Prepare.
+	BeforeConnect(func(ctx context.Context, to netip.AddrPort) (ends func()))
 }
 
 // Inline is a Process without a process: an ebpf function, which the data path

@@ -131,7 +131,7 @@ type Agent struct {
 	sweeping    map[string]chan struct{}     // leftovers on their way out, by id
 	paths       map[onpath.PathID]*pathCount // live flow entries of ended paths, by the last count
 	control     []netip.AddrPort             // the server's
-	connected   []netip.AddrPort             // where images come from, the latest last
+	connected   []netip.AddrPort             // where images come from, one for each connection
 	notifier    *notifier                    // opened by Run
 }
 

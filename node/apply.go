@@ -284,8 +284,7 @@ func (a *Agent) config(plan *onpath.NodePlan) (c *onpath.DatapathConfig, missing
 	l := onpath.LocalState{
 		Vports: map[onpath.VportID]onpath.LocalVport{}, RefusedUplinks: map[string]bool{},
 		Leases: a.leases.held,
-		Peers:  a.detector.peerStates(plan.Datapath.Peers), Exempt: exemptions(plan.Datapath.Underlay, m.addresses, m.resolvers,
-			a.control, a.connected),
+		Peers:  a.detector.peerStates(plan.Datapath.Peers), Exempt: exemptions(plan.Datapath.Underlay, m, a.control, a.connected),
 	}
 	named := map[onpath.VportID]bool{}
 	for _, in := range a.instances {

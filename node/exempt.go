@@ -2,16 +2,19 @@ package node
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/netnsrun"
 )
 
 // Chains may name the hosts of a node, whose own traffic an uplink with attach: host
@@ -29,8 +32,11 @@ var metadata = []netip.Addr{
 	netip.MustParseAddr("168.63.129.16"), netip.MustParseAddr("100.100.100.200"),
 }
 
-// exemptions are the rules for these, on a machine with the addresses own.
-func exemptions(u onpath.Underlay, own, resolvers []netip.Addr, control, connected []netip.AddrPort) (rules []onpath.Rule) {
+// exemptions are the rules for these, on a machine that has been seen so. Answers are
+// exempt at the ports from which the machine asks: who sends from a port at which others
+// answer reaches no other port of the machine.
+func exemptions(u onpath.Underlay, m sighting, control, connected []netip.AddrPort) (rules []onpath.Rule) {
+	own, resolvers := m.addresses, m.resolvers
 	if len(own) == 0 {
 		return nil
 	}
@@ -41,30 +47,47 @@ func exemptions(u onpath.Underlay, own, resolvers []netip.Addr, control, connect
 	if u.Address.IsValid() {
 		leave(onpath.Match{Dst: hosts([]netip.Addr{u.Address}), Protocol: []uint8{unix.IPPROTO_UDP}, DstPorts: onePort(u.Port)})
 	}
+	// asks has the machine ask others (nil: any) at a port, and get answers at the ports
+	// that the kernel gives to those who ask, and at more.
+	asks := func(others []netip.Prefix, protocol uint8, port uint16, more ...onpath.PortRange) {
+		leave(onpath.Match{Src: here, Dst: others, Protocol: []uint8{protocol}, DstPorts: onePort(port)})
+		leave(onpath.Match{Src: others, Dst: here, Protocol: []uint8{protocol}, SrcPorts: onePort(port),
+			DstPorts: append(more, m.askFrom)})
+	}
 	for _, s := range control {
-		server, client := hosts([]netip.Addr{s.Addr()}), here
 		if s.Addr().IsUnspecified() || slices.Contains(own, s.Addr()) { // it is on this machine, for all nodes
-			server, client = here, nil
+			leave(onpath.Match{Dst: here, Protocol: []uint8{unix.IPPROTO_TCP}, DstPorts: onePort(s.Port())})
+			leave(onpath.Match{Src: here, Protocol: []uint8{unix.IPPROTO_TCP}, SrcPorts: onePort(s.Port())})
+			continue
 		}
-		leave(onpath.Match{Src: client, Dst: server, Protocol: []uint8{unix.IPPROTO_TCP}, DstPorts: onePort(s.Port())})
-		leave(onpath.Match{Src: server, Dst: client, Protocol: []uint8{unix.IPPROTO_TCP}, SrcPorts: onePort(s.Port())})
+		asks(hosts([]netip.Addr{s.Addr()}), unix.IPPROTO_TCP, s.Port())
 	}
 	leave(onpath.Match{Src: here, Dst: clouds})
 	leave(onpath.Match{Src: clouds, Dst: here})
-	// asks has the machine ask others (nil: any) at a port, and get answers.
-	asks := func(others []netip.Prefix, protocol uint8, port uint16) {
-		leave(onpath.Match{Src: here, Dst: others, Protocol: []uint8{protocol}, DstPorts: onePort(port)})
-		leave(onpath.Match{Src: others, Dst: here, Protocol: []uint8{protocol}, SrcPorts: onePort(port)})
-	}
-	for _, to := range connected {
+	connected = slices.SortedFunc(slices.Values(connected), netip.AddrPort.Compare)
+	for _, to := range slices.Compact(connected) {
 		asks(hosts([]netip.Addr{to.Addr()}), unix.IPPROTO_TCP, to.Port())
 	}
 	if len(resolvers) > 0 {
 		asks(hosts(resolvers), unix.IPPROTO_UDP, dnsPort)
 		asks(hosts(resolvers), unix.IPPROTO_TCP, dnsPort)
 	}
-	asks(nil, unix.IPPROTO_UDP, ntpPort)
+	asks(nil, unix.IPPROTO_UDP, ntpPort, onePort(ntpPort)...) // of time servers most are known by their pool alone
 	return rules
+}
+
+// askFrom are the ports that the kernel gives to connections of the machine.
+func askFrom(netNS string) onpath.PortRange {
+	var data []byte
+	err := netnsrun.Do(netNS, func() (err error) {
+		data, err = os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
+		return err
+	})
+	var p onpath.PortRange
+	if _, bad := fmt.Sscan(string(data), &p.First, &p.Last); err != nil || bad != nil {
+		return onpath.PortRange{First: 32768, Last: 60999} // the kernel's default
+	}
+	return p
 }
 
 // The ports at which name servers and time servers answer.
@@ -97,23 +120,34 @@ func resolversOf(files []string) (list []netip.Addr) {
 	return list
 }
 
-// mostConnected is how many destinations of the node's own connections stay exempt.
-const mostConnected = 64
+// mostConnected is how many of the node's own connections are exempt at a time.
+const mostConnected = 128
 
 // connects is called before the node connects to a registry. It returns when no chain can
-// take the connection any more, or when that takes too long.
-func (a *Agent) connects(ctx context.Context, to netip.AddrPort) {
+// take the connection any more, or when that takes too long. The caller calls ends when the
+// connection is closed; chains then take what comes from there.
+func (a *Agent) connects(ctx context.Context, to netip.AddrPort) (ends func()) {
 	a.mu.Lock()
 	own := a.plan != nil && a.plan.Datapath.Edge.CarriesHost()
-	known := slices.Contains(a.connected, to)
-	if !known {
+	known, full := slices.Contains(a.connected, to), len(a.connected) >= mostConnected
+	if !full {
 		a.connected = append(a.connected, to)
-		a.connected = a.connected[max(0, len(a.connected)-mostConnected):]
 	}
 	a.mu.Unlock()
+	if full { // one that is in use must not lose its exemption to another
+		a.log.Warn("chains may take a connection of the node's own: too many others are exempt", "to", to, "most", mostConnected)
+		return func() {}
+	}
 	if own && !known && !to.Addr().IsLoopback() {
 		a.exemptSoon(ctx)
 	}
+	return sync.OnceFunc(func() {
+		a.mu.Lock()
+		i := slices.Index(a.connected, to)
+		a.connected = slices.Delete(a.connected, i, i+1)
+		a.mu.Unlock()
+		a.apply.kick(false)
+	})
 }
 
 // exemptSoon waits for the rules that exempt what is to be exempt now, not too long.

@@ -24,11 +24,15 @@ func TestExempt(t *testing.T) {
 		p.Datapath.Tables = []onpath.Table{{ID: 1, Rules: []onpath.Rule{everything}}, {ID: 2}}
 		return p
 	}
-	a := &Agent{shared: &shared{log: slog.New(slog.DiscardHandler)}, machine: &machine{}, detector: newDetector(nil, nil), up: make(chan struct{}), leases: &leases{}}
+	a := &Agent{shared: &shared{log: slog.New(slog.DiscardHandler)}, machine: &machine{}, detector: newDetector(nil, nil), up: make(chan struct{}), leases: &leases{},
+		apply: &applier{wake: make(chan struct{}, 1)}}
 	a.machine.seen.addresses = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
 	a.machine.seen.resolvers = []netip.Addr{netip.MustParseAddr("192.0.2.53")}
 	a.SetControl(context.Background(), server.String())
-	a.connects(context.Background(), netip.MustParseAddrPort("198.51.100.5:5000"))
+	a.machine.seen.askFrom = onpath.PortRange{First: 32768, Last: 60999}
+	registry := netip.MustParseAddrPort("198.51.100.5:5000")
+	ends := a.connects(context.Background(), registry)
+	second := a.connects(context.Background(), registry)
 	own := plan(onpath.AttachHost)
 	c, _ := a.config(own)
 	protocol := uint8(unix.IPPROTO_TCP)
@@ -78,12 +82,37 @@ func TestExempt(t *testing.T) {
 		{17, "[2001:db8::9]:123", "[2001:db8::1]:40000", onpath.ActionExit},
 		{6, "192.0.2.1:40000", "198.51.100.7:123", onpath.ActionGroup},
 		{17, "192.0.2.2:50000", "192.0.2.1:4797", onpath.ActionExit}, // a tunnel
+		{17, "203.0.113.5:123", "192.0.2.1:123", onpath.ActionExit},  // a time server that asks from its own port
+		// The port at which others answer opens no port at which the machine listens.
+		{17, "203.0.113.5:123", "192.0.2.1:4500", onpath.ActionGroup},
+		{17, "[2001:db8::9]:123", "[2001:db8::1]:500", onpath.ActionGroup},
+		{6, "198.51.100.5:5000", "192.0.2.1:22", onpath.ActionGroup},
+		{6, "198.51.100.5:5000", "192.0.2.1:2379", onpath.ActionGroup},
+		{6, "192.0.2.9:6440", "192.0.2.1:22", onpath.ActionGroup},
+		{17, "192.0.2.53:53", "192.0.2.1:500", onpath.ActionGroup},
 	} {
 		if protocol = k.protocol; first(k.src, k.dst) != k.want {
 			t.Errorf("protocol %d, %s to %s: %q, must be %q", k.protocol, k.src, k.dst, first(k.src, k.dst), k.want)
 		}
 	}
 	protocol = unix.IPPROTO_TCP
+	leads := func(when string, want onpath.ActionKind) {
+		t.Helper()
+		c, _ = a.config(own)
+		if got := first(registry.String(), "192.0.2.1:40000"); got != want {
+			t.Errorf("%s: %q, must be %q", when, got, want)
+		}
+	}
+	for i := range 2 * mostConnected { // another tenant's image, all over the world
+		more := a.connects(context.Background(), netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, 0, 114, byte(i)}), 443))
+		defer more()
+	}
+	leads("others connect, too", onpath.ActionExit)
+	ends()
+	ends()
+	leads("one of two connections is closed", onpath.ActionExit)
+	second()
+	leads("both are closed", onpath.ActionGroup)
 	if n := len(own.Datapath.Tables[0].Rules); n != 1 {
 		t.Errorf("the plan itself has %d rules now", n)
 	}

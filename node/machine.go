@@ -54,6 +54,7 @@ type sighting struct {
 	underlayDevice string
 	addresses      []netip.Addr
 	resolvers      []netip.Addr // name servers
+	askFrom        onpath.PortRange
 	conditions     []onpath.Condition
 	refused        map[string]string // uplinks left out of the configuration: name → reason word
 	renamed        map[string]string // uplinks whose device has another name now: name → device
@@ -118,7 +119,7 @@ func (m *machine) look() {
 	switch {
 	case hashOf(old.refused) != hashOf(now.refused) || hashOf(old.renamed) != hashOf(now.renamed) || len(devices) > 0:
 		m.a.apply.kick(true)
-	case !slices.Equal(old.addresses, now.addresses), !slices.Equal(old.resolvers, now.resolvers): // exemptions name them
+	case !slices.Equal(old.addresses, now.addresses), !slices.Equal(old.resolvers, now.resolvers), old.askFrom != now.askFrom: // exemptions name them
 		m.a.apply.kick(false)
 	}
 }
@@ -179,7 +180,7 @@ func (m *machine) inspectAll(spec onpath.NodeSpec) (sighting, error) {
 		rate = m.speed(under.Attrs().Name)
 	}
 	now.devices = watchedOf(h, spec, under)
-	now.resolvers = resolversOf(resolverFiles)
+	now.resolvers, now.askFrom = resolversOf(resolverFiles), askFrom(m.opt.NetNS)
 	if now.addresses, err = addressesOf(h); err != nil {
 		return sighting{}, err
 	}

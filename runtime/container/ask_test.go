@@ -39,7 +39,12 @@ func TestRegistryAway(t *testing.T) {
 	d := open(t, machine(t))
 	defer d.Close()
 	var to atomic.Value
-	d.BeforeConnect(func(_ context.Context, a netip.AddrPort) { to.Store(a) })
+	var connections atomic.Int32
+	d.BeforeConnect(func(_ context.Context, a netip.AddrPort) func() {
+		to.Store(a)
+		connections.Add(1)
+		return func() { connections.Add(-1) }
+	})
 	prepare := func(image string) time.Duration {
 		t.Helper()
 		began := time.Now()
@@ -52,6 +57,15 @@ func TestRegistryAway(t *testing.T) {
 	prepare(tag)
 	if a, _ := to.Load().(netip.AddrPort); a.String() != host {
 		t.Errorf("before the connection to %s it is told %v", host, a)
+	}
+	if n := connections.Load(); n != 1 {
+		t.Errorf("it is told of %d connections that are open", n)
+	}
+	server.CloseClientConnections()
+	for end := time.Now().Add(5 * time.Second); connections.Load() != 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("after the end of all connections %d count as open", connections.Load())
+		}
 	}
 	silent.Store(true)
 	asked.Store(0)

@@ -138,7 +138,7 @@ type Driver struct {
 	// registries is how those are asked that are not the server's; connects is called
 	// before each connection to one.
 	registries *http.Client
-	connects   func(ctx context.Context, to netip.AddrPort)
+	connects   func(ctx context.Context, to netip.AddrPort) (ends func())
 }
 
 var _ onpath.Runtime = (*Driver)(nil)

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -150,6 +151,7 @@ func (d *Driver) outward() http.RoundTripper {
 		host, _, _ := net.SplitHostPort(address)
 		ip, err := netip.ParseAddr(host)
 		local := host == "localhost" || err == nil && ip.IsLoopback()
+		told := &toldConn{}
 		dialer := net.Dialer{Timeout: 30 * time.Second, ControlContext: func(ctx context.Context, _, to string, _ syscall.RawConn) error {
 			a, err := netip.ParseAddrPort(to)
 			if err != nil {
@@ -159,17 +161,65 @@ func (d *Driver) outward() http.RoundTripper {
 				return onpath.Errorf(onpath.CodeForbidden, "%s leads to %s, where no registry is", host, ip)
 			}
 			if d.connects != nil {
-				d.connects(ctx, netip.AddrPortFrom(a.Addr().Unmap(), a.Port()))
+				told.add(d.connects(ctx, netip.AddrPortFrom(a.Addr().Unmap(), a.Port())))
 			}
 			return nil
 		}}
-		return dialer.DialContext(ctx, network, address)
+		c, err := dialer.DialContext(ctx, network, address)
+		if err != nil {
+			told.end()
+			return nil, err
+		}
+		told.Conn = c
+		return told, nil
 	}
+	t.IdleConnTimeout, t.MaxConnsPerHost = idleRegistry, mostToRegistry
 	return t
 }
 
+// What one registry gets of the connections of which the node is told, and how long one
+// stays open for the next layer.
+const (
+	mostToRegistry = 16
+	idleRegistry   = 10 * time.Second
+)
+
+// toldConn is a connection of which the node is told: of each address that was tried.
+type toldConn struct {
+	net.Conn
+	mu   sync.Mutex
+	ends []func()
+	over bool
+}
+
+func (c *toldConn) add(ends func()) {
+	c.mu.Lock()
+	over := c.over
+	c.ends = append(c.ends, ends)
+	c.mu.Unlock()
+	if over { // another address was quicker
+		ends()
+	}
+}
+
+func (c *toldConn) end() {
+	c.mu.Lock()
+	c.over = true
+	ends := c.ends
+	c.mu.Unlock()
+	for _, f := range ends {
+		f()
+	}
+}
+
+// Close tells the node once the connection is closed.
+func (c *toldConn) Close() error {
+	defer c.end()
+	return c.Conn.Close()
+}
+
 // BeforeConnect implements onpath.Connecting.
-func (d *Driver) BeforeConnect(f func(ctx context.Context, to netip.AddrPort)) {
+func (d *Driver) BeforeConnect(f func(ctx context.Context, to netip.AddrPort) (ends func())) {
 	d.connects = f
 	d.registries = &http.Client{Transport: d.outward()}
 }
