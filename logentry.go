@@ -13,6 +13,8 @@ type LogEntry struct {
 	Tenant string `json:"tenant,omitempty"`
 	// Object is what it is about, such as "chain acme/web".
 	Object string `json:"object,omitempty"`
+	// Life says that the object begins or ends with this entry.
+	Life LogLife `json:"life,omitempty"`
 	// Message says more, for people.
 	Message string `json:"message,omitempty"`
 
@@ -27,6 +29,15 @@ type LogEntry struct {
 	// function's specification, by a key of the server's: another hash, another specification.
 	Functions []string `json:"functions,omitempty"`
 }
+
+// LogLife is what a change means for an object's life.
+type LogLife string
+
+// The ends of an object's life.
+const (
+	LogCreated LogLife = "created"
+	LogDeleted LogLife = "deleted"
+)
 
 // LogWhat names what an entry is about.
 type LogWhat string

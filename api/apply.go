@@ -135,7 +135,7 @@ func (s *Server) write(ctx context.Context, c changeSet, all []changed, writes [
 		u, b.Records = &made, append(b.Records, r)
 	}
 	b.Note = noteOf(c, all, u)
-	records, done, err := s.removeTenants(ctx, all)
+	records, done, err := removeTenants(ctx, s.o.Pool, all)
 	if err != nil {
 		done(0)
 		return nil, err
@@ -151,14 +151,14 @@ func (s *Server) write(ctx context.Context, c changeSet, all []changed, writes [
 }
 
 // removeTenants has the pool close the accounts of tenants that are deleted.
-func (s *Server) removeTenants(ctx context.Context, all []changed) (records []onpath.Record, done func(revision int64), err error) {
+func removeTenants(ctx context.Context, pool Pool, all []changed) (records []onpath.Record, done func(revision int64), err error) {
 	done = func(int64) {}
 	for _, n := range all {
 		t, ok := n.prev.(*onpath.Tenant)
-		if !ok || n.change.Object != nil || s.o.Pool == nil {
+		if !ok || n.change.Object != nil || pool == nil {
 			continue
 		}
-		list, closed, err := s.o.Pool.RemoveTenant(context.WithoutCancel(ctx), t)
+		list, closed, err := pool.RemoveTenant(context.WithoutCancel(ctx), t)
 		if err != nil {
 			return nil, done, err
 		}

@@ -13,11 +13,14 @@ import (
 	"github.com/onpath/onpath/plan"
 )
 
+// reserving is what the scheduler of reservations asks of a Controller, and is asked by it.
+type reserving struct{ *Controller }
+
 // newPool makes the scheduler of reservations.
 func (c *Controller) newPool() *pool.Pool {
 	return pool.New(pool.Options{
-		Store: c.o.Store, Clock: c.o.Clock, Log: c.log, Confirm: c.confirmPromise, Changed: c.kick, Tell: c.Tell,
-		Tenant: c.boundsOf,
+		Store: c.o.Store, Clock: c.o.Clock, Log: c.log, Confirm: reserving{c}.confirmPromise, Changed: c.kick, Tell: c.Tell,
+		Tenant: reserving{c}.boundsOf,
 		Use: func(k onpath.Key) pool.Use {
 			if uses := c.uses.Load(); uses != nil {
 				return (*uses)[k]
@@ -32,7 +35,7 @@ func (c *Controller) Pool() *pool.Pool { return c.pool }
 
 // boundsOf is what bounds a tenant's reservations. What is not in the store is no tenant, but
 // those that need no object.
-func (c *Controller) boundsOf(ctx context.Context, tenant string) (b pool.Bounds, err error) {
+func (c reserving) boundsOf(ctx context.Context, tenant string) (b pool.Bounds, err error) {
 	o, err := c.o.Store.Get(ctx, onpath.Key{Kind: onpath.KindTenant, Name: tenant})
 	if onpath.CodeOf(err) == onpath.CodeNotFound {
 		if tenant == onpath.DefaultTenant || tenant == onpath.OperatorTenant {
@@ -59,7 +62,7 @@ func (c *Controller) boundsOf(ctx context.Context, tenant string) (b pool.Bounds
 
 // reserved is the most that the tenants of changes have reserved. It refuses to let tenants
 // go that the pool still needs.
-func (c *Controller) reserved(changes []onpath.Change) (map[string]onpath.Resources, error) {
+func (c reserving) reserved(changes []onpath.Change) (map[string]onpath.Resources, error) {
 	var errs onpath.Errors
 	out := map[string]onpath.Resources{}
 	for _, ch := range changes {
@@ -76,7 +79,7 @@ func (c *Controller) reserved(changes []onpath.Change) (map[string]onpath.Resour
 }
 
 // confirmPromise asks a node whether it can keep what it will have promised.
-func (c *Controller) confirmPromise(ctx context.Context, node string, r onpath.PromiseRequest) error {
+func (c reserving) confirmPromise(ctx context.Context, node string, r onpath.PromiseRequest) error {
 	s, err := c.o.Hub.Call(ctx, node, onpath.OpPromise, r)
 	if err != nil {
 		return err

@@ -19,7 +19,7 @@ func (p *Pool) Account(ctx context.Context, tenant string) (onpath.Account, erro
 	list, err := p.readPrices(ctx)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	a := p.account(p.accountOf(tenant))
+	a := p.account(p.owners.now(tenant))
 	if list.spec != nil {
 		a.Currency = list.spec.Currency
 	}

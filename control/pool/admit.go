@@ -44,7 +44,7 @@ func (p *Pool) Apply(ctx context.Context, puts []*onpath.Reservation, cancels []
 		if err != nil {
 			return nil, err
 		}
-		bounds, err := p.boundsOf(ctx, puts)
+		bounds, err := admission{p}.boundsOf(ctx, puts)
 		if err != nil {
 			return nil, err
 		}
@@ -73,7 +73,7 @@ func (p *Pool) tryApply(ctx context.Context, prices prices, bounds map[string]Bo
 	}
 	p.takeUp()
 	p.setPrices(prices)
-	held, err := p.withinQuotas(bounds, puts, func() ([]*decision, error) { return p.decideAll(puts, cancels) })
+	held, err := admission{p}.withinQuotas(bounds, puts, func() ([]*decision, error) { return p.decideAll(puts, cancels) })
 	if err != nil {
 		return nil, err
 	}

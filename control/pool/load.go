@@ -60,7 +60,7 @@ func (p *Pool) load(ctx context.Context) error {
 	if err := p.loadBilled(ctx); err != nil {
 		return err
 	}
-	if err := p.loadFormer(ctx); err != nil {
+	if err := (removal{p}).loadFormer(ctx); err != nil {
 		return err
 	}
 	paid := map[string][]payment{}

@@ -215,7 +215,7 @@ func (d *decision) due() (sum onpath.Money) {
 // first.
 func (p *Pool) charge(books map[string]*ledger.Book, d *decision) error {
 	for _, x := range append([]*decision{d}, d.moved...) {
-		name := p.accountOf(x.key.Tenant)
+		name := p.owners.now(x.key.Tenant)
 		b := books[name]
 		if b == nil {
 			b = p.book(name)

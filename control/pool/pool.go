@@ -70,11 +70,10 @@ type Pool struct {
 	observed  bool                    // nodes are known
 	entering  map[string]bool         // references of money that is being entered
 	refused   map[string]time.Time    // when nodes did not confirm
-	accounts  map[string]*ledger.Book // by accountName; without postings that are not written
-	former    map[string][]time.Time  // when tenants of a name were deleted
-	removed   map[string]string       // UIDs of the tenants deleted last, or being deleted, by name
-	bumped    map[string]int64        // versions of the nodes' records
-	billed    map[string]billed       // how far instances' meters are paid for, by UID
+	accounts  map[string]*ledger.Book // by owners.account; without postings that are not written
+	owners    owners
+	bumped    map[string]int64  // versions of the nodes' records
+	billed    map[string]billed // how far instances' meters are paid for, by UID
 	prices    prices
 	listRead  atomic.Pointer[prices]          // the price list as it was read last
 	lists     map[int64]*onpath.PriceListSpec // price lists by version
@@ -177,7 +176,7 @@ func New(o Options) *Pool {
 	if o.Tell == nil {
 		o.Tell = func(onpath.Key, string, string, bool) {}
 	}
-	p := &Pool{o: o, log: o.Log, refused: map[string]time.Time{}, removed: map[string]string{}, nodes: map[string]Node{},
+	p := &Pool{o: o, log: o.Log, refused: map[string]time.Time{}, owners: owners{removed: map[string]string{}}, nodes: map[string]Node{},
 		cloudlets: map[string]Cloudlet{}, wake: make(chan struct{}, 1), broken: true}
 	p.forget()
 	return p
@@ -187,7 +186,7 @@ func New(o Options) *Pool {
 func (p *Pool) forget() {
 	p.cal, p.tenants = calendar.New(), calendar.New()
 	p.entries, p.agenda, p.leaving = map[onpath.Key]*entry{}, nil, map[onpath.Key]bool{}
-	p.lost, p.entering, p.former = map[onpath.Key]bool{}, map[string]bool{}, map[string][]time.Time{}
+	p.lost, p.entering, p.owners.former = map[onpath.Key]bool{}, map[string]bool{}, map[string][]time.Time{}
 	p.accounts, p.bumped = map[string]*ledger.Book{}, map[string]int64{}
 	p.lists, p.kept = map[int64]*onpath.PriceListSpec{noList: {}}, map[int64]bool{}
 	p.pending, p.spent, p.shown = map[onpath.Key]*group{}, map[string]onpath.Account{}, nil

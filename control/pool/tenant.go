@@ -24,8 +24,11 @@ type Bounds struct {
 	Unreserved onpath.Resources
 }
 
+// admission is what bounds a tenant's reservations as they are admitted.
+type admission struct{ *Pool }
+
 // boundsOf asks for the bounds of all tenants whose reservations are applied.
-func (p *Pool) boundsOf(ctx context.Context, puts []*onpath.Reservation) (map[string]Bounds, error) {
+func (p admission) boundsOf(ctx context.Context, puts []*onpath.Reservation) (map[string]Bounds, error) {
 	out := map[string]Bounds{}
 	for _, r := range puts {
 		k := onpath.KeyOf(r)
@@ -43,7 +46,7 @@ func (p *Pool) boundsOf(ctx context.Context, puts []*onpath.Reservation) (map[st
 
 // peakOf is the most that a tenant has reserved at an instant from now on, in all cloudlets
 // together, part by part.
-func (p *Pool) peakOf(tenant string) onpath.Resources {
+func (p admission) peakOf(tenant string) onpath.Resources {
 	return p.tenants.Peak(tenantNode(tenant, ""), p.clock(), calendar.Forever)
 }
 
@@ -51,14 +54,15 @@ func (p *Pool) peakOf(tenant string) onpath.Resources {
 func (p *Pool) Reserved(tenant string) onpath.Resources {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.peakOf(tenant)
+	return admission{p}.peakOf(tenant)
 }
 
 // withinQuotas has something decided that grows no tenant over its quota.
-func (p *Pool) withinQuotas(bounds map[string]Bounds, puts []*onpath.Reservation, decide func() ([]*decision, error)) ([]*decision, error) {
+func (p admission) withinQuotas(bounds map[string]Bounds, puts []*onpath.Reservation,
+	decide func() ([]*decision, error)) ([]*decision, error) {
 	was := map[string]onpath.Resources{}
 	for name, b := range bounds {
-		if p.removed[name] != "" && p.removed[name] == b.UID {
+		if p.owners.removed[name] != "" && p.owners.removed[name] == b.UID {
 			return nil, onpath.Errorf(onpath.CodeNotFound, "tenant %s is deleted", name)
 		}
 		was[name] = p.peakOf(name)
@@ -94,7 +98,8 @@ func overQuota(tenant string, b Bounds, was, is onpath.Resources) error {
 	default:
 		return nil
 	}
-	e := onpath.Errorf(onpath.CodeNoCapacity, "declined: tenant %s would have reserved %s at the most, beside %s of instances without reservations; its quota capacity.%s allows %s",
+	e := onpath.Errorf(onpath.CodeNoCapacity, "declined: tenant %s would have reserved %s "+
+		"at the most, beside %s of instances without reservations; its quota capacity.%s allows %s",
 		tenant, amount(is), amount(u), field, amount(b.Most))
 	e.Remedy = "ask for less or for another time, or have the operator raise spec.quota.capacity of tenant " + tenant
 	return e
@@ -103,15 +108,21 @@ func overQuota(tenant string, b Bounds, was, is onpath.Resources) error {
 // tenantsFormer is where the times lie at which a tenant of a name was deleted.
 const tenantsFormer = "ledger/former/"
 
-// accountName is the name of a tenant's account for what began at a time: each tenant of a
+// owners are tenants by name.
+type owners struct {
+	former  map[string][]time.Time // when tenants of a name were deleted
+	removed map[string]string      // UIDs of those deleted last, or being deleted
+}
+
+// account is the name of a tenant's account for what began at a time: each tenant of a
 // name has its own. The first one's is the tenant's name, that of the second NAME~1. NAME~0
 // asks for the first one's, whoever has the name now.
-func (p *Pool) accountName(tenant string, at time.Time) string {
+func (o owners) account(tenant string, at time.Time) string {
 	if first, ok := strings.CutSuffix(tenant, "~0"); ok {
 		return first
 	}
 	n := 0
-	for _, gone := range p.former[tenant] {
+	for _, gone := range o.former[tenant] {
 		if at.IsZero() || at.After(gone) {
 			n++
 		}
@@ -122,24 +133,27 @@ func (p *Pool) accountName(tenant string, at time.Time) string {
 	return tenant + "~" + strconv.Itoa(n)
 }
 
-// accountOf is the name of the account of the tenant that has a name now.
-func (p *Pool) accountOf(tenant string) string { return p.accountName(tenant, time.Time{}) }
+// now is the name of the account of the tenant that has a name now.
+func (o owners) now(tenant string) string { return o.account(tenant, time.Time{}) }
 
-// accountNow is accountOf for who does not hold mu.
+// accountNow is owners.now for who does not hold mu.
 func (p *Pool) accountNow(tenant string) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.accountOf(tenant)
+	return p.owners.now(tenant)
 }
+
+// removal is the end of a tenant.
+type removal struct{ *Pool }
 
 // CheckRemoval refuses to let a tenant go that has live reservations or money.
 func (p *Pool) CheckRemoval(tenant string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.checkRemoval(tenant)
+	return removal{p}.check(tenant)
 }
 
-func (p *Pool) checkRemoval(tenant string) error {
+func (p removal) check(tenant string) error {
 	k := onpath.Key{Kind: onpath.KindTenant, Name: tenant}
 	if p.broken {
 		return about(k, onpath.Errorf(onpath.CodeUnavailable, "the server is still reading its reservations"))
@@ -153,21 +167,22 @@ func (p *Pool) checkRemoval(tenant string) error {
 		e.Remedy = "cancel them first (onpath delete reservation), which gives back what is paid for the rest of their time"
 		return about(k, e)
 	}
-	switch balance := p.account(p.accountOf(tenant)).Balance; {
+	switch balance := p.account(p.owners.now(tenant)).Balance; {
 	case balance > 0:
 		e := onpath.Errorf(onpath.CodeInvalid, "its account has %s", balance)
 		e.Remedy = fmt.Sprintf("pay it out first: onpath account payout %s %s --reference TRANSFER", tenant, balance)
 		return about(k, e)
 	case balance < 0:
 		e := onpath.Errorf(onpath.CodeInvalid, "its account owes %s", -balance)
-		e.Remedy = fmt.Sprintf("enter what it pays, or what you let it off: onpath account credit %s %s --reference TRANSFER", tenant, -balance)
+		e.Remedy = fmt.Sprintf("enter what it pays, or what you let it off: onpath account credit %s %s --reference TRANSFER",
+			tenant, -balance)
 		return about(k, e)
 	}
 	return nil
 }
 
 // ofTenant are the reservations of a tenant that are live, or that are not.
-func (p *Pool) ofTenant(tenant string, live bool) (out []onpath.Key) {
+func (p removal) ofTenant(tenant string, live bool) (out []onpath.Key) {
 	for _, k := range sortedKeysOf(p.entries) {
 		if k.Tenant == tenant && p.entries[k].obj.Status.State.Live() == live {
 			out = append(out, k)
@@ -186,51 +201,51 @@ func (p *Pool) RemoveTenant(ctx context.Context, t *onpath.Tenant) (records []on
 	for n := len(p.queue); n > 0; n = len(p.queue) { // nothing of it is under way
 		_ = p.await(p.queue[n-1])
 	}
-	if err := p.checkRemoval(name); err != nil {
+	if err := (removal{p}).check(name); err != nil {
 		return nil, nil, err
 	}
-	was := p.removed[name]
-	p.removed[name] = t.Metadata.UID
+	was := p.owners.removed[name]
+	p.owners.removed[name] = t.Metadata.UID
 	now := p.clock()
 	done = func(revision int64) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if revision == 0 { // all is read again
-			p.removed[name], p.broken = was, true
+			p.owners.removed[name], p.broken = was, true
 			p.poke()
 			return
 		}
-		if b := p.accounts[p.accountOf(name)]; b != nil {
+		if b := p.accounts[p.owners.now(name)]; b != nil {
 			b.Version = revision
 		}
-		p.former[name] = append(p.former[name], now)
+		p.owners.former[name] = append(p.owners.former[name], now)
 	}
-	for part := range slices.Chunk(p.ofTenant(name, false), atOnce) {
+	for part := range slices.Chunk(removal{p}.ofTenant(name, false), atOnce) {
 		held, err := p.decideAll(nil, part)
 		if err == nil {
 			err = p.commit(ctx, joining{held: held})
 		}
 		if err != nil {
-			p.removed[name] = was
+			p.owners.removed[name] = was
 			return nil, nil, err
 		}
 	}
-	records, err = p.closing(name, now)
+	records, err = removal{p}.closing(name, now)
 	if err != nil {
-		p.removed[name] = was
+		p.owners.removed[name] = was
 	}
 	return records, done, err
 }
 
 // closing are the records that close a tenant's account. That of the account itself is
 // written as it is, so that nobody enters something meanwhile.
-func (p *Pool) closing(tenant string, now time.Time) ([]onpath.Record, error) {
-	v, err := json.Marshal(append(slices.Clip(p.former[tenant]), now))
+func (p removal) closing(tenant string, now time.Time) ([]onpath.Record, error) {
+	v, err := json.Marshal(append(slices.Clip(p.owners.former[tenant]), now))
 	if err != nil {
 		return nil, err
 	}
 	records := []onpath.Record{{Path: tenantsFormer + tenant, Value: v, Version: onpath.AnyVersion}}
-	b := p.accounts[p.accountOf(tenant)]
+	b := p.accounts[p.owners.now(tenant)]
 	if b == nil {
 		return records, nil
 	}
@@ -239,11 +254,11 @@ func (p *Pool) closing(tenant string, now time.Time) ([]onpath.Record, error) {
 }
 
 // loadFormer reads when tenants were deleted.
-func (p *Pool) loadFormer(ctx context.Context) error {
+func (p removal) loadFormer(ctx context.Context) error {
 	return p.records(ctx, tenantsFormer, func(r onpath.Record, name string) error {
 		var list []time.Time
 		err := json.Unmarshal(r.Value, &list)
-		p.former[name] = list
+		p.owners.former[name] = list
 		return err
 	})
 }

@@ -108,7 +108,7 @@ func (p *Pool) bill(ctx context.Context, node string, meters []onpath.Meter) err
 		if p.prices.spec == nil || m.CPU < was.CPU || m.Bytes < was.Bytes { // a node made anew begins anew
 			continue
 		}
-		name := p.accountName(m.Tenant, m.Began) // of the tenant that had it, though another has the name now
+		name := p.owners.account(m.Tenant, m.Began) // of the tenant that had it, though another has the name now
 		if books[name] == nil {
 			books[name] = p.book(name)
 		}

@@ -19,7 +19,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 
 	"golang.org/x/mod/sumdb/note"
@@ -465,9 +464,9 @@ func (l *Log) ofTenant(tenant string, from int64, n int, anew bool) (out []int64
 			return nil, anew, false, onpath.Errorf(onpath.CodeInternal, "entry %d: %w", at, err)
 		case e.Tenant == tenant:
 			out = append(out, at)
-		case e.Object == itself && e.Message == deleted && anew:
+		case e.Object == itself && e.Life == onpath.LogDeleted && anew:
 			return out, anew, true, nil
-		case e.Object == itself && strings.HasPrefix(e.Message, created):
+		case e.Object == itself && e.Life == onpath.LogCreated:
 			anew = true
 		}
 	}

@@ -161,7 +161,7 @@ func (s *Store) entries(ctx context.Context, changes []onpath.Change) (out []onp
 		}
 		if !lease && !decided || by != "" || ch.Object == nil || ch.Version == 0 {
 			out = append(out, onpath.LogEntry{Time: now, What: onpath.LogChange, By: by, Tenant: ch.Key.Tenant,
-				Object: ch.Key.String(), Message: doing(ch)})
+				Object: ch.Key.String(), Life: lifeOf(ch), Message: doing(ch)})
 		}
 		var more []onpath.LogEntry
 		switch ch.Key.Kind {
@@ -184,20 +184,25 @@ func (s *Store) entries(ctx context.Context, changes []onpath.Change) (out []onp
 	return out, next
 }
 
-// What is done to an object that comes or goes.
-const (
-	created = "created"
-	deleted = "deleted"
-)
+// lifeOf says whether a change begins or ends an object.
+func lifeOf(ch onpath.Change) onpath.LogLife {
+	switch {
+	case ch.Object == nil:
+		return onpath.LogDeleted
+	case ch.Version == 0:
+		return onpath.LogCreated
+	}
+	return ""
+}
 
 // doing says what a change does; a hash tells versions of an object apart.
 func doing(ch onpath.Change) string {
 	if ch.Object == nil {
-		return deleted
+		return "deleted"
 	}
 	word := "changed"
 	if ch.Version == 0 {
-		word = created
+		word = "created"
 	}
 	return word + ", specification sha256:" + specHash(ch.Object)
 }
