@@ -24,7 +24,7 @@ var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 60 * time.Second, Interv
 
 // lifetime sets what decides how a socket ends, or those that a listening one takes: keepAlive,
 // and that urgent data stays in the stream, where splice(2) finds its end. A leg has no
-// TCP_USER_TIMEOUT: it would also end a transfer whose reader rests.
+// TCP_USER_TIMEOUT: it would also end a transfer whose reader rests. See endGone.
 func lifetime(fd int) error {
 	for _, o := range [][3]int{
 		{unix.SOL_SOCKET, unix.SO_OOBINLINE, 1},

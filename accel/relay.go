@@ -1,6 +1,7 @@
 package accel
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -46,6 +47,8 @@ type Config struct {
 	// Shared is another relay of the process, whose limits and counters this one shares.
 	Shared *Relay
 
+	gone time.Duration // goneAfter, but for tests
+
 	dialIn func(func() error) error // where all other legs begin; nil: where the process is
 }
 
@@ -69,6 +72,7 @@ type Relay struct {
 	live      map[conn]struct{}
 	closed    bool
 	work      sync.WaitGroup
+	watch     sync.Once
 	ctx       context.Context
 	cancel    context.CancelFunc
 }
@@ -106,6 +110,7 @@ func New(cfg Config) (*Relay, error) {
 	if cfg.dialIn == nil {
 		cfg.dialIn = func(f func() error) error { return f() }
 	}
+	cfg.gone = cmp.Or(cfg.gone, goneAfter)
 	r := &Relay{cfg: cfg, legs: map[ends]*leg{}, live: map[conn]struct{}{}}
 	if cfg.Shared != nil {
 		r.count = cfg.Shared.count
@@ -142,6 +147,7 @@ func (r *Relay) Serve(l *net.TCPListener) error { return r.accept(l, r.ingress) 
 func (r *Relay) ServeRelays(l *net.TCPListener) error { return r.accept(l, r.onward) }
 
 func (r *Relay) accept(l *net.TCPListener, handle func(*net.TCPConn)) error {
+	r.watch.Do(func() { go r.endGone() })
 	for {
 		c, err := l.AcceptTCP()
 		switch {
