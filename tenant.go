@@ -59,6 +59,9 @@ type Quota struct {
 	ServiceAddresses int `json:"serviceAddresses,omitempty"`
 	// Capacity that these instances ask for, together.
 	Capacity Resources `json:"capacity,omitzero"`
+	// Objects that users of the tenant write, and their bytes as the server stores them, together.
+	Objects int  `json:"objects,omitempty"`
+	Bytes   Size `json:"bytes,omitempty"`
 	// Secrets is how many bytes all values of the tenant's secrets may have.
 	Secrets Size `json:"secrets,omitempty"`
 	// Requests a second that users and tokens of the tenant may send the server, together.

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 
@@ -12,6 +13,7 @@ type tenantUse struct {
 	chains, instances, claims int
 	services                  int // addresses
 	secrets                   int // bytes
+	objects, bytes            int
 	capacity                  onpath.Resources
 }
 
@@ -34,9 +36,22 @@ func checkQuotas(before, after *Snapshot, changed []onpath.Key) (errs onpath.Err
 	slices.Sort(tenants)
 	was, is := newWorld(before), newWorld(after)
 	for _, n := range tenants {
-		errs = append(errs, overQuota(tenantOf(after, n), was.useOf(n), is.useOf(n))...)
+		a, b := was.useOf(n), is.useOf(n)
+		a.addObjects(before, n)
+		b.addObjects(after, n)
+		errs = append(errs, overQuota(tenantOf(after, n), a, b)...)
 	}
 	return errs
+}
+
+// addObjects counts what users of a tenant wrote.
+func (u *tenantUse) addObjects(s *Snapshot, tenant string) {
+	for k, o := range s.Objects {
+		if k.Tenant == tenant && !k.Kind.ReadOnly() {
+			b, _ := json.Marshal(o) // every Object marshals
+			u.objects, u.bytes = u.objects+1, u.bytes+len(b)
+		}
+	}
 }
 
 // withServices are the tenants that have services.
@@ -79,6 +94,8 @@ func overQuota(t *onpath.Tenant, was, is tenantUse) (errs onpath.Errors) {
 	bound("instances", int64(q.Instances), int64(was.instances), int64(is.instances), count)
 	bound("claims", int64(q.Claims), int64(was.claims), int64(is.claims), count)
 	bound("serviceAddresses", int64(q.ServiceAddresses), int64(was.services), int64(is.services), count)
+	bound("objects", int64(q.Objects), int64(was.objects), int64(is.objects), count)
+	bound("bytes", int64(q.Bytes), int64(was.bytes), int64(is.bytes), func(n int64) string { return onpath.Size(n).String() })
 	bound("secrets", int64(q.Secrets), int64(was.secrets), int64(is.secrets), func(n int64) string { return onpath.Size(n).String() })
 	a, b, c := q.Capacity, was.capacity, is.capacity
 	bound("capacity.cpu", int64(a.CPU), int64(b.CPU), int64(c.CPU), func(n int64) string { return onpath.CPU(n).String() })

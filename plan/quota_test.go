@@ -25,6 +25,10 @@ func TestQuotas(t *testing.T) {
 		"scaling within":        {onpath.Quota{Instances: 3}, scaling(1, 1), ""},
 		"of a deployment":       {onpath.Quota{Instances: 3}, aDeployment("bob", "d", "fwd", 9), "spec.quota.instances"},
 		"processors":            {onpath.Quota{Capacity: onpath.Resources{CPU: 250}}, aChain("bob", "more", through("fwd", 2)), "spec.quota.capacity.cpu"},
+		"an object":             {onpath.Quota{Objects: 3}, aChain("bob", "more", through("fwd", 1)), "spec.quota.objects"},
+		"objects within":        {onpath.Quota{Objects: 4}, aChain("bob", "more", through("fwd", 1)), ""},
+		"bytes":                 {onpath.Quota{Bytes: 100}, aChain("bob", "more", through("fwd", 1)), "spec.quota.bytes"},
+		"bytes within":          {onpath.Quota{Bytes: 1 << 20}, aChain("bob", "more", through("fwd", 1)), ""},
 		"a change that shrinks": {onpath.Quota{Instances: 1}, aChain("bob", "web", through("fwd", 1)), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
