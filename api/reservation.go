@@ -79,6 +79,13 @@ func (s *Server) reserve(ctx context.Context, own, rest changeSet) ([]changed, *
 	if err != nil {
 		return nil, nil, err
 	}
+	for _, c := range all {
+		if own.version != 0 && (c.prev == nil || c.prev.Meta().Version != own.version) {
+			e := onpath.Errorf(onpath.CodeConflict, "it is not at version %d any more", own.version)
+			e.Object, e.Remedy = c.change.Key.String(), "read it again, and change what is there now"
+			return nil, nil, e
+		}
+	}
 	var puts []*onpath.Reservation
 	for _, o := range own.puts {
 		puts = append(puts, o.(*onpath.Reservation))

@@ -219,7 +219,7 @@ func (p *Pool) decide(r *onpath.Reservation) (*decision, error) {
 		return d, about(k, err)
 	}
 	d, err := p.admit(k, r, now)
-	if d != nil && old != nil {
+	if d != nil && old != nil && !d.same {
 		d.old = old
 		identify(d.obj, old.obj)
 	}
@@ -230,6 +230,9 @@ func (p *Pool) decide(r *onpath.Reservation) (*decision, error) {
 func (p *Pool) admit(k onpath.Key, r *onpath.Reservation, now time.Time) (*decision, error) {
 	slots := slotsOf(&r.Spec, now)
 	if err := notPast(&r.Spec, slots, now); err != nil {
+		if old := p.entries[k]; old != nil && sameRequest(old.obj, r) { // a file that is applied again
+			return leftAlone(k, old), nil
+		}
 		return nil, err
 	}
 	order, notes, err := p.nearest(&r.Spec)
@@ -263,6 +266,15 @@ func (p *Pool) admit(k onpath.Key, r *onpath.Reservation, now time.Time) (*decis
 		return d, nil
 	}
 	return nil, p.decline(r, slots, order)
+}
+
+// leftAlone is what becomes of a request for what is over already.
+func leftAlone(k onpath.Key, e *entry) *decision {
+	d := &decision{key: k, old: e, obj: e.obj, same: true}
+	d.quote = quoteOf(d, e.obj.Status.State)
+	note := fmt.Sprintf("it is %s and left as it is; write other times to reserve again", e.obj.Status.State)
+	d.quote.Notes = append(slices.Clip(d.quote.Notes), note)
+	return d
 }
 
 // notPast refuses what would begin or end before now.

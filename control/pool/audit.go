@@ -49,8 +49,8 @@ func (e *entry) fillUnpaid() {
 // decided is when something was last decided on a reservation. Where the clock was set back
 // since, that lies ahead, and what is paid until then was decided for a time that comes twice.
 func (e *entry) decided() (at time.Time) {
-	if n := len(e.obj.Status.Steps); n > 0 {
-		at = e.obj.Status.Steps[n-1].At
+	for _, x := range e.obj.Status.Steps {
+		at = latest(at, x.At)
 	}
 	for _, pay := range e.payments {
 		at = latest(at, pay.At)
