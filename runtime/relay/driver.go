@@ -59,6 +59,8 @@ type Driver struct {
 	runs map[string]*process
 	pid  int // of the process; 0: none
 	over chan struct{}
+
+	former former // of a process that keeps no accounts
 }
 
 var _ onpath.Runtime = (*Driver)(nil)
@@ -238,6 +240,9 @@ func (d *Driver) call(ctx context.Context, method, path string, in, out any) err
 	return d.ask(ctx, d.http, method, path, in, out)
 }
 
+// errUnknown is what a process of an earlier version says to what it does not know.
+var errUnknown = errors.New("the relays' process is of an earlier version, which cannot say this")
+
 func (d *Driver) ask(ctx context.Context, by *http.Client, method, path string, in, out any) error {
 	body, err := json.Marshal(in)
 	if err != nil {
@@ -252,6 +257,9 @@ func (d *Driver) ask(ctx context.Context, by *http.Client, method, path string, 
 		return fmt.Errorf("speak to the relays' process: %w", err)
 	}
 	defer res.Body.Close()
+	if res.StatusCode == http.StatusNotFound {
+		return errUnknown
+	}
 	if res.StatusCode != http.StatusOK {
 		why, _ := io.ReadAll(io.LimitReader(res.Body, 4096))
 		return fmt.Errorf("the relays' process refuses: %s", bytes.TrimSpace(why))
@@ -322,6 +330,12 @@ func (d *Driver) find(ctx context.Context) {
 		return
 	}
 	d.pid, d.over = s.Pid, over
+	d.bound(d.pid)
+	if s.Used == nil {
+		d.opt.Log.Info("the relays' process is of an earlier version, until it ends: its processor time is divided evenly, "+
+			"and it does not say when it is full; to change it at once, end it (its connections are reset)", "pid", d.pid)
+		d.former.begin(d.pid)
+	}
 }
 
 // Exec implements onpath.Runtime.

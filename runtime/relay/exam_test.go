@@ -25,6 +25,9 @@ func TestMain(m *testing.M) {
 	if len(os.Args) == 4 && os.Args[1] == "relay" {
 		_ = os.Remove(os.Args[3]) // as the program does: an ended process cannot
 		l, err := net.Listen("unix", os.Args[3])
+		if err == nil && os.Getenv(formerVersion) != "" {
+			serveFormer(l)
+		}
 		if err == nil && !raced {
 			err = accel.Confine()
 		}

@@ -77,13 +77,16 @@ func (p *process) Resize(context.Context, onpath.Resources) error {
 }
 
 // Usage is the instance's part of the process. Processor time is divided by what each has done
-// since it was divided before, memory by connections.
+// since it was divided before, memory by connections; what keeps no accounts, evenly.
 func (p *process) Usage(ctx context.Context) (onpath.Usage, error) {
 	pid := p.Pid()
 	if pid == 0 {
 		return onpath.Usage{}, onpath.Errorf(onpath.CodeNotFound, "the relays' process has ended")
 	}
 	s, err := p.d.state(ctx)
+	if err == nil && s.Used == nil {
+		return p.d.former.usage(p.id, pid, s.Instances)
+	}
 	used, ok := s.Used[p.id]
 	if err == nil && !ok {
 		err = fmt.Errorf("the relays' process does not know instance %s", p.id)
@@ -124,7 +127,15 @@ func (p *process) Relayed(ctx context.Context) (onpath.Relayed, error) {
 // AwaitFull implements onpath.Relaying.
 func (p *process) AwaitFull(ctx context.Context, was onpath.RelayFullness) (now onpath.RelayFullness, err error) {
 	err = p.d.ask(ctx, p.d.patient, http.MethodGet, "/instances/"+p.id+"/full?was="+string(was), nil, &now)
-	return now, err
+	if !errors.Is(err, errUnknown) {
+		return now, err
+	}
+	select { // it will not learn it
+	case <-p.over:
+		return was, nil
+	case <-ctx.Done():
+		return was, ctx.Err()
+	}
 }
 
 // Reconfigure implements onpath.Reconfigurable.
