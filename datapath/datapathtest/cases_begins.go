@@ -100,11 +100,11 @@ func (b *testbed) decisions() []decided {
 // connections. One that lives goes on; the rules cut it only once its own chain is gone.
 func beginsAnew(b *testbed) {
 	for i, cut := range []bool{false, true} {
-		b.beginsBeside(onpath.PathID(100*i), uint16(1000+1000*i), cut)
+		b.beginsByRules(onpath.PathID(100*i), uint16(1000+1000*i), cut)
 	}
 }
 
-func (b *testbed) beginsBeside(path onpath.PathID, port uint16, cut bool) {
+func (b *testbed) beginsByRules(path onpath.PathID, port uint16, cut bool) {
 	wall := b.instance("wall", gateway)
 	list := b.decisions()
 	b.looseEdge()
