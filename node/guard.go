@@ -13,6 +13,7 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
@@ -131,8 +132,15 @@ func (g *guard) check() error {
 	return g.failed
 }
 
+// guardBatch is more than the rules at the bounds need in one step, in bytes; the kernel
+// answers each message of it before the first answer is read.
+const guardBatch = 64 << 20
+
 func withNFT(netNS string, do func(*nftables.Conn) error) error {
-	var opts []nftables.ConnOption
+	opts := []nftables.ConnOption{nftables.WithSockOptions(
+		func(c *netlink.Conn) error { return c.SetWriteBuffer(guardBatch) },
+		func(c *netlink.Conn) error { return c.SetReadBuffer(2 * guardBatch) },
+	)}
 	if netNS != "" {
 		ns, err := netns.GetFromPath(netNS)
 		if err != nil {
@@ -350,6 +358,9 @@ func (w *guardWriter) lookup(list []span, of nftables.SetDatatype) (expr.Any, er
 			continue
 		}
 		merged = append(merged, s)
+	}
+	if len(merged) == 1 { // thousands of sets would take the kernel seconds
+		return &expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: merged[0].from, ToData: merged[0].to}, nil
 	}
 	for _, s := range merged {
 		fmt.Fprintf(&key, " %x-%x", s.from, s.to)

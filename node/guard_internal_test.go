@@ -1,0 +1,88 @@
+package node
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
+
+	"github.com/onpath/onpath"
+	"github.com/onpath/onpath/internal/netnsrun"
+)
+
+// guardOf is a guard in a network namespace of its own, and what sees that namespace.
+func guardOf(t *testing.T) (*guard, func(func(*nftables.Conn) error)) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("needs root to create network namespaces")
+	}
+	path := filepath.Join(t.TempDir(), "host")
+	if err := netnsrun.Create(path); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := netnsrun.Remove(path); err != nil {
+			t.Error(err)
+		}
+	})
+	return &guard{netNS: path}, func(do func(*nftables.Conn) error) {
+		t.Helper()
+		if err := withNFT(path, do); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// rulesAt are so many strict rules that share nothing, with so many prefixes.
+func rulesAt(rules, prefixes int) guardRules {
+	g := guardRules{Uplinks: []guardedUplink{{"up0", 7}}, Tiers: make([][]guardRule, 2)}
+	each := prefixes / rules
+	for i := range rules {
+		m := onpath.Match{Protocol: []uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP},
+			SrcPorts: []onpath.PortRange{{First: uint16(i), Last: uint16(2 * i)}}, DstPorts: []onpath.PortRange{{First: 1, Last: uint16(i + 1)}}}
+		for j := range each {
+			n := i*each + j
+			p := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(n >> 15), byte(n >> 7), byte(n << 1)}), 32)
+			if j%2 == 1 {
+				p = netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, 13: byte(n >> 16), 14: byte(n >> 8), 15: byte(n)}), 128)
+			}
+			m.Src = append(m.Src, p)
+		}
+		g.Tiers[i%2] = append(g.Tiers[i%2], guardRule{m, i%3 > 0})
+	}
+	return g
+}
+
+// TestGuardAtItsBounds: as many rules and prefixes as may be are in force, one by one.
+func TestGuardAtItsBounds(t *testing.T) {
+	g, see := guardOf(t)
+	began := time.Now()
+	if err := g.set(rulesAt(maxGuardRules, maxGuardPrefixes)); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("to set them took %s", time.Since(began).Round(time.Millisecond))
+	see(func(c *nftables.Conn) error {
+		n := 0
+		for _, chain := range []string{"tier1", "tier2"} {
+			table := &nftables.Table{Family: nftables.TableFamilyINet, Name: guardTable}
+			rules, err := c.GetRules(table, &nftables.Chain{Table: table, Name: chain})
+			if err != nil {
+				return err
+			}
+			n += len(rules)
+		}
+		if n != 2*maxGuardRules { // each for both versions of IP
+			t.Errorf("%d rules are in force, must be %d", n, 2*maxGuardRules)
+		}
+		return nil
+	})
+	began = time.Now()
+	if err := g.check(); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("the check took %s", time.Since(began).Round(time.Millisecond))
+}
