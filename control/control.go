@@ -33,7 +33,9 @@ type Options struct {
 	// Clock is time.Now where nil, After time.After: they pass time together.
 	Clock onpath.Clock
 	After After
-	Log   *slog.Logger
+	// Boot is the time since the machine started, suspended or not; nil: the clock is believed.
+	Boot func() time.Duration
+	Log  *slog.Logger
 	// Settings.Secret must be the same at every start.
 	Settings plan.Settings
 	// Wait is how long a started server waits for the nodes it knows before it
@@ -152,7 +154,7 @@ func (c *Controller) Ready(context.Context) error {
 	case c.planErr != nil:
 		return onpath.Errorf(onpath.CodeUnavailable, "nothing can be planned, nodes go on as they are: %w", c.planErr)
 	}
-	return nil
+	return c.pool.Held()
 }
 
 // Run plans until ctx ends. It returns an error only if the store cannot be

@@ -19,7 +19,7 @@ type reserving struct{ *Controller }
 // newPool makes the scheduler of reservations.
 func (c *Controller) newPool() *pool.Pool {
 	return pool.New(pool.Options{
-		Store: c.o.Store, Clock: c.o.Clock, Log: c.log, Confirm: reserving{c}.confirmPromise, Changed: c.kick, Tell: c.Tell,
+		Store: c.o.Store, Clock: c.o.Clock, Boot: c.o.Boot, Log: c.log, Confirm: reserving{c}.confirmPromise, Changed: c.kick, Tell: c.Tell,
 		Tenant: reserving{c}.boundsOf,
 		Use: func(k onpath.Key) pool.Use {
 			if uses := c.uses.Load(); uses != nil {

@@ -25,6 +25,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/api"
 	"github.com/onpath/onpath/api/auth"
@@ -172,7 +174,7 @@ func serve(ctx context.Context, conf *config.Server, log *slog.Logger, begun fun
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(control.GCPercent)
 	}
-	controller := control.New(control.Options{Store: public.Entries, Hub: hub, Log: log, Settings: plan.Settings{
+	controller := control.New(control.Options{Store: public.Entries, Hub: hub, Log: log, Boot: sinceBoot, Settings: plan.Settings{
 		Secret: secret, PrivatePools: plain(conf.PrivatePools), PublicPools: plain(conf.PublicPools)}})
 	isTenant := func(name string) (since time.Time, known bool, err error) {
 		o, err := store.Get(ctx, onpath.Key{Kind: onpath.KindTenant, Name: name})
@@ -234,6 +236,13 @@ func serve(ctx context.Context, conf *config.Server, log *slog.Logger, begun fun
 	begun()
 	tellReady(log, "serves on "+strings.TrimSuffix(conf.Socket+" and "+conf.Listen, " and "))
 	return together(ctx, tasks...)
+}
+
+// sinceBoot is how long ago the machine started, suspended or not.
+func sinceBoot() time.Duration {
+	var at unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &at) // Linux has it
+	return time.Duration(at.Nano())
 }
 
 // openLog opens the public log, and the store that writes its entries.

@@ -39,6 +39,9 @@ func (p *Pool) Enter(ctx context.Context, tenant string, e onpath.MoneyEntry) (o
 	if p.broken {
 		return onpath.Account{}, onpath.Errorf(onpath.CodeUnavailable, "the server is still reading its accounts")
 	}
+	if err := p.Held(); err != nil {
+		return onpath.Account{}, err
+	}
 	path := ledger.ReferencePath(tenant, post.Reference)
 	if p.entering[path] {
 		return onpath.Account{}, onpath.Errorf(onpath.CodeUnavailable, "reference %q is being entered; try again", post.Reference)

@@ -71,6 +71,9 @@ func (p *Pool) tryApply(ctx context.Context, prices prices, bounds map[string]Bo
 	if p.broken {
 		return nil, onpath.Errorf(onpath.CodeUnavailable, "the server is still reading its reservations")
 	}
+	if err := p.Held(); err != nil {
+		return nil, err
+	}
 	p.takeUp()
 	p.setPrices(prices)
 	held, err := admission{p}.withinQuotas(bounds, puts, func() ([]*decision, error) { return p.decideAll(puts, cancels) })

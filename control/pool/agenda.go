@@ -159,6 +159,10 @@ func (p *Pool) Tick(ctx context.Context) time.Duration {
 			return look
 		}
 	}
+	if p.holdsStill() {
+		p.finish()
+		return look
+	}
 	p.tendOutages(ctx)
 	p.finish()
 	p.finishMoves(ctx)

@@ -177,6 +177,9 @@ func (p *Pool) tryMove(ctx context.Context, k onpath.Key, from, to string) (onpa
 	if p.broken {
 		return onpath.Quote{}, onpath.Errorf(onpath.CodeUnavailable, "the server is still reading its reservations")
 	}
+	if err := p.Held(); err != nil {
+		return onpath.Quote{}, err
+	}
 	p.takeUp()
 	now, e := p.clock(), p.entries[k]
 	if e == nil || !e.obj.Status.State.Live() {

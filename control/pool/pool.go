@@ -27,7 +27,10 @@ type Options struct {
 	Confirm func(ctx context.Context, node string, r onpath.PromiseRequest) error
 	// Clock is time.Now where nil.
 	Clock onpath.Clock
-	Log   *slog.Logger
+	// Boot is the time since the machine started, suspended or not, by which leaps of the clock
+	// are found; nil: the clock is believed.
+	Boot func() time.Duration
+	Log  *slog.Logger
 	// Changed is called when Running says something new; it must not call back.
 	Changed func()
 	// Tell keeps an event; it must not call back.
@@ -72,6 +75,7 @@ type Pool struct {
 	refused   map[string]time.Time    // when nodes did not confirm
 	accounts  map[string]*ledger.Book // by owners.account; without postings that are not written
 	owners    owners
+	watch     watch
 	bumped    map[string]int64  // versions of the nodes' records
 	billed    map[string]billed // how far instances' meters are paid for, by UID
 	prices    prices
@@ -178,6 +182,8 @@ func New(o Options) *Pool {
 	}
 	p := &Pool{o: o, log: o.Log, refused: map[string]time.Time{}, owners: owners{removed: map[string]string{}}, nodes: map[string]Node{},
 		cloudlets: map[string]Cloudlet{}, wake: make(chan struct{}, 1), broken: true}
+	p.watch.boot = o.Boot
+	_ = p.watch.agree(o.Clock())
 	p.forget()
 	return p
 }

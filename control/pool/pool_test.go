@@ -27,6 +27,7 @@ type fixture struct {
 	deny  map[string]bool // nodes that do not confirm
 	use   map[onpath.Key]Use
 	owner map[string]Bounds // of tenants
+	boot  func() time.Duration
 	// behind: the clock was set back, and what changed since counts for the time before too.
 	behind bool
 }
@@ -59,7 +60,7 @@ func prefixes(list ...string) (out []onpath.Prefix) {
 
 func (f *fixture) restart() *Pool {
 	f.Pool = New(Options{
-		Store: f.store, Clock: func() time.Time { return f.now },
+		Store: f.store, Clock: func() time.Time { return f.now }, Boot: f.boot,
 		Confirm: func(_ context.Context, node string, r onpath.PromiseRequest) error {
 			if f.deny[node] {
 				return fmt.Errorf("node %s is not ready", node)

@@ -158,6 +158,9 @@ func (p removal) check(tenant string) error {
 	if p.broken {
 		return about(k, onpath.Errorf(onpath.CodeUnavailable, "the server is still reading its reservations"))
 	}
+	if err := p.Held(); err != nil {
+		return about(k, err)
+	}
 	if live := p.ofTenant(tenant, true); len(live) > 0 {
 		var names []string
 		for _, x := range live {

@@ -52,6 +52,9 @@ func (p *Pool) Bill(ctx context.Context, node string, meters []onpath.Meter, pla
 	if p.broken {
 		return nil, onpath.Errorf(onpath.CodeUnavailable, "the server is still reading its accounts")
 	}
+	if err := p.Held(); err != nil {
+		return nil, err
+	}
 	p.setPrices(list)
 	meters, gone = p.believed(node, meters, placed)
 	for part := range slices.Chunk(meters, atOnce) {
