@@ -27,6 +27,9 @@ const ReasonSpoofed = "SpoofedPackets"
 // its node knows how. The node then tells that in an event.
 const ReasonProcessEnded = "ProcessEnded"
 
+// ReasonExited is the reason of a failed instance whose process has ended by itself.
+const ReasonExited = "Exited"
+
 // InstanceSpec is fixed at creation, but for Drain, Draining and Until.
 type InstanceSpec struct {
 	Deployment string  `json:"deployment"` // in the same tenant

@@ -249,6 +249,8 @@ type Condition struct {
 	// Message is for people, and says what to do where something is wrong.
 	Message string    `json:"message,omitempty"`
 	Since   time.Time `json:"since,omitzero"`
+	// Until is when it is to change by itself, where that is known.
+	Until time.Time `json:"until,omitzero"`
 }
 
 // ConditionStatus is "true", "false" or "unknown".
@@ -264,6 +266,19 @@ const (
 // ReasonConfigRefused is the reason of a condition Current that is false since a
 // running ebpf function did not take the configuration it was told.
 const ReasonConfigRefused = "ConfigRefused"
+
+// Reasons of conditions that stay as they are until somebody acts; ReasonNotReserved does
+// unless the condition says until when.
+const (
+	ReasonImpossible   = "Impossible"   // a chain cannot be as it is written
+	ReasonNotOwned     = "NotOwned"     // a chain selects what is not its tenant's
+	ReasonNoFunction   = "NoFunction"   // there is no such function
+	ReasonNoGateway    = "NoGateway"    // no node has an uplink
+	ReasonNotAccepted  = "NotAccepted"  // the gateways wait for the operator
+	ReasonUnplaceable  = "Unplaceable"  // no node can run an instance, however much room gets free
+	ReasonImageMissing = "ImageMissing" // the image does not exist
+	ReasonNotReserved  = "NotReserved"  // the reservation does not run
+)
 
 // SetCondition replaces the condition of c's type in list, or adds it; Since
 // stays as it was unless the status changed. It reports whether anything but

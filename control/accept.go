@@ -245,7 +245,11 @@ func (c *Controller) withoutWaiting(s *plan.Snapshot) {
 	}
 	s.Objects = maps.Clone(s.Objects)
 	for _, name := range names {
-		delete(s.Objects, onpath.Key{Kind: onpath.KindNode, Name: name})
+		k := onpath.Key{Kind: onpath.KindNode, Name: name}
+		if n, ok := s.Objects[k].(*onpath.Node); ok {
+			s.Waiting = append(s.Waiting, n)
+		}
+		delete(s.Objects, k)
 		delete(s.States, name)
 	}
 }

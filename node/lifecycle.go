@@ -123,7 +123,7 @@ func (in *instance) obtain(ctx context.Context) onpath.Process {
 		if ctx.Err() == nil {
 			reason := "PrepareFailed"
 			if onpath.CodeOf(m.unprepared) == onpath.CodeNotFound {
-				reason = "ImageMissing"
+				reason = onpath.ReasonImageMissing
 			}
 			in.restAfter(ctx, plan, becauseOf(reason, m.unprepared))
 		}

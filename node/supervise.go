@@ -214,7 +214,7 @@ func (w *supervision) exited(ctx context.Context) (good time.Duration, why cause
 	good = in.a.clock.Now().Sub(w.began)
 	in.shut(ctx) // before asking how it ended, which takes its time
 	code, _ := w.p.Exit()
-	why = cause{"Exited", exitWords(code)}
+	why = cause{onpath.ReasonExited, exitWords(code)}
 	if j, ok := w.p.(onpath.Judged); ok && j.EndedFor() != "" {
 		why.words = "ended by the node: " + j.EndedFor()
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/onpath/onpath"
 )
@@ -167,27 +168,26 @@ func (w *teller) elementStatus(c *chain) []onpath.ElementStatus {
 	return out
 }
 
-// reasonNotOwned: the chain selects what is not its tenant's.
-const reasonNotOwned = "NotOwned"
-
 func (w *teller) chainConditions(c *chain, st *onpath.ChainStatus, waits, unsteered []string) {
 	if len(c.errs) > 0 {
-		st.Conditions = w.condition(st.Conditions, "Valid", false, "Impossible", c.errs[0].Message+remedy(c.errs[0])+unchanged(st))
-		st.Conditions = w.condition(st.Conditions, "Active", st.Active, "Impossible", c.errs[0].Message)
+		st.Conditions = w.condition(st.Conditions, "Valid", false, onpath.ReasonImpossible, c.errs[0].Message+remedy(c.errs[0])+unchanged(st))
+		st.Conditions = w.condition(st.Conditions, "Active", st.Active, onpath.ReasonImpossible, c.errs[0].Message)
 		return
 	}
 	if e := c.unproved; e != nil {
-		st.Conditions = w.condition(st.Conditions, "Valid", false, reasonNotOwned, e.Message+remedy(e))
+		st.Conditions = w.condition(st.Conditions, "Valid", false, onpath.ReasonNotOwned, e.Message+remedy(e))
 	} else {
 		st.Conditions = w.condition(st.Conditions, "Valid", true, "Possible", c.past())
 	}
 	var lacks, unready, outdated []string
-	refused := false
+	refused, noRoom, notReady := false, "NoCapacity", "NotReady"
 	for i, e := range st.Elements {
-		if len(c.elements[i].d.noCapacity) > 0 {
+		if d := c.elements[i].d; len(d.noCapacity) > 0 {
 			lacks = append(lacks, e.Message)
+			noRoom = pick(d.unplaceable, onpath.ReasonUnplaceable, noRoom)
 		}
 		if e.Ready < e.Desired {
+			notReady = cmp.Or(w.noImage(c.elements[i].dep), notReady)
 			unready = append(unready, fmt.Sprintf("%s: %d of %d ready%s", e.Deployment, e.Ready, e.Desired, inBrackets(e.Message)))
 		}
 		switch why := w.refused(c.elements[i].d); {
@@ -198,20 +198,23 @@ func (w *teller) chainConditions(c *chain, st *onpath.ChainStatus, waits, unstee
 		}
 	}
 	placed := len(lacks) == 0
-	st.Conditions = w.condition(st.Conditions, "Placed", placed, pick(placed, "Placed", "NoCapacity"), strings.Join(slices.Compact(lacks), "; "))
-	st.Conditions = w.condition(st.Conditions, "Ready", len(unready) == 0, pick(len(unready) == 0, "Ready", "NotReady"), strings.Join(unready, "; "))
+	st.Conditions = w.condition(st.Conditions, "Placed", placed, pick(placed, "Placed", noRoom), strings.Join(slices.Compact(lacks), "; "))
+	st.Conditions = w.condition(st.Conditions, "Ready", len(unready) == 0, pick(len(unready) == 0, "Ready", notReady), strings.Join(unready, "; "))
 	st.Conditions = w.condition(st.Conditions, "Current", len(outdated) == 0, currency(len(outdated), refused), strings.Join(outdated, "; "))
 	st.Conditions = w.sendsAllowed(c, st.Conditions)
 	reason, message := "Steering", ""
+	var until time.Time
 	switch {
 	case c.obj.Spec.Disabled:
 		reason, message = "Disabled", c.off()
 	case c.unproved != nil:
-		reason, message = reasonNotOwned, c.off()
+		reason, message = onpath.ReasonNotOwned, c.off()
 	case c.off() != "":
-		reason, message = "NotReserved", c.off()
+		reason, message, until = onpath.ReasonNotReserved, c.off(), c.begins()
+	case len(c.cloudlets) == 0 && w.notAccepted("") != "":
+		reason, message = onpath.ReasonNotAccepted, "no cloudlet has a gateway: "+w.notAccepted("")
 	case len(c.cloudlets) == 0:
-		reason, message = "NoGateway", "no cloudlet has a gateway: name an uplink in a node's spec.uplinks"
+		reason, message = onpath.ReasonNoGateway, "no cloudlet has a gateway: name an uplink in a node's spec.uplinks"
 	case len(unsteered) > 0:
 		reason, message = onpath.ReasonUnsteered, strings.Join(slices.Compact(unsteered), "; ")
 	case len(waits) > 0:
@@ -219,7 +222,7 @@ func (w *teller) chainConditions(c *chain, st *onpath.ChainStatus, waits, unstee
 	case !st.Active:
 		reason, message = "Waiting", "gets its path"
 	}
-	st.Conditions = w.condition(st.Conditions, "Active", st.Active, reason, message)
+	st.Conditions = w.conditionUntil(st.Conditions, "Active", st.Active, reason, message, until)
 }
 
 // allowed is the condition of a chain whose instances send what their functions may send.

@@ -46,7 +46,7 @@ func TestClaimLost(t *testing.T) {
 	}
 	s.pass(30 * time.Second)
 	c := s.chain("bob", "web")
-	if r := reasonOf(c.Status.Conditions, "Active"); c.Status.Active || r != reasonNotOwned {
+	if r := reasonOf(c.Status.Conditions, "Active"); c.Status.Active || r != onpath.ReasonNotOwned {
 		t.Errorf("after the proof's end: %+v", c.Status)
 	}
 	for _, tab := range s.snapshot().InForce()["fra1-gw"].Datapath.Tables {

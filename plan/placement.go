@@ -34,6 +34,9 @@ func (w *rollout) place(d *deployment, cl *cloudlet) (*node, string) {
 		}
 	}
 	if len(fit) == 0 {
+		if waits := w.notAccepted(cl.name); waits != "" {
+			why = append([]string{waits}, why...)
+		}
 		return nil, noPlace(d, cl, shorten(why, 5), full)
 	}
 	if !w.carried(d, cl) {
@@ -53,6 +56,44 @@ func (w *rollout) place(d *deployment, cl *cloudlet) (*node, string) {
 		}
 		return cmp.Or(cmp.Compare(w.siblings(d, a), w.siblings(d, b)), crossings(a, b), full, cmp.Compare(a.name, b.name))
 	}), ""
+}
+
+// mayFit reports whether a node of the cloudlet may come to take an instance without
+// anybody's doing: it comes back, or what has its room goes.
+func (w *rollout) mayFit(d *deployment, cl *cloudlet) bool {
+	return d.res != nil || slices.ContainsFunc(cl.nodes, func(n *node) bool {
+		spec := &n.obj.Spec
+		if d.misplaced(n) != "" || spec.Drain || spec.Schedulable != nil && !*spec.Schedulable && !d.inline() {
+			return false
+		}
+		if n.away || n.st == nil || n.st.Report == nil || n.unready() != "" {
+			return true
+		}
+		all := n.used[true].Add(n.used[false]).Add(w.Promised[n.name])
+		return w.unfit(d, n) == "" && w.lacks(d, n, all) == ""
+	})
+}
+
+// unready is why a node that reports says that it is not ready; "": it is.
+func (n *node) unready() string {
+	for _, c := range n.st.Report.Conditions {
+		if c.Type == "Ready" && c.Status == onpath.False {
+			return c.Message
+		}
+	}
+	return ""
+}
+
+// notAccepted names nodes that wait for the operator: those of a cloudlet, or ("") those
+// with uplinks of all; "" if there are none.
+func (w *world) notAccepted(cloudlet string) string {
+	var waits []string
+	for _, n := range w.Waiting {
+		if n.Spec.Cloudlet == cloudlet || cloudlet == "" && n.Gateway() {
+			waits = append(waits, fmt.Sprintf("%s waits for onpath node accept %[1]s", n.Metadata.Name))
+		}
+	}
+	return strings.Join(shorten(waits, 5), "; ")
 }
 
 func boolCompare(a, b bool) int {
@@ -101,10 +142,8 @@ func (w *rollout) unsuited(d *deployment, n *node) string {
 	case spec.Schedulable != nil && !*spec.Schedulable && !d.inline(): // a gateway without containers still runs ebpf functions
 		return "is cordoned (onpath uncordon " + n.name + " takes that back)"
 	}
-	for _, c := range n.st.Report.Conditions {
-		if c.Type == "Ready" && c.Status == onpath.False {
-			return "is not ready: " + c.Message
-		}
+	if why := n.unready(); why != "" {
+		return "is not ready: " + why
 	}
 	if why := d.misplaced(n); why != "" {
 		return why

@@ -27,8 +27,9 @@ func TestConfigRefused(t *testing.T) {
 		c = s.chain("default", "web")
 		at := slices.IndexFunc(c.Status.Conditions, func(c onpath.Condition) bool { return c.Type == "Current" })
 		functions := map[onpath.Key]int64{{Kind: onpath.KindFunction, Tenant: "default", Name: "fw"}: 2}
-		done, _ = await.Done(c, functions)
-		return c, c.Status.Conditions[at], done, await.Refused(c, functions)
+		w := await.Wait{Functions: functions}
+		got := w.Look(c, s.now)
+		return c, c.Status.Conditions[at], got.Done, got.Vain != nil
 	}
 	if c, current, _, _ := look(); current.Status != onpath.True || c.Status.Elements[0].Outdated != 0 {
 		t.Fatalf("at first: %+v", c.Status)
@@ -80,7 +81,7 @@ func TestConfigRefusedDeployment(t *testing.T) {
 	if c := got.Status.Conditions[at]; c.Status != onpath.False || c.Reason != onpath.ReasonConfigRefused || !strings.Contains(c.Message, "dorp") {
 		t.Errorf("%+v", c)
 	}
-	if !await.Refused(got, nil) {
+	if w := (await.Wait{}); w.Look(got, s.now).Vain == nil {
 		t.Error("one who waits for it waits in vain")
 	}
 }

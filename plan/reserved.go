@@ -21,7 +21,8 @@ func TenantsPart(r onpath.Resources, share int) onpath.Resources { return tenant
 // reserved is what a deployment has of its reservation now.
 type reserved struct {
 	key      name
-	why      string // why it does not run; "": it does
+	why      string    // why it does not run; "": it does
+	begins   time.Time // if it is yet to begin, and is known to soon
 	cloudlet string
 	places   map[string]int // instances by node
 	soon     []string       // nodes where instances will begin soon
@@ -57,6 +58,7 @@ func (d *deployment) reservedNow(w *world, st *onpath.ReservationStatus) {
 		r.size = slot.Capacity // also of instances that drain
 	}
 	if !w.passed(st.Begin()) {
+		r.begins = st.Begin().UTC().Round(0)
 		r.why = fmt.Sprintf("reservation %s begins at %s", r.key.name, st.Begin().Format(time.RFC3339))
 		for _, p := range st.Places {
 			r.soon = append(r.soon, p.Node)
@@ -155,6 +157,17 @@ func (c *chain) off() string {
 		}
 	}
 	return ""
+}
+
+// begins is when the reservation begins for which the chain is out of traffic; zero: that is
+// not why, or it is not known.
+func (c *chain) begins() time.Time {
+	for _, e := range c.elements {
+		if e.d != nil && e.d.res != nil && e.d.res.why != "" {
+			return e.d.res.begins
+		}
+	}
+	return time.Time{}
 }
 
 // withinReserved leaves a chain in the cloudlet where the reservations of its elements

@@ -274,6 +274,7 @@ func (w *rollout) create(d *deployment, cl *cloudlet) bool {
 	n, why := w.place(d, cl)
 	if n == nil {
 		d.noCapacity = append(d.noCapacity, why)
+		d.unplaceable = d.unplaceable || !w.mayFit(d, cl)
 		return false
 	}
 	need := Count{Vports: d.sides()}

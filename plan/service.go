@@ -53,7 +53,7 @@ func (w *rollout) serve() {
 func serviceReason(list []onpath.ServicePlace, troubled bool) string {
 	switch {
 	case len(list) == 0:
-		return "NoGateway"
+		return onpath.ReasonNoGateway
 	case troubled || slices.ContainsFunc(list, func(p onpath.ServicePlace) bool { return !p.Serves }):
 		return "Waiting"
 	}

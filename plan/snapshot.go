@@ -17,6 +17,8 @@ type Snapshot struct {
 	Objects map[onpath.Key]onpath.Object
 	// States holds the nodes that have been heard of since Started, by name.
 	States map[string]*NodeState
+	// Waiting are the nodes that the operator has not accepted, by name; Objects has none of them.
+	Waiting []*onpath.Node
 	// Wanted are numbers of instances in each cloudlet, by deployment, that hold instead
 	// of those in the specifications. A chain's short form is named by
 	// onpath.ShortDeployment.

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/onpath/onpath"
 )
@@ -34,12 +35,17 @@ func (w *teller) status() {
 // condition adds one to a copy of the list, so that the stored object is left
 // alone.
 func (w *world) condition(list []onpath.Condition, typ string, ok bool, reason, message string) []onpath.Condition {
+	return w.conditionUntil(list, typ, ok, reason, message, time.Time{})
+}
+
+// conditionUntil adds one that is to change by itself at a time; zero: that is not known.
+func (w *world) conditionUntil(list []onpath.Condition, typ string, ok bool, reason, message string, until time.Time) []onpath.Condition {
 	message = onpath.ClipText(message)
 	st := onpath.False
 	if ok {
 		st = onpath.True
 	}
-	next := onpath.Condition{Type: typ, Status: st, Reason: reason, Message: message}
+	next := onpath.Condition{Type: typ, Status: st, Reason: reason, Message: message, Until: until}
 	for _, c := range list {
 		if next.Since = c.Since; c == next {
 			return list
@@ -104,6 +110,9 @@ func reported(r *onpath.InstanceReport) onpath.InstanceStatus {
 	}
 	if r.NextTry > 0 {
 		st.Message += "; next attempt in " + r.NextTry.String()
+	}
+	if r.Restarts > 0 && r.Reason == onpath.ReasonExited {
+		st.Message += fmt.Sprintf("; what it printed: onpath logs --previous %s", r.Name)
 	}
 	return st
 }
@@ -203,7 +212,7 @@ func (w *teller) cloudletStatus(cl *cloudlet) {
 	ok, reason, message := true, "HasGateway", ""
 	switch {
 	case cl.gateway == nil:
-		ok, reason, message = false, "NoGateway", "no node has an uplink: no traffic can be steered here; name one in a node's spec.uplinks"
+		ok, reason, message = false, onpath.ReasonNoGateway, "no node has an uplink: no traffic can be steered here; name one in a node's spec.uplinks"
 	case len(cl.activeGateways) == 0:
 		ok, reason = true, "HostsOnly"
 		message = fmt.Sprintf("no gateway: chains take the own traffic of %s", count(len(cl.hosts), "machine"))
@@ -238,17 +247,17 @@ func (w *teller) deploymentStatus(d *deployment) {
 	ok, reason, message := next.Status.Ready >= next.Status.Desired, "Ready", ""
 	switch {
 	case d.function == nil:
-		ok, reason, message = false, "NoFunction", fmt.Sprintf("there is no function %s that tenant %s may use", d.fnName, d.key.tenant)
+		ok, reason, message = false, onpath.ReasonNoFunction, fmt.Sprintf("there is no function %s that tenant %s may use", d.fnName, d.key.tenant)
 	case d.res != nil && d.res.why != "":
-		ok, reason, message = true, "NotReserved", d.res.why+": no instances run"
+		ok, reason, message = true, onpath.ReasonNotReserved, d.res.why+": no instances run"
 	case len(d.in) == 0:
 		ok, reason, message = false, "Unused", "no chain uses it: it has no instances; write place: {cloudlets: […]} to run it all the same"
 	case len(d.noCapacity) > 0:
-		ok, reason, message = false, "NoCapacity", strings.Join(d.noCapacity, "; ")
+		ok, reason, message = false, pick(d.unplaceable, onpath.ReasonUnplaceable, "NoCapacity"), strings.Join(d.noCapacity, "; ")
 	case !ok:
-		reason, message = "NotReady", w.trouble(d.key, "")
+		reason, message = cmp.Or(w.noImage(d.key), "NotReady"), w.trouble(d.key, "")
 	}
-	if reason == "NoCapacity" {
+	if len(d.noCapacity) > 0 && !ok {
 		w.tellOnce(next.Status.Conditions, d.obj, "Ready", reason, message)
 	}
 	next.Status.Conditions = w.condition(next.Status.Conditions, "Ready", ok, reason, message)
@@ -282,7 +291,21 @@ func (w *teller) tellOnce(list []onpath.Condition, o onpath.Object, typ, reason,
 // trouble is what the worst of a deployment's instances says; in one cloudlet
 // or ("") in all.
 func (w *teller) trouble(dep name, cl string) string {
-	worst, message := 0, ""
+	_, message := w.worst(dep, cl)
+	return message
+}
+
+// noImage is the reason ReasonImageMissing if that is the worst of a deployment's instances.
+func (w *teller) noImage(dep name) string {
+	if i, _ := w.worst(dep, ""); i != nil && i.report != nil && !i.node.away && i.report.Reason == onpath.ReasonImageMissing {
+		return i.report.Reason
+	}
+	return ""
+}
+
+// worst is the worst of a deployment's instances that are not ready, and what it says.
+func (w *teller) worst(dep name, cl string) (of *instance, message string) {
+	worst := 0
 	for _, i := range w.ofDep[dep] {
 		if i.draining() || i.ready() || cl != "" && (i.node == nil || i.node.c.name != cl) {
 			continue
@@ -302,9 +325,12 @@ func (w *teller) trouble(dep name, cl string) string {
 		if i.report != nil && i.report.Message != "" && !i.node.away {
 			text += ": " + i.report.Message
 		}
+		if i.report != nil && i.report.Printed != "" && !i.node.away {
+			text += ", printed last: " + i.report.Printed
+		}
 		if rank > worst {
-			worst, message = rank, fmt.Sprintf("instance %s %s", i.key.name, text)
+			worst, of, message = rank, i, fmt.Sprintf("instance %s %s", i.key.name, text)
 		}
 	}
-	return message
+	return of, message
 }

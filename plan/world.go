@@ -127,9 +127,11 @@ type deployment struct {
 	used       bool // by a chain
 	uses       []use
 	owner      *chain
-	noCapacity []string  // why instances are missing
-	res        *reserved // nil: it has no reservation
-	crowds     string    // why data paths have no room for it
+	noCapacity []string // why instances are missing
+	// unplaceable: nothing but somebody's doing gives them a place.
+	unplaceable bool
+	res         *reserved // nil: it has no reservation
+	crowds      string    // why data paths have no room for it
 	// noSecret is a secret that its function names, and its tenant does not have.
 	noSecret string
 }

@@ -48,6 +48,9 @@ verify; if a flow would leave the way that its chains promise, nothing is done.
 that have them and are in no file are deleted, all or nothing with the rest: of the
 tenants that the files name, and no nodes, tenants, cloudlets, reservations and prices.
 
+--wait ends early (exit code 10) if only a person can change what is missing: no node
+can run an instance, an image does not exist, a gateway waits for onpath node accept.
+
 Wrong input is named with file, line and column, and changes nothing (exit code 2).`,
 		Example: examples("onpath apply -f examples/quickstart", "onpath apply -f web.yaml --dry-run",
 			"onpath apply -f shop/ --prune -l app=shop",
@@ -244,9 +247,11 @@ func (a *applyFlags) await(c *cobra.Command, cl *client.Client, docs []*manifest
 	for _, k := range keys {
 		missing[k] = "is planned"
 	}
+	w := await.Wait{Functions: functions, Ends: began.Add(a.timeout)}
 	again := len(keys) > 1 // what was in place first may be so no more
 	for {
 		var lines []string
+		var vain onpath.Errors
 		for _, k := range keys {
 			if _, ok := missing[k]; !ok {
 				continue
@@ -258,17 +263,20 @@ func (a *applyFlags) await(c *cobra.Command, cl *client.Client, docs []*manifest
 			if err != nil {
 				break
 			}
-			done, text := await.Done(o, functions)
-			if done {
+			s := w.Look(o, time.Now())
+			if s.Done {
 				delete(missing, k)
 				flaws[k] = flawsOf(o)
 				continue
 			}
-			missing[k] = text
-			if await.Refused(o, functions) {
-				return refusedConfig(k, text)
+			missing[k] = s.Text
+			if s.Vain != nil {
+				vain = append(vain, inVain(k, s))
 			}
-			lines = append(lines, k.String()+": "+text)
+			lines = append(lines, k.String()+": "+s.Text)
+		}
+		if len(vain) > 0 {
+			return incomplete{vain}
 		}
 		if len(missing) == 0 && again {
 			again = false
@@ -356,11 +364,13 @@ func waited(ctx context.Context, cl *client.Client, docs []*manifest.Document) (
 	return keys, functions, nil
 }
 
-// refusedConfig is the end of a wait that would be in vain.
-func refusedConfig(k onpath.Key, text string) error {
-	return incomplete{&onpath.Error{Code: onpath.CodeUnavailable, Object: k.String(),
-		Message: "a function refused its configuration: " + text,
-		Remedy:  "what was applied stays, and the function runs as before; mend its configuration and apply it again"}}
+// inVain says that something stays as it is until somebody acts.
+func inVain(k onpath.Key, s await.Standing) *onpath.Error {
+	message := "waiting for it is in vain: " + s.Text
+	if s.Vain.Reason == onpath.ReasonConfigRefused {
+		message = "a function refused its configuration: " + s.Text
+	}
+	return &onpath.Error{Code: onpath.CodeUnavailable, Object: k.String(), Message: message, Remedy: s.Vain.Remedy}
 }
 
 func stillMissing(ctx context.Context, keys []onpath.Key, missing map[onpath.Key]string, waited time.Duration) error {

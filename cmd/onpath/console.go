@@ -52,7 +52,7 @@ the next one is printed when that was used.`,
 			}
 			l, err := net.Listen("tcp", listen)
 			if err != nil {
-				return fmt.Errorf("--listen: %w", err)
+				return notHeard("--listen", listen, err)
 			}
 			say := func(address string) { fmt.Fprintf(c.OutOrStdout(), "the console is at %s\n", address) }
 			pages := console.New(console.Options{Address: l.Addr().String(), Pages: web.Pages(), Server: server,

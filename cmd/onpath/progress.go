@@ -37,14 +37,18 @@ func (p *progress) show(format string, args ...any) {
 		return
 	}
 	line = attempt.ReplaceAllString(line, "") // what fails again does so after ever longer waits
-	if line = clip(line, longestLine); !p.said[line] {
-		p.said[line] = true
+	line = clip(line, longestLine)
+	if once := countdown.ReplaceAllString(line, ""); !p.said[once] {
+		p.said[once] = true
 		fmt.Fprintln(p.w, line)
 	}
 }
 
 // digest is of an image's reference what tells people nothing.
 var digest = regexp.MustCompile(`@sha256:[0-9a-f]{64}`)
+
+// countdown is what changes every second.
+var countdown = regexp.MustCompile(` \(in [0-9hms]+\)`)
 
 var attempt = regexp.MustCompile(`; next attempt in [0-9a-zµ.]+`)
 

@@ -4,16 +4,15 @@ package await
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/onpath/onpath"
 )
 
-// Done reports whether o is as its spec wants it, and how it stands, in words.
+// done reports whether o is as its spec wants it, and how it stands, in words.
 // Objects without a state of their own are done at once. What it tells counts for
 // functions of at least these generations.
-func Done(o onpath.Object, functions map[onpath.Key]int64) (done bool, text string) {
+func done(o onpath.Object, functions map[onpath.Key]int64) (ok bool, text string) {
 	switch o := o.(type) {
 	case *onpath.Chain:
 		return chain(o, functions)
@@ -150,35 +149,6 @@ func deployment(d *onpath.Deployment, functions map[onpath.Key]int64) (bool, str
 		text += " (" + m + ")"
 	}
 	return false, text
-}
-
-// Refused reports whether o will not become as its spec wants it, since a running
-// function has refused what it was told. A chain or deployment must be planned as
-// it is now for that to be known.
-func Refused(o onpath.Object, functions map[onpath.Key]int64) bool {
-	switch o := o.(type) {
-	case *onpath.Chain:
-		if len(o.Status.Elements) != len(o.Spec.Through) || o.Status.Observed < o.Metadata.Generation {
-			return false
-		}
-		for i, e := range o.Status.Elements {
-			if e.FunctionGeneration < generation(o, o.Spec.Through[i].Function, functions) {
-				return false
-			}
-		}
-		return !o.Spec.Disabled && refused(o.Status.Conditions)
-	case *onpath.Deployment:
-		s := o.Status
-		return s.Observed >= o.Metadata.Generation &&
-			s.FunctionGeneration >= generation(o, o.Spec.Function, functions) && refused(s.Conditions)
-	}
-	return false
-}
-
-func refused(list []onpath.Condition) bool {
-	return slices.ContainsFunc(list, func(c onpath.Condition) bool {
-		return c.Type == "Current" && c.Status != onpath.True && c.Reason == onpath.ReasonConfigRefused
-	})
 }
 
 func short(deployment string) string {

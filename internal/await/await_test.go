@@ -2,6 +2,7 @@ package await_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/onpath/onpath"
 	"github.com/onpath/onpath/internal/await"
@@ -45,8 +46,9 @@ func TestDone(t *testing.T) {
 		{"a chain's spec has changed", &onpath.Chain{Metadata: onpath.Metadata{Generation: 2}, Spec: spec, Status: onpath.ChainStatus{Active: true, Cloudlets: []string{"pop"}, Elements: elements(2, 1, "")}}, false, "is planned"},
 		{"its function has", &onpath.Chain{Metadata: onpath.Metadata{Tenant: "t"}, Spec: spec, Status: onpath.ChainStatus{Active: true, Cloudlets: []string{"pop"}, Elements: elements(2, 1, "")}}, false, "web-fw 2/2 from before the change → ids 1/1"},
 	} {
-		if done, text := await.Done(c.o, functions); done != c.done || text != c.text {
-			t.Errorf("%s: %v %q, want %v %q", c.name, done, text, c.done, c.text)
+		w := await.Wait{Functions: functions}
+		if s := w.Look(c.o, time.Time{}); s.Done != c.done || s.Text != c.text {
+			t.Errorf("%s: %v %q, want %v %q", c.name, s.Done, s.Text, c.done, c.text)
 		}
 	}
 }
