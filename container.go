@@ -12,7 +12,8 @@ const ContainerFunction FunctionKind = "container"
 type ContainerSpec struct {
 	// Image is a local OCI archive or layout (apply pushes it to the server), a
 	// registry reference, or "host": the node's root file system, read-only
-	// under an overlay. After apply it is a reference with a digest.
+	// under an overlay. After onpath apply a reference has a digest, beside its tag
+	// if it has one, unless the registry did not answer; apply then says so.
 	Image      string   `json:"image"`
 	Command    []string `json:"command,omitempty"` // default: the image's
 	Env        Env      `json:"env,omitempty"`

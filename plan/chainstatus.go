@@ -199,7 +199,8 @@ func (w *teller) chainConditions(c *chain, st *onpath.ChainStatus, waits, unstee
 	}
 	placed := len(lacks) == 0
 	st.Conditions = w.condition(st.Conditions, "Placed", placed, pick(placed, "Placed", noRoom), strings.Join(slices.Compact(lacks), "; "))
-	st.Conditions = w.condition(st.Conditions, "Ready", len(unready) == 0, pick(len(unready) == 0, "Ready", notReady), strings.Join(unready, "; "))
+	ready := len(unready) == 0
+	st.Conditions = w.condition(st.Conditions, "Ready", ready, pick(ready, "Ready", notReady), strings.Join(unready, "; "))
 	st.Conditions = w.condition(st.Conditions, "Current", len(outdated) == 0, currency(len(outdated), refused), strings.Join(outdated, "; "))
 	st.Conditions = w.sendsAllowed(c, st.Conditions)
 	reason, message := "Steering", ""

@@ -253,7 +253,8 @@ func (w *teller) deploymentStatus(d *deployment) {
 	case len(d.in) == 0:
 		ok, reason, message = false, "Unused", "no chain uses it: it has no instances; write place: {cloudlets: […]} to run it all the same"
 	case len(d.noCapacity) > 0:
-		ok, reason, message = false, pick(d.unplaceable, onpath.ReasonUnplaceable, "NoCapacity"), strings.Join(d.noCapacity, "; ")
+		ok, reason = false, pick(d.unplaceable, onpath.ReasonUnplaceable, "NoCapacity")
+		message = strings.Join(d.noCapacity, "; ")
 	case !ok:
 		reason, message = cmp.Or(w.noImage(d.key), "NotReady"), w.trouble(d.key, "")
 	}

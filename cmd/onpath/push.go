@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"strings"
@@ -18,7 +19,7 @@ import (
 // under which nodes pull them into the functions. Nothing is sent unless all
 // are there.
 func (a *applyFlags) pushImages(c *cobra.Command, cl *client.Client, docs []*manifest.Document) error {
-	var list []localImage
+	var list, tagged []localImage
 	var missing onpath.Errors
 	for _, d := range docs {
 		f, ok := d.Object.(*onpath.Function)
@@ -45,12 +46,15 @@ func (a *applyFlags) pushImages(c *cobra.Command, cl *client.Client, docs []*man
 					e.Remedy = "write the path of the image's archive or layout, and apply pushes it"
 					missing = append(missing, e)
 				}
-			} // others the nodes fetch; what comes of it the chain's status says
+			case client.Tagged(image):
+				tagged = append(tagged, l)
+			} // what has a digest the nodes fetch; what comes of that the chain's status says
 		}
 	}
 	if len(missing) > 0 {
 		return missing
 	}
+	a.pinImages(c, cl, tagged)
 	p := newProgress(c.ErrOrStderr())
 	defer p.done()
 	if a.dryRun { // only the reference is needed
@@ -86,6 +90,43 @@ func (a *applyFlags) pushImages(c *cobra.Command, cl *client.Client, docs []*man
 		*l.image = ref
 	}
 	return nil
+}
+
+// pinImages puts the digest beside each tag, as the registry says now or did at an earlier
+// apply. It says what follows where neither is known.
+func (a *applyFlags) pinImages(c *cobra.Command, cl *client.Client, list []localImage) {
+	var names []string
+	for _, l := range list {
+		names = append(names, *l.image)
+	}
+	refs, errs := client.ResolveImages(c.Context(), names)
+	for _, l := range list {
+		if ref := refs[*l.image]; ref != "" {
+			*l.image = ref
+			continue
+		}
+		note := "the function keeps the tag: every start asks the registry, and may meet another image"
+		err := errs[*l.image]
+		if ref := l.applied(c.Context(), cl); ref != "" {
+			*l.image, note = ref, "the digest of the last apply stays"
+		}
+		fmt.Fprintf(c.ErrOrStderr(), "onpath: note: %v; %s\n", err, note)
+	}
+}
+
+// applied is the reference with a digest that the server has for the same tag, "" if none.
+func (l localImage) applied(ctx context.Context, cl *client.Client) string {
+	o, err := cl.Get(ctx, onpath.KeyOf(l.function))
+	f, ok := o.(*onpath.Function)
+	if err != nil || !ok {
+		return ""
+	}
+	for _, b := range f.Spec.Brings().Images {
+		if b.Field == l.field && strings.HasPrefix(*b.Image, *l.image+"@") {
+			return *b.Image
+		}
+	}
+	return ""
 }
 
 // localImage is an image that a function names, at a field.

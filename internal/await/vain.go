@@ -90,7 +90,8 @@ var remedies = map[string]string{
 	onpath.ReasonNotAccepted:   "accept the node: onpath node accept NAME; what was applied then begins by itself",
 	onpath.ReasonUnplaceable: "ask for less, or for another place, and apply it again; or have a node that suits: " +
 		"what was applied then begins by itself",
-	onpath.ReasonImageMissing: "correct the image's name or tag and apply it again, or push the image there: a node asks for it again and again",
+	onpath.ReasonImageMissing: "correct the image's name or tag and apply it again, or push the image there: " +
+		"a node asks for it again and again",
 	onpath.ReasonNotReserved:  "onpath get reservations tells when it runs; what was applied then begins by itself",
 }
 
@@ -111,7 +112,8 @@ func (w *Wait) lasting(o onpath.Object) (onpath.Condition, bool) {
 		}
 	case *onpath.Deployment:
 		list = o.Status.Conditions
-		current = o.Status.Observed >= o.Metadata.Generation && o.Status.FunctionGeneration >= generation(o, o.Spec.Function, w.Functions)
+		current = o.Status.Observed >= o.Metadata.Generation &&
+			o.Status.FunctionGeneration >= generation(o, o.Spec.Function, w.Functions)
 	case *onpath.Service:
 		list = o.Status.Conditions
 	}
