@@ -92,7 +92,7 @@ var remedies = map[string]string{
 		"what was applied then begins by itself",
 	onpath.ReasonImageMissing: "correct the image's name or tag and apply it again, or push the image there: " +
 		"a node asks for it again and again",
-	onpath.ReasonNotReserved:  "onpath get reservations tells when it runs; what was applied then begins by itself",
+	onpath.ReasonNotReserved: "onpath get reservations tells when it runs; what was applied then begins by itself",
 }
 
 // lasting is the condition for which the object stays as it is until somebody acts, or until
