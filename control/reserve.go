@@ -141,7 +141,7 @@ func (c *Controller) observeNode(o *onpath.Node, taken onpath.Resources, now tim
 	st := c.nodes[n.Name]
 	if st == nil {
 		n.Capacity = plan.Capacity(o, nil)
-		n.Gone, n.Unheard = !c.started.IsZero() && now.Sub(c.started) > grace, true
+		n.Gone, n.NoReport = !c.started.IsZero() && now.Sub(c.started) > grace, true
 		return n
 	}
 	n.Capacity, n.Since = plan.Capacity(o, &st.state), st.state.Seen

@@ -69,7 +69,8 @@ func (t *tracer) throughLease(n *node, e onpath.FlowEntry, hops *[]onpath.TraceH
 	hop.Live = true
 	next, ok = t.at(n, e.Next, e.Tuple)
 	if ok = ok && carries(next); !ok {
-		hop.Message, hop.Unsure = joinNotes(hop.Message, "whether the flow goes on behind it, perhaps under other addresses, cannot be told"), true
+		hop.Unsure = true
+		hop.Message = joinNotes(hop.Message, "whether the flow goes on behind it, perhaps under other addresses, cannot be told")
 	}
 	*hops = append(*hops, hop)
 	return next, ok

@@ -199,7 +199,8 @@ func (s *sides) doubt(i *instance, tu onpath.Tuple) string {
 		}
 	}
 	if originates(i) {
-		return fmt.Sprintf("it has flows of its own, %d of them to %s: which one carries this flow on, if one does, cannot be told", toward, end(destination(tu)))
+		return fmt.Sprintf("it has flows of its own, %d of them to %s: which one carries this flow on, if one does, cannot be told",
+			toward, end(destination(tu)))
 	}
 	return fmt.Sprintf("it changes addresses: which of %d flows behind it is this one, if one is, cannot be told", all)
 }

@@ -19,7 +19,8 @@ func (t *tracer) compare(whole bool) {
 		case t.silentGateway() != "":
 			t.warnOf(c, "chain %s selects the packet; whether this flow passes it cannot be told while gateway %s cannot be asked", c, t.silentGateway())
 		default:
-			t.warnOf(c, "chain %s selects the packet, but this flow does not pass it: its flow entry leads past the chain, a new flow's would not", c)
+			t.warnOf(c, "chain %s selects the packet, but this flow does not pass it: "+
+				"its flow entry leads past the chain, a new flow's would not", c)
 		}
 	}
 	for _, c := range t.out.Chains {

@@ -30,7 +30,7 @@ const (
 func (p *Pool) fateOf(x *onpath.ReservedPlace, begun bool, now time.Time) fate {
 	n, known := p.nodes[x.Node]
 	switch {
-	case !known && !p.observed, known && n.Unheard && !n.Gone:
+	case !known && !p.observed, known && n.NoReport && !n.Gone:
 		return stays
 	case !known, n.removed:
 		return ends
@@ -57,7 +57,7 @@ const together = 5 * time.Minute
 func (p *Pool) silentTogether(n Node) bool {
 	var here, hereGone, all, allGone int
 	for _, o := range p.nodes {
-		if o.removed || o.Gone && o.Since.Sub(n.Since).Abs() > together || o.Unheard && o.Name != n.Name {
+		if o.removed || o.Gone && o.Since.Sub(n.Since).Abs() > together || o.NoReport && o.Name != n.Name {
 			continue
 		}
 		gone := 0

@@ -167,7 +167,7 @@ func TestWordsThatChange(t *testing.T) {
 	}
 	before := f.get("a").Status
 	n := f.nodes["fra-1"]
-	n.Unheard, n.Gone, n.Since = true, false, f.now
+	n.NoReport, n.Gone, n.Since = true, false, f.now
 	f.nodes["fra-1"] = n
 	f.restart()
 	f.pass(20 * time.Second)
@@ -213,7 +213,7 @@ func TestOffForGood(t *testing.T) {
 	f := setUp(t)
 	f.silence("", "par-1", "lon-1")
 	for _, name := range []string{"x", "y", "z"} {
-		f.nodes[name] = Node{Name: name, Cloudlet: "fra", Gone: true, Unheard: true, Since: start}
+		f.nodes[name] = Node{Name: name, Cloudlet: "fra", Gone: true, NoReport: true, Since: start}
 	}
 	f.observe()
 	r := request("a", 0, 10*time.Hour, cores(3))

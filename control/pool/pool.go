@@ -126,8 +126,8 @@ type Node struct {
 	// Alive and Dead are the word of nodes that are heard of: the machine answers them, or
 	// does not. Neither: nobody can tell.
 	Alive, Dead bool
-	// Unheard: it was never heard of since the server began.
-	Unheard bool
+	// NoReport: it was never heard of since the server began.
+	NoReport bool
 	// removed: the operator deleted the Node.
 	removed bool
 }

@@ -23,5 +23,6 @@ func (c *checker) unsteered(cl *class) *failure {
 	}
 	up := strings.TrimPrefix(given[0].Type, onpath.ConditionUplink)
 	return &failure{set: b, at: cl.start.node, way: (&hop{Note: onpath.Note{Text: "gateway " + cl.start.node}}),
-		message: fmt.Sprintf("is not steered if it comes in at uplink %s (%s): see that node's condition %s", up, given[0].Reason, given[0].Type)}
+		message: fmt.Sprintf("is not steered if it comes in at uplink %s (%s): see that node's condition %s",
+			up, given[0].Reason, given[0].Type)}
 }
