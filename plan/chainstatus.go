@@ -170,7 +170,8 @@ func (w *teller) elementStatus(c *chain) []onpath.ElementStatus {
 
 func (w *teller) chainConditions(c *chain, st *onpath.ChainStatus, waits, unsteered []string) {
 	if len(c.errs) > 0 {
-		st.Conditions = w.condition(st.Conditions, "Valid", false, onpath.ReasonImpossible, c.errs[0].Message+remedy(c.errs[0])+unchanged(st))
+		st.Conditions = w.condition(st.Conditions, "Valid", false, onpath.ReasonImpossible,
+			c.errs[0].Message+remedy(c.errs[0])+unchanged(st))
 		st.Conditions = w.condition(st.Conditions, "Active", st.Active, onpath.ReasonImpossible, c.errs[0].Message)
 		return
 	}

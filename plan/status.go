@@ -212,7 +212,8 @@ func (w *teller) cloudletStatus(cl *cloudlet) {
 	ok, reason, message := true, "HasGateway", ""
 	switch {
 	case cl.gateway == nil:
-		ok, reason, message = false, onpath.ReasonNoGateway, "no node has an uplink: no traffic can be steered here; name one in a node's spec.uplinks"
+		ok, reason = false, onpath.ReasonNoGateway
+		message = "no node has an uplink: no traffic can be steered here; name one in a node's spec.uplinks"
 	case len(cl.activeGateways) == 0:
 		ok, reason = true, "HostsOnly"
 		message = fmt.Sprintf("no gateway: chains take the own traffic of %s", count(len(cl.hosts), "machine"))
@@ -247,7 +248,8 @@ func (w *teller) deploymentStatus(d *deployment) {
 	ok, reason, message := next.Status.Ready >= next.Status.Desired, "Ready", ""
 	switch {
 	case d.function == nil:
-		ok, reason, message = false, onpath.ReasonNoFunction, fmt.Sprintf("there is no function %s that tenant %s may use", d.fnName, d.key.tenant)
+		ok, reason = false, onpath.ReasonNoFunction
+		message = fmt.Sprintf("there is no function %s that tenant %s may use", d.fnName, d.key.tenant)
 	case d.res != nil && d.res.why != "":
 		ok, reason, message = true, onpath.ReasonNotReserved, d.res.why+": no instances run"
 	case len(d.in) == 0:

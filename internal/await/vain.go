@@ -86,8 +86,9 @@ var remedies = map[string]string{
 	onpath.ReasonImpossible:    "what was applied stays, without effect; correct it and apply it again",
 	onpath.ReasonNotOwned:      "what was applied stays, without effect until the addresses are the tenant's",
 	onpath.ReasonNoFunction:    "apply the function, or correct its name",
-	onpath.ReasonNoGateway:     "give a node an uplink (spec.uplinks, or uplinks in its onpath.yaml); what was applied then begins by itself",
-	onpath.ReasonNotAccepted:   "accept the node: onpath node accept NAME; what was applied then begins by itself",
+	onpath.ReasonNoGateway: "give a node an uplink (spec.uplinks, or uplinks in its onpath.yaml); " +
+		"what was applied then begins by itself",
+	onpath.ReasonNotAccepted: "accept the node: onpath node accept NAME; what was applied then begins by itself",
 	onpath.ReasonUnplaceable: "ask for less, or for another place, and apply it again; or have a node that suits: " +
 		"what was applied then begins by itself",
 	onpath.ReasonImageMissing: "correct the image's name or tag and apply it again, or push the image there: " +
