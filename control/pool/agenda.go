@@ -243,7 +243,7 @@ func (p *Pool) do(ctx context.Context, e *entry, now time.Time) error {
 	switch {
 	case !st.End().IsZero() && !st.End().After(now):
 		next.Holds = time.Time{}
-		p.creditLost(d, next.End())
+		d.creditLost(next.End())
 		if err := p.reckon(d, now); err != nil {
 			return err
 		}
@@ -330,7 +330,7 @@ func reasonOf(s onpath.ReservationState) string {
 // payHour pays the next hour of an open-ended reservation, slot by slot, or ends it.
 func (p *Pool) payHour(ctx context.Context, d *decision, now time.Time) error {
 	st := &d.obj.Status
-	p.creditLost(d, now)
+	d.creditLost(now)
 	paid := *st
 	st.PaidUntil = st.PaidUntil.Add(hour)
 	d.pay = slices.DeleteFunc(d.pay, func(pay payment) bool { // of hours that are over nothing is given back
@@ -350,7 +350,7 @@ func (p *Pool) payHour(ctx context.Context, d *decision, now time.Time) error {
 	}
 	if onpath.CodeOf(err) == onpath.CodeNoCapacity {
 		d = &decision{key: d.key, old: d.old, obj: copyOf(d.old.obj), pay: d.old.payments}
-		p.creditLost(d, now)
+		d.creditLost(now)
 		if err := p.reckon(d, now); err != nil {
 			return err
 		}

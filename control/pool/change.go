@@ -54,7 +54,7 @@ func (p *Pool) change(e *entry, r *onpath.Reservation, now time.Time) (*decision
 		return nil, e
 	}
 	d.pay = e.payments
-	p.creditLost(d, now)
+	d.creditLost(now)
 	slices.SortStableFunc(st.Places, func(a, b onpath.ReservedPlace) int { // of fewer instances the lost ones go
 		switch {
 		case a.Lost.IsZero() == b.Lost.IsZero():
@@ -223,9 +223,9 @@ func (p *Pool) cancel(k onpath.Key) (*decision, error) {
 // is paid.
 func (p *Pool) close(d *decision, state onpath.ReservationState, now time.Time, reason string, back onpath.PostingKind) error {
 	st := &d.obj.Status
-	p.creditLost(d, now)
+	d.creditLost(now)
 	for _, x := range differences(paidFor(st), nil, len(st.Places), 0, now) {
-		p.giveBack(d, x, back)
+		d.giveBack(x, back)
 	}
 	st.Slots = spliced(st.Slots, nil, now)
 	for i := range st.Places {

@@ -121,7 +121,7 @@ func (p *Pool) tend(ctx context.Context, e *entry, now time.Time) error {
 				b := calendar.Booking{Node: to[0], Slots: slots}
 				p.cal.Book(b)
 				tried = append(tried, b)
-				p.creditPlace(d, lost, now)
+				d.creditPlace(lost, now)
 				words = append(words, fmt.Sprintf("node %s is gone: moved to node %s", x.Node, to[0]))
 				*x = onpath.ReservedPlace{Node: to[0], Credited: now}
 				continue
@@ -138,7 +138,7 @@ func (p *Pool) tend(ctx context.Context, e *entry, now time.Time) error {
 			x.Lost = lost
 			words = append(words, fmt.Sprintf("node %s is not heard of; its time is credited", x.Node))
 		case f == serves && !x.Lost.IsZero():
-			p.creditPlace(d, x.Lost, now)
+			d.creditPlace(x.Lost, now)
 			x.Lost, x.Credited = time.Time{}, now
 			words = append(words, fmt.Sprintf("node %s is back", x.Node))
 		}
@@ -187,10 +187,10 @@ func (p *Pool) giveUp(d *decision, places []int, now time.Time) string {
 	for _, i := range places {
 		x := &st.Places[i]
 		names = append(names, x.Node)
-		p.creditPlace(d, x.Lost, now)
+		d.creditPlace(x.Lost, now)
 	}
 	for _, x := range differences(paidFor(st), paidFor(st), n, n-len(places), now) {
-		p.giveBack(d, x, onpath.PostingCompensation)
+		d.giveBack(x, onpath.PostingCompensation)
 	}
 	var stay []onpath.ReservedPlace
 	for i, x := range st.Places {
@@ -204,22 +204,22 @@ func (p *Pool) giveUp(d *decision, places []int, now time.Time) string {
 }
 
 // creditLost credits the lost places of a reservation until a time.
-func (p *Pool) creditLost(d *decision, until time.Time) {
+func (d *decision) creditLost(until time.Time) {
 	d.pay = slices.Clone(d.pay)
 	for i := range d.obj.Status.Places {
 		if x := &d.obj.Status.Places[i]; !x.Lost.IsZero() && x.Lost.Before(until) {
-			p.creditPlace(d, x.Lost, until)
+			d.creditPlace(x.Lost, until)
 			x.Lost, x.Credited = until, until
 		}
 	}
 }
 
 // creditPlace credits one instance's part of a time that is over.
-func (p *Pool) creditPlace(d *decision, from, until time.Time) {
+func (d *decision) creditPlace(from, until time.Time) {
 	if from.IsZero() || !from.Before(until) {
 		return
 	}
 	for _, s := range booked(paidFor(&d.obj.Status), from, until, 1) {
-		p.giveBack(d, part{s.From, s.Until, onpath.Resources{}, s.Capacity}, onpath.PostingCompensation)
+		d.giveBack(part{s.From, s.Until, onpath.Resources{}, s.Capacity}, onpath.PostingCompensation)
 	}
 }

@@ -79,7 +79,7 @@ func (p *Pool) payFor(d *decision, now time.Time) error {
 	st.Currency = p.currency()
 	for _, x := range differences(paidFor(&old), paidFor(st), len(old.Places), len(st.Places), now) {
 		if x.less != (onpath.Resources{}) {
-			p.giveBack(d, x, onpath.PostingRefund)
+			d.giveBack(x, onpath.PostingRefund)
 		}
 		p.chargePart(d, x, now)
 	}
@@ -118,7 +118,7 @@ func span(x part) string { return fmt.Sprintf("from %s until %s", text(x.from), 
 
 // giveBack cuts a part out of the payments, the latest first. Between two instants at which
 // none of them changes, each holds one amount.
-func (p *Pool) giveBack(d *decision, x part, kind onpath.PostingKind) {
+func (d *decision) giveBack(x part, kind onpath.PostingKind) {
 	gone := make([][]onpath.PaidSegment, len(d.pay))
 	edges := paidEdges(nil, d.pay, x.from)
 	edges = append(slices.DeleteFunc(edges, func(t time.Time) bool { return !t.Before(x.until) }), x.until)
