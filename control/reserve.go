@@ -129,8 +129,8 @@ func (c *Controller) observe(r *plan.Result) {
 		}
 	}
 	c.noteWords(r, nodes, now)
-	c.noteRoundTrips(nodes, cloudlets)
-	c.noteInstances(uses)
+	reserving{c}.noteRoundTrips(nodes, cloudlets)
+	reserving{c}.noteInstances(uses)
 	c.uses.Store(&uses)
 	c.pool.Observe(nodes, cloudlets)
 	c.names.note(c.mirror.objects, cloudlets)
@@ -211,7 +211,7 @@ func (c *Controller) words(r *plan.Result, home map[string]string, now time.Time
 }
 
 // noteRoundTrips notes between which cloudlets nodes have measured round trips.
-func (c *Controller) noteRoundTrips(nodes []pool.Node, cloudlets map[string]pool.Cloudlet) {
+func (c reserving) noteRoundTrips(nodes []pool.Node, cloudlets map[string]pool.Cloudlet) {
 	home := make(map[string]string, len(nodes))
 	for _, n := range nodes {
 		home[n.Name] = n.Cloudlet
@@ -253,7 +253,7 @@ func (c *Controller) noteUse(uses map[onpath.Key]pool.Use, tenant, deployment st
 }
 
 // noteInstances notes where the instances of reservations are.
-func (c *Controller) noteInstances(uses map[onpath.Key]pool.Use) {
+func (c reserving) noteInstances(uses map[onpath.Key]pool.Use) {
 	for _, o := range c.mirror.objects {
 		i, ok := o.(*onpath.Instance)
 		if !ok {

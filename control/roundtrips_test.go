@@ -21,7 +21,7 @@ func TestRoundTripsOfCloudlets(t *testing.T) {
 		"a2": report(onpath.Distance{To: "b1", RTT: ms(10)}, onpath.Distance{To: "192.0.2.1:80", RTT: ms(3)}),
 	}}
 	cloudlets := map[string]pool.Cloudlet{"a": {Share: 5}, "b": {}, "c": {}}
-	c.noteRoundTrips([]pool.Node{{Name: "a1", Cloudlet: "a"}, {Name: "a2", Cloudlet: "a"}, {Name: "b1", Cloudlet: "b"},
+	reserving{c}.noteRoundTrips([]pool.Node{{Name: "a1", Cloudlet: "a"}, {Name: "a2", Cloudlet: "a"}, {Name: "b1", Cloudlet: "b"},
 		{Name: "c1", Cloudlet: "c"}, {Name: "d1", Cloudlet: "gone"}}, cloudlets)
 	if got := cloudlets["a"]; got.Share != 5 || len(got.RTT) != 1 || got.RTT["b"] != 10*time.Millisecond {
 		t.Errorf("cloudlet a: %+v", got)

@@ -29,7 +29,7 @@ func (p *Pool) Account(ctx context.Context, tenant string) (onpath.Account, erro
 // Enter takes money of a tenant in, gives it back, or corrects such an entry. What has been
 // entered by a reference already is not entered again.
 func (p *Pool) Enter(ctx context.Context, tenant string, e onpath.MoneyEntry) (onpath.Account, error) {
-	tenant = p.accountNow(tenant)
+	tenant = removal{p}.accountNow(tenant)
 	post, err := p.posting(ctx, tenant, e)
 	if err != nil {
 		return onpath.Account{}, err
@@ -112,7 +112,8 @@ func (p *Pool) posting(ctx context.Context, tenant string, e onpath.MoneyEntry) 
 	}
 	was := page.Postings[0]
 	if was.Kind != onpath.PostingCredit && was.Kind != onpath.PostingPayout {
-		return refuse("see onpath ledger list "+tenant, "posting %d is a %s; only a credit or payout can be corrected", was.Number, was.Kind)
+		return refuse("see onpath ledger list "+tenant, "posting %d is a %s; only a credit or payout can be corrected",
+			was.Number, was.Kind)
 	}
 	post.Amount, post.Debit, post.Credit, post.Reverses = was.Amount, was.Credit, was.Debit, was.Number
 	post.Reference = ledger.Reversal(was.Number)
@@ -143,7 +144,7 @@ func (p *Pool) Postings(ctx context.Context, tenant string, from int64, limit in
 	if from < 0 || limit < 1 {
 		return onpath.PostingPage{}, onpath.Errorf(onpath.CodeInvalid, "from=%d and limit=%d: postings are numbered from 1", from, limit)
 	}
-	limit, tenant = min(limit, onpath.MaxPostings), p.accountNow(tenant)
+	limit, tenant = min(limit, onpath.MaxPostings), removal{p}.accountNow(tenant)
 	if from == 0 {
 		p.mu.Lock()
 		from = max(1, p.account(tenant).Postings-int64(limit)+1)
@@ -183,7 +184,7 @@ func (p *Pool) Invoice(ctx context.Context, tenant, month string) (onpath.Invoic
 	if err != nil || begin.Format("2006-01") != month {
 		return onpath.Invoice{}, onpath.Errorf(onpath.CodeInvalid, "%q is not a month (write 2026-11)", month)
 	}
-	a := onpath.Account{Tenant: p.accountNow(tenant)}
+	a := onpath.Account{Tenant: removal{p}.accountNow(tenant)}
 	path := ledger.AccountPath(a.Tenant)
 	page, err := p.o.Store.Records(ctx, onpath.RecordRange{From: path, To: path + "\x00"})
 	if err == nil && len(page.Records) == 1 {

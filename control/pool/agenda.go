@@ -159,7 +159,7 @@ func (p *Pool) Tick(ctx context.Context) time.Duration {
 			return look
 		}
 	}
-	if p.holdsStill() {
+	if (admission{p}).holdsStill() {
 		p.finish()
 		return look
 	}

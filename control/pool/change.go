@@ -156,6 +156,13 @@ func (p *Pool) resettle(d *decision, next []onpath.ReservationSlot, now time.Tim
 			e.Remedy = "ask again then"
 			return e
 		}
+		if x.Leaving != "" { // before others make room: none may move there
+			try(calendar.Booking{Node: x.Leaving, Slots: booked(st.Slots, now, x.LeavingUntil, 1)})
+		}
+	}
+	for i := range st.Places {
+		x := &st.Places[i]
+		stays := x.Leaving == ""
 		slots := booked(st.Slots, now, calendar.Forever, 1)
 		if !p.keeps(x.Node, slots, d.old.obj, now) {
 			if err := p.makeRoom(d, i, next, now); err != nil {
@@ -164,7 +171,7 @@ func (p *Pool) resettle(d *decision, next []onpath.ReservationSlot, now time.Tim
 			slots = booked(st.Slots, now, calendar.Forever, 1)
 		}
 		try(calendar.Booking{Node: x.Node, Slots: slots})
-		if x.Leaving != "" {
+		if x.Leaving != "" && stays { // it moves itself
 			try(calendar.Booking{Node: x.Leaving, Slots: booked(st.Slots, now, x.LeavingUntil, 1)})
 		}
 		if !p.nodes[x.Node].Gone { // which cannot answer, and keeps what it has

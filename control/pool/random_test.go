@@ -180,8 +180,9 @@ func (s *sequence) die(n Node) {
 		s.say("node %s is back", n.Name)
 	} else {
 		n.Usable, n.Gone, n.Since = false, true, s.now.Add(-30*time.Second)
-		n.Dead, n.Alive = [][2]bool{{true, false}, {false, true}, {false, false}}[s.r.IntN(3)][0], false
-		s.say("node %s is silent, dead %t", n.Name, n.Dead)
+		says := [][2]bool{{true, false}, {false, true}, {false, false}}[s.r.IntN(3)]
+		n.Dead, n.Alive = says[0], says[1]
+		s.say("node %s is silent, dead %t, alive %t", n.Name, n.Dead, n.Alive)
 	}
 	s.nodes[n.Name] = n
 	s.observe()

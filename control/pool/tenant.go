@@ -137,7 +137,7 @@ func (o owners) account(tenant string, at time.Time) string {
 func (o owners) now(tenant string) string { return o.account(tenant, time.Time{}) }
 
 // accountNow is owners.now for who does not hold mu.
-func (p *Pool) accountNow(tenant string) string {
+func (p removal) accountNow(tenant string) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.owners.now(tenant)
