@@ -31,6 +31,10 @@ type natRule struct {
 	not   map[string]bool // device names it excludes
 	// src and dst are the prefixes that it matches; the zero prefix: any.
 	src, dst netip.Prefix
+	local    bool // it is for packets to this machine alone
+	// dnat: it leads packets to other addresses, the first to the last; zero: not known.
+	dnat bool
+	to   [2]netip.Addr
 }
 
 // transit is the traffic that may pass the firewall by.
@@ -66,10 +70,11 @@ func isClassifier(id onpath.TableID) bool {
 	return id == onpath.ClassifierTable(onpath.TierOperator) || id == onpath.ClassifierTable(onpath.TierTenant)
 }
 
-// meets reports whether a translating rule concerns what chains select. One for all
-// addresses does, whatever they select.
+// meets reports whether a translating rule concerns what chains select, or would if it
+// came in by the address to which the rule leads it. One for all addresses does, whatever
+// chains select.
 func (t transit) meets(r natRule) bool {
-	if !r.src.IsValid() && !r.dst.IsValid() {
+	if !r.src.IsValid() && !r.dst.IsValid() && !r.local {
 		return true
 	}
 	within := func(p netip.Prefix) bool { return p.Bits() <= r.src.Bits() && p.Overlaps(r.src) }
@@ -79,7 +84,25 @@ func (t transit) meets(r natRule) bool {
 	meets := func(list []netip.Prefix, p netip.Prefix) bool {
 		return !p.IsValid() || len(list) == 0 || slices.ContainsFunc(list, p.Overlaps)
 	}
-	return slices.ContainsFunc(t.selected, func(m onpath.Match) bool { return meets(m.Src, r.src) && meets(m.Dst, r.dst) })
+	return slices.ContainsFunc(t.selected, func(m onpath.Match) bool {
+		return meets(m.Src, r.src) && (!r.local && meets(m.Dst, r.dst) || r.dnat && t.leads(r.to, m.Dst))
+	})
+}
+
+// leads reports whether a rule leads packets to where chains select them: not to networks
+// behind a device that is no uplink.
+func (t transit) leads(to [2]netip.Addr, selected []netip.Prefix) bool {
+	first, last := to[0], to[1]
+	if !first.IsValid() {
+		return true
+	}
+	if slices.ContainsFunc(t.behind, func(p netip.Prefix) bool { return p.Contains(first) && p.Contains(last) }) {
+		return false
+	}
+	return len(selected) == 0 || slices.ContainsFunc(selected, func(p netip.Prefix) bool {
+		a := p.Masked().Addr()
+		return p.Contains(first) || a.BitLen() == first.BitLen() && first.Less(a) && !last.Less(a)
+	})
 }
 
 // objection says why packets over the device must not pass the firewall by; ""
@@ -91,6 +114,9 @@ func (f firewall) objection(device string, t transit) string {
 	for _, r := range f.nat {
 		if r.not[device] || r.only != nil && !r.only[device] || !t.meets(r) {
 			continue
+		}
+		if r.local {
+			return fmt.Sprintf("the host leads packets on %s to other addresses, past their chains (a rule in chain %s)", device, r.place)
 		}
 		return fmt.Sprintf("the host translates addresses on %s (a rule in chain %s)", device, r.place)
 	}
@@ -149,8 +175,10 @@ func inspectFirewall(path string) (firewall, error) {
 		}
 	}
 	for _, r := range nat {
-		if !forItself(r.Rule) && (r.base || entries[r.place] != 1) {
-			f.nat = append(f.nat, natRuleOf(r.Rule, r.place))
+		rule := natRuleOf(r.Rule, r.place)
+		rule.local = forItself(r.Rule) || !r.base && entries[r.place] == 1
+		if rule.dnat || !rule.local {
+			f.nat = append(f.nat, rule)
 		}
 	}
 	legacy, err := inspectLegacy(path)
@@ -200,6 +228,58 @@ type placedRule struct {
 	*nftables.Rule
 	place string
 	base  bool
+}
+
+// leadsTo reports whether a rule changes destinations, and to which, the first to the last;
+// zero: they cannot be told.
+func leadsTo(r *nftables.Rule) (to [2]netip.Addr, dnat bool) {
+	between := func(first, last []byte) [2]netip.Addr {
+		a, _ := netip.AddrFromSlice(first)
+		b, ok := netip.AddrFromSlice(last)
+		if !ok {
+			b = a
+		}
+		return [2]netip.Addr{a.Unmap(), b.Unmap()}
+	}
+	for i, e := range r.Exprs {
+		switch e := e.(type) {
+		case *expr.NAT:
+			if e.Type != expr.NATTypeDestNAT || e.RegAddrMin == 0 { // the port alone
+				continue
+			}
+			var first, last []byte
+			for i--; i >= 0; i-- {
+				v, ok := r.Exprs[i].(*expr.Immediate)
+				switch {
+				case !ok:
+					i = 0 // what comes before is not for the translation
+				case v.Register == e.RegAddrMin:
+					first = v.Data
+				case v.Register == e.RegAddrMax:
+					last = v.Data
+				}
+			}
+			return between(first, last), true
+		case *expr.Target:
+			switch e.Name {
+			case "NETMAP":
+				return to, true
+			case "DNAT":
+				switch info := e.Info.(type) {
+				case *xt.NatIPv4MultiRangeCompat:
+					if len(*info) == 1 {
+						return between((*info)[0].MinIP, (*info)[0].MaxIP), true
+					}
+				case *xt.NatRange:
+					return between(info.MinIP, info.MaxIP), true
+				case *xt.NatRange2:
+					return between(info.MinIP, info.MaxIP), true
+				}
+				return to, true
+			}
+		}
+	}
+	return to, false
 }
 
 // forItself reports whether a rule is for packets to this machine alone, which no chain
@@ -269,6 +349,7 @@ func prefixAt(r *nftables.Rule, i int) (p netip.Prefix, src, ok bool) {
 // output device's name or index, or at an address, directly followed by a comparison.
 func natRuleOf(r *nftables.Rule, place string) natRule {
 	out := natRule{place: place}
+	out.to, out.dnat = leadsTo(r)
 	for i, e := range r.Exprs {
 		if p, src, ok := prefixAt(r, i); ok && src {
 			out.src = p
