@@ -128,7 +128,7 @@ func (c *Controller) observe(r *plan.Result) {
 			}
 		}
 	}
-	c.noteWords(r, nodes, now)
+	noteWords(c.nodes, r, nodes, now)
 	reserving{c}.noteRoundTrips(nodes, cloudlets)
 	reserving{c}.noteInstances(uses)
 	c.uses.Store(&uses)
@@ -159,7 +159,7 @@ func (c *Controller) observeNode(o *onpath.Node, taken onpath.Resources, now tim
 
 // noteWords notes what most of the others say of nodes that are gone; where as many say the
 // one as the other, a network between them is cut.
-func (c *Controller) noteWords(r *plan.Result, nodes []pool.Node, now time.Time) {
+func noteWords(sessions map[string]*session, r *plan.Result, nodes []pool.Node, now time.Time) {
 	if !slices.ContainsFunc(nodes, func(n pool.Node) bool { return n.Gone }) {
 		return
 	}
@@ -167,7 +167,7 @@ func (c *Controller) noteWords(r *plan.Result, nodes []pool.Node, now time.Time)
 	for _, n := range nodes {
 		home[n.Name] = n.Cloudlet
 	}
-	said := c.words(r, home, now)
+	said := words(sessions, r, home, now)
 	for i := range nodes {
 		if n := &nodes[i]; n.Gone {
 			w := said[n.Name]
@@ -184,11 +184,11 @@ type word struct{ alive, dead int }
 const wordAfter = 10 * time.Second
 
 // words is what nodes that are heard of say of others of their own cloudlet to which the
-// server's own plan has them send. Callers hold mu.
-func (c *Controller) words(r *plan.Result, home map[string]string, now time.Time) map[string]word {
+// server's own plan has them send.
+func words(sessions map[string]*session, r *plan.Result, home map[string]string, now time.Time) map[string]word {
 	said := map[string]word{}
 	for name, p := range r.Plans {
-		st := c.nodes[name]
+		st := sessions[name]
 		if st == nil || !st.connected || now.Sub(st.connectedAt) < wordAfter || now.Sub(st.state.Seen) > onpath.NodeTimeout ||
 			st.state.Report == nil || p == nil {
 			continue
