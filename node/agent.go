@@ -234,6 +234,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.adoptAll(ctx)
 	if saved != nil {
 		a.restore(saved)
+		if names := a.held.restore(a.inForce); len(names) > 0 {
+			a.log.Warn("where chains were in force is not known; all uplinks of the plan that was in force stay steered", "uplinks", names)
+		}
 		a.detector.restore()
 		a.measuring.set(saved.Wanted.Measure, saved.Wanted.Datapath.Underlay.Address)
 	}

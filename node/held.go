@@ -28,18 +28,36 @@ type held struct {
 	state state
 	boot  string
 
-	mu  sync.Mutex
-	all map[string]heldUplink
+	mu    sync.Mutex
+	all   map[string]heldUplink
+	known bool // they are in the file
 }
 
 func (s state) heldFile() string { return s.dir + "/uplinks.json" }
 
 func newHeld(s state) *held {
 	h := &held{state: s, boot: bootID(), all: map[string]heldUplink{}}
-	if data, err := os.ReadFile(s.heldFile()); err == nil {
-		_ = json.Unmarshal(data, &h.all) // one that is damaged holds nothing
+	data, err := os.ReadFile(s.heldFile())
+	h.known = err == nil && json.Unmarshal(data, &h.all) == nil && h.all != nil
+	if !h.known {
+		h.all = map[string]heldUplink{}
 	}
 	return h
+}
+
+// restore holds all uplinks of the plan that was in force, unless a file says which chains
+// were in force at: an earlier version wrote none. It returns them.
+func (h *held) restore(plan *onpath.NodePlan) (names []string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.known || plan == nil || plan.Datapath.Edge == nil || plan.Datapath.Edge.Table == 0 {
+		return nil
+	}
+	for _, u := range plan.Datapath.Edge.Uplinks {
+		h.all[u.Name] = heldUplink{Device: u.Device, Boot: h.boot}
+		names = append(names, u.Name)
+	}
+	return names
 }
 
 // get is an uplink's, if chains are in force there.
@@ -66,17 +84,20 @@ func (h *held) note(plan *onpath.NodePlan, c *onpath.DatapathConfig, indexes map
 		}
 	}
 	h.mu.Lock()
-	same := maps.Equal(h.all, next)
+	same := h.known && maps.Equal(h.all, next)
 	h.all = next
 	h.mu.Unlock()
 	if same {
 		return next, nil
 	}
 	data, err := json.Marshal(next)
-	if err != nil {
-		return next, err
+	if err == nil {
+		err = wholefile.Write(h.state.heldFile(), data, 0o600)
 	}
-	return next, wholefile.Write(h.state.heldFile(), data, 0o600)
+	h.mu.Lock()
+	h.known = err == nil
+	h.mu.Unlock()
+	return next, err
 }
 
 // indexesOf are the indexes of the uplinks' devices, by uplink.

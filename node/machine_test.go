@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -181,6 +183,42 @@ func TestHostFirewallInForce(t *testing.T) {
 	r.stop()
 	r = b.run()
 	steered(3, onpath.ReasonPastHostFirewall)
+	file := filepath.Join(b.dir, "uplinks.json")
+	for i, lose := range []func(){ // an earlier version wrote none
+		func() { must(t, os.Remove(file)) }, func() { must(t, os.WriteFile(file, []byte(`{"up-cl0":`), 0o600)) },
+	} {
+		r.stop()
+		lose()
+		r = b.run()
+		steered(uint64(4+i), onpath.ReasonPastHostFirewall)
+	}
+}
+
+// TestHostFirewallStaysRefused: an uplink at which chains were never in force is not held by
+// the next agent either.
+func TestHostFirewallStaysRefused(t *testing.T) {
+	b := newFixture(t)
+	b.station("a", "cl0", []string{"10.255.0.7/24"}, []string{"10.255.0.8/24"})
+	ns, err := netns.GetFromPath(b.host)
+	must(t, err)
+	defer ns.Close()
+	nft, err := nftables.New(nftables.WithNetNSFd(int(ns)))
+	must(t, err)
+	drop := nftables.ChainPolicyDrop
+	nft.AddChain(&nftables.Chain{Table: nft.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: "host"}), Name: "fwd",
+		Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter, Policy: &drop})
+	must(t, nft.Flush())
+	for generation := range uint64(2) {
+		r := b.run()
+		p := uplinkPlan(generation+1, false, "cl0")
+		steerAll(p, "192.0.2.0/24")
+		r.plan(p)
+		b.until("it is refused", func() bool {
+			return r.server.last().Plan == generation+1 && fmt.Sprint(b.path.uplinks()) == "[]" &&
+				r.condition(onpath.ConditionUplink+"up-cl0").Reason == onpath.ReasonHostFirewall
+		})
+		r.stop()
+	}
 }
 
 // steerAll gives a plan one strict chain, of what comes from the prefix.
