@@ -585,6 +585,10 @@ struct quota {
  * lost, or overtaken. */
 #define HANDSHAKE_AHEAD (1 << 20)
 
+/* How far a FIN or RST may be ahead of what the other direction has acknowledged, bytes: more than
+ * the windows that ends have by default. */
+#define END_AHEAD (1 << 22)
+
 /* Drop reasons: onpath.DropReasons, from 1. */
 enum drop_reason {
 	DROP_NONE = 0,

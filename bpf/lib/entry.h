@@ -282,6 +282,30 @@ static __always_inline __u32 scope_of_mate(const struct pkt *p, const struct nod
 }
 
 /*
+ * May the other end take the FIN or RST of the packet, which has come by the entry e, for
+ * one? Others end nothing: anybody can send them, with a SYN behind (RFC 5961 section 3). Its
+ * number fits if it is not before, nor far ahead of, what the other direction has
+ * acknowledged. Where that has not been heard, each may.
+ */
+__noinline int end_fits(struct flow *e)
+{
+	struct pkt *p = packet();
+	struct node *n = this_node();
+	struct flow *mate;
+	__u32 tenant, due;
+
+	if (!p || !n || !e)
+		return 1;
+	tenant = p->tenant ? p->tenant : tenant_of_path(e->path);
+	reverse_key(&p->wkey, &p->key, scope_of_mate(p, n, e));
+	mate = flow_find(&p->wkey, tenant);
+	if (!mate || !entry_packets(mate))
+		return 1;
+	due = entry_ack(mate);
+	return !due || p->seq - due <= END_AHEAD;
+}
+
+/*
  * A SYN has come. Does it begin a connection by the ports of one that has ended, or that
  * was led past a chain and never answered? Then what was decided for that one is no more: at
  * the edge both directions' entries go, at an instance the packet is decided by its

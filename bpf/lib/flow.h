@@ -38,7 +38,7 @@ static __always_inline void touch(struct pkt *p, struct flow *e)
 		flags |= FLOW_FIN;
 	if (p->is & IS_RST)
 		flags |= FLOW_RST;
-	if (flags && (e->flags & flags) != flags)
+	if (flags && (e->flags & flags) != flags && end_fits(e))
 		e->flags |= flags;
 	if (p->is & IS_ANYSYN) {
 		if (e->flags & (FLOW_FIN | FLOW_RST))

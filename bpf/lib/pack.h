@@ -91,14 +91,16 @@ static __always_inline void expect_ack(struct flow *e, __u32 ack)
  * that until it comes. */
 static __always_inline void entry_note_tcp(struct flow *e, const struct pkt *p)
 {
+	if (!(p->is & IS_ACK))
+		return;
 	if (e->kind & HANDSHAKE) {
-		if (!(p->is & IS_ACK) || p->ack - entry_ack(e) > HANDSHAKE_AHEAD)
+		if (p->ack - entry_ack(e) > HANDSHAKE_AHEAD)
 			return;
 		entry_set_kind(e, e->kind & ~HANDSHAKE);
 	}
 	if (e->flags & FLOW_AT_EDGE)
 		e->entry = p->ack;
-	else if (p->is & IS_ACK)
+	else
 		entry_note_ack(e, p->ack);
 }
 

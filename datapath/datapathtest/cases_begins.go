@@ -12,11 +12,21 @@ import (
 // alone carries it.
 func (b *testbed) says(t onpath.Tuple, reverse bool, flags uint8, is ...*instance) {
 	b.t.Helper()
-	p, in, out := newPacket(t), clientNet, serverNet
-	if reverse {
-		p, in, out = newPacket(t.Reverse()), serverNet, clientNet
+	p := newPacket(t)
+	if flags&syn == 0 {
+		p.seq = 1001
 	}
 	p.flags, p.ack = flags, 1001
+	b.carries(p, reverse, is...)
+}
+
+// carries is says for a packet of the connection's first direction, or as the other one says it.
+func (b *testbed) carries(p packet, reverse bool, is ...*instance) {
+	b.t.Helper()
+	in, out := clientNet, serverNet
+	if reverse {
+		p.tuple, in, out = p.tuple.Reverse(), serverNet, clientNet
+	}
 	if len(is) == 0 {
 		b.untouched(in, p.bytes(), out)
 		return
@@ -168,7 +178,7 @@ func (b *testbed) beginsByRules(path onpath.PathID, port uint16, cut bool) {
 }
 
 // livesOn sends SYNs as anybody may forge them within a connection that lives, in both
-// directions: they go its way, and change nothing for it.
+// directions, some right behind a RST or FINs: they go its way, and change nothing for it.
 func (b *testbed) livesOn(t onpath.Tuple, is ...*instance) {
 	b.t.Helper()
 	way := func() (ends [2]onpath.FlowEntry) {
@@ -184,13 +194,29 @@ func (b *testbed) livesOn(t onpath.Tuple, is ...*instance) {
 		if reverse {
 			crossed = reversed(is)
 		}
-		for _, flags := range []uint8{syn, ack, syn, ack} {
-			b.says(t, reverse, flags, crossed...)
+		for _, seq := range []uint32{0, 500, 1001 + 1<<23, 1 << 31} {
+			b.says(t, reverse, syn, crossed...)
+			b.says(t, reverse, ack, crossed...)
+			b.forges(t, reverse, rst, seq, crossed...)
+			b.says(t, reverse, syn, crossed...)
 		}
+		b.says(t, reverse, ack, crossed...)
 	}
+	b.forges(t, false, fin, 1<<31, is...)
+	b.forges(t, true, fin, 1<<31, reversed(is)...)
+	b.says(t, false, syn, is...)
+	b.says(t, false, ack, is...)
 	if after := way(); !reflect.DeepEqual(before, after) {
 		b.t.Errorf("a SYN within a connection that lives changed where that goes: %+v, before %+v", after, before)
 	}
+}
+
+// forges is says for a packet whose number does not fit.
+func (b *testbed) forges(t onpath.Tuple, reverse bool, flags uint8, seq uint32, is ...*instance) {
+	b.t.Helper()
+	p := newPacket(t)
+	p.flags, p.seq = flags, seq
+	b.carries(p, reverse, is...)
 }
 
 func distinct(is []*instance) (out []*instance) {

@@ -2,6 +2,7 @@ package fake
 
 import (
 	"container/list"
+	"encoding/binary"
 	"slices"
 	"time"
 
@@ -154,14 +155,7 @@ func (n *Node) begunAnew(w *work, f *flow) bool {
 	if f.kind == onpath.NextPending || !w.h.Begins() {
 		return false
 	}
-	m := n.mateOf(w.key, f)
-	if f.counts {
-		m.vport = n.edgeVport()
-		if f.kind == onpath.NextVport {
-			m.vport = f.next
-		}
-	}
-	back := n.find(m, f.tenant)
+	m, back := n.back(w, f)
 	over := hasEnded(f, back)
 	switch {
 	case !over && !f.adopted && (f.kind != onpath.NextPass || f.replied || back != nil && back.packets > 0):
@@ -178,6 +172,37 @@ func (n *Node) begunAnew(w *work, f *flow) bool {
 		f.fin, f.rst, f.path, f.reverse = false, false, n.groups[f.context].Path, n.groups[f.context].Reverse
 	}
 	return true
+}
+
+// back is the entry of the other direction of a packet's connection at the same place, nil
+// if there is none, and its key.
+func (n *Node) back(w *work, f *flow) (flowKey, *flow) {
+	m := n.mateOf(w.key, f)
+	if f.counts {
+		m.vport = n.edgeVport()
+		if f.kind == onpath.NextVport {
+			m.vport = f.next
+		}
+	}
+	return m, n.find(m, f.tenant)
+}
+
+// endAhead is how far a FIN or RST may be ahead of what the other direction has acknowledged, in
+// bytes.
+const endAhead = 1 << 22
+
+// endFits reports whether the other end may take a packet's FIN or RST for one: others end
+// nothing. Where that end has not been heard, each may.
+func (n *Node) endFits(w *work, f *flow) bool {
+	m, back := n.back(w, f)
+	if back == nil || back.packets == 0 || !w.h.Whole() {
+		return true
+	}
+	due := back.ack
+	if m.vport != n.edgeVport() {
+		due &^= 0xff // an entry elsewhere has no room for it
+	}
+	return due == 0 || binary.BigEndian.Uint32(w.b[w.h.L4+4:])-due <= endAhead
 }
 
 // hasEnded reports whether the connection of two entries at one place has ended; back may be

@@ -43,8 +43,9 @@ func (n *Node) touch(w *work, f *flow) {
 	f.bytes += n.wire(w.h.Length)
 	if w.h.Protocol == packet.TCP {
 		begins := w.h.Flags&packet.SYN != 0 // the ports are used again
-		f.fin = !begins && (f.fin || w.h.Flags&packet.FIN != 0)
-		f.rst = !begins && (f.rst && !goesOn || w.h.Flags&packet.RST != 0)
+		ends := w.h.Flags&(packet.FIN|packet.RST) != 0 && n.endFits(w, f)
+		f.fin = !begins && (f.fin || ends && w.h.Flags&packet.FIN != 0)
+		f.rst = !begins && (f.rst && !goesOn || ends && w.h.Flags&packet.RST != 0)
 		n.noteTCP(w, f)
 	}
 }
